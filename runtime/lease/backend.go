@@ -1,0 +1,274 @@
+package lease
+
+import (
+	"context"
+	"time"
+)
+
+// Backend stores sessions, leases and messages. The runtime is its only caller;
+// every method may be called from many goroutines at once.
+//
+// A backend judges time by its own server's clock, never by the caller's, and
+// makes each call below atomic. Errors it returns are of three kinds: ErrSessionLost
+// and ErrFenced are definite; any other error means "unknown": the call may or
+// may not have taken effect, and every call is safe to repeat.
+type Backend interface {
+	Publisher
+
+	// Check reports, in one line that names cause and fix, why this backend cannot
+	// be used now (unmigrated, read-only, missing grants, ...). Run calls it first.
+	Check(ctx context.Context) error
+
+	// OpenSession starts a new incarnation of this process.
+	OpenSession(ctx context.Context, spec SessionSpec) (Session, error)
+
+	// Register makes resources known to a consumer: the topics given, or, when
+	// topics is nil, all that the log holds and the consumer's patterns match.
+	// Known resources are left as they are, at the price of a read.
+	// A group or cluster consumer has the one resource Whole.
+	Register(ctx context.Context, consumer ConsumerInfo, topics []string) error
+
+	// Survey counts members and leases. It writes nothing.
+	Survey(ctx context.Context, consumers []string) ([]Survey, error)
+
+	// Acquire takes up to Max free resources in one step. A resource is free when
+	// it has no owner or its owner's session is dead; the backend first moves an
+	// expired session from live to dead, terminally, and then takes its leases.
+	// Each grant has a new, higher epoch. Repeating a call with the same Attempt
+	// returns what that attempt was granted.
+	Acquire(ctx context.Context, req AcquireRequest) ([]Grant, error)
+
+	// Release gives leases back while their session lives. Epochs survive.
+	// Leases that are no longer held are passed over.
+	Release(ctx context.Context, session, consumer string, leases []Ref) error
+
+	// OpenFeed starts watching the log and the ownership tables on behalf of one process.
+	OpenFeed(ctx context.Context, consumers []ConsumerInfo) (Feed, error)
+
+	// Fetch reads the next messages of each item, in order, in one round trip.
+	// Items without news come back without messages.
+	Fetch(ctx context.Context, req FetchRequest) ([]Fetched, error)
+
+	// FetchParked reads parked messages whose wait is over.
+	FetchParked(ctx context.Context, req ParkedRequest) (Parked, error)
+
+	// Commit stores the progress of many leases of one consumer. Entries whose epoch
+	// is no longer current change nothing and are returned in fenced.
+	Commit(ctx context.Context, session, consumer string, progress []Progress) (fenced []string, err error)
+
+	// Maintain does the backend's housekeeping (retention, dead-letter bounds,
+	// forgotten sessions). Any replica may call it at any time; replicas that
+	// race leave the work to one.
+	Maintain(ctx context.Context, consumers []ConsumerInfo) (MaintainReport, error)
+}
+
+// Whole is the one resource of a group or cluster consumer.
+const Whole = "*"
+
+// Transactor is a Backend whose transactions a handler can join.
+type Transactor interface {
+	Begin(ctx context.Context) (Tx, error)
+}
+
+// Tx is a transaction that ends with the fenced commit of one lease's progress.
+type Tx interface {
+	// Handle is the driver's transaction, as the transaction form passes it to handlers.
+	Handle() any
+	// Commit stores progress and commits, or returns ErrFenced and rolls back.
+	Commit(ctx context.Context, session, consumer string, p Progress) error
+	// Rollback undoes everything. It is a no-op after Commit.
+	Rollback(ctx context.Context) error
+}
+
+// SessionSpec describes a process incarnation.
+type SessionSpec struct {
+	ID        string        // 128 random bits in hex, new for every incarnation
+	TTL       time.Duration // how long the session lives without a heartbeat
+	Consumers []string      // the consumers it is a member of
+	Host      string
+	PID       int
+}
+
+// Session is the liveness of one process incarnation.
+type Session interface {
+	// Heartbeat extends the session by its TTL, from the server's present. It returns
+	// ErrSessionLost when the session is dead or expired: it can neither create nor
+	// revive one. It uses a connection of its own that no handler can starve.
+	Heartbeat(ctx context.Context) error
+	// Close ends the session and frees its leases at once.
+	Close(ctx context.Context) error
+}
+
+// ConsumerInfo is what a backend needs to know of a consumer.
+type ConsumerInfo struct {
+	Name   string
+	Per    Per
+	Topics []string // patterns, see MatchTopic
+	Grace  time.Duration
+	Keep   time.Duration // how long dead letters are kept; 0 = for ever
+	Max    int           // how many dead letters are kept; 0 = no bound
+}
+
+// Survey is one consumer's state of ownership.
+type Survey struct {
+	Consumer  string
+	Resources int
+	// Free counts resources that Acquire would grant now.
+	Free int
+	// Members are the live sessions, ordered by session id, with what each owns.
+	Members []Member
+}
+
+// Member is a live session and how many resources of the surveyed consumer it owns.
+type Member struct {
+	Session string
+	Owned   int
+}
+
+// AcquireRequest asks for leases.
+type AcquireRequest struct {
+	Session  string
+	Consumer ConsumerInfo
+	Max      int      // at most so many, at least 1
+	Attempt  string   // 128 random bits in hex
+	Exclude  []string // resources on which a handler of this process still runs
+}
+
+// Ref names a lease.
+type Ref struct {
+	Resource string
+	Epoch    int64
+}
+
+// Grant is a lease just acquired.
+type Grant struct {
+	Ref
+	Cursor Cursor
+	// Lanes are the parked lanes of the resource.
+	Lanes []string
+	// Suspicion counts takeovers from crashed sessions since the resource last made progress.
+	Suspicion int
+	// Mark is the message that was being handled alone when its owner crashed; empty if none.
+	// MarkCount says how many owners marked it without getting past it.
+	Mark      string
+	MarkCount int
+}
+
+// Cursor is how far a consumer has got on a resource. Only its backend can read it.
+type Cursor any
+
+// Feed reports changes. It is used by one goroutine.
+type Feed interface {
+	// Next waits until there is news or a poll interval of the backend's choice has
+	// passed. It may report too much, never too little.
+	Next(ctx context.Context) (News, error)
+	Close()
+}
+
+// News is what changed since the feed's last answer.
+type News struct {
+	// Topics received messages. Topics that no consumer of the feed matches are left out.
+	Topics []string
+	// Ownership: a session joined, left or died, or leases were released.
+	Ownership bool
+	// Parked: an operator replayed dead letters.
+	Parked bool
+}
+
+// FetchRequest asks for the next messages of many resources of one consumer.
+type FetchRequest struct {
+	Consumer   ConsumerInfo
+	Items      []FetchItem
+	MaxPayload int // bytes; larger payloads are not loaded
+}
+
+// FetchItem is one resource to read.
+type FetchItem struct {
+	Resource string
+	From     Cursor
+	Limit    int // messages
+}
+
+// Fetched is what Fetch read of one resource.
+type Fetched struct {
+	Resource string
+	Messages []Raw
+	// Next is the cursor after all messages.
+	Next Cursor
+	// Cut returns the cursor after the first n messages, 0 <= n <= len(Messages).
+	Cut func(n int) Cursor
+	// More is true when the limit cut the read short.
+	More bool
+}
+
+// ParkedRequest asks for due parked messages of resources that the session owns.
+type ParkedRequest struct {
+	Session    string
+	Consumer   ConsumerInfo
+	Limit      int // messages
+	MaxPayload int // bytes
+}
+
+// Parked is what is due, and when to ask again.
+type Parked struct {
+	// Messages come lane by lane, in order within a lane, starting at its head.
+	Messages []ParkedMessage
+	// More is true when the limit cut the read short.
+	More bool
+	// Next is the time until the next lane is due; negative when nothing waits.
+	Next time.Duration
+}
+
+// ParkedMessage is a message set aside after a failure, or because one before it
+// in the same lane failed.
+type ParkedMessage struct {
+	Resource, Lane string
+	Raw
+	// Last is true when no message of the lane is parked behind this one.
+	Last bool
+}
+
+// Progress is what happened on one lease since its last commit. Messages are
+// named by id; the backend has their content.
+type Progress struct {
+	Ref
+	// Cursor replaces the stored cursor; nil leaves it.
+	Cursor Cursor
+	// Park sets messages aside, in this order, or updates those that are parked.
+	Park []Park
+	// Done removes parked messages that were handled.
+	Done []string
+	// Dead turns messages, from the log or parked, into dead letters.
+	Dead []Dead
+	// Mark, when set, names the one message that is about to be handled; the backend
+	// counts how often the same one is marked. A progress without Mark clears it.
+	Mark string
+	// Trust sets the suspicion count back to zero.
+	Trust bool
+}
+
+// Park is one message to set aside.
+type Park struct {
+	ID, Lane string
+	// Attempt is the number of failures so far; 0 for one that only waits behind another.
+	Attempt int
+	// After is how long the message waits, from the server's present.
+	After time.Duration
+	// Error is the handler's last error, shortened and without control characters.
+	Error string
+}
+
+// Dead is one message to give up on.
+type Dead struct {
+	ID      string
+	Attempt int    // failures in all
+	Reason  string // one line, shortened, without payload
+}
+
+// MaintainReport says what housekeeping did.
+type MaintainReport struct {
+	DeadLettersExpired int // older than Keep
+	DeadLettersDropped int // over Max
+	SessionsForgotten  int
+	SegmentsDropped    int // parts of the log that every consumer has passed
+}

@@ -1,0 +1,43 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+var (
+	// ErrSessionLost: the session is dead; all its leases are lost with it.
+	ErrSessionLost = errors.New("lease: session lost")
+	// ErrFenced: the lease has a newer epoch; nothing was written.
+	ErrFenced = errors.New("lease: fenced by a newer epoch")
+	// ErrLost is the cause of a handler's cancelled context when its lease ended
+	// against its will.
+	ErrLost = errors.New("lease: lease lost")
+	// ErrHandover is the cause when the lease is being given away or the process
+	// shuts down and the drain time is over.
+	ErrHandover = errors.New("lease: lease handed over")
+	// ErrStuck is the cause when a handler ran past its deadline and cancelling was asked for.
+	ErrStuck = errors.New("lease: handler ran past its deadline")
+)
+
+// DeadLetter returns an error that makes the runtime give up on a message at
+// once, whatever attempts are left. reason is stored with the dead letter;
+// keep payload data out of it.
+func DeadLetter(reason string) error { return &deadLetterError{reason} }
+
+type deadLetterError struct{ reason string }
+
+func (e *deadLetterError) Error() string { return e.reason }
+
+// RetryAfter returns an error that makes the runtime retry a message after d
+// instead of its usual backoff. The attempt is counted. err is the cause.
+func RetryAfter(d time.Duration, err error) error { return &retryAfterError{d, err} }
+
+type retryAfterError struct {
+	after time.Duration
+	err   error
+}
+
+func (e *retryAfterError) Error() string { return fmt.Sprintf("retry after %v: %v", e.after, e.err) }
+func (e *retryAfterError) Unwrap() error { return e.err }

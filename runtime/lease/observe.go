@@ -1,0 +1,108 @@
+package lease
+
+import "time"
+
+// Observer receives what the runtime does, for metrics and traces. Observe is called
+// from many goroutines, sometimes with locks of the runtime held: it returns soon
+// and calls nothing of this package. Use names of consumers and kinds as metric
+// labels; resources and ids are unbounded.
+type Observer interface {
+	Observe(o Observation)
+}
+
+// ObserverFunc is a function as an Observer.
+type ObserverFunc func(Observation)
+
+// Observe calls f.
+func (f ObserverFunc) Observe(o Observation) { f(o) }
+
+// Observation is one of the Observed types of this package. New ones may be added:
+// ignore those you do not know.
+type Observation interface{ observation() }
+
+// ObservedAcquire: a lease was acquired.
+type ObservedAcquire struct {
+	Consumer, Resource, Session string
+	Epoch                       int64
+	Crashed                     bool // the owner before did not release it
+}
+
+// ObservedRelease: a lease was given back.
+type ObservedRelease struct {
+	Consumer, Resource, Session string
+	Epoch                       int64
+}
+
+// ObservedLoss: a lease ended against the holder's will. Reported once per lease.
+type ObservedLoss struct {
+	Consumer, Resource, Session string
+	Epoch                       int64
+	Reason                      string
+}
+
+// ObservedSession: the process's session began, or ended with a reason.
+type ObservedSession struct {
+	Session string
+	Open    bool
+	Reason  string
+}
+
+// ObservedHeartbeat: one heartbeat was tried.
+type ObservedHeartbeat struct {
+	Session  string
+	Duration time.Duration
+	Err      error
+}
+
+// ObservedHandle: a handler call ended. Count is the number of messages it was given.
+type ObservedHandle struct {
+	Consumer, Resource, Kind string
+	Epoch                    int64
+	Count                    int
+	Duration                 time.Duration
+	Err                      error // nil on success
+}
+
+// ObservedCommit: progress was stored. Messages counts those handled, parked for
+// retry, dead-lettered and skipped since the commit before.
+type ObservedCommit struct {
+	Consumer, Resource             string
+	Epoch                          int64
+	Handled, Parked, Dead, Skipped int
+}
+
+// ObservedFenced: progress was refused because the lease has a newer epoch.
+type ObservedFenced struct {
+	Consumer, Resource, Session string
+	Epoch                       int64
+}
+
+// ObservedDeadLetter: a message was given up on.
+type ObservedDeadLetter struct {
+	Consumer, Resource, Kind, ID, Reason string
+	Attempts                             int
+}
+
+// ObservedStuck: a handler call has been running for too long. Reported once per call.
+type ObservedStuck struct {
+	Consumer, Resource, Kind, ID string
+	Running                      time.Duration
+}
+
+// ObservedMaintain: housekeeping was done.
+type ObservedMaintain struct {
+	MaintainReport
+	Err error
+}
+
+func (ObservedAcquire) observation()    {}
+func (ObservedRelease) observation()    {}
+func (ObservedLoss) observation()       {}
+func (ObservedSession) observation()    {}
+func (ObservedHeartbeat) observation()  {}
+func (ObservedHandle) observation()     {}
+func (ObservedCommit) observation()     {}
+func (ObservedFenced) observation()     {}
+func (ObservedDeadLetter) observation() {}
+func (ObservedStuck) observation()      {}
+func (ObservedMaintain) observation()   {}

@@ -1,0 +1,87 @@
+package lease
+
+import (
+	"context"
+	"time"
+)
+
+// Operator is what the leasegen command, and tests, use to look at a backend and
+// to mend it. Backends implement it beside Backend.
+type Operator interface {
+	// Status describes every consumer known to the backend, ordered by name.
+	Status(ctx context.Context) ([]ConsumerStatus, error)
+	// Members lists the live sessions of a consumer, ordered by the time they joined.
+	Members(ctx context.Context, consumer string) ([]MemberStatus, error)
+	// Leases lists up to limit leases of a consumer, the furthest behind first.
+	Leases(ctx context.Context, consumer string, limit int) ([]LeaseStatus, error)
+	// DeadLetters lists dead letters, the oldest first.
+	DeadLetters(ctx context.Context, f DeadLetterFilter) ([]DeadLetterInfo, error)
+	// Replay puts dead letters back for their consumer, as parked messages that are
+	// due at once with their attempts forgotten, and returns how many.
+	Replay(ctx context.Context, f DeadLetterFilter) (int, error)
+	// Purge deletes dead letters and returns how many.
+	Purge(ctx context.Context, f DeadLetterFilter) (int, error)
+}
+
+// ConsumerStatus is one line of leasegen status.
+type ConsumerStatus struct {
+	Consumer    string
+	Per         string
+	Resources   int
+	Members     int
+	Unowned     int
+	LagMax      int64 // messages behind, of the resource furthest behind
+	LagTotal    int64
+	ParkedKeys  int
+	DeadLetters int
+}
+
+// MemberStatus is one live session of a consumer. Durations are by the server's clock.
+type MemberStatus struct {
+	Session      string
+	Host         string
+	PID          int
+	Since        time.Duration // since the session was opened
+	SinceBeat    time.Duration // since its last heartbeat
+	Owned        int
+	FairShare    int
+	TTLRemaining time.Duration
+}
+
+// LeaseStatus is one lease.
+type LeaseStatus struct {
+	Resource  string
+	Session   string // empty when unowned
+	Epoch     int64
+	Since     time.Duration // since it was acquired
+	Lag       int64
+	Parked    int
+	Suspicion int
+}
+
+// DeadLetterFilter selects dead letters. Empty fields select all.
+type DeadLetterFilter struct {
+	Consumer string
+	IDs      []string // dead-letter ids
+	Topic    string   // pattern as in MatchTopic
+	Key      string
+	Reason   string // pattern as in MatchTopic
+	Limit    int    // 0 = no limit
+}
+
+// DeadLetterInfo is one dead letter.
+type DeadLetterInfo struct {
+	ID               string // of the dead letter
+	Consumer         string
+	Resource         string
+	MessageID        string
+	Topic, Key, Kind string
+	Payload          []byte // only when exactly one id was asked for
+	Size             int
+	Headers          map[string]string
+	PublishedAt      time.Time
+	FirstFailed      time.Time
+	DeadAt           time.Time
+	Attempts         int
+	Reason           string
+}

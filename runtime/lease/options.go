@@ -1,0 +1,66 @@
+package lease
+
+import (
+	"log/slog"
+	"time"
+)
+
+// Option overrides what the annotations say, or sets what they cannot, without
+// generating again.
+type Option func(*settings)
+
+type settings struct {
+	spec        Spec
+	logger      *slog.Logger
+	observer    Observer
+	concurrency int
+	maxOwned    int
+	maxPayload  int
+	stuckAfter  time.Duration
+	cancelStuck bool
+}
+
+// WithLogger sets the logger. Default slog.Default().
+func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.logger = l } }
+
+// WithObserver sets the receiver of metrics and traces. Default none.
+func WithObserver(o Observer) Option { return func(s *settings) { s.observer = o } }
+
+// WithTTL overrides Spec.TTL, and Spec.Margin with its default for that TTL.
+func WithTTL(d time.Duration) Option {
+	return func(s *settings) { s.spec.TTL, s.spec.Margin = d, 0 }
+}
+
+// WithBatch overrides Spec.Batch.
+func WithBatch(n int) Option { return func(s *settings) { s.spec.Batch = n } }
+
+// WithWorkers overrides Spec.Workers.
+func WithWorkers(n int) Option { return func(s *settings) { s.spec.Workers = n } }
+
+// WithDrain overrides Spec.Drain.
+func WithDrain(d time.Duration) Option { return func(s *settings) { s.spec.Drain = d } }
+
+// WithRetry overrides Spec.Retry as a whole.
+func WithRetry(r Retry) Option { return func(s *settings) { s.spec.Retry = r } }
+
+// WithDeadLetters overrides Spec.DeadLetters as a whole.
+func WithDeadLetters(d DeadLetters) Option { return func(s *settings) { s.spec.DeadLetters = d } }
+
+// WithConcurrency sets how many resources this process works on at once for the
+// consumer. Default 16.
+func WithConcurrency(n int) Option { return func(s *settings) { s.concurrency = n } }
+
+// WithMaxOwned caps how many resources this process owns for the consumer, below
+// its fair share. Default 0, no cap; what no process has room for stays unowned.
+func WithMaxOwned(n int) Option { return func(s *settings) { s.maxOwned = n } }
+
+// WithMaxPayload sets the largest payload in bytes that is loaded and decoded;
+// larger ones become dead letters. Default 1 MiB.
+func WithMaxPayload(n int) Option { return func(s *settings) { s.maxPayload = n } }
+
+// WithStuckAfter sets how long one handler call may take before it is reported as
+// stuck, once per call. With cancel its context is cancelled too, with cause ErrStuck,
+// and the message counts as failed. Default 1 min, without cancel. Run handlers are exempt.
+func WithStuckAfter(d time.Duration, cancel bool) Option {
+	return func(s *settings) { s.stuckAfter, s.cancelStuck = d, cancel }
+}

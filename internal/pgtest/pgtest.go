@@ -1,0 +1,175 @@
+// Package pgtest gives tests private PostgreSQL servers: their own data directory,
+// their own port on 127.0.0.1, fsync on. Nothing on the machine is shared with them,
+// and they end with the test process, even when that is killed.
+//
+// Most tests want a fresh database on the server that the test binary shares:
+//
+//	func TestMain(m *testing.M) { pgtest.Main(m) }
+//
+//	func TestX(t *testing.T) {
+//		pool, err := pgxpool.New(t.Context(), pgtest.DB(t))
+//
+// Tests that stop, kill or freeze a server start their own with Start.
+//
+// The newest PostgreSQL found, 14 or later, is used; the environment variable
+// LEASEGEN_PG_BIN names another directory of binaries.
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// shared is the one server of this test binary. A test process has no other place
+// that outlives its tests.
+var shared struct {
+	sync.Mutex
+	main   bool
+	err    error
+	server *Server
+	dbs    int
+}
+
+// Main runs the tests of a package and then stops the server they shared. Call it
+// from TestMain; the exit code is the tests'.
+func Main(m *testing.M) {
+	shared.Lock()
+	shared.main = true
+	shared.Unlock()
+	defer func() {
+		shared.Lock()
+		defer shared.Unlock()
+		if shared.server != nil {
+			shared.server.Close()
+		}
+	}()
+	m.Run()
+}
+
+// Shared returns the server that the tests of this binary share, starting it first
+// if need be. Do not stop it.
+func Shared(t testing.TB) *Server {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if !shared.main {
+		t.Fatal("pgtest: this package's TestMain must call pgtest.Main(m)")
+	}
+	if shared.server == nil && shared.err == nil {
+		shared.server, shared.err = Launch(Config("max_connections", "300"))
+	}
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.server
+}
+
+// DB creates an empty database on the shared server and returns its DSN. The
+// database is dropped when the test ends; if the test failed, what the server
+// logged meanwhile is shown.
+func DB(t testing.TB) string {
+	t.Helper()
+	s := Shared(t)
+	s.logOnFailure(t)
+	shared.Lock()
+	shared.dbs++
+	n := shared.dbs
+	shared.Unlock()
+	return s.database(t, fmt.Sprintf("%s_%d", identifier(t.Name()), n))
+}
+
+// Start starts a server of the test's own and stops it when the test ends. If the
+// test failed, the server's log is shown.
+func Start(t testing.TB, opts ...Option) *Server {
+	t.Helper()
+	s, err := Launch(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.fail = func(err error) { t.Helper(); t.Fatal(err) }
+	t.Cleanup(s.Close)
+	s.logOnFailure(t)
+	return s
+}
+
+// DB creates an empty database on s and returns its DSN. It goes when the server goes.
+func (s *Server) DB(name string) string {
+	if err := s.createDatabase(name); err != nil {
+		s.fail(err)
+	}
+	return s.DSN(name)
+}
+
+func (s *Server) database(t testing.TB, name string) string {
+	t.Helper()
+	if err := s.createDatabase(name); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := s.admin(func(ctx context.Context, c *pgx.Conn) error {
+			_, err := c.Exec(ctx, `DROP DATABASE IF EXISTS `+pgx.Identifier{name}.Sanitize()+` WITH (FORCE)`)
+			return err
+		})
+		if err != nil {
+			t.Errorf("pgtest: drop database %s: %v", name, err)
+		}
+	})
+	return s.DSN(name)
+}
+
+func (s *Server) createDatabase(name string) error {
+	err := s.admin(func(ctx context.Context, c *pgx.Conn) error {
+		// template0 is never connected to, so parallel tests do not get in each other's way.
+		_, err := c.Exec(ctx, `CREATE DATABASE `+pgx.Identifier{name}.Sanitize()+` TEMPLATE template0`)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("pgtest: create database %s: %w", name, err)
+	}
+	return nil
+}
+
+func (s *Server) admin(do func(context.Context, *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := pgx.Connect(ctx, s.DSN("postgres"))
+	if err != nil {
+		return err
+	}
+	defer c.Close(ctx)
+	return do(ctx, c)
+}
+
+// logOnFailure shows what the server logs from now until the test ends, if it fails.
+func (s *Server) logOnFailure(t testing.TB) {
+	var from int64
+	if st, err := os.Stat(s.logPath()); err == nil {
+		from = st.Size()
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("PostgreSQL log:\n%s", s.logTail(from))
+		}
+	})
+}
+
+// identifier makes a database name of a test name.
+func identifier(test string) string {
+	id := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r + 'a' - 'A'
+		}
+		return '_'
+	}, test)
+	return id[:min(len(id), 48)]
+}

@@ -1,0 +1,97 @@
+package diag
+
+import "slices"
+
+// Entry describes one code. Codes are stable: one that is given up is not used again.
+type Entry struct {
+	Code    string
+	Title   string
+	Explain string // what it means and how to mend it; lines of at most 100 columns
+}
+
+// Codes returns the catalogue in the order of the codes. LG01 is syntax, LG02 placement,
+// LG03 types and signatures, LG04 names, LG05 values, LG06 output, LG07 loading.
+func Codes() []Entry {
+	return slices.Concat(syntaxCodes(), placementCodes(), typeCodes(), nameCodes(),
+		valueCodes(), outputCodes(), loadingCodes())
+}
+
+// Lookup returns the entry of a code.
+func Lookup(code string) (Entry, bool) {
+	for _, e := range Codes() {
+		if e.Code == code {
+			return e, true
+		}
+	}
+	return Entry{}, false
+}
+
+func syntaxCodes() []Entry {
+	return []Entry{
+		{"LG0101", "unknown directive", `There is no directive of that name. leasegen explain lists those that exist.`},
+		{"LG0102", "malformed argument", `An argument is key=value: no spaces around the equals sign, and the value is not empty.
+A value that holds spaces needs quotes around the whole argument: "key=a b".`},
+		{"LG0103", "misplaced or unterminated quotes", `Quotes stand around a whole argument, as in "key=a b", never around the value alone
+(key="a b" would be read as two arguments). They are Go string literals and end on the same line.`},
+		{"LG0104", "unknown argument", `The directive has no argument of that name. leasegen explain NAME lists its arguments.`},
+		{"LG0105", "comment that looks like a directive", `A directive is written //leasegen:name, in lower case: no space after the slashes, none around
+the colon, no hyphen. Anything close to it that Go would read as an ordinary comment is
+refused, because it would otherwise be ignored in silence.`},
+		{"LG0106", "hidden character", `A directive holds printable characters, separated by ordinary spaces. Tabs, control characters,
+non-breaking and zero-width spaces and bidirectional controls are refused: they cannot be seen in review.`},
+		{"LG0107", "duplicate argument", `An argument is given twice in one directive. Keep one.`},
+		{"LG0108", "duplicate directive", `A directive is given twice for one declaration. Join the two lines.`},
+		{"LG0109", "missing argument", `The directive needs this argument; it has no default.`},
+		{"LG0110", "line too long", `A directive line is at most 64 KiB long.`},
+		{"LG0111", "not UTF-8", `Go source is UTF-8; the directive holds other bytes. Save the file as UTF-8.`},
+	}
+}
+
+func placementCodes() []Entry {
+	return []Entry{
+		{"LG0201", "directive on the wrong declaration", `Directives stand in the doc comment of a struct type (defaults: of the package clause). Functions,
+methods, variables, constants, imports, interfaces, aliases and fields take none.`},
+		{"LG0202", "detached directive", `A blank line separates the directive from the declaration below it, so Go does not see it as part of
+the doc comment. Remove the blank line.`},
+		{"LG0203", "directive after code", `A directive has a line of its own, above the declaration; behind code it is an ordinary comment.`},
+		{"LG0204", "directive in a block comment", `A directive is a line comment (//leasegen:name). Inside /* */ it has no meaning.`},
+		{"LG0205", "directive on a local type", `Types declared inside a function cannot be named by generated code. Move the type to package level.`},
+		{"LG0206", "directive in the wrong place", `//leasegen:defaults stands above a package clause, all other directives above a struct type.`},
+	}
+}
+
+func typeCodes() []Entry { return []Entry{} }
+
+func nameCodes() []Entry { return []Entry{} }
+
+func valueCodes() []Entry {
+	return []Entry{
+		{"LG0501", "value of the wrong type", `The value cannot be read. Durations are a number with a unit (15s, 200ms, 1m30s), numbers are plain
+decimal digits.`},
+		{"LG0502", "value out of range", `The value can be read, but is below the least or above the greatest that is allowed.`},
+		{"LG0503", "unknown choice", `The argument takes one of a few words; leasegen explain NAME lists them.`},
+		{"LG0504", "name not allowed", `Names of consumers and events start with a lower-case letter; lower-case letters, digits, dots, hyphens
+and underscores follow. A consumer's name has at most 63 bytes, an event's at most 100. Names are plain
+ASCII so that no two look alike, and short enough that no database cuts them off.`},
+		{"LG0505", "values that contradict each other", `Each value is fine, but not together with another one; the message names both.`},
+		{"LG0506", "topic pattern not allowed", `Topics are a list of patterns separated by commas. A pattern is made of printable ASCII characters without
+spaces and quotes; * stands for any run of characters. Each pattern is given once.`},
+		{"LG0507", "field path not allowed", `A key is the name of an exported field of the event, or a path of such names with dots: Customer.ID.`},
+	}
+}
+
+func outputCodes() []Entry {
+	return []Entry{
+		{"LG0601", "file was written by hand", `leasegen would write to a file that does not begin with its header line. Files without the header are
+never overwritten: rename the file or, if it was generated, restore its first line or delete it.`},
+		{"LG0602", "file of another generator", `leasegen would write to a file that carries the header of another generator. Rename one of the two.`},
+		{"LG0603", "link in the output path", `The output file, or a directory on its way, is a symbolic link. leasegen writes only regular files inside
+the module. Replace the link with the real thing.`},
+		{"LG0604", "not a regular file", `A directory, pipe, socket or device stands where an output file goes. Move it away.`},
+		{"LG0605", "output not writable", `The output file or its directory cannot be written by this user. Change the permissions.`},
+		{"LG0606", "output path not allowed", `An output path has to lie inside the module, with elements of at most 255 bytes, and no two output
+paths may differ in case only.`},
+	}
+}
+
+func loadingCodes() []Entry { return []Entry{} }

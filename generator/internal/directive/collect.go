@@ -1,0 +1,185 @@
+package directive
+
+import (
+	"bytes"
+	"go/ast"
+	"go/token"
+	"regexp"
+	"strings"
+
+	"github.com/leasegen/leasegen/generator/internal/diag"
+)
+
+// File holds the directives of one Go file, with what they belong to.
+type File struct {
+	// Package are those above the package clause.
+	Package []Directive
+	// Types are the struct types that have directives, in source order.
+	Types []TypeDirectives
+}
+
+// TypeDirectives are the directives in the doc comment of one struct type.
+type TypeDirectives struct {
+	Spec       *ast.TypeSpec
+	Doc        *ast.CommentGroup
+	Directives []Directive
+}
+
+// Collect returns the directives of f. src is the file's content and f its syntax with
+// comments, parsed into fset; function bodies may be missing. Near misses, misplaced and
+// duplicate directives and what is malformed are added to diags and left out of the
+// result; whether names and values are known is for package spec to say.
+func Collect(fset *token.FileSet, f *ast.File, src []byte, diags *diag.List) File {
+	c := &collector{fset: fset, file: fset.File(f.FileStart), src: src, diags: diags, nearMiss: nearMiss()}
+	if c.file == nil || c.file.Size() != len(src) {
+		c.src = nil // not what was parsed; fall back on the comments' own text
+	}
+	carriers := carriers(f)
+	var out File
+	for _, group := range f.Comments {
+		for _, comment := range group.List {
+			if strings.HasPrefix(comment.Text, "/*") {
+				c.block(comment)
+				continue
+			}
+			d, ok := c.line(comment)
+			if !ok {
+				continue
+			}
+			switch spec := carriers[group]; {
+			case spec != nil && d.Name != Defaults:
+				n := len(out.Types)
+				if n == 0 || out.Types[n-1].Spec != spec {
+					out.Types = append(out.Types, TypeDirectives{Spec: spec, Doc: group})
+					n++
+				}
+				out.Types[n-1].Directives = c.appendOnce(out.Types[n-1].Directives, d)
+			case group == f.Doc && d.Name == Defaults && !c.afterCode(comment):
+				out.Package = c.appendOnce(out.Package, d)
+			default:
+				c.misplaced(d)
+			}
+		}
+	}
+	return out
+}
+
+type collector struct {
+	fset     *token.FileSet
+	file     *token.File
+	src      []byte
+	diags    *diag.List
+	nearMiss *regexp.Regexp
+	whole    *outline // see place.go; made when first needed
+}
+
+// carriers maps doc comments to the struct types they belong to.
+func carriers(f *ast.File) map[*ast.CommentGroup]*ast.TypeSpec {
+	m := map[*ast.CommentGroup]*ast.TypeSpec{}
+	for _, decl := range f.Decls {
+		gen, ok := decl.(*ast.GenDecl)
+		if !ok || gen.Tok != token.TYPE {
+			continue
+		}
+		for _, s := range gen.Specs {
+			spec := s.(*ast.TypeSpec)
+			doc := spec.Doc
+			if !gen.Lparen.IsValid() {
+				doc = gen.Doc
+			}
+			if _, ok := spec.Type.(*ast.StructType); ok && !spec.Assign.IsValid() && doc != nil {
+				m[doc] = spec
+			}
+		}
+	}
+	return m
+}
+
+// text returns a comment as it stands in the file; go/ast drops carriage returns, and
+// with them the columns.
+func (c *collector) text(comment *ast.Comment) string {
+	if c.src == nil {
+		return comment.Text
+	}
+	raw := c.src[c.file.Offset(comment.Slash):]
+	end := bytes.IndexByte(raw, '\n')
+	if strings.HasPrefix(comment.Text, "/*") {
+		if end = bytes.Index(raw, []byte("*/")); end >= 0 {
+			end += 2
+		}
+	}
+	if end >= 0 {
+		raw = raw[:end]
+	}
+	return string(raw)
+}
+
+// line reads a // comment.
+func (c *collector) line(comment *ast.Comment) (Directive, bool) {
+	text := strings.TrimRight(c.text(comment), " \t\r")
+	kind, name, end := c.lookAt(text)
+	p := &lineParser{fset: c.fset, diags: c.diags, pos: comment.Slash, text: text}
+	switch kind {
+	case exact:
+		return p.directive()
+	case near:
+		p.nearMissFinding(name, end)
+	}
+	return Directive{}, false
+}
+
+// block reports the lines of a /* */ comment that look like directives.
+func (c *collector) block(comment *ast.Comment) {
+	text := c.text(comment)
+	for at := 0; at < len(text); {
+		line, next := text[at:], len(text)
+		if n := strings.IndexByte(line, '\n'); n >= 0 {
+			line, next = line[:n], at+n+1
+		}
+		// The decoration: the opening, and what often begins the lines after it.
+		trimmed := strings.TrimLeft(line, " \t*")
+		if at == 0 {
+			trimmed = strings.TrimLeft(line[len("/*"):], " \t*")
+		}
+		indent := len(line) - len(trimmed)
+		trimmed = strings.TrimRight(strings.TrimSuffix(strings.TrimRight(trimmed, "\r"), "*/"), " \t")
+		if kind, name, end := c.lookAt(trimmed); kind != prose {
+			if kind == exact {
+				name, _, _ = strings.Cut(trimmed[len(Prefix):], " ")
+				end = len(Prefix) + len(name)
+			}
+			p := &lineParser{fset: c.fset, diags: c.diags, pos: comment.Slash + token.Pos(at+indent)}
+			p.report("LG0204", 0, end, "a directive inside a block comment has no effect", "write "+Prefix+name+" as a line of its own")
+		}
+		at = next
+	}
+}
+
+// appendOnce appends d, unless the declaration has a directive of that name.
+func (c *collector) appendOnce(ds []Directive, d Directive) []Directive {
+	for _, first := range ds {
+		if first.Name == d.Name {
+			c.diags.Add(diag.Diagnostic{
+				Code: "LG0108", Message: Prefix + d.Name + " is given twice", Hint: "join the two lines",
+				Pos: d.Position(d.Pos), End: d.Position(d.nameEnd()),
+				Related: []diag.Related{{Pos: first.Position(first.Pos), Message: "first at"}},
+			})
+			return ds
+		}
+	}
+	return append(ds, d)
+}
+
+func (d Directive) nameEnd() token.Pos { return d.NamePos + token.Pos(len(d.Name)) }
+
+// afterCode reports whether something but space stands before the comment on its line.
+func (c *collector) afterCode(comment *ast.Comment) bool { return c.codeBefore(comment.Slash) }
+
+func (c *collector) codeBefore(pos token.Pos) bool {
+	if c.src == nil {
+		return false
+	}
+	before := c.src[:c.file.Offset(pos)]
+	before = before[bytes.LastIndexByte(before, '\n')+1:]
+	return len(bytes.TrimLeft(before, " \t\r\ufeff")) > 0
+}

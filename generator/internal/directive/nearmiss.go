@@ -1,0 +1,90 @@
+package directive
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/leasegen/leasegen/generator/internal/diag"
+)
+
+// look says what a comment line is to leasegen.
+type look int
+
+const (
+	prose look = iota
+	exact      // a directive in the eyes of Go: //leasegen:name
+	near       // was meant as one, but is a comment in the eyes of Go
+)
+
+// blank is what may stand between the words of a near miss, seen or not.
+const blank = `[\s\pZ\p{Cf}]*`
+
+func nearMiss() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)^(/*` + blank + `)(lease[\p{Cf}_-]*gen)(` + blank + `):(` + blank + `)([^\s\pZ\p{Cf}]*)(.*)$`)
+}
+
+// lookAt decides on one line, which begins with // (or is a line of a block comment,
+// without its decoration). For a near miss it returns the word after the colon and
+// how far into the line that reaches.
+func (c *collector) lookAt(line string) (kind look, name string, end int) {
+	if rest, ok := strings.CutPrefix(line, Prefix); ok && rest != "" && isLowerOrDigit(rest[0]) {
+		return exact, "", 0
+	}
+	// A line is judged by its beginning, however long it is.
+	if len(line) > 512 {
+		line = line[:512]
+	}
+	m := c.nearMiss.FindStringSubmatchIndex(strings.ToValidUTF8(line, "?"))
+	if m == nil {
+		return prose, "", 0
+	}
+	group := func(i int) string { return line[m[2*i]:m[2*i+1]] }
+	gap, word, rest := group(4), group(5), strings.Fields(group(6))
+	switch {
+	case strings.HasPrefix(line, Prefix):
+		// Without a space after the slashes nobody writes prose.
+	case word == "" || !isLetter(word[0]):
+		return prose, "", 0
+	case gap != "" && (!isName(word) || len(rest) > 0 && !strings.Contains(rest[0], "=")):
+		// "leasegen: the generator" is prose, "leasegen: lease ttl=15s" is not.
+		return prose, "", 0
+	}
+	end = m[11]
+	if word == "" {
+		end = m[8]
+	}
+	return near, strings.ToLower(word), end
+}
+
+func isLowerOrDigit(b byte) bool { return 'a' <= b && b <= 'z' || '0' <= b && b <= '9' }
+func isLetter(b byte) bool       { return 'a' <= b|0x20 && b|0x20 <= 'z' }
+
+func isName(s string) bool {
+	for i := range len(s) {
+		if !isLetter(s[i]) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// nearMissFinding reports a line comment that was meant as a directive.
+func (p *lineParser) nearMissFinding(name string, end int) {
+	for i, r := range p.text[:end] {
+		if r != utf8.RuneError && diag.Hidden(r) {
+			p.hidden(i, r)
+			return
+		}
+	}
+	if name == "" {
+		p.report("LG0105", 0, end, fmt.Sprintf("%q names no directive", p.text[:end]), "write //leasegen:NAME; leasegen explain lists the names")
+		return
+	}
+	hint := "write " + Prefix + name
+	if rest := p.text[end:]; len(rest) <= 100 {
+		hint += rest
+	}
+	p.report("LG0105", 0, end, fmt.Sprintf("%q is a comment, not a directive", p.text[:end]), hint)
+}

@@ -1,0 +1,229 @@
+// Package faultproxy is a TCP proxy that breaks connections in the ways networks do.
+package faultproxy
+
+import (
+	"net"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Proxy forwards connections to one address. All methods may be called at any time
+// from any goroutine.
+type Proxy struct {
+	target   string
+	listener net.Listener
+	running  sync.WaitGroup
+
+	mu      sync.Mutex
+	open    chan struct{} // closed while bytes flow
+	cut     bool
+	closed  bool
+	latency time.Duration
+	drop    *drop
+	links   map[*link]struct{}
+}
+
+// drop waits for the one request whose reply is to be lost.
+type drop struct {
+	match func(request []byte) bool
+	done  chan struct{}
+}
+
+// link is one client's connection and its connection to the target.
+type link struct {
+	client, server net.Conn
+	dead           chan struct{}
+	kill           func()
+	lose           *drop // guarded by Proxy.mu
+}
+
+// Start starts a proxy to target, a host:port, and ends it with the test.
+func Start(t testing.TB, target string) *Proxy {
+	t.Helper()
+	p, err := Listen(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// Listen starts a proxy outside of a test. Close it.
+func Listen(target string) (*Proxy, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	p := &Proxy{target: target, listener: l, open: make(chan struct{}), links: map[*link]struct{}{}}
+	close(p.open)
+	p.running.Go(p.accept)
+	return p, nil
+}
+
+// Addr is the host:port that clients connect to.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// Cut resets all connections, and every new one at once, until Heal.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = true
+	for l := range p.links {
+		l.kill()
+	}
+}
+
+// BlackHole keeps connections open but lets nothing through, in either direction,
+// until Heal; what was sent meanwhile then arrives.
+func (p *Proxy) BlackHole() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.flowing() {
+		p.open = make(chan struct{})
+	}
+}
+
+// Heal ends Cut, BlackHole and Delay. Connections that were cut stay cut.
+func (p *Proxy) Heal() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut, p.latency = false, 0
+	if !p.flowing() {
+		close(p.open)
+	}
+}
+
+// Delay holds back every piece of data by d, in both directions, until Heal.
+func (p *Proxy) Delay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.latency = d
+}
+
+// DropReply lets the next request that match accepts reach the target, and resets
+// its connection when the reply comes, instead of passing that on: the target has
+// acted and the client cannot know. A request is what the client sent in one piece.
+// The channel is closed once it has happened.
+func (p *Proxy) DropReply(match func(request []byte) bool) <-chan struct{} {
+	d := &drop{match: match, done: make(chan struct{})}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drop = d
+	return d.done
+}
+
+// Close resets all connections and ends the proxy.
+func (p *Proxy) Close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.Cut()
+	p.listener.Close()
+	p.running.Wait()
+}
+
+func (p *Proxy) flowing() bool {
+	select {
+	case <-p.open:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.running.Go(func() { p.serve(client) })
+	}
+}
+
+func (p *Proxy) serve(client net.Conn) {
+	server, err := net.Dial("tcp", p.target)
+	if err != nil {
+		reset(client)
+		return
+	}
+	l := &link{client: client, server: server, dead: make(chan struct{})}
+	l.kill = sync.OnceFunc(func() {
+		close(l.dead)
+		reset(client)
+		reset(server)
+	})
+	p.mu.Lock()
+	p.links[l] = struct{}{}
+	if p.cut || p.closed {
+		l.kill()
+	}
+	p.mu.Unlock()
+	p.running.Go(func() { p.pump(l, client, server, p.request) })
+	p.pump(l, server, client, p.reply)
+	p.mu.Lock()
+	delete(p.links, l)
+	p.mu.Unlock()
+}
+
+// pump moves data from one side to the other until the link dies. inspect says
+// whether a piece may pass.
+func (p *Proxy) pump(l *link, from, to net.Conn, inspect func(*link, []byte) bool) {
+	defer l.kill()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		open, latency := p.open, p.latency
+		p.mu.Unlock()
+		select {
+		case <-open:
+		case <-l.dead:
+			return
+		}
+		if latency > 0 {
+			select {
+			case <-time.After(latency):
+			case <-l.dead:
+				return
+			}
+		}
+		if !inspect(l, buf[:n]) {
+			return
+		}
+		if _, err := to.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func (p *Proxy) request(l *link, b []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.drop != nil && p.drop.match(b) {
+		l.lose, p.drop = p.drop, nil
+	}
+	return true
+}
+
+func (p *Proxy) reply(l *link, _ []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l.lose == nil {
+		return true
+	}
+	close(l.lose.done)
+	return false
+}
+
+// reset closes a connection so that the other end sees a reset, not an orderly end.
+func reset(c net.Conn) {
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	c.Close()
+}

@@ -1,0 +1,149 @@
+package faultproxy_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/internal/faultproxy"
+)
+
+// server answers every line with the number of lines it has received.
+func server(t *testing.T) (addr string, received *atomic.Int64) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	received = new(atomic.Int64)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				for s := bufio.NewScanner(c); s.Scan(); {
+					fmt.Fprintln(c, received.Add(1))
+				}
+			}()
+		}
+	}()
+	return l.Addr().String(), received
+}
+
+type client struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func dial(t *testing.T, addr string) client {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return client{c, bufio.NewReader(c)}
+}
+
+// ask sends a line and waits at most d for the answer.
+func (c client) ask(line string, d time.Duration) (string, error) {
+	if _, err := fmt.Fprintln(c, line); err != nil {
+		return "", err
+	}
+	return c.answer(d)
+}
+
+func (c client) answer(d time.Duration) (string, error) {
+	_ = c.SetReadDeadline(time.Now().Add(d))
+	return c.r.ReadString('\n')
+}
+
+const long = 10 * time.Second
+
+func mustAnswer(t *testing.T, c client, line, want string) {
+	t.Helper()
+	if got, err := c.ask(line, long); err != nil || got != want {
+		t.Fatalf("%q answered %q, %v; want %q", line, got, err, want)
+	}
+}
+
+func timedOut(err error) bool {
+	ne, ok := err.(net.Error)
+	return ok && ne.Timeout()
+}
+
+func TestCut(t *testing.T) {
+	addr, _ := server(t)
+	p := faultproxy.Start(t, addr)
+	c := dial(t, p.Addr())
+	mustAnswer(t, c, "a", "1\n")
+	p.Cut()
+	if _, err := c.ask("b", long); err == nil || timedOut(err) {
+		t.Errorf("a cut connection: error %v, want a reset", err)
+	}
+	late := dial(t, p.Addr())
+	if _, err := late.ask("c", long); err == nil || timedOut(err) {
+		t.Errorf("a connection made while cut: error %v, want a reset", err)
+	}
+	p.Heal()
+	mustAnswer(t, dial(t, p.Addr()), "d", "2\n")
+}
+
+func TestBlackHole(t *testing.T) {
+	addr, received := server(t)
+	p := faultproxy.Start(t, addr)
+	c := dial(t, p.Addr())
+	mustAnswer(t, c, "a", "1\n")
+	p.BlackHole()
+	if _, err := c.ask("b", 100*time.Millisecond); !timedOut(err) {
+		t.Fatalf("through a black hole: %v, want a timeout", err)
+	}
+	if n := received.Load(); n != 1 {
+		t.Errorf("%d lines came through, want 1", n)
+	}
+	p.Heal()
+	if got, err := c.answer(long); err != nil || got != "2\n" {
+		t.Errorf("after healing: %q, %v; want what was held back", got, err)
+	}
+	p.BlackHole()
+	p.Cut() // ends connections that are stuck in the hole
+	if _, err := c.answer(long); err == nil || timedOut(err) {
+		t.Errorf("cut inside the black hole: %v, want a reset", err)
+	}
+}
+
+func TestDelay(t *testing.T) {
+	addr, _ := server(t)
+	p := faultproxy.Start(t, addr)
+	c := dial(t, p.Addr())
+	p.Delay(60 * time.Millisecond)
+	begin := time.Now()
+	mustAnswer(t, c, "a", "1\n")
+	if took := time.Since(begin); took < 120*time.Millisecond {
+		t.Errorf("the round trip took %v, want two delays of 60ms", took)
+	}
+}
+
+func TestDropReply(t *testing.T) {
+	addr, received := server(t)
+	p := faultproxy.Start(t, addr)
+	c, other := dial(t, p.Addr()), dial(t, p.Addr())
+	dropped := p.DropReply(func(b []byte) bool { return bytes.Contains(b, []byte("commit")) })
+	mustAnswer(t, c, "begin", "1\n")
+	if got, err := c.ask("commit", long); err == nil || timedOut(err) {
+		t.Fatalf("the reply came through, or nothing did: %q, %v", got, err)
+	}
+	<-dropped
+	if n := received.Load(); n != 2 {
+		t.Errorf("the server received %d lines, want 2: the request must arrive", n)
+	}
+	mustAnswer(t, other, "commit", "3\n") // only one reply is dropped
+}

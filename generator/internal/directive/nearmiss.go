@@ -36,7 +36,7 @@ func (c *collector) lookAt(line string) (kind look, name string, end int) {
 	if len(line) > 512 {
 		line = line[:512]
 	}
-	m := c.nearMiss.FindStringSubmatchIndex(strings.ToValidUTF8(line, "?"))
+	m := c.nearMiss.FindStringSubmatchIndex(line)
 	if m == nil {
 		return prose, "", 0
 	}

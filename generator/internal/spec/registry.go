@@ -1,0 +1,157 @@
+package spec
+
+import (
+	"reflect"
+	"strings"
+	"time"
+)
+
+// Info describes a directive.
+type Info struct {
+	Name string
+	// Place is where it stands: "struct type" or "package clause".
+	Place   string
+	Help    string // one or two sentences
+	Example string // directive lines
+	Args    []ArgInfo
+
+	typ reflect.Type
+}
+
+// ArgInfo describes an argument.
+type ArgInfo struct {
+	Key      string
+	Type     string // name, duration, integer, number, list, path, or the choices
+	Required bool
+	Default  string
+	Min, Max string
+	Enum     []string
+	Help     string
+
+	form  string
+	index []int // of the field, below Info.typ
+	kind  reflect.Type
+}
+
+// Range says what values are allowed, or "".
+func (a ArgInfo) Range() string {
+	switch {
+	case a.Min == "1ns":
+		return "more than 0"
+	case a.Min != "" && a.Max != "":
+		return a.Min + " to " + a.Max
+	case a.Min != "":
+		return "at least " + a.Min
+	}
+	return ""
+}
+
+// Directives returns all directives in the order in which they are taught.
+func Directives() []Info {
+	infos := []Info{
+		{Name: "consumer", Place: "struct type", typ: reflect.TypeFor[Consumer](),
+			Help:    "Makes the struct a consumer. Its Handle methods take the messages; every replica runs it, and each resource has one owner.",
+			Example: "//leasegen:consumer name=billing per=topic topics=orders.*"},
+		{Name: "event", Place: "struct type", typ: reflect.TypeFor[Event](),
+			Help:    "Makes the struct an event: it gets a Publish function, and handlers may take it.",
+			Example: "//leasegen:event name=order.placed key=CustomerID"},
+		{Name: "lease", Place: "struct type", typ: reflect.TypeFor[Lease](),
+			Help:    "Beside consumer: how long a silent process keeps what it owns.",
+			Example: "//leasegen:lease ttl=15s"},
+		{Name: "retry", Place: "struct type", typ: reflect.TypeFor[Retry](),
+			Help:    "Beside consumer: how failed messages are retried. The wait before attempt n+1 is min·2^(n-1), at most cap.",
+			Example: "//leasegen:retry max=8 min=200ms cap=1m order=key"},
+		{Name: "dlq", Place: "struct type", typ: reflect.TypeFor[DLQ](),
+			Help:    "Beside consumer: how long and how many dead letters are kept.",
+			Example: "//leasegen:dlq keep=720h"},
+		{Name: "defaults", Place: "package clause", typ: reflect.TypeFor[Defaults](),
+			Help:    "Above one package clause of the package: values for all its consumers. What stands at the consumer wins.",
+			Example: "//leasegen:defaults lease_ttl=30s retry_max=5"},
+	}
+	for i := range infos {
+		infos[i].Args = argsOf(infos[i].typ, nil, "")
+	}
+	return infos
+}
+
+// Names returns the names of all directives.
+func Names() []string {
+	var names []string
+	for _, d := range Directives() {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+// Lookup returns the directive of that name.
+func Lookup(name string) (Info, bool) {
+	for _, d := range Directives() {
+		if d.Name == name {
+			return d, true
+		}
+	}
+	return Info{}, false
+}
+
+func (d Info) arg(key string) (ArgInfo, bool) {
+	for _, a := range d.Args {
+		if a.Key == key {
+			return a, true
+		}
+	}
+	return ArgInfo{}, false
+}
+
+func (d Info) keys() []string {
+	var keys []string
+	for _, a := range d.Args {
+		keys = append(keys, a.Key)
+	}
+	return keys
+}
+
+// argsOf reads the tags of t. Fields with a prefix are directives within defaults.
+func argsOf(t reflect.Type, index []int, prefix string) []ArgInfo {
+	var args []ArgInfo
+	for i := range t.NumField() {
+		f := t.Field(i)
+		at := append(append([]int{}, index...), i)
+		if p := f.Tag.Get("prefix"); p != "" {
+			args = append(args, argsOf(f.Type, at, p+"_")...)
+			continue
+		}
+		key := f.Tag.Get("arg")
+		if key == "" || prefix != "" && f.Tag.Get("nodefault") != "" {
+			continue
+		}
+		a := ArgInfo{
+			Key: prefix + key, Required: f.Tag.Get("required") != "", Default: f.Tag.Get("default"),
+			Min: f.Tag.Get("min"), Max: f.Tag.Get("max"), Help: f.Tag.Get("help"),
+			form: f.Tag.Get("form"), index: at, kind: f.Type,
+		}
+		if e := f.Tag.Get("enum"); e != "" {
+			a.Enum = strings.Split(e, ",")
+		}
+		a.Type = typeName(a)
+		args = append(args, a)
+	}
+	return args
+}
+
+func typeName(a ArgInfo) string {
+	switch {
+	case a.Enum != nil:
+		return strings.Join(a.Enum, " or ")
+	case a.form == "topics":
+		return "list"
+	case a.form == "path":
+		return "path"
+	case a.form != "":
+		return "name"
+	case a.kind == reflect.TypeFor[time.Duration]():
+		return "duration"
+	case a.kind.Kind() == reflect.Float64:
+		return "number"
+	}
+	return "integer"
+}

@@ -1,0 +1,111 @@
+// Package spec defines every directive and its arguments, once: as a struct whose tags
+// carry key, default, limits and help. The decoder, leasegen explain and
+// docs/directives.md are derived from these structs.
+//
+// Tags: arg is the key; required marks what has no default; default is shown, never
+// filled in, because defaults belong to the runtime; min, max and enum bound the value;
+// form names the check of a string; nodefault keeps an argument out of
+// //leasegen:defaults; help is one sentence.
+package spec
+
+import (
+	"go/token"
+	"time"
+
+	"github.com/leasegen/leasegen/generator/internal/directive"
+)
+
+// Consumer makes a struct a consumer. What is not set is zero.
+type Consumer struct {
+	Source
+	Name    string        `arg:"name" default:"the type's name, words joined by _" form:"consumer" nodefault:"true" help:"Shared by all replicas of the consumer; changing it starts a new consumer."`
+	Per     string        `arg:"per" required:"true" enum:"topic,group,cluster" nodefault:"true" help:"What has exactly one owner: each topic, the whole group, or the singleton of the cluster (a Run method and no messages)."`
+	Topics  []string      `arg:"topics" form:"topics" default:"none; required unless per=cluster" nodefault:"true" help:"Patterns of the topics consumed, separated by commas; * stands for any run of characters."`
+	Lock    string        `arg:"lock" default:"session" enum:"session" help:"How ownership is held: through the session of the process, one heartbeat for all leases."`
+	Workers int           `arg:"workers" default:"1" min:"1" max:"1024" help:"Messages of one resource handled at once; messages with one key never are. Not with transaction handlers."`
+	Batch   int           `arg:"batch" default:"100" min:"1" max:"10000" help:"Messages read, handled and committed together."`
+	Drain   time.Duration `arg:"drain" default:"10s" min:"1ms" help:"How long a stopping process lets running handlers finish."`
+	Unknown string        `arg:"unknown" default:"deadletter" enum:"deadletter,skip" help:"What becomes of messages of a kind without a handler."`
+}
+
+// Event makes a struct an event: a payload with a kind.
+type Event struct {
+	Source
+	Name string `arg:"name" default:"the type's name, words joined by dots" form:"event" nodefault:"true" help:"The kind of the messages; publishers and consumers of all services share it."`
+	Key  string `arg:"key" default:"none: all messages of a topic are one key" form:"path" nodefault:"true" help:"Field, or path of fields (Customer.ID), whose value is the ordering key."`
+}
+
+// Lease says how long a silent process keeps what it owns.
+type Lease struct {
+	Source
+	TTL    time.Duration `arg:"ttl" default:"15s" min:"1s" max:"24h" help:"How long a silent process keeps its leases."`
+	Margin time.Duration `arg:"margin" default:"a tenth of ttl, at least 250ms" min:"1ms" help:"How long before the ttl a holder stops believing; at most half the ttl."`
+	Grace  time.Duration `arg:"grace" default:"0s" min:"0s" help:"How long the leases of a dead process stay untaken beyond the ttl, for effects that cannot be fenced."`
+}
+
+// Retry says how failed messages are retried.
+type Retry struct {
+	Source
+	Max int           `arg:"max" default:"8" min:"1" max:"2147483647" help:"Attempts in all before a message becomes a dead letter."`
+	Min time.Duration `arg:"min" default:"200ms" min:"1ns" help:"Wait before the second attempt; it doubles from attempt to attempt."`
+	Cap time.Duration `arg:"cap" default:"1m, or min if that is longer" min:"1ns" help:"Longest wait between attempts; at least min."`
+	// Jitter may be 0, which the runtime spells -1.
+	Jitter float64 `arg:"jitter" default:"0.2" min:"0" max:"1" help:"Fraction of the wait that is random."`
+	Order  string  `arg:"order" default:"key" enum:"key,block,none" help:"What waits with a failed message: later messages of its key, the whole resource, or nothing."`
+}
+
+// DLQ bounds the dead letters that are kept.
+type DLQ struct {
+	Source
+	Keep time.Duration `arg:"keep" default:"0s, for ever" min:"0s" help:"How long dead letters are kept."`
+	Max  int           `arg:"max" default:"0, no bound" min:"0" max:"2147483647" help:"How many dead letters are kept; the oldest go first, counted and logged."`
+}
+
+// Defaults holds, for all consumers of a package, what their own directives leave open.
+// Its arguments are those of the other directives with their name before them, as in
+// lease_ttl=15s.
+type Defaults struct {
+	Source
+	Consumer Consumer `prefix:"consumer"`
+	Lease    Lease    `prefix:"lease"`
+	Retry    Retry    `prefix:"retry"`
+	DLQ      DLQ      `prefix:"dlq"`
+}
+
+// Source remembers where each argument was set. A value taken over from
+// //leasegen:defaults points there.
+type Source struct {
+	Directive directive.Directive
+	set       map[string]origin
+}
+
+// origin is one argument that was set, in the directive it was set in.
+type origin struct {
+	directive directive.Directive
+	arg       directive.Arg
+}
+
+// Has reports whether the argument was set, here or by defaults.
+func (s *Source) Has(key string) bool {
+	_, ok := s.set[key]
+	return ok
+}
+
+// Pos returns where the value of an argument stands; for one that was not set, where
+// the directive stands.
+func (s *Source) Pos(key string) token.Pos {
+	if o, ok := s.set[key]; ok {
+		return o.arg.ValuePos
+	}
+	return s.Directive.Pos
+}
+
+// Span returns the start and end of an argument's value; for one that was not set,
+// those of the directive's name.
+func (s *Source) Span(key string) (pos, end token.Position) {
+	if o, ok := s.set[key]; ok {
+		return o.directive.Position(o.arg.ValuePos), o.directive.Position(o.arg.End)
+	}
+	d := s.Directive
+	return d.Position(d.Pos), d.Position(d.NamePos + token.Pos(len(d.Name)))
+}

@@ -1,0 +1,208 @@
+package spec
+
+import (
+	"errors"
+	"fmt"
+	"go/token"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/leasegen/leasegen/generator/internal/diag"
+)
+
+// problem is why a value is refused.
+type problem struct{ code, message, hint string }
+
+// parse turns the text of a value into the argument's type and checks its limits.
+func (a ArgInfo) parse(s string) (reflect.Value, *problem) {
+	if a.Enum != nil {
+		if !slices.Contains(a.Enum, s) {
+			return reflect.Value{}, &problem{"LG0503", fmt.Sprintf("unknown value %s", show(s)), diag.Suggest(s, a.Enum)}
+		}
+		return reflect.ValueOf(s), nil
+	}
+	switch a.form {
+	case "consumer":
+		return reflect.ValueOf(s), nameProblem(s, 63)
+	case "event":
+		return reflect.ValueOf(s), nameProblem(s, 100)
+	case "path":
+		return reflect.ValueOf(s), pathProblem(s)
+	case "topics":
+		patterns := strings.Split(s, ",")
+		return reflect.ValueOf(patterns), topicsProblem(patterns)
+	}
+	switch {
+	case a.kind == reflect.TypeFor[time.Duration]():
+		d, p := a.duration(s)
+		return reflect.ValueOf(d), p
+	case a.kind.Kind() == reflect.Float64:
+		f, p := a.number(s)
+		return reflect.ValueOf(f), p
+	}
+	n, p := a.integer(s)
+	return reflect.ValueOf(n), p
+}
+
+func (a ArgInfo) duration(s string) (time.Duration, *problem) {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		hint := "write a number with a unit: 200ms, 15s, 1m30s, 720h"
+		switch {
+		case plainNumber(strings.TrimPrefix(s, "-")):
+			return 0, &problem{"LG0501", fmt.Sprintf("%s has no unit", show(s)), "write " + s + "s for seconds"}
+		case tooLong(s):
+			return 0, a.outOfRange(s)
+		}
+		return 0, &problem{"LG0501", show(s) + " is not a duration", hint}
+	}
+	least, _ := time.ParseDuration(a.Min) // tags are checked by a test
+	most := time.Duration(math.MaxInt64)
+	if a.Max != "" {
+		most, _ = time.ParseDuration(a.Max)
+	}
+	if d < least || d > most {
+		return 0, a.outOfRange(s)
+	}
+	return d, nil
+}
+
+// tooLong reports whether s is a duration but for its size.
+func tooLong(s string) bool {
+	i := strings.IndexFunc(strings.TrimPrefix(s, "-"), func(r rune) bool { return (r < '0' || r > '9') && r != '.' })
+	if i < 1 {
+		return false
+	}
+	i += len(s) - len(strings.TrimPrefix(s, "-"))
+	_, err := time.ParseDuration("1" + s[i:])
+	return err == nil && plainNumber(strings.TrimPrefix(s[:i], "-"))
+}
+
+func (a ArgInfo) integer(s string) (int, *problem) {
+	n, err := strconv.Atoi(s)
+	if errors.Is(err, strconv.ErrRange) {
+		return 0, a.outOfRange(s)
+	}
+	if err != nil || s[0] == '+' {
+		return 0, &problem{"LG0501", show(s) + " is not a whole number", "write plain digits, such as 100"}
+	}
+	least, _ := strconv.Atoi(a.Min)
+	most, _ := strconv.Atoi(a.Max)
+	if n < least || n > most {
+		return 0, a.outOfRange(s)
+	}
+	return n, nil
+}
+
+func (a ArgInfo) number(s string) (float64, *problem) {
+	if !plainNumber(strings.TrimPrefix(s, "-")) {
+		return 0, &problem{"LG0501", show(s) + " is not a number", "write plain digits, such as 0.2"}
+	}
+	f, err := strconv.ParseFloat(s, 64)
+	least, _ := strconv.ParseFloat(a.Min, 64)
+	most, _ := strconv.ParseFloat(a.Max, 64)
+	if err != nil || f < least || f > most || s[0] == '-' {
+		return 0, a.outOfRange(s)
+	}
+	return f, nil
+}
+
+// plainNumber reports whether s is digits with at most one dot between them.
+func plainNumber(s string) bool {
+	whole, fraction, dot := strings.Cut(s, ".")
+	return digits(whole) && (!dot || digits(fraction))
+}
+
+func digits(s string) bool {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func (a ArgInfo) outOfRange(s string) *problem {
+	hint := ""
+	if r := a.Range(); r != "" {
+		hint = "allowed: " + r
+	} else if a.kind == reflect.TypeFor[time.Duration]() {
+		hint = "the longest duration is 2540400h"
+	}
+	return &problem{"LG0502", show(s) + " is out of range", hint}
+}
+
+// nameProblem holds names to an allow-list, so that no two look alike, none is cut off
+// by a database, and none means anything to SQL, to a shell or to a file system.
+func nameProblem(s string, longest int) *problem {
+	if s == "" {
+		return &problem{"LG0504", "the name is empty", "a name starts with a lower-case letter"}
+	}
+	for i, r := range s {
+		switch {
+		case 'a' <= r && r <= 'z':
+		case i > 0 && ('0' <= r && r <= '9' || r == '_' || r == '.' || r == '-'):
+		case 'A' <= r && r <= 'Z':
+			return &problem{"LG0504", show(s) + " holds an upper-case letter", "names are lower case: " + strings.ToLower(s)}
+		case r > utf8.RuneSelf:
+			return &problem{"LG0504", fmt.Sprintf("%s holds %s (%U)", show(s), show(string(r)), r), "names are ASCII: a-z, 0-9, dot, hyphen, underscore"}
+		case i == 0:
+			return &problem{"LG0504", show(s) + " does not start with a letter", "a name starts with a lower-case letter"}
+		default:
+			return &problem{"LG0504", fmt.Sprintf("%s holds %s", show(s), show(string(r))), "allowed: a-z, 0-9, dot, hyphen, underscore"}
+		}
+	}
+	if len(s) > longest {
+		return &problem{"LG0504", fmt.Sprintf("the name is %d bytes long", len(s)), fmt.Sprintf("at most %d are allowed", longest)}
+	}
+	return nil
+}
+
+func pathProblem(s string) *problem {
+	for field := range strings.SplitSeq(s, ".") {
+		switch {
+		case field == "":
+			return &problem{"LG0507", show(s) + " has an empty field name", "write a field, or a path such as Customer.ID"}
+		case !token.IsIdentifier(field):
+			return &problem{"LG0507", fmt.Sprintf("%s is not the name of a field", show(field)), "write a field, or a path such as Customer.ID"}
+		case !token.IsExported(field):
+			return &problem{"LG0507", fmt.Sprintf("field %s is not exported", show(field)), "JSON and generated code see exported fields only"}
+		}
+	}
+	return nil
+}
+
+func topicsProblem(patterns []string) *problem {
+	for i, p := range patterns {
+		if p == "" {
+			return &problem{"LG0506", "a topic pattern is empty", "write patterns separated by single commas"}
+		}
+		for _, r := range p {
+			if r <= ' ' || r > '~' || r == '"' || r == '\'' || r == '`' {
+				return &problem{"LG0506", fmt.Sprintf("topic pattern %s holds %s (%U)", show(p), show(string(r)), r), "patterns are printable ASCII without spaces and quotes"}
+			}
+		}
+		if slices.Contains(patterns[:i], p) {
+			return &problem{"LG0506", fmt.Sprintf("topic pattern %s is given twice", show(p)), "keep one"}
+		}
+	}
+	return nil
+}
+
+// show quotes a value for a message, cut to a readable length.
+func show(s string) string {
+	const longest = 80
+	if len(s) <= longest {
+		return strconv.Quote(s)
+	}
+	cut := longest
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return strconv.Quote(s[:cut] + "…")
+}

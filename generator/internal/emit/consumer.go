@@ -1,0 +1,187 @@
+package emit
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dave/jennifer/jen"
+
+	"github.com/leasegen/leasegen/generator/internal/ir"
+	"github.com/leasegen/leasegen/generator/internal/names"
+)
+
+// methods writes the assertion that the handlers still are what they were.
+func methods(g *jen.File, c *ir.Consumer) {
+	comment(g, fmt.Sprintf("The handlers of %s as leasegen found them. If the next lines do not compile, "+
+		"a method has changed since: run leasegen again, and commit what it writes.", c.Type.Name))
+	items := make([]jen.Code, len(c.Handlers))
+	for i, h := range c.Handlers {
+		items[i] = jen.Id(h.Method).Params(params(h)...).Error()
+	}
+	g.Var().Id("_").Interface(items...).Op("=").
+		Parens(jen.Op("*").Add(named(c.Type))).Parens(jen.Nil()).Line()
+}
+
+// params are the parameter types of a handler.
+func params(h ir.Handler) []jen.Code {
+	ctx := jen.Qual("context", "Context")
+	tx := jen.Qual(names.PGX, "Tx")
+	message := jen.Qual(names.Lease, "Message").Types(named(h.Payload))
+	switch h.Form {
+	case ir.Batch:
+		return []jen.Code{ctx, jen.Index().Add(message)}
+	case ir.OneTx:
+		return []jen.Code{ctx, tx, message}
+	case ir.BatchTx:
+		return []jen.Code{ctx, tx, jen.Index().Add(message)}
+	case ir.Run:
+		return []jen.Code{ctx, jen.Qual(names.Lease, "Lease")}
+	}
+	return []jen.Code{ctx, message}
+}
+
+// constructor writes the function that binds a consumer to a backend.
+func constructor(g *jen.File, c *ir.Consumer) {
+	comment(g, c.Constructor+" returns the consumer "+c.Name+": "+describe(c)+
+		" Options override what the annotations say.")
+	be, h, opts := c.Locals["be"], c.Locals["h"], c.Locals["opts"]
+	g.Func().Id(c.Constructor).Params(
+		jen.Id(be).Add(backend(c.Tx())),
+		jen.Id(h).Op("*").Add(named(c.Type)),
+		jen.Id(opts).Op("...").Qual(names.Lease, "Option"),
+	).Params(jen.Op("*").Qual(names.Lease, "Consumer"), jen.Error()).Block(
+		jen.Return(jen.Qual(names.Lease, "NewConsumer").Call(
+			jen.Id(be), spec(c, h), jen.Id(opts).Op("..."),
+		)),
+	).Line()
+}
+
+// backend is the interface where every handler allows it, so that tests can run
+// the same consumer in memory, and PostgreSQL where a handler takes its transaction.
+func backend(tx bool) *jen.Statement {
+	if tx {
+		return jen.Op("*").Qual(names.LeasePG, "Backend")
+	}
+	return jen.Qual(names.Lease, "Backend")
+}
+
+// describe is the rest of the sentence that begins with the consumer's name.
+func describe(c *ir.Consumer) string {
+	topics := strings.Join(c.Topics, " or ")
+	order := "in order"
+	if c.Workers > 1 {
+		order = "in order for each key"
+	}
+	switch c.Per {
+	case ir.PerGroup:
+		return fmt.Sprintf("one replica at a time works on all topics that match %s, %s.", topics, order)
+	case ir.PerCluster:
+		return "its Run method runs on one replica at a time."
+	}
+	return fmt.Sprintf("each topic that matches %s is worked on by one replica at a time, %s.", topics, order)
+}
+
+// spec is the consumer's declaration, with what the annotations set and no more.
+func spec(c *ir.Consumer, h string) *jen.Statement {
+	per := map[ir.Per]string{ir.PerTopic: "PerTopic", ir.PerGroup: "PerGroup", ir.PerCluster: "PerCluster"}
+	handlers := make([]jen.Code, len(c.Handlers))
+	for i, x := range c.Handlers {
+		handlers[i] = handler(x, h)
+	}
+	var s fields
+	s.add("Name", jen.Lit(c.Name))
+	s.add("Per", jen.Qual(names.Lease, per[c.Per]))
+	if len(c.Topics) > 0 {
+		s.add("Topics", jen.Index().String().ValuesFunc(func(g *jen.Group) {
+			for _, t := range c.Topics {
+				g.Lit(t)
+			}
+		}))
+	}
+	s.add("Handlers", jen.Index().Qual(names.Lease, "Handler").Add(lines("{", "}", handlers...)))
+	s.duration("TTL", c.TTL)
+	s.duration("Margin", c.Margin)
+	s.duration("Grace", c.Grace)
+	s.int("Workers", c.Workers)
+	s.int("Batch", c.Batch)
+	s.duration("Drain", c.Drain)
+	if c.SkipUnknown {
+		s.add("Unknown", jen.Qual(names.Lease, "UnknownSkip"))
+	}
+	if r := retry(c.Retry); len(r) > 0 {
+		s.add("Retry", jen.Qual(names.Lease, "Retry").Values(r...))
+	}
+	var d fields
+	d.duration("Keep", c.Keep)
+	d.int("Max", c.Max)
+	if len(d) > 0 {
+		s.add("DeadLetters", jen.Qual(names.Lease, "DeadLetters").Values(d...))
+	}
+	return jen.Qual(names.Lease, "Spec").Add(lines("{", "}", s...))
+}
+
+func retry(r ir.Retry) fields {
+	var s fields
+	s.int("Max", r.Max)
+	s.duration("Min", r.Min)
+	s.duration("Cap", r.Cap)
+	if r.Jitter != 0 {
+		s.add("Jitter", jen.Lit(r.Jitter))
+	}
+	switch r.Order {
+	case ir.OrderKey:
+		s.add("Order", jen.Qual(names.Lease, "OrderKey"))
+	case ir.OrderBlock:
+		s.add("Order", jen.Qual(names.Lease, "OrderBlock"))
+	case ir.OrderNone:
+		s.add("Order", jen.Qual(names.Lease, "OrderNone"))
+	}
+	return s
+}
+
+// handler binds a method to the kind it takes.
+func handler(x ir.Handler, h string) jen.Code {
+	method := jen.Id(h).Dot(x.Method)
+	if x.Form == ir.Run {
+		return jen.Qual(names.Lease, "Run").Call(method)
+	}
+	bind := map[ir.Form]string{ir.One: "One", ir.Batch: "Batch", ir.OneTx: "OneTx", ir.BatchTx: "BatchTx"}
+	return jen.Qual(names.Lease, bind[x.Form]).Call(jen.Lit(x.Kind), method)
+}
+
+// fields are the fields of a composite literal that are not zero, in order.
+type fields []jen.Code
+
+func (s *fields) add(name string, value *jen.Statement) {
+	*s = append(*s, jen.Id(name).Op(":").Add(value))
+}
+
+func (s *fields) int(name string, n int) {
+	if n != 0 {
+		s.add(name, jen.Lit(n))
+	}
+}
+
+// duration writes d in the largest unit that divides it.
+func (s *fields) duration(name string, d time.Duration) {
+	if d == 0 {
+		return
+	}
+	for _, u := range []struct {
+		unit time.Duration
+		name string
+	}{
+		{time.Hour, "Hour"}, {time.Minute, "Minute"}, {time.Second, "Second"},
+		{time.Millisecond, "Millisecond"}, {time.Microsecond, "Microsecond"}, {1, "Nanosecond"},
+	} {
+		if d%u.unit == 0 {
+			value := jen.Qual("time", u.name)
+			if n := int(d / u.unit); n != 1 {
+				value = jen.Lit(n).Op("*").Add(value)
+			}
+			s.add(name, value)
+			return
+		}
+	}
+}

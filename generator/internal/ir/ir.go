@@ -1,0 +1,137 @@
+// Package ir is what resolve found out and emit writes: plain data, free of
+// syntax trees, types and formatting. Everything is ordered by file and offset.
+package ir
+
+import "time"
+
+// File is one output file: what the source file beside it declares.
+type File struct {
+	Dir     string // relative to the module root, with slashes; "." is the root
+	Source  string // orders.go
+	Output  string // orders_leasegen.go
+	PkgPath string
+	PkgName string
+	// Constraint is the source's build constraint as an expression, empty if none.
+	Constraint string
+	Events     []Event
+	Consumers  []Consumer
+	// Register lists the consumers that RegisterLeasegen adds. It is set in one file of a package.
+	Register []Consumer
+	// Imports gives every package the output names its name there.
+	Imports []Import
+}
+
+// Import is one package and how the output calls it.
+type Import struct {
+	Path  string
+	Name  string
+	Alias bool // Name is not the package's own name
+}
+
+// Type names a type: a declared one, or a predeclared composite such as []byte when Path is empty.
+type Type struct {
+	Path    string // import path
+	PkgName string // the package's own name
+	Name    string
+}
+
+// Event is an annotated payload struct.
+type Event struct {
+	Type Type
+	Kind string // its name in the log
+	// Key is the field path of the ordering key, empty if the event has none.
+	Key     []string
+	KeyKind KeyKind
+	// Publish is the name of the generated function.
+	Publish string
+	// Locals are the names of the function's parameters and locals, by role.
+	Locals map[string]string
+}
+
+// KeyKind says how a key field becomes a string.
+type KeyKind int
+
+const (
+	KeyString   KeyKind = iota + 1 // a string
+	KeyNamed                       // a type whose underlying type is string
+	KeySigned                      // any signed integer
+	KeyUnsigned                    // any unsigned integer
+)
+
+// Per says what has exactly one owner.
+type Per int
+
+const (
+	PerTopic Per = iota + 1
+	PerGroup
+	PerCluster
+)
+
+// Consumer is an annotated handler struct. Zero values were not set by the
+// annotations and are left to the runtime's defaults.
+type Consumer struct {
+	Type     Type
+	Name     string
+	Per      Per
+	Topics   []string
+	Handlers []Handler
+
+	TTL, Margin, Grace time.Duration
+	Workers, Batch     int
+	Drain              time.Duration
+	SkipUnknown        bool
+	Retry              Retry
+	Keep               time.Duration
+	Max                int
+
+	// Constructor is the name of the generated function.
+	Constructor string
+	// Locals are the names of the function's parameters, by role.
+	Locals map[string]string
+}
+
+// Retry is what //leasegen:retry set.
+type Retry struct {
+	Max      int
+	Min, Cap time.Duration
+	Jitter   float64 // negative for none
+	Order    Order
+}
+
+// Order says what waits while a failed message waits; zero means the default.
+type Order int
+
+const (
+	OrderKey Order = iota + 1
+	OrderBlock
+	OrderNone
+)
+
+// Tx reports whether any handler joins the backend's transaction.
+func (c *Consumer) Tx() bool {
+	for _, h := range c.Handlers {
+		if h.Form == OneTx || h.Form == BatchTx {
+			return true
+		}
+	}
+	return false
+}
+
+// Form is the shape of a handler's signature.
+type Form int
+
+const (
+	One Form = iota + 1
+	Batch
+	OneTx
+	BatchTx
+	Run
+)
+
+// Handler is one method of a consumer.
+type Handler struct {
+	Method  string
+	Form    Form
+	Kind    string // empty: every kind without a handler of its own; unused by Run
+	Payload Type   // unused by Run
+}

@@ -1,0 +1,126 @@
+// Package names chooses every identifier of the output. Exported names are never
+// changed silently: where one is taken already, that is a finding. Import and
+// parameter names give way instead.
+package names
+
+import (
+	"cmp"
+	"go/token"
+	"slices"
+	"strconv"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/dave/jennifer/jen"
+
+	"github.com/leasegen/leasegen/generator/internal/ir"
+)
+
+// Paths of the packages that generated code may name. They are strings on purpose:
+// the generator does not depend on the runtime.
+const (
+	Lease   = "github.com/leasegen/leasegen/runtime/lease"
+	LeasePG = "github.com/leasegen/leasegen/runtime/leasepg"
+	PGX     = "github.com/jackc/pgx/v5"
+)
+
+// Handlers and Register are declared once in every package that has a consumer.
+const (
+	Handlers = "LeasegenHandlers"
+	Register = "RegisterLeasegen"
+)
+
+// Predeclared are the predeclared identifiers that generated code relies on.
+func Predeclared() []string { return []string{"error", "string", "nil", "int64", "uint64"} }
+
+// Constructor is the name of the function that makes the consumer of a type. An
+// unexported type has an unexported constructor.
+func Constructor(typ string) string { return prefixed("New", "new", typ) }
+
+// Publish is the name of the function that publishes events of a type.
+func Publish(typ string) string { return prefixed("Publish", "publish", typ) }
+
+func prefixed(exported, unexported, typ string) string {
+	if token.IsExported(typ) {
+		return exported + typ
+	}
+	r, n := utf8.DecodeRuneInString(typ)
+	return unexported + string(unicode.ToUpper(r)) + typ[n:]
+}
+
+// File chooses the names of imports, parameters and locals of one output file.
+// scope holds the identifiers of the package, which an import cannot share.
+func File(f *ir.File, scope map[string]bool) {
+	f.Imports = imports(f, scope)
+	taken := map[string]bool{}
+	for _, i := range f.Imports {
+		taken[i.Name] = true
+	}
+	for i := range f.Events {
+		e := &f.Events[i]
+		e.Locals = locals(taken, e.Type.Name, "ctx", "to", "topic", "events", "e")
+	}
+	for i := range f.Consumers {
+		c := &f.Consumers[i]
+		c.Locals = locals(taken, c.Type.Name, "be", "h", "opts")
+	}
+}
+
+// locals gives each role a name that hides nothing the function's body refers to.
+func locals(taken map[string]bool, typ string, roles ...string) map[string]string {
+	out := make(map[string]string, len(roles))
+	for _, role := range roles {
+		out[role] = unused(role, func(name string) bool { return taken[name] || name == typ })
+	}
+	return out
+}
+
+// imports names the packages that f refers to, in a fixed order of precedence:
+// first the runtime and the standard library, then the payloads' packages by path.
+func imports(f *ir.File, scope map[string]bool) []ir.Import {
+	var out []ir.Import
+	seen := map[string]bool{f.PkgPath: true, "": true}
+	used := map[string]bool{}
+	add := func(path, name string) {
+		if seen[path] {
+			return
+		}
+		seen[path] = true
+		// jennifer renames imports that are reserved words to it; choosing first keeps
+		// its choice and ours the same.
+		local := unused(name, func(n string) bool { return used[n] || scope[n] || jen.IsReservedWord(n) })
+		used[local] = true
+		out = append(out, ir.Import{Path: path, Name: local, Alias: local != name})
+	}
+	for _, t := range []ir.Type{
+		{Path: Lease, PkgName: "lease"}, {Path: LeasePG, PkgName: "leasepg"}, {Path: PGX, PkgName: "pgx"},
+		{Path: "context", PkgName: "context"}, {Path: "time", PkgName: "time"}, {Path: "strconv", PkgName: "strconv"},
+	} {
+		add(t.Path, t.PkgName)
+	}
+	for _, t := range payloads(f) {
+		add(t.Path, t.PkgName)
+	}
+	return out
+}
+
+// unused returns want, or want with the first number that makes it free.
+func unused(want string, taken func(string) bool) string {
+	name := want
+	for i := 2; taken(name); i++ {
+		name = want + strconv.Itoa(i)
+	}
+	return name
+}
+
+// payloads are the payload types of a file's handlers, by import path.
+func payloads(f *ir.File) []ir.Type {
+	var out []ir.Type
+	for _, c := range f.Consumers {
+		for _, h := range c.Handlers {
+			out = append(out, h.Payload)
+		}
+	}
+	slices.SortFunc(out, func(a, b ir.Type) int { return cmp.Compare(a.Path, b.Path) })
+	return out
+}

@@ -1,0 +1,68 @@
+# leasegen: everything a developer or CI runs. `make test` is all that CI runs.
+
+GO           ?= go
+SQLC         := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
+STATICCHECK  := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+PROOF_ROUNDS ?= 100
+
+.PHONY: help demo test generate lint proof bench-local clean tools
+
+help:
+	@echo "make demo         three replicas in one process, one is killed; needs Go and nothing else"
+	@echo "make test         all checks and tests, with the race detector and real PostgreSQL servers"
+	@echo "make generate     write generated code again: sqlc's and leasegen's own"
+	@echo "make lint         gofmt, go vet, staticcheck"
+	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP on three replicas (PROOF_ROUNDS=n)"
+	@echo "make bench-local  measure against a bare pgx loop on a server of its own"
+	@echo "make clean        remove build and test caches of this tree"
+
+demo:
+	@$(GO) run ./cmd/leasegen ./examples/quickstart
+	@$(GO) run ./examples/quickstart
+
+test: tools lint
+	@echo "== go test -race (PostgreSQL servers are started and stopped by the tests)"
+	$(GO) test -race -p 2 -timeout 12m ./...
+	@echo "== generated code is up to date"
+	$(GO) run ./cmd/leasegen -check ./...
+	@echo "== all good"
+
+generate:
+	@echo "== sqlc (the first run builds it: two minutes)"
+	cd sqlc && $(GO) run $(SQLC) generate
+	@echo "== leasegen"
+	$(GO) run ./cmd/leasegen ./...
+
+lint:
+	@echo "== gofmt"
+	@files=$$(git ls-files -co --exclude-standard '*.go' | grep -v testdata/ | xargs gofmt -l) && \
+	  if [ -n "$$files" ]; then echo "not formatted, run gofmt -w on:"; echo "$$files"; exit 1; fi
+	@echo "== go vet"
+	$(GO) vet ./...
+	@echo "== staticcheck"
+	$(GO) run $(STATICCHECK) ./...
+
+proof: tools
+	PROOF_ROUNDS=$(PROOF_ROUNDS) $(GO) test -count=1 -v -timeout 60m ./proof
+
+bench-local: tools
+	$(GO) run ./proof/bench
+
+clean:
+	$(GO) clean -testcache
+	rm -rf bin
+
+# The tests need a C compiler, for the race detector, and PostgreSQL 14 or newer.
+tools:
+	@missing=""; \
+	command -v $(GO) >/dev/null || { echo "Go is missing: https://go.dev/dl/"; exit 1; }; \
+	command -v cc >/dev/null || command -v gcc >/dev/null || missing=" gcc libc6-dev"; \
+	ls /usr/lib/postgresql/*/bin/initdb /usr/pgsql-*/bin/initdb 2>/dev/null | grep -q . || \
+	  command -v initdb >/dev/null || [ -n "$$LEASEGEN_PG_BIN" ] || missing="$$missing postgresql"; \
+	[ -z "$$missing" ] && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "== installing$$missing"; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; \
+	else \
+	  echo "missing:$$missing; install with: sudo apt-get install$$missing"; exit 1; \
+	fi

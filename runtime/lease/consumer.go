@@ -3,20 +3,27 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 )
 
 // Consumer is one annotated handler struct, bound to a backend.
 type Consumer struct {
 	settings
-	backend Backend
+	backend  Backend
+	handlers map[string]*Handler // by kind; "" takes the rest
+	hasTx    bool
+
+	mu   sync.Mutex
+	busy map[string]int // resources on which a handler runs, across sessions
 }
 
 // NewConsumer binds a consumer to its backend. Generated constructors call it.
 // The error lists every setting that is wrong.
 func NewConsumer(be Backend, spec Spec, opts ...Option) (*Consumer, error) {
-	c := &Consumer{backend: be, settings: settings{
+	c := &Consumer{backend: be, busy: map[string]int{}, handlers: map[string]*Handler{}, settings: settings{
 		spec:        spec,
 		logger:      slog.Default(),
 		concurrency: 16,
@@ -27,17 +34,29 @@ func NewConsumer(be Backend, spec Spec, opts ...Option) (*Consumer, error) {
 		o(&c.settings)
 	}
 	c.spec.setDefaults()
-	if be == nil {
-		return nil, errors.New("lease: consumer " + spec.Name + ": the backend is nil")
+	for i := range c.spec.Handlers {
+		h := &c.spec.Handlers[i]
+		c.handlers[h.kind] = h
+		c.hasTx = c.hasTx || h.tx
 	}
-	return c, c.spec.validate()
+	errs := []error{c.spec.validate(), c.settings.validate()}
+	if be == nil {
+		errs = append(errs, fmt.Errorf("lease: consumer %q: the backend is nil", spec.Name))
+	} else if _, ok := be.(Transactor); c.hasTx && !ok {
+		errs = append(errs, fmt.Errorf("lease: consumer %q: has transaction handlers, but the backend %T has no transactions", spec.Name, be))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // Name is the consumer's name.
 func (c *Consumer) Name() string { return c.spec.Name }
 
 // Run works until ctx is cancelled, then drains, releases and returns nil. It
-// returns an error at once when the backend cannot be used.
+// returns an error at once when the backend cannot be used. To run several consumers
+// in one process, put them in a Group: they share one session.
 func (c *Consumer) Run(ctx context.Context) error {
 	g := NewGroup()
 	if err := g.Add(c); err != nil {
@@ -46,20 +65,48 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return g.Run(ctx)
 }
 
-// Group runs several consumers in one process under one session per backend.
-type Group struct {
-	consumers []*Consumer
+func (c *Consumer) info() ConsumerInfo {
+	return ConsumerInfo{
+		Name: c.spec.Name, Per: c.spec.Per, Topics: c.spec.Topics, Grace: c.spec.Grace,
+		Keep: c.spec.DeadLetters.Keep, Max: c.spec.DeadLetters.Max,
+	}
 }
 
-// NewGroup returns an empty group.
-func NewGroup() *Group { return &Group{} }
-
-// Add adds a consumer. It returns an error when the group already has one of that
-// name on that backend. Call it before Run.
-func (g *Group) Add(c *Consumer) error {
-	g.consumers = append(g.consumers, c)
-	return nil
+func (c *Consumer) handlerFor(kind string) *Handler {
+	if h := c.handlers[kind]; h != nil {
+		return h
+	}
+	return c.handlers[""]
 }
 
-// Run runs all consumers until ctx is cancelled, then drains, releases and returns nil.
-func (g *Group) Run(ctx context.Context) error { return nil }
+func (c *Consumer) observe(o Observation) {
+	if c.observer != nil {
+		c.observer.Observe(o)
+	}
+}
+
+// enter and leave bracket handler code on a resource. A handler that ignores its
+// cancelled context keeps the resource busy, and this process from owning it again.
+func (c *Consumer) enter(resource string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.busy[resource]++
+}
+
+func (c *Consumer) leave(resource string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.busy[resource]--; c.busy[resource] == 0 {
+		delete(c.busy, resource)
+	}
+}
+
+func (c *Consumer) busyResources() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var names []string
+	for r := range c.busy {
+		names = append(names, r)
+	}
+	return names
+}

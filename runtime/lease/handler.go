@@ -56,7 +56,11 @@ func OneTx[X, T any](kind string, fn func(context.Context, X, Message[T]) error)
 		if err := decode(&raws[0], epoch, &m); err != nil {
 			return &decodeError{0, err}
 		}
-		return fn(ctx, tx.(X), m)
+		x, err := txAs[X](tx)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, x, m)
 	}}
 }
 
@@ -67,7 +71,11 @@ func BatchTx[X, T any](kind string, fn func(context.Context, X, []Message[T]) er
 		if err != nil {
 			return err
 		}
-		return fn(ctx, tx.(X), ms)
+		x, err := txAs[X](tx)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, x, ms)
 	}}
 }
 
@@ -75,6 +83,14 @@ func BatchTx[X, T any](kind string, fn func(context.Context, X, []Message[T]) er
 // acquired, and its context is cancelled when ownership ends.
 func Run(fn func(context.Context, Lease) error) Handler {
 	return Handler{run: fn}
+}
+
+func txAs[X any](tx any) (X, error) {
+	x, ok := tx.(X)
+	if !ok {
+		return x, fmt.Errorf("the handler takes a %s, the backend's transactions are %T", reflect.TypeFor[X](), tx)
+	}
+	return x, nil
 }
 
 // decodeError marks a message that no retry can help.

@@ -1,6 +1,8 @@
 package lease
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 )
@@ -63,4 +65,19 @@ func WithMaxPayload(n int) Option { return func(s *settings) { s.maxPayload = n 
 // and the message counts as failed. Default 1 min, without cancel. Run handlers are exempt.
 func WithStuckAfter(d time.Duration, cancel bool) Option {
 	return func(s *settings) { s.stuckAfter, s.cancelStuck = d, cancel }
+}
+
+func (s *settings) validate() error {
+	var errs []error
+	bad := func(cond bool, format string, args ...any) {
+		if cond {
+			errs = append(errs, fmt.Errorf("lease: consumer %q: "+format, append([]any{s.spec.Name}, args...)...))
+		}
+	}
+	bad(s.logger == nil, "WithLogger was given nil")
+	bad(s.concurrency < 1, "WithConcurrency %d is below 1", s.concurrency)
+	bad(s.maxOwned < 0, "WithMaxOwned %d is negative", s.maxOwned)
+	bad(s.maxPayload < 1, "WithMaxPayload %d is below 1 byte", s.maxPayload)
+	bad(s.stuckAfter <= 0, "WithStuckAfter %v is not positive", s.stuckAfter)
+	return errors.Join(errs...)
 }

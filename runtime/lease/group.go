@@ -1,0 +1,301 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+)
+
+// Group runs several consumers in one process under one session, with one heartbeat,
+// per backend.
+type Group struct {
+	processes []*process
+}
+
+// NewGroup returns an empty group.
+func NewGroup() *Group { return &Group{} }
+
+// Add adds a consumer. It returns an error when the group already has one of that
+// name on that backend. Call it before Run.
+func (g *Group) Add(c *Consumer) error {
+	for _, p := range g.processes {
+		if p.be != c.backend {
+			continue
+		}
+		for _, other := range p.consumers {
+			if other.Name() == c.Name() {
+				return fmt.Errorf("lease: consumer %q was added to the group twice; one process works for a consumer once", c.Name())
+			}
+		}
+		p.consumers = append(p.consumers, c)
+		return nil
+	}
+	g.processes = append(g.processes, &process{
+		be: c.backend, log: c.logger, consumers: []*Consumer{c}, ownership: make(chan struct{}, 1),
+	})
+	return nil
+}
+
+// Run runs all consumers until ctx is cancelled, then drains, releases and returns nil.
+// It returns an error at once when a backend cannot be used. Faults that come later
+// are logged and outlived.
+func (g *Group) Run(ctx context.Context) error {
+	if len(g.processes) == 0 {
+		return errors.New("lease: the group has no consumers")
+	}
+	for _, p := range g.processes {
+		if err := p.be.Check(ctx); err != nil {
+			return fmt.Errorf("lease: consumer %q cannot start: %w", p.consumers[0].Name(), err)
+		}
+	}
+	var wg sync.WaitGroup
+	for _, p := range g.processes {
+		wg.Go(func() { p.keep(ctx, &wg, p.consumers) })
+	}
+	wg.Wait()
+	return nil
+}
+
+// process is what one operating-system process does on one backend.
+type process struct {
+	be        Backend
+	log       *slog.Logger
+	consumers []*Consumer
+	ownership chan struct{} // a hint that ownership changed
+}
+
+// keep lives one incarnation after the other until ctx is cancelled. A consumer whose
+// handler does not return after its lease is lost gets no new leases until it does;
+// the others go on without it.
+func (p *process) keep(ctx context.Context, wg *sync.WaitGroup, consumers []*Consumer) {
+	var failed backoff
+	for ctx.Err() == nil {
+		s, err := p.open(ctx, consumers)
+		if err != nil {
+			failed.pause(ctx, p.log, "opening a session failed", err)
+			continue
+		}
+		failed.reset()
+		p.live(ctx, s, consumers)
+		if ctx.Err() != nil {
+			return
+		}
+		p.log.Error("session lost; starting a new one", "session", s.id, "reason", context.Cause(s.ctx))
+		var idle []*Consumer
+		for _, c := range consumers {
+			if c.returned(ctx, s.ttl/4) {
+				idle = append(idle, c)
+				continue
+			}
+			c.logger.Error("a handler ignores its cancelled context; the consumer gets no leases here until it returns",
+				"consumer", c.Name(), "resources", c.busyResources())
+			wg.Go(func() {
+				for !c.returned(ctx, time.Second) && ctx.Err() == nil {
+				}
+				p.keep(ctx, wg, []*Consumer{c})
+			})
+		}
+		if consumers = idle; len(consumers) == 0 {
+			return
+		}
+	}
+}
+
+// returned waits up to d for all handlers of the consumer to return.
+func (c *Consumer) returned(ctx context.Context, d time.Duration) bool {
+	for deadline := now(); ; {
+		if len(c.busyResources()) == 0 {
+			return true
+		}
+		if deadline.since() > d || !pause(ctx, 5*time.Millisecond) {
+			return false
+		}
+	}
+}
+
+// open opens a session for the consumers; the shortest TTL among them is its TTL.
+func (p *process) open(ctx context.Context, consumers []*Consumer) (*session, error) {
+	spec := SessionSpec{ID: newID(), Host: hostname(), PID: os.Getpid()}
+	var margin time.Duration
+	for _, c := range consumers {
+		if spec.TTL == 0 || c.spec.TTL < spec.TTL {
+			spec.TTL, margin = c.spec.TTL, c.spec.Margin
+		}
+		spec.Consumers = append(spec.Consumers, c.Name())
+	}
+	return openSession(ctx, p.be, spec, margin, p.log, func(o Observation) {
+		for _, c := range consumers {
+			c.observe(o)
+		}
+	})
+}
+
+// live is one incarnation: it returns when the session is lost, or when ctx is
+// cancelled and everything is drained and released.
+func (p *process) live(ctx context.Context, s *session, consumers []*Consumer) {
+	works := make([]*work, len(consumers))
+	for i, c := range consumers {
+		works[i] = newWork(c, s, p)
+	}
+	var wg sync.WaitGroup
+	wg.Go(s.watch)
+	wg.Go(s.beat)
+	wg.Go(func() { p.listen(s, works) })
+	wg.Go(func() { p.own(s, works) })
+	wg.Go(func() { p.maintain(s, works) })
+	for _, w := range works {
+		wg.Go(w.schedule)
+		wg.Go(w.store)
+		wg.Go(w.watchStuck)
+	}
+	select {
+	case <-s.ctx.Done():
+	case <-ctx.Done():
+		p.drain(s, works)
+	}
+	reason := context.Cause(s.ctx)
+	for _, w := range works {
+		w.loseAll(reason)
+	}
+	s.observe(ObservedSession{Session: s.id, Reason: reason.Error()})
+	wg.Wait()
+	for _, w := range works {
+		w.calls.Wait()
+		w.loseAll(reason) // what an Acquire that was under way has brought
+	}
+}
+
+// drain ends an incarnation well: handlers finish the call they are in, progress is
+// committed, leases are released, the session is closed. What has not returned when
+// the drain time is over is cancelled; if it still does not return its lease is left
+// to expire, because a lease is never released while a handler runs.
+func (p *process) drain(s *session, works []*work) {
+	var limit time.Duration
+	for _, w := range works {
+		w.giveAll()
+		limit = max(limit, w.c.spec.Drain)
+	}
+	empty := func(limit time.Duration) bool {
+		for start := now(); s.alive(); {
+			left := 0
+			for _, w := range works {
+				left += w.owned()
+			}
+			if left == 0 {
+				return true
+			}
+			if start.since() > limit || !pause(s.ctx, time.Millisecond) {
+				return false
+			}
+		}
+		return false
+	}
+	if !empty(limit) && s.alive() {
+		for _, w := range works {
+			w.cancelAll(fmt.Errorf("%w: the process stops and its drain time of %v is over", ErrHandover, limit))
+		}
+		if !empty(min(s.ttl/4, 2*time.Second)) {
+			p.log.Error("handlers did not return in time; their leases are left to expire", "session", s.id)
+			s.end(fmt.Errorf("%w: the process stopped", ErrHandover))
+			return
+		}
+	}
+	if s.ctx.Err() != nil {
+		return
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), s.ttl/3)
+	defer cancel()
+	if err := s.backend.Close(closing); err != nil {
+		p.log.Warn("closing the session failed; it will expire", "session", s.id, "error", err)
+	}
+	s.end(fmt.Errorf("%w: the process stopped", ErrHandover))
+}
+
+// listen passes news on to whom it concerns. It opens the feed before it looks for
+// resources, so that none can slip between.
+func (p *process) listen(s *session, works []*work) {
+	infos := make([]ConsumerInfo, len(works))
+	for i, w := range works {
+		infos[i] = w.info
+	}
+	var failed backoff
+	for s.ctx.Err() == nil {
+		err := p.follow(s.ctx, infos, works, &failed)
+		if err != nil {
+			failed.pause(s.ctx, p.log, "feed failed", err)
+		}
+	}
+}
+
+func (p *process) follow(ctx context.Context, infos []ConsumerInfo, works []*work, failed *backoff) error {
+	feed, err := p.be.OpenFeed(ctx, infos)
+	if err != nil {
+		return err
+	}
+	defer feed.Close()
+	for _, w := range works {
+		if err := p.be.Register(ctx, w.info, nil); err != nil {
+			return err
+		}
+		w.dirtyAll()
+	}
+	p.hintOwnership()
+	for {
+		news, err := feed.Next(ctx)
+		if err != nil {
+			return err
+		}
+		failed.reset()
+		if news.Ownership {
+			p.hintOwnership()
+		}
+		for _, w := range works {
+			if news.Parked {
+				w.parkedDue(0)
+			}
+			fresh := w.dirty(news.Topics)
+			if len(fresh) == 0 {
+				continue
+			}
+			if err := p.be.Register(ctx, w.info, fresh); err != nil {
+				return err
+			}
+			w.know(fresh)
+			p.hintOwnership()
+		}
+	}
+}
+
+func (p *process) hintOwnership() {
+	select {
+	case p.ownership <- struct{}{}:
+	default:
+	}
+}
+
+const maintainEvery = 30 * time.Second
+
+// maintain asks the backend to do its housekeeping now and then.
+func (p *process) maintain(s *session, works []*work) {
+	infos := make([]ConsumerInfo, len(works))
+	for i, w := range works {
+		infos[i] = w.info
+	}
+	for pause(s.ctx, jitter(maintainEvery)) {
+		report, err := p.be.Maintain(s.ctx, infos)
+		if s.ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			p.log.Warn("maintenance failed, trying again later", "error", err)
+		}
+		if n := report.DeadLettersDropped; n > 0 {
+			p.log.Warn("dead letters were dropped, the oldest first, because their bound was reached", "dropped", n)
+		}
+		s.observe(ObservedMaintain{MaintainReport: report, Err: err})
+	}
+}

@@ -1,0 +1,126 @@
+package lease
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	surveyEvery  = 500 * time.Millisecond // how soon an expired session is noticed
+	surveyAtMost = 5 * time.Millisecond   // between surveys that hints ask for
+)
+
+// share is how many resources the member me should own. The members who own most
+// keep one more than the others when the resources cannot be divided evenly, so
+// joins and leaves move the fewest. The shares of all members add up to all resources.
+func share(s Survey, me string) int {
+	members := slices.Clone(s.Members)
+	slices.SortFunc(members, func(a, b Member) int {
+		if a.Owned != b.Owned {
+			return b.Owned - a.Owned
+		}
+		return strings.Compare(a.Session, b.Session)
+	})
+	rank := slices.IndexFunc(members, func(m Member) bool { return m.Session == me })
+	if rank < 0 {
+		return 0
+	}
+	floor, extra := s.Resources/len(members), s.Resources%len(members)
+	if rank < extra {
+		return floor + 1
+	}
+	return floor
+}
+
+// own keeps the process's leases at their fair share until the session ends: it
+// surveys at most twice a second, and at once when a hint says that something changed.
+func (p *process) own(s *session, works []*work) {
+	names := make([]string, len(works))
+	for i, w := range works {
+		names[i] = w.info.Name
+	}
+	var failed backoff
+	for s.ctx.Err() == nil {
+		surveys, err := p.be.Survey(s.ctx, names)
+		if err != nil {
+			failed.pause(s.ctx, p.log, "survey failed", err)
+			continue
+		}
+		failed.reset()
+		for _, w := range works {
+			if i := slices.IndexFunc(surveys, func(x Survey) bool { return x.Consumer == w.info.Name }); i >= 0 {
+				w.balance(surveys[i])
+			}
+		}
+		pause(s.ctx, surveyAtMost)
+		t := time.NewTimer(jitter(surveyEvery - surveyAtMost))
+		select {
+		case <-p.ownership:
+		case <-t.C:
+		case <-s.ctx.Done():
+		}
+		t.Stop()
+	}
+}
+
+// balance moves the consumer towards its fair share: it takes what is free, or
+// begins to give away what is too much.
+func (w *work) balance(s Survey) {
+	target := share(s, w.s.id)
+	if limit := w.c.maxOwned; limit > 0 {
+		target = min(target, limit)
+	}
+	owned := w.owned()
+	switch {
+	case owned < target && s.Free > 0 && !w.stopping():
+		w.acquire(min(target-owned, s.Free))
+	case owned > target:
+		w.giveBack(owned - target)
+	}
+}
+
+// acquire takes up to n free resources. A lost reply is resolved by asking again
+// with the same attempt id.
+func (w *work) acquire(n int) {
+	req := AcquireRequest{Session: w.s.id, Consumer: w.info, Max: n, Attempt: newID(), Exclude: w.c.busyResources()}
+	var failed backoff
+	for w.s.alive() {
+		sent := time.Now()
+		grants, err := w.be.Acquire(w.s.ctx, req)
+		if err == nil {
+			w.take(grants)
+			if len(grants) > 0 {
+				w.log.Info("acquired leases", "leases", len(grants), "took", time.Since(sent).Round(time.Microsecond))
+			}
+			return
+		}
+		if isLost(err) {
+			w.s.lose("the backend declared the session dead")
+			return
+		}
+		failed.pause(w.s.ctx, w.log, "acquire failed", err)
+	}
+}
+
+// backoff spaces out the tries of a loop whose backend fails, and logs the first
+// failure and then every tenth, not each.
+type backoff struct{ failures int }
+
+func (b *backoff) reset() { b.failures = 0 }
+
+func (b *backoff) pause(ctx context.Context, log logger, what string, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	if b.failures%10 == 0 {
+		log.Warn(what+", trying again", "error", err, "failures", b.failures+1)
+	}
+	b.failures++
+	d := min(20*time.Millisecond<<min(b.failures, 6), time.Second)
+	pause(ctx, d/2+rand.N(d/2))
+}
+
+type logger interface{ Warn(msg string, args ...any) }

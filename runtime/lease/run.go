@@ -1,0 +1,69 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+)
+
+// startRuns calls the Run handler of every lease that has none running, and returns
+// when to look again.
+func (w *work) startRuns() time.Duration {
+	wait := time.Hour
+	for _, h := range w.held {
+		if h.running || h.giving.Load() {
+			continue
+		}
+		if d := time.Until(h.runAt); d > 0 {
+			wait = min(wait, d)
+			continue
+		}
+		w.start(h, func(ctx context.Context) { w.runOnce(ctx, h) })
+	}
+	return wait
+}
+
+// runOnce calls the Run handler. One that returns while its lease is held is called
+// again after the backoff of its retry policy.
+func (w *work) runOnce(ctx context.Context, h *held) {
+	began := time.Now()
+	ended := make(chan error, 1)
+	go func() {
+		err := errGoexit
+		defer func() {
+			if r := recover(); r != nil {
+				err = &panicError{r}
+				w.log.Error("handler panicked", "resource", h.Resource, "panic", oneLine(fmt.Sprint(r)), "stack", string(debug.Stack()))
+			}
+			ended <- err
+		}()
+		err = w.c.spec.Handlers[0].run(ctx, h.Lease)
+	}()
+	err := <-ended
+	w.c.observe(ObservedHandle{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch, Duration: time.Since(began), Err: err})
+	if h.stopped(ctx) {
+		return
+	}
+	if time.Since(began) > w.c.spec.Retry.Cap {
+		h.runFailures = 0
+	}
+	h.runFailures++
+	again := w.c.spec.Retry.wait(h.runFailures)
+	w.log.Warn("Run returned while its lease is held; calling it again", "after", again, "error", err)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h.runAt = time.Now().Add(again)
+	if h.suspicion > 0 {
+		h.suspicion = 0
+		w.submit(h, Progress{Ref: h.ref, Trust: true}, counts{})
+	}
+}
+
+// stopRun asks a Run handler to return because its lease is given away. Handlers of
+// messages finish their call instead.
+func (w *work) stopRun(h *held) {
+	if w.info.Per == PerCluster && h.cancel != nil {
+		h.cancel(ErrHandover)
+	}
+}

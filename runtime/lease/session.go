@@ -1,0 +1,143 @@
+package lease
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	mrand "math/rand/v2"
+	"os"
+	"sync"
+	"time"
+)
+
+// session is this process's belief in one incarnation. ctx ends when belief ends,
+// with ErrLost or ErrHandover as its cause; every lease hangs on it.
+type session struct {
+	id      string
+	ttl     time.Duration
+	margin  time.Duration
+	backend Session
+	log     *slog.Logger
+	observe func(Observation)
+
+	ctx context.Context
+	end context.CancelCauseFunc
+
+	mu       sync.Mutex
+	anchored instant // before the last confirmed request was sent
+}
+
+// openSession opens a session and starts to believe in it. The context's values
+// reach the handlers, its cancellation does not.
+func openSession(ctx context.Context, be Backend, spec SessionSpec, margin time.Duration, log *slog.Logger, observe func(Observation)) (*session, error) {
+	s := &session{id: spec.ID, ttl: spec.TTL, margin: margin, log: log.With("session", spec.ID), observe: observe}
+	s.anchored = now()
+	opening, cancel := context.WithTimeout(ctx, spec.TTL-margin)
+	defer cancel()
+	var err error
+	if s.backend, err = be.OpenSession(opening, spec); err != nil {
+		return nil, err
+	}
+	s.ctx, s.end = context.WithCancelCause(context.WithoutCancel(ctx))
+	observe(ObservedSession{Session: s.id, Open: true})
+	return s, nil
+}
+
+// left is how much longer the session may be believed in.
+func (s *session) left() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ttl - s.margin - s.anchored.since()
+}
+
+// alive reports belief and ends it when its time is over, whatever the timers do.
+func (s *session) alive() bool {
+	if s.ctx.Err() != nil {
+		return false
+	}
+	if s.left() <= 0 {
+		s.lose(fmt.Sprintf("no heartbeat was confirmed for %v", s.ttl-s.margin))
+		return false
+	}
+	return true
+}
+
+// lose ends belief. Only the first call counts.
+func (s *session) lose(reason string) {
+	s.end(fmt.Errorf("%w: %s", ErrLost, reason))
+}
+
+// watch ends belief in time even when the backend is unreachable or the machine slept.
+func (s *session) watch() {
+	for s.alive() {
+		pause(s.ctx, min(max(s.left(), time.Millisecond), s.margin/2+time.Millisecond))
+	}
+}
+
+// beat sends heartbeats at a third of the TTL. A failed one is tried again soon, so
+// that several tries fit before belief ends.
+func (s *session) beat() {
+	interval := s.ttl / 3
+	wait := jitter(interval)
+	for {
+		pause(s.ctx, wait)
+		if !s.alive() {
+			return
+		}
+		sent := now()
+		call, cancel := context.WithTimeout(s.ctx, max(interval/2, 100*time.Millisecond))
+		err := s.backend.Heartbeat(call)
+		cancel()
+		s.observe(ObservedHeartbeat{Session: s.id, Duration: time.Since(sent.t), Err: err})
+		switch {
+		case err == nil:
+			s.mu.Lock()
+			s.anchored = sent
+			s.mu.Unlock()
+			wait = jitter(interval)
+		case errors.Is(err, ErrSessionLost):
+			s.lose("the backend declared the session dead")
+			return
+		default:
+			if s.ctx.Err() == nil {
+				s.log.Warn("heartbeat failed, trying again", "error", err, "belief_left", s.left())
+			}
+			wait = jitter(interval / 6)
+		}
+	}
+}
+
+// jitter spreads d over 0.9 d to 1.1 d.
+func jitter(d time.Duration) time.Duration {
+	return d - d/10 + time.Duration(mrand.Int64N(int64(d/5)+1))
+}
+
+// pause sleeps for d or until ctx ends, and reports whether it slept its time.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// newID returns 128 random bits in hex.
+func newID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails, see crypto/rand
+	return hex.EncodeToString(b[:])
+}
+
+func hostname() string {
+	h, err := os.Hostname()
+	if err != nil {
+		return "unknown"
+	}
+	return h
+}

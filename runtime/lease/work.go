@@ -1,0 +1,568 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// work is what one consumer does under one session. The life of a message is spread
+// over four steps, each in a file of its own:
+//
+//	schedule (here)      picks resources with news and reads them: one Fetch for many
+//	process  (handle.go) calls the handlers and decides what becomes of each message
+//	settle   (settle.go) turns decisions into Progress and hands it over
+//	store    (settle.go) commits the progress of many resources at once, fenced
+//
+// Messages that failed come back through parked.go.
+type work struct {
+	c    *Consumer
+	s    *session
+	be   Backend
+	info ConsumerInfo
+	log  *slog.Logger
+	wake chan struct{} // schedule has something to look at
+
+	mu       sync.Mutex
+	held     map[string]*held
+	known    map[string]struct{} // resources registered with the backend
+	fetch    []*held             // may have news and no batch ready
+	ready    []*held             // have a batch ready
+	give     []*held             // are to be released
+	fetching bool                // a Fetch is under way; never more than one
+	running  int                 // goroutines in process
+	stopped  bool                // the process is draining
+	ticks    uint64              // orders the beginnings and ends of work on resources
+
+	parked  parkedState
+	queue   storeQueue
+	stored  *sync.Cond // on mu: progress was stored, or never will be
+	watched map[*sequence]struct{}
+
+	calls sync.WaitGroup // reads and releases under way
+}
+
+// held is one lease this process holds. Its fields are guarded by work.mu, except
+// those that are said to belong to whoever runs it.
+type held struct {
+	Lease
+	ref Ref
+
+	cursor  Cursor          // after the last message read
+	next    *Fetched        // read and not yet handled
+	waited  []ParkedMessage // due and not yet handled; they go before next
+	dirty   bool            // there may be messages after cursor
+	reads   uint64          // raised when a read that is under way has become void
+	reading bool            // part of the Fetch under way
+
+	running     bool // a goroutine works on it
+	uncommitted int  // progress handed over and not yet stored
+	busyAt      uint64
+	idleAt      uint64
+	yield       bool // let parked messages go first
+	gone        bool // released or lost
+
+	inFetch, inReady, inGive bool // queued there
+
+	giving atomic.Bool // stop between two calls; the lease is given away
+	cancel context.CancelCauseFunc
+
+	// These belong to whoever runs the resource.
+	lanes     map[string]struct{} // parked lanes
+	suspicion int                 // crashed owners since the last progress
+	careful   int                 // messages still to be handled alone, each marked before
+	marked    string              // what the crashed owner was handling
+	markCount int
+
+	runAt       time.Time // Run handlers: not before
+	runFailures int
+}
+
+func newWork(c *Consumer, s *session, p *process) *work {
+	w := &work{
+		c: c, s: s, be: p.be, info: c.info(), log: c.logger.With("consumer", c.Name()),
+		wake: make(chan struct{}, 1), held: map[string]*held{}, known: map[string]struct{}{},
+		parked:  parkedState{due: time.Now().Add(parkedAtLeast), laned: map[*held]struct{}{}, yielding: map[*held]struct{}{}},
+		queue:   storeQueue{wake: make(chan struct{}, 1), byHeld: map[*held]*entry{}},
+		watched: map[*sequence]struct{}{},
+	}
+	w.stored = sync.NewCond(&w.mu)
+	return w
+}
+
+func (w *work) kick() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (w *work) owned() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.held)
+}
+
+func (w *work) stopping() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stopped
+}
+
+// take starts to work on leases just acquired.
+func (w *work) take(grants []Grant) {
+	w.mu.Lock()
+	for i := range grants {
+		g := &grants[i]
+		if _, ok := w.held[g.Resource]; ok {
+			continue // the answer to a repeated attempt
+		}
+		h := &held{
+			Lease:  Lease{Consumer: w.info.Name, Resource: g.Resource, Epoch: g.Epoch, Session: w.s.id},
+			ref:    g.Ref,
+			cursor: g.Cursor, dirty: true,
+			suspicion: g.Suspicion, marked: g.Mark, markCount: g.MarkCount,
+		}
+		if g.Suspicion >= suspicionLimit {
+			h.careful = w.c.spec.Batch
+		}
+		for _, lane := range g.Lanes {
+			h.addLane(lane)
+		}
+		if len(g.Lanes) > 0 {
+			w.parked.laned[h] = struct{}{}
+			w.yieldTo(h)
+		}
+		w.held[g.Resource] = h
+		w.known[g.Resource] = struct{}{}
+		if w.stopped {
+			w.queueGive(h)
+		} else {
+			w.queueFetch(h)
+		}
+	}
+	w.mu.Unlock()
+	for i := range grants {
+		g := &grants[i]
+		w.c.observe(ObservedAcquire{Consumer: w.info.Name, Resource: g.Resource, Session: w.s.id, Epoch: g.Epoch, Crashed: g.Suspicion > 0})
+	}
+	w.kick()
+}
+
+// suspicionLimit is after how many crashed owners in a row a resource is handled one
+// message at a time.
+const suspicionLimit = 2
+
+func (h *held) addLane(lane string) {
+	if h.lanes == nil {
+		h.lanes = map[string]struct{}{}
+	}
+	h.lanes[lane] = struct{}{}
+}
+
+// dirty notes that topics have news and returns those the backend may not know yet.
+func (w *work) dirty(topics []string) (fresh []string) {
+	if len(topics) == 0 || w.info.Per == PerCluster {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, t := range topics {
+		if !MatchTopic(w.info.Topics, t) {
+			continue
+		}
+		r := t
+		if w.info.Per == PerGroup {
+			r = Whole
+		} else if _, ok := w.known[t]; !ok {
+			fresh = append(fresh, t)
+		}
+		if h := w.held[r]; h != nil {
+			w.markDirty(h)
+		}
+	}
+	w.kick()
+	return fresh
+}
+
+func (w *work) know(topics []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, t := range topics {
+		w.known[t] = struct{}{}
+	}
+}
+
+func (w *work) dirtyAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.held {
+		w.markDirty(h)
+	}
+	w.kick()
+}
+
+func (w *work) markDirty(h *held) {
+	h.dirty = true
+	w.queueFetch(h)
+}
+
+// queueFetch and queueReady queue h if its state allows it. They are called after
+// every change of state that might.
+func (w *work) queueFetch(h *held) {
+	if h.inFetch || h.reading || h.next != nil || !h.dirty || h.yield || h.gone || h.giving.Load() || w.blocked(h) ||
+		w.info.Per == PerCluster {
+		return
+	}
+	h.inFetch = true
+	w.fetch = append(w.fetch, h)
+}
+
+func (w *work) queueReady(h *held) {
+	if h.inReady || h.running || h.gone || h.giving.Load() ||
+		len(h.waited) == 0 && (h.next == nil || h.uncommitted > 1 || h.yield || w.blocked(h)) {
+		return
+	}
+	h.inReady = true
+	w.ready = append(w.ready, h)
+}
+
+func (w *work) queueGive(h *held) {
+	h.giving.Store(true)
+	if h.inGive || h.gone || !h.idle() {
+		return
+	}
+	h.inGive = true
+	w.give = append(w.give, h)
+}
+
+func (h *held) idle() bool { return !h.running && h.uncommitted == 0 }
+
+// blocked reports that a parked message holds back the whole resource. The lanes of a
+// running resource belong to its goroutine, which asks again when it is done.
+func (w *work) blocked(h *held) bool {
+	return w.c.spec.Retry.Order == OrderBlock && (h.running || len(h.lanes) > 0)
+}
+
+// schedule starts reads, handlers and releases until the session ends.
+func (w *work) schedule() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for w.s.ctx.Err() == nil {
+		timer.Reset(w.step())
+		select {
+		case <-w.wake:
+		case <-timer.C:
+		case <-w.s.ctx.Done():
+		}
+	}
+}
+
+// step starts what can be started and returns when to look again.
+func (w *work) step() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.info.Per == PerCluster {
+		w.stepGive()
+		return w.startRuns()
+	}
+	for len(w.ready) > 0 && w.running < w.c.concurrency {
+		h := pop(&w.ready)
+		h.inReady = false
+		if h.running || h.gone || h.giving.Load() {
+			continue
+		}
+		if ms := h.waited; len(ms) > 0 {
+			h.waited = nil
+			w.start(h, func(ctx context.Context) { w.processParked(ctx, h, ms) })
+			continue
+		}
+		if h.next == nil || h.yield {
+			continue
+		}
+		f := *h.next
+		h.next = nil
+		w.start(h, func(ctx context.Context) { w.process(ctx, h, f) })
+		w.queueFetch(h) // the next batch is read while this one is handled
+	}
+	if !w.fetching && len(w.fetch) > 0 && len(w.ready) < w.c.concurrency {
+		w.startFetch()
+	}
+	w.stepGive()
+	return w.stepParked()
+}
+
+func (w *work) stepGive() {
+	if len(w.give) > 0 {
+		give := w.give
+		w.give = nil
+		w.calls.Go(func() { w.release(give) })
+	}
+}
+
+func pop(q *[]*held) *held {
+	h := (*q)[0]
+	(*q)[0] = nil
+	*q = (*q)[1:]
+	return h
+}
+
+// start runs f for h in a goroutine, with a context that ends with the lease.
+func (w *work) start(h *held, f func(ctx context.Context)) {
+	ctx, cancel := context.WithCancelCause(context.WithValue(w.s.ctx, leaseKey{}, h.Lease))
+	h.running, h.cancel = true, cancel
+	w.ticks++
+	h.busyAt = w.ticks
+	w.running++
+	w.c.enter(h.Resource)
+	go func() {
+		defer func() {
+			cancel(nil)
+			w.c.leave(h.Resource)
+			w.mu.Lock()
+			w.running--
+			h.running, h.cancel = false, nil
+			w.settled(h)
+			w.mu.Unlock()
+			w.kick()
+		}()
+		if w.s.alive() {
+			f(ctx)
+		}
+	}()
+}
+
+// settled is called when work on h, or the storing of its progress, has ended.
+func (w *work) settled(h *held) {
+	if h.idle() {
+		w.ticks++
+		h.idleAt = w.ticks
+		if h.giving.Load() {
+			w.queueGive(h)
+		}
+		if len(h.lanes) > 0 {
+			w.parked.laned[h] = struct{}{}
+		} else {
+			delete(w.parked.laned, h)
+		}
+		if h.yield {
+			w.parked.due = time.Time{}
+		}
+	}
+	w.queueReady(h)
+	w.queueFetch(h)
+}
+
+const (
+	fetchItems  = 1000 // resources in one Fetch
+	fetchBudget = 4000 // messages in one Fetch of many resources
+)
+
+// startFetch reads many resources in one round trip.
+func (w *work) startFetch() {
+	n := min(len(w.fetch), fetchItems)
+	req := FetchRequest{Consumer: w.info, MaxPayload: w.c.maxPayload}
+	limit := min(max(fetchBudget/n, 1), w.c.spec.Batch)
+	items := make([]*held, 0, n)
+	reads := make([]uint64, 0, n)
+	for range n {
+		h := pop(&w.fetch)
+		h.inFetch = false
+		if h.gone || h.giving.Load() || h.next != nil || h.yield {
+			continue
+		}
+		h.reading, h.dirty = true, false
+		items = append(items, h)
+		reads = append(reads, h.reads)
+		req.Items = append(req.Items, FetchItem{Resource: h.Resource, From: h.cursor, Limit: limit})
+	}
+	if len(items) == 0 {
+		return
+	}
+	w.fetching = true
+	w.calls.Go(func() {
+		fetched, err := w.fetchRetrying(req)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.fetching = false
+		for i, h := range items {
+			h.reading = false
+			if err != nil || h.reads != reads[i] {
+				h.dirty = true
+				w.queueFetch(h)
+				continue
+			}
+			w.deliver(h, &fetched[i])
+		}
+		w.kick()
+	})
+}
+
+// deliver puts a batch just read in line.
+func (w *work) deliver(h *held, f *Fetched) {
+	if h.gone {
+		return
+	}
+	moved := f.Next != h.cursor
+	h.cursor = f.Next
+	h.dirty = h.dirty || f.More
+	switch {
+	case len(f.Messages) > 0:
+		h.next = f
+		w.queueReady(h)
+	case moved && !h.running:
+		// Nothing for this consumer so far; remember that, so that the log can forget.
+		w.submit(h, Progress{Ref: h.ref, Cursor: f.Next}, counts{})
+	}
+	w.queueFetch(h)
+}
+
+func (w *work) fetchRetrying(req FetchRequest) ([]Fetched, error) {
+	var failed backoff
+	for {
+		fetched, err := w.be.Fetch(w.s.ctx, req)
+		if err == nil && len(fetched) != len(req.Items) {
+			err = fmt.Errorf("the backend answered %d of %d resources", len(fetched), len(req.Items))
+		}
+		if err == nil {
+			return fetched, nil
+		}
+		failed.pause(w.s.ctx, w.log, "fetch failed", err)
+		if w.s.ctx.Err() != nil {
+			return nil, err
+		}
+	}
+}
+
+// giveBack begins to give n leases away, idle ones first. Those that are being
+// given away already count.
+func (w *work) giveBack(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.held {
+		if h.giving.Load() {
+			n--
+		}
+	}
+	for _, onlyIdle := range []bool{true, false} {
+		for _, h := range w.held {
+			if n <= 0 {
+				break
+			}
+			if h.giving.Load() || onlyIdle && !(h.idle() && h.next == nil) {
+				continue
+			}
+			w.queueGive(h)
+			w.stopRun(h)
+			n--
+		}
+	}
+	w.kick()
+}
+
+// giveAll gives everything away and takes nothing any more.
+func (w *work) giveAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stopped = true
+	for _, h := range w.held {
+		w.queueGive(h)
+		w.stopRun(h)
+	}
+	w.kick()
+}
+
+// release frees leases on which nothing runs and whose progress is stored.
+func (w *work) release(give []*held) {
+	refs := make([]Ref, len(give))
+	for i, h := range give {
+		refs[i] = h.ref
+	}
+	var failed backoff
+	for w.s.alive() {
+		err := w.be.Release(w.s.ctx, w.s.id, w.info.Name, refs)
+		if err == nil {
+			break
+		}
+		if isLost(err) {
+			w.s.lose("the backend declared the session dead")
+			return
+		}
+		failed.pause(w.s.ctx, w.log, "release failed", err)
+	}
+	if w.s.ctx.Err() != nil {
+		return
+	}
+	w.mu.Lock()
+	released := give[:0]
+	for _, h := range give {
+		if !h.gone {
+			w.forget(h)
+			released = append(released, h)
+		}
+	}
+	w.mu.Unlock()
+	for _, h := range released {
+		w.c.observe(ObservedRelease{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch})
+	}
+	w.log.Debug("released leases", "leases", len(released))
+}
+
+// lose ends a lease against its holder's will. It is told once.
+func (w *work) lose(h *held, reason string) {
+	w.mu.Lock()
+	if h.gone {
+		w.mu.Unlock()
+		return
+	}
+	w.forget(h)
+	if h.cancel != nil {
+		h.cancel(fmt.Errorf("%w: %s", ErrLost, reason))
+	}
+	w.mu.Unlock()
+	w.log.Warn("lease lost", "resource", h.Resource, "epoch", h.Epoch, "reason", reason)
+	w.c.observe(ObservedLoss{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Reason: reason})
+}
+
+func (w *work) forget(h *held) {
+	h.gone = true
+	delete(w.held, h.Resource)
+	delete(w.parked.laned, h)
+	delete(w.parked.yielding, h)
+	w.stored.Broadcast()
+}
+
+// loseAll tells of every lease that is left when the session ends.
+func (w *work) loseAll(cause error) {
+	w.mu.Lock()
+	left := make([]*held, 0, len(w.held))
+	for _, h := range w.held {
+		h.gone = true
+		left = append(left, h)
+	}
+	clear(w.held)
+	w.stored.Broadcast()
+	w.mu.Unlock()
+	if len(left) > 0 {
+		w.log.Error("leases lost with the session", "leases", len(left), "reason", cause)
+	}
+	for _, h := range left {
+		w.c.observe(ObservedLoss{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Reason: cause.Error()})
+	}
+}
+
+func (w *work) cancelAll(cause error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.held {
+		if h.cancel != nil {
+			h.cancel(cause)
+		}
+	}
+}
+
+func isLost(err error) bool { return errors.Is(err, ErrSessionLost) }

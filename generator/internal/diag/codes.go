@@ -85,12 +85,13 @@ func outputCodes() []Entry {
 		{"LG0601", "file was written by hand", `leasegen would write to a file that does not begin with its header line. Files without the header are
 never overwritten: rename the file or, if it was generated, restore its first line or delete it.`},
 		{"LG0602", "file of another generator", `leasegen would write to a file that carries the header of another generator. Rename one of the two.`},
-		{"LG0603", "link in the output path", `The output file, or a directory on its way, is a symbolic link. leasegen writes only regular files inside
+		{"LG0603", "link in the output path", `The output file, or a directory of the module that leads to it, is a symbolic link. leasegen writes only regular files inside
 the module. Replace the link with the real thing.`},
 		{"LG0604", "not a regular file", `A directory, pipe, socket or device stands where an output file goes. Move it away.`},
 		{"LG0605", "output not writable", `The output file or its directory cannot be written by this user. Change the permissions.`},
 		{"LG0606", "output path not allowed", `An output path has to lie inside the module, with elements of at most 255 bytes, and no two output
 paths may differ in case only.`},
+		{"LG0607", "writing failed", `The system refused a write, for example because the disk is full. All files are as they were before.`},
 	}
 }
 

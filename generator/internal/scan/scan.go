@@ -1,0 +1,30 @@
+// Package scan decides from a file's text alone whether it is worth loading. It sees
+// near misses too, so that a misspelt directive is reported rather than never looked at.
+package scan
+
+import "regexp"
+
+// Scanner finds files that may hold directives. It is safe for concurrent use.
+type Scanner struct {
+	mark *regexp.Regexp
+}
+
+// New returns a Scanner.
+func New() *Scanner {
+	return &Scanner{regexp.MustCompile(`(?i)lease[\p{Cf}_-]*gen[\s\pZ\p{Cf}]*:`)}
+}
+
+// HasDirective reports whether src may hold a directive or a near miss of one: "leasegen"
+// or "lease-gen" in any case, then a colon. Comments and string literals are not told apart.
+func (s *Scanner) HasDirective(src []byte) bool {
+	// Most files do not even hold the first word; that is found out without the regexp.
+	for i := 0; i+len("lease") <= len(src); i++ {
+		if src[i]|0x20 == 'l' && src[i+1]|0x20 == 'e' && src[i+2]|0x20 == 'a' && src[i+4]|0x20 == 'e' {
+			return s.mark.Match(src[i:])
+		}
+	}
+	return false
+}
+
+// HasDirective is New().HasDirective, for a single file.
+func HasDirective(src []byte) bool { return New().HasDirective(src) }

@@ -1,0 +1,204 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasemem"
+)
+
+type note struct{ N int }
+
+var quiet = lease.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
+
+// start runs a consumer until the test ends.
+func start(t *testing.T, c *lease.Consumer) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("timed out: %s", what)
+		}
+	}
+}
+
+func publish(t *testing.T, be lease.Publisher, topic string, from, to int, key func(*note) string) {
+	t.Helper()
+	var ns []note
+	for i := from; i < to; i++ {
+		ns = append(ns, note{i})
+	}
+	if err := lease.Publish(context.Background(), be, topic, "note", key, ns); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// seen collects what handlers got, by topic.
+type seen struct {
+	mu sync.Mutex
+	by map[string][]int
+	n  int
+}
+
+func (s *seen) add(topic string, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.by == nil {
+		s.by = map[string][]int{}
+	}
+	s.by[topic] = append(s.by[topic], n)
+	s.n++
+}
+
+func (s *seen) count() int { s.mu.Lock(); defer s.mu.Unlock(); return s.n }
+
+func (s *seen) ordered(t *testing.T, topic string, want int) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.by[topic]) != want {
+		t.Errorf("%s: handled %d messages, want %d", topic, len(s.by[topic]), want)
+	}
+	for i, n := range s.by[topic] {
+		if n != i {
+			t.Fatalf("%s: message %d came as number %d", topic, n, i)
+		}
+	}
+}
+
+func TestEachTopicInOrder(t *testing.T) {
+	be := leasemem.New()
+	var got seen
+	c, err := lease.NewConsumer(be, lease.Spec{
+		Name: "a", Per: lease.PerTopic, Topics: []string{"t.*"}, Batch: 7,
+		Handlers: []lease.Handler{lease.One("note", func(ctx context.Context, m lease.Message[note]) error {
+			got.add(m.Topic, m.Payload.N)
+			return nil
+		})},
+	}, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		publish(t, be, fmt.Sprintf("t.%d", i), 0, 50, nil)
+	}
+	start(t, c)
+	for i := range 20 {
+		publish(t, be, fmt.Sprintf("t.%d", i), 50, 100, nil)
+	}
+	publish(t, be, "t.new", 0, 10, nil)
+	eventually(t, "all handled", func() bool { return got.count() >= 2010 })
+	for i := range 20 {
+		got.ordered(t, fmt.Sprintf("t.%d", i), 100)
+	}
+	got.ordered(t, "t.new", 10)
+}
+
+func TestRetryHoldsBackOnlyItsKey(t *testing.T) {
+	be := leasemem.New()
+	var got seen
+	failures := 0
+	c, err := lease.NewConsumer(be, lease.Spec{
+		Name: "a", Per: lease.PerGroup, Topics: []string{"*"},
+		Retry: lease.Retry{Min: 20 * time.Millisecond},
+		Handlers: []lease.Handler{lease.One("note", func(ctx context.Context, m lease.Message[note]) error {
+			if m.Payload.N == 3 && m.Attempt < 4 {
+				failures++
+				return errors.New("not yet")
+			}
+			got.add(m.Key, m.Payload.N)
+			return nil
+		})},
+	}, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := func(n *note) string { return fmt.Sprint(n.N % 2) }
+	publish(t, be, "x", 0, 40, key)
+	start(t, c)
+	eventually(t, "all handled", func() bool { return got.count() == 40 })
+	if failures != 3 {
+		t.Errorf("%d failures, want 3", failures)
+	}
+	got.mu.Lock()
+	defer got.mu.Unlock()
+	for k, ns := range got.by {
+		for i := 1; i < len(ns); i++ {
+			if ns[i] <= ns[i-1] {
+				t.Fatalf("key %s: %d after %d", k, ns[i], ns[i-1])
+			}
+		}
+	}
+}
+
+func TestHandover(t *testing.T) {
+	be := leasemem.New()
+	var mu sync.Mutex
+	owned := map[string]int{}
+	newc := func(who string, h *seen) *lease.Consumer {
+		c, err := lease.NewConsumer(be, lease.Spec{
+			Name: "a", Per: lease.PerTopic, Topics: []string{"*"},
+			Handlers: []lease.Handler{lease.One("note", func(ctx context.Context, m lease.Message[note]) error {
+				h.add(m.Topic, m.Payload.N)
+				return nil
+			})},
+		}, quiet, lease.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
+			mu.Lock()
+			defer mu.Unlock()
+			switch o.(type) {
+			case lease.ObservedAcquire:
+				owned[who]++
+			case lease.ObservedRelease, lease.ObservedLoss:
+				owned[who]--
+			}
+		})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	var got seen
+	stopA := start(t, newc("a", &got))
+	for i := range 30 {
+		publish(t, be, fmt.Sprint(i), 0, 10, nil)
+	}
+	has := func(a, b int) func() bool {
+		return func() bool { mu.Lock(); defer mu.Unlock(); return owned["a"] == a && owned["b"] == b }
+	}
+	eventually(t, "a owns all", has(30, 0))
+	start(t, newc("b", &got))
+	eventually(t, "shared", has(15, 15))
+	for i := range 30 {
+		publish(t, be, fmt.Sprint(i), 10, 20, nil)
+	}
+	stopA()
+	eventually(t, "b owns all", has(0, 30))
+	for i := range 30 {
+		publish(t, be, fmt.Sprint(i), 20, 30, nil)
+	}
+	eventually(t, "all handled", func() bool { return got.count() >= 900 })
+	for i := range 30 {
+		got.ordered(t, fmt.Sprint(i), 30)
+	}
+}

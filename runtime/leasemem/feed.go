@@ -1,0 +1,148 @@
+package leasemem
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// pollInterval is how long a feed without news waits.
+const pollInterval = 500 * time.Millisecond
+
+// feed collects news until its owner asks. All but wake is guarded by store.mu.
+type feed struct {
+	backend   *Backend
+	consumers []lease.ConsumerInfo
+	topics    map[string]bool
+	ownership bool
+	parked    bool
+	looked    time.Time     // sessions that expired later are news
+	wake      chan struct{} // holds a token when there is news
+}
+
+// OpenFeed starts collecting news.
+func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) (lease.Feed, error) {
+	return call(ctx, b, "OpenFeed", func(s *store, now time.Time) (lease.Feed, error) {
+		f := &feed{
+			backend: b, consumers: slices.Clone(consumers), topics: map[string]bool{},
+			looked: now, wake: make(chan struct{}, 1),
+		}
+		s.feeds[f] = struct{}{}
+		return f, nil
+	})
+}
+
+// ownershipChanged tells all feeds.
+func (s *store) ownershipChanged() {
+	for f := range s.feeds {
+		f.ownership = true
+		f.signal()
+	}
+}
+
+// replayed tells the feeds of a consumer.
+func (s *store) replayed(consumer string) {
+	for f := range s.feeds {
+		if slices.ContainsFunc(f.consumers, func(c lease.ConsumerInfo) bool { return c.Name == consumer }) {
+			f.parked = true
+			f.signal()
+		}
+	}
+}
+
+func (f *feed) published(topic string) {
+	if f.topics[topic] || !slices.ContainsFunc(f.consumers, func(c lease.ConsumerInfo) bool { return lease.MatchTopic(c.Topics, topic) }) {
+		return
+	}
+	f.topics[topic] = true
+	f.signal()
+}
+
+func (f *feed) signal() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (f *feed) Next(ctx context.Context) (lease.News, error) {
+	if err := f.backend.fault(ctx, "FeedNext", Before); err != nil {
+		return lease.News{}, err
+	}
+	if wait := f.wait(); wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return lease.News{}, ctx.Err()
+		case <-f.wake:
+		case <-timer.C:
+		}
+	}
+	if err := f.backend.fault(ctx, "FeedNext", After); err != nil {
+		return lease.News{}, err // the news stays
+	}
+	return f.take(), nil
+}
+
+// wait says for how long there will be nothing to report: until the next session
+// or grace expires, at most a poll interval. It is 0 when there is news.
+func (f *feed) wait() time.Duration {
+	s := f.backend.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(f.topics) > 0 || f.ownership || f.parked {
+		return 0
+	}
+	now, wait := s.now(), pollInterval
+	for at := range f.expiries(s) {
+		if at.After(f.looked) {
+			wait = min(wait, at.Sub(now))
+		}
+	}
+	return wait
+}
+
+func (f *feed) take() lease.News {
+	s := f.backend.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	for at := range f.expiries(s) {
+		f.ownership = f.ownership || at.After(f.looked) && !at.After(now)
+	}
+	n := lease.News{Topics: slices.Sorted(maps.Keys(f.topics)), Ownership: f.ownership, Parked: f.parked}
+	clear(f.topics)
+	f.ownership, f.parked, f.looked = false, false, now
+	select {
+	case <-f.wake:
+	default:
+	}
+	return n
+}
+
+// expiries yields when sessions expire and when the leases of such become free.
+func (f *feed) expiries(s *store) func(yield func(time.Time) bool) {
+	return func(yield func(time.Time) bool) {
+		for _, se := range s.sessions {
+			if !yield(se.expires) {
+				return
+			}
+			for _, c := range f.consumers {
+				if c.Grace > 0 && !yield(se.expires.Add(c.Grace)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (f *feed) Close() {
+	s := f.backend.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.feeds, f)
+}

@@ -1,0 +1,201 @@
+package leasemem
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// consumer is what is known of a registered consumer.
+type consumer struct {
+	info   lease.ConsumerInfo
+	leases map[string]*leaseState // by resource
+	dead   []*deadLetter          // the oldest first
+}
+
+// leaseState is one resource of one consumer. It is never deleted: the epoch lives in it.
+type leaseState struct {
+	resource string
+	owner    string // session id; empty when released or never owned
+	epoch    int64
+	attempt  string // of the acquire that granted it
+	acquired time.Time
+
+	cursor     cursor
+	parked     map[string][]*parked // by lane, in order
+	parkedByID map[string]*parked
+	suspicion  int
+	mark       string
+	markEpoch  int64 // the epoch that set mark last
+	markCount  int
+}
+
+// free reports whether l may be taken at now, and whether its owner crashed.
+func (s *store) free(l *leaseState, grace time.Duration, now time.Time) (free, crashed bool) {
+	if l.owner == "" {
+		return true, false
+	}
+	se := s.sessions[l.owner]
+	return !se.alive(now) && !now.Before(se.expires.Add(grace)), true
+}
+
+// sortedLeases returns the leases of c by resource, so that runs repeat.
+func (c *consumer) sortedLeases() []*leaseState {
+	return slices.SortedFunc(maps.Values(c.leases), func(a, b *leaseState) int { return cmp.Compare(a.resource, b.resource) })
+}
+
+// Register makes resources known. Topics that the consumer's patterns do not match are passed over.
+func (b *Backend) Register(ctx context.Context, info lease.ConsumerInfo, topics []string) error {
+	return do(ctx, b, "Register", func(s *store, now time.Time) error {
+		c := s.consumers[info.Name]
+		if c == nil {
+			c = &consumer{leases: map[string]*leaseState{}}
+			s.consumers[info.Name] = c
+		}
+		c.info = info
+		c.info.Topics = slices.Clone(info.Topics)
+		before := len(c.leases)
+		if info.Per != lease.PerTopic {
+			c.register(lease.Whole)
+		} else {
+			if topics == nil {
+				topics = slices.Collect(maps.Keys(s.topics))
+			}
+			for _, t := range topics {
+				if lease.MatchTopic(info.Topics, t) {
+					c.register(t)
+				}
+			}
+		}
+		if len(c.leases) > before {
+			s.ownershipChanged()
+		}
+		return nil
+	})
+}
+
+func (c *consumer) register(resource string) {
+	if c.leases[resource] == nil {
+		c.leases[resource] = &leaseState{resource: resource, parked: map[string][]*parked{}, parkedByID: map[string]*parked{}}
+	}
+}
+
+// Survey counts members and leases.
+func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Survey, error) {
+	return call(ctx, b, "Survey", func(s *store, now time.Time) ([]lease.Survey, error) {
+		out := make([]lease.Survey, len(consumers))
+		for i, name := range consumers {
+			out[i].Consumer = name
+			owned := map[string]int{}
+			if c := s.consumers[name]; c != nil {
+				out[i].Resources = len(c.leases)
+				for _, l := range c.leases {
+					if free, _ := s.free(l, c.info.Grace, now); free {
+						out[i].Free++
+					}
+					owned[l.owner]++
+				}
+			}
+			for _, se := range s.members(name, now) {
+				out[i].Members = append(out[i].Members, lease.Member{Session: se.spec.ID, Owned: owned[se.spec.ID]})
+			}
+		}
+		return out, nil
+	})
+}
+
+// members returns the live sessions of a consumer by id.
+func (s *store) members(consumer string, now time.Time) []*session {
+	var out []*session
+	for _, se := range s.sessions {
+		if se.alive(now) && slices.Contains(se.spec.Consumers, consumer) {
+			out = append(out, se)
+		}
+	}
+	slices.SortFunc(out, func(a, b *session) int { return cmp.Compare(a.spec.ID, b.spec.ID) })
+	return out
+}
+
+// Acquire takes free resources, in the order of their names.
+func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+	return call(ctx, b, "Acquire", func(s *store, now time.Time) ([]lease.Grant, error) {
+		if _, err := s.live(req.Session, now); err != nil {
+			return nil, err
+		}
+		c := s.consumers[req.Consumer.Name]
+		if c == nil {
+			return nil, nil
+		}
+		leases := c.sortedLeases()
+		var grants []lease.Grant
+		for _, l := range leases {
+			if l.owner == req.Session && l.attempt == req.Attempt {
+				grants = append(grants, l.grant())
+			}
+		}
+		if grants != nil {
+			return grants, nil // the reply of this attempt was lost
+		}
+		for _, l := range leases {
+			free, crashed := s.free(l, req.Consumer.Grace, now)
+			if !free || slices.Contains(req.Exclude, l.resource) {
+				continue
+			}
+			if len(grants) >= req.Max {
+				break
+			}
+			if crashed {
+				s.sessions[l.owner].ended = true
+				l.suspicion++
+			}
+			l.owner, l.attempt, l.acquired = req.Session, req.Attempt, now
+			l.epoch = max(l.epoch+1, now.UnixMicro())
+			grants = append(grants, l.grant())
+		}
+		return grants, nil
+	})
+}
+
+func (l *leaseState) grant() lease.Grant {
+	return lease.Grant{
+		Ref:       lease.Ref{Resource: l.resource, Epoch: l.epoch},
+		Cursor:    l.cursor,
+		Lanes:     slices.Sorted(maps.Keys(l.parked)),
+		Suspicion: l.suspicion,
+		Mark:      l.mark,
+		MarkCount: l.markCount,
+	}
+}
+
+// Release gives leases back.
+func (b *Backend) Release(ctx context.Context, session, consumer string, leases []lease.Ref) error {
+	return do(ctx, b, "Release", func(s *store, now time.Time) error {
+		if _, err := s.live(session, now); err != nil {
+			return err
+		}
+		for _, ref := range leases {
+			if l := s.held(session, consumer, ref); l != nil {
+				l.owner = ""
+			}
+		}
+		s.ownershipChanged()
+		return nil
+	})
+}
+
+// held returns the lease if session owns it with that epoch, else nil.
+func (s *store) held(session, consumer string, ref lease.Ref) *leaseState {
+	c := s.consumers[consumer]
+	if c == nil || session == "" {
+		return nil
+	}
+	l := c.leases[ref.Resource]
+	if l == nil || l.owner != session || l.epoch != ref.Epoch {
+		return nil
+	}
+	return l
+}

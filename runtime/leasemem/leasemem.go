@@ -1,0 +1,139 @@
+// Package leasemem keeps sessions, leases and messages in the memory of one
+// process. It is the reference for what the other backends do, and serves
+// quickstarts and tests: nothing outlives the process, and nothing is shared
+// with another one.
+//
+// A [Backend] is one process's handle on a storage. [Backend.Share] gives another
+// handle on the same storage, as a second replica would have.
+package leasemem
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// Backend is a lease.Backend, lease.Transactor and lease.Operator. All methods
+// may be called from many goroutines at once.
+type Backend struct {
+	store  *store
+	faults Faults
+}
+
+var (
+	_ lease.Backend    = (*Backend)(nil)
+	_ lease.Transactor = (*Backend)(nil)
+	_ lease.Operator   = (*Backend)(nil)
+)
+
+// Option changes a Backend.
+type Option func(*Backend)
+
+// Phase says when during a call a fault hook is asked.
+type Phase int
+
+const (
+	// Before the call has had an effect: an error means that nothing happened.
+	Before Phase = iota
+	// After the call has had its effect: an error hides that, like a lost reply.
+	After
+)
+
+// Faults is asked twice in every call of a Backend or of what it hands out. op is
+// the method's name; those of other types than Backend carry the type's name in
+// front: SessionHeartbeat, SessionClose, FeedNext, TxCommit, TxRollback. The error it
+// returns is what the caller gets; it delays the call by waiting, until ctx ends
+// at the latest.
+type Faults func(ctx context.Context, op string, phase Phase) error
+
+// WithFaults lets f make calls of this handle fail. Other handles on the same
+// storage are not concerned: this is how a test cuts one replica off.
+func WithFaults(f Faults) Option { return func(b *Backend) { b.faults = f } }
+
+// WithClock replaces the clock that judges sessions and stamps messages. Default
+// time.Now. Waits for news use real time whatever the clock.
+func WithClock(now func() time.Time) Option { return func(b *Backend) { b.store.now = now } }
+
+// New returns a backend with an empty storage.
+func New(opts ...Option) *Backend {
+	b := &Backend{store: &store{
+		now:       time.Now,
+		sessions:  map[string]*session{},
+		consumers: map[string]*consumer{},
+		topics:    map[string][]*message{},
+		feeds:     map[*feed]struct{}{},
+	}}
+	for _, o := range opts {
+		o(b)
+	}
+	return b
+}
+
+// Share returns another handle on b's storage, without b's faults.
+func (b *Backend) Share(opts ...Option) *Backend {
+	s := &Backend{store: b.store}
+	for _, o := range opts {
+		o(s)
+	}
+	return s
+}
+
+// Check reports nothing: memory can always be used.
+func (b *Backend) Check(ctx context.Context) error {
+	_, err := call(ctx, b, "Check", func(*store, time.Time) (struct{}, error) { return struct{}{}, nil })
+	return err
+}
+
+// store is what all handles share. Its methods are called with mu held.
+type store struct {
+	mu  sync.Mutex
+	now func() time.Time
+
+	sessions  map[string]*session
+	consumers map[string]*consumer
+	feeds     map[*feed]struct{}
+
+	log        []*message            // by id
+	topics     map[string][]*message // the same, by topic
+	lastID     int64
+	lastDeadID int64
+}
+
+// call runs f as one atomic step, between the two moments at which it may be made to fail.
+func call[T any](ctx context.Context, b *Backend, op string, f func(s *store, now time.Time) (T, error)) (T, error) {
+	var zero T
+	if err := b.fault(ctx, op, Before); err != nil {
+		return zero, err
+	}
+	v, err := locked(b.store, f)
+	if ferr := b.fault(ctx, op, After); ferr != nil {
+		return zero, ferr
+	}
+	return v, err
+}
+
+// do is call for steps without a result.
+func do(ctx context.Context, b *Backend, op string, f func(s *store, now time.Time) error) error {
+	_, err := call(ctx, b, op, func(s *store, now time.Time) (struct{}, error) { return struct{}{}, f(s, now) })
+	return err
+}
+
+func locked[T any](s *store, f func(s *store, now time.Time) (T, error)) (T, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return f(s, s.now())
+}
+
+func (b *Backend) fault(ctx context.Context, op string, phase Phase) error {
+	if phase == Before {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	if b.faults == nil {
+		return nil
+	}
+	return b.faults(ctx, op, phase)
+}

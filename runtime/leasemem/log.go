@@ -1,0 +1,165 @@
+package leasemem
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// message is one event of the log. It does not change.
+type message struct {
+	id          int64
+	event       lease.Event
+	publishedAt time.Time
+}
+
+// cursor is the id of the last message passed.
+type cursor int64
+
+func (m *message) name() string { return strconv.FormatInt(m.id, 10) }
+
+// raw copies m, without a payload larger than maxPayload.
+func (m *message) raw(maxPayload int) lease.Raw {
+	r := lease.Raw{
+		ID: m.name(), Topic: m.event.Topic, Key: m.event.Key, Kind: m.event.Kind,
+		Headers: maps.Clone(m.event.Headers), PublishedAt: m.publishedAt, Size: len(m.event.Payload),
+	}
+	if r.Size <= maxPayload {
+		r.Payload = bytes.Clone(m.event.Payload)
+	}
+	return r
+}
+
+// Publish appends events to the log.
+func (b *Backend) Publish(ctx context.Context, events []lease.Event) error {
+	if err := checkEvents(events); err != nil {
+		return err
+	}
+	return do(ctx, b, "Publish", func(s *store, now time.Time) error {
+		s.publish(events, now)
+		return nil
+	})
+}
+
+func checkEvents(events []lease.Event) error {
+	for i, e := range events {
+		if e.Topic == "" {
+			return fmt.Errorf("leasemem: publish: event %d of %d has no topic", i, len(events))
+		}
+	}
+	return nil
+}
+
+func (s *store) publish(events []lease.Event, now time.Time) {
+	for _, e := range events {
+		s.lastID++
+		e.Payload, e.Headers = bytes.Clone(e.Payload), maps.Clone(e.Headers)
+		m := &message{id: s.lastID, event: e, publishedAt: now}
+		s.log = append(s.log, m)
+		s.topics[e.Topic] = append(s.topics[e.Topic], m)
+		for f := range s.feeds {
+			f.published(e.Topic)
+		}
+	}
+}
+
+// after returns the part of log, which is ordered by id, that follows c.
+func after(log []*message, c cursor) []*message {
+	i, _ := slices.BinarySearchFunc(log, int64(c)+1, func(m *message, id int64) int { return cmp.Compare(m.id, id) })
+	return log[i:]
+}
+
+// find returns the message of that name, or nil.
+func (s *store) find(name string) *message {
+	id, err := strconv.ParseInt(name, 10, 64)
+	if err != nil {
+		return nil
+	}
+	if rest := after(s.log, cursor(id-1)); len(rest) > 0 && rest[0].id == id {
+		return rest[0]
+	}
+	return nil
+}
+
+// pending returns the messages that follow c on a resource. Those of a group are
+// still to be matched with its topics.
+func (s *store) pending(info lease.ConsumerInfo, resource string, c cursor) []*message {
+	switch info.Per {
+	case lease.PerTopic:
+		return after(s.topics[resource], c)
+	case lease.PerGroup:
+		return after(s.log, c)
+	}
+	return nil
+}
+
+func matches(info lease.ConsumerInfo, m *message) bool {
+	return info.Per == lease.PerTopic || lease.MatchTopic(info.Topics, m.event.Topic)
+}
+
+// Fetch reads the next messages of each item.
+func (b *Backend) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
+	return call(ctx, b, "Fetch", func(s *store, now time.Time) ([]lease.Fetched, error) {
+		out := make([]lease.Fetched, len(req.Items))
+		for i, item := range req.Items {
+			from, _ := item.From.(cursor)
+			out[i] = s.fetch(req.Consumer, item, from, req.MaxPayload)
+		}
+		return out, nil
+	})
+}
+
+func (s *store) fetch(info lease.ConsumerInfo, item lease.FetchItem, from cursor, maxPayload int) lease.Fetched {
+	f := lease.Fetched{Resource: item.Resource}
+	cuts := []cursor{from}
+	for _, m := range s.pending(info, item.Resource, from) {
+		if !matches(info, m) {
+			continue
+		}
+		if len(f.Messages) >= item.Limit {
+			f.More = true
+			break
+		}
+		f.Messages = append(f.Messages, m.raw(maxPayload))
+		cuts = append(cuts, cursor(m.id))
+	}
+	f.Next = cuts[len(cuts)-1]
+	f.Cut = func(n int) lease.Cursor { return cuts[n] }
+	return f
+}
+
+// trim drops the messages that consumers match and all of these have passed, and
+// returns how many. A message that no consumer matches waits for one.
+func (s *store) trim() int {
+	passed := func(m *message) bool {
+		matched := false
+		for _, c := range s.consumers {
+			if c.info.Per == lease.PerCluster || !lease.MatchTopic(c.info.Topics, m.event.Topic) {
+				continue
+			}
+			resource := lease.Whole
+			if c.info.Per == lease.PerTopic {
+				resource = m.event.Topic
+			}
+			l := c.leases[resource]
+			if l == nil || l.cursor < cursor(m.id) {
+				return false
+			}
+			matched = true
+		}
+		return matched
+	}
+	before := len(s.log)
+	s.log = slices.DeleteFunc(s.log, passed)
+	for t, log := range s.topics {
+		s.topics[t] = slices.DeleteFunc(log, passed)
+	}
+	return before - len(s.log)
+}

@@ -1,0 +1,162 @@
+package leasemem
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// Status describes every consumer that was registered.
+func (b *Backend) Status(ctx context.Context) ([]lease.ConsumerStatus, error) {
+	return call(ctx, b, "Status", func(s *store, now time.Time) ([]lease.ConsumerStatus, error) {
+		var out []lease.ConsumerStatus
+		for _, name := range slices.Sorted(maps.Keys(s.consumers)) {
+			c := s.consumers[name]
+			st := lease.ConsumerStatus{
+				Consumer: name, Per: c.info.Per.String(), Resources: len(c.leases),
+				Members: len(s.members(name, now)), DeadLetters: len(c.dead),
+			}
+			for _, l := range c.leases {
+				if se := s.sessions[l.owner]; se == nil || !se.alive(now) {
+					st.Unowned++
+				}
+				lag := s.lag(c, l)
+				st.LagTotal += lag
+				st.LagMax = max(st.LagMax, lag)
+				st.ParkedKeys += len(l.parked)
+			}
+			out = append(out, st)
+		}
+		return out, nil
+	})
+}
+
+// Members lists the live sessions of a consumer.
+func (b *Backend) Members(ctx context.Context, name string) ([]lease.MemberStatus, error) {
+	return call(ctx, b, "Members", func(s *store, now time.Time) ([]lease.MemberStatus, error) {
+		live := s.members(name, now)
+		slices.SortStableFunc(live, func(a, b *session) int { return a.opened.Compare(b.opened) })
+		owned, share := map[string]int{}, 0
+		if c := s.consumers[name]; c != nil {
+			for _, l := range c.leases {
+				owned[l.owner]++
+			}
+			if len(live) > 0 {
+				share = (len(c.leases) + len(live) - 1) / len(live)
+			}
+		}
+		out := make([]lease.MemberStatus, len(live))
+		for i, se := range live {
+			out[i] = lease.MemberStatus{
+				Session: se.spec.ID, Host: se.spec.Host, PID: se.spec.PID,
+				Since: now.Sub(se.opened), SinceBeat: now.Sub(se.beat), TTLRemaining: se.expires.Sub(now),
+				Owned: owned[se.spec.ID], FairShare: share,
+			}
+		}
+		return out, nil
+	})
+}
+
+// Leases lists leases of a consumer. A limit of 0 means all.
+func (b *Backend) Leases(ctx context.Context, name string, limit int) ([]lease.LeaseStatus, error) {
+	return call(ctx, b, "Leases", func(s *store, now time.Time) ([]lease.LeaseStatus, error) {
+		c := s.consumers[name]
+		if c == nil {
+			return nil, nil
+		}
+		out := make([]lease.LeaseStatus, 0, len(c.leases))
+		for _, l := range c.leases {
+			st := lease.LeaseStatus{
+				Resource: l.resource, Epoch: l.epoch, Lag: s.lag(c, l),
+				Parked: len(l.parkedByID), Suspicion: l.suspicion,
+			}
+			if se := s.sessions[l.owner]; se != nil && se.alive(now) {
+				st.Session, st.Since = l.owner, now.Sub(l.acquired)
+			}
+			out = append(out, st)
+		}
+		slices.SortFunc(out, byLag)
+		if limit > 0 && len(out) > limit {
+			out = out[:limit]
+		}
+		return out, nil
+	})
+}
+
+// DeadLetters lists dead letters.
+func (b *Backend) DeadLetters(ctx context.Context, f lease.DeadLetterFilter) ([]lease.DeadLetterInfo, error) {
+	return call(ctx, b, "DeadLetters", func(s *store, now time.Time) ([]lease.DeadLetterInfo, error) {
+		var out []lease.DeadLetterInfo
+		for _, d := range s.deadLetters(f) {
+			m := d.message
+			info := lease.DeadLetterInfo{
+				ID: strconv.FormatInt(d.id, 10), Consumer: d.consumer, Resource: d.resource, MessageID: m.name(),
+				Topic: m.event.Topic, Key: m.event.Key, Kind: m.event.Kind,
+				Size: len(m.event.Payload), Headers: maps.Clone(m.event.Headers), PublishedAt: m.publishedAt,
+				FirstFailed: d.firstFailed, DeadAt: d.deadAt, Attempts: d.attempts, Reason: d.reason,
+			}
+			if len(f.IDs) == 1 {
+				info.Payload = bytes.Clone(m.event.Payload)
+			}
+			out = append(out, info)
+		}
+		return out, nil
+	})
+}
+
+// Replay parks dead letters again, in the lane of their key, due at once.
+func (b *Backend) Replay(ctx context.Context, f lease.DeadLetterFilter) (int, error) {
+	return call(ctx, b, "Replay", func(s *store, now time.Time) (int, error) {
+		chosen := s.deadLetters(f)
+		for _, d := range chosen {
+			l, lane := s.consumers[d.consumer].leases[d.resource], d.message.event.Key
+			l.setAside(&parked{message: d.message, lane: lane, due: now})
+			s.forget(d)
+			s.replayed(d.consumer)
+		}
+		return len(chosen), nil
+	})
+}
+
+// Purge deletes dead letters.
+func (b *Backend) Purge(ctx context.Context, f lease.DeadLetterFilter) (int, error) {
+	return call(ctx, b, "Purge", func(s *store, now time.Time) (int, error) {
+		chosen := s.deadLetters(f)
+		for _, d := range chosen {
+			s.forget(d)
+		}
+		return len(chosen), nil
+	})
+}
+
+// deadLetters returns what f selects, the oldest first.
+func (s *store) deadLetters(f lease.DeadLetterFilter) []*deadLetter {
+	match := func(pattern, v string) bool { return pattern == "" || lease.MatchTopic([]string{pattern}, v) }
+	var out []*deadLetter
+	for name, c := range s.consumers {
+		for _, d := range c.dead {
+			if (f.Consumer == "" || f.Consumer == name) &&
+				(len(f.IDs) == 0 || slices.Contains(f.IDs, strconv.FormatInt(d.id, 10))) &&
+				match(f.Topic, d.message.event.Topic) &&
+				(f.Key == "" || f.Key == d.message.event.Key) &&
+				match(f.Reason, d.reason) {
+				out = append(out, d)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *deadLetter) int { return int(a.id - b.id) })
+	if f.Limit > 0 && len(out) > f.Limit {
+		out = out[:f.Limit]
+	}
+	return out
+}
+
+func (s *store) forget(d *deadLetter) {
+	c := s.consumers[d.consumer]
+	c.dead = slices.DeleteFunc(c.dead, func(x *deadLetter) bool { return x == d })
+}

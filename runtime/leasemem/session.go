@@ -1,0 +1,90 @@
+package leasemem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// session is one process incarnation. Once ended it stays ended.
+type session struct {
+	spec    lease.SessionSpec
+	opened  time.Time
+	beat    time.Time
+	expires time.Time
+	ended   bool // closed, or declared dead
+}
+
+func (s *session) alive(now time.Time) bool { return !s.ended && now.Before(s.expires) }
+
+// live returns the session of that id, or ErrSessionLost. An expired one is declared dead.
+func (s *store) live(id string, now time.Time) (*session, error) {
+	se := s.sessions[id]
+	if se == nil {
+		return nil, lease.ErrSessionLost
+	}
+	if !se.alive(now) {
+		se.ended = true
+		return nil, lease.ErrSessionLost
+	}
+	return se, nil
+}
+
+// OpenSession starts a new incarnation. Repeating it with the id of a live session
+// returns that session.
+func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+	return call(ctx, b, "OpenSession", func(s *store, now time.Time) (lease.Session, error) {
+		if spec.ID == "" || spec.TTL <= 0 {
+			return nil, fmt.Errorf("leasemem: open session %q: it needs an id and a TTL above 0, not %v", spec.ID, spec.TTL)
+		}
+		if s.sessions[spec.ID] == nil {
+			spec.Consumers = slices.Clone(spec.Consumers)
+			s.sessions[spec.ID] = &session{spec: spec, opened: now, beat: now, expires: now.Add(spec.TTL)}
+			s.ownershipChanged()
+		}
+		if _, err := s.live(spec.ID, now); err != nil {
+			return nil, err
+		}
+		return &sessionHandle{b, spec.ID}, nil
+	})
+}
+
+// sessionHandle is a lease.Session.
+type sessionHandle struct {
+	backend *Backend
+	id      string
+}
+
+func (h *sessionHandle) Heartbeat(ctx context.Context) error {
+	return do(ctx, h.backend, "SessionHeartbeat", func(s *store, now time.Time) error {
+		se, err := s.live(h.id, now)
+		if err != nil {
+			return err
+		}
+		se.beat, se.expires = now, now.Add(se.spec.TTL)
+		return nil
+	})
+}
+
+func (h *sessionHandle) Close(ctx context.Context) error {
+	return do(ctx, h.backend, "SessionClose", func(s *store, now time.Time) error {
+		se, err := s.live(h.id, now)
+		if errors.Is(err, lease.ErrSessionLost) {
+			return nil // its leases are taken over as those of a crashed session
+		}
+		se.ended = true
+		for _, c := range s.consumers {
+			for _, l := range c.leases {
+				if l.owner == h.id {
+					l.owner = ""
+				}
+			}
+		}
+		s.ownershipChanged()
+		return nil
+	})
+}

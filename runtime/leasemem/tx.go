@@ -1,0 +1,77 @@
+package leasemem
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// Tx is what handlers of the transaction form get on this backend. What is done
+// through it happens when the runtime commits, together with the move of the cursor, or
+// not at all. It is used by one goroutine.
+type Tx struct {
+	effects []func()
+	events  []lease.Event
+}
+
+// Do adds an effect. It runs at commit, after the epoch was found current and
+// before anyone else can own the lease. fn must be short, must not panic and must
+// not call the backend.
+func (t *Tx) Do(fn func()) { t.effects = append(t.effects, fn) }
+
+// Publish appends events to the log at commit.
+func (t *Tx) Publish(_ context.Context, events []lease.Event) error {
+	if err := checkEvents(events); err != nil {
+		return err
+	}
+	t.events = append(t.events, events...)
+	return nil
+}
+
+// Begin starts a transaction.
+func (b *Backend) Begin(ctx context.Context) (lease.Tx, error) {
+	return call(ctx, b, "Begin", func(*store, time.Time) (lease.Tx, error) {
+		return &transaction{backend: b, tx: &Tx{}}, nil
+	})
+}
+
+// transaction is the lease.Tx around a Tx, which has no Commit for handlers to call.
+type transaction struct {
+	backend *Backend
+	tx      *Tx
+	ended   bool
+}
+
+func (t *transaction) Handle() any { return t.tx }
+
+func (t *transaction) Commit(ctx context.Context, session, consumer string, p lease.Progress) error {
+	return do(ctx, t.backend, "TxCommit", func(s *store, now time.Time) error {
+		if t.ended {
+			return errors.New("leasemem: commit: the transaction has ended")
+		}
+		t.ended = true
+		l := s.held(session, consumer, p.Ref)
+		if l == nil {
+			return lease.ErrFenced
+		}
+		if err := s.validate(consumer, l, p); err != nil {
+			return err
+		}
+		for _, fn := range t.tx.effects {
+			fn()
+		}
+		s.publish(slices.Clone(t.tx.events), now)
+		s.apply(consumer, l, p, now)
+		return nil
+	})
+}
+
+func (t *transaction) Rollback(ctx context.Context) error {
+	return do(ctx, t.backend, "TxRollback", func(*store, time.Time) error {
+		t.ended = true
+		return nil
+	})
+}

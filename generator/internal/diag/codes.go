@@ -60,9 +60,42 @@ the doc comment. Remove the blank line.`},
 	}
 }
 
-func typeCodes() []Entry { return []Entry{} }
+func typeCodes() []Entry {
+	return []Entry{
+		{"LG0301", "directive without a consumer", `//leasegen:lease, retry and dlq say more about a consumer; they stand beside //leasegen:consumer on one struct.`},
+		{"LG0302", "wrong signature", `A method whose name begins with Handle is a handler and has one of four forms:
+func(context.Context, lease.Message[X]) error, the same with []lease.Message[X], and both with a pgx.Tx before
+the message. A consumer with per=cluster has one method, Run: func(context.Context, lease.Lease) error.
+Rename a method that is not meant as a handler.`},
+		{"LG0303", "no handler", `A consumer needs at least one exported method whose name begins with Handle, or, with per=cluster, the
+method Run. Methods of embedded structs count.`},
+		{"LG0304", "looks like a handler", `The method has a handler's signature, but its name is not Handle and a word (or Run): it would never be
+called. Rename it, or change its signature.`},
+		{"LG0305", "payload is not an event", `Handlers take lease.Message[X], where X is a struct with //leasegen:event, of any package, by value. Messages
+of all kinds without a handler of their own go to a handler of json.RawMessage or []byte, if there is one.`},
+		{"LG0306", "payload that JSON cannot carry", `Events travel as JSON. Channels, functions, complex numbers, unsafe pointers, interfaces with methods and maps
+whose keys are not strings cannot be decoded, unless their type has an UnmarshalJSON or UnmarshalText method
+or the field is left out with json:"-".`},
+		{"LG0307", "generic type", `Consumers and events are plain structs. Declare a struct that embeds the instance you need.`},
+		{"LG0308", "two handlers for one kind", `A message goes to one handler. Two methods of this consumer take the same event, or both take everything else.`},
+		{"LG0309", "handler does not go with per=", `Run belongs to per=cluster, which has no messages; Handle methods belong to all others.`},
+		{"LG0310", "workers with transaction handlers", `A transaction handler's transaction also moves the cursor, one step at a time: several workers cannot share it.`},
+		{"LG0311", "key field not usable", `The key names an exported field of the event, or one inside its structs, of a string or integer type, that is
+reached without following a pointer.`},
+	}
+}
 
-func nameCodes() []Entry { return []Entry{} }
+func nameCodes() []Entry {
+	return []Entry{
+		{"LG0401", "name is taken", `leasegen declares NewX for consumer X, PublishX for event X, and LeasegenHandlers and RegisterLeasegen in every
+package with a consumer. It never changes these names by itself: rename what has one of them.`},
+		{"LG0402", "predeclared name is hidden", `The package declares error, string, nil, int64 or uint64 itself. Go cannot refer to its own ones there any more,
+and generated code needs them.`},
+		{"LG0403", "two consumers of one name", `Consumers of one name share leases, cursors and dead letters. Names are compared over all packages of a run.`},
+		{"LG0404", "two events of one name", `Messages of one kind are decoded into one type. Names are compared over all packages of a run.`},
+		{"LG0405", "type without a name", `A struct named _ cannot be referred to by generated code.`},
+	}
+}
 
 func valueCodes() []Entry {
 	return []Entry{
@@ -92,7 +125,21 @@ the module. Replace the link with the real thing.`},
 		{"LG0606", "output path not allowed", `An output path has to lie inside the module, with elements of at most 255 bytes, and no two output
 paths may differ in case only.`},
 		{"LG0607", "writing failed", `The system refused a write, for example because the disk is full. All files are as they were before.`},
+		{"LG0608", "generated file out of date", `leasegen -check has found a generated file that is missing, differs from what would be generated, or is
+left over. Run leasegen on the same packages and commit what it writes.`},
 	}
 }
 
-func loadingCodes() []Entry { return []Entry{} }
+func loadingCodes() []Entry {
+	return []Entry{
+		{"LG0701", "syntax error", `A file of the package cannot be parsed. leasegen's own outputs do not matter here: they may be broken or missing.`},
+		{"LG0702", "type error", `A declaration of the package does not type-check, so its types cannot be relied upon. Function bodies are not
+looked at, and what leasegen is about to declare counts as declared.`},
+		{"LG0703", "package cannot be loaded", `The go command reports a problem with the package, such as an import that no module provides.
+go list -e -deps PACKAGE shows it as well.`},
+		{"LG0704", "directives in an excluded file", `Build constraints keep the file from being compiled here, so nothing is generated for it. Pass -tags, or run
+leasegen on the system that the file is for. What was generated for it before is left alone.`},
+		{"LG0705", "directives in a test file", `Generated code is part of the package, which cannot refer to what its tests declare.`},
+		{"LG0706", "no directives", `No package that matches the patterns has a //leasegen: directive, so there is nothing to do.`},
+	}
+}

@@ -260,6 +260,18 @@ func (w write) op() string {
 	return "update"
 }
 
+// Findings returns the differences as findings, for a check.
+func (c *Changes) Findings() *diag.List {
+	l := &diag.List{}
+	for _, w := range c.writes {
+		message := map[string]string{
+			"create": "is missing", "update": "is out of date", "delete": "is left over: its source has no directives any more",
+		}[w.op()]
+		l.Add(finding(c.root, "LG0608", w.path, message, ""))
+	}
+	return l
+}
+
 // Diff writes the differences as a unified diff from the disk to what was generated.
 func (c *Changes) Diff(out io.Writer) error {
 	for _, w := range c.writes {

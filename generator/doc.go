@@ -1,0 +1,16 @@
+// Package generator turns annotated Go packages into generated files.
+//
+// The pipeline, which Generate shows in one function:
+//
+//	scan     list the packages that match, read their files, keep those with directives
+//	parse    take the directives apart and decode them
+//	load     type-check the annotated packages, once, from source, without function bodies
+//	resolve  match directives and types; the result is plain data
+//	name     choose every identifier, or refuse what is taken
+//	emit     write Go from that data
+//	write    compare with what is there and replace what differs (package fsout)
+//
+// All but the last step are a pure function of the source: they write no file, print
+// nothing and run nothing of the user's code. Every step goes on after a finding, so
+// that one run reports all of them; nothing is emitted if there are any.
+package generator

@@ -1,0 +1,276 @@
+package resolve
+
+import (
+	"cmp"
+	"fmt"
+	"go/types"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/leasegen/leasegen/generator/internal/diag"
+	"github.com/leasegen/leasegen/generator/internal/ir"
+	"github.com/leasegen/leasegen/generator/internal/names"
+)
+
+// consumer resolves an annotated handler struct.
+func (r *resolver) consumer(s *Source, c *Consumer) {
+	obj := r.typeName(s, c.Type)
+	if obj == nil {
+		return
+	}
+	named, ok := obj.Type().(*types.Named)
+	if !ok || named.TypeParams().Len() > 0 {
+		r.at(c.Type.Name, diag.Diagnostic{Code: "LG0307",
+			Message: obj.Name() + " is generic; a consumer is a plain struct", Hint: "declare a struct that embeds the instance you need"})
+		return
+	}
+	out := ir.Consumer{
+		Type: typeOf(obj), Name: c.Name, Constructor: names.Constructor(obj.Name()),
+		Per:    map[string]ir.Per{"topic": ir.PerTopic, "group": ir.PerGroup, "cluster": ir.PerCluster}[c.Spec.Per],
+		Topics: c.Spec.Topics, Workers: c.Spec.Workers, Batch: c.Spec.Batch, Drain: c.Spec.Drain,
+		SkipUnknown: c.Spec.Unknown == "skip",
+		TTL:         c.Lease.TTL, Margin: c.Lease.Margin, Grace: c.Lease.Grace,
+		Retry: ir.Retry{Max: c.Retry.Max, Min: c.Retry.Min, Cap: c.Retry.Cap, Jitter: c.Retry.Jitter,
+			Order: map[string]ir.Order{"key": ir.OrderKey, "block": ir.OrderBlock, "none": ir.OrderNone}[c.Retry.Order]},
+		Keep: c.DLQ.Keep, Max: c.DLQ.Max,
+	}
+	if c.Retry.Has("jitter") && c.Retry.Jitter == 0 {
+		out.Retry.Jitter = -1 // as the runtime spells none
+	}
+	if out.Per == 0 { // reported where the directive was decoded
+		return
+	}
+	h := handlers{resolver: r, pkg: obj.Pkg(), consumer: c, typ: obj, per: out.Per, byKind: map[string]*types.Func{}}
+	for _, m := range r.methods(named) {
+		h.method(m)
+	}
+	if len(h.found) == 0 && !h.failed {
+		h.none()
+	}
+	out.Handlers = h.found
+	if out.Workers > 1 && out.Tx() {
+		pos, end := c.Spec.Span("workers")
+		r.add(diag.Diagnostic{Code: "LG0310", Pos: pos, End: end,
+			Message: fmt.Sprintf("workers=%d does not go with transaction handlers of %s", out.Workers, obj.Name()),
+			Hint:    "one cursor moves in one transaction: remove workers, or take no pgx.Tx"})
+	}
+	f := r.file(s)
+	f.Consumers = append(f.Consumers, out)
+}
+
+// methods are the methods of *T, promoted ones included: first those of its own package
+// in source order, then the others by name.
+func (r *resolver) methods(t *types.Named) []*types.Func {
+	var out []*types.Func
+	for m := range types.NewMethodSet(types.NewPointer(t)).Methods() {
+		out = append(out, m.Obj().(*types.Func))
+	}
+	slices.SortStableFunc(out, func(a, b *types.Func) int {
+		ownA, ownB := a.Pkg() == t.Obj().Pkg(), b.Pkg() == t.Obj().Pkg()
+		switch {
+		case ownA && ownB:
+			pa, pb := r.position(a.Pos()), r.position(b.Pos())
+			return cmp.Or(cmp.Compare(pa.Filename, pb.Filename), cmp.Compare(pa.Offset, pb.Offset))
+		case ownA:
+			return -1
+		case ownB:
+			return 1
+		}
+		return cmp.Compare(a.Name(), b.Name())
+	})
+	return out
+}
+
+// handlers collects the handlers of one consumer.
+type handlers struct {
+	*resolver
+	pkg      *types.Package
+	consumer *Consumer
+	typ      *types.TypeName
+	per      ir.Per
+	byKind   map[string]*types.Func
+	found    []ir.Handler
+	failed   bool // a method that was meant as a handler is none
+}
+
+// isHandlerName reports whether a method's name makes it a handler: Handle and a word.
+func isHandlerName(name string) bool {
+	rest, ok := strings.CutPrefix(name, "Handle")
+	r, _ := utf8.DecodeRuneInString(rest)
+	return ok && (rest == "" || unicode.IsUpper(r) || unicode.IsDigit(r) || r == '_')
+}
+
+func (h *handlers) method(m *types.Func) {
+	sig := classify(m.Signature())
+	switch {
+	case m.Name() == "Run" && h.per == ir.PerCluster:
+		h.run(m, sig)
+	case m.Name() == "Run" && sig.form == ir.Run:
+		h.refuse(m, "LG0309", "Run needs per=cluster; this consumer has messages to handle", "write a Handle method, or per=cluster")
+	case isHandlerName(m.Name()) && h.per == ir.PerCluster:
+		h.refuse(m, "LG0309", "per=cluster has no messages to handle", "rename the method, or write per=topic or per=group")
+	case isHandlerName(m.Name()):
+		h.handle(m, sig)
+	default:
+		h.nearMiss(m, sig)
+	}
+}
+
+// run takes the one handler of a cluster consumer.
+func (h *handlers) run(m *types.Func, sig signature) {
+	if sig.form != ir.Run {
+		h.refuse(m, "LG0302", "the signature is not that of Run", "", "have "+have(m.Signature(), h.pkg), acceptedRun)
+		return
+	}
+	h.found = append(h.found, ir.Handler{Method: m.Name(), Form: ir.Run})
+}
+
+// handle takes a Handle method.
+func (h *handlers) handle(m *types.Func, sig signature) {
+	if sig.form == ir.Run {
+		sig.problem = "lease.Lease is what Run takes; a handler finds it with lease.FromContext"
+	}
+	if sig.problem != "" {
+		detail := append([]string{"have " + have(m.Signature(), h.pkg)}, accepted(h.guess(m))...)
+		h.refuse(m, "LG0302", sig.problem, "", detail...)
+		return
+	}
+	kind, payload, ok := h.payload(m, sig)
+	if !ok {
+		return
+	}
+	if first := h.byKind[kind]; first != nil {
+		what := "messages of kind " + kind
+		if kind == "" {
+			what = "all other messages"
+		}
+		h.failed = true
+		h.add(diag.Diagnostic{Code: "LG0308", Pos: h.place(m), End: h.placeEnd(m),
+			Message: fmt.Sprintf("%s.%s: %s have a handler already", h.typ.Name(), m.Name(), what), Hint: "keep one",
+			Related: []diag.Related{{Pos: h.place(first), Message: first.Name() + " at"}}})
+		return
+	}
+	h.byKind[kind] = m
+	h.found = append(h.found, ir.Handler{Method: m.Name(), Form: sig.form, Kind: kind, Payload: payload})
+}
+
+// payload says which event a handler takes.
+func (h *handlers) payload(m *types.Func, sig signature) (kind string, t ir.Type, ok bool) {
+	if t, ok := catchAll(sig.payload); ok {
+		return "", t, true
+	}
+	const mustBe = "the payload must be an event"
+	haveLine := "have " + have(m.Signature(), h.pkg)
+	text := types.TypeString(sig.payload, relativeTo(h.pkg))
+	named, isNamedType := sig.payload.(*types.Named)
+	if !isNamedType {
+		why := "an event is a struct with //leasegen:event"
+		if p, ok := sig.payload.(*types.Pointer); ok {
+			why = "an event is passed by value: " + types.TypeString(p.Elem(), relativeTo(h.pkg))
+		}
+		h.refuse(m, "LG0305", mustBe, "", haveLine, why+"; json.RawMessage or []byte take what has no handler of its own")
+		return "", t, false
+	}
+	obj := named.Obj()
+	if _, isStruct := named.Underlying().(*types.Struct); !isStruct {
+		h.refuse(m, "LG0305", mustBe, "", haveLine, text+" is not a struct"+h.candidate(obj.Name()))
+		return "", t, false
+	}
+	if named.TypeArgs().Len() > 0 {
+		h.refuse(m, "LG0307", "the payload must not be generic", "", haveLine, "declare a struct with //leasegen:event that embeds "+text)
+		return "", t, false
+	}
+	if !obj.Exported() && obj.Pkg() != h.pkg {
+		h.refuse(m, "LG0305", "the payload is not exported by its package", "", haveLine, "generated code cannot name "+text+"; export the type")
+		return "", t, false
+	}
+	e := h.eventOf(obj)
+	if e == nil {
+		h.refuse(m, "LG0305", mustBe, "", haveLine, text+" has no //leasegen:event"+h.candidate(obj.Name()))
+		return "", t, false
+	}
+	if _, path, why := undecodable(named); why != "" && !h.ownEvent(obj) {
+		h.refuse(m, "LG0306", fmt.Sprintf("%s.%s cannot travel as JSON: %s", text, path, why), "", haveLine)
+		return "", t, false
+	}
+	return e.kind, typeOf(obj), true
+}
+
+// candidate names the event that was probably meant.
+func (h *handlers) candidate(name string) string {
+	var best *known
+	for _, key := range sortedKeys(h.events) {
+		e := h.events[key]
+		if e == nil || e.typ.Pkg() != h.pkg {
+			continue
+		}
+		if best == nil || similar(name, e.typ.Name()) > similar(name, best.typ.Name()) {
+			best = e
+		}
+	}
+	if best == nil {
+		return "; add one above its declaration"
+	}
+	return fmt.Sprintf("; %s (%s:%d) has one", best.typ.Name(), filepath.Base(best.pos.Filename), best.pos.Line)
+}
+
+// similar counts the first bytes that two names share.
+func similar(a, b string) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// guess is the payload that a handler's name speaks of.
+func (h *handlers) guess(m *types.Func) string {
+	name := strings.TrimPrefix(m.Name(), "Handle")
+	for _, key := range sortedKeys(h.events) {
+		if e := h.events[key]; e != nil && e.typ.Name() == name {
+			if e.typ.Pkg() == h.pkg {
+				return name
+			}
+			return e.typ.Pkg().Name() + "." + name
+		}
+	}
+	return "X"
+}
+
+// nearMiss warns of a method that is a handler but for its name.
+func (h *handlers) nearMiss(m *types.Func, sig signature) {
+	if sig.problem != "" {
+		return
+	}
+	lower, hint := strings.ToLower(m.Name()), ""
+	switch {
+	case h.per == ir.PerCluster && sig.form == ir.Run && lower == "run":
+		hint = "the handler is called Run"
+	case h.per != ir.PerCluster && sig.form != ir.Run && strings.HasPrefix(lower, "handle"):
+		hint = "a handler's name is Handle and a word, as in HandleOrderPlaced"
+	default:
+		return
+	}
+	h.add(diag.Diagnostic{Code: "LG0304", Warning: true, Pos: h.place(m), End: h.placeEnd(m), Hint: hint,
+		Message: fmt.Sprintf("%s.%s has the signature of a handler, but not the name, and is not called", h.typ.Name(), m.Name())})
+}
+
+// none reports a consumer without handlers.
+func (h *handlers) none() {
+	d := diag.Diagnostic{Code: "LG0303", Message: h.typ.Name() + " has no handler",
+		Detail: accepted("X"), Hint: "write a method whose name begins with Handle"}
+	if h.per == ir.PerCluster {
+		d.Detail, d.Hint = []string{acceptedRun}, "write a method named Run"
+	}
+	h.at(h.consumer.Type.Name, d)
+}
+
+// refuse reports a method that was meant as a handler.
+func (h *handlers) refuse(m *types.Func, code, problem, hint string, detail ...string) {
+	h.failed = true
+	h.add(diag.Diagnostic{Code: code, Pos: h.place(m), End: h.placeEnd(m), Hint: hint, Detail: detail,
+		Message: fmt.Sprintf("%s.%s: %s", h.typ.Name(), m.Name(), problem)})
+}

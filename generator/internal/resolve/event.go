@@ -1,0 +1,262 @@
+package resolve
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"go/types"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/leasegen/leasegen/generator/internal/diag"
+	"github.com/leasegen/leasegen/generator/internal/ir"
+	"github.com/leasegen/leasegen/generator/internal/load"
+	"github.com/leasegen/leasegen/generator/internal/names"
+	"github.com/leasegen/leasegen/generator/internal/scan"
+)
+
+// known is an event that handlers may take.
+type known struct {
+	typ  *types.TypeName
+	kind string
+	pos  token.Position
+}
+
+// event resolves an annotated payload struct.
+func (r *resolver) event(s *Source, e *Event) {
+	obj := r.typeName(s, e.Type)
+	if obj == nil {
+		return
+	}
+	named, ok := obj.Type().(*types.Named)
+	if !ok || named.TypeParams().Len() > 0 {
+		r.at(e.Type.Name, diag.Diagnostic{Code: "LG0307",
+			Message: obj.Name() + " is generic; an event is a plain struct", Hint: "declare a struct for each event"})
+		return
+	}
+	r.events[typeKey(obj)] = &known{obj, e.Kind, r.position(e.Type.Name.Pos())}
+	if f, path, why := undecodable(named); why != "" {
+		r.add(diag.Diagnostic{Code: "LG0306", Pos: r.position(f.Pos()),
+			Message: fmt.Sprintf("%s.%s cannot travel as JSON: %s", obj.Name(), path, why),
+			Hint:    `change its type, give the type an UnmarshalJSON method, or leave the field out with json:"-"`})
+	}
+	out := ir.Event{Type: typeOf(obj), Kind: e.Kind, Publish: names.Publish(obj.Name())}
+	if e.Spec.Key != "" {
+		out.Key = strings.Split(e.Spec.Key, ".")
+		kind, problem, hint := keyField(named, out.Key)
+		if problem != "" {
+			pos, end := e.Spec.Span("key")
+			r.add(diag.Diagnostic{Code: "LG0311", Pos: pos, End: end, Message: problem, Hint: hint})
+		}
+		out.KeyKind = kind
+	}
+	f := r.file(s)
+	f.Events = append(f.Events, out)
+}
+
+// keyField finds the field that a key path names and says how it becomes a string.
+func keyField(t *types.Named, path []string) (kind ir.KeyKind, problem, hint string) {
+	var current types.Type = t
+	for i, name := range path {
+		where := t.Obj().Name()
+		if i > 0 {
+			where += "." + strings.Join(path[:i], ".")
+		}
+		st, ok := current.Underlying().(*types.Struct)
+		if !ok {
+			if _, pointer := current.Underlying().(*types.Pointer); pointer {
+				return 0, fmt.Sprintf("key: %s is a pointer, which may be nil", where), "a key is reached through values only"
+			}
+			return 0, fmt.Sprintf("key: %s is not a struct and has no field %s", where, name), ""
+		}
+		obj, _, indirect := types.LookupFieldOrMethod(current, true, t.Obj().Pkg(), name)
+		field, ok := obj.(*types.Var)
+		if !ok {
+			return 0, fmt.Sprintf("key: %s has no field %s", where, name), diag.Suggest(name, fieldNames(st))
+		}
+		if indirect {
+			return 0, fmt.Sprintf("key: %s.%s is reached through an embedded pointer, which may be nil", where, name), "a key is reached through values only"
+		}
+		current = field.Type()
+	}
+	full := t.Obj().Name() + "." + strings.Join(path, ".")
+	_, isNamed := types.Unalias(current).(*types.Named)
+	basic, ok := current.Underlying().(*types.Basic)
+	switch {
+	case ok && basic.Kind() == types.Uintptr:
+	case ok && basic.Info()&types.IsString != 0 && isNamed:
+		return ir.KeyNamed, "", ""
+	case ok && basic.Info()&types.IsString != 0:
+		return ir.KeyString, "", ""
+	case ok && basic.Info()&types.IsUnsigned != 0:
+		return ir.KeyUnsigned, "", ""
+	case ok && basic.Info()&types.IsInteger != 0:
+		return ir.KeySigned, "", ""
+	}
+	return 0, fmt.Sprintf("key: %s is of type %s", full, types.TypeString(current, types.RelativeTo(t.Obj().Pkg()))), "a key is a string or an integer"
+}
+
+func fieldNames(s *types.Struct) []string {
+	var out []string
+	for f := range s.Fields() {
+		if f.Exported() {
+			out = append(out, f.Name())
+		}
+	}
+	return out
+}
+
+// undecodable finds the first field of an event that encoding/json cannot decode.
+func undecodable(t *types.Named) (field *types.Var, path, why string) {
+	if unmarshals(t) {
+		return nil, "", ""
+	}
+	seen := map[types.Type]bool{t: true}
+	st, ok := t.Underlying().(*types.Struct)
+	if !ok {
+		return nil, "", ""
+	}
+	for i := range st.NumFields() {
+		f := st.Field(i)
+		if skipped(f, st.Tag(i)) {
+			continue
+		}
+		if path, why := undecodableType(f.Type(), f.Name(), seen); why != "" {
+			return f, path, why
+		}
+	}
+	return nil, "", ""
+}
+
+// skipped reports whether encoding/json passes over a field.
+func skipped(f *types.Var, tag string) bool {
+	if reflect.StructTag(tag).Get("json") == "-" {
+		return true
+	}
+	if f.Exported() {
+		return false
+	}
+	if f.Embedded() { // the exported fields of an embedded struct count
+		t := f.Type()
+		_, ok := t.Underlying().(*types.Struct)
+		return !ok
+	}
+	return true
+}
+
+func undecodableType(t types.Type, path string, seen map[types.Type]bool) (string, string) {
+	t = types.Unalias(t)
+	if seen[t] {
+		return "", ""
+	}
+	if _, ok := t.(*types.Named); ok {
+		seen[t] = true
+		if unmarshals(t) {
+			return "", ""
+		}
+	}
+	switch u := t.Underlying().(type) {
+	case *types.Basic:
+		if u.Info()&types.IsComplex != 0 {
+			return path, "JSON has no complex numbers"
+		}
+		if u.Kind() == types.UnsafePointer {
+			return path, "JSON has no pointers"
+		}
+	case *types.Chan:
+		return path, "JSON has no channels"
+	case *types.Signature:
+		return path, "JSON has no functions"
+	case *types.Interface:
+		if u.NumMethods() > 0 {
+			return path, fmt.Sprintf("JSON cannot tell which type to put into interface %s", types.TypeString(t, packageName))
+		}
+	case *types.Pointer:
+		return undecodableType(u.Elem(), path, seen)
+	case *types.Slice:
+		return undecodableType(u.Elem(), path+"[]", seen)
+	case *types.Array:
+		return undecodableType(u.Elem(), path+"[]", seen)
+	case *types.Map:
+		key, ok := u.Key().Underlying().(*types.Basic)
+		if (!ok || key.Info()&(types.IsString|types.IsInteger) == 0) && !unmarshals(u.Key()) {
+			return path, "the keys of a JSON object are strings, not " + types.TypeString(u.Key(), packageName)
+		}
+		return undecodableType(u.Elem(), path+"[]", seen)
+	case *types.Struct:
+		for i := range u.NumFields() {
+			if f := u.Field(i); !skipped(f, u.Tag(i)) {
+				if p, why := undecodableType(f.Type(), path+"."+f.Name(), seen); why != "" {
+					return p, why
+				}
+			}
+		}
+	}
+	return "", ""
+}
+
+// unmarshals reports whether a type decodes itself.
+func unmarshals(t types.Type) bool {
+	if _, isInterface := t.Underlying().(*types.Interface); isInterface {
+		return false
+	}
+	set := types.NewMethodSet(types.NewPointer(t))
+	return slices.ContainsFunc([]string{"UnmarshalJSON", "UnmarshalJSONFrom", "UnmarshalText"}, func(name string) bool {
+		return set.Lookup(nil, name) != nil
+	})
+}
+
+// eventOf returns the event a type is, looking into the source of packages that are
+// not part of this run.
+func (r *resolver) eventOf(obj *types.TypeName) *known {
+	key := typeKey(obj)
+	if e, ok := r.events[key]; ok {
+		return e
+	}
+	e := r.foreignEvent(obj)
+	r.events[key] = e
+	if e != nil {
+		r.foreign = append(r.foreign, e)
+	}
+	return e
+}
+
+// foreignEvent reads the directive of a type in another package's source.
+func (r *resolver) foreignEvent(obj *types.TypeName) *known {
+	pos := r.position(obj.Pos())
+	src, err := os.ReadFile(pos.Filename)
+	if err != nil || !scan.HasDirective(src) {
+		return nil
+	}
+	// What is wrong over there is reported where leasegen runs for that package.
+	var elsewhere diag.List
+	p := &pkgParser{fset: r.prog.Module.Fset, pkg: &load.Package{}, diags: &elsewhere}
+	s := p.source(p.file(load.File{Path: pos.Filename, Src: src}))
+	if s == nil {
+		return nil
+	}
+	for _, e := range s.Events {
+		if e.Type.Name.Name == obj.Name() {
+			return &known{obj, e.Kind, pos}
+		}
+	}
+	return nil
+}
+
+// typeName finds the object of an annotated struct.
+func (r *resolver) typeName(s *Source, t *ast.TypeSpec) *types.TypeName {
+	pkg := r.prog.Types(s.Pkg.Path)
+	if pkg == nil {
+		return nil
+	}
+	obj, _ := pkg.Scope().Lookup(t.Name.Name).(*types.TypeName)
+	return obj
+}
+
+func typeKey(obj *types.TypeName) string { return obj.Pkg().Path() + "." + obj.Name() }
+
+func typeOf(obj *types.TypeName) ir.Type {
+	return ir.Type{Path: obj.Pkg().Path(), PkgName: obj.Pkg().Name(), Name: obj.Name()}
+}

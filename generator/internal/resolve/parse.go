@@ -1,0 +1,248 @@
+// Package resolve turns directives and types into what is to be emitted, and reports
+// every declaration for which that cannot be done.
+package resolve
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+
+	"github.com/leasegen/leasegen/generator/internal/diag"
+	"github.com/leasegen/leasegen/generator/internal/directive"
+	"github.com/leasegen/leasegen/generator/internal/load"
+	"github.com/leasegen/leasegen/generator/internal/names"
+	"github.com/leasegen/leasegen/generator/internal/spec"
+)
+
+// Source is one annotated file.
+type Source struct {
+	Pkg        *load.Package
+	Path       string
+	Constraint string
+	Events     []*Event
+	Consumers  []*Consumer
+}
+
+// Event is an annotated payload struct, as written.
+type Event struct {
+	Type *ast.TypeSpec
+	Spec *spec.Event
+	Kind string
+}
+
+// Consumer is an annotated handler struct, as written and with the package's defaults.
+type Consumer struct {
+	Type  *ast.TypeSpec
+	Spec  *spec.Consumer
+	Lease *spec.Lease
+	Retry *spec.Retry
+	DLQ   *spec.DLQ
+	Name  string
+}
+
+// Parse reads the directives of all packages. Sources come in the order of packages and files.
+func Parse(m *load.Module, diags *diag.List) []*Source {
+	var sources []*Source
+	for _, pkg := range m.Packages {
+		p := &pkgParser{fset: m.Fset, pkg: pkg, diags: diags}
+		var files []parsed
+		for _, f := range pkg.Files {
+			if f.Src != nil {
+				files = append(files, p.file(f))
+			}
+		}
+		for _, f := range files {
+			p.packageDefaults(f)
+		}
+		for _, f := range files {
+			if s := p.source(f); s != nil {
+				sources = append(sources, s)
+			}
+		}
+		p.excluded()
+		p.tests()
+	}
+	return sources
+}
+
+// Generated returns the identifiers that the outputs for sources will declare.
+func Generated(sources []*Source) map[string]bool {
+	g := map[string]bool{names.Handlers: true, names.Register: true}
+	for _, s := range sources {
+		for _, e := range s.Events {
+			g[names.Publish(e.Type.Name.Name)] = true
+		}
+		for _, c := range s.Consumers {
+			g[names.Constructor(c.Type.Name.Name)] = true
+		}
+	}
+	return g
+}
+
+type pkgParser struct {
+	fset     *token.FileSet
+	pkg      *load.Package
+	diags    *diag.List
+	defaults *spec.Defaults
+}
+
+type parsed struct {
+	path       string
+	syntax     *ast.File // nil if the file has syntax errors, which loading reports
+	directives directive.File
+}
+
+func (p *pkgParser) file(f load.File) parsed { return parseFile(p.fset, f.Path, f.Src, p.diags) }
+
+func parseFile(fset *token.FileSet, path string, src []byte, diags *diag.List) parsed {
+	syntax, err := parser.ParseFile(fset, path, src, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return parsed{path: path}
+	}
+	return parsed{path, syntax, directive.Collect(fset, syntax, src, diags)}
+}
+
+// packageDefaults takes the one //leasegen:defaults of the package.
+func (p *pkgParser) packageDefaults(f parsed) {
+	for _, d := range f.directives.Package {
+		if p.defaults != nil {
+			first := p.defaults.Directive
+			p.diags.Add(diag.Diagnostic{
+				Code: "LG0108", Pos: d.Position(d.Pos), End: d.Position(d.End),
+				Message: "//leasegen:defaults is given twice in package " + p.pkg.Name, Hint: "join the two lines",
+				Related: []diag.Related{{Pos: first.Position(first.Pos), Message: "first at"}},
+			})
+			continue
+		}
+		if v, _ := spec.Decode(d, p.diags); v != nil {
+			p.defaults, _ = v.(*spec.Defaults)
+		}
+	}
+}
+
+// source decodes the directives of one file.
+func (p *pkgParser) source(f parsed) *Source {
+	if f.syntax == nil {
+		return nil
+	}
+	s := &Source{Pkg: p.pkg, Path: f.path, Constraint: load.Constraint(f.syntax, f.path)}
+	for _, t := range f.directives.Types {
+		p.declaration(s, t)
+	}
+	if len(s.Events)+len(s.Consumers) == 0 {
+		return nil
+	}
+	return s
+}
+
+// declaration decodes the directives of one struct.
+func (p *pkgParser) declaration(s *Source, t directive.TypeDirectives) {
+	c := &Consumer{Type: t.Spec, Lease: &spec.Lease{}, Retry: &spec.Retry{}, DLQ: &spec.DLQ{}}
+	name := t.Spec.Name.Name
+	ok := true
+	var event *spec.Event
+	var modifiers []directive.Directive
+	for _, d := range t.Directives {
+		v, good := spec.Decode(d, p.diags)
+		ok = ok && good
+		switch v := v.(type) {
+		case *spec.Consumer:
+			c.Spec = v
+		case *spec.Event:
+			event = v
+		case *spec.Lease:
+			c.Lease = v
+		case *spec.Retry:
+			c.Retry = v
+		case *spec.DLQ:
+			c.DLQ = v
+		}
+		if d.Name == "lease" || d.Name == "retry" || d.Name == "dlq" {
+			modifiers = append(modifiers, d)
+		}
+	}
+	if c.Spec == nil && !has(t, "consumer") {
+		for _, d := range modifiers {
+			p.diags.Add(diag.Diagnostic{
+				Code: "LG0301", Pos: d.Position(d.Pos), End: d.Position(d.End),
+				Message: fmt.Sprintf("//leasegen:%s on %s, which is not a consumer", d.Name, name),
+				Hint:    "add //leasegen:consumer to the same struct, or remove this line",
+			})
+		}
+	}
+	if name == "_" && (c.Spec != nil || event != nil) {
+		p.diags.Add(diag.Diagnostic{
+			Code: "LG0405", Pos: p.fset.PositionFor(t.Spec.Name.Pos(), false), End: p.fset.PositionFor(t.Spec.Name.End(), false),
+			Message: "a struct named _ cannot be referred to", Hint: "give it a name",
+		})
+		return
+	}
+	// A declaration with a finding stays known by its name, so that what refers to it
+	// is not reported as well; nothing is written in any case.
+	if event != nil {
+		kind, _ := event.EffectiveName(name, p.diags)
+		s.Events = append(s.Events, &Event{Type: t.Spec, Spec: event, Kind: kind})
+	}
+	if c.Spec != nil {
+		p.defaults.Fill(c.Spec, c.Lease, c.Retry, c.DLQ)
+		if ok {
+			spec.Check(c.Spec, c.Lease, c.Retry, c.DLQ, p.diags)
+		}
+		c.Name, _ = c.Spec.EffectiveName(name, p.diags)
+		s.Consumers = append(s.Consumers, c)
+	}
+}
+
+func has(t directive.TypeDirectives, name string) bool {
+	for _, d := range t.Directives {
+		if d.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// excluded warns of directives in files that are not compiled here.
+func (p *pkgParser) excluded() {
+	for _, f := range p.pkg.Excluded {
+		if f.Src == nil {
+			continue
+		}
+		file := parseFile(p.fset, f.Path, f.Src, &diag.List{})
+		if d, ok := first(file); ok {
+			p.diags.Add(diag.Diagnostic{
+				Code: "LG0704", Warning: true, Pos: d.Position(d.Pos), End: d.Position(d.End),
+				Message: fmt.Sprintf("%s is left out here (%s), and its directives with it", filepath.Base(f.Path), load.Excluder(file.syntax, f.Path)),
+				Hint:    "pass -tags, or generate where the file is compiled",
+			})
+		}
+	}
+}
+
+// tests refuses directives in _test.go files.
+func (p *pkgParser) tests() {
+	for _, f := range p.pkg.Tests {
+		if f.Src == nil {
+			continue
+		}
+		if d, ok := first(parseFile(p.fset, f.Path, f.Src, &diag.List{})); ok {
+			p.diags.Add(diag.Diagnostic{
+				Code: "LG0705", Pos: d.Position(d.Pos), End: d.Position(d.End),
+				Message: "a directive in a _test.go file has no effect", Hint: "move the declaration to a file that is not a test",
+			})
+		}
+	}
+}
+
+// first is the first directive of a file.
+func first(f parsed) (directive.Directive, bool) {
+	for _, d := range f.directives.Package {
+		return d, true
+	}
+	for _, t := range f.directives.Types {
+		return t.Directives[0], true
+	}
+	return directive.Directive{}, false
+}

@@ -1,0 +1,289 @@
+package resolve
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/leasegen/leasegen/generator/internal/diag"
+	"github.com/leasegen/leasegen/generator/internal/ir"
+	"github.com/leasegen/leasegen/generator/internal/load"
+	"github.com/leasegen/leasegen/generator/internal/names"
+)
+
+// Resolve checks the annotated declarations against their types and returns the files
+// to be written, in the order of sources. Sources of packages that could not be loaded
+// are passed over; loading has reported why.
+func Resolve(prog *load.Program, sources []*Source, diags *diag.List) []*ir.File {
+	r := &resolver{prog: prog, diags: diags, events: map[string]*known{}, files: map[string]*ir.File{}}
+	loaded := slices.DeleteFunc(slices.Clone(sources), func(s *Source) bool { return !prog.Clean(s.Pkg.Path) })
+	for _, s := range loaded {
+		for _, e := range s.Events {
+			r.event(s, e)
+		}
+	}
+	for _, s := range loaded {
+		for _, c := range s.Consumers {
+			r.consumer(s, c)
+		}
+	}
+	r.uniqueConsumers(sources)
+	r.uniqueEvents(sources)
+	var files []*ir.File
+	for _, s := range loaded {
+		if f := r.files[s.Path]; f != nil {
+			files = append(files, f)
+		}
+	}
+	registers(files)
+	return files
+}
+
+// resolver holds what resolving the sources of one run shares.
+type resolver struct {
+	prog  *load.Program
+	diags *diag.List
+	// events by path and name of their type; nil for types that are none.
+	events  map[string]*known
+	foreign []*known // those of other packages
+	files   map[string]*ir.File
+}
+
+// file returns the output for a source.
+func (r *resolver) file(s *Source) *ir.File {
+	if f := r.files[s.Path]; f != nil {
+		return f
+	}
+	rel := r.prog.Module.Rel(s.Path)
+	base := path.Base(rel)
+	pkg := r.prog.Types(s.Pkg.Path)
+	f := &ir.File{
+		Dir: path.Dir(rel), Source: base, Output: strings.TrimSuffix(base, ".go") + load.Suffix,
+		PkgPath: pkg.Path(), PkgName: pkg.Name(), Constraint: s.Constraint,
+	}
+	r.files[s.Path] = f
+	return f
+}
+
+// registers gives each package's RegisterLeasegen to the first file with a consumer.
+// A file that is compiled under other conditions than the function's own cannot be part
+// of it; where files differ, the function is for those without conditions.
+func registers(files []*ir.File) {
+	byPkg := map[string][]*ir.File{}
+	for _, f := range files {
+		if len(f.Consumers) > 0 {
+			byPkg[f.PkgPath] = append(byPkg[f.PkgPath], f)
+		}
+	}
+	for _, fs := range byPkg {
+		constraint := fs[0].Constraint
+		if slices.ContainsFunc(fs, func(f *ir.File) bool { return f.Constraint != constraint }) {
+			constraint = ""
+		}
+		fs = slices.DeleteFunc(fs, func(f *ir.File) bool { return f.Constraint != constraint })
+		for _, f := range fs {
+			fs[0].Register = append(fs[0].Register, f.Consumers...)
+		}
+	}
+}
+
+// uniqueConsumers refuses two consumers of one name: they would share leases and cursors.
+func (r *resolver) uniqueConsumers(sources []*Source) {
+	first := map[string]*Consumer{}
+	for _, s := range sources {
+		for _, c := range s.Consumers {
+			// Lower case: names are so already, unless that is a finding of its own.
+			key := strings.ToLower(c.Name)
+			f := first[key]
+			if f == nil {
+				first[key] = c
+				continue
+			}
+			pos, end := c.Spec.Span("name")
+			r.add(diag.Diagnostic{Code: "LG0403", Pos: pos, End: end,
+				Message: fmt.Sprintf("there is a consumer named %q already, %s", c.Name, f.Type.Name.Name),
+				Hint:    "consumers of one name share leases and cursors; write another name=",
+				Related: []diag.Related{{Pos: r.position(f.Type.Name.Pos()), Message: "first at"}}})
+		}
+	}
+}
+
+// uniqueEvents refuses two types for one kind.
+func (r *resolver) uniqueEvents(sources []*Source) {
+	first := map[string]*known{}
+	for _, e := range r.foreign {
+		if first[e.kind] == nil {
+			first[e.kind] = e
+		}
+	}
+	for _, s := range sources {
+		for _, e := range s.Events {
+			f := first[e.Kind]
+			if f == nil {
+				first[e.Kind] = &known{pos: r.position(e.Type.Name.Pos()), kind: e.Kind}
+				continue
+			}
+			if f.pos == r.position(e.Type.Name.Pos()) {
+				continue
+			}
+			pos, end := e.Spec.Span("name")
+			r.add(diag.Diagnostic{Code: "LG0404", Pos: pos, End: end,
+				Message: fmt.Sprintf("there is an event named %q already", e.Kind),
+				Hint:    "messages of one kind have one type; write another name=, or use the type that exists",
+				Related: []diag.Related{{Pos: f.pos, Message: "first at"}}})
+		}
+	}
+}
+
+// Names chooses the identifiers of all files and refuses those that are taken.
+func Names(prog *load.Program, sources []*Source, files []*ir.File, diags *diag.List) {
+	r := &resolver{prog: prog, diags: diags}
+	pkgs := map[string]*load.Package{}
+	for _, s := range sources {
+		pkgs[s.Pkg.Path] = s.Pkg
+	}
+	scopes := map[string]*scope{}
+	for _, f := range files {
+		s := scopes[f.PkgPath]
+		if s == nil {
+			s = r.scope(pkgs[f.PkgPath])
+			scopes[f.PkgPath] = s
+		}
+		names.File(f, s.declared)
+		for _, e := range f.Events {
+			r.taken(s, e.Publish, "for event "+e.Type.Name)
+		}
+		for _, c := range f.Consumers {
+			r.taken(s, c.Constructor, "for consumer "+c.Type.Name)
+		}
+		if len(f.Register) > 0 {
+			r.taken(s, names.Handlers, "for the consumers of the package")
+			r.taken(s, names.Register, "for the consumers of the package")
+		}
+	}
+}
+
+// scope is what names mean in a package.
+type scope struct {
+	declared map[string]bool           // in the package, tests included
+	at       map[string]token.Position // of those, and of names that its files import
+}
+
+func (r *resolver) scope(pkg *load.Package) *scope {
+	s := &scope{map[string]bool{}, map[string]token.Position{}}
+	declared, imported := r.prog.Scope(pkg.Path)
+	for name, obj := range imported {
+		s.at[name] = r.position(obj.Pos())
+	}
+	for name, obj := range declared {
+		s.declared[name] = true
+		s.at[name] = r.position(obj.Pos())
+	}
+	for name, pos := range r.testNames(pkg) {
+		s.declared[name] = true
+		s.at[name] = pos
+	}
+	for _, name := range names.Predeclared() {
+		if s.declared[name] {
+			r.add(diag.Diagnostic{Code: "LG0402", Pos: s.at[name],
+				Message: fmt.Sprintf("package %s declares %s and hides Go's own, which generated code needs", pkg.Name, name),
+				Hint:    "rename it"})
+		}
+	}
+	return s
+}
+
+// testNames are the package-level names that tests inside the package declare.
+func (r *resolver) testNames(pkg *load.Package) map[string]token.Position {
+	out := map[string]token.Position{}
+	for _, t := range pkg.Tests {
+		f, err := parser.ParseFile(r.prog.Module.Fset, t.Path, nil, parser.SkipObjectResolution)
+		if err != nil || f.Name.Name != pkg.Name {
+			continue
+		}
+		for _, d := range f.Decls {
+			for _, id := range declaredNames(d) {
+				out[id.Name] = r.position(id.Pos())
+			}
+		}
+	}
+	return out
+}
+
+func declaredNames(d ast.Decl) (ids []*ast.Ident) {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Recv == nil {
+			ids = append(ids, d.Name)
+		}
+	case *ast.GenDecl:
+		for _, s := range d.Specs {
+			switch s := s.(type) {
+			case *ast.TypeSpec:
+				ids = append(ids, s.Name)
+			case *ast.ValueSpec:
+				ids = append(ids, s.Names...)
+			}
+		}
+	}
+	return ids
+}
+
+// taken reports a name that leasegen is about to declare and that exists.
+func (r *resolver) taken(s *scope, name, what string) {
+	pos, exists := s.at[name]
+	if !exists {
+		return
+	}
+	hint := "rename yours"
+	if strings.HasPrefix(name, "New") || strings.HasPrefix(name, "new") {
+		hint += ", for example to Make" + name[len("New"):]
+	}
+	r.add(diag.Diagnostic{Code: "LG0401", Pos: pos,
+		Message: fmt.Sprintf("%s exists already; leasegen declares it %s", name, what), Hint: hint})
+}
+
+func (r *resolver) add(d diag.Diagnostic) { r.diags.Add(d) }
+
+// at reports d at an identifier.
+func (r *resolver) at(id *ast.Ident, d diag.Diagnostic) {
+	d.Pos, d.End = r.position(id.Pos()), r.position(id.End())
+	r.add(d)
+}
+
+func (r *resolver) position(p token.Pos) token.Position {
+	return load.Position(r.prog.Module.Fset, p)
+}
+
+// place is where a method is shown: at its name, or, if another package declares it, at
+// the handler struct that it is promoted to.
+func (h *handlers) place(m *types.Func) token.Position {
+	if m.Pkg() != h.pkg {
+		return h.position(h.consumer.Type.Name.Pos())
+	}
+	return h.position(m.Pos())
+}
+
+func (h *handlers) placeEnd(m *types.Func) token.Position {
+	end := h.place(m)
+	width := len(m.Name())
+	if m.Pkg() != h.pkg {
+		width = len(h.typ.Name())
+	}
+	end.Column += width
+	end.Offset += width
+	return end
+}
+
+// ownEvent reports whether an event was resolved in this run, findings included.
+func (h *handlers) ownEvent(obj *types.TypeName) bool {
+	return !slices.Contains(h.foreign, h.events[typeKey(obj)])
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

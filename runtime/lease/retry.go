@@ -73,7 +73,7 @@ const maxReason = 1024 // bytes
 func oneLine(s string) string {
 	var b strings.Builder
 	for _, r := range s {
-		if b.Len() > maxReason-utf8.UTFMax {
+		if b.Len() > maxReason-2*utf8.UTFMax { // room for this rune and the ellipsis
 			b.WriteString("…")
 			break
 		}

@@ -155,6 +155,7 @@ type Grant struct {
 }
 
 // Cursor is how far a consumer has got on a resource. Only its backend can read it.
+// Its values can be compared with ==, and one may be in use by a Fetch and a Commit at once.
 type Cursor any
 
 // Feed reports changes. It is used by one goroutine.
@@ -193,7 +194,8 @@ type FetchItem struct {
 type Fetched struct {
 	Resource string
 	Messages []Raw
-	// Next is the cursor after all messages.
+	// Next is the cursor after all messages; the very same as FetchItem.From (by ==)
+	// when nothing was passed over, so that nothing has to be stored.
 	Next Cursor
 	// Cut returns the cursor after the first n messages, 0 <= n <= len(Messages).
 	Cut func(n int) Cursor

@@ -8,10 +8,16 @@ import (
 	"time"
 )
 
-const (
-	surveyEvery  = 500 * time.Millisecond // how soon an expired session is noticed
-	surveyAtMost = 5 * time.Millisecond   // between surveys that hints ask for
-)
+// surveyGap is the least time between surveys that hints ask for.
+const surveyGap = 5 * time.Millisecond
+
+// surveyEvery is how often an uneventful process looks for expired sessions.
+func surveyEvery(ttl time.Duration) time.Duration {
+	if ttl < 8*time.Second {
+		return 500 * time.Millisecond
+	}
+	return time.Second
+}
 
 // share is how many resources the member me should own. The members who own most
 // keep one more than the others when the resources cannot be divided evenly, so
@@ -55,8 +61,8 @@ func (p *process) own(s *session, works []*work) {
 				w.balance(surveys[i])
 			}
 		}
-		pause(s.ctx, surveyAtMost)
-		t := time.NewTimer(jitter(surveyEvery - surveyAtMost))
+		pause(s.ctx, surveyGap)
+		t := time.NewTimer(jitter(surveyEvery(s.ttl)))
 		select {
 		case <-p.ownership:
 		case <-t.C:

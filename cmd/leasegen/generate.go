@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/leasegen/leasegen/generator"
+)
+
+// mode says what becomes of what was generated; without either it is written.
+type mode struct{ check, diff bool }
+
+func generateCommand(name, short string, m mode) command {
+	usage := name + " [flags] [packages]"
+	return command{name: name, usage: usage, short: short, run: func(ctx context.Context, e *env, args []string) int {
+		g := generation{mode: m}
+		fs := flag.NewFlagSet(name, flag.ContinueOnError)
+		fs.SetOutput(e.Stderr)
+		fs.StringVar(&g.dir, "C", "", "change to this directory first")
+		fs.StringVar(&g.tags, "tags", "", "build tags, with commas between")
+		fs.StringVar(&g.format, "format", "text", "how findings are printed: text, json or github")
+		fs.BoolVar(&g.timings, "timings", false, "print how long each step took")
+		if m == (mode{}) {
+			fs.BoolVar(&g.check, "check", false, "write nothing; exit 1 if a generated file is out of date")
+			fs.BoolVar(&g.diff, "diff", false, "write nothing; print what would change, and exit 1 if anything would")
+		}
+		fs.Usage = func() {
+			fmt.Fprintf(fs.Output(), "usage: leasegen %s\nPackages are patterns as go build takes them; default is the one in the current directory.\n", usage)
+			fs.PrintDefaults()
+		}
+		err := fs.Parse(args)
+		if errors.Is(err, flag.ErrHelp) {
+			return exitOK
+		}
+		if err != nil {
+			return exitError // the flag package has said why
+		}
+		g.patterns = fs.Args()
+		if err := g.arguments(e); err != nil {
+			fmt.Fprintf(e.Stderr, "leasegen: %s\n", err)
+			return exitError
+		}
+		return g.run(ctx, e)
+	}}
+}
+
+// generation is one run of generate, check or diff.
+type generation struct {
+	mode
+	dir, tags, format string
+	timings           bool
+	patterns          []string
+}
+
+func (g *generation) arguments(e *env) error {
+	if !slices.Contains(generator.Formats(), g.format) {
+		return fmt.Errorf("-format %q is unknown; known: %s", g.format, strings.Join(generator.Formats(), ", "))
+	}
+	if g.dir != "" {
+		if !filepath.IsAbs(g.dir) {
+			g.dir = filepath.Join(e.Dir, g.dir)
+		}
+		info, err := os.Stat(g.dir)
+		if err != nil {
+			return fmt.Errorf("-C: %w", err)
+		}
+		if !info.IsDir() {
+			return fmt.Errorf("-C: %s is not a directory", g.dir)
+		}
+	} else {
+		g.dir = e.Dir
+	}
+	for _, p := range g.patterns {
+		if strings.HasPrefix(p, "-") {
+			return fmt.Errorf("flag %s stands behind a package; flags come first", p)
+		}
+		if _, ok := lookup(p); ok {
+			return fmt.Errorf("%q stands behind flags or packages; a command comes first, and a package of that name is written ./%s", p, p)
+		}
+	}
+	if len(g.patterns) == 0 {
+		g.patterns = []string{"."}
+	}
+	return nil
+}
+
+func (g *generation) run(ctx context.Context, e *env) int {
+	res, err := generator.Generate(ctx, generator.Config{Dir: g.dir, Patterns: g.patterns, Tags: g.tags})
+	if ctx.Err() != nil {
+		return exitInterrupted
+	}
+	if err != nil {
+		fmt.Fprintf(e.Stderr, "leasegen: %s\n", err)
+		return exitError
+	}
+	if g.timings {
+		for _, t := range res.Timings {
+			fmt.Fprintf(e.Stderr, "%-8s %8.1f ms\n", t.Name, float64(t.Took.Microseconds())/1000)
+		}
+	}
+	changes, refused := generator.Plan(res)
+	findings := res.Diags
+	findings.Add(refused.All()...)
+	code := exitOK
+	switch {
+	case findings.Errors() > 0:
+		code = exitError
+	case (g.check || g.diff) && !changes.Empty():
+		code = exitDiffers
+		if g.diff {
+			if err := changes.Diff(e.Stdout); err != nil {
+				return exitError
+			}
+		}
+		if g.check {
+			findings.Add(changes.Findings().All()...)
+		}
+	case !g.check && !g.diff:
+		// What is written is told only once it is.
+		failed := changes.Apply(ctx)
+		findings.Add(failed.All()...)
+		if ctx.Err() != nil {
+			return exitInterrupted
+		}
+		if failed.Errors() > 0 {
+			code = exitError
+		}
+	}
+	if err := g.print(e, findings); err != nil {
+		return exitError
+	}
+	g.conclude(e, code, findings, changes)
+	return code
+}
+
+// print writes the findings: text to stderr, what machines read to stdout.
+func (g *generation) print(e *env, findings *generator.Findings) error {
+	p := generator.Printer{Dir: g.dir, Format: g.format, Source: os.ReadFile}
+	switch {
+	case g.format == "text":
+		return p.Print(e.Stderr, findings)
+	case g.format == "github" && e.Getenv("GITHUB_WORKSPACE") != "":
+		p.Dir = e.Getenv("GITHUB_WORKSPACE") // annotations are placed relative to the checkout
+	}
+	return p.Print(e.Stdout, findings)
+}
+
+// conclude says in one line what came of the run.
+func (g *generation) conclude(e *env, code int, findings *generator.Findings, changes *generator.Changes) {
+	switch {
+	case code == exitError && (g.check || g.diff):
+		fmt.Fprintln(e.Stderr, findings.Summary())
+	case code == exitError:
+		fmt.Fprintf(e.Stderr, "%s; nothing written\n", findings.Summary())
+	case code == exitDiffers && g.check:
+		fmt.Fprintf(e.Stderr, "%s; to mend: %s\n", findings.Summary(), g.mend(e))
+	case g.check || g.diff:
+	default:
+		if g.format == "text" {
+			for _, c := range changes.List() {
+				fmt.Fprintf(e.Stdout, "%sd %s\n", c.Op, c.Path)
+			}
+		}
+	}
+}
+
+// mend is the command that brings the files up to date.
+func (g *generation) mend(e *env) string {
+	words := []string{"leasegen"}
+	if mod, err := os.ReadFile(filepath.Join(g.dir, "go.mod")); err == nil && strings.Contains(string(mod), "github.com/leasegen/leasegen/cmd/leasegen") {
+		words = []string{"go", "tool", "leasegen"} // a tool of this module
+	}
+	if g.dir != e.Dir {
+		words = append(words, "-C", g.dir)
+	}
+	if g.tags != "" {
+		words = append(words, "-tags", g.tags)
+	}
+	words = append(words, g.patterns...)
+	for i, w := range words {
+		if strings.ContainsAny(w, " \t\"'$&|;<>()*?`\\") {
+			words[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,22 @@
+package generator
+
+import (
+	"github.com/leasegen/leasegen/generator/internal/diag"
+	"github.com/leasegen/leasegen/generator/internal/fsout"
+)
+
+// What a command needs of a Result beyond this package.
+type (
+	// Findings are what is wrong with the source, or with the disk.
+	Findings = diag.List
+	// Printer writes Findings as text, json or GitHub workflow commands.
+	Printer = diag.Printer
+	// Changes is what has to be done for the disk to be as generated.
+	Changes = fsout.Changes
+)
+
+// Formats are the names that Printer.Format accepts.
+func Formats() []string { return diag.Formats() }
+
+// Plan compares a result with the disk. It writes nothing; Changes.Apply does.
+func Plan(r *Result) (*Changes, *Findings) { return fsout.Plan(r.Root, r.Files, r.Stale) }

@@ -18,12 +18,9 @@ import (
 	"golang.org/x/tools/go/packages"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
-	"github.com/leasegen/leasegen/generator/internal/emit"
+	"github.com/leasegen/leasegen/generator/internal/fsout"
 	"github.com/leasegen/leasegen/generator/internal/scan"
 )
-
-// Suffix ends the name of every output.
-const Suffix = "_leasegen.go"
 
 // Config says what to load.
 type Config struct {
@@ -194,13 +191,10 @@ func (p *Package) Annotated() bool {
 
 // Ours reports whether a file is an output of leasegen, and of which source.
 func Ours(path string, src []byte) (source string, ok bool) {
-	if !strings.HasSuffix(path, Suffix) {
+	if !strings.HasSuffix(path, fsout.Suffix) || !fsout.Owned(src) {
 		return "", false
 	}
-	first, rest, _ := bytes.Cut(src, []byte("\n"))
-	if strings.TrimSuffix(string(first), "\r") != emit.Header {
-		return "", false
-	}
+	_, rest, _ := bytes.Cut(src, []byte("\n"))
 	second, _, _ := bytes.Cut(rest, []byte("\n"))
 	source, _ = strings.CutPrefix(strings.TrimSuffix(string(second), "\r"), "// source: ")
 	return source, true

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
+	"github.com/leasegen/leasegen/generator/internal/fsout"
 	"github.com/leasegen/leasegen/generator/internal/ir"
 	"github.com/leasegen/leasegen/generator/internal/load"
 	"github.com/leasegen/leasegen/generator/internal/names"
@@ -64,7 +65,7 @@ func (r *resolver) file(s *Source) *ir.File {
 	base := path.Base(rel)
 	pkg := r.prog.Types(s.Pkg.Path)
 	f := &ir.File{
-		Dir: path.Dir(rel), Source: base, Output: strings.TrimSuffix(base, ".go") + load.Suffix,
+		Dir: path.Dir(rel), Source: base, Output: strings.TrimSuffix(base, ".go") + fsout.Suffix,
 		PkgPath: pkg.Path(), PkgName: pkg.Name(), Constraint: s.Constraint,
 	}
 	r.files[s.Path] = f

@@ -1,0 +1,214 @@
+package generator
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/leasegen/leasegen/generator/internal/diag"
+	"github.com/leasegen/leasegen/generator/internal/fsout"
+)
+
+var update = flag.Bool("update", false, "rewrite the want/ sections of testdata/golden")
+
+// TestGolden generates every testdata/golden/NAME.txtar and compares. An archive holds
+// Go files of module golden.test below NAME/, the outputs expected as want/FILE and the
+// findings expected as want/errors.txt. Lines before the first file may set
+// "tags: a,b" and "patterns: ./NAME"; other lines say what the case is about.
+// All outputs together are then compiled and vetted.
+func TestGolden(t *testing.T) {
+	archives, err := filepath.Glob("../testdata/golden/*.txtar")
+	if err != nil || len(archives) == 0 {
+		t.Fatalf("no goldens: %v", err)
+	}
+	root := newModule(t)
+	var mu sync.Mutex
+	compile := map[string][]string{} // package patterns by tags
+	t.Run("generate", func(t *testing.T) {
+		for _, path := range archives {
+			g := readGolden(t, path)
+			t.Run(g.name, func(t *testing.T) {
+				t.Parallel()
+				g.materialise(t, root)
+				if g.run(t, root) {
+					mu.Lock()
+					defer mu.Unlock()
+					compile[g.tags] = append(compile[g.tags], "./"+g.name+"/...")
+				}
+			})
+		}
+	})
+	if *update {
+		return
+	}
+	t.Run("compile", func(t *testing.T) {
+		for _, tags := range slices.Sorted(maps.Keys(compile)) {
+			args := append([]string{"vet", "-tags=" + tags}, compile[tags]...)
+			if out, err := command(t, root, "go", args...); err != nil {
+				t.Errorf("go %s: %v\n%s", strings.Join(args[:2], " "), err, out)
+			}
+		}
+	})
+}
+
+type golden struct {
+	path, name, tags string
+	patterns         []string
+	archive          *txtar.Archive
+}
+
+func readGolden(t *testing.T, path string) *golden {
+	t.Helper()
+	a, err := txtar.ParseFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &golden{path: path, archive: a, name: strings.TrimSuffix(filepath.Base(path), ".txtar")}
+	g.patterns = []string{"./" + g.name + "/..."}
+	for line := range strings.Lines(string(a.Comment)) {
+		if v, ok := strings.CutPrefix(line, "tags: "); ok {
+			g.tags = strings.TrimSpace(v)
+		}
+		if v, ok := strings.CutPrefix(line, "patterns: "); ok {
+			g.patterns = strings.Fields(v)
+		}
+	}
+	return g
+}
+
+// materialise writes the archive's input.
+func (g *golden) materialise(t *testing.T, root string) {
+	t.Helper()
+	for _, f := range g.archive.Files {
+		if !strings.HasPrefix(f.Name, "want/") {
+			writeFile(t, filepath.Join(root, g.name, filepath.FromSlash(f.Name)), f.Data)
+		}
+	}
+}
+
+// run generates, compares or updates, and leaves the outputs in place. It reports
+// whether there are outputs that have to compile.
+func (g *golden) run(t *testing.T, root string) bool {
+	res, err := Generate(t.Context(), Config{Dir: root, Patterns: g.patterns, Tags: g.tags})
+	got := map[string]string{}
+	if err != nil {
+		got["want/errors.txt"] = err.Error() + "\n"
+	} else {
+		var findings bytes.Buffer
+		p := diag.Printer{Dir: filepath.Join(root, g.name), Source: os.ReadFile}
+		if err := p.Print(&findings, res.Diags); err != nil {
+			t.Fatal(err)
+		}
+		if findings.Len() > 0 {
+			got["want/errors.txt"] = findings.String()
+		}
+		for _, f := range res.Files {
+			got["want/"+strings.TrimPrefix(f.Path, g.name+"/")] = string(f.Content)
+		}
+		for _, s := range res.Stale {
+			got["want/stale.txt"] += strings.TrimPrefix(s, g.name+"/") + "\n"
+		}
+	}
+	for name, text := range got {
+		got[name] = strings.ReplaceAll(text, root, "$WORK")
+	}
+	if *update {
+		g.update(t, got)
+		return false
+	}
+	want := map[string]string{}
+	for _, f := range g.archive.Files {
+		if strings.HasPrefix(f.Name, "want/") {
+			want[f.Name] = string(f.Data)
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("differs from %s (-want +got); go test ./generator -run Golden -update rewrites it\n%s", g.path, d)
+		return false
+	}
+	if err != nil {
+		return false
+	}
+	place(t, res)
+	return len(res.Files) > 0
+}
+
+func (g *golden) update(t *testing.T, got map[string]string) {
+	t.Helper()
+	g.archive.Files = slices.DeleteFunc(g.archive.Files, func(f txtar.File) bool { return strings.HasPrefix(f.Name, "want/") })
+	for _, name := range slices.Sorted(maps.Keys(got)) {
+		g.archive.Files = append(g.archive.Files, txtar.File{Name: name, Data: []byte(got[name])})
+	}
+	if err := os.WriteFile(g.path, txtar.Format(g.archive), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// place brings a module to the state that a result describes, through the real writer.
+func place(t *testing.T, res *Result) {
+	t.Helper()
+	changes, diags := fsout.Plan(res.Root, res.Files, res.Stale)
+	if err := diags.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := changes.Apply(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newModule makes an empty module golden.test that uses this repository's runtime.
+func newModule(t testing.TB) string {
+	t.Helper()
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	repo, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod, err := os.ReadFile("../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod = bytes.Replace(mod, []byte("module github.com/leasegen/leasegen"), []byte("module golden.test"), 1)
+	mod = fmt.Appendf(mod, "\nrequire github.com/leasegen/leasegen v0.0.0\n\nreplace github.com/leasegen/leasegen => %s\n", repo)
+	writeFile(t, filepath.Join(root, "go.mod"), mod)
+	sum, err := os.ReadFile("../go.sum")
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(root, "go.sum"), sum)
+	return root
+}
+
+func writeFile(t testing.TB, name string, data []byte) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func command(t testing.TB, dir, name string, args ...string) (string, error) {
+	t.Helper()
+	ctx := context.Background()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}

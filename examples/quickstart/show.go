@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -173,9 +172,12 @@ func (s *show) play(publish func(context.Context, string, OrderPlaced) error) {
 	var thaw func()
 	for i := range orders {
 		topic := topics[i%len(topics)]
-		err := publish(s.ctx, topic, OrderPlaced{Customer: fmt.Sprintf("cust-%d", i%50), Cents: int64(i)})
+		customer := fmt.Sprintf("cust-%d", i%50)
+		var err error
 		if i == orders/2 {
-			err = errors.Join(err, s.be.Publish(s.ctx, []lease.Event{{Topic: topic, Key: "cust-0", Kind: "order.placed", Payload: []byte(`{"cents": "12.5"}`)}}))
+			err = s.be.Publish(s.ctx, []lease.Event{{Topic: topic, Key: customer, Kind: "order.placed", Payload: []byte(`{"cents": "12.5"}`)}})
+		} else {
+			err = publish(s.ctx, topic, OrderPlaced{Customer: customer, Cents: int64(i)})
 		}
 		if err != nil {
 			log.Fatal(err)
@@ -188,13 +190,13 @@ func (s *show) play(publish func(context.Context, string, OrderPlaced) error) {
 		}
 		time.Sleep(pace)
 	}
-	dead := s.settle(orders + 1)
+	dead := s.settle(orders)
 	thaw() // the dead replica's last write arrives, too late
 	s.until("the late write is refused", func() bool { return len(s.refused) > 0 })
 	close(shown)
 	s.end()
 	s.run.Wait()
-	s.report(orders+1, dead)
+	s.report(orders, dead)
 }
 
 // settle waits until everything published is handled or a dead letter.

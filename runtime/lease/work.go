@@ -410,6 +410,9 @@ func (w *work) deliver(h *held, f *Fetched) {
 	moved := f.Next != h.cursor
 	h.cursor = f.Next
 	h.dirty = h.dirty || f.More
+	if len(f.Messages) == 0 && !f.More && !h.running && len(h.lanes) == 0 {
+		h.careful = 0 // nothing is left that its owners can have crashed over
+	}
 	switch {
 	case len(f.Messages) > 0:
 		h.next = f

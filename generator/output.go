@@ -19,4 +19,9 @@ type (
 func Formats() []string { return diag.Formats() }
 
 // Plan compares a result with the disk. It writes nothing; Changes.Apply does.
-func Plan(r *Result) (*Changes, *Findings) { return fsout.Plan(r.Root, r.Files, r.Stale) }
+func Plan(r *Result) (*Changes, *Findings) {
+	if len(r.Files)+len(r.Stale) == 0 {
+		return &Changes{}, &Findings{}
+	}
+	return fsout.Plan(r.Root, r.Files, r.Stale)
+}

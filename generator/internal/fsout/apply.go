@@ -24,6 +24,9 @@ const (
 // over by a killed run is removed. Runs at the same time all end well.
 func (c *Changes) Apply(ctx context.Context) *diag.List {
 	diags := &diag.List{}
+	if len(c.dirs) == 0 {
+		return diags
+	}
 	root, err := os.OpenRoot(c.root)
 	if err != nil {
 		diags.Add(finding(c.root, "LG0605", "", "the module's directory cannot be opened: "+reason(err), ""))

@@ -148,7 +148,7 @@ func nameProblem(s string, longest int) *problem {
 		case 'a' <= r && r <= 'z':
 		case i > 0 && ('0' <= r && r <= '9' || r == '_' || r == '.' || r == '-'):
 		case 'A' <= r && r <= 'Z':
-			return &problem{"LG0504", show(s) + " holds an upper-case letter", "names are lower case: " + strings.ToLower(s)}
+			return &problem{"LG0504", show(s) + " holds an upper-case letter", "names are lower case: " + cut(strings.ToLower(s))}
 		case r > utf8.RuneSelf:
 			return &problem{"LG0504", fmt.Sprintf("%s holds %s (%U)", show(s), show(string(r)), r), "names are ASCII: a-z, 0-9, dot, hyphen, underscore"}
 		case i == 0:
@@ -195,14 +195,16 @@ func topicsProblem(patterns []string) *problem {
 }
 
 // show quotes a value for a message, cut to a readable length.
-func show(s string) string {
+func show(s string) string { return strconv.Quote(cut(s)) }
+
+func cut(s string) string {
 	const longest = 80
 	if len(s) <= longest {
-		return strconv.Quote(s)
+		return s
 	}
-	cut := longest
-	for cut > 0 && !utf8.RuneStart(s[cut]) {
-		cut--
+	end := longest
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
 	}
-	return strconv.Quote(s[:cut] + "…")
+	return s[:end] + "…"
 }

@@ -44,13 +44,17 @@ func Generate(ctx context.Context, cfg Config) (*Result, error) {
 	sources := resolve.Parse(module, diags)
 	step("parse")
 
-	matter := slices.DeleteFunc(slices.Clone(module.Packages), func(p *load.Package) bool {
-		return !p.Annotated() && len(p.Outputs) == 0
-	})
-	if len(matter) == 0 && diags.Len() == 0 {
+	if len(sources) == 0 && diags.Len() == 0 {
 		diags.Add(diag.Diagnostic{Code: "LG0706", Warning: true,
 			Message: "no //leasegen: directive in the packages that match " + strings.Join(patterns, " ")})
 	}
+	annotated := map[*load.Package]bool{}
+	for _, s := range sources {
+		annotated[s.Pkg] = true
+	}
+	matter := slices.DeleteFunc(slices.Clone(module.Packages), func(p *load.Package) bool {
+		return p.Path == "" || !annotated[p] && len(p.Outputs) == 0
+	})
 	program, err := module.Types(ctx, matter, resolve.Generated(sources), diags)
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -40,13 +41,12 @@ type Module struct {
 
 // Package is one package and what its files hold.
 type Package struct {
+	// Path and Name are empty if build constraints exclude all files.
 	Path, Name, Dir string
 	// Files are compiled on this platform, Excluded on others only; Tests are the
 	// _test.go files. Outputs of leasegen are in Outputs and nowhere else.
 	Files, Excluded, Tests []File
 	Outputs                []Output
-	// Broken are the go command's complaints about the package.
-	Broken []packages.Error
 }
 
 // File is a hand-written Go file.
@@ -63,7 +63,7 @@ type Output struct {
 }
 
 // List finds the packages and reads their files. An error says that the go command
-// could not do its work at all; what is wrong with one package is in its Broken.
+// could not do its work at all; what is wrong with a pattern is added to diags.
 func List(ctx context.Context, c Config, diags *diag.List) (*Module, error) {
 	m := &Module{Fset: token.NewFileSet(), config: c}
 	found, err := packages.Load(m.packagesConfig(ctx, packages.NeedName|packages.NeedFiles|packages.NeedModule), c.Patterns...)
@@ -72,15 +72,25 @@ func List(ctx context.Context, c Config, diags *diag.List) (*Module, error) {
 	}
 	slices.SortFunc(found, func(a, b *packages.Package) int { return strings.Compare(a.PkgPath, b.PkgPath) })
 	for _, p := range found {
+		if len(p.GoFiles) == 0 && len(p.IgnoredFiles) == 0 && len(p.Errors) > 0 {
+			// Not a package at all: the pattern is wrong, or go.mod does not provide it.
+			for _, e := range p.Errors {
+				diags.Add(finding(c.Dir, p.PkgPath, e))
+			}
+			continue
+		}
 		if err := m.add(p); err != nil {
 			return nil, err
 		}
 	}
+	if len(m.Packages) == 0 && diags.Len() == 0 {
+		return nil, fmt.Errorf("no package matches %s", strings.Join(c.Patterns, " "))
+	}
+	if err := m.addExcluded(); err != nil {
+		return nil, err
+	}
 	if m.Root == "" {
-		if err := m.unlisted(found, diags); err != nil {
-			return nil, err
-		}
-		return m, nil
+		m.Root = moduleRoot(c.Dir)
 	}
 	return m, m.read()
 }
@@ -91,9 +101,6 @@ func (m *Module) add(p *packages.Package) error {
 		return fmt.Errorf("%s: name packages, not files: leasegen works on whole packages, for example ./...", strings.Join(m.config.Patterns, " "))
 	}
 	if p.Module == nil {
-		if len(p.Errors) > 0 && len(p.GoFiles) == 0 {
-			return nil // nothing but a complaint; see unlisted
-		}
 		return fmt.Errorf("%s is not in a Go module: run leasegen where go.mod is, or below", p.PkgPath)
 	}
 	if !p.Module.Main {
@@ -107,30 +114,67 @@ func (m *Module) add(p *packages.Package) error {
 	if dir == "" && len(p.GoFiles) > 0 {
 		dir = filepath.Dir(p.GoFiles[0])
 	}
-	pkg := &Package{Path: p.PkgPath, Name: p.Name, Dir: dir, Broken: p.Errors}
+	pkg := &Package{Path: p.PkgPath, Name: p.Name, Dir: dir}
 	for _, f := range p.GoFiles {
 		pkg.Files = append(pkg.Files, File{Path: f})
-	}
-	for _, f := range p.IgnoredFiles {
-		if strings.HasSuffix(f, ".go") {
-			pkg.Excluded = append(pkg.Excluded, File{Path: f})
-		}
 	}
 	m.Packages = append(m.Packages, pkg)
 	return nil
 }
 
-// unlisted says why the patterns gave no package at all.
-func (m *Module) unlisted(found []*packages.Package, diags *diag.List) error {
-	for _, p := range found {
-		for _, e := range p.Errors {
-			diags.Add(finding(m.config.Dir, p.PkgPath, e))
+// addExcluded adds the directories below ./... patterns that hold Go files, of which
+// build constraints exclude every one: the go command passes them over in silence.
+func (m *Module) addExcluded() error {
+	listed := map[string]bool{}
+	for _, p := range m.Packages {
+		listed[p.Dir] = true
+	}
+	for _, pattern := range m.config.Patterns {
+		top, below := strings.CutSuffix(filepath.ToSlash(pattern), "/...")
+		if !below || top != "." && !strings.HasPrefix(top, "./") && !strings.HasPrefix(top, "../") && !filepath.IsAbs(top) {
+			continue
+		}
+		if !filepath.IsAbs(top) {
+			top = filepath.Join(m.config.Dir, top)
+		}
+		err := filepath.WalkDir(top, func(path string, e fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return nil // the go command has the last word on what cannot be read
+			case e.IsDir() && path != top && hidden(path, e.Name()):
+				return filepath.SkipDir
+			case !e.IsDir() && strings.HasSuffix(path, ".go") && !listed[filepath.Dir(path)]:
+				listed[filepath.Dir(path)] = true
+				m.Packages = append(m.Packages, &Package{Dir: filepath.Dir(path)})
+			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
-	if diags.Len() == 0 {
-		return fmt.Errorf("no package matches %s", strings.Join(m.config.Patterns, " "))
-	}
 	return nil
+}
+
+// moduleRoot is the nearest directory with a go.mod, for when no package says.
+func moduleRoot(dir string) string {
+	for d := dir; ; d = filepath.Dir(d) {
+		if _, err := os.Stat(filepath.Join(d, "go.mod")); err == nil {
+			return d
+		}
+		if d == filepath.Dir(d) {
+			return dir
+		}
+	}
+}
+
+// hidden reports whether ... does not match a directory.
+func hidden(path, name string) bool {
+	if name == "testdata" || name == "vendor" || strings.HasPrefix(name, "_") || strings.HasPrefix(name, ".") {
+		return true
+	}
+	_, err := os.Stat(filepath.Join(path, "go.mod"))
+	return err == nil
 }
 
 // read loads the text of all files that may hold directives, and tells leasegen's
@@ -151,15 +195,24 @@ func (m *Module) read() error {
 }
 
 func (p *Package) read() error {
-	tests, err := filepath.Glob(filepath.Join(escape(p.Dir), "*_test.go"))
+	entries, err := os.ReadDir(p.Dir)
 	if err != nil {
 		return err
 	}
-	for _, t := range tests {
-		p.Tests = append(p.Tests, File{Path: t})
+	compiled := map[string]bool{}
+	for _, f := range p.Files {
+		compiled[f.Path] = true
 	}
-	// The go command lists a test that build constraints exclude as an ignored file.
-	p.Excluded = slices.DeleteFunc(p.Excluded, func(f File) bool { return strings.HasSuffix(f.Path, "_test.go") })
+	for _, e := range entries {
+		path := filepath.Join(p.Dir, e.Name())
+		switch {
+		case !strings.HasSuffix(path, ".go") || compiled[path] || !regular(path):
+		case strings.HasSuffix(path, "_test.go"):
+			p.Tests = append(p.Tests, File{Path: path})
+		default:
+			p.Excluded = append(p.Excluded, File{Path: path})
+		}
+	}
 	for _, files := range []*[]File{&p.Files, &p.Excluded, &p.Tests} {
 		kept := (*files)[:0]
 		for _, f := range *files {
@@ -181,12 +234,6 @@ func (p *Package) read() error {
 	}
 	slices.SortFunc(p.Outputs, func(a, b Output) int { return strings.Compare(a.Path, b.Path) })
 	return nil
-}
-
-// Annotated reports whether any file may hold directives.
-func (p *Package) Annotated() bool {
-	has := func(f File) bool { return f.Src != nil }
-	return slices.ContainsFunc(p.Files, has) || slices.ContainsFunc(p.Excluded, has) || slices.ContainsFunc(p.Tests, has)
 }
 
 // Ours reports whether a file is an output of leasegen, and of which source.
@@ -213,12 +260,10 @@ func (m *Module) packagesConfig(ctx context.Context, mode packages.LoadMode) *pa
 	return c
 }
 
-// escape makes a directory a pattern that matches itself.
-func escape(dir string) string {
-	if runtime.GOOS == "windows" {
-		return dir // no escapes there
-	}
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
+// regular reports whether a file, or what a link leads to, can be read without waiting.
+func regular(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
 }
 
 func firstLine(err error) error {

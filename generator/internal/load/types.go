@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"go/ast"
 	"go/parser"
+	"go/scanner"
 	"go/token"
 	"go/types"
 	"path/filepath"
@@ -82,7 +83,7 @@ func (p *Package) clause() string {
 
 // parseSignatures parses a file without comments and function bodies.
 func parseSignatures(fset *token.FileSet, name string, src []byte) (*ast.File, error) {
-	f, err := parser.ParseFile(fset, name, src, parser.SkipObjectResolution|parser.AllErrors)
+	f, err := parser.ParseFile(fset, name, src, parser.SkipObjectResolution)
 	if f != nil {
 		for _, d := range f.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok {
@@ -109,7 +110,39 @@ func (m *Module) problems(p *packages.Package, generated map[string]bool) []diag
 		if e.Soft || ofGenerated(e.Msg, generated) {
 			continue
 		}
+		if d, ok := m.failedImport(p, e); ok {
+			found = append(found, d)
+			continue
+		}
 		found = append(found, diag.Diagnostic{Code: "LG0702", Pos: Position(e.Fset, e.Pos), Message: e.Msg})
+	}
+	return found
+}
+
+// failedImport says why an import failed, in the go command's words; the type checker
+// only knows that it did.
+func (m *Module) failedImport(p *packages.Package, e types.Error) (diag.Diagnostic, bool) {
+	rest, ok := strings.CutPrefix(e.Msg, "could not import ")
+	path, _, _ := strings.Cut(rest, " ")
+	imported := p.Imports[path]
+	if !ok || imported == nil || len(imported.Errors) == 0 {
+		return diag.Diagnostic{}, false
+	}
+	d := finding(m.config.Dir, path, imported.Errors[0])
+	d.Code, d.Pos = "LG0703", Position(e.Fset, e.Pos)
+	return d, true
+}
+
+// SyntaxErrors turns what the parser returned into findings.
+func SyntaxErrors(err error) []diag.Diagnostic {
+	list, ok := err.(scanner.ErrorList)
+	if !ok {
+		return []diag.Diagnostic{{Code: "LG0701", Message: err.Error()}}
+	}
+	var found []diag.Diagnostic
+	for _, e := range list {
+		e.Pos.Offset = 0 // as in what the go command reports, so that the same is reported once
+		found = append(found, diag.Diagnostic{Code: "LG0701", Pos: e.Pos, Message: e.Msg})
 	}
 	return found
 }

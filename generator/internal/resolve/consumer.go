@@ -134,8 +134,13 @@ func (h *handlers) handle(m *types.Func, sig signature) {
 		sig.problem = "lease.Lease is what Run takes; a handler finds it with lease.FromContext"
 	}
 	if sig.problem != "" {
-		detail := append([]string{"have " + have(m.Signature(), h.pkg)}, accepted(h.guess(m))...)
-		h.refuse(m, "LG0302", sig.problem, "", detail...)
+		x, ours := h.guess(m)
+		hint := ""
+		if !ours {
+			hint = "rename the method if it is not meant as a handler"
+		}
+		detail := append([]string{"have " + have(m.Signature(), h.pkg)}, accepted(x)...)
+		h.refuse(m, "LG0302", sig.problem, hint, detail...)
 		return
 	}
 	kind, payload, ok := h.payload(m, sig)
@@ -176,7 +181,7 @@ func (h *handlers) payload(m *types.Func, sig signature) (kind string, t ir.Type
 	}
 	obj := named.Obj()
 	if _, isStruct := named.Underlying().(*types.Struct); !isStruct {
-		h.refuse(m, "LG0305", mustBe, "", haveLine, text+" is not a struct"+h.candidate(obj.Name()))
+		h.refuse(m, "LG0305", mustBe, "", haveLine, text+" is not a struct"+h.candidate(obj.Name(), "; %s is an event"))
 		return "", t, false
 	}
 	if named.TypeArgs().Len() > 0 {
@@ -189,7 +194,7 @@ func (h *handlers) payload(m *types.Func, sig signature) (kind string, t ir.Type
 	}
 	e := h.eventOf(obj)
 	if e == nil {
-		h.refuse(m, "LG0305", mustBe, "", haveLine, text+" has no //leasegen:event"+h.candidate(obj.Name()))
+		h.refuse(m, "LG0305", mustBe, "", haveLine, text+" has no //leasegen:event"+h.candidate(obj.Name(), "; %s has one"))
 		return "", t, false
 	}
 	if _, path, why := undecodable(named); why != "" && !h.ownEvent(obj) {
@@ -199,8 +204,8 @@ func (h *handlers) payload(m *types.Func, sig signature) (kind string, t ir.Type
 	return e.kind, typeOf(obj), true
 }
 
-// candidate names the event that was probably meant.
-func (h *handlers) candidate(name string) string {
+// candidate puts the event that was probably meant into a phrase.
+func (h *handlers) candidate(name, phrase string) string {
 	var best *known
 	for _, key := range sortedKeys(h.events) {
 		e := h.events[key]
@@ -212,9 +217,9 @@ func (h *handlers) candidate(name string) string {
 		}
 	}
 	if best == nil {
-		return "; add one above its declaration"
+		return ""
 	}
-	return fmt.Sprintf("; %s (%s:%d) has one", best.typ.Name(), filepath.Base(best.pos.Filename), best.pos.Line)
+	return fmt.Sprintf(phrase, fmt.Sprintf("%s (%s:%d)", best.typ.Name(), filepath.Base(best.pos.Filename), best.pos.Line))
 }
 
 // similar counts the first bytes that two names share.
@@ -226,18 +231,21 @@ func similar(a, b string) int {
 	return n
 }
 
-// guess is the payload that a handler's name speaks of.
-func (h *handlers) guess(m *types.Func) string {
+// guess is the payload that a method with a wrong signature was probably meant to take:
+// that of its message, or the event it is named after. ours reports whether it has a message.
+func (h *handlers) guess(m *types.Func) (x string, ours bool) {
+	for p := range m.Signature().Params().Variables() {
+		if t := messagePayload(p.Type()); t != nil {
+			return types.TypeString(t, relativeTo(h.pkg)), true
+		}
+	}
 	name := strings.TrimPrefix(m.Name(), "Handle")
 	for _, key := range sortedKeys(h.events) {
 		if e := h.events[key]; e != nil && e.typ.Name() == name {
-			if e.typ.Pkg() == h.pkg {
-				return name
-			}
-			return e.typ.Pkg().Name() + "." + name
+			return types.TypeString(e.typ.Type(), relativeTo(h.pkg)), false
 		}
 	}
-	return "X"
+	return "X", false
 }
 
 // nearMiss warns of a method that is a handler but for its name.

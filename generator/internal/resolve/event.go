@@ -38,7 +38,7 @@ func (r *resolver) event(s *Source, e *Event) {
 	}
 	r.events[typeKey(obj)] = &known{obj, e.Kind, r.position(e.Type.Name.Pos())}
 	if f, path, why := undecodable(named); why != "" {
-		r.add(diag.Diagnostic{Code: "LG0306", Pos: r.position(f.Pos()),
+		r.named(f.Pos(), f.Name(), diag.Diagnostic{Code: "LG0306",
 			Message: fmt.Sprintf("%s.%s cannot travel as JSON: %s", obj.Name(), path, why),
 			Hint:    `change its type, give the type an UnmarshalJSON method, or leave the field out with json:"-"`})
 	}

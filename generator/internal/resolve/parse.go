@@ -90,7 +90,7 @@ type pkgParser struct {
 
 type parsed struct {
 	path       string
-	syntax     *ast.File // nil if the file has syntax errors, which loading reports
+	syntax     *ast.File // nil if the file has syntax errors
 	directives directive.File
 }
 
@@ -99,6 +99,7 @@ func (p *pkgParser) file(f load.File) parsed { return parseFile(p.fset, f.Path, 
 func parseFile(fset *token.FileSet, path string, src []byte, diags *diag.List) parsed {
 	syntax, err := parser.ParseFile(fset, path, src, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
+		diags.Add(load.SyntaxErrors(err)...)
 		return parsed{path: path}
 	}
 	return parsed{path, syntax, directive.Collect(fset, syntax, src, diags)}

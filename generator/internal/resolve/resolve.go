@@ -192,7 +192,7 @@ func (r *resolver) scope(pkg *load.Package) *scope {
 	}
 	for _, name := range names.Predeclared() {
 		if s.declared[name] {
-			r.add(diag.Diagnostic{Code: "LG0402", Pos: s.at[name],
+			r.add(diag.Diagnostic{Code: "LG0402", Pos: s.at[name], End: after(s.at[name], name),
 				Message: fmt.Sprintf("package %s declares %s and hides Go's own, which generated code needs", pkg.Name, name),
 				Hint:    "rename it"})
 		}
@@ -246,16 +246,27 @@ func (r *resolver) taken(s *scope, name, what string) {
 	if strings.HasPrefix(name, "New") || strings.HasPrefix(name, "new") {
 		hint += ", for example to Make" + name[len("New"):]
 	}
-	r.add(diag.Diagnostic{Code: "LG0401", Pos: pos,
+	r.add(diag.Diagnostic{Code: "LG0401", Pos: pos, End: after(pos, name),
 		Message: fmt.Sprintf("%s exists already; leasegen declares it %s", name, what), Hint: hint})
 }
 
 func (r *resolver) add(d diag.Diagnostic) { r.diags.Add(d) }
 
 // at reports d at an identifier.
-func (r *resolver) at(id *ast.Ident, d diag.Diagnostic) {
-	d.Pos, d.End = r.position(id.Pos()), r.position(id.End())
+func (r *resolver) at(id *ast.Ident, d diag.Diagnostic) { r.named(id.Pos(), id.Name, d) }
+
+// named reports d where name stands.
+func (r *resolver) named(p token.Pos, name string, d diag.Diagnostic) {
+	d.Pos = r.position(p)
+	d.End = after(d.Pos, name)
 	r.add(d)
+}
+
+// after is the position behind a name.
+func after(pos token.Position, name string) token.Position {
+	pos.Column += len(name)
+	pos.Offset += len(name)
+	return pos
 }
 
 func (r *resolver) position(p token.Pos) token.Position {
@@ -272,14 +283,10 @@ func (h *handlers) place(m *types.Func) token.Position {
 }
 
 func (h *handlers) placeEnd(m *types.Func) token.Position {
-	end := h.place(m)
-	width := len(m.Name())
 	if m.Pkg() != h.pkg {
-		width = len(h.typ.Name())
+		return after(h.place(m), h.typ.Name())
 	}
-	end.Column += width
-	end.Offset += width
-	return end
+	return after(h.place(m), m.Name())
 }
 
 // ownEvent reports whether an event was resolved in this run, findings included.

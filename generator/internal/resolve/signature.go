@@ -21,10 +21,6 @@ func classify(sig *types.Signature) signature {
 		params = append(params, types.Unalias(p.Type()))
 	}
 	switch {
-	case sig.Variadic():
-		return signature{problem: "the parameters must not be variadic"}
-	case sig.Results().Len() != 1 || !isError(sig.Results().At(0).Type()):
-		return signature{problem: "the result must be error, and nothing else"}
 	case len(params) == 0 || !isNamed(params[0], "context", "Context"):
 		for _, p := range params {
 			if isNamed(p, "context", "Context") {
@@ -32,6 +28,10 @@ func classify(sig *types.Signature) signature {
 			}
 		}
 		return signature{problem: "the first parameter must be context.Context"}
+	case sig.Variadic():
+		return signature{problem: "the parameters must not be variadic"}
+	case sig.Results().Len() != 1 || !isError(sig.Results().At(0).Type()):
+		return signature{problem: "the result must be error, and nothing else"}
 	}
 	rest := params[1:]
 	if len(rest) == 1 && isNamed(rest[0], names.Lease, "Lease") {
@@ -66,6 +66,21 @@ func classify(sig *types.Signature) signature {
 		return signature{problem: "the last parameter must be lease.Message[X] or []lease.Message[X]"}
 	}
 	return signature{form: form, payload: types.Unalias(message.(*types.Named).TypeArgs().At(0))}
+}
+
+// messagePayload returns X of lease.Message[X], also behind pointers and slices, or nil.
+func messagePayload(t types.Type) types.Type {
+	switch t := types.Unalias(t).(type) {
+	case *types.Pointer:
+		return messagePayload(t.Elem())
+	case *types.Slice:
+		return messagePayload(t.Elem())
+	case *types.Named:
+		if isNamed(t, names.Lease, "Message") {
+			return t.TypeArgs().At(0)
+		}
+	}
+	return nil
 }
 
 func isError(t types.Type) bool {

@@ -38,12 +38,12 @@ A value that holds spaces needs quotes around the whole argument: "key=a b".`},
 the colon, no hyphen. Anything close to it that Go would read as an ordinary comment is
 refused, because it would otherwise be ignored in silence.`},
 		{"LG0106", "hidden character", `A directive holds printable characters, separated by ordinary spaces. Tabs, control characters,
-non-breaking and zero-width spaces and bidirectional controls are refused: they cannot be seen in review.`},
+non-breaking and zero-width spaces and bidirectional controls are refused: they cannot be seen in review.
+Bytes that are not UTF-8 are refused with all of the file (LG0701).`},
 		{"LG0107", "duplicate argument", `An argument is given twice in one directive. Keep one.`},
 		{"LG0108", "duplicate directive", `A directive is given twice for one declaration. Join the two lines.`},
 		{"LG0109", "missing argument", `The directive needs this argument; it has no default.`},
 		{"LG0110", "line too long", `A directive line is at most 64 KiB long.`},
-		{"LG0111", "not UTF-8", `Go source is UTF-8; the directive holds other bytes. Save the file as UTF-8.`},
 	}
 }
 

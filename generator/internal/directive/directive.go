@@ -24,6 +24,8 @@ type Directive struct {
 	// NamePos is the position of Name, and End one past the last argument.
 	NamePos, End token.Pos
 	Args         []Arg
+	// Incomplete says that arguments were left out because they are malformed.
+	Incomplete bool
 
 	fset *token.FileSet
 }

@@ -117,7 +117,7 @@ func TestFindings(t *testing.T) {
 		"NUL":               {"package x\n\nvar v, w int\n\n//leasegen:event name=a\x00b\ntype T struct{}\n", `5:24-25 LG0106 directive holds U+0000 (NUL) | remove it`},
 		"filler":            {on("//leasegen:event name=a\u3164b"), `3:24-27 LG0106 directive holds U+3164 (invisible character) | remove it`},
 		"ideographic space": {on("//leasegen:event\u3000name=a"), `3:17-20 LG0106 directive holds U+3000 (space) | use an ordinary space`},
-		"not UTF-8":         {"package x\n\nvar v, w int\n\n//leasegen:event name=\xff\xfe\ntype T struct{}\n", `5:23-24 LG0111 byte 0xff at offset 47 of the file is not UTF-8 | save the file as UTF-8`},
+		"not UTF-8":         {"package x\n\nvar v, w int\n\n//leasegen:event name=\xff\xfe\ntype T struct{}\n", `5:23-24 LG0106 directive holds the byte 0xff, which is not UTF-8 | save the file as UTF-8`},
 		"too long":          {on("//leasegen:event name=" + strings.Repeat("a", 1<<20)), `3:1-12 LG0110 directive is 1048598 bytes long, at most 65536 are read | `},
 		"unterminated":      {on(`//leasegen:event "name=a`), `3:18-25 LG0103 the quote is not closed on this line | `},
 		"unterminated raw":  {on("//leasegen:event `name=a"), `3:18-25 LG0103 the quote is not closed on this line | `},

@@ -21,9 +21,11 @@ type lineParser struct {
 	diags *diag.List
 	pos   token.Pos // of text[0]
 	text  string    // the line from its slashes, without trailing space
+	found int       // findings so far
 }
 
 func (p *lineParser) report(code string, from, to int, message, hint string) {
+	p.found++
 	p.diags.Add(diag.Diagnostic{
 		Code: code, Message: message, Hint: hint,
 		Pos: p.fset.PositionFor(p.pos+token.Pos(from), false),
@@ -50,26 +52,24 @@ func (p *lineParser) directive() (Directive, bool) {
 		End: p.pos + token.Pos(len(p.text)), fset: p.fset,
 	}
 	d.Args = p.args(len(Prefix) + len(std.Name))
+	d.Incomplete = p.found > 0
 	return d, true
 }
 
 // readable reports the bytes and characters that no directive may hold, at most ten.
 func (p *lineParser) readable() bool {
-	found := 0
-	for i := 0; i < len(p.text) && found < 10; {
+	for i := 0; i < len(p.text) && p.found < 10; {
 		r, n := utf8.DecodeRuneInString(p.text[i:])
 		switch {
 		case r == utf8.RuneError && n == 1:
-			at := p.fset.PositionFor(p.pos+token.Pos(i), false)
-			p.report("LG0111", i, i+1, fmt.Sprintf("byte 0x%02x at offset %d of the file is not UTF-8", p.text[i], at.Offset), "save the file as UTF-8")
+			p.report("LG0106", i, i+1, fmt.Sprintf("directive holds the byte 0x%02x, which is not UTF-8", p.text[i]), "save the file as UTF-8")
 			return false // what follows is in another encoding too
 		case diag.Hidden(r):
 			p.hidden(i, r)
-			found++
 		}
 		i += n
 	}
-	return found == 0
+	return p.found == 0
 }
 
 func (p *lineParser) hidden(at int, r rune) {

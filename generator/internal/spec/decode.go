@@ -15,7 +15,7 @@ import (
 // struct, when there is one, then holds what could be read.
 func Decode(d directive.Directive, diags *diag.List) (v any, ok bool) {
 	info, known := Lookup(d.Name)
-	dec := &decoder{info: info, d: d, diags: diags, ok: true}
+	dec := &decoder{info: info, d: d, diags: diags, ok: !d.Incomplete}
 	if !known {
 		dec.report("LG0101", d.NamePos, d.NamePos+token.Pos(len(d.Name)),
 			fmt.Sprintf("unknown directive %q", directive.Prefix+d.Name), diag.Suggest(d.Name, Names()))
@@ -28,7 +28,7 @@ func Decode(d directive.Directive, diags *diag.List) (v any, ok bool) {
 		dec.arg(arg)
 	}
 	for _, a := range info.Args {
-		if a.Required && !dec.seen(a.Key) {
+		if a.Required && !d.Incomplete && !dec.seen(a.Key) {
 			dec.report("LG0109", d.Pos, d.NamePos+token.Pos(len(d.Name)),
 				fmt.Sprintf("%s%s needs the argument %s", directive.Prefix, d.Name, a.Key), fmt.Sprintf("write %s=%s", a.Key, sample(a)))
 		}

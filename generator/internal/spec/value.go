@@ -56,6 +56,8 @@ func (a ArgInfo) duration(s string) (time.Duration, *problem) {
 		switch {
 		case plainNumber(strings.TrimPrefix(s, "-")):
 			return 0, &problem{"LG0501", fmt.Sprintf("%s has no unit", show(s)), "write " + s + "s for seconds"}
+		case strings.HasSuffix(s, "d") && plainNumber(s[:len(s)-1]):
+			hint = "a day is 24h"
 		case tooLong(s):
 			return 0, a.outOfRange(s)
 		}

@@ -232,10 +232,14 @@ func similar(a, b string) int {
 }
 
 // guess is the payload that a method with a wrong signature was probably meant to take:
-// that of its message, or the event it is named after. ours reports whether it has a message.
+// that of its message, an event, or the event it is named after. ours reports whether it has one of these.
 func (h *handlers) guess(m *types.Func) (x string, ours bool) {
 	for p := range m.Signature().Params().Variables() {
-		if t := messagePayload(p.Type()); t != nil {
+		t := messagePayload(p.Type())
+		if named, ok := types.Unalias(p.Type()).(*types.Named); ok && named.Obj().Pkg() != nil && h.events[typeKey(named.Obj())] != nil {
+			t = named // the event itself, without its message
+		}
+		if t != nil {
 			return types.TypeString(t, relativeTo(h.pkg)), true
 		}
 	}

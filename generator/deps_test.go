@@ -1,0 +1,159 @@
+package generator
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const modulePath = "github.com/leasegen/leasegen"
+
+// TestWhatUsersCompile: a user's binary holds what its imports need and no more.
+func TestWhatUsersCompile(t *testing.T) {
+	// What each package may use beside the standard library. A package that does not
+	// exist (yet) has nothing to hold.
+	allowed := map[string][]string{
+		"runtime/lease":     {},
+		"runtime/leasemem":  {"runtime/lease"},
+		"runtime/leasetest": {"runtime/lease", "runtime/leasemem"},
+		"runtime/leasepg": {"runtime/lease", "runtime/leasepg",
+			"github.com/jackc/pgx/v5", "github.com/jackc/pgpassfile", "github.com/jackc/pgservicefile",
+			"github.com/jackc/puddle/v2", "golang.org/x/text", "golang.org/x/sync"},
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(allowed)) {
+		if files, _ := filepath.Glob(filepath.Join("..", pkg, "*.go")); len(files) == 0 {
+			if pkg == "runtime/lease" {
+				t.Error("runtime/lease is gone")
+			}
+			continue
+		}
+		out, err := command(t, "..", "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", "./"+pkg)
+		if err != nil {
+			t.Errorf("%s: %v\n%s", pkg, err, out)
+			continue
+		}
+		deps := strings.Fields(out)
+		if !slices.Contains(deps, modulePath+"/"+pkg) {
+			t.Errorf("go list does not know %s: %s", pkg, out)
+		}
+		for _, dep := range deps {
+			ok := dep == modulePath+"/"+pkg
+			for _, a := range allowed[pkg] {
+				if strings.HasPrefix(a, "runtime/") {
+					a = modulePath + "/" + a
+				}
+				ok = ok || dep == a || strings.HasPrefix(dep, a+"/")
+			}
+			if !ok {
+				t.Errorf("%s compiles %s; a user of it would too", pkg, dep)
+			}
+		}
+	}
+}
+
+// TestImportRules: what is dangerous or heavy is in one place.
+func TestImportRules(t *testing.T) {
+	only := map[string][]string{ // import: directories
+		"github.com/dave/jennifer/jen": {"generator/internal/emit", "generator/internal/names"},
+		"golang.org/x/tools":           {"generator/internal/load"},
+		"os/exec":                      {"internal", "examples"}, // test servers and demonstrations
+	}
+	calls := map[string][]string{ // package-level function: directories
+		"os.Exit": {"cmd", "examples"},
+	}
+	for _, f := range []string{"WriteFile", "Create", "CreateTemp", "OpenFile", "Remove", "RemoveAll", "Rename", "Mkdir", "MkdirAll", "Truncate", "Symlink", "Link", "OpenRoot"} {
+		calls["os."+f] = []string{"generator/internal/fsout", "internal", "examples"}
+	}
+	seen := map[string]bool{}
+	sources(t, func(dir string, fset *token.FileSet, f *ast.File) {
+		local := map[string]string{}
+		for _, spec := range f.Imports {
+			path, _ := strconv.Unquote(spec.Path.Value)
+			for rule, dirs := range only {
+				if path == rule || strings.HasPrefix(path, rule+"/") {
+					seen[rule] = true
+					if !below(dir, dirs) {
+						t.Errorf("%s imports %s; only %v may", fset.Position(spec.Pos()), path, dirs)
+					}
+				}
+			}
+			if strings.HasPrefix(path, modulePath+"/runtime") && below(dir, []string{"generator"}) {
+				t.Errorf("%s imports the runtime; the generator knows it by name only", fset.Position(spec.Pos()))
+			}
+			if !strings.HasPrefix(path, modulePath+"/runtime") && strings.HasPrefix(path, modulePath) && below(dir, []string{"runtime"}) {
+				t.Errorf("%s imports the generator; the runtime stands alone", fset.Position(spec.Pos()))
+			}
+			name := path[strings.LastIndex(path, "/")+1:]
+			if spec.Name != nil {
+				name = spec.Name.Name
+			}
+			local[name] = path
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			if x, ok := sel.X.(*ast.Ident); ok && local[x.Name] != "" {
+				call := local[x.Name] + "." + sel.Sel.Name
+				if dirs, ruled := calls[call]; ruled {
+					seen[call] = true
+					if !below(dir, dirs) {
+						t.Errorf("%s: %s; only %v may", fset.Position(sel.Pos()), call, dirs)
+					}
+				}
+			}
+			return true
+		})
+	})
+	// A rule that nothing meets any more proves nothing.
+	for _, rule := range []string{"github.com/dave/jennifer/jen", "golang.org/x/tools", "os.Exit"} {
+		if !seen[rule] {
+			t.Errorf("nothing uses %s; is the rule still right?", rule)
+		}
+	}
+}
+
+func below(dir string, dirs []string) bool {
+	return slices.ContainsFunc(dirs, func(d string) bool { return dir == d || strings.HasPrefix(dir, d+"/") })
+}
+
+// sources parses every Go file of the module that is not a test.
+func sources(t *testing.T, visit func(dir string, fset *token.FileSet, f *ast.File)) {
+	t.Helper()
+	err := filepath.WalkDir("..", func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel := filepath.ToSlash(strings.TrimPrefix(strings.TrimPrefix(path, ".."), string(filepath.Separator)))
+		if e.IsDir() && rel != "" {
+			if strings.HasPrefix(e.Name(), ".") || e.Name() == "testdata" || rel == "bench" || rel == "proof" {
+				return filepath.SkipDir
+			}
+		}
+		if e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		dir := ""
+		if i := strings.LastIndex(rel, "/"); i >= 0 {
+			dir = rel[:i]
+		}
+		visit(dir, fset, f)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,266 @@
+package generator
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// generate runs Generate and fails the test if that is not possible.
+func generate(t *testing.T, root string, patterns ...string) *Result {
+	t.Helper()
+	res, err := Generate(t.Context(), Config{Dir: root, Patterns: patterns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+// TestBudget: generated code stays thin, and has neither loops nor goroutines nor locks.
+func TestBudget(t *testing.T) {
+	root := newModule(t)
+	writeFile(t, filepath.Join(root, "one", "a.go"), handlerFile("one", 1, 1))
+	writeFile(t, filepath.Join(root, "many", "a.go"), handlerFile("many", 2, 50))
+	res := generate(t, root, "./...")
+	if len(res.Files) != 2 {
+		t.Fatal(res.Diags.All())
+	}
+	const header = 16 // lines that a file has however many handlers it has
+	for i, handlers := range []int{50, 1} {
+		f := res.Files[i]
+		lines := bytes.Count(f.Content, []byte("\n"))
+		if perHandler := float64(lines-header) / float64(handlers); perHandler > 40+20/float64(handlers) {
+			t.Errorf("%s: %d lines for %d handlers\n%s", f.Path, lines, handlers, f.Content)
+		}
+		if handlers == 50 && lines/handlers > 20 {
+			t.Errorf("%s: %d lines for %d handlers", f.Path, lines, handlers)
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), f.Path, f.Content, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n.(type) {
+			case *ast.ForStmt, *ast.RangeStmt, *ast.GoStmt, *ast.SelectStmt, *ast.DeferStmt:
+				t.Errorf("%s has a %T", f.Path, n)
+			}
+			return true
+		})
+		if bytes.Contains(f.Content, []byte(`"sync`)) {
+			t.Errorf("%s imports sync", f.Path)
+		}
+	}
+}
+
+// TestInjection: whatever an argument's value is, the output's syntax is that of a
+// harmless value, but for the literals, and they are what was written.
+func TestInjection(t *testing.T) {
+	const source = `package p
+
+import (
+	"context"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+//leasegen:event name=%s
+type E struct{}
+
+//leasegen:consumer per=topic topics=%s
+type C struct{}
+
+func (*C) HandleE(context.Context, lease.Message[E]) error { return nil }
+`
+	root := newModule(t)
+	output := func(event, topic string) (*ast.File, []string) {
+		writeFile(t, filepath.Join(root, "p", "p.go"), fmt.Appendf(nil, source, event, topic))
+		res := generate(t, root, "./p")
+		if len(res.Files) != 1 {
+			return nil, nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), "p_leasegen.go", res.Files[0].Content, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var literals []string
+		for n := range ast.Preorder(f) {
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				v, err := strconv.Unquote(lit.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				literals = append(literals, v)
+			}
+		}
+		return f, literals
+	}
+	shape := func(f *ast.File) (nodes []string) {
+		for n := range ast.Preorder(f) {
+			switch n := n.(type) {
+			case *ast.Comment, *ast.CommentGroup: // their number varies with their length
+			case *ast.Ident:
+				nodes = append(nodes, n.Name)
+			default:
+				nodes = append(nodes, fmt.Sprintf("%T", n))
+			}
+		}
+		return nodes
+	}
+	harmless, _ := output("e", "topic")
+	accepted := 0
+	for _, evil := range []string{
+		`*/`, `/*`, `//`, `//go:build.ignore`, `//go:linkname`, `//export`, `#cgo`, `${}`, `{{.}}`, `%s%!d(MISSING)`,
+		`$1`, `$$`, `\u2028`, `\n`, `;panic(1)`, `)`, `}`, `--`, `:=`, `'`, `?`, `[`, `<a>`, `&`, `@`, `=`,
+		"`", `"`, "\u2028", "\u202e", "é", "\x00", "\x7f", "\xff",
+	} {
+		f, literals := output("e", evil)
+		if f == nil {
+			continue // refused
+		}
+		accepted++
+		if d := cmp.Diff(shape(harmless), shape(f)); d != "" {
+			t.Errorf("topic %q changes the syntax:\n%s", evil, d)
+		}
+		if !slices.Contains(literals, evil) {
+			t.Errorf("topic %q does not come out as it went in: %q", evil, literals)
+		}
+		for _, group := range f.Comments {
+			for _, c := range group.List {
+				if !strings.HasPrefix(c.Text, "// ") {
+					t.Errorf("topic %q makes the comment %q", evil, c.Text)
+				}
+			}
+		}
+		if f, _ := output(evil, "topic"); f != nil {
+			t.Errorf("event name %q is accepted", evil)
+		}
+	}
+	if harmless == nil || accepted < 15 {
+		t.Errorf("only %d values were accepted, so little was tested", accepted)
+	}
+}
+
+// TestPatterns: what cannot be generated for is one clear error.
+func TestPatterns(t *testing.T) {
+	root := newModule(t)
+	writeFile(t, filepath.Join(root, "a", "a.go"), handlerFile("a", 1, 1))
+	writeFile(t, filepath.Join(root, "nested", "go.mod"), []byte("module nested.test\n\ngo 1.26\n"))
+	writeFile(t, filepath.Join(root, "nested", "n.go"), handlerFile("nested", 2, 1))
+	writeFile(t, filepath.Join(root, "empty", "README"), nil)
+	for _, c := range []struct{ pattern, want string }{
+		{"a/a.go", "name packages, not files"},
+		{"fmt", "is not in a Go module"},
+		{"github.com/leasegen/leasegen/runtime/lease", "belongs to module github.com/leasegen/leasegen"},
+		{"./empty/...", "no package matches ./empty/..."},
+	} {
+		if _, err := Generate(t.Context(), Config{Dir: root, Patterns: []string{c.pattern}}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.pattern, err, c.want)
+		}
+	}
+	if _, err := Generate(t.Context(), Config{Dir: filepath.Join(root, "gone")}); err == nil {
+		t.Error("a directory that does not exist is accepted")
+	}
+	for _, pattern := range []string{"./nope", "./nope/...", "./nested", "example.com/nowhere"} {
+		res := generate(t, root, "./a", pattern)
+		if res.Diags.Errors() != 1 || res.Diags.All()[0].Code != "LG0703" || res.Files != nil {
+			t.Errorf("%s: %v", pattern, res.Diags.All())
+		}
+	}
+	var paths []string
+	for _, f := range generate(t, root, "./...").Files {
+		paths = append(paths, f.Path)
+	}
+	if !slices.Equal(paths, []string{"a/a_leasegen.go"}) {
+		t.Errorf("./... gives %v; nested modules are not entered", paths)
+	}
+}
+
+// TestBrokenModule: a module that the go command refuses is one error that says so.
+func TestBrokenModule(t *testing.T) {
+	root := newModule(t)
+	writeFile(t, filepath.Join(root, "a.go"), handlerFile("a", 1, 1))
+	writeFile(t, filepath.Join(root, "vendor", "modules.txt"), []byte("# nothing\n"))
+	t.Setenv("GOFLAGS", "-mod=vendor")
+	if _, err := Generate(t.Context(), Config{Dir: root}); err == nil || !strings.Contains(err.Error(), "inconsistent vendoring") {
+		t.Errorf("got %v", err)
+	}
+	t.Setenv("GOFLAGS", "")
+	writeFile(t, filepath.Join(root, "go.mod"), []byte("module x\n\ngo 9.99\n"))
+	t.Setenv("GOTOOLCHAIN", "local")
+	if _, err := Generate(t.Context(), Config{Dir: root}); err == nil || !strings.Contains(err.Error(), "go >= 9.99") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestNothingIsCompiled: with an empty build cache and without a network, generating
+// compiles no package and runs none of the user's code.
+func TestNothingIsCompiled(t *testing.T) {
+	root := newModule(t)
+	writeFile(t, filepath.Join(root, "a", "a.go"), handlerFile("a", 1, 1))
+	writeFile(t, filepath.Join(root, "a", "deps.go"), []byte("package a\n\nimport _ \"github.com/jackc/pgx/v5\"\n\nfunc init() { panic(\"run\") }\n"))
+	cache := t.TempDir()
+	t.Setenv("GOCACHE", cache)
+	t.Setenv("GOPROXY", "off")
+	if res := generate(t, root, "./..."); len(res.Files) != 1 {
+		t.Fatal(res.Diags.All())
+	}
+	archives := 0
+	err := filepath.WalkDir(cache, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		if head, err := os.ReadFile(path); err == nil && bytes.HasPrefix(head, []byte("!<arch>")) {
+			archives++
+		}
+		return nil
+	})
+	if err != nil || archives > 0 {
+		t.Errorf("%d packages were compiled: %v", archives, err)
+	}
+}
+
+// TestCgo: positions in a file that cgo rewrites are those of what people wrote.
+func TestCgo(t *testing.T) {
+	out, err := exec.Command("go", "env", "CGO_ENABLED").Output()
+	if err != nil || strings.TrimSpace(string(out)) != "1" {
+		t.Skip("cgo is switched off or there is no C compiler")
+	}
+	root := newModule(t)
+	src := string(handlerFile("c", 1, 1))
+	src = strings.Replace(src, "import (", "// int one(void) { return 1; }\nimport \"C\"\n\nimport (", 1)
+	src += "\nvar one = C.one()\n\nfunc (*Consumer1) HandleWrong(lease.Message[Event1X0]) error { return nil }\n"
+	name := filepath.Join(root, "c", "c.go")
+	writeFile(t, name, []byte(src))
+	res := generate(t, root, "./c")
+	line := strings.Count(src[:strings.Index(src, "HandleWrong")], "\n") + 1
+	if ds := res.Diags.All(); len(ds) != 1 || ds[0].Code != "LG0302" || ds[0].Pos.Filename != name || ds[0].Pos.Line != line {
+		t.Fatalf("want LG0302 at %s:%d, got %v", name, line, ds)
+	}
+	writeFile(t, name, []byte(strings.Replace(src, "HandleWrong", "other", 1)))
+	if res := generate(t, root, "./c"); len(res.Files) != 1 || res.Diags.Len() != 0 {
+		t.Fatal(res.Diags.All())
+	}
+}
+
+// TestLineComments: //line comments, as other generators write them, do not lead astray.
+func TestLineComments(t *testing.T) {
+	root := newModule(t)
+	name := filepath.Join(root, "l", "l.go")
+	writeFile(t, name, []byte("package l\n\n//line grammar.y:100\n\n//leasegen:event key=Nope\ntype E struct{}\n\n//leasegen:consumer per=cluster\ntype C struct{}\n"))
+	ds := generate(t, root, "./l").Diags.All()
+	if len(ds) != 2 || ds[0].Pos.Filename != name || ds[0].Pos.Line != 5 || ds[1].Pos.Line != 9 {
+		t.Error(ds)
+	}
+}

@@ -39,7 +39,16 @@ var shared struct {
 
 // Main runs the tests of a package and then stops the server they shared. Call it
 // from TestMain; the exit code is the tests'.
-func Main(m *testing.M) {
+func Main(m *testing.M) { Wrap(m).Run() }
+
+// Runner is what other packages' Main functions take in place of a *testing.M.
+type Runner struct{ m *testing.M }
+
+// Wrap is Main for a TestMain that hands its tests to another package's Main.
+func Wrap(m *testing.M) Runner { return Runner{m} }
+
+// Run runs the tests, stops the server they shared and returns the exit code.
+func (r Runner) Run() int {
 	shared.Lock()
 	shared.main = true
 	shared.Unlock()
@@ -50,7 +59,7 @@ func Main(m *testing.M) {
 			shared.server.Close()
 		}
 	}()
-	m.Run()
+	return r.m.Run()
 }
 
 // Shared returns the server that the tests of this binary share, starting it first

@@ -1,0 +1,45 @@
+package leasemem_test
+
+import (
+	"context"
+	"flag"
+	"slices"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/leasetest"
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	flag.Set("test.parallel", "32") // the suite mostly waits
+	goleak.VerifyTestMain(m)
+}
+
+func TestConformance(t *testing.T) {
+	var mu sync.Mutex
+	effects := map[lease.Backend][]string{}
+	leasetest.Run(t, leasetest.Factory{
+		New: func(testing.TB) lease.Backend { return leasemem.New() },
+		Again: func(_ testing.TB, be lease.Backend) lease.Backend {
+			return be.(*leasemem.Backend).Share()
+		},
+		Effect: func(_ context.Context, be lease.Backend, tx any, value string) error {
+			tx.(*leasemem.Tx).Do(func() {
+				mu.Lock()
+				defer mu.Unlock()
+				effects[be] = append(effects[be], value)
+			})
+			return nil
+		},
+		Effects: func(_ testing.TB, be lease.Backend) []string {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(effects[be])
+		},
+	})
+}

@@ -1,0 +1,257 @@
+package leasetest
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+var leaseChecks = []check{
+	{"Register/Takes_what_the_log_holds_and_the_patterns_match", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		publish(t, be, event("orders.eu", "", 1), event("orders.us", "", 1), event("mail", "", 1), event("orders.eu", "", 2))
+		a := join(t, be, perTopic("orders.*"), long)
+		for range 2 { // known resources are left as they are
+			ok(t, be.Register(t.Context(), a.info, nil))
+		}
+		equal(t, "resources", a.survey().Resources, 2)
+		equalSlices(t, "acquired", resources(a.acquire(9)), []string{"orders.eu", "orders.us"})
+	}},
+	{"Register/Leaves_known_resources_as_they_are", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		publish(t, be, events("x", 3)...)
+		a := join(t, be, perTopic(), long).register("x")
+		g := a.acquireOne()
+		fetched := a.fetch("x", g.Cursor, 2)
+		a.commit(lease.Progress{Ref: g.Ref, Cursor: fetched.Next})
+		a.register("x", "y")
+		a.commit(lease.Progress{Ref: g.Ref})
+		a.release(g.Ref)
+		for _, g := range a.acquire(9) {
+			if g.Resource == "x" {
+				equal(t, "messages left", len(a.fetch("x", g.Cursor, 9).Messages), 1)
+			}
+		}
+		equal(t, "resources", a.survey().Resources, 2)
+	}},
+	{"Register/Group_and_cluster_have_one_resource", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		for _, info := range []lease.ConsumerInfo{perGroup("*"), {Name: "s", Per: lease.PerCluster}} {
+			ok(t, be.Register(t.Context(), info, nil))
+			a := join(t, be, info, long)
+			equalSlices(t, "acquired", resources(a.acquire(9)), []string{lease.Whole})
+			equal(t, "acquired by another", len(join(t, f.Again(t, be), info, long).acquire(9)), 0)
+		}
+	}},
+	{"Register/Before_there_are_messages", func(t testing.TB, f Factory) { // T003-02
+		be := f.New(t)
+		a := join(t, be, perTopic("new.*"), long).register("new.1")
+		g := a.acquireOne()
+		publish(t, be, event("new.1", "", 1))
+		equal(t, "messages", len(a.fetch("new.1", g.Cursor, 9).Messages), 1)
+	}},
+	{"Acquire/Takes_what_is_unheld_and_refuses_what_is_held", func(t testing.TB, f Factory) { // T000-01, T000-02, T003-01, T003-07
+		be := f.New(t)
+		a := join(t, be, perTopic(), long).register("x")
+		g := a.acquireOne()
+		equal(t, "suspicion", g.Suspicion, 0)
+		equal(t, "mark", g.Mark, "")
+		equal(t, "lanes", len(g.Lanes), 0)
+		equal(t, "acquired by another", len(join(t, f.Again(t, be), perTopic(), long).acquire(1)), 0)
+		equal(t, "acquired again by the owner", len(a.acquire(1)), 0)
+	}},
+	{"Acquire/Epochs_rise_over_release_close_and_crash", func(t testing.TB, f Factory) { // T000-03, A14, I1
+		be := f.New(t)
+		last := int64(0)
+		rise := func(how string, epoch int64) {
+			t.Helper()
+			if epoch <= last {
+				t.Fatalf("epoch %d after %d, over a %s", epoch, last, how)
+			}
+			last = epoch
+		}
+		a := join(t, be, perTopic(), long).register("x")
+		for range 20 {
+			g := a.acquireOne()
+			rise("release", g.Epoch)
+			a.release(g.Ref)
+		}
+		for range 3 {
+			b := join(t, be, perTopic(), long)
+			rise("close", b.acquireOne().Epoch)
+			ok(t, b.sess.Close(t.Context()))
+		}
+		crashed := join(t, be, perTopic(), short)
+		rise("close", crashed.acquireOne().Epoch)
+		rise("crash", a.takeOver().Epoch)
+	}},
+	{"X-04_Epochs_rise_on_a_storage_that_lost_its_memory", func(t testing.TB, f Factory) {
+		// A replica promoted without the newest grants has a lower previous epoch: the
+		// epoch then comes from the server's clock.
+		before := join(t, f.New(t), perTopic(), long).register("x").acquireOne()
+		after := join(t, f.New(t), perTopic(), long).register("x").acquireOne()
+		if after.Epoch <= before.Epoch {
+			t.Fatalf("epoch %d was granted after %d", after.Epoch, before.Epoch)
+		}
+	}},
+	{"Acquire/Is_bulk_and_bounded_by_Max", func(t testing.TB, f Factory) { // X-08 in small
+		be := f.New(t)
+		topics := make([]string, 2000)
+		for i := range topics {
+			topics[i] = fmt.Sprintf("t%04d", i)
+		}
+		a := join(t, be, perTopic(), long).register(topics...)
+		first := a.acquire(1500)
+		equal(t, "first", len(first), 1500)
+		rest := a.acquire(5000)
+		equal(t, "rest", len(rest), 500)
+		equalSlices(t, "all", slices.Compact(resources(append(first, rest...))), topics)
+		a.release(refs(first)...)
+		equal(t, "released", len(join(t, be, perTopic(), long).acquire(5000)), 1500)
+	}},
+	{"Acquire/Repeated_attempt_returns_what_it_was_granted", func(t testing.TB, f Factory) { // F3, A8
+		be := f.New(t)
+		a := join(t, be, perTopic(), long).register("1", "2", "3", "4")
+		req := a.request(2)
+		first := must[[]lease.Grant](t)(be.Acquire(t.Context(), req))
+		again := must[[]lease.Grant](t)(be.Acquire(t.Context(), req))
+		epochs := func(gs []lease.Grant) map[lease.Ref]bool {
+			m := map[lease.Ref]bool{}
+			for _, g := range gs {
+				m[g.Ref] = true
+			}
+			return m
+		}
+		equal(t, "granted at first", len(first), 2)
+		if got, want := fmt.Sprint(epochs(again)), fmt.Sprint(epochs(first)); got != want {
+			t.Fatalf("the repeated attempt returned %s, first %s", got, want)
+		}
+		equal(t, "still free", a.survey().Free, 2)
+	}},
+	{"Acquire/Passes_over_Exclude", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		a := join(t, be, perTopic(), long).register("1", "2", "3")
+		req := a.request(9)
+		req.Exclude = []string{"1", "3"}
+		equalSlices(t, "acquired", resources(must[[]lease.Grant](t)(be.Acquire(t.Context(), req))), []string{"2"})
+	}},
+	{"Acquire/Takes_over_after_the_TTL_and_not_before", func(t testing.TB, f Factory) { // T000-04, T000-15, T003-04
+		be := f.New(t)
+		b := join(t, f.Again(t, be), perTopic(), long)
+		sent := time.Now()
+		a := join(t, be, perTopic(), short).register("x")
+		first := a.acquireOne()
+		g := b.takeOver()
+		if took := time.Since(sent); took < short {
+			t.Fatalf("taken over %v after the session was opened with a TTL of %v", took, short)
+		}
+		if g.Epoch <= first.Epoch {
+			t.Fatalf("epoch %d after %d", g.Epoch, first.Epoch)
+		}
+		equal(t, "suspicion after a crash", g.Suspicion, 1)
+	}},
+	{"Acquire/Waits_for_Grace_after_a_crash_but_not_after_a_release", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		info := perTopic()
+		info.Grace = short
+		b := join(t, be, info, long)
+		sent := time.Now()
+		a := join(t, be, info, short).register("x", "y")
+		gs := a.acquire(2)
+		i := slices.IndexFunc(gs, func(g lease.Grant) bool { return g.Resource == "y" })
+		a.release(gs[i].Ref)
+		equalSlices(t, "free at once", resources(b.acquire(2)), []string{"y"})
+		equal(t, "taken over", b.takeOver().Resource, "x")
+		if took := time.Since(sent); took < 2*short {
+			t.Fatalf("taken over %v after the session was opened with TTL %v and grace %v", took, short, info.Grace)
+		}
+	}},
+	{"Acquire/Grants_each_resource_once_under_contention", func(t testing.TB, f Factory) { // A1, T000-16
+		be := f.New(t)
+		topics := make([]string, 64)
+		for i := range topics {
+			topics[i] = fmt.Sprintf("t%02d", i)
+		}
+		join(t, be, perTopic(), long).register(topics...)
+		var mu sync.Mutex
+		var got []string
+		var wg sync.WaitGroup
+		for range 8 {
+			h := join(t, f.Again(t, be), perTopic(), long)
+			wg.Go(func() {
+				for n := -1; n != 0; {
+					gs, err := h.be.Acquire(t.Context(), h.request(5))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					mu.Lock()
+					got = append(got, resources(gs)...)
+					mu.Unlock()
+					n = len(gs)
+				}
+			})
+		}
+		wg.Wait()
+		// One that finds all free resources locked by others may stop early.
+		got = append(got, resources(join(t, be, perTopic(), long).acquire(64))...)
+		slices.Sort(got)
+		equalSlices(t, "granted", got, topics)
+	}},
+	{"Release/Frees_at_once_and_can_be_repeated", func(t testing.TB, f Factory) { // T000-07, T000-08, T003-10, T003-13
+		be := f.New(t)
+		a := join(t, be, perTopic(), long).register("x")
+		b := join(t, f.Again(t, be), perTopic(), long)
+		g := a.acquireOne()
+		a.release(g.Ref)
+		a.release(g.Ref)
+		equalSlices(t, "commit after release", a.tryCommit(lease.Progress{Ref: g.Ref}), []string{"x"})
+		got := b.acquireOne()
+		equal(t, "suspicion", got.Suspicion, 0)
+		a.release(g.Ref)
+		b.commit(lease.Progress{Ref: got.Ref})
+	}},
+	{"Release/Passes_over_what_is_not_held", func(t testing.TB, f Factory) { // T000-18, T000-22, T003-12, A22
+		be := f.New(t)
+		a := join(t, be, perTopic(), long).register("x")
+		b := join(t, f.Again(t, be), perTopic(), long)
+		b.release(lease.Ref{Resource: "x", Epoch: 1}, lease.Ref{Resource: "unknown", Epoch: 1})
+		g := a.acquireOne()
+		b.release(g.Ref) // right epoch, another's lease
+		a.commit(lease.Progress{Ref: g.Ref})
+		a.release(lease.Ref{Resource: "x", Epoch: g.Epoch - 1}) // own lease, old epoch
+		a.commit(lease.Progress{Ref: g.Ref})
+		equal(t, "free", a.survey().Free, 0)
+	}},
+	{"Survey/Counts_resources_free_and_owned", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		a := join(t, be, perTopic(), long).register("1", "2", "3", "4", "5")
+		b := join(t, f.Again(t, be), perTopic(), long)
+		a.acquire(3)
+		b.acquire(1)
+		s := a.survey()
+		equal(t, "resources", s.Resources, 5)
+		equal(t, "free", s.Free, 1)
+		owned := map[string]int{}
+		for _, m := range s.Members {
+			owned[m.Session] = m.Owned
+		}
+		equal(t, "owned by a", owned[a.id], 3)
+		equal(t, "owned by b", owned[b.id], 1)
+		if !slices.IsSortedFunc(s.Members, func(a, b lease.Member) int { return cmpString(a.Session, b.Session) }) {
+			t.Fatalf("members are not ordered by session id: %v", s.Members)
+		}
+	}},
+	{"Survey/Counts_leases_of_an_expired_session_as_free", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		a := join(t, be, perTopic(), short).register("1", "2")
+		a.acquire(2)
+		equal(t, "free while owned", a.survey().Free, 0)
+		b := join(t, be, perTopic(), long)
+		eventually(t, "both are free", func() bool { return b.survey().Free == 2 })
+	}},
+}

@@ -1,0 +1,2 @@
+// Package leasetest is the conformance suite.
+package leasetest

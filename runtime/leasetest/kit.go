@@ -1,0 +1,263 @@
+package leasetest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+const (
+	long     = time.Hour        // a TTL that does not end within a test
+	short    = time.Second      // a TTL that does
+	patience = 20 * time.Second // within which everything that is awaited happens
+	roomy    = 1 << 20          // a MaxPayload that all payloads of the suite keep to
+)
+
+// eventually waits for ok.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v still not: %s", patience, what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func must[T any](t testing.TB) func(v T, err error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func equal[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Fatalf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+func equalSlices[T comparable](t testing.TB, what string, got, want []T) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Fatalf("%s:\n got %v\nwant %v", what, got, want)
+	}
+}
+
+func newID() string {
+	var b [16]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// perTopic is the consumer that most contract checks use.
+func perTopic(patterns ...string) lease.ConsumerInfo {
+	if len(patterns) == 0 {
+		patterns = []string{"*"}
+	}
+	return lease.ConsumerInfo{Name: "c", Per: lease.PerTopic, Topics: patterns}
+}
+
+func perGroup(patterns ...string) lease.ConsumerInfo {
+	return lease.ConsumerInfo{Name: "g", Per: lease.PerGroup, Topics: patterns}
+}
+
+// holder is a session on one handle, as a process has it.
+type holder struct {
+	t    testing.TB
+	be   lease.Backend
+	id   string
+	sess lease.Session
+	info lease.ConsumerInfo
+}
+
+// join opens a session for the consumer.
+func join(t testing.TB, be lease.Backend, info lease.ConsumerInfo, ttl time.Duration) *holder {
+	t.Helper()
+	h := &holder{t: t, be: be, id: newID(), info: info}
+	sess, err := be.OpenSession(t.Context(), lease.SessionSpec{ID: h.id, TTL: ttl, Consumers: []string{info.Name}, Host: "host", PID: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.sess = sess
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		sess.Close(ctx)
+	})
+	return h
+}
+
+func (h *holder) register(topics ...string) *holder {
+	h.t.Helper()
+	if h.info.Per != lease.PerTopic {
+		topics = []string{lease.Whole}
+	}
+	ok(h.t, h.be.Register(h.t.Context(), h.info, topics))
+	return h
+}
+
+func (h *holder) request(n int) lease.AcquireRequest {
+	return lease.AcquireRequest{Session: h.id, Consumer: h.info, Max: n, Attempt: newID()}
+}
+
+func (h *holder) acquire(n int) []lease.Grant {
+	h.t.Helper()
+	return must[[]lease.Grant](h.t)(h.be.Acquire(h.t.Context(), h.request(n)))
+}
+
+// acquireOne takes the one resource that is free.
+func (h *holder) acquireOne() lease.Grant {
+	h.t.Helper()
+	gs := h.acquire(1)
+	if len(gs) != 1 {
+		h.t.Fatalf("acquired %d leases, want 1", len(gs))
+	}
+	return gs[0]
+}
+
+// takeOver waits until a resource becomes free, and takes it.
+func (h *holder) takeOver() lease.Grant {
+	h.t.Helper()
+	var g []lease.Grant
+	eventually(h.t, "a lease to take over", func() bool {
+		g = h.acquire(1)
+		return len(g) == 1
+	})
+	return g[0]
+}
+
+func (h *holder) release(refs ...lease.Ref) {
+	h.t.Helper()
+	ok(h.t, h.be.Release(h.t.Context(), h.id, h.info.Name, refs))
+}
+
+func (h *holder) tryCommit(p ...lease.Progress) []string {
+	h.t.Helper()
+	return must[[]string](h.t)(h.be.Commit(h.t.Context(), h.id, h.info.Name, p))
+}
+
+// commit stores progress that must not be fenced.
+func (h *holder) commit(p ...lease.Progress) {
+	h.t.Helper()
+	if fenced := h.tryCommit(p...); len(fenced) > 0 {
+		h.t.Fatalf("fenced: %v", fenced)
+	}
+}
+
+func (h *holder) fetch(resource string, from lease.Cursor, limit int) lease.Fetched {
+	h.t.Helper()
+	fs := must[[]lease.Fetched](h.t)(h.be.Fetch(h.t.Context(), lease.FetchRequest{
+		Consumer: h.info, MaxPayload: roomy, Items: []lease.FetchItem{{Resource: resource, From: from, Limit: limit}},
+	}))
+	if len(fs) != 1 || fs[0].Resource != resource {
+		h.t.Fatalf("fetch of %s returned %d items", resource, len(fs))
+	}
+	return fs[0]
+}
+
+func (h *holder) parked() lease.Parked {
+	h.t.Helper()
+	return must[lease.Parked](h.t)(h.be.FetchParked(h.t.Context(), lease.ParkedRequest{
+		Session: h.id, Consumer: h.info, Limit: 1000, MaxPayload: roomy,
+	}))
+}
+
+func (h *holder) survey() lease.Survey {
+	h.t.Helper()
+	s := must[[]lease.Survey](h.t)(h.be.Survey(h.t.Context(), []string{h.info.Name}))
+	if len(s) != 1 || s[0].Consumer != h.info.Name {
+		h.t.Fatalf("survey of %s: %+v", h.info.Name, s)
+	}
+	return s[0]
+}
+
+func (h *holder) deadLetters() []lease.DeadLetterInfo {
+	h.t.Helper()
+	return must[[]lease.DeadLetterInfo](h.t)(h.operator().DeadLetters(h.t.Context(), lease.DeadLetterFilter{Consumer: h.info.Name}))
+}
+
+func (h *holder) operator() lease.Operator { return h.be.(lease.Operator) }
+
+// event returns one with a JSON payload that numbers it.
+func event(topic, key string, n int) lease.Event {
+	return lease.Event{Topic: topic, Key: key, Kind: "order", Payload: fmt.Appendf(nil, `{"n":%d,"key":%q}`, n, key)}
+}
+
+// events returns n of them, numbered from 1, on one topic, with keys in turn.
+func events(topic string, n int, keys ...string) []lease.Event {
+	if len(keys) == 0 {
+		keys = []string{"k"}
+	}
+	out := make([]lease.Event, n)
+	for i := range out {
+		out[i] = event(topic, keys[i%len(keys)], i+1)
+	}
+	return out
+}
+
+func publish(t testing.TB, be lease.Publisher, es ...lease.Event) {
+	t.Helper()
+	ok(t, be.Publish(t.Context(), es))
+}
+
+func ids(ms []lease.Raw) []string {
+	out := make([]string, len(ms))
+	for i, m := range ms {
+		out[i] = m.ID
+	}
+	return out
+}
+
+func parkedIDs(ms []lease.ParkedMessage) []string {
+	out := make([]string, len(ms))
+	for i, m := range ms {
+		out[i] = m.ID
+	}
+	return out
+}
+
+func resources(gs []lease.Grant) []string {
+	out := make([]string, len(gs))
+	for i, g := range gs {
+		out[i] = g.Resource
+	}
+	slices.Sort(out)
+	return out
+}
+
+func refs(gs []lease.Grant) []lease.Ref {
+	out := make([]lease.Ref, len(gs))
+	for i, g := range gs {
+		out[i] = g.Ref
+	}
+	return out
+}
+
+func cmpString(a, b string) int { return strings.Compare(a, b) }
+
+func wantLost(t testing.TB, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, lease.ErrSessionLost) {
+		t.Fatalf("%s: got error %v, want ErrSessionLost", what, err)
+	}
+}

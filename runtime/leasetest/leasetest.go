@@ -1,0 +1,57 @@
+package leasetest
+
+import (
+	"context"
+	"testing"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// Factory makes backends for the suite.
+type Factory struct {
+	// New returns a backend with an empty storage of its own. What it opens is closed
+	// with t.Cleanup.
+	New func(t testing.TB) lease.Backend
+	// Again returns another handle on the storage of be, as another process would have.
+	Again func(t testing.TB, be lease.Backend) lease.Backend
+
+	// Effect writes value through the transaction that handlers of the transaction form
+	// get. Nil when the backend has no transactions.
+	Effect func(ctx context.Context, be lease.Backend, tx any, value string) error
+	// Effects returns what committed transactions wrote, in the order of writing.
+	Effects func(t testing.TB, be lease.Backend) []string
+
+	// PublishLate writes events within a transaction that stays open until commit or
+	// rollback is called. Nil when published events are visible in the order of their ids.
+	PublishLate func(t testing.TB, be lease.Backend, events ...lease.Event) (commit, rollback func())
+}
+
+// check is one test of the suite. It gets a testing.TB so that mutants can be run
+// against it without failing the test that does so.
+type check struct {
+	// name is "Subject/Rule" for rules of the contract, and begins with the ids of the
+	// scenarios for scenarios.
+	name string
+	run  func(t testing.TB, f Factory)
+}
+
+// Run runs the whole suite. Its parts run in parallel, each on a backend of its own.
+func Run(t *testing.T, f Factory) {
+	for _, c := range checks() {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.run(t, f)
+		})
+	}
+}
+
+func checks() []check {
+	var all []check
+	for _, part := range [][]check{
+		sessionChecks, leaseChecks, logChecks, lateChecks, commitChecks, parkedChecks, deadChecks, feedChecks, txChecks, operatorChecks,
+		orderScenarios, retryScenarios, payloadScenarios, ownershipScenarios, faultScenarios, killScenarios, txScenarios,
+	} {
+		all = append(all, part...)
+	}
+	return all
+}

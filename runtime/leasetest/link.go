@@ -1,0 +1,235 @@
+package leasetest
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// link is the connection of one simulated process to a backend. Cut, it swallows
+// requests and replies as a broken network does: callers wait until their context
+// ends or the link is mended.
+type link struct {
+	be lease.Backend
+
+	mu     sync.Mutex
+	mended chan struct{}  // nil while the link is whole
+	lose   map[string]int // replies still to be lost, by operation
+	fail   map[string]bool
+}
+
+var errLink = errors.New("connection reset")
+
+// connect returns a link to be, and the backend to give to the process.
+func connect(be lease.Backend) (*link, lease.Backend) {
+	l := &link{be: be, lose: map[string]int{}, fail: map[string]bool{}}
+	if tr, ok := be.(lease.Transactor); ok {
+		return l, &txLink{l, tr}
+	}
+	return l, l
+}
+
+func (l *link) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mended == nil {
+		l.mended = make(chan struct{})
+	}
+}
+
+func (l *link) mend() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mended != nil {
+		close(l.mended)
+		l.mended = nil
+	}
+}
+
+// loseReplies makes the next n calls of an operation take effect and then fail.
+func (l *link) loseReplies(op string, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lose[op] = n
+}
+
+// left is how many replies are still to be lost.
+func (l *link) left(op string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lose[op]
+}
+
+// refuse makes an operation fail without effect, or ends that.
+func (l *link) refuse(op string, on bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fail[op] = on
+}
+
+func (l *link) before(ctx context.Context, op string) error {
+	for {
+		l.mu.Lock()
+		mended, refused := l.mended, l.fail[op]
+		l.mu.Unlock()
+		if refused {
+			return errLink
+		}
+		if mended == nil {
+			return ctx.Err()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-mended:
+		}
+	}
+}
+
+func (l *link) after(ctx context.Context, op string) error {
+	l.mu.Lock()
+	mended := l.mended
+	lost := l.lose[op] > 0
+	if lost {
+		l.lose[op]--
+	}
+	l.mu.Unlock()
+	if mended != nil { // cut while the reply was under way
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-mended:
+			return errLink
+		}
+	}
+	if lost {
+		return errLink
+	}
+	return nil
+}
+
+func over[T any](ctx context.Context, l *link, op string, f func() (T, error)) (T, error) {
+	var zero T
+	if err := l.before(ctx, op); err != nil {
+		return zero, err
+	}
+	v, err := f()
+	if lerr := l.after(ctx, op); lerr != nil {
+		return zero, lerr
+	}
+	return v, err
+}
+
+func (l *link) run(ctx context.Context, op string, f func() error) error {
+	_, err := over(ctx, l, op, func() (struct{}, error) { return struct{}{}, f() })
+	return err
+}
+
+func (l *link) Publish(ctx context.Context, es []lease.Event) error {
+	return l.run(ctx, "Publish", func() error { return l.be.Publish(ctx, es) })
+}
+
+func (l *link) Check(ctx context.Context) error {
+	return l.run(ctx, "Check", func() error { return l.be.Check(ctx) })
+}
+
+func (l *link) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+	return over(ctx, l, "OpenSession", func() (lease.Session, error) {
+		s, err := l.be.OpenSession(ctx, spec)
+		return &linkSession{l, s}, err
+	})
+}
+
+func (l *link) Register(ctx context.Context, c lease.ConsumerInfo, topics []string) error {
+	return l.run(ctx, "Register", func() error { return l.be.Register(ctx, c, topics) })
+}
+
+func (l *link) Survey(ctx context.Context, consumers []string) ([]lease.Survey, error) {
+	return over(ctx, l, "Survey", func() ([]lease.Survey, error) { return l.be.Survey(ctx, consumers) })
+}
+
+func (l *link) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+	return over(ctx, l, "Acquire", func() ([]lease.Grant, error) { return l.be.Acquire(ctx, req) })
+}
+
+func (l *link) Release(ctx context.Context, session, consumer string, refs []lease.Ref) error {
+	return l.run(ctx, "Release", func() error { return l.be.Release(ctx, session, consumer, refs) })
+}
+
+func (l *link) OpenFeed(ctx context.Context, infos []lease.ConsumerInfo) (lease.Feed, error) {
+	return over(ctx, l, "OpenFeed", func() (lease.Feed, error) {
+		f, err := l.be.OpenFeed(ctx, infos)
+		return &linkFeed{l, f}, err
+	})
+}
+
+func (l *link) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
+	return over(ctx, l, "Fetch", func() ([]lease.Fetched, error) { return l.be.Fetch(ctx, req) })
+}
+
+func (l *link) FetchParked(ctx context.Context, req lease.ParkedRequest) (lease.Parked, error) {
+	return over(ctx, l, "FetchParked", func() (lease.Parked, error) { return l.be.FetchParked(ctx, req) })
+}
+
+func (l *link) Commit(ctx context.Context, session, consumer string, p []lease.Progress) ([]string, error) {
+	return over(ctx, l, "Commit", func() ([]string, error) { return l.be.Commit(ctx, session, consumer, p) })
+}
+
+func (l *link) Maintain(ctx context.Context, infos []lease.ConsumerInfo) (lease.MaintainReport, error) {
+	return over(ctx, l, "Maintain", func() (lease.MaintainReport, error) { return l.be.Maintain(ctx, infos) })
+}
+
+type linkSession struct {
+	l *link
+	s lease.Session
+}
+
+func (s *linkSession) Heartbeat(ctx context.Context) error {
+	return s.l.run(ctx, "Heartbeat", func() error { return s.s.Heartbeat(ctx) })
+}
+
+func (s *linkSession) Close(ctx context.Context) error {
+	return s.l.run(ctx, "Close", func() error { return s.s.Close(ctx) })
+}
+
+type linkFeed struct {
+	l *link
+	f lease.Feed
+}
+
+// Next keeps to the feed's own rule: news whose reply was lost is lost with the feed.
+func (f *linkFeed) Next(ctx context.Context) (lease.News, error) {
+	return over(ctx, f.l, "Next", func() (lease.News, error) { return f.f.Next(ctx) })
+}
+
+func (f *linkFeed) Close() { f.f.Close() }
+
+// txLink is a link to a backend with transactions.
+type txLink struct {
+	*link
+	tr lease.Transactor
+}
+
+func (l *txLink) Begin(ctx context.Context) (lease.Tx, error) {
+	return over(ctx, l.link, "Begin", func() (lease.Tx, error) {
+		tx, err := l.tr.Begin(ctx)
+		return &linkTx{l.link, tx}, err
+	})
+}
+
+type linkTx struct {
+	l  *link
+	tx lease.Tx
+}
+
+func (t *linkTx) Handle() any { return t.tx.Handle() }
+
+func (t *linkTx) Commit(ctx context.Context, session, consumer string, p lease.Progress) error {
+	return t.l.run(ctx, "TxCommit", func() error { return t.tx.Commit(ctx, session, consumer, p) })
+}
+
+// Rollback reaches the backend even over a cut link: a server rolls back when the
+// connection is gone.
+func (t *linkTx) Rollback(ctx context.Context) error { return t.tx.Rollback(ctx) }

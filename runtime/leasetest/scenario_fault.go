@@ -1,0 +1,308 @@
+package leasetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// atWork waits until p has handled something.
+func (p *process) atWork() {
+	p.w.t.Helper()
+	eventually(p.w.t, p.name+" is at work", func() bool {
+		return len(p.w.history(func(c call) bool { return c.proc == p.name && c.err == nil })) > 0
+	})
+}
+
+var faultScenarios = []check{
+	{"T000-04_T003-63_X-15_A_crashed_process_is_taken_over_from_after_the_TTL", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		w.publish(events("x", 20)...)
+		// #6 hangs when the process crashes; #7 to #20 were delivered to it and never started.
+		p := w.start(spec(), func(ctx context.Context, p *process, m lease.Message[payload]) error {
+			if m.Payload.N == 6 {
+				p.crash()
+				return p.hang(ctx)
+			}
+			return nil
+		})
+		eventually(t, "the crash", p.crashed)
+		crashed := time.Now()
+		q := w.start(spec(), fine)
+		w.handled(20)
+		mine := w.history(func(c call) bool { return c.proc == q.name })
+		took := mine[0].began.Sub(crashed)
+		if took > short+2*time.Second {
+			t.Errorf("taken over %v after the crash, want at most TTL %v and a little", took, short)
+		}
+		inOrder(t, w.successes(), byTopic)
+		for _, c := range mine {
+			equal(t, "attempt", c.attempt, 1)
+		}
+		if first := w.history(func(c call) bool { return c.proc == p.name }); mine[0].epoch <= first[0].epoch {
+			t.Fatalf("epoch %d after %d", mine[0].epoch, first[0].epoch)
+		}
+		w.apart()
+	}},
+	{"X-02_T003-21_A_partitioned_handler_is_cancelled_before_the_TTL", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		w.publish(events("x", 3)...)
+		entered := make(chan struct{}, 9)
+		var cut atomic.Bool
+		p := w.start(spec(), func(ctx context.Context, p *process, m lease.Message[payload]) error {
+			if m.Payload.N == 2 {
+				entered <- struct{}{}
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		})
+		<-entered
+		q := w.start(spec(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
+			if !cut.Load() {
+				return errors.New("the lease moved without a reason")
+			}
+			return nil
+		})
+		cut.Store(true)
+		p.link.cut()
+		at := time.Now()
+		w.handled(3)
+		hung := w.history(func(c call) bool { return c.proc == p.name && c.n == 2 })
+		equal(t, "calls that hung", len(hung), 1)
+		if !errors.Is(hung[0].cancelledCause, lease.ErrLost) {
+			t.Fatalf("the cause of the cancellation is %v, want ErrLost", hung[0].cancelledCause)
+		}
+		if after := hung[0].cancelled.Sub(at); after >= short {
+			t.Fatalf("cancelled %v after the partition began, want less than the TTL %v", after, short)
+		}
+		next := w.history(func(c call) bool { return c.proc == q.name })[0]
+		if !next.began.After(hung[0].cancelled) {
+			t.Fatal("the next owner began before the handler was cancelled")
+		}
+		equal(t, "attempt", next.attempt, 1)
+		p.link.mend() // it comes back as a new incarnation
+		eventually(t, "it is a member again", func() bool { return len(w.owners()) == 2 })
+	}},
+	{"T000-24_Loss_is_told_once_for_each_lease", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		for i := range 5 {
+			w.publish(events(fmt.Sprint("t", i), 1)...)
+		}
+		p := w.start(spec(), fine)
+		w.owning(5)
+		w.handled(5)
+		p.link.cut()
+		q := w.start(spec(), fine)
+		w.owning(5)
+		eventually(t, "losses", func() bool { return len(observations[lease.ObservedLoss](p)) >= 5 })
+		p.link.mend()
+		eventually(t, "both are members", func() bool { return len(w.owners()) == 2 })
+		q.stop()
+		w.owning(5)
+		lost := map[string]int{}
+		for _, o := range observations[lease.ObservedLoss](p) {
+			lost[fmt.Sprint(o.Resource, o.Epoch)]++
+			if o.Reason == "" {
+				t.Fatal("a loss without a reason")
+			}
+		}
+		equal(t, "leases lost", len(lost), 5)
+		for l, n := range lost {
+			equal(t, "times that the loss of "+l+" was told", n, 1)
+		}
+	}},
+	{"X-01_X-14_A_zombie_commits_nothing", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		w.publish(events("x", 5)...)
+		entered, wake := make(chan struct{}, 9), make(chan struct{})
+		p := w.start(spec(), func(ctx context.Context, p *process, m lease.Message[payload]) error {
+			if m.Payload.N == 2 {
+				entered <- struct{}{}
+				<-wake // deaf to its context, as a frozen process is
+				return errHandler
+			}
+			return nil
+		})
+		<-entered
+		p.link.cut()
+		w.start(spec(), fine)
+		w.handled(5)
+		w.drained()
+		p.link.mend()
+		close(wake) // its verdict on #2 comes far too late
+		eventually(t, "it is a member again", func() bool { return len(w.owners()) == 2 })
+		w.publish(event("x", "k", 6), event("y", "k", 1))
+		w.handled(7)
+		w.drained()
+		equal(t, "dead letters", len(w.dead()), 0)
+		for _, c := range w.successes() {
+			equal(t, "attempt", c.attempt, 1)
+		}
+		inOrder(t, w.successes(), byTopic)
+	}},
+	{"X-05_Heartbeats_alone_fail", func(t testing.TB, f Factory) {
+		w := busyWorld(t, f, 4)
+		p := w.start(spec(), slowly)
+		w.start(spec(), slowly)
+		w.owning(2, 2)
+		p.link.refuse("Heartbeat", true)
+		eventually(t, "it loses its leases", func() bool { return len(observations[lease.ObservedLoss](p)) >= 2 })
+		p.link.refuse("Heartbeat", false)
+		w.owning(2, 2)
+		w.apart()
+		inOrder(t, w.successes(), byTopic)
+	}},
+	{"X-13_A8_Lost_replies_lose_nothing", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		for i := range 4 {
+			w.publish(events(fmt.Sprint("t", i), 25, "a", "b")...)
+		}
+		h := func(_ context.Context, _ *process, m lease.Message[payload]) error {
+			switch {
+			case m.Payload.N == 7 && m.Attempt < 3:
+				return errHandler
+			case m.Payload.N == 13:
+				return lease.DeadLetter("13")
+			}
+			return nil
+		}
+		ops := []string{"OpenSession", "Register", "Survey", "Acquire", "OpenFeed", "Next", "Fetch", "FetchParked", "Commit", "Heartbeat", "Release", "Close"}
+		var ps []*process
+		for range 2 {
+			p := w.start(spec(), h, lease.WithBatch(5))
+			for _, op := range ops {
+				p.link.loseReplies(op, 2)
+			}
+			ps = append(ps, p)
+		}
+		w.handled(4 * 24)
+		w.drained()
+		eventually(t, "heartbeats were lost", func() bool { return ps[0].link.left("Heartbeat")+ps[1].link.left("Heartbeat") == 0 })
+		for _, op := range []string{"Acquire", "Commit"} {
+			if ps[0].link.left(op)+ps[1].link.left(op) == 4 {
+				t.Fatalf("no reply of %s was lost: the scenario tests nothing", op)
+			}
+		}
+		equal(t, "dead letters", len(w.dead()), 4)
+		for _, d := range w.dead() {
+			equal(t, "reason", d.Reason, "13")
+		}
+		inOrder(t, w.successes(), byKey)
+		w.apart()
+		for _, p := range ps {
+			p.stop()
+		}
+	}},
+	{"T003-17_T003-18_Failed_acquires_and_releases_strand_nothing", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		for i := range 4 {
+			w.publish(events(fmt.Sprint("t", i), 5)...)
+		}
+		p := w.start(spec(), fine)
+		w.handled(20)
+		p.link.refuse("Release", true)
+		q := w.start(spec(), fine)
+		q.link.refuse("Acquire", true)
+		eventually(t, "q is a member", func() bool { return len(w.owners()) == 2 })
+		time.Sleep(100 * time.Millisecond) // both try in vain
+		p.link.refuse("Release", false)
+		q.link.refuse("Acquire", false)
+		w.owning(2, 2)
+		for i := range 4 {
+			w.publish(event(fmt.Sprint("t", i), "k", 6))
+		}
+		w.handled(24)
+		equal(t, "handled twice", twice(w), 0)
+	}},
+	{"T000-20_Stopping_over_a_broken_link_ends_soon_and_loses_nothing", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		w.publish(events("x", 5)...)
+		p := w.start(spec(), fine)
+		w.handled(5)
+		p.link.cut()
+		began := time.Now()
+		p.stop()
+		if took := time.Since(began); took > 3*short {
+			t.Errorf("stopping took %v", took)
+		}
+		w.publish(event("x", "k", 6))
+		w.start(spec(), fine)
+		w.handled(6)
+	}},
+	{"H4_A_handler_that_ignores_its_context_keeps_only_its_own_process_from_the_resource", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		w.publish(append(events("x", 3), events("y", 3)...)...)
+		entered, wake := make(chan struct{}, 9), make(chan struct{})
+		defer close(wake)
+		p := w.start(spec(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
+			if m.Topic == "x" && m.Payload.N == 2 {
+				entered <- struct{}{}
+				<-wake
+			}
+			return nil
+		})
+		<-entered
+		p.link.cut()
+		eventually(t, "it lost its leases", func() bool { return len(observations[lease.ObservedLoss](p)) == 2 })
+		w.start(spec(), fine)
+		w.handled(6)
+		p.link.mend()
+		w.publish(event("x", "k", 4))
+		w.handled(7)
+		for _, c := range w.history(func(c call) bool { return c.topic == "x" && c.n > 2 }) {
+			if c.proc == p.name {
+				t.Fatal("the process handles the resource on which an old handler of its own still runs")
+			}
+		}
+	}},
+}
+
+var killScenarios = []check{
+	{"A_message_that_kills_its_process_becomes_a_dead_letter_and_its_neighbours_survive", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		w.publish(events("x", 20, "a", "b")...)
+		var crashes atomic.Int32
+		killer := func(ctx context.Context, p *process, m lease.Message[payload]) error {
+			if m.Payload.N == 7 {
+				crashes.Add(1)
+				p.crash()
+				return p.hang(ctx)
+			}
+			return nil
+		}
+		p := w.start(spec(), killer)
+		for deadline := time.Now().Add(3 * patience); ; time.Sleep(5 * time.Millisecond) {
+			if p.crashed() {
+				p = w.start(spec(), killer)
+			}
+			if s := w.status(); s.LagTotal == 0 && s.ParkedKeys == 0 && s.DeadLetters == 1 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("after %d crashes: %+v", crashes.Load(), w.status())
+			}
+		}
+		if n := crashes.Load(); n < 2 || n > 6 {
+			t.Errorf("%d crashes, want 2 to 6", n)
+		}
+		w.handled(19)
+		d := w.dead()
+		bad := w.of(7)
+		equal(t, "its dead letter", d[0].MessageID, bad[len(bad)-1].id)
+		seen := numbers(w.successes())
+		slices.Sort(seen)
+		equal(t, "neighbours", len(slices.Compact(seen)), 19)
+		for _, l := range must[[]lease.LeaseStatus](t)(w.operator().Leases(t.Context(), "c", 9)) {
+			if l.Suspicion > int(crashes.Load()) {
+				t.Fatalf("suspicion %d after %d crashes", l.Suspicion, crashes.Load())
+			}
+		}
+	}},
+}

@@ -1,0 +1,192 @@
+package leasetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+var orderScenarios = []check{
+	{"T000-39_T003-45_Messages_of_a_topic_are_handled_once_and_in_order", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		for _, topic := range []string{"a", "b", "c"} {
+			w.publish(events(topic, 60, "x", "y")...)
+		}
+		w.start(spec(), fine, lease.WithBatch(7))
+		w.handled(180)
+		w.publish(event("d", "x", 1)) // a topic that is new while it runs
+		w.handled(181)
+		w.drained()
+		inOrder(t, w.successes(), byTopic)
+		equal(t, "calls", len(w.successes()), 181)
+		for _, c := range w.successes() {
+			equal(t, "attempt", c.attempt, 1)
+		}
+	}},
+	{"T003-46_A_group_has_one_order_over_all_its_topics", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		for n := 1; n <= 60; n++ {
+			w.publish(event(fmt.Sprint("t", n%7), fmt.Sprint(n%3), n), event("noise", "", n))
+		}
+		s := spec()
+		s.Per, s.Topics = lease.PerGroup, []string{"t*"}
+		for range 2 {
+			w.start(s, fine, lease.WithBatch(9))
+		}
+		w.handled(60)
+		w.drained()
+		inOrder(t, w.successes(), func(call) string { return "the group" })
+		equal(t, "calls", len(w.successes()), 60)
+	}},
+	{"X-09_Concurrent_publishers_while_it_is_consumed", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		s := spec()
+		s.Workers = 4
+		w.start(s, fine)
+		var wg sync.WaitGroup
+		for p := range 16 {
+			be := f.Again(t, w.be)
+			wg.Go(func() {
+				for n := 1; n <= 20; n++ {
+					if err := be.Publish(t.Context(), []lease.Event{event(fmt.Sprint("t", n%3), fmt.Sprint(p), n)}); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		w.handled(320)
+		w.drained()
+		inOrder(t, w.successes(), byKey)
+		equal(t, "calls", len(w.successes()), 320)
+	}},
+	{"Workers_never_handle_two_messages_of_a_key_at_once", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		w.publish(events("x", 200, "a", "b", "c", "d", "e")...)
+		var mu sync.Mutex
+		active, most, overlap := map[string]int{}, 0, false
+		s := spec()
+		s.Workers = 4
+		w.start(s, func(ctx context.Context, p *process, m lease.Message[payload]) error {
+			mu.Lock()
+			active[m.Key]++
+			most = max(most, len(active))
+			overlap = overlap || active[m.Key] > 1
+			mu.Unlock()
+			time.Sleep(time.Millisecond)
+			mu.Lock()
+			if active[m.Key]--; active[m.Key] == 0 {
+				delete(active, m.Key)
+			}
+			mu.Unlock()
+			return nil
+		})
+		w.handled(200)
+		mu.Lock()
+		defer mu.Unlock()
+		equal(t, "a key was handled twice at once", overlap, false)
+		if most < 2 || most > 4 {
+			t.Fatalf("%d keys were handled at once, want 2 to 4", most)
+		}
+		inOrder(t, w.successes(), byKey)
+	}},
+	{"T003-50_A_batch_holds_messages_of_one_kind_in_order", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		for n := 1; n <= 50; n++ {
+			e := event("x", "k", n)
+			e.Kind = []string{"one", "one", "two", "one", "two"}[n%5]
+			w.publish(e)
+		}
+		var mu sync.Mutex
+		var got []int
+		var largest int
+		take := func(kind string) lease.Handler {
+			return lease.Batch(kind, func(_ context.Context, ms []lease.Message[payload]) error {
+				mu.Lock()
+				defer mu.Unlock()
+				largest = max(largest, len(ms))
+				for _, m := range ms {
+					if m.Kind != kind {
+						t.Errorf("the handler of %q got a message of kind %q", kind, m.Kind)
+					}
+					got = append(got, m.Payload.N)
+				}
+				return nil
+			})
+		}
+		w.startWith(spec(), func(*process) []lease.Handler { return []lease.Handler{take("one"), take("two")} }, lease.WithBatch(10))
+		eventually(t, "all are handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(got) >= 50 })
+		mu.Lock()
+		defer mu.Unlock()
+		equal(t, "messages", len(got), 50)
+		equal(t, "in order", slices.IsSorted(got), true)
+		if largest < 2 || largest > 10 {
+			t.Fatalf("the largest batch had %d messages, want 2 to 10", largest)
+		}
+	}},
+	{"T003-14_T003-25_X-25_A_stopping_process_finishes_its_call_and_starts_no_other", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		w.publish(events("x", 10)...)
+		entered, leave := make(chan struct{}), make(chan struct{})
+		var late atomic.Int32
+		p := w.start(spec(), func(ctx context.Context, p *process, m lease.Message[payload]) error {
+			if m.Payload.N == 3 {
+				close(entered)
+				<-leave
+				return ctx.Err() // not cancelled: the drain time is not over
+			}
+			if m.Payload.N > 3 {
+				late.Add(1)
+			}
+			return nil
+		})
+		<-entered
+		p.stopIt()
+		q := w.start(spec(), fine)
+		time.Sleep(200 * time.Millisecond) // enough for q to take the lease, were it free
+		equal(t, "calls of the next owner while the handler runs", len(w.history(func(c call) bool { return c.proc == q.name })), 0)
+		close(leave)
+		p.stop()
+		w.handled(10)
+		equal(t, "calls after the stop", int(late.Load()), 0)
+		inOrder(t, w.successes(), byTopic)
+		equal(t, "calls", len(w.history(func(call) bool { return true })), 10)
+		w.apart()
+	}},
+	{"X-16_A_group_takes_a_consumer_once", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		s := spec()
+		s.Handlers = []lease.Handler{lease.One("order", func(context.Context, lease.Message[payload]) error { return nil })}
+		a := must[*lease.Consumer](t)(lease.NewConsumer(be, s))
+		b := must[*lease.Consumer](t)(lease.NewConsumer(be, s))
+		g := lease.NewGroup()
+		ok(t, g.Add(a))
+		if g.Add(b) == nil {
+			t.Fatal("the group took two consumers of one name")
+		}
+	}},
+	{"X-16_Two_subscribers_in_one_process_take_turns", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		w.publish(events("x", 100)...)
+		slow := func(context.Context, *process, lease.Message[payload]) error {
+			time.Sleep(time.Millisecond)
+			return nil
+		}
+		s := spec()
+		s.Per = lease.PerGroup
+		a := w.start(s, slow, lease.WithBatch(5))
+		w.start(s, slow, lease.WithBatch(5))
+		w.handled(30)
+		a.stop()
+		w.handled(100)
+		w.apart()
+		inOrder(t, w.successes(), byTopic)
+		equal(t, "calls", len(w.successes()), 100)
+	}},
+}

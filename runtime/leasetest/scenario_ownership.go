@@ -1,0 +1,231 @@
+package leasetest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// busyWorld publishes n topics and goes on publishing to them until the test ends.
+func busyWorld(t testing.TB, f Factory, topics int) *world {
+	t.Helper()
+	w := newWorld(t, f)
+	for i := range topics {
+		w.publish(event(fmt.Sprintf("t%02d", i), "k", 1))
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for n := 2; ; n++ {
+			for i := range topics {
+				select {
+				case <-stop:
+					return
+				case <-time.After(time.Millisecond):
+				}
+				if err := w.be.Publish(context.Background(), []lease.Event{event(fmt.Sprintf("t%02d", i), "k", n)}); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}()
+	t.Cleanup(func() { close(stop); <-stopped })
+	return w
+}
+
+func slowly(context.Context, *process, lease.Message[payload]) error {
+	time.Sleep(2 * time.Millisecond)
+	return nil
+}
+
+var ownershipScenarios = []check{
+	{"X-21_T003-38_Who_joins_gets_its_fair_share_and_the_minimum_moves", func(t testing.TB, f Factory) {
+		w := busyWorld(t, f, 12)
+		a := w.start(spec(), slowly)
+		w.owning(12)
+		began := time.Now()
+		b := w.start(spec(), slowly)
+		w.owning(6, 6)
+		took := time.Since(began)
+		c := w.start(spec(), slowly)
+		w.owning(4, 4, 4)
+		equal(t, "moved to b", len(observations[lease.ObservedAcquire](b)), 6)
+		equal(t, "moved to c", len(observations[lease.ObservedAcquire](c)), 4)
+		equal(t, "taken by a", len(observations[lease.ObservedAcquire](a)), 12)
+		equal(t, "given by a and b", len(observations[lease.ObservedRelease](a))+len(observations[lease.ObservedRelease](b)), 10)
+		equal(t, "lost", len(observations[lease.ObservedLoss](a))+len(observations[lease.ObservedLoss](b)), 0)
+		if took > 5*time.Second {
+			t.Errorf("the first handover took %v", took)
+		}
+		c.stop()
+		w.owning(6, 6)
+		b.stop()
+		w.owning(12)
+		w.apart()
+		inOrder(t, w.successes(), byTopic)
+		if n, m := len(w.history(func(call) bool { return true })), len(w.successes()); n != m {
+			t.Fatalf("%d of %d calls failed", n-m, n)
+		}
+		equal(t, "handled twice", twice(w), 0)
+	}},
+	{"X-17_A_graceful_stop_hands_over_in_100_ms_uncounted", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		s := spec()
+		s.Per = lease.PerGroup
+		s.TTL = 10 * time.Second // a takeover would take that long
+		w.publish(events("x", 2000)...)
+		best := time.Hour
+		p := w.start(s, slowly, lease.WithBatch(20))
+		for range 5 {
+			next := w.start(s, slowly, lease.WithBatch(20))
+			eventually(t, "the standby is a member", func() bool { return len(w.owners()) == 2 })
+			before := len(w.successes())
+			eventually(t, "the owner is at work", func() bool { return len(w.successes()) > before })
+			stopped := time.Now()
+			p.stop()
+			mine := func(c call) bool { return c.proc == next.name }
+			eventually(t, "the standby is at work", func() bool { return len(w.history(mine)) > 0 })
+			last := stopped
+			for _, c := range w.history(func(c call) bool { return c.proc == p.name }) {
+				last = c.ended
+			}
+			best = min(best, w.history(mine)[0].began.Sub(last))
+			p = next
+		}
+		if best > 100*time.Millisecond {
+			t.Errorf("the best of 5 handovers took %v", best)
+		}
+		for _, c := range w.history(func(call) bool { return true }) {
+			equal(t, "attempt", c.attempt, 1)
+		}
+		equal(t, "handled twice", twice(w), 0)
+		inOrder(t, w.successes(), byTopic)
+	}},
+	{"T000-26_MaxOwned_caps_a_process", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		for i := range 6 {
+			w.publish(events(fmt.Sprint("t", i), 1)...)
+		}
+		a := w.start(spec(), fine, lease.WithMaxOwned(2))
+		w.owning(2)
+		w.start(spec(), fine, lease.WithMaxOwned(3))
+		w.owning(2, 3)
+		a.stop() // T000-28: its place becomes free, but the other has no room
+		w.owning(3)
+	}},
+	{"T000-07_T000-38_T003-33_A_stopped_consumer_leaves_nothing_behind", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		w.publish(events("x", 5)...)
+		p := w.start(spec(), fine)
+		w.handled(5)
+		p.stop()
+		equal(t, "members", len(w.owners()), 0)
+		for _, l := range must[[]lease.LeaseStatus](t)(w.operator().Leases(t.Context(), "c", 9)) {
+			equal(t, "owner of "+l.Resource, l.Session, "")
+			equal(t, "suspicion of "+l.Resource, l.Suspicion, 0)
+			equal(t, "lag of "+l.Resource, l.Lag, 0)
+		}
+		w.publish(event("x", "k", 6))
+		w.start(spec(), fine)
+		w.handled(6)
+		equal(t, "handled twice", twice(w), 0)
+	}},
+	{"T000-32_A_cluster_consumer_runs_on_one_process_and_moves", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		s := lease.Spec{Name: "c", Per: lease.PerCluster, TTL: short}
+		var running, most atomic.Int32
+		var mu sync.Mutex
+		var epochs []int64
+		var by []string
+		run := func(p *process) []lease.Handler {
+			return []lease.Handler{lease.Run(func(ctx context.Context, l lease.Lease) error {
+				if n := running.Add(1); n > most.Load() {
+					most.Store(n)
+				}
+				defer running.Add(-1)
+				mu.Lock()
+				epochs, by = append(epochs, l.Epoch), append(by, p.name)
+				mu.Unlock()
+				<-ctx.Done()
+				return nil
+			})}
+		}
+		last := func() string {
+			mu.Lock()
+			defer mu.Unlock()
+			if len(by) == 0 {
+				return ""
+			}
+			return by[len(by)-1]
+		}
+		procs := map[string]*process{}
+		for range 3 {
+			p := w.startWith(s, run)
+			procs[p.name] = p
+		}
+		eventually(t, "one runs", func() bool { return last() != "" })
+		for range 2 {
+			was := last()
+			procs[was].stop()
+			eventually(t, "another runs", func() bool { return last() != was })
+		}
+		equal(t, "most at once", int(most.Load()), 1)
+		mu.Lock()
+		defer mu.Unlock()
+		for i := range epochs[1:] {
+			if epochs[i+1] <= epochs[i] {
+				t.Fatalf("epochs %v do not rise", epochs)
+			}
+		}
+	}},
+	{"T000-30_An_observer_sees_what_happened", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		es := events("x", 10, "a", "b")
+		es[2].Kind = "mystery"
+		w.publish(es...)
+		p := w.start(spec(), failing(5, 99))
+		w.handled(8)
+		w.drained()
+		p.stop()
+		var handled, parked, dead, skipped int
+		for _, c := range observations[lease.ObservedCommit](p) {
+			handled, parked, dead, skipped = handled+c.Handled, parked+c.Parked, dead+c.Dead, skipped+c.Skipped
+		}
+		equal(t, "handled", handled, 8)
+		equal(t, "dead", dead, 2)
+		equal(t, "skipped", skipped, 0)
+		if parked < 2 {
+			t.Fatalf("parked %d times, want one for each retry", parked)
+		}
+		equal(t, "dead letters", len(observations[lease.ObservedDeadLetter](p)), 2)
+		equal(t, "handler calls", len(observations[lease.ObservedHandle](p)), len(w.history(func(call) bool { return true })))
+		acquired, released := observations[lease.ObservedAcquire](p), observations[lease.ObservedRelease](p)
+		equal(t, "acquired", len(acquired), 1)
+		equal(t, "released", len(released), 1)
+		equal(t, "epoch", acquired[0].Epoch, released[0].Epoch)
+		equal(t, "lost", len(observations[lease.ObservedLoss](p)), 0)
+		sessions := observations[lease.ObservedSession](p)
+		equal(t, "session events", len(sessions), 2)
+		equal(t, "opened first", sessions[0].Open && !sessions[1].Open, true)
+	}},
+}
+
+// twice counts the messages that were handled more than once.
+func twice(w *world) int {
+	seen := map[string]int{}
+	for _, c := range w.successes() {
+		seen[c.id]++
+	}
+	n := 0
+	for _, times := range seen {
+		if times > 1 {
+			n++
+		}
+	}
+	return n
+}

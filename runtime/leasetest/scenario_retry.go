@@ -1,0 +1,267 @@
+package leasetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+var errHandler = errors.New("carrier: 503")
+
+// failing fails message n while attempts are at most upTo.
+func failing(n, upTo int) handler {
+	return func(_ context.Context, _ *process, m lease.Message[payload]) error {
+		if m.Payload.N == n && m.Attempt <= upTo {
+			return errHandler
+		}
+		return nil
+	}
+}
+
+// retried publishes 30 messages of keys a, b, c; #4 of key a fails twice and then succeeds.
+func retried(t testing.TB, f Factory, order lease.Order) *world {
+	t.Helper()
+	w := newWorld(t, f)
+	w.publish(events("x", 30, "a", "b", "c")...)
+	s := spec()
+	s.Retry.Order = order
+	s.Retry.Min, s.Retry.Cap = 50*time.Millisecond, 50*time.Millisecond
+	w.start(s, failing(4, 2))
+	w.handled(30)
+	w.drained()
+	cs := w.of(4)
+	equal(t, "attempts of the failing message", len(cs), 3)
+	for i, c := range cs {
+		equal(t, "attempt", c.attempt, i+1)
+	}
+	equal(t, "calls", len(w.history(func(call) bool { return true })), 32)
+	return w
+}
+
+// before counts the messages that pass keep and were handled before #4 was.
+func (w *world) before4(keep func(call) bool) int {
+	n := 0
+	for _, c := range w.successes() {
+		if c.n == 4 {
+			break
+		}
+		if keep(c) {
+			n++
+		}
+	}
+	return n
+}
+
+var retryScenarios = []check{
+	{"T000-40_Retry_then_succeed_order=key_lets_other_keys_flow", func(t testing.TB, f Factory) {
+		w := retried(t, f, lease.OrderKey)
+		inOrder(t, w.successes(), byKey)
+		equal(t, "other keys handled before it", w.before4(func(c call) bool { return c.key != "a" }), 20)
+	}},
+	{"T000-40_Retry_then_succeed_order=block_holds_the_resource", func(t testing.TB, f Factory) {
+		w := retried(t, f, lease.OrderBlock)
+		inOrder(t, w.successes(), byTopic)
+	}},
+	{"T000-40_Retry_then_succeed_order=none_holds_only_the_message", func(t testing.TB, f Factory) {
+		w := retried(t, f, lease.OrderNone)
+		equal(t, "all others handled before it", w.before4(func(call) bool { return true }), 29)
+	}},
+	{"T000-40_Backoff_and_attempts_survive_a_restart", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		w.publish(events("x", 3)...)
+		const wait = 1500 * time.Millisecond
+		h := func(_ context.Context, _ *process, m lease.Message[payload]) error {
+			if m.Payload.N == 1 && m.Attempt == 1 {
+				return lease.RetryAfter(wait, errHandler)
+			}
+			return nil
+		}
+		p := w.start(spec(), h)
+		eventually(t, "it failed and is parked", func() bool { return w.status().ParkedKeys == 1 && w.status().LagTotal == 0 })
+		p.stop()
+		w.start(spec(), h)
+		w.handled(3)
+		cs := w.of(1)
+		equal(t, "calls", len(cs), 2)
+		equal(t, "attempt", cs[1].attempt, 2)
+		if waited := cs[1].began.Sub(cs[0].ended); waited < wait {
+			t.Fatalf("retried after %v, want %v", waited, wait)
+		}
+		inOrder(t, w.successes(), byKey)
+	}},
+	{"T000-41_T000-43_Dead_letter_after_exactly_Max_attempts_and_on_with_the_next", func(t testing.TB, f Factory) {
+		for _, order := range []lease.Order{lease.OrderKey, lease.OrderBlock, lease.OrderNone} {
+			w := newWorld(t, f)
+			w.publish(events("x", 10)...)
+			s := spec()
+			s.Retry.Order = order
+			w.start(s, failing(4, 99))
+			w.handled(9)
+			w.drained()
+			equal(t, "attempts", len(w.of(4)), 3)
+			d := w.dead()
+			equal(t, "dead letters", len(d), 1)
+			equal(t, "its attempts", d[0].Attempts, 3)
+			if !strings.Contains(d[0].Reason, errHandler.Error()) {
+				t.Fatalf("the reason is %q", d[0].Reason)
+			}
+			if order != lease.OrderNone {
+				inOrder(t, w.successes(), byKey)
+			}
+		}
+	}},
+	{"Panic_and_Goexit_are_failures_of_the_message", func(t testing.TB, f Factory) {
+		for name, fall := range map[string]func(){"boom": func() { panic("boom") }, "Goexit": func() { runtime.Goexit() }} {
+			w := newWorld(t, f)
+			w.publish(events("x", 10, "a", "b")...)
+			w.start(spec(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
+				if m.Payload.N == 4 {
+					fall()
+				}
+				return nil
+			})
+			w.handled(9)
+			w.drained()
+			equal(t, "attempts", len(w.of(4)), 3)
+			d := w.dead()
+			equal(t, "dead letters", len(d), 1)
+			if !strings.Contains(d[0].Reason, name) {
+				t.Fatalf("the reason is %q, want it to name %s", d[0].Reason, name)
+			}
+		}
+	}},
+	{"DeadLetter_gives_up_at_once", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		w.publish(events("x", 3)...)
+		w.start(spec(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
+			if m.Payload.N == 2 {
+				return fmt.Errorf("wrapped: %w", lease.DeadLetter("no such customer"))
+			}
+			return nil
+		})
+		w.handled(2)
+		w.drained()
+		equal(t, "attempts", len(w.of(2)), 1)
+		d := w.dead()
+		equal(t, "dead letters", len(d), 1)
+		if !strings.Contains(d[0].Reason, "no such customer") {
+			t.Fatalf("the reason is %q", d[0].Reason)
+		}
+	}},
+	{"A_failing_batch_isolates_the_culprit", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		w.publish(events("x", 20, "a", "b")...)
+		var mu sync.Mutex
+		done, culprit := map[int]int{}, 0
+		w.startWith(spec(), func(*process) []lease.Handler {
+			return []lease.Handler{lease.Batch("order", func(_ context.Context, ms []lease.Message[payload]) error {
+				mu.Lock()
+				defer mu.Unlock()
+				for _, m := range ms {
+					if m.Payload.N == 7 {
+						if len(ms) == 1 {
+							culprit++
+						}
+						return errHandler
+					}
+				}
+				for _, m := range ms {
+					done[m.Payload.N]++
+				}
+				return nil
+			})}
+		}, lease.WithBatch(10))
+		w.drained()
+		d := w.dead()
+		equal(t, "dead letters", len(d), 1)
+		equal(t, "its attempts", d[0].Attempts, 3)
+		mu.Lock()
+		defer mu.Unlock()
+		equal(t, "calls of the culprit alone", culprit, 3)
+		equal(t, "handled", len(done), 19)
+		for n, times := range done {
+			equal(t, fmt.Sprintf("times that #%d was handled", n), times, 1)
+		}
+	}},
+	{"X-12_Restarts_and_handovers_consume_no_attempts", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		w.publish(events("x", 3)...)
+		s := spec()
+		s.Drain = time.Millisecond
+		var stubborn atomic.Bool
+		stubborn.Store(true)
+		entered := make(chan struct{})
+		h := func(ctx context.Context, p *process, m lease.Message[payload]) error {
+			if m.Payload.N == 2 && stubborn.Load() {
+				entered <- struct{}{}
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}
+		for range 5 { // more than Retry.Max
+			p := w.start(s, h)
+			<-entered
+			p.stop()
+		}
+		for _, c := range w.of(2) {
+			equal(t, "attempt", c.attempt, 1)
+			if !errors.Is(c.cancelledCause, lease.ErrHandover) {
+				t.Fatalf("the cause of the cancellation is %v, want ErrHandover", c.cancelledCause)
+			}
+		}
+		stubborn.Store(false)
+		w.start(s, h)
+		w.handled(3)
+		cs := w.of(2)
+		equal(t, "calls", len(cs), 6)
+		equal(t, "attempt at last", cs[5].attempt, 1)
+		equal(t, "dead letters", len(w.dead()), 0)
+	}},
+	{"Replay_brings_a_dead_letter_back_to_a_running_consumer", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		w.publish(events("x", 5)...)
+		var mended atomic.Bool
+		w.start(spec(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
+			if m.Payload.N%2 == 0 && !mended.Load() {
+				return errHandler
+			}
+			return nil
+		})
+		eventually(t, "two dead letters", func() bool { return len(w.dead()) == 2 })
+		mended.Store(true)
+		equal(t, "replayed", must[int](t)(w.operator().Replay(t.Context(), lease.DeadLetterFilter{Consumer: "c"})), 2)
+		w.handled(5)
+		w.drained()
+		equal(t, "dead letters", len(w.dead()), 0)
+		for _, c := range w.successes() {
+			equal(t, "attempt", c.attempt, 1)
+		}
+	}},
+	{"A_handler_that_runs_too_long_is_reported_once_and_cancelled_if_so_configured", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		w.publish(events("x", 3)...)
+		p := w.start(spec(), func(ctx context.Context, _ *process, m lease.Message[payload]) error {
+			if m.Payload.N == 2 && m.Attempt == 1 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}, lease.WithStuckAfter(50*time.Millisecond, true))
+		w.handled(3)
+		cs := w.of(2)
+		equal(t, "calls", len(cs), 2)
+		equal(t, "attempt", cs[1].attempt, 2)
+		stuck := observations[lease.ObservedStuck](p)
+		equal(t, "reports", len(stuck), 1)
+		equal(t, "its message", stuck[0].ID, cs[0].id)
+	}},
+}

@@ -1,0 +1,177 @@
+package leasetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// effectsWorld is a world whose handlers write an effect for each message.
+func effectsWorld(t testing.TB, f Factory) *world {
+	t.Helper()
+	w := newWorld(t, f)
+	if _, isTransactor := w.be.(lease.Transactor); !isTransactor || f.Effect == nil {
+		t.Skip("the backend has no transactions")
+	}
+	return w
+}
+
+// inTx makes handlers of the transaction form: they write the effect, and then do h.
+func (w *world) inTx(h handler) func(p *process) []lease.Handler {
+	return func(p *process) []lease.Handler {
+		return []lease.Handler{lease.OneTx("order", func(ctx context.Context, tx any, m lease.Message[payload]) error {
+			return p.wrap(func(ctx context.Context, p *process, m lease.Message[payload]) error {
+				if err := w.f.Effect(ctx, w.be, tx, fmt.Sprintf("%s/%s/%d", m.Topic, m.Key, m.Payload.N)); err != nil {
+					return err
+				}
+				return h(ctx, p, m)
+			})(ctx, m)
+		})}
+	}
+}
+
+// effectsAre checks that the effects of messages 1 to n of each topic were written
+// exactly once, but for the missing, in the order of the numbers per key.
+func (w *world) effectsAre(topics []string, n int, missing ...int) {
+	w.t.Helper()
+	seen, last := map[string]bool{}, map[string]int{}
+	for _, e := range w.f.Effects(w.t, w.be) {
+		if seen[e] {
+			w.t.Fatalf("the effect of %s was written twice", e)
+		}
+		seen[e] = true
+		i := len(e) - 1
+		for e[i] != '/' {
+			i--
+		}
+		var num int
+		fmt.Sscan(e[i+1:], &num)
+		if num <= last[e[:i]] {
+			w.t.Fatalf("the effect of #%d of %s was written after that of #%d", num, e[:i], last[e[:i]])
+		}
+		last[e[:i]] = num
+		if slices.Contains(missing, num) {
+			w.t.Fatalf("the effect of %s was written although it failed", e)
+		}
+	}
+	equal(w.t, "effects", len(seen), len(topics)*(n-len(missing)))
+}
+
+var txScenarios = []check{
+	{"T003-56_T003-57_Effects_of_the_transaction_form_happen_exactly_once", func(t testing.TB, f Factory) {
+		w := effectsWorld(t, f)
+		w.publish(events("x", 40, "a", "b", "c")...)
+		w.startWith(spec(), w.inTx(func(_ context.Context, _ *process, m lease.Message[payload]) error {
+			switch {
+			case m.Payload.N == 5 && m.Attempt < 3, m.Payload.N == 9:
+				return errHandler
+			case m.Payload.N == 12:
+				panic("12")
+			case m.Payload.N == 20:
+				return lease.DeadLetter("20")
+			}
+			return nil
+		}), lease.WithBatch(15))
+		w.drained()
+		equal(t, "dead letters", len(w.dead()), 3)
+		w.effectsAre([]string{"x"}, 40, 9, 12, 20)
+	}},
+	{"T003-56_Effects_of_the_batch_transaction_form_happen_exactly_once", func(t testing.TB, f Factory) {
+		w := effectsWorld(t, f)
+		w.publish(events("x", 40, "a", "b", "c")...)
+		w.startWith(spec(), func(*process) []lease.Handler {
+			return []lease.Handler{lease.BatchTx("order", func(ctx context.Context, tx any, ms []lease.Message[payload]) error {
+				for _, m := range ms {
+					if err := f.Effect(ctx, w.be, tx, fmt.Sprintf("%s/%s/%d", m.Topic, m.Key, m.Payload.N)); err != nil {
+						return err
+					}
+					if m.Payload.N == 9 {
+						return errHandler
+					}
+				}
+				return nil
+			})}
+		}, lease.WithBatch(15))
+		w.drained()
+		equal(t, "dead letters", len(w.dead()), 1)
+		w.effectsAre([]string{"x"}, 40, 9)
+	}},
+	{"X-01_X-13_X-14_Effects_survive_crashes_zombies_and_lost_replies_exactly_once", func(t testing.TB, f Factory) {
+		w := effectsWorld(t, f)
+		topics := []string{"t0", "t1", "t2"}
+		for _, topic := range topics {
+			w.publish(events(topic, 40, "a", "b")...)
+		}
+		slow := w.inTx(func(ctx context.Context, p *process, m lease.Message[payload]) error {
+			time.Sleep(time.Millisecond)
+			return nil
+		})
+		// The zombie is cut off in the middle of a transaction and wakes when others are done.
+		entered, wake := make(chan struct{}, 9), make(chan struct{})
+		zombie := w.startWith(spec(), w.inTx(func(_ context.Context, p *process, m lease.Message[payload]) error {
+			if m.Payload.N == 10 {
+				p.link.cut()
+				entered <- struct{}{}
+				<-wake
+			}
+			return nil
+		}), lease.WithBatch(4))
+		<-entered
+		p := w.startWith(spec(), slow, lease.WithBatch(4))
+		for _, op := range []string{"TxCommit", "Begin", "Acquire", "Release"} {
+			p.link.loseReplies(op, 2)
+		}
+		p.atWork()
+		p.crash()
+		q := w.startWith(spec(), slow, lease.WithBatch(4))
+		for _, op := range []string{"TxCommit", "Begin", "Acquire"} {
+			q.link.loseReplies(op, 2)
+		}
+		w.drained()
+		close(wake)
+		zombie.link.mend()
+		eventually(t, "the zombie is back", func() bool { return len(w.owners()) == 2 })
+		equal(t, "lost replies of TxCommit", q.link.left("TxCommit"), 0)
+		for _, topic := range topics {
+			w.publish(event(topic, "a", 41))
+		}
+		w.handled(3 * 41)
+		w.drained()
+		w.effectsAre(topics, 41)
+		equal(t, "dead letters", len(w.dead()), 0)
+	}},
+	{"T003-47_A_transaction_of_a_handler_that_is_told_to_stop_is_rolled_back", func(t testing.TB, f Factory) {
+		w := effectsWorld(t, f)
+		w.publish(events("x", 2)...)
+		s := spec()
+		s.Drain = time.Millisecond
+		entered := make(chan struct{})
+		p := w.startWith(s, w.inTx(func(ctx context.Context, _ *process, m lease.Message[payload]) error {
+			if m.Payload.N == 2 {
+				close(entered)
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}))
+		<-entered
+		p.stop()
+		if n := len(w.f.Effects(t, w.be)); n > 1 {
+			t.Fatalf("%d effects, want at most that of #1", n)
+		}
+		w.startWith(s, w.inTx(fine))
+		w.drained()
+		w.effectsAre([]string{"x"}, 2)
+		for _, c := range w.of(2) {
+			equal(t, "attempt", c.attempt, 1)
+			if c.err != nil && !errors.Is(c.cancelledCause, lease.ErrHandover) {
+				t.Fatalf("cause %v", c.cancelledCause)
+			}
+		}
+	}},
+}

@@ -1,0 +1,344 @@
+package leasetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// world is a backend and the simulated processes that work on it. Each process has
+// its own handle behind its own link.
+type world struct {
+	t    testing.TB
+	f    Factory
+	be   lease.Backend
+	name int // of the process started last
+
+	mu    sync.Mutex
+	calls []call
+}
+
+// call is one handler call, of one message.
+type call struct {
+	proc           string
+	topic, key     string
+	n, attempt     int
+	epoch          int64
+	id             string
+	began, ended   time.Time
+	err            error
+	cancelled      time.Time // when its context was seen to end; zero if not
+	cancelledCause error
+}
+
+// payload is the event that scenarios publish.
+type payload struct {
+	N   int    `json:"n"`
+	Key string `json:"key"`
+}
+
+func newWorld(t testing.TB, f Factory) *world {
+	t.Helper()
+	return &world{t: t, f: f, be: f.New(t)}
+}
+
+func (w *world) publish(es ...lease.Event) {
+	w.t.Helper()
+	publish(w.t, w.be, es...)
+}
+
+// handler is what a simulated process does with a message.
+type handler func(ctx context.Context, p *process, m lease.Message[payload]) error
+
+// process is a simulated process with one consumer.
+type process struct {
+	w      *world
+	name   string
+	link   *link
+	stopIt context.CancelFunc
+	done   chan struct{}
+	dead   chan struct{} // closed when it crashed
+	once   sync.Once
+
+	mu       sync.Mutex
+	observed []lease.Observation
+}
+
+func (p *process) Observe(o lease.Observation) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.observed = append(p.observed, o)
+}
+
+// observations returns those of one type so far.
+func observations[O lease.Observation](p *process) []O {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []O
+	for _, o := range p.observed {
+		if x, ok := o.(O); ok {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// spec is the consumer of most scenarios: per topic, of all topics, with short waits.
+func spec() lease.Spec {
+	return lease.Spec{
+		Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, TTL: short, Drain: 5 * time.Second,
+		Retry: lease.Retry{Max: 3, Min: 5 * time.Millisecond, Cap: 20 * time.Millisecond},
+	}
+}
+
+// start starts a process whose consumer handles every message with h, one by one.
+func (w *world) start(s lease.Spec, h handler, opts ...lease.Option) *process {
+	w.t.Helper()
+	return w.startWith(s, func(p *process) []lease.Handler {
+		return []lease.Handler{lease.One("order", p.wrap(h))}
+	}, opts...)
+}
+
+// startWith is start for other handlers.
+func (w *world) startWith(s lease.Spec, handlers func(p *process) []lease.Handler, opts ...lease.Option) *process {
+	w.t.Helper()
+	w.mu.Lock()
+	w.name++
+	p := &process{w: w, name: fmt.Sprintf("p%d", w.name), done: make(chan struct{}), dead: make(chan struct{})}
+	w.mu.Unlock()
+	l, be := connect(w.f.Again(w.t, w.be))
+	p.link = l
+	s.Handlers = handlers(p)
+	quiet := lease.WithLogger(slog.New(slog.DiscardHandler))
+	c, err := lease.NewConsumer(be, s, append([]lease.Option{quiet, lease.WithObserver(p)}, opts...)...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p.stopIt = cancel
+	go func() {
+		defer close(p.done)
+		if err := c.Run(ctx); err != nil {
+			w.t.Errorf("%s: %v", p.name, err)
+		}
+	}()
+	w.t.Cleanup(p.end)
+	return p
+}
+
+// end stops the process whatever state it is in.
+func (p *process) end() {
+	p.stopIt()
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		p.w.t.Errorf("%s did not stop within %v", p.name, patience)
+	}
+}
+
+// stop stops it as SIGTERM does, and waits until it has ended.
+func (p *process) stop() {
+	p.w.t.Helper()
+	p.stopIt()
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		p.w.t.Fatalf("%s did not stop within %v", p.name, patience)
+	}
+}
+
+// crash makes it unable to do anything from now on: handlers stand still, the link is
+// cut. What is left of it in this test ends with the test.
+func (p *process) crash() {
+	p.once.Do(func() {
+		p.link.cut()
+		close(p.dead)
+	})
+}
+
+func (p *process) crashed() bool {
+	select {
+	case <-p.dead:
+		return true
+	default:
+		return false
+	}
+}
+
+// hang is what a handler of a crashed process does: nothing more.
+func (p *process) hang(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// wrap records the calls of h.
+func (p *process) wrap(h handler) func(context.Context, lease.Message[payload]) error {
+	return func(ctx context.Context, m lease.Message[payload]) (err error) {
+		c := call{proc: p.name, topic: m.Topic, key: m.Key, n: m.Payload.N, attempt: m.Attempt, epoch: m.Epoch, id: m.ID, began: time.Now()}
+		stop := context.AfterFunc(ctx, func() {
+			p.w.mu.Lock()
+			defer p.w.mu.Unlock()
+			c.cancelled, c.cancelledCause = time.Now(), context.Cause(ctx)
+		})
+		defer func() {
+			stop()
+			p.w.mu.Lock()
+			defer p.w.mu.Unlock()
+			c.ended, c.err = time.Now(), err
+			p.w.calls = append(p.w.calls, c)
+		}()
+		if p.crashed() {
+			return p.hang(ctx)
+		}
+		err = errors.New("the handler did not return") // a panic leaves it
+		return h(ctx, p, m)
+	}
+}
+
+// fine handles everything.
+func fine(context.Context, *process, lease.Message[payload]) error { return nil }
+
+// history returns the calls so far that pass keep, in the order in which they ended.
+func (w *world) history(keep func(call) bool) []call {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []call
+	for _, c := range w.calls {
+		if keep(c) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// successes returns the calls that returned nil.
+func (w *world) successes() []call { return w.history(func(c call) bool { return c.err == nil }) }
+
+// of returns all calls of message n.
+func (w *world) of(n int) []call { return w.history(func(c call) bool { return c.n == n }) }
+
+func numbers(cs []call) []int {
+	out := make([]int, len(cs))
+	for i, c := range cs {
+		out[i] = c.n
+	}
+	return out
+}
+
+// handled waits until so many messages were handled.
+func (w *world) handled(n int) {
+	w.t.Helper()
+	eventually(w.t, fmt.Sprintf("%d messages handled", n), func() bool {
+		seen := map[string]bool{}
+		for _, c := range w.successes() {
+			seen[c.id] = true
+		}
+		return len(seen) >= n
+	})
+}
+
+func (w *world) operator() lease.Operator { return w.be.(lease.Operator) }
+
+func (w *world) status() lease.ConsumerStatus {
+	w.t.Helper()
+	for _, s := range must[[]lease.ConsumerStatus](w.t)(w.operator().Status(w.t.Context())) {
+		if s.Consumer == "c" {
+			return s
+		}
+	}
+	return lease.ConsumerStatus{LagTotal: -1}
+}
+
+// drained waits until nothing is left to do.
+func (w *world) drained() {
+	w.t.Helper()
+	eventually(w.t, "the log is drained", func() bool {
+		s := w.status()
+		return s.LagTotal == 0 && s.ParkedKeys == 0
+	})
+}
+
+func (w *world) dead() []lease.DeadLetterInfo {
+	w.t.Helper()
+	return must[[]lease.DeadLetterInfo](w.t)(w.operator().DeadLetters(w.t.Context(), lease.DeadLetterFilter{Consumer: "c"}))
+}
+
+// owners returns how many resources each live session owns, by session.
+func (w *world) owners() map[string]int {
+	w.t.Helper()
+	out := map[string]int{}
+	for _, m := range must[[]lease.Survey](w.t)(w.be.Survey(w.t.Context(), []string{"c"}))[0].Members {
+		out[m.Session] = m.Owned
+	}
+	return out
+}
+
+// owning waits until the live members own so many each, in any order.
+func (w *world) owning(want ...int) {
+	w.t.Helper()
+	slices.Sort(want)
+	var got []int
+	defer func() {
+		if w.t.Failed() {
+			w.t.Logf("owned at last: %v", got)
+		}
+	}()
+	eventually(w.t, fmt.Sprintf("members own %v", want), func() bool {
+		got = got[:0]
+		for _, n := range w.owners() {
+			got = append(got, n)
+		}
+		slices.Sort(got)
+		return slices.Equal(got, want)
+	})
+}
+
+// apart checks that no two calls of one topic by different processes overlapped,
+// counting a call until its context ended: after that it knows that it lost.
+func (w *world) apart() {
+	w.t.Helper()
+	all := w.history(func(call) bool { return true })
+	slices.SortFunc(all, func(a, b call) int { return a.began.Compare(b.began) })
+	until := map[string]call{}
+	for _, c := range all {
+		end := c.ended
+		if !c.cancelled.IsZero() && c.cancelled.Before(end) {
+			end = c.cancelled
+		}
+		if last, ok := until[c.topic]; ok && last.proc != c.proc && c.began.Before(last.ended) {
+			w.t.Fatalf("topic %s: %s handled #%d while %s still handled #%d", c.topic, c.proc, c.n, last.proc, last.n)
+		}
+		c.ended = end
+		if last, ok := until[c.topic]; !ok || end.After(last.ended) {
+			until[c.topic] = c
+		}
+	}
+}
+
+// inOrder checks that first successes come in the order of numbers, per group of calls.
+func inOrder(t testing.TB, cs []call, group func(call) string) {
+	t.Helper()
+	last := map[string]int{}
+	seen := map[string]bool{}
+	for _, c := range cs {
+		if seen[c.id] {
+			continue
+		}
+		seen[c.id] = true
+		if g := group(c); c.n <= last[g] {
+			t.Fatalf("%s: #%d was handled after #%d", g, c.n, last[g])
+		} else {
+			last[g] = c.n
+		}
+	}
+}
+
+func byTopic(c call) string { return c.topic }
+func byKey(c call) string   { return c.topic + "/" + c.key }

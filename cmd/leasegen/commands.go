@@ -34,14 +34,14 @@ type command struct {
 }
 
 func commands() []command {
-	return []command{
+	return slices.Concat([]command{
 		generateCommand("generate", "write the generated files; what leasegen does without a command", mode{}),
 		generateCommand("check", "exit 1 if a generated file is out of date; write nothing", mode{check: true}),
 		generateCommand("diff", "print what would change; write nothing", mode{diff: true}),
 		{name: "explain", usage: "explain [directive or code]", short: "explain an annotation or a code such as LG0104", run: explain},
 		{name: "version", usage: "version", short: "print the version", run: version},
 		{name: "help", usage: "help [command]", short: "print this, or the flags of a command", run: help},
-	}
+	}, operatorCommands())
 }
 
 func lookup(name string) (command, bool) {

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// mostCounted bounds what a dry run reads to count its dead letters.
+const mostCounted = 100_000
+
+func dlqCommand() command {
+	const usage = "dlq list|show|replay|purge [flags] consumer"
+	return command{
+		name: "dlq", usage: usage, short: "list, show, replay and purge dead letters",
+		run: func(ctx context.Context, e *env, args []string) int {
+			var (
+				db database
+				q  = dlq{now: time.Now()}
+			)
+			fs := flag.NewFlagSet("dlq", flag.ContinueOnError)
+			db.flags(fs)
+			fs.Func("id", "only these dead letters; ids with commas between, may be repeated", func(v string) error {
+				q.filter.IDs = append(q.filter.IDs, strings.Split(v, ",")...)
+				return nil
+			})
+			fs.StringVar(&q.filter.Topic, "topic", "", "only those of topics that match; * is any run of characters")
+			fs.StringVar(&q.filter.Key, "key", "", "only those of this key")
+			fs.StringVar(&q.filter.Reason, "reason", "", "only those whose reason matches; * is any run of characters")
+			fs.IntVar(&q.filter.Limit, "limit", 0, "at most so many, the oldest first (default: list 100, else all)")
+			fs.StringVar(&q.format, "format", "text", "text or json, of list and show")
+			fs.BoolVar(&q.yes, "yes", false, "do it: without -yes, replay and purge only say what they would do")
+			return operate(e, fs, usage, args, func(rest []string) error {
+				if err := q.arguments(rest); err != nil {
+					return err
+				}
+				return db.withOperator(ctx, e, func(op lease.Operator) error { return q.do(ctx, e.Stdout, op) })
+			})
+		},
+	}
+}
+
+// dlq is what leasegen dlq was asked for.
+type dlq struct {
+	verb   string
+	filter lease.DeadLetterFilter
+	format string
+	yes    bool
+	now    time.Time
+}
+
+func (q *dlq) arguments(rest []string) error {
+	verbs := []string{"list", "show", "replay", "purge"}
+	switch {
+	case len(rest) == 0:
+		return usagef("say what to do: %s", strings.Join(verbs, ", "))
+	case !slices.Contains(verbs, rest[0]):
+		return usagef("%q is unknown; known: %s", rest[0], strings.Join(verbs, ", "))
+	case len(rest) == 1:
+		return usagef("%s needs the name of a consumer", rest[0])
+	case len(rest) > 2:
+		return usagef("one consumer at a time, not %q", rest[1:])
+	case q.filter.Limit < 0:
+		return usagef("-limit %d is below 0", q.filter.Limit)
+	case q.format != "text" && q.format != "json":
+		return usagef("-format %q is unknown; known: text, json", q.format)
+	}
+	q.verb, q.filter.Consumer = rest[0], rest[1]
+	switch {
+	case slices.Contains(q.filter.IDs, ""):
+		return usagef("-id has an empty id")
+	case q.verb == "show" && len(q.filter.IDs) != 1:
+		return usagef("show needs one id: leasegen dlq show %s -id ID", q.filter.Consumer)
+	case q.yes && q.verb != "replay" && q.verb != "purge":
+		return usagef("-yes goes with replay and purge only")
+	}
+	return nil
+}
+
+func (q *dlq) do(ctx context.Context, w io.Writer, op lease.Operator) error {
+	c, err := known(ctx, op, q.filter.Consumer)
+	if err != nil {
+		return err
+	}
+	switch q.verb {
+	case "list":
+		return q.list(ctx, w, op, c)
+	case "show":
+		return q.show(ctx, w, op)
+	case "replay":
+		return q.change(ctx, w, op, c, "replay", "replayed", op.Replay)
+	}
+	return q.change(ctx, w, op, c, "purge", "purged", op.Purge)
+}
+
+func (q *dlq) list(ctx context.Context, w io.Writer, op lease.Operator, c lease.ConsumerStatus) error {
+	f := q.filter
+	if f.Limit == 0 {
+		f.Limit = 100
+	}
+	limit := f.Limit
+	f.Limit++ // to see whether there are more
+	letters, err := op.DeadLetters(ctx, f)
+	if err != nil {
+		return err
+	}
+	more := len(letters) > limit
+	letters = letters[:min(limit, len(letters))]
+	if q.format == "json" {
+		out := make([]letterJSON, len(letters))
+		for i, l := range letters {
+			out[i] = jsonOf(l, false)
+		}
+		return printJSON(w, map[string]any{"dead_letters": out, "more": more})
+	}
+	if len(letters) == 0 {
+		_, err := fmt.Fprintf(w, "%s\n", none(c))
+		return err
+	}
+	t := newTable("id", "topic", "key", ">attempts", "first failed", "reason")
+	for _, l := range letters {
+		t.add(l.ID, printable(l.Topic, 60), printable(l.Key, 40), number(l.Attempts), moment(l.FirstFailed, q.now), printable(l.Reason, 100))
+	}
+	if err := t.print(w); err != nil {
+		return err
+	}
+	if more {
+		_, err = fmt.Fprintln(w, "there are more; -limit n shows n")
+	}
+	return err
+}
+
+func none(c lease.ConsumerStatus) string {
+	if c.DeadLetters == 0 {
+		return c.Consumer + " has no dead letters"
+	}
+	return fmt.Sprintf("none of the %s dead letters of %s match", number(c.DeadLetters), c.Consumer)
+}
+
+// letterJSON is a dead letter in -format json. Fields are only ever added.
+type letterJSON struct {
+	ID          string            `json:"id"`
+	Consumer    string            `json:"consumer"`
+	Resource    string            `json:"resource"`
+	MessageID   string            `json:"message_id"`
+	Topic       string            `json:"topic"`
+	Key         string            `json:"key"`
+	Kind        string            `json:"kind"`
+	Size        int               `json:"size"`
+	Headers     map[string]string `json:"headers,omitempty"`
+	PublishedAt time.Time         `json:"published_at"`
+	FirstFailed time.Time         `json:"first_failed"`
+	DeadAt      time.Time         `json:"dead_at"`
+	Attempts    int               `json:"attempts"`
+	Reason      string            `json:"reason"`
+	Payload     []byte            `json:"payload_base64,omitempty"`
+}
+
+func jsonOf(l lease.DeadLetterInfo, payload bool) letterJSON {
+	j := letterJSON{
+		ID: l.ID, Consumer: l.Consumer, Resource: l.Resource, MessageID: l.MessageID, Topic: l.Topic, Key: l.Key, Kind: l.Kind,
+		Size: l.Size, Headers: l.Headers, PublishedAt: l.PublishedAt, FirstFailed: l.FirstFailed, DeadAt: l.DeadAt,
+		Attempts: l.Attempts, Reason: l.Reason,
+	}
+	if payload {
+		j.Payload = l.Payload
+	}
+	return j
+}
+
+// show prints one dead letter, and its payload as it is, but for bytes that could
+// steer a terminal.
+func (q *dlq) show(ctx context.Context, w io.Writer, op lease.Operator) error {
+	letters, err := op.DeadLetters(ctx, q.filter)
+	if err != nil {
+		return err
+	}
+	if len(letters) == 0 {
+		return usagef("%s has no dead letter %s: see leasegen dlq list %[1]s", q.filter.Consumer, q.filter.IDs[0])
+	}
+	l := letters[0]
+	if q.format == "json" {
+		return printJSON(w, jsonOf(l, true))
+	}
+	line := func(name, value string) { fmt.Fprintf(w, "%-14s%s\n", name, value) }
+	line("id", l.ID)
+	line("message", l.MessageID)
+	line("topic", printable(l.Topic, 500))
+	line("key", printable(l.Key, 500))
+	line("kind", printable(l.Kind, 500))
+	line("published", l.PublishedAt.Local().Format(time.RFC3339))
+	line("first failed", l.FirstFailed.Local().Format(time.RFC3339))
+	line("dead since", l.DeadAt.Local().Format(time.RFC3339))
+	line("attempts", number(l.Attempts))
+	line("reason", printable(l.Reason, 2000))
+	for _, name := range slices.Sorted(maps.Keys(l.Headers)) {
+		line("header", printable(name, 200)+": "+printable(l.Headers[name], 1000))
+	}
+	line("payload", number(l.Size)+" bytes")
+	fmt.Fprintln(w)
+	text := strings.Split(string(l.Payload), "\n")
+	for i := range text {
+		text[i] = printable(text[i], len(text[i]))
+	}
+	_, err = fmt.Fprintln(w, strings.Join(text, "\n"))
+	return err
+}
+
+// change replays or purges: first it only says how many.
+func (q *dlq) change(ctx context.Context, w io.Writer, op lease.Operator, c lease.ConsumerStatus, verb, done string, do func(context.Context, lease.DeadLetterFilter) (int, error)) error {
+	if q.format != "text" {
+		return usagef("-format goes with list and show only")
+	}
+	if q.yes {
+		n, err := do(ctx, q.filter)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(w, "%s %s of %s dead letters of %s\n", done, number(n), number(max(c.DeadLetters, n)), c.Consumer)
+		return err
+	}
+	f, over := q.filter, ""
+	if f.Limit == 0 || f.Limit > mostCounted {
+		f.Limit = mostCounted + 1
+	}
+	letters, err := op.DeadLetters(ctx, f)
+	if err != nil {
+		return err
+	}
+	n := len(letters)
+	if n > mostCounted {
+		n, over = mostCounted, "more than "
+	}
+	if n == 0 {
+		_, err = fmt.Fprintf(w, "nothing to %s: %s\n", verb, none(c))
+		return err
+	}
+	_, err = fmt.Fprintf(w, "would %s %s%s of %s dead letters of %s; run again with -yes\n", verb, over, number(n), number(c.DeadLetters), c.Consumer)
+	return err
+}

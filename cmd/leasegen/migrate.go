@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+func migrateCommand() command {
+	const usage = "migrate [flags]"
+	return command{
+		name: "migrate", usage: usage, short: "create or upgrade the tables, or print the SQL that does",
+		run: func(ctx context.Context, e *env, args []string) int {
+			var (
+				db     database
+				print  bool
+				grants string
+			)
+			fs := flag.NewFlagSet("migrate", flag.ContinueOnError)
+			db.flags(fs)
+			fs.BoolVar(&print, "print", false, "print the SQL of the whole schema instead of running it; connects to nothing")
+			fs.StringVar(&grants, "grants", "", "print the SQL that gives an application's `role` what it needs; connects to nothing")
+			return operate(e, fs, usage, args, func(rest []string) error {
+				if len(rest) > 0 {
+					return usagef("unexpected argument %q", rest[0])
+				}
+				if !print && grants == "" {
+					return db.migrate(ctx, e)
+				}
+				if err := db.valid(); err != nil {
+					return err
+				}
+				schema := leasepg.WithSchema(db.schema)
+				if print {
+					fmt.Fprint(e.Stdout, leasepg.Migrations(schema))
+				}
+				if grants != "" {
+					fmt.Fprint(e.Stdout, leasepg.Grants(grants, schema))
+				}
+				return nil
+			})
+		},
+	}
+}
+
+// migrate brings the database's schema to the version of this program.
+func (d *database) migrate(ctx context.Context, e *env) error {
+	pool, err := d.connect(ctx, e)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	applied, err := leasepg.Migrate(ctx, pool, leasepg.WithSchema(d.schema))
+	for _, name := range applied {
+		fmt.Fprintf(e.Stdout, "applied %s\n", name)
+	}
+	if err != nil {
+		return err
+	}
+	c := pool.Config().ConnConfig
+	where := fmt.Sprintf("schema %s of database %s on %s:%d", d.schema, c.Database, c.Host, c.Port)
+	if len(applied) == 0 {
+		_, err = fmt.Fprintf(e.Stdout, "%s is up to date\n", where)
+		return err
+	}
+	_, err = fmt.Fprintf(e.Stdout, "%s is ready; leasegen migrate -grants ROLE prints what an application's role needs\n", where)
+	return err
+}

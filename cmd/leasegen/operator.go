@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+// operatorCommands are the commands that look at a database and mend it.
+func operatorCommands() []command {
+	return []command{migrateCommand(), statusCommand(), dlqCommand()}
+}
+
+// database is where an operator command works.
+type database struct {
+	dsn, schema string
+}
+
+func (d *database) flags(fs *flag.FlagSet) {
+	fs.StringVar(&d.dsn, "dsn", "", "database; default $LEASEGEN_DSN, $DATABASE_URL or the PG* variables")
+	fs.StringVar(&d.schema, "schema", "leasegen", "schema of the tables")
+}
+
+// schemaName is what the runtime allows.
+var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
+
+// valid checks what can be checked before connecting.
+func (d *database) valid() error {
+	if !schemaName.MatchString(d.schema) {
+		return usagef("-schema %q: use lower-case letters, digits and underscores, at most 63, not beginning with a digit", d.schema)
+	}
+	return nil
+}
+
+// connect opens the database. The caller closes the pool.
+func (d *database) connect(ctx context.Context, e *env) (*pgxpool.Pool, error) {
+	if err := d.valid(); err != nil {
+		return nil, err
+	}
+	dsn, from := d.dsn, "-dsn"
+	for _, name := range []string{"LEASEGEN_DSN", "DATABASE_URL"} {
+		if dsn == "" {
+			dsn, from = e.Getenv(name), "$"+name
+		}
+	}
+	if dsn == "" {
+		from = "the PG* variables"
+		if !slices.ContainsFunc([]string{"PGHOST", "PGHOSTADDR", "PGDATABASE", "PGSERVICE"}, func(v string) bool { return e.Getenv(v) != "" }) {
+			return nil, errors.New("no database named: give -dsn, or set LEASEGEN_DSN, DATABASE_URL or PGHOST")
+		}
+	}
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		// The driver's error may quote the DSN; its cause does not.
+		cause := errors.Unwrap(err)
+		if cause == nil {
+			cause = errors.New("want postgres://user@host:port/database or key=value words")
+		}
+		return nil, fmt.Errorf("%s is not a usable DSN: %s", from, redact(cause.Error(), dsn))
+	}
+	if cfg.ConnConfig.ConnectTimeout == 0 {
+		cfg.ConnConfig.ConnectTimeout = 10 * time.Second
+	}
+	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
+		cfg.ConnConfig.RuntimeParams["application_name"] = "leasegen"
+	}
+	cfg.MaxConns = 2
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, errors.New(redact(oneLine(err), cfg.ConnConfig.Password))
+	}
+	return pool, nil
+}
+
+// redact makes sure that a secret given by the caller is not in a text.
+func redact(text, secret string) string {
+	if secret == "" {
+		return text
+	}
+	return strings.ReplaceAll(text, secret, "xxxxx")
+}
+
+func oneLine(err error) string {
+	return strings.Join(strings.Fields(err.Error()), " ")
+}
+
+// withOperator runs do on the database.
+func (d *database) withOperator(ctx context.Context, e *env, do func(lease.Operator) error) error {
+	pool, err := d.connect(ctx, e)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return do(leasepg.New(pool, leasepg.WithSchema(d.schema)))
+}
+
+// usageError is a mistake in what the user asked for, not of the database.
+type usageError struct{ text string }
+
+func (e usageError) Error() string { return e.text }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Sprintf(format, args...)} }
+
+// parse reads flags that may stand before, between and behind the other arguments,
+// which it returns.
+func parse(fs *flag.FlagSet, args []string) (rest []string, err error) {
+	for {
+		if err := fs.Parse(args); err != nil {
+			return nil, err
+		}
+		if fs.NArg() == 0 {
+			return rest, nil
+		}
+		rest, args = append(rest, fs.Arg(0)), fs.Args()[1:]
+	}
+}
+
+// operate parses args, runs do and turns its error into an exit code.
+func operate(e *env, fs *flag.FlagSet, usage string, args []string, do func(rest []string) error) int {
+	fs.SetOutput(e.Stderr)
+	fs.Usage = func() {
+		fmt.Fprintf(e.Stderr, "usage: leasegen %s\n", usage)
+		fs.PrintDefaults()
+	}
+	rest, err := parse(fs, args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case err != nil:
+		return exitError // the flag package has said why
+	}
+	if err := do(rest); err != nil {
+		fmt.Fprintf(e.Stderr, "leasegen %s: %s\n", fs.Name(), printable(oneLine(err), 2000))
+		return exitError
+	}
+	return exitOK
+}
+
+// known returns the status of a consumer, or an error that names those there are.
+func known(ctx context.Context, op lease.Operator, consumer string) (lease.ConsumerStatus, error) {
+	all, err := op.Status(ctx)
+	if err != nil {
+		return lease.ConsumerStatus{}, err
+	}
+	var names []string
+	for _, s := range all {
+		if s.Consumer == consumer {
+			return s, nil
+		}
+		names = append(names, s.Consumer)
+	}
+	if len(names) == 0 {
+		return lease.ConsumerStatus{}, usagef("there is no consumer %q: none has run on this database yet", consumer)
+	}
+	return lease.ConsumerStatus{}, usagef("there is no consumer %q; known: %s", consumer, strings.Join(names, ", "))
+}

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+func statusCommand() command {
+	const usage = "status [flags] [consumer]"
+	return command{
+		name: "status", usage: usage, short: "show who owns what, and how far behind it is",
+		run: func(ctx context.Context, e *env, args []string) int {
+			var (
+				db database
+				s  status
+			)
+			fs := flag.NewFlagSet("status", flag.ContinueOnError)
+			db.flags(fs)
+			fs.BoolVar(&s.members, "members", false, "list the live sessions of the consumer")
+			fs.BoolVar(&s.leases, "leases", false, "list the leases of the consumer, the furthest behind first")
+			fs.IntVar(&s.limit, "limit", 50, "how many leases to list")
+			fs.StringVar(&s.format, "format", "text", "text or json")
+			return operate(e, fs, usage, args, func(rest []string) error {
+				if err := s.arguments(rest); err != nil {
+					return err
+				}
+				return db.withOperator(ctx, e, func(op lease.Operator) error { return s.show(ctx, e.Stdout, op) })
+			})
+		},
+	}
+}
+
+// status is what leasegen status was asked for.
+type status struct {
+	consumer        string // "" for all
+	members, leases bool
+	limit           int
+	format          string
+}
+
+func (s *status) arguments(rest []string) error {
+	switch {
+	case len(rest) > 1:
+		return usagef("one consumer at a time, not %q", rest)
+	case len(rest) == 0 && (s.members || s.leases):
+		return usagef("-members and -leases need the name of a consumer")
+	case s.limit < 1:
+		return usagef("-limit %d is below 1", s.limit)
+	case s.format != "text" && s.format != "json":
+		return usagef("-format %q is unknown; known: text, json", s.format)
+	}
+	if len(rest) == 1 {
+		s.consumer = rest[0]
+	}
+	return nil
+}
+
+// consumerJSON, memberJSON and leaseJSON are the output of -format json. Fields are
+// only ever added. Durations are in seconds.
+type consumerJSON struct {
+	Consumer    string       `json:"consumer"`
+	Per         string       `json:"per"`
+	Resources   int          `json:"resources"`
+	Members     int          `json:"members"`
+	Unowned     int          `json:"unowned"`
+	LagMax      int64        `json:"lag_max"`
+	LagTotal    int64        `json:"lag_total"`
+	ParkedKeys  int          `json:"parked_keys"`
+	DeadLetters int          `json:"dead_letters"`
+	Sessions    []memberJSON `json:"sessions,omitempty"`
+	Leases      []leaseJSON  `json:"leases,omitempty"`
+}
+
+type memberJSON struct {
+	Session   string  `json:"session"`
+	Host      string  `json:"host"`
+	PID       int     `json:"pid"`
+	Since     float64 `json:"since"`
+	SinceBeat float64 `json:"since_heartbeat"`
+	TTLLeft   float64 `json:"ttl_remaining"`
+	Owned     int     `json:"owned"`
+	FairShare int     `json:"fair_share"`
+}
+
+type leaseJSON struct {
+	Resource  string  `json:"resource"`
+	Session   string  `json:"session"`
+	Epoch     int64   `json:"epoch"`
+	Since     float64 `json:"since"`
+	Lag       int64   `json:"lag"`
+	Parked    int     `json:"parked"`
+	Suspicion int     `json:"suspicion"`
+}
+
+// show reads what was asked for and prints it.
+func (s *status) show(ctx context.Context, w io.Writer, op lease.Operator) error {
+	var consumers []lease.ConsumerStatus
+	var err error
+	if s.consumer == "" {
+		consumers, err = op.Status(ctx)
+	} else {
+		var one lease.ConsumerStatus
+		one, err = known(ctx, op, s.consumer)
+		consumers = []lease.ConsumerStatus{one}
+	}
+	if err != nil {
+		return err
+	}
+	var members []lease.MemberStatus
+	var leases []lease.LeaseStatus
+	if s.members || s.leases {
+		if members, err = op.Members(ctx, s.consumer); err != nil {
+			return err
+		}
+	}
+	if s.leases {
+		if leases, err = op.Leases(ctx, s.consumer, s.limit); err != nil {
+			return err
+		}
+	}
+	if s.format == "json" {
+		return s.json(w, consumers, members, leases)
+	}
+	switch {
+	case len(consumers) == 0:
+		_, err = fmt.Fprintln(w, "no consumer has run on this database yet")
+	case s.members && s.leases:
+		if err = membersTable(members).print(w); err == nil {
+			fmt.Fprintln(w)
+			err = s.printLeases(w, consumers[0], members, leases)
+		}
+	case s.members:
+		err = membersTable(members).print(w)
+	case s.leases:
+		err = s.printLeases(w, consumers[0], members, leases)
+	default:
+		err = consumersTable(consumers).print(w)
+	}
+	return err
+}
+
+func consumersTable(consumers []lease.ConsumerStatus) *table {
+	t := newTable("consumer", "per", ">resources", ">members", ">unowned", ">lag(max)", ">parked keys", ">dead letters")
+	for _, c := range consumers {
+		t.add(printable(c.Consumer, 63), c.Per, number(c.Resources), number(c.Members), number(c.Unowned),
+			number(c.LagMax), number(c.ParkedKeys), number(c.DeadLetters))
+	}
+	return t
+}
+
+func membersTable(members []lease.MemberStatus) *table {
+	t := newTable("session", "host:pid", "since", "heartbeat", ">owns", ">target")
+	for _, m := range members {
+		t.add(short(m.Session), process(m), age(m.Since), age(m.SinceBeat)+" ago", number(m.Owned), number(m.FairShare))
+	}
+	return t
+}
+
+func (s *status) printLeases(w io.Writer, c lease.ConsumerStatus, members []lease.MemberStatus, leases []lease.LeaseStatus) error {
+	who := map[string]string{}
+	for _, m := range members {
+		who[m.Session] = process(m)
+	}
+	t := newTable("resource", "owner", ">epoch", "since", ">lag", ">parked", ">suspicion")
+	for _, l := range leases {
+		owner, since := "-", "-"
+		if l.Session != "" {
+			since = age(l.Since)
+			if owner = who[l.Session]; owner == "" {
+				owner = short(l.Session) + " (dead)"
+			}
+		}
+		t.add(printable(l.Resource, 80), owner, fmt.Sprint(l.Epoch), since, number(l.Lag), number(l.Parked), number(l.Suspicion))
+	}
+	if err := t.print(w); err != nil {
+		return err
+	}
+	if more := c.Resources - len(leases); more > 0 && len(leases) == s.limit {
+		_, err := fmt.Fprintf(w, "%s more; -limit n shows n\n", number(more))
+		return err
+	}
+	return nil
+}
+
+func (s *status) json(w io.Writer, consumers []lease.ConsumerStatus, members []lease.MemberStatus, leases []lease.LeaseStatus) error {
+	out := make([]consumerJSON, len(consumers))
+	for i, c := range consumers {
+		out[i] = consumerJSON{
+			Consumer: c.Consumer, Per: c.Per, Resources: c.Resources, Members: c.Members, Unowned: c.Unowned,
+			LagMax: c.LagMax, LagTotal: c.LagTotal, ParkedKeys: c.ParkedKeys, DeadLetters: c.DeadLetters,
+		}
+		for _, l := range leases {
+			out[i].Leases = append(out[i].Leases, leaseJSON{
+				Resource: l.Resource, Session: l.Session, Epoch: l.Epoch, Since: l.Since.Seconds(),
+				Lag: l.Lag, Parked: l.Parked, Suspicion: l.Suspicion,
+			})
+		}
+		if !s.members {
+			continue
+		}
+		for _, m := range members {
+			out[i].Sessions = append(out[i].Sessions, memberJSON{
+				Session: m.Session, Host: m.Host, PID: m.PID, Since: m.Since.Seconds(), SinceBeat: m.SinceBeat.Seconds(),
+				TTLLeft: m.TTLRemaining.Seconds(), Owned: m.Owned, FairShare: m.FairShare,
+			})
+		}
+	}
+	return printJSON(w, map[string]any{"consumers": out})
+}
+
+// short is the part of a session's id that is enough to tell it from others.
+func short(session string) string {
+	if len(session) <= 8 {
+		return session
+	}
+	return session[:8] + "…"
+}
+
+func process(m lease.MemberStatus) string {
+	return fmt.Sprintf("%s:%d", printable(m.Host, 60), m.PID)
+}

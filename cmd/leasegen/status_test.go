@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasemem"
+)
+
+// world is a storage with two consumers, made by hand at a fixed time: billing owns
+// a lease of three topics on each of two sessions, shipping has dead letters.
+type world struct {
+	*leasemem.Backend
+	now   time.Time
+	grant lease.Grant // shipping's
+}
+
+var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	ctx := t.Context()
+	w := &world{now: noon}
+	w.Backend = leasemem.New(leasemem.WithClock(func() time.Time { return w.now }))
+	billing := lease.ConsumerInfo{Name: "billing", Per: lease.PerTopic, Topics: []string{"orders.*"}}
+	shipping := lease.ConsumerInfo{Name: "shipping", Per: lease.PerGroup, Topics: []string{"orders.*"}}
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var events []lease.Event
+	for i := range 12 {
+		events = append(events, lease.Event{
+			Topic: "orders." + []string{"eu", "us", "apac"}[i%3], Key: fmt.Sprintf("cust-%d", i%4), Kind: "order.placed",
+			Payload: fmt.Appendf(nil, `{"n":%d}`, i), Headers: map[string]string{"trace": "t1"},
+		})
+	}
+	ok(w.Publish(ctx, events))
+	for i, id := range []string{"a81f00000000000000000000000000aa", "b92e00000000000000000000000000bb"} {
+		_, err := w.OpenSession(ctx, lease.SessionSpec{ID: id, TTL: 10 * time.Hour, Consumers: []string{"billing", "shipping"}, Host: "web-1", PID: 4121 + i})
+		ok(err)
+		w.now = w.now.Add(time.Minute)
+	}
+	ok(w.Register(ctx, billing, nil))
+	ok(w.Register(ctx, shipping, []string{lease.Whole}))
+	_, err := w.Acquire(ctx, lease.AcquireRequest{Session: "a81f00000000000000000000000000aa", Consumer: billing, Max: 2, Attempt: "1"})
+	ok(err)
+	grants, err := w.Acquire(ctx, lease.AcquireRequest{Session: "b92e00000000000000000000000000bb", Consumer: shipping, Max: 1, Attempt: "2"})
+	ok(err)
+	if len(grants) != 1 {
+		t.Fatalf("shipping got %d leases, want 1", len(grants))
+	}
+	w.grant = grants[0]
+	fetched, err := w.Fetch(ctx, lease.FetchRequest{Consumer: shipping, MaxPayload: 1 << 20,
+		Items: []lease.FetchItem{{Resource: lease.Whole, From: w.grant.Cursor, Limit: 100}}})
+	ok(err)
+	p := lease.Progress{Ref: w.grant.Ref, Cursor: fetched[0].Next}
+	for i, m := range fetched[0].Messages {
+		reason := "carrier: 503 after 8 attempts in 3m20s"
+		if i%4 == 0 {
+			reason = "address: want string, got number"
+		}
+		p.Dead = append(p.Dead, lease.Dead{ID: m.ID, Attempt: 8, Reason: reason})
+	}
+	fenced, err := w.Commit(ctx, "b92e00000000000000000000000000bb", "shipping", []lease.Progress{p})
+	ok(err)
+	if len(fenced) != 0 {
+		t.Fatalf("fenced: %v", fenced)
+	}
+	w.now = w.now.Add(10 * time.Minute)
+	return w
+}
+
+func (w *world) status(t *testing.T, s status) string {
+	t.Helper()
+	if s.limit == 0 {
+		s.limit = 50
+	}
+	if s.format == "" {
+		s.format = "text"
+	}
+	var out bytes.Buffer
+	if err := s.show(t.Context(), &out, w); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+func expect(t *testing.T, got, want string) {
+	t.Helper()
+	if d := cmp.Diff(strings.TrimPrefix(want, "\n"), got); d != "" {
+		t.Errorf("output (-want +got):\n%s", d)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	w := newWorld(t)
+	expect(t, w.status(t, status{}), `
+consumer  per    resources  members  unowned  lag(max)  parked keys  dead letters
+billing   topic          3        2        1         4            0             0
+shipping  group          1        2        0         0            0            12
+`)
+	expect(t, w.status(t, status{consumer: "shipping"}), `
+consumer  per    resources  members  unowned  lag(max)  parked keys  dead letters
+shipping  group          1        2        0         0            0            12
+`)
+}
+
+func TestStatusMembers(t *testing.T) {
+	w := newWorld(t)
+	expect(t, w.status(t, status{consumer: "billing", members: true}), `
+session    host:pid    since   heartbeat   owns  target
+a81f0000…  web-1:4121  12m00s  12m00s ago     2       2
+b92e0000…  web-1:4122  11m00s  11m00s ago     0       2
+`)
+}
+
+func TestStatusLeases(t *testing.T) {
+	w := newWorld(t)
+	got := w.status(t, status{consumer: "billing", leases: true, limit: 2})
+	lines := strings.Split(strings.TrimSpace(got), "\n")
+	if len(lines) != 4 || lines[3] != "1 more; -limit n shows n" {
+		t.Fatalf("want a title, two leases and a note on the third, got:\n%s", got)
+	}
+	got = w.status(t, status{consumer: "billing", leases: true})
+	for _, want := range []string{"resource", "web-1:4121", "orders.eu", "orders.us", "orders.apac", "  -  "} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing in:\n%s", want, got)
+		}
+	}
+}
+
+func TestStatusJSON(t *testing.T) {
+	w := newWorld(t)
+	var got struct {
+		Consumers []struct {
+			Consumer    string
+			DeadLetters int `json:"dead_letters"`
+			Sessions    []struct {
+				Session string
+				Owned   int
+			}
+			Leases []struct{ Resource string }
+		}
+	}
+	if err := json.Unmarshal([]byte(w.status(t, status{consumer: "billing", members: true, leases: true, format: "json"})), &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Consumers) != 1 || len(got.Consumers[0].Sessions) != 2 || got.Consumers[0].Sessions[0].Owned != 2 || len(got.Consumers[0].Leases) != 3 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestStatusUnknownConsumer(t *testing.T) {
+	w := newWorld(t)
+	err := (&status{consumer: "shiping", limit: 1, format: "text"}).show(t.Context(), &bytes.Buffer{}, w)
+	if err == nil || err.Error() != `there is no consumer "shiping"; known: billing, shipping` {
+		t.Errorf("error: %v", err)
+	}
+	err = (&status{consumer: "x", limit: 1, format: "text"}).show(t.Context(), &bytes.Buffer{}, leasemem.New())
+	if err == nil || err.Error() != `there is no consumer "x": none has run on this database yet` {
+		t.Errorf("error: %v", err)
+	}
+	var out bytes.Buffer
+	if err := (&status{limit: 1, format: "text"}).show(context.Background(), &out, leasemem.New()); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, out.String(), "no consumer has run on this database yet\n")
+}
+
+func TestPrintable(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain":                 "plain",
+		"ünïcode":               "ünïcode",
+		"red \x1b[31m":          `red \x1b[31m`,
+		"a\nb":                  `a\nb`,
+		"right\u202eleft":       `right\u202eleft`,
+		"bad \xff":              `bad \ufffd`,
+		strings.Repeat("x", 30): strings.Repeat("x", 20) + "…",
+	} {
+		if got := printable(in, 20); got != want {
+			t.Errorf("printable(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestNumberAndAge(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 40012: "40,012", 1234567: "1,234,567", -1000: "-1,000"} {
+		if got := number(n); got != want {
+			t.Errorf("number(%d) = %q, want %q", n, got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0.0 s", 800 * time.Millisecond: "0.8 s", 42 * time.Second: "42 s", 5*time.Minute + 2*time.Second: "5m02s",
+		131 * time.Minute: "2h11m", 76 * time.Hour: "3d04h",
+	} {
+		if got := age(d); got != want {
+			t.Errorf("age(%v) = %q, want %q", d, got, want)
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// table prints rows in aligned columns; a title that begins with > is of a column
+// of numbers, aligned right.
+type table struct {
+	titles []string
+	rows   [][]string
+}
+
+func newTable(titles ...string) *table { return &table{titles: titles} }
+
+func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
+func (t *table) print(w io.Writer) error {
+	titles := make([]string, len(t.titles))
+	right := make([]bool, len(t.titles))
+	width := make([]int, len(t.titles))
+	for i, title := range t.titles {
+		titles[i], right[i] = strings.CutPrefix(title, ">")
+	}
+	lines := append([][]string{titles}, t.rows...)
+	for _, cells := range lines {
+		for i, c := range cells {
+			width[i] = max(width[i], utf8.RuneCountInString(c))
+		}
+	}
+	out := bufio.NewWriter(w)
+	for _, cells := range lines {
+		var line strings.Builder
+		for i, c := range cells {
+			if i > 0 {
+				line.WriteString("  ")
+			}
+			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
+			if right[i] {
+				c, pad = pad, c
+			}
+			line.WriteString(c)
+			line.WriteString(pad)
+		}
+		fmt.Fprintln(out, strings.TrimRight(line.String(), " "))
+	}
+	return out.Flush()
+}
+
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// number writes n with thousands separators.
+func number[T int | int64](n T) string {
+	s := strconv.FormatInt(int64(n), 10)
+	sign := ""
+	if n < 0 {
+		sign, s = "-", s[1:]
+	}
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return sign + s
+}
+
+// age writes a duration in the two units that matter.
+func age(d time.Duration) string {
+	d = max(d, 0)
+	switch {
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
+}
+
+// moment writes the time of day, with the date unless that is today's.
+func moment(at, now time.Time) string {
+	at, now = at.Local(), now.Local()
+	if at.Format(time.DateOnly) == now.Format(time.DateOnly) {
+		return at.Format(time.TimeOnly)
+	}
+	return at.Format("2006-01-02 15:04")
+}
+
+// printable makes s safe for a terminal and a line: what others wrote into it can
+// move no cursor. It is cut to at most n runes.
+func printable(s string, n int) string {
+	var b strings.Builder
+	count := 0
+	for _, r := range s {
+		if count++; count > n {
+			b.WriteRune('…')
+			break
+		}
+		switch {
+		case r == utf8.RuneError, !unicode.IsPrint(r):
+			q := strconv.QuoteRuneToASCII(r)
+			b.WriteString(q[1 : len(q)-1])
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,290 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+const batch = 500
+
+// drain lets one consumer with one lease handle a backlog in order and do nothing
+// with it, beside a loop that reads the same rows and stores its position.
+func drain(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
+	if err := fill(ctx, b, pool, b.messages); err != nil {
+		return err
+	}
+	noop := func(context.Context, lease.Message[[]byte]) error { return nil }
+	ours, err := consume(ctx, pool, b.messages, lease.Spec{
+		Name: "drain", Per: lease.PerGroup, Topics: []string{"bench.*"}, Batch: batch, Handlers: []lease.Handler{lease.One("", noop)}})
+	if err != nil {
+		return err
+	}
+	bare, err := bareLoop(ctx, pool, b.messages, nil)
+	if err != nil {
+		return err
+	}
+	got, loop := rate(b.messages, ours), rate(b.messages, bare)
+	b.report(result{what: fmt.Sprintf("ordered drain, no-op, batch %d, %s messages", batch, thousands(int64(b.messages))),
+		got: got, unit: "msg/s", bare: loop, want: "0.6 of the bare loop", holds: got >= 0.6*loop})
+	return nil
+}
+
+// effects lets the transaction form write one row for each message.
+func effects(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
+	n := b.messages / 5
+	if err := fill(ctx, b, pool, n); err != nil {
+		return err
+	}
+	if _, err := pool.Exec(ctx, `CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, message_id text, topic text, payload bytea)`); err != nil {
+		return err
+	}
+	insert := func(ctx context.Context, tx pgx.Tx, ids, topics []string, payloads [][]byte) error {
+		_, err := tx.Exec(ctx, `INSERT INTO effect (message_id, topic, payload) SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[])`, ids, topics, payloads)
+		return err
+	}
+	batched := lease.BatchTx("", func(ctx context.Context, tx pgx.Tx, ms []lease.Message[[]byte]) error {
+		ids, topics, payloads := make([]string, len(ms)), make([]string, len(ms)), make([][]byte, len(ms))
+		for i, m := range ms {
+			ids[i], topics[i], payloads[i] = m.ID, m.Topic, m.Payload
+		}
+		return insert(ctx, tx, ids, topics, payloads)
+	})
+	single := lease.OneTx("", func(ctx context.Context, tx pgx.Tx, m lease.Message[[]byte]) error {
+		_, err := tx.Exec(ctx, `INSERT INTO effect (message_id, topic, payload) VALUES ($1, $2, $3)`, m.ID, m.Topic, m.Payload)
+		return err
+	})
+	ours, err := consume(ctx, pool, n, lease.Spec{
+		Name: "batched", Per: lease.PerGroup, Topics: []string{"bench.*"}, Batch: batch, Handlers: []lease.Handler{batched}})
+	if err != nil {
+		return err
+	}
+	bare, err := bareLoop(ctx, pool, n, insert)
+	if err != nil {
+		return err
+	}
+	oneByOne, err := consume(ctx, pool, n, lease.Spec{
+		Name: "single", Per: lease.PerGroup, Topics: []string{"bench.*"}, Batch: batch, Handlers: []lease.Handler{single}})
+	if err != nil {
+		return err
+	}
+	bareSingle, err := bareLoop(ctx, pool, n, func(ctx context.Context, tx pgx.Tx, ids, topics []string, payloads [][]byte) error {
+		for i := range ids {
+			if _, err := tx.Exec(ctx, `INSERT INTO effect (message_id, topic, payload) VALUES ($1, $2, $3)`, ids[i], topics[i], payloads[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	// Every consumer and every loop wrote each message once.
+	var rows int
+	if err := pool.QueryRow(ctx, `SELECT count(*) FROM effect`).Scan(&rows); err != nil {
+		return err
+	}
+	if rows != 4*n {
+		return fmt.Errorf("%d rows were written, want %d", rows, 4*n)
+	}
+	const goal = 3 * 15_448
+	b.report(result{what: "transaction form, batch, one row each", got: rate(n, ours), unit: "msg/s", bare: rate(n, bare),
+		want: "3 x 15,448 msg/s", holds: rate(n, ours) >= goal})
+	b.report(result{what: "transaction form, one by one, one row each", got: rate(n, oneByOne), unit: "msg/s", bare: rate(n, bareSingle)})
+	return nil
+}
+
+// topics publishes to ten topics with a producer each, while a consumer drains them.
+func topics(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
+	const producers, chunk = 10, 100
+	each := b.messages / 2 / producers / chunk * chunk
+	n := each * producers
+	be := leasepg.New(pool)
+	noop := func(context.Context, lease.Message[[]byte]) error { return nil }
+	begin := time.Now()
+	var produced time.Duration
+	var wg sync.WaitGroup
+	errs := make(chan error, producers)
+	for p := range producers {
+		wg.Go(func() {
+			events := make([]lease.Event, chunk)
+			for i := range events {
+				events[i] = event(p, i)
+			}
+			for range each / chunk {
+				if err := be.Publish(ctx, events); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); produced = time.Since(begin); close(done) }()
+	if _, err := consume(ctx, pool, n, lease.Spec{
+		Name: "topics", Per: lease.PerTopic, Topics: []string{"bench.*"}, Batch: batch, Handlers: []lease.Handler{lease.One("", noop)}}); err != nil {
+		return err
+	}
+	all := time.Since(begin)
+	<-done
+	close(errs)
+	if err := <-errs; err != nil {
+		return err
+	}
+	const goal = 3 * 39_795
+	b.report(result{what: "10 topics, producer batch 100: published", got: rate(n, produced), unit: "msg/s"})
+	b.report(result{what: "10 topics, producer batch 100: published and handled", got: rate(n, all), unit: "msg/s"})
+
+	// The design's figure is for consuming, as the system it compares with measures it.
+	drained, err := consume(ctx, pool, n, lease.Spec{
+		Name: "again", Per: lease.PerTopic, Topics: []string{"bench.*"}, Batch: batch, Handlers: []lease.Handler{lease.One("", noop)}})
+	if err != nil {
+		return err
+	}
+	b.report(result{what: "10 topics, producer batch 100: handled", got: rate(n, drained), unit: "msg/s",
+		want: "3 x 39,795 msg/s", holds: rate(n, drained) >= goal})
+	return nil
+}
+
+func rate(n int, d time.Duration) float64 { return float64(n) / d.Seconds() }
+
+func event(topic, i int) lease.Event {
+	return lease.Event{Topic: fmt.Sprintf("bench.%d", topic), Key: fmt.Sprintf("k%d", i%100), Kind: "bench",
+		Payload: fmt.Appendf(nil, `{"n":%d,"text":"%0100d"}`, i, i)}
+}
+
+// fill publishes n messages over ten topics.
+func fill(ctx context.Context, b *bench, pool *pgxpool.Pool, n int) error {
+	be := leasepg.New(pool)
+	begin := time.Now()
+	const chunk = 10_000
+	for at := 0; at < n; at += chunk {
+		events := make([]lease.Event, min(chunk, n-at))
+		for i := range events {
+			events[i] = event((at+i)%10, at+i)
+		}
+		if err := be.Publish(ctx, events); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(b.out, "   published %s messages of 120 bytes in %v\n", thousands(int64(n)), time.Since(begin).Round(time.Millisecond))
+	_, err := pool.Exec(ctx, "VACUUM ANALYZE leasegen.message")
+	return err
+}
+
+// consume runs a consumer until n messages are handled and stored, and returns the
+// time from its first message to its last commit.
+func consume(ctx context.Context, pool *pgxpool.Pool, n int, spec lease.Spec) (time.Duration, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var handled, bad atomic.Int64
+	var last atomic.Int64
+	done := make(chan struct{})
+	begin := time.Now()
+	observe := lease.ObserverFunc(func(o lease.Observation) {
+		c, ok := o.(lease.ObservedCommit)
+		if !ok {
+			return
+		}
+		bad.Add(int64(c.Parked + c.Dead + c.Skipped))
+		if handled.Add(int64(c.Handled)) == int64(n) {
+			last.Store(int64(time.Since(begin)))
+			close(done)
+		}
+	})
+	c, err := lease.NewConsumer(leasepg.New(pool), spec, lease.WithObserver(observe))
+	if err != nil {
+		return 0, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	select {
+	case <-done:
+	case err := <-ended:
+		return 0, fmt.Errorf("the consumer ended: %w", err)
+	case <-time.After(10 * time.Minute):
+		return 0, fmt.Errorf("handled %d of %d messages in 10 minutes", handled.Load(), n)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		return 0, err
+	}
+	if bad.Load() > 0 {
+		return 0, fmt.Errorf("%d messages were not handled", bad.Load())
+	}
+	return time.Duration(last.Load()), nil
+}
+
+// bareLoop is what a program without leasegen would do: read the next rows by id, work
+// on them, store the position, in one connection. It reads the columns that leasegen
+// reads, and commits as often.
+func bareLoop(ctx context.Context, pool *pgxpool.Pool, n int, work func(ctx context.Context, tx pgx.Tx, ids, topics []string, payloads [][]byte) error) (time.Duration, error) {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(ctx, `CREATE TABLE IF NOT EXISTS bare (name text PRIMARY KEY, pos bigint) WITH (fillfactor = 60)`); err != nil {
+		return 0, err
+	}
+	if _, err := conn.Exec(ctx, `INSERT INTO bare VALUES ('bare', 0) ON CONFLICT (name) DO UPDATE SET pos = 0`); err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	var pos int64
+	for read := 0; read < n; {
+		rows, err := conn.Query(ctx, `SELECT id, topic, key, kind, payload, headers, published_at FROM leasegen.message WHERE id > $1 ORDER BY id LIMIT $2`, pos, batch)
+		if err != nil {
+			return 0, err
+		}
+		var (
+			ids, topics      []string
+			payloads         [][]byte
+			id               int64
+			topic, key, kind string
+			payload          []byte
+			headers          []byte
+			published        time.Time
+		)
+		for rows.Next() {
+			if err := rows.Scan(&id, &topic, &key, &kind, &payload, &headers, &published); err != nil {
+				return 0, err
+			}
+			read++
+			if work != nil {
+				ids, topics, payloads = append(ids, fmt.Sprint(id)), append(topics, topic), append(payloads, payload)
+				payload = nil
+			}
+		}
+		if err := rows.Err(); err != nil {
+			return 0, err
+		}
+		pos = id
+		const store = `UPDATE bare SET pos = $1 WHERE name = 'bare'`
+		if work == nil {
+			if _, err := conn.Exec(ctx, store, pos); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			if err := work(ctx, tx, ids, topics, payloads); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, store, pos)
+			return err
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	return time.Since(begin), nil
+}

@@ -1,0 +1,180 @@
+// Command bench measures leasegen on a PostgreSQL server of its own and prints each
+// figure beside a bare pgx loop that does the same SQL in the same run. Ratios travel
+// from machine to machine; absolute figures do not.
+//
+//	make bench-local
+//	go run ./proof/bench -only drain,latency -messages 100000
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// bench is one run: a server, and what was measured on it.
+type bench struct {
+	server   *pgtest.Server
+	messages int // of the big drain
+	leases   int
+	out      io.Writer
+	results  []result
+}
+
+// result is one line of the closing table.
+type result struct {
+	what  string
+	got   float64
+	unit  string
+	bare  float64 // the same by a bare loop; 0 when there is none
+	want  string  // the figure to reach, if there is one
+	holds bool
+}
+
+// measure is one measurement, on a fresh database.
+type measure struct {
+	name string
+	what string
+	run  func(context.Context, *bench, *pgxpool.Pool) error
+}
+
+func measures() []measure {
+	return []measure{
+		{"drain", "ordered drain of one group, batch 500", drain},
+		{"effects", "transaction form, one row for each message", effects},
+		{"topics", "10 topics, producers with batches of 100", topics},
+		{"leases", "acquire and take over many leases", leases},
+		{"writes", "write transactions while holding, sharing, waiting and idling", writes},
+		{"latency", "from commit to handler", latency},
+	}
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	b := &bench{out: out}
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	only := fs.String("only", "", "comma-separated measurements; default all")
+	fs.IntVar(&b.messages, "messages", 500_000, "messages of the ordered drain")
+	fs.IntVar(&b.leases, "leases", 40_000, "leases to acquire, hold and take over")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	var err error
+	// The defaults of a server with 2 GB, as the figures of the design were taken.
+	b.server, err = pgtest.Launch(pgtest.Config("max_connections", "200"), pgtest.Config("shared_buffers", "512MB"), pgtest.Config("max_wal_size", "4GB"))
+	if err != nil {
+		return err
+	}
+	defer b.server.Close()
+	begin := time.Now()
+	for _, m := range measures() {
+		if *only != "" && !strings.Contains(","+*only+",", ","+m.name+",") {
+			continue
+		}
+		fmt.Fprintf(out, "== %s: %s\n", m.name, m.what)
+		if err := b.measure(ctx, m); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+	}
+	return b.table(ctx, begin)
+}
+
+func (b *bench) measure(ctx context.Context, m measure) error {
+	pool, err := b.pool(ctx, b.server.DB(m.name))
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if _, err := leasepg.Migrate(ctx, pool); err != nil {
+		return err
+	}
+	return m.run(ctx, b, pool)
+}
+
+func (b *bench) pool(ctx context.Context, dsn string) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MaxConns = 24
+	return pgxpool.NewWithConfig(ctx, cfg)
+}
+
+// report adds a line to the table and says it at once.
+func (b *bench) report(r result) {
+	b.results = append(b.results, r)
+	bare := ""
+	if r.bare > 0 {
+		bare = fmt.Sprintf(" (bare loop %s)", amount(r.bare, r.unit))
+	}
+	fmt.Fprintf(b.out, "   %s: %s%s\n", r.what, amount(r.got, r.unit), bare)
+}
+
+func amount(v float64, unit string) string {
+	switch {
+	case v >= 100:
+		return thousands(int64(v+0.5)) + " " + unit
+	case v == float64(int64(v)):
+		return fmt.Sprintf("%d %s", int64(v), unit)
+	}
+	return fmt.Sprintf("%.2f %s", v, unit)
+}
+
+func thousands(n int64) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+func (b *bench) table(ctx context.Context, begin time.Time) error {
+	pool, err := b.pool(ctx, b.server.DSN("postgres"))
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	var version string
+	if err := pool.QueryRow(ctx, "SHOW server_version").Scan(&version); err != nil {
+		return err
+	}
+	fmt.Fprintf(b.out, "\nPostgreSQL %s, %d CPUs, %s, fsync on; %v in all\n\n", version, runtime.NumCPU(), runtime.Version(), time.Since(begin).Round(time.Second))
+	fmt.Fprintf(b.out, "%-52s %18s %18s %8s   %s\n", "what", "leasegen", "bare loop", "ratio", "to reach")
+	for _, r := range b.results {
+		bare, ratio := "-", "-"
+		if r.bare > 0 {
+			bare, ratio = amount(r.bare, r.unit), fmt.Sprintf("%.2f", r.got/r.bare)
+		}
+		verdict := ""
+		switch {
+		case r.want == "":
+		case r.holds:
+			verdict = r.want + ": yes"
+		default:
+			verdict = r.want + ": NO"
+		}
+		fmt.Fprintf(b.out, "%-52s %18s %18s %8s   %s\n", r.what, amount(r.got, r.unit), bare, ratio, verdict)
+	}
+	return nil
+}

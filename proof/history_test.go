@@ -1,0 +1,210 @@
+package proof
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+// site is a server with the log, the effects table and what was published.
+type site struct {
+	server *pgtest.Server
+	dsn    string
+	pool   *pgxpool.Pool
+	be     *leasepg.Backend
+
+	mu        sync.Mutex
+	published map[string]int64 // per topic
+}
+
+func newSite(t *testing.T, opts ...pgtest.Option) *site {
+	t.Helper()
+	// Commit timestamps tell the order in which effects became visible.
+	opts = append([]pgtest.Option{pgtest.Config("track_commit_timestamp", "on"), pgtest.Config("max_connections", "200")}, opts...)
+	s := &site{server: pgtest.Start(t, opts...), published: map[string]int64{}}
+	s.dsn = s.server.DB("proof")
+	cfg, err := pgxpool.ParseConfig(s.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What the test publishes must survive the server, whatever its default.
+	cfg.ConnConfig.RuntimeParams["synchronous_commit"] = "on"
+	if s.pool, err = pgxpool.NewWithConfig(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.pool.Close)
+	if _, err := leasepg.Migrate(t.Context(), s.pool); err != nil {
+		t.Fatal(err)
+	}
+	s.exec(t, `CREATE TABLE effect (
+		id bigint GENERATED ALWAYS AS IDENTITY, message_id text NOT NULL, topic text NOT NULL,
+		seq bigint NOT NULL, epoch bigint NOT NULL, replica text NOT NULL)`)
+	s.be = leasepg.New(s.pool)
+	return s
+}
+
+func (s *site) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	if _, err := s.pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// publish appends the next n messages of a topic.
+func (s *site) publish(ctx context.Context, topic string, n int) error {
+	s.mu.Lock()
+	seq := s.published[topic]
+	s.mu.Unlock()
+	msgs := make([]numbered, n)
+	for i := range msgs {
+		msgs[i].Seq = seq + int64(i) + 1
+	}
+	if err := lease.Publish(ctx, s.be, topic, "numbered", nil, msgs); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.published[topic] += int64(n)
+	s.mu.Unlock()
+	return nil
+}
+
+// load publishes to topics until the returned function is called. Each topic has one
+// publisher, so that the order of a topic is known.
+func (s *site) load(t *testing.T, topics int) (stop func()) {
+	t.Helper()
+	const publishers = 5
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for p := range publishers {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				topic := fmt.Sprintf("t.%02d", p+publishers*rand.IntN(topics/publishers))
+				// Not cancelled half-way: then nobody would know what was published.
+				if err := s.publish(context.WithoutCancel(ctx), topic, 1+rand.IntN(4)); err != nil {
+					t.Errorf("publish: %v", err)
+					return
+				}
+				time.Sleep(rand.N(60 * time.Millisecond))
+			}
+		})
+	}
+	stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
+	t.Cleanup(stop)
+	return stop
+}
+
+func (s *site) total() (n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.published {
+		n += c
+	}
+	return n
+}
+
+// drained waits until every message has an effect, or nothing has happened for a while.
+func (s *site) drained(t *testing.T) {
+	t.Helper()
+	const patience = 30 * time.Second
+	want := s.total()
+	var last int64
+	for since := time.Now(); time.Since(since) < patience; time.Sleep(50 * time.Millisecond) {
+		var have int64
+		if err := s.pool.QueryRow(t.Context(), `SELECT count(*) FROM (SELECT DISTINCT topic, seq FROM effect) x`).Scan(&have); err != nil {
+			t.Fatal(err)
+		}
+		if have >= want {
+			return
+		}
+		if have != last {
+			last, since = have, time.Now()
+		}
+	}
+	t.Errorf("nothing happened for %v at %d of %d messages", patience, last, want)
+}
+
+// verdict is what the history shows.
+type verdict struct {
+	published, effects, lost, twice, stale, disorder, deadLetters int64
+}
+
+func (v verdict) violations() int64 { return v.lost + v.twice + v.stale + v.disorder + v.deadLetters }
+
+func (s *site) judge(t *testing.T) verdict {
+	t.Helper()
+	v := verdict{published: s.total()}
+	var distinct, staleWritten, staleCommitted int64
+	// Effects in the order in which they were written, and in which they were committed.
+	err := s.pool.QueryRow(t.Context(), `
+		WITH history AS (
+			SELECT topic, seq, epoch,
+				max(epoch) OVER (PARTITION BY topic ORDER BY id) AS written_before,
+				max(epoch) OVER (PARTITION BY topic ORDER BY committed, id) AS committed_before,
+				max(seq) OVER (PARTITION BY topic ORDER BY committed, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS seq_before
+			FROM (SELECT *, pg_xact_commit_timestamp(xmin) AS committed FROM effect) e)
+		SELECT count(*), count(DISTINCT (topic, seq)),
+			count(*) FILTER (WHERE epoch < written_before),
+			count(*) FILTER (WHERE epoch < committed_before),
+			count(*) FILTER (WHERE seq < seq_before)
+		FROM history`).Scan(&v.effects, &distinct, &staleWritten, &staleCommitted, &v.disorder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.lost, v.twice, v.stale = v.published-distinct, v.effects-distinct, max(staleWritten, staleCommitted)
+	if err := s.pool.QueryRow(t.Context(), `SELECT count(*) FROM leasegen.dead_letter`).Scan(&v.deadLetters); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// nothingInvented checks that each effect belongs to a published message.
+func (s *site) nothingInvented(t *testing.T) {
+	t.Helper()
+	s.mu.Lock()
+	topics, counts := []string{}, []int64{}
+	for topic, n := range s.published {
+		topics, counts = append(topics, topic), append(counts, n)
+	}
+	s.mu.Unlock()
+	var unexpected int64
+	err := s.pool.QueryRow(t.Context(), `
+		SELECT count(*) FROM effect e LEFT JOIN unnest($1::text[], $2::bigint[]) AS p (topic, n) USING (topic)
+		WHERE p.n IS NULL OR e.seq NOT BETWEEN 1 AND p.n`, topics, counts).Scan(&unexpected)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if unexpected > 0 {
+		t.Errorf("%d effects of messages that nobody published", unexpected)
+	}
+}
+
+// row is one line of the closing table.
+type row struct {
+	fault            string
+	rounds           int
+	takeovers, fence int
+	took             time.Duration
+	verdict
+}
+
+func printTable(t *testing.T, rows ...row) {
+	t.Helper()
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n%-24s %6s %6s %9s %9s %5s %6s %6s %13s %10s %8s\n", "fault", "rounds", "took", "published", "effects",
+		"lost", "twice", "stale", "out of order", "takeovers", "refused")
+	for _, r := range rows {
+		fmt.Fprintf(&b, "%-24s %6d %6s %9d %9d %5d %6d %6d %13d %10d %8d\n", r.fault, r.rounds, r.took.Round(time.Second), r.published, r.effects,
+			r.lost, r.twice, r.stale, r.disorder, r.takeovers, r.fence)
+	}
+	t.Log(b.String())
+}

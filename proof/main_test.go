@@ -1,0 +1,16 @@
+package proof
+
+import (
+	"os"
+	"testing"
+
+	"github.com/leasegen/leasegen/internal/pgtest"
+)
+
+// The replicas are this test binary, started again.
+func TestMain(m *testing.M) {
+	if os.Getenv(envMode) != "" {
+		os.Exit(replicaMain())
+	}
+	pgtest.Main(m)
+}

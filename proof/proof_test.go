@@ -1,0 +1,139 @@
+package proof
+
+import (
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+)
+
+const (
+	shortRounds = 6 // in make test
+	topicCount  = 30
+)
+
+// rounds is how many faults a test injects: PROOF_ROUNDS, else a few.
+func rounds(t *testing.T) int {
+	t.Helper()
+	v := os.Getenv("PROOF_ROUNDS")
+	if v == "" {
+		return shortRounds
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 {
+		t.Fatalf("PROOF_ROUNDS=%q is not a number of rounds", v)
+	}
+	return n
+}
+
+// Replicas that are killed and started again lose nothing, repeat nothing and leave
+// nothing stale.
+func TestKill(t *testing.T) {
+	t.Parallel()
+	mustHold(t, "SIGKILL", whole, rounds(t), killRound)
+}
+
+// Replicas that are frozen for longer than their leases last and then go on change
+// nothing any more.
+func TestFreeze(t *testing.T) {
+	t.Parallel()
+	mustHold(t, "SIGSTOP", whole, rounds(t), freezeRound)
+}
+
+// The fence alone is enough: no cancelled context, no timeout of the server.
+func TestFreezeFenceOnly(t *testing.T) {
+	t.Parallel()
+	r := mustHold(t, "SIGSTOP, fence alone", fenceOnly, max(4, rounds(t)/5), freezeRound)
+	if r.fence == 0 {
+		t.Error("no commit was refused: the faults did not hit, and the test shows nothing")
+	}
+}
+
+// The same as TestFreezeFenceOnly, with the fence removed, must go wrong.
+func TestFreezeFenceRemoved(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	begin := time.Now()
+	stop := s.load(t, topicCount)
+	f := startFleet(t, unfenced, s.dsn, 3)
+	ready(t, s)
+	// A few rounds are enough, and one violation is: no need to wait for all.
+	var v verdict
+	n, most := 0, max(10, rounds(t)/5)
+	for n < most && v.twice == 0 && v.stale == 0 {
+		freezeRound(f)
+		n++
+		v = s.judge(t)
+	}
+	stop()
+	printTable(t, row{"SIGSTOP, fence removed", n, f.count(takenOver), f.count(is("fenced")), time.Since(begin), v})
+	if v.twice == 0 && v.stale == 0 {
+		t.Errorf("without the fence %d rounds did no harm: the test cannot see what the fence prevents", n)
+	}
+}
+
+// mustHold injects n faults under load and checks the history.
+func mustHold(t *testing.T, fault string, m mode, n int, round func(*fleet)) row {
+	t.Helper()
+	s := newSite(t)
+	begin := time.Now()
+	stop := s.load(t, topicCount)
+	f := startFleet(t, m, s.dsn, 3)
+	ready(t, s)
+	for i := range n {
+		round(f)
+		if (i+1)%10 == 0 {
+			t.Logf("%s: round %d of %d after %v", fault, i+1, n, time.Since(begin).Round(time.Second))
+		}
+	}
+	stop()
+	s.drained(t)
+	f.stop()
+	s.nothingInvented(t)
+	r := row{fault, n, f.count(takenOver), f.count(is("fenced")), time.Since(begin), s.judge(t)}
+	printTable(t, r)
+	if r.violations() > 0 {
+		t.Errorf("%s: the history is wrong: %+v", fault, r.verdict)
+	}
+	if r.takeovers < n {
+		t.Errorf("%s: %d takeovers from crashed owners in %d rounds: the faults did not hit", fault, r.takeovers, n)
+	}
+	return r
+}
+
+// ready waits until the first effects are there.
+func ready(t *testing.T, s *site) {
+	t.Helper()
+	eventually(t, 30*time.Second, "the replicas begin to work", func() bool {
+		var topics int
+		if err := s.pool.QueryRow(t.Context(), `SELECT count(DISTINCT topic) FROM effect`).Scan(&topics); err != nil {
+			t.Fatal(err)
+		}
+		return topics >= topicCount/2
+	})
+}
+
+func killRound(f *fleet) {
+	f.kill(f.replicas[rand.IntN(len(f.replicas))])
+	// Sometimes before the leases are taken over, sometimes after.
+	time.Sleep(ttl/2 + rand.N(ttl))
+}
+
+func freezeRound(f *fleet) {
+	p := f.replicas[rand.IntN(len(f.replicas))]
+	f.freeze(p)
+	time.Sleep(ttl + ttl/2 + rand.N(ttl+ttl/2))
+	f.thaw(p)
+	time.Sleep(ttl/4 + rand.N(ttl/4))
+}
+
+// eventually polls until cond holds.
+func eventually(t *testing.T, within time.Duration, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within); !cond(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", within, what)
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package proof
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+const (
+	envMode = "PROOF_MODE"
+	envDSN  = "PROOF_DSN"
+	envName = "PROOF_REPLICA"
+
+	consumerName = "proof"
+	ttl          = 2 * time.Second
+)
+
+// mode is how much protection a replica has.
+type mode string
+
+const (
+	// whole is leasegen as users have it.
+	whole mode = "whole"
+	// fenceOnly ignores cancelled contexts and lets transactions idle for ever: a frozen
+	// replica goes on exactly where it was.
+	fenceOnly mode = "fence only"
+	// unfenced is fenceOnly without the fence: the control, which must fail.
+	unfenced mode = "fence removed"
+)
+
+// numbered is what is published: Seq counts from 1 in each topic.
+type numbered struct{ Seq int64 }
+
+// replicaMain is a replica process. It tells on standard output what it observes, one
+// line for each event, and ends when it is told to or its parent is gone.
+func replicaMain() int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	go func() {
+		io.Copy(io.Discard, os.Stdin) // ends with the parent
+		stop()
+		time.Sleep(5 * time.Second)
+		os.Exit(3)
+	}()
+	if err := replica(ctx, mode(os.Getenv(envMode)), os.Getenv(envDSN), os.Getenv(envName)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func replica(ctx context.Context, m mode, dsn, name string) error {
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return err
+	}
+	cfg.MaxConns = 20
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("replica", name)
+	pg := leasepg.New(pool, leasepg.WithLogger(log))
+	var be lease.Backend = pg
+	if m != whole {
+		be = &careless{Backend: pg, fence: m == fenceOnly}
+	}
+	c, err := newConsumer(be, name, m, lease.WithLogger(log), lease.WithObserver(lease.ObserverFunc(tell)))
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx)
+}
+
+// newConsumer is what generated code would make of a handler in the transaction form
+// that writes one row for each message.
+func newConsumer(be lease.Backend, name string, m mode, opts ...lease.Option) (*lease.Consumer, error) {
+	return lease.NewConsumer(be, lease.Spec{
+		Name: consumerName, Per: lease.PerTopic, Topics: []string{"t.*"}, TTL: ttl, Batch: 20, Drain: 2 * time.Second,
+		Handlers: []lease.Handler{
+			lease.OneTx("numbered", func(ctx context.Context, tx pgx.Tx, msg lease.Message[numbered]) error {
+				if m != whole {
+					ctx = context.WithoutCancel(ctx)
+				}
+				// Most of the time somebody is in the middle of a transaction.
+				time.Sleep(rand.N(3 * time.Millisecond))
+				_, err := tx.Exec(ctx, `INSERT INTO effect (message_id, topic, seq, epoch, replica) VALUES ($1, $2, $3, $4, $5)`,
+					msg.ID, msg.Topic, msg.Payload.Seq, msg.Epoch, name)
+				return err
+			}),
+		},
+	}, opts...)
+}
+
+// tell prints what the controller counts.
+func tell(o lease.Observation) {
+	switch o := o.(type) {
+	case lease.ObservedAcquire:
+		how := "free"
+		if o.Crashed {
+			how = "crashed"
+		}
+		fmt.Printf("acquired %s %d %s\n", o.Resource, o.Epoch, how)
+	case lease.ObservedLoss:
+		fmt.Printf("lost %s %d\n", o.Resource, o.Epoch)
+	case lease.ObservedFenced:
+		fmt.Printf("fenced %s %d\n", o.Resource, o.Epoch)
+	case lease.ObservedSession:
+		if o.Open {
+			fmt.Printf("session %s\n", o.Session)
+		}
+	}
+}
+
+// careless is the backend without what stands beside the fence, and, if fence is
+// false, without the fence: every commit then claims to come from the present owner.
+type careless struct {
+	*leasepg.Backend
+	fence bool
+}
+
+func (b *careless) Begin(ctx context.Context) (lease.Tx, error) {
+	tx, err := b.Backend.Begin(context.WithoutCancel(ctx))
+	if err != nil {
+		return nil, err
+	}
+	_, err = tx.Handle().(pgx.Tx).Exec(ctx, `SET LOCAL idle_in_transaction_session_timeout = 0`)
+	if err != nil {
+		_ = tx.Rollback(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return carelessTx{tx, b.fence}, nil
+}
+
+type carelessTx struct {
+	lease.Tx
+	fence bool
+}
+
+func (tx carelessTx) Commit(ctx context.Context, session, consumer string, p lease.Progress) error {
+	ctx = context.WithoutCancel(ctx)
+	fmt.Printf("committing %s %d\n", p.Resource, p.Epoch)
+	time.Sleep(30 * time.Millisecond) // here a frozen replica is mostly caught
+	if !tx.fence {
+		err := tx.Handle().(pgx.Tx).QueryRow(ctx, `SELECT coalesce(session, ''), epoch FROM leasegen.lease WHERE consumer = $1 AND resource = $2`,
+			consumer, p.Resource).Scan(&session, &p.Epoch)
+		if err != nil {
+			return err
+		}
+	}
+	return tx.Tx.Commit(ctx, session, consumer, p)
+}

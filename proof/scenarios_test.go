@@ -1,0 +1,309 @@
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/internal/faultproxy"
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+// X-01: a holder is frozen between its handler and its commit, for longer than its
+// lease lasts, and goes on: nothing that it does has an effect.
+func TestX01FrozenHolder(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	f := startFleet(t, fenceOnly, s.dsn, 2)
+	for i := range 3 {
+		from := f.marker()
+		if err := s.publish(t.Context(), "t.one", 1); err != nil {
+			t.Fatal(err)
+		}
+		var frozen *process
+		var epoch int64
+		eventually(t, 20*time.Second, "a replica is about to commit", func() bool {
+			_, e := f.find(from, is("committing"))
+			for _, p := range f.replicas {
+				if p.name == e.replica {
+					f.freeze(p)
+					frozen, epoch = p, e.epoch
+				}
+			}
+			return frozen != nil
+		})
+		eventually(t, 20*time.Second, "the other replica takes over and handles the message", func() bool {
+			i, _ := f.find(from, func(e event) bool { return takenOver(e) && e.replica != frozen.name && e.epoch > epoch })
+			return i >= 0
+		})
+		s.drained(t)
+		f.thaw(frozen)
+		eventually(t, 20*time.Second, "the frozen replica notices that its lease is gone", func() bool {
+			i, _ := f.find(from, func(e event) bool {
+				return e.replica == frozen.name && e.epoch == epoch && (e.what == "fenced" || e.what == "lost")
+			})
+			return i >= 0
+		})
+		var rows int
+		var by string
+		if err := s.pool.QueryRow(t.Context(), `SELECT count(*), min(replica) FROM effect WHERE seq = $1`, i+1).Scan(&rows, &by); err != nil {
+			t.Fatal(err)
+		}
+		if rows != 1 || by == frozen.name {
+			t.Fatalf("message %d has %d effects, one by %s; want one, not by %s, which was frozen", i+1, rows, by, frozen.name)
+		}
+	}
+	f.stop()
+	if v := s.judge(t); v.violations() > 0 {
+		t.Errorf("the history is wrong: %+v", v)
+	}
+}
+
+// X-02: a holder that is cut off from the server, without any connection breaking,
+// hears of it before somebody else can be working.
+func TestX02Partition(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	proxy := faultproxy.Start(t, s.server.Addr())
+	if err := s.publish(t.Context(), "t.one", 1); err != nil {
+		t.Fatal(err)
+	}
+
+	type call struct {
+		began, ended time.Time
+		epoch        int64
+		cause        error
+	}
+	first, second := make(chan call, 1), make(chan call, 1)
+	began := make(chan struct{})
+	cutOff := inProcess(t, strings.Replace(s.dsn, s.server.Addr(), proxy.Addr(), 1), 4, func(ctx context.Context, m lease.Message[numbered]) error {
+		c := call{began: time.Now(), epoch: m.Epoch}
+		close(began)
+		<-ctx.Done()
+		c.ended, c.cause = time.Now(), context.Cause(ctx)
+		first <- c
+		return c.cause
+	})
+	waitFor(t, began, "the first replica begins to handle the message")
+	inProcess(t, s.dsn, 4, func(ctx context.Context, m lease.Message[numbered]) error {
+		select {
+		case second <- call{began: time.Now(), epoch: m.Epoch}:
+		default:
+		}
+		return nil
+	})
+	proxy.BlackHole()
+	cut := time.Now()
+
+	a := waitFor(t, first, "the first replica's handler is cancelled")
+	if !errors.Is(a.cause, lease.ErrLost) {
+		t.Errorf("cause %v, want lease.ErrLost", a.cause)
+	}
+	if took := a.ended.Sub(cut); took > ttl {
+		t.Errorf("the handler was cancelled %v after the cut, later than the ttl of %v", took, ttl)
+	}
+	b := waitFor(t, second, "the second replica takes over")
+	if !b.began.After(a.ended) {
+		t.Errorf("the second handler began %v before the first was cancelled", a.ended.Sub(b.began))
+	}
+	if took := b.began.Sub(cut); took > ttl+time.Second {
+		t.Errorf("takeover %v after the cut, want at most ttl + 1 s", took)
+	}
+	if b.epoch <= a.epoch {
+		t.Errorf("epoch %d after %d", b.epoch, a.epoch)
+	}
+	proxy.Heal()
+	cutOff() // and it can still be stopped
+}
+
+// X-04: the server is killed with SIGKILL and started again, under load, with
+// synchronous_commit off by default: no epoch is granted twice, and no effect is lost
+// or repeated.
+func TestX04ServerKilled(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, pgtest.Config("synchronous_commit", "off"), pgtest.Config("wal_writer_delay", "10s"))
+	f := startFleet(t, whole, s.dsn, 2)
+	publish := func(round int) {
+		for i := range 10 {
+			if err := s.publish(t.Context(), fmt.Sprintf("t.%02d", i), 20); err != nil {
+				t.Fatalf("round %d: %v", round, err)
+			}
+		}
+	}
+	for round := range 4 {
+		publish(round)
+		time.Sleep(30 * time.Millisecond) // somewhere in the middle of the work
+		s.server.Kill()
+		s.server.Start()
+		s.pool.Reset()
+	}
+	s.drained(t)
+	f.stop()
+	seen := map[string]int64{}
+	grants := 0
+	for _, e := range f.events {
+		if e.what != "acquired" {
+			continue
+		}
+		grants++
+		k := fmt.Sprint(e.resource, " ", e.epoch)
+		if seen[k]++; seen[k] > 1 {
+			t.Errorf("epoch %d of %s was granted twice", e.epoch, e.resource)
+		}
+	}
+	if grants < 10 {
+		t.Errorf("only %d grants for 10 topics", grants)
+	}
+	if v := s.judge(t); v.violations() > 0 {
+		t.Errorf("the history is wrong: %+v", v)
+	}
+}
+
+// X-05: when only the heartbeat's connection is killed, again and again, nothing is lost.
+func TestX05HeartbeatConnectionKilled(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	var losses atomic.Int64
+	handled := make(chan int64, 100)
+	inProcess(t, s.dsn, 4, func(_ context.Context, m lease.Message[numbered]) error {
+		handled <- m.Epoch
+		return nil
+	}, lease.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
+		if _, ok := o.(lease.ObservedLoss); ok {
+			losses.Add(1)
+		}
+	})))
+	var first int64
+	killed := 0
+	for i := range 6 {
+		if err := s.publish(t.Context(), "t.one", 1); err != nil {
+			t.Fatal(err)
+		}
+		epoch := waitFor(t, handled, "the message is handled")
+		if i == 0 {
+			first = epoch
+		}
+		if epoch != first {
+			t.Fatalf("message %d was handled under epoch %d, before it was %d: the lease was lost", i, epoch, first)
+		}
+		// The heartbeat's connection is the one whose last statement was on the session.
+		eventually(t, 10*time.Second, "a heartbeat's connection to kill", func() bool {
+			var n int
+			err := s.pool.QueryRow(t.Context(), `
+				SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity
+				WHERE datname = current_database() AND pid <> pg_backend_pid() AND query ~* 'update\s+leasegen\.session'`).Scan(&n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			killed += n
+			return n > 0
+		})
+	}
+	if losses.Load() > 0 || killed < 6 {
+		t.Errorf("%d leases lost, %d connections killed; want 0 and at least 6", losses.Load(), killed)
+	}
+}
+
+// X-06: with a pool of one connection, and a handler that holds it in a transaction for
+// longer than the ttl, the lease survives: heartbeats need no connection of the pool.
+func TestX06PoolOfOne(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	if err := s.publish(t.Context(), "t.one", 2); err != nil {
+		t.Fatal(err)
+	}
+	type call struct {
+		epoch int64
+		err   error
+	}
+	calls := make(chan call, 10)
+	slow := func(ctx context.Context, tx pgx.Tx, m lease.Message[numbered]) error {
+		// The transaction is in use all the time, so the server has no reason to end it.
+		_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, (ttl + ttl/2).Seconds())
+		if err == nil {
+			_, err = tx.Exec(ctx, `INSERT INTO effect (message_id, topic, seq, epoch, replica) VALUES ($1, $2, $3, $4, 'one')`,
+				m.ID, m.Topic, m.Payload.Seq, m.Epoch)
+		}
+		calls <- call{m.Epoch, err}
+		return err
+	}
+	start(t, s.dsn, 1, lease.OneTx("numbered", slow))
+	a := waitFor(t, calls, "the first message is handled")
+	start(t, s.dsn, 4, lease.OneTx("numbered", slow)) // somebody who would take the lease
+	b := waitFor(t, calls, "the second message is handled")
+	if a.err != nil || b.err != nil || a.epoch != b.epoch {
+		t.Errorf("first call %+v, second %+v: want no error and one epoch", a, b)
+	}
+	s.drained(t)
+	if v := s.judge(t); v.violations() > 0 {
+		t.Errorf("the history is wrong: %+v", v)
+	}
+}
+
+// inProcess runs a replica of this process, whose handler has the one form, until the
+// test ends or stop is called.
+func inProcess(t *testing.T, dsn string, conns int32, handle func(context.Context, lease.Message[numbered]) error, opts ...lease.Option) (stop func()) {
+	t.Helper()
+	return start(t, dsn, conns, lease.One("numbered", handle), opts...)
+}
+
+func start(t *testing.T, dsn string, conns int32, h lease.Handler, opts ...lease.Option) (stop func()) {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = conns
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := lease.NewConsumer(leasepg.New(pool), lease.Spec{
+		Name: consumerName, Per: lease.PerTopic, Topics: []string{"t.*"}, TTL: ttl, Batch: 1, Drain: time.Second,
+		Handlers: []lease.Handler{h},
+	}, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	var stopped atomic.Bool
+	stop = func() {
+		if stopped.Swap(true) {
+			return
+		}
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("the consumer ended with %v", err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Error("the consumer did not end within 20 s")
+		}
+		pool.Close()
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+func waitFor[T any](t *testing.T, c <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(30 * time.Second):
+		t.Fatalf("not within 30 s: %s", what)
+		panic("unreachable")
+	}
+}

@@ -2,6 +2,7 @@ package emit
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,18 +69,23 @@ func backend(tx bool) *jen.Statement {
 
 // describe is the rest of the sentence that begins with the consumer's name.
 func describe(c *ir.Consumer) string {
-	topics := strings.Join(c.Topics, " or ")
+	which := func(match string) string {
+		if slices.Contains(c.Topics, "*") {
+			return ""
+		}
+		return " that " + match + " " + strings.Join(c.Topics, " or ")
+	}
 	order := "in order"
 	if c.Workers > 1 {
 		order = "in order for each key"
 	}
 	switch c.Per {
 	case ir.PerGroup:
-		return fmt.Sprintf("one replica at a time works on all topics that match %s, %s.", topics, order)
+		return fmt.Sprintf("one replica at a time works on all topics%s, %s.", which("match"), order)
 	case ir.PerCluster:
 		return "its Run method runs on one replica at a time."
 	}
-	return fmt.Sprintf("each topic that matches %s is worked on by one replica at a time, %s.", topics, order)
+	return fmt.Sprintf("each topic%s is worked on by one replica at a time, %s.", which("matches"), order)
 }
 
 // spec is the consumer's declaration, with what the annotations set and no more.

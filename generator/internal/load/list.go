@@ -98,7 +98,7 @@ func List(ctx context.Context, c Config, diags *diag.List) (*Module, error) {
 // add takes a package of the main module into m.
 func (m *Module) add(p *packages.Package) error {
 	if p.PkgPath == "command-line-arguments" {
-		return fmt.Errorf("%s: name packages, not files: leasegen works on whole packages, for example ./...", strings.Join(m.config.Patterns, " "))
+		return fmt.Errorf("%s: leasegen works on whole packages: name packages, not files", strings.Join(m.config.Patterns, " "))
 	}
 	if p.Module == nil {
 		return fmt.Errorf("%s is not in a Go module: run leasegen where go.mod is, or below", p.PkgPath)

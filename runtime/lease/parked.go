@@ -94,7 +94,10 @@ func (w *work) deliverParked(found Parked, began uint64) {
 	}
 	for h := range w.parked.yielding {
 		if !h.idle() || h.idleAt > began || h.busyAt > began || len(h.waited) > 0 {
-			continue // settled asks again
+			if h.idle() && len(h.waited) == 0 {
+				w.parked.due = time.Time{} // it became idle meanwhile
+			}
+			continue // settled asks again for the others
 		}
 		delete(w.parked.yielding, h)
 		h.yield = false

@@ -192,6 +192,9 @@ func (p *process) wrap(h handler) func(context.Context, lease.Message[payload]) 
 			p.w.mu.Lock()
 			defer p.w.mu.Unlock()
 			c.ended, c.err = time.Now(), err
+			if c.cancelled.IsZero() && ctx.Err() != nil { // faster than AfterFunc
+				c.cancelled, c.cancelledCause = c.ended, context.Cause(ctx)
+			}
 			p.w.calls = append(p.w.calls, c)
 		}()
 		if p.crashed() {

@@ -82,6 +82,8 @@ or the field is left out with json:"-".`},
 		{"LG0310", "workers with transaction handlers", `A transaction handler's transaction also moves the cursor, one step at a time: several workers cannot share it.`},
 		{"LG0311", "key field not usable", `The key names an exported field of the event, or one inside its structs, of a string or integer type, that is
 reached without following a pointer.`},
+		{"LG0312", "ambiguous handler", `Two embedded structs have a method of this name at the same depth. Go then promotes neither, and the handler
+would be missing without a word. Declare the method on the consumer itself.`},
 	}
 }
 

@@ -68,7 +68,7 @@ func List(ctx context.Context, c Config, diags *diag.List) (*Module, error) {
 	m := &Module{Fset: token.NewFileSet(), config: c}
 	found, err := packages.Load(m.packagesConfig(ctx, packages.NeedName|packages.NeedFiles|packages.NeedModule), c.Patterns...)
 	if err != nil {
-		return nil, fmt.Errorf("list packages: %w", firstLine(err))
+		return nil, fmt.Errorf("list packages: %w", goError(err))
 	}
 	slices.SortFunc(found, func(a, b *packages.Package) int { return strings.Compare(a.PkgPath, b.PkgPath) })
 	for _, p := range found {
@@ -266,10 +266,17 @@ func regular(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-func firstLine(err error) error {
-	text := strings.TrimSpace(err.Error())
-	if first, _, more := strings.Cut(text, "\n"); more {
-		return errors.New(first)
+// goError is what the go command wrote, or why it did not run.
+func goError(err error) error {
+	text := strings.TrimPrefix(strings.TrimSpace(err.Error()), "err: ")
+	if status, stderr, ok := strings.Cut(text, ": stderr:"); ok {
+		text = strings.TrimSpace(stderr)
+		if text == "" {
+			text = status
+		}
 	}
-	return err
+	if text == "" {
+		return err
+	}
+	return errors.New(text)
 }

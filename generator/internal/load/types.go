@@ -45,7 +45,7 @@ func (m *Module) Types(ctx context.Context, pkgs []*Package, generated map[strin
 	}
 	loaded, err := packages.Load(c, paths...)
 	if err != nil {
-		return nil, fmt.Errorf("load packages: %w", firstLine(err))
+		return nil, fmt.Errorf("load packages: %w", goError(err))
 	}
 	for _, p := range loaded {
 		prog.types[p.PkgPath] = p.Types
@@ -112,6 +112,11 @@ func (m *Module) problems(p *packages.Package, generated map[string]bool) []diag
 		}
 		if d, ok := m.failedImport(p, e); ok {
 			found = append(found, d)
+			continue
+		}
+		if more, ok := strings.CutPrefix(e.Msg, "\t"); ok && len(found) > 0 { // says more about the one before
+			last := &found[len(found)-1]
+			last.Related = append(last.Related, diag.Related{Pos: Position(e.Fset, e.Pos), Message: more + " at"})
 			continue
 		}
 		found = append(found, diag.Diagnostic{Code: "LG0702", Pos: Position(e.Fset, e.Pos), Message: e.Msg})

@@ -47,6 +47,7 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 	for _, m := range r.methods(named) {
 		h.method(m)
 	}
+	h.ambiguous(named)
 	if len(h.found) == 0 && !h.failed {
 		h.none()
 	}
@@ -268,6 +269,44 @@ func (h *handlers) nearMiss(m *types.Func, sig signature) {
 	}
 	h.add(diag.Diagnostic{Code: "LG0304", Warning: true, Pos: h.place(m), End: h.placeEnd(m), Hint: hint,
 		Message: fmt.Sprintf("%s.%s has the signature of a handler, but not the name, and is not called", h.typ.Name(), m.Name())})
+}
+
+// ambiguous reports handlers that several embedded structs promote: Go then promotes
+// none of them, without a word.
+func (h *handlers) ambiguous(t *types.Named) {
+	promoted := map[string]bool{}
+	embeddedMethods(t, promoted, map[types.Type]bool{})
+	for _, name := range sortedKeys(promoted) {
+		obj, index, _ := types.LookupFieldOrMethod(t, true, h.pkg, name)
+		if obj == nil && index != nil && (isHandlerName(name) || name == "Run" && h.per == ir.PerCluster) {
+			h.failed = true
+			h.at(h.consumer.Type.Name, diag.Diagnostic{Code: "LG0312",
+				Message: fmt.Sprintf("%s.%s is ambiguous: several embedded structs have it, so Go promotes none", h.typ.Name(), name),
+				Hint:    "declare " + name + " on " + h.typ.Name()})
+		}
+	}
+}
+
+// embeddedMethods collects the names of the methods of all structs that t embeds.
+func embeddedMethods(t types.Type, names map[string]bool, seen map[types.Type]bool) {
+	st, ok := t.Underlying().(*types.Struct)
+	if !ok || seen[t] {
+		return
+	}
+	seen[t] = true
+	for f := range st.Fields() {
+		if !f.Embedded() {
+			continue
+		}
+		e := types.Unalias(f.Type())
+		if p, ok := e.(*types.Pointer); ok {
+			e = types.Unalias(p.Elem())
+		}
+		for m := range types.NewMethodSet(types.NewPointer(e)).Methods() {
+			names[m.Obj().Name()] = true
+		}
+		embeddedMethods(e, names, seen)
+	}
 }
 
 // none reports a consumer without handlers.

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+// prepare brings the schema leasegen up to date and makes the table that the handlers
+// write. It has no unique constraint on purpose: a delivery handled twice would show.
+func prepare(ctx context.Context, pool *pgxpool.Pool) error {
+	if _, err := leasepg.Migrate(ctx, pool); err != nil {
+		return err
+	}
+	_, err := pool.Exec(ctx, `
+		DROP TABLE IF EXISTS effect;
+		CREATE TABLE effect (
+			n        bigint GENERATED ALWAYS AS IDENTITY,
+			consumer text NOT NULL,
+			message  text NOT NULL,
+			delivery text NOT NULL,
+			form     text NOT NULL,
+			what     text NOT NULL,
+			epoch    bigint NOT NULL,
+			replica  text NOT NULL
+		)`)
+	return err
+}
+
+// count is what became of the deliveries for one consumer.
+type count struct {
+	consumer          string
+	typed, raw        int
+	dead              []lease.DeadLetterInfo
+	messages, repeats int
+}
+
+func (c *count) total() int { return c.typed + c.raw + len(c.dead) }
+
+// await waits until every delivery is accounted for by both consumers.
+func await(ctx context.Context, pool *pgxpool.Pool, be *leasepg.Backend, want int) ([]count, error) {
+	deadline := time.Now().Add(2 * time.Minute)
+	for {
+		var counts []count
+		complete := true
+		for _, name := range []string{"activity", "archive"} {
+			c := count{consumer: name}
+			err := pool.QueryRow(ctx, `
+				SELECT count(*) FILTER (WHERE form = 'typed'), count(*) FILTER (WHERE form = 'raw'),
+				       count(DISTINCT message), count(*) - count(DISTINCT message)
+				FROM effect WHERE consumer = $1`, name).Scan(&c.typed, &c.raw, &c.messages, &c.repeats)
+			if err != nil {
+				return nil, err
+			}
+			if c.dead, err = be.DeadLetters(ctx, lease.DeadLetterFilter{Consumer: name}); err != nil {
+				return nil, err
+			}
+			complete = complete && c.messages+len(c.dead) >= want
+			counts = append(counts, c)
+		}
+		if complete {
+			return counts, nil
+		}
+		if time.Now().After(deadline) {
+			return counts, fmt.Errorf("not all of %d deliveries are accounted for: %+v", want, counts)
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// report prints the table and fails when it does not add up.
+func report(out io.Writer, counts []count, want int) error {
+	fmt.Fprintf(out, "%-9s %6s %5s %13s %6s %12s\n", "consumer", "typed", "raw", "dead-lettered", "total", "rows written")
+	var wrong error
+	for _, c := range counts {
+		fmt.Fprintf(out, "%-9s %6d %5d %13d %6d %12d\n", c.consumer, c.typed, c.raw, len(c.dead), c.total(), c.typed+c.raw)
+		if c.total() != want || c.repeats != 0 {
+			wrong = fmt.Errorf("%s: %d accounted for, want %d; %d handled more than once", c.consumer, c.total(), want, c.repeats)
+		}
+	}
+	for _, c := range counts {
+		for _, d := range c.dead {
+			fmt.Fprintf(out, "dead letter of %s: %s #%s, %s: %s\n", c.consumer, d.Kind, d.MessageID, d.Headers["delivery"], d.Reason)
+		}
+	}
+	return wrong
+}

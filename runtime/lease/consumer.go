@@ -65,7 +65,8 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return g.Run(ctx)
 }
 
-func (c *Consumer) info() ConsumerInfo {
+// Info is the consumer as backends know it.
+func (c *Consumer) Info() ConsumerInfo {
 	return ConsumerInfo{
 		Name: c.spec.Name, Per: c.spec.Per, Topics: c.spec.Topics, Grace: c.spec.Grace,
 		Keep: c.spec.DeadLetters.Keep, Max: c.spec.DeadLetters.Max,

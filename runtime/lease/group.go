@@ -49,6 +49,9 @@ func (g *Group) Run(ctx context.Context) error {
 	}
 	for _, p := range g.processes {
 		if err := p.be.Check(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil // stopped before it began
+			}
 			return fmt.Errorf("lease: consumer %q cannot start: %w", p.consumers[0].Name(), err)
 		}
 	}

@@ -84,7 +84,7 @@ type held struct {
 
 func newWork(c *Consumer, s *session, p *process) *work {
 	w := &work{
-		c: c, s: s, be: p.be, info: c.info(), log: c.logger.With("consumer", c.Name()),
+		c: c, s: s, be: p.be, info: c.Info(), log: c.logger.With("consumer", c.Name()),
 		wake: make(chan struct{}, 1), held: map[string]*held{}, known: map[string]struct{}{},
 		parked:  parkedState{due: time.Now().Add(parkedAtLeast), laned: map[*held]struct{}{}, yielding: map[*held]struct{}{}},
 		queue:   storeQueue{wake: make(chan struct{}, 1), byHeld: map[*held]*entry{}},

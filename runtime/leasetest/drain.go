@@ -1,0 +1,75 @@
+package leasetest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// Backend is what Drain needs: every backend of leasegen is one.
+type Backend interface {
+	lease.Backend
+	lease.Operator
+}
+
+// Drain runs consumer until it has dealt with every message that was published to be
+// before: handled it, skipped it, or made a dead letter of it. Then it stops the
+// consumer and waits for it. The test fails at once when that takes longer than 30
+// seconds; retries count, so give the consumer a short backoff.
+//
+//	be := leasemem.New()
+//	h := &Billing{}
+//	consumer, err := NewBilling(be, h, lease.WithRetry(lease.Retry{Min: time.Millisecond}))
+//	// ...
+//	err = PublishOrderPlaced(ctx, be, "orders.eu", OrderPlaced{OrderID: "1", Cents: 990})
+//	// ...
+//	leasetest.Drain(t, be, consumer)
+//	// now look at what h did, and at be.DeadLetters
+func Drain(t testing.TB, be Backend, consumer *lease.Consumer) {
+	t.Helper()
+	if err := be.Register(t.Context(), consumer.Info(), nil); err != nil { // from now on status counts all messages
+		t.Fatalf("register consumer %s: %v", consumer.Name(), err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- consumer.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("consumer %s: %v", consumer.Name(), err)
+		}
+	}()
+	const limit = 30 * time.Second
+	for began := time.Now(); ; {
+		st, err := statusOf(ctx, be, consumer.Name())
+		if err != nil {
+			t.Fatalf("status of consumer %s: %v", consumer.Name(), err)
+		}
+		if st.LagTotal == 0 && st.ParkedKeys == 0 {
+			return
+		}
+		select {
+		case err := <-done:
+			done <- err
+			t.Fatalf("consumer %s ended before the log was drained: %v", consumer.Name(), err)
+		case <-time.After(2 * time.Millisecond):
+		}
+		if time.Since(began) > limit {
+			t.Fatalf("consumer %s did not drain the log within %v: %d messages behind, %d parked keys, %d of %d resources unowned",
+				consumer.Name(), limit, st.LagTotal, st.ParkedKeys, st.Unowned, st.Resources)
+		}
+	}
+}
+
+// statusOf returns the consumer's line of status.
+func statusOf(ctx context.Context, be lease.Operator, name string) (lease.ConsumerStatus, error) {
+	all, err := be.Status(ctx)
+	for _, st := range all {
+		if st.Consumer == name {
+			return st, err
+		}
+	}
+	return lease.ConsumerStatus{}, err
+}

@@ -24,6 +24,8 @@ type Program struct {
 	Module *Module
 	types  map[string]*types.Package
 	clean  map[string]bool
+	// upstream finds what is wrong with the module's packages that a package imports.
+	upstream func(path string) []diag.Diagnostic
 }
 
 // Types type-checks pkgs and everything they import, from source and without function
@@ -47,10 +49,23 @@ func (m *Module) Types(ctx context.Context, pkgs []*Package, generated map[strin
 	if err != nil {
 		return nil, fmt.Errorf("load packages: %w", goError(err))
 	}
+	roots := map[string]*packages.Package{}
+	prog.upstream = func(path string) (found []diag.Diagnostic) {
+		packages.Visit([]*packages.Package{roots[path]}, nil, func(p *packages.Package) {
+			if p.PkgPath != path && p.Module != nil && p.Module.Main {
+				found = append(found, m.problems(p, generated)...)
+			}
+		})
+		return found
+	}
 	for _, p := range loaded {
+		roots[p.PkgPath] = p
 		prog.types[p.PkgPath] = p.Types
 		found := m.problems(p, generated)
 		prog.clean[p.PkgPath] = len(found) == 0
+		if len(found) > 0 {
+			found = append(found, prog.upstream(p.PkgPath)...) // they may be the cause
+		}
 		diags.Add(found...)
 	}
 	return prog, nil
@@ -219,6 +234,10 @@ func Position(fset *token.FileSet, p token.Pos) token.Position {
 
 // Types returns a package that was loaded, or nil.
 func (p *Program) Types(path string) *types.Package { return p.types[path] }
+
+// Upstream returns what is wrong with the packages of the module that a package imports.
+// It only matters where a type is unknown because of it.
+func (p *Program) Upstream(path string) []diag.Diagnostic { return p.upstream(path) }
 
 // Clean reports whether a package was loaded without any error.
 func (p *Program) Clean(path string) bool { return p.clean[path] }

@@ -199,6 +199,9 @@ func (h *handlers) payload(m *types.Func, sig signature) (kind string, t ir.Type
 		return "", t, false
 	}
 	if _, path, why := undecodable(named); why != "" && !h.ownEvent(obj) {
+		if why == unknownType {
+			h.diags.Add(h.prog.Upstream(h.pkg.Path())...)
+		}
 		h.refuse(m, "LG0306", fmt.Sprintf("%s.%s cannot travel as JSON: %s", text, path, why), "", haveLine)
 		return "", t, false
 	}

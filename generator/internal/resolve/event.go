@@ -37,13 +37,19 @@ func (r *resolver) event(s *Source, e *Event) {
 		return
 	}
 	r.events[typeKey(obj)] = &known{obj, e.Kind, r.position(e.Type.Name.Pos())}
-	if f, path, why := undecodable(named); why != "" {
+	f, path, why := undecodable(named)
+	switch why {
+	case "":
+	case unknownType:
+		r.named(f.Pos(), f.Name(), diag.Diagnostic{Code: "LG0702", Message: fmt.Sprintf("%s.%s: %s", obj.Name(), path, why)})
+		r.diags.Add(r.prog.Upstream(s.Pkg.Path)...)
+	default:
 		r.named(f.Pos(), f.Name(), diag.Diagnostic{Code: "LG0306",
 			Message: fmt.Sprintf("%s.%s cannot travel as JSON: %s", obj.Name(), path, why),
 			Hint:    `change its type, give the type an UnmarshalJSON method, or leave the field out with json:"-"`})
 	}
 	out := ir.Event{Type: typeOf(obj), Kind: e.Kind, Publish: names.Publish(obj.Name())}
-	if e.Spec.Key != "" {
+	if e.Spec.Key != "" && why != unknownType {
 		out.Key = strings.Split(e.Spec.Key, ".")
 		kind, problem, hint := keyField(named, out.Key)
 		if problem != "" {
@@ -52,8 +58,8 @@ func (r *resolver) event(s *Source, e *Event) {
 		}
 		out.KeyKind = kind
 	}
-	f := r.file(s)
-	f.Events = append(f.Events, out)
+	file := r.file(s)
+	file.Events = append(file.Events, out)
 }
 
 // keyField finds the field that a key path names and says how it becomes a string.
@@ -146,6 +152,9 @@ func skipped(f *types.Var, tag string) bool {
 	return true
 }
 
+// unknownType is why a field whose declaration does not type-check cannot be decoded.
+const unknownType = "its type is not known, because of errors in the package that declares it"
+
 func undecodableType(t types.Type, path string, seen map[types.Type]bool) (string, string) {
 	t = types.Unalias(t)
 	if seen[t] {
@@ -159,6 +168,9 @@ func undecodableType(t types.Type, path string, seen map[types.Type]bool) (strin
 	}
 	switch u := t.Underlying().(type) {
 	case *types.Basic:
+		if u.Kind() == types.Invalid {
+			return path, unknownType
+		}
 		if u.Info()&types.IsComplex != 0 {
 			return path, "JSON has no complex numbers"
 		}

@@ -53,7 +53,7 @@ type held struct {
 	ref Ref
 
 	cursor  Cursor          // after the last message read
-	next    *Fetched        // read and not yet handled
+	next    []Fetched       // read and not yet handled, in order
 	waited  []ParkedMessage // due and not yet handled; they go before next
 	dirty   bool            // there may be messages after cursor
 	reads   uint64          // raised when a read that is under way has become void
@@ -214,7 +214,7 @@ func (w *work) markDirty(h *held) {
 // queueFetch and queueReady queue h if its state allows it. They are called after
 // every change of state that might.
 func (w *work) queueFetch(h *held) {
-	if h.inFetch || h.reading || h.next != nil || !h.dirty || h.yield || h.gone || h.giving.Load() || w.blocked(h) ||
+	if h.inFetch || h.reading || len(h.next) >= readAhead || !h.dirty || h.yield || h.gone || h.giving.Load() || w.blocked(h) ||
 		w.info.Per == PerCluster {
 		return
 	}
@@ -224,7 +224,7 @@ func (w *work) queueFetch(h *held) {
 
 func (w *work) queueReady(h *held) {
 	if h.inReady || h.running || h.gone || h.giving.Load() ||
-		len(h.waited) == 0 && (h.next == nil || h.uncommitted > 1 || h.yield || w.blocked(h)) {
+		len(h.waited) == 0 && (len(h.next) == 0 || h.uncommitted > 1 || h.yield || w.blocked(h)) {
 		return
 	}
 	h.inReady = true
@@ -281,11 +281,10 @@ func (w *work) step() time.Duration {
 			w.start(h, func(ctx context.Context) { w.processParked(ctx, h, ms) })
 			continue
 		}
-		if h.next == nil || h.yield {
+		if len(h.next) == 0 || h.yield {
 			continue
 		}
-		f := *h.next
-		h.next = nil
+		f := w.nextBatch(h)
 		w.start(h, func(ctx context.Context) { w.process(ctx, h, f) })
 		w.queueFetch(h) // the next batch is read while this one is handled
 	}
@@ -359,20 +358,36 @@ func (w *work) settled(h *held) {
 
 const (
 	fetchItems  = 1000 // resources in one Fetch
-	fetchBudget = 4000 // messages in one Fetch of many resources
+	fetchBudget = 4000 // messages in one Fetch
+	fetchRun    = 4    // batches of one resource in one Fetch
+	readAhead   = 2    // answers of Fetch that a resource may have in store
 )
+
+// nextBatch takes the next batch out of what was read of h: a Fetch may bring several.
+func (w *work) nextBatch(h *held) Fetched {
+	f, n := h.next[0], w.c.spec.Batch
+	if len(f.Messages) <= n {
+		h.next = h.next[1:]
+		return f
+	}
+	rest := f
+	rest.Messages = f.Messages[n:]
+	rest.Cut = func(i int) Cursor { return f.Cut(n + i) }
+	h.next[0] = rest
+	return Fetched{Resource: f.Resource, Messages: f.Messages[:n], Next: f.Cut(n), Cut: f.Cut}
+}
 
 // startFetch reads many resources in one round trip.
 func (w *work) startFetch() {
 	n := min(len(w.fetch), fetchItems)
 	req := FetchRequest{Consumer: w.info, MaxPayload: w.c.maxPayload}
-	limit := min(max(fetchBudget/n, 1), w.c.spec.Batch)
+	limit := max(min(max(fetchBudget, w.c.spec.Batch)/n, w.c.spec.Batch*fetchRun), 1)
 	items := make([]*held, 0, n)
 	reads := make([]uint64, 0, n)
 	for range n {
 		h := pop(&w.fetch)
 		h.inFetch = false
-		if h.gone || h.giving.Load() || h.next != nil || h.yield {
+		if h.gone || h.giving.Load() || len(h.next) >= readAhead || h.yield {
 			continue
 		}
 		h.reading, h.dirty = true, false
@@ -415,7 +430,7 @@ func (w *work) deliver(h *held, f *Fetched) {
 	}
 	switch {
 	case len(f.Messages) > 0:
-		h.next = f
+		h.next = append(h.next, *f)
 		w.queueReady(h)
 	case moved && !h.running:
 		// Nothing for this consumer so far; remember that, so that the log can forget.
@@ -456,7 +471,7 @@ func (w *work) giveBack(n int) {
 			if n <= 0 {
 				break
 			}
-			if h.giving.Load() || onlyIdle && !(h.idle() && h.next == nil) {
+			if h.giving.Load() || onlyIdle && !(h.idle() && len(h.next) == 0) {
 				continue
 			}
 			w.queueGive(h)

@@ -112,25 +112,32 @@ func (s *site) total() (n int64) {
 	return n
 }
 
-// drained waits until every message has an effect, or nothing has happened for a while.
+// drained waits until every message has an effect; that nothing happens for half a
+// minute fails the test.
 func (s *site) drained(t *testing.T) {
 	t.Helper()
 	const patience = 30 * time.Second
-	want := s.total()
-	var last int64
+	if have, ok := s.quiet(t, patience); !ok {
+		t.Errorf("nothing happened for %v at %d of %d messages", patience, have, s.total())
+	}
+}
+
+// quiet waits until every message has an effect, or nothing happens for a while.
+func (s *site) quiet(t *testing.T, patience time.Duration) (have int64, all bool) {
+	t.Helper()
+	last := int64(-1)
 	for since := time.Now(); time.Since(since) < patience; time.Sleep(50 * time.Millisecond) {
-		var have int64
 		if err := s.pool.QueryRow(t.Context(), `SELECT count(*) FROM (SELECT DISTINCT topic, seq FROM effect) x`).Scan(&have); err != nil {
 			t.Fatal(err)
 		}
-		if have >= want {
-			return
+		if have >= s.total() {
+			return have, true
 		}
 		if have != last {
 			last, since = have, time.Now()
 		}
 	}
-	t.Errorf("nothing happened for %v at %d of %d messages", patience, last, want)
+	return have, false
 }
 
 // verdict is what the history shows.

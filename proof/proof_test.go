@@ -67,6 +67,8 @@ func TestFreezeFenceRemoved(t *testing.T) {
 		v = s.judge(t)
 	}
 	stop()
+	s.quiet(t, 2*ttl)
+	v = s.judge(t)
 	printTable(t, row{"SIGSTOP, fence removed", n, f.count(takenOver), f.count(is("fenced")), time.Since(begin), v})
 	if v.twice == 0 && v.stale == 0 {
 		t.Errorf("without the fence %d rounds did no harm: the test cannot see what the fence prevents", n)

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"runtime/pprof"
 	"strings"
 	"time"
 
@@ -65,8 +66,8 @@ func measures() []measure {
 		{"effects", "transaction form, one row for each message", effects},
 		{"topics", "10 topics, producers with batches of 100", topics},
 		{"leases", "acquire and take over many leases", leases},
-		{"writes", "write transactions while holding, sharing, waiting and idling", writes},
 		{"latency", "from commit to handler", latency},
+		{"writes", "what is written and read while there is nothing to do", writes},
 	}
 }
 
@@ -76,8 +77,20 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	only := fs.String("only", "", "comma-separated measurements; default all")
 	fs.IntVar(&b.messages, "messages", 500_000, "messages of the ordered drain")
 	fs.IntVar(&b.leases, "leases", 40_000, "leases to acquire, hold and take over")
+	profile := fs.String("cpuprofile", "", "write a CPU profile of this process to a file")
 	if err := fs.Parse(args); err != nil {
 		return err
+	}
+	if *profile != "" {
+		f, err := os.Create(*profile)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	var err error
@@ -160,7 +173,7 @@ func (b *bench) table(ctx context.Context, begin time.Time) error {
 		return err
 	}
 	fmt.Fprintf(b.out, "\nPostgreSQL %s, %d CPUs, %s, fsync on; %v in all\n\n", version, runtime.NumCPU(), runtime.Version(), time.Since(begin).Round(time.Second))
-	fmt.Fprintf(b.out, "%-52s %18s %18s %8s   %s\n", "what", "leasegen", "bare loop", "ratio", "to reach")
+	fmt.Fprintf(b.out, "%-67s %15s %15s %6s   %s\n", "what", "leasegen", "bare loop", "ratio", "to reach")
 	for _, r := range b.results {
 		bare, ratio := "-", "-"
 		if r.bare > 0 {
@@ -174,7 +187,7 @@ func (b *bench) table(ctx context.Context, begin time.Time) error {
 		default:
 			verdict = r.want + ": NO"
 		}
-		fmt.Fprintf(b.out, "%-52s %18s %18s %8s   %s\n", r.what, amount(r.got, r.unit), bare, ratio, verdict)
+		fmt.Fprintf(b.out, "%-67s %15s %15s %6s   %s\n", r.what, amount(r.got, r.unit), bare, ratio, verdict)
 	}
 	return nil
 }

@@ -139,6 +139,9 @@ type sequence struct {
 // run handles messages until all are decided or it has to stop. It survives handlers
 // that end their goroutine: the rest goes on in a new one.
 func (q *sequence) run(ctx context.Context) {
+	if !q.w.s.alive() {
+		return
+	}
 	q.w.watching(q, true)
 	defer q.w.watching(q, false)
 	for {
@@ -388,21 +391,21 @@ func (w *work) killer(h *held, m *Raw) outcome {
 
 // call runs one handler call, timed and guarded against panics.
 func (q *sequence) call(ctx context.Context, hd *Handler, ms []Raw) (err error) {
-	if !q.w.s.alive() {
-		return context.Cause(q.w.s.ctx)
-	}
 	if q.w.c.cancelStuck {
 		var cancel context.CancelCauseFunc
 		ctx, cancel = context.WithCancelCause(ctx)
 		defer cancel(nil)
 		q.watch.cancel.Store(&cancel)
 	}
-	began := time.Now()
+	var began time.Time
+	if q.w.c.observer != nil {
+		began = time.Now()
+	}
 	q.watch.message.Store(&ms[0])
-	q.watch.began.Store(began.UnixNano())
+	q.watch.calls.Add(1)
 	returned := false
 	defer func() {
-		q.watch.began.Store(0)
+		q.watch.message.Store(nil)
 		if r := recover(); r != nil {
 			err = &panicError{r}
 			q.w.log.Error("handler panicked", "resource", q.h.Resource, "kind", ms[0].Kind, "id", ms[0].ID,

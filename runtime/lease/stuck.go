@@ -8,12 +8,17 @@ import (
 )
 
 // watched is the handler call that a sequence is in. Progress is watched apart from
-// liveness: a process that heartbeats may still hang in a handler.
+// liveness: a process that heartbeats may still hang in a handler. The calls only
+// count; telling the time is left to the watcher.
 type watched struct {
-	began    atomic.Int64 // Unix nanoseconds, 0 between calls
-	message  atomic.Pointer[Raw]
-	cancel   atomic.Pointer[context.CancelCauseFunc]
-	reported int64 // the call reported last, by its beginning; used by watchStuck only
+	message atomic.Pointer[Raw] // nil between calls
+	calls   atomic.Uint64
+	cancel  atomic.Pointer[context.CancelCauseFunc]
+
+	// These belong to watchStuck.
+	seen     uint64 // the call seen last
+	since    time.Time
+	reported bool
 }
 
 func (w *work) watching(q *sequence, on bool) {
@@ -29,12 +34,10 @@ func (w *work) watching(q *sequence, on bool) {
 // watchStuck reports calls that take too long, once each, until the session ends.
 func (w *work) watchStuck() {
 	for pause(w.s.ctx, max(w.c.stuckAfter/8, time.Millisecond)) {
-		w.mu.Lock()
 		var stuck []*sequence
+		w.mu.Lock()
 		for q := range w.watched {
-			began := q.watch.began.Load()
-			if began != 0 && began != q.watch.reported && time.Since(time.Unix(0, began)) > w.c.stuckAfter {
-				q.watch.reported = began
+			if q.watch.stuckFor(w.c.stuckAfter) {
 				stuck = append(stuck, q)
 			}
 		}
@@ -45,8 +48,23 @@ func (w *work) watchStuck() {
 	}
 }
 
+// stuckFor reports, once, that the same call has been seen for d.
+func (c *watched) stuckFor(d time.Duration) bool {
+	if call := c.calls.Load(); call != c.seen {
+		c.seen, c.since, c.reported = call, time.Now(), false
+	}
+	if c.reported || c.message.Load() == nil || time.Since(c.since) < d {
+		return false
+	}
+	c.reported = true
+	return true
+}
+
 func (w *work) reportStuck(q *sequence) {
 	m := q.watch.message.Load()
+	if m == nil {
+		return // it has just returned
+	}
 	w.log.Error("handler is stuck", "resource", q.h.Resource, "kind", m.Kind, "id", m.ID, "after", w.c.stuckAfter, "cancelled", w.c.cancelStuck)
 	w.c.observe(ObservedStuck{Consumer: q.h.Consumer, Resource: q.h.Resource, Kind: m.Kind, ID: m.ID, Running: w.c.stuckAfter})
 	if cancel := q.watch.cancel.Load(); cancel != nil {

@@ -19,7 +19,6 @@ import (
 type fleet struct {
 	t        *testing.T
 	mode     mode
-	dsn      string
 	replicas []*process
 
 	mu     sync.Mutex
@@ -30,6 +29,7 @@ type fleet struct {
 // process is one replica; when killed it is started again under the same name.
 type process struct {
 	name    string
+	dsn     string
 	cmd     *exec.Cmd
 	stdin   io.Closer
 	ended   chan struct{}
@@ -46,12 +46,13 @@ type event struct {
 	at       time.Time
 }
 
-func startFleet(t *testing.T, m mode, dsn string, n int) *fleet {
+// startFleet starts one replica for each DSN.
+func startFleet(t *testing.T, m mode, dsns ...string) *fleet {
 	t.Helper()
-	f := &fleet{t: t, mode: m, dsn: dsn}
+	f := &fleet{t: t, mode: m}
 	t.Cleanup(f.end)
-	for i := range n {
-		p := &process{name: fmt.Sprintf("replica-%d", i+1)}
+	for i, dsn := range dsns {
+		p := &process{name: fmt.Sprintf("replica-%d", i+1), dsn: dsn}
 		f.start(p)
 		f.replicas = append(f.replicas, p)
 	}
@@ -65,7 +66,7 @@ func (f *fleet) start(p *process) {
 		f.t.Fatal(err)
 	}
 	p.cmd = exec.Command(self)
-	p.cmd.Env = append(os.Environ(), envMode+"="+string(f.mode), envDSN+"="+f.dsn, envName+"="+p.name)
+	p.cmd.Env = append(os.Environ(), envMode+"="+string(f.mode), envDSN+"="+p.dsn, envName+"="+p.name)
 	// In a group of its own a frozen replica, too, hears of the controller's end.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := p.cmd.StdinPipe()

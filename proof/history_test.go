@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
@@ -58,6 +59,11 @@ func (s *site) exec(t *testing.T, sql string, args ...any) {
 	if _, err := s.pool.Exec(t.Context(), sql, args...); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// through is the DSN by way of a proxy.
+func (s *site) through(p *faultproxy.Proxy) string {
+	return strings.Replace(s.dsn, s.server.Addr(), p.Addr(), 1)
 }
 
 // publish appends the next n messages of a topic.

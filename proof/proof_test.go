@@ -1,11 +1,14 @@
 package proof
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"os"
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/leasegen/leasegen/internal/faultproxy"
 )
 
 const (
@@ -56,7 +59,7 @@ func TestFreezeFenceRemoved(t *testing.T) {
 	s := newSite(t)
 	begin := time.Now()
 	stop := s.load(t, topicCount)
-	f := startFleet(t, unfenced, s.dsn, 3)
+	f := startFleet(t, unfenced, s.dsn, s.dsn, s.dsn)
 	ready(t, s)
 	// A few rounds are enough, and one violation is: no need to wait for all.
 	var v verdict
@@ -81,7 +84,7 @@ func mustHold(t *testing.T, fault string, m mode, n int, round func(*fleet)) row
 	s := newSite(t)
 	begin := time.Now()
 	stop := s.load(t, topicCount)
-	f := startFleet(t, m, s.dsn, 3)
+	f := startFleet(t, m, s.dsn, s.dsn, s.dsn)
 	ready(t, s)
 	for i := range n {
 		round(f)
@@ -90,6 +93,16 @@ func mustHold(t *testing.T, fault string, m mode, n int, round func(*fleet)) row
 		}
 	}
 	stop()
+	r := s.close(t, f, fault, n, begin)
+	if r.takeovers < n {
+		t.Errorf("%s: %d takeovers from crashed owners in %d rounds: the faults did not hit", fault, r.takeovers, n)
+	}
+	return r
+}
+
+// close waits until everything is handled, stops the replicas and checks the history.
+func (s *site) close(t *testing.T, f *fleet, fault string, n int, begin time.Time) row {
+	t.Helper()
 	s.drained(t)
 	f.stop()
 	s.nothingInvented(t)
@@ -98,10 +111,59 @@ func mustHold(t *testing.T, fault string, m mode, n int, round func(*fleet)) row
 	if r.violations() > 0 {
 		t.Errorf("%s: the history is wrong: %+v", fault, r.verdict)
 	}
-	if r.takeovers < n {
-		t.Errorf("%s: %d takeovers from crashed owners in %d rounds: the faults did not hit", fault, r.takeovers, n)
-	}
 	return r
+}
+
+// Replicas that are cut off from the server for longer than their leases last, while
+// no connection breaks, change nothing: not even when what they had sent arrives late.
+func TestPartition(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	var proxies []*faultproxy.Proxy
+	var dsns []string
+	for range 3 {
+		p := faultproxy.Start(t, s.server.Addr())
+		proxies, dsns = append(proxies, p), append(dsns, s.through(p))
+	}
+	begin := time.Now()
+	stop := s.load(t, topicCount)
+	f := startFleet(t, whole, dsns...)
+	ready(t, s)
+	n := max(4, rounds(t)/5)
+	for range n {
+		p := proxies[rand.IntN(len(proxies))]
+		p.BlackHole()
+		time.Sleep(ttl + ttl/2 + rand.N(ttl/2))
+		p.Heal()
+		time.Sleep(ttl/4 + rand.N(ttl/4))
+	}
+	stop()
+	if r := s.close(t, f, "cut off", n, begin); r.takeovers < n {
+		t.Errorf("%d takeovers in %d rounds: the faults did not hit", r.takeovers, n)
+	}
+}
+
+// Replies of the server that are lost, of whatever request, make nothing happen twice
+// or not at all: the request was carried out, and the replica cannot know.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	proxy := faultproxy.Start(t, s.server.Addr())
+	begin := time.Now()
+	stop := s.load(t, topicCount)
+	f := startFleet(t, whole, s.through(proxy), s.through(proxy), s.through(proxy))
+	ready(t, s)
+	n := rounds(t) * 10
+	for i := range n {
+		// Every other time the end of a transaction, else anything at all.
+		lost := proxy.DropReply(func(request []byte) bool {
+			return i%2 == 0 && rand.IntN(20) == 0 || bytes.Contains(request, []byte("commit\x00"))
+		})
+		waitFor(t, lost, "a request whose reply is lost")
+		time.Sleep(rand.N(100 * time.Millisecond))
+	}
+	stop()
+	s.close(t, f, "replies lost", n, begin)
 }
 
 // ready waits until the first effects are there.

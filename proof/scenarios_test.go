@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,7 +22,7 @@ import (
 func TestX01FrozenHolder(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	f := startFleet(t, fenceOnly, s.dsn, 2)
+	f := startFleet(t, fenceOnly, s.dsn, s.dsn)
 	for i := range 3 {
 		from := f.marker()
 		if err := s.publish(t.Context(), "t.one", 1); err != nil {
@@ -85,7 +84,7 @@ func TestX02Partition(t *testing.T) {
 	}
 	first, second := make(chan call, 1), make(chan call, 1)
 	began := make(chan struct{})
-	cutOff := inProcess(t, strings.Replace(s.dsn, s.server.Addr(), proxy.Addr(), 1), 4, func(ctx context.Context, m lease.Message[numbered]) error {
+	cutOff := inProcess(t, s.through(proxy), 4, func(ctx context.Context, m lease.Message[numbered]) error {
 		c := call{began: time.Now(), epoch: m.Epoch}
 		close(began)
 		<-ctx.Done()
@@ -131,7 +130,7 @@ func TestX02Partition(t *testing.T) {
 func TestX04ServerKilled(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, pgtest.Config("synchronous_commit", "off"), pgtest.Config("wal_writer_delay", "10s"))
-	f := startFleet(t, whole, s.dsn, 2)
+	f := startFleet(t, whole, s.dsn, s.dsn)
 	publish := func(round int) {
 		for i := range 10 {
 			if err := s.publish(t.Context(), fmt.Sprintf("t.%02d", i), 20); err != nil {

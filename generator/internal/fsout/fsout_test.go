@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -168,6 +169,13 @@ func TestRefusals(t *testing.T) {
 				t.Skip(err)
 			}
 			t.Cleanup(func() { l.Close() })
+		}},
+		// The go command hangs on a pipe named like a Go file; leasegen does not open it.
+		{"pipe in the way", "p/a_leasegen.go", "LG0604", func(t *testing.T, root string) {
+			put(t, root, "p/a.go", "package a\n")
+			if err := exec.Command("mkfifo", filepath.Join(root, "p/a_leasegen.go")).Run(); err != nil {
+				t.Skip(err)
+			}
 		}},
 		{"file where a directory should be", "p/a_leasegen.go", "LG0604", func(t *testing.T, root string) { put(t, root, "p", "") }},
 		{"directory missing", "p/a_leasegen.go", "LG0605", func(t *testing.T, root string) {}},

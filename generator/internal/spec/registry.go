@@ -50,7 +50,7 @@ func (a ArgInfo) Range() string {
 func Directives() []Info {
 	infos := []Info{
 		{Name: "consumer", Place: "struct type", typ: reflect.TypeFor[Consumer](),
-			Help:    "Makes the struct a consumer. Its Handle methods take the messages; every replica runs it, and each resource has one owner.",
+			Help:    "Makes the struct a consumer: its Handle methods take the messages, and each resource has one owner.",
 			Example: "//leasegen:consumer name=billing per=topic topics=orders.*"},
 		{Name: "event", Place: "struct type", typ: reflect.TypeFor[Event](),
 			Help:    "Makes the struct an event: it gets a Publish function, and handlers may take it.",

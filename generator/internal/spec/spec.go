@@ -19,7 +19,7 @@ import (
 type Consumer struct {
 	Source
 	Name    string        `arg:"name" default:"the type's name, words joined by _" form:"consumer" nodefault:"true" help:"Shared by all replicas of the consumer; changing it starts a new consumer."`
-	Per     string        `arg:"per" required:"true" enum:"topic,group,cluster" nodefault:"true" help:"What has exactly one owner: each topic, the whole group, or the singleton of the cluster (a Run method and no messages)."`
+	Per     string        `arg:"per" required:"true" enum:"topic,group,cluster" nodefault:"true" help:"What has exactly one owner: each topic, the whole group, or the cluster's singleton (a Run method, no messages)."`
 	Topics  []string      `arg:"topics" form:"topics" default:"none; required unless per=cluster" nodefault:"true" help:"Patterns of the topics consumed, separated by commas; * stands for any run of characters."`
 	Lock    string        `arg:"lock" default:"session" enum:"session" help:"How ownership is held: through the session of the process, one heartbeat for all leases."`
 	Workers int           `arg:"workers" default:"1" min:"1" max:"1024" help:"Messages of one resource handled at once; messages with one key never are. Not with transaction handlers."`

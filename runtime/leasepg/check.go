@@ -1,0 +1,89 @@
+package leasepg
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+)
+
+const oldestServer = 140000
+
+// Check reports why the backend cannot be used now.
+func (b *Backend) Check(ctx context.Context) error {
+	if err := b.schema.valid(); err != nil {
+		return err
+	}
+	conn, err := b.pool.Acquire(ctx)
+	if err != nil {
+		return b.fail("connect", err)
+	}
+	defer conn.Release()
+	return b.check(ctx, conn.Conn())
+}
+
+func (b *Backend) check(ctx context.Context, conn *pgx.Conn) error {
+	q := b.queries(conn)
+	f, err := q.ServerFacts(ctx)
+	if err != nil {
+		return b.fail("look at the server", err)
+	}
+	name := b.schema.name
+	switch {
+	case f.Version < oldestServer:
+		return fmt.Errorf("leasepg: the server has version %d.%d, 14 or newer is needed", f.Version/10000, f.Version%10000)
+	case f.InRecovery:
+		return fmt.Errorf("leasepg: the server is a standby: connect to the primary (target_session_attrs=read-write)")
+	case f.ReadOnly == "on":
+		return fmt.Errorf("leasepg: transactions of role %s are read-only: connect to the primary, or set default_transaction_read_only off", f.Role)
+	case f.Isolation != "read committed":
+		return fmt.Errorf("leasepg: transactions of role %s are %s by default, leasegen needs read committed: "+
+			"ALTER ROLE … SET default_transaction_isolation = 'read committed'", f.Role, f.Isolation)
+	case !f.Migrated:
+		return fmt.Errorf("leasepg: the database has no schema %s: run leasegen migrate -dsn … to bring it from version 0 to %d", name, latestVersion())
+	}
+	missing, err := q.MissingGrants(ctx)
+	if err != nil {
+		return b.fail("look at the grants", err)
+	}
+	if missing != "" {
+		return fmt.Errorf("leasepg: role %s lacks privileges in schema %s (%s): run the grants that leasegen migrate -print shows", f.Role, name, missing)
+	}
+	have, err := q.SchemaVersion(ctx)
+	switch want := int32(latestVersion()); {
+	case err != nil:
+		return b.fail("look at the schema's version", err)
+	case have < want:
+		return fmt.Errorf("leasepg: schema %s has version %d: run leasegen migrate -dsn … to bring it from %d to %d", name, have, have, want)
+	case have > want:
+		return fmt.Errorf("leasepg: schema %s has version %d, this program knows %d: deploy a newer program", name, have, want)
+	}
+	o, err := q.Origin(ctx)
+	if err != nil {
+		return b.fail("look at the schema's origin", err)
+	}
+	if o.Recorded != o.Actual {
+		return fmt.Errorf("leasepg: schema %s was restored from another cluster (system identifier %d, here %d), whose transaction ids "+
+			"mean nothing here: stop its users and run SELECT %s.restamp() as its owner", name, o.Recorded, o.Actual, b.schema.ident())
+	}
+	return b.detectPooler(ctx, conn)
+}
+
+// detectPooler notes whether a pooler hands out server connections per transaction: then
+// the process that answers is not the one that was connected to.
+func (b *Backend) detectPooler(ctx context.Context, conn *pgx.Conn) error {
+	f, err := leasedb.New(inSchema{conn, b.schema}).ServerFacts(ctx)
+	if err != nil {
+		return err
+	}
+	if uint32(f.Pid) != conn.PgConn().PID() {
+		b.pooled.Store(true)
+		b.told.Do(func() {
+			b.log.Warn("leasepg: connected through a transaction pooler: no LISTEN, messages are found by polling alone, up to 500 ms later",
+				"fix", "give leasegen a direct connection to the server")
+		})
+	}
+	return nil
+}

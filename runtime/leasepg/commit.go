@@ -1,0 +1,173 @@
+package leasepg
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+)
+
+// Commit stores progress in one round trip.
+func (b *Backend) Commit(ctx context.Context, session, consumer string, progress []lease.Progress) ([]string, error) {
+	fenced, err := b.commit(ctx, b.pool, session, consumer, progress)
+	if err != nil {
+		return nil, b.fail("commit progress of "+consumer, err)
+	}
+	return fenced, nil
+}
+
+func (b *Backend) commit(ctx context.Context, on sender, session, consumer string, progress []lease.Progress) (fenced []string, err error) {
+	if len(progress) == 0 {
+		return nil, nil
+	}
+	c := leasedb.CommitLeasesParams{Consumer: consumer, Session: session}
+	again := leasedb.ParkAgainParams{Consumer: consumer, Session: session}
+	fresh := leasedb.ParkNewParams{Consumer: consumer, Session: session}
+	done := leasedb.ParkedDoneParams{Consumer: consumer, Session: session}
+	dead := leasedb.GiveUpParams{Consumer: consumer, Session: session}
+	for i := range progress {
+		p := &progress[i]
+		at, err := from(p.Cursor)
+		if err != nil {
+			return nil, err
+		}
+		mark, err := messageID(p.Mark, true)
+		if err != nil {
+			return nil, err
+		}
+		c.Resources, c.Epochs = append(c.Resources, p.Resource), append(c.Epochs, p.Epoch)
+		c.Moved, c.Positions = append(c.Moved, p.Cursor != nil), append(c.Positions, at.pos)
+		c.Snaps, c.Xs = append(c.Snaps, at.snap), append(c.Xs, at.xText())
+		c.LateSnaps, c.LatePositions = append(c.LateSnaps, at.lateSnap), append(c.LatePositions, at.latePos)
+		c.Marks, c.Trusts = append(c.Marks, mark), append(c.Trusts, p.Trust)
+		for _, k := range p.Park {
+			id, err := messageID(k.ID, false)
+			if err != nil {
+				return nil, err
+			}
+			again.Resources, again.Epochs = append(again.Resources, p.Resource), append(again.Epochs, p.Epoch)
+			again.Ids, again.Attempts = append(again.Ids, id), append(again.Attempts, int32(k.Attempt))
+			again.Micros, again.Errors = append(again.Micros, k.After.Microseconds()), append(again.Errors, k.Error)
+			fresh.Lanes = append(fresh.Lanes, k.Lane)
+		}
+		for _, d := range p.Done {
+			id, err := messageID(d, false)
+			if err != nil {
+				return nil, err
+			}
+			done.Resources, done.Epochs = append(done.Resources, p.Resource), append(done.Epochs, p.Epoch)
+			done.Ids = append(done.Ids, id)
+		}
+		for _, d := range p.Dead {
+			id, err := messageID(d.ID, false)
+			if err != nil {
+				return nil, err
+			}
+			dead.Resources, dead.Epochs = append(dead.Resources, p.Resource), append(dead.Epochs, p.Epoch)
+			dead.Ids, dead.Attempts = append(dead.Ids, id), append(dead.Attempts, int32(d.Attempt))
+			dead.Reasons = append(dead.Reasons, d.Reason)
+		}
+	}
+	var moved []string
+	steps := []step{durable(ctx), func(q *leasedb.Queries) (err error) {
+		moved, err = q.CommitLeases(ctx, c)
+		return err
+	}}
+	if len(again.Ids) > 0 {
+		fresh.Resources, fresh.Epochs, fresh.Ids = again.Resources, again.Epochs, again.Ids
+		fresh.Attempts, fresh.Micros, fresh.Errors = again.Attempts, again.Micros, again.Errors
+		steps = append(steps,
+			func(q *leasedb.Queries) error { return q.ParkAgain(ctx, again) },
+			func(q *leasedb.Queries) error { return q.ParkNew(ctx, fresh) })
+	}
+	if len(done.Ids) > 0 {
+		steps = append(steps, func(q *leasedb.Queries) error { return q.ParkedDone(ctx, done) })
+	}
+	if len(dead.Ids) > 0 {
+		steps = append(steps, func(q *leasedb.Queries) error { return q.GiveUp(ctx, dead) })
+	}
+	if err := b.pipeline(ctx, on, steps...); err != nil {
+		return nil, err
+	}
+	if len(moved) == len(progress) {
+		return nil, nil
+	}
+	passed := make(map[string]struct{}, len(moved))
+	for _, r := range moved {
+		passed[r] = struct{}{}
+	}
+	for i := range progress {
+		if _, ok := passed[progress[i].Resource]; !ok {
+			fenced = append(fenced, progress[i].Resource)
+		}
+	}
+	return fenced, nil
+}
+
+func messageID(id string, optional bool) (int64, error) {
+	if optional && id == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(id, 10, 64)
+	if err != nil || n <= 0 {
+		return 0, fmt.Errorf("there is no message %q", id)
+	}
+	return n, nil
+}
+
+// FetchParked reads parked messages whose wait is over, the lane that is due longest first.
+func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lease.Parked, error) {
+	out := lease.Parked{Next: -1}
+	q := b.queries(b.pool)
+	// One lane more than can be read says when the next one is due.
+	lanes, err := q.ParkedLanes(ctx, leasedb.ParkedLanesParams{
+		Consumer: req.Consumer.Name, Session: req.Session, Max: int64(req.Limit) + 1,
+	})
+	if err != nil {
+		return out, b.fail("read parked messages of "+req.Consumer.Name, err)
+	}
+	p := leasedb.FetchParkedParams{Consumer: req.Consumer.Name, MaxPayload: int32(req.MaxPayload), Max: int64(req.Limit) + 1}
+	for i, l := range lanes {
+		if l.DueInMicros > 0 {
+			out.Next = time.Duration(l.DueInMicros) * time.Microsecond
+			break
+		}
+		p.Items, p.Resources, p.Lanes = append(p.Items, int32(i)), append(p.Resources, l.Resource), append(p.Lanes, l.Lane)
+	}
+	if len(p.Items) == 0 {
+		return out, nil
+	}
+	rows, err := q.FetchParked(ctx, p)
+	if err != nil {
+		return out, b.fail("read parked messages of "+req.Consumer.Name, err)
+	}
+	waits := map[int32]bool{} // lanes that have come to a message that still waits
+	for i, r := range rows {
+		if waits[r.Item] {
+			continue
+		}
+		if !r.Due {
+			waits[r.Item] = true
+			continue
+		}
+		if len(out.Messages) >= req.Limit {
+			out.More = true
+			break
+		}
+		m := lease.ParkedMessage{Resource: p.Resources[r.Item], Lane: p.Lanes[r.Item]}
+		m.ID, m.Topic, m.Key, m.Kind = strconv.FormatInt(r.MessageID, 10), r.Topic, r.Key, r.Kind
+		m.Payload, m.Size, m.Attempt, m.PublishedAt = r.Payload, int(r.Size), int(r.Attempt), r.PublishedAt
+		if r.Headers != "" {
+			if err := json.Unmarshal([]byte(r.Headers), &m.Headers); err != nil {
+				return out, fmt.Errorf("leasepg: headers of message %s are not an object of strings", m.ID)
+			}
+		}
+		m.Last = i+1 == len(rows) || rows[i+1].Item != r.Item
+		out.Messages = append(out.Messages, m)
+	}
+	return out, nil
+}

@@ -1,0 +1,126 @@
+package leasepg_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/leasetest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// open returns a pool on dsn that is closed with the test.
+func open(t testing.TB, dsn string) *pgxpool.Pool {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = 8
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// migrated returns a backend on a fresh, migrated database.
+func migrated(t testing.TB, opts ...leasepg.Option) (*leasepg.Backend, *pgxpool.Pool) {
+	t.Helper()
+	pool := open(t, pgtest.DB(t))
+	if _, err := leasepg.Migrate(t.Context(), pool, opts...); err != nil {
+		t.Fatal(err)
+	}
+	be := leasepg.New(pool, opts...)
+	if err := be.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return be, pool
+}
+
+func exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := pool.Exec(context.Background(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func query[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) T {
+	t.Helper()
+	rows, err := pool.Query(context.Background(), sql, args...)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	v, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// pools remembers which pool a backend of the suite was made with.
+type pools struct{ m sync.Map }
+
+func (p *pools) of(be lease.Backend) *pgxpool.Pool {
+	v, _ := p.m.Load(be)
+	return v.(*pgxpool.Pool)
+}
+
+func TestConformance(t *testing.T) {
+	var known pools
+	leasetest.Run(t, leasetest.Factory{
+		New: func(t testing.TB) lease.Backend {
+			// A schema of another name, so that no query can do without the rewriting.
+			be, pool := migrated(t, leasepg.WithSchema("own_name"))
+			exec(t, pool, "CREATE TABLE effect (seq bigint GENERATED ALWAYS AS IDENTITY, value text NOT NULL)")
+			known.m.Store(lease.Backend(be), pool)
+			return be
+		},
+		Again: func(t testing.TB, be lease.Backend) lease.Backend {
+			pool := open(t, known.of(be).Config().ConnString())
+			again := leasepg.New(pool, leasepg.WithSchema("own_name"))
+			known.m.Store(lease.Backend(again), pool)
+			return again
+		},
+		Effect: func(ctx context.Context, _ lease.Backend, tx any, value string) error {
+			_, err := tx.(pgx.Tx).Exec(ctx, "INSERT INTO effect (value) VALUES ($1)", value)
+			return err
+		},
+		Effects: func(t testing.TB, be lease.Backend) []string {
+			rows, err := known.of(be).Query(t.Context(), "SELECT value FROM effect ORDER BY seq")
+			if err != nil {
+				t.Fatal(err)
+			}
+			values, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return values
+		},
+		PublishLate: func(t testing.TB, be lease.Backend, events ...lease.Event) (commit, rollback func()) {
+			tx, err := known.of(be).Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := be.(*leasepg.Backend).In(tx).Publish(t.Context(), events); err != nil {
+				t.Fatal(err)
+			}
+			end := func(f func(context.Context) error) func() {
+				return func() {
+					if err := f(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			return end(tx.Commit), end(tx.Rollback)
+		},
+	})
+}

@@ -1,0 +1,25 @@
+// Package leasepg is the PostgreSQL backend, for PostgreSQL 14 or newer.
+//
+// What it guarantees, as long as there is one writable primary with fsync on:
+//
+//   - A committed message is read by every consumer that matches its topic, however
+//     late its transaction commits, and is read once per position of the cursor.
+//   - If transaction B began after transaction A had committed, A's messages come first.
+//     Otherwise messages come in the order of their ids.
+//   - A commit of progress, and all that a handler did in the same transaction, takes
+//     effect only while the lease has the epoch it was granted with.
+//   - Epochs rise with every new owner, across releases, crashes and restarts of the
+//     server. They survive failover to a standby as long as its clock is not behind the
+//     last epoch by more than the failover took.
+//   - A session that has been declared dead stays dead.
+//
+// What it does not: exactly one handler running in real time while a process is paused
+// (check the epoch where that matters), the same order as real time between concurrent
+// transactions, and grants that survive failover to an asynchronous standby.
+//
+// Only plain statements are needed, so a pooler in transaction mode works; it costs
+// LISTEN, and with it the fast waking of an idle process.
+//
+// Roles: the role that runs [Migrate] owns the schema. Applications run with the
+// privileges that [Grants] prints, which include neither DDL nor DELETE on leases.
+package leasepg

@@ -1,0 +1,40 @@
+package leasepg
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// fail says what was tried, and adds the fix to causes that have a known one. Errors of
+// the runtime pass as they are.
+func (b *Backend) fail(what string, err error) error {
+	if err == nil || errors.Is(err, lease.ErrFenced) || errors.Is(err, lease.ErrSessionLost) {
+		return err
+	}
+	if fix := b.fix(err); fix != "" {
+		return fmt.Errorf("leasepg: %s: %w; %s", what, err, fix)
+	}
+	return fmt.Errorf("leasepg: %s: %w", what, err)
+}
+
+func (b *Backend) fix(err error) string {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return ""
+	}
+	switch pg.Code {
+	case "3F000", "42P01", "42703", "42883": // schema, table, column, function is missing
+		return "the schema " + b.schema.name + " is missing or older than this program: run leasegen migrate"
+	case "42501": // insufficient_privilege
+		return "the role lacks a privilege: leasegen migrate -print shows the grants it needs"
+	case "25006": // read_only_sql_transaction
+		return "the server is read-only: connect to the primary (target_session_attrs=read-write)"
+	case "53300": // too_many_connections
+		return "the server is full: raise max_connections or lower the pools' sizes"
+	}
+	return ""
+}

@@ -1,0 +1,246 @@
+package leasepg
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+)
+
+const (
+	pollLeast     = 2 * time.Millisecond   // between polls right after news
+	pollMost      = 500 * time.Millisecond // when idle
+	ownershipPoll = time.Second
+	feedRows      = 10_000 // messages looked at in one poll
+	feedTimeout   = 15 * time.Second
+)
+
+// feed watches the log and the ownership tables for one process, on a connection of its
+// own. Notifications only make it look sooner.
+type feed struct {
+	b         *Backend
+	consumers []string
+	topics    []string // patterns
+	wanted    map[string]bool
+
+	conn    *pgx.Conn
+	at      *cursor
+	members string
+	free    int64
+	wait    time.Duration // until the next poll
+	surveys time.Time     // when ownership was looked at last
+}
+
+// OpenFeed starts watching from the present on.
+func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) (lease.Feed, error) {
+	f := &feed{b: b, wanted: map[string]bool{}}
+	for _, c := range consumers {
+		f.consumers = append(f.consumers, c.Name)
+		if c.Per != lease.PerCluster {
+			f.topics = append(f.topics, c.Topics...)
+		}
+	}
+	if err := f.open(ctx); err != nil {
+		f.Close()
+		return nil, b.fail("open the feed", err)
+	}
+	return f, nil
+}
+
+// open connects and listens. The cursor survives, so the next poll catches up.
+func (f *feed) open(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
+	defer cancel()
+	if f.conn, err = f.b.connect(ctx); err != nil {
+		return err
+	}
+	if err := f.b.detectPooler(ctx, f.conn); err != nil {
+		return err
+	}
+	if !f.b.pooled.Load() {
+		if _, err := f.conn.Exec(ctx, "listen "+f.b.schema.ident()); err != nil {
+			return err
+		}
+	}
+	if f.at == nil {
+		now, err := f.b.queries(f.conn).LogNow(ctx)
+		if err != nil {
+			return err
+		}
+		if f.at, err = storedCursor(now.Pos, now.Snap, now.X, "", 0); err != nil {
+			return err
+		}
+		w, err := f.b.queries(f.conn).WatchOwnership(ctx, f.consumers)
+		if err != nil {
+			return err
+		}
+		f.members, f.free = w.Members, w.Free
+		f.surveys = time.Now()
+	}
+	f.wait = pollLeast
+	return nil
+}
+
+// Close stops watching.
+func (f *feed) Close() {
+	if f.conn != nil {
+		closeConn(f.conn)
+		f.conn = nil
+	}
+}
+
+// Next waits for news, or until the log has been polled without any.
+func (f *feed) Next(ctx context.Context) (lease.News, error) {
+	var news lease.News
+	err := func() error {
+		if f.conn == nil || f.conn.IsClosed() {
+			// What was notified meanwhile is lost: look at everything.
+			if err := f.open(ctx); err != nil {
+				return err
+			}
+			news.Ownership, news.Parked = true, true
+		} else if err := f.sleep(ctx, &news); err != nil {
+			return err
+		}
+		return f.poll(ctx, &news)
+	}()
+	if err != nil {
+		f.Close()
+		if ctx.Err() != nil {
+			return lease.News{}, ctx.Err()
+		}
+		return lease.News{}, f.b.fail("watch the log", err)
+	}
+	if len(news.Topics) > 0 || news.Ownership || news.Parked {
+		f.wait = pollLeast
+	} else {
+		f.wait = min(2*f.wait, pollMost)
+	}
+	return news, nil
+}
+
+// sleep waits until the next poll is due or a notification arrives.
+func (f *feed) sleep(ctx context.Context, news *lease.News) error {
+	if f.b.pooled.Load() {
+		select {
+		case <-time.After(f.wait):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	wait, cancel := context.WithTimeout(ctx, f.wait)
+	defer cancel()
+	for {
+		n, err := f.conn.WaitForNotification(wait)
+		switch {
+		case err == nil:
+			switch n.Payload {
+			case wakeOwnership:
+				news.Ownership = true
+			case wakeParked:
+				news.Parked = true
+			}
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, context.DeadlineExceeded) || pgconn.Timeout(err):
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// poll reads what is new since the cursor, in one round trip.
+func (f *feed) poll(ctx context.Context, news *lease.News) error {
+	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
+	defer cancel()
+	var steps []step
+	if len(f.topics) > 0 {
+		log, err := f.log(ctx, news)
+		if err != nil {
+			return err
+		}
+		steps = append(steps, log)
+	}
+	if time.Since(f.surveys) >= ownershipPoll {
+		f.surveys = time.Now()
+		steps = append(steps, func(q *leasedb.Queries) error {
+			w, err := q.WatchOwnership(ctx, f.consumers)
+			if err != nil {
+				return err
+			}
+			if w.Members != f.members || w.Free != f.free {
+				news.Ownership = true
+			}
+			f.members, f.free = w.Members, w.Free
+			return nil
+		})
+	}
+	if len(steps) == 0 {
+		return nil
+	}
+	return f.b.pipeline(ctx, f.conn, steps...)
+}
+
+func (f *feed) log(ctx context.Context, news *lease.News) (step, error) {
+	ranges, err := f.at.late()
+	if err != nil {
+		return nil, err
+	}
+	p := leasedb.FeedLogParams{Pos: f.at.pos, Max: feedRows, Los: []string{}, His: []string{}}
+	for _, r := range ranges {
+		p.Los = append(p.Los, strconv.FormatUint(r.lo, 10))
+		p.His = append(p.His, strconv.FormatUint(r.hi, 10))
+	}
+	return func(q *leasedb.Queries) error {
+		rows, err := q.FeedLog(ctx, p)
+		if err != nil {
+			return err
+		}
+		next := *f.at
+		for _, r := range rows {
+			if r.Snap == "" {
+				if f.wants(r.Topic) {
+					news.Topics = append(news.Topics, r.Topic)
+				}
+				continue
+			}
+			// Late messages are complete in one answer, so the snapshot moves always.
+			next.snap = r.Snap
+			if r.Fresh > 0 {
+				next.pos = r.Pos
+				if next.x, err = strconv.ParseUint(r.X, 10, 64); err != nil {
+					return err
+				}
+			}
+		}
+		f.at = &next
+		slices.Sort(news.Topics)
+		news.Topics = slices.Compact(news.Topics)
+		return nil
+	}, nil
+}
+
+// wants remembers its answers: topics repeat.
+func (f *feed) wants(topic string) bool {
+	w, ok := f.wanted[topic]
+	if !ok {
+		if len(f.wanted) > 100_000 {
+			clear(f.wanted)
+		}
+		topic = strings.Clone(topic)
+		w = lease.MatchTopic(f.topics, topic)
+		f.wanted[topic] = w
+	}
+	return w
+}

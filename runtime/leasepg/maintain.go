@@ -1,0 +1,64 @@
+package leasepg
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+)
+
+// forgetAfter is how long ended sessions are kept, for people who look.
+const forgetAfter = time.Hour
+
+// Maintain does the housekeeping. Replicas that race leave it to one.
+func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) (lease.MaintainReport, error) {
+	var r lease.MaintainReport
+	err := pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error {
+		q := b.queries(tx)
+		mine, err := q.TryMaintain(ctx, b.schema.name)
+		if err != nil || !mine {
+			return err
+		}
+		for _, c := range consumers {
+			if c.Keep > 0 {
+				n, err := q.ExpireDeadLetters(ctx, leasedb.ExpireDeadLettersParams{Consumer: c.Name, Keep: c.Keep})
+				if err != nil {
+					return err
+				}
+				r.DeadLettersExpired += int(n)
+			}
+			if c.Max > 0 {
+				n, err := q.BoundDeadLetters(ctx, leasedb.BoundDeadLettersParams{Consumer: c.Name, Max: int64(c.Max)})
+				if err != nil {
+					return err
+				}
+				r.DeadLettersDropped += int(n)
+			}
+		}
+		forgotten, err := q.ForgetSessions(ctx, forgetAfter)
+		if err != nil {
+			return err
+		}
+		r.SessionsForgotten = int(forgotten)
+		end, err := q.LogEnd(ctx)
+		if err != nil {
+			return err
+		}
+		ahead, err := q.EnsureSegments(ctx, end.LastDrawn+segmentsAhead)
+		if err != nil {
+			return err
+		}
+		b.logEnd.Store(ahead)
+		return nil
+	})
+	if err != nil {
+		return r, b.fail("maintain", err)
+	}
+	// By itself: it may have to wait for readers, and must hold nothing meanwhile.
+	dropped, err := b.queries(b.pool).DropSegments(ctx)
+	r.SegmentsDropped = int(dropped)
+	return r, b.fail("maintain", err)
+}

@@ -1,0 +1,150 @@
+package leasepg
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+)
+
+// lagBound is up to where messages behind a lease are counted.
+const lagBound = 100_000
+
+// Status describes every consumer.
+func (b *Backend) Status(ctx context.Context) ([]lease.ConsumerStatus, error) {
+	q := b.queries(b.pool)
+	consumers, err := q.ListConsumers(ctx)
+	if err != nil {
+		return nil, b.fail("status", err)
+	}
+	out := make([]lease.ConsumerStatus, len(consumers))
+	for i, c := range consumers {
+		out[i] = lease.ConsumerStatus{
+			Consumer: c.Name, Per: c.Per, Members: int(c.Members), ParkedKeys: int(c.Lanes), DeadLetters: int(c.DeadLetters),
+		}
+		leases, err := b.Leases(ctx, c.Name, 0)
+		if err != nil {
+			return nil, err
+		}
+		out[i].Resources = len(leases)
+		for _, l := range leases {
+			if l.Session == "" {
+				out[i].Unowned++
+			}
+			out[i].LagTotal += l.Lag
+			out[i].LagMax = max(out[i].LagMax, l.Lag)
+		}
+	}
+	return out, nil
+}
+
+// Members lists the live sessions of a consumer.
+func (b *Backend) Members(ctx context.Context, consumer string) ([]lease.MemberStatus, error) {
+	rows, err := b.queries(b.pool).ListMembers(ctx, consumer)
+	if err != nil {
+		return nil, b.fail("members of "+consumer, err)
+	}
+	out := make([]lease.MemberStatus, len(rows))
+	for i, r := range rows {
+		out[i] = lease.MemberStatus{
+			Session: r.ID, Host: r.Host, PID: int(r.Pid), Since: seconds(r.Since), SinceBeat: seconds(r.SinceBeat),
+			Owned: int(r.Owned), FairShare: (int(r.Resources) + len(rows) - 1) / len(rows), TTLRemaining: seconds(r.Remaining),
+		}
+	}
+	return out, nil
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// Leases lists leases of a consumer. Messages behind are counted up to 100,000 for each,
+// without those that were late for the cursor.
+func (b *Backend) Leases(ctx context.Context, consumer string, limit int) ([]lease.LeaseStatus, error) {
+	rows, err := b.queries(b.pool).LeaseLags(ctx, leasedb.LeaseLagsParams{Consumer: consumer, Bound: lagBound, Max: int64(limit)})
+	if err != nil {
+		return nil, b.fail("leases of "+consumer, err)
+	}
+	out := make([]lease.LeaseStatus, len(rows))
+	for i, r := range rows {
+		out[i] = lease.LeaseStatus{
+			Resource: r.Resource, Session: r.Session, Epoch: r.Epoch, Since: seconds(r.Since),
+			Lag: r.Lag, Parked: int(r.Parked), Suspicion: int(r.Suspicion),
+		}
+	}
+	return out, nil
+}
+
+// DeadLetters lists dead letters, the oldest first.
+func (b *Backend) DeadLetters(ctx context.Context, f lease.DeadLetterFilter) ([]lease.DeadLetterInfo, error) {
+	ids, err := deadLetterIDs(f.IDs)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := b.queries(b.pool).ListDeadLetters(ctx, leasedb.ListDeadLettersParams{
+		WithPayload: len(ids) == 1, Consumer: f.Consumer, Ids: ids, Topic: like(f.Topic), Key: f.Key,
+		Reason: like(f.Reason), Max: int64(f.Limit),
+	})
+	if err != nil {
+		return nil, b.fail("dead letters", err)
+	}
+	out := make([]lease.DeadLetterInfo, len(rows))
+	for i, r := range rows {
+		d := lease.DeadLetterInfo{
+			ID: strconv.FormatInt(r.ID, 10), Consumer: r.Consumer, Resource: r.Resource,
+			MessageID: strconv.FormatInt(r.MessageID, 10), Topic: r.Topic, Key: r.Key, Kind: r.Kind,
+			Payload: r.Payload, Size: int(r.Size), PublishedAt: r.PublishedAt, FirstFailed: r.FailedAt, DeadAt: r.DeadAt,
+			Attempts: int(r.Attempts), Reason: r.Reason,
+		}
+		if r.Headers != "" {
+			if err := json.Unmarshal([]byte(r.Headers), &d.Headers); err != nil {
+				return nil, fmt.Errorf("leasepg: headers of dead letter %s are not an object of strings", d.ID)
+			}
+		}
+		out[i] = d
+	}
+	return out, nil
+}
+
+// Replay puts dead letters back for their consumers.
+func (b *Backend) Replay(ctx context.Context, f lease.DeadLetterFilter) (int, error) {
+	ids, err := deadLetterIDs(f.IDs)
+	if err != nil {
+		return 0, err
+	}
+	var n int64
+	err = b.pipeline(ctx, b.pool, durable(ctx),
+		func(q *leasedb.Queries) (err error) {
+			n, err = q.ReplayDeadLetters(ctx, leasedb.ReplayDeadLettersParams{
+				Consumer: f.Consumer, Ids: ids, Topic: like(f.Topic), Key: f.Key, Reason: like(f.Reason), Max: int64(f.Limit),
+			})
+			return err
+		},
+		b.notify(ctx, wakeParked))
+	return int(n), b.fail("replay dead letters", err)
+}
+
+// Purge deletes dead letters.
+func (b *Backend) Purge(ctx context.Context, f lease.DeadLetterFilter) (int, error) {
+	ids, err := deadLetterIDs(f.IDs)
+	if err != nil {
+		return 0, err
+	}
+	n, err := b.queries(b.pool).PurgeDeadLetters(ctx, leasedb.PurgeDeadLettersParams{
+		Consumer: f.Consumer, Ids: ids, Topic: like(f.Topic), Key: f.Key, Reason: like(f.Reason), Max: int64(f.Limit),
+	})
+	return int(n), b.fail("purge dead letters", err)
+}
+
+func deadLetterIDs(ids []string) ([]int64, error) {
+	out := make([]int64, len(ids))
+	for i, id := range ids {
+		var err error
+		if out[i], err = strconv.ParseInt(id, 10, 64); err != nil {
+			return nil, fmt.Errorf("leasepg: dead letter id %q is not a number", id)
+		}
+	}
+	return out, nil
+}

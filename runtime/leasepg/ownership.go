@@ -1,0 +1,153 @@
+package leasepg
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+)
+
+// likes translates topic patterns for LIKE.
+func likes(patterns []string) []string {
+	out := make([]string, len(patterns))
+	for i, p := range patterns {
+		out[i] = like(p)
+	}
+	return out
+}
+
+var likeEscapes = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`, `*`, `%`)
+
+func like(pattern string) string { return likeEscapes.Replace(pattern) }
+
+// Register makes resources known. When they are known already it only reads.
+func (b *Backend) Register(ctx context.Context, c lease.ConsumerInfo, topics []string) error {
+	steps := []step{durable(ctx), func(q *leasedb.Queries) error {
+		return q.DescribeConsumer(ctx, leasedb.DescribeConsumerParams{
+			Name: c.Name, Per: c.Per.String(), Topics: append([]string{}, c.Topics...), Likes: likes(c.Topics), Grace: c.Grace,
+		})
+	}}
+	switch {
+	case c.Per != lease.PerTopic:
+		topics = []string{lease.Whole}
+		fallthrough
+	case topics != nil:
+		steps = append(steps, func(q *leasedb.Queries) error {
+			_, err := q.RegisterResources(ctx, leasedb.RegisterResourcesParams{Consumer: c.Name, Resources: topics})
+			return err
+		})
+	default:
+		steps = append(steps, func(q *leasedb.Queries) error {
+			_, err := q.RegisterLog(ctx, leasedb.RegisterLogParams{Consumer: c.Name, Likes: likes(c.Topics)})
+			return err
+		})
+	}
+	return b.fail("register resources of "+c.Name, b.pipeline(ctx, b.pool, steps...))
+}
+
+// Survey counts members and leases.
+func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Survey, error) {
+	rows, err := b.queries(b.pool).Survey(ctx, consumers)
+	if err != nil {
+		return nil, b.fail("survey", err)
+	}
+	out := make([]lease.Survey, len(consumers))
+	for i, name := range consumers {
+		out[i].Consumer = name
+	}
+	for _, r := range rows {
+		s := &out[slices.Index(consumers, r.Consumer)]
+		s.Resources += int(r.Leases)
+		if r.Free {
+			s.Free += int(r.Leases)
+		}
+		if r.Member {
+			s.Members = append(s.Members, lease.Member{Session: r.Session, Owned: int(r.Leases)})
+		}
+	}
+	return out, nil
+}
+
+// Acquire takes free leases in one round trip, whatever their number.
+func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+	var (
+		grants []lease.Grant
+		lost   bool
+		name   = req.Consumer.Name
+		byName = map[string]int{}
+	)
+	err := b.pipeline(ctx, b.pool, durable(ctx),
+		func(q *leasedb.Queries) error {
+			return q.LockAttempts(ctx, leasedb.LockAttemptsParams{Session: req.Session, Consumer: name})
+		},
+		func(q *leasedb.Queries) error {
+			_, err := q.LockSession(ctx, req.Session)
+			if errors.Is(err, pgx.ErrNoRows) {
+				lost = true
+				return nil
+			}
+			return err
+		},
+		func(q *leasedb.Queries) error { _, err := q.BuryExpired(ctx); return err },
+		func(q *leasedb.Queries) error {
+			return q.NotifyIfBuried(ctx, leasedb.NotifyIfBuriedParams{Channel: b.schema.name, Payload: wakeOwnership})
+		},
+		func(q *leasedb.Queries) error {
+			rows, err := q.AcquireLeases(ctx, leasedb.AcquireLeasesParams{
+				Consumer: name, Grace: req.Consumer.Grace, Exclude: append([]string{}, req.Exclude...),
+				Session: req.Session, Attempt: req.Attempt, Max: int64(req.Max),
+			})
+			if err != nil {
+				return err
+			}
+			grants = make([]lease.Grant, len(rows))
+			for i, r := range rows {
+				c, err := storedCursor(r.Pos, r.Snap, r.X, r.LateSnap, r.LatePos)
+				if err != nil {
+					return err
+				}
+				grants[i] = lease.Grant{
+					Ref: lease.Ref{Resource: r.Resource, Epoch: r.Epoch}, Cursor: c,
+					Suspicion: int(r.Suspicion), MarkCount: int(r.MarkCount),
+				}
+				if r.Mark != 0 {
+					grants[i].Mark = strconv.FormatInt(r.Mark, 10)
+				}
+				byName[r.Resource] = i
+			}
+			return nil
+		},
+		func(q *leasedb.Queries) error {
+			rows, err := q.GrantedLanes(ctx, leasedb.GrantedLanesParams{Consumer: name, Session: req.Session, Attempt: req.Attempt})
+			for _, r := range rows {
+				if i, ok := byName[r.Resource]; ok {
+					grants[i].Lanes = append(grants[i].Lanes, r.Lane)
+				}
+			}
+			return err
+		})
+	if err == nil && lost {
+		err = lease.ErrSessionLost
+	}
+	if err != nil {
+		return nil, b.fail("acquire leases of "+name, err)
+	}
+	return grants, nil
+}
+
+// Release gives leases back.
+func (b *Backend) Release(ctx context.Context, session, consumer string, leases []lease.Ref) error {
+	p := leasedb.ReleaseLeasesParams{Consumer: consumer, Session: session}
+	for _, l := range leases {
+		p.Resources, p.Epochs = append(p.Resources, l.Resource), append(p.Epochs, l.Epoch)
+	}
+	return b.fail("release leases of "+consumer, b.pipeline(ctx, b.pool, durable(ctx),
+		func(q *leasedb.Queries) error { _, err := q.ReleaseLeases(ctx, p); return err },
+		b.notify(ctx, wakeOwnership)))
+}

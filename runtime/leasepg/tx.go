@@ -1,0 +1,57 @@
+package leasepg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// Begin opens a transaction for a handler's effects, in one round trip. Should the
+// process freeze in it, the server ends it after about a session's TTL, so that it
+// cannot hold up the next owner.
+func (b *Backend) Begin(ctx context.Context) (lease.Tx, error) {
+	idle := max(time.Duration(b.ttl.Load()), time.Second)
+	tx, err := b.pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: fmt.Sprintf(
+		"begin isolation level read committed; set local synchronous_commit = on; set local idle_in_transaction_session_timeout = %d",
+		idle.Milliseconds())})
+	if err != nil {
+		return nil, b.fail("begin", err)
+	}
+	return &effects{b, tx}, nil
+}
+
+// effects is a transaction that a handler writes its effects in.
+type effects struct {
+	b  *Backend
+	tx pgx.Tx
+}
+
+// Handle returns the pgx.Tx.
+func (t *effects) Handle() any { return t.tx }
+
+// Commit stores progress and commits, or rolls back when the lease has a newer epoch.
+func (t *effects) Commit(ctx context.Context, session, consumer string, p lease.Progress) error {
+	fenced, err := t.b.commit(ctx, t.tx, session, consumer, []lease.Progress{p})
+	if err == nil && len(fenced) > 0 {
+		err = lease.ErrFenced
+	}
+	if err != nil {
+		_ = t.Rollback(ctx) // the error that matters is err
+		return t.b.fail("commit effects of "+consumer, err)
+	}
+	return t.b.fail("commit effects of "+consumer, t.tx.Commit(ctx))
+}
+
+// Rollback undoes everything. It is a no-op after Commit.
+func (t *effects) Rollback(ctx context.Context) error {
+	err := t.tx.Rollback(ctx)
+	if errors.Is(err, pgx.ErrTxClosed) {
+		return nil
+	}
+	return t.b.fail("roll back", err)
+}

@@ -1,0 +1,42 @@
+-- name: ServerFacts :one
+SELECT current_setting('server_version_num')::int AS version, pg_is_in_recovery() AS in_recovery,
+       current_setting('transaction_read_only')::text AS read_only,
+       current_setting('transaction_isolation')::text AS isolation, pg_backend_pid() AS pid,
+       (to_regclass('leasegen.migration') IS NOT NULL)::boolean AS migrated,
+       current_user::text AS role;
+
+-- name: Origin :one
+SELECT o.system_identifier AS recorded, (SELECT c.system_identifier FROM pg_control_system() c)::bigint AS actual
+FROM leasegen.origin o;
+
+-- name: SchemaVersion :one
+SELECT coalesce(max(m.version), 0)::int AS version FROM leasegen.migration m;
+
+-- name: RecordMigration :exec
+INSERT INTO leasegen.migration (version, name) VALUES (sqlc.arg(version), sqlc.arg(name));
+
+-- name: MissingGrants :one
+-- What the current role may not do and the runtime does.
+SELECT coalesce(string_agg(n.need, ', '), '')::text AS missing
+FROM (VALUES
+    ('SELECT on message', has_table_privilege('leasegen.message', 'SELECT')),
+    ('INSERT on message', has_column_privilege('leasegen.message', 'payload', 'INSERT')),
+    ('SELECT on segment', has_table_privilege('leasegen.segment', 'SELECT')),
+    ('SELECT on message_id_seq', has_sequence_privilege('leasegen.message_id_seq', 'SELECT')),
+    ('INSERT on session', has_table_privilege('leasegen.session', 'INSERT')),
+    ('UPDATE on session', has_column_privilege('leasegen.session', 'expires_at', 'UPDATE')),
+    ('INSERT on consumer', has_table_privilege('leasegen.consumer', 'INSERT')),
+    ('SELECT on lease', has_table_privilege('leasegen.lease', 'SELECT')),
+    ('INSERT on lease', has_column_privilege('leasegen.lease', 'resource', 'INSERT')),
+    ('UPDATE on lease', has_column_privilege('leasegen.lease', 'epoch', 'UPDATE')),
+    ('SELECT on parked', has_table_privilege('leasegen.parked', 'SELECT')),
+    ('INSERT and DELETE on parked', has_table_privilege('leasegen.parked', 'INSERT')
+        AND has_table_privilege('leasegen.parked', 'DELETE')),
+    ('SELECT on dead_letter', has_table_privilege('leasegen.dead_letter', 'SELECT')),
+    ('INSERT and DELETE on dead_letter', has_table_privilege('leasegen.dead_letter', 'INSERT')
+        AND has_table_privilege('leasegen.dead_letter', 'DELETE')),
+    ('EXECUTE on ensure_segments', has_function_privilege('leasegen.ensure_segments(bigint)', 'EXECUTE')),
+    ('EXECUTE on drop_segments', has_function_privilege('leasegen.drop_segments()', 'EXECUTE')),
+    ('EXECUTE on forget_sessions', has_function_privilege('leasegen.forget_sessions(interval)', 'EXECUTE'))
+) AS n (need, held)
+WHERE NOT n.held;

@@ -1,0 +1,141 @@
+-- name: CommitLeases :many
+-- The fence: only leases that still have the epoch move, and their rows stay locked, so
+-- that the statements after this one in the transaction find the same leases held.
+WITH input AS (
+    SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+           unnest(sqlc.arg(moved)::boolean[]) AS moved, unnest(sqlc.arg(positions)::bigint[]) AS pos,
+           unnest(sqlc.arg(snaps)::text[]) AS snap, unnest(sqlc.arg(xs)::text[]) AS x,
+           unnest(sqlc.arg(late_snaps)::text[]) AS late_snap, unnest(sqlc.arg(late_positions)::bigint[]) AS late_pos,
+           unnest(sqlc.arg(marks)::bigint[]) AS mark, unnest(sqlc.arg(trusts)::boolean[]) AS trust
+), held AS (
+    SELECT l.resource FROM leasegen.lease l JOIN input i ON i.resource = l.resource AND i.epoch = l.epoch
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
+    ORDER BY l.resource FOR NO KEY UPDATE OF l
+)
+UPDATE leasegen.lease l
+SET pos = CASE WHEN i.moved THEN i.pos ELSE l.pos END,
+    snap = CASE WHEN i.moved THEN nullif(i.snap, '')::pg_snapshot ELSE l.snap END,
+    x = CASE WHEN i.moved THEN nullif(i.x, '')::xid8 ELSE l.x END,
+    late_snap = CASE WHEN i.moved THEN nullif(i.late_snap, '')::pg_snapshot ELSE l.late_snap END,
+    late_pos = CASE WHEN i.moved THEN i.late_pos ELSE l.late_pos END,
+    -- One owner counts once, however often it marks the same message.
+    mark_count = CASE WHEN i.mark = 0 THEN 0 WHEN l.mark IS DISTINCT FROM i.mark THEN 1
+                      WHEN l.mark_epoch = l.epoch THEN l.mark_count ELSE l.mark_count + 1 END,
+    mark_epoch = CASE WHEN i.mark <> 0 THEN l.epoch END,
+    mark = nullif(i.mark, 0),
+    suspicion = CASE WHEN i.trust THEN 0 ELSE l.suspicion END
+FROM held h JOIN input i ON i.resource = h.resource
+WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = h.resource
+RETURNING l.resource;
+
+-- name: ParkAgain :exec
+WITH input AS (
+    SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+           unnest(sqlc.arg(ids)::bigint[]) AS id, unnest(sqlc.arg(attempts)::int[]) AS attempt,
+           unnest(sqlc.arg(micros)::bigint[]) AS micros, unnest(sqlc.arg(errors)::text[]) AS error
+)
+UPDATE leasegen.parked p
+SET attempt = i.attempt, error = i.error,
+    next_at = clock_timestamp() + i.micros * interval '1 microsecond',
+    failed_at = coalesce(p.failed_at, CASE WHEN i.attempt > 0 THEN clock_timestamp() END)
+FROM input i
+JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = i.resource
+    AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text
+WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource = i.resource AND p.message_id = i.id;
+
+-- name: ParkNew :exec
+-- Copies messages from the log, in the order given.
+WITH input AS (
+    SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+           unnest(sqlc.arg(ids)::bigint[]) AS id, unnest(sqlc.arg(attempts)::int[]) AS attempt,
+           unnest(sqlc.arg(micros)::bigint[]) AS micros, unnest(sqlc.arg(errors)::text[]) AS error,
+           unnest(sqlc.arg(lanes)::text[]) AS lane, generate_subscripts(sqlc.arg(ids)::bigint[], 1) AS place
+)
+INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, headers, published_at,
+                             attempt, next_at, failed_at, error)
+SELECT l.consumer, l.resource, i.lane, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at,
+       i.attempt, clock_timestamp() + i.micros * interval '1 microsecond',
+       CASE WHEN i.attempt > 0 THEN clock_timestamp() END, i.error
+FROM input i
+JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = i.resource
+    AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text
+JOIN leasegen.message m ON m.id = i.id
+ORDER BY i.place
+ON CONFLICT (consumer, resource, message_id) DO NOTHING;
+
+-- name: ParkedDone :exec
+WITH input AS (
+    SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+           unnest(sqlc.arg(ids)::bigint[]) AS id
+)
+DELETE FROM leasegen.parked p
+USING input i
+JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = i.resource
+    AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text
+WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource = i.resource AND p.message_id = i.id;
+
+-- name: GiveUp :exec
+-- Moves messages, from the log or parked, to the dead letters. A repeated call finds
+-- them there.
+WITH input AS (
+    SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+           unnest(sqlc.arg(ids)::bigint[]) AS id, unnest(sqlc.arg(attempts)::int[]) AS attempts,
+           unnest(sqlc.arg(reasons)::text[]) AS reason, generate_subscripts(sqlc.arg(ids)::bigint[], 1) AS place
+), dead AS (
+    SELECT i.* FROM input i
+    JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = i.resource
+        AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text
+), gone AS (
+    DELETE FROM leasegen.parked p USING dead d
+    WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource = d.resource AND p.message_id = d.id
+    RETURNING p.*
+), content AS (
+    SELECT d.resource, d.id, d.attempts, d.reason, d.place,
+           g.topic, g.key, g.kind, g.payload, g.headers, g.published_at, g.failed_at
+    FROM dead d JOIN gone g ON g.resource = d.resource AND g.message_id = d.id
+    UNION ALL
+    SELECT d.resource, d.id, d.attempts, d.reason, d.place,
+           m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, NULL
+    FROM dead d JOIN leasegen.message m ON m.id = d.id
+    WHERE NOT EXISTS (SELECT FROM gone g WHERE g.resource = d.resource AND g.message_id = d.id)
+)
+INSERT INTO leasegen.dead_letter (consumer, resource, message_id, topic, key, kind, payload, headers, published_at,
+                                  failed_at, attempts, reason)
+SELECT sqlc.arg(consumer)::text, c.resource, c.id, c.topic, c.key, c.kind, c.payload, c.headers, c.published_at,
+       coalesce(c.failed_at, clock_timestamp()), c.attempts, c.reason
+FROM content c
+ORDER BY c.place
+ON CONFLICT (consumer, resource, message_id) DO NOTHING;
+
+-- name: ParkedLanes :many
+-- The head of each lane that the session owns, found by one index descent each, soonest first.
+WITH RECURSIVE head AS (
+    (SELECT p.resource, p.lane, p.next_at FROM leasegen.parked p
+     WHERE p.consumer = sqlc.arg(consumer)::text ORDER BY p.resource, p.lane, p.seq LIMIT 1)
+    UNION ALL
+    SELECT n.resource, n.lane, n.next_at FROM head h CROSS JOIN LATERAL (
+        SELECT p.resource, p.lane, p.next_at FROM leasegen.parked p
+        WHERE p.consumer = sqlc.arg(consumer)::text AND (p.resource, p.lane) > (h.resource, h.lane)
+        ORDER BY p.resource, p.lane, p.seq LIMIT 1) n
+)
+SELECT h.resource, h.lane,
+       greatest(extract(epoch FROM h.next_at - clock_timestamp()) * 1000000, 0)::bigint AS due_in_micros
+FROM head h
+JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = h.resource
+WHERE l.session = sqlc.arg(session)::text
+ORDER BY h.next_at, h.resource, h.lane
+LIMIT sqlc.arg(max)::bigint;
+
+-- name: FetchParked :many
+SELECT i.item::int AS item, p.message_id, p.topic, p.key, p.kind,
+       (CASE WHEN octet_length(p.payload) <= sqlc.arg(max_payload)::int THEN p.payload END)::bytea AS payload,
+       octet_length(p.payload)::int AS size, coalesce(p.headers::text, '')::text AS headers, p.published_at, p.attempt,
+       (p.next_at <= clock_timestamp())::boolean AS due
+FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(resources)::text[]) AS resource,
+             unnest(sqlc.arg(lanes)::text[]) AS lane) i
+CROSS JOIN LATERAL (
+    SELECT p.* FROM leasegen.parked p
+    WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource = i.resource AND p.lane = i.lane
+    ORDER BY p.seq LIMIT sqlc.arg(max)::bigint
+) p
+ORDER BY i.item, p.seq;

@@ -1,0 +1,122 @@
+-- name: DescribeConsumer :exec
+-- Writes only when something differs.
+INSERT INTO leasegen.consumer (name, per, topics, likes, grace)
+SELECT sqlc.arg(name)::text, sqlc.arg(per)::text, sqlc.arg(topics)::text[], sqlc.arg(likes)::text[], sqlc.arg(grace)::interval
+WHERE NOT EXISTS (
+    SELECT FROM leasegen.consumer c
+    WHERE c.name = sqlc.arg(name)::text AND c.per = sqlc.arg(per)::text AND c.topics = sqlc.arg(topics)::text[]
+      AND c.likes = sqlc.arg(likes)::text[] AND c.grace = sqlc.arg(grace)::interval)
+ON CONFLICT (name) DO UPDATE SET per = excluded.per, topics = excluded.topics, likes = excluded.likes, grace = excluded.grace;
+
+-- name: RegisterResources :execrows
+INSERT INTO leasegen.lease (consumer, resource)
+SELECT DISTINCT sqlc.arg(consumer)::text, r.resource
+FROM (SELECT unnest(sqlc.arg(resources)::text[]) AS resource) r
+WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = r.resource)
+ON CONFLICT DO NOTHING;
+
+-- name: RegisterLog :execrows
+-- Every topic of the log, found by one index descent each.
+WITH RECURSIVE known AS (
+    (SELECT m.topic FROM leasegen.message m ORDER BY m.topic LIMIT 1)
+    UNION ALL
+    SELECT n.topic FROM known k CROSS JOIN LATERAL (
+        SELECT m.topic FROM leasegen.message m WHERE m.topic > k.topic ORDER BY m.topic LIMIT 1) n
+)
+INSERT INTO leasegen.lease (consumer, resource)
+SELECT sqlc.arg(consumer)::text, k.topic FROM known k
+WHERE k.topic LIKE ANY (sqlc.arg(likes)::text[])
+  AND NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = k.topic)
+ON CONFLICT DO NOTHING;
+
+-- name: Survey :many
+-- Leases of each consumer counted by owner, and the members that own none.
+WITH owned AS (
+    SELECT l.consumer, l.session, count(*) AS leases FROM leasegen.lease l
+    WHERE l.consumer = ANY (sqlc.arg(consumers)::text[]) GROUP BY l.consumer, l.session
+), member AS (
+    SELECT n.consumer, n.id
+    FROM (SELECT s.id, unnest(s.consumers) AS consumer FROM leasegen.session s
+          WHERE s.state = 'live' AND s.expires_at > clock_timestamp()) n
+    WHERE n.consumer = ANY (sqlc.arg(consumers)::text[])
+)
+SELECT coalesce(o.consumer, m.consumer)::text AS consumer, coalesce(o.session, m.id, '')::text AS session,
+       coalesce(o.leases, 0)::bigint AS leases, (m.id IS NOT NULL)::boolean AS member,
+       (o.consumer IS NOT NULL AND (o.session IS NULL OR s.state = 'closed'
+           OR s.expires_at + c.grace < clock_timestamp()))::boolean AS free
+FROM owned o
+FULL JOIN member m ON m.consumer = o.consumer AND m.id = o.session
+LEFT JOIN leasegen.session s ON s.id = o.session
+LEFT JOIN leasegen.consumer c ON c.name = o.consumer
+ORDER BY 1, 2;
+
+-- name: WatchOwnership :one
+-- A value that changes when a session joins or ends, or leases become free.
+SELECT (SELECT coalesce(md5(string_agg(s.id || '/' || c.name || '/' || s.state
+                || (s.expires_at < clock_timestamp())::text || (s.expires_at + c.grace < clock_timestamp())::text,
+                ',' ORDER BY s.id, c.name)), '')
+        FROM leasegen.session s JOIN leasegen.consumer c ON c.name = ANY (s.consumers)
+        WHERE c.name = ANY (sqlc.arg(consumers)::text[]))::text AS members,
+       (SELECT count(*) FROM leasegen.lease l
+        WHERE l.consumer = ANY (sqlc.arg(consumers)::text[]) AND l.session IS NULL)::bigint AS free;
+
+-- name: LockAttempts :exec
+-- Acquires of one session and consumer run one after the other, so that a repeated
+-- attempt sees what it was granted.
+SELECT pg_advisory_xact_lock(hashtextextended(sqlc.arg(session)::text || '/' || sqlc.arg(consumer)::text, 0));
+
+-- name: AcquireLeases :many
+WITH free AS (
+    SELECT l.resource, l.session AS owner
+    FROM leasegen.lease l
+    WHERE l.consumer = sqlc.arg(consumer)::text
+      AND (l.session IS NULL OR l.session = ANY (ARRAY(
+            SELECT s.id FROM leasegen.session s
+            WHERE s.state = 'closed'
+               OR s.state = 'dead' AND s.expires_at + sqlc.arg(grace)::interval < clock_timestamp())))
+      AND l.resource <> ALL (sqlc.arg(exclude)::text[])
+      AND EXISTS (SELECT FROM leasegen.session s
+                  WHERE s.id = sqlc.arg(session)::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
+      AND NOT EXISTS (SELECT FROM leasegen.lease a
+                      WHERE a.consumer = sqlc.arg(consumer)::text AND a.session = sqlc.arg(session)::text
+                        AND a.attempt = sqlc.arg(attempt)::text)
+    ORDER BY random()
+    LIMIT sqlc.arg(max)::bigint
+    FOR UPDATE OF l SKIP LOCKED
+), taken AS (
+    UPDATE leasegen.lease l
+    SET session = sqlc.arg(session)::text, attempt = sqlc.arg(attempt)::text, acquired_at = clock_timestamp(),
+        epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+        suspicion = l.suspicion + CASE WHEN f.owner IS NULL THEN 0 ELSE 1 END
+    FROM free f
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = f.resource
+    RETURNING l.*
+), granted AS (
+    SELECT t.* FROM taken t
+    UNION ALL
+    SELECT l.* FROM leasegen.lease l
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
+      AND l.attempt = sqlc.arg(attempt)::text
+)
+SELECT g.resource, g.epoch, g.pos, coalesce(g.snap::text, '')::text AS snap, coalesce(g.x::text, '')::text AS x,
+       coalesce(g.late_snap::text, '')::text AS late_snap, g.late_pos,
+       g.suspicion, coalesce(g.mark, 0)::bigint AS mark, g.mark_count
+FROM granted g;
+
+-- name: GrantedLanes :many
+SELECT DISTINCT p.resource, p.lane
+FROM leasegen.parked p
+JOIN leasegen.lease l ON l.consumer = p.consumer AND l.resource = p.resource
+WHERE p.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text AND l.attempt = sqlc.arg(attempt)::text
+ORDER BY p.resource, p.lane;
+
+-- name: ReleaseLeases :execrows
+WITH own AS (
+    SELECT l.resource FROM leasegen.lease l
+    JOIN (SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch) i
+      ON i.resource = l.resource AND i.epoch = l.epoch
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
+    ORDER BY l.resource FOR NO KEY UPDATE OF l
+)
+UPDATE leasegen.lease l SET session = NULL FROM own o
+WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = o.resource;

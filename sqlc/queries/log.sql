@@ -1,0 +1,140 @@
+-- name: Publish :one
+-- The rows get their ids in the order of the arrays.
+WITH published AS (
+    INSERT INTO leasegen.message (topic, key, kind, payload, headers)
+    SELECT e.topic, e.key, e.kind, e.payload, nullif(e.headers, '')::jsonb
+    FROM (SELECT unnest(sqlc.arg(topics)::text[]) AS topic, unnest(sqlc.arg(keys)::text[]) AS key,
+                 unnest(sqlc.arg(kinds)::text[]) AS kind, unnest(sqlc.arg(payloads)::bytea[]) AS payload,
+                 unnest(sqlc.arg(headers)::text[]) AS headers) e
+    RETURNING id
+)
+SELECT coalesce(max(id), 0)::bigint AS last FROM published;
+
+-- name: LogEnd :one
+-- The first id without a partition, and the last id drawn.
+SELECT coalesce(max(s.hi), 1)::bigint AS first_missing,
+       coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::bigint AS last_drawn
+FROM leasegen.segment s;
+
+-- name: EnsureSegments :one
+SELECT leasegen.ensure_segments(sqlc.arg(upto)::bigint)::bigint AS first_missing;
+
+-- name: LogNow :one
+-- A cursor at the end of the log.
+SELECT pg_current_snapshot()::text AS snap, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS pos,
+       pg_current_xact_id()::text AS x;
+
+-- name: FeedLog :many
+-- What is new after pos, and what was late for the cursor, as topics. First a row with the
+-- statement's snapshot; an xid is only drawn when the position moves.
+WITH fresh AS MATERIALIZED (
+    SELECT m.id, m.topic FROM leasegen.message m
+    WHERE m.id > sqlc.arg(pos)::bigint ORDER BY m.id LIMIT sqlc.arg(max)::bigint
+), late AS (
+    SELECT m.topic
+    FROM (SELECT unnest(sqlc.arg(los)::text[])::xid8 AS lo, unnest(sqlc.arg(his)::text[])::xid8 AS hi) r
+    CROSS JOIN LATERAL (
+        SELECT DISTINCT m.topic FROM leasegen.message m
+        WHERE m.xid >= r.lo AND m.xid <= r.hi AND m.id <= sqlc.arg(pos)::bigint) m
+)
+SELECT ''::text AS topic, pg_current_snapshot()::text AS snap,
+       coalesce((SELECT max(f.id) FROM fresh f), 0)::bigint AS pos,
+       (SELECT count(*) FROM fresh)::bigint AS fresh,
+       coalesce((CASE WHEN EXISTS (SELECT FROM fresh) THEN pg_current_xact_id() END)::text, '')::text AS x
+UNION ALL
+SELECT f.topic, '', 0, 0, '' FROM fresh f GROUP BY f.topic
+UNION ALL
+SELECT l.topic, '', 0, 0, '' FROM late l;
+
+-- name: FetchTopics :many
+-- The next messages of many topics, and those that were late for their cursors. part is 0
+-- for the row that carries the statement's snapshot, 1 for late messages, 2 for new ones.
+-- The xid in each new row was drawn after the snapshot.
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+       NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
+       NULL::timestamptz AS published_at, NULL::xid8 AS x
+UNION ALL
+SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest(sqlc.arg(late_items)::int[]) AS item, unnest(sqlc.arg(late_topics)::text[]) AS topic,
+             unnest(sqlc.arg(late_after)::bigint[]) AS after, unnest(sqlc.arg(late_upto)::bigint[]) AS upto,
+             unnest(sqlc.arg(late_los)::text[])::xid8 AS lo, unnest(sqlc.arg(late_his)::text[])::xid8 AS hi,
+             nullif(unnest(sqlc.arg(late_snaps)::text[]), '')::pg_snapshot AS snap,
+             unnest(sqlc.arg(late_limits)::bigint[]) AS lim) l
+CROSS JOIN LATERAL (
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.xid >= l.lo AND m.xid <= l.hi AND m.topic = l.topic AND m.id > l.after AND m.id <= l.upto
+      AND (l.snap IS NULL OR pg_visible_in_snapshot(m.xid, l.snap))
+    ORDER BY m.id LIMIT l.lim
+) m
+UNION ALL
+SELECT 2, i.item, m.id, '', m.key, m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       pg_current_xact_id()
+FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(topics)::text[]) AS topic,
+             unnest(sqlc.arg(positions)::bigint[]) AS pos, unnest(sqlc.arg(limits)::bigint[]) AS lim) i
+CROSS JOIN LATERAL (
+    SELECT w.* FROM (
+        SELECT m.*, octet_length(m.payload) AS size,
+               sum(octet_length(m.payload)) OVER (ORDER BY m.id ROWS UNBOUNDED PRECEDING) AS total
+        FROM leasegen.message m
+        WHERE m.topic = i.topic AND m.id > i.pos
+        ORDER BY m.id LIMIT i.lim
+    ) w WHERE w.total - w.size < sqlc.arg(max_bytes)::bigint
+) m;
+
+-- name: FetchLog :many
+-- The same for a whole-log reader, up to id upto. The first row carries the snapshot, in
+-- size whether the position may move, and the last visible id.
+SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
+       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
+       NULL::timestamptz AS published_at,
+       CASE WHEN EXISTS (SELECT FROM leasegen.message m WHERE m.id > sqlc.arg(pos)::bigint) THEN pg_current_xact_id() END AS x
+UNION ALL
+SELECT 1, 0, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM (SELECT unnest(sqlc.arg(los)::text[])::xid8 AS lo, unnest(sqlc.arg(his)::text[])::xid8 AS hi) l
+    CROSS JOIN LATERAL (
+        SELECT m.* FROM leasegen.message m
+        WHERE m.xid >= l.lo AND m.xid <= l.hi AND m.id <= sqlc.arg(pos)::bigint
+          AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+        ORDER BY m.id LIMIT sqlc.arg(max)::bigint
+    ) m
+    ORDER BY m.id LIMIT sqlc.arg(max)::bigint
+) m
+UNION ALL
+SELECT 2, 0, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (
+    SELECT w.* FROM (
+        SELECT m.*, octet_length(m.payload) AS size,
+               sum(octet_length(m.payload)) OVER (ORDER BY m.id ROWS UNBOUNDED PRECEDING) AS total
+        FROM leasegen.message m
+        WHERE m.id > sqlc.arg(pos)::bigint AND m.id <= sqlc.arg(upto)::bigint
+          AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+        ORDER BY m.id LIMIT sqlc.arg(max)::bigint
+    ) w WHERE w.total - w.size < sqlc.arg(max_bytes)::bigint
+) m;
+
+-- name: FetchLogLate :many
+-- The next page of late messages of a whole-log reader, when they were more than a page:
+-- those that snap did not show and late_snap does.
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+       NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
+       NULL::timestamptz AS published_at, NULL::xid8 AS x
+UNION ALL
+SELECT 1, 0, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.id > sqlc.arg(after)::bigint AND m.id <= sqlc.arg(pos)::bigint
+      AND NOT pg_visible_in_snapshot(m.xid, sqlc.arg(snap)::text::pg_snapshot)
+      AND pg_visible_in_snapshot(m.xid, sqlc.arg(late_snap)::text::pg_snapshot)
+      AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+    ORDER BY m.id LIMIT sqlc.arg(max)::bigint
+) m;

@@ -1,0 +1,18 @@
+-- name: TryMaintain :one
+SELECT pg_try_advisory_xact_lock(hashtextextended('leasegen.maintain/' || sqlc.arg(channel)::text, 0)) AS mine;
+
+-- name: ExpireDeadLetters :execrows
+DELETE FROM leasegen.dead_letter
+WHERE consumer = sqlc.arg(consumer)::text AND dead_at < clock_timestamp() - sqlc.arg(keep)::interval;
+
+-- name: BoundDeadLetters :execrows
+DELETE FROM leasegen.dead_letter d
+WHERE d.consumer = sqlc.arg(consumer)::text AND d.id <= (
+    SELECT o.id FROM leasegen.dead_letter o WHERE o.consumer = sqlc.arg(consumer)::text
+    ORDER BY o.id DESC OFFSET sqlc.arg(max)::bigint LIMIT 1);
+
+-- name: ForgetSessions :one
+SELECT leasegen.forget_sessions(sqlc.arg(older)::interval)::int AS forgotten;
+
+-- name: DropSegments :one
+SELECT leasegen.drop_segments()::int AS dropped;

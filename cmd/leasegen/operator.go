@@ -94,8 +94,16 @@ func redact(text, secret string) string {
 	return strings.ReplaceAll(text, secret, "xxxxx")
 }
 
+// oneLine joins the lines of an error, each once: the driver reports every address and
+// way it tried.
 func oneLine(err error) string {
-	return strings.Join(strings.Fields(err.Error()), " ")
+	var lines []string
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.Join(strings.Fields(line), " "); line != "" && !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, " ")
 }
 
 // withOperator runs do on the database.

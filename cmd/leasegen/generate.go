@@ -164,7 +164,7 @@ func (g *generation) conclude(e *env, code int, findings *generator.Findings, ch
 	default:
 		if g.format == "text" {
 			for _, c := range changes.List() {
-				fmt.Fprintf(e.Stdout, "%sd %s\n", c.Op, c.Path)
+				fmt.Fprintln(e.Stdout, c)
 			}
 		}
 	}

@@ -241,6 +241,9 @@ func (c *Changes) Empty() bool { return len(c.writes) == 0 }
 // Change is one difference: Op is create, update or delete.
 type Change struct{ Op, Path string }
 
+// String says what was done, as in "created orders/orders_leasegen.go".
+func (c Change) String() string { return c.Op + "d " + diag.Escape(c.Path) }
+
 // List returns the differences sorted by path.
 func (c *Changes) List() []Change {
 	out := make([]Change, len(c.writes))

@@ -56,14 +56,18 @@ func fill[T any](directive, defaults *T) {
 // Check holds the values of one consumer's directives against each other, after Fill.
 // It reports whether all is well.
 func Check(c *Consumer, l *Lease, r *Retry, q *DLQ, diags *diag.List) bool {
-	before := diags.Len()
+	ok := true
+	bad := func(s *Source, key, message, hint string, related ...diag.Related) {
+		ok = false
+		s.bad(diags, "LG0505", key, message, hint, related...)
+	}
 	if l.Has("margin") {
 		ttl, from := 15*time.Second, "the default ttl of 15s" // as in lease.Spec
 		if l.Has("ttl") {
 			ttl, from = l.TTL, fmt.Sprintf("ttl=%s", short(l.TTL))
 		}
 		if l.Margin > ttl/2 {
-			l.bad(diags, "LG0505", "margin", fmt.Sprintf("margin=%s is more than half of %s", short(l.Margin), from),
+			bad(&l.Source, "margin", fmt.Sprintf("margin=%s is more than half of %s", short(l.Margin), from),
 				fmt.Sprintf("at most %s", short(ttl/2)), l.related("ttl")...)
 		}
 	}
@@ -73,21 +77,21 @@ func Check(c *Consumer, l *Lease, r *Retry, q *DLQ, diags *diag.List) bool {
 			least, from = r.Min, fmt.Sprintf("min=%s", short(r.Min))
 		}
 		if r.Cap < least {
-			r.bad(diags, "LG0505", "cap", fmt.Sprintf("cap=%s is below %s", short(r.Cap), from),
+			bad(&r.Source, "cap", fmt.Sprintf("cap=%s is below %s", short(r.Cap), from),
 				"the longest wait is at least the shortest", r.related("min")...)
 		}
 	}
 	if c.Per == "cluster" {
 		for _, key := range []string{"workers", "batch", "unknown"} {
 			if o, ok := c.set[key]; ok && o.directive.Name == "consumer" {
-				c.bad(diags, "LG0505", key, fmt.Sprintf("per=cluster has no messages, so %s means nothing", key), "remove it")
+				bad(&c.Source, key, fmt.Sprintf("per=cluster has no messages, so %s means nothing", key), "remove it")
 			}
 		}
 		if q.Directive.Name == "dlq" {
-			q.bad(diags, "LG0505", "", "per=cluster has no messages, so //leasegen:dlq means nothing", "remove the line")
+			bad(&q.Source, "", "per=cluster has no messages, so //leasegen:dlq means nothing", "remove the line")
 		}
 	}
-	return diags.Len() == before
+	return ok
 }
 
 // related points to where the other value was set, if it was.

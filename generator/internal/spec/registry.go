@@ -48,7 +48,16 @@ func (a ArgInfo) Range() string {
 
 // Directives returns all directives in the order in which they are taught.
 func Directives() []Info {
-	infos := []Info{
+	infos := table()
+	for i := range infos {
+		infos[i].Args = argsOf(infos[i].typ, nil, "")
+	}
+	return infos
+}
+
+// table is Directives without their arguments.
+func table() []Info {
+	return []Info{
 		{Name: "consumer", Place: "struct type", typ: reflect.TypeFor[Consumer](),
 			Help:    "Makes the struct a consumer: its Handle methods take the messages, and each resource has one owner.",
 			Example: "//leasegen:consumer name=billing per=topic topics=orders.*"},
@@ -68,16 +77,12 @@ func Directives() []Info {
 			Help:    "Above one package clause of the package: values for all its consumers. What stands at the consumer wins.",
 			Example: "//leasegen:defaults lease_ttl=30s retry_max=5"},
 	}
-	for i := range infos {
-		infos[i].Args = argsOf(infos[i].typ, nil, "")
-	}
-	return infos
 }
 
 // Names returns the names of all directives.
 func Names() []string {
 	var names []string
-	for _, d := range Directives() {
+	for _, d := range table() {
 		names = append(names, d.Name)
 	}
 	return names
@@ -85,8 +90,9 @@ func Names() []string {
 
 // Lookup returns the directive of that name.
 func Lookup(name string) (Info, bool) {
-	for _, d := range Directives() {
+	for _, d := range table() {
 		if d.Name == name {
+			d.Args = argsOf(d.typ, nil, "")
 			return d, true
 		}
 	}

@@ -261,3 +261,13 @@ func wantLost(t testing.TB, what string, err error) {
 		t.Fatalf("%s: got error %v, want ErrSessionLost", what, err)
 	}
 }
+
+// arrive waits until a handler says that it was entered.
+func arrive(t testing.TB, entered <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-entered:
+	case <-time.After(patience):
+		t.Fatalf("the handler was not entered within %v", patience)
+	}
+}

@@ -159,10 +159,15 @@ func (l *link) Release(ctx context.Context, session, consumer string, refs []lea
 }
 
 func (l *link) OpenFeed(ctx context.Context, infos []lease.ConsumerInfo) (lease.Feed, error) {
-	return over(ctx, l, "OpenFeed", func() (lease.Feed, error) {
-		f, err := l.be.OpenFeed(ctx, infos)
-		return &linkFeed{l, f}, err
+	var opened lease.Feed
+	f, err := over(ctx, l, "OpenFeed", func() (_ lease.Feed, err error) {
+		opened, err = l.be.OpenFeed(ctx, infos)
+		return &linkFeed{l, opened}, err
 	})
+	if err != nil && opened != nil {
+		opened.Close() // its connection broke
+	}
+	return f, err
 }
 
 func (l *link) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
@@ -213,10 +218,15 @@ type txLink struct {
 }
 
 func (l *txLink) Begin(ctx context.Context) (lease.Tx, error) {
-	return over(ctx, l.link, "Begin", func() (lease.Tx, error) {
-		tx, err := l.tr.Begin(ctx)
-		return &linkTx{l.link, tx}, err
+	var begun lease.Tx
+	tx, err := over(ctx, l.link, "Begin", func() (_ lease.Tx, err error) {
+		begun, err = l.tr.Begin(ctx)
+		return &linkTx{l.link, begun}, err
 	})
+	if err != nil && begun != nil {
+		begun.Rollback(context.WithoutCancel(ctx)) // the server does it when the connection breaks
+	}
+	return tx, err
 }
 
 type linkTx struct {
@@ -227,7 +237,15 @@ type linkTx struct {
 func (t *linkTx) Handle() any { return t.tx.Handle() }
 
 func (t *linkTx) Commit(ctx context.Context, session, consumer string, p lease.Progress) error {
-	return t.l.run(ctx, "TxCommit", func() error { return t.tx.Commit(ctx, session, consumer, p) })
+	sent := false
+	err := t.l.run(ctx, "TxCommit", func() error {
+		sent = true
+		return t.tx.Commit(ctx, session, consumer, p)
+	})
+	if !sent {
+		t.Rollback(context.WithoutCancel(ctx))
+	}
+	return err
 }
 
 // Rollback reaches the backend even over a cut link: a server rolls back when the

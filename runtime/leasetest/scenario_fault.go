@@ -63,7 +63,7 @@ var faultScenarios = []check{
 			}
 			return nil
 		})
-		<-entered
+		arrive(t, entered)
 		q := w.start(spec(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
 			if !cut.Load() {
 				return errors.New("the lease moved without a reason")
@@ -121,22 +121,22 @@ var faultScenarios = []check{
 	{"X-01_X-14_A_zombie_commits_nothing", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		w.publish(events("x", 5)...)
-		entered, wake := make(chan struct{}, 9), make(chan struct{})
+		entered, wake := make(chan struct{}, 9), w.gate()
 		p := w.start(spec(), func(ctx context.Context, p *process, m lease.Message[payload]) error {
 			if m.Payload.N == 2 {
 				entered <- struct{}{}
-				<-wake // deaf to its context, as a frozen process is
+				<-wake.opened // deaf to its context, as a frozen process is
 				return errHandler
 			}
 			return nil
 		})
-		<-entered
+		arrive(t, entered)
 		p.link.cut()
 		w.start(spec(), fine)
 		w.handled(5)
 		w.drained()
 		p.link.mend()
-		close(wake) // its verdict on #2 comes far too late
+		wake.open() // its verdict on #2 comes far too late
 		eventually(t, "it is a member again", func() bool { return len(w.owners()) == 2 })
 		w.publish(event("x", "k", 6), event("y", "k", 1))
 		w.handled(7)
@@ -239,16 +239,15 @@ var faultScenarios = []check{
 	{"H4_A_handler_that_ignores_its_context_keeps_only_its_own_process_from_the_resource", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		w.publish(append(events("x", 3), events("y", 3)...)...)
-		entered, wake := make(chan struct{}, 9), make(chan struct{})
-		defer close(wake)
+		entered, wake := make(chan struct{}, 9), w.gate()
 		p := w.start(spec(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
 			if m.Topic == "x" && m.Payload.N == 2 {
 				entered <- struct{}{}
-				<-wake
+				<-wake.opened
 			}
 			return nil
 		})
-		<-entered
+		arrive(t, entered)
 		p.link.cut()
 		eventually(t, "it lost its leases", func() bool { return len(observations[lease.ObservedLoss](p)) == 2 })
 		w.start(spec(), fine)

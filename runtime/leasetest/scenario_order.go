@@ -133,12 +133,12 @@ var orderScenarios = []check{
 	{"T003-14_T003-25_X-25_A_stopping_process_finishes_its_call_and_starts_no_other", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		w.publish(events("x", 10)...)
-		entered, leave := make(chan struct{}), make(chan struct{})
+		entered, leave := make(chan struct{}), w.gate()
 		var late atomic.Int32
 		p := w.start(spec(), func(ctx context.Context, p *process, m lease.Message[payload]) error {
 			if m.Payload.N == 3 {
 				close(entered)
-				<-leave
+				<-leave.opened
 				return ctx.Err() // not cancelled: the drain time is not over
 			}
 			if m.Payload.N > 3 {
@@ -146,12 +146,12 @@ var orderScenarios = []check{
 			}
 			return nil
 		})
-		<-entered
+		arrive(t, entered)
 		p.stopIt()
 		q := w.start(spec(), fine)
 		time.Sleep(200 * time.Millisecond) // enough for q to take the lease, were it free
 		equal(t, "calls of the next owner while the handler runs", len(w.history(func(c call) bool { return c.proc == q.name })), 0)
-		close(leave)
+		leave.open()
 		p.stop()
 		w.handled(10)
 		equal(t, "calls after the stop", int(late.Load()), 0)

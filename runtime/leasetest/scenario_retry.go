@@ -209,7 +209,7 @@ var retryScenarios = []check{
 		}
 		for range 5 { // more than Retry.Max
 			p := w.start(s, h)
-			<-entered
+			arrive(t, entered)
 			p.stop()
 		}
 		for _, c := range w.of(2) {

@@ -112,16 +112,16 @@ var txScenarios = []check{
 			return nil
 		})
 		// The zombie is cut off in the middle of a transaction and wakes when others are done.
-		entered, wake := make(chan struct{}, 9), make(chan struct{})
+		entered, wake := make(chan struct{}, 9), w.gate()
 		zombie := w.startWith(spec(), w.inTx(func(_ context.Context, p *process, m lease.Message[payload]) error {
 			if m.Payload.N == 10 {
 				p.link.cut()
 				entered <- struct{}{}
-				<-wake
+				<-wake.opened
 			}
 			return nil
 		}), lease.WithBatch(4))
-		<-entered
+		arrive(t, entered)
 		p := w.startWith(spec(), slow, lease.WithBatch(4))
 		for _, op := range []string{"TxCommit", "Begin", "Acquire", "Release"} {
 			p.link.loseReplies(op, 2)
@@ -133,7 +133,7 @@ var txScenarios = []check{
 			q.link.loseReplies(op, 2)
 		}
 		w.drained()
-		close(wake)
+		wake.open()
 		zombie.link.mend()
 		eventually(t, "the zombie is back", func() bool { return len(w.owners()) == 2 })
 		equal(t, "lost replies of TxCommit", q.link.left("TxCommit"), 0)
@@ -159,7 +159,7 @@ var txScenarios = []check{
 			}
 			return nil
 		}))
-		<-entered
+		arrive(t, entered)
 		p.stop()
 		if n := len(w.f.Effects(t, w.be)); n > 1 {
 			t.Fatalf("%d effects, want at most that of #1", n)

@@ -23,6 +23,22 @@ type world struct {
 
 	mu    sync.Mutex
 	calls []call
+	gates []*gate
+}
+
+// gate holds handlers until it is opened, at the latest when the test ends.
+type gate struct {
+	opened chan struct{}
+	open   func()
+}
+
+func (w *world) gate() *gate {
+	g := &gate{opened: make(chan struct{})}
+	g.open = sync.OnceFunc(func() { close(g.opened) })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.gates = append(w.gates, g)
+	return g
 }
 
 // call is one handler call, of one message.
@@ -135,6 +151,12 @@ func (w *world) startWith(s lease.Spec, handlers func(p *process) []lease.Handle
 
 // end stops the process whatever state it is in.
 func (p *process) end() {
+	p.w.mu.Lock()
+	gates := p.w.gates
+	p.w.mu.Unlock()
+	for _, g := range gates {
+		g.open()
+	}
 	p.stopIt()
 	select {
 	case <-p.done:

@@ -23,16 +23,17 @@ type site struct {
 	dsn    string
 	pool   *pgxpool.Pool
 	be     *leasepg.Backend
+	mode   mode // of the replicas
 
 	mu        sync.Mutex
 	published map[string]int64 // per topic
 }
 
-func newSite(t *testing.T, opts ...pgtest.Option) *site {
+func newSite(t *testing.T, m mode, opts ...pgtest.Option) *site {
 	t.Helper()
 	// Commit timestamps tell the order in which effects became visible.
 	opts = append([]pgtest.Option{pgtest.Config("track_commit_timestamp", "on"), pgtest.Config("max_connections", "200")}, opts...)
-	s := &site{server: pgtest.Start(t, opts...), published: map[string]int64{}}
+	s := &site{server: pgtest.Start(t, opts...), mode: m, published: map[string]int64{}}
 	s.dsn = s.server.DB("proof")
 	cfg, err := pgxpool.ParseConfig(s.dsn)
 	if err != nil {
@@ -75,7 +76,7 @@ func (s *site) publish(ctx context.Context, topic string, n int) error {
 	for i := range msgs {
 		msgs[i].Seq = seq + int64(i) + 1
 	}
-	if err := lease.Publish(ctx, s.be, topic, "numbered", nil, msgs); err != nil {
+	if err := lease.Publish(ctx, s.be, topic, "numbered", (*numbered).key, msgs); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -109,61 +110,76 @@ func (s *site) load(t *testing.T, topics int) (stop func()) {
 	return stop
 }
 
-func (s *site) total() (n int64) {
+// total is how many messages were published, and how many of them are poison.
+func (s *site) total() (n, poison int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.published {
 		n += c
+		if s.mode == failing {
+			poison += c / poisonAt
+		}
 	}
-	return n
+	return n, poison
 }
 
-// drained waits until every message has an effect; that nothing happens for half a
+// drained waits until every message has an effect or is a dead letter; that nothing happens for half a
 // minute fails the test.
 func (s *site) drained(t *testing.T) {
 	t.Helper()
 	const patience = 30 * time.Second
-	if have, ok := s.quiet(t, patience); !ok {
-		t.Errorf("nothing happened for %v at %d of %d messages", patience, have, s.total())
+	if done, ok := s.quiet(t, patience); !ok {
+		all, _ := s.total()
+		t.Errorf("nothing happened for %v at %d of %d messages", patience, done, all)
 	}
 }
 
-// quiet waits until every message has an effect, or nothing happens for a while.
-func (s *site) quiet(t *testing.T, patience time.Duration) (have int64, all bool) {
+// quiet waits until every message has an effect or is a dead letter, or nothing
+// happens for a while.
+func (s *site) quiet(t *testing.T, patience time.Duration) (done int64, ok bool) {
 	t.Helper()
 	last := int64(-1)
 	for since := time.Now(); time.Since(since) < patience; time.Sleep(50 * time.Millisecond) {
-		if err := s.pool.QueryRow(t.Context(), `SELECT count(*) FROM (SELECT DISTINCT topic, seq FROM effect) x`).Scan(&have); err != nil {
+		err := s.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM (SELECT DISTINCT topic, seq FROM effect) e) +
+			(SELECT count(*) FROM leasegen.dead_letter)`).Scan(&done)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if have >= s.total() {
-			return have, true
+		if all, _ := s.total(); done >= all {
+			return done, true
 		}
-		if have != last {
-			last, since = have, time.Now()
+		if done != last {
+			last, since = done, time.Now()
 		}
 	}
-	return have, false
+	return done, false
 }
 
 // verdict is what the history shows.
 type verdict struct {
-	published, effects, lost, twice, stale, disorder, deadLetters int64
+	published, effects, dead, lost, twice, stale, disorder int64
 }
 
-func (v verdict) violations() int64 { return v.lost + v.twice + v.stale + v.disorder + v.deadLetters }
+func (v verdict) violations() int64 { return v.lost + v.twice + v.stale + v.disorder }
 
 func (s *site) judge(t *testing.T) verdict {
 	t.Helper()
-	v := verdict{published: s.total()}
+	var v verdict
+	var poison int64
+	v.published, poison = s.total()
 	var distinct, staleWritten, staleCommitted int64
 	// Effects in the order in which they were written, and in which they were committed.
+	// Where handlers fail, a key waits and the others do not: then each key has its order.
+	lane := "0"
+	if s.mode == failing {
+		lane = fmt.Sprintf("seq %% %d", lanes)
+	}
 	err := s.pool.QueryRow(t.Context(), `
 		WITH history AS (
 			SELECT topic, seq, epoch,
 				max(epoch) OVER (PARTITION BY topic ORDER BY id) AS written_before,
 				max(epoch) OVER (PARTITION BY topic ORDER BY committed, id) AS committed_before,
-				max(seq) OVER (PARTITION BY topic ORDER BY committed, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS seq_before
+				max(seq) OVER (PARTITION BY topic, `+lane+` ORDER BY committed, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS seq_before
 			FROM (SELECT *, pg_xact_commit_timestamp(xmin) AS committed FROM effect) e)
 		SELECT count(*), count(DISTINCT (topic, seq)),
 			count(*) FILTER (WHERE epoch < written_before),
@@ -173,9 +189,22 @@ func (s *site) judge(t *testing.T) verdict {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.lost, v.twice, v.stale = v.published-distinct, v.effects-distinct, max(staleWritten, staleCommitted)
-	if err := s.pool.QueryRow(t.Context(), `SELECT count(*) FROM leasegen.dead_letter`).Scan(&v.deadLetters); err != nil {
+	// Only poison is given up on, with all its attempts, and has no effect.
+	var wrong int64
+	err = s.pool.QueryRow(t.Context(), `
+		SELECT count(*), count(*) FILTER (WHERE NOT $1 OR seq % $2 <> 0 OR attempts <> $3 OR EXISTS (
+			SELECT FROM effect e WHERE e.topic = d.topic AND e.seq = d.seq))
+		FROM (SELECT *, (convert_from(payload, 'UTF8')::json->>'Seq')::bigint AS seq FROM leasegen.dead_letter) d`,
+		s.mode == failing, poisonAt, attempts).Scan(&v.dead, &wrong)
+	if err != nil {
 		t.Fatal(err)
+	}
+	if wrong > 0 {
+		t.Errorf("%d dead letters of messages that should not be, or not with so many attempts", wrong)
+	}
+	v.lost, v.twice, v.stale = v.published-distinct-v.dead, v.effects-distinct, max(staleWritten, staleCommitted)
+	if v.dead > poison {
+		t.Errorf("%d dead letters, want %d", v.dead, poison)
 	}
 	return v
 }
@@ -213,10 +242,10 @@ type row struct {
 func printTable(t *testing.T, rows ...row) {
 	t.Helper()
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n%-24s %6s %6s %9s %9s %5s %6s %6s %13s %10s %8s\n", "fault", "rounds", "took", "published", "effects",
+	fmt.Fprintf(&b, "\n%-24s %6s %6s %9s %9s %5s %5s %6s %6s %13s %10s %8s\n", "fault", "rounds", "took", "published", "effects", "dead",
 		"lost", "twice", "stale", "out of order", "takeovers", "refused")
 	for _, r := range rows {
-		fmt.Fprintf(&b, "%-24s %6d %6s %9d %9d %5d %6d %6d %13d %10d %8d\n", r.fault, r.rounds, r.took.Round(time.Second), r.published, r.effects,
+		fmt.Fprintf(&b, "%-24s %6d %6s %9d %9d %5d %5d %6d %6d %13d %10d %8d\n", r.fault, r.rounds, r.took.Round(time.Second), r.published, r.effects, r.dead,
 			r.lost, r.twice, r.stale, r.disorder, r.takeovers, r.fence)
 	}
 	t.Log(b.String())

@@ -37,6 +37,14 @@ func TestKill(t *testing.T) {
 	mustHold(t, "SIGKILL", whole, rounds(t), killRound)
 }
 
+// The same while handlers fail: retries are not counted twice, nothing is forgotten or
+// jumps the queue of its key, and exactly the messages that cannot be handled become
+// dead letters.
+func TestKillWhileHandlersFail(t *testing.T) {
+	t.Parallel()
+	mustHold(t, "SIGKILL, handlers fail", failing, max(6, rounds(t)/5), killRound)
+}
+
 // Replicas that are frozen for longer than their leases last and then go on change
 // nothing any more.
 func TestFreeze(t *testing.T) {
@@ -56,7 +64,7 @@ func TestFreezeFenceOnly(t *testing.T) {
 // The same as TestFreezeFenceOnly, with the fence removed, must go wrong.
 func TestFreezeFenceRemoved(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newSite(t, unfenced)
 	begin := time.Now()
 	stop := s.load(t, topicCount)
 	f := startFleet(t, unfenced, s.dsn, s.dsn, s.dsn)
@@ -81,7 +89,7 @@ func TestFreezeFenceRemoved(t *testing.T) {
 // mustHold injects n faults under load and checks the history.
 func mustHold(t *testing.T, fault string, m mode, n int, round func(*fleet)) row {
 	t.Helper()
-	s := newSite(t)
+	s := newSite(t, m)
 	begin := time.Now()
 	stop := s.load(t, topicCount)
 	f := startFleet(t, m, s.dsn, s.dsn, s.dsn)
@@ -118,7 +126,7 @@ func (s *site) close(t *testing.T, f *fleet, fault string, n int, begin time.Tim
 // no connection breaks, change nothing: not even when what they had sent arrives late.
 func TestPartition(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newSite(t, whole)
 	var proxies []*faultproxy.Proxy
 	var dsns []string
 	for range 3 {
@@ -147,7 +155,7 @@ func TestPartition(t *testing.T) {
 // or not at all: the request was carried out, and the replica cannot know.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newSite(t, whole)
 	proxy := faultproxy.Start(t, s.server.Addr())
 	begin := time.Now()
 	stop := s.load(t, topicCount)

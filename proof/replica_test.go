@@ -2,6 +2,7 @@ package proof
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -36,12 +37,35 @@ const (
 	// fenceOnly ignores cancelled contexts and lets transactions idle for ever: a frozen
 	// replica goes on exactly where it was.
 	fenceOnly mode = "fence only"
+	// failing is whole with a handler that often fails: see fails.
+	failing mode = "failing"
 	// unfenced is fenceOnly without the fence: the control, which must fail.
 	unfenced mode = "fence removed"
 )
 
 // numbered is what is published: Seq counts from 1 in each topic.
 type numbered struct{ Seq int64 }
+
+const (
+	lanes    = 4  // keys in each topic
+	poisonAt = 50 // every so many messages one fails for ever
+	attempts = 3  // before it becomes a dead letter
+)
+
+// key is the ordering key of a message.
+func (n *numbered) key() string { return fmt.Sprint(n.Seq % lanes) }
+
+// poison says that a failing replica never gets past the message.
+func (n *numbered) poison() bool { return n.Seq%poisonAt == 0 }
+
+// fails says how a failing replica fails: at some messages once, at others always, and
+// always after it has written, so that a transaction that is not rolled back shows.
+func fails(m lease.Message[numbered]) error {
+	if m.Payload.poison() || m.Payload.Seq%7 == 0 && m.Attempt == 1 {
+		return errors.New("as it was told")
+	}
+	return nil
+}
 
 // replicaMain is a replica process. It tells on standard output what it observes, one
 // line for each event, and ends when it is told to or its parent is gone.
@@ -75,7 +99,7 @@ func replica(ctx context.Context, m mode, dsn, name string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("replica", name)
 	pg := leasepg.New(pool, leasepg.WithLogger(log))
 	var be lease.Backend = pg
-	if m != whole {
+	if m == fenceOnly || m == unfenced {
 		be = &careless{Backend: pg, fence: m == fenceOnly}
 	}
 	c, err := newConsumer(be, name, m, lease.WithLogger(log), lease.WithObserver(lease.ObserverFunc(tell)))
@@ -90,15 +114,19 @@ func replica(ctx context.Context, m mode, dsn, name string) error {
 func newConsumer(be lease.Backend, name string, m mode, opts ...lease.Option) (*lease.Consumer, error) {
 	return lease.NewConsumer(be, lease.Spec{
 		Name: consumerName, Per: lease.PerTopic, Topics: []string{"t.*"}, TTL: ttl, Batch: 20, Drain: 2 * time.Second,
+		Retry: lease.Retry{Max: attempts, Min: 20 * time.Millisecond, Cap: 100 * time.Millisecond},
 		Handlers: []lease.Handler{
 			lease.OneTx("numbered", func(ctx context.Context, tx pgx.Tx, msg lease.Message[numbered]) error {
-				if m != whole {
+				if m == fenceOnly || m == unfenced {
 					ctx = context.WithoutCancel(ctx)
 				}
 				// Most of the time somebody is in the middle of a transaction.
 				time.Sleep(rand.N(3 * time.Millisecond))
 				_, err := tx.Exec(ctx, `INSERT INTO effect (message_id, topic, seq, epoch, replica) VALUES ($1, $2, $3, $4, $5)`,
 					msg.ID, msg.Topic, msg.Payload.Seq, msg.Epoch, name)
+				if err == nil && m == failing {
+					err = fails(msg)
+				}
 				return err
 			}),
 		},

@@ -21,7 +21,7 @@ import (
 // lease lasts, and goes on: nothing that it does has an effect.
 func TestX01FrozenHolder(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newSite(t, fenceOnly)
 	f := startFleet(t, fenceOnly, s.dsn, s.dsn)
 	for i := range 3 {
 		from := f.marker()
@@ -71,7 +71,7 @@ func TestX01FrozenHolder(t *testing.T) {
 // hears of it before somebody else can be working.
 func TestX02Partition(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newSite(t, whole)
 	proxy := faultproxy.Start(t, s.server.Addr())
 	if err := s.publish(t.Context(), "t.one", 1); err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestX02Partition(t *testing.T) {
 // or repeated.
 func TestX04ServerKilled(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, pgtest.Config("synchronous_commit", "off"), pgtest.Config("wal_writer_delay", "10s"))
+	s := newSite(t, whole, pgtest.Config("synchronous_commit", "off"), pgtest.Config("wal_writer_delay", "10s"))
 	f := startFleet(t, whole, s.dsn, s.dsn)
 	publish := func(round int) {
 		for i := range 10 {
@@ -170,7 +170,7 @@ func TestX04ServerKilled(t *testing.T) {
 // when only the heartbeat's connection is killed, again and again, nothing is lost.
 func TestX05HeartbeatConnectionKilled(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newSite(t, whole)
 	var losses atomic.Int64
 	handled := make(chan int64, 100)
 	inProcess(t, s.dsn, 4, func(_ context.Context, m lease.Message[numbered]) error {
@@ -216,7 +216,7 @@ func TestX05HeartbeatConnectionKilled(t *testing.T) {
 // longer than the ttl, the lease survives: heartbeats need no connection of the pool.
 func TestX06PoolOfOne(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := newSite(t, whole)
 	if err := s.publish(t.Context(), "t.one", 2); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func watch(t testing.TB, be lease.Backend, infos ...lease.ConsumerInfo) *watched
 // until reads news until ok.
 func (w *watched) until(what string, ok func(lease.News) bool) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience(w.t))
 	defer cancel()
 	for {
 		n, err := w.feed.Next(ctx)
@@ -64,7 +64,7 @@ var feedChecks = []check{
 		w := watch(t, be, perTopic("orders.*"), perGroup("mail"))
 		other := f.Again(t, be)
 		publish(t, other, event("noise", "", 1), event("orders.eu", "", 1))
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), patience(t))
 		defer cancel()
 		for seen := false; !seen; {
 			n := must[lease.News](t)(w.feed.Next(ctx))
@@ -105,7 +105,7 @@ var feedChecks = []check{
 		a := join(t, be, perTopic(), long).register("x")
 		w := watch(t, be, perTopic())
 		quiet := func() { // what is known by now is no news later
-			for deadline := time.Now().Add(patience); ; {
+			for deadline := time.Now().Add(patience(t)); ; {
 				if n := must[lease.News](t)(w.feed.Next(t.Context())); !n.Ownership {
 					return
 				}
@@ -133,7 +133,7 @@ var feedChecks = []check{
 	{"Feed/Waits_a_poll_interval_and_no_longer_than_its_context", func(t testing.TB, f Factory) { // T003-05
 		be := f.New(t)
 		w := watch(t, be, perTopic("orders.*"))
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), patience(t))
 		defer cancel()
 		began := time.Now()
 		calls := 0
@@ -146,7 +146,7 @@ var feedChecks = []check{
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		time.AfterFunc(50*time.Millisecond, stop)
-		for deadline := time.Now().Add(patience); ; {
+		for deadline := time.Now().Add(patience(t)); ; {
 			if _, err := w.feed.Next(ctx); err != nil {
 				break
 			}

@@ -15,18 +15,26 @@ import (
 )
 
 const (
-	long     = time.Hour        // a TTL that does not end within a test
-	short    = time.Second      // a TTL that does
-	patience = 20 * time.Second // within which everything that is awaited happens
-	roomy    = 1 << 20          // a MaxPayload that all payloads of the suite keep to
+	long  = time.Hour   // a TTL that does not end within a test
+	short = time.Second // a TTL that does
+	roomy = 1 << 20     // a MaxPayload that all payloads of the suite keep to
 )
+
+// patience is within which everything that is awaited happens.
+func patience(t testing.TB) time.Duration {
+	if v, ok := t.(interface{ patience() time.Duration }); ok {
+		return v.patience() // a mutant is not worth a long wait
+	}
+	return 20 * time.Second
+}
 
 // eventually waits for ok.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); {
+	limit := patience(t)
+	for deadline := time.Now().Add(limit); !ok(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("after %v still not: %s", patience, what)
+			t.Fatalf("after %v still not: %s", limit, what)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
@@ -267,7 +275,7 @@ func arrive(t testing.TB, entered <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-entered:
-	case <-time.After(patience):
-		t.Fatalf("the handler was not entered within %v", patience)
+	case <-time.After(patience(t)):
+		t.Fatalf("the handler was not entered within %v", patience(t))
 	}
 }

@@ -277,7 +277,7 @@ var killScenarios = []check{
 			return nil
 		}
 		p := w.start(spec(), killer)
-		for deadline := time.Now().Add(3 * patience); ; time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(3 * patience(t)); ; time.Sleep(5 * time.Millisecond) {
 			if p.crashed() {
 				p = w.start(spec(), killer)
 			}

@@ -160,8 +160,8 @@ func (p *process) end() {
 	p.stopIt()
 	select {
 	case <-p.done:
-	case <-time.After(patience):
-		p.w.t.Errorf("%s did not stop within %v", p.name, patience)
+	case <-time.After(patience(p.w.t)):
+		p.w.t.Errorf("%s did not stop within %v", p.name, patience(p.w.t))
 	}
 }
 
@@ -171,8 +171,8 @@ func (p *process) stop() {
 	p.stopIt()
 	select {
 	case <-p.done:
-	case <-time.After(patience):
-		p.w.t.Fatalf("%s did not stop within %v", p.name, patience)
+	case <-time.After(patience(p.w.t)):
+		p.w.t.Fatalf("%s did not stop within %v", p.name, patience(p.w.t))
 	}
 }
 

@@ -1,0 +1,374 @@
+package leasetest
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasemem"
+)
+
+// The suite is judged by the broken backends that it catches. Each mutant breaks one
+// rule; the checks named with it must fail on it. They pass on the backend that is
+// not broken.
+
+// verdict is a testing.TB that fails without failing the test.
+type verdict struct {
+	testing.TB
+	mu       sync.Mutex
+	failed   bool
+	said     []string
+	cleanups []func()
+}
+
+func (v *verdict) Helper()                 {}
+func (v *verdict) patience() time.Duration { return 4 * time.Second }
+
+func (v *verdict) Cleanup(f func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.cleanups = append(v.cleanups, f)
+}
+
+func (v *verdict) say(s string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.failed = true
+	v.said = append(v.said, s)
+}
+
+func (v *verdict) Failed() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.failed
+}
+
+func (v *verdict) Error(args ...any)                 { v.say(fmt.Sprint(args...)) }
+func (v *verdict) Errorf(format string, args ...any) { v.say(fmt.Sprintf(format, args...)) }
+func (v *verdict) Fatal(args ...any)                 { v.say(fmt.Sprint(args...)); runtime.Goexit() }
+func (v *verdict) Fatalf(format string, args ...any) {
+	v.say(fmt.Sprintf(format, args...))
+	runtime.Goexit()
+}
+func (v *verdict) FailNow()            { v.say("FailNow"); runtime.Goexit() }
+func (v *verdict) Log(...any)          {}
+func (v *verdict) Logf(string, ...any) {}
+
+// judge runs a check of the suite against a backend and returns what it complained of.
+func judge(t *testing.T, name string, f Factory) []string {
+	t.Helper()
+	all := checks()
+	i := slices.IndexFunc(all, func(c check) bool { return c.name == name })
+	if i < 0 {
+		t.Fatalf("there is no check %q", name)
+	}
+	v := &verdict{TB: t}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			for i := len(v.cleanups) - 1; i >= 0; i-- {
+				v.cleanups[i]()
+			}
+		}()
+		all[i].run(v, f)
+	}()
+	<-done
+	return v.said
+}
+
+// mutant is a handle on a memory backend whose methods a mutation replaces.
+type mutant struct {
+	*leasemem.Backend
+	shared *mutantState
+	mutation
+}
+
+// mutation holds the broken methods; nil ones are not broken.
+type mutation struct {
+	openSession func(m *mutant, ctx context.Context, spec lease.SessionSpec) (lease.Session, error)
+	acquire     func(m *mutant, ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error)
+	release     func(m *mutant, ctx context.Context, session, consumer string, refs []lease.Ref) error
+	commit      func(m *mutant, ctx context.Context, session, consumer string, p []lease.Progress) ([]string, error)
+	fetch       func(m *mutant, ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error)
+	next        func(m *mutant, n lease.News) lease.News
+	survey      func(m *mutant, s []lease.Survey) []lease.Survey
+}
+
+// mutantState is what all handles on one storage know.
+type mutantState struct {
+	mu    sync.Mutex
+	owner map[string]lease.Ref // the newest grant of each resource
+	by    map[string]string    // the session it went to
+}
+
+func (m *mutant) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+	if m.openSession != nil {
+		return m.openSession(m, ctx, spec)
+	}
+	return m.Backend.OpenSession(ctx, spec)
+}
+
+func (m *mutant) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+	call := func(m *mutant, ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+		return m.Backend.Acquire(ctx, req)
+	}
+	if m.acquire != nil {
+		call = m.acquire
+	}
+	gs, err := call(m, ctx, req)
+	m.shared.mu.Lock()
+	defer m.shared.mu.Unlock()
+	for _, g := range gs {
+		m.shared.owner[g.Resource], m.shared.by[g.Resource] = g.Ref, req.Session
+	}
+	return gs, err
+}
+
+func (m *mutant) Release(ctx context.Context, session, consumer string, refs []lease.Ref) error {
+	if m.release != nil {
+		return m.release(m, ctx, session, consumer, refs)
+	}
+	return m.Backend.Release(ctx, session, consumer, refs)
+}
+
+func (m *mutant) Commit(ctx context.Context, session, consumer string, p []lease.Progress) ([]string, error) {
+	if m.commit != nil {
+		return m.commit(m, ctx, session, consumer, p)
+	}
+	return m.Backend.Commit(ctx, session, consumer, p)
+}
+
+func (m *mutant) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
+	if m.fetch != nil {
+		return m.fetch(m, ctx, req)
+	}
+	return m.Backend.Fetch(ctx, req)
+}
+
+func (m *mutant) Survey(ctx context.Context, consumers []string) ([]lease.Survey, error) {
+	s, err := m.Backend.Survey(ctx, consumers)
+	if m.survey != nil {
+		s = m.survey(m, s)
+	}
+	return s, err
+}
+
+func (m *mutant) OpenFeed(ctx context.Context, infos []lease.ConsumerInfo) (lease.Feed, error) {
+	f, err := m.Backend.OpenFeed(ctx, infos)
+	if err == nil && m.next != nil {
+		f = &mutantFeed{f, m}
+	}
+	return f, err
+}
+
+type mutantFeed struct {
+	lease.Feed
+	m *mutant
+}
+
+func (f *mutantFeed) Next(ctx context.Context) (lease.News, error) {
+	n, err := f.Feed.Next(ctx)
+	return f.m.next(f.m, n), err
+}
+
+// current returns the newest grant of a resource and the session it went to.
+func (s *mutantState) current(resource string) (lease.Ref, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.owner[resource], s.by[resource]
+}
+
+func factoryOf(mu mutation) Factory {
+	return Factory{
+		New: func(testing.TB) lease.Backend {
+			return &mutant{leasemem.New(), &mutantState{owner: map[string]lease.Ref{}, by: map[string]string{}}, mu}
+		},
+		Again: func(_ testing.TB, be lease.Backend) lease.Backend {
+			m := be.(*mutant)
+			return &mutant{m.Backend.Share(), m.shared, mu}
+		},
+	}
+}
+
+// deaf is a session whose heartbeats never say that it is lost.
+type deaf struct{ lease.Session }
+
+func (d deaf) Heartbeat(ctx context.Context) error {
+	d.Session.Heartbeat(ctx)
+	return nil
+}
+
+var mutants = []struct {
+	name   string
+	mutate mutation
+	caught []string
+}{
+	{"M14 no fence: a commit counts whatever its epoch", mutation{
+		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+			for _, p := range ps {
+				ref, by := m.shared.current(p.Resource)
+				p.Ref = ref
+				if _, err := m.Backend.Commit(ctx, by, consumer, []lease.Progress{p}); err != nil {
+					return nil, err
+				}
+			}
+			return nil, nil
+		},
+	}, []string{
+		"Commit/Fenced_changes_nothing", "Commit/Fences_entry_by_entry", "Commit/Is_fenced_when_the_lease_was_lost_and_regained",
+		"Commit/Is_fenced_after_a_takeover_from_a_crashed_session",
+	}},
+	{"M8 the owner is fenced by its name, not by its epoch", mutation{
+		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+			ps = slices.Clone(ps)
+			for i, p := range ps {
+				if ref, by := m.shared.current(p.Resource); by == session {
+					ps[i].Epoch = ref.Epoch
+				}
+			}
+			return m.Backend.Commit(ctx, session, consumer, ps)
+		},
+	}, []string{"Commit/Is_fenced_when_the_lease_was_lost_and_regained"}},
+	{"M3 a heartbeat revives a dead session", mutation{
+		openSession: func(m *mutant, ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+			s, err := m.Backend.OpenSession(ctx, spec)
+			return deaf{s}, err
+		},
+	}, []string{"Session/Ends_terminally_when_it_expires"}},
+	{"no margin: the server's TTL is shorter than the holder's belief", mutation{
+		openSession: func(m *mutant, ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+			spec.TTL /= 2 // the holder believes for TTL less margin
+			return m.Backend.OpenSession(ctx, spec)
+		},
+	}, []string{"Acquire/Takes_over_after_the_TTL_and_not_before", "X-02_T003-21_A_partitioned_handler_is_cancelled_before_the_TTL"}},
+	{"F3 a repeated attempt is a new one", mutation{
+		acquire: func(m *mutant, ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+			req.Attempt = newID()
+			return m.Backend.Acquire(ctx, req)
+		},
+	}, []string{"Acquire/Repeated_attempt_returns_what_it_was_granted"}},
+	{"M15 release without comparing the owner", mutation{
+		release: func(m *mutant, ctx context.Context, session, consumer string, refs []lease.Ref) error {
+			for _, r := range refs {
+				ref, by := m.shared.current(r.Resource)
+				if err := m.Backend.Release(ctx, by, consumer, []lease.Ref{ref}); err != nil && by != "" {
+					return err
+				}
+			}
+			return nil
+		},
+	}, []string{"Release/Frees_at_once_and_can_be_repeated", "Release/Passes_over_what_is_not_held"}},
+	{"M11 M33 epochs start again", mutation{
+		acquire: func(m *mutant, ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+			gs, err := m.Backend.Acquire(ctx, req)
+			for i := range gs {
+				gs[i].Epoch = 1
+			}
+			return gs, err
+		},
+	}, []string{"Acquire/Epochs_rise_over_release_close_and_crash", "X-04_Epochs_rise_on_a_storage_that_lost_its_memory"}},
+	{"Exclude is ignored", mutation{
+		acquire: func(m *mutant, ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+			req.Exclude = nil
+			return m.Backend.Acquire(ctx, req)
+		},
+	}, []string{"Acquire/Passes_over_Exclude"}},
+	{"M34 the cursor moves on without what was parked", mutation{
+		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+			ps = slices.Clone(ps)
+			for i := range ps {
+				ps[i].Park = nil
+			}
+			return m.Backend.Commit(ctx, session, consumer, ps)
+		},
+	}, []string{"Parked/Comes_lane_by_lane_in_order", "T000-41_T000-43_Dead_letter_after_exactly_Max_attempts_and_on_with_the_next"}},
+	{"M39 dead letters are dropped", mutation{
+		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+			ps = slices.Clone(ps)
+			for i := range ps {
+				ps[i].Dead = nil
+			}
+			return m.Backend.Commit(ctx, session, consumer, ps)
+		},
+	}, []string{"Dead/Keeps_what_is_needed_to_understand_it", "X-11_T003-58_Bad_payloads_become_dead_letters_and_their_neighbours_are_handled"}},
+	{"M21 attempts are not stored", mutation{
+		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+			ps = slices.Clone(ps)
+			for i := range ps {
+				ps[i].Park = slices.Clone(ps[i].Park)
+				for j := range ps[i].Park {
+					ps[i].Park[j].Attempt = 0
+				}
+			}
+			return m.Backend.Commit(ctx, session, consumer, ps)
+		},
+	}, []string{"Parked/Is_updated_in_its_place", "T000-40_Backoff_and_attempts_survive_a_restart"}},
+	{"M10 a cut goes one message too far", mutation{
+		fetch: func(m *mutant, ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
+			fs, err := m.Backend.Fetch(ctx, req)
+			for i := range fs {
+				cut, n := fs[i].Cut, len(fs[i].Messages)
+				fs[i].Cut = func(k int) lease.Cursor { return cut(min(k+1, n)) }
+			}
+			return fs, err
+		},
+	}, []string{"Fetch/Reads_on_from_any_cut", "Commit/Moves_the_cursor_for_the_next_owner"}},
+	{"the feed drops a topic now and then", mutation{
+		next: func(m *mutant, n lease.News) lease.News {
+			n.Topics = slices.DeleteFunc(n.Topics, func(t string) bool { return strings.HasSuffix(t, "7") })
+			return n
+		},
+	}, []string{"Feed/Misses_nothing_under_load"}},
+	{"the feed is silent about ownership", mutation{
+		next: func(m *mutant, n lease.News) lease.News { n.Ownership = false; return n },
+	}, []string{"Feed/Reports_changes_of_ownership"}},
+	{"the survey counts nothing as free", mutation{
+		survey: func(m *mutant, s []lease.Survey) []lease.Survey {
+			for i := range s {
+				s[i].Free = 0
+			}
+			return s
+		},
+	}, []string{"Survey/Counts_resources_free_and_owned"}},
+}
+
+func TestMutantsAreCaught(t *testing.T) {
+	for _, m := range mutants {
+		for _, name := range m.caught {
+			t.Run(m.name+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				began := time.Now()
+				said := judge(t, name, factoryOf(m.mutate))
+				if len(said) == 0 {
+					t.Fatalf("%s does not notice: %s", name, m.name)
+				}
+				t.Logf("after %v: %s", time.Since(began).Round(time.Millisecond), said[0])
+			})
+		}
+	}
+}
+
+// TestChecksPassWithoutMutation runs the same checks, with the same patience, on a
+// backend that is not broken.
+func TestChecksPassWithoutMutation(t *testing.T) {
+	var names []string
+	for _, m := range mutants {
+		names = append(names, m.caught...)
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if said := judge(t, name, factoryOf(mutation{})); len(said) > 0 {
+				t.Errorf("complains of a backend without mutation: %s", said)
+			}
+		})
+	}
+}

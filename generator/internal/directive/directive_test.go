@@ -133,6 +133,7 @@ func TestFindings(t *testing.T) {
 		"empty value":       {on("//leasegen:lease ttl="), `3:18-22 LG0102 argument "ttl" has no value | write ttl=VALUE, or leave it out for the default`},
 		"empty value, then": {on("//leasegen:lease ttl= grace=1s"), `3:18-22 LG0102 argument "ttl" has no value | write ttl=VALUE, or leave it out for the default`},
 		"empty key":         {on("//leasegen:lease =15s"), `3:18-22 LG0102 argument "=15s" has no name | arguments are key=value`},
+		"comment behind":    {on("//leasegen:event name=a // the event"), `3:25-37 LG0102 a directive takes no comment behind its arguments | put it on a line of its own`},
 		"empty quotes":      {on(`//leasegen:lease ""`), `3:18-20 LG0102 argument "" has no name | arguments are key=value`},
 		"twice":             {on("//leasegen:event name=a\n//leasegen:event key=B"), "4:1-17 LG0108 //leasegen:event is given twice | join the two lines | first at 3:1"},
 

@@ -209,6 +209,10 @@ func (p *lineParser) words(from int) []word {
 			words = append(words, word{start, i, text, true})
 			continue
 		}
+		if strings.HasPrefix(p.text[i:], "//") {
+			p.report("LG0102", i, len(p.text), "a directive takes no comment behind its arguments", "put it on a line of its own")
+			return words
+		}
 		i = p.wordEnd(i)
 		w := word{start, i, p.text[start:i], false}
 		if eq := strings.IndexByte(w.text, '='); eq >= 0 && eq+1 < len(w.text) && (w.text[eq+1] == '"' || w.text[eq+1] == '`') {

@@ -144,9 +144,6 @@ func TestFindings(t *testing.T) {
 		{"//leasegen:lease ttl", `4:18-21 LG0102 argument "ttl" has no value | write ttl=TTL`},
 		{"//leasegen:retry order", `4:18-23 LG0102 argument "order" has no value | write order=key|block|none`},
 		{"//leasegen:lease ttl=15s ttl=30s", `4:26-29 LG0107 argument "ttl" is given twice | keep one | first at 4:18`},
-		{"//leasegen:event name=a // the event", `4:25-27 LG0104 unknown argument "//" for //leasegen:event | known: key, name` + "\n" +
-			`4:28-31 LG0104 unknown argument "the" for //leasegen:event | known: key, name` + "\n" +
-			`4:32-37 LG0104 unknown argument "event" for //leasegen:event | known: key, name`},
 		{"//leasegen:consumer name=a", `4:1-20 LG0109 //leasegen:consumer needs the argument per | write per=topic|group|cluster`},
 		{"//leasegen:consumer per=topic", `4:1-20 LG0109 //leasegen:consumer with per=topic needs the argument topics | write topics=PATTERN[,PATTERN…]`},
 		{"//leasegen:consumer per=cluster topics=a", `4:40-41 LG0505 per=cluster has no message source, but topics are given | remove topics, or write per=topic or per=group`},

@@ -46,7 +46,7 @@ var operatorChecks = []check{
 		equal(t, "pid", m.PID, 7)
 		equal(t, "owned", m.Owned, 2)
 		equal(t, "fair share", m.FairShare, 2)
-		if m.Since < 0 || m.Since > time.Minute || m.SinceBeat > m.Since || m.TTLRemaining <= long-time.Minute || m.TTLRemaining > long {
+		if m.Since < 0 || m.Since > time.Minute || m.SinceBeat > m.Since+time.Second || m.TTLRemaining <= long-time.Minute || m.TTLRemaining > long {
 			t.Fatalf("durations are off: %+v", m)
 		}
 		ok(t, b.sess.Close(t.Context()))

@@ -16,6 +16,7 @@ type link struct {
 
 	mu     sync.Mutex
 	mended chan struct{}  // nil while the link is whole
+	gone   bool           // cut for good
 	lose   map[string]int // replies still to be lost, by operation
 	fail   map[string]bool
 }
@@ -39,10 +40,18 @@ func (l *link) cut() {
 	}
 }
 
+// sever cuts for good.
+func (l *link) sever() {
+	l.cut()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gone = true
+}
+
 func (l *link) mend() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mended != nil {
+	if l.mended != nil && !l.gone {
 		close(l.mended)
 		l.mended = nil
 	}

@@ -180,7 +180,7 @@ func (p *process) stop() {
 // cut. What is left of it in this test ends with the test.
 func (p *process) crash() {
 	p.once.Do(func() {
-		p.link.cut()
+		p.link.sever()
 		close(p.dead)
 	})
 }

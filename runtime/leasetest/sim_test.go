@@ -1,0 +1,325 @@
+package leasetest
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasemem"
+)
+
+var (
+	seeds   = flag.Int("seeds", 200, "how many simulations to run")
+	oneSeed = flag.Uint64("seed", 0, "run only the simulation of this seed")
+)
+
+// TestSimulation runs several simulated processes on one storage under faults that a
+// seed chooses: crashes, partitions, lost requests and replies, delays, restarts,
+// steps of the server's clock. Time is simulated, so minutes pass in milliseconds. A
+// seed fixes the faults; how goroutines interleave within an instant is up to Go.
+func TestSimulation(t *testing.T) {
+	first, n := uint64(1), *seeds
+	if *oneSeed != 0 {
+		first, n = *oneSeed, 1
+	}
+	if testing.Short() {
+		n = min(n, 20)
+	}
+	for seed := first; seed < first+uint64(n); seed++ {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { simulate(t, seed) })
+		})
+	}
+}
+
+// dice is a source of chance for many goroutines.
+type dice struct {
+	mu  sync.Mutex
+	rng *rand.Rand
+}
+
+// roll is true once in n rolls on average.
+func (d *dice) roll(n int) bool { return d.below(n) == 0 }
+
+func (d *dice) below(n int) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.rng.IntN(n)
+}
+
+func (d *dice) upTo(most time.Duration) time.Duration { return time.Duration(d.below(int(most))) }
+
+// plan is what a seed chooses for a whole simulation.
+type plan struct {
+	per     lease.Per
+	order   lease.Order
+	tx      bool // transaction form
+	calm    bool // no faults
+	steps   bool // of the server's clock
+	workers int
+}
+
+type simulation struct {
+	*world
+	plan
+	dice    *dice
+	clock   atomic.Int64 // how far the server's clock is off
+	faulty  atomic.Bool
+	running []*process
+	all     []*process
+
+	mu      sync.Mutex
+	effects []effectOf // in the order of their commits
+}
+
+type effectOf struct {
+	topic, key string
+	n          int
+	epoch      int64
+}
+
+const simTopics, simKeys, simMessages = 4, 3, 25 // messages of each topic
+
+func simulate(t *testing.T, seed uint64) {
+	d := &dice{rng: rand.New(rand.NewPCG(seed, 1))}
+	s := &simulation{dice: d, plan: plan{
+		per:   []lease.Per{lease.PerTopic, lease.PerTopic, lease.PerGroup}[d.below(3)],
+		order: []lease.Order{lease.OrderKey, lease.OrderBlock}[d.below(2)],
+		tx:    d.roll(2), calm: d.roll(8), workers: 1 + 2*d.below(2),
+	}}
+	if s.tx {
+		s.workers, s.steps = 1, !s.calm && d.roll(2)
+	}
+	defer func() {
+		if t.Failed() {
+			t.Logf("run it again with -seed=%d: %+v", seed, s.plan)
+		}
+	}()
+	s.world = newWorld(t, Factory{
+		New: func(testing.TB) lease.Backend {
+			return leasemem.New(leasemem.WithClock(func() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }))
+		},
+		Again: func(_ testing.TB, be lease.Backend) lease.Backend {
+			return be.(*leasemem.Backend).Share(leasemem.WithFaults(s.fault))
+		},
+	})
+	s.faulty.Store(!s.calm)
+	for range 3 {
+		s.launch()
+	}
+	var publishing sync.WaitGroup
+	publishing.Go(s.publishAll)
+	for began := time.Now(); time.Since(began) < 20*time.Second; time.Sleep(d.upTo(1500 * time.Millisecond)) {
+		if !s.calm {
+			s.strike()
+		}
+	}
+	publishing.Wait()
+	s.faulty.Store(false)
+	for _, p := range s.running {
+		p.link.mend()
+	}
+	s.launch()
+	s.settle()
+	for _, p := range s.all {
+		p.end()
+	}
+	s.judge()
+}
+
+// fault makes requests late, and loses requests and replies.
+func (s *simulation) fault(ctx context.Context, op string, phase leasemem.Phase) error {
+	if !s.faulty.Load() || op == "Check" { // a process that cannot start says so, which is no news here
+		return nil
+	}
+	if s.dice.roll(10) {
+		late := 40 * time.Millisecond
+		if s.dice.roll(10) {
+			late = 1500 * time.Millisecond
+		}
+		select {
+		case <-time.After(s.dice.upTo(late)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if s.dice.roll(40) {
+		return errLink
+	}
+	return nil
+}
+
+// launch starts a process.
+func (s *simulation) launch() {
+	sp := spec()
+	sp.Per, sp.Workers, sp.Batch = s.per, s.workers, 1+s.dice.below(8)
+	sp.Retry.Order = s.order
+	sp.Drain = s.dice.upTo(500 * time.Millisecond)
+	var p *process
+	if s.tx {
+		p = s.startWith(sp, func(p *process) []lease.Handler {
+			return []lease.Handler{lease.OneTx("order", func(ctx context.Context, tx *leasemem.Tx, m lease.Message[payload]) error {
+				tx.Do(func() {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					s.effects = append(s.effects, effectOf{m.Topic, m.Key, m.Payload.N, m.Epoch})
+				})
+				return p.wrap(s.handle)(ctx, m)
+			})}
+		})
+	} else {
+		p = s.start(sp, s.handle)
+	}
+	s.running, s.all = append(s.running, p), append(s.all, p)
+}
+
+// handle takes a while, and fails now and then; messages 7 always fail.
+func (s *simulation) handle(ctx context.Context, p *process, m lease.Message[payload]) error {
+	select {
+	case <-time.After(s.dice.upTo(30 * time.Millisecond)):
+	case <-p.dead:
+		return p.hang(ctx)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if m.Payload.N == 7 || m.Attempt < 3 && s.dice.roll(20) {
+		return errHandler
+	}
+	return nil
+}
+
+func (s *simulation) publishAll() {
+	for n := 1; n <= simMessages; n++ {
+		for i := range simTopics {
+			s.be.Publish(context.Background(), []lease.Event{event(fmt.Sprint("t", i), fmt.Sprint("k", n%simKeys), n)})
+			time.Sleep(s.dice.upTo(300 * time.Millisecond))
+		}
+	}
+}
+
+// strike does one thing to one process, or to the server's clock.
+func (s *simulation) strike() {
+	if len(s.running) == 0 {
+		s.launch()
+		return
+	}
+	i := s.dice.below(len(s.running))
+	p := s.running[i]
+	remove := func() { s.running = append(s.running[:i], s.running[i+1:]...) }
+	switch s.dice.below(7) {
+	case 0, 1:
+		p.link.cut()
+		time.AfterFunc(s.dice.upTo(4*time.Second), p.link.mend)
+	case 2:
+		p.crash()
+		remove()
+	case 3:
+		p.stopIt() // it ends while others go on
+		remove()
+	case 4:
+		if s.steps {
+			s.clock.Add(int64(s.dice.upTo(2*time.Minute) - time.Minute))
+		}
+	default:
+		if len(s.running) < 5 {
+			s.launch()
+		}
+	}
+}
+
+// settle waits until everything is dealt with, which must not take long now that
+// there are no more faults.
+func (s *simulation) settle() {
+	const limit = 3 * time.Minute // a clock that was set back by two keeps dead sessions alive
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		st := s.status()
+		if st.LagTotal == 0 && st.ParkedKeys == 0 && st.Resources > 0 {
+			return
+		}
+		if time.Since(began) > limit {
+			s.t.Fatalf("I9: after %v without faults: %+v", limit, st)
+		}
+	}
+}
+
+func (s *simulation) judge() {
+	total := simTopics * simMessages
+	dead := s.dead()
+	handled := map[string]int{}
+	for _, c := range s.successes() {
+		handled[c.id]++
+		if c.n == 7 {
+			s.t.Fatalf("I5: #7 of %s was handled, but always fails", c.topic)
+		}
+	}
+	if s.tx { // only what was committed counts
+		s.judgeEffects(total - len(dead))
+	} else {
+		gone := map[string]bool{}
+		for _, d := range dead {
+			gone[d.MessageID] = true
+		}
+		for id := range handled {
+			gone[id] = true
+		}
+		equal(s.t, "I4, I6: handled or dead", len(gone), total)
+		inOrder(s.t, s.successes(), byKey) // I8
+		if s.calm {
+			equal(s.t, "I7: handled twice without a fault", twice(s.world), 0)
+		}
+	}
+	if !s.steps { // a clock that jumps takes leases from believers; the fence stands
+		equal(s.t, "dead letters: #7 of each topic", len(dead), simTopics)
+		s.apart() // I3, I10
+	}
+	owner := map[string]string{}
+	lost := map[string]bool{}
+	for _, p := range s.all {
+		for _, a := range observations[lease.ObservedAcquire](p) {
+			k := fmt.Sprint(a.Resource, "@", a.Epoch)
+			if by, ok := owner[k]; ok && by != a.Session {
+				s.t.Fatalf("I1: %s was granted to %s and to %s", k, by, a.Session)
+			}
+			owner[k] = a.Session
+		}
+		for _, l := range observations[lease.ObservedLoss](p) {
+			k := fmt.Sprint(l.Resource, "@", l.Epoch)
+			if lost[k] {
+				s.t.Fatalf("I10: the loss of %s was told twice", k)
+			}
+			lost[k] = true
+			if s.calm {
+				s.t.Fatalf("I10: %s was lost without a fault: %s", k, l.Reason)
+			}
+		}
+	}
+}
+
+// judgeEffects checks what transactions wrote: exactly once (I4 to I7), never under an
+// epoch older than one already used (I2), in the order of the keys (I8).
+func (s *simulation) judgeEffects(want int) {
+	epoch, last := map[string]int64{}, map[string]int{}
+	for _, e := range s.effects {
+		resource, key := e.topic, e.topic+"/"+e.key
+		if s.per == lease.PerGroup {
+			resource = lease.Whole
+		}
+		if e.epoch < epoch[resource] {
+			s.t.Fatalf("I2: an effect on %s under epoch %d after one under %d", resource, e.epoch, epoch[resource])
+		}
+		epoch[resource] = e.epoch
+		if e.n <= last[key] {
+			s.t.Fatalf("I7, I8: the effect of #%d of %s after that of #%d", e.n, key, last[key])
+		}
+		last[key] = e.n
+	}
+	equal(s.t, "I4, I6: effects", len(s.effects), want)
+}

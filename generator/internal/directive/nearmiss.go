@@ -2,6 +2,7 @@ package directive
 
 import (
 	"fmt"
+	"go/ast"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -22,7 +23,7 @@ const (
 const blank = `[\s\pZ\p{Cf}]*`
 
 func nearMiss() *regexp.Regexp {
-	return regexp.MustCompile(`(?i)^(/*` + blank + `)(lease[\p{Cf}_-]*gen)(` + blank + `):(` + blank + `)([^\s\pZ\p{Cf}]*)(.*)$`)
+	return regexp.MustCompile(`(?i)^(/*` + blank + `[+@]?)(lease[\p{Cf}_-]*gen)(` + blank + `):(` + blank + `)([^\s\pZ\p{Cf}]*)(.*)$`)
 }
 
 // lookAt decides on one line, which begins with // (or is a line of a block comment,
@@ -38,7 +39,7 @@ func (c *collector) lookAt(line string) (kind look, name string, end int) {
 	}
 	m := c.nearMiss.FindStringSubmatchIndex(line)
 	if m == nil {
-		return prose, "", 0
+		return misspelt(line)
 	}
 	group := func(i int) string { return line[m[2*i]:m[2*i+1]] }
 	gap, word, rest := group(4), group(5), strings.Fields(group(6))
@@ -56,6 +57,19 @@ func (c *collector) lookAt(line string) (kind look, name string, end int) {
 		end = m[8]
 	}
 	return near, strings.ToLower(word), end
+}
+
+// misspelt finds a line that Go reads as a directive of another tool, whose name is
+// that of leasegen but for a slip or two.
+func misspelt(line string) (kind look, name string, end int) {
+	d, ok := ast.ParseDirective(0, line)
+	if !ok {
+		return prose, "", 0
+	}
+	if _, like := diag.Closest(d.Tool, []string{"leasegen"}); !like {
+		return prose, "", 0
+	}
+	return near, d.Name, len("//:") + len(d.Tool) + len(d.Name)
 }
 
 func isLowerOrDigit(b byte) bool { return 'a' <= b && b <= 'z' || '0' <= b && b <= '9' }
@@ -86,5 +100,9 @@ func (p *lineParser) nearMissFinding(name string, end int) {
 	if rest := p.text[end:]; len(rest) <= 100 {
 		hint += rest
 	}
-	p.report("LG0105", 0, end, fmt.Sprintf("%q is a comment, not a directive", p.text[:end]), hint)
+	message := "%q is a comment, not a directive"
+	if d, ok := ast.ParseDirective(0, p.text); ok {
+		message = "%q is a directive of another tool, " + fmt.Sprintf("%q", d.Tool)
+	}
+	p.report("LG0105", 0, end, fmt.Sprintf(message, p.text[:end]), hint)
 }

@@ -2,7 +2,12 @@
 // near misses too, so that a misspelt directive is reported rather than never looked at.
 package scan
 
-import "regexp"
+import (
+	"bytes"
+	"regexp"
+
+	"github.com/leasegen/leasegen/generator/internal/diag"
+)
 
 // Scanner finds files that may hold directives. It is safe for concurrent use.
 type Scanner struct {
@@ -15,15 +20,39 @@ func New() *Scanner {
 }
 
 // HasDirective reports whether src may hold a directive or a near miss of one: "leasegen"
-// or "lease-gen" in any case, then a colon. Comments and string literals are not told apart.
+// or "lease-gen" in any case, then a colon, or a directive of a tool whose name is all
+// but that. Comments and string literals are not told apart.
 func (s *Scanner) HasDirective(src []byte) bool {
 	// Most files do not even hold the first word; that is found out without the regexp.
 	for i := 0; i+len("lease") <= len(src); i++ {
 		if src[i]|0x20 == 'l' && src[i+1]|0x20 == 'e' && src[i+2]|0x20 == 'a' && src[i+4]|0x20 == 'e' {
-			return s.mark.Match(src[i:])
+			if s.mark.Match(src[i:]) {
+				return true
+			}
+			break
 		}
 	}
-	return false
+	return misspelt(src)
+}
+
+// misspelt reports whether src holds //NAME: for a NAME that is leasegen but for a slip.
+func misspelt(src []byte) bool {
+	for {
+		i := bytes.Index(src, []byte("//"))
+		if i < 0 {
+			return false
+		}
+		src = src[i+2:]
+		n := 0
+		for n < len(src) && n <= 10 && ('a' <= src[n] && src[n] <= 'z' || '0' <= src[n] && src[n] <= '9') {
+			n++
+		}
+		if n >= 6 && n <= 10 && n < len(src) && src[n] == ':' {
+			if _, near := diag.Closest(string(src[:n]), []string{"leasegen"}); near {
+				return true
+			}
+		}
+	}
 }
 
 // HasDirective is New().HasDirective, for a single file.

@@ -27,6 +27,9 @@ func TestHasDirective(t *testing.T) {
 		{"leas", false},
 		{"release leasegen:", true}, // the first lease is not the last
 		{"the leasegen command\n", false},
+		{"//leasgen:event\n", true},
+		{"// release\n//laesegen:event\n", true},
+		{"//nolint:all\n//go:generate leasegen\n//leases:x\n", false},
 	} {
 		if got := HasDirective([]byte(tc.src)); got != tc.want {
 			t.Errorf("HasDirective(%q) = %v, want %v", tc.src, got, tc.want)

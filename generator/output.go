@@ -18,6 +18,13 @@ type (
 // Formats are the names that Printer.Format accepts.
 func Formats() []string { return diag.Formats() }
 
+// Failure is an error of Generate as Findings, for readers that take nothing else.
+func Failure(err error) *Findings {
+	l := &Findings{}
+	l.Add(diag.Diagnostic{Code: "LG0703", Message: err.Error()})
+	return l
+}
+
 // Plan compares a result with the disk. It writes nothing; Changes.Apply does.
 func Plan(r *Result) (*Changes, *Findings) {
 	if len(r.Files)+len(r.Stale) == 0 {

@@ -97,6 +97,9 @@ func (g *generation) run(ctx context.Context, e *env) int {
 	}
 	if err != nil {
 		fmt.Fprintf(e.Stderr, "leasegen: %s\n", err)
+		if g.format != "text" { // whoever reads stdout has to see it too
+			_ = g.print(e, generator.Failure(err))
+		}
 		return exitError
 	}
 	if g.timings {
@@ -135,7 +138,10 @@ func (g *generation) run(ctx context.Context, e *env) int {
 	if err := g.print(e, findings); err != nil {
 		return exitError
 	}
-	g.conclude(e, code, findings, changes)
+	if code == exitError {
+		g.hintDirectories(e)
+	}
+	g.conclude(e, code, res.Root, findings, changes)
 	return code
 }
 
@@ -151,15 +157,29 @@ func (g *generation) print(e *env, findings *generator.Findings) error {
 	return p.Print(e.Stdout, findings)
 }
 
+// hintDirectories helps with the commonest slip in a pattern: to the go command a/b is
+// an import path, and the directory is ./a/b.
+func (g *generation) hintDirectories(e *env) {
+	for _, p := range g.patterns {
+		if filepath.IsAbs(p) || strings.HasPrefix(p, ".") {
+			continue
+		}
+		dir := filepath.Join(g.dir, strings.TrimSuffix(p, "..."))
+		if info, err := os.Stat(dir); err == nil && info.IsDir() {
+			fmt.Fprintf(e.Stderr, "note: %s is an import path to the go command; the directory is written ./%s\n", p, p)
+		}
+	}
+}
+
 // conclude says in one line what came of the run.
-func (g *generation) conclude(e *env, code int, findings *generator.Findings, changes *generator.Changes) {
+func (g *generation) conclude(e *env, code int, root string, findings *generator.Findings, changes *generator.Changes) {
 	switch {
 	case code == exitError && (g.check || g.diff):
 		fmt.Fprintln(e.Stderr, findings.Summary())
 	case code == exitError:
 		fmt.Fprintf(e.Stderr, "%s; nothing written\n", findings.Summary())
 	case code == exitDiffers && g.check:
-		fmt.Fprintf(e.Stderr, "%s; to mend: %s\n", findings.Summary(), g.mend(e))
+		fmt.Fprintf(e.Stderr, "%s; to mend: %s\n", findings.Summary(), g.mend(e, root))
 	case g.check || g.diff:
 	default:
 		if g.format == "text" {
@@ -171,10 +191,16 @@ func (g *generation) conclude(e *env, code int, findings *generator.Findings, ch
 }
 
 // mend is the command that brings the files up to date.
-func (g *generation) mend(e *env) string {
+func (g *generation) mend(e *env, root string) string {
 	words := []string{"leasegen"}
-	if mod, err := os.ReadFile(filepath.Join(g.dir, "go.mod")); err == nil && strings.Contains(string(mod), "github.com/leasegen/leasegen/cmd/leasegen") {
-		words = []string{"go", "tool", "leasegen"} // a tool of this module
+	if mod, err := os.ReadFile(filepath.Join(root, "go.mod")); err == nil {
+		const module, tool = "github.com/leasegen/leasegen", "github.com/leasegen/leasegen/cmd/leasegen"
+		switch {
+		case strings.Contains(string(mod), tool): // a tool of the module
+			words = []string{"go", "tool", "leasegen"}
+		case strings.HasPrefix(string(mod), "module "+module+"\n"): // leasegen's own repository
+			words = []string{"go", "run", tool}
+		}
 	}
 	if g.dir != e.Dir {
 		words = append(words, "-C", g.dir)

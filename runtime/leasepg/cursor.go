@@ -2,7 +2,6 @@ package leasepg
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 
@@ -19,7 +18,7 @@ import (
 //   - among the transactions that snap lists as running, or
 //   - from snap's upper bound on, below x,
 //
-// which are a handful of ranges of an index, and mostly empty. Nothing ever waits for
+// which are a handful of transactions, mostly without messages. Nothing ever waits for
 // other transactions to end.
 type cursor struct {
 	pos  int64  // every message up to here that snap shows has been read
@@ -62,14 +61,13 @@ func (c *cursor) xText() string {
 	return strconv.FormatUint(c.x, 10)
 }
 
-// xids is a range of transaction ids, ends included.
-type xids struct{ lo, hi uint64 }
-
-// late returns where messages can be that c should have shown and could not.
-func (c *cursor) late() ([]xids, error) {
+// late returns the transactions whose messages c should have shown and could not. There
+// are at most as many as ran at the moment of the read.
+func (c *cursor) late() ([]string, error) {
 	if c.pos == 0 || c.snap == "" {
 		return nil, nil
 	}
+	var out []string
 	parts := strings.Split(c.snap, ":")
 	if len(parts) != 3 {
 		return nil, fmt.Errorf("snapshot %q is not xmin:xmax:running", c.snap)
@@ -78,26 +76,14 @@ func (c *cursor) late() ([]xids, error) {
 	if err != nil {
 		return nil, fmt.Errorf("snapshot %q: %w", c.snap, err)
 	}
-	var out []xids
 	if parts[2] != "" {
-		for p := range strings.SplitSeq(parts[2], ",") {
-			v, err := strconv.ParseUint(p, 10, 64)
-			if err != nil {
-				return nil, fmt.Errorf("snapshot %q: %w", c.snap, err)
-			}
-			if n := len(out); n > 0 && out[n-1].hi+1 == v {
-				out[n-1].hi = v
-			} else {
-				out = append(out, xids{v, v})
-			}
-		}
+		out = strings.Split(parts[2], ",")
 	}
-	end := uint64(math.MaxUint64)
-	if c.x != 0 {
-		end = c.x - 1
+	if c.x-top > 1_000_000 && c.x > top {
+		return nil, fmt.Errorf("snapshot %q and xid %d are too far apart", c.snap, c.x)
 	}
-	if end >= top {
-		out = append(out, xids{top, end})
+	for x := top; x < c.x; x++ {
+		out = append(out, strconv.FormatUint(x, 10))
 	}
 	return out, nil
 }

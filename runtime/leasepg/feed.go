@@ -193,15 +193,11 @@ func (f *feed) poll(ctx context.Context, news *lease.News) error {
 }
 
 func (f *feed) log(ctx context.Context, news *lease.News) (step, error) {
-	ranges, err := f.at.late()
+	late, err := f.at.late()
 	if err != nil {
 		return nil, err
 	}
-	p := leasedb.FeedLogParams{Pos: f.at.pos, Max: feedRows, Los: []string{}, His: []string{}}
-	for _, r := range ranges {
-		p.Los = append(p.Los, strconv.FormatUint(r.lo, 10))
-		p.His = append(p.His, strconv.FormatUint(r.hi, 10))
-	}
+	p := leasedb.FeedLogParams{Pos: f.at.pos, Max: feedRows, Late: append([]string{}, late...)}
 	return func(q *leasedb.Queries) error {
 		rows, err := q.FeedLog(ctx, p)
 		if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -83,12 +82,11 @@ func (b *Backend) readLog(ctx context.Context, query func(q *leasedb.Queries) er
 
 // fetchTopics reads many topics in one statement.
 func (b *Backend) fetchTopics(ctx context.Context, req lease.FetchRequest, out []lease.Fetched) error {
-	p := leasedb.FetchTopicsParams{
+	// Empty arrays, since nil would be NULL.
+	p := leasedb.FetchTopicsLateParams{
 		MaxPayload: int32(req.MaxPayload),
 		MaxBytes:   max(fetchBytes/int64(max(len(req.Items), 1)), fetchLeast),
-		LateItems:  []int32{}, LateTopics: []string{}, LateAfter: []int64{}, LateUpto: []int64{},
-		LateLos: []string{}, LateHis: []string{}, LateSnaps: []string{}, LateLimits: []int64{},
-		Items: []int32{}, Topics: []string{}, Positions: []int64{}, Limits: []int64{},
+		Items:      []int32{}, Topics: []string{}, Positions: []int64{}, Limits: []int64{},
 	}
 	reads := make([]read, len(req.Items))
 	for i, item := range req.Items {
@@ -97,34 +95,40 @@ func (b *Backend) fetchTopics(ctx context.Context, req lease.FetchRequest, out [
 			return err
 		}
 		reads[i].from = c
-		ranges, err := c.late()
+		late, err := c.late()
 		if err != nil {
 			return err
 		}
 		limit := int64(item.Limit) + 1
-		for _, r := range ranges {
+		for _, x := range late {
 			p.LateItems, p.LateTopics = append(p.LateItems, int32(i)), append(p.LateTopics, item.Resource)
 			p.LateAfter, p.LateUpto = append(p.LateAfter, c.latePos), append(p.LateUpto, c.pos)
-			p.LateLos = append(p.LateLos, strconv.FormatUint(r.lo, 10))
-			p.LateHis = append(p.LateHis, strconv.FormatUint(r.hi, 10))
-			p.LateSnaps, p.LateLimits = append(p.LateSnaps, c.lateSnap), append(p.LateLimits, limit)
+			p.LateXids, p.LateSnaps = append(p.LateXids, x), append(p.LateSnaps, c.lateSnap)
+			p.LateLimits = append(p.LateLimits, limit)
 		}
 		if c.lateSnap == "" {
 			p.Items, p.Topics = append(p.Items, int32(i)), append(p.Topics, item.Resource)
 			p.Positions, p.Limits = append(p.Positions, c.pos), append(p.Limits, limit)
 		}
 	}
+	query := func(q *leasedb.Queries) error { _, err := q.FetchTopicsLate(ctx, p); return err }
+	if len(p.LateItems) == 0 {
+		query = func(q *leasedb.Queries) error {
+			_, err := q.FetchTopics(ctx, leasedb.FetchTopicsParams{
+				MaxPayload: p.MaxPayload, Items: p.Items, Topics: p.Topics, Positions: p.Positions, Limits: p.Limits, MaxBytes: p.MaxBytes,
+			})
+			return err
+		}
+	}
 	var snap string
-	err := b.readLog(ctx,
-		func(q *leasedb.Queries) error { _, err := q.FetchTopics(ctx, p); return err },
-		func(r *row) {
-			if r.part == partHead {
-				snap = r.snapshot()
-				return
-			}
-			r.Topic = req.Items[r.item].Resource
-			reads[r.item].add(r)
-		})
+	err := b.readLog(ctx, query, func(r *row) {
+		if r.part == partHead {
+			snap = r.snapshot()
+			return
+		}
+		r.Topic = req.Items[r.item].Resource
+		reads[r.item].add(r)
+	})
 	if err != nil {
 		return err
 	}
@@ -143,18 +147,19 @@ func (b *Backend) fetchLog(ctx context.Context, req lease.FetchRequest, i int, o
 	if err != nil {
 		return err
 	}
-	every := slices.Contains(req.Consumer.Topics, "*")
-	match := likes(req.Consumer.Topics)
+	s := logScan{limit: item.Limit, maxPayload: int32(req.MaxPayload), likes: likes(req.Consumer.Topics),
+		every: slices.Contains(req.Consumer.Topics, "*")}
 	for attempt := 1; ; attempt++ {
 		r := read{from: c}
-		query, err := b.logQuery(ctx, c, item.Limit, req.MaxPayload, every, match)
+		query, err := s.query(ctx, c)
 		if err != nil {
 			return err
 		}
+		beyond := false // the log goes on where the window ends
 		err = b.readLog(ctx, query, func(w *row) {
 			if w.part == partHead {
 				r.snap, r.x, r.top = w.snapshot(), w.x, min(w.id, c.pos+scanWindow)
-				r.more = w.id > r.top
+				beyond = w.id > r.top
 				return
 			}
 			r.add(w)
@@ -162,11 +167,6 @@ func (b *Backend) fetchLog(ctx context.Context, req lease.FetchRequest, i int, o
 		if err != nil {
 			return err
 		}
-		if c.lateSnap != "" {
-			r.top = 0
-		}
-		beyond := r.more // the log goes on where the window ends
-		r.more = false
 		r.finish(fetchBytes)
 		*out = r.result(item.Resource, item.Limit)
 		out.More = out.More || beyond
@@ -177,29 +177,42 @@ func (b *Backend) fetchLog(ctx context.Context, req lease.FetchRequest, i int, o
 	}
 }
 
-func (b *Backend) logQuery(ctx context.Context, c *cursor, limit, maxPayload int, every bool, match []string) (func(*leasedb.Queries) error, error) {
+// logScan is what a whole-log reader asks for.
+type logScan struct {
+	limit      int
+	maxPayload int32
+	every      bool
+	likes      []string
+}
+
+func (s *logScan) query(ctx context.Context, c *cursor) (func(*leasedb.Queries) error, error) {
+	limit := int64(s.limit) + 1
 	if c.lateSnap != "" {
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchLogLate(ctx, leasedb.FetchLogLateParams{
-				MaxPayload: int32(maxPayload), After: c.latePos, Pos: c.pos, Snap: c.snap, LateSnap: c.lateSnap,
-				Every: every, Likes: match, Max: int64(limit) + 1,
+				MaxPayload: s.maxPayload, After: c.latePos, Pos: c.pos, Snap: c.snap, LateSnap: c.lateSnap,
+				Every: s.every, Likes: s.likes, Max: limit,
 			})
 			return err
 		}, nil
 	}
-	p := leasedb.FetchLogParams{
-		Pos: c.pos, MaxPayload: int32(maxPayload), Los: []string{}, His: []string{}, Every: every, Likes: match,
-		Max: int64(limit) + 1, Upto: c.pos + scanWindow, MaxBytes: fetchBytes,
-	}
-	ranges, err := c.late()
+	late, err := c.late()
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range ranges {
-		p.Los = append(p.Los, strconv.FormatUint(r.lo, 10))
-		p.His = append(p.His, strconv.FormatUint(r.hi, 10))
+	if s.every && len(late) == 0 {
+		return func(q *leasedb.Queries) error {
+			_, err := q.FetchAll(ctx, leasedb.FetchAllParams{MaxPayload: s.maxPayload, Pos: c.pos, Max: limit, MaxBytes: fetchBytes})
+			return err
+		}, nil
 	}
-	return func(q *leasedb.Queries) error { _, err := q.FetchLog(ctx, p); return err }, nil
+	return func(q *leasedb.Queries) error {
+		_, err := q.FetchLog(ctx, leasedb.FetchLogParams{
+			Pos: c.pos, MaxPayload: s.maxPayload, Late: append([]string{}, late...), Every: s.every, Likes: s.likes,
+			Max: limit, Upto: c.pos + scanWindow, MaxBytes: fetchBytes,
+		})
+		return err
+	}, nil
 }
 
 func (r *read) add(w *row) {

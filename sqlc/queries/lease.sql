@@ -67,7 +67,7 @@ SELECT pg_advisory_xact_lock(hashtextextended(sqlc.arg(session)::text || '/' || 
 
 -- name: AcquireLeases :many
 WITH free AS (
-    SELECT l.resource, l.session AS owner
+    SELECT l.resource
     FROM leasegen.lease l
     WHERE l.consumer = sqlc.arg(consumer)::text
       AND (l.session IS NULL OR l.session = ANY (ARRAY(
@@ -87,9 +87,8 @@ WITH free AS (
     UPDATE leasegen.lease l
     SET session = sqlc.arg(session)::text, attempt = sqlc.arg(attempt)::text, acquired_at = clock_timestamp(),
         epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-        suspicion = l.suspicion + CASE WHEN f.owner IS NULL THEN 0 ELSE 1 END
-    FROM free f
-    WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = f.resource
+        suspicion = l.suspicion + CASE WHEN l.session IS NULL THEN 0 ELSE 1 END
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT f.resource FROM free f))
     RETURNING l.*
 ), granted AS (
     SELECT t.* FROM taken t

@@ -32,10 +32,10 @@ WITH fresh AS MATERIALIZED (
     WHERE m.id > sqlc.arg(pos)::bigint ORDER BY m.id LIMIT sqlc.arg(max)::bigint
 ), late AS (
     SELECT m.topic
-    FROM (SELECT unnest(sqlc.arg(los)::text[])::xid8 AS lo, unnest(sqlc.arg(his)::text[])::xid8 AS hi) r
+    FROM (SELECT unnest(sqlc.arg(late)::text[])::xid8 AS xid) r
     CROSS JOIN LATERAL (
         SELECT DISTINCT m.topic FROM leasegen.message m
-        WHERE m.xid >= r.lo AND m.xid <= r.hi AND m.id <= sqlc.arg(pos)::bigint) m
+        WHERE m.xid = r.xid AND m.id <= sqlc.arg(pos)::bigint) m
 )
 SELECT ''::text AS topic, pg_current_snapshot()::text AS snap,
        coalesce((SELECT max(f.id) FROM fresh f), 0)::bigint AS pos,
@@ -46,10 +46,33 @@ SELECT f.topic, '', 0, 0, '' FROM fresh f GROUP BY f.topic
 UNION ALL
 SELECT l.topic, '', 0, 0, '' FROM late l;
 
+-- The reads below give rows of one shape. part is 0 for the row that carries the statement's
+-- snapshot in headers, 1 for messages that were late for the cursor, 2 for those beyond it.
+-- x is an xid drawn after the snapshot.
+
 -- name: FetchTopics :many
--- The next messages of many topics, and those that were late for their cursors. part is 0
--- for the row that carries the statement's snapshot, 1 for late messages, 2 for new ones.
--- The xid in each new row was drawn after the snapshot.
+-- The next messages of many topics, when none can have been late.
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+       NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
+       NULL::timestamptz AS published_at, NULL::xid8 AS x
+UNION ALL
+SELECT 2, i.item, m.id, '', m.key, m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       pg_current_xact_id()
+FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(topics)::text[]) AS topic,
+             unnest(sqlc.arg(positions)::bigint[]) AS pos, unnest(sqlc.arg(limits)::bigint[]) AS lim) i
+CROSS JOIN LATERAL (
+    SELECT w.* FROM (
+        SELECT m.*, octet_length(m.payload) AS size,
+               sum(octet_length(m.payload)) OVER (ORDER BY m.id ROWS UNBOUNDED PRECEDING) AS total
+        FROM leasegen.message m
+        WHERE m.topic = i.topic AND m.id > i.pos
+        ORDER BY m.id LIMIT i.lim
+    ) w WHERE w.total - w.size < sqlc.arg(max_bytes)::bigint
+) m;
+
+-- name: FetchTopicsLate :many
+-- The next messages of many topics, and in the same snapshot those that were late.
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
@@ -58,14 +81,14 @@ SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
 FROM (SELECT unnest(sqlc.arg(late_items)::int[]) AS item, unnest(sqlc.arg(late_topics)::text[]) AS topic,
              unnest(sqlc.arg(late_after)::bigint[]) AS after, unnest(sqlc.arg(late_upto)::bigint[]) AS upto,
-             unnest(sqlc.arg(late_los)::text[])::xid8 AS lo, unnest(sqlc.arg(late_his)::text[])::xid8 AS hi,
+             unnest(sqlc.arg(late_xids)::text[])::xid8 AS xid,
              nullif(unnest(sqlc.arg(late_snaps)::text[]), '')::pg_snapshot AS snap,
              unnest(sqlc.arg(late_limits)::bigint[]) AS lim) l
 CROSS JOIN LATERAL (
     SELECT m.*, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.xid >= l.lo AND m.xid <= l.hi AND m.topic = l.topic AND m.id > l.after AND m.id <= l.upto
-      AND (l.snap IS NULL OR pg_visible_in_snapshot(m.xid, l.snap))
+    WHERE m.xid = l.xid AND m.topic = l.topic AND m.id > l.after AND m.id <= l.upto
+      AND (l.snap IS NULL OR pg_visible_in_snapshot(l.xid, l.snap))
     ORDER BY m.id LIMIT l.lim
 ) m
 UNION ALL
@@ -84,9 +107,27 @@ CROSS JOIN LATERAL (
     ) w WHERE w.total - w.size < sqlc.arg(max_bytes)::bigint
 ) m;
 
+-- name: FetchAll :many
+-- The next messages of the whole log, for a reader that wants them all, when none can
+-- have been late.
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+       NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
+       NULL::timestamptz AS published_at, NULL::xid8 AS x
+UNION ALL
+SELECT 2, 0, w.id, w.topic, w.key, w.kind,
+       CASE WHEN w.size <= sqlc.arg(max_payload)::int THEN w.payload END, w.size, w.headers::text, w.published_at,
+       pg_current_xact_id()
+FROM (
+    SELECT m.*, octet_length(m.payload) AS size,
+           sum(octet_length(m.payload)) OVER (ORDER BY m.id ROWS UNBOUNDED PRECEDING) AS total
+    FROM leasegen.message m
+    WHERE m.id > sqlc.arg(pos)::bigint
+    ORDER BY m.id LIMIT sqlc.arg(max)::bigint
+) w WHERE w.total - w.size < sqlc.arg(max_bytes)::bigint;
+
 -- name: FetchLog :many
--- The same for a whole-log reader, up to id upto. The first row carries the snapshot, in
--- size whether the position may move, and the last visible id.
+-- The same for any reader of the whole log, up to id upto. The first row also carries the
+-- last visible id, and an xid if the position may move.
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
        ''::text AS topic, ''::text AS key, ''::text AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
@@ -97,10 +138,10 @@ SELECT 1, 0, m.id, m.topic, m.key, m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
 FROM (
     SELECT m.*, octet_length(m.payload) AS size
-    FROM (SELECT unnest(sqlc.arg(los)::text[])::xid8 AS lo, unnest(sqlc.arg(his)::text[])::xid8 AS hi) l
+    FROM (SELECT unnest(sqlc.arg(late)::text[])::xid8 AS xid) l
     CROSS JOIN LATERAL (
         SELECT m.* FROM leasegen.message m
-        WHERE m.xid >= l.lo AND m.xid <= l.hi AND m.id <= sqlc.arg(pos)::bigint
+        WHERE m.xid = l.xid AND m.id <= sqlc.arg(pos)::bigint
           AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
         ORDER BY m.id LIMIT sqlc.arg(max)::bigint
     ) m

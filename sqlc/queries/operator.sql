@@ -29,13 +29,13 @@ ORDER BY lag DESC, l.resource
 LIMIT nullif(sqlc.arg(max)::bigint, 0);
 
 -- name: ListMembers :many
-SELECT s.id, s.host, s.pid, extract(epoch FROM clock_timestamp() - s.opened_at)::float8 AS since,
-       extract(epoch FROM clock_timestamp() - s.beat_at)::float8 AS since_beat,
-       extract(epoch FROM s.expires_at - clock_timestamp())::float8 AS remaining,
+SELECT s.id, s.host, s.pid, extract(epoch FROM now.at - s.opened_at)::float8 AS since,
+       extract(epoch FROM now.at - s.beat_at)::float8 AS since_beat,
+       extract(epoch FROM s.expires_at - now.at)::float8 AS remaining,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = s.id) AS owned,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text) AS resources
-FROM leasegen.session s
-WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers @> ARRAY[sqlc.arg(consumer)::text]
+FROM leasegen.session s CROSS JOIN (SELECT clock_timestamp() AS at) now
+WHERE s.state = 'live' AND s.expires_at > now.at AND s.consumers @> ARRAY[sqlc.arg(consumer)::text]
 ORDER BY s.opened_at, s.id;
 
 -- name: ListDeadLetters :many

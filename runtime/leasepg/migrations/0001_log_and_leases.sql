@@ -193,7 +193,9 @@ BEGIN
         SELECT EXISTS (
             SELECT FROM leasegen.consumer c
             LEFT JOIN leasegen.lease l ON l.consumer = c.name AND l.resource = '*'
-            WHERE c.per = 'group' AND EXISTS (
+            WHERE c.per = 'group' AND (l.resource IS NULL OR l.snap IS NULL OR l.pos < s.hi - 1
+                                       OR pg_snapshot_xmin(l.snap) <= s.closed_xid)
+              AND EXISTS (
                 SELECT FROM leasegen.message m
                 WHERE m.id >= s.lo AND m.id < s.hi AND m.topic LIKE ANY (c.likes)
                   AND (l.resource IS NULL OR m.id > l.pos OR l.snap IS NULL
@@ -215,9 +217,10 @@ BEGIN
             WHERE l.resource IS NULL OR l.snap IS NULL
                OR EXISTS (SELECT FROM leasegen.message m
                           WHERE m.topic = t.topic AND m.id >= s.lo AND m.id < s.hi AND m.id > l.pos)
-               OR EXISTS (SELECT FROM leasegen.message m
-                          WHERE m.topic = t.topic AND m.id >= s.lo AND m.id < s.hi
-                            AND m.xid >= pg_snapshot_xmin(l.snap) AND NOT pg_visible_in_snapshot(m.xid, l.snap))
+               OR pg_snapshot_xmin(l.snap) <= s.closed_xid AND EXISTS (
+                   SELECT FROM leasegen.message m
+                   WHERE m.topic = t.topic AND m.id >= s.lo AND m.id < s.hi
+                     AND NOT pg_visible_in_snapshot(m.xid, l.snap))
         ) INTO held;
         EXIT WHEN held;
         BEGIN

@@ -13,7 +13,7 @@ import (
 
 const AcquireLeases = `-- name: AcquireLeases :many
 WITH free AS (
-    SELECT l.resource, l.session AS owner
+    SELECT l.resource
     FROM leasegen.lease l
     WHERE l.consumer = $1::text
       AND (l.session IS NULL OR l.session = ANY (ARRAY(
@@ -33,9 +33,8 @@ WITH free AS (
     UPDATE leasegen.lease l
     SET session = $4::text, attempt = $5::text, acquired_at = clock_timestamp(),
         epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-        suspicion = l.suspicion + CASE WHEN f.owner IS NULL THEN 0 ELSE 1 END
-    FROM free f
-    WHERE l.consumer = $1::text AND l.resource = f.resource
+        suspicion = l.suspicion + CASE WHEN l.session IS NULL THEN 0 ELSE 1 END
+    WHERE l.consumer = $1::text AND l.resource = ANY (ARRAY(SELECT f.resource FROM free f))
     RETURNING l.consumer, l.resource, l.session, l.epoch, l.attempt, l.acquired_at, l.pos, l.snap, l.x, l.late_snap, l.late_pos, l.suspicion, l.mark, l.mark_epoch, l.mark_count
 ), granted AS (
     SELECT t.consumer, t.resource, t.session, t.epoch, t.attempt, t.acquired_at, t.pos, t.snap, t.x, t.late_snap, t.late_pos, t.suspicion, t.mark, t.mark_epoch, t.mark_count FROM taken t

@@ -28,10 +28,10 @@ WITH fresh AS MATERIALIZED (
     WHERE m.id > $1::bigint ORDER BY m.id LIMIT $2::bigint
 ), late AS (
     SELECT m.topic
-    FROM (SELECT unnest($3::text[])::xid8 AS lo, unnest($4::text[])::xid8 AS hi) r
+    FROM (SELECT unnest($3::text[])::xid8 AS xid) r
     CROSS JOIN LATERAL (
         SELECT DISTINCT m.topic FROM leasegen.message m
-        WHERE m.xid >= r.lo AND m.xid <= r.hi AND m.id <= $1::bigint) m
+        WHERE m.xid = r.xid AND m.id <= $1::bigint) m
 )
 SELECT ''::text AS topic, pg_current_snapshot()::text AS snap,
        coalesce((SELECT max(f.id) FROM fresh f), 0)::bigint AS pos,
@@ -44,10 +44,9 @@ SELECT l.topic, '', 0, 0, '' FROM late l
 `
 
 type FeedLogParams struct {
-	Pos int64
-	Max int64
-	Los []string
-	His []string
+	Pos  int64
+	Max  int64
+	Late []string
 }
 
 type FeedLogRow struct {
@@ -61,12 +60,7 @@ type FeedLogRow struct {
 // What is new after pos, and what was late for the cursor, as topics. First a row with the
 // statement's snapshot; an xid is only drawn when the position moves.
 func (q *Queries) FeedLog(ctx context.Context, arg FeedLogParams) ([]FeedLogRow, error) {
-	rows, err := q.db.Query(ctx, FeedLog,
-		arg.Pos,
-		arg.Max,
-		arg.Los,
-		arg.His,
-	)
+	rows, err := q.db.Query(ctx, FeedLog, arg.Pos, arg.Max, arg.Late)
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +85,83 @@ func (q *Queries) FeedLog(ctx context.Context, arg FeedLogParams) ([]FeedLogRow,
 	return items, nil
 }
 
+const FetchAll = `-- name: FetchAll :many
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+       NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
+       NULL::timestamptz AS published_at, NULL::xid8 AS x
+UNION ALL
+SELECT 2, 0, w.id, w.topic, w.key, w.kind,
+       CASE WHEN w.size <= $1::int THEN w.payload END, w.size, w.headers::text, w.published_at,
+       pg_current_xact_id()
+FROM (
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size,
+           sum(octet_length(m.payload)) OVER (ORDER BY m.id ROWS UNBOUNDED PRECEDING) AS total
+    FROM leasegen.message m
+    WHERE m.id > $2::bigint
+    ORDER BY m.id LIMIT $3::bigint
+) w WHERE w.total - w.size < $4::bigint
+`
+
+type FetchAllParams struct {
+	MaxPayload int32
+	Pos        int64
+	Max        int64
+	MaxBytes   int64
+}
+
+type FetchAllRow struct {
+	Part        int32
+	Item        int32
+	ID          int64
+	Topic       string
+	Key         string
+	Kind        string
+	Payload     []byte
+	Size        int32
+	Headers     string
+	PublishedAt pgtype.Timestamptz
+	X           pgtype.Uint64
+}
+
+// The next messages of the whole log, for a reader that wants them all, when none can
+// have been late.
+func (q *Queries) FetchAll(ctx context.Context, arg FetchAllParams) ([]FetchAllRow, error) {
+	rows, err := q.db.Query(ctx, FetchAll,
+		arg.MaxPayload,
+		arg.Pos,
+		arg.Max,
+		arg.MaxBytes,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FetchAllRow
+	for rows.Next() {
+		var i FetchAllRow
+		if err := rows.Scan(
+			&i.Part,
+			&i.Item,
+			&i.ID,
+			&i.Topic,
+			&i.Key,
+			&i.Kind,
+			&i.Payload,
+			&i.Size,
+			&i.Headers,
+			&i.PublishedAt,
+			&i.X,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const FetchLog = `-- name: FetchLog :many
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
        ''::text AS topic, ''::text AS key, ''::text AS kind,
@@ -102,14 +173,14 @@ SELECT 1, 0, m.id, m.topic, m.key, m.kind,
        CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
 FROM (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size
-    FROM (SELECT unnest($3::text[])::xid8 AS lo, unnest($4::text[])::xid8 AS hi) l
+    FROM (SELECT unnest($3::text[])::xid8 AS xid) l
     CROSS JOIN LATERAL (
         SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at FROM leasegen.message m
-        WHERE m.xid >= l.lo AND m.xid <= l.hi AND m.id <= $1::bigint
-          AND ($5::boolean OR m.topic LIKE ANY ($6::text[]))
-        ORDER BY m.id LIMIT $7::bigint
+        WHERE m.xid = l.xid AND m.id <= $1::bigint
+          AND ($4::boolean OR m.topic LIKE ANY ($5::text[]))
+        ORDER BY m.id LIMIT $6::bigint
     ) m
-    ORDER BY m.id LIMIT $7::bigint
+    ORDER BY m.id LIMIT $6::bigint
 ) m
 UNION ALL
 SELECT 2, 0, m.id, m.topic, m.key, m.kind,
@@ -119,18 +190,17 @@ FROM (
         SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size,
                sum(octet_length(m.payload)) OVER (ORDER BY m.id ROWS UNBOUNDED PRECEDING) AS total
         FROM leasegen.message m
-        WHERE m.id > $1::bigint AND m.id <= $8::bigint
-          AND ($5::boolean OR m.topic LIKE ANY ($6::text[]))
-        ORDER BY m.id LIMIT $7::bigint
-    ) w WHERE w.total - w.size < $9::bigint
+        WHERE m.id > $1::bigint AND m.id <= $7::bigint
+          AND ($4::boolean OR m.topic LIKE ANY ($5::text[]))
+        ORDER BY m.id LIMIT $6::bigint
+    ) w WHERE w.total - w.size < $8::bigint
 ) m
 `
 
 type FetchLogParams struct {
 	Pos        int64
 	MaxPayload int32
-	Los        []string
-	His        []string
+	Late       []string
 	Every      bool
 	Likes      []string
 	Max        int64
@@ -152,14 +222,13 @@ type FetchLogRow struct {
 	X           interface{}
 }
 
-// The same for a whole-log reader, up to id upto. The first row carries the snapshot, in
-// size whether the position may move, and the last visible id.
+// The same for any reader of the whole log, up to id upto. The first row also carries the
+// last visible id, and an xid if the position may move.
 func (q *Queries) FetchLog(ctx context.Context, arg FetchLogParams) ([]FetchLogRow, error) {
 	rows, err := q.db.Query(ctx, FetchLog,
 		arg.Pos,
 		arg.MaxPayload,
-		arg.Los,
-		arg.His,
+		arg.Late,
 		arg.Every,
 		arg.Likes,
 		arg.Max,
@@ -283,30 +352,16 @@ func (q *Queries) FetchLogLate(ctx context.Context, arg FetchLogLateParams) ([]F
 }
 
 const FetchTopics = `-- name: FetchTopics :many
+
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
 UNION ALL
-SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= $1::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest($2::int[]) AS item, unnest($3::text[]) AS topic,
-             unnest($4::bigint[]) AS after, unnest($5::bigint[]) AS upto,
-             unnest($6::text[])::xid8 AS lo, unnest($7::text[])::xid8 AS hi,
-             nullif(unnest($8::text[]), '')::pg_snapshot AS snap,
-             unnest($9::bigint[]) AS lim) l
-CROSS JOIN LATERAL (
-    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size
-    FROM leasegen.message m
-    WHERE m.xid >= l.lo AND m.xid <= l.hi AND m.topic = l.topic AND m.id > l.after AND m.id <= l.upto
-      AND (l.snap IS NULL OR pg_visible_in_snapshot(m.xid, l.snap))
-    ORDER BY m.id LIMIT l.lim
-) m
-UNION ALL
 SELECT 2, i.item, m.id, '', m.key, m.kind,
        CASE WHEN m.size <= $1::int THEN m.payload END, m.size, m.headers::text, m.published_at,
        pg_current_xact_id()
-FROM (SELECT unnest($10::int[]) AS item, unnest($11::text[]) AS topic,
-             unnest($12::bigint[]) AS pos, unnest($13::bigint[]) AS lim) i
+FROM (SELECT unnest($2::int[]) AS item, unnest($3::text[]) AS topic,
+             unnest($4::bigint[]) AS pos, unnest($5::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
     SELECT w.xid, w.id, w.topic, w.key, w.kind, w.payload, w.headers, w.published_at, w.size, w.total FROM (
         SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size,
@@ -314,20 +369,12 @@ CROSS JOIN LATERAL (
         FROM leasegen.message m
         WHERE m.topic = i.topic AND m.id > i.pos
         ORDER BY m.id LIMIT i.lim
-    ) w WHERE w.total - w.size < $14::bigint
+    ) w WHERE w.total - w.size < $6::bigint
 ) m
 `
 
 type FetchTopicsParams struct {
 	MaxPayload int32
-	LateItems  []int32
-	LateTopics []string
-	LateAfter  []int64
-	LateUpto   []int64
-	LateLos    []string
-	LateHis    []string
-	LateSnaps  []string
-	LateLimits []int64
 	Items      []int32
 	Topics     []string
 	Positions  []int64
@@ -349,20 +396,13 @@ type FetchTopicsRow struct {
 	X           pgtype.Uint64
 }
 
-// The next messages of many topics, and those that were late for their cursors. part is 0
-// for the row that carries the statement's snapshot, 1 for late messages, 2 for new ones.
-// The xid in each new row was drawn after the snapshot.
+// The reads below give rows of one shape. part is 0 for the row that carries the statement's
+// snapshot in headers, 1 for messages that were late for the cursor, 2 for those beyond it.
+// x is an xid drawn after the snapshot.
+// The next messages of many topics, when none can have been late.
 func (q *Queries) FetchTopics(ctx context.Context, arg FetchTopicsParams) ([]FetchTopicsRow, error) {
 	rows, err := q.db.Query(ctx, FetchTopics,
 		arg.MaxPayload,
-		arg.LateItems,
-		arg.LateTopics,
-		arg.LateAfter,
-		arg.LateUpto,
-		arg.LateLos,
-		arg.LateHis,
-		arg.LateSnaps,
-		arg.LateLimits,
 		arg.Items,
 		arg.Topics,
 		arg.Positions,
@@ -376,6 +416,119 @@ func (q *Queries) FetchTopics(ctx context.Context, arg FetchTopicsParams) ([]Fet
 	var items []FetchTopicsRow
 	for rows.Next() {
 		var i FetchTopicsRow
+		if err := rows.Scan(
+			&i.Part,
+			&i.Item,
+			&i.ID,
+			&i.Topic,
+			&i.Key,
+			&i.Kind,
+			&i.Payload,
+			&i.Size,
+			&i.Headers,
+			&i.PublishedAt,
+			&i.X,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const FetchTopicsLate = `-- name: FetchTopicsLate :many
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+       NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
+       NULL::timestamptz AS published_at, NULL::xid8 AS x
+UNION ALL
+SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= $1::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest($2::int[]) AS item, unnest($3::text[]) AS topic,
+             unnest($4::bigint[]) AS after, unnest($5::bigint[]) AS upto,
+             unnest($6::text[])::xid8 AS xid,
+             nullif(unnest($7::text[]), '')::pg_snapshot AS snap,
+             unnest($8::bigint[]) AS lim) l
+CROSS JOIN LATERAL (
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.xid = l.xid AND m.topic = l.topic AND m.id > l.after AND m.id <= l.upto
+      AND (l.snap IS NULL OR pg_visible_in_snapshot(l.xid, l.snap))
+    ORDER BY m.id LIMIT l.lim
+) m
+UNION ALL
+SELECT 2, i.item, m.id, '', m.key, m.kind,
+       CASE WHEN m.size <= $1::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       pg_current_xact_id()
+FROM (SELECT unnest($9::int[]) AS item, unnest($10::text[]) AS topic,
+             unnest($11::bigint[]) AS pos, unnest($12::bigint[]) AS lim) i
+CROSS JOIN LATERAL (
+    SELECT w.xid, w.id, w.topic, w.key, w.kind, w.payload, w.headers, w.published_at, w.size, w.total FROM (
+        SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size,
+               sum(octet_length(m.payload)) OVER (ORDER BY m.id ROWS UNBOUNDED PRECEDING) AS total
+        FROM leasegen.message m
+        WHERE m.topic = i.topic AND m.id > i.pos
+        ORDER BY m.id LIMIT i.lim
+    ) w WHERE w.total - w.size < $13::bigint
+) m
+`
+
+type FetchTopicsLateParams struct {
+	MaxPayload int32
+	LateItems  []int32
+	LateTopics []string
+	LateAfter  []int64
+	LateUpto   []int64
+	LateXids   []string
+	LateSnaps  []string
+	LateLimits []int64
+	Items      []int32
+	Topics     []string
+	Positions  []int64
+	Limits     []int64
+	MaxBytes   int64
+}
+
+type FetchTopicsLateRow struct {
+	Part        int32
+	Item        int32
+	ID          int64
+	Topic       string
+	Key         string
+	Kind        string
+	Payload     []byte
+	Size        int32
+	Headers     string
+	PublishedAt pgtype.Timestamptz
+	X           pgtype.Uint64
+}
+
+// The next messages of many topics, and in the same snapshot those that were late.
+func (q *Queries) FetchTopicsLate(ctx context.Context, arg FetchTopicsLateParams) ([]FetchTopicsLateRow, error) {
+	rows, err := q.db.Query(ctx, FetchTopicsLate,
+		arg.MaxPayload,
+		arg.LateItems,
+		arg.LateTopics,
+		arg.LateAfter,
+		arg.LateUpto,
+		arg.LateXids,
+		arg.LateSnaps,
+		arg.LateLimits,
+		arg.Items,
+		arg.Topics,
+		arg.Positions,
+		arg.Limits,
+		arg.MaxBytes,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FetchTopicsLateRow
+	for rows.Next() {
+		var i FetchTopicsLateRow
 		if err := rows.Scan(
 			&i.Part,
 			&i.Item,

@@ -1,0 +1,153 @@
+package leasepg_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+const manyLeases = 40_000
+
+// BenchmarkAcquire40k takes 40,000 free leases in one call; TakeOver40k those of a
+// session that died. The bar is one second each.
+func BenchmarkAcquire40k(b *testing.B) {
+	be, pool := migrated(b)
+	ok(b, be.Register(b.Context(), topical, topicNames(manyLeases)))
+	b.ResetTimer()
+	for range b.N {
+		b.StopTimer()
+		id, s := member(b, be, time.Hour, topical)
+		b.StartTimer()
+		equal(b, "acquired", len(acquire(b, be, id, topical, manyLeases)), manyLeases)
+		b.StopTimer()
+		ok(b, s.Close(b.Context()))
+		exec(b, pool, "VACUUM leasegen.lease")
+		b.StartTimer()
+	}
+}
+
+func BenchmarkTakeOver40k(b *testing.B) {
+	be, pool := migrated(b)
+	ok(b, be.Register(b.Context(), topical, topicNames(manyLeases)))
+	owner, _ := member(b, be, time.Hour, topical)
+	acquire(b, be, owner, topical, manyLeases)
+	b.ResetTimer()
+	for range b.N {
+		b.StopTimer()
+		id, _ := member(b, be, time.Hour, topical)
+		expire(b, pool, owner)
+		exec(b, pool, "VACUUM leasegen.lease")
+		b.StartTimer()
+		equal(b, "taken over", len(acquire(b, be, id, topical, manyLeases)), manyLeases)
+		owner = id
+	}
+}
+
+// BenchmarkSurvey40k is what a standby does about once a second.
+func BenchmarkSurvey40k(b *testing.B) {
+	be, _ := migrated(b)
+	ok(b, be.Register(b.Context(), topical, topicNames(manyLeases)))
+	id, _ := member(b, be, time.Hour, topical)
+	acquire(b, be, id, topical, manyLeases)
+	for b.Loop() {
+		s := must[[]lease.Survey](b)(be.Survey(b.Context(), []string{topical.Name}))
+		equal(b, "owned", s[0].Members[0].Owned, manyLeases)
+	}
+}
+
+// BenchmarkDrain reads and commits a backlog 500 messages at a time, as the runtime does
+// and as a bare pgx loop would, and reports the ratio. The bar is 0.6.
+func BenchmarkDrain(b *testing.B) {
+	const backlog, batch = 200_000, 500
+	be, pool := migrated(b)
+	for range backlog / 10_000 {
+		ok(b, be.Publish(b.Context(), events("orders", 10_000)))
+	}
+	exec(b, pool, "CREATE TABLE cursor (name text PRIMARY KEY, pos bigint NOT NULL)")
+	exec(b, pool, "VACUUM ANALYZE leasegen.message")
+	bare := func() float64 {
+		exec(b, pool, "INSERT INTO cursor VALUES ('bare', 0) ON CONFLICT (name) DO UPDATE SET pos = 0")
+		start, n, pos := time.Now(), 0, int64(0)
+		for {
+			rows, err := pool.Query(b.Context(),
+				"SELECT id, topic, key, kind, payload, published_at FROM leasegen.message WHERE id > $1 ORDER BY id LIMIT $2", pos, batch)
+			ok(b, err)
+			got := 0
+			for rows.Next() {
+				var topic, key, kind string
+				var payload []byte
+				var at time.Time
+				ok(b, rows.Scan(&pos, &topic, &key, &kind, &payload, &at))
+				got++
+			}
+			ok(b, rows.Err())
+			if got == 0 {
+				break
+			}
+			exec(b, pool, "UPDATE cursor SET pos = $1 WHERE name = 'bare'", pos)
+			n += got
+		}
+		equal(b, "read by the bare loop", n, backlog)
+		return backlog / time.Since(start).Seconds()
+	}
+	run := 0
+	ours := func(c lease.ConsumerInfo, resource string) float64 {
+		run++
+		c.Name = fmt.Sprint(c.Name, run)
+		session, g := sole(b, be, c, resource)
+		start, n, at := time.Now(), 0, g.Cursor
+		for {
+			f := fetch(b, be, c, resource, at, batch)
+			if len(f.Messages) == 0 {
+				break
+			}
+			n += len(f.Messages)
+			at = f.Next
+			fenced, err := be.Commit(b.Context(), session, c.Name, []lease.Progress{{Ref: g.Ref, Cursor: at}})
+			ok(b, err)
+			equal(b, "fenced", len(fenced), 0)
+		}
+		equal(b, "read", n, backlog)
+		return backlog / time.Since(start).Seconds()
+	}
+	for b.Loop() {
+		base := bare()
+		b.ReportMetric(base, "bare-msg/s")
+		b.ReportMetric(ours(grouped, lease.Whole)/base, "group-ratio")
+		b.ReportMetric(ours(topical, "orders")/base, "topic-ratio")
+	}
+}
+
+// BenchmarkFeed measures from the return of Publish, which is after its commit, to the
+// feed's report on another handle.
+func BenchmarkFeed(b *testing.B) {
+	be, _ := migrated(b)
+	feed := must[lease.Feed](b)(be.OpenFeed(b.Context(), []lease.ConsumerInfo{topical}))
+	defer feed.Close()
+	heard := make(chan time.Time)
+	go func() {
+		for {
+			news, err := feed.Next(context.Background())
+			if err != nil {
+				return
+			}
+			if len(news.Topics) > 0 {
+				heard <- time.Now()
+			}
+		}
+	}()
+	var took []time.Duration
+	for b.Loop() {
+		time.Sleep(20 * time.Millisecond)
+		ok(b, be.Publish(b.Context(), events("x", 1)))
+		start := time.Now()
+		took = append(took, max((<-heard).Sub(start), 0))
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+}

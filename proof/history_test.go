@@ -24,6 +24,8 @@ type site struct {
 	pool   *pgxpool.Pool
 	be     *leasepg.Backend
 	mode   mode // of the replicas
+	// faulty: the server fails, and with it handlers, whose messages are retried.
+	faulty bool
 
 	mu        sync.Mutex
 	published map[string]int64 // per topic
@@ -171,7 +173,7 @@ func (s *site) judge(t *testing.T) verdict {
 	// Effects in the order in which they were written, and in which they were committed.
 	// Where handlers fail, a key waits and the others do not: then each key has its order.
 	lane := "0"
-	if s.mode == failing {
+	if s.mode == failing || s.faulty {
 		lane = fmt.Sprintf("seq %% %d", lanes)
 	}
 	err := s.pool.QueryRow(t.Context(), `

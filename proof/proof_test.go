@@ -156,6 +156,7 @@ func TestPartition(t *testing.T) {
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whole)
+	s.faulty = true
 	proxy := faultproxy.Start(t, s.server.Addr())
 	begin := time.Now()
 	stop := s.load(t, topicCount)

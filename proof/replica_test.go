@@ -112,9 +112,12 @@ func replica(ctx context.Context, m mode, dsn, name string) error {
 // newConsumer is what generated code would make of a handler in the transaction form
 // that writes one row for each message.
 func newConsumer(be lease.Backend, name string, m mode, opts ...lease.Option) (*lease.Consumer, error) {
+	var retry lease.Retry
+	if m == failing {
+		retry = lease.Retry{Max: attempts, Min: 20 * time.Millisecond, Cap: 100 * time.Millisecond}
+	}
 	return lease.NewConsumer(be, lease.Spec{
-		Name: consumerName, Per: lease.PerTopic, Topics: []string{"t.*"}, TTL: ttl, Batch: 20, Drain: 2 * time.Second,
-		Retry: lease.Retry{Max: attempts, Min: 20 * time.Millisecond, Cap: 100 * time.Millisecond},
+		Name: consumerName, Per: lease.PerTopic, Topics: []string{"t.*"}, TTL: ttl, Batch: 20, Drain: 2 * time.Second, Retry: retry,
 		Handlers: []lease.Handler{
 			lease.OneTx("numbered", func(ctx context.Context, tx pgx.Tx, msg lease.Message[numbered]) error {
 				if m == fenceOnly || m == unfenced {

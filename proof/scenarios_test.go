@@ -130,6 +130,7 @@ func TestX02Partition(t *testing.T) {
 func TestX04ServerKilled(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whole, pgtest.Config("synchronous_commit", "off"), pgtest.Config("wal_writer_delay", "10s"))
+	s.faulty = true
 	f := startFleet(t, whole, s.dsn, s.dsn)
 	publish := func(round int) {
 		for i := range 10 {

@@ -1,0 +1,370 @@
+package leasepg_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+const (
+	tortureWriters = 32
+	tortureTopics  = 5
+)
+
+// fact is the payload of a message under torture.
+type fact struct {
+	N int64 // unique
+	// Cause had been committed when the transaction of this message began; 0 if nothing had.
+	Cause int64
+}
+
+// chronicle is what writers did.
+type chronicle struct {
+	next, last atomic.Int64
+	mu         sync.Mutex
+	committed  map[int64]time.Time
+}
+
+// write runs writers until ctx ends: transactions that sleep, draw their xid early, roll
+// back, and one that stays open nearly all the time.
+func (c *chronicle) write(ctx context.Context, t *testing.T, be *leasepg.Backend, pool *pgxpool.Pool) {
+	c.committed = map[int64]time.Time{}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for w := range tortureWriters {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if err := c.transaction(ctx, be, pool, w); err != nil && ctx.Err() == nil {
+					t.Errorf("writer %d: %v", w, err)
+					return
+				}
+			}
+		})
+	}
+}
+
+var errRollback = errors.New("rolled back on purpose")
+
+func (c *chronicle) transaction(ctx context.Context, be *leasepg.Backend, pool *pgxpool.Pool, writer int) error {
+	pause := func(most time.Duration) { time.Sleep(rand.N(most)) }
+	var facts []fact
+	cause := c.last.Load()
+	err := pgx.BeginFunc(context.WithoutCancel(ctx), pool, func(tx pgx.Tx) error {
+		if rand.IntN(3) == 0 {
+			if _, err := tx.Exec(ctx, "SELECT pg_current_xact_id()"); err != nil {
+				return err
+			}
+			pause(10 * time.Millisecond)
+		}
+		for range 1 + rand.IntN(3) {
+			var es []lease.Event
+			for range 1 + rand.IntN(2) {
+				f := fact{c.next.Add(1), cause}
+				facts = append(facts, f)
+				es = append(es, lease.Event{
+					Topic: fmt.Sprint("t", rand.IntN(tortureTopics)), Kind: "fact", Payload: fmt.Appendf(nil, `{"N":%d,"Cause":%d}`, f.N, f.Cause),
+				})
+			}
+			if err := be.In(tx).Publish(context.WithoutCancel(ctx), es); err != nil {
+				return err
+			}
+			if rand.IntN(2) == 0 {
+				pause(10 * time.Millisecond)
+			}
+		}
+		if writer == 0 { // the long one
+			select {
+			case <-time.After(3 * time.Second):
+			case <-ctx.Done():
+			}
+		}
+		if rand.IntN(10) == 0 {
+			return errRollback
+		}
+		return nil
+	})
+	if errors.Is(err, errRollback) {
+		return nil
+	}
+	if err == nil {
+		now := time.Now()
+		c.mu.Lock()
+		for _, f := range facts {
+			c.committed[f.N] = now
+		}
+		c.mu.Unlock()
+		c.last.Store(facts[0].N)
+	}
+	return err
+}
+
+// reading is what one reader saw.
+type reading struct {
+	seen              map[int64]time.Time
+	twice, inversions int
+	outOfOrder        int // messages that came after one with a higher id: late ones
+	highest           int64
+}
+
+func (r *reading) add(t *testing.T, m lease.Raw, causes bool) {
+	var f fact
+	if err := json.Unmarshal(m.Payload, &f); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := r.seen[f.N]; ok {
+		r.twice++
+	}
+	r.seen[f.N] = time.Now()
+	if _, ok := r.seen[f.Cause]; causes && f.Cause != 0 && !ok {
+		r.inversions++
+	}
+	var id int64
+	fmt.Sscan(m.ID, &id)
+	if id < r.highest {
+		r.outOfOrder++
+	}
+	r.highest = max(r.highest, id)
+}
+
+// read reads until the writers have ended and everything they committed is there, or
+// nothing has come for a while.
+func (r *reading) read(writing context.Context, more func() int) {
+	idle := time.Now()
+	for {
+		done := writing.Err() != nil
+		if more() > 0 || !done {
+			idle = time.Now()
+			continue
+		}
+		if time.Since(idle) > 500*time.Millisecond {
+			return
+		}
+	}
+}
+
+type verdict struct {
+	committed, lost, twice, inversions, late int
+	stall                                    time.Duration // the longest from commit to read
+}
+
+func (c *chronicle) judge(r *reading) verdict {
+	v := verdict{committed: len(c.committed), twice: r.twice, inversions: r.inversions, late: r.outOfOrder}
+	for n, at := range c.committed {
+		seen, ok := r.seen[n]
+		if !ok {
+			v.lost++
+			continue
+		}
+		v.stall = max(v.stall, seen.Sub(at))
+	}
+	return v
+}
+
+// reader returns a function that reads and commits one batch with the backend's cursor.
+// Now and then it forgets what it knows and goes on from what was stored, as after a
+// crash, or commits only a part of a batch.
+func reader(t *testing.T, be *leasepg.Backend, c lease.ConsumerInfo, resources []string, r *reading) func() int {
+	session, _ := member(t, be, time.Hour, c)
+	ok(t, be.Register(t.Context(), c, resources))
+	held := map[string]lease.Grant{}
+	at := map[string]lease.Cursor{}
+	take := func() {
+		for _, g := range acquire(t, be, session, c, len(resources)) {
+			held[g.Resource], at[g.Resource] = g, g.Cursor
+		}
+		equal(t, "resources held", len(held), len(resources))
+	}
+	take()
+	return func() (n int) {
+		if rand.IntN(50) == 0 {
+			var refs []lease.Ref
+			for _, g := range held {
+				refs = append(refs, g.Ref)
+			}
+			ok(t, be.Release(t.Context(), session, c.Name, refs))
+			clear(held)
+			take()
+		}
+		limit := 1 + rand.IntN(200)
+		req := lease.FetchRequest{Consumer: c, MaxPayload: 1 << 20}
+		for _, name := range resources {
+			req.Items = append(req.Items, lease.FetchItem{Resource: name, From: at[name], Limit: limit})
+		}
+		var ps []lease.Progress
+		for _, f := range must[[]lease.Fetched](t)(be.Fetch(t.Context(), req)) {
+			keep, next := len(f.Messages), f.Next
+			if keep > 0 && rand.IntN(4) == 0 {
+				keep = rand.IntN(keep + 1)
+				next = f.Cut(keep)
+			}
+			for _, m := range f.Messages[:keep] {
+				r.add(t, m, c.Per == lease.PerGroup)
+			}
+			n += keep
+			at[f.Resource] = next
+			if keep > 0 {
+				ps = append(ps, lease.Progress{Ref: held[f.Resource].Ref, Cursor: next})
+			}
+		}
+		fenced, err := be.Commit(t.Context(), session, c.Name, ps)
+		ok(t, err)
+		equal(t, "fenced", len(fenced), 0)
+		if n == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		return n
+	}
+}
+
+// torture lets writers and readers loose on a database for some time.
+func torture(t *testing.T, be *leasepg.Backend, pool *pgxpool.Pool, took time.Duration, readers map[string]func(r *reading) func() int) map[string]verdict {
+	t.Helper()
+	writing, stop := context.WithTimeout(t.Context(), took)
+	defer stop()
+	var c chronicle
+	all := map[string]*reading{}
+	var reads sync.WaitGroup
+	for name, start := range readers {
+		r := &reading{seen: map[int64]time.Time{}}
+		all[name] = r
+		more := start(r)
+		reads.Go(func() { r.read(writing, more) })
+	}
+	c.write(writing, t, be, pool)
+	reads.Wait()
+	out := map[string]verdict{}
+	for name, r := range all {
+		out[name] = c.judge(r)
+		t.Logf("%s: %+v", name, out[name])
+	}
+	return out
+}
+
+// tortured opens a database on which many transactions may run.
+func tortured(t *testing.T, script func(string) string) (*leasepg.Backend, *pgxpool.Pool) {
+	t.Helper()
+	cfg := must[*pgxpool.Config](t)(pgxpool.ParseConfig(pgtest.DB(t)))
+	cfg.MaxConns = tortureWriters + 6
+	pool := must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
+	t.Cleanup(pool.Close)
+	exec(t, pool, script(leasepg.Migrations()))
+	return leasepg.New(pool), pool
+}
+
+func tortureTime() time.Duration {
+	if d, err := time.ParseDuration(os.Getenv("LEASEGEN_TORTURE")); err == nil {
+		return d
+	}
+	return 8 * time.Second
+}
+
+func asWritten(s string) string { return s }
+
+// TestCursorTorture: nothing is lost, nothing comes twice, nothing comes before its cause,
+// and nothing waits for transactions that are still open.
+// LEASEGEN_TORTURE=5m makes it run longer than its 8 s.
+func TestCursorTorture(t *testing.T) {
+	be, pool := tortured(t, asWritten)
+	topics := make([]string, tortureTopics)
+	for i := range topics {
+		topics[i] = fmt.Sprint("t", i)
+	}
+	late := 0
+	for name, v := range torture(t, be, pool, tortureTime(), map[string]func(*reading) func() int{
+		"group": func(r *reading) func() int { return reader(t, be, grouped, []string{lease.Whole}, r) },
+		"topic": func(r *reading) func() int { return reader(t, be, topical, topics, r) },
+	}) {
+		if v.committed < 500 || v.lost+v.twice+v.inversions > 0 {
+			t.Errorf("%s: %+v", name, v)
+		}
+		if v.stall > 2*time.Second { // the long transaction is open for three
+			t.Errorf("%s: a message was read %v after its commit", name, v.stall)
+		}
+		late += v.late
+	}
+	if late == 0 {
+		t.Error("no message was late: the torture was too mild")
+	}
+}
+
+// widen makes the time between an insert's two defaults long. With xid before id that is
+// harmless.
+const widen = `
+CREATE FUNCTION leasegen.slow_xid() RETURNS xid8 LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM pg_sleep(random() * 0.01); RETURN pg_current_xact_id(); END $$;
+ALTER TABLE leasegen.message ALTER COLUMN xid SET DEFAULT leasegen.slow_xid();
+`
+
+func TestCursorTortureWidened(t *testing.T) {
+	be, pool := tortured(t, func(s string) string { return s + widen })
+	v := torture(t, be, pool, 3*time.Second, map[string]func(*reading) func() int{
+		"group": func(r *reading) func() int { return reader(t, be, grouped, []string{lease.Whole}, r) },
+	})["group"]
+	if v.lost+v.twice+v.inversions > 0 {
+		t.Errorf("%+v", v)
+	}
+}
+
+// TestCursorMutantIDBeforeXID: with the columns the other way round messages get lost, and
+// the torture notices.
+func TestCursorMutantIDBeforeXID(t *testing.T) {
+	be, pool := tortured(t, func(s string) string {
+		lines := strings.Split(s, "\n")
+		for i, l := range lines {
+			if strings.HasPrefix(l, "    xid          xid8") {
+				lines[i], lines[i+1] = lines[i+1], l
+				return strings.Join(lines, "\n") + widen
+			}
+		}
+		t.Fatal("the log's xid column is not where it was")
+		return ""
+	})
+	v := torture(t, be, pool, 3*time.Second, map[string]func(*reading) func() int{
+		"group": func(r *reading) func() int { return reader(t, be, grouped, []string{lease.Whole}, r) },
+	})["group"]
+	if v.lost == 0 {
+		t.Error("id before xid lost nothing: the torture is too mild to prove anything")
+	}
+}
+
+// TestCursorMutantIDOnly: "id > pos" alone loses messages, and the torture notices.
+func TestCursorMutantIDOnly(t *testing.T) {
+	be, pool := tortured(t, asWritten)
+	v := torture(t, be, pool, 2*time.Second, map[string]func(*reading) func() int{
+		"naive": func(r *reading) func() int {
+			var pos int64
+			return func() (n int) {
+				rows, err := pool.Query(t.Context(), "SELECT id, payload FROM leasegen.message WHERE id > $1 ORDER BY id LIMIT 100", pos)
+				ok(t, err)
+				defer rows.Close()
+				for rows.Next() {
+					var m lease.Raw
+					ok(t, rows.Scan(&pos, &m.Payload))
+					m.ID = fmt.Sprint(pos)
+					r.add(t, m, true)
+					n++
+				}
+				ok(t, rows.Err())
+				return n
+			}
+		},
+	})["naive"]
+	if v.lost == 0 {
+		t.Error("an id-only cursor lost nothing: the torture is too mild to prove anything")
+	}
+}

@@ -9,9 +9,9 @@ import (
 // every method may be called from many goroutines at once.
 //
 // A backend judges time by its own server's clock, never by the caller's, and
-// makes each call below atomic. Errors it returns are of three kinds: ErrSessionLost
-// and ErrFenced are definite; any other error means "unknown": the call may or
-// may not have taken effect, and every call is safe to repeat.
+// makes each call below atomic. Of the errors it returns, ErrSessionLost, ErrFenced and
+// ErrRolledBack are definite; any other error means "unknown": the call may or may not
+// have taken effect, and every call is safe to repeat.
 type Backend interface {
 	Publisher
 
@@ -74,7 +74,10 @@ type Transactor interface {
 type Tx interface {
 	// Handle is the driver's transaction, as the transaction form passes it to handlers.
 	Handle() any
-	// Commit stores progress and commits, or returns ErrFenced and rolls back.
+	// Commit stores progress and commits, or returns ErrFenced and rolls back. When it is
+	// what the handler did that cannot be committed (a deferred constraint, a statement
+	// whose error the handler passed over, a conflict), it rolls back and the error wraps
+	// ErrRolledBack.
 	Commit(ctx context.Context, session, consumer string, p Progress) error
 	// Rollback undoes everything. It is a no-op after Commit.
 	Rollback(ctx context.Context) error

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -13,79 +11,6 @@ import (
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
 )
-
-type note struct{ N int }
-
-var quiet = lease.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
-
-// start runs a consumer until the test ends.
-func start(t *testing.T, c *lease.Consumer) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
-	t.Cleanup(stop)
-	return stop
-}
-
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out: %s", what)
-		}
-	}
-}
-
-func publish(t *testing.T, be lease.Publisher, topic string, from, to int, key func(*note) string) {
-	t.Helper()
-	var ns []note
-	for i := from; i < to; i++ {
-		ns = append(ns, note{i})
-	}
-	if err := lease.Publish(context.Background(), be, topic, "note", key, ns); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// seen collects what handlers got, by topic.
-type seen struct {
-	mu sync.Mutex
-	by map[string][]int
-	n  int
-}
-
-func (s *seen) add(topic string, n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.by == nil {
-		s.by = map[string][]int{}
-	}
-	s.by[topic] = append(s.by[topic], n)
-	s.n++
-}
-
-func (s *seen) count() int { s.mu.Lock(); defer s.mu.Unlock(); return s.n }
-
-func (s *seen) ordered(t *testing.T, topic string, want int) {
-	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.by[topic]) != want {
-		t.Errorf("%s: handled %d messages, want %d", topic, len(s.by[topic]), want)
-	}
-	for i, n := range s.by[topic] {
-		if n != i {
-			t.Fatalf("%s: message %d came as number %d", topic, n, i)
-		}
-	}
-}
 
 func TestEachTopicInOrder(t *testing.T) {
 	be := leasemem.New()

@@ -11,6 +11,9 @@ var (
 	ErrSessionLost = errors.New("lease: session lost")
 	// ErrFenced: the lease has a newer epoch; nothing was written.
 	ErrFenced = errors.New("lease: fenced by a newer epoch")
+	// ErrRolledBack: the backend refused a transaction for what a handler did in it, and
+	// nothing of it was written. It counts as a failure of the messages in it.
+	ErrRolledBack = errors.New("lease: transaction refused and rolled back")
 	// ErrLost is the cause of a handler's cancelled context when its lease ended
 	// against its will.
 	ErrLost = errors.New("lease: lease lost")

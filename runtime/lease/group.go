@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -35,7 +36,7 @@ func (g *Group) Add(c *Consumer) error {
 		return nil
 	}
 	g.processes = append(g.processes, &process{
-		be: c.backend, log: c.logger, consumers: []*Consumer{c}, ownership: make(chan struct{}, 1),
+		be: c.backend, log: c.logger, consumers: []*Consumer{c},
 	})
 	return nil
 }
@@ -68,7 +69,6 @@ type process struct {
 	be        Backend
 	log       *slog.Logger
 	consumers []*Consumer
-	ownership chan struct{} // a hint that ownership changed
 }
 
 // keep lives one incarnation after the other until ctx is cancelled. A consumer whose
@@ -82,15 +82,20 @@ func (p *process) keep(ctx context.Context, wg *sync.WaitGroup, consumers []*Con
 			failed.pause(ctx, p.log, "opening a session failed", err)
 			continue
 		}
-		failed.reset()
+		opened := now()
 		p.live(ctx, s, consumers)
-		if ctx.Err() != nil {
-			return
+		if errors.Is(context.Cause(s.ctx), ErrHandover) {
+			return // drained
 		}
-		p.log.Error("session lost; starting a new one", "session", s.id, "reason", context.Cause(s.ctx))
+		p.log.Error("session lost", "session", s.id, "reason", context.Cause(s.ctx))
+		if opened.since() > s.ttl {
+			failed.reset()
+		}
+		failed.wait(ctx) // whatever ends sessions young is not asked without a pause
+		ended := now()
 		var idle []*Consumer
 		for _, c := range consumers {
-			if c.returned(ctx, s.ttl/4) {
+			if c.returned(context.WithoutCancel(ctx), s.ttl/4-ended.since()) || ctx.Err() != nil {
 				idle = append(idle, c)
 				continue
 			}
@@ -125,7 +130,7 @@ func (p *process) open(ctx context.Context, consumers []*Consumer) (*session, er
 	spec := SessionSpec{ID: newID(), Host: hostname(), PID: os.Getpid()}
 	var margin time.Duration
 	for _, c := range consumers {
-		if spec.TTL == 0 || c.spec.TTL < spec.TTL {
+		if spec.TTL == 0 || c.spec.TTL < spec.TTL || c.spec.TTL == spec.TTL && c.spec.Margin > margin {
 			spec.TTL, margin = c.spec.TTL, c.spec.Margin
 		}
 		spec.Consumers = append(spec.Consumers, c.Name())
@@ -174,40 +179,33 @@ func (p *process) live(ctx context.Context, s *session, consumers []*Consumer) {
 
 // drain ends an incarnation well: handlers finish the call they are in, progress is
 // committed, leases are released, the session is closed. What has not returned when
-// the drain time is over is cancelled; if it still does not return its lease is left
-// to expire, because a lease is never released while a handler runs.
+// its consumer's drain time is over is cancelled; if it still does not return its lease
+// is left to expire, because a lease is never released while a handler runs.
 func (p *process) drain(s *session, works []*work) {
-	var limit time.Duration
 	for _, w := range works {
 		w.giveAll()
-		limit = max(limit, w.c.spec.Drain)
 	}
-	empty := func(limit time.Duration) bool {
-		for start := now(); s.alive(); {
-			left := 0
-			for _, w := range works {
-				left += w.owned()
+	left := works
+	for began, late := now(), false; len(left) > 0 && !late && s.alive(); pause(s.ctx, time.Millisecond) {
+		took := began.since()
+		late = true
+		left = slices.DeleteFunc(slices.Clone(left), func(w *work) bool { return w.owned() == 0 })
+		for _, w := range left {
+			limit := w.c.spec.Drain
+			if took > limit {
+				w.cancelAll(fmt.Errorf("%w: the process stops and its drain time of %v is over", ErrHandover, limit))
 			}
-			if left == 0 {
-				return true
-			}
-			if start.since() > limit || !pause(s.ctx, time.Millisecond) {
-				return false
-			}
-		}
-		return false
-	}
-	if !empty(limit) && s.alive() {
-		for _, w := range works {
-			w.cancelAll(fmt.Errorf("%w: the process stops and its drain time of %v is over", ErrHandover, limit))
-		}
-		if !empty(min(s.ttl/4, 2*time.Second)) {
-			p.log.Error("handlers did not return in time; their leases are left to expire", "session", s.id)
-			s.end(fmt.Errorf("%w: the process stopped", ErrHandover))
-			return
+			late = late && took > limit+min(s.ttl/4, 2*time.Second)
 		}
 	}
-	if s.ctx.Err() != nil {
+	if !s.alive() {
+		return
+	}
+	s.end(fmt.Errorf("%w: the process stopped", ErrHandover)) // first: what is under way must not find a closed session
+	if len(left) > 0 {
+		for _, w := range left {
+			w.log.Error("handlers or the backend did not return in time; their leases are left to expire", "leases", w.owned(), "session", s.id)
+		}
 		return
 	}
 	closing, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), s.ttl/3)
@@ -215,7 +213,6 @@ func (p *process) drain(s *session, works []*work) {
 	if err := s.backend.Close(closing); err != nil {
 		p.log.Warn("closing the session failed; it will expire", "session", s.id, "error", err)
 	}
-	s.end(fmt.Errorf("%w: the process stopped", ErrHandover))
 }
 
 // listen passes news on to whom it concerns. It opens the feed before it looks for
@@ -227,14 +224,15 @@ func (p *process) listen(s *session, works []*work) {
 	}
 	var failed backoff
 	for s.ctx.Err() == nil {
-		err := p.follow(s.ctx, infos, works, &failed)
+		err := p.follow(s, infos, works, &failed)
 		if err != nil {
 			failed.pause(s.ctx, p.log, "feed failed", err)
 		}
 	}
 }
 
-func (p *process) follow(ctx context.Context, infos []ConsumerInfo, works []*work, failed *backoff) error {
+func (p *process) follow(s *session, infos []ConsumerInfo, works []*work, failed *backoff) error {
+	ctx := s.ctx
 	feed, err := p.be.OpenFeed(ctx, infos)
 	if err != nil {
 		return err
@@ -245,8 +243,9 @@ func (p *process) follow(ctx context.Context, infos []ConsumerInfo, works []*wor
 			return err
 		}
 		w.dirtyAll()
+		w.parkedDue(0) // a replay may have been missed too
 	}
-	p.hintOwnership()
+	s.hintOwnership()
 	for {
 		news, err := feed.Next(ctx)
 		if err != nil {
@@ -254,7 +253,7 @@ func (p *process) follow(ctx context.Context, infos []ConsumerInfo, works []*wor
 		}
 		failed.reset()
 		if news.Ownership {
-			p.hintOwnership()
+			s.hintOwnership()
 		}
 		for _, w := range works {
 			if news.Parked {
@@ -268,15 +267,8 @@ func (p *process) follow(ctx context.Context, infos []ConsumerInfo, works []*wor
 				return err
 			}
 			w.know(fresh)
-			p.hintOwnership()
+			s.hintOwnership()
 		}
-	}
-}
-
-func (p *process) hintOwnership() {
-	select {
-	case p.ownership <- struct{}{}:
-	default:
 	}
 }
 

@@ -259,8 +259,9 @@ func (q *sequence) fail(ctx context.Context, err error) {
 // inTx handles f.Messages[from:to] in a transaction and commits it with their
 // progress. When a message fails, the transaction is rolled back, the messages before
 // it are handled again, and their effects commit together with the failed message's
-// fate; so each message is called at most twice. It returns false when the lease
-// cannot go on.
+// fate; so each message is called at most twice. Only when the commit itself is refused
+// nobody says which message is to blame: then ever shorter parts are tried. It returns
+// false when the lease cannot go on.
 func (w *work) inTx(ctx context.Context, h *held, f Fetched, from, to int, out []outcome) bool {
 	end, single := to, 0
 	for {
@@ -305,25 +306,40 @@ func (w *work) inTx(ctx context.Context, h *held, f Fetched, from, to int, out [
 		}
 		p, n := w.progress(h, f, out, from, upto)
 		err = tx.Commit(ctx, w.s.id, w.info.Name, p)
-		switch {
-		case err == nil:
+		if err == nil {
 			w.noteParked(h, p.Park)
 			w.committed(h, n)
 			return true
-		case errors.Is(err, ErrFenced):
-			w.fenced(h)
-			clear(out[from:])
-			return false
-		default:
-			// The commit may or may not have happened. Give the lease back: the release
-			// waits for the transaction's end, and the next owner, with a new epoch, starts
-			// from what was really stored.
-			w.log.Warn("the outcome of a commit is unknown, giving the lease back", "resource", h.Resource, "error", err)
-			h.giving.Store(true)
-			clear(out[from:])
+		}
+		clear(out[from:])
+		if !errors.Is(err, ErrRolledBack) {
+			w.uncertain(ctx, h, err)
 			return false
 		}
+		w.rollback(tx)
+		if upto == from+1 {
+			out[from] = w.c.spec.Retry.judge(&f.Messages[from], err)
+			w.settleFresh(h, f, out, from, upto)
+			return true
+		}
+		end = from + (upto-from)/2
 	}
+}
+
+// uncertainPause spaces out the handovers that a commit costs which keeps failing.
+const uncertainPause = 50 * time.Millisecond
+
+// uncertain deals with a commit that was fenced, or that may or may not have happened.
+// In the second case it gives the lease back: the release waits for the transaction's
+// end, and the next owner, with a new epoch, starts from what was really stored.
+func (w *work) uncertain(ctx context.Context, h *held, err error) {
+	if errors.Is(err, ErrFenced) {
+		w.fenced(h)
+		return
+	}
+	w.log.Warn("the outcome of a commit is unknown, giving the lease back", "resource", h.Resource, "error", err)
+	pause(ctx, jitter(uncertainPause))
+	h.giving.Store(true)
 }
 
 // begin tries until a transaction is open or the lease ends.
@@ -351,33 +367,36 @@ func (w *work) rollback(tx Tx) {
 // durably first, and given up on when its mark has outlived several owners.
 func (w *work) alone(ctx context.Context, h *held, f Fetched, i int, out []outcome, tx bool) bool {
 	m := &f.Messages[i]
-	if w.killed(h, m.ID) {
+	ok := true
+	switch {
+	case w.killed(h, m.ID):
 		out[i] = w.killer(h, m)
 		w.settleFresh(h, f, out, i, i+1)
-	} else {
-		if !w.mark(ctx, h, m.ID) {
-			return false
-		}
-		if tx {
-			if !w.inTx(ctx, h, f, i, i+1, out) {
-				return false
-			}
-		} else {
-			w.lanes(ctx, h, f.Messages[i:i+1], out[i:i+1])
-			w.settleFresh(h, f, out, i, i+prefix(out[i:i+1]))
-		}
+	case !w.mark(h, m.ID):
+		return false
+	case tx:
+		ok = w.inTx(ctx, h, f, i, i+1, out)
+	default:
+		w.lanes(ctx, h, f.Messages[i:i+1], out[i:i+1])
+		w.settleFresh(h, f, out, i, i+prefix(out[i:i+1]))
+	}
+	if out[i].verdict == undecided {
+		w.unmark(h)
+		return false
 	}
 	h.careful--
-	return w.flush(h)
+	return w.flush(h) && ok
 }
 
 // mark stores that the message id is about to be handled alone.
-func (w *work) mark(ctx context.Context, h *held, id string) bool {
-	w.mu.Lock()
-	w.submit(h, Progress{Ref: h.ref, Mark: id}, counts{})
-	w.mu.Unlock()
-	return w.flush(h) && ctx.Err() == nil
+func (w *work) mark(h *held, id string) bool {
+	w.handOver(h, Progress{Ref: h.ref, Mark: id}, counts{})
+	return w.flush(h)
 }
+
+// unmark takes the mark back from a message that was interrupted: its owner, who tells,
+// has not crashed over it.
+func (w *work) unmark(h *held) { w.handOver(h, Progress{Ref: h.ref}, counts{}) }
 
 // markLimit is how many owners may crash over one marked message.
 const markLimit = 2
@@ -391,6 +410,7 @@ func (w *work) killer(h *held, m *Raw) outcome {
 
 // call runs one handler call, timed and guarded against panics.
 func (q *sequence) call(ctx context.Context, hd *Handler, ms []Raw) (err error) {
+	q.watch.calls.Add(1) // first, see reportStuck
 	if q.w.c.cancelStuck {
 		var cancel context.CancelCauseFunc
 		ctx, cancel = context.WithCancelCause(ctx)
@@ -402,7 +422,6 @@ func (q *sequence) call(ctx context.Context, hd *Handler, ms []Raw) (err error) 
 		began = time.Now()
 	}
 	q.watch.message.Store(&ms[0])
-	q.watch.calls.Add(1)
 	returned := false
 	defer func() {
 		q.watch.message.Store(nil)

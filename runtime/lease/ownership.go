@@ -64,7 +64,7 @@ func (p *process) own(s *session, works []*work) {
 		pause(s.ctx, surveyGap)
 		t := time.NewTimer(jitter(surveyEvery(s.ttl)))
 		select {
-		case <-p.ownership:
+		case <-s.ownership:
 		case <-t.C:
 		case <-s.ctx.Done():
 		}
@@ -91,9 +91,10 @@ func (w *work) balance(s Survey) {
 // acquire takes up to n free resources. A lost reply is resolved by asking again
 // with the same attempt id.
 func (w *work) acquire(n int) {
-	req := AcquireRequest{Session: w.s.id, Consumer: w.info, Max: n, Attempt: newID(), Exclude: w.c.busyResources()}
+	req := AcquireRequest{Session: w.s.id, Consumer: w.info, Max: n, Attempt: newID()}
 	var failed backoff
 	for w.s.alive() {
+		req.Exclude = w.c.busyResources()
 		sent := time.Now()
 		grants, err := w.be.Acquire(w.s.ctx, req)
 		if err == nil {
@@ -124,6 +125,11 @@ func (b *backoff) pause(ctx context.Context, log logger, what string, err error)
 	if b.failures%10 == 0 {
 		log.Warn(what+", trying again", "error", err, "failures", b.failures+1)
 	}
+	b.wait(ctx)
+}
+
+// wait is pause for failures that are logged elsewhere.
+func (b *backoff) wait(ctx context.Context) {
 	b.failures++
 	d := min(20*time.Millisecond<<min(b.failures, 6), time.Second)
 	pause(ctx, d/2+rand.N(d/2))

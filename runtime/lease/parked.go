@@ -66,6 +66,7 @@ func (w *work) stepParked() time.Duration {
 				w.log.Warn("reading parked messages failed, trying again", "error", err)
 			}
 			w.dueIn(time.Second)
+			w.kick()
 			return
 		}
 		w.deliverParked(found, began)
@@ -137,39 +138,45 @@ func (w *work) parkedOne(ctx context.Context, h *held, m *ParkedMessage) bool {
 		if w.killed(h, m.ID) {
 			return w.settleParked(h, m, w.killer(h, &m.Raw))
 		}
-		if !w.mark(ctx, h, m.ID) {
+		if !w.mark(h, m.ID) {
 			return false
 		}
-		h.careful--
 	}
 	hd := w.c.handlerFor(m.Kind)
-	if hd == nil || !hd.tx {
-		q := w.parkedSequence(h, m, nil)
-		q.run(ctx)
-		return w.settleParked(h, m, q.out[0])
+	if hd != nil && hd.tx {
+		return w.parkedInTx(ctx, h, m)
 	}
+	q := w.parkedSequence(h, m, nil)
+	q.run(ctx)
+	return w.settleParked(h, m, q.out[0])
+}
+
+// parkedInTx is parkedOne for handlers that take a transaction.
+func (w *work) parkedInTx(ctx context.Context, h *held, m *ParkedMessage) bool {
 	tx, err := w.begin(ctx, h)
 	if err != nil {
-		return false
+		return w.settleParked(h, m, outcome{})
 	}
 	q := w.parkedSequence(h, m, tx.Handle())
 	q.run(ctx)
-	if q.out[0].verdict != handled || !w.flush(h) {
-		w.rollback(tx)
-		return w.settleParked(h, m, q.out[0])
+	o := q.out[0]
+	if o.verdict == handled {
+		o = outcome{}
+		if w.flush(h) {
+			err = tx.Commit(ctx, w.s.id, w.info.Name, Progress{Ref: h.ref, Done: []string{m.ID}})
+			switch {
+			case err == nil:
+				w.committed(h, counts{handled: 1})
+				return true
+			case errors.Is(err, ErrRolledBack):
+				o = w.c.spec.Retry.judge(&m.Raw, err)
+			default:
+				w.uncertain(ctx, h, err)
+			}
+		}
 	}
-	err = tx.Commit(ctx, w.s.id, w.info.Name, Progress{Ref: h.ref, Done: []string{m.ID}})
-	switch {
-	case err == nil:
-		w.committed(h, counts{handled: 1})
-		return true
-	case errors.Is(err, ErrFenced):
-		w.fenced(h)
-	default:
-		w.log.Warn("the outcome of a commit is unknown, giving the lease back", "resource", h.Resource, "error", err)
-		h.giving.Store(true)
-	}
-	return false
+	w.rollback(tx)
+	return w.settleParked(h, m, o)
 }
 
 func (w *work) parkedSequence(h *held, m *ParkedMessage, tx any) *sequence {
@@ -191,6 +198,9 @@ func (w *work) settleParked(h *held, m *ParkedMessage, o outcome) bool {
 		p.Park, n.parked = []Park{{ID: m.ID, Lane: m.Lane, Attempt: o.attempt, After: o.after, Error: o.reason}}, 1
 		w.noteParked(h, p.Park)
 	case undecided:
+		if h.careful > 0 {
+			w.unmark(h)
+		}
 		return false
 	}
 	w.handOver(h, p, n)

@@ -26,6 +26,8 @@ type session struct {
 	ctx context.Context
 	end context.CancelCauseFunc
 
+	ownership chan struct{} // a hint that ownership changed
+
 	mu       sync.Mutex
 	anchored instant // before the last confirmed request was sent
 }
@@ -33,7 +35,8 @@ type session struct {
 // openSession opens a session and starts to believe in it. The context's values
 // reach the handlers, its cancellation does not.
 func openSession(ctx context.Context, be Backend, spec SessionSpec, margin time.Duration, log *slog.Logger, observe func(Observation)) (*session, error) {
-	s := &session{id: spec.ID, ttl: spec.TTL, margin: margin, log: log.With("session", spec.ID), observe: observe}
+	s := &session{id: spec.ID, ttl: spec.TTL, margin: margin, log: log.With("session", spec.ID), observe: observe,
+		ownership: make(chan struct{}, 1)}
 	s.anchored = now()
 	opening, cancel := context.WithTimeout(ctx, spec.TTL-margin)
 	defer cancel()
@@ -68,6 +71,13 @@ func (s *session) alive() bool {
 // lose ends belief. Only the first call counts.
 func (s *session) lose(reason string) {
 	s.end(fmt.Errorf("%w: %s", ErrLost, reason))
+}
+
+func (s *session) hintOwnership() {
+	select {
+	case s.ownership <- struct{}{}:
+	default:
+	}
 }
 
 // watch ends belief in time even when the backend is unreachable or the machine slept.

@@ -144,12 +144,15 @@ func (w *work) takeQueued() (hs []*held, es []*entry) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	q := &w.queue
-	n := min(len(q.order), storeItems)
-	hs = append(hs, q.order[:n]...)
-	q.order = append(q.order[:0], q.order[n:]...)
-	for _, h := range hs {
-		es = append(es, q.byHeld[h])
+	for len(q.order) > 0 && len(hs) < storeItems {
+		h := pop(&q.order)
+		e := q.byHeld[h]
 		delete(q.byHeld, h)
+		if h.gone { // a lease of the same name may be held again
+			h.uncommitted -= e.parts
+			continue
+		}
+		hs, es = append(hs, h), append(es, e)
 	}
 	return hs, es
 }

@@ -82,7 +82,15 @@ const (
 
 // String returns the word used in annotations.
 func (o Order) String() string {
-	return [...]string{"key", "block", "none"}[o]
+	switch o {
+	case OrderKey:
+		return "key"
+	case OrderBlock:
+		return "block"
+	case OrderNone:
+		return "none"
+	}
+	return "unknown"
 }
 
 // DeadLetters bounds what is kept of messages given up on.
@@ -138,7 +146,7 @@ func (s *Spec) validate() error {
 	bad(s.Retry.Max < 1, "Retry.Max %d is below 1", s.Retry.Max)
 	bad(s.Retry.Min < 0, "Retry.Min %v is negative", s.Retry.Min)
 	bad(s.Retry.Cap < s.Retry.Min, "Retry.Cap %v is below Retry.Min %v", s.Retry.Cap, s.Retry.Min)
-	bad(s.Retry.Jitter > 1, "Retry.Jitter %v is above 1", s.Retry.Jitter)
+	bad(!(s.Retry.Jitter <= 1), "Retry.Jitter %v is not within 0 and 1", s.Retry.Jitter) // NaN too
 	bad(s.Retry.Order < OrderKey || s.Retry.Order > OrderNone, "Retry.Order %d is unknown", s.Retry.Order)
 	bad(s.DeadLetters.Keep < 0, "DeadLetters.Keep %v is negative", s.DeadLetters.Keep)
 	bad(s.DeadLetters.Max < 0, "DeadLetters.Max %d is negative", s.DeadLetters.Max)

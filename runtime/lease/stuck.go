@@ -61,13 +61,13 @@ func (c *watched) stuckFor(d time.Duration) bool {
 }
 
 func (w *work) reportStuck(q *sequence) {
-	m := q.watch.message.Load()
-	if m == nil {
-		return // it has just returned
+	m, cancel := q.watch.message.Load(), q.watch.cancel.Load()
+	if m == nil || q.watch.calls.Load() != q.watch.seen {
+		return // it has just returned; what was loaded may belong to the next call
 	}
 	w.log.Error("handler is stuck", "resource", q.h.Resource, "kind", m.Kind, "id", m.ID, "after", w.c.stuckAfter, "cancelled", w.c.cancelStuck)
 	w.c.observe(ObservedStuck{Consumer: q.h.Consumer, Resource: q.h.Resource, Kind: m.Kind, ID: m.ID, Running: w.c.stuckAfter})
-	if cancel := q.watch.cancel.Load(); cancel != nil {
+	if cancel != nil {
 		(*cancel)(fmt.Errorf("%w: it was given %v", ErrStuck, w.c.stuckAfter))
 	}
 }

@@ -74,7 +74,7 @@ type held struct {
 	// These belong to whoever runs the resource.
 	lanes     map[string]struct{} // parked lanes
 	suspicion int                 // crashed owners since the last progress
-	careful   int                 // messages still to be handled alone, each marked before
+	careful   int                 // fresh messages still to be handled alone; each is marked before, and so are parked ones
 	marked    string              // what the crashed owner was handling
 	markCount int
 
@@ -116,10 +116,15 @@ func (w *work) stopping() bool {
 // take starts to work on leases just acquired.
 func (w *work) take(grants []Grant) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	for i := range grants {
 		g := &grants[i]
-		if _, ok := w.held[g.Resource]; ok {
-			continue // the answer to a repeated attempt
+		if old := w.held[g.Resource]; old != nil {
+			if old.Epoch >= g.Epoch {
+				continue
+			}
+			w.forget(old) // it was released; the reply to that is still under way
+			w.c.observe(ObservedRelease{Consumer: old.Consumer, Resource: old.Resource, Session: old.Session, Epoch: old.Epoch})
 		}
 		h := &held{
 			Lease:  Lease{Consumer: w.info.Name, Resource: g.Resource, Epoch: g.Epoch, Session: w.s.id},
@@ -128,7 +133,7 @@ func (w *work) take(grants []Grant) {
 			suspicion: g.Suspicion, marked: g.Mark, markCount: g.MarkCount,
 		}
 		if g.Suspicion >= suspicionLimit {
-			h.careful = w.c.spec.Batch
+			h.careful = carefulBatches * w.c.spec.Batch
 		}
 		for _, lane := range g.Lanes {
 			h.addLane(lane)
@@ -144,10 +149,6 @@ func (w *work) take(grants []Grant) {
 		} else {
 			w.queueFetch(h)
 		}
-	}
-	w.mu.Unlock()
-	for i := range grants {
-		g := &grants[i]
 		w.c.observe(ObservedAcquire{Consumer: w.info.Name, Resource: g.Resource, Session: w.s.id, Epoch: g.Epoch, Crashed: g.Suspicion > 0})
 	}
 	w.kick()
@@ -156,6 +157,10 @@ func (w *work) take(grants []Grant) {
 // suspicionLimit is after how many crashed owners in a row a resource is handled one
 // message at a time.
 const suspicionLimit = 2
+
+// carefulBatches is how many batches the stored cursor may have been behind a crashed
+// owner: one being handled and one not yet stored.
+const carefulBatches = 2
 
 func (h *held) addLane(lane string) {
 	if h.lanes == nil {
@@ -288,8 +293,8 @@ func (w *work) step() time.Duration {
 		w.start(h, func(ctx context.Context) { w.process(ctx, h, f) })
 		w.queueFetch(h) // the next batch is read while this one is handled
 	}
-	if !w.fetching && len(w.fetch) > 0 && len(w.ready) < w.c.concurrency {
-		w.startFetch()
+	for !w.fetching && len(w.fetch) > 0 && len(w.ready) < w.c.concurrency {
+		w.startFetch() // or drops what no longer wants to be read
 	}
 	w.stepGive()
 	return w.stepParked()
@@ -337,6 +342,9 @@ func (w *work) start(h *held, f func(ctx context.Context)) {
 
 // settled is called when work on h, or the storing of its progress, has ended.
 func (w *work) settled(h *held) {
+	if h.gone {
+		return
+	}
 	if h.idle() {
 		w.ticks++
 		h.idleAt = w.ticks
@@ -419,22 +427,23 @@ func (w *work) startFetch() {
 
 // deliver puts a batch just read in line.
 func (w *work) deliver(h *held, f *Fetched) {
-	if h.gone {
+	if h.gone || h.giving.Load() {
 		return
 	}
 	moved := f.Next != h.cursor
 	h.cursor = f.Next
 	h.dirty = h.dirty || f.More
-	if len(f.Messages) == 0 && !f.More && !h.running && len(h.lanes) == 0 {
-		h.careful = 0 // nothing is left that its owners can have crashed over
-	}
-	switch {
-	case len(f.Messages) > 0:
+	if len(f.Messages) > 0 {
 		h.next = append(h.next, *f)
 		w.queueReady(h)
-	case moved && !h.running:
-		// Nothing for this consumer so far; remember that, so that the log can forget.
-		w.submit(h, Progress{Ref: h.ref, Cursor: f.Next}, counts{})
+	} else if !h.running && len(h.next) == 0 { // all that was read before is handled
+		if !f.More && len(h.lanes) == 0 {
+			h.careful = 0 // nothing is left that its owners can have crashed over
+		}
+		if moved {
+			// Nothing for this consumer so far; remember that, so that the log can forget.
+			w.submit(h, Progress{Ref: h.ref, Cursor: f.Next}, counts{})
+		}
 	}
 	w.queueFetch(h)
 }
@@ -548,7 +557,9 @@ func (w *work) lose(h *held, reason string) {
 
 func (w *work) forget(h *held) {
 	h.gone = true
-	delete(w.held, h.Resource)
+	if w.held[h.Resource] == h {
+		delete(w.held, h.Resource)
+	}
 	delete(w.parked.laned, h)
 	delete(w.parked.yielding, h)
 	w.stored.Broadcast()

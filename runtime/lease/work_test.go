@@ -63,6 +63,7 @@ func TestCursorStaysBeforeMessagesThatWait(t *testing.T) {
 		publish(t, be, "x", 0, 3, nil)
 		commits := make(chan struct{})
 		link.on("Commit", before(func(context.Context) error { <-commits; return nil }))
+		link.on("Fetch", before(func(context.Context) error { time.Sleep(100 * time.Millisecond); return nil }))
 		b := &moving{Backend: link.share(be)}
 		start(t, newConsumer(t, b, lease.Spec{Batch: 1, Handlers: one(func(ctx context.Context, m lease.Message[note]) error {
 			if m.Payload.N == 2 {

@@ -1,0 +1,325 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasemem"
+)
+
+// effects are what committed transactions did.
+type effects struct {
+	mu  sync.Mutex
+	all []int
+}
+
+func (e *effects) write(tx *leasemem.Tx, n int) {
+	tx.Do(func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.all = append(e.all, n)
+	})
+}
+
+// are checks that the effects are those of 0 to n-1 in order, but for the missing.
+func (e *effects) are(t *testing.T, n int, missing ...int) {
+	t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var want []int
+	for i := range n {
+		if !slices.Contains(missing, i) {
+			want = append(want, i)
+		}
+	}
+	if !slices.Equal(e.all, want) {
+		t.Errorf("effects %v, want %v", e.all, want)
+	}
+}
+
+// deferring is a backend whose transactions are refused at commit when a handler has
+// done what a deferred constraint forbids.
+type deferring struct {
+	*leasemem.Backend
+}
+
+type deferringTx struct {
+	lease.Tx
+	h *deferredHandle
+}
+
+// deferredHandle is the Handle of a deferringTx.
+type deferredHandle struct {
+	*leasemem.Tx
+	bad bool
+}
+
+func (b *deferring) Begin(ctx context.Context) (lease.Tx, error) {
+	tx, err := b.Backend.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &deferringTx{tx, &deferredHandle{Tx: tx.Handle().(*leasemem.Tx)}}, nil
+}
+
+func (t *deferringTx) Handle() any { return t.h }
+
+func (t *deferringTx) Commit(ctx context.Context, session, consumer string, p lease.Progress) error {
+	if t.h.bad {
+		return fmt.Errorf("%w: constraint violated", lease.ErrRolledBack)
+	}
+	return t.Tx.Commit(ctx, session, consumer, p)
+}
+
+// A message whose effects cannot be committed fails like any other: it is found among
+// those of its transaction, tried again and given up on, without a handover.
+func TestRefusedCommits(t *testing.T) {
+	for _, form := range []string{"one", "batch"} {
+		t.Run(form, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				be := &deferring{leasemem.New()}
+				publish(t, be, "x", 0, 20, nil)
+				var e effects
+				var rec recorder
+				do := func(tx *deferredHandle, m lease.Message[note]) {
+					n := m.Payload.N
+					tx.bad = tx.bad || n == 3 && m.Attempt < 3 || n == 17
+					e.write(tx.Tx, n)
+				}
+				h := lease.OneTx("note", func(_ context.Context, tx *deferredHandle, m lease.Message[note]) error {
+					do(tx, m)
+					return nil
+				})
+				if form == "batch" {
+					h = lease.BatchTx("note", func(_ context.Context, tx *deferredHandle, ms []lease.Message[note]) error {
+						for _, m := range ms {
+							do(tx, m)
+						}
+						return nil
+					})
+				}
+				start(t, newConsumer(t, be, lease.Spec{Batch: 10, Handlers: []lease.Handler{h}, Retry: lease.Retry{Max: 4}}, lease.WithObserver(&rec)))
+				drained(t, be.Backend)
+				e.are(t, 20, 17)
+				ds := deadLetters(t, be.Backend)
+				if len(ds) != 1 || ds[0].Attempts != 4 {
+					t.Errorf("dead letters %+v, want #17 after 4 attempts", ds)
+				}
+				if n := len(observed[lease.ObservedAcquire](&rec)); n != 1 {
+					t.Errorf("the lease was acquired %d times, want 1", n)
+				}
+			})
+		})
+	}
+}
+
+// After a commit whose outcome is unknown the lease changes hands, and the next owner
+// starts from what was stored: effects happen once either way.
+func TestUnknownCommits(t *testing.T) {
+	for phase, name := range map[leasemem.Phase]string{leasemem.Before: "not-committed", leasemem.After: "committed"} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				be := leasemem.New()
+				var link faults
+				var e effects
+				var rec recorder
+				publish(t, be, "x", 0, 30, nil)
+				commits := 0
+				link.on("TxCommit", func(_ context.Context, p leasemem.Phase) error {
+					if p == phase {
+						if commits++; commits%3 == 1 {
+							return errLink
+						}
+					}
+					return nil
+				})
+				start(t, newConsumer(t, link.share(be), lease.Spec{Batch: 4, Retry: lease.Retry{Min: time.Millisecond}, Handlers: oneTx(func(_ context.Context, tx *leasemem.Tx, m lease.Message[note]) error {
+					if m.Attempt != 1 && m.Payload.N != 5 {
+						t.Errorf("#%d: attempt %d", m.Payload.N, m.Attempt)
+					}
+					e.write(tx, m.Payload.N)
+					if m.Payload.N == 5 && m.Attempt == 1 {
+						return errLink // and so it is handled parked, too
+					}
+					return nil
+				})}, lease.WithObserver(&rec)))
+				drained(t, be)
+				e.mu.Lock()
+				slices.Sort(e.all)
+				e.mu.Unlock()
+				e.are(t, 30)
+				if n := len(observed[lease.ObservedLoss](&rec)); n > 0 {
+					t.Errorf("%d losses", n)
+				}
+			})
+		})
+	}
+}
+
+// A commit that always fails costs a bounded number of handovers.
+func TestCommitsThatKeepFailingArePaced(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		var link faults
+		publish(t, be, "x", 0, 1, nil)
+		var rec recorder
+		link.on("TxCommit", before(func(context.Context) error { return errLink }))
+		start(t, newConsumer(t, link.share(be), lease.Spec{Handlers: oneTx(func(context.Context, *leasemem.Tx, lease.Message[note]) error { return nil })}, lease.WithObserver(&rec)))
+		time.Sleep(10 * time.Second)
+		if n := len(observed[lease.ObservedAcquire](&rec)); n < 3 || n > 250 {
+			t.Errorf("%d handovers in 10s", n)
+		}
+	})
+}
+
+// Handlers with and without a transaction take turns in one resource, and whatever goes
+// wrong in them, effects are written once, in order.
+func TestMixedForms(t *testing.T) {
+	for batch := range 7 {
+		t.Run(fmt.Sprint("batch-", batch+1), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				be := leasemem.New()
+				var events []lease.Event
+				kinds := []string{"tx", "tx", "plain", "bulk", "bulk", "none", "bulk", "plain", "plain", "tx", "broken"}
+				const n = 66
+				for i := range n {
+					payload := fmt.Appendf(nil, `{"N":%d}`, i)
+					if kinds[i%11] == "broken" {
+						payload = []byte("?")
+					}
+					events = append(events, lease.Event{Topic: "x", Key: fmt.Sprint(i), Kind: kinds[i%11], Payload: payload})
+				}
+				if err := be.Publish(t.Context(), events); err != nil {
+					t.Fatal(err)
+				}
+				var e effects
+				var plain seen
+				bad := map[int]func(){
+					9: func() { panic("9") }, 11: func() { runtime.Goexit() }, 12: func() { panic(errLink) },
+					14: func() { runtime.Goexit() }, 15: func() { panic("15") }, 31: func() { panic(31) },
+				}
+				trip := func(m lease.Message[note]) {
+					if f := bad[m.Payload.N]; f != nil && m.Attempt == 1 {
+						f()
+					}
+				}
+				tx := func(_ context.Context, tx *leasemem.Tx, m lease.Message[note]) error {
+					e.write(tx, m.Payload.N)
+					trip(m)
+					return nil
+				}
+				start(t, newConsumer(t, be, lease.Spec{Batch: batch + 1, Retry: lease.Retry{Min: time.Millisecond, Order: lease.OrderBlock}, Handlers: []lease.Handler{
+					lease.OneTx("tx", tx),
+					lease.OneTx("broken", tx),
+					lease.BatchTx("bulk", func(_ context.Context, x *leasemem.Tx, ms []lease.Message[note]) error {
+						for _, m := range ms {
+							e.write(x, m.Payload.N)
+							trip(m)
+						}
+						return nil
+					}),
+					lease.One("plain", func(_ context.Context, m lease.Message[note]) error {
+						trip(m)
+						plain.add("x", m.Payload.N)
+						return nil
+					}),
+				}}))
+				drained(t, be)
+				if ds := deadLetters(t, be); len(ds) != 12 {
+					t.Errorf("%d dead letters, want 6 of an unknown kind and 6 undecodable", len(ds))
+				}
+				var missing []int
+				for i := range n {
+					switch kinds[i%11] {
+					case "plain", "none", "broken":
+						missing = append(missing, i)
+					}
+				}
+				e.are(t, n, missing...)
+				if got := plain.of("x"); len(got) != 18 || !slices.IsSorted(got) {
+					t.Errorf("without a transaction: %v", got)
+				}
+			})
+		})
+	}
+}
+
+// A stop in the middle of a transaction commits what was handled, and nothing else.
+func TestStopInTheMiddleOfATransaction(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		publish(t, be, "x", 0, 10, nil)
+		var e effects
+		h := oneTx(func(ctx context.Context, tx *leasemem.Tx, m lease.Message[note]) error {
+			time.Sleep(time.Second)
+			e.write(tx, m.Payload.N)
+			return nil
+		})
+		stop := start(t, newConsumer(t, be, lease.Spec{Handlers: h}))
+		time.Sleep(3500 * time.Millisecond)
+		stop()
+		e.are(t, 4)
+		stop = start(t, newConsumer(t, be, lease.Spec{Handlers: h, Drain: time.Millisecond}))
+		time.Sleep(2500 * time.Millisecond)
+		stop() // the call under way is cancelled, and with it the whole transaction
+		e.are(t, 4)
+		start(t, newConsumer(t, be, lease.Spec{Handlers: h}))
+		eventually(t, "all committed", func() bool { return status(t, be).LagTotal == 0 })
+		e.are(t, 10)
+	})
+}
+
+// A handler that takes a transaction is told at once when the backend has another type.
+func TestForeignTransaction(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		publish(t, be, "x", 0, 1, nil)
+		start(t, newConsumer(t, be, lease.Spec{Retry: lease.Retry{Max: 1}, Handlers: []lease.Handler{
+			lease.OneTx("note", func(context.Context, fmt.Stringer, lease.Message[note]) error { return nil }),
+		}}))
+		drained(t, be)
+		ds := deadLetters(t, be)
+		if want := "the handler takes a fmt.Stringer, the backend's transactions are *leasemem.Tx"; len(ds) != 1 || ds[0].Reason != want {
+			t.Errorf("dead letters %+v, want one with reason %q", ds, want)
+		}
+	})
+}
+
+// A transaction that a newer epoch fences changes nothing.
+func TestFencedTransaction(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		publish(t, be, "x", 0, 3, nil)
+		var link faults
+		var e effects
+		var rec recorder
+		fenced := false
+		link.on("TxCommit", before(func(context.Context) error {
+			if !fenced {
+				fenced = true
+				return lease.ErrFenced
+			}
+			return nil
+		}))
+		stop := start(t, newConsumer(t, link.share(be), lease.Spec{Handlers: oneTx(func(ctx context.Context, tx *leasemem.Tx, m lease.Message[note]) error {
+			e.write(tx, m.Payload.N)
+			return nil
+		})}, lease.WithObserver(&rec)))
+		eventually(t, "the loss", func() bool { return len(observed[lease.ObservedLoss](&rec)) == 1 })
+		time.Sleep(time.Second)
+		e.are(t, 0)
+		if n := len(observed[lease.ObservedFenced](&rec)); n != 1 {
+			t.Errorf("%d fenced writes were told, want 1", n)
+		}
+		stop()
+		if n := len(observed[lease.ObservedLoss](&rec)); n != 1 {
+			t.Errorf("the loss was told %d times", n)
+		}
+	})
+}

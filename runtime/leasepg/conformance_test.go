@@ -14,7 +14,10 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasetest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	leasetest.Parallel(16)
+	pgtest.Main(m)
+}
 
 // open returns a pool on dsn that is closed with the test.
 func open(t testing.TB, dsn string) *pgxpool.Pool {

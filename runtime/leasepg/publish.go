@@ -3,10 +3,12 @@ package leasepg
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
@@ -30,8 +32,16 @@ const (
 
 // Publish appends events to the log in a transaction of its own.
 func (b *Backend) Publish(ctx context.Context, events []lease.Event) error {
-	return b.publish(ctx, b.pool, &b.notified, events)
+	err := b.publish(ctx, b.pool, &b.notified, events)
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == noPartition {
+		// Others drew ids faster than anyone added partitions. Nothing was written.
+		b.logEnd.Store(0)
+		err = b.publish(ctx, b.pool, &b.notified, events)
+	}
+	return err
 }
+
+const noPartition = "23514" // check_violation, as PostgreSQL reports a row without a partition
 
 // In returns a publisher that appends events in the caller's transaction: they become
 // visible when it commits.
@@ -46,7 +56,13 @@ func (j joined) Publish(ctx context.Context, events []lease.Event) error {
 	return j.b.publish(ctx, j.tx, &j.b.joined, events)
 }
 
-func (b *Backend) publish(ctx context.Context, on sender, wake *throttle, events []lease.Event) error {
+// database is a pool or a transaction.
+type database interface {
+	sender
+	leasedb.DBTX
+}
+
+func (b *Backend) publish(ctx context.Context, on database, wake *throttle, events []lease.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
@@ -54,7 +70,7 @@ func (b *Backend) publish(ctx context.Context, on sender, wake *throttle, events
 	if err != nil {
 		return err
 	}
-	if err := b.makeRoom(ctx, int64(len(events))); err != nil {
+	if err := b.makeRoom(ctx, on, int64(len(events))); err != nil {
 		return b.fail("publish", err)
 	}
 	var last int64
@@ -114,11 +130,11 @@ func columns(events []lease.Event) ([]leasedb.PublishParams, error) {
 }
 
 // makeRoom makes sure that n more ids have partitions when that is in doubt.
-func (b *Backend) makeRoom(ctx context.Context, n int64) error {
+func (b *Backend) makeRoom(ctx context.Context, on database, n int64) error {
 	if n <= segmentsAhead/4 && b.logEnd.Load() > 0 {
 		return nil // what others draw meanwhile is covered by the rest
 	}
-	end, err := b.queries(b.pool).LogEnd(ctx)
+	end, err := b.queries(on).LogEnd(ctx)
 	if err != nil {
 		return err
 	}

@@ -158,7 +158,7 @@ func (s *scanner) keep(v []byte) []byte {
 	if len(v) > arenaSize/4 {
 		return slices.Clone(v)
 	}
-	if cap(s.arena)-len(s.arena) < len(v) {
+	if s.arena == nil || cap(s.arena)-len(s.arena) < len(v) {
 		s.arena = make([]byte, 0, arenaSize)
 	}
 	n := len(s.arena)

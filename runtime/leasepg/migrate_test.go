@@ -1,0 +1,313 @@
+package leasepg_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+// TestMigrateRaces: ten replicas start at once; one migrates, all end well.
+func TestMigrateRaces(t *testing.T) {
+	pool := open(t, pgtest.DB(t))
+	var (
+		wg      sync.WaitGroup
+		mu      sync.Mutex
+		applied int
+	)
+	for range 10 {
+		wg.Go(func() {
+			conn, err := pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close(context.Background())
+			names, err := leasepg.Migrate(t.Context(), conn)
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			applied += len(names)
+		})
+	}
+	wg.Wait()
+	files := must[[]string](t)(filepath.Glob("migrations/*.sql"))
+	equal(t, "migrations applied in all", applied, len(files))
+	ok(t, leasepg.New(pool).Check(t.Context()))
+	names, err := leasepg.Migrate(t.Context(), pool)
+	ok(t, err)
+	equal(t, "applied again", len(names), 0)
+}
+
+// TestMigrateUnderLoad: applying what is applied already does not wait for, or disturb,
+// a program that holds many leases.
+func TestMigrateUnderLoad(t *testing.T) {
+	be, pool := migrated(t)
+	ok(t, be.Register(t.Context(), topical, topicNames(manyLeases)))
+	tx := must[pgx.Tx](t)(pool.Begin(t.Context()))
+	defer tx.Rollback(context.Background())
+	_, err := tx.Exec(t.Context(), "UPDATE leasegen.lease SET suspicion = 0")
+	ok(t, err)
+	start := time.Now()
+	_, err = leasepg.Migrate(t.Context(), pool)
+	ok(t, err)
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+func TestMigrationsAsScript(t *testing.T) {
+	pool := open(t, pgtest.DB(t))
+	exec(t, pool, leasepg.Migrations(leasepg.WithSchema("printed")))
+	be := leasepg.New(pool, leasepg.WithSchema("printed"))
+	ok(t, be.Check(t.Context()))
+	names, err := leasepg.Migrate(t.Context(), pool, leasepg.WithSchema("printed"))
+	ok(t, err)
+	equal(t, "left to apply", len(names), 0)
+	equal(t, "default schema", query[bool](t, pool, "SELECT to_regnamespace('leasegen') IS NULL"), true)
+}
+
+func TestSchemaNames(t *testing.T) {
+	pool := open(t, pgtest.DB(t))
+	for _, name := range []string{"", "a b", `x"; DROP TABLE y; --`, "Upper", "1st", "pg_own", "ä", strings.Repeat("x", 64)} {
+		if _, err := leasepg.Migrate(t.Context(), pool, leasepg.WithSchema(name)); err == nil {
+			t.Errorf("%q was accepted by Migrate", name)
+		}
+		if err := leasepg.New(pool, leasepg.WithSchema(name)).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "schema name") {
+			t.Errorf("%q was accepted by Check: %v", name, err)
+		}
+	}
+	// Words of SQL are names like others.
+	for _, name := range []string{"user", "table", "_"} {
+		_, err := leasepg.Migrate(t.Context(), pool, leasepg.WithSchema(name))
+		ok(t, err)
+		be := leasepg.New(pool, leasepg.WithSchema(name))
+		ok(t, be.Check(t.Context()))
+		ok(t, be.Publish(t.Context(), events("x", 1)))
+	}
+}
+
+// TestQualified: no SQL relies on search_path, and functions with the owner's rights fix it.
+func TestQualified(t *testing.T) {
+	var sql []string
+	for _, dir := range []string{"migrations", "../../sqlc/queries"} {
+		for _, f := range must[[]string](t)(filepath.Glob(dir + "/*.sql")) {
+			sql = append(sql, string(must[[]byte](t)(os.ReadFile(f))))
+		}
+	}
+	if len(sql) < 8 {
+		t.Fatalf("found %d files of SQL", len(sql))
+	}
+	comments := regexp.MustCompile(`--[^\n]*`)
+	bare := regexp.MustCompile(`(?i)\b(FROM|JOIN|INTO|UPDATE|TABLE)\s+(message|session|lease|parked|dead_letter|consumer|segment|origin|migration)\b`)
+	for _, s := range sql {
+		s = comments.ReplaceAllString(s, "")
+		if m := bare.FindString(s); m != "" {
+			t.Errorf("%q is not qualified", m)
+		}
+		if strings.Count(s, "SECURITY DEFINER") != strings.Count(s, "SECURITY DEFINER SET search_path = pg_catalog, pg_temp") {
+			t.Error("a SECURITY DEFINER function does not fix search_path")
+		}
+	}
+}
+
+// roles makes an owner and an application role in a fresh database of a server of its own.
+func roles(t *testing.T) (owner, app *pgxpool.Pool) {
+	t.Helper()
+	admin := open(t, pgtest.Start(t).DB("roles"))
+	exec(t, admin, `
+		CREATE ROLE lg_owner LOGIN;
+		CREATE ROLE lg_app LOGIN;
+		CREATE SCHEMA leasegen AUTHORIZATION lg_owner`)
+	as := func(user string) *pgxpool.Pool {
+		cfg := admin.Config().Copy()
+		cfg.ConnConfig.User = user
+		pool := must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
+		t.Cleanup(pool.Close)
+		return pool
+	}
+	return as("lg_owner"), as("lg_app")
+}
+
+// TestRoles: an owner without rights on the database migrates; the application's role does
+// all that the runtime does, and nothing worse.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	owner, app := roles(t)
+	_, err := leasepg.Migrate(t.Context(), owner)
+	ok(t, err)
+	be := leasepg.New(app)
+	if err := be.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "privilege") {
+		t.Fatalf("Check without grants: %v", err)
+	}
+	exec(t, owner, "GRANT USAGE ON SCHEMA leasegen TO lg_app; GRANT SELECT ON ALL TABLES IN SCHEMA leasegen TO lg_app")
+	if err := be.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "INSERT on message") || !strings.Contains(err.Error(), "lg_app") {
+		t.Fatalf("Check with SELECT alone: %v", err)
+	}
+	exec(t, owner, leasepg.Grants("lg_app"))
+	ok(t, be.Check(t.Context()))
+
+	exec(t, owner, "SELECT setval('leasegen.message_id_seq', 3999990)")
+	ok(t, be.Publish(t.Context(), events("x", 20)))
+	session, g := sole(t, be, topical, "x")
+	f := fetch(t, be, topical, "x", g.Cursor, 5)
+	tx := must[lease.Tx](t)(be.Begin(t.Context()))
+	ok(t, tx.Commit(t.Context(), session, topical.Name, lease.Progress{Ref: g.Ref, Cursor: f.Next,
+		Park: []lease.Park{{ID: f.Messages[0].ID, Lane: "l", Attempt: 1}, {ID: f.Messages[1].ID, Lane: "l"}},
+		Dead: []lease.Dead{{ID: f.Messages[2].ID, Reason: "r"}},
+	}))
+	_, err = be.Commit(t.Context(), session, topical.Name, []lease.Progress{{Ref: g.Ref, Done: []string{f.Messages[0].ID}}})
+	ok(t, err)
+	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	feed.Close()
+	equal(t, "replayed", must[int](t)(be.Replay(t.Context(), lease.DeadLetterFilter{})), 1)
+	equal(t, "purged", must[int](t)(be.Purge(t.Context(), lease.DeadLetterFilter{})), 0)
+	_, err = be.Maintain(t.Context(), []lease.ConsumerInfo{topical})
+	ok(t, err)
+	_ = must[[]lease.ConsumerStatus](t)(be.Status(t.Context()))
+	ok(t, be.Release(t.Context(), session, topical.Name, []lease.Ref{g.Ref}))
+
+	for _, forbidden := range []string{
+		"DELETE FROM leasegen.lease",
+		"TRUNCATE leasegen.lease",
+		"DROP TABLE leasegen.lease",
+		"DELETE FROM leasegen.session",
+		"DELETE FROM leasegen.message",
+		"UPDATE leasegen.message SET topic = 'y'",
+		"INSERT INTO leasegen.message (xid, topic, kind, payload) VALUES ('3', 'x', 'k', '')",
+		"INSERT INTO leasegen.lease (consumer, resource, epoch) VALUES ('c', 'r', 9)",
+		"UPDATE leasegen.lease SET resource = 'other'",
+		"UPDATE leasegen.session SET id = 'other'",
+		"UPDATE leasegen.segment SET closed_xid = '3'",
+		"UPDATE leasegen.origin SET system_identifier = 1",
+		"SELECT setval('leasegen.message_id_seq', 1)",
+		"SELECT leasegen.restamp()",
+		"CREATE TABLE leasegen.mine ()",
+		"CREATE TABLE public.mine ()",
+		"ALTER ROLE lg_app SUPERUSER",
+		"SET ROLE lg_owner",
+		"SELECT pg_read_file('/etc/passwd')",
+		"COPY leasegen.lease TO PROGRAM 'true'",
+		"CREATE EXTENSION dblink",
+	} {
+		_, err := app.Exec(t.Context(), forbidden)
+		if pg, is := errors.AsType[*pgconn.PgError](err); !is || pg.Code != "42501" {
+			t.Errorf("%s: %v, want insufficient privilege", forbidden, err)
+		}
+	}
+}
+
+// TestCheck: what makes a database unusable is told in one line that names the fix.
+func TestCheck(t *testing.T) {
+	for _, c := range []struct {
+		name, spoil, mend, want string
+	}{
+		{"unmigrated", "DROP SCHEMA leasegen CASCADE", "", "run leasegen migrate -dsn … to bring it from version 0 to 1"},
+		{"older", "DELETE FROM leasegen.migration", "", "run leasegen migrate -dsn … to bring it from 0 to 1"},
+		{"newer", "INSERT INTO leasegen.migration (version, name) VALUES (99, 'x')", "", "has version 99, this program knows 1"},
+		{"read-only", "ALTER DATABASE :db SET default_transaction_read_only = on", "", "read-only"},
+		{"isolation", "ALTER DATABASE :db SET default_transaction_isolation = 'serializable'", "", "read committed"},
+		{"restored", "UPDATE leasegen.origin SET system_identifier = 7", "SELECT leasegen.restamp()", `SELECT "leasegen".restamp()`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			be, pool := migrated(t)
+			exec(t, pool, strings.ReplaceAll(c.spoil, ":db", query[string](t, pool, "SELECT current_database()")))
+			pool.Reset()
+			err := be.Check(t.Context())
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				t.Fatalf("got  %v\nwant %s", err, c.want)
+			}
+			if c.mend != "" {
+				exec(t, pool, c.mend)
+				ok(t, be.Check(t.Context()))
+			}
+		})
+	}
+	t.Run("unreachable", func(t *testing.T) {
+		pool := must[*pgxpool.Pool](t)(pgxpool.New(t.Context(), "postgres://u:canary@127.0.0.1:1/x?connect_timeout=1"))
+		defer pool.Close()
+		err := leasepg.New(pool).Check(t.Context())
+		if err == nil || strings.Contains(err.Error(), "canary") {
+			t.Fatalf("got %v", err)
+		}
+	})
+	t.Run("full", func(t *testing.T) {
+		t.Parallel()
+		_, app := roles(t)
+		var taken []*pgx.Conn
+		var err error
+		for range 200 {
+			var c *pgx.Conn
+			if c, err = pgx.ConnectConfig(t.Context(), app.Config().ConnConfig); err != nil {
+				break
+			}
+			taken = append(taken, c)
+		}
+		err = leasepg.New(app).Check(t.Context())
+		for _, c := range taken {
+			c.Close(context.Background())
+		}
+		if err == nil || !strings.Contains(err.Error(), "max_connections") {
+			t.Fatalf("got %v", err)
+		}
+	})
+}
+
+// TestRestamp: a copy restored from another cluster, where xids had got further, loses
+// nothing and repeats nothing.
+func TestRestamp(t *testing.T) {
+	be, pool := migrated(t)
+	tx := must[pgx.Tx](t)(pool.Begin(t.Context()))
+	ok(t, be.In(tx).Publish(t.Context(), events("x", 3)))
+	ok(t, be.Publish(t.Context(), events("x", 5)))
+	session, g := sole(t, be, topical, "x")
+	ids, _ := drain(t, be, topical, session, g, 9)
+	equal(t, "read before", len(ids), 5)
+	ok(t, tx.Commit(t.Context()))
+	ok(t, be.Publish(t.Context(), events("x", 2)))
+
+	// As if the dump came from a cluster that was far ahead.
+	exec(t, pool, `
+		UPDATE leasegen.message SET xid = (xid::text::bigint + 900000000)::text::xid8;
+		UPDATE leasegen.lease SET x = (x::text::bigint + 900000000)::text::xid8,
+			snap = (SELECT (pg_snapshot_xmin(snap)::text::bigint + 900000000) || ':' || (pg_snapshot_xmax(snap)::text::bigint + 900000000)
+				|| ':' || coalesce((SELECT string_agg((v::text::bigint + 900000000)::text, ',') FROM pg_snapshot_xip(snap) v), ''))::pg_snapshot;
+		UPDATE leasegen.origin SET system_identifier = 7`)
+	if err := be.Check(t.Context()); err == nil {
+		t.Fatal("the copy was taken for the original")
+	}
+	exec(t, pool, "SELECT leasegen.restamp()")
+	ok(t, be.Check(t.Context()))
+	session, _ = member(t, be, time.Hour, topical)
+	g = acquire(t, be, session, topical, 1)[0]
+	ids, _ = drain(t, be, topical, session, g, 9)
+	equal(t, "new messages read after", len(ids), 2)
+	p := must[lease.Parked](t)(be.FetchParked(t.Context(), lease.ParkedRequest{Session: session, Consumer: topical, Limit: 9, MaxPayload: 99}))
+	equal(t, "late messages parked", len(p.Messages), 3)
+	ok(t, be.Publish(t.Context(), events("x", 4)))
+	g.Cursor = nil
+	ids, _ = drain(t, be, topical, session, acquireAgain(t, be, session, g), 9)
+	equal(t, "read later", len(ids), 4)
+}
+
+// acquireAgain gives a lease back and takes it, with its stored cursor.
+func acquireAgain(t *testing.T, be *leasepg.Backend, session string, g lease.Grant) lease.Grant {
+	t.Helper()
+	ok(t, be.Release(t.Context(), session, topical.Name, []lease.Ref{g.Ref}))
+	return acquire(t, be, session, topical, 1)[0]
+}

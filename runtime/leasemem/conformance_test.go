@@ -2,7 +2,6 @@ package leasemem_test
 
 import (
 	"context"
-	"flag"
 	"slices"
 	"sync"
 	"testing"
@@ -15,8 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	flag.Set("test.parallel", "32") // the suite mostly waits
+	leasetest.Parallel(32)
 	goleak.VerifyTestMain(m)
 }
 

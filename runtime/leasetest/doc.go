@@ -16,7 +16,7 @@
 //     its own handle on the backend, that fail, retry, crash, are cut off, join and
 //     leave. These are named after the scenarios below, where they have a number.
 //
-// Most of the time the tests wait, so run many at once (go test -parallel 32).
+// Most of the time the tests wait, so run many at once: see [Parallel].
 //
 // That the suite is able to fail is tested too: mutants_test.go breaks a backend in one
 // way at a time and wants the suite to notice. sim_test.go runs the runtime in

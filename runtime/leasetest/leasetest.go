@@ -2,6 +2,8 @@ package leasetest
 
 import (
 	"context"
+	"flag"
+	"strconv"
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -54,4 +56,17 @@ func checks() []check {
 		all = append(all, part...)
 	}
 	return all
+}
+
+// Parallel lets n tests run at once, unless the command line says how many. The suite
+// mostly waits, so many more than there are cores make it faster. Call it in TestMain.
+func Parallel(n int) {
+	if !flag.Parsed() {
+		flag.Parse()
+	}
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		flag.Set("test.parallel", strconv.Itoa(n))
+	}
 }

@@ -238,9 +238,13 @@ var retryScenarios = []check{
 		})
 		eventually(t, "two dead letters", func() bool { return len(w.dead()) == 2 })
 		mended.Store(true)
+		replayed := time.Now()
 		equal(t, "replayed", must[int](t)(w.operator().Replay(t.Context(), lease.DeadLetterFilter{Consumer: "c"})), 2)
 		w.handled(5)
 		w.drained()
+		if took := time.Since(replayed); took > 4*time.Second {
+			t.Errorf("it took %v: the consumer was not told", took)
+		}
 		equal(t, "dead letters", len(w.dead()), 0)
 		for _, c := range w.successes() {
 			equal(t, "attempt", c.attempt, 1)

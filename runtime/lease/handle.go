@@ -20,7 +20,7 @@ func (w *work) process(ctx context.Context, h *held, f Fetched) {
 		end, tx := w.segment(f.Messages, done)
 		ok := true
 		switch {
-		case h.careful > 0:
+		case h.careful():
 			ok = w.alone(ctx, h, f, done, out, tx)
 		case tx:
 			ok = w.inTx(ctx, h, f, done, end, out)
@@ -32,6 +32,7 @@ func (w *work) process(ctx context.Context, h *held, f Fetched) {
 		if !ok || upto == done {
 			break
 		}
+		h.doubt = max(h.doubt-(upto-done), 0)
 		if done = upto; w.c.spec.Retry.Order == OrderBlock && len(h.lanes) > 0 {
 			break
 		}
@@ -40,7 +41,10 @@ func (w *work) process(ctx context.Context, h *held, f Fetched) {
 		w.rewind(h, f.Cut(done))
 		return
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.trust(h)
+	h.dirty = h.dirty || h.doubt > 0 // there may be nothing else to get past
 }
 
 // segment returns the end of the run of messages from i on whose handlers all take a
@@ -384,7 +388,6 @@ func (w *work) alone(ctx context.Context, h *held, f Fetched, i int, out []outco
 		w.unmark(h)
 		return false
 	}
-	h.careful--
 	return w.flush(h) && ok
 }
 

@@ -134,7 +134,7 @@ func (w *work) processParked(ctx context.Context, h *held, ms []ParkedMessage) {
 
 // parkedOne handles one parked message and reports whether it is out of the way.
 func (w *work) parkedOne(ctx context.Context, h *held, m *ParkedMessage) bool {
-	if h.careful > 0 {
+	if h.careful() {
 		if w.killed(h, m.ID) {
 			return w.settleParked(h, m, w.killer(h, &m.Raw))
 		}
@@ -198,7 +198,7 @@ func (w *work) settleParked(h *held, m *ParkedMessage, o outcome) bool {
 		p.Park, n.parked = []Park{{ID: m.ID, Lane: m.Lane, Attempt: o.attempt, After: o.after, Error: o.reason}}, 1
 		w.noteParked(h, p.Park)
 	case undecided:
-		if h.careful > 0 {
+		if h.careful() {
 			w.unmark(h)
 		}
 		return false

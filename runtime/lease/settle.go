@@ -62,13 +62,13 @@ func (w *work) handOver(h *held, p Progress, n counts) {
 }
 
 // trust clears the suspicion on a resource that has got past what its crashed owners
-// may have stumbled over.
+// may have stumbled over. The caller holds w.mu.
 func (w *work) trust(h *held) {
-	if h.suspicion == 0 || h.careful > 0 {
+	if h.suspicion == 0 || h.doubt > 0 {
 		return
 	}
 	h.suspicion = 0
-	w.handOver(h, Progress{Ref: h.ref, Trust: true}, counts{})
+	w.submit(h, Progress{Ref: h.ref, Trust: true}, counts{})
 }
 
 // storeQueue is progress that waits to be stored, merged by lease.

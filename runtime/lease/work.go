@@ -74,7 +74,7 @@ type held struct {
 	// These belong to whoever runs the resource.
 	lanes     map[string]struct{} // parked lanes
 	suspicion int                 // crashed owners since the last progress
-	careful   int                 // fresh messages still to be handled alone; each is marked before, and so are parked ones
+	doubt     int                 // fresh messages to get past before the resource is trusted again
 	marked    string              // what the crashed owner was handling
 	markCount int
 
@@ -132,8 +132,8 @@ func (w *work) take(grants []Grant) {
 			cursor: g.Cursor, dirty: true,
 			suspicion: g.Suspicion, marked: g.Mark, markCount: g.MarkCount,
 		}
-		if g.Suspicion >= suspicionLimit {
-			h.careful = carefulBatches * w.c.spec.Batch
+		if g.Suspicion > 0 {
+			h.doubt = doubtBatches * w.c.spec.Batch
 		}
 		for _, lane := range g.Lanes {
 			h.addLane(lane)
@@ -155,12 +155,15 @@ func (w *work) take(grants []Grant) {
 }
 
 // suspicionLimit is after how many crashed owners in a row a resource is handled one
-// message at a time.
+// message at a time, each marked before.
 const suspicionLimit = 2
 
-// carefulBatches is how many batches the stored cursor may have been behind a crashed
+// doubtBatches is how many batches the stored cursor may have been behind a crashed
 // owner: one being handled and one not yet stored.
-const carefulBatches = 2
+const doubtBatches = 2
+
+// careful says to handle messages alone. It is asked by whoever runs h.
+func (h *held) careful() bool { return h.doubt > 0 && h.suspicion >= suspicionLimit }
 
 func (h *held) addLane(lane string) {
 	if h.lanes == nil {
@@ -437,8 +440,11 @@ func (w *work) deliver(h *held, f *Fetched) {
 		h.next = append(h.next, *f)
 		w.queueReady(h)
 	} else if !h.running && len(h.next) == 0 { // all that was read before is handled
-		if !f.More && len(h.lanes) == 0 {
-			h.careful = 0 // nothing is left that its owners can have crashed over
+		if !f.More && len(h.lanes) == 0 && h.doubt > 0 {
+			h.doubt = 0 // nothing is left that its owners can have crashed over
+			if h.busyAt > 0 {
+				w.trust(h)
+			}
 		}
 		if moved {
 			// Nothing for this consumer so far; remember that, so that the log can forget.

@@ -1,0 +1,124 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasemem"
+)
+
+// Workers handle different keys at once and never one key at once, in order, whatever
+// fails in between.
+func TestWorkers(t *testing.T) {
+	for _, form := range []string{"one", "batch"} {
+		t.Run(form, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				be := leasemem.New()
+				const n, keys = 200, 10
+				publish(t, be, "x", 0, n, func(m *note) string { return fmt.Sprint(m.N % keys) })
+				var mu sync.Mutex
+				busy, most := map[string]bool{}, 0
+				var got seen
+				do := func(m lease.Message[note]) error {
+					mu.Lock()
+					if busy[m.Key] {
+						t.Errorf("two messages of key %s at once", m.Key)
+					}
+					busy[m.Key] = true
+					most = max(most, len(busy))
+					mu.Unlock()
+					defer func() {
+						mu.Lock()
+						defer mu.Unlock()
+						delete(busy, m.Key)
+					}()
+					time.Sleep(10 * time.Millisecond)
+					if m.Attempt == 1 {
+						switch m.Payload.N % 23 {
+						case 3:
+							return errLink
+						case 5:
+							panic("5")
+						case 7:
+							runtime.Goexit()
+						}
+					}
+					got.add(m.Key, m.Payload.N)
+					return nil
+				}
+				h := lease.One("note", func(_ context.Context, m lease.Message[note]) error { return do(m) })
+				if form == "batch" {
+					h = lease.Batch("note", func(_ context.Context, ms []lease.Message[note]) error {
+						if len(ms) > 1 && ms[0].Payload.N%2 == 0 {
+							return errors.New("one by one, please")
+						}
+						var errs []error
+						for _, m := range ms {
+							if len(ms) > 1 && m.Payload.N%23 < 8 && m.Payload.N%23 > 2 {
+								return errLink
+							}
+						}
+						for _, m := range ms {
+							errs = append(errs, do(m))
+						}
+						return errors.Join(errs...)
+					})
+				}
+				start(t, newConsumer(t, be, lease.Spec{Workers: 4, Batch: 30, Retry: lease.Retry{Min: time.Millisecond}, Handlers: []lease.Handler{h}}))
+				drained(t, be)
+				if most < 2 || most > 4 {
+					t.Errorf("%d keys at once, want 2 to 4", most)
+				}
+				if got.count() != n {
+					t.Errorf("%d handled, want each of %d once", got.count(), n)
+				}
+				for k := range keys {
+					if ns := got.of(fmt.Sprint(k)); !slices.IsSorted(ns) {
+						t.Errorf("key %d: %v", k, ns)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A stop between the calls of several workers loses nothing.
+func TestWorkersStop(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		publish(t, be, "x", 0, 100, func(m *note) string { return fmt.Sprint(m.N % 7) })
+		var got seen
+		h := one(func(_ context.Context, m lease.Message[note]) error {
+			time.Sleep(time.Duration(m.Payload.N%7+1) * 20 * time.Millisecond)
+			got.add(m.Key, m.Payload.N)
+			return nil
+		})
+		for _, order := range []lease.Order{lease.OrderKey, lease.OrderBlock, lease.OrderNone} {
+			stop := start(t, newConsumer(t, be, lease.Spec{Workers: 4, Handlers: h, Retry: lease.Retry{Order: order}}))
+			time.Sleep(300 * time.Millisecond)
+			stop()
+		}
+		start(t, newConsumer(t, be, lease.Spec{Workers: 4, Handlers: h}))
+		drained(t, be)
+		for k := range 7 {
+			first, all := -1, map[int]bool{}
+			for _, n := range got.of(fmt.Sprint(k)) {
+				if !all[n] && n < first {
+					t.Errorf("key %d: %d first came after %d", k, n, first)
+				}
+				first = max(first, n)
+				all[n] = true
+			}
+			if want := (100 - k + 6) / 7; len(all) != want {
+				t.Errorf("key %d: %d messages handled, want %d", k, len(all), want)
+			}
+		}
+	})
+}

@@ -331,7 +331,7 @@ func (w *work) inTx(ctx context.Context, h *held, f Fetched, from, to int, out [
 }
 
 // uncertainPause spaces out the handovers that a commit costs which keeps failing.
-const uncertainPause = 50 * time.Millisecond
+const uncertainPause = 250 * time.Millisecond
 
 // uncertain deals with a commit that was fenced, or that may or may not have happened.
 // In the second case it gives the lease back: the release waits for the transaction's

@@ -1,0 +1,292 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasemem"
+)
+
+func handleAll(got *seen) []lease.Handler {
+	return one(func(_ context.Context, m lease.Message[note]) error {
+		got.add(m.Topic, m.Payload.N)
+		return nil
+	})
+}
+
+func TestGroupRefuses(t *testing.T) {
+	be := leasemem.New()
+	if err := lease.NewGroup().Run(t.Context()); err == nil {
+		t.Error("an empty group runs")
+	}
+	g := lease.NewGroup()
+	var got seen
+	if err := g.Add(newConsumer(t, be, lease.Spec{Handlers: handleAll(&got)})); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Add(newConsumer(t, be, lease.Spec{Handlers: handleAll(&got)})); err == nil || !strings.Contains(err.Error(), `"a"`) {
+		t.Errorf("a second consumer of the same name: %v", err)
+	}
+	if err := g.Add(newConsumer(t, be.Share(), lease.Spec{Handlers: handleAll(&got)})); err != nil {
+		t.Errorf("the same name on another backend: %v", err)
+	}
+	var link faults
+	link.on("Check", before(func(context.Context) error { return errLink }))
+	c := newConsumer(t, link.share(be), lease.Spec{Handlers: handleAll(&got)})
+	if err := c.Run(t.Context()); !errors.Is(err, errLink) || !strings.Contains(err.Error(), `"a"`) {
+		t.Errorf("a backend that cannot be used: %v", err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.Run(ended); err != nil {
+		t.Errorf("stopped before it began: %v", err)
+	}
+}
+
+// opened records the sessions that are opened.
+type opened struct {
+	*leasemem.Backend
+	specs []lease.SessionSpec
+}
+
+func (b *opened) OpenSession(ctx context.Context, s lease.SessionSpec) (lease.Session, error) {
+	b.specs = append(b.specs, s)
+	return b.Backend.OpenSession(ctx, s)
+}
+
+// Consumers of one group share a session that lives as long as the most impatient wants.
+func TestGroupSharesASession(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := &opened{Backend: leasemem.New()}
+		var got seen
+		var rec recorder
+		g := lease.NewGroup()
+		for _, s := range []lease.Spec{
+			{Name: "slow", TTL: time.Minute}, {Name: "quick", TTL: 3 * time.Second},
+			{Name: "same", TTL: 3 * time.Second, Margin: 1500 * time.Millisecond, Per: lease.PerGroup},
+		} {
+			s.Handlers = handleAll(&got)
+			var opts []lease.Option
+			if s.Name == "slow" {
+				opts = append(opts, lease.WithObserver(&rec))
+			}
+			if err := g.Add(newConsumer(t, be, s, opts...)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stop := start(t, g)
+		publish(t, be, "x", 0, 5, nil)
+		eventually(t, "all handled by each", func() bool { return got.count() == 15 })
+		time.Sleep(30 * time.Second)
+		stop()
+		if len(be.specs) != 1 || be.specs[0].TTL != 3*time.Second || len(be.specs[0].Consumers) != 3 {
+			t.Errorf("sessions %+v", be.specs)
+		}
+		beats := observed[lease.ObservedHeartbeat](&rec)
+		if n := len(beats); n < 25 || n > 35 {
+			t.Errorf("%d heartbeats in 30s, want one a second", n)
+		}
+		so := observed[lease.ObservedSession](&rec)
+		if len(so) != 2 || !so[0].Open || so[1].Open || !strings.Contains(so[1].Reason, "stopped") {
+			t.Errorf("%+v", so)
+		}
+	})
+}
+
+// The wider margin of two consumers with the same TTL counts.
+func TestGroupTakesTheWiderMargin(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		var link faults
+		publish(t, be, "x", 0, 1, nil)
+		g, b := lease.NewGroup(), link.share(be)
+		lost := make(chan time.Time, 2)
+		for _, s := range []lease.Spec{{Name: "a", TTL: 10 * time.Second}, {Name: "b", TTL: 10 * time.Second, Margin: 5 * time.Second}} {
+			s.Handlers = one(func(ctx context.Context, _ lease.Message[note]) error {
+				<-ctx.Done()
+				lost <- time.Now()
+				return ctx.Err()
+			})
+			if err := g.Add(newConsumer(t, b, s)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		start(t, g)
+		time.Sleep(time.Second)
+		link.crash()
+		cut := time.Now()
+		if took := (<-lost).Sub(cut); took > 5*time.Second {
+			t.Errorf("belief lasted %v, want TTL minus the wider margin at most", took)
+		}
+	})
+}
+
+// Sessions that die as soon as they are opened are not opened in a tight loop.
+func TestShortLivedSessionsArePaced(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		const topics = 200
+		for i := range topics {
+			publish(t, be, fmt.Sprint(i), 0, 1, nil)
+		}
+		var link faults
+		var opens atomic.Int64
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		link.on("OpenSession", before(func(context.Context) error {
+			if opens.Add(1) > 1000 {
+				cancel() // time stands still while it loops
+			}
+			return nil
+		}))
+		link.on("Acquire", before(func(context.Context) error { return lease.ErrSessionLost }))
+		var got seen
+		done := make(chan error, 1)
+		go func() {
+			done <- newConsumer(t, link.share(be), lease.Spec{TTL: time.Second, Handlers: handleAll(&got)}).Run(ctx)
+		}()
+		time.Sleep(20 * time.Second)
+		if n := opens.Load(); n < 10 || n > 100 {
+			t.Errorf("%d sessions in 20s", n)
+		}
+		link.on("Acquire", nil)
+		time.Sleep(2 * time.Second)
+		if n := got.count(); n != topics {
+			t.Errorf("%d handled, want %d", n, topics)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Every call of the backend may fail for a long time: none is repeated in a tight
+// loop, and afterwards the work goes on.
+func TestFailingBackendIsNotHammered(t *testing.T) {
+	for _, op := range []string{"OpenSession", "Register", "Survey", "Acquire", "OpenFeed", "FeedNext", "Fetch", "FetchParked", "Commit", "Begin", "TxCommit", "SessionHeartbeat", "Release", "Maintain"} {
+		t.Run(op, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				be := leasemem.New()
+				var link faults
+				var e effects
+				publish(t, be, "x", 0, 10, nil)
+				publish(t, be, "y", 10, 20, nil)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				calls := 0
+				link.on(op, before(func(context.Context) error {
+					if calls++; calls > 5000 {
+						cancel() // time stands still while it loops
+					}
+					return errLink
+				}))
+				done := make(chan error, 1)
+				go func() {
+					done <- newConsumer(t, link.share(be), lease.Spec{Retry: lease.Retry{Min: time.Second}, Handlers: oneTx(func(_ context.Context, tx *leasemem.Tx, m lease.Message[note]) error {
+						if m.Payload.N == 3 && m.Attempt == 1 {
+							return errLink
+						}
+						e.write(tx, m.Payload.N)
+						return nil
+					})}).Run(ctx)
+				}()
+				time.Sleep(time.Minute)
+				if calls > 1000 {
+					t.Errorf("%d calls in a minute", calls)
+				}
+				link.on(op, nil)
+				time.Sleep(time.Minute)
+				drained(t, be)
+				if len(e.all) != 20 {
+					t.Errorf("%d effects, want 20", len(e.all))
+				}
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// A handler that never returns after its lease was lost keeps only its own consumer
+// from leases, until it returns.
+func TestHandlerThatNeverReturns(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		var link faults
+		var stuck, fine seen
+		gate := make(chan struct{})
+		publish(t, be, "x", 0, 1, nil)
+		g, b := lease.NewGroup(), link.share(be)
+		for _, c := range []*lease.Consumer{
+			newConsumer(t, b, lease.Spec{Name: "stuck", TTL: 4 * time.Second, Handlers: one(func(_ context.Context, m lease.Message[note]) error {
+				if m.Payload.N == 0 {
+					<-gate
+				}
+				stuck.add(m.Topic, m.Payload.N)
+				return nil
+			})}),
+			newConsumer(t, b, lease.Spec{Name: "a", TTL: 4 * time.Second, Handlers: handleAll(&fine)}),
+		} {
+			if err := g.Add(c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		start(t, g)
+		eventually(t, "the other has handled", func() bool { return fine.count() == 1 })
+		link.on("SessionHeartbeat", before(func(context.Context) error { return errLink }))
+		time.Sleep(5 * time.Second)
+		link.on("SessionHeartbeat", nil)
+		publish(t, be, "x", 1, 3, nil)
+		publish(t, be, "y", 1, 3, nil)
+		time.Sleep(20 * time.Second)
+		if n := fine.count(); n != 5 {
+			t.Errorf("the other consumer handled %d, want 5", n)
+		}
+		if n := stuck.count(); n != 0 {
+			t.Errorf("the stuck consumer handled %d", n)
+		}
+		close(gate)
+		time.Sleep(5 * time.Second)
+		if got := stuck.of("x"); len(got) != 4 || got[0] != 0 || got[1] != 0 || got[2] != 1 {
+			t.Errorf("handled %v of x, want 0 again and the rest", got)
+		}
+		if got := stuck.of("y"); len(got) != 2 {
+			t.Errorf("handled %v of y", got)
+		}
+	})
+}
+
+func TestMaintainReports(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		publish(t, be, "x", 0, 5, nil)
+		var rec recorder
+		start(t, newConsumer(t, be, lease.Spec{Handlers: one(func(context.Context, lease.Message[note]) error {
+			return lease.DeadLetter("no")
+		})}, lease.WithObserver(&rec), lease.WithDeadLetters(lease.DeadLetters{Keep: time.Hour, Max: 2})))
+		time.Sleep(2 * time.Minute)
+		if n := len(deadLetters(t, be)); n != 2 {
+			t.Errorf("%d dead letters are kept, want 2", n)
+		}
+		dropped := 0
+		for _, o := range observed[lease.ObservedMaintain](&rec) {
+			dropped += o.DeadLettersDropped
+		}
+		if dropped != 3 {
+			t.Errorf("%d dropped dead letters were told, want 3", dropped)
+		}
+		time.Sleep(time.Hour)
+		if n := len(deadLetters(t, be)); n != 0 {
+			t.Errorf("%d dead letters outlive Keep", n)
+		}
+	})
+}

@@ -1,0 +1,240 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasemem"
+)
+
+// A read of parked messages that failed is repeated after a second, not when the next
+// hint comes.
+func TestParkedReadFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		publish(t, be, "x", 0, 1, nil)
+		var link faults
+		var tried, failed atomic.Bool
+		var attempts []time.Time
+		link.on("FetchParked", before(func(context.Context) error {
+			if tried.Load() && failed.CompareAndSwap(false, true) {
+				return errLink
+			}
+			return nil
+		}))
+		start(t, newConsumer(t, link.share(be), lease.Spec{Retry: lease.Retry{Min: 100 * time.Millisecond, Jitter: -1}, Handlers: one(func(context.Context, lease.Message[note]) error {
+			attempts = append(attempts, time.Now())
+			if tried.CompareAndSwap(false, true) {
+				return errLink
+			}
+			return nil
+		})}))
+		time.Sleep(10 * time.Second)
+		if len(attempts) != 2 {
+			t.Fatalf("%d attempts, want 2", len(attempts))
+		}
+		if d := attempts[1].Sub(attempts[0]); d < time.Second || d > 1200*time.Millisecond {
+			t.Errorf("tried again after %v, want the backoff and a second", d)
+		}
+	})
+}
+
+// Retries come at the times that the backoff says.
+func TestRetriesComeInTime(t *testing.T) {
+	for _, order := range []lease.Order{lease.OrderKey, lease.OrderBlock, lease.OrderNone} {
+		t.Run(order.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				be := leasemem.New()
+				publish(t, be, "x", 0, 1, nil)
+				var at []time.Time
+				start(t, newConsumer(t, be, lease.Spec{Retry: lease.Retry{Max: 5, Min: time.Second, Cap: 3 * time.Second, Jitter: -1, Order: order}, Handlers: one(func(_ context.Context, m lease.Message[note]) error {
+					if at = append(at, time.Now()); m.Attempt != len(at) {
+						t.Errorf("attempt %d is told as %d", len(at), m.Attempt)
+					}
+					if m.Attempt == 3 {
+						return lease.RetryAfter(time.Hour, errLink)
+					}
+					return errLink
+				})}))
+				time.Sleep(2 * time.Hour)
+				want := []time.Duration{time.Second, 2 * time.Second, time.Hour, 3 * time.Second}
+				if len(at) != 5 {
+					t.Fatalf("%d attempts, want 5", len(at))
+				}
+				for i, w := range want {
+					if d := at[i+1].Sub(at[i]); d < w || d > w+50*time.Millisecond {
+						t.Errorf("attempt %d came %v after the one before, want %v", i+2, d, w)
+					}
+				}
+				if ds := deadLetters(t, be); len(ds) != 1 || ds[0].Attempts != 5 || ds[0].Reason != "connection reset" {
+					t.Errorf("dead letters %+v", ds)
+				}
+			})
+		})
+	}
+}
+
+// Dead letters replayed while messages of their keys flow are handled once, and those
+// that fail again hold back their key again, not for ever.
+func TestReplayIntoTheFlow(t *testing.T) {
+	for _, order := range []lease.Order{lease.OrderKey, lease.OrderBlock, lease.OrderNone} {
+		t.Run(order.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				be := leasemem.New()
+				var calm atomic.Bool
+				var mu sync.Mutex
+				times := map[int]int{}
+				start(t, newConsumer(t, be, lease.Spec{Batch: 3, Retry: lease.Retry{Max: 3, Min: 10 * time.Millisecond, Order: order}, Handlers: one(func(_ context.Context, m lease.Message[note]) error {
+					time.Sleep(time.Millisecond)
+					if m.Payload.N%5 == 0 && (!calm.Load() || m.Attempt < 3) {
+						return errLink
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					times[m.Payload.N]++
+					return nil
+				})}))
+				key := func(n *note) string { return fmt.Sprint(n.N % 3) }
+				publish(t, be, "x", 0, 60, key)
+				drained(t, be)
+				if ds := deadLetters(t, be); len(ds) != 12 {
+					t.Fatalf("%d dead letters, want 12", len(ds))
+				}
+				calm.Store(true)
+				for i := range 6 {
+					publish(t, be, "x", 60+10*i, 70+10*i, key)
+					if n, err := be.Replay(t.Context(), lease.DeadLetterFilter{Limit: 2}); err != nil || n != 2 {
+						t.Fatal(n, err)
+					}
+					time.Sleep(7 * time.Millisecond)
+				}
+				drained(t, be)
+				mu.Lock()
+				defer mu.Unlock()
+				for i := range 120 {
+					if times[i] != 1 {
+						t.Errorf("#%d was handled %d times, want once", i, times[i])
+					}
+				}
+				if ds := deadLetters(t, be); len(ds) > 0 {
+					t.Errorf("%d dead letters are left", len(ds))
+				}
+			})
+		})
+	}
+}
+
+// A replay whose news is lost with the feed is found when the feed is back.
+func TestReplayWhileTheFeedIsDown(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		publish(t, be, "x", 0, 1, nil)
+		var link faults
+		var got seen
+		var calm atomic.Bool
+		start(t, newConsumer(t, link.share(be), lease.Spec{Retry: lease.Retry{Max: 1}, Handlers: one(func(_ context.Context, m lease.Message[note]) error {
+			if !calm.Load() {
+				return errLink
+			}
+			got.add(m.Topic, m.Payload.N)
+			return nil
+		})}))
+		drained(t, be)
+		calm.Store(true)
+		link.on("FeedNext", before(func(context.Context) error { return errLink }))
+		time.Sleep(20100 * time.Millisecond)
+		if _, err := be.Replay(t.Context(), lease.DeadLetterFilter{}); err != nil {
+			t.Fatal(err)
+		}
+		link.on("FeedNext", nil)
+		time.Sleep(1100 * time.Millisecond) // the pause between tries to open the feed
+		got.ordered(t, "x", 1)
+	})
+}
+
+// Lanes longer than one read of parked messages, over many resources and with few
+// hands, keep their order.
+func TestLongLanes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		const topics, n = 5, 400
+		var calm atomic.Bool
+		for i := range topics {
+			publish(t, be, fmt.Sprint(i), 0, n, func(m *note) string { return fmt.Sprint(m.N % 2) })
+		}
+		var got seen
+		start(t, newConsumer(t, be, lease.Spec{Batch: 50, Retry: lease.Retry{Max: 1000, Min: 10 * time.Millisecond, Cap: 10 * time.Millisecond}, Handlers: one(func(_ context.Context, m lease.Message[note]) error {
+			if m.Payload.N == 1 && !calm.Load() {
+				return errLink
+			}
+			got.add(m.Topic+"/"+m.Key, m.Payload.N)
+			return nil
+		})}, lease.WithConcurrency(2)))
+		eventually(t, "the other keys are handled", func() bool { return got.count() == topics*n/2 })
+		calm.Store(true)
+		drained(t, be)
+		for i := range topics {
+			for k := range 2 {
+				if ns := got.of(fmt.Sprintf("%d/%d", i, k)); len(ns) != n/2 || !slices.IsSorted(ns) {
+					t.Errorf("topic %d, key %d: %d messages, in order: %v", i, k, len(ns), slices.IsSorted(ns))
+				}
+			}
+		}
+	})
+}
+
+// Parked messages change owners with their resource, and keep their attempts.
+func TestParkedChangeHands(t *testing.T) {
+	for _, form := range []string{"one", "tx"} {
+		t.Run(form, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				be := leasemem.New()
+				publish(t, be, "x", 0, 20, func(m *note) string { return fmt.Sprint(m.N % 4) })
+				var got seen
+				var e effects
+				attempts := map[int]int{}
+				do := func(m lease.Message[note]) error {
+					attempts[m.Payload.N]++
+					if m.Attempt != attempts[m.Payload.N] && form == "one" {
+						t.Errorf("#%d: attempt %d is told as %d", m.Payload.N, attempts[m.Payload.N], m.Attempt)
+					}
+					if m.Payload.N < 2 && m.Attempt < 6 {
+						return errLink
+					}
+					got.add(m.Key, m.Payload.N)
+					return nil
+				}
+				h := one(func(_ context.Context, m lease.Message[note]) error { return do(m) })
+				if form == "tx" {
+					h = oneTx(func(_ context.Context, tx *leasemem.Tx, m lease.Message[note]) error {
+						e.write(tx, m.Payload.N)
+						return do(m)
+					})
+				}
+				s := lease.Spec{Retry: lease.Retry{Min: time.Second, Cap: time.Second, Jitter: -1}, Handlers: h}
+				for range 4 {
+					stop := start(t, newConsumer(t, be, s))
+					time.Sleep(1300 * time.Millisecond)
+					stop()
+				}
+				start(t, newConsumer(t, be, s))
+				drained(t, be)
+				for k := range 4 {
+					if ns := slices.Compact(got.of(fmt.Sprint(k))); len(ns) < 5 || form == "one" && !slices.IsSorted(ns) {
+						t.Errorf("key %d: %v", k, ns)
+					}
+				}
+				if form == "tx" {
+					slices.Sort(e.all)
+					e.are(t, 20)
+				}
+			})
+		})
+	}
+}

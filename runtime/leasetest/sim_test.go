@@ -132,6 +132,8 @@ type effectOf struct {
 	epoch      int64
 }
 
+const deafFor = 3 * time.Second // a handler that ignores its context, at most
+
 const simTopics, simKeys, simMessages = 4, 3, 25 // messages of each topic
 
 func simulate(t testing.TB, seed uint64, mu mutation) {
@@ -158,6 +160,7 @@ func simulate(t testing.TB, seed uint64, mu mutation) {
 		},
 	})
 	s.faulty.Store(!s.calm)
+	t.Cleanup(func() { time.Sleep(deafFor) }) // after the ends of all processes
 	for range 3 {
 		s.launch()
 	}
@@ -178,6 +181,7 @@ func simulate(t testing.TB, seed uint64, mu mutation) {
 	for _, p := range s.all {
 		p.end()
 	}
+	time.Sleep(deafFor) // a process does not wait for ever for handlers that are deaf
 	s.judge()
 }
 
@@ -227,8 +231,12 @@ func (s *simulation) launch() {
 	s.running, s.all = append(s.running, p), append(s.all, p)
 }
 
-// handle takes a while, and fails now and then; messages 7 always fail.
+// handle takes a while, is deaf to its context now and then, and fails now and then;
+// messages 7 always fail.
 func (s *simulation) handle(ctx context.Context, p *process, m lease.Message[payload]) error {
+	if !s.calm && s.dice.roll(60) {
+		time.Sleep(s.dice.upTo(deafFor))
+	}
 	select {
 	case <-time.After(s.dice.upTo(30 * time.Millisecond)):
 	case <-p.dead:
@@ -260,7 +268,7 @@ func (s *simulation) strike() {
 	i := s.dice.below(len(s.running))
 	p := s.running[i]
 	remove := func() { s.running = append(s.running[:i], s.running[i+1:]...) }
-	switch s.dice.below(7) {
+	switch s.dice.below(8) {
 	case 0, 1:
 		p.link.cut()
 		time.AfterFunc(s.dice.upTo(4*time.Second), p.link.mend)
@@ -274,6 +282,8 @@ func (s *simulation) strike() {
 		if s.steps {
 			s.clock.Add(int64(s.dice.upTo(2*time.Minute) - time.Minute))
 		}
+	case 5: // in vain: they fail again
+		must[int](s.t)(s.operator().Replay(s.t.Context(), lease.DeadLetterFilter{Consumer: "c", Reason: "*" + errHandler.Error() + "*"}))
 	default:
 		if len(s.running) < 5 {
 			s.launch()

@@ -88,34 +88,34 @@ func (c *cursor) late() ([]string, error) {
 	return out, nil
 }
 
-// read is what one statement found for one cursor.
+// read is what one statement found for one cursor: late messages, which were missing
+// before from.pos, and then those beyond it, both in the order of ids.
 type read struct {
 	from *cursor
 	snap string // of the statement
 	x    uint64 // drawn by the statement, after its snapshot
 	top  int64  // as far as the statement looked; 0 when not beyond its messages
 
-	late, fresh []message // in order of ids; late ones were missing before from.pos
-	more        bool      // there are fresh ones beyond
+	ids      []int64
+	messages []lease.Raw
+	late     int  // so many of them
+	lateCut  bool // there are more late ones than these
+	cut      bool // there are more beyond from.pos
 }
 
-// message is a message with its position.
-type message struct {
-	id int64
-	lease.Raw
-}
-
-// result makes the answer for a resource, of at most limit messages. Late messages come
-// first: they are older than the fresh ones.
+// result makes the answer for a resource, of at most limit messages.
 func (r *read) result(resource string, limit int) lease.Fetched {
-	paged := r.from.lateSnap != "" // only late messages were looked for
-	moreLate := len(r.late) > limit
-	late := r.late[:min(len(r.late), limit)]
-	fresh := r.fresh[:min(len(r.fresh), limit-len(late))]
-	if len(fresh) < len(r.fresh) {
-		r.more = true
+	late, total := r.late, len(r.messages)
+	if late > limit {
+		late, r.lateCut = limit, true
 	}
-
+	switch {
+	case r.lateCut:
+		total = late // they come first
+	case total > limit:
+		total, r.cut = limit, true
+	}
+	paged := r.from.lateSnap != "" // only late messages were looked for
 	lateSnap := r.snap
 	if paged {
 		lateSnap = r.from.lateSnap
@@ -123,44 +123,38 @@ func (r *read) result(resource string, limit int) lease.Fetched {
 	// caughtUp is the cursor when no late message is left. x stays good: it bounds the
 	// transactions that can have ids up to pos, and pos has not moved.
 	caughtUp := r.from
-	if paged || len(late) > 0 {
+	if !r.lateCut && (paged || late > 0) {
 		caughtUp = &cursor{pos: r.from.pos, snap: lateSnap, x: r.from.x}
 	}
 	at := func(n int) *cursor { // after n messages, one at least
 		switch {
-		case n > len(late):
-			return &cursor{pos: fresh[n-1-len(late)].id, snap: r.snap, x: r.x}
-		case n == len(late) && !moreLate:
+		case n > late:
+			return &cursor{pos: r.ids[n-1], snap: r.snap, x: r.x}
+		case n == late && !r.lateCut:
 			return caughtUp
 		}
-		return &cursor{pos: r.from.pos, snap: r.from.snap, x: r.from.x, lateSnap: lateSnap, latePos: late[n-1].id}
+		return &cursor{pos: r.from.pos, snap: r.from.snap, x: r.from.x, lateSnap: lateSnap, latePos: r.ids[n-1]}
 	}
-	total := len(late) + len(fresh)
 	next := caughtUp
 	if total > 0 {
 		next = at(total)
 	}
-	if !moreLate && !r.more && r.top > next.pos {
+	if !r.lateCut && !r.cut && r.top > next.pos {
 		next = &cursor{pos: r.top, snap: r.snap, x: r.x}
 	}
-
-	f := lease.Fetched{Resource: resource, Next: next, More: moreLate || paged || r.more}
-	if total > 0 {
-		f.Messages = make([]lease.Raw, 0, total)
-		for _, part := range [][]message{late, fresh} {
-			for i := range part {
-				f.Messages = append(f.Messages, part[i].Raw)
+	return lease.Fetched{
+		Resource: resource,
+		Messages: r.messages[:total:total],
+		Next:     next,
+		More:     r.lateCut || paged || r.cut,
+		Cut: func(n int) lease.Cursor {
+			switch n {
+			case total:
+				return next
+			case 0:
+				return r.from
 			}
-		}
+			return at(n)
+		},
 	}
-	f.Cut = func(n int) lease.Cursor {
-		switch n {
-		case total:
-			return next
-		case 0:
-			return r.from
-		}
-		return at(n)
-	}
-	return f
 }

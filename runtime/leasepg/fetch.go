@@ -13,10 +13,9 @@ import (
 )
 
 const (
-	fetchBytes   = 32 << 20  // payload in one answer
-	fetchLeast   = 256 << 10 // of it, what each resource may have
-	scanWindow   = 50_000    // ids a whole-log reader passes in one statement
-	scanAttempts = 10        // statements without a match before it reports its progress
+	fetchBytes   = 32 << 20 // of payload in one answer; one message may exceed it
+	scanWindow   = 50_000   // ids a whole-log reader passes in one statement
+	scanAttempts = 10       // statements without a match before it reports its progress
 )
 
 // Fetch reads the next messages of each item. It draws one xid when it finds any.
@@ -56,8 +55,9 @@ func (c *captured) Query(_ context.Context, sql string, args ...any) (pgx.Rows, 
 
 func (c *captured) QueryRow(context.Context, string, ...any) pgx.Row { return collectedRow{} }
 
-// readLog runs one of the reads of sqlc/queries/log.sql and hands each row to each.
-func (b *Backend) readLog(ctx context.Context, query func(q *leasedb.Queries) error, each func(*row)) error {
+// readLog runs one of the reads of sqlc/queries/log.sql and shares its rows out to reads.
+// What goes beyond fetchBytes is left for the next read.
+func (b *Backend) readLog(ctx context.Context, query func(q *leasedb.Queries) error, reads []read, head func(position)) error {
 	var c captured
 	if err := query(b.queries(&c)); !errors.Is(err, errCollected) {
 		return err
@@ -68,16 +68,35 @@ func (b *Backend) readLog(ctx context.Context, query func(q *leasedb.Queries) er
 	}
 	defer rows.Close()
 	var (
-		s scanner
-		r row
+		bytes int
+		last  *lease.Raw
 	)
-	for rows.Next() {
-		if err := s.scan(rows, &r); err != nil {
-			return err
+	place := func(p position) *lease.Raw {
+		if last != nil {
+			bytes += len(last.Payload)
 		}
-		each(&r)
+		r := &reads[p.item]
+		if bytes >= fetchBytes {
+			last = nil
+			r.lateCut = r.lateCut || p.part == partLate
+			r.cut = true
+			return nil
+		}
+		if p.part == partLate {
+			r.late++
+		} else if p.x != 0 {
+			r.x = p.x
+		}
+		r.ids = append(r.ids, p.id)
+		r.messages = append(r.messages, lease.Raw{})
+		last = &r.messages[len(r.messages)-1]
+		return last
 	}
-	return rows.Err()
+	if !isBinary(rows) {
+		return eachText(rows, head, place)
+	}
+	var s scanner
+	return s.each(rows, head, place)
 }
 
 // fetchTopics reads many topics in one statement.
@@ -85,7 +104,6 @@ func (b *Backend) fetchTopics(ctx context.Context, req lease.FetchRequest, out [
 	// Empty arrays, since nil would be NULL.
 	p := leasedb.FetchTopicsLateParams{
 		MaxPayload: int32(req.MaxPayload),
-		MaxBytes:   max(fetchBytes/int64(max(len(req.Items), 1)), fetchLeast),
 		Items:      []int32{}, Topics: []string{}, Positions: []int64{}, Limits: []int64{},
 	}
 	reads := make([]read, len(req.Items))
@@ -100,42 +118,41 @@ func (b *Backend) fetchTopics(ctx context.Context, req lease.FetchRequest, out [
 			return err
 		}
 		limit := int64(item.Limit) + 1
+		if c.lateSnap != "" {
+			p.PagedItems, p.PagedTopics = append(p.PagedItems, int32(i)), append(p.PagedTopics, item.Resource)
+			p.PagedAfter, p.PagedUpto = append(p.PagedAfter, c.latePos), append(p.PagedUpto, c.pos)
+			p.PagedSnaps, p.PagedLateSnaps = append(p.PagedSnaps, c.snap), append(p.PagedLateSnaps, c.lateSnap)
+			p.PagedLimits = append(p.PagedLimits, limit)
+			continue
+		}
 		for _, x := range late {
 			p.LateItems, p.LateTopics = append(p.LateItems, int32(i)), append(p.LateTopics, item.Resource)
-			p.LateAfter, p.LateUpto = append(p.LateAfter, c.latePos), append(p.LateUpto, c.pos)
-			p.LateXids, p.LateSnaps = append(p.LateXids, x), append(p.LateSnaps, c.lateSnap)
+			p.LateUpto, p.LateXids = append(p.LateUpto, c.pos), append(p.LateXids, x)
 			p.LateLimits = append(p.LateLimits, limit)
 		}
-		if c.lateSnap == "" {
-			p.Items, p.Topics = append(p.Items, int32(i)), append(p.Topics, item.Resource)
-			p.Positions, p.Limits = append(p.Positions, c.pos), append(p.Limits, limit)
-		}
+		p.Items, p.Topics = append(p.Items, int32(i)), append(p.Topics, item.Resource)
+		p.Positions, p.Limits = append(p.Positions, c.pos), append(p.Limits, limit)
 	}
 	query := func(q *leasedb.Queries) error { _, err := q.FetchTopicsLate(ctx, p); return err }
-	if len(p.LateItems) == 0 {
+	if len(p.LateItems)+len(p.PagedItems) == 0 {
 		query = func(q *leasedb.Queries) error {
 			_, err := q.FetchTopics(ctx, leasedb.FetchTopicsParams{
-				MaxPayload: p.MaxPayload, Items: p.Items, Topics: p.Topics, Positions: p.Positions, Limits: p.Limits, MaxBytes: p.MaxBytes,
+				MaxPayload: p.MaxPayload, Items: p.Items, Topics: p.Topics, Positions: p.Positions, Limits: p.Limits,
 			})
 			return err
 		}
 	}
 	var snap string
-	err := b.readLog(ctx, query, func(r *row) {
-		if r.part == partHead {
-			snap = r.snapshot()
-			return
-		}
-		r.Topic = req.Items[r.item].Resource
-		reads[r.item].add(r)
-	})
-	if err != nil {
+	if err := b.readLog(ctx, query, reads, func(p position) { snap = p.snap }); err != nil {
 		return err
 	}
 	for i, item := range req.Items {
-		reads[i].snap = snap
-		reads[i].finish(p.MaxBytes)
-		out[i] = reads[i].result(item.Resource, item.Limit)
+		r := &reads[i]
+		r.snap = snap
+		for m := range r.messages {
+			r.messages[m].Topic = item.Resource // not sent along
+		}
+		out[i] = r.result(item.Resource, item.Limit)
 	}
 	return nil
 }
@@ -150,24 +167,20 @@ func (b *Backend) fetchLog(ctx context.Context, req lease.FetchRequest, i int, o
 	s := logScan{limit: item.Limit, maxPayload: int32(req.MaxPayload), likes: likes(req.Consumer.Topics),
 		every: slices.Contains(req.Consumer.Topics, "*")}
 	for attempt := 1; ; attempt++ {
-		r := read{from: c}
 		query, err := s.query(ctx, c)
 		if err != nil {
 			return err
 		}
+		reads := []read{{from: c, ids: make([]int64, 0, item.Limit+1), messages: make([]lease.Raw, 0, item.Limit+1)}}
+		r := &reads[0]
 		beyond := false // the log goes on where the window ends
-		err = b.readLog(ctx, query, func(w *row) {
-			if w.part == partHead {
-				r.snap, r.x, r.top = w.snapshot(), w.x, min(w.id, c.pos+scanWindow)
-				beyond = w.id > r.top
-				return
-			}
-			r.add(w)
+		err = b.readLog(ctx, query, reads, func(p position) {
+			r.snap, r.x, r.top = p.snap, p.x, min(p.id, c.pos+scanWindow)
+			beyond = p.id > r.top
 		})
 		if err != nil {
 			return err
 		}
-		r.finish(fetchBytes)
 		*out = r.result(item.Resource, item.Limit)
 		out.More = out.More || beyond
 		if len(out.Messages) > 0 || !out.More || attempt == scanAttempts {
@@ -202,40 +215,15 @@ func (s *logScan) query(ctx context.Context, c *cursor) (func(*leasedb.Queries) 
 	}
 	if s.every && len(late) == 0 {
 		return func(q *leasedb.Queries) error {
-			_, err := q.FetchAll(ctx, leasedb.FetchAllParams{MaxPayload: s.maxPayload, Pos: c.pos, Max: limit, MaxBytes: fetchBytes})
+			_, err := q.FetchAll(ctx, leasedb.FetchAllParams{MaxPayload: s.maxPayload, Pos: c.pos, Max: limit})
 			return err
 		}, nil
 	}
 	return func(q *leasedb.Queries) error {
 		_, err := q.FetchLog(ctx, leasedb.FetchLogParams{
 			Pos: c.pos, MaxPayload: s.maxPayload, Late: append([]string{}, late...), Every: s.every, Likes: s.likes,
-			Max: limit, Upto: c.pos + scanWindow, MaxBytes: fetchBytes,
+			Max: limit, Upto: c.pos + scanWindow,
 		})
 		return err
 	}, nil
-}
-
-func (r *read) add(w *row) {
-	if w.part == partLate {
-		r.late = append(r.late, w.message)
-		return
-	}
-	r.fresh = append(r.fresh, w.message)
-	if w.x != 0 {
-		r.x = w.x
-	}
-}
-
-// finish puts the messages in order and notes whether the bound on bytes cut them short.
-func (r *read) finish(maxBytes int64) {
-	for _, part := range [][]message{r.late, r.fresh} {
-		if !slices.IsSortedFunc(part, byID) {
-			slices.SortFunc(part, byID)
-		}
-	}
-	var bytes int64
-	for i := range r.fresh {
-		bytes += int64(r.fresh[i].Size)
-	}
-	r.more = r.more || bytes >= maxBytes
 }

@@ -1,9 +1,9 @@
 package leasepg
 
 import (
-	"cmp"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/leasegen/leasegen/runtime/lease"
 )
 
 // The columns of a read, as the queries in sqlc/queries/log.sql give them.
@@ -35,11 +37,12 @@ const (
 	partFresh        // messages beyond the position
 )
 
-// row is one row of a read.
-type row struct {
+// position is what a row says of itself before its content is looked at.
+type position struct {
 	part, item int
+	id         int64
 	x          uint64
-	message
+	snap       string // in the head row
 }
 
 // scanner decodes the rows of a read. It exists because reading the log is the one place
@@ -60,78 +63,106 @@ var binaryColumns = func() pgx.QueryResultFormats {
 	return f
 }()
 
+// isBinary reports whether rows have the format asked for. A pool that runs the simple
+// protocol gives text.
+func isBinary(rows pgx.Rows) bool {
+	for _, f := range rows.FieldDescriptions() {
+		if f.Format != pgx.BinaryFormatCode {
+			return false
+		}
+	}
+	return true
+}
+
 // epoch2000 is PostgreSQL's zero time, in µs.
 const epoch2000 = 946_684_800_000_000
 
-func (s *scanner) scan(rows pgx.Rows, r *row) error {
-	for _, f := range rows.FieldDescriptions() {
-		if f.Format != pgx.BinaryFormatCode {
-			return s.scanText(rows, r) // the pool runs the simple protocol
+// each decodes binary rows. place says where a message goes; nil if it is not wanted.
+func (s *scanner) each(rows pgx.Rows, head func(position), place func(position) *lease.Raw) error {
+	for rows.Next() {
+		v := rows.RawValues()
+		if len(v) != columnCount || len(v[colPart]) != 4 || len(v[colItem]) != 4 || len(v[colID]) != 8 || len(v[colSize]) != 4 {
+			return errors.New("a row of the log has an unknown shape")
+		}
+		p := position{
+			part: int(binary.BigEndian.Uint32(v[colPart])), item: int(binary.BigEndian.Uint32(v[colItem])),
+			id: int64(binary.BigEndian.Uint64(v[colID])),
+		}
+		if len(v[colX]) == 8 {
+			p.x = binary.BigEndian.Uint64(v[colX])
+		}
+		if p.part == partHead {
+			p.snap = string(v[colHeaders])
+			head(p)
+			continue
+		}
+		m := place(p)
+		if m == nil {
+			continue
+		}
+		m.ID = strconv.FormatInt(p.id, 10)
+		m.Topic, m.Kind = s.name(0, v[colTopic]), s.name(1, v[colKind])
+		m.Size = int(binary.BigEndian.Uint32(v[colSize]))
+		if len(v[colKey]) > 0 {
+			m.Key = string(v[colKey])
+		}
+		if v[colPayload] != nil {
+			m.Payload = s.keep(v[colPayload])
+		}
+		if len(v[colPublishedAt]) == 8 {
+			m.PublishedAt = time.UnixMicro(int64(binary.BigEndian.Uint64(v[colPublishedAt])) + epoch2000)
+		}
+		if v[colHeaders] != nil {
+			if err := decodeHeaders(v[colHeaders], m); err != nil {
+				return err
+			}
 		}
 	}
-	v := rows.RawValues()
-	if len(v) != columnCount || len(v[colPart]) != 4 || len(v[colItem]) != 4 || len(v[colID]) != 8 || len(v[colSize]) != 4 {
-		return fmt.Errorf("a row of the log has an unknown shape")
-	}
-	*r = row{part: int(binary.BigEndian.Uint32(v[colPart])), item: int(binary.BigEndian.Uint32(v[colItem]))}
-	r.id = int64(binary.BigEndian.Uint64(v[colID]))
-	r.Size = int(binary.BigEndian.Uint32(v[colSize]))
-	if len(v[colX]) == 8 {
-		r.x = binary.BigEndian.Uint64(v[colX])
-	}
-	if r.part == partHead {
-		r.Kind = string(v[colHeaders])
-		return nil
-	}
-	r.ID = strconv.FormatInt(r.id, 10)
-	r.Topic, r.Kind = s.name(0, v[colTopic]), s.name(1, v[colKind])
-	if len(v[colKey]) > 0 {
-		r.Key = string(v[colKey])
-	}
-	if v[colPayload] != nil {
-		r.Payload = s.keep(v[colPayload])
-	}
-	if v[colHeaders] != nil {
-		if err := json.Unmarshal(v[colHeaders], &r.Headers); err != nil {
-			return fmt.Errorf("headers of message %d are not an object of strings", r.id)
+	return rows.Err()
+}
+
+// eachText is each for rows in text.
+func eachText(rows pgx.Rows, head func(position), place func(position) *lease.Raw) error {
+	for rows.Next() {
+		var (
+			p       position
+			m       lease.Raw
+			headers *string
+			at      *time.Time
+			x       pgtype.Uint64
+		)
+		err := rows.Scan(&p.part, &p.item, &p.id, &m.Topic, &m.Key, &m.Kind, &m.Payload, &m.Size, &headers, &at, &x)
+		if err != nil {
+			return err
 		}
+		p.x = x.Uint64
+		if p.part == partHead {
+			p.snap = *headers
+			head(p)
+			continue
+		}
+		to := place(p)
+		if to == nil {
+			continue
+		}
+		m.ID = strconv.FormatInt(p.id, 10)
+		m.PublishedAt = *at
+		if headers != nil {
+			if err := decodeHeaders([]byte(*headers), &m); err != nil {
+				return err
+			}
+		}
+		*to = m
 	}
-	if len(v[colPublishedAt]) == 8 {
-		r.PublishedAt = time.UnixMicro(int64(binary.BigEndian.Uint64(v[colPublishedAt])) + epoch2000)
+	return rows.Err()
+}
+
+func decodeHeaders(v []byte, m *lease.Raw) error {
+	if err := json.Unmarshal(v, &m.Headers); err != nil {
+		return fmt.Errorf("headers of message %s are not an object of strings", m.ID)
 	}
 	return nil
 }
-
-func (s *scanner) scanText(rows pgx.Rows, r *row) error {
-	var (
-		headers *string
-		at      *time.Time
-		x       pgtype.Uint64
-	)
-	*r = row{}
-	err := rows.Scan(&r.part, &r.item, &r.id, &r.Topic, &r.Key, &r.Kind, &r.Payload, &r.Size, &headers, &at, &x)
-	if err != nil {
-		return err
-	}
-	r.x = x.Uint64
-	if r.part == partHead {
-		r.Kind = *headers
-		return nil
-	}
-	r.ID = strconv.FormatInt(r.id, 10)
-	if at != nil {
-		r.PublishedAt = *at
-	}
-	if headers != nil {
-		if err := json.Unmarshal([]byte(*headers), &r.Headers); err != nil {
-			return fmt.Errorf("headers of message %d are not an object of strings", r.id)
-		}
-	}
-	return nil
-}
-
-// snapshot is what a head row carries.
-func (r *row) snapshot() string { return r.Kind }
 
 // name returns v as a string, the same one for the same bytes.
 func (s *scanner) name(column int, v []byte) string {
@@ -165,5 +196,3 @@ func (s *scanner) keep(v []byte) []byte {
 	s.arena = append(s.arena, v...)
 	return s.arena[n:len(s.arena):len(s.arena)]
 }
-
-func byID(a, b message) int { return cmp.Compare(a.id, b.id) }

@@ -35,7 +35,7 @@ WITH fresh AS MATERIALIZED (
     FROM (SELECT unnest(sqlc.arg(late)::text[])::xid8 AS xid) r
     CROSS JOIN LATERAL (
         SELECT DISTINCT m.topic FROM leasegen.message m
-        WHERE m.xid = r.xid AND m.id <= sqlc.arg(pos)::bigint) m
+        WHERE m.xid = r.xid AND m.id + 0 <= sqlc.arg(pos)::bigint) m
 )
 SELECT ''::text AS topic, pg_current_snapshot()::text AS snap,
        coalesce((SELECT max(f.id) FROM fresh f), 0)::bigint AS pos,
@@ -48,7 +48,8 @@ SELECT l.topic, '', 0, 0, '' FROM late l;
 
 -- The reads below give rows of one shape. part is 0 for the row that carries the statement's
 -- snapshot in headers, 1 for messages that were late for the cursor, 2 for those beyond it.
--- x is an xid drawn after the snapshot.
+-- x is an xid drawn after the snapshot. Rows of an item come in the order of part and id, so
+-- that a client may stop anywhere.
 
 -- name: FetchTopics :many
 -- The next messages of many topics, when none can have been late.
@@ -62,34 +63,46 @@ SELECT 2, i.item, m.id, '', m.key, m.kind,
 FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(topics)::text[]) AS topic,
              unnest(sqlc.arg(positions)::bigint[]) AS pos, unnest(sqlc.arg(limits)::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT w.* FROM (
-        SELECT m.*, octet_length(m.payload) AS size,
-               sum(octet_length(m.payload)) OVER (ORDER BY m.id ROWS UNBOUNDED PRECEDING) AS total
-        FROM leasegen.message m
-        WHERE m.topic = i.topic AND m.id > i.pos
-        ORDER BY m.id LIMIT i.lim
-    ) w WHERE w.total - w.size < sqlc.arg(max_bytes)::bigint
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.topic = i.topic AND m.id > i.pos
+    ORDER BY m.id LIMIT i.lim
 ) m;
 
 -- name: FetchTopicsLate :many
--- The next messages of many topics, and in the same snapshot those that were late.
+-- The next messages of many topics, and in the same snapshot those that were late; of
+-- topics where these are more than a page, the next page. id + 0 instead of id keeps the
+-- planner from walking a whole topic in search of a few transactions.
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
 UNION ALL
-SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
+(SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
 FROM (SELECT unnest(sqlc.arg(late_items)::int[]) AS item, unnest(sqlc.arg(late_topics)::text[]) AS topic,
-             unnest(sqlc.arg(late_after)::bigint[]) AS after, unnest(sqlc.arg(late_upto)::bigint[]) AS upto,
-             unnest(sqlc.arg(late_xids)::text[])::xid8 AS xid,
-             nullif(unnest(sqlc.arg(late_snaps)::text[]), '')::pg_snapshot AS snap,
+             unnest(sqlc.arg(late_upto)::bigint[]) AS upto, unnest(sqlc.arg(late_xids)::text[])::xid8 AS xid,
              unnest(sqlc.arg(late_limits)::bigint[]) AS lim) l
 CROSS JOIN LATERAL (
     SELECT m.*, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.xid = l.xid AND m.topic = l.topic AND m.id > l.after AND m.id <= l.upto
-      AND (l.snap IS NULL OR pg_visible_in_snapshot(l.xid, l.snap))
-    ORDER BY m.id LIMIT l.lim
+    WHERE m.xid = l.xid AND m.topic = l.topic AND m.id + 0 <= l.upto
+    ORDER BY m.id + 0 LIMIT l.lim
+) m
+ORDER BY l.item, m.id)
+UNION ALL
+SELECT 1, p.item, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest(sqlc.arg(paged_items)::int[]) AS item, unnest(sqlc.arg(paged_topics)::text[]) AS topic,
+             unnest(sqlc.arg(paged_after)::bigint[]) AS after, unnest(sqlc.arg(paged_upto)::bigint[]) AS upto,
+             unnest(sqlc.arg(paged_snaps)::text[])::pg_snapshot AS snap,
+             unnest(sqlc.arg(paged_late_snaps)::text[])::pg_snapshot AS late_snap,
+             unnest(sqlc.arg(paged_limits)::bigint[]) AS lim) p
+CROSS JOIN LATERAL (
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.topic = p.topic AND m.id > p.after AND m.id <= p.upto
+      AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
+    ORDER BY m.id LIMIT p.lim
 ) m
 UNION ALL
 SELECT 2, i.item, m.id, '', m.key, m.kind,
@@ -98,13 +111,10 @@ SELECT 2, i.item, m.id, '', m.key, m.kind,
 FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(topics)::text[]) AS topic,
              unnest(sqlc.arg(positions)::bigint[]) AS pos, unnest(sqlc.arg(limits)::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT w.* FROM (
-        SELECT m.*, octet_length(m.payload) AS size,
-               sum(octet_length(m.payload)) OVER (ORDER BY m.id ROWS UNBOUNDED PRECEDING) AS total
-        FROM leasegen.message m
-        WHERE m.topic = i.topic AND m.id > i.pos
-        ORDER BY m.id LIMIT i.lim
-    ) w WHERE w.total - w.size < sqlc.arg(max_bytes)::bigint
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.topic = i.topic AND m.id > i.pos
+    ORDER BY m.id LIMIT i.lim
 ) m;
 
 -- name: FetchAll :many
@@ -118,12 +128,11 @@ SELECT 2, 0, w.id, w.topic, w.key, w.kind,
        CASE WHEN w.size <= sqlc.arg(max_payload)::int THEN w.payload END, w.size, w.headers::text, w.published_at,
        pg_current_xact_id()
 FROM (
-    SELECT m.*, octet_length(m.payload) AS size,
-           sum(octet_length(m.payload)) OVER (ORDER BY m.id ROWS UNBOUNDED PRECEDING) AS total
+    SELECT m.*, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.id > sqlc.arg(pos)::bigint
     ORDER BY m.id LIMIT sqlc.arg(max)::bigint
-) w WHERE w.total - w.size < sqlc.arg(max_bytes)::bigint;
+) w;
 
 -- name: FetchLog :many
 -- The same for any reader of the whole log, up to id upto. The first row also carries the
@@ -141,9 +150,9 @@ FROM (
     FROM (SELECT unnest(sqlc.arg(late)::text[])::xid8 AS xid) l
     CROSS JOIN LATERAL (
         SELECT m.* FROM leasegen.message m
-        WHERE m.xid = l.xid AND m.id <= sqlc.arg(pos)::bigint
+        WHERE m.xid = l.xid AND m.id + 0 <= sqlc.arg(pos)::bigint
           AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
-        ORDER BY m.id LIMIT sqlc.arg(max)::bigint
+        ORDER BY m.id + 0 LIMIT sqlc.arg(max)::bigint
     ) m
     ORDER BY m.id LIMIT sqlc.arg(max)::bigint
 ) m
@@ -151,14 +160,11 @@ UNION ALL
 SELECT 2, 0, m.id, m.topic, m.key, m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
 FROM (
-    SELECT w.* FROM (
-        SELECT m.*, octet_length(m.payload) AS size,
-               sum(octet_length(m.payload)) OVER (ORDER BY m.id ROWS UNBOUNDED PRECEDING) AS total
-        FROM leasegen.message m
-        WHERE m.id > sqlc.arg(pos)::bigint AND m.id <= sqlc.arg(upto)::bigint
-          AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
-        ORDER BY m.id LIMIT sqlc.arg(max)::bigint
-    ) w WHERE w.total - w.size < sqlc.arg(max_bytes)::bigint
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.id > sqlc.arg(pos)::bigint AND m.id <= sqlc.arg(upto)::bigint
+      AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+    ORDER BY m.id LIMIT sqlc.arg(max)::bigint
 ) m;
 
 -- name: FetchLogLate :many

@@ -31,7 +31,7 @@ WITH fresh AS MATERIALIZED (
     FROM (SELECT unnest($3::text[])::xid8 AS xid) r
     CROSS JOIN LATERAL (
         SELECT DISTINCT m.topic FROM leasegen.message m
-        WHERE m.xid = r.xid AND m.id <= $1::bigint) m
+        WHERE m.xid = r.xid AND m.id + 0 <= $1::bigint) m
 )
 SELECT ''::text AS topic, pg_current_snapshot()::text AS snap,
        coalesce((SELECT max(f.id) FROM fresh f), 0)::bigint AS pos,
@@ -94,19 +94,17 @@ SELECT 2, 0, w.id, w.topic, w.key, w.kind,
        CASE WHEN w.size <= $1::int THEN w.payload END, w.size, w.headers::text, w.published_at,
        pg_current_xact_id()
 FROM (
-    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size,
-           sum(octet_length(m.payload)) OVER (ORDER BY m.id ROWS UNBOUNDED PRECEDING) AS total
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.id > $2::bigint
     ORDER BY m.id LIMIT $3::bigint
-) w WHERE w.total - w.size < $4::bigint
+) w
 `
 
 type FetchAllParams struct {
 	MaxPayload int32
 	Pos        int64
 	Max        int64
-	MaxBytes   int64
 }
 
 type FetchAllRow struct {
@@ -126,12 +124,7 @@ type FetchAllRow struct {
 // The next messages of the whole log, for a reader that wants them all, when none can
 // have been late.
 func (q *Queries) FetchAll(ctx context.Context, arg FetchAllParams) ([]FetchAllRow, error) {
-	rows, err := q.db.Query(ctx, FetchAll,
-		arg.MaxPayload,
-		arg.Pos,
-		arg.Max,
-		arg.MaxBytes,
-	)
+	rows, err := q.db.Query(ctx, FetchAll, arg.MaxPayload, arg.Pos, arg.Max)
 	if err != nil {
 		return nil, err
 	}
@@ -176,9 +169,9 @@ FROM (
     FROM (SELECT unnest($3::text[])::xid8 AS xid) l
     CROSS JOIN LATERAL (
         SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at FROM leasegen.message m
-        WHERE m.xid = l.xid AND m.id <= $1::bigint
+        WHERE m.xid = l.xid AND m.id + 0 <= $1::bigint
           AND ($4::boolean OR m.topic LIKE ANY ($5::text[]))
-        ORDER BY m.id LIMIT $6::bigint
+        ORDER BY m.id + 0 LIMIT $6::bigint
     ) m
     ORDER BY m.id LIMIT $6::bigint
 ) m
@@ -186,14 +179,11 @@ UNION ALL
 SELECT 2, 0, m.id, m.topic, m.key, m.kind,
        CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
 FROM (
-    SELECT w.xid, w.id, w.topic, w.key, w.kind, w.payload, w.headers, w.published_at, w.size, w.total FROM (
-        SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size,
-               sum(octet_length(m.payload)) OVER (ORDER BY m.id ROWS UNBOUNDED PRECEDING) AS total
-        FROM leasegen.message m
-        WHERE m.id > $1::bigint AND m.id <= $7::bigint
-          AND ($4::boolean OR m.topic LIKE ANY ($5::text[]))
-        ORDER BY m.id LIMIT $6::bigint
-    ) w WHERE w.total - w.size < $8::bigint
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.id > $1::bigint AND m.id <= $7::bigint
+      AND ($4::boolean OR m.topic LIKE ANY ($5::text[]))
+    ORDER BY m.id LIMIT $6::bigint
 ) m
 `
 
@@ -205,7 +195,6 @@ type FetchLogParams struct {
 	Likes      []string
 	Max        int64
 	Upto       int64
-	MaxBytes   int64
 }
 
 type FetchLogRow struct {
@@ -233,7 +222,6 @@ func (q *Queries) FetchLog(ctx context.Context, arg FetchLogParams) ([]FetchLogR
 		arg.Likes,
 		arg.Max,
 		arg.Upto,
-		arg.MaxBytes,
 	)
 	if err != nil {
 		return nil, err
@@ -363,13 +351,10 @@ SELECT 2, i.item, m.id, '', m.key, m.kind,
 FROM (SELECT unnest($2::int[]) AS item, unnest($3::text[]) AS topic,
              unnest($4::bigint[]) AS pos, unnest($5::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT w.xid, w.id, w.topic, w.key, w.kind, w.payload, w.headers, w.published_at, w.size, w.total FROM (
-        SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size,
-               sum(octet_length(m.payload)) OVER (ORDER BY m.id ROWS UNBOUNDED PRECEDING) AS total
-        FROM leasegen.message m
-        WHERE m.topic = i.topic AND m.id > i.pos
-        ORDER BY m.id LIMIT i.lim
-    ) w WHERE w.total - w.size < $6::bigint
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.topic = i.topic AND m.id > i.pos
+    ORDER BY m.id LIMIT i.lim
 ) m
 `
 
@@ -379,7 +364,6 @@ type FetchTopicsParams struct {
 	Topics     []string
 	Positions  []int64
 	Limits     []int64
-	MaxBytes   int64
 }
 
 type FetchTopicsRow struct {
@@ -398,7 +382,8 @@ type FetchTopicsRow struct {
 
 // The reads below give rows of one shape. part is 0 for the row that carries the statement's
 // snapshot in headers, 1 for messages that were late for the cursor, 2 for those beyond it.
-// x is an xid drawn after the snapshot.
+// x is an xid drawn after the snapshot. Rows of an item come in the order of part and id, so
+// that a client may stop anywhere.
 // The next messages of many topics, when none can have been late.
 func (q *Queries) FetchTopics(ctx context.Context, arg FetchTopicsParams) ([]FetchTopicsRow, error) {
 	rows, err := q.db.Query(ctx, FetchTopics,
@@ -407,7 +392,6 @@ func (q *Queries) FetchTopics(ctx context.Context, arg FetchTopicsParams) ([]Fet
 		arg.Topics,
 		arg.Positions,
 		arg.Limits,
-		arg.MaxBytes,
 	)
 	if err != nil {
 		return nil, err
@@ -444,51 +428,65 @@ SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::t
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
 UNION ALL
-SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
+(SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
        CASE WHEN m.size <= $1::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
 FROM (SELECT unnest($2::int[]) AS item, unnest($3::text[]) AS topic,
-             unnest($4::bigint[]) AS after, unnest($5::bigint[]) AS upto,
-             unnest($6::text[])::xid8 AS xid,
-             nullif(unnest($7::text[]), '')::pg_snapshot AS snap,
-             unnest($8::bigint[]) AS lim) l
+             unnest($4::bigint[]) AS upto, unnest($5::text[])::xid8 AS xid,
+             unnest($6::bigint[]) AS lim) l
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.xid = l.xid AND m.topic = l.topic AND m.id > l.after AND m.id <= l.upto
-      AND (l.snap IS NULL OR pg_visible_in_snapshot(l.xid, l.snap))
-    ORDER BY m.id LIMIT l.lim
+    WHERE m.xid = l.xid AND m.topic = l.topic AND m.id + 0 <= l.upto
+    ORDER BY m.id + 0 LIMIT l.lim
+) m
+ORDER BY l.item, m.id)
+UNION ALL
+SELECT 1, p.item, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= $1::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest($7::int[]) AS item, unnest($8::text[]) AS topic,
+             unnest($9::bigint[]) AS after, unnest($10::bigint[]) AS upto,
+             unnest($11::text[])::pg_snapshot AS snap,
+             unnest($12::text[])::pg_snapshot AS late_snap,
+             unnest($13::bigint[]) AS lim) p
+CROSS JOIN LATERAL (
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.topic = p.topic AND m.id > p.after AND m.id <= p.upto
+      AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
+    ORDER BY m.id LIMIT p.lim
 ) m
 UNION ALL
 SELECT 2, i.item, m.id, '', m.key, m.kind,
        CASE WHEN m.size <= $1::int THEN m.payload END, m.size, m.headers::text, m.published_at,
        pg_current_xact_id()
-FROM (SELECT unnest($9::int[]) AS item, unnest($10::text[]) AS topic,
-             unnest($11::bigint[]) AS pos, unnest($12::bigint[]) AS lim) i
+FROM (SELECT unnest($14::int[]) AS item, unnest($15::text[]) AS topic,
+             unnest($16::bigint[]) AS pos, unnest($17::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT w.xid, w.id, w.topic, w.key, w.kind, w.payload, w.headers, w.published_at, w.size, w.total FROM (
-        SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size,
-               sum(octet_length(m.payload)) OVER (ORDER BY m.id ROWS UNBOUNDED PRECEDING) AS total
-        FROM leasegen.message m
-        WHERE m.topic = i.topic AND m.id > i.pos
-        ORDER BY m.id LIMIT i.lim
-    ) w WHERE w.total - w.size < $13::bigint
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.topic = i.topic AND m.id > i.pos
+    ORDER BY m.id LIMIT i.lim
 ) m
 `
 
 type FetchTopicsLateParams struct {
-	MaxPayload int32
-	LateItems  []int32
-	LateTopics []string
-	LateAfter  []int64
-	LateUpto   []int64
-	LateXids   []string
-	LateSnaps  []string
-	LateLimits []int64
-	Items      []int32
-	Topics     []string
-	Positions  []int64
-	Limits     []int64
-	MaxBytes   int64
+	MaxPayload     int32
+	LateItems      []int32
+	LateTopics     []string
+	LateUpto       []int64
+	LateXids       []string
+	LateLimits     []int64
+	PagedItems     []int32
+	PagedTopics    []string
+	PagedAfter     []int64
+	PagedUpto      []int64
+	PagedSnaps     []string
+	PagedLateSnaps []string
+	PagedLimits    []int64
+	Items          []int32
+	Topics         []string
+	Positions      []int64
+	Limits         []int64
 }
 
 type FetchTopicsLateRow struct {
@@ -505,22 +503,28 @@ type FetchTopicsLateRow struct {
 	X           pgtype.Uint64
 }
 
-// The next messages of many topics, and in the same snapshot those that were late.
+// The next messages of many topics, and in the same snapshot those that were late; of
+// topics where these are more than a page, the next page. id + 0 instead of id keeps the
+// planner from walking a whole topic in search of a few transactions.
 func (q *Queries) FetchTopicsLate(ctx context.Context, arg FetchTopicsLateParams) ([]FetchTopicsLateRow, error) {
 	rows, err := q.db.Query(ctx, FetchTopicsLate,
 		arg.MaxPayload,
 		arg.LateItems,
 		arg.LateTopics,
-		arg.LateAfter,
 		arg.LateUpto,
 		arg.LateXids,
-		arg.LateSnaps,
 		arg.LateLimits,
+		arg.PagedItems,
+		arg.PagedTopics,
+		arg.PagedAfter,
+		arg.PagedUpto,
+		arg.PagedSnaps,
+		arg.PagedLateSnaps,
+		arg.PagedLimits,
 		arg.Items,
 		arg.Topics,
 		arg.Positions,
 		arg.Limits,
-		arg.MaxBytes,
 	)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/leasegen/leasegen/runtime/lease"
 )
@@ -42,9 +43,28 @@ func (t *effects) Commit(ctx context.Context, session, consumer string, p lease.
 	}
 	if err != nil {
 		_ = t.Rollback(ctx) // the error that matters is err
-		return t.b.fail("commit effects of "+consumer, err)
+		return t.b.fail("commit effects of "+consumer, refused(err))
 	}
-	return t.b.fail("commit effects of "+consumer, t.tx.Commit(ctx))
+	return t.b.fail("commit effects of "+consumer, refused(t.tx.Commit(ctx)))
+}
+
+// refused marks errors for which what the handler did in the transaction is to blame: a
+// deferred constraint or trigger, a conflict, a statement whose error it passed over, or
+// that it ended the transaction itself.
+func refused(err error) error {
+	blame := errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed)
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && len(pg.Code) == 5 {
+		switch pg.Code[:2] {
+		case "22", "23", "40", "44", "P0": // data, constraints, conflicts, views' checks, raised by triggers
+			blame = true
+		case "25":
+			blame = pg.Code == "25P02" // in_failed_sql_transaction
+		}
+	}
+	if blame {
+		return fmt.Errorf("%w: %w", lease.ErrRolledBack, err)
+	}
+	return err
 }
 
 // Rollback undoes everything. It is a no-op after Commit.

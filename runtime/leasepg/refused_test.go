@@ -1,0 +1,70 @@
+package leasepg_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// What a handler does in its transaction can be refused as late as at the commit. It
+// then counts as a failure of its message: the others are handled, and the lease stays.
+func TestRefusedCommits(t *testing.T) {
+	for name, wrong := range map[string]func(ctx context.Context, tx pgx.Tx) error{
+		"deferred constraint": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "INSERT INTO effect VALUES (1)")
+			return err
+		},
+		"error passed over": func(ctx context.Context, tx pgx.Tx) error {
+			_, _ = tx.Exec(ctx, "SELECT 1/0")
+			return nil
+		},
+		"transaction ended": func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			be, pool := migrated(t)
+			exec(t, pool, "CREATE TABLE effect (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+			es := events("x", 20)
+			for i := range es {
+				es[i].Key = ""
+			}
+			ok(t, be.Publish(t.Context(), es))
+			var acquired atomic.Int64
+			c := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
+				Name: "refused", Per: lease.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 2, Min: time.Millisecond},
+				Handlers: []lease.Handler{lease.OneTx("kind", func(ctx context.Context, tx pgx.Tx, m lease.Message[struct{ N int }]) error {
+					if m.Payload.N == 7 {
+						return wrong(ctx, tx)
+					}
+					_, err := tx.Exec(ctx, "INSERT INTO effect VALUES ($1)", m.Payload.N)
+					return err
+				})},
+			}, lease.WithLogger(slog.New(slog.DiscardHandler)), lease.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
+				if _, ok := o.(lease.ObservedAcquire); ok {
+					acquired.Add(1)
+				}
+			}))))
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- c.Run(ctx) }()
+			eventually(t, "19 effects", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect") == 19 })
+			eventually(t, "a dead letter", func() bool {
+				return len(must[[]lease.DeadLetterInfo](t)(be.DeadLetters(ctx, lease.DeadLetterFilter{}))) == 1
+			})
+			cancel()
+			ok(t, <-done)
+			d := must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{}))[0]
+			if d.Attempts != 2 || !strings.Contains(d.Reason, "refused and rolled back") {
+				t.Errorf("dead letter after %d attempts: %s", d.Attempts, d.Reason)
+			}
+			equal(t, "leases acquired", acquired.Load(), 1)
+		})
+	}
+}

@@ -77,6 +77,19 @@ func (b *Backend) commit(ctx context.Context, on sender, session, consumer strin
 		moved, err = q.CommitLeases(ctx, c)
 		return err
 	}}
+	if len(progress) == 1 {
+		steps = []step{func(q *leasedb.Queries) error {
+			n, err := q.CommitLease(ctx, leasedb.CommitLeaseParams{
+				Moved: c.Moved[0], Position: c.Positions[0], Snap: c.Snaps[0], X: c.Xs[0], LateSnap: c.LateSnaps[0],
+				LatePosition: c.LatePositions[0], Mark: c.Marks[0], Trust: c.Trusts[0],
+				Consumer: consumer, Resource: c.Resources[0], Session: session, Epoch: c.Epochs[0],
+			})
+			if n == 1 {
+				moved = c.Resources
+			}
+			return err
+		}}
+	}
 	if len(again.Ids) > 0 {
 		fresh.Resources, fresh.Epochs, fresh.Ids = again.Resources, again.Epochs, again.Ids
 		fresh.Attempts, fresh.Micros, fresh.Errors = again.Attempts, again.Micros, again.Errors

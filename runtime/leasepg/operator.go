@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
@@ -14,32 +16,36 @@ import (
 // lagBound is up to where messages behind a lease are counted.
 const lagBound = 100_000
 
-// Status describes every consumer.
-func (b *Backend) Status(ctx context.Context) ([]lease.ConsumerStatus, error) {
-	q := b.queries(b.pool)
-	consumers, err := q.ListConsumers(ctx)
-	if err != nil {
-		return nil, b.fail("status", err)
-	}
-	out := make([]lease.ConsumerStatus, len(consumers))
-	for i, c := range consumers {
-		out[i] = lease.ConsumerStatus{
-			Consumer: c.Name, Per: c.Per, Members: int(c.Members), ParkedKeys: int(c.Lanes), DeadLetters: int(c.DeadLetters),
-		}
-		leases, err := b.Leases(ctx, c.Name, 0)
+// Status describes every consumer, all at the same moment.
+func (b *Backend) Status(ctx context.Context) (out []lease.ConsumerStatus, err error) {
+	oneMoment := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, b.pool, oneMoment, func(tx pgx.Tx) error {
+		q := b.queries(tx)
+		consumers, err := q.ListConsumers(ctx)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		out[i].Resources = len(leases)
-		for _, l := range leases {
-			if l.Session == "" {
-				out[i].Unowned++
+		out = make([]lease.ConsumerStatus, len(consumers))
+		for i, c := range consumers {
+			out[i] = lease.ConsumerStatus{
+				Consumer: c.Name, Per: c.Per, Members: int(c.Members), ParkedKeys: int(c.Lanes), DeadLetters: int(c.DeadLetters),
 			}
-			out[i].LagTotal += l.Lag
-			out[i].LagMax = max(out[i].LagMax, l.Lag)
+			leases, err := q.LeaseLags(ctx, leasedb.LeaseLagsParams{Consumer: c.Name, Bound: lagBound})
+			if err != nil {
+				return err
+			}
+			out[i].Resources = len(leases)
+			for _, l := range leases {
+				if l.Session == "" {
+					out[i].Unowned++
+				}
+				out[i].LagTotal += l.Lag
+				out[i].LagMax = max(out[i].LagMax, l.Lag)
+			}
 		}
-	}
-	return out, nil
+		return nil
+	})
+	return out, b.fail("status", err)
 }
 
 // Members lists the live sessions of a consumer.

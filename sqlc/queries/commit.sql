@@ -28,6 +28,23 @@ FROM held h JOIN input i ON i.resource = h.resource
 WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = h.resource
 RETURNING l.resource;
 
+-- name: CommitLease :execrows
+-- The same for one lease alone, the common case in an effect transaction.
+UPDATE leasegen.lease l
+SET pos = CASE WHEN sqlc.arg(moved)::boolean THEN sqlc.arg(position)::bigint ELSE l.pos END,
+    snap = CASE WHEN sqlc.arg(moved)::boolean THEN nullif(sqlc.arg(snap)::text, '')::pg_snapshot ELSE l.snap END,
+    x = CASE WHEN sqlc.arg(moved)::boolean THEN nullif(sqlc.arg(x)::text, '')::xid8 ELSE l.x END,
+    late_snap = CASE WHEN sqlc.arg(moved)::boolean THEN nullif(sqlc.arg(late_snap)::text, '')::pg_snapshot ELSE l.late_snap END,
+    late_pos = CASE WHEN sqlc.arg(moved)::boolean THEN sqlc.arg(late_position)::bigint ELSE l.late_pos END,
+    mark_count = CASE WHEN sqlc.arg(mark)::bigint = 0 THEN 0 WHEN l.mark IS DISTINCT FROM sqlc.arg(mark)::bigint THEN 1
+                      WHEN l.mark_epoch = l.epoch THEN l.mark_count ELSE l.mark_count + 1 END,
+    mark_epoch = CASE WHEN sqlc.arg(mark)::bigint <> 0 THEN l.epoch END,
+    mark = nullif(sqlc.arg(mark)::bigint, 0),
+    suspicion = CASE WHEN sqlc.arg(trust)::boolean THEN 0 ELSE l.suspicion END
+WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = sqlc.arg(resource)::text
+  AND l.session = sqlc.arg(session)::text AND l.epoch = sqlc.arg(epoch)::bigint
+  AND set_config('synchronous_commit', 'on', true) = 'on';
+
 -- name: ParkAgain :exec
 WITH input AS (
     SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,

@@ -10,6 +10,60 @@ import (
 	"time"
 )
 
+const CommitLease = `-- name: CommitLease :execrows
+UPDATE leasegen.lease l
+SET pos = CASE WHEN $1::boolean THEN $2::bigint ELSE l.pos END,
+    snap = CASE WHEN $1::boolean THEN nullif($3::text, '')::pg_snapshot ELSE l.snap END,
+    x = CASE WHEN $1::boolean THEN nullif($4::text, '')::xid8 ELSE l.x END,
+    late_snap = CASE WHEN $1::boolean THEN nullif($5::text, '')::pg_snapshot ELSE l.late_snap END,
+    late_pos = CASE WHEN $1::boolean THEN $6::bigint ELSE l.late_pos END,
+    mark_count = CASE WHEN $7::bigint = 0 THEN 0 WHEN l.mark IS DISTINCT FROM $7::bigint THEN 1
+                      WHEN l.mark_epoch = l.epoch THEN l.mark_count ELSE l.mark_count + 1 END,
+    mark_epoch = CASE WHEN $7::bigint <> 0 THEN l.epoch END,
+    mark = nullif($7::bigint, 0),
+    suspicion = CASE WHEN $8::boolean THEN 0 ELSE l.suspicion END
+WHERE l.consumer = $9::text AND l.resource = $10::text
+  AND l.session = $11::text AND l.epoch = $12::bigint
+  AND set_config('synchronous_commit', 'on', true) = 'on'
+`
+
+type CommitLeaseParams struct {
+	Moved        bool
+	Position     int64
+	Snap         string
+	X            string
+	LateSnap     string
+	LatePosition int64
+	Mark         int64
+	Trust        bool
+	Consumer     string
+	Resource     string
+	Session      string
+	Epoch        int64
+}
+
+// The same for one lease alone, the common case in an effect transaction.
+func (q *Queries) CommitLease(ctx context.Context, arg CommitLeaseParams) (int64, error) {
+	result, err := q.db.Exec(ctx, CommitLease,
+		arg.Moved,
+		arg.Position,
+		arg.Snap,
+		arg.X,
+		arg.LateSnap,
+		arg.LatePosition,
+		arg.Mark,
+		arg.Trust,
+		arg.Consumer,
+		arg.Resource,
+		arg.Session,
+		arg.Epoch,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const CommitLeases = `-- name: CommitLeases :many
 WITH input AS (
     SELECT unnest($2::text[]) AS resource, unnest($3::bigint[]) AS epoch,

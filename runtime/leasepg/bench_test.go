@@ -62,7 +62,7 @@ func BenchmarkSurvey40k(b *testing.B) {
 // BenchmarkDrain reads and commits a backlog 500 messages at a time, as the runtime does
 // and as a bare pgx loop would, and reports the ratio. The bar is 0.6.
 func BenchmarkDrain(b *testing.B) {
-	const backlog, batch = 200_000, 500
+	const backlog, batch = 500_000, 500
 	be, pool := migrated(b)
 	for range backlog / 10_000 {
 		ok(b, be.Publish(b.Context(), events("orders", 10_000)))
@@ -150,4 +150,49 @@ func BenchmarkFeed(b *testing.B) {
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+}
+
+// BenchmarkManyTopics reads 1,000 of 40,000 topics in one statement, 25 messages each, and
+// commits their progress in another.
+func BenchmarkManyTopics(b *testing.B) {
+	const topics, read, each = 40_000, 1000, 25
+	be, pool := migrated(b)
+	names := topicNames(topics)
+	for range each {
+		es := make([]lease.Event, topics)
+		for i, n := range names {
+			es[i] = lease.Event{Topic: n, Kind: "k", Payload: []byte(`{"n":1}`)}
+		}
+		ok(b, be.Publish(b.Context(), es))
+	}
+	exec(b, pool, "VACUUM ANALYZE leasegen.message")
+	ok(b, be.Register(b.Context(), topical, names))
+	id, _ := member(b, be, time.Hour, topical)
+	grants := acquire(b, be, id, topical, topics)
+	exec(b, pool, "VACUUM ANALYZE leasegen.lease")
+	var fetching, committing time.Duration
+	n := 0
+	for b.Loop() {
+		part := grants[n%(topics/read)*read:][:read]
+		n++
+		req := lease.FetchRequest{Consumer: topical, MaxPayload: 1 << 20}
+		for _, g := range part {
+			req.Items = append(req.Items, lease.FetchItem{Resource: g.Resource, Limit: each})
+		}
+		start := time.Now()
+		fetched := must[[]lease.Fetched](b)(be.Fetch(b.Context(), req))
+		fetching += time.Since(start)
+		ps := make([]lease.Progress, read)
+		for i, f := range fetched {
+			equal(b, "messages", len(f.Messages), each)
+			ps[i] = lease.Progress{Ref: part[i].Ref, Cursor: f.Next}
+		}
+		start = time.Now()
+		fenced, err := be.Commit(b.Context(), id, topical.Name, ps)
+		committing += time.Since(start)
+		ok(b, err)
+		equal(b, "fenced", len(fenced), 0)
+	}
+	b.ReportMetric(float64(fetching.Microseconds())/1000/float64(n), "fetch-ms")
+	b.ReportMetric(float64(committing.Microseconds())/1000/float64(n), "commit-ms")
 }

@@ -38,6 +38,15 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 				r.DeadLettersDropped += int(n)
 			}
 		}
+		buried, err := q.BuryExpired(ctx) // those that owned nothing: nobody else looks at them
+		if err != nil {
+			return err
+		}
+		if buried > 0 {
+			if err := b.notify(ctx, wakeOwnership)(q); err != nil {
+				return err
+			}
+		}
 		forgotten, err := q.ForgetSessions(ctx, forgetAfter)
 		if err != nil {
 			return err

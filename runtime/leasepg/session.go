@@ -90,6 +90,10 @@ func (s *session) Close(ctx context.Context) error {
 		return s.b.pipeline(ctx, c, durable(ctx),
 			func(q *leasedb.Queries) error { _, err := q.CloseSession(ctx, s.id); return err },
 			func(q *leasedb.Queries) error {
+				_, err := q.LockSessionLeases(ctx, leasedb.LockSessionLeasesParams{Consumers: s.consumers, Session: s.id})
+				return err
+			},
+			func(q *leasedb.Queries) error {
 				_, err := q.FreeSessionLeases(ctx, leasedb.FreeSessionLeasesParams{Consumers: s.consumers, Session: s.id})
 				return err
 			},

@@ -10,6 +10,7 @@ WITH input AS (
 ), held AS (
     SELECT l.resource FROM leasegen.lease l JOIN input i ON i.resource = l.resource AND i.epoch = l.epoch
     WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
+      AND l.resource = ANY (sqlc.arg(resources)::text[])
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 )
 UPDATE leasegen.lease l
@@ -25,7 +26,7 @@ SET pos = CASE WHEN i.moved THEN i.pos ELSE l.pos END,
     mark = nullif(i.mark, 0),
     suspicion = CASE WHEN i.trust THEN 0 ELSE l.suspicion END
 FROM held h JOIN input i ON i.resource = h.resource
-WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = h.resource
+WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = h.resource AND l.resource = ANY (sqlc.arg(resources)::text[])
 RETURNING l.resource;
 
 -- name: CommitLease :execrows

@@ -117,5 +117,5 @@ WITH own AS (
     WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 )
-UPDATE leasegen.lease l SET session = NULL FROM own o
-WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = o.resource;
+UPDATE leasegen.lease l SET session = NULL
+WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o));

@@ -18,15 +18,18 @@ WHERE id = sqlc.arg(id) AND state = 'live' AND expires_at > clock_timestamp();
 -- name: CloseSession :execrows
 UPDATE leasegen.session SET state = 'closed' WHERE id = sqlc.arg(id) AND state = 'live';
 
--- name: FreeSessionLeases :execrows
--- Rows stay, and with them the epochs.
-WITH own AS (
-    SELECT l.consumer, l.resource FROM leasegen.lease l
+-- name: LockSessionLeases :one
+-- In the order that commits lock in.
+SELECT count(*) AS leases FROM (
+    SELECT FROM leasegen.lease l
     WHERE l.consumer = ANY (sqlc.arg(consumers)::text[]) AND l.session = sqlc.arg(session)::text
     ORDER BY l.consumer, l.resource FOR NO KEY UPDATE
-)
-UPDATE leasegen.lease l SET session = NULL FROM own o
-WHERE l.consumer = o.consumer AND l.resource = o.resource;
+) locked;
+
+-- name: FreeSessionLeases :execrows
+-- Rows stay, and with them the epochs.
+UPDATE leasegen.lease l SET session = NULL
+WHERE l.consumer = ANY (sqlc.arg(consumers)::text[]) AND l.session = sqlc.arg(session)::text;
 
 -- name: LockSession :one
 -- A key-share lock lets heartbeats pass and keeps BuryExpired away.

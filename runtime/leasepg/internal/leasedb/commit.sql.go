@@ -74,6 +74,7 @@ WITH input AS (
 ), held AS (
     SELECT l.resource FROM leasegen.lease l JOIN input i ON i.resource = l.resource AND i.epoch = l.epoch
     WHERE l.consumer = $1::text AND l.session = $12::text
+      AND l.resource = ANY ($2::text[])
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 )
 UPDATE leasegen.lease l
@@ -89,7 +90,7 @@ SET pos = CASE WHEN i.moved THEN i.pos ELSE l.pos END,
     mark = nullif(i.mark, 0),
     suspicion = CASE WHEN i.trust THEN 0 ELSE l.suspicion END
 FROM held h JOIN input i ON i.resource = h.resource
-WHERE l.consumer = $1::text AND l.resource = h.resource
+WHERE l.consumer = $1::text AND l.resource = h.resource AND l.resource = ANY ($2::text[])
 RETURNING l.resource
 `
 

@@ -251,8 +251,8 @@ WITH own AS (
     WHERE l.consumer = $1::text AND l.session = $4::text
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 )
-UPDATE leasegen.lease l SET session = NULL FROM own o
-WHERE l.consumer = $1::text AND l.resource = o.resource
+UPDATE leasegen.lease l SET session = NULL
+WHERE l.consumer = $1::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o))
 `
 
 type ReleaseLeasesParams struct {

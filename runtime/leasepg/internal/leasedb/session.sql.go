@@ -52,13 +52,8 @@ func (q *Queries) Durable(ctx context.Context) error {
 }
 
 const FreeSessionLeases = `-- name: FreeSessionLeases :execrows
-WITH own AS (
-    SELECT l.consumer, l.resource FROM leasegen.lease l
-    WHERE l.consumer = ANY ($1::text[]) AND l.session = $2::text
-    ORDER BY l.consumer, l.resource FOR NO KEY UPDATE
-)
-UPDATE leasegen.lease l SET session = NULL FROM own o
-WHERE l.consumer = o.consumer AND l.resource = o.resource
+UPDATE leasegen.lease l SET session = NULL
+WHERE l.consumer = ANY ($1::text[]) AND l.session = $2::text
 `
 
 type FreeSessionLeasesParams struct {
@@ -100,6 +95,27 @@ func (q *Queries) LockSession(ctx context.Context, id string) (string, error) {
 	var id_2 string
 	err := row.Scan(&id_2)
 	return id_2, err
+}
+
+const LockSessionLeases = `-- name: LockSessionLeases :one
+SELECT count(*) AS leases FROM (
+    SELECT FROM leasegen.lease l
+    WHERE l.consumer = ANY ($1::text[]) AND l.session = $2::text
+    ORDER BY l.consumer, l.resource FOR NO KEY UPDATE
+) locked
+`
+
+type LockSessionLeasesParams struct {
+	Consumers []string
+	Session   string
+}
+
+// In the order that commits lock in.
+func (q *Queries) LockSessionLeases(ctx context.Context, arg LockSessionLeasesParams) (int64, error) {
+	row := q.db.QueryRow(ctx, LockSessionLeases, arg.Consumers, arg.Session)
+	var leases int64
+	err := row.Scan(&leases)
+	return leases, err
 }
 
 const Notify = `-- name: Notify :exec

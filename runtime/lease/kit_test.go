@@ -55,6 +55,12 @@ func oneTx(f func(ctx context.Context, tx *leasemem.Tx, m lease.Message[note]) e
 	return []lease.Handler{lease.OneTx("note", f)}
 }
 
+// pass lets time pass in a bubble, and then waits for what that sets off.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 type runner interface {
 	Run(ctx context.Context) error
 }
@@ -229,7 +235,7 @@ func drained(t *testing.T, be *leasemem.Backend) {
 	t.Helper()
 	eventually(t, "the log is drained", func() bool {
 		s := status(t, be)
-		return s.LagTotal == 0 && s.ParkedKeys == 0
+		return s.Resources > 0 && s.LagTotal == 0 && s.ParkedKeys == 0
 	})
 }
 

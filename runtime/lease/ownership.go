@@ -41,6 +41,37 @@ func share(s Survey, me string) int {
 	return floor
 }
 
+// beyondShare lets a process own more than its share of what the others do not take,
+// because they are capped or ail. It belongs to the goroutine of own.
+type beyondShare struct {
+	members []string
+	n       int       // leases beyond the share
+	since   time.Time // resources are free though every share that can be filled is; zero if not
+}
+
+// share is how many leases beyond its share the process may own, which owns over more
+// than it. Resources that stay free for a whole TTL may be taken by anyone, until members
+// join or leave.
+func (b *beyondShare) share(s Survey, over int, ttl time.Duration) int {
+	members := make([]string, len(s.Members))
+	for i, m := range s.Members {
+		members[i] = m.Session
+	}
+	switch {
+	case !slices.Equal(members, b.members):
+		*b = beyondShare{members: members}
+	case s.Free == 0:
+		b.n, b.since = max(min(b.n, over), 0), time.Time{}
+	case over < b.n:
+		b.since = time.Time{}
+	case b.since.IsZero():
+		b.since = time.Now()
+	case time.Since(b.since) > ttl:
+		b.n, b.since = b.n+s.Free, time.Time{}
+	}
+	return b.n
+}
+
 // own keeps the process's leases at their fair share until the session ends: it
 // surveys at most twice a second, and at once when a hint says that something changed.
 func (p *process) own(s *session, works []*work) {
@@ -76,6 +107,7 @@ func (p *process) own(s *session, works []*work) {
 // begins to give away what is too much.
 func (w *work) balance(s Survey) {
 	target := share(s, w.s.id)
+	target += w.beyond.share(s, w.owned()-target, w.s.ttl)
 	if limit := w.c.maxOwned; limit > 0 {
 		target = min(target, limit)
 	}

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -130,10 +131,10 @@ func TestUnknownCommits(t *testing.T) {
 				var e effects
 				var rec recorder
 				publish(t, be, "x", 0, 30, nil)
-				commits := 0
+				var commits atomic.Int64
 				link.on("TxCommit", func(_ context.Context, p leasemem.Phase) error {
 					if p == phase {
-						if commits++; commits%3 == 1 {
+						if commits.Add(1)%3 == 1 {
 							return errLink
 						}
 					}
@@ -299,10 +300,9 @@ func TestFencedTransaction(t *testing.T) {
 		var link faults
 		var e effects
 		var rec recorder
-		fenced := false
+		var fenced atomic.Bool
 		link.on("TxCommit", before(func(context.Context) error {
-			if !fenced {
-				fenced = true
+			if fenced.CompareAndSwap(false, true) {
 				return lease.ErrFenced
 			}
 			return nil

@@ -38,6 +38,7 @@ type work struct {
 	stopped  bool                // the process is draining
 	ticks    uint64              // orders the beginnings and ends of work on resources
 
+	beyond  beyondShare
 	parked  parkedState
 	queue   storeQueue
 	stored  *sync.Cond // on mu: progress was stored, or never will be

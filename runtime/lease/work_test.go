@@ -97,9 +97,10 @@ func TestReadDuringRelease(t *testing.T) {
 		var rec recorder
 		var got seen
 		publish(t, be, "x", 0, 1, nil)
-		reads, read := 0, make(chan struct{})
+		var reads atomic.Int64
+		read := make(chan struct{})
 		link.on("Fetch", before(func(context.Context) error {
-			if reads++; reads == 2 {
+			if reads.Add(1) == 2 {
 				<-read
 			}
 			return nil

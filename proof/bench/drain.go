@@ -211,12 +211,23 @@ func consume(ctx context.Context, pool *pgxpool.Pool, n int, spec lease.Spec) (t
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	select {
-	case <-done:
-	case err := <-ended:
-		return 0, fmt.Errorf("the consumer ended: %w", err)
-	case <-time.After(10 * time.Minute):
-		return 0, fmt.Errorf("handled %d of %d messages in 10 minutes", handled.Load(), n)
+	const patience = 30 * time.Second
+	seen, quiet := int64(-1), time.NewTicker(patience)
+	defer quiet.Stop()
+wait:
+	for {
+		select {
+		case <-done:
+			break wait
+		case err := <-ended:
+			return 0, fmt.Errorf("the consumer ended: %w", err)
+		case <-quiet.C:
+			now := handled.Load()
+			if now == seen {
+				return 0, fmt.Errorf("nothing happened for %v at %d of %d messages", patience, now, n)
+			}
+			seen = now
+		}
 	}
 	cancel()
 	if err := <-ended; err != nil {

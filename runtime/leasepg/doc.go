@@ -20,6 +20,23 @@
 // Only plain statements are needed, so a pooler in transaction mode works; it costs
 // LISTEN, and with it the fast waking of an idle process.
 //
-// Roles: the role that runs [Migrate] owns the schema. Applications run with the
-// privileges that [Grants] prints, which include neither DDL nor DELETE on leases.
+// # Roles
+//
+// The role that runs [Migrate] owns the schema; it needs no right on the database if the
+// schema exists. Applications run with the privileges that [Grants] prints: no DDL, no
+// DELETE on leases, no writing of positions in the log.
+//
+//	CREATE ROLE lg_owner LOGIN;
+//	CREATE ROLE lg_app LOGIN;
+//	CREATE SCHEMA leasegen AUTHORIZATION lg_owner;
+//	-- as lg_owner: leasegen migrate, then the grants for lg_app
+//
+// What needs more, adding and dropping partitions of the log and forgetting ended
+// sessions, goes through functions that run with the owner's rights and a fixed search_path.
+//
+// # Retention
+//
+// The log is a table of partitions of a million messages. Maintain drops a partition when
+// every registered consumer has passed it; messages that no consumer wants do not hold it
+// back. Parked messages and dead letters are copies.
 package leasepg

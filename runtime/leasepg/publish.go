@@ -131,7 +131,7 @@ func columns(events []lease.Event) ([]leasedb.PublishParams, error) {
 
 // makeRoom makes sure that n more ids have partitions when that is in doubt.
 func (b *Backend) makeRoom(ctx context.Context, on database, n int64) error {
-	if n <= segmentsAhead/4 && b.logEnd.Load() > 0 {
+	if n <= segmentsAhead/40 && b.logEnd.Load() > 0 {
 		return nil // what others draw meanwhile is covered by the rest
 	}
 	end, err := b.queries(on).LogEnd(ctx)
@@ -139,7 +139,7 @@ func (b *Backend) makeRoom(ctx context.Context, on database, n int64) error {
 		return err
 	}
 	b.logEnd.Store(end.FirstMissing)
-	if end.LastDrawn+n+segmentsAhead/4 < end.FirstMissing {
+	if end.LastDrawn+n+segmentsAhead/2 < end.FirstMissing {
 		return nil
 	}
 	return b.ensureSegments(ctx, end.LastDrawn+n)

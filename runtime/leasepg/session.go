@@ -29,13 +29,13 @@ func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (leas
 	if spec.ID == "" || spec.TTL <= 0 {
 		return nil, fmt.Errorf("leasepg: open session: id %q with ttl %v: both must be set", spec.ID, spec.TTL)
 	}
-	s := &session{b: b, id: spec.ID, ttl: spec.TTL, consumers: spec.Consumers}
+	s := &session{b: b, id: spec.ID, ttl: spec.TTL, consumers: append([]string{}, spec.Consumers...)}
 	b.ttl.Store(int64(spec.TTL))
 	err := s.onConn(ctx, func(c *pgx.Conn) error {
 		return b.pipeline(ctx, c, durable(ctx),
 			func(q *leasedb.Queries) error {
 				return q.OpenSession(ctx, leasedb.OpenSessionParams{
-					ID: spec.ID, Host: spec.Host, Pid: int32(spec.PID), Consumers: spec.Consumers, Ttl: spec.TTL,
+					ID: spec.ID, Host: spec.Host, Pid: int32(spec.PID), Consumers: s.consumers, Ttl: spec.TTL,
 				})
 			},
 			b.notify(ctx, wakeOwnership))

@@ -122,6 +122,19 @@ func (w *work) lanes(ctx context.Context, h *held, ms []Raw, out []outcome) {
 			out[i] = l.seq.out[j]
 		}
 	}
+	// Where one worker had to stop and others got further, what it left is parked, due
+	// at once: the cursor can pass it, and nothing is handled twice.
+	for last := len(out) - 1; last >= 0; last-- {
+		if out[last].verdict == undecided {
+			continue
+		}
+		for i := range out[:last] {
+			if out[i].verdict == undecided {
+				out[i] = outcome{verdict: parked, lane: w.c.spec.Retry.Order.lane(&ms[i])}
+			}
+		}
+		break
+	}
 }
 
 // sequence handles messages in order.

@@ -67,6 +67,7 @@ const Whole = "*"
 
 // Transactor is a Backend whose transactions a handler can join.
 type Transactor interface {
+	// Begin opens a transaction. ctx bounds the call, not the transaction.
 	Begin(ctx context.Context) (Tx, error)
 }
 

@@ -239,7 +239,7 @@ func (p *process) follow(s *session, infos []ConsumerInfo, works []*work, failed
 	}
 	defer feed.Close()
 	for _, w := range works {
-		if err := p.be.Register(ctx, w.info, nil); err != nil {
+		if err := do(ctx, func(ctx context.Context) error { return p.be.Register(ctx, w.info, nil) }); err != nil {
 			return err
 		}
 		w.dirtyAll()
@@ -263,7 +263,7 @@ func (p *process) follow(s *session, infos []ConsumerInfo, works []*work, failed
 			if len(fresh) == 0 {
 				continue
 			}
-			if err := p.be.Register(ctx, w.info, fresh); err != nil {
+			if err := do(ctx, func(ctx context.Context) error { return p.be.Register(ctx, w.info, fresh) }); err != nil {
 				return err
 			}
 			w.know(fresh)

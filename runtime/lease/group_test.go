@@ -292,3 +292,47 @@ func TestMaintainReports(t *testing.T) {
 		}
 	})
 }
+
+// A call over a connection that went silent is given up and repeated.
+func TestSilentConnections(t *testing.T) {
+	for _, op := range []string{"OpenSession", "Register", "Survey", "Acquire", "Fetch", "FetchParked", "Commit", "Begin", "TxCommit", "Release"} {
+		t.Run(op, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				be := leasemem.New()
+				var link faults
+				var got seen
+				var silent atomic.Bool
+				link.on(op, before(func(ctx context.Context) error {
+					if silent.CompareAndSwap(false, true) {
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					return nil
+				}))
+				publish(t, be, "x", 0, 3, nil)
+				publish(t, be, "y", 0, 3, nil)
+				h := []lease.Handler{
+					lease.OneTx("note", func(_ context.Context, tx *leasemem.Tx, m lease.Message[note]) error {
+						if m.Payload.N == 0 && m.Attempt == 1 {
+							return errLink
+						}
+						tx.Do(func() { got.add(m.Topic, m.Payload.N) })
+						return nil
+					}),
+				}
+				s := lease.Spec{TTL: 20 * time.Second, Handlers: h, Retry: lease.Retry{Order: lease.OrderBlock}}
+				start(t, newConsumer(t, link.share(be), s))
+				time.Sleep(time.Second)
+				stop := start(t, newConsumer(t, be, s)) // so that one is released
+				pass(2 * time.Minute)
+				stop()
+				drained(t, be)
+				if !silent.Load() {
+					t.Fatal("the operation was not used")
+				}
+				got.ordered(t, "x", 3)
+				got.ordered(t, "y", 3)
+			})
+		})
+	}
+}

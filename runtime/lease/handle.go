@@ -322,7 +322,7 @@ func (w *work) inTx(ctx context.Context, h *held, f Fetched, from, to int, out [
 			return true
 		}
 		p, n := w.progress(h, f, out, from, upto)
-		err = tx.Commit(ctx, w.s.id, w.info.Name, p)
+		err = do(ctx, func(ctx context.Context) error { return tx.Commit(ctx, w.s.id, w.info.Name, p) })
 		if err == nil {
 			w.noteParked(h, p.Park)
 			w.committed(h, n)
@@ -363,7 +363,7 @@ func (w *work) uncertain(ctx context.Context, h *held, err error) {
 func (w *work) begin(ctx context.Context, h *held) (Tx, error) {
 	var failed backoff
 	for {
-		tx, err := w.be.(Transactor).Begin(ctx)
+		tx, err := call(ctx, w.be.(Transactor).Begin)
 		if err == nil || h.stopped(ctx) {
 			return tx, err
 		}

@@ -81,7 +81,7 @@ func (p *process) own(s *session, works []*work) {
 	}
 	var failed backoff
 	for s.ctx.Err() == nil {
-		surveys, err := p.be.Survey(s.ctx, names)
+		surveys, err := call(s.ctx, func(ctx context.Context) ([]Survey, error) { return p.be.Survey(ctx, names) })
 		if err != nil {
 			failed.pause(s.ctx, p.log, "survey failed", err)
 			continue
@@ -128,7 +128,7 @@ func (w *work) acquire(n int) {
 	for w.s.alive() {
 		req.Exclude = w.c.busyResources()
 		sent := time.Now()
-		grants, err := w.be.Acquire(w.s.ctx, req)
+		grants, err := call(w.s.ctx, func(ctx context.Context) ([]Grant, error) { return w.be.Acquire(ctx, req) })
 		if err == nil {
 			w.take(grants)
 			if len(grants) > 0 {

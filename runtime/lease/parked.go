@@ -57,7 +57,9 @@ func (w *work) stepParked() time.Duration {
 	}
 	began := w.ticks
 	w.calls.Go(func() {
-		found, err := w.be.FetchParked(w.s.ctx, ParkedRequest{Session: w.s.id, Consumer: w.info, Limit: parkedLimit, MaxPayload: w.c.maxPayload})
+		found, err := call(w.s.ctx, func(ctx context.Context) (Parked, error) {
+			return w.be.FetchParked(ctx, ParkedRequest{Session: w.s.id, Consumer: w.info, Limit: parkedLimit, MaxPayload: w.c.maxPayload})
+		})
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.parked.fetching = false
@@ -163,7 +165,9 @@ func (w *work) parkedInTx(ctx context.Context, h *held, m *ParkedMessage) bool {
 	if o.verdict == handled {
 		o = outcome{}
 		if w.flush(h) {
-			err = tx.Commit(ctx, w.s.id, w.info.Name, Progress{Ref: h.ref, Done: []string{m.ID}})
+			err = do(ctx, func(ctx context.Context) error {
+				return tx.Commit(ctx, w.s.id, w.info.Name, Progress{Ref: h.ref, Done: []string{m.ID}})
+			})
 			switch {
 			case err == nil:
 				w.committed(h, counts{handled: 1})

@@ -120,6 +120,25 @@ func (s *session) beat() {
 	}
 }
 
+// callTimeout bounds calls of the backend: one over a connection that went silent would
+// else wait for as long as the system's network does. The outcome is unknown then, and
+// the call is repeated.
+const callTimeout = 30 * time.Second
+
+// call makes one bounded call of the backend.
+func call[T any](ctx context.Context, f func(ctx context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return f(ctx)
+}
+
+// do is call for what returns nothing but an error.
+func do(ctx context.Context, f func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return f(ctx)
+}
+
 // jitter spreads d over 0.9 d to 1.1 d.
 func jitter(d time.Duration) time.Duration {
 	return d - d/10 + time.Duration(mrand.Int64N(int64(d/5)+1))

@@ -1,5 +1,7 @@
 package lease
 
+import "context"
+
 // counts says what became of messages, for the observer.
 type counts struct{ handled, parked, dead, skipped int }
 
@@ -170,7 +172,9 @@ func (w *work) commit(hs []*held, es []*entry) bool {
 			return false
 		}
 		var err error
-		if fenced, err = w.be.Commit(w.s.ctx, w.s.id, w.info.Name, ps); err == nil {
+		if fenced, err = call(w.s.ctx, func(ctx context.Context) ([]string, error) {
+			return w.be.Commit(ctx, w.s.id, w.info.Name, ps)
+		}); err == nil {
 			break
 		}
 		if isLost(err) {

@@ -458,7 +458,7 @@ func (w *work) deliver(h *held, f *Fetched) {
 func (w *work) fetchRetrying(req FetchRequest) ([]Fetched, error) {
 	var failed backoff
 	for {
-		fetched, err := w.be.Fetch(w.s.ctx, req)
+		fetched, err := call(w.s.ctx, func(ctx context.Context) ([]Fetched, error) { return w.be.Fetch(ctx, req) })
 		if err == nil && len(fetched) != len(req.Items) {
 			err = fmt.Errorf("the backend answered %d of %d resources", len(fetched), len(req.Items))
 		}
@@ -518,7 +518,7 @@ func (w *work) release(give []*held) {
 	}
 	var failed backoff
 	for w.s.alive() {
-		err := w.be.Release(w.s.ctx, w.s.id, w.info.Name, refs)
+		err := do(w.s.ctx, func(ctx context.Context) error { return w.be.Release(ctx, w.s.id, w.info.Name, refs) })
 		if err == nil {
 			break
 		}

@@ -46,7 +46,8 @@ type event struct {
 	at       time.Time
 }
 
-// startFleet starts one replica for each DSN.
+// startFleet starts one replica for each DSN, and waits until each has a session: a
+// replica that finds no server when it starts ends, as it should.
 func startFleet(t *testing.T, m mode, dsns ...string) *fleet {
 	t.Helper()
 	f := &fleet{t: t, mode: m}
@@ -56,6 +57,7 @@ func startFleet(t *testing.T, m mode, dsns ...string) *fleet {
 		f.start(p)
 		f.replicas = append(f.replicas, p)
 	}
+	eventually(t, 30*time.Second, "all replicas have a session", func() bool { return f.count(is("session")) >= len(dsns) })
 	return f
 }
 

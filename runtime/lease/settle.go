@@ -63,16 +63,6 @@ func (w *work) handOver(h *held, p Progress, n counts) {
 	w.submit(h, p, n)
 }
 
-// trust clears the suspicion on a resource that has got past what its crashed owners
-// may have stumbled over. The caller holds w.mu.
-func (w *work) trust(h *held) {
-	if h.suspicion == 0 || h.doubt > 0 {
-		return
-	}
-	h.suspicion = 0
-	w.submit(h, Progress{Ref: h.ref, Trust: true}, counts{})
-}
-
 // storeQueue is progress that waits to be stored, merged by lease.
 type storeQueue struct {
 	wake   chan struct{}

@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -11,14 +10,17 @@ import (
 )
 
 // work is what one consumer does under one session. The life of a message is spread
-// over four steps, each in a file of its own:
+// over these steps:
 //
-//	schedule (here)      picks resources with news and reads them: one Fetch for many
+//	schedule (here)      picks what can be done next
+//	fetch    (fetch.go)  reads resources with news: one Fetch for many
 //	process  (handle.go) calls the handlers and decides what becomes of each message
 //	settle   (settle.go) turns decisions into Progress and hands it over
 //	store    (settle.go) commits the progress of many resources at once, fenced
 //
-// Messages that failed come back through parked.go.
+// With a transaction, tx.go takes the place of the last two. Messages that failed come
+// back through parked.go; careful.go finds those that kill the process; release.go is how
+// leases end.
 type work struct {
 	c    *Consumer
 	s    *session
@@ -154,17 +156,6 @@ func (w *work) take(grants []Grant) {
 	}
 	w.kick()
 }
-
-// suspicionLimit is after how many crashed owners in a row a resource is handled one
-// message at a time, each marked before.
-const suspicionLimit = 2
-
-// doubtBatches is how many batches the stored cursor may have been behind a crashed
-// owner: one being handled and one not yet stored.
-const doubtBatches = 2
-
-// careful says to handle messages alone. It is asked by whoever runs h.
-func (h *held) careful() bool { return h.doubt > 0 && h.suspicion >= suspicionLimit }
 
 func (h *held) addLane(lane string) {
 	if h.lanes == nil {
@@ -366,239 +357,6 @@ func (w *work) settled(h *held) {
 	}
 	w.queueReady(h)
 	w.queueFetch(h)
-}
-
-const (
-	fetchItems  = 1000 // resources in one Fetch
-	fetchBudget = 4000 // messages in one Fetch
-	fetchRun    = 4    // batches of one resource in one Fetch
-	readAhead   = 2    // answers of Fetch that a resource may have in store
-)
-
-// nextBatch takes the next batch out of what was read of h: a Fetch may bring several.
-func (w *work) nextBatch(h *held) Fetched {
-	f, n := h.next[0], w.c.spec.Batch
-	if len(f.Messages) <= n {
-		h.next = h.next[1:]
-		return f
-	}
-	rest := f
-	rest.Messages = f.Messages[n:]
-	rest.Cut = func(i int) Cursor { return f.Cut(n + i) }
-	h.next[0] = rest
-	return Fetched{Resource: f.Resource, Messages: f.Messages[:n], Next: f.Cut(n), Cut: f.Cut}
-}
-
-// startFetch reads many resources in one round trip.
-func (w *work) startFetch() {
-	n := min(len(w.fetch), fetchItems)
-	req := FetchRequest{Consumer: w.info, MaxPayload: w.c.maxPayload}
-	limit := max(min(max(fetchBudget, w.c.spec.Batch)/n, w.c.spec.Batch*fetchRun), 1)
-	items := make([]*held, 0, n)
-	reads := make([]uint64, 0, n)
-	for range n {
-		h := pop(&w.fetch)
-		h.inFetch = false
-		if h.gone || h.giving.Load() || len(h.next) >= readAhead || h.yield {
-			continue
-		}
-		h.reading, h.dirty = true, false
-		items = append(items, h)
-		reads = append(reads, h.reads)
-		req.Items = append(req.Items, FetchItem{Resource: h.Resource, From: h.cursor, Limit: limit})
-	}
-	if len(items) == 0 {
-		return
-	}
-	w.fetching = true
-	w.calls.Go(func() {
-		fetched, err := w.fetchRetrying(req)
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.fetching = false
-		for i, h := range items {
-			h.reading = false
-			if err != nil || h.reads != reads[i] {
-				h.dirty = true
-				w.queueFetch(h)
-				continue
-			}
-			w.deliver(h, &fetched[i])
-		}
-		w.kick()
-	})
-}
-
-// deliver puts a batch just read in line.
-func (w *work) deliver(h *held, f *Fetched) {
-	if h.gone || h.giving.Load() {
-		return
-	}
-	moved := f.Next != h.cursor
-	h.cursor = f.Next
-	h.dirty = h.dirty || f.More
-	if len(f.Messages) > 0 {
-		h.next = append(h.next, *f)
-		w.queueReady(h)
-	} else if !h.running && len(h.next) == 0 { // all that was read before is handled
-		if !f.More && len(h.lanes) == 0 && h.doubt > 0 {
-			h.doubt = 0 // nothing is left that its owners can have crashed over
-			if h.busyAt > 0 {
-				w.trust(h)
-			}
-		}
-		if moved {
-			// Nothing for this consumer so far; remember that, so that the log can forget.
-			w.submit(h, Progress{Ref: h.ref, Cursor: f.Next}, counts{})
-		}
-	}
-	w.queueFetch(h)
-}
-
-func (w *work) fetchRetrying(req FetchRequest) ([]Fetched, error) {
-	var failed backoff
-	for {
-		fetched, err := call(w.s.ctx, func(ctx context.Context) ([]Fetched, error) { return w.be.Fetch(ctx, req) })
-		if err == nil && len(fetched) != len(req.Items) {
-			err = fmt.Errorf("the backend answered %d of %d resources", len(fetched), len(req.Items))
-		}
-		if err == nil {
-			return fetched, nil
-		}
-		failed.pause(w.s.ctx, w.log, "fetch failed", err)
-		if w.s.ctx.Err() != nil {
-			return nil, err
-		}
-	}
-}
-
-// giveBack begins to give n leases away, idle ones first. Those that are being
-// given away already count.
-func (w *work) giveBack(n int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, h := range w.held {
-		if h.giving.Load() {
-			n--
-		}
-	}
-	for _, onlyIdle := range []bool{true, false} {
-		for _, h := range w.held {
-			if n <= 0 {
-				break
-			}
-			if h.giving.Load() || onlyIdle && !(h.idle() && len(h.next) == 0) {
-				continue
-			}
-			w.queueGive(h)
-			w.stopRun(h)
-			n--
-		}
-	}
-	w.kick()
-}
-
-// giveAll gives everything away and takes nothing any more.
-func (w *work) giveAll() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.stopped = true
-	for _, h := range w.held {
-		w.queueGive(h)
-		w.stopRun(h)
-	}
-	w.kick()
-}
-
-// release frees leases on which nothing runs and whose progress is stored.
-func (w *work) release(give []*held) {
-	refs := make([]Ref, len(give))
-	for i, h := range give {
-		refs[i] = h.ref
-	}
-	var failed backoff
-	for w.s.alive() {
-		err := do(w.s.ctx, func(ctx context.Context) error { return w.be.Release(ctx, w.s.id, w.info.Name, refs) })
-		if err == nil {
-			break
-		}
-		if isLost(err) {
-			w.s.lose("the backend declared the session dead")
-			return
-		}
-		failed.pause(w.s.ctx, w.log, "release failed", err)
-	}
-	if w.s.ctx.Err() != nil {
-		return
-	}
-	w.mu.Lock()
-	released := give[:0]
-	for _, h := range give {
-		if !h.gone {
-			w.forget(h)
-			released = append(released, h)
-		}
-	}
-	w.mu.Unlock()
-	for _, h := range released {
-		w.c.observe(ObservedRelease{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch})
-	}
-	w.log.Debug("released leases", "leases", len(released))
-}
-
-// lose ends a lease against its holder's will. It is told once.
-func (w *work) lose(h *held, reason string) {
-	w.mu.Lock()
-	if h.gone {
-		w.mu.Unlock()
-		return
-	}
-	w.forget(h)
-	if h.cancel != nil {
-		h.cancel(fmt.Errorf("%w: %s", ErrLost, reason))
-	}
-	w.mu.Unlock()
-	w.log.Warn("lease lost", "resource", h.Resource, "epoch", h.Epoch, "reason", reason)
-	w.c.observe(ObservedLoss{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Reason: reason})
-}
-
-func (w *work) forget(h *held) {
-	h.gone = true
-	if w.held[h.Resource] == h {
-		delete(w.held, h.Resource)
-	}
-	delete(w.parked.laned, h)
-	delete(w.parked.yielding, h)
-	w.stored.Broadcast()
-}
-
-// loseAll tells of every lease that is left when the session ends.
-func (w *work) loseAll(cause error) {
-	w.mu.Lock()
-	left := make([]*held, 0, len(w.held))
-	for _, h := range w.held {
-		h.gone = true
-		left = append(left, h)
-	}
-	clear(w.held)
-	w.stored.Broadcast()
-	w.mu.Unlock()
-	if len(left) > 0 {
-		w.log.Error("leases lost with the session", "leases", len(left), "reason", cause)
-	}
-	for _, h := range left {
-		w.c.observe(ObservedLoss{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Reason: cause.Error()})
-	}
-}
-
-func (w *work) cancelAll(cause error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, h := range w.held {
-		if h.cancel != nil {
-			h.cancel(cause)
-		}
-	}
 }
 
 func isLost(err error) bool { return errors.Is(err, ErrSessionLost) }

@@ -1,0 +1,135 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+)
+
+// giveBack begins to give n leases away, idle ones first. Those that are being
+// given away already count.
+func (w *work) giveBack(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.held {
+		if h.giving.Load() {
+			n--
+		}
+	}
+	for _, onlyIdle := range []bool{true, false} {
+		for _, h := range w.held {
+			if n <= 0 {
+				break
+			}
+			if h.giving.Load() || onlyIdle && !(h.idle() && len(h.next) == 0) {
+				continue
+			}
+			w.queueGive(h)
+			w.stopRun(h)
+			n--
+		}
+	}
+	w.kick()
+}
+
+// giveAll gives everything away and takes nothing any more.
+func (w *work) giveAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stopped = true
+	for _, h := range w.held {
+		w.queueGive(h)
+		w.stopRun(h)
+	}
+	w.kick()
+}
+
+// release frees leases on which nothing runs and whose progress is stored.
+func (w *work) release(give []*held) {
+	refs := make([]Ref, len(give))
+	for i, h := range give {
+		refs[i] = h.ref
+	}
+	var failed backoff
+	for w.s.alive() {
+		err := do(w.s.ctx, func(ctx context.Context) error { return w.be.Release(ctx, w.s.id, w.info.Name, refs) })
+		if err == nil {
+			break
+		}
+		if isLost(err) {
+			w.s.lose("the backend declared the session dead")
+			return
+		}
+		failed.pause(w.s.ctx, w.log, "release failed", err)
+	}
+	if w.s.ctx.Err() != nil {
+		return
+	}
+	w.mu.Lock()
+	released := give[:0]
+	for _, h := range give {
+		if !h.gone {
+			w.forget(h)
+			released = append(released, h)
+		}
+	}
+	w.mu.Unlock()
+	for _, h := range released {
+		w.c.observe(ObservedRelease{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch})
+	}
+	w.log.Debug("released leases", "leases", len(released))
+}
+
+// lose ends a lease against its holder's will. It is told once.
+func (w *work) lose(h *held, reason string) {
+	w.mu.Lock()
+	if h.gone {
+		w.mu.Unlock()
+		return
+	}
+	w.forget(h)
+	if h.cancel != nil {
+		h.cancel(fmt.Errorf("%w: %s", ErrLost, reason))
+	}
+	w.mu.Unlock()
+	w.log.Warn("lease lost", "resource", h.Resource, "epoch", h.Epoch, "reason", reason)
+	w.c.observe(ObservedLoss{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Reason: reason})
+}
+
+func (w *work) forget(h *held) {
+	h.gone = true
+	if w.held[h.Resource] == h {
+		delete(w.held, h.Resource)
+	}
+	delete(w.parked.laned, h)
+	delete(w.parked.yielding, h)
+	w.stored.Broadcast()
+}
+
+// loseAll tells of every lease that is left when the session ends.
+func (w *work) loseAll(cause error) {
+	w.mu.Lock()
+	left := make([]*held, 0, len(w.held))
+	for _, h := range w.held {
+		h.gone = true
+		left = append(left, h)
+	}
+	clear(w.held)
+	w.stored.Broadcast()
+	w.mu.Unlock()
+	if len(left) > 0 {
+		w.log.Error("leases lost with the session", "leases", len(left), "reason", cause)
+	}
+	for _, h := range left {
+		w.c.observe(ObservedLoss{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Reason: cause.Error()})
+	}
+}
+
+func (w *work) cancelAll(cause error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.held {
+		if h.cancel != nil {
+			h.cancel(cause)
+		}
+	}
+}

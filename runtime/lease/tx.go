@@ -1,0 +1,114 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// inTx handles f.Messages[from:to] in a transaction and commits it with their
+// progress. When a message fails, the transaction is rolled back, the messages before
+// it are handled again, and their effects commit together with the failed message's
+// fate; so each message is called at most twice. Only when the commit itself is refused
+// nobody says which message is to blame: then ever shorter parts are tried. It returns
+// false when the lease cannot go on.
+func (w *work) inTx(ctx context.Context, h *held, f Fetched, from, to int, out []outcome) bool {
+	end, single := to, 0
+	for {
+		tx, err := w.begin(ctx, h)
+		if err != nil {
+			clear(out[from:])
+			return false
+		}
+		clear(out[from:end])
+		q := &sequence{w: w, h: h, tx: tx.Handle(), ms: f.Messages[from:end], out: out[from:end], single: single}
+		q.run(ctx)
+		if q.failed {
+			w.rollback(tx)
+			if ctx.Err() != nil {
+				clear(out[from:])
+				return true
+			}
+			single = max(single, q.single)
+			if q.out[q.i].verdict != undecided {
+				end = from + q.i // goes again without the failed one
+				if end == from {
+					w.settleFresh(h, f, out, from, from+1)
+					clear(out[from+1:])
+					return true
+				}
+			}
+			continue
+		}
+		upto := from + prefix(q.out)
+		if upto == end && end < to && out[end].verdict != undecided {
+			upto++
+		}
+		clear(out[upto:])
+		if upto == from {
+			w.rollback(tx)
+			return true
+		}
+		if !w.flush(h) {
+			w.rollback(tx)
+			clear(out[from:])
+			return true
+		}
+		p, n := w.progress(h, f, out, from, upto)
+		err = do(ctx, func(ctx context.Context) error { return tx.Commit(ctx, w.s.id, w.info.Name, p) })
+		if err == nil {
+			w.noteParked(h, p.Park)
+			w.committed(h, n)
+			return true
+		}
+		clear(out[from:])
+		if !errors.Is(err, ErrRolledBack) {
+			w.uncertain(ctx, h, err)
+			return false
+		}
+		w.rollback(tx)
+		if upto == from+1 {
+			out[from] = w.c.spec.Retry.judge(&f.Messages[from], err)
+			w.settleFresh(h, f, out, from, upto)
+			return true
+		}
+		end = from + (upto-from)/2
+	}
+}
+
+// uncertainPause spaces out the handovers that a commit costs which keeps failing.
+const uncertainPause = 250 * time.Millisecond
+
+// uncertain deals with a commit that was fenced, or that may or may not have happened.
+// In the second case it gives the lease back: the release waits for the transaction's
+// end, and the next owner, with a new epoch, starts from what was really stored.
+func (w *work) uncertain(ctx context.Context, h *held, err error) {
+	if errors.Is(err, ErrFenced) {
+		w.fenced(h)
+		return
+	}
+	w.log.Warn("the outcome of a commit is unknown, giving the lease back", "resource", h.Resource, "error", err)
+	pause(ctx, jitter(uncertainPause))
+	h.giving.Store(true)
+}
+
+// begin tries until a transaction is open or the lease ends.
+func (w *work) begin(ctx context.Context, h *held) (Tx, error) {
+	var failed backoff
+	for {
+		tx, err := call(ctx, w.be.(Transactor).Begin)
+		if err == nil || h.stopped(ctx) {
+			return tx, err
+		}
+		failed.pause(ctx, w.log, "begin failed", err)
+	}
+}
+
+// rollback undoes a transaction even after its lease has ended.
+func (w *work) rollback(tx Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.s.ctx), w.s.ttl/3)
+	defer cancel()
+	if err := tx.Rollback(ctx); err != nil {
+		w.log.Warn("rollback failed; the server will do it", "error", err)
+	}
+}

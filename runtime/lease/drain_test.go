@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -151,8 +150,9 @@ func TestRunOutlivesItsHandlers(t *testing.T) {
 		be := leasemem.New()
 		publish(t, be, "x", 0, 1, nil)
 		var link faults
-		returned := false
+		entered, returned := make(chan struct{}), false
 		stop := start(t, newConsumer(t, link.share(be), lease.Spec{TTL: 8 * time.Second, Handlers: one(func(ctx context.Context, m lease.Message[note]) error {
+			close(entered)
 			<-ctx.Done()
 			if !errors.Is(context.Cause(ctx), lease.ErrLost) {
 				t.Errorf("cause %v, want ErrLost", context.Cause(ctx))
@@ -161,7 +161,7 @@ func TestRunOutlivesItsHandlers(t *testing.T) {
 			returned = true
 			return ctx.Err()
 		})}))
-		synctest.Wait()
+		<-entered
 		link.crash()
 		time.Sleep(7300 * time.Millisecond) // belief has ended, the handler is on its way out
 		stop()

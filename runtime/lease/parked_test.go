@@ -20,17 +20,18 @@ func TestParkedReadFails(t *testing.T) {
 		be := leasemem.New()
 		publish(t, be, "x", 0, 1, nil)
 		var link faults
-		var tried, failed atomic.Bool
+		var tried atomic.Int64 // when, in ms
+		var failed atomic.Bool
 		var attempts []time.Time
 		link.on("FetchParked", before(func(context.Context) error {
-			if tried.Load() && failed.CompareAndSwap(false, true) {
+			if at := tried.Load(); at > 0 && time.Now().UnixMilli() > at+50 && failed.CompareAndSwap(false, true) {
 				return errLink
 			}
 			return nil
 		}))
 		start(t, newConsumer(t, link.share(be), lease.Spec{Retry: lease.Retry{Min: 100 * time.Millisecond, Jitter: -1}, Handlers: one(func(context.Context, lease.Message[note]) error {
 			attempts = append(attempts, time.Now())
-			if tried.CompareAndSwap(false, true) {
+			if tried.CompareAndSwap(0, time.Now().UnixMilli()) {
 				return errLink
 			}
 			return nil

@@ -13,6 +13,42 @@ import (
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
+// A handler cannot commit its transaction: its effects would be there without the
+// fence. Savepoints within it are its own affair.
+func TestHandlersDoNotCommit(t *testing.T) {
+	be, pool := migrated(t)
+	exec(t, pool, "CREATE TABLE effect (n int)")
+	ok(t, be.Publish(t.Context(), events("x", 1)))
+	refused := make(chan error, 1)
+	c := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
+		Name: "impatient", Per: lease.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 1},
+		Handlers: []lease.Handler{lease.OneTx("kind", func(ctx context.Context, tx pgx.Tx, m lease.Message[struct{ N int }]) error {
+			err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, "INSERT INTO effect VALUES (1)")
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			err = tx.Commit(ctx)
+			refused <- err
+			return err
+		})},
+	}, lease.WithLogger(slog.New(slog.DiscardHandler))))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	if err := <-refused; err == nil || !strings.Contains(err.Error(), "do not commit it") {
+		t.Errorf("Commit in a handler: %v", err)
+	}
+	eventually(t, "a dead letter", func() bool {
+		return len(must[[]lease.DeadLetterInfo](t)(be.DeadLetters(ctx, lease.DeadLetterFilter{}))) == 1
+	})
+	cancel()
+	ok(t, <-done)
+	equal(t, "effects", query[int](t, pool, "SELECT count(*) FROM effect"), 0)
+}
+
 // What a handler does in its transaction can be refused as late as at the commit. It
 // then counts as a failure of its message: the others are handled, and the lease stays.
 func TestRefusedCommits(t *testing.T) {

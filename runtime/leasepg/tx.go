@@ -32,8 +32,17 @@ type effects struct {
 	tx pgx.Tx
 }
 
-// Handle returns the pgx.Tx.
-func (t *effects) Handle() any { return t.tx }
+// Handle returns the pgx.Tx that handlers write in.
+func (t *effects) Handle() any { return pgx.Tx(handlerTx{t.tx}) }
+
+// handlerTx is the transaction as a handler has it. Only the runtime commits: what a
+// handler committed itself would be there without the fence and the cursor.
+type handlerTx struct{ pgx.Tx }
+
+// Commit refuses. A savepoint, which Begin gives, can be committed.
+func (handlerTx) Commit(context.Context) error {
+	return errors.New("leasepg: the transaction is committed with the message's progress when the handler returns nil; do not commit it")
+}
 
 // Commit stores progress and commits, or rolls back when the lease has a newer epoch.
 func (t *effects) Commit(ctx context.Context, session, consumer string, p lease.Progress) error {

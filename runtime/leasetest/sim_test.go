@@ -58,7 +58,7 @@ func TestSimulationCatchesMutants(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const most = 300
+			const most = 1000
 			for seed := uint64(1); seed <= most; seed++ {
 				var said []string
 				synctest.Test(t, func(t *testing.T) {

@@ -18,6 +18,9 @@ type (
 // Formats are the names that Printer.Format accepts.
 func Formats() []string { return diag.Formats() }
 
+// Closest returns the known word that word was probably meant to be.
+func Closest(word string, known []string) (string, bool) { return diag.Closest(word, known) }
+
 // Failure is an error of Generate as Findings, for readers that take nothing else.
 func Failure(err error) *Findings {
 	l := &Findings{}

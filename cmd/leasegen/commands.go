@@ -53,6 +53,14 @@ func lookup(name string) (command, bool) {
 	return all[i], true
 }
 
+func commandNames() []string {
+	var names []string
+	for _, c := range commands() {
+		names = append(names, c.name)
+	}
+	return names
+}
+
 // run picks the command: the first argument if it is one, else generate.
 func run(ctx context.Context, e *env, args []string) int {
 	if len(args) > 0 {

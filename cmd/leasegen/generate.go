@@ -139,7 +139,7 @@ func (g *generation) run(ctx context.Context, e *env) int {
 		return exitError
 	}
 	if code == exitError {
-		g.hintDirectories(e)
+		g.hintPatterns(e)
 	}
 	g.conclude(e, code, res.Root, findings, changes)
 	return code
@@ -157,9 +157,9 @@ func (g *generation) print(e *env, findings *generator.Findings) error {
 	return p.Print(e.Stdout, findings)
 }
 
-// hintDirectories helps with the commonest slip in a pattern: to the go command a/b is
-// an import path, and the directory is ./a/b.
-func (g *generation) hintDirectories(e *env) {
+// hintPatterns helps with the commonest slips in a pattern: to the go command a/b is an
+// import path, and the directory is ./a/b; and a misspelt command is taken for a package.
+func (g *generation) hintPatterns(e *env) {
 	for _, p := range g.patterns {
 		if filepath.IsAbs(p) || strings.HasPrefix(p, ".") {
 			continue
@@ -167,6 +167,8 @@ func (g *generation) hintDirectories(e *env) {
 		dir := filepath.Join(g.dir, strings.TrimSuffix(p, "..."))
 		if info, err := os.Stat(dir); err == nil && info.IsDir() {
 			fmt.Fprintf(e.Stderr, "note: %s is an import path to the go command; the directory is written ./%s\n", p, p)
+		} else if c, like := generator.Closest(p, commandNames()); like {
+			fmt.Fprintf(e.Stderr, "note: %s is taken for a package; did you mean the command %q?\n", p, c)
 		}
 	}
 }

@@ -30,7 +30,7 @@ type TypeDirectives struct {
 // duplicate directives and what is malformed are added to diags and left out of the
 // result; whether names and values are known is for package spec to say.
 func Collect(fset *token.FileSet, f *ast.File, src []byte, diags *diag.List) File {
-	c := &collector{fset: fset, file: fset.File(f.FileStart), src: src, diags: diags, nearMiss: nearMiss()}
+	c := &collector{fset: fset, file: fset.File(f.FileStart), src: src, diags: diags, nearMiss: nearMiss(), colonless: colonless()}
 	if c.file == nil || c.file.Size() != len(src) {
 		c.src = nil // not what was parsed; fall back on the comments' own text
 	}
@@ -65,12 +65,13 @@ func Collect(fset *token.FileSet, f *ast.File, src []byte, diags *diag.List) Fil
 }
 
 type collector struct {
-	fset     *token.FileSet
-	file     *token.File
-	src      []byte
-	diags    *diag.List
-	nearMiss *regexp.Regexp
-	whole    *outline // see place.go; made when first needed
+	fset      *token.FileSet
+	file      *token.File
+	src       []byte
+	diags     *diag.List
+	nearMiss  *regexp.Regexp
+	colonless *regexp.Regexp
+	whole     *outline // see place.go; made when first needed
 }
 
 // carriers maps doc comments to the struct types they belong to.

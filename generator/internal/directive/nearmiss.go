@@ -26,6 +26,12 @@ func nearMiss() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)^(/*` + blank + `[+@]?)(lease[\p{Cf}_-]*gen)(` + blank + `):(` + blank + `)([^\s\pZ\p{Cf}]*)(.*)$`)
 }
 
+// colonless is a directive whose colon is missing or another sign: the whole line has
+// the form of one.
+func colonless() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)^(/*` + blank + `[+@]?lease[\p{Cf}_-]*gen)([\s\pZ\p{Cf}./-]+)([a-z]+)((?:[\s\pZ]+[a-z_]+=\S*)*)[\s\pZ]*$`)
+}
+
 // lookAt decides on one line, which begins with // (or is a line of a block comment,
 // without its decoration). For a near miss it returns the word after the colon and
 // how far into the line that reaches.
@@ -39,6 +45,9 @@ func (c *collector) lookAt(line string) (kind look, name string, end int) {
 	}
 	m := c.nearMiss.FindStringSubmatchIndex(line)
 	if m == nil {
+		if kind, name, end := c.withoutColon(line); kind == near {
+			return kind, name, end
+		}
 		return misspelt(line)
 	}
 	group := func(i int) string { return line[m[2*i]:m[2*i+1]] }
@@ -57,6 +66,20 @@ func (c *collector) lookAt(line string) (kind look, name string, end int) {
 		end = m[8]
 	}
 	return near, strings.ToLower(word), end
+}
+
+// withoutColon finds a directive without its colon. Two words alone are prose if there
+// is a space after the slashes: "// leasegen retry".
+func (c *collector) withoutColon(line string) (kind look, name string, end int) {
+	m := c.colonless.FindStringSubmatchIndex(line)
+	if m == nil {
+		return prose, "", 0
+	}
+	gap, arguments := line[m[4]:m[5]], line[m[8]:m[9]]
+	if arguments == "" && (!strings.HasPrefix(strings.ToLower(line), "//l") || strings.TrimSpace(gap) != "") {
+		return prose, "", 0
+	}
+	return near, strings.ToLower(line[m[6]:m[7]]), m[7]
 }
 
 // misspelt finds a line that Go reads as a directive of another tool, whose name is

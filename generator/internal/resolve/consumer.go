@@ -265,13 +265,25 @@ func (h *handlers) nearMiss(m *types.Func, sig signature) {
 	switch {
 	case h.per == ir.PerCluster && sig.form == ir.Run && lower == "run":
 		hint = "the handler is called Run"
-	case h.per != ir.PerCluster && sig.form != ir.Run && strings.HasPrefix(lower, "handle"):
+	case h.per != ir.PerCluster && sig.form != ir.Run && likeHandle(m.Name()):
 		hint = "a handler's name is Handle and a word, as in HandleOrderPlaced"
 	default:
 		return
 	}
 	h.add(diag.Diagnostic{Code: "LG0304", Warning: true, Pos: h.place(m), End: h.placeEnd(m), Hint: hint,
 		Message: fmt.Sprintf("%s.%s has the signature of a handler, but not the name, and is not called", h.typ.Name(), m.Name())})
+}
+
+// likeHandle reports whether a name begins with Handle but for its case or a slip.
+func likeHandle(name string) bool {
+	for n := range len("Handle") + 2 { // a slip may lose a letter or add one
+		if n >= len("Handle")-1 && n <= len(name) {
+			if _, like := diag.Closest(name[:n], []string{"Handle"}); like {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // ambiguous reports handlers that several embedded structs promote: Go then promotes

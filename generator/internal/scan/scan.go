@@ -16,17 +16,18 @@ type Scanner struct {
 
 // New returns a Scanner.
 func New() *Scanner {
-	return &Scanner{regexp.MustCompile(`(?i)lease[\p{Cf}_-]*gen[\s\pZ\p{Cf}]*:`)}
+	return &Scanner{regexp.MustCompile(`(?i)lease[\p{Cf}_-]*gen[\s\pZ\p{Cf}]*:|` +
+		`//[\s\pZ\p{Cf}+@]*lease[\p{Cf}_-]*gen[ \t\pZ\p{Cf}./-]+[a-z]`)}
 }
 
 // HasDirective reports whether src may hold a directive or a near miss of one: "leasegen"
-// or "lease-gen" in any case, then a colon, or a directive of a tool whose name is all
-// but that. Comments and string literals are not told apart.
+// or "lease-gen" in any case, then a colon, or a word behind it in a comment that begins
+// with it, or a directive of a tool whose name is all but that. Comments and string literals are not told apart.
 func (s *Scanner) HasDirective(src []byte) bool {
 	// Most files do not even hold the first word; that is found out without the regexp.
 	for i := 0; i+len("lease") <= len(src); i++ {
 		if src[i]|0x20 == 'l' && src[i+1]|0x20 == 'e' && src[i+2]|0x20 == 'a' && src[i+4]|0x20 == 'e' {
-			if s.mark.Match(src[i:]) {
+			if s.mark.Match(src[lineStart(src, i):]) {
 				return true
 			}
 			break
@@ -34,6 +35,9 @@ func (s *Scanner) HasDirective(src []byte) bool {
 	}
 	return misspelt(src)
 }
+
+// lineStart returns where the line of src[i] begins.
+func lineStart(src []byte, i int) int { return bytes.LastIndexByte(src[:i], '\n') + 1 }
 
 // misspelt reports whether src holds //NAME: for a NAME that is leasegen but for a slip.
 func misspelt(src []byte) bool {

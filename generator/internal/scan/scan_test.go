@@ -27,6 +27,9 @@ func TestHasDirective(t *testing.T) {
 		{"leas", false},
 		{"release leasegen:", true}, // the first lease is not the last
 		{"the leasegen command\n", false},
+		{"//leasegen event\n", true},
+		{"x\n// leasegen retry max=3\n", true},
+		{"//lease-gen.event\n", true},
 		{"//leasgen:event\n", true},
 		{"// release\n//laesegen:event\n", true},
 		{"//nolint:all\n//go:generate leasegen\n//leases:x\n", false},

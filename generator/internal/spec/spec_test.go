@@ -201,7 +201,7 @@ func TestFindings(t *testing.T) {
 		{"//leasegen:event name=" + long + long, `4:23-151 LG0504 name: the name is 128 bytes long | at most 100 are allowed`},
 		{"//leasegen:consumer per=cluster name=" + long[:63], ""},
 		{"//leasegen:event name=" + long + long[:36], ""},
-		{"//leasegen:event key=id", `4:22-24 LG0507 key: field "id" is not exported | JSON and generated code see exported fields only`},
+		{"//leasegen:event key=id", `4:22-24 LG0507 key: field "id" is not exported | write the name that the field has in Go, which begins with a capital`},
 		{"//leasegen:event key=Customer.", `4:22-31 LG0507 key: "Customer." has an empty field name | write a field, or a path such as Customer.ID`},
 		{"//leasegen:event key=A[0]", `4:22-26 LG0507 key: "A[0]" is not the name of a field | write a field, or a path such as Customer.ID`},
 		{"//leasegen:event key=ID()", `4:22-26 LG0507 key: "ID()" is not the name of a field | write a field, or a path such as Customer.ID`},

@@ -173,7 +173,7 @@ func pathProblem(s string) *problem {
 		case !token.IsIdentifier(field):
 			return &problem{"LG0507", fmt.Sprintf("%s is not the name of a field", show(field)), "write a field, or a path such as Customer.ID"}
 		case !token.IsExported(field):
-			return &problem{"LG0507", fmt.Sprintf("field %s is not exported", show(field)), "JSON and generated code see exported fields only"}
+			return &problem{"LG0507", fmt.Sprintf("field %s is not exported", show(field)), "write the name that the field has in Go, which begins with a capital"}
 		}
 	}
 	return nil

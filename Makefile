@@ -8,7 +8,7 @@ PROOF_ROUNDS ?= 100
 .PHONY: help demo test generate lint proof bench-local clean tools
 
 help:
-	@echo "make demo         three replicas in one process, one is killed; needs Go and nothing else"
+	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
 	@echo "make test         all checks and tests, with the race detector and real PostgreSQL servers"
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
 	@echo "make lint         gofmt, go vet, staticcheck"

@@ -82,6 +82,9 @@ type Tx interface {
 	Commit(ctx context.Context, session, consumer string, p Progress) error
 	// Rollback undoes everything. It is a no-op after Commit.
 	Rollback(ctx context.Context) error
+	// Lost reports that the connection is gone: what a handler's error says then is not
+	// about the message.
+	Lost() bool
 }
 
 // SessionSpec describes a process incarnation.

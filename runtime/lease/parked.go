@@ -162,6 +162,10 @@ func (w *work) parkedInTx(ctx context.Context, h *held, m *ParkedMessage) bool {
 	q := w.parkedSequence(h, m, tx.Handle())
 	q.run(ctx)
 	o := q.out[0]
+	if o.verdict != handled && tx.Lost() && ctx.Err() == nil && w.interrupted(ctx, h) {
+		o = outcome{}
+		w.parkedDue(0)
+	}
 	if o.verdict == handled {
 		o = outcome{}
 		if w.flush(h) {
@@ -170,6 +174,7 @@ func (w *work) parkedInTx(ctx context.Context, h *held, m *ParkedMessage) bool {
 			})
 			switch {
 			case err == nil:
+				h.interruptions = 0
 				w.committed(h, counts{handled: 1})
 				return true
 			case errors.Is(err, ErrRolledBack):

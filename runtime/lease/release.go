@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -116,7 +117,7 @@ func (w *work) loseAll(cause error) {
 	clear(w.held)
 	w.stored.Broadcast()
 	w.mu.Unlock()
-	if len(left) > 0 {
+	if len(left) > 0 && errors.Is(cause, ErrLost) {
 		w.log.Error("leases lost with the session", "leases", len(left), "reason", cause)
 	}
 	for _, h := range left {

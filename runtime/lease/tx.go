@@ -24,10 +24,14 @@ func (w *work) inTx(ctx context.Context, h *held, f Fetched, from, to int, out [
 		q := &sequence{w: w, h: h, tx: tx.Handle(), ms: f.Messages[from:end], out: out[from:end], single: single}
 		q.run(ctx)
 		if q.failed {
+			lost := tx.Lost()
 			w.rollback(tx)
 			if ctx.Err() != nil {
 				clear(out[from:])
 				return true
+			}
+			if lost && w.interrupted(ctx, h) {
+				continue
 			}
 			single = max(single, q.single)
 			if q.out[q.i].verdict != undecided {
@@ -57,6 +61,7 @@ func (w *work) inTx(ctx context.Context, h *held, f Fetched, from, to int, out [
 		p, n := w.progress(h, f, out, from, upto)
 		err = do(ctx, func(ctx context.Context) error { return tx.Commit(ctx, w.s.id, w.info.Name, p) })
 		if err == nil {
+			h.interruptions = 0
 			w.noteParked(h, p.Park)
 			w.committed(h, n)
 			return true
@@ -74,6 +79,21 @@ func (w *work) inTx(ctx context.Context, h *held, f Fetched, from, to int, out [
 		}
 		end = from + (upto-from)/2
 	}
+}
+
+// interruptionLimit is how often in a row a handler may lose its connection before that
+// counts as its failure: a handler that always outlives its transaction is one.
+const interruptionLimit = 3
+
+// interrupted reports that a lost connection shall not count, and waits a little.
+func (w *work) interrupted(ctx context.Context, h *held) bool {
+	if h.interruptions == interruptionLimit {
+		h.interruptions = 0
+		return false
+	}
+	h.interruptions++
+	pause(ctx, jitter(50*time.Millisecond<<h.interruptions))
+	return true
 }
 
 // uncertainPause spaces out the handovers that a commit costs which keeps failing.

@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -322,4 +323,67 @@ func TestFencedTransaction(t *testing.T) {
 			t.Errorf("the loss was told %d times", n)
 		}
 	})
+}
+
+// fragile is a backend whose connections break under handlers.
+type fragile struct {
+	*leasemem.Backend
+	broken atomic.Bool // the transaction under way is
+}
+
+type fragileTx struct {
+	lease.Tx
+	b *fragile
+}
+
+func (b *fragile) Begin(ctx context.Context) (lease.Tx, error) {
+	b.broken.Store(false)
+	tx, err := b.Backend.Begin(ctx)
+	return &fragileTx{tx, b}, err
+}
+
+func (t *fragileTx) Lost() bool { return t.b.broken.Load() }
+
+// A connection that breaks under a handler is not the message's failure, unless it
+// happens over and over.
+func TestLostConnections(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		breaks, attempts int // how often the connection breaks; what the handler sees at last
+		parked           bool
+	}{
+		{"now and then", 3, 1, false},
+		{"of a parked message", 3, 2, true},
+		{"over and over", 4, 2, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				be := &fragile{Backend: leasemem.New()}
+				publish(t, be, "x", 0, 10, nil)
+				var e effects
+				breaks, last, failed := c.breaks, 0, !c.parked
+				start(t, newConsumer(t, be, lease.Spec{Handlers: oneTx(func(_ context.Context, tx *leasemem.Tx, m lease.Message[note]) error {
+					if m.Payload.N == 4 {
+						last = m.Attempt
+						if !failed {
+							failed = true
+							return errors.New("not yet")
+						}
+						if breaks > 0 {
+							breaks--
+							be.broken.Store(true)
+							return errors.New("conn closed")
+						}
+					}
+					e.write(tx, m.Payload.N)
+					return nil
+				})}))
+				drained(t, be.Backend)
+				e.are(t, 10)
+				if last != c.attempts {
+					t.Errorf("handled at attempt %d, want %d", last, c.attempts)
+				}
+			})
+		})
+	}
 }

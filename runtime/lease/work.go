@@ -75,11 +75,12 @@ type held struct {
 	cancel context.CancelCauseFunc
 
 	// These belong to whoever runs the resource.
-	lanes     map[string]struct{} // parked lanes
-	suspicion int                 // crashed owners since the last progress
-	doubt     int                 // fresh messages to get past before the resource is trusted again
-	marked    string              // what the crashed owner was handling
-	markCount int
+	lanes         map[string]struct{} // parked lanes
+	suspicion     int                 // crashed owners since the last progress
+	interruptions int                 // transactions in a row whose connection was lost under a handler
+	doubt         int                 // fresh messages to get past before the resource is trusted again
+	marked        string              // what the crashed owner was handling
+	markCount     int
 
 	runAt       time.Time // Run handlers: not before
 	runFailures int

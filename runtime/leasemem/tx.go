@@ -69,6 +69,9 @@ func (t *transaction) Commit(ctx context.Context, session, consumer string, p le
 	})
 }
 
+// Lost is false: there is no connection to lose.
+func (t *transaction) Lost() bool { return false }
+
 func (t *transaction) Rollback(ctx context.Context) error {
 	return do(ctx, t.backend, "TxRollback", func(*store, time.Time) error {
 		t.ended = true

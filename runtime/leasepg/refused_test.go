@@ -104,3 +104,30 @@ func TestRefusedCommits(t *testing.T) {
 		})
 	}
 }
+
+// A connection that the server ends under a handler costs the message no attempt.
+func TestTerminatedConnections(t *testing.T) {
+	be, pool := migrated(t)
+	exec(t, pool, "CREATE TABLE effect (n int, attempt int)")
+	ok(t, be.Publish(t.Context(), events("x", 20)))
+	left := 3 // connections to end
+	c := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
+		Name: "cut", Per: lease.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 1},
+		Handlers: []lease.Handler{lease.OneTx("kind", func(ctx context.Context, tx pgx.Tx, m lease.Message[struct{ N int }]) error {
+			if m.Payload.N == 7 && left > 0 {
+				left--
+				exec(t, pool, "SELECT pg_terminate_backend($1, 5000)", tx.Conn().PgConn().PID())
+			}
+			_, err := tx.Exec(ctx, "INSERT INTO effect VALUES ($1, $2)", m.Payload.N, m.Attempt)
+			return err
+		})},
+	}, lease.WithLogger(slog.New(slog.DiscardHandler))))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	eventually(t, "20 effects", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect WHERE attempt = 1") == 20 })
+	cancel()
+	ok(t, <-done)
+	equal(t, "connections left to end", left, 0)
+	equal(t, "effects", query[int](t, pool, "SELECT count(*) FROM effect"), 20)
+}

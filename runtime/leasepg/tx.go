@@ -35,6 +35,9 @@ type effects struct {
 // Handle returns the pgx.Tx that handlers write in.
 func (t *effects) Handle() any { return pgx.Tx(handlerTx{t.tx}) }
 
+// Lost reports that the server or the network ended the connection.
+func (t *effects) Lost() bool { return t.tx.Conn().IsClosed() }
+
 // handlerTx is the transaction as a handler has it. Only the runtime commits: what a
 // handler committed itself would be there without the fence and the cursor.
 type handlerTx struct{ pgx.Tx }

@@ -260,3 +260,5 @@ func (t *linkTx) Commit(ctx context.Context, session, consumer string, p lease.P
 // Rollback reaches the backend even over a cut link: a server rolls back when the
 // connection is gone.
 func (t *linkTx) Rollback(ctx context.Context) error { return t.tx.Rollback(ctx) }
+
+func (t *linkTx) Lost() bool { return t.tx.Lost() }

@@ -220,7 +220,7 @@ func (p *Package) read() error {
 			if err != nil {
 				return fmt.Errorf("read %s: %w", f.Path, err)
 			}
-			if source, ours := Ours(f.Path, src); ours {
+			if source, ok := outputSource(f.Path, src); ok {
 				p.Outputs = append(p.Outputs, Output{Path: f.Path, Source: source})
 				continue
 			}
@@ -236,8 +236,8 @@ func (p *Package) read() error {
 	return nil
 }
 
-// Ours reports whether a file is an output of leasegen, and of which source.
-func Ours(path string, src []byte) (source string, ok bool) {
+// outputSource reports whether a file is an output of leasegen, and of which source.
+func outputSource(path string, src []byte) (source string, ok bool) {
 	if !strings.HasSuffix(path, fsout.Suffix) || !fsout.Owned(src) {
 		return "", false
 	}

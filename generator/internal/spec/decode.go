@@ -81,7 +81,7 @@ func (dec *decoder) arg(arg directive.Arg) {
 	a, known := dec.info.arg(arg.Key)
 	if !known {
 		message := fmt.Sprintf("unknown argument %q for %s%s", arg.Key, directive.Prefix, dec.info.Name)
-		dec.report("LG0104", arg.KeyPos, min(keyEnd, arg.End), message, diag.Suggest(arg.Key, dec.info.keys()))
+		dec.report("LG0104", arg.KeyPos, min(keyEnd, arg.End), message, dec.info.suggest(arg.Key))
 		return
 	}
 	if first := dec.first(arg.Key); first != nil {

@@ -26,7 +26,7 @@ func (a ArgInfo) terms() []string {
 	if a.Default != "" {
 		terms = append(terms, "default "+a.Default)
 	}
-	if r := a.Range(); r != "" {
+	if r := a.bounds(); r != "" {
 		terms = append(terms, r)
 	}
 	return terms

@@ -1,9 +1,13 @@
 package spec
 
 import (
+	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/leasegen/leasegen/generator/internal/diag"
 )
 
 // Info describes a directive.
@@ -33,8 +37,8 @@ type ArgInfo struct {
 	kind  reflect.Type
 }
 
-// Range says what values are allowed, or "".
-func (a ArgInfo) Range() string {
+// bounds says what values are allowed, or "".
+func (a ArgInfo) bounds() string {
 	switch {
 	case a.Min == "1ns":
 		return "more than 0"
@@ -97,6 +101,25 @@ func Lookup(name string) (Info, bool) {
 		}
 	}
 	return Info{}, false
+}
+
+// suggest says what was probably meant by an argument that d does not have: one of
+// another directive, or of d but for a slip.
+func (d Info) suggest(key string) string {
+	known := diag.Suggest(key, d.keys())
+	for _, other := range table() {
+		other.Args = argsOf(other.typ, nil, "")
+		if _, ok := other.arg(key); !ok || other.Name == d.Name {
+			continue
+		}
+		if whole := other.Name + "_" + key; d.Name == "defaults" && slices.Contains(d.keys(), whole) {
+			return fmt.Sprintf("did you mean %q? %s", whole, known)
+		}
+		if d.Name != "defaults" && d.Place == other.Place {
+			return fmt.Sprintf("%s is an argument of //leasegen:%s; %s", key, other.Name, known)
+		}
+	}
+	return known
 }
 
 func (d Info) arg(key string) (ArgInfo, bool) {

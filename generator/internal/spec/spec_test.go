@@ -140,6 +140,7 @@ func TestFindings(t *testing.T) {
 		{"//leasegen:table", `4:12-17 LG0101 unknown directive "//leasegen:table" | known: consumer, defaults, dlq, event, lease, retry`},
 		{"//leasegen:lease tll=30s", `4:18-21 LG0104 unknown argument "tll" for //leasegen:lease | did you mean "ttl"? known: grace, margin, ttl`},
 		{"//leasegen:lease TTL=30s", `4:18-21 LG0104 unknown argument "TTL" for //leasegen:lease | did you mean "ttl"? known: grace, margin, ttl`},
+		{"//leasegen:consumer ttl=30s per=cluster", `4:21-24 LG0104 unknown argument "ttl" for //leasegen:consumer | ttl is an argument of //leasegen:lease; known: batch, drain, lock, name, per, topics, unknown, workers`},
 		{`//leasegen:lease "tll x=30s"`, `4:19-24 LG0104 unknown argument "tll x" for //leasegen:lease | known: grace, margin, ttl`},
 		{"//leasegen:lease ttl", `4:18-21 LG0102 argument "ttl" has no value | write ttl=TTL`},
 		{"//leasegen:retry order", `4:18-23 LG0102 argument "order" has no value | write order=key|block|none`},
@@ -222,6 +223,7 @@ func TestFindings(t *testing.T) {
 func TestDefaultsFindings(t *testing.T) {
 	for _, tc := range []struct{ above, want string }{
 		{"//leasegen:defaults lease_tll=1s", `1:21-30 LG0104 unknown argument "lease_tll" for //leasegen:defaults | did you mean "lease_ttl"?`},
+		{"//leasegen:defaults ttl=1s", `1:21-24 LG0104 unknown argument "ttl" for //leasegen:defaults | did you mean "lease_ttl"?`},
 		{"//leasegen:defaults consumer_name=a", `1:21-34 LG0104 unknown argument "consumer_name" for //leasegen:defaults`},
 		{"//leasegen:defaults lease_ttl=1ms", `1:31-34 LG0502 lease_ttl: "1ms" is out of range | allowed: 1s to 24h`},
 	} {

@@ -131,7 +131,7 @@ func digits(s string) bool {
 
 func (a ArgInfo) outOfRange(s string) *problem {
 	hint := ""
-	if r := a.Range(); r != "" {
+	if r := a.bounds(); r != "" {
 		hint = "allowed: " + r
 	} else if a.kind == reflect.TypeFor[time.Duration]() {
 		hint = "the longest duration is 2540400h"

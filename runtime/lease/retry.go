@@ -45,14 +45,15 @@ func (r Retry) judge(m *Raw, err error) outcome {
 		o.verdict = dead
 		return o
 	}
+	after := r.wait(o.attempt)
+	if ra, ok := errors.AsType[*retryAfterError](err); ok {
+		after, o.reason = max(ra.after, 0), oneLine(ra.err.Error())
+	}
 	if _, ok := errors.AsType[*deadLetterError](err); ok || o.attempt >= r.Max {
 		o.verdict = dead
 		return o
 	}
-	o.verdict, o.lane, o.after = parked, r.Order.lane(m), r.wait(o.attempt)
-	if ra, ok := errors.AsType[*retryAfterError](err); ok {
-		o.after, o.reason = max(ra.after, 0), oneLine(ra.err.Error())
-	}
+	o.verdict, o.lane, o.after = parked, r.Order.lane(m), after
 	return o
 }
 

@@ -43,7 +43,7 @@ func TestJudge(t *testing.T) {
 		{"last attempt", OrderKey, 2, boom, outcome{dead, "", 0, 3, "boom"}},
 		{"given up by the handler", OrderKey, 0, fmt.Errorf("x: %w", DeadLetter("hopeless")), outcome{dead, "", 0, 1, "x: hopeless"}},
 		{"asked to wait", OrderKey, 1, RetryAfter(time.Hour, boom), outcome{parked, "k", time.Hour, 2, "boom"}},
-		{"asked to wait, last attempt", OrderKey, 2, RetryAfter(time.Hour, boom), outcome{dead, "", 0, 3, "retry after 1h0m0s: boom"}},
+		{"asked to wait, last attempt", OrderKey, 2, RetryAfter(time.Hour, boom), outcome{dead, "", 0, 3, "boom"}},
 		{"undecodable", OrderKey, 0, &decodeError{0, boom}, outcome{dead, "", 0, 1, "boom"}},
 	} {
 		r := Retry{Max: 3, Min: time.Second, Cap: time.Second, Order: c.order}

@@ -49,7 +49,7 @@ func (b *Backend) check(ctx context.Context, conn *pgx.Conn) error {
 		return b.fail("look at the grants", err)
 	}
 	if missing != "" {
-		return fmt.Errorf("leasepg: role %s lacks privileges in schema %s (%s): run the grants that leasegen migrate -print shows", f.Role, name, missing)
+		return fmt.Errorf("leasepg: role %s lacks privileges in schema %s (%s): run the SQL that leasegen migrate -grants %s prints", f.Role, name, missing, f.Role)
 	}
 	have, err := q.SchemaVersion(ctx)
 	switch want := int32(latestVersion()); {

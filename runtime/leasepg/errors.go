@@ -30,7 +30,7 @@ func (b *Backend) fix(err error) string {
 	case "3F000", "42P01", "42703", "42883": // schema, table, column, function is missing
 		return "the schema " + b.schema.name + " is missing or older than this program: run leasegen migrate"
 	case "42501": // insufficient_privilege
-		return "the role lacks a privilege: leasegen migrate -print shows the grants it needs"
+		return "the role lacks a privilege: leasegen migrate -grants ROLE prints what it needs"
 	case "25006": // read_only_sql_transaction
 		return "the server is read-only: connect to the primary (target_session_attrs=read-write)"
 	case "53300": // too_many_connections

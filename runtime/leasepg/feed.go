@@ -15,12 +15,17 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
+// With the survey that the runtime makes once a second, an idle process reads less than
+// twice a second as long as notifications reach it.
 const (
-	pollLeast     = 2 * time.Millisecond   // between polls right after news
-	pollMost      = 500 * time.Millisecond // when idle
-	ownershipPoll = time.Second
-	feedRows      = 10_000 // messages looked at in one poll
-	feedTimeout   = 15 * time.Second
+	pollLeast  = 2 * time.Millisecond    // between polls right after news
+	pollMost   = 1200 * time.Millisecond // when idle
+	ownerPoll  = 10 * time.Second        // of sessions that died: nobody notifies of that
+	pollPooled = 500 * time.Millisecond  // when idle behind a pooler, where no notification arrives
+	ownPooled  = time.Second
+
+	feedRows    = 10_000 // messages looked at in one poll
+	feedTimeout = 15 * time.Second
 )
 
 // feed watches the log and the ownership tables for one process, on a connection of its
@@ -33,10 +38,10 @@ type feed struct {
 
 	conn    *pgx.Conn
 	at      *cursor
+	wait    time.Duration // until the next poll
 	members string
 	free    int64
-	wait    time.Duration // until the next poll
-	surveys time.Time     // when ownership was looked at last
+	surveys time.Time // when ownership was looked at last
 }
 
 // OpenFeed starts watching from the present on.
@@ -122,9 +127,16 @@ func (f *feed) Next(ctx context.Context) (lease.News, error) {
 	if len(news.Topics) > 0 || news.Ownership || news.Parked {
 		f.wait = pollLeast
 	} else {
-		f.wait = min(2*f.wait, pollMost)
+		f.wait = min(2*f.wait, f.idle(pollMost, pollPooled))
 	}
 	return news, nil
+}
+
+func (f *feed) idle(notified, pooled time.Duration) time.Duration {
+	if f.b.pooled.Load() {
+		return pooled
+	}
+	return notified
 }
 
 // sleep waits until the next poll is due or a notification arrives.
@@ -172,7 +184,7 @@ func (f *feed) poll(ctx context.Context, news *lease.News) error {
 		}
 		steps = append(steps, log)
 	}
-	if time.Since(f.surveys) >= ownershipPoll {
+	if time.Since(f.surveys) >= f.idle(ownerPoll, ownPooled) {
 		f.surveys = time.Now()
 		steps = append(steps, func(q *leasedb.Queries) error {
 			w, err := q.WatchOwnership(ctx, f.consumers)

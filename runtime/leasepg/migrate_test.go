@@ -192,6 +192,7 @@ func TestRoles(t *testing.T) {
 		"INSERT INTO leasegen.message (xid, topic, kind, payload) VALUES ('3', 'x', 'k', '')",
 		"INSERT INTO leasegen.lease (consumer, resource, epoch) VALUES ('c', 'r', 9)",
 		"UPDATE leasegen.lease SET resource = 'other'",
+		"UPDATE leasegen.lease SET epoch = epoch - 1",
 		"UPDATE leasegen.session SET id = 'other'",
 		"UPDATE leasegen.segment SET closed_xid = '3'",
 		"UPDATE leasegen.origin SET system_identifier = 1",

@@ -15,7 +15,11 @@ import (
 
 // connect opens a connection outside the pool, to the pool's server.
 func (b *Backend) connect(ctx context.Context) (*pgx.Conn, error) {
-	return pgx.ConnectConfig(ctx, b.pool.Config().ConnConfig)
+	c := b.pool.Config().ConnConfig // a copy
+	if c.RuntimeParams["application_name"] == "" {
+		c.RuntimeParams["application_name"] = "leasegen" // to be told apart in pg_stat_activity
+	}
+	return pgx.ConnectConfig(ctx, c)
 }
 
 func closeConn(c *pgx.Conn) {

@@ -98,6 +98,17 @@ CREATE TABLE leasegen.lease (
 -- Who owns how many, and which are free.
 CREATE INDEX lease_session ON leasegen.lease (consumer, session);
 
+-- No one, by mistake or on purpose, sets an epoch back: what was fenced would pass again.
+CREATE FUNCTION leasegen.refuse_epoch() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'leasegen: the epoch of % of % only rises: % is not above %',
+        OLD.resource, OLD.consumer, NEW.epoch, OLD.epoch USING ERRCODE = 'insufficient_privilege';
+END $$;
+
+CREATE TRIGGER epochs_rise BEFORE UPDATE OF epoch ON leasegen.lease
+    FOR EACH ROW WHEN (NEW.epoch < OLD.epoch) EXECUTE FUNCTION leasegen.refuse_epoch();
+
 -- Messages set aside, as copies: they do not hold the log back.
 CREATE TABLE leasegen.parked (
     seq          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -276,7 +287,7 @@ BEGIN
         system_identifier = (SELECT c.system_identifier FROM pg_control_system() c);
 END $$;
 
-REVOKE ALL ON FUNCTION leasegen.ensure_segments(bigint), leasegen.drop_segments(),
+REVOKE ALL ON FUNCTION leasegen.refuse_epoch(), leasegen.ensure_segments(bigint), leasegen.drop_segments(),
     leasegen.forget_sessions(interval), leasegen.restamp() FROM PUBLIC;
 
 SELECT leasegen.ensure_segments(4000000);

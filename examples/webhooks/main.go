@@ -1,7 +1,7 @@
 // Webhooks: two consumers of real GitHub webhook deliveries on PostgreSQL.
 //
-//	go run ./examples/webhooks -deliveries DIR              publish a folder of deliveries and handle them
-//	go run ./examples/webhooks -deliveries DIR -kill 1s     the same while replicas are killed with SIGKILL
+//	go run ./examples/webhooks                              publish a few deliveries and handle them
+//	go run ./examples/webhooks -deliveries DIR -kill 1s     those of a folder, while replicas are killed with SIGKILL
 //
 // Without -dsn it starts a private PostgreSQL server and stops it at the end.
 package main
@@ -29,7 +29,7 @@ func main() {
 	r := run{out: os.Stdout}
 	work := flag.String("work", "", "be the replica of this name, until SIGTERM")
 	flag.StringVar(&r.dsn, "dsn", os.Getenv("DATABASE_URL"), "PostgreSQL database; without one, a private server is started")
-	flag.StringVar(&r.deliveries, "deliveries", "", "folder of deliveries, one folder per kind, one JSON file each")
+	flag.StringVar(&r.deliveries, "deliveries", "examples/webhooks/sample", "folder of deliveries, one folder per kind, one JSON file each")
 	flag.IntVar(&r.replicas, "replicas", 3, "how many replicas to run, each a process")
 	flag.DurationVar(&r.kill, "kill", 0, "kill a replica with SIGKILL and start it again so often; 0 = never")
 	flag.DurationVar(&r.pace, "pace", 0, "time between two publications; with -kill 40ms unless given")
@@ -43,9 +43,6 @@ func main() {
 			log.Fatal(err)
 		}
 		return
-	}
-	if r.deliveries == "" {
-		log.Fatal("webhooks: -deliveries is missing: the folder to read")
 	}
 	if r.kill > 0 && r.pace == 0 {
 		r.pace = 40 * time.Millisecond

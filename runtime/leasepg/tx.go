@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,32 +24,49 @@ func (b *Backend) Begin(ctx context.Context) (lease.Tx, error) {
 	if err != nil {
 		return nil, b.fail("begin", err)
 	}
-	return &effects{b, tx}, nil
+	return &effects{b: b, tx: tx}, nil
 }
 
 // effects is a transaction that a handler writes its effects in.
 type effects struct {
-	b  *Backend
-	tx pgx.Tx
+	b         *Backend
+	tx        pgx.Tx
+	abandoned atomic.Bool // by the handler
 }
 
 // Handle returns the pgx.Tx that handlers write in.
-func (t *effects) Handle() any { return pgx.Tx(handlerTx{t.tx}) }
+func (t *effects) Handle() any { return pgx.Tx(handlerTx{t.tx, t}) }
 
 // Lost reports that the server or the network ended the connection.
 func (t *effects) Lost() bool { return t.tx.Conn().IsClosed() }
 
-// handlerTx is the transaction as a handler has it. Only the runtime commits: what a
-// handler committed itself would be there without the fence and the cursor.
-type handlerTx struct{ pgx.Tx }
+// handlerTx is the transaction as a handler has it. Only the runtime ends it: what a
+// handler committed itself would be there without the fence and the cursor, and the
+// connection of a transaction that has ended belongs to the pool again.
+type handlerTx struct {
+	pgx.Tx
+	effects *effects
+}
 
 // Commit refuses. A savepoint, which Begin gives, can be committed.
 func (handlerTx) Commit(context.Context) error {
 	return errors.New("leasepg: the transaction is committed with the message's progress when the handler returns nil; do not commit it")
 }
 
+// Rollback makes the runtime roll back, and count a failure, when the handler returns.
+func (t handlerTx) Rollback(context.Context) error {
+	t.effects.abandoned.Store(true)
+	return nil
+}
+
+var errAbandoned = errors.New("the handler rolled its transaction back; a handler that fails returns an error")
+
 // Commit stores progress and commits, or rolls back when the lease has a newer epoch.
 func (t *effects) Commit(ctx context.Context, session, consumer string, p lease.Progress) error {
+	if t.abandoned.Load() {
+		_ = t.Rollback(ctx) // the error that matters is the handler's
+		return t.b.fail("commit effects of "+consumer, fmt.Errorf("%w: %w", lease.ErrRolledBack, errAbandoned))
+	}
 	fenced, err := t.b.commit(ctx, t.tx, session, consumer, []lease.Progress{p})
 	if err == nil && len(fenced) > 0 {
 		err = lease.ErrFenced

@@ -78,7 +78,7 @@ func (s *site) publish(ctx context.Context, topic string, n int) error {
 	for i := range msgs {
 		msgs[i].Seq = seq + int64(i) + 1
 	}
-	if err := lease.Publish(ctx, s.be, topic, "numbered", (*numbered).key, msgs); err != nil {
+	if err := lease.Publish(ctx, s.be, topic, lease.EventType[numbered]{Kind: "numbered", Key: (*numbered).key}, msgs); err != nil {
 		return err
 	}
 	s.mu.Lock()

@@ -16,8 +16,11 @@ const _ = lease.ABI1
 // PublishOrderPlaced appends order.placed events to a topic, all or none, in the order
 // given. Their key is Customer.
 func PublishOrderPlaced(ctx context.Context, to lease.Publisher, topic string, events ...OrderPlaced) error {
-	return lease.Publish(ctx, to, topic, "order.placed", func(e *OrderPlaced) string {
-		return e.Customer
+	return lease.Publish(ctx, to, topic, lease.EventType[OrderPlaced]{
+		Key: func(e *OrderPlaced) string {
+			return e.Customer
+		},
+		Kind: "order.placed",
 	}, events)
 }
 

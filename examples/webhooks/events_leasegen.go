@@ -15,31 +15,43 @@ const _ = lease.ABI1
 // PublishPush appends push events to a topic, all or none, in the order given. Their key is
 // Sender.Login.
 func PublishPush(ctx context.Context, to lease.Publisher, topic string, events ...Push) error {
-	return lease.Publish(ctx, to, topic, "push", func(e *Push) string {
-		return e.Sender.Login
+	return lease.Publish(ctx, to, topic, lease.EventType[Push]{
+		Key: func(e *Push) string {
+			return e.Sender.Login
+		},
+		Kind: "push",
 	}, events)
 }
 
 // PublishIssues appends issues events to a topic, all or none, in the order given. Their
 // key is Sender.Login.
 func PublishIssues(ctx context.Context, to lease.Publisher, topic string, events ...Issues) error {
-	return lease.Publish(ctx, to, topic, "issues", func(e *Issues) string {
-		return e.Sender.Login
+	return lease.Publish(ctx, to, topic, lease.EventType[Issues]{
+		Key: func(e *Issues) string {
+			return e.Sender.Login
+		},
+		Kind: "issues",
 	}, events)
 }
 
 // PublishPullRequest appends pull_request events to a topic, all or none, in the order
 // given. Their key is Sender.Login.
 func PublishPullRequest(ctx context.Context, to lease.Publisher, topic string, events ...PullRequest) error {
-	return lease.Publish(ctx, to, topic, "pull_request", func(e *PullRequest) string {
-		return e.Sender.Login
+	return lease.Publish(ctx, to, topic, lease.EventType[PullRequest]{
+		Key: func(e *PullRequest) string {
+			return e.Sender.Login
+		},
+		Kind: "pull_request",
 	}, events)
 }
 
 // PublishInstallation appends installation events to a topic, all or none, in the order
 // given. Their key is Sender.Login.
 func PublishInstallation(ctx context.Context, to lease.Publisher, topic string, events ...Installation) error {
-	return lease.Publish(ctx, to, topic, "installation", func(e *Installation) string {
-		return e.Sender.Login
+	return lease.Publish(ctx, to, topic, lease.EventType[Installation]{
+		Key: func(e *Installation) string {
+			return e.Sender.Login
+		},
+		Kind: "installation",
 	}, events)
 }

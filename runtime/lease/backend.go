@@ -22,11 +22,15 @@ type Backend interface {
 	// OpenSession starts a new incarnation of this process.
 	OpenSession(ctx context.Context, spec SessionSpec) (Session, error)
 
-	// Register makes resources known to a consumer: the topics given, or, when
-	// topics is nil, all that the log holds and the consumer's patterns match.
-	// Known resources are left as they are, at the price of a read.
-	// A group or cluster consumer has the one resource Whole.
-	Register(ctx context.Context, consumer ConsumerInfo, topics []string) error
+	// Register makes resources known to a consumer: those given, or, when resources is
+	// nil, all that the consumer's source holds. They are topics for PerTopic, streams for
+	// PerStream; a PerPartition consumer has all slots of its source, a group or cluster
+	// consumer the one resource Whole, whatever is given.
+	// Known resources are left as they are, at the price of a read, except that a stream
+	// which has work (see Streamer) becomes wanted.
+	// With FromNow, what the source holds when the consumer is registered for the first
+	// time is passed over; resources that appear later begin at their beginning.
+	Register(ctx context.Context, consumer ConsumerInfo, resources []string) error
 
 	// Survey counts members and leases. It writes nothing.
 	Survey(ctx context.Context, consumers []string) ([]Survey, error)
@@ -62,6 +66,58 @@ type Backend interface {
 	Maintain(ctx context.Context, consumers []ConsumerInfo) (MaintainReport, error)
 }
 
+// RowLocker is a Backend with leases that expire one by one (LockRow).
+type RowLocker interface {
+	// Renew extends leases of a LockRow consumer by ConsumerInfo.TTL from the server's
+	// present, in one step, and returns the resources of those that were not extended,
+	// because they had expired or changed hands. It cannot revive a lease.
+	Renew(ctx context.Context, session string, consumer ConsumerInfo, leases []Ref) (lost []string, err error)
+}
+
+// Streamer is a Backend whose streams (PerStream) are owned only while they have work. A
+// stream is wanted from its Register on, as long as it has unread or parked messages, or,
+// without a message source, until it is retired. Acquire grants, and Survey counts as
+// free, only streams that are wanted; Survey counts as resources those wanted or owned.
+type Streamer interface {
+	// Retire is Release for streams whose owner sees no more work in them: each stops
+	// being wanted, unless messages that its owner has not passed are there after all.
+	Retire(ctx context.Context, session, consumer string, leases []Ref) error
+}
+
+// Ledger is a Backend that remembers what a consumer has executed, by a key of the
+// application. Transactions of a Transactor that is a Ledger implement LedgerTx.
+type Ledger interface {
+	// StartOnce notes durably that the execution of key is about to begin under the
+	// lease, and returns how the one before it ended. It returns ErrFenced when the
+	// lease's epoch is no longer current. The end is told in Progress.Once.
+	StartOnce(ctx context.Context, session, consumer string, ref Ref, key string) (OnceState, error)
+}
+
+// LedgerTx is the ledger inside a transaction.
+type LedgerTx interface {
+	// Once notes key as done when the transaction commits. It reports false when it was
+	// done before; it waits for another transaction that is noting the same key.
+	Once(ctx context.Context, consumer, key string) (first bool, err error)
+}
+
+// OnceState is how far the execution of an item has got.
+type OnceState int
+
+const (
+	// OnceNew: it was never started, or every start is known to have failed.
+	OnceNew OnceState = iota
+	// OnceUnknown: it was started, and nobody told how it ended.
+	OnceUnknown
+	// OnceDone: it was executed.
+	OnceDone
+)
+
+// OnceResult is how the execution of an item that StartOnce began has ended.
+type OnceResult struct {
+	Key  string
+	Done bool // false: it failed, and may be started again
+}
+
 // Whole is the one resource of a group or cluster consumer.
 const Whole = "*"
 
@@ -92,8 +148,11 @@ type SessionSpec struct {
 	ID        string        // 128 random bits in hex, new for every incarnation
 	TTL       time.Duration // how long the session lives without a heartbeat
 	Consumers []string      // the consumers it is a member of
-	Host      string
-	PID       int
+	// Advisory says that all its consumers use LockAdvisory: the session lives as long as
+	// its connection, and its heartbeats need not write.
+	Advisory bool
+	Host     string
+	PID      int
 }
 
 // Session is the liveness of one process incarnation.
@@ -111,9 +170,18 @@ type ConsumerInfo struct {
 	Name   string
 	Per    Per
 	Topics []string // patterns, see MatchTopic
+	Lock   Lock
+	TTL    time.Duration // of leases that expire one by one (LockRow)
 	Grace  time.Duration
-	Keep   time.Duration // how long dead letters are kept; 0 = for ever
-	Max    int           // how many dead letters are kept; 0 = no bound
+	From   From
+	// Source is what the backend reads instead of its log; nil for the log.
+	Source any
+	// Announced says that streams are named by the application, not by messages.
+	Announced bool
+	// OnceKeep is how long executed items are remembered; 0 = for ever.
+	OnceKeep time.Duration
+	Keep     time.Duration // how long dead letters are kept; 0 = for ever
+	Max      int           // how many dead letters are kept; 0 = no bound
 }
 
 // Survey is one consumer's state of ownership.
@@ -175,8 +243,11 @@ type Feed interface {
 
 // News is what changed since the feed's last answer.
 type News struct {
-	// Topics received messages. Topics that no consumer of the feed matches are left out.
+	// Topics of the log received messages. Topics that no consumer of the feed matches are left out.
 	Topics []string
+	// Resources received messages, by consumer: slots, streams, and the resources of
+	// consumers with a source of their own, which Topics cannot tell.
+	Resources map[string][]string
 	// Ownership: a session joined, left or died, or leases were released.
 	Ownership bool
 	// Parked: an operator replayed dead letters.
@@ -241,6 +312,10 @@ type ParkedMessage struct {
 // named by id; the backend has their content.
 type Progress struct {
 	Ref
+	// Seq rises from one progress of a lease to the next; a repeated one keeps its Seq. One
+	// that arrives when a higher Seq of the same epoch is stored changes nothing and is not
+	// fenced: it is an old request that was held up on its way.
+	Seq int64
 	// Cursor replaces the stored cursor; nil leaves it.
 	Cursor Cursor
 	// Park sets messages aside, in this order, or updates those that are parked.
@@ -252,6 +327,8 @@ type Progress struct {
 	// Mark, when set, names the one message that is about to be handled; the backend
 	// counts how often the same one is marked. A progress without Mark clears it.
 	Mark string
+	// Once tells how executions that were begun with StartOnce have ended.
+	Once []OnceResult
 	// Trust sets the suspicion count back to zero.
 	Trust bool
 }
@@ -280,4 +357,7 @@ type MaintainReport struct {
 	DeadLettersDropped int // over Max
 	SessionsForgotten  int
 	SegmentsDropped    int // parts of the log that every consumer has passed
+	OnceForgotten      int // executed items older than OnceKeep
+	StreamsForgotten   int // streams without work whose messages are gone
+	IDsForgotten       int // message ids that no longer keep out a second message
 }

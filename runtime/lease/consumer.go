@@ -68,7 +68,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 // Info is the consumer as backends know it.
 func (c *Consumer) Info() ConsumerInfo {
 	return ConsumerInfo{
-		Name: c.spec.Name, Per: c.spec.Per, Topics: c.spec.Topics, Grace: c.spec.Grace,
+		Name: c.spec.Name, Per: c.spec.Per, Topics: c.spec.Topics,
+		Lock: c.spec.Lock, TTL: c.spec.TTL, Grace: c.spec.Grace, From: c.spec.From,
+		Source: c.spec.Source, Announced: c.spec.Streams != nil, OnceKeep: c.spec.OnceKeep,
 		Keep: c.spec.DeadLetters.Keep, Max: c.spec.DeadLetters.Max,
 	}
 }

@@ -96,7 +96,7 @@ func publish(t *testing.T, be lease.Publisher, topic string, from, to int, key f
 	for i := from; i < to; i++ {
 		ns = append(ns, note{i})
 	}
-	if err := lease.Publish(context.Background(), be, topic, "note", key, ns); err != nil {
+	if err := lease.Publish(context.Background(), be, topic, lease.EventType[note]{Kind: "note", Key: key}, ns); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -26,6 +26,9 @@ type Message[T any] struct {
 	Epoch int64
 	// PublishedAt is the backend's clock when the message was published.
 	PublishedAt time.Time
+	// IdempotencyKey is the same for all messages that are one item to a handler made with
+	// Once, at every delivery; for others it is the ID.
+	IdempotencyKey string
 }
 
 // Raw is a message as a backend stores it, its payload still encoded.
@@ -37,6 +40,8 @@ type Raw struct {
 	PublishedAt      time.Time
 	// Attempt is the number of failures so far: 0 for a message read from the log.
 	Attempt int
+	// Value is the payload of a source that reads it typed; Payload is nil then.
+	Value any
 	// Size is the payload's length in bytes. When it exceeds FetchRequest.MaxPayload
 	// the backend leaves Payload nil rather than load it.
 	Size int
@@ -47,6 +52,13 @@ type Event struct {
 	Topic, Key, Kind string
 	Payload          []byte
 	Headers          map[string]string
+	// ID, when set, keeps out a second event with the same ID on the same topic, for as
+	// long as the backend remembers it (7 days).
+	ID string
+	// At and After delay the event: it joins the log when the backend's clock has reached
+	// At, or After has passed since its publication. Zero values do not delay.
+	At    time.Time
+	After time.Duration
 }
 
 // Publisher appends events to a backend's log, all or none, in the order given.
@@ -56,25 +68,39 @@ type Publisher interface {
 	Publish(ctx context.Context, events []Event) error
 }
 
-// Publish encodes payloads as JSON and appends them to topic. key may be nil.
-// Generated Publish functions call it; either all events are published or none.
-func Publish[T any](ctx context.Context, to Publisher, topic, kind string, key func(*T) string, payloads []T) error {
+// EventType is what generated code knows of an event.
+type EventType[T any] struct {
+	Kind string
+	Key  func(*T) string // the ordering key; nil: none
+	ID   func(*T) string // see Event.ID; nil: none
+}
+
+// Publish encodes payloads as JSON and appends them to topic. Generated Publish
+// functions call it; either all events are published or none.
+func Publish[T any](ctx context.Context, to Publisher, topic string, typ EventType[T], payloads []T) error {
 	if len(payloads) == 0 {
 		return nil
 	}
 	if topic == "" {
-		return fmt.Errorf("lease: publish %s: the topic is empty", kind)
+		return fmt.Errorf("lease: publish %s: the topic is empty", typ.Kind)
 	}
 	events := make([]Event, len(payloads))
 	for i := range payloads {
-		b, err := json.Marshal(payloads[i])
+		p := &payloads[i]
+		b, err := json.Marshal(p)
 		if err != nil {
-			return fmt.Errorf("lease: publish %s to %s: encode event %d: %w", kind, topic, i, err)
+			return fmt.Errorf("lease: publish %s to %s: encode event %d: %w", typ.Kind, topic, i, err)
 		}
-		events[i] = Event{Topic: topic, Kind: kind, Payload: b}
-		if key != nil {
-			events[i].Key = key(&payloads[i])
+		e := Event{Topic: topic, Kind: typ.Kind, Payload: b}
+		if typ.Key != nil {
+			e.Key = typ.Key(p)
 		}
+		if typ.ID != nil {
+			if e.ID = typ.ID(p); e.ID == "" {
+				return fmt.Errorf("lease: publish %s to %s: the id of event %d is empty; it would keep out no second one", typ.Kind, topic, i)
+			}
+		}
+		events[i] = e
 	}
 	return to.Publish(ctx, events)
 }

@@ -23,17 +23,51 @@ type Operator interface {
 	Purge(ctx context.Context, f DeadLetterFilter) (int, error)
 }
 
+// CursorOperator is what leasegen cursor uses. Backends implement it beside Operator.
+type CursorOperator interface {
+	// Cursors shows how far a consumer has got on the resource given, or on up to limit
+	// of all when it is empty, the furthest behind first.
+	Cursors(ctx context.Context, consumer, resource string, limit int) ([]CursorStatus, error)
+	// SetCursor moves the cursor of the resource given, or of all when it is empty, and
+	// returns how many it moved. Owners are fenced and their leases freed, so that whoever
+	// owns them next begins there. Parked messages and dead letters of those resources are
+	// dropped when the target is Beginning, and left otherwise.
+	SetCursor(ctx context.Context, consumer, resource string, to CursorTarget) (int, error)
+}
+
+// CursorTarget says where to; exactly one field is set.
+type CursorTarget struct {
+	Beginning bool
+	Now       bool
+	After     string // the id of the last message to count as handled
+}
+
+// CursorStatus is how far a consumer has got on one resource.
+type CursorStatus struct {
+	Resource string
+	Session  string // of the owner; empty when unowned
+	Epoch    int64
+	Position string // id of the last message passed; empty at the beginning
+	Lag      int64  // messages not yet passed
+	// OldestUnread is the age of the oldest message not yet passed; 0 when there is none.
+	OldestUnread time.Duration
+}
+
 // ConsumerStatus is one line of leasegen status.
 type ConsumerStatus struct {
-	Consumer    string
-	Per         string
-	Resources   int
-	Members     int
-	Unowned     int
-	LagMax      int64 // messages behind, of the resource furthest behind
-	LagTotal    int64
-	ParkedKeys  int
-	DeadLetters int
+	Consumer  string
+	Per       string
+	Lock      string
+	Resources int
+	Members   int
+	Standbys  int // members that own nothing
+	Unowned   int
+	// OldestUnread is the age of the oldest message not yet passed; 0 when there is none.
+	OldestUnread time.Duration
+	LagMax       int64 // messages behind, of the resource furthest behind
+	LagTotal     int64
+	ParkedKeys   int
+	DeadLetters  int
 }
 
 // MemberStatus is one live session of a consumer. Durations are by the server's clock.

@@ -12,6 +12,14 @@ const (
 	PerGroup
 	// PerCluster gives the consumer one lease and no messages: a singleton.
 	PerCluster
+	// PerPartition gives each slot of the key's hash a lease: order by key, spread over
+	// the replicas, and rebalanced when they join or leave. How many slots there are is
+	// a property of the log. Resources are named by their number, "0" onwards. A message
+	// without a key goes to any slot.
+	PerPartition
+	// PerStream gives each named stream a lease while there is work for it. Streams are
+	// the keys of the messages consumed, or are named by the application (Spec.Streams).
+	PerStream
 )
 
 // String returns the word used in annotations.
@@ -23,6 +31,58 @@ func (p Per) String() string {
 		return "group"
 	case PerCluster:
 		return "cluster"
+	case PerPartition:
+		return "partition"
+	case PerStream:
+		return "stream"
+	}
+	return "unknown"
+}
+
+// Lock says how ownership is held.
+type Lock int
+
+const (
+	// LockSession holds all leases by the one heartbeat of the process. The default.
+	LockSession Lock = iota
+	// LockAdvisory (PerCluster, PerGroup) holds each lease by an advisory lock on the
+	// session's connection: no writes at all, and lost with the connection.
+	LockAdvisory
+	// LockRow (PerStream) gives each lease an expiry of its own, renewed every third of
+	// the TTL.
+	LockRow
+)
+
+// String returns the word used in annotations.
+func (l Lock) String() string {
+	switch l {
+	case LockSession:
+		return "session"
+	case LockAdvisory:
+		return "advisory"
+	case LockRow:
+		return "row"
+	}
+	return "unknown"
+}
+
+// From says where a consumer begins that has never run.
+type From int
+
+const (
+	// FromBeginning begins with the oldest message there is. The default.
+	FromBeginning From = iota
+	// FromNow passes over what is there when the consumer runs for the first time.
+	FromNow
+)
+
+// String returns the word used in annotations.
+func (f From) String() string {
+	switch f {
+	case FromBeginning:
+		return "beginning"
+	case FromNow:
+		return "now"
 	}
 	return "unknown"
 }

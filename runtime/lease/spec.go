@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,10 +20,31 @@ type Spec struct {
 	Name string
 	// Per says what has exactly one owner.
 	Per Per
-	// Topics are the patterns of the topics consumed, see MatchTopic. Empty for PerCluster.
+	// Topics are the patterns of the topics consumed, see MatchTopic. Empty for PerCluster,
+	// with Streams, and with Source.
 	Topics []string
-	// Handlers are the consumer's methods: one Run for PerCluster, else one per kind.
+	// Streams, for PerStream, names the streams that have work now; it is asked every Poll
+	// by every replica. Each stream's owner calls Run until it returns nil.
+	Streams func(context.Context) ([]string, error)
+	// Poll is how often Streams is asked. Default 5 s.
+	Poll time.Duration
+	// Source is what the backend reads instead of its log, made by the backend's package.
+	Source any
+	// Handlers are the consumer's methods: one Run for PerCluster and with Streams, else
+	// one per kind.
 	Handlers []Handler
+
+	// Lock says how ownership is held. Default LockSession.
+	Lock Lock
+	// From says where the consumer begins when it runs for the first time. Default FromBeginning.
+	From From
+	// Capacity is how many resources this process owns at most; what no process has room
+	// for waits. Default 0, no bound; for PerStream 32.
+	Capacity int
+	// Idle is how long a stream without work stays with its owner. Default 5 s.
+	Idle time.Duration
+	// OnceKeep is how long executed items are remembered (see Once). Default 0, for ever.
+	OnceKeep time.Duration
 
 	// TTL is how long a silent process keeps its leases. Default 15 s, at least 1 s.
 	TTL time.Duration

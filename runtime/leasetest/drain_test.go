@@ -38,7 +38,7 @@ func TestDrainHandlesAllThatWasPublishedBefore(t *testing.T) {
 		for _, c := range cents {
 			events = append(events, placed{c})
 		}
-		if err := lease.Publish(t.Context(), be, topic, "placed", nil, events); err != nil {
+		if err := lease.Publish(t.Context(), be, topic, lease.EventType[placed]{Kind: "placed"}, events); err != nil {
 			t.Fatal(err)
 		}
 	}

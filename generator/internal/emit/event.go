@@ -12,13 +12,14 @@ import (
 
 // publish writes the function that publishes one kind of event.
 func publish(g *jen.File, e *ir.Event) {
-	key, keyText := jen.Nil(), "They have no key."
+	typ := jen.Dict{jen.Id("Kind"): jen.Lit(e.Kind)}
+	keyText := "They have no key."
 	if len(e.Key) > 0 {
 		field := jen.Id(e.Locals["e"])
 		for _, name := range e.Key {
 			field.Dot(name)
 		}
-		key = jen.Func().Params(jen.Id(e.Locals["e"]).Op("*").Add(named(e.Type))).String().
+		typ[jen.Id("Key")] = jen.Func().Params(jen.Id(e.Locals["e"]).Op("*").Add(named(e.Type))).String().
 			Block(jen.Return(keyString(e.KeyKind, field)))
 		keyText = "Their key is " + strings.Join(e.Key, ".") + "."
 	}
@@ -32,7 +33,7 @@ func publish(g *jen.File, e *ir.Event) {
 	).Error().Block(
 		jen.Return(jen.Qual(names.Lease, "Publish").Call(
 			jen.Id(e.Locals["ctx"]), jen.Id(e.Locals["to"]), jen.Id(e.Locals["topic"]),
-			jen.Lit(e.Kind), key, jen.Id(e.Locals["events"]),
+			jen.Qual(names.Lease, "EventType").Types(named(e.Type)).Values(typ), jen.Id(e.Locals["events"]),
 		)),
 	).Line()
 }

@@ -77,9 +77,9 @@ func (w *work) stepParked() time.Duration {
 	return parkedAtLeast
 }
 
-// deliverParked lines up the resources that have been idle since before the parked
-// messages were read; what was read of the others may be out of date, and is read
-// again when they are idle.
+// deliverParked lines up the resources that have been held and idle since before the
+// parked messages were read; what was read of the others may be out of date, and is
+// read again when they are idle.
 func (w *work) deliverParked(found Parked, began uint64) {
 	if found.Next >= 0 {
 		w.dueIn(found.Next)

@@ -239,3 +239,50 @@ func TestParkedChangeHands(t *testing.T) {
 		})
 	}
 }
+
+// Parked messages that were read under one epoch and arrive under the next, which may be
+// after their effects, are not handled from that old answer.
+func TestParkedReadOutlivesItsLease(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		publish(t, be, "x", 0, 3, func(*note) string { return "k" })
+		var link faults
+		var e effects
+		var rec recorder
+		var handling, held, lost atomic.Bool
+		read := make(chan struct{})
+		link.on("FetchParked", func(ctx context.Context, phase leasemem.Phase) error {
+			if phase == leasemem.After && handling.Load() && held.CompareAndSwap(false, true) {
+				close(read)
+				for len(observed[lease.ObservedAcquire](&rec)) < 2 && ctx.Err() == nil {
+					time.Sleep(time.Millisecond)
+				}
+			}
+			return nil
+		})
+		link.on("TxCommit", func(_ context.Context, phase leasemem.Phase) error {
+			if phase == leasemem.After && held.Load() && lost.CompareAndSwap(false, true) {
+				return errLink // so that the lease is given back and taken again
+			}
+			return nil
+		})
+		start(t, newConsumer(t, link.share(be), lease.Spec{Retry: lease.Retry{Min: time.Millisecond}, Handlers: oneTx(func(ctx context.Context, tx *leasemem.Tx, m lease.Message[note]) error {
+			if m.Payload.N == 0 && m.Attempt == 1 {
+				return errLink
+			}
+			if m.Payload.N == 0 && handling.CompareAndSwap(false, true) {
+				<-read // the parked messages, this one among them, again
+			}
+			e.write(tx, m.Payload.N)
+			return nil
+		})}, lease.WithObserver(&rec)))
+		pass(20 * time.Second)
+		if n := len(observed[lease.ObservedAcquire](&rec)); n != 2 || !lost.Load() {
+			t.Fatalf("the lease was acquired %d times, want 2; a reply was lost: %v", n, lost.Load())
+		}
+		if st := status(t, be); st.ParkedKeys > 0 {
+			t.Errorf("%d keys are still parked", st.ParkedKeys)
+		}
+		e.are(t, 3)
+	})
+}

@@ -146,6 +146,8 @@ func (w *work) take(grants []Grant) {
 			w.parked.laned[h] = struct{}{}
 			w.yieldTo(h)
 		}
+		w.ticks++
+		h.idleAt = w.ticks // parked messages read before, under an older epoch, are not its own
 		w.held[g.Resource] = h
 		w.known[g.Resource] = struct{}{}
 		if w.stopped {

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -130,6 +131,8 @@ type effectOf struct {
 	topic, key string
 	n          int
 	epoch      int64
+	proc       string
+	at         time.Time
 }
 
 const deafFor = 3 * time.Second // a handler that ignores its context, at most
@@ -190,9 +193,10 @@ func (s *simulation) fault(ctx context.Context, op string, phase leasemem.Phase)
 	if !s.faulty.Load() || op == "Check" { // a process that cannot start says so, which is no news here
 		return nil
 	}
-	if s.dice.roll(10) {
+	slowRead := op == "FetchParked" && phase == leasemem.After // answers that are overtaken
+	if s.dice.roll(10) || slowRead && s.dice.roll(3) {
 		late := 40 * time.Millisecond
-		if s.dice.roll(10) {
+		if slowRead || s.dice.roll(10) {
 			late = 1500 * time.Millisecond
 		}
 		select {
@@ -220,7 +224,7 @@ func (s *simulation) launch() {
 				tx.Do(func() {
 					s.mu.Lock()
 					defer s.mu.Unlock()
-					s.effects = append(s.effects, effectOf{m.Topic, m.Key, m.Payload.N, m.Epoch})
+					s.effects = append(s.effects, effectOf{m.Topic, m.Key, m.Payload.N, m.Epoch, p.name, time.Now()})
 				})
 				return p.wrap(s.handle)(ctx, m)
 			})}
@@ -387,9 +391,33 @@ func (s *simulation) judgeEffects(want int) {
 		}
 		epoch[resource] = e.epoch
 		if e.n <= last[key] {
-			s.t.Fatalf("I7, I8: the effect of #%d of %s after that of #%d", e.n, key, last[key])
+			s.t.Fatalf("I7, I8: the effect of #%d of %s after that of #%d%s", e.n, key, last[key], s.historyOf(e.topic, e.key))
 		}
 		last[key] = e.n
 	}
 	equal(s.t, "I4, I6: effects", len(s.effects), want)
+}
+
+// historyOf tells the calls and the effects of a key in the order of time.
+func (s *simulation) historyOf(topic, key string) string {
+	type line struct {
+		at   time.Time
+		told string
+	}
+	var lines []line
+	for _, c := range s.history(func(c call) bool { return c.topic == topic && c.key == key }) {
+		lines = append(lines, line{c.ended, fmt.Sprintf("%s under %d: call of #%d, attempt %d, from %s: %v",
+			c.proc, c.epoch, c.n, c.attempt, c.began.Format(time.StampMicro), c.err)})
+	}
+	for _, e := range s.effects {
+		if e.topic == topic && e.key == key {
+			lines = append(lines, line{e.at, fmt.Sprintf("%s under %d: effect of #%d", e.proc, e.epoch, e.n)})
+		}
+	}
+	slices.SortStableFunc(lines, func(a, b line) int { return a.at.Compare(b.at) })
+	var b strings.Builder
+	for _, l := range lines {
+		fmt.Fprintf(&b, "\n\t%s %s", l.at.Format(time.StampMicro), l.told)
+	}
+	return b.String()
 }

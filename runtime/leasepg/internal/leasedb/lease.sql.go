@@ -109,36 +109,6 @@ func (q *Queries) AcquireLeases(ctx context.Context, arg AcquireLeasesParams) ([
 	return items, nil
 }
 
-const DescribeConsumer = `-- name: DescribeConsumer :exec
-INSERT INTO leasegen.consumer (name, per, topics, likes, grace)
-SELECT $1::text, $2::text, $3::text[], $4::text[], $5::interval
-WHERE NOT EXISTS (
-    SELECT FROM leasegen.consumer c
-    WHERE c.name = $1::text AND c.per = $2::text AND c.topics = $3::text[]
-      AND c.likes = $4::text[] AND c.grace = $5::interval)
-ON CONFLICT (name) DO UPDATE SET per = excluded.per, topics = excluded.topics, likes = excluded.likes, grace = excluded.grace
-`
-
-type DescribeConsumerParams struct {
-	Name   string
-	Per    string
-	Topics []string
-	Likes  []string
-	Grace  time.Duration
-}
-
-// Writes only when something differs.
-func (q *Queries) DescribeConsumer(ctx context.Context, arg DescribeConsumerParams) error {
-	_, err := q.db.Exec(ctx, DescribeConsumer,
-		arg.Name,
-		arg.Per,
-		arg.Topics,
-		arg.Likes,
-		arg.Grace,
-	)
-	return err
-}
-
 const GrantedLanes = `-- name: GrantedLanes :many
 SELECT DISTINCT p.resource, p.lane
 FROM leasegen.parked p
@@ -192,55 +162,6 @@ type LockAttemptsParams struct {
 func (q *Queries) LockAttempts(ctx context.Context, arg LockAttemptsParams) error {
 	_, err := q.db.Exec(ctx, LockAttempts, arg.Session, arg.Consumer)
 	return err
-}
-
-const RegisterLog = `-- name: RegisterLog :execrows
-WITH RECURSIVE known AS (
-    (SELECT m.topic FROM leasegen.message m ORDER BY m.topic LIMIT 1)
-    UNION ALL
-    SELECT n.topic FROM known k CROSS JOIN LATERAL (
-        SELECT m.topic FROM leasegen.message m WHERE m.topic > k.topic ORDER BY m.topic LIMIT 1) n
-)
-INSERT INTO leasegen.lease (consumer, resource)
-SELECT $1::text, k.topic FROM known k
-WHERE k.topic LIKE ANY ($2::text[])
-  AND NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = $1::text AND l.resource = k.topic)
-ON CONFLICT DO NOTHING
-`
-
-type RegisterLogParams struct {
-	Consumer string
-	Likes    []string
-}
-
-// Every topic of the log, found by one index descent each.
-func (q *Queries) RegisterLog(ctx context.Context, arg RegisterLogParams) (int64, error) {
-	result, err := q.db.Exec(ctx, RegisterLog, arg.Consumer, arg.Likes)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
-const RegisterResources = `-- name: RegisterResources :execrows
-INSERT INTO leasegen.lease (consumer, resource)
-SELECT DISTINCT $1::text, r.resource
-FROM (SELECT unnest($2::text[]) AS resource) r
-WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = $1::text AND l.resource = r.resource)
-ON CONFLICT DO NOTHING
-`
-
-type RegisterResourcesParams struct {
-	Consumer  string
-	Resources []string
-}
-
-func (q *Queries) RegisterResources(ctx context.Context, arg RegisterResourcesParams) (int64, error) {
-	result, err := q.db.Exec(ctx, RegisterResources, arg.Consumer, arg.Resources)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
 }
 
 const ReleaseLeases = `-- name: ReleaseLeases :execrows

@@ -35,11 +35,11 @@ WITH free AS (
         epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
         suspicion = l.suspicion + CASE WHEN l.session IS NULL THEN 0 ELSE 1 END
     WHERE l.consumer = $1::text AND l.resource = ANY (ARRAY(SELECT f.resource FROM free f))
-    RETURNING l.consumer, l.resource, l.session, l.epoch, l.attempt, l.acquired_at, l.pos, l.snap, l.x, l.late_snap, l.late_pos, l.suspicion, l.mark, l.mark_epoch, l.mark_count
+    RETURNING l.consumer, l.resource, l.session, l.epoch, l.attempt, l.acquired_at, l.pos, l.snap, l.x, l.late_snap, l.late_pos, l.suspicion, l.mark, l.mark_epoch, l.mark_count, l.seq, l.seq_epoch, l.wanted
 ), granted AS (
-    SELECT t.consumer, t.resource, t.session, t.epoch, t.attempt, t.acquired_at, t.pos, t.snap, t.x, t.late_snap, t.late_pos, t.suspicion, t.mark, t.mark_epoch, t.mark_count FROM taken t
+    SELECT t.consumer, t.resource, t.session, t.epoch, t.attempt, t.acquired_at, t.pos, t.snap, t.x, t.late_snap, t.late_pos, t.suspicion, t.mark, t.mark_epoch, t.mark_count, t.seq, t.seq_epoch, t.wanted FROM taken t
     UNION ALL
-    SELECT l.consumer, l.resource, l.session, l.epoch, l.attempt, l.acquired_at, l.pos, l.snap, l.x, l.late_snap, l.late_pos, l.suspicion, l.mark, l.mark_epoch, l.mark_count FROM leasegen.lease l
+    SELECT l.consumer, l.resource, l.session, l.epoch, l.attempt, l.acquired_at, l.pos, l.snap, l.x, l.late_snap, l.late_pos, l.suspicion, l.mark, l.mark_epoch, l.mark_count, l.seq, l.seq_epoch, l.wanted FROM leasegen.lease l
     WHERE l.consumer = $1::text AND l.session = $4::text
       AND l.attempt = $5::text
 )

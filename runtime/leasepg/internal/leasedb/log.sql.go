@@ -94,7 +94,7 @@ SELECT 2, 0, w.id, w.topic, w.key, w.kind,
        CASE WHEN w.size <= $1::int THEN w.payload END, w.size, w.headers::text, w.published_at,
        pg_current_xact_id()
 FROM (
-    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.id > $2::bigint
     ORDER BY m.id LIMIT $3::bigint
@@ -165,10 +165,10 @@ UNION ALL
 SELECT 1, 0, m.id, m.topic, m.key, m.kind,
        CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
 FROM (
-    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM (SELECT unnest($3::text[])::xid8 AS xid) l
     CROSS JOIN LATERAL (
-        SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at FROM leasegen.message m
+        SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
         WHERE m.xid = l.xid AND m.id + 0 <= $1::bigint
           AND ($4::boolean OR m.topic LIKE ANY ($5::text[]))
         ORDER BY m.id + 0 LIMIT $6::bigint
@@ -179,7 +179,7 @@ UNION ALL
 SELECT 2, 0, m.id, m.topic, m.key, m.kind,
        CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
 FROM (
-    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.id > $1::bigint AND m.id <= $7::bigint
       AND ($4::boolean OR m.topic LIKE ANY ($5::text[]))
@@ -261,7 +261,7 @@ UNION ALL
 SELECT 1, 0, m.id, m.topic, m.key, m.kind,
        CASE WHEN m.size <= $1::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
 FROM (
-    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.id > $2::bigint AND m.id <= $3::bigint
       AND NOT pg_visible_in_snapshot(m.xid, $4::text::pg_snapshot)
@@ -351,7 +351,7 @@ SELECT 2, i.item, m.id, '', m.key, m.kind,
 FROM (SELECT unnest($2::int[]) AS item, unnest($3::text[]) AS topic,
              unnest($4::bigint[]) AS pos, unnest($5::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.topic = i.topic AND m.id > i.pos
     ORDER BY m.id LIMIT i.lim
@@ -434,7 +434,7 @@ FROM (SELECT unnest($2::int[]) AS item, unnest($3::text[]) AS topic,
              unnest($4::bigint[]) AS upto, unnest($5::text[])::xid8 AS xid,
              unnest($6::bigint[]) AS lim) l
 CROSS JOIN LATERAL (
-    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.xid = l.xid AND m.topic = l.topic AND m.id + 0 <= l.upto
     ORDER BY m.id + 0 LIMIT l.lim
@@ -449,7 +449,7 @@ FROM (SELECT unnest($7::int[]) AS item, unnest($8::text[]) AS topic,
              unnest($12::text[])::pg_snapshot AS late_snap,
              unnest($13::bigint[]) AS lim) p
 CROSS JOIN LATERAL (
-    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.topic = p.topic AND m.id > p.after AND m.id <= p.upto
       AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
@@ -462,7 +462,7 @@ SELECT 2, i.item, m.id, '', m.key, m.kind,
 FROM (SELECT unnest($14::int[]) AS item, unnest($15::text[]) AS topic,
              unnest($16::bigint[]) AS pos, unnest($17::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, octet_length(m.payload) AS size
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.topic = i.topic AND m.id > i.pos
     ORDER BY m.id LIMIT i.lim

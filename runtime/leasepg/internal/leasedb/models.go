@@ -17,6 +17,11 @@ type LeasegenConsumer struct {
 	Likes     []string
 	Grace     time.Duration
 	FirstSeen time.Time
+	Lock      string
+	Source    string
+	StartPos  int64
+	StartSnap interface{}
+	StartX    pgtype.Uint64
 }
 
 type LeasegenDeadLetter struct {
@@ -52,6 +57,9 @@ type LeasegenLease struct {
 	Mark       pgtype.Int8
 	MarkEpoch  pgtype.Int8
 	MarkCount  int32
+	Seq        int64
+	SeqEpoch   int64
+	Wanted     bool
 }
 
 type LeasegenMessage struct {
@@ -63,6 +71,7 @@ type LeasegenMessage struct {
 	Payload     []byte
 	Headers     []byte
 	PublishedAt time.Time
+	Slot        int16
 }
 
 type LeasegenMigration struct {
@@ -75,6 +84,8 @@ type LeasegenOrigin struct {
 	One              bool
 	SystemIdentifier int64
 	RecordedAt       time.Time
+	Slots            int32
+	Indexes          []string
 }
 
 type LeasegenParked struct {

@@ -54,13 +54,14 @@ clean:
 	$(GO) clean -testcache
 	rm -rf bin
 
-# The tests need a C compiler, for the race detector, and PostgreSQL 14 or newer.
+# The tests need a C compiler, for the race detector, PostgreSQL 14 or newer, and PgBouncer.
 tools:
 	@missing=""; \
 	command -v $(GO) >/dev/null || { echo "Go is missing: https://go.dev/dl/"; exit 1; }; \
 	command -v cc >/dev/null || command -v gcc >/dev/null || missing=" gcc libc6-dev"; \
 	ls /usr/lib/postgresql/*/bin/initdb /usr/pgsql-*/bin/initdb 2>/dev/null | grep -q . || \
 	  command -v initdb >/dev/null || [ -n "$$LEASEGEN_PG_BIN" ] || missing="$$missing postgresql"; \
+	PATH="$$PATH:/usr/sbin" command -v pgbouncer >/dev/null || missing="$$missing pgbouncer"; \
 	[ -z "$$missing" ] && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "== installing$$missing"; \

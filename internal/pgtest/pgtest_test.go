@@ -170,3 +170,30 @@ func withConn(t *testing.T, dsn string, do func(*pgx.Conn) error) {
 		t.Fatal(err)
 	}
 }
+
+// A pooler hands out few connections of the server to many clients.
+func TestPooler(t *testing.T) {
+	s := pgtest.Start(t)
+	p := pgtest.StartPooler(t, s, "default_pool_size = 1")
+	dsn := s.DB("app")
+	if p.Through(s, dsn) != p.DSN("app") {
+		t.Errorf("%s is not %s", p.Through(s, dsn), p.DSN("app"))
+	}
+	pids := map[string]bool{}
+	for range 3 {
+		// Clients of the first of these are still connected to the pooler when the next come.
+		c, err := pgx.Connect(t.Context(), p.DSN("app")+"&default_query_exec_mode=exec")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close(context.Background())
+		var pid string
+		if err := c.QueryRow(t.Context(), "SELECT pg_backend_pid()::text").Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		pids[pid] = true
+	}
+	if len(pids) != 1 {
+		t.Errorf("three clients were served by %d connections, want 1", len(pids))
+	}
+}

@@ -5,13 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -33,7 +29,7 @@ type Server struct {
 	fail   func(error)
 
 	proc   *os.Process // nil while stopped
-	exited chan struct{}
+	exited <-chan struct{}
 	paused []int
 }
 
@@ -58,7 +54,6 @@ const (
 )
 
 const (
-	dirPrefix    = "leasegen-pg-"
 	startTimeout = time.Minute
 	stopTimeout  = time.Minute
 )
@@ -80,8 +75,7 @@ func launch(opts []Option) (_ *Server, err error) {
 	if s.cred, err = unprivileged(); err != nil {
 		return nil, err
 	}
-	sweep()
-	if s.dir, err = os.MkdirTemp("", dirPrefix); err != nil {
+	if s.dir, s.lock, err = newDir(s.cred); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -89,17 +83,6 @@ func launch(opts []Option) (_ *Server, err error) {
 			s.Close()
 		}
 	}()
-	if s.lock, err = os.Create(filepath.Join(s.dir, "lock")); err != nil {
-		return nil, err
-	}
-	if err = syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, fmt.Errorf("lock %s: %w", s.dir, err)
-	}
-	if s.cred != nil {
-		if err = os.Chown(s.dir, int(s.cred.Uid), int(s.cred.Gid)); err != nil {
-			return nil, err
-		}
-	}
 	// --no-sync is about initdb's own files; the server itself runs with fsync on.
 	initdb := s.command("initdb", "--no-sync", "--auth=trust", "--username=postgres",
 		"--encoding=UTF8", "--locale=C", "--pgdata="+s.data())
@@ -227,13 +210,7 @@ func (s *Server) data() string    { return filepath.Join(s.dir, "data") }
 func (s *Server) logPath() string { return filepath.Join(s.dir, "log") }
 
 func (s *Server) command(name string, args ...string) *exec.Cmd {
-	cmd := exec.Command(filepath.Join(s.bin, name), args...)
-	cmd.Dir = s.dir
-	// The caller's PG* variables must not reach this server.
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "PG") })
-	cmd.Env = append(cmd.Env, "LC_ALL=C")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.cred}
-	return cmd
+	return command(s.dir, s.cred, filepath.Join(s.bin, name), args...)
 }
 
 // start runs the server once and returns when it takes connections.
@@ -249,19 +226,8 @@ func (s *Server) start() error {
 	}
 	cmd := s.command("postgres", args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	endWithParent(cmd.SysProcAttr)
-
-	started, exited := make(chan error), make(chan struct{})
-	go func() {
-		// The signal at the parent's end follows the thread that started the child.
-		runtime.LockOSThread()
-		started <- cmd.Start()
-		if cmd.Process != nil {
-			_ = cmd.Wait()
-		}
-		close(exited)
-	}()
-	if err := <-started; err != nil {
+	exited, err := spawn(cmd)
+	if err != nil {
 		return err
 	}
 	deadline := time.Now().Add(startTimeout)
@@ -298,44 +264,5 @@ func (s *Server) ready() bool {
 
 // logTail is the server's log from an offset on, at most its last 100 lines.
 func (s *Server) logTail(from int64) string {
-	b, err := os.ReadFile(s.logPath())
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimSpace(string(b[min(from, int64(len(b))):])), "\n")
-	return strings.Join(lines[max(0, len(lines)-100):], "\n")
-}
-
-// freePort picks a port below the range from which the kernel takes the ports of
-// outgoing connections, so that it is still free when the server starts again.
-func freePort() (int, error) {
-	var last error
-	for range 100 {
-		port := 15000 + rand.IntN(17000)
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			return port, l.Close()
-		}
-		last = err
-	}
-	return 0, fmt.Errorf("no free port: %w", last)
-}
-
-// sweep removes what servers of killed test processes left behind.
-func sweep() {
-	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), dirPrefix+"*"))
-	for _, dir := range dirs {
-		st, err := os.Stat(dir)
-		if err != nil || time.Since(st.ModTime()) < time.Minute {
-			continue // perhaps just being made
-		}
-		lock, err := os.Open(filepath.Join(dir, "lock"))
-		if err != nil {
-			continue
-		}
-		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			os.RemoveAll(dir)
-		}
-		lock.Close()
-	}
+	return tail(s.logPath(), from)
 }

@@ -44,3 +44,8 @@ type retryAfterError struct {
 
 func (e *retryAfterError) Error() string { return fmt.Sprintf("retry after %v: %v", e.after, e.err) }
 func (e *retryAfterError) Unwrap() error { return e.err }
+
+// NilHandler is the error of a generated constructor that was given no handler struct.
+func NilHandler(consumer string) error {
+	return fmt.Errorf("lease: consumer %q: the handler is nil", consumer)
+}

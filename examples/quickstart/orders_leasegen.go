@@ -5,8 +5,9 @@ package main
 
 import (
 	"context"
-	"github.com/leasegen/leasegen/runtime/lease"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
 )
 
 // The runtime this file was generated for. If the next line does not compile, the runtime
@@ -17,10 +18,8 @@ const _ = lease.ABI1
 // given. Their key is Customer.
 func PublishOrderPlaced(ctx context.Context, to lease.Publisher, topic string, events ...OrderPlaced) error {
 	return lease.Publish(ctx, to, topic, lease.EventType[OrderPlaced]{
-		Key: func(e *OrderPlaced) string {
-			return e.Customer
-		},
 		Kind: "order.placed",
+		Key:  func(e *OrderPlaced) string { return e.Customer },
 	}, events)
 }
 
@@ -33,6 +32,9 @@ var _ interface {
 // NewBilling returns the consumer billing: each topic that matches orders.* is worked on by
 // one replica at a time, in order. Options override what the annotations say.
 func NewBilling(be lease.Backend, h *Billing, opts ...lease.Option) (*lease.Consumer, error) {
+	if h == nil {
+		return nil, lease.NilHandler("billing")
+	}
 	return lease.NewConsumer(be, lease.Spec{
 		Name:   "billing",
 		Per:    lease.PerTopic,

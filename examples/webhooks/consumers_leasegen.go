@@ -6,10 +6,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"time"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
-	"time"
 )
 
 // The runtime this file was generated for. If the next line does not compile, the runtime
@@ -29,6 +30,9 @@ var _ interface {
 // NewActivity returns the consumer activity: each topic is worked on by one replica at a
 // time, in order. Options override what the annotations say.
 func NewActivity(be *leasepg.Backend, h *Activity, opts ...lease.Option) (*lease.Consumer, error) {
+	if h == nil {
+		return nil, lease.NilHandler("activity")
+	}
 	return lease.NewConsumer(be, lease.Spec{
 		Name:   "activity",
 		Per:    lease.PerTopic,
@@ -56,6 +60,9 @@ var _ interface {
 // NewArchive returns the consumer archive: one replica at a time works on all topics, in
 // order. Options override what the annotations say.
 func NewArchive(be *leasepg.Backend, h *Archive, opts ...lease.Option) (*lease.Consumer, error) {
+	if h == nil {
+		return nil, lease.NilHandler("archive")
+	}
 	return lease.NewConsumer(be, lease.Spec{
 		Name:   "archive",
 		Per:    lease.PerGroup,

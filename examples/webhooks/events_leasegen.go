@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -16,10 +17,8 @@ const _ = lease.ABI1
 // Sender.Login.
 func PublishPush(ctx context.Context, to lease.Publisher, topic string, events ...Push) error {
 	return lease.Publish(ctx, to, topic, lease.EventType[Push]{
-		Key: func(e *Push) string {
-			return e.Sender.Login
-		},
 		Kind: "push",
+		Key:  func(e *Push) string { return e.Sender.Login },
 	}, events)
 }
 
@@ -27,10 +26,8 @@ func PublishPush(ctx context.Context, to lease.Publisher, topic string, events .
 // key is Sender.Login.
 func PublishIssues(ctx context.Context, to lease.Publisher, topic string, events ...Issues) error {
 	return lease.Publish(ctx, to, topic, lease.EventType[Issues]{
-		Key: func(e *Issues) string {
-			return e.Sender.Login
-		},
 		Kind: "issues",
+		Key:  func(e *Issues) string { return e.Sender.Login },
 	}, events)
 }
 
@@ -38,10 +35,8 @@ func PublishIssues(ctx context.Context, to lease.Publisher, topic string, events
 // given. Their key is Sender.Login.
 func PublishPullRequest(ctx context.Context, to lease.Publisher, topic string, events ...PullRequest) error {
 	return lease.Publish(ctx, to, topic, lease.EventType[PullRequest]{
-		Key: func(e *PullRequest) string {
-			return e.Sender.Login
-		},
 		Kind: "pull_request",
+		Key:  func(e *PullRequest) string { return e.Sender.Login },
 	}, events)
 }
 
@@ -49,9 +44,7 @@ func PublishPullRequest(ctx context.Context, to lease.Publisher, topic string, e
 // given. Their key is Sender.Login.
 func PublishInstallation(ctx context.Context, to lease.Publisher, topic string, events ...Installation) error {
 	return lease.Publish(ctx, to, topic, lease.EventType[Installation]{
-		Key: func(e *Installation) string {
-			return e.Sender.Login
-		},
 		Kind: "installation",
+		Key:  func(e *Installation) string { return e.Sender.Login },
 	}, events)
 }

@@ -62,13 +62,14 @@ the doc comment. Remove the blank line.`},
 
 func typeCodes() []Entry {
 	return []Entry{
-		{"LG0301", "directive without a consumer", `//leasegen:lease, retry and dlq say more about a consumer; they stand beside //leasegen:consumer on one struct.`},
+		{"LG0301", "directive without a consumer", `//leasegen:lease, retry, dlq and once say more about a consumer; they stand beside //leasegen:consumer on one struct.`},
 		{"LG0302", "wrong signature", `A method whose name begins with Handle is a handler and has one of four forms:
 func(context.Context, lease.Message[X]) error, the same with []lease.Message[X], and both with a pgx.Tx before
-the message. A consumer with per=cluster has one method, Run: func(context.Context, lease.Lease) error.
+the message. A consumer with per=cluster has one method, Run: func(context.Context, lease.Lease) error. So has one
+with per=stream and without input, beside Streams: func(context.Context) ([]string, error).
 Rename a method that is not meant as a handler.`},
-		{"LG0303", "no handler", `A consumer needs at least one exported method whose name begins with Handle, or, with per=cluster, the
-method Run. Methods of embedded structs count.`},
+		{"LG0303", "no handler", `A consumer needs at least one exported method whose name begins with Handle, or, with per=cluster, or
+per=stream without input, the method Run. Methods of embedded structs count.`},
 		{"LG0304", "looks like a handler", `The method has a handler's signature, but its name is not Handle and a word (or Run): it would never be
 called. Rename it, or change its signature.`},
 		{"LG0305", "payload is not an event", `Handlers take lease.Message[X], where X is a struct with //leasegen:event, of any package, by value. Messages
@@ -78,12 +79,20 @@ whose keys are not strings cannot be decoded, unless their type has an Unmarshal
 or the field is left out with json:"-".`},
 		{"LG0307", "generic type", `Consumers and events are plain structs. Declare a struct that embeds the instance you need.`},
 		{"LG0308", "two handlers for one kind", `A message goes to one handler. Two methods of this consumer take the same event, or both take everything else.`},
-		{"LG0309", "handler does not go with per=", `Run belongs to per=cluster, which has no messages; Handle methods belong to all others.`},
+		{"LG0309", "handler does not go with per=", `Run belongs to consumers without messages: per=cluster, and per=stream without input. Handle methods belong to
+all others.`},
 		{"LG0310", "workers with transaction handlers", `A transaction handler's transaction also moves the cursor, one step at a time: several workers cannot share it.`},
-		{"LG0311", "key field not usable", `The key names an exported field of the event, or one inside its structs, of a string or integer type, that is
-reached without following a pointer.`},
+		{"LG0311", "field not usable", `The key and the id of an event, and the key of //leasegen:once, name an exported field of the event, or one inside
+its structs, of a string or integer type, that is reached without following a pointer. The key of once is a field of
+every event that the consumer's methods take.`},
 		{"LG0312", "ambiguous handler", `Two embedded structs have a method of this name at the same depth. Go then promotes neither, and the handler
 would be missing without a word. Declare the method on the consumer itself.`},
+		{"LG0313", "streams need one source", `The streams of a consumer with per=stream are either the keys of the messages of input=, for Handle methods, or
+what its method Streams returns, for Run. Neither of the two, or both, is a mistake.`},
+		{"LG0314", "event without a key", `With per=stream the key of a message says which stream it belongs to. An event of this module that such a
+consumer handles needs key= at its //leasegen:event.`},
+		{"LG0315", "once with a batch", `With //leasegen:once each message is decided on by itself, so its handlers take one message: with or without a
+transaction, but not a slice.`},
 	}
 }
 
@@ -96,6 +105,8 @@ and generated code needs them.`},
 		{"LG0403", "two consumers of one name", `Consumers of one name share leases, cursors and dead letters. Names are compared over all packages of a run.`},
 		{"LG0404", "two events of one name", `Messages of one kind are decoded into one type. Names are compared over all packages of a run.`},
 		{"LG0405", "type without a name", `A struct named _ cannot be referred to by generated code.`},
+		{"LG0406", "two advisory locks of one key", `PostgreSQL knows an advisory lock by 64 bits only, a hash of the consumer's name. The hashes of two names are
+the same, so the two consumers would shut each other out. Another name has another hash.`},
 	}
 }
 
@@ -111,7 +122,7 @@ ASCII so that no two look alike, and short enough that no database cuts them off
 		{"LG0505", "values that contradict each other", `Each value is fine, but not together with another one; the message names both.`},
 		{"LG0506", "topic pattern not allowed", `Topics are a list of patterns separated by commas. A pattern is made of printable ASCII characters without
 spaces and quotes; * stands for any run of characters. Each pattern is given once.`},
-		{"LG0507", "field path not allowed", `A key is the name of an exported field of the event, or a path of such names with dots: Customer.ID.`},
+		{"LG0507", "field path not allowed", `A key or an id is the name of an exported field of the event, or a path of such names with dots: Customer.ID.`},
 	}
 }
 

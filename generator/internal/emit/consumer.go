@@ -16,9 +16,12 @@ import (
 func methods(g *jen.File, c *ir.Consumer) {
 	comment(g, fmt.Sprintf("The handlers of %s as leasegen found them. If the next lines do not compile, "+
 		"a method has changed since: run leasegen again, and commit what it writes.", c.Type.Name))
-	items := make([]jen.Code, len(c.Handlers))
-	for i, h := range c.Handlers {
-		items[i] = jen.Id(h.Method).Params(params(h)...).Error()
+	var items []jen.Code
+	if c.Streams {
+		items = append(items, jen.Id("Streams").Params(jen.Qual("context", "Context")).Params(jen.Index().String(), jen.Error()))
+	}
+	for _, h := range c.Handlers {
+		items = append(items, jen.Id(h.Method).Params(params(h)...).Error())
 	}
 	g.Var().Id("_").Interface(items...).Op("=").
 		Parens(jen.Op("*").Add(named(c.Type))).Parens(jen.Nil()).Line()
@@ -52,8 +55,11 @@ func constructor(g *jen.File, c *ir.Consumer) {
 		jen.Id(h).Op("*").Add(named(c.Type)),
 		jen.Id(opts).Op("...").Qual(names.Lease, "Option"),
 	).Params(jen.Op("*").Qual(names.Lease, "Consumer"), jen.Error()).Block(
+		jen.If(jen.Id(h).Op("==").Nil()).Block(
+			jen.Return(jen.Nil(), jen.Qual(names.Lease, "NilHandler").Call(jen.Lit(c.Name))),
+		),
 		jen.Return(jen.Qual(names.Lease, "NewConsumer").Call(
-			jen.Id(be), spec(c, h), jen.Id(opts).Op("..."),
+			jen.Id(be), spec(c), jen.Id(opts).Op("..."),
 		)),
 	).Line()
 }
@@ -67,7 +73,7 @@ func backend(tx bool) *jen.Statement {
 	return jen.Qual(names.Lease, "Backend")
 }
 
-// describe is the rest of the sentence that begins with the consumer's name.
+// describe is the rest of the sentence that begins with the consumer's name: what has one owner.
 func describe(c *ir.Consumer) string {
 	which := func(match string) string {
 		if slices.Contains(c.Topics, "*") {
@@ -82,6 +88,15 @@ func describe(c *ir.Consumer) string {
 	switch c.Per {
 	case ir.PerGroup:
 		return fmt.Sprintf("one replica at a time works on all topics%s, %s.", which("match"), order)
+	case ir.PerPartition:
+		return fmt.Sprintf("the keys of all topics%s are spread over partitions, and each partition is worked on by "+
+			"one replica at a time, %s.", which("match"), order)
+	case ir.PerStream:
+		if c.Streams {
+			return "each stream that its method Streams names is owned by one replica at a time, until Run returns."
+		}
+		return fmt.Sprintf("each key of the topics%s is a stream, which is owned by one replica at a time while it has work, "+
+			"and worked on in order.", which("match"))
 	case ir.PerCluster:
 		return "its Run method runs on one replica at a time."
 	}
@@ -89,11 +104,12 @@ func describe(c *ir.Consumer) string {
 }
 
 // spec is the consumer's declaration, with what the annotations set and no more.
-func spec(c *ir.Consumer, h string) *jen.Statement {
-	per := map[ir.Per]string{ir.PerTopic: "PerTopic", ir.PerGroup: "PerGroup", ir.PerCluster: "PerCluster"}
+func spec(c *ir.Consumer) *jen.Statement {
+	per := map[ir.Per]string{ir.PerTopic: "PerTopic", ir.PerGroup: "PerGroup", ir.PerPartition: "PerPartition",
+		ir.PerStream: "PerStream", ir.PerCluster: "PerCluster"}
 	handlers := make([]jen.Code, len(c.Handlers))
 	for i, x := range c.Handlers {
-		handlers[i] = handler(x, h)
+		handlers[i] = handler(x, c.Locals)
 	}
 	var s fields
 	s.add("Name", jen.Lit(c.Name))
@@ -105,7 +121,23 @@ func spec(c *ir.Consumer, h string) *jen.Statement {
 			}
 		}))
 	}
+	if c.Streams {
+		s.add("Streams", jen.Id(c.Locals["h"]).Dot("Streams"))
+	}
+	s.duration("Poll", c.Poll)
 	s.add("Handlers", jen.Index().Qual(names.Lease, "Handler").Add(lines("{", "}", handlers...)))
+	switch c.Lock {
+	case ir.LockAdvisory:
+		s.add("Lock", jen.Qual(names.Lease, "LockAdvisory"))
+	case ir.LockRow:
+		s.add("Lock", jen.Qual(names.Lease, "LockRow"))
+	}
+	if c.FromNow {
+		s.add("From", jen.Qual(names.Lease, "FromNow"))
+	}
+	s.int("Capacity", c.Capacity)
+	s.duration("Idle", c.Idle)
+	s.duration("OnceKeep", c.OnceKeep)
 	s.duration("TTL", c.TTL)
 	s.duration("Margin", c.Margin)
 	s.duration("Grace", c.Grace)
@@ -147,13 +179,22 @@ func retry(r ir.Retry) fields {
 }
 
 // handler binds a method to the kind it takes.
-func handler(x ir.Handler, h string) jen.Code {
-	method := jen.Id(h).Dot(x.Method)
+func handler(x ir.Handler, locals map[string]string) jen.Code {
+	method := jen.Id(locals["h"]).Dot(x.Method)
 	if x.Form == ir.Run {
 		return jen.Qual(names.Lease, "Run").Call(method)
 	}
-	bind := map[ir.Form]string{ir.One: "One", ir.Batch: "Batch", ir.OneTx: "OneTx", ir.BatchTx: "BatchTx"}
-	return jen.Qual(names.Lease, bind[x.Form]).Call(jen.Lit(x.Kind), method)
+	form := map[ir.Form]string{ir.One: "One", ir.Batch: "Batch", ir.OneTx: "OneTx", ir.BatchTx: "BatchTx"}
+	bound := jen.Qual(names.Lease, form[x.Form]).Call(jen.Lit(x.Kind), method)
+	if len(x.Once.Path) == 0 {
+		return bound
+	}
+	unknown := "OnUnknownRetry"
+	if x.OncePark {
+		unknown = "OnUnknownPark"
+	}
+	return jen.Qual(names.Lease, "Once").Add(lines("(", ")",
+		bound, getter(x.Payload, x.Once, locals["e"]), jen.Qual(names.Lease, unknown)))
 }
 
 // fields are the fields of a composite literal that are not zero, in order.

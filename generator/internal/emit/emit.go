@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"go/parser"
 	"go/token"
+	"slices"
 	"strings"
 
 	"github.com/dave/jennifer/jen"
@@ -52,10 +53,35 @@ func File(f *ir.File) ([]byte, error) {
 		first, _, _ := strings.Cut(err.Error(), "\n")
 		return nil, fmt.Errorf("render %s: %s", f.Output, first)
 	}
-	if _, err := parser.ParseFile(token.NewFileSet(), f.Output, out.Bytes(), parser.SkipObjectResolution); err != nil {
+	content := splitImports(out.Bytes())
+	if _, err := parser.ParseFile(token.NewFileSet(), f.Output, content, parser.SkipObjectResolution); err != nil {
 		return nil, fmt.Errorf("render %s: %w", f.Output, err)
 	}
-	return out.Bytes(), nil
+	return content, nil
+}
+
+// splitImports puts the standard library's imports before the others, with a blank line
+// between, as goimports does. It relies on what jennifer writes: one import a line.
+func splitImports(src []byte) []byte {
+	const open, close = "\nimport (\n", "\n)\n"
+	head, rest, ok := bytes.Cut(src, []byte(open))
+	block, rest, ok2 := bytes.Cut(rest, []byte(close))
+	if !ok || !ok2 {
+		return src
+	}
+	var std, others []string
+	for line := range strings.SplitSeq(string(block), "\n") {
+		_, path, _ := strings.Cut(line, `"`)
+		if first, _, _ := strings.Cut(path, "/"); strings.Contains(first, ".") {
+			others = append(others, line)
+		} else {
+			std = append(std, line)
+		}
+	}
+	if len(std) > 0 && len(others) > 0 {
+		std = append(std, "")
+	}
+	return slices.Concat(head, []byte(open+strings.Join(slices.Concat(std, others), "\n")+close), rest)
 }
 
 // comment adds text as a comment of lines that fit a page.

@@ -12,19 +12,23 @@ import (
 
 // publish writes the function that publishes one kind of event.
 func publish(g *jen.File, e *ir.Event) {
-	typ := jen.Dict{jen.Id("Kind"): jen.Lit(e.Kind)}
-	keyText := "They have no key."
-	if len(e.Key) > 0 {
-		field := jen.Id(e.Locals["e"])
-		for _, name := range e.Key {
-			field.Dot(name)
-		}
-		typ[jen.Id("Key")] = jen.Func().Params(jen.Id(e.Locals["e"]).Op("*").Add(named(e.Type))).String().
-			Block(jen.Return(keyString(e.KeyKind, field)))
-		keyText = "Their key is " + strings.Join(e.Key, ".") + "."
+	var typ fields
+	typ.add("Kind", jen.Lit(e.Kind))
+	text := "They have no key."
+	if len(e.Key.Path) > 0 {
+		typ.add("Key", getter(e.Type, e.Key, e.Locals["e"]))
+		text = "Their key is " + strings.Join(e.Key.Path, ".") + "."
+	}
+	if len(e.ID.Path) > 0 {
+		typ.add("ID", getter(e.Type, e.ID, e.Locals["e"]))
+		text += " Their id is " + strings.Join(e.ID.Path, ".") + ": a topic takes one event of each."
+	}
+	literal := jen.Values(typ...)
+	if len(typ) > 1 {
+		literal = lines("{", "}", typ...)
 	}
 	comment(g, fmt.Sprintf("%s appends %s events to a topic, all or none, in the order given. %s",
-		e.Publish, e.Kind, keyText))
+		e.Publish, e.Kind, text))
 	g.Func().Id(e.Publish).Params(
 		jen.Id(e.Locals["ctx"]).Qual("context", "Context"),
 		jen.Id(e.Locals["to"]).Qual(names.Lease, "Publisher"),
@@ -33,19 +37,29 @@ func publish(g *jen.File, e *ir.Event) {
 	).Error().Block(
 		jen.Return(jen.Qual(names.Lease, "Publish").Call(
 			jen.Id(e.Locals["ctx"]), jen.Id(e.Locals["to"]), jen.Id(e.Locals["topic"]),
-			jen.Qual(names.Lease, "EventType").Types(named(e.Type)).Values(typ), jen.Id(e.Locals["events"]),
+			jen.Qual(names.Lease, "EventType").Types(named(e.Type)).Add(literal), jen.Id(e.Locals["events"]),
 		)),
 	).Line()
 }
 
-// keyString turns a key field into the string that orders messages.
-func keyString(kind ir.KeyKind, field *jen.Statement) *jen.Statement {
+// getter is the function that reads a field of an event as a string, on one line.
+func getter(t ir.Type, f ir.Field, e string) *jen.Statement {
+	field := jen.Id(e)
+	for _, name := range f.Path {
+		field.Dot(name)
+	}
+	return jen.Func().Params(jen.Id(e).Op("*").Add(named(t))).String().
+		Custom(jen.Options{Open: "{", Close: "}"}, jen.Return(fieldString(f.Kind, field)))
+}
+
+// fieldString turns a field into the string that it stands for.
+func fieldString(kind ir.FieldKind, field *jen.Statement) *jen.Statement {
 	switch kind {
-	case ir.KeyNamed:
+	case ir.FieldNamed:
 		return jen.String().Call(field)
-	case ir.KeySigned:
+	case ir.FieldSigned:
 		return jen.Qual("strconv", "FormatInt").Call(jen.Int64().Call(field), jen.Lit(10))
-	case ir.KeyUnsigned:
+	case ir.FieldUnsigned:
 		return jen.Qual("strconv", "FormatUint").Call(jen.Uint64().Call(field), jen.Lit(10))
 	}
 	return field

@@ -39,23 +39,28 @@ type Type struct {
 type Event struct {
 	Type Type
 	Kind string // its name in the log
-	// Key is the field path of the ordering key, empty if the event has none.
-	Key     []string
-	KeyKind KeyKind
+	Key  Field  // the ordering key
+	ID   Field  // the message's id
 	// Publish is the name of the generated function.
 	Publish string
 	// Locals are the names of the function's parameters and locals, by role.
 	Locals map[string]string
 }
 
-// KeyKind says how a key field becomes a string.
-type KeyKind int
+// Field is a field of an event that is read as a string. The zero Field is none.
+type Field struct {
+	Path []string // Customer, ID
+	Kind FieldKind
+}
+
+// FieldKind says how a field becomes a string.
+type FieldKind int
 
 const (
-	KeyString   KeyKind = iota + 1 // a string
-	KeyNamed                       // a type whose underlying type is string
-	KeySigned                      // any signed integer
-	KeyUnsigned                    // any unsigned integer
+	FieldString   FieldKind = iota + 1 // a string
+	FieldNamed                         // a type whose underlying type is string
+	FieldSigned                        // any signed integer
+	FieldUnsigned                      // any unsigned integer
 )
 
 // Per says what has exactly one owner.
@@ -64,7 +69,18 @@ type Per int
 const (
 	PerTopic Per = iota + 1
 	PerGroup
+	PerPartition
+	PerStream
 	PerCluster
+)
+
+// Lock says how ownership is held.
+type Lock int
+
+const (
+	LockSession Lock = iota // the runtime's default
+	LockAdvisory
+	LockRow
 )
 
 // Consumer is an annotated handler struct. Zero values were not set by the
@@ -74,7 +90,14 @@ type Consumer struct {
 	Name     string
 	Per      Per
 	Topics   []string
+	Streams  bool // the method Streams names the streams
 	Handlers []Handler
+
+	Lock       Lock
+	FromNow    bool
+	Capacity   int
+	Poll, Idle time.Duration
+	OnceKeep   time.Duration
 
 	TTL, Margin, Grace time.Duration
 	Workers, Batch     int
@@ -134,4 +157,7 @@ type Handler struct {
 	Form    Form
 	Kind    string // empty: every kind without a handler of its own; unused by Run
 	Payload Type   // unused by Run
+	// Once names the item that is executed once; none if messages are handled as they come.
+	Once     Field
+	OncePark bool // what has ended unknown is set aside
 }

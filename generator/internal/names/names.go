@@ -62,7 +62,7 @@ func File(f *ir.File, scope map[string]bool) {
 	}
 	for i := range f.Consumers {
 		c := &f.Consumers[i]
-		c.Locals = locals(taken, c.Type.Name, "be", "h", "opts")
+		c.Locals = locals(taken, c.Type.Name, "be", "h", "opts", "e")
 	}
 }
 

@@ -29,9 +29,13 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 	}
 	out := ir.Consumer{
 		Type: typeOf(obj), Name: c.Name, Constructor: names.Constructor(obj.Name()),
-		Per:    map[string]ir.Per{"topic": ir.PerTopic, "group": ir.PerGroup, "cluster": ir.PerCluster}[c.Spec.Per],
-		Topics: c.Spec.Topics, Workers: c.Spec.Workers, Batch: c.Spec.Batch, Drain: c.Spec.Drain,
-		SkipUnknown: c.Spec.Unknown == "skip",
+		Per: map[string]ir.Per{"topic": ir.PerTopic, "group": ir.PerGroup, "partition": ir.PerPartition,
+			"stream": ir.PerStream, "cluster": ir.PerCluster}[c.Consumer.Per],
+		Topics: c.Consumer.Patterns(), FromNow: c.Consumer.From == "now",
+		Lock:     map[string]ir.Lock{"advisory": ir.LockAdvisory, "row": ir.LockRow}[c.Consumer.EffectiveLock()],
+		Capacity: c.Consumer.Capacity, Poll: c.Consumer.Poll, Idle: c.Consumer.Idle, OnceKeep: c.Once.Keep,
+		Workers: c.Consumer.Workers, Batch: c.Consumer.Batch, Drain: c.Consumer.Drain,
+		SkipUnknown: c.Consumer.Unknown == "skip",
 		TTL:         c.Lease.TTL, Margin: c.Lease.Margin, Grace: c.Lease.Grace,
 		Retry: ir.Retry{Max: c.Retry.Max, Min: c.Retry.Min, Cap: c.Retry.Cap, Jitter: c.Retry.Jitter,
 			Order: map[string]ir.Order{"key": ir.OrderKey, "block": ir.OrderBlock, "none": ir.OrderNone}[c.Retry.Order]},
@@ -43,7 +47,7 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 	if out.Per == 0 { // reported where the directive was decoded
 		return
 	}
-	h := handlers{resolver: r, pkg: obj.Pkg(), consumer: c, typ: obj, per: out.Per, byKind: map[string]*types.Func{}}
+	h := handlers{resolver: r, pkg: obj.Pkg(), consumer: c, typ: obj, per: out.Per, runs: c.Consumer.Runs(), byKind: map[string]*types.Func{}}
 	for _, m := range r.methods(named) {
 		h.method(m)
 	}
@@ -51,9 +55,10 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 	if len(h.found) == 0 && !h.failed {
 		h.none()
 	}
-	out.Handlers = h.found
+	h.source()
+	out.Handlers, out.Streams = h.found, h.streams != nil
 	if out.Workers > 1 && out.Tx() {
-		pos, end := c.Spec.Span("workers")
+		pos, end := c.Consumer.Span("workers")
 		r.add(diag.Diagnostic{Code: "LG0310", Pos: pos, End: end,
 			Message: fmt.Sprintf("workers=%d does not go with transaction handlers of %s", out.Workers, obj.Name()),
 			Hint:    "one cursor moves in one transaction: remove workers, or take no pgx.Tx"})
@@ -92,6 +97,8 @@ type handlers struct {
 	consumer *Consumer
 	typ      *types.TypeName
 	per      ir.Per
+	runs     bool        // it has a Run method instead of messages
+	streams  *types.Func // the method that names the streams
 	byKind   map[string]*types.Func
 	found    []ir.Handler
 	failed   bool // a method that was meant as a handler is none
@@ -107,12 +114,21 @@ func isHandlerName(name string) bool {
 func (h *handlers) method(m *types.Func) {
 	sig := classify(m.Signature())
 	switch {
-	case m.Name() == "Run" && h.per == ir.PerCluster:
+	case m.Name() == "Run" && h.runs:
 		h.run(m, sig)
 	case m.Name() == "Run" && sig.form == ir.Run:
-		h.refuse(m, "LG0309", "Run needs per=cluster; this consumer has messages to handle", "write a Handle method, or per=cluster")
-	case isHandlerName(m.Name()) && h.per == ir.PerCluster:
+		hint := "write a Handle method, or per=cluster"
+		if h.per == ir.PerStream {
+			hint = "write a Handle method, or a method Streams instead of input"
+		}
+		h.refuse(m, "LG0309", "Run needs per=cluster, or per=stream without input; this consumer has messages to handle", hint)
+	case isHandlerName(m.Name()) && h.per == ir.PerStream && h.runs:
+		h.refuse(m, "LG0309", "per=stream without input has no messages to handle",
+			"rename the method, or write input=PATTERN: the keys of the messages are the streams")
+	case isHandlerName(m.Name()) && h.runs:
 		h.refuse(m, "LG0309", "per=cluster has no messages to handle", "rename the method, or write per=topic or per=group")
+	case m.Name() == streamsMethod && h.per == ir.PerStream:
+		h.announce(m)
 	case isHandlerName(m.Name()):
 		h.handle(m, sig)
 	default:
@@ -120,7 +136,7 @@ func (h *handlers) method(m *types.Func) {
 	}
 }
 
-// run takes the one handler of a cluster consumer.
+// run takes the one handler of a consumer without messages.
 func (h *handlers) run(m *types.Func, sig signature) {
 	if sig.form != ir.Run {
 		h.refuse(m, "LG0302", "the signature is not that of Run", "", "have "+have(m.Signature(), h.pkg), acceptedRun)
@@ -160,7 +176,14 @@ func (h *handlers) handle(m *types.Func, sig signature) {
 		return
 	}
 	h.byKind[kind] = m
-	h.found = append(h.found, ir.Handler{Method: m.Name(), Form: sig.form, Kind: kind, Payload: payload})
+	out := ir.Handler{Method: m.Name(), Form: sig.form, Kind: kind, Payload: payload}
+	if h.per == ir.PerStream {
+		h.keyed(m, sig)
+	}
+	if h.consumer.Once.Given() {
+		h.once(m, sig, &out)
+	}
+	h.found = append(h.found, out)
 }
 
 // payload says which event a handler takes.
@@ -263,9 +286,9 @@ func (h *handlers) nearMiss(m *types.Func, sig signature) {
 	}
 	lower, hint := strings.ToLower(m.Name()), ""
 	switch {
-	case h.per == ir.PerCluster && sig.form == ir.Run && lower == "run":
+	case h.runs && sig.form == ir.Run && lower == "run":
 		hint = "the handler is called Run"
-	case h.per != ir.PerCluster && sig.form != ir.Run && likeHandle(m.Name()):
+	case !h.runs && sig.form != ir.Run && likeHandle(m.Name()):
 		hint = "a handler's name is Handle and a word, as in HandleOrderPlaced"
 	default:
 		return
@@ -293,7 +316,7 @@ func (h *handlers) ambiguous(t *types.Named) {
 	embeddedMethods(t, promoted, map[types.Type]bool{})
 	for _, name := range sortedKeys(promoted) {
 		obj, index, _ := types.LookupFieldOrMethod(t, true, h.pkg, name)
-		if obj == nil && index != nil && (isHandlerName(name) || name == "Run" && h.per == ir.PerCluster) {
+		if obj == nil && index != nil && (isHandlerName(name) || h.runs && (name == "Run" || name == streamsMethod && h.per == ir.PerStream)) {
 			h.failed = true
 			h.at(h.consumer.Type.Name, diag.Diagnostic{Code: "LG0312",
 				Message: fmt.Sprintf("%s.%s is ambiguous: several embedded structs have it, so Go promotes none", h.typ.Name(), name),
@@ -328,8 +351,11 @@ func embeddedMethods(t types.Type, names map[string]bool, seen map[types.Type]bo
 func (h *handlers) none() {
 	d := diag.Diagnostic{Code: "LG0303", Message: h.typ.Name() + " has no handler",
 		Detail: accepted("X"), Hint: "write a method whose name begins with Handle"}
-	if h.per == ir.PerCluster {
+	if h.runs {
 		d.Detail, d.Hint = []string{acceptedRun}, "write a method named Run"
+		if h.per == ir.PerStream {
+			d.Hint += ", or input=PATTERN and a method whose name begins with Handle"
+		}
 	}
 	h.at(h.consumer.Type.Name, d)
 }

@@ -19,9 +19,10 @@ import (
 
 // known is an event that handlers may take.
 type known struct {
-	typ  *types.TypeName
-	kind string
-	pos  token.Position
+	typ   *types.TypeName
+	kind  string
+	keyed bool
+	pos   token.Position
 }
 
 // event resolves an annotated payload struct.
@@ -36,7 +37,7 @@ func (r *resolver) event(s *Source, e *Event) {
 			Message: obj.Name() + " is generic; an event is a plain struct", Hint: "declare a struct for each event"})
 		return
 	}
-	r.events[typeKey(obj)] = &known{obj, e.Kind, r.position(e.Type.Name.Pos())}
+	r.events[typeKey(obj)] = &known{obj, e.Kind, e.Spec.Has("key"), r.position(e.Type.Name.Pos())}
 	f, path, why := undecodable(named)
 	switch why {
 	case "":
@@ -49,21 +50,26 @@ func (r *resolver) event(s *Source, e *Event) {
 			Hint:    `change its type, give the type an UnmarshalJSON method, or leave the field out with json:"-"`})
 	}
 	out := ir.Event{Type: typeOf(obj), Kind: e.Kind, Publish: names.Publish(obj.Name())}
-	if e.Spec.Key != "" && why != unknownType {
-		out.Key = strings.Split(e.Spec.Key, ".")
-		kind, problem, hint := keyField(named, out.Key)
-		if problem != "" {
-			pos, end := e.Spec.Span("key")
-			r.add(diag.Diagnostic{Code: "LG0311", Pos: pos, End: end, Message: problem, Hint: hint})
+	field := func(key, path string) (f ir.Field) {
+		if path == "" || why == unknownType {
+			return f
 		}
-		out.KeyKind = kind
+		f, problem, hint := fieldAt(named, path)
+		if problem != "" {
+			pos, end := e.Spec.Span(key)
+			r.add(diag.Diagnostic{Code: "LG0311", Pos: pos, End: end, Message: key + ": " + problem, Hint: hint})
+		}
+		return f
 	}
+	out.Key, out.ID = field("key", e.Spec.Key), field("id", e.Spec.ID)
 	file := r.file(s)
 	file.Events = append(file.Events, out)
 }
 
-// keyField finds the field that a key path names and says how it becomes a string.
-func keyField(t *types.Named, path []string) (kind ir.KeyKind, problem, hint string) {
+// fieldAt finds the field of an event that a path names, and how it becomes a string.
+func fieldAt(t *types.Named, text string) (f ir.Field, problem, hint string) {
+	const throughValues = "name a field that is reached through values only"
+	path := strings.Split(text, ".")
 	var current types.Type = t
 	for i, name := range path {
 		where := t.Obj().Name()
@@ -73,35 +79,46 @@ func keyField(t *types.Named, path []string) (kind ir.KeyKind, problem, hint str
 		st, ok := current.Underlying().(*types.Struct)
 		if !ok {
 			if _, pointer := current.Underlying().(*types.Pointer); pointer {
-				return 0, fmt.Sprintf("key: %s is a pointer, which may be nil", where), "a key is reached through values only"
+				return f, fmt.Sprintf("%s is a pointer, which may be nil", where), throughValues
 			}
-			return 0, fmt.Sprintf("key: %s is not a struct and has no field %s", where, name), ""
+			return f, fmt.Sprintf("%s is not a struct and has no field %s", where, name), ""
 		}
 		obj, _, indirect := types.LookupFieldOrMethod(current, true, t.Obj().Pkg(), name)
 		field, ok := obj.(*types.Var)
 		if !ok {
-			return 0, fmt.Sprintf("key: %s has no field %s", where, name), diag.Suggest(name, fieldNames(st))
+			return f, fmt.Sprintf("%s has no field %s", where, name), diag.Suggest(name, fieldNames(st))
 		}
 		if indirect {
-			return 0, fmt.Sprintf("key: %s.%s is reached through an embedded pointer, which may be nil", where, name), "a key is reached through values only"
+			return f, fmt.Sprintf("%s.%s is reached through an embedded pointer, which may be nil", where, name), throughValues
 		}
 		current = field.Type()
 	}
-	full := t.Obj().Name() + "." + strings.Join(path, ".")
-	_, isNamed := types.Unalias(current).(*types.Named)
-	basic, ok := current.Underlying().(*types.Basic)
-	switch {
-	case ok && basic.Kind() == types.Uintptr:
-	case ok && basic.Info()&types.IsString != 0 && isNamed:
-		return ir.KeyNamed, "", ""
-	case ok && basic.Info()&types.IsString != 0:
-		return ir.KeyString, "", ""
-	case ok && basic.Info()&types.IsUnsigned != 0:
-		return ir.KeyUnsigned, "", ""
-	case ok && basic.Info()&types.IsInteger != 0:
-		return ir.KeySigned, "", ""
+	if f.Kind = fieldKind(current); f.Kind == 0 {
+		return f, fmt.Sprintf("%s.%s is of type %s", t.Obj().Name(), text, types.TypeString(current, types.RelativeTo(t.Obj().Pkg()))),
+			"name a field that is a string or an integer"
 	}
-	return 0, fmt.Sprintf("key: %s is of type %s", full, types.TypeString(current, types.RelativeTo(t.Obj().Pkg()))), "a key is a string or an integer"
+	f.Path = path
+	return f, "", ""
+}
+
+// fieldKind says how a field becomes a string; 0 if it does not.
+func fieldKind(t types.Type) ir.FieldKind {
+	basic, ok := t.Underlying().(*types.Basic)
+	if !ok || basic.Kind() == types.Uintptr {
+		return 0
+	}
+	_, isNamed := types.Unalias(t).(*types.Named)
+	switch info := basic.Info(); {
+	case info&types.IsString != 0 && isNamed:
+		return ir.FieldNamed
+	case info&types.IsString != 0:
+		return ir.FieldString
+	case info&types.IsUnsigned != 0:
+		return ir.FieldUnsigned
+	case info&types.IsInteger != 0:
+		return ir.FieldSigned
+	}
+	return 0
 }
 
 func fieldNames(s *types.Struct) []string {
@@ -251,7 +268,7 @@ func (r *resolver) foreignEvent(obj *types.TypeName) *known {
 	}
 	for _, e := range s.Events {
 		if e.Type.Name.Name == obj.Name() {
-			return &known{obj, e.Kind, pos}
+			return &known{obj, e.Kind, e.Spec.Has("key"), pos}
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"go/parser"
 	"go/token"
 	"path/filepath"
+	"slices"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/directive"
@@ -34,12 +35,9 @@ type Event struct {
 
 // Consumer is an annotated handler struct, as written and with the package's defaults.
 type Consumer struct {
-	Type  *ast.TypeSpec
-	Spec  *spec.Consumer
-	Lease *spec.Lease
-	Retry *spec.Retry
-	DLQ   *spec.DLQ
-	Name  string
+	Type *ast.TypeSpec
+	spec.Annotations
+	Name string
 }
 
 // Parse reads the directives of all packages. Sources come in the order of packages and files.
@@ -140,7 +138,8 @@ func (p *pkgParser) source(f parsed) *Source {
 
 // declaration decodes the directives of one struct.
 func (p *pkgParser) declaration(s *Source, t directive.TypeDirectives) {
-	c := &Consumer{Type: t.Spec, Lease: &spec.Lease{}, Retry: &spec.Retry{}, DLQ: &spec.DLQ{}}
+	c := &Consumer{Type: t.Spec, Annotations: spec.Annotations{
+		Lease: &spec.Lease{}, Retry: &spec.Retry{}, DLQ: &spec.DLQ{}, Once: &spec.Once{}}}
 	name := t.Spec.Name.Name
 	ok := true
 	var event *spec.Event
@@ -150,7 +149,10 @@ func (p *pkgParser) declaration(s *Source, t directive.TypeDirectives) {
 		ok = ok && good
 		switch v := v.(type) {
 		case *spec.Consumer:
-			c.Spec = v
+			c.Consumer = v
+			if good {
+				ok = v.CheckSource(p.diags) && ok
+			}
 		case *spec.Event:
 			event = v
 		case *spec.Lease:
@@ -159,12 +161,14 @@ func (p *pkgParser) declaration(s *Source, t directive.TypeDirectives) {
 			c.Retry = v
 		case *spec.DLQ:
 			c.DLQ = v
+		case *spec.Once:
+			c.Once = v
 		}
-		if d.Name == "lease" || d.Name == "retry" || d.Name == "dlq" {
+		if slices.Contains([]string{"lease", "retry", "dlq", "once"}, d.Name) {
 			modifiers = append(modifiers, d)
 		}
 	}
-	if c.Spec == nil && !has(t, "consumer") {
+	if c.Consumer == nil && !has(t, "consumer") {
 		for _, d := range modifiers {
 			p.diags.Add(diag.Diagnostic{
 				Code: "LG0301", Pos: d.Position(d.Pos), End: d.Position(d.End),
@@ -173,7 +177,7 @@ func (p *pkgParser) declaration(s *Source, t directive.TypeDirectives) {
 			})
 		}
 	}
-	if name == "_" && (c.Spec != nil || event != nil) {
+	if name == "_" && (c.Consumer != nil || event != nil) {
 		p.diags.Add(diag.Diagnostic{
 			Code: "LG0405", Pos: p.fset.PositionFor(t.Spec.Name.Pos(), false), End: p.fset.PositionFor(t.Spec.Name.End(), false),
 			Message: "a struct named _ cannot be referred to", Hint: "give it a name",
@@ -186,12 +190,12 @@ func (p *pkgParser) declaration(s *Source, t directive.TypeDirectives) {
 		kind, _ := event.EffectiveName(name, p.diags)
 		s.Events = append(s.Events, &Event{Type: t.Spec, Spec: event, Kind: kind})
 	}
-	if c.Spec != nil {
-		p.defaults.Fill(c.Spec, c.Lease, c.Retry, c.DLQ)
+	if c.Consumer != nil {
+		p.defaults.Fill(c.Annotations)
 		if ok {
-			spec.Check(c.Spec, c.Lease, c.Retry, c.DLQ, p.diags)
+			spec.Check(c.Annotations, p.diags)
 		}
-		c.Name, _ = c.Spec.EffectiveName(name, p.diags)
+		c.Name, _ = c.Consumer.EffectiveName(name, p.diags)
 		s.Consumers = append(s.Consumers, c)
 	}
 }

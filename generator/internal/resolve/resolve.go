@@ -35,6 +35,7 @@ func Resolve(prog *load.Program, sources []*Source, diags *diag.List) []*ir.File
 		}
 	}
 	r.uniqueConsumers(sources)
+	r.lockKeys(sources, lockKey)
 	r.uniqueEvents(sources)
 	var files []*ir.File
 	for _, s := range loaded {
@@ -106,7 +107,7 @@ func (r *resolver) uniqueConsumers(sources []*Source) {
 				first[key] = c
 				continue
 			}
-			pos, end := c.Spec.Span("name")
+			pos, end := c.Consumer.Span("name")
 			r.add(diag.Diagnostic{Code: "LG0403", Pos: pos, End: end,
 				Message: fmt.Sprintf("there is a consumer named %q already, %s", c.Name, f.Type.Name.Name),
 				Hint:    "consumers of one name share leases and cursors; write another name=",

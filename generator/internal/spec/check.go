@@ -2,7 +2,9 @@ package spec
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -16,37 +18,143 @@ func (s *Source) bad(diags *diag.List, code, key, message, hint string, related 
 	diags.Add(diag.Diagnostic{Code: code, Pos: pos, End: end, Message: message, Hint: hint, Related: related})
 }
 
-// checkTopics holds topics against per.
-func (c *Consumer) checkTopics(diags *diag.List) bool {
-	switch {
-	case c.Per == "cluster" && c.Has("topics"):
-		c.bad(diags, "LG0505", "topics", "per=cluster has no message source, but topics are given", "remove topics, or write per=topic or per=group")
-		return false
-	case c.Per != "cluster" && !c.Has("topics"):
-		pos, end := c.Span("")
-		diags.Add(diag.Diagnostic{Code: "LG0109", Pos: pos, End: end,
-			Message: fmt.Sprintf("//leasegen:consumer with per=%s needs the argument topics", c.Per), Hint: "write topics=PATTERN[,PATTERN…]"})
-		return false
-	}
-	return true
+// Runs reports whether the consumer has a Run method instead of messages.
+func (c *Consumer) Runs() bool {
+	// Topics of a stream are a finding of their own, of somebody who has messages in mind.
+	return c.Per == "cluster" || c.Per == "stream" && !c.Has("input") && !c.Has("topics")
 }
 
-// Fill copies from d what c, l, r and q leave open. A nil d has nothing; for a directive
-// that the consumer does not have, pass a zero struct.
-func (d *Defaults) Fill(c *Consumer, l *Lease, r *Retry, q *DLQ) {
+// Patterns are the topics consumed, whichever argument names them.
+func (c *Consumer) Patterns() []string { return slices.Concat(c.Topics, c.Input) }
+
+// EffectiveLock is the lock that was set, or else the default of per.
+func (c *Consumer) EffectiveLock() string {
+	if c.Has("lock") {
+		return c.Lock
+	}
+	return locks(c.Per)[0]
+}
+
+// locks are the ways to hold ownership that go with per, the default first.
+func locks(per string) []string {
+	switch per {
+	case "group":
+		return []string{"session", "advisory"}
+	case "stream":
+		return []string{"session", "row"}
+	case "cluster":
+		return []string{"advisory", "session"}
+	}
+	return []string{"session"}
+}
+
+// CheckSource holds topics and input against per.
+func (c *Consumer) CheckSource(diags *diag.List) bool {
+	ok := true
+	contradiction := func(key, message, hint string) {
+		ok = false
+		c.bad(diags, "LG0505", key, message, hint)
+	}
+	switch c.Per {
+	case "cluster":
+		if c.Has("topics") {
+			contradiction("topics", "per=cluster has no message source, but topics are given", "remove topics, or write per=topic or per=group")
+		}
+		if c.Has("input") {
+			contradiction("input", "per=cluster has no message source, but input is given", "remove input, or write per=stream")
+		}
+	case "stream":
+		if c.Has("topics") {
+			contradiction("topics", "per=stream does not take topics", "write input=PATTERN[,PATTERN…]: the keys of the messages are the streams")
+		}
+	default:
+		if c.Has("input") {
+			contradiction("input", fmt.Sprintf("per=%s does not take input", c.Per), "write topics=PATTERN[,PATTERN…], or per=stream")
+		} else if !c.Has("topics") {
+			ok = false
+			pos, end := c.Span("")
+			diags.Add(diag.Diagnostic{Code: "LG0109", Pos: pos, End: end,
+				Message: fmt.Sprintf("//leasegen:consumer with per=%s needs the argument topics", c.Per), Hint: "write topics=PATTERN[,PATTERN…]"})
+		}
+	}
+	return ok
+}
+
+// meaningless says why an argument of //leasegen:consumer means nothing to c; "" if it does mean something.
+func (c *Consumer) meaningless(key string) string {
+	per := "per=" + c.Per
+	switch key {
+	case "batch", "unknown", "from":
+		if c.Runs() {
+			return c.noMessages()
+		}
+	case "workers":
+		if c.Runs() {
+			return c.noMessages()
+		}
+		if c.Per == "stream" {
+			return per + " handles the messages of a stream one after the other"
+		}
+	case "capacity":
+		if c.Per == "group" || c.Per == "cluster" {
+			return per + " has one resource"
+		}
+	case "poll":
+		if c.Per != "stream" || !c.Runs() {
+			return per + c.withInput() + " has no method Streams to ask"
+		}
+	case "idle":
+		if c.Per == "stream" && c.Runs() {
+			return "a stream is given back when Run returns"
+		}
+		if c.Per != "stream" {
+			return per + " keeps what it owns while it is idle"
+		}
+	}
+	return ""
+}
+
+// noMessages says that c has no messages.
+func (c *Consumer) noMessages() string {
+	if c.Per == "stream" {
+		return "per=stream without input has no messages"
+	}
+	return "per=" + c.Per + " has no messages"
+}
+
+func (c *Consumer) withInput() string {
+	if c.Has("input") {
+		return " with input"
+	}
+	return ""
+}
+
+// Fill copies from d what a leaves open, and what means something to it. A nil d has nothing.
+func (d *Defaults) Fill(a Annotations) {
 	if d == nil {
 		return
 	}
-	fill(c, &d.Consumer)
-	fill(l, &d.Lease)
-	fill(r, &d.Retry)
-	fill(q, &d.DLQ)
+	fill(a.Consumer, &d.Consumer, func(key string) bool {
+		if key == "lock" {
+			return slices.Contains(locks(a.Consumer.Per), d.Consumer.Lock)
+		}
+		return a.Consumer.meaningless(key) == ""
+	})
+	fill(a.Lease, &d.Lease, nil)
+	fill(a.Retry, &d.Retry, nil)
+	if !a.Consumer.Runs() {
+		fill(a.DLQ, &d.DLQ, nil)
+	}
+	if a.Once.Given() {
+		fill(a.Once, &d.Once, nil)
+	}
 }
 
-func fill[T any](directive, defaults *T) {
+// fill copies the arguments that directive leaves open, those that may be.
+func fill[T any](directive, defaults *T, may func(key string) bool) {
 	to, from := reflect.ValueOf(directive).Elem(), reflect.ValueOf(defaults).Elem()
 	for _, a := range argsOf(to.Type(), nil, "") {
-		if o, ok := source(from).set[a.Key]; ok && !source(to).Has(a.Key) {
+		if o, ok := source(from).set[a.Key]; ok && !source(to).Has(a.Key) && (may == nil || may(a.Key)) {
 			to.FieldByIndex(a.index).Set(from.FieldByIndex(a.index))
 			source(to).put(a.Key, o)
 		}
@@ -55,7 +163,8 @@ func fill[T any](directive, defaults *T) {
 
 // Check holds the values of one consumer's directives against each other, after Fill.
 // It reports whether all is well.
-func Check(c *Consumer, l *Lease, r *Retry, q *DLQ, diags *diag.List) bool {
+func Check(a Annotations, diags *diag.List) bool {
+	c, l, r := a.Consumer, a.Lease, a.Retry
 	ok := true
 	bad := func(s *Source, key, message, hint string, related ...diag.Related) {
 		ok = false
@@ -81,18 +190,26 @@ func Check(c *Consumer, l *Lease, r *Retry, q *DLQ, diags *diag.List) bool {
 				"the longest wait is at least the shortest", r.related("min")...)
 		}
 	}
-	if c.Per == "cluster" {
-		for _, key := range []string{"workers", "batch", "unknown"} {
-			if o, ok := c.set[key]; ok && o.directive.Name == "consumer" {
-				bad(&c.Source, key, fmt.Sprintf("per=cluster has no messages, so %s means nothing", key), "remove it")
-			}
+	if allowed := locks(c.Per); c.Has("lock") && !slices.Contains(allowed, c.Lock) {
+		bad(&c.Source, "lock", fmt.Sprintf("lock=%s does not go with per=%s", c.Lock, c.Per),
+			fmt.Sprintf("per=%s takes lock=%s", c.Per, strings.Join(allowed, " or lock=")))
+	}
+	for _, key := range sortedKeys(c.set) {
+		if why := c.meaningless(key); why != "" {
+			bad(&c.Source, key, fmt.Sprintf("%s, so %s means nothing", why, key), "remove it")
 		}
-		if q.Directive.Name == "dlq" {
-			bad(&q.Source, "", "per=cluster has no messages, so //leasegen:dlq means nothing", "remove the line")
+	}
+	if c.Runs() {
+		for _, s := range []*Source{&a.DLQ.Source, &a.Once.Source} {
+			if s.Given() {
+				bad(s, "", fmt.Sprintf("%s, so //leasegen:%s means nothing", c.noMessages(), s.Directive.Name), "remove the line")
+			}
 		}
 	}
 	return ok
 }
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // related points to where the other value was set, if it was.
 func (s *Source) related(key string) []diag.Related {

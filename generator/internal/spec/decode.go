@@ -10,8 +10,8 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/directive"
 )
 
-// Decode turns d into the struct of its name: *Consumer, *Event, *Lease, *Retry, *DLQ
-// or *Defaults. Whatever is wrong is added to diags. ok is false if anything was; the
+// Decode turns d into the struct of its name: *Consumer, *Event, *Lease, *Retry, *DLQ,
+// *Once or *Defaults. Whatever is wrong is added to diags. ok is false if anything was; the
 // struct, when there is one, then holds what could be read.
 func Decode(d directive.Directive, diags *diag.List) (v any, ok bool) {
 	info, known := Lookup(d.Name)
@@ -32,9 +32,6 @@ func Decode(d directive.Directive, diags *diag.List) (v any, ok bool) {
 			dec.report("LG0109", d.Pos, d.NamePos+token.Pos(len(d.Name)),
 				fmt.Sprintf("%s%s needs the argument %s", directive.Prefix, d.Name, a.Key), fmt.Sprintf("write %s=%s", a.Key, sample(a)))
 		}
-	}
-	if c, is := value.Interface().(*Consumer); is && dec.ok {
-		dec.ok = c.checkTopics(diags)
 	}
 	return value.Interface(), dec.ok
 }

@@ -63,7 +63,7 @@ func Directives() []Info {
 func table() []Info {
 	return []Info{
 		{Name: "consumer", Place: "struct type", typ: reflect.TypeFor[Consumer](),
-			Help:    "Makes the struct a consumer: its Handle methods take the messages, and each resource has one owner.",
+			Help:    "Makes the struct a consumer: its Handle methods take messages, or Run does the work; each resource has one owner.",
 			Example: "//leasegen:consumer name=billing per=topic topics=orders.*"},
 		{Name: "event", Place: "struct type", typ: reflect.TypeFor[Event](),
 			Help:    "Makes the struct an event: it gets a Publish function, and handlers may take it.",
@@ -77,8 +77,11 @@ func table() []Info {
 		{Name: "dlq", Place: "struct type", typ: reflect.TypeFor[DLQ](),
 			Help:    "Beside consumer: how long and how many dead letters are kept.",
 			Example: "//leasegen:dlq keep=720h"},
+		{Name: "once", Place: "struct type", typ: reflect.TypeFor[Once](),
+			Help:    "Beside consumer: each item is executed once, however many messages bring it. With handlers that take one message.",
+			Example: "//leasegen:once key=PaymentID on_unknown=park keep=720h"},
 		{Name: "defaults", Place: "package clause", typ: reflect.TypeFor[Defaults](),
-			Help:    "Above one package clause of the package: values for all its consumers. What stands at the consumer wins.",
+			Help:    "Above one package clause: values for all consumers of the package that they mean something to. The consumer's own win.",
 			Example: "//leasegen:defaults lease_ttl=30s retry_max=5"},
 	}
 }

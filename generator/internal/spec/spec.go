@@ -18,21 +18,27 @@ import (
 // Consumer makes a struct a consumer. What is not set is zero.
 type Consumer struct {
 	Source
-	Name    string        `arg:"name" default:"the type's name, words joined by _" form:"consumer" nodefault:"true" help:"Shared by all replicas of the consumer; changing it starts a new consumer."`
-	Per     string        `arg:"per" required:"true" enum:"topic,group,cluster" nodefault:"true" help:"What has exactly one owner: each topic, the whole group, or the cluster's singleton (a Run method, no messages)."`
-	Topics  []string      `arg:"topics" form:"topics" default:"none; required unless per=cluster" nodefault:"true" help:"Patterns of the topics consumed, separated by commas; * stands for any run of characters."`
-	Lock    string        `arg:"lock" default:"session" enum:"session" help:"How ownership is held: through the session of the process, one heartbeat for all leases."`
-	Workers int           `arg:"workers" default:"1" min:"1" max:"1024" help:"Messages of one resource handled at once; messages with one key never are. Not with transaction handlers."`
-	Batch   int           `arg:"batch" default:"100" min:"1" max:"10000" help:"Messages read, handled and committed together."`
-	Drain   time.Duration `arg:"drain" default:"10s" min:"1ms" help:"How long a stopping process lets running handlers finish."`
-	Unknown string        `arg:"unknown" default:"deadletter" enum:"deadletter,skip" help:"What becomes of messages of a kind without a handler."`
+	Name     string        `arg:"name" default:"the type's name, words joined by _" form:"consumer" nodefault:"true" help:"Shared by all replicas of the consumer; changing it starts a new consumer."`
+	Per      string        `arg:"per" required:"true" enum:"topic,group,partition,stream,cluster" nodefault:"true" help:"What has exactly one owner: a topic, the group, a partition of the keys, a stream with work, the singleton."`
+	Topics   []string      `arg:"topics" form:"topics" default:"none; required with per=topic, group and partition" nodefault:"true" help:"Patterns of the topics consumed, separated by commas; * stands for any run of characters."`
+	Input    []string      `arg:"input" form:"topics" default:"none: the method Streams names the streams" nodefault:"true" help:"With per=stream: patterns of the topics consumed; the keys of their messages are the streams."`
+	Lock     string        `arg:"lock" default:"session; with per=cluster advisory" enum:"session,advisory,row" help:"What ownership hangs on: the heartbeat of the process, a lock of its connection, or an expiry of each stream's."`
+	From     string        `arg:"from" default:"beginning" enum:"beginning,now" help:"Where the consumer begins when it first runs: at the oldest message, or at those published from then on."`
+	Capacity int           `arg:"capacity" default:"no bound; with per=stream 32" min:"1" max:"2147483647" help:"Topics, partitions or streams that a process owns at most; what no process has room for waits."`
+	Poll     time.Duration `arg:"poll" default:"5s" min:"1ms" help:"With per=stream: how often the method Streams is asked."`
+	Idle     time.Duration `arg:"idle" default:"5s" min:"1ms" help:"With input: how long a stream without work stays with its owner."`
+	Workers  int           `arg:"workers" default:"1" min:"1" max:"1024" help:"Messages of one resource handled at once; messages with one key never are. Not with transaction handlers."`
+	Batch    int           `arg:"batch" default:"100" min:"1" max:"10000" help:"Messages read, handled and committed together."`
+	Drain    time.Duration `arg:"drain" default:"10s" min:"1ms" help:"How long a stopping process lets running handlers finish."`
+	Unknown  string        `arg:"unknown" default:"deadletter" enum:"deadletter,skip" help:"What becomes of messages of a kind without a handler."`
 }
 
 // Event makes a struct an event: a payload with a kind.
 type Event struct {
 	Source
 	Name string `arg:"name" default:"the type's name, words joined by dots" form:"event" nodefault:"true" help:"The kind of the messages; publishers and consumers of all services share it."`
-	Key  string `arg:"key" default:"none: all messages of a topic are one key" form:"path" nodefault:"true" help:"Field, or path of fields (Customer.ID), whose value is the ordering key."`
+	Key  string `arg:"key" default:"none: all messages of a topic are one key" form:"path" nodefault:"true" help:"Field, or path of fields (Customer.ID), whose value is the ordering key: it decides on partition and stream."`
+	ID   string `arg:"id" default:"none" form:"path" nodefault:"true" help:"Field, or path of fields, whose value is the message's id: a topic takes one event with it in 7 days."`
 }
 
 // Lease says how long a silent process keeps what it owns.
@@ -61,6 +67,14 @@ type DLQ struct {
 	Max  int           `arg:"max" default:"0, no bound" min:"0" max:"2147483647" help:"How many dead letters are kept; the oldest go first, counted and logged."`
 }
 
+// Once makes a consumer execute each item once, whatever number of messages it comes in.
+type Once struct {
+	Source
+	Key       string        `arg:"key" required:"true" form:"path" nodefault:"true" help:"Field, or path of fields, of every event handled, whose value names the item."`
+	OnUnknown string        `arg:"on_unknown" default:"retry" enum:"retry,park" help:"What becomes of an item whose execution a crash cut off: executed again, or set aside as a dead letter."`
+	Keep      time.Duration `arg:"keep" default:"0s, for ever" min:"0s" help:"How long executed items are remembered."`
+}
+
 // Defaults holds, for all consumers of a package, what their own directives leave open.
 // Its arguments are those of the other directives with their name before them, as in
 // lease_ttl=15s.
@@ -70,6 +84,16 @@ type Defaults struct {
 	Lease    Lease    `prefix:"lease"`
 	Retry    Retry    `prefix:"retry"`
 	DLQ      DLQ      `prefix:"dlq"`
+	Once     Once     `prefix:"once"`
+}
+
+// Annotations are the directives of one consumer. Those that it does not have are zero.
+type Annotations struct {
+	Consumer *Consumer
+	Lease    *Lease
+	Retry    *Retry
+	DLQ      *DLQ
+	Once     *Once
 }
 
 // Source remembers where each argument was set. A value taken over from
@@ -84,6 +108,9 @@ type origin struct {
 	directive directive.Directive
 	arg       directive.Arg
 }
+
+// Given reports whether the directive itself stands at the declaration.
+func (s *Source) Given() bool { return s.Directive.Name != "" }
 
 // Has reports whether the argument was set, here or by defaults.
 func (s *Source) Has(key string) bool {

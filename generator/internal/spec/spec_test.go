@@ -100,10 +100,10 @@ func TestDecode(t *testing.T) {
 	if len(findings) > 0 {
 		t.Fatal(findings)
 	}
-	d, c := values[0].(*Defaults), values[1].(*Consumer)
-	l, r, e, q := values[2].(*Lease), values[3].(*Retry), values[4].(*Event), &DLQ{}
-	d.Fill(c, l, r, q)
-	if !Check(c, l, r, q, diags) {
+	a, d := annotations(values)
+	c, l, r, q, e := a.Consumer, a.Lease, a.Retry, a.DLQ, values[4].(*Event)
+	d.Fill(a)
+	if !Check(a, diags) {
 		t.Error(lines(diags))
 	}
 	if c.Name != "billing-2.eu" || c.Per != "topic" || strings.Join(c.Topics, " ") != "orders.* pay?ments/{a}" || c.Lock != "session" ||
@@ -132,22 +132,72 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// annotations sorts decoded directives; a consumer that is missing is one of per=topic.
+func annotations(values []any) (a Annotations, d *Defaults) {
+	a = Annotations{&Consumer{Per: "topic"}, &Lease{}, &Retry{}, &DLQ{}, &Once{}}
+	a.Consumer.put("topics", origin{})
+	for _, v := range values {
+		switch v := v.(type) {
+		case *Consumer:
+			a.Consumer = v
+		case *Lease:
+			a.Lease = v
+		case *Retry:
+			a.Retry = v
+		case *DLQ:
+			a.DLQ = v
+		case *Once:
+			a.Once = v
+		case *Defaults:
+			d = v
+		}
+	}
+	return a, d
+}
+
+// TestDefaultsWhereTheyApply: a value of defaults reaches the consumers that it means
+// something to, and no other.
+func TestDefaultsWhereTheyApply(t *testing.T) {
+	const above = "//leasegen:defaults consumer_lock=row consumer_poll=1s consumer_idle=2s consumer_capacity=3 consumer_from=now consumer_workers=4 dlq_keep=5h once_keep=6h once_on_unknown=park"
+	for on, want := range map[string]string{
+		"//leasegen:consumer per=topic topics=a":                        "session 0s 0s 3 now 4 5h0m0s 0s ",
+		"//leasegen:consumer per=group topics=a":                        "session 0s 0s 0 now 4 5h0m0s 0s ",
+		"//leasegen:consumer per=partition topics=a workers=1":          "session 0s 0s 3 now 1 5h0m0s 0s ",
+		"//leasegen:consumer per=stream input=a":                        "row 0s 2s 3 now 0 5h0m0s 0s ",
+		"//leasegen:consumer per=stream":                                "row 1s 0s 3  0 0s 0s ",
+		"//leasegen:consumer per=stream lock=session capacity=9":        "session 1s 0s 9  0 0s 0s ",
+		"//leasegen:consumer per=cluster":                               "advisory 0s 0s 0  0 0s 0s ",
+		"//leasegen:consumer per=group topics=a\n//leasegen:once key=A": "session 0s 0s 0 now 4 5h0m0s 6h0m0s park",
+	} {
+		values, findings, diags := decode(t, above, on)
+		a, d := annotations(values)
+		d.Fill(a)
+		if !Check(a, diags) || len(findings) > 0 {
+			t.Errorf("%s: %v", on, lines(diags))
+		}
+		c := a.Consumer
+		got := fmt.Sprint(c.EffectiveLock(), " ", c.Poll, " ", c.Idle, " ", c.Capacity, " ", c.From, " ", c.Workers, " ", a.DLQ.Keep, " ", a.Once.Keep, " ", a.Once.OnUnknown)
+		if got != want {
+			t.Errorf("%s\ngot  %s\nwant %s", on, got, want)
+		}
+	}
+}
+
 func TestFindings(t *testing.T) {
 	long := strings.Repeat("a", 64)
 	for _, tc := range []struct{ on, want string }{
 		// P: names of directives and arguments
-		{"//leasegen:consumr per=group", `4:12-19 LG0101 unknown directive "//leasegen:consumr" | did you mean "consumer"? known: consumer, defaults, dlq, event, lease, retry`},
-		{"//leasegen:table", `4:12-17 LG0101 unknown directive "//leasegen:table" | known: consumer, defaults, dlq, event, lease, retry`},
+		{"//leasegen:consumr per=group", `4:12-19 LG0101 unknown directive "//leasegen:consumr" | did you mean "consumer"? known: consumer, defaults, dlq, event, lease, once, retry`},
+		{"//leasegen:table", `4:12-17 LG0101 unknown directive "//leasegen:table" | known: consumer, defaults, dlq, event, lease, once, retry`},
 		{"//leasegen:lease tll=30s", `4:18-21 LG0104 unknown argument "tll" for //leasegen:lease | did you mean "ttl"? known: grace, margin, ttl`},
 		{"//leasegen:lease TTL=30s", `4:18-21 LG0104 unknown argument "TTL" for //leasegen:lease | did you mean "ttl"? known: grace, margin, ttl`},
-		{"//leasegen:consumer ttl=30s per=cluster", `4:21-24 LG0104 unknown argument "ttl" for //leasegen:consumer | ttl is an argument of //leasegen:lease; known: batch, drain, lock, name, per, topics, unknown, workers`},
+		{"//leasegen:consumer ttl=30s per=cluster", `4:21-24 LG0104 unknown argument "ttl" for //leasegen:consumer | ttl is an argument of //leasegen:lease; known: batch, capacity, drain, from, idle, input, lock, name, per, poll, topics, unknown, workers`},
 		{`//leasegen:lease "tll x=30s"`, `4:19-24 LG0104 unknown argument "tll x" for //leasegen:lease | known: grace, margin, ttl`},
 		{"//leasegen:lease ttl", `4:18-21 LG0102 argument "ttl" has no value | write ttl=TTL`},
 		{"//leasegen:retry order", `4:18-23 LG0102 argument "order" has no value | write order=key|block|none`},
 		{"//leasegen:lease ttl=15s ttl=30s", `4:26-29 LG0107 argument "ttl" is given twice | keep one | first at 4:18`},
-		{"//leasegen:consumer name=a", `4:1-20 LG0109 //leasegen:consumer needs the argument per | write per=topic|group|cluster`},
-		{"//leasegen:consumer per=topic", `4:1-20 LG0109 //leasegen:consumer with per=topic needs the argument topics | write topics=PATTERN[,PATTERN…]`},
-		{"//leasegen:consumer per=cluster topics=a", `4:40-41 LG0505 per=cluster has no message source, but topics are given | remove topics, or write per=topic or per=group`},
+		{"//leasegen:consumer name=a", `4:1-20 LG0109 //leasegen:consumer needs the argument per | write per=topic|group|partition|stream|cluster`},
+		{"//leasegen:once keep=1h", `4:1-16 LG0109 //leasegen:once needs the argument key | write key=KEY`},
 
 		// V: values
 		{"//leasegen:lease ttl=0s", `4:22-24 LG0502 ttl: "0s" is out of range | allowed: 1s to 24h`},
@@ -181,8 +231,14 @@ func TestFindings(t *testing.T) {
 		{"//leasegen:consumer per=group topics=a batch=1000000000", `4:46-56 LG0502 batch: "1000000000" is out of range | allowed: 1 to 10000`},
 		{"//leasegen:consumer per=group topics=a workers=0", `4:48-49 LG0502 workers: "0" is out of range | allowed: 1 to 1024`},
 		{"//leasegen:consumer per=group topics=a unknown=yes", `4:48-51 LG0503 unknown: unknown value "yes" | known: deadletter, skip`},
-		{"//leasegen:consumer per=group topics=a lock=row", `4:45-48 LG0503 lock: unknown value "row" | known: session`},
-		{"//leasegen:consumer per=partition topics=a", `4:25-34 LG0503 per: unknown value "partition" | known: cluster, group, topic`},
+		{"//leasegen:consumer per=group topics=a lock=table", `4:45-50 LG0503 lock: unknown value "table" | known: advisory, row, session`},
+		{"//leasegen:consumer per=partitions topics=a", `4:25-35 LG0503 per: unknown value "partitions" | did you mean "partition"? known: cluster, group, partition, stream, topic`},
+		{"//leasegen:consumer per=group topics=a from=start", `4:45-50 LG0503 from: unknown value "start" | known: beginning, now`},
+		{"//leasegen:consumer per=topic topics=a capacity=0", `4:49-50 LG0502 capacity: "0" is out of range | allowed: 1 to 2147483647`},
+		{"//leasegen:once key=ID on_unknown=skip", `4:35-39 LG0503 on_unknown: unknown value "skip" | known: park, retry`},
+		{"//leasegen:once key=id", `4:21-23 LG0507 key: field "id" is not exported | write the name that the field has in Go, which begins with a capital`},
+		{"//leasegen:event id=OrderID.", `4:21-29 LG0507 id: "OrderID." has an empty field name | write a field, or a path such as Customer.ID`},
+		{"//leasegen:consumer per=stream input=a,a", `4:38-41 LG0506 input: topic pattern "a" is given twice | keep one`},
 
 		// I: names that mean something elsewhere
 		{`//leasegen:event "name=x\"; DROP TABLE t; --"`, `4:24-46 LG0504 name: "x\"; DROP TABLE t; --" holds "\"" | allowed: a-z, 0-9, dot, hyphen, underscore`},
@@ -248,29 +304,50 @@ func TestCheck(t *testing.T) {
 		{"", "//leasegen:consumer per=cluster workers=2", "4:41-42 LG0505 per=cluster has no messages, so workers means nothing | remove it"},
 		{"//leasegen:defaults consumer_batch=5 dlq_keep=1h", "//leasegen:consumer per=cluster", ""},
 		{"", "//leasegen:consumer per=cluster\n//leasegen:dlq keep=1h", "5:1-15 LG0505 per=cluster has no messages, so //leasegen:dlq means nothing | remove the line"},
+		{"", "//leasegen:consumer per=topic", "4:1-20 LG0109 //leasegen:consumer with per=topic needs the argument topics | write topics=PATTERN[,PATTERN…]"},
+		{"", "//leasegen:consumer per=partition", "4:1-20 LG0109 //leasegen:consumer with per=partition needs the argument topics | write topics=PATTERN[,PATTERN…]"},
+		{"", "//leasegen:consumer per=cluster topics=a", "4:40-41 LG0505 per=cluster has no message source, but topics are given | remove topics, or write per=topic or per=group"},
+		{"", "//leasegen:consumer per=cluster input=a", "4:39-40 LG0505 per=cluster has no message source, but input is given | remove input, or write per=stream"},
+		{"", "//leasegen:consumer per=stream topics=a", "4:39-40 LG0505 per=stream does not take topics | write input=PATTERN[,PATTERN…]: the keys of the messages are the streams"},
+		{"", "//leasegen:consumer per=group input=a topics=b", "4:37-38 LG0505 per=group does not take input | write topics=PATTERN[,PATTERN…], or per=stream"},
+
+		// locks, and which of them goes with what
+		{"", "//leasegen:consumer per=topic topics=a lock=session", ""},
+		{"", "//leasegen:consumer per=topic topics=a lock=advisory", "4:45-53 LG0505 lock=advisory does not go with per=topic | per=topic takes lock=session"},
+		{"", "//leasegen:consumer per=topic topics=a lock=row", "4:45-48 LG0505 lock=row does not go with per=topic | per=topic takes lock=session"},
+		{"", "//leasegen:consumer per=group topics=a lock=advisory", ""},
+		{"", "//leasegen:consumer per=group topics=a lock=row", "4:45-48 LG0505 lock=row does not go with per=group | per=group takes lock=session or lock=advisory"},
+		{"", "//leasegen:consumer per=partition topics=a lock=advisory", "4:49-57 LG0505 lock=advisory does not go with per=partition | per=partition takes lock=session"},
+		{"", "//leasegen:consumer per=partition topics=a lock=row", "4:49-52 LG0505 lock=row does not go with per=partition | per=partition takes lock=session"},
+		{"", "//leasegen:consumer per=stream input=a lock=row", ""},
+		{"", "//leasegen:consumer per=stream lock=row", ""},
+		{"", "//leasegen:consumer per=stream lock=advisory", "4:37-45 LG0505 lock=advisory does not go with per=stream | per=stream takes lock=session or lock=row"},
+		{"", "//leasegen:consumer per=cluster lock=session", ""},
+		{"", "//leasegen:consumer per=cluster lock=row", "4:38-41 LG0505 lock=row does not go with per=cluster | per=cluster takes lock=advisory or lock=session"},
+		{"//leasegen:defaults consumer_lock=row", "//leasegen:consumer per=cluster", ""}, // passed over
+
+		// what means nothing to some consumers
+		{"", "//leasegen:consumer per=stream input=a idle=1m capacity=5 batch=5 from=now unknown=skip", ""},
+		{"", "//leasegen:consumer per=stream poll=1s capacity=5 drain=1s", ""},
+		{"", "//leasegen:consumer per=partition topics=a capacity=5 workers=2", ""},
+		{"", "//leasegen:consumer per=stream input=a poll=1s", "4:45-47 LG0505 per=stream with input has no method Streams to ask, so poll means nothing | remove it"},
+		{"", "//leasegen:consumer per=topic topics=a poll=1s", "4:45-47 LG0505 per=topic has no method Streams to ask, so poll means nothing | remove it"},
+		{"", "//leasegen:consumer per=stream idle=1s", "4:37-39 LG0505 a stream is given back when Run returns, so idle means nothing | remove it"},
+		{"", "//leasegen:consumer per=group topics=a idle=1s", "4:45-47 LG0505 per=group keeps what it owns while it is idle, so idle means nothing | remove it"},
+		{"", "//leasegen:consumer per=group topics=a capacity=2", "4:49-50 LG0505 per=group has one resource, so capacity means nothing | remove it"},
+		{"", "//leasegen:consumer per=stream input=a workers=2", "4:48-49 LG0505 per=stream handles the messages of a stream one after the other, so workers means nothing | remove it"},
+		{"", "//leasegen:consumer per=stream from=now", "4:37-40 LG0505 per=stream without input has no messages, so from means nothing | remove it"},
+		{"", "//leasegen:consumer per=stream\n//leasegen:once key=ID", "5:1-16 LG0505 per=stream without input has no messages, so //leasegen:once means nothing | remove the line"},
+		{"//leasegen:defaults consumer_poll=1s consumer_idle=1s consumer_capacity=2 consumer_from=now consumer_workers=2 once_keep=1h", "//leasegen:consumer per=stream input=a", ""},
 	} {
 		values, findings, diags := decode(t, tc.above, tc.on)
 		if len(findings) > 0 {
 			t.Fatal(findings)
 		}
-		c, l, r, q := &Consumer{}, &Lease{}, &Retry{}, &DLQ{}
-		var d *Defaults
-		for _, v := range values {
-			switch v := v.(type) {
-			case *Consumer:
-				c = v
-			case *Lease:
-				l = v
-			case *Retry:
-				r = v
-			case *DLQ:
-				q = v
-			case *Defaults:
-				d = v
-			}
-		}
-		d.Fill(c, l, r, q)
-		ok := Check(c, l, r, q, diags)
+		a, d := annotations(values)
+		ok := a.Consumer.CheckSource(diags)
+		d.Fill(a)
+		ok = Check(a, diags) && ok
 		if got := strings.Join(lines(diags), "\n"); got != tc.want || ok != (tc.want == "") {
 			t.Errorf("%s %s\ngot  %s\nwant %s", tc.above, tc.on, got, tc.want)
 		}

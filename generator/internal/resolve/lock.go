@@ -1,0 +1,41 @@
+package resolve
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"github.com/leasegen/leasegen/generator/internal/diag"
+)
+
+// lockKeys refuses two consumers whose advisory locks are one, though their names differ.
+func (r *resolver) lockKeys(sources []*Source, key func(name string) int64) {
+	first := map[int64]*Consumer{}
+	for _, s := range sources {
+		for _, c := range s.Consumers {
+			if c.Consumer.EffectiveLock() != "advisory" {
+				continue
+			}
+			f := first[key(c.Name)]
+			if f == nil {
+				first[key(c.Name)] = c
+				continue
+			}
+			if strings.EqualFold(f.Name, c.Name) {
+				continue // a finding of its own
+			}
+			pos, end := c.Consumer.Span("name")
+			r.add(diag.Diagnostic{Code: "LG0406", Pos: pos, End: end,
+				Message: fmt.Sprintf("the advisory locks of the consumers %q and %q have one key, %d", f.Name, c.Name, key(c.Name)),
+				Hint:    "they would shut each other out; write another name= or lock=session",
+				Related: []diag.Related{{Pos: r.position(f.Type.Name.Pos()), Message: "first at"}}})
+		}
+	}
+}
+
+// lockKey is what lease.LockKey returns; the generator does not depend on the runtime.
+func lockKey(name string) int64 {
+	sum := sha256.Sum256([]byte("leasegen/" + name))
+	return int64(binary.BigEndian.Uint64(sum[:]))
+}

@@ -76,14 +76,40 @@ func (b *Backend) check(ctx context.Context, conn *pgx.Conn) error {
 func (b *Backend) detectPooler(ctx context.Context, conn *pgx.Conn) error {
 	f, err := leasedb.New(inSchema{conn, b.schema}).ServerFacts(ctx)
 	if err != nil {
-		return err
+		return b.fail("look at the server", err)
 	}
 	if uint32(f.Pid) != conn.PgConn().PID() {
 		b.pooled.Store(true)
+		if err := b.checkPooler(ctx, conn); err != nil {
+			return err
+		}
 		b.told.Do(func() {
 			b.log.Warn("leasepg: connected through a transaction pooler: no LISTEN, messages are found by polling alone, up to 500 ms later",
 				"fix", "give leasegen a direct connection to the server")
 		})
 	}
 	return nil
+}
+
+// checkPooler reports that the pool's way to run queries does not go through the pooler.
+// Left to itself it would show only when two clients meet on a server connection.
+func (b *Backend) checkPooler(ctx context.Context, conn *pgx.Conn) error {
+	switch conn.Config().DefaultQueryExecMode {
+	case pgx.QueryExecModeCacheStatement:
+		// A pooler that keeps prepared statements gives them names of its own.
+		var passed bool
+		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			return tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_prepared_statements WHERE name LIKE 'stmtcache\_%')`).Scan(&passed)
+		})
+		if err != nil {
+			return b.fail("look at the pooler", err)
+		}
+		if !passed {
+			return nil
+		}
+	case pgx.QueryExecModeDescribeExec: // in two round trips, which may meet different servers
+	default:
+		return nil
+	}
+	return fmt.Errorf("leasepg: %s", noPrepared)
 }

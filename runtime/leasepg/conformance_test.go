@@ -38,7 +38,12 @@ func open(t testing.TB, dsn string) *pgxpool.Pool {
 // migrated returns a backend on a fresh, migrated database.
 func migrated(t testing.TB, opts ...leasepg.Option) (*leasepg.Backend, *pgxpool.Pool) {
 	t.Helper()
-	pool := open(t, pgtest.DB(t))
+	return migratedAt(t, pgtest.DB(t), opts...)
+}
+
+func migratedAt(t testing.TB, dsn string, opts ...leasepg.Option) (*leasepg.Backend, *pgxpool.Pool) {
+	t.Helper()
+	pool := open(t, dsn)
 	if _, err := leasepg.Migrate(t.Context(), pool, opts...); err != nil {
 		t.Fatal(err)
 	}
@@ -77,12 +82,15 @@ func (p *pools) of(be lease.Backend) *pgxpool.Pool {
 	return v.(*pgxpool.Pool)
 }
 
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T) { leasetest.Run(t, factory(pgtest.DB)) }
+
+// factory makes backends on databases that db makes.
+func factory(db func(testing.TB) (dsn string)) leasetest.Factory {
 	var known pools
-	leasetest.Run(t, leasetest.Factory{
+	return leasetest.Factory{
 		New: func(t testing.TB) lease.Backend {
 			// A schema of another name, so that no query can do without the rewriting.
-			be, pool := migrated(t, leasepg.WithSchema("own_name"))
+			be, pool := migratedAt(t, db(t), leasepg.WithSchema("own_name"))
 			exec(t, pool, "CREATE TABLE effect (seq bigint GENERATED ALWAYS AS IDENTITY, value text NOT NULL)")
 			known.m.Store(lease.Backend(be), pool)
 			return be
@@ -125,5 +133,5 @@ func TestConformance(t *testing.T) {
 			}
 			return end(tx.Commit), end(tx.Rollback)
 		},
-	})
+	}
 }

@@ -21,6 +21,9 @@ func (b *Backend) fail(what string, err error) error {
 	return fmt.Errorf("leasepg: %s: %w", what, err)
 }
 
+// noPrepared is the fix for the one thing that a pool must be told behind such a pooler.
+const noPrepared = "a transaction pooler that keeps no prepared statements is in between: add default_query_exec_mode=exec to the DSN"
+
 func (b *Backend) fix(err error) string {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
@@ -33,6 +36,8 @@ func (b *Backend) fix(err error) string {
 		return "the role lacks a privilege: leasegen migrate -grants ROLE prints what it needs"
 	case "25006": // read_only_sql_transaction
 		return "the server is read-only: connect to the primary (target_session_attrs=read-write)"
+	case "26000", "42P05": // prepared statement does not exist, or exists already
+		return noPrepared
 	case "53300": // too_many_connections
 		return "the server is full: raise max_connections or lower the pools' sizes"
 	}

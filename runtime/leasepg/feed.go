@@ -124,7 +124,7 @@ func (f *feed) Next(ctx context.Context) (lease.News, error) {
 		}
 		return lease.News{}, f.b.fail("watch the log", err)
 	}
-	if len(news.Topics) > 0 || news.Ownership || news.Parked {
+	if len(news.Topics) > 0 || news.Ownership || news.Parked && !f.b.pooled.Load() {
 		f.wait = pollLeast
 	} else {
 		f.wait = min(2*f.wait, f.idle(pollMost, pollPooled))
@@ -195,6 +195,8 @@ func (f *feed) poll(ctx context.Context, news *lease.News) error {
 				news.Ownership = true
 			}
 			f.members, f.free = w.Members, w.Free
+			// Nobody tells of replayed messages here.
+			news.Parked = news.Parked || f.b.pooled.Load()
 			return nil
 		})
 	}

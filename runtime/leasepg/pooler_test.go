@@ -2,6 +2,7 @@ package leasepg_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,13 +11,18 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/leasetest"
 )
 
 // misname is a proxy that gives clients another process id than the server's, as a pooler
@@ -72,6 +78,7 @@ func TestTransactionPooler(t *testing.T) {
 	cfg := direct.Config().Copy()
 	cfg.ConnConfig.Port = uint16(misname(t, fmt.Sprintf("%s:%d", cfg.ConnConfig.Host, cfg.ConnConfig.Port)))
 	cfg.ConnConfig.Fallbacks = nil
+	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	pool := must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
 	defer pool.Close()
 	var log bytes.Buffer
@@ -92,4 +99,121 @@ func TestTransactionPooler(t *testing.T) {
 	ok(t, be.Register(t.Context(), topical, nil))
 	equal(t, "acquired", len(acquire(t, be, id, topical, 9)), 1)
 	ok(t, s.Heartbeat(t.Context()))
+}
+
+// TestConformancePooled: everything holds behind PgBouncer in transaction mode. The pooler
+// has enough connections for all: heartbeats, too, wait for one where it has not.
+func TestConformancePooled(t *testing.T) {
+	server := pgtest.Start(t, pgtest.Config("max_connections", "600"))
+	p := pgtest.StartPooler(t, server, "default_pool_size = 30")
+	var dbs atomic.Int64
+	f := factory(func(t testing.TB) string {
+		return p.Through(server, server.DB(fmt.Sprint("db", dbs.Add(1)))) + "&default_query_exec_mode=exec"
+	})
+	f.Polls = true
+	leasetest.Run(t, f)
+}
+
+// TestPoolerModes: pgx's ways to run a query either work behind PgBouncer or are refused
+// at the start, with the fix.
+func TestPoolerModes(t *testing.T) {
+	server := pgtest.Shared(t)
+	type config struct {
+		mode    string
+		setting string // of the pooler
+		works   bool
+	}
+	configs := []config{
+		{"cache_statement", "", false}, // pgx's default
+		{"describe_exec", "", false},
+		{"cache_describe", "", true},
+		{"exec", "", true},
+		{"simple_protocol", "", true},
+	}
+	if pgtest.PoolerPrepares(t) {
+		for i := range configs {
+			configs[i].setting = "max_prepared_statements = 0"
+		}
+		configs = append(configs, config{"cache_statement", "max_prepared_statements = 200", true})
+	} else {
+		t.Log("this PgBouncer is older than 1.21 and cannot keep prepared statements: not tested with them")
+	}
+	for _, c := range configs {
+		t.Run(strings.ReplaceAll(c.mode+" "+c.setting, " ", ""), func(t *testing.T) {
+			t.Parallel()
+			dsn := pgtest.DB(t)
+			direct := open(t, dsn)
+			must[[]string](t)(leasepg.Migrate(t.Context(), direct))
+			exec(t, direct, "CREATE TABLE effect (id text PRIMARY KEY)")
+			// Fewer connections than clients, so that clients meet on them.
+			p := pgtest.StartPooler(t, server, "default_pool_size = 2", c.setting)
+			dsn = p.Through(server, dsn) + "&default_query_exec_mode=" + c.mode
+			be := leasepg.New(open(t, dsn))
+			if !c.works {
+				for range 3 { // whatever those before left behind in the pooler
+					err := be.Check(t.Context())
+					if err == nil || strings.Contains(err.Error(), "\n") ||
+						!strings.Contains(err.Error(), "add default_query_exec_mode=exec to the DSN") {
+						t.Fatalf("Check says: %v", err)
+					}
+				}
+				return
+			}
+			ok(t, be.Publish(t.Context(), events("x", 50)))
+			ok(t, be.Publish(t.Context(), events("y", 50)))
+			insert := func(ctx context.Context, tx pgx.Tx, m lease.Message[[]byte]) error {
+				_, err := tx.Exec(ctx, "INSERT INTO effect VALUES ($1)", m.ID)
+				return err
+			}
+			c := must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(open(t, dsn)), lease.Spec{
+				Name: "pooled", Per: lease.PerTopic, Topics: []string{"*"}, Batch: 10, Handlers: []lease.Handler{lease.OneTx("kind", insert)}}))
+			leasetest.Drain(t, be, c)
+			equal(t, "effects", query[int](t, direct, "SELECT count(*) FROM effect"), 100)
+		})
+	}
+}
+
+// TestPoolerFailover: behind a pooler a crash is found when the TTL is over, and what the
+// dead process left in the middle of a transaction has no effect.
+func TestPoolerFailover(t *testing.T) {
+	server := pgtest.Shared(t)
+	dsn := pgtest.DB(t)
+	direct := open(t, dsn)
+	must[[]string](t)(leasepg.Migrate(t.Context(), direct))
+	exec(t, direct, "CREATE TABLE effect (id text PRIMARY KEY, by text NOT NULL)")
+	pooler := pgtest.StartPooler(t, server)
+	const ttl = 2 * time.Second
+	begun := make(chan string, 100)
+	start := func(name string, hang bool) *faultproxy.Proxy {
+		at := faultproxy.Start(t, pooler.Addr())
+		through := strings.Replace(pooler.Through(server, dsn), pooler.Addr(), at.Addr(), 1) + "&default_query_exec_mode=exec"
+		c := must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(open(t, through)), lease.Spec{
+			Name: "pooled", Per: lease.PerGroup, Topics: []string{"*"}, TTL: ttl,
+			Handlers: []lease.Handler{lease.OneTx("kind", func(ctx context.Context, tx pgx.Tx, m lease.Message[[]byte]) error {
+				_, err := tx.Exec(ctx, "INSERT INTO effect VALUES ($1, $2)", m.ID, name)
+				begun <- name
+				if hang {
+					<-ctx.Done()
+				}
+				return err
+			})}}))
+		ctx, cancel := context.WithCancel(context.Background())
+		var running sync.WaitGroup
+		running.Go(func() { _ = c.Run(ctx) }) // the one that is cut off ends with an error or without
+		t.Cleanup(func() { cancel(); running.Wait() })
+		return at
+	}
+	be := leasepg.New(direct)
+	ok(t, be.Publish(t.Context(), events("x", 1)))
+	proxy := start("first", true)
+	equal(t, "owner", <-begun, "first")
+	start("second", false)
+	proxy.Cut()
+	cut := time.Now()
+	equal(t, "owner", <-begun, "second")
+	if took := time.Since(cut); took < ttl/2 || took > ttl+3*time.Second {
+		t.Errorf("taken over after %v, the TTL is %v and polling takes up to a second", took, ttl)
+	}
+	eventually(t, "the effect", func() bool { return query[int](t, direct, "SELECT count(*) FROM effect") == 1 })
+	equal(t, "by", query[string](t, direct, "SELECT by FROM effect"), "second")
 }

@@ -23,6 +23,10 @@ type Factory struct {
 	// Effects returns what committed transactions wrote, in the order of writing.
 	Effects func(t testing.TB, be lease.Backend) []string
 
+	// Polls says that New's backends are not notified of changes (behind a transaction
+	// pooler, say) and find them by polling, which makes handovers up to a second slower.
+	Polls bool
+
 	// PublishLate writes events within a transaction that stays open until commit or
 	// rollback is called. Nil when published events are visible in the order of their ids.
 	PublishLate func(t testing.TB, be lease.Backend, events ...lease.Event) (commit, rollback func())

@@ -27,6 +27,8 @@ type Server struct {
 	config []string // name=value
 	cred   *syscall.Credential
 	fail   func(error)
+	// PEM; the server speaks TLS when they are set
+	certificate, key []byte
 
 	proc   *os.Process // nil while stopped
 	exited <-chan struct{}
@@ -39,6 +41,11 @@ type Option func(*Server)
 // Config sets a parameter of postgresql.conf.
 func Config(name, value string) Option {
 	return func(s *Server) { s.config = append(s.config, name+"="+value) }
+}
+
+// TLS lets the server speak TLS, too, with a certificate and its key in PEM.
+func TLS(certificate, key []byte) Option {
+	return func(s *Server) { s.certificate, s.key = certificate, key }
 }
 
 // Mode says how Stop stops a server.
@@ -92,6 +99,9 @@ func launch(opts []Option) (_ *Server, err error) {
 	for _, o := range opts {
 		o(s)
 	}
+	if err = s.writeTLS(); err != nil {
+		return nil, err
+	}
 	for try := 1; ; try++ {
 		if s.port, err = freePort(); err != nil {
 			return nil, err
@@ -101,6 +111,26 @@ func launch(opts []Option) (_ *Server, err error) {
 			return s, err
 		}
 	}
+}
+
+// writeTLS puts the certificate and its key where the server finds them by default.
+func (s *Server) writeTLS() error {
+	if s.certificate == nil {
+		return nil
+	}
+	s.config = append(s.config, "ssl=on")
+	for name, pem := range map[string][]byte{"server.crt": s.certificate, "server.key": s.key} {
+		path := filepath.Join(s.data(), name)
+		if err := os.WriteFile(path, pem, 0o600); err != nil {
+			return err
+		}
+		if s.cred != nil {
+			if err := os.Chown(path, int(s.cred.Uid), int(s.cred.Gid)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // DSN is the connection string of a database on s, as superuser postgres.

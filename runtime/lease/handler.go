@@ -116,6 +116,16 @@ func decodeAll[T any](raws []Raw, epoch int64) ([]Message[T], error) {
 func decode[T any](r *Raw, epoch int64, m *Message[T]) error {
 	m.ID, m.Topic, m.Key, m.Kind = r.ID, r.Topic, r.Key, r.Kind
 	m.Headers, m.Attempt, m.Epoch, m.PublishedAt = r.Headers, r.Attempt+1, epoch, r.PublishedAt
+	switch v := r.Value.(type) {
+	case nil:
+	case T:
+		m.Payload = v
+		return nil
+	case error: // why the source has no payload
+		return v
+	default:
+		return fmt.Errorf("payload is a %T, want %s", v, reflect.TypeFor[T]())
+	}
 	switch p := any(&m.Payload).(type) {
 	case *[]byte:
 		*p = r.Payload

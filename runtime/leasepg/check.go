@@ -84,7 +84,7 @@ func (b *Backend) detectPooler(ctx context.Context, conn *pgx.Conn) error {
 			return err
 		}
 		b.told.Do(func() {
-			b.log.Warn("leasepg: connected through a transaction pooler: no LISTEN, messages are found by polling alone, up to 500 ms later",
+			b.log.Warn("leasepg: connected through a transaction pooler: messages are found by polling alone, up to 500 ms later, and a crashed process by its TTL alone",
 				"fix", "give leasegen a direct connection to the server")
 		})
 	}

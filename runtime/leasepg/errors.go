@@ -3,6 +3,7 @@ package leasepg
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -14,6 +15,9 @@ import (
 func (b *Backend) fail(what string, err error) error {
 	if err == nil || errors.Is(err, lease.ErrFenced) || errors.Is(err, lease.ErrSessionLost) {
 		return err
+	}
+	if strings.HasPrefix(err.Error(), "leasepg: ") {
+		return err // it has been said
 	}
 	if fix := b.fix(err); fix != "" {
 		return fmt.Errorf("leasepg: %s: %w; %s", what, err, fix)

@@ -37,6 +37,9 @@ type Backend struct {
 	notified throttle     // wakes sent by Publish
 	joined   throttle     // wakes sent in callers' transactions
 	logEnd   atomic.Int64 // first id known to have no partition
+
+	sessions  sync.Map // id → *session, of those that live in this process
+	squatters sync.Map // strangers that hold the lock of a consumer, and were told of
 }
 
 // Option adjusts a Backend, or the SQL of [Migrate], [Migrations] and [Grants].

@@ -139,13 +139,13 @@ GRANT SELECT ON leasegen.migration, leasegen.origin, leasegen.segment, leasegen.
     leasegen.session, leasegen.consumer, leasegen.lease, leasegen.parked, leasegen.dead_letter TO :role;
 GRANT SELECT ON SEQUENCE leasegen.message_id_seq TO :role;
 GRANT INSERT (topic, key, kind, payload, headers) ON leasegen.message TO :role;
-GRANT INSERT, UPDATE (state, beat_at, expires_at) ON leasegen.session TO :role;
+GRANT INSERT, UPDATE (state, beat_at, expires_at, lock_key, backend_pid, server) ON leasegen.session TO :role;
 GRANT INSERT, UPDATE (per, topics, likes, grace, lock, source, start_pos, start_snap, start_x) ON leasegen.consumer TO :role;
 GRANT INSERT (consumer, resource, pos, snap, x, wanted) ON leasegen.lease TO :role;
-GRANT UPDATE (session, epoch, attempt, acquired_at, pos, snap, x, late_snap, late_pos, suspicion, mark, mark_epoch,
-    mark_count, seq, seq_epoch, wanted) ON leasegen.lease TO :role;
+GRANT UPDATE (session, epoch, attempt, acquired_at, expires_at, advisory, rested_at, pos, snap, x, late_snap,
+    late_pos, suspicion, mark, mark_epoch, mark_count, seq, seq_epoch, wanted) ON leasegen.lease TO :role;
 GRANT INSERT, DELETE, UPDATE (attempt, next_at, failed_at, error) ON leasegen.parked TO :role;
 GRANT INSERT, DELETE, UPDATE (reason) ON leasegen.dead_letter TO :role;
 GRANT EXECUTE ON FUNCTION leasegen.ensure_segments(bigint), leasegen.drop_segments(),
-    leasegen.forget_sessions(interval), leasegen.index_log(text) TO :role;
+    leasegen.forget_sessions(interval), leasegen.forget_streams(interval), leasegen.index_log(text) TO :role;
 `

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -25,9 +26,7 @@ func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Surve
 	for _, r := range rows {
 		s := &out[slices.Index(consumers, r.Consumer)]
 		s.Resources += int(r.Leases)
-		if r.Free {
-			s.Free += int(r.Leases)
-		}
+		s.Free += int(r.Free)
 		if r.Member {
 			s.Members = append(s.Members, lease.Member{Session: r.Session, Owned: int(r.Leases)})
 		}
@@ -37,13 +36,28 @@ func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Surve
 
 // Acquire takes free leases in one round trip, whatever their number.
 func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+	if req.Consumer.Lock == lease.LockAdvisory {
+		return b.acquireAdvisory(ctx, req)
+	}
+	grants, err := b.acquire(ctx, b.pool, req)
+	if err != nil {
+		return nil, b.fail("acquire leases of "+req.Consumer.Name, err)
+	}
+	return grants, nil
+}
+
+func (b *Backend) acquire(ctx context.Context, on sender, req lease.AcquireRequest) ([]lease.Grant, error) {
 	var (
 		grants []lease.Grant
 		lost   bool
 		name   = req.Consumer.Name
 		byName = map[string]int{}
+		rowTTL time.Duration
 	)
-	err := b.pipeline(ctx, b.pool, durable(ctx),
+	if req.Consumer.Lock == lease.LockRow {
+		rowTTL = req.Consumer.TTL
+	}
+	err := b.pipeline(ctx, on, durable(ctx),
 		func(q *leasedb.Queries) error {
 			return q.LockAttempts(ctx, leasedb.LockAttemptsParams{Session: req.Session, Consumer: name})
 		},
@@ -63,6 +77,7 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 			rows, err := q.AcquireLeases(ctx, leasedb.AcquireLeasesParams{
 				Consumer: name, Grace: req.Consumer.Grace, Exclude: append([]string{}, req.Exclude...),
 				Session: req.Session, Attempt: req.Attempt, Max: int64(req.Max),
+				RowTtl: rowTTL, Advisory: req.Consumer.Lock == lease.LockAdvisory,
 			})
 			if err != nil {
 				return err
@@ -97,7 +112,7 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 		err = lease.ErrSessionLost
 	}
 	if err != nil {
-		return nil, b.fail("acquire leases of "+name, err)
+		return nil, err
 	}
 	return grants, nil
 }
@@ -105,10 +120,19 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 // Release gives leases back.
 func (b *Backend) Release(ctx context.Context, session, consumer string, leases []lease.Ref) error {
 	p := leasedb.ReleaseLeasesParams{Consumer: consumer, Session: session}
-	for _, l := range leases {
-		p.Resources, p.Epochs = append(p.Resources, l.Resource), append(p.Epochs, l.Epoch)
+	p.Resources, p.Epochs = refColumns(leases)
+	if s := b.session(session); s != nil && s.leads(consumer) {
+		return b.fail("release the lease of "+consumer, s.releaseAdvisory(ctx, p))
 	}
 	return b.fail("release leases of "+consumer, b.pipeline(ctx, b.pool, durable(ctx),
 		func(q *leasedb.Queries) error { _, err := q.ReleaseLeases(ctx, p); return err },
 		b.notify(ctx, wakeOwnership)))
+}
+
+func refColumns(leases []lease.Ref) (resources []string, epochs []int64) {
+	resources, epochs = make([]string, len(leases)), make([]int64, len(leases))
+	for i, l := range leases {
+		resources[i], epochs[i] = l.Resource, l.Epoch
+	}
+	return resources, epochs
 }

@@ -2,9 +2,14 @@ package leasepg
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,120 +33,337 @@ func closeConn(c *pgx.Conn) {
 	c.Close(ctx)
 }
 
-// OpenSession starts a new incarnation of this process.
-func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
-	if spec.ID == "" || spec.TTL <= 0 {
-		return nil, fmt.Errorf("leasepg: open session: id %q with ttl %v: both must be set", spec.ID, spec.TTL)
-	}
-	s := &session{b: b, id: spec.ID, ttl: spec.TTL, consumers: append([]string{}, spec.Consumers...)}
-	b.ttl.Store(int64(spec.TTL))
-	err := s.onConn(ctx, func(c *pgx.Conn) error {
-		return b.pipeline(ctx, c, durable(ctx),
-			func(q *leasedb.Queries) error {
-				return q.OpenSession(ctx, leasedb.OpenSessionParams{
-					ID: spec.ID, Host: spec.Host, Pid: int32(spec.PID), Consumers: s.consumers, Ttl: spec.TTL,
-				})
-			},
-			b.notify(ctx, wakeOwnership))
-	})
-	if err != nil {
-		s.disconnect()
-		return nil, b.fail("open session", err)
-	}
-	return s, nil
-}
-
 // durable makes the transaction wait for the disk whatever the role's default is: a
 // granted epoch must survive the server.
 func durable(ctx context.Context) step {
 	return func(q *leasedb.Queries) error { return q.Durable(ctx) }
 }
 
+// session is one incarnation of this process. It has a connection of its own, so that no
+// handler can starve the heartbeat, and holds an advisory lock on it: the lock is gone when
+// the process is, at once (see watch.go). Advisory locks of consumers are held on it too
+// (locks.go).
 type session struct {
-	b         *Backend
-	id        string
-	ttl       time.Duration
-	consumers []string
+	b    *Backend
+	spec lease.SessionSpec
 
-	mu   sync.Mutex
-	conn *pgx.Conn // its own: no handler can starve the heartbeat
+	turn   chan struct{} // has room for the one who uses what follows
+	conn   *pgx.Conn     // nil until needed
+	opened bool          // the row is there
+	links  int           // connections so far
+	key    int64         // of the lock that conn holds; 0 without
+	locked map[string]bool
+
+	mu     sync.Mutex
+	led    map[string]int64 // consumers led by an advisory lock, with the lease's epoch
+	listen context.CancelFunc
+
+	wanting   atomic.Int32 // callers that wait for their turn
+	called    atomic.Int64 // when the runtime asked for a heartbeat last, since born
+	born      time.Time
+	ended     atomic.Bool
+	abandoned atomic.Bool
+	alarm     chan struct{}
+	stop      context.CancelFunc // of watch
+	watched   chan struct{}      // closed when watch has returned
 }
 
-// Heartbeat extends the session. One row is written, and nothing else.
-func (s *session) Heartbeat(ctx context.Context) error {
-	// A call that hangs must leave time for another try within the TTL.
-	ctx, cancel := context.WithTimeout(ctx, s.ttl/3)
-	defer cancel()
-	var rows int64
-	err := s.onConn(ctx, func(c *pgx.Conn) error {
-		return s.b.pipeline(ctx, c, durable(ctx), func(q *leasedb.Queries) (err error) {
-			rows, err = q.Heartbeat(ctx, s.id)
-			return err
-		})
-	})
-	if err != nil {
-		return s.b.fail("heartbeat", err)
+// OpenSession starts a new incarnation of this process.
+func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+	if spec.ID == "" || spec.TTL <= 0 {
+		return nil, fmt.Errorf("leasepg: open session: id %q with ttl %v: both must be set", spec.ID, spec.TTL)
 	}
-	if rows == 0 {
+	spec.Consumers = append([]string{}, spec.Consumers...)
+	s := &session{
+		b: b, spec: spec, turn: make(chan struct{}, 1), locked: map[string]bool{}, led: map[string]int64{},
+		born: time.Now(), alarm: make(chan struct{}, 1), watched: make(chan struct{}),
+	}
+	b.ttl.Store(int64(spec.TTL))
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.stop = stop
+	b.sessions.Store(spec.ID, s)
+	if err := s.use(ctx, func(context.Context, *pgx.Conn) error { return nil }); err != nil {
+		s.abandon()
+		close(s.watched)
+		return nil, b.fail("open session", err)
+	}
+	if b.pooled.Load() {
+		close(s.watched)
+	} else {
+		go s.watch(watching)
+	}
+	return s, nil
+}
+
+// Heartbeat extends the session. One row is written, and nothing else; none when the session
+// lives by its lock.
+func (s *session) Heartbeat(ctx context.Context) error {
+	s.called.Store(int64(time.Since(s.born)))
+	if s.ended.Load() {
 		return lease.ErrSessionLost
 	}
-	return nil
+	err := s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		var live bool
+		beat := []step{durable(ctx), func(q *leasedb.Queries) error {
+			n, err := q.Heartbeat(ctx, s.spec.ID)
+			live = n == 1
+			return err
+		}}
+		if s.spec.Advisory {
+			beat = []step{func(q *leasedb.Queries) (err error) {
+				live, err = q.SessionHeld(ctx, s.spec.ID)
+				return err
+			}}
+		}
+		if err := s.b.pipeline(ctx, c, beat...); err != nil {
+			return err
+		}
+		if !live {
+			s.end()
+			return lease.ErrSessionLost
+		}
+		return nil
+	})
+	return s.b.fail("heartbeat", err)
 }
 
-// Close ends the session and frees its leases.
+// Close ends the session and frees its leases. Locks go after the leases that they hold, and
+// only then the others are told: who comes at once finds both free.
 func (s *session) Close(ctx context.Context) error {
-	err := s.onConn(ctx, func(c *pgx.Conn) error {
-		return s.b.pipeline(ctx, c, durable(ctx),
-			func(q *leasedb.Queries) error { _, err := q.CloseSession(ctx, s.id); return err },
+	s.stop()
+	select {
+	case <-s.watched:
+	case <-ctx.Done():
+	}
+	ended := s.ended.Swap(true)
+	err := s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		leases := leasedb.FreeSessionLeasesParams{Consumers: s.spec.Consumers, Session: s.spec.ID}
+		err := s.b.pipeline(ctx, c, durable(ctx),
+			func(q *leasedb.Queries) error { _, err := q.CloseSession(ctx, s.spec.ID); return err },
 			func(q *leasedb.Queries) error {
-				_, err := q.LockSessionLeases(ctx, leasedb.LockSessionLeasesParams{Consumers: s.consumers, Session: s.id})
+				_, err := q.LockSessionLeases(ctx, leasedb.LockSessionLeasesParams(leases))
 				return err
 			},
-			func(q *leasedb.Queries) error {
-				_, err := q.FreeSessionLeases(ctx, leasedb.FreeSessionLeasesParams{Consumers: s.consumers, Session: s.id})
-				return err
-			},
+			func(q *leasedb.Queries) error { _, err := q.FreeSessionLeases(ctx, leases); return err })
+		if err != nil {
+			return err
+		}
+		var keys []int64
+		for consumer := range s.locked {
+			keys = append(keys, lease.LockKey(consumer))
+		}
+		return s.b.pipeline(ctx, c,
+			func(q *leasedb.Queries) error { return q.Unlock(ctx, keys) },
 			s.b.notify(ctx, wakeOwnership))
 	})
-	s.disconnect()
+	if err != nil && !ended {
+		s.ended.Store(false) // may be tried again
+	}
+	s.abandon()
 	return s.b.fail("close session", err)
 }
 
-// onConn runs f on the session's connection, which it opens when there is none and
-// gives up after any failure that may have broken it. A connection that had broken
-// since its last use costs nothing but a new one: what runs here is safe to repeat.
-func (s *session) onConn(ctx context.Context, f func(*pgx.Conn) error) error {
+// Alarm is ready when the connection broke or the session has ended, so that the runtime
+// need not wait for the next heartbeat to learn what is left of its leases.
+func (s *session) Alarm() <-chan struct{} { return s.alarm }
+
+func (s *session) raise() {
+	select {
+	case s.alarm <- struct{}{}:
+	default:
+	}
+}
+
+// use runs f on the session's connection when its turn has come. f does not end with the
+// caller's context: pgx closes the connection of a statement that was cancelled, and with it
+// go the locks. It has a time of its own, after which the connection counts as broken.
+func (s *session) use(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	if err := s.take(ctx); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() {
+		patience := 10 * time.Second
+		if s.opened {
+			patience = min(max(s.spec.TTL/3, 250*time.Millisecond), patience)
+		}
+		run, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		err := s.run(run, f)
+		if s.abandoned.Load() {
+			s.drop()
+		}
+		<-s.turn
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// take waits for the caller's turn.
+func (s *session) take(ctx context.Context) error {
+	s.wanting.Add(1)
+	defer s.wanting.Add(-1)
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	if s.listen != nil {
+		s.listen()
+	}
+	s.mu.Unlock()
+	select {
+	case s.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// run calls f with a connection, which it opens when there is none. A connection that had
+// broken since its last use costs nothing but a new one: what runs here is safe to repeat.
+func (s *session) run(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	for {
-		used := s.conn != nil
-		if !used {
-			c, err := s.b.connect(ctx)
-			if err != nil {
+		fresh := s.conn == nil
+		if fresh {
+			if err := s.link(ctx); err != nil {
 				return err
 			}
-			s.conn = c
 		}
-		err := f(s.conn)
-		if err == nil {
-			return nil
+		err := f(ctx, s.conn)
+		if err == nil || s.conn == nil { // nil: f has ended the session
+			return err
 		}
-		broken := s.conn.IsClosed()
-		if broken || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-			closeConn(s.conn)
-			s.conn = nil
+		broken := s.conn.IsClosed() || ctx.Err() != nil
+		if broken {
+			s.drop()
 		}
-		if !used || !broken || ctx.Err() != nil {
+		if fresh || !broken || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
-func (s *session) disconnect() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// link opens the connection, takes the session's lock on it, and only then says so in the
+// session's row. Each connection has a lock of its own: the server may still hold that of
+// the one before, which was cut off.
+func (s *session) link(ctx context.Context) error {
+	c, err := s.b.connect(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.join(ctx, c); err != nil {
+		closeConn(c)
+		s.locked = map[string]bool{}
+		if errors.Is(err, lease.ErrSessionLost) {
+			s.end()
+		}
+		return err
+	}
+	s.conn = c
+	return nil
+}
+
+func (s *session) join(ctx context.Context, c *pgx.Conn) error {
+	if s.opened && s.ended.Load() {
+		return nil // all that is left is to close
+	}
+	if err := s.b.detectPooler(ctx, c); err != nil {
+		return err
+	}
+	s.links++
+	before, key := s.key, int64(0)
+	if s.b.pooled.Load() {
+		if s.spec.Advisory {
+			return errPooledLock
+		}
+	} else {
+		key = sessionKey(s.spec.ID, s.links)
+		var held bool
+		err := s.b.pipeline(ctx, c, s.guard(ctx), func(q *leasedb.Queries) (err error) {
+			held, err = q.TryLock(ctx, key)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if !held {
+			return fmt.Errorf("the advisory lock %d of the session is held by someone else", key)
+		}
+	}
+	s.key = key
+	if !s.opened {
+		err := s.b.pipeline(ctx, c, durable(ctx),
+			func(q *leasedb.Queries) error {
+				_, err := q.OpenSession(ctx, leasedb.OpenSessionParams{
+					ID: s.spec.ID, Host: s.spec.Host, Pid: int32(s.spec.PID), Consumers: s.spec.Consumers,
+					Ttl: s.spec.TTL, Advisory: s.spec.Advisory, LockKey: key,
+				})
+				return err
+			},
+			s.b.notify(ctx, wakeOwnership))
+		s.opened = err == nil
+		return err
+	}
+	var live bool
+	err := s.b.pipeline(ctx, c, durable(ctx), func(q *leasedb.Queries) error {
+		n, err := q.RejoinSession(ctx, leasedb.RejoinSessionParams{ID: s.spec.ID, LockKey: key})
+		live = n == 1
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if !live {
+		return lease.ErrSessionLost
+	}
+	return s.leadAgain(ctx, c, before)
+}
+
+// guard has the server end the connection of a frozen or unreachable process after the TTL.
+func (s *session) guard(ctx context.Context) step {
+	ttl := min(max(s.spec.TTL.Milliseconds(), 1), math.MaxInt32)
+	return func(q *leasedb.Queries) error {
+		return q.GuardConnection(ctx, leasedb.GuardConnectionParams{TtlMs: ttl, KeepaliveS: int32(max(ttl/3000, 1))})
+	}
+}
+
+// sessionKey is the lock of a session's nth connection: as random as the session's id.
+func sessionKey(id string, n int) int64 {
+	sum := sha256.Sum256([]byte("leasegen/session/" + id + "/" + strconv.Itoa(n)))
+	return int64(binary.BigEndian.Uint64(sum[:]))
+}
+
+// drop gives the connection up. It is called by who has the turn.
+func (s *session) drop() {
 	if s.conn != nil {
 		closeConn(s.conn)
 		s.conn = nil
+		s.locked = map[string]bool{}
+		s.raise()
+	}
+}
+
+// end is for a session that was found dead: it lets go of all locks. It is called by who has
+// the turn.
+func (s *session) end() {
+	s.ended.Store(true)
+	s.b.sessions.Delete(s.spec.ID)
+	s.stop()
+	s.drop()
+	s.raise()
+}
+
+// abandon lets go of the connection, now or when whoever uses it is done.
+func (s *session) abandon() {
+	s.b.sessions.Delete(s.spec.ID)
+	s.stop()
+	s.abandoned.Store(true)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if s.take(ctx) == nil {
+		s.drop()
+		<-s.turn
 	}
 }

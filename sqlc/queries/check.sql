@@ -24,11 +24,13 @@ FROM (VALUES
     ('SELECT on segment', has_table_privilege('leasegen.segment', 'SELECT')),
     ('SELECT on message_id_seq', has_sequence_privilege('leasegen.message_id_seq', 'SELECT')),
     ('INSERT on session', has_table_privilege('leasegen.session', 'INSERT')),
-    ('UPDATE on session', has_column_privilege('leasegen.session', 'expires_at', 'UPDATE')),
+    ('UPDATE on session', has_column_privilege('leasegen.session', 'expires_at', 'UPDATE')
+        AND has_column_privilege('leasegen.session', 'lock_key', 'UPDATE')),
     ('INSERT on consumer', has_table_privilege('leasegen.consumer', 'INSERT')),
     ('SELECT on lease', has_table_privilege('leasegen.lease', 'SELECT')),
     ('INSERT on lease', has_column_privilege('leasegen.lease', 'resource', 'INSERT')),
-    ('UPDATE on lease', has_column_privilege('leasegen.lease', 'epoch', 'UPDATE')),
+    ('UPDATE on lease', has_column_privilege('leasegen.lease', 'epoch', 'UPDATE')
+        AND has_column_privilege('leasegen.lease', 'rested_at', 'UPDATE')),
     ('SELECT on parked', has_table_privilege('leasegen.parked', 'SELECT')),
     ('INSERT and DELETE on parked', has_table_privilege('leasegen.parked', 'INSERT')
         AND has_table_privilege('leasegen.parked', 'DELETE')),
@@ -37,6 +39,7 @@ FROM (VALUES
         AND has_table_privilege('leasegen.dead_letter', 'DELETE')),
     ('EXECUTE on ensure_segments', has_function_privilege('leasegen.ensure_segments(bigint)', 'EXECUTE')),
     ('EXECUTE on drop_segments', has_function_privilege('leasegen.drop_segments()', 'EXECUTE')),
-    ('EXECUTE on forget_sessions', has_function_privilege('leasegen.forget_sessions(interval)', 'EXECUTE'))
+    ('EXECUTE on forget_sessions', has_function_privilege('leasegen.forget_sessions(interval)', 'EXECUTE')),
+    ('EXECUTE on forget_streams', has_function_privilege('leasegen.forget_streams(interval)', 'EXECUTE'))
 ) AS n (need, held)
 WHERE NOT n.held;

@@ -1,8 +1,25 @@
 -- name: Survey :many
--- Leases of each consumer counted by owner, and the members that own none.
+-- Leases of each consumer counted by owner, and the members that own none. Of streams only
+-- those wanted count. lapsed are those that are free though their owner's session lives: their
+-- own time is over, or the lock that they are held by is gone.
 WITH owned AS (
-    SELECT l.consumer, l.session, count(*) AS leases FROM leasegen.lease l
-    WHERE l.consumer = ANY (sqlc.arg(consumers)::text[]) GROUP BY l.consumer, l.session
+    SELECT l.consumer, l.session, count(*) AS leases, 0::bigint AS lapsed
+    FROM leasegen.lease l
+    WHERE l.wanted AND l.consumer = ANY (ARRAY(
+        SELECT c.name FROM leasegen.consumer c
+        WHERE c.name = ANY (sqlc.arg(consumers)::text[]) AND c.per IN ('topic', 'partition')))
+    GROUP BY l.consumer, l.session
+    UNION ALL
+    SELECT l.consumer, l.session, count(*),
+           count(*) FILTER (WHERE l.expires_at + c.grace < clock_timestamp()
+               OR CASE WHEN l.advisory AND c.grace = '0' THEN EXISTS (
+                   SELECT FROM leasegen.session s
+                   WHERE s.id = l.session AND leasegen.lock_gone(s.lock_key, s.server, s.advisory)) END)
+    FROM leasegen.lease l JOIN leasegen.consumer c ON c.name = l.consumer
+    WHERE l.wanted AND l.consumer = ANY (ARRAY(
+        SELECT c.name FROM leasegen.consumer c
+        WHERE c.name = ANY (sqlc.arg(consumers)::text[]) AND c.per NOT IN ('topic', 'partition')))
+    GROUP BY l.consumer, l.session
 ), member AS (
     SELECT n.consumer, n.id
     FROM (SELECT s.id, unnest(s.consumers) AS consumer FROM leasegen.session s
@@ -11,8 +28,10 @@ WITH owned AS (
 )
 SELECT coalesce(o.consumer, m.consumer)::text AS consumer, coalesce(o.session, m.id, '')::text AS session,
        coalesce(o.leases, 0)::bigint AS leases, (m.id IS NOT NULL)::boolean AS member,
-       (o.consumer IS NOT NULL AND (o.session IS NULL OR s.state = 'closed'
-           OR s.expires_at + c.grace < clock_timestamp()))::boolean AS free
+       (CASE WHEN o.consumer IS NULL THEN 0
+             WHEN o.session IS NULL OR s.state = 'closed' OR s.state = 'dead' AND c.grace = '0'
+                 OR s.expires_at + c.grace < clock_timestamp() THEN o.leases
+             ELSE o.lapsed END)::bigint AS free
 FROM owned o
 FULL JOIN member m ON m.consumer = o.consumer AND m.id = o.session
 LEFT JOIN leasegen.session s ON s.id = o.session
@@ -27,7 +46,7 @@ SELECT (SELECT coalesce(md5(string_agg(s.id || '/' || c.name || '/' || s.state
         FROM leasegen.session s JOIN leasegen.consumer c ON c.name = ANY (s.consumers)
         WHERE c.name = ANY (sqlc.arg(consumers)::text[]))::text AS members,
        (SELECT count(*) FROM leasegen.lease l
-        WHERE l.consumer = ANY (sqlc.arg(consumers)::text[]) AND l.session IS NULL)::bigint AS free;
+        WHERE l.consumer = ANY (sqlc.arg(consumers)::text[]) AND l.session IS NULL AND l.wanted)::bigint AS free;
 
 -- name: LockAttempts :exec
 -- Acquires of one session and consumer run one after the other, so that a repeated
@@ -35,20 +54,27 @@ SELECT (SELECT coalesce(md5(string_agg(s.id || '/' || c.name || '/' || s.state
 SELECT pg_advisory_xact_lock(hashtextextended(sqlc.arg(session)::text || '/' || sqlc.arg(consumer)::text, 0));
 
 -- name: AcquireLeases :many
+-- row_ttl is 0 except for leases that expire one by one. advisory: the caller holds the lock of the
+-- consumer, which proves that an owner by that lock no longer is one. A lease that expired
+-- under a session that lives was not left by a crash.
 WITH free AS (
     SELECT l.resource
     FROM leasegen.lease l
-    WHERE l.consumer = sqlc.arg(consumer)::text
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.wanted
       AND (l.session IS NULL OR l.session = ANY (ARRAY(
             SELECT s.id FROM leasegen.session s
             WHERE s.state = 'closed'
-               OR s.state = 'dead' AND s.expires_at + sqlc.arg(grace)::interval < clock_timestamp())))
+               OR s.state = 'dead' AND (sqlc.arg(grace)::interval = '0'
+                                        OR s.expires_at + sqlc.arg(grace)::interval < clock_timestamp())))
+           OR l.expires_at + sqlc.arg(grace)::interval < clock_timestamp()
+           OR sqlc.arg(advisory)::boolean AND l.advisory AND l.session <> sqlc.arg(session)::text
+              AND sqlc.arg(grace)::interval = '0')
       AND l.resource <> ALL (sqlc.arg(exclude)::text[])
       AND EXISTS (SELECT FROM leasegen.session s
                   WHERE s.id = sqlc.arg(session)::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
       AND NOT EXISTS (SELECT FROM leasegen.lease a
                       WHERE a.consumer = sqlc.arg(consumer)::text AND a.session = sqlc.arg(session)::text
-                        AND a.attempt = sqlc.arg(attempt)::text)
+                        AND a.wanted AND a.attempt = sqlc.arg(attempt)::text)
     ORDER BY random()
     LIMIT sqlc.arg(max)::bigint
     FOR UPDATE OF l SKIP LOCKED
@@ -56,7 +82,10 @@ WITH free AS (
     UPDATE leasegen.lease l
     SET session = sqlc.arg(session)::text, attempt = sqlc.arg(attempt)::text, acquired_at = clock_timestamp(),
         epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-        suspicion = l.suspicion + CASE WHEN l.session IS NULL THEN 0 ELSE 1 END
+        expires_at = clock_timestamp() + nullif(sqlc.arg(row_ttl)::interval, '0'), advisory = sqlc.arg(advisory)::boolean,
+        suspicion = l.suspicion + CASE
+            WHEN l.session IS NULL OR l.expires_at IS NOT NULL AND EXISTS (
+                SELECT FROM leasegen.session s WHERE s.id = l.session AND s.state = 'live') THEN 0 ELSE 1 END
     WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT f.resource FROM free f))
     RETURNING l.*
 ), granted AS (
@@ -64,7 +93,7 @@ WITH free AS (
     UNION ALL
     SELECT l.* FROM leasegen.lease l
     WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
-      AND l.attempt = sqlc.arg(attempt)::text
+      AND l.wanted AND l.attempt = sqlc.arg(attempt)::text
 )
 SELECT g.resource, g.epoch, g.pos, coalesce(g.snap::text, '')::text AS snap, coalesce(g.x::text, '')::text AS x,
        coalesce(g.late_snap::text, '')::text AS late_snap, g.late_pos,
@@ -88,3 +117,42 @@ WITH own AS (
 )
 UPDATE leasegen.lease l SET session = NULL
 WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o));
+
+-- name: RetireStreams :execrows
+-- After CloseStreams. A stream stays wanted when messages are there that its cursor has not
+-- passed, or parked ones; one that the application announces does not.
+WITH own AS (
+    SELECT l.resource FROM leasegen.lease l
+    JOIN (SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch) i
+      ON i.resource = l.resource AND i.epoch = l.epoch
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
+    ORDER BY l.resource FOR NO KEY UPDATE OF l
+), rest AS (
+    SELECT l.resource, cardinality(c.likes) > 0
+        AND (l.late_snap IS NOT NULL
+             OR EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
+             OR leasegen.stream_unread(c.likes, l.resource, l.pos, l.snap, l.x)) AS wanted
+    FROM own o
+    JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = o.resource
+    JOIN leasegen.consumer c ON c.name = l.consumer
+)
+UPDATE leasegen.lease l
+SET session = NULL, wanted = r.wanted, rested_at = CASE WHEN NOT r.wanted THEN clock_timestamp() END
+FROM rest r
+WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = r.resource;
+
+-- name: RenewLeases :many
+-- Leases that expire one by one go on from the server's present, unless their time is over.
+WITH own AS (
+    SELECT l.resource FROM leasegen.lease l
+    JOIN (SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch) i
+      ON i.resource = l.resource AND i.epoch = l.epoch
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
+      AND EXISTS (SELECT FROM leasegen.session s
+                  WHERE s.id = sqlc.arg(session)::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
+    ORDER BY l.resource FOR NO KEY UPDATE OF l
+)
+UPDATE leasegen.lease l SET expires_at = clock_timestamp() + sqlc.arg(ttl)::interval
+WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o))
+  AND l.expires_at > clock_timestamp()
+RETURNING l.resource;

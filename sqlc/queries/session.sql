@@ -5,31 +5,58 @@ SELECT set_config('synchronous_commit', 'on', true);
 -- name: Notify :exec
 SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text);
 
--- name: OpenSession :exec
-INSERT INTO leasegen.session (id, host, pid, consumers, ttl, expires_at)
-VALUES (sqlc.arg(id), sqlc.arg(host), sqlc.arg(pid), sqlc.arg(consumers)::text[], sqlc.arg(ttl)::interval,
-        clock_timestamp() + sqlc.arg(ttl)::interval)
-ON CONFLICT (id) DO NOTHING;
+-- name: GuardConnection :exec
+-- The server ends the connection of a process that is frozen or unreachable after about ttl.
+SELECT set_config('idle_session_timeout', sqlc.arg(ttl_ms)::bigint::text, false),
+       set_config('tcp_user_timeout', sqlc.arg(ttl_ms)::bigint::text, false),
+       set_config('tcp_keepalives_idle', sqlc.arg(keepalive_s)::int::text, false),
+       set_config('tcp_keepalives_interval', '1', false),
+       set_config('tcp_keepalives_count', '3', false);
+
+-- name: OpenSession :execrows
+-- lock_key is 0 where there is no lock. A repeated call, over another connection, holds another.
+INSERT INTO leasegen.session (id, host, pid, consumers, ttl, expires_at, advisory, lock_key, backend_pid, server)
+SELECT sqlc.arg(id), sqlc.arg(host), sqlc.arg(pid), sqlc.arg(consumers)::text[], sqlc.arg(ttl)::interval,
+       CASE WHEN sqlc.arg(advisory)::boolean THEN 'infinity' ELSE clock_timestamp() + sqlc.arg(ttl)::interval END,
+       sqlc.arg(advisory)::boolean, nullif(sqlc.arg(lock_key)::bigint, 0),
+       CASE WHEN sqlc.arg(lock_key)::bigint <> 0 THEN pg_backend_pid() END,
+       CASE WHEN sqlc.arg(lock_key)::bigint <> 0 THEN leasegen.incarnation() END
+ON CONFLICT (id) DO UPDATE SET lock_key = excluded.lock_key, backend_pid = excluded.backend_pid, server = excluded.server
+WHERE session.state = 'live' AND session.expires_at > clock_timestamp();
+
+-- name: RejoinSession :execrows
+-- A session that lost its connection goes on under the lock that its new one holds.
+UPDATE leasegen.session
+SET lock_key = nullif(sqlc.arg(lock_key)::bigint, 0),
+    backend_pid = CASE WHEN sqlc.arg(lock_key)::bigint <> 0 THEN pg_backend_pid() END,
+    server = CASE WHEN sqlc.arg(lock_key)::bigint <> 0 THEN leasegen.incarnation() END
+WHERE id = sqlc.arg(id) AND state = 'live' AND expires_at > clock_timestamp();
 
 -- name: Heartbeat :execrows
 UPDATE leasegen.session SET beat_at = clock_timestamp(), expires_at = clock_timestamp() + ttl
 WHERE id = sqlc.arg(id) AND state = 'live' AND expires_at > clock_timestamp();
 
+-- name: SessionHeld :one
+-- The heartbeat of a session that lives by its lock writes nothing.
+SELECT EXISTS (SELECT FROM leasegen.session
+               WHERE id = sqlc.arg(id) AND state = 'live' AND backend_pid = pg_backend_pid())::boolean AS held;
+
 -- name: CloseSession :execrows
-UPDATE leasegen.session SET state = 'closed' WHERE id = sqlc.arg(id) AND state = 'live';
+UPDATE leasegen.session SET state = 'closed', expires_at = least(expires_at, clock_timestamp())
+WHERE id = sqlc.arg(id) AND state = 'live';
 
 -- name: LockSessionLeases :one
 -- In the order that commits lock in.
 SELECT count(*) AS leases FROM (
     SELECT FROM leasegen.lease l
-    WHERE l.consumer = ANY (sqlc.arg(consumers)::text[]) AND l.session = sqlc.arg(session)::text
+    WHERE l.consumer = ANY (sqlc.arg(consumers)::text[]) AND l.session = sqlc.arg(session)::text AND l.wanted
     ORDER BY l.consumer, l.resource FOR NO KEY UPDATE
 ) locked;
 
 -- name: FreeSessionLeases :execrows
 -- Rows stay, and with them the epochs.
 UPDATE leasegen.lease l SET session = NULL
-WHERE l.consumer = ANY (sqlc.arg(consumers)::text[]) AND l.session = sqlc.arg(session)::text;
+WHERE l.consumer = ANY (sqlc.arg(consumers)::text[]) AND l.session = sqlc.arg(session)::text AND l.wanted;
 
 -- name: LockSession :one
 -- A key-share lock lets heartbeats pass and keeps BuryExpired away.
@@ -50,3 +77,23 @@ UPDATE leasegen.session s SET state = 'dead' FROM expired e WHERE s.id = e.id;
 -- Tells the other members when this transaction moved a session.
 SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text)
 WHERE EXISTS (SELECT FROM leasegen.session s WHERE s.state = 'dead' AND s.xmin = pg_current_xact_id()::xid);
+
+-- name: WatchSessions :many
+-- Of the session itself and the two that follow it in the ring of live ones, those that have
+-- ended. Each session is watched by two others, whatever their number; no rows when all is well.
+SELECT n.id FROM (
+    (SELECT s.id, s.expires_at, s.lock_key, s.server, s.advisory FROM leasegen.session s
+     WHERE s.state = 'live' AND s.id > sqlc.arg(id)::text ORDER BY s.id LIMIT 2)
+    UNION ALL
+    (SELECT s.id, s.expires_at, s.lock_key, s.server, s.advisory FROM leasegen.session s
+     WHERE s.state = 'live' AND s.id < sqlc.arg(id)::text ORDER BY s.id LIMIT 2)
+    LIMIT 2
+) n
+WHERE n.expires_at < clock_timestamp() OR leasegen.lock_gone(n.lock_key, n.server, n.advisory)
+UNION ALL
+SELECT sqlc.arg(id)::text
+WHERE NOT EXISTS (SELECT FROM leasegen.session s WHERE s.id = sqlc.arg(id)::text AND s.state = 'live');
+
+-- name: BurySessions :many
+SELECT b.id::text AS id, b.host::text AS host, b.pid::int AS pid, b.expired::boolean AS expired
+FROM leasegen.bury_sessions(sqlc.arg(ids)::text[]) b;

@@ -15,33 +15,40 @@ const AcquireLeases = `-- name: AcquireLeases :many
 WITH free AS (
     SELECT l.resource
     FROM leasegen.lease l
-    WHERE l.consumer = $1::text
+    WHERE l.consumer = $1::text AND l.wanted
       AND (l.session IS NULL OR l.session = ANY (ARRAY(
             SELECT s.id FROM leasegen.session s
             WHERE s.state = 'closed'
-               OR s.state = 'dead' AND s.expires_at + $2::interval < clock_timestamp())))
-      AND l.resource <> ALL ($3::text[])
+               OR s.state = 'dead' AND ($2::interval = '0'
+                                        OR s.expires_at + $2::interval < clock_timestamp())))
+           OR l.expires_at + $2::interval < clock_timestamp()
+           OR $3::boolean AND l.advisory AND l.session <> $4::text
+              AND $2::interval = '0')
+      AND l.resource <> ALL ($5::text[])
       AND EXISTS (SELECT FROM leasegen.session s
                   WHERE s.id = $4::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
       AND NOT EXISTS (SELECT FROM leasegen.lease a
                       WHERE a.consumer = $1::text AND a.session = $4::text
-                        AND a.attempt = $5::text)
+                        AND a.wanted AND a.attempt = $6::text)
     ORDER BY random()
-    LIMIT $6::bigint
+    LIMIT $7::bigint
     FOR UPDATE OF l SKIP LOCKED
 ), taken AS (
     UPDATE leasegen.lease l
-    SET session = $4::text, attempt = $5::text, acquired_at = clock_timestamp(),
+    SET session = $4::text, attempt = $6::text, acquired_at = clock_timestamp(),
         epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-        suspicion = l.suspicion + CASE WHEN l.session IS NULL THEN 0 ELSE 1 END
+        expires_at = clock_timestamp() + nullif($8::interval, '0'), advisory = $3::boolean,
+        suspicion = l.suspicion + CASE
+            WHEN l.session IS NULL OR l.expires_at IS NOT NULL AND EXISTS (
+                SELECT FROM leasegen.session s WHERE s.id = l.session AND s.state = 'live') THEN 0 ELSE 1 END
     WHERE l.consumer = $1::text AND l.resource = ANY (ARRAY(SELECT f.resource FROM free f))
-    RETURNING l.consumer, l.resource, l.session, l.epoch, l.attempt, l.acquired_at, l.pos, l.snap, l.x, l.late_snap, l.late_pos, l.suspicion, l.mark, l.mark_epoch, l.mark_count, l.seq, l.seq_epoch, l.wanted
+    RETURNING l.consumer, l.resource, l.session, l.epoch, l.attempt, l.acquired_at, l.pos, l.snap, l.x, l.late_snap, l.late_pos, l.suspicion, l.mark, l.mark_epoch, l.mark_count, l.seq, l.seq_epoch, l.wanted, l.expires_at, l.advisory, l.rested_at
 ), granted AS (
-    SELECT t.consumer, t.resource, t.session, t.epoch, t.attempt, t.acquired_at, t.pos, t.snap, t.x, t.late_snap, t.late_pos, t.suspicion, t.mark, t.mark_epoch, t.mark_count, t.seq, t.seq_epoch, t.wanted FROM taken t
+    SELECT t.consumer, t.resource, t.session, t.epoch, t.attempt, t.acquired_at, t.pos, t.snap, t.x, t.late_snap, t.late_pos, t.suspicion, t.mark, t.mark_epoch, t.mark_count, t.seq, t.seq_epoch, t.wanted, t.expires_at, t.advisory, t.rested_at FROM taken t
     UNION ALL
-    SELECT l.consumer, l.resource, l.session, l.epoch, l.attempt, l.acquired_at, l.pos, l.snap, l.x, l.late_snap, l.late_pos, l.suspicion, l.mark, l.mark_epoch, l.mark_count, l.seq, l.seq_epoch, l.wanted FROM leasegen.lease l
+    SELECT l.consumer, l.resource, l.session, l.epoch, l.attempt, l.acquired_at, l.pos, l.snap, l.x, l.late_snap, l.late_pos, l.suspicion, l.mark, l.mark_epoch, l.mark_count, l.seq, l.seq_epoch, l.wanted, l.expires_at, l.advisory, l.rested_at FROM leasegen.lease l
     WHERE l.consumer = $1::text AND l.session = $4::text
-      AND l.attempt = $5::text
+      AND l.wanted AND l.attempt = $6::text
 )
 SELECT g.resource, g.epoch, g.pos, coalesce(g.snap::text, '')::text AS snap, coalesce(g.x::text, '')::text AS x,
        coalesce(g.late_snap::text, '')::text AS late_snap, g.late_pos,
@@ -52,10 +59,12 @@ FROM granted g
 type AcquireLeasesParams struct {
 	Consumer string
 	Grace    time.Duration
-	Exclude  []string
+	Advisory bool
 	Session  string
+	Exclude  []string
 	Attempt  string
 	Max      int64
+	RowTtl   time.Duration
 }
 
 type AcquireLeasesRow struct {
@@ -71,14 +80,19 @@ type AcquireLeasesRow struct {
 	MarkCount int32
 }
 
+// row_ttl is 0 except for leases that expire one by one. advisory: the caller holds the lock of the
+// consumer, which proves that an owner by that lock no longer is one. A lease that expired
+// under a session that lives was not left by a crash.
 func (q *Queries) AcquireLeases(ctx context.Context, arg AcquireLeasesParams) ([]AcquireLeasesRow, error) {
 	rows, err := q.db.Query(ctx, AcquireLeases,
 		arg.Consumer,
 		arg.Grace,
-		arg.Exclude,
+		arg.Advisory,
 		arg.Session,
+		arg.Exclude,
 		arg.Attempt,
 		arg.Max,
+		arg.RowTtl,
 	)
 	if err != nil {
 		return nil, err
@@ -196,10 +210,120 @@ func (q *Queries) ReleaseLeases(ctx context.Context, arg ReleaseLeasesParams) (i
 	return result.RowsAffected(), nil
 }
 
+const RenewLeases = `-- name: RenewLeases :many
+WITH own AS (
+    SELECT l.resource FROM leasegen.lease l
+    JOIN (SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch) i
+      ON i.resource = l.resource AND i.epoch = l.epoch
+    WHERE l.consumer = $2::text AND l.session = $5::text
+      AND EXISTS (SELECT FROM leasegen.session s
+                  WHERE s.id = $5::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
+    ORDER BY l.resource FOR NO KEY UPDATE OF l
+)
+UPDATE leasegen.lease l SET expires_at = clock_timestamp() + $1::interval
+WHERE l.consumer = $2::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o))
+  AND l.expires_at > clock_timestamp()
+RETURNING l.resource
+`
+
+type RenewLeasesParams struct {
+	Ttl       time.Duration
+	Consumer  string
+	Resources []string
+	Epochs    []int64
+	Session   string
+}
+
+// Leases that expire one by one go on from the server's present, unless their time is over.
+func (q *Queries) RenewLeases(ctx context.Context, arg RenewLeasesParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, RenewLeases,
+		arg.Ttl,
+		arg.Consumer,
+		arg.Resources,
+		arg.Epochs,
+		arg.Session,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var resource string
+		if err := rows.Scan(&resource); err != nil {
+			return nil, err
+		}
+		items = append(items, resource)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const RetireStreams = `-- name: RetireStreams :execrows
+WITH own AS (
+    SELECT l.resource FROM leasegen.lease l
+    JOIN (SELECT unnest($2::text[]) AS resource, unnest($3::bigint[]) AS epoch) i
+      ON i.resource = l.resource AND i.epoch = l.epoch
+    WHERE l.consumer = $1::text AND l.session = $4::text
+    ORDER BY l.resource FOR NO KEY UPDATE OF l
+), rest AS (
+    SELECT l.resource, cardinality(c.likes) > 0
+        AND (l.late_snap IS NOT NULL
+             OR EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
+             OR leasegen.stream_unread(c.likes, l.resource, l.pos, l.snap, l.x)) AS wanted
+    FROM own o
+    JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = o.resource
+    JOIN leasegen.consumer c ON c.name = l.consumer
+)
+UPDATE leasegen.lease l
+SET session = NULL, wanted = r.wanted, rested_at = CASE WHEN NOT r.wanted THEN clock_timestamp() END
+FROM rest r
+WHERE l.consumer = $1::text AND l.resource = r.resource
+`
+
+type RetireStreamsParams struct {
+	Consumer  string
+	Resources []string
+	Epochs    []int64
+	Session   string
+}
+
+// After CloseStreams. A stream stays wanted when messages are there that its cursor has not
+// passed, or parked ones; one that the application announces does not.
+func (q *Queries) RetireStreams(ctx context.Context, arg RetireStreamsParams) (int64, error) {
+	result, err := q.db.Exec(ctx, RetireStreams,
+		arg.Consumer,
+		arg.Resources,
+		arg.Epochs,
+		arg.Session,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const Survey = `-- name: Survey :many
 WITH owned AS (
-    SELECT l.consumer, l.session, count(*) AS leases FROM leasegen.lease l
-    WHERE l.consumer = ANY ($1::text[]) GROUP BY l.consumer, l.session
+    SELECT l.consumer, l.session, count(*) AS leases, 0::bigint AS lapsed
+    FROM leasegen.lease l
+    WHERE l.wanted AND l.consumer = ANY (ARRAY(
+        SELECT c.name FROM leasegen.consumer c
+        WHERE c.name = ANY ($1::text[]) AND c.per IN ('topic', 'partition')))
+    GROUP BY l.consumer, l.session
+    UNION ALL
+    SELECT l.consumer, l.session, count(*),
+           count(*) FILTER (WHERE l.expires_at + c.grace < clock_timestamp()
+               OR CASE WHEN l.advisory AND c.grace = '0' THEN EXISTS (
+                   SELECT FROM leasegen.session s
+                   WHERE s.id = l.session AND leasegen.lock_gone(s.lock_key, s.server, s.advisory)) END)
+    FROM leasegen.lease l JOIN leasegen.consumer c ON c.name = l.consumer
+    WHERE l.wanted AND l.consumer = ANY (ARRAY(
+        SELECT c.name FROM leasegen.consumer c
+        WHERE c.name = ANY ($1::text[]) AND c.per NOT IN ('topic', 'partition')))
+    GROUP BY l.consumer, l.session
 ), member AS (
     SELECT n.consumer, n.id
     FROM (SELECT s.id, unnest(s.consumers) AS consumer FROM leasegen.session s
@@ -208,8 +332,10 @@ WITH owned AS (
 )
 SELECT coalesce(o.consumer, m.consumer)::text AS consumer, coalesce(o.session, m.id, '')::text AS session,
        coalesce(o.leases, 0)::bigint AS leases, (m.id IS NOT NULL)::boolean AS member,
-       (o.consumer IS NOT NULL AND (o.session IS NULL OR s.state = 'closed'
-           OR s.expires_at + c.grace < clock_timestamp()))::boolean AS free
+       (CASE WHEN o.consumer IS NULL THEN 0
+             WHEN o.session IS NULL OR s.state = 'closed' OR s.state = 'dead' AND c.grace = '0'
+                 OR s.expires_at + c.grace < clock_timestamp() THEN o.leases
+             ELSE o.lapsed END)::bigint AS free
 FROM owned o
 FULL JOIN member m ON m.consumer = o.consumer AND m.id = o.session
 LEFT JOIN leasegen.session s ON s.id = o.session
@@ -222,10 +348,12 @@ type SurveyRow struct {
 	Session  string
 	Leases   int64
 	Member   bool
-	Free     bool
+	Free     int64
 }
 
-// Leases of each consumer counted by owner, and the members that own none.
+// Leases of each consumer counted by owner, and the members that own none. Of streams only
+// those wanted count. lapsed are those that are free though their owner's session lives: their
+// own time is over, or the lock that they are held by is gone.
 func (q *Queries) Survey(ctx context.Context, consumers []string) ([]SurveyRow, error) {
 	rows, err := q.db.Query(ctx, Survey, consumers)
 	if err != nil {
@@ -259,7 +387,7 @@ SELECT (SELECT coalesce(md5(string_agg(s.id || '/' || c.name || '/' || s.state
         FROM leasegen.session s JOIN leasegen.consumer c ON c.name = ANY (s.consumers)
         WHERE c.name = ANY ($1::text[]))::text AS members,
        (SELECT count(*) FROM leasegen.lease l
-        WHERE l.consumer = ANY ($1::text[]) AND l.session IS NULL)::bigint AS free
+        WHERE l.consumer = ANY ($1::text[]) AND l.session IS NULL AND l.wanted)::bigint AS free
 `
 
 type WatchOwnershipRow struct {

@@ -60,6 +60,9 @@ type LeasegenLease struct {
 	Seq        int64
 	SeqEpoch   int64
 	Wanted     bool
+	ExpiresAt  pgtype.Timestamptz
+	Advisory   bool
+	RestedAt   pgtype.Timestamptz
 }
 
 type LeasegenMessage struct {
@@ -114,13 +117,17 @@ type LeasegenSegment struct {
 }
 
 type LeasegenSession struct {
-	ID        string
-	Host      string
-	Pid       int32
-	Consumers []string
-	Ttl       time.Duration
-	State     string
-	OpenedAt  time.Time
-	BeatAt    time.Time
-	ExpiresAt time.Time
+	ID         string
+	Host       string
+	Pid        int32
+	Consumers  []string
+	Ttl        time.Duration
+	State      string
+	OpenedAt   time.Time
+	BeatAt     time.Time
+	ExpiresAt  time.Time
+	Advisory   bool
+	LockKey    pgtype.Int8
+	BackendPid pgtype.Int4
+	Server     pgtype.Text
 }

@@ -29,8 +29,46 @@ func (q *Queries) BuryExpired(ctx context.Context) (int64, error) {
 	return result.RowsAffected(), nil
 }
 
+const BurySessions = `-- name: BurySessions :many
+SELECT b.id::text AS id, b.host::text AS host, b.pid::int AS pid, b.expired::boolean AS expired
+FROM leasegen.bury_sessions($1::text[]) b
+`
+
+type BurySessionsRow struct {
+	ID      string
+	Host    string
+	Pid     int32
+	Expired bool
+}
+
+func (q *Queries) BurySessions(ctx context.Context, ids []string) ([]BurySessionsRow, error) {
+	rows, err := q.db.Query(ctx, BurySessions, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []BurySessionsRow
+	for rows.Next() {
+		var i BurySessionsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Host,
+			&i.Pid,
+			&i.Expired,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const CloseSession = `-- name: CloseSession :execrows
-UPDATE leasegen.session SET state = 'closed' WHERE id = $1 AND state = 'live'
+UPDATE leasegen.session SET state = 'closed', expires_at = least(expires_at, clock_timestamp())
+WHERE id = $1 AND state = 'live'
 `
 
 func (q *Queries) CloseSession(ctx context.Context, id string) (int64, error) {
@@ -53,7 +91,7 @@ func (q *Queries) Durable(ctx context.Context) error {
 
 const FreeSessionLeases = `-- name: FreeSessionLeases :execrows
 UPDATE leasegen.lease l SET session = NULL
-WHERE l.consumer = ANY ($1::text[]) AND l.session = $2::text
+WHERE l.consumer = ANY ($1::text[]) AND l.session = $2::text AND l.wanted
 `
 
 type FreeSessionLeasesParams struct {
@@ -68,6 +106,25 @@ func (q *Queries) FreeSessionLeases(ctx context.Context, arg FreeSessionLeasesPa
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const GuardConnection = `-- name: GuardConnection :exec
+SELECT set_config('idle_session_timeout', $1::bigint::text, false),
+       set_config('tcp_user_timeout', $1::bigint::text, false),
+       set_config('tcp_keepalives_idle', $2::int::text, false),
+       set_config('tcp_keepalives_interval', '1', false),
+       set_config('tcp_keepalives_count', '3', false)
+`
+
+type GuardConnectionParams struct {
+	TtlMs      int64
+	KeepaliveS int32
+}
+
+// The server ends the connection of a process that is frozen or unreachable after about ttl.
+func (q *Queries) GuardConnection(ctx context.Context, arg GuardConnectionParams) error {
+	_, err := q.db.Exec(ctx, GuardConnection, arg.TtlMs, arg.KeepaliveS)
+	return err
 }
 
 const Heartbeat = `-- name: Heartbeat :execrows
@@ -100,7 +157,7 @@ func (q *Queries) LockSession(ctx context.Context, id string) (string, error) {
 const LockSessionLeases = `-- name: LockSessionLeases :one
 SELECT count(*) AS leases FROM (
     SELECT FROM leasegen.lease l
-    WHERE l.consumer = ANY ($1::text[]) AND l.session = $2::text
+    WHERE l.consumer = ANY ($1::text[]) AND l.session = $2::text AND l.wanted
     ORDER BY l.consumer, l.resource FOR NO KEY UPDATE
 ) locked
 `
@@ -148,11 +205,15 @@ func (q *Queries) NotifyIfBuried(ctx context.Context, arg NotifyIfBuriedParams) 
 	return err
 }
 
-const OpenSession = `-- name: OpenSession :exec
-INSERT INTO leasegen.session (id, host, pid, consumers, ttl, expires_at)
-VALUES ($1, $2, $3, $4::text[], $5::interval,
-        clock_timestamp() + $5::interval)
-ON CONFLICT (id) DO NOTHING
+const OpenSession = `-- name: OpenSession :execrows
+INSERT INTO leasegen.session (id, host, pid, consumers, ttl, expires_at, advisory, lock_key, backend_pid, server)
+SELECT $1, $2, $3, $4::text[], $5::interval,
+       CASE WHEN $6::boolean THEN 'infinity' ELSE clock_timestamp() + $5::interval END,
+       $6::boolean, nullif($7::bigint, 0),
+       CASE WHEN $7::bigint <> 0 THEN pg_backend_pid() END,
+       CASE WHEN $7::bigint <> 0 THEN leasegen.incarnation() END
+ON CONFLICT (id) DO UPDATE SET lock_key = excluded.lock_key, backend_pid = excluded.backend_pid, server = excluded.server
+WHERE session.state = 'live' AND session.expires_at > clock_timestamp()
 `
 
 type OpenSessionParams struct {
@@ -161,15 +222,95 @@ type OpenSessionParams struct {
 	Pid       int32
 	Consumers []string
 	Ttl       time.Duration
+	Advisory  bool
+	LockKey   int64
 }
 
-func (q *Queries) OpenSession(ctx context.Context, arg OpenSessionParams) error {
-	_, err := q.db.Exec(ctx, OpenSession,
+// lock_key is 0 where there is no lock. A repeated call, over another connection, holds another.
+func (q *Queries) OpenSession(ctx context.Context, arg OpenSessionParams) (int64, error) {
+	result, err := q.db.Exec(ctx, OpenSession,
 		arg.ID,
 		arg.Host,
 		arg.Pid,
 		arg.Consumers,
 		arg.Ttl,
+		arg.Advisory,
+		arg.LockKey,
 	)
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const RejoinSession = `-- name: RejoinSession :execrows
+UPDATE leasegen.session
+SET lock_key = nullif($1::bigint, 0),
+    backend_pid = CASE WHEN $1::bigint <> 0 THEN pg_backend_pid() END,
+    server = CASE WHEN $1::bigint <> 0 THEN leasegen.incarnation() END
+WHERE id = $2 AND state = 'live' AND expires_at > clock_timestamp()
+`
+
+type RejoinSessionParams struct {
+	LockKey int64
+	ID      string
+}
+
+// A session that lost its connection goes on under the lock that its new one holds.
+func (q *Queries) RejoinSession(ctx context.Context, arg RejoinSessionParams) (int64, error) {
+	result, err := q.db.Exec(ctx, RejoinSession, arg.LockKey, arg.ID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const SessionHeld = `-- name: SessionHeld :one
+SELECT EXISTS (SELECT FROM leasegen.session
+               WHERE id = $1 AND state = 'live' AND backend_pid = pg_backend_pid())::boolean AS held
+`
+
+// The heartbeat of a session that lives by its lock writes nothing.
+func (q *Queries) SessionHeld(ctx context.Context, id string) (bool, error) {
+	row := q.db.QueryRow(ctx, SessionHeld, id)
+	var held bool
+	err := row.Scan(&held)
+	return held, err
+}
+
+const WatchSessions = `-- name: WatchSessions :many
+SELECT n.id FROM (
+    (SELECT s.id, s.expires_at, s.lock_key, s.server, s.advisory FROM leasegen.session s
+     WHERE s.state = 'live' AND s.id > $1::text ORDER BY s.id LIMIT 2)
+    UNION ALL
+    (SELECT s.id, s.expires_at, s.lock_key, s.server, s.advisory FROM leasegen.session s
+     WHERE s.state = 'live' AND s.id < $1::text ORDER BY s.id LIMIT 2)
+    LIMIT 2
+) n
+WHERE n.expires_at < clock_timestamp() OR leasegen.lock_gone(n.lock_key, n.server, n.advisory)
+UNION ALL
+SELECT $1::text
+WHERE NOT EXISTS (SELECT FROM leasegen.session s WHERE s.id = $1::text AND s.state = 'live')
+`
+
+// Of the session itself and the two that follow it in the ring of live ones, those that have
+// ended. Each session is watched by two others, whatever their number; no rows when all is well.
+func (q *Queries) WatchSessions(ctx context.Context, id string) ([]string, error) {
+	rows, err := q.db.Query(ctx, WatchSessions, id)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

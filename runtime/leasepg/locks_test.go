@@ -1,0 +1,362 @@
+package leasepg_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/internal/faultproxy"
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+var led = lease.ConsumerInfo{Name: "led", Per: lease.PerCluster, Lock: lease.LockAdvisory}
+
+// memberSpec opens a session as spec says, with a random id.
+func memberSpec(t testing.TB, be *leasepg.Backend, spec lease.SessionSpec) (string, lease.Session) {
+	t.Helper()
+	spec.ID = newID()
+	s := must[lease.Session](t)(be.OpenSession(context.Background(), spec))
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = s.Close(ctx)
+	})
+	return spec.ID, s
+}
+
+func leader(t testing.TB, be *leasepg.Backend, ttl time.Duration) (string, lease.Session) {
+	t.Helper()
+	return memberSpec(t, be, lease.SessionSpec{TTL: ttl, Advisory: true, Consumers: []string{led.Name}})
+}
+
+// held counts how often the lock of a consumer is held.
+func held(t testing.TB, pool *pgxpool.Pool, consumer string) int {
+	t.Helper()
+	return query[int](t, pool, "SELECT count(*) FROM leasegen.lock_holders($1)", lease.LockKey(consumer))
+}
+
+// A consumer led by its advisory lock: one leader, standbys that find it free the moment it
+// is released, epochs that rise, and no writes in between.
+func TestAdvisoryLeader(t *testing.T) {
+	t.Parallel()
+	pool := open(t, pgtest.Start(t).DB("led")) // its own server: transaction ids are counted
+	_, err := leasepg.Migrate(t.Context(), pool)
+	ok(t, err)
+	be := leasepg.New(pool)
+	ok(t, be.Register(t.Context(), led, nil))
+	id, s := leader(t, be, time.Hour)
+	other, _ := leader(t, be, time.Hour)
+	g := acquire(t, be, id, led, 1)[0]
+	survey := func() lease.Survey {
+		return must[[]lease.Survey](t)(be.Survey(t.Context(), []string{led.Name}))[0]
+	}
+	equal(t, "free while led", survey().Free, 0)
+	equal(t, "members", len(survey().Members), 2)
+	equal(t, "granted to a standby", len(acquire(t, be, other, led, 1)), 0)
+	x0 := query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+	for range 100 {
+		ok(t, s.Heartbeat(t.Context()))
+	}
+	equal(t, "transaction ids of 100 heartbeats", query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")-x0, 0)
+	for range 20 { // locks pile up: one that was taken twice would stay
+		equal(t, "holders", held(t, pool, led.Name), 1)
+		ok(t, be.Release(t.Context(), id, led.Name, []lease.Ref{g.Ref}))
+		equal(t, "holders after the release", held(t, pool, led.Name), 0)
+		equal(t, "free after the release", survey().Free, 1)
+		next := acquire(t, be, other, led, 1)
+		equal(t, "granted to a standby", len(next), 1)
+		if next[0].Epoch <= g.Epoch {
+			t.Fatalf("epoch %d after %d", next[0].Epoch, g.Epoch)
+		}
+		id, other, g = other, id, next[0]
+	}
+	// A release of another epoch leaves the leader alone.
+	ok(t, be.Release(t.Context(), id, led.Name, []lease.Ref{{Resource: g.Resource, Epoch: g.Epoch - 1}}))
+	equal(t, "holders after a stale release", held(t, pool, led.Name), 1)
+}
+
+// Standbys are told when both the lease and the lock are free, and not before.
+func TestStandbyIsWokenInTime(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	ok(t, be.Register(t.Context(), led, nil))
+	conn := must[*pgx.Conn](t)(pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig))
+	defer conn.Close(context.Background())
+	exec := func(sql string) {
+		_, err := conn.Exec(t.Context(), sql)
+		ok(t, err)
+	}
+	exec("LISTEN leasegen")
+	wait := func() {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := conn.WaitForNotification(ctx)
+		ok(t, err)
+	}
+	standby, _ := leader(t, be, time.Hour)
+	for i := range 50 {
+		id, s := leader(t, be, time.Hour)
+		g := acquire(t, be, id, led, 1)
+		equal(t, "acquired", len(g), 1)
+		exec("SELECT 1")
+		for { // what was notified so far
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			_, err := conn.WaitForNotification(ctx)
+			cancel()
+			if err != nil {
+				break
+			}
+		}
+		done := make(chan error, 1)
+		go func() {
+			if i%2 == 0 {
+				done <- s.Close(context.Background())
+			} else {
+				done <- be.Release(context.Background(), id, led.Name, []lease.Ref{g[0].Ref})
+			}
+		}()
+		wait()
+		next := acquire(t, be, standby, led, 1)
+		equal(t, "granted to the standby that was woken", len(next), 1)
+		ok(t, <-done)
+		ok(t, be.Release(t.Context(), standby, led.Name, []lease.Ref{next[0].Ref}))
+		if i%2 == 1 {
+			ok(t, s.Close(t.Context()))
+		}
+	}
+}
+
+// However many contend for it, at most one leads, in tries that overlap.
+func TestAdvisoryContention(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	ok(t, be.Register(t.Context(), led, nil))
+	exec(t, pool, "CREATE TABLE term (epoch bigint PRIMARY KEY, ended timestamptz)")
+	var wg sync.WaitGroup
+	for range 6 {
+		id, _ := leader(t, be, time.Hour)
+		wg.Go(func() {
+			for terms := 0; terms < 15; {
+				gs, err := be.Acquire(context.Background(), lease.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: newID()})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, g := range gs {
+					// The one before has ended its term: nobody else is in office.
+					tag, err := pool.Exec(context.Background(), `INSERT INTO term (epoch)
+						SELECT $1 WHERE NOT EXISTS (SELECT FROM term WHERE ended IS NULL OR epoch >= $1)`, g.Epoch)
+					if err != nil || tag.RowsAffected() != 1 {
+						t.Errorf("epoch %d: another leads, or led later: %v", g.Epoch, err)
+					}
+					if _, err := pool.Exec(context.Background(), "UPDATE term SET ended = clock_timestamp() WHERE epoch = $1", g.Epoch); err != nil {
+						t.Error(err)
+					}
+					if err := be.Release(context.Background(), id, led.Name, []lease.Ref{g.Ref}); err != nil {
+						t.Error(err)
+					}
+					terms++
+				}
+			}
+		})
+	}
+	wg.Wait()
+	equal(t, "terms", query[int](t, pool, "SELECT count(*) FROM term"), 6*15)
+	equal(t, "holders", held(t, pool, led.Name), 0)
+}
+
+// Forty leaderships, and whatever else the process owns, are one connection.
+func TestFortyLeaderships(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	var infos []lease.ConsumerInfo
+	spec := lease.SessionSpec{TTL: time.Minute, Advisory: true}
+	for i := range 40 {
+		infos = append(infos, lease.ConsumerInfo{Name: fmt.Sprint("leader-", i), Per: lease.PerCluster, Lock: lease.LockAdvisory})
+		spec.Consumers = append(spec.Consumers, infos[i].Name)
+		ok(t, be.Register(t.Context(), infos[i], nil))
+	}
+	before := query[int](t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'leasegen'")
+	id, s := memberSpec(t, be, spec)
+	standby, _ := memberSpec(t, be, spec)
+	for _, c := range infos {
+		equal(t, "acquired", len(acquire(t, be, id, c, 1)), 1)
+		equal(t, "acquired by the standby", len(acquire(t, be, standby, c, 1)), 0)
+	}
+	equal(t, "connections of two processes", query[int](t, pool,
+		"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'leasegen'")-before, 2)
+	equal(t, "locks held by one of them", query[int](t, pool, `SELECT count(*) FROM pg_locks
+		WHERE locktype = 'advisory' AND pid = (SELECT backend_pid FROM leasegen.session WHERE id = $1)`, id), 41)
+	ok(t, s.Close(t.Context()))
+	for _, c := range infos {
+		equal(t, "acquired by the standby", len(acquire(t, be, standby, c, 1)), 1)
+	}
+}
+
+// A key that somebody else holds is told once, with who it is, and nobody leads meanwhile.
+func TestSquattedKey(t *testing.T) {
+	t.Parallel()
+	pool := open(t, pgtest.DB(t))
+	_, err := leasepg.Migrate(t.Context(), pool)
+	ok(t, err)
+	var log bytes.Buffer
+	be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	ok(t, be.Register(t.Context(), led, nil))
+	cfg := pool.Config().ConnConfig
+	cfg.RuntimeParams["application_name"] = "squat"
+	squatter := must[*pgx.Conn](t)(pgx.ConnectConfig(t.Context(), cfg))
+	_, err = squatter.Exec(t.Context(), "SELECT pg_advisory_lock($1)", lease.LockKey(led.Name))
+	ok(t, err)
+	id, _ := leader(t, be, time.Hour)
+	for range 5 {
+		equal(t, "acquired", len(acquire(t, be, id, led, 1)), 0)
+	}
+	told := log.String()
+	equal(t, "lines", strings.Count(told, "\n"), 1)
+	for _, want := range []string{fmt.Sprint("pid=", squatter.PgConn().PID()), "application_name=squat", "role=postgres", led.Name} {
+		if !strings.Contains(told, want) {
+			t.Errorf("%q is not told in %s", want, told)
+		}
+	}
+	ok(t, squatter.Close(t.Context()))
+	eventually(t, "it leads", func() bool { return len(acquire(t, be, id, led, 1)) == 1 })
+	other, _ := leader(t, be, time.Hour)
+	acquire(t, be, other, led, 1) // a rightful leader is no squatter
+	equal(t, "lines", strings.Count(log.String(), "\n"), 1)
+}
+
+// Behind a transaction pooler nothing could hold the lock: refused in one line.
+func TestAdvisoryBehindPooler(t *testing.T) {
+	t.Parallel()
+	direct := open(t, pgtest.DB(t))
+	_, err := leasepg.Migrate(t.Context(), direct)
+	ok(t, err)
+	cfg := direct.Config().Copy()
+	cfg.ConnConfig.Port = uint16(misname(t, fmt.Sprintf("%s:%d", cfg.ConnConfig.Host, cfg.ConnConfig.Port)))
+	cfg.ConnConfig.Fallbacks = nil
+	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	pool := must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
+	defer pool.Close()
+	be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+	ok(t, be.Register(t.Context(), led, nil))
+	_, err = be.OpenSession(t.Context(), lease.SessionSpec{ID: newID(), TTL: time.Minute, Advisory: true, Consumers: []string{led.Name}})
+	refused := func(err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "transaction pooler") || !strings.Contains(err.Error(), "lock=session") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("got %v", err)
+		}
+	}
+	refused(err)
+	id, s := member(t, be, time.Minute, led)
+	_, err = be.Acquire(t.Context(), lease.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: newID()})
+	refused(err)
+	ok(t, s.Heartbeat(t.Context()))
+	equal(t, "locks held through the pooler", query[int](t, direct,
+		"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"), 0)
+	equal(t, "settings left on its connections", query[string](t, pool, "SELECT current_setting('idle_session_timeout')"), "0")
+}
+
+// A leader whose connection is cut leads on if it is back before anyone else; otherwise its
+// next heartbeat says that it is lost. Never do two lead, and a cut leaks no lock.
+func TestLeaderIsCutOff(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	ok(t, be.Register(t.Context(), led, nil))
+	standby, _ := leader(t, be, time.Hour)
+	addr := pgtest.Shared(t).Addr()
+	link := faultproxy.Start(t, addr)
+	far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), addr, link.Addr(), 1)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+	kept, lost := 0, 0
+	for i := range 20 {
+		id, s := leader(t, far, time.Minute)
+		var g []lease.Grant
+		eventually(t, "it leads", func() bool { g = acquire(t, far, id, led, 1); return len(g) == 1 })
+		link.Cut()
+		if i%2 == 1 {
+			var next []lease.Grant
+			eventually(t, "it is replaced", func() bool { next = acquire(t, be, standby, led, 1); return len(next) == 1 })
+			link.Heal()
+			eventually(t, "it learns that it is lost", func() bool { return errors.Is(s.Heartbeat(t.Context()), lease.ErrSessionLost) })
+			fenced := must[[]string](t)(be.Commit(t.Context(), id, led.Name, []lease.Progress{{Ref: g[0].Ref}}))
+			equal(t, "fenced", len(fenced), 1)
+			ok(t, be.Release(t.Context(), standby, led.Name, []lease.Ref{next[0].Ref}))
+			lost++
+			continue
+		}
+		link.Heal()
+		var err error
+		eventually(t, "it is back, or lost", func() bool {
+			err = s.Heartbeat(t.Context())
+			return err == nil || errors.Is(err, lease.ErrSessionLost)
+		})
+		if err == nil {
+			equal(t, "holders", held(t, pool, led.Name), 1)
+			equal(t, "acquired by the standby", len(acquire(t, be, standby, led, 1)), 0)
+			kept++
+			ok(t, s.Close(t.Context()))
+		}
+	}
+	if kept == 0 || lost == 0 {
+		t.Errorf("%d kept, %d lost: both should happen", kept, lost)
+	}
+	eventually(t, "no lock is left", func() bool { return held(t, pool, led.Name) == 0 })
+}
+
+// An acquire that its caller gives up leaks no lock: the session knows what it holds.
+func TestCancelledAcquire(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	ok(t, be.Register(t.Context(), led, nil))
+	for range 30 {
+		id, s := leader(t, be, time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), rand.N(3*time.Millisecond))
+		attempt := newID()
+		gs, err := be.Acquire(ctx, lease.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: attempt})
+		cancel()
+		if err != nil {
+			// Unknown: the same attempt asks again.
+			gs = must[[]lease.Grant](t)(be.Acquire(t.Context(), lease.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: attempt}))
+		}
+		equal(t, "granted", len(gs), 1)
+		equal(t, "holders", held(t, pool, led.Name), 1)
+		ok(t, s.Heartbeat(t.Context()))
+		if rand.N(2) == 0 {
+			ok(t, be.Release(t.Context(), id, led.Name, []lease.Ref{gs[0].Ref}))
+			equal(t, "holders after the release", held(t, pool, led.Name), 0)
+		}
+		ok(t, s.Close(t.Context()))
+		equal(t, "holders after the end", held(t, pool, led.Name), 0)
+	}
+}
+
+// A rolling change of lock= never gives two owners.
+func TestLockChanges(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	plain := led
+	plain.Lock = lease.LockSession
+	ok(t, be.Register(t.Context(), plain, nil))
+	old, olds := member(t, be, time.Hour, plain)
+	id, s := leader(t, be, time.Hour)
+	equal(t, "acquired", len(acquire(t, be, old, plain, 1)), 1)
+	equal(t, "taken from a session", len(acquire(t, be, id, led, 1)), 0)
+	equal(t, "holders", held(t, pool, led.Name), 0)
+	ok(t, olds.Close(t.Context()))
+	equal(t, "acquired", len(acquire(t, be, id, led, 1)), 1)
+	old, _ = member(t, be, time.Hour, plain)
+	equal(t, "taken from a lock", len(acquire(t, be, old, plain, 1)), 0)
+	ok(t, s.Close(t.Context()))
+	equal(t, "acquired", len(acquire(t, be, old, plain, 1)), 1)
+}

@@ -1,0 +1,31 @@
+-- Advisory locks of sessions and of LockAdvisory consumers. All of this runs on the session's
+-- own connection, to which these locks belong.
+
+-- name: TryLock :one
+SELECT pg_try_advisory_lock(sqlc.arg(key)::bigint)::boolean AS held;
+
+-- name: TryLocks :one
+-- Whether all of the locks were to be had.
+SELECT coalesce(bool_and(pg_try_advisory_lock(k.key)), true)::boolean AS held
+FROM (SELECT unnest(sqlc.arg(keys)::bigint[]) AS key) k;
+
+-- name: Unlock :exec
+SELECT pg_advisory_unlock(k.key) FROM (SELECT unnest(sqlc.arg(keys)::bigint[]) AS key) k;
+
+-- name: LeasesUnchanged :one
+-- Whether leases held by advisory locks have stayed as they were, each the one of its consumer.
+SELECT (count(*) = cardinality(sqlc.arg(consumers)::text[]))::boolean AS unchanged
+FROM (SELECT unnest(sqlc.arg(consumers)::text[]) AS consumer, unnest(sqlc.arg(epochs)::bigint[]) AS epoch) i
+JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = '*' AND l.epoch = i.epoch
+WHERE l.session = sqlc.arg(session)::text AND l.advisory;
+
+-- name: EndHolders :exec
+-- Ends the session's former connection, of which the lock was, if the server still has it.
+SELECT pg_terminate_backend(h.pid, 1000) FROM leasegen.lock_holders(sqlc.arg(key)::bigint) h WHERE h.pid <> pg_backend_pid();
+
+-- name: LockSquatter :many
+-- Who holds the lock of a consumer and is not a session of it.
+SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS application
+FROM leasegen.lock_holders(sqlc.arg(key)::bigint) h
+WHERE NOT EXISTS (SELECT FROM leasegen.session s
+                  WHERE s.backend_pid = h.pid AND s.consumers @> ARRAY[sqlc.arg(consumer)::text]);

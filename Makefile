@@ -4,8 +4,9 @@ GO           ?= go
 SQLC         := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 STATICCHECK  := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PROOF_ROUNDS ?= 100
+TRIALS       ?= 100
 
-.PHONY: help demo test generate lint proof bench-local clean tools
+.PHONY: help demo test generate lint proof failover bench-local clean tools
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
@@ -13,6 +14,7 @@ help:
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
 	@echo "make lint         gofmt, go vet, staticcheck"
 	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP on three replicas (PROOF_ROUNDS=n)"
+	@echo "make failover     $(TRIALS) trials of each fault on each kind of lock: how long nobody works (TRIALS=n)"
 	@echo "make bench-local  measure against a bare pgx loop on a server of its own"
 	@echo "make clean        remove build and test caches of this tree"
 
@@ -46,6 +48,9 @@ lint:
 
 proof: tools
 	PROOF_ROUNDS=$(PROOF_ROUNDS) $(GO) test -count=1 -v -timeout 60m ./proof
+
+failover: tools
+	$(GO) run ./proof/failover -trials $(TRIALS)
 
 bench-local: tools
 	$(GO) run ./proof/bench

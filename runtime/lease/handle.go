@@ -150,13 +150,14 @@ type sequence struct {
 	behind map[string]struct{} // keys that failed in this sequence
 	failed bool                // stop: a message failed and what comes after has to wait for it
 	parked bool                // the messages were parked; they do not wait behind their own lane
+	sure   time.Time           // when the session was last known to be alive
 	watch  watched
 }
 
 // run handles messages until all are decided or it has to stop. It survives handlers
 // that end their goroutine: the rest goes on in a new one.
 func (q *sequence) run(ctx context.Context) {
-	if !q.w.s.alive() {
+	if !q.alive() {
 		return
 	}
 	q.w.watching(q, true)
@@ -179,8 +180,19 @@ func (q *sequence) run(ctx context.Context) {
 	}
 }
 
+// alive asks the session's clocks, unless they were asked just now. A process that was
+// frozen may get here before the timer that ends its belief.
+func (q *sequence) alive() bool {
+	t := time.Now()
+	if t.Sub(q.sure) < time.Millisecond {
+		return true
+	}
+	q.sure = t
+	return q.w.s.alive()
+}
+
 func (q *sequence) loop(ctx context.Context) {
-	for q.i < len(q.ms) && !q.failed && !q.h.stopped(ctx) {
+	for q.i < len(q.ms) && !q.failed && !q.h.stopped(ctx) && q.alive() {
 		if q.out[q.i].verdict != undecided || q.decide(q.i) {
 			q.i++
 			continue

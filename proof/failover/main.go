@@ -1,0 +1,149 @@
+// Command failover measures how long nobody works on a resource when its owner ends:
+// from the fault, or the old owner's last effect, to the new owner's first.
+//
+//	make failover
+//	go run ./proof/failover -trials 20 -locks session -faults SIGKILL
+//
+// Two replicas, real processes, stand behind each other on one resource: one owns it, one
+// is its standby. Each lock is measured under every fault, on a server of its own.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+func main() {
+	if os.Getenv(envReplica) != "" {
+		os.Exit(replicaMain())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "failover:", err)
+		os.Exit(1)
+	}
+}
+
+const ttl = 2 * time.Second
+
+// locks are the ways to own that are measured.
+func locks() []lockKind {
+	return []lockKind{
+		{"session", "topic", lease.PerTopic, lease.LockSession},
+	}
+}
+
+type lockKind struct {
+	lock, per string
+	asPer     lease.Per
+	asLock    lease.Lock
+}
+
+func (k lockKind) String() string { return k.lock + ", per=" + k.per }
+
+// line is one line of the table.
+type line struct {
+	kind  lockKind
+	fault fault
+	took  []time.Duration // sorted
+	late  int             // calls that an old owner began after the new owner's first
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	fs := flag.NewFlagSet("failover", flag.ContinueOnError)
+	trials := fs.Int("trials", 100, "trials of each fault and lock")
+	fleets := fs.Int("fleets", 10, "pairs of replicas that are tried side by side, where time is mostly waiting")
+	onlyLocks := fs.String("locks", "", "comma-separated locks or pers; default all")
+	onlyFaults := fs.String("faults", "", "comma-separated faults; default all")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	lines, err := measure(ctx, out, *trials, *fleets, *onlyLocks, *onlyFaults)
+	if len(lines) > 0 {
+		table(out, lines)
+	}
+	return err
+}
+
+func measure(ctx context.Context, out io.Writer, trials, fleets int, onlyLocks, onlyFaults string) (lines []line, err error) {
+	wanted := func(list string, names ...string) bool {
+		return list == "" || slices.ContainsFunc(strings.Split(list, ","), func(w string) bool { return slices.Contains(names, w) })
+	}
+	for _, k := range locks() {
+		if !wanted(onlyLocks, k.lock, k.per) {
+			continue
+		}
+		for _, f := range faults() {
+			if !wanted(onlyFaults, f.name) {
+				continue
+			}
+			begun := time.Now()
+			l, err := try(ctx, k, f, trials, min(fleets, f.fleets))
+			if err != nil {
+				return lines, fmt.Errorf("%v, %s: %w", k, f.name, err)
+			}
+			fmt.Fprintf(out, "%v, %s: %d trials in %v\n", k, f.name, len(l.took), time.Since(begun).Round(time.Second))
+			lines = append(lines, l)
+		}
+	}
+	if len(lines) == 0 {
+		return nil, errors.New("nothing is left to measure")
+	}
+	return lines, nil
+}
+
+// try makes the trials of one fault and lock on a fresh server.
+func try(ctx context.Context, k lockKind, f fault, trials, fleets int) (line, error) {
+	server, err := pgtest.Launch(pgtest.Config("max_connections", "400"))
+	if err != nil {
+		return line{}, err
+	}
+	defer server.Close()
+	s, err := newSite(ctx, server, k, min(fleets, trials))
+	if err != nil {
+		return line{}, err
+	}
+	defer s.close()
+	l := line{kind: k, fault: f}
+	if l.took, l.late, err = s.trials(ctx, f, trials); err != nil {
+		return line{}, fmt.Errorf("%w\nreplicas said:\n%s", err, s.said())
+	}
+	slices.Sort(l.took)
+	return l, nil
+}
+
+// at is the value below which the fraction q of the sorted values lies.
+func at(sorted []time.Duration, q float64) time.Duration {
+	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
+}
+
+// holds reports whether the line reaches its target.
+func (l line) holds() bool { return l.fault.target == 0 || at(l.took, 0.99) <= l.fault.target }
+
+func table(out io.Writer, lines []line) {
+	fmt.Fprintf(out, "\nttl %v\n\n| fault | lock | trials | p50 | p99 | max | to reach, p99 | late calls |\n|---|---|---:|---:|---:|---:|---|---:|\n", ttl)
+	ms := func(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }
+	for _, l := range lines {
+		want := "-"
+		if l.fault.target > 0 {
+			want = l.fault.target.String() + ": yes"
+			if !l.holds() {
+				want = l.fault.target.String() + ": NO"
+			}
+		}
+		fmt.Fprintf(out, "| %s | %v | %d | %s | %s | %s | %s | %d |\n", l.fault.what, l.kind, len(l.took),
+			ms(at(l.took, 0.5)), ms(at(l.took, 0.99)), ms(l.took[len(l.took)-1]), want, l.late)
+	}
+}

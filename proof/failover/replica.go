@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+const (
+	envReplica = "FAILOVER_REPLICA" // the name of the consumer, and of its topic
+	envKind    = "FAILOVER_KIND"    // index in locks
+	envDSN     = "FAILOVER_DSN"
+)
+
+// replicaMain is a replica process. It ends when it is told to or its parent is gone.
+func replicaMain() int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	go func() {
+		io.Copy(io.Discard, os.Stdin) // ends with the parent
+		stop()
+		time.Sleep(5 * time.Second)
+		os.Exit(3)
+	}()
+	n, err := strconv.Atoi(os.Getenv(envKind))
+	if err == nil {
+		err = replica(ctx, locks()[n], os.Getenv(envReplica), os.Getenv(envDSN))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func replica(ctx context.Context, k lockKind, name, dsn string) error {
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return err
+	}
+	cfg.MaxConns = 4
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("consumer", name, "pid", os.Getpid())
+	spec := lease.Spec{Name: name, Per: k.asPer, Lock: k.asLock, TTL: ttl, Batch: 20, Drain: 2 * time.Second}
+	if k.asPer == lease.PerCluster {
+		spec.Handlers = []lease.Handler{lease.Run(func(ctx context.Context, l lease.Lease) error {
+			for ctx.Err() == nil {
+				effect(l.Epoch)
+			}
+			return nil
+		})}
+	} else {
+		spec.Topics = []string{name}
+		spec.Handlers = []lease.Handler{lease.One("tick", func(_ context.Context, m lease.Message[[]byte]) error {
+			effect(m.Epoch)
+			return nil
+		})}
+	}
+	tell := lease.ObserverFunc(func(o lease.Observation) {
+		if s, ok := o.(lease.ObservedSession); ok && s.Open {
+			fmt.Println("session")
+		}
+	})
+	c, err := lease.NewConsumer(leasepg.New(pool, leasepg.WithLogger(log)), spec, lease.WithLogger(log), lease.WithObserver(tell))
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx)
+}
+
+// effect is what an owner does: something that takes 2 ms, told with its epoch and when it
+// began and ended.
+func effect(epoch int64) {
+	began := time.Now()
+	time.Sleep(2 * time.Millisecond)
+	fmt.Printf("effect %d %d %d\n", epoch, began.UnixNano(), time.Now().UnixNano())
+}

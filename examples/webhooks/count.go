@@ -12,26 +12,20 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
-// prepare brings the schema leasegen up to date and makes the table that the handlers
-// write. It has no unique constraint on purpose: a delivery handled twice would show.
-func prepare(ctx context.Context, pool *pgxpool.Pool) error {
-	if _, err := leasepg.Migrate(ctx, pool); err != nil {
-		return err
-	}
-	_, err := pool.Exec(ctx, `
-		DROP TABLE IF EXISTS effect;
-		CREATE TABLE effect (
-			n        bigint GENERATED ALWAYS AS IDENTITY,
-			consumer text NOT NULL,
-			message  text NOT NULL,
-			delivery text NOT NULL,
-			form     text NOT NULL,
-			what     text NOT NULL,
-			epoch    bigint NOT NULL,
-			replica  text NOT NULL
-		)`)
-	return err
-}
+// tables is what the handlers write. It has no unique constraint on purpose: a delivery
+// handled twice would show.
+const tables = `
+	DROP TABLE IF EXISTS effect;
+	CREATE TABLE effect (
+		n        bigint GENERATED ALWAYS AS IDENTITY,
+		consumer text NOT NULL,
+		message  text NOT NULL,
+		delivery text NOT NULL,
+		form     text NOT NULL,
+		what     text NOT NULL,
+		epoch    bigint NOT NULL,
+		replica  text NOT NULL
+	)`
 
 // count is what became of the deliveries for one consumer.
 type count struct {

@@ -6,11 +6,10 @@ import (
 	"io"
 	"log"
 	"math/rand/v2"
-	"os"
-	"os/exec"
-	"sync"
-	"syscall"
+	"sync/atomic"
 	"time"
+
+	"github.com/leasegen/leasegen/internal/stage"
 )
 
 // run is one run of the example.
@@ -25,20 +24,15 @@ type run struct {
 
 // fleet is the replicas, each a process of its own.
 type fleet struct {
-	run *run
-
-	mu     sync.Mutex
-	procs  []*exec.Cmd
-	killed int
-	over   bool
+	*stage.Fleet
+	run    *run
+	killed atomic.Int64
 }
 
-func newFleet(r *run) *fleet { return &fleet{run: r, procs: make([]*exec.Cmd, r.replicas)} }
+func newFleet(r *run) *fleet { return &fleet{Fleet: stage.New(r.dsn), run: r} }
 
 func (f *fleet) start() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for i := range f.procs {
+	for i := range f.run.replicas {
 		if err := f.spawn(i); err != nil {
 			return err
 		}
@@ -47,16 +41,8 @@ func (f *fleet) start() error {
 }
 
 func (f *fleet) spawn(i int) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	// The database is passed by environment: arguments are for all to see.
-	cmd := exec.Command(self, "-work", fmt.Sprintf("replica-%d", i+1), "-handle", f.run.work.String())
-	cmd.Env = append(os.Environ(), "DATABASE_URL="+f.run.dsn)
-	cmd.Stderr = os.Stderr
-	f.procs[i] = cmd
-	return cmd.Start()
+	name := fmt.Sprintf("replica-%d", i+1)
+	return f.Start(name, "-work", name, "-handle", f.run.work.String())
 }
 
 // killEvery kills a replica and starts it again, until ctx ends.
@@ -67,48 +53,23 @@ func (f *fleet) killEvery(ctx context.Context, every time.Duration) {
 		case <-ctx.Done():
 			return
 		}
-		if err := f.killOne(rand.IntN(len(f.procs))); err != nil {
+		if err := f.killOne(rand.IntN(f.run.replicas)); err != nil {
 			log.Printf("webhooks: %v", err)
 		}
 	}
 }
 
 func (f *fleet) killOne(i int) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.over {
-		return nil
-	}
-	if err := f.procs[i].Process.Kill(); err != nil {
+	if err := f.Kill(fmt.Sprintf("replica-%d", i+1)); err != nil {
 		return err
 	}
-	f.procs[i].Wait() // it says "killed", as it should
-	f.killed++
+	f.killed.Add(1)
 	return f.spawn(i)
-}
-
-func (f *fleet) kills() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.killed
 }
 
 // stop lets the replicas drain and waits for them.
 func (f *fleet) stop() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.over = true
-	for _, p := range f.procs {
-		if p != nil && p.Process != nil {
-			p.Process.Signal(syscall.SIGTERM)
-		}
-	}
-	for i, p := range f.procs {
-		if p == nil || p.Process == nil {
-			continue
-		}
-		if err := p.Wait(); err != nil {
-			log.Printf("webhooks: replica-%d: %v", i+1, err)
-		}
+	if err := f.Close(); err != nil {
+		log.Printf("webhooks: %v", err)
 	}
 }

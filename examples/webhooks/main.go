@@ -13,13 +13,11 @@ import (
 	"log"
 	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/internal/stage"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
@@ -36,7 +34,7 @@ func main() {
 	flag.DurationVar(&r.work, "handle", 0, "how long a delivery takes to handle; with -kill 10ms unless given")
 	flag.Parse()
 
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := stage.Context(*work != "")
 	defer stop()
 	if *work != "" {
 		if err := replica(ctx, r.dsn, *work, r.work); err != nil {
@@ -76,22 +74,17 @@ func replica(ctx context.Context, dsn, name string, work time.Duration) error {
 
 // main prepares the database, runs the replicas, publishes, and counts.
 func (r *run) main(ctx context.Context) error {
-	if r.dsn == "" {
-		server, err := pgtest.Launch()
-		if err != nil {
-			return err
-		}
-		defer server.Close()
-		r.dsn = server.DSN("postgres")
+	dsn, end, err := stage.Database(r.dsn)
+	if err != nil {
+		return err
 	}
-	pool, err := pgxpool.New(ctx, r.dsn)
+	defer end()
+	r.dsn = dsn
+	pool, err := stage.Prepare(ctx, dsn, tables)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	if err := prepare(ctx, pool); err != nil {
-		return err
-	}
 	be := leasepg.New(pool)
 	deliveries, err := read(r.deliveries)
 	if err != nil {
@@ -124,6 +117,6 @@ func (r *run) main(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(r.out, "done in %v, %d kills\n\n", time.Since(began).Round(time.Millisecond), fleet.kills())
+	fmt.Fprintf(r.out, "done in %v, %d kills\n\n", time.Since(began).Round(time.Millisecond), fleet.killed.Load())
 	return report(r.out, counts, len(deliveries))
 }

@@ -1,0 +1,238 @@
+// Package stage is what the examples share: a PostgreSQL server, and replicas that are
+// processes of their own, to be stopped, killed and frozen.
+//
+// A replica is the example's program, run again with other arguments. It finds the
+// database in the environment variable DATABASE_URL, and asks Context when to end.
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+// Database returns dsn or, when it is empty, that of a server started for this program.
+// Call the function it returns at the end.
+func Database(dsn string) (string, func(), error) {
+	if dsn != "" {
+		return dsn, func() {}, nil
+	}
+	server, err := pgtest.Launch(pgtest.Config("max_connections", "200"))
+	if err != nil {
+		return "", nil, err
+	}
+	return server.DSN("postgres"), server.Close, nil
+}
+
+// Prepare connects to the database dsn, brings the schema leasegen up to date, and runs
+// the example's own ddl.
+func Prepare(ctx context.Context, dsn, ddl string) (*pgxpool.Pool, error) {
+	pool, err := pgxpool.New(ctx, dsn)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = leasepg.Migrate(ctx, pool); err == nil {
+		_, err = pool.Exec(ctx, ddl)
+	}
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return pool, nil
+}
+
+// Context is cancelled when the program is told to stop: by an interrupt, SIGTERM or,
+// for a replica, the end of the program that started it.
+func Context(replica bool) (context.Context, context.CancelFunc) {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	if replica {
+		go func() {
+			io.Copy(io.Discard, os.Stdin) // a pipe, which ends with its other side
+			cancel()
+		}()
+	}
+	return ctx, cancel
+}
+
+// Fleet is the replicas of one run. It is safe for concurrent use.
+type Fleet struct {
+	dsn string
+
+	mu     sync.Mutex
+	procs  map[string]*replica // by name
+	closed bool
+}
+
+type replica struct {
+	cmd   *exec.Cmd
+	stdin io.Closer // see Context
+}
+
+// New returns a fleet whose replicas work on the database dsn. Close it.
+func New(dsn string) *Fleet { return &Fleet{dsn: dsn, procs: map[string]*replica{}} }
+
+// Start runs this program again, with args, as the replica called name. After Close it
+// does nothing.
+func (f *Fleet) Start(name string, args ...string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return nil
+	}
+	if f.procs[name] != nil {
+		return fmt.Errorf("%s is running", name)
+	}
+	cmd := exec.Command(self, args...)
+	// The database is passed by environment: arguments are for all to see.
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+f.dsn)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", name, err)
+	}
+	f.procs[name] = &replica{cmd, stdin}
+	return nil
+}
+
+// Running returns the names of the replicas that run, sorted.
+func (f *Fleet) Running() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	names := make([]string, 0, len(f.procs))
+	for name := range f.procs {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Name is the replica with the process id pid, "" if there is none.
+func (f *Fleet) Name(pid int) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, r := range f.procs {
+		if r.cmd.Process.Pid == pid {
+			return name
+		}
+	}
+	return ""
+}
+
+// Kill ends a replica with SIGKILL: it gets no chance to say anything.
+func (f *Fleet) Kill(name string) error {
+	cmd, err := f.take(name)
+	if cmd == nil {
+		return err
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		return err
+	}
+	cmd.Wait() // it says "killed", as it should
+	return nil
+}
+
+// Stop tells a replica to finish, and waits until it has.
+func (f *Fleet) Stop(name string) error {
+	cmd, err := f.take(name)
+	if cmd == nil {
+		return err
+	}
+	cmd.Process.Signal(syscall.SIGCONT)
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// Freeze stops a replica where it stands, as a suspended virtual machine does.
+func (f *Fleet) Freeze(name string) error { return f.signal(name, syscall.SIGSTOP) }
+
+// Thaw lets a frozen replica go on.
+func (f *Fleet) Thaw(name string) error { return f.signal(name, syscall.SIGCONT) }
+
+// Close stops all replicas, and waits until they have ended.
+func (f *Fleet) Close() error {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	var errs []error
+	names := f.Running()
+	for _, name := range names { // all at once, then one by one
+		errs = append(errs, f.Thaw(name), f.signal(name, syscall.SIGTERM))
+	}
+	for _, name := range names {
+		errs = append(errs, f.Stop(name))
+	}
+	return errors.Join(errs...)
+}
+
+func (f *Fleet) signal(name string, sig os.Signal) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.procs[name]
+	if r == nil {
+		return fmt.Errorf("no replica %s is running", name)
+	}
+	if err := r.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// take removes a replica, which is the caller's to end then. It is nil without an error
+// once the fleet is closed.
+func (f *Fleet) take(name string) (*exec.Cmd, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.procs[name]
+	delete(f.procs, name)
+	if r != nil {
+		return r.cmd, nil
+	}
+	if f.closed {
+		return nil, nil
+	}
+	return nil, fmt.Errorf("no replica %s is running", name)
+}
+
+// Until calls done, 100 times a second, until it says so. It gives up after a minute.
+func Until(ctx context.Context, what string, done func() (bool, error)) error {
+	deadline := time.Now().Add(time.Minute)
+	for {
+		ok, err := done()
+		if ok || err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("gave up waiting until %s", what)
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

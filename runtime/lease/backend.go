@@ -88,9 +88,11 @@ type Streamer interface {
 // application. Transactions of a Transactor that is a Ledger implement LedgerTx.
 type Ledger interface {
 	// StartOnce notes durably that the execution of key is about to begin under the
-	// lease, and returns how the one before it ended. It returns ErrFenced when the
-	// lease's epoch is no longer current. The end is told in Progress.Once.
-	StartOnce(ctx context.Context, session, consumer string, ref Ref, key string) (OnceState, error)
+	// lease, for a message, and returns how the one before it ended; repeated under the
+	// same lease it returns the same. OnceDone and OnceBusy note nothing. It returns
+	// ErrFenced when the lease's epoch is no longer current. The end is told in
+	// Progress.Once; without that it is unknown once the lease has ended.
+	StartOnce(ctx context.Context, session, consumer string, ref Ref, key, message string) (OnceState, error)
 }
 
 // LedgerTx is the ledger inside a transaction.
@@ -104,18 +106,25 @@ type LedgerTx interface {
 type OnceState int
 
 const (
-	// OnceNew: it was never started, or every start is known to have failed.
+	// OnceNew: it was never started, or every start is known to have failed, or it is
+	// started for a message that was asked about, see OnceResult.
 	OnceNew OnceState = iota
 	// OnceUnknown: it was started, and nobody told how it ended.
 	OnceUnknown
 	// OnceDone: it was executed.
 	OnceDone
+	// OnceBusy: it was started under another lease, which has not ended.
+	OnceBusy
 )
 
 // OnceResult is how the execution of an item that StartOnce began has ended.
 type OnceResult struct {
 	Key  string
 	Done bool // false: it failed, and may be started again
+	// Asked, when set, names the message that became a dead letter because the end of the
+	// item's earlier execution is unknown, and stays so. When that message comes again,
+	// somebody has replayed it: StartOnce for it returns OnceNew.
+	Asked string
 }
 
 // Whole is the one resource of a group or cluster consumer.

@@ -16,14 +16,15 @@ type Consumer struct {
 	handlers map[string]*Handler // by kind; "" takes the rest
 	hasTx    bool
 
-	mu   sync.Mutex
-	busy map[string]int // resources on which a handler runs, across sessions
+	mu    sync.Mutex
+	busy  map[string]int      // resources on which a handler runs, across sessions
+	items map[string]struct{} // being executed by handlers made with Once
 }
 
 // NewConsumer binds a consumer to its backend. Generated constructors call it.
 // The error lists every setting that is wrong.
 func NewConsumer(be Backend, spec Spec, opts ...Option) (*Consumer, error) {
-	c := &Consumer{backend: be, busy: map[string]int{}, handlers: map[string]*Handler{}, settings: settings{
+	c := &Consumer{backend: be, busy: map[string]int{}, items: map[string]struct{}{}, handlers: map[string]*Handler{}, settings: settings{
 		spec:        spec,
 		logger:      slog.Default(),
 		concurrency: 16,
@@ -39,7 +40,7 @@ func NewConsumer(be Backend, spec Spec, opts ...Option) (*Consumer, error) {
 		c.handlers[h.kind] = h
 		c.hasTx = c.hasTx || h.tx
 	}
-	errs := []error{c.spec.validate(), c.settings.validate()}
+	errs := []error{c.spec.validate(), c.settings.validate(), c.checkOnce()}
 	if be == nil {
 		errs = append(errs, fmt.Errorf("lease: consumer %q: the backend is nil", spec.Name))
 	} else if _, ok := be.(Transactor); c.hasTx && !ok {

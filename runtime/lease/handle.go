@@ -139,14 +139,19 @@ func (w *work) lanes(ctx context.Context, h *held, ms []Raw, out []outcome) {
 
 // sequence handles messages in order.
 type sequence struct {
-	w   *work
-	h   *held
-	tx  any // nil outside a transaction
+	w  *work
+	h  *held
+	tx any // nil outside a transaction
+	// ledger is the transaction's; conflict says that what failed is noting an item in it.
+	ledger   LedgerTx
+	conflict bool
+
 	ms  []Raw
 	out []outcome
 
 	i, n   int                 // the call under way takes ms[i : i+n]
 	single int                 // messages before this index are handled one by one
+	item   string              // being executed by a handler made with Once
 	behind map[string]struct{} // keys that failed in this sequence
 	failed bool                // stop: a message failed and what comes after has to wait for it
 	parked bool                // the messages were parked; they do not wait behind their own lane
@@ -173,6 +178,7 @@ func (q *sequence) run(ctx context.Context) {
 		if <-ended {
 			return
 		}
+		q.endOnce(ctx, errGoexit)
 		q.fail(ctx, errGoexit)
 		if q.failed {
 			return
@@ -204,7 +210,12 @@ func (q *sequence) loop(ctx context.Context) {
 				q.n++
 			}
 		}
-		if err := q.call(ctx, hd, q.ms[q.i:q.i+q.n]); err != nil {
+		if hd.once != nil && !q.admit(ctx, hd) {
+			continue
+		}
+		err := q.call(ctx, hd, q.ms[q.i:q.i+q.n])
+		q.endOnce(ctx, err)
+		if err != nil {
 			q.fail(ctx, err)
 			continue
 		}
@@ -269,7 +280,11 @@ func (q *sequence) fail(ctx context.Context, err error) {
 		q.single = q.i + q.n
 		return
 	}
-	o := q.w.c.spec.Retry.judge(&q.ms[q.i], err)
+	q.setAside(q.w.c.spec.Retry.judge(&q.ms[q.i], err))
+}
+
+// setAside notes what becomes of ms[i], which is not handled now, and what waits behind it.
+func (q *sequence) setAside(o outcome) {
 	q.out[q.i] = o
 	if o.verdict == parked {
 		switch q.w.c.spec.Retry.Order {
@@ -314,6 +329,9 @@ func (q *sequence) call(ctx context.Context, hd *Handler, ms []Raw) (err error) 
 				Count: len(ms), Duration: time.Since(began), Err: err})
 		}
 	}()
+	if !hd.batch {
+		ctx = withTraceOf(ctx, &ms[0])
+	}
 	err = hd.call(ctx, q.tx, ms, q.h.Epoch)
 	returned = true
 	return err

@@ -21,6 +21,7 @@ type Handler struct {
 	// the user's method was not called then.
 	call func(ctx context.Context, tx any, raws []Raw, epoch int64) error
 	run  func(ctx context.Context, l Lease) error
+	once *once
 }
 
 // One handles messages one by one, at least once, in order.
@@ -116,6 +117,9 @@ func decodeAll[T any](raws []Raw, epoch int64) ([]Message[T], error) {
 func decode[T any](r *Raw, epoch int64, m *Message[T]) error {
 	m.ID, m.Topic, m.Key, m.Kind = r.ID, r.Topic, r.Key, r.Kind
 	m.Headers, m.Attempt, m.Epoch, m.PublishedAt = r.Headers, r.Attempt+1, epoch, r.PublishedAt
+	if m.IdempotencyKey = r.item; r.item == "" {
+		m.IdempotencyKey = r.ID
+	}
 	switch v := r.Value.(type) {
 	case nil:
 	case T:

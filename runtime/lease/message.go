@@ -1,11 +1,6 @@
 package lease
 
-import (
-	"context"
-	"encoding/json"
-	"fmt"
-	"time"
-)
+import "time"
 
 // Message is one event as a handler sees it.
 type Message[T any] struct {
@@ -24,10 +19,11 @@ type Message[T any] struct {
 	// Epoch is the fencing token of the lease under which the message is handled.
 	// Pass it to any outside system that can refuse an older one.
 	Epoch int64
-	// PublishedAt is the backend's clock when the message was published.
+	// PublishedAt is the backend's clock when the message was published; if it was delayed,
+	// when it joined the log.
 	PublishedAt time.Time
 	// IdempotencyKey is the same for all messages that are one item to a handler made with
-	// Once, at every delivery; for others it is the ID.
+	// Once, at every delivery: the consumer, a slash and the item's key. For others it is the ID.
 	IdempotencyKey string
 }
 
@@ -45,62 +41,6 @@ type Raw struct {
 	// Size is the payload's length in bytes. When it exceeds FetchRequest.MaxPayload
 	// the backend leaves Payload nil rather than load it.
 	Size int
-}
 
-// Event is what a publisher hands to a backend.
-type Event struct {
-	Topic, Key, Kind string
-	Payload          []byte
-	Headers          map[string]string
-	// ID, when set, keeps out a second event with the same ID on the same topic, for as
-	// long as the backend remembers it (7 days).
-	ID string
-	// At and After delay the event: it joins the log when the backend's clock has reached
-	// At, or After has passed since its publication. Zero values do not delay.
-	At    time.Time
-	After time.Duration
-}
-
-// Publisher appends events to a backend's log, all or none, in the order given.
-// A backend is a Publisher that commits by itself; a backend with transactions
-// offers another one that joins the caller's.
-type Publisher interface {
-	Publish(ctx context.Context, events []Event) error
-}
-
-// EventType is what generated code knows of an event.
-type EventType[T any] struct {
-	Kind string
-	Key  func(*T) string // the ordering key; nil: none
-	ID   func(*T) string // see Event.ID; nil: none
-}
-
-// Publish encodes payloads as JSON and appends them to topic. Generated Publish
-// functions call it; either all events are published or none.
-func Publish[T any](ctx context.Context, to Publisher, topic string, typ EventType[T], payloads []T) error {
-	if len(payloads) == 0 {
-		return nil
-	}
-	if topic == "" {
-		return fmt.Errorf("lease: publish %s: the topic is empty", typ.Kind)
-	}
-	events := make([]Event, len(payloads))
-	for i := range payloads {
-		p := &payloads[i]
-		b, err := json.Marshal(p)
-		if err != nil {
-			return fmt.Errorf("lease: publish %s to %s: encode event %d: %w", typ.Kind, topic, i, err)
-		}
-		e := Event{Topic: topic, Kind: typ.Kind, Payload: b}
-		if typ.Key != nil {
-			e.Key = typ.Key(p)
-		}
-		if typ.ID != nil {
-			if e.ID = typ.ID(p); e.ID == "" {
-				return fmt.Errorf("lease: publish %s to %s: the id of event %d is empty; it would keep out no second one", typ.Kind, topic, i)
-			}
-		}
-		events[i] = e
-	}
-	return to.Publish(ctx, events)
+	item string // the idempotency key; empty: the ID
 }

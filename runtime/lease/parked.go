@@ -148,7 +148,7 @@ func (w *work) parkedOne(ctx context.Context, h *held, m *ParkedMessage) bool {
 	if hd != nil && hd.tx {
 		return w.parkedInTx(ctx, h, m)
 	}
-	q := w.parkedSequence(h, m, nil)
+	q := w.parkedSequence(h, m)
 	q.run(ctx)
 	return w.settleParked(h, m, q.out[0])
 }
@@ -159,10 +159,11 @@ func (w *work) parkedInTx(ctx context.Context, h *held, m *ParkedMessage) bool {
 	if err != nil {
 		return w.settleParked(h, m, outcome{})
 	}
-	q := w.parkedSequence(h, m, tx.Handle())
+	q := w.parkedSequence(h, m)
+	q.join(tx)
 	q.run(ctx)
 	o := q.out[0]
-	if o.verdict != handled && tx.Lost() && ctx.Err() == nil && w.interrupted(ctx, h) {
+	if o.verdict != handled && (tx.Lost() || q.conflict) && ctx.Err() == nil && w.interrupted(ctx, h) {
 		o = outcome{}
 		w.parkedDue(0)
 	}
@@ -188,8 +189,8 @@ func (w *work) parkedInTx(ctx context.Context, h *held, m *ParkedMessage) bool {
 	return w.settleParked(h, m, o)
 }
 
-func (w *work) parkedSequence(h *held, m *ParkedMessage, tx any) *sequence {
-	return &sequence{w: w, h: h, tx: tx, ms: []Raw{m.Raw}, out: make([]outcome, 1), parked: true}
+func (w *work) parkedSequence(h *held, m *ParkedMessage) *sequence {
+	return &sequence{w: w, h: h, ms: []Raw{m.Raw}, out: make([]outcome, 1), parked: true}
 }
 
 // settleParked hands over what became of a parked message.
@@ -203,6 +204,7 @@ func (w *work) settleParked(h *held, m *ParkedMessage, o outcome) bool {
 		p.Done, n.skipped = []string{m.ID}, 1
 	case dead:
 		p.Dead, n.dead = []Dead{w.giveUp(h, &m.Raw, &o)}, 1
+		p.Once = o.ask(m.ID)
 	case parked:
 		p.Park, n.parked = []Park{{ID: m.ID, Lane: m.Lane, Attempt: o.attempt, After: o.after, Error: o.reason}}, 1
 		w.noteParked(h, p.Park)

@@ -36,6 +36,7 @@ type outcome struct {
 	after   time.Duration // parked
 	attempt int           // parked, dead: failures so far
 	reason  string        // parked, dead
+	asked   string        // dead: the item whose outcome is unknown, see OnceResult
 }
 
 // judge turns a handler's error into an outcome.

@@ -37,14 +37,14 @@ func TestJudge(t *testing.T) {
 		err     error
 		want    outcome
 	}{
-		{"first failure", OrderKey, 0, boom, outcome{parked, "k", time.Second, 1, "boom"}},
-		{"blocks the resource", OrderBlock, 0, boom, outcome{parked, "", time.Second, 1, "boom"}},
-		{"waits alone", OrderNone, 0, boom, outcome{parked, "#7", time.Second, 1, "boom"}},
-		{"last attempt", OrderKey, 2, boom, outcome{dead, "", 0, 3, "boom"}},
-		{"given up by the handler", OrderKey, 0, fmt.Errorf("x: %w", DeadLetter("hopeless")), outcome{dead, "", 0, 1, "x: hopeless"}},
-		{"asked to wait", OrderKey, 1, RetryAfter(time.Hour, boom), outcome{parked, "k", time.Hour, 2, "boom"}},
-		{"asked to wait, last attempt", OrderKey, 2, RetryAfter(time.Hour, boom), outcome{dead, "", 0, 3, "boom"}},
-		{"undecodable", OrderKey, 0, &decodeError{0, boom}, outcome{dead, "", 0, 1, "boom"}},
+		{"first failure", OrderKey, 0, boom, outcome{parked, "k", time.Second, 1, "boom", ""}},
+		{"blocks the resource", OrderBlock, 0, boom, outcome{parked, "", time.Second, 1, "boom", ""}},
+		{"waits alone", OrderNone, 0, boom, outcome{parked, "#7", time.Second, 1, "boom", ""}},
+		{"last attempt", OrderKey, 2, boom, outcome{dead, "", 0, 3, "boom", ""}},
+		{"given up by the handler", OrderKey, 0, fmt.Errorf("x: %w", DeadLetter("hopeless")), outcome{dead, "", 0, 1, "x: hopeless", ""}},
+		{"asked to wait", OrderKey, 1, RetryAfter(time.Hour, boom), outcome{parked, "k", time.Hour, 2, "boom", ""}},
+		{"asked to wait, last attempt", OrderKey, 2, RetryAfter(time.Hour, boom), outcome{dead, "", 0, 3, "boom", ""}},
+		{"undecodable", OrderKey, 0, &decodeError{0, boom}, outcome{dead, "", 0, 1, "boom", ""}},
 	} {
 		r := Retry{Max: 3, Min: time.Second, Cap: time.Second, Order: c.order}
 		if got := r.judge(&Raw{ID: "7", Key: "k", Attempt: c.attempt}, c.err); got != c.want {

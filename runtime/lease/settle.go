@@ -26,6 +26,7 @@ func (w *work) progress(h *held, f Fetched, out []outcome, from, to int) (Progre
 		case dead:
 			n.dead++
 			p.Dead = append(p.Dead, w.giveUp(h, m, o))
+			p.Once = append(p.Once, o.ask(m.ID)...)
 		}
 	}
 	return p, n
@@ -41,7 +42,7 @@ func (w *work) giveUp(h *held, m *Raw, o *outcome) Dead {
 func (w *work) noteParked(h *held, ps []Park) {
 	for _, p := range ps {
 		h.addLane(p.Lane)
-		if p.Attempt > 0 {
+		if p.Attempt > 0 || p.After > 0 {
 			w.parkedDue(p.After)
 		}
 	}
@@ -97,6 +98,7 @@ func (w *work) submit(h *held, p Progress, n counts) {
 	e.p.Park = append(e.p.Park, p.Park...)
 	e.p.Done = append(e.p.Done, p.Done...)
 	e.p.Dead = append(e.p.Dead, p.Dead...)
+	e.p.Once = append(e.p.Once, p.Once...)
 	e.n = counts{e.n.handled + n.handled, e.n.parked + n.parked, e.n.dead + n.dead, e.n.skipped + n.skipped}
 	select {
 	case w.queue.wake <- struct{}{}:

@@ -21,10 +21,11 @@ func (w *work) inTx(ctx context.Context, h *held, f Fetched, from, to int, out [
 			return false
 		}
 		clear(out[from:end])
-		q := &sequence{w: w, h: h, tx: tx.Handle(), ms: f.Messages[from:end], out: out[from:end], single: single}
+		q := &sequence{w: w, h: h, ms: f.Messages[from:end], out: out[from:end], single: single}
+		q.join(tx)
 		q.run(ctx)
 		if q.failed {
-			lost := tx.Lost()
+			lost := tx.Lost() || q.conflict
 			w.rollback(tx)
 			if ctx.Err() != nil {
 				clear(out[from:])
@@ -79,6 +80,12 @@ func (w *work) inTx(ctx context.Context, h *held, f Fetched, from, to int, out [
 		}
 		end = from + (upto-from)/2
 	}
+}
+
+// join makes the handlers of q take tx.
+func (q *sequence) join(tx Tx) {
+	q.tx = tx.Handle()
+	q.ledger, _ = tx.(LedgerTx)
 }
 
 // interruptionLimit is how often in a row a handler may lose its connection before that

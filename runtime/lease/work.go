@@ -62,8 +62,9 @@ type held struct {
 	reads   uint64          // raised when a read that is under way has become void
 	reading bool            // part of the Fetch under way
 
-	running     bool // a goroutine works on it
-	uncommitted int  // progress handed over and not yet stored
+	running     bool                // a goroutine works on it
+	uncommitted int                 // progress handed over and not yet stored
+	told        map[string]struct{} // items whose results may be among that
 	busyAt      uint64
 	idleAt      uint64
 	yield       bool // let parked messages go first

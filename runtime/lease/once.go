@@ -1,0 +1,254 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+)
+
+// OnUnknown says what becomes of an item whose earlier execution was begun and never told
+// how it ended, because its process died or lost its lease meanwhile.
+type OnUnknown int
+
+const (
+	// OnUnknownRetry executes it again, with the same idempotency key.
+	OnUnknownRetry OnUnknown = iota
+	// OnUnknownPark makes its message a dead letter, for someone to look whether it was
+	// executed. Replayed, it is executed again.
+	OnUnknownPark
+)
+
+// Once lets a handler made with One or OneTx execute each item once, whatever number of
+// messages name it: key returns the item's name, which all replicas of the consumer share.
+// A message whose item was executed counts as handled without a call. A message with an
+// empty key becomes a dead letter.
+//
+// With OneTx the item is noted in the handler's transaction, so that its effects through
+// the transaction happen exactly once, and unknown has nothing to decide. With One it is
+// noted before the call, and again after it; when the second note is missing, unknown
+// decides. An error that the handler returns is a known failure, which is retried like any
+// other; one returned after its context has ended with the lease says nothing.
+//
+// An item is not executed by two handlers at once: the message of the second is set aside
+// for a moment, which does not count as a failure.
+func Once[T any](h Handler, key func(*T) string, unknown OnUnknown) Handler {
+	h.once = &once{unknown: unknown}
+	if key != nil {
+		h.once.key = func(r *Raw) (string, error) {
+			var m Message[T]
+			if err := decode(r, 0, &m); err != nil {
+				return "", &decodeError{0, err}
+			}
+			return key(&m.Payload), nil
+		}
+	}
+	return h
+}
+
+// once is what a handler made with Once has beside its method.
+type once struct {
+	key     func(*Raw) (string, error)
+	unknown OnUnknown
+}
+
+// checkOnce finds what is wrong with handlers made with Once.
+func (c *Consumer) checkOnce() error {
+	var errs []error
+	for i := range c.spec.Handlers {
+		h := &c.spec.Handlers[i]
+		if h.once == nil {
+			continue
+		}
+		if h.batch || h.call == nil {
+			errs = append(errs, fmt.Errorf("lease: consumer %q: Once goes with handlers made by One and OneTx only", c.spec.Name))
+		}
+		if h.once.key == nil {
+			errs = append(errs, fmt.Errorf("lease: consumer %q: Once for kind %q was given no key function", c.spec.Name, h.kind))
+		}
+		if h.once.unknown < OnUnknownRetry || h.once.unknown > OnUnknownPark {
+			errs = append(errs, fmt.Errorf("lease: consumer %q: OnUnknown %d is unknown", c.spec.Name, h.once.unknown))
+		}
+		if _, ok := c.backend.(Ledger); !ok && c.backend != nil {
+			errs = append(errs, fmt.Errorf("lease: consumer %q: has handlers made with Once, but the backend %T keeps no ledger", c.spec.Name, c.backend))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+const unknownReason = "the outcome of an earlier execution is unknown; see whether it took effect: replay executes the item again, purge lets it be"
+
+// admit prepares the call of a handler made with Once, and reports whether to make it. If
+// not, the message is decided, or q has failed.
+func (q *sequence) admit(ctx context.Context, hd *Handler) bool {
+	m := &q.ms[q.i]
+	key, err := q.itemOf(hd, m)
+	if err == nil && key == "" {
+		err = DeadLetter("the key is empty")
+	}
+	if err != nil {
+		if o := q.w.c.spec.Retry.judge(m, err); o.verdict == dead {
+			q.out[q.i] = o
+		} else {
+			q.fail(ctx, err)
+		}
+		return false
+	}
+	m.item = q.w.info.Name + "/" + key
+	if hd.tx {
+		return q.admitTx(ctx, key)
+	}
+	if !q.w.c.beginItem(key) {
+		q.wait(m)
+		return false
+	}
+	q.item = key
+	state, ok := q.startOnce(ctx, key, m.ID)
+	switch {
+	case !ok:
+		q.failed = true
+	case q.h.stopped(ctx):
+		q.failed = true
+		q.w.tell(q.h, OnceResult{Key: key}) // known: it was not called
+	case state == OnceDone:
+		q.out[q.i].verdict = skipped
+	case state == OnceBusy:
+		q.wait(m)
+	case state == OnceUnknown && hd.once.unknown == OnUnknownPark:
+		q.out[q.i] = outcome{verdict: dead, attempt: m.Attempt, reason: unknownReason, asked: key}
+	default:
+		return true
+	}
+	q.item = ""
+	q.w.c.endItem(key)
+	return false
+}
+
+// ask tells the ledger that a message became a dead letter over an unknown outcome.
+func (o *outcome) ask(message string) []OnceResult {
+	if o.asked == "" {
+		return nil
+	}
+	return []OnceResult{{Key: o.asked, Asked: message}}
+}
+
+// admitTx notes the item in the transaction that the handler joins.
+func (q *sequence) admitTx(ctx context.Context, key string) bool {
+	if q.ledger == nil {
+		q.fail(ctx, errors.New("the backend's transactions keep no ledger"))
+		return false
+	}
+	first, err := q.ledger.Once(ctx, q.w.info.Name, key)
+	if err != nil {
+		q.conflict = true // with another transaction, or the connection: nothing the handler did
+		q.fail(ctx, err)
+		return false
+	}
+	if !first {
+		q.out[q.i].verdict = skipped
+	}
+	return first
+}
+
+// itemOf asks the user's key function.
+func (q *sequence) itemOf(hd *Handler, m *Raw) (key string, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = &panicError{r}
+			q.w.log.Error("the key function of Once panicked", "resource", q.h.Resource, "kind", m.Kind, "id", m.ID,
+				"panic", oneLine(fmt.Sprint(r)), "stack", string(debug.Stack()))
+		}
+	}()
+	return hd.once.key(m)
+}
+
+// wait sets the message aside because its item is being executed elsewhere.
+func (q *sequence) wait(m *Raw) {
+	r := q.w.c.spec.Retry
+	q.setAside(outcome{verdict: parked, lane: r.Order.lane(m), attempt: m.Attempt, after: max(r.wait(3), 50*time.Millisecond),
+		reason: "the same item is being executed by another handler"})
+}
+
+// startOnce notes the beginning of an execution, until it is known to be noted. It returns
+// false when the lease cannot go on.
+func (q *sequence) startOnce(ctx context.Context, key, message string) (OnceState, bool) {
+	w := q.w
+	// How the same lease told of this item before has to be stored first.
+	if w.untold(q.h, key) && !w.flush(q.h) {
+		return 0, false
+	}
+	var failed backoff
+	for {
+		state, err := call(ctx, func(ctx context.Context) (OnceState, error) {
+			return w.be.(Ledger).StartOnce(ctx, w.s.id, w.info.Name, q.h.ref, key, message)
+		})
+		switch {
+		case err == nil:
+			return state, true
+		case errors.Is(err, ErrFenced):
+			w.fenced(q.h)
+			return 0, false
+		case isLost(err):
+			w.s.lose("the backend declared the session dead")
+			return 0, false
+		case q.h.stopped(ctx):
+			w.tell(q.h, OnceResult{Key: key})
+			return 0, false
+		}
+		failed.pause(ctx, w.log, "noting the start of an execution failed", err)
+	}
+}
+
+// endOnce tells how the call that admit allowed has ended. It does nothing after others.
+func (q *sequence) endOnce(ctx context.Context, err error) {
+	key := q.item
+	if key == "" {
+		return
+	}
+	q.item = ""
+	if err == nil || ctx.Err() == nil {
+		q.w.tell(q.h, OnceResult{Key: key, Done: err == nil})
+	}
+	q.w.c.endItem(key)
+}
+
+// toldLimit bounds what a lease remembers of results on their way to the backend.
+const toldLimit = 1000
+
+// tell hands a result over at once: until it is stored, a crash leaves the item unknown.
+func (w *work) tell(h *held, r OnceResult) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if h.told == nil || h.uncommitted == 0 {
+		h.told = map[string]struct{}{}
+	}
+	h.told[r.Key] = struct{}{}
+	w.submit(h, Progress{Ref: h.ref, Once: []OnceResult{r}}, counts{})
+}
+
+// untold reports whether a result of the item may be on its way.
+func (w *work) untold(h *held, key string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, told := h.told[key]
+	return h.uncommitted > 0 && (told || len(h.told) > toldLimit)
+}
+
+// beginItem and endItem bracket the execution of an item within this process, across
+// sessions. A handler that ignores its cancelled context keeps its item from being executed.
+func (c *Consumer) beginItem(key string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, busy := c.items[key]; busy {
+		return false
+	}
+	c.items[key] = struct{}{}
+	return true
+}
+
+func (c *Consumer) endItem(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.items, key)
+}

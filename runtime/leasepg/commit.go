@@ -3,6 +3,7 @@ package leasepg
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -14,13 +15,16 @@ import (
 // Commit stores progress in one round trip.
 func (b *Backend) Commit(ctx context.Context, session, consumer string, progress []lease.Progress) ([]string, error) {
 	fenced, err := b.commit(ctx, b.pool, session, consumer, progress)
-	if err != nil {
+	if err != nil && !errors.Is(err, errOvertaken) {
 		return nil, b.fail("commit progress of "+consumer, err)
 	}
 	return fenced, nil
 }
 
-func (b *Backend) commit(ctx context.Context, on sender, session, consumer string, progress []lease.Progress) (fenced []string, err error) {
+// errOvertaken: the lease is held and has stored later progress, so this one changed nothing.
+var errOvertaken = errors.New("later progress of the lease has been stored")
+
+func (b *Backend) commit(ctx context.Context, on database, session, consumer string, progress []lease.Progress) (fenced []string, err error) {
 	if len(progress) == 0 {
 		return nil, nil
 	}
@@ -39,7 +43,7 @@ func (b *Backend) commit(ctx context.Context, on sender, session, consumer strin
 		if err != nil {
 			return nil, err
 		}
-		c.Resources, c.Epochs = append(c.Resources, p.Resource), append(c.Epochs, p.Epoch)
+		c.Resources, c.Epochs, c.Seqs = append(c.Resources, p.Resource), append(c.Epochs, p.Epoch), append(c.Seqs, p.Seq)
 		c.Moved, c.Positions = append(c.Moved, p.Cursor != nil), append(c.Positions, at.pos)
 		c.Snaps, c.Xs = append(c.Snaps, at.snap), append(c.Xs, at.xText())
 		c.LateSnaps, c.LatePositions = append(c.LateSnaps, at.lateSnap), append(c.LatePositions, at.latePos)
@@ -49,7 +53,7 @@ func (b *Backend) commit(ctx context.Context, on sender, session, consumer strin
 			if err != nil {
 				return nil, err
 			}
-			again.Resources, again.Epochs = append(again.Resources, p.Resource), append(again.Epochs, p.Epoch)
+			again.Resources, again.Epochs, again.Seqs = append(again.Resources, p.Resource), append(again.Epochs, p.Epoch), append(again.Seqs, p.Seq)
 			again.Ids, again.Attempts = append(again.Ids, id), append(again.Attempts, int32(k.Attempt))
 			again.Micros, again.Errors = append(again.Micros, k.After.Microseconds()), append(again.Errors, k.Error)
 			fresh.Lanes = append(fresh.Lanes, k.Lane)
@@ -59,7 +63,7 @@ func (b *Backend) commit(ctx context.Context, on sender, session, consumer strin
 			if err != nil {
 				return nil, err
 			}
-			done.Resources, done.Epochs = append(done.Resources, p.Resource), append(done.Epochs, p.Epoch)
+			done.Resources, done.Epochs, done.Seqs = append(done.Resources, p.Resource), append(done.Epochs, p.Epoch), append(done.Seqs, p.Seq)
 			done.Ids = append(done.Ids, id)
 		}
 		for _, d := range p.Dead {
@@ -67,14 +71,14 @@ func (b *Backend) commit(ctx context.Context, on sender, session, consumer strin
 			if err != nil {
 				return nil, err
 			}
-			dead.Resources, dead.Epochs = append(dead.Resources, p.Resource), append(dead.Epochs, p.Epoch)
+			dead.Resources, dead.Epochs, dead.Seqs = append(dead.Resources, p.Resource), append(dead.Epochs, p.Epoch), append(dead.Seqs, p.Seq)
 			dead.Ids, dead.Attempts = append(dead.Ids, id), append(dead.Attempts, int32(d.Attempt))
 			dead.Reasons = append(dead.Reasons, d.Reason)
 		}
 	}
-	var moved []string
+	var held []string
 	steps := []step{durable(ctx), func(q *leasedb.Queries) (err error) {
-		moved, err = q.CommitLeases(ctx, c)
+		held, err = q.CommitLeases(ctx, c)
 		return err
 	}}
 	if len(progress) == 1 {
@@ -82,16 +86,16 @@ func (b *Backend) commit(ctx context.Context, on sender, session, consumer strin
 			n, err := q.CommitLease(ctx, leasedb.CommitLeaseParams{
 				Moved: c.Moved[0], Position: c.Positions[0], Snap: c.Snaps[0], X: c.Xs[0], LateSnap: c.LateSnaps[0],
 				LatePosition: c.LatePositions[0], Mark: c.Marks[0], Trust: c.Trusts[0],
-				Consumer: consumer, Resource: c.Resources[0], Session: session, Epoch: c.Epochs[0],
+				Consumer: consumer, Resource: c.Resources[0], Session: session, Epoch: c.Epochs[0], Seq: c.Seqs[0],
 			})
 			if n == 1 {
-				moved = c.Resources
+				held = c.Resources
 			}
 			return err
 		}}
 	}
 	if len(again.Ids) > 0 {
-		fresh.Resources, fresh.Epochs, fresh.Ids = again.Resources, again.Epochs, again.Ids
+		fresh.Resources, fresh.Epochs, fresh.Seqs, fresh.Ids = again.Resources, again.Epochs, again.Seqs, again.Ids
 		fresh.Attempts, fresh.Micros, fresh.Errors = again.Attempts, again.Micros, again.Errors
 		steps = append(steps,
 			func(q *leasedb.Queries) error { return q.ParkAgain(ctx, again) },
@@ -103,14 +107,28 @@ func (b *Backend) commit(ctx context.Context, on sender, session, consumer strin
 	if len(dead.Ids) > 0 {
 		steps = append(steps, func(q *leasedb.Queries) error { return q.GiveUp(ctx, dead) })
 	}
+	// What else goes with progress joins here: its statements see the leases locked, and
+	// have to leave out those whose lease has another epoch, session or seq.
 	if err := b.pipeline(ctx, on, steps...); err != nil {
 		return nil, err
 	}
-	if len(moved) == len(progress) {
+	if len(progress) == 1 && len(held) == 0 {
+		// Fenced, or overtaken by later progress of the same epoch.
+		still, err := b.queries(on).HoldsLease(ctx, leasedb.HoldsLeaseParams{
+			Consumer: consumer, Resource: c.Resources[0], Session: session, Epoch: c.Epochs[0],
+		})
+		if still {
+			err = errOvertaken
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(held) == len(progress) {
 		return nil, nil
 	}
-	passed := make(map[string]struct{}, len(moved))
-	for _, r := range moved {
+	passed := make(map[string]struct{}, len(held))
+	for _, r := range held {
 		passed[r] = struct{}{}
 	}
 	for i := range progress {

@@ -101,6 +101,7 @@ type read struct {
 	late     int  // so many of them
 	lateCut  bool // there are more late ones than these
 	cut      bool // there are more beyond from.pos
+	beyond   bool // the log goes on where the statement stopped looking
 }
 
 // result makes the answer for a resource, of at most limit messages.

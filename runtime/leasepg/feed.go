@@ -33,8 +33,10 @@ const (
 type feed struct {
 	b         *Backend
 	consumers []string
-	topics    []string // patterns
-	wanted    map[string]bool
+	infos     []lease.ConsumerInfo // of those that read the log
+	slots     bool                 // some of them read slots
+	keys      bool                 // or streams
+	wanted    map[string]interest  // by topic
 
 	conn    *pgx.Conn
 	at      *cursor
@@ -46,12 +48,15 @@ type feed struct {
 
 // OpenFeed starts watching from the present on.
 func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) (lease.Feed, error) {
-	f := &feed{b: b, wanted: map[string]bool{}}
+	f := &feed{b: b, wanted: map[string]interest{}}
 	for _, c := range consumers {
 		f.consumers = append(f.consumers, c.Name)
-		if c.Per != lease.PerCluster {
-			f.topics = append(f.topics, c.Topics...)
+		if len(c.Topics) == 0 || c.Source != nil {
+			continue
 		}
+		f.infos = append(f.infos, c)
+		f.slots = f.slots || c.Per == lease.PerPartition
+		f.keys = f.keys || c.Per == lease.PerStream
 	}
 	if err := f.open(ctx); err != nil {
 		f.Close()
@@ -124,7 +129,7 @@ func (f *feed) Next(ctx context.Context) (lease.News, error) {
 		}
 		return lease.News{}, f.b.fail("watch the log", err)
 	}
-	if len(news.Topics) > 0 || news.Ownership || news.Parked && !f.b.pooled.Load() {
+	if len(news.Topics)+len(news.Resources) > 0 || news.Ownership || news.Parked && !f.b.pooled.Load() {
 		f.wait = pollLeast
 	} else {
 		f.wait = min(2*f.wait, f.idle(pollMost, pollPooled))
@@ -177,7 +182,7 @@ func (f *feed) poll(ctx context.Context, news *lease.News) error {
 	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
 	var steps []step
-	if len(f.topics) > 0 {
+	if len(f.infos) > 0 {
 		log, err := f.log(ctx, news)
 		if err != nil {
 			return err
@@ -211,7 +216,7 @@ func (f *feed) log(ctx context.Context, news *lease.News) (step, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := leasedb.FeedLogParams{Pos: f.at.pos, Max: feedRows, Late: append([]string{}, late...)}
+	p := leasedb.FeedLogParams{Pos: f.at.pos, Max: feedRows, Late: append([]string{}, late...), Slots: f.slots, Keys: f.keys}
 	return func(q *leasedb.Queries) error {
 		rows, err := q.FeedLog(ctx, p)
 		if err != nil {
@@ -220,9 +225,7 @@ func (f *feed) log(ctx context.Context, news *lease.News) (step, error) {
 		next := *f.at
 		for _, r := range rows {
 			if r.Snap == "" {
-				if f.wants(r.Topic) {
-					news.Topics = append(news.Topics, r.Topic)
-				}
+				f.tell(news, r)
 				continue
 			}
 			// Late messages are complete in one answer, so the snapshot moves always.
@@ -237,20 +240,62 @@ func (f *feed) log(ctx context.Context, news *lease.News) (step, error) {
 		f.at = &next
 		slices.Sort(news.Topics)
 		news.Topics = slices.Compact(news.Topics)
+		for name, resources := range news.Resources {
+			slices.Sort(resources)
+			news.Resources[name] = slices.Compact(resources)
+		}
 		return nil
 	}, nil
 }
 
-// wants remembers its answers: topics repeat.
-func (f *feed) wants(topic string) bool {
-	w, ok := f.wanted[topic]
-	if !ok {
-		if len(f.wanted) > 100_000 {
-			clear(f.wanted)
-		}
-		topic = strings.Clone(topic)
-		w = lease.MatchTopic(f.topics, topic)
-		f.wanted[topic] = w
+// tell adds what a row of the log means for the consumers.
+func (f *feed) tell(news *lease.News, r leasedb.FeedLogRow) {
+	w := f.wants(r.Topic)
+	if w.topic {
+		news.Topics = append(news.Topics, r.Topic)
 	}
+	add := func(consumer, resource string) {
+		if news.Resources == nil {
+			news.Resources = map[string][]string{}
+		}
+		news.Resources[consumer] = append(news.Resources[consumer], resource)
+	}
+	for _, c := range w.slots {
+		add(c, strconv.Itoa(int(r.Slot)))
+	}
+	for _, c := range w.keys {
+		add(c, r.Key)
+	}
+}
+
+// interest is who wants to know of a topic's messages.
+type interest struct {
+	topic bool     // readers of topics or of the whole log
+	slots []string // consumers that read slots
+	keys  []string // consumers that read streams
+}
+
+// wants remembers its answers: topics repeat.
+func (f *feed) wants(topic string) interest {
+	w, ok := f.wanted[topic]
+	if ok {
+		return w
+	}
+	if len(f.wanted) > 100_000 {
+		clear(f.wanted)
+	}
+	topic = strings.Clone(topic)
+	for _, c := range f.infos {
+		switch {
+		case !lease.MatchTopic(c.Topics, topic):
+		case c.Per == lease.PerPartition:
+			w.slots = append(w.slots, c.Name)
+		case c.Per == lease.PerStream:
+			w.keys = append(w.keys, c.Name)
+		default:
+			w.topic = true
+		}
+	}
+	f.wanted[topic] = w
 	return w
 }

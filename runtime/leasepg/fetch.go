@@ -16,14 +16,18 @@ const (
 	fetchBytes   = 32 << 20 // of payload in one answer; one message may exceed it
 	scanWindow   = 50_000   // ids a whole-log reader passes in one statement
 	scanAttempts = 10       // statements without a match before it reports its progress
+
+	slotSpan = 250_000 // ids a reader of a slot passes in one statement, if it may have to pass over messages
+	slotJump = 10_000  // ids without a message of a slot that are worth storing
 )
 
 // Fetch reads the next messages of each item. It draws one xid when it finds any.
 func (b *Backend) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
 	out := make([]lease.Fetched, len(req.Items))
 	err := func() error {
-		if req.Consumer.Per == lease.PerTopic {
-			return b.fetchTopics(ctx, req, out)
+		switch req.Consumer.Per {
+		case lease.PerTopic, lease.PerPartition, lease.PerStream:
+			return b.fetchMany(ctx, req, out)
 		}
 		for i := range req.Items {
 			if err := b.fetchLog(ctx, req, i, &out[i]); err != nil {
@@ -97,64 +101,6 @@ func (b *Backend) readLog(ctx context.Context, query func(q *leasedb.Queries) er
 	}
 	var s scanner
 	return s.each(rows, head, place)
-}
-
-// fetchTopics reads many topics in one statement.
-func (b *Backend) fetchTopics(ctx context.Context, req lease.FetchRequest, out []lease.Fetched) error {
-	// Empty arrays, since nil would be NULL.
-	p := leasedb.FetchTopicsLateParams{
-		MaxPayload: int32(req.MaxPayload),
-		Items:      []int32{}, Topics: []string{}, Positions: []int64{}, Limits: []int64{},
-	}
-	reads := make([]read, len(req.Items))
-	for i, item := range req.Items {
-		c, err := from(item.From)
-		if err != nil {
-			return err
-		}
-		reads[i].from = c
-		late, err := c.late()
-		if err != nil {
-			return err
-		}
-		limit := int64(item.Limit) + 1
-		if c.lateSnap != "" {
-			p.PagedItems, p.PagedTopics = append(p.PagedItems, int32(i)), append(p.PagedTopics, item.Resource)
-			p.PagedAfter, p.PagedUpto = append(p.PagedAfter, c.latePos), append(p.PagedUpto, c.pos)
-			p.PagedSnaps, p.PagedLateSnaps = append(p.PagedSnaps, c.snap), append(p.PagedLateSnaps, c.lateSnap)
-			p.PagedLimits = append(p.PagedLimits, limit)
-			continue
-		}
-		for _, x := range late {
-			p.LateItems, p.LateTopics = append(p.LateItems, int32(i)), append(p.LateTopics, item.Resource)
-			p.LateUpto, p.LateXids = append(p.LateUpto, c.pos), append(p.LateXids, x)
-			p.LateLimits = append(p.LateLimits, limit)
-		}
-		p.Items, p.Topics = append(p.Items, int32(i)), append(p.Topics, item.Resource)
-		p.Positions, p.Limits = append(p.Positions, c.pos), append(p.Limits, limit)
-	}
-	query := func(q *leasedb.Queries) error { _, err := q.FetchTopicsLate(ctx, p); return err }
-	if len(p.LateItems)+len(p.PagedItems) == 0 {
-		query = func(q *leasedb.Queries) error {
-			_, err := q.FetchTopics(ctx, leasedb.FetchTopicsParams{
-				MaxPayload: p.MaxPayload, Items: p.Items, Topics: p.Topics, Positions: p.Positions, Limits: p.Limits,
-			})
-			return err
-		}
-	}
-	var snap string
-	if err := b.readLog(ctx, query, reads, func(p position) { snap = p.snap }); err != nil {
-		return err
-	}
-	for i, item := range req.Items {
-		r := &reads[i]
-		r.snap = snap
-		for m := range r.messages {
-			r.messages[m].Topic = item.Resource // not sent along
-		}
-		out[i] = r.result(item.Resource, item.Limit)
-	}
-	return nil
 }
 
 // fetchLog reads on for an item whose resource is the whole log.

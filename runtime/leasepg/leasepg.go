@@ -38,6 +38,8 @@ type Backend struct {
 	joined   throttle     // wakes sent in callers' transactions
 	logEnd   atomic.Int64 // first id known to have no partition
 
+	bySlot, byKey logIndex
+
 	sessions  sync.Map // id → *session, of those that live in this process
 	squatters sync.Map // strangers that hold the lock of a consumer, and were told of
 }
@@ -74,6 +76,7 @@ func New(pool *pgxpool.Pool, opts ...Option) *Backend {
 	o := resolve(opts)
 	b := &Backend{pool: pool, schema: newSchema(o.schema), log: o.logger}
 	b.ttl.Store(int64(15 * time.Second))
+	b.bySlot.column, b.byKey.column = "slot", "key"
 	return b
 }
 

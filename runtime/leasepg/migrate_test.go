@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -215,12 +216,14 @@ func TestRoles(t *testing.T) {
 
 // TestCheck: what makes a database unusable is told in one line that names the fix.
 func TestCheck(t *testing.T) {
+	files := must[[]string](t)(filepath.Glob("migrations/*.sql"))
+	latest := strconv.Itoa(len(files) - 1)
 	for _, c := range []struct {
 		name, spoil, mend, want string
 	}{
-		{"unmigrated", "DROP SCHEMA leasegen CASCADE", "", "run leasegen migrate -dsn … to bring it from version 0 to 1"},
-		{"older", "DELETE FROM leasegen.migration", "", "run leasegen migrate -dsn … to bring it from 0 to 1"},
-		{"newer", "INSERT INTO leasegen.migration (version, name) VALUES (99, 'x')", "", "has version 99, this program knows 1"},
+		{"unmigrated", "DROP SCHEMA leasegen CASCADE", "", "run leasegen migrate -dsn … to bring it from version 0 to " + latest},
+		{"older", "DELETE FROM leasegen.migration", "", "run leasegen migrate -dsn … to bring it from 0 to " + latest},
+		{"newer", "INSERT INTO leasegen.migration (version, name) VALUES (99, 'x')", "", "has version 99, this program knows " + latest},
 		{"read-only", "ALTER DATABASE :db SET default_transaction_read_only = on", "", "read-only"},
 		{"isolation", "ALTER DATABASE :db SET default_transaction_isolation = 'serializable'", "", "read committed"},
 		{"restored", "UPDATE leasegen.origin SET system_identifier = 7", "SELECT leasegen.restamp()", `SELECT "leasegen".restamp()`},

@@ -2,7 +2,13 @@ package leasepg
 
 import (
 	"context"
+	"errors"
+	"math"
 	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
@@ -22,26 +28,109 @@ var likeEscapes = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`, `*`, `%`)
 func like(pattern string) string { return likeEscapes.Replace(pattern) }
 
 // Register makes resources known. When they are known already it only reads.
-func (b *Backend) Register(ctx context.Context, c lease.ConsumerInfo, topics []string) error {
-	steps := []step{durable(ctx), func(q *leasedb.Queries) error {
-		return q.DescribeConsumer(ctx, leasedb.DescribeConsumerParams{
-			Name: c.Name, Per: c.Per.String(), Topics: append([]string{}, c.Topics...), Likes: likes(c.Topics), Grace: c.Grace,
-		})
-	}}
-	switch {
-	case c.Per != lease.PerTopic:
-		topics = []string{lease.Whole}
-		fallthrough
-	case topics != nil:
-		steps = append(steps, func(q *leasedb.Queries) error {
-			_, err := q.RegisterResources(ctx, leasedb.RegisterResourcesParams{Consumer: c.Name, Resources: topics})
-			return err
-		})
-	default:
-		steps = append(steps, func(q *leasedb.Queries) error {
-			_, err := q.RegisterLog(ctx, leasedb.RegisterLogParams{Consumer: c.Name, Likes: likes(c.Topics)})
-			return err
-		})
+func (b *Backend) Register(ctx context.Context, c lease.ConsumerInfo, resources []string) error {
+	if err := b.index(ctx, b.indexFor(c)); err != nil {
+		return b.fail("index the log for "+c.Name, err)
 	}
+	// First what may note the present as the consumer's start: see DescribeConsumer.
+	steps := append([]step{durable(ctx), b.describe(ctx, c)}, b.registering(ctx, c, resources)...)
 	return b.fail("register resources of "+c.Name, b.pipeline(ctx, b.pool, steps...))
+}
+
+func (b *Backend) describe(ctx context.Context, c lease.ConsumerInfo) step {
+	p := leasedb.DescribeConsumerParams{
+		Name: c.Name, Per: c.Per.String(), Topics: append([]string{}, c.Topics...), Likes: likes(c.Topics), Grace: c.Grace,
+		Lock: c.Lock.String(), FromNow: c.From == lease.FromNow,
+	}
+	return func(q *leasedb.Queries) error { return q.DescribeConsumer(ctx, p) }
+}
+
+// registering is Register for one kind of resource.
+func (b *Backend) registering(ctx context.Context, c lease.ConsumerInfo, resources []string) []step {
+	switch c.Per {
+	case lease.PerPartition:
+		return []step{func(q *leasedb.Queries) error { _, err := q.RegisterSlots(ctx, c.Name); return err }}
+	case lease.PerStream:
+		shared := func(q *leasedb.Queries) error { return q.ShareStreams(ctx, c.Name) }
+		switch {
+		case resources != nil:
+			return []step{shared, func(q *leasedb.Queries) error {
+				return q.RegisterStreams(ctx, leasedb.RegisterStreamsParams{
+					Consumer: c.Name, Resources: resources, Channel: b.schema.name, Payload: wakeOwnership,
+				})
+			}}
+		case c.Announced:
+			return nil // only the application can name them
+		}
+		return []step{shared, func(q *leasedb.Queries) error {
+			return q.SweepStreams(ctx, leasedb.SweepStreamsParams{
+				Consumer: c.Name, Indexed: b.byKey.done.Load(), Channel: b.schema.name, Payload: wakeOwnership,
+			})
+		}}
+	case lease.PerTopic:
+		if resources == nil {
+			return []step{func(q *leasedb.Queries) error { _, err := q.RegisterTopics(ctx, c.Name); return err }}
+		}
+	default:
+		resources = []string{lease.Whole}
+	}
+	return []step{func(q *leasedb.Queries) error {
+		_, err := q.RegisterResources(ctx, leasedb.RegisterResourcesParams{Consumer: c.Name, Resources: resources})
+		return err
+	}}
+}
+
+// logIndex is an index of the log that readers of one kind need, see index_log.
+type logIndex struct {
+	column string
+	done   atomic.Bool
+	tried  throttle
+}
+
+const (
+	indexAgain       = 10 * time.Second
+	lockNotAvailable = "55P03"
+)
+
+func (b *Backend) indexFor(c lease.ConsumerInfo) *logIndex {
+	switch {
+	case c.Source != nil || c.Announced:
+	case c.Per == lease.PerPartition:
+		return &b.bySlot
+	case c.Per == lease.PerStream:
+		return &b.byKey
+	}
+	return nil
+}
+
+// index makes sure that the log has the index that readers of slots and streams need. It
+// does not insist: a partition of the log in which a transaction stays open is read slowly
+// until a later try.
+func (b *Backend) index(ctx context.Context, i *logIndex) error {
+	if i == nil || i.done.Load() || !i.tried.ready(time.Now(), indexAgain) {
+		return nil
+	}
+	q := b.queries(b.pool)
+	for before := int32(math.MaxInt32); ; {
+		done, err := q.LogIndexed(ctx, i.column)
+		if done {
+			i.done.Store(true)
+		}
+		if err != nil || done {
+			return err
+		}
+		left, err := q.IndexLog(ctx, i.column)
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == lockNotAvailable {
+			err, left = nil, before // another replica is at it
+		}
+		switch {
+		case err != nil:
+			return err
+		case left >= before:
+			b.log.Warn("leasepg: a part of the log has no index by "+i.column+" yet: another replica makes it, or a transaction that wrote there is open; "+
+				"until then it is read slowly", "again_in", indexAgain)
+			return nil
+		}
+		before = left
+	}
 }

@@ -1,38 +1,46 @@
 -- name: CommitLeases :many
 -- The fence: only leases that still have the epoch move, and their rows stay locked, so
--- that the statements after this one in the transaction find the same leases held.
+-- that the statements after this one in the transaction find the same leases held. A lease
+-- that has stored later progress stays as it is: seq tells the statements after this one.
 WITH input AS (
     SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+           unnest(sqlc.arg(seqs)::bigint[]) AS seq,
            unnest(sqlc.arg(moved)::boolean[]) AS moved, unnest(sqlc.arg(positions)::bigint[]) AS pos,
            unnest(sqlc.arg(snaps)::text[]) AS snap, unnest(sqlc.arg(xs)::text[]) AS x,
            unnest(sqlc.arg(late_snaps)::text[]) AS late_snap, unnest(sqlc.arg(late_positions)::bigint[]) AS late_pos,
            unnest(sqlc.arg(marks)::bigint[]) AS mark, unnest(sqlc.arg(trusts)::boolean[]) AS trust
 ), held AS (
-    SELECT l.resource FROM leasegen.lease l JOIN input i ON i.resource = l.resource AND i.epoch = l.epoch
+    SELECT l.resource, (i.seq >= l.seq OR l.seq_epoch <> l.epoch)::boolean AS timely
+    FROM leasegen.lease l JOIN input i ON i.resource = l.resource AND i.epoch = l.epoch
     WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
       AND l.resource = ANY (sqlc.arg(resources)::text[])
     ORDER BY l.resource FOR NO KEY UPDATE OF l
+), stored AS (
+    UPDATE leasegen.lease l
+    SET seq = i.seq, seq_epoch = l.epoch,
+        pos = CASE WHEN i.moved THEN i.pos ELSE l.pos END,
+        snap = CASE WHEN i.moved THEN nullif(i.snap, '')::pg_snapshot ELSE l.snap END,
+        x = CASE WHEN i.moved THEN nullif(i.x, '')::xid8 ELSE l.x END,
+        late_snap = CASE WHEN i.moved THEN nullif(i.late_snap, '')::pg_snapshot ELSE l.late_snap END,
+        late_pos = CASE WHEN i.moved THEN i.late_pos ELSE l.late_pos END,
+        -- One owner counts once, however often it marks the same message.
+        mark_count = CASE WHEN i.mark = 0 THEN 0 WHEN l.mark IS DISTINCT FROM i.mark THEN 1
+                          WHEN l.mark_epoch = l.epoch THEN l.mark_count ELSE l.mark_count + 1 END,
+        mark_epoch = CASE WHEN i.mark <> 0 THEN l.epoch END,
+        mark = nullif(i.mark, 0),
+        suspicion = CASE WHEN i.trust THEN 0 ELSE l.suspicion END
+    FROM held h JOIN input i ON i.resource = h.resource
+    WHERE h.timely
+      AND l.consumer = sqlc.arg(consumer)::text AND l.resource = h.resource AND l.resource = ANY (sqlc.arg(resources)::text[])
 )
-UPDATE leasegen.lease l
-SET pos = CASE WHEN i.moved THEN i.pos ELSE l.pos END,
-    snap = CASE WHEN i.moved THEN nullif(i.snap, '')::pg_snapshot ELSE l.snap END,
-    x = CASE WHEN i.moved THEN nullif(i.x, '')::xid8 ELSE l.x END,
-    late_snap = CASE WHEN i.moved THEN nullif(i.late_snap, '')::pg_snapshot ELSE l.late_snap END,
-    late_pos = CASE WHEN i.moved THEN i.late_pos ELSE l.late_pos END,
-    -- One owner counts once, however often it marks the same message.
-    mark_count = CASE WHEN i.mark = 0 THEN 0 WHEN l.mark IS DISTINCT FROM i.mark THEN 1
-                      WHEN l.mark_epoch = l.epoch THEN l.mark_count ELSE l.mark_count + 1 END,
-    mark_epoch = CASE WHEN i.mark <> 0 THEN l.epoch END,
-    mark = nullif(i.mark, 0),
-    suspicion = CASE WHEN i.trust THEN 0 ELSE l.suspicion END
-FROM held h JOIN input i ON i.resource = h.resource
-WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = h.resource AND l.resource = ANY (sqlc.arg(resources)::text[])
-RETURNING l.resource;
+SELECT h.resource FROM held h;
 
 -- name: CommitLease :execrows
--- The same for one lease alone, the common case in an effect transaction.
+-- The same for one lease alone, the common case in an effect transaction. Nothing is
+-- updated when the lease is no longer held, or has stored later progress.
 UPDATE leasegen.lease l
-SET pos = CASE WHEN sqlc.arg(moved)::boolean THEN sqlc.arg(position)::bigint ELSE l.pos END,
+SET seq = sqlc.arg(seq)::bigint, seq_epoch = l.epoch,
+    pos = CASE WHEN sqlc.arg(moved)::boolean THEN sqlc.arg(position)::bigint ELSE l.pos END,
     snap = CASE WHEN sqlc.arg(moved)::boolean THEN nullif(sqlc.arg(snap)::text, '')::pg_snapshot ELSE l.snap END,
     x = CASE WHEN sqlc.arg(moved)::boolean THEN nullif(sqlc.arg(x)::text, '')::xid8 ELSE l.x END,
     late_snap = CASE WHEN sqlc.arg(moved)::boolean THEN nullif(sqlc.arg(late_snap)::text, '')::pg_snapshot ELSE l.late_snap END,
@@ -44,11 +52,18 @@ SET pos = CASE WHEN sqlc.arg(moved)::boolean THEN sqlc.arg(position)::bigint ELS
     suspicion = CASE WHEN sqlc.arg(trust)::boolean THEN 0 ELSE l.suspicion END
 WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = sqlc.arg(resource)::text
   AND l.session = sqlc.arg(session)::text AND l.epoch = sqlc.arg(epoch)::bigint
+  AND (sqlc.arg(seq)::bigint >= l.seq OR l.seq_epoch <> l.epoch)
   AND set_config('synchronous_commit', 'on', true) = 'on';
+
+-- name: HoldsLease :one
+SELECT EXISTS (SELECT FROM leasegen.lease l
+               WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = sqlc.arg(resource)::text
+                 AND l.session = sqlc.arg(session)::text AND l.epoch = sqlc.arg(epoch)::bigint)::boolean AS held;
 
 -- name: ParkAgain :exec
 WITH input AS (
     SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+           unnest(sqlc.arg(seqs)::bigint[]) AS seq,
            unnest(sqlc.arg(ids)::bigint[]) AS id, unnest(sqlc.arg(attempts)::int[]) AS attempt,
            unnest(sqlc.arg(micros)::bigint[]) AS micros, unnest(sqlc.arg(errors)::text[]) AS error
 )
@@ -58,13 +73,14 @@ SET attempt = i.attempt, error = i.error,
     failed_at = coalesce(p.failed_at, CASE WHEN i.attempt > 0 THEN clock_timestamp() END)
 FROM input i
 JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = i.resource
-    AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text
+    AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text AND l.seq = i.seq
 WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource = i.resource AND p.message_id = i.id;
 
 -- name: ParkNew :exec
 -- Copies messages from the log, in the order given.
 WITH input AS (
     SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+           unnest(sqlc.arg(seqs)::bigint[]) AS seq,
            unnest(sqlc.arg(ids)::bigint[]) AS id, unnest(sqlc.arg(attempts)::int[]) AS attempt,
            unnest(sqlc.arg(micros)::bigint[]) AS micros, unnest(sqlc.arg(errors)::text[]) AS error,
            unnest(sqlc.arg(lanes)::text[]) AS lane, generate_subscripts(sqlc.arg(ids)::bigint[], 1) AS place
@@ -76,7 +92,7 @@ SELECT l.consumer, l.resource, i.lane, m.id, m.topic, m.key, m.kind, m.payload, 
        CASE WHEN i.attempt > 0 THEN clock_timestamp() END, i.error
 FROM input i
 JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = i.resource
-    AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text
+    AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text AND l.seq = i.seq
 JOIN leasegen.message m ON m.id = i.id
 ORDER BY i.place
 ON CONFLICT (consumer, resource, message_id) DO NOTHING;
@@ -84,12 +100,13 @@ ON CONFLICT (consumer, resource, message_id) DO NOTHING;
 -- name: ParkedDone :exec
 WITH input AS (
     SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+           unnest(sqlc.arg(seqs)::bigint[]) AS seq,
            unnest(sqlc.arg(ids)::bigint[]) AS id
 )
 DELETE FROM leasegen.parked p
 USING input i
 JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = i.resource
-    AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text
+    AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text AND l.seq = i.seq
 WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource = i.resource AND p.message_id = i.id;
 
 -- name: GiveUp :exec
@@ -97,12 +114,13 @@ WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource = i.resource AND p.me
 -- them there.
 WITH input AS (
     SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch,
+           unnest(sqlc.arg(seqs)::bigint[]) AS seq,
            unnest(sqlc.arg(ids)::bigint[]) AS id, unnest(sqlc.arg(attempts)::int[]) AS attempts,
            unnest(sqlc.arg(reasons)::text[]) AS reason, generate_subscripts(sqlc.arg(ids)::bigint[], 1) AS place
 ), dead AS (
     SELECT i.* FROM input i
     JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = i.resource
-        AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text
+        AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text AND l.seq = i.seq
 ), gone AS (
     DELETE FROM leasegen.parked p USING dead d
     WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource = d.resource AND p.message_id = d.id

@@ -25,26 +25,31 @@ SELECT pg_current_snapshot()::text AS snap, coalesce((SELECT max(m.id) FROM leas
        pg_current_xact_id()::text AS x;
 
 -- name: FeedLog :many
--- What is new after pos, and what was late for the cursor, as topics. First a row with the
--- statement's snapshot; an xid is only drawn when the position moves.
+-- What is new after pos, and what was late for the cursor, as topics, and as slots and keys
+-- if asked for. First a row with the statement's snapshot; an xid is only drawn when the
+-- position moves.
 WITH fresh AS MATERIALIZED (
-    SELECT m.id, m.topic FROM leasegen.message m
+    SELECT m.id, m.topic, CASE WHEN sqlc.arg(slots)::boolean THEN m.slot END AS slot,
+           CASE WHEN sqlc.arg(keys)::boolean THEN m.key END AS key
+    FROM leasegen.message m
     WHERE m.id > sqlc.arg(pos)::bigint ORDER BY m.id LIMIT sqlc.arg(max)::bigint
 ), late AS (
-    SELECT m.topic
+    SELECT m.topic, m.slot, m.key
     FROM (SELECT unnest(sqlc.arg(late)::text[])::xid8 AS xid) r
     CROSS JOIN LATERAL (
-        SELECT DISTINCT m.topic FROM leasegen.message m
+        SELECT DISTINCT m.topic, CASE WHEN sqlc.arg(slots)::boolean THEN m.slot END AS slot,
+               CASE WHEN sqlc.arg(keys)::boolean THEN m.key END AS key
+        FROM leasegen.message m
         WHERE m.xid = r.xid AND m.id + 0 <= sqlc.arg(pos)::bigint) m
 )
-SELECT ''::text AS topic, pg_current_snapshot()::text AS snap,
+SELECT ''::text AS topic, 0::int AS slot, ''::text AS key, pg_current_snapshot()::text AS snap,
        coalesce((SELECT max(f.id) FROM fresh f), 0)::bigint AS pos,
        (SELECT count(*) FROM fresh)::bigint AS fresh,
        coalesce((CASE WHEN EXISTS (SELECT FROM fresh) THEN pg_current_xact_id() END)::text, '')::text AS x
 UNION ALL
-SELECT f.topic, '', 0, 0, '' FROM fresh f GROUP BY f.topic
+SELECT f.topic, coalesce(f.slot, 0), coalesce(f.key, ''), '', 0, 0, '' FROM fresh f GROUP BY f.topic, f.slot, f.key
 UNION ALL
-SELECT l.topic, '', 0, 0, '' FROM late l;
+SELECT l.topic, coalesce(l.slot, 0), coalesce(l.key, ''), '', 0, 0, '' FROM late l;
 
 -- The reads below give rows of one shape. part is 0 for the row that carries the statement's
 -- snapshot in headers, 1 for messages that were late for the cursor, 2 for those beyond it.
@@ -60,7 +65,7 @@ UNION ALL
 SELECT 2, i.item, m.id, '', m.key, m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at,
        pg_current_xact_id()
-FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(topics)::text[]) AS topic,
+FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(names)::text[]) AS topic,
              unnest(sqlc.arg(positions)::bigint[]) AS pos, unnest(sqlc.arg(limits)::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
     SELECT m.*, octet_length(m.payload) AS size
@@ -79,7 +84,7 @@ SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::t
 UNION ALL
 (SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest(sqlc.arg(late_items)::int[]) AS item, unnest(sqlc.arg(late_topics)::text[]) AS topic,
+FROM (SELECT unnest(sqlc.arg(late_items)::int[]) AS item, unnest(sqlc.arg(late_names)::text[]) AS topic,
              unnest(sqlc.arg(late_upto)::bigint[]) AS upto, unnest(sqlc.arg(late_xids)::text[])::xid8 AS xid,
              unnest(sqlc.arg(late_limits)::bigint[]) AS lim) l
 CROSS JOIN LATERAL (
@@ -92,7 +97,7 @@ ORDER BY l.item, m.id)
 UNION ALL
 SELECT 1, p.item, m.id, m.topic, m.key, m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest(sqlc.arg(paged_items)::int[]) AS item, unnest(sqlc.arg(paged_topics)::text[]) AS topic,
+FROM (SELECT unnest(sqlc.arg(paged_items)::int[]) AS item, unnest(sqlc.arg(paged_names)::text[]) AS topic,
              unnest(sqlc.arg(paged_after)::bigint[]) AS after, unnest(sqlc.arg(paged_upto)::bigint[]) AS upto,
              unnest(sqlc.arg(paged_snaps)::text[])::pg_snapshot AS snap,
              unnest(sqlc.arg(paged_late_snaps)::text[])::pg_snapshot AS late_snap,
@@ -108,12 +113,173 @@ UNION ALL
 SELECT 2, i.item, m.id, '', m.key, m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at,
        pg_current_xact_id()
-FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(topics)::text[]) AS topic,
+FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(names)::text[]) AS topic,
              unnest(sqlc.arg(positions)::bigint[]) AS pos, unnest(sqlc.arg(limits)::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
     SELECT m.*, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.topic = i.topic AND m.id > i.pos
+    ORDER BY m.id LIMIT i.lim
+) m;
+
+-- name: FetchSlots :many
+-- The next messages of many slots, each of the next span ids, when none can have been late.
+-- The first row also carries the last visible id, and an xid when that is beyond jump.
+SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
+       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
+       NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(jump)::bigint THEN pg_current_xact_id() END AS x
+UNION ALL
+SELECT 2, i.item, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       pg_current_xact_id()
+FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(names)::text[])::smallint AS name,
+             unnest(sqlc.arg(positions)::bigint[]) AS pos, unnest(sqlc.arg(limits)::bigint[]) AS lim) i
+CROSS JOIN LATERAL (
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.slot = i.name AND m.id > i.pos AND m.id <= i.pos + sqlc.arg(span)::bigint
+      AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+    ORDER BY m.id LIMIT i.lim
+) m;
+
+-- name: FetchSlotsLate :many
+-- The same with late messages, and pages of them, as in FetchTopicsLate. What the transactions
+-- in question wrote is looked up once for all slots.
+WITH late AS MATERIALIZED (
+    SELECT m.xid, m.id, m.slot AS name
+    FROM (SELECT DISTINCT unnest(sqlc.arg(late_xids)::text[])::xid8 AS xid) r
+    CROSS JOIN LATERAL (
+        SELECT m.* FROM leasegen.message m
+        WHERE m.xid = r.xid AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[])) OFFSET 0
+    ) m
+)
+SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
+       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
+       NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(jump)::bigint THEN pg_current_xact_id() END AS x
+UNION ALL
+(SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (
+    SELECT r.item, r.lim, w.id, row_number() OVER (PARTITION BY r.item ORDER BY w.id) AS place
+    FROM (SELECT unnest(sqlc.arg(late_items)::int[]) AS item, unnest(sqlc.arg(late_names)::text[])::smallint AS name,
+                 unnest(sqlc.arg(late_upto)::bigint[]) AS upto, unnest(sqlc.arg(late_xids)::text[])::xid8 AS xid,
+                 unnest(sqlc.arg(late_limits)::bigint[]) AS lim) r
+    JOIN late w ON w.xid = r.xid AND w.name = r.name AND w.id <= r.upto
+) l
+CROSS JOIN LATERAL (
+    SELECT m.*, octet_length(m.payload) AS size FROM leasegen.message m WHERE m.id = l.id OFFSET 0
+) m
+WHERE l.place <= l.lim
+ORDER BY l.item, m.id)
+UNION ALL
+SELECT 1, p.item, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest(sqlc.arg(paged_items)::int[]) AS item, unnest(sqlc.arg(paged_names)::text[])::smallint AS name,
+             unnest(sqlc.arg(paged_after)::bigint[]) AS after, unnest(sqlc.arg(paged_upto)::bigint[]) AS upto,
+             unnest(sqlc.arg(paged_snaps)::text[])::pg_snapshot AS snap,
+             unnest(sqlc.arg(paged_late_snaps)::text[])::pg_snapshot AS late_snap,
+             unnest(sqlc.arg(paged_limits)::bigint[]) AS lim) p
+CROSS JOIN LATERAL (
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.slot = p.name AND m.id > p.after AND m.id <= p.upto
+      AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
+      AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+    ORDER BY m.id LIMIT p.lim
+) m
+UNION ALL
+SELECT 2, i.item, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       pg_current_xact_id()
+FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(names)::text[])::smallint AS name,
+             unnest(sqlc.arg(positions)::bigint[]) AS pos, unnest(sqlc.arg(limits)::bigint[]) AS lim) i
+CROSS JOIN LATERAL (
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.slot = i.name AND m.id > i.pos AND m.id <= i.pos + sqlc.arg(span)::bigint
+      AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+    ORDER BY m.id LIMIT i.lim
+) m;
+
+-- name: FetchStreams :many
+-- The next messages of many streams, when none can have been late.
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
+       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
+       NULL::timestamptz AS published_at, NULL::xid8 AS x
+UNION ALL
+SELECT 2, i.item, m.id, m.topic, '', m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       pg_current_xact_id()
+FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(names)::text[]) AS name,
+             unnest(sqlc.arg(positions)::bigint[]) AS pos, unnest(sqlc.arg(limits)::bigint[]) AS lim) i
+CROSS JOIN LATERAL (
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.key = i.name AND m.id > i.pos
+      AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+    ORDER BY m.id LIMIT i.lim
+) m;
+
+-- name: FetchStreamsLate :many
+-- The same with late messages, and pages of them, as in FetchTopicsLate. What the transactions
+-- in question wrote is looked up once for all streams.
+WITH late AS MATERIALIZED (
+    SELECT m.xid, m.id, m.key AS name
+    FROM (SELECT DISTINCT unnest(sqlc.arg(late_xids)::text[])::xid8 AS xid) r
+    CROSS JOIN LATERAL (
+        SELECT m.* FROM leasegen.message m
+        WHERE m.xid = r.xid AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[])) OFFSET 0
+    ) m
+)
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
+       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
+       NULL::timestamptz AS published_at, NULL::xid8 AS x
+UNION ALL
+(SELECT 1, l.item, m.id, m.topic, '', m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (
+    SELECT r.item, r.lim, w.id, row_number() OVER (PARTITION BY r.item ORDER BY w.id) AS place
+    FROM (SELECT unnest(sqlc.arg(late_items)::int[]) AS item, unnest(sqlc.arg(late_names)::text[]) AS name,
+                 unnest(sqlc.arg(late_upto)::bigint[]) AS upto, unnest(sqlc.arg(late_xids)::text[])::xid8 AS xid,
+                 unnest(sqlc.arg(late_limits)::bigint[]) AS lim) r
+    JOIN late w ON w.xid = r.xid AND w.name = r.name AND w.id <= r.upto
+) l
+CROSS JOIN LATERAL (
+    SELECT m.*, octet_length(m.payload) AS size FROM leasegen.message m WHERE m.id = l.id OFFSET 0
+) m
+WHERE l.place <= l.lim
+ORDER BY l.item, m.id)
+UNION ALL
+SELECT 1, p.item, m.id, m.topic, '', m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest(sqlc.arg(paged_items)::int[]) AS item, unnest(sqlc.arg(paged_names)::text[]) AS name,
+             unnest(sqlc.arg(paged_after)::bigint[]) AS after, unnest(sqlc.arg(paged_upto)::bigint[]) AS upto,
+             unnest(sqlc.arg(paged_snaps)::text[])::pg_snapshot AS snap,
+             unnest(sqlc.arg(paged_late_snaps)::text[])::pg_snapshot AS late_snap,
+             unnest(sqlc.arg(paged_limits)::bigint[]) AS lim) p
+CROSS JOIN LATERAL (
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.key = p.name AND m.id > p.after AND m.id <= p.upto
+      AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
+      AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+    ORDER BY m.id LIMIT p.lim
+) m
+UNION ALL
+SELECT 2, i.item, m.id, m.topic, '', m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       pg_current_xact_id()
+FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(names)::text[]) AS name,
+             unnest(sqlc.arg(positions)::bigint[]) AS pos, unnest(sqlc.arg(limits)::bigint[]) AS lim) i
+CROSS JOIN LATERAL (
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.key = i.name AND m.id > i.pos
+      AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
     ORDER BY m.id LIMIT i.lim
 ) m;
 

@@ -1,21 +1,30 @@
 -- name: DescribeConsumer :exec
--- Writes only when something differs.
-INSERT INTO leasegen.consumer (name, per, topics, likes, grace)
-SELECT sqlc.arg(name)::text, sqlc.arg(per)::text, sqlc.arg(topics)::text[], sqlc.arg(likes)::text[], sqlc.arg(grace)::interval
+-- Writes only when something differs. A consumer that begins now, and is new, gets the present
+-- as its start: the position and the snapshot of this statement, and an xid drawn after it,
+-- which is why this is the first statement of its transaction that writes.
+INSERT INTO leasegen.consumer (name, per, topics, likes, grace, lock, source, start_pos, start_snap, start_x)
+SELECT sqlc.arg(name)::text, sqlc.arg(per)::text, sqlc.arg(topics)::text[], sqlc.arg(likes)::text[], sqlc.arg(grace)::interval,
+       sqlc.arg(lock)::text, sqlc.arg(source)::text,
+       CASE WHEN sqlc.arg(from_now)::boolean THEN coalesce((SELECT max(m.id) FROM leasegen.message m), 0) ELSE 0 END,
+       CASE WHEN sqlc.arg(from_now)::boolean THEN pg_current_snapshot() END,
+       CASE WHEN sqlc.arg(from_now)::boolean THEN pg_current_xact_id() END
 WHERE NOT EXISTS (
     SELECT FROM leasegen.consumer c
     WHERE c.name = sqlc.arg(name)::text AND c.per = sqlc.arg(per)::text AND c.topics = sqlc.arg(topics)::text[]
-      AND c.likes = sqlc.arg(likes)::text[] AND c.grace = sqlc.arg(grace)::interval)
-ON CONFLICT (name) DO UPDATE SET per = excluded.per, topics = excluded.topics, likes = excluded.likes, grace = excluded.grace;
+      AND c.likes = sqlc.arg(likes)::text[] AND c.grace = sqlc.arg(grace)::interval
+      AND c.lock = sqlc.arg(lock)::text AND c.source = sqlc.arg(source)::text)
+ON CONFLICT (name) DO UPDATE SET per = excluded.per, topics = excluded.topics, likes = excluded.likes, grace = excluded.grace,
+    lock = excluded.lock, source = excluded.source;
 
 -- name: RegisterResources :execrows
-INSERT INTO leasegen.lease (consumer, resource)
-SELECT DISTINCT sqlc.arg(consumer)::text, r.resource
-FROM (SELECT unnest(sqlc.arg(resources)::text[]) AS resource) r
-WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = r.resource)
+INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
+SELECT c.name, r.resource, c.start_pos, c.start_snap, c.start_x
+FROM (SELECT DISTINCT unnest(sqlc.arg(resources)::text[]) AS resource) r
+JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
+WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = r.resource)
 ON CONFLICT DO NOTHING;
 
--- name: RegisterLog :execrows
+-- name: RegisterTopics :execrows
 -- Every topic of the log, found by one index descent each.
 WITH RECURSIVE known AS (
     (SELECT m.topic FROM leasegen.message m ORDER BY m.topic LIMIT 1)
@@ -23,8 +32,98 @@ WITH RECURSIVE known AS (
     SELECT n.topic FROM known k CROSS JOIN LATERAL (
         SELECT m.topic FROM leasegen.message m WHERE m.topic > k.topic ORDER BY m.topic LIMIT 1) n
 )
-INSERT INTO leasegen.lease (consumer, resource)
-SELECT sqlc.arg(consumer)::text, k.topic FROM known k
-WHERE k.topic LIKE ANY (sqlc.arg(likes)::text[])
-  AND NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = k.topic)
+INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
+SELECT c.name, k.topic, c.start_pos, c.start_snap, c.start_x
+FROM known k JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
+WHERE k.topic LIKE ANY (c.likes)
+  AND NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = k.topic)
 ON CONFLICT DO NOTHING;
+
+-- name: RegisterSlots :execrows
+INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
+SELECT c.name, n.slot::text, c.start_pos, c.start_snap, c.start_x
+FROM leasegen.consumer c
+CROSS JOIN LATERAL (SELECT generate_series(0, o.slots - 1) AS slot FROM leasegen.origin o) n
+WHERE c.name = sqlc.arg(consumer)::text
+  AND NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = n.slot::text)
+ON CONFLICT DO NOTHING;
+
+-- name: ShareStreams :exec
+-- Registering streams and retiring them exclude each other: what became wanted before a
+-- retirement looked is seen by it, and what becomes wanted after it sees that it was retired.
+SELECT pg_advisory_xact_lock_shared(hashtextextended('leasegen.streams/' || sqlc.arg(consumer)::text, 0));
+
+-- name: CloseStreams :exec
+-- The other side of ShareStreams: the first statement of a retirement.
+SELECT pg_advisory_xact_lock(hashtextextended('leasegen.streams/' || sqlc.arg(consumer)::text, 0));
+
+-- name: RegisterStreams :exec
+-- Streams become wanted; those that are cost a read. Tells the members when some became so.
+WITH made AS (
+    INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
+    SELECT c.name, r.resource, c.start_pos, c.start_snap, c.start_x
+    FROM (SELECT DISTINCT unnest(sqlc.arg(resources)::text[]) AS resource) r
+    JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
+    WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = r.resource AND l.wanted)
+    ORDER BY r.resource
+    ON CONFLICT (consumer, resource) DO UPDATE SET wanted = true WHERE NOT lease.wanted
+    RETURNING resource
+)
+SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text) WHERE EXISTS (SELECT FROM made);
+
+-- name: SweepStreams :exec
+-- All streams with work become wanted: keys of the log, found by one index descent each, whose
+-- messages their cursor has not passed, and streams with parked messages. The cursor's rule is
+-- that of stream_unread; nothing can be late for a snapshot that all transactions before x are
+-- visible in. While the log has no index by key, all keys count as having work.
+WITH RECURSIVE indexed AS (
+    (SELECT m.key FROM leasegen.message m WHERE sqlc.arg(indexed)::boolean ORDER BY m.key LIMIT 1)
+    UNION ALL
+    SELECT n.key FROM indexed k CROSS JOIN LATERAL (
+        SELECT m.key FROM leasegen.message m WHERE m.key > k.key ORDER BY m.key LIMIT 1) n
+), known AS (
+    SELECT i.key FROM indexed i
+    UNION ALL
+    (SELECT DISTINCT m.key FROM leasegen.message m JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
+     WHERE NOT sqlc.arg(indexed)::boolean AND m.topic LIKE ANY (c.likes))
+), made AS (
+    INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
+    SELECT c.name, w.resource, c.start_pos, c.start_snap, c.start_x
+    FROM (
+        SELECT k.key AS resource
+        FROM known k
+        JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
+        LEFT JOIN leasegen.lease l ON l.consumer = c.name AND l.resource = k.key
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN l.resource IS NULL THEN c.start_pos ELSE l.pos END AS pos,
+                   CASE WHEN l.resource IS NULL THEN c.start_snap ELSE l.snap END AS snap,
+                   CASE WHEN l.resource IS NULL THEN c.start_x ELSE l.x END AS x) at
+        WHERE l.wanted IS DISTINCT FROM true
+          AND (NOT sqlc.arg(indexed)::boolean
+            OR EXISTS (SELECT FROM leasegen.message m WHERE m.key = k.key AND m.id > at.pos AND m.topic LIKE ANY (c.likes))
+            OR pg_snapshot_xmin(at.snap) < at.x AND (
+                EXISTS (SELECT FROM (SELECT pg_snapshot_xip(at.snap) AS xid) r JOIN leasegen.message m ON m.xid = r.xid
+                        WHERE m.key = k.key AND m.id + 0 <= at.pos AND m.topic LIKE ANY (c.likes))
+                OR EXISTS (SELECT FROM leasegen.message m
+                           WHERE m.xid >= pg_snapshot_xmax(at.snap) AND m.xid < at.x
+                             AND m.key = k.key AND m.id + 0 <= at.pos AND m.topic LIKE ANY (c.likes))))
+        UNION
+        SELECT l.resource
+        FROM leasegen.lease l
+        WHERE l.consumer = sqlc.arg(consumer)::text AND NOT l.wanted
+          AND EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
+    ) w
+    JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
+    ORDER BY w.resource
+    ON CONFLICT (consumer, resource) DO UPDATE SET wanted = true WHERE NOT lease.wanted
+    RETURNING resource
+)
+SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text) WHERE EXISTS (SELECT FROM made);
+
+-- name: LogIndexed :one
+SELECT (o.indexes @> ARRAY[sqlc.arg(what)::text] AND NOT EXISTS (
+    SELECT FROM leasegen.segment s WHERE to_regclass('leasegen.' || s.name || '_' || sqlc.arg(what)::text) IS NULL))::boolean AS done
+FROM leasegen.origin o;
+
+-- name: IndexLog :one
+SELECT leasegen.index_log(sqlc.arg(what)::text)::int AS left_over;

@@ -222,7 +222,7 @@ BEGIN
     LOCK TABLE leasegen.message, leasegen.lease, leasegen.session IN ACCESS EXCLUSIVE MODE;
     -- What was late for the start of a resource that has no lease yet gets one.
     INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
-    SELECT DISTINCT c.name, CASE c.per WHEN 'topic' THEN m.topic WHEN 'partition' THEN m.slot::text WHEN 'stream' THEN m.key ELSE '*' END,
+    SELECT c.name, CASE c.per WHEN 'topic' THEN m.topic WHEN 'partition' THEN m.slot::text WHEN 'stream' THEN m.key ELSE '*' END,
            c.start_pos, c.start_snap, c.start_x
     FROM leasegen.consumer c
     JOIN leasegen.message m ON m.id <= c.start_pos AND m.topic LIKE ANY (c.likes)

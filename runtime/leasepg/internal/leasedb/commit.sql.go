@@ -12,22 +12,25 @@ import (
 
 const CommitLease = `-- name: CommitLease :execrows
 UPDATE leasegen.lease l
-SET pos = CASE WHEN $1::boolean THEN $2::bigint ELSE l.pos END,
-    snap = CASE WHEN $1::boolean THEN nullif($3::text, '')::pg_snapshot ELSE l.snap END,
-    x = CASE WHEN $1::boolean THEN nullif($4::text, '')::xid8 ELSE l.x END,
-    late_snap = CASE WHEN $1::boolean THEN nullif($5::text, '')::pg_snapshot ELSE l.late_snap END,
-    late_pos = CASE WHEN $1::boolean THEN $6::bigint ELSE l.late_pos END,
-    mark_count = CASE WHEN $7::bigint = 0 THEN 0 WHEN l.mark IS DISTINCT FROM $7::bigint THEN 1
+SET seq = $1::bigint, seq_epoch = l.epoch,
+    pos = CASE WHEN $2::boolean THEN $3::bigint ELSE l.pos END,
+    snap = CASE WHEN $2::boolean THEN nullif($4::text, '')::pg_snapshot ELSE l.snap END,
+    x = CASE WHEN $2::boolean THEN nullif($5::text, '')::xid8 ELSE l.x END,
+    late_snap = CASE WHEN $2::boolean THEN nullif($6::text, '')::pg_snapshot ELSE l.late_snap END,
+    late_pos = CASE WHEN $2::boolean THEN $7::bigint ELSE l.late_pos END,
+    mark_count = CASE WHEN $8::bigint = 0 THEN 0 WHEN l.mark IS DISTINCT FROM $8::bigint THEN 1
                       WHEN l.mark_epoch = l.epoch THEN l.mark_count ELSE l.mark_count + 1 END,
-    mark_epoch = CASE WHEN $7::bigint <> 0 THEN l.epoch END,
-    mark = nullif($7::bigint, 0),
-    suspicion = CASE WHEN $8::boolean THEN 0 ELSE l.suspicion END
-WHERE l.consumer = $9::text AND l.resource = $10::text
-  AND l.session = $11::text AND l.epoch = $12::bigint
+    mark_epoch = CASE WHEN $8::bigint <> 0 THEN l.epoch END,
+    mark = nullif($8::bigint, 0),
+    suspicion = CASE WHEN $9::boolean THEN 0 ELSE l.suspicion END
+WHERE l.consumer = $10::text AND l.resource = $11::text
+  AND l.session = $12::text AND l.epoch = $13::bigint
+  AND ($1::bigint >= l.seq OR l.seq_epoch <> l.epoch)
   AND set_config('synchronous_commit', 'on', true) = 'on'
 `
 
 type CommitLeaseParams struct {
+	Seq          int64
 	Moved        bool
 	Position     int64
 	Snap         string
@@ -42,9 +45,11 @@ type CommitLeaseParams struct {
 	Epoch        int64
 }
 
-// The same for one lease alone, the common case in an effect transaction.
+// The same for one lease alone, the common case in an effect transaction. Nothing is
+// updated when the lease is no longer held, or has stored later progress.
 func (q *Queries) CommitLease(ctx context.Context, arg CommitLeaseParams) (int64, error) {
 	result, err := q.db.Exec(ctx, CommitLease,
+		arg.Seq,
 		arg.Moved,
 		arg.Position,
 		arg.Snap,
@@ -66,38 +71,43 @@ func (q *Queries) CommitLease(ctx context.Context, arg CommitLeaseParams) (int64
 
 const CommitLeases = `-- name: CommitLeases :many
 WITH input AS (
-    SELECT unnest($2::text[]) AS resource, unnest($3::bigint[]) AS epoch,
+    SELECT unnest($1::text[]) AS resource, unnest($2::bigint[]) AS epoch,
+           unnest($3::bigint[]) AS seq,
            unnest($4::boolean[]) AS moved, unnest($5::bigint[]) AS pos,
            unnest($6::text[]) AS snap, unnest($7::text[]) AS x,
            unnest($8::text[]) AS late_snap, unnest($9::bigint[]) AS late_pos,
            unnest($10::bigint[]) AS mark, unnest($11::boolean[]) AS trust
 ), held AS (
-    SELECT l.resource FROM leasegen.lease l JOIN input i ON i.resource = l.resource AND i.epoch = l.epoch
-    WHERE l.consumer = $1::text AND l.session = $12::text
-      AND l.resource = ANY ($2::text[])
+    SELECT l.resource, (i.seq >= l.seq OR l.seq_epoch <> l.epoch)::boolean AS timely
+    FROM leasegen.lease l JOIN input i ON i.resource = l.resource AND i.epoch = l.epoch
+    WHERE l.consumer = $12::text AND l.session = $13::text
+      AND l.resource = ANY ($1::text[])
     ORDER BY l.resource FOR NO KEY UPDATE OF l
+), stored AS (
+    UPDATE leasegen.lease l
+    SET seq = i.seq, seq_epoch = l.epoch,
+        pos = CASE WHEN i.moved THEN i.pos ELSE l.pos END,
+        snap = CASE WHEN i.moved THEN nullif(i.snap, '')::pg_snapshot ELSE l.snap END,
+        x = CASE WHEN i.moved THEN nullif(i.x, '')::xid8 ELSE l.x END,
+        late_snap = CASE WHEN i.moved THEN nullif(i.late_snap, '')::pg_snapshot ELSE l.late_snap END,
+        late_pos = CASE WHEN i.moved THEN i.late_pos ELSE l.late_pos END,
+        -- One owner counts once, however often it marks the same message.
+        mark_count = CASE WHEN i.mark = 0 THEN 0 WHEN l.mark IS DISTINCT FROM i.mark THEN 1
+                          WHEN l.mark_epoch = l.epoch THEN l.mark_count ELSE l.mark_count + 1 END,
+        mark_epoch = CASE WHEN i.mark <> 0 THEN l.epoch END,
+        mark = nullif(i.mark, 0),
+        suspicion = CASE WHEN i.trust THEN 0 ELSE l.suspicion END
+    FROM held h JOIN input i ON i.resource = h.resource
+    WHERE h.timely
+      AND l.consumer = $12::text AND l.resource = h.resource AND l.resource = ANY ($1::text[])
 )
-UPDATE leasegen.lease l
-SET pos = CASE WHEN i.moved THEN i.pos ELSE l.pos END,
-    snap = CASE WHEN i.moved THEN nullif(i.snap, '')::pg_snapshot ELSE l.snap END,
-    x = CASE WHEN i.moved THEN nullif(i.x, '')::xid8 ELSE l.x END,
-    late_snap = CASE WHEN i.moved THEN nullif(i.late_snap, '')::pg_snapshot ELSE l.late_snap END,
-    late_pos = CASE WHEN i.moved THEN i.late_pos ELSE l.late_pos END,
-    -- One owner counts once, however often it marks the same message.
-    mark_count = CASE WHEN i.mark = 0 THEN 0 WHEN l.mark IS DISTINCT FROM i.mark THEN 1
-                      WHEN l.mark_epoch = l.epoch THEN l.mark_count ELSE l.mark_count + 1 END,
-    mark_epoch = CASE WHEN i.mark <> 0 THEN l.epoch END,
-    mark = nullif(i.mark, 0),
-    suspicion = CASE WHEN i.trust THEN 0 ELSE l.suspicion END
-FROM held h JOIN input i ON i.resource = h.resource
-WHERE l.consumer = $1::text AND l.resource = h.resource AND l.resource = ANY ($2::text[])
-RETURNING l.resource
+SELECT h.resource FROM held h
 `
 
 type CommitLeasesParams struct {
-	Consumer      string
 	Resources     []string
 	Epochs        []int64
+	Seqs          []int64
 	Moved         []bool
 	Positions     []int64
 	Snaps         []string
@@ -106,16 +116,18 @@ type CommitLeasesParams struct {
 	LatePositions []int64
 	Marks         []int64
 	Trusts        []bool
+	Consumer      string
 	Session       string
 }
 
 // The fence: only leases that still have the epoch move, and their rows stay locked, so
-// that the statements after this one in the transaction find the same leases held.
+// that the statements after this one in the transaction find the same leases held. A lease
+// that has stored later progress stays as it is: seq tells the statements after this one.
 func (q *Queries) CommitLeases(ctx context.Context, arg CommitLeasesParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, CommitLeases,
-		arg.Consumer,
 		arg.Resources,
 		arg.Epochs,
+		arg.Seqs,
 		arg.Moved,
 		arg.Positions,
 		arg.Snaps,
@@ -124,6 +136,7 @@ func (q *Queries) CommitLeases(ctx context.Context, arg CommitLeasesParams) ([]s
 		arg.LatePositions,
 		arg.Marks,
 		arg.Trusts,
+		arg.Consumer,
 		arg.Session,
 	)
 	if err != nil {
@@ -224,12 +237,13 @@ func (q *Queries) FetchParked(ctx context.Context, arg FetchParkedParams) ([]Fet
 const GiveUp = `-- name: GiveUp :exec
 WITH input AS (
     SELECT unnest($2::text[]) AS resource, unnest($3::bigint[]) AS epoch,
-           unnest($4::bigint[]) AS id, unnest($5::int[]) AS attempts,
-           unnest($6::text[]) AS reason, generate_subscripts($4::bigint[], 1) AS place
+           unnest($4::bigint[]) AS seq,
+           unnest($5::bigint[]) AS id, unnest($6::int[]) AS attempts,
+           unnest($7::text[]) AS reason, generate_subscripts($5::bigint[], 1) AS place
 ), dead AS (
-    SELECT i.resource, i.epoch, i.id, i.attempts, i.reason, i.place FROM input i
+    SELECT i.resource, i.epoch, i.seq, i.id, i.attempts, i.reason, i.place FROM input i
     JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = i.resource
-        AND l.epoch = i.epoch AND l.session = $7::text
+        AND l.epoch = i.epoch AND l.session = $8::text AND l.seq = i.seq
 ), gone AS (
     DELETE FROM leasegen.parked p USING dead d
     WHERE p.consumer = $1::text AND p.resource = d.resource AND p.message_id = d.id
@@ -257,6 +271,7 @@ type GiveUpParams struct {
 	Consumer  string
 	Resources []string
 	Epochs    []int64
+	Seqs      []int64
 	Ids       []int64
 	Attempts  []int32
 	Reasons   []string
@@ -270,6 +285,7 @@ func (q *Queries) GiveUp(ctx context.Context, arg GiveUpParams) error {
 		arg.Consumer,
 		arg.Resources,
 		arg.Epochs,
+		arg.Seqs,
 		arg.Ids,
 		arg.Attempts,
 		arg.Reasons,
@@ -278,11 +294,37 @@ func (q *Queries) GiveUp(ctx context.Context, arg GiveUpParams) error {
 	return err
 }
 
+const HoldsLease = `-- name: HoldsLease :one
+SELECT EXISTS (SELECT FROM leasegen.lease l
+               WHERE l.consumer = $1::text AND l.resource = $2::text
+                 AND l.session = $3::text AND l.epoch = $4::bigint)::boolean AS held
+`
+
+type HoldsLeaseParams struct {
+	Consumer string
+	Resource string
+	Session  string
+	Epoch    int64
+}
+
+func (q *Queries) HoldsLease(ctx context.Context, arg HoldsLeaseParams) (bool, error) {
+	row := q.db.QueryRow(ctx, HoldsLease,
+		arg.Consumer,
+		arg.Resource,
+		arg.Session,
+		arg.Epoch,
+	)
+	var held bool
+	err := row.Scan(&held)
+	return held, err
+}
+
 const ParkAgain = `-- name: ParkAgain :exec
 WITH input AS (
     SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch,
-           unnest($5::bigint[]) AS id, unnest($6::int[]) AS attempt,
-           unnest($7::bigint[]) AS micros, unnest($8::text[]) AS error
+           unnest($5::bigint[]) AS seq,
+           unnest($6::bigint[]) AS id, unnest($7::int[]) AS attempt,
+           unnest($8::bigint[]) AS micros, unnest($9::text[]) AS error
 )
 UPDATE leasegen.parked p
 SET attempt = i.attempt, error = i.error,
@@ -290,7 +332,7 @@ SET attempt = i.attempt, error = i.error,
     failed_at = coalesce(p.failed_at, CASE WHEN i.attempt > 0 THEN clock_timestamp() END)
 FROM input i
 JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = i.resource
-    AND l.epoch = i.epoch AND l.session = $2::text
+    AND l.epoch = i.epoch AND l.session = $2::text AND l.seq = i.seq
 WHERE p.consumer = $1::text AND p.resource = i.resource AND p.message_id = i.id
 `
 
@@ -299,6 +341,7 @@ type ParkAgainParams struct {
 	Session   string
 	Resources []string
 	Epochs    []int64
+	Seqs      []int64
 	Ids       []int64
 	Attempts  []int32
 	Micros    []int64
@@ -311,6 +354,7 @@ func (q *Queries) ParkAgain(ctx context.Context, arg ParkAgainParams) error {
 		arg.Session,
 		arg.Resources,
 		arg.Epochs,
+		arg.Seqs,
 		arg.Ids,
 		arg.Attempts,
 		arg.Micros,
@@ -322,9 +366,10 @@ func (q *Queries) ParkAgain(ctx context.Context, arg ParkAgainParams) error {
 const ParkNew = `-- name: ParkNew :exec
 WITH input AS (
     SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch,
-           unnest($5::bigint[]) AS id, unnest($6::int[]) AS attempt,
-           unnest($7::bigint[]) AS micros, unnest($8::text[]) AS error,
-           unnest($9::text[]) AS lane, generate_subscripts($5::bigint[], 1) AS place
+           unnest($5::bigint[]) AS seq,
+           unnest($6::bigint[]) AS id, unnest($7::int[]) AS attempt,
+           unnest($8::bigint[]) AS micros, unnest($9::text[]) AS error,
+           unnest($10::text[]) AS lane, generate_subscripts($6::bigint[], 1) AS place
 )
 INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, headers, published_at,
                              attempt, next_at, failed_at, error)
@@ -333,7 +378,7 @@ SELECT l.consumer, l.resource, i.lane, m.id, m.topic, m.key, m.kind, m.payload, 
        CASE WHEN i.attempt > 0 THEN clock_timestamp() END, i.error
 FROM input i
 JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = i.resource
-    AND l.epoch = i.epoch AND l.session = $2::text
+    AND l.epoch = i.epoch AND l.session = $2::text AND l.seq = i.seq
 JOIN leasegen.message m ON m.id = i.id
 ORDER BY i.place
 ON CONFLICT (consumer, resource, message_id) DO NOTHING
@@ -344,6 +389,7 @@ type ParkNewParams struct {
 	Session   string
 	Resources []string
 	Epochs    []int64
+	Seqs      []int64
 	Ids       []int64
 	Attempts  []int32
 	Micros    []int64
@@ -358,6 +404,7 @@ func (q *Queries) ParkNew(ctx context.Context, arg ParkNewParams) error {
 		arg.Session,
 		arg.Resources,
 		arg.Epochs,
+		arg.Seqs,
 		arg.Ids,
 		arg.Attempts,
 		arg.Micros,
@@ -370,12 +417,13 @@ func (q *Queries) ParkNew(ctx context.Context, arg ParkNewParams) error {
 const ParkedDone = `-- name: ParkedDone :exec
 WITH input AS (
     SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch,
-           unnest($5::bigint[]) AS id
+           unnest($5::bigint[]) AS seq,
+           unnest($6::bigint[]) AS id
 )
 DELETE FROM leasegen.parked p
 USING input i
 JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = i.resource
-    AND l.epoch = i.epoch AND l.session = $2::text
+    AND l.epoch = i.epoch AND l.session = $2::text AND l.seq = i.seq
 WHERE p.consumer = $1::text AND p.resource = i.resource AND p.message_id = i.id
 `
 
@@ -384,6 +432,7 @@ type ParkedDoneParams struct {
 	Session   string
 	Resources []string
 	Epochs    []int64
+	Seqs      []int64
 	Ids       []int64
 }
 
@@ -393,6 +442,7 @@ func (q *Queries) ParkedDone(ctx context.Context, arg ParkedDoneParams) error {
 		arg.Session,
 		arg.Resources,
 		arg.Epochs,
+		arg.Seqs,
 		arg.Ids,
 	)
 	return err

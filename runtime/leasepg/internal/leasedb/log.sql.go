@@ -24,43 +24,58 @@ func (q *Queries) EnsureSegments(ctx context.Context, upto int64) (int64, error)
 
 const FeedLog = `-- name: FeedLog :many
 WITH fresh AS MATERIALIZED (
-    SELECT m.id, m.topic FROM leasegen.message m
-    WHERE m.id > $1::bigint ORDER BY m.id LIMIT $2::bigint
+    SELECT m.id, m.topic, CASE WHEN $1::boolean THEN m.slot END AS slot,
+           CASE WHEN $2::boolean THEN m.key END AS key
+    FROM leasegen.message m
+    WHERE m.id > $3::bigint ORDER BY m.id LIMIT $4::bigint
 ), late AS (
-    SELECT m.topic
-    FROM (SELECT unnest($3::text[])::xid8 AS xid) r
+    SELECT m.topic, m.slot, m.key
+    FROM (SELECT unnest($5::text[])::xid8 AS xid) r
     CROSS JOIN LATERAL (
-        SELECT DISTINCT m.topic FROM leasegen.message m
-        WHERE m.xid = r.xid AND m.id + 0 <= $1::bigint) m
+        SELECT DISTINCT m.topic, CASE WHEN $1::boolean THEN m.slot END AS slot,
+               CASE WHEN $2::boolean THEN m.key END AS key
+        FROM leasegen.message m
+        WHERE m.xid = r.xid AND m.id + 0 <= $3::bigint) m
 )
-SELECT ''::text AS topic, pg_current_snapshot()::text AS snap,
+SELECT ''::text AS topic, 0::int AS slot, ''::text AS key, pg_current_snapshot()::text AS snap,
        coalesce((SELECT max(f.id) FROM fresh f), 0)::bigint AS pos,
        (SELECT count(*) FROM fresh)::bigint AS fresh,
        coalesce((CASE WHEN EXISTS (SELECT FROM fresh) THEN pg_current_xact_id() END)::text, '')::text AS x
 UNION ALL
-SELECT f.topic, '', 0, 0, '' FROM fresh f GROUP BY f.topic
+SELECT f.topic, coalesce(f.slot, 0), coalesce(f.key, ''), '', 0, 0, '' FROM fresh f GROUP BY f.topic, f.slot, f.key
 UNION ALL
-SELECT l.topic, '', 0, 0, '' FROM late l
+SELECT l.topic, coalesce(l.slot, 0), coalesce(l.key, ''), '', 0, 0, '' FROM late l
 `
 
 type FeedLogParams struct {
-	Pos  int64
-	Max  int64
-	Late []string
+	Slots bool
+	Keys  bool
+	Pos   int64
+	Max   int64
+	Late  []string
 }
 
 type FeedLogRow struct {
 	Topic string
+	Slot  int32
+	Key   string
 	Snap  string
 	Pos   int64
 	Fresh int64
 	X     string
 }
 
-// What is new after pos, and what was late for the cursor, as topics. First a row with the
-// statement's snapshot; an xid is only drawn when the position moves.
+// What is new after pos, and what was late for the cursor, as topics, and as slots and keys
+// if asked for. First a row with the statement's snapshot; an xid is only drawn when the
+// position moves.
 func (q *Queries) FeedLog(ctx context.Context, arg FeedLogParams) ([]FeedLogRow, error) {
-	rows, err := q.db.Query(ctx, FeedLog, arg.Pos, arg.Max, arg.Late)
+	rows, err := q.db.Query(ctx, FeedLog,
+		arg.Slots,
+		arg.Keys,
+		arg.Pos,
+		arg.Max,
+		arg.Late,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -70,6 +85,8 @@ func (q *Queries) FeedLog(ctx context.Context, arg FeedLogParams) ([]FeedLogRow,
 		var i FeedLogRow
 		if err := rows.Scan(
 			&i.Topic,
+			&i.Slot,
+			&i.Key,
 			&i.Snap,
 			&i.Pos,
 			&i.Fresh,
@@ -339,6 +356,483 @@ func (q *Queries) FetchLogLate(ctx context.Context, arg FetchLogLateParams) ([]F
 	return items, nil
 }
 
+const FetchSlots = `-- name: FetchSlots :many
+SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
+       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
+       NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $1::bigint THEN pg_current_xact_id() END AS x
+UNION ALL
+SELECT 2, i.item, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       pg_current_xact_id()
+FROM (SELECT unnest($3::int[]) AS item, unnest($4::text[])::smallint AS name,
+             unnest($5::bigint[]) AS pos, unnest($6::bigint[]) AS lim) i
+CROSS JOIN LATERAL (
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.slot = i.name AND m.id > i.pos AND m.id <= i.pos + $7::bigint
+      AND ($8::boolean OR m.topic LIKE ANY ($9::text[]))
+    ORDER BY m.id LIMIT i.lim
+) m
+`
+
+type FetchSlotsParams struct {
+	Jump       int64
+	MaxPayload int32
+	Items      []int32
+	Names      []string
+	Positions  []int64
+	Limits     []int64
+	Span       int64
+	Every      bool
+	Likes      []string
+}
+
+type FetchSlotsRow struct {
+	Part        int32
+	Item        int32
+	ID          int64
+	Topic       string
+	Key         string
+	Kind        string
+	Payload     []byte
+	Size        int32
+	Headers     string
+	PublishedAt pgtype.Timestamptz
+	X           interface{}
+}
+
+// The next messages of many slots, each of the next span ids, when none can have been late.
+// The first row also carries the last visible id, and an xid when that is beyond jump.
+func (q *Queries) FetchSlots(ctx context.Context, arg FetchSlotsParams) ([]FetchSlotsRow, error) {
+	rows, err := q.db.Query(ctx, FetchSlots,
+		arg.Jump,
+		arg.MaxPayload,
+		arg.Items,
+		arg.Names,
+		arg.Positions,
+		arg.Limits,
+		arg.Span,
+		arg.Every,
+		arg.Likes,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FetchSlotsRow
+	for rows.Next() {
+		var i FetchSlotsRow
+		if err := rows.Scan(
+			&i.Part,
+			&i.Item,
+			&i.ID,
+			&i.Topic,
+			&i.Key,
+			&i.Kind,
+			&i.Payload,
+			&i.Size,
+			&i.Headers,
+			&i.PublishedAt,
+			&i.X,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const FetchSlotsLate = `-- name: FetchSlotsLate :many
+WITH late AS MATERIALIZED (
+    SELECT m.xid, m.id, m.slot AS name
+    FROM (SELECT DISTINCT unnest($1::text[])::xid8 AS xid) r
+    CROSS JOIN LATERAL (
+        SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
+        WHERE m.xid = r.xid AND ($2::boolean OR m.topic LIKE ANY ($3::text[])) OFFSET 0
+    ) m
+)
+SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
+       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
+       NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $4::bigint THEN pg_current_xact_id() END AS x
+UNION ALL
+(SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= $5::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (
+    SELECT r.item, r.lim, w.id, row_number() OVER (PARTITION BY r.item ORDER BY w.id) AS place
+    FROM (SELECT unnest($6::int[]) AS item, unnest($7::text[])::smallint AS name,
+                 unnest($8::bigint[]) AS upto, unnest($1::text[])::xid8 AS xid,
+                 unnest($9::bigint[]) AS lim) r
+    JOIN late w ON w.xid = r.xid AND w.name = r.name AND w.id <= r.upto
+) l
+CROSS JOIN LATERAL (
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size FROM leasegen.message m WHERE m.id = l.id OFFSET 0
+) m
+WHERE l.place <= l.lim
+ORDER BY l.item, m.id)
+UNION ALL
+SELECT 1, p.item, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= $5::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest($10::int[]) AS item, unnest($11::text[])::smallint AS name,
+             unnest($12::bigint[]) AS after, unnest($13::bigint[]) AS upto,
+             unnest($14::text[])::pg_snapshot AS snap,
+             unnest($15::text[])::pg_snapshot AS late_snap,
+             unnest($16::bigint[]) AS lim) p
+CROSS JOIN LATERAL (
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.slot = p.name AND m.id > p.after AND m.id <= p.upto
+      AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
+      AND ($2::boolean OR m.topic LIKE ANY ($3::text[]))
+    ORDER BY m.id LIMIT p.lim
+) m
+UNION ALL
+SELECT 2, i.item, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= $5::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       pg_current_xact_id()
+FROM (SELECT unnest($17::int[]) AS item, unnest($18::text[])::smallint AS name,
+             unnest($19::bigint[]) AS pos, unnest($20::bigint[]) AS lim) i
+CROSS JOIN LATERAL (
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.slot = i.name AND m.id > i.pos AND m.id <= i.pos + $21::bigint
+      AND ($2::boolean OR m.topic LIKE ANY ($3::text[]))
+    ORDER BY m.id LIMIT i.lim
+) m
+`
+
+type FetchSlotsLateParams struct {
+	LateXids       []string
+	Every          bool
+	Likes          []string
+	Jump           int64
+	MaxPayload     int32
+	LateItems      []int32
+	LateNames      []string
+	LateUpto       []int64
+	LateLimits     []int64
+	PagedItems     []int32
+	PagedNames     []string
+	PagedAfter     []int64
+	PagedUpto      []int64
+	PagedSnaps     []string
+	PagedLateSnaps []string
+	PagedLimits    []int64
+	Items          []int32
+	Names          []string
+	Positions      []int64
+	Limits         []int64
+	Span           int64
+}
+
+type FetchSlotsLateRow struct {
+	Part        int32
+	Item        int32
+	ID          int64
+	Topic       string
+	Key         string
+	Kind        string
+	Payload     []byte
+	Size        int32
+	Headers     string
+	PublishedAt pgtype.Timestamptz
+	X           interface{}
+}
+
+// The same with late messages, and pages of them, as in FetchTopicsLate. What the transactions
+// in question wrote is looked up once for all slots.
+func (q *Queries) FetchSlotsLate(ctx context.Context, arg FetchSlotsLateParams) ([]FetchSlotsLateRow, error) {
+	rows, err := q.db.Query(ctx, FetchSlotsLate,
+		arg.LateXids,
+		arg.Every,
+		arg.Likes,
+		arg.Jump,
+		arg.MaxPayload,
+		arg.LateItems,
+		arg.LateNames,
+		arg.LateUpto,
+		arg.LateLimits,
+		arg.PagedItems,
+		arg.PagedNames,
+		arg.PagedAfter,
+		arg.PagedUpto,
+		arg.PagedSnaps,
+		arg.PagedLateSnaps,
+		arg.PagedLimits,
+		arg.Items,
+		arg.Names,
+		arg.Positions,
+		arg.Limits,
+		arg.Span,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FetchSlotsLateRow
+	for rows.Next() {
+		var i FetchSlotsLateRow
+		if err := rows.Scan(
+			&i.Part,
+			&i.Item,
+			&i.ID,
+			&i.Topic,
+			&i.Key,
+			&i.Kind,
+			&i.Payload,
+			&i.Size,
+			&i.Headers,
+			&i.PublishedAt,
+			&i.X,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const FetchStreams = `-- name: FetchStreams :many
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
+       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
+       NULL::timestamptz AS published_at, NULL::xid8 AS x
+UNION ALL
+SELECT 2, i.item, m.id, m.topic, '', m.kind,
+       CASE WHEN m.size <= $1::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       pg_current_xact_id()
+FROM (SELECT unnest($2::int[]) AS item, unnest($3::text[]) AS name,
+             unnest($4::bigint[]) AS pos, unnest($5::bigint[]) AS lim) i
+CROSS JOIN LATERAL (
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.key = i.name AND m.id > i.pos
+      AND ($6::boolean OR m.topic LIKE ANY ($7::text[]))
+    ORDER BY m.id LIMIT i.lim
+) m
+`
+
+type FetchStreamsParams struct {
+	MaxPayload int32
+	Items      []int32
+	Names      []string
+	Positions  []int64
+	Limits     []int64
+	Every      bool
+	Likes      []string
+}
+
+type FetchStreamsRow struct {
+	Part        int32
+	Item        int32
+	ID          int64
+	Topic       string
+	Key         string
+	Kind        string
+	Payload     []byte
+	Size        int32
+	Headers     string
+	PublishedAt pgtype.Timestamptz
+	X           pgtype.Uint64
+}
+
+// The next messages of many streams, when none can have been late.
+func (q *Queries) FetchStreams(ctx context.Context, arg FetchStreamsParams) ([]FetchStreamsRow, error) {
+	rows, err := q.db.Query(ctx, FetchStreams,
+		arg.MaxPayload,
+		arg.Items,
+		arg.Names,
+		arg.Positions,
+		arg.Limits,
+		arg.Every,
+		arg.Likes,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FetchStreamsRow
+	for rows.Next() {
+		var i FetchStreamsRow
+		if err := rows.Scan(
+			&i.Part,
+			&i.Item,
+			&i.ID,
+			&i.Topic,
+			&i.Key,
+			&i.Kind,
+			&i.Payload,
+			&i.Size,
+			&i.Headers,
+			&i.PublishedAt,
+			&i.X,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const FetchStreamsLate = `-- name: FetchStreamsLate :many
+WITH late AS MATERIALIZED (
+    SELECT m.xid, m.id, m.key AS name
+    FROM (SELECT DISTINCT unnest($1::text[])::xid8 AS xid) r
+    CROSS JOIN LATERAL (
+        SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
+        WHERE m.xid = r.xid AND ($2::boolean OR m.topic LIKE ANY ($3::text[])) OFFSET 0
+    ) m
+)
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
+       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
+       NULL::timestamptz AS published_at, NULL::xid8 AS x
+UNION ALL
+(SELECT 1, l.item, m.id, m.topic, '', m.kind,
+       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (
+    SELECT r.item, r.lim, w.id, row_number() OVER (PARTITION BY r.item ORDER BY w.id) AS place
+    FROM (SELECT unnest($5::int[]) AS item, unnest($6::text[]) AS name,
+                 unnest($7::bigint[]) AS upto, unnest($1::text[])::xid8 AS xid,
+                 unnest($8::bigint[]) AS lim) r
+    JOIN late w ON w.xid = r.xid AND w.name = r.name AND w.id <= r.upto
+) l
+CROSS JOIN LATERAL (
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size FROM leasegen.message m WHERE m.id = l.id OFFSET 0
+) m
+WHERE l.place <= l.lim
+ORDER BY l.item, m.id)
+UNION ALL
+SELECT 1, p.item, m.id, m.topic, '', m.kind,
+       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest($9::int[]) AS item, unnest($10::text[]) AS name,
+             unnest($11::bigint[]) AS after, unnest($12::bigint[]) AS upto,
+             unnest($13::text[])::pg_snapshot AS snap,
+             unnest($14::text[])::pg_snapshot AS late_snap,
+             unnest($15::bigint[]) AS lim) p
+CROSS JOIN LATERAL (
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.key = p.name AND m.id > p.after AND m.id <= p.upto
+      AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
+      AND ($2::boolean OR m.topic LIKE ANY ($3::text[]))
+    ORDER BY m.id LIMIT p.lim
+) m
+UNION ALL
+SELECT 2, i.item, m.id, m.topic, '', m.kind,
+       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       pg_current_xact_id()
+FROM (SELECT unnest($16::int[]) AS item, unnest($17::text[]) AS name,
+             unnest($18::bigint[]) AS pos, unnest($19::bigint[]) AS lim) i
+CROSS JOIN LATERAL (
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.key = i.name AND m.id > i.pos
+      AND ($2::boolean OR m.topic LIKE ANY ($3::text[]))
+    ORDER BY m.id LIMIT i.lim
+) m
+`
+
+type FetchStreamsLateParams struct {
+	LateXids       []string
+	Every          bool
+	Likes          []string
+	MaxPayload     int32
+	LateItems      []int32
+	LateNames      []string
+	LateUpto       []int64
+	LateLimits     []int64
+	PagedItems     []int32
+	PagedNames     []string
+	PagedAfter     []int64
+	PagedUpto      []int64
+	PagedSnaps     []string
+	PagedLateSnaps []string
+	PagedLimits    []int64
+	Items          []int32
+	Names          []string
+	Positions      []int64
+	Limits         []int64
+}
+
+type FetchStreamsLateRow struct {
+	Part        int32
+	Item        int32
+	ID          int64
+	Topic       string
+	Key         string
+	Kind        string
+	Payload     []byte
+	Size        int32
+	Headers     string
+	PublishedAt pgtype.Timestamptz
+	X           pgtype.Uint64
+}
+
+// The same with late messages, and pages of them, as in FetchTopicsLate. What the transactions
+// in question wrote is looked up once for all streams.
+func (q *Queries) FetchStreamsLate(ctx context.Context, arg FetchStreamsLateParams) ([]FetchStreamsLateRow, error) {
+	rows, err := q.db.Query(ctx, FetchStreamsLate,
+		arg.LateXids,
+		arg.Every,
+		arg.Likes,
+		arg.MaxPayload,
+		arg.LateItems,
+		arg.LateNames,
+		arg.LateUpto,
+		arg.LateLimits,
+		arg.PagedItems,
+		arg.PagedNames,
+		arg.PagedAfter,
+		arg.PagedUpto,
+		arg.PagedSnaps,
+		arg.PagedLateSnaps,
+		arg.PagedLimits,
+		arg.Items,
+		arg.Names,
+		arg.Positions,
+		arg.Limits,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FetchStreamsLateRow
+	for rows.Next() {
+		var i FetchStreamsLateRow
+		if err := rows.Scan(
+			&i.Part,
+			&i.Item,
+			&i.ID,
+			&i.Topic,
+			&i.Key,
+			&i.Kind,
+			&i.Payload,
+			&i.Size,
+			&i.Headers,
+			&i.PublishedAt,
+			&i.X,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const FetchTopics = `-- name: FetchTopics :many
 
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
@@ -361,7 +855,7 @@ CROSS JOIN LATERAL (
 type FetchTopicsParams struct {
 	MaxPayload int32
 	Items      []int32
-	Topics     []string
+	Names      []string
 	Positions  []int64
 	Limits     []int64
 }
@@ -389,7 +883,7 @@ func (q *Queries) FetchTopics(ctx context.Context, arg FetchTopicsParams) ([]Fet
 	rows, err := q.db.Query(ctx, FetchTopics,
 		arg.MaxPayload,
 		arg.Items,
-		arg.Topics,
+		arg.Names,
 		arg.Positions,
 		arg.Limits,
 	)
@@ -472,19 +966,19 @@ CROSS JOIN LATERAL (
 type FetchTopicsLateParams struct {
 	MaxPayload     int32
 	LateItems      []int32
-	LateTopics     []string
+	LateNames      []string
 	LateUpto       []int64
 	LateXids       []string
 	LateLimits     []int64
 	PagedItems     []int32
-	PagedTopics    []string
+	PagedNames     []string
 	PagedAfter     []int64
 	PagedUpto      []int64
 	PagedSnaps     []string
 	PagedLateSnaps []string
 	PagedLimits    []int64
 	Items          []int32
-	Topics         []string
+	Names          []string
 	Positions      []int64
 	Limits         []int64
 }
@@ -510,19 +1004,19 @@ func (q *Queries) FetchTopicsLate(ctx context.Context, arg FetchTopicsLateParams
 	rows, err := q.db.Query(ctx, FetchTopicsLate,
 		arg.MaxPayload,
 		arg.LateItems,
-		arg.LateTopics,
+		arg.LateNames,
 		arg.LateUpto,
 		arg.LateXids,
 		arg.LateLimits,
 		arg.PagedItems,
-		arg.PagedTopics,
+		arg.PagedNames,
 		arg.PagedAfter,
 		arg.PagedUpto,
 		arg.PagedSnaps,
 		arg.PagedLateSnaps,
 		arg.PagedLimits,
 		arg.Items,
-		arg.Topics,
+		arg.Names,
 		arg.Positions,
 		arg.Limits,
 	)

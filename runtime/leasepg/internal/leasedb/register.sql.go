@@ -11,25 +11,46 @@ import (
 	"time"
 )
 
+const CloseStreams = `-- name: CloseStreams :exec
+SELECT pg_advisory_xact_lock(hashtextextended('leasegen.streams/' || $1::text, 0))
+`
+
+// The other side of ShareStreams: the first statement of a retirement.
+func (q *Queries) CloseStreams(ctx context.Context, consumer string) error {
+	_, err := q.db.Exec(ctx, CloseStreams, consumer)
+	return err
+}
+
 const DescribeConsumer = `-- name: DescribeConsumer :exec
-INSERT INTO leasegen.consumer (name, per, topics, likes, grace)
-SELECT $1::text, $2::text, $3::text[], $4::text[], $5::interval
+INSERT INTO leasegen.consumer (name, per, topics, likes, grace, lock, source, start_pos, start_snap, start_x)
+SELECT $1::text, $2::text, $3::text[], $4::text[], $5::interval,
+       $6::text, $7::text,
+       CASE WHEN $8::boolean THEN coalesce((SELECT max(m.id) FROM leasegen.message m), 0) ELSE 0 END,
+       CASE WHEN $8::boolean THEN pg_current_snapshot() END,
+       CASE WHEN $8::boolean THEN pg_current_xact_id() END
 WHERE NOT EXISTS (
     SELECT FROM leasegen.consumer c
     WHERE c.name = $1::text AND c.per = $2::text AND c.topics = $3::text[]
-      AND c.likes = $4::text[] AND c.grace = $5::interval)
-ON CONFLICT (name) DO UPDATE SET per = excluded.per, topics = excluded.topics, likes = excluded.likes, grace = excluded.grace
+      AND c.likes = $4::text[] AND c.grace = $5::interval
+      AND c.lock = $6::text AND c.source = $7::text)
+ON CONFLICT (name) DO UPDATE SET per = excluded.per, topics = excluded.topics, likes = excluded.likes, grace = excluded.grace,
+    lock = excluded.lock, source = excluded.source
 `
 
 type DescribeConsumerParams struct {
-	Name   string
-	Per    string
-	Topics []string
-	Likes  []string
-	Grace  time.Duration
+	Name    string
+	Per     string
+	Topics  []string
+	Likes   []string
+	Grace   time.Duration
+	Lock    string
+	Source  string
+	FromNow bool
 }
 
-// Writes only when something differs.
+// Writes only when something differs. A consumer that begins now, and is new, gets the present
+// as its start: the position and the snapshot of this statement, and an xid drawn after it,
+// which is why this is the first statement of its transaction that writes.
 func (q *Queries) DescribeConsumer(ctx context.Context, arg DescribeConsumerParams) error {
 	_, err := q.db.Exec(ctx, DescribeConsumer,
 		arg.Name,
@@ -37,55 +58,207 @@ func (q *Queries) DescribeConsumer(ctx context.Context, arg DescribeConsumerPara
 		arg.Topics,
 		arg.Likes,
 		arg.Grace,
+		arg.Lock,
+		arg.Source,
+		arg.FromNow,
 	)
 	return err
 }
 
-const RegisterLog = `-- name: RegisterLog :execrows
+const IndexLog = `-- name: IndexLog :one
+SELECT leasegen.index_log($1::text)::int AS left_over
+`
+
+func (q *Queries) IndexLog(ctx context.Context, what string) (int32, error) {
+	row := q.db.QueryRow(ctx, IndexLog, what)
+	var left_over int32
+	err := row.Scan(&left_over)
+	return left_over, err
+}
+
+const LogIndexed = `-- name: LogIndexed :one
+SELECT (o.indexes @> ARRAY[$1::text] AND NOT EXISTS (
+    SELECT FROM leasegen.segment s WHERE to_regclass('leasegen.' || s.name || '_' || $1::text) IS NULL))::boolean AS done
+FROM leasegen.origin o
+`
+
+func (q *Queries) LogIndexed(ctx context.Context, what string) (bool, error) {
+	row := q.db.QueryRow(ctx, LogIndexed, what)
+	var done bool
+	err := row.Scan(&done)
+	return done, err
+}
+
+const RegisterResources = `-- name: RegisterResources :execrows
+INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
+SELECT c.name, r.resource, c.start_pos, c.start_snap, c.start_x
+FROM (SELECT DISTINCT unnest($1::text[]) AS resource) r
+JOIN leasegen.consumer c ON c.name = $2::text
+WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = r.resource)
+ON CONFLICT DO NOTHING
+`
+
+type RegisterResourcesParams struct {
+	Resources []string
+	Consumer  string
+}
+
+func (q *Queries) RegisterResources(ctx context.Context, arg RegisterResourcesParams) (int64, error) {
+	result, err := q.db.Exec(ctx, RegisterResources, arg.Resources, arg.Consumer)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const RegisterSlots = `-- name: RegisterSlots :execrows
+INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
+SELECT c.name, n.slot::text, c.start_pos, c.start_snap, c.start_x
+FROM leasegen.consumer c
+CROSS JOIN LATERAL (SELECT generate_series(0, o.slots - 1) AS slot FROM leasegen.origin o) n
+WHERE c.name = $1::text
+  AND NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = n.slot::text)
+ON CONFLICT DO NOTHING
+`
+
+func (q *Queries) RegisterSlots(ctx context.Context, consumer string) (int64, error) {
+	result, err := q.db.Exec(ctx, RegisterSlots, consumer)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const RegisterStreams = `-- name: RegisterStreams :exec
+WITH made AS (
+    INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
+    SELECT c.name, r.resource, c.start_pos, c.start_snap, c.start_x
+    FROM (SELECT DISTINCT unnest($3::text[]) AS resource) r
+    JOIN leasegen.consumer c ON c.name = $4::text
+    WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = r.resource AND l.wanted)
+    ORDER BY r.resource
+    ON CONFLICT (consumer, resource) DO UPDATE SET wanted = true WHERE NOT lease.wanted
+    RETURNING resource
+)
+SELECT pg_notify($1::text, $2::text) WHERE EXISTS (SELECT FROM made)
+`
+
+type RegisterStreamsParams struct {
+	Channel   string
+	Payload   string
+	Resources []string
+	Consumer  string
+}
+
+// Streams become wanted; those that are cost a read. Tells the members when some became so.
+func (q *Queries) RegisterStreams(ctx context.Context, arg RegisterStreamsParams) error {
+	_, err := q.db.Exec(ctx, RegisterStreams,
+		arg.Channel,
+		arg.Payload,
+		arg.Resources,
+		arg.Consumer,
+	)
+	return err
+}
+
+const RegisterTopics = `-- name: RegisterTopics :execrows
 WITH RECURSIVE known AS (
     (SELECT m.topic FROM leasegen.message m ORDER BY m.topic LIMIT 1)
     UNION ALL
     SELECT n.topic FROM known k CROSS JOIN LATERAL (
         SELECT m.topic FROM leasegen.message m WHERE m.topic > k.topic ORDER BY m.topic LIMIT 1) n
 )
-INSERT INTO leasegen.lease (consumer, resource)
-SELECT $1::text, k.topic FROM known k
-WHERE k.topic LIKE ANY ($2::text[])
-  AND NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = $1::text AND l.resource = k.topic)
+INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
+SELECT c.name, k.topic, c.start_pos, c.start_snap, c.start_x
+FROM known k JOIN leasegen.consumer c ON c.name = $1::text
+WHERE k.topic LIKE ANY (c.likes)
+  AND NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = k.topic)
 ON CONFLICT DO NOTHING
 `
-
-type RegisterLogParams struct {
-	Consumer string
-	Likes    []string
-}
 
 // Every topic of the log, found by one index descent each.
-func (q *Queries) RegisterLog(ctx context.Context, arg RegisterLogParams) (int64, error) {
-	result, err := q.db.Exec(ctx, RegisterLog, arg.Consumer, arg.Likes)
+func (q *Queries) RegisterTopics(ctx context.Context, consumer string) (int64, error) {
+	result, err := q.db.Exec(ctx, RegisterTopics, consumer)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected(), nil
 }
 
-const RegisterResources = `-- name: RegisterResources :execrows
-INSERT INTO leasegen.lease (consumer, resource)
-SELECT DISTINCT $1::text, r.resource
-FROM (SELECT unnest($2::text[]) AS resource) r
-WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = $1::text AND l.resource = r.resource)
-ON CONFLICT DO NOTHING
+const ShareStreams = `-- name: ShareStreams :exec
+SELECT pg_advisory_xact_lock_shared(hashtextextended('leasegen.streams/' || $1::text, 0))
 `
 
-type RegisterResourcesParams struct {
-	Consumer  string
-	Resources []string
+// Registering streams and retiring them exclude each other: what became wanted before a
+// retirement looked is seen by it, and what becomes wanted after it sees that it was retired.
+func (q *Queries) ShareStreams(ctx context.Context, consumer string) error {
+	_, err := q.db.Exec(ctx, ShareStreams, consumer)
+	return err
 }
 
-func (q *Queries) RegisterResources(ctx context.Context, arg RegisterResourcesParams) (int64, error) {
-	result, err := q.db.Exec(ctx, RegisterResources, arg.Consumer, arg.Resources)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+const SweepStreams = `-- name: SweepStreams :exec
+WITH RECURSIVE indexed AS (
+    (SELECT m.key FROM leasegen.message m WHERE $3::boolean ORDER BY m.key LIMIT 1)
+    UNION ALL
+    SELECT n.key FROM indexed k CROSS JOIN LATERAL (
+        SELECT m.key FROM leasegen.message m WHERE m.key > k.key ORDER BY m.key LIMIT 1) n
+), known AS (
+    SELECT i.key FROM indexed i
+    UNION ALL
+    (SELECT DISTINCT m.key FROM leasegen.message m JOIN leasegen.consumer c ON c.name = $4::text
+     WHERE NOT $3::boolean AND m.topic LIKE ANY (c.likes))
+), made AS (
+    INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
+    SELECT c.name, w.resource, c.start_pos, c.start_snap, c.start_x
+    FROM (
+        SELECT k.key AS resource
+        FROM known k
+        JOIN leasegen.consumer c ON c.name = $4::text
+        LEFT JOIN leasegen.lease l ON l.consumer = c.name AND l.resource = k.key
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN l.resource IS NULL THEN c.start_pos ELSE l.pos END AS pos,
+                   CASE WHEN l.resource IS NULL THEN c.start_snap ELSE l.snap END AS snap,
+                   CASE WHEN l.resource IS NULL THEN c.start_x ELSE l.x END AS x) at
+        WHERE l.wanted IS DISTINCT FROM true
+          AND (NOT $3::boolean
+            OR EXISTS (SELECT FROM leasegen.message m WHERE m.key = k.key AND m.id > at.pos AND m.topic LIKE ANY (c.likes))
+            OR pg_snapshot_xmin(at.snap) < at.x AND (
+                EXISTS (SELECT FROM (SELECT pg_snapshot_xip(at.snap) AS xid) r JOIN leasegen.message m ON m.xid = r.xid
+                        WHERE m.key = k.key AND m.id + 0 <= at.pos AND m.topic LIKE ANY (c.likes))
+                OR EXISTS (SELECT FROM leasegen.message m
+                           WHERE m.xid >= pg_snapshot_xmax(at.snap) AND m.xid < at.x
+                             AND m.key = k.key AND m.id + 0 <= at.pos AND m.topic LIKE ANY (c.likes))))
+        UNION
+        SELECT l.resource
+        FROM leasegen.lease l
+        WHERE l.consumer = $4::text AND NOT l.wanted
+          AND EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
+    ) w
+    JOIN leasegen.consumer c ON c.name = $4::text
+    ORDER BY w.resource
+    ON CONFLICT (consumer, resource) DO UPDATE SET wanted = true WHERE NOT lease.wanted
+    RETURNING resource
+)
+SELECT pg_notify($1::text, $2::text) WHERE EXISTS (SELECT FROM made)
+`
+
+type SweepStreamsParams struct {
+	Channel  string
+	Payload  string
+	Indexed  bool
+	Consumer string
+}
+
+// All streams with work become wanted: keys of the log, found by one index descent each, whose
+// messages their cursor has not passed, and streams with parked messages. The cursor's rule is
+// that of stream_unread; nothing can be late for a snapshot that all transactions before x are
+// visible in. While the log has no index by key, all keys count as having work.
+func (q *Queries) SweepStreams(ctx context.Context, arg SweepStreamsParams) error {
+	_, err := q.db.Exec(ctx, SweepStreams,
+		arg.Channel,
+		arg.Payload,
+		arg.Indexed,
+		arg.Consumer,
+	)
+	return err
 }

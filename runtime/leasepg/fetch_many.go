@@ -1,0 +1,184 @@
+package leasepg
+
+import (
+	"context"
+	"math"
+	"slices"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+)
+
+// fetchMany reads many topics, slots or streams in one statement.
+func (b *Backend) fetchMany(ctx context.Context, req lease.FetchRequest, out []lease.Fetched) error {
+	m, reads, err := newMany(req)
+	if err != nil {
+		return err
+	}
+	var head position
+	if err := b.readLog(ctx, m.query(ctx), reads, func(p position) { head = p }); err != nil {
+		return err
+	}
+	for i, item := range req.Items {
+		r := &reads[i]
+		r.snap = head.snap
+		for j := range r.messages { // what all have in common is not sent along
+			switch req.Consumer.Per {
+			case lease.PerTopic:
+				r.messages[j].Topic = item.Resource
+			case lease.PerStream:
+				r.messages[j].Key = item.Resource
+			}
+		}
+		if req.Consumer.Per == lease.PerPartition && r.from.lateSnap == "" {
+			m.jump(r, head)
+		}
+		out[i] = r.result(item.Resource, item.Limit)
+		out[i].More = out[i].More || r.beyond
+	}
+	return nil
+}
+
+// many is what a read of many resources asks for: of each the late messages of some
+// transactions and what is beyond its position, or the next page of late messages.
+type many struct {
+	per        lease.Per
+	maxPayload int32
+	every      bool // all topics
+	likes      []string
+	span       int64
+
+	items             []int32
+	names             []string
+	positions, limits []int64
+
+	lateItems            []int32
+	lateNames, lateXids  []string
+	lateUpto, lateLimits []int64
+
+	pagedItems                         []int32
+	pagedNames, pagedSnaps, pagedLates []string
+	pagedAfter, pagedUpto, pagedLimits []int64
+}
+
+func newMany(req lease.FetchRequest) (*many, []read, error) {
+	m := &many{
+		per: req.Consumer.Per, maxPayload: int32(req.MaxPayload), every: slices.Contains(req.Consumer.Topics, "*"),
+		likes: likes(req.Consumer.Topics), span: slotSpan,
+		items: []int32{}, names: []string{}, positions: []int64{}, limits: []int64{}, // nil would be NULL
+	}
+	if m.every {
+		m.span = math.MaxInt64 / 2 // nothing to pass over
+	}
+	reads := make([]read, len(req.Items))
+	for i, item := range req.Items {
+		c, err := from(item.From)
+		if err != nil {
+			return nil, nil, err
+		}
+		reads[i].from = c
+		late, err := c.late()
+		if err != nil {
+			return nil, nil, err
+		}
+		limit := int64(item.Limit) + 1
+		if c.lateSnap != "" {
+			m.pagedItems, m.pagedNames = append(m.pagedItems, int32(i)), append(m.pagedNames, item.Resource)
+			m.pagedAfter, m.pagedUpto = append(m.pagedAfter, c.latePos), append(m.pagedUpto, c.pos)
+			m.pagedSnaps, m.pagedLates = append(m.pagedSnaps, c.snap), append(m.pagedLates, c.lateSnap)
+			m.pagedLimits = append(m.pagedLimits, limit)
+			continue
+		}
+		for _, x := range late {
+			m.lateItems, m.lateNames = append(m.lateItems, int32(i)), append(m.lateNames, item.Resource)
+			m.lateUpto, m.lateXids = append(m.lateUpto, c.pos), append(m.lateXids, x)
+			m.lateLimits = append(m.lateLimits, limit)
+		}
+		m.items, m.names = append(m.items, int32(i)), append(m.names, item.Resource)
+		m.positions, m.limits = append(m.positions, c.pos), append(m.limits, limit)
+	}
+	return m, reads, nil
+}
+
+// query chooses the statement: the one for late messages only when there may be any.
+func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
+	late := len(m.lateItems)+len(m.pagedItems) > 0
+	jump := int64(math.MaxInt64)
+	if len(m.positions) > 0 {
+		jump = slices.Min(m.positions) + slotJump
+	}
+	switch {
+	case m.per == lease.PerTopic && !late:
+		return func(q *leasedb.Queries) error {
+			_, err := q.FetchTopics(ctx, leasedb.FetchTopicsParams{
+				MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
+			})
+			return err
+		}
+	case m.per == lease.PerTopic:
+		return func(q *leasedb.Queries) error {
+			_, err := q.FetchTopicsLate(ctx, leasedb.FetchTopicsLateParams{
+				MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
+				LateItems: m.lateItems, LateNames: m.lateNames, LateUpto: m.lateUpto, LateXids: m.lateXids, LateLimits: m.lateLimits,
+				PagedItems: m.pagedItems, PagedNames: m.pagedNames, PagedAfter: m.pagedAfter, PagedUpto: m.pagedUpto,
+				PagedSnaps: m.pagedSnaps, PagedLateSnaps: m.pagedLates, PagedLimits: m.pagedLimits,
+			})
+			return err
+		}
+	case m.per == lease.PerPartition && !late:
+		return func(q *leasedb.Queries) error {
+			_, err := q.FetchSlots(ctx, leasedb.FetchSlotsParams{
+				MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
+				Every: m.every, Likes: m.likes, Span: m.span, Jump: jump,
+			})
+			return err
+		}
+	case m.per == lease.PerPartition:
+		return func(q *leasedb.Queries) error {
+			_, err := q.FetchSlotsLate(ctx, leasedb.FetchSlotsLateParams{
+				MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
+				Every: m.every, Likes: m.likes, Span: m.span, Jump: jump,
+				LateItems: m.lateItems, LateNames: m.lateNames, LateUpto: m.lateUpto, LateXids: m.lateXids, LateLimits: m.lateLimits,
+				PagedItems: m.pagedItems, PagedNames: m.pagedNames, PagedAfter: m.pagedAfter, PagedUpto: m.pagedUpto,
+				PagedSnaps: m.pagedSnaps, PagedLateSnaps: m.pagedLates, PagedLimits: m.pagedLimits,
+			})
+			return err
+		}
+	case !late:
+		return func(q *leasedb.Queries) error {
+			_, err := q.FetchStreams(ctx, leasedb.FetchStreamsParams{
+				MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
+				Every: m.every, Likes: m.likes,
+			})
+			return err
+		}
+	}
+	return func(q *leasedb.Queries) error {
+		_, err := q.FetchStreamsLate(ctx, leasedb.FetchStreamsLateParams{
+			MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
+			Every: m.every, Likes: m.likes,
+			LateItems: m.lateItems, LateNames: m.lateNames, LateUpto: m.lateUpto, LateXids: m.lateXids, LateLimits: m.lateLimits,
+			PagedItems: m.pagedItems, PagedNames: m.pagedNames, PagedAfter: m.pagedAfter, PagedUpto: m.pagedUpto,
+			PagedSnaps: m.pagedSnaps, PagedLateSnaps: m.pagedLates, PagedLimits: m.pagedLimits,
+		})
+		return err
+	}
+}
+
+// jump lets a slot's cursor pass over what is not its own, up to where the read looked, when
+// it moves anyway or that is far: a long stretch must not be read again and again, nor hold
+// back the log. head carries the last visible id.
+func (m *many) jump(r *read, head position) {
+	upto := head.id
+	if end := r.from.pos + m.span; end < upto {
+		upto, r.beyond = end, true
+	}
+	if r.x == 0 {
+		r.x = head.x
+	}
+	if r.x != 0 && (len(r.messages) > r.late || upto-r.from.pos >= slotJump) {
+		r.top = upto
+	} else {
+		r.beyond = false
+	}
+}

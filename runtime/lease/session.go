@@ -87,13 +87,30 @@ func (s *session) watch() {
 	}
 }
 
+// Alarmed is a Session that notices by itself when something is wrong: that its connection
+// broke, or that it was declared dead. The runtime then sends a heartbeat at once, to learn
+// what is left.
+type Alarmed interface {
+	Alarm() <-chan struct{}
+}
+
 // beat sends heartbeats at a third of the TTL. A failed one is tried again soon, so
 // that several tries fit before belief ends.
 func (s *session) beat() {
 	interval := s.ttl / 3
 	wait := jitter(interval)
+	var alarm <-chan struct{}
+	if a, ok := s.backend.(Alarmed); ok {
+		alarm = a.Alarm()
+	}
 	for {
-		pause(s.ctx, wait)
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-alarm:
+		case <-s.ctx.Done():
+		}
+		t.Stop()
 		if !s.alive() {
 			return
 		}

@@ -118,9 +118,10 @@ WITH own AS (
 UPDATE leasegen.lease l SET session = NULL
 WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o));
 
--- name: RetireStreams :execrows
+-- name: RetireStreams :exec
 -- After CloseStreams. A stream stays wanted when messages are there that its cursor has not
--- passed, or parked ones; one that the application announces does not.
+-- passed, or parked ones; one that the application announces does not. Tells the members of
+-- those that stay wanted.
 WITH own AS (
     SELECT l.resource FROM leasegen.lease l
     JOIN (SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch) i
@@ -135,11 +136,14 @@ WITH own AS (
     FROM own o
     JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = o.resource
     JOIN leasegen.consumer c ON c.name = l.consumer
+), retired AS (
+    UPDATE leasegen.lease l
+    SET session = NULL, wanted = r.wanted, rested_at = CASE WHEN NOT r.wanted THEN clock_timestamp() END
+    FROM rest r
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = r.resource
+    RETURNING l.wanted
 )
-UPDATE leasegen.lease l
-SET session = NULL, wanted = r.wanted, rested_at = CASE WHEN NOT r.wanted THEN clock_timestamp() END
-FROM rest r
-WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = r.resource;
+SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text) WHERE EXISTS (SELECT FROM retired r WHERE r.wanted);
 
 -- name: RenewLeases :many
 -- Leases that expire one by one go on from the server's present, unless their time is over.

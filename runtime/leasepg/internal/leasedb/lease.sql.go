@@ -261,12 +261,12 @@ func (q *Queries) RenewLeases(ctx context.Context, arg RenewLeasesParams) ([]str
 	return items, nil
 }
 
-const RetireStreams = `-- name: RetireStreams :execrows
+const RetireStreams = `-- name: RetireStreams :exec
 WITH own AS (
     SELECT l.resource FROM leasegen.lease l
-    JOIN (SELECT unnest($2::text[]) AS resource, unnest($3::bigint[]) AS epoch) i
+    JOIN (SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch) i
       ON i.resource = l.resource AND i.epoch = l.epoch
-    WHERE l.consumer = $1::text AND l.session = $4::text
+    WHERE l.consumer = $5::text AND l.session = $6::text
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 ), rest AS (
     SELECT l.resource, cardinality(c.likes) > 0
@@ -274,35 +274,40 @@ WITH own AS (
              OR EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
              OR leasegen.stream_unread(c.likes, l.resource, l.pos, l.snap, l.x)) AS wanted
     FROM own o
-    JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = o.resource
+    JOIN leasegen.lease l ON l.consumer = $5::text AND l.resource = o.resource
     JOIN leasegen.consumer c ON c.name = l.consumer
+), retired AS (
+    UPDATE leasegen.lease l
+    SET session = NULL, wanted = r.wanted, rested_at = CASE WHEN NOT r.wanted THEN clock_timestamp() END
+    FROM rest r
+    WHERE l.consumer = $5::text AND l.resource = r.resource
+    RETURNING l.wanted
 )
-UPDATE leasegen.lease l
-SET session = NULL, wanted = r.wanted, rested_at = CASE WHEN NOT r.wanted THEN clock_timestamp() END
-FROM rest r
-WHERE l.consumer = $1::text AND l.resource = r.resource
+SELECT pg_notify($1::text, $2::text) WHERE EXISTS (SELECT FROM retired r WHERE r.wanted)
 `
 
 type RetireStreamsParams struct {
-	Consumer  string
+	Channel   string
+	Payload   string
 	Resources []string
 	Epochs    []int64
+	Consumer  string
 	Session   string
 }
 
 // After CloseStreams. A stream stays wanted when messages are there that its cursor has not
-// passed, or parked ones; one that the application announces does not.
-func (q *Queries) RetireStreams(ctx context.Context, arg RetireStreamsParams) (int64, error) {
-	result, err := q.db.Exec(ctx, RetireStreams,
-		arg.Consumer,
+// passed, or parked ones; one that the application announces does not. Tells the members of
+// those that stay wanted.
+func (q *Queries) RetireStreams(ctx context.Context, arg RetireStreamsParams) error {
+	_, err := q.db.Exec(ctx, RetireStreams,
+		arg.Channel,
+		arg.Payload,
 		arg.Resources,
 		arg.Epochs,
+		arg.Consumer,
 		arg.Session,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	return err
 }
 
 const Survey = `-- name: Survey :many

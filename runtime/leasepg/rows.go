@@ -1,0 +1,45 @@
+package leasepg
+
+import (
+	"context"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+)
+
+var (
+	_ lease.RowLocker = (*Backend)(nil)
+	_ lease.Streamer  = (*Backend)(nil)
+)
+
+// Renew extends leases that expire one by one, in one statement for all.
+func (b *Backend) Renew(ctx context.Context, session string, c lease.ConsumerInfo, leases []lease.Ref) (lost []string, err error) {
+	p := leasedb.RenewLeasesParams{Consumer: c.Name, Session: session, Ttl: c.TTL}
+	p.Resources, p.Epochs = refColumns(leases)
+	renewed := make(map[string]bool, len(leases))
+	err = b.pipeline(ctx, b.pool, durable(ctx), func(q *leasedb.Queries) error {
+		resources, err := q.RenewLeases(ctx, p)
+		for _, r := range resources {
+			renewed[r] = true
+		}
+		return err
+	})
+	if err != nil {
+		return nil, b.fail("renew leases of "+c.Name, err)
+	}
+	for _, l := range leases {
+		if !renewed[l.Resource] {
+			lost = append(lost, l.Resource)
+		}
+	}
+	return lost, nil
+}
+
+// Retire gives streams back that have no more work, as far as their owner knows.
+func (b *Backend) Retire(ctx context.Context, session, consumer string, leases []lease.Ref) error {
+	p := leasedb.RetireStreamsParams{Consumer: consumer, Session: session, Channel: b.schema.name, Payload: wakeOwnership}
+	p.Resources, p.Epochs = refColumns(leases)
+	return b.fail("retire streams of "+consumer, b.pipeline(ctx, b.pool, durable(ctx),
+		func(q *leasedb.Queries) error { return q.CloseStreams(ctx, consumer) },
+		func(q *leasedb.Queries) error { return q.RetireStreams(ctx, p) }))
+}

@@ -1,0 +1,339 @@
+package leasepg_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+var (
+	streamed  = lease.ConsumerInfo{Name: "streamed", Per: lease.PerStream, Topics: []string{"*"}}
+	announced = lease.ConsumerInfo{Name: "announced", Per: lease.PerStream, Announced: true}
+	rowed     = lease.ConsumerInfo{Name: "rowed", Per: lease.PerStream, Announced: true, Lock: lease.LockRow, TTL: time.Minute}
+)
+
+func resources(gs []lease.Grant) []string {
+	var out []string
+	for _, g := range gs {
+		out = append(out, g.Resource)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func refs(gs []lease.Grant) []lease.Ref {
+	var out []lease.Ref
+	for _, g := range gs {
+		out = append(out, g.Ref)
+	}
+	return out
+}
+
+func surveyed(t testing.TB, be *leasepg.Backend, c lease.ConsumerInfo) lease.Survey {
+	t.Helper()
+	return must[[]lease.Survey](t)(be.Survey(t.Context(), []string{c.Name}))[0]
+}
+
+// Leases with a time of their own expire one by one, while the session lives.
+func TestRowLeasesExpireOneByOne(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	ok(t, be.Register(t.Context(), rowed, []string{"a", "b", "c"}))
+	id, s := member(t, be, time.Hour, rowed)
+	other, _ := member(t, be, time.Hour, rowed)
+	gs := acquire(t, be, id, rowed, 9)
+	equal(t, "acquired", len(gs), 3)
+	lapse := func(resource string) {
+		exec(t, pool, "UPDATE leasegen.lease SET expires_at = clock_timestamp() - interval '1 ms' WHERE resource = $1", resource)
+	}
+	renew := func(gs []lease.Grant) []string {
+		t.Helper()
+		lost := must[[]string](t)(be.Renew(t.Context(), id, rowed, refs(gs)))
+		slices.Sort(lost)
+		return lost
+	}
+	equal(t, "lost", len(renew(gs)), 0)
+	left := query[float64](t, pool, "SELECT min(extract(epoch FROM expires_at - clock_timestamp()))::float8 FROM leasegen.lease")
+	if left < 50 || left > 60 {
+		t.Errorf("%v s are left of a TTL of a minute", left)
+	}
+	lapse("b")
+	equal(t, "lost", fmt.Sprint(renew(gs)), "[b]") // it cannot be revived
+	equal(t, "free", surveyed(t, be, rowed).Free, 1)
+	ok(t, s.Heartbeat(t.Context()))
+	taken := acquire(t, be, other, rowed, 9)
+	equal(t, "taken", fmt.Sprint(resources(taken)), "[b]")
+	equal(t, "suspicion", taken[0].Suspicion, 0) // its owner lives
+	equal(t, "lost", fmt.Sprint(renew(gs)), "[b]")
+	stale := slices.Clone(gs)
+	stale[0].Epoch--
+	equal(t, "lost with an older epoch", fmt.Sprint(slices.Contains(renew(stale[:1]), stale[0].Resource)), "true")
+
+	// With the session all go, renewed or not.
+	expire(t, pool, id)
+	equal(t, "lost with the session", len(renew(gs)), 3)
+	equal(t, "taken", len(acquire(t, be, other, rowed, 9)), 2)
+	equal(t, "free", surveyed(t, be, rowed).Free, 0)
+}
+
+// A grace counts from the end of a lease's own time.
+func TestRowLeaseGrace(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	c := rowed
+	c.Grace = time.Hour
+	ok(t, be.Register(t.Context(), c, []string{"a"}))
+	id, _ := member(t, be, time.Hour, c)
+	other, _ := member(t, be, time.Hour, c)
+	equal(t, "acquired", len(acquire(t, be, id, c, 9)), 1)
+	exec(t, pool, "UPDATE leasegen.lease SET expires_at = clock_timestamp() - interval '59 min'")
+	equal(t, "free", surveyed(t, be, c).Free, 0)
+	equal(t, "taken within the grace", len(acquire(t, be, other, c, 9)), 0)
+	exec(t, pool, "UPDATE leasegen.lease SET expires_at = clock_timestamp() - interval '61 min'")
+	equal(t, "free", surveyed(t, be, c).Free, 1)
+	equal(t, "taken after it", len(acquire(t, be, other, c, 9)), 1)
+}
+
+// A renewal that meets the end of the lease's time either holds or loses it, and nobody else
+// gets what it holds.
+func TestRenewMeetsExpiry(t *testing.T) {
+	t.Parallel()
+	be, _ := migrated(t)
+	c := rowed
+	c.TTL = 40 * time.Millisecond
+	ok(t, be.Register(t.Context(), c, []string{"a"}))
+	id, _ := member(t, be, time.Hour, c)
+	other, _ := member(t, be, time.Hour, c)
+	kept, lost := 0, 0
+	for range 60 {
+		var gs []lease.Grant
+		eventually(t, "the lease is free", func() bool { gs = acquire(t, be, id, c, 1); return len(gs) == 1 })
+		time.Sleep(c.TTL - 10*time.Millisecond + rand.N(14*time.Millisecond))
+		var (
+			wg   sync.WaitGroup
+			gone []string
+		)
+		wg.Go(func() { gone, _ = be.Renew(context.Background(), id, c, refs(gs)) })
+		taken := acquire(t, be, other, c, 1)
+		wg.Wait()
+		switch {
+		case len(gone) == 0:
+			equal(t, "granted to another while renewed", len(taken), 0)
+			kept++
+		default:
+			lost++
+		}
+	}
+	if kept == 0 || lost == 0 {
+		t.Errorf("%d kept, %d lost: both should happen", kept, lost)
+	}
+}
+
+// A stream is owned only while it has work.
+func TestRetire(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	id, _ := member(t, be, time.Hour, streamed)
+	ok(t, be.Publish(t.Context(), events("x", 7))) // keys k0 to k6
+	ok(t, be.Register(t.Context(), streamed, nil))
+	gs := acquire(t, be, id, streamed, 99)
+	equal(t, "acquired", len(gs), 7)
+	passed := make([]lease.Progress, len(gs))
+	for i, g := range gs {
+		f := fetch(t, be, streamed, g.Resource, g.Cursor, 9)
+		equal(t, "messages", len(f.Messages), 1)
+		passed[i] = lease.Progress{Ref: g.Ref, Seq: 1, Cursor: f.Next}
+		switch g.Resource {
+		case "k0": // not passed
+			passed[i].Cursor = nil
+		case "k1":
+			passed[i].Park = []lease.Park{{ID: f.Messages[0].ID, Lane: "l", Attempt: 1, After: time.Hour}}
+		}
+	}
+	tx := must[pgx.Tx](t)(pool.Begin(t.Context()))
+	ok(t, be.In(tx).Publish(t.Context(), []lease.Event{{Topic: "x", Key: "k2", Kind: "kind"}}))
+	for i := range passed { // behind which the uncommitted one will be late
+		if passed[i].Resource == "k2" {
+			ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "k2", Kind: "kind"}}))
+			passed[i].Cursor = fetch(t, be, streamed, "k2", passed[i].Cursor, 9).Next
+		}
+	}
+	equal(t, "fenced", len(must[[]string](t)(be.Commit(t.Context(), id, streamed.Name, passed))), 0)
+	ok(t, tx.Commit(t.Context()))
+	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "k3", Kind: "kind"}}))
+
+	stale := refs(gs)
+	for i := range stale {
+		stale[i].Epoch--
+	}
+	ok(t, be.Retire(t.Context(), id, streamed.Name, stale)) // nothing: those leases are no more
+	equal(t, "owned", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE session IS NOT NULL"), 7)
+	for range 2 {
+		ok(t, be.Retire(t.Context(), id, streamed.Name, refs(gs)))
+		equal(t, "owned", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE session IS NOT NULL"), 0)
+		equal(t, "resources", surveyed(t, be, streamed).Resources, 4)
+		equal(t, "free", surveyed(t, be, streamed).Free, 4)
+	}
+	// Unread, parked, late, new.
+	equal(t, "acquired", fmt.Sprint(resources(acquire(t, be, id, streamed, 99))), "[k0 k1 k2 k3]")
+	ok(t, be.Register(t.Context(), streamed, []string{"k5"}))
+	equal(t, "acquired", fmt.Sprint(resources(acquire(t, be, id, streamed, 99))), "[k5]")
+}
+
+// Streams that the application announces rest until they are announced again.
+func TestRetireAnnounced(t *testing.T) {
+	t.Parallel()
+	be, _ := migrated(t)
+	ok(t, be.Publish(t.Context(), events("x", 3)))
+	id, _ := member(t, be, time.Hour, announced)
+	ok(t, be.Register(t.Context(), announced, []string{"k1", "k2"}))
+	gs := acquire(t, be, id, announced, 9)
+	equal(t, "acquired", len(gs), 2)
+	ok(t, be.Retire(t.Context(), id, announced.Name, refs(gs)[:1]))
+	equal(t, "acquired", len(acquire(t, be, id, announced, 9)), 0)
+	ok(t, be.Register(t.Context(), announced, []string{"k1", "k2"}))
+	again := acquire(t, be, id, announced, 9)
+	equal(t, "acquired", fmt.Sprint(resources(again)), fmt.Sprint(resources(gs[:1])))
+	if again[0].Epoch <= gs[0].Epoch {
+		t.Errorf("epoch %d after %d", again[0].Epoch, gs[0].Epoch)
+	}
+}
+
+// Whatever arrives while a stream is being retired is found by who owns it next: nobody
+// sweeps, and every owner retires as soon as it sees no more work.
+func TestRetireLosesNothing(t *testing.T) {
+	t.Parallel()
+	const publishers, each, streams, workers = 4, 150, 6, 3
+	be, pool := migrated(t)
+	exec(t, pool, "CREATE TABLE seen (id bigint PRIMARY KEY)")
+	ok(t, be.Register(t.Context(), streamed, nil))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var wg sync.WaitGroup
+	for range workers {
+		be := leasepg.New(open(t, pool.Config().ConnString()))
+		id, _ := member(t, be, time.Hour, streamed)
+		feed := must[lease.Feed](t)(be.OpenFeed(ctx, []lease.ConsumerInfo{streamed}))
+		fail := func(err error) bool {
+			if err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+				cancel()
+			}
+			return err != nil
+		}
+		wg.Go(func() {
+			defer feed.Close()
+			for ctx.Err() == nil {
+				news, err := feed.Next(ctx)
+				if fail(err) {
+					return
+				}
+				if fresh := news.Resources[streamed.Name]; len(fresh) > 0 && fail(be.Register(ctx, streamed, fresh)) {
+					return
+				}
+			}
+		})
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				gs, err := be.Acquire(ctx, lease.AcquireRequest{Session: id, Consumer: streamed, Max: 2, Attempt: newID()})
+				if fail(err) {
+					return
+				}
+				for _, g := range gs {
+					for seq := int64(1); ; seq++ {
+						fs, err := be.Fetch(ctx, lease.FetchRequest{Consumer: streamed, MaxPayload: 1 << 20,
+							Items: []lease.FetchItem{{Resource: g.Resource, From: g.Cursor, Limit: 5}}})
+						if fail(err) {
+							return
+						}
+						if fs[0].Next == g.Cursor {
+							break
+						}
+						for _, m := range fs[0].Messages {
+							if _, err := pool.Exec(ctx, "INSERT INTO seen VALUES ($1)", m.ID); fail(err) {
+								return
+							}
+						}
+						g.Cursor = fs[0].Next
+						if _, err := be.Commit(ctx, id, streamed.Name, []lease.Progress{{Ref: g.Ref, Seq: seq, Cursor: g.Cursor}}); fail(err) {
+							return
+						}
+					}
+				}
+				if len(gs) > 0 && fail(be.Retire(ctx, id, streamed.Name, refs(gs))) {
+					return
+				}
+			}
+		})
+	}
+	var publishing sync.WaitGroup
+	for range publishers {
+		publishing.Go(func() {
+			for range each {
+				tx, err := pool.Begin(ctx)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				err = be.In(tx).Publish(ctx, []lease.Event{{Topic: "x", Key: fmt.Sprint("s", rand.N(streams)), Kind: "kind"}})
+				time.Sleep(rand.N(4 * time.Millisecond))
+				if err = errors.Join(err, tx.Commit(ctx)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	publishing.Wait()
+	eventually(t, "everything was seen", func() bool {
+		return ctx.Err() != nil || query[int](t, pool, "SELECT count(*) FROM seen") == publishers*each
+	})
+	eventually(t, "all streams rest", func() bool {
+		return ctx.Err() != nil || query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE wanted") == 0
+	})
+	cancel()
+	wg.Wait()
+	equal(t, "seen", query[int](t, pool, "SELECT count(*) FROM seen"), publishers*each)
+}
+
+// Streams that have rested for long are forgotten, but none that may be asked for.
+func TestForgetStreams(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	id, _ := member(t, be, time.Hour, announced, streamed)
+	ok(t, be.Register(t.Context(), announced, []string{"a", "b", "c"}))
+	ok(t, be.Publish(t.Context(), events("x", 3)))
+	ok(t, be.Register(t.Context(), streamed, nil))
+	gs := acquire(t, be, id, announced, 9)
+	ok(t, be.Retire(t.Context(), id, announced.Name, refs(gs)))
+	ss := acquire(t, be, id, streamed, 9)
+	for _, g := range ss {
+		f := fetch(t, be, streamed, g.Resource, g.Cursor, 9)
+		_, err := be.Commit(t.Context(), id, streamed.Name, []lease.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}})
+		ok(t, err)
+	}
+	ok(t, be.Retire(t.Context(), id, streamed.Name, refs(ss)))
+	equal(t, "wanted", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE wanted"), 0)
+	forget := func() int {
+		return query[int](t, pool, "SELECT leasegen.forget_streams('1 day')")
+	}
+	equal(t, "forgotten at once", forget(), 0)
+	exec(t, pool, "UPDATE leasegen.lease SET rested_at = rested_at - interval '25 h'")
+	ok(t, be.Register(t.Context(), announced, []string{"b"}))
+	equal(t, "forgotten", forget(), 2) // not b, and none that has messages
+	ok(t, be.Register(t.Context(), announced, []string{"a"}))
+	for _, g := range acquire(t, be, id, announced, 9) {
+		if i := slices.IndexFunc(gs, func(x lease.Grant) bool { return x.Resource == g.Resource }); g.Epoch <= gs[i].Epoch {
+			t.Errorf("epoch %d of %s after %d", g.Epoch, g.Resource, gs[i].Epoch)
+		}
+	}
+}

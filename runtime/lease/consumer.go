@@ -45,6 +45,10 @@ func NewConsumer(be Backend, spec Spec, opts ...Option) (*Consumer, error) {
 		errs = append(errs, fmt.Errorf("lease: consumer %q: the backend is nil", spec.Name))
 	} else if _, ok := be.(Transactor); c.hasTx && !ok {
 		errs = append(errs, fmt.Errorf("lease: consumer %q: has transaction handlers, but the backend %T has no transactions", spec.Name, be))
+	} else if _, ok := be.(RowLocker); c.spec.Lock == LockRow && !ok {
+		errs = append(errs, fmt.Errorf("lease: consumer %q: the backend %T has no leases that expire one by one; use LockSession", spec.Name, be))
+	} else if _, ok := be.(Streamer); c.spec.Per == PerStream && !ok {
+		errs = append(errs, fmt.Errorf("lease: consumer %q: the backend %T has no streams; use PerPartition or PerTopic", spec.Name, be))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

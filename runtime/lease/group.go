@@ -71,6 +71,10 @@ type process struct {
 	consumers []*Consumer
 }
 
+// youngSession is how long a session must have lived for the next one to be opened almost
+// at once: a broken connection costs a moment.
+const youngSession = time.Second
+
 // keep lives one incarnation after the other until ctx is cancelled. A consumer whose
 // handler does not return after its lease is lost gets no new leases until it does;
 // the others go on without it.
@@ -88,7 +92,7 @@ func (p *process) keep(ctx context.Context, wg *sync.WaitGroup, consumers []*Con
 			return // drained
 		}
 		p.log.Error("session lost", "session", s.id, "reason", context.Cause(s.ctx))
-		if opened.since() > s.ttl {
+		if opened.since() > youngSession {
 			failed.reset()
 		}
 		failed.wait(ctx) // whatever ends sessions young is not asked without a pause
@@ -127,13 +131,14 @@ func (c *Consumer) returned(ctx context.Context, d time.Duration) bool {
 
 // open opens a session for the consumers; the shortest TTL among them is its TTL.
 func (p *process) open(ctx context.Context, consumers []*Consumer) (*session, error) {
-	spec := SessionSpec{ID: newID(), Host: hostname(), PID: os.Getpid()}
+	spec := SessionSpec{ID: newID(), Host: hostname(), PID: os.Getpid(), Advisory: true}
 	var margin time.Duration
 	for _, c := range consumers {
 		if spec.TTL == 0 || c.spec.TTL < spec.TTL || c.spec.TTL == spec.TTL && c.spec.Margin > margin {
 			spec.TTL, margin = c.spec.TTL, c.spec.Margin
 		}
 		spec.Consumers = append(spec.Consumers, c.Name())
+		spec.Advisory = spec.Advisory && c.spec.Lock == LockAdvisory
 	}
 	return openSession(ctx, p.be, spec, margin, p.log, func(o Observation) {
 		for _, c := range consumers {
@@ -159,6 +164,16 @@ func (p *process) live(ctx context.Context, s *session, consumers []*Consumer) {
 		wg.Go(w.schedule)
 		wg.Go(w.store)
 		wg.Go(w.watchStuck)
+		switch {
+		case w.info.Announced:
+			wg.Go(w.announce)
+		case w.info.Per == PerStream:
+			wg.Go(w.sweep)
+		}
+		if w.info.Lock == LockRow {
+			wg.Go(w.renewRows)
+			wg.Go(w.watchRows)
+		}
 	}
 	select {
 	case <-s.ctx.Done():
@@ -258,8 +273,9 @@ func (p *process) follow(s *session, infos []ConsumerInfo, works []*work, failed
 		for _, w := range works {
 			if news.Parked {
 				w.parkedDue(0)
+				w.hintSweep() // perhaps of streams that were retired
 			}
-			fresh := w.dirty(news.Topics)
+			fresh := w.hear(&news)
 			if len(fresh) == 0 {
 				continue
 			}
@@ -267,7 +283,9 @@ func (p *process) follow(s *session, infos []ConsumerInfo, works []*work, failed
 				return err
 			}
 			w.know(fresh)
-			s.hintOwnership()
+			if w.info.Per != PerStream || w.room() > 0 {
+				s.hintOwnership()
+			}
 		}
 	}
 }

@@ -194,7 +194,7 @@ func (q *sequence) alive() bool {
 		return true
 	}
 	q.sure = t
-	return q.w.s.alive()
+	return q.w.alive(q.h)
 }
 
 func (q *sequence) loop(ctx context.Context) {

@@ -31,6 +31,7 @@ type ObservedAcquire struct {
 type ObservedRelease struct {
 	Consumer, Resource, Session string
 	Epoch                       int64
+	Retired                     bool // a stream without more work
 }
 
 // ObservedLoss: a lease ended against the holder's will. Reported once per lease.
@@ -52,6 +53,14 @@ type ObservedHeartbeat struct {
 	Session  string
 	Duration time.Duration
 	Err      error
+}
+
+// ObservedRenew: the renewal of a LockRow consumer's leases was tried.
+type ObservedRenew struct {
+	Consumer, Session string
+	Leases, Lost      int // asked for, and found to be lost
+	Duration          time.Duration
+	Err               error
 }
 
 // ObservedHandle: a handler call ended. Count is the number of messages it was given.
@@ -100,6 +109,7 @@ func (ObservedRelease) observation()    {}
 func (ObservedLoss) observation()       {}
 func (ObservedSession) observation()    {}
 func (ObservedHeartbeat) observation()  {}
+func (ObservedRenew) observation()      {}
 func (ObservedHandle) observation()     {}
 func (ObservedCommit) observation()     {}
 func (ObservedFenced) observation()     {}

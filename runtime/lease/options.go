@@ -16,7 +16,6 @@ type settings struct {
 	logger      *slog.Logger
 	observer    Observer
 	concurrency int
-	maxOwned    int
 	maxPayload  int
 	stuckAfter  time.Duration
 	cancelStuck bool
@@ -48,13 +47,12 @@ func WithRetry(r Retry) Option { return func(s *settings) { s.spec.Retry = r } }
 // WithDeadLetters overrides Spec.DeadLetters as a whole.
 func WithDeadLetters(d DeadLetters) Option { return func(s *settings) { s.spec.DeadLetters = d } }
 
-// WithConcurrency sets how many resources this process works on at once for the
-// consumer. Default 16.
+// WithConcurrency sets how many resources this process handles messages of at once for
+// the consumer. Default 16. Run handlers are not bounded by it, but by Spec.Capacity.
 func WithConcurrency(n int) Option { return func(s *settings) { s.concurrency = n } }
 
-// WithMaxOwned caps how many resources this process owns for the consumer, below
-// its fair share. Default 0, no cap; what no process has room for stays unowned.
-func WithMaxOwned(n int) Option { return func(s *settings) { s.maxOwned = n } }
+// WithCapacity overrides Spec.Capacity.
+func WithCapacity(n int) Option { return func(s *settings) { s.spec.Capacity = n } }
 
 // WithMaxPayload sets the largest payload in bytes that is loaded and decoded;
 // larger ones become dead letters. Default 1 MiB.
@@ -76,7 +74,6 @@ func (s *settings) validate() error {
 	}
 	bad(s.logger == nil, "WithLogger was given nil")
 	bad(s.concurrency < 1, "WithConcurrency %d is below 1", s.concurrency)
-	bad(s.maxOwned < 0, "WithMaxOwned %d is negative", s.maxOwned)
 	bad(s.maxPayload < 1, "WithMaxPayload %d is below 1 byte", s.maxPayload)
 	bad(s.stuckAfter <= 0, "WithStuckAfter %v is not positive", s.stuckAfter)
 	return errors.Join(errs...)

@@ -33,11 +33,11 @@ func TestNewConsumerRefuses(t *testing.T) {
 		{good, []lease.Option{lease.WithRetry(lease.Retry{Max: -1, Min: time.Hour, Cap: time.Minute, Jitter: 2, Order: 7})}, []string{"Retry.Max -1", "Retry.Cap 1m0s is below", "Retry.Jitter 2", "Retry.Order"}},
 		{good, []lease.Option{lease.WithRetry(lease.Retry{Jitter: math.NaN()})}, []string{"Retry.Jitter NaN"}},
 		{good, []lease.Option{lease.WithDeadLetters(lease.DeadLetters{Keep: -1, Max: -1})}, []string{"Keep", "Max"}},
-		{good, []lease.Option{lease.WithLogger(nil), lease.WithConcurrency(0), lease.WithMaxOwned(-1), lease.WithMaxPayload(0), lease.WithStuckAfter(0, true)},
-			[]string{"WithLogger", "WithConcurrency 0", "WithMaxOwned -1", "WithMaxPayload 0", "WithStuckAfter 0s"}},
-		{with(func(s *lease.Spec) { s.Handlers = append(h[:1:1], h[0], run, lease.Handler{}) }), nil, []string{`two handlers for kind "note"`, "a Run handler needs PerCluster", "a handler is empty"}},
+		{good, []lease.Option{lease.WithLogger(nil), lease.WithConcurrency(0), lease.WithCapacity(-1), lease.WithMaxPayload(0), lease.WithStuckAfter(0, true)},
+			[]string{"WithLogger", "WithConcurrency 0", "Capacity -1", "WithMaxPayload 0", "WithStuckAfter 0s"}},
+		{with(func(s *lease.Spec) { s.Handlers = append(h[:1:1], h[0], run, lease.Handler{}) }), nil, []string{`two handlers for kind "note"`, "a Run handler needs PerCluster or Streams", "a handler is empty"}},
 		{with(func(s *lease.Spec) { s.Handlers, s.Workers = tx, 2 }), nil, []string{"Workers 2 does not go with transaction handlers"}},
-		{with(func(s *lease.Spec) { s.Per = lease.PerCluster }), nil, []string{"PerCluster has no message source", "exactly one Run handler"}},
+		{with(func(s *lease.Spec) { s.Per = lease.PerCluster }), nil, []string{"PerCluster and Topics are given", "PerCluster takes exactly one Run handler"}},
 		{with(func(s *lease.Spec) { s.Topics = []string{""} }), nil, []string{"a topic pattern is empty"}},
 	} {
 		_, err := lease.NewConsumer(leasemem.New(), c.spec, c.opts...)
@@ -60,14 +60,14 @@ func TestNewConsumerRefuses(t *testing.T) {
 }
 
 // What a process has no room for is left to others, and taken when there is room.
-func TestMaxOwned(t *testing.T) {
+func TestCapacity(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()
 		for i := range 9 {
 			publish(t, be, fmt.Sprint(i), 0, 1, nil)
 		}
 		var small, large seen
-		start(t, newConsumer(t, be, lease.Spec{TTL: 2 * time.Second, Handlers: handleAll(&small)}, lease.WithMaxOwned(2)))
+		start(t, newConsumer(t, be, lease.Spec{TTL: 2 * time.Second, Handlers: handleAll(&small)}, lease.WithCapacity(2)))
 		pass(10 * time.Second)
 		if s := status(t, be); s.Unowned != 7 || s.LagTotal != 7 || small.count() != 2 {
 			t.Errorf("%+v, %d handled", s, small.count())

@@ -8,6 +8,8 @@ import (
 	"time"
 )
 
+const surveyAny = time.Hour // no wish when to survey next
+
 // surveyGap is the least time between surveys that hints ask for.
 const surveyGap = 5 * time.Millisecond
 
@@ -45,6 +47,7 @@ func share(s Survey, me string) int {
 // because they are capped or ail. It belongs to the goroutine of own.
 type beyondShare struct {
 	members []string
+	changed time.Time // when the members last changed
 	n       int       // leases beyond the share
 	since   time.Time // resources are free though every share that can be filled is; zero if not
 }
@@ -59,7 +62,7 @@ func (b *beyondShare) share(s Survey, over int, ttl time.Duration) int {
 	}
 	switch {
 	case !slices.Equal(members, b.members):
-		*b = beyondShare{members: members}
+		*b = beyondShare{members: members, changed: time.Now()}
 	case s.Free == 0:
 		b.n, b.since = max(min(b.n, over), 0), time.Time{}
 	case over < b.n:
@@ -87,13 +90,14 @@ func (p *process) own(s *session, works []*work) {
 			continue
 		}
 		failed.reset()
+		wait := jitter(surveyEvery(s.ttl))
 		for _, w := range works {
 			if i := slices.IndexFunc(surveys, func(x Survey) bool { return x.Consumer == w.info.Name }); i >= 0 {
-				w.balance(surveys[i])
+				wait = min(wait, w.balance(surveys[i]))
 			}
 		}
 		pause(s.ctx, surveyGap)
-		t := time.NewTimer(jitter(surveyEvery(s.ttl)))
+		t := time.NewTimer(wait)
 		select {
 		case <-s.ownership:
 		case <-t.C:
@@ -103,12 +107,20 @@ func (p *process) own(s *session, works []*work) {
 	}
 }
 
+// settleTime is how long the members must have been the same before leases are given away:
+// several that join together then cost one move of a lease, not one each.
+const settleTime = 100 * time.Millisecond
+
 // balance moves the consumer towards its fair share: it takes what is free, or
-// begins to give away what is too much.
-func (w *work) balance(s Survey) {
+// begins to give away what is too much. It returns when it wants to see a survey again.
+func (w *work) balance(s Survey) time.Duration {
+	if w.info.Per == PerStream {
+		w.takeStreams(s)
+		return surveyAny
+	}
 	target := share(s, w.s.id)
 	target += w.beyond.share(s, w.owned()-target, w.s.ttl)
-	if limit := w.c.maxOwned; limit > 0 {
+	if limit := w.c.spec.Capacity; limit > 0 {
 		target = min(target, limit)
 	}
 	owned := w.owned()
@@ -116,8 +128,12 @@ func (w *work) balance(s Survey) {
 	case owned < target && s.Free > 0 && !w.stopping():
 		w.acquire(min(target-owned, s.Free))
 	case owned > target:
+		if wait := settleTime - time.Since(w.beyond.changed); wait > 0 {
+			return wait
+		}
 		w.giveBack(owned - target)
 	}
+	return surveyAny
 }
 
 // acquire takes up to n free resources. A lost reply is resolved by asking again
@@ -125,12 +141,13 @@ func (w *work) balance(s Survey) {
 func (w *work) acquire(n int) {
 	req := AcquireRequest{Session: w.s.id, Consumer: w.info, Max: n, Attempt: newID()}
 	var failed backoff
+	asked := now() // the first try may be the one that is granted
 	for w.s.alive() {
-		req.Exclude = w.c.busyResources()
+		req.Exclude = w.excluded()
 		sent := time.Now()
 		grants, err := call(w.s.ctx, func(ctx context.Context) ([]Grant, error) { return w.be.Acquire(ctx, req) })
 		if err == nil {
-			w.take(grants)
+			w.take(grants, asked)
 			if len(grants) > 0 {
 				w.log.Info("acquired leases", "leases", len(grants), "took", time.Since(sent).Round(time.Microsecond))
 			}

@@ -170,8 +170,9 @@ func (w *work) parkedInTx(ctx context.Context, h *held, m *ParkedMessage) bool {
 	if o.verdict == handled {
 		o = outcome{}
 		if w.flush(h) {
+			p := Progress{Ref: h.ref, Seq: h.nextSeq(), Done: []string{m.ID}}
 			err = do(ctx, func(ctx context.Context) error {
-				return tx.Commit(ctx, w.s.id, w.info.Name, Progress{Ref: h.ref, Done: []string{m.ID}})
+				return tx.Commit(ctx, w.s.id, w.info.Name, p)
 			})
 			switch {
 			case err == nil:

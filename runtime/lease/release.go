@@ -46,13 +46,25 @@ func (w *work) giveAll() {
 
 // release frees leases on which nothing runs and whose progress is stored.
 func (w *work) release(give []*held) {
-	refs := make([]Ref, len(give))
-	for i, h := range give {
-		refs[i] = h.ref
+	var release, retire []Ref
+	for _, h := range give {
+		if h.retire {
+			retire = append(retire, h.ref)
+		} else {
+			release = append(release, h.ref)
+		}
 	}
 	var failed backoff
 	for w.s.alive() {
-		err := do(w.s.ctx, func(ctx context.Context) error { return w.be.Release(ctx, w.s.id, w.info.Name, refs) })
+		var err error
+		if len(release) > 0 {
+			err = do(w.s.ctx, func(ctx context.Context) error { return w.be.Release(ctx, w.s.id, w.info.Name, release) })
+		}
+		if len(retire) > 0 && err == nil {
+			err = do(w.s.ctx, func(ctx context.Context) error {
+				return w.be.(Streamer).Retire(ctx, w.s.id, w.info.Name, retire)
+			})
+		}
 		if err == nil {
 			break
 		}
@@ -75,9 +87,12 @@ func (w *work) release(give []*held) {
 	}
 	w.mu.Unlock()
 	for _, h := range released {
-		w.c.observe(ObservedRelease{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch})
+		w.c.observe(ObservedRelease{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Retired: h.retire})
 	}
 	w.log.Debug("released leases", "leases", len(released))
+	if w.info.Per == PerStream {
+		w.s.hintOwnership() // there is room again
+	}
 }
 
 // lose ends a lease against its holder's will. It is told once.

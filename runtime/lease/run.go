@@ -24,8 +24,9 @@ func (w *work) startRuns() time.Duration {
 	return wait
 }
 
-// runOnce calls the Run handler. One that returns while its lease is held is called
-// again after the backoff of its retry policy.
+// runOnce calls the Run handler. One that returns while its lease is held is called again
+// after the backoff of its retry policy; a stream's is done with nil, and is given up when
+// it keeps failing.
 func (w *work) runOnce(ctx context.Context, h *held) {
 	began := time.Now()
 	ended := make(chan error, 1)
@@ -48,22 +49,32 @@ func (w *work) runOnce(ctx context.Context, h *held) {
 	if time.Since(began) > w.c.spec.Retry.Cap {
 		h.runFailures = 0
 	}
-	h.runFailures++
-	again := w.c.spec.Retry.wait(h.runFailures)
-	w.log.Warn("Run returned while its lease is held; calling it again", "after", again, "error", err)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	h.runAt = time.Now().Add(again)
 	if h.suspicion > 0 {
 		h.suspicion = 0
 		w.submit(h, Progress{Ref: h.ref, Trust: true}, counts{})
 	}
+	if w.info.Announced && err == nil {
+		w.retire(h)
+		return
+	}
+	h.runFailures++
+	if w.info.Announced && h.runFailures >= w.c.spec.Retry.Max {
+		w.log.Error("Run failed too often; the stream is left alone for a while", "resource", h.Resource,
+			"failures", h.runFailures, "for", w.c.spec.Retry.Cap, "error", err)
+		w.avoid(h)
+		return
+	}
+	again := w.c.spec.Retry.wait(h.runFailures)
+	w.log.Warn("Run returned while its lease is held; calling it again", "resource", h.Resource, "after", again, "error", err)
+	h.runAt = time.Now().Add(again)
 }
 
 // stopRun asks a Run handler to return because its lease is given away. Handlers of
 // messages finish their call instead.
 func (w *work) stopRun(h *held) {
-	if w.info.Per == PerCluster && h.cancel != nil {
+	if w.runs() && h.cancel != nil {
 		h.cancel(ErrHandover)
 	}
 }

@@ -146,6 +146,7 @@ func (w *work) takeQueued() (hs []*held, es []*entry) {
 			h.uncommitted -= e.parts
 			continue
 		}
+		e.p.Seq = h.nextSeq()
 		hs, es = append(hs, h), append(es, e)
 	}
 	return hs, es
@@ -195,6 +196,12 @@ func (w *work) commit(hs []*held, es []*entry) bool {
 	w.mu.Unlock()
 	w.kick()
 	return true
+}
+
+// nextSeq numbers what is stored of h. The caller holds w.mu, or nothing of h is queued.
+func (h *held) nextSeq() int64 {
+	h.seq++
+	return h.seq
 }
 
 func (w *work) committed(h *held, n counts) {

@@ -24,7 +24,9 @@ type Spec struct {
 	// with Streams, and with Source.
 	Topics []string
 	// Streams, for PerStream, names the streams that have work now; it is asked every Poll
-	// by every replica. Each stream's owner calls Run until it returns nil.
+	// by every replica. Each stream's owner calls Run until it returns nil; a stream that is
+	// still named after that, or by a replica whose question is older, runs once more. One
+	// that fails Retry.Max times in a row is not run by this process for Retry.Cap.
 	Streams func(context.Context) ([]string, error)
 	// Poll is how often Streams is asked. Default 5 s.
 	Poll time.Duration
@@ -39,9 +41,11 @@ type Spec struct {
 	// From says where the consumer begins when it runs for the first time. Default FromBeginning.
 	From From
 	// Capacity is how many resources this process owns at most; what no process has room
-	// for waits. Default 0, no bound; for PerStream 32.
+	// for waits. Default 0, no bound; for PerStream 32. Streams are not shared out evenly:
+	// whoever has room takes them.
 	Capacity int
-	// Idle is how long a stream without work stays with its owner. Default 5 s.
+	// Idle is how long a stream without work stays with its owner, unless others wait for
+	// its place. Default 5 s.
 	Idle time.Duration
 	// OnceKeep is how long executed items are remembered (see Once). Default 0, for ever.
 	OnceKeep time.Duration
@@ -130,6 +134,11 @@ func (s *Spec) setDefaults() {
 	def(&s.TTL, 15*time.Second)
 	def(&s.Margin, max(s.TTL/10, 250*time.Millisecond))
 	def(&s.Drain, 10*time.Second)
+	def(&s.Poll, 5*time.Second)
+	def(&s.Idle, 5*time.Second)
+	if s.Capacity == 0 && s.Per == PerStream {
+		s.Capacity = 32
+	}
 	def(&s.Retry.Min, 200*time.Millisecond)
 	def(&s.Retry.Cap, max(time.Minute, s.Retry.Min))
 	if s.Workers == 0 {
@@ -157,7 +166,15 @@ func (s *Spec) validate() error {
 	}
 	bad(s.Name == "", "Name is empty")
 	bad(len(s.Name) > 63, "Name is %d bytes long, at most 63 are allowed", len(s.Name))
-	bad(s.Per < PerTopic || s.Per > PerCluster, "Per %d is unknown", s.Per)
+	bad(s.Per < PerTopic || s.Per > PerStream, "Per %d is unknown", s.Per)
+	bad(s.Lock < LockSession || s.Lock > LockRow, "Lock %d is unknown", s.Lock)
+	bad(s.Lock == LockAdvisory && s.Per != PerCluster && s.Per != PerGroup, "LockAdvisory goes with PerCluster and PerGroup only")
+	bad(s.Lock == LockRow && s.Per != PerStream, "LockRow goes with PerStream only")
+	bad(s.From < FromBeginning || s.From > FromNow, "From %d is unknown", s.From)
+	bad(s.Poll < 0, "Poll %v is negative", s.Poll)
+	bad(s.Idle < 0, "Idle %v is negative", s.Idle)
+	bad(s.Capacity < 0, "Capacity %d is negative", s.Capacity)
+	bad(s.OnceKeep < 0, "OnceKeep %v is negative", s.OnceKeep)
 	bad(s.TTL < time.Second, "TTL %v is below 1s", s.TTL)
 	bad(s.TTL > 24*time.Hour, "TTL %v is above 24h", s.TTL)
 	bad(s.Margin < 0 || s.Margin > s.TTL/2, "Margin %v is not within 0 and TTL/2 = %v", s.Margin, s.TTL/2)
@@ -173,17 +190,24 @@ func (s *Spec) validate() error {
 	bad(s.DeadLetters.Keep < 0, "DeadLetters.Keep %v is negative", s.DeadLetters.Keep)
 	bad(s.DeadLetters.Max < 0, "DeadLetters.Max %d is negative", s.DeadLetters.Max)
 
-	if s.Per == PerCluster {
-		bad(len(s.Topics) > 0, "PerCluster has no message source, but Topics are given")
-		bad(len(s.Handlers) != 1 || s.Handlers[0].run == nil, "PerCluster takes exactly one Run handler")
+	if s.Per == PerCluster || s.Streams != nil {
+		what := "PerCluster"
+		if s.Streams != nil {
+			what = "Streams"
+			bad(s.Per != PerStream, "Streams go with PerStream only")
+		}
+		bad(len(s.Topics) > 0, what+" and Topics are given; there is no message source to read")
+		bad(s.Source != nil, what+" and a Source are given; there is no message source to read")
+		bad(len(s.Handlers) != 1 || s.Handlers[0].run == nil, what+" takes exactly one Run handler")
 		return errors.Join(errs...)
 	}
-	bad(len(s.Topics) == 0, "Topics are empty")
+	bad(len(s.Topics) == 0 && s.Source == nil, "Topics are empty")
+	bad(len(s.Topics) > 0 && s.Source != nil, "Topics and a Source are given; messages come from one of them")
 	bad(slices.Contains(s.Topics, ""), "a topic pattern is empty")
 	bad(len(s.Handlers) == 0, "there are no handlers")
 	seen := map[string]bool{}
 	for _, h := range s.Handlers {
-		bad(h.run != nil, "a Run handler needs PerCluster")
+		bad(h.run != nil, "a Run handler needs PerCluster or Streams")
 		bad(h.run == nil && h.call == nil, "a handler is empty; make it with One, Batch, OneTx or BatchTx")
 		bad(seen[h.kind], "two handlers for kind %q", h.kind)
 		bad(h.tx && s.Workers > 1, "Workers %d does not go with transaction handlers: one cursor moves in one transaction", s.Workers)

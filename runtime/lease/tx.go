@@ -60,6 +60,7 @@ func (w *work) inTx(ctx context.Context, h *held, f Fetched, from, to int, out [
 			return true
 		}
 		p, n := w.progress(h, f, out, from, upto)
+		p.Seq = h.nextSeq()
 		err = do(ctx, func(ctx context.Context) error { return tx.Commit(ctx, w.s.id, w.info.Name, p) })
 		if err == nil {
 			h.interruptions = 0

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,7 +33,7 @@ type work struct {
 
 	mu       sync.Mutex
 	held     map[string]*held
-	known    map[string]struct{} // resources registered with the backend
+	known    map[string]struct{} // topics registered with the backend
 	fetch    []*held             // may have news and no batch ready
 	ready    []*held             // have a batch ready
 	give     []*held             // are to be released
@@ -41,6 +43,7 @@ type work struct {
 	ticks    uint64              // orders the beginnings and ends of work on resources
 
 	beyond  beyondShare
+	streams streamState
 	parked  parkedState
 	queue   storeQueue
 	stored  *sync.Cond // on mu: progress was stored, or never will be
@@ -69,6 +72,10 @@ type held struct {
 	idleAt      uint64
 	yield       bool // let parked messages go first
 	gone        bool // released or lost
+	retire      bool // a stream without more work: it is not only released
+	seq         int64
+	anchored    instant   // LockRow: before the request that granted or last renewed it was sent
+	activeAt    time.Time // when work on it last ended
 
 	inFetch, inReady, inGive bool // queued there
 
@@ -93,11 +100,14 @@ func newWork(c *Consumer, s *session, p *process) *work {
 		wake: make(chan struct{}, 1), held: map[string]*held{}, known: map[string]struct{}{},
 		parked:  parkedState{due: time.Now().Add(parkedAtLeast), laned: map[*held]struct{}{}, yielding: map[*held]struct{}{}},
 		queue:   storeQueue{wake: make(chan struct{}, 1), byHeld: map[*held]*entry{}},
-		watched: map[*sequence]struct{}{},
+		watched: map[*sequence]struct{}{}, streams: streamState{sweep: make(chan struct{}, 1)},
 	}
 	w.stored = sync.NewCond(&w.mu)
 	return w
 }
+
+// runs reports that the consumer has one Run handler and no messages.
+func (w *work) runs() bool { return w.info.Per == PerCluster || w.info.Announced }
 
 func (w *work) kick() {
 	select {
@@ -118,8 +128,8 @@ func (w *work) stopping() bool {
 	return w.stopped
 }
 
-// take starts to work on leases just acquired.
-func (w *work) take(grants []Grant) {
+// take starts to work on leases just acquired. They are believed in from asked on.
+func (w *work) take(grants []Grant, asked instant) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := range grants {
@@ -134,7 +144,7 @@ func (w *work) take(grants []Grant) {
 		h := &held{
 			Lease:  Lease{Consumer: w.info.Name, Resource: g.Resource, Epoch: g.Epoch, Session: w.s.id},
 			ref:    g.Ref,
-			cursor: g.Cursor, dirty: true,
+			cursor: g.Cursor, dirty: true, anchored: asked, activeAt: time.Now(),
 			suspicion: g.Suspicion, marked: g.Mark, markCount: g.MarkCount,
 		}
 		if g.Suspicion > 0 {
@@ -150,7 +160,9 @@ func (w *work) take(grants []Grant) {
 		w.ticks++
 		h.idleAt = w.ticks // parked messages read before, under an older epoch, are not its own
 		w.held[g.Resource] = h
-		w.known[g.Resource] = struct{}{}
+		if w.info.Per == PerTopic {
+			w.known[g.Resource] = struct{}{}
+		}
 		if w.stopped {
 			w.queueGive(h)
 		} else {
@@ -168,32 +180,55 @@ func (h *held) addLane(lane string) {
 	h.lanes[lane] = struct{}{}
 }
 
-// dirty notes that topics have news and returns those the backend may not know yet.
-func (w *work) dirty(topics []string) (fresh []string) {
-	if len(topics) == 0 || w.info.Per == PerCluster {
+// hear notes which of the resources held have news, and returns those that the backend
+// may have to be told of.
+func (w *work) hear(n *News) (fresh []string) {
+	resources := w.resourcesIn(n)
+	if len(resources) == 0 {
 		return nil
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, t := range topics {
-		if !MatchTopic(w.info.Topics, t) {
-			continue
-		}
-		r := t
-		if w.info.Per == PerGroup {
-			r = Whole
-		} else if _, ok := w.known[t]; !ok {
-			fresh = append(fresh, t)
-		}
-		if h := w.held[r]; h != nil {
+	for _, r := range resources {
+		h := w.held[r]
+		if h != nil {
 			w.markDirty(h)
+		}
+		switch w.info.Per {
+		case PerTopic:
+			if _, ok := w.known[r]; !ok {
+				fresh = append(fresh, r)
+			}
+		case PerStream:
+			if h == nil || h.giving.Load() { // nobody's, or about to be
+				fresh = append(fresh, r)
+			}
 		}
 	}
 	w.kick()
 	return fresh
 }
 
+// resourcesIn returns the resources of the consumer that have news.
+func (w *work) resourcesIn(n *News) []string {
+	if w.runs() {
+		return nil
+	}
+	named := n.Resources[w.info.Name]
+	if w.info.Source == nil && (w.info.Per == PerTopic || w.info.Per == PerGroup) {
+		named = slices.DeleteFunc(slices.Clone(n.Topics), func(t string) bool { return !MatchTopic(w.info.Topics, t) })
+	}
+	if w.info.Per == PerGroup && len(named) > 0 {
+		return []string{Whole}
+	}
+	return named
+}
+
+// know notes that topics are registered.
 func (w *work) know(topics []string) {
+	if w.info.Per != PerTopic {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, t := range topics {
@@ -219,7 +254,7 @@ func (w *work) markDirty(h *held) {
 // every change of state that might.
 func (w *work) queueFetch(h *held) {
 	if h.inFetch || h.reading || len(h.next) >= readAhead || !h.dirty || h.yield || h.gone || h.giving.Load() || w.blocked(h) ||
-		w.info.Per == PerCluster {
+		w.runs() {
 		return
 	}
 	h.inFetch = true
@@ -270,7 +305,7 @@ func (w *work) schedule() {
 func (w *work) step() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.info.Per == PerCluster {
+	if w.runs() {
 		w.stepGive()
 		return w.startRuns()
 	}
@@ -295,8 +330,12 @@ func (w *work) step() time.Duration {
 	for !w.fetching && len(w.fetch) > 0 && len(w.ready) < w.c.concurrency {
 		w.startFetch() // or drops what no longer wants to be read
 	}
+	idle := time.Duration(math.MaxInt64)
+	if w.info.Per == PerStream {
+		idle = w.stepIdle()
+	}
 	w.stepGive()
-	return w.stepParked()
+	return min(w.stepParked(), idle)
 }
 
 func (w *work) stepGive() {
@@ -333,7 +372,7 @@ func (w *work) start(h *held, f func(ctx context.Context)) {
 			w.mu.Unlock()
 			w.kick()
 		}()
-		if w.s.alive() {
+		if w.alive(h) {
 			f(ctx)
 		}
 	}()
@@ -345,6 +384,7 @@ func (w *work) settled(h *held) {
 		return
 	}
 	if h.idle() {
+		h.activeAt = time.Now()
 		w.ticks++
 		h.idleAt = w.ticks
 		if h.giving.Load() {

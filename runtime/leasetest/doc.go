@@ -37,7 +37,7 @@
 //	T000-15               Acquire/Takes_over_after_the_TTL_and_not_before; an owner does not acquire again what it holds
 //	T000-20               T000-20_Stopping_over_a_broken_link_...
 //	T000-24               T000-24_Loss_is_told_once_...
-//	T000-26 -28           T000-26_MaxOwned_caps_a_process
+//	T000-26 -28           T000-26_Capacity_caps_a_process
 //	T000-29 -38           T000-07_T000-38_T003-33_A_stopped_consumer_leaves_nothing_behind
 //	T000-30               T000-30_An_observer_sees_what_happened
 //	T000-32               T000-32_A_cluster_consumer_runs_on_one_process_and_moves

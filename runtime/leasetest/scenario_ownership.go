@@ -116,14 +116,14 @@ var ownershipScenarios = []check{
 		equal(t, "handled twice", twice(w), 0)
 		inOrder(t, w.successes(), byTopic)
 	}},
-	{"T000-26_MaxOwned_caps_a_process", func(t testing.TB, f Factory) {
+	{"T000-26_Capacity_caps_a_process", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		for i := range 6 {
 			w.publish(events(fmt.Sprint("t", i), 1)...)
 		}
-		a := w.start(spec(), fine, lease.WithMaxOwned(2))
+		a := w.start(spec(), fine, lease.WithCapacity(2))
 		w.owning(2)
-		w.start(spec(), fine, lease.WithMaxOwned(3))
+		w.start(spec(), fine, lease.WithCapacity(3))
 		w.owning(2, 3)
 		a.stop() // T000-28: its place becomes free, but the other has no room
 		w.owning(3)

@@ -1,0 +1,264 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Streams are owned only while they have work. Who hears of messages of a stream that is
+// not its own registers it, which makes it wanted; whoever has room takes it, and retires
+// it when there is nothing more to do. What nobody has room for stays wanted and free.
+
+// streamState is guarded by work.mu.
+type streamState struct {
+	sweep   chan struct{} // a hint to look for streams that were forgotten
+	lookAt  time.Time     // when to look for streams without work
+	waiting int           // streams that wait for room
+	members []string      // of the last survey
+
+	finished map[string]struct{}  // retired since the application was last asked
+	avoided  map[string]time.Time // failed too often: not to be run here until then
+}
+
+func (w *work) hintSweep() {
+	select {
+	case w.streams.sweep <- struct{}{}:
+	default:
+	}
+}
+
+// sweepEvery is how often all of the log is searched for streams with work, in case their
+// owner ended between two steps.
+const sweepEvery = 30 * time.Second
+
+// sweep makes streams wanted that have messages and were forgotten.
+func (w *work) sweep() {
+	var failed backoff
+	for w.s.ctx.Err() == nil {
+		t := time.NewTimer(jitter(sweepEvery))
+		select {
+		case <-w.streams.sweep:
+		case <-t.C:
+		case <-w.s.ctx.Done():
+		}
+		t.Stop()
+		for w.s.ctx.Err() == nil {
+			err := do(w.s.ctx, func(ctx context.Context) error { return w.be.Register(ctx, w.info, nil) })
+			if err == nil {
+				failed.reset()
+				w.s.hintOwnership()
+				break
+			}
+			failed.pause(w.s.ctx, w.log, "looking for streams with work failed", err)
+		}
+	}
+}
+
+// room is how many more streams this process can take.
+func (w *work) room() int { return max(w.c.spec.Capacity-w.owned(), 0) }
+
+// takeStreams takes what is free as long as there is room. Who comes first is served first.
+func (w *work) takeStreams(s Survey) {
+	members := make(map[string]bool, len(s.Members))
+	for _, m := range s.Members {
+		members[m.Session] = true
+	}
+	w.mu.Lock()
+	for _, m := range w.streams.members {
+		if !members[m] {
+			w.hintSweep()
+			break
+		}
+	}
+	w.streams.members = w.streams.members[:0]
+	for m := range members {
+		w.streams.members = append(w.streams.members, m)
+	}
+	w.mu.Unlock()
+	room := w.room()
+	if s.Free > 0 && room > 0 && !w.stopping() {
+		w.acquire(min(room, s.Free))
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.streams.waiting = max(s.Free-room, 0); w.streams.waiting > 0 && !w.runs() {
+		w.streams.lookAt = time.Time{}
+		w.kick()
+	}
+}
+
+// crowdedIdle is how long a stream without work stays when others wait for its place.
+const crowdedIdle = 100 * time.Millisecond
+
+// stepIdle retires streams without work, and returns when to look again.
+func (w *work) stepIdle() time.Duration {
+	now := time.Now()
+	if wait := w.streams.lookAt.Sub(now); wait > 0 {
+		return wait
+	}
+	idle := w.c.spec.Idle
+	if w.streams.waiting > 0 {
+		idle = min(idle, crowdedIdle)
+	}
+	w.streams.lookAt = now.Add(max(idle, time.Millisecond))
+	for _, h := range w.held {
+		if !h.quiet() {
+			continue
+		}
+		leave := h.activeAt.Add(w.c.spec.Idle)
+		if now.Before(leave) && w.streams.waiting > 0 {
+			leave = h.activeAt.Add(idle)
+			if !now.Before(leave) {
+				w.streams.waiting--
+			}
+		}
+		if !now.Before(leave) {
+			w.retire(h)
+		} else if leave.Before(w.streams.lookAt) {
+			w.streams.lookAt = leave
+		}
+	}
+	return w.streams.lookAt.Sub(now)
+}
+
+// quiet reports that nothing is left to do for h as far as is known.
+func (h *held) quiet() bool {
+	return h.idle() && !h.dirty && !h.reading && !h.inFetch && len(h.next) == 0 && len(h.waited) == 0 &&
+		len(h.lanes) == 0 && !h.gone && !h.giving.Load()
+}
+
+// retire gives a stream back that has no more work. The caller holds w.mu.
+func (w *work) retire(h *held) {
+	h.retire = true
+	w.queueGive(h)
+	if w.streams.finished != nil {
+		w.streams.finished[h.Resource] = struct{}{}
+	}
+}
+
+// announce registers the streams that the application names, until the session ends.
+func (w *work) announce() {
+	var failed backoff
+	for w.s.ctx.Err() == nil && !w.stopping() {
+		names, err := w.ask()
+		if err != nil {
+			failed.pause(w.s.ctx, w.log, "asking for streams failed", err)
+			continue
+		}
+		for len(names) > 0 && err == nil {
+			n := min(len(names), registerItems)
+			err = do(w.s.ctx, func(ctx context.Context) error { return w.be.Register(ctx, w.info, names[:n]) })
+			names = names[n:]
+		}
+		if err != nil {
+			failed.pause(w.s.ctx, w.log, "registering streams failed", err)
+			continue
+		}
+		failed.reset()
+		w.s.hintOwnership()
+		pause(w.s.ctx, jitter(w.c.spec.Poll))
+	}
+}
+
+const registerItems = 5000 // streams in one Register
+
+// ask asks the application for streams, and returns those that are to be registered. It
+// is asked once at a time, and not waited for when the session ends.
+func (w *work) ask() ([]string, error) {
+	w.mu.Lock()
+	w.streams.finished = map[string]struct{}{}
+	w.mu.Unlock()
+	type answer struct {
+		names []string
+		err   error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		a := answer{err: errGoexit}
+		defer func() {
+			if r := recover(); r != nil {
+				a = answer{err: &panicError{r}}
+				w.log.Error("Streams panicked", "panic", oneLine(fmt.Sprint(r)), "stack", string(debug.Stack()))
+			}
+			answered <- a
+		}()
+		a.names, a.err = call(w.s.ctx, w.c.spec.Streams)
+	}()
+	select {
+	case a := <-answered:
+		if a.err != nil {
+			return nil, a.err
+		}
+		return w.announced(a.names), nil
+	case <-w.s.ctx.Done():
+		return nil, w.s.ctx.Err()
+	}
+}
+
+// maxStream is the longest name of a stream that an application may announce, in bytes.
+const maxStream = 512
+
+// announced returns the names that this process shall register.
+func (w *work) announced(names []string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.allowAgain()
+	seen := make(map[string]struct{}, len(names))
+	var fresh []string
+	bad := 0
+	for _, n := range names {
+		if n == "" || len(n) > maxStream || !utf8.ValidString(n) || strings.IndexByte(n, 0) >= 0 {
+			bad++
+			continue
+		}
+		if _, ok := seen[n]; ok {
+			continue
+		}
+		seen[n] = struct{}{}
+		_, finished := w.streams.finished[n]
+		_, avoided := w.streams.avoided[n]
+		if w.held[n] == nil && !finished && !avoided {
+			fresh = append(fresh, n)
+		}
+	}
+	w.streams.finished = nil
+	if bad > 0 {
+		w.log.Warn("Streams returned names that cannot be used: empty, not UTF-8, with a zero byte, or too long", "names", bad, "longest", maxStream)
+	}
+	return fresh
+}
+
+// allowAgain forgets which streams failed too often when their time is over. The caller
+// holds w.mu.
+func (w *work) allowAgain() {
+	for n, until := range w.streams.avoided {
+		if time.Now().After(until) {
+			delete(w.streams.avoided, n)
+		}
+	}
+}
+
+// excluded returns the resources that this process must not be granted now.
+func (w *work) excluded() []string {
+	names := w.c.busyResources()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.allowAgain()
+	for n := range w.streams.avoided {
+		names = append(names, n)
+	}
+	return names
+}
+
+// avoid gives a stream up whose Run keeps failing. The caller holds w.mu.
+func (w *work) avoid(h *held) {
+	if w.streams.avoided == nil {
+		w.streams.avoided = map[string]time.Time{}
+	}
+	w.streams.avoided[h.Resource] = time.Now().Add(w.c.spec.Retry.Cap)
+	w.retire(h)
+}

@@ -82,6 +82,7 @@ func (s *store) apply(consumer string, l *leaseState, p lease.Progress, now time
 	for _, d := range p.Dead {
 		s.bury(c, l, d, now)
 	}
+	s.endItems(consumer, l, p.Once, now)
 	switch {
 	case p.Mark == "":
 		l.mark, l.markEpoch, l.markCount = "", 0, 0
@@ -230,7 +231,10 @@ func (c *consumer) deadLetterOf(resource, id string) *deadLetter {
 func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) (lease.MaintainReport, error) {
 	return call(ctx, b, "Maintain", func(s *store, now time.Time) (lease.MaintainReport, error) {
 		var r lease.MaintainReport
+		s.releaseDelayed(now)
+		r.IDsForgotten = s.forgetIDs(now)
 		for _, info := range consumers {
+			r.OnceForgotten += s.forgetItems(info, now)
 			c := s.consumers[info.Name]
 			if c == nil {
 				continue

@@ -94,10 +94,11 @@ func (f *feed) wait() time.Duration {
 	s := f.backend.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := s.now()
+	wait := min(pollInterval, s.releaseDelayed(now))
 	if len(f.topics) > 0 || f.ownership || f.parked {
 		return 0
 	}
-	now, wait := s.now(), pollInterval
 	for at := range f.expiries(s) {
 		if at.After(f.looked) {
 			wait = min(wait, at.Sub(now))
@@ -111,6 +112,7 @@ func (f *feed) take() lease.News {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
+	s.releaseDelayed(now)
 	for at := range f.expiries(s) {
 		f.ownership = f.ownership || at.After(f.looked) && !at.After(now)
 	}

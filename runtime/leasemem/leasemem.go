@@ -94,6 +94,8 @@ type store struct {
 	sessions  map[string]*session
 	consumers map[string]*consumer
 	feeds     map[*feed]struct{}
+	ledger    ledger
+	outbox    outbox
 
 	log        []*message            // by id
 	topics     map[string][]*message // the same, by topic

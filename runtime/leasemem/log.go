@@ -57,16 +57,14 @@ func checkEvents(events []lease.Event) error {
 	return nil
 }
 
-func (s *store) publish(events []lease.Event, now time.Time) {
-	for _, e := range events {
-		s.lastID++
-		e.Payload, e.Headers = bytes.Clone(e.Payload), maps.Clone(e.Headers)
-		m := &message{id: s.lastID, event: e, publishedAt: now}
-		s.log = append(s.log, m)
-		s.topics[e.Topic] = append(s.topics[e.Topic], m)
-		for f := range s.feeds {
-			f.published(e.Topic)
-		}
+// append adds an event to the log, which keeps it.
+func (s *store) append(e lease.Event, now time.Time) {
+	s.lastID++
+	m := &message{id: s.lastID, event: e, publishedAt: now}
+	s.log = append(s.log, m)
+	s.topics[e.Topic] = append(s.topics[e.Topic], m)
+	for f := range s.feeds {
+		f.published(e.Topic)
 	}
 }
 

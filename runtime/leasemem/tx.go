@@ -34,7 +34,7 @@ func (t *Tx) Publish(_ context.Context, events []lease.Event) error {
 // Begin starts a transaction.
 func (b *Backend) Begin(ctx context.Context) (lease.Tx, error) {
 	return call(ctx, b, "Begin", func(*store, time.Time) (lease.Tx, error) {
-		return &transaction{backend: b, tx: &Tx{}}, nil
+		return &transaction{backend: b, tx: &Tx{}, over: make(chan struct{})}, nil
 	})
 }
 
@@ -43,6 +43,9 @@ type transaction struct {
 	backend *Backend
 	tx      *Tx
 	ended   bool
+	over    chan struct{} // closed at the end
+	noted   []itemName    // items, to be done at commit
+	waits   itemName      // held by another transaction
 }
 
 func (t *transaction) Handle() any { return t.tx }
@@ -52,14 +55,16 @@ func (t *transaction) Commit(ctx context.Context, session, consumer string, p le
 		if t.ended {
 			return errors.New("leasemem: commit: the transaction has ended")
 		}
-		t.ended = true
 		l := s.held(session, consumer, p.Ref)
 		if l == nil {
+			t.end(s, false, now)
 			return lease.ErrFenced
 		}
 		if err := s.validate(consumer, l, p); err != nil {
+			t.end(s, false, now)
 			return err
 		}
+		t.end(s, true, now)
 		for _, fn := range t.tx.effects {
 			fn()
 		}
@@ -73,8 +78,8 @@ func (t *transaction) Commit(ctx context.Context, session, consumer string, p le
 func (t *transaction) Lost() bool { return false }
 
 func (t *transaction) Rollback(ctx context.Context) error {
-	return do(ctx, t.backend, "TxRollback", func(*store, time.Time) error {
-		t.ended = true
+	return do(ctx, t.backend, "TxRollback", func(s *store, now time.Time) error {
+		t.end(s, false, now)
 		return nil
 	})
 }

@@ -6,7 +6,7 @@ STATICCHECK  := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PROOF_ROUNDS ?= 100
 TRIALS       ?= 100
 
-.PHONY: help demo test generate lint proof failover bench-local clean tools
+.PHONY: help demo test generate lint proof failover bench-local compare clean tools
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
@@ -16,6 +16,7 @@ help:
 	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP on three replicas (PROOF_ROUNDS=n)"
 	@echo "make failover     $(TRIALS) trials of each fault on each kind of lock: how long nobody works (TRIALS=n)"
 	@echo "make bench-local  measure against a bare pgx loop on a server of its own"
+	@echo "make compare      measure what pgoutbox and pyfly were measured with, beside their figures"
 	@echo "make clean        remove build and test caches of this tree"
 
 demo:
@@ -54,6 +55,9 @@ failover: tools
 
 bench-local: tools
 	$(GO) run ./proof/bench
+
+compare: tools
+	$(GO) run ./proof/bench -compare
 
 clean:
 	$(GO) clean -testcache

@@ -244,7 +244,7 @@ func owned(ctx context.Context, be *leasepg.Backend, consumer string, want []int
 }
 
 // delta is what a database did in a while.
-type delta struct{ sessions, others, xids, commits float64 }
+type delta struct{ sessions, others, xids, commits, wal float64 }
 
 // idle lets d pass, while nothing is published, and returns what was written. An idle
 // server process brings its counters up to date within 10 s, hence the wait before.
@@ -254,8 +254,9 @@ func idle(ctx context.Context, pool *pgxpool.Pool, d time.Duration) (delta, erro
 			SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del) FILTER (WHERE relname = 'session'), 0)::float8,
 				coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del) FILTER (WHERE relname <> 'session'), 0)::float8,
 				pg_snapshot_xmax(pg_current_snapshot())::text::float8,
-				(SELECT xact_commit::float8 FROM pg_stat_database WHERE datname = current_database())
-			FROM pg_stat_user_tables WHERE schemaname = 'leasegen'`).Scan(&x.sessions, &x.others, &x.xids, &x.commits)
+				(SELECT xact_commit::float8 FROM pg_stat_database WHERE datname = current_database()),
+				(pg_current_wal_insert_lsn() - '0/0')::float8
+			FROM pg_stat_user_tables WHERE schemaname = 'leasegen'`).Scan(&x.sessions, &x.others, &x.xids, &x.commits, &x.wal)
 		return x, err
 	}
 	time.Sleep(12 * time.Second)
@@ -265,5 +266,6 @@ func idle(ctx context.Context, pool *pgxpool.Pool, d time.Duration) (delta, erro
 	}
 	time.Sleep(d)
 	after, err := read()
-	return delta{after.sessions - before.sessions, after.others - before.others, after.xids - before.xids, after.commits - before.commits}, err
+	return delta{after.sessions - before.sessions, after.others - before.others, after.xids - before.xids,
+		after.commits - before.commits, after.wal - before.wal}, err
 }

@@ -4,6 +4,11 @@
 //
 //	make bench-local
 //	go run ./proof/bench -only drain,latency -messages 100000
+//
+// With -compare it repeats instead what other systems were measured with, and prints
+// their figures beside its own:
+//
+//	make compare
 package main
 
 import (
@@ -45,12 +50,13 @@ type bench struct {
 
 // result is one line of the closing table.
 type result struct {
-	what  string
-	got   float64
-	unit  string
-	bare  float64 // the same by a bare loop; 0 when there is none
-	want  string  // the figure to reach, if there is one
-	holds bool
+	what   string
+	got    float64
+	unit   string
+	bare   float64 // the same by a bare loop; 0 when there is none
+	theirs string  // the figure of another system, if there is one
+	want   string  // the figure to reach, if there is one
+	holds  bool
 }
 
 // measure is one measurement, on a fresh database.
@@ -74,6 +80,7 @@ func measures() []measure {
 func run(ctx context.Context, args []string, out io.Writer) error {
 	b := &bench{out: out}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	compare := fs.Bool("compare", false, "measure what other systems were measured with")
 	only := fs.String("only", "", "comma-separated measurements; default all")
 	fs.IntVar(&b.messages, "messages", 500_000, "messages of the ordered drain")
 	fs.IntVar(&b.leases, "leases", 40_000, "leases to acquire, hold and take over")
@@ -101,7 +108,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	defer b.server.Close()
 	begin := time.Now()
-	for _, m := range measures() {
+	all := measures()
+	if *compare {
+		all = comparisons()
+	}
+	for _, m := range all {
 		if *only != "" && !strings.Contains(","+*only+",", ","+m.name+",") {
 			continue
 		}
@@ -109,6 +120,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		if err := b.measure(ctx, m); err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
+	}
+	if *compare {
+		return b.compared(ctx, begin)
 	}
 	return b.table(ctx, begin)
 }
@@ -162,7 +176,8 @@ func thousands(n int64) string {
 	return s
 }
 
-func (b *bench) table(ctx context.Context, begin time.Time) error {
+// conditions is a line on where the figures were taken.
+func (b *bench) conditions(ctx context.Context, begin time.Time) error {
 	pool, err := b.pool(ctx, b.server.DSN("postgres"))
 	if err != nil {
 		return err
@@ -173,6 +188,13 @@ func (b *bench) table(ctx context.Context, begin time.Time) error {
 		return err
 	}
 	fmt.Fprintf(b.out, "\nPostgreSQL %s, %d CPUs, %s, fsync on; %v in all\n\n", version, runtime.NumCPU(), runtime.Version(), time.Since(begin).Round(time.Second))
+	return nil
+}
+
+func (b *bench) table(ctx context.Context, begin time.Time) error {
+	if err := b.conditions(ctx, begin); err != nil {
+		return err
+	}
 	fmt.Fprintf(b.out, "%-67s %15s %15s %6s   %s\n", "what", "leasegen", "bare loop", "ratio", "to reach")
 	for _, r := range b.results {
 		bare, ratio := "-", "-"

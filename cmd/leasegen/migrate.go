@@ -17,24 +17,29 @@ func migrateCommand() command {
 				db     database
 				print  bool
 				grants string
+				slots  int
 			)
 			fs := flag.NewFlagSet("migrate", flag.ContinueOnError)
 			db.flags(fs)
 			fs.BoolVar(&print, "print", false, "print the SQL of the whole schema instead of running it; connects to nothing")
 			fs.StringVar(&grants, "grants", "", "print the SQL that gives an application's `role` what it needs; connects to nothing")
+			fs.IntVar(&slots, "slots", 0, "how many slots the log has for per=partition, 1 to 16384; 256 unless changed before the log has messages")
 			return operate(e, fs, usage, args, func(rest []string) error {
-				if len(rest) > 0 {
+				switch {
+				case len(rest) > 0:
 					return usagef("unexpected argument %q", rest[0])
+				case slots < 0 || slots > 16384:
+					return usagef("-slots %d is not within 1 and 16384", slots)
 				}
 				if !print && grants == "" {
-					return db.migrate(ctx, e)
+					return db.migrate(ctx, e, leasepg.WithSlots(slots))
 				}
 				if err := db.valid(); err != nil {
 					return err
 				}
 				schema := leasepg.WithSchema(db.schema)
 				if print {
-					fmt.Fprint(e.Stdout, leasepg.Migrations(schema))
+					fmt.Fprint(e.Stdout, leasepg.Migrations(schema, leasepg.WithSlots(slots)))
 				}
 				if grants != "" {
 					fmt.Fprint(e.Stdout, leasepg.Grants(grants, schema))
@@ -46,13 +51,13 @@ func migrateCommand() command {
 }
 
 // migrate brings the database's schema to the version of this program.
-func (d *database) migrate(ctx context.Context, e *env) error {
+func (d *database) migrate(ctx context.Context, e *env, slots leasepg.Option) error {
 	pool, err := d.connect(ctx, e)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	applied, err := leasepg.Migrate(ctx, pool, leasepg.WithSchema(d.schema))
+	applied, err := leasepg.Migrate(ctx, pool, leasepg.WithSchema(d.schema), slots)
 	for _, name := range applied {
 		fmt.Fprintf(e.Stdout, "applied %s\n", name)
 	}

@@ -18,7 +18,7 @@ import (
 
 // operatorCommands are the commands that look at a database and mend it.
 func operatorCommands() []command {
-	return []command{migrateCommand(), statusCommand(), dlqCommand()}
+	return []command{migrateCommand(), statusCommand(), dlqCommand(), cursorCommand()}
 }
 
 // database is where an operator command works.

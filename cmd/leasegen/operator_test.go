@@ -56,7 +56,7 @@ func TestOperatorOnPostgres(t *testing.T) {
 
 	deadLetter(t, dsn)
 	out := mustRun(t, vars, "status")
-	if want := "mailing   topic          1        0        1         0            0             2\n"; !strings.HasSuffix(out, want) {
+	if want := "mailing   topic  session          1        0         0        1         0  -                        0             2\n"; !strings.HasSuffix(out, want) {
 		t.Errorf("status:\n%swant it to end with\n%s", out, want)
 	}
 	out = mustRun(t, vars, "status", "mailing", "-leases", "-format", "json")

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/leasegen/leasegen/runtime/lease"
 )
@@ -62,17 +63,20 @@ func (s *status) arguments(rest []string) error {
 // consumerJSON, memberJSON and leaseJSON are the output of -format json. Fields are
 // only ever added. Durations are in seconds.
 type consumerJSON struct {
-	Consumer    string       `json:"consumer"`
-	Per         string       `json:"per"`
-	Resources   int          `json:"resources"`
-	Members     int          `json:"members"`
-	Unowned     int          `json:"unowned"`
-	LagMax      int64        `json:"lag_max"`
-	LagTotal    int64        `json:"lag_total"`
-	ParkedKeys  int          `json:"parked_keys"`
-	DeadLetters int          `json:"dead_letters"`
-	Sessions    []memberJSON `json:"sessions,omitempty"`
-	Leases      []leaseJSON  `json:"leases,omitempty"`
+	Consumer     string       `json:"consumer"`
+	Per          string       `json:"per"`
+	Lock         string       `json:"lock"`
+	Resources    int          `json:"resources"`
+	Members      int          `json:"members"`
+	Standbys     int          `json:"standbys"`
+	Unowned      int          `json:"unowned"`
+	LagMax       int64        `json:"lag_max"`
+	LagTotal     int64        `json:"lag_total"`
+	OldestUnread float64      `json:"oldest_unread"`
+	ParkedKeys   int          `json:"parked_keys"`
+	DeadLetters  int          `json:"dead_letters"`
+	Sessions     []memberJSON `json:"sessions,omitempty"`
+	Leases       []leaseJSON  `json:"leases,omitempty"`
 }
 
 type memberJSON struct {
@@ -112,12 +116,13 @@ func (s *status) show(ctx context.Context, w io.Writer, op lease.Operator) error
 	}
 	var members []lease.MemberStatus
 	var leases []lease.LeaseStatus
-	if s.members || s.leases {
+	leader := s.consumer != "" && single(consumers[0])
+	if s.members || s.leases || leader {
 		if members, err = op.Members(ctx, s.consumer); err != nil {
 			return err
 		}
 	}
-	if s.leases {
+	if s.leases || leader {
 		if leases, err = op.Leases(ctx, s.consumer, s.limit); err != nil {
 			return err
 		}
@@ -138,18 +143,60 @@ func (s *status) show(ctx context.Context, w io.Writer, op lease.Operator) error
 	case s.leases:
 		err = s.printLeases(w, consumers[0], members, leases)
 	default:
-		err = consumersTable(consumers).print(w)
+		if err = consumersTable(consumers).print(w); err == nil && leader {
+			err = printLeader(w, members, leases)
+		}
 	}
 	return err
 }
 
+// single reports that a consumer has one owner, its leader.
+func single(c lease.ConsumerStatus) bool {
+	return c.Per == lease.PerGroup.String() || c.Per == lease.PerCluster.String()
+}
+
 func consumersTable(consumers []lease.ConsumerStatus) *table {
-	t := newTable("consumer", "per", ">resources", ">members", ">unowned", ">lag(max)", ">parked keys", ">dead letters")
+	t := newTable("consumer", "per", "lock", ">resources", ">members", ">standbys", ">unowned", ">lag(max)", "oldest unread",
+		">parked keys", ">dead letters")
 	for _, c := range consumers {
-		t.add(printable(c.Consumer, 63), c.Per, number(c.Resources), number(c.Members), number(c.Unowned),
-			number(c.LagMax), number(c.ParkedKeys), number(c.DeadLetters))
+		t.add(printable(c.Consumer, 63), c.Per, c.Lock, number(c.Resources), number(c.Members), number(c.Standbys), number(c.Unowned),
+			number(c.LagMax), ageOr(c.OldestUnread), number(c.ParkedKeys), number(c.DeadLetters))
 	}
 	return t
+}
+
+// printLeader says who leads a consumer that has one owner.
+func printLeader(w io.Writer, members []lease.MemberStatus, leases []lease.LeaseStatus) error {
+	if len(leases) == 0 || leases[0].Session == "" {
+		_, err := fmt.Fprintln(w, "no leader")
+		return err
+	}
+	l := leases[0]
+	who := map[string]string{}
+	for _, m := range members {
+		who[m.Session] = process(m)
+	}
+	_, err := fmt.Fprintf(w, "leader %s for %s, epoch %d\n", owner(who, l.Session), age(l.Since), l.Epoch)
+	return err
+}
+
+// owner names the process of a session, if it is alive.
+func owner(who map[string]string, session string) string {
+	switch {
+	case session == "":
+		return "-"
+	case who[session] == "":
+		return short(session) + " (dead)"
+	}
+	return who[session]
+}
+
+// ageOr is for durations of which 0 means that there is nothing.
+func ageOr(d time.Duration) string {
+	if d <= 0 {
+		return "-"
+	}
+	return age(d)
 }
 
 func membersTable(members []lease.MemberStatus) *table {
@@ -167,14 +214,11 @@ func (s *status) printLeases(w io.Writer, c lease.ConsumerStatus, members []leas
 	}
 	t := newTable("resource", "owner", ">epoch", "since", ">lag", ">parked", ">suspicion")
 	for _, l := range leases {
-		owner, since := "-", "-"
+		since := "-"
 		if l.Session != "" {
 			since = age(l.Since)
-			if owner = who[l.Session]; owner == "" {
-				owner = short(l.Session) + " (dead)"
-			}
 		}
-		t.add(printable(l.Resource, 80), owner, fmt.Sprint(l.Epoch), since, number(l.Lag), number(l.Parked), number(l.Suspicion))
+		t.add(printable(l.Resource, 80), owner(who, l.Session), fmt.Sprint(l.Epoch), since, number(l.Lag), number(l.Parked), number(l.Suspicion))
 	}
 	if err := t.print(w); err != nil {
 		return err
@@ -190,8 +234,9 @@ func (s *status) json(w io.Writer, consumers []lease.ConsumerStatus, members []l
 	out := make([]consumerJSON, len(consumers))
 	for i, c := range consumers {
 		out[i] = consumerJSON{
-			Consumer: c.Consumer, Per: c.Per, Resources: c.Resources, Members: c.Members, Unowned: c.Unowned,
-			LagMax: c.LagMax, LagTotal: c.LagTotal, ParkedKeys: c.ParkedKeys, DeadLetters: c.DeadLetters,
+			Consumer: c.Consumer, Per: c.Per, Lock: c.Lock, Resources: c.Resources, Members: c.Members, Standbys: c.Standbys,
+			Unowned: c.Unowned, LagMax: c.LagMax, LagTotal: c.LagTotal, OldestUnread: c.OldestUnread.Seconds(),
+			ParkedKeys: c.ParkedKeys, DeadLetters: c.DeadLetters,
 		}
 		for _, l := range leases {
 			out[i].Leases = append(out[i].Leases, leaseJSON{

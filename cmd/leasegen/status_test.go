@@ -106,13 +106,14 @@ func expect(t *testing.T, got, want string) {
 func TestStatus(t *testing.T) {
 	w := newWorld(t)
 	expect(t, w.status(t, status{}), `
-consumer  per    resources  members  unowned  lag(max)  parked keys  dead letters
-billing   topic          3        2        1         4            0             0
-shipping  group          1        2        0         0            0            12
+consumer  per    lock     resources  members  standbys  unowned  lag(max)  oldest unread  parked keys  dead letters
+billing   topic  session          3        2         1        1         4  -                        0             0
+shipping  group  session          1        2         1        0         0  -                        0            12
 `)
 	expect(t, w.status(t, status{consumer: "shipping"}), `
-consumer  per    resources  members  unowned  lag(max)  parked keys  dead letters
-shipping  group          1        2        0         0            0            12
+consumer  per    lock     resources  members  standbys  unowned  lag(max)  oldest unread  parked keys  dead letters
+shipping  group  session          1        2         1        0         0  -                        0            12
+leader web-1:4122 for 10m00s, epoch 1772625720000000
 `)
 }
 

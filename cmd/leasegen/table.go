@@ -74,6 +74,14 @@ func number[T int | int64](n T) string {
 	return sign + s
 }
 
+// plural is a number with its noun.
+func plural[T int | int64](n T, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return number(n) + " " + noun
+}
+
 // age writes a duration in the two units that matter.
 func age(d time.Duration) string {
 	d = max(d, 0)

@@ -18,8 +18,18 @@ func (b *Backend) Status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 		for _, name := range slices.Sorted(maps.Keys(s.consumers)) {
 			c := s.consumers[name]
 			st := lease.ConsumerStatus{
-				Consumer: name, Per: c.info.Per.String(), Resources: len(c.leases),
-				Members: len(s.members(name, now)), DeadLetters: len(c.dead),
+				Consumer: name, Per: c.info.Per.String(), Lock: c.info.Lock.String(), Resources: len(c.leases),
+				DeadLetters: len(c.dead),
+			}
+			owned := map[string]bool{}
+			for _, l := range c.leases {
+				owned[l.owner] = true
+			}
+			for _, m := range s.members(name, now) {
+				st.Members++
+				if !owned[m.spec.ID] {
+					st.Standbys++
+				}
 			}
 			for _, l := range c.leases {
 				if se := s.sessions[l.owner]; se == nil || !se.alive(now) {

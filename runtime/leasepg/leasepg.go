@@ -38,10 +38,10 @@ type Backend struct {
 	joined   throttle     // wakes sent in callers' transactions
 	logEnd   atomic.Int64 // first id known to have no partition
 
-	bySlot, byKey logIndex
-
 	sessions  sync.Map // id → *session, of those that live in this process
 	squatters sync.Map // strangers that hold the lock of a consumer, and were told of
+
+	bySlot, byKey logIndex
 }
 
 // Option adjusts a Backend, or the SQL of [Migrate], [Migrations] and [Grants].
@@ -50,6 +50,7 @@ type Option func(*options)
 type options struct {
 	schema string
 	logger *slog.Logger
+	slots  int
 }
 
 // WithSchema sets the schema's name: lower-case letters, digits and underscores.
@@ -58,6 +59,10 @@ func WithSchema(name string) Option { return func(o *options) { o.schema = name 
 
 // WithLogger sets the logger. Default slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
+
+// WithSlots sets how many slots the log has, for [Migrate] and [Migrations]: 1 to 16,384.
+// Default 256. It can be changed until the log has messages or a consumer owns slots.
+func WithSlots(n int) Option { return func(o *options) { o.slots = n } }
 
 func resolve(opts []Option) options {
 	o := options{schema: defaultSchema, logger: slog.Default()}

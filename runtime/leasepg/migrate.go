@@ -3,12 +3,14 @@ package leasepg
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
@@ -58,7 +60,8 @@ type Beginner interface {
 // race: one applies, the others wait for it. A statement that would have to wait for a
 // lock of a running program for more than five seconds fails, and with it the migration.
 func Migrate(ctx context.Context, db Beginner, opts ...Option) (applied []string, err error) {
-	s := newSchema(resolve(opts).schema)
+	o := resolve(opts)
+	s := newSchema(o.schema)
 	if err := s.valid(); err != nil {
 		return nil, err
 	}
@@ -102,7 +105,14 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) (applied []string
 			}
 			applied = append(applied, m.name)
 		}
-		return nil
+		if o.slots == 0 {
+			return nil
+		}
+		err = q.SetSlots(ctx, int32(o.slots))
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+			return errors.New(pg.Message) // says it all
+		}
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("leasepg: migrate schema %s: %w", s.name, err)
@@ -113,7 +123,8 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) (applied []string
 // Migrations returns all migrations as one script, for those who apply it with a tool of
 // their own.
 func Migrations(opts ...Option) string {
-	s := newSchema(resolve(opts).schema)
+	o := resolve(opts)
+	s := newSchema(o.schema)
 	var b strings.Builder
 	b.WriteString("BEGIN;\n\n")
 	for _, m := range migrations() {
@@ -121,6 +132,9 @@ func Migrations(opts ...Option) string {
 		if m.version > 0 {
 			b.WriteString(s.rewrite(fmt.Sprintf("INSERT INTO leasegen.migration (version, name) VALUES (%d, '%s');\n\n", m.version, m.name)))
 		}
+	}
+	if o.slots != 0 {
+		b.WriteString(s.rewrite(fmt.Sprintf("SELECT leasegen.set_slots(%d);\n\n", o.slots)))
 	}
 	b.WriteString("COMMIT;\n")
 	return b.String()

@@ -13,10 +13,19 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
-// lagBound is up to where messages behind a lease are counted.
-const lagBound = 100_000
+// lagBound is up to where messages behind one lease are counted, and lagBudget up to where
+// those of all leases of a consumer are.
+const (
+	lagBound  = 100_000
+	lagBudget = 2_000_000
+)
 
-// Status describes every consumer, all at the same moment.
+func lagBoundFor(leases int) int64 {
+	return int64(max(min(lagBound, lagBudget/max(leases, 1)), 100))
+}
+
+// Status describes every consumer, all at the same moment. Messages behind one lease are
+// counted up to 100,000, fewer when there are many leases.
 func (b *Backend) Status(ctx context.Context) (out []lease.ConsumerStatus, err error) {
 	oneMoment := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, b.pool, oneMoment, func(tx pgx.Tx) error {
@@ -28,9 +37,10 @@ func (b *Backend) Status(ctx context.Context) (out []lease.ConsumerStatus, err e
 		out = make([]lease.ConsumerStatus, len(consumers))
 		for i, c := range consumers {
 			out[i] = lease.ConsumerStatus{
-				Consumer: c.Name, Per: c.Per, Members: int(c.Members), ParkedKeys: int(c.Lanes), DeadLetters: int(c.DeadLetters),
+				Consumer: c.Name, Per: c.Per, Lock: c.Lock, Members: int(c.Members), Standbys: int(c.Standbys),
+				ParkedKeys: int(c.Lanes), DeadLetters: int(c.DeadLetters),
 			}
-			leases, err := q.LeaseLags(ctx, leasedb.LeaseLagsParams{Consumer: c.Name, Bound: lagBound})
+			leases, err := q.LeaseLags(ctx, leasedb.LeaseLagsParams{Consumer: c.Name, Bound: lagBoundFor(int(c.Leases))})
 			if err != nil {
 				return err
 			}
@@ -41,6 +51,7 @@ func (b *Backend) Status(ctx context.Context) (out []lease.ConsumerStatus, err e
 				}
 				out[i].LagTotal += l.Lag
 				out[i].LagMax = max(out[i].LagMax, l.Lag)
+				out[i].OldestUnread = max(out[i].OldestUnread, seconds(l.Oldest))
 			}
 		}
 		return nil
@@ -69,7 +80,7 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 // Leases lists leases of a consumer. Messages behind are counted up to 100,000 for each,
 // without those that were late for the cursor.
 func (b *Backend) Leases(ctx context.Context, consumer string, limit int) ([]lease.LeaseStatus, error) {
-	rows, err := b.queries(b.pool).LeaseLags(ctx, leasedb.LeaseLagsParams{Consumer: consumer, Bound: lagBound, Max: int64(limit)})
+	rows, err := b.lags(ctx, leasedb.LeaseLagsParams{Consumer: consumer, Max: int64(limit)})
 	if err != nil {
 		return nil, b.fail("leases of "+consumer, err)
 	}
@@ -81,6 +92,17 @@ func (b *Backend) Leases(ctx context.Context, consumer string, limit int) ([]lea
 		}
 	}
 	return out, nil
+}
+
+// lags reads leases with a bound that goes with their number.
+func (b *Backend) lags(ctx context.Context, p leasedb.LeaseLagsParams) ([]leasedb.LeaseLagsRow, error) {
+	q := b.queries(b.pool)
+	leases, err := q.CountLeases(ctx, p.Consumer)
+	if err != nil {
+		return nil, err
+	}
+	p.Bound = lagBoundFor(int(leases))
+	return q.LeaseLags(ctx, p)
 }
 
 // DeadLetters lists dead letters, the oldest first.

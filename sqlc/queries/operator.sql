@@ -1,32 +1,98 @@
 -- name: ListConsumers :many
-SELECT c.name, c.per,
-       (SELECT count(*) FROM leasegen.session s
-        WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers @> ARRAY[c.name]) AS members,
+SELECT c.name, c.per, c.lock,
+       (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = c.name) AS leases,
+       m.members, m.standbys,
        (SELECT count(*) FROM (
             SELECT DISTINCT p.resource, p.lane FROM leasegen.parked p WHERE p.consumer = c.name) k) AS lanes,
        (SELECT count(*) FROM leasegen.dead_letter d WHERE d.consumer = c.name) AS dead_letters
-FROM leasegen.consumer c ORDER BY c.name;
+FROM leasegen.consumer c
+CROSS JOIN LATERAL (
+    SELECT count(*) AS members,
+           count(*) FILTER (WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.session = s.id)) AS standbys
+    FROM leasegen.session s
+    WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers @> ARRAY[c.name]
+) m
+ORDER BY c.name;
+
+-- name: CountLeases :one
+SELECT count(*) FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text;
 
 -- name: LeaseLags :many
--- Leases with how many messages each is behind, counted up to a bound.
-SELECT l.resource, coalesce(CASE WHEN s.state = 'live' AND s.expires_at > clock_timestamp() THEN l.session END, '')::text AS session,
-       l.epoch, coalesce(extract(epoch FROM clock_timestamp() - l.acquired_at), 0)::float8 AS since,
-       CASE c.per
-           WHEN 'topic' THEN (SELECT count(*) FROM (
-               SELECT FROM leasegen.message m WHERE m.topic = l.resource AND m.id > l.pos LIMIT sqlc.arg(bound)::bigint) b)
-           WHEN 'group' THEN (SELECT count(*) FROM (
-               SELECT FROM leasegen.message m WHERE m.id > l.pos AND m.topic LIKE ANY (c.likes) LIMIT sqlc.arg(bound)::bigint) b)
-           ELSE 0
-       END::bigint AS lag,
+-- Leases with how many messages each is behind, counted up to a bound, and how long the first
+-- of them has been there. Streams without work are left out unless all is set.
+SELECT l.resource, (CASE WHEN s.state = 'live' AND s.expires_at > now.at AND coalesce(l.expires_at > now.at, true) THEN l.session ELSE '' END)::text AS session,
+       l.epoch, coalesce(extract(epoch FROM now.at - l.acquired_at), 0)::float8 AS since, l.pos,
+       b.lag, coalesce(extract(epoch FROM now.at - b.oldest), 0)::float8 AS oldest,
        coalesce(p.parked, 0)::bigint AS parked, l.suspicion
 FROM leasegen.lease l
 JOIN leasegen.consumer c ON c.name = l.consumer
+CROSS JOIN (SELECT clock_timestamp() AS at) now
 LEFT JOIN leasegen.session s ON s.id = l.session
 LEFT JOIN (SELECT k.resource, count(*) AS parked FROM leasegen.parked k
            WHERE k.consumer = sqlc.arg(consumer)::text GROUP BY k.resource) p ON p.resource = l.resource
-WHERE l.consumer = sqlc.arg(consumer)::text
-ORDER BY lag DESC, l.resource
+CROSS JOIN LATERAL (
+    SELECT count(*) AS lag, min(u.published_at) AS oldest
+    FROM (
+        (SELECT m.published_at FROM leasegen.message m
+         WHERE c.source = '' AND c.per = 'topic' AND m.topic = l.resource AND m.id > l.pos
+         ORDER BY m.id LIMIT sqlc.arg(bound)::bigint)
+        UNION ALL
+        (SELECT m.published_at FROM leasegen.message m
+         WHERE c.source = '' AND c.per = 'partition' AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
+           AND m.slot = CASE WHEN c.per = 'partition' THEN l.resource::smallint END
+         ORDER BY m.id LIMIT sqlc.arg(bound)::bigint)
+        UNION ALL
+        (SELECT m.published_at FROM leasegen.message m
+         WHERE c.source = '' AND c.per = 'stream' AND m.key = l.resource AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
+         ORDER BY m.id LIMIT sqlc.arg(bound)::bigint)
+        UNION ALL
+        (SELECT m.published_at FROM leasegen.message m
+         WHERE c.source = '' AND c.per = 'group' AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
+         ORDER BY m.id LIMIT sqlc.arg(bound)::bigint)
+    ) u
+) b
+WHERE l.consumer = sqlc.arg(consumer)::text AND (l.wanted OR sqlc.arg(idle)::boolean)
+  AND (sqlc.arg(resource)::text = '' OR l.resource = sqlc.arg(resource)::text)
+ORDER BY b.lag DESC, l.resource
 LIMIT nullif(sqlc.arg(max)::bigint, 0);
+
+-- name: SetCursors :one
+-- Moves cursors and fences owners in one statement: the snapshot is its own, and the xid is
+-- drawn after that, as the cursor's rule wants. Without a resource all are moved, and those
+-- that have no lease yet will begin there too.
+WITH target AS (
+    SELECT CASE WHEN sqlc.arg(beginning)::boolean THEN 0
+                WHEN sqlc.arg(now)::boolean THEN coalesce((SELECT max(m.id) FROM leasegen.message m), 0)
+                ELSE sqlc.arg(after)::bigint END AS pos,
+           CASE WHEN NOT sqlc.arg(beginning)::boolean THEN pg_current_snapshot() END AS snap
+), locked AS (
+    SELECT l.resource FROM leasegen.lease l
+    WHERE l.consumer = sqlc.arg(consumer)::text
+      AND (sqlc.arg(resource)::text = '' OR l.resource = sqlc.arg(resource)::text)
+    ORDER BY l.resource FOR NO KEY UPDATE
+), started AS (
+    UPDATE leasegen.consumer c SET start_pos = t.pos, start_snap = t.snap,
+        start_x = CASE WHEN t.snap IS NOT NULL THEN pg_current_xact_id() END
+    FROM target t WHERE c.name = sqlc.arg(consumer)::text AND sqlc.arg(resource)::text = ''
+), moved AS (
+    UPDATE leasegen.lease l
+    SET session = NULL, expires_at = NULL, advisory = false, wanted = true, rested_at = NULL,
+        epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+        pos = t.pos, snap = t.snap, x = CASE WHEN t.snap IS NOT NULL THEN pg_current_xact_id() END,
+        late_snap = NULL, late_pos = 0, suspicion = 0, mark = NULL, mark_epoch = NULL, mark_count = 0
+    FROM target t, locked k
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = k.resource
+    RETURNING l.resource
+)
+SELECT count(*) AS moved FROM moved;
+
+-- name: DropParked :exec
+DELETE FROM leasegen.parked p
+WHERE p.consumer = sqlc.arg(consumer)::text AND (sqlc.arg(resource)::text = '' OR p.resource = sqlc.arg(resource)::text);
+
+-- name: DropDeadLetters :exec
+DELETE FROM leasegen.dead_letter d
+WHERE d.consumer = sqlc.arg(consumer)::text AND (sqlc.arg(resource)::text = '' OR d.resource = sqlc.arg(resource)::text);
 
 -- name: ListMembers :many
 SELECT s.id, s.host, s.pid, extract(epoch FROM now.at - s.opened_at)::float8 AS since,

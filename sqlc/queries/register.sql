@@ -127,3 +127,6 @@ FROM leasegen.origin o;
 
 -- name: IndexLog :one
 SELECT leasegen.index_log(sqlc.arg(what)::text)::int AS left_over;
+
+-- name: SetSlots :exec
+SELECT leasegen.set_slots(sqlc.arg(slots)::int);

@@ -10,30 +10,90 @@ import (
 	"time"
 )
 
+const CountLeases = `-- name: CountLeases :one
+SELECT count(*) FROM leasegen.lease l WHERE l.consumer = $1::text
+`
+
+func (q *Queries) CountLeases(ctx context.Context, consumer string) (int64, error) {
+	row := q.db.QueryRow(ctx, CountLeases, consumer)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const DropDeadLetters = `-- name: DropDeadLetters :exec
+DELETE FROM leasegen.dead_letter d
+WHERE d.consumer = $1::text AND ($2::text = '' OR d.resource = $2::text)
+`
+
+type DropDeadLettersParams struct {
+	Consumer string
+	Resource string
+}
+
+func (q *Queries) DropDeadLetters(ctx context.Context, arg DropDeadLettersParams) error {
+	_, err := q.db.Exec(ctx, DropDeadLetters, arg.Consumer, arg.Resource)
+	return err
+}
+
+const DropParked = `-- name: DropParked :exec
+DELETE FROM leasegen.parked p
+WHERE p.consumer = $1::text AND ($2::text = '' OR p.resource = $2::text)
+`
+
+type DropParkedParams struct {
+	Consumer string
+	Resource string
+}
+
+func (q *Queries) DropParked(ctx context.Context, arg DropParkedParams) error {
+	_, err := q.db.Exec(ctx, DropParked, arg.Consumer, arg.Resource)
+	return err
+}
+
 const LeaseLags = `-- name: LeaseLags :many
-SELECT l.resource, coalesce(CASE WHEN s.state = 'live' AND s.expires_at > clock_timestamp() THEN l.session END, '')::text AS session,
-       l.epoch, coalesce(extract(epoch FROM clock_timestamp() - l.acquired_at), 0)::float8 AS since,
-       CASE c.per
-           WHEN 'topic' THEN (SELECT count(*) FROM (
-               SELECT FROM leasegen.message m WHERE m.topic = l.resource AND m.id > l.pos LIMIT $1::bigint) b)
-           WHEN 'group' THEN (SELECT count(*) FROM (
-               SELECT FROM leasegen.message m WHERE m.id > l.pos AND m.topic LIKE ANY (c.likes) LIMIT $1::bigint) b)
-           ELSE 0
-       END::bigint AS lag,
+SELECT l.resource, (CASE WHEN s.state = 'live' AND s.expires_at > now.at AND coalesce(l.expires_at > now.at, true) THEN l.session ELSE '' END)::text AS session,
+       l.epoch, coalesce(extract(epoch FROM now.at - l.acquired_at), 0)::float8 AS since, l.pos,
+       b.lag, coalesce(extract(epoch FROM now.at - b.oldest), 0)::float8 AS oldest,
        coalesce(p.parked, 0)::bigint AS parked, l.suspicion
 FROM leasegen.lease l
 JOIN leasegen.consumer c ON c.name = l.consumer
+CROSS JOIN (SELECT clock_timestamp() AS at) now
 LEFT JOIN leasegen.session s ON s.id = l.session
 LEFT JOIN (SELECT k.resource, count(*) AS parked FROM leasegen.parked k
-           WHERE k.consumer = $2::text GROUP BY k.resource) p ON p.resource = l.resource
-WHERE l.consumer = $2::text
-ORDER BY lag DESC, l.resource
-LIMIT nullif($3::bigint, 0)
+           WHERE k.consumer = $1::text GROUP BY k.resource) p ON p.resource = l.resource
+CROSS JOIN LATERAL (
+    SELECT count(*) AS lag, min(u.published_at) AS oldest
+    FROM (
+        (SELECT m.published_at FROM leasegen.message m
+         WHERE c.source = '' AND c.per = 'topic' AND m.topic = l.resource AND m.id > l.pos
+         ORDER BY m.id LIMIT $2::bigint)
+        UNION ALL
+        (SELECT m.published_at FROM leasegen.message m
+         WHERE c.source = '' AND c.per = 'partition' AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
+           AND m.slot = CASE WHEN c.per = 'partition' THEN l.resource::smallint END
+         ORDER BY m.id LIMIT $2::bigint)
+        UNION ALL
+        (SELECT m.published_at FROM leasegen.message m
+         WHERE c.source = '' AND c.per = 'stream' AND m.key = l.resource AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
+         ORDER BY m.id LIMIT $2::bigint)
+        UNION ALL
+        (SELECT m.published_at FROM leasegen.message m
+         WHERE c.source = '' AND c.per = 'group' AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
+         ORDER BY m.id LIMIT $2::bigint)
+    ) u
+) b
+WHERE l.consumer = $1::text AND (l.wanted OR $3::boolean)
+  AND ($4::text = '' OR l.resource = $4::text)
+ORDER BY b.lag DESC, l.resource
+LIMIT nullif($5::bigint, 0)
 `
 
 type LeaseLagsParams struct {
-	Bound    int64
 	Consumer string
+	Bound    int64
+	Idle     bool
+	Resource string
 	Max      int64
 }
 
@@ -42,14 +102,23 @@ type LeaseLagsRow struct {
 	Session   string
 	Epoch     int64
 	Since     float64
+	Pos       int64
 	Lag       int64
+	Oldest    float64
 	Parked    int64
 	Suspicion int32
 }
 
-// Leases with how many messages each is behind, counted up to a bound.
+// Leases with how many messages each is behind, counted up to a bound, and how long the first
+// of them has been there. Streams without work are left out unless all is set.
 func (q *Queries) LeaseLags(ctx context.Context, arg LeaseLagsParams) ([]LeaseLagsRow, error) {
-	rows, err := q.db.Query(ctx, LeaseLags, arg.Bound, arg.Consumer, arg.Max)
+	rows, err := q.db.Query(ctx, LeaseLags,
+		arg.Consumer,
+		arg.Bound,
+		arg.Idle,
+		arg.Resource,
+		arg.Max,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +131,9 @@ func (q *Queries) LeaseLags(ctx context.Context, arg LeaseLagsParams) ([]LeaseLa
 			&i.Session,
 			&i.Epoch,
 			&i.Since,
+			&i.Pos,
 			&i.Lag,
+			&i.Oldest,
 			&i.Parked,
 			&i.Suspicion,
 		); err != nil {
@@ -77,19 +148,29 @@ func (q *Queries) LeaseLags(ctx context.Context, arg LeaseLagsParams) ([]LeaseLa
 }
 
 const ListConsumers = `-- name: ListConsumers :many
-SELECT c.name, c.per,
-       (SELECT count(*) FROM leasegen.session s
-        WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers @> ARRAY[c.name]) AS members,
+SELECT c.name, c.per, c.lock,
+       (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = c.name) AS leases,
+       m.members, m.standbys,
        (SELECT count(*) FROM (
             SELECT DISTINCT p.resource, p.lane FROM leasegen.parked p WHERE p.consumer = c.name) k) AS lanes,
        (SELECT count(*) FROM leasegen.dead_letter d WHERE d.consumer = c.name) AS dead_letters
-FROM leasegen.consumer c ORDER BY c.name
+FROM leasegen.consumer c
+CROSS JOIN LATERAL (
+    SELECT count(*) AS members,
+           count(*) FILTER (WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.session = s.id)) AS standbys
+    FROM leasegen.session s
+    WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers @> ARRAY[c.name]
+) m
+ORDER BY c.name
 `
 
 type ListConsumersRow struct {
 	Name        string
 	Per         string
+	Lock        string
+	Leases      int64
 	Members     int64
+	Standbys    int64
 	Lanes       int64
 	DeadLetters int64
 }
@@ -106,7 +187,10 @@ func (q *Queries) ListConsumers(ctx context.Context) ([]ListConsumersRow, error)
 		if err := rows.Scan(
 			&i.Name,
 			&i.Per,
+			&i.Lock,
+			&i.Leases,
 			&i.Members,
+			&i.Standbys,
 			&i.Lanes,
 			&i.DeadLetters,
 		); err != nil {
@@ -338,4 +422,56 @@ func (q *Queries) ReplayDeadLetters(ctx context.Context, arg ReplayDeadLettersPa
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const SetCursors = `-- name: SetCursors :one
+WITH target AS (
+    SELECT CASE WHEN $1::boolean THEN 0
+                WHEN $2::boolean THEN coalesce((SELECT max(m.id) FROM leasegen.message m), 0)
+                ELSE $3::bigint END AS pos,
+           CASE WHEN NOT $1::boolean THEN pg_current_snapshot() END AS snap
+), locked AS (
+    SELECT l.resource FROM leasegen.lease l
+    WHERE l.consumer = $4::text
+      AND ($5::text = '' OR l.resource = $5::text)
+    ORDER BY l.resource FOR NO KEY UPDATE
+), started AS (
+    UPDATE leasegen.consumer c SET start_pos = t.pos, start_snap = t.snap,
+        start_x = CASE WHEN t.snap IS NOT NULL THEN pg_current_xact_id() END
+    FROM target t WHERE c.name = $4::text AND $5::text = ''
+), moved AS (
+    UPDATE leasegen.lease l
+    SET session = NULL, expires_at = NULL, advisory = false, wanted = true, rested_at = NULL,
+        epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+        pos = t.pos, snap = t.snap, x = CASE WHEN t.snap IS NOT NULL THEN pg_current_xact_id() END,
+        late_snap = NULL, late_pos = 0, suspicion = 0, mark = NULL, mark_epoch = NULL, mark_count = 0
+    FROM target t, locked k
+    WHERE l.consumer = $4::text AND l.resource = k.resource
+    RETURNING l.resource
+)
+SELECT count(*) AS moved FROM moved
+`
+
+type SetCursorsParams struct {
+	Beginning bool
+	Now       bool
+	After     int64
+	Consumer  string
+	Resource  string
+}
+
+// Moves cursors and fences owners in one statement: the snapshot is its own, and the xid is
+// drawn after that, as the cursor's rule wants. Without a resource all are moved, and those
+// that have no lease yet will begin there too.
+func (q *Queries) SetCursors(ctx context.Context, arg SetCursorsParams) (int64, error) {
+	row := q.db.QueryRow(ctx, SetCursors,
+		arg.Beginning,
+		arg.Now,
+		arg.After,
+		arg.Consumer,
+		arg.Resource,
+	)
+	var moved int64
+	err := row.Scan(&moved)
+	return moved, err
 }

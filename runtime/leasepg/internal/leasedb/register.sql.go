@@ -185,6 +185,15 @@ func (q *Queries) RegisterTopics(ctx context.Context, consumer string) (int64, e
 	return result.RowsAffected(), nil
 }
 
+const SetSlots = `-- name: SetSlots :exec
+SELECT leasegen.set_slots($1::int)
+`
+
+func (q *Queries) SetSlots(ctx context.Context, slots int32) error {
+	_, err := q.db.Exec(ctx, SetSlots, slots)
+	return err
+}
+
 const ShareStreams = `-- name: ShareStreams :exec
 SELECT pg_advisory_xact_lock_shared(hashtextextended('leasegen.streams/' || $1::text, 0))
 `

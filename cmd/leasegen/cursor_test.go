@@ -1,0 +1,157 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+// Cursors are shown, and moved only with -yes; who owned them is told to let go.
+func TestCursorOnPostgres(t *testing.T) {
+	dsn := pgtest.DB(t)
+	vars := map[string]string{"LEASEGEN_DSN": dsn}
+	mustRun(t, vars, "migrate", "-slots", "4")
+	deadLetter(t, dsn) // of mailing, on the topic mail.eu
+	pool, err := pgxpool.New(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	be := leasepg.New(pool)
+	counting := lease.ConsumerInfo{Name: "counting", Per: lease.PerPartition, Topics: []string{"*"}}
+	spec := lease.SessionSpec{ID: strings.Repeat("ab", 16), TTL: time.Minute, Host: "web-1", PID: 7, Consumers: []string{"counting"}}
+	session, err := be.OpenSession(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close(t.Context())
+	if err := be.Register(t.Context(), counting, nil); err != nil {
+		t.Fatal(err)
+	}
+	grants, err := be.Acquire(t.Context(), lease.AcquireRequest{Session: spec.ID, Consumer: counting, Max: 3, Attempt: strings.Repeat("cd", 16)})
+	if err != nil || len(grants) != 3 {
+		t.Fatalf("acquired %d slots of 3: %v", len(grants), err)
+	}
+
+	if out := mustRun(t, vars, "status"); !strings.Contains(out, "counting  partition  session          4        1         0        1 ") {
+		t.Errorf("status:\n%s", out)
+	}
+	out := mustRun(t, vars, "cursor", "show", "counting")
+	if lines := strings.Split(strings.TrimSpace(out), "\n"); len(lines) != 5 || strings.Count(out, "web-1:7") != 3 || strings.Count(out, "beginning") != 4 {
+		t.Errorf("cursor show:\n%s", out)
+	}
+	var doc struct {
+		Cursors []cursorJSON
+		More    bool
+	}
+	out = mustRun(t, vars, "cursor", "show", "mailing", "-format", "json")
+	if err := json.Unmarshal([]byte(out), &doc); err != nil || len(doc.Cursors) != 1 || doc.Cursors[0].Position != "2" || doc.Cursors[0].Lag != 0 || doc.More {
+		t.Errorf("cursor show as json (%v):\n%s", err, out)
+	}
+
+	expect(t, mustRun(t, vars, "cursor", "set", "counting", "-to", "now"),
+		"would move 4 cursors of counting to the present (3 owned now, taken from their owners): 2 messages unread now would never be handled; run again with -yes\n")
+	expect(t, mustRun(t, vars, "cursor", "reset", "mailing"),
+		"would move 1 cursor of mailing to the beginning of the log (0 owned now, taken from their owners): "+
+			"all messages of the log are handled again, 0 parked keys and 2 dead letters are dropped; run again with -yes\n")
+	expect(t, mustRun(t, vars, "cursor", "set", "counting", "-to", "now", "-yes"), "moved 4 cursors of counting to the present\n")
+	if out := mustRun(t, vars, "cursor", "show", "counting"); strings.Contains(out, "web-1") || strings.Contains(out, "beginning") {
+		t.Errorf("after the move:\n%s", out)
+	}
+	fenced, err := be.Commit(t.Context(), spec.ID, "counting", []lease.Progress{{Ref: grants[0].Ref, Seq: 1}})
+	if err != nil || len(fenced) != 1 {
+		t.Errorf("the owner from before was not fenced: %v, %v", fenced, err)
+	}
+	expect(t, mustRun(t, vars, "cursor", "set", "mailing", "-to", "1", "-resource", "mail.eu", "-yes"), "moved 1 cursor of mailing behind message 1\n")
+	if out := mustRun(t, vars, "cursor", "show", "mailing"); !strings.Contains(out, " 1    1  ") {
+		t.Errorf("behind message 1:\n%s", out)
+	}
+	expect(t, mustRun(t, vars, "cursor", "reset", "mailing", "-yes"), "moved 1 cursor of mailing to the beginning of the log\n")
+	expect(t, mustRun(t, vars, "dlq", "list", "mailing"), "mailing has no dead letters\n")
+
+	for args, want := range map[string]string{
+		"set mailing -to 99 -yes":        "leasegen cursor: leasepg: set cursor of mailing: there is no message 99 yet, the last one has id 2\n",
+		"set mailing -to soon -yes":      "leasegen cursor: leasepg: set cursor of mailing: \"soon\" is not the id of a message\n",
+		"reset mailing -resource x -yes": "leasegen cursor: mailing has no resource \"x\": leasegen cursor show mailing lists them\n",
+		"reset mailing -resource x":      "leasegen cursor: mailing has no resource \"x\": leasegen cursor show mailing lists them\n",
+		"reset maling":                   "leasegen cursor: there is no consumer \"maling\"; known: counting, mailing\n",
+	} {
+		code, _, errs := leasegen(t, vars, append([]string{"cursor"}, strings.Fields(args)...)...)
+		if code != exitError || errs != want {
+			t.Errorf("cursor %s: exit %d\n%swant\n%s", args, code, errs, want)
+		}
+	}
+}
+
+func TestCursorArguments(t *testing.T) {
+	for _, c := range []struct {
+		c    cursor
+		args string
+		want string
+	}{
+		{cursor{}, "", "say what to do: show, reset, set"},
+		{cursor{}, "shw a", `"shw" is unknown; known: show, reset, set`},
+		{cursor{}, "show", "show needs the name of a consumer"},
+		{cursor{}, "reset a b", `one consumer at a time, not ["a" "b"]`},
+		{cursor{}, "set a", "set needs -to: beginning, now, or the id of a message"},
+		{cursor{to: "now"}, "reset a", "-to goes with set only"},
+		{cursor{yes: true}, "show a", "-yes goes with reset and set only"},
+		{cursor{format: "json"}, "reset a", "-format goes with show only"},
+		{cursor{format: "yaml"}, "show a", `-format "yaml" is unknown; known: text, json`},
+		{cursor{limit: -1}, "show a", "-limit -1 is below 1"},
+	} {
+		if c.c.format == "" {
+			c.c.format = "text"
+		}
+		if c.c.limit == 0 {
+			c.c.limit = 50
+		}
+		if err := c.c.arguments(strings.Fields(c.args)); err == nil || err.Error() != c.want {
+			t.Errorf("cursor %s: error %v, want %s", c.args, err, c.want)
+		}
+	}
+}
+
+// The number of slots is chosen before the log has messages.
+func TestMigrateSlots(t *testing.T) {
+	dsn := pgtest.DB(t)
+	vars := map[string]string{"LEASEGEN_DSN": dsn}
+	mustRun(t, vars, "migrate")
+	mustRun(t, vars, "migrate", "-slots", "1024")
+	pool, err := pgxpool.New(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	var most int
+	for i := range 40 {
+		if err := leasepg.New(pool).Publish(t.Context(), []lease.Event{{Topic: "t", Key: fmt.Sprint("k", i), Kind: "k"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := pool.QueryRow(t.Context(), "SELECT max(slot) FROM leasegen.message").Scan(&most); err != nil || most < 256 || most > 1023 {
+		t.Errorf("the highest of 40 slots of 1024 is %d: %v", most, err)
+	}
+	mustRun(t, vars, "migrate", "-slots", "1024")
+	code, _, errs := leasegen(t, vars, "migrate", "-slots", "256")
+	expect(t, errs, "leasegen migrate: leasepg: migrate schema leasegen: the log has messages: its 1024 slots cannot become 256\n")
+	if code != exitError {
+		t.Errorf("exit %d, want %d", code, exitError)
+	}
+	code, _, errs = leasegen(t, vars, "migrate", "-slots", "20000")
+	expect(t, errs, "leasegen migrate: -slots 20000 is not within 1 and 16384\n")
+	if code != exitError {
+		t.Errorf("exit %d, want %d", code, exitError)
+	}
+	if out := mustRun(t, nil, "migrate", "-print", "-slots", "512"); !strings.Contains(out, "SELECT leasegen.set_slots(512);") {
+		t.Error("-print -slots does not set the slots")
+	}
+}

@@ -1,0 +1,78 @@
+package leasepg
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+)
+
+var _ lease.CursorOperator = (*Backend)(nil)
+
+// Cursors shows how far a consumer has got. Messages behind are counted up to 100,000 for
+// each resource, fewer when there are many.
+func (b *Backend) Cursors(ctx context.Context, consumer, resource string, limit int) ([]lease.CursorStatus, error) {
+	rows, err := b.lags(ctx, leasedb.LeaseLagsParams{Consumer: consumer, Resource: resource, Idle: true, Max: int64(limit)})
+	if err != nil {
+		return nil, b.fail("cursors of "+consumer, err)
+	}
+	out := make([]lease.CursorStatus, len(rows))
+	for i, r := range rows {
+		out[i] = lease.CursorStatus{
+			Resource: r.Resource, Session: r.Session, Epoch: r.Epoch, Lag: r.Lag, OldestUnread: seconds(r.Oldest),
+		}
+		if r.Pos > 0 {
+			out[i].Position = strconv.FormatInt(r.Pos, 10)
+		}
+	}
+	return out, nil
+}
+
+// SetCursor moves cursors, and with them, when all are moved, the start of resources that
+// appear later. Messages that retention has dropped do not come back: the beginning is what
+// the log still has.
+func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to lease.CursorTarget) (int, error) {
+	p := leasedb.SetCursorsParams{Consumer: consumer, Resource: resource, Beginning: to.Beginning, Now: to.Now}
+	if n := btoi(to.Beginning) + btoi(to.Now) + btoi(to.After != ""); n != 1 {
+		return 0, fmt.Errorf("leasepg: set cursor of %s: %d targets are given, want one", consumer, n)
+	}
+	if to.After != "" {
+		id, err := strconv.ParseInt(to.After, 10, 64)
+		if err != nil || id <= 0 {
+			return 0, fmt.Errorf("leasepg: set cursor of %s: %q is not the id of a message", consumer, to.After)
+		}
+		end, err := b.queries(b.pool).LogEnd(ctx)
+		if err != nil {
+			return 0, b.fail("set cursor of "+consumer, err)
+		}
+		if id > end.LastDrawn {
+			return 0, fmt.Errorf("leasepg: set cursor of %s: there is no message %d yet, the last one has id %d", consumer, id, end.LastDrawn)
+		}
+		p.After = id
+	}
+	var moved int64
+	steps := []step{durable(ctx), func(q *leasedb.Queries) (err error) {
+		moved, err = q.SetCursors(ctx, p)
+		return err
+	}}
+	if to.Beginning {
+		steps = append(steps,
+			func(q *leasedb.Queries) error {
+				return q.DropParked(ctx, leasedb.DropParkedParams{Consumer: consumer, Resource: resource})
+			},
+			func(q *leasedb.Queries) error {
+				return q.DropDeadLetters(ctx, leasedb.DropDeadLettersParams{Consumer: consumer, Resource: resource})
+			})
+	}
+	err := b.pipeline(ctx, b.pool, append(steps, b.notify(ctx, wakeOwnership))...)
+	return int(moved), b.fail("set cursor of "+consumer, err)
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -4,6 +4,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
 )
 
 // The replicas are this test binary, started again.
@@ -30,7 +32,8 @@ func TestFailover(t *testing.T) {
 					t.Fatal(err)
 				}
 				t.Logf("%v, late calls: %d", l.took, l.late)
-				if l.late > 0 {
+				// A Run handler that was frozen hears a moment later that it has lost its lease.
+				if l.late > 0 && k.asPer != lease.PerCluster {
 					t.Errorf("an old owner began %d calls after the new owner's first", l.late)
 				}
 				if f.target == 0 {

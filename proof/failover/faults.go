@@ -25,7 +25,7 @@ func faults() []fault {
 		{"SIGKILL", "SIGKILL", 500 * time.Millisecond, 2, kill},
 		{"SIGSTOP", "SIGSTOP", ttl + time.Second, 10, freeze},
 		{"cut", "cut off, no connection breaks", ttl + time.Second, 10, cutOff},
-		{"backend", "backend of the heartbeat terminated", 500 * time.Millisecond, 2, terminateBackend},
+		{"backend", "backend of the heartbeat terminated", 500 * time.Millisecond, 4, terminateBackend},
 		{"restart", "server restarted, from when it is up", 0, 10, nil},
 	}
 }
@@ -183,13 +183,17 @@ func terminateBackend(ctx context.Context, f *fleet) (time.Duration, int, error)
 	if !ended {
 		return 0, 0, fmt.Errorf("%s: no backend of the owner's heartbeat to terminate", f.name)
 	}
-	const watched = time.Second // twice the goal
-	if _, err := f.first("an effect long after the fault", func(c call) bool { return c.began.Sub(at) > watched }); err != nil {
-		return 0, 0, err
+	d, err := f.pause(at)
+	return d, 0, err
+}
+
+// pause is the longest time without an effect in the two seconds after a fault.
+func (f *fleet) pause(at time.Time) (longest time.Duration, err error) {
+	if _, err := f.first("an effect long after the fault", func(c call) bool { return c.began.Sub(at) > 2*time.Second }); err != nil {
+		return 0, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var longest time.Duration
 	last := at
 	for _, c := range f.calls {
 		if c.began.After(last) {
@@ -199,10 +203,11 @@ func terminateBackend(ctx context.Context, f *fleet) (time.Duration, int, error)
 			last = c.ended
 		}
 	}
-	return longest, 0, nil
+	return longest, nil
 }
 
-// restarts restarts the server under all fleets, and measures from when it is up again.
+// restarts restarts the server under all fleets: the longest time without an effect from
+// when it is up again.
 func (s *site) restarts(ctx context.Context, n int) (took []time.Duration, late int, err error) {
 	for len(took) < n && ctx.Err() == nil {
 		for _, f := range s.fleets {
@@ -215,11 +220,11 @@ func (s *site) restarts(ctx context.Context, n int) (took []time.Duration, late 
 		up := time.Now()
 		s.pool.Reset()
 		for _, f := range s.fleets[:min(len(s.fleets), n-len(took))] {
-			c, err := f.first("somebody at work after the restart", func(c call) bool { return c.began.After(up) })
+			d, err := f.pause(up)
 			if err != nil {
 				return nil, 0, err
 			}
-			took = append(took, c.began.Sub(up))
+			took = append(took, d)
 		}
 	}
 	return took, 0, ctx.Err()

@@ -42,6 +42,9 @@ const ttl = 2 * time.Second
 func locks() []lockKind {
 	return []lockKind{
 		{"session", "topic", lease.PerTopic, lease.LockSession},
+		{"row", "stream", lease.PerStream, lease.LockRow},
+		{"advisory", "group", lease.PerGroup, lease.LockAdvisory},
+		{"advisory", "cluster", lease.PerCluster, lease.LockAdvisory},
 	}
 }
 

@@ -69,6 +69,10 @@ func (s *store) validate(consumer string, l *leaseState, p lease.Progress) error
 }
 
 func (s *store) apply(consumer string, l *leaseState, p lease.Progress, now time.Time) {
+	if p.Seq < l.seq {
+		return // held up on its way, and overtaken
+	}
+	l.seq = p.Seq
 	c := s.consumers[consumer]
 	if at, ok := p.Cursor.(cursor); ok {
 		l.cursor = at
@@ -244,6 +248,7 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 				c.dead = slices.DeleteFunc(c.dead, func(d *deadLetter) bool { return now.Sub(d.deadAt) > info.Keep })
 			}
 			r.DeadLettersExpired += before - len(c.dead)
+			r.StreamsForgotten += s.forgetStreams(c, now)
 			if over := len(c.dead) - info.Max; info.Max > 0 && over > 0 {
 				c.dead = slices.Delete(c.dead, 0, over)
 				r.DeadLettersDropped += over
@@ -269,15 +274,17 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 	})
 }
 
-// lag counts the messages that follow a lease's cursor.
-func (s *store) lag(c *consumer, l *leaseState) int64 {
-	var n int64
+// behind counts the messages that follow a lease's cursor, and tells the age of the oldest.
+func (s *store) behind(c *consumer, l *leaseState, now time.Time) (lag int64, oldest time.Duration) {
 	for _, m := range s.pending(c.info, l.resource, l.cursor) {
-		if matches(c.info, m) {
-			n++
+		if !matches(c.info, m) {
+			continue
+		}
+		if lag++; lag == 1 {
+			oldest = now.Sub(m.publishedAt)
 		}
 	}
-	return n
+	return lag, oldest
 }
 
 // byLag orders lease states, the furthest behind first.

@@ -17,6 +17,7 @@ type feed struct {
 	backend   *Backend
 	consumers []lease.ConsumerInfo
 	topics    map[string]bool
+	resources map[string]map[string]bool // by consumer
 	ownership bool
 	parked    bool
 	looked    time.Time     // sessions that expired later are news
@@ -27,7 +28,7 @@ type feed struct {
 func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) (lease.Feed, error) {
 	return call(ctx, b, "OpenFeed", func(s *store, now time.Time) (lease.Feed, error) {
 		f := &feed{
-			backend: b, consumers: slices.Clone(consumers), topics: map[string]bool{},
+			backend: b, consumers: slices.Clone(consumers), topics: map[string]bool{}, resources: map[string]map[string]bool{},
 			looked: now, wake: make(chan struct{}, 1),
 		}
 		s.feeds[f] = struct{}{}
@@ -53,12 +54,20 @@ func (s *store) replayed(consumer string) {
 	}
 }
 
-func (f *feed) published(topic string) {
-	if f.topics[topic] || !slices.ContainsFunc(f.consumers, func(c lease.ConsumerInfo) bool { return lease.MatchTopic(c.Topics, topic) }) {
-		return
+func (f *feed) published(m *message) {
+	for _, c := range f.consumers {
+		if !lease.MatchTopic(c.Topics, m.event.Topic) {
+			continue
+		}
+		f.topics[m.event.Topic] = true
+		if c.Per == lease.PerPartition || c.Per == lease.PerStream {
+			if f.resources[c.Name] == nil {
+				f.resources[c.Name] = map[string]bool{}
+			}
+			f.resources[c.Name][f.backend.store.resourceOf(c, m)] = true
+		}
+		f.signal()
 	}
-	f.topics[topic] = true
-	f.signal()
 }
 
 func (f *feed) signal() {
@@ -117,7 +126,14 @@ func (f *feed) take() lease.News {
 		f.ownership = f.ownership || at.After(f.looked) && !at.After(now)
 	}
 	n := lease.News{Topics: slices.Sorted(maps.Keys(f.topics)), Ownership: f.ownership, Parked: f.parked}
+	for name, rs := range f.resources {
+		if n.Resources == nil {
+			n.Resources = map[string][]string{}
+		}
+		n.Resources[name] = slices.Sorted(maps.Keys(rs))
+	}
 	clear(f.topics)
+	clear(f.resources)
 	f.ownership, f.parked, f.looked = false, false, now
 	select {
 	case <-f.wake:
@@ -126,9 +142,13 @@ func (f *feed) take() lease.News {
 	return n
 }
 
-// expiries yields when sessions expire and when the leases of such become free.
+// expiries yields when sessions expire, when the leases of such become free, and when
+// leases expire by themselves.
 func (f *feed) expiries(s *store) func(yield func(time.Time) bool) {
 	return func(yield func(time.Time) bool) {
+		if !f.rowExpiries(s, yield) {
+			return
+		}
 		for _, se := range s.sessions {
 			if !yield(se.expires) {
 				return
@@ -140,6 +160,22 @@ func (f *feed) expiries(s *store) func(yield func(time.Time) bool) {
 			}
 		}
 	}
+}
+
+// rowExpiries yields when leases that expire by themselves become free.
+func (f *feed) rowExpiries(s *store, yield func(time.Time) bool) bool {
+	for _, info := range f.consumers {
+		c := s.consumers[info.Name]
+		if info.Lock != lease.LockRow || c == nil {
+			continue
+		}
+		for _, l := range c.leases {
+			if l.owner != "" && !yield(l.expires.Add(info.Grace)) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func (f *feed) Close() {

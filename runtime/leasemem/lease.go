@@ -3,8 +3,10 @@ package leasemem
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -15,6 +17,7 @@ type consumer struct {
 	info   lease.ConsumerInfo
 	leases map[string]*leaseState // by resource
 	dead   []*deadLetter          // the oldest first
+	start  cursor                 // where resources begin
 }
 
 // leaseState is one resource of one consumer. It is never deleted: the epoch lives in it.
@@ -22,7 +25,11 @@ type leaseState struct {
 	resource string
 	owner    string // session id; empty when released or never owned
 	epoch    int64
-	attempt  string // of the acquire that granted it
+	seq      int64     // of the last progress under epoch
+	since    time.Time // when it was made, or freed last
+	expires  time.Time // of a lease that expires by itself (LockRow)
+	wanted   bool      // a stream has, or may have, work
+	attempt  string    // of the acquire that granted it
 	acquired time.Time
 
 	cursor     cursor
@@ -40,8 +47,25 @@ func (s *store) free(l *leaseState, grace time.Duration, now time.Time) (free, c
 		return true, false
 	}
 	se := s.sessions[l.owner]
-	return !se.alive(now) && !now.Before(se.expires.Add(grace)), true
+	if !se.alive(now) && !now.Before(se.expires.Add(grace)) {
+		return true, true
+	}
+	// One that expired under a session that lives was not left by a crash.
+	return !l.expires.IsZero() && !now.Before(l.expires.Add(grace)), !se.alive(now)
 }
+
+// owned reports that l has an owner who may still believe in it.
+func (s *store) owned(c *consumer, l *leaseState, now time.Time) bool {
+	free, _ := s.free(l, c.info.Grace, now)
+	se := s.sessions[l.owner]
+	return !free && se != nil && se.alive(now)
+}
+
+// vacate leaves l without an owner.
+func (l *leaseState) vacate(now time.Time) { l.owner, l.since = "", now }
+
+// counts reports that l counts as a resource: a stream does while it is wanted.
+func (c *consumer) counts(l *leaseState) bool { return c.info.Per != lease.PerStream || l.wanted }
 
 // sortedLeases returns the leases of c by resource, so that runs repeat.
 func (c *consumer) sortedLeases() []*leaseState {
@@ -49,39 +73,55 @@ func (c *consumer) sortedLeases() []*leaseState {
 }
 
 // Register makes resources known. Topics that the consumer's patterns do not match are passed over.
-func (b *Backend) Register(ctx context.Context, info lease.ConsumerInfo, topics []string) error {
+func (b *Backend) Register(ctx context.Context, info lease.ConsumerInfo, resources []string) error {
 	return do(ctx, b, "Register", func(s *store, now time.Time) error {
+		if info.Source != nil {
+			return fmt.Errorf("leasemem: consumer %q has a source of its own, a %T, which is read by another backend", info.Name, info.Source)
+		}
 		c := s.consumers[info.Name]
 		if c == nil {
 			c = &consumer{leases: map[string]*leaseState{}}
 			s.consumers[info.Name] = c
+			if info.From == lease.FromNow {
+				c.start = cursor(s.lastID)
+			}
 		}
 		c.info = info
 		c.info.Topics = slices.Clone(info.Topics)
-		before := len(c.leases)
-		if info.Per != lease.PerTopic {
-			c.register(lease.Whole)
-		} else {
-			if topics == nil {
-				topics = slices.Collect(maps.Keys(s.topics))
+		before, changed := len(c.leases), false
+		switch info.Per {
+		case lease.PerTopic:
+			if resources == nil {
+				resources = slices.Collect(maps.Keys(s.by.topics))
 			}
-			for _, t := range topics {
+			for _, t := range resources {
 				if lease.MatchTopic(info.Topics, t) {
 					c.register(t)
 				}
 			}
+		case lease.PerPartition:
+			for i := range s.slots {
+				c.register(strconv.Itoa(i))
+			}
+		case lease.PerStream:
+			changed = s.registerStreams(c, resources)
+		default:
+			c.register(lease.Whole)
 		}
-		if len(c.leases) > before {
+		if changed || len(c.leases) > before {
 			s.ownershipChanged()
 		}
 		return nil
 	})
 }
 
-func (c *consumer) register(resource string) {
-	if c.leases[resource] == nil {
-		c.leases[resource] = &leaseState{resource: resource, parked: map[string][]*parked{}, parkedByID: map[string]*parked{}}
+func (c *consumer) register(resource string) *leaseState {
+	l := c.leases[resource]
+	if l == nil {
+		l = &leaseState{resource: resource, cursor: c.start, parked: map[string][]*parked{}, parkedByID: map[string]*parked{}}
+		c.leases[resource] = l
 	}
+	return l
 }
 
 // Survey counts members and leases.
@@ -92,8 +132,11 @@ func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Surve
 			out[i].Consumer = name
 			owned := map[string]int{}
 			if c := s.consumers[name]; c != nil {
-				out[i].Resources = len(c.leases)
 				for _, l := range c.leases {
+					if !c.counts(l) {
+						continue
+					}
+					out[i].Resources++
 					if free, _ := s.free(l, c.info.Grace, now); free {
 						out[i].Free++
 					}
@@ -120,7 +163,7 @@ func (s *store) members(consumer string, now time.Time) []*session {
 	return out
 }
 
-// Acquire takes free resources, in the order of their names.
+// Acquire takes free resources: those that were freed first, else in the order of their names.
 func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
 	return call(ctx, b, "Acquire", func(s *store, now time.Time) ([]lease.Grant, error) {
 		if _, err := s.live(req.Session, now); err != nil {
@@ -131,6 +174,7 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 			return nil, nil
 		}
 		leases := c.sortedLeases()
+		slices.SortStableFunc(leases, func(a, b *leaseState) int { return a.since.Compare(b.since) })
 		var grants []lease.Grant
 		for _, l := range leases {
 			if l.owner == req.Session && l.attempt == req.Attempt {
@@ -142,7 +186,7 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 		}
 		for _, l := range leases {
 			free, crashed := s.free(l, req.Consumer.Grace, now)
-			if !free || slices.Contains(req.Exclude, l.resource) {
+			if !free || !c.counts(l) || slices.Contains(req.Exclude, l.resource) {
 				continue
 			}
 			if len(grants) >= req.Max {
@@ -152,7 +196,10 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 				s.sessions[l.owner].ended = true
 				l.suspicion++
 			}
-			l.owner, l.attempt, l.acquired = req.Session, req.Attempt, now
+			l.owner, l.attempt, l.acquired, l.seq, l.expires = req.Session, req.Attempt, now, 0, time.Time{}
+			if req.Consumer.Lock == lease.LockRow {
+				l.expires = now.Add(req.Consumer.TTL)
+			}
 			l.epoch = max(l.epoch+1, now.UnixMicro())
 			grants = append(grants, l.grant())
 		}
@@ -179,7 +226,7 @@ func (b *Backend) Release(ctx context.Context, session, consumer string, leases 
 		}
 		for _, ref := range leases {
 			if l := s.held(session, consumer, ref); l != nil {
-				l.owner = ""
+				l.vacate(now)
 			}
 		}
 		s.ownershipChanged()

@@ -15,7 +15,8 @@ import (
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
-// Backend is a lease.Backend, lease.Transactor and lease.Operator. All methods
+// Backend is a lease.Backend with all that backends may have: transactions, streams, leases
+// that expire one by one, a ledger, and what operators use. All methods
 // may be called from many goroutines at once.
 type Backend struct {
 	store  *store
@@ -62,7 +63,8 @@ func New(opts ...Option) *Backend {
 		now:       time.Now,
 		sessions:  map[string]*session{},
 		consumers: map[string]*consumer{},
-		topics:    map[string][]*message{},
+		by:        newLogs(),
+		slots:     defaultSlots,
 		feeds:     map[*feed]struct{}{},
 	}}
 	for _, o := range opts {
@@ -97,8 +99,9 @@ type store struct {
 	ledger    ledger
 	outbox    outbox
 
-	log        []*message            // by id
-	topics     map[string][]*message // the same, by topic
+	log        []*message // by id
+	by         logs       // the same, by topic, slot and key
+	slots      int
 	lastID     int64
 	lastDeadID int64
 }

@@ -62,9 +62,9 @@ func (s *store) append(e lease.Event, now time.Time) {
 	s.lastID++
 	m := &message{id: s.lastID, event: e, publishedAt: now}
 	s.log = append(s.log, m)
-	s.topics[e.Topic] = append(s.topics[e.Topic], m)
+	s.index(m)
 	for f := range s.feeds {
-		f.published(e.Topic)
+		f.published(m)
 	}
 }
 
@@ -86,12 +86,16 @@ func (s *store) find(name string) *message {
 	return nil
 }
 
-// pending returns the messages that follow c on a resource. Those of a group are
-// still to be matched with its topics.
+// pending returns the messages that follow c on a resource. They are still to be matched
+// with the consumer's topics.
 func (s *store) pending(info lease.ConsumerInfo, resource string, c cursor) []*message {
 	switch info.Per {
 	case lease.PerTopic:
-		return after(s.topics[resource], c)
+		return after(s.by.topics[resource], c)
+	case lease.PerPartition:
+		return after(s.by.slots[resource], c)
+	case lease.PerStream:
+		return after(s.by.keys[resource], c)
 	case lease.PerGroup:
 		return after(s.log, c)
 	}
@@ -139,15 +143,14 @@ func (s *store) trim() int {
 	passed := func(m *message) bool {
 		matched := false
 		for _, c := range s.consumers {
-			if c.info.Per == lease.PerCluster || !lease.MatchTopic(c.info.Topics, m.event.Topic) {
+			if !lease.MatchTopic(c.info.Topics, m.event.Topic) {
 				continue
 			}
-			resource := lease.Whole
-			if c.info.Per == lease.PerTopic {
-				resource = m.event.Topic
+			at := c.start
+			if l := c.leases[s.resourceOf(c.info, m)]; l != nil {
+				at = l.cursor
 			}
-			l := c.leases[resource]
-			if l == nil || l.cursor < cursor(m.id) {
+			if at < cursor(m.id) {
 				return false
 			}
 			matched = true
@@ -155,9 +158,11 @@ func (s *store) trim() int {
 		return matched
 	}
 	before := len(s.log)
-	s.log = slices.DeleteFunc(s.log, passed)
-	for t, log := range s.topics {
-		s.topics[t] = slices.DeleteFunc(log, passed)
+	gone := map[*message]bool{}
+	for _, m := range s.log {
+		gone[m] = passed(m)
 	}
+	s.log = slices.DeleteFunc(s.log, func(m *message) bool { return gone[m] })
+	s.by.drop(func(m *message) bool { return gone[m] })
 	return before - len(s.log)
 }

@@ -18,27 +18,30 @@ func (b *Backend) Status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 		for _, name := range slices.Sorted(maps.Keys(s.consumers)) {
 			c := s.consumers[name]
 			st := lease.ConsumerStatus{
-				Consumer: name, Per: c.info.Per.String(), Lock: c.info.Lock.String(), Resources: len(c.leases),
-				DeadLetters: len(c.dead),
+				Consumer: name, Per: c.info.Per.String(), Lock: c.info.Lock.String(), DeadLetters: len(c.dead),
 			}
 			owned := map[string]bool{}
 			for _, l := range c.leases {
-				owned[l.owner] = true
+				lag, oldest := s.behind(c, l, now)
+				st.LagTotal += lag
+				st.LagMax = max(st.LagMax, lag)
+				st.OldestUnread = max(st.OldestUnread, oldest)
+				st.ParkedKeys += len(l.parked)
+				if !c.counts(l) {
+					continue
+				}
+				st.Resources++
+				if s.owned(c, l, now) {
+					owned[l.owner] = true
+				} else {
+					st.Unowned++
+				}
 			}
 			for _, m := range s.members(name, now) {
 				st.Members++
 				if !owned[m.spec.ID] {
 					st.Standbys++
 				}
-			}
-			for _, l := range c.leases {
-				if se := s.sessions[l.owner]; se == nil || !se.alive(now) {
-					st.Unowned++
-				}
-				lag := s.lag(c, l)
-				st.LagTotal += lag
-				st.LagMax = max(st.LagMax, lag)
-				st.ParkedKeys += len(l.parked)
 			}
 			out = append(out, st)
 		}
@@ -53,11 +56,15 @@ func (b *Backend) Members(ctx context.Context, name string) ([]lease.MemberStatu
 		slices.SortStableFunc(live, func(a, b *session) int { return a.opened.Compare(b.opened) })
 		owned, share := map[string]int{}, 0
 		if c := s.consumers[name]; c != nil {
+			resources := 0
 			for _, l := range c.leases {
-				owned[l.owner]++
+				if c.counts(l) {
+					owned[l.owner]++
+					resources++
+				}
 			}
 			if len(live) > 0 {
-				share = (len(c.leases) + len(live) - 1) / len(live)
+				share = (resources + len(live) - 1) / len(live)
 			}
 		}
 		out := make([]lease.MemberStatus, len(live))
@@ -81,11 +88,12 @@ func (b *Backend) Leases(ctx context.Context, name string, limit int) ([]lease.L
 		}
 		out := make([]lease.LeaseStatus, 0, len(c.leases))
 		for _, l := range c.leases {
+			lag, _ := s.behind(c, l, now)
 			st := lease.LeaseStatus{
-				Resource: l.resource, Epoch: l.epoch, Lag: s.lag(c, l),
+				Resource: l.resource, Epoch: l.epoch, Lag: lag,
 				Parked: len(l.parkedByID), Suspicion: l.suspicion,
 			}
-			if se := s.sessions[l.owner]; se != nil && se.alive(now) {
+			if s.owned(c, l, now) {
 				st.Session, st.Since = l.owner, now.Sub(l.acquired)
 			}
 			out = append(out, st)
@@ -124,7 +132,11 @@ func (b *Backend) Replay(ctx context.Context, f lease.DeadLetterFilter) (int, er
 	return call(ctx, b, "Replay", func(s *store, now time.Time) (int, error) {
 		chosen := s.deadLetters(f)
 		for _, d := range chosen {
-			l, lane := s.consumers[d.consumer].leases[d.resource], d.message.event.Key
+			l, lane := s.consumers[d.consumer].register(d.resource), d.message.event.Key
+			if !l.wanted {
+				l.wanted = true
+				s.ownershipChanged()
+			}
 			l.setAside(&parked{message: d.message, lane: lane, due: now})
 			s.forget(d)
 			s.replayed(d.consumer)

@@ -80,7 +80,7 @@ func (h *sessionHandle) Close(ctx context.Context) error {
 		for _, c := range s.consumers {
 			for _, l := range c.leases {
 				if l.owner == h.id {
-					l.owner = ""
+					l.vacate(now)
 				}
 			}
 		}

@@ -26,10 +26,16 @@ var operatorChecks = []check{
 			Dead: []lease.Dead{{ID: got.Messages[1].ID, Attempt: 1, Reason: "r"}}})
 		st := must[[]lease.ConsumerStatus](t)(op.Status(t.Context()))
 		equal(t, "consumers", len(st), 2)
+		for i := range st {
+			if st[i].OldestUnread <= 0 || st[i].OldestUnread > time.Minute {
+				t.Fatalf("the oldest unread message of %s is %v old", st[i].Consumer, st[i].OldestUnread)
+			}
+			st[i].OldestUnread = 0
+		}
 		equal(t, "c", st[0], lease.ConsumerStatus{
-			Consumer: "c", Per: "topic", Resources: 3, Members: 1, Unowned: 0, LagMax: 3, LagTotal: 5, ParkedKeys: 1, DeadLetters: 1,
+			Consumer: "c", Per: "topic", Lock: "session", Resources: 3, Members: 1, Unowned: 0, LagMax: 3, LagTotal: 5, ParkedKeys: 1, DeadLetters: 1,
 		})
-		equal(t, "g", st[1], lease.ConsumerStatus{Consumer: "g", Per: "group", Resources: 1, Members: 1, Unowned: 1, LagMax: 9, LagTotal: 9})
+		equal(t, "g", st[1], lease.ConsumerStatus{Consumer: "g", Per: "group", Lock: "session", Resources: 1, Members: 1, Standbys: 1, Unowned: 1, LagMax: 9, LagTotal: 9})
 	}},
 	{"Operator/Members_describes_live_sessions", func(t testing.TB, f Factory) {
 		be := f.New(t)

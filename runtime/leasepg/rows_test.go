@@ -209,6 +209,33 @@ func TestRetireAnnounced(t *testing.T) {
 	}
 }
 
+// A message that arrives while a retirement is under way, too late for it to see, makes the
+// stream wanted again.
+func TestRetireMeetsRegister(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	id, _ := member(t, be, time.Hour, streamed)
+	ok(t, be.Register(t.Context(), streamed, []string{"k"}))
+	gs := acquire(t, be, id, streamed, 1)
+	blocker := must[pgx.Tx](t)(pool.Begin(t.Context()))
+	_, err := blocker.Exec(t.Context(), "SELECT FROM leasegen.lease FOR UPDATE")
+	ok(t, err)
+	waiting := func() int {
+		return query[int](t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+	}
+	retired := make(chan error, 1)
+	go func() { retired <- be.Retire(context.Background(), id, streamed.Name, refs(gs)) }()
+	eventually(t, "the retirement waits for the row", func() bool { return waiting() == 1 })
+	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "k", Kind: "kind"}}))
+	registered := make(chan error, 1)
+	go func() { registered <- be.Register(context.Background(), streamed, []string{"k"}) }()
+	eventually(t, "the registration waits, or is over", func() bool { return waiting() == 2 || len(registered) == 1 })
+	ok(t, blocker.Rollback(t.Context()))
+	ok(t, <-retired)
+	ok(t, <-registered)
+	equal(t, "acquired", len(acquire(t, be, id, streamed, 1)), 1)
+}
+
 // Whatever arrives while a stream is being retired is found by who owns it next: nobody
 // sweeps, and every owner retires as soon as it sees no more work.
 func TestRetireLosesNothing(t *testing.T) {

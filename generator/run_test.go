@@ -1,0 +1,100 @@
+package generator
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+// TestGeneratedCodeRuns: constructors make a consumer of every per= and lock= on the
+// backend in memory, and refuse a handler that is nil.
+func TestGeneratedCodeRuns(t *testing.T) {
+	root := newModule(t)
+	writeFile(t, filepath.Join(root, "all", "all.go"), []byte(`package all
+
+import (
+	"context"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+//leasegen:event key=ID
+type E struct{ ID string }
+
+type handles struct{}
+
+func (handles) HandleE(context.Context, lease.Message[E]) error { return nil }
+
+type runs struct{}
+
+func (runs) Run(context.Context, lease.Lease) error { return nil }
+
+//leasegen:consumer per=topic topics=a from=now capacity=5
+type Topic struct{ handles }
+
+//leasegen:consumer per=group topics=a
+type Group struct{ handles }
+
+//leasegen:consumer per=group topics=a lock=advisory
+type GroupAdvisory struct{ handles }
+
+//leasegen:consumer per=partition topics=a capacity=5 workers=2
+type Partition struct{ handles }
+
+//leasegen:consumer per=stream input=a idle=1s
+type Keys struct{ handles }
+
+//leasegen:consumer per=stream input=a lock=row capacity=5
+type KeysRow struct{ handles }
+
+//leasegen:consumer per=stream poll=1s
+type Named struct{ runs }
+
+func (Named) Streams(context.Context) ([]string, error) { return nil, nil }
+
+//leasegen:consumer per=stream lock=row
+type NamedRow struct{ Named }
+
+//leasegen:consumer per=partition topics=a
+//leasegen:once key=ID on_unknown=park keep=1h
+type Items struct{ handles }
+
+//leasegen:consumer per=cluster
+type Cluster struct{ runs }
+
+//leasegen:consumer per=cluster lock=session
+type ClusterSession struct{ runs }
+`))
+	writeFile(t, filepath.Join(root, "all", "all_test.go"), []byte(`package all
+
+import (
+	"testing"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasemem"
+)
+
+func TestAll(t *testing.T) {
+	be := leasemem.New()
+	err := RegisterLeasegen(lease.NewGroup(), be, LeasegenHandlers{
+		Topic: &Topic{}, Group: &Group{}, GroupAdvisory: &GroupAdvisory{}, Partition: &Partition{},
+		Keys: &Keys{}, KeysRow: &KeysRow{}, Named: &Named{}, NamedRow: &NamedRow{}, Items: &Items{},
+		Cluster: &Cluster{}, ClusterSession: &ClusterSession{},
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	c, err := NewTopic(be, nil)
+	if want := "lease: consumer \"topic\": the handler is nil"; c != nil || err == nil || err.Error() != want {
+		t.Errorf("a nil handler gives %v, %v", c, err)
+	}
+}
+`))
+	res := generate(t, root, "./...")
+	if len(res.Files) != 1 {
+		t.Fatal(res.Diags.All())
+	}
+	place(t, res)
+	if out, err := command(t, root, "go", "test", "./all"); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

@@ -16,6 +16,9 @@ type Config struct {
 	Patterns []string
 	// Tags are build tags, separated by commas.
 	Tags string
+	// SQLC is the sqlc to run for tables; "" is the one in PATH, or else the one that the
+	// module has as a tool.
+	SQLC string
 }
 
 // Result is what Generate found out.

@@ -4,6 +4,7 @@
 //
 //	scan     list the packages that match, read their files, keep those with directives
 //	parse    take the directives apart and decode them
+//	sql      make the queries for tables, and have sqlc check them and turn them into Go
 //	load     type-check the annotated packages, once, from source, without function bodies
 //	resolve  match directives and types; the result is plain data
 //	name     choose every identifier, or refuse what is taken
@@ -11,6 +12,6 @@
 //	write    compare with what is there and replace what differs (package fsout)
 //
 // All but the last step are a pure function of the source: they write no file, print
-// nothing and run nothing of the user's code. Every step goes on after a finding, so
+// nothing and run nothing of the user's code; sqlc works in a scratch directory. Every step goes on after a finding, so
 // that one run reports all of them; nothing is emitted if there are any.
 package generator

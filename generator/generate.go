@@ -16,6 +16,7 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/ir"
 	"github.com/leasegen/leasegen/generator/internal/load"
 	"github.com/leasegen/leasegen/generator/internal/resolve"
+	"github.com/leasegen/leasegen/generator/internal/table"
 )
 
 // Generate computes the files that belong to the annotated packages of a module. It
@@ -48,14 +49,26 @@ func Generate(ctx context.Context, cfg Config) (*Result, error) {
 		diags.Add(diag.Diagnostic{Code: "LG0706", Warning: true,
 			Message: "no //leasegen: directive in the packages that match " + strings.Join(patterns, " ")})
 	}
+	tables, err := table.Generate(ctx, module, sources, cfg.SQLC, diags)
+	if err != nil {
+		return nil, err
+	}
+	overlay := map[string][]byte{}
+	for _, f := range tables.Files {
+		if strings.HasSuffix(f.Path, ".go") {
+			overlay[filepath.Join(module.Root, filepath.FromSlash(f.Path))] = f.Content
+		}
+	}
+	step("sql")
+
 	annotated := map[*load.Package]bool{}
 	for _, s := range sources {
 		annotated[s.Pkg] = true
 	}
 	matter := slices.DeleteFunc(slices.Clone(module.Packages), func(p *load.Package) bool {
-		return p.Path == "" || !annotated[p] && len(p.Outputs) == 0
+		return p.Path == "" || tables.Failed[p] || !annotated[p] && len(p.Outputs)+len(p.Tables) == 0
 	})
-	program, err := module.Types(ctx, matter, resolve.Generated(sources), diags)
+	program, err := module.Types(ctx, matter, resolve.Generated(sources), overlay, diags)
 	if err != nil {
 		return nil, err
 	}
@@ -73,6 +86,8 @@ func Generate(ctx context.Context, cfg Config) (*Result, error) {
 	if res.Files, err = render(files); err != nil {
 		return nil, err
 	}
+	res.Files = append(res.Files, tables.Files...)
+	slices.SortFunc(res.Files, func(a, b fsout.File) int { return cmp.Compare(a.Path, b.Path) })
 	step("emit")
 
 	written := map[string]bool{}
@@ -83,7 +98,7 @@ func Generate(ctx context.Context, cfg Config) (*Result, error) {
 	return res, nil
 }
 
-// render emits all files, sorted by path.
+// render emits all files.
 func render(files []*ir.File) ([]fsout.File, error) {
 	var out []fsout.File
 	for _, f := range files {
@@ -93,7 +108,6 @@ func render(files []*ir.File) ([]fsout.File, error) {
 		}
 		out = append(out, fsout.File{Path: path.Join(f.Dir, f.Output), Content: content})
 	}
-	slices.SortFunc(out, func(a, b fsout.File) int { return cmp.Compare(a.Path, b.Path) })
 	return out, nil
 }
 

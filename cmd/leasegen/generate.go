@@ -24,6 +24,7 @@ func generateCommand(name, short string, m mode) command {
 		fs.SetOutput(e.Stderr)
 		fs.StringVar(&g.dir, "C", "", "change to this directory first")
 		fs.StringVar(&g.tags, "tags", "", "build tags, with commas between")
+		fs.StringVar(&g.sqlc, "sqlc", e.Getenv("LEASEGEN_SQLC"), "the sqlc to run for tables; default $LEASEGEN_SQLC, or the one in PATH, or go tool sqlc")
 		fs.StringVar(&g.format, "format", "text", "how findings are printed: text, json or github")
 		fs.BoolVar(&g.timings, "timings", false, "print how long each step took")
 		if m == (mode{}) {
@@ -54,6 +55,7 @@ func generateCommand(name, short string, m mode) command {
 type generation struct {
 	mode
 	dir, tags, format string
+	sqlc              string
 	timings           bool
 	patterns          []string
 }
@@ -91,7 +93,7 @@ func (g *generation) arguments(e *env) error {
 }
 
 func (g *generation) run(ctx context.Context, e *env) int {
-	res, err := generator.Generate(ctx, generator.Config{Dir: g.dir, Patterns: g.patterns, Tags: g.tags})
+	res, err := generator.Generate(ctx, generator.Config{Dir: g.dir, Patterns: g.patterns, Tags: g.tags, SQLC: g.sqlc})
 	if ctx.Err() != nil {
 		return exitInterrupted
 	}
@@ -209,6 +211,9 @@ func (g *generation) mend(e *env, root string) string {
 	}
 	if g.tags != "" {
 		words = append(words, "-tags", g.tags)
+	}
+	if g.sqlc != "" && g.sqlc != e.Getenv("LEASEGEN_SQLC") {
+		words = append(words, "-sqlc", g.sqlc)
 	}
 	words = append(words, g.patterns...)
 	for i, w := range words {

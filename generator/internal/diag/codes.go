@@ -10,10 +10,10 @@ type Entry struct {
 }
 
 // Codes returns the catalogue in the order of the codes. LG01 is syntax, LG02 placement,
-// LG03 types and signatures, LG04 names, LG05 values, LG06 output, LG07 loading.
+// LG03 types and signatures, LG04 names, LG05 values, LG06 output, LG07 loading, LG08 tables.
 func Codes() []Entry {
 	return slices.Concat(syntaxCodes(), placementCodes(), typeCodes(), nameCodes(),
-		valueCodes(), outputCodes(), loadingCodes())
+		valueCodes(), outputCodes(), loadingCodes(), tableCodes())
 }
 
 // Lookup returns the entry of a code.
@@ -62,7 +62,7 @@ the doc comment. Remove the blank line.`},
 
 func typeCodes() []Entry {
 	return []Entry{
-		{"LG0301", "directive without a consumer", `//leasegen:lease, retry, dlq and once say more about a consumer; they stand beside //leasegen:consumer on one struct.`},
+		{"LG0301", "directive without a consumer", `//leasegen:lease, retry, dlq, once and table say more about a consumer; they stand beside //leasegen:consumer on one struct.`},
 		{"LG0302", "wrong signature", `A method whose name begins with Handle is a handler and has one of four forms:
 func(context.Context, lease.Message[X]) error, the same with []lease.Message[X], and both with a pgx.Tx before
 the message. A consumer with per=cluster has one method, Run: func(context.Context, lease.Lease) error. So has one
@@ -100,7 +100,7 @@ func nameCodes() []Entry {
 	return []Entry{
 		{"LG0401", "name is taken", `leasegen declares NewX for consumer X, PublishX for event X, and LeasegenHandlers and RegisterLeasegen in every
 package with a consumer. It never changes these names by itself: rename what has one of them.`},
-		{"LG0402", "predeclared name is hidden", `The package declares error, string, nil, int64 or uint64 itself. Go cannot refer to its own ones there any more,
+		{"LG0402", "predeclared name is hidden", `The package declares error, string, nil, true, int64 or uint64 itself. Go cannot refer to its own ones there any more,
 and generated code needs them.`},
 		{"LG0403", "two consumers of one name", `Consumers of one name share leases, cursors and dead letters. Names are compared over all packages of a run.`},
 		{"LG0404", "two events of one name", `Messages of one kind are decoded into one type. Names are compared over all packages of a run.`},
@@ -154,5 +154,25 @@ go list -e -deps PACKAGE shows it as well.`},
 leasegen on the system that the file is for. What was generated for it before is left alone.`},
 		{"LG0705", "directives in a test file", `Generated code is part of the package, which cannot refer to what its tests declare.`},
 		{"LG0706", "no directives", `No package that matches the patterns has a //leasegen: directive, so there is nothing to do.`},
+	}
+}
+
+func tableCodes() []Entry {
+	return []Entry{
+		{"LG0801", "sqlc cannot be run", `Consumers of a table need sqlc, which checks their queries against the migrations and makes Go of them.
+It is the program that -sqlc or LEASEGEN_SQLC names, or the one in PATH, or a tool of the module (go get -tool
+github.com/sqlc-dev/sqlc/cmd/sqlc). The same version everywhere writes the same bytes.`},
+		{"LG0802", "schema cannot be made out", `The folders and files that schema= names are read in the order of the numbers in their names, without what rolls
+back, and sqlc builds the schema from them. The first line of the details says where it could not.`},
+		{"LG0803", "no such table or column", `The migrations make no table or column of that name, or one whose type does not fit its use: a topic is never NULL,
+and a topic, or a key with per=partition, is a text, an integer or a uuid.`},
+		{"LG0804", "table without a usable xid", `Rows that commit late are found by the transaction that wrote them. The table needs a column of type xid8 with
+DEFAULT pg_current_xact_id(), which is drawn before the row's position: declare it before the position's column, or, in a
+table that exists, add the trigger shown. Rows without an xid count as long committed. An index on the column keeps reads quick.`},
+		{"LG0805", "position does not rise", `A cursor passes rows in the order of their position, so it has to be an integer that is never NULL and that a sequence
+with CACHE 1 hands out: an identity or serial column.`},
+		{"LG0806", "condition not allowed", `where= is one SQL condition on the columns of the table. It takes no parameters, subqueries, comments or semicolons,
+and no names that begin with lg_.`},
+		{"LG0807", "two rows of one name", `Two tables of one name, of different schemas, would have rows of one type in one package. Write package=NAME at one.`},
 	}
 }

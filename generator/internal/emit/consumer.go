@@ -51,7 +51,7 @@ func constructor(g *jen.File, c *ir.Consumer) {
 		" Options override what the annotations say.")
 	be, h, opts := c.Locals["be"], c.Locals["h"], c.Locals["opts"]
 	g.Func().Id(c.Constructor).Params(
-		jen.Id(be).Add(backend(c.Tx())),
+		jen.Id(be).Add(backend(c.Postgres())),
 		jen.Id(h).Op("*").Add(named(c.Type)),
 		jen.Id(opts).Op("...").Qual(names.Lease, "Option"),
 	).Params(jen.Op("*").Qual(names.Lease, "Consumer"), jen.Error()).Block(
@@ -65,9 +65,10 @@ func constructor(g *jen.File, c *ir.Consumer) {
 }
 
 // backend is the interface where every handler allows it, so that tests can run
-// the same consumer in memory, and PostgreSQL where a handler takes its transaction.
-func backend(tx bool) *jen.Statement {
-	if tx {
+// the same consumer in memory, and PostgreSQL where a handler takes its transaction,
+// or a table is read.
+func backend(postgres bool) *jen.Statement {
+	if postgres {
 		return jen.Op("*").Qual(names.LeasePG, "Backend")
 	}
 	return jen.Qual(names.Lease, "Backend")
@@ -80,6 +81,9 @@ func describe(c *ir.Consumer) string {
 			return ""
 		}
 		return " that " + match + " " + strings.Join(c.Topics, " or ")
+	}
+	if c.Table != nil {
+		return describeTable(c)
 	}
 	order := "in order"
 	if c.Workers > 1 {
@@ -120,6 +124,9 @@ func spec(c *ir.Consumer) *jen.Statement {
 				g.Lit(t)
 			}
 		}))
+	}
+	if c.Table != nil {
+		s.add("Source", source(c))
 	}
 	if c.Streams {
 		s.add("Streams", jen.Id(c.Locals["h"]).Dot("Streams"))

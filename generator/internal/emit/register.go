@@ -19,11 +19,11 @@ func register(g *jen.File, consumers []ir.Consumer) {
 	}
 	g.Type().Id(names.Handlers).Struct(items...).Line()
 
-	tx := slices.ContainsFunc(consumers, func(c ir.Consumer) bool { return c.Tx() })
+	postgres := slices.ContainsFunc(consumers, func(c ir.Consumer) bool { return c.Postgres() })
 	comment(g, names.Register+" makes a consumer of every handler in h and adds it to g.")
 	g.Func().Id(names.Register).Params(
 		jen.Id("g").Op("*").Qual(names.Lease, "Group"),
-		jen.Id("be").Add(backend(tx)),
+		jen.Id("be").Add(backend(postgres)),
 		jen.Id("h").Id(names.Handlers),
 		jen.Id("opts").Op("...").Qual(names.Lease, "Option"),
 	).Error().BlockFunc(func(b *jen.Group) {

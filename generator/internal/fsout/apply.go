@@ -83,7 +83,14 @@ type applier struct {
 // stage writes w's content to a new file beside its target.
 func (a *applier) stage(w write) (name string, err error) {
 	name = path.Join(path.Dir(w.path), tempPrefix+rand.Text()+tempSuffix)
-	f, err := a.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	f, err := a.root.OpenFile(name, flags, 0o644)
+	if errors.Is(err, fs.ErrNotExist) { // a folder of queries that is new
+		if err := a.root.Mkdir(path.Dir(name), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return "", err
+		}
+		f, err = a.root.OpenFile(name, flags, 0o644)
+	}
 	if err != nil {
 		return "", err
 	}

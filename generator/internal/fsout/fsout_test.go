@@ -69,10 +69,10 @@ func TestApply(t *testing.T) {
 	}
 
 	changes, diags := Plan(root, []File{
-		{"p/new_leasegen.go", []byte(ours + "// new\n")},
-		{"p/same_leasegen.go", []byte(ours)},
-		{"p/crlf_leasegen.go", []byte(ours)},
-		{"p/old_leasegen.go", []byte(ours + "// changed\n")},
+		{Path: "p/new_leasegen.go", Content: []byte(ours + "// new\n")},
+		{Path: "p/same_leasegen.go", Content: []byte(ours)},
+		{Path: "p/crlf_leasegen.go", Content: []byte(ours)},
+		{Path: "p/old_leasegen.go", Content: []byte(ours + "// changed\n")},
 	}, []string{"p/stale_leasegen.go", "p/hand_leasegen.go", "p/stale.go", "p/gone_leasegen.go", "../x_leasegen.go"})
 	if diags.Len() > 0 {
 		t.Fatal(diags.All())
@@ -193,7 +193,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			root := t.TempDir()
 			tc.prepare(t, root)
-			changes, diags := Plan(root, []File{{tc.path, []byte(ours + "// new\n")}}, nil)
+			changes, diags := Plan(root, []File{{Path: tc.path, Content: []byte(ours + "// new\n")}}, nil)
 			if got := codes(diags); got != tc.code {
 				t.Errorf("codes %q, want %q: %v", got, tc.code, diags.All())
 			}
@@ -212,7 +212,7 @@ func link(t *testing.T, to, from string) {
 }
 
 func TestCaseCollision(t *testing.T) {
-	_, diags := Plan(t.TempDir(), []File{{"a_leasegen.go", []byte(ours)}, {"A_leasegen.go", []byte(ours)}}, nil)
+	_, diags := Plan(t.TempDir(), []File{{Path: "a_leasegen.go", Content: []byte(ours)}, {Path: "A_leasegen.go", Content: []byte(ours)}}, nil)
 	if got := codes(diags); got != "LG0606" {
 		t.Errorf("codes %q: %v", got, diags.All())
 	}
@@ -224,9 +224,9 @@ func TestAllOrNothing(t *testing.T) {
 	put(t, root, "p/a_leasegen.go", ours)
 	put(t, root, "p/c_leasegen.go", ours)
 	changes, diags := Plan(root, []File{
-		{"p/a_leasegen.go", []byte(ours + "// new\n")},
-		{"p/b_leasegen.go", []byte(ours + "// new\n")},
-		{"p/c_leasegen.go", []byte(ours + "// new\n")},
+		{Path: "p/a_leasegen.go", Content: []byte(ours + "// new\n")},
+		{Path: "p/b_leasegen.go", Content: []byte(ours + "// new\n")},
+		{Path: "p/c_leasegen.go", Content: []byte(ours + "// new\n")},
 	}, nil)
 	if diags.Len() > 0 {
 		t.Fatal(diags.All())
@@ -248,7 +248,7 @@ func TestAllOrNothing(t *testing.T) {
 func TestInterrupted(t *testing.T) {
 	root := t.TempDir()
 	put(t, root, "p/a.go", "package p\n")
-	changes, _ := Plan(root, []File{{"p/a_leasegen.go", []byte(ours)}, {"p/b_leasegen.go", []byte(ours)}}, nil)
+	changes, _ := Plan(root, []File{{Path: "p/a_leasegen.go", Content: []byte(ours)}, {Path: "p/b_leasegen.go", Content: []byte(ours)}}, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if diags := changes.Apply(ctx); diags.Errors() == 0 {
@@ -266,7 +266,7 @@ func TestConcurrentRuns(t *testing.T) {
 	var files []File
 	for _, n := range []string{"a", "b", "c", "d", "e", "f"} {
 		put(t, root, "p/"+n+"_leasegen.go", ours)
-		files = append(files, File{"p/" + n + "_leasegen.go", []byte(ours + "// new\n")})
+		files = append(files, File{Path: "p/" + n + "_leasegen.go", Content: []byte(ours + "// new\n")})
 	}
 	var wg sync.WaitGroup
 	for range 8 {

@@ -90,7 +90,8 @@ type Consumer struct {
 	Name     string
 	Per      Per
 	Topics   []string
-	Streams  bool // the method Streams names the streams
+	Streams  bool   // the method Streams names the streams
+	Table    *Table // read instead of the log; nil for the log
 	Handlers []Handler
 
 	Lock       Lock
@@ -113,6 +114,18 @@ type Consumer struct {
 	Locals map[string]string
 }
 
+// Table is a table of the application as a source of messages, and the package that holds
+// its queries.
+type Table struct {
+	Query               string // begins the names of the queries
+	Name, Position, XID string // as in SQL
+	Topic               string // column whose values are resources, with PerTopic
+	Slots               int    // with PerPartition
+	Slot                string // the expression of a row's slot
+	Filtered            bool
+	Row                 Type
+}
+
 // Retry is what //leasegen:retry set.
 type Retry struct {
 	Max      int
@@ -129,6 +142,9 @@ const (
 	OrderBlock
 	OrderNone
 )
+
+// Postgres reports whether the consumer needs PostgreSQL.
+func (c *Consumer) Postgres() bool { return c.Tx() || c.Table != nil }
 
 // Tx reports whether any handler joins the backend's transaction.
 func (c *Consumer) Tx() bool {

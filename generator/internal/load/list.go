@@ -47,6 +47,8 @@ type Package struct {
 	// _test.go files. Outputs of leasegen are in Outputs and nowhere else.
 	Files, Excluded, Tests []File
 	Outputs                []Output
+	// Tables are the files in folders below that hold what was generated for tables.
+	Tables []string
 }
 
 // File is a hand-written Go file.
@@ -232,7 +234,34 @@ func (p *Package) read() error {
 		*files = kept
 		slices.SortFunc(kept, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 	}
+	if err := p.readTables(entries); err != nil {
+		return err
+	}
 	slices.SortFunc(p.Outputs, func(a, b Output) int { return strings.Compare(a.Path, b.Path) })
+	return nil
+}
+
+// readTables finds the folders that hold queries of leasegen's.
+func (p *Package) readTables(entries []fs.DirEntry) error {
+	for _, e := range entries {
+		queries := filepath.Join(p.Dir, e.Name(), fsout.Queries)
+		if !e.IsDir() || !regular(queries) {
+			continue
+		}
+		content, err := os.ReadFile(queries)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", queries, err)
+		}
+		if !fsout.Owned(content) {
+			continue
+		}
+		p.Tables = append(p.Tables, queries)
+		for _, name := range fsout.FromQueries() {
+			if path := filepath.Join(p.Dir, e.Name(), name); regular(path) {
+				p.Tables = append(p.Tables, path)
+			}
+		}
+	}
 	return nil
 }
 

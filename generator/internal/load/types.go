@@ -8,6 +8,7 @@ import (
 	"go/scanner"
 	"go/token"
 	"go/types"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -30,9 +31,10 @@ type Program struct {
 
 // Types type-checks pkgs and everything they import, from source and without function
 // bodies, as if leasegen's outputs did not exist. generated holds the identifiers that
-// those outputs declare; code that uses them before they exist is not an error.
+// those outputs declare; code that uses them before they exist is not an error. overlay
+// holds outputs that code may refer to, by absolute path, as if they were on disk.
 // What keeps a package from being understood is added to diags.
-func (m *Module) Types(ctx context.Context, pkgs []*Package, generated map[string]bool, diags *diag.List) (*Program, error) {
+func (m *Module) Types(ctx context.Context, pkgs []*Package, generated map[string]bool, overlay map[string][]byte, diags *diag.List) (*Program, error) {
 	prog := &Program{Module: m, types: map[string]*types.Package{}, clean: map[string]bool{}}
 	if len(pkgs) == 0 {
 		return prog, nil
@@ -40,6 +42,7 @@ func (m *Module) Types(ctx context.Context, pkgs []*Package, generated map[strin
 	c := m.packagesConfig(ctx, packages.NeedName|packages.NeedFiles|packages.NeedCompiledGoFiles|
 		packages.NeedImports|packages.NeedDeps|packages.NeedTypes|packages.NeedModule)
 	c.Overlay = m.stubs()
+	maps.Copy(c.Overlay, overlay)
 	c.ParseFile = parseSignatures
 	var paths []string
 	for _, p := range pkgs {
@@ -79,6 +82,11 @@ func (m *Module) stubs() map[string][]byte {
 		name := p.clause()
 		for _, o := range p.Outputs {
 			overlay[o.Path] = []byte("package " + name + "\n")
+		}
+		for _, t := range p.Tables {
+			if strings.HasSuffix(t, ".go") {
+				overlay[t] = []byte("package " + filepath.Base(filepath.Dir(t)) + "\n")
+			}
 		}
 	}
 	return overlay
@@ -277,6 +285,12 @@ func (p *Program) Stale(written map[string]bool) []string {
 				return f.Src != nil && filepath.Base(f.Path) == o.Source
 			})
 			if !written[rel] && !other {
+				stale = append(stale, rel)
+			}
+		}
+		excluded := slices.ContainsFunc(pkg.Excluded, func(f File) bool { return f.Src != nil }) // it may have the table
+		for _, t := range pkg.Tables {
+			if rel := p.Module.Rel(t); !written[rel] && !excluded {
 				stale = append(stale, rel)
 			}
 		}

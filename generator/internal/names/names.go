@@ -31,7 +31,7 @@ const (
 )
 
 // Predeclared are the predeclared identifiers that generated code relies on.
-func Predeclared() []string { return []string{"error", "string", "nil", "int64", "uint64"} }
+func Predeclared() []string { return []string{"error", "string", "nil", "int64", "uint64", "true"} }
 
 // Constructor is the name of the function that makes the consumer of a type. An
 // unexported type has an unexported constructor.
@@ -62,7 +62,7 @@ func File(f *ir.File, scope map[string]bool) {
 	}
 	for i := range f.Consumers {
 		c := &f.Consumers[i]
-		c.Locals = locals(taken, c.Type.Name, "be", "h", "opts", "e")
+		c.Locals = locals(taken, c.Type.Name, "be", "h", "opts", "e", "ctx", "db", "p", "rows", "r", "now")
 	}
 }
 

@@ -39,7 +39,7 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 		TTL:         c.Lease.TTL, Margin: c.Lease.Margin, Grace: c.Lease.Grace,
 		Retry: ir.Retry{Max: c.Retry.Max, Min: c.Retry.Min, Cap: c.Retry.Cap, Jitter: c.Retry.Jitter,
 			Order: map[string]ir.Order{"key": ir.OrderKey, "block": ir.OrderBlock, "none": ir.OrderNone}[c.Retry.Order]},
-		Keep: c.DLQ.Keep, Max: c.DLQ.Max,
+		Keep: c.DLQ.Keep, Max: c.DLQ.Max, Table: c.SQL,
 	}
 	if c.Retry.Has("jitter") && c.Retry.Jitter == 0 {
 		out.Retry.Jitter = -1 // as the runtime spells none
@@ -188,6 +188,9 @@ func (h *handlers) handle(m *types.Func, sig signature) {
 
 // payload says which event a handler takes.
 func (h *handlers) payload(m *types.Func, sig signature) (kind string, t ir.Type, ok bool) {
+	if h.consumer.SQL != nil {
+		return h.row(m, sig)
+	}
 	if t, ok := catchAll(sig.payload); ok {
 		return "", t, true
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/directive"
+	"github.com/leasegen/leasegen/generator/internal/ir"
 	"github.com/leasegen/leasegen/generator/internal/load"
 	"github.com/leasegen/leasegen/generator/internal/names"
 	"github.com/leasegen/leasegen/generator/internal/spec"
@@ -38,6 +39,7 @@ type Consumer struct {
 	Type *ast.TypeSpec
 	spec.Annotations
 	Name string
+	SQL  *ir.Table // set once the table is made out
 }
 
 // Parse reads the directives of all packages. Sources come in the order of packages and files.
@@ -151,7 +153,7 @@ func (p *pkgParser) declaration(s *Source, t directive.TypeDirectives) {
 		case *spec.Consumer:
 			c.Consumer = v
 			if good {
-				ok = v.CheckSource(p.diags) && ok
+				ok = v.CheckSource(has(t, "table"), p.diags) && ok
 			}
 		case *spec.Event:
 			event = v
@@ -163,8 +165,10 @@ func (p *pkgParser) declaration(s *Source, t directive.TypeDirectives) {
 			c.DLQ = v
 		case *spec.Once:
 			c.Once = v
+		case *spec.Table:
+			c.Table = v
 		}
-		if slices.Contains([]string{"lease", "retry", "dlq", "once"}, d.Name) {
+		if slices.Contains([]string{"lease", "retry", "dlq", "once", "table"}, d.Name) {
 			modifiers = append(modifiers, d)
 		}
 	}

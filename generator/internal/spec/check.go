@@ -48,12 +48,20 @@ func locks(per string) []string {
 	return []string{"session"}
 }
 
-// CheckSource holds topics and input against per.
-func (c *Consumer) CheckSource(diags *diag.List) bool {
+// CheckSource holds topics and input, or what takes their place, against per.
+func (c *Consumer) CheckSource(table bool, diags *diag.List) bool {
 	ok := true
 	contradiction := func(key, message, hint string) {
 		ok = false
 		c.bad(diags, "LG0505", key, message, hint)
+	}
+	if table {
+		for _, key := range []string{"topics", "input"} {
+			if c.Has(key) {
+				contradiction(key, "the messages are the rows of a table, but "+key+" is given", "remove it, or remove //leasegen:table")
+			}
+		}
+		return ok
 	}
 	switch c.Per {
 	case "cluster":
@@ -169,6 +177,9 @@ func Check(a Annotations, diags *diag.List) bool {
 	bad := func(s *Source, key, message, hint string, related ...diag.Related) {
 		ok = false
 		s.bad(diags, "LG0505", key, message, hint, related...)
+	}
+	if a.Table != nil && !c.checkTable(a.Table, diags) {
+		return false // what else is wrong may follow from it
 	}
 	if l.Has("margin") {
 		ttl, from := 15*time.Second, "the default ttl of 15s" // as in lease.Spec

@@ -80,6 +80,9 @@ func table() []Info {
 		{Name: "once", Place: "struct type", typ: reflect.TypeFor[Once](),
 			Help:    "Beside consumer: each item is executed once, however many messages bring it. With handlers that take one message.",
 			Example: "//leasegen:once key=PaymentID on_unknown=park keep=720h"},
+		{Name: "table", Place: "struct type", typ: reflect.TypeFor[Table](),
+			Help:    "Beside consumer: the messages are the rows of your own table; the handler takes sqlc's type for them.",
+			Example: "//leasegen:table name=app.outbox key=customer_id \"where=status = 'ready'\" schema=db/migrations"},
 		{Name: "defaults", Place: "package clause", typ: reflect.TypeFor[Defaults](),
 			Help:    "Above one package clause: values for all consumers of the package that they mean something to. The consumer's own win.",
 			Example: "//leasegen:defaults lease_ttl=30s retry_max=5"},
@@ -174,8 +177,10 @@ func typeName(a ArgInfo) string {
 	switch {
 	case a.Enum != nil:
 		return strings.Join(a.Enum, " or ")
-	case a.form == "topics":
+	case a.form == "topics", a.form == "files":
 		return "list"
+	case a.form == "where":
+		return "SQL condition"
 	case a.form == "path":
 		return "path"
 	case a.form != "":

@@ -75,6 +75,21 @@ type Once struct {
 	Keep      time.Duration `arg:"keep" default:"0s, for ever" min:"0s" help:"How long executed items are remembered."`
 }
 
+// Table makes a consumer read a table of the application instead of leasegen's log.
+type Table struct {
+	Source
+	Name     string   `arg:"name" required:"true" form:"table" nodefault:"true" help:"The table, with its schema, as in app.outbox; without one it is in public."`
+	Schema   []string `arg:"schema" required:"true" form:"files" nodefault:"true" help:"Folders of migrations, or .sql files, below the module's root, separated by commas."`
+	Position string   `arg:"position" default:"id" form:"column" nodefault:"true" help:"Column of integers that rise from row to row: an identity or serial column."`
+	XID      string   `arg:"xid" default:"xid" form:"column" nodefault:"true" help:"Column of type xid8 that defaults to pg_current_xact_id(): it tells rows that were committed late."`
+	Topic    string   `arg:"topic" default:"none; required with per=topic" form:"column" nodefault:"true" help:"Column that names a row's topic."`
+	Key      string   `arg:"key" default:"none: all rows are one key; required with per=partition" form:"column" nodefault:"true" help:"Column with a row's ordering key."`
+	Kind     string   `arg:"kind" default:"none" form:"column" nodefault:"true" help:"Column that names what has happened; the handler finds it in Message.Kind."`
+	Where    string   `arg:"where" default:"none: every row is a message" form:"where" nodefault:"true" help:"SQL condition on the columns. Rows that do not meet it when they are read are passed over for ever."`
+	Slots    int      `arg:"slots" default:"256" min:"1" max:"16384" nodefault:"true" help:"With per=partition: how many partitions keys are spread over. Not to be changed once it has run."`
+	Package  string   `arg:"package" default:"leasedb" form:"package" nodefault:"true" help:"Folder and package, below the consumer's, of the generated queries and the row's type."`
+}
+
 // Defaults holds, for all consumers of a package, what their own directives leave open.
 // Its arguments are those of the other directives with their name before them, as in
 // lease_ttl=15s.
@@ -94,6 +109,7 @@ type Annotations struct {
 	Retry    *Retry
 	DLQ      *DLQ
 	Once     *Once
+	Table    *Table // nil: the consumer reads the log
 }
 
 // Source remembers where each argument was set. A value taken over from

@@ -33,6 +33,17 @@ func (a ArgInfo) parse(s string) (reflect.Value, *problem) {
 		return reflect.ValueOf(s), nameProblem(s, 100)
 	case "path":
 		return reflect.ValueOf(s), pathProblem(s)
+	case "table":
+		return reflect.ValueOf(s), tableProblem(s)
+	case "column":
+		return reflect.ValueOf(s), columnProblem(s)
+	case "package":
+		return reflect.ValueOf(s), packageProblem(s)
+	case "where":
+		return reflect.ValueOf(s), whereProblem(s)
+	case "files":
+		files := strings.Split(s, ",")
+		return reflect.ValueOf(files), filesProblem(files)
 	case "topics":
 		patterns := strings.Split(s, ",")
 		return reflect.ValueOf(patterns), topicsProblem(patterns)

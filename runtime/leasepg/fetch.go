@@ -25,6 +25,9 @@ const (
 func (b *Backend) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
 	out := make([]lease.Fetched, len(req.Items))
 	err := func() error {
+		if t := b.tables.of(req.Consumer); t != nil {
+			return b.fetchTable(ctx, t, req, out)
+		}
 		switch req.Consumer.Per {
 		case lease.PerTopic, lease.PerPartition, lease.PerStream:
 			return b.fetchMany(ctx, req, out)

@@ -42,6 +42,7 @@ type Backend struct {
 	squatters sync.Map // strangers that hold the lock of a consumer, and were told of
 
 	bySlot, byKey logIndex
+	tables        tables
 }
 
 // Option adjusts a Backend, or the SQL of [Migrate], [Migrations] and [Grants].

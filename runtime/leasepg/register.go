@@ -29,6 +29,9 @@ func like(pattern string) string { return likeEscapes.Replace(pattern) }
 
 // Register makes resources known. When they are known already it only reads.
 func (b *Backend) Register(ctx context.Context, c lease.ConsumerInfo, resources []string) error {
+	if t := b.tables.of(c); t != nil {
+		return b.fail("register resources of "+c.Name, b.registerTable(ctx, t, c, resources))
+	}
 	if err := b.index(ctx, b.indexFor(c)); err != nil {
 		return b.fail("index the log for "+c.Name, err)
 	}

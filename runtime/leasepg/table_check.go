@@ -1,0 +1,109 @@
+package leasepg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+)
+
+// checkTable reports, once per process, why the table would lose messages or cannot be
+// read, and warns of indexes that are missing. The generator has looked at the migrations;
+// this looks at the database.
+func (b *Backend) checkTable(ctx context.Context, t *TableSource, c lease.ConsumerInfo) error {
+	if _, ok := b.tables.checked.Load(t); ok {
+		return nil
+	}
+	schema, name, _ := strings.Cut(t.Table, ".")
+	facts, err := b.queries(b.pool).TableFacts(ctx, leasedb.TableFactsParams{
+		Schema: schema, Name: name, Position: t.Position, Xid: t.XID, Topic: t.Topic, Slots: int32(t.Slots),
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return fmt.Errorf("table %s does not exist in this database: run the application's migrations", t.Table)
+	}
+	if err != nil {
+		return err
+	}
+	if wrong := t.wrong(facts); wrong != "" {
+		return fmt.Errorf("table %s: %s", t.Table, wrong)
+	}
+	now, err := t.Now(ctx, b.pool)
+	if err != nil {
+		return err
+	}
+	if now.Foreign {
+		return fmt.Errorf("table %s holds rows that were restored from another cluster, whose transaction ids mean nothing here: "+
+			"UPDATE %s SET %s = NULL WHERE %s >= pg_snapshot_xmax(pg_current_snapshot()), after restamp() if the schema %s was restored too",
+			t.Table, t.Table, t.XID, t.XID, b.schema.name)
+	}
+	for _, index := range t.missingIndexes(facts) {
+		b.log.Warn("leasepg: an index is missing, so that every read walks through the whole table", "consumer", c.Name, "table", t.Table,
+			"fix", "CREATE INDEX CONCURRENTLY ON "+t.Table+" "+index)
+	}
+	b.tables.checked.Store(t, struct{}{})
+	return nil
+}
+
+var integers = []string{"bigint", "integer", "smallint"}
+
+func (t *TableSource) wrong(f leasedb.TableFactsRow) string {
+	switch {
+	case f.Kind != "r" && f.Kind != "p":
+		return "is not a plain or partitioned table"
+	case !f.Readable:
+		return "this role may not read it: GRANT SELECT ON " + t.Table + " TO …"
+	case f.PositionPlace == 0:
+		return fmt.Sprintf("has no column %s: run the application's migrations", t.Position)
+	case !slices.Contains(integers, f.PositionType) || !f.PositionSet:
+		return fmt.Sprintf("column %s is %s, and a position is an integer that is never NULL", t.Position, f.PositionType)
+	case f.SequenceCache == 0:
+		return fmt.Sprintf("column %s draws from no sequence, so its values need not rise: make it GENERATED ALWAYS AS IDENTITY", t.Position)
+	case f.SequenceCache > 1 || !f.SequenceRises:
+		return fmt.Sprintf("the sequence of column %s must hand out its numbers one by one, in order: CACHE 1, a positive INCREMENT, NO CYCLE (now CACHE %d)",
+			t.Position, f.SequenceCache)
+	case f.XidPlace == 0:
+		return fmt.Sprintf("has no column %s; without it rows that commit late are lost. To add it:\n%s", t.XID, t.addXID())
+	case f.XidType != "xid8":
+		return fmt.Sprintf("column %s is %s, and must be xid8", t.XID, f.XidType)
+	case f.XidDefault != "pg_current_xact_id()":
+		return fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT pg_current_xact_id()", t.Table, t.XID)
+	case f.XidPlace > f.PositionPlace && !f.XidFirst:
+		return fmt.Sprintf("column %s stands after %s, so that a row draws its position before its xid, and may be lost when it commits late. To mend it:\n%s",
+			t.XID, t.Position, t.xidFirst())
+	}
+	return ""
+}
+
+func (t *TableSource) addXID() string {
+	return fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s xid8;\nALTER TABLE %[1]s ALTER COLUMN %[2]s SET DEFAULT pg_current_xact_id();\n%s", t.Table, t.XID, t.xidFirst())
+}
+
+// xidFirst is the trigger that draws the xid before the first row's defaults are evaluated.
+func (t *TableSource) xidFirst() string {
+	_, name, _ := strings.Cut(t.Table, ".")
+	return fmt.Sprintf("CREATE FUNCTION %s_xid_first() RETURNS trigger LANGUAGE plpgsql AS\n"+
+		"    $$ BEGIN PERFORM pg_current_xact_id(); RETURN NULL; END $$;\n"+
+		"CREATE TRIGGER %s_xid_first BEFORE INSERT ON %[1]s\n    FOR EACH STATEMENT EXECUTE FUNCTION %[1]s_xid_first();", t.Table, name)
+}
+
+func (t *TableSource) missingIndexes(f leasedb.TableFactsRow) (missing []string) {
+	if !f.PositionIndexed {
+		missing = append(missing, "("+t.Position+")")
+	}
+	if !f.XidIndexed {
+		missing = append(missing, "("+t.XID+")")
+	}
+	if !f.TopicIndexed {
+		missing = append(missing, "("+t.Topic+", "+t.Position+")")
+	}
+	if !f.SlotIndexed {
+		missing = append(missing, "(("+t.Slot+"), "+t.Position+")")
+	}
+	return missing
+}

@@ -36,7 +36,6 @@ type feed struct {
 	infos     []lease.ConsumerInfo // of those that read the log
 	slots     bool                 // some of them read slots
 	keys      bool                 // or streams
-	tables    []*tableFeed         // of those that read a table
 	wanted    map[string]interest  // by topic
 
 	conn    *pgx.Conn
@@ -45,6 +44,10 @@ type feed struct {
 	members string
 	free    int64
 	surveys time.Time // when ownership was looked at last
+
+	delayed time.Duration // until a delayed event is due, as of the last poll; negative: never
+	due     time.Time     // when to move delayed events
+	refused time.Time     // when that failed
 }
 
 // OpenFeed starts watching from the present on.
@@ -52,9 +55,6 @@ func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) 
 	f := &feed{b: b, wanted: map[string]interest{}}
 	for _, c := range consumers {
 		f.consumers = append(f.consumers, c.Name)
-		if t := b.tables.of(c); t != nil {
-			f.tables = append(f.tables, &tableFeed{consumer: c.Name, source: t})
-		}
 		if len(c.Topics) == 0 || c.Source != nil {
 			continue
 		}
@@ -99,12 +99,7 @@ func (f *feed) open(ctx context.Context) (err error) {
 		f.members, f.free = w.Members, w.Free
 		f.surveys = time.Now()
 	}
-	for _, t := range f.tables {
-		if err := t.start(ctx, f.conn); err != nil {
-			return err
-		}
-	}
-	f.wait = pollLeast
+	f.wait, f.delayed = pollLeast, -1
 	return nil
 }
 
@@ -142,9 +137,6 @@ func (f *feed) Next(ctx context.Context) (lease.News, error) {
 		f.wait = pollLeast
 	} else {
 		f.wait = min(2*f.wait, f.idle(pollMost, pollPooled))
-		if len(f.tables) > 0 {
-			f.wait = min(f.wait, pollTables)
-		}
 	}
 	return news, nil
 }
@@ -158,15 +150,19 @@ func (f *feed) idle(notified, pooled time.Duration) time.Duration {
 
 // sleep waits until the next poll is due or a notification arrives.
 func (f *feed) sleep(ctx context.Context, news *lease.News) error {
+	due := f.wait
+	if f.delayed >= 0 {
+		due = max(min(due, time.Until(f.due)), pollLeast)
+	}
 	if f.b.pooled.Load() {
 		select {
-		case <-time.After(f.wait):
+		case <-time.After(due):
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	wait, cancel := context.WithTimeout(ctx, f.wait)
+	wait, cancel := context.WithTimeout(ctx, due)
 	defer cancel()
 	for {
 		n, err := f.conn.WaitForNotification(wait)
@@ -193,18 +189,20 @@ func (f *feed) sleep(ctx context.Context, news *lease.News) error {
 func (f *feed) poll(ctx context.Context, news *lease.News) error {
 	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
-	for _, t := range f.tables {
-		if err := t.poll(ctx, f.conn, news); err != nil {
-			return err
-		}
-	}
 	var steps []step
 	if len(f.infos) > 0 {
+		f.release(ctx)
 		log, err := f.log(ctx, news)
 		if err != nil {
 			return err
 		}
-		steps = append(steps, log)
+		steps = append(steps, log, func(q *leasedb.Queries) error {
+			err := nextDelayed(ctx, &f.delayed)(q)
+			if f.due = time.Now().Add(f.delayed); f.due.Before(f.refused.Add(releaseFail)) {
+				f.due = f.refused.Add(releaseFail)
+			}
+			return err
+		})
 	}
 	if time.Since(f.surveys) >= f.idle(ownerPoll, ownPooled) {
 		f.surveys = time.Now()
@@ -226,6 +224,18 @@ func (f *feed) poll(ctx context.Context, news *lease.News) error {
 		return nil
 	}
 	return f.b.pipeline(ctx, f.conn, steps...)
+}
+
+// release moves delayed events into the log when they may be due. That it fails holds up
+// nothing else.
+func (f *feed) release(ctx context.Context) {
+	if f.delayed < 0 || time.Now().Before(f.due) {
+		return
+	}
+	if err := f.b.releaseDelayed(ctx, f.conn); err != nil && ctx.Err() == nil && !f.conn.IsClosed() {
+		f.refused = time.Now()
+		f.b.log.Warn("leasepg: could not move delayed events into the log, trying again", "err", err)
+	}
 }
 
 func (f *feed) log(ctx context.Context, news *lease.News) (step, error) {

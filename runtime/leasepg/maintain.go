@@ -13,6 +13,9 @@ import (
 // forgetAfter is how long ended sessions are kept, for people who look.
 const forgetAfter = time.Hour
 
+// forgetRows bounds how many items and ids are forgotten in one go.
+const forgetRows = 20_000
+
 // Maintain does the housekeeping. Replicas that race leave it to one.
 func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) (lease.MaintainReport, error) {
 	var r lease.MaintainReport
@@ -37,6 +40,13 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 				}
 				r.DeadLettersDropped += int(n)
 			}
+			if c.OnceKeep > 0 {
+				n, err := q.ForgetOnce(ctx, leasedb.ForgetOnceParams{Consumer: c.Name, Keep: c.OnceKeep, Max: forgetRows})
+				if err != nil {
+					return err
+				}
+				r.OnceForgotten += int(n)
+			}
 		}
 		buried, err := q.BuryExpired(ctx) // those that owned nothing: nobody else looks at them
 		if err != nil {
@@ -47,6 +57,11 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 				return err
 			}
 		}
+		ids, err := q.ForgetIDs(ctx, forgetRows)
+		if err != nil {
+			return err
+		}
+		r.IDsForgotten = int(ids)
 		forgotten, err := q.ForgetSessions(ctx, forgetAfter)
 		if err != nil {
 			return err

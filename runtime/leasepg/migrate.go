@@ -160,6 +160,9 @@ GRANT UPDATE (session, epoch, attempt, acquired_at, expires_at, advisory, rested
     late_pos, suspicion, mark, mark_epoch, mark_count, seq, seq_epoch, wanted) ON leasegen.lease TO :role;
 GRANT INSERT, DELETE, UPDATE (attempt, next_at, failed_at, error) ON leasegen.parked TO :role;
 GRANT INSERT, DELETE, UPDATE (reason) ON leasegen.dead_letter TO :role;
+GRANT SELECT, INSERT, DELETE, UPDATE (at) ON leasegen.published_id TO :role;
+GRANT SELECT, INSERT, DELETE ON leasegen.delayed TO :role;
+GRANT SELECT, INSERT, DELETE, UPDATE ON leasegen.once TO :role;
 GRANT EXECUTE ON FUNCTION leasegen.ensure_segments(bigint), leasegen.drop_segments(),
     leasegen.forget_sessions(interval), leasegen.forget_streams(interval), leasegen.index_log(text) TO :role;
 `

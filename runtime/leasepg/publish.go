@@ -17,6 +17,8 @@ import (
 const (
 	publishRows  = 5000     // events in one statement
 	publishBytes = 16 << 20 // of payload in one statement
+	copyRows     = 1000     // events from which on COPY is faster
+	maxEventID   = 512      // bytes
 	notifyEvery  = 10 * time.Millisecond
 
 	// segmentsAhead is how many ids beyond the last one drawn have partitions.
@@ -44,7 +46,8 @@ func (b *Backend) Publish(ctx context.Context, events []lease.Event) error {
 const noPartition = "23514" // check_violation, as PostgreSQL reports a row without a partition
 
 // In returns a publisher that appends events in the caller's transaction: they become
-// visible when it commits.
+// visible when it commits. Events with an id wait for other transactions that are
+// publishing the same one.
 func (b *Backend) In(tx pgx.Tx) lease.Publisher { return joined{b, tx} }
 
 type joined struct {
@@ -60,13 +63,14 @@ func (j joined) Publish(ctx context.Context, events []lease.Event) error {
 type database interface {
 	sender
 	leasedb.DBTX
+	CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error)
 }
 
 func (b *Backend) publish(ctx context.Context, on database, wake *throttle, events []lease.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
-	parts, err := columns(events)
+	selected, err := checkEvents(events)
 	if err != nil {
 		return err
 	}
@@ -74,59 +78,139 @@ func (b *Backend) publish(ctx context.Context, on database, wake *throttle, even
 		return b.fail("publish", err)
 	}
 	var last int64
-	steps := make([]step, 0, len(parts)+1)
-	for i := range parts {
-		steps = append(steps, func(q *leasedb.Queries) (err error) {
-			last, err = q.Publish(ctx, parts[i])
+	if !selected && len(events) >= copyRows {
+		last, err = b.copyIn(ctx, on, wake, events)
+	} else {
+		last, err = b.insert(ctx, on, wake, events, selected)
+	}
+	if err != nil {
+		return b.fail("publish", err)
+	}
+	b.keepAhead(ctx, last)
+	return nil
+}
+
+// checkEvents finds what cannot be published, and whether some are delayed or have ids.
+func checkEvents(events []lease.Event) (selected bool, err error) {
+	for i := range events {
+		e := &events[i]
+		if e.Topic == "" {
+			return false, fmt.Errorf("leasepg: publish: event %d of %d has no topic", i, len(events))
+		}
+		if len(e.ID) > maxEventID {
+			return false, fmt.Errorf("leasepg: publish: the id of event %d of %d is %d bytes long, at most %d are allowed", i, len(events), len(e.ID), maxEventID)
+		}
+		selected = selected || e.ID != "" || e.After > 0 || !e.At.IsZero()
+	}
+	return selected, nil
+}
+
+// insert publishes by statements that take arrays, and returns the last id.
+func (b *Backend) insert(ctx context.Context, on database, wake *throttle, events []lease.Event, selected bool) (last int64, err error) {
+	var steps []step
+	for len(events) > 0 {
+		n, size := 0, 0
+		for n < len(events) && n < publishRows && (n == 0 || size+len(events[n].Payload) <= publishBytes) {
+			size += len(events[n].Payload)
+			n++
+		}
+		p, err := columns(events[:n])
+		if err != nil {
+			return 0, err
+		}
+		publish := func(q *leasedb.Queries) (int64, error) {
+			return q.Publish(ctx, leasedb.PublishParams{Topics: p.Topics, Keys: p.Keys, Kinds: p.Kinds, Payloads: p.Payloads, Headers: p.Headers})
+		}
+		if selected {
+			publish = func(q *leasedb.Queries) (int64, error) { return q.PublishSelected(ctx, p) }
+		}
+		steps = append(steps, func(q *leasedb.Queries) error {
+			id, err := publish(q)
+			last = max(last, id)
 			return err
 		})
+		events = events[n:]
 	}
 	if wake.ready(time.Now(), notifyEvery) {
 		steps = append(steps, b.notify(ctx, wakeMessages))
 	}
-	if err := b.pipeline(ctx, on, steps...); err != nil {
-		return b.fail("publish", err)
-	}
-	if last+segmentsAhead/2 > b.logEnd.Load() {
-		// The events are in; room for later ones can wait for a later try.
-		if err := b.ensureSegments(ctx, last); err != nil {
-			b.log.Warn("leasepg: could not add partitions to the log", "err", err)
-		}
-	}
-	return nil
+	return last, b.pipeline(ctx, on, steps...)
 }
 
-// columns splits events into statements' worth of arrays.
-func columns(events []lease.Event) ([]leasedb.PublishParams, error) {
-	var parts []leasedb.PublishParams
-	size := 0
+// columns turns events into arrays.
+func columns(events []lease.Event) (p leasedb.PublishSelectedParams, err error) {
 	for i := range events {
 		e := &events[i]
-		if e.Topic == "" {
-			return nil, fmt.Errorf("leasepg: publish: event %d of %d has no topic", i, len(events))
+		h, err := headers(e)
+		if err != nil {
+			return p, err
 		}
-		headers := ""
-		if len(e.Headers) > 0 {
-			h, err := json.Marshal(e.Headers)
-			if err != nil {
-				return nil, fmt.Errorf("leasepg: publish: headers of event %d: %w", i, err)
-			}
-			headers = string(h)
-		}
-		if n := len(parts); n == 0 || len(parts[n-1].Topics) >= publishRows || size+len(e.Payload) > publishBytes {
-			parts = append(parts, leasedb.PublishParams{})
-			size = 0
-		}
-		p := &parts[len(parts)-1]
-		payload := e.Payload
-		if payload == nil {
-			payload = []byte{} // nil would be NULL
-		}
-		size += len(payload)
 		p.Topics, p.Keys, p.Kinds = append(p.Topics, e.Topic), append(p.Keys, e.Key), append(p.Kinds, e.Kind)
-		p.Payloads, p.Headers = append(p.Payloads, payload), append(p.Headers, headers)
+		p.Payloads, p.Headers = append(p.Payloads, payload(e)), append(p.Headers, h)
+		p.EventIds, p.Ats, p.Afters = append(p.EventIds, e.ID), append(p.Ats, e.At), append(p.Afters, max(e.After, 0).Microseconds())
 	}
-	return parts, nil
+	return p, nil
+}
+
+func payload(e *lease.Event) []byte {
+	if e.Payload == nil {
+		return []byte{} // nil would be NULL
+	}
+	return e.Payload
+}
+
+func headers(e *lease.Event) (string, error) {
+	if len(e.Headers) == 0 {
+		return "", nil
+	}
+	h, err := json.Marshal(e.Headers)
+	if err != nil {
+		return "", fmt.Errorf("headers of an event on %s: %w", e.Topic, err)
+	}
+	return string(h), nil
+}
+
+// copyIn publishes by COPY, which evaluates defaults in the order of the columns too, and
+// returns an id not below the last.
+func (b *Backend) copyIn(ctx context.Context, on database, wake *throttle, events []lease.Event) (int64, error) {
+	columns := []string{"topic", "key", "kind", "payload", "headers"}
+	_, err := on.CopyFrom(ctx, pgx.Identifier{b.schema.name, "message"}, columns, pgx.CopyFromSlice(len(events), func(i int) ([]any, error) {
+		e := &events[i]
+		row := []any{e.Topic, e.Key, e.Kind, payload(e), nil}
+		if len(e.Headers) > 0 {
+			row[4] = e.Headers
+		}
+		return row, nil
+	}))
+	if err != nil {
+		return 0, err
+	}
+	var end leasedb.LogEndRow
+	steps := []step{func(q *leasedb.Queries) (err error) {
+		end, err = q.LogEnd(ctx)
+		return err
+	}}
+	if wake.ready(time.Now(), notifyEvery) {
+		steps = append(steps, b.notify(ctx, wakeMessages))
+	}
+	if err := b.pipeline(ctx, on, steps...); err != nil {
+		if _, joined := on.(pgx.Tx); joined {
+			return 0, err
+		}
+		b.log.Warn("leasepg: published, but could not wake consumers; they poll", "err", err)
+	}
+	return end.LastDrawn, nil
+}
+
+// keepAhead adds partitions when the id last comes close to where they end.
+func (b *Backend) keepAhead(ctx context.Context, last int64) {
+	if last+segmentsAhead/2 <= b.logEnd.Load() {
+		return
+	}
+	// The events are in; room for later ones can wait for a later try.
+	if err := b.ensureSegments(ctx, last); err != nil {
+		b.log.Warn("leasepg: could not add partitions to the log", "err", err)
+	}
 }
 
 // makeRoom makes sure that n more ids have partitions when that is in doubt.

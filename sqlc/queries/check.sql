@@ -37,6 +37,12 @@ FROM (VALUES
     ('SELECT on dead_letter', has_table_privilege('leasegen.dead_letter', 'SELECT')),
     ('INSERT and DELETE on dead_letter', has_table_privilege('leasegen.dead_letter', 'INSERT')
         AND has_table_privilege('leasegen.dead_letter', 'DELETE')),
+    ('INSERT, UPDATE and DELETE on published_id', has_table_privilege('leasegen.published_id', 'INSERT')
+        AND has_column_privilege('leasegen.published_id', 'at', 'UPDATE') AND has_table_privilege('leasegen.published_id', 'DELETE')),
+    ('INSERT and DELETE on delayed', has_table_privilege('leasegen.delayed', 'INSERT')
+        AND has_table_privilege('leasegen.delayed', 'DELETE')),
+    ('INSERT, UPDATE and DELETE on once', has_table_privilege('leasegen.once', 'INSERT')
+        AND has_table_privilege('leasegen.once', 'UPDATE') AND has_table_privilege('leasegen.once', 'DELETE')),
     ('EXECUTE on ensure_segments', has_function_privilege('leasegen.ensure_segments(bigint)', 'EXECUTE')),
     ('EXECUTE on drop_segments', has_function_privilege('leasegen.drop_segments()', 'EXECUTE')),
     ('EXECUTE on forget_sessions', has_function_privilege('leasegen.forget_sessions(interval)', 'EXECUTE')),

@@ -1,15 +1,3 @@
--- name: Publish :one
--- The rows get their ids in the order of the arrays.
-WITH published AS (
-    INSERT INTO leasegen.message (topic, key, kind, payload, headers)
-    SELECT e.topic, e.key, e.kind, e.payload, nullif(e.headers, '')::jsonb
-    FROM (SELECT unnest(sqlc.arg(topics)::text[]) AS topic, unnest(sqlc.arg(keys)::text[]) AS key,
-                 unnest(sqlc.arg(kinds)::text[]) AS kind, unnest(sqlc.arg(payloads)::bytea[]) AS payload,
-                 unnest(sqlc.arg(headers)::text[]) AS headers) e
-    RETURNING id
-)
-SELECT coalesce(max(id), 0)::bigint AS last FROM published;
-
 -- name: LogEnd :one
 -- The first id without a partition, and the last id drawn.
 SELECT coalesce(max(s.hi), 1)::bigint AS first_missing,

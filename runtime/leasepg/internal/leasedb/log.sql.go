@@ -1087,37 +1087,3 @@ func (q *Queries) LogNow(ctx context.Context) (LogNowRow, error) {
 	err := row.Scan(&i.Snap, &i.Pos, &i.X)
 	return i, err
 }
-
-const Publish = `-- name: Publish :one
-WITH published AS (
-    INSERT INTO leasegen.message (topic, key, kind, payload, headers)
-    SELECT e.topic, e.key, e.kind, e.payload, nullif(e.headers, '')::jsonb
-    FROM (SELECT unnest($1::text[]) AS topic, unnest($2::text[]) AS key,
-                 unnest($3::text[]) AS kind, unnest($4::bytea[]) AS payload,
-                 unnest($5::text[]) AS headers) e
-    RETURNING id
-)
-SELECT coalesce(max(id), 0)::bigint AS last FROM published
-`
-
-type PublishParams struct {
-	Topics   []string
-	Keys     []string
-	Kinds    []string
-	Payloads [][]byte
-	Headers  []string
-}
-
-// The rows get their ids in the order of the arrays.
-func (q *Queries) Publish(ctx context.Context, arg PublishParams) (int64, error) {
-	row := q.db.QueryRow(ctx, Publish,
-		arg.Topics,
-		arg.Keys,
-		arg.Kinds,
-		arg.Payloads,
-		arg.Headers,
-	)
-	var last int64
-	err := row.Scan(&last)
-	return last, err
-}

@@ -41,6 +41,16 @@ type LeasegenDeadLetter struct {
 	Reason      string
 }
 
+type LeasegenDelayed struct {
+	DueAt   time.Time
+	Seq     int64
+	Topic   string
+	Key     string
+	Kind    string
+	Payload []byte
+	Headers []byte
+}
+
 type LeasegenLease struct {
 	Consumer   string
 	Resource   string
@@ -83,6 +93,18 @@ type LeasegenMigration struct {
 	AppliedAt time.Time
 }
 
+type LeasegenOnce struct {
+	Consumer string
+	Key      string
+	Done     bool
+	At       time.Time
+	Session  pgtype.Text
+	Resource pgtype.Text
+	Epoch    pgtype.Int8
+	Unknown  bool
+	Asked    []int64
+}
+
 type LeasegenOrigin struct {
 	One              bool
 	SystemIdentifier int64
@@ -107,6 +129,12 @@ type LeasegenParked struct {
 	NextAt      time.Time
 	FailedAt    pgtype.Timestamptz
 	Error       string
+}
+
+type LeasegenPublishedID struct {
+	Topic string
+	ID    string
+	At    time.Time
 }
 
 type LeasegenSegment struct {

@@ -1,0 +1,68 @@
+package leasepg
+
+import (
+	"context"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+)
+
+var (
+	_ lease.Ledger   = (*Backend)(nil)
+	_ lease.LedgerTx = (*effects)(nil)
+)
+
+// StartOnce notes durably that the execution of an item is about to begin.
+func (b *Backend) StartOnce(ctx context.Context, session, consumer string, ref lease.Ref, key, message string) (lease.OnceState, error) {
+	id, err := messageID(message, true)
+	if err != nil {
+		return 0, b.fail("start an item of "+consumer, err)
+	}
+	var r leasedb.StartOnceRow
+	err = b.pipeline(ctx, b.pool, durable(ctx), func(q *leasedb.Queries) (err error) {
+		r, err = q.StartOnce(ctx, leasedb.StartOnceParams{
+			Consumer: consumer, Session: session, Resource: ref.Resource, Epoch: ref.Epoch, Key: key, Message: id,
+		})
+		return err
+	})
+	switch {
+	case err != nil:
+		return 0, b.fail("start an item of "+consumer, err)
+	case !r.Held:
+		return 0, lease.ErrFenced
+	case r.Begun && r.Unknown:
+		return lease.OnceUnknown, nil
+	case r.Begun:
+		return lease.OnceNew, nil
+	case r.Done:
+		return lease.OnceDone, nil
+	}
+	return lease.OnceBusy, nil
+}
+
+// endOnce is the step of a commit that tells how executions have ended; nil when there is
+// nothing to tell.
+func endOnce(ctx context.Context, session, consumer string, progress []lease.Progress) (step, error) {
+	p := leasedb.EndOnceParams{Consumer: consumer, Session: session}
+	for i := range progress {
+		for _, o := range progress[i].Once {
+			asked, err := messageID(o.Asked, true)
+			if err != nil {
+				return nil, err
+			}
+			p.Resources, p.Epochs = append(p.Resources, progress[i].Resource), append(p.Epochs, progress[i].Epoch)
+			p.Seqs, p.Keys = append(p.Seqs, progress[i].Seq), append(p.Keys, o.Key)
+			p.Dones, p.Asked = append(p.Dones, o.Done), append(p.Asked, asked)
+		}
+	}
+	if len(p.Keys) == 0 {
+		return nil, nil
+	}
+	return func(q *leasedb.Queries) error { return q.EndOnce(ctx, p) }, nil
+}
+
+// Once notes an item as done when the transaction commits.
+func (t *effects) Once(ctx context.Context, consumer, key string) (bool, error) {
+	n, err := t.b.queries(t.tx).NoteOnce(ctx, leasedb.NoteOnceParams{Consumer: consumer, Key: key})
+	return n == 1, t.b.fail("note an item of "+consumer, err)
+}

@@ -128,19 +128,16 @@ WITH own AS (
       ON i.resource = l.resource AND i.epoch = l.epoch
     WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
     ORDER BY l.resource FOR NO KEY UPDATE OF l
-), rest AS (
-    SELECT l.resource, cardinality(c.likes) > 0
-        AND (l.late_snap IS NOT NULL
-             OR EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
-             OR leasegen.stream_unread(c.likes, l.resource, l.pos, l.snap, l.x)) AS wanted
-    FROM own o
-    JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = o.resource
-    JOIN leasegen.consumer c ON c.name = l.consumer
 ), retired AS (
     UPDATE leasegen.lease l
-    SET session = NULL, wanted = r.wanted, rested_at = CASE WHEN NOT r.wanted THEN clock_timestamp() END
-    FROM rest r
-    WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = r.resource
+    SET session = NULL, (wanted, rested_at) = (
+        SELECT w.wanted, CASE WHEN NOT w.wanted THEN clock_timestamp() END
+        FROM (SELECT cardinality(c.likes) > 0
+                     AND (l.late_snap IS NOT NULL
+                          OR EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
+                          OR leasegen.stream_unread(c.likes, l.resource, l.pos, l.snap, l.x)) AS wanted
+              FROM leasegen.consumer c WHERE c.name = l.consumer) w)
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o))
     RETURNING l.wanted
 )
 SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text) WHERE EXISTS (SELECT FROM retired r WHERE r.wanted);

@@ -94,17 +94,25 @@ func (b *Backend) commit(ctx context.Context, on database, session, consumer str
 			return err
 		}}
 	}
+	table := b.tables.named(consumer)
 	if len(again.Ids) > 0 {
 		fresh.Resources, fresh.Epochs, fresh.Seqs, fresh.Ids = again.Resources, again.Epochs, again.Seqs, again.Ids
 		fresh.Attempts, fresh.Micros, fresh.Errors = again.Attempts, again.Micros, again.Errors
-		steps = append(steps,
-			func(q *leasedb.Queries) error { return q.ParkAgain(ctx, again) },
-			func(q *leasedb.Queries) error { return q.ParkNew(ctx, fresh) })
+		steps = append(steps, func(q *leasedb.Queries) error { return q.ParkAgain(ctx, again) })
+		if table == nil {
+			steps = append(steps, func(q *leasedb.Queries) error { return q.ParkNew(ctx, fresh) })
+		}
 	}
 	if len(done.Ids) > 0 {
 		steps = append(steps, func(q *leasedb.Queries) error { return q.ParkedDone(ctx, done) })
 	}
-	if len(dead.Ids) > 0 {
+	if table != nil {
+		copies, err := b.tableSteps(ctx, table, on, fresh, dead)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, copies...)
+	} else if len(dead.Ids) > 0 {
 		steps = append(steps, func(q *leasedb.Queries) error { return q.GiveUp(ctx, dead) })
 	}
 	once, err := endOnce(ctx, session, consumer, progress)
@@ -206,6 +214,11 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 		}
 		m.Last = i+1 == len(rows) || rows[i+1].Item != r.Item
 		out.Messages = append(out.Messages, m)
+	}
+	if t := b.tables.of(req.Consumer); t != nil {
+		if err := b.rereadParked(ctx, t, out.Messages); err != nil {
+			return out, b.fail("read parked messages of "+req.Consumer.Name, err)
+		}
 	}
 	return out, nil
 }

@@ -36,6 +36,7 @@ type feed struct {
 	infos     []lease.ConsumerInfo // of those that read the log
 	slots     bool                 // some of them read slots
 	keys      bool                 // or streams
+	tables    []*tableFeed         // of those that read a table
 	wanted    map[string]interest  // by topic
 
 	conn    *pgx.Conn
@@ -55,6 +56,9 @@ func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) 
 	f := &feed{b: b, wanted: map[string]interest{}}
 	for _, c := range consumers {
 		f.consumers = append(f.consumers, c.Name)
+		if t := b.tables.of(c); t != nil {
+			f.tables = append(f.tables, &tableFeed{consumer: c.Name, source: t})
+		}
 		if len(c.Topics) == 0 || c.Source != nil {
 			continue
 		}
@@ -99,6 +103,11 @@ func (f *feed) open(ctx context.Context) (err error) {
 		f.members, f.free = w.Members, w.Free
 		f.surveys = time.Now()
 	}
+	for _, t := range f.tables {
+		if err := t.start(ctx, f.conn); err != nil {
+			return err
+		}
+	}
 	f.wait, f.delayed = pollLeast, -1
 	return nil
 }
@@ -137,6 +146,9 @@ func (f *feed) Next(ctx context.Context) (lease.News, error) {
 		f.wait = pollLeast
 	} else {
 		f.wait = min(2*f.wait, f.idle(pollMost, pollPooled))
+		if len(f.tables) > 0 {
+			f.wait = min(f.wait, pollTables)
+		}
 	}
 	return news, nil
 }
@@ -189,6 +201,11 @@ func (f *feed) sleep(ctx context.Context, news *lease.News) error {
 func (f *feed) poll(ctx context.Context, news *lease.News) error {
 	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
+	for _, t := range f.tables {
+		if err := t.poll(ctx, f.conn, news); err != nil {
+			return err
+		}
+	}
 	var steps []step
 	if len(f.infos) > 0 {
 		f.release(ctx)

@@ -16,6 +16,7 @@ func TestNewConsumerRefuses(t *testing.T) {
 	h := one(func(context.Context, lease.Message[note]) error { return nil })
 	run := lease.Run(func(context.Context, lease.Lease) error { return nil })
 	tx := oneTx(func(context.Context, *leasemem.Tx, lease.Message[note]) error { return nil })
+	names := func(context.Context) ([]string, error) { return nil, nil }
 	good := lease.Spec{Name: "a", Per: lease.PerTopic, Topics: []string{"*"}, Handlers: h}
 	with := func(f func(s *lease.Spec)) lease.Spec { s := good; f(&s); return s }
 	for _, c := range []struct {
@@ -39,6 +40,13 @@ func TestNewConsumerRefuses(t *testing.T) {
 		{with(func(s *lease.Spec) { s.Handlers, s.Workers = tx, 2 }), nil, []string{"Workers 2 does not go with transaction handlers"}},
 		{with(func(s *lease.Spec) { s.Per = lease.PerCluster }), nil, []string{"PerCluster and Topics are given", "PerCluster takes exactly one Run handler"}},
 		{with(func(s *lease.Spec) { s.Topics = []string{""} }), nil, []string{"a topic pattern is empty"}},
+		{with(func(s *lease.Spec) { s.Lock = lease.LockAdvisory }), nil, []string{"LockAdvisory goes with PerCluster and PerGroup only"}},
+		{with(func(s *lease.Spec) { s.Lock = lease.LockRow }), nil, []string{"LockRow goes with PerStream only"}},
+		{with(func(s *lease.Spec) { s.Lock, s.From = 9, 9 }), nil, []string{"Lock 9 is unknown", "From 9 is unknown"}},
+		{with(func(s *lease.Spec) { s.Poll, s.Idle, s.OnceKeep = -1, -1, -1 }), nil, []string{"Poll -1ns", "Idle -1ns", "OnceKeep -1ns"}},
+		{with(func(s *lease.Spec) { s.Source = 1 }), nil, []string{"Topics and a Source are given"}},
+		{with(func(s *lease.Spec) { s.Streams = names }), nil, []string{"Streams go with PerStream only", "Streams and Topics are given", "Streams takes exactly one Run handler"}},
+		{with(func(s *lease.Spec) { s.Per, s.Topics, s.Source, s.Streams = lease.PerStream, nil, 1, names }), nil, []string{"Streams and a Source are given"}},
 	} {
 		_, err := lease.NewConsumer(leasemem.New(), c.spec, c.opts...)
 		for _, want := range c.want {
@@ -53,6 +61,14 @@ func TestNewConsumerRefuses(t *testing.T) {
 	plain := struct{ lease.Backend }{leasemem.New()}
 	if _, err := lease.NewConsumer(plain, with(func(s *lease.Spec) { s.Handlers = tx })); err == nil || !strings.Contains(err.Error(), "has no transactions") {
 		t.Errorf("a backend without transactions: %v", err)
+	}
+	streams := with(func(s *lease.Spec) { s.Per = lease.PerStream })
+	if _, err := lease.NewConsumer(plain, streams); err == nil || !strings.Contains(err.Error(), "has no streams") {
+		t.Errorf("a backend without streams: %v", err)
+	}
+	streams.Lock = lease.LockRow
+	if _, err := lease.NewConsumer(plain, streams); err == nil || !strings.Contains(err.Error(), "has no leases that expire one by one") {
+		t.Errorf("a backend without row leases: %v", err)
 	}
 	if _, err := lease.NewConsumer(leasemem.New(), lease.Spec{Name: "c", Per: lease.PerCluster, Handlers: []lease.Handler{run}}); err != nil {
 		t.Error(err)
@@ -139,6 +155,9 @@ func TestWhatNeedsNoHandler(t *testing.T) {
 func TestWords(t *testing.T) {
 	for want, got := range map[string]string{
 		"topic": lease.PerTopic.String(), "group": lease.PerGroup.String(), "cluster": lease.PerCluster.String(),
+		"partition": lease.PerPartition.String(), "stream": lease.PerStream.String(),
+		"session": lease.LockSession.String(), "advisory": lease.LockAdvisory.String(), "row": lease.LockRow.String(),
+		"beginning": lease.FromBeginning.String(), "now": lease.FromNow.String(),
 		"key": lease.OrderKey.String(), "block": lease.OrderBlock.String(), "none": lease.OrderNone.String(),
 	} {
 		if got != want {

@@ -114,6 +114,7 @@ const settleTime = 100 * time.Millisecond
 // balance moves the consumer towards its fair share: it takes what is free, or
 // begins to give away what is too much. It returns when it wants to see a survey again.
 func (w *work) balance(s Survey) time.Duration {
+	w.audit(s)
 	if w.info.Per == PerStream {
 		w.takeStreams(s)
 		return surveyAny
@@ -134,6 +135,22 @@ func (w *work) balance(s Survey) time.Duration {
 		w.giveBack(owned - target)
 	}
 	return surveyAny
+}
+
+// audit asks for each idle lease whether it is still held, when the backend counts fewer
+// than this process: an operator may have moved their cursors, which fences the owner.
+func (w *work) audit(s Survey) {
+	i := slices.IndexFunc(s.Members, func(m Member) bool { return m.Session == w.s.id })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if i < 0 || len(w.held) <= s.Members[i].Owned {
+		return
+	}
+	for _, h := range w.held {
+		if h.uncommitted == 0 && !h.inGive && (!h.running || w.runs()) {
+			w.submit(h, Progress{Ref: h.ref}, counts{})
+		}
+	}
 }
 
 // acquire takes up to n free resources. A lost reply is resolved by asking again

@@ -215,6 +215,7 @@ func (w *work) committed(h *held, n counts) {
 func (w *work) fenced(h *held) {
 	w.c.observe(ObservedFenced{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch})
 	w.lose(h, "a write was refused: the lease has a newer epoch")
+	w.s.hintOwnership() // it may be free
 }
 
 // flush waits until all progress of h is stored, and reports whether it was.

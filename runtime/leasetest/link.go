@@ -191,6 +191,16 @@ func (l *link) Commit(ctx context.Context, session, consumer string, p []lease.P
 	return over(ctx, l, "Commit", func() ([]string, error) { return l.be.Commit(ctx, session, consumer, p) })
 }
 
+// Retire and Renew are there whatever the backend has: what needs them is skipped without.
+
+func (l *link) Retire(ctx context.Context, session, consumer string, refs []lease.Ref) error {
+	return l.run(ctx, "Retire", func() error { return l.be.(lease.Streamer).Retire(ctx, session, consumer, refs) })
+}
+
+func (l *link) Renew(ctx context.Context, session string, c lease.ConsumerInfo, refs []lease.Ref) ([]string, error) {
+	return over(ctx, l, "Renew", func() ([]string, error) { return l.be.(lease.RowLocker).Renew(ctx, session, c, refs) })
+}
+
 func (l *link) Maintain(ctx context.Context, infos []lease.ConsumerInfo) (lease.MaintainReport, error) {
 	return over(ctx, l, "Maintain", func() (lease.MaintainReport, error) { return l.be.Maintain(ctx, infos) })
 }

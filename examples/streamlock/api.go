@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+)
+
+// api is the service whose streams are processed. It knows nothing of leases; it hands
+// out a stream's next event to whoever asks, and refuses an epoch that is older than one
+// it has seen of that stream.
+type api struct {
+	mu      sync.Mutex
+	streams map[string]*stream
+	refused []string
+}
+
+type stream struct {
+	events    int // in all
+	processed int
+	epoch     int64    // the newest seen
+	owners    []string // replicas, in order of their epochs
+	twice     int      // events processed again, or out of order, under an epoch that was accepted
+}
+
+func (s *stream) latest() string {
+	if len(s.owners) == 0 {
+		return ""
+	}
+	return s.owners[len(s.owners)-1]
+}
+
+// open starts the service with streams of so many events and returns its URL.
+func (a *api) open(events []int) (string, func(), error) {
+	a.streams = map[string]*stream{}
+	for i, n := range events {
+		a.streams[fmt.Sprintf("stream-%02d", i+1)] = &stream{events: n}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /streams/pending", a.pending)
+	mux.HandleFunc("GET /streams/{id}/next", a.next)
+	mux.HandleFunc("POST /streams/{id}/processed", a.processed)
+	srv := &http.Server{Handler: mux}
+	go srv.Serve(l)
+	return "http://" + l.Addr().String(), func() { srv.Close() }, nil
+}
+
+func (a *api) pending(w http.ResponseWriter, _ *http.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	names := []string{}
+	for name, s := range a.streams {
+		if s.processed < s.events {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	json.NewEncoder(w).Encode(names)
+}
+
+func (a *api) next(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.streams[r.PathValue("id")]
+	switch {
+	case s == nil:
+		http.NotFound(w, r)
+	case s.processed == s.events:
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		json.NewEncoder(w).Encode(s.processed + 1)
+	}
+}
+
+func (a *api) processed(w http.ResponseWriter, r *http.Request) {
+	n, err := strconv.Atoi(r.FormValue("n"))
+	epoch, err2 := strconv.ParseInt(r.FormValue("epoch"), 10, 64)
+	replica := r.FormValue("replica")
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.streams[r.PathValue("id")]
+	switch {
+	case s == nil:
+		http.NotFound(w, r)
+	case err != nil || err2 != nil:
+		http.Error(w, errors.Join(err, err2).Error(), http.StatusBadRequest)
+	case epoch < s.epoch:
+		a.refused = append(a.refused, fmt.Sprintf("refused: %s reported %s #%d with epoch %d (now %d)", replica, r.PathValue("id"), n, epoch, s.epoch))
+		http.Error(w, "a newer owner has been here", http.StatusConflict)
+	default:
+		if epoch > s.epoch {
+			s.epoch = epoch
+			s.owners = append(s.owners, replica)
+		}
+		if n != s.processed+1 || s.latest() != replica {
+			s.twice++
+			return
+		}
+		s.processed = n
+	}
+}
+
+// sum is the state of all streams.
+type sum struct {
+	events, processed, twice int
+	moved                    int // streams that had more than one owner
+}
+
+func (a *api) sum() (t sum) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range a.streams {
+		t.events += s.events
+		t.processed += s.processed
+		t.twice += s.twice
+		if len(s.owners) > 1 {
+			t.moved++
+		}
+	}
+	return t
+}
+
+// of returns the streams that the replica is the latest to work on and that are not done.
+func (a *api) of(replica string) (names []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name, s := range a.streams {
+		if s.processed < s.events && s.latest() == replica {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// left returns how many of the streams another replica has worked on since.
+func (a *api) left(streams []string, replica string) (n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, name := range streams {
+		if a.streams[name].latest() != replica {
+			n++
+		}
+	}
+	return n
+}
+
+func (a *api) late() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.refused)
+}
+
+// client is how a replica reaches the API.
+type client struct{ url string }
+
+func (c *client) pending(ctx context.Context) (names []string, err error) {
+	_, err = c.call(ctx, "GET", "/streams/pending", nil, &names)
+	return names, err
+}
+
+func (c *client) next(ctx context.Context, stream string) (n int, more bool, err error) {
+	more, err = c.call(ctx, "GET", "/streams/"+stream+"/next", nil, &n)
+	return n, more, err
+}
+
+func (c *client) processed(ctx context.Context, stream string, n int, epoch int64, replica string) error {
+	_, err := c.call(ctx, "POST", "/streams/"+stream+"/processed",
+		url.Values{"n": {strconv.Itoa(n)}, "epoch": {strconv.FormatInt(epoch, 10)}, "replica": {replica}}, nil)
+	return err
+}
+
+// call reports whether there was an answer, and decodes it into v.
+func (c *client) call(ctx context.Context, method, path string, args url.Values, v any) (bool, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.url+path+"?"+args.Encode(), nil)
+	if err != nil {
+		return false, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode >= 300 {
+		return false, fmt.Errorf("%s %s: %s", method, path, resp.Status)
+	}
+	if resp.StatusCode == http.StatusNoContent || v == nil {
+		return false, nil
+	}
+	return true, json.NewDecoder(resp.Body).Decode(v)
+}

@@ -10,8 +10,12 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
-// forgetAfter is how long ended sessions are kept, for people who look.
-const forgetAfter = time.Hour
+// forgetAfter is how long ended sessions are kept, for people who look; restedFor how long
+// streams without work are.
+const (
+	forgetAfter = time.Hour
+	restedFor   = 24 * time.Hour
+)
 
 // forgetRows bounds how many items and ids are forgotten in one go.
 const forgetRows = 20_000
@@ -81,7 +85,12 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 	if err != nil {
 		return r, b.fail("maintain", err)
 	}
-	// By itself: it may have to wait for readers, and must hold nothing meanwhile.
+	// By themselves: who registers streams, or reads the log, is not to wait for the rest.
+	forgotten, err := b.queries(b.pool).ForgetStreams(ctx, restedFor)
+	if err != nil {
+		return r, b.fail("maintain", err)
+	}
+	r.StreamsForgotten = int(forgotten)
 	dropped, err := b.queries(b.pool).DropSegments(ctx)
 	r.SegmentsDropped = int(dropped)
 	return r, b.fail("maintain", err)

@@ -351,7 +351,7 @@ func TestForgetStreams(t *testing.T) {
 	ok(t, be.Retire(t.Context(), id, streamed.Name, refs(ss)))
 	equal(t, "wanted", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE wanted"), 0)
 	forget := func() int {
-		return query[int](t, pool, "SELECT leasegen.forget_streams('1 day')")
+		return must[lease.MaintainReport](t)(be.Maintain(t.Context(), nil)).StreamsForgotten
 	}
 	equal(t, "forgotten at once", forget(), 0)
 	exec(t, pool, "UPDATE leasegen.lease SET rested_at = rested_at - interval '25 h'")

@@ -157,3 +157,6 @@ UPDATE leasegen.lease l SET expires_at = clock_timestamp() + sqlc.arg(ttl)::inte
 WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o))
   AND l.expires_at > clock_timestamp()
 RETURNING l.resource;
+
+-- name: ForgetStreams :one
+SELECT leasegen.forget_streams(sqlc.arg(older)::interval)::int AS forgotten;

@@ -123,6 +123,17 @@ func (q *Queries) AcquireLeases(ctx context.Context, arg AcquireLeasesParams) ([
 	return items, nil
 }
 
+const ForgetStreams = `-- name: ForgetStreams :one
+SELECT leasegen.forget_streams($1::interval)::int AS forgotten
+`
+
+func (q *Queries) ForgetStreams(ctx context.Context, older time.Duration) (int32, error) {
+	row := q.db.QueryRow(ctx, ForgetStreams, older)
+	var forgotten int32
+	err := row.Scan(&forgotten)
+	return forgotten, err
+}
+
 const GrantedLanes = `-- name: GrantedLanes :many
 SELECT DISTINCT p.resource, p.lane
 FROM leasegen.parked p

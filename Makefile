@@ -13,7 +13,7 @@ help:
 	@echo "make test         all checks and tests, with the race detector and real PostgreSQL servers"
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
 	@echo "make lint         gofmt, go vet, staticcheck"
-	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP on three replicas (PROOF_ROUNDS=n)"
+	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP, rebalancing, a held transaction (PROOF_ROUNDS=n)"
 	@echo "make failover     $(TRIALS) trials of each fault on each kind of lock: how long nobody works (TRIALS=n)"
 	@echo "make bench-local  measure against a bare pgx loop on a server of its own"
 	@echo "make compare      measure what pgoutbox and pyfly were measured with, beside their figures"
@@ -48,7 +48,7 @@ lint:
 	$(GO) run $(STATICCHECK) ./...
 
 proof: tools
-	PROOF_ROUNDS=$(PROOF_ROUNDS) $(GO) test -count=1 -v -timeout 60m ./proof
+	PROOF_ROUNDS=$(PROOF_ROUNDS) PROOF_HELD=2m $(GO) test -count=1 -v -timeout 60m ./proof
 
 failover: tools
 	$(GO) run ./proof/failover -trials $(TRIALS)

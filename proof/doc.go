@@ -20,4 +20,8 @@
 // other protection taken away: handlers and commits ignore their cancelled context,
 // and the server does not end transactions that idle. With the fence alone the table
 // must still be right; with the fence removed as well it must be wrong.
+//
+// Two more of its tests look at what moves and what waits: TestRebalance lets replicas with
+// 1,024 slots join and leave under load, TestHeldTransaction keeps a write transaction open
+// elsewhere, for 10 s in make test and for two minutes in make proof.
 package proof

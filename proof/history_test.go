@@ -47,12 +47,16 @@ func newSite(t *testing.T, m mode, opts ...pgtest.Option) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.pool.Close)
-	if _, err := leasepg.Migrate(t.Context(), s.pool); err != nil {
+	var migrate []leasepg.Option
+	if m == slots {
+		migrate = append(migrate, leasepg.WithSlots(slotCount))
+	}
+	if _, err := leasepg.Migrate(t.Context(), s.pool, migrate...); err != nil {
 		t.Fatal(err)
 	}
 	s.exec(t, `CREATE TABLE effect (
 		id bigint GENERATED ALWAYS AS IDENTITY, message_id text NOT NULL, topic text NOT NULL,
-		seq bigint NOT NULL, epoch bigint NOT NULL, replica text NOT NULL)`)
+		seq bigint NOT NULL, epoch bigint NOT NULL, replica text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`)
 	s.be = leasepg.New(s.pool)
 	return s
 }

@@ -39,6 +39,8 @@ const (
 	fenceOnly mode = "fence only"
 	// failing is whole with a handler that often fails: see fails.
 	failing mode = "failing"
+	// slots is whole with per=partition: see rebalance_test.go.
+	slots mode = "slots"
 	// unfenced is fenceOnly without the fence: the control, which must fail.
 	unfenced mode = "fence removed"
 )
@@ -102,7 +104,11 @@ func replica(ctx context.Context, m mode, dsn, name string) error {
 	if m == fenceOnly || m == unfenced {
 		be = &careless{Backend: pg, fence: m == fenceOnly}
 	}
-	c, err := newConsumer(be, name, m, lease.WithLogger(log), lease.WithObserver(lease.ObserverFunc(tell)))
+	observe := lease.ObserverFunc(tell)
+	if m == slots {
+		be, observe = &timed{pg}, tellWhen
+	}
+	c, err := newConsumer(be, name, m, lease.WithLogger(log), lease.WithObserver(observe))
 	if err != nil {
 		return err
 	}
@@ -116,17 +122,26 @@ func newConsumer(be lease.Backend, name string, m mode, opts ...lease.Option) (*
 	if m == failing {
 		retry = lease.Retry{Max: attempts, Min: 20 * time.Millisecond, Cap: 100 * time.Millisecond}
 	}
+	per := lease.PerTopic
+	if m == slots {
+		per = lease.PerPartition
+	}
 	return lease.NewConsumer(be, lease.Spec{
-		Name: consumerName, Per: lease.PerTopic, Topics: []string{"t.*"}, TTL: ttl, Batch: 20, Drain: 2 * time.Second, Retry: retry,
+		Name: consumerName, Per: per, Topics: []string{"t.*"}, TTL: ttl, Batch: 20, Drain: 2 * time.Second, Retry: retry,
 		Handlers: []lease.Handler{
 			lease.OneTx("numbered", func(ctx context.Context, tx pgx.Tx, msg lease.Message[numbered]) error {
 				if m == fenceOnly || m == unfenced {
 					ctx = context.WithoutCancel(ctx)
 				}
-				// Most of the time somebody is in the middle of a transaction.
-				time.Sleep(rand.N(3 * time.Millisecond))
+				topic := msg.Topic
+				if m == slots {
+					topic = msg.Key
+				} else {
+					// Most of the time somebody is in the middle of a transaction.
+					time.Sleep(rand.N(3 * time.Millisecond))
+				}
 				_, err := tx.Exec(ctx, `INSERT INTO effect (message_id, topic, seq, epoch, replica) VALUES ($1, $2, $3, $4, $5)`,
-					msg.ID, msg.Topic, msg.Payload.Seq, msg.Epoch, name)
+					msg.ID, topic, msg.Payload.Seq, msg.Epoch, name)
 				if err == nil && m == failing {
 					err = fails(msg)
 				}

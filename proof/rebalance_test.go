@@ -1,0 +1,230 @@
+package proof
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+const (
+	slotCount = 1024
+	keyCount  = 5000
+)
+
+// keyed is numbered, with a key that says which of many it belongs to. In the effects
+// table of a site with slots the key stands for the topic: what is true of topics
+// elsewhere has to be true of keys there.
+type keyed struct {
+	Seq int64
+	Key string
+}
+
+// timed tells when leases are about to be released: from then on nobody works on them.
+type timed struct{ *leasepg.Backend }
+
+func (b *timed) Release(ctx context.Context, session, consumer string, leases []lease.Ref) error {
+	now := time.Now().UnixNano()
+	for _, l := range leases {
+		fmt.Printf("releasing %s %d %d\n", l.Resource, l.Epoch, now)
+	}
+	return b.Backend.Release(ctx, session, consumer, leases)
+}
+
+// tellWhen is tell with the time at which a lease was acquired.
+func tellWhen(o lease.Observation) {
+	if a, ok := o.(lease.ObservedAcquire); ok {
+		fmt.Printf("acquired %s %d %d\n", a.Resource, a.Epoch, time.Now().UnixNano())
+		return
+	}
+	tell(o)
+}
+
+// Replicas that join and leave under load move as few slots as possible, each of which
+// rests for a moment only; nothing is lost, handled twice, or out of its key's order.
+func TestRebalance(t *testing.T) {
+	s := newSite(t, slots)
+	began := time.Now()
+	stop := s.keyedLoad(t)
+	f := startFleet(t, slots, s.dsn)
+	s.settled(t, 1)
+	t.Logf("%9s %7s %8s %6s %11s %11s %11s %11s", "replicas", "settled", "minimum", "moves", "rests p50", "rests p99", "waits p50", "waits p99")
+	for _, step := range []struct{ from, to, least int }{
+		{1, 4, slotCount - slotCount/4},
+		{4, 8, slotCount / 2},
+		{8, 3, 5 * slotCount / 8},
+	} {
+		time.Sleep(2 * time.Second) // between the steps there is peace
+		from, begun := f.marker(), time.Now()
+		if step.to > step.from {
+			for range step.to - step.from {
+				p := &process{name: fmt.Sprintf("replica-%d", len(f.replicas)+1), dsn: s.dsn}
+				f.start(p)
+				f.replicas = append(f.replicas, p)
+			}
+		} else {
+			f.leave(step.to)
+		}
+		s.settled(t, step.to)
+		took := time.Since(begun)
+		moves, rests := f.moves(from)
+		waits := s.waits(t, begun, took)
+		t.Logf("%4d → %2d %7s %8d %6d %11v %11v %11v %11v", step.from, step.to, took.Round(100*time.Millisecond), step.least, moves,
+			quantile(rests, 0.5), quantile(rests, 0.99), quantile(waits, 0.5), quantile(waits, 0.99))
+		if limit := step.least + step.least/10; moves > limit || moves < step.least {
+			t.Errorf("%d → %d replicas moved %d slots, want %d to %d", step.from, step.to, moves, step.least, limit)
+		}
+		// In make test the machine is busy with other things: there, only slots that wait for
+		// what they should not wait for are noticed.
+		got, limit := quantile(rests, 0.5), 500*time.Millisecond
+		if os.Getenv("PROOF_ROUNDS") != "" {
+			got, limit = quantile(rests, 0.99), 100*time.Millisecond
+		}
+		if got > limit {
+			t.Errorf("%d → %d replicas: slots that moved rested for %v, want at most %v", step.from, step.to, got, limit)
+		}
+	}
+	stop()
+	s.close(t, f, "rebalanced", 3, began)
+}
+
+// keyedLoad publishes to many keys until the returned function is called.
+func (s *site) keyedLoad(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	event := lease.EventType[keyed]{Kind: "numbered", Key: func(k *keyed) string { return k.Key }}
+	wg.Go(func() {
+		seq := map[string]int64{}
+		for ctx.Err() == nil {
+			msgs := make([]keyed, 20)
+			for i := range msgs {
+				key := fmt.Sprint("k", rand.IntN(keyCount))
+				seq[key]++
+				msgs[i] = keyed{seq[key], key}
+			}
+			if err := lease.Publish(context.WithoutCancel(ctx), s.be, "t.keyed", event, msgs); err != nil {
+				t.Errorf("publish: %v", err)
+				return
+			}
+			s.mu.Lock()
+			for _, m := range msgs {
+				s.published[m.Key]++
+			}
+			s.mu.Unlock()
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+	stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
+	t.Cleanup(stop)
+	return stop
+}
+
+// settled waits until n replicas share the slots evenly.
+func (s *site) settled(t *testing.T, n int) {
+	t.Helper()
+	eventually(t, time.Minute, fmt.Sprintf("%d replicas share the slots", n), func() bool {
+		var owners, least, most, owned int
+		err := s.pool.QueryRow(t.Context(), `SELECT count(*), coalesce(min(n), 0), coalesce(max(n), 0), coalesce(sum(n), 0)
+			FROM (SELECT count(*) AS n FROM leasegen.lease WHERE session IS NOT NULL GROUP BY session) o`).Scan(&owners, &least, &most, &owned)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return owners == n && owned == slotCount && most-least <= 1
+	})
+}
+
+// leave stops all replicas but n, at once and in good order.
+func (f *fleet) leave(n int) {
+	f.t.Helper()
+	leaving := f.replicas[n:]
+	for _, p := range leaving {
+		f.alive(p)
+		f.signal(p, syscall.SIGTERM)
+	}
+	for _, p := range leaving {
+		<-p.ended
+		if !p.cmd.ProcessState.Success() {
+			f.t.Errorf("%s: %v\n%s", p.name, p.cmd.ProcessState, f.stderr())
+		}
+		p.stdin.Close()
+	}
+	f.replicas = f.replicas[:n]
+}
+
+// moves counts the leases acquired since a marker, and says how long nobody had worked on
+// each.
+func (f *fleet) moves(from int) (n int, rests []time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at := func(e event) time.Time {
+		ns, err := strconv.ParseInt(e.detail, 10, 64)
+		if err != nil {
+			f.t.Errorf("a replica told %+v: %v", e, err)
+		}
+		return time.Unix(0, ns)
+	}
+	byslot := map[string][]event{}
+	for _, e := range f.events[from:] {
+		if e.what == "releasing" || e.what == "acquired" {
+			byslot[e.resource] = append(byslot[e.resource], e)
+		}
+	}
+	for _, es := range byslot {
+		slices.SortFunc(es, func(a, b event) int { return at(a).Compare(at(b)) })
+		var last time.Time
+		for _, e := range es {
+			if e.what == "releasing" {
+				last = at(e)
+				continue
+			}
+			n++
+			if !last.IsZero() {
+				rests = append(rests, at(e).Sub(last))
+			}
+		}
+	}
+	slices.Sort(rests)
+	return n, rests
+}
+
+// waits says how long messages published in a while waited for their effect.
+func (s *site) waits(t *testing.T, begun time.Time, took time.Duration) (waits []time.Duration) {
+	t.Helper()
+	rows, err := s.pool.Query(t.Context(), `SELECT extract(epoch FROM e.at - m.published_at)::float8
+		FROM effect e JOIN leasegen.message m ON m.id::text = e.message_id
+		WHERE m.published_at BETWEEN $1 AND $2`, begun, begun.Add(took))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var seconds float64
+		if err := rows.Scan(&seconds); err != nil {
+			t.Fatal(err)
+		}
+		waits = append(waits, time.Duration(seconds*float64(time.Second)).Round(100*time.Microsecond))
+	}
+	if rows.Err() != nil {
+		t.Fatal(rows.Err())
+	}
+	slices.Sort(waits)
+	return waits
+}
+
+// quantile is the value below which the fraction q of the sorted values lies.
+func quantile(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return -1
+	}
+	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))].Round(100 * time.Microsecond)
+}

@@ -1,0 +1,153 @@
+package leasepg_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+var keyedStreams = lease.ConsumerInfo{Name: "keyed", Per: lease.PerStream, Topics: []string{"*"}}
+
+// TestSweep: streams with unread, late or parked messages become wanted, and no others.
+func TestSweep(t *testing.T) {
+	c := lease.ConsumerInfo{Name: "swept", Per: lease.PerStream, Topics: []string{"x"}}
+	be, pool := migrated(t)
+	ok(t, be.Publish(t.Context(), append(keyed("x", 20, 2), lease.Event{Topic: "y", Key: "other", Kind: "k"}, lease.Event{Topic: "x", Kind: "keyless"})))
+	ok(t, be.Register(t.Context(), c, nil)) // indexes the log, which an open transaction would put off
+	late := begin(t, pool)
+	ok(t, be.In(late).Publish(t.Context(), []lease.Event{{Topic: "x", Key: "key-3", Kind: "k"}, {Topic: "x", Key: "unheard", Kind: "k"}}))
+	session, grants := all(t, be, c, nil)
+	equal(t, "streams", len(grants), 21)
+	_, by := drainAll(t, be, c, session, grants, 10)
+	equal(t, "keyless messages", len(by[""]), 1)
+	for _, g := range grants {
+		if g.Resource == "key-7" {
+			_, err := be.Commit(t.Context(), session, c.Name, []lease.Progress{{Ref: g.Ref, Seq: 1,
+				Park: []lease.Park{{ID: by["key-7"][0].ID, Lane: "key-7", Attempt: 1, Error: "e"}}}})
+			ok(t, err)
+		}
+	}
+	retired := func() {
+		t.Helper()
+		exec(t, pool, "UPDATE leasegen.lease SET session = NULL, wanted = false")
+	}
+	wanted := func(want string) {
+		t.Helper()
+		ok(t, be.Register(t.Context(), c, nil))
+		equal(t, "wanted", query[string](t, pool, "SELECT coalesce(string_agg(resource, ' ' ORDER BY resource), '') FROM leasegen.lease WHERE wanted"), want)
+		retired()
+	}
+	retired()
+	wanted("key-7")
+	exec(t, pool, "DELETE FROM leasegen.parked")
+	wanted("")
+	ok(t, late.Commit(t.Context()))
+	wanted("key-3 unheard")
+	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "key-5", Kind: "k"}, {Topic: "y", Key: "key-6", Kind: "k"}}))
+	wanted("key-3 key-5 unheard")
+
+	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{c}))
+	defer feed.Close()
+	heard := func(why string, register func()) {
+		t.Helper()
+		for {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			_, err := feed.Next(ctx)
+			cancel()
+			if err != nil {
+				break // it is quiet
+			}
+		}
+		register()
+		eventually(t, "the members hear that "+why, func() bool { return must[lease.News](t)(feed.Next(t.Context())).Ownership })
+	}
+	heard("a stream is wanted again", func() { ok(t, be.Register(t.Context(), c, []string{"key-9", "new", "key-9"})) })
+	equal(t, "wanted", query[string](t, pool, "SELECT string_agg(resource, ' ' ORDER BY resource) FROM leasegen.lease WHERE wanted"), "key-9 new")
+
+	// Streams that are wanted are only looked at.
+	before := query[int64](t, pool, "SELECT pg_current_xact_id()::text::bigint")
+	for range 5 {
+		ok(t, be.Register(t.Context(), c, []string{"key-9", "new"}))
+	}
+	equal(t, "transactions that wrote", query[int64](t, pool, "SELECT pg_current_xact_id()::text::bigint")-before, 1)
+}
+
+// TestAnnouncedStreams: what the application names is wanted when it is named, and the log
+// has nothing to say to it.
+func TestAnnouncedStreams(t *testing.T) {
+	c := lease.ConsumerInfo{Name: "announced", Per: lease.PerStream, Announced: true}
+	be, pool := migrated(t)
+	ok(t, be.Publish(t.Context(), keyed("x", 5, 1)))
+	ok(t, be.Register(t.Context(), c, nil))
+	equal(t, "streams", query[int](t, pool, "SELECT count(*) FROM leasegen.lease"), 0)
+	session, grants := all(t, be, c, []string{"one", "two"})
+	equal(t, "streams", len(grants), 2)
+	ok(t, be.Retire(t.Context(), session, c.Name, refs(grants)))
+	ok(t, be.Register(t.Context(), c, nil))
+	equal(t, "wanted", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE wanted"), 0)
+	ok(t, be.Register(t.Context(), c, []string{"two"}))
+	equal(t, "wanted", query[string](t, pool, "SELECT string_agg(resource, ' ') FROM leasegen.lease WHERE wanted"), "two")
+	equal(t, "indexes", query[int](t, pool, "SELECT count(*) FROM pg_indexes WHERE indexdef LIKE '%(key, id)'"), 0)
+}
+
+// TestRetireWhilePublishing: a stream that its owner retires while messages arrive is wanted
+// afterwards, or was read to its end: the owner's feed need not help.
+func TestRetireWhilePublishing(t *testing.T) {
+	be, pool := migrated(t)
+	other := leasepg.New(pool)
+	session, _ := member(t, be, time.Hour, keyedStreams)
+	ok(t, be.Register(t.Context(), keyedStreams, nil))
+	read, published := 0, 0
+	for round := range 60 {
+		key := fmt.Sprint("s", round%4)
+		done := make(chan error, 1)
+		go func() {
+			err := other.Publish(context.Background(), []lease.Event{{Topic: "x", Key: key, Kind: "k"}})
+			if err == nil { // as who hears of it does
+				err = other.Register(context.Background(), keyedStreams, []string{key})
+			}
+			done <- err
+		}()
+		published++
+		for ended := false; ; {
+			if !ended {
+				select {
+				case err := <-done:
+					ok(t, err)
+					ended = true
+				default:
+				}
+			}
+			gs := acquire(t, be, session, keyedStreams, 10)
+			if len(gs) == 0 && ended {
+				break
+			}
+			for _, g := range gs {
+				ms, _ := drainAll(t, be, keyedStreams, session, []lease.Grant{g}, 10)
+				read += len(ms)
+			}
+			ok(t, be.Retire(t.Context(), session, keyedStreams.Name, refs(gs)))
+		}
+	}
+	equal(t, "read", read, published)
+}
+
+// BenchmarkSweep40k is the search for forgotten streams among 40,000 that have no work.
+func BenchmarkSweep40k(b *testing.B) {
+	be, pool := migrated(b)
+	exec(b, pool, `INSERT INTO leasegen.message (topic, key, kind, payload)
+		SELECT 'x', 'key-' || g % $1, 'kind', 'x' FROM generate_series(1, 4 * $1) g`, manyLeases)
+	session, grants := all(b, be, keyedStreams, nil)
+	equal(b, "streams", len(grants), manyLeases)
+	drainAll(b, be, keyedStreams, session, grants, 10)
+	ok(b, be.Retire(b.Context(), session, keyedStreams.Name, refs(grants)))
+	equal(b, "wanted", query[int](b, pool, "SELECT count(*) FROM leasegen.lease WHERE wanted"), 0)
+	exec(b, pool, "VACUUM ANALYZE leasegen.message, leasegen.lease")
+	for b.Loop() {
+		ok(b, be.Register(b.Context(), keyedStreams, nil))
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +25,8 @@ import (
 const (
 	tortureWriters = 32
 	tortureTopics  = 5
+	tortureKeys    = 12
+	tortureLong    = 6 * time.Second // how long one transaction stays open, again and again
 )
 
 // fact is the payload of a message under torture.
@@ -58,6 +61,14 @@ func (c *chronicle) write(ctx context.Context, t *testing.T, be *leasepg.Backend
 	}
 }
 
+// tortureKey is one of a few keys, or none.
+func tortureKey() string {
+	if n := rand.IntN(tortureKeys + 1); n > 0 {
+		return fmt.Sprint("k", n)
+	}
+	return ""
+}
+
 var errRollback = errors.New("rolled back on purpose")
 
 func (c *chronicle) transaction(ctx context.Context, be *leasepg.Backend, pool *pgxpool.Pool, writer int) error {
@@ -77,7 +88,7 @@ func (c *chronicle) transaction(ctx context.Context, be *leasepg.Backend, pool *
 				f := fact{c.next.Add(1), cause}
 				facts = append(facts, f)
 				es = append(es, lease.Event{
-					Topic: fmt.Sprint("t", rand.IntN(tortureTopics)), Kind: "fact", Payload: fmt.Appendf(nil, `{"N":%d,"Cause":%d}`, f.N, f.Cause),
+					Topic: fmt.Sprint("t", rand.IntN(tortureTopics)), Key: tortureKey(), Kind: "fact", Payload: fmt.Appendf(nil, `{"N":%d,"Cause":%d}`, f.N, f.Cause),
 				})
 			}
 			if err := be.In(tx).Publish(context.WithoutCancel(ctx), es); err != nil {
@@ -89,7 +100,7 @@ func (c *chronicle) transaction(ctx context.Context, be *leasepg.Backend, pool *
 		}
 		if writer == 0 { // the long one
 			select {
-			case <-time.After(3 * time.Second):
+			case <-time.After(tortureLong):
 			case <-ctx.Done():
 			}
 		}
@@ -284,15 +295,24 @@ func TestCursorTorture(t *testing.T) {
 	for i := range topics {
 		topics[i] = fmt.Sprint("t", i)
 	}
+	slots, keys := make([]string, 256), []string{""}
+	for i := range slots {
+		slots[i] = strconv.Itoa(i)
+	}
+	for i := range tortureKeys {
+		keys = append(keys, fmt.Sprint("k", i+1))
+	}
 	late := 0
 	for name, v := range torture(t, be, pool, tortureTime(), map[string]func(*reading) func() int{
-		"group": func(r *reading) func() int { return reader(t, be, grouped, []string{lease.Whole}, r) },
-		"topic": func(r *reading) func() int { return reader(t, be, topical, topics, r) },
+		"group":  func(r *reading) func() int { return reader(t, be, grouped, []string{lease.Whole}, r) },
+		"topic":  func(r *reading) func() int { return reader(t, be, topical, topics, r) },
+		"slot":   func(r *reading) func() int { return reader(t, be, sliced, slots, r) },
+		"stream": func(r *reading) func() int { return reader(t, be, keyedStreams, keys, r) },
 	}) {
 		if v.committed < 500 || v.lost+v.twice+v.inversions > 0 {
 			t.Errorf("%s: %+v", name, v)
 		}
-		if v.stall > 2*time.Second { // the long transaction is open for three
+		if v.stall > tortureLong*2/3 {
 			t.Errorf("%s: a message was read %v after its commit", name, v.stall)
 		}
 		late += v.late

@@ -117,7 +117,11 @@ func join(t testing.TB, be lease.Backend, info lease.ConsumerInfo, ttl time.Dura
 
 func (h *holder) register(topics ...string) *holder {
 	h.t.Helper()
-	if h.info.Per != lease.PerTopic {
+	switch h.info.Per {
+	case lease.PerTopic:
+	case lease.PerStream:
+		topics = append([]string{}, topics...) // none, and not all
+	default:
 		topics = []string{lease.Whole}
 	}
 	ok(h.t, h.be.Register(h.t.Context(), h.info, topics))

@@ -54,6 +54,7 @@ func Run(t *testing.T, f Factory) {
 func checks() []check {
 	var all []check
 	for _, part := range [][]check{
+		partitionChecks, streamChecks, rowChecks, cursorChecks,
 		sessionChecks, leaseChecks, logChecks, lateChecks, commitChecks, parkedChecks, deadChecks, feedChecks, txChecks, operatorChecks,
 		orderScenarios, retryScenarios, payloadScenarios, ownershipScenarios, faultScenarios, killScenarios, txScenarios,
 	} {

@@ -1,0 +1,201 @@
+package leasetest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// fromNow is info for a consumer that begins in the present.
+func fromNow(info lease.ConsumerInfo) lease.ConsumerInfo {
+	info.From = lease.FromNow
+	return info
+}
+
+// numbersOf reads everything there is for a consumer, whoever owns it, and returns the
+// numbers of the messages by resource.
+func (h *holder) numbersOf() map[string][]string {
+	h.t.Helper()
+	out := map[string][]string{}
+	for _, g := range h.acquire(1 << 20) {
+		for _, m := range h.pass(g) {
+			out[g.Resource] = append(out[g.Resource], compact(string(m.Payload)))
+		}
+	}
+	return out
+}
+
+func total(by map[string][]string) (n int) {
+	for _, ms := range by {
+		n += len(ms)
+	}
+	return n
+}
+
+// cursors skips what a backend without the operator's cursors cannot do. It gives the
+// operator, an owner of topic x that has passed two of its five messages, its lease, and
+// the ids of all.
+func cursors(run func(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, all []string)) func(testing.TB, Factory) {
+	return func(t testing.TB, f Factory) {
+		be := f.New(t)
+		op, has := be.(lease.CursorOperator)
+		if !has {
+			t.Skip("the backend has no operations on cursors")
+		}
+		publish(t, be, events("x", 5)...)
+		a := join(t, be, perTopic("x", "y"), long).register("x")
+		g := a.acquireOne()
+		got := a.fetch("x", g.Cursor, 9)
+		a.commit(lease.Progress{Ref: g.Ref, Cursor: got.Cut(2),
+			Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1, Error: "e"}},
+			Dead: []lease.Dead{{ID: got.Messages[1].ID, Attempt: 1, Reason: "r"}}})
+		run(t, op, a, g, ids(got.Messages))
+	}
+}
+
+// moved checks that a cursor was moved, that its owner is fenced, and that the next owner
+// reads want.
+func moved(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, to lease.CursorTarget, want []string) {
+	t.Helper()
+	late := a.fetch("x", g.Cursor, 9)
+	equal(t, "moved", must[int](t)(op.SetCursor(t.Context(), "c", "x", to)), 1)
+	equalSlices(t, "commit of the owner before", a.tryCommit(lease.Progress{Ref: g.Ref, Cursor: late.Next}), []string{"x"})
+	a.release(g.Ref)
+	again := a.acquireOne()
+	if again.Epoch <= g.Epoch {
+		t.Fatalf("epoch %d after %d", again.Epoch, g.Epoch)
+	}
+	equal(t, "suspicion", again.Suspicion, 0)
+	equalSlices(t, "read", ids(a.fetch("x", again.Cursor, 9).Messages), want)
+}
+
+var cursorChecks = []check{
+	{"From/Now_passes_over_what_is_there", func(t testing.TB, f Factory) {
+		for _, info := range []lease.ConsumerInfo{perTopic(), perGroup("*"), perPartition(), perStream()} {
+			be := f.New(t)
+			if _, ok := be.(lease.Streamer); !ok && info.Per == lease.PerStream {
+				continue
+			}
+			publish(t, be, event("x", "a", 1), event("x", "a", 2), event("z", "c", 1))
+			a := join(t, be, fromNow(info), long)
+			ok(t, be.Register(t.Context(), a.info, nil))
+			publish(t, be, event("x", "a", 3), event("y", "b", 4))
+			// Another replica that comes later moves nothing; what appeared since is read from its beginning.
+			again := f.Again(t, be)
+			ok(t, again.Register(t.Context(), a.info, nil))
+			publish(t, be, event("x", "a", 5))
+			ok(t, again.Register(t.Context(), a.info, nil))
+			if got := a.numbersOf(); total(got) != 3 {
+				t.Fatalf("%s: read %v, want what was published after it began", info.Per, got)
+			}
+		}
+	}},
+	{"From/Now_counts_for_the_first_time_only", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		publish(t, be, events("x", 3)...)
+		ok(t, be.Register(t.Context(), perTopic("x"), nil))
+		a := join(t, be, fromNow(perTopic("x")), long)
+		ok(t, f.Again(t, be).Register(t.Context(), a.info, nil))
+		equal(t, "read", total(a.numbersOf()), 3)
+	}},
+	{"From/Beginning_reads_what_is_there", func(t testing.TB, f Factory) {
+		for _, info := range []lease.ConsumerInfo{perTopic(), perGroup("*"), perPartition()} {
+			be := f.New(t)
+			publish(t, be, events("x", 3, "a", "b")...)
+			a := join(t, be, info, long)
+			ok(t, be.Register(t.Context(), a.info, nil))
+			equal(t, info.Per.String(), total(a.numbersOf()), 3)
+		}
+	}},
+	{"Commit/Older_progress_changes_nothing_and_is_not_fenced", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		publish(t, be, events("x", 6)...)
+		a := join(t, be, perTopic(), long).register("x")
+		g := a.acquireOne()
+		got := a.fetch("x", g.Cursor, 9)
+		id := func(i int) string { return got.Messages[i].ID }
+		newer := lease.Progress{Ref: g.Ref, Seq: 7, Cursor: got.Cut(4), Park: []lease.Park{{ID: id(1), Lane: "k", Attempt: 2, After: time.Hour, Error: "e"}}}
+		a.commit(newer)
+		a.commit(newer) // its reply was lost
+		a.commit(lease.Progress{Ref: g.Ref, Seq: 6, Cursor: got.Cut(1), Done: []string{id(1)},
+			Park: []lease.Park{{ID: id(0), Lane: "k", Attempt: 1, Error: "late"}}, Dead: []lease.Dead{{ID: id(3), Attempt: 1, Reason: "late"}}})
+		equal(t, "dead letters", len(a.deadLetters()), 0)
+		a.release(g.Ref)
+		g2 := a.acquireOne()
+		equal(t, "messages left", len(a.fetch("x", g2.Cursor, 9).Messages), 2)
+		equalSlices(t, "lanes", g2.Lanes, []string{"k"})
+		waiting := a.parked()
+		if len(waiting.Messages) != 0 || waiting.Next < 30*time.Minute {
+			t.Fatalf("parked: %+v", waiting)
+		}
+		a.commit(lease.Progress{Ref: g2.Ref, Seq: 1, Cursor: got.Cut(6)}) // numbers begin again with the epoch
+		a.release(g2.Ref)
+		equal(t, "messages left", len(a.fetch("x", a.acquireOne().Cursor, 9).Messages), 0)
+	}},
+	{"Cursor/Shows_how_far_consumers_have_got", cursors(func(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, all []string) {
+		publish(t, a.be, event("y", "k", 1))
+		a.register("y")
+		cs := must[[]lease.CursorStatus](t)(op.Cursors(t.Context(), "c", "", 9))
+		equal(t, "resources", len(cs), 2)
+		for i, want := range []lease.CursorStatus{
+			{Resource: "x", Session: a.id, Epoch: g.Epoch, Position: all[1], Lag: 3}, {Resource: "y", Lag: 1},
+		} {
+			if cs[i].OldestUnread <= 0 || cs[i].OldestUnread > time.Minute {
+				t.Fatalf("the oldest unread message of %s is %v old", cs[i].Resource, cs[i].OldestUnread)
+			}
+			cs[i].OldestUnread = 0
+			equal(t, "cursor", cs[i], want)
+		}
+		equal(t, "of one resource", len(must[[]lease.CursorStatus](t)(op.Cursors(t.Context(), "c", "y", 9))), 1)
+		equal(t, "at most one", must[[]lease.CursorStatus](t)(op.Cursors(t.Context(), "c", "", 1))[0].Resource, "x")
+	})},
+	{"Cursor/Set_to_the_beginning_fences_and_forgets_failures", cursors(func(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, all []string) {
+		moved(t, op, a, g, lease.CursorTarget{Beginning: true}, all)
+		equal(t, "parked", len(a.parked().Messages), 0)
+		equal(t, "dead letters", len(a.deadLetters()), 0)
+	})},
+	{"Cursor/Set_to_now_fences_and_keeps_failures", cursors(func(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, all []string) {
+		moved(t, op, a, g, lease.CursorTarget{Now: true}, nil)
+		equalSlices(t, "parked", parkedIDs(a.parked().Messages), all[:1])
+		equal(t, "dead letters", len(a.deadLetters()), 1)
+	})},
+	{"Cursor/Set_after_a_message", cursors(func(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, all []string) {
+		moved(t, op, a, g, lease.CursorTarget{After: all[3]}, all[4:])
+		equalSlices(t, "parked", parkedIDs(a.parked().Messages), all[:1])
+	})},
+	{"Cursor/Set_on_all_resources_or_none", cursors(func(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, all []string) {
+		publish(t, a.be, event("y", "k", 1))
+		a.register("y")
+		equal(t, "moved", must[int](t)(op.SetCursor(t.Context(), "c", "", lease.CursorTarget{Now: true})), 2)
+		equal(t, "messages left", total(a.numbersOf()), 0)
+		equal(t, "moved of an unknown resource", must[int](t)(op.SetCursor(t.Context(), "c", "nobody's", lease.CursorTarget{Now: true})), 0)
+	})},
+	{"Cursor/Refuses_a_target_that_is_none", cursors(func(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, all []string) {
+		for _, to := range []lease.CursorTarget{{}, {Beginning: true, Now: true}, {Now: true, After: all[0]}, {After: "no id"}} {
+			if n, err := op.SetCursor(t.Context(), "c", "x", to); err == nil {
+				t.Fatalf("%+v moved %d cursors", to, n)
+			}
+		}
+		a.commit(lease.Progress{Ref: g.Ref})
+	})},
+	{"Cursor/Set_back_makes_a_retired_stream_wanted", streaming(func(t testing.TB, f Factory, be lease.Backend) {
+		op, has := be.(lease.CursorOperator)
+		if !has {
+			t.Skip("the backend has no operations on cursors")
+		}
+		publish(t, be, events("x", 3, "a", "b", "c")...)
+		h := join(t, be, perStream(), long).register("a", "b", "c")
+		gs := h.acquire(9)
+		for _, g := range gs {
+			h.pass(g)
+		}
+		h.retire(refs(gs)...)
+		equal(t, "moved", must[int](t)(op.SetCursor(t.Context(), "c", "b", lease.CursorTarget{Beginning: true})), 1)
+		ok(t, be.Register(t.Context(), h.info, nil))
+		if got := fmt.Sprint(resources(h.acquire(9))); got != "[b]" {
+			t.Fatalf("acquired %s, want [b]", got)
+		}
+	})},
+}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // OnUnknown says what becomes of an item whose earlier execution was begun and never told
@@ -23,7 +25,7 @@ const (
 // Once lets a handler made with One or OneTx execute each item once, whatever number of
 // messages name it: key returns the item's name, which all replicas of the consumer share.
 // A message whose item was executed counts as handled without a call. A message with an
-// empty key becomes a dead letter.
+// empty key becomes a dead letter, and so does one with a key of more than 512 bytes.
 //
 // With OneTx the item is noted in the handler's transaction, so that its effects through
 // the transaction happen exactly once, and unknown has nothing to decide. With One it is
@@ -84,8 +86,8 @@ const unknownReason = "the outcome of an earlier execution is unknown; see wheth
 func (q *sequence) admit(ctx context.Context, hd *Handler) bool {
 	m := &q.ms[q.i]
 	key, err := q.itemOf(hd, m)
-	if err == nil && key == "" {
-		err = DeadLetter("the key is empty")
+	if err == nil {
+		err = checkItem(key)
 	}
 	if err != nil {
 		if o := q.w.c.spec.Retry.judge(m, err); o.verdict == dead {
@@ -161,6 +163,20 @@ func (q *sequence) itemOf(hd *Handler, m *Raw) (key string, err error) {
 		}
 	}()
 	return hd.once.key(m)
+}
+
+const maxItem = 512 // bytes
+
+func checkItem(key string) error {
+	switch {
+	case key == "":
+		return DeadLetter("the key is empty")
+	case len(key) > maxItem:
+		return DeadLetter(fmt.Sprintf("the key is %d bytes long, at most %d are allowed", len(key), maxItem))
+	case !utf8.ValidString(key) || strings.ContainsRune(key, 0):
+		return DeadLetter("the key is not UTF-8 text without NUL")
+	}
+	return nil
 }
 
 // wait sets the message aside because its item is being executed elsewhere.

@@ -96,6 +96,7 @@ type holder struct {
 	id   string
 	sess lease.Session
 	info lease.ConsumerInfo
+	seq  int64 // of the last results told, see tells
 }
 
 // join opens a session for the consumer.

@@ -1,0 +1,244 @@
+package leasetest
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// withID returns e with an id.
+func withID(e lease.Event, id string) lease.Event {
+	e.ID = id
+	return e
+}
+
+// after returns e delayed.
+func after(e lease.Event, d time.Duration) lease.Event {
+	e.After = d
+	return e
+}
+
+// reader owns topic x and reads it from the beginning, while a feed sees to what is delayed.
+type reader struct {
+	*holder
+	*watched
+	g lease.Grant
+}
+
+func read(t testing.TB, be lease.Backend) *reader {
+	t.Helper()
+	h := join(t, be, perTopic(), long).register("x")
+	return &reader{h, watch(t, be, perTopic()), h.acquireOne()}
+}
+
+func (r *reader) all() []lease.Raw {
+	r.holder.t.Helper()
+	return r.fetch("x", r.g.Cursor, 1000).Messages
+}
+
+// await waits until n messages are there.
+func (r *reader) await(n int) []lease.Raw {
+	r.holder.t.Helper()
+	var got []lease.Raw
+	if got = r.all(); len(got) < n {
+		r.until(fmt.Sprintf("%d messages", n), func(lease.News) bool {
+			got = r.all()
+			return len(got) >= n
+		})
+	}
+	equal(r.holder.t, "messages", len(got), n)
+	return got
+}
+
+func payloads(ms []lease.Raw) []string {
+	out := make([]string, len(ms))
+	for i, m := range ms {
+		out[i] = string(m.Payload)
+	}
+	return out
+}
+
+func payloadsOf(es []lease.Event) []string {
+	out := make([]string, len(es))
+	for i, e := range es {
+		out[i] = string(e.Payload)
+	}
+	return out
+}
+
+var publishChecks = []check{
+	{"Publish/Keeps_headers", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		e := event("x", "k", 1)
+		e.Headers = map[string]string{"tenant": "7", "quote": `a"b\c`}
+		publish(t, be, e, event("x", "k", 2))
+		got := read(t, be).all()
+		equal(t, "messages", len(got), 2)
+		equal(t, "headers", fmt.Sprint(got[0].Headers), fmt.Sprint(e.Headers))
+		equal(t, "no headers", len(got[1].Headers), 0)
+	}},
+	{"Publish/Many_at_once_keep_their_order", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		es := events("x", 2500, "a", "b", "")
+		es[1700].Headers = map[string]string{"h": "v"}
+		publish(t, be, es...)
+		r := read(t, be)
+		got := r.fetch("x", r.g.Cursor, 3000).Messages
+		equalSlices(t, "payloads", payloads(got), payloadsOf(es))
+		equal(t, "header", got[1700].Headers["h"], "v")
+		equal(t, "key", got[1].Key, "b")
+	}},
+	{"Publish/An_ID_keeps_out_a_second_event", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		es := events("x", 9)
+		// Within a call: the first counts, and the others keep their order.
+		publish(t, be, es[0], withID(es[1], "i"), es[2], withID(es[3], "i"), withID(es[4], "j"))
+		publish(t, be, withID(es[5], "j"), es[6])
+		publish(t, f.Again(t, be), withID(es[7], "i"))
+		publish(t, be, withID(event("y", "k", 10), "i")) // ids are those of a topic
+		publish(t, be, withID(es[8], "k"))
+		want := payloadsOf([]lease.Event{es[0], es[1], es[2], es[4], es[6], es[8]})
+		r := read(t, be)
+		equalSlices(t, "published", payloads(r.all()), want)
+		equal(t, "on the other topic", len(r.fetch("y", nil, 9).Messages), 1)
+		ok(t, func() error { _, err := be.Maintain(t.Context(), []lease.ConsumerInfo{perTopic()}); return err }())
+		publish(t, be, withID(es[7], "i")) // housekeeping does not forget it yet
+		equal(t, "published after housekeeping", len(r.all()), len(want))
+	}},
+	{"Publish/Of_events_with_one_ID_published_at_once_one_stays", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		const publishers, ids = 6, 25
+		var wg sync.WaitGroup
+		for p := range publishers {
+			from := f.Again(t, be)
+			wg.Go(func() {
+				for i := range ids {
+					es := []lease.Event{withID(event("x", "k", i), fmt.Sprint("i", i)), withID(event("x", "k", i+1), fmt.Sprint("i", i+1))}
+					if p%2 == 1 {
+						slices.Reverse(es) // claims in another order must not deadlock
+					}
+					if err := from.Publish(t.Context(), es); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		got := payloads(read(t, be).all())
+		slices.Sort(got)
+		equal(t, "published", len(got), ids+1)
+		equal(t, "different", len(slices.Compact(got)), ids+1)
+	}},
+	{"Publish/An_ID_of_a_publication_rolled_back_is_free", func(t testing.TB, f Factory) {
+		if f.PublishLate == nil {
+			t.Skip("publications of the backend cannot be rolled back")
+		}
+		be := f.New(t)
+		_, rollback := f.PublishLate(t, be, withID(event("x", "k", 1), "i"))
+		done := make(chan error, 1)
+		go func() { done <- be.Publish(t.Context(), []lease.Event{withID(event("x", "k", 2), "i")}) }()
+		rollback() // the second waits for this, or comes after it
+		ok(t, <-done)
+		commit, _ := f.PublishLate(t, be, withID(event("x", "k", 3), "j"))
+		go func() { done <- be.Publish(t.Context(), []lease.Event{withID(event("x", "k", 4), "j")}) }()
+		commit()
+		ok(t, <-done)
+		equalSlices(t, "published", payloads(read(t, be).all()), payloadsOf([]lease.Event{event("x", "k", 2), event("x", "k", 3)}))
+	}},
+	{"Publish/Delayed_events_join_the_log_in_time_and_not_before", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		r := read(t, be)
+		const d = 400 * time.Millisecond
+		publish(t, be, event("x", "k", 0)) // its time is the server's
+		publish(t, be, after(event("x", "k", 1), d), event("x", "k", 2))
+		equal(t, "at once", len(r.all()), 2)
+		got := r.await(3)
+		if waited := got[2].PublishedAt.Sub(got[0].PublishedAt); waited < d || waited > d+2*time.Second {
+			t.Fatalf("delayed by %v, want %v", waited, d)
+		}
+		equal(t, "delayed", string(got[2].Payload), string(event("x", "k", 1).Payload))
+		at := event("x", "k", 3)
+		at.At = got[2].PublishedAt.Add(2 * d)
+		past := event("x", "k", 4)
+		past.At = got[0].PublishedAt
+		publish(t, be, at, past)
+		equal(t, "in the past is at once", len(r.all()), 4)
+		if got := r.await(5)[4]; got.PublishedAt.Before(at.At) || string(got.Payload) != string(at.Payload) {
+			t.Fatalf("%s joined at %v, want at at %v", got.Payload, got.PublishedAt, at.At)
+		}
+	}},
+	{"Publish/Delayed_events_come_once_in_the_order_of_their_times", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		r := read(t, be)
+		var due time.Time
+		at := func(n int, d time.Duration) lease.Event {
+			e := event("x", "k", n)
+			e.At = due.Add(d)
+			return e
+		}
+		for range 3 { // replicas that see to it at the same time
+			other := watch(t, f.Again(t, be), perTopic())
+			stop := make(chan struct{})
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						other.feed.Next(t.Context())
+					}
+				}
+			})
+			t.Cleanup(func() { close(stop); wg.Wait() })
+		}
+		publish(t, be, event("x", "k", 0)) // its time is the server's
+		due = r.all()[0].PublishedAt.Add(2 * time.Second)
+		want := []string{string(event("x", "k", 0).Payload)}
+		for n := 1; n <= 300; {
+			var es []lease.Event
+			for ; len(es) < 60; n += 3 {
+				es = append(es, at(n+1, 2*time.Millisecond), at(n+2, 2*time.Millisecond), at(n, 0))
+			}
+			publish(t, be, es...)
+		}
+		for _, first := range []int{1, 2} {
+			for n := first; n <= 300; n += 3 {
+				want = append(want, string(event("x", "k", n).Payload))
+				if first == 2 {
+					want = append(want, string(event("x", "k", n+1).Payload))
+				}
+			}
+		}
+		got := r.await(301)
+		equalSlices(t, "payloads", payloads(got), want)
+		time.Sleep(50 * time.Millisecond) // what came twice would be there by now
+		equal(t, "in all", len(r.all()), 301)
+	}},
+	{"Publish/Delayed_events_wait_for_someone_to_look", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		publish(t, be, withID(after(event("x", "k", 1), 50*time.Millisecond), "i"), withID(after(event("x", "k", 2), 0), "i"))
+		time.Sleep(100 * time.Millisecond) // nobody watches
+		got := read(t, f.Again(t, be)).await(1)
+		equal(t, "payload", string(got[0].Payload), string(event("x", "k", 1).Payload))
+	}},
+	{"Publish/A_transaction_publishes_with_all_options", func(t testing.TB, f Factory) {
+		if f.PublishLate == nil {
+			t.Skip("publications of the backend cannot be rolled back")
+		}
+		be := f.New(t)
+		r := read(t, be)
+		es := []lease.Event{withID(event("x", "k", 1), "i"), after(event("x", "k", 2), 10*time.Millisecond), event("x", "k", 3)}
+		_, rollback := f.PublishLate(t, be, es...)
+		rollback()
+		commit, _ := f.PublishLate(t, be, es...)
+		time.Sleep(20 * time.Millisecond) // what is due before the commit joins after it
+		commit()
+		got := payloads(r.await(3))
+		equalSlices(t, "published", got, payloadsOf([]lease.Event{es[0], es[2], es[1]}))
+	}},
+}

@@ -1,0 +1,274 @@
+package leasetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// StartOnce is there whatever the backend has, like Retire.
+func (l *link) StartOnce(ctx context.Context, session, consumer string, ref lease.Ref, key, message string) (lease.OnceState, error) {
+	return over(ctx, l, "StartOnce", func() (lease.OnceState, error) {
+		return l.be.(lease.Ledger).StartOnce(ctx, session, consumer, ref, key, message)
+	})
+}
+
+func (t *linkTx) Once(ctx context.Context, consumer, key string) (bool, error) {
+	return over(ctx, t.l, "TxOnce", func() (bool, error) { return t.tx.(lease.LedgerTx).Once(ctx, consumer, key) })
+}
+
+// itemOf is the item of a message of the suite: its number.
+func itemOf(p *payload) string { return fmt.Sprint(p.N) }
+
+// onceEach makes handlers that execute each item once.
+func onceEach(u lease.OnUnknown, h handler) func(p *process) []lease.Handler {
+	return func(p *process) []lease.Handler {
+		return []lease.Handler{lease.Once(lease.One("order", p.wrap(h)), itemOf, u)}
+	}
+}
+
+// executed are the items whose execution ended well, in the order of that.
+func (w *world) executed() []int {
+	out := numbers(w.successes())
+	slices.Sort(out)
+	return out
+}
+
+func upTo(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i + 1
+	}
+	return out
+}
+
+func onceWorld(t testing.TB, f Factory) *world {
+	t.Helper()
+	w := newWorld(t, f)
+	if _, ok := w.be.(lease.Ledger); !ok {
+		t.Skip("the backend keeps no ledger")
+	}
+	return w
+}
+
+var onceScenarios = []check{
+	{"Once_Items_named_by_several_messages_are_executed_once", func(t testing.TB, f Factory) {
+		w := onceWorld(t, f)
+		for _, topic := range []string{"x", "y", "z"} {
+			w.publish(events(topic, 12, "a", "b")...)
+			w.publish(events(topic, 12, "b", "c")...)
+		}
+		var mu sync.Mutex
+		keys, running := map[int]string{}, map[int]bool{}
+		h := func(_ context.Context, _ *process, m lease.Message[payload]) error {
+			mu.Lock()
+			if running[m.Payload.N] {
+				t.Errorf("item %d is executed twice at once", m.Payload.N)
+			}
+			running[m.Payload.N] = true
+			if k, ok := keys[m.Payload.N]; ok && k != m.IdempotencyKey || m.IdempotencyKey != "c/"+itemOf(&m.Payload) {
+				t.Errorf("idempotency key %q after %q", m.IdempotencyKey, k)
+			}
+			keys[m.Payload.N] = m.IdempotencyKey
+			mu.Unlock()
+			time.Sleep(5 * time.Millisecond)
+			mu.Lock()
+			running[m.Payload.N] = false
+			mu.Unlock()
+			if m.Payload.N == 5 && m.Attempt == 1 {
+				return errHandler // a known failure: it is executed again
+			}
+			return nil
+		}
+		s := spec()
+		s.Retry.Max = 9
+		w.startWith(s, onceEach(lease.OnUnknownPark, h), lease.WithWorkers(3))
+		w.startWith(s, onceEach(lease.OnUnknownPark, h))
+		w.drained()
+		equalSlices(t, "executed", w.executed(), upTo(12))
+		equal(t, "dead letters", len(w.dead()), 0)
+		for _, c := range w.history(func(call) bool { return true }) {
+			if c.n != 5 {
+				equal(t, "attempt", c.attempt, 1) // waiting is no failure
+			}
+		}
+	}},
+	{"Once_An_unknown_item_is_executed_again_with_its_idempotency_key", func(t testing.TB, f Factory) {
+		w := onceWorld(t, f)
+		w.publish(events("x", 6)...)
+		var mu sync.Mutex
+		keys := map[int][]string{}
+		note := func(m lease.Message[payload]) {
+			mu.Lock()
+			defer mu.Unlock()
+			keys[m.Payload.N] = append(keys[m.Payload.N], m.IdempotencyKey)
+		}
+		p := w.startWith(spec(), onceEach(lease.OnUnknownRetry, func(ctx context.Context, p *process, m lease.Message[payload]) error {
+			note(m)
+			if m.Payload.N == 4 {
+				p.crash()
+				return p.hang(ctx)
+			}
+			return nil
+		}))
+		eventually(t, "the crash", p.crashed)
+		w.startWith(spec(), onceEach(lease.OnUnknownRetry, func(_ context.Context, _ *process, m lease.Message[payload]) error {
+			note(m)
+			return nil
+		}))
+		w.drained()
+		mu.Lock()
+		defer mu.Unlock()
+		equalSlices(t, "executions of #4", keys[4], []string{"c/4", "c/4"})
+		equalSlices(t, "executed", w.executed()[len(w.executed())-3:], []int{4, 5, 6})
+		equal(t, "dead letters", len(w.dead()), 0)
+	}},
+	{"Once_An_unknown_item_is_parked_until_it_is_replayed", func(t testing.TB, f Factory) {
+		w := onceWorld(t, f)
+		w.publish(events("x", 6)...)
+		p := w.startWith(spec(), onceEach(lease.OnUnknownPark, func(ctx context.Context, p *process, m lease.Message[payload]) error {
+			if m.Payload.N == 4 {
+				p.crash()
+				return p.hang(ctx)
+			}
+			return nil
+		}))
+		eventually(t, "the crash", p.crashed)
+		var fours atomic.Int32
+		w.startWith(spec(), onceEach(lease.OnUnknownPark, func(_ context.Context, _ *process, m lease.Message[payload]) error {
+			if m.Payload.N == 4 {
+				fours.Add(1)
+			}
+			return nil
+		}))
+		eventually(t, "the dead letter of #4", func() bool {
+			return slices.ContainsFunc(w.dead(), func(d lease.DeadLetterInfo) bool { return d.MessageID == w.of(4)[0].id })
+		})
+		w.drained()
+		// Of those executed before the crash some may not have been told; those too are asked about.
+		for _, n := range []int{5, 6} {
+			equal(t, "executions", len(w.of(n)), 1)
+		}
+		equal(t, "executions of #4 before the replay", fours.Load(), 0)
+		// A second message of the item does not execute it either.
+		w.publish(event("x", "k", 4))
+		dead := len(w.dead())
+		eventually(t, "a second dead letter of #4", func() bool { return len(w.dead()) == dead+1 })
+		equal(t, "executions of #4 before the replay", fours.Load(), 0)
+		equal(t, "replayed", must[int](t)(w.operator().Replay(t.Context(), lease.DeadLetterFilter{Consumer: "c"})), dead+1)
+		w.drained()
+		equal(t, "executions of #4", fours.Load(), 1)
+		equal(t, "dead letters", len(w.dead()), 0)
+	}},
+	{"Once_Lost_replies_and_cut_links_do_not_execute_twice", func(t testing.TB, f Factory) {
+		w := onceWorld(t, f)
+		w.publish(events("x", 30, "a", "b", "c")...)
+		var calls [31]atomic.Int32
+		p := w.startWith(spec(), onceEach(lease.OnUnknownPark, func(_ context.Context, p *process, m lease.Message[payload]) error {
+			calls[m.Payload.N].Add(1)
+			if m.Payload.N%10 == 0 {
+				p.link.loseReplies("Commit", 2)
+			}
+			return nil
+		}))
+		p.link.loseReplies("StartOnce", 3)
+		w.drained()
+		equal(t, "dead letters", len(w.dead()), 0)
+		for n := 1; n <= 30; n++ {
+			equal(t, fmt.Sprintf("executions of #%d", n), calls[n].Load(), 1)
+		}
+		equal(t, "replies left", p.link.left("StartOnce"), 0)
+	}},
+	{"Once_An_item_without_a_key_becomes_a_dead_letter", func(t testing.TB, f Factory) {
+		w := onceWorld(t, f)
+		w.publish(event("x", "", 1), event("x", "other", 2), event("x", "good", 3))
+		w.startWith(spec(), func(p *process) []lease.Handler {
+			return []lease.Handler{lease.Once(lease.One("order", p.wrap(fine)), func(e *payload) string {
+				if e.N == 2 {
+					return "bad\x00key"
+				}
+				return e.Key
+			}, lease.OnUnknownRetry)}
+		})
+		eventually(t, "the dead letters", func() bool { return len(w.dead()) == 2 })
+		w.handled(1)
+		equal(t, "reason", w.dead()[0].Reason, "the key is empty")
+		equalSlices(t, "executed", w.executed(), []int{3})
+	}},
+	{"Once_Effects_of_an_item_happen_exactly_once_in_transactions", func(t testing.TB, f Factory) {
+		w := effectsWorld(t, f)
+		if _, ok := w.be.(lease.Ledger); !ok {
+			t.Skip("the backend keeps no ledger")
+		}
+		for _, topic := range []string{"x", "y", "z"} {
+			w.publish(events(topic, 20, "a", "b")...)
+			w.publish(events(topic, 20, "b", "c")...)
+		}
+		handlers := func(p *process) []lease.Handler {
+			return []lease.Handler{lease.Once(lease.OneTx("order", func(ctx context.Context, tx any, m lease.Message[payload]) error {
+				if p.crashed() {
+					return p.hang(ctx)
+				}
+				if err := f.Effect(ctx, w.be, tx, itemOf(&m.Payload)); err != nil {
+					return err
+				}
+				if m.Payload.N == 7 && m.Attempt == 1 {
+					return errHandler
+				}
+				if m.Payload.N == 13 && p.name == "p1" {
+					p.crash()
+					return p.hang(ctx)
+				}
+				return nil
+			}), itemOf, lease.OnUnknownPark)}
+		}
+		s := spec()
+		s.Retry.Max = 20
+		for range 3 {
+			w.startWith(s, handlers, lease.WithBatch(5))
+		}
+		w.drained()
+		got := map[string]int{}
+		for _, e := range w.f.Effects(t, w.be) {
+			got[e]++
+		}
+		equal(t, "items", len(got), 20)
+		for item, n := range got {
+			equal(t, "effects of item "+item, n, 1)
+		}
+		equal(t, "dead letters", len(w.dead()), 0)
+	}},
+}
+
+var traceScenarios = []check{
+	{"Publish_Trace_context_goes_from_publisher_to_handler", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		const parent, state = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "rojo=00f067aa0ba902b7"
+		ctx := lease.ContextWithTrace(t.Context(), parent, state)
+		typ := lease.EventType[payload]{Kind: "order"}
+		ok(t, lease.Publish(ctx, w.be, "x", typ, []payload{{N: 1}}))
+		ok(t, lease.Publish(t.Context(), w.be, "x", typ, []payload{{N: 2}}))
+		ok(t, lease.Publish(ctx, lease.With(w.be, lease.After(time.Millisecond), lease.Headers(map[string]string{"tenant": "7"})), "x", typ, []payload{{N: 3}}))
+		var mu sync.Mutex
+		seen := map[int]string{}
+		w.start(spec(), func(ctx context.Context, _ *process, m lease.Message[payload]) error {
+			mu.Lock()
+			defer mu.Unlock()
+			p, s := lease.TraceFromContext(ctx)
+			seen[m.Payload.N] = p + " " + s + " " + m.Headers["tenant"]
+			return nil
+		})
+		w.handled(3)
+		mu.Lock()
+		defer mu.Unlock()
+		equal(t, "trace of #1", seen[1], parent+" "+state+" ")
+		equal(t, "trace of #2", seen[2], "  ")
+		equal(t, "trace of #3", seen[3], parent+" "+state+" 7")
+	}},
+}

@@ -139,7 +139,7 @@ func (f *fleet) away(begin, end func(*process) error) (time.Duration, int, error
 		return 0, 0, err
 	}
 	f.mu.Lock()
-	sessions := old.sessions
+	losses := old.losses
 	f.mu.Unlock()
 	at := time.Now()
 	if err := begin(old); err != nil {
@@ -150,7 +150,8 @@ func (f *fleet) away(begin, end func(*process) error) (time.Duration, int, error
 	if err != nil {
 		return 0, 0, err
 	}
-	err = f.await("the old owner is back with a new session", func() bool { return old.sessions > sessions })
+	// A lease that expires by itself may end before its session, which then lives on.
+	err = f.await("the old owner knows that it has lost its lease", func() bool { return old.losses > losses })
 	return next.began.Sub(at), f.late(old, next), err
 }
 

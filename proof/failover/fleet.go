@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"strconv"
@@ -50,12 +51,15 @@ type fleet struct {
 
 // process is one replica, behind a proxy of its own.
 type process struct {
-	fleet    *fleet
-	proxy    *faultproxy.Proxy
-	cmd      *exec.Cmd
-	stdin    interface{ Close() error }
-	ended    chan struct{}
-	sessions int // opened so far; guarded by fleet.mu
+	fleet *fleet
+	proxy *faultproxy.Proxy
+	cmd   *exec.Cmd
+	stdin interface{ Close() error }
+	ended chan struct{}
+
+	// guarded by fleet.mu
+	member bool // it has a session
+	losses int  // of leases
 }
 
 // call is one effect of a replica.
@@ -95,7 +99,7 @@ func newSite(ctx context.Context, server *pgtest.Server, k lockKind, fleets int)
 	}
 	for _, f := range s.fleets {
 		for _, p := range f.replicas {
-			if err := f.await("every replica has a session", func() bool { return p.sessions > 0 }); err != nil {
+			if err := f.await("every replica has a session", func() bool { return p.member }); err != nil {
 				return nil, err
 			}
 		}
@@ -105,7 +109,7 @@ func newSite(ctx context.Context, server *pgtest.Server, k lockKind, fleets int)
 
 // publish keeps a backlog for all fleets: more comes than can be handled.
 func (s *site) publish(ctx context.Context) {
-	be := leasepg.New(s.pool)
+	be := leasepg.New(s.pool, leasepg.WithLogger(slog.New(slog.DiscardHandler))) // it is cut off in the middle, at the end
 	for ctx.Err() == nil {
 		var events []lease.Event
 		for _, f := range s.fleets {
@@ -164,8 +168,12 @@ func (f *fleet) start() (p *process, err error) {
 func (f *fleet) record(p *process, text string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if text == "session" {
-		p.sessions++
+	switch text {
+	case "session", "ended":
+		p.member = text == "session"
+		return
+	case "loss":
+		p.losses++
 		return
 	}
 	var epoch, began, ended int64
@@ -204,6 +212,10 @@ func (f *fleet) first(what string, match func(call) bool) (c call, err error) {
 
 // owner waits until a replica is at work, and returns it and the index of the other.
 func (f *fleet) owner() (*process, int, error) {
+	err := f.await("both replicas have a session", func() bool { return f.replicas[0].member && f.replicas[1].member })
+	if err != nil {
+		return nil, 0, err
+	}
 	f.mu.Lock()
 	f.calls = nil
 	f.mu.Unlock()
@@ -226,7 +238,7 @@ func (f *fleet) replace(i int) error {
 		return err
 	}
 	f.replicas[i] = p
-	return f.await("the new replica has a session", func() bool { return p.sessions > 0 })
+	return f.await("the new replica has a session", func() bool { return p.member })
 }
 
 func (s *site) close() {

@@ -72,8 +72,15 @@ func replica(ctx context.Context, k lockKind, name, dsn string) error {
 		})}
 	}
 	tell := lease.ObserverFunc(func(o lease.Observation) {
-		if s, ok := o.(lease.ObservedSession); ok && s.Open {
-			fmt.Println("session")
+		switch o := o.(type) {
+		case lease.ObservedSession:
+			if o.Open {
+				fmt.Println("session")
+			} else {
+				fmt.Println("ended")
+			}
+		case lease.ObservedLoss:
+			fmt.Println("loss")
 		}
 	})
 	c, err := lease.NewConsumer(leasepg.New(pool, leasepg.WithLogger(log)), spec, lease.WithLogger(log), lease.WithObserver(tell))

@@ -65,11 +65,12 @@ WHERE id = sqlc.arg(id) AND state = 'live' AND expires_at > clock_timestamp()
 FOR KEY SHARE;
 
 -- name: BuryExpired :execrows
--- Moves sessions from live to dead, for good, under a lock that excludes heartbeats.
+-- Moves sessions from live to dead, for good, under a lock that excludes heartbeats. It waits
+-- for others that do the same: what they bury is to be found dead by the next statement.
 WITH expired AS (
     SELECT id FROM leasegen.session
     WHERE state = 'live' AND expires_at < clock_timestamp()
-    FOR UPDATE SKIP LOCKED
+    ORDER BY id FOR UPDATE
 )
 UPDATE leasegen.session s SET state = 'dead' FROM expired e WHERE s.id = e.id;
 

@@ -15,12 +15,13 @@ const BuryExpired = `-- name: BuryExpired :execrows
 WITH expired AS (
     SELECT id FROM leasegen.session
     WHERE state = 'live' AND expires_at < clock_timestamp()
-    FOR UPDATE SKIP LOCKED
+    ORDER BY id FOR UPDATE
 )
 UPDATE leasegen.session s SET state = 'dead' FROM expired e WHERE s.id = e.id
 `
 
-// Moves sessions from live to dead, for good, under a lock that excludes heartbeats.
+// Moves sessions from live to dead, for good, under a lock that excludes heartbeats. It waits
+// for others that do the same: what they bury is to be found dead by the next statement.
 func (q *Queries) BuryExpired(ctx context.Context) (int64, error) {
 	result, err := q.db.Exec(ctx, BuryExpired)
 	if err != nil {

@@ -109,7 +109,7 @@ func (p *process) own(s *session, works []*work) {
 
 // settleTime is how long the members must have been the same before leases are given away:
 // several that join together then cost one move of a lease, not one each.
-const settleTime = 100 * time.Millisecond
+const settleTime = 200 * time.Millisecond
 
 // balance moves the consumer towards its fair share: it takes what is free, or
 // begins to give away what is too much. It returns when it wants to see a survey again.

@@ -44,6 +44,7 @@ func (w *world) gate() *gate {
 // call is one handler call, of one message.
 type call struct {
 	proc           string
+	resource       string
 	topic, key     string
 	n, attempt     int
 	epoch          int64
@@ -204,6 +205,9 @@ func (p *process) hang(ctx context.Context) error {
 func (p *process) wrap(h handler) func(context.Context, lease.Message[payload]) error {
 	return func(ctx context.Context, m lease.Message[payload]) (err error) {
 		c := call{proc: p.name, topic: m.Topic, key: m.Key, n: m.Payload.N, attempt: m.Attempt, epoch: m.Epoch, id: m.ID, began: time.Now()}
+		if l, ok := lease.FromContext(ctx); ok {
+			c.resource = l.Resource
+		}
 		stop := context.AfterFunc(ctx, func() {
 			p.w.mu.Lock()
 			defer p.w.mu.Unlock()
@@ -325,7 +329,7 @@ func (w *world) owning(want ...int) {
 	})
 }
 
-// apart checks that no two calls of one topic by different processes overlapped,
+// apart checks that no two calls on one resource by different processes overlapped,
 // counting a call until its context ended: after that it knows that it lost.
 func (w *world) apart() {
 	w.t.Helper()
@@ -337,12 +341,12 @@ func (w *world) apart() {
 		if !c.cancelled.IsZero() && c.cancelled.Before(end) {
 			end = c.cancelled
 		}
-		if last, ok := until[c.topic]; ok && last.proc != c.proc && c.began.Before(last.ended) {
-			w.t.Fatalf("topic %s: %s handled #%d while %s still handled #%d", c.topic, c.proc, c.n, last.proc, last.n)
+		if last, ok := until[c.resource]; ok && last.proc != c.proc && c.began.Before(last.ended) {
+			w.t.Fatalf("resource %s: %s handled #%d while %s still handled #%d", c.resource, c.proc, c.n, last.proc, last.n)
 		}
 		c.ended = end
-		if last, ok := until[c.topic]; !ok || end.After(last.ended) {
-			until[c.topic] = c
+		if last, ok := until[c.resource]; !ok || end.After(last.ended) {
+			until[c.resource] = c
 		}
 	}
 }

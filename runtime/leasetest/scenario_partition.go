@@ -1,0 +1,148 @@
+package leasetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// partitioned is the consumer of the scenarios here.
+func partitioned() lease.Spec {
+	s := spec()
+	s.Per = lease.PerPartition
+	s.TTL = 5 * time.Second // 8 processes on a busy machine
+	return s
+}
+
+// keysPublished publishes numbered messages with 100 keys until the test ends or stop is
+// called, which returns how many there are.
+func (w *world) keysPublished() (stop func() int) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan int, 1)
+	go func() {
+		n := 0
+		for ctx.Err() == nil {
+			es := make([]lease.Event, 5)
+			for i := range es {
+				n++
+				es[i] = event("x", fmt.Sprint("k", n%100), n)
+			}
+			if err := w.be.Publish(context.Background(), es); err != nil {
+				w.t.Error(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		done <- n
+	}()
+	total, ended := 0, false
+	stop = func() int {
+		if !ended {
+			cancel()
+			total, ended = <-done, true
+		}
+		return total
+	}
+	w.t.Cleanup(func() { stop() })
+	return stop
+}
+
+// shares is how n resources are divided among members.
+func shares(n, members int) []int {
+	out := make([]int, members)
+	for i := range out {
+		out[i] = (n + i) / members
+	}
+	return out
+}
+
+var partitionScenarios = []check{
+	{"X-21_Partitions_rebalance_from_1_to_4_to_8_to_3_processes", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		stop := w.keysPublished()
+		all := []*process{w.start(partitioned(), fine)}
+		live := slices.Clone(all)
+		eventually(t, "one has all slots", func() bool {
+			s := w.status()
+			return s.Resources > 0 && s.Unowned == 0
+		})
+		slots := w.status().Resources
+		acquired := func() (n int) {
+			for _, p := range all {
+				n += len(observations[lease.ObservedAcquire](p))
+			}
+			return n
+		}
+		had, least := slots, 0
+		eventually(t, "it knows", func() bool { return acquired() == had })
+		to := func(members int) {
+			was := len(live)
+			least += slots - slots*min(was, members)/max(was, members)
+			for len(live) < members {
+				p := w.start(partitioned(), fine)
+				all, live = append(all, p), append(live, p)
+			}
+			leaving := live[members:]
+			live = live[:members]
+			for _, p := range leaving {
+				p.stopIt() // all at once
+			}
+			for _, p := range leaving {
+				p.stop()
+			}
+			w.owning(shares(slots, members)...)
+		}
+		to(4)
+		to(8)
+		to(3)
+		eventually(t, "the processes know what moved", func() bool { return acquired()-had >= least })
+		if moved := acquired() - had; moved*10 > least*11 {
+			t.Errorf("%d leases moved, the least is %d", moved, least)
+		}
+		n := stop()
+		w.handled(n)
+		equal(t, "handled", len(w.successes()), n) // nothing twice
+		inOrder(t, w.successes(), byKey)
+		w.apart()
+		for _, p := range all {
+			equal(t, "lost", len(observations[lease.ObservedLoss](p)), 0)
+		}
+	}},
+	{"Partition_keys_retry_and_wait_in_their_order", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		w.publish(events("x", 60, "a", "b", "c")...)
+		s := partitioned()
+		s.Retry.Max = 5
+		for range 2 {
+			w.start(s, failing(7, 3))
+		}
+		w.handled(60)
+		w.drained()
+		inOrder(t, w.successes(), byKey)
+		equal(t, "calls of the failing one", len(w.of(7)), 4)
+		equal(t, "handled twice", twice(w), 0)
+	}},
+	{"T000-04_Partitions_of_a_crashed_process_are_taken_over", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		s := partitioned()
+		s.TTL = short
+		stop := w.keysPublished()
+		a := w.start(s, fine)
+		w.handled(100)
+		b := w.start(s, fine)
+		slots := w.status().Resources
+		w.owning(shares(slots, 2)...)
+		a.crash()
+		w.owning(slots)
+		n := stop()
+		w.handled(n)
+		inOrder(t, w.successes(), byKey)
+		w.apart()
+		if len(w.history(func(c call) bool { return c.proc == b.name })) == 0 {
+			t.Fatal("the other handled nothing")
+		}
+	}},
+}

@@ -1,0 +1,323 @@
+package leasetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// streamed skips scenarios that need what a backend may lack, and runs the others with both
+// ways to hold streams, where there are two.
+func streamed(run func(t testing.TB, f Factory, s lease.Spec)) func(testing.TB, Factory) {
+	return func(t testing.TB, f Factory) {
+		be := f.New(t)
+		if _, ok := be.(lease.Streamer); !ok {
+			t.Skip("the backend has no streams")
+		}
+		s := spec()
+		s.Per, s.Poll, s.Idle = lease.PerStream, 50*time.Millisecond, 200*time.Millisecond
+		run(t, f, s)
+		if _, ok := be.(lease.RowLocker); ok {
+			s.Lock = lease.LockRow
+			run(t, f, s)
+		}
+	}
+}
+
+// jobs is an application that announces streams, and the runs of them.
+type jobs struct {
+	t  testing.TB
+	mu sync.Mutex
+
+	named   []string
+	running map[string]string // the process
+	runs    []run
+}
+
+type run struct {
+	stream, proc string
+	epoch        int64
+	err          error
+}
+
+func newJobs(t testing.TB, names ...string) *jobs {
+	return &jobs{t: t, named: names, running: map[string]string{}}
+}
+
+func (j *jobs) streams(context.Context) ([]string, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.named), nil
+}
+
+func (j *jobs) announce(names ...string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.named = append(j.named, names...)
+}
+
+// handlers runs work for each stream, which is announced until that returns nil. A run
+// whose context has ended counts as over: its process knows that it lost.
+func (j *jobs) handlers(work func(ctx context.Context, p *process, l lease.Lease) error) func(p *process) []lease.Handler {
+	return func(p *process) []lease.Handler {
+		return []lease.Handler{lease.Run(func(ctx context.Context, l lease.Lease) error {
+			j.mu.Lock()
+			if by := j.running[l.Resource]; by != "" {
+				j.t.Errorf("%s runs %s, which runs on %s", p.name, l.Resource, by)
+			}
+			j.running[l.Resource] = p.name
+			j.mu.Unlock()
+			over := sync.OnceFunc(func() {
+				j.mu.Lock()
+				defer j.mu.Unlock()
+				delete(j.running, l.Resource)
+			})
+			stop := context.AfterFunc(ctx, over)
+			defer stop()
+			err := work(ctx, p, l)
+			j.mu.Lock()
+			if err == nil && ctx.Err() == nil {
+				j.named = slices.DeleteFunc(j.named, func(n string) bool { return n == l.Resource })
+			}
+			j.runs = append(j.runs, run{l.Resource, p.name, l.Epoch, err})
+			j.mu.Unlock()
+			over()
+			return err
+		})}
+	}
+}
+
+// finished returns the runs that ended well, by stream.
+func (j *jobs) finished() map[string]int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	out := map[string]int{}
+	for _, r := range j.runs {
+		if r.err == nil {
+			out[r.stream]++
+		}
+	}
+	return out
+}
+
+func (j *jobs) at() map[string]string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	out := map[string]string{}
+	for s, p := range j.running {
+		out[s] = p
+	}
+	return out
+}
+
+func names(prefix string, n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("%s%02d", prefix, i)
+	}
+	return out
+}
+
+// until runs until its context ends.
+func until(ctx context.Context, _ *process, _ lease.Lease) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+var streamScenarios = []check{
+	{"T000-25_T000-31_Streams_are_owned_while_they_have_messages_and_handled_in_order", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+		w := newWorld(t, f)
+		for range 3 {
+			w.start(s, slowly)
+		}
+		for round := range 3 {
+			es := events("x", 120, names("k", 20)...)
+			for i := range es {
+				es[i] = event("x", es[i].Key, 1000*round+i+1)
+			}
+			w.publish(es...)
+			w.handled(120 * (round + 1))
+			eventually(t, "they are given up", func() bool { return w.status().Resources == 0 })
+		}
+		w.apart()
+		inOrder(t, w.successes(), byKey)
+		equal(t, "handled twice", twice(w), 0)
+	})},
+	{"T000-27_A_stream_is_kept_while_there_is_work", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+		w := newWorld(t, f)
+		s.Idle = 20 * time.Second
+		p := w.start(s, fine)
+		for n := range 20 {
+			w.publish(event("x", "a", n+1))
+			w.handled(n + 1)
+		}
+		equal(t, "acquired", len(observations[lease.ObservedAcquire](p)), 1)
+	})},
+	{"T000-26_T000-28_T000-30_Capacity_caps_streams_and_giving_up_frees_it", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+		w := newWorld(t, f)
+		s.Idle = time.Hour // others wait, so nobody stays idle
+		j := newJobs(t, names("s", 9)...)
+		s.Topics, s.Streams = nil, j.streams
+		g := w.gate()
+		work := func(ctx context.Context, _ *process, _ lease.Lease) error {
+			select {
+			case <-g.opened:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		w.startWith(s, j.handlers(work), lease.WithCapacity(2))
+		w.owning(2)
+		w.startWith(s, j.handlers(work), lease.WithCapacity(3))
+		w.owning(2, 3)
+		eventually(t, "the other four are wanted", func() bool { st := w.status(); return st.Resources == 9 && st.Unowned == 4 })
+		eventually(t, "five run", func() bool { return len(j.at()) == 5 })
+		g.open()
+		eventually(t, "all are done", func() bool { return len(j.finished()) == 9 })
+		eventually(t, "all are given up", func() bool { return w.status().Resources == 0 })
+	})},
+	{"T000-28_Idle_streams_make_room_for_those_that_wait", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+		w := newWorld(t, f)
+		s.Idle = time.Hour
+		w.publish(events("x", 60, names("k", 12)...)...)
+		w.start(s, fine, lease.WithCapacity(3))
+		w.handled(60)
+		inOrder(t, w.successes(), byKey)
+	})},
+	{"T000-32_T000-35_T000-36_A_stream_owned_elsewhere_does_not_run", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+		w := newWorld(t, f)
+		j := newJobs(t, "a")
+		s.Topics, s.Streams = nil, j.streams
+		w.startWith(s, j.handlers(until))
+		eventually(t, "it runs", func() bool { return len(j.at()) == 1 })
+		b := w.startWith(s, j.handlers(until))
+		eventually(t, "the other is a member", func() bool { return len(w.owners()) == 2 })
+		time.Sleep(10 * s.Poll) // it announces the same
+		equal(t, "acquired by the other", len(observations[lease.ObservedAcquire](b)), 0)
+	})},
+	{"T000-37_Concurrent_announcements_share_one_acquire", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+		w := newWorld(t, f)
+		all := names("s", 20)
+		j := newJobs(t, append(slices.Clone(all), all...)...) // each twice
+		s.Topics, s.Streams = nil, j.streams
+		g := w.gate()
+		for range 3 {
+			w.startWith(s, j.handlers(func(ctx context.Context, _ *process, _ lease.Lease) error {
+				select {
+				case <-g.opened:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}))
+		}
+		eventually(t, "all run", func() bool { return len(j.at()) == 20 })
+		time.Sleep(10 * s.Poll) // announced again and again
+		st := w.status()
+		equal(t, "wanted", st.Resources, 20)
+		equal(t, "unowned", st.Unowned, 0)
+		g.open()
+		eventually(t, "all are done", func() bool { return len(j.finished()) == 20 })
+	})},
+	{"T000-38_A_stream_runs_again_when_it_is_announced_again", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+		w := newWorld(t, f)
+		j := newJobs(t)
+		s.Topics, s.Streams = nil, j.streams
+		s.Poll = time.Second
+		w.startWith(s, j.handlers(func(context.Context, *process, lease.Lease) error { return nil }))
+		for n := 1; n <= 3; n++ {
+			j.announce("a")
+			eventually(t, "it ran", func() bool { return j.finished()["a"] >= n })
+			eventually(t, "it is given up", func() bool { return w.status().Resources == 0 })
+		}
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		for i := range j.runs[1:] {
+			if j.runs[i+1].epoch <= j.runs[i].epoch {
+				t.Fatalf("epochs do not rise: %+v", j.runs)
+			}
+		}
+	})},
+	{"T000-04_T000-24_Streams_of_a_crashed_process_run_elsewhere", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+		w := newWorld(t, f)
+		j := newJobs(t, names("s", 6)...)
+		s.Topics, s.Streams = nil, j.streams
+		a := w.startWith(s, j.handlers(until))
+		eventually(t, "they run", func() bool { return len(j.at()) == 6 })
+		b := w.startWith(s, j.handlers(until))
+		eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
+		a.crash()
+		eventually(t, "they run elsewhere", func() bool {
+			at := j.at()
+			for _, by := range at {
+				if by != b.name {
+					return false
+				}
+			}
+			return len(at) == 6
+		})
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		for _, r := range j.runs {
+			if !errors.Is(r.err, context.Canceled) {
+				t.Fatalf("a run ended with %v", r.err)
+			}
+		}
+	})},
+	{"X-17_Streams_of_a_stopping_process_run_elsewhere_at_once", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+		w := newWorld(t, f)
+		s.TTL = 10 * time.Second // a takeover would take that long
+		j := newJobs(t, names("s", 6)...)
+		s.Topics, s.Streams = nil, j.streams
+		a := w.startWith(s, j.handlers(until))
+		eventually(t, "they run", func() bool { return len(j.at()) == 6 })
+		b := w.startWith(s, j.handlers(until))
+		eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
+		stopped := time.Now()
+		a.stop()
+		eventually(t, "they run elsewhere", func() bool { return len(j.at()) == 6 })
+		if took := time.Since(stopped); took > 5*time.Second {
+			t.Errorf("the handover took %v", took)
+		}
+		equal(t, "lost", len(observations[lease.ObservedLoss](a)), 0)
+		equal(t, "acquired by the other", len(observations[lease.ObservedAcquire](b)), 6)
+	})},
+	{"X-02_Streams_of_a_partitioned_process_end_before_others_run_them", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+		w := newWorld(t, f)
+		j := newJobs(t, names("s", 4)...) // handlers complains of two at once
+		s.Topics, s.Streams = nil, j.streams
+		a := w.startWith(s, j.handlers(until))
+		eventually(t, "they run", func() bool { return len(j.at()) == 4 })
+		b := w.startWith(s, j.handlers(until))
+		eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
+		a.link.cut()
+		eventually(t, "they run elsewhere", func() bool { return len(observations[lease.ObservedAcquire](b)) == 4 && len(j.at()) == 4 })
+		equal(t, "losses told", len(observations[lease.ObservedLoss](a)), 4)
+		a.link.mend()
+	})},
+	{"T000-40_T000-43_A_stream_survives_failures_of_its_messages", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+		w := newWorld(t, f)
+		w.publish(events("x", 40, "a", "b")...)
+		for range 2 {
+			w.start(s, func(ctx context.Context, p *process, m lease.Message[payload]) error {
+				if m.Payload.N == 9 {
+					return errHandler
+				}
+				return failing(5, 1)(ctx, p, m)
+			})
+		}
+		w.handled(39)
+		w.drained()
+		eventually(t, "they are given up", func() bool { return w.status().Resources == 0 })
+		equal(t, "dead letters", len(w.dead()), 1)
+		inOrder(t, w.successes(), byKey)
+		equal(t, "handled twice", twice(w), 0)
+	})},
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -170,18 +171,23 @@ func (r *reading) read(writing context.Context, more func() int) {
 
 type verdict struct {
 	committed, lost, twice, inversions, late int
-	stall                                    time.Duration // the longest from commit to read
+	stall                                    time.Duration // from commit to read, for nine in ten
 }
 
 func (c *chronicle) judge(r *reading) verdict {
 	v := verdict{committed: len(c.committed), twice: r.twice, inversions: r.inversions, late: r.outOfOrder}
+	var waits []time.Duration
 	for n, at := range c.committed {
 		seen, ok := r.seen[n]
 		if !ok {
 			v.lost++
 			continue
 		}
-		v.stall = max(v.stall, seen.Sub(at))
+		waits = append(waits, seen.Sub(at))
+	}
+	if len(waits) > 0 {
+		slices.Sort(waits)
+		v.stall = waits[len(waits)*9/10]
 	}
 	return v
 }
@@ -312,8 +318,8 @@ func TestCursorTorture(t *testing.T) {
 		if v.committed < 500 || v.lost+v.twice+v.inversions > 0 {
 			t.Errorf("%s: %+v", name, v)
 		}
-		if v.stall > tortureLong*2/3 {
-			t.Errorf("%s: a message was read %v after its commit", name, v.stall)
+		if v.stall > tortureLong/3 { // a reader that waits for it would be late by half of it, mostly
+			t.Errorf("%s: one message in ten was read %v or more after its commit", name, v.stall)
 		}
 		late += v.late
 	}

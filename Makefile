@@ -1,10 +1,13 @@
 # leasegen: everything a developer or CI runs. `make test` is all that CI runs.
 
 GO           ?= go
-SQLC         := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
+SQLC_VERSION := v1.31.1
 STATICCHECK  := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PROOF_ROUNDS ?= 100
 TRIALS       ?= 100
+
+# What generates code for tables, and the runtime's own queries; built once, into bin.
+export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc-$(SQLC_VERSION)/sqlc
 
 .PHONY: help demo test generate lint proof failover bench-local compare clean tools
 
@@ -32,9 +35,9 @@ test: tools lint
 	$(GO) run ./cmd/leasegen -check ./...
 	@echo "== all good"
 
-generate:
-	@echo "== sqlc (the first run builds it: two minutes)"
-	cd sqlc && $(GO) run $(SQLC) generate
+generate: $(LEASEGEN_SQLC)
+	@echo "== sqlc"
+	cd sqlc && $(LEASEGEN_SQLC) generate
 	@echo "== leasegen"
 	$(GO) run ./cmd/leasegen ./...
 
@@ -63,8 +66,12 @@ clean:
 	$(GO) clean -testcache
 	rm -rf bin
 
+$(LEASEGEN_SQLC):
+	@echo "== building sqlc (once: two minutes)"
+	@GOBIN=$(@D) $(GO) install github.com/sqlc-dev/sqlc/cmd/sqlc@$(SQLC_VERSION)
+
 # The tests need a C compiler, for the race detector, PostgreSQL 14 or newer, and PgBouncer.
-tools:
+tools: $(LEASEGEN_SQLC)
 	@missing=""; \
 	command -v $(GO) >/dev/null || { echo "Go is missing: https://go.dev/dl/"; exit 1; }; \
 	command -v cc >/dev/null || command -v gcc >/dev/null || missing=" gcc libc6-dev"; \

@@ -19,6 +19,7 @@ import (
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/fsout"
+	"github.com/leasegen/leasegen/generator/internal/sqlc"
 )
 
 var update = flag.Bool("update", false, "rewrite the want/ sections of testdata/golden")
@@ -101,7 +102,7 @@ func (g *golden) materialise(t *testing.T, root string) {
 // run generates, compares or updates, and leaves the outputs in place. It reports
 // whether there are outputs that have to compile.
 func (g *golden) run(t *testing.T, root string) bool {
-	res, err := Generate(t.Context(), Config{Dir: root, Patterns: g.patterns, Tags: g.tags})
+	res, err := Generate(t.Context(), Config{Dir: root, Patterns: g.patterns, Tags: g.tags, SQLC: g.sqlc(t)})
 	got := map[string]string{}
 	if err != nil {
 		got["want/errors.txt"] = err.Error() + "\n"
@@ -192,6 +193,22 @@ func newModule(t testing.TB) string {
 	}
 	writeFile(t, filepath.Join(root, "go.sum"), sum)
 	return root
+}
+
+// sqlc is the sqlc of this repository, which make tools builds, for goldens that need it.
+func (g *golden) sqlc(t testing.TB) string {
+	t.Helper()
+	if !bytes.Contains(txtar.Format(g.archive), []byte("//leasegen:table ")) {
+		return ""
+	}
+	path := os.Getenv("LEASEGEN_SQLC")
+	if path == "" {
+		path, _ = filepath.Abs("../bin/sqlc-" + sqlc.Pinned + "/sqlc")
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v: run make tools first, or set LEASEGEN_SQLC to sqlc %s", err, sqlc.Pinned)
+	}
+	return path
 }
 
 func writeFile(t testing.TB, name string, data []byte) {

@@ -40,6 +40,8 @@ type Consumer struct {
 	spec.Annotations
 	Name string
 	SQL  *ir.Table // set once the table is made out
+	// Unsound says that the directives have findings.
+	Unsound bool
 }
 
 // Parse reads the directives of all packages. Sources come in the order of packages and files.
@@ -196,9 +198,7 @@ func (p *pkgParser) declaration(s *Source, t directive.TypeDirectives) {
 	}
 	if c.Consumer != nil {
 		p.defaults.Fill(c.Annotations)
-		if ok {
-			spec.Check(c.Annotations, p.diags)
-		}
+		c.Unsound = !ok || !spec.Check(c.Annotations, p.diags)
 		c.Name, _ = c.Consumer.EffectiveName(name, p.diags)
 		s.Consumers = append(s.Consumers, c)
 	}

@@ -213,3 +213,34 @@ func ConditionProblem(text string) string {
 	}
 	return ""
 }
+
+// notColumns are words of conditions that are not columns, unless they are quoted.
+const notColumns = ` and or not is null true false unknown in like ilike similar to between symmetric asymmetric any some all
+array row case when then else end distinct from of at time zone collate escape isnull notnull cast as overlaps operator
+interval date timestamp timestamptz current_date current_time current_timestamp localtime localtimestamp
+current_user session_user current_role exists normalized document `
+
+// ColumnsOf returns the words of a condition that can only be columns of the row.
+func ColumnsOf(condition string) []string {
+	var out []string
+	tokens := Tokens(condition)
+	at := func(i int) Token {
+		if i < 0 || i >= len(tokens) {
+			return Token{}
+		}
+		return tokens[i]
+	}
+	for i, t := range tokens {
+		switch before, after := at(i-1), at(i+1); {
+		case t.Kind != Word || slices.Contains(out, t.Text):
+		case !t.Quoted && strings.Contains(notColumns, " "+t.Text+" "), !t.Quoted && strings.Contains(notColumns, "\n"+t.Text+" "):
+		case after.Is("("), after.Is("."), before.Is("."): // a function, or a qualified name
+		case after.Kind == String: // a type before a literal
+		case before.Is(":"), before.Is("as"), before.Is("collate"): // a type, a collation
+		case after.Is("from") && at(i-2).Is("extract"):
+		default:
+			out = append(out, t.Text)
+		}
+	}
+	return out
+}

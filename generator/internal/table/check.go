@@ -10,6 +10,7 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/resolve"
 	"github.com/leasegen/leasegen/generator/internal/sqlc"
 	"github.com/leasegen/leasegen/generator/internal/sqlschema"
+	"github.com/leasegen/leasegen/generator/internal/sqltext"
 )
 
 // Types as sqlc has them, for columns in several roles.
@@ -51,6 +52,11 @@ func (g *generation) check(f *folder, c *resolve.Consumer, catalog *sqlc.Catalog
 				"add it with this migration:", g.migration(t, c, true)...)
 		default:
 			bad("LG0803", key, fmt.Sprintf("%s: table %s has no column %s", key, t.Name, column), diag.Suggest(column, names))
+		}
+	}
+	for _, column := range sqltext.ColumnsOf(c.Table.Where) { // sqlc does not look there
+		if !slices.Contains(names, column) {
+			bad("LG0806", "where", fmt.Sprintf("where: table %s has no column %s", t.Name, column), diag.Suggest(column, names))
 		}
 	}
 	if !ok {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/template"
@@ -37,9 +36,8 @@ type Result struct {
 // there is. sqlcPath names the sqlc to run; empty: see sqlc.Find. What is wrong with a
 // directive or a migration is added to diags.
 func Generate(ctx context.Context, module *load.Module, sources []*resolve.Source, sqlcPath string, diags *diag.List) (*Result, error) {
-	folders := foldersOf(module, sources)
-	g := &generation{ctx: ctx, diags: diags, templates: parsed(), result: &Result{Failed: map[*load.Package]bool{}}}
-	for _, f := range folders {
+	g := &generation{ctx: ctx, diags: diags, templates: parsed(), sql: map[*resolve.Consumer][]byte{}, result: &Result{Failed: map[*load.Package]bool{}}}
+	for _, f := range foldersOf(module, sources, g.result.Failed) {
 		if g.runner == nil {
 			runner, err := sqlc.Find(ctx, sqlcPath, module.Root)
 			if errors.Is(err, sqlc.ErrMissing) {
@@ -72,11 +70,16 @@ type folder struct {
 	consumers []*resolve.Consumer
 }
 
-func foldersOf(module *load.Module, sources []*resolve.Source) []*folder {
+// foldersOf leaves consumers with findings out, and notes their packages in failed.
+func foldersOf(module *load.Module, sources []*resolve.Source, failed map[*load.Package]bool) []*folder {
 	byDir := map[string]*folder{}
 	for _, s := range sources {
 		for _, c := range s.Consumers {
 			if c.Table == nil {
+				continue
+			}
+			if c.Unsound {
+				failed[s.Pkg] = true
 				continue
 			}
 			dir := path.Join(module.Rel(s.Pkg.Dir), c.Table.Folder())
@@ -107,6 +110,7 @@ type generation struct {
 	templates *template.Template
 	runner    *sqlc.Runner
 	result    *Result
+	sql       map[*resolve.Consumer][]byte // each consumer's queries
 }
 
 // header is the first line of a file of queries.
@@ -120,10 +124,9 @@ func (g *generation) folder(root string, f *folder) (ok bool, err error) {
 	}
 	schema := sqlschema.Parse(migrations)
 	var (
-		rows  []row
-		text  bytes.Buffer
-		lines = []int{} // of text, at which each consumer's queries begin
-		of    = map[string]*resolve.Consumer{}
+		rows []row
+		text bytes.Buffer
+		of   = map[string]*resolve.Consumer{}
 	)
 	for _, c := range f.consumers {
 		t := g.check(f, c, catalog, schema)
@@ -151,23 +154,23 @@ func (g *generation) folder(root string, f *folder) (ok bool, err error) {
 		if err != nil {
 			return false, fmt.Errorf("internal error, please report it: %w", err)
 		}
-		lines = append(lines, bytes.Count(text.Bytes(), []byte("\n"))+1)
+		g.sql[c] = sql
 		text.Write(sql)
 		text.WriteByte('\n')
-	}
-	if g.diags.Errors() > before {
-		return false, nil
 	}
 	cfg, err := config(g.templates, f.name, rows)
 	if err != nil {
 		return false, fmt.Errorf("internal error, please report it: %w", err)
 	}
+	if g.diags.Errors() > before {
+		_, err := g.conditions(f, cfg, migrations) // of the others
+		return false, err
+	}
 	content := bytes.TrimRight(text.Bytes(), "\n")
 	content = append(content, '\n')
 	written, err := g.runner.Generate(g.ctx, sqlc.Job{Config: cfg, Schema: scratch(migrations), Queries: content})
 	if problems, refused := errors.AsType[sqlc.Problems](err); refused {
-		g.refused(f, problems, lines)
-		return false, nil
+		return false, g.refused(f, problems, cfg, migrations)
 	}
 	if err != nil {
 		return false, fmt.Errorf("run sqlc: %w", err)
@@ -217,7 +220,7 @@ func (g *generation) catalog(root string, f *folder) ([]sqlschema.File, *sqlc.Ca
 	migrations, err := sqlschema.Read(root, paths)
 	if err != nil {
 		f.bad(g.diags, first, "LG0802", "schema", "the schema cannot be read: "+err.Error(),
-			"name folders or .sql files below the module's root, "+filepath.Base(root))
+			"name folders or .sql files below the module's root")
 		return nil, nil, nil
 	}
 	cfg, err := config(g.templates, "", nil)
@@ -245,20 +248,31 @@ func (g *generation) catalog(root string, f *folder) ([]sqlschema.File, *sqlc.Ca
 }
 
 // refused tells what sqlc has against the queries. Tables and columns are known by then, so
-// what is left is the condition.
-func (g *generation) refused(f *folder, problems sqlc.Problems, lines []int) {
-	for _, p := range problems {
-		i := 0
-		for i+1 < len(lines) && lines[i+1] <= p.Line {
-			i++
-		}
-		c := f.consumers[i]
-		if c.Table.Where != "" && p.Line > 0 {
-			f.bad(g.diags, c, "LG0806", "where", "where: "+p.Message, "it is a condition on columns of "+c.Table.Name)
+// what is left is a condition.
+func (g *generation) refused(f *folder, problems sqlc.Problems, cfg string, migrations []sqlschema.File) error {
+	told, err := g.conditions(f, cfg, migrations)
+	if err == nil && !told {
+		f.bad(g.diags, f.consumers[0], "LG0801", "", "sqlc refuses the queries: "+problems.Error(), "please report it, with the migrations")
+	}
+	return err
+}
+
+// conditions tells what sqlc has against the conditions, one by one: it stops at the first
+// syntax error.
+func (g *generation) conditions(f *folder, cfg string, migrations []sqlschema.File) (told bool, err error) {
+	for _, c := range f.consumers {
+		if c.SQL == nil || !c.SQL.Filtered {
 			continue
 		}
-		f.bad(g.diags, c, "LG0801", "", "sqlc refuses the queries: "+p.Message, "please report it, with the migrations")
+		_, err := g.runner.Generate(g.ctx, sqlc.Job{Config: cfg, Schema: scratch(migrations), Queries: g.sql[c]})
+		if problems, refused := errors.AsType[sqlc.Problems](err); refused {
+			told = true
+			f.bad(g.diags, c, "LG0806", "where", "where: "+problems[0].Message, "it is a condition on columns of "+c.Table.Name)
+		} else if err != nil {
+			return told, fmt.Errorf("run sqlc: %w", err)
+		}
 	}
+	return told, nil
 }
 
 // rowType is the name of a table's struct: app.order_events gives OrderEventsRow.

@@ -13,12 +13,16 @@ const surveyAny = time.Hour // no wish when to survey next
 // surveyGap is the least time between surveys that hints ask for.
 const surveyGap = 5 * time.Millisecond
 
-// surveyEvery is how often an uneventful process looks for expired sessions.
-func surveyEvery(ttl time.Duration) time.Duration {
-	if ttl < 8*time.Second {
+// surveyEvery is how often an uneventful process looks for expired sessions. It is less often
+// where the end of a session is told, unless leases become free at a time of their own.
+func surveyEvery(s *session, works []*work) time.Duration {
+	switch {
+	case s.ttl < 8*time.Second:
 		return 500 * time.Millisecond
+	case s.alarm == nil || slices.ContainsFunc(works, func(w *work) bool { return w.info.Grace > 0 || w.info.Lock == LockRow }):
+		return time.Second
 	}
-	return time.Second
+	return 3 * time.Second
 }
 
 // share is how many resources the member me should own. The members who own most
@@ -90,7 +94,7 @@ func (p *process) own(s *session, works []*work) {
 			continue
 		}
 		failed.reset()
-		wait := jitter(surveyEvery(s.ttl))
+		wait := jitter(surveyEvery(s, works))
 		for _, w := range works {
 			if i := slices.IndexFunc(surveys, func(x Survey) bool { return x.Consumer == w.info.Name }); i >= 0 {
 				wait = min(wait, w.balance(surveys[i]))

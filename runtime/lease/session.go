@@ -20,6 +20,7 @@ type session struct {
 	ttl     time.Duration
 	margin  time.Duration
 	backend Session
+	alarm   <-chan struct{} // see Alarmed
 	log     *slog.Logger
 	observe func(Observation)
 
@@ -43,6 +44,9 @@ func openSession(ctx context.Context, be Backend, spec SessionSpec, margin time.
 	var err error
 	if s.backend, err = be.OpenSession(opening, spec); err != nil {
 		return nil, err
+	}
+	if a, ok := s.backend.(Alarmed); ok {
+		s.alarm = a.Alarm()
 	}
 	s.ctx, s.end = context.WithCancelCause(context.WithoutCancel(ctx))
 	observe(ObservedSession{Session: s.id, Open: true})
@@ -87,10 +91,11 @@ func (s *session) watch() {
 	}
 }
 
-// Alarmed is a Session that notices by itself when something is wrong: that its connection
-// broke, or that it was declared dead. The runtime then sends a heartbeat at once, to learn
-// what is left.
+// Alarmed is a Session that watches: it notices by itself that its connection broke, or that
+// it was declared dead, and finds other sessions that ended and tells the feeds of it.
 type Alarmed interface {
+	// Alarm is ready when something is wrong with the session itself. The runtime then sends a
+	// heartbeat at once, to learn what is left. Nil: this one does not watch after all.
 	Alarm() <-chan struct{}
 }
 
@@ -99,15 +104,11 @@ type Alarmed interface {
 func (s *session) beat() {
 	interval := s.ttl / 3
 	wait := jitter(interval)
-	var alarm <-chan struct{}
-	if a, ok := s.backend.(Alarmed); ok {
-		alarm = a.Alarm()
-	}
 	for {
 		t := time.NewTimer(wait)
 		select {
 		case <-t.C:
-		case <-alarm:
+		case <-s.alarm:
 		case <-s.ctx.Done():
 		}
 		t.Stop()

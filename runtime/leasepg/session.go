@@ -165,7 +165,12 @@ func (s *session) Close(ctx context.Context) error {
 
 // Alarm is ready when the connection broke or the session has ended, so that the runtime
 // need not wait for the next heartbeat to learn what is left of its leases.
-func (s *session) Alarm() <-chan struct{} { return s.alarm }
+func (s *session) Alarm() <-chan struct{} {
+	if s.b.pooled.Load() {
+		return nil // watch does not run
+	}
+	return s.alarm
+}
 
 func (s *session) raise() {
 	select {

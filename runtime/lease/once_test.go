@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -89,8 +88,8 @@ func TestItemsOfOneBatchAreExecutedOnce(t *testing.T) {
 	for _, workers := range []int{1, 4} {
 		bubble(t, func(t *testing.T) {
 			be := leasemem.New()
-			for range 3 { // each item thrice, under keys of their own
-				publish(t, be, "x", 0, 20, noteKey)
+			for i := range 3 { // each item thrice, under other keys
+				publish(t, be, "x", 0, 20, func(n *note) string { return fmt.Sprint(n.N, i) })
 			}
 			var calls [20]atomic.Int32
 			start(t, newConsumer(t, be, lease.Spec{Workers: workers, Handlers: onceNote(lease.OnUnknownPark, func(_ context.Context, m lease.Message[note]) error {
@@ -182,6 +181,48 @@ func TestErrorAfterTheLeaseIsUnknown(t *testing.T) {
 	}
 }
 
+// The same when the time to drain is over: the lease is given back, the item is unknown.
+func TestErrorAfterDrainIsUnknown(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		publish(t, be, "x", 0, 1, nil)
+		var calls atomic.Int32
+		h := onceNote(lease.OnUnknownPark, func(ctx context.Context, _ lease.Message[note]) error {
+			calls.Add(1)
+			<-ctx.Done()
+			return errors.New("interrupted")
+		})
+		stop := start(t, newConsumer(t, be, lease.Spec{Handlers: h, Drain: time.Second}))
+		pass(time.Second)
+		stop()
+		start(t, newConsumer(t, be, lease.Spec{Handlers: h}))
+		pass(time.Minute)
+		if n := len(deadLetters(t, be)); calls.Load() != 1 || n != 1 {
+			t.Errorf("%d calls, %d dead letters, want one each", calls.Load(), n)
+		}
+	})
+}
+
+func TestWaitingForAnotherHandlerIsNoFailure(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		publish(t, be, "x", 0, 1, nil)
+		publish(t, be, "y", 0, 1, nil)
+		var attempts []int
+		start(t, newConsumer(t, be, lease.Spec{Handlers: onceNote(lease.OnUnknownPark, func(_ context.Context, m lease.Message[note]) error {
+			if attempts = append(attempts, m.Attempt); len(attempts) == 1 {
+				time.Sleep(30 * time.Second)
+				return lease.RetryAfter(time.Hour, errors.New("boom")) // the other message is next
+			}
+			return nil
+		})}))
+		pass(time.Minute)
+		if !slices.Equal(attempts, []int{1, 1}) {
+			t.Errorf("attempts %v", attempts)
+		}
+	})
+}
+
 // A process that is stopped before it calls the handler says so.
 func TestItemThatWasNotCalledIsNotUnknown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -252,20 +293,23 @@ func TestTransactionsThatWaitForEachOtherGoOn(t *testing.T) {
 			}
 		}
 		done := map[int]int{}
-		attempts := 0
+		var rec recorder
 		h := []lease.Handler{lease.Once(lease.OneTx("note", func(_ context.Context, tx *leasemem.Tx, m lease.Message[note]) error {
-			tx.Do(func() { done[m.Payload.N]++; attempts = max(attempts, m.Attempt) })
+			tx.Do(func() { done[m.Payload.N]++ })
 			time.Sleep(time.Second)
 			return nil
 		}), noteKey, lease.OnUnknownRetry)}
-		start(t, newConsumer(t, be, lease.Spec{Handlers: h}))
+		start(t, newConsumer(t, be, lease.Spec{Handlers: h}, lease.WithObserver(&rec)))
 		pass(time.Minute)
-		if done[1] != 1 || done[2] != 1 || attempts != 1 {
-			t.Errorf("executed %v, attempts %d", done, attempts)
+		parked := 0
+		for _, o := range observed[lease.ObservedCommit](&rec) {
+			parked += o.Parked
+		}
+		if done[1] != 1 || done[2] != 1 || parked != 0 {
+			t.Errorf("executed %v, %d messages were set aside", done, parked)
 		}
 		if s := status(t, be); s.LagTotal+int64(s.ParkedKeys+s.DeadLetters) != 0 {
 			t.Errorf("left %+v", s)
 		}
-		synctest.Wait()
 	})
 }

@@ -17,8 +17,9 @@
 // (check the epoch where that matters), the same order as real time between concurrent
 // transactions, and grants that survive failover to an asynchronous standby.
 //
-// Only plain statements are needed, so a pooler in transaction mode works; it costs
-// LISTEN, and with it the fast waking of an idle process.
+// A pooler in transaction mode works. It costs LISTEN, and with it the fast waking of an idle
+// process; the quick finding of dead processes, whose TTL decides then; and lock=advisory,
+// which is refused.
 //
 // # Roles
 //

@@ -92,7 +92,8 @@ func (c *chronicle) transaction(ctx context.Context, be *leasepg.Backend, pool *
 					Topic: fmt.Sprint("t", rand.IntN(tortureTopics)), Key: tortureKey(), Kind: "fact", Payload: fmt.Appendf(nil, `{"N":%d,"Cause":%d}`, f.N, f.Cause),
 				})
 			}
-			if err := be.In(tx).Publish(context.WithoutCancel(ctx), es); err != nil {
+			// By arrays and by COPY alike.
+			if err := leasepg.PublishBy(context.WithoutCancel(ctx), be, tx, rand.IntN(2) == 0, es); err != nil {
 				return err
 			}
 			if rand.IntN(2) == 0 {

@@ -1,0 +1,31 @@
+package leasepg
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// PublishBy publishes in tx by COPY, or by statements that take arrays, whatever is faster
+// for as many events.
+func PublishBy(ctx context.Context, b *Backend, tx pgx.Tx, copies bool, events []lease.Event) error {
+	var err error
+	if copies {
+		_, err = b.copyIn(ctx, tx, &b.joined, events)
+	} else {
+		_, err = b.insert(ctx, tx, &b.joined, events, false)
+	}
+	return err
+}
+
+// ReleaseDelayed does once what feeds do when delayed events are due.
+func ReleaseDelayed(ctx context.Context, b *Backend) error {
+	conn, err := b.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn)
+	return b.releaseDelayed(ctx, conn)
+}

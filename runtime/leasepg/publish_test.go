@@ -1,0 +1,187 @@
+package leasepg_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+// BenchmarkPublish compares COPY with statements that take arrays, for as many events in a
+// transaction. Where COPY becomes faster is copyRows.
+func BenchmarkPublish(b *testing.B) {
+	for _, n := range []int{10, 100, 300, 1000, 3000, 10_000, 50_000} {
+		es := events("x", n)
+		for i := range es {
+			es[i].Payload = fmt.Appendf(nil, `{"n":%d,"pad":%0100d}`, i, i)
+		}
+		for _, by := range []string{"arrays", "copy"} {
+			b.Run(fmt.Sprintf("%s/%d", by, n), func(b *testing.B) {
+				be, pool := migrated(b)
+				ok(b, be.Publish(b.Context(), es))
+				for b.Loop() {
+					ok(b, pgx.BeginFunc(b.Context(), pool, func(tx pgx.Tx) error {
+						return leasepg.PublishBy(b.Context(), be, tx, by == "copy", es)
+					}))
+				}
+				b.ReportMetric(float64(n)*float64(b.N)/b.Elapsed().Seconds(), "events/s")
+			})
+		}
+	}
+}
+
+// A feed of an idle process probes for delayed events without drawing xids, and what is due
+// joins the log in good time.
+func TestDelayedEventsCostNothingUntilDue(t *testing.T) {
+	be, pool := migrated(t)
+	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	defer feed.Close()
+	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "k", Payload: []byte("1"), After: 3 * time.Second}}))
+	next := func() lease.News { return must[lease.News](t)(feed.Next(t.Context())) }
+	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
+		next() // until it is idle
+	}
+	xid := func() string { return query[string](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text") }
+	before, reads := xid(), 0
+	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); reads++ {
+		if n := next(); len(n.Topics) > 0 {
+			t.Fatal("it came before its time")
+		}
+	}
+	equal(t, "next xid", xid(), before)
+	if reads > 6 {
+		t.Errorf("%d polls in 1.5 s", reads)
+	}
+	for len(next().Topics) == 0 {
+	}
+	late := query[time.Duration](t, pool, "SELECT clock_timestamp() - published_at FROM leasegen.message")
+	if late > time.Second {
+		t.Errorf("told %v after it had joined the log", late)
+	}
+	equal(t, "left", query[int64](t, pool, "SELECT count(*) FROM leasegen.delayed"), 0)
+}
+
+// Processes that move delayed events at the same time move each once, and none out of order.
+func TestDelayedEventsAreMovedByOneAtATime(t *testing.T) {
+	be, pool := migrated(t)
+	const n = 3500 // more than one transaction moves
+	var es []lease.Event
+	for i := range n {
+		es = append(es, lease.Event{Topic: "x", Kind: "k", Payload: []byte(fmt.Sprint(i)), After: time.Hour})
+	}
+	ok(t, be.Publish(t.Context(), es))
+	equal(t, "moved before their time", query[int64](t, pool, "SELECT count(*) FROM leasegen.message"), 0)
+	// Their times, in the opposite order of publication but for pairs, come to pass.
+	exec(t, pool, "UPDATE leasegen.delayed SET due_at = now() - interval '1 s' - (seq / 2) * interval '1 ms'")
+	var wg sync.WaitGroup
+	for range 6 {
+		wg.Go(func() {
+			for query[int64](t, pool, "SELECT count(*) FROM leasegen.delayed") > 0 {
+				if err := leasepg.ReleaseDelayed(t.Context(), be); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	equal(t, "in the log", query[int64](t, pool, "SELECT count(DISTINCT payload) FROM leasegen.message"), n)
+	equal(t, "rows", query[int64](t, pool, "SELECT count(*) FROM leasegen.message"), n)
+	equal(t, "out of order", query[int64](t, pool, `SELECT count(*) FROM (
+		SELECT convert_from(payload, 'UTF8')::int + 1 AS seq, lag(convert_from(payload, 'UTF8')::int + 1) OVER (ORDER BY id) AS before
+		FROM leasegen.message) m
+		WHERE seq / 2 > before / 2 OR seq / 2 = before / 2 AND seq < before`), 0)
+}
+
+func TestPublishRefusesLongIDs(t *testing.T) {
+	be, pool := migrated(t)
+	long := make([]byte, 513)
+	for i := range long {
+		long[i] = 'x'
+	}
+	err := be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "k"}, {Topic: "x", Kind: "k", ID: string(long)}})
+	if err == nil || query[int64](t, pool, "SELECT count(*) FROM leasegen.message") != 0 {
+		t.Fatalf("got %v", err)
+	}
+}
+
+// Ids are forgotten by housekeeping when their time is over, and count no more even before.
+func TestIDsAreForgotten(t *testing.T) {
+	be, pool := migrated(t)
+	publish := func(want int64) {
+		t.Helper()
+		ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "k", ID: "i", Payload: []byte("1")}}))
+		equal(t, "published", query[int64](t, pool, "SELECT count(*) FROM leasegen.message"), want)
+	}
+	maintain := func() int { return must[lease.MaintainReport](t)(be.Maintain(t.Context(), nil)).IDsForgotten }
+	age := func(d string) {
+		exec(t, pool, "UPDATE leasegen.published_id SET at = clock_timestamp() - $1::text::interval", d)
+	}
+	publish(1)
+	age("6 days 23 hours")
+	publish(1)
+	equal(t, "forgotten", maintain(), 0)
+	age("7 days 1 hour")
+	publish(2) // and the id counts again from now on
+	publish(2)
+	equal(t, "forgotten", maintain(), 0)
+	age("7 days 1 hour")
+	equal(t, "forgotten", maintain(), 1)
+	publish(3)
+}
+
+// A COPY is all or nothing in the caller's transaction, and alone.
+func TestManyEventsAreAllOrNone(t *testing.T) {
+	be, pool := migrated(t)
+	es := events("x", 2000)
+	count := func() int64 { return query[int64](t, pool, "SELECT count(*) FROM leasegen.message") }
+	errUndo := errors.New("undo")
+	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		ok(t, be.In(tx).Publish(t.Context(), es))
+		return errUndo
+	})
+	if !errors.Is(err, errUndo) {
+		t.Fatal(err)
+	}
+	equal(t, "after a rollback", count(), 0)
+	bad := append([]lease.Event(nil), es...)
+	bad[1999].Key = "\x00"
+	if err := be.Publish(t.Context(), bad); err == nil {
+		t.Fatal("an event that cannot be stored was published")
+	}
+	equal(t, "after an error", count(), 0)
+	ok(t, be.Publish(t.Context(), es))
+	equal(t, "published", count(), 2000)
+	equal(t, "rows whose id was drawn before their xid", query[int64](t, pool, "SELECT count(*) FROM leasegen.message WHERE xid = '0'"), 0)
+}
+
+func TestCopyWakesTheFeed(t *testing.T) {
+	be, _ := migrated(t)
+	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	defer feed.Close()
+	for range 12 {
+		must[lease.News](t)(feed.Next(t.Context())) // until it is idle
+	}
+	heard := make(chan time.Time, 1)
+	go func() {
+		for {
+			n, err := feed.Next(context.Background())
+			if err != nil || len(n.Topics) > 0 {
+				heard <- time.Now()
+				return
+			}
+		}
+	}()
+	ok(t, be.Publish(t.Context(), events("x", 2000)))
+	done := time.Now()
+	if took := (<-heard).Sub(done); took > 700*time.Millisecond {
+		t.Errorf("woken %v after the publication", took)
+	}
+}

@@ -76,12 +76,17 @@ func TestRebalance(t *testing.T) {
 		}
 		s.settled(t, step.to)
 		took := time.Since(begun)
+		// What the replicas told of it may still be on its way.
+		eventually(t, 20*time.Second, "the replicas have told of their new leases", func() bool {
+			n, _ := f.moves(from)
+			return n >= step.least
+		})
 		moves, rests := f.moves(from)
 		waits := s.waits(t, begun, took)
 		t.Logf("%4d → %2d %7s %8d %6d %11v %11v %11v %11v", step.from, step.to, took.Round(100*time.Millisecond), step.least, moves,
 			quantile(rests, 0.5), quantile(rests, 0.99), quantile(waits, 0.5), quantile(waits, 0.99))
-		if limit := step.least + step.least/10; moves > limit || moves < step.least {
-			t.Errorf("%d → %d replicas moved %d slots, want %d to %d", step.from, step.to, moves, step.least, limit)
+		if limit := step.least + step.least/10; moves > limit {
+			t.Errorf("%d → %d replicas moved %d slots, want at most %d", step.from, step.to, moves, limit)
 		}
 		// In make test the machine is busy with other things: there, only slots that wait for
 		// what they should not wait for are noticed.

@@ -13,6 +13,10 @@ const surveyAny = time.Hour // no wish when to survey next
 // surveyGap is the least time between surveys that hints ask for.
 const surveyGap = 5 * time.Millisecond
 
+// giveLeast is how many leases a process gives away at once, at least: the others stay at
+// work until it is their turn, so that none rests while all are moved.
+const giveLeast = 64
+
 // surveyEvery is how often an uneventful process looks for expired sessions. It is less often
 // where the end of a session is told, unless leases become free at a time of their own.
 func surveyEvery(s *session, works []*work) time.Duration {
@@ -136,7 +140,7 @@ func (w *work) balance(s Survey) time.Duration {
 		if wait := settleTime - time.Since(w.beyond.changed); wait > 0 {
 			return wait
 		}
-		w.giveBack(owned - target)
+		w.giveBack(min(owned-target, max(giveLeast, owned/16)))
 	}
 	return surveyAny
 }

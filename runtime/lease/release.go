@@ -86,6 +86,7 @@ func (w *work) release(give []*held) {
 		}
 	}
 	w.mu.Unlock()
+	w.s.hintOwnership() // there may be more to give
 	for _, h := range released {
 		w.c.observe(ObservedRelease{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Retired: h.retire})
 	}

@@ -51,6 +51,7 @@ type session struct {
 	conn   *pgx.Conn     // nil until needed
 	opened bool          // the row is there
 	links  int           // connections so far
+	back   time.Time     // when a broken connection was replaced last
 	key    int64         // of the lock that conn holds; 0 without
 	locked map[string]bool
 
@@ -150,7 +151,7 @@ func (s *session) Close(ctx context.Context) error {
 		}
 		var keys []int64
 		for consumer := range s.locked {
-			keys = append(keys, lease.LockKey(consumer))
+			keys = append(keys, s.b.lockKey(consumer))
 		}
 		return s.b.pipeline(ctx, c,
 			func(q *leasedb.Queries) error { return q.Unlock(ctx, keys) },
@@ -188,9 +189,9 @@ func (s *session) use(ctx context.Context, f func(context.Context, *pgx.Conn) er
 	}
 	done := make(chan error, 1)
 	go func() {
-		patience := 10 * time.Second
+		patience := longest
 		if s.opened {
-			patience = min(max(s.spec.TTL/3, 250*time.Millisecond), patience)
+			patience = s.patience()
 		}
 		run, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
@@ -207,6 +208,13 @@ func (s *session) use(ctx context.Context, f func(context.Context, *pgx.Conn) er
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+const longest = 10 * time.Second
+
+// patience is how long the session waits for the server before it gives a connection up.
+func (s *session) patience() time.Duration {
+	return min(max(s.spec.TTL/3, 250*time.Millisecond), longest)
 }
 
 // take waits for the caller's turn.
@@ -271,8 +279,8 @@ func (s *session) link(ctx context.Context) error {
 }
 
 func (s *session) join(ctx context.Context, c *pgx.Conn) error {
-	if s.opened && s.ended.Load() {
-		return nil // all that is left is to close
+	if s.opened && (s.key == 0 || s.ended.Load()) {
+		return nil // behind a pooler there is no lock to tell of; at the end none is needed
 	}
 	if err := s.b.detectPooler(ctx, c); err != nil {
 		return err
@@ -323,6 +331,7 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) error {
 	if !live {
 		return lease.ErrSessionLost
 	}
+	s.back = time.Now()
 	return s.leadAgain(ctx, c, before)
 }
 

@@ -88,7 +88,7 @@ func TestHeartbeatCreatesAndRevivesNothing(t *testing.T) {
 }
 
 // TestCostOfHolding: holding many leases costs one row written per heartbeat, in place; a
-// standby and an idle feed cost nothing but two reads a second.
+// standby and an idle feed write nothing.
 func TestCostOfHolding(t *testing.T) {
 	const leases, beats = 2000, 20
 	t.Parallel() // statistics take their time

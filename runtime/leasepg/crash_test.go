@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pgtest"
@@ -291,6 +292,39 @@ func TestManyDeaths(t *testing.T) {
 	})
 	t.Logf("10 of 15 sessions were found dead within %v", time.Since(cut).Round(time.Millisecond))
 	equal(t, "sessions that live", query[int](t, pool, "SELECT count(*) FROM leasegen.session WHERE state = 'live'"), len(alive))
+}
+
+// Sessions that have ended, one way or the other, leave nothing behind: no goroutine, no
+// connection, no lock.
+func TestSessionsLeaveNothing(t *testing.T) {
+	be, pool := migrated(t)
+	ok(t, be.Register(t.Context(), led, nil))
+	const connections = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'leasegen'"
+	before := goleak.IgnoreCurrent()
+	for i := range 12 {
+		id, s := member(t, be, time.Minute, led)
+		switch i % 4 {
+		case 1:
+			equal(t, "acquired", len(acquire(t, be, id, led, 1)), 1)
+			expire(t, pool, id)
+			if err := s.Heartbeat(t.Context()); !errors.Is(err, lease.ErrSessionLost) {
+				t.Fatalf("heartbeat of an expired session: %v", err)
+			}
+		case 2: // it finds by itself that it is dead
+			exec(t, pool, "UPDATE leasegen.session SET state = 'dead' WHERE id = $1", id)
+		case 3:
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if s.Close(ctx) == nil {
+				t.Error("a close that was cancelled says that it closed")
+			}
+		default:
+			ok(t, s.Close(t.Context()))
+		}
+	}
+	eventually(t, "no connection is left", func() bool { return query[int](t, pool, connections) == 0 })
+	equal(t, "holders", held(t, pool, led.Name), 0)
+	goleak.VerifyNone(t, before)
 }
 
 // A process that no longer asks for heartbeats does not stay alive by its connection.

@@ -177,7 +177,7 @@ func terminateBackend(ctx context.Context, f *fleet) (time.Duration, int, error)
 	at := time.Now()
 	var ended bool
 	err = f.site.pool.QueryRow(ctx, `SELECT coalesce(bool_and(pg_terminate_backend(backend_pid)), false)
-		FROM leasegen.session WHERE pid = $1 AND state = 'live'`, old.cmd.Process.Pid).Scan(&ended)
+		FROM `+f.name+`.session WHERE pid = $1 AND state = 'live'`, old.cmd.Process.Pid).Scan(&ended)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -39,7 +39,8 @@ type site struct {
 	stderr bytes.Buffer
 }
 
-// fleet is two replicas of one consumer with one resource.
+// fleet is two replicas of one consumer with one resource, in a schema of their own: sessions
+// of one schema watch each other, and those of other fleets are away half of the time.
 type fleet struct {
 	site     *site
 	name     string
@@ -80,15 +81,18 @@ func newSite(ctx context.Context, server *pgtest.Server, k lockKind, fleets int)
 	if s.pool, err = pgxpool.New(ctx, server.DB("failover")); err != nil {
 		return nil, err
 	}
-	if _, err := leasepg.Migrate(ctx, s.pool); err != nil {
-		return nil, err
+	for i := range fleets {
+		f := &fleet{site: s, name: fmt.Sprintf("fleet_%d", i)}
+		if _, err := leasepg.Migrate(ctx, s.pool, leasepg.WithSchema(f.name)); err != nil {
+			return nil, err
+		}
+		s.fleets = append(s.fleets, f)
 	}
 	ctx, s.cancel = context.WithCancel(ctx)
-	for i := range fleets {
-		s.fleets = append(s.fleets, &fleet{site: s, name: fmt.Sprintf("fleet-%d", i)})
-	}
 	if k.asPer != lease.PerCluster {
-		s.publishing.Go(func() { s.publish(ctx) })
+		for _, f := range s.fleets {
+			s.publishing.Go(func() { f.publish(ctx) })
+		}
 	}
 	for _, f := range s.fleets {
 		for i := range f.replicas {
@@ -107,16 +111,15 @@ func newSite(ctx context.Context, server *pgtest.Server, k lockKind, fleets int)
 	return s, nil
 }
 
-// publish keeps a backlog for all fleets: more comes than can be handled.
-func (s *site) publish(ctx context.Context) {
-	be := leasepg.New(s.pool, leasepg.WithLogger(slog.New(slog.DiscardHandler))) // it is cut off in the middle, at the end
+// publish keeps a backlog for each fleet: more comes than can be handled.
+func (f *fleet) publish(ctx context.Context) {
+	// It is cut off in the middle, at the end.
+	be := leasepg.New(f.site.pool, leasepg.WithSchema(f.name), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+	events := make([]lease.Event, 120)
+	for i := range events {
+		events[i] = lease.Event{Topic: f.name, Key: "one", Kind: "tick", Payload: []byte("{}")}
+	}
 	for ctx.Err() == nil {
-		var events []lease.Event
-		for _, f := range s.fleets {
-			for range 120 {
-				events = append(events, lease.Event{Topic: f.name, Key: "one", Kind: "tick", Payload: []byte("{}")})
-			}
-		}
 		_ = be.Publish(ctx, events) // the server may be down just now
 		select {
 		case <-time.After(200 * time.Millisecond):

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	envReplica = "FAILOVER_REPLICA" // the name of the consumer, and of its topic
+	envReplica = "FAILOVER_REPLICA" // the name of the consumer, its topic and its schema
 	envKind    = "FAILOVER_KIND"    // index in locks
 	envDSN     = "FAILOVER_DSN"
 )
@@ -83,7 +83,7 @@ func replica(ctx context.Context, k lockKind, name, dsn string) error {
 			fmt.Println("loss")
 		}
 	})
-	c, err := lease.NewConsumer(leasepg.New(pool, leasepg.WithLogger(log)), spec, lease.WithLogger(log), lease.WithObserver(tell))
+	c, err := lease.NewConsumer(leasepg.New(pool, leasepg.WithSchema(name), leasepg.WithLogger(log)), spec, lease.WithLogger(log), lease.WithObserver(tell))
 	if err != nil {
 		return err
 	}

@@ -43,6 +43,7 @@ type Backend struct {
 
 	bySlot, byKey logIndex
 	tables        tables
+	kinds         sync.Map // kind → struct{}
 }
 
 // Option adjusts a Backend, or the SQL of [Migrate], [Migrations] and [Grants].

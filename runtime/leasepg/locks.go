@@ -14,6 +14,15 @@ import (
 var errPooledLock = errors.New("lock=advisory needs a connection that stays with its process, and this one goes through a transaction pooler: " +
 	"give leasegen a direct connection to the server, or use lock=session")
 
+// lockKey is the advisory lock of a consumer. Locks belong to the whole database, consumers to
+// a schema of it: in one of another name they have keys of their own.
+func (b *Backend) lockKey(consumer string) int64 {
+	if b.schema.name != defaultSchema {
+		consumer = b.schema.name + "\x00" + consumer
+	}
+	return lease.LockKey(consumer)
+}
+
 // session returns a session that lives in this process.
 func (b *Backend) session(id string) *session {
 	if s, ok := b.sessions.Load(id); ok {
@@ -30,7 +39,7 @@ func (b *Backend) acquireAdvisory(ctx context.Context, req lease.AcquireRequest)
 	if s == nil {
 		return nil, lease.ErrSessionLost
 	}
-	name, key := req.Consumer.Name, lease.LockKey(req.Consumer.Name)
+	name, key := req.Consumer.Name, b.lockKey(req.Consumer.Name)
 	result := make(chan []lease.Grant, 1)
 	err = s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		if s.key == 0 {
@@ -108,7 +117,7 @@ func (s *session) releaseAdvisory(ctx context.Context, p leasedb.ReleaseLeasesPa
 
 // unlock gives the lock of a consumer back; if that fails, with the whole connection.
 func (s *session) unlock(ctx context.Context, c *pgx.Conn, consumer string) error {
-	if err := s.b.queries(c).Unlock(ctx, []int64{lease.LockKey(consumer)}); err != nil {
+	if err := s.b.queries(c).Unlock(ctx, []int64{s.b.lockKey(consumer)}); err != nil {
 		s.drop()
 		return err
 	}
@@ -132,7 +141,7 @@ func (s *session) leadAgain(ctx context.Context, c *pgx.Conn, before int64) erro
 	var keys []int64
 	for consumer, epoch := range s.led {
 		p.Consumers, p.Epochs = append(p.Consumers, consumer), append(p.Epochs, epoch)
-		keys = append(keys, lease.LockKey(consumer))
+		keys = append(keys, s.b.lockKey(consumer))
 	}
 	s.mu.Unlock()
 	if len(keys) == 0 {

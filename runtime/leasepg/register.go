@@ -3,11 +3,13 @@ package leasepg
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -32,12 +34,45 @@ func (b *Backend) Register(ctx context.Context, c lease.ConsumerInfo, resources 
 	if t := b.tables.of(c); t != nil {
 		return b.fail("register resources of "+c.Name, b.registerTable(ctx, t, c, resources))
 	}
+	kind := kind{c.Name, c.Per}
+	if _, ok := b.kinds.Load(kind); !ok {
+		if _, err := b.checkKind(ctx, c.Name, c.Per.String(), ""); err != nil {
+			return b.fail("register resources of "+c.Name, err)
+		}
+		b.kinds.Store(kind, struct{}{})
+	}
 	if err := b.index(ctx, b.indexFor(c)); err != nil {
 		return b.fail("index the log for "+c.Name, err)
 	}
 	// First what may note the present as the consumer's start: see DescribeConsumer.
 	steps := append([]step{durable(ctx), b.describe(ctx, c)}, b.registering(ctx, c, resources)...)
 	return b.fail("register resources of "+c.Name, b.pipeline(ctx, b.pool, steps...))
+}
+
+// kind is a consumer of the log that was found to be what it was before.
+type kind struct {
+	name string
+	per  lease.Per
+}
+
+// checkKind refuses a consumer whose resources or cursors mean something else to one that had
+// its name before, and tells whether there was one.
+func (b *Backend) checkKind(ctx context.Context, name, per, source string) (known bool, err error) {
+	had, err := b.queries(b.pool).ConsumerKind(ctx, name)
+	whole := func(per string) bool { return per == lease.PerGroup.String() || per == lease.PerCluster.String() }
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return false, nil
+	case err != nil:
+		return false, err
+	case had.Source != source:
+		return true, fmt.Errorf("consumer %s has read %s before and now reads %s: its cursors would pass over messages, or repeat them; "+
+			"give the consumer another name", name, describeSource(had.Source), describeSource(source))
+	case had.Per != per && !(whole(had.Per) && whole(per)):
+		return true, fmt.Errorf("consumer %s has been per=%s before and now is per=%s: it would begin again, beside the leases that it had; "+
+			"give the consumer another name", name, had.Per, per)
+	}
+	return true, nil
 }
 
 func (b *Backend) describe(ctx context.Context, c lease.ConsumerInfo) step {

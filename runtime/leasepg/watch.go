@@ -18,8 +18,8 @@ import (
 // in the ring of live sessions are still held. Looking writes nothing.
 //
 // A lock that is gone proves death only on a server whose locks go back to when it was taken
-// (incarnation() in the migrations); after a restart the TTL decides. Whoever was declared
-// dead by mistake, in the moment between two connections, is fenced and opens a new session.
+// (incarnation() in the migrations); after a restart the TTL decides. Who has just lost a
+// connection itself does not judge. Whoever was declared dead by mistake, in the moment between two connections, is fenced and opens a new session.
 const (
 	watchEvery = 400 * time.Millisecond
 	// A connection that broke under a process that lives is back within this time.
@@ -95,11 +95,16 @@ func (s *session) rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// look buries sessions that have ended.
+// look buries sessions that have ended. Who was cut off itself leaves the others the time to
+// come back, too: what broke may have been the network before the server.
 func (s *session) look(ctx context.Context) error {
-	var suspects []string
+	var (
+		suspects []string
+		early    bool
+	)
 	err := s.use(ctx, func(ctx context.Context, c *pgx.Conn) (err error) {
 		suspects, err = s.b.queries(c).WatchSessions(ctx, s.spec.ID)
+		early = !s.back.IsZero() && time.Since(s.back) < s.patience()
 		return err
 	})
 	if err != nil || len(suspects) == 0 {
@@ -114,6 +119,9 @@ func (s *session) look(ctx context.Context) error {
 			<-s.turn
 			return lease.ErrSessionLost
 		}
+	}
+	if early {
+		return nil
 	}
 	time.Sleep(watchAgain)
 	return s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {

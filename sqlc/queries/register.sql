@@ -1,8 +1,12 @@
+-- name: ConsumerKind :one
+SELECT c.per, c.source FROM leasegen.consumer c WHERE c.name = sqlc.arg(name)::text;
+
 -- name: DescribeConsumer :exec
 -- Writes only when something differs. A consumer that begins now, and is new, gets the present
 -- as its start: the position and the snapshot of this statement, and an xid drawn after it,
--- which is why this is the first statement of its transaction that writes.
-INSERT INTO leasegen.consumer (name, per, topics, likes, grace, lock, source, start_pos, start_snap, start_x)
+-- which is why this is the first statement of its transaction that writes. What checkKind
+-- refuses does not take effect here either.
+INSERT INTO leasegen.consumer AS k (name, per, topics, likes, grace, lock, source, start_pos, start_snap, start_x)
 SELECT sqlc.arg(name)::text, sqlc.arg(per)::text, sqlc.arg(topics)::text[], sqlc.arg(likes)::text[], sqlc.arg(grace)::interval,
        sqlc.arg(lock)::text, sqlc.arg(source)::text,
        CASE WHEN sqlc.arg(from_now)::boolean THEN coalesce((SELECT max(m.id) FROM leasegen.message m), 0) ELSE 0 END,
@@ -14,7 +18,8 @@ WHERE NOT EXISTS (
       AND c.likes = sqlc.arg(likes)::text[] AND c.grace = sqlc.arg(grace)::interval
       AND c.lock = sqlc.arg(lock)::text AND c.source = sqlc.arg(source)::text)
 ON CONFLICT (name) DO UPDATE SET per = excluded.per, topics = excluded.topics, likes = excluded.likes, grace = excluded.grace,
-    lock = excluded.lock, source = excluded.source;
+    lock = excluded.lock
+WHERE k.source = excluded.source;
 
 -- name: RegisterResources :execrows
 INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
@@ -22,6 +27,7 @@ SELECT c.name, r.resource, c.start_pos, c.start_snap, c.start_x
 FROM (SELECT DISTINCT unnest(sqlc.arg(resources)::text[]) AS resource) r
 JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
 WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = r.resource)
+ORDER BY r.resource COLLATE "C" -- replicas that register the same do not deadlock
 ON CONFLICT DO NOTHING;
 
 -- name: RegisterTopics :execrows
@@ -37,6 +43,7 @@ SELECT c.name, k.topic, c.start_pos, c.start_snap, c.start_x
 FROM known k JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
 WHERE k.topic LIKE ANY (c.likes)
   AND NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = k.topic)
+ORDER BY k.topic
 ON CONFLICT DO NOTHING;
 
 -- name: RegisterSlots :execrows
@@ -65,7 +72,7 @@ WITH made AS (
     FROM (SELECT DISTINCT unnest(sqlc.arg(resources)::text[]) AS resource) r
     JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
     WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = r.resource AND l.wanted)
-    ORDER BY r.resource
+    ORDER BY r.resource COLLATE "C"
     ON CONFLICT (consumer, resource) DO UPDATE SET wanted = true WHERE NOT lease.wanted
     RETURNING resource
 )

@@ -21,8 +21,24 @@ func (q *Queries) CloseStreams(ctx context.Context, consumer string) error {
 	return err
 }
 
+const ConsumerKind = `-- name: ConsumerKind :one
+SELECT c.per, c.source FROM leasegen.consumer c WHERE c.name = $1::text
+`
+
+type ConsumerKindRow struct {
+	Per    string
+	Source string
+}
+
+func (q *Queries) ConsumerKind(ctx context.Context, name string) (ConsumerKindRow, error) {
+	row := q.db.QueryRow(ctx, ConsumerKind, name)
+	var i ConsumerKindRow
+	err := row.Scan(&i.Per, &i.Source)
+	return i, err
+}
+
 const DescribeConsumer = `-- name: DescribeConsumer :exec
-INSERT INTO leasegen.consumer (name, per, topics, likes, grace, lock, source, start_pos, start_snap, start_x)
+INSERT INTO leasegen.consumer AS k (name, per, topics, likes, grace, lock, source, start_pos, start_snap, start_x)
 SELECT $1::text, $2::text, $3::text[], $4::text[], $5::interval,
        $6::text, $7::text,
        CASE WHEN $8::boolean THEN coalesce((SELECT max(m.id) FROM leasegen.message m), 0) ELSE 0 END,
@@ -34,7 +50,8 @@ WHERE NOT EXISTS (
       AND c.likes = $4::text[] AND c.grace = $5::interval
       AND c.lock = $6::text AND c.source = $7::text)
 ON CONFLICT (name) DO UPDATE SET per = excluded.per, topics = excluded.topics, likes = excluded.likes, grace = excluded.grace,
-    lock = excluded.lock, source = excluded.source
+    lock = excluded.lock
+WHERE k.source = excluded.source
 `
 
 type DescribeConsumerParams struct {
@@ -50,7 +67,8 @@ type DescribeConsumerParams struct {
 
 // Writes only when something differs. A consumer that begins now, and is new, gets the present
 // as its start: the position and the snapshot of this statement, and an xid drawn after it,
-// which is why this is the first statement of its transaction that writes.
+// which is why this is the first statement of its transaction that writes. What checkKind
+// refuses does not take effect here either.
 func (q *Queries) DescribeConsumer(ctx context.Context, arg DescribeConsumerParams) error {
 	_, err := q.db.Exec(ctx, DescribeConsumer,
 		arg.Name,
@@ -95,6 +113,7 @@ SELECT c.name, r.resource, c.start_pos, c.start_snap, c.start_x
 FROM (SELECT DISTINCT unnest($1::text[]) AS resource) r
 JOIN leasegen.consumer c ON c.name = $2::text
 WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = r.resource)
+ORDER BY r.resource COLLATE "C" -- replicas that register the same do not deadlock
 ON CONFLICT DO NOTHING
 `
 
@@ -136,7 +155,7 @@ WITH made AS (
     FROM (SELECT DISTINCT unnest($3::text[]) AS resource) r
     JOIN leasegen.consumer c ON c.name = $4::text
     WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = r.resource AND l.wanted)
-    ORDER BY r.resource
+    ORDER BY r.resource COLLATE "C"
     ON CONFLICT (consumer, resource) DO UPDATE SET wanted = true WHERE NOT lease.wanted
     RETURNING resource
 )
@@ -173,6 +192,7 @@ SELECT c.name, k.topic, c.start_pos, c.start_snap, c.start_x
 FROM known k JOIN leasegen.consumer c ON c.name = $1::text
 WHERE k.topic LIKE ANY (c.likes)
   AND NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = k.topic)
+ORDER BY k.topic
 ON CONFLICT DO NOTHING
 `
 

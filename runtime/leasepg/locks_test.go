@@ -65,6 +65,9 @@ func TestAdvisoryLeader(t *testing.T) {
 	equal(t, "free while led", survey().Free, 0)
 	equal(t, "members", len(survey().Members), 2)
 	equal(t, "granted to a standby", len(acquire(t, be, other, led, 1)), 0)
+	members := must[[]lease.MemberStatus](t)(be.Members(t.Context(), led.Name))
+	equal(t, "members listed", len(members), 2)
+	equal(t, "time that is left to who lives by its lock", members[0].TTLRemaining, time.Hour)
 	x0 := query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
 	for range 100 {
 		ok(t, s.Heartbeat(t.Context()))

@@ -293,7 +293,7 @@ func (q *Queries) ListDeadLetters(ctx context.Context, arg ListDeadLettersParams
 const ListMembers = `-- name: ListMembers :many
 SELECT s.id, s.host, s.pid, extract(epoch FROM now.at - s.opened_at)::float8 AS since,
        extract(epoch FROM now.at - s.beat_at)::float8 AS since_beat,
-       extract(epoch FROM s.expires_at - now.at)::float8 AS remaining,
+       extract(epoch FROM CASE WHEN s.advisory THEN s.ttl ELSE s.expires_at - now.at END)::float8 AS remaining,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = $1::text AND l.session = s.id) AS owned,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = $1::text) AS resources
 FROM leasegen.session s CROSS JOIN (SELECT clock_timestamp() AS at) now

@@ -174,6 +174,12 @@ func TestRoles(t *testing.T) {
 	}))
 	_, err = be.Commit(t.Context(), session, topical.Name, []lease.Progress{{Ref: g.Ref, Done: []string{f.Messages[0].ID}}})
 	ok(t, err)
+	ok(t, be.Publish(t.Context(), events("x", 1000))) // by COPY
+	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "k", ID: "i"}, {Topic: "x", Kind: "k", After: time.Microsecond}}))
+	ok(t, leasepg.ReleaseDelayed(t.Context(), be))
+	equal(t, "start", must[lease.OnceState](t)(be.StartOnce(t.Context(), session, topical.Name, g.Ref, "item", "1")), lease.OnceNew)
+	_, err = be.Commit(t.Context(), session, topical.Name, []lease.Progress{{Ref: g.Ref, Once: []lease.OnceResult{{Key: "item", Done: true}}}})
+	ok(t, err)
 	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
 	feed.Close()
 	equal(t, "replayed", must[int](t)(be.Replay(t.Context(), lease.DeadLetterFilter{})), 1)

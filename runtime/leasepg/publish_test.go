@@ -14,26 +14,31 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
-// BenchmarkPublish compares COPY with statements that take arrays, for as many events in a
-// transaction. Where COPY becomes faster is copyRows.
+// BenchmarkPublish compares COPY with statements that take arrays, in turn, for as many
+// events in a transaction. Where COPY becomes faster is copyRows. The best run of each counts:
+// it is the least disturbed by what else the machine does.
 func BenchmarkPublish(b *testing.B) {
 	for _, n := range []int{10, 100, 300, 1000, 3000, 10_000, 50_000} {
 		es := events("x", n)
 		for i := range es {
 			es[i].Payload = fmt.Appendf(nil, `{"n":%d,"pad":%0100d}`, i, i)
 		}
-		for _, by := range []string{"arrays", "copy"} {
-			b.Run(fmt.Sprintf("%s/%d", by, n), func(b *testing.B) {
-				be, pool := migrated(b)
-				ok(b, be.Publish(b.Context(), es))
-				for b.Loop() {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			be, pool := migrated(b)
+			best := map[bool]time.Duration{true: time.Hour, false: time.Hour}
+			for b.Loop() {
+				for copies, least := range best {
+					began := time.Now()
 					ok(b, pgx.BeginFunc(b.Context(), pool, func(tx pgx.Tx) error {
-						return leasepg.PublishBy(b.Context(), be, tx, by == "copy", es)
+						return leasepg.PublishBy(b.Context(), be, tx, copies, es)
 					}))
+					best[copies] = min(least, time.Since(began))
 				}
-				b.ReportMetric(float64(n)*float64(b.N)/b.Elapsed().Seconds(), "events/s")
-			})
-		}
+			}
+			b.ReportMetric(float64(n)/best[false].Seconds(), "arrays-events/s")
+			b.ReportMetric(float64(n)/best[true].Seconds(), "copy-events/s")
+			b.ReportMetric(best[false].Seconds()/best[true].Seconds(), "copy-ratio")
+		})
 	}
 }
 

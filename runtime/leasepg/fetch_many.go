@@ -22,6 +22,9 @@ func (b *Backend) fetchMany(ctx context.Context, req lease.FetchRequest, out []l
 	for i, item := range req.Items {
 		r := &reads[i]
 		r.snap = head.snap
+		if r.x == 0 {
+			r.x = head.x
+		}
 		for j := range r.messages { // what all have in common is not sent along
 			switch req.Consumer.Per {
 			case lease.PerTopic:
@@ -52,9 +55,11 @@ type many struct {
 	names             []string
 	positions, limits []int64
 
-	lateItems            []int32
-	lateNames, lateXids  []string
-	lateUpto, lateLimits []int64
+	// Of a topic or stream there is an entry for each transaction in question; of a slot there
+	// is one, and the transactions of all are together in lateXids.
+	lateItems                                 []int32
+	lateNames, lateXids, lateSnaps, lateBelow []string
+	lateUpto, lateLimits                      []int64
 
 	pagedItems                         []int32
 	pagedNames, pagedSnaps, pagedLates []string
@@ -89,13 +94,21 @@ func newMany(req lease.FetchRequest) (*many, []read, error) {
 			m.pagedLimits = append(m.pagedLimits, limit)
 			continue
 		}
-		for _, x := range late {
+		for n, x := range late {
+			m.lateXids = append(m.lateXids, x)
+			if n > 0 && m.per == lease.PerPartition {
+				continue
+			}
 			m.lateItems, m.lateNames = append(m.lateItems, int32(i)), append(m.lateNames, item.Resource)
-			m.lateUpto, m.lateXids = append(m.lateUpto, c.pos), append(m.lateXids, x)
-			m.lateLimits = append(m.lateLimits, limit)
+			m.lateUpto, m.lateLimits = append(m.lateUpto, c.pos), append(m.lateLimits, limit)
+			m.lateSnaps, m.lateBelow = append(m.lateSnaps, c.snap), append(m.lateBelow, c.xText())
 		}
 		m.items, m.names = append(m.items, int32(i)), append(m.names, item.Resource)
 		m.positions, m.limits = append(m.positions, c.pos), append(m.limits, limit)
+	}
+	if m.per == lease.PerPartition {
+		slices.Sort(m.lateXids)
+		m.lateXids = slices.Compact(m.lateXids)
 	}
 	return m, reads, nil
 }
@@ -103,9 +116,9 @@ func newMany(req lease.FetchRequest) (*many, []read, error) {
 // query chooses the statement: the one for late messages only when there may be any.
 func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 	late := len(m.lateItems)+len(m.pagedItems) > 0
-	jump := int64(math.MaxInt64)
+	beyond := int64(math.MaxInt64) // draw an xid, unless rows do it, if there are messages beyond this
 	if len(m.positions) > 0 {
-		jump = slices.Min(m.positions) + slotJump
+		beyond = slices.Min(m.positions)
 	}
 	switch {
 	case m.per == lease.PerTopic && !late:
@@ -119,7 +132,7 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchTopicsLate(ctx, leasedb.FetchTopicsLateParams{
 				MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
-				LateItems: m.lateItems, LateNames: m.lateNames, LateUpto: m.lateUpto, LateXids: m.lateXids, LateLimits: m.lateLimits,
+				LateItems: m.lateItems, LateNames: m.lateNames, LateUpto: m.lateUpto, LateXids: m.lateXids, LateLimits: m.lateLimits, Beyond: beyond,
 				PagedItems: m.pagedItems, PagedNames: m.pagedNames, PagedAfter: m.pagedAfter, PagedUpto: m.pagedUpto,
 				PagedSnaps: m.pagedSnaps, PagedLateSnaps: m.pagedLates, PagedLimits: m.pagedLimits,
 			})
@@ -129,7 +142,7 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchSlots(ctx, leasedb.FetchSlotsParams{
 				MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
-				Every: m.every, Likes: m.likes, Span: m.span, Jump: jump,
+				Every: m.every, Likes: m.likes, Span: m.span, Beyond: min(beyond, math.MaxInt64-slotJump) + slotJump,
 			})
 			return err
 		}
@@ -137,8 +150,9 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchSlotsLate(ctx, leasedb.FetchSlotsLateParams{
 				MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
-				Every: m.every, Likes: m.likes, Span: m.span, Jump: jump,
+				Every: m.every, Likes: m.likes, Span: m.span, Beyond: beyond,
 				LateItems: m.lateItems, LateNames: m.lateNames, LateUpto: m.lateUpto, LateXids: m.lateXids, LateLimits: m.lateLimits,
+				LateSnaps: m.lateSnaps, LateBelow: m.lateBelow,
 				PagedItems: m.pagedItems, PagedNames: m.pagedNames, PagedAfter: m.pagedAfter, PagedUpto: m.pagedUpto,
 				PagedSnaps: m.pagedSnaps, PagedLateSnaps: m.pagedLates, PagedLimits: m.pagedLimits,
 			})
@@ -157,7 +171,7 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 		_, err := q.FetchStreamsLate(ctx, leasedb.FetchStreamsLateParams{
 			MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
 			Every: m.every, Likes: m.likes,
-			LateItems: m.lateItems, LateNames: m.lateNames, LateUpto: m.lateUpto, LateXids: m.lateXids, LateLimits: m.lateLimits,
+			LateItems: m.lateItems, LateNames: m.lateNames, LateUpto: m.lateUpto, LateXids: m.lateXids, LateLimits: m.lateLimits, Beyond: beyond,
 			PagedItems: m.pagedItems, PagedNames: m.pagedNames, PagedAfter: m.pagedAfter, PagedUpto: m.pagedUpto,
 			PagedSnaps: m.pagedSnaps, PagedLateSnaps: m.pagedLates, PagedLimits: m.pagedLimits,
 		})
@@ -172,9 +186,6 @@ func (m *many) jump(r *read, head position) {
 	upto := head.id
 	if end := r.from.pos + m.span; end < upto {
 		upto, r.beyond = end, true
-	}
-	if r.x == 0 {
-		r.x = head.x
 	}
 	if r.x != 0 && (len(r.messages) > r.late || upto-r.from.pos >= slotJump) {
 		r.top = upto

@@ -65,10 +65,12 @@ CROSS JOIN LATERAL (
 -- name: FetchTopicsLate :many
 -- The next messages of many topics, and in the same snapshot those that were late; of
 -- topics where these are more than a page, the next page. id + 0 instead of id keeps the
--- planner from walking a whole topic in search of a few transactions.
+-- planner from walking a whole topic in search of a few transactions. The xid is drawn early:
+-- transactions that begin before it are in question next time.
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
-       NULL::timestamptz AS published_at, NULL::xid8 AS x
+       NULL::timestamptz AS published_at,
+       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(beyond)::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 (SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
@@ -112,11 +114,11 @@ CROSS JOIN LATERAL (
 
 -- name: FetchSlots :many
 -- The next messages of many slots, each of the next span ids, when none can have been late.
--- The first row also carries the last visible id, and an xid when that is beyond jump.
+-- The first row also carries the last visible id, and an xid when that is beyond a given one.
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
        ''::text AS topic, ''::text AS key, ''::text AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
-       NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(jump)::bigint THEN pg_current_xact_id() END AS x
+       NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(beyond)::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 SELECT 2, i.item, m.id, m.topic, m.key, m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at,
@@ -133,28 +135,25 @@ CROSS JOIN LATERAL (
 
 -- name: FetchSlotsLate :many
 -- The same with late messages, and pages of them, as in FetchTopicsLate. What the transactions
--- in question wrote is looked up once for all slots.
+-- in question wrote is looked up once for all slots; which of them a cursor may have missed its
+-- snapshot tells. The xid is drawn early: transactions that begin before it are in question next time.
 WITH late AS MATERIALIZED (
-    SELECT m.xid, m.id, m.slot AS name
-    FROM (SELECT DISTINCT unnest(sqlc.arg(late_xids)::text[])::xid8 AS xid) r
-    CROSS JOIN LATERAL (
-        SELECT m.* FROM leasegen.message m
-        WHERE m.xid = r.xid AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[])) OFFSET 0
-    ) m
+    SELECT w.xid::xid8 AS xid, w.id::bigint AS id, w.slot::smallint AS name
+    FROM leasegen.written(sqlc.arg(late_xids)::text[]::xid8[], sqlc.arg(likes)::text[]) w
 )
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
        ''::text AS topic, ''::text AS key, ''::text AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
-       NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(jump)::bigint THEN pg_current_xact_id() END AS x
+       NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(beyond)::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 (SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
 FROM (
     SELECT r.item, r.lim, w.id, row_number() OVER (PARTITION BY r.item ORDER BY w.id) AS place
     FROM (SELECT unnest(sqlc.arg(late_items)::int[]) AS item, unnest(sqlc.arg(late_names)::text[])::smallint AS name,
-                 unnest(sqlc.arg(late_upto)::bigint[]) AS upto, unnest(sqlc.arg(late_xids)::text[])::xid8 AS xid,
-                 unnest(sqlc.arg(late_limits)::bigint[]) AS lim) r
-    JOIN late w ON w.xid = r.xid AND w.name = r.name AND w.id <= r.upto
+                 unnest(sqlc.arg(late_upto)::bigint[]) AS upto, unnest(sqlc.arg(late_snaps)::text[])::pg_snapshot AS snap,
+                 unnest(sqlc.arg(late_below)::text[])::xid8 AS below, unnest(sqlc.arg(late_limits)::bigint[]) AS lim) r
+    JOIN late w ON w.name = r.name AND w.id <= r.upto AND w.xid < r.below AND NOT pg_visible_in_snapshot(w.xid, r.snap)
 ) l
 CROSS JOIN LATERAL (
     SELECT m.*, octet_length(m.payload) AS size FROM leasegen.message m WHERE m.id = l.id OFFSET 0
@@ -212,34 +211,25 @@ CROSS JOIN LATERAL (
 ) m;
 
 -- name: FetchStreamsLate :many
--- The same with late messages, and pages of them, as in FetchTopicsLate. What the transactions
--- in question wrote is looked up once for all streams.
-WITH late AS MATERIALIZED (
-    SELECT m.xid, m.id, m.key AS name
-    FROM (SELECT DISTINCT unnest(sqlc.arg(late_xids)::text[])::xid8 AS xid) r
-    CROSS JOIN LATERAL (
-        SELECT m.* FROM leasegen.message m
-        WHERE m.xid = r.xid AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[])) OFFSET 0
-    ) m
-)
+-- The same with late messages, and pages of them, as in FetchTopicsLate.
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
        ''::text AS topic, ''::text AS key, ''::text AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
-       NULL::timestamptz AS published_at, NULL::xid8 AS x
+       NULL::timestamptz AS published_at,
+       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(beyond)::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 (SELECT 1, l.item, m.id, m.topic, '', m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (
-    SELECT r.item, r.lim, w.id, row_number() OVER (PARTITION BY r.item ORDER BY w.id) AS place
-    FROM (SELECT unnest(sqlc.arg(late_items)::int[]) AS item, unnest(sqlc.arg(late_names)::text[]) AS name,
-                 unnest(sqlc.arg(late_upto)::bigint[]) AS upto, unnest(sqlc.arg(late_xids)::text[])::xid8 AS xid,
-                 unnest(sqlc.arg(late_limits)::bigint[]) AS lim) r
-    JOIN late w ON w.xid = r.xid AND w.name = r.name AND w.id <= r.upto
-) l
+FROM (SELECT unnest(sqlc.arg(late_items)::int[]) AS item, unnest(sqlc.arg(late_names)::text[]) AS name,
+             unnest(sqlc.arg(late_upto)::bigint[]) AS upto, unnest(sqlc.arg(late_xids)::text[])::xid8 AS xid,
+             unnest(sqlc.arg(late_limits)::bigint[]) AS lim) l
 CROSS JOIN LATERAL (
-    SELECT m.*, octet_length(m.payload) AS size FROM leasegen.message m WHERE m.id = l.id OFFSET 0
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.xid = l.xid AND m.key = l.name AND m.id + 0 <= l.upto
+      AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+    ORDER BY m.id + 0 LIMIT l.lim
 ) m
-WHERE l.place <= l.lim
 ORDER BY l.item, m.id)
 UNION ALL
 SELECT 1, p.item, m.id, m.topic, '', m.kind,

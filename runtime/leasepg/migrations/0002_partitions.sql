@@ -41,6 +41,16 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
                      AND m.key = stream COLLATE "C" AND m.id + 0 <= pos AND m.topic LIKE ANY (likes))
 $$;
 
+-- written is what transactions wrote to topics. A function so that planner and compiler (jit)
+-- do not make much of it: mostly it is nothing.
+CREATE FUNCTION leasegen.written(xids xid8[], likes text[]) RETURNS TABLE (xid xid8, id bigint, slot smallint)
+LANGUAGE sql STABLE ROWS 100 SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+    SELECT m.xid, m.id, m.slot
+    FROM (SELECT unnest(xids) AS xid) r
+    CROSS JOIN LATERAL (SELECT m.* FROM leasegen.message m WHERE m.xid = r.xid OFFSET 0) m
+    WHERE m.topic LIKE ANY (likes)
+$$;
+
 -- set_slots changes how many slots there are, as long as nothing depends on it.
 CREATE FUNCTION leasegen.set_slots(n integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -66,6 +76,17 @@ BEGIN
     UPDATE leasegen.origin SET slots = n, indexes = array_remove(indexes, 'slot' COLLATE "C");
 END $$;
 
+-- index_segment adds the indexes that readers of slots or of keys (what) need. Late messages of
+-- slots are looked up for all slots together; keys are too many for that.
+CREATE FUNCTION leasegen.index_segment(segment text, what text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    EXECUTE format('CREATE INDEX %I ON leasegen.%I (%I, id)', segment || '_' || what, segment, what);
+    IF what = 'key' THEN
+        EXECUTE format('CREATE INDEX %I ON leasegen.%I (xid, key, id)', segment || '_late_key', segment);
+    END IF;
+END $$;
+
 -- index_log makes the log quick to read by slot or by key (what), for all partitions to come
 -- and, one partition with messages a call, for those that are there. It returns how many are
 -- left. Publishers wait while the partition they write to is indexed, about a second for a
@@ -89,7 +110,7 @@ BEGIN
             CONTINUE;
         END IF;
         BEGIN
-            EXECUTE format('CREATE INDEX %I ON leasegen.%I (%I, id)', s.name || '_' || what, s.name, what);
+            PERFORM leasegen.index_segment(s.name, what);
             done := pg_relation_size(to_regclass('leasegen.' || s.name)) > 0;
         EXCEPTION WHEN lock_not_available THEN
             todo := todo + 1;
@@ -116,7 +137,7 @@ BEGIN
         part := 'message_' || lo;
         EXECUTE format('CREATE TABLE leasegen.%I (LIKE leasegen.message INCLUDING GENERATED)', part);
         FOREACH what IN ARRAY (SELECT o.indexes FROM leasegen.origin o) LOOP
-            EXECUTE format('CREATE INDEX %I ON leasegen.%I (%I, id)', part || '_' || what, part, what);
+            PERFORM leasegen.index_segment(part, what);
         END LOOP;
         EXECUTE format('ALTER TABLE leasegen.message ATTACH PARTITION leasegen.%I FOR VALUES FROM (%s) TO (%s)',
             part, lo, lo + size);
@@ -252,4 +273,4 @@ BEGIN
         system_identifier = (SELECT c.system_identifier FROM pg_control_system() c);
 END $$;
 
-REVOKE ALL ON FUNCTION leasegen.set_slots(integer), leasegen.index_log(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasegen.set_slots(integer), leasegen.index_log(text), leasegen.index_segment(text, text) FROM PUBLIC;

@@ -377,7 +377,7 @@ CROSS JOIN LATERAL (
 `
 
 type FetchSlotsParams struct {
-	Jump       int64
+	Beyond     int64
 	MaxPayload int32
 	Items      []int32
 	Names      []string
@@ -403,10 +403,10 @@ type FetchSlotsRow struct {
 }
 
 // The next messages of many slots, each of the next span ids, when none can have been late.
-// The first row also carries the last visible id, and an xid when that is beyond jump.
+// The first row also carries the last visible id, and an xid when that is beyond a given one.
 func (q *Queries) FetchSlots(ctx context.Context, arg FetchSlotsParams) ([]FetchSlotsRow, error) {
 	rows, err := q.db.Query(ctx, FetchSlots,
-		arg.Jump,
+		arg.Beyond,
 		arg.MaxPayload,
 		arg.Items,
 		arg.Names,
@@ -448,26 +448,22 @@ func (q *Queries) FetchSlots(ctx context.Context, arg FetchSlotsParams) ([]Fetch
 
 const FetchSlotsLate = `-- name: FetchSlotsLate :many
 WITH late AS MATERIALIZED (
-    SELECT m.xid, m.id, m.slot AS name
-    FROM (SELECT DISTINCT unnest($1::text[])::xid8 AS xid) r
-    CROSS JOIN LATERAL (
-        SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
-        WHERE m.xid = r.xid AND ($2::boolean OR m.topic LIKE ANY ($3::text[])) OFFSET 0
-    ) m
+    SELECT w.xid::xid8 AS xid, w.id::bigint AS id, w.slot::smallint AS name
+    FROM leasegen.written($1::text[]::xid8[], $2::text[]) w
 )
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
        ''::text AS topic, ''::text AS key, ''::text AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
-       NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $4::bigint THEN pg_current_xact_id() END AS x
+       NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $3::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 (SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= $5::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
 FROM (
     SELECT r.item, r.lim, w.id, row_number() OVER (PARTITION BY r.item ORDER BY w.id) AS place
-    FROM (SELECT unnest($6::int[]) AS item, unnest($7::text[])::smallint AS name,
-                 unnest($8::bigint[]) AS upto, unnest($1::text[])::xid8 AS xid,
-                 unnest($9::bigint[]) AS lim) r
-    JOIN late w ON w.xid = r.xid AND w.name = r.name AND w.id <= r.upto
+    FROM (SELECT unnest($5::int[]) AS item, unnest($6::text[])::smallint AS name,
+                 unnest($7::bigint[]) AS upto, unnest($8::text[])::pg_snapshot AS snap,
+                 unnest($9::text[])::xid8 AS below, unnest($10::bigint[]) AS lim) r
+    JOIN late w ON w.name = r.name AND w.id <= r.upto AND w.xid < r.below AND NOT pg_visible_in_snapshot(w.xid, r.snap)
 ) l
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size FROM leasegen.message m WHERE m.id = l.id OFFSET 0
@@ -476,44 +472,45 @@ WHERE l.place <= l.lim
 ORDER BY l.item, m.id)
 UNION ALL
 SELECT 1, p.item, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= $5::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest($10::int[]) AS item, unnest($11::text[])::smallint AS name,
-             unnest($12::bigint[]) AS after, unnest($13::bigint[]) AS upto,
-             unnest($14::text[])::pg_snapshot AS snap,
-             unnest($15::text[])::pg_snapshot AS late_snap,
-             unnest($16::bigint[]) AS lim) p
+       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest($11::int[]) AS item, unnest($12::text[])::smallint AS name,
+             unnest($13::bigint[]) AS after, unnest($14::bigint[]) AS upto,
+             unnest($15::text[])::pg_snapshot AS snap,
+             unnest($16::text[])::pg_snapshot AS late_snap,
+             unnest($17::bigint[]) AS lim) p
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.slot = p.name AND m.id > p.after AND m.id <= p.upto
       AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
-      AND ($2::boolean OR m.topic LIKE ANY ($3::text[]))
+      AND ($18::boolean OR m.topic LIKE ANY ($2::text[]))
     ORDER BY m.id LIMIT p.lim
 ) m
 UNION ALL
 SELECT 2, i.item, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= $5::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at,
        pg_current_xact_id()
-FROM (SELECT unnest($17::int[]) AS item, unnest($18::text[])::smallint AS name,
-             unnest($19::bigint[]) AS pos, unnest($20::bigint[]) AS lim) i
+FROM (SELECT unnest($19::int[]) AS item, unnest($20::text[])::smallint AS name,
+             unnest($21::bigint[]) AS pos, unnest($22::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.slot = i.name AND m.id > i.pos AND m.id <= i.pos + $21::bigint
-      AND ($2::boolean OR m.topic LIKE ANY ($3::text[]))
+    WHERE m.slot = i.name AND m.id > i.pos AND m.id <= i.pos + $23::bigint
+      AND ($18::boolean OR m.topic LIKE ANY ($2::text[]))
     ORDER BY m.id LIMIT i.lim
 ) m
 `
 
 type FetchSlotsLateParams struct {
 	LateXids       []string
-	Every          bool
 	Likes          []string
-	Jump           int64
+	Beyond         int64
 	MaxPayload     int32
 	LateItems      []int32
 	LateNames      []string
 	LateUpto       []int64
+	LateSnaps      []string
+	LateBelow      []string
 	LateLimits     []int64
 	PagedItems     []int32
 	PagedNames     []string
@@ -522,6 +519,7 @@ type FetchSlotsLateParams struct {
 	PagedSnaps     []string
 	PagedLateSnaps []string
 	PagedLimits    []int64
+	Every          bool
 	Items          []int32
 	Names          []string
 	Positions      []int64
@@ -544,17 +542,19 @@ type FetchSlotsLateRow struct {
 }
 
 // The same with late messages, and pages of them, as in FetchTopicsLate. What the transactions
-// in question wrote is looked up once for all slots.
+// in question wrote is looked up once for all slots; which of them a cursor may have missed its
+// snapshot tells. The xid is drawn early: transactions that begin before it are in question next time.
 func (q *Queries) FetchSlotsLate(ctx context.Context, arg FetchSlotsLateParams) ([]FetchSlotsLateRow, error) {
 	rows, err := q.db.Query(ctx, FetchSlotsLate,
 		arg.LateXids,
-		arg.Every,
 		arg.Likes,
-		arg.Jump,
+		arg.Beyond,
 		arg.MaxPayload,
 		arg.LateItems,
 		arg.LateNames,
 		arg.LateUpto,
+		arg.LateSnaps,
+		arg.LateBelow,
 		arg.LateLimits,
 		arg.PagedItems,
 		arg.PagedNames,
@@ -563,6 +563,7 @@ func (q *Queries) FetchSlotsLate(ctx context.Context, arg FetchSlotsLateParams) 
 		arg.PagedSnaps,
 		arg.PagedLateSnaps,
 		arg.PagedLimits,
+		arg.Every,
 		arg.Items,
 		arg.Names,
 		arg.Positions,
@@ -685,73 +686,66 @@ func (q *Queries) FetchStreams(ctx context.Context, arg FetchStreamsParams) ([]F
 }
 
 const FetchStreamsLate = `-- name: FetchStreamsLate :many
-WITH late AS MATERIALIZED (
-    SELECT m.xid, m.id, m.key AS name
-    FROM (SELECT DISTINCT unnest($1::text[])::xid8 AS xid) r
-    CROSS JOIN LATERAL (
-        SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
-        WHERE m.xid = r.xid AND ($2::boolean OR m.topic LIKE ANY ($3::text[])) OFFSET 0
-    ) m
-)
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
        ''::text AS topic, ''::text AS key, ''::text AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
-       NULL::timestamptz AS published_at, NULL::xid8 AS x
+       NULL::timestamptz AS published_at,
+       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $1::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 (SELECT 1, l.item, m.id, m.topic, '', m.kind,
-       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (
-    SELECT r.item, r.lim, w.id, row_number() OVER (PARTITION BY r.item ORDER BY w.id) AS place
-    FROM (SELECT unnest($5::int[]) AS item, unnest($6::text[]) AS name,
-                 unnest($7::bigint[]) AS upto, unnest($1::text[])::xid8 AS xid,
-                 unnest($8::bigint[]) AS lim) r
-    JOIN late w ON w.xid = r.xid AND w.name = r.name AND w.id <= r.upto
-) l
+       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest($3::int[]) AS item, unnest($4::text[]) AS name,
+             unnest($5::bigint[]) AS upto, unnest($6::text[])::xid8 AS xid,
+             unnest($7::bigint[]) AS lim) l
 CROSS JOIN LATERAL (
-    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size FROM leasegen.message m WHERE m.id = l.id OFFSET 0
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.xid = l.xid AND m.key = l.name AND m.id + 0 <= l.upto
+      AND ($8::boolean OR m.topic LIKE ANY ($9::text[]))
+    ORDER BY m.id + 0 LIMIT l.lim
 ) m
-WHERE l.place <= l.lim
 ORDER BY l.item, m.id)
 UNION ALL
 SELECT 1, p.item, m.id, m.topic, '', m.kind,
-       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest($9::int[]) AS item, unnest($10::text[]) AS name,
-             unnest($11::bigint[]) AS after, unnest($12::bigint[]) AS upto,
-             unnest($13::text[])::pg_snapshot AS snap,
-             unnest($14::text[])::pg_snapshot AS late_snap,
-             unnest($15::bigint[]) AS lim) p
+       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest($10::int[]) AS item, unnest($11::text[]) AS name,
+             unnest($12::bigint[]) AS after, unnest($13::bigint[]) AS upto,
+             unnest($14::text[])::pg_snapshot AS snap,
+             unnest($15::text[])::pg_snapshot AS late_snap,
+             unnest($16::bigint[]) AS lim) p
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.key = p.name AND m.id > p.after AND m.id <= p.upto
       AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
-      AND ($2::boolean OR m.topic LIKE ANY ($3::text[]))
+      AND ($8::boolean OR m.topic LIKE ANY ($9::text[]))
     ORDER BY m.id LIMIT p.lim
 ) m
 UNION ALL
 SELECT 2, i.item, m.id, m.topic, '', m.kind,
-       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at,
        pg_current_xact_id()
-FROM (SELECT unnest($16::int[]) AS item, unnest($17::text[]) AS name,
-             unnest($18::bigint[]) AS pos, unnest($19::bigint[]) AS lim) i
+FROM (SELECT unnest($17::int[]) AS item, unnest($18::text[]) AS name,
+             unnest($19::bigint[]) AS pos, unnest($20::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.key = i.name AND m.id > i.pos
-      AND ($2::boolean OR m.topic LIKE ANY ($3::text[]))
+      AND ($8::boolean OR m.topic LIKE ANY ($9::text[]))
     ORDER BY m.id LIMIT i.lim
 ) m
 `
 
 type FetchStreamsLateParams struct {
-	LateXids       []string
-	Every          bool
-	Likes          []string
+	Beyond         int64
 	MaxPayload     int32
 	LateItems      []int32
 	LateNames      []string
 	LateUpto       []int64
+	LateXids       []string
 	LateLimits     []int64
+	Every          bool
+	Likes          []string
 	PagedItems     []int32
 	PagedNames     []string
 	PagedAfter     []int64
@@ -776,21 +770,21 @@ type FetchStreamsLateRow struct {
 	Size        int32
 	Headers     string
 	PublishedAt pgtype.Timestamptz
-	X           pgtype.Uint64
+	X           interface{}
 }
 
-// The same with late messages, and pages of them, as in FetchTopicsLate. What the transactions
-// in question wrote is looked up once for all streams.
+// The same with late messages, and pages of them, as in FetchTopicsLate.
 func (q *Queries) FetchStreamsLate(ctx context.Context, arg FetchStreamsLateParams) ([]FetchStreamsLateRow, error) {
 	rows, err := q.db.Query(ctx, FetchStreamsLate,
-		arg.LateXids,
-		arg.Every,
-		arg.Likes,
+		arg.Beyond,
 		arg.MaxPayload,
 		arg.LateItems,
 		arg.LateNames,
 		arg.LateUpto,
+		arg.LateXids,
 		arg.LateLimits,
+		arg.Every,
+		arg.Likes,
 		arg.PagedItems,
 		arg.PagedNames,
 		arg.PagedAfter,
@@ -920,13 +914,14 @@ func (q *Queries) FetchTopics(ctx context.Context, arg FetchTopicsParams) ([]Fet
 const FetchTopicsLate = `-- name: FetchTopicsLate :many
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
-       NULL::timestamptz AS published_at, NULL::xid8 AS x
+       NULL::timestamptz AS published_at,
+       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $1::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 (SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= $1::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest($2::int[]) AS item, unnest($3::text[]) AS topic,
-             unnest($4::bigint[]) AS upto, unnest($5::text[])::xid8 AS xid,
-             unnest($6::bigint[]) AS lim) l
+       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest($3::int[]) AS item, unnest($4::text[]) AS topic,
+             unnest($5::bigint[]) AS upto, unnest($6::text[])::xid8 AS xid,
+             unnest($7::bigint[]) AS lim) l
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
@@ -936,12 +931,12 @@ CROSS JOIN LATERAL (
 ORDER BY l.item, m.id)
 UNION ALL
 SELECT 1, p.item, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= $1::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest($7::int[]) AS item, unnest($8::text[]) AS topic,
-             unnest($9::bigint[]) AS after, unnest($10::bigint[]) AS upto,
-             unnest($11::text[])::pg_snapshot AS snap,
-             unnest($12::text[])::pg_snapshot AS late_snap,
-             unnest($13::bigint[]) AS lim) p
+       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest($8::int[]) AS item, unnest($9::text[]) AS topic,
+             unnest($10::bigint[]) AS after, unnest($11::bigint[]) AS upto,
+             unnest($12::text[])::pg_snapshot AS snap,
+             unnest($13::text[])::pg_snapshot AS late_snap,
+             unnest($14::bigint[]) AS lim) p
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
@@ -951,10 +946,10 @@ CROSS JOIN LATERAL (
 ) m
 UNION ALL
 SELECT 2, i.item, m.id, '', m.key, m.kind,
-       CASE WHEN m.size <= $1::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at,
        pg_current_xact_id()
-FROM (SELECT unnest($14::int[]) AS item, unnest($15::text[]) AS topic,
-             unnest($16::bigint[]) AS pos, unnest($17::bigint[]) AS lim) i
+FROM (SELECT unnest($15::int[]) AS item, unnest($16::text[]) AS topic,
+             unnest($17::bigint[]) AS pos, unnest($18::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
@@ -964,6 +959,7 @@ CROSS JOIN LATERAL (
 `
 
 type FetchTopicsLateParams struct {
+	Beyond         int64
 	MaxPayload     int32
 	LateItems      []int32
 	LateNames      []string
@@ -994,14 +990,16 @@ type FetchTopicsLateRow struct {
 	Size        int32
 	Headers     string
 	PublishedAt pgtype.Timestamptz
-	X           pgtype.Uint64
+	X           interface{}
 }
 
 // The next messages of many topics, and in the same snapshot those that were late; of
 // topics where these are more than a page, the next page. id + 0 instead of id keeps the
-// planner from walking a whole topic in search of a few transactions.
+// planner from walking a whole topic in search of a few transactions. The xid is drawn early:
+// transactions that begin before it are in question next time.
 func (q *Queries) FetchTopicsLate(ctx context.Context, arg FetchTopicsLateParams) ([]FetchTopicsLateRow, error) {
 	rows, err := q.db.Query(ctx, FetchTopicsLate,
+		arg.Beyond,
 		arg.MaxPayload,
 		arg.LateItems,
 		arg.LateNames,

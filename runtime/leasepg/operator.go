@@ -30,6 +30,9 @@ func (b *Backend) Status(ctx context.Context) (out []lease.ConsumerStatus, err e
 	oneMoment := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, b.pool, oneMoment, func(tx pgx.Tx) error {
 		q := b.queries(tx)
+		if err := q.Uncompiled(ctx); err != nil {
+			return err
+		}
 		consumers, err := q.ListConsumers(ctx)
 		if err != nil {
 			return err
@@ -96,13 +99,16 @@ func (b *Backend) Leases(ctx context.Context, consumer string, limit int) ([]lea
 
 // lags reads leases with a bound that goes with their number.
 func (b *Backend) lags(ctx context.Context, p leasedb.LeaseLagsParams) ([]leasedb.LeaseLagsRow, error) {
-	q := b.queries(b.pool)
-	leases, err := q.CountLeases(ctx, p.Consumer)
+	leases, err := b.queries(b.pool).CountLeases(ctx, p.Consumer)
 	if err != nil {
 		return nil, err
 	}
 	p.Bound = lagBoundFor(int(leases))
-	return q.LeaseLags(ctx, p)
+	var rows []leasedb.LeaseLagsRow
+	err = b.pipeline(ctx, b.pool,
+		func(q *leasedb.Queries) error { return q.Uncompiled(ctx) },
+		func(q *leasedb.Queries) (err error) { rows, err = q.LeaseLags(ctx, p); return err })
+	return rows, err
 }
 
 // DeadLetters lists dead letters, the oldest first.

@@ -100,7 +100,7 @@ func (b *Backend) registering(ctx context.Context, c lease.ConsumerInfo, resourc
 		case c.Announced:
 			return nil // only the application can name them
 		}
-		return []step{shared, func(q *leasedb.Queries) error {
+		return []step{shared, func(q *leasedb.Queries) error { return q.Uncompiled(ctx) }, func(q *leasedb.Queries) error {
 			return q.SweepStreams(ctx, leasedb.SweepStreamsParams{
 				Consumer: c.Name, Indexed: b.byKey.done.Load(), Channel: b.schema.name, Payload: wakeOwnership,
 			})

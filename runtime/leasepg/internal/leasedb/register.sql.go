@@ -291,3 +291,14 @@ func (q *Queries) SweepStreams(ctx context.Context, arg SweepStreamsParams) erro
 	)
 	return err
 }
+
+const Uncompiled = `-- name: Uncompiled :exec
+SELECT set_config('jit', 'off', true)
+`
+
+// Statements of the rest of the transaction are not compiled (jit): that would take longer than
+// they do, whatever their estimates say.
+func (q *Queries) Uncompiled(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, Uncompiled)
+	return err
+}

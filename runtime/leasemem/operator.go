@@ -37,6 +37,12 @@ func (b *Backend) Status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 					st.Unowned++
 				}
 			}
+			for _, l := range s.unleased(c) { // nobody has asked for them yet
+				lag, oldest := s.behind(c, l, now)
+				st.LagTotal += lag
+				st.LagMax = max(st.LagMax, lag)
+				st.OldestUnread = max(st.OldestUnread, oldest)
+			}
 			for _, m := range s.members(name, now) {
 				st.Members++
 				if !owned[m.spec.ID] {

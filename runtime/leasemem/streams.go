@@ -34,6 +34,19 @@ func (s *store) registerStreams(c *consumer, names []string) (changed bool) {
 	return changed
 }
 
+// unleased returns what the leases of streams would be that were not registered yet.
+func (s *store) unleased(c *consumer) (out []*leaseState) {
+	if c.info.Per != lease.PerStream || c.info.Announced {
+		return nil
+	}
+	for key := range s.by.keys {
+		if c.leases[key] == nil {
+			out = append(out, &leaseState{resource: key, cursor: c.start})
+		}
+	}
+	return out
+}
+
 // hasWork reports that a stream has messages that its owners have not passed, or parked ones.
 func (s *store) hasWork(c *consumer, stream string) bool {
 	at := c.start

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -105,6 +106,10 @@ type mutation struct {
 	fetch       func(m *mutant, ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error)
 	next        func(m *mutant, n lease.News) lease.News
 	survey      func(m *mutant, s []lease.Survey) []lease.Survey
+	retire      func(m *mutant, ctx context.Context, session, consumer string, refs []lease.Ref) error
+	renew       func(m *mutant, ctx context.Context, session string, c lease.ConsumerInfo, refs []lease.Ref) ([]string, error)
+	register    func(m *mutant, ctx context.Context, c lease.ConsumerInfo, resources []string) error
+	setCursor   func(m *mutant, ctx context.Context, consumer, resource string, to lease.CursorTarget) (int, error)
 }
 
 // mutantState is what all handles on one storage know.
@@ -112,6 +117,7 @@ type mutantState struct {
 	mu    sync.Mutex
 	owner map[string]lease.Ref // the newest grant of each resource
 	by    map[string]string    // the session it went to
+	infos map[string]lease.ConsumerInfo
 }
 
 func (m *mutant) Begin(ctx context.Context) (lease.Tx, error) {
@@ -165,6 +171,37 @@ func (m *mutant) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fet
 	return m.Backend.Fetch(ctx, req)
 }
 
+func (m *mutant) Register(ctx context.Context, c lease.ConsumerInfo, resources []string) error {
+	m.shared.mu.Lock()
+	m.shared.infos[c.Name] = c
+	m.shared.mu.Unlock()
+	if m.register != nil {
+		return m.register(m, ctx, c, resources)
+	}
+	return m.Backend.Register(ctx, c, resources)
+}
+
+func (m *mutant) Retire(ctx context.Context, session, consumer string, refs []lease.Ref) error {
+	if m.retire != nil {
+		return m.retire(m, ctx, session, consumer, refs)
+	}
+	return m.Backend.Retire(ctx, session, consumer, refs)
+}
+
+func (m *mutant) Renew(ctx context.Context, session string, c lease.ConsumerInfo, refs []lease.Ref) ([]string, error) {
+	if m.renew != nil {
+		return m.renew(m, ctx, session, c, refs)
+	}
+	return m.Backend.Renew(ctx, session, c, refs)
+}
+
+func (m *mutant) SetCursor(ctx context.Context, consumer, resource string, to lease.CursorTarget) (int, error) {
+	if m.setCursor != nil {
+		return m.setCursor(m, ctx, consumer, resource, to)
+	}
+	return m.Backend.SetCursor(ctx, consumer, resource, to)
+}
+
 func (m *mutant) Survey(ctx context.Context, consumers []string) ([]lease.Survey, error) {
 	s, err := m.Backend.Survey(ctx, consumers)
 	if m.survey != nil {
@@ -199,7 +236,7 @@ func (s *mutantState) current(resource string) (lease.Ref, string) {
 }
 
 func newMutant(mu mutation, opts ...leasemem.Option) *mutant {
-	return &mutant{leasemem.New(opts...), &mutantState{owner: map[string]lease.Ref{}, by: map[string]string{}}, mu}
+	return &mutant{leasemem.New(opts...), &mutantState{owner: map[string]lease.Ref{}, by: map[string]string{}, infos: map[string]lease.ConsumerInfo{}}, mu}
 }
 
 func (m *mutant) share(opts ...leasemem.Option) *mutant {
@@ -240,6 +277,47 @@ var forgetParked = mutation{
 			ps[i].Park = nil
 		}
 		return m.Backend.Commit(ctx, session, consumer, ps)
+	},
+}
+
+// retireBlindly makes the backend believe that the application announces the streams, which
+// have no messages then.
+var retireBlindly = mutation{
+	retire: func(m *mutant, ctx context.Context, session, consumer string, refs []lease.Ref) error {
+		m.shared.mu.Lock()
+		info := m.shared.infos[consumer]
+		m.shared.mu.Unlock()
+		blind := info
+		blind.Announced = true
+		if err := m.Backend.Register(ctx, blind, []string{}); err != nil {
+			return err
+		}
+		defer m.Backend.Register(context.WithoutCancel(ctx), info, []string{})
+		return m.Backend.Retire(ctx, session, consumer, refs)
+	},
+}
+
+// registerOnce is without a sweep too.
+var registerOnce = mutation{
+	register: func(m *mutant, ctx context.Context, c lease.ConsumerInfo, resources []string) error {
+		if c.Per == lease.PerStream {
+			resources = slices.DeleteFunc(append([]string{}, resources...), func(r string) bool { _, by := m.shared.current(r); return by != "" })
+		}
+		return m.Backend.Register(ctx, c, resources)
+	},
+}
+
+// shiftSlots is as if the feed hashed keys in another way than the log.
+var shiftSlots = mutation{
+	next: func(m *mutant, n lease.News) lease.News {
+		for _, rs := range n.Resources {
+			for i, r := range rs {
+				if slot, err := strconv.Atoi(r); err == nil {
+					rs[i] = strconv.Itoa(slot + 1)
+				}
+			}
+		}
+		return n
 	},
 }
 
@@ -354,6 +432,63 @@ var mutants = []struct {
 	{"the feed is silent about ownership", mutation{
 		next: func(m *mutant, n lease.News) lease.News { n.Ownership = false; return n },
 	}, []string{"Feed/Reports_changes_of_ownership"}},
+	{"streams are retired without looking for unread messages", retireBlindly, []string{
+		"Stream/Retired_with_unread_messages_stays_wanted", "Stream/Retired_with_parked_messages_stays_wanted",
+		"Stream/No_message_is_forgotten_between_retiring_and_registering",
+	}},
+	{"retired streams stay wanted", mutation{
+		retire: func(m *mutant, ctx context.Context, session, consumer string, refs []lease.Ref) error {
+			return m.Backend.Release(ctx, session, consumer, refs)
+		},
+	}, []string{"Stream/Retired_without_work_is_gone_until_it_is_registered", "T000-25_T000-31_Streams_are_owned_while_they_have_messages_and_handled_in_order"}},
+	{"registering a known stream does nothing", registerOnce, []string{"Stream/Retired_without_work_is_gone_until_it_is_registered", "T000-38_A_stream_runs_again_when_it_is_announced_again"}},
+	{"the feed names other slots than those that hold the messages", shiftSlots, []string{"Partition/The_feed_names_the_slots_that_hold_the_news"}},
+	{"M3 a renewal revives an expired lease", mutation{
+		renew: func(m *mutant, ctx context.Context, session string, c lease.ConsumerInfo, refs []lease.Ref) ([]string, error) {
+			m.Backend.Renew(ctx, session, c, refs)
+			return nil, nil
+		},
+	}, []string{"Row/Renew_revives_nothing", "Row/Renew_names_what_is_not_held", "Row/A_dead_session_renews_nothing"}},
+	{"renewals renew nothing", mutation{
+		renew: func(m *mutant, ctx context.Context, session string, c lease.ConsumerInfo, refs []lease.Ref) ([]string, error) {
+			return nil, nil
+		},
+	}, []string{"Row/Renew_keeps_leases_beyond_their_TTL"}},
+	{"every replica begins in its own present", mutation{
+		register: func(m *mutant, ctx context.Context, c lease.ConsumerInfo, resources []string) error {
+			err := m.Backend.Register(ctx, c, resources)
+			if err == nil && c.From == lease.FromNow {
+				_, err = m.Backend.SetCursor(ctx, c.Name, "", lease.CursorTarget{Now: true})
+			}
+			return err
+		},
+	}, []string{"From/Now_passes_over_what_is_there", "From/Now_counts_for_the_first_time_only"}},
+	{"progress counts in the order of its arrival", mutation{
+		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+			ps = slices.Clone(ps)
+			for i := range ps {
+				ps[i].Seq = 0
+			}
+			return m.Backend.Commit(ctx, session, consumer, ps)
+		},
+	}, []string{"Commit/Older_progress_changes_nothing_and_is_not_fenced"}},
+	{"an operator's cursor leaves the owner's lease alone", mutation{
+		setCursor: func(m *mutant, ctx context.Context, consumer, resource string, to lease.CursorTarget) (int, error) {
+			n, err := m.Backend.SetCursor(ctx, consumer, resource, to)
+			_, by := m.shared.current(resource)
+			if err == nil && by != "" {
+				_, err = m.Acquire(ctx, lease.AcquireRequest{Session: by, Consumer: m.shared.infos[consumer], Max: 1, Attempt: newID()})
+			}
+			return n, err
+		},
+		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+			ps = slices.Clone(ps)
+			for i := range ps {
+				ps[i].Ref, _ = m.shared.current(ps[i].Resource)
+			}
+			return m.Backend.Commit(ctx, session, consumer, ps)
+		},
+	}, []string{"Cursor/Set_to_the_beginning_fences_and_forgets_failures", "Cursor/Set_to_now_fences_and_keeps_failures", "Cursor/Set_after_a_message"}},
 	{"the survey counts nothing as free", mutation{
 		survey: func(m *mutant, s []lease.Survey) []lease.Survey {
 			for i := range s {

@@ -56,6 +56,9 @@ func TestSimulationCatchesMutants(t *testing.T) {
 		},
 		"no margin: the server's TTL is shorter than the holder's belief": shortTTL,
 		"M34 the cursor moves on without what was parked":                 forgetParked,
+		"streams are retired without looking for unread messages":         sleepless(retireBlindly),
+		"the feed names other slots than those that hold the messages":    shiftSlots,
+		"registering a known stream does nothing":                         registerOnce,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -73,6 +76,17 @@ func TestSimulationCatchesMutants(t *testing.T) {
 			t.Fatalf("%d simulations did not notice", most)
 		})
 	}
+}
+
+// sleepless has no sweep that finds what was forgotten.
+func sleepless(mu mutation) mutation {
+	mu.register = func(m *mutant, ctx context.Context, c lease.ConsumerInfo, resources []string) error {
+		if resources == nil {
+			resources = []string{}
+		}
+		return m.Backend.Register(ctx, c, resources)
+	}
+	return mu
 }
 
 // unfenced is a transaction that commits for whoever owns the lease now.
@@ -107,6 +121,8 @@ func (d *dice) upTo(most time.Duration) time.Duration { return time.Duration(d.b
 // plan is what a seed chooses for a whole simulation.
 type plan struct {
 	per     lease.Per
+	lock    lease.Lock
+	room    int // streams that a process may own
 	order   lease.Order
 	tx      bool // transaction form
 	calm    bool // no faults
@@ -128,6 +144,7 @@ type simulation struct {
 }
 
 type effectOf struct {
+	resource   string
 	topic, key string
 	n          int
 	epoch      int64
@@ -142,10 +159,13 @@ const simTopics, simKeys, simMessages = 4, 3, 25 // messages of each topic
 func simulate(t testing.TB, seed uint64, mu mutation) {
 	d := &dice{rng: rand.New(rand.NewPCG(seed, 1))}
 	s := &simulation{dice: d, plan: plan{
-		per:   []lease.Per{lease.PerTopic, lease.PerTopic, lease.PerGroup}[d.below(3)],
+		per:   []lease.Per{lease.PerTopic, lease.PerGroup, lease.PerPartition, lease.PerStream}[d.below(4)],
 		order: []lease.Order{lease.OrderKey, lease.OrderBlock}[d.below(2)],
 		tx:    d.roll(2), calm: d.roll(8), workers: 1 + 2*d.below(2),
 	}}
+	if s.per == lease.PerStream {
+		s.lock, s.room = []lease.Lock{lease.LockSession, lease.LockRow}[d.below(2)], 1+d.below(3)
+	}
 	if s.tx {
 		s.workers, s.steps = 1, !s.calm && d.roll(2)
 	}
@@ -156,7 +176,7 @@ func simulate(t testing.TB, seed uint64, mu mutation) {
 	}()
 	s.world = newWorld(t, Factory{
 		New: func(testing.TB) lease.Backend {
-			return newMutant(mu, leasemem.WithClock(func() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }))
+			return newMutant(mu, leasemem.WithSlots(6), leasemem.WithClock(func() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }))
 		},
 		Again: func(_ testing.TB, be lease.Backend) lease.Backend {
 			return be.(*mutant).share(leasemem.WithFaults(s.fault))
@@ -215,16 +235,18 @@ func (s *simulation) fault(ctx context.Context, op string, phase leasemem.Phase)
 func (s *simulation) launch() {
 	sp := spec()
 	sp.Per, sp.Workers, sp.Batch = s.per, s.workers, 1+s.dice.below(8)
+	sp.Lock, sp.Capacity, sp.Idle = s.lock, s.room, 10*time.Millisecond+s.dice.upTo(2*time.Second)
 	sp.Retry.Order = s.order
 	sp.Drain = s.dice.upTo(500 * time.Millisecond)
 	var p *process
 	if s.tx {
 		p = s.startWith(sp, func(p *process) []lease.Handler {
 			return []lease.Handler{lease.OneTx("order", func(ctx context.Context, tx *leasemem.Tx, m lease.Message[payload]) error {
+				l, _ := lease.FromContext(ctx)
 				tx.Do(func() {
 					s.mu.Lock()
 					defer s.mu.Unlock()
-					s.effects = append(s.effects, effectOf{m.Topic, m.Key, m.Payload.N, m.Epoch, p.name, time.Now()})
+					s.effects = append(s.effects, effectOf{l.Resource, m.Topic, m.Key, m.Payload.N, m.Epoch, p.name, time.Now()})
 				})
 				return p.wrap(s.handle)(ctx, m)
 			})}
@@ -301,7 +323,7 @@ func (s *simulation) settle() {
 	const limit = 10 * time.Minute // a clock that was set back keeps dead sessions alive
 	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		st := s.status()
-		if st.LagTotal == 0 && st.ParkedKeys == 0 && st.Resources > 0 {
+		if st.LagTotal == 0 && st.ParkedKeys == 0 && (st.Resources > 0 || s.per == lease.PerStream) {
 			return
 		}
 		if time.Since(began) > limit {
@@ -382,10 +404,7 @@ func (s *simulation) judge() {
 func (s *simulation) judgeEffects(want int) {
 	epoch, last := map[string]int64{}, map[string]int{}
 	for _, e := range s.effects {
-		resource, key := e.topic, e.topic+"/"+e.key
-		if s.per == lease.PerGroup {
-			resource = lease.Whole
-		}
+		resource, key := e.resource, e.topic+"/"+e.key
 		if e.epoch < epoch[resource] {
 			s.t.Fatalf("I2: an effect on %s under epoch %d after one under %d", resource, e.epoch, epoch[resource])
 		}

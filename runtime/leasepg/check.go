@@ -44,13 +44,7 @@ func (b *Backend) check(ctx context.Context, conn *pgx.Conn) error {
 	case !f.Migrated:
 		return fmt.Errorf("leasepg: the database has no schema %s: run leasegen migrate -dsn … to bring it from version 0 to %d", name, latestVersion())
 	}
-	missing, err := q.MissingGrants(ctx)
-	if err != nil {
-		return b.fail("look at the grants", err)
-	}
-	if missing != "" {
-		return fmt.Errorf("leasepg: role %s lacks privileges in schema %s (%s): run the SQL that leasegen migrate -grants %s prints", f.Role, name, missing, f.Role)
-	}
+	// First the version: an older schema lacks what the grants are about.
 	have, err := q.SchemaVersion(ctx)
 	switch want := int32(latestVersion()); {
 	case err != nil:
@@ -59,6 +53,13 @@ func (b *Backend) check(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("leasepg: schema %s has version %d: run leasegen migrate -dsn … to bring it from %d to %d", name, have, have, want)
 	case have > want:
 		return fmt.Errorf("leasepg: schema %s has version %d, this program knows %d: deploy a newer program", name, have, want)
+	}
+	missing, err := q.MissingGrants(ctx)
+	if err != nil {
+		return b.fail("look at the grants", err)
+	}
+	if missing != "" {
+		return fmt.Errorf("leasepg: role %s lacks privileges in schema %s (%s): run the SQL that leasegen migrate -grants %s prints", f.Role, name, missing, f.Role)
 	}
 	o, err := q.Origin(ctx)
 	if err != nil {

@@ -1,0 +1,80 @@
+package leasepg_test
+
+import (
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+// A program meets the schema of each earlier release: one line tells from which version to
+// which it has to be migrated, whatever tables and columns are missing.
+func TestCheckOfEarlierSchemas(t *testing.T) {
+	t.Parallel()
+	files := must[[]string](t)(fs.Glob(os.DirFS("migrations"), "*.sql"))
+	pool := open(t, pgtest.DB(t))
+	be := leasepg.New(pool)
+	for version, name := range files[:len(files)-1] {
+		exec(t, pool, string(must[[]byte](t)(os.ReadFile("migrations/"+name))))
+		if version == 0 {
+			continue // no table yet
+		}
+		exec(t, pool, "INSERT INTO leasegen.migration (version, name) VALUES ($1, $2)", version, name)
+		want := "has version " + strconv.Itoa(version) + ": run leasegen migrate"
+		if err := be.Check(t.Context()); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	}
+	must[[]string](t)(leasepg.Migrate(t.Context(), pool))
+	ok(t, be.Check(t.Context()))
+}
+
+// The application's role needs no more than Grants gives it for any kind of ownership.
+func TestRoleOwns(t *testing.T) {
+	t.Parallel()
+	owner, app := roles(t)
+	must[[]string](t)(leasepg.Migrate(t.Context(), owner))
+	exec(t, owner, leasepg.Grants("lg_app"))
+	be := leasepg.New(app)
+	ok(t, be.Check(t.Context()))
+	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "s1", Kind: "k"}, {Topic: "x", Key: "s2", Kind: "k"}}))
+	info := func(name string, per lease.Per, lock lease.Lock) lease.ConsumerInfo {
+		return lease.ConsumerInfo{Name: name, Per: per, Lock: lock, TTL: time.Hour, Topics: []string{"*"}, From: lease.FromBeginning, OnceKeep: time.Hour}
+	}
+	slots, streams, rows := info("slots", lease.PerPartition, 0), info("streams", lease.PerStream, 0), info("rows", lease.PerStream, lease.LockRow)
+	leads := info("leads", lease.PerGroup, lease.LockAdvisory)
+	leads.From = lease.FromNow
+	all := []lease.ConsumerInfo{slots, streams, rows, leads}
+	id, s := member(t, be, time.Hour, all...)
+	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), all))
+	defer feed.Close()
+	owned := map[string][]lease.Grant{}
+	for _, c := range all {
+		ok(t, be.Register(t.Context(), c, nil))
+		owned[c.Name] = acquire(t, be, id, c, 1000)
+		f := fetch(t, be, c, owned[c.Name][0].Resource, owned[c.Name][0].Cursor, 10)
+		_, err := be.Commit(t.Context(), id, c.Name, []lease.Progress{{Ref: owned[c.Name][0].Ref, Seq: 1, Cursor: f.Next}})
+		ok(t, err)
+	}
+	equal(t, "streams", len(owned["streams"]), 2)
+	ok(t, be.Register(t.Context(), streams, []string{"s1", "s3"}))
+	must[[]lease.Survey](t)(be.Survey(t.Context(), []string{"slots", "streams", "rows", "leads"}))
+	equal(t, "leases not renewed", len(must[[]string](t)(be.Renew(t.Context(), id, rows, refs(owned["rows"])))), 0)
+	ok(t, be.Retire(t.Context(), id, streams.Name, refs(owned["streams"])))
+	other, _ := member(t, be, time.Hour, all...)
+	equal(t, "leads beside the leader", len(acquire(t, be, other, leads, 1)), 0)
+	expire(t, owner, other)
+	ok(t, be.Release(t.Context(), id, leads.Name, refs(owned["leads"])))
+	must[int](t)(be.SetCursor(t.Context(), slots.Name, "", lease.CursorTarget{Now: true}))
+	must[int](t)(be.SetCursor(t.Context(), slots.Name, "", lease.CursorTarget{Beginning: true}))
+	must[[]lease.CursorStatus](t)(be.Cursors(t.Context(), slots.Name, "", 10))
+	must[lease.MaintainReport](t)(be.Maintain(t.Context(), all))
+	ok(t, s.Heartbeat(t.Context()))
+	ok(t, s.Close(t.Context()))
+}

@@ -96,7 +96,7 @@ var onceChecks = []check{
 		}
 	})},
 	{"Once/The_end_is_unknown_after_a_crash_and_not_before_its_TTL", ledger(func(t testing.TB, f Factory, be lease.Backend) {
-		a := join(t, be, perTopic(), short).register("x", "y")
+		a := join(t, be, perTopic(), 2*short).register("x", "y")
 		b := join(t, f.Again(t, be), perTopic(), long)
 		g := a.acquireOne()
 		h := b.acquireOne()

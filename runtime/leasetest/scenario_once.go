@@ -33,6 +33,13 @@ func onceEach(u lease.OnUnknown, h handler) func(p *process) []lease.Handler {
 	}
 }
 
+// patient is spec for processes that do not lose their leases on a slow machine.
+func patient() lease.Spec {
+	s := spec()
+	s.TTL = long
+	return s
+}
+
 // executed are the items whose execution ended well, in the order of that.
 func (w *world) executed() []int {
 	out := numbers(w.successes())
@@ -86,7 +93,7 @@ var onceScenarios = []check{
 			}
 			return nil
 		}
-		s := spec()
+		s := patient()
 		s.Retry.Max = 9
 		w.startWith(s, onceEach(lease.OnUnknownPark, h), lease.WithWorkers(3))
 		w.startWith(s, onceEach(lease.OnUnknownPark, h))
@@ -118,7 +125,7 @@ var onceScenarios = []check{
 			return nil
 		}))
 		eventually(t, "the crash", p.crashed)
-		w.startWith(spec(), onceEach(lease.OnUnknownRetry, func(_ context.Context, _ *process, m lease.Message[payload]) error {
+		w.startWith(patient(), onceEach(lease.OnUnknownRetry, func(_ context.Context, _ *process, m lease.Message[payload]) error {
 			note(m)
 			return nil
 		}))
@@ -141,7 +148,7 @@ var onceScenarios = []check{
 		}))
 		eventually(t, "the crash", p.crashed)
 		var fours atomic.Int32
-		w.startWith(spec(), onceEach(lease.OnUnknownPark, func(_ context.Context, _ *process, m lease.Message[payload]) error {
+		w.startWith(patient(), onceEach(lease.OnUnknownPark, func(_ context.Context, _ *process, m lease.Message[payload]) error {
 			if m.Payload.N == 4 {
 				fours.Add(1)
 			}
@@ -170,7 +177,7 @@ var onceScenarios = []check{
 		w := onceWorld(t, f)
 		w.publish(events("x", 30, "a", "b", "c")...)
 		var calls [31]atomic.Int32
-		p := w.startWith(spec(), onceEach(lease.OnUnknownPark, func(_ context.Context, p *process, m lease.Message[payload]) error {
+		p := w.startWith(patient(), onceEach(lease.OnUnknownPark, func(_ context.Context, p *process, m lease.Message[payload]) error {
 			calls[m.Payload.N].Add(1)
 			if m.Payload.N%10 == 0 {
 				p.link.loseReplies("Commit", 2)

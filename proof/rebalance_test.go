@@ -3,6 +3,7 @@ package proof
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -226,10 +227,10 @@ func (s *site) waits(t *testing.T, begun time.Time, took time.Duration) (waits [
 	return waits
 }
 
-// quantile is the value below which the fraction q of the sorted values lies.
+// quantile is the value that the fraction q of the sorted values does not exceed.
 func quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return -1
 	}
-	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))].Round(100 * time.Microsecond)
+	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)].Round(100 * time.Microsecond)
 }

@@ -14,6 +14,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/signal"
 	"slices"
@@ -127,9 +128,9 @@ func try(ctx context.Context, k lockKind, f fault, trials, fleets int) (line, er
 	return l, nil
 }
 
-// at is the value below which the fraction q of the sorted values lies.
+// at is the value that the fraction q of the sorted values does not exceed.
 func at(sorted []time.Duration, q float64) time.Duration {
-	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
+	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
 }
 
 // holds reports whether the line reaches its target.

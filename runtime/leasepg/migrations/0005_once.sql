@@ -18,9 +18,11 @@ CREATE TABLE leasegen.once (
 
 CREATE INDEX once_at ON leasegen.once (consumer, at);
 
--- still_executing tells whether the lease under which an item was begun has not ended.
+-- still_executing tells whether the lease under which an item was begun has not ended. It is
+-- volatile to look with a snapshot of its own: a start that waited for another one, which it
+-- then finds, must see the lease of that, too.
 CREATE FUNCTION leasegen.still_executing(consumer text, resource text, session text, epoch bigint) RETURNS boolean
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT EXISTS (
         SELECT FROM leasegen.lease l
         JOIN leasegen.consumer c ON c.name = l.consumer

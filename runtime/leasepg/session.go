@@ -196,7 +196,7 @@ func (s *session) use(ctx context.Context, f func(context.Context, *pgx.Conn) er
 		run, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
 		err := s.run(run, f)
-		if s.abandoned.Load() {
+		if s.abandoned.Load() || s.ended.Load() { // while this waited for its turn
 			s.drop()
 		}
 		<-s.turn
@@ -337,7 +337,7 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) error {
 
 // guard has the server end the connection of a frozen or unreachable process after the TTL.
 func (s *session) guard(ctx context.Context) step {
-	ttl := min(max(s.spec.TTL.Milliseconds(), 1), math.MaxInt32)
+	ttl := min(max(s.spec.TTL.Milliseconds(), 1000), math.MaxInt32) // a second is the least TTL of a consumer
 	return func(q *leasedb.Queries) error {
 		return q.GuardConnection(ctx, leasedb.GuardConnectionParams{TtlMs: ttl, KeepaliveS: int32(max(ttl/3000, 1))})
 	}

@@ -154,7 +154,7 @@ GRANT SELECT ON leasegen.migration, leasegen.origin, leasegen.segment, leasegen.
 GRANT SELECT ON SEQUENCE leasegen.message_id_seq TO :role;
 GRANT INSERT (topic, key, kind, payload, headers) ON leasegen.message TO :role;
 GRANT INSERT, UPDATE (state, beat_at, expires_at, lock_key, backend_pid, server) ON leasegen.session TO :role;
-GRANT INSERT, UPDATE (per, topics, likes, grace, lock, source, start_pos, start_snap, start_x) ON leasegen.consumer TO :role;
+GRANT INSERT, UPDATE (per, topics, likes, grace, lock, source, start_pos, start_snap, start_x, foreign_cursors) ON leasegen.consumer TO :role;
 GRANT INSERT (consumer, resource, pos, snap, x, wanted) ON leasegen.lease TO :role;
 GRANT UPDATE (session, epoch, attempt, acquired_at, expires_at, advisory, rested_at, pos, snap, x, late_snap,
     late_pos, suspicion, mark, mark_epoch, mark_count, seq, seq_epoch, wanted) ON leasegen.lease TO :role;

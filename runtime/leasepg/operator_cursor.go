@@ -2,8 +2,11 @@ package leasepg
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
@@ -43,12 +46,12 @@ func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to l
 		if err != nil || id <= 0 {
 			return 0, fmt.Errorf("leasepg: set cursor of %s: %q is not the id of a message", consumer, to.After)
 		}
-		end, err := b.queries(b.pool).LogEnd(ctx)
+		last, err := b.lastMessage(ctx, consumer)
 		if err != nil {
 			return 0, b.fail("set cursor of "+consumer, err)
 		}
-		if id > end.LastDrawn {
-			return 0, fmt.Errorf("leasepg: set cursor of %s: there is no message %d yet, the last one has id %d", consumer, id, end.LastDrawn)
+		if id > last {
+			return 0, fmt.Errorf("leasepg: set cursor of %s: there is no message %d yet, the last one has id %d", consumer, id, last)
 		}
 		p.After = id
 	}
@@ -68,6 +71,20 @@ func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to l
 	}
 	err := b.pipeline(ctx, b.pool, append(steps, b.notify(ctx, wakeOwnership))...)
 	return int(moved), b.fail("set cursor of "+consumer, err)
+}
+
+// lastMessage is the greatest id that a consumer can have passed, in the log or in its table.
+func (b *Backend) lastMessage(ctx context.Context, consumer string) (int64, error) {
+	q := b.queries(b.pool)
+	s, err := q.SourceTop(ctx, consumer)
+	if err == nil && s.Source != "" {
+		return s.Top, nil
+	}
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return 0, err
+	}
+	end, err := q.LogEnd(ctx)
+	return end.LastDrawn, err
 }
 
 func btoi(b bool) int {

@@ -30,10 +30,10 @@ type TableSource struct {
 	// Position, XID and Topic are columns: the increasing number, the xid8, and the one whose
 	// values are the resources of a PerTopic consumer (empty for others).
 	Position, XID, Topic string
-	// Slots is how many partitions a PerPartition consumer has, and Slot the expression that
-	// gives a row's; zero for others.
-	Slots int
-	Slot  string
+	// Slots is how many partitions a PerPartition consumer has, Key the column whose hash
+	// decides, and Slot the expression that gives a row's; zero for others.
+	Slots     int
+	Key, Slot string
 	// Filtered says that rows are left out, so that positions without a message are passed.
 	Filtered bool
 
@@ -148,7 +148,8 @@ func (t *TableSource) identity() string {
 		XID      string `json:"xid"`
 		Topic    string `json:"topic,omitempty"`
 		Slots    int    `json:"slots,omitempty"`
-	}{t.Table, t.Position, t.XID, t.Topic, t.Slots})
+		Key      string `json:"key,omitempty"`
+	}{t.Table, t.Position, t.XID, t.Topic, t.Slots, t.Key})
 	if err != nil {
 		panic(err) // strings and a number
 	}
@@ -178,29 +179,25 @@ func (t *tables) named(consumer string) *TableSource {
 
 // registerTable is Register for a consumer of a table.
 func (b *Backend) registerTable(ctx context.Context, t *TableSource, c lease.ConsumerInfo, resources []string) error {
+	if err := b.mendTable(ctx, t, c.Name); err != nil {
+		return err
+	}
 	if err := b.checkTable(ctx, t, c); err != nil {
 		return err
 	}
 	p := leasedb.DescribeTableConsumerParams{
 		Name: c.Name, Per: c.Per.String(), Grace: c.Grace, Lock: c.Lock.String(), Source: t.identity(),
 	}
-	known, err := b.queries(b.pool).ConsumerSource(ctx, c.Name)
-	if errors.Is(err, pgx.ErrNoRows) {
-		if c.From == lease.FromNow {
-			now, err := t.Now(ctx, b.pool)
-			if err != nil {
-				return err
-			}
-			p.StartPos, p.StartSnap, p.StartX = now.Position, now.Snap, now.X
-		}
-		known, err = p.Source, nil
-	}
+	known, err := b.checkKind(ctx, c.Name, p.Per, p.Source)
 	if err != nil {
 		return err
 	}
-	if known != p.Source {
-		return fmt.Errorf("consumer %s has read %s before and now reads %s: its cursors would pass over messages, or repeat them; "+
-			"give the consumer another name", c.Name, describeSource(known), describeSource(p.Source))
+	if !known && c.From == lease.FromNow {
+		now, err := t.Now(ctx, b.pool)
+		if err != nil {
+			return err
+		}
+		p.StartPos, p.StartSnap, p.StartX = now.Position, now.Snap, now.X
 	}
 	switch c.Per {
 	case lease.PerPartition:
@@ -269,6 +266,11 @@ const tableScan = 20_000
 
 // fetchTable is Fetch for a consumer of a table.
 func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req lease.FetchRequest, out []lease.Fetched) error {
+	if _, ok := b.tables.checked.Load(t); !ok { // a lease may be taken before Register has answered
+		if err := b.mendTable(ctx, t, req.Consumer.Name); err != nil {
+			return err
+		}
+	}
 	// Empty arrays, since nil would be NULL.
 	h := TableHeadsParams{Items: []int32{}, Resources: []string{}, Positions: []int64{}, Scan: 1}
 	p := TableReadParams{Items: []int32{}, Limits: []int64{}}

@@ -39,8 +39,8 @@ func (b *Backend) checkTable(ctx context.Context, t *TableSource, c lease.Consum
 	}
 	if now.Foreign {
 		return fmt.Errorf("table %s holds rows that were restored from another cluster, whose transaction ids mean nothing here: "+
-			"UPDATE %s SET %s = NULL WHERE %s >= pg_snapshot_xmax(pg_current_snapshot()), after restamp() if the schema %s was restored too",
-			t.Table, t.Table, t.XID, t.XID, b.schema.name)
+			"run UPDATE %s SET %s = '3' WHERE %s >= pg_snapshot_xmax(pg_current_snapshot())",
+			t.Table, t.Table, t.XID, t.XID)
 	}
 	for _, index := range t.missingIndexes(facts) {
 		b.log.Warn("leasepg: an index is missing, so that every read walks through the whole table", "consumer", c.Name, "table", t.Table,

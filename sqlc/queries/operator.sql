@@ -22,7 +22,9 @@ SELECT count(*) FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::tex
 -- of them has been there. Streams without work are left out unless all is set.
 SELECT l.resource, (CASE WHEN s.state = 'live' AND s.expires_at > now.at AND coalesce(l.expires_at > now.at, true) THEN l.session ELSE '' END)::text AS session,
        l.epoch, coalesce(extract(epoch FROM now.at - l.acquired_at), 0)::float8 AS since, l.pos,
-       b.lag, coalesce(extract(epoch FROM now.at - b.oldest), 0)::float8 AS oldest,
+       (b.lag + CASE WHEN c.source = '' THEN 0
+                     ELSE leasegen.table_lag(c.source, l.resource, l.pos, sqlc.arg(bound)::bigint) END)::bigint AS lag,
+       coalesce(extract(epoch FROM now.at - b.oldest), 0)::float8 AS oldest,
        coalesce(p.parked, 0)::bigint AS parked, l.suspicion
 FROM leasegen.lease l
 JOIN leasegen.consumer c ON c.name = l.consumer
@@ -53,7 +55,7 @@ CROSS JOIN LATERAL (
 ) b
 WHERE l.consumer = sqlc.arg(consumer)::text AND (l.wanted OR sqlc.arg(idle)::boolean)
   AND (sqlc.arg(resource)::text = '' OR l.resource = sqlc.arg(resource)::text)
-ORDER BY b.lag DESC, l.resource
+ORDER BY lag DESC, l.resource
 LIMIT nullif(sqlc.arg(max)::bigint, 0);
 
 -- name: SetCursors :one
@@ -62,7 +64,10 @@ LIMIT nullif(sqlc.arg(max)::bigint, 0);
 -- that have no lease yet will begin there too.
 WITH target AS (
     SELECT CASE WHEN sqlc.arg(beginning)::boolean THEN 0
-                WHEN sqlc.arg(now)::boolean THEN coalesce((SELECT max(m.id) FROM leasegen.message m), 0)
+                WHEN sqlc.arg(now)::boolean THEN coalesce((
+                    SELECT CASE WHEN c.source = '' THEN (SELECT max(m.id) FROM leasegen.message m)
+                                ELSE leasegen.table_top(c.source) END
+                    FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), 0)
                 ELSE sqlc.arg(after)::bigint END AS pos,
            CASE WHEN NOT sqlc.arg(beginning)::boolean THEN pg_current_snapshot() END AS snap
 ), locked AS (

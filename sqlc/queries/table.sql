@@ -4,6 +4,45 @@
 -- name: ConsumerSource :one
 SELECT c.source FROM leasegen.consumer c WHERE c.name = sqlc.arg(name)::text;
 
+-- name: SourceTop :one
+-- The greatest position that a consumer may have passed, and of what.
+SELECT c.source, (CASE WHEN c.source = '' THEN 0 ELSE leasegen.table_top(c.source) END)::bigint AS top
+FROM leasegen.consumer c WHERE c.name = sqlc.arg(name)::text;
+
+-- name: ForeignCursors :one
+-- Whether the cursors of a consumer are of another cluster.
+SELECT c.foreign_cursors FROM leasegen.consumer c WHERE c.name = sqlc.arg(name)::text;
+
+-- name: LockForeignCursors :one
+SELECT c.foreign_cursors FROM leasegen.consumer c WHERE c.name = sqlc.arg(name)::text FOR NO KEY UPDATE;
+
+-- name: CursorsToMend :many
+SELECT l.resource, l.pos, l.snap::text AS snap, coalesce(l.late_snap::text, '')::text AS late_snap, l.late_pos
+FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text AND l.snap IS NOT NULL ORDER BY l.resource;
+
+-- name: ParkMissed :exec
+-- Sets rows aside that a cursor of another cluster has not passed, due at once.
+INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, published_at, attempt, next_at, error)
+SELECT sqlc.arg(consumer)::text, sqlc.arg(resource)::text, i.key, i.id, i.topic, i.key, i.kind, i.payload, clock_timestamp(), 0, clock_timestamp(), ''
+FROM (SELECT unnest(sqlc.arg(ids)::bigint[]) AS id, unnest(sqlc.arg(topics)::text[]) AS topic, unnest(sqlc.arg(keys)::text[]) AS key,
+             unnest(sqlc.arg(kinds)::text[]) AS kind, unnest(sqlc.arg(payloads)::bytea[]) AS payload) i
+ORDER BY i.id
+ON CONFLICT (consumer, resource, message_id) DO NOTHING;
+
+-- name: MendCursors :exec
+-- The cursors of a consumer are of this cluster from now on: positions stay, and everything up
+-- to them counts as passed.
+UPDATE leasegen.lease l
+SET session = NULL, late_snap = NULL, late_pos = 0, snap = pg_current_snapshot(), x = pg_current_xact_id()
+WHERE l.consumer = sqlc.arg(consumer)::text AND l.snap IS NOT NULL;
+
+-- name: MendStart :exec
+UPDATE leasegen.consumer c
+SET foreign_cursors = false,
+    start_snap = CASE WHEN c.start_snap IS NOT NULL THEN pg_current_snapshot() END,
+    start_x = CASE WHEN c.start_snap IS NOT NULL THEN pg_current_xact_id() END
+WHERE c.name = sqlc.arg(name)::text;
+
 -- name: DescribeTableConsumer :exec
 -- Writes only when something differs. The start is that of the first registration.
 INSERT INTO leasegen.consumer (name, per, topics, likes, grace, lock, source, start_pos, start_snap, start_x)

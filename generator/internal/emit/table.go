@@ -37,6 +37,7 @@ func source(c *ir.Consumer) *jen.Statement {
 	}
 	s.int("Slots", t.Slots)
 	if t.Slots > 0 {
+		s.add("Key", jen.Lit(t.Key))
 		s.add("Slot", jen.Lit(t.Slot))
 	}
 	if t.Filtered {

@@ -121,7 +121,7 @@ type Table struct {
 	Name, Position, XID string // as in SQL
 	Topic               string // column whose values are resources, with PerTopic
 	Slots               int    // with PerPartition
-	Slot                string // the expression of a row's slot
+	Key, Slot           string // the column that decides, and the expression of a row's slot
 	Filtered            bool
 	Row                 Type
 }

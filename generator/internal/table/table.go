@@ -309,6 +309,7 @@ func irTable(f *folder, c *resolve.Consumer) *ir.Table {
 		t.Topic = columns["topic"]
 	case "partition":
 		t.Slots = c.Table.Partitions()
+		t.Key = c.Table.Key
 		t.Slot = slotOf(c.Table.Key, t.Position, t.Slots)("")
 	}
 	return t

@@ -1,10 +1,14 @@
 CREATE SCHEMA app;
 
--- A row takes its time between drawing its position and the rest.
+-- A row takes its time between drawing its position and the rest; with app.wait on, until
+-- nobody holds the advisory lock 77.
 CREATE FUNCTION app.dawdle() RETURNS double precision LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     took double precision := random() * 0.003;
 BEGIN
+    IF current_setting('app.wait', true) = 'on' THEN
+        PERFORM pg_advisory_xact_lock_shared(77);
+    END IF;
     PERFORM pg_sleep(took);
     RETURN took;
 END $$;

@@ -11,17 +11,18 @@ import (
 )
 
 type LeasegenConsumer struct {
-	Name      string
-	Per       string
-	Topics    []string
-	Likes     []string
-	Grace     time.Duration
-	FirstSeen time.Time
-	Lock      string
-	Source    string
-	StartPos  int64
-	StartSnap interface{}
-	StartX    pgtype.Uint64
+	Name           string
+	Per            string
+	Topics         []string
+	Likes          []string
+	Grace          time.Duration
+	FirstSeen      time.Time
+	Lock           string
+	Source         string
+	StartPos       int64
+	StartSnap      interface{}
+	StartX         pgtype.Uint64
+	ForeignCursors bool
 }
 
 type LeasegenDeadLetter struct {

@@ -54,44 +54,46 @@ func (q *Queries) DropParked(ctx context.Context, arg DropParkedParams) error {
 const LeaseLags = `-- name: LeaseLags :many
 SELECT l.resource, (CASE WHEN s.state = 'live' AND s.expires_at > now.at AND coalesce(l.expires_at > now.at, true) THEN l.session ELSE '' END)::text AS session,
        l.epoch, coalesce(extract(epoch FROM now.at - l.acquired_at), 0)::float8 AS since, l.pos,
-       b.lag, coalesce(extract(epoch FROM now.at - b.oldest), 0)::float8 AS oldest,
+       (b.lag + CASE WHEN c.source = '' THEN 0
+                     ELSE leasegen.table_lag(c.source, l.resource, l.pos, $1::bigint) END)::bigint AS lag,
+       coalesce(extract(epoch FROM now.at - b.oldest), 0)::float8 AS oldest,
        coalesce(p.parked, 0)::bigint AS parked, l.suspicion
 FROM leasegen.lease l
 JOIN leasegen.consumer c ON c.name = l.consumer
 CROSS JOIN (SELECT clock_timestamp() AS at) now
 LEFT JOIN leasegen.session s ON s.id = l.session
 LEFT JOIN (SELECT k.resource, count(*) AS parked FROM leasegen.parked k
-           WHERE k.consumer = $1::text GROUP BY k.resource) p ON p.resource = l.resource
+           WHERE k.consumer = $2::text GROUP BY k.resource) p ON p.resource = l.resource
 CROSS JOIN LATERAL (
     SELECT count(*) AS lag, min(u.published_at) AS oldest
     FROM (
         (SELECT m.published_at FROM leasegen.message m
          WHERE c.source = '' AND c.per = 'topic' AND m.topic = l.resource AND m.id > l.pos
-         ORDER BY m.id LIMIT $2::bigint)
+         ORDER BY m.id LIMIT $1::bigint)
         UNION ALL
         (SELECT m.published_at FROM leasegen.message m
          WHERE c.source = '' AND c.per = 'partition' AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
            AND m.slot = CASE WHEN c.per = 'partition' THEN l.resource::smallint END
-         ORDER BY m.id LIMIT $2::bigint)
+         ORDER BY m.id LIMIT $1::bigint)
         UNION ALL
         (SELECT m.published_at FROM leasegen.message m
          WHERE c.source = '' AND c.per = 'stream' AND m.key = l.resource AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
-         ORDER BY m.id LIMIT $2::bigint)
+         ORDER BY m.id LIMIT $1::bigint)
         UNION ALL
         (SELECT m.published_at FROM leasegen.message m
          WHERE c.source = '' AND c.per = 'group' AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
-         ORDER BY m.id LIMIT $2::bigint)
+         ORDER BY m.id LIMIT $1::bigint)
     ) u
 ) b
-WHERE l.consumer = $1::text AND (l.wanted OR $3::boolean)
+WHERE l.consumer = $2::text AND (l.wanted OR $3::boolean)
   AND ($4::text = '' OR l.resource = $4::text)
-ORDER BY b.lag DESC, l.resource
+ORDER BY lag DESC, l.resource
 LIMIT nullif($5::bigint, 0)
 `
 
 type LeaseLagsParams struct {
-	Consumer string
 	Bound    int64
+	Consumer string
 	Idle     bool
 	Resource string
 	Max      int64
@@ -113,8 +115,8 @@ type LeaseLagsRow struct {
 // of them has been there. Streams without work are left out unless all is set.
 func (q *Queries) LeaseLags(ctx context.Context, arg LeaseLagsParams) ([]LeaseLagsRow, error) {
 	rows, err := q.db.Query(ctx, LeaseLags,
-		arg.Consumer,
 		arg.Bound,
+		arg.Consumer,
 		arg.Idle,
 		arg.Resource,
 		arg.Max,
@@ -427,18 +429,21 @@ func (q *Queries) ReplayDeadLetters(ctx context.Context, arg ReplayDeadLettersPa
 const SetCursors = `-- name: SetCursors :one
 WITH target AS (
     SELECT CASE WHEN $1::boolean THEN 0
-                WHEN $2::boolean THEN coalesce((SELECT max(m.id) FROM leasegen.message m), 0)
-                ELSE $3::bigint END AS pos,
+                WHEN $2::boolean THEN coalesce((
+                    SELECT CASE WHEN c.source = '' THEN (SELECT max(m.id) FROM leasegen.message m)
+                                ELSE leasegen.table_top(c.source) END
+                    FROM leasegen.consumer c WHERE c.name = $3::text), 0)
+                ELSE $4::bigint END AS pos,
            CASE WHEN NOT $1::boolean THEN pg_current_snapshot() END AS snap
 ), locked AS (
     SELECT l.resource FROM leasegen.lease l
-    WHERE l.consumer = $4::text
+    WHERE l.consumer = $3::text
       AND ($5::text = '' OR l.resource = $5::text)
     ORDER BY l.resource FOR NO KEY UPDATE
 ), started AS (
     UPDATE leasegen.consumer c SET start_pos = t.pos, start_snap = t.snap,
         start_x = CASE WHEN t.snap IS NOT NULL THEN pg_current_xact_id() END
-    FROM target t WHERE c.name = $4::text AND $5::text = ''
+    FROM target t WHERE c.name = $3::text AND $5::text = ''
 ), moved AS (
     UPDATE leasegen.lease l
     SET session = NULL, expires_at = NULL, advisory = false, wanted = true, rested_at = NULL,
@@ -446,7 +451,7 @@ WITH target AS (
         pos = t.pos, snap = t.snap, x = CASE WHEN t.snap IS NOT NULL THEN pg_current_xact_id() END,
         late_snap = NULL, late_pos = 0, suspicion = 0, mark = NULL, mark_epoch = NULL, mark_count = 0
     FROM target t, locked k
-    WHERE l.consumer = $4::text AND l.resource = k.resource
+    WHERE l.consumer = $3::text AND l.resource = k.resource
     RETURNING l.resource
 )
 SELECT count(*) AS moved FROM moved
@@ -455,8 +460,8 @@ SELECT count(*) AS moved FROM moved
 type SetCursorsParams struct {
 	Beginning bool
 	Now       bool
-	After     int64
 	Consumer  string
+	After     int64
 	Resource  string
 }
 
@@ -467,8 +472,8 @@ func (q *Queries) SetCursors(ctx context.Context, arg SetCursorsParams) (int64, 
 	row := q.db.QueryRow(ctx, SetCursors,
 		arg.Beginning,
 		arg.Now,
-		arg.After,
 		arg.Consumer,
+		arg.After,
 		arg.Resource,
 	)
 	var moved int64

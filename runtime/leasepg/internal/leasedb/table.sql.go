@@ -25,6 +25,45 @@ func (q *Queries) ConsumerSource(ctx context.Context, name string) (string, erro
 	return source, err
 }
 
+const CursorsToMend = `-- name: CursorsToMend :many
+SELECT l.resource, l.pos, l.snap::text AS snap, coalesce(l.late_snap::text, '')::text AS late_snap, l.late_pos
+FROM leasegen.lease l WHERE l.consumer = $1::text AND l.snap IS NOT NULL ORDER BY l.resource
+`
+
+type CursorsToMendRow struct {
+	Resource string
+	Pos      int64
+	Snap     string
+	LateSnap string
+	LatePos  int64
+}
+
+func (q *Queries) CursorsToMend(ctx context.Context, consumer string) ([]CursorsToMendRow, error) {
+	rows, err := q.db.Query(ctx, CursorsToMend, consumer)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CursorsToMendRow
+	for rows.Next() {
+		var i CursorsToMendRow
+		if err := rows.Scan(
+			&i.Resource,
+			&i.Pos,
+			&i.Snap,
+			&i.LateSnap,
+			&i.LatePos,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const DescribeTableConsumer = `-- name: DescribeTableConsumer :exec
 INSERT INTO leasegen.consumer (name, per, topics, likes, grace, lock, source, start_pos, start_snap, start_x)
 SELECT $1::text, $2::text, '{}', '{}', $3::interval, $4::text,
@@ -62,6 +101,18 @@ func (q *Queries) DescribeTableConsumer(ctx context.Context, arg DescribeTableCo
 		arg.StartX,
 	)
 	return err
+}
+
+const ForeignCursors = `-- name: ForeignCursors :one
+SELECT c.foreign_cursors FROM leasegen.consumer c WHERE c.name = $1::text
+`
+
+// Whether the cursors of a consumer are of another cluster.
+func (q *Queries) ForeignCursors(ctx context.Context, name string) (bool, error) {
+	row := q.db.QueryRow(ctx, ForeignCursors, name)
+	var foreign_cursors bool
+	err := row.Scan(&foreign_cursors)
+	return foreign_cursors, err
 }
 
 const GiveUpRows = `-- name: GiveUpRows :exec
@@ -126,6 +177,76 @@ func (q *Queries) GiveUpRows(ctx context.Context, arg GiveUpRowsParams) error {
 	return err
 }
 
+const LockForeignCursors = `-- name: LockForeignCursors :one
+SELECT c.foreign_cursors FROM leasegen.consumer c WHERE c.name = $1::text FOR NO KEY UPDATE
+`
+
+func (q *Queries) LockForeignCursors(ctx context.Context, name string) (bool, error) {
+	row := q.db.QueryRow(ctx, LockForeignCursors, name)
+	var foreign_cursors bool
+	err := row.Scan(&foreign_cursors)
+	return foreign_cursors, err
+}
+
+const MendCursors = `-- name: MendCursors :exec
+UPDATE leasegen.lease l
+SET session = NULL, late_snap = NULL, late_pos = 0, snap = pg_current_snapshot(), x = pg_current_xact_id()
+WHERE l.consumer = $1::text AND l.snap IS NOT NULL
+`
+
+// The cursors of a consumer are of this cluster from now on: positions stay, and everything up
+// to them counts as passed.
+func (q *Queries) MendCursors(ctx context.Context, consumer string) error {
+	_, err := q.db.Exec(ctx, MendCursors, consumer)
+	return err
+}
+
+const MendStart = `-- name: MendStart :exec
+UPDATE leasegen.consumer c
+SET foreign_cursors = false,
+    start_snap = CASE WHEN c.start_snap IS NOT NULL THEN pg_current_snapshot() END,
+    start_x = CASE WHEN c.start_snap IS NOT NULL THEN pg_current_xact_id() END
+WHERE c.name = $1::text
+`
+
+func (q *Queries) MendStart(ctx context.Context, name string) error {
+	_, err := q.db.Exec(ctx, MendStart, name)
+	return err
+}
+
+const ParkMissed = `-- name: ParkMissed :exec
+INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, published_at, attempt, next_at, error)
+SELECT $1::text, $2::text, i.key, i.id, i.topic, i.key, i.kind, i.payload, clock_timestamp(), 0, clock_timestamp(), ''
+FROM (SELECT unnest($3::bigint[]) AS id, unnest($4::text[]) AS topic, unnest($5::text[]) AS key,
+             unnest($6::text[]) AS kind, unnest($7::bytea[]) AS payload) i
+ORDER BY i.id
+ON CONFLICT (consumer, resource, message_id) DO NOTHING
+`
+
+type ParkMissedParams struct {
+	Consumer string
+	Resource string
+	Ids      []int64
+	Topics   []string
+	Keys     []string
+	Kinds    []string
+	Payloads [][]byte
+}
+
+// Sets rows aside that a cursor of another cluster has not passed, due at once.
+func (q *Queries) ParkMissed(ctx context.Context, arg ParkMissedParams) error {
+	_, err := q.db.Exec(ctx, ParkMissed,
+		arg.Consumer,
+		arg.Resource,
+		arg.Ids,
+		arg.Topics,
+		arg.Keys,
+		arg.Kinds,
+		arg.Payloads,
+	)
+	return err
+}
+
 const ParkRows = `-- name: ParkRows :exec
 WITH input AS (
     SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch,
@@ -185,6 +306,24 @@ func (q *Queries) ParkRows(ctx context.Context, arg ParkRowsParams) error {
 		arg.Payloads,
 	)
 	return err
+}
+
+const SourceTop = `-- name: SourceTop :one
+SELECT c.source, (CASE WHEN c.source = '' THEN 0 ELSE leasegen.table_top(c.source) END)::bigint AS top
+FROM leasegen.consumer c WHERE c.name = $1::text
+`
+
+type SourceTopRow struct {
+	Source string
+	Top    int64
+}
+
+// The greatest position that a consumer may have passed, and of what.
+func (q *Queries) SourceTop(ctx context.Context, name string) (SourceTopRow, error) {
+	row := q.db.QueryRow(ctx, SourceTop, name)
+	var i SourceTopRow
+	err := row.Scan(&i.Source, &i.Top)
+	return i, err
 }
 
 const TableFacts = `-- name: TableFacts :one

@@ -8,7 +8,12 @@ import (
 	"time"
 )
 
-const surveyAny = time.Hour // no wish when to survey next
+const (
+	surveyAny = time.Hour // no wish when to survey next
+	// surveySoon is when to look again after leases were acquired and others were left free:
+	// members that look at different moments may leave the same one to each other.
+	surveySoon = 20 * time.Millisecond
+)
 
 // surveyGap is the least time between surveys that hints ask for.
 const surveyGap = 5 * time.Millisecond
@@ -135,7 +140,9 @@ func (w *work) balance(s Survey) time.Duration {
 	owned := w.owned()
 	switch {
 	case owned < target && s.Free > 0 && !w.stopping():
-		w.acquire(min(target-owned, s.Free))
+		if n := w.acquire(min(target-owned, s.Free)); n > 0 && n < s.Free {
+			return surveySoon
+		}
 	case owned > target:
 		if wait := settleTime - time.Since(w.beyond.changed); wait > 0 {
 			return wait
@@ -161,9 +168,9 @@ func (w *work) audit(s Survey) {
 	}
 }
 
-// acquire takes up to n free resources. A lost reply is resolved by asking again
+// acquire takes up to n free resources, and returns how many it got. A lost reply is resolved by asking again
 // with the same attempt id.
-func (w *work) acquire(n int) {
+func (w *work) acquire(n int) (granted int) {
 	req := AcquireRequest{Session: w.s.id, Consumer: w.info, Max: n, Attempt: newID()}
 	var failed backoff
 	asked := now() // the first try may be the one that is granted
@@ -176,14 +183,15 @@ func (w *work) acquire(n int) {
 			if len(grants) > 0 {
 				w.log.Info("acquired leases", "leases", len(grants), "took", time.Since(sent).Round(time.Microsecond))
 			}
-			return
+			return len(grants)
 		}
 		if isLost(err) {
 			w.s.lose("the backend declared the session dead")
-			return
+			return 0
 		}
 		failed.pause(w.s.ctx, w.log, "acquire failed", err)
 	}
+	return 0
 }
 
 // backoff spaces out the tries of a loop whose backend fails, and logs the first

@@ -19,6 +19,7 @@ const (
 	PerPartition
 	// PerStream gives each named stream a lease while there is work for it. Streams are
 	// the keys of the messages consumed, or are named by the application (Spec.Streams).
+	// Messages without a key are one stream, whose name is empty.
 	PerStream
 )
 

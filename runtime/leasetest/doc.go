@@ -37,7 +37,12 @@
 //	T000-15               Acquire/Takes_over_after_the_TTL_and_not_before; an owner does not acquire again what it holds
 //	T000-20               T000-20_Stopping_over_a_broken_link_...
 //	T000-24               T000-24_Loss_is_told_once_...
-//	T000-26 -28           T000-26_Capacity_caps_a_process
+//	T000-25 -31           T000-25_T000-31_Streams_are_owned_while_...; Stream/Is_granted_when_it_was_registered
+//	T000-26 -28 -30       T000-26_Capacity_caps_a_process, T000-26_T000-28_T000-30_Capacity_caps_streams_..., T000-28_Idle_streams_...
+//	T000-27               T000-27_A_stream_is_kept_while_there_is_work
+//	T000-32 -35 -36       T000-32_T000-35_T000-36_A_stream_owned_elsewhere_does_not_run
+//	T000-37               T000-37_Concurrent_announcements_share_one_acquire
+//	T000-38               T000-38_A_stream_runs_again_...; Stream/Announced_ones_are_wanted_until_retired
 //	T000-29 -38           T000-07_T000-38_T003-33_A_stopped_consumer_leaves_nothing_behind
 //	T000-30               T000-30_An_observer_sees_what_happened
 //	T000-32               T000-32_A_cluster_consumer_runs_on_one_process_and_moves
@@ -80,9 +85,7 @@
 // These are not in the suite:
 //
 //	T000-11 -12 -13 -14 -33  a backend is chosen by a constructor that is called; there is no factory to ask
-//	T000-25 -27 -31 -36 -37  sessions are not created lazily or cached here
 //	T000-34               margins and TTLs are checked in runtime/lease
-//	T000-35               a handler has no process of its own to spawn
 //	T000-45               there is no state machine to put in error by hand
 //	T003-09 -11 -32 -37 -43 -44  there are no shared subscriptions, dormancy or activity marks
 //	T003-15 X-07          counting a database's writes: with the backend that has a database

@@ -547,12 +547,12 @@ func BenchmarkSlots256(b *testing.B) {
 	be, pool := migrated(b)
 	const n = 100_000
 	exec(b, pool, "INSERT INTO leasegen.message (topic, key, kind, payload) SELECT 't' || g % 5, 'k' || g % 5000, 'kind', repeat('x', 100)::bytea FROM generate_series(1, $1) g", n)
-	session, grants := all(b, be, sliced, nil)
+	session, _ := all(b, be, sliced, nil)
 	exec(b, pool, "VACUUM ANALYZE leasegen.message")
 	for b.Loop() {
 		b.StopTimer()
 		must[int](b)(be.SetCursor(b.Context(), sliced.Name, "", lease.CursorTarget{Beginning: true}))
-		grants = acquire(b, be, session, sliced, 256)
+		grants := acquire(b, be, session, sliced, 256)
 		b.StartTimer()
 		read, _ := drainAll(b, be, sliced, session, grants, 1000)
 		equal(b, "read", len(read), n)

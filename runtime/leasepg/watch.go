@@ -41,8 +41,10 @@ func (s *session) watch(ctx context.Context) {
 			}
 			return
 		}
-		err := s.look(ctx)
+		buried, err := s.look(ctx)
 		switch {
+		case buried > 0:
+			again = 0 // who comes after them in the ring may have died with them
 		case err == nil:
 			again = every - every/20 + rand.N(every/10+1)
 		case ctx.Err() != nil || errors.Is(err, lease.ErrSessionLost):
@@ -95,40 +97,40 @@ func (s *session) rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// look buries sessions that have ended. Who was cut off itself leaves the others the time to
+// look buries sessions that have ended, and returns how many. Who was cut off itself leaves the others the time to
 // come back, too: what broke may have been the network before the server.
-func (s *session) look(ctx context.Context) error {
+func (s *session) look(ctx context.Context) (buried int, err error) {
 	var (
 		suspects []string
 		early    bool
 	)
-	err := s.use(ctx, func(ctx context.Context, c *pgx.Conn) (err error) {
+	err = s.use(ctx, func(ctx context.Context, c *pgx.Conn) (err error) {
 		suspects, err = s.b.queries(c).WatchSessions(ctx, s.spec.ID)
 		early = !s.back.IsZero() && time.Since(s.back) < s.patience()
 		return err
 	})
 	if err != nil || len(suspects) == 0 {
-		return err
+		return 0, err
 	}
 	for _, id := range suspects {
 		if id == s.spec.ID {
 			if err := s.take(ctx); err != nil {
-				return err
+				return 0, err
 			}
 			s.end()
 			<-s.turn
-			return lease.ErrSessionLost
+			return 0, lease.ErrSessionLost
 		}
 	}
 	if early {
-		return nil
+		return 0, nil
 	}
 	time.Sleep(watchAgain)
-	return s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		var buried []leasedb.BurySessionsRow
+	err = s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		var dead []leasedb.BurySessionsRow
 		err := s.b.pipeline(ctx, c, durable(ctx),
 			func(q *leasedb.Queries) (err error) {
-				buried, err = q.BurySessions(ctx, suspects)
+				dead, err = q.BurySessions(ctx, suspects)
 				return err
 			},
 			func(q *leasedb.Queries) error {
@@ -137,13 +139,15 @@ func (s *session) look(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for _, d := range buried {
+		for _, d := range dead {
 			reason := "its connection ended"
 			if d.Expired {
 				reason = "it sent no heartbeat"
 			}
 			s.b.log.Warn("leasepg: a session has died, its leases are free", "session", d.ID, "host", d.Host, "pid", d.Pid, "reason", reason)
 		}
+		buried = len(dead)
 		return nil
 	})
+	return buried, err
 }

@@ -107,7 +107,7 @@ func TestStatus(t *testing.T) {
 	w := newWorld(t)
 	expect(t, w.status(t, status{}), `
 consumer  per    lock     resources  members  standbys  unowned  lag(max)  oldest unread  parked keys  dead letters
-billing   topic  session          3        2         1        1         4  -                        0             0
+billing   topic  session          3        2         1        1         4  12m00s                   0             0
 shipping  group  session          1        2         1        0         0  -                        0            12
 `)
 	expect(t, w.status(t, status{consumer: "shipping"}), `

@@ -39,10 +39,10 @@ func (u *untilLost) run(ctx context.Context, l lease.Lease) error {
 	return ctx.Err()
 }
 
-func (u *untilLost) lost(name string) (error, time.Time) {
+func (u *untilLost) lost(name string) (time.Time, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.causes[name], u.at[name]
+	return u.at[name], u.causes[name]
 }
 
 // One Renew keeps all leases, for as long as the process lives.
@@ -80,10 +80,10 @@ func TestOneRowLeaseIsLost(t *testing.T) {
 			t.Fatal(n, err)
 		}
 		pass(4 * time.Second)
-		if err, _ := u.lost("a"); !errors.Is(err, lease.ErrLost) {
+		if _, err := u.lost("a"); !errors.Is(err, lease.ErrLost) {
 			t.Errorf("a ended with %v", err)
 		}
-		if err, _ := u.lost("b"); err != nil {
+		if _, err := u.lost("b"); err != nil {
 			t.Errorf("b ended with %v", err)
 		}
 		if n := len(observed[lease.ObservedLoss](&rec)); n != 1 {
@@ -114,7 +114,7 @@ func TestRowBeliefEndsBeforeTheLease(t *testing.T) {
 			return nil
 		}, "a")))
 		got := <-taken
-		err, at := u.lost("a")
+		at, err := u.lost("a")
 		if !errors.Is(err, lease.ErrLost) || !at.Before(got) {
 			t.Errorf("lost with %v at %v, taken at %v", err, at, got)
 		}

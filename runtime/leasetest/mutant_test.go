@@ -1,0 +1,175 @@
+package leasetest
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasemem"
+)
+
+// mutant is a handle on a memory backend whose methods a mutation replaces.
+type mutant struct {
+	*leasemem.Backend
+	shared *mutantState
+	mutation
+}
+
+// mutation holds the broken methods; nil ones are not broken.
+type mutation struct {
+	begin       func(m *mutant, ctx context.Context) (lease.Tx, error)
+	openSession func(m *mutant, ctx context.Context, spec lease.SessionSpec) (lease.Session, error)
+	acquire     func(m *mutant, ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error)
+	release     func(m *mutant, ctx context.Context, session, consumer string, refs []lease.Ref) error
+	commit      func(m *mutant, ctx context.Context, session, consumer string, p []lease.Progress) ([]string, error)
+	fetch       func(m *mutant, ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error)
+	next        func(m *mutant, n lease.News) lease.News
+	survey      func(m *mutant, s []lease.Survey) []lease.Survey
+	retire      func(m *mutant, ctx context.Context, session, consumer string, refs []lease.Ref) error
+	renew       func(m *mutant, ctx context.Context, session string, c lease.ConsumerInfo, refs []lease.Ref) ([]string, error)
+	register    func(m *mutant, ctx context.Context, c lease.ConsumerInfo, resources []string) error
+	setCursor   func(m *mutant, ctx context.Context, consumer, resource string, to lease.CursorTarget) (int, error)
+}
+
+// mutantState is what all handles on one storage know.
+type mutantState struct {
+	mu    sync.Mutex
+	owner map[string]lease.Ref // the newest grant of each resource
+	by    map[string]string    // the session it went to
+	infos map[string]lease.ConsumerInfo
+}
+
+func (m *mutant) Begin(ctx context.Context) (lease.Tx, error) {
+	if m.begin != nil {
+		return m.begin(m, ctx)
+	}
+	return m.Backend.Begin(ctx)
+}
+
+func (m *mutant) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+	if m.openSession != nil {
+		return m.openSession(m, ctx, spec)
+	}
+	return m.Backend.OpenSession(ctx, spec)
+}
+
+func (m *mutant) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+	call := func(m *mutant, ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+		return m.Backend.Acquire(ctx, req)
+	}
+	if m.acquire != nil {
+		call = m.acquire
+	}
+	gs, err := call(m, ctx, req)
+	m.shared.mu.Lock()
+	defer m.shared.mu.Unlock()
+	for _, g := range gs {
+		m.shared.owner[g.Resource], m.shared.by[g.Resource] = g.Ref, req.Session
+	}
+	return gs, err
+}
+
+func (m *mutant) Release(ctx context.Context, session, consumer string, refs []lease.Ref) error {
+	if m.release != nil {
+		return m.release(m, ctx, session, consumer, refs)
+	}
+	return m.Backend.Release(ctx, session, consumer, refs)
+}
+
+func (m *mutant) Commit(ctx context.Context, session, consumer string, p []lease.Progress) ([]string, error) {
+	if m.commit != nil {
+		return m.commit(m, ctx, session, consumer, p)
+	}
+	return m.Backend.Commit(ctx, session, consumer, p)
+}
+
+func (m *mutant) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
+	if m.fetch != nil {
+		return m.fetch(m, ctx, req)
+	}
+	return m.Backend.Fetch(ctx, req)
+}
+
+func (m *mutant) Register(ctx context.Context, c lease.ConsumerInfo, resources []string) error {
+	m.shared.mu.Lock()
+	m.shared.infos[c.Name] = c
+	m.shared.mu.Unlock()
+	if m.register != nil {
+		return m.register(m, ctx, c, resources)
+	}
+	return m.Backend.Register(ctx, c, resources)
+}
+
+func (m *mutant) Retire(ctx context.Context, session, consumer string, refs []lease.Ref) error {
+	if m.retire != nil {
+		return m.retire(m, ctx, session, consumer, refs)
+	}
+	return m.Backend.Retire(ctx, session, consumer, refs)
+}
+
+func (m *mutant) Renew(ctx context.Context, session string, c lease.ConsumerInfo, refs []lease.Ref) ([]string, error) {
+	if m.renew != nil {
+		return m.renew(m, ctx, session, c, refs)
+	}
+	return m.Backend.Renew(ctx, session, c, refs)
+}
+
+func (m *mutant) SetCursor(ctx context.Context, consumer, resource string, to lease.CursorTarget) (int, error) {
+	if m.setCursor != nil {
+		return m.setCursor(m, ctx, consumer, resource, to)
+	}
+	return m.Backend.SetCursor(ctx, consumer, resource, to)
+}
+
+func (m *mutant) Survey(ctx context.Context, consumers []string) ([]lease.Survey, error) {
+	s, err := m.Backend.Survey(ctx, consumers)
+	if m.survey != nil {
+		s = m.survey(m, s)
+	}
+	return s, err
+}
+
+func (m *mutant) OpenFeed(ctx context.Context, infos []lease.ConsumerInfo) (lease.Feed, error) {
+	f, err := m.Backend.OpenFeed(ctx, infos)
+	if err == nil && m.next != nil {
+		f = &mutantFeed{f, m}
+	}
+	return f, err
+}
+
+type mutantFeed struct {
+	lease.Feed
+	m *mutant
+}
+
+func (f *mutantFeed) Next(ctx context.Context) (lease.News, error) {
+	n, err := f.Feed.Next(ctx)
+	return f.m.next(f.m, n), err
+}
+
+// current returns the newest grant of a resource and the session it went to.
+func (s *mutantState) current(resource string) (lease.Ref, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.owner[resource], s.by[resource]
+}
+
+func newMutant(mu mutation, opts ...leasemem.Option) *mutant {
+	return &mutant{leasemem.New(opts...), &mutantState{owner: map[string]lease.Ref{}, by: map[string]string{}, infos: map[string]lease.ConsumerInfo{}}, mu}
+}
+
+func (m *mutant) share(opts ...leasemem.Option) *mutant {
+	return &mutant{m.Backend.Share(opts...), m.shared, m.mutation}
+}
+
+func factoryOf(mu mutation) Factory {
+	return Factory{
+		New: func(testing.TB) lease.Backend {
+			return newMutant(mu)
+		},
+		Again: func(_ testing.TB, be lease.Backend) lease.Backend {
+			return be.(*mutant).share()
+		},
+	}
+}

@@ -15,7 +15,10 @@ import (
 
 // Survey counts members and leases.
 func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Survey, error) {
-	rows, err := b.queries(b.pool).Survey(ctx, consumers)
+	var rows []leasedb.SurveyRow
+	err := b.pipeline(ctx, b.pool,
+		func(q *leasedb.Queries) error { return q.Uncompiled(ctx) },
+		func(q *leasedb.Queries) (err error) { rows, err = q.Survey(ctx, consumers); return err })
 	if err != nil {
 		return nil, b.fail("survey", err)
 	}

@@ -103,7 +103,7 @@ func TestTableRowsAreTyped(t *testing.T) {
 
 // TestTableReadsOnly holds the application's role to SELECT on its table.
 func TestTableReadsOnly(t *testing.T) {
-	be, pool := withTable(t)
+	_, pool := withTable(t)
 	exec(t, pool, "CREATE ROLE table_reader LOGIN")
 	t.Cleanup(func() { exec(t, pool, "DROP OWNED BY table_reader; DROP ROLE table_reader") })
 	exec(t, pool, leasepg.Grants("table_reader"))
@@ -111,7 +111,7 @@ func TestTableReadsOnly(t *testing.T) {
 	cfg.ConnConfig.User = "table_reader"
 	reader := must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
 	t.Cleanup(reader.Close)
-	be = leasepg.New(reader)
+	be := leasepg.New(reader)
 	h := &tabletest.ByTopic{}
 	c := byTopic(t, be, h)
 	err := be.Register(t.Context(), c.Info(), nil)

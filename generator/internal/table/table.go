@@ -133,11 +133,9 @@ func (g *generation) folder(root string, f *folder) (ok bool, err error) {
 		if t == nil {
 			continue
 		}
-		model := c.Table.Name
-		if s, name := c.Table.Qualified(); s != "public" {
-			model = s + "_" + name
-		} else {
-			model = name
+		schemaName, model := c.Table.Qualified()
+		if schemaName != "public" {
+			model = schemaName + "_" + model
 		}
 		if other := of[t.Row.Name]; other != nil && other.SQL.Name != t.Name {
 			f.bad(g.diags, c, "LG0807", "name", fmt.Sprintf("the row of %s would be %s.%s, as that of %s", t.Name, f.name, t.Row.Name, other.SQL.Name),

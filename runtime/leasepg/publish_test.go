@@ -85,6 +85,14 @@ func TestDelayedEventsAreMovedByOneAtATime(t *testing.T) {
 	equal(t, "moved before their time", query[int64](t, pool, "SELECT count(*) FROM leasegen.message"), 0)
 	// Their times, in the opposite order of publication but for pairs, come to pass.
 	exec(t, pool, "UPDATE leasegen.delayed SET due_at = now() - interval '1 s' - (seq / 2) * interval '1 ms'")
+	// While one moves them the others do not even wait.
+	tx := must[pgx.Tx](t)(pool.Begin(t.Context()))
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	_, err := tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(hashtextextended('leasegen.delayed/leasegen', 0))")
+	ok(t, err)
+	ok(t, leasepg.ReleaseDelayed(t.Context(), be))
+	equal(t, "moved by a second one", query[int64](t, pool, "SELECT count(*) FROM leasegen.message"), 0)
+	ok(t, tx.Rollback(t.Context()))
 	var wg sync.WaitGroup
 	for range 6 {
 		wg.Go(func() {

@@ -174,6 +174,7 @@ var publishChecks = []check{
 	{"Publish/Delayed_events_come_once_in_the_order_of_their_times", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		r := read(t, be)
+		const gap = 50 * time.Millisecond
 		var due time.Time
 		at := func(n int, d time.Duration) lease.Event {
 			e := event("x", "k", n)
@@ -202,7 +203,7 @@ var publishChecks = []check{
 		for n := 1; n <= 300; {
 			var es []lease.Event
 			for ; len(es) < 60; n += 3 {
-				es = append(es, at(n+1, 2*time.Millisecond), at(n+2, 2*time.Millisecond), at(n, 0))
+				es = append(es, at(n+1, gap), at(n+2, gap), at(n, 0))
 			}
 			publish(t, be, es...)
 		}
@@ -216,6 +217,11 @@ var publishChecks = []check{
 		}
 		got := r.await(301)
 		equalSlices(t, "payloads", payloads(got), want)
+		for i, m := range got[1:] {
+			if m.PublishedAt.Before(due) || i >= 100 && m.PublishedAt.Before(due.Add(gap)) {
+				t.Fatalf("%s joined at %v, before its time", m.Payload, m.PublishedAt)
+			}
+		}
 		time.Sleep(50 * time.Millisecond) // what came twice would be there by now
 		equal(t, "in all", len(r.all()), 301)
 	}},

@@ -133,17 +133,23 @@ var onceChecks = []check{
 		a.release(old.Ref)
 		b := join(t, f.Again(t, be), perTopic(), long)
 		g := b.acquireOne()
-		for _, stale := range []lease.Ref{old.Ref, {Resource: "x", Epoch: g.Epoch}} {
+		refused := func(stale lease.Ref) {
+			t.Helper()
 			_, err := be.(lease.Ledger).StartOnce(t.Context(), a.id, "c", stale, "j", "2")
 			if !errors.Is(err, lease.ErrFenced) {
 				t.Fatalf("got %v, want ErrFenced", err)
 			}
 		}
+		refused(old.Ref)
+		refused(g.Ref) // of another session
 		b.starts(g, "j", "2", lease.OnceNew)
 		equal(t, "fenced", len(a.tryCommit(lease.Progress{Ref: old.Ref, Seq: 9, Once: []lease.OnceResult{isDone("i"), isDone("j")}})), 1)
 		b.starts(g, "i", "1", lease.OnceUnknown)
 		b.tells(g, hasFailed("j"))
-		b.starts(g, "j", "2", lease.OnceNew)
+		b.release(g.Ref)
+		g = a.acquireOne()
+		refused(old.Ref) // it has the lease, with another epoch
+		a.starts(g, "j", "2", lease.OnceNew)
 	})},
 	{"Once/An_end_held_up_on_its_way_changes_nothing", ledger(func(t testing.TB, f Factory, be lease.Backend) {
 		a := join(t, be, perTopic(), long).register("x")

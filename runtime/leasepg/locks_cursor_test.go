@@ -1,0 +1,53 @@
+package leasepg_test
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// Moving the cursor of a drainer takes its lease away while its process lives. Its advisory
+// lock must go with it, or it would keep out whoever's turn is next until a TTL has passed.
+func TestMovedCursorFreesTheAdvisoryLock(t *testing.T) {
+	t.Parallel()
+	be, _ := migrated(t)
+	var mu sync.Mutex
+	handled := map[string]int{}
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer func() { stop(); wg.Wait() }()
+	for range 4 {
+		c := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
+			Name: "drainer", Per: lease.PerGroup, Lock: lease.LockAdvisory, Topics: []string{"*"}, TTL: time.Minute,
+			Handlers: []lease.Handler{lease.One("fact", func(_ context.Context, m lease.Message[struct{}]) error {
+				mu.Lock()
+				defer mu.Unlock()
+				handled[m.ID]++
+				return nil
+			})},
+		}, lease.WithLogger(slog.New(slog.DiscardHandler))))
+		wg.Go(func() { _ = c.Run(ctx) })
+	}
+	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "fact", Payload: []byte(`{}`)}}))
+	times := func(n int) func() bool {
+		return func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, got := range handled {
+				if got == n {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	eventually(t, "the message is handled", times(1))
+	for round := range 4 { // who is next is a matter of session ids
+		must[int](t)(be.SetCursor(t.Context(), "drainer", "", lease.CursorTarget{Beginning: true}))
+		eventually(t, "the message is handled again", times(round+2))
+	}
+}

@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -88,7 +89,7 @@ const tables = `
 		booked_at timestamptz NOT NULL DEFAULT clock_timestamp()
 	)`
 
-func (r *run) main(ctx context.Context) error {
+func (r *run) main(ctx context.Context) (err error) {
 	dsn, end, err := stage.Database("")
 	if err != nil {
 		return err
@@ -100,7 +101,7 @@ func (r *run) main(ctx context.Context) error {
 	defer r.pool.Close()
 	r.be = leasepg.New(r.pool, leasepg.WithLogger(quiet("example")))
 	r.fleet = stage.New(dsn)
-	defer r.fleet.Close()
+	defer func() { err = errors.Join(err, r.fleet.Close()) }()
 	for i := range 3 {
 		name := fmt.Sprintf("replica-%d", i+1)
 		if err := r.fleet.Start(name, "-replica", name); err != nil {

@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"io"
 	"log"
@@ -92,7 +93,7 @@ const tables = `
 	);
 	CREATE INDEX ON step (job, at)`
 
-func (r *run) main(ctx context.Context) error {
+func (r *run) main(ctx context.Context) (err error) {
 	dsn, end, err := stage.Database("")
 	if err != nil {
 		return err
@@ -103,7 +104,7 @@ func (r *run) main(ctx context.Context) error {
 	}
 	defer r.pool.Close()
 	r.fleet = stage.New(dsn)
-	defer r.fleet.Close()
+	defer func() { err = errors.Join(err, r.fleet.Close()) }()
 	return r.play(ctx)
 }
 

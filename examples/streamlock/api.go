@@ -3,14 +3,15 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 )
 
 // api is the service whose streams are processed. It knows nothing of leases; it hands
@@ -69,13 +70,36 @@ func (a *api) pending(w http.ResponseWriter, _ *http.Request) {
 	json.NewEncoder(w).Encode(names)
 }
 
-func (a *api) next(w http.ResponseWriter, r *http.Request) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	s := a.streams[r.PathValue("id")]
+// from finds the stream that a request is about, and notes who comes. A former owner is
+// refused as soon as a newer one has been there, be it only to ask for an event: had that
+// not counted, both could have one and the same.
+func (a *api) from(w http.ResponseWriter, r *http.Request) *stream {
+	name, replica := r.PathValue("id"), r.FormValue("replica")
+	s := a.streams[name]
+	epoch, err := strconv.ParseInt(r.FormValue("epoch"), 10, 64)
 	switch {
 	case s == nil:
 		http.NotFound(w, r)
+	case err != nil:
+		http.Error(w, "epoch: "+err.Error(), http.StatusBadRequest)
+	case epoch < s.epoch:
+		a.refused = append(a.refused, fmt.Sprintf("refused: %s, %s %s with epoch %d (now %d)", replica, r.Method, r.URL.Path, epoch, s.epoch))
+		http.Error(w, "a newer owner has been here", http.StatusConflict)
+	default:
+		if epoch > s.epoch {
+			s.epoch = epoch
+			s.owners = append(s.owners, replica)
+		}
+		return s
+	}
+	return nil
+}
+
+func (a *api) next(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch s := a.from(w, r); {
+	case s == nil:
 	case s.processed == s.events:
 		w.WriteHeader(http.StatusNoContent)
 	default:
@@ -85,28 +109,17 @@ func (a *api) next(w http.ResponseWriter, r *http.Request) {
 
 func (a *api) processed(w http.ResponseWriter, r *http.Request) {
 	n, err := strconv.Atoi(r.FormValue("n"))
-	epoch, err2 := strconv.ParseInt(r.FormValue("epoch"), 10, 64)
-	replica := r.FormValue("replica")
+	if err != nil {
+		http.Error(w, "n: "+err.Error(), http.StatusBadRequest)
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := a.streams[r.PathValue("id")]
-	switch {
+	switch s := a.from(w, r); {
 	case s == nil:
-		http.NotFound(w, r)
-	case err != nil || err2 != nil:
-		http.Error(w, errors.Join(err, err2).Error(), http.StatusBadRequest)
-	case epoch < s.epoch:
-		a.refused = append(a.refused, fmt.Sprintf("refused: %s reported %s #%d with epoch %d (now %d)", replica, r.PathValue("id"), n, epoch, s.epoch))
-		http.Error(w, "a newer owner has been here", http.StatusConflict)
+	case n != s.processed+1:
+		s.twice++
 	default:
-		if epoch > s.epoch {
-			s.epoch = epoch
-			s.owners = append(s.owners, replica)
-		}
-		if n != s.processed+1 || s.latest() != replica {
-			s.twice++
-			return
-		}
 		s.processed = n
 	}
 }
@@ -169,14 +182,15 @@ func (c *client) pending(ctx context.Context) (names []string, err error) {
 	return names, err
 }
 
-func (c *client) next(ctx context.Context, stream string) (n int, more bool, err error) {
-	more, err = c.call(ctx, "GET", "/streams/"+stream+"/next", nil, &n)
+func (c *client) next(ctx context.Context, stream string, args url.Values) (n int, more bool, err error) {
+	more, err = c.call(ctx, "GET", "/streams/"+stream+"/next", args, &n)
 	return n, more, err
 }
 
-func (c *client) processed(ctx context.Context, stream string, n int, epoch int64, replica string) error {
-	_, err := c.call(ctx, "POST", "/streams/"+stream+"/processed",
-		url.Values{"n": {strconv.Itoa(n)}, "epoch": {strconv.FormatInt(epoch, 10)}, "replica": {replica}}, nil)
+func (c *client) processed(ctx context.Context, stream string, args url.Values, n int) error {
+	args = maps.Clone(args)
+	args.Set("n", strconv.Itoa(n))
+	_, err := c.call(ctx, "POST", "/streams/"+stream+"/processed", args, nil)
 	return err
 }
 
@@ -186,7 +200,7 @@ func (c *client) call(ctx context.Context, method, path string, args url.Values,
 	if err != nil {
 		return false, err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := (&http.Client{Timeout: 5 * time.Second}).Do(req)
 	if err != nil {
 		return false, err
 	}

@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -74,7 +75,7 @@ type run struct {
 	fleet *stage.Fleet
 }
 
-func (r *run) main(ctx context.Context) error {
+func (r *run) main(ctx context.Context) (err error) {
 	dsn, end, err := stage.Database("")
 	if err != nil {
 		return err
@@ -96,7 +97,7 @@ func (r *run) main(ctx context.Context) error {
 	}
 	defer closeAPI()
 	r.fleet = stage.New(dsn)
-	defer r.fleet.Close()
+	defer func() { err = errors.Join(err, r.fleet.Close()) }()
 	for i := range 3 {
 		name := fmt.Sprintf("replica-%d", i+1)
 		if err := r.fleet.Start(name, "-replica", name, "-api", url); err != nil {

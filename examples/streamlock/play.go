@@ -33,10 +33,14 @@ func (r *run) play(ctx context.Context) error {
 	if err := r.until(ctx, "another goes on for replica-2, killed", r.taken("replica-2", 1)); err != nil {
 		return err
 	}
+	const most = capacity * 3 / 4
+	if err := stage.Until(ctx, "replica-3 is busy", func() (bool, error) { return len(r.api.of("replica-3")) >= most, nil }); err != nil {
+		return err
+	}
 	if err := r.fleet.Freeze("replica-3"); err != nil {
 		return err
 	}
-	if err := r.until(ctx, "others go on for replica-3, frozen", r.taken("replica-3", 4)); err != nil {
+	if err := r.until(ctx, "others go on for replica-3, frozen", r.taken("replica-3", most-1)); err != nil {
 		return err
 	}
 	if err := r.fleet.Thaw("replica-3"); err != nil {
@@ -55,7 +59,7 @@ func (r *run) play(ctx context.Context) error {
 	t := r.api.sum()
 	late := r.api.late()
 	fmt.Fprintf(r.out, "\n%s\n\n", late[0])
-	fmt.Fprintf(r.out, "%d events = processed once and in order %d; %d streams changed hands, %d reports of former owners refused\n\n",
+	fmt.Fprintf(r.out, "%d events = processed once and in order %d; %d streams changed hands, %d calls of former owners refused\n\n",
 		t.events, t.processed, t.moved, len(late))
 	fmt.Fprint(r.out, "XStreamRoll's LockManager, by its code: a dead worker's streams wait 30 s and the next poll; a frozen\n"+
 		"one publishes when it goes on, for its token guards only the release; a worker whose slots are full\n"+

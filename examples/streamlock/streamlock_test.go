@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 }
 
 // The example fails by itself when an event is processed again or out of order, or when
-// what a former owner reports is not refused.
+// a former owner is not refused.
 func TestEachStreamIsWorkedOnByOneReplica(t *testing.T) {
 	var out strings.Builder
 	r := run{out: &out, streams: 40, events: 80}
@@ -28,7 +28,7 @@ func TestEachStreamIsWorkedOnByOneReplica(t *testing.T) {
 	}
 	for _, line := range []string{
 		`three replicas have all they can take +8 +8 +8 +16 `,
-		`refused: replica-3 reported stream-\d\d #\d+ with epoch \d+ \(now \d+\)`,
+		`refused: replica-3, (GET|POST) /streams/stream-\d\d/\w+ with epoch \d+ \(now \d+\)`,
 		`(\d+) events = processed once and in order \d+; \d+ streams changed hands`,
 	} {
 		if !regexp.MustCompile(line).MatchString(out.String()) {

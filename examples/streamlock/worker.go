@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -23,23 +25,21 @@ func (w *Worker) Streams(ctx context.Context) ([]string, error) {
 	return w.API.pending(ctx)
 }
 
-// Run processes one stream's events until there are no more.
+// Run processes one stream's events until there are no more, or the stream is another's.
 func (w *Worker) Run(ctx context.Context, l lease.Lease) error {
-	for {
-		n, more, err := w.API.next(ctx, l.Resource)
+	// Calls of the API are not cancelled: it tells by the epoch which of them come from a
+	// former owner, and refuses those.
+	calls := context.WithoutCancel(ctx)
+	who := url.Values{"replica": {w.Replica}, "epoch": {strconv.FormatInt(l.Epoch, 10)}}
+	for ctx.Err() == nil {
+		n, more, err := w.API.next(calls, l.Resource, who)
 		if err != nil || !more {
 			return err
 		}
-		select {
-		case <-time.After(10 * time.Millisecond): // the work
-		case <-ctx.Done():
-			// What was on its way when ownership ended arrives now. The API refuses it when
-			// another owner has been there.
-			ctx = context.WithoutCancel(ctx)
-			return w.API.processed(ctx, l.Resource, n, l.Epoch, w.Replica)
-		}
-		if err := w.API.processed(ctx, l.Resource, n, l.Epoch, w.Replica); err != nil {
+		time.Sleep(10 * time.Millisecond) // the work
+		if err := w.API.processed(calls, l.Resource, who, n); err != nil {
 			return err
 		}
 	}
+	return context.Cause(ctx)
 }

@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -87,7 +88,7 @@ const tables = `
 		disorder int NOT NULL DEFAULT 0
 	) WITH (fillfactor = 50)`
 
-func (r *run) main(ctx context.Context) error {
+func (r *run) main(ctx context.Context) (err error) {
 	dsn, end, err := stage.Database("")
 	if err != nil {
 		return err
@@ -99,7 +100,7 @@ func (r *run) main(ctx context.Context) error {
 	defer r.pool.Close()
 	r.be = leasepg.New(r.pool, leasepg.WithLogger(quiet("example")))
 	r.fleet = stage.New(dsn)
-	defer r.fleet.Close()
+	defer func() { err = errors.Join(err, r.fleet.Close()) }()
 	return r.play(ctx)
 }
 

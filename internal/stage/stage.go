@@ -157,10 +157,14 @@ func (f *Fleet) Stop(name string) error {
 	if cmd == nil {
 		return err
 	}
-	cmd.Process.Signal(syscall.SIGCONT)
+	// One signal, for a second one may come when the replica no longer catches it.
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("%s: %w", name, err)
 	}
+	return wait(name, cmd)
+}
+
+func wait(name string, cmd *exec.Cmd) error {
 	if err := cmd.Wait(); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
@@ -180,11 +184,13 @@ func (f *Fleet) Close() error {
 	f.mu.Unlock()
 	var errs []error
 	names := f.Running()
-	for _, name := range names { // all at once, then one by one
-		errs = append(errs, f.Thaw(name), f.signal(name, syscall.SIGTERM))
+	for _, name := range names { // all at once
+		errs = append(errs, f.signal(name, syscall.SIGTERM), f.Thaw(name))
 	}
 	for _, name := range names {
-		errs = append(errs, f.Stop(name))
+		if cmd, _ := f.take(name); cmd != nil {
+			errs = append(errs, wait(name, cmd))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -54,6 +54,7 @@ func TestRowLeasesAreRenewedTogether(t *testing.T) {
 		f.on("Renew", before(func(context.Context) error { renewals.Add(1); return nil }))
 		var u untilLost
 		start(t, newConsumer(t, f.share(be), rowStreams(u.run, "a", "b", "c")))
+		pass(time.Second) // the first to come has all three
 		var other atomic.Int32
 		start(t, newConsumer(t, be, rowStreams(func(context.Context, lease.Lease) error { other.Add(1); return nil }, "a", "b", "c")))
 		pass(5 * time.Minute)

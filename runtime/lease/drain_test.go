@@ -170,3 +170,32 @@ func TestRunOutlivesItsHandlers(t *testing.T) {
 		}
 	})
 }
+
+// A process that stops while an Acquire is under way gives back what that brings: nothing
+// is lost, and the leases need not expire.
+func TestStopAwaitsAnAcquire(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		publish(t, be, "x", 0, 1, nil)
+		asked := make(chan struct{}, 1)
+		var f faults
+		f.on("Acquire", func(_ context.Context, phase leasemem.Phase) error {
+			if phase == leasemem.After {
+				asked <- struct{}{}
+				time.Sleep(time.Second) // the reply is on its way
+			}
+			return nil
+		})
+		handler := one(func(context.Context, lease.Message[note]) error { return nil })
+		var rec recorder
+		stop := start(t, newConsumer(t, f.share(be), lease.Spec{Handlers: handler}, lease.WithObserver(&rec)))
+		<-asked
+		stop()
+		if n := len(observed[lease.ObservedLoss](&rec)); n > 0 {
+			t.Errorf("%d losses were told", n)
+		}
+		if a, r := len(observed[lease.ObservedAcquire](&rec)), len(observed[lease.ObservedRelease](&rec)); a != 1 || r != 1 {
+			t.Errorf("%d leases were acquired and %d released, want 1 and 1", a, r)
+		}
+	})
+}

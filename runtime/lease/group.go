@@ -204,7 +204,7 @@ func (p *process) drain(s *session, works []*work) {
 	for began, late := now(), false; len(left) > 0 && !late && s.alive(); pause(s.ctx, time.Millisecond) {
 		took := began.since()
 		late = true
-		left = slices.DeleteFunc(slices.Clone(left), func(w *work) bool { return w.owned() == 0 })
+		left = slices.DeleteFunc(slices.Clone(left), (*work).gone)
 		for _, w := range left {
 			limit := w.c.spec.Drain
 			if took > limit {

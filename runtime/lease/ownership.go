@@ -172,6 +172,14 @@ func (w *work) audit(s Survey) {
 // with the same attempt id.
 func (w *work) acquire(n int) (granted int) {
 	req := AcquireRequest{Session: w.s.id, Consumer: w.info, Max: n, Attempt: newID()}
+	w.mu.Lock()
+	stopped := w.stopped
+	w.asking = !stopped
+	w.mu.Unlock()
+	if stopped {
+		return
+	}
+	defer func() { w.mu.Lock(); w.asking = false; w.mu.Unlock() }()
 	var failed backoff
 	asked := now() // the first try may be the one that is granted
 	for w.s.alive() {

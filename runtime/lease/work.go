@@ -40,6 +40,7 @@ type work struct {
 	fetching bool                // a Fetch is under way; never more than one
 	running  int                 // goroutines in process
 	stopped  bool                // the process is draining
+	asking   bool                // an Acquire is under way
 	ticks    uint64              // orders the beginnings and ends of work on resources
 
 	beyond  beyondShare
@@ -120,6 +121,13 @@ func (w *work) owned() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.held)
+}
+
+// gone reports that this process holds nothing, and that nothing is on its way to it.
+func (w *work) gone() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.held) == 0 && !w.asking
 }
 
 func (w *work) stopping() bool {

@@ -178,7 +178,11 @@ func TestLedgerMutantsAreCaught(t *testing.T) {
 		for _, name := range m.caught {
 			t.Run(m.name+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				if said := judge(t, name, ledgerFactory(m.mutate)); len(said) == 0 {
+				var said []string
+				for tries := 0; tries < 5 && len(said) == 0; tries++ { // scenarios meet a race in most runs, not in all
+					said = judge(t, name, ledgerFactory(m.mutate))
+				}
+				if len(said) == 0 {
 					t.Fatalf("%s does not notice: %s", name, m.name)
 				}
 				if said := judge(t, name, ledgerFactory(ledgerMutation{})); len(said) > 0 {

@@ -1,9 +1,6 @@
 -- Consumers that read a table of the application. What reads that table is generated beside
 -- the consumer; here is what is noted about it in leasegen's own tables.
 
--- name: ConsumerSource :one
-SELECT c.source FROM leasegen.consumer c WHERE c.name = sqlc.arg(name)::text;
-
 -- name: SourceTop :one
 -- The greatest position that a consumer may have passed, and of what.
 SELECT c.source, (CASE WHEN c.source = '' THEN 0 ELSE leasegen.table_top(c.source) END)::bigint AS top

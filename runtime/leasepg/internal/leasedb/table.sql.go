@@ -11,20 +11,6 @@ import (
 	"time"
 )
 
-const ConsumerSource = `-- name: ConsumerSource :one
-
-SELECT c.source FROM leasegen.consumer c WHERE c.name = $1::text
-`
-
-// Consumers that read a table of the application. What reads that table is generated beside
-// the consumer; here is what is noted about it in leasegen's own tables.
-func (q *Queries) ConsumerSource(ctx context.Context, name string) (string, error) {
-	row := q.db.QueryRow(ctx, ConsumerSource, name)
-	var source string
-	err := row.Scan(&source)
-	return source, err
-}
-
 const CursorsToMend = `-- name: CursorsToMend :many
 SELECT l.resource, l.pos, l.snap::text AS snap, coalesce(l.late_snap::text, '')::text AS late_snap, l.late_pos
 FROM leasegen.lease l WHERE l.consumer = $1::text AND l.snap IS NOT NULL ORDER BY l.resource
@@ -309,6 +295,7 @@ func (q *Queries) ParkRows(ctx context.Context, arg ParkRowsParams) error {
 }
 
 const SourceTop = `-- name: SourceTop :one
+
 SELECT c.source, (CASE WHEN c.source = '' THEN 0 ELSE leasegen.table_top(c.source) END)::bigint AS top
 FROM leasegen.consumer c WHERE c.name = $1::text
 `
@@ -318,6 +305,8 @@ type SourceTopRow struct {
 	Top    int64
 }
 
+// Consumers that read a table of the application. What reads that table is generated beside
+// the consumer; here is what is noted about it in leasegen's own tables.
 // The greatest position that a consumer may have passed, and of what.
 func (q *Queries) SourceTop(ctx context.Context, name string) (SourceTopRow, error) {
 	row := q.db.QueryRow(ctx, SourceTop, name)

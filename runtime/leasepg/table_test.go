@@ -342,7 +342,7 @@ type tableReader struct {
 	late       int
 }
 
-func (r *tableReader) read(t *testing.T, be *leasepg.Backend, writing context.Context) {
+func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Context) {
 	ok(t, be.Register(t.Context(), r.info, nil))
 	session, _ := member(t, be, time.Hour, r.info)
 	at := map[string]lease.Cursor{}
@@ -358,7 +358,7 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, writing context.Co
 		}
 	}
 	for quiet := time.Now(); time.Since(quiet) < 700*time.Millisecond; {
-		if writing.Err() == nil {
+		if written.Err() == nil {
 			quiet = time.Now()
 		}
 		if rand.IntN(30) == 0 {
@@ -491,14 +491,18 @@ func TestTableTorture(t *testing.T) {
 	w := &rowWriters{}
 	writers := open(t, pool.Config().ConnString()+"&pool_max_conns=16")
 	var wg sync.WaitGroup
-	wg.Go(func() { w.write(writing, t, writers, 16) })
+	written, done := context.WithCancel(t.Context()) // transactions outlive writing: the last to commit
+	wg.Go(func() {
+		defer done()
+		w.write(writing, t, writers, 16)
+	})
 	var readers []*tableReader
 	for _, c := range []*lease.Consumer{
 		byGroup(t, be, &tabletest.ByGroup{}), byTopic(t, be, &tabletest.ByTopic{}), byKey(t, be, &tabletest.ByKey{}),
 	} {
 		r := &tableReader{info: c.Info(), seen: map[int64]int{}}
 		readers = append(readers, r)
-		wg.Go(func() { r.read(t, be, writing) })
+		wg.Go(func() { r.read(t, be, written) })
 	}
 	wg.Wait()
 	late := 0

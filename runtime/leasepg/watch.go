@@ -149,5 +149,8 @@ func (s *session) look(ctx context.Context) (buried int, err error) {
 		buried = len(dead)
 		return nil
 	})
-	return buried, err
+	if err != nil {
+		return 0, err // f may still run
+	}
+	return buried, nil
 }

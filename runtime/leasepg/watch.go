@@ -126,6 +126,7 @@ func (s *session) look(ctx context.Context) (buried int, err error) {
 		return 0, nil
 	}
 	time.Sleep(watchAgain)
+	var found int // not buried itself: f may still run when use has returned
 	err = s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		var dead []leasedb.BurySessionsRow
 		err := s.b.pipeline(ctx, c, durable(ctx),
@@ -146,11 +147,11 @@ func (s *session) look(ctx context.Context) (buried int, err error) {
 			}
 			s.b.log.Warn("leasepg: a session has died, its leases are free", "session", d.ID, "host", d.Host, "pid", d.Pid, "reason", reason)
 		}
-		buried = len(dead)
+		found = len(dead)
 		return nil
 	})
 	if err != nil {
-		return 0, err // f may still run
+		return 0, err
 	}
-	return buried, nil
+	return found, nil
 }

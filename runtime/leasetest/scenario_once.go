@@ -164,8 +164,8 @@ var onceScenarios = []check{
 		}
 		equal(t, "executions of #4 before the replay", fours.Load(), 0)
 		// A second message of the item does not execute it either.
-		w.publish(event("x", "k", 4))
 		dead := len(w.dead())
+		w.publish(event("x", "k", 4))
 		eventually(t, "a second dead letter of #4", func() bool { return len(w.dead()) == dead+1 })
 		equal(t, "executions of #4 before the replay", fours.Load(), 0)
 		equal(t, "replayed", must[int](t)(w.operator().Replay(t.Context(), lease.DeadLetterFilter{Consumer: "c"})), dead+1)

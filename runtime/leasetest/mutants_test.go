@@ -339,7 +339,10 @@ func TestMutantsAreCaught(t *testing.T) {
 			t.Run(m.name+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				began := time.Now()
-				said := judge(t, name, factoryOf(m.mutate))
+				var said []string
+				for tries := 0; tries < 20 && len(said) == 0; tries++ { // some checks meet a race in most runs, not in all
+					said = judge(t, name, factoryOf(m.mutate))
+				}
 				if len(said) == 0 {
 					t.Fatalf("%s does not notice: %s", name, m.name)
 				}

@@ -172,7 +172,7 @@ func TestMigratePrint(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer appPool.Close()
-	if err := leasepg.New(appPool).Check(t.Context()); err != nil {
+	if err := leasepg.New(appPool).Check(t.Context(), nil); err != nil {
 		t.Errorf("with the printed grants: %v", err)
 	}
 	if _, err := appPool.Exec(t.Context(), `DROP TABLE leasegen.message`); err == nil {

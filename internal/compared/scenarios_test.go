@@ -232,7 +232,7 @@ func TestX24ErrorsKeepTheirCause(t *testing.T) {
 		_, survey := be.Survey(t.Context(), []string{"c"})
 		_, status := be.Status(t.Context())
 		return map[string]error{
-			"Check":    be.Check(t.Context()),
+			"Check":    be.Check(t.Context(), nil),
 			"Publish":  be.Publish(t.Context(), []lease.Event{{Topic: "x"}}),
 			"Register": be.Register(t.Context(), c.Info(), []string{"x"}),
 			"Acquire":  acquire,

@@ -16,8 +16,9 @@ type Backend interface {
 	Publisher
 
 	// Check reports, in one line that names cause and fix, why this backend cannot
-	// be used now (unmigrated, read-only, missing grants, ...). Run calls it first.
-	Check(ctx context.Context) error
+	// be used now (unmigrated, read-only, missing grants, ...), or not by these consumers
+	// (locks that do not go through a pooler, ...). Run calls it first.
+	Check(ctx context.Context, consumers []ConsumerInfo) error
 
 	// OpenSession starts a new incarnation of this process.
 	OpenSession(ctx context.Context, spec SessionSpec) (Session, error)

@@ -199,3 +199,26 @@ func TestStopAwaitsAnAcquire(t *testing.T) {
 		}
 	})
 }
+
+// A process stops at once though its Acquire fails again and again.
+func TestStopWhileAcquireFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		publish(t, be, "x", 0, 1, nil)
+		tried := make(chan struct{}, 100)
+		var f faults
+		f.on("Acquire", before(func(context.Context) error {
+			tried <- struct{}{}
+			return errLink
+		}))
+		handler := one(func(context.Context, lease.Message[note]) error { return nil })
+		stop := start(t, newConsumer(t, f.share(be), lease.Spec{Handlers: handler}))
+		<-tried
+		<-tried
+		asked := time.Now()
+		stop()
+		if took := time.Since(asked); took > 2*time.Second {
+			t.Errorf("it took %v to stop", took)
+		}
+	})
+}

@@ -49,7 +49,11 @@ func (g *Group) Run(ctx context.Context) error {
 		return errors.New("lease: the group has no consumers")
 	}
 	for _, p := range g.processes {
-		if err := p.be.Check(ctx); err != nil {
+		infos := make([]ConsumerInfo, len(p.consumers))
+		for i, c := range p.consumers {
+			infos[i] = c.Info()
+		}
+		if err := p.be.Check(ctx, infos); err != nil {
 			if ctx.Err() != nil {
 				return nil // stopped before it began
 			}

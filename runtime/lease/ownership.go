@@ -197,6 +197,9 @@ func (w *work) acquire(n int) (granted int) {
 			w.s.lose("the backend declared the session dead")
 			return 0
 		}
+		if w.stopping() { // the end of the session frees what may have been granted
+			return 0
+		}
 		failed.pause(w.s.ctx, w.log, "acquire failed", err)
 	}
 	return 0

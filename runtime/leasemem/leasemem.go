@@ -83,7 +83,7 @@ func (b *Backend) Share(opts ...Option) *Backend {
 }
 
 // Check reports nothing: memory can always be used.
-func (b *Backend) Check(ctx context.Context) error {
+func (b *Backend) Check(ctx context.Context, _ []lease.ConsumerInfo) error {
 	_, err := call(ctx, b, "Check", func(*store, time.Time) (struct{}, error) { return struct{}{}, nil })
 	return err
 }

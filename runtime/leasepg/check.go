@@ -6,13 +6,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
 const oldestServer = 140000
 
-// Check reports why the backend cannot be used now.
-func (b *Backend) Check(ctx context.Context) error {
+// Check reports why the backend cannot be used now, or not by these consumers.
+func (b *Backend) Check(ctx context.Context, consumers []lease.ConsumerInfo) error {
 	if err := b.schema.valid(); err != nil {
 		return err
 	}
@@ -21,7 +22,15 @@ func (b *Backend) Check(ctx context.Context) error {
 		return b.fail("connect", err)
 	}
 	defer conn.Release()
-	return b.check(ctx, conn.Conn())
+	if err := b.check(ctx, conn.Conn()); err != nil || !b.pooled.Load() {
+		return err
+	}
+	for _, c := range consumers {
+		if c.Lock == lease.LockAdvisory {
+			return fmt.Errorf("leasepg: consumer %s: %w", c.Name, errPooledLock)
+		}
+	}
+	return nil
 }
 
 func (b *Backend) check(ctx context.Context, conn *pgx.Conn) error {

@@ -27,12 +27,12 @@ func TestCheckOfEarlierSchemas(t *testing.T) {
 		}
 		exec(t, pool, "INSERT INTO leasegen.migration (version, name) VALUES ($1, $2)", version, name)
 		want := "has version " + strconv.Itoa(version) + ": run leasegen migrate"
-		if err := be.Check(t.Context()); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+		if err := be.Check(t.Context(), nil); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
 	}
 	must[[]string](t)(leasepg.Migrate(t.Context(), pool))
-	ok(t, be.Check(t.Context()))
+	ok(t, be.Check(t.Context(), nil))
 }
 
 // The application's role needs no more than Grants gives it for any kind of ownership.
@@ -42,7 +42,7 @@ func TestRoleOwns(t *testing.T) {
 	must[[]string](t)(leasepg.Migrate(t.Context(), owner))
 	exec(t, owner, leasepg.Grants("lg_app"))
 	be := leasepg.New(app)
-	ok(t, be.Check(t.Context()))
+	ok(t, be.Check(t.Context(), nil))
 	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "s1", Kind: "k"}, {Topic: "x", Key: "s2", Kind: "k"}}))
 	info := func(name string, per lease.Per, lock lease.Lock) lease.ConsumerInfo {
 		return lease.ConsumerInfo{Name: name, Per: per, Lock: lock, TTL: time.Hour, Topics: []string{"*"}, From: lease.FromBeginning, OnceKeep: time.Hour}

@@ -48,7 +48,7 @@ func migratedAt(t testing.TB, dsn string, opts ...leasepg.Option) (*leasepg.Back
 		t.Fatal(err)
 	}
 	be := leasepg.New(pool, opts...)
-	if err := be.Check(t.Context()); err != nil {
+	if err := be.Check(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	return be, pool

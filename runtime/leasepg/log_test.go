@@ -279,7 +279,7 @@ func TestQueryModes(t *testing.T) {
 			_, err := leasepg.Migrate(t.Context(), pool)
 			ok(t, err)
 			be := leasepg.New(pool)
-			ok(t, be.Check(t.Context()))
+			ok(t, be.Check(t.Context(), nil))
 			es := events("x", 3)
 			es[1].Headers = map[string]string{"h": "v"}
 			ok(t, be.Publish(t.Context(), es))

@@ -49,7 +49,7 @@ func TestMigrateRaces(t *testing.T) {
 	wg.Wait()
 	files := must[[]string](t)(filepath.Glob("migrations/*.sql"))
 	equal(t, "migrations applied in all", applied, len(files))
-	ok(t, leasepg.New(pool).Check(t.Context()))
+	ok(t, leasepg.New(pool).Check(t.Context(), nil))
 	names, err := leasepg.Migrate(t.Context(), pool)
 	ok(t, err)
 	equal(t, "applied again", len(names), 0)
@@ -76,7 +76,7 @@ func TestMigrationsAsScript(t *testing.T) {
 	pool := open(t, pgtest.DB(t))
 	exec(t, pool, leasepg.Migrations(leasepg.WithSchema("printed")))
 	be := leasepg.New(pool, leasepg.WithSchema("printed"))
-	ok(t, be.Check(t.Context()))
+	ok(t, be.Check(t.Context(), nil))
 	names, err := leasepg.Migrate(t.Context(), pool, leasepg.WithSchema("printed"))
 	ok(t, err)
 	equal(t, "left to apply", len(names), 0)
@@ -89,7 +89,7 @@ func TestSchemaNames(t *testing.T) {
 		if _, err := leasepg.Migrate(t.Context(), pool, leasepg.WithSchema(name)); err == nil {
 			t.Errorf("%q was accepted by Migrate", name)
 		}
-		if err := leasepg.New(pool, leasepg.WithSchema(name)).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "schema name") {
+		if err := leasepg.New(pool, leasepg.WithSchema(name)).Check(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "schema name") {
 			t.Errorf("%q was accepted by Check: %v", name, err)
 		}
 	}
@@ -98,7 +98,7 @@ func TestSchemaNames(t *testing.T) {
 		_, err := leasepg.Migrate(t.Context(), pool, leasepg.WithSchema(name))
 		ok(t, err)
 		be := leasepg.New(pool, leasepg.WithSchema(name))
-		ok(t, be.Check(t.Context()))
+		ok(t, be.Check(t.Context(), nil))
 		ok(t, be.Publish(t.Context(), events("x", 1)))
 	}
 }
@@ -153,15 +153,15 @@ func TestRoles(t *testing.T) {
 	_, err := leasepg.Migrate(t.Context(), owner)
 	ok(t, err)
 	be := leasepg.New(app)
-	if err := be.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "privilege") {
+	if err := be.Check(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "privilege") {
 		t.Fatalf("Check without grants: %v", err)
 	}
 	exec(t, owner, "GRANT USAGE ON SCHEMA leasegen TO lg_app; GRANT SELECT ON ALL TABLES IN SCHEMA leasegen TO lg_app")
-	if err := be.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "INSERT on message") || !strings.Contains(err.Error(), "lg_app") {
+	if err := be.Check(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "INSERT on message") || !strings.Contains(err.Error(), "lg_app") {
 		t.Fatalf("Check with SELECT alone: %v", err)
 	}
 	exec(t, owner, leasepg.Grants("lg_app"))
-	ok(t, be.Check(t.Context()))
+	ok(t, be.Check(t.Context(), nil))
 
 	exec(t, owner, "SELECT setval('leasegen.message_id_seq', 3999990)")
 	ok(t, be.Publish(t.Context(), events("x", 20)))
@@ -238,20 +238,20 @@ func TestCheck(t *testing.T) {
 			be, pool := migrated(t)
 			exec(t, pool, strings.ReplaceAll(c.spoil, ":db", query[string](t, pool, "SELECT current_database()")))
 			pool.Reset()
-			err := be.Check(t.Context())
+			err := be.Check(t.Context(), nil)
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 				t.Fatalf("got  %v\nwant %s", err, c.want)
 			}
 			if c.mend != "" {
 				exec(t, pool, c.mend)
-				ok(t, be.Check(t.Context()))
+				ok(t, be.Check(t.Context(), nil))
 			}
 		})
 	}
 	t.Run("unreachable", func(t *testing.T) {
 		pool := must[*pgxpool.Pool](t)(pgxpool.New(t.Context(), "postgres://u:canary@127.0.0.1:1/x?connect_timeout=1"))
 		defer pool.Close()
-		err := leasepg.New(pool).Check(t.Context())
+		err := leasepg.New(pool).Check(t.Context(), nil)
 		if err == nil || strings.Contains(err.Error(), "canary") {
 			t.Fatalf("got %v", err)
 		}
@@ -268,7 +268,7 @@ func TestCheck(t *testing.T) {
 			}
 			taken = append(taken, c)
 		}
-		err = leasepg.New(app).Check(t.Context())
+		err = leasepg.New(app).Check(t.Context(), nil)
 		for _, c := range taken {
 			c.Close(context.Background())
 		}
@@ -298,11 +298,11 @@ func TestRestamp(t *testing.T) {
 			snap = (SELECT (pg_snapshot_xmin(snap)::text::bigint + 900000000) || ':' || (pg_snapshot_xmax(snap)::text::bigint + 900000000)
 				|| ':' || coalesce((SELECT string_agg((v::text::bigint + 900000000)::text, ',') FROM pg_snapshot_xip(snap) v), ''))::pg_snapshot;
 		UPDATE leasegen.origin SET system_identifier = 7`)
-	if err := be.Check(t.Context()); err == nil {
+	if err := be.Check(t.Context(), nil); err == nil {
 		t.Fatal("the copy was taken for the original")
 	}
 	exec(t, pool, "SELECT leasegen.restamp()")
-	ok(t, be.Check(t.Context()))
+	ok(t, be.Check(t.Context(), nil))
 	session, _ = member(t, be, time.Hour, topical)
 	g = acquire(t, be, session, topical, 1)[0]
 	ids, _ = drain(t, be, topical, session, g, 9)

@@ -83,8 +83,8 @@ func TestTransactionPooler(t *testing.T) {
 	defer pool.Close()
 	var log bytes.Buffer
 	be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	ok(t, be.Check(t.Context()))
-	ok(t, be.Check(t.Context()))
+	ok(t, be.Check(t.Context(), nil))
+	ok(t, be.Check(t.Context(), nil))
 	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
 	defer feed.Close()
 	equal(t, "warnings", strings.Count(log.String(), "transaction pooler"), 1)
@@ -151,7 +151,7 @@ func TestPoolerModes(t *testing.T) {
 			be := leasepg.New(open(t, dsn))
 			if !c.works {
 				for range 3 { // whatever those before left behind in the pooler
-					err := be.Check(t.Context())
+					err := be.Check(t.Context(), nil)
 					if err == nil || strings.Contains(err.Error(), "\n") ||
 						!strings.Contains(err.Error(), "add default_query_exec_mode=exec to the DSN") {
 						t.Fatalf("Check says: %v", err)

@@ -17,7 +17,7 @@ func TestLeadersOfTwoSchemas(t *testing.T) {
 		_, err := leasepg.Migrate(t.Context(), pool, leasepg.WithSchema(schema))
 		ok(t, err)
 		be := leasepg.New(pool, leasepg.WithSchema(schema))
-		ok(t, be.Check(t.Context()))
+		ok(t, be.Check(t.Context(), nil))
 		ok(t, be.Register(t.Context(), led, nil))
 		id, s := leader(t, be, time.Hour)
 		equal(t, "leads in "+schema, len(acquire(t, be, id, led, 1)), 1)

@@ -297,7 +297,7 @@ func TestMigrateFilledLog(t *testing.T) {
 	equal(t, "applied", names[0], "0002_partitions.sql")
 	equal(t, "the log", query[string](t, pool, "SELECT md5(string_agg(xid || '/' || id || '/' || key, ',' ORDER BY id)) FROM leasegen.message"), before)
 	be := leasepg.New(pool)
-	ok(t, be.Check(t.Context()))
+	ok(t, be.Check(t.Context(), nil))
 	equal(t, "slots per key", query[int](t, pool, "SELECT max(n)::int FROM (SELECT count(DISTINCT slot) AS n FROM leasegen.message GROUP BY key) s"), 1)
 
 	session, g := sole(t, be, grouped)

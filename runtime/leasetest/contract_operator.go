@@ -83,6 +83,6 @@ var operatorChecks = []check{
 		equal(t, "limited", len(must[[]lease.LeaseStatus](t)(op.Leases(t.Context(), "c", 1))), 1)
 	}},
 	{"Check/Accepts_a_backend_that_is_ready", func(t testing.TB, f Factory) {
-		ok(t, f.New(t).Check(t.Context()))
+		ok(t, f.New(t).Check(t.Context(), nil))
 	}},
 }

@@ -140,8 +140,8 @@ func (l *link) Publish(ctx context.Context, es []lease.Event) error {
 	return l.run(ctx, "Publish", func() error { return l.be.Publish(ctx, es) })
 }
 
-func (l *link) Check(ctx context.Context) error {
-	return l.run(ctx, "Check", func() error { return l.be.Check(ctx) })
+func (l *link) Check(ctx context.Context, consumers []lease.ConsumerInfo) error {
+	return l.run(ctx, "Check", func() error { return l.be.Check(ctx, consumers) })
 }
 
 func (l *link) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {

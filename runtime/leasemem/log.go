@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -39,22 +38,13 @@ func (m *message) raw(maxPayload int) lease.Raw {
 
 // Publish appends events to the log.
 func (b *Backend) Publish(ctx context.Context, events []lease.Event) error {
-	if err := checkEvents(events); err != nil {
+	if err := lease.CheckEvents(events); err != nil {
 		return err
 	}
 	return do(ctx, b, "Publish", func(s *store, now time.Time) error {
 		s.publish(events, now)
 		return nil
 	})
-}
-
-func checkEvents(events []lease.Event) error {
-	for i, e := range events {
-		if e.Topic == "" {
-			return fmt.Errorf("leasemem: publish: event %d of %d has no topic", i, len(events))
-		}
-	}
-	return nil
 }
 
 // append adds an event to the log, which keeps it.

@@ -24,7 +24,7 @@ func (t *Tx) Do(fn func()) { t.effects = append(t.effects, fn) }
 
 // Publish appends events to the log at commit.
 func (t *Tx) Publish(_ context.Context, events []lease.Event) error {
-	if err := checkEvents(events); err != nil {
+	if err := lease.CheckEvents(events); err != nil {
 		return err
 	}
 	t.events = append(t.events, events...)

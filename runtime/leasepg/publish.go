@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,7 +19,6 @@ const (
 	publishRows  = 5000     // events in one statement
 	publishBytes = 16 << 20 // of payload in one statement
 	copyRows     = 1000     // events from which on COPY is faster
-	maxEventID   = 512      // bytes
 	notifyEvery  = 10 * time.Millisecond
 
 	// segmentsAhead is how many ids beyond the last one drawn have partitions.
@@ -70,14 +70,17 @@ func (b *Backend) publish(ctx context.Context, on database, wake *throttle, even
 	if len(events) == 0 {
 		return nil
 	}
-	selected, err := checkEvents(events)
-	if err != nil {
+	if err := lease.CheckEvents(events); err != nil {
 		return err
 	}
 	if err := b.makeRoom(ctx, on, int64(len(events))); err != nil {
 		return b.fail("publish", err)
 	}
-	var last int64
+	var (
+		selected = slices.ContainsFunc(events, isSelected)
+		last     int64
+		err      error
+	)
 	if !selected && len(events) >= copyRows {
 		last, err = b.copyIn(ctx, on, wake, events)
 	} else {
@@ -90,20 +93,8 @@ func (b *Backend) publish(ctx context.Context, on database, wake *throttle, even
 	return nil
 }
 
-// checkEvents finds what cannot be published, and whether some are delayed or have ids.
-func checkEvents(events []lease.Event) (selected bool, err error) {
-	for i := range events {
-		e := &events[i]
-		if e.Topic == "" {
-			return false, fmt.Errorf("leasepg: publish: event %d of %d has no topic", i, len(events))
-		}
-		if len(e.ID) > maxEventID {
-			return false, fmt.Errorf("leasepg: publish: the id of event %d of %d is %d bytes long, at most %d are allowed", i, len(events), len(e.ID), maxEventID)
-		}
-		selected = selected || e.ID != "" || e.After > 0 || !e.At.IsZero()
-	}
-	return selected, nil
-}
+// isSelected reports whether the event may not simply be appended: it has an id or is delayed.
+func isSelected(e lease.Event) bool { return e.ID != "" || e.After > 0 || !e.At.IsZero() }
 
 // insert publishes by statements that take arrays, and returns the last id.
 func (b *Backend) insert(ctx context.Context, on database, wake *throttle, events []lease.Event, selected bool) (last int64, err error) {

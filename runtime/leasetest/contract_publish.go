@@ -1,8 +1,12 @@
 package leasetest
 
 import (
+	"crypto/rand"
+	"encoding/base64"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -71,6 +75,79 @@ func payloadsOf(es []lease.Event) []string {
 }
 
 var publishChecks = []check{
+	{"Publish/Refuses_what_a_backend_cannot_keep_as_text", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		tooLong := strings.Repeat("secret", 171) // 1,026 bytes
+		for name, bad := range map[string]lease.Event{
+			"no topic":    {},
+			"long topic":  {Topic: tooLong},
+			"long key":    {Topic: "x", Key: tooLong},
+			"long kind":   {Topic: "x", Kind: tooLong},
+			"long ID":     {Topic: "x", ID: tooLong},
+			"bad topic":   {Topic: "secret\xff"},
+			"bad key":     {Topic: "x", Key: "secret\xff"},
+			"bad kind":    {Topic: "x", Kind: "secret\xc3"},
+			"bad ID":      {Topic: "x", ID: "secret\xed\xa0\x80"},
+			"zero topic":  {Topic: "secret\x00"},
+			"zero key":    {Topic: "x", Key: "secret\x00"},
+			"zero kind":   {Topic: "x", Kind: "\x00secret"},
+			"zero ID":     {Topic: "x", ID: "secret\x00"},
+			"bad header":  {Topic: "x", Headers: map[string]string{"h": "secret\xff"}},
+			"zero header": {Topic: "x", Headers: map[string]string{"secret\x00": "v"}},
+		} {
+			_, field, _ := strings.Cut(name, " ")
+			for what, also := range map[string]int{"alone": 0, "among many": 1500} {
+				es := append(events("x", also), bad)
+				err := be.Publish(t.Context(), append(es, events("x", also)...))
+				switch {
+				case err == nil:
+					t.Fatalf("%s, %s: it was published", name, what)
+				case !strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), fmt.Sprintf("event %d of %d", also+1, 2*also+1)):
+					t.Fatalf("%s, %s: the error does not say where: %v", name, what, err)
+				case strings.Contains(err.Error(), "secret"):
+					t.Fatalf("%s, %s: the error tells a value: %v", name, what, err)
+				}
+			}
+		}
+		publish(t, be, event("x", "k", 1))
+		equal(t, "published", len(read(t, be).all()), 1)
+	}},
+	{"Publish/The_longest_texts_pass_through_everything", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		longest := func() string { // 1,024 bytes that cannot be compressed
+			var b [768]byte
+			rand.Read(b[:])
+			return base64.StdEncoding.EncodeToString(b[:])
+		}
+		e := event(longest(), longest(), 1)
+		e.Kind, e.ID = longest(), longest()
+		for _, per := range []lease.Per{lease.PerTopic, lease.PerStream, lease.PerPartition} {
+			info := lease.ConsumerInfo{Name: strings.Repeat(strconv.Itoa(int(per)), 63), Per: per, Topics: []string{"*"}}
+			ok(t, be.Register(t.Context(), info, nil))
+		}
+		publish(t, be, e)
+		publish(t, be, e) // kept out
+		for _, per := range []lease.Per{lease.PerTopic, lease.PerStream} {
+			info := lease.ConsumerInfo{Name: strings.Repeat(strconv.Itoa(int(per)), 63), Per: per, Topics: []string{"*"}}
+			h := join(t, be, info, long)
+			resource := e.Topic
+			if per == lease.PerStream {
+				resource = e.Key
+			}
+			ok(t, be.Register(t.Context(), info, []string{resource}))
+			g := h.acquireOne()
+			got := h.fetch(resource, g.Cursor, 9)
+			equal(t, "messages", len(got.Messages), 1)
+			m := got.Messages[0]
+			if m.Topic != e.Topic || m.Key != e.Key || m.Kind != e.Kind {
+				t.Fatal("topic, key and kind are not those published")
+			}
+			h.commit(lease.Progress{Ref: g.Ref, Seq: 1, Cursor: got.Next, Park: []lease.Park{{ID: m.ID, Lane: e.Key, Attempt: 1, Error: "once"}}})
+			equal(t, "parked", len(h.parked().Messages), 1)
+			h.commit(lease.Progress{Ref: g.Ref, Seq: 2, Dead: []lease.Dead{{ID: m.ID, Attempt: 2, Reason: "twice"}}})
+			equal(t, "dead letters", len(h.deadLetters()), 1)
+		}
+	}},
 	{"Publish/Keeps_headers", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		e := event("x", "k", 1)

@@ -173,6 +173,44 @@ func TestPoolerModes(t *testing.T) {
 	}
 }
 
+// TestPoolerRefusesAdvisoryLocks: such a consumer does not start behind PgBouncer, and one line
+// says why and what to do.
+func TestPoolerRefusesAdvisoryLocks(t *testing.T) {
+	server := pgtest.Shared(t)
+	dsn := pgtest.DB(t)
+	direct := open(t, dsn)
+	must[[]string](t)(leasepg.Migrate(t.Context(), direct))
+	dsn = pgtest.StartPooler(t, server).Through(server, dsn) + "&default_query_exec_mode=exec"
+	for _, spec := range []lease.Spec{
+		{Name: "leader", Per: lease.PerCluster, Handlers: []lease.Handler{lease.Run(func(context.Context, lease.Lease) error {
+			t.Error("it leads")
+			return nil
+		})}},
+		{Name: "drainer", Per: lease.PerGroup, Topics: []string{"*"}, Handlers: []lease.Handler{lease.One("kind", func(context.Context, lease.Message[[]byte]) error {
+			t.Error("it drains")
+			return nil
+		})}},
+	} {
+		be := leasepg.New(open(t, dsn))
+		ok(t, be.Check(t.Context(), []lease.ConsumerInfo{must[*lease.Consumer](t)(lease.NewConsumer(be, spec)).Info()}))
+		spec.Lock = lease.LockAdvisory
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		err := must[*lease.Consumer](t)(lease.NewConsumer(be, spec)).Run(ctx)
+		cancel()
+		if err == nil || strings.Contains(err.Error(), "\n") ||
+			!strings.Contains(err.Error(), "consumer "+spec.Name) || !strings.Contains(err.Error(), "transaction pooler") ||
+			!strings.Contains(err.Error(), "lock=session") {
+			t.Errorf("%s: Run says: %v", spec.Name, err)
+		}
+		// Who does not ask first is refused too, and leaves nothing behind.
+		_, err = be.OpenSession(t.Context(), lease.SessionSpec{ID: spec.Name, TTL: time.Minute, Consumers: []string{spec.Name}, Advisory: true})
+		if err == nil || !strings.Contains(err.Error(), "transaction pooler") {
+			t.Errorf("%s: OpenSession says: %v", spec.Name, err)
+		}
+	}
+	equal(t, "sessions", query[int](t, direct, "SELECT count(*) FROM leasegen.session"), 0)
+}
+
 // TestPoolerFailover: behind a pooler a crash is found when the TTL is over, and what the
 // dead process left in the middle of a transaction has no effect.
 func TestPoolerFailover(t *testing.T) {

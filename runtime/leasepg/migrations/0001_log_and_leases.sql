@@ -258,36 +258,7 @@ BEGIN
     RETURN forgotten;
 END $$;
 
--- restamp makes a copy of the schema that was restored into another cluster usable:
--- xids of the old cluster mean nothing here. What was late for a cursor is parked, due
--- at once; everything else counts as long visible. Run it while no process uses the copy.
-CREATE FUNCTION leasegen.restamp() RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    LOCK TABLE leasegen.message, leasegen.lease, leasegen.session IN ACCESS EXCLUSIVE MODE;
-    INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, headers,
-                                 published_at, attempt, next_at, error)
-    SELECT l.consumer, l.resource, m.key, m.id, m.topic, m.key, m.kind, m.payload, m.headers,
-           m.published_at, 0, clock_timestamp(), ''
-    FROM leasegen.lease l
-    JOIN leasegen.consumer c ON c.name = l.consumer
-    JOIN leasegen.message m ON m.id <= l.pos
-        AND CASE c.per WHEN 'topic' THEN m.topic = l.resource ELSE m.topic LIKE ANY (c.likes) END
-    WHERE l.snap IS NOT NULL AND NOT pg_visible_in_snapshot(m.xid, l.snap)
-      AND NOT (l.late_snap IS NOT NULL AND m.id <= l.late_pos AND pg_visible_in_snapshot(m.xid, l.late_snap))
-    ORDER BY m.id
-    ON CONFLICT DO NOTHING;
-    UPDATE leasegen.message SET xid = '3'; -- older than any snapshot
-    UPDATE leasegen.segment SET closed_xid = NULL;
-    UPDATE leasegen.lease SET session = NULL, late_snap = NULL, late_pos = 0,
-        snap = CASE WHEN snap IS NOT NULL THEN pg_current_snapshot() END,
-        x = CASE WHEN snap IS NOT NULL THEN pg_current_xact_id() END;
-    UPDATE leasegen.session SET state = 'dead' WHERE state = 'live';
-    UPDATE leasegen.origin SET recorded_at = clock_timestamp(),
-        system_identifier = (SELECT c.system_identifier FROM pg_control_system() c);
-END $$;
-
 REVOKE ALL ON FUNCTION leasegen.refuse_epoch(), leasegen.ensure_segments(bigint), leasegen.drop_segments(),
-    leasegen.forget_sessions(interval), leasegen.restamp() FROM PUBLIC;
+    leasegen.forget_sessions(interval) FROM PUBLIC;
 
 SELECT leasegen.ensure_segments(4000000);

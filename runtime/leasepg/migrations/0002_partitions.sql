@@ -235,42 +235,4 @@ BEGIN
     RETURN dropped;
 END $$;
 
--- restamp as before, for all kinds of readers of the log, and for consumers that began in the
--- present of another cluster.
-CREATE OR REPLACE FUNCTION leasegen.restamp() RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    LOCK TABLE leasegen.message, leasegen.lease, leasegen.session IN ACCESS EXCLUSIVE MODE;
-    -- What was late for the start of a resource that has no lease yet gets one.
-    INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
-    SELECT c.name, CASE c.per WHEN 'topic' THEN m.topic WHEN 'partition' THEN m.slot::text WHEN 'stream' THEN m.key ELSE '*' END,
-           c.start_pos, c.start_snap, c.start_x
-    FROM leasegen.consumer c
-    JOIN leasegen.message m ON m.id <= c.start_pos AND m.topic LIKE ANY (c.likes)
-    WHERE c.source = '' AND c.start_snap IS NOT NULL AND NOT pg_visible_in_snapshot(m.xid, c.start_snap)
-    ON CONFLICT DO NOTHING;
-    INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, headers,
-                                 published_at, attempt, next_at, error)
-    SELECT l.consumer, l.resource, m.key, m.id, m.topic, m.key, m.kind, m.payload, m.headers,
-           m.published_at, 0, clock_timestamp(), ''
-    FROM leasegen.lease l
-    JOIN leasegen.consumer c ON c.name = l.consumer
-    JOIN leasegen.message m ON m.id <= l.pos AND m.topic LIKE ANY (c.likes)
-        AND CASE c.per WHEN 'topic' THEN m.topic = l.resource WHEN 'partition' THEN m.slot::text = l.resource
-                       WHEN 'stream' THEN m.key = l.resource ELSE true END
-    WHERE c.source = '' AND l.snap IS NOT NULL AND NOT pg_visible_in_snapshot(m.xid, l.snap)
-      AND NOT (l.late_snap IS NOT NULL AND m.id <= l.late_pos AND pg_visible_in_snapshot(m.xid, l.late_snap))
-    ORDER BY m.id
-    ON CONFLICT DO NOTHING;
-    UPDATE leasegen.message SET xid = '3'; -- older than any snapshot
-    UPDATE leasegen.segment SET closed_xid = NULL;
-    UPDATE leasegen.lease SET session = NULL, late_snap = NULL, late_pos = 0, wanted = true,
-        snap = CASE WHEN snap IS NOT NULL THEN pg_current_snapshot() END,
-        x = CASE WHEN snap IS NOT NULL THEN pg_current_xact_id() END;
-    UPDATE leasegen.consumer SET start_snap = pg_current_snapshot(), start_x = pg_current_xact_id() WHERE start_snap IS NOT NULL;
-    UPDATE leasegen.session SET state = 'dead' WHERE state = 'live';
-    UPDATE leasegen.origin SET recorded_at = clock_timestamp(),
-        system_identifier = (SELECT c.system_identifier FROM pg_control_system() c);
-END $$;
-
 REVOKE ALL ON FUNCTION leasegen.set_slots(integer), leasegen.index_log(text), leasegen.index_segment(text, text) FROM PUBLIC;

@@ -40,8 +40,11 @@ BEGIN
     RETURN coalesce(lag, 0);
 END $$;
 
--- restamp as before, but for consumers of tables it only notes that their cursors are foreign.
-CREATE OR REPLACE FUNCTION leasegen.restamp() RETURNS void
+-- restamp makes a copy of the schema that was restored into another cluster usable: xids of the
+-- old cluster mean nothing here. What was late for a cursor of the log is parked, due at once;
+-- everything else counts as long visible. Of consumers of tables it only notes that their
+-- cursors are foreign. Run it while no process uses the copy.
+CREATE FUNCTION leasegen.restamp() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     LOCK TABLE leasegen.message, leasegen.lease, leasegen.session IN ACCESS EXCLUSIVE MODE;
@@ -80,3 +83,5 @@ BEGIN
     UPDATE leasegen.origin SET recorded_at = clock_timestamp(),
         system_identifier = (SELECT c.system_identifier FROM pg_control_system() c);
 END $$;
+
+REVOKE ALL ON FUNCTION leasegen.restamp() FROM PUBLIC;

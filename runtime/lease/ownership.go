@@ -168,8 +168,8 @@ func (w *work) audit(s Survey) {
 	}
 }
 
-// acquire takes up to n free resources, and returns how many it got. A lost reply is resolved by asking again
-// with the same attempt id.
+// acquire takes up to n free resources, and returns how many it got. A lost reply is
+// resolved by asking again with the same attempt id.
 func (w *work) acquire(n int) (granted int) {
 	req := AcquireRequest{Session: w.s.id, Consumer: w.info, Max: n, Attempt: newID()}
 	w.mu.Lock()

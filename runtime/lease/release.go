@@ -86,14 +86,11 @@ func (w *work) release(give []*held) {
 		}
 	}
 	w.mu.Unlock()
-	w.s.hintOwnership() // there may be more to give
+	w.s.hintOwnership() // there may be more to give, or room for other streams
 	for _, h := range released {
 		w.c.observe(ObservedRelease{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Retired: h.retire})
 	}
 	w.log.Debug("released leases", "leases", len(released))
-	if w.info.Per == PerStream {
-		w.s.hintOwnership() // there is room again
-	}
 }
 
 // lose ends a lease against its holder's will. It is told once.

@@ -19,7 +19,8 @@ import (
 //
 // A lock that is gone proves death only on a server whose locks go back to when it was taken
 // (incarnation() in the migrations); after a restart the TTL decides. Who has just lost a
-// connection itself does not judge. Whoever was declared dead by mistake, in the moment between two connections, is fenced and opens a new session.
+// connection itself does not judge. Whoever was declared dead by mistake, in the moment
+// between two connections, is fenced and opens a new session.
 const (
 	watchEvery = 400 * time.Millisecond
 	// A connection that broke under a process that lives is back within this time.
@@ -97,8 +98,9 @@ func (s *session) rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// look buries sessions that have ended, and returns how many. Who was cut off itself leaves the others the time to
-// come back, too: what broke may have been the network before the server.
+// look buries sessions that have ended, and returns how many. Who was cut off itself leaves
+// the others the time to come back, too: what broke may have been the network before the
+// server.
 func (s *session) look(ctx context.Context) (buried int, err error) {
 	var (
 		suspects []string

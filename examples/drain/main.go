@@ -10,12 +10,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
-	"fmt"
 	"io"
-	"log"
-	"log/slog"
 	"os"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -26,53 +22,26 @@ import (
 )
 
 func main() {
-	log.SetFlags(0)
 	r := run{out: os.Stdout}
-	name := flag.String("replica", "", "be the replica of this name, until SIGTERM")
 	flag.IntVar(&r.payments, "payments", 50_000, "how many payments to publish")
-	flag.Parse()
-
-	ctx, stop := stage.Context(*name != "")
-	defer stop()
-	var err error
-	if *name != "" {
-		err = replica(ctx, os.Getenv("DATABASE_URL"), *name)
-	} else {
-		err = r.main(ctx)
-	}
-	if err != nil {
-		log.Fatal("drain: ", err)
-	}
+	stage.Main("drain", replica, r.main)
 }
 
 // replica is all that a service does.
-func replica(ctx context.Context, dsn, name string) error {
-	pool, err := pgxpool.New(ctx, dsn)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	be := leasepg.New(pool, leasepg.WithLogger(quiet(name)))
-	ledger, err := NewLedger(be, &Ledger{Replica: name}, lease.WithLogger(quiet(name)))
+func replica(ctx context.Context, pool *pgxpool.Pool, name string) error {
+	be := leasepg.New(pool, leasepg.WithLogger(stage.Quiet(name)))
+	ledger, err := NewLedger(be, &Ledger{Replica: name}, lease.WithLogger(stage.Quiet(name)))
 	if err != nil {
 		return err
 	}
 	return ledger.Run(ctx)
 }
 
-// quiet logs errors only: replicas are killed here on purpose.
-func quiet(name string) *slog.Logger {
-	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})).With("replica", name)
-}
-
 // run is one run of the example.
 type run struct {
+	stage.Set
 	out      io.Writer
 	payments int
-
-	pool  *pgxpool.Pool
-	be    *leasepg.Backend
-	fleet *stage.Fleet
 }
 
 // tables is what the handler writes. Nothing in it keeps out a payment that is booked twice.
@@ -89,24 +58,14 @@ const tables = `
 		booked_at timestamptz NOT NULL DEFAULT clock_timestamp()
 	)`
 
-func (r *run) main(ctx context.Context) (err error) {
-	dsn, end, err := stage.Database("")
-	if err != nil {
-		return err
-	}
-	defer end()
-	if r.pool, err = stage.Prepare(ctx, dsn+"&pool_max_conns=24", tables); err != nil {
-		return err
-	}
-	defer r.pool.Close()
-	r.be = leasepg.New(r.pool, leasepg.WithLogger(quiet("example")))
-	r.fleet = stage.New(dsn)
-	defer func() { err = errors.Join(err, r.fleet.Close()) }()
-	for i := range 3 {
-		name := fmt.Sprintf("replica-%d", i+1)
-		if err := r.fleet.Start(name, "-replica", name); err != nil {
-			return err
+func (r *run) main(ctx context.Context) error {
+	return stage.Play(ctx, tables, func(set stage.Set) error {
+		r.Set = set
+		for _, name := range []string{"replica-1", "replica-2", "replica-3"} {
+			if err := r.Fleet.Replica(name); err != nil {
+				return err
+			}
 		}
-	}
-	return r.play(ctx)
+		return r.play(ctx)
+	})
 }

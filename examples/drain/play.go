@@ -20,7 +20,7 @@ const (
 // play publishes, kills the replica that drains, waits until all is accounted for, and
 // repairs what could not be booked.
 func (r *run) play(ctx context.Context) error {
-	_, err := r.pool.Exec(ctx, `INSERT INTO account SELECT format('acct-%s-%s', p, a) FROM generate_series(0, $1) p, generate_series(0, $2) a`,
+	_, err := r.Pool.Exec(ctx, `INSERT INTO account SELECT format('acct-%s-%s', p, a) FROM generate_series(0, $1) p, generate_series(0, $2) a`,
 		publishers-1, accounts-1)
 	if err != nil {
 		return err
@@ -81,14 +81,14 @@ func (r *run) play(ctx context.Context) error {
 
 // owner is the replica that drains, "" while there is none.
 func (r *run) owner(ctx context.Context) (string, error) {
-	leases, err := r.be.Leases(ctx, "ledger", 1)
+	leases, err := r.Backend.Leases(ctx, "ledger", 1)
 	if err != nil || len(leases) == 0 || leases[0].Session == "" {
 		return "", err
 	}
-	members, err := r.be.Members(ctx, "ledger")
+	members, err := r.Backend.Members(ctx, "ledger")
 	for _, m := range members {
 		if m.Session == leases[0].Session {
-			return r.fleet.Name(m.PID), err
+			return r.Fleet.Name(m.PID), err
 		}
 	}
 	return "", err
@@ -105,20 +105,20 @@ func (r *run) publish(ctx context.Context, owner string) (fault time.Time, took 
 			errs <- func() error {
 				for i := p; i < r.payments; i += publishers {
 					pay := Payment{Account: fmt.Sprintf("acct-%d-%d", p, i/publishers%accounts), N: i, Cents: int64(i % 10_000)}
-					if err := PublishPayment(ctx, r.be, "payments", pay); err != nil {
+					if err := PublishPayment(ctx, r.Backend, "payments", pay); err != nil {
 						return err
 					}
 					switch published.Add(1) {
 					case int64(r.payments / 4):
-						err := PublishPayment(ctx, r.be, "payments", Payment{Account: closed, N: 1, Cents: 100})
+						err := PublishPayment(ctx, r.Backend, "payments", Payment{Account: closed, N: 1, Cents: 100})
 						if err != nil {
 							return err
 						}
 					case int64(r.payments / 2):
-						if err := r.pool.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&fault); err != nil {
+						if err := r.Pool.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&fault); err != nil {
 							return err
 						}
-						if err := r.fleet.Kill(owner); err != nil {
+						if err := r.Fleet.Kill(owner); err != nil {
 							return err
 						}
 					}
@@ -153,7 +153,7 @@ func (r *run) readNaively(ctx context.Context) (stop func() (int, error)) {
 			}
 			n := -1
 			for res.err == nil && n != 0 {
-				res.err = r.pool.QueryRow(ctx, `SELECT count(*), coalesce(max(id), $1) FROM
+				res.err = r.Pool.QueryRow(ctx, `SELECT count(*), coalesce(max(id), $1) FROM
 					(SELECT id FROM leasegen.message WHERE id > $1 ORDER BY id LIMIT 500) m`, highest).Scan(&n, &highest)
 				res.seen += n
 			}
@@ -177,14 +177,14 @@ type count struct{ booked, dead, twice, disorder int }
 
 func (r *run) count(ctx context.Context) (c count, err error) {
 	// A replayed payment comes late on purpose: it is the only one of its account.
-	err = r.pool.QueryRow(ctx, `
+	err = r.Pool.QueryRow(ctx, `
 		SELECT count(*), count(*) - count(DISTINCT message), count(*) FILTER (WHERE n < before)
 		FROM (SELECT message, n, lag(n) OVER (PARTITION BY account ORDER BY seq) AS before FROM booking) b`).
 		Scan(&c.booked, &c.twice, &c.disorder)
 	if err != nil {
 		return c, err
 	}
-	dead, err := r.be.DeadLetters(ctx, lease.DeadLetterFilter{Consumer: "ledger"})
+	dead, err := r.Backend.DeadLetters(ctx, lease.DeadLetterFilter{Consumer: "ledger"})
 	c.dead = len(dead)
 	return c, err
 }
@@ -192,7 +192,7 @@ func (r *run) count(ctx context.Context) (c count, err error) {
 // takeover says who booked first under a new epoch after the fault, and how long after it.
 func (r *run) takeover(ctx context.Context, fault time.Time) (by string, gap time.Duration, err error) {
 	var at time.Time
-	err = r.pool.QueryRow(ctx, `
+	err = r.Pool.QueryRow(ctx, `
 		SELECT replica, booked_at FROM booking
 		WHERE epoch > (SELECT min(epoch) FROM booking) AND booked_at > $1 ORDER BY seq LIMIT 1`, fault).Scan(&by, &at)
 	return by, at.Sub(fault), err
@@ -200,7 +200,7 @@ func (r *run) takeover(ctx context.Context, fault time.Time) (by string, gap tim
 
 // repair shows the dead letter, removes its cause, and replays it.
 func (r *run) repair(ctx context.Context) error {
-	dead, err := r.be.DeadLetters(ctx, lease.DeadLetterFilter{Consumer: "ledger"})
+	dead, err := r.Backend.DeadLetters(ctx, lease.DeadLetterFilter{Consumer: "ledger"})
 	if err != nil {
 		return err
 	}
@@ -209,10 +209,10 @@ func (r *run) repair(ctx context.Context) error {
 	}
 	d := dead[0]
 	fmt.Fprintf(r.out, "dead letter: %s #%s of %s, %d attempts: %s\n", d.Kind, d.MessageID, d.Key, d.Attempts, d.Reason)
-	if _, err := r.pool.Exec(ctx, `INSERT INTO account VALUES ($1)`, closed); err != nil {
+	if _, err := r.Pool.Exec(ctx, `INSERT INTO account VALUES ($1)`, closed); err != nil {
 		return err
 	}
-	n, err := r.be.Replay(ctx, lease.DeadLetterFilter{Consumer: "ledger"}) // leasegen dlq replay ledger -yes
+	n, err := r.Backend.Replay(ctx, lease.DeadLetterFilter{Consumer: "ledger"}) // leasegen dlq replay ledger -yes
 	if err != nil {
 		return err
 	}

@@ -10,10 +10,7 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"io"
-	"log"
 	"log/slog"
 	"os"
 
@@ -25,55 +22,32 @@ import (
 )
 
 func main() {
-	log.SetFlags(0)
 	r := run{out: os.Stdout}
-	name := flag.String("replica", "", "be the replica of this name, until SIGTERM")
-	flag.Parse()
-
-	ctx, stop := stage.Context(*name != "")
-	defer stop()
-	var err error
-	if *name != "" {
-		err = replica(ctx, os.Getenv("DATABASE_URL"), *name)
-	} else {
-		err = r.main(ctx)
-	}
-	if err != nil {
-		log.Fatal("leader: ", err)
-	}
+	stage.Main("leader", replica, r.main)
 }
 
 // replica is all that a service does.
-func replica(ctx context.Context, dsn, name string) error {
-	pool, err := pgxpool.New(ctx, dsn+"&application_name="+name)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
+func replica(ctx context.Context, pool *pgxpool.Pool, name string) error {
+	silent := slog.New(slog.DiscardHandler) // what happens to the replicas here is in the table
 	job := Job{Replica: name, Pool: pool}
 	g := lease.NewGroup()
-	err = RegisterLeasegen(g, leasepg.New(pool, leasepg.WithLogger(quiet())), LeasegenHandlers{
+	err := RegisterLeasegen(g, leasepg.New(pool, leasepg.WithLogger(silent)), LeasegenHandlers{
 		Mailer:   &Mailer{job},
 		Sweeper:  &Sweeper{job},
 		Exporter: &Exporter{job},
 		Biller:   &Biller{job},
 		Indexer:  &Indexer{job},
-	}, lease.WithLogger(quiet()))
+	}, lease.WithLogger(silent))
 	if err != nil {
 		return err
 	}
 	return g.Run(ctx)
 }
 
-// quiet logs nothing: what happens to the replicas here is in the table.
-func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
-
 // run is one run of the example.
 type run struct {
+	stage.Set
 	out io.Writer
-
-	pool  *pgxpool.Pool
-	fleet *stage.Fleet
 }
 
 // jobs is how many jobs there are.
@@ -93,22 +67,12 @@ const tables = `
 	);
 	CREATE INDEX ON step (job, at)`
 
-func (r *run) main(ctx context.Context) (err error) {
-	dsn, end, err := stage.Database("")
-	if err != nil {
-		return err
-	}
-	defer end()
-	if r.pool, err = stage.Prepare(ctx, dsn, tables); err != nil {
-		return err
-	}
-	defer r.pool.Close()
-	r.fleet = stage.New(dsn)
-	defer func() { err = errors.Join(err, r.fleet.Close()) }()
-	return r.play(ctx)
+func (r *run) main(ctx context.Context) error {
+	return stage.Play(ctx, tables, func(set stage.Set) error {
+		r.Set = set
+		return r.play(ctx)
+	})
 }
-
-func (r *run) start(name string) error { return r.fleet.Start(name, "-replica", name) }
 
 // keys are the advisory locks of the jobs.
 func (r *run) keys() []int64 {

@@ -17,7 +17,7 @@ import (
 func (r *run) play(ctx context.Context) error {
 	fmt.Fprintf(r.out, "%-42s %10s   %s\n", "", "nobody led", "who leads how many jobs")
 	for _, name := range []string{"replica-1", "replica-2", "replica-3"} {
-		if err := r.start(name); err != nil {
+		if err := r.Fleet.Replica(name); err != nil {
 			return err
 		}
 		if err := r.led(ctx, func(string) bool { return true }); err != nil { // replica-1 is to be first
@@ -32,10 +32,10 @@ func (r *run) play(ctx context.Context) error {
 		return err
 	}
 
-	if err := r.pass(ctx, "is told to stop (SIGTERM)", r.fleet.Stop); err != nil {
+	if err := r.pass(ctx, "is told to stop (SIGTERM)", r.Fleet.Stop); err != nil {
 		return err
 	}
-	if err := r.pass(ctx, "is killed (SIGKILL)", r.fleet.Kill); err != nil {
+	if err := r.pass(ctx, "is killed (SIGKILL)", r.Fleet.Kill); err != nil {
 		return err
 	}
 	refused, err := r.freeze(ctx)
@@ -44,7 +44,7 @@ func (r *run) play(ctx context.Context) error {
 	}
 
 	var accepted, late, steps, stale int
-	err = r.pool.QueryRow(ctx, `
+	err = r.Pool.QueryRow(ctx, `
 		SELECT count(*) FILTER (WHERE accepted), count(*) FILTER (WHERE NOT accepted), (SELECT sum(steps) FROM outside),
 		       count(*) FILTER (WHERE accepted AND epoch < newest)
 		FROM (SELECT *, max(epoch) FILTER (WHERE accepted) OVER (PARTITION BY job ORDER BY seq) AS newest FROM step) s`).
@@ -67,7 +67,7 @@ func (r *run) play(ctx context.Context) error {
 // last of them a moment ago.
 func (r *run) leaders(ctx context.Context) (map[string]string, error) {
 	leaders := map[string]string{}
-	rows, err := r.pool.Query(ctx, `
+	rows, err := r.Pool.Query(ctx, `
 		SELECT job, min(replica) FROM step JOIN outside USING (job, epoch)
 		GROUP BY job HAVING count(*) >= 50 AND max(at) > clock_timestamp() - interval '500 ms'`)
 	if err != nil {
@@ -123,7 +123,7 @@ func (r *run) pass(ctx context.Context, what string, fault func(string) error) e
 	if err := r.tell(ctx, name+" "+what, name); err != nil {
 		return err
 	}
-	return r.start(name)
+	return r.Fleet.Replica(name)
 }
 
 // freeze freezes the foremost leader until others lead, and says which of its writes
@@ -133,7 +133,7 @@ func (r *run) freeze(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := r.fleet.Freeze(name); err != nil {
+	if err := r.Fleet.Freeze(name); err != nil {
 		return "", err
 	}
 	if err := r.led(ctx, func(n string) bool { return n != name }); err != nil {
@@ -142,13 +142,13 @@ func (r *run) freeze(ctx context.Context) (string, error) {
 	if err := r.tell(ctx, name+" is frozen (SIGSTOP)", name); err != nil {
 		return "", err
 	}
-	if err := r.fleet.Thaw(name); err != nil {
+	if err := r.Fleet.Thaw(name); err != nil {
 		return "", err
 	}
 	var lines []string
 	err = stage.Until(ctx, "late writes are refused", func() (bool, error) {
 		lines = nil
-		rows, err := r.pool.Query(ctx, `
+		rows, err := r.Pool.Query(ctx, `
 			SELECT DISTINCT ON (job) format('refused: %s wrote for %s with epoch %s (now %s)', replica, job, s.epoch, o.epoch)
 			FROM step s JOIN outside o USING (job) WHERE NOT accepted AND replica = $1 ORDER BY job, seq`, name)
 		if err == nil {
@@ -165,7 +165,7 @@ func (r *run) tell(ctx context.Context, what, left string) error {
 	gap := ""
 	if left != "" {
 		var d time.Duration
-		err := r.pool.QueryRow(ctx, `
+		err := r.Pool.QueryRow(ctx, `
 			SELECT max(first - last) FROM (
 				SELECT job, max(at) AS last, (SELECT min(at) FROM step n WHERE n.job = o.job AND n.epoch > max(o.epoch)) AS first
 				FROM step o WHERE replica = $1 AND accepted GROUP BY job) gaps`, left).Scan(&d)
@@ -194,7 +194,7 @@ func (r *run) tell(ctx context.Context, what, left string) error {
 // connections counts the connections of the replica that leads which hold its
 // leaderships, and the leaderships.
 func (r *run) connections(ctx context.Context) (sessions, leaderships int, err error) {
-	err = r.pool.QueryRow(ctx, `
+	err = r.Pool.QueryRow(ctx, `
 		SELECT count(DISTINCT l.pid), count(*)
 		FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 		WHERE l.locktype = 'advisory' AND l.granted AND a.application_name = 'replica-1'

@@ -13,10 +13,7 @@ import (
 	"context"
 	"embed"
 	"flag"
-	"fmt"
 	"io"
-	"log"
-	"log/slog"
 	"os"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -27,51 +24,26 @@ import (
 )
 
 func main() {
-	log.SetFlags(0)
 	r := run{out: os.Stdout}
-	name := flag.String("replica", "", "be the replica of this name, until SIGTERM")
 	flag.IntVar(&r.orders, "orders", 5_000, "how many orders")
-	flag.Parse()
-
-	ctx, stop := stage.Context(*name != "")
-	defer stop()
-	var err error
-	if *name != "" {
-		err = replica(ctx, os.Getenv("DATABASE_URL"), *name)
-	} else {
-		err = r.main(ctx)
-	}
-	if err != nil {
-		log.Fatal("outbox: ", err)
-	}
+	stage.Main("outbox", replica, r.main)
 }
 
 // replica is all that a service does.
-func replica(ctx context.Context, dsn, name string) error {
-	pool, err := pgxpool.New(ctx, dsn)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	be := leasepg.New(pool, leasepg.WithLogger(quiet()))
-	shipping, err := NewShipping(be, &Shipping{Replica: name}, lease.WithLogger(quiet()))
+func replica(ctx context.Context, pool *pgxpool.Pool, name string) error {
+	be := leasepg.New(pool, leasepg.WithLogger(stage.Quiet(name)))
+	shipping, err := NewShipping(be, &Shipping{Replica: name}, lease.WithLogger(stage.Quiet(name)))
 	if err != nil {
 		return err
 	}
 	return shipping.Run(ctx)
 }
 
-// quiet logs nothing: replicas are killed here on purpose.
-func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
-
 // run is one run of the example.
 type run struct {
+	stage.Set
 	out    io.Writer
 	orders int
-
-	pool  *pgxpool.Pool
-	be    *leasepg.Backend
-	fleet *stage.Fleet
 }
 
 //go:embed migrations/*.sql
@@ -86,11 +58,6 @@ const tables = `
 	)`
 
 func (r *run) main(ctx context.Context) error {
-	dsn, end, err := stage.Database("")
-	if err != nil {
-		return err
-	}
-	defer end()
 	ddl := tables
 	for _, name := range []string{"1_shop", "2_xid"} {
 		sql, err := migrations.ReadFile("migrations/" + name + ".sql")
@@ -99,17 +66,13 @@ func (r *run) main(ctx context.Context) error {
 		}
 		ddl += ";\n" + string(sql)
 	}
-	if r.pool, err = stage.Prepare(ctx, dsn, ddl); err != nil {
-		return err
-	}
-	defer r.pool.Close()
-	r.be = leasepg.New(r.pool, leasepg.WithLogger(quiet()))
-	r.fleet = stage.New(dsn)
-	defer r.fleet.Close()
-	return r.play(ctx)
-}
-
-func (r *run) start(n int) error {
-	name := fmt.Sprintf("replica-%d", n)
-	return r.fleet.Start(name, "-replica", name)
+	return stage.Play(ctx, ddl, func(set stage.Set) error {
+		r.Set = set
+		for _, name := range []string{"replica-1", "replica-2", "replica-3"} {
+			if err := r.Fleet.Replica(name); err != nil {
+				return err
+			}
+		}
+		return r.play(ctx)
+	})
 }

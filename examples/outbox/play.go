@@ -21,13 +21,8 @@ const (
 
 // play sells, holds one sale back, kills a replica, and mends an order.
 func (r *run) play(ctx context.Context) error {
-	for n := range 3 {
-		if err := r.start(n + 1); err != nil {
-			return err
-		}
-	}
 	// The first to draw a position is the last to commit.
-	late, err := r.pool.Begin(ctx)
+	late, err := r.Pool.Begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -83,11 +78,11 @@ func (r *run) sell(ctx context.Context) error {
 			for n := next.Add(1); n <= int64(r.orders); n = next.Add(1) {
 				// The sellers share the customers out, so that each has its orders in turn.
 				customer := s + sellers*int(n/sellers%(customers/sellers))
-				if errs[s] = pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error { return order(ctx, tx, customer, "1 Main Street") }); errs[s] != nil {
+				if errs[s] = pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error { return order(ctx, tx, customer, "1 Main Street") }); errs[s] != nil {
 					return
 				}
 				if n == int64(r.orders/2) {
-					if errs[s] = r.fleet.Kill("replica-2"); errs[s] != nil {
+					if errs[s] = r.Fleet.Kill("replica-2"); errs[s] != nil {
 						return
 					}
 				}
@@ -102,30 +97,30 @@ func (r *run) sell(ctx context.Context) error {
 func (r *run) shipped(ctx context.Context, want int) error {
 	return stage.Until(ctx, fmt.Sprintf("%d orders are shipped", want), func() (bool, error) {
 		var n int
-		err := r.pool.QueryRow(ctx, "SELECT count(*) FROM shipment").Scan(&n)
+		err := r.Pool.QueryRow(ctx, "SELECT count(*) FROM shipment").Scan(&n)
 		return n >= want, err
 	})
 }
 
 // mend places an order that cannot be shipped, and replays it once its row is right.
 func (r *run) mend(ctx context.Context) error {
-	err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error { return order(ctx, tx, customers+2, "") })
+	err := pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error { return order(ctx, tx, customers+2, "") })
 	if err != nil {
 		return err
 	}
 	var dead []lease.DeadLetterInfo
 	err = stage.Until(ctx, "the order is a dead letter", func() (done bool, err error) {
-		dead, err = r.be.DeadLetters(ctx, lease.DeadLetterFilter{Consumer: "shipping"})
+		dead, err = r.Backend.DeadLetters(ctx, lease.DeadLetterFilter{Consumer: "shipping"})
 		return len(dead) > 0, err
 	})
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(r.out, "dead letter: row %s of customer %s, after %d attempts: %s\n", dead[0].MessageID, dead[0].Key, dead[0].Attempts, dead[0].Reason)
-	if _, err := r.pool.Exec(ctx, "UPDATE shop.outbox SET address = '7 New Road' WHERE id = $1::text::bigint", dead[0].MessageID); err != nil {
+	if _, err := r.Pool.Exec(ctx, "UPDATE shop.outbox SET address = '7 New Road' WHERE id = $1::text::bigint", dead[0].MessageID); err != nil {
 		return err
 	}
-	if _, err := r.be.Replay(ctx, lease.DeadLetterFilter{Consumer: "shipping"}); err != nil {
+	if _, err := r.Backend.Replay(ctx, lease.DeadLetterFilter{Consumer: "shipping"}); err != nil {
 		return err
 	}
 	if err := r.shipped(ctx, r.orders+2); err != nil {
@@ -138,7 +133,7 @@ func (r *run) mend(ctx context.Context) error {
 // total compares what was ordered with what was shipped.
 func (r *run) total(ctx context.Context) error {
 	var ordered, shipped, twice, missing, disorder int
-	err := r.pool.QueryRow(ctx, `
+	err := r.Pool.QueryRow(ctx, `
 		SELECT (SELECT count(*) FROM shop.orders), count(*), count(*) - count(DISTINCT order_id),
 		       (SELECT count(*) FROM shop.orders o WHERE NOT EXISTS (SELECT FROM shipment s WHERE s.order_id = o.id)),
 		       count(*) FILTER (WHERE order_id < before)

@@ -10,11 +10,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
-	"fmt"
 	"io"
-	"log"
 	"log/slog"
 	"os"
 
@@ -26,67 +23,35 @@ import (
 )
 
 func main() {
-	log.SetFlags(0)
 	r := run{out: os.Stdout}
-	name := flag.String("replica", "", "be the replica of this name, until SIGTERM")
 	url := flag.String("api", "", "with -replica: where the API is")
 	flag.IntVar(&r.streams, "streams", 40, "how many streams")
 	flag.IntVar(&r.events, "events", 100, "how many events the longest streams have")
-	flag.Parse()
-
-	ctx, stop := stage.Context(*name != "")
-	defer stop()
-	var err error
-	if *name != "" {
-		err = replica(ctx, os.Getenv("DATABASE_URL"), *name, *url)
-	} else {
-		err = r.main(ctx)
-	}
-	if err != nil {
-		log.Fatal("streamlock: ", err)
-	}
+	stage.Main("streamlock", func(ctx context.Context, pool *pgxpool.Pool, name string) error {
+		return replica(ctx, pool, name, &client{*url})
+	}, r.main)
 }
 
 // replica is all that a service does.
-func replica(ctx context.Context, dsn, name, url string) error {
-	pool, err := pgxpool.New(ctx, dsn)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	be := leasepg.New(pool, leasepg.WithLogger(quiet()))
-	worker, err := NewWorker(be, &Worker{Replica: name, API: &client{url}}, lease.WithLogger(quiet()))
+func replica(ctx context.Context, pool *pgxpool.Pool, name string, api *client) error {
+	silent := slog.New(slog.DiscardHandler) // what happens to the replicas here is in the table
+	worker, err := NewWorker(leasepg.New(pool, leasepg.WithLogger(silent)), &Worker{Replica: name, API: api}, lease.WithLogger(silent))
 	if err != nil {
 		return err
 	}
 	return worker.Run(ctx)
 }
 
-// quiet logs nothing: what happens to the replicas here is in the table.
-func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
-
 // run is one run of the example.
 type run struct {
+	stage.Set
 	out             io.Writer
 	streams, events int
 
-	api   api
-	be    *leasepg.Backend
-	fleet *stage.Fleet
+	api api
 }
 
-func (r *run) main(ctx context.Context) (err error) {
-	dsn, end, err := stage.Database("")
-	if err != nil {
-		return err
-	}
-	defer end()
-	pool, err := stage.Prepare(ctx, dsn, "")
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	r.be = leasepg.New(pool, leasepg.WithLogger(quiet()))
+func (r *run) main(ctx context.Context) error {
 	lengths := make([]int, r.streams)
 	for i := range lengths {
 		lengths[i] = r.events/2 + i*37%(r.events/2+1)
@@ -96,13 +61,13 @@ func (r *run) main(ctx context.Context) (err error) {
 		return err
 	}
 	defer closeAPI()
-	r.fleet = stage.New(dsn)
-	defer func() { err = errors.Join(err, r.fleet.Close()) }()
-	for i := range 3 {
-		name := fmt.Sprintf("replica-%d", i+1)
-		if err := r.fleet.Start(name, "-replica", name, "-api", url); err != nil {
-			return err
+	return stage.Play(ctx, "", func(set stage.Set) error {
+		r.Set = set
+		for _, name := range []string{"replica-1", "replica-2", "replica-3"} {
+			if err := r.Fleet.Replica(name, "-api", url); err != nil {
+				return err
+			}
 		}
-	}
-	return r.play(ctx)
+		return r.play(ctx)
+	})
 }

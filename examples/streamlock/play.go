@@ -16,7 +16,7 @@ func (r *run) play(ctx context.Context) error {
 	fmt.Fprintf(r.out, "%d streams; a replica has room for %d\n\n%8s  %-38s %9s %9s %9s %9s %10s\n", r.streams, capacity,
 		"took", "until", "replica-1", "replica-2", "replica-3", "not owned", "processed")
 	full := func() (bool, error) {
-		for _, name := range r.fleet.Running() {
+		for _, name := range r.Fleet.Running() {
 			if len(r.api.of(name)) < capacity {
 				return false, nil
 			}
@@ -27,7 +27,7 @@ func (r *run) play(ctx context.Context) error {
 		return err
 	}
 
-	if err := r.fleet.Kill("replica-2"); err != nil {
+	if err := r.Fleet.Kill("replica-2"); err != nil {
 		return err
 	}
 	if err := r.until(ctx, "another goes on for replica-2, killed", r.taken("replica-2", 1)); err != nil {
@@ -37,13 +37,13 @@ func (r *run) play(ctx context.Context) error {
 	if err := stage.Until(ctx, "replica-3 is busy", func() (bool, error) { return len(r.api.of("replica-3")) >= most, nil }); err != nil {
 		return err
 	}
-	if err := r.fleet.Freeze("replica-3"); err != nil {
+	if err := r.Fleet.Freeze("replica-3"); err != nil {
 		return err
 	}
 	if err := r.until(ctx, "others go on for replica-3, frozen", r.taken("replica-3", most-1)); err != nil {
 		return err
 	}
-	if err := r.fleet.Thaw("replica-3"); err != nil {
+	if err := r.Fleet.Thaw("replica-3"); err != nil {
 		return err
 	}
 	if err := r.until(ctx, "replica-3 thaws, and is refused", func() (bool, error) { return len(r.api.late()) > 0, nil }); err != nil {
@@ -87,7 +87,7 @@ func (r *run) until(ctx context.Context, what string, cond func() (bool, error))
 	if err != nil {
 		return err
 	}
-	running := strings.Join(r.fleet.Running(), " ")
+	running := strings.Join(r.Fleet.Running(), " ")
 	var cells [3]string
 	for i := range cells {
 		name := fmt.Sprintf("replica-%d", i+1)
@@ -103,14 +103,14 @@ func (r *run) until(ctx context.Context, what string, cond func() (bool, error))
 // owned is how many streams each replica owns, and how many are wanted and not owned.
 func (r *run) owned(ctx context.Context) (by map[string]int, free int, err error) {
 	by = map[string]int{}
-	members, err := r.be.Members(ctx, "worker")
+	members, err := r.Backend.Members(ctx, "worker")
 	if err != nil {
 		return nil, 0, err
 	}
 	for _, m := range members {
-		by[r.fleet.Name(m.PID)] += m.Owned
+		by[r.Fleet.Name(m.PID)] += m.Owned
 	}
-	status, err := r.be.Status(ctx)
+	status, err := r.Backend.Status(ctx)
 	for _, s := range status {
 		if s.Consumer == "worker" {
 			free = s.Unowned

@@ -10,12 +10,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
-	"fmt"
 	"io"
-	"log"
-	"log/slog"
 	"os"
 	"time"
 
@@ -27,55 +23,28 @@ import (
 )
 
 func main() {
-	log.SetFlags(0)
 	r := run{out: os.Stdout}
-	name := flag.String("replica", "", "be the replica of this name, until SIGTERM")
 	flag.IntVar(&r.topics, "topics", 4000, "how many topics")
 	flag.DurationVar(&r.idle, "idle", 3*time.Second, "how long to count what idle replicas write")
-	flag.Parse()
-
-	ctx, stop := stage.Context(*name != "")
-	defer stop()
-	var err error
-	if *name != "" {
-		err = replica(ctx, os.Getenv("DATABASE_URL"), *name)
-	} else {
-		err = r.main(ctx)
-	}
-	if err != nil {
-		log.Fatal("topics: ", err)
-	}
+	stage.Main("topics", replica, r.main)
 }
 
 // replica is all that a service does.
-func replica(ctx context.Context, dsn, name string) error {
-	pool, err := pgxpool.New(ctx, dsn)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	be := leasepg.New(pool, leasepg.WithLogger(quiet(name)))
-	statements, err := NewStatements(be, &Statements{Replica: name}, lease.WithLogger(quiet(name)))
+func replica(ctx context.Context, pool *pgxpool.Pool, name string) error {
+	be := leasepg.New(pool, leasepg.WithLogger(stage.Quiet(name)))
+	statements, err := NewStatements(be, &Statements{Replica: name}, lease.WithLogger(stage.Quiet(name)))
 	if err != nil {
 		return err
 	}
 	return statements.Run(ctx)
 }
 
-// quiet logs errors only: replicas are killed here on purpose.
-func quiet(name string) *slog.Logger {
-	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})).With("replica", name)
-}
-
 // run is one run of the example.
 type run struct {
+	stage.Set
 	out    io.Writer
 	topics int
 	idle   time.Duration
-
-	pool  *pgxpool.Pool
-	be    *leasepg.Backend
-	fleet *stage.Fleet
 }
 
 const tables = `
@@ -88,23 +57,9 @@ const tables = `
 		disorder int NOT NULL DEFAULT 0
 	) WITH (fillfactor = 50)`
 
-func (r *run) main(ctx context.Context) (err error) {
-	dsn, end, err := stage.Database("")
-	if err != nil {
-		return err
-	}
-	defer end()
-	if r.pool, err = stage.Prepare(ctx, dsn, tables); err != nil {
-		return err
-	}
-	defer r.pool.Close()
-	r.be = leasepg.New(r.pool, leasepg.WithLogger(quiet("example")))
-	r.fleet = stage.New(dsn)
-	defer func() { err = errors.Join(err, r.fleet.Close()) }()
-	return r.play(ctx)
-}
-
-func (r *run) start(n int) error {
-	name := fmt.Sprintf("replica-%d", n)
-	return r.fleet.Start(name, "-replica", name)
+func (r *run) main(ctx context.Context) error {
+	return stage.Play(ctx, tables, func(set stage.Set) error {
+		r.Set = set
+		return r.play(ctx)
+	})
 }

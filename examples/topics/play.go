@@ -14,7 +14,7 @@ import (
 
 // play starts replicas, counts what they cost, and kills one.
 func (r *run) play(ctx context.Context) error {
-	_, err := r.pool.Exec(ctx, `INSERT INTO statement (tenant) SELECT generate_series(1, $1)`, r.topics)
+	_, err := r.Pool.Exec(ctx, `INSERT INTO statement (tenant) SELECT generate_series(1, $1)`, r.topics)
 	if err != nil {
 		return err
 	}
@@ -22,14 +22,14 @@ func (r *run) play(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintf(r.out, "%d topics\n\n%-26s %9s   %s\n", r.topics, "", "after", "topics owned")
-	if err := r.begin(ctx, "replica-1 starts", 1); err != nil {
+	if err := r.begin(ctx, "replica-1 starts", "replica-1"); err != nil {
 		return err
 	}
 	alone, err := r.count(ctx)
 	if err != nil {
 		return err
 	}
-	if err := r.begin(ctx, "two more join", 2, 3); err != nil {
+	if err := r.begin(ctx, "two more join", "replica-2", "replica-3"); err != nil {
 		return err
 	}
 	together, err := r.count(ctx)
@@ -49,7 +49,7 @@ func (r *run) play(ctx context.Context) error {
 			return nil
 		}()
 	}()
-	if err := r.fleet.Kill("replica-2"); err != nil {
+	if err := r.Fleet.Kill("replica-2"); err != nil {
 		return err
 	}
 	if err := r.settle(ctx, "replica-2 is killed", time.Now(), 2); err != nil {
@@ -92,7 +92,7 @@ const rounds = 5 // invoices for each tenant
 func (r *run) invoice(ctx context.Context, n int) error {
 	const together = 500
 	for first := 1; first <= r.topics; first += together {
-		err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
+		err := pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error {
 			last := min(first+together-1, r.topics)
 			_, err := tx.Exec(ctx, `INSERT INTO invoice SELECT tenant, $3, tenant + $3 FROM generate_series($1::int, $2) tenant`, first, last, n)
 			if err != nil {
@@ -100,7 +100,7 @@ func (r *run) invoice(ctx context.Context, n int) error {
 			}
 			for tenant := first; tenant <= last; tenant++ {
 				inv := Invoice{Tenant: tenant, N: n, Cents: int64(tenant + n)}
-				if err := PublishInvoice(ctx, r.be.In(tx), fmt.Sprintf("tenant.%d", tenant), inv); err != nil {
+				if err := PublishInvoice(ctx, r.Backend.In(tx), fmt.Sprintf("tenant.%d", tenant), inv); err != nil {
 					return err
 				}
 			}
@@ -113,14 +113,14 @@ func (r *run) invoice(ctx context.Context, n int) error {
 	return nil
 }
 
-func (r *run) begin(ctx context.Context, what string, replicas ...int) error {
+func (r *run) begin(ctx context.Context, what string, replicas ...string) error {
 	began := time.Now()
-	for _, n := range replicas {
-		if err := r.start(n); err != nil {
+	for _, name := range replicas {
+		if err := r.Fleet.Replica(name); err != nil {
 			return err
 		}
 	}
-	return r.settle(ctx, what, began, len(r.fleet.Running()))
+	return r.settle(ctx, what, began, len(r.Fleet.Running()))
 }
 
 // settle waits until every topic is owned, by members that own the same number but for
@@ -128,7 +128,7 @@ func (r *run) begin(ctx context.Context, what string, replicas ...int) error {
 func (r *run) settle(ctx context.Context, what string, began time.Time, members int) error {
 	var owns []string
 	err := stage.Until(ctx, "the topics are shared out", func() (bool, error) {
-		ms, err := r.be.Members(ctx, "statements")
+		ms, err := r.Backend.Members(ctx, "statements")
 		if err != nil || len(ms) != members {
 			return false, err
 		}
@@ -136,7 +136,7 @@ func (r *run) settle(ctx context.Context, what string, began time.Time, members 
 		least, most, all := r.topics, 0, 0
 		for _, m := range ms {
 			least, most, all = min(least, m.Owned), max(most, m.Owned), all+m.Owned
-			owns = append(owns, fmt.Sprintf("%s %d", r.fleet.Name(m.PID), m.Owned))
+			owns = append(owns, fmt.Sprintf("%s %d", r.Fleet.Name(m.PID), m.Owned))
 		}
 		return all == r.topics && most-least <= 1, nil
 	})
@@ -155,7 +155,7 @@ func (r *run) count(ctx context.Context) (cost, error) {
 	}
 	time.Sleep(100 * time.Millisecond) // the cursors of the last ones are stored
 	read := func() (c cost, err error) {
-		err = r.pool.QueryRow(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::float8, pg_current_wal_lsn() - '0/0'`).
+		err = r.Pool.QueryRow(ctx, `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::float8, pg_current_wal_lsn() - '0/0'`).
 			Scan(&c.xids, &c.wal)
 		return c, err
 	}
@@ -183,7 +183,7 @@ func (r *run) handled(ctx context.Context) (want, got sum, disorder int, err err
 
 // sums is what was made so far, and what is on the statements.
 func (r *run) sums(ctx context.Context) (want, got sum, disorder int, err error) {
-	err = r.pool.QueryRow(ctx, `
+	err = r.Pool.QueryRow(ctx, `
 		SELECT (SELECT count(*) FROM invoice), (SELECT coalesce(sum(cents), 0) FROM invoice)::bigint,
 		       sum(invoices), sum(cents)::bigint, sum(disorder) FROM statement`).
 		Scan(&want.invoices, &want.cents, &got.invoices, &got.cents, &disorder)

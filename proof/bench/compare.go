@@ -385,8 +385,9 @@ func fullSpeed(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 	if err := errors.Join(<-errs, naiveErr); err != nil {
 		return err
 	}
-	// What is not handled within a minute is lost.
-	_ = until("all events are handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(handled) == total })
+	if err := until("all events are handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(handled) == total }); err != nil {
+		fmt.Fprintf(b.out, "   %v; what is left counts as lost\n", err)
+	}
 	if err := ours.stop(); err != nil {
 		return err
 	}

@@ -104,6 +104,13 @@ type ObservedMaintain struct {
 	Err error
 }
 
+// ObservedTopology: a backend asked its cluster for the present topology, after the error
+// Cause, or because it was told to.
+type ObservedTopology struct {
+	Cause error
+	Err   error
+}
+
 func (ObservedAcquire) observation()    {}
 func (ObservedRelease) observation()    {}
 func (ObservedLoss) observation()       {}
@@ -116,3 +123,4 @@ func (ObservedFenced) observation()     {}
 func (ObservedDeadLetter) observation() {}
 func (ObservedStuck) observation()      {}
 func (ObservedMaintain) observation()   {}
+func (ObservedTopology) observation()   {}

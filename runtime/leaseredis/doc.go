@@ -1,0 +1,75 @@
+// Package leaseredis keeps sessions, leases and messages on Redis 6.2 or newer, or on a
+// Redis Cluster, over the application's own go-redis client.
+//
+// # What it guarantees
+//
+// On one server whose append-only file is on, or on a cluster as long as no failover drops
+// acknowledged writes: every published message is handled, a dead letter with its reason, or still
+// pending; it is delivered at least once, in order within its topic, and within its key across
+// topics. An owner that was paused or cut off changes nothing: every write carries the
+// epoch of its lease and is refused by the script that would make it when the epoch is old.
+// Epochs are at least the server's clock in microseconds, so that they rise even when a
+// replica that missed the last ones is promoted.
+//
+// A failover of Redis itself is asynchronous: a promoted replica may lack the last
+// acknowledged writes. Messages among them are lost, cursors among them make messages come twice, and a
+// lease among them can have two owners who both believe in it until the heartbeat of the
+// first one fails. So ownership on Redis is for efficiency; where correctness hangs on it,
+// check Message.Epoch at the resource itself.
+//
+// # How it works
+//
+// All keys of a namespace begin with one of a fixed number of hash tags, {lg0}, {lg1} and so
+// on. A topic, a stream and a consumer belong to one tag each. Every transition
+// is one script on the keys of one tag (scripts/*.lua), which can be repeated: a lost reply
+// is no danger. A lease is kept under the tag of its resource's name (of the consumer's, when it is
+// the one resource of a group or cluster consumer), wherever its messages are. A process has one entry per tag and one heartbeat for it, whatever it owns.
+//
+// Messages are entries of Redis streams, read by a cursor that moves with the fenced
+// commit: there are no consumer groups, so nothing is pending twice, nothing is claimed from an owner
+// who is merely slow, and order survives retries.
+// Their ids are the server's clock in microseconds, or one more than the last.
+//
+// # Keys
+//
+// Behind the tag; µs are by the server's clock, <consumer> is the consumer's name and stands before
+// names that may contain colons.
+//
+//	meta                          hash: layout, tags, slots, last (id of the last message), gen (rises when
+//	                              a consumer registers for the first time or a cursor is set back)
+//	none                          never exists, see script.go
+//	sessions                      zset: session id by expiry, of those not declared dead
+//	s:<session>                   hash: ttl, opened, beat (µs), host, pid, consumers (joined by newlines), ended
+//	ended                         zset: sessions declared dead or closed, by when
+//	members:<consumer>            set: ids of sessions that are members and not declared dead
+//	consumers                     hash: consumer -> what Register was told, as JSON
+//
+//	res:<consumer>                set: resources known under this tag
+//	want:<consumer>               set: those of a PerStream consumer that are wanted
+//	free:<consumer>               zset: resources without an owner (PerStream: wanted ones), by when they become
+//	                              free in µs; leases that expire by themselves (LockRow) stand here by
+//	                              expiry plus grace while they are owned
+//	held:<consumer>:<session>     set: resources the session owns
+//	l:<consumer>:<resource>       hash: o owner's session, e epoch, q seq of the last progress, a attempt,
+//	                              at when acquired, since when freed, c cursor, su suspicion, mk mark, me its epoch,
+//	                              mc its count, x expiry (LockRow), g how often a stream was wanted
+//
+//	t:<topic>                     stream: the messages of a topic
+//	topics                        zset: topic by the id of its last message
+//	views                         hash: consumer -> kind and patterns, of those that do not read by topic
+//	v:<consumer>:<resource>       stream: copies of the messages that a PerGroup, PerPartition or PerStream
+//	                              consumer reads as one resource; they come from the topics of this tag only
+//	dirty:<consumer>              zset: resource of such a consumer by the id of its last message
+//	id:<length of topic>:<topic>:<id>   string that expires: an event id that keeps out a second one
+//	pub:<attempt>                 string that expires: a publish that was carried out
+//	delayed, delayed:e            zset: delayed event by when it is due; hash: its content
+//
+//	pr:<consumer>                 set: resources with parked messages
+//	pk:<consumer>:<resource>      hash: message id -> parked message
+//	due:<consumer>:<resource>     zset: lane by when its first message is due
+//	lane:<consumer>:<length of resource>:<resource>:<lane>   list: message ids in order
+//	dead:<consumer>               zset: dead letter id by when
+//	dl:<consumer>                 hash: dead letter id -> dead letter
+//	dx:<consumer>                 hash: resource and message id -> dead letter id
+//	once:<consumer>               hash: item -> how its execution ended; under the tag of the item
+package leaseredis

@@ -1,0 +1,100 @@
+package leaseredis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// Scripts refuse with these words.
+const (
+	sessionLost = "LEASELOST"
+	fenced      = "LEASEFENCED"
+	shapeless   = "LEASESHAPE"
+)
+
+// errShape: the namespace is gone, so the server was emptied (FLUSHALL).
+var errShape = errors.New("leaseredis: the namespace does not exist any more; was the server emptied?")
+
+// failure translates an error of the server. All but the definite ones of package lease mean "unknown".
+func failure(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case strings.Contains(err.Error(), sessionLost):
+		return lease.ErrSessionLost
+	case strings.Contains(err.Error(), fenced):
+		return lease.ErrFenced
+	case strings.Contains(err.Error(), shapeless):
+		return errShape
+	}
+	return err
+}
+
+// moved reports that an error may mean that the cluster is not laid out as the client believes.
+func moved(err error) bool {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return false
+	}
+	for _, prefix := range []string{"MOVED", "ASK", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "TRYAGAIN", "LOADING"} {
+		if redis.HasErrorPrefix(err, prefix) {
+			return true
+		}
+	}
+	var ne net.Error
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.As(err, &ne)
+}
+
+// reloadEvery is how often the topology is asked for at most.
+const reloadEvery = 500 * time.Millisecond
+
+// look asks for the cluster's topology after an error that may come from an old one. go-redis by
+// itself goes on asking the node that died until its own timer fires, after a minute.
+func (b *Backend) look(err error) {
+	if !moved(err) || !b.clustered() || !b.reloading.TryLock() {
+		return
+	}
+	if time.Since(b.reloaded) < reloadEvery {
+		b.reloading.Unlock()
+		return
+	}
+	b.reloaded = time.Now()
+	go func() {
+		defer b.reloading.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		b.reload(ctx, err)
+	}()
+}
+
+// ResetTopology asks the cluster for its present topology. Nobody has to call it: every
+// error that a change of the topology may have caused has the same effect, at most twice a
+// second. Without a cluster it does nothing.
+func (b *Backend) ResetTopology(ctx context.Context) error { return b.reload(ctx, nil) }
+
+func (b *Backend) reload(ctx context.Context, cause error) error {
+	c, ok := b.client.(*redis.ClusterClient)
+	if !ok {
+		return nil
+	}
+	_, err := within(ctx, func(ctx context.Context) (struct{}, error) {
+		c.ReloadState(ctx)
+		return struct{}{}, nil
+	})
+	if b.observer != nil {
+		b.observer.Observe(lease.ObservedTopology{Cause: cause, Err: err})
+	}
+	if err != nil {
+		return fmt.Errorf("leaseredis: ask for the cluster's topology: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,120 @@
+package leaseredis
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// Backend keeps sessions, leases and messages in one namespace of a Redis server or of a
+// Redis Cluster. It is safe for concurrent use.
+type Backend struct {
+	client    redis.UniversalClient
+	namespace string
+	log       *slog.Logger
+	observer  lease.Observer
+	wanted    shape // what the options say; zero fields leave it to what is stored, or to the defaults
+	maxDead   int
+	misuse    error // what is wrong with the options
+
+	shaping sync.Mutex
+	shaped  atomic.Pointer[shape]
+
+	reloading sync.Mutex // held by who reloads the topology
+	reloaded  time.Time  // when that was last begun
+}
+
+// Option adjusts a Backend.
+type Option func(*Backend)
+
+// WithNamespace sets what the hash tags of all keys begin with: lower-case letters, digits
+// and dashes, at most 32. Default lg, which makes the tags {lg0}, {lg1} and so on.
+// Namespaces do not see each other.
+func WithNamespace(name string) Option { return func(b *Backend) { b.namespace = name } }
+
+// WithLogger sets the logger. Default slog.Default().
+func WithLogger(l *slog.Logger) Option { return func(b *Backend) { b.log = l } }
+
+// WithObserver sets who is told of what the backend itself does, see
+// lease.ObservedTopology. Default nobody.
+func WithObserver(o lease.Observer) Option { return func(b *Backend) { b.observer = o } }
+
+// WithTags sets over how many hash tags the namespace is spread, 1 to 256, when it is
+// created; a namespace that is there keeps its number, and Check refuses another one.
+// Default 1 on a single server and 8 on a cluster. A topic belongs to one tag, so more tags
+// spread topics over more nodes; a process sends a heartbeat to each.
+func WithTags(n int) Option {
+	return func(b *Backend) {
+		b.wanted.tags = n
+		if n < 1 || n > 256 {
+			b.misuse = fmt.Errorf("leaseredis: WithTags(%d): the number of tags is not within 1 and 256", n)
+		}
+	}
+}
+
+// WithSlots sets how many slots keys are spread over for PerPartition, 1 to 16,384, when the
+// namespace is created; it keeps its number. Default 256.
+func WithSlots(n int) Option {
+	return func(b *Backend) {
+		b.wanted.slots = n
+		if n < 1 || n > 16384 {
+			b.misuse = fmt.Errorf("leaseredis: WithSlots(%d): the number of slots is not within 1 and 16384", n)
+		}
+	}
+}
+
+// WithMaxDeadLetters bounds the dead letters of consumers that set no bound of their own:
+// the oldest go first, counted and logged. Default 10,000; 0 is no bound.
+func WithMaxDeadLetters(n int) Option { return func(b *Backend) { b.maxDead = max(n, 0) } }
+
+// New returns a backend on client's server or cluster. It does not connect; what is wrong
+// with the server, or the options, is reported by Check. The client stays the caller's. Beside it a
+// running process keeps a connection of its own to each node for heartbeats, made
+// from the client's options, and one subscription on the client.
+func New(client redis.UniversalClient, opts ...Option) *Backend {
+	b := &Backend{client: client, namespace: "lg", log: slog.Default(), maxDead: 10_000}
+	for _, o := range opts {
+		o(b)
+	}
+	if !namespacePattern.MatchString(b.namespace) {
+		b.misuse = fmt.Errorf("leaseredis: WithNamespace(%q): a namespace is 1 to 32 lower-case letters, digits and dashes", b.namespace)
+	}
+	return b
+}
+
+var namespacePattern = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
+
+// clustered reports that the client is one of a cluster.
+func (b *Backend) clustered() bool {
+	_, ok := b.client.(*redis.ClusterClient)
+	return ok
+}
+
+// within runs f, which does network calls, but returns when ctx ends: go-redis looks at a
+// context's deadline only if the client was told to. What f would have returned is unknown then.
+func within[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
+	type result struct {
+		v   T
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := f(ctx)
+		done <- result{v, err}
+	}()
+	select {
+	case r := <-done:
+		return r.v, r.err
+	case <-ctx.Done():
+		var zero T
+		return zero, ctx.Err()
+	}
+}

@@ -1,0 +1,185 @@
+package leaseredis
+
+import (
+	"context"
+	"crypto/sha1"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed scripts/*.lua
+var scriptFiles embed.FS
+
+// script is one atomic step on the keys of one tag.
+type script struct {
+	src string
+	sha string
+}
+
+// load makes a script of lib.lua and the file of that name.
+func load(name string) *script {
+	lib, err := scriptFiles.ReadFile("scripts/lib.lua")
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	body, err := scriptFiles.ReadFile("scripts/" + name + ".lua")
+	if err != nil {
+		panic(err)
+	}
+	s := &script{src: "local creating = " + strconv.FormatBool(name == "shape") + "\n" + string(lib) + "\n" + string(body)}
+	sum := sha1.Sum([]byte(s.src))
+	s.sha = hex.EncodeToString(sum[:])
+	return s
+}
+
+// step is a script to be run on a tag.
+type step struct {
+	tag    int
+	script *script
+	args   []any
+}
+
+// answer is what a step returned.
+type answer struct {
+	value any
+	err   error
+}
+
+// keys are what every script declares. The first is always there and the second never: while
+// a cluster moves the slot of a tag from one node to another, a script that declares both is
+// refused whole (TRYAGAIN), on the old node and on the new. Without that it would stop
+// in the middle at the first key that has moved already.
+func (b *Backend) keys(tag int) []string {
+	p := b.prefix(tag)
+	return []string{p + "meta", p + "none"}
+}
+
+// run runs one script.
+func (b *Backend) run(ctx context.Context, tag int, s *script, args ...any) (any, error) {
+	a := b.runAll(ctx, []step{{tag, s, args}})
+	return a[0].value, a[0].err
+}
+
+// runEvery runs the same script on every tag and returns what each answered, or the first error.
+func (b *Backend) runEvery(ctx context.Context, s *script, args ...any) ([]any, error) {
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return nil, err
+	}
+	steps := make([]step, sh.tags)
+	for tag := range steps {
+		steps[tag] = step{tag, s, args}
+	}
+	values := make([]any, sh.tags)
+	for tag, a := range b.runAll(ctx, steps) {
+		if a.err != nil {
+			return nil, a.err
+		}
+		values[tag] = a.value
+	}
+	return values, nil
+}
+
+// runAll runs scripts in one round trip to each node concerned. Each step succeeds or fails by itself.
+func (b *Backend) runAll(ctx context.Context, steps []step) []answer {
+	return b.runOn(ctx, b.client, steps)
+}
+
+func (b *Backend) runOn(ctx context.Context, client redis.UniversalClient, steps []step) []answer {
+	answers, err := within(ctx, func(ctx context.Context) ([]answer, error) {
+		answers := b.pipeline(ctx, client, steps, false)
+		var missing []int // the server does not know these scripts yet
+		var again []step
+		for i, a := range answers {
+			if redis.HasErrorPrefix(a.err, "NOSCRIPT") {
+				missing, again = append(missing, i), append(again, steps[i])
+			}
+		}
+		if again != nil {
+			for j, a := range b.pipeline(ctx, client, again, true) {
+				answers[missing[j]] = a
+			}
+		}
+		return answers, nil
+	})
+	if err != nil {
+		answers = make([]answer, len(steps))
+		for i := range answers {
+			answers[i].err = err
+		}
+	}
+	for i := range answers {
+		b.look(answers[i].err)
+		if errors.Is(answers[i].err, errShape) {
+			b.shaped.Store(nil) // it is created again by who calls next
+		}
+	}
+	return answers
+}
+
+func (b *Backend) pipeline(ctx context.Context, client redis.UniversalClient, steps []step, whole bool) []answer {
+	send := func(c redis.Cmdable, s step) *redis.Cmd {
+		if whole {
+			return c.Eval(ctx, s.script.src, b.keys(s.tag), s.args...)
+		}
+		return c.EvalSha(ctx, s.script.sha, b.keys(s.tag), s.args...)
+	}
+	cmds := make([]*redis.Cmd, len(steps))
+	if len(steps) == 1 {
+		cmds[0] = send(client, steps[0])
+	} else {
+		pipe := client.Pipeline()
+		for i, s := range steps {
+			cmds[i] = send(pipe, s)
+		}
+		pipe.Exec(ctx) // each command has its own error
+	}
+	answers := make([]answer, len(steps))
+	for i, c := range cmds {
+		v, err := c.Result()
+		if err == redis.Nil {
+			err = nil
+		}
+		answers[i] = answer{v, failure(err)}
+	}
+	return answers
+}
+
+// ints reads a reply that is a list of numbers, however the script returned them.
+func ints(reply any) []int64 {
+	list, _ := reply.([]any)
+	out := make([]int64, len(list))
+	for i, v := range list {
+		out[i] = number(v)
+	}
+	return out
+}
+
+// number reads a reply that is a number, or its decimal digits.
+func number(reply any) int64 {
+	switch v := reply.(type) {
+	case int64:
+		return v
+	case string:
+		n, _ := strconv.ParseInt(strings.TrimSuffix(v, ".0"), 10, 64)
+		return n
+	}
+	return 0
+}
+
+// text reads a reply that is a string.
+func text(reply any) string {
+	s, _ := reply.(string)
+	return s
+}
+
+// list reads a reply that is a list.
+func list(reply any) []any {
+	l, _ := reply.([]any)
+	return l
+}

@@ -1,0 +1,45 @@
+-- What all scripts begin with. Every key they touch begins with T, the tag of KEYS[1].
+local T = KEYS[1]:sub(1, -5)
+local call = redis.call
+
+-- A namespace that is gone (FLUSHALL) is created again by the caller; one of another layout is left alone.
+local layout = call('HGET', KEYS[1], 'layout')
+if not layout and not creating then return redis.error_reply('LEASESHAPE the namespace does not exist') end
+if layout and layout ~= '1' then
+  return redis.error_reply('LEASELAYOUT the namespace has layout ' .. layout .. ', this program knows layout 1; update leasegen')
+end
+
+-- arg reads the arguments one after the other; argn reads a number.
+local argi = 0
+local function arg() argi = argi + 1; return ARGV[argi] end
+local function argn() return tonumber(arg()) end
+
+-- now is the server's clock in µs. It stands still while a script runs.
+local clock = call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+
+-- int writes a number without an exponent: ids and times are above 1e15.
+local function int(n) return string.format('%.0f', n) end
+
+-- news wakes feeds: m = messages, o = ownership, p = parked messages.
+local function news(what) call('PUBLISH', T .. 'news', what) end
+
+-- Sessions: "sessions" has their ids by expiry in µs, "s:<id>" what is known of each.
+local function alive(session)
+  local expires = call('ZSCORE', T .. 'sessions', session)
+  return expires and tonumber(expires) > now
+end
+local function must_live(session)
+  if not alive(session) then return redis.error_reply('LEASELOST the session is dead or expired') end
+end
+
+-- Leases: "l:<consumer>:<resource>". See doc.go for the fields.
+local function lease_key(consumer, resource) return T .. 'l:' .. consumer .. ':' .. resource end
+
+-- held returns the key of a lease that session holds with that epoch, or nil. It does not ask
+-- whether the session lives: an epoch that nobody has raised is current.
+local function held(session, consumer, resource, epoch)
+  local key = lease_key(consumer, resource)
+  local l = call('HMGET', key, 'o', 'e')
+  if l[1] == session and l[2] == epoch then return key end
+end

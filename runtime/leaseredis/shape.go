@@ -1,0 +1,92 @@
+package leaseredis
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"strconv"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// shape is what a namespace was created with, and never changes.
+type shape struct {
+	tags  int
+	slots int
+}
+
+const (
+	defaultSlots      = 256
+	defaultTagsServer = 1
+	defaultTagsNodes  = 8
+)
+
+// shape returns the namespace's shape, and creates the namespace if need be.
+func (b *Backend) shape(ctx context.Context) (*shape, error) {
+	if s := b.shaped.Load(); s != nil {
+		return s, nil
+	}
+	b.shaping.Lock()
+	defer b.shaping.Unlock()
+	if s := b.shaped.Load(); s != nil {
+		return s, nil
+	}
+	if b.misuse != nil {
+		return nil, b.misuse
+	}
+	want := b.wanted
+	if want.tags == 0 {
+		if want.tags = defaultTagsServer; b.clustered() {
+			want.tags = defaultTagsNodes
+		}
+	}
+	if want.slots == 0 {
+		want.slots = defaultSlots
+	}
+	// The first tag decides, the others follow it.
+	have := want
+	for tag := 0; tag < have.tags; tag++ {
+		reply, err := b.run(ctx, tag, scripts.shape, have.tags, have.slots)
+		if err != nil {
+			return nil, fmt.Errorf("leaseredis: prepare namespace %q: %w", b.namespace, err)
+		}
+		got := ints(reply)
+		if len(got) != 2 || got[0] < 1 || got[1] < 1 {
+			return nil, fmt.Errorf("leaseredis: namespace %q: key %s holds something else; choose another namespace", b.namespace, b.prefix(tag)+"meta")
+		}
+		have = shape{tags: int(got[0]), slots: int(got[1])}
+	}
+	switch {
+	case b.wanted.tags != 0 && b.wanted.tags != have.tags:
+		return nil, fmt.Errorf("leaseredis: namespace %q was created with %d tags and cannot be opened with WithTags(%d): resources would be in two places; leave the option out, or choose another namespace",
+			b.namespace, have.tags, b.wanted.tags)
+	case b.wanted.slots != 0 && b.wanted.slots != have.slots:
+		return nil, fmt.Errorf("leaseredis: namespace %q was created with %d slots and cannot be opened with WithSlots(%d): keys would be in two places; leave the option out, or choose another namespace",
+			b.namespace, have.slots, b.wanted.slots)
+	}
+	b.shaped.Store(&have)
+	return &have, nil
+}
+
+// tagOf says to which tag a topic, a stream or a consumer belongs.
+func (s *shape) tagOf(name string) int { return int(hash(name) % uint64(s.tags)) }
+
+// leaseTag says under which tag a lease is kept.
+func (s *shape) leaseTag(consumer, resource string) int {
+	if resource == lease.Whole {
+		return s.tagOf(consumer)
+	}
+	return s.tagOf(resource)
+}
+
+// slotOf is the slot of a key.
+func (s *shape) slotOf(key string) int { return int(hash(key) % uint64(s.slots)) }
+
+func hash(s string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(s))
+	return h.Sum64()
+}
+
+// prefix is what all keys of a tag begin with.
+func (b *Backend) prefix(tag int) string { return "{" + b.namespace + strconv.Itoa(tag) + "}:" }

@@ -36,7 +36,8 @@
 // names that may contain colons.
 //
 //	meta                          hash: layout, tags, slots, last (id of the last message), gen (rises when
-//	                              a consumer registers for the first time or a cursor is set back)
+//	                              a consumer registers for the first time or a cursor is set back), dead
+//	                              (number of the last dead letter)
 //	none                          never exists, see script.go
 //	sessions                      zset: session id by expiry, of those not declared dead
 //	s:<session>                   hash: ttl, opened, beat (µs), host, pid, consumers (joined by newlines), ended
@@ -64,12 +65,15 @@
 //	pub:<attempt>                 string that expires: a publish that was carried out
 //	delayed, delayed:e            zset: delayed event by when it is due; hash: its content
 //
-//	pr:<consumer>                 set: resources with parked messages
+//	pr:<consumer>                 zset: resource with parked messages by when its first lane is due
 //	pk:<consumer>:<resource>      hash: message id -> parked message
 //	due:<consumer>:<resource>     zset: lane by when its first message is due
 //	lane:<consumer>:<length of resource>:<resource>:<lane>   list: message ids in order
-//	dead:<consumer>               zset: dead letter id by when
-//	dl:<consumer>                 hash: dead letter id -> dead letter
-//	dx:<consumer>                 hash: resource and message id -> dead letter id
+//	dead:<consumer>               zset: number of a dead letter by when, which is the number itself
+//	dl:<consumer>                 hash: number -> dead letter; its id is <number>-<tag>
+//	dx:<consumer>:<resource>      hash: message id -> number of its dead letter
 //	once:<consumer>               hash: item -> how its execution ended; under the tag of the item
+//	onceat:<consumer>             zset: item by when it was begun, or done
+//	maintaining                   string that expires: who does the housekeeping; under the first tag only
+//	swept:<consumer>              string that expires: forgotten streams were looked for
 package leaseredis

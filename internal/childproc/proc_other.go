@@ -1,0 +1,27 @@
+//go:build !linux
+
+package childproc
+
+import (
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// endWithParent does nothing here: only Linux can tie a process to its parent.
+func endWithParent(*syscall.SysProcAttr, syscall.Signal) {}
+
+// children lists the processes whose parent is pid.
+func children(pid int) []int {
+	out, _ := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output()
+	var pids []int
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		if len(f) == 2 && f[1] == strconv.Itoa(pid) {
+			child, _ := strconv.Atoi(f[0])
+			pids = append(pids, child)
+		}
+	}
+	return pids
+}

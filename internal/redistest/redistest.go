@@ -1,0 +1,184 @@
+// Package redistest gives tests private Redis servers and clusters: their own
+// directory, their own port on 127.0.0.1, an append-only file. Nothing on the machine is
+// shared with them, and they end with the test process, even when that is killed.
+//
+// Most tests want a namespace of their own on the server that the test binary shares:
+//
+//	func TestMain(m *testing.M) { redistest.Main(m) }
+//
+//	func TestX(t *testing.T) {
+//		client := redistest.Shared(t).Client(t) // or SharedCluster(t)
+//		namespace := redistest.Namespace(t)
+//
+// Tests that stop, kill or freeze a server start their own with Start or StartCluster.
+//
+// The redis-server in PATH is used, 6.2 or newer; the environment variable
+// LEASEGEN_REDIS_SERVER names another.
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// shared is the one server and the one cluster of this test binary. A test process has
+// no other place that outlives its tests.
+var shared struct {
+	sync.Mutex
+	main       bool
+	server     *Server
+	serverErr  error
+	cluster    *Cluster
+	clusterErr error
+	names      int
+}
+
+// Main runs the tests of a package and then stops the servers they shared. Call it
+// from TestMain with its *testing.M, or with what another package's Wrap made of it; the
+// exit code is the tests'.
+func Main(m interface{ Run() int }) { Wrap(m).Run() }
+
+// Runner is what other packages' Main functions take in place of a *testing.M.
+type Runner struct{ m interface{ Run() int } }
+
+// Wrap is Main for a TestMain that hands its tests to another package's Main.
+func Wrap(m interface{ Run() int }) Runner { return Runner{m} }
+
+// Run runs the tests, stops the servers they shared and returns the exit code.
+func (r Runner) Run() int {
+	shared.Lock()
+	shared.main = true
+	shared.Unlock()
+	defer func() {
+		shared.Lock()
+		defer shared.Unlock()
+		if shared.server != nil {
+			shared.server.Close()
+		}
+		if shared.cluster != nil {
+			shared.cluster.Close()
+		}
+	}()
+	return r.m.Run()
+}
+
+// Shared returns the server that the tests of this binary share, starting it first
+// if need be. Do not stop it, and keep to a Namespace. If the test fails, what the
+// server logged meanwhile is shown.
+func Shared(t testing.TB) *Server {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	needMain(t)
+	if shared.server == nil && shared.serverErr == nil {
+		shared.server, shared.serverErr = Launch()
+	}
+	if shared.serverErr != nil {
+		t.Fatal(shared.serverErr)
+	}
+	shared.server.logOnFailure(t)
+	return shared.server
+}
+
+// SharedCluster returns the cluster that the tests of this binary share, starting it
+// first if need be. Do not stop its nodes, and keep to a Namespace. A test that moves
+// slots or fails masters over starts a cluster of its own with StartCluster.
+func SharedCluster(t testing.TB) *Cluster {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	needMain(t)
+	if shared.cluster == nil && shared.clusterErr == nil {
+		shared.cluster, shared.clusterErr = LaunchCluster()
+	}
+	if shared.clusterErr != nil {
+		t.Fatal(shared.clusterErr)
+	}
+	shared.cluster.logOnFailure(t)
+	return shared.cluster
+}
+
+func needMain(t testing.TB) {
+	t.Helper()
+	if !shared.main {
+		t.Fatal("redistest: this package's TestMain must call redistest.Main(m)")
+	}
+}
+
+// Namespace is a name that no other test of this binary gets: a few lower-case letters
+// of the test's own name, then a number.
+func Namespace(t testing.TB) string {
+	shared.Lock()
+	shared.names++
+	n := shared.names
+	shared.Unlock()
+	letters := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r + 'a' - 'A'
+		}
+		return -1
+	}, strings.TrimPrefix(t.Name(), "Test"))
+	return fmt.Sprintf("t%s%d", letters[:min(len(letters), 12)], n)
+}
+
+// Start starts a server of the test's own and stops it when the test ends. If the
+// test failed, the server's log is shown.
+func Start(t testing.TB, opts ...Option) *Server {
+	t.Helper()
+	s, err := Launch(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.fail = func(err error) { t.Helper(); t.Fatal(err) }
+	t.Cleanup(s.Close)
+	s.logOnFailure(t)
+	return s
+}
+
+// Client is a client of the server as user default, closed when the test ends.
+func (s *Server) Client(t testing.TB) *redis.Client {
+	t.Helper()
+	return closing(t, redis.NewClient(&redis.Options{Addr: s.Addr()}))
+}
+
+// User creates, or replaces, a user with only what the rules grant ("~app:*", "+get",
+// in the language of ACL SETUSER) and returns a client that logs in as that user; name
+// and password are in the client's Options. The user outlasts restarts.
+func (s *Server) User(t testing.TB, name string, rules ...string) *redis.Client {
+	t.Helper()
+	if err := s.setUser(t.Context(), name, rules); err != nil {
+		t.Fatal(err)
+	}
+	return closing(t, redis.NewClient(&redis.Options{Addr: s.Addr(), Username: name, Password: password(name)}))
+}
+
+func (s *Server) setUser(ctx context.Context, name string, rules []string) error {
+	return s.admin(ctx, func(c *redis.Client) error {
+		rules = append([]string{"reset", "on", ">" + password(name)}, rules...)
+		if err := c.ACLSetUser(ctx, name, rules...).Err(); err != nil {
+			return fmt.Errorf("redistest: ACL SETUSER %s: %w", name, err)
+		}
+		return c.Do(ctx, "ACL", "SAVE").Err()
+	})
+}
+
+func password(user string) string { return "password-of-" + user }
+
+// closing closes a client when the test ends.
+func closing[C interface{ Close() error }](t testing.TB, c C) C {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil && err != redis.ErrClosed {
+			t.Errorf("redistest: close client: %v", err)
+		}
+	})
+	return c
+}

@@ -62,7 +62,7 @@ the doc comment. Remove the blank line.`},
 
 func typeCodes() []Entry {
 	return []Entry{
-		{"LG0301", "directive without a consumer", `//leasegen:lease, retry, dlq, once and table say more about a consumer; they stand beside //leasegen:consumer on one struct.`},
+		{"LG0301", "directive without a consumer", `//leasegen:lease, retry, dlq, once, table and redis say more about a consumer; they stand beside //leasegen:consumer on one struct.`},
 		{"LG0302", "wrong signature", `A method whose name begins with Handle is a handler and has one of four forms:
 func(context.Context, lease.Message[X]) error, the same with []lease.Message[X], and both with a pgx.Tx before
 the message. A consumer with per=cluster has one method, Run: func(context.Context, lease.Lease) error. So has one
@@ -93,6 +93,10 @@ what its method Streams returns, for Run. Neither of the two, or both, is a mist
 consumer handles needs key= at its //leasegen:event.`},
 		{"LG0315", "once with a batch", `With //leasegen:once each message is decided on by itself, so its handlers take one message: with or without a
 transaction, but not a slice.`},
+		{"LG0316", "transaction on Redis", `A handler that takes a pgx.Tx joins the PostgreSQL transaction that moves the cursor. The cursor of a consumer with
+//leasegen:redis is in Redis: its handlers take messages at least once, see //leasegen:once for effects that must not repeat.`},
+		{"LG0317", "PostgreSQL and Redis in one package", `RegisterLeasegen makes all consumers of its package on one backend. Consumers with a pgx.Tx or //leasegen:table need
+PostgreSQL, those with //leasegen:redis need Redis; give them packages of their own.`},
 	}
 }
 
@@ -123,6 +127,9 @@ ASCII so that no two look alike, and short enough that no database cuts them off
 		{"LG0506", "topic pattern not allowed", `Topics are a list of patterns separated by commas. A pattern is made of printable ASCII characters without
 spaces and quotes; * stands for any run of characters. Each pattern is given once.`},
 		{"LG0507", "field path not allowed", `A key or an id is the name of an exported field of the event, or a path of such names with dots: Customer.ID.`},
+		{"LG0508", "name of a stream or field not allowed", `Redis streams are given by their keys, with commas between, each once, and fields by their names in the entries. They
+are UTF-8 text without zero bytes, streams of at most 1,024 bytes; a name with spaces needs quotes around the whole argument:
+"streams=my stream". Braces, colons and wildcards stand for themselves.`},
 	}
 }
 

@@ -51,7 +51,7 @@ func constructor(g *jen.File, c *ir.Consumer) {
 		" Options override what the annotations say.")
 	be, h, opts := c.Locals["be"], c.Locals["h"], c.Locals["opts"]
 	g.Func().Id(c.Constructor).Params(
-		jen.Id(be).Add(backend(c.Postgres())),
+		jen.Id(be).Add(backend(*c)),
 		jen.Id(h).Op("*").Add(named(c.Type)),
 		jen.Id(opts).Op("...").Qual(names.Lease, "Option"),
 	).Params(jen.Op("*").Qual(names.Lease, "Consumer"), jen.Error()).Block(
@@ -64,12 +64,17 @@ func constructor(g *jen.File, c *ir.Consumer) {
 	).Line()
 }
 
-// backend is the interface where every handler allows it, so that tests can run
-// the same consumer in memory, and PostgreSQL where a handler takes its transaction,
-// or a table is read.
-func backend(postgres bool) *jen.Statement {
-	if postgres {
-		return jen.Op("*").Qual(names.LeasePG, "Backend")
+// backend is the interface where every consumer allows it, so that tests can run
+// them in memory, PostgreSQL where a handler takes its transaction, or a table is read, and
+// Redis where streams of others are read.
+func backend(consumers ...ir.Consumer) *jen.Statement {
+	for _, c := range consumers {
+		switch {
+		case c.Postgres():
+			return jen.Op("*").Qual(names.LeasePG, "Backend")
+		case c.Redis != nil:
+			return jen.Op("*").Qual(names.LeaseRedis, "Backend")
+		}
 	}
 	return jen.Qual(names.Lease, "Backend")
 }
@@ -84,6 +89,9 @@ func describe(c *ir.Consumer) string {
 	}
 	if c.Table != nil {
 		return describeTable(c)
+	}
+	if c.Redis != nil {
+		return describeRedis(c)
 	}
 	order := "in order"
 	if c.Workers > 1 {
@@ -127,6 +135,9 @@ func spec(c *ir.Consumer) *jen.Statement {
 	}
 	if c.Table != nil {
 		s.add("Source", source(c))
+	}
+	if c.Redis != nil {
+		s.add("Source", streamSource(c.Redis))
 	}
 	if c.Streams {
 		s.add("Streams", jen.Id(c.Locals["h"]).Dot("Streams"))

@@ -1,8 +1,6 @@
 package emit
 
 import (
-	"slices"
-
 	"github.com/dave/jennifer/jen"
 
 	"github.com/leasegen/leasegen/generator/internal/ir"
@@ -19,11 +17,10 @@ func register(g *jen.File, consumers []ir.Consumer) {
 	}
 	g.Type().Id(names.Handlers).Struct(items...).Line()
 
-	postgres := slices.ContainsFunc(consumers, func(c ir.Consumer) bool { return c.Postgres() })
 	comment(g, names.Register+" makes a consumer of every handler in h and adds it to g.")
 	g.Func().Id(names.Register).Params(
 		jen.Id("g").Op("*").Qual(names.Lease, "Group"),
-		jen.Id("be").Add(backend(postgres)),
+		jen.Id("be").Add(backend(consumers...)),
 		jen.Id("h").Id(names.Handlers),
 		jen.Id("opts").Op("...").Qual(names.Lease, "Option"),
 	).Error().BlockFunc(func(b *jen.Group) {

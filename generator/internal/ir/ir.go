@@ -91,7 +91,8 @@ type Consumer struct {
 	Per      Per
 	Topics   []string
 	Streams  bool   // the method Streams names the streams
-	Table    *Table // read instead of the log; nil for the log
+	Table    *Table // read instead of the log, if not nil
+	Redis    *Redis // read instead of the log, if not nil
 	Handlers []Handler
 
 	Lock       Lock
@@ -124,6 +125,13 @@ type Table struct {
 	Key, Slot           string // the column that decides, and the expression of a row's slot
 	Filtered            bool
 	Row                 Type
+}
+
+// Redis is streams that others write to as a source of messages. Fields that the
+// annotations do not name are empty.
+type Redis struct {
+	Streams            []string
+	Kind, Key, Payload string
 }
 
 // Retry is what //leasegen:retry set.

@@ -19,9 +19,10 @@ import (
 // Paths of the packages that generated code may name. They are strings on purpose:
 // the generator does not depend on the runtime.
 const (
-	Lease   = "github.com/leasegen/leasegen/runtime/lease"
-	LeasePG = "github.com/leasegen/leasegen/runtime/leasepg"
-	PGX     = "github.com/jackc/pgx/v5"
+	Lease      = "github.com/leasegen/leasegen/runtime/lease"
+	LeasePG    = "github.com/leasegen/leasegen/runtime/leasepg"
+	LeaseRedis = "github.com/leasegen/leasegen/runtime/leaseredis"
+	PGX        = "github.com/jackc/pgx/v5"
 )
 
 // Handlers and Register are declared once in every package that has a consumer.
@@ -93,7 +94,7 @@ func imports(f *ir.File, scope map[string]bool) []ir.Import {
 		out = append(out, ir.Import{Path: path, Name: local, Alias: local != name})
 	}
 	for _, t := range []ir.Type{
-		{Path: Lease, PkgName: "lease"}, {Path: LeasePG, PkgName: "leasepg"}, {Path: PGX, PkgName: "pgx"},
+		{Path: Lease, PkgName: "lease"}, {Path: LeasePG, PkgName: "leasepg"}, {Path: LeaseRedis, PkgName: "leaseredis"}, {Path: PGX, PkgName: "pgx"},
 		{Path: "context", PkgName: "context"}, {Path: "time", PkgName: "time"}, {Path: "strconv", PkgName: "strconv"},
 	} {
 		add(t.Path, t.PkgName)

@@ -57,12 +57,16 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 	}
 	h.source()
 	out.Handlers, out.Streams = h.found, h.streams != nil
+	if c.Redis != nil {
+		out.Redis = h.redis(&out)
+	}
 	if out.Workers > 1 && out.Tx() {
 		pos, end := c.Consumer.Span("workers")
 		r.add(diag.Diagnostic{Code: "LG0310", Pos: pos, End: end,
 			Message: fmt.Sprintf("workers=%d does not go with transaction handlers of %s", out.Workers, obj.Name()),
 			Hint:    "one cursor moves in one transaction: remove workers, or take no pgx.Tx"})
 	}
+	r.postgres[c] = out.Postgres() && c.Redis == nil // both is a finding already
 	f := r.file(s)
 	f.Consumers = append(f.Consumers, out)
 }
@@ -182,6 +186,10 @@ func (h *handlers) handle(m *types.Func, sig signature) {
 	}
 	if h.consumer.Once.Given() {
 		h.once(m, sig, &out)
+	}
+	if tx := sig.form == ir.OneTx || sig.form == ir.BatchTx; tx && h.consumer.Redis != nil {
+		h.refuse(m, "LG0316", "Redis has no transaction that a handler could join", "take no pgx.Tx, or remove //leasegen:redis",
+			"have "+have(m.Signature(), h.pkg))
 	}
 	h.found = append(h.found, out)
 }

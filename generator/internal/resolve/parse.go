@@ -155,7 +155,7 @@ func (p *pkgParser) declaration(s *Source, t directive.TypeDirectives) {
 		case *spec.Consumer:
 			c.Consumer = v
 			if good {
-				ok = v.CheckSource(has(t, "table"), p.diags) && ok
+				ok = v.CheckSource(has(t, "table"), has(t, "redis"), p.diags) && ok
 			}
 		case *spec.Event:
 			event = v
@@ -169,8 +169,10 @@ func (p *pkgParser) declaration(s *Source, t directive.TypeDirectives) {
 			c.Once = v
 		case *spec.Table:
 			c.Table = v
+		case *spec.Redis:
+			c.Redis = v
 		}
-		if slices.Contains([]string{"lease", "retry", "dlq", "once", "table"}, d.Name) {
+		if slices.Contains([]string{"lease", "retry", "dlq", "once", "table", "redis"}, d.Name) {
 			modifiers = append(modifiers, d)
 		}
 	}

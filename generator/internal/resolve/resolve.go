@@ -22,7 +22,7 @@ import (
 // to be written, in the order of sources. Sources of packages that could not be loaded
 // are passed over; loading has reported why.
 func Resolve(prog *load.Program, sources []*Source, diags *diag.List) []*ir.File {
-	r := &resolver{prog: prog, diags: diags, events: map[string]*known{}, files: map[string]*ir.File{}}
+	r := &resolver{prog: prog, diags: diags, events: map[string]*known{}, postgres: map[*Consumer]bool{}, files: map[string]*ir.File{}}
 	loaded := slices.DeleteFunc(slices.Clone(sources), func(s *Source) bool { return !prog.Clean(s.Pkg.Path) })
 	for _, s := range loaded {
 		for _, e := range s.Events {
@@ -37,6 +37,7 @@ func Resolve(prog *load.Program, sources []*Source, diags *diag.List) []*ir.File
 	r.uniqueConsumers(sources)
 	r.lockKeys(sources, lockKey)
 	r.uniqueEvents(sources)
+	r.oneBackend(loaded)
 	var files []*ir.File
 	for _, s := range loaded {
 		if f := r.files[s.Path]; f != nil {
@@ -54,7 +55,9 @@ type resolver struct {
 	// events by path and name of their type; nil for types that are none.
 	events  map[string]*known
 	foreign []*known // those of other packages
-	files   map[string]*ir.File
+	// postgres has the consumers that were resolved: whether they need PostgreSQL.
+	postgres map[*Consumer]bool
+	files    map[string]*ir.File
 }
 
 // file returns the output for a source.

@@ -48,17 +48,21 @@ func locks(per string) []string {
 	return []string{"session"}
 }
 
-// CheckSource holds topics and input, or what takes their place, against per.
-func (c *Consumer) CheckSource(table bool, diags *diag.List) bool {
+// CheckSource holds topics and input against per, or against the directives that take their place.
+func (c *Consumer) CheckSource(table, redis bool, diags *diag.List) bool {
 	ok := true
 	contradiction := func(key, message, hint string) {
 		ok = false
 		c.bad(diags, "LG0505", key, message, hint)
 	}
-	if table {
+	if table || redis {
+		messages, directive := "rows of a table", "table"
+		if !table {
+			messages, directive = "entries of Redis streams", "redis"
+		}
 		for _, key := range []string{"topics", "input"} {
 			if c.Has(key) {
-				contradiction(key, "the messages are the rows of a table, but "+key+" is given", "remove it, or remove //leasegen:table")
+				contradiction(key, "the messages are the "+messages+", but "+key+" is given", "remove it, or remove //leasegen:"+directive)
 			}
 		}
 		return ok
@@ -144,7 +148,7 @@ func (d *Defaults) Fill(a Annotations) {
 	}
 	fill(a.Consumer, &d.Consumer, func(key string) bool {
 		if key == "lock" {
-			return slices.Contains(locks(a.Consumer.Per), d.Consumer.Lock)
+			return slices.Contains(locks(a.Consumer.Per), d.Consumer.Lock) && (a.Redis == nil || d.Consumer.Lock != "advisory")
 		}
 		return a.Consumer.meaningless(key) == ""
 	})
@@ -180,6 +184,9 @@ func Check(a Annotations, diags *diag.List) bool {
 	}
 	if a.Table != nil && !c.checkTable(a.Table, diags) {
 		return false // what else is wrong may follow from it
+	}
+	if a.Redis != nil && !c.checkRedis(a, diags) {
+		return false
 	}
 	if l.Has("margin") {
 		ttl, from := 15*time.Second, "the default ttl of 15s" // as in lease.Spec

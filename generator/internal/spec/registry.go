@@ -83,6 +83,9 @@ func table() []Info {
 		{Name: "table", Place: "struct type", typ: reflect.TypeFor[Table](),
 			Help:    "Beside consumer: the messages are the rows of your own table; the handler takes sqlc's type for them.",
 			Example: "//leasegen:table name=app.outbox key=customer_id \"where=status = 'ready'\" schema=db/migrations"},
+		{Name: "redis", Place: "struct type", typ: reflect.TypeFor[Redis](),
+			Help:    "Beside consumer: the messages are the entries of Redis streams that others write to.",
+			Example: "//leasegen:redis streams=orders:eu,orders:us kind=event key=customer payload=body"},
 		{Name: "defaults", Place: "package clause", typ: reflect.TypeFor[Defaults](),
 			Help:    "Above one package clause: values for all consumers of the package that they mean something to. The consumer's own win.",
 			Example: "//leasegen:defaults lease_ttl=30s retry_max=5"},
@@ -177,7 +180,7 @@ func typeName(a ArgInfo) string {
 	switch {
 	case a.Enum != nil:
 		return strings.Join(a.Enum, " or ")
-	case a.form == "topics", a.form == "files":
+	case a.form == "topics", a.form == "files", a.form == "streams":
 		return "list"
 	case a.form == "where":
 		return "SQL condition"

@@ -90,6 +90,15 @@ type Table struct {
 	Package  string   `arg:"package" default:"leasedb" form:"package" nodefault:"true" help:"Folder and package, below the consumer's, of the generated queries and the row's type."`
 }
 
+// Redis makes a consumer read Redis streams that others write to instead of leasegen's log.
+type Redis struct {
+	Source
+	Streams []string `arg:"streams" required:"true" form:"streams" nodefault:"true" help:"The keys of the streams, separated by commas. With per=topic each is a topic of its own."`
+	Kind    string   `arg:"kind" default:"kind; a single method takes every entry" form:"field" nodefault:"true" help:"Field of an entry that names what has happened; it decides which method takes the entry."`
+	Key     string   `arg:"key" default:"key" form:"field" nodefault:"true" help:"Field with an entry's ordering key; entries without it are one key."`
+	Payload string   `arg:"payload" default:"payload" form:"field" nodefault:"true" help:"Field with the message as JSON; of an entry without it, all fields make a JSON object of strings."`
+}
+
 // Defaults holds, for all consumers of a package, what their own directives leave open.
 // Its arguments are those of the other directives with their name before them, as in
 // lease_ttl=15s.
@@ -109,7 +118,8 @@ type Annotations struct {
 	Retry    *Retry
 	DLQ      *DLQ
 	Once     *Once
-	Table    *Table // nil: the consumer reads the log
+	Table    *Table // nil: the consumer does not read a table
+	Redis    *Redis // nil: the consumer does not read streams of others
 }
 
 // Source remembers where each argument was set. A value taken over from
@@ -127,6 +137,12 @@ type origin struct {
 
 // Given reports whether the directive itself stands at the declaration.
 func (s *Source) Given() bool { return s.Directive.Name != "" }
+
+// Own reports whether the argument was set here, not by defaults.
+func (s *Source) Own(key string) bool {
+	o, ok := s.set[key]
+	return ok && o.directive.Name == s.Directive.Name
+}
 
 // Has reports whether the argument was set, here or by defaults.
 func (s *Source) Has(key string) bool {

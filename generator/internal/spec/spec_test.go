@@ -187,8 +187,8 @@ func TestFindings(t *testing.T) {
 	long := strings.Repeat("a", 64)
 	for _, tc := range []struct{ on, want string }{
 		// P: names of directives and arguments
-		{"//leasegen:consumr per=group", `4:12-19 LG0101 unknown directive "//leasegen:consumr" | did you mean "consumer"? known: consumer, defaults, dlq, event, lease, once, retry, table`},
-		{"//leasegen:queue", `4:12-17 LG0101 unknown directive "//leasegen:queue" | known: consumer, defaults, dlq, event, lease, once, retry, table`},
+		{"//leasegen:consumr per=group", `4:12-19 LG0101 unknown directive "//leasegen:consumr" | did you mean "consumer"? known: consumer, defaults, dlq, event, lease, once, redis, retry, table`},
+		{"//leasegen:queue", `4:12-17 LG0101 unknown directive "//leasegen:queue" | known: consumer, defaults, dlq, event, lease, once, redis, retry, table`},
 		{"//leasegen:lease tll=30s", `4:18-21 LG0104 unknown argument "tll" for //leasegen:lease | did you mean "ttl"? known: grace, margin, ttl`},
 		{"//leasegen:lease TTL=30s", `4:18-21 LG0104 unknown argument "TTL" for //leasegen:lease | did you mean "ttl"? known: grace, margin, ttl`},
 		{"//leasegen:consumer ttl=30s per=cluster", `4:21-24 LG0104 unknown argument "ttl" for //leasegen:consumer | ttl is an argument of //leasegen:lease; known: batch, capacity, drain, from, idle, input, lock, name, per, poll, topics, unknown, workers`},
@@ -345,7 +345,7 @@ func TestCheck(t *testing.T) {
 			t.Fatal(findings)
 		}
 		a, d := annotations(values)
-		ok := a.Consumer.CheckSource(false, diags)
+		ok := a.Consumer.CheckSource(false, false, diags)
 		d.Fill(a)
 		ok = Check(a, diags) && ok
 		if got := strings.Join(lines(diags), "\n"); got != tc.want || ok != (tc.want == "") {

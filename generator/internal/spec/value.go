@@ -44,6 +44,11 @@ func (a ArgInfo) parse(s string) (reflect.Value, *problem) {
 	case "files":
 		files := strings.Split(s, ",")
 		return reflect.ValueOf(files), filesProblem(files)
+	case "streams":
+		names := strings.Split(s, ",")
+		return reflect.ValueOf(names), streamsProblem(names)
+	case "field":
+		return reflect.ValueOf(s), fieldProblem(s)
 	case "topics":
 		patterns := strings.Split(s, ",")
 		return reflect.ValueOf(patterns), topicsProblem(patterns)

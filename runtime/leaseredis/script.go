@@ -6,6 +6,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,17 +22,17 @@ type script struct {
 	sha string
 }
 
-// load makes a script of lib.lua and the file of that name.
-func load(name string) *script {
-	lib, err := scriptFiles.ReadFile("scripts/lib.lua")
-	if err != nil {
-		panic(err) // it is embedded
+// load makes a script of lib.lua, the further libraries that it names, and the file of that name.
+func load(name string, libs ...string) *script {
+	src := "local creating = " + strconv.FormatBool(name == "shape")
+	for _, part := range slices.Concat([]string{"lib"}, libs, []string{name}) {
+		body, err := scriptFiles.ReadFile("scripts/" + part + ".lua")
+		if err != nil {
+			panic(err) // it is embedded
+		}
+		src += "\n" + string(body)
 	}
-	body, err := scriptFiles.ReadFile("scripts/" + name + ".lua")
-	if err != nil {
-		panic(err)
-	}
-	s := &script{src: "local creating = " + strconv.FormatBool(name == "shape") + "\n" + string(lib) + "\n" + string(body)}
+	s := &script{src: src}
 	sum := sha1.Sum([]byte(s.src))
 	s.sha = hex.EncodeToString(sum[:])
 	return s

@@ -9,11 +9,11 @@ TRIALS       ?= 100
 # What generates code for tables, and the runtime's own queries; built once, into bin.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc-$(SQLC_VERSION)/sqlc
 
-.PHONY: help demo test generate lint proof failover bench-local compare clean tools
+.PHONY: help demo test generate lint proof failover bench-local compare clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
-	@echo "make test         all checks and tests, with the race detector and real PostgreSQL servers"
+	@echo "make test         all checks and tests, with the race detector and real PostgreSQL and Redis servers"
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
 	@echo "make lint         gofmt, go vet, staticcheck"
 	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP, rebalancing, a held transaction (PROOF_ROUNDS=n)"
@@ -27,10 +27,10 @@ demo:
 	@$(GO) run ./examples/quickstart
 
 test: tools lint
-	@echo "== go test -race (PostgreSQL servers are started and stopped by the tests)"
-	$(GO) test -race -timeout 12m $$($(GO) list ./... | grep -v -e /runtime/leasepg -e /proof)
+	@echo "== go test -race (PostgreSQL and Redis servers are started and stopped by the tests)"
+	$(GO) test -race -timeout 12m $$($(GO) list ./... | grep -v -e /runtime/leasepg -e /runtime/leaseredis -e /proof)
 	@echo "== the same, one package at a time, for tests that measure time"
-	$(GO) test -race -p 1 -timeout 12m ./runtime/leasepg/... ./proof/...
+	$(GO) test -race -p 1 -timeout 12m ./runtime/leasepg/... ./runtime/leaseredis/... ./proof/...
 	@echo "== generated code is up to date"
 	$(GO) run ./cmd/leasegen -check ./...
 	@echo "== all good"
@@ -70,18 +70,24 @@ $(LEASEGEN_SQLC):
 	@echo "== building sqlc (once: two minutes)"
 	@GOBIN=$(@D) $(GO) install github.com/sqlc-dev/sqlc/cmd/sqlc@$(SQLC_VERSION)
 
-# The tests need a C compiler, for the race detector, PostgreSQL 14 or newer, and PgBouncer.
-tools: $(LEASEGEN_SQLC)
+# The tests need a C compiler, for the race detector, PostgreSQL 14 or newer, PgBouncer and
+# Redis 6.2 or newer. sqlc is built last: it needs the compiler, too.
+tools: packages
+	@$(MAKE) -s --no-print-directory $(LEASEGEN_SQLC)
+
+# RUNLEVEL=1: in a container without an init, packages do not start servers of their own.
+packages:
 	@missing=""; \
 	command -v $(GO) >/dev/null || { echo "Go is missing: https://go.dev/dl/"; exit 1; }; \
 	command -v cc >/dev/null || command -v gcc >/dev/null || missing=" gcc libc6-dev"; \
 	ls /usr/lib/postgresql/*/bin/initdb /usr/pgsql-*/bin/initdb 2>/dev/null | grep -q . || \
 	  command -v initdb >/dev/null || [ -n "$$LEASEGEN_PG_BIN" ] || missing="$$missing postgresql"; \
 	PATH="$$PATH:/usr/sbin" command -v pgbouncer >/dev/null || missing="$$missing pgbouncer"; \
+	command -v redis-server >/dev/null || [ -n "$$LEASEGEN_REDIS_SERVER" ] || missing="$$missing redis-server"; \
 	[ -z "$$missing" ] && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "== installing$$missing"; \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; \
+	  apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; \
 	else \
 	  echo "missing:$$missing; install with: sudo apt-get install$$missing"; exit 1; \
 	fi

@@ -26,6 +26,8 @@ func TestWhatUsersCompile(t *testing.T) {
 		"runtime/leasepg": {"runtime/lease", "runtime/leasepg",
 			"github.com/jackc/pgx/v5", "github.com/jackc/pgpassfile", "github.com/jackc/pgservicefile",
 			"github.com/jackc/puddle/v2", "golang.org/x/text", "golang.org/x/sync"},
+		"runtime/leaseredis": {"runtime/lease", "runtime/leaseredis",
+			"github.com/redis/go-redis/v9", "github.com/cespare/xxhash/v2", "go.uber.org/atomic", "golang.org/x/sys"},
 	}
 	for _, pkg := range slices.Sorted(maps.Keys(allowed)) {
 		if files, _ := filepath.Glob(filepath.Join("..", pkg, "*.go")); len(files) == 0 {

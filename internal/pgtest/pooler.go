@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/leasegen/leasegen/internal/childproc"
 )
 
 // Pooler is a running PgBouncer that hands out connections of one server per transaction.
@@ -38,7 +40,7 @@ func StartPooler(t testing.TB, s *Server, settings ...string) *Pooler {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("PgBouncer log:\n%s", tail(p.logPath(), 0))
+			t.Logf("PgBouncer log:\n%s", childproc.Tail(p.logPath(), 0))
 		}
 		if err := p.close(); err != nil {
 			t.Errorf("pgtest: %v", err)
@@ -71,15 +73,15 @@ func launchPooler(s *Server, settings []string) (_ *Pooler, err error) {
 			err = errors.Join(err, p.close())
 		}
 	}()
-	if p.dir, p.lock, err = newDir(s.cred); err != nil {
+	if p.dir, p.lock, err = childproc.NewDir(dirPrefix, s.cred); err != nil {
 		return nil, err
 	}
 	for try := 1; ; try++ {
-		if p.port, err = freePort(); err != nil {
+		if p.port, err = childproc.FreePort(); err != nil {
 			return nil, err
 		}
 		err = p.start(bin, s, settings)
-		if err == nil || try == 5 || !strings.Contains(tail(p.logPath(), 0), "ddress already in use") {
+		if err == nil || try == 5 || !strings.Contains(childproc.Tail(p.logPath(), 0), "ddress already in use") {
 			return p, err
 		}
 	}
@@ -104,7 +106,7 @@ func (p *Pooler) start(bin string, s *Server, settings []string) error {
 		}
 	}
 	cmd := command(p.dir, s.cred, bin, "-q", file)
-	done, err := spawn(cmd)
+	done, err := childproc.Spawn(cmd, syscall.SIGQUIT)
 	if err != nil {
 		return err
 	}
@@ -113,11 +115,11 @@ func (p *Pooler) start(bin string, s *Server, settings []string) error {
 		select {
 		case <-done:
 			p.proc = nil
-			return fmt.Errorf("PgBouncer did not start:\n%s", tail(p.logPath(), 0))
+			return fmt.Errorf("PgBouncer did not start:\n%s", childproc.Tail(p.logPath(), 0))
 		case <-time.After(5 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("PgBouncer was not ready within %v:\n%s", startTimeout, tail(p.logPath(), 0))
+			return fmt.Errorf("PgBouncer was not ready within %v:\n%s", startTimeout, childproc.Tail(p.logPath(), 0))
 		}
 	}
 	return nil

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/leasegen/leasegen/internal/childproc"
 )
 
 // Server is a running or stopped PostgreSQL server. Its methods are for one
@@ -82,7 +84,7 @@ func launch(opts []Option) (_ *Server, err error) {
 	if s.cred, err = unprivileged(); err != nil {
 		return nil, err
 	}
-	if s.dir, s.lock, err = newDir(s.cred); err != nil {
+	if s.dir, s.lock, err = childproc.NewDir(dirPrefix, s.cred); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -103,7 +105,7 @@ func launch(opts []Option) (_ *Server, err error) {
 		return nil, err
 	}
 	for try := 1; ; try++ {
-		if s.port, err = freePort(); err != nil {
+		if s.port, err = childproc.FreePort(); err != nil {
 			return nil, err
 		}
 		err = s.start()
@@ -163,9 +165,7 @@ func (s *Server) Kill() {
 	if s.proc == nil {
 		return
 	}
-	for _, pid := range s.freeze() {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // it may be gone by itself
-	}
+	childproc.Signal(childproc.Freeze(s.proc.Pid), syscall.SIGKILL)
 	<-s.exited
 	s.proc, s.paused = nil, nil
 }
@@ -198,14 +198,12 @@ func (s *Server) Pause() {
 	if s.proc == nil {
 		s.fail(errors.New("pgtest: pause: the server is stopped"))
 	}
-	s.paused = s.freeze()
+	s.paused = childproc.Freeze(s.proc.Pid)
 }
 
 // Resume ends Pause.
 func (s *Server) Resume() {
-	for _, pid := range s.paused {
-		_ = syscall.Kill(pid, syscall.SIGCONT)
-	}
+	childproc.Signal(s.paused, syscall.SIGCONT)
 	s.paused = nil
 }
 
@@ -222,18 +220,6 @@ func (s *Server) Close() {
 			s.fail(fmt.Errorf("pgtest: %w", err))
 		}
 	}
-}
-
-// freeze stops the postmaster first, so that it starts no more children, and
-// returns the processes stopped.
-func (s *Server) freeze() []int {
-	pids := []int{s.proc.Pid}
-	_ = syscall.Kill(s.proc.Pid, syscall.SIGSTOP)
-	for _, pid := range children(s.proc.Pid) {
-		_ = syscall.Kill(pid, syscall.SIGSTOP)
-		pids = append(pids, pid)
-	}
-	return pids
 }
 
 func (s *Server) data() string    { return filepath.Join(s.dir, "data") }
@@ -256,7 +242,8 @@ func (s *Server) start() error {
 	}
 	cmd := s.command("postgres", args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	exited, err := spawn(cmd)
+	// Should the test process end, SIGQUIT shuts the server down at once.
+	exited, err := childproc.Spawn(cmd, syscall.SIGQUIT)
 	if err != nil {
 		return err
 	}
@@ -294,5 +281,5 @@ func (s *Server) ready() bool {
 
 // logTail is the server's log from an offset on, at most its last 100 lines.
 func (s *Server) logTail(from int64) string {
-	return tail(s.logPath(), from)
+	return childproc.Tail(s.logPath(), from)
 }

@@ -145,7 +145,7 @@ func (c *Cluster) Client(t testing.TB) *redis.ClusterClient {
 func (c *Cluster) User(t testing.TB, name string, rules ...string) *redis.ClusterClient {
 	t.Helper()
 	for _, n := range c.nodes {
-		if err := n.setUser(t.Context(), name, rules); err != nil {
+		if err := n.setUser(context.Background(), name, rules); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -169,7 +169,7 @@ func (c *Cluster) AddNode(t testing.TB) *Server {
 	}
 	n.fail = c.fail
 	n.logOnFailure(t)
-	err = c.do(t, func(ctx context.Context) error {
+	err = c.do(func(ctx context.Context) error {
 		return n.admin(ctx, func(r *redis.Client) error {
 			for _, other := range c.running() {
 				if err := r.ClusterMeet(ctx, "127.0.0.1", strconv.Itoa(other.port)).Err(); err != nil {
@@ -181,7 +181,7 @@ func (c *Cluster) AddNode(t testing.TB) *Server {
 	})
 	c.nodes = append(c.nodes, n)
 	if err == nil {
-		err = c.do(t, c.healthy)
+		err = c.do(c.healthy)
 	}
 	if err != nil {
 		t.Fatalf("redistest: add node: %v", err)
@@ -193,7 +193,7 @@ func (c *Cluster) AddNode(t testing.TB) *Server {
 // the master's data.
 func (c *Cluster) Replicate(t testing.TB, node, master *Server) {
 	t.Helper()
-	err := c.do(t, func(ctx context.Context) error {
+	err := c.do(func(ctx context.Context) error {
 		if err := c.replicate(ctx, node, master); err != nil {
 			return err
 		}
@@ -219,7 +219,7 @@ func (c *Cluster) replicate(ctx context.Context, node, master *Server) error {
 // and stops it.
 func (c *Cluster) RemoveNode(t testing.TB, node *Server) {
 	t.Helper()
-	err := c.do(t, func(ctx context.Context) error {
+	err := c.do(func(ctx context.Context) error {
 		view, err := node.view(ctx)
 		if err != nil {
 			return err
@@ -254,9 +254,9 @@ func (c *Cluster) running() []*Server {
 	return slices.DeleteFunc(slices.Clone(c.nodes), func(s *Server) bool { return !s.answers() })
 }
 
-// do runs a step of a test within the time a cluster is given.
-func (c *Cluster) do(t testing.TB, step func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(t.Context(), clusterTimeout)
+// do runs a step of a test, or of its cleanup, within the time a cluster is given.
+func (c *Cluster) do(step func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), clusterTimeout)
 	defer cancel()
 	return step(ctx)
 }

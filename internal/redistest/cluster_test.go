@@ -1,6 +1,7 @@
 package redistest_test
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -214,4 +215,28 @@ func TestClusterMoveSlot(t *testing.T) {
 	}
 	client = c.Client(t) // the other one still knows the node that has gone
 	all("after the node added has gone")
+}
+
+// A reply lost on its way from a node: the node has acted and the client cannot know.
+func TestClusterProxied(t *testing.T) {
+	c := redistest.SharedCluster(t)
+	ctx, name := t.Context(), redistest.Namespace(t)
+	client, proxies := c.Proxied(t)
+	if len(proxies) != 6 {
+		t.Fatalf("%d proxies, want 6", len(proxies))
+	}
+	if err := client.Incr(ctx, name).Err(); err != nil {
+		t.Fatal(err)
+	}
+	p := proxies[c.MasterOf(t, name)]
+	dropped := p.DropReply(func(request []byte) bool { return bytes.Contains(request, []byte(name)) })
+	// The client asks again, so that it counts twice more.
+	if n, err := client.Incr(ctx, name).Result(); n != 3 || err != nil {
+		t.Errorf("with a reply lost: %d, %v; want 3", n, err)
+	}
+	select {
+	case <-dropped:
+	default:
+		t.Error("no reply was dropped")
+	}
 }

@@ -19,7 +19,7 @@ import (
 // masters vote; TAKEOVER asks nobody. Other nodes learn of it a little later: WaitHealthy.
 func (c *Cluster) Failover(t testing.TB, replica *Server, mode string) {
 	t.Helper()
-	if err := c.do(t, func(ctx context.Context) error { return c.failover(ctx, replica, mode) }); err != nil {
+	if err := c.do(func(ctx context.Context) error { return c.failover(ctx, replica, mode) }); err != nil {
 		t.Fatalf("redistest: failover to %s: %v", replica.Addr(), err)
 	}
 }

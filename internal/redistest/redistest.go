@@ -154,7 +154,7 @@ func (s *Server) Client(t testing.TB) *redis.Client {
 // and password are in the client's Options. The user outlasts restarts.
 func (s *Server) User(t testing.TB, name string, rules ...string) *redis.Client {
 	t.Helper()
-	if err := s.setUser(t.Context(), name, rules); err != nil {
+	if err := s.setUser(context.Background(), name, rules); err != nil {
 		t.Fatal(err)
 	}
 	return closing(t, redis.NewClient(&redis.Options{Addr: s.Addr(), Username: name, Password: password(name)}))

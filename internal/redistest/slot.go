@@ -56,7 +56,7 @@ type SlotMove struct {
 func (c *Cluster) OpenSlot(t testing.TB, slot int, to *Server) *SlotMove {
 	t.Helper()
 	m := &SlotMove{Slot: slot, To: to, cluster: c}
-	err := c.do(t, func(ctx context.Context) (err error) {
+	err := c.do(func(ctx context.Context) (err error) {
 		if m.From, err = c.masterOf(ctx, slot); err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ func (c *Cluster) OpenSlot(t testing.TB, slot int, to *Server) *SlotMove {
 func (m *SlotMove) MoveKeys(t testing.TB, n int) int {
 	t.Helper()
 	var keys []string
-	err := m.cluster.do(t, func(ctx context.Context) error {
+	err := m.cluster.do(func(ctx context.Context) error {
 		return m.From.admin(ctx, func(r *redis.Client) (err error) {
 			keys, err = r.ClusterGetKeysInSlot(ctx, m.Slot, n).Result()
 			if err != nil || len(keys) == 0 {
@@ -100,7 +100,7 @@ func (m *SlotMove) MoveKeys(t testing.TB, n int) int {
 // CloseSlot ends the move: the slot is the new master's. All its keys must have moved.
 func (m *SlotMove) CloseSlot(t testing.TB) {
 	t.Helper()
-	err := m.cluster.do(t, func(ctx context.Context) error {
+	err := m.cluster.do(func(ctx context.Context) error {
 		// The new owner first, so that somebody owns the slot at every moment.
 		if err := m.set(ctx, m.To, "NODE", m.To); err != nil {
 			return err

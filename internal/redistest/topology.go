@@ -96,7 +96,7 @@ func (m member) firstSlot() int {
 // that a test has stopped or paused are not waited for.
 func (c *Cluster) WaitHealthy(t testing.TB) {
 	t.Helper()
-	if err := c.do(t, c.healthy); err != nil {
+	if err := c.do(c.healthy); err != nil {
 		t.Fatalf("redistest: the cluster is not healthy: %v", err)
 	}
 }
@@ -167,7 +167,7 @@ func (s *Server) sees(ctx context.Context, running []*Server) (string, error) {
 func (c *Cluster) MasterOf(t testing.TB, key string) *Server {
 	t.Helper()
 	var master *Server
-	err := c.do(t, func(ctx context.Context) (err error) {
+	err := c.do(func(ctx context.Context) (err error) {
 		master, err = c.masterOf(ctx, KeySlot(key))
 		return err
 	})
@@ -203,7 +203,7 @@ func (c *Cluster) masterOf(ctx context.Context, slot int) (master *Server, err e
 func (c *Cluster) ReplicaOf(t testing.TB, key string) *Server {
 	t.Helper()
 	var replica *Server
-	err := c.do(t, func(ctx context.Context) error {
+	err := c.do(func(ctx context.Context) error {
 		return until(ctx, func() error {
 			epoch := int64(-1)
 			for _, n := range c.running() {

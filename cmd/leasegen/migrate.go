@@ -34,6 +34,9 @@ func migrateCommand() command {
 				if !print && grants == "" {
 					return db.migrate(ctx, e, leasepg.WithSlots(slots))
 				}
+				if isRedis(db.dsn) {
+					return usagef("%s", noMigration)
+				}
 				if err := db.valid(); err != nil {
 					return err
 				}
@@ -50,9 +53,20 @@ func migrateCommand() command {
 	}
 }
 
+// noMigration is all there is to migrating Redis.
+const noMigration = "nothing to migrate on Redis: the first program that runs makes its namespace; leasegen acl USER prints what its user needs"
+
 // migrate brings the database's schema to the version of this program.
 func (d *database) migrate(ctx context.Context, e *env, slots leasepg.Option) error {
-	pool, err := d.connect(ctx, e)
+	dsn, from, err := d.source(e)
+	if err != nil {
+		return err
+	}
+	if isRedis(dsn) {
+		_, err := fmt.Fprintln(e.Stdout, noMigration)
+		return err
+	}
+	pool, err := d.connect(ctx, dsn, from)
 	if err != nil {
 		return err
 	}

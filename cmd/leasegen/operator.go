@@ -14,21 +14,51 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
 // operatorCommands are the commands that look at a database and mend it.
 func operatorCommands() []command {
-	return []command{migrateCommand(), statusCommand(), dlqCommand(), cursorCommand()}
+	return []command{migrateCommand(), statusCommand(), dlqCommand(), cursorCommand(), forgetCommand()}
 }
 
-// database is where an operator command works.
+// database is where an operator command works: PostgreSQL or Redis.
 type database struct {
-	dsn, schema string
+	dsn, schema, namespace string
+	fs                     *flag.FlagSet
 }
 
 func (d *database) flags(fs *flag.FlagSet) {
-	fs.StringVar(&d.dsn, "dsn", "", "database; default $LEASEGEN_DSN, $DATABASE_URL or the PG* variables")
-	fs.StringVar(&d.schema, "schema", "leasegen", "schema of the tables")
+	d.fs = fs
+	fs.StringVar(&d.dsn, "dsn", "", "database, Redis if it begins with redis:// or rediss://; default $LEASEGEN_DSN, $DATABASE_URL, the PG* variables or $REDIS_URL")
+	fs.StringVar(&d.schema, "schema", "leasegen", "PostgreSQL: schema of the tables")
+	fs.StringVar(&d.namespace, "namespace", "lg", "Redis: namespace of the keys")
+}
+
+// given reports whether a flag was given.
+func (d *database) given(name string) (given bool) {
+	d.fs.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+	return given
+}
+
+// source returns the DSN and says where it comes from. It is empty if the PG* variables name
+// the database.
+func (d *database) source(e *env) (dsn, from string, err error) {
+	dsn, from = d.dsn, "-dsn"
+	for _, name := range []string{"LEASEGEN_DSN", "DATABASE_URL"} {
+		if dsn == "" {
+			dsn, from = e.Getenv(name), "$"+name
+		}
+	}
+	if dsn == "" && !slices.ContainsFunc([]string{"PGHOST", "PGHOSTADDR", "PGDATABASE", "PGSERVICE"}, func(v string) bool { return e.Getenv(v) != "" }) {
+		if dsn, from = e.Getenv("REDIS_URL"), "$REDIS_URL"; dsn == "" {
+			return "", "", errors.New("no database named: give -dsn, or set LEASEGEN_DSN, DATABASE_URL, PGHOST or REDIS_URL")
+		}
+	}
+	if dsn == "" {
+		from = "the PG* variables"
+	}
+	return dsn, from, nil
 }
 
 // schemaName is what the runtime allows.
@@ -36,35 +66,26 @@ var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
 // valid checks what can be checked before connecting.
 func (d *database) valid() error {
+	if d.given("namespace") {
+		return usagef("-namespace goes with Redis; PostgreSQL has -schema")
+	}
 	if !schemaName.MatchString(d.schema) {
 		return usagef("-schema %q: use lower-case letters, digits and underscores, at most 63, not beginning with a digit", d.schema)
 	}
 	return nil
 }
 
-// connect opens the database. The caller closes the pool.
-func (d *database) connect(ctx context.Context, e *env) (*pgxpool.Pool, error) {
+// connect opens a PostgreSQL database. The caller closes the pool.
+func (d *database) connect(ctx context.Context, dsn, from string) (*pgxpool.Pool, error) {
 	if err := d.valid(); err != nil {
 		return nil, err
-	}
-	dsn, from := d.dsn, "-dsn"
-	for _, name := range []string{"LEASEGEN_DSN", "DATABASE_URL"} {
-		if dsn == "" {
-			dsn, from = e.Getenv(name), "$"+name
-		}
-	}
-	if dsn == "" {
-		from = "the PG* variables"
-		if !slices.ContainsFunc([]string{"PGHOST", "PGHOSTADDR", "PGDATABASE", "PGSERVICE"}, func(v string) bool { return e.Getenv(v) != "" }) {
-			return nil, errors.New("no database named: give -dsn, or set LEASEGEN_DSN, DATABASE_URL or PGHOST")
-		}
 	}
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		// The driver's error may quote the DSN; its cause does not.
 		cause := errors.Unwrap(err)
 		if cause == nil {
-			cause = errors.New("want postgres://user@host:port/database or key=value words")
+			cause = errors.New("want postgres://user@host:port/database, key=value words, or redis://user@host:port")
 		}
 		return nil, fmt.Errorf("%s is not a usable DSN: %s", from, redact(cause.Error(), dsn))
 	}
@@ -108,7 +129,20 @@ func oneLine(err error) string {
 
 // withOperator runs do on the database.
 func (d *database) withOperator(ctx context.Context, e *env, do func(lease.Operator) error) error {
-	pool, err := d.connect(ctx, e)
+	dsn, from, err := d.source(e)
+	if err != nil {
+		return err
+	}
+	if isRedis(dsn) {
+		return d.onRedis(ctx, dsn, from, func(be *leaseredis.Backend) error {
+			op, ok := any(be).(lease.Operator)
+			if !ok {
+				return usagef("Redis has no operator yet")
+			}
+			return do(op)
+		})
+	}
+	pool, err := d.connect(ctx, dsn, from)
 	if err != nil {
 		return err
 	}

@@ -231,7 +231,7 @@ func TestBrokenDSN(t *testing.T) {
 		}
 	}
 	code, _, errs := leasegen(t, nil, "status")
-	expect(t, errs, "leasegen status: no database named: give -dsn, or set LEASEGEN_DSN, DATABASE_URL or PGHOST\n")
+	expect(t, errs, "leasegen status: no database named: give -dsn, or set LEASEGEN_DSN, DATABASE_URL, PGHOST or REDIS_URL\n")
 	if code != exitError {
 		t.Errorf("exit %d, want %d", code, exitError)
 	}

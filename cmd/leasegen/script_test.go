@@ -15,10 +15,11 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/internal/redistest"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(pgtest.Wrap(m), map[string]func(){"leasegen": main})
+	testscript.Main(redistest.Wrap(pgtest.Wrap(m)), map[string]func(){"leasegen": main})
 }
 
 // TestScript runs testdata/script against the real command. A script starts in a module

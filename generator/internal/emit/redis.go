@@ -43,7 +43,7 @@ func plain(s string) string {
 // streamSource tells the runtime which streams to read, and how.
 func streamSource(r *ir.Redis) *jen.Statement {
 	var s fields
-	s.add("Streams", jen.Index().String().ValuesFunc(func(g *jen.Group) {
+	s.add("Names", jen.Index().String().ValuesFunc(func(g *jen.Group) {
 		for _, n := range r.Streams {
 			g.Lit(n)
 		}

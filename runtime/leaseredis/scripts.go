@@ -2,7 +2,67 @@ package leaseredis
 
 // scripts are the atomic steps, each in a file of its own name.
 var scripts = struct {
-	shape *script
+	acquire        *script
+	close          *script
+	commit         *script
+	deadletters    *script
+	droponce       *script
+	endonce        *script
+	executing      *script
+	expiredead     *script
+	fetchparked    *script
+	forget         *script
+	forgetonce     *script
+	forgetsessions *script
+	forgetstreams  *script
+	heartbeat      *script
+	heldseq        *script
+	leases         *script
+	members        *script
+	open           *script
+	purge          *script
+	raisegen       *script
+	register       *script
+	release        *script
+	renew          *script
+	replay         *script
+	retire         *script
+	retiring       *script
+	setcursor      *script
+	shape          *script
+	startonce      *script
+	survey         *script
+	token          *script
 }{
-	shape: load("shape"),
+	acquire:        load("acquire", "lib_lease"),
+	close:          load("close", "lib_lease"),
+	commit:         load("commit", "lib_parked", "lib_dead"),
+	deadletters:    load("deadletters", "lib_dead"),
+	droponce:       load("droponce", "lib_once"),
+	endonce:        load("endonce", "lib_once"),
+	executing:      load("executing"),
+	expiredead:     load("expiredead", "lib_dead"),
+	fetchparked:    load("fetchparked", "lib_parked"),
+	forget:         load("forget", "lib_parked"),
+	forgetonce:     load("forgetonce", "lib_once"),
+	forgetsessions: load("forgetsessions", "lib_lease"),
+	forgetstreams:  load("forgetstreams"),
+	heartbeat:      load("heartbeat"),
+	heldseq:        load("heldseq"),
+	leases:         load("leases"),
+	members:        load("members"),
+	open:           load("open"),
+	purge:          load("purge", "lib_dead"),
+	raisegen:       load("raisegen"),
+	register:       load("register", "lib_lease"),
+	release:        load("release", "lib_lease"),
+	renew:          load("renew"),
+	replay:         load("replay", "lib_lease", "lib_parked", "lib_dead"),
+	retire:         load("retire", "lib_lease"),
+	retiring:       load("retiring"),
+	setcursor:      load("setcursor", "lib_parked", "lib_dead"),
+	shape:          load("shape"),
+	startonce:      load("startonce", "lib_once"),
+	survey:         load("survey", "lib_lease"),
+	token:          load("token"),
 }

@@ -1,0 +1,292 @@
+package leaseredis
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// deadPage is how many dead letters one script call looks at.
+const deadPage = 200
+
+// deadLetter is one, and where it is.
+type deadLetter struct {
+	lease.DeadLetterInfo
+	number string
+	tag    int
+}
+
+func (d *deadLetter) id() string { return d.number + "-" + strconv.Itoa(d.tag) }
+
+// parseDeadID splits the id of a dead letter.
+func parseDeadID(id string) (number string, tag int, ok bool) {
+	number, rest, found := strings.Cut(id, "-")
+	_, err := strconv.ParseUint(number, 10, 64)
+	tag, err2 := strconv.Atoi(rest)
+	return number, tag, found && err == nil && err2 == nil && tag >= 0
+}
+
+// DeadLetters lists dead letters, the oldest first.
+func (b *Backend) DeadLetters(ctx context.Context, f lease.DeadLetterFilter) ([]lease.DeadLetterInfo, error) {
+	var out []lease.DeadLetterInfo
+	err := b.repeat(ctx, func() error {
+		found, err := b.deadLetters(ctx, f)
+		out = make([]lease.DeadLetterInfo, len(found))
+		for i := range found {
+			out[i] = found[i].DeadLetterInfo
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("leaseredis: list dead letters: %w", err)
+	}
+	return out, nil
+}
+
+// deadLetters returns what f selects, the oldest first.
+func (b *Backend) deadLetters(ctx context.Context, f lease.DeadLetterFilter) ([]deadLetter, error) {
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return nil, err
+	}
+	consumers := []string{f.Consumer}
+	if f.Consumer == "" {
+		if consumers, err = b.consumers(ctx, sh); err != nil {
+			return nil, err
+		}
+	}
+	var found []deadLetter
+	for _, consumer := range consumers {
+		for tag := range sh.tags {
+			some, err := b.deadLettersOf(ctx, consumer, tag, f)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, some...)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b deadLetter) int { return a.DeadAt.Compare(b.DeadAt) })
+	if f.Limit > 0 && len(found) > f.Limit {
+		found = found[:f.Limit]
+	}
+	return found, nil
+}
+
+// deadLettersOf selects those of one consumer under one tag, at most f.Limit.
+func (b *Backend) deadLettersOf(ctx context.Context, consumer string, tag int, f lease.DeadLetterFilter) (found []deadLetter, err error) {
+	var numbers []any
+	for _, id := range f.IDs {
+		if n, of, ok := parseDeadID(id); ok && of == tag {
+			numbers = append(numbers, n)
+		}
+	}
+	if len(f.IDs) > 0 && len(numbers) == 0 {
+		return nil, nil
+	}
+	after := "0"
+	for {
+		args := []any{consumer, flag(len(f.IDs) == 1), after, deadPage}
+		if n := min(len(numbers), deadPage); n > 0 {
+			args, numbers = append(args, numbers[:n]...), numbers[n:]
+		}
+		reply, err := b.run(ctx, tag, scripts.deadletters, args...)
+		if err != nil {
+			return nil, err
+		}
+		page := list(reply)
+		for _, v := range list(page[1]) {
+			if d := b.readDead(consumer, tag, list(v), len(f.IDs) == 1); selects(f, d.DeadLetterInfo) {
+				found = append(found, d)
+			}
+		}
+		after = text(page[0])
+		done := after == ""
+		if len(f.IDs) > 0 {
+			done = len(numbers) == 0
+		}
+		if done || f.Limit > 0 && len(found) >= f.Limit {
+			return found, nil
+		}
+	}
+}
+
+// readDead reads one dead letter as the script returns it.
+func (b *Backend) readDead(consumer string, tag int, v []any, payload bool) deadLetter {
+	m := b.unpackKept(text(v[7]), text(v[2]))
+	d := deadLetter{number: text(v[0]), tag: tag, DeadLetterInfo: lease.DeadLetterInfo{
+		Consumer: consumer, Resource: text(v[1]), MessageID: text(v[2]),
+		Topic: m.Topic, Key: m.Key, Kind: m.Kind, Headers: m.Headers, PublishedAt: m.PublishedAt, Size: int(number(v[8])),
+		FirstFailed: time.UnixMicro(number(v[5])), DeadAt: time.UnixMicro(number(v[6])),
+		Attempts: int(number(v[3])), Reason: text(v[4]),
+	}}
+	d.ID = d.id()
+	if payload {
+		d.Payload = m.Payload
+	}
+	return d
+}
+
+func selects(f lease.DeadLetterFilter, d lease.DeadLetterInfo) bool {
+	match := func(pattern, v string) bool { return pattern == "" || lease.MatchTopic([]string{pattern}, v) }
+	return (len(f.IDs) == 0 || slices.Contains(f.IDs, d.ID)) && match(f.Topic, d.Topic) && (f.Key == "" || f.Key == d.Key) && match(f.Reason, d.Reason)
+}
+
+// Replay puts dead letters back, each in the lane of its key, the oldest first.
+func (b *Backend) Replay(ctx context.Context, f lease.DeadLetterFilter) (int, error) {
+	n, err := b.moveDead(ctx, f, func(consumer string, some []deadLetter) (*script, []any, error) {
+		info, err := b.info(ctx, consumer)
+		args := []any{consumer, flag(info.Per == lease.PerStream)}
+		for _, d := range some {
+			args = append(args, d.number, d.Key)
+		}
+		return scripts.replay, args, err
+	})
+	if err != nil {
+		return n, fmt.Errorf("leaseredis: replay dead letters: %w", err)
+	}
+	return n, nil
+}
+
+// Purge deletes dead letters.
+func (b *Backend) Purge(ctx context.Context, f lease.DeadLetterFilter) (int, error) {
+	n, err := b.moveDead(ctx, f, func(consumer string, some []deadLetter) (*script, []any, error) {
+		return scripts.purge, purgeArgs(consumer, some), nil
+	})
+	if err != nil {
+		return n, fmt.Errorf("leaseredis: purge dead letters: %w", err)
+	}
+	return n, nil
+}
+
+func purgeArgs(consumer string, some []deadLetter) []any {
+	args := []any{consumer}
+	for _, d := range some {
+		args = append(args, d.number)
+	}
+	return args
+}
+
+// moveDead runs a script on what f selects, page by page, and returns how many were moved.
+func (b *Backend) moveDead(ctx context.Context, f lease.DeadLetterFilter, call func(consumer string, some []deadLetter) (*script, []any, error)) (n int, err error) {
+	var found []deadLetter
+	if err := b.repeat(ctx, func() error {
+		var err error
+		found, err = b.deadLetters(ctx, f)
+		return err
+	}); err != nil {
+		return 0, err
+	}
+	type place struct {
+		consumer string
+		tag      int
+	}
+	byPlace := map[place][]deadLetter{}
+	for _, d := range found {
+		p := place{d.Consumer, d.tag}
+		byPlace[p] = append(byPlace[p], d)
+	}
+	places := slices.SortedFunc(maps.Keys(byPlace), func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.consumer, b.consumer), cmp.Compare(a.tag, b.tag))
+	})
+	for _, p := range places {
+		for some := range slices.Chunk(byPlace[p], deadPage) {
+			unknown := false // an earlier try may have moved them
+			err := b.repeat(ctx, func() error {
+				s, args, err := call(p.consumer, some)
+				if err != nil {
+					return err
+				}
+				reply, err := b.run(ctx, p.tag, s, args...)
+				switch {
+				case err != nil:
+					unknown = true
+				case unknown:
+					n += len(some) // those that are gone were moved by the try whose reply was lost
+				default:
+					n += int(number(reply))
+				}
+				return err
+			})
+			if err != nil {
+				return n, err
+			}
+		}
+	}
+	return n, nil
+}
+
+// boundDead drops the oldest dead letters of a consumer beyond limit, and returns how many.
+func (b *Backend) boundDead(ctx context.Context, sh *shape, consumer string, limit int) (dropped int, err error) {
+	for {
+		counts, err := b.deadCounts(ctx, sh, consumer)
+		if err != nil {
+			return dropped, err
+		}
+		over := -limit
+		for _, n := range counts {
+			over += n
+		}
+		if over <= 0 {
+			return dropped, nil
+		}
+		var oldest []deadLetter // by number, which tells when
+		for tag, n := range counts {
+			if n == 0 {
+				continue
+			}
+			key := b.prefix(tag) + "dead:" + consumer
+			numbers, err := within(ctx, func(ctx context.Context) ([]string, error) {
+				return b.client.ZRange(ctx, key, 0, int64(min(over, deadPage))-1).Result()
+			})
+			if err != nil {
+				b.look(err)
+				return dropped, fmt.Errorf("read %s: %w", key, err)
+			}
+			for _, n := range numbers {
+				oldest = append(oldest, deadLetter{number: n, tag: tag})
+			}
+		}
+		slices.SortStableFunc(oldest, func(a, b deadLetter) int {
+			return cmp.Or(cmp.Compare(len(a.number), len(b.number)), cmp.Compare(a.number, b.number))
+		})
+		oldest = oldest[:min(len(oldest), over, deadPage)]
+		byTag := make([][]deadLetter, sh.tags)
+		for _, d := range oldest {
+			byTag[d.tag] = append(byTag[d.tag], d)
+		}
+		before := dropped
+		for tag, some := range byTag {
+			if len(some) == 0 {
+				continue
+			}
+			reply, err := b.run(ctx, tag, scripts.purge, purgeArgs(consumer, some)...)
+			if err != nil {
+				return dropped, err
+			}
+			dropped += int(number(reply))
+		}
+		if dropped == before && len(oldest) == 0 {
+			return dropped, nil
+		}
+	}
+}
+
+// deadCounts counts the dead letters of a consumer under each tag.
+func (b *Backend) deadCounts(ctx context.Context, sh *shape, consumer string) ([]int, error) {
+	return b.cards(ctx, sh, "dead:"+consumer)
+}
+
+// flag is how scripts are told yes and no.
+func flag(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,231 @@
+package leaseredis
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+const (
+	maintainToken  = time.Minute      // how long one replica keeps others from the housekeeping
+	forgottenAfter = 24 * time.Hour   // how long a stream must have been without work to be forgotten
+	sweepEvery     = 10 * time.Minute // how often such streams are looked for
+	maintainStep   = 500              // what one script call deletes at most
+)
+
+// Maintain trims the log, keeps dead letters and executed items to their bounds, and forgets
+// sessions and streams that are no more. One replica at a time does it; for others there is nothing to do.
+func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) (lease.MaintainReport, error) {
+	var r lease.MaintainReport
+	fail := func(what string, err error) error { return fmt.Errorf("leaseredis: housekeeping: %s: %w", what, err) }
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return r, fail("prepare", err)
+	}
+	release, err := b.take(ctx, "maintaining", maintainToken)
+	if err != nil {
+		return r, fail("take the token", err)
+	}
+	if release == nil {
+		return r, nil
+	}
+	defer release()
+	var errs []error // what fails keeps nothing else from being done
+	add := func(n *int, what string) func(int, error) {
+		return func(some int, err error) {
+			*n += some
+			if err != nil {
+				errs = append(errs, fail(what, err))
+			}
+		}
+	}
+	add(&r.SegmentsDropped, "trim the log")(b.trim(ctx, sh, consumers))
+	add(&r.SessionsForgotten, "forget sessions")(b.forgetSessions(ctx, sh))
+	for _, info := range consumers {
+		if info.Keep > 0 {
+			add(&r.DeadLettersExpired, "expire dead letters of "+info.Name)(b.expireDead(ctx, sh, info))
+		}
+		limit := info.Max
+		if limit == 0 {
+			limit = b.maxDead
+		}
+		if limit > 0 {
+			dropped, err := b.boundDead(ctx, sh, info.Name, limit)
+			add(&r.DeadLettersDropped, "bound dead letters of "+info.Name)(dropped, err)
+			if dropped > 0 {
+				b.log.Warn("dead letters were dropped, the oldest first: there are more than are kept",
+					"consumer", info.Name, "dropped", dropped, "kept", limit)
+			}
+		}
+		if info.OnceKeep > 0 {
+			add(&r.OnceForgotten, "forget items of "+info.Name)(b.forgetItems(ctx, sh, info))
+		}
+		if info.Per == lease.PerStream {
+			add(&r.StreamsForgotten, "forget streams of "+info.Name)(b.forgetStreams(ctx, sh, info))
+		}
+	}
+	return r, errors.Join(errs...)
+}
+
+// take takes a token of the namespace, and returns how to give it back; nil when somebody else has it.
+func (b *Backend) take(ctx context.Context, name string, ttl time.Duration) (release func(), err error) {
+	var id [16]byte
+	rand.Read(id[:])
+	holder := hex.EncodeToString(id[:])
+	reply, err := b.run(ctx, 0, scripts.token, name, holder, ttl.Milliseconds())
+	if err != nil || number(reply) == 0 {
+		return nil, err
+	}
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		b.run(ctx, 0, scripts.token, name, holder, 0) // else it expires
+	}, nil
+}
+
+// expireDead deletes dead letters that are older than they are kept.
+func (b *Backend) expireDead(ctx context.Context, sh *shape, info lease.ConsumerInfo) (n int, err error) {
+	for _, s := range b.leaseSteps(sh, info, scripts.expiredead, info.Name, info.Keep.Microseconds(), maintainStep) {
+		for {
+			reply, err := b.run(ctx, s.tag, s.script, s.args...)
+			if err != nil {
+				return n, err
+			}
+			n += int(number(reply))
+			if number(reply) < maintainStep {
+				break
+			}
+		}
+	}
+	return n, nil
+}
+
+// forgetItems forgets items that were executed, or given up on, before they are kept.
+func (b *Backend) forgetItems(ctx context.Context, sh *shape, info lease.ConsumerInfo) (n int, err error) {
+	for tag := range sh.tags {
+		for kept := 0; ; {
+			reply, err := b.run(ctx, tag, scripts.forgetonce, info.Name, info.OnceKeep.Microseconds(), kept, maintainStep)
+			if err != nil {
+				return n, err
+			}
+			page := list(reply)
+			n += int(number(page[1]))
+			dropped, running, err := b.dropEnded(ctx, sh, tag, info, list(page[2]))
+			n += dropped
+			if err != nil {
+				return n, err
+			}
+			kept += running
+			if number(page[0]) < maintainStep {
+				break
+			}
+		}
+	}
+	return n, nil
+}
+
+// dropEnded forgets those items whose leases have ended, and says how many still run.
+func (b *Backend) dropEnded(ctx context.Context, sh *shape, tag int, info lease.ConsumerInfo, begun []any) (dropped, running int, err error) {
+	if len(begun) == 0 {
+		return 0, 0, nil
+	}
+	items := make([]begunItem, len(begun))
+	for i, v := range begun {
+		v := list(v)
+		items[i] = begunItem{text(v[0]), text(v[1]), text(v[2]), text(v[3])}
+	}
+	executing, err := b.executing(ctx, sh, info.Name, items)
+	if err != nil {
+		return 0, 0, err
+	}
+	args, n := []any{info.Name, 0}, 0
+	for i, it := range items {
+		if !executing[i] {
+			args = append(args, it.item, it.session, it.resource, it.epoch)
+			n++
+		}
+	}
+	args[1] = n
+	reply, err := b.run(ctx, tag, scripts.droponce, args...)
+	if err != nil {
+		return 0, 0, err
+	}
+	dropped = int(number(reply))
+	return dropped, len(items) - dropped, nil
+}
+
+// forgetStreams drops streams that have been without work for long and of which nothing is
+// left. The epoch of one that comes again is higher: it is at least the time.
+func (b *Backend) forgetStreams(ctx context.Context, sh *shape, info lease.ConsumerInfo) (n int, err error) {
+	if release, err := b.take(ctx, "swept:"+info.Name, sweepEvery); err != nil || release == nil {
+		return 0, err
+	}
+	for tag := range sh.tags {
+		choose := func(forget bool, names []string) ([]string, error) {
+			args := []any{info.Name, forgottenAfter.Microseconds(), flag(forget)}
+			for _, name := range names {
+				args = append(args, name)
+			}
+			reply, err := b.run(ctx, tag, scripts.forgetstreams, args...)
+			var chosen []string
+			for _, v := range list(reply) {
+				chosen = append(chosen, text(v))
+			}
+			return chosen, err
+		}
+		err := b.resources(ctx, tag, info.Name, "", func(names []string) error {
+			idle, err := choose(false, names)
+			if err != nil || len(idle) == 0 {
+				return err
+			}
+			if idle, err = b.withoutMessages(ctx, sh, info, idle); err != nil || len(idle) == 0 {
+				return err
+			}
+			gone, err := choose(true, idle)
+			n += len(gone)
+			return err
+		})
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// withoutMessages returns the streams of which the log holds nothing.
+func (b *Backend) withoutMessages(ctx context.Context, sh *shape, info lease.ConsumerInfo, streams []string) ([]string, error) {
+	lengths := make([][]*redis.IntCmd, len(streams))
+	err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
+		for i, name := range streams {
+			for _, key := range b.inputs(sh, info, name) {
+				lengths[i] = append(lengths[i], pipe.XLen(ctx, key))
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	var empty []string
+	for i, name := range streams {
+		total := int64(0)
+		for _, c := range lengths[i] {
+			n, err := c.Result()
+			if err != nil {
+				b.look(err)
+				return nil, fmt.Errorf("count the messages of stream %s: %w", name, err)
+			}
+			total += n
+		}
+		if total == 0 {
+			empty = append(empty, name)
+		}
+	}
+	return empty, nil
+}

@@ -1,0 +1,186 @@
+package leaseredis
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+var _ lease.Ledger = (*Backend)(nil)
+
+// An item is kept under the tag of its own name, since messages of any resource may name
+// it. So it is begun and ended in steps: the lease is looked at under its tag, then the item is
+// written under the item's, with the lease it was begun under. What is written after the lease has ended
+// does no harm: it is an execution that the next owner hears of as unknown, or that told the
+// truth about its end.
+
+// StartOnce notes that an execution is about to begin.
+func (b *Backend) StartOnce(ctx context.Context, session, consumer string, ref lease.Ref, key, message string) (lease.OnceState, error) {
+	state, err := b.startOnce(ctx, session, consumer, ref, key, message)
+	if err != nil && err != lease.ErrFenced {
+		err = fmt.Errorf("leaseredis: start an item of %s/%s: %w", consumer, ref.Resource, err)
+	}
+	return state, err
+}
+
+func (b *Backend) startOnce(ctx context.Context, session, consumer string, ref lease.Ref, key, message string) (lease.OnceState, error) {
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return 0, err
+	}
+	tag, leaseTag := sh.tagOf(key), sh.leaseTag(consumer, ref.Resource)
+	look, seq := 1, int64(0)
+	if tag != leaseTag {
+		reply, err := b.run(ctx, leaseTag, scripts.heldseq, session, consumer, 1, ref.Resource, ref.Epoch)
+		if err != nil {
+			return 0, err
+		}
+		look, seq = 0, ints(reply)[0]
+		if seq < 0 {
+			return 0, lease.ErrFenced
+		}
+	}
+	ended := []any{"", "", ""}
+	for range 3 { // it changes hands meanwhile at most
+		reply, err := b.run(ctx, tag, scripts.startonce, append([]any{consumer, key, session, ref.Resource, ref.Epoch, message, look, seq}, ended...)...)
+		if err != nil {
+			return 0, err
+		}
+		switch text(reply) {
+		case "new":
+			return lease.OnceNew, nil
+		case "unknown":
+			return lease.OnceUnknown, nil
+		case "done":
+			return lease.OnceDone, nil
+		case "fenced":
+			return 0, lease.ErrFenced
+		}
+		other := list(reply)
+		if len(other) != 3 {
+			return 0, fmt.Errorf("key %q was changed by another program", b.prefix(tag)+"once:"+consumer)
+		}
+		busy, err := b.executing(ctx, sh, consumer, []begunItem{{key, text(other[0]), text(other[1]), text(other[2])}})
+		if err != nil {
+			return 0, err
+		}
+		if busy[0] {
+			return lease.OnceBusy, nil
+		}
+		ended = other
+	}
+	return lease.OnceBusy, nil
+}
+
+// begunItem is an item and the lease under which it was begun.
+type begunItem struct{ item, session, resource, epoch string }
+
+// executing says which of the leases have not ended.
+func (b *Backend) executing(ctx context.Context, sh *shape, consumer string, items []begunItem) ([]bool, error) {
+	info, err := b.info(ctx, consumer)
+	if err != nil {
+		return nil, err
+	}
+	steps := make([]step, len(items))
+	for i, it := range items {
+		steps[i] = step{sh.leaseTag(consumer, it.resource), scripts.executing,
+			[]any{consumer, info.Grace.Microseconds(), flag(info.Lock == lease.LockRow), 1, it.session, it.resource, it.epoch}}
+	}
+	out := make([]bool, len(items))
+	for i, a := range b.runAll(ctx, steps) {
+		if a.err != nil {
+			return nil, a.err
+		}
+		out[i] = ints(a.value)[0] == 1
+	}
+	return out, nil
+}
+
+// tellEnds stores results of executions, of leases that are held.
+func (c *commit) tellEnds(ctx context.Context) error {
+	if !c.any(func(r lease.OnceResult) bool { return r.Asked == "" }) {
+		return nil
+	}
+	// Leases under other tags than their items are looked at first.
+	var steps []step
+	var asked []*commitEntry
+	for _, e := range c.entries {
+		tag := c.sh.leaseTag(c.consumer, e.Resource)
+		for _, r := range e.Once {
+			if c.sh.tagOf(r.Key) != tag {
+				steps = append(steps, step{tag, scripts.heldseq, []any{c.session, c.consumer, 1, e.Resource, e.Epoch}})
+				asked = append(asked, e)
+				break
+			}
+		}
+	}
+	passed := map[*commitEntry]bool{}
+	for i, a := range c.b.runAll(ctx, steps) {
+		if a.err != nil {
+			return a.err
+		}
+		seq := ints(a.value)[0]
+		passed[asked[i]] = seq < 0 || asked[i].Seq < seq
+	}
+	return c.tell(ctx, func(e *commitEntry, r lease.OnceResult) bool { return r.Asked == "" && !passed[e] })
+}
+
+// tellAsked notes messages that became dead letters because of an unknown outcome.
+func (c *commit) tellAsked(ctx context.Context) error {
+	return c.tell(ctx, func(e *commitEntry, r lease.OnceResult) bool { return r.Asked != "" && !e.fenced })
+}
+
+func (c *commit) any(what func(lease.OnceResult) bool) bool {
+	for _, e := range c.entries {
+		for _, r := range e.Once {
+			if what(r) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// tell stores the results chosen.
+func (c *commit) tell(ctx context.Context, chosen func(*commitEntry, lease.OnceResult) bool) error {
+	args := make([][]any, c.sh.tags)
+	n := make([]int, c.sh.tags)
+	var steps []step
+	flush := func(tag int) {
+		if n[tag] > 0 {
+			steps = append(steps, step{tag, scripts.endonce, append([]any{c.session, c.consumer, n[tag]}, args[tag]...)})
+			args[tag], n[tag] = nil, 0
+		}
+	}
+	for _, e := range c.entries {
+		for _, r := range e.Once {
+			if !chosen(e, r) {
+				continue
+			}
+			tag, look, how := c.sh.tagOf(r.Key), 0, "failed"
+			if tag == c.sh.leaseTag(c.consumer, e.Resource) && r.Asked == "" {
+				look = 1
+			}
+			switch {
+			case r.Done:
+				how = "done"
+			case r.Asked != "":
+				how = "asked"
+			}
+			args[tag] = append(args[tag], e.Resource, e.Epoch, e.Seq, look, r.Key, how, r.Asked)
+			if n[tag]++; n[tag] == commitLeases {
+				flush(tag)
+			}
+		}
+	}
+	for tag := range args {
+		flush(tag)
+	}
+	var err error
+	for _, a := range c.b.runAll(ctx, steps) {
+		err = cmp.Or(err, a.err)
+	}
+	return err
+}

@@ -1,0 +1,410 @@
+package leaseredis
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+var _ lease.Operator = (*Backend)(nil)
+
+// operatorPatience is for how long what an operator asked for is tried again while the cluster
+// changes.
+const operatorPatience = 10 * time.Second
+
+// repeat calls f again while it fails for reasons that pass: the cluster's layout changes, a node
+// fails over, the namespace is created again.
+func (b *Backend) repeat(ctx context.Context, f func() error) error {
+	deadline := time.Now().Add(operatorPatience)
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		err := f()
+		if err == nil || ctx.Err() != nil || !moved(err) && !errors.Is(err, errShape) || time.Now().Add(wait).After(deadline) {
+			return err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+	}
+}
+
+// consumers returns the names of all consumers that were ever registered.
+func (b *Backend) consumers(ctx context.Context, sh *shape) ([]string, error) {
+	cmds := make([]*redis.StringSliceCmd, sh.tags)
+	err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
+		for tag := range cmds {
+			cmds[tag] = pipe.HKeys(ctx, b.prefix(tag)+"consumers")
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]struct{}{}
+	for tag, c := range cmds {
+		some, err := c.Result()
+		if err != nil {
+			b.look(err)
+			return nil, fmt.Errorf("read %sconsumers: %w", b.prefix(tag), err)
+		}
+		for _, n := range some {
+			names[n] = struct{}{}
+		}
+	}
+	return slices.Sorted(maps.Keys(names)), nil
+}
+
+// cards counts the members of a sorted set of that name under each tag.
+func (b *Backend) cards(ctx context.Context, sh *shape, name string) ([]int, error) {
+	cmds := make([]*redis.IntCmd, sh.tags)
+	err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
+		for tag := range cmds {
+			cmds[tag] = pipe.ZCard(ctx, b.prefix(tag)+name)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	counts := make([]int, sh.tags)
+	for tag, c := range cmds {
+		n, err := c.Result()
+		if err != nil {
+			b.look(err)
+			return nil, fmt.Errorf("count %s%s: %w", b.prefix(tag), name, err)
+		}
+		counts[tag] = int(n)
+	}
+	return counts, nil
+}
+
+// leasePage is how many leases one script call describes.
+const leasePage = 500
+
+// leaseView is a lease as operators see it.
+type leaseView struct {
+	lease.LeaseStatus
+	at     cursor
+	lanes  int
+	oldest time.Duration // age of the oldest unread message
+}
+
+// leases describes the leases of a consumer, or the one of a resource, the furthest behind first.
+func (b *Backend) leases(ctx context.Context, sh *shape, info lease.ConsumerInfo, resource string) ([]leaseView, error) {
+	var views []leaseView
+	describe := func(tag int, names []string) error {
+		if len(names) == 0 {
+			return nil
+		}
+		args := []any{info.Name, info.Grace.Microseconds(), flag(info.Lock == lease.LockRow)}
+		at := map[string]cursor{}
+		for _, n := range names {
+			args = append(args, n)
+		}
+		reply, err := b.run(ctx, tag, scripts.leases, args...)
+		if err != nil {
+			return err
+		}
+		first := len(views)
+		for _, v := range list(reply) {
+			v := list(v)
+			l := leaseView{at: cursor(text(v[4])), lanes: int(number(v[7])), LeaseStatus: lease.LeaseStatus{
+				Resource: text(v[0]), Session: text(v[1]), Epoch: number(v[2]), Parked: int(number(v[6])), Suspicion: int(number(v[5])),
+			}}
+			if l.Session != "" {
+				l.Since = time.Duration(number(v[3])) * time.Microsecond
+			}
+			at[l.Resource] = l.at
+			views = append(views, l)
+		}
+		behind, err := b.lag(ctx, sh, info, at)
+		if err != nil {
+			return err
+		}
+		for i := range views[first:] {
+			l := &views[first+i]
+			l.Lag, l.oldest = behind[l.Resource].count, behind[l.Resource].oldest
+		}
+		return nil
+	}
+	for _, s := range b.leaseSteps(sh, info, nil) {
+		err := b.resources(ctx, s.tag, info.Name, resource, func(names []string) error { return describe(s.tag, names) })
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(views, func(a, b leaseView) int {
+		return cmp.Or(cmp.Compare(b.Lag, a.Lag), cmp.Compare(a.Resource, b.Resource))
+	})
+	return views, nil
+}
+
+// resources passes on the resources of a consumer that are known under a tag, page by page, or only
+// the one given, if it is known there.
+func (b *Backend) resources(ctx context.Context, tag int, consumer, only string, each func([]string) error) error {
+	key := b.prefix(tag) + "res:" + consumer
+	fail := func(err error) error {
+		b.look(err)
+		return fmt.Errorf("read %s: %w", key, err)
+	}
+	if only != "" {
+		known, err := within(ctx, func(ctx context.Context) (bool, error) { return b.client.SIsMember(ctx, key, only).Result() })
+		if err != nil {
+			return fail(err)
+		}
+		if known {
+			return each([]string{only})
+		}
+		return nil
+	}
+	seen := map[string]bool{} // a scan may tell of one twice
+	for at := uint64(0); ; {
+		type page struct {
+			names []string
+			next  uint64
+		}
+		p, err := within(ctx, func(ctx context.Context) (p page, err error) {
+			p.names, p.next, err = b.client.SScan(ctx, key, at, "", leasePage).Result()
+			return p, err
+		})
+		if err != nil {
+			return fail(err)
+		}
+		names := slices.DeleteFunc(p.names, func(n string) bool {
+			was := seen[n]
+			seen[n] = true
+			return was
+		})
+		for some := range slices.Chunk(names, leasePage) {
+			if err := each(some); err != nil {
+				return err
+			}
+		}
+		if at = p.next; at == 0 {
+			return nil
+		}
+	}
+}
+
+// Status describes every consumer that was registered.
+func (b *Backend) Status(ctx context.Context) ([]lease.ConsumerStatus, error) {
+	var out []lease.ConsumerStatus
+	err := b.repeat(ctx, func() (err error) {
+		out, err = b.status(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("leaseredis: status: %w", err)
+	}
+	return out, nil
+}
+
+func (b *Backend) status(ctx context.Context) ([]lease.ConsumerStatus, error) {
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names, err := b.consumers(ctx, sh)
+	if err != nil || len(names) == 0 {
+		return nil, err
+	}
+	surveys, err := b.Survey(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]lease.ConsumerStatus, len(names))
+	for i, name := range names {
+		info, err := b.info(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		st := &out[i]
+		*st = lease.ConsumerStatus{Consumer: name, Per: info.Per.String(), Lock: info.Lock.String(),
+			Resources: surveys[i].Resources, Unowned: surveys[i].Resources, Members: len(surveys[i].Members)}
+		for _, m := range surveys[i].Members {
+			st.Unowned -= m.Owned
+			if m.Owned == 0 {
+				st.Standbys++
+			}
+		}
+		behind := func(count int64, oldest time.Duration) {
+			st.LagTotal += count
+			st.LagMax = max(st.LagMax, count)
+			st.OldestUnread = max(st.OldestUnread, oldest)
+		}
+		views, err := b.leases(ctx, sh, info, "")
+		if err != nil {
+			return nil, err
+		}
+		known := make(map[string]bool, len(views))
+		for _, l := range views {
+			known[l.Resource] = true
+			behind(l.Lag, l.oldest)
+			st.ParkedKeys += l.lanes
+		}
+		if info.Per == lease.PerStream { // nobody may have asked for some yet
+			streams, err := b.discover(ctx, sh, info)
+			if err != nil {
+				return nil, err
+			}
+			streams = slices.DeleteFunc(streams, func(s string) bool { return known[s] })
+			for some := range slices.Chunk(streams, leasePage) {
+				at := map[string]cursor{}
+				for _, s := range some {
+					at[s] = ""
+				}
+				lags, err := b.lag(ctx, sh, info, at)
+				if err != nil {
+					return nil, err
+				}
+				for _, l := range lags {
+					behind(l.count, l.oldest)
+				}
+			}
+		}
+		counts, err := b.deadCounts(ctx, sh, name)
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range counts {
+			st.DeadLetters += n
+		}
+	}
+	return out, nil
+}
+
+// Members lists the live sessions of a consumer.
+func (b *Backend) Members(ctx context.Context, consumer string) ([]lease.MemberStatus, error) {
+	var out []lease.MemberStatus
+	err := b.repeat(ctx, func() (err error) {
+		out, err = b.members(ctx, consumer)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("leaseredis: members of %s: %w", consumer, err)
+	}
+	return out, nil
+}
+
+func (b *Backend) members(ctx context.Context, consumer string) ([]lease.MemberStatus, error) {
+	surveys, err := b.Survey(ctx, []string{consumer})
+	if err != nil {
+		return nil, err
+	}
+	owned := map[string]int{}
+	for _, m := range surveys[0].Members {
+		owned[m.Session] = m.Owned
+	}
+	// A session is the same under all tags, but for when its heartbeats arrived.
+	reply, err := b.run(ctx, 0, scripts.members, consumer)
+	if err != nil {
+		return nil, err
+	}
+	var out []lease.MemberStatus
+	for _, v := range list(reply) {
+		v := list(v)
+		n, live := owned[text(v[0])]
+		if !live {
+			continue // it ended between the two questions
+		}
+		pid, _ := strconv.Atoi(text(v[2]))
+		out = append(out, lease.MemberStatus{Session: text(v[0]), Host: text(v[1]), PID: pid, Owned: n,
+			Since: micros(v[3]), SinceBeat: micros(v[4]), TTLRemaining: micros(v[5])})
+	}
+	for i := range out {
+		out[i].FairShare = (surveys[0].Resources + len(out) - 1) / len(out)
+	}
+	slices.SortFunc(out, func(a, b lease.MemberStatus) int {
+		return cmp.Or(cmp.Compare(b.Since, a.Since), cmp.Compare(a.Session, b.Session))
+	})
+	return out, nil
+}
+
+// micros reads a reply that is a time in µs.
+func micros(reply any) time.Duration { return time.Duration(number(reply)) * time.Microsecond }
+
+// Leases lists leases of a consumer. A limit of 0 means all.
+func (b *Backend) Leases(ctx context.Context, consumer string, limit int) ([]lease.LeaseStatus, error) {
+	views, err := b.view(ctx, consumer, "", limit)
+	if err != nil {
+		return nil, fmt.Errorf("leaseredis: leases of %s: %w", consumer, err)
+	}
+	out := make([]lease.LeaseStatus, len(views))
+	for i := range views {
+		out[i] = views[i].LeaseStatus
+	}
+	return out, nil
+}
+
+// view is leases for operators: nothing for a consumer that nobody knows.
+func (b *Backend) view(ctx context.Context, consumer, resource string, limit int) (views []leaseView, err error) {
+	err = b.repeat(ctx, func() error {
+		sh, err := b.shape(ctx)
+		if err != nil {
+			return err
+		}
+		info, err := b.info(ctx, consumer)
+		if errors.Is(err, errUnknownConsumer) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		views, err = b.leases(ctx, sh, info, resource)
+		return err
+	})
+	if limit > 0 && len(views) > limit {
+		views = views[:limit]
+	}
+	return views, err
+}
+
+// forgetStep is how many resources, lanes and messages one script call deletes.
+const forgetStep = 500
+
+// Forget deletes a consumer that no live process is a member of, with its leases, cursors,
+// parked messages and executed items, so that the log need not be kept for it any longer: one
+// that was renamed, say. It refuses while there are dead letters; replay or purge them first.
+// It can be repeated; a process that starts meanwhile begins anew.
+func (b *Backend) Forget(ctx context.Context, consumer string) error {
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("leaseredis: forget consumer %q: %w", consumer, fmt.Errorf(format, args...))
+	}
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return fail("%w", err)
+	}
+	// All tags are asked before anything is deleted.
+	for _, limit := range []int{0, forgetStep} {
+		for tag := 0; tag < sh.tags; {
+			var reply any
+			err := b.repeat(ctx, func() (err error) {
+				reply, err = b.run(ctx, tag, scripts.forget, consumer, limit)
+				return err
+			})
+			switch {
+			case err != nil:
+				return fail("%w", err)
+			case text(reply) == "members":
+				return fail("it has live members; stop its processes first")
+			case text(reply) == "dead":
+				return fail("it has dead letters; replay or purge them first")
+			case number(reply) == 0 || limit == 0:
+				tag++
+			}
+		}
+	}
+	b.known.consumers.Delete(consumer)
+	b.known.attached.Delete(consumer)
+	return nil
+}

@@ -1,0 +1,229 @@
+package leaseredis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+var _ lease.CursorOperator = (*Backend)(nil)
+
+// Cursors shows how far a consumer has got. A limit of 0 means all.
+func (b *Backend) Cursors(ctx context.Context, consumer, resource string, limit int) ([]lease.CursorStatus, error) {
+	fail := func(err error) error { return fmt.Errorf("leaseredis: cursors of %s: %w", consumer, err) }
+	views, err := b.view(ctx, consumer, resource, limit)
+	if err != nil {
+		return nil, fail(err)
+	}
+	if len(views) == 0 {
+		return nil, nil
+	}
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return nil, fail(err)
+	}
+	info, err := b.info(ctx, consumer)
+	if err != nil {
+		return nil, fail(err)
+	}
+	out := make([]lease.CursorStatus, len(views))
+	for i, l := range views {
+		out[i] = lease.CursorStatus{Resource: l.Resource, Session: l.Session, Epoch: l.Epoch, Lag: l.Lag, OldestUnread: l.oldest}
+		ins := b.inputsOf(sh, info, l.Resource)
+		var last position
+		for k, p := range l.at.positions(ins) {
+			if p != (position{}) && p.compare(last) >= 0 {
+				last, out[i].Position = p, messageID(ins[k], p)
+			}
+		}
+	}
+	return out, nil
+}
+
+// setCursorStep is how many parked messages and dead letters one script call drops.
+const setCursorStep = 500
+
+// SetCursor moves cursors and fences their owners, one resource after the other. Messages that retention has dropped do
+// not come back: the beginning is what the log still has.
+func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to lease.CursorTarget) (int, error) {
+	fail := func(err error) error { return fmt.Errorf("leaseredis: set the cursor of %s: %w", consumer, err) }
+	if n := flag(to.Beginning) + flag(to.Now) + flag(to.After != ""); n != 1 {
+		return 0, fail(errors.New("say exactly one of the beginning, now, and after which message"))
+	}
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return 0, fail(err)
+	}
+	info, err := b.info(ctx, consumer)
+	if errors.Is(err, errUnknownConsumer) {
+		err = errUnknownConsumer
+	}
+	if err != nil {
+		return 0, fail(err)
+	}
+	target, err := b.target(ctx, sh, info, to)
+	if err != nil {
+		return 0, fail(err)
+	}
+	moved := 0
+	for _, s := range b.leaseSteps(sh, info, nil) {
+		err := b.resources(ctx, s.tag, consumer, resource, func(names []string) error {
+			at := map[string]cursor{}
+			for _, name := range names {
+				at[name] = target(b.inputsOf(sh, info, name))
+			}
+			var unread map[string]bool
+			if info.Per == lease.PerStream && !info.Announced {
+				var err error
+				if unread, err = b.unread(ctx, sh, info, at); err != nil {
+					return err
+				}
+			}
+			for _, name := range names {
+				known, err := b.setCursor(ctx, s.tag, info, name, at[name], to.Beginning, unread[name])
+				if err != nil {
+					return fmt.Errorf("after %d were moved: %w", moved, err)
+				}
+				moved += flag(known)
+			}
+			return nil
+		})
+		if err != nil {
+			return moved, fail(err)
+		}
+	}
+	if moved == 0 {
+		return 0, nil
+	}
+	err = b.repeat(ctx, func() error {
+		_, err := b.runEvery(ctx, scripts.raisegen)
+		return err
+	})
+	if err != nil {
+		return moved, fail(err)
+	}
+	return moved, nil
+}
+
+// setCursor moves one cursor, in as many steps as there is to drop, and reports whether the resource is known.
+func (b *Backend) setCursor(ctx context.Context, tag int, info lease.ConsumerInfo, resource string, at cursor, drop, unread bool) (known bool, err error) {
+	for {
+		var reply any
+		err := b.repeat(ctx, func() (err error) {
+			reply, err = b.run(ctx, tag, scripts.setcursor, info.Name, resource, string(at),
+				flag(drop), flag(info.Per == lease.PerStream), flag(unread), setCursorStep)
+			return err
+		})
+		if err != nil {
+			return false, err
+		}
+		if n := number(reply); n != 0 {
+			return n > 0, nil
+		}
+	}
+}
+
+// target turns what the operator says into a cursor for inputs.
+func (b *Backend) target(ctx context.Context, sh *shape, info lease.ConsumerInfo, to lease.CursorTarget) (func([]input) cursor, error) {
+	if to.Beginning {
+		return func([]input) cursor { return "" }, nil
+	}
+	last, err := b.lastIDs(ctx, sh)
+	if err != nil {
+		return nil, err
+	}
+	if s := sourceOf(info); s != nil {
+		return b.targetInStreams(ctx, s, to)
+	}
+	if to.Now {
+		return func(ins []input) cursor {
+			at := make([]position, len(ins))
+			for i, in := range ins {
+				at[i] = position{ms: uint64(last[in.tag])}
+			}
+			return cursorAt(ins, at)
+		}, nil
+	}
+	number, of, found := strings.Cut(to.After, "-")
+	n, err := strconv.ParseInt(number, 10, 64)
+	tag, err2 := strconv.Atoi(of)
+	switch {
+	case !found || err != nil || err2 != nil || n < 1 || tag < 0 || tag >= sh.tags:
+		return nil, fmt.Errorf("%q is not the id of a message", to.After)
+	case n > last[tag]:
+		return nil, fmt.Errorf("there is no message %s yet, the last one has id %d-%d", to.After, last[tag], tag)
+	}
+	return func(ins []input) cursor {
+		at := make([]position, len(ins))
+		for i, in := range ins {
+			at[i] = position{ms: uint64(n)} // messages come by number, and by tag when that is the same
+			if in.tag > tag {
+				at[i].ms--
+			}
+		}
+		return cursorAt(ins, at)
+	}, nil
+}
+
+// targetInStreams is target for a consumer of an application's streams.
+func (b *Backend) targetInStreams(ctx context.Context, s *StreamSource, to lease.CursorTarget) (func([]input) cursor, error) {
+	var ends map[string]position
+	var after position
+	if to.Now {
+		present, err := b.present(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		ins := make([]input, len(s.Names))
+		for i, n := range s.Names {
+			ins[i] = input{key: n, tag: -1, name: n}
+		}
+		ends = map[string]position{}
+		for i, p := range present.positions(ins) {
+			ends[ins[i].name] = p
+		}
+	} else {
+		id, _, _ := strings.Cut(to.After, "/")
+		if after = parsePosition(id); after == (position{}) {
+			return nil, fmt.Errorf("%q is not the id of a message", to.After)
+		}
+	}
+	return func(ins []input) cursor {
+		at := make([]position, len(ins))
+		for i, in := range ins {
+			if at[i] = after; to.Now {
+				at[i] = ends[in.name]
+			}
+		}
+		return cursorAt(ins, at)
+	}, nil
+}
+
+// lastIDs returns the number of the last message under each tag.
+func (b *Backend) lastIDs(ctx context.Context, sh *shape) ([]int64, error) {
+	cmds := make([]*redis.StringCmd, sh.tags)
+	err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
+		for tag := range cmds {
+			cmds[tag] = pipe.HGet(ctx, b.prefix(tag)+"meta", "last")
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	last := make([]int64, sh.tags)
+	for tag, c := range cmds {
+		v, err := c.Int64()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			b.look(err)
+			return nil, fmt.Errorf("read the last id from %smeta: %w", b.prefix(tag), err)
+		}
+		last[tag] = v
+	}
+	return last, nil
+}

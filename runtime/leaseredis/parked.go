@@ -1,0 +1,87 @@
+package leaseredis
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// parkedBytes bounds what one read of parked messages loads from a tag; the rest comes with the next.
+const parkedBytes = 8 << 20
+
+// FetchParked reads due parked messages, the lane that is due longest first.
+func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lease.Parked, error) {
+	out := lease.Parked{Next: -1}
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return out, fmt.Errorf("leaseredis: read parked messages of %s: %w", req.Consumer.Name, err)
+	}
+	type lane struct {
+		resource, name string
+		waited         int64 // µs since it has been due
+		messages       []any
+	}
+	var lanes []lane
+	steps := b.leaseSteps(sh, req.Consumer, scripts.fetchparked, req.Consumer.Name, req.Session, req.Limit, parkedBytes)
+	for _, a := range b.runAll(ctx, steps) {
+		if a.err != nil {
+			return lease.Parked{Next: -1}, fmt.Errorf("leaseredis: read parked messages of %s: %w", req.Consumer.Name, a.err)
+		}
+		r := list(a.value)
+		out.More = out.More || number(r[0]) == 1
+		if next := time.Duration(number(r[1])) * time.Microsecond; next >= 0 && (out.Next < 0 || next < out.Next) {
+			out.Next = next
+		}
+		if len(r) < 3 {
+			continue
+		}
+		for _, l := range list(r[2]) {
+			l := list(l)
+			lanes = append(lanes, lane{text(l[0]), text(l[1]), number(l[2]), l[3:]})
+		}
+	}
+	slices.SortStableFunc(lanes, func(a, b lane) int { return cmp.Compare(b.waited, a.waited) })
+	for _, l := range lanes {
+		for _, m := range l.messages {
+			if len(out.Messages) >= req.Limit {
+				out.More = true
+				return out, nil
+			}
+			m := list(m)
+			raw := b.unpackKept(text(m[3]), text(m[0]))
+			raw.Attempt = int(number(m[2]))
+			if raw.Size > req.MaxPayload {
+				raw.Payload = nil
+			}
+			out.Messages = append(out.Messages, lease.ParkedMessage{Resource: l.resource, Lane: l.name, Raw: raw, Last: number(m[1]) == 1})
+		}
+	}
+	return out, nil
+}
+
+// leaseSteps runs a script under every tag that keeps leases of the consumer.
+func (b *Backend) leaseSteps(sh *shape, info lease.ConsumerInfo, s *script, args ...any) []step {
+	if info.Per == lease.PerGroup || info.Per == lease.PerCluster {
+		return []step{{sh.leaseTag(info.Name, lease.Whole), s, args}}
+	}
+	steps := make([]step, sh.tags)
+	for tag := range steps {
+		steps[tag] = step{tag, s, args}
+	}
+	return steps
+}
+
+// unpackKept reads a message that was kept beside the log. One that cannot be read, because another
+// program wrote there, is a message without kind and payload, which no handler takes.
+func (b *Backend) unpackKept(packed, id string) lease.Raw {
+	raw, err := unpackMessage(packed)
+	if err != nil {
+		b.log.Warn("a kept message cannot be read", "id", id, "error", err)
+		return lease.Raw{ID: id}
+	}
+	return raw
+}

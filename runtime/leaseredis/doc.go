@@ -35,16 +35,19 @@
 // Behind the tag; µs are by the server's clock, <consumer> is the consumer's name and stands before
 // names that may contain colons.
 //
-//	meta                          hash: layout, tags, slots, last (id of the last message), gen (rises when
+//	meta                          hash: layout, tags, slots, namespace, last (id of the last message), gen (rises when
 //	                              a consumer registers for the first time or a cursor is set back), dead
 //	                              (number of the last dead letter)
 //	none                          never exists, see script.go
 //	sessions                      zset: session id by expiry, of those not declared dead
-//	s:<session>                   hash: ttl, opened, beat (µs), host, pid, consumers (joined by newlines), ended
+//	s:<session>                   hash: ttl, opened, beat (µs), host, pid, consumers (joined by newlines), ended,
+//	                              a:<consumer> the last part of an attempt to acquire that was granted something
 //	ended                         zset: sessions declared dead or closed, by when
 //	members:<consumer>            set: ids of sessions that are members and not declared dead
 //	consumers                     hash: consumer -> what Register was told, as JSON
+//	starts                        hash: consumer -> cursor where it began
 //
+//	rules                         hash: consumer -> grace in µs, and " stream" if its leases are of streams
 //	res:<consumer>                set: resources known under this tag
 //	want:<consumer>               set: those of a PerStream consumer that are wanted
 //	free:<consumer>               zset: resources without an owner (PerStream: wanted ones), by when they become
@@ -57,7 +60,8 @@
 //
 //	t:<topic>                     stream: the messages of a topic
 //	topics                        zset: topic by the id of its last message
-//	views                         hash: consumer -> kind and patterns, of those that do not read by topic
+//	views                         hash: consumer -> k kind, p patterns, at id up to which its view is filled
+//	                              until it is live, as JSON, of those that do not read by topic
 //	v:<consumer>:<resource>       stream: copies of the messages that a PerGroup, PerPartition or PerStream
 //	                              consumer reads as one resource; they come from the topics of this tag only
 //	dirty:<consumer>              zset: resource of such a consumer by the id of its last message

@@ -39,6 +39,17 @@ func failure(err error) error {
 	return err
 }
 
+// fail says what was being done when err happened. The definite errors of package lease stay what they are.
+func (b *Backend) fail(doing string, err error) error {
+	switch {
+	case err == nil, errors.Is(err, lease.ErrSessionLost), errors.Is(err, lease.ErrFenced):
+		return err
+	case strings.HasPrefix(err.Error(), "leaseredis: "):
+		return err
+	}
+	return fmt.Errorf("leaseredis: %s: %w", doing, err)
+}
+
 // moved reports that an error may mean that the cluster is not laid out as the client believes.
 func moved(err error) bool {
 	if err == nil || errors.Is(err, context.Canceled) {
@@ -86,8 +97,12 @@ func (b *Backend) reload(ctx context.Context, cause error) error {
 	if !ok {
 		return nil
 	}
+	clients := b.sessions.clients()
 	_, err := within(ctx, func(ctx context.Context) (struct{}, error) {
 		c.ReloadState(ctx)
+		for _, own := range clients {
+			own.ReloadState(ctx)
+		}
 		return struct{}{}, nil
 	})
 	if b.observer != nil {

@@ -28,6 +28,8 @@ type Backend struct {
 	shaping sync.Mutex
 	shaped  atomic.Pointer[shape]
 
+	sessions sessions
+
 	reloading sync.Mutex // held by who reloads the topology
 	reloaded  time.Time  // when that was last begun
 }

@@ -118,6 +118,7 @@ func (b *Backend) runOn(ctx context.Context, client redis.UniversalClient, steps
 		b.look(answers[i].err)
 		if errors.Is(answers[i].err, errShape) {
 			b.shaped.Store(nil) // it is created again by who calls next
+			b.alarm()
 		}
 	}
 	return answers

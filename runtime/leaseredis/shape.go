@@ -46,15 +46,18 @@ func (b *Backend) shape(ctx context.Context) (*shape, error) {
 	// The first tag decides, the others follow it.
 	have := want
 	for tag := 0; tag < have.tags; tag++ {
-		reply, err := b.run(ctx, tag, scripts.shape, have.tags, have.slots)
+		reply, err := b.run(ctx, tag, scripts.shape, have.tags, have.slots, b.namespace)
 		if err != nil {
 			return nil, fmt.Errorf("leaseredis: prepare namespace %q: %w", b.namespace, err)
 		}
-		got := ints(reply)
-		if len(got) != 2 || got[0] < 1 || got[1] < 1 {
+		got := list(reply)
+		if len(got) == 3 && text(got[2]) != b.namespace {
+			return nil, fmt.Errorf("leaseredis: namespace %q: its tag {%s%d} belongs to namespace %q; choose a namespace that does not end with a digit", b.namespace, b.namespace, tag, text(got[2]))
+		}
+		if len(got) != 3 || number(got[0]) < 1 || number(got[1]) < 1 {
 			return nil, fmt.Errorf("leaseredis: namespace %q: key %s holds something else; choose another namespace", b.namespace, b.prefix(tag)+"meta")
 		}
-		have = shape{tags: int(got[0]), slots: int(got[1])}
+		have = shape{tags: int(number(got[0])), slots: int(number(got[1]))}
 	}
 	switch {
 	case b.wanted.tags != 0 && b.wanted.tags != have.tags:

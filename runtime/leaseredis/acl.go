@@ -1,0 +1,95 @@
+package leaseredis
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// commands are all that this package sends, in scripts or outside, with what Check tries them on: KEY
+// is a string, so that those for other types change nothing; NONE does not exist.
+var commands = map[string][]string{
+	"del":           {"NONE"},
+	"eval":          {"return 1", "1", "KEY"},
+	"evalsha":       {strings.Repeat("0", 40), "1", "KEY"},
+	"exists":        {"KEY"},
+	"get":           {"KEY"},
+	"hdel":          {"KEY", "f"},
+	"hexists":       {"KEY", "f"},
+	"hget":          {"KEY", "f"},
+	"hgetall":       {"KEY"},
+	"hincrby":       {"KEY", "f", "1"},
+	"hlen":          {"KEY"},
+	"hmget":         {"KEY", "f"},
+	"hrandfield":    {"KEY"},
+	"hscan":         {"KEY", "0"},
+	"hset":          {"KEY", "f", "v"},
+	"lindex":        {"KEY", "0"},
+	"llen":          {"KEY"},
+	"lpop":          {"KEY"},
+	"lpush":         {"KEY", "v"},
+	"lrange":        {"KEY", "0", "0"},
+	"lrem":          {"KEY", "0", "v"},
+	"publish":       {"CHANNEL", "probe"},
+	"rpush":         {"KEY", "v"},
+	"sadd":          {"KEY", "m"},
+	"scard":         {"KEY"},
+	"set":           {"KEY", "v", "EX", "60"},
+	"sismember":     {"KEY", "m"},
+	"smembers":      {"KEY"},
+	"smismember":    {"KEY", "m"},
+	"spop":          {"KEY"},
+	"srem":          {"KEY", "m"},
+	"sscan":         {"KEY", "0"},
+	"time":          {},
+	"type":          {"KEY"},
+	"unlink":        {"NONE"},
+	"xadd":          {"KEY", "NOMKSTREAM", "*", "f", "v"},
+	"xdel":          {"KEY", "1-0"},
+	"xlen":          {"KEY"},
+	"xrange":        {"KEY", "-", "+"},
+	"xrevrange":     {"KEY", "+", "-"},
+	"xtrim":         {"KEY", "MAXLEN", "0"},
+	"zadd":          {"KEY", "1", "m"},
+	"zcard":         {"KEY"},
+	"zcount":        {"KEY", "0", "0"},
+	"zinter":        {"1", "KEY"},
+	"zmscore":       {"KEY", "m"},
+	"zrange":        {"KEY", "0", "0"},
+	"zrangebyscore": {"KEY", "0", "0"},
+	"zrem":          {"KEY", "m"},
+	"zscore":        {"KEY", "m"},
+	"zunionstore":   {"KEY", "1", "KEY"},
+}
+
+// connecting are the commands that the client itself sends, and what Check looks at.
+var connecting = []string{"hello", "ping", "info", "subscribe", "unsubscribe", "cluster|slots", "cluster|shards", "command", "asking", "readonly", "client|setinfo", "client|setname"}
+
+// globless writes a name as a pattern that matches nothing else.
+var globless = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)
+
+// ACL returns the rules of the least that a user of the namespace needs, in the language of ACL
+// SETUSER; New's default namespace is lg. Streams are those that others write to and consumers
+// read, see StreamSource.
+//
+//	redis-cli ACL SETUSER app on '>password' $(…)
+//
+// Servers older than 7.0 know no rules for subcommands of CLIENT and CLUSTER that they do not have:
+// leave those out that ACL SETUSER refuses.
+func ACL(namespace string, streams ...string) []string {
+	rules := []string{"resetkeys", "resetchannels", "-@all"}
+	for digits := range 3 {
+		tag := "{" + namespace + strings.Repeat("[0-9]", digits+1) + "}:"
+		rules = append(rules, "~"+tag+"*", "&"+tag+"news")
+	}
+	for _, s := range streams {
+		rules = append(rules, "~"+globless.Replace(s))
+	}
+	for _, c := range slices.Sorted(maps.Keys(commands)) {
+		rules = append(rules, "+"+c)
+	}
+	for _, c := range connecting {
+		rules = append(rules, "+"+c)
+	}
+	return rules
+}

@@ -1,0 +1,349 @@
+package leaseredis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+const (
+	// checkTime is how long Check waits for servers that do not answer.
+	checkTime = 8 * time.Second
+	// nodeTime is how long it waits for one node of a cluster.
+	nodeTime = 3 * time.Second
+	allSlots = 16384
+)
+
+// Check reports why the backend cannot be used now, or not by these consumers: options that do not
+// fit the namespace, a server that is older than 6.2 or may evict leases, a cluster of which
+// a part cannot be reached, commands, keys and channels that the client's user may not use. It warns
+// of a server that loses what it acknowledged when it crashes. It changes no setting.
+func (b *Backend) Check(ctx context.Context, consumers []lease.ConsumerInfo) error {
+	if b.misuse != nil {
+		return b.misuse
+	}
+	for _, c := range consumers {
+		if err := checkName(c.Name); err != nil {
+			return err
+		}
+		if err := checkSource(c); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	var facts []serverFacts
+	var err error
+	if c, ok := b.client.(*redis.ClusterClient); ok {
+		facts, err = b.nodes(ctx, c)
+	} else {
+		var f serverFacts
+		f, err = within(ctx, func(ctx context.Context) (serverFacts, error) { return factsOf(ctx, b.client) })
+		facts = []serverFacts{f}
+	}
+	if err != nil {
+		return b.unusable(err)
+	}
+	for _, f := range facts {
+		if err := f.refused(); err != nil {
+			return err
+		}
+	}
+	if err := b.checkRights(ctx, consumers); err != nil {
+		return b.unusable(err)
+	}
+	if _, err := b.shape(ctx); err != nil {
+		return b.unusable(err)
+	}
+	for _, f := range facts {
+		b.caution(f)
+	}
+	return nil
+}
+
+// unusable words an error of a server that cannot be used now.
+func (b *Backend) unusable(err error) error {
+	says := func(format string, args ...any) error { return fmt.Errorf("leaseredis: "+format, args...) }
+	has := func(word string) bool {
+		return redis.HasErrorPrefix(err, word) || strings.Contains(err.Error(), ": "+word+" ")
+	}
+	var ne net.Error
+	switch {
+	case has("LOADING"):
+		return says("the server is still loading its data (LOADING): try again when it has")
+	case has("CLUSTERDOWN"):
+		return says("the cluster is down (CLUSTERDOWN): bring the nodes of the missing shard back, or see redis-cli --cluster check")
+	case has("MASTERDOWN"), has("READONLY"):
+		return says("the server is a replica, which cannot be written to: connect to the master, or use a cluster or failover client")
+	case has("MISCONF"):
+		return says("the server refuses writes because it cannot save them (MISCONF): see its log, and make room on its disk")
+	case has("NOAUTH"), has("WRONGPASS"):
+		return says("the server does not let the client in: set Username and Password of the client's options: %w", err)
+	case strings.HasPrefix(err.Error(), "leaseredis: "):
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		return says("the server did not answer within %v: check its address, and that it is not stopped: %w", checkTime, err)
+	case errors.As(err, &ne):
+		return says("the server cannot be reached: check its address: %w", err)
+	}
+	return says("the server cannot be used: %w", err)
+}
+
+// serverFacts is what a server says of itself. What it does not tell is empty.
+type serverFacts struct {
+	addr    string
+	version string
+	info    map[string]string
+}
+
+// factsOf asks a server. The version comes from HELLO, which every user may call; of INFO,
+// which managed servers or rules may forbid, nothing is known then.
+func factsOf(ctx context.Context, c redis.Cmdable) (serverFacts, error) {
+	f := serverFacts{info: map[string]string{}}
+	hello, err := c.(interface {
+		Do(ctx context.Context, args ...any) *redis.Cmd
+	}).Do(ctx, "HELLO").Result()
+	if err != nil && !strings.Contains(err.Error(), "unknown command") && !refusedRight(err) {
+		return f, err
+	}
+	switch h := hello.(type) {
+	case map[any]any:
+		f.version = text(h["version"])
+	case []any: // RESP2
+		for ; len(h) > 1; h = h[2:] {
+			if text(h[0]) == "version" {
+				f.version = text(h[1])
+			}
+		}
+	default: // a server before 6.0
+		f.version = "below 6"
+	}
+	for _, section := range []string{"memory", "persistence"} {
+		lines, err := c.Info(ctx, section).Result()
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(lines) {
+			if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+				f.info[name] = value
+			}
+		}
+	}
+	return f, nil
+}
+
+// refused says why a server must not be used.
+func (f *serverFacts) refused() error {
+	major, rest, _ := strings.Cut(f.version, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	a, _ := strconv.Atoi(major)
+	m, _ := strconv.Atoi(minor)
+	if f.version != "" && (a < 6 || a == 6 && m < 2) {
+		return fmt.Errorf("leaseredis: server %shas version %s, 6.2 or newer is needed", f.of(), f.version)
+	}
+	if policy := f.info["maxmemory_policy"]; strings.HasPrefix(policy, "allkeys-") && f.info["maxmemory"] != "0" {
+		return fmt.Errorf("leaseredis: server %sevicts any key when its memory is full (maxmemory-policy %s), leases and messages too: "+
+			"set maxmemory-policy noeviction, or use another server", f.of(), policy)
+	}
+	return nil
+}
+
+func (f *serverFacts) of() string {
+	if f.addr == "" {
+		return ""
+	}
+	return f.addr + " "
+}
+
+// caution warns of what a server may lose.
+func (b *Backend) caution(f serverFacts) {
+	if f.info["aof_enabled"] == "0" {
+		b.warn("aof "+f.addr, "the server has no append-only file: what it acknowledged since its last snapshot is lost when it crashes",
+			"server", f.addr, "fix", "set appendonly yes")
+	}
+	if policy := f.info["maxmemory_policy"]; strings.HasPrefix(policy, "volatile-") && f.info["maxmemory"] != "0" {
+		b.warn("volatile "+f.addr, "the server evicts keys that expire when its memory is full: an event id may then let a second message in",
+			"server", f.addr, "maxmemory-policy", policy, "fix", "set maxmemory-policy noeviction")
+	}
+}
+
+// nodes asks every master of a cluster, and reports those that cannot be reached, and slots that
+// have no node.
+func (b *Backend) nodes(ctx context.Context, c *redis.ClusterClient) ([]serverFacts, error) {
+	ranges, err := within(ctx, func(ctx context.Context) ([]redis.ClusterSlot, error) { return c.ClusterSlots(ctx).Result() })
+	if err != nil {
+		if refusedRight(err) {
+			return nil, fmt.Errorf("leaseredis: the client's user may not ask for the cluster's slots (cluster|slots): see leaseredis.ACL")
+		}
+		return nil, err
+	}
+	covered := 0
+	for _, r := range ranges {
+		if len(r.Nodes) > 0 {
+			covered += r.End - r.Start + 1
+		}
+	}
+	if covered < allSlots {
+		return nil, fmt.Errorf("leaseredis: the cluster has no node for %d of its %d hash slots: bring the nodes of the missing shard back, or see redis-cli --cluster check", allSlots-covered, allSlots)
+	}
+	var mu sync.Mutex
+	facts := map[string]serverFacts{}
+	failed := map[string]error{}
+	_, err = within(ctx, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, c.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+			addr := node.Options().Addr
+			ctx, cancel := context.WithTimeout(ctx, nodeTime)
+			defer cancel()
+			f, err := within(ctx, func(ctx context.Context) (serverFacts, error) { return factsOf(ctx, node) })
+			f.addr = addr
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed[addr] = err
+			}
+			facts[addr] = f
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, addr := range slices.Sorted(maps.Keys(failed)) {
+		return nil, fmt.Errorf("leaseredis: %d of the %d masters of the cluster cannot be reached, the first under the address %s that the cluster announces: "+
+			"check that address from here (cluster-announce-ip, NAT): %w", len(failed), len(facts), addr, failed[addr])
+	}
+	return slices.Collect(maps.Values(facts)), nil
+}
+
+// refusedRight reports that a user lacks a right.
+func refusedRight(err error) bool { return redis.HasErrorPrefix(err, "NOPERM") }
+
+// checkRights tries every command under every tag, on a key that goes away again, and names all that
+// the client's user may not use.
+func (b *Backend) checkRights(ctx context.Context, consumers []lease.ConsumerInfo) error {
+	lacks := map[string]bool{}
+	note := func(command, key, channel string, err error) error {
+		switch {
+		case err == nil:
+		case refusedRight(err) && strings.Contains(err.Error(), "channel"):
+			lacks["channel "+channel] = true
+		case refusedRight(err) && strings.Contains(err.Error(), "key"):
+			lacks["keys "+key] = true
+		case refusedRight(err), strings.HasPrefix(err.Error(), "ERR unknown command"):
+			lacks["+"+command] = true
+		case moved(err), redis.HasErrorPrefix(err, "MISCONF"), redis.HasErrorPrefix(err, "NOAUTH"):
+			return err
+		}
+		return nil
+	}
+	// Where the namespace is not created yet, its first tag is the one that is sure to be used.
+	tags := 1
+	if s := b.shaped.Load(); s != nil {
+		tags = s.tags
+	} else if b.wanted.tags > 0 {
+		tags = b.wanted.tags
+	} else if b.clustered() {
+		tags = defaultTagsNodes
+	}
+	for tag := range tags {
+		p := b.prefix(tag)
+		if err := b.tryCommands(ctx, p+"probe", p+"none", p+"news", func(command string, err error) error {
+			return note(command, p+"*", p+"news", err)
+		}); err != nil {
+			return err
+		}
+	}
+	if err := b.tryHints(ctx, b.prefix(0)+"news", func(err error) error {
+		return note("subscribe", "", b.prefix(0)+"news", err)
+	}); err != nil {
+		return err
+	}
+	for _, info := range consumers {
+		s := sourceOf(info)
+		if s == nil {
+			continue
+		}
+		for _, name := range s.Names {
+			_, err := within(ctx, func(ctx context.Context) (any, error) {
+				return b.client.XRevRangeN(ctx, name, "+", "-", 1).Result()
+			})
+			if err := note("xrevrange", name, "", err); err != nil {
+				return err
+			}
+		}
+	}
+	if len(lacks) > 0 {
+		return fmt.Errorf("leaseredis: the client's user lacks rights: %s: give it what leaseredis.ACL(%q) returns", strings.Join(slices.Sorted(maps.Keys(lacks)), ", "), b.namespace)
+	}
+	return nil
+}
+
+// tryCommands sends all commands in one round trip.
+func (b *Backend) tryCommands(ctx context.Context, key, none, channel string, each func(command string, err error) error) error {
+	names := slices.Sorted(maps.Keys(commands))
+	// The key is a string from here on, and away in a minute at the latest.
+	names = append([]string{"set"}, slices.DeleteFunc(names, func(n string) bool { return n == "set" })...)
+	put := strings.NewReplacer("KEY", key, "NONE", none, "CHANNEL", channel)
+	errs, err := within(ctx, func(ctx context.Context) ([]error, error) {
+		pipe := b.client.Pipeline()
+		cmds := make([]*redis.Cmd, len(names))
+		for i, n := range names {
+			args := []any{n}
+			for _, a := range commands[n] {
+				args = append(args, put.Replace(a))
+			}
+			cmd := redis.NewCmd(ctx, args...)
+			for j, a := range args { // so that a cluster client sends it to the tag's node
+				if a == key || a == none || a == channel {
+					cmd.SetFirstKeyPos(int8(j))
+					break
+				}
+			}
+			if n == "time" {
+				cmd.SetFirstKeyPos(0)
+			}
+			cmds[i] = cmd
+			pipe.Process(ctx, cmd)
+		}
+		pipe.Exec(ctx) // each command has its own error
+		errs := make([]error, len(cmds))
+		for i, c := range cmds {
+			errs[i] = c.Err()
+		}
+		b.client.Unlink(ctx, key)
+		return errs, nil
+	})
+	if err != nil {
+		return err
+	}
+	for i, n := range names {
+		if err := each(n, errs[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tryHints subscribes to a channel and leaves it again.
+func (b *Backend) tryHints(ctx context.Context, channel string, each func(error) error) error {
+	_, err := within(ctx, func(ctx context.Context) (struct{}, error) {
+		sub := b.client.Subscribe(ctx, channel)
+		defer sub.Close()
+		_, err := sub.ReceiveTimeout(ctx, nodeTime)
+		return struct{}{}, err
+	})
+	return each(err)
+}

@@ -1,0 +1,66 @@
+package leaseredis_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/leasetest"
+)
+
+func TestMain(m *testing.M) {
+	leasetest.Parallel(16)
+	redistest.Main(m)
+}
+
+// factory makes backends that have a namespace of their own, with clients that connect makes.
+func factory(connect func(t testing.TB, namespace string) redis.UniversalClient, opts ...leaseredis.Option) leasetest.Factory {
+	var namespaces sync.Map // of the backends
+	open := func(t testing.TB, namespace string) lease.Backend {
+		be := leaseredis.New(connect(t, namespace), append([]leaseredis.Option{leaseredis.WithNamespace(namespace)}, opts...)...)
+		namespaces.Store(be, namespace)
+		return be
+	}
+	return leasetest.Factory{
+		New: func(t testing.TB) lease.Backend {
+			be := open(t, redistest.Namespace(t))
+			ok(t, be.Check(t.Context(), nil))
+			return be
+		},
+		Again: func(t testing.TB, be lease.Backend) lease.Backend {
+			namespace, _ := namespaces.Load(be)
+			return open(t, namespace.(string))
+		},
+	}
+}
+
+func server(t testing.TB, _ string) redis.UniversalClient { return redistest.Shared(t).Client(t) }
+
+func TestConformance(t *testing.T) { leasetest.Run(t, factory(server)) }
+
+func TestConformanceOverManyTags(t *testing.T) {
+	leasetest.Run(t, factory(server, leaseredis.WithTags(4)))
+}
+
+// The suite passes for a user who may do no more than ACL says.
+func TestConformanceWithLeastRights(t *testing.T) {
+	var mu sync.Mutex
+	leasetest.Run(t, factory(func(t testing.TB, namespace string) redis.UniversalClient {
+		mu.Lock() // a server is for one goroutine at a time
+		defer mu.Unlock()
+		return redistest.Shared(t).User(t, namespace, leaseredis.ACL(namespace)...)
+	}, leaseredis.WithTags(2)))
+}
+
+func TestConformanceOnCluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts six servers")
+	}
+	leasetest.Run(t, factory(func(t testing.TB, _ string) redis.UniversalClient {
+		return redistest.SharedCluster(t).Client(t)
+	}))
+}

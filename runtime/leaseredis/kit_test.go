@@ -1,0 +1,153 @@
+package leaseredis_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+func newID() string {
+	var b [16]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+func must[T any](t testing.TB) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func equal[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Fatalf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+func wantLost(t testing.TB, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, lease.ErrSessionLost) {
+		t.Fatalf("%s: got %v, want ErrSessionLost", what, err)
+	}
+}
+
+// eventually polls until done, for 20 s at most.
+func eventually(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+var (
+	topical = lease.ConsumerInfo{Name: "topical", Per: lease.PerTopic, Topics: []string{"*"}}
+	grouped = lease.ConsumerInfo{Name: "grouped", Per: lease.PerGroup, Topics: []string{"*"}}
+)
+
+// backend returns a backend on the shared server, in a namespace of its own.
+func backend(t testing.TB, opts ...leaseredis.Option) *leaseredis.Backend {
+	t.Helper()
+	return on(redistest.Shared(t).Client(t), redistest.Namespace(t), opts...)
+}
+
+// on returns a backend over a client.
+func on(c redis.UniversalClient, namespace string, opts ...leaseredis.Option) *leaseredis.Backend {
+	return leaseredis.New(c, append([]leaseredis.Option{leaseredis.WithNamespace(namespace)}, opts...)...)
+}
+
+// member opens a session for all consumers given.
+func member(t testing.TB, be *leaseredis.Backend, ttl time.Duration, consumers ...lease.ConsumerInfo) (string, lease.Session) {
+	t.Helper()
+	spec := lease.SessionSpec{ID: newID(), TTL: ttl, Host: "host", PID: 1}
+	for _, c := range consumers {
+		spec.Consumers = append(spec.Consumers, c.Name)
+	}
+	s := must[lease.Session](t)(be.OpenSession(context.Background(), spec))
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = s.Close(ctx)
+	})
+	return spec.ID, s
+}
+
+func request(session string, c lease.ConsumerInfo, n int) lease.AcquireRequest {
+	return lease.AcquireRequest{Session: session, Consumer: c, Max: n, Attempt: newID()}
+}
+
+func acquire(t testing.TB, be *leaseredis.Backend, session string, c lease.ConsumerInfo, n int) []lease.Grant {
+	t.Helper()
+	return must[[]lease.Grant](t)(be.Acquire(context.Background(), request(session, c, n)))
+}
+
+func survey(t testing.TB, be *leaseredis.Backend, c lease.ConsumerInfo) lease.Survey {
+	t.Helper()
+	return must[[]lease.Survey](t)(be.Survey(context.Background(), []string{c.Name}))[0]
+}
+
+func refs(gs []lease.Grant) []lease.Ref {
+	out := make([]lease.Ref, len(gs))
+	for i, g := range gs {
+		out[i] = g.Ref
+	}
+	return out
+}
+
+// sole registers a consumer of one resource and takes it.
+func sole(t testing.TB, be *leaseredis.Backend, c lease.ConsumerInfo, topics ...string) (session string, g lease.Grant) {
+	t.Helper()
+	session, _ = member(t, be, time.Hour, c)
+	ok(t, be.Register(context.Background(), c, topics))
+	gs := acquire(t, be, session, c, 1)
+	if len(gs) != 1 {
+		t.Fatalf("acquired %d leases, want 1", len(gs))
+	}
+	return session, gs[0]
+}
+
+func fetch(t testing.TB, be *leaseredis.Backend, c lease.ConsumerInfo, resource string, at lease.Cursor, limit int) lease.Fetched {
+	t.Helper()
+	return must[[]lease.Fetched](t)(be.Fetch(context.Background(), lease.FetchRequest{
+		Consumer: c, MaxPayload: 1 << 20, Items: []lease.FetchItem{{Resource: resource, From: at, Limit: limit}},
+	}))[0]
+}
+
+func events(topic string, n int) []lease.Event {
+	es := make([]lease.Event, n)
+	for i := range es {
+		es[i] = lease.Event{Topic: topic, Key: fmt.Sprint("k", i%7), Kind: "kind", Payload: fmt.Appendf(nil, `{"n":%d}`, i)}
+	}
+	return es
+}
+
+func topicNames(n int) []string {
+	ts := make([]string, n)
+	for i := range ts {
+		ts[i] = fmt.Sprintf("topic-%05d", i)
+	}
+	return ts
+}

@@ -1,0 +1,212 @@
+package leaseredis
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// checkName refuses names of consumers that keys cannot be made of: a colon ends the name there.
+func checkName(consumer string) error {
+	if consumer == "" || strings.ContainsAny(consumer, ":\n") {
+		return fmt.Errorf("leaseredis: consumer %q: on Redis the name of a consumer is not empty and has no colon or line break; give it another name", consumer)
+	}
+	return nil
+}
+
+// rule is what the scripts know of a consumer's leases.
+func rule(info lease.ConsumerInfo) string {
+	r := strconv.FormatInt(info.Grace.Microseconds(), 10)
+	if info.Per == lease.PerStream {
+		r += " stream"
+	}
+	return r
+}
+
+// Register makes resources known to a consumer. Topics that its patterns do not match are passed over.
+func (b *Backend) Register(ctx context.Context, info lease.ConsumerInfo, resources []string) error {
+	if err := checkName(info.Name); err != nil {
+		return err
+	}
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return err
+	}
+	start, err := b.attach(ctx, sh, info)
+	if err != nil {
+		return b.fail("register consumer "+info.Name, err)
+	}
+	sweep := resources == nil && info.Per == lease.PerStream
+	switch {
+	case info.Per == lease.PerPartition, resources == nil && info.Per != lease.PerCluster:
+		if resources, err = b.discover(ctx, sh, info); err != nil {
+			return b.fail("find the resources of "+info.Name, err)
+		}
+	case info.Per == lease.PerTopic && sourceOf(info) == nil:
+		resources = slices.DeleteFunc(slices.Clone(resources), func(t string) bool { return !lease.MatchTopic(info.Topics, t) })
+	case info.Per == lease.PerGroup, info.Per == lease.PerCluster:
+		resources = []string{lease.Whole}
+	}
+	var steps []step
+	byTag := b.byTag(sh, info.Name, resources)
+	for _, tag := range b.reach(sh) {
+		chunks := slices.Collect(slices.Chunk(byTag[tag], leaseChunk))
+		if sweep && len(chunks) == 0 {
+			chunks = [][]string{nil}
+		}
+		for i, chunk := range chunks {
+			args := []any{info.Name, rule(info), string(start), sweep && i == 0}
+			for _, r := range chunk {
+				args = append(args, r)
+			}
+			steps = append(steps, step{tag, scripts.register, args})
+		}
+	}
+	return b.fail("register resources of "+info.Name, firstError(b.runAll(ctx, steps)))
+}
+
+// byTag groups resources by the tags of their leases.
+func (b *Backend) byTag(sh *shape, consumer string, resources []string) map[int][]string {
+	out := map[int][]string{}
+	for _, r := range resources {
+		tag := sh.leaseTag(consumer, r)
+		out[tag] = append(out[tag], r)
+	}
+	return out
+}
+
+func firstError(answers []answer) error {
+	for _, a := range answers {
+		if a.err != nil {
+			return a.err
+		}
+	}
+	return nil
+}
+
+// Survey counts members and leases, with one script for each tag.
+func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Survey, error) {
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]any, len(consumers))
+	for i, name := range consumers {
+		names[i] = name
+	}
+	var steps []step
+	for _, tag := range b.reach(sh) {
+		steps = append(steps, step{tag, scripts.survey, names})
+	}
+	out := make([]lease.Survey, len(consumers))
+	owned := make([]map[string]int, len(consumers))
+	for _, a := range b.runAll(ctx, steps) {
+		counts := list(a.value)
+		if a.err != nil || len(counts) != len(consumers) {
+			return nil, b.fail("survey", unexpected(a))
+		}
+		for i := range consumers {
+			c := list(counts[i])
+			if len(c) != 3 {
+				return nil, b.fail("survey", unexpected(a))
+			}
+			out[i].Resources += int(number(c[0]))
+			out[i].Free += int(number(c[1]))
+			if owned[i] == nil {
+				owned[i] = map[string]int{}
+			}
+			for m := list(c[2]); len(m) > 1; m = m[2:] {
+				owned[i][text(m[0])] += int(number(m[1]))
+			}
+		}
+	}
+	for i, name := range consumers {
+		out[i].Consumer = name
+		for id, n := range owned[i] {
+			out[i].Members = append(out[i].Members, lease.Member{Session: id, Owned: n})
+		}
+		slices.SortFunc(out[i].Members, func(x, y lease.Member) int { return strings.Compare(x.Session, y.Session) })
+	}
+	return out, nil
+}
+
+// unexpected is the error of an answer that is none, or that cannot be read.
+func unexpected(a answer) error {
+	if a.err != nil {
+		return a.err
+	}
+	return fmt.Errorf("a script answered with %T of another form; another program uses the keys of this namespace", a.value)
+}
+
+// Acquire takes free resources, tag by tag, in an order that follows from the attempt's id: so
+// members that ask at once begin at different tags, and a repeated attempt goes the same way. LockAdvisory is held
+// as LockSession is: on Redis nothing costs less than the heartbeat.
+func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return nil, err
+	}
+	name := req.Consumer.Name
+	exclude := b.byTag(sh, name, req.Exclude)
+	var rowTTL int64
+	if req.Consumer.Lock == lease.LockRow {
+		rowTTL = req.Consumer.TTL.Microseconds()
+	}
+	var grants []lease.Grant
+	for _, tag := range b.acquireFrom(sh, req) {
+		for part := 0; len(grants) < req.Max; part++ {
+			n := min(req.Max-len(grants), leaseChunk)
+			args := []any{req.Session, name, req.Attempt, part, n, req.Consumer.Grace.Microseconds(), rowTTL}
+			for _, r := range exclude[tag] {
+				args = append(args, r)
+			}
+			reply, err := b.run(ctx, tag, scripts.acquire, args...)
+			if err != nil {
+				return nil, b.fail("acquire leases of "+name, err)
+			}
+			got := list(reply)
+			for _, g := range got {
+				grants = append(grants, grantOf(list(g)))
+			}
+			if len(got) < n {
+				break
+			}
+		}
+	}
+	return grants, nil
+}
+
+// acquireFrom lists the tags that have leases of the consumer, in the order of the attempt.
+func (b *Backend) acquireFrom(sh *shape, req lease.AcquireRequest) []int {
+	if per := req.Consumer.Per; per == lease.PerGroup || per == lease.PerCluster {
+		return []int{sh.leaseTag(req.Consumer.Name, lease.Whole)}
+	}
+	tags := make([]int, 0, sh.tags)
+	for tag := range sh.tags {
+		tags = append(tags, (sh.tagOf(req.Attempt)+tag)%sh.tags)
+	}
+	if s := b.session(req.Session); s != nil {
+		tags = slices.DeleteFunc(tags, func(tag int) bool { return !s.has(tag) })
+	}
+	return tags
+}
+
+// grantOf reads what acquire.lua returns of a lease.
+func grantOf(l []any) lease.Grant {
+	if len(l) != 7 {
+		return lease.Grant{}
+	}
+	g := lease.Grant{
+		Ref: lease.Ref{Resource: text(l[0]), Epoch: number(l[1])}, Cursor: cursor(text(l[2])),
+		Suspicion: int(number(l[3])), Mark: text(l[4]), MarkCount: int(number(l[5])),
+	}
+	for _, lane := range list(l[6]) {
+		g.Lanes = append(g.Lanes, text(lane))
+	}
+	slices.Sort(g.Lanes)
+	return g
+}

@@ -1,0 +1,119 @@
+package leaseredis
+
+import (
+	"context"
+	"slices"
+	"strconv"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+var (
+	_ lease.Streamer  = (*Backend)(nil)
+	_ lease.RowLocker = (*Backend)(nil)
+)
+
+// Release gives leases back.
+func (b *Backend) Release(ctx context.Context, session, consumer string, leases []lease.Ref) error {
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return err
+	}
+	steps, _ := refSteps(sh, scripts.release, consumer, leases, []any{session, consumer}, nil)
+	return b.fail("release leases of "+consumer, firstError(b.runAll(ctx, steps)))
+}
+
+// refSteps are the calls of a script for leases: by tag, in chunks, each with the arguments
+// first, and then resource, epoch and what more says of each lease. The chunks
+// are returned beside.
+func refSteps(sh *shape, s *script, consumer string, leases []lease.Ref, first []any, more func(lease.Ref) any) (steps []step, chunks [][]lease.Ref) {
+	byTag := make([][]lease.Ref, sh.tags)
+	for _, ref := range leases {
+		tag := sh.leaseTag(consumer, ref.Resource)
+		byTag[tag] = append(byTag[tag], ref)
+	}
+	for tag, refs := range byTag {
+		for chunk := range slices.Chunk(refs, leaseChunk) {
+			args := slices.Clone(first)
+			for _, ref := range chunk {
+				args = append(args, ref.Resource, strconv.FormatInt(ref.Epoch, 10))
+				if more != nil {
+					args = append(args, more(ref))
+				}
+			}
+			steps, chunks = append(steps, step{tag, s, args}), append(chunks, chunk)
+		}
+	}
+	return steps, chunks
+}
+
+// Retire gives streams back; those without work are not granted until they are registered again.
+//
+// Whether there is work is looked up between two steps: the first notes how often a stream
+// was wanted, the second leaves it wanted when that has changed. So a message that comes meanwhile is not
+// forgotten, and a process that dies in between leaves the stream to be taken over.
+func (b *Backend) Retire(ctx context.Context, session, consumer string, leases []lease.Ref) error {
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return err
+	}
+	info, err := b.info(ctx, consumer)
+	if err != nil {
+		return b.fail("retire streams of "+consumer, err)
+	}
+	first := []any{session, consumer}
+	idle := func(lease.Ref) any { return "*" }
+	if !info.Announced {
+		wanted := map[string]string{}
+		at := map[string]cursor{}
+		steps, chunks := refSteps(sh, scripts.retiring, consumer, leases, first, nil)
+		for i, a := range b.runAll(ctx, steps) {
+			reply := list(a.value)
+			if a.err != nil || len(reply) != len(chunks[i]) {
+				return b.fail("retire streams of "+consumer, unexpected(a))
+			}
+			for j, ref := range chunks[i] {
+				if l := list(reply[j]); len(l) == 2 {
+					wanted[ref.Resource], at[ref.Resource] = text(l[0]), cursor(text(l[1]))
+				}
+			}
+		}
+		unread, err := b.unread(ctx, sh, info, at)
+		if err != nil {
+			return b.fail("retire streams of "+consumer, err)
+		}
+		idle = func(ref lease.Ref) any {
+			if unread[ref.Resource] {
+				return ""
+			}
+			return wanted[ref.Resource]
+		}
+	}
+	steps, _ := refSteps(sh, scripts.retire, consumer, leases, first, idle)
+	return b.fail("retire streams of "+consumer, firstError(b.runAll(ctx, steps)))
+}
+
+// Renew extends leases that expire one by one.
+func (b *Backend) Renew(ctx context.Context, session string, info lease.ConsumerInfo, leases []lease.Ref) ([]string, error) {
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return nil, err
+	}
+	steps, _ := refSteps(sh, scripts.renew, info.Name, leases, []any{session, info.Name, info.TTL.Microseconds(), info.Grace.Microseconds()}, nil)
+	lost := map[string]bool{}
+	for _, a := range b.runAll(ctx, steps) {
+		if a.err != nil {
+			return nil, b.fail("renew leases of "+info.Name, a.err)
+		}
+		for _, r := range list(a.value) {
+			lost[text(r)] = true
+		}
+	}
+	var out []string
+	for _, ref := range leases { // in the order asked for
+		if lost[ref.Resource] {
+			out = append(out, ref.Resource)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,64 @@
+-- Takes up to max free resources: those that were freed first, else in the order of their names.
+-- An attempt takes in parts; a part that was carried out before returns what it was granted then.
+local session, consumer, attempt, part, max, grace, ttl = arg(), arg(), arg(), argn(), argn(), argn(), argn()
+local dead = must_live(session)
+if dead then return dead end
+reap(16)
+local held_set, free_set = T .. 'held:' .. consumer .. ':' .. session, T .. 'free:' .. consumer
+local mine = attempt .. '/' .. int(part)
+local fields = {'o', 'e', 'c', 'su', 'mk', 'mc'}
+local parked = call('EXISTS', T .. 'pr:' .. consumer) == 1
+
+local function grant(resource, epoch, l, suspicion)
+  local lanes = {}
+  if parked and call('ZSCORE', T .. 'pr:' .. consumer, resource) then
+    lanes = call('ZRANGE', T .. 'due:' .. consumer .. ':' .. resource, 0, -1)
+  end
+  return {resource, epoch, l[3] or '', suspicion, l[5] or '', tonumber(l[6] or 0), lanes}
+end
+
+local grants = {}
+local before, n = (call('HGET', T .. 's:' .. session, 'a:' .. consumer) or ''):match('^(.*)/(%d+)$')
+if before == attempt and tonumber(n) >= part then
+  for _, resource in ipairs(call('SMEMBERS', held_set)) do
+    local l = call('HMGET', lease_key(consumer, resource), 'o', 'e', 'c', 'su', 'mk', 'mc', 'a')
+    if l[1] == session and l[7] == mine then
+      grants[#grants + 1] = grant(resource, l[2], l, tonumber(l[4] or 0))
+    end
+  end
+  return grants
+end
+
+local excluded, without = {}, #ARGV - argi
+for i = argi + 1, #ARGV do excluded[ARGV[i]] = true end
+local taken, crashed = {}, {}
+for _, resource in ipairs(call('ZRANGEBYSCORE', free_set, '-inf', int(now), 'LIMIT', 0, int(max + without))) do
+  if #taken == max then break end
+  if not excluded[resource] then
+    local key = lease_key(consumer, resource)
+    local l = call('HMGET', key, unpack(fields))
+    local owner, epoch, suspicion = l[1], int(math.max(tonumber(l[2] or 0) + 1, now)), tonumber(l[4] or 0)
+    if owner and owner ~= '' then
+      if crashed[owner] == nil then crashed[owner] = not alive(owner) end
+      if crashed[owner] then
+        suspicion = suspicion + 1
+        call('HSET', key, 'su', suspicion)
+      else -- it let the lease expire
+        call('SREM', T .. 'held:' .. consumer .. ':' .. owner, resource)
+      end
+    end
+    call('HSET', key, 'o', session, 'e', epoch, 'q', 0, 'a', mine, 'at', int(now))
+    if ttl > 0 then
+      call('HSET', key, 'x', int(now + ttl))
+      call('ZADD', free_set, int(now + ttl + grace), resource)
+    end
+    taken[#taken + 1] = resource
+    grants[#grants + 1] = grant(resource, epoch, l, suspicion)
+  end
+end
+if #taken > 0 then
+  call('SADD', held_set, unpack(taken))
+  if ttl == 0 then call('ZREM', free_set, unpack(taken)) end
+  call('HSET', T .. 's:' .. session, 'a:' .. consumer, mine)
+end
+return grants

@@ -1,0 +1,66 @@
+-- Sessions and leases. "rules" says of each consumer what its leases obey: the grace in µs and,
+-- behind a space, whether they are of streams.
+local function rules(consumer)
+  local r = call('HGET', T .. 'rules', consumer)
+  if not r then return 0, false end
+  return tonumber(r:match('^%d+')), r:find(' stream', 1, true) ~= nil
+end
+
+-- names_of yields the consumers that a session is a member of.
+local function names_of(session)
+  return (call('HGET', T .. 's:' .. session, 'consumers') or ''):gmatch('[^\n]+')
+end
+
+-- end_session ends a session for good. Its leases are another matter.
+local function end_session(session)
+  call('ZREM', T .. 'sessions', session)
+  call('ZADD', T .. 'ended', int(now), session)
+  call('HSET', T .. 's:' .. session, 'ended', int(now))
+  for consumer in names_of(session) do call('SREM', T .. 'members:' .. consumer, session) end
+end
+
+-- reap declares expired sessions dead, at most so many, and only then sets free what they held.
+-- The leases go on naming their owner: that is how the next one knows that it crashed.
+local function reap(limit)
+  local expired = call('ZRANGEBYSCORE', T .. 'sessions', '-inf', int(now), 'WITHSCORES', 'LIMIT', 0, limit)
+  for i = 1, #expired, 2 do
+    local session, expires = expired[i], tonumber(expired[i + 1])
+    end_session(session)
+    for consumer in names_of(session) do
+      local held, free = T .. 'held:' .. consumer .. ':' .. session, T .. 'free:' .. consumer
+      if call('EXISTS', held) == 1 then
+        -- The lesser time: a lease that expires by itself may be free already.
+        call('ZUNIONSTORE', free, 2, free, held, 'WEIGHTS', 1, int(expires + rules(consumer)), 'AGGREGATE', 'MIN')
+        call('UNLINK', held)
+      end
+    end
+  end
+  if #expired > 0 then news('o') end
+  return #expired / 2
+end
+
+-- vacate leaves a lease without an owner. One that nobody may take (a stream without work) is
+-- vacated with idle = true.
+local function vacate(key, consumer, resource, owner, idle)
+  call('HSET', key, 'o', '', 'since', int(now))
+  call('SREM', T .. 'held:' .. consumer .. ':' .. owner, resource)
+  if idle then
+    call('SREM', T .. 'want:' .. consumer, resource)
+    call('ZREM', T .. 'free:' .. consumer, resource)
+  else
+    call('ZADD', T .. 'free:' .. consumer, int(now), resource)
+  end
+end
+
+-- want makes a stream wanted and reports whether it was not. Of one that is owned it is noted, so that
+-- an owner who is about to retire it does not.
+local function want(consumer, resource)
+  local key = lease_key(consumer, resource)
+  local l = call('HMGET', key, 'o', 'since')
+  if call('SADD', T .. 'want:' .. consumer, resource) == 1 then
+    call('ZADD', T .. 'free:' .. consumer, l[2] or '0', resource)
+    return true
+  end
+  if l[1] and l[1] ~= '' then call('HINCRBY', key, 'g', 1) end
+  return false
+end

@@ -1,0 +1,29 @@
+-- Counts the resources of consumers, those that are free, and what the live members own of them. It
+-- writes nothing, so leases of expired sessions are counted where they are.
+local out = {}
+for i, consumer in ipairs(ARGV) do
+  local grace, stream = rules(consumer)
+  local resources = call('SCARD', T .. (stream and 'want:' or 'res:') .. consumer)
+  local free = call('ZCOUNT', T .. 'free:' .. consumer, '-inf', int(now))
+  local members = {}
+  local ids = call('SMEMBERS', T .. 'members:' .. consumer)
+  local expires = #ids > 0 and call('ZMSCORE', T .. 'sessions', unpack(ids)) or {}
+  for j, id in ipairs(ids) do
+    local at = tonumber(expires[j] or 0)
+    local held = T .. 'held:' .. consumer .. ':' .. id
+    local owned = call('SCARD', held)
+    if at > now then
+      members[#members + 1] = id
+      members[#members + 1] = owned
+    elseif owned > 0 and at + grace <= now then
+      free = free + owned
+      -- Leases that expire by themselves may be counted already.
+      local both = call('ZINTER', 2, T .. 'free:' .. consumer, held, 'WEIGHTS', 1, 0, 'WITHSCORES')
+      for k = 2, #both, 2 do
+        if tonumber(both[k]) <= now then free = free - 1 end
+      end
+    end
+  end
+  out[i] = {resources, free, members}
+end
+return out

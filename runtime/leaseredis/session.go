@@ -1,0 +1,346 @@
+package leaseredis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// leaseChunk is how many leases one script call works on at most: the server does nothing else meanwhile.
+const leaseChunk = 1000
+
+// session is the liveness of this process: an entry under every tag, and one pipelined heartbeat
+// for all of them.
+//
+// A tag that cannot be reached when the session is opened (a cluster lost the nodes of a shard) is
+// left out: what is kept under the others goes on. It is entered as soon as it can be.
+type session struct {
+	b     *Backend
+	spec  lease.SessionSpec
+	alarm chan struct{}
+
+	mu      sync.Mutex
+	own     redis.UniversalClient // nil when it is over, or the client cannot be copied
+	entered []bool                // by tag
+	over    bool                  // closed, or found dead
+	joining bool                  // a goroutine tries to enter the tags that were left out
+}
+
+var _ lease.Alarmed = (*session)(nil)
+
+// sessions are those that this process has open.
+type sessions struct {
+	mu   sync.Mutex
+	open map[string]*session
+}
+
+// OpenSession starts a new incarnation. Repeating it with the id of a live session returns that session.
+func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+	if spec.ID == "" || spec.TTL <= 0 || strings.Contains(spec.ID, "\n") {
+		return nil, fmt.Errorf("leaseredis: open session %q: it needs an id and a TTL above 0, not %v", spec.ID, spec.TTL)
+	}
+	for _, name := range spec.Consumers {
+		if err := checkName(name); err != nil {
+			return nil, err
+		}
+	}
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s := b.session(spec.ID); s != nil {
+		return s, s.Heartbeat(ctx)
+	}
+	s := &session{b: b, spec: spec, alarm: make(chan struct{}, 1), own: b.ownClient(spec.TTL), entered: make([]bool, sh.tags)}
+	all := make([]int, sh.tags)
+	for tag := range all {
+		all[tag] = tag
+	}
+	out, err := s.enter(ctx, all)
+	if err == nil && out > 0 {
+		b.warn("session "+spec.ID, "a part of the cluster cannot be reached: what is kept there waits, the rest goes on", "tags", out)
+		s.sound() // try again soon
+	}
+	if err != nil {
+		s.end()
+		return nil, b.fail("open a session", err)
+	}
+	b.sessions.mu.Lock()
+	defer b.sessions.mu.Unlock()
+	if b.sessions.open == nil {
+		b.sessions.open = map[string]*session{}
+	}
+	b.sessions.open[spec.ID] = s
+	return s, nil
+}
+
+// session returns the open session of that id, or nil.
+func (b *Backend) session(id string) *session {
+	b.sessions.mu.Lock()
+	defer b.sessions.mu.Unlock()
+	return b.sessions.open[id]
+}
+
+// reach lists the tags that this process works with: all but those that none of its open
+// sessions could enter.
+func (b *Backend) reach(sh *shape) []int {
+	b.sessions.mu.Lock()
+	defer b.sessions.mu.Unlock()
+	tags := make([]int, 0, sh.tags)
+	for tag := range sh.tags {
+		out := len(b.sessions.open) > 0
+		for _, s := range b.sessions.open {
+			out = out && !s.has(tag)
+		}
+		if !out {
+			tags = append(tags, tag)
+		}
+	}
+	return tags
+}
+
+// clients are those that heartbeats go over, in a cluster.
+func (ss *sessions) clients() (out []*redis.ClusterClient) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for _, s := range ss.open {
+		if c, _ := s.client(); c != nil {
+			if own, ok := c.(*redis.ClusterClient); ok && c != s.b.client {
+				out = append(out, own)
+			}
+		}
+	}
+	return out
+}
+
+// alarm tells all sessions that something is wrong: the server was emptied, say.
+func (b *Backend) alarm() {
+	b.sessions.mu.Lock()
+	defer b.sessions.mu.Unlock()
+	for _, s := range b.sessions.open {
+		s.sound()
+	}
+}
+
+// Alarm is ready when a heartbeat should be sent at once.
+func (s *session) Alarm() <-chan struct{} { return s.alarm }
+
+func (s *session) sound() {
+	select {
+	case s.alarm <- struct{}{}:
+	default:
+	}
+}
+
+func (s *session) has(tag int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return tag < len(s.entered) && s.entered[tag]
+}
+
+// split returns the tags that the session has entered, and the others.
+func (s *session) split() (in, out []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for tag, is := range s.entered {
+		if is {
+			in = append(in, tag)
+		} else {
+			out = append(out, tag)
+		}
+	}
+	return in, out
+}
+
+// client is the session's own, as long as it has one.
+func (s *session) client() (client redis.UniversalClient, over bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.own != nil {
+		return s.own, s.over
+	}
+	return s.b.client, s.over
+}
+
+// enter opens the session under these tags. It fails when it could under none, or when an error is
+// not about the cluster's state; else it returns how many are left out.
+func (s *session) enter(ctx context.Context, tags []int) (out int, err error) {
+	steps := make([]step, len(tags))
+	for i, tag := range tags {
+		steps[i] = step{tag, scripts.open, []any{
+			s.spec.ID, s.spec.TTL.Microseconds(), s.spec.Host, s.spec.PID, strings.Join(s.spec.Consumers, "\n"),
+		}}
+	}
+	client, _ := s.client()
+	for i, a := range s.b.runOn(ctx, client, steps) {
+		switch {
+		case a.err == nil:
+			s.mu.Lock()
+			s.entered[tags[i]] = true
+			s.mu.Unlock()
+		case errors.Is(a.err, lease.ErrSessionLost), !moved(a.err):
+			return len(tags), a.err
+		default:
+			out, err = out+1, a.err
+		}
+	}
+	if out < len(tags) {
+		err = nil
+	}
+	return out, err
+}
+
+// Heartbeat extends the session wherever it was entered. It uses a connection of its own to each node.
+func (s *session) Heartbeat(ctx context.Context) error {
+	client, over := s.client()
+	if over {
+		return lease.ErrSessionLost
+	}
+	in, out := s.split()
+	steps := make([]step, len(in))
+	for i, tag := range in {
+		steps[i] = step{tag, scripts.heartbeat, []any{s.spec.ID, s.spec.TTL.Microseconds()}}
+	}
+	var failed error
+	for _, a := range s.b.runOn(ctx, client, steps) {
+		switch {
+		case errors.Is(a.err, lease.ErrSessionLost), errors.Is(a.err, errShape):
+			s.end()
+			return lease.ErrSessionLost
+		case a.err != nil:
+			failed = a.err
+		}
+	}
+	if failed != nil {
+		return s.b.fail("send a heartbeat", failed)
+	}
+	if len(out) > 0 {
+		s.join(out)
+	}
+	return nil
+}
+
+// join tries to enter the tags that were left out, without keeping the heartbeat waiting.
+func (s *session) join(tags []int) {
+	s.mu.Lock()
+	busy := s.joining || s.over
+	s.joining = true
+	s.mu.Unlock()
+	if busy {
+		return
+	}
+	go func() {
+		defer func() { s.mu.Lock(); s.joining = false; s.mu.Unlock() }()
+		ctx, cancel := context.WithTimeout(context.Background(), s.spec.TTL/3)
+		defer cancel()
+		switch out, err := s.enter(ctx, tags); {
+		case errors.Is(err, lease.ErrSessionLost): // it was entered after all, and expired there
+			s.end()
+			s.sound()
+		case out < len(tags):
+			s.b.log.Info("leaseredis: a part of the cluster can be reached again", "tags", len(tags)-out)
+		}
+	}()
+}
+
+// Close gives the session's leases back and ends it. Closing one that is dead changes nothing.
+func (s *session) Close(ctx context.Context) error {
+	s.end()
+	in, out := s.split()
+	again := append(in, out...)
+	for len(again) > 0 {
+		steps := make([]step, len(again))
+		for i, tag := range again {
+			steps[i] = step{tag, scripts.close, []any{s.spec.ID, leaseChunk}}
+		}
+		again = again[:0]
+		for i, a := range s.b.runAll(ctx, steps) {
+			switch {
+			case errors.Is(a.err, errShape): // nothing is left
+			case a.err != nil && !s.has(steps[i].tag): // it was not opened there, or it expires
+			case a.err != nil:
+				return s.b.fail("close the session", a.err)
+			case number(a.value) > 0:
+				again = append(again, steps[i].tag)
+			}
+		}
+	}
+	return nil
+}
+
+// end notes that the session is over and gives up its connections. It does not tell the server.
+func (s *session) end() {
+	s.mu.Lock()
+	own := s.own
+	s.own, s.over = nil, true
+	s.mu.Unlock()
+	if own != nil {
+		own.Close()
+	}
+	s.b.sessions.mu.Lock()
+	defer s.b.sessions.mu.Unlock()
+	if s.b.sessions.open[s.spec.ID] == s {
+		delete(s.b.sessions.open, s.spec.ID)
+	}
+}
+
+// ownClient returns a client like the application's for heartbeats alone: no handler can use up its
+// connections, and it neither waits nor repeats for longer than a heartbeat may take. Nil
+// when the client is of a kind that cannot be copied.
+func (b *Backend) ownClient(ttl time.Duration) redis.UniversalClient {
+	patience := min(max(ttl/6, 100*time.Millisecond), 2*time.Second)
+	switch c := b.client.(type) {
+	case *redis.Client:
+		o := *c.Options()
+		o.ContextTimeoutEnabled = true
+		o.MaxRetries, o.DialerRetries = -1, 1
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = patience, patience, patience, patience
+		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns, o.PipelinePoolSize = 2, 0, 0, 0, 0
+		o.ClientSideCache, o.ClientSideCacheConfig = nil, nil
+		return redis.NewClient(&o)
+	case *redis.ClusterClient:
+		o := *c.Options()
+		o.ContextTimeoutEnabled = true
+		o.MaxRetries, o.MaxRedirects, o.DialerRetries = -1, 2, 1
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = patience, patience, patience, patience
+		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns, o.PipelinePoolSize = 2, 0, 0, 0, 0
+		return redis.NewClusterClient(&o)
+	}
+	return nil
+}
+
+// sessionsKept is for how long an ended session is remembered: a request of its process that
+// was held up on its way cannot bring it back within that time.
+const sessionsKept = time.Hour
+
+// forgetSessions declares expired sessions dead and forgets those that ended long ago.
+func (b *Backend) forgetSessions(ctx context.Context, sh *shape) (int, error) {
+	gone := map[string]bool{}
+	for again := b.reach(sh); len(again) > 0; {
+		steps := make([]step, len(again))
+		for i, tag := range again {
+			steps[i] = step{tag, scripts.forgetsessions, []any{sessionsKept.Microseconds(), leaseChunk}}
+		}
+		again = nil
+		for i, a := range b.runAll(ctx, steps) {
+			if a.err != nil {
+				return len(gone), b.fail("forget sessions", a.err)
+			}
+			ids := list(a.value)
+			for _, id := range ids {
+				gone[text(id)] = true
+			}
+			if len(ids) == leaseChunk {
+				again = append(again, steps[i].tag)
+			}
+		}
+	}
+	return len(gone), nil
+}

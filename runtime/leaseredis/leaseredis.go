@@ -30,6 +30,8 @@ type Backend struct {
 
 	sessions sessions
 
+	known knowledge
+
 	reloading sync.Mutex // held by who reloads the topology
 	reloaded  time.Time  // when that was last begun
 }

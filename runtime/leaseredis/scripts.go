@@ -3,6 +3,9 @@ package leaseredis
 // scripts are the atomic steps, each in a file of its own name.
 var scripts = struct {
 	acquire        *script
+	attach         *script
+	build          *script
+	clock          *script
 	close          *script
 	commit         *script
 	deadletters    *script
@@ -10,6 +13,7 @@ var scripts = struct {
 	endonce        *script
 	executing      *script
 	expiredead     *script
+	feed           *script
 	fetchparked    *script
 	forget         *script
 	forgetonce     *script
@@ -17,9 +21,11 @@ var scripts = struct {
 	forgetstreams  *script
 	heartbeat      *script
 	heldseq        *script
+	lag            *script
 	leases         *script
 	members        *script
 	open           *script
+	publish        *script
 	purge          *script
 	raisegen       *script
 	register       *script
@@ -33,8 +39,13 @@ var scripts = struct {
 	startonce      *script
 	survey         *script
 	token          *script
+	trimtopics     *script
+	trimviews      *script
 }{
 	acquire:        load("acquire", "lib_lease"),
+	attach:         load("attach", "lib_log"),
+	build:          load("build", "lib_log"),
+	clock:          load("clock"),
 	close:          load("close", "lib_lease"),
 	commit:         load("commit", "lib_parked", "lib_dead"),
 	deadletters:    load("deadletters", "lib_dead"),
@@ -42,6 +53,7 @@ var scripts = struct {
 	endonce:        load("endonce", "lib_once"),
 	executing:      load("executing"),
 	expiredead:     load("expiredead", "lib_dead"),
+	feed:           load("feed", "lib_log"),
 	fetchparked:    load("fetchparked", "lib_parked"),
 	forget:         load("forget", "lib_parked"),
 	forgetonce:     load("forgetonce", "lib_once"),
@@ -49,9 +61,11 @@ var scripts = struct {
 	forgetstreams:  load("forgetstreams"),
 	heartbeat:      load("heartbeat"),
 	heldseq:        load("heldseq"),
+	lag:            load("lag"),
 	leases:         load("leases"),
 	members:        load("members"),
 	open:           load("open"),
+	publish:        load("publish", "lib_log"),
 	purge:          load("purge", "lib_dead"),
 	raisegen:       load("raisegen"),
 	register:       load("register", "lib_lease"),
@@ -65,4 +79,6 @@ var scripts = struct {
 	startonce:      load("startonce", "lib_once"),
 	survey:         load("survey", "lib_lease"),
 	token:          load("token"),
+	trimtopics:     load("trimtopics", "lib_log"),
+	trimviews:      load("trimviews"),
 }

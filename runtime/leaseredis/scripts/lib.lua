@@ -21,8 +21,13 @@ local now = clock[1] * 1000000 + clock[2]
 -- int writes a number without an exponent: ids and times are above 1e15.
 local function int(n) return string.format('%.0f', n) end
 
--- news wakes feeds: m = messages, o = ownership, p = parked messages.
-local function news(what) call('PUBLISH', T .. 'news', what) end
+-- news wakes feeds: m = messages, o = ownership, p = parked messages. What cannot be found
+-- by looking is counted, for feeds that the hint does not reach.
+local counted = {o = 'ownership', p = 'replays'}
+local function news(what)
+  if counted[what] then call('HINCRBY', KEYS[1], counted[what], 1) end
+  call('PUBLISH', T .. 'news', what)
+end
 
 -- Sessions: "sessions" has their ids by expiry in µs, "s:<id>" what is known of each.
 local function alive(session)

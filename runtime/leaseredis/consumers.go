@@ -1,0 +1,378 @@
+package leaseredis
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// knowledge is what this process remembers of the log and its readers.
+type knowledge struct {
+	consumers sync.Map // name → lease.ConsumerInfo, of those this process works for
+	attached  sync.Map // name → attachment
+	seen      atomic.Int64
+	warned    sync.Map // text → time.Time, see warn
+	touched   touched
+	missed    missed
+}
+
+// attachment is a consumer that was attached by this process.
+type attachment struct {
+	sh     *shape
+	record string
+	start  cursor
+}
+
+// record is what is stored of a consumer.
+type record struct {
+	Per       string          `json:"per"`
+	Topics    []string        `json:"topics,omitempty"`
+	Lock      string          `json:"lock"`
+	TTL       time.Duration   `json:"ttl"`
+	Grace     time.Duration   `json:"grace"`
+	From      string          `json:"from"`
+	Announced bool            `json:"announced,omitempty"`
+	OnceKeep  time.Duration   `json:"once_keep"`
+	Keep      time.Duration   `json:"keep"`
+	Max       int             `json:"max"`
+	Source    json.RawMessage `json:"source,omitempty"`
+}
+
+func recordOf(info lease.ConsumerInfo) (string, error) {
+	r := record{
+		Per: info.Per.String(), Topics: info.Topics, Lock: info.Lock.String(), TTL: info.TTL, Grace: info.Grace,
+		From: info.From.String(), Announced: info.Announced, OnceKeep: info.OnceKeep, Keep: info.Keep, Max: info.Max,
+	}
+	if s := sourceOf(info); s != nil {
+		b, err := json.Marshal(s)
+		if err != nil {
+			return "", err
+		}
+		r.Source = b
+	}
+	b, err := json.Marshal(r)
+	return string(b), err
+}
+
+// infoOf reads a record.
+func infoOf(name, stored string) (lease.ConsumerInfo, error) {
+	var r record
+	if err := json.Unmarshal([]byte(stored), &r); err != nil {
+		return lease.ConsumerInfo{}, fmt.Errorf("leaseredis: what is stored of consumer %q cannot be read: %w", name, err)
+	}
+	info := lease.ConsumerInfo{
+		Name: name, Topics: r.Topics, TTL: r.TTL, Grace: r.Grace, Announced: r.Announced,
+		OnceKeep: r.OnceKeep, Keep: r.Keep, Max: r.Max,
+		Per:  wordOf(r.Per, lease.PerTopic, lease.PerGroup, lease.PerCluster, lease.PerPartition, lease.PerStream),
+		Lock: wordOf(r.Lock, lease.LockSession, lease.LockAdvisory, lease.LockRow),
+		From: wordOf(r.From, lease.FromBeginning, lease.FromNow),
+	}
+	source, err := storedSource(r.Source)
+	if err != nil {
+		return lease.ConsumerInfo{}, fmt.Errorf("leaseredis: the source that is stored of consumer %q cannot be read: %w", name, err)
+	}
+	if source != nil {
+		info.Source = source
+	}
+	return info, nil
+}
+
+// wordOf returns the value whose String is word, or the zero value.
+func wordOf[T fmt.Stringer](word string, values ...T) (v T) {
+	if i := slices.IndexFunc(values, func(v T) bool { return v.String() == word }); i >= 0 {
+		v = values[i]
+	}
+	return v
+}
+
+// remember notes what the runtime says of a consumer, for calls that tell its name only.
+func (b *Backend) remember(info lease.ConsumerInfo) { b.known.consumers.Store(info.Name, info) }
+
+// errUnknownConsumer: nobody ever registered the consumer.
+var errUnknownConsumer = errors.New("no such consumer has run")
+
+// info returns what is known of a consumer: in this process, else what is stored. It returns
+// errUnknownConsumer for one that was never registered.
+func (b *Backend) info(ctx context.Context, consumer string) (lease.ConsumerInfo, error) {
+	if v, ok := b.known.consumers.Load(consumer); ok {
+		return v.(lease.ConsumerInfo), nil
+	}
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return lease.ConsumerInfo{}, err
+	}
+	key := b.prefix(sh.tagOf(consumer)) + "consumers"
+	stored, err := within(ctx, func(ctx context.Context) (string, error) { return b.client.HGet(ctx, key, consumer).Result() })
+	switch {
+	case errors.Is(err, redis.Nil):
+		return lease.ConsumerInfo{}, fmt.Errorf("leaseredis: consumer %q: %w", consumer, errUnknownConsumer)
+	case err != nil:
+		b.look(err)
+		return lease.ConsumerInfo{}, fmt.Errorf("leaseredis: read what is stored of consumer %q: %w", consumer, err)
+	}
+	return infoOf(consumer, stored)
+}
+
+// viewed says how a consumer's messages are copied for it: the word for it, or empty when
+// it reads topics, an application's streams or nothing.
+func viewed(info lease.ConsumerInfo) string {
+	if info.Source != nil || info.Announced {
+		return ""
+	}
+	switch info.Per {
+	case lease.PerGroup, lease.PerPartition, lease.PerStream:
+		return info.Per.String()
+	}
+	return ""
+}
+
+// attach notes a consumer under every tag, creates its views and fills them with what the log
+// holds. It returns where its resources begin. Calls that change nothing cost nothing.
+func (b *Backend) attach(ctx context.Context, sh *shape, info lease.ConsumerInfo) (cursor, error) {
+	if err := checkSource(info); err != nil {
+		return "", err
+	}
+	b.remember(info)
+	stored, err := recordOf(info)
+	if err != nil {
+		return "", fmt.Errorf("leaseredis: register consumer %q: %w", info.Name, err)
+	}
+	if v, ok := b.known.attached.Load(info.Name); ok {
+		if a := v.(attachment); a.sh == sh && a.record == stored {
+			return a.start, nil
+		}
+	}
+	start, err := b.attachAll(ctx, sh, info, stored)
+	if err != nil {
+		return "", err
+	}
+	b.known.attached.Store(info.Name, attachment{sh, stored, start})
+	return start, nil
+}
+
+func (b *Backend) attachAll(ctx context.Context, sh *shape, info lease.ConsumerInfo, stored string) (cursor, error) {
+	source, from := "", ""
+	if info.From == lease.FromNow {
+		from = "now"
+	}
+	if s := sourceOf(info); s != nil {
+		source = "streams"
+		if from != "" {
+			at, err := b.present(ctx, s)
+			if err != nil {
+				return "", fmt.Errorf("leaseredis: register consumer %q: %w", info.Name, err)
+			}
+			from = string(at)
+		}
+	}
+	patterns, err := json.Marshal(splitPatterns(info.Topics))
+	if err != nil {
+		return "", fmt.Errorf("leaseredis: register consumer %q: %w", info.Name, err)
+	}
+	steps := make([]step, sh.tags)
+	for tag := range steps {
+		steps[tag] = step{tag, scripts.attach, []any{info.Name, stored, info.Per.String(), source, viewed(info), string(patterns), from}}
+	}
+	starts := make([]position, sh.tags)
+	var start cursor
+	for tag, a := range b.runAll(ctx, steps) {
+		switch {
+		case a.err != nil && strings.Contains(a.err.Error(), otherKind):
+			_, was, _ := strings.Cut(a.err.Error(), otherKind+" ")
+			return "", fmt.Errorf("leaseredis: consumer %q is %s in this namespace, and now it is %s: its cursors would mean something else; give it another name, or forget the old one first",
+				info.Name, was, strings.TrimSpace(info.Per.String()+" "+source))
+		case a.err != nil:
+			return "", a.err
+		}
+		reply := list(a.value)
+		if len(reply) != 2 {
+			return "", fmt.Errorf("leaseredis: register consumer %q: the server answered with %d values", info.Name, len(reply))
+		}
+		if source != "" {
+			start = cursor(text(reply[0]))
+			continue
+		}
+		starts[tag] = parsePosition(text(reply[0]))
+		if building := text(reply[1]); building != "" {
+			if err := b.backfill(ctx, sh, tag, info, building); err != nil {
+				return "", fmt.Errorf("leaseredis: register consumer %q: copy what topics hold: %w", info.Name, err)
+			}
+		}
+	}
+	if source == "" && !allZero(starts) {
+		all := make([]input, sh.tags)
+		for tag := range all {
+			all[tag].tag = tag
+		}
+		start = cursorAt(all, starts)
+	}
+	return start, nil
+}
+
+// otherKind is the word with which a consumer is refused that was registered as another kind.
+const otherKind = "LEASEKIND"
+
+func allZero(at []position) bool {
+	return !slices.ContainsFunc(at, func(p position) bool { return p != position{} })
+}
+
+// splitPatterns prepares patterns for scripts: each is the list of the parts between its stars.
+func splitPatterns(patterns []string) [][]string {
+	out := make([][]string, 0, len(patterns))
+	for _, p := range patterns {
+		out = append(out, strings.Split(p, "*"))
+	}
+	return out
+}
+
+// discover returns the resources that a consumer's source holds: topics that match, streams
+// with unread messages, the streams of an application.
+func (b *Backend) discover(ctx context.Context, sh *shape, info lease.ConsumerInfo) ([]string, error) {
+	if s := sourceOf(info); s != nil {
+		if info.Per == lease.PerTopic {
+			return slices.Clone(s.Names), nil
+		}
+		return []string{lease.Whole}, nil
+	}
+	switch info.Per {
+	case lease.PerTopic:
+		return b.scores(ctx, sh, "topics", func(topic string) bool { return lease.MatchTopic(info.Topics, topic) })
+	case lease.PerPartition:
+		out := make([]string, sh.slots)
+		for i := range out {
+			out[i] = strconv.Itoa(i)
+		}
+		return out, nil
+	case lease.PerStream:
+		if info.Announced {
+			return nil, nil
+		}
+		keys, err := b.scores(ctx, sh, "dirty:"+info.Name, nil)
+		if err != nil {
+			return nil, err
+		}
+		at, err := b.cursors(ctx, sh, info.Name, keys)
+		if err != nil {
+			return nil, err
+		}
+		unread, err := b.unread(ctx, sh, info, at)
+		if err != nil {
+			return nil, err
+		}
+		return slices.DeleteFunc(keys, func(k string) bool { return !unread[k] }), nil
+	}
+	return []string{lease.Whole}, nil
+}
+
+const scoresPage = 1000
+
+// scores lists the members of a sorted set of that name under all tags, each once.
+func (b *Backend) scores(ctx context.Context, sh *shape, name string, keep func(string) bool) ([]string, error) {
+	seen := map[string]struct{}{}
+	for tag := range sh.tags {
+		err := b.pages(ctx, b.prefix(tag)+name, "-inf", func(page []redis.Z) error {
+			for _, z := range page {
+				if m := z.Member.(string); keep == nil || keep(m) {
+					seen[m] = struct{}{}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return slices.Sorted(maps.Keys(seen)), nil
+}
+
+// pages reads a sorted set by score from min on. A member whose score rises meanwhile may come twice.
+func (b *Backend) pages(ctx context.Context, key, min string, each func([]redis.Z) error) error {
+	for {
+		page, err := within(ctx, func(ctx context.Context) ([]redis.Z, error) {
+			return b.client.ZRangeByScoreWithScores(ctx, key, &redis.ZRangeBy{Min: min, Max: "+inf", Count: scoresPage}).Result()
+		})
+		if err != nil {
+			b.look(err)
+			return fmt.Errorf("leaseredis: read %s: %w", key, err)
+		}
+		if len(page) == 0 {
+			return nil
+		}
+		if err := each(page); err != nil {
+			return err
+		}
+		if len(page) < scoresPage {
+			return nil
+		}
+		min = "(" + strconv.FormatFloat(page[len(page)-1].Score, 'f', -1, 64)
+	}
+}
+
+// cursors reads the stored cursors of resources. Those that are not known are where the consumer begins.
+func (b *Backend) cursors(ctx context.Context, sh *shape, consumer string, resources []string) (map[string]cursor, error) {
+	at := make(map[string]cursor, len(resources))
+	for page := range slices.Chunk(resources, scoresPage) {
+		cmds := make([]*redis.StringCmd, len(page))
+		err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
+			for i, r := range page {
+				cmds[i] = pipe.HGet(ctx, b.prefix(sh.leaseTag(consumer, r))+"l:"+consumer+":"+r, "c")
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		for i, r := range page {
+			c, err := cmds[i].Result()
+			if err != nil && !errors.Is(err, redis.Nil) {
+				b.look(err)
+				return nil, fmt.Errorf("leaseredis: read the cursor of %s/%s: %w", consumer, r, err)
+			}
+			at[r] = cursor(c)
+		}
+	}
+	return at, nil
+}
+
+// pipelined sends plain commands in one round trip to each node. Each has its own error;
+// what is returned is that ctx has ended.
+func (b *Backend) pipelined(ctx context.Context, queue func(redis.Pipeliner)) error {
+	_, err := within(ctx, func(ctx context.Context) (struct{}, error) {
+		pipe := b.client.Pipeline()
+		queue(pipe)
+		pipe.Exec(ctx) // each command has its own error
+		return struct{}{}, nil
+	})
+	return err
+}
+
+// warnEvery is how often the same warning is logged at most.
+const warnEvery = time.Minute
+
+// warn logs what others do to the keys, or what goes on for long, not more than once a minute each.
+func (b *Backend) warn(about, message string, args ...any) {
+	now := time.Now()
+	if v, ok := b.known.warned.Load(about); ok && now.Sub(v.(time.Time)) < warnEvery {
+		return
+	}
+	n := 0
+	b.known.warned.Range(func(k, v any) bool {
+		if n++; now.Sub(v.(time.Time)) >= warnEvery || n > 1000 {
+			b.known.warned.Delete(k)
+		}
+		return true
+	})
+	b.known.warned.Store(about, now)
+	b.log.Warn("leaseredis: "+message, args...)
+}

@@ -1,0 +1,479 @@
+package leaseredis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+const (
+	feedGap    = 2 * time.Millisecond   // between two looks at a tag that has news all the time
+	feedLeast  = 2 * time.Second        // between looks while hints arrive
+	feedMost   = 4 * time.Second        // and nothing happens
+	feedAlone  = 500 * time.Millisecond // while they do not
+	feedFailed = time.Second            // at most, after a look that failed
+	feedCall   = 5 * time.Second        // one look
+)
+
+// feed watches the log and the leases on behalf of one process. What it looks at is complete
+// by itself; hints only make it look sooner, at the tag that they come from.
+type feed struct {
+	b     *Backend
+	sh    *shape
+	infos []lease.ConsumerInfo // of those that read the log
+	views []string             // consumers with views whose resources are told one by one
+
+	graces  []any // of sessions, in µs
+	expires []any // consumers whose leases become free by time
+
+	tags    []tagFeed
+	sources []*sourceFeed
+	hints   *hints
+	wait    time.Duration // between looks at a tag where nothing happens
+
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+}
+
+// tagFeed is what a feed knows of one tag.
+type tagFeed struct {
+	told      int64   // id up to which topics were told
+	views     []int64 // and resources of views
+	ownership int64
+	replays   int64
+	looked    int64 // when, by the server's clock; 0: never
+	asked     time.Time
+	next      time.Time // when to look again
+	failures  int
+}
+
+// OpenFeed starts watching from the present on.
+func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) (lease.Feed, error) {
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("leaseredis: open the feed: %w", err)
+	}
+	f := &feed{b: b, sh: sh, tags: make([]tagFeed, sh.tags), wait: feedLeast}
+	graces := map[int64]bool{0: true}
+	for _, c := range consumers {
+		graces[c.Grace.Microseconds()] = true
+		if c.Grace > 0 || c.Lock == lease.LockRow {
+			f.expires = append(f.expires, c.Name)
+		}
+		if s := sourceOf(c); s != nil {
+			f.sources = append(f.sources, newSourceFeed(b, c, s))
+			continue
+		}
+		if len(c.Topics) == 0 || c.Announced || c.Per == lease.PerCluster {
+			continue
+		}
+		f.infos = append(f.infos, c)
+		if c.Per == lease.PerPartition || c.Per == lease.PerStream {
+			f.views = append(f.views, c.Name)
+		}
+	}
+	for _, g := range slices.Sorted(maps.Keys(graces)) {
+		f.graces = append(f.graces, g)
+	}
+	for tag := range f.tags {
+		f.tags[tag].views = make([]int64, len(f.views))
+	}
+	if err := f.start(ctx); err != nil {
+		return nil, fmt.Errorf("leaseredis: open the feed: %w", err)
+	}
+	background, cancel := context.WithCancel(context.Background())
+	f.cancel = cancel
+	f.hints = &hints{b: b, sh: sh, hinted: make([]atomic.Bool, sh.tags), wake: make(chan struct{}, 1)}
+	f.done.Go(func() { f.hints.listen(background) })
+	f.done.Go(func() { b.trimTouched(background) })
+	for _, s := range f.sources {
+		f.done.Go(func() { s.watch(background, f.hints.signal) })
+	}
+	return f, nil
+}
+
+// start notes the present of each tag. One that cannot be reached has all its news later.
+func (f *feed) start(ctx context.Context) error {
+	steps := make([]step, len(f.tags))
+	for tag := range f.tags {
+		steps[tag] = step{tag, scripts.feed, f.args(tag, true)}
+	}
+	var failed error
+	reached := false
+	for tag, a := range f.b.runAll(ctx, steps) {
+		t := &f.tags[tag]
+		if a.err == nil {
+			var ignored lease.News
+			a.err = f.take(tag, a.value, &ignored)
+		}
+		switch {
+		case errors.Is(a.err, errShape):
+			return a.err
+		case a.err != nil:
+			failed = a.err
+			continue
+		}
+		reached = true
+		last := number(list(a.value)[1])
+		t.told = last
+		for i := range t.views {
+			t.views[i] = last
+		}
+	}
+	if !reached {
+		return failed
+	}
+	return ctx.Err()
+}
+
+// Close stops watching.
+func (f *feed) Close() {
+	f.cancel()
+	f.hints.close()
+	f.done.Wait()
+}
+
+// Next waits until there is news, or until every tag has been looked at without any.
+func (f *feed) Next(ctx context.Context) (lease.News, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return lease.News{}, err
+		}
+		now := time.Now()
+		var news lease.News
+		due, next := f.due(now)
+		missed, again := f.b.known.missed.take(now)
+		f.tellMissed(missed, &news)
+		fromSources := f.tellSources(&news)
+		if len(due) > 0 {
+			if err := f.look(ctx, due, &news); err != nil {
+				return lease.News{}, err
+			}
+		}
+		if len(due) > 0 || len(missed) > 0 || fromSources {
+			tidy(&news)
+			f.pace(&news)
+			return news, nil
+		}
+		if !again.IsZero() && again.Before(next) {
+			next = again
+		}
+		timer := time.NewTimer(max(next.Sub(now), 0))
+		select {
+		case <-f.hints.wake:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// due returns the tags to look at now, and when there will be the next.
+func (f *feed) due(now time.Time) (due []int, next time.Time) {
+	for tag := range f.tags {
+		t := &f.tags[tag]
+		at := t.next
+		if idle := t.asked.Add(f.idle()); idle.Before(at) {
+			at = idle // hints have stopped since
+		}
+		if f.hints.hinted[tag].Load() && t.failures == 0 {
+			at = t.asked.Add(feedGap)
+		}
+		if !at.After(now) {
+			due = append(due, tag)
+		} else if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	return due, next
+}
+
+func (f *feed) idle() time.Duration {
+	if f.hints.connected.Load() {
+		return f.wait
+	}
+	return feedAlone
+}
+
+// pace looks less often while nothing happens.
+func (f *feed) pace(news *lease.News) {
+	if len(news.Topics)+len(news.Resources) > 0 || news.Ownership || news.Parked {
+		f.wait = feedLeast
+	} else {
+		f.wait = min(f.wait+feedLeast/4, feedMost)
+	}
+}
+
+// look asks tags for news. A tag that fails is asked again later; others go on.
+func (f *feed) look(ctx context.Context, tags []int, news *lease.News) error {
+	steps := make([]step, len(tags))
+	now := time.Now()
+	for i, tag := range tags {
+		f.hints.hinted[tag].Store(false) // before the look: what comes after it counts
+		f.tags[tag].asked = now
+		steps[i] = step{tag, scripts.feed, f.args(tag, false)}
+	}
+	call, cancel := context.WithTimeout(ctx, feedCall)
+	defer cancel()
+	answers := f.b.runAll(call, steps)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	for i, tag := range tags {
+		err := answers[i].err
+		if err == nil {
+			err = f.take(tag, answers[i].value, news)
+		}
+		if err == nil {
+			f.tags[tag].failures = 0
+			continue
+		}
+		if errors.Is(err, errShape) {
+			return err // everything has to be registered again
+		}
+		t := &f.tags[tag]
+		t.failures++
+		t.next = time.Now().Add(min(50*time.Millisecond<<min(t.failures, 6), feedFailed))
+		f.b.warn("feed "+f.b.prefix(tag), "looking for news failed, trying again", "tag", f.b.prefix(tag), "error", err)
+	}
+	return nil
+}
+
+func (f *feed) args(tag int, first bool) []any {
+	t := &f.tags[tag]
+	args := []any{t.told, t.looked, len(f.graces)}
+	args = append(args, f.graces...)
+	args = append(args, len(f.expires))
+	args = append(args, f.expires...)
+	if first {
+		return args
+	}
+	for i, v := range f.views {
+		args = append(args, v, t.views[i])
+	}
+	return args
+}
+
+// take adds to news what a tag answered.
+func (f *feed) take(tag int, value any, news *lease.News) error {
+	reply := list(value)
+	if len(reply) < 10 || len(reply)%2 != 0 {
+		return fmt.Errorf("leaseredis: the feed's script answered with %d values", len(reply))
+	}
+	t := &f.tags[tag]
+	now, last := number(reply[0]), number(reply[1])
+	ownership, replays := number(reply[2]), number(reply[3])
+	news.Ownership = news.Ownership || t.looked > 0 && ownership != t.ownership || number(reply[4]) != 0
+	news.Parked = news.Parked || t.looked > 0 && replays != t.replays
+	t.ownership, t.replays, t.looked = ownership, replays, now
+	wait := feedMost
+	for _, at := range []int64{number(reply[5]), number(reply[6])} {
+		if at > 0 {
+			wait = min(wait, max(time.Duration(at-now)*time.Microsecond+time.Millisecond, feedGap))
+		}
+	}
+	if wrong := text(reply[7]); wrong != "" {
+		f.b.warn("delayed "+f.b.prefix(tag), "a delayed event cannot join the log, trying again", "error", explained(errors.New(wrong)))
+	}
+	topics := list(reply[8])
+	for _, v := range topics {
+		topic := text(v)
+		if slices.ContainsFunc(f.infos, func(c lease.ConsumerInfo) bool { return lease.MatchTopic(c.Topics, topic) }) {
+			news.Topics = append(news.Topics, topic)
+		}
+	}
+	more := false
+	t.told, more = told(topics, number(reply[9]), last)
+	if len(reply) == 10+2*len(f.views) {
+		for i, consumer := range f.views {
+			names := list(reply[10+2*i])
+			for _, v := range names {
+				if news.Resources == nil {
+					news.Resources = map[string][]string{}
+				}
+				news.Resources[consumer] = append(news.Resources[consumer], text(v))
+			}
+			cut := false
+			t.views[i], cut = told(names, number(reply[11+2*i]), last)
+			more = more || cut
+		}
+	}
+	if more {
+		wait = 0
+	}
+	t.next = time.Now().Add(wait)
+	return nil
+}
+
+// told is the id up to which everything was told, and whether there is more.
+func told(names []any, score, last int64) (int64, bool) {
+	if len(names) >= 1000 {
+		return score, true
+	}
+	return max(score, last), false
+}
+
+// tellMissed names topics that could not be read.
+func (f *feed) tellMissed(missed [][2]string, news *lease.News) {
+	for _, m := range missed {
+		if slices.ContainsFunc(f.infos, func(c lease.ConsumerInfo) bool { return c.Name == m[0] }) {
+			news.Topics = append(news.Topics, m[1])
+			continue
+		}
+		for _, s := range f.sources {
+			if s.info.Name == m[0] {
+				s.add(news, m[1])
+			}
+		}
+	}
+}
+
+// tellSources adds what is new in streams of applications.
+func (f *feed) tellSources(news *lease.News) bool {
+	any := false
+	for _, s := range f.sources {
+		for _, name := range s.take() {
+			any = true
+			s.add(news, name)
+		}
+	}
+	return any
+}
+
+func tidy(news *lease.News) {
+	slices.Sort(news.Topics)
+	news.Topics = slices.Compact(news.Topics)
+	for name, resources := range news.Resources {
+		slices.Sort(resources)
+		news.Resources[name] = slices.Compact(resources)
+	}
+}
+
+// hints listens for what scripts publish.
+type hints struct {
+	b         *Backend
+	sh        *shape
+	hinted    []atomic.Bool // by tag
+	wake      chan struct{}
+	connected atomic.Bool
+
+	mu     sync.Mutex
+	sub    *redis.PubSub
+	closed bool
+}
+
+const (
+	hintPing  = 3 * time.Second // of silence, until the connection is asked for life
+	hintPause = 200 * time.Millisecond
+	hintMost  = 5 * time.Second
+)
+
+func (h *hints) signal() {
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (h *hints) all() {
+	for tag := range h.hinted {
+		h.hinted[tag].Store(true)
+	}
+	h.signal()
+}
+
+func (h *hints) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	if h.sub != nil {
+		h.sub.Close()
+	}
+}
+
+// listen keeps a subscription until ctx ends. While there is none, the feed looks often.
+func (h *hints) listen(ctx context.Context) {
+	tags := make(map[string]int, h.sh.tags)
+	channels := make([]string, h.sh.tags)
+	for tag := range channels {
+		channels[tag] = h.b.prefix(tag) + "news"
+		tags[channels[tag]] = tag
+	}
+	for failures := 0; ctx.Err() == nil; failures++ {
+		began := time.Now()
+		err := h.follow(ctx, channels, tags)
+		h.connected.Store(false)
+		h.signal()
+		if ctx.Err() != nil {
+			return
+		}
+		h.b.look(err)
+		if time.Since(began) > 2*hintMost {
+			failures = 0
+		}
+		if failures > 2 {
+			h.b.warn("hints", "the subscription that wakes this process fails; it looks for news twice a second instead", "error", err)
+		}
+		timer := time.NewTimer(min(hintPause<<min(failures, 6), hintMost))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// follow subscribes and passes hints on until that fails.
+func (h *hints) follow(ctx context.Context, channels []string, tags map[string]int) error {
+	h.mu.Lock()
+	if h.closed {
+		h.mu.Unlock()
+		return context.Canceled
+	}
+	sub := h.b.client.Subscribe(ctx)
+	h.sub = sub
+	h.mu.Unlock()
+	defer sub.Close()
+	if err := sub.Subscribe(ctx, channels...); err != nil {
+		return err
+	}
+	confirmed, asked := 0, false
+	for {
+		m, err := sub.ReceiveTimeout(ctx, hintPing)
+		if isTimeout(err) && !asked {
+			if asked, err = true, sub.Ping(ctx); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return err
+		}
+		asked = false
+		switch m := m.(type) {
+		case *redis.Subscription:
+			if confirmed++; confirmed == len(channels) {
+				h.connected.Store(true)
+				h.all() // what was published before was not heard
+			}
+		case *redis.Message:
+			if tag, ok := tags[m.Channel]; ok {
+				h.hinted[tag].Store(true)
+				h.signal()
+			}
+		}
+	}
+}
+
+func isTimeout(err error) bool {
+	var t interface{ Timeout() bool }
+	return errors.As(err, &t) && t.Timeout()
+}

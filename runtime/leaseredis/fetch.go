@@ -1,0 +1,295 @@
+package leaseredis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// Fetch reads the next messages of each item, all in one round trip to each node. A resource
+// whose messages come from several tags gets them in the order of their ids, as far as no
+// message with a smaller id can still be added anywhere.
+func (b *Backend) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("leaseredis: fetch for %s: %w", req.Consumer.Name, err)
+	}
+	f := &fetch{b: b, sh: sh, info: req.Consumer, maxPayload: req.MaxPayload, naming: logNaming, texts: interned{}}
+	if f.source = sourceOf(req.Consumer); f.source != nil {
+		f.naming = f.source.naming()
+	}
+	out, err := f.run(ctx, req.Items)
+	if err != nil {
+		return nil, fmt.Errorf("leaseredis: fetch for %s: %w", req.Consumer.Name, err)
+	}
+	return out, nil
+}
+
+// fetch is one call of Fetch.
+type fetch struct {
+	b          *Backend
+	sh         *shape
+	info       lease.ConsumerInfo
+	source     *StreamSource
+	naming     naming
+	texts      interned
+	maxPayload int
+	bound      position // messages from here on may still be preceded by others; zero: none
+}
+
+// fetchedItem is one item and what was read for it.
+type fetchedItem struct {
+	lease.FetchItem
+	ins   []input
+	at    []position // the cursor
+	reads []*read    // one for each input
+}
+
+func (f *fetch) run(ctx context.Context, asked []lease.FetchItem) ([]lease.Fetched, error) {
+	items := make([]fetchedItem, len(asked))
+	var reads []*read
+	for i, item := range asked {
+		from, ok := item.From.(cursor)
+		if !ok && item.From != nil {
+			return nil, fmt.Errorf("the cursor of %q is a %T of another backend", item.Resource, item.From)
+		}
+		it := fetchedItem{FetchItem: item, ins: f.b.inputsOf(f.sh, f.info, item.Resource)}
+		it.at = from.positions(it.ins)
+		for n, in := range it.ins {
+			it.reads = append(it.reads, &read{key: in.key, after: it.at[n], count: item.Limit + 1})
+		}
+		reads = append(reads, it.reads...)
+		items[i] = it
+	}
+	if err := f.read(ctx, items, reads); err != nil {
+		return nil, err
+	}
+	out := make([]lease.Fetched, len(items))
+	for i := range items {
+		if err := f.settle(ctx, &items[i]); err != nil {
+			return nil, err
+		}
+		out[i] = f.merge(&items[i])
+	}
+	f.b.known.touched.add(f.info.Name, f.source, f.info.Per, out)
+	return out, nil
+}
+
+// read carries the reads out. When a resource has several inputs, each tag is asked before
+// for the least id that it can still give.
+func (f *fetch) read(ctx context.Context, items []fetchedItem, reads []*read) error {
+	if f.source != nil || f.sh.tags == 1 || viewed(f.info) == "" {
+		return f.b.readAll(ctx, reads)
+	}
+	clocks := make([]*redis.Cmd, f.sh.tags)
+	seen := f.b.known.seen.Load()
+	err := f.b.readAfter(ctx, func(pipe redis.Pipeliner) {
+		for tag := range clocks {
+			clocks[tag] = pipe.EvalSha(ctx, scripts.clock.sha, f.b.keys(tag), seen)
+		}
+	}, reads)
+	if err != nil {
+		return err
+	}
+	for tag, c := range clocks {
+		v, err := c.Result()
+		if redis.HasErrorPrefix(err, "NOSCRIPT") {
+			if _, err = f.b.run(ctx, tag, scripts.clock, seen); err == nil {
+				return f.read(ctx, items, reads) // what was read says nothing without it
+			}
+		}
+		if err = failure(err); err != nil {
+			f.b.look(err)
+			if errors.Is(err, errShape) {
+				f.b.shaped.Store(nil)
+			}
+			return err
+		}
+		if at := (position{ms: uint64(number(v))}); tag == 0 || at.compare(f.bound) < 0 {
+			f.bound = at
+		}
+	}
+	return nil
+}
+
+// settle decides what becomes of reads that failed, and of a stream that begins again.
+func (f *fetch) settle(ctx context.Context, it *fetchedItem) error {
+	for n, r := range it.reads {
+		switch {
+		case r.err == nil:
+		case redis.HasErrorPrefix(r.err, "WRONGTYPE"):
+			f.b.warn("type "+r.key, "a key that is to be a stream holds something else; its messages wait until it is renamed or deleted",
+				"consumer", f.info.Name, "resource", it.Resource, "key", r.key)
+			r.err = nil
+		case f.info.Per == lease.PerTopic && f.b.clustered():
+			// Other topics may be on nodes that work. The feed names this one again.
+			f.b.known.missed.add(f.info.Name, it.Resource)
+			f.b.warn("read "+f.info.Name, "a topic cannot be read, trying again", "consumer", f.info.Name, "resource", it.Resource, "error", r.err)
+			r.err = nil
+		default:
+			return r.err
+		}
+		if f.source != nil && len(r.entries) == 0 && it.at[n] != (position{}) {
+			if err := f.beginAgain(ctx, it, n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// beginAgain reads an application's stream from its beginning when it was deleted and made
+// anew with smaller ids, or these were set back: its entries would be passed over.
+func (f *fetch) beginAgain(ctx context.Context, it *fetchedItem, n int) error {
+	r := it.reads[n]
+	last, there, err := f.b.lastOf(ctx, r.key)
+	if err != nil || !there || last.compare(it.at[n]) >= 0 {
+		return err
+	}
+	again := &read{key: r.key, count: r.count}
+	if err := f.b.readAll(ctx, []*read{again}); err != nil || again.err != nil {
+		return errors.Join(err, again.err)
+	}
+	if len(again.entries) == 0 {
+		return nil
+	}
+	f.b.warn("again "+f.info.Name+" "+r.key, "a stream was deleted and has begun again with smaller ids; it is read from its beginning",
+		"consumer", f.info.Name, "stream", r.key, "cursor", it.at[n].id(), "last", last.id())
+	it.at = slices.Clone(it.at)
+	it.at[n] = position{}
+	it.reads[n] = again
+	return nil
+}
+
+// merged is one message and where it was read.
+type merged struct {
+	input int
+	e     *entry
+}
+
+// merge makes one answer of what was read from the inputs of a resource.
+func (f *fetch) merge(it *fetchedItem) lease.Fetched {
+	out := lease.Fetched{Resource: it.Resource, Next: it.From}
+	all, more := f.ordered(it)
+	at := slices.Clone(it.at)
+	inputs := make([]merged, 0, min(len(all), it.Limit))
+	for _, m := range all {
+		if len(out.Messages) >= it.Limit {
+			more = true
+			break
+		}
+		in := it.ins[m.input]
+		topic := in.name
+		if f.info.Per == lease.PerTopic {
+			topic = it.Resource
+		}
+		r := m.e.raw(f.naming, in, topic, f.texts, f.maxPayload)
+		at[m.input] = m.e.at
+		if f.source == nil && f.info.Per != lease.PerTopic && !lease.MatchTopic(f.info.Topics, r.Topic) {
+			continue // another version of the consumer wants it
+		}
+		out.Messages = append(out.Messages, r)
+		inputs = append(inputs, m)
+	}
+	if len(all) > 0 {
+		out.Next = cursorAt(it.ins, at)
+	}
+	out.More = more
+	from, next := it.From, out.Next
+	out.Cut = func(n int) lease.Cursor {
+		switch n {
+		case 0:
+			return from
+		case len(inputs):
+			return next
+		}
+		at := slices.Clone(it.at)
+		for _, m := range inputs[:n] {
+			at[m.input] = m.e.at
+		}
+		return cursorAt(it.ins, at)
+	}
+	return out
+}
+
+// ordered returns the entries that can be delivered, in order, and whether there are others.
+func (f *fetch) ordered(it *fetchedItem) (out []merged, more bool) {
+	bound, bounded := f.bound, f.bound != position{}
+	total := 0
+	for _, r := range it.reads {
+		total += len(r.entries)
+		if len(r.entries) == 0 {
+			continue
+		}
+		last := r.entries[len(r.entries)-1].at
+		if f.bound != (position{}) && !f.beyond(last) {
+			f.b.saw(int64(last.ms)) // the other tags' ids rise above it
+		}
+		if len(it.ins) > 1 && len(r.entries) == r.count {
+			// What follows the last one read was not read.
+			if after := (position{last.ms, last.seq + 1}); !bounded || after.compare(bound) < 0 {
+				bound, bounded = after, true
+			}
+		}
+	}
+	out = make([]merged, 0, total)
+	for n, r := range it.reads {
+		for i := range r.entries {
+			if bounded && r.entries[i].at.compare(bound) >= 0 {
+				more = more || !f.beyond(r.entries[i].at)
+				break
+			}
+			out = append(out, merged{n, &r.entries[i]})
+		}
+	}
+	if len(it.ins) > 1 {
+		slices.SortStableFunc(out, func(a, b merged) int { return a.e.at.compare(b.e.at) })
+	}
+	return out, more
+}
+
+// beyond reports that an id is so far ahead of the clocks that it was not leasegen that wrote
+// it: the entry waits until they get there.
+func (f *fetch) beyond(at position) bool {
+	return f.bound != position{} && at.ms > f.bound.ms+uint64(time.Minute/time.Microsecond)
+}
+
+// missed are topics that could not be read while others could.
+type missed struct {
+	mu     sync.Mutex
+	topics map[[2]string]time.Time // consumer and topic, and when to name it again
+}
+
+const missedPause = 250 * time.Millisecond
+
+func (m *missed) add(consumer, topic string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.topics == nil {
+		m.topics = map[[2]string]time.Time{}
+	}
+	m.topics[[2]string{consumer, topic}] = time.Now().Add(missedPause)
+}
+
+// take returns the topics to be read again by now, and when to ask for the next; zero: never.
+func (m *missed) take(now time.Time) (due [][2]string, next time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for t, at := range m.topics {
+		switch {
+		case !at.After(now):
+			due = append(due, t)
+			delete(m.topics, t)
+		case next.IsZero() || at.Before(next):
+			next = at
+		}
+	}
+	return due, next
+}

@@ -1,0 +1,211 @@
+package leaseredis
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// read is one XRANGE.
+type read struct {
+	key   string
+	after position
+	count int
+	exact bool // only the entry at after
+
+	entries []entry
+	err     error
+	cmd     *redis.RawCmd
+}
+
+// errReply: a reply is not what the command returns.
+var errReply = errors.New("leaseredis: the server's reply to XRANGE cannot be read")
+
+func (r *read) args() []any {
+	if r.exact {
+		return []any{"xrange", r.key, r.after.id(), r.after.id()}
+	}
+	return []any{"xrange", r.key, r.after.after(), "+", "count", r.count}
+}
+
+// queue adds the command to a pipeline. Its reply is taken as it comes, since go-redis's own
+// form costs a map and two strings a field.
+func (r *read) queue(ctx context.Context, to interface {
+	Process(context.Context, redis.Cmder) error
+}) {
+	r.cmd = redis.NewRawCmd(ctx, r.args()...)
+	r.cmd.SetFirstKeyPos(1)
+	to.Process(ctx, r.cmd) // the error stays with the command
+}
+
+// readAll carries out all reads in one round trip. Each succeeds or fails by itself; what is
+// returned is that ctx has ended.
+func (b *Backend) readAll(ctx context.Context, reads []*read) error {
+	return b.readAfter(ctx, nil, reads)
+}
+
+// readAfter is readAll with commands that go before the reads of the same tag.
+func (b *Backend) readAfter(ctx context.Context, before func(redis.Pipeliner), reads []*read) error {
+	if len(reads) == 1 && before == nil {
+		_, err := within(ctx, func(ctx context.Context) (struct{}, error) {
+			reads[0].queue(ctx, b.client)
+			return struct{}{}, nil
+		})
+		if err != nil {
+			return err
+		}
+	} else if len(reads) > 0 {
+		err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
+			if before != nil {
+				before(pipe)
+			}
+			for _, r := range reads {
+				r.queue(ctx, pipe)
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	var refused []*read
+	for _, r := range reads {
+		raw, err := r.cmd.Result()
+		switch {
+		case err != nil:
+			r.err = err
+		case len(raw) > 0 && (raw[0] == '-' || raw[0] == '!'):
+			refused = append(refused, r)
+		default:
+			r.entries, r.err = parseEntries(raw)
+		}
+		r.cmd = nil
+	}
+	if len(refused) > 0 {
+		if err := b.readAgain(ctx, refused); err != nil {
+			return err
+		}
+	}
+	for _, r := range reads {
+		b.look(r.err)
+	}
+	return nil
+}
+
+// readAgain repeats reads that were refused, in go-redis's own form, which follows the slots
+// of a cluster to where they are.
+func (b *Backend) readAgain(ctx context.Context, reads []*read) error {
+	cmds := make([]*redis.Cmd, len(reads))
+	err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
+		for i, r := range reads {
+			cmds[i] = pipe.Do(ctx, r.args()...)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for i, r := range reads {
+		reply, err := cmds[i].Result()
+		if err != nil {
+			r.err = err
+			continue
+		}
+		r.entries, r.err = entriesOf(reply)
+	}
+	return nil
+}
+
+// entriesOf reads a reply in go-redis's form.
+func entriesOf(reply any) ([]entry, error) {
+	items := list(reply)
+	out := make([]entry, 0, len(items))
+	for _, item := range items {
+		pair := list(item)
+		if len(pair) != 2 {
+			return nil, errReply
+		}
+		e := entry{at: parsePosition(text(pair[0]))}
+		values := list(pair[1])
+		for i := 0; i+1 < len(values); i += 2 {
+			e.fields = append(e.fields, field{[]byte(text(values[i])), []byte(text(values[i+1]))})
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// parseEntries reads a reply as the server has sent it. The entries point into it.
+func parseEntries(raw []byte) ([]entry, error) {
+	p := reply{rest: raw}
+	n, err := p.array()
+	if err != nil || n <= 0 {
+		return nil, err
+	}
+	out := make([]entry, 0, n)
+	fields := make([]field, 0, 4*n)
+	for range n {
+		if two, err := p.array(); err != nil || two != 2 {
+			return nil, errReply
+		}
+		id, err := p.bulk()
+		if err != nil {
+			return nil, err
+		}
+		values, err := p.array()
+		if err != nil {
+			return nil, err
+		}
+		first := len(fields)
+		for range values / 2 {
+			name, err := p.bulk()
+			if err != nil {
+				return nil, err
+			}
+			value, err := p.bulk()
+			if err != nil {
+				return nil, err
+			}
+			fields = append(fields, field{name, value})
+		}
+		out = append(out, entry{at: parsePosition(string(id)), fields: fields[first:len(fields):len(fields)]})
+	}
+	return out, nil
+}
+
+// reply is what is left of one.
+type reply struct{ rest []byte }
+
+// number reads a line "<sign>n"; -1 is nothing.
+func (p *reply) number(sign byte) (int, error) {
+	end := bytes.IndexByte(p.rest, '\r')
+	if end < 2 || p.rest[0] != sign || len(p.rest) < end+2 {
+		return 0, errReply
+	}
+	n, err := strconv.Atoi(string(p.rest[1:end]))
+	if err != nil {
+		return 0, fmt.Errorf("%w: %q", errReply, p.rest[:min(end, 20)])
+	}
+	p.rest = p.rest[end+2:]
+	return n, nil
+}
+
+func (p *reply) array() (int, error) {
+	n, err := p.number('*')
+	return max(n, 0), err
+}
+
+func (p *reply) bulk() ([]byte, error) {
+	n, err := p.number('$')
+	if err != nil {
+		return nil, err
+	}
+	if n < 0 || len(p.rest) < n+2 {
+		return nil, errReply
+	}
+	b := p.rest[:n:n]
+	p.rest = p.rest[n+2:]
+	return b, nil
+}

@@ -1,0 +1,105 @@
+package leaseredis
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// StreamSource makes a consumer read streams that others write to, instead of leasegen's
+// log: their entries are the messages. Generated code sets it as lease.Spec.Source. It goes
+// with PerTopic, where each stream is a resource, and with PerGroup, where all are one.
+//
+// The streams are only read: nothing is written to them, nothing is trimmed. Leases,
+// cursors, parked messages and dead letters are kept under leasegen's own keys, so a stream
+// may have any name and lie anywhere in a cluster. One that does not exist yet is waited for.
+//
+// A message's Topic is the name of its stream, its PublishedAt the time in the entry's id.
+type StreamSource struct {
+	// Names are the streams, as their keys are called.
+	Names []string
+	// Kind, Key and Payload are the fields of an entry that hold these. Defaults: kind, key
+	// and payload. An entry without the payload field has all its fields as payload, as one
+	// JSON object of strings.
+	Kind, Key, Payload string
+	// DefaultKind is the kind of entries without the kind field.
+	DefaultKind string
+}
+
+// withDefaults fills in the names of fields.
+func (s StreamSource) withDefaults() StreamSource {
+	def := func(name *string, v string) {
+		if *name == "" {
+			*name = v
+		}
+	}
+	def(&s.Kind, fieldKind)
+	def(&s.Key, fieldKey)
+	def(&s.Payload, fieldPayload)
+	return s
+}
+
+// sourceOf returns the streams that a consumer reads instead of the log, or nil.
+func sourceOf(info lease.ConsumerInfo) *StreamSource {
+	var s StreamSource
+	switch v := info.Source.(type) {
+	case StreamSource:
+		s = v
+	case *StreamSource:
+		if v == nil {
+			return nil
+		}
+		s = *v
+	default:
+		return nil
+	}
+	s = s.withDefaults()
+	return &s
+}
+
+// checkSource refuses sources that this backend does not read.
+func checkSource(info lease.ConsumerInfo) error {
+	if info.Source == nil {
+		return nil
+	}
+	s := sourceOf(info)
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("leaseredis: consumer %q: "+format, append([]any{info.Name}, args...)...)
+	}
+	switch {
+	case s == nil:
+		return refuse("its source is a %T, which another backend reads; use a leaseredis.StreamSource", info.Source)
+	case info.Per != lease.PerTopic && info.Per != lease.PerGroup:
+		return refuse("streams that others write to cannot be read per %s: their entries would have to be copied; use per topic or per group", info.Per)
+	case len(s.Names) == 0:
+		return refuse("its source names no stream; set StreamSource.Names")
+	}
+	seen := map[string]bool{}
+	for _, n := range s.Names {
+		if n == "" {
+			return refuse("its source names a stream with an empty name")
+		}
+		if seen[n] {
+			return refuse("its source names stream %q twice", n)
+		}
+		seen[n] = true
+	}
+	return nil
+}
+
+// storedSource is the StreamSource of a consumer's record; operators read it.
+func storedSource(record json.RawMessage) (any, error) {
+	if len(record) == 0 {
+		return nil, nil
+	}
+	var s StreamSource
+	if err := json.Unmarshal(record, &s); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// has reports whether the source names a stream.
+func (s *StreamSource) has(name string) bool { return slices.Contains(s.Names, name) }

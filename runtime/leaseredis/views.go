@@ -1,0 +1,219 @@
+package leaseredis
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// A consumer that does not read by topic has a view: a stream of copies for each of its
+// resources, under each tag. Who publishes writes to it, once it is live. Before that, what
+// topics hold is copied in the order of ids: a stream takes no smaller id than it has.
+
+const (
+	fillMessages = 500    // in one script call
+	fillBudget   = 50_000 // entries in store for all topics together
+)
+
+// fill is the filling of one view under one tag.
+type fill struct {
+	b      *Backend
+	sh     *shape
+	tag    int
+	info   lease.ConsumerInfo
+	at     position
+	topics map[string]*filling
+}
+
+// filling is what was read of one topic and not yet copied.
+type filling struct {
+	entries []copied
+	last    position // read so far
+	more    bool     // the topic may hold more
+}
+
+// copied is a message to copy.
+type copied struct {
+	topic, resource string
+	at              position
+}
+
+// backfill copies what topics of a tag hold into a consumer's view, and makes it live.
+// Replicas may do so at once: each step takes only what the steps before have left.
+func (b *Backend) backfill(ctx context.Context, sh *shape, tag int, info lease.ConsumerInfo, at string) error {
+	for at != "" {
+		patterns, err := b.viewPatterns(ctx, tag, info.Name)
+		if err != nil {
+			return err
+		}
+		f := &fill{b: b, sh: sh, tag: tag, info: info, at: parsePosition(at), topics: map[string]*filling{}}
+		err = b.pages(ctx, b.prefix(tag)+"topics", "("+f.at.String(), func(page []redis.Z) error {
+			for _, z := range page {
+				if topic := z.Member.(string); lease.MatchTopic(patterns, topic) {
+					f.topics[topic] = &filling{last: f.at, more: true}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if at, err = f.run(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// viewPatterns are the patterns of a view: those of all versions of its consumer.
+func (b *Backend) viewPatterns(ctx context.Context, tag int, consumer string) ([]string, error) {
+	stored, err := within(ctx, func(ctx context.Context) (string, error) {
+		return b.client.HGet(ctx, b.prefix(tag)+"views", consumer).Result()
+	})
+	if err != nil {
+		b.look(err)
+		return nil, err
+	}
+	var view struct {
+		P [][]string `json:"p"`
+	}
+	if err := json.Unmarshal([]byte(stored), &view); err != nil {
+		return nil, fmt.Errorf("what is stored of the view cannot be read: %w", err)
+	}
+	patterns := make([]string, len(view.P))
+	for i, parts := range view.P {
+		patterns[i] = strings.Join(parts, "*")
+	}
+	return patterns, nil
+}
+
+// run copies all that was there when the topics were listed, and asks then whether that is
+// all. It returns how far the view is filled; empty when it is live.
+func (f *fill) run(ctx context.Context) (string, error) {
+	for len(f.topics) > 0 {
+		if err := f.read(ctx); err != nil {
+			return "", err
+		}
+		at, err := f.copy(ctx, f.take())
+		if err != nil || at == "" {
+			return at, err
+		}
+		for topic, t := range f.topics {
+			if len(t.entries) == 0 && !t.more {
+				delete(f.topics, topic)
+			}
+		}
+	}
+	reply, err := f.b.run(ctx, f.tag, scripts.build, f.info.Name, f.at.String())
+	return text(reply), err
+}
+
+// read reads on in the topics of which nothing is in store.
+func (f *fill) read(ctx context.Context) error {
+	var empty []string
+	for topic, t := range f.topics {
+		if len(t.entries) == 0 && t.more {
+			empty = append(empty, topic)
+		}
+	}
+	count := min(max(fillBudget/len(f.topics), 8), 1000)
+	for page := range slices.Chunk(empty, 500) {
+		reads := make([]*read, len(page))
+		for i, topic := range page {
+			reads[i] = &read{key: f.b.topicKey(f.tag, topic), after: f.topics[topic].last, count: count}
+		}
+		if err := f.b.readAll(ctx, reads); err != nil {
+			return err
+		}
+		for i, topic := range page {
+			if reads[i].err != nil {
+				return fmt.Errorf("topic %q: %w", topic, reads[i].err)
+			}
+			t := f.topics[topic]
+			t.more = len(reads[i].entries) == count
+			for j := range reads[i].entries {
+				e := &reads[i].entries[j]
+				t.entries = append(t.entries, copied{topic, f.resource(e), e.at})
+				t.last = e.at
+			}
+		}
+	}
+	return nil
+}
+
+// resource is the one that a message belongs to.
+func (f *fill) resource(e *entry) string {
+	key := ""
+	for _, d := range e.fields {
+		if string(d.name) == fieldKey {
+			key = string(d.value)
+		}
+	}
+	switch f.info.Per {
+	case lease.PerStream:
+		return key
+	case lease.PerPartition:
+		if key == "" {
+			return strconv.FormatUint(e.at.ms%uint64(f.sh.slots), 10)
+		}
+		return strconv.Itoa(f.sh.slotOf(key))
+	}
+	return lease.Whole
+}
+
+// take takes what can be copied in order: up to where each topic has been read.
+func (f *fill) take() (out []copied) {
+	horizon, bounded := position{}, false
+	for _, t := range f.topics {
+		if t.more && (!bounded || t.last.compare(horizon) < 0) {
+			horizon, bounded = t.last, true
+		}
+	}
+	for _, t := range f.topics {
+		n := len(t.entries)
+		if bounded {
+			n, _ = slices.BinarySearchFunc(t.entries, horizon, func(c copied, p position) int {
+				return cmp.Or(c.at.compare(p), -1) // those at the horizon too
+			})
+		}
+		out = append(out, t.entries[:n]...)
+		t.entries = t.entries[n:]
+	}
+	slices.SortFunc(out, func(a, b copied) int { return a.at.compare(b.at) })
+	return out
+}
+
+// copy writes messages to the view, and returns how far it is filled then; empty when
+// it is live.
+func (f *fill) copy(ctx context.Context, messages []copied) (string, error) {
+	at := f.at.String()
+	for len(messages) > 0 {
+		n := min(len(messages), fillMessages)
+		for n < len(messages) && messages[n].at.ms == messages[n-1].at.ms {
+			n++ // entries that somebody else wrote: a step takes what is above the one before
+		}
+		args := make([]any, 0, 2+3*n)
+		args = append(args, f.info.Name, messages[n-1].at.ms)
+		for _, m := range messages[:n] {
+			args = append(args, m.topic, m.at.id(), m.resource)
+		}
+		reply, err := f.b.run(ctx, f.tag, scripts.build, args...)
+		if err != nil {
+			return "", err
+		}
+		if at = text(reply); at == "" {
+			return "", nil
+		}
+		f.at = parsePosition(at)
+		messages = messages[n:]
+	}
+	return at, nil
+}

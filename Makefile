@@ -9,7 +9,7 @@ TRIALS       ?= 100
 # What generates code for tables, and the runtime's own queries; built once, into bin.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc-$(SQLC_VERSION)/sqlc
 
-.PHONY: help demo test generate lint proof failover bench-local compare clean tools packages
+.PHONY: help demo test generate lint proof proof-redis failover bench-local bench-redis compare clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
@@ -17,8 +17,10 @@ help:
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
 	@echo "make lint         gofmt, go vet, staticcheck"
 	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP, rebalancing, a held transaction (PROOF_ROUNDS=n)"
+	@echo "make proof-redis  the same on Redis and on a cluster of six nodes; PROOF_ROUNDS is a percentage there"
 	@echo "make failover     $(TRIALS) trials of each fault on each kind of lock: how long nobody works (TRIALS=n)"
 	@echo "make bench-local  measure against a bare pgx loop on a server of its own"
+	@echo "make bench-redis  drain a million messages on Redis beside watermill-redisstream and asynq"
 	@echo "make compare      measure what pgoutbox and pyfly were measured with, beside their figures"
 	@echo "make clean        remove build and test caches of this tree"
 
@@ -31,6 +33,8 @@ test: tools lint
 	$(GO) test -race -timeout 12m $$($(GO) list ./... | grep -v -e /runtime/leasepg -e /runtime/leaseredis -e /proof)
 	@echo "== the same, one package at a time, for tests that measure time"
 	$(GO) test -race -p 1 -timeout 12m ./runtime/leasepg/... ./runtime/leaseredis/... ./proof/...
+	@echo "== bench, a module of its own: it compiles and measures"
+	cd bench && $(GO) vet ./... && $(GO) test -timeout 5m ./...
 	@echo "== generated code is up to date"
 	$(GO) run ./cmd/leasegen -check ./...
 	@echo "== all good"
@@ -53,11 +57,18 @@ lint:
 proof: tools
 	PROOF_ROUNDS=$(PROOF_ROUNDS) PROOF_HELD=2m $(GO) test -count=1 -v -timeout 60m ./proof
 
+proof-redis: tools
+	PROOF_ROUNDS=$(PROOF_ROUNDS) $(GO) test -count=1 -v -timeout 90m ./proof/redis
+
 failover: tools
 	$(GO) run ./proof/failover -trials $(TRIALS)
 
 bench-local: tools
 	$(GO) run ./proof/bench
+
+bench-redis: tools
+	cd bench && $(GO) run .
+	cd bench && $(GO) run . -held
 
 compare: tools
 	$(GO) run ./proof/bench -compare

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+const ours = "leasegen"
+
+// drainLeasegen is a consumer with the batch form. Each round has a consumer of its own, which
+// reads the same log from its beginning.
+func drainLeasegen(server *redistest.Server, namespace string, topics, n int) *contender {
+	c := &contender{family: ours, what: "1 topic, batches of 500 (in order)", messages: n}
+	if topics > 1 {
+		c.what = fmt.Sprintf("%d topics, batches of 500 (in order)", topics)
+	}
+	c.fill = func(ctx context.Context, round int) error {
+		if round > 0 {
+			return nil
+		}
+		conn := client(server)
+		defer conn.Close()
+		be := leaseredis.New(conn, leaseredis.WithNamespace(namespace))
+		const chunk = 5000
+		for at := 0; at < n; at += chunk {
+			events := make([]lease.Event, min(chunk, n-at))
+			for i := range events {
+				events[i] = lease.Event{Topic: fmt.Sprintf("bench.%d", (at+i)%topics), Kind: "bench", Payload: payload(at + i)}
+			}
+			if err := be.Publish(ctx, events); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	c.drain = func(ctx context.Context, round int) (time.Duration, error) {
+		conn := client(server)
+		defer conn.Close()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		var handled, other, took atomic.Int64
+		done := make(chan struct{})
+		begin := time.Now()
+		// What counts is progress that is stored, not only handled.
+		observe := lease.ObserverFunc(func(o lease.Observation) {
+			p, ok := o.(lease.ObservedCommit)
+			if !ok {
+				return
+			}
+			other.Add(int64(p.Parked + p.Dead + p.Skipped))
+			if now := handled.Add(int64(p.Handled)); now >= int64(n) && now-int64(p.Handled) < int64(n) {
+				took.Store(int64(time.Since(begin)))
+				close(done)
+			}
+		})
+		consumer, err := lease.NewConsumer(leaseredis.New(conn, leaseredis.WithNamespace(namespace)), lease.Spec{
+			Name: fmt.Sprintf("drain-%d", round), Per: lease.PerTopic, Topics: []string{"bench.*"}, Batch: 500,
+			Handlers: []lease.Handler{lease.Batch("bench", func(context.Context, []lease.Message[[]byte]) error { return nil })},
+		}, lease.WithObserver(observe))
+		if err != nil {
+			return 0, err
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- consumer.Run(ctx) }()
+		if err := await(ctx, done, ended, handled.Load); err != nil {
+			return 0, err
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			return 0, err
+		}
+		if handled.Load() != int64(n) || other.Load() > 0 {
+			return 0, fmt.Errorf("%d of %d messages were handled, %d were not", handled.Load(), n, other.Load())
+		}
+		return time.Duration(took.Load()), nil
+	}
+	return c
+}

@@ -1,0 +1,299 @@
+package redisproof
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+)
+
+// TestCluster takes six nodes through the rows CL1 to CL7 and CL10, one after the other: each row has
+// a namespace and replicas of its own, and leaves the cluster healthy.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	t.Run("CL5 resharding", func(t *testing.T) { resharding(t, c) })
+	t.Run("CL6 failover on request", func(t *testing.T) { requested(t, c) })
+	t.Run("CL7 rolling restart", func(t *testing.T) { rollingRestart(t, c) })
+	t.Run("CL1 master killed", func(t *testing.T) { masterKilled(t, c) })
+	t.Run("CL2 master frozen", func(t *testing.T) { masterFrozen(t, c) })
+	t.Run("CL3 lagging replica", func(t *testing.T) { laggingReplica(t, c) })
+	t.Run("CL4 minority master", func(t *testing.T) { minorityMaster(t, c) })
+	t.Run("CL10 lost shard", func(t *testing.T) { lostShard(t, c) })
+}
+
+// recovery is how long after the cluster's own failover everything is worked on again.
+func recovery() time.Duration {
+	if os.Getenv("PROOF_ROUNDS") == "" {
+		return 4 * time.Second // among all other tests, under the race detector
+	}
+	return 2 * time.Second
+}
+
+// onNodes injects n faults into a cluster under load and checks the history.
+func onNodes(t *testing.T, c *redistest.Cluster, s *site, fault string, n int, round func(i int, f *fleet)) row {
+	t.Helper()
+	begin := time.Now()
+	stop := s.load(t, topicCount)
+	f := startFleet(t, names(s.settings, 2)...)
+	s.working(t, topicCount)
+	for i := range n {
+		round(i, f)
+		c.WaitHealthy(t)
+	}
+	stop()
+	return s.close(t, f, fault, n, begin)
+}
+
+// tag is a hash tag of the site, with which MasterOf finds its node.
+func (s *site) tag(i int) string { return fmt.Sprintf("{%s%d}", s.settings.Namespace, i) }
+
+const clusterTags = 8
+
+// anyTag is the tag of a topic that is worked on, any of them.
+func (s *site) anyTag() string { return s.tag(tagOf(topicName(rand.IntN(topicCount)), clusterTags)) }
+
+// settled keeps publishers waiting until the replica of a tag's master has all that was
+// acknowledged, and returns the function that lets them go on.
+func (s *site) settled(t *testing.T, master *redistest.Server, tag string) (resume func()) {
+	t.Helper()
+	s.gate.Lock()
+	resume = sync.OnceFunc(s.gate.Unlock)
+	t.Cleanup(resume) // should the test end before
+	admin := master.Client(t)
+	if err := admin.Set(t.Context(), tag+":probe", 1, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	n, err := admin.Do(t.Context(), "WAIT", 1, 5000).Int()
+	if err != nil || n < 1 {
+		t.Fatalf("WAIT 1: %d replicas, %v", n, err)
+	}
+	return resume
+}
+
+// back checks that everything is worked on again soon after a replica has become the master of a tag.
+func (s *site) back(t *testing.T, c *redistest.Cluster, tag string, begin time.Time, last map[string]int64) {
+	t.Helper()
+	c.MasterOf(t, tag)
+	elected := time.Now()
+	again := s.again(t, last, recovery()+10*time.Second)
+	t.Logf("failover after %v, everything worked on %v later", elected.Sub(begin).Round(time.Millisecond), again.Sub(elected).Round(time.Millisecond))
+	if took := again.Sub(elected); took > recovery() {
+		t.Errorf("worked on again %v after the failover, want at most %v", took, recovery())
+	}
+}
+
+// CL1: a master whose replica is in sync is killed.
+func masterKilled(t *testing.T, c *redistest.Cluster) {
+	s := onCluster(t, c, whole)
+	s.losesProgress = true // commits between the look at the replica and the kill
+	onNodes(t, c, s, "CL1 master SIGKILL", rounds(t, 1, 5), func(int, *fleet) {
+		tag := s.anyTag()
+		master := c.MasterOf(t, tag)
+		resume := s.settled(t, master, tag)
+		last := s.lastOf()
+		begin := time.Now()
+		master.Kill()
+		resume()
+		s.back(t, c, tag, begin, last)
+		master.Start()
+	})
+}
+
+// CL2: a master is frozen until it is replaced, and goes on later.
+func masterFrozen(t *testing.T, c *redistest.Cluster) {
+	s := onCluster(t, c, whole)
+	s.losesProgress = true
+	onNodes(t, c, s, "CL2 master SIGSTOP", rounds(t, 1, 5), func(int, *fleet) {
+		tag := s.anyTag()
+		master := c.MasterOf(t, tag)
+		resume := s.settled(t, master, tag)
+		last := s.lastOf()
+		begin := time.Now()
+		master.Pause()
+		resume()
+		s.back(t, c, tag, begin, last)
+		master.Resume()
+	})
+}
+
+// CL3: a replica that lags becomes the master. What it lacks is lost, counted, and no epoch falls.
+func laggingReplica(t *testing.T, c *redistest.Cluster) {
+	s := onCluster(t, c, whole)
+	s.losesMessages = true
+	r := onNodes(t, c, s, "CL3 lagging replica promoted", rounds(t, 1, 5), func(int, *fleet) {
+		tag := s.anyTag()
+		master, replica := c.MasterOf(t, tag), c.ReplicaOf(t, tag)
+		admin := master.Client(t)
+		replica.Pause()
+		if err := admin.Do(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Err(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(500 * time.Millisecond) // of writes that the replica does not get
+		last := s.lastOf()
+		begin := time.Now()
+		master.Kill()
+		replica.Resume()
+		s.back(t, c, tag, begin, last)
+		master.Start()
+	})
+	t.Logf("CL3: of %d acknowledged messages %d are lost, %d were handled again after their commit, as documented", r.published, r.lost, r.undone)
+	if r.lost+r.undone == 0 {
+		t.Error("nothing was taken back: the replica did not lag, and the test shows nothing")
+	}
+}
+
+// CL4: a master that is cut off from all others goes on acknowledging for a while.
+func minorityMaster(t *testing.T, c *redistest.Cluster) {
+	s := onCluster(t, c, whole)
+	s.losesMessages = true
+	r := onNodes(t, c, s, "CL4 minority master", rounds(t, 1, 5), func(int, *fleet) {
+		tag := s.anyTag()
+		master := c.MasterOf(t, tag)
+		var others []*redistest.Server
+		for _, n := range c.Nodes() {
+			if n != master {
+				others = append(others, n)
+				n.Pause()
+			}
+		}
+		time.Sleep(time.Second) // below cluster-node-timeout: it does not notice yet
+		begin := time.Now()
+		master.Pause()
+		for _, n := range others {
+			n.Resume()
+		}
+		last := s.lastOf()
+		s.back(t, c, tag, begin, last)
+		master.Resume()
+	})
+	t.Logf("CL4: of %d acknowledged messages %d are lost, %d were handled again after their commit, as documented", r.published, r.lost, r.undone)
+}
+
+// CL5: slots of the namespace move from node to node while everything is worked on.
+func resharding(t *testing.T, c *redistest.Cluster) {
+	s := onCluster(t, c, whole)
+	n := rounds(t, 3, 20)
+	onNodes(t, c, s, "CL5 slots move", n, func(i int, _ *fleet) {
+		tag := s.anyTag()
+		from := c.MasterOf(t, tag)
+		var to *redistest.Server
+		for _, n := range c.Nodes() {
+			if n != from && isMaster(t, n) {
+				to = n
+			}
+		}
+		move := c.OpenSlot(t, redistest.KeySlot(tag), to)
+		// Now and then it stays half moved for a while.
+		for move.MoveKeys(t, 5) > 0 {
+			if rand.IntN(3) == 0 {
+				time.Sleep(rand.N(50 * time.Millisecond))
+			}
+		}
+		move.CloseSlot(t)
+		s.again(t, s.lastOf(), 20*time.Second)
+	})
+}
+
+// isMaster reports whether a node is a master with slots.
+func isMaster(t *testing.T, n *redistest.Server) bool {
+	t.Helper()
+	nodes, err := n.Client(t).ClusterNodes(t.Context()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(nodes) {
+		if f := strings.Fields(line); strings.Contains(f[2], "myself") {
+			return strings.Contains(f[2], "master") && len(f) > 8
+		}
+	}
+	return false
+}
+
+// CL6: a node joins, takes a slot, gives it back and leaves; replicas become masters when told to.
+func requested(t *testing.T, c *redistest.Cluster) {
+	s := onCluster(t, c, whole)
+	s.losesProgress = true // TAKEOVER asks nobody
+	onNodes(t, c, s, "CL6 added, removed, failover", rounds(t, 1, 3), func(int, *fleet) {
+		tag := s.anyTag()
+		old := c.MasterOf(t, tag)
+		added := c.AddNode(t)
+		c.MoveSlot(t, redistest.KeySlot(tag), added)
+		s.again(t, s.lastOf(), 20*time.Second)
+		c.MoveSlot(t, redistest.KeySlot(tag), old)
+		c.RemoveNode(t, added)
+		s.again(t, s.lastOf(), 20*time.Second)
+		for _, mode := range []string{"", "TAKEOVER"} {
+			replica := c.ReplicaOf(t, tag)
+			resume := s.settled(t, c.MasterOf(t, tag), tag)
+			last := s.lastOf()
+			begin := time.Now()
+			c.Failover(t, replica, mode)
+			resume()
+			s.back(t, c, tag, begin, last)
+			c.WaitHealthy(t)
+		}
+	})
+}
+
+// CL7: all nodes are restarted one by one, as for an upgrade.
+func rollingRestart(t *testing.T, c *redistest.Cluster) {
+	s := onCluster(t, c, whole)
+	s.losesProgress = true
+	onNodes(t, c, s, "CL7 restarted one by one", rounds(t, 1, 10), func(int, *fleet) {
+		for _, n := range c.Nodes() {
+			n.Restart()
+			c.WaitHealthy(t)
+			s.again(t, s.lastOf(), 20*time.Second)
+		}
+	})
+}
+
+// CL10: a master is lost with its replica. Topics of other nodes go on, nobody spins, and
+// when the nodes are back nothing is missing.
+func lostShard(t *testing.T, c *redistest.Cluster) {
+	set := func(v string) {
+		for _, n := range c.Nodes() {
+			if err := n.Client(t).ConfigSet(t.Context(), "cluster-require-full-coverage", v).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	set("no")
+	s := onCluster(t, c, whole)
+	s.losesProgress = true
+	onNodes(t, c, s, "CL10 shard lost", rounds(t, 1, 5), func(_ int, f *fleet) {
+		tag := s.anyTag()
+		master, replica := c.MasterOf(t, tag), c.ReplicaOf(t, tag)
+		elsewhere := map[string]int64{}
+		for i := range topicCount {
+			if c.MasterOf(t, s.tag(tagOf(topicName(i), clusterTags))) != master {
+				elsewhere[topicName(i)] = 0
+			}
+		}
+		if len(elsewhere) == 0 {
+			t.Fatal("all topics are on one node")
+		}
+		replica.Kill()
+		master.Kill()
+		began, busy := time.Now(), cpuOf(t, f)
+		for time.Since(began) < 2*s.settings.TTL {
+			last := s.lastOf()
+			for topic := range elsewhere {
+				elsewhere[topic] = last[topic]
+			}
+			s.again(t, elsewhere, 10*time.Second)
+		}
+		spent := (cpuOf(t, f) - busy).Seconds() / time.Since(began).Seconds() / float64(len(f.replicas))
+		t.Logf("while a shard is lost each replica uses %.1f %% of a core, with the work that it does", 100*spent)
+		master.Start()
+		replica.Start()
+		c.WaitHealthy(t)
+		s.again(t, s.lastOf(), 30*time.Second)
+	})
+}

@@ -1,0 +1,16 @@
+package redisproof
+
+import (
+	"os"
+	"testing"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+)
+
+// The replicas are this test binary, started again.
+func TestMain(m *testing.M) {
+	if os.Getenv(envReplica) != "" {
+		os.Exit(replicaMain())
+	}
+	redistest.Main(m)
+}

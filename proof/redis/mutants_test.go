@@ -1,0 +1,205 @@
+package redisproof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+// Mutants: the backend without one of its mechanisms. The tests of each are in mutant_tests_test.go.
+const (
+	// unfenced is fenceOnly without the fence: every commit claims to come from the present owner.
+	unfenced mode = "fence removed"
+	// splits is failing with commits in two steps, first the cursor, then what failed, and
+	// a process that often dies between them.
+	splits mode = "commit in two steps"
+	// revives extends a session that has expired as if nothing had happened.
+	revives mode = "expired sessions revived"
+	// namesake has one session for all replicas, named after the consumer.
+	namesake mode = "session named after the consumer"
+	// neverReloads leaves the cluster's topology to go-redis.
+	neverReloads mode = "topology not reloaded"
+	// notified looks for news only when it is told of some.
+	notified mode = "notifications trusted"
+)
+
+func (m mode) fails() bool         { return m == failing || m == splits }
+func (m mode) ignoresCancel() bool { return m == fenceOnly || m == unfenced }
+
+// otherType is a cluster's client that leaseredis does not know for one.
+type otherType struct{ *redis.ClusterClient }
+
+// mutant is the calls that mutants change. For other modes they are the backend's.
+type mutant struct {
+	mode      mode
+	client    redis.UniversalClient
+	namespace string
+}
+
+func (m mutant) commit(ctx context.Context, be *leaseredis.Backend, session, consumer string, progress []lease.Progress) ([]string, error) {
+	switch m.mode {
+	case unfenced:
+		for _, p := range progress {
+			owner, err := m.client.HMGet(ctx, m.leaseKey(consumer, p.Resource), "o", "e", "q").Result()
+			if err != nil {
+				return nil, err
+			}
+			session, _ = owner[0].(string)
+			p.Epoch = digits(owner[1])
+			p.Seq = max(p.Seq, digits(owner[2])+1)
+			if fenced, err := be.Commit(ctx, session, consumer, []lease.Progress{p}); err != nil || len(fenced) > 0 {
+				return fenced, err
+			}
+		}
+		return nil, nil
+	case splits:
+		first, second := slices.Clone(progress), slices.Clone(progress)
+		failed := false
+		for i, p := range progress {
+			failed = failed || len(p.Park)+len(p.Dead) > 0
+			first[i].Seq, first[i].Park, first[i].Dead = 2*p.Seq, nil, nil
+			second[i].Seq = 2*p.Seq + 1
+		}
+		if !failed {
+			return be.Commit(ctx, session, consumer, first)
+		}
+		if fenced, err := be.Commit(ctx, session, consumer, first); err != nil || len(fenced) > 0 {
+			return fenced, err
+		}
+		if rand.IntN(3) == 0 {
+			syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+		return be.Commit(ctx, session, consumer, second)
+	case namesake:
+		session = consumer
+	}
+	return be.Commit(ctx, session, consumer, progress)
+}
+
+// leaseKey is where doc.go of leaseredis says that a lease is.
+func (m mutant) leaseKey(consumer, resource string) string {
+	return fmt.Sprintf("{%s%d}:l:%s:%s", m.namespace, tagOf(resource, m.tags()), consumer, resource)
+}
+
+func (m mutant) tags() int {
+	n, err := m.client.HGet(context.Background(), "{"+m.namespace+"0}:meta", "tags").Int()
+	if err != nil {
+		panic(fmt.Sprintf("read the namespace's number of tags: %v", err))
+	}
+	return n
+}
+
+// tagOf is the tag of a topic and of its lease.
+func tagOf(topic string, tags int) int {
+	h := fnv.New64a()
+	h.Write([]byte(topic))
+	return int(h.Sum64() % uint64(tags))
+}
+
+func digits(v any) int64 {
+	s, _ := v.(string)
+	n, _ := strconv.ParseInt(s, 10, 64)
+	return n
+}
+
+func (m mutant) openSession(ctx context.Context, be *leaseredis.Backend, spec lease.SessionSpec) (lease.Session, error) {
+	if m.mode == namesake {
+		spec.ID = spec.Consumers[0]
+	}
+	s, err := be.OpenSession(ctx, spec)
+	if err == nil && m.mode == revives {
+		s = &revived{s, m, spec}
+	}
+	return s, err
+}
+
+// revived is a session whose heartbeat is an upsert.
+type revived struct {
+	lease.Session
+	mutant mutant
+	spec   lease.SessionSpec
+}
+
+func (r *revived) Heartbeat(ctx context.Context) error {
+	err := r.Session.Heartbeat(ctx)
+	if !errors.Is(err, lease.ErrSessionLost) {
+		return err
+	}
+	now, err := r.mutant.client.Time(ctx).Result()
+	if err != nil {
+		return err
+	}
+	for tag := range r.mutant.tags() {
+		prefix := fmt.Sprintf("{%s%d}:", r.mutant.namespace, tag)
+		expires := float64(now.Add(r.spec.TTL).UnixMicro())
+		if err := r.mutant.client.ZAdd(ctx, prefix+"sessions", redis.Z{Member: r.spec.ID, Score: expires}).Err(); err != nil {
+			return err
+		}
+		if err := r.mutant.client.SAdd(ctx, prefix+"members:"+consumerName, r.spec.ID).Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m mutant) openFeed(ctx context.Context, be *leaseredis.Backend, consumers []lease.ConsumerInfo) (lease.Feed, error) {
+	f, err := be.OpenFeed(ctx, consumers)
+	if err != nil || m.mode != notified {
+		return f, err
+	}
+	return &told{f, m.client.Subscribe(context.Background(), "{"+m.namespace+"0}:news")}, nil
+}
+
+// told is a feed that sleeps until it hears something.
+type told struct {
+	lease.Feed
+	news *redis.PubSub
+}
+
+func (f *told) Next(ctx context.Context) (lease.News, error) {
+	select {
+	case <-f.news.Channel():
+		return f.Feed.Next(ctx)
+	case <-ctx.Done():
+		return lease.News{}, ctx.Err()
+	}
+}
+
+func (f *told) Close() {
+	f.news.Close()
+	f.Feed.Close()
+}
+
+// The namesake's other calls.
+
+func (r *recorder) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+	if r.mutant.mode == namesake {
+		req.Session = req.Consumer.Name
+	}
+	return r.Backend.Acquire(ctx, req)
+}
+
+func (r *recorder) Release(ctx context.Context, session, consumer string, leases []lease.Ref) error {
+	if r.mutant.mode == namesake {
+		session = consumer
+	}
+	return r.Backend.Release(ctx, session, consumer, leases)
+}
+
+func (r *recorder) FetchParked(ctx context.Context, req lease.ParkedRequest) (lease.Parked, error) {
+	if r.mutant.mode == namesake {
+		req.Session = req.Consumer.Name
+	}
+	return r.Backend.FetchParked(ctx, req)
+}

@@ -1,0 +1,259 @@
+package redisproof
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+const (
+	envReplica   = "PROOF_REDIS_REPLICA" // a replica's settings, as JSON
+	consumerName = "proof"
+)
+
+// settings are what a replica is told.
+type settings struct {
+	Name      string
+	Addrs     []string // of the server, or of the cluster's nodes
+	Cluster   bool
+	User      string
+	Password  string
+	Namespace string
+	Tags      int
+	Sink      string
+	TTL       time.Duration
+	Slow      time.Duration // how long a handler takes
+	Mode      mode
+}
+
+// mode is how much protection a replica has, and how its handlers behave.
+type mode string
+
+const (
+	// whole is leasegen as users have it.
+	whole mode = "whole"
+	// failing is whole with a handler that often fails: see fails.
+	failing mode = "failing"
+	// fenceOnly ignores cancelled contexts: a frozen replica goes on exactly where it was.
+	fenceOnly mode = "fence only"
+	// The others are mutants, see mutants_test.go.
+)
+
+// numbered is what is published: Seq counts from 1 in each topic.
+type numbered struct{ Seq int64 }
+
+const (
+	lanes    = 4  // keys in each topic
+	poisonAt = 50 // every so many messages one fails for ever
+	attempts = 3  // before it becomes a dead letter
+)
+
+func (n *numbered) key() string { return fmt.Sprint(n.Seq % lanes) }
+
+func poison(seq int64) bool { return seq%poisonAt == 0 }
+
+// fails says how a failing replica fails: at some messages once, at others always.
+func fails(m lease.Message[numbered]) error {
+	if poison(m.Payload.Seq) || m.Payload.Seq%7 == 0 && m.Attempt == 1 {
+		return errors.New("as it was told")
+	}
+	return nil
+}
+
+// replicaMain is a replica process. It tells on standard output what it observes, one
+// line for each event, and ends when it is told to or its parent is gone.
+func replicaMain() int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	go func() {
+		io.Copy(io.Discard, os.Stdin) // ends with the parent
+		stop()
+		time.Sleep(5 * time.Second)
+		os.Exit(3)
+	}()
+	var s settings
+	err := json.Unmarshal([]byte(os.Getenv(envReplica)), &s)
+	if err == nil {
+		err = replica(ctx, s)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func replica(ctx context.Context, s settings) error {
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("replica", s.Name)
+	client := s.client()
+	defer client.Close()
+	if s.Mode == neverReloads {
+		client = otherType{client.(*redis.ClusterClient)}
+	}
+	sink := newSink(s.Sink, s.Namespace)
+	defer sink.client.Close()
+	be := s.backend(client, sink, log)
+	// A server that is down for a moment is no reason to give up.
+	for {
+		c, err := s.consumer(be, sink, lease.WithLogger(log), lease.WithObserver(lease.ObserverFunc(tell)))
+		if err != nil {
+			return err
+		}
+		if err = c.Run(ctx); err == nil || ctx.Err() != nil {
+			return err
+		}
+		log.Warn("the consumer ended; once more", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// client is a client as an application has it, with nothing changed.
+func (s settings) client() redis.UniversalClient {
+	if s.Cluster {
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: s.Addrs, Username: s.User, Password: s.Password})
+	}
+	return redis.NewClient(&redis.Options{Addr: s.Addrs[0], Username: s.User, Password: s.Password})
+}
+
+// backend is leaseredis with a recorder around its commits, and, for a mutant, with something missing.
+func (s settings) backend(client redis.UniversalClient, sink *sink, log *slog.Logger) lease.Backend {
+	opts := []leaseredis.Option{leaseredis.WithNamespace(s.Namespace), leaseredis.WithLogger(log)}
+	if s.Tags > 0 {
+		opts = append(opts, leaseredis.WithTags(s.Tags))
+	}
+	b := leaseredis.New(client, opts...)
+	return &recorder{Backend: b, mutant: mutant{mode: s.Mode, client: client, namespace: s.Namespace}, sink: sink}
+}
+
+// consumer is what generated code would make of a handler of the one form that tells the sink.
+func (s settings) consumer(be lease.Backend, sink *sink, opts ...lease.Option) (*lease.Consumer, error) {
+	retry := lease.Retry{}
+	if s.Mode.fails() {
+		retry = lease.Retry{Max: attempts, Min: 20 * time.Millisecond, Cap: 100 * time.Millisecond}
+	}
+	return lease.NewConsumer(be, lease.Spec{
+		Name: consumerName, Per: lease.PerTopic, Topics: []string{"t.*"}, TTL: s.TTL, Batch: 20, Drain: 2 * time.Second, Retry: retry,
+		Handlers: []lease.Handler{
+			lease.One("numbered", func(ctx context.Context, m lease.Message[numbered]) error {
+				if s.Mode.ignoresCancel() {
+					ctx = context.WithoutCancel(ctx)
+				}
+				if s.Mode.fails() {
+					if err := fails(m); err != nil {
+						return err
+					}
+				}
+				if s.Slow > 0 {
+					fmt.Printf("handling %s %d\n", m.Topic, m.Epoch)
+					select {
+					case <-time.After(s.Slow):
+					case <-ctx.Done():
+						return context.Cause(ctx)
+					}
+				} else {
+					time.Sleep(rand.N(2 * time.Millisecond)) // mostly somebody is in the middle of something
+				}
+				return sink.effect(ctx, s.Name, m)
+			}),
+		},
+	}, append(opts, lease.WithConcurrency(256))...)
+}
+
+// recorder writes down which commits began and which succeeded.
+type recorder struct {
+	*leaseredis.Backend
+	mutant mutant
+	sink   *sink
+}
+
+func (r *recorder) Commit(ctx context.Context, session, consumer string, progress []lease.Progress) ([]string, error) {
+	if r.mutant.mode.ignoresCancel() {
+		ctx = context.WithoutCancel(ctx)
+	}
+	if r.mutant.mode.ignoresCancel() {
+		fmt.Printf("committing %s %d\n", progress[0].Resource, progress[0].Epoch)
+		time.Sleep(30 * time.Millisecond) // here a frozen replica is mostly caught
+	}
+	token := fmt.Sprintf("%016x", rand.Uint64())
+	lines := make([]any, len(progress))
+	for i, p := range progress {
+		lines[i] = line("begin", token, p.Resource, p.Epoch)
+	}
+	// Written even when the session is over: these lines tell the truth, and change nothing.
+	if err := r.sink.append(lines...); err != nil {
+		return nil, err
+	}
+	fenced, err := r.mutant.commit(ctx, r.Backend, session, consumer, progress)
+	if err != nil {
+		return fenced, err
+	}
+	refused := map[string]bool{}
+	for _, f := range fenced {
+		refused[f] = true
+	}
+	lines = lines[:0]
+	for _, p := range progress {
+		if refused[p.Resource] {
+			continue
+		}
+		cursor := "-"
+		if p.Cursor != nil {
+			cursor = fmt.Sprint(p.Cursor)
+		}
+		lines = append(lines, line("commit", token, p.Resource, p.Epoch, cursor))
+	}
+	if len(lines) > 0 {
+		err = r.sink.append(lines...)
+	}
+	return fenced, err
+}
+
+func (r *recorder) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+	return r.mutant.openSession(ctx, r.Backend, spec)
+}
+
+func (r *recorder) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) (lease.Feed, error) {
+	return r.mutant.openFeed(ctx, r.Backend, consumers)
+}
+
+// line is one line of the history.
+func line(words ...any) string { return strings.TrimSuffix(fmt.Sprintln(words...), "\n") }
+
+// tell prints what the controller counts.
+func tell(o lease.Observation) {
+	switch o := o.(type) {
+	case lease.ObservedAcquire:
+		how := "free"
+		if o.Crashed {
+			how = "crashed"
+		}
+		fmt.Printf("acquired %s %d %s\n", o.Resource, o.Epoch, how)
+	case lease.ObservedLoss:
+		fmt.Printf("lost %s %d\n", o.Resource, o.Epoch)
+	case lease.ObservedFenced:
+		fmt.Printf("fenced %s %d\n", o.Resource, o.Epoch)
+	case lease.ObservedSession:
+		if o.Open {
+			fmt.Printf("session %s\n", o.Session)
+		} else {
+			fmt.Printf("ended %s\n", o.Session)
+		}
+	}
+}

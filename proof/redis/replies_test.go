@@ -1,0 +1,263 @@
+package redisproof
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/internal/faultproxy"
+	"github.com/leasegen/leasegen/internal/redistest"
+)
+
+// E3: replicas are killed at each kind of request that they make, when the server has acted
+// on it and the reply is on its way. The state before the request is that after the one before it, so
+// this is every window there is between any two steps.
+func TestE03KilledBetweenSteps(t *testing.T) {
+	t.Parallel()
+	atEachStep(t, "E3 SIGKILL at each step", 1, 100, true)
+}
+
+// E4: replies are lost, at each kind of request; those to publishers, too.
+func TestE04RepliesLost(t *testing.T) {
+	t.Parallel()
+	atEachStep(t, "E4 reply lost at each step", 2, 100, false)
+}
+
+func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
+	t.Helper()
+	server := redistest.Shared(t)
+	publisher := faultproxy.Start(t, server.Addr())
+	s := onServer(t, server, failing, 4, publisher.Addr())
+	steps := newSteps(t)
+	var proxies []*faultproxy.Proxy
+	all := names(s.settings, 2)
+	for i := range all {
+		p := faultproxy.Start(t, server.Addr())
+		p.DropReply(steps.watch)
+		proxies = append(proxies, p)
+		all[i].Addrs = []string{p.Addr()}
+	}
+	begin := time.Now()
+	stop := s.load(t, topicCount)
+	f := startFleet(t, all...)
+	s.working(t, topicCount)
+	n := rounds(t, short, most)
+	// Until each step that is known has been hit n times; what comes up only now and then is waited for.
+	for tries := 0; steps.left(n) && tries < 60*n; tries++ {
+		step := steps.next()
+		i := rand.IntN(len(proxies))
+		p := f.replicas[i]
+		if kill && p.gone() {
+			f.restart(p)
+		}
+		hit := proxies[i].DropReply(func(request []byte) bool {
+			steps.watch(request)
+			if !slices.Contains(steps.in(request), step) {
+				return false
+			}
+			if kill {
+				_ = p.cmd.Process.Signal(syscall.SIGKILL) // it may be ending just now
+			}
+			return true
+		})
+		select {
+		case <-hit:
+			steps.count(step)
+			if kill {
+				f.restart(p)
+			}
+		case <-time.After(time.Second):
+			proxies[i].DropReply(steps.watch)
+			steps.miss(step)
+			// Sessions are opened and leases acquired only when something has gone.
+			if tries%3 == 0 && !p.gone() {
+				f.kill(p)
+			}
+		}
+		if !kill && tries%2 == 0 {
+			lost := publisher.DropReply(func(request []byte) bool { return len(steps.in(request)) > 0 })
+			select {
+			case <-lost:
+			case <-time.After(5 * time.Second):
+				t.Fatal("nobody publishes any more")
+			}
+		}
+	}
+	for i, p := range f.replicas {
+		proxies[i].DropReply(steps.watch)
+		if p.gone() {
+			f.restart(p)
+		}
+	}
+	stop()
+	r := s.close(t, f, fault, steps.total(), begin)
+	t.Logf("%s, hits: %s", fault, steps)
+	if lacks := steps.short(n); lacks > 0 {
+		t.Errorf("%s: of a kind of request that is made often, %d of %d were hit: %s", fault, n-lacks, n, steps)
+	}
+	if !kill && r.unsure > r.published/10 {
+		t.Errorf("%s: %d of %d publications ended with an error, though only replies were lost", fault, r.unsure, r.published)
+	}
+}
+
+// steps are the kinds of requests that replicas make: scripts and commands.
+type steps struct {
+	names map[string]string // of scripts, by SHA-1
+
+	mu     sync.Mutex
+	hits   map[string]int
+	seen   map[string]int
+	missed map[string]int // waited for in vain
+}
+
+func newSteps(t *testing.T) *steps {
+	t.Helper()
+	s := &steps{names: map[string]string{}, hits: map[string]int{}, seen: map[string]int{}, missed: map[string]int{}}
+	// Only for the table: a script without a name is called by its sum.
+	dir := filepath.Join("..", "..", "runtime", "leaseredis")
+	list, err := os.ReadFile(filepath.Join(dir, "scripts.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, call := range loadPattern.FindAllSubmatch(list, -1) {
+		var parts []string // the script's name, then those of its libraries
+		for _, m := range wordPattern.FindAllSubmatch(call[1], -1) {
+			parts = append(parts, string(m[1]))
+		}
+		src := fmt.Sprintf("local creating = %t", parts[0] == "shape")
+		for _, part := range slices.Concat([]string{"lib"}, parts[1:], parts[:1]) {
+			body, err := os.ReadFile(filepath.Join(dir, "scripts", part+".lua"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			src += "\n" + string(body)
+		}
+		sum := sha1.Sum([]byte(src))
+		s.names[hex.EncodeToString(sum[:])] = parts[0]
+	}
+	return s
+}
+
+var (
+	loadPattern = regexp.MustCompile(`\bload\(([^)]*)\)`)
+	wordPattern = regexp.MustCompile(`"([^"]+)"`)
+)
+
+var requestPattern = regexp.MustCompile(`\*\d+\r\n\$\d+\r\n(?i:(evalsha)\r\n\$40\r\n([0-9a-f]{40})|(eval|x[a-z]+|z[a-z]+|h[a-z]+|s[a-z]+|time))\r\n`)
+
+// in names the steps in a request.
+func (s *steps) in(request []byte) []string {
+	var found []string
+	for _, m := range requestPattern.FindAllSubmatch(request, -1) {
+		name := strings.ToLower(string(m[3]))
+		if len(m[1]) > 0 {
+			if name = s.names[string(m[2])]; name == "" {
+				name = string(m[2])
+			}
+		}
+		switch name {
+		case "hello", "subscribe", "select", "eval":
+			continue // of the client itself; a script is sent whole only once
+		}
+		found = append(found, name)
+	}
+	return found
+}
+
+// watch notes what steps there are. It lets every reply through.
+func (s *steps) watch(request []byte) bool {
+	found := s.in(request)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range found {
+		s.hits[name] += 0
+		s.seen[name]++
+	}
+	return false
+}
+
+// next is a step that was tried least, any of them.
+func (s *steps) next() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	tried := func(name string) int { return s.hits[name] + s.missed[name] }
+	var least []string
+	for name := range s.hits {
+		if len(least) > 0 && tried(name) < tried(least[0]) {
+			least = least[:0]
+		}
+		if len(least) == 0 || tried(name) == tried(least[0]) {
+			least = append(least, name)
+		}
+	}
+	return least[rand.IntN(len(least))]
+}
+
+func (s *steps) miss(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.missed[name]++
+}
+
+func (s *steps) count(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hits[name]++
+}
+
+// often says that a step is one that replicas make all the time, not once in a while.
+const often = 50
+
+// short is how many hits the step lacks, of those made often, that was hit least.
+func (s *steps) short(n int) (lacks int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, hits := range s.hits {
+		if s.seen[name] >= often {
+			lacks = max(lacks, n-hits)
+		}
+	}
+	return lacks
+}
+
+// left reports whether a step may still be hit for the nth time.
+func (s *steps) left(n int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, hits := range s.hits {
+		if hits < n && (s.missed[name] < 3*n || s.seen[name] >= often) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *steps) total() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.hits {
+		n += h
+	}
+	return n
+}
+
+func (s *steps) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(s.hits)) {
+		all = append(all, fmt.Sprintf("%s %d", name, s.hits[name]))
+	}
+	return strings.Join(all, ", ")
+}

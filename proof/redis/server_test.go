@@ -1,0 +1,314 @@
+package redisproof
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/internal/faultproxy"
+	"github.com/leasegen/leasegen/internal/redistest"
+)
+
+// mustHold injects n faults under load and checks the history.
+func mustHold(t *testing.T, s *site, fault string, n int, round func(*fleet)) row {
+	t.Helper()
+	begin := time.Now()
+	stop := s.load(t, topicCount)
+	f := startFleet(t, names(s.settings, 3)...)
+	s.working(t, topicCount)
+	for i := range n {
+		round(f)
+		if (i+1)%10 == 0 {
+			t.Logf("%s: round %d of %d after %v", fault, i+1, n, time.Since(begin).Round(time.Second))
+		}
+	}
+	stop()
+	return s.close(t, f, fault, n, begin)
+}
+
+func mustHit(t *testing.T, r row) {
+	t.Helper()
+	if r.takeovers < r.rounds {
+		t.Errorf("%s: %d takeovers from crashed owners in %d rounds: the faults did not hit", r.fault, r.takeovers, r.rounds)
+	}
+}
+
+func killRound(f *fleet) {
+	f.kill(f.replicas[rand.IntN(len(f.replicas))])
+	// Sometimes before the leases are taken over, sometimes after.
+	time.Sleep(ttl/2 + rand.N(ttl))
+}
+
+func freezeRound(f *fleet) {
+	p := f.replicas[rand.IntN(len(f.replicas))]
+	f.freeze(p)
+	time.Sleep(ttl + ttl/2 + rand.N(ttl+ttl/2))
+	f.thaw(p)
+	time.Sleep(ttl/4 + rand.N(ttl/4))
+}
+
+// E1: replicas that are killed lose nothing, and undo nothing that was committed.
+func TestE01Kill(t *testing.T) {
+	t.Parallel()
+	s := onServer(t, redistest.Shared(t), whole, 1, "")
+	mustHit(t, mustHold(t, s, "E1 SIGKILL", rounds(t, 4, 100), killRound))
+}
+
+// E1, over several hash tags and while handlers fail: retries are not forgotten, nothing jumps the
+// queue of its key, and exactly the messages that cannot be handled become dead letters.
+func TestE01KillWhileHandlersFail(t *testing.T) {
+	t.Parallel()
+	s := onServer(t, redistest.Shared(t), failing, 4, "")
+	mustHit(t, mustHold(t, s, "E1 SIGKILL, handlers fail, 4 tags", rounds(t, 4, 100), killRound))
+}
+
+// E2: handlers that take ten times as long as a session lasts are never taken for dead.
+func TestE02SlowHandlers(t *testing.T) {
+	t.Parallel()
+	const each = 100 // topics, with one message each, all handled at once
+	n := rounds(t, 1, 2)
+	s := onServer(t, redistest.Shared(t), whole, 4, "")
+	s.settings.Slow = 10 * ttl
+	begin := time.Now()
+	publish := func(round int) {
+		for i := range each {
+			if err := s.publish(t.Context(), topicName(round*each+i), 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	publish(0)
+	f := startFleet(t, names(s.settings, 3)...)
+	for round := range n {
+		if round > 0 {
+			publish(round)
+		}
+		s.drained(t)
+	}
+	f.stop()
+	s.history.catchUp(t)
+	r := row{"E2 handlers take 10 ttl", n * each, f.count(takenOver), f.count(is("fenced")), time.Since(begin), s.history.verdict(t)}
+	printTable(t, r)
+	if r.effects != int64(n*each) || r.violations(s) > 0 || r.takeovers > 0 || f.count(is("lost")) > 0 {
+		t.Errorf("%d effects of %d messages, %d leases lost, %d taken over: %+v", r.effects, n*each, f.count(is("lost")), r.takeovers, r.verdict)
+	}
+}
+
+// E5: eight processes that start at once on what is there handle each message once.
+func TestE05StartTogether(t *testing.T) {
+	t.Parallel()
+	for round := range rounds(t, 2, 20) {
+		s := onServer(t, redistest.Shared(t), whole, 1+3*(round%2), "")
+		const topics, each = 40, 25
+		for i := range topics {
+			if err := s.publish(t.Context(), topicName(i), each); err != nil {
+				t.Fatal(err)
+			}
+		}
+		begin := time.Now()
+		f := startFleet(t, names(s.settings, 8)...)
+		r := s.close(t, f, "E5 eight start at once", 1, begin)
+		if r.effects != topics*each {
+			t.Errorf("%d effects of %d messages, though nobody crashed", r.effects, topics*each)
+		}
+	}
+}
+
+// E6: the server is killed with SIGKILL and started again.
+func TestE06ServerKilled(t *testing.T) {
+	t.Parallel()
+	// With fsync every second the server answers before it has written while the disk is
+	// slow; that is the machine's business, and not what is looked at here.
+	server := redistest.Start(t, redistest.Config("no-appendfsync-on-rewrite", "yes"))
+	s := onServer(t, server, whole, 4, "")
+	mustHold(t, s, "E6 server SIGKILL, AOF everysec", rounds(t, 2, 10), func(*fleet) {
+		time.Sleep(rand.N(ttl / 2))
+		server.Kill()
+		time.Sleep(rand.N(ttl))
+		server.Start()
+		s.again(t, s.lastOf(), 30*time.Second)
+	})
+}
+
+// E8: the server is frozen for longer than leases last: owners stop believing, and start again.
+func TestE08ServerFrozen(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := onServer(t, server, whole, 1, "")
+	n := rounds(t, 2, 20)
+	mustHold(t, s, "E8 server SIGSTOP for 2 ttl", n, func(f *fleet) {
+		from := f.marker()
+		server.Pause()
+		time.Sleep(2 * ttl)
+		if i, _ := f.find(from, is("lost")); i < 0 {
+			t.Errorf("nobody lost a lease while the server was frozen for %v", 2*ttl)
+		}
+		server.Resume()
+		s.again(t, s.lastOf(), 30*time.Second)
+	})
+}
+
+// unheard may do everything but listen and be heard.
+var unheard = []string{"~*", "+@all", "-subscribe", "-psubscribe", "-ssubscribe", "-config", "resetchannels"}
+
+// E10: without notifications, and with CONFIG forbidden, everything works all the same.
+func TestE10WithoutNotifications(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := onServer(t, server, whole, 4, "")
+	opts := server.User(t, "unheard", unheard...).Options()
+	s.settings.User, s.settings.Password = opts.Username, opts.Password
+	mustHit(t, mustHold(t, s, "E10 no notifications, SIGKILL", rounds(t, 2, 30), killRound))
+}
+
+// E13: what the server refuses for a while is tried again.
+func TestE13ServerRefuses(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := onServer(t, server, whole, 4, "")
+	admin := server.Client(t)
+	do := func(args ...any) {
+		t.Helper()
+		if err := admin.Do(t.Context(), args...).Err(); err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+	}
+	refusals := []struct {
+		what       string
+		begin, end func()
+	}{
+		{"SCRIPT FLUSH", func() { do("SCRIPT", "FLUSH") }, func() {}},
+		{"OOM", func() { do("CONFIG", "SET", "maxmemory", "1mb") }, func() { do("CONFIG", "SET", "maxmemory", "0") }},
+		{"READONLY", func() { do("REPLICAOF", "127.0.0.1", "1") }, func() { do("REPLICAOF", "NO", "ONE") }},
+		{"NOREPLICAS", func() { do("CONFIG", "SET", "min-replicas-to-write", "1") }, func() { do("CONFIG", "SET", "min-replicas-to-write", "0") }},
+		{"LOADING", func() { server.Restart() }, func() {}},
+		{"connections killed", func() { do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") }, func() {}},
+		{"CLIENT PAUSE", func() { do("CLIENT", "PAUSE", ttl.Milliseconds()/2, "ALL") }, func() {}},
+	}
+	i := 0
+	mustHold(t, s, "E13 server refuses", len(refusals)*rounds(t, 1, 20), func(*fleet) {
+		r := refusals[i%len(refusals)]
+		i++
+		r.begin()
+		time.Sleep(rand.N(ttl))
+		r.end()
+		last := s.lastOf()
+		if took := time.Until(s.again(t, last, 30*time.Second)); took > 0 {
+			t.Logf("%s: %v", r.what, took)
+		}
+	})
+}
+
+// E18: replicas that are all called the same do not take each other's leases.
+func TestE18SameName(t *testing.T) {
+	t.Parallel()
+	s := onServer(t, redistest.Shared(t), whole, 1, "")
+	begin := time.Now()
+	stop := s.load(t, topicCount)
+	s.settings.Name = "pod"
+	f := startFleet(t, s.settings, s.settings)
+	s.working(t, topicCount)
+	n := rounds(t, 2, 50)
+	for range n {
+		killRound(f)
+	}
+	stop()
+	mustHit(t, s.close(t, f, "E18 replicas of one name, SIGKILL", n, begin))
+}
+
+// E19: replicas that are frozen until their sessions have expired do not extend them, and
+// change nothing any more.
+func TestE19Freeze(t *testing.T) {
+	t.Parallel()
+	s := onServer(t, redistest.Shared(t), whole, 4, "")
+	mustHit(t, mustHold(t, s, "E19 SIGSTOP", rounds(t, 2, 200), notRevived(t, s)))
+}
+
+// notRevived freezes a replica until its session has expired, and checks that this session is over.
+func notRevived(t *testing.T, s *site) func(*fleet) {
+	return func(f *fleet) {
+		if who := comesBack(t, s, f); who != "" {
+			t.Errorf("session %s had expired and lives again", who)
+		}
+	}
+}
+
+// comesBack freezes a replica until its session has expired and others have taken over, lets
+// it go on, and returns its session if that lives again.
+func comesBack(t *testing.T, s *site, f *fleet) string {
+	t.Helper()
+	p := f.replicas[rand.IntN(len(f.replicas))]
+	expired := ""
+	f.mu.Lock()
+	for _, e := range f.events {
+		if e.replica == p.settings.Name && e.what == "session" {
+			expired = e.resource
+		}
+	}
+	f.mu.Unlock()
+	live := func() map[string]bool {
+		members, err := s.be.Members(t.Context(), consumerName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids := map[string]bool{}
+		for _, m := range members {
+			ids[m.Session] = true
+		}
+		return ids
+	}
+	eventually(t, 10*time.Second, "the replica is a member", func() bool { return live()[expired] })
+	f.freeze(p)
+	eventually(t, 3*ttl, "the frozen replica's session is over", func() bool { return !live()[expired] })
+	from := f.marker()
+	f.thaw(p)
+	again := ""
+	eventually(t, 10*time.Second, "the replica has another session, or its old one", func() bool {
+		if live()[expired] {
+			again = expired
+			return true
+		}
+		i, _ := f.find(from, func(e event) bool { return e.replica == p.settings.Name && e.what == "session" })
+		return i >= 0
+	})
+	return again
+}
+
+// The fence alone is enough: contexts that are cancelled are ignored.
+func TestFreezeFenceOnly(t *testing.T) {
+	t.Parallel()
+	s := onServer(t, redistest.Shared(t), fenceOnly, 4, "")
+	r := mustHold(t, s, "SIGSTOP, fence alone", rounds(t, 4, 20), freezeRound)
+	if int64(r.fence)+r.refused == 0 {
+		t.Error("nothing was refused: the faults did not hit, and the test shows nothing")
+	}
+}
+
+// Replicas that are cut off for longer than their leases last, while no connection breaks,
+// change nothing: not even when what they had sent arrives late.
+func TestCutOff(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	s := onServer(t, server, whole, 1, "")
+	var proxies []*faultproxy.Proxy
+	all := names(s.settings, 3)
+	for i := range all {
+		p := faultproxy.Start(t, server.Addr())
+		proxies = append(proxies, p)
+		all[i].Addrs = []string{p.Addr()}
+	}
+	begin := time.Now()
+	stop := s.load(t, topicCount)
+	f := startFleet(t, all...)
+	s.working(t, topicCount)
+	n := rounds(t, 2, 20)
+	for range n {
+		p := proxies[rand.IntN(len(proxies))]
+		p.BlackHole()
+		time.Sleep(ttl + ttl/2 + rand.N(ttl/2))
+		p.Heal()
+		time.Sleep(ttl/4 + rand.N(ttl/4))
+	}
+	stop()
+	mustHit(t, s.close(t, f, "cut off", n, begin))
+}

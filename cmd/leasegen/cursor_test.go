@@ -19,13 +19,13 @@ func TestCursorOnPostgres(t *testing.T) {
 	dsn := pgtest.DB(t)
 	vars := map[string]string{"LEASEGEN_DSN": dsn}
 	mustRun(t, vars, "migrate", "-slots", "4")
-	deadLetter(t, dsn) // of mailing, on the topic mail.eu
 	pool, err := pgxpool.New(t.Context(), dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer pool.Close()
 	be := leasepg.New(pool)
+	deadLetter(t, be) // of mailing, on the topic mail.eu
 	counting := lease.ConsumerInfo{Name: "counting", Per: lease.PerPartition, Topics: []string{"*"}}
 	spec := lease.SessionSpec{ID: strings.Repeat("ab", 16), TTL: time.Minute, Host: "web-1", PID: 7, Consumers: []string{"counting"}}
 	session, err := be.OpenSession(t.Context(), spec)

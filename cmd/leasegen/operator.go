@@ -19,7 +19,7 @@ import (
 
 // operatorCommands are the commands that look at a database and mend it.
 func operatorCommands() []command {
-	return []command{migrateCommand(), statusCommand(), dlqCommand(), cursorCommand(), forgetCommand()}
+	return []command{migrateCommand(), aclCommand(), statusCommand(), dlqCommand(), cursorCommand(), forgetCommand()}
 }
 
 // database is where an operator command works: PostgreSQL or Redis.
@@ -134,13 +134,7 @@ func (d *database) withOperator(ctx context.Context, e *env, do func(lease.Opera
 		return err
 	}
 	if isRedis(dsn) {
-		return d.onRedis(ctx, dsn, from, func(be *leaseredis.Backend) error {
-			op, ok := any(be).(lease.Operator)
-			if !ok {
-				return usagef("Redis has no operator yet")
-			}
-			return do(op)
-		})
+		return d.onRedis(ctx, dsn, from, func(be *leaseredis.Backend) error { return do(be) })
 	}
 	pool, err := d.connect(ctx, dsn, from)
 	if err != nil {

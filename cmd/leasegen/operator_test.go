@@ -54,7 +54,12 @@ func TestOperatorOnPostgres(t *testing.T) {
 	}
 	expect(t, mustRun(t, vars, "status"), "no consumer has run on this database yet\n")
 
-	deadLetter(t, dsn)
+	pool, err := pgxpool.New(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	deadLetter(t, leasepg.New(pool))
 	out := mustRun(t, vars, "status")
 	if want := "mailing   topic  session          1        0         0        1         0  -                        0             2\n"; !strings.HasSuffix(out, want) {
 		t.Errorf("status:\n%swant it to end with\n%s", out, want)
@@ -91,17 +96,11 @@ func TestOperatorOnPostgres(t *testing.T) {
 }
 
 // deadLetter runs a consumer that gives up on two messages.
-func deadLetter(t *testing.T, dsn string) {
+func deadLetter(t *testing.T, be lease.Backend) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	pool, err := pgxpool.New(ctx, dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	be := leasepg.New(pool)
-	err = be.Publish(ctx, []lease.Event{
+	err := be.Publish(ctx, []lease.Event{
 		{Topic: "mail.eu", Key: "ann", Kind: "mail", Payload: []byte(`{"to":"ann"}`)},
 		{Topic: "mail.eu", Key: "bob", Kind: "mail", Payload: []byte(`{"to":"bob"}`)},
 	})

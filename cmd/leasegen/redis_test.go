@@ -1,10 +1,17 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
 // However a URL is broken, one line says what is wrong, and its password is not in it.
@@ -81,5 +88,150 @@ func TestRedisUsage(t *testing.T) {
 	code, _, errs := leasegen(t, map[string]string{"LEASEGEN_DSN": "postgres://127.0.0.1:1/db"}, "status", "-namespace", "lg")
 	if want := "leasegen status: -namespace goes with Redis; PostgreSQL has -schema\n"; code != exitError || errs != want {
 		t.Errorf("exit %d, %s; want %s", code, errs, want)
+	}
+}
+
+// onRedis makes a namespace on a server, and returns how the command finds it.
+func onRedis(t *testing.T, client redis.UniversalClient, url string) (be *leaseredis.Backend, on []string) {
+	t.Helper()
+	namespace := redistest.Namespace(t)
+	return leaseredis.New(client, leaseredis.WithNamespace(namespace)), []string{"-dsn", url, "-namespace", namespace}
+}
+
+// The same commands as on PostgreSQL, on a server and on a cluster.
+func TestOperatorOnRedis(t *testing.T) {
+	t.Run("server", func(t *testing.T) {
+		s := redistest.Shared(t)
+		operateOnRedis(t, s.Client(t), s.URL())
+	})
+	t.Run("cluster", func(t *testing.T) {
+		c := redistest.SharedCluster(t)
+		operateOnRedis(t, c.Client(t), "redis://"+c.Addrs()[5]) // found out from any node
+	})
+}
+
+func operateOnRedis(t *testing.T, client redis.UniversalClient, url string) {
+	be, on := onRedis(t, client, url)
+	must := func(args ...string) string { t.Helper(); return mustRun(t, nil, append(args, on...)...) }
+	refused := func(want string, args ...string) {
+		t.Helper()
+		code, _, errs := leasegen(t, nil, append(args, on...)...)
+		if code != exitError || !strings.Contains(errs, want) || strings.Count(errs, "\n") != 1 {
+			t.Errorf("%q: exit %d, %swant one line with %s", args, code, errs, want)
+		}
+	}
+	deadLetter(t, be)
+
+	if out := must("status"); !strings.Contains(out, "mailing   topic  session          1        0         0        1         0  -                        0             2\n") {
+		t.Errorf("status:\n%s", out)
+	}
+	var doc struct{ Consumers []consumerJSON }
+	out := must("status", "mailing", "-leases", "-format", "json")
+	if err := json.Unmarshal([]byte(out), &doc); err != nil || len(doc.Consumers) != 1 || len(doc.Consumers[0].Leases) != 1 || doc.Consumers[0].Leases[0].Epoch == 0 {
+		t.Errorf("status as json (%v):\n%s", err, out)
+	}
+	if out := must("cursor", "show", "mailing"); !strings.Contains(out, "mail.eu") {
+		t.Errorf("cursor show:\n%s", out)
+	}
+
+	out = must("dlq", "list", "mailing")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if len(lines) != 3 || !strings.Contains(lines[1], "no such address") || !strings.Contains(lines[2], "mailbox is full") {
+		t.Fatalf("dlq list:\n%s", out)
+	}
+	if out := must("dlq", "show", "mailing", "-id", strings.Fields(lines[1])[0]); !strings.Contains(out, `{"to":"ann"}`) {
+		t.Errorf("dlq show:\n%s", out)
+	}
+	expect(t, must("dlq", "replay", "mailing", "-reason", "*full"), "would replay 1 of 2 dead letters of mailing; run again with -yes\n")
+	expect(t, must("dlq", "replay", "mailing", "-reason", "*full", "-yes"), "replayed 1 of 2 dead letters of mailing\n")
+	refused("has 1 dead letter; look at them", "forget", "mailing")
+	expect(t, must("dlq", "purge", "mailing", "-yes"), "purged 1 of 1 dead letters of mailing\n")
+	expect(t, must("dlq", "list", "mailing"), "mailing has no dead letters\n")
+	if out := must("status"); !strings.HasSuffix(out, "           1             0\n") {
+		t.Errorf("the replayed message is not parked:\n%s", out)
+	}
+	refused(`there is no consumer "mailin"; known: mailing`, "dlq", "list", "mailin")
+
+	expect(t, must("cursor", "reset", "mailing", "-yes"), "moved 1 cursor of mailing to the beginning of the log\n")
+	if out := must("status"); !strings.Contains(out, " 2  ") { // unread again
+		t.Errorf("after the reset:\n%s", out)
+	}
+	out = must("forget", "mailing")
+	if !strings.HasPrefix(out, "would forget mailing: the cursors of 1 resource, 2 messages unread") {
+		t.Errorf("forget: %s", out)
+	}
+	expect(t, must("forget", "mailing", "-yes"), "forgot mailing\n")
+	expect(t, must("status"), "no consumer has run on this database yet\n")
+	refused("none has run on this database yet", "forget", "mailing")
+}
+
+// A consumer that is alive is not forgotten.
+func TestForgetRefusesTheLiving(t *testing.T) {
+	s := redistest.Shared(t)
+	be, on := onRedis(t, s.Client(t), s.URL())
+	c, err := lease.NewConsumer(be, lease.Spec{Name: "mailing", Per: lease.PerTopic, Topics: []string{"mail.*"}, Handlers: []lease.Handler{
+		lease.One("mail", func(context.Context, lease.Message[[]byte]) error { return nil })}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		code, out, errs := leasegen(t, nil, append([]string{"forget", "mailing", "-yes"}, on...)...)
+		if code == exitOK {
+			t.Fatalf("a consumer that is alive was forgotten: %s", out)
+		}
+		if strings.Contains(errs, "mailing has 1 live member; stop its programs first") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(errs)
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	expect(t, mustRun(t, nil, append([]string{"forget", "mailing", "-yes"}, on...)...), "forgot mailing\n")
+}
+
+// What acl prints, a server takes; its user runs consumers, reads the stream named, and no other.
+func TestACLCommand(t *testing.T) {
+	s := redistest.Shared(t)
+	admin := s.Client(t)
+	namespace := redistest.Namespace(t)
+	line := mustRun(t, nil, "acl", "app", "-namespace", namespace, "-stream", "shop:[a]*", "-stream", "b")
+	if !strings.HasPrefix(line, "ACL SETUSER app on ") || strings.Count(line, "\n") != 1 {
+		t.Fatal(line)
+	}
+	for _, command := range []string{line, "ACL SETUSER app >app-password"} {
+		var args []any
+		for _, word := range strings.Fields(command) {
+			args = append(args, word)
+		}
+		if err := admin.Do(t.Context(), args...).Err(); err != nil {
+			t.Fatalf("%s: %v", command, err)
+		}
+	}
+	app := redis.NewClient(&redis.Options{Addr: s.Addr(), Username: "app", Password: "app-password"})
+	defer app.Close()
+	deadLetter(t, leaseredis.New(app, leaseredis.WithNamespace(namespace)))
+	if err := app.XRange(t.Context(), "shop:[a]*", "-", "+").Err(); err != nil {
+		t.Errorf("a stream that was named: %v", err)
+	}
+	for _, key := range []string{"shop:aa", "c", "{other0}:meta"} {
+		if err := app.XRange(t.Context(), key, "-", "+").Err(); err == nil || !strings.Contains(err.Error(), "NOPERM") {
+			t.Errorf("%s: %v, want NOPERM", key, err)
+		}
+	}
+	for args, want := range map[string]string{
+		"acl":                "leasegen acl: give the name of one user",
+		"acl a b":            "leasegen acl: give the name of one user",
+		"acl a -namespace A": `leasegen acl: -namespace "A": use lower-case letters, digits and dashes, at most 32`,
+	} {
+		if code, _, errs := leasegen(t, nil, strings.Fields(args)...); code != exitError || errs != want+"\n" {
+			t.Errorf("%s: exit %d, %s", args, code, errs)
+		}
 	}
 }

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+func aclCommand() command {
+	const usage = "acl [flags] user"
+	return command{
+		name: "acl", usage: usage, short: "print the Redis command that gives a user what programs need",
+		run: func(_ context.Context, e *env, args []string) int {
+			var (
+				db      database
+				streams []string
+			)
+			fs := flag.NewFlagSet("acl", flag.ContinueOnError)
+			db.fs = fs
+			fs.StringVar(&db.namespace, "namespace", "lg", "namespace of the keys")
+			fs.Func("stream", "a `stream` that consumers with //leasegen:redis read; may be repeated", func(v string) error {
+				streams = append(streams, v)
+				return nil
+			})
+			return operate(e, fs, usage, args, func(rest []string) error {
+				if len(rest) != 1 {
+					return usagef("give the name of one user")
+				}
+				if strings.ContainsAny(rest[0], " \t\r\n\"'\x00") || rest[0] == "" {
+					return usagef("%q cannot be the name of a user", rest[0])
+				}
+				if err := db.validNamespace(); err != nil {
+					return err
+				}
+				return printACL(e.Stdout, rest[0], db.namespace, streams)
+			})
+		},
+	}
+}
+
+// printACL prints a command for redis-cli. It sets no password.
+func printACL(w io.Writer, user, namespace string, streams []string) error {
+	line := "ACL SETUSER " + user + " on"
+	for _, rule := range leaseredis.ACL(namespace, streams...) {
+		if strings.ContainsAny(rule, ` "'`) {
+			rule = strconv.Quote(rule) // as redis-cli reads it
+		}
+		line += " " + rule
+	}
+	_, err := fmt.Fprintln(w, line)
+	return err
+}

@@ -1,0 +1,221 @@
+package leaseredis
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+func TestACommitWhoseReplyWasLostIsStoredOnce(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		a.publishes(5, "x")
+		g := a.takesOne("x")
+		got := a.reads(g, 9)
+		id := a.ids(got.Messages)
+		first := a.next(g, lease.Progress{Cursor: got.Next, Mark: "m",
+			Park: []lease.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "e"}, {ID: id[1], Lane: "k"}},
+			Dead: []lease.Dead{{ID: id[2], Attempt: 1, Reason: "r"}}})
+		second := a.next(g, lease.Progress{Done: id[:1], Dead: []lease.Dead{{ID: id[1], Attempt: 3, Reason: "r"}}})
+		a.commits() // the script is known to the server
+		faults := a.breaks()
+		for _, p := range []lease.Progress{first, second} {
+			a.Commit(t.Context(), "nobody", "c", []lease.Progress{p}) // so is every other
+			faults.loseReply(scripts.commit)
+			again(t, faults, func() error {
+				_, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{p})
+				return err
+			})
+		}
+		same(t, "dead letters", len(a.dead()), 2)
+		same(t, "parked", len(a.due().Messages), 0)
+		n, err := a.client.Exists(t.Context(), a.key("x", "pk:c:x"), a.key("x", "due:c:x"), a.key("x", "pr:c"), a.key("x", "lane:c:1:x:k")).Result()
+		check(t, err)
+		same(t, "keys left of parked messages", n, 0)
+	})
+}
+
+func TestACommitThatWasOvertakenChangesNothing(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		a.publishes(3, "x")
+		g := a.takesOne("x")
+		got := a.reads(g, 9)
+		late := a.next(g, lease.Progress{Cursor: got.Cut(1), Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}})
+		a.commits(a.next(g, lease.Progress{Cursor: got.Cut(2)}))
+		a.commits(late)
+		same(t, "parked", len(a.due().Messages), 0)
+		check(t, a.Release(t.Context(), a.id, "c", []lease.Ref{g.Ref}))
+		same(t, "left", len(a.reads(a.takesOne("x"), 9).Messages), 1)
+	})
+}
+
+// E11, and a crash or a foreign hand between the steps of a commit.
+func TestAMessageThatSomebodyDeletedBecomesADeadLetterWithoutPayload(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		a.publishes(4, "x")
+		g := a.takesOne("x")
+		got := a.reads(g, 9)
+		id := a.ids(got.Messages)
+		topic := a.key("x", "t:x")
+		entries, err := a.client.XRange(t.Context(), topic, "-", "+").Result()
+		check(t, err)
+		for _, i := range []int{0, 1} {
+			check(t, a.client.XDel(t.Context(), topic, entries[i].ID).Err())
+		}
+		a.commits(a.next(g, lease.Progress{Cursor: got.Next,
+			Park: []lease.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "carrier: 503"}, {ID: id[2], Lane: "l", Attempt: 1, Error: "e"}},
+			Dead: []lease.Dead{{ID: id[1], Attempt: 5, Reason: "gave up"}}}))
+		ds := a.dead()
+		same(t, "dead letters", len(ds), 2)
+		for _, d := range ds {
+			cause := map[string]string{id[0]: "carrier: 503", id[1]: "gave up"}[d.MessageID]
+			if cause == "" || !strings.Contains(d.Reason, cause) || !strings.Contains(d.Reason, "deleted from the stream") || d.Size != 0 || d.Topic != "x" {
+				t.Fatalf("dead letter %+v", d)
+			}
+		}
+		p := a.due()
+		same(t, "parked", len(p.Messages), 1)
+		same(t, "the message parked", p.Messages[0].ID, id[2])
+		// What never was is an error that names it, and nothing is stored.
+		for _, p := range []lease.Progress{
+			{Park: []lease.Park{{ID: "9999999999999999-0", Lane: "k", Attempt: 1}}},
+			{Dead: []lease.Dead{{ID: "nonsense", Attempt: 1}}},
+		} {
+			p.Cursor = cursor("")
+			_, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{a.next(g, p)})
+			if err == nil || !strings.Contains(err.Error(), "there is no message") || !strings.Contains(err.Error(), "x:") {
+				t.Fatalf("got error %v", err)
+			}
+		}
+		check(t, a.Release(t.Context(), a.id, "c", []lease.Ref{g.Ref}))
+		same(t, "left", len(a.reads(a.takesOne("x"), 9).Messages), 0)
+	})
+}
+
+func TestNothingIsLostBetweenReadingAMessageAndStoringIt(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		a.publishes(2, "x")
+		g := a.takesOne("x")
+		got := a.reads(g, 9)
+		p := a.next(g, lease.Progress{Cursor: got.Next, Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}})
+		a.commits()
+		a.Commit(t.Context(), "nobody", "c", []lease.Progress{p})
+		faults := a.breaks()
+		died := errors.New("the process died")
+		faults.onCall(scripts.commit, func() error { return died })
+		if _, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{p}); !errors.Is(err, died) {
+			t.Fatalf("got %v", err)
+		}
+		same(t, "parked", len(a.due().Messages), 0)
+		// Now the entries vanish between the two.
+		faults.onCall(scripts.commit, func() error { return a.client.Del(t.Context(), a.key("x", "t:x")).Err() })
+		a.commits(p)
+		faults.onCall(scripts.commit, nil)
+		parked := a.due()
+		same(t, "parked", len(parked.Messages), 1)
+		same(t, "its payload", string(parked.Messages[0].Payload), `{"n":0}`)
+	})
+}
+
+// E16: the message stays where it was until its dead letter can be stored.
+func TestWithoutUsableDeadLetterKeysTheMessageStays(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		a.publishes(2, "x")
+		g := a.takesOne("x")
+		got := a.reads(g, 9)
+		id := a.ids(got.Messages)
+		a.commits(a.next(g, lease.Progress{Cursor: got.Cut(1), Park: []lease.Park{{ID: id[0], Lane: "k", Attempt: 1}}}))
+		p := a.next(g, lease.Progress{Cursor: got.Next, Dead: []lease.Dead{{ID: id[0], Attempt: 2, Reason: "r"}, {ID: id[1], Attempt: 1, Reason: "r"}}})
+		for _, name := range []string{"dead:c", "dl:c", "dx:c:x"} {
+			key := a.key("x", name)
+			check(t, a.client.Set(t.Context(), key, "mine", 0).Err())
+			_, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{p})
+			if err == nil || !strings.Contains(err.Error(), key) {
+				t.Fatalf("got error %v, want one that names %s", err, key)
+			}
+			same(t, "parked", len(a.due().Messages), 1)
+			check(t, a.client.Del(t.Context(), key).Err())
+		}
+		a.commits(p)
+		same(t, "dead letters", len(a.dead()), 2)
+		same(t, "parked", len(a.due().Messages), 0)
+	})
+}
+
+func TestWithoutMemoryNothingIsStoredByHalves(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client(t)
+	be := New(client, WithNamespace("oom"))
+	a := join(t, be, perTopic())
+	a.publishes(2, "x")
+	g := a.takesOne("x")
+	got := a.reads(g, 9)
+	p := a.next(g, lease.Progress{Cursor: got.Next, Dead: []lease.Dead{{ID: got.Messages[0].ID, Attempt: 1, Reason: "r"}}})
+	check(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	if _, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{p}); !redis.HasErrorPrefix(errors.Unwrap(err), "OOM") {
+		t.Fatalf("got error %v, want OOM", err)
+	}
+	check(t, client.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	same(t, "dead letters", len(a.dead()), 0)
+	same(t, "stored cursor", client.HExists(t.Context(), a.key("x", "l:c:x"), "c").Val(), false)
+	a.commits(p)
+	same(t, "dead letters", len(a.dead()), 1)
+}
+
+func TestParkedMessagesOfManyOthersDoNotHideMine(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		if testing.Short() {
+			t.Skip("many leases")
+		}
+		const others = 6000 // above what is looked at before the intersection is taken, under one tag
+		names := make([]string, others)
+		for i := range names {
+			names[i] = fmt.Sprintf("o%05d", i)
+		}
+		b := a.another()
+		sh, err := a.shape(t.Context())
+		check(t, err)
+		pipe := a.client.Pipeline()
+		past := float64(time.Now().Add(-time.Minute).UnixMicro())
+		for _, n := range names { // parked, and owned by nobody that is asked
+			pipe.ZAdd(t.Context(), a.prefix(sh.tagOf(n))+"pr:c", redis.Z{Score: past, Member: n})
+		}
+		_, err = pipe.Exec(t.Context())
+		check(t, err)
+		b.publishes(1, "mine")
+		g := b.takesOne("mine")
+		got := b.reads(g, 1)
+		b.commits(b.next(g, lease.Progress{Cursor: got.Next, Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}}))
+		same(t, "mine", len(b.due().Messages), 1)
+		b.commits(b.next(g, lease.Progress{Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 2, After: time.Hour}}}))
+		p := b.due()
+		if len(p.Messages) != 0 || p.Next < 0 || p.Next > time.Hour {
+			t.Fatalf("parked: %+v", p)
+		}
+	})
+}
+
+func BenchmarkCommitCursors(b *testing.B) {
+	const leases = 1000
+	a := join(b, New(redistest.Shared(b).Client(b), WithNamespace(redistest.Namespace(b))), perTopic())
+	names := make([]string, leases)
+	for i := range names {
+		names[i] = fmt.Sprint("t", i)
+	}
+	gs := a.takes(leases, names...)
+	ps := make([]lease.Progress, len(gs))
+	for b.Loop() {
+		a.seq++
+		for i, g := range gs {
+			ps[i] = lease.Progress{Ref: g.Ref, Seq: a.seq, Cursor: cursor(fmt.Sprint(1795248728123456 + a.seq))}
+		}
+		a.commits(ps...)
+	}
+	b.ReportMetric(float64(b.N)*leases/b.Elapsed().Seconds()/1000, "cursors/ms")
+}

@@ -1,0 +1,124 @@
+package leaseredis
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// buries makes n dead letters on each topic, and returns their message ids.
+func (a *actor) buries(n int, topics ...string) (ids []string) {
+	a.t.Helper()
+	a.publishes(n, topics...)
+	for _, g := range a.takes(len(topics), topics...) {
+		got := a.reads(g, n)
+		p := a.next(g, lease.Progress{Cursor: got.Next})
+		for _, m := range got.Messages {
+			p.Dead = append(p.Dead, lease.Dead{ID: m.ID, Attempt: 1, Reason: "r"})
+			ids = append(ids, m.ID)
+		}
+		a.commits(p)
+	}
+	return ids
+}
+
+// E20: more poison than any bound.
+func TestDeadLettersKeptAndDroppedAddUp(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		topics := []string{"a", "b", "c", "d", "e", "f", "g"}
+		const each = 1430 // 10,010 in all
+		a.buries(each, topics...)
+		total := each * len(topics)
+		same(t, "buried", len(a.dead()), total)
+		first := a.dead()[total-10_000]
+		r, err := a.Maintain(t.Context(), []lease.ConsumerInfo{a.info})
+		check(t, err)
+		kept := a.dead()
+		same(t, "kept", len(kept), 10_000)
+		same(t, "kept and dropped", len(kept)+r.DeadLettersDropped, total)
+		same(t, "the oldest that is kept", kept[0].ID, first.ID)
+		// Without a bound nothing goes.
+		free := New(a.client, WithNamespace(a.namespace), WithMaxDeadLetters(0))
+		r, err = free.Maintain(t.Context(), []lease.ConsumerInfo{a.info})
+		check(t, err)
+		same(t, "dropped without a bound", r.DeadLettersDropped, 0)
+		n, err := a.Purge(t.Context(), lease.DeadLetterFilter{Consumer: "c"})
+		check(t, err)
+		same(t, "purged", n, 10_000)
+		for _, topic := range topics {
+			for _, name := range []string{"dead:c", "dl:c", "dx:c:" + topic} {
+				same(t, name+" is left", a.client.Exists(t.Context(), a.key(topic, name)).Val(), 0)
+			}
+		}
+	})
+}
+
+func TestDeadLettersAreListedAndMovedOverAllTags(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		topics := []string{"a", "b", "c", "d", "e"}
+		ids := a.buries(450, topics...) // more than a page under each tag
+		all := a.dead()
+		same(t, "listed", len(all), len(ids))
+		if !slices.IsSortedFunc(all, func(a, b lease.DeadLetterInfo) int { return a.DeadAt.Compare(b.DeadAt) }) {
+			t.Fatal("the oldest do not come first")
+		}
+		same(t, "size without payload", all[0].Size, len(`{"n":0}`))
+		some, err := a.DeadLetters(t.Context(), lease.DeadLetterFilter{Limit: 7})
+		check(t, err)
+		for i, d := range some {
+			same(t, "of the oldest", d.ID, all[i].ID)
+		}
+		same(t, "of the oldest", len(some), 7)
+		one, err := a.DeadLetters(t.Context(), lease.DeadLetterFilter{IDs: []string{all[99].ID, "nonsense"}})
+		check(t, err)
+		same(t, "found by id", fmt.Sprint(len(one), one[0].ID, one[0].Payload == nil), fmt.Sprint(1, all[99].ID, true))
+		// A reply that is lost moves and counts nothing twice.
+		a.Replay(t.Context(), lease.DeadLetterFilter{IDs: []string{all[0].ID}})
+		a.Purge(t.Context(), lease.DeadLetterFilter{IDs: []string{all[1].ID}})
+		faults := a.breaks()
+		faults.err = &netError{}
+		faults.loseReply(scripts.replay)
+		n, err := a.Replay(t.Context(), lease.DeadLetterFilter{Topic: "c"})
+		check(t, err)
+		left := 450
+		for _, d := range all[:2] {
+			if d.Topic == "c" {
+				left--
+			}
+		}
+		same(t, "replayed", n, left)
+		faults.loseReply(scripts.purge)
+		n, err = a.Purge(t.Context(), lease.DeadLetterFilter{Topic: "d"})
+		check(t, err)
+		left = 450
+		for _, d := range all[:2] {
+			if d.Topic == "d" {
+				left--
+			}
+		}
+		same(t, "purged", n, left)
+		same(t, "replies lost", faults.lost, 2)
+		parked := map[string]int{}
+		p, err := a.FetchParked(t.Context(), lease.ParkedRequest{Session: a.id, Consumer: a.info, Limit: 5000, MaxPayload: 1 << 20})
+		check(t, err)
+		for _, m := range p.Messages {
+			parked[m.ID]++
+			same(t, "attempt", m.Attempt, 0)
+			same(t, "lane", m.Lane, m.Key)
+		}
+		for _, d := range all {
+			if want := flag(d.Topic == "c" || d.ID == all[0].ID); parked[d.MessageID] != want && d.ID != all[1].ID {
+				t.Fatalf("message %s of %s is parked %d times", d.MessageID, d.Topic, parked[d.MessageID])
+			}
+		}
+	})
+}
+
+// netError is what a broken connection gives.
+type netError struct{}
+
+func (*netError) Error() string   { return "connection reset by peer" }
+func (*netError) Timeout() bool   { return false }
+func (*netError) Temporary() bool { return false }

@@ -1,0 +1,153 @@
+package leaseredis
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// items are some names that lie under all tags of a namespace with four.
+func items() (names []string) {
+	for i := range 12 {
+		names = append(names, fmt.Sprint("item", i))
+	}
+	return names
+}
+
+func (a *actor) starts(g lease.Grant, item, message string, want lease.OnceState) {
+	a.t.Helper()
+	got, err := a.StartOnce(a.t.Context(), a.id, a.info.Name, g.Ref, item, message)
+	check(a.t, err)
+	same(a.t, "state of "+item, got, want)
+}
+
+func TestLostRepliesOfTheLedger(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		g := a.takesOne("x")
+		sh, err := a.shape(t.Context())
+		check(t, err)
+		// Every script is known to the server before replies are lost.
+		a.starts(g, "known", "0", lease.OnceNew)
+		a.commits(a.next(g, lease.Progress{Once: []lease.OnceResult{{Key: "known", Done: true}}}))
+		faults := a.breaks()
+		for _, item := range items() {
+			start := func() error {
+				state, err := a.StartOnce(t.Context(), a.id, "c", g.Ref, item, "m")
+				if err == nil {
+					same(t, "state of "+item, state, lease.OnceNew)
+				}
+				return err
+			}
+			tell := func(p lease.Progress) func() error {
+				return func() error {
+					_, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{p})
+					return err
+				}
+			}
+			faults.loseReply(scripts.startonce)
+			again(t, faults, start)
+			if sh.tagOf(item) != sh.leaseTag("c", "x") {
+				faults.loseReply(scripts.heldseq)
+				again(t, faults, start)
+			}
+			failed := a.next(g, lease.Progress{Once: []lease.OnceResult{{Key: item}}})
+			faults.loseReply(scripts.endonce)
+			again(t, faults, tell(failed))
+			check(t, start())
+			check(t, tell(failed)()) // it was held up on its way
+			done := a.next(g, lease.Progress{Once: []lease.OnceResult{{Key: item, Done: true}}})
+			faults.loseReply(scripts.commit) // how it ended is stored, the rest is unknown
+			again(t, faults, tell(done))
+			a.starts(g, item, "m", lease.OnceDone)
+		}
+	})
+}
+
+func TestAnItemThatWasToldBeforeACrashIsDone(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		a.publishes(1, "x")
+		g := a.takesOne("x")
+		got := a.reads(g, 9)
+		a.commits()
+		faults := a.breaks()
+		died := errors.New("the process died")
+		for _, item := range items() {
+			a.starts(g, item, got.Messages[0].ID, lease.OnceNew)
+		}
+		p := a.next(g, lease.Progress{Cursor: got.Next})
+		for _, item := range items() {
+			p.Once = append(p.Once, lease.OnceResult{Key: item, Done: true})
+		}
+		faults.onCall(scripts.commit, func() error { return died })
+		if _, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{p}); !errors.Is(err, died) {
+			t.Fatalf("got %v", err)
+		}
+		faults.onCall(scripts.commit, nil)
+		check(t, a.Release(t.Context(), a.id, "c", []lease.Ref{g.Ref}))
+		b := a.another()
+		h := b.takesOne("x")
+		same(t, "redelivered", len(b.reads(h, 9).Messages), 1)
+		for _, item := range items() {
+			b.starts(h, item, got.Messages[0].ID, lease.OnceDone)
+		}
+	})
+}
+
+// A message that is asked about must be a dead letter before that is noted: else it would be
+// executed again, unasked, after a crash in between.
+func TestNobodyIsAskedBeforeTheDeadLetterIsThere(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		a.publishes(1, "x")
+		g := a.takesOne("x")
+		for _, item := range items() {
+			a.starts(g, item, "other", lease.OnceNew)
+		}
+		check(t, a.Release(t.Context(), a.id, "c", []lease.Ref{g.Ref}))
+		g = a.takesOne("x")
+		got := a.reads(g, 9)
+		id := got.Messages[0].ID
+		p := a.next(g, lease.Progress{Cursor: got.Next, Dead: []lease.Dead{{ID: id, Attempt: 1, Reason: "unknown"}}})
+		for _, item := range items() {
+			a.starts(g, item, id, lease.OnceUnknown)
+			p.Once = append(p.Once, lease.OnceResult{Key: item, Asked: id})
+		}
+		a.commits()
+		faults := a.breaks()
+		died := errors.New("the process died")
+		faults.onCall(scripts.commit, func() error { return died })
+		if _, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{p}); !errors.Is(err, died) {
+			t.Fatalf("got %v", err)
+		}
+		faults.onCall(scripts.commit, nil)
+		for _, item := range items() {
+			a.starts(g, item, id, lease.OnceUnknown)
+		}
+		a.commits(p)
+		for _, item := range items() {
+			a.starts(g, item, id, lease.OnceNew)
+		}
+	})
+}
+
+func TestItemsOfALeaseThatIsHeldAreNotForgotten(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		gs := a.takes(2, "x", "y")
+		info := a.info
+		info.OnceKeep = time.Microsecond
+		for _, item := range items() {
+			a.starts(gs[0], item+"x", "m", lease.OnceNew)
+			a.starts(gs[1], item+"y", "m", lease.OnceNew)
+		}
+		check(t, a.Release(t.Context(), a.id, "c", []lease.Ref{gs[0].Ref}))
+		r, err := a.Maintain(t.Context(), []lease.ConsumerInfo{info})
+		check(t, err)
+		same(t, "forgotten", r.OnceForgotten, len(items()))
+		for _, item := range items() {
+			a.starts(gs[1], item+"x", "m", lease.OnceNew)
+			a.starts(gs[1], item+"y", "m", lease.OnceNew) // the same lease asks again
+		}
+	})
+}

@@ -1,0 +1,157 @@
+package leaseredis
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+func TestForgetDeletesAllThatAConsumerHas(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		infos := []lease.ConsumerInfo{
+			{Name: "by-topic", Per: lease.PerTopic, Topics: []string{"*"}},
+			{Name: "by-group", Per: lease.PerGroup, Topics: []string{"*"}},
+			{Name: "by-stream", Per: lease.PerStream, Topics: []string{"*"}},
+		}
+		for _, info := range infos {
+			b := &actor{Backend: a.Backend, t: t, id: randomID(), info: info}
+			s, err := a.OpenSession(t.Context(), lease.SessionSpec{ID: b.id, TTL: time.Hour, Consumers: []string{info.Name}})
+			check(t, err)
+			check(t, a.Register(t.Context(), info, nil))
+			a.publishes(40, "x", "y")
+			check(t, a.Register(t.Context(), info, nil))
+			gs, err := b.Acquire(t.Context(), lease.AcquireRequest{Session: b.id, Consumer: info, Max: 100, Attempt: randomID()})
+			check(t, err)
+			for i, g := range gs {
+				got := b.reads(g, 100)
+				p := b.next(g, lease.Progress{Cursor: got.Cut(1), Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "a", Attempt: 1}}})
+				if i == 0 {
+					p.Cursor, p.Dead = got.Cut(2), []lease.Dead{{ID: got.Messages[1].ID, Attempt: 1, Reason: "r"}}
+				}
+				b.starts(g, fmt.Sprint("item", i), "m", lease.OnceNew)
+				p.Once = []lease.OnceResult{{Key: fmt.Sprint("item", i), Done: true}}
+				b.commits(p)
+			}
+			refuses := func(why string) {
+				t.Helper()
+				if err := a.Forget(t.Context(), info.Name); err == nil || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), info.Name) {
+					t.Fatalf("got error %v, want one about %s", err, why)
+				}
+				same(t, "resources left", len(b.leasesNow()), len(gs))
+			}
+			refuses("live members")
+			check(t, s.Close(t.Context()))
+			refuses("dead letters")
+			_, err = a.Purge(t.Context(), lease.DeadLetterFilter{Consumer: info.Name})
+			check(t, err)
+			check(t, a.Forget(t.Context(), info.Name))
+			check(t, a.Forget(t.Context(), info.Name)) // its reply was lost
+			for key := range a.keysOf(t) {
+				if strings.Contains(key, ":"+info.Name) {
+					t.Errorf("key %s is left", key)
+				}
+			}
+		}
+		st, err := a.Status(t.Context())
+		check(t, err)
+		same(t, "consumers", len(st), 0)
+	})
+}
+
+func (a *actor) leasesNow() []lease.LeaseStatus {
+	a.t.Helper()
+	ls, err := a.Leases(a.t.Context(), a.info.Name, 0)
+	check(a.t, err)
+	return ls
+}
+
+// keysOf lists all keys of a's namespace.
+func (a *actor) keysOf(t *testing.T) map[string]bool {
+	t.Helper()
+	found, err := a.client.Keys(t.Context(), "{"+a.namespace+"[0-9]*}:*").Result()
+	check(t, err)
+	keys := map[string]bool{}
+	for _, k := range found {
+		keys[k] = true
+	}
+	return keys
+}
+
+func TestSetCursorDropsManyFailuresStepByStep(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		const n = 3000
+		a.publishes(n, "x")
+		g := a.takesOne("x")
+		got := a.reads(g, n)
+		p := a.next(g, lease.Progress{Cursor: got.Next})
+		for i, m := range got.Messages {
+			switch i % 3 {
+			case 0:
+				p.Park = append(p.Park, lease.Park{ID: m.ID, Lane: "one", Attempt: 1})
+			case 1:
+				p.Park = append(p.Park, lease.Park{ID: m.ID, Lane: fmt.Sprint("lane", i), Attempt: 1})
+			default:
+				p.Dead = append(p.Dead, lease.Dead{ID: m.ID, Attempt: 1, Reason: "r"})
+			}
+		}
+		a.commits(p)
+		same(t, "dead letters", len(a.dead()), n/3)
+		// After each step but the last, nobody can take the lease.
+		faults := a.breaks()
+		steps := 0
+		b := a.another()
+		check(t, b.Register(t.Context(), b.info, []string{}))
+		faults.onCall(scripts.setcursor, func() error {
+			if steps++; steps > 1 {
+				gs, err := b.Acquire(t.Context(), lease.AcquireRequest{Session: b.id, Consumer: b.info, Max: 1, Attempt: randomID()})
+				check(t, err)
+				same(t, "acquired meanwhile", len(gs), 0)
+			}
+			return nil
+		})
+		moved, err := a.SetCursor(t.Context(), "c", "x", lease.CursorTarget{Beginning: true})
+		check(t, err)
+		same(t, "moved", moved, 1)
+		if steps < 6 {
+			t.Fatalf("3,000 failures were dropped in %d steps", steps)
+		}
+		fenced, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{a.next(g, lease.Progress{Cursor: got.Next})})
+		check(t, err)
+		same(t, "fenced", len(fenced), 1)
+		h := b.takesOne("x")
+		same(t, "lanes", len(h.Lanes), 0)
+		same(t, "dead letters", len(a.dead()), 0)
+		same(t, "read again", len(b.reads(h, n).Messages), n)
+		for key := range a.keysOf(t) {
+			for _, kind := range []string{"}:pk:", "}:lane:", "}:due:", "}:pr:", "}:dl:", "}:dx:", "}:dead:"} {
+				if strings.Contains(key, kind) {
+					t.Fatalf("key %s is left", key)
+				}
+			}
+		}
+	})
+}
+
+func TestReplayIntoALaneThatWaitsKeepsItsOrder(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		a.publishes(3, "x")
+		g := a.takesOne("x")
+		got := a.reads(g, 3)
+		id := a.ids(got.Messages)
+		a.commits(a.next(g, lease.Progress{Cursor: got.Next, Dead: []lease.Dead{{ID: id[0], Attempt: 8, Reason: "r"}},
+			Park: []lease.Park{{ID: id[1], Lane: "k0", Attempt: 1, After: time.Hour}, {ID: id[2], Lane: "k0"}}}))
+		n, err := a.Replay(t.Context(), lease.DeadLetterFilter{})
+		check(t, err)
+		same(t, "replayed", n, 1)
+		same(t, "due", len(a.due().Messages), 0)
+		a.commits(a.next(g, lease.Progress{Park: []lease.Park{{ID: id[1], Lane: "k0", Attempt: 2}}}))
+		p := a.due()
+		same(t, "due", len(p.Messages), 3)
+		for i, want := range []string{id[1], id[2], id[0]} {
+			same(t, "order", p.Messages[i].ID, want)
+		}
+	})
+}

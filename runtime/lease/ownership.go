@@ -175,6 +175,10 @@ func (w *work) acquire(n int) (granted int) {
 	w.mu.Lock()
 	stopped := w.stopped
 	w.asking = !stopped
+	if len(w.held) == 0 {
+		// Grants tell of what is parked; a hint from now on may be about later.
+		w.parked.due = time.Now().Add(parkedAtLeast)
+	}
 	w.mu.Unlock()
 	if stopped {
 		return

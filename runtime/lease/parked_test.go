@@ -286,3 +286,64 @@ func TestParkedReadOutlivesItsLease(t *testing.T) {
 		e.are(t, 3)
 	})
 }
+
+// A first lease without parked messages does not set off a read of them: the grant would
+// have told.
+func TestFirstLeaseReadsNothingParked(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		var link faults
+		var got seen
+		reads := 0
+		link.on("FetchParked", before(func(context.Context) error { reads++; return nil }))
+		start(t, newConsumer(t, link.share(be), lease.Spec{Handlers: one(func(_ context.Context, m lease.Message[note]) error {
+			got.add(m.Topic, m.Payload.N)
+			return nil
+		})}))
+		pass(20 * time.Second) // a standby, so to speak
+		publish(t, be, "x", 0, 1, nil)
+		eventually(t, "handled", func() bool { return got.count() == 1 })
+		pass(time.Second)
+		if reads != 0 {
+			t.Errorf("parked messages were read %d times", reads)
+		}
+		pass(10 * time.Second)
+		if reads == 0 {
+			t.Error("they are not even read now and then")
+		}
+	})
+}
+
+// A dead letter that is replayed while the reply of the first Acquire is under way comes at
+// once, though the grant does not know of it.
+func TestReplayWhileAcquiring(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		publish(t, be, "x", 0, 1, nil)
+		stop := start(t, newConsumer(t, be, lease.Spec{Handlers: one(func(context.Context, lease.Message[note]) error {
+			return lease.DeadLetter("bad")
+		})}))
+		eventually(t, "it is dead", func() bool { return len(deadLetters(t, be)) == 1 })
+		stop()
+		var link faults
+		var acquired time.Time
+		link.on("Acquire", func(ctx context.Context, phase leasemem.Phase) error {
+			if phase == leasemem.After {
+				if n, err := be.Replay(ctx, lease.DeadLetterFilter{}); n != 1 || err != nil {
+					t.Errorf("replayed %d, %v", n, err)
+				}
+				time.Sleep(time.Second)
+				acquired = time.Now()
+			}
+			return nil
+		})
+		handled := make(chan time.Time, 1)
+		start(t, newConsumer(t, link.share(be), lease.Spec{Handlers: one(func(context.Context, lease.Message[note]) error {
+			handled <- time.Now()
+			return nil
+		})}))
+		if took := (<-handled).Sub(acquired); took > 100*time.Millisecond {
+			t.Errorf("it came %v after the lease", took)
+		}
+	})
+}

@@ -42,6 +42,7 @@ type feed struct {
 	conn    *pgx.Conn
 	at      *cursor
 	wait    time.Duration // until the next poll
+	unread  bool          // the last call told of ownership and did not poll
 	members string
 	free    int64
 	surveys time.Time // when ownership was looked at last
@@ -133,6 +134,12 @@ func (f *feed) Next(ctx context.Context) (lease.News, error) {
 		} else if err := f.sleep(ctx, &news); err != nil {
 			return err
 		}
+		if news.Ownership && !f.unread {
+			// A lease may be free: the log can wait for the next call, but not for ever.
+			f.unread = true
+			return nil
+		}
+		f.unread = false
 		return f.poll(ctx, &news)
 	}()
 	if err != nil {

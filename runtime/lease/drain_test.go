@@ -222,3 +222,87 @@ func TestStopWhileAcquireFails(t *testing.T) {
 		}
 	})
 }
+
+// What rests when a process stops is given away by the end of its session, in one step, and
+// is told as released.
+func TestStopReleasesWithTheSession(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		publish(t, be, "x", 0, 1, nil)
+		publish(t, be, "y", 0, 1, nil)
+		var link faults
+		var got seen
+		var rec recorder
+		released, closed := 0, 0
+		link.on("Release", before(func(context.Context) error { released++; return nil }))
+		link.on("SessionClose", before(func(context.Context) error {
+			if closed++; closed < 3 {
+				return errLink
+			}
+			return nil
+		}))
+		h := one(func(_ context.Context, m lease.Message[note]) error { got.add(m.Topic, m.Payload.N); return nil })
+		stop := start(t, newConsumer(t, link.share(be), lease.Spec{TTL: time.Hour, Handlers: h}, lease.WithObserver(&rec)))
+		eventually(t, "both handled", func() bool { return got.count() == 2 })
+		pass(time.Second)
+		if took := stopping(stop)(); took > time.Second {
+			t.Errorf("stopping took %v", took)
+		}
+		if released != 0 || closed != 3 {
+			t.Errorf("%d calls of Release and %d of Close, want 0 and 3: two that fail and one that does not", released, closed)
+		}
+		if r, l := len(observed[lease.ObservedRelease](&rec)), len(observed[lease.ObservedLoss](&rec)); r != 2 || l != 0 {
+			t.Errorf("%d releases and %d losses were told, want 2 and 0", r, l)
+		}
+		publish(t, be, "x", 1, 2, nil)
+		var next recorder
+		start(t, newConsumer(t, be, lease.Spec{Handlers: h}, lease.WithObserver(&next)))
+		eventually(t, "the next owner is at work", func() bool { return got.count() == 3 })
+		for _, a := range observed[lease.ObservedAcquire](&next) {
+			if a.Crashed {
+				t.Errorf("%s was taken over as from a crash", a.Resource)
+			}
+		}
+	})
+}
+
+// A consumer at rest does not keep its leases until another one's call has returned, though
+// giving them away fails at first.
+func TestWhatRestsDoesNotWaitForOthers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		publish(t, be, "x", 0, 1, nil)
+		var link faults
+		tries := 0
+		link.on("Release", before(func(context.Context) error {
+			if tries++; tries < 3 {
+				return errLink
+			}
+			return nil
+		}))
+		shared, g := link.share(be), lease.NewGroup()
+		var rec recorder
+		for name, takes := range map[string]time.Duration{"slow": 10 * time.Second, "fast": 0} {
+			err := g.Add(newConsumer(t, shared, lease.Spec{Name: name, Drain: time.Minute, Handlers: one(func(context.Context, lease.Message[note]) error {
+				time.Sleep(takes)
+				return nil
+			})}, lease.WithObserver(&rec)))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		stop := start(t, g)
+		time.Sleep(2 * time.Second)
+		took := stopping(stop)
+		pass(time.Second)
+		if r := observed[lease.ObservedRelease](&rec); len(r) != 1 || r[0].Consumer != "fast" {
+			t.Errorf("released while the slow call runs: %+v, want the topic of fast", r)
+		}
+		if d := took(); d < 7*time.Second || d > 9*time.Second {
+			t.Errorf("stopping took %v, want the 8s that the slow call still needed", d)
+		}
+		if r := observed[lease.ObservedRelease](&rec); len(r) != 2 {
+			t.Errorf("released in the end: %+v, want both topics", r)
+		}
+	})
+}

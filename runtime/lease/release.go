@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 )
 
 // giveBack begins to give n leases away, idle ones first. Those that are being
@@ -44,8 +46,23 @@ func (w *work) giveAll() {
 	w.kick()
 }
 
+// rests reports that all that is left can end with the session, in one step: nothing runs,
+// nothing is to be stored or on its way. The caller holds w.mu.
+func (w *work) rests() bool {
+	if !w.stopped || w.asking || w.releasing > 0 {
+		return false
+	}
+	for _, h := range w.held {
+		if !h.inGive || h.retire {
+			return false
+		}
+	}
+	return true
+}
+
 // release frees leases on which nothing runs and whose progress is stored.
 func (w *work) release(give []*held) {
+	defer func() { w.mu.Lock(); w.releasing--; w.mu.Unlock() }()
 	var release, retire []Ref
 	for _, h := range give {
 		if h.retire {
@@ -77,20 +94,32 @@ func (w *work) release(give []*held) {
 	if w.s.ctx.Err() != nil {
 		return
 	}
+	w.released(give)
+	w.s.hintOwnership() // there may be more to give, or room for other streams
+}
+
+// released tells of leases that were given away.
+func (w *work) released(give []*held) {
 	w.mu.Lock()
-	released := give[:0]
+	give = slices.DeleteFunc(give, func(h *held) bool { return h.gone })
 	for _, h := range give {
-		if !h.gone {
-			w.forget(h)
-			released = append(released, h)
-		}
+		w.forget(h)
 	}
 	w.mu.Unlock()
-	w.s.hintOwnership() // there may be more to give, or room for other streams
-	for _, h := range released {
+	for _, h := range give {
 		w.c.observe(ObservedRelease{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Retired: h.retire})
 	}
-	w.log.Debug("released leases", "leases", len(released))
+	w.log.Debug("released leases", "leases", len(give))
+}
+
+// ended tells that the end of the session gave away what was left.
+func (w *work) ended() {
+	w.mu.Lock()
+	left := slices.Collect(maps.Values(w.held))
+	w.mu.Unlock()
+	if len(left) > 0 {
+		w.released(left)
+	}
 }
 
 // lose ends a lease against its holder's will. It is told once.

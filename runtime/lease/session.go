@@ -28,6 +28,7 @@ type session struct {
 	end context.CancelCauseFunc
 
 	ownership chan struct{} // a hint that ownership changed
+	settled   chan struct{} // a hint that work on a lease ended while the process drains
 
 	mu       sync.Mutex
 	anchored instant // before the last confirmed request was sent
@@ -37,7 +38,7 @@ type session struct {
 // reach the handlers, its cancellation does not.
 func openSession(ctx context.Context, be Backend, spec SessionSpec, margin time.Duration, log *slog.Logger, observe func(Observation)) (*session, error) {
 	s := &session{id: spec.ID, ttl: spec.TTL, margin: margin, log: log.With("session", spec.ID), observe: observe,
-		ownership: make(chan struct{}, 1)}
+		ownership: make(chan struct{}, 1), settled: make(chan struct{}, 1)}
 	s.anchored = now()
 	opening, cancel := context.WithTimeout(ctx, spec.TTL-margin)
 	defer cancel()
@@ -77,9 +78,12 @@ func (s *session) lose(reason string) {
 	s.end(fmt.Errorf("%w: %s", ErrLost, reason))
 }
 
-func (s *session) hintOwnership() {
+func (s *session) hintOwnership() { hint(s.ownership) }
+
+// hint makes whoever waits on c, which has room for one, look again.
+func hint(c chan<- struct{}) {
 	select {
-	case s.ownership <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -135,6 +139,31 @@ func (s *session) beat() {
 			}
 			wait = jitter(interval / 6)
 		}
+	}
+}
+
+// awaitSettled waits a little, or until work on a lease has ended.
+func (s *session) awaitSettled() {
+	t := time.NewTimer(time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-s.settled:
+	case <-t.C:
+	case <-s.ctx.Done():
+	}
+}
+
+// close ends the session at the backend, in several tries if need be: leases hang on it.
+func (s *session) close() error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), s.ttl/3)
+	defer cancel()
+	var failed backoff
+	for {
+		err := s.backend.Close(ctx)
+		if err == nil || isLost(err) || ctx.Err() != nil {
+			return err
+		}
+		failed.wait(ctx)
 	}
 }
 

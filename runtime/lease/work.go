@@ -31,17 +31,19 @@ type work struct {
 	log  *slog.Logger
 	wake chan struct{} // schedule has something to look at
 
-	mu       sync.Mutex
-	held     map[string]*held
-	known    map[string]struct{} // topics registered with the backend
-	fetch    []*held             // may have news and no batch ready
-	ready    []*held             // have a batch ready
-	give     []*held             // are to be released
-	fetching bool                // a Fetch is under way; never more than one
-	running  int                 // goroutines in process
-	stopped  bool                // the process is draining
-	asking   bool                // an Acquire is under way
-	ticks    uint64              // orders the beginnings and ends of work on resources
+	mu        sync.Mutex
+	held      map[string]*held
+	known     map[string]struct{} // topics registered with the backend
+	fetch     []*held             // may have news and no batch ready
+	ready     []*held             // have a batch ready
+	give      []*held             // are to be released
+	fetching  bool                // a Fetch is under way; never more than one
+	running   int                 // goroutines in process
+	stopped   bool                // the process is draining
+	early     bool                // and has other work: what rests does not wait for the end of the session
+	releasing int                 // calls of release
+	asking    bool                // an Acquire is under way
+	ticks     uint64              // orders the beginnings and ends of work on resources
 
 	beyond  beyondShare
 	streams streamState
@@ -110,12 +112,7 @@ func newWork(c *Consumer, s *session, p *process) *work {
 // runs reports that the consumer has one Run handler and no messages.
 func (w *work) runs() bool { return w.info.Per == PerCluster || w.info.Announced }
 
-func (w *work) kick() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
+func (w *work) kick() { hint(w.wake) }
 
 func (w *work) owned() int {
 	w.mu.Lock()
@@ -347,11 +344,13 @@ func (w *work) step() time.Duration {
 }
 
 func (w *work) stepGive() {
-	if len(w.give) > 0 {
-		give := w.give
-		w.give = nil
-		w.calls.Go(func() { w.release(give) })
+	if len(w.give) == 0 || w.rests() && !w.early {
+		return // see process.drain
 	}
+	give := w.give
+	w.give = nil
+	w.releasing++
+	w.calls.Go(func() { w.release(give) })
 }
 
 func pop(q *[]*held) *held {
@@ -397,6 +396,9 @@ func (w *work) settled(h *held) {
 		h.idleAt = w.ticks
 		if h.giving.Load() {
 			w.queueGive(h)
+		}
+		if w.stopped {
+			hint(w.s.settled)
 		}
 		if len(h.lanes) > 0 {
 			w.parked.laned[h] = struct{}{}

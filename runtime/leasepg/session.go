@@ -139,14 +139,17 @@ func (s *session) Close(ctx context.Context) error {
 	ended := s.ended.Swap(true)
 	err := s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		leases := leasedb.FreeSessionLeasesParams{Consumers: s.spec.Consumers, Session: s.spec.ID}
-		err := s.b.pipeline(ctx, c, durable(ctx),
+		steps := []step{durable(ctx),
 			func(q *leasedb.Queries) error { _, err := q.CloseSession(ctx, s.spec.ID); return err },
 			func(q *leasedb.Queries) error {
 				_, err := q.LockSessionLeases(ctx, leasedb.LockSessionLeasesParams(leases))
 				return err
 			},
-			func(q *leasedb.Queries) error { _, err := q.FreeSessionLeases(ctx, leases); return err })
-		if err != nil {
+			func(q *leasedb.Queries) error { _, err := q.FreeSessionLeases(ctx, leases); return err }}
+		if len(s.locked) == 0 {
+			return s.b.pipeline(ctx, c, append(steps, s.b.notify(ctx, wakeOwnership))...)
+		}
+		if err := s.b.pipeline(ctx, c, steps...); err != nil {
 			return err
 		}
 		var keys []int64

@@ -92,8 +92,8 @@ func (b *Backend) unusable(err error) error {
 		return says("the server does not let the client in: set Username and Password of the client's options: %w", err)
 	case strings.HasPrefix(err.Error(), "leaseredis: "):
 		return err
-	case errors.Is(err, context.DeadlineExceeded):
-		return says("the server did not answer within %v: check its address, and that it is not stopped: %w", checkTime, err)
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &ne) && ne.Timeout():
+		return says("the server did not answer in time: check its address, and that it is not stopped: %w", err)
 	case errors.As(err, &ne):
 		return says("the server cannot be reached: check its address: %w", err)
 	}
@@ -181,38 +181,31 @@ func (b *Backend) caution(f serverFacts) {
 // nodes asks every master of a cluster, and reports those that cannot be reached, and slots that
 // have no node.
 func (b *Backend) nodes(ctx context.Context, c *redis.ClusterClient) ([]serverFacts, error) {
-	ranges, err := within(ctx, func(ctx context.Context) ([]redis.ClusterSlot, error) { return c.ClusterSlots(ctx).Result() })
-	if err != nil {
-		if refusedRight(err) {
-			return nil, fmt.Errorf("leaseredis: the client's user may not ask for the cluster's slots (cluster|slots): see leaseredis.ACL")
-		}
-		return nil, err
-	}
-	covered := 0
-	for _, r := range ranges {
-		if len(r.Nodes) > 0 {
-			covered += r.End - r.Start + 1
-		}
-	}
-	if covered < allSlots {
-		return nil, fmt.Errorf("leaseredis: the cluster has no node for %d of its %d hash slots: bring the nodes of the missing shard back, or see redis-cli --cluster check", allSlots-covered, allSlots)
-	}
 	var mu sync.Mutex
 	facts := map[string]serverFacts{}
 	failed := map[string]error{}
-	_, err = within(ctx, func(ctx context.Context) (struct{}, error) {
+	covered := 0
+	_, err := within(ctx, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, c.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
 			addr := node.Options().Addr
 			ctx, cancel := context.WithTimeout(ctx, nodeTime)
 			defer cancel()
-			f, err := within(ctx, func(ctx context.Context) (serverFacts, error) { return factsOf(ctx, node) })
+			slots := 0
+			f, err := within(ctx, func(ctx context.Context) (f serverFacts, err error) {
+				if f, err = factsOf(ctx, node); err == nil {
+					slots, err = slotsWithNode(ctx, node)
+				}
+				return f, err
+			})
 			f.addr = addr
 			mu.Lock()
 			defer mu.Unlock()
+			facts[addr] = f
 			if err != nil {
 				failed[addr] = err
+			} else {
+				covered = max(covered, slots)
 			}
-			facts[addr] = f
 			return nil
 		})
 	})
@@ -222,10 +215,27 @@ func (b *Backend) nodes(ctx context.Context, c *redis.ClusterClient) ([]serverFa
 	mu.Lock()
 	defer mu.Unlock()
 	for _, addr := range slices.Sorted(maps.Keys(failed)) {
+		if refusedRight(failed[addr]) {
+			return nil, fmt.Errorf("leaseredis: the client's user may not ask for the cluster's slots (+cluster|slots): give it what leaseredis.ACL(%q) returns", b.namespace)
+		}
 		return nil, fmt.Errorf("leaseredis: %d of the %d masters of the cluster cannot be reached, the first under the address %s that the cluster announces: "+
 			"check that address from here (cluster-announce-ip, NAT): %w", len(failed), len(facts), addr, failed[addr])
 	}
+	if covered < allSlots {
+		return nil, fmt.Errorf("leaseredis: the cluster has no node for %d of its %d hash slots: bring the nodes of the missing shard back, or see redis-cli --cluster check", allSlots-covered, allSlots)
+	}
 	return slices.Collect(maps.Values(facts)), nil
+}
+
+// slotsWithNode counts the hash slots that have a node, in the eyes of one.
+func slotsWithNode(ctx context.Context, node *redis.Client) (n int, err error) {
+	ranges, err := node.ClusterSlots(ctx).Result()
+	for _, r := range ranges {
+		if len(r.Nodes) > 0 {
+			n += r.End - r.Start + 1
+		}
+	}
+	return n, err
 }
 
 // refusedRight reports that a user lacks a right.

@@ -211,14 +211,48 @@ func (b *Backend) attachAll(ctx context.Context, sh *shape, info lease.ConsumerI
 			}
 		}
 	}
-	if source == "" && !allZero(starts) {
-		all := make([]input, sh.tags)
-		for tag := range all {
-			all[tag].tag = tag
-		}
-		start = cursorAt(all, starts)
+	if source == "" {
+		start = ofTags(starts)
 	}
 	return start, nil
+}
+
+// ofTags is the cursor for positions under all tags.
+func ofTags(at []position) cursor {
+	if allZero(at) {
+		return ""
+	}
+	all := make([]input, len(at))
+	for tag := range all {
+		all[tag].tag = tag
+	}
+	return cursorAt(all, at)
+}
+
+// startOf reads where a consumer's resources begin.
+func (b *Backend) startOf(ctx context.Context, sh *shape, consumer string) (cursor, error) {
+	cmds := make([]*redis.StringCmd, sh.tags)
+	err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
+		for tag := range cmds {
+			cmds[tag] = pipe.HGet(ctx, b.prefix(tag)+"starts", consumer)
+		}
+	})
+	if err != nil {
+		return "", err
+	}
+	starts := make([]position, sh.tags)
+	for tag, cmd := range cmds {
+		start, err := cmd.Result()
+		switch {
+		case err != nil && !errors.Is(err, redis.Nil):
+			b.look(err)
+			return "", fmt.Errorf("leaseredis: read where consumer %q began: %w", consumer, err)
+		case strings.HasPrefix(start, "{"):
+			return cursor(start), nil // of an application's streams
+		}
+		starts[tag] = parsePosition(start)
+	}
+	return ofTags(starts), nil
 }
 
 // otherKind is the word with which a consumer is refused that was registered as another kind.

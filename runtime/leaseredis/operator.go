@@ -252,16 +252,20 @@ func (b *Backend) status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 			behind(l.Lag, l.oldest)
 			st.ParkedKeys += l.lanes
 		}
-		if info.Per == lease.PerStream { // nobody may have asked for some yet
-			streams, err := b.discover(ctx, sh, info)
+		if info.Per != lease.PerCluster { // some may not have been registered yet
+			found, err := b.discover(ctx, sh, info)
 			if err != nil {
 				return nil, err
 			}
-			streams = slices.DeleteFunc(streams, func(s string) bool { return known[s] })
-			for some := range slices.Chunk(streams, leasePage) {
+			start, err := b.startOf(ctx, sh, name)
+			if err != nil {
+				return nil, err
+			}
+			found = slices.DeleteFunc(found, func(r string) bool { return known[r] })
+			for some := range slices.Chunk(found, leasePage) {
 				at := map[string]cursor{}
-				for _, s := range some {
-					at[s] = ""
+				for _, r := range some {
+					at[r] = start
 				}
 				lags, err := b.lag(ctx, sh, info, at)
 				if err != nil {

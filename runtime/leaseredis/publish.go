@@ -24,14 +24,14 @@ const (
 // publishPatience is for how long a publication is tried again when the cluster changes.
 const publishPatience = 10 * time.Second
 
-// Publish appends events to the log. Events of topics that share a hash tag are appended all
-// or none and in their order, as long as they are at most 1,000 and 1 MB; what is more follows
-// in further steps, in order. What was appended when Publish returns an error is unknown: it
+// Publish appends events to the log, in their order. Those of topics that share a hash tag are
+// appended all or none, as long as they are at most 1,000 and 1 MB; what is more follows in
+// further steps. What was appended when Publish returns an error is unknown: it
 // has then tried for up to ten seconds, and appends nothing twice meanwhile.
 //
-// Between topics of different tags, messages are in the order of publication as far as one
-// process has published them, or has read the one before it published the other; otherwise in
-// the order of the clocks of their servers.
+// Between topics of different tags, what is published later has a greater id if the same process
+// has published both, or has read the one before it published the other; otherwise the clocks
+// of their servers decide.
 func (b *Backend) Publish(ctx context.Context, events []lease.Event) error {
 	if err := lease.CheckEvents(events); err != nil {
 		return err
@@ -52,75 +52,86 @@ func (b *Backend) Publish(ctx context.Context, events []lease.Event) error {
 	}
 }
 
-// publication is the events of one tag.
-type publication struct {
-	tag    int
-	events []*lease.Event
-	chunk  int // number of the next one
-}
-
+// publish appends the events, in as many steps as it takes. Repeated with the same attempt, it
+// appends what is missing.
 func (b *Backend) publish(ctx context.Context, attempt string, events []lease.Event) error {
 	sh, err := b.shape(ctx)
 	if err != nil {
 		return err
 	}
-	byTag := make([]*publication, sh.tags)
-	var left []*publication
-	for i := range events {
-		tag := sh.tagOf(events[i].Topic)
-		if byTag[tag] == nil {
-			byTag[tag] = &publication{tag: tag}
-			left = append(left, byTag[tag])
+	for chunk := 0; len(events) > 0; chunk++ {
+		n, size := 0, 0
+		for n < len(events) && n < publishEvents && (n == 0 || size+len(events[n].Payload) <= publishBytes) {
+			size += len(events[n].Payload)
+			n++
 		}
-		byTag[tag].events = append(byTag[tag].events, &events[i])
-	}
-	for len(left) > 0 {
-		steps := make([]step, len(left))
-		sent := make([]int, len(left))
-		for i, p := range left {
-			steps[i], sent[i] = b.publishStep(sh, attempt, p)
+		if err := b.publishChunk(ctx, sh, attempt+"."+strconv.Itoa(chunk), events[:n]); err != nil {
+			return err
 		}
-		var failed error
-		rest := left[:0]
-		for i, a := range b.runAll(ctx, steps) {
-			if a.err != nil {
-				failed = cmp.Or(failed, a.err)
-				continue
-			}
-			b.saw(number(a.value))
-			p := left[i]
-			if p.events, p.chunk = p.events[sent[i]:], p.chunk+1; len(p.events) > 0 {
-				rest = append(rest, p)
-			}
-		}
-		if failed != nil {
-			return failed
-		}
-		left = rest
+		events = events[n:]
 	}
 	return nil
 }
 
-// publishStep makes a step of the first events of p, and says of how many.
-func (b *Backend) publishStep(sh *shape, attempt string, p *publication) (step, int) {
-	args := make([]any, 0, 2+9*min(len(p.events), publishEvents))
-	args = append(args, attempt+"."+strconv.Itoa(p.chunk), b.known.seen.Load())
-	n, size := 0, 0
-	for n < len(p.events) && n < publishEvents && (n == 0 || size+len(p.events[n].Payload) <= publishBytes) {
-		e := p.events[n]
-		slot := ""
-		if e.Key != "" {
-			slot = strconv.Itoa(sh.slotOf(e.Key))
-		}
-		due := int64(0)
-		if !e.At.IsZero() {
-			due = max(e.At.UnixMicro(), 0)
-		}
-		args = append(args, e.Topic, e.Kind, e.Key, slot, headersJSON(e.Headers), e.Payload, e.ID, due, microseconds(e.After))
-		size += len(e.Payload)
-		n++
+func (b *Backend) publishChunk(ctx context.Context, sh *shape, attempt string, events []lease.Event) error {
+	byTag := map[int][]int{}
+	for i := range events {
+		tag := sh.tagOf(events[i].Topic)
+		byTag[tag] = append(byTag[tag], i)
 	}
-	return step{p.tag, scripts.publish, args}, n
+	base, err := b.common(ctx, byTag)
+	if err != nil {
+		return err
+	}
+	var steps []step
+	for tag, indexes := range byTag {
+		args := make([]any, 0, 2+10*len(indexes))
+		args = append(args, attempt, b.known.seen.Load())
+		for _, i := range indexes {
+			e := &events[i]
+			slot := ""
+			if e.Key != "" {
+				slot = strconv.Itoa(sh.slotOf(e.Key))
+			}
+			due, id := int64(0), int64(0)
+			if !e.At.IsZero() {
+				due = max(e.At.UnixMicro(), 0)
+			}
+			if base > 0 {
+				id = base + int64(i)
+			}
+			args = append(args, id, e.Topic, e.Kind, e.Key, slot, headersJSON(e.Headers), e.Payload, e.ID, due, microseconds(e.After))
+		}
+		steps = append(steps, step{tag, scripts.publish, args})
+	}
+	var failed error
+	for _, a := range b.runAll(ctx, steps) {
+		if failed = cmp.Or(failed, a.err); a.err == nil {
+			b.saw(number(a.value))
+		}
+	}
+	return failed
+}
+
+// common is the id from which the events of several tags are numbered in their order: a
+// little ahead of all their clocks, since no tag takes an id below its own. 0 for one tag.
+func (b *Backend) common(ctx context.Context, byTag map[int][]int) (int64, error) {
+	if len(byTag) == 1 {
+		return 0, nil
+	}
+	var steps []step
+	for tag := range byTag {
+		steps = append(steps, step{tag, scripts.clock, []any{b.known.seen.Load()}})
+	}
+	began := time.Now()
+	base := int64(0)
+	for _, a := range b.runAll(ctx, steps) {
+		if a.err != nil {
+			return 0, a.err
+		}
+		base = max(base, number(a.value))
+	}
+	return base + microseconds(min(2*time.Since(began)+2*time.Millisecond, 50*time.Millisecond)), nil
 }
 
 // microseconds is a duration as scripts take it; what has begun counts as one.

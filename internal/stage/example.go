@@ -17,6 +17,11 @@ import (
 // it is the replica of that name: it calls replica with the database of the fleet, until it
 // is told to stop. Without, it calls play. An error ends the program.
 func Main(example string, replica func(ctx context.Context, pool *pgxpool.Pool, name string) error, play func(ctx context.Context) error) {
+	start(example, func(ctx context.Context, name string) error { return work(ctx, name, replica) }, play)
+}
+
+// start is the replica of the name that the command line gives, or plays.
+func start(example string, replica func(ctx context.Context, name string) error, play func(ctx context.Context) error) {
 	log.SetFlags(0)
 	name := flag.String("replica", "", "be the replica of this name, until SIGTERM")
 	flag.Parse()
@@ -24,7 +29,7 @@ func Main(example string, replica func(ctx context.Context, pool *pgxpool.Pool, 
 	defer stop()
 	var err error
 	if *name != "" {
-		err = work(ctx, *name, replica)
+		err = replica(ctx, *name)
 	} else {
 		err = play(ctx)
 	}

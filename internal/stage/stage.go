@@ -1,4 +1,4 @@
-// Package stage is what the examples share: a PostgreSQL server, and replicas that are
+// Package stage is what the examples share: a PostgreSQL or Redis server, and replicas that are
 // processes of their own, to be stopped, killed and frozen.
 //
 // A replica is the example's program, run again with other arguments. It finds the

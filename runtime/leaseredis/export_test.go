@@ -1,6 +1,19 @@
 package leaseredis
 
-import "slices"
+import (
+	"fmt"
+	"reflect"
+	"slices"
+)
 
 // SentByGo are the commands that are sent outside of scripts.
 var SentByGo = slices.Concat(connecting, []string{"eval", "evalsha", "hget", "hkeys", "set", "sismember", "sscan", "unlink", "xlen", "xrange", "xrevrange", "zcard", "zrange", "zrangebyscore"})
+
+// ShaOf is what the script of that name is called by.
+func ShaOf(name string) string {
+	f := reflect.ValueOf(scripts).FieldByName(name)
+	if !f.IsValid() {
+		panic(fmt.Sprintf("there is no script %q", name))
+	}
+	return f.Elem().FieldByName("sha").String()
+}

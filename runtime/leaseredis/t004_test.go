@@ -1,0 +1,565 @@
+package leaseredis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/internal/faultproxy"
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+// The scenarios of redis-stream-client-go, T004 in docs/compared.md, that the conformance
+// suite does not have: work items name streams, and each stream is one process's while its
+// item is handled.
+
+// item is a work item.
+type item struct {
+	Stream string
+	N      int
+}
+
+var itemType = lease.EventType[item]{Kind: "item", Key: func(i *item) string { return i.Stream }}
+
+// fleet is the processes that share one namespace, and what they have handled.
+type fleet struct {
+	t         *testing.T
+	server    *redistest.Server
+	namespace string
+	be        *leaseredis.Backend // to publish and to look
+
+	mu      sync.Mutex
+	handled map[string][]int  // item numbers by stream, in order
+	by      map[string]string // the process that handles a stream now
+	twice   []string          // streams that two processes handled at once
+}
+
+func newFleet(t *testing.T, server *redistest.Server) *fleet {
+	f := &fleet{t: t, server: server, namespace: redistest.Namespace(t), handled: map[string][]int{}, by: map[string]string{}}
+	f.be = leaseredis.New(server.Client(t), leaseredis.WithNamespace(f.namespace), quiet())
+	return f
+}
+
+func quiet() leaseredis.Option { return leaseredis.WithLogger(slog.New(slog.DiscardHandler)) }
+
+// proc is one process of the fleet. Its only way to the server is its proxy.
+type proc struct {
+	*fleet
+	name  string
+	proxy *faultproxy.Proxy
+
+	mu     sync.Mutex
+	seen   []lease.Observation
+	cancel context.CancelFunc
+	ended  chan error
+}
+
+// start runs the consumer reader as one process more. Each handles every item by work, within
+// which the stream counts as its own.
+func (f *fleet) start(name string, capacity int, work func(ctx context.Context, m lease.Message[item]) error, change ...func(*lease.Spec)) *proc {
+	f.t.Helper()
+	p := &proc{fleet: f, name: name, proxy: faultproxy.Start(f.t, f.server.Addr()), ended: make(chan error, 1)}
+	client := redis.NewClient(&redis.Options{Addr: p.proxy.Addr()})
+	s := lease.Spec{
+		Name: "reader", Per: lease.PerStream, Topics: []string{"work"}, Capacity: capacity,
+		TTL: time.Second, Drain: 50 * time.Millisecond, Idle: 100 * time.Millisecond,
+		Handlers: []lease.Handler{lease.One("item", func(ctx context.Context, m lease.Message[item]) error { return p.handle(ctx, m, work) })},
+	}
+	for _, c := range change {
+		c(&s)
+	}
+	be := leaseredis.New(client, leaseredis.WithNamespace(f.namespace), quiet())
+	c, err := lease.NewConsumer(be, s, lease.WithLogger(slog.New(slog.DiscardHandler)), lease.WithConcurrency(max(capacity, 1)),
+		lease.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.seen = append(p.seen, o)
+		})))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
+	p.cancel = cancel
+	go func() { p.ended <- c.Run(ctx) }()
+	f.t.Cleanup(func() {
+		p.proxy.Heal()
+		p.stop()
+		client.Close()
+	})
+	return p
+}
+
+func (p *proc) handle(ctx context.Context, m lease.Message[item], work func(context.Context, lease.Message[item]) error) error {
+	f := p.fleet
+	f.mu.Lock()
+	if other := f.by[m.Key]; other != "" {
+		f.twice = append(f.twice, fmt.Sprintf("%s by %s and %s", m.Key, other, p.name))
+	}
+	f.by[m.Key] = p.name
+	f.mu.Unlock()
+	// A process whose context has ended knows that the stream is no longer its own.
+	over := sync.OnceFunc(func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.by[m.Key] == p.name {
+			delete(f.by, m.Key)
+		}
+	})
+	defer context.AfterFunc(ctx, over)()
+	defer over()
+	err := work(ctx, m)
+	if err == nil && ctx.Err() == nil {
+		f.mu.Lock()
+		f.handled[m.Key] = append(f.handled[m.Key], m.Payload.N)
+		f.mu.Unlock()
+	}
+	return err
+}
+
+// stop ends a process in good order. It may be called again.
+func (p *proc) stop() {
+	p.cancel()
+	if err := <-p.ended; err != nil {
+		p.t.Errorf("%s: %v", p.name, err)
+	}
+	p.ended <- nil
+}
+
+// kill cuts a process off for good: to the others it is dead.
+func (p *proc) kill() { p.proxy.Cut() }
+
+// observed counts the observations for which ok holds.
+func (p *proc) observed(ok func(lease.Observation) bool) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, o := range p.seen {
+		if ok(o) {
+			n++
+		}
+	}
+	return n
+}
+
+func acquired(o lease.Observation) bool { _, ok := o.(lease.ObservedAcquire); return ok }
+
+// publish appends an item for each of the streams.
+func (f *fleet) publish(n int, streams ...string) {
+	f.t.Helper()
+	items := make([]item, len(streams))
+	for i, s := range streams {
+		items[i] = item{s, n}
+	}
+	if err := lease.Publish(f.t.Context(), f.be, "work", itemType, items); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// running is how many streams each process handles now.
+func (f *fleet) running() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := map[string]int{}
+	for _, name := range f.by {
+		n[name]++
+	}
+	return n
+}
+
+// done is how many items were handled.
+func (f *fleet) done() (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, ns := range f.handled {
+		n += len(ns)
+	}
+	return n
+}
+
+// status is that of the consumer reader.
+func (f *fleet) status() lease.ConsumerStatus {
+	f.t.Helper()
+	all, err := f.be.Status(f.t.Context())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, s := range all {
+		if s.Consumer == "reader" {
+			return s
+		}
+	}
+	return lease.ConsumerStatus{}
+}
+
+func (f *fleet) eventually(what string, ok func() bool) {
+	f.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			f.t.Fatalf("not within 30 s: %s; running %v, done %d, %+v", what, f.running(), f.done(), f.status())
+		}
+	}
+}
+
+// exclusive fails the test if a stream was handled by two processes at once.
+func (f *fleet) exclusive() {
+	f.t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.twice) > 0 {
+		f.t.Errorf("%d streams were handled by two processes at once, such as %s", len(f.twice), f.twice[0])
+	}
+}
+
+func names(n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("stream-%04d", i)
+	}
+	return out
+}
+
+// until returns work that lasts until the channel is closed, or the context ends.
+func until(release <-chan struct{}) func(context.Context, lease.Message[item]) error {
+	return func(ctx context.Context, _ lease.Message[item]) error {
+		select {
+		case <-release:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func instantly(context.Context, lease.Message[item]) error { return nil }
+
+// T004-01: two consumers share the items, and the figures say exactly who had what.
+func TestT00401LoadBalance(t *testing.T) {
+	f := newFleet(t, redistest.Shared(t))
+	f.publish(1, names(40)...) // before anybody has ever run
+	release := make(chan struct{})
+	a, b := f.start("a", 20, until(release)), f.start("b", 20, until(release))
+	f.eventually("each has all it has room for", func() bool { return maps.Equal(f.running(), map[string]int{"a": 20, "b": 20}) })
+	members, err := f.be.Members(t.Context(), "reader")
+	if err != nil || len(members) != 2 || members[0].Owned != 20 || members[1].Owned != 20 {
+		t.Errorf("members %+v, %v; want two that own 20 each", members, err)
+	}
+	if n, m := a.observed(acquired), b.observed(acquired); n != 20 || m != 20 {
+		t.Errorf("acquired %d and %d, want 20 each", n, m)
+	}
+	close(release)
+	f.eventually("all are handled", func() bool { return f.done() == 40 })
+	handled := func(o lease.Observation) bool { h, ok := o.(lease.ObservedHandle); return ok && h.Err == nil }
+	if n, m := a.observed(handled), b.observed(handled); n != 20 || m != 20 {
+		t.Errorf("handled %d and %d, want 20 each", n, m)
+	}
+	f.exclusive()
+}
+
+// T004-02: what a process had not done when it stopped, it does when it runs again.
+func TestT00402Restart(t *testing.T) {
+	f := newFleet(t, redistest.Shared(t))
+	f.publish(1, names(6)...)
+	never := make(chan struct{})
+	a := f.start("a", 6, until(never))
+	f.eventually("a has them", func() bool { return f.running()["a"] == 6 })
+	a.stop()
+	if s := f.status(); s.LagTotal != 6 || s.DeadLetters != 0 || s.Members != 0 {
+		t.Errorf("%+v, want all six unread, and nobody there", s)
+	}
+	f.start("a", 6, instantly)
+	f.eventually("all are done", func() bool { return f.done() == 6 })
+	f.exclusive()
+}
+
+// T004-03: of the items that a lost process had, those that it had not done, and no
+// others, are handled by another one, wherever they lie between the others.
+func TestT00403WhatALostProcessHadNotDone(t *testing.T) {
+	f := newFleet(t, redistest.Shared(t))
+	all := names(9)
+	f.publish(1, all...)
+	odd := func(stream string) bool { return (stream[len(stream)-1]-'0')%2 == 1 }
+	never := make(chan struct{})
+	a := f.start("a", 9, func(ctx context.Context, m lease.Message[item]) error {
+		if odd(m.Key) {
+			return nil
+		}
+		return until(never)(ctx, m)
+	})
+	f.eventually("the odd ones are done", func() bool { return f.done() == 4 && f.running()["a"] == 5 })
+	f.eventually("that is stored", func() bool { return f.status().LagTotal == 5 })
+	a.kill()
+	var attempts atomic.Int64
+	f.start("b", 9, func(_ context.Context, m lease.Message[item]) error {
+		if odd(m.Key) {
+			t.Errorf("%s is handled again", m.Key)
+		}
+		attempts.Add(int64(m.Attempt))
+		return nil
+	})
+	f.eventually("the others are done", func() bool { return f.done() == 9 })
+	if n := attempts.Load(); n != 5 {
+		t.Errorf("attempts add up to %d, want 5: a crash is none", n)
+	}
+	f.exclusive()
+}
+
+// T004-06, T004-22: what wakes processes up is no keyspace notification, and nothing of the
+// server's configuration is changed.
+func TestT00406NoKeyspaceNotifications(t *testing.T) {
+	server := redistest.Start(t)
+	f := newFleet(t, server)
+	client := server.Client(t)
+	before := client.ConfigGet(t.Context(), "*").Val()
+	never := make(chan struct{})
+	a := f.start("a", 5, until(never))
+	f.eventually("a has joined", func() bool { return f.status().Members == 1 })
+	f.publish(1, names(5)...)
+	f.eventually("a has them", func() bool { return f.running()["a"] == 5 })
+	f.start("b", 5, instantly)
+	f.eventually("b has joined", func() bool { return f.status().Members == 2 })
+	a.kill()
+	f.eventually("b has done what a had", func() bool { return f.done() == 5 })
+	after := client.ConfigGet(t.Context(), "*").Val()
+	if len(before) < 50 || before["notify-keyspace-events"] != "" {
+		t.Fatalf("%d parameters, notify-keyspace-events=%q", len(before), before["notify-keyspace-events"])
+	}
+	if !maps.Equal(before, after) {
+		t.Error("the server's configuration was changed")
+	}
+	f.exclusive()
+}
+
+// T004-07: 2,000 streams over 10 processes, of which 2 are lost: all go on elsewhere.
+func TestT00407Bulk(t *testing.T) {
+	const streams, processes, room = 2000, 10, 250
+	f := newFleet(t, redistest.Shared(t))
+	f.publish(1, names(streams)...)
+	release := make(chan struct{})
+	var all []*proc
+	for i := range processes {
+		all = append(all, f.start(fmt.Sprintf("p%d", i), room, until(release), func(s *lease.Spec) { s.TTL = 3 * time.Second }))
+	}
+	sum := func() (n int) {
+		for _, c := range f.running() {
+			n += c
+		}
+		return n
+	}
+	f.eventually("all streams run", func() bool { return sum() == streams })
+	lost := map[string]bool{}
+	had := 0
+	for _, p := range all[:2] {
+		had += f.running()[p.name]
+		lost[p.name] = true
+		p.kill()
+	}
+	if had == 0 { // ten times 250 is more than there is, so one of two has something
+		t.Fatal("the processes that are lost had nothing")
+	}
+	f.eventually("all streams run on the others", func() bool {
+		r := f.running()
+		for name := range lost {
+			if r[name] > 0 {
+				return false
+			}
+		}
+		return sum() == min(streams, (processes-2)*room)
+	})
+	close(release)
+	f.eventually("all are done", func() bool { return f.done() == streams })
+	f.eventually("nothing is left", func() bool { s := f.status(); return s.LagTotal == 0 && s.DeadLetters == 0 })
+	f.exclusive()
+	t.Logf("%d streams of 2 lost processes went to the others", had)
+}
+
+// T004-08, T004-09: what is done is gone from the server, of one stream and of several.
+func TestT00408DoneIsGone(t *testing.T) {
+	f := newFleet(t, redistest.Shared(t))
+	client := f.server.Client(t)
+	f.start("a", 10, instantly)
+	f.publish(1, "one")
+	f.eventually("one is done", func() bool { return f.done() == 1 && f.status().LagTotal == 0 })
+	f.publish(2, names(20)...)
+	f.eventually("all are done", func() bool { return f.done() == 21 && f.status().LagTotal == 0 })
+	info := lease.ConsumerInfo{Name: "reader", Per: lease.PerStream, Topics: []string{"work"}}
+	f.eventually("nothing of it is kept", func() bool {
+		if _, err := f.be.Maintain(t.Context(), []lease.ConsumerInfo{info}); err != nil {
+			t.Fatal(err)
+		}
+		left := int64(0)
+		for _, key := range client.Keys(t.Context(), "{"+f.namespace+"0}:*").Val() {
+			if client.Type(t.Context(), key).Val() == "stream" {
+				left += client.XLen(t.Context(), key).Val()
+			}
+		}
+		return left == 0
+	})
+}
+
+// T004-10: a lost process's stream is taken over and its handler told so; a normal end is
+// no loss, and hands over at once.
+func TestT00410LossAndNormalEnd(t *testing.T) {
+	f := newFleet(t, redistest.Shared(t))
+	causes := make(chan error, 2)
+	told := func(ctx context.Context, _ lease.Message[item]) error {
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		return context.Cause(ctx)
+	}
+	lost := func(o lease.Observation) bool { _, ok := o.(lease.ObservedLoss); return ok }
+	f.publish(1, "s")
+	a := f.start("a", 1, told)
+	f.eventually("a has it", func() bool { return f.running()["a"] == 1 })
+	a.kill()
+	b := f.start("b", 1, told)
+	f.eventually("b has it", func() bool { return f.running()["b"] == 1 })
+	if err := <-causes; !errors.Is(err, lease.ErrLost) {
+		t.Errorf("a was told %v, want ErrLost", err)
+	}
+	f.eventually("a's loss is told once", func() bool { return a.observed(lost) == 1 })
+
+	f.start("c", 1, instantly)
+	f.eventually("c has joined", func() bool { return f.status().Members >= 2 })
+	b.stop()
+	stopped := time.Now()
+	if err := <-causes; !errors.Is(err, lease.ErrHandover) {
+		t.Errorf("b was told %v, want ErrHandover", err)
+	}
+	f.eventually("c has done it", func() bool { return f.done() == 1 })
+	if took := time.Since(stopped); took > 900*time.Millisecond {
+		t.Errorf("c had it %v after b's end, want it at once, not after a TTL", took)
+	}
+	if n := b.observed(lost); n != 0 {
+		t.Errorf("b's normal end was told as %d losses", n)
+	}
+	f.exclusive()
+}
+
+// T004-11: what happens goes to the logger that was given, and no payload with it.
+func TestT00411Logger(t *testing.T) {
+	f := newFleet(t, redistest.Shared(t))
+	var out lines
+	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	be := leaseredis.New(f.server.Client(t), leaseredis.WithNamespace(f.namespace), leaseredis.WithLogger(log))
+	c, err := lease.NewConsumer(be, lease.Spec{Name: "reader", Per: lease.PerStream, Topics: []string{"work"}, Handlers: []lease.Handler{
+		lease.One("item", func(context.Context, lease.Message[item]) error { return lease.DeadLetter("no use") })}}, lease.WithLogger(log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	const secret = "4242424242"
+	if err := lease.Publish(t.Context(), f.be, "work", itemType, []item{{"s", 4242424242}}); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("it is a dead letter", func() bool { return f.status().DeadLetters == 1 })
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); !strings.Contains(got, "no use") || strings.Contains(got, secret) {
+		t.Errorf("the log has no dead letter's reason, or has the payload:\n%s", got)
+	}
+}
+
+type lines struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// T004-12: what cannot be read at the start does not keep a process from the rest.
+func TestT00412StartsBesideWhatIsBroken(t *testing.T) {
+	f := newFleet(t, redistest.Shared(t))
+	client := f.server.Client(t)
+	f.publish(1, "before")
+	// Somebody has put something else in the place of a topic.
+	if err := client.Set(t.Context(), "{"+f.namespace+"0}:t:work.broken", "x", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.ZAdd(t.Context(), "{"+f.namespace+"0}:topics", redis.Z{Score: 1, Member: "work.broken"}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	f.start("a", 5, instantly, func(s *lease.Spec) { s.Per, s.Topics = lease.PerTopic, []string{"work*"} })
+	f.eventually("what was there is done", func() bool { return f.done() == 1 })
+	f.publish(2, "after")
+	f.eventually("what came later, too", func() bool { return f.done() == 2 && f.status().Resources == 2 })
+}
+
+// T004-18: an owner that takes ten times the time after which a dead one is replaced keeps
+// what it has, whoever joins, and however the others look for work.
+func TestT00418SlowIsNotDead(t *testing.T) {
+	t.Parallel() // it mostly waits
+	f := newFleet(t, redistest.Shared(t))
+	const slow = 10 // streams
+	f.publish(1, names(slow)...)
+	var calls atomic.Int64
+	work := func(ctx context.Context, _ lease.Message[item]) error {
+		calls.Add(1)
+		select {
+		case <-time.After(10 * time.Second): // the TTL is one
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	f.start("a", slow, work)
+	f.eventually("a has them", func() bool { return f.running()["a"] == slow })
+	for i := range 3 { // they sweep when they start, and when one goes
+		p := f.start(fmt.Sprint("b", i), slow, work)
+		f.eventually("it has joined", func() bool { return f.status().Members == 2 })
+		p.stop()
+		f.eventually("it has left", func() bool { return f.status().Members == 1 })
+	}
+	f.start("c", slow, work)
+	f.eventually("all are done", func() bool { return f.done() == slow })
+	if n := calls.Load(); n != slow {
+		t.Errorf("%d calls for %d items", n, slow)
+	}
+	f.exclusive()
+}
+
+// T004-21: an item that fails too often is a dead letter, and the stream goes on.
+func TestT00421DeadLetterAfterMax(t *testing.T) {
+	f := newFleet(t, redistest.Shared(t))
+	var calls atomic.Int64
+	f.start("a", 5, func(_ context.Context, m lease.Message[item]) error {
+		if m.Payload.N == 1 {
+			calls.Add(1)
+			return errors.New("no luck")
+		}
+		return nil
+	}, func(s *lease.Spec) { s.Retry = lease.Retry{Max: 3, Min: time.Millisecond} })
+	f.publish(1, "s")
+	f.publish(2, "s")
+	f.eventually("the second is done", func() bool { return f.done() == 1 })
+	letters, err := f.be.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: "reader"})
+	if err != nil || len(letters) != 1 || letters[0].Attempts != 3 || letters[0].Key != "s" || !strings.Contains(letters[0].Reason, "no luck") {
+		t.Errorf("dead letters %+v, %v; want the first item after 3 attempts", letters, err)
+	}
+	if n := calls.Load(); n != 3 {
+		t.Errorf("%d calls, want 3", n)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -151,3 +152,6 @@ func topicNames(n int) []string {
 	}
 	return ts
 }
+
+// discard logs nothing.
+var discard = slog.New(slog.DiscardHandler)

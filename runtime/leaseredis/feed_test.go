@@ -1,0 +1,119 @@
+package leaseredis_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+// commandsRun is how many commands a server has carried out, those in scripts included.
+func commandsRun(t testing.TB, c *redis.Client) (n int) {
+	t.Helper()
+	for _, line := range strings.Split(must[string](t)(c.Info(t.Context(), "commandstats").Result()), "\r\n") {
+		if _, calls, found := strings.Cut(line, ":calls="); found {
+			calls, _, _ = strings.Cut(calls, ",")
+			n += must[int](t)(strconv.Atoi(calls))
+		}
+	}
+	return n
+}
+
+// run starts a process and stops it when the test ends.
+func run(t testing.TB, be lease.Backend, spec lease.Spec) {
+	t.Helper()
+	c := must[*lease.Consumer](t)(lease.NewConsumer(be, spec, lease.WithLogger(discard)))
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// noop handles messages of a kind and counts them.
+func noop(kind string, n *atomic.Int64) lease.Handler {
+	return lease.Batch(kind, func(_ context.Context, ms []lease.Message[[]byte]) error {
+		n.Add(int64(len(ms)))
+		return nil
+	})
+}
+
+// A process that has nothing to do asks little, whatever it watches.
+func TestAnIdleProcessAsksLittle(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it watches for seconds")
+	}
+	for name, spec := range map[string]lease.Spec{
+		"topics":     {Per: lease.PerTopic, Topics: []string{"*"}},
+		"group":      {Per: lease.PerGroup, Topics: []string{"*"}},
+		"partitions": {Per: lease.PerPartition, Topics: []string{"*"}},
+		"streams":    {Per: lease.PerStream, Topics: []string{"*"}, Idle: time.Hour, Capacity: 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			be := leaseredis.New(server.Client(t), leaseredis.WithLogger(discard))
+			var n atomic.Int64
+			spec.Name, spec.Handlers = "c", []lease.Handler{noop("kind", &n)}
+			for i := range 1000 {
+				ok(t, be.Publish(t.Context(), []lease.Event{{Topic: fmt.Sprint("t", i), Key: fmt.Sprint("k", i), Kind: "kind", Payload: []byte("{}")}}))
+			}
+			run(t, be, spec)
+			eventually(t, "all is handled", func() bool { return n.Load() == 1000 })
+			time.Sleep(5 * time.Second) // until what was read is trimmed, and the feed is at rest
+			const watched = 6 * time.Second
+			before := commandsRun(t, server.Client(t))
+			time.Sleep(watched)
+			rate := float64(commandsRun(t, server.Client(t))-before) / watched.Seconds()
+			t.Logf("%.1f commands a second", rate)
+			if rate > 20 {
+				t.Errorf("an idle process makes the server carry out %.1f commands a second, want at most 20", rate)
+			}
+		})
+	}
+}
+
+// From publish to handler it takes about a millisecond when nothing else happens.
+func TestAHintWakesAtOnce(t *testing.T) {
+	be := backend(t)
+	handled := make(chan time.Time, 1)
+	run(t, be, lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{
+		lease.One("kind", func(context.Context, lease.Message[[]byte]) error { handled <- time.Now(); return nil }),
+	}})
+	publish := func() time.Duration {
+		ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+		began := time.Now()
+		select {
+		case at := <-handled:
+			return at.Sub(began)
+		case <-time.After(20 * time.Second):
+			t.Fatal("the message was not handled")
+			return 0
+		}
+	}
+	publish() // the topic is registered
+	var took []time.Duration
+	for range 30 {
+		time.Sleep(10 * time.Millisecond) // the feed comes to rest
+		took = append(took, publish())
+	}
+	slices.Sort(took)
+	t.Log("p50", took[15], "max", took[29])
+	if took[15] > 20*time.Millisecond {
+		t.Errorf("half of the messages took more than %v to their handler", took[15])
+	}
+}

@@ -3,6 +3,7 @@ package leaseredis
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -63,6 +64,48 @@ func (b *Backend) consumers(ctx context.Context, sh *shape) ([]string, error) {
 		}
 	}
 	return slices.Sorted(maps.Keys(names)), nil
+}
+
+// registered returns the consumers whose first registration has got so far that messages can
+// be counted: they are noted under every tag, and their views are filled.
+func (b *Backend) registered(ctx context.Context, sh *shape) ([]string, error) {
+	names, err := b.consumers(ctx, sh)
+	if err != nil || len(names) == 0 {
+		return nil, err
+	}
+	noted, views := make([]*redis.SliceCmd, sh.tags), make([]*redis.SliceCmd, sh.tags)
+	err = b.pipelined(ctx, func(pipe redis.Pipeliner) {
+		for tag := range noted {
+			noted[tag] = pipe.HMGet(ctx, b.prefix(tag)+"consumers", names...)
+			views[tag] = pipe.HMGet(ctx, b.prefix(tag)+"views", names...)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for i, name := range names {
+		ready := true
+		for tag := range noted {
+			if err := cmp.Or(noted[tag].Err(), views[tag].Err()); err != nil {
+				b.look(err)
+				return nil, fmt.Errorf("read %sconsumers and views: %w", b.prefix(tag), err)
+			}
+			var view struct {
+				Filled *string `json:"at"` // absent when all is there
+			}
+			if stored := text(views[tag].Val()[i]); stored != "" {
+				if err := json.Unmarshal([]byte(stored), &view); err != nil {
+					return nil, fmt.Errorf("read the view of %s: %w", name, err)
+				}
+			}
+			ready = ready && noted[tag].Val()[i] != nil && view.Filled == nil
+		}
+		if ready {
+			out = append(out, name)
+		}
+	}
+	return out, nil
 }
 
 // cards counts the members of a sorted set of that name under each tag.
@@ -196,7 +239,8 @@ func (b *Backend) resources(ctx context.Context, tag int, consumer, only string,
 	}
 }
 
-// Status describes every consumer that was registered.
+// Status describes every consumer that was registered. One that is registered for the first time just now,
+// so that the log is still being copied for it, follows when that is done.
 func (b *Backend) Status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 	var out []lease.ConsumerStatus
 	err := b.repeat(ctx, func() (err error) {
@@ -214,7 +258,7 @@ func (b *Backend) status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err := b.consumers(ctx, sh)
+	names, err := b.registered(ctx, sh)
 	if err != nil || len(names) == 0 {
 		return nil, err
 	}

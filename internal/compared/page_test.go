@@ -22,6 +22,9 @@ const root = "../.."
 // features are the lines of the first table, in order.
 var features = []string{
 	"Postgres backend",
+	"Redis backend",
+	"Redis Cluster",
+	"Keyspace/topology reset API",
 	"In-memory backend for tests",
 	"Same contract suite over several backends",
 	"Exclusive owner per resource/topic",
@@ -81,7 +84,7 @@ var features = []string{
 var scenarios = []struct {
 	prefix string
 	count  int
-}{{"T000", 45}, {"T001", 17}, {"T002", 35}, {"T003", 67}, {"X", 25}}
+}{{"T000", 45}, {"T001", 17}, {"T002", 35}, {"T003", 67}, {"T004", 22}, {"X", 25}}
 
 // row is a line of a table: its first cell, and its last, which names tests or, after a
 // dash, says why there are none.

@@ -1,0 +1,66 @@
+package leaseredis_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+// T004-22: whoever knows that the topology has changed may say so; it is observed, and what
+// the client knew wrong is right then. Without a cluster there is nothing to do.
+func TestResetTopology(t *testing.T) {
+	seen := make(chan lease.ObservedTopology, 100)
+	observer := leaseredis.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
+		if o, is := o.(lease.ObservedTopology); is {
+			seen <- o
+		}
+	}))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+
+	single := leaseredis.New(redistest.Shared(t).Client(t), quiet(), observer)
+	if err := single.ResetTopology(ctx); err != nil || len(seen) != 0 {
+		t.Errorf("on one server: %v, observed %d times", err, len(seen))
+	}
+
+	c := redistest.StartCluster(t)
+	client := c.Client(t)
+	be := leaseredis.New(client, quiet(), observer, leaseredis.WithTags(1))
+	ok(t, be.Publish(ctx, []lease.Event{{Topic: "x", Kind: "k"}})) // the client knows the topology
+	slot := redistest.KeySlot("lg0")
+	old, replica := c.MasterOf(t, "lg0"), c.ReplicaOf(t, "lg0")
+	c.Failover(t, replica, "")
+	if err := be.ResetTopology(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if o := <-seen; o.Err != nil || o.Cause != nil {
+		t.Errorf("observed %+v, want neither error nor cause", o)
+	}
+	// A node that is asked may not have heard of it yet itself.
+	eventually(t, "the client asks the new master first", func() bool {
+		ok(t, be.ResetTopology(ctx))
+		shard, err := client.MasterForKey(ctx, "{lg0}:meta")
+		return err == nil && shard.Options().Addr == replica.Addr()
+	})
+	if got := c.MasterOf(t, "lg0"); got == old || redistest.KeySlot("{lg0}:meta") != slot {
+		t.Errorf("slot %d is still on %s", slot, got.Addr())
+	}
+
+	nowhere := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, MaxRetries: -1})
+	defer nowhere.Close()
+	gone := leaseredis.New(nowhere, quiet(), observer)
+	short, stop := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer stop()
+	began := time.Now()
+	_ = gone.ResetTopology(short) // it returns, whatever becomes of it
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it took %v although its context ended", took)
+	}
+	<-seen
+}

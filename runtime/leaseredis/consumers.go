@@ -312,10 +312,10 @@ func (b *Backend) discover(ctx context.Context, sh *shape, info lease.ConsumerIn
 
 const scoresPage = 1000
 
-// scores lists the members of a sorted set of that name under all tags, each once.
+// scores lists the members of a sorted set of that name under all tags in reach, each once.
 func (b *Backend) scores(ctx context.Context, sh *shape, name string, keep func(string) bool) ([]string, error) {
 	seen := map[string]struct{}{}
-	for tag := range sh.tags {
+	for _, tag := range b.reach(sh) {
 		err := b.pages(ctx, b.prefix(tag)+name, "-inf", func(page []redis.Z) error {
 			for _, z := range page {
 				if m := z.Member.(string); keep == nil || keep(m) {

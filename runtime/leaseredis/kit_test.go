@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"testing"
 	"time"
@@ -155,3 +156,10 @@ func topicNames(n int) []string {
 
 // discard logs nothing.
 var discard = slog.New(slog.DiscardHandler)
+
+// tagOf is the tag of a topic, of so many.
+func tagOf(name string, tags int) int {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	return int(h.Sum64() % uint64(tags))
+}

@@ -86,39 +86,91 @@ func (b *Backend) runEvery(ctx context.Context, s *script, args ...any) ([]any, 
 	return values, nil
 }
 
-// runAll runs scripts in one round trip to each node concerned. Each step succeeds or fails by itself.
+// runAll runs scripts in one round trip for each tag of a cluster, and in one in all on a server. Each
+// step succeeds or fails by itself.
 func (b *Backend) runAll(ctx context.Context, steps []step) []answer {
 	return b.runOn(ctx, b.client, steps)
 }
 
+// runOn returns what it has when ctx ends: go-redis looks at a context's deadline only if the client
+// was told to, and one node that hangs must not hide what the others answered.
 func (b *Backend) runOn(ctx context.Context, client redis.UniversalClient, steps []step) []answer {
-	answers, err := within(ctx, func(ctx context.Context) ([]answer, error) {
-		answers := b.pipeline(ctx, client, steps, false)
-		var missing []int // the server does not know these scripts yet
-		var again []step
-		for i, a := range answers {
-			if redis.HasErrorPrefix(a.err, "NOSCRIPT") {
-				missing, again = append(missing, i), append(again, steps[i])
+	type part struct {
+		of      []int
+		answers []answer
+	}
+	parts := b.parts(steps)
+	done := make(chan part, len(parts))
+	for _, of := range parts {
+		some := make([]step, len(of))
+		for i, j := range of {
+			some[i] = steps[j]
+		}
+		go func() { done <- part{of, b.runPart(ctx, client, some)} }()
+	}
+	answers := make([]answer, len(steps))
+	for i := range answers {
+		answers[i].err = errPending
+	}
+	for range parts {
+		select {
+		case p := <-done:
+			for i, j := range p.of {
+				answers[j] = p.answers[i]
 			}
+			continue
+		case <-ctx.Done():
 		}
-		if again != nil {
-			for j, a := range b.pipeline(ctx, client, again, true) {
-				answers[missing[j]] = a
-			}
-		}
-		return answers, nil
-	})
-	if err != nil {
-		answers = make([]answer, len(steps))
-		for i := range answers {
-			answers[i].err = err
-		}
+		break
 	}
 	for i := range answers {
+		if answers[i].err == errPending {
+			answers[i].err = ctx.Err()
+		}
 		b.look(answers[i].err)
 		if errors.Is(answers[i].err, errShape) {
 			b.shaped.Store(nil) // it is created again by who calls next
 			b.alarm()
+		}
+	}
+	return answers
+}
+
+// errPending: the answer has not come.
+var errPending = errors.New("leaseredis: no answer yet")
+
+// parts divides steps by what may answer without the others: the tags of a cluster.
+func (b *Backend) parts(steps []step) (parts [][]int) {
+	byTag := map[int]int{} // index in parts
+	for i, s := range steps {
+		tag := 0
+		if b.clustered() {
+			tag = s.tag
+		}
+		at, known := byTag[tag]
+		if !known {
+			at = len(parts)
+			byTag[tag] = at
+			parts = append(parts, nil)
+		}
+		parts[at] = append(parts[at], i)
+	}
+	return parts
+}
+
+// runPart runs scripts in one round trip, and once more whole those that the server does not know yet.
+func (b *Backend) runPart(ctx context.Context, client redis.UniversalClient, steps []step) []answer {
+	answers := b.pipeline(ctx, client, steps, false)
+	var missing []int
+	var again []step
+	for i, a := range answers {
+		if redis.HasErrorPrefix(a.err, "NOSCRIPT") {
+			missing, again = append(missing, i), append(again, steps[i])
+		}
+	}
+	if again != nil {
+		for j, a := range b.pipeline(ctx, client, again, true) {
+			answers[missing[j]] = a
 		}
 	}
 	return answers

@@ -1,0 +1,141 @@
+package leaseredis_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// What is kept on the nodes that are left goes on when a shard is lost, and the rest follows
+// when it comes back.
+func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) { // CL10
+	if testing.Short() {
+		t.Skip("it starts six servers")
+	}
+	cluster := redistest.StartCluster(t, redistest.Config("cluster-require-full-coverage", "no"))
+	const name = "lg"
+	lost := cluster.MasterOf(t, "lg0")
+	replica := cluster.ReplicaOf(t, "lg0")
+	out := map[int]bool{} // tags on it
+	for tag := range 8 {
+		out[tag] = cluster.MasterOf(t, fmt.Sprint(name, tag)) == lost
+	}
+	topics := topicNames(64)
+	there := map[string]bool{} // topics on it
+	for _, topic := range topics {
+		there[topic] = out[tagOf(topic, 8)]
+	}
+	be := on(cluster.Client(t), name)
+	var mu sync.Mutex
+	handled := map[string]int{}
+	run(t, be, lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, TTL: 3 * time.Second, Handlers: []lease.Handler{
+		lease.One("kind", func(_ context.Context, m lease.Message[[]byte]) error {
+			mu.Lock()
+			defer mu.Unlock()
+			handled[m.Topic]++
+			return nil
+		}),
+	}})
+	publisher := on(cluster.Client(t), name)
+	// publish sends one event to each topic for which is is true.
+	publish := func(is func(string) bool) {
+		t.Helper()
+		for _, topic := range topics {
+			if is(topic) {
+				ok(t, publisher.Publish(t.Context(), []lease.Event{{Topic: topic, Kind: "kind", Payload: []byte("{}")}}))
+			}
+		}
+	}
+	all := func(string) bool { return true }
+	rest := func(topic string) bool { return !there[topic] }
+	awaited := func(n int, is func(string) bool) func() bool {
+		return func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, topic := range topics {
+				if is(topic) && handled[topic] < n {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	publish(all)
+	eventually(t, "the first is handled everywhere", awaited(1, all))
+
+	replica.Kill()
+	lost.Kill()
+	eventually(t, "the others can be written to", func() bool {
+		for _, topic := range topics {
+			if rest(topic) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				return publisher.Publish(ctx, []lease.Event{{Topic: topic, Kind: "kind", Payload: []byte("{}")}}) == nil
+			}
+		}
+		return false
+	})
+	publish(rest)
+	eventually(t, "the second is handled where it can be", awaited(2, rest))
+
+	lost.Start()
+	replica.Start()
+	cluster.WaitHealthy(t)
+	publish(all)
+	eventually(t, "the last is handled everywhere", awaited(2, all))
+}
+
+// A session that could not enter a tag says nothing of it, and enters it as soon as it can.
+func TestASessionEntersWhatComesBack(t *testing.T) { // CL10
+	if testing.Short() {
+		t.Skip("it starts six servers")
+	}
+	cluster := redistest.StartCluster(t, redistest.Config("cluster-require-full-coverage", "no"))
+	be := on(cluster.Client(t), "lg")
+	topics := topicNames(64)
+	ok(t, be.Register(t.Context(), topical, topics))
+	lost, replica := cluster.MasterOf(t, "lg0"), cluster.ReplicaOf(t, "lg0")
+	replica.Kill()
+	lost.Kill()
+
+	var id string
+	var s lease.Session
+	eventually(t, "a session opens", func() (opened bool) {
+		spec := lease.SessionSpec{ID: newID(), TTL: time.Minute, Consumers: []string{topical.Name}}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		var err error
+		s, err = be.OpenSession(ctx, spec)
+		id = spec.ID
+		return err == nil
+	})
+	some := len(acquire(t, be, id, topical, 64))
+	if some == 0 || some == 64 {
+		t.Fatalf("acquired %d leases, want those of the shards that are left", some)
+	}
+	equal(t, "resources", survey(t, be, topical).Resources, some)
+	ok(t, s.Heartbeat(t.Context()))
+
+	lost.Start()
+	replica.Start()
+	cluster.WaitHealthy(t)
+	eventually(t, "the rest is acquired", func() bool {
+		if err := s.Heartbeat(t.Context()); err != nil {
+			t.Log(err)
+			return false
+		}
+		some += len(acquire(t, be, id, topical, 64))
+		return some == 64
+	})
+	other, _ := member(t, be, time.Minute, topical)
+	equal(t, "free", survey(t, be, topical).Free, 0)
+	equal(t, "members", len(survey(t, be, topical).Members), 2)
+	equal(t, "acquired by another", len(acquire(t, be, other, topical, 64)), 0)
+	ok(t, s.Close(t.Context()))
+	equal(t, "acquired by another", len(acquire(t, be, other, topical, 64)), 64)
+}

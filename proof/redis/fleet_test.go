@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -30,6 +31,7 @@ type fleet struct {
 type process struct {
 	settings settings
 	cmd      *exec.Cmd
+	pid      atomic.Int64 // of the present incarnation
 	stdin    io.Closer
 	ended    chan struct{}
 }
@@ -85,6 +87,7 @@ func (f *fleet) start(p *process) {
 		f.t.Fatal(err)
 	}
 	p.stdin, p.ended = stdin, make(chan struct{})
+	p.pid.Store(int64(p.cmd.Process.Pid))
 	cmd, ended, name := p.cmd, p.ended, p.settings.Name
 	go func() {
 		for s := bufio.NewScanner(stdout); s.Scan(); {

@@ -77,7 +77,7 @@ func (m mutant) commit(ctx context.Context, be *leaseredis.Backend, session, con
 		if fenced, err := be.Commit(ctx, session, consumer, first); err != nil || len(fenced) > 0 {
 			return fenced, err
 		}
-		if rand.IntN(3) == 0 {
+		if rand.IntN(10) == 0 {
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
 		return be.Commit(ctx, session, consumer, second)

@@ -8,9 +8,12 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,6 +40,7 @@ type settings struct {
 	Sink      string
 	TTL       time.Duration
 	Slow      time.Duration // how long a handler takes
+	Deaf      bool          // what subscriptions would bring never arrives
 	Mode      mode
 }
 
@@ -129,7 +133,42 @@ func (s settings) client() redis.UniversalClient {
 	if s.Cluster {
 		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: s.Addrs, Username: s.User, Password: s.Password})
 	}
-	return redis.NewClient(&redis.Options{Addr: s.Addrs[0], Username: s.User, Password: s.Password})
+	o := &redis.Options{Addr: s.Addrs[0], Username: s.User, Password: s.Password}
+	if s.Deaf {
+		o.Dialer = dialDeaf
+	}
+	return redis.NewClient(o)
+}
+
+// dialDeaf makes connections that hear nothing once they have subscribed to something.
+func dialDeaf(ctx context.Context, network, addr string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, network, addr)
+	return &deafConn{Conn: c}, err
+}
+
+// subscribing is a request that subscribes to something, not only asks whether it might.
+var subscribing = regexp.MustCompile(`^\*(?:[2-9]|\d\d+)\r\n\$\d+\r\n(?i:[ps]?subscribe)\r\n`)
+
+type deafConn struct {
+	net.Conn
+	deaf atomic.Bool
+}
+
+func (c *deafConn) Write(b []byte) (int, error) {
+	if subscribing.Match(b) {
+		c.deaf.Store(true)
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *deafConn) Read(b []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(b)
+		if err != nil || !c.deaf.Load() {
+			return n, err
+		}
+	}
 }
 
 // backend is leaseredis with a recorder around its commits, and, for a mutant, with something missing.

@@ -13,7 +13,6 @@ import (
 	"os/signal"
 	"regexp"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -140,36 +139,26 @@ func (s settings) client() redis.UniversalClient {
 	return redis.NewClient(o)
 }
 
-// dialDeaf makes connections that hear nothing once they have subscribed to something.
+// dialDeaf makes connections on which no notification arrives.
 func dialDeaf(ctx context.Context, network, addr string) (net.Conn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, network, addr)
-	return &deafConn{Conn: c}, err
+	return deafConn{c}, err
 }
 
-// subscribing is a request that subscribes to something, not only asks whether it might.
-var subscribing = regexp.MustCompile(`^\*(?:[2-9]|\d\d+)\r\n\$\d+\r\n(?i:[ps]?subscribe)\r\n`)
+type deafConn struct{ net.Conn }
 
-type deafConn struct {
-	net.Conn
-	deaf atomic.Bool
-}
-
-func (c *deafConn) Write(b []byte) (int, error) {
-	if subscribing.Match(b) {
-		c.deaf.Store(true)
-	}
-	return c.Conn.Write(b)
-}
-
-func (c *deafConn) Read(b []byte) (int, error) {
+func (c deafConn) Read(b []byte) (int, error) {
 	for {
 		n, err := c.Conn.Read(b)
-		if err != nil || !c.deaf.Load() {
+		if err != nil || !notification.Match(b[:n]) {
 			return n, err
 		}
 	}
 }
+
+// notification is what Redis pushes to those who have subscribed.
+var notification = regexp.MustCompile(`^[>*][34]\r\n\$\d\r\np?message\r\n`)
 
 // backend is leaseredis with a recorder around its commits, and, for a mutant, with something missing.
 func (s settings) backend(client redis.UniversalClient, sink *sink, log *slog.Logger) lease.Backend {

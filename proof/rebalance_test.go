@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -30,8 +31,12 @@ type keyed struct {
 	Key string
 }
 
-// timed tells when leases are about to be released: from then on nobody works on them.
-type timed struct{ *leasepg.Backend }
+// timed tells when leases are about to be released, by themselves or with their session:
+// from then on nobody works on them.
+type timed struct {
+	*leasepg.Backend
+	closing atomic.Int64 // when the session began to close
+}
 
 func (b *timed) Release(ctx context.Context, session, consumer string, leases []lease.Ref) error {
 	now := time.Now().UnixNano()
@@ -41,13 +46,37 @@ func (b *timed) Release(ctx context.Context, session, consumer string, leases []
 	return b.Backend.Release(ctx, session, consumer, leases)
 }
 
-// tellWhen is tell with the time at which a lease was acquired.
-func tellWhen(o lease.Observation) {
-	if a, ok := o.(lease.ObservedAcquire); ok {
-		fmt.Printf("acquired %s %d %d\n", a.Resource, a.Epoch, time.Now().UnixNano())
-		return
+func (b *timed) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+	s, err := b.Backend.OpenSession(ctx, spec)
+	if err != nil {
+		return nil, err
 	}
-	tell(o)
+	return timedSession{s, s.(lease.Alarmed), &b.closing}, nil
+}
+
+type timedSession struct {
+	lease.Session
+	lease.Alarmed
+	closing *atomic.Int64
+}
+
+func (s timedSession) Close(ctx context.Context) error {
+	s.closing.Store(time.Now().UnixNano())
+	return s.Session.Close(ctx)
+}
+
+// tell is tell with the time at which a lease was acquired, or ended with its session.
+func (b *timed) tell(o lease.Observation) {
+	switch o := o.(type) {
+	case lease.ObservedAcquire:
+		fmt.Printf("acquired %s %d %d\n", o.Resource, o.Epoch, time.Now().UnixNano())
+	case lease.ObservedRelease:
+		if at := b.closing.Load(); at != 0 {
+			fmt.Printf("releasing %s %d %d\n", o.Resource, o.Epoch, at)
+		}
+	default:
+		tell(o)
+	}
 }
 
 // Replicas that join and leave under load move as few slots as possible, each of which

@@ -106,7 +106,8 @@ func replica(ctx context.Context, m mode, dsn, name string) error {
 	}
 	observe := lease.ObserverFunc(tell)
 	if m == slots {
-		be, observe = &timed{pg}, tellWhen
+		watched := &timed{Backend: pg}
+		be, observe = watched, watched.tell
 	}
 	c, err := newConsumer(be, name, m, lease.WithLogger(log), lease.WithObserver(observe))
 	if err != nil {

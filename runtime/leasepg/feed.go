@@ -41,8 +41,8 @@ type feed struct {
 
 	conn    *pgx.Conn
 	at      *cursor
-	wait    time.Duration // until the next poll
-	unread  bool          // the last call told of ownership and did not poll
+	wait    time.Duration // between polls
+	next    time.Time     // of polls, at the latest
 	members string
 	free    int64
 	surveys time.Time // when ownership was looked at last
@@ -110,6 +110,7 @@ func (f *feed) open(ctx context.Context) (err error) {
 		}
 	}
 	f.wait, f.delayed = pollLeast, -1
+	f.next = time.Now().Add(f.wait)
 	return nil
 }
 
@@ -134,13 +135,14 @@ func (f *feed) Next(ctx context.Context) (lease.News, error) {
 		} else if err := f.sleep(ctx, &news); err != nil {
 			return err
 		}
-		if news.Ownership && !f.unread {
-			// A lease may be free: the log can wait for the next call, but not for ever.
-			f.unread = true
-			return nil
+		if news.Ownership && time.Now().Before(f.next) {
+			return nil // a lease may be free: the log can wait until its time
 		}
-		f.unread = false
-		return f.poll(ctx, &news)
+		if err := f.poll(ctx, &news); err != nil {
+			return err
+		}
+		f.schedule(&news)
+		return nil
 	}()
 	if err != nil {
 		f.Close()
@@ -149,7 +151,13 @@ func (f *feed) Next(ctx context.Context) (lease.News, error) {
 		}
 		return lease.News{}, f.b.fail("watch the log", err)
 	}
-	if len(news.Topics)+len(news.Resources) > 0 || news.Ownership || news.Parked && !f.b.pooled.Load() {
+	return news, nil
+}
+
+// schedule sets the time of the next poll: soon when there was something to read, and ever
+// later while there is nothing.
+func (f *feed) schedule(news *lease.News) {
+	if len(news.Topics)+len(news.Resources) > 0 || news.Parked && !f.b.pooled.Load() {
 		f.wait = pollLeast
 	} else {
 		f.wait = min(2*f.wait, f.idle(pollMost, pollPooled))
@@ -157,7 +165,7 @@ func (f *feed) Next(ctx context.Context) (lease.News, error) {
 			f.wait = min(f.wait, pollTables)
 		}
 	}
-	return news, nil
+	f.next = time.Now().Add(f.wait)
 }
 
 func (f *feed) idle(notified, pooled time.Duration) time.Duration {
@@ -169,9 +177,9 @@ func (f *feed) idle(notified, pooled time.Duration) time.Duration {
 
 // sleep waits until the next poll is due or a notification arrives.
 func (f *feed) sleep(ctx context.Context, news *lease.News) error {
-	due := f.wait
+	due := time.Until(f.next)
 	if f.delayed >= 0 {
-		due = max(min(due, time.Until(f.due)), pollLeast)
+		due = min(due, max(time.Until(f.due), pollLeast))
 	}
 	if f.b.pooled.Load() {
 		select {

@@ -1,7 +1,6 @@
 package leaseredis
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -24,10 +23,11 @@ const (
 // publishPatience is for how long a publication is tried again when the cluster changes.
 const publishPatience = 10 * time.Second
 
-// Publish appends events to the log, in their order. Those of topics that share a hash tag are
-// appended all or none, as long as they are at most 1,000 and 1 MB; what is more follows in
-// further steps. What was appended when Publish returns an error is unknown: it
-// has then tried for up to ten seconds, and appends nothing twice meanwhile.
+// Publish appends events to the log, in their order. Events of one topic, or of topics that
+// share a hash tag, are appended all or none as long as they are at most 1,000 and 1 MB. What
+// is more, or goes to other tags, follows in further steps. How far it got is unknown when
+// Publish returns an error: it has then tried each step for up to ten seconds, and appends
+// nothing twice meanwhile.
 //
 // Between topics of different tags, what is published later has a greater id if the same process
 // has published both, or has read the one before it published the other; otherwise the clocks
@@ -36,102 +36,59 @@ func (b *Backend) Publish(ctx context.Context, events []lease.Event) error {
 	if err := lease.CheckEvents(events); err != nil {
 		return err
 	}
-	if len(events) == 0 {
-		return nil
-	}
 	attempt := newAttempt()
-	var failed retrying
-	for {
-		err := b.publish(ctx, attempt, events)
-		if err == nil {
-			return nil
-		}
-		if !failed.again(ctx, err) {
+	for i := 0; len(events) > 0; i++ {
+		n, err := b.publishSome(ctx, attempt+"."+strconv.Itoa(i), events)
+		if err != nil {
 			return fmt.Errorf("leaseredis: publish: %w", explained(err))
-		}
-	}
-}
-
-// publish appends the events, in as many steps as it takes. Repeated with the same attempt, it
-// appends what is missing.
-func (b *Backend) publish(ctx context.Context, attempt string, events []lease.Event) error {
-	sh, err := b.shape(ctx)
-	if err != nil {
-		return err
-	}
-	for chunk := 0; len(events) > 0; chunk++ {
-		n, size := 0, 0
-		for n < len(events) && n < publishEvents && (n == 0 || size+len(events[n].Payload) <= publishBytes) {
-			size += len(events[n].Payload)
-			n++
-		}
-		if err := b.publishChunk(ctx, sh, attempt+"."+strconv.Itoa(chunk), events[:n]); err != nil {
-			return err
 		}
 		events = events[n:]
 	}
 	return nil
 }
 
-func (b *Backend) publishChunk(ctx context.Context, sh *shape, attempt string, events []lease.Event) error {
-	byTag := map[int][]int{}
-	for i := range events {
-		tag := sh.tagOf(events[i].Topic)
-		byTag[tag] = append(byTag[tag], i)
-	}
-	base, err := b.common(ctx, byTag)
-	if err != nil {
-		return err
-	}
-	var steps []step
-	for tag, indexes := range byTag {
-		args := make([]any, 0, 2+10*len(indexes))
-		args = append(args, attempt, b.known.seen.Load())
-		for _, i := range indexes {
-			e := &events[i]
-			slot := ""
-			if e.Key != "" {
-				slot = strconv.Itoa(sh.slotOf(e.Key))
+// publishSome appends the first events, in one step, and returns how many.
+func (b *Backend) publishSome(ctx context.Context, attempt string, events []lease.Event) (n int, err error) {
+	var failed retrying
+	for {
+		var sh *shape
+		if sh, err = b.shape(ctx); err == nil {
+			var s step
+			s, n = b.publishStep(sh, attempt, events)
+			var reply any
+			if reply, err = b.run(ctx, s.tag, s.script, s.args...); err == nil {
+				b.saw(number(reply))
+				return n, nil
 			}
-			due, id := int64(0), int64(0)
-			if !e.At.IsZero() {
-				due = max(e.At.UnixMicro(), 0)
-			}
-			if base > 0 {
-				id = base + int64(i)
-			}
-			args = append(args, id, e.Topic, e.Kind, e.Key, slot, headersJSON(e.Headers), e.Payload, e.ID, due, microseconds(e.After))
 		}
-		steps = append(steps, step{tag, scripts.publish, args})
-	}
-	var failed error
-	for _, a := range b.runAll(ctx, steps) {
-		if failed = cmp.Or(failed, a.err); a.err == nil {
-			b.saw(number(a.value))
+		if !failed.again(ctx, err) {
+			return 0, err
 		}
 	}
-	return failed
 }
 
-// common is the id from which the events of several tags are numbered in their order: a
-// little ahead of all their clocks, since no tag takes an id below its own. 0 for one tag.
-func (b *Backend) common(ctx context.Context, byTag map[int][]int) (int64, error) {
-	if len(byTag) == 1 {
-		return 0, nil
-	}
-	var steps []step
-	for tag := range byTag {
-		steps = append(steps, step{tag, scripts.clock, []any{b.known.seen.Load()}})
-	}
-	began := time.Now()
-	base := int64(0)
-	for _, a := range b.runAll(ctx, steps) {
-		if a.err != nil {
-			return 0, a.err
+// publishStep is the step for the first events that share a tag, and how many these are.
+func (b *Backend) publishStep(sh *shape, attempt string, events []lease.Event) (step, int) {
+	tag := sh.tagOf(events[0].Topic)
+	args := []any{attempt, b.known.seen.Load()}
+	n, size := 0, 0
+	for ; n < len(events) && n < publishEvents; n++ {
+		e := &events[n]
+		if n > 0 && (size+len(e.Payload) > publishBytes || sh.tagOf(e.Topic) != tag) {
+			break
 		}
-		base = max(base, number(a.value))
+		size += len(e.Payload)
+		slot := ""
+		if e.Key != "" {
+			slot = strconv.Itoa(sh.slotOf(e.Key))
+		}
+		due := int64(0)
+		if !e.At.IsZero() {
+			due = max(e.At.UnixMicro(), 0)
+		}
+		args = append(args, e.Topic, e.Kind, e.Key, slot, headersJSON(e.Headers), e.Payload, e.ID, due, microseconds(e.After))
 	}
-	return base + microseconds(min(2*time.Since(began)+2*time.Millisecond, 50*time.Millisecond)), nil
+	return step{tag, scripts.publish, args}, n
 }
 
 // microseconds is a duration as scripts take it; what has begun counts as one.

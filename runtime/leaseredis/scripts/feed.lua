@@ -28,7 +28,7 @@ for _, member in ipairs(due) do
   end
   if bad then -- it waits, and holds up no other
     wrong = bad
-    call('ZADD', T .. 'delayed', int(now + 5000000), member)
+    call('ZADD', T .. 'delayed', int(now + 1000000), member)
   else
     moved[#moved + 1] = member
   end

@@ -64,13 +64,12 @@ local function foreign(stream)
   usable[stream] = true
 end
 
--- plan decides under which id, at least the one given, and to which streams a message goes. Nothing is written yet.
+-- plan decides under which id and to which streams a message goes. Nothing is written yet.
 -- It returns an error instead when a key is not what it should be.
 local planned = {}
-local function plan(m, least)
+local function plan(m)
   local id = last + 1
   if now > id then id = now end
-  if least and least > id and least < now + 60000000 then id = least end
   m.id = id
   m.stream = T .. 't:' .. m.topic
   local bad = foreign(m.stream)

@@ -1,6 +1,6 @@
 -- Appends events to the log, all or none, once for each attempt.
--- attempt, seen (greatest id that the publisher knows of), then of each event: least
--- id, topic, kind, key, slot ('' when it has no key), headers, payload, event id, due (µs or 0), delay (µs)
+-- attempt, seen (greatest id that the publisher knows of), then of each event: topic, kind,
+-- key, slot ('' when it has no key), headers, payload, event id, due (µs or 0), delay (µs)
 -- Returns the last id that was given.
 local attempt, seen = T .. 'pub:' .. arg(), argn()
 local done = call('GET', attempt)
@@ -10,8 +10,7 @@ if done then return tonumber(done) end
 -- clock that is far ahead is not followed.
 if seen > last and seen < now + 60000000 then last = seen end
 local ids, waiting = {}, {}
-for _ = 1, (#ARGV - 2) / 10 do
-  local least = argn()
+for _ = 1, (#ARGV - 2) / 9 do
   local m = {topic = arg(), kind = arg(), key = arg(), slot = arg(), headers = arg(), payload = arg()}
   local id, due, delay = arg(), argn(), argn()
   local claimed = false
@@ -26,7 +25,7 @@ for _ = 1, (#ARGV - 2) / 10 do
       last = math.max(last + 1, now)
       waiting[#waiting + 1] = {int(last), due, m}
     else
-      local bad = plan(m, least)
+      local bad = plan(m)
       if bad then return redis.error_reply(bad) end
     end
   end

@@ -1,0 +1,214 @@
+package leaseredis_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+// logBook keeps what is logged.
+type logBook struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logBook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+// count is how often a text was logged.
+func (l *logBook) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.buf.String(), text)
+}
+
+func (l *logBook) option() leaseredis.Option {
+	return leaseredis.WithLogger(slog.New(slog.NewTextHandler(l, nil)))
+}
+
+// A key of another type stops its own resource only, with one warning.
+func TestAKeyOfAnotherTypeStopsNoOtherResource(t *testing.T) { // E12
+	client := redistest.Shared(t).Client(t)
+	namespace := redistest.Namespace(t)
+	var log logBook
+	be := on(client, namespace, log.option())
+	topics := []string{"a", "b", "c"}
+	ok(t, be.Register(t.Context(), topical, topics))
+	for _, topic := range topics {
+		ok(t, be.Publish(t.Context(), events(topic, 2)))
+	}
+	key := "{" + namespace + "0}:t:b"
+	ok(t, client.Del(t.Context(), key).Err())
+	ok(t, client.Set(t.Context(), key, "mine", 0).Err())
+	req := lease.FetchRequest{Consumer: topical, MaxPayload: 1 << 20}
+	for _, topic := range topics {
+		req.Items = append(req.Items, lease.FetchItem{Resource: topic, Limit: 9})
+	}
+	for range 5 {
+		fs := must[[]lease.Fetched](t)(be.Fetch(t.Context(), req))
+		for i, want := range []int{2, 0, 2} {
+			equal(t, "messages of "+topics[i], len(fs[i].Messages), want)
+		}
+		equal(t, "cursor of b", fs[1].Next, nil)
+		equal(t, "more of b", fs[1].More, false)
+	}
+	equal(t, "warnings", log.count("holds something else"), 1)
+	ok(t, client.Del(t.Context(), key).Err())
+	ok(t, be.Publish(t.Context(), events("b", 3)))
+	equal(t, "messages when the key is free", len(fetch(t, be, topical, "b", nil, 9).Messages), 3)
+}
+
+// Entries that others delete are passed over; the reader neither stops nor spins.
+func TestDeletedEntriesArePassedOver(t *testing.T) { // E11, E12
+	client := redistest.Shared(t).Client(t)
+	namespace := redistest.Namespace(t)
+	be := on(client, namespace, leaseredis.WithLogger(discard))
+	ok(t, be.Register(t.Context(), topical, []string{"x"}))
+	ok(t, be.Publish(t.Context(), events("x", 10)))
+	key := "{" + namespace + "0}:t:x"
+	entries := must[[]redis.XMessage](t)(client.XRange(t.Context(), key, "-", "+").Result())
+	ok(t, client.XDel(t.Context(), key, entries[3].ID, entries[4].ID).Err())
+	first := fetch(t, be, topical, "x", nil, 3)
+	equal(t, "messages", len(first.Messages), 3)
+	equal(t, "after those deleted", string(fetch(t, be, topical, "x", first.Next, 1).Messages[0].Payload), `{"n":5}`)
+	ok(t, client.XTrimMaxLen(t.Context(), key, 2).Err())
+	rest := fetch(t, be, topical, "x", first.Next, 9)
+	equal(t, "left after XTRIM", len(rest.Messages), 2)
+	equal(t, "the last", string(rest.Messages[1].Payload), `{"n":9}`)
+	ok(t, client.Del(t.Context(), key).Err())
+	gone := fetch(t, be, topical, "x", first.Next, 9)
+	equal(t, "left after DEL", len(gone.Messages), 0)
+	equal(t, "more after DEL", gone.More, false)
+	ok(t, be.Publish(t.Context(), events("x", 1)))
+	equal(t, "published since", len(fetch(t, be, topical, "x", rest.Next, 9).Messages), 1)
+}
+
+// Entries that others write into a topic are read like any other, whatever they hold: the handler's
+// failure ends as a dead letter with all their fields, and what stands around them is handled.
+func TestPoisonEntriesBecomeDeadLetters(t *testing.T) { // E15
+	client := redistest.Shared(t).Client(t)
+	namespace := redistest.Namespace(t)
+	be := on(client, namespace, leaseredis.WithLogger(discard))
+	ok(t, be.Register(t.Context(), topical, []string{"x"}))
+	key := "{" + namespace + "0}:t:x"
+	add := func(fields ...any) {
+		ok(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: key, Values: fields}).Err())
+	}
+	// First those with ids of their own kind, of which several share a millisecond.
+	const poison = 1000
+	for i := range poison / 2 {
+		add("what", fmt.Sprint(i))
+	}
+	ok(t, be.Publish(t.Context(), events("x", 500)))
+	for i := range poison / 2 {
+		last := must[[]redis.XMessage](t)(client.XRevRangeN(t.Context(), key, "+", "-", 1).Result())[0].ID
+		ms, _, _ := strings.Cut(last, "-")
+		fields := [][]any{
+			{"what", "no known field"}, {"kind", "kind"}, {"kind", "kind", "payload", "{not json"}, {"payload", "{}"},
+			{"kind", "kind", "payload", strings.Repeat("x", 600_000)}, {"kind", "\xff\x00", "key", "\xff", "payload", "\x00"},
+			{"kind", "kind", "payload", "[]", "headers", "{"}, {"", ""},
+		}[i%8]
+		if i%8 == 4 && i > 80 {
+			fields = []any{"kind", "kind"}
+		}
+		ok(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: key, ID: ms + "-*", Values: fields}).Err())
+	}
+	ok(t, be.Publish(t.Context(), events("x", 10)))
+	var handled atomic.Int64
+	run(t, be, lease.Spec{Name: topical.Name, Per: lease.PerTopic, Topics: []string{"*"}, Batch: 7,
+		Retry: lease.Retry{Max: 1, Order: lease.OrderNone},
+		Handlers: []lease.Handler{lease.One("kind", func(_ context.Context, m lease.Message[struct{ N *int }]) error {
+			if m.Payload.N == nil {
+				return fmt.Errorf("no number")
+			}
+			handled.Add(1)
+			return nil
+		})}})
+	eventually(t, "all good ones are handled", func() bool { return handled.Load() == 510 })
+	eventually(t, "all others are dead letters", func() bool {
+		st := must[[]lease.ConsumerStatus](t)(be.Status(t.Context()))
+		return len(st) == 1 && st[0].LagTotal == 0 && st[0].DeadLetters == poison
+	})
+	dead := must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: topical.Name}))
+	found := false
+	for _, d := range dead {
+		if d.Reason == "" {
+			t.Fatalf("dead letter %s has no reason", d.ID)
+		}
+		found = found || d.Kind == "" && strings.Contains(string(must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{IDs: []string{d.ID}}))[0].Payload), `"what":"7"`)
+		if found {
+			break
+		}
+	}
+	if !found {
+		t.Error("no dead letter has the fields of the entry")
+	}
+}
+
+// Cuts fall between entries that share a millisecond, and nothing is read twice or left out.
+func TestCutsBetweenEntriesOfOneMillisecond(t *testing.T) {
+	client := redistest.Shared(t).Client(t)
+	namespace := redistest.Namespace(t)
+	be := on(client, namespace, leaseredis.WithLogger(discard))
+	ok(t, be.Register(t.Context(), topical, []string{"x"}))
+	for i := range 7 {
+		ok(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "{" + namespace + "0}:t:x", ID: fmt.Sprintf("5-%d", i), Values: []any{"payload", i}}).Err())
+	}
+	ok(t, be.Publish(t.Context(), events("x", 2)))
+	whole := fetch(t, be, topical, "x", nil, 99)
+	equal(t, "messages", len(whole.Messages), 9)
+	seen := map[string]bool{}
+	for _, m := range whole.Messages {
+		seen[m.ID] = true
+	}
+	equal(t, "different ids", len(seen), 9)
+	for n := range 10 {
+		rest := fetch(t, be, topical, "x", whole.Cut(n), 99)
+		equal(t, fmt.Sprint("left after ", n), len(rest.Messages), 9-n)
+	}
+}
+
+// A connection that fails while something is read is an error, and never an empty answer.
+func TestABrokenLinkIsNotTheEndOfTheLog(t *testing.T) {
+	client := redistest.Shared(t).Client(t)
+	be := on(client, redistest.Namespace(t), leaseredis.WithTags(3), leaseredis.WithLogger(discard))
+	for _, info := range []lease.ConsumerInfo{topical, grouped} {
+		ok(t, be.Register(t.Context(), info, nil))
+	}
+	ok(t, be.Publish(t.Context(), events("x", 5)))
+	hook := &linkHook{}
+	client.AddHook(hook)
+	broken := fmt.Errorf("the link is cut")
+	hook.set(func(cmds []redis.Cmder) (before, after error) { return nil, broken })
+	for _, info := range []lease.ConsumerInfo{topical, grouped} {
+		resource := "x"
+		if info.Per == lease.PerGroup {
+			resource = lease.Whole
+		}
+		fs, err := be.Fetch(t.Context(), lease.FetchRequest{Consumer: info, MaxPayload: 99, Items: []lease.FetchItem{{Resource: resource, Limit: 9}}})
+		if err == nil {
+			t.Errorf("%s: %+v and no error", info.Name, fs)
+		}
+	}
+	hook.set(nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	fs, err := be.Fetch(ctx, lease.FetchRequest{Consumer: grouped, MaxPayload: 99, Items: []lease.FetchItem{{Resource: lease.Whole, Limit: 9}}})
+	ok(t, err)
+	equal(t, "messages", len(fs[0].Messages), 5)
+}

@@ -1,0 +1,324 @@
+package leaseredis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+// linkHook makes calls of a client fail, before or after the server has carried them out.
+type linkHook struct {
+	mu   sync.Mutex
+	fail func(cmds []redis.Cmder) (before, after error)
+}
+
+func (h *linkHook) set(f func(cmds []redis.Cmder) (before, after error)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.fail = f
+}
+
+func (h *linkHook) ask(cmds []redis.Cmder) (before, after error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.fail == nil {
+		return nil, nil
+	}
+	return h.fail(cmds)
+}
+
+func (h *linkHook) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+}
+
+func (h *linkHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		before, after := h.ask([]redis.Cmder{cmd})
+		if before != nil {
+			cmd.SetErr(before)
+			return before
+		}
+		err := next(ctx, cmd)
+		if after != nil {
+			cmd.SetErr(after)
+			return after
+		}
+		return err
+	}
+}
+
+func (h *linkHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		before, after := h.ask(cmds)
+		if before == nil {
+			if err := next(ctx, cmds); after == nil {
+				return err
+			}
+		}
+		err := errors.Join(before, after)
+		for _, c := range cmds {
+			c.SetErr(err)
+		}
+		return err
+	}
+}
+
+// publishes reports that one of the commands is a script call with events.
+func publishes(cmds []redis.Cmder) bool {
+	for _, c := range cmds {
+		if args := c.Args(); strings.HasPrefix(c.Name(), "eval") && len(args) > 12 {
+			return true
+		}
+	}
+	return false
+}
+
+// all reads everything that a resource holds, from its beginning.
+func all(t testing.TB, be *leaseredis.Backend, c lease.ConsumerInfo, resource string) (out []lease.Raw) {
+	t.Helper()
+	var at lease.Cursor
+	for {
+		f := fetch(t, be, c, resource, at, 700)
+		out = append(out, f.Messages...)
+		if at = f.Next; len(f.Messages) == 0 && !f.More {
+			return out
+		}
+	}
+}
+
+func wantPayloads(t testing.TB, got []lease.Raw, want []lease.Event) {
+	t.Helper()
+	equal(t, "messages", len(got), len(want))
+	for i := range got {
+		if string(got[i].Payload) != string(want[i].Payload) {
+			t.Fatalf("message %d is %s, want %s", i, got[i].Payload, want[i].Payload)
+		}
+	}
+}
+
+// A publication of several steps whose replies are lost, and whose link is cut between any two,
+// is carried out once and in order.
+func TestLostRepliesOfPublishDoNotPublishTwice(t *testing.T) {
+	for _, tags := range []int{1, 4} {
+		t.Run(fmt.Sprint(tags), func(t *testing.T) {
+			client := redistest.Shared(t).Client(t)
+			be := on(client, redistest.Namespace(t), leaseredis.WithTags(tags), leaseredis.WithLogger(discard))
+			ok(t, be.Register(t.Context(), topical, []string{}))
+			ok(t, be.Publish(t.Context(), events("other", 1))) // the server knows the script from now on
+			hook := &linkHook{}
+			client.AddHook(hook)
+			calls := 0
+			hook.set(func(cmds []redis.Cmder) (before, after error) {
+				if !publishes(cmds) {
+					return nil, nil
+				}
+				switch calls++; calls % 3 {
+				case 1:
+					return io.ErrUnexpectedEOF, nil
+				case 2:
+					return nil, io.EOF
+				}
+				return nil, nil
+			})
+			es := events("x", 3500)
+			for i := range es {
+				es[i].Topic = fmt.Sprint("x", i%3)
+				if i%100 == 0 {
+					es[i].ID = fmt.Sprint("id", i)
+				}
+			}
+			ok(t, be.Publish(t.Context(), es))
+			if calls < 5 {
+				t.Fatalf("%d calls", calls)
+			}
+			for n := range 3 {
+				var want []lease.Event
+				for i := n; i < len(es); i += 3 {
+					want = append(want, es[i])
+				}
+				wantPayloads(t, all(t, be, topical, fmt.Sprint("x", n)), want)
+			}
+		})
+	}
+}
+
+// A publisher that dies between two steps leaves the first ones, whole and in order.
+func TestACrashWhilePublishingLeavesABeginning(t *testing.T) {
+	client := redistest.Shared(t).Client(t)
+	be := on(client, redistest.Namespace(t), leaseredis.WithLogger(discard))
+	ok(t, be.Register(t.Context(), topical, []string{}))
+	ctx, crash := context.WithCancel(t.Context())
+	hook := &linkHook{}
+	client.AddHook(hook)
+	calls := 0
+	hook.set(func(cmds []redis.Cmder) (before, after error) {
+		if publishes(cmds) {
+			if calls++; calls == 3 {
+				crash()
+				return context.Canceled, nil
+			}
+		}
+		return nil, nil
+	})
+	es := events("x", 3500)
+	if err := be.Publish(ctx, es); err == nil {
+		t.Fatal("no error")
+	}
+	hook.set(nil)
+	got := all(t, be, topical, "x")
+	if len(got) == 0 || len(got) >= len(es) {
+		t.Fatalf("%d messages", len(got))
+	}
+	wantPayloads(t, got, es[:len(got)])
+}
+
+// Names may contain whatever means something to Redis or to patterns.
+var oddNames = []string{
+	"{}", "{a}", "}{", "a{b}c", "{lg0}:t:x", "with space", "tab\there", "new\nline", "co:lon", "::", "*", "a*b", "%d%s", "%", "-", "(1", "ü/κ", "'\"\\", "~&+-@", "$1",
+}
+
+func TestNamesMayBeAnything(t *testing.T) { // CL9
+	test := func(t *testing.T, c redis.UniversalClient, opts ...leaseredis.Option) {
+		be := on(c, redistest.Namespace(t), append(opts, leaseredis.WithLogger(discard))...)
+		streams := lease.ConsumerInfo{Name: "streams", Per: lease.PerStream, Topics: []string{"*"}}
+		infos := []lease.ConsumerInfo{topical, grouped, streams}
+		for _, name := range oddNames { // each as a pattern, which only stars make one
+			infos = append(infos, lease.ConsumerInfo{Name: fmt.Sprint("only-", len(infos)), Per: lease.PerGroup, Topics: []string{name}})
+		}
+		for _, info := range infos {
+			ok(t, be.Register(t.Context(), info, []string{}))
+		}
+		var es []lease.Event
+		for i, name := range oddNames {
+			es = append(es, lease.Event{Topic: name, Key: oddNames[len(oddNames)-1-i], Kind: name, Payload: []byte(name), Headers: map[string]string{name: name}, ID: name})
+		}
+		ok(t, be.Publish(t.Context(), es))
+		ok(t, be.Publish(t.Context(), es)) // their ids keep them out
+		for i, name := range oddNames {
+			got := all(t, be, topical, name)
+			wantPayloads(t, got, es[i:i+1])
+			m := got[0]
+			if m.Topic != name || m.Key != es[i].Key || m.Kind != name || m.Headers[name] != name {
+				t.Errorf("%q came as %+v", name, m)
+			}
+			wantPayloads(t, all(t, be, streams, es[i].Key), es[i:i+1])
+			n := 0
+			for _, other := range oddNames {
+				if lease.MatchTopic([]string{name}, other) {
+					n++
+				}
+			}
+			equal(t, fmt.Sprintf("messages that match %q", name), len(all(t, be, infos[3+i], lease.Whole)), n)
+		}
+		wantPayloads(t, all(t, be, grouped, lease.Whole), es)
+		ok(t, be.Register(t.Context(), topical, nil))
+		equal(t, "topics found", survey(t, be, topical).Resources, len(oddNames))
+	}
+	t.Run("one tag", func(t *testing.T) { test(t, redistest.Shared(t).Client(t)) })
+	t.Run("four tags", func(t *testing.T) { test(t, redistest.Shared(t).Client(t), leaseredis.WithTags(4)) })
+	t.Run("cluster", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("it starts six servers")
+		}
+		test(t, redistest.SharedCluster(t).Client(t))
+	})
+}
+
+// What others put into a topic's key is told, nothing of the call is published, and it holds
+// up nothing else.
+func TestAForeignKeyIsTold(t *testing.T) { // E12
+	client := redistest.Shared(t).Client(t)
+	namespace := redistest.Namespace(t)
+	be := on(client, namespace, leaseredis.WithLogger(discard))
+	ok(t, be.Register(t.Context(), topical, []string{}))
+	ok(t, client.Set(t.Context(), "{"+namespace+"0}:t:bad", "mine", 0).Err())
+	es := append(events("good", 3), events("bad", 1)...)
+	err := be.Publish(t.Context(), es)
+	refused(t, err, "{"+namespace+"0}:t:bad", "string", "rename or delete")
+	equal(t, "published", len(all(t, be, topical, "good")), 0)
+
+	// A delayed event for it waits, others do not.
+	ok(t, client.Del(t.Context(), "{"+namespace+"0}:t:bad").Err())
+	late := []lease.Event{{Topic: "bad", Payload: []byte("1"), After: 20 * time.Millisecond}, {Topic: "good", Payload: []byte("2"), After: 30 * time.Millisecond}}
+	ok(t, be.Publish(t.Context(), late))
+	ok(t, client.Set(t.Context(), "{"+namespace+"0}:t:bad", "mine", 0).Err())
+	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	defer feed.Close()
+	eventually(t, "the other delayed event", func() bool {
+		must[lease.News](t)(feed.Next(t.Context()))
+		return len(all(t, be, topical, "good")) == 1
+	})
+	ok(t, client.Del(t.Context(), "{"+namespace+"0}:t:bad").Err())
+	eventually(t, "the delayed event, when its key is free", func() bool {
+		must[lease.News](t)(feed.Next(t.Context()))
+		return len(all(t, be, topical, "bad")) == 1
+	})
+}
+
+// The order of one publisher is kept over topics of different tags, by who reads them as one.
+func TestAGroupReadsPublishersInTheirOrder(t *testing.T) {
+	namespace := redistest.Namespace(t)
+	connect := func() *leaseredis.Backend {
+		return on(redistest.Shared(t).Client(t), namespace, leaseredis.WithTags(5), leaseredis.WithLogger(discard))
+	}
+	be := connect()
+	ok(t, be.Register(t.Context(), grouped, nil))
+	const publishers, each = 4, 300
+	var wg sync.WaitGroup
+	for p := range publishers {
+		from := connect()
+		wg.Go(func() {
+			for n := 0; n < each; {
+				var es []lease.Event
+				for range n%3 + 1 {
+					es = append(es, lease.Event{Topic: fmt.Sprint("t", (n*7+p)%11), Key: fmt.Sprint(p), Payload: fmt.Append(nil, n)})
+					n++
+				}
+				if err := from.Publish(t.Context(), es); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	published := make(chan struct{})
+	go func() { wg.Wait(); close(published) }()
+	next := map[string]int{}
+	var at lease.Cursor
+	last, total := false, 0
+	for {
+		f := fetch(t, be, grouped, lease.Whole, at, 50)
+		at = f.Next
+		for _, m := range f.Messages {
+			equal(t, "next of publisher "+m.Key, string(m.Payload), fmt.Sprint(next[m.Key]))
+			next[m.Key]++
+			total++
+		}
+		if len(f.Messages) > 0 || f.More {
+			continue
+		}
+		if last {
+			break
+		}
+		select {
+		case <-published:
+			last = true // what is there now is all
+		default:
+		}
+	}
+	if total < publishers*each {
+		t.Fatalf("%d messages", total)
+	}
+}

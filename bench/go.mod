@@ -3,6 +3,7 @@ module github.com/leasegen/leasegen/bench
 go 1.26.0
 
 require (
+	github.com/ThreeDotsLabs/watermill v1.5.0
 	github.com/ThreeDotsLabs/watermill-redisstream v1.4.5
 	github.com/hibiken/asynq v0.26.0
 	github.com/leasegen/leasegen v0.0.0
@@ -11,7 +12,6 @@ require (
 
 require (
 	github.com/Rican7/retry v0.3.1 // indirect
-	github.com/ThreeDotsLabs/watermill v1.5.0 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/google/uuid v1.6.0 // indirect

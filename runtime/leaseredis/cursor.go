@@ -64,6 +64,9 @@ type input struct {
 	key  string
 	tag  int    // of the log; -1 for an application's stream
 	name string // of an application's stream
+	// shared says that the resource has other streams, or may get others: the position is
+	// stored under the stream's name.
+	shared bool
 }
 
 // inputsOf returns the streams of a resource in the order that cursors have.
@@ -74,7 +77,7 @@ func (b *Backend) inputsOf(sh *shape, info lease.ConsumerInfo, resource string) 
 		}
 		ins := make([]input, len(s.Names))
 		for i, n := range s.Names {
-			ins[i] = input{key: n, tag: -1, name: n}
+			ins[i] = input{key: n, tag: -1, name: n, shared: true}
 		}
 		return ins
 	}
@@ -130,25 +133,32 @@ func (c cursor) positions(ins []input) []position {
 				at[i] = parsePosition(parts[in.tag])
 			}
 		}
-	case len(ins) > 0:
+	case len(ins) > 0 && !ins[0].shared:
 		at[0] = parsePosition(string(c))
 	}
 	return at
 }
 
 // cursorAt is the cursor for positions in the inputs.
-func cursorAt(ins []input, at []position) cursor {
+func cursorAt(ins []input, at []position) cursor { return cursor("").moved(ins, at) }
+
+// moved is c with other positions in the inputs. Those of streams that are no inputs now stay:
+// they may be again.
+func (c cursor) moved(ins []input, at []position) cursor {
 	switch {
 	case len(ins) == 0:
 		return ""
-	case len(ins) == 1 && ins[0].tag < 0:
+	case ins[0].tag < 0 && !ins[0].shared:
 		return cursor(at[0].id())
-	case len(ins) == 1:
+	case len(ins) == 1 && ins[0].tag >= 0:
 		return cursor(at[0].String())
 	case ins[0].tag < 0:
 		byName := make(map[string]string, len(ins))
+		if c != "" && json.Unmarshal([]byte(c), &byName) != nil {
+			clear(byName)
+		}
 		for i, in := range ins {
-			if at[i] != (position{}) {
+			if delete(byName, in.name); at[i] != (position{}) {
 				byName[in.name] = at[i].id()
 			}
 		}

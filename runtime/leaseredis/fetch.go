@@ -47,8 +47,9 @@ type fetch struct {
 // fetchedItem is one item and what was read for it.
 type fetchedItem struct {
 	lease.FetchItem
+	from  cursor
 	ins   []input
-	at    []position // the cursor
+	at    []position // the cursor's
 	reads []*read    // one for each input
 }
 
@@ -60,7 +61,7 @@ func (f *fetch) run(ctx context.Context, asked []lease.FetchItem) ([]lease.Fetch
 		if !ok && item.From != nil {
 			return nil, fmt.Errorf("the cursor of %q is a %T of another backend", item.Resource, item.From)
 		}
-		it := fetchedItem{FetchItem: item, ins: f.b.inputsOf(f.sh, f.info, item.Resource)}
+		it := fetchedItem{FetchItem: item, from: from, ins: f.b.inputsOf(f.sh, f.info, item.Resource)}
 		it.at = from.positions(it.ins)
 		for n, in := range it.ins {
 			it.reads = append(it.reads, &read{key: in.key, after: it.at[n], count: item.Limit + 1})
@@ -199,7 +200,7 @@ func (f *fetch) merge(it *fetchedItem) lease.Fetched {
 		inputs = append(inputs, m)
 	}
 	if len(all) > 0 {
-		out.Next = cursorAt(it.ins, at)
+		out.Next = it.from.moved(it.ins, at)
 	}
 	out.More = more
 	from, next := it.From, out.Next
@@ -214,7 +215,7 @@ func (f *fetch) merge(it *fetchedItem) lease.Fetched {
 		for _, m := range inputs[:n] {
 			at[m.input] = m.e.at
 		}
-		return cursorAt(it.ins, at)
+		return it.from.moved(it.ins, at)
 	}
 	return out
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/leasegen/leasegen/runtime/lease"
 )
@@ -80,6 +81,9 @@ func checkSource(info lease.ConsumerInfo) error {
 	for _, n := range s.Names {
 		if n == "" {
 			return refuse("its source names a stream with an empty name")
+		}
+		if !utf8.ValidString(n) {
+			return refuse("its source names stream %q, which is not UTF-8 text", n)
 		}
 		if seen[n] {
 			return refuse("its source names stream %q twice", n)

@@ -221,15 +221,15 @@ func (b *Backend) lastOf(ctx context.Context, key string) (last position, there 
 
 // present is the cursor behind all that an application's streams hold.
 func (b *Backend) present(ctx context.Context, s *StreamSource) (cursor, error) {
-	ins := make([]input, 0, len(s.Names)+1)
-	at := make([]position, 0, len(s.Names)+1)
+	ins := make([]input, 0, len(s.Names))
+	at := make([]position, 0, len(s.Names))
 	for _, n := range s.Names {
 		last, _, err := b.lastOf(ctx, n)
 		if err != nil {
 			return "", err
 		}
-		ins, at = append(ins, input{key: n, tag: -1, name: n}), append(at, last)
+		// The form with names serves resources of one stream and of all.
+		ins, at = append(ins, input{key: n, tag: -1, name: n, shared: true}), append(at, last)
 	}
-	// The form with names, also for one: it serves resources of one stream and of all.
-	return cursorAt(append(ins, input{tag: -1}), append(at, position{})), nil
+	return cursorAt(ins, at), nil
 }

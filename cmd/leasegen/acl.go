@@ -47,7 +47,7 @@ func aclCommand() command {
 func printACL(w io.Writer, user, namespace string, streams []string) error {
 	line := "ACL SETUSER " + user + " on"
 	for _, rule := range leaseredis.ACL(namespace, streams...) {
-		if strings.ContainsAny(rule, ` "'`) {
+		if strings.ContainsAny(rule, `"'`) {
 			rule = strconv.Quote(rule) // as redis-cli reads it
 		}
 		line += " " + rule

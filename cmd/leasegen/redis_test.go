@@ -201,7 +201,7 @@ func TestACLCommand(t *testing.T) {
 	s := redistest.Shared(t)
 	admin := s.Client(t)
 	namespace := redistest.Namespace(t)
-	line := mustRun(t, nil, "acl", "app", "-namespace", namespace, "-stream", "shop:[a]*", "-stream", "b")
+	line := mustRun(t, nil, "acl", "app", "-namespace", namespace, "-stream", "shop:[a]*", "-stream", "a b")
 	if !strings.HasPrefix(line, "ACL SETUSER app on ") || strings.Count(line, "\n") != 1 {
 		t.Fatal(line)
 	}
@@ -217,8 +217,10 @@ func TestACLCommand(t *testing.T) {
 	app := redis.NewClient(&redis.Options{Addr: s.Addr(), Username: "app", Password: "app-password"})
 	defer app.Close()
 	deadLetter(t, leaseredis.New(app, leaseredis.WithNamespace(namespace)))
-	if err := app.XRange(t.Context(), "shop:[a]*", "-", "+").Err(); err != nil {
-		t.Errorf("a stream that was named: %v", err)
+	for _, key := range []string{"shop:[a]*", "a b"} {
+		if err := app.XRange(t.Context(), key, "-", "+").Err(); err != nil {
+			t.Errorf("%s, a stream that was named: %v", key, err)
+		}
 	}
 	for _, key := range []string{"shop:aa", "c", "{other0}:meta"} {
 		if err := app.XRange(t.Context(), key, "-", "+").Err(); err == nil || !strings.Contains(err.Error(), "NOPERM") {

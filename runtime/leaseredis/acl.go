@@ -65,8 +65,10 @@ var commands = map[string][]string{
 // connecting are the commands that the client itself sends, and what Check looks at.
 var connecting = []string{"hello", "ping", "info", "subscribe", "unsubscribe", "cluster|slots", "command", "asking", "readonly"}
 
-// globless writes a name as a pattern that matches nothing else.
-var globless = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)
+// globless writes a name as a pattern that matches nothing else, but that any character may
+// be where a space is: rules have none.
+var globless = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`,
+	" ", "?", "\t", "?", "\n", "?", "\v", "?", "\f", "?", "\r", "?")
 
 // ACL returns the rules of the least that a user of the namespace needs, in the language of ACL
 // SETUSER; New's default namespace is lg. Streams are those that others write to and consumers

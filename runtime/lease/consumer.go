@@ -27,14 +27,14 @@ func NewConsumer(be Backend, spec Spec, opts ...Option) (*Consumer, error) {
 	c := &Consumer{backend: be, busy: map[string]int{}, items: map[string]struct{}{}, handlers: map[string]*Handler{}, settings: settings{
 		spec:        spec,
 		logger:      slog.Default(),
-		concurrency: 16,
+		concurrency: byDefault,
 		maxPayload:  1 << 20,
 		stuckAfter:  time.Minute,
 	}}
 	for _, o := range opts {
 		o(&c.settings)
 	}
-	c.spec.setDefaults()
+	c.setDefaults()
 	for i := range c.spec.Handlers {
 		h := &c.spec.Handlers[i]
 		c.handlers[h.kind] = h

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 )
 
@@ -48,7 +49,8 @@ func WithRetry(r Retry) Option { return func(s *settings) { s.spec.Retry = r } }
 func WithDeadLetters(d DeadLetters) Option { return func(s *settings) { s.spec.DeadLetters = d } }
 
 // WithConcurrency sets how many resources this process handles messages of at once for
-// the consumer. Default 16. Run handlers are not bounded by it, but by Spec.Capacity.
+// the consumer. Default 16; with PerStream Spec.Capacity, since what is owned there and
+// waits is worked on by nobody. Run handlers are bounded by Spec.Capacity alone.
 func WithConcurrency(n int) Option { return func(s *settings) { s.concurrency = n } }
 
 // WithCapacity overrides Spec.Capacity.
@@ -63,6 +65,19 @@ func WithMaxPayload(n int) Option { return func(s *settings) { s.maxPayload = n 
 // and the message counts as failed. Default 1 min, without cancel. Run handlers are exempt.
 func WithStuckAfter(d time.Duration, cancel bool) Option {
 	return func(s *settings) { s.stuckAfter, s.cancelStuck = d, cancel }
+}
+
+// byDefault is a concurrency that no option can mean.
+const byDefault = math.MinInt
+
+func (s *settings) setDefaults() {
+	s.spec.setDefaults()
+	if s.concurrency == byDefault {
+		s.concurrency = 16
+		if s.spec.Per == PerStream {
+			s.concurrency = max(s.spec.Capacity, 1) // a wrong capacity is reported as such
+		}
+	}
 }
 
 func (s *settings) validate() error {

@@ -114,6 +114,33 @@ func TestStreamsKeepToTheCapacity(t *testing.T) {
 	})
 }
 
+// Every stream that a process owns is worked on: handlers that last for hours keep none of
+// them waiting, where others might have taken it.
+func TestStreamsThatAreOwnedAreAllWorkedOn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		var holds atomic.Int32
+		s := streamSpec(one(func(ctx context.Context, m lease.Message[note]) error {
+			holds.Add(1)
+			defer holds.Add(-1)
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}))
+		s.Capacity, s.Drain = 50, time.Millisecond
+		keyed(t, be, 0, 100, 100)
+		start(t, newConsumer(t, be, s))
+		pass(time.Second)
+		if n := holds.Load(); n != 50 {
+			t.Errorf("%d streams are worked on by a process with room for 50", n)
+		}
+		start(t, newConsumer(t, be, s, lease.WithCapacity(20), lease.WithConcurrency(5)))
+		pass(time.Second)
+		if n := holds.Load(); n != 55 {
+			t.Errorf("%d streams are worked on, want 50, and the 5 that an option allows", n)
+		}
+	})
+}
+
 // A message that arrives while its stream is being retired is not left lying, at whatever
 // moment it comes.
 func TestMessageDuringRetirement(t *testing.T) {

@@ -80,7 +80,7 @@ func (f *fleet) start(name string, capacity int, work func(ctx context.Context, 
 		c(&s)
 	}
 	be := leaseredis.New(client, leaseredis.WithNamespace(f.namespace), quiet())
-	c, err := lease.NewConsumer(be, s, lease.WithLogger(slog.New(slog.DiscardHandler)), lease.WithConcurrency(max(capacity, 1)),
+	c, err := lease.NewConsumer(be, s, lease.WithLogger(slog.New(slog.DiscardHandler)),
 		lease.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
 			p.mu.Lock()
 			defer p.mu.Unlock()

@@ -55,6 +55,23 @@ func TestACommitThatWasOvertakenChangesNothing(t *testing.T) {
 	})
 }
 
+func TestAMarkCountsOnceForEachOwner(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		g := a.takesOne("x")
+		for owner := range 3 {
+			same(t, "counted before", g.MarkCount, owner)
+			a.commits(a.next(g, lease.Progress{Mark: "m"}))
+			a.commits(a.next(g, lease.Progress{Mark: "m"}))
+			check(t, a.Release(t.Context(), a.id, "c", []lease.Ref{g.Ref}))
+			g = a.takesOne("x")
+		}
+		a.commits(a.next(g, lease.Progress{}))
+		check(t, a.Release(t.Context(), a.id, "c", []lease.Ref{g.Ref}))
+		g = a.takesOne("x")
+		same(t, "after progress", fmt.Sprint(g.Mark, g.MarkCount), "0")
+	})
+}
+
 // E11, and a crash or a foreign hand between the steps of a commit.
 func TestAMessageThatSomebodyDeletedBecomesADeadLetterWithoutPayload(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
@@ -170,9 +187,6 @@ func TestWithoutMemoryNothingIsStoredByHalves(t *testing.T) {
 
 func TestParkedMessagesOfManyOthersDoNotHideMine(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
-		if testing.Short() {
-			t.Skip("many leases")
-		}
 		const others = 6000 // above what is looked at before the intersection is taken, under one tag
 		names := make([]string, others)
 		for i := range names {

@@ -107,8 +107,9 @@ func TestSetCursorDropsManyFailuresStepByStep(t *testing.T) {
 		faults.onCall(scripts.setcursor, func() error {
 			if steps++; steps > 1 {
 				gs, err := b.Acquire(t.Context(), lease.AcquireRequest{Session: b.id, Consumer: b.info, Max: 1, Attempt: randomID()})
-				check(t, err)
-				same(t, "acquired meanwhile", len(gs), 0)
+				if err != nil || len(gs) > 0 {
+					t.Errorf("acquired %d leases meanwhile, %v", len(gs), err)
+				}
 			}
 			return nil
 		})

@@ -59,11 +59,7 @@ func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (leas
 		return s, s.Heartbeat(ctx)
 	}
 	s := &session{b: b, spec: spec, alarm: make(chan struct{}, 1), own: b.ownClient(spec.TTL), entered: make([]bool, sh.tags)}
-	all := make([]int, sh.tags)
-	for tag := range all {
-		all[tag] = tag
-	}
-	out, err := s.enter(ctx, all)
+	out, err := s.enterAll(ctx)
 	if err == nil && out > 0 {
 		b.warn("session "+spec.ID, "a part of the cluster cannot be reached: what is kept there waits, the rest goes on", "tags", out)
 		s.sound() // try again soon
@@ -167,6 +163,31 @@ func (s *session) client() (client redis.UniversalClient, over bool) {
 		return s.own, s.over
 	}
 	return s.b.client, s.over
+}
+
+// enterAll opens the session under every tag. One that does not answer is asked again for a while,
+// since leaving it out means to leave what is kept there to others.
+func (s *session) enterAll(ctx context.Context) (out int, err error) {
+	deadline := time.Now().Add(min(s.spec.TTL/3, 3*time.Second))
+	for wait := 20 * time.Millisecond; ; wait *= 2 {
+		_, missing := s.split()
+		out, err = s.enter(ctx, missing)
+		if out == 0 || err != nil && !moved(err) || time.Now().Add(wait).After(deadline) {
+			break
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		if timer.Stop(); ctx.Err() != nil {
+			break
+		}
+	}
+	if out < len(s.entered) && moved(err) {
+		err = nil
+	}
+	return out, err
 }
 
 // enter opens the session under these tags. It fails when it could under none, or when an error is

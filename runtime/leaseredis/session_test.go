@@ -66,8 +66,10 @@ func TestLostReplies(t *testing.T) { // E4
 			ok(t, warm.Close(ctx))
 
 			spec := lease.SessionSpec{ID: newID(), TTL: time.Hour, Consumers: []string{topical.Name}}
-			unknown(t, p, "open", func() error { _, err := be.OpenSession(ctx, spec); return err })
-			s := must[lease.Session](t)(be.OpenSession(ctx, spec))
+			lost := p.DropReply(calling("open"))
+			s := must[lease.Session](t)(be.OpenSession(ctx, spec)) // it asks again by itself
+			<-lost
+			equal(t, "opened twice", must[lease.Session](t)(be.OpenSession(ctx, spec)), s)
 			equal(t, "members", len(survey(t, straight, topical).Members), 1)
 
 			unknown(t, p, "register", func() error { return be.Register(ctx, topical, topics) })

@@ -61,7 +61,7 @@
 //	t:<topic>                     stream: the messages of a topic
 //	topics                        zset: topic by the id of its last message
 //	views                         hash: consumer -> k kind, p patterns, at id up to which its view is filled
-//	                              until it is live, as JSON, of those that do not read by topic
+//	                              until it is live, hold until when (µs) publishers wait for that, as JSON, of those that do not read by topic
 //	v:<consumer>:<resource>       stream: copies of the messages that a PerGroup, PerPartition or PerStream
 //	                              consumer reads as one resource; they come from the topics of this tag only
 //	dirty:<consumer>              zset: resource of such a consumer by the id of its last message

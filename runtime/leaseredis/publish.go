@@ -128,7 +128,7 @@ func (r *retrying) again(ctx context.Context, err error) bool {
 	if r.began.IsZero() {
 		r.began = time.Now()
 	}
-	if ctx.Err() != nil || time.Since(r.began) > publishPatience || !errors.Is(err, errShape) && !moved(err) {
+	if ctx.Err() != nil || time.Since(r.began) > publishPatience || !errors.Is(err, errShape) && !moved(err) && !strings.Contains(err.Error(), onHold) {
 		return false
 	}
 	r.tries++
@@ -142,6 +142,9 @@ func (r *retrying) again(ctx context.Context, err error) bool {
 		return false
 	}
 }
+
+// onHold is the word of a script that waits until a view is filled.
+const onHold = "LEASEHOLD"
 
 // foreignKey is the word of a script that found something else in a key.
 const foreignKey = "LEASEFOREIGN"

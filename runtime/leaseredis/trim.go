@@ -80,17 +80,26 @@ func (b *Backend) readersOf(ctx context.Context, tag int) (map[string]lease.Cons
 	return out, nil
 }
 
-// trimView trims the streams of a consumer's view under a tag. It returns the id up to which
-// the consumer has passed all that is copied there, and how many entries were dropped.
-func (b *Backend) trimView(ctx context.Context, sh *shape, tag int, consumer string) (upto int64, dropped int, err error) {
+// lastID is the id of the last message of a tag.
+func (b *Backend) lastID(ctx context.Context, tag int) (position, error) {
 	last, err := within(ctx, func(ctx context.Context) (string, error) {
 		return b.client.HGet(ctx, b.prefix(tag)+"meta", "last").Result()
 	})
 	if err != nil && err != redis.Nil {
 		b.look(err)
-		return 0, 0, fmt.Errorf("leaseredis: read the last id of %s: %w", b.prefix(tag), err)
+		return position{}, fmt.Errorf("leaseredis: read the last id of %s: %w", b.prefix(tag), err)
 	}
-	upto = int64(parsePosition(last).ms)
+	return parsePosition(last), nil
+}
+
+// trimView trims the streams of a consumer's view under a tag. It returns the id up to which
+// the consumer has passed all that is copied there, and how many entries were dropped.
+func (b *Backend) trimView(ctx context.Context, sh *shape, tag int, consumer string) (upto int64, dropped int, err error) {
+	last, err := b.lastID(ctx, tag)
+	if err != nil {
+		return 0, 0, err
+	}
+	upto = int64(last.ms)
 	err = b.pages(ctx, b.prefix(tag)+"dirty:"+consumer, "-inf", func(page []redis.Z) error {
 		resources := make([]string, len(page))
 		for i, z := range page {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -19,8 +20,10 @@ import (
 // topics hold is copied in the order of ids: a stream takes no smaller id than it has.
 
 const (
-	fillMessages = 500    // in one script call
+	fillMessages = 1000   // in one script call
 	fillBudget   = 50_000 // entries in store for all topics together
+	fillRounds   = 3      // after which publishers wait until it is done
+	fillHold     = time.Second
 )
 
 // fill is the filling of one view under one tag.
@@ -30,6 +33,8 @@ type fill struct {
 	tag    int
 	info   lease.ConsumerInfo
 	at     position
+	end    position // what is behind it is left to the next one
+	hold   int64    // µs for which publishers wait
 	topics map[string]*filling
 }
 
@@ -47,14 +52,23 @@ type copied struct {
 }
 
 // backfill copies what topics of a tag hold into a consumer's view, and makes it live.
-// Replicas may do so at once: each step takes only what the steps before have left.
+// Replicas may do so at once: each step takes only what the steps before have left. It takes
+// what there was up to a moment, then what has come meanwhile, until that is so little that
+// one script copies it and makes the view live.
 func (b *Backend) backfill(ctx context.Context, sh *shape, tag int, info lease.ConsumerInfo, at string) error {
-	for at != "" {
+	for round := 0; at != ""; round++ {
 		patterns, err := b.viewPatterns(ctx, tag, info.Name)
 		if err != nil {
 			return err
 		}
 		f := &fill{b: b, sh: sh, tag: tag, info: info, at: parsePosition(at), topics: map[string]*filling{}}
+		if round >= fillRounds { // more comes than is copied
+			f.hold = fillHold.Microseconds()
+		}
+		// No id up to this one is given any more.
+		if f.end, err = b.lastID(ctx, tag); err != nil {
+			return err
+		}
 		err = b.pages(ctx, b.prefix(tag)+"topics", "("+f.at.String(), func(page []redis.Z) error {
 			for _, z := range page {
 				if topic := z.Member.(string); lease.MatchTopic(patterns, topic) {
@@ -112,7 +126,8 @@ func (f *fill) run(ctx context.Context) (string, error) {
 			}
 		}
 	}
-	reply, err := f.b.run(ctx, f.tag, scripts.build, f.info.Name, f.at.String())
+	upto := max(f.at.ms, f.end.ms)
+	reply, err := f.b.run(ctx, f.tag, scripts.build, f.info.Name, upto, f.hold)
 	return text(reply), err
 }
 
@@ -141,6 +156,10 @@ func (f *fill) read(ctx context.Context) error {
 			t.more = len(reads[i].entries) == count
 			for j := range reads[i].entries {
 				e := &reads[i].entries[j]
+				if e.at.ms > f.end.ms {
+					t.more = false
+					break
+				}
 				t.entries = append(t.entries, copied{topic, f.resource(e), e.at})
 				t.last = e.at
 			}
@@ -200,8 +219,8 @@ func (f *fill) copy(ctx context.Context, messages []copied) (string, error) {
 		for n < len(messages) && messages[n].at.ms == messages[n-1].at.ms {
 			n++ // entries that somebody else wrote: a step takes what is above the one before
 		}
-		args := make([]any, 0, 2+3*n)
-		args = append(args, f.info.Name, messages[n-1].at.ms)
+		args := make([]any, 0, 3+3*n)
+		args = append(args, f.info.Name, messages[n-1].at.ms, f.hold)
 		for _, m := range messages[:n] {
 			args = append(args, m.topic, m.at.id(), m.resource)
 		}

@@ -1,41 +1,78 @@
 -- Copies messages that topics hold into a view, in the order of ids, until it is live.
--- consumer, upto (id that the messages given reach), then of each message: topic, entry id, resource
+-- consumer, upto (id that the messages given reach), hold (µs for which nothing is published to the
+-- view's topics), then of each message: topic, entry id, resource
 -- Returns how far the view is filled; '' when it is live or gone.
-local consumer, upto = arg(), argn()
+local consumer, upto, hold = arg(), argn(), argn()
 local v = view_of(consumer)
 if not v or not v.at then return '' end
-local at, fresh, copied = tonumber(v.at), {}, false
-for i = 1, (#ARGV - 2) / 3 do
+local at, fresh = tonumber(v.at), {}
+
+local function copy(topic, e, resource)
+  call('XADD', T .. 'v:' .. consumer .. ':' .. resource, e[1], 'topic', topic, unpack(e[2]))
+  fresh[resource] = true
+end
+
+-- slot_of is FNV-1a of 64 bits, modulo the slots, as shape.go has it.
+local function slot_of(key)
+  local hi, lo = 0xcbf29ce4, 0x84222325
+  for i = 1, #key do
+    lo = bit.bxor(lo, key:byte(i)) % 4294967296
+    local low = lo * 435 -- the prime is 2^40 + 435
+    hi = (hi * 435 + math.floor(low / 4294967296) + lo * 256) % 4294967296
+    lo = low % 4294967296
+  end
+  return (hi % slots * (4294967296 % slots) + lo) % slots
+end
+
+for _ = 1, (#ARGV - 3) / 3 do
   local topic, id, resource = arg(), arg(), arg()
   if tonumber(id:match('^%d+')) > at then
     local e = call('XRANGE', T .. 't:' .. topic, id, id)[1]
-    if e then
-      call('XADD', T .. 'v:' .. consumer .. ':' .. resource, id, 'topic', topic, unpack(e[2]))
-      fresh[resource], copied = true, true
-    end
+    if e then copy(topic, e, resource) end
   end
 end
 if upto > at then at = upto end
 v.at = int(at)
-if copied then
+v.hold = hold > 0 and int(now + hold) or nil
+if #ARGV == 3 then
+  -- All up to here is copied. What has come since is copied in this step, and then who
+  -- publishes goes on; unless it is too much.
+  local rest, topics, min = {}, 0, '(' .. v.at
+  while #rest < 2000 do
+    local page = call('ZRANGEBYSCORE', T .. 'topics', min, '+inf', 'WITHSCORES', 'LIMIT', 0, 500)
+    for i = 1, #page, 2 do
+      min = '(' .. int(tonumber(page[i + 1]))
+      if #rest < 2000 and fits_any(v.p, page[i]) then
+        topics = topics + 1
+        for _, e in ipairs(call('XRANGE', T .. 't:' .. page[i], '(' .. v.at, '+', 'COUNT', 2000)) do
+          rest[#rest + 1] = {tonumber(e[1]:match('^%d+')), tonumber(e[1]:match('%-(%d+)$')), e, page[i]}
+        end
+      end
+    end
+    if #page < 1000 or topics > 500 then break end
+  end
+  if #rest < 2000 and topics <= 500 then
+    table.sort(rest, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
+    for _, r in ipairs(rest) do
+      local e, resource = r[3], '*'
+      if v.k ~= 'group' then
+        resource = ''
+        for i = 1, #e[2], 2 do
+          if e[2][i] == 'key' then resource = e[2][i + 1] end
+        end
+        if v.k == 'partition' then resource = int(resource == '' and r[1] % slots or slot_of(resource)) end
+      end
+      copy(r[4], e, resource)
+    end
+    v.at, v.hold = nil, nil
+  end
+end
+if next(fresh) then
   -- Feeds have passed the messages' ids: the view's resources get a new one.
   last = math.max(last + 1, now)
   call('HSET', KEYS[1], 'last', int(last))
   for resource in pairs(fresh) do call('ZADD', T .. 'dirty:' .. consumer, int(last), resource) end
   news('m')
-end
-if #ARGV == 2 then
-  -- Nothing was found. If that is still so, who publishes goes on from here.
-  local live, min = true, '(' .. v.at
-  while live do
-    local page = call('ZRANGEBYSCORE', T .. 'topics', min, '+inf', 'WITHSCORES', 'LIMIT', 0, 500)
-    for i = 1, #page, 2 do
-      if fits_any(v.p, page[i]) then live = false end
-      min = '(' .. int(tonumber(page[i + 1]))
-    end
-    if #page < 1000 then break end
-  end
-  if live then v.at = nil end
 end
 call('HSET', T .. 'views', consumer, cjson.encode(v))
 return v.at or ''

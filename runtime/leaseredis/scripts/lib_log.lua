@@ -23,7 +23,8 @@ local function fits_any(patterns, s)
   return false
 end
 
--- view_of reads what is known of a view: k kind, p patterns, at how far it has been filled; a
+-- view_of reads what is known of a view: k kind, p patterns, at how far it has been filled,
+-- hold until when nothing is published to its topics, so that this comes to an end; a
 -- view without at is live, and filled by who publishes.
 local function view_of(consumer)
   local v = call('HGET', T .. 'views', consumer)
@@ -39,7 +40,7 @@ local function readers(topic)
     local all = call('HGETALL', T .. 'views')
     for i = 1, #all, 2 do
       local v = cjson.decode(all[i + 1])
-      if not v.at then
+      if not v.at or v.hold and tonumber(v.hold) > now then
         v.name = all[i]
         views[#views + 1] = v
       end
@@ -75,6 +76,7 @@ local function plan(m)
   local bad = foreign(m.stream)
   if bad then return bad end
   for _, v in ipairs(readers(m.topic)) do
+    if v.at then return 'LEASEHOLD ' .. v.name .. ' is registered for the first time' end
     local resource = '*'
     if v.k == 'stream' then
       resource = m.key

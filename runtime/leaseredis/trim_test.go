@@ -1,0 +1,109 @@
+package leaseredis_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+// passUpTo reads n messages of a resource from its beginning and stores that.
+func passUpTo(t testing.TB, be *leaseredis.Backend, session string, info lease.ConsumerInfo, g lease.Grant, seq int64, n int) {
+	t.Helper()
+	f := fetch(t, be, info, g.Resource, g.Cursor, n)
+	fenced := must[[]string](t)(be.Commit(t.Context(), session, info.Name, []lease.Progress{{Ref: g.Ref, Seq: seq, Cursor: f.Next}}))
+	equal(t, "fenced", len(fenced), 0)
+}
+
+// What every consumer has passed goes, and nothing else; a message that nobody matches stays.
+func TestTrimKeepsWhatSomebodyHasNotPassed(t *testing.T) {
+	for _, tags := range []int{1, 3} {
+		t.Run(fmt.Sprint(tags, " tags"), func(t *testing.T) {
+			t.Parallel()
+			client := redistest.Shared(t).Client(t)
+			namespace := redistest.Namespace(t)
+			be := on(client, namespace, leaseredis.WithTags(tags), leaseredis.WithLogger(discard))
+			count := func(pattern string) (n int64) {
+				for _, key := range must[[]string](t)(client.Keys(t.Context(), "{"+namespace+"?}:"+pattern).Result()) {
+					n += must[int64](t)(client.XLen(t.Context(), key).Result())
+				}
+				return n
+			}
+			trim := func() int {
+				return must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{topical, grouped})).SegmentsDropped
+			}
+			x := lease.ConsumerInfo{Name: "x-only", Per: lease.PerTopic, Topics: []string{"x"}}
+			ok(t, be.Publish(t.Context(), events("x", 10)))
+			ok(t, be.Publish(t.Context(), events("nobody's", 5)))
+			session, g := sole(t, be, x, "x")
+			passUpTo(t, be, session, x, g, 1, 6)
+			equal(t, "dropped", trim(), 6)
+			equal(t, "left of x", count("t:x"), 4)
+			equal(t, "left of what nobody matches", count("t:nobody's"), 5)
+
+			// One who begins now gets what is left, and holds it.
+			late, lg := sole(t, be, grouped)
+			passUpTo(t, be, session, x, lease.Grant{Ref: g.Ref}, 2, 99)
+			trim()
+			equal(t, "left of x for the group", count("t:x"), 4)
+			equal(t, "copies", count("v:grouped:*"), 9)
+			passUpTo(t, be, late, grouped, lg, 1, 99)
+			trim()
+			equal(t, "left of x when all have passed it", count("t:x"), 0)
+			equal(t, "copies when they were passed", count("v:grouped:*"), 0)
+			equal(t, "left of what only the group matches", count("t:nobody's"), 0)
+
+			// What has been empty for long leaves no key. No test waits for that.
+			long := time.Now().Add(-time.Hour).UnixMicro()
+			for tag := range tags {
+				for _, key := range []string{"topics", "dirty:grouped"} {
+					key = fmt.Sprintf("{%s%d}:%s", namespace, tag, key)
+					for _, m := range must[[]string](t)(client.ZRange(t.Context(), key, 0, -1).Result()) {
+						ok(t, client.ZAdd(t.Context(), key, redis.Z{Score: float64(long), Member: m}).Err())
+					}
+				}
+			}
+			trim()
+			for _, pattern := range []string{"t:*", "v:*", "topics", "dirty:*"} {
+				equal(t, "keys like "+pattern, len(must[[]string](t)(client.Keys(t.Context(), "{"+namespace+"?}:"+pattern).Result())), 0)
+			}
+			ok(t, be.Publish(t.Context(), events("x", 3)))
+			equal(t, "new messages", len(fetch(t, be, x, "x", nil, 9).Messages), 3)
+		})
+	}
+}
+
+// While much is published, little is kept: what was handled is dropped about every second.
+func TestHandledMessagesDoNotPileUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it publishes for seconds")
+	}
+	for _, per := range []lease.Per{lease.PerTopic, lease.PerGroup} {
+		t.Run(per.String(), func(t *testing.T) {
+			client := redistest.Shared(t).Client(t)
+			namespace := redistest.Namespace(t)
+			be := on(client, namespace, leaseredis.WithLogger(discard))
+			ok(t, be.Register(t.Context(), lease.ConsumerInfo{Name: "c", Per: per, Topics: []string{"*"}}, nil))
+			var n atomic.Int64
+			run(t, be, lease.Spec{Name: "c", Per: per, Topics: []string{"*"}, Batch: 500, Handlers: []lease.Handler{noop("kind", &n)}})
+			left := func() int64 {
+				return must[int64](t)(client.XLen(t.Context(), "{"+namespace+"0}:t:x").Result()) +
+					must[int64](t)(client.XLen(t.Context(), "{"+namespace+"0}:v:c:*").Result())
+			}
+			published := int64(0)
+			eventually(t, "less is kept than was published, while that goes on", func() bool {
+				ok(t, be.Publish(t.Context(), events("x", 1000)))
+				published += 1000
+				return published > 20_000 && left() < published/2
+			})
+			eventually(t, "all is handled", func() bool { return n.Load() == published })
+			eventually(t, "the rest is dropped", func() bool { return left() == 0 })
+		})
+	}
+}

@@ -1,0 +1,164 @@
+package leaseredis_test
+
+import (
+	"fmt"
+	"hash/fnv"
+	"sync"
+	"testing"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+// A view is filled with what topics hold while others publish, and several replicas fill it at
+// once: each message is in it once, and in the order of its topic.
+func TestAViewIsFilledWhileOthersPublish(t *testing.T) {
+	for _, tags := range []int{1, 4} {
+		t.Run(fmt.Sprint(tags, " tags"), func(t *testing.T) {
+			t.Parallel()
+			namespace := redistest.Namespace(t)
+			connect := func() *leaseredis.Backend {
+				return on(redistest.Shared(t).Client(t), namespace, leaseredis.WithTags(tags), leaseredis.WithLogger(discard))
+			}
+			be := connect()
+			const topics, before = 12, 400
+			counts := make([]int, topics) // some have most of it
+			publish := func(from *leaseredis.Backend, topic, n int) error {
+				return from.Publish(t.Context(), []lease.Event{{Topic: fmt.Sprint("t", topic), Key: fmt.Sprint("k", topic, n%5), Payload: fmt.Append(nil, n)}})
+			}
+			for topic := range topics {
+				n := before
+				if topic%4 == 0 {
+					n = 4 * before
+				}
+				es := make([]lease.Event, n)
+				for i := range es {
+					es[i] = lease.Event{Topic: fmt.Sprint("t", topic), Key: fmt.Sprint("k", topic, i%5), Payload: fmt.Append(nil, i)}
+				}
+				ok(t, be.Publish(t.Context(), es))
+				counts[topic] = n
+			}
+			var wg sync.WaitGroup
+			var mu sync.Mutex
+			stop := make(chan struct{})
+			for p := range 3 {
+				from := connect()
+				wg.Go(func() {
+					for i := 0; ; i++ {
+						select {
+						case <-stop:
+							return
+						default:
+						}
+						topic := p + 3*(i%4)
+						mu.Lock()
+						n := counts[topic]
+						counts[topic]++
+						mu.Unlock()
+						if err := publish(from, topic, n); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			infos := []lease.ConsumerInfo{
+				{Name: "g", Per: lease.PerGroup, Topics: []string{"t*"}},
+				{Name: "p", Per: lease.PerPartition, Topics: []string{"t1*", "t2"}},
+				{Name: "s", Per: lease.PerStream, Topics: []string{"t*"}},
+			}
+			var registering sync.WaitGroup
+			for range 3 {
+				replica := connect()
+				registering.Go(func() {
+					for _, info := range infos {
+						if err := replica.Register(t.Context(), info, nil); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			registering.Wait()
+			close(stop)
+			wg.Wait()
+			for _, info := range infos {
+				next := map[string]int{}
+				read := func(resource string) {
+					for _, m := range all(t, be, info, resource) {
+						of := m.Topic
+						if info.Per != lease.PerGroup {
+							of = m.Key // order is kept per key
+						}
+						if h := fnv.New64a(); info.Per == lease.PerPartition {
+							h.Write([]byte(m.Key))
+							equal(t, "slot of "+m.Key, resource, fmt.Sprint(h.Sum64()%256))
+						}
+						n := 0
+						fmt.Sscan(string(m.Payload), &n)
+						if want, seen := next[of]; seen && n != want && info.Per == lease.PerGroup {
+							t.Fatalf("%s: %s has %d, want %d", info.Name, of, n, want)
+						} else if seen && n < want {
+							t.Fatalf("%s: %s has %d after %d", info.Name, of, n, want-1)
+						}
+						next[of] = n + 1
+						next["all of "+m.Topic]++
+					}
+				}
+				switch info.Per {
+				case lease.PerGroup:
+					read(lease.Whole)
+				case lease.PerPartition:
+					for slot := range 256 {
+						read(fmt.Sprint(slot))
+					}
+				case lease.PerStream:
+					for topic := range topics {
+						for k := range 5 {
+							read(fmt.Sprint("k", topic, k))
+						}
+					}
+				}
+				for topic, n := range counts {
+					name := fmt.Sprint("t", topic)
+					if !lease.MatchTopic(info.Topics, name) {
+						n = 0
+					}
+					equal(t, fmt.Sprintf("messages of %s in the view of %s", name, info.Name), next["all of "+name], n)
+				}
+			}
+		})
+	}
+}
+
+// Patterns that a later version adds count from then on; those of an older one stay.
+func TestPatternsJoinAView(t *testing.T) {
+	be := backend(t, leaseredis.WithLogger(discard))
+	older := lease.ConsumerInfo{Name: "g", Per: lease.PerGroup, Topics: []string{"a", "b"}}
+	newer := lease.ConsumerInfo{Name: "g", Per: lease.PerGroup, Topics: []string{"b", "c"}}
+	ok(t, be.Register(t.Context(), older, nil))
+	ok(t, be.Register(t.Context(), newer, nil))
+	for _, topic := range []string{"a", "b", "c", "d"} {
+		ok(t, be.Publish(t.Context(), events(topic, 1)))
+	}
+	topics := func(info lease.ConsumerInfo) (out string) {
+		for _, m := range all(t, be, info, lease.Whole) {
+			out += m.Topic
+		}
+		return out
+	}
+	equal(t, "read by the older version", topics(older), "ab")
+	equal(t, "read by the newer version", topics(newer), "bc")
+}
+
+// A name stands for one kind of consumer.
+func TestAConsumerStaysWhatItIs(t *testing.T) {
+	namespace := redistest.Namespace(t)
+	c := redistest.Shared(t).Client(t)
+	be := on(c, namespace)
+	ok(t, be.Register(t.Context(), lease.ConsumerInfo{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}}, nil))
+	err := on(c, namespace).Register(t.Context(), lease.ConsumerInfo{Name: "c", Per: lease.PerGroup, Topics: []string{"*"}}, nil)
+	refused(t, err, `"c"`, "per topic", "group", "another name")
+	err = on(c, namespace).Register(t.Context(), lease.ConsumerInfo{Name: "c", Per: lease.PerTopic, Source: leaseredis.StreamSource{Names: []string{"s"}}}, nil)
+	refused(t, err, `"c"`, "per topic", "streams")
+}

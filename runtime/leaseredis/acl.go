@@ -46,8 +46,10 @@ var commands = map[string][]string{
 	"type":          {"KEY"},
 	"unlink":        {"NONE"},
 	"xadd":          {"KEY", "NOMKSTREAM", "*", "f", "v"},
+	"xinfo":         {"STREAM", "KEY"},
 	"xlen":          {"KEY"},
 	"xrange":        {"KEY", "-", "+"},
+	"xread":         {"COUNT", "1", "STREAMS", "KEY", "0"},
 	"xrevrange":     {"KEY", "+", "-"},
 	"xtrim":         {"KEY", "MAXLEN", "0"},
 	"zadd":          {"KEY", "1", "m"},
@@ -86,6 +88,9 @@ func ACL(namespace string, streams ...string) []string {
 	}
 	for _, s := range streams {
 		rules = append(rules, "~"+globless.Replace(s))
+	}
+	if len(streams) > 0 {
+		rules = append(rules, "+xread", "+xinfo|stream")
 	}
 	for _, c := range slices.Sorted(maps.Keys(commands)) {
 		rules = append(rules, "+"+c)

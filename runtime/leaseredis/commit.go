@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"sync"
 
 	"github.com/leasegen/leasegen/runtime/lease"
 )
@@ -45,9 +45,6 @@ type commit struct {
 	sh                *shape
 	session, consumer string
 	entries           []*commitEntry
-	inform            sync.Once
-	known             lease.ConsumerInfo
-	unknown           error
 }
 
 // commitEntry is the progress of one lease.
@@ -114,48 +111,32 @@ func (e *commitEntry) fresh() (ids []string) {
 	return ids
 }
 
-// info is what is known of the consumer.
-func (c *commit) info(ctx context.Context) (lease.ConsumerInfo, error) {
-	c.inform.Do(func() { c.known, c.unknown = c.b.info(ctx, c.consumer) })
-	return c.known, c.unknown
-}
-
 // read loads messages from the log, as far as they are there.
 func (c *commit) read(ctx context.Context, entries []*commitEntry, want func(*commitEntry) []string) error {
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	var failed error
-	turns := make(chan struct{}, 16)
+	ids := map[string][]string{}
 	for _, e := range entries {
-		ids := want(e)
-		if len(ids) == 0 {
-			continue
+		if some := want(e); len(some) > 0 {
+			ids[e.Resource] = append(ids[e.Resource], some...)
 		}
-		info, err := c.info(ctx)
-		if err != nil {
-			return err
-		}
-		turns <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-turns }()
-			bodies, err := c.b.bodies(ctx, c.sh, info, e.Resource, ids)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				failed = fmt.Errorf("read messages of %s: %w", e.Resource, err)
-				return
-			}
-			if e.bodies == nil {
-				e.bodies = bodies
-				return
-			}
-			for id, body := range bodies {
-				e.bodies[id] = body
-			}
-		})
 	}
-	wg.Wait()
-	return failed
+	if len(ids) == 0 {
+		return nil
+	}
+	info, err := c.b.info(ctx, c.consumer)
+	if err != nil {
+		return err
+	}
+	bodies, err := c.b.bodies(ctx, c.sh, info, ids)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.bodies == nil {
+			e.bodies = map[string]string{}
+		}
+		maps.Copy(e.bodies, bodies[e.Resource])
+	}
+	return nil
 }
 
 // send runs the scripts. It marks what was fenced and returns which messages have to be sent along.
@@ -263,7 +244,7 @@ func (c *commit) replaceLost(ctx context.Context, missing map[*commitEntry][]str
 			if e.bodies[id] != "" {
 				continue
 			}
-			info, err := c.info(ctx)
+			info, err := c.b.info(ctx, c.consumer)
 			if err != nil {
 				return err
 			}
@@ -280,9 +261,6 @@ func (c *commit) replaceLost(ctx context.Context, missing map[*commitEntry][]str
 			stub := lease.Raw{ID: id}
 			if info.Per == lease.PerTopic {
 				stub.Topic = e.Resource
-			}
-			if e.bodies == nil {
-				e.bodies = map[string]string{}
 			}
 			e.bodies[id] = packMessage(stub)
 			c.b.log.Warn("a message failed, and its entry was deleted from the stream by someone else before it could be kept; it becomes a dead letter without payload",

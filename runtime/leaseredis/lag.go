@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -131,16 +133,23 @@ func (b *Backend) lagOfStreams(ctx context.Context, sh *shape, info lease.Consum
 	return nil
 }
 
-// bodies reads messages of a resource by id and packs them. Those that are gone are absent.
-func (b *Backend) bodies(ctx context.Context, sh *shape, info lease.ConsumerInfo, resource string, ids []string) (map[string]string, error) {
-	ins := b.inputsOf(sh, info, resource)
+// bodies reads messages of resources by id and packs them, in one round trip. Those that are gone are
+// absent: deleted by others, or their whole stream replaced.
+func (b *Backend) bodies(ctx context.Context, sh *shape, info lease.ConsumerInfo, ids map[string][]string) (map[string]map[string]string, error) {
+	type message struct {
+		resource, id string
+		from         input
+		read         *read
+	}
+	var wanted []message
 	var reads []*read
-	var found []string
-	var from []input
-	for _, id := range ids {
-		if n, at, ok := findMessage(ins, id); ok {
-			reads = append(reads, &read{key: ins[n].key, after: at, exact: true})
-			found, from = append(found, id), append(from, ins[n])
+	for resource, some := range ids {
+		ins := b.inputsOf(sh, info, resource)
+		for _, id := range some {
+			if n, at, ok := findMessage(ins, id); ok {
+				r := &read{key: ins[n].key, after: at, exact: true}
+				wanted, reads = append(wanted, message{resource, id, ins[n], r}), append(reads, r)
+			}
 		}
 	}
 	if err := b.readAll(ctx, reads); err != nil {
@@ -150,20 +159,23 @@ func (b *Backend) bodies(ctx context.Context, sh *shape, info lease.ConsumerInfo
 	if s := sourceOf(info); s != nil {
 		naming = s.naming()
 	}
-	out := make(map[string]string, len(reads))
+	out := make(map[string]map[string]string, len(ids))
 	texts := interned{}
-	for i, r := range reads {
-		if r.err != nil {
-			return nil, fmt.Errorf("leaseredis: read message %s of %s/%s: %w", found[i], info.Name, resource, r.err)
+	for _, m := range wanted {
+		if m.read.err != nil && !redis.HasErrorPrefix(m.read.err, "WRONGTYPE") {
+			return nil, fmt.Errorf("leaseredis: read message %s of %s/%s: %w", m.id, info.Name, m.resource, m.read.err)
 		}
-		if len(r.entries) == 0 {
+		if m.read.err != nil || len(m.read.entries) == 0 {
 			continue
 		}
-		topic := from[i].name
+		topic := m.from.name
 		if info.Per == lease.PerTopic {
-			topic = resource
+			topic = m.resource
 		}
-		out[found[i]] = packMessage(r.entries[0].raw(naming, from[i], topic, texts, 1<<40))
+		if out[m.resource] == nil {
+			out[m.resource] = map[string]string{}
+		}
+		out[m.resource][m.id] = packMessage(m.read.entries[0].raw(naming, m.from, topic, texts, 1<<40))
 	}
 	return out, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/leasetest"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -190,6 +191,26 @@ func TestStreamsAsOneResource(t *testing.T) {
 		status, err := w.be.Status(t.Context())
 		if err != nil || len(status) != 1 || status[0].Per != "group" || status[0].Resources != 1 {
 			t.Errorf("status %+v, %v; want one group with one resource", status, err)
+		}
+	})
+}
+
+// A test of an application drains streams as it drains the log.
+func TestDrain(t *testing.T) {
+	everywhere(t, func(w *world) {
+		for i := range 20 {
+			w.add(fmt.Sprint("sensor:", i%2+1), "sensor", fmt.Sprint(i), "celsius", "20")
+		}
+		c, err := NewReadings(w.be, &Readings{Take: func(_ context.Context, m lease.Message[Reading]) error {
+			w.saw(m.Topic, m.Payload.Sensor)
+			return nil
+		}}, lease.WithLogger(slog.New(slog.DiscardHandler)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		leasetest.Drain(t, w.be, c)
+		if all := w.all(); len(all["sensor:1"]) != 10 || len(all["sensor:2"]) != 10 {
+			t.Errorf("drained %v, want ten of each", all)
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -328,6 +329,7 @@ func (b *Backend) ownClient(ttl time.Duration) redis.UniversalClient {
 		return redis.NewClient(&o)
 	case *redis.ClusterClient:
 		o := *c.Options()
+		o.Addrs = append(addresses(c, patience), o.Addrs...)
 		o.ContextTimeoutEnabled = true
 		o.MaxRetries, o.MaxRedirects, o.DialerRetries = -1, 2, 1
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = patience, patience, patience, patience
@@ -335,6 +337,26 @@ func (b *Backend) ownClient(ttl time.Duration) redis.UniversalClient {
 		return redis.NewClusterClient(&o)
 	}
 	return nil
+}
+
+// addresses are those of the nodes that a client knows of: the ones that it was told at first may have
+// been replaced since.
+func addresses(c *redis.ClusterClient, patience time.Duration) []string {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var mu sync.Mutex
+	var addrs []string
+	within(ctx, func(ctx context.Context) (struct{}, error) { // of an error there are no addresses
+		return struct{}{}, c.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error {
+			mu.Lock()
+			defer mu.Unlock()
+			addrs = append(addrs, node.Options().Addr)
+			return nil
+		})
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	return slices.Clone(addrs)
 }
 
 // sessionsKept is for how long an ended session is remembered: a request of its process that

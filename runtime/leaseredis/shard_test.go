@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
@@ -138,4 +140,29 @@ func TestASessionEntersWhatComesBack(t *testing.T) { // CL10
 	equal(t, "acquired by another", len(acquire(t, be, other, topical, 64)), 0)
 	ok(t, s.Close(t.Context()))
 	equal(t, "acquired by another", len(acquire(t, be, other, topical, 64)), 64)
+}
+
+// The nodes that a client was told at its start may be gone when a session is opened later.
+func TestASessionOpensWithoutTheFirstNodes(t *testing.T) { // CL6
+	if testing.Short() {
+		t.Skip("it starts six servers")
+	}
+	cluster := redistest.StartCluster(t)
+	seed, heir := cluster.MasterOf(t, "lg0"), cluster.ReplicaOf(t, "lg0")
+	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{seed.Addr()}})
+	t.Cleanup(func() { c.Close() })
+	be := on(c, "lg")
+	ok(t, be.Check(t.Context(), nil))
+	cluster.Failover(t, heir, "TAKEOVER")
+	seed.Kill()
+	eventually(t, "a session opens under all tags", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		s, err := be.OpenSession(ctx, lease.SessionSpec{ID: newID(), TTL: time.Minute, Consumers: []string{topical.Name}})
+		if err != nil {
+			return false
+		}
+		defer s.Close(t.Context())
+		return s.Heartbeat(ctx) == nil && must[int64](t)(c.ZCard(ctx, "{lg0}:sessions").Result()) > 0
+	})
 }

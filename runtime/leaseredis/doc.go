@@ -35,8 +35,7 @@
 // Behind the tag; µs are by the server's clock, <consumer> is the consumer's name and stands before
 // names that may contain colons.
 //
-//	meta                          hash: layout, tags, slots, namespace, last (id of the last message), gen (rises when
-//	                              a consumer registers for the first time or a cursor is set back), dead
+//	meta                          hash: layout, tags, slots, namespace, last (id of the last message), dead
 //	                              (number of the last dead letter)
 //	none                          never exists, see script.go
 //	sessions                      zset: session id by expiry, of those not declared dead

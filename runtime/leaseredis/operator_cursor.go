@@ -1,6 +1,7 @@
 package leaseredis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,12 +86,9 @@ func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to l
 					return err
 				}
 			}
-			for _, name := range names {
-				known, err := b.setCursor(ctx, s.tag, info, name, at[name], to.Beginning, unread[name])
-				if err != nil {
-					return fmt.Errorf("after %d were moved: %w", moved, err)
-				}
-				moved += flag(known)
+			n, err := b.setCursors(ctx, s.tag, info, names, at, to.Beginning, unread)
+			if moved += n; err != nil {
+				return fmt.Errorf("after %d were moved: %w", moved, err)
 			}
 			return nil
 		})
@@ -98,35 +96,39 @@ func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to l
 			return moved, fail(err)
 		}
 	}
-	if moved == 0 {
-		return 0, nil
-	}
-	err = b.repeat(ctx, func() error {
-		_, err := b.runEvery(ctx, scripts.raisegen)
-		return err
-	})
-	if err != nil {
-		return moved, fail(err)
-	}
 	return moved, nil
 }
 
-// setCursor moves one cursor, in as many steps as there is to drop, and reports whether the resource is known.
-func (b *Backend) setCursor(ctx context.Context, tag int, info lease.ConsumerInfo, resource string, at cursor, drop, unread bool) (known bool, err error) {
-	for {
-		var reply any
+// setCursors moves the cursors of resources of one tag, in as many steps as there is to drop, and
+// returns how many there were.
+func (b *Backend) setCursors(ctx context.Context, tag int, info lease.ConsumerInfo, names []string, at map[string]cursor, drop bool, unread map[string]bool) (moved int, err error) {
+	for len(names) > 0 {
 		err := b.repeat(ctx, func() (err error) {
-			reply, err = b.run(ctx, tag, scripts.setcursor, info.Name, resource, string(at),
-				flag(drop), flag(info.Per == lease.PerStream), flag(unread), setCursorStep)
+			var left []string
+			steps := make([]step, len(names))
+			for i, name := range names {
+				steps[i] = step{tag, scripts.setcursor, []any{info.Name, name, string(at[name]),
+					flag(drop), flag(info.Per == lease.PerStream), flag(unread[name]), setCursorStep, flag(i == len(names)-1)}}
+			}
+			for i, a := range b.runAll(ctx, steps) {
+				switch {
+				case a.err != nil:
+					err = cmp.Or(err, a.err)
+					left = append(left, names[i])
+				case number(a.value) > 0:
+					moved++
+				case number(a.value) == 0:
+					left = append(left, names[i])
+				}
+			}
+			names = left
 			return err
 		})
 		if err != nil {
-			return false, err
-		}
-		if n := number(reply); n != 0 {
-			return n > 0, nil
+			return moved, err
 		}
 	}
+	return moved, nil
 }
 
 // target turns what the operator says into a cursor for inputs.

@@ -27,7 +27,6 @@ var scripts = struct {
 	open           *script
 	publish        *script
 	purge          *script
-	raisegen       *script
 	register       *script
 	release        *script
 	renew          *script
@@ -67,7 +66,6 @@ var scripts = struct {
 	open:           load("open"),
 	publish:        load("publish", "lib_log"),
 	purge:          load("purge", "lib_dead"),
-	raisegen:       load("raisegen"),
 	register:       load("register", "lib_lease"),
 	release:        load("release", "lib_lease"),
 	renew:          load("renew"),

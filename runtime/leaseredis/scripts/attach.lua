@@ -14,7 +14,6 @@ if have then
 else
   if start == 'now' then start = last > 0 and int(last) or '' end
   call('HSET', T .. 'starts', consumer, start)
-  call('HINCRBY', KEYS[1], 'gen', 1)
 end
 if have ~= record then call('HSET', T .. 'consumers', consumer, record) end
 if kind == '' then return {start, ''} end

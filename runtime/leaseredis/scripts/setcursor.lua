@@ -1,8 +1,10 @@
 -- Moves the cursor of a resource and fences its owner: consumer, resource, cursor, 1 to drop its parked messages and
--- dead letters, 1 if it is a stream, 1 if it is a stream with unread messages, limit of a step.
+-- dead letters, 1 if it is a stream, 1 if it is a stream with unread messages, limit of a step,
+-- 1 to tell feeds.
 -- Returns 1 when it is done, 0 when there is more to drop, -1 when there is no such resource. Until
 -- it is done nobody can take the lease, for half a minute at most.
-local consumer, resource, cursor, drop, stream, unread, limit = arg(), arg(), arg(), arg() == '1', arg() == '1', arg() == '1', argn()
+local consumer, resource, cursor, drop = arg(), arg(), arg(), arg() == '1'
+local stream, unread, limit, tell = arg() == '1', arg() == '1', argn(), arg() == '1'
 if call('SISMEMBER', T .. 'res:' .. consumer, resource) == 0 then return -1 end
 local key = lease_key(consumer, resource)
 local l = call('HMGET', key, 'o', 'e')
@@ -25,5 +27,5 @@ if stream and (unread or call('EXISTS', p.due) == 1) then call('SADD', T .. 'wan
 if not stream or call('SISMEMBER', T .. 'want:' .. consumer, resource) == 1 then
   call('ZADD', T .. 'free:' .. consumer, int(done and now or now + 30000000), resource)
 end
-if done then news('o') end
+if done and tell then news('o') end
 return done and 1 or 0

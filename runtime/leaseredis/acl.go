@@ -89,9 +89,6 @@ func ACL(namespace string, streams ...string) []string {
 	for _, s := range streams {
 		rules = append(rules, "~"+globless.Replace(s))
 	}
-	if len(streams) > 0 {
-		rules = append(rules, "+xread", "+xinfo|stream")
-	}
 	for _, c := range slices.Sorted(maps.Keys(commands)) {
 		rules = append(rules, "+"+c)
 	}

@@ -68,10 +68,13 @@ if #ARGV == 3 then
   end
 end
 if next(fresh) then
-  -- Feeds have passed the messages' ids: the view's resources get a new one.
-  last = math.max(last + 1, now)
+  -- Feeds have passed the messages' ids: each of the view's resources gets a new one of its own.
+  last = math.max(last, now)
+  for resource in pairs(fresh) do
+    last = last + 1
+    call('ZADD', T .. 'dirty:' .. consumer, int(last), resource)
+  end
   call('HSET', KEYS[1], 'last', int(last))
-  for resource in pairs(fresh) do call('ZADD', T .. 'dirty:' .. consumer, int(last), resource) end
   news('m')
 end
 call('HSET', T .. 'views', consumer, cjson.encode(v))

@@ -331,26 +331,38 @@ func (b *Backend) scores(ctx context.Context, sh *shape, name string, keep func(
 	return slices.Sorted(maps.Keys(seen)), nil
 }
 
-// pages reads a sorted set by score from min on. A member whose score rises meanwhile may come twice.
+// pages reads a sorted set by score from min on. Members with one score come together, however many these
+// are. A member whose score rises meanwhile may come twice.
 func (b *Backend) pages(ctx context.Context, key, min string, each func([]redis.Z) error) error {
-	for {
+	read := func(by redis.ZRangeBy) ([]redis.Z, error) {
 		page, err := within(ctx, func(ctx context.Context) ([]redis.Z, error) {
-			return b.client.ZRangeByScoreWithScores(ctx, key, &redis.ZRangeBy{Min: min, Max: "+inf", Count: scoresPage}).Result()
+			return b.client.ZRangeByScoreWithScores(ctx, key, &by).Result()
 		})
 		if err != nil {
 			b.look(err)
-			return fmt.Errorf("leaseredis: read %s: %w", key, err)
+			return nil, fmt.Errorf("leaseredis: read %s: %w", key, err)
 		}
-		if len(page) == 0 {
-			return nil
-		}
-		if err := each(page); err != nil {
+		return page, nil
+	}
+	for {
+		page, err := read(redis.ZRangeBy{Min: min, Max: "+inf", Count: scoresPage})
+		if err != nil || len(page) == 0 {
 			return err
 		}
-		if len(page) < scoresPage {
-			return nil
+		whole := len(page) < scoresPage
+		if !whole { // the next page begins above the last score
+			top := page[len(page)-1].Score
+			at := strconv.FormatFloat(top, 'f', -1, 64)
+			equal, err := read(redis.ZRangeBy{Min: at, Max: at})
+			if err != nil {
+				return err
+			}
+			page = append(slices.DeleteFunc(page, func(z redis.Z) bool { return z.Score == top }), equal...)
+			min = "(" + at
 		}
-		min = "(" + strconv.FormatFloat(page[len(page)-1].Score, 'f', -1, 64)
+		if err := each(page); err != nil || whole {
+			return err
+		}
 	}
 }
 
@@ -382,12 +394,15 @@ func (b *Backend) cursors(ctx context.Context, sh *shape, consumer string, resou
 // pipelined sends plain commands in one round trip to each node. Each has its own error;
 // what is returned is that ctx has ended.
 func (b *Backend) pipelined(ctx context.Context, queue func(redis.Pipeliner)) error {
+	ctx, cancel := b.patient(ctx)
+	defer cancel()
 	_, err := within(ctx, func(ctx context.Context) (struct{}, error) {
 		pipe := b.client.Pipeline()
 		queue(pipe)
 		pipe.Exec(ctx) // each command has its own error
 		return struct{}{}, nil
 	})
+	b.look(err)
 	return err
 }
 

@@ -21,8 +21,8 @@ const (
 	shapeless   = "LEASESHAPE"
 )
 
-// errShape: the namespace is gone, so the server was emptied (FLUSHALL).
-var errShape = errors.New("leaseredis: the namespace does not exist any more; was the server emptied?")
+// errShape: what was stored is gone, so the server was emptied (FLUSHALL), or has an older copy.
+var errShape = errors.New("leaseredis: what this process had stored is gone; was the server emptied?")
 
 // failure translates an error of the server. All but the definite ones of package lease mean "unknown".
 func failure(err error) error {
@@ -67,6 +67,16 @@ func moved(err error) bool {
 
 // reloadEvery is how often the topology is asked for at most.
 const reloadEvery = 500 * time.Millisecond
+
+// patient bounds a request to a cluster by the client's ReadTimeout, so that it is soon made again, where
+// the topology says by then: go-redis itself asks a node that hangs up to four times, for so long
+// each. The outcome is unknown, as with every lost reply.
+func (b *Backend) patient(ctx context.Context) (context.Context, context.CancelFunc) {
+	if c, ok := b.client.(*redis.ClusterClient); ok && c.Options().ReadTimeout > 0 {
+		return context.WithTimeout(ctx, c.Options().ReadTimeout)
+	}
+	return ctx, func() {}
+}
 
 // look asks for the cluster's topology after an error that may come from an old one. go-redis by
 // itself goes on asking the node that died until its own timer fires, after a minute.

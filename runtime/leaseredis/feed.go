@@ -30,6 +30,7 @@ type feed struct {
 	b     *Backend
 	sh    *shape
 	infos []lease.ConsumerInfo // of those that read the log
+	names []string             // of all
 	views []string             // consumers with views whose resources are told one by one
 
 	graces  []any // of sessions, in µs
@@ -65,6 +66,7 @@ func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) 
 	f := &feed{b: b, sh: sh, tags: make([]tagFeed, sh.tags), wait: feedLeast}
 	graces := map[int64]bool{0: true}
 	for _, c := range consumers {
+		f.names = append(f.names, c.Name)
 		graces[c.Grace.Microseconds()] = true
 		if c.Grace > 0 || c.Lock == lease.LockRow {
 			f.expires = append(f.expires, c.Name)
@@ -254,6 +256,8 @@ func (f *feed) args(tag int, first bool) []any {
 	args = append(args, f.graces...)
 	args = append(args, len(f.expires))
 	args = append(args, f.expires...)
+	registered := f.registered()
+	args = append(append(args, len(registered)), registered...)
 	if first {
 		return args
 	}
@@ -261,6 +265,18 @@ func (f *feed) args(tag int, first bool) []any {
 		args = append(args, v, t.views[i])
 	}
 	return args
+}
+
+// registered lists the consumers that this process has registered. When one of them is unknown to a tag,
+// the server has lost what it had stored (it was emptied and the namespace created again by another process, an older
+// copy was restored, a replica was promoted too early), and everything has to be registered again.
+func (f *feed) registered() (names []any) {
+	for _, name := range f.names {
+		if v, ok := f.b.known.attached.Load(name); ok && v.(attachment).sh == f.sh {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // take adds to news what a tag answered.
@@ -277,7 +293,7 @@ func (f *feed) take(tag int, value any, news *lease.News) error {
 	t.ownership, t.replays, t.looked = ownership, replays, now
 	wait := feedMost
 	for _, at := range []int64{number(reply[5]), number(reply[6])} {
-		if at > 0 {
+		if at > 0 && at-now < feedMost.Microseconds() { // what is centuries ahead is no time.Duration
 			wait = min(wait, max(time.Duration(at-now)*time.Microsecond+time.Millisecond, feedGap))
 		}
 	}

@@ -1,13 +1,23 @@
 -- What has happened under this tag since the feed looked last; what is due joins the log first.
 -- topics (id up to which topics were told), looked (µs, 0 = never), number of graces, the graces
--- (µs), number of consumers with leases that become free by time, these, then of each view: consumer,
--- id up to which its resources were told
+-- (µs), number of consumers with leases that become free by time, these, number of consumers that were
+-- registered, these, then of each view: consumer, id up to which its resources were told
 -- Returns now, last, changes of ownership, replays, whether sessions or leases expired since
 -- looked, when the next one expires (0 = none), when the next delayed event is due (0 =
 -- none), what is wrong with one that cannot join ('' = nothing), topics with news, and of each
--- view its resources with news, each list followed by the score of its last; at most 1,000 each.
+-- view its resources with news, each list followed by the score of its last; at most 1,000 each, and
+-- those with the same score as the last.
 local told, looked = argn(), argn()
 local limit = 1000
+local graces, expiring, registered = {}, {}, {}
+for i = 1, argn() do graces[i] = argn() end
+for i = 1, argn() do expiring[i] = arg() end
+for i = 1, argn() do registered[i] = arg() end
+for _, consumer in ipairs(registered) do
+  if call('HEXISTS', T .. 'consumers', consumer) == 0 then
+    return redis.error_reply('LEASESHAPE consumer ' .. consumer .. ' is not registered any more')
+  end
+end
 
 -- What a feed has seen must not be given again as an id, even by a replica that was promoted
 -- without the last messages and has an older clock.
@@ -56,8 +66,8 @@ local function watch(key, offset)
     if expires == 0 or at < expires then expires = at end
   end
 end
-for i = 1, argn() do watch(T .. 'sessions', argn()) end
-for i = 1, argn() do watch(T .. 'free:' .. arg(), 0) end
+for _, grace in ipairs(graces) do watch(T .. 'sessions', grace) end
+for _, consumer in ipairs(expiring) do watch(T .. 'free:' .. consumer, 0) end
 
 local changes = call('HMGET', KEYS[1], 'ownership', 'replays')
 local reply = {now, last, tonumber(changes[1]) or 0, tonumber(changes[2]) or 0, expired, expires, tonumber(first[2]) or 0, wrong}
@@ -69,6 +79,9 @@ local function page(key, after)
     for i = 1, #found, 2 do
       names[#names + 1] = found[i]
       top = tonumber(found[i + 1])
+    end
+    if #names == limit then -- the next page begins above the last score, which others may have too
+      for _, name in ipairs(call('ZRANGEBYSCORE', key, int(top), int(top))) do names[#names + 1] = name end
     end
   end
   reply[#reply + 1] = names

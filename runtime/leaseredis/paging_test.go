@@ -1,0 +1,47 @@
+package leaseredis
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// More resources than a page may have one score: those that were copied to a view in one step.
+func TestStreamsThatWereCopiedInOneStepAreAllFound(t *testing.T) {
+	const streams = 2500
+	open := func(name string) *Backend {
+		return New(redistest.Shared(t).Client(t), WithNamespace(name), WithLogger(slog.New(slog.DiscardHandler)))
+	}
+	info := lease.ConsumerInfo{Name: "c", Per: lease.PerStream, Topics: []string{"*"}, TTL: time.Hour}
+	name := redistest.Namespace(t)
+	be := open(name)
+	var es []lease.Event
+	for i := range streams {
+		es = append(es, lease.Event{Topic: "x", Key: fmt.Sprint("k", i), Kind: "order", Payload: []byte("{}")})
+	}
+	es = append(es, es[0], es[0], es[0]) // so that steps and pages do not end together
+	check(t, be.Publish(t.Context(), es[streams:]))
+	check(t, be.Publish(t.Context(), es[:streams]))
+
+	feed, err := open(name).OpenFeed(t.Context(), []lease.ConsumerInfo{info})
+	check(t, err)
+	defer feed.Close()
+	check(t, be.Register(t.Context(), info, nil))
+	s, err := be.Survey(t.Context(), []string{"c"})
+	check(t, err)
+	same(t, "streams that are wanted", s[0].Resources, streams)
+
+	told := map[string]bool{}
+	for end := time.Now().Add(20 * time.Second); len(told) < streams && time.Now().Before(end); {
+		news, err := feed.Next(t.Context())
+		check(t, err)
+		for _, stream := range news.Resources["c"] {
+			told[stream] = true
+		}
+	}
+	same(t, "streams that a feed tells of", len(told), streams)
+}

@@ -1,0 +1,43 @@
+package leaseredis_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// A server is emptied, and another process creates the namespace again before this one has noticed: its
+// consumers have to be registered again all the same.
+func TestANamespaceThatOthersHaveCreatedAgain(t *testing.T) {
+	for name, spec := range map[string]lease.Spec{
+		"topics": {Per: lease.PerTopic, Topics: []string{"*"}},
+		"group":  {Per: lease.PerGroup, Topics: []string{"*"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			be, other := on(server.Client(t), "x"), on(server.Client(t), "x")
+			var n atomic.Int64
+			spec.Name, spec.Handlers = "c", []lease.Handler{noop("kind", &n)}
+			run(t, be, spec)
+			publish := func() {
+				ok(t, other.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+			}
+			publish()
+			eventually(t, "the first message is handled", func() bool { return n.Load() == 1 })
+
+			// In one step, so that no script of the running process finds nothing.
+			meta := must[map[string]string](t)(server.Client(t).HGetAll(t.Context(), "{x0}:meta").Result())
+			ok(t, server.Client(t).Eval(t.Context(), `redis.call('FLUSHALL')
+				redis.call('HSET', KEYS[1], 'layout', '1', 'tags', ARGV[1], 'slots', ARGV[2], 'namespace', ARGV[3], 'last', '0')
+				return 1`, []string{"{x0}:meta"}, meta["tags"], meta["slots"], meta["namespace"]).Err())
+			publish()
+			eventually(t, "the message after that is handled", func() bool { return n.Load() == 2 })
+			records := must[[]string](t)(server.Client(t).HKeys(t.Context(), "{x0}:consumers").Result())
+			equal(t, "registered consumers", fmt.Sprint(records), "[c]")
+		})
+	}
+}

@@ -51,11 +51,14 @@ func (b *Backend) readAll(ctx context.Context, reads []*read) error {
 // readAfter is readAll with commands that go before the reads of the same tag.
 func (b *Backend) readAfter(ctx context.Context, before func(redis.Pipeliner), reads []*read) error {
 	if len(reads) == 1 && before == nil {
+		ctx, cancel := b.patient(ctx)
+		defer cancel()
 		_, err := within(ctx, func(ctx context.Context) (struct{}, error) {
 			reads[0].queue(ctx, b.client)
 			return struct{}{}, nil
 		})
 		if err != nil {
+			b.look(err)
 			return err
 		}
 	} else if len(reads) > 0 {

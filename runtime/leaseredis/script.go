@@ -95,6 +95,8 @@ func (b *Backend) runAll(ctx context.Context, steps []step) []answer {
 // runOn returns what it has when ctx ends: go-redis looks at a context's deadline only if the client
 // was told to, and one node that hangs must not hide what the others answered.
 func (b *Backend) runOn(ctx context.Context, client redis.UniversalClient, steps []step) []answer {
+	ctx, cancel := b.patient(ctx)
+	defer cancel()
 	type part struct {
 		of      []int
 		answers []answer

@@ -2,13 +2,27 @@ package main
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/leasegen/leasegen/internal/childproc"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
@@ -106,11 +120,20 @@ func TestOperatorOnRedis(t *testing.T) {
 	})
 	t.Run("cluster", func(t *testing.T) {
 		c := redistest.SharedCluster(t)
-		operateOnRedis(t, c.Client(t), "redis://"+c.Addrs()[5]) // found out from any node
+		node := "redis://" + c.Addrs()[5] // found out from any node
+		namespace := operateOnRedis(t, c.Client(t), node)
+
+		// Said in the URL, by a user who may not ask.
+		rules := slices.DeleteFunc(leaseredis.ACL(namespace), func(r string) bool { return r == "+info" })
+		o := c.User(t, "noinfo", rules...).Options()
+		node = fmt.Sprintf("redis://%s:%s@%s", o.Username, url.QueryEscape(o.Password), c.Addrs()[5])
+		for _, form := range []string{"?cluster=true", "?addr=" + c.Addrs()[0], "?addr=" + c.Addrs()[0] + "&cluster=true&dial_timeout=3s"} {
+			expect(t, mustRun(t, nil, "status", "-dsn", node+form, "-namespace", namespace), "no consumer has run on this database yet\n")
+		}
 	})
 }
 
-func operateOnRedis(t *testing.T, client redis.UniversalClient, url string) {
+func operateOnRedis(t *testing.T, client redis.UniversalClient, url string) (namespace string) {
 	be, on := onRedis(t, client, url)
 	must := func(args ...string) string { t.Helper(); return mustRun(t, nil, append(args, on...)...) }
 	refused := func(want string, args ...string) {
@@ -163,6 +186,61 @@ func operateOnRedis(t *testing.T, client redis.UniversalClient, url string) {
 	expect(t, must("forget", "mailing", "-yes"), "forgot mailing\n")
 	expect(t, must("status"), "no consumer has run on this database yet\n")
 	refused("none has run on this database yet", "forget", "mailing")
+	return on[len(on)-1]
+}
+
+// rediss:// checks the server's certificate, by the system's CAs or those of SSL_CERT_FILE.
+func TestRedisOverTLS(t *testing.T) {
+	dir := t.TempDir()
+	port, err := childproc.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	certify(t, dir)
+	s := redistest.Start(t, redistest.Config("tls-port", fmt.Sprint(port)), redistest.Config("tls-auth-clients", "no"),
+		redistest.Config("tls-cert-file", dir+"/cert.pem"), redistest.Config("tls-key-file", dir+"/key.pem"), redistest.Config("tls-ca-cert-file", dir+"/cert.pem"))
+	be, on := onRedis(t, s.Client(t), fmt.Sprintf("rediss://127.0.0.1:%d/0", port))
+	deadLetter(t, be)
+	// The roots are read once in a process, so each is one of its own.
+	status := func(env ...string) (string, error) {
+		cmd := exec.Command(os.Args[0], append([]string{"status"}, on...)...)
+		cmd.Env = append(os.Environ(), append(env, "LEASEGEN_TEST_MAIN=1")...)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	if out, err := status("SSL_CERT_FILE=" + dir + "/cert.pem"); err != nil || !strings.Contains(out, "mailing") {
+		t.Errorf("with the CA: %v\n%s", err, out)
+	}
+	if out, err := status("SSL_CERT_FILE=" + dir + "/none"); err == nil || !strings.Contains(out, "certificate") || strings.Count(out, "\n") != 1 {
+		t.Errorf("without the CA: %v, want one line about the certificate\n%s", err, out)
+	}
+}
+
+// certify writes a certificate of 127.0.0.1 that is its own CA, and its key.
+func certify(t *testing.T, dir string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "EC PRIVATE KEY", Bytes: keyDER}} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // A consumer that is alive is not forgotten.

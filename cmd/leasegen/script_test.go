@@ -19,6 +19,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv("LEASEGEN_TEST_MAIN") != "" { // the command as a process of its own
+		main()
+		return
+	}
 	testscript.Main(redistest.Wrap(pgtest.Wrap(m)), map[string]func(){"leasegen": main})
 }
 

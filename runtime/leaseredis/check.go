@@ -33,6 +33,9 @@ func (b *Backend) Check(ctx context.Context, consumers []lease.ConsumerInfo) err
 	if b.misuse != nil {
 		return b.misuse
 	}
+	if err := b.checkClient(); err != nil {
+		return err
+	}
 	for _, c := range consumers {
 		if err := checkName(c.Name); err != nil {
 			return err
@@ -68,6 +71,22 @@ func (b *Backend) Check(ctx context.Context, consumers []lease.ConsumerInfo) err
 	}
 	for _, f := range facts {
 		b.caution(f)
+	}
+	return nil
+}
+
+// checkClient refuses clients that read from anywhere else than the masters, or whose servers do
+// not know of each other.
+func (b *Backend) checkClient() error {
+	switch c := b.client.(type) {
+	case nil:
+		return errors.New("leaseredis: New was given no client")
+	case *redis.Ring:
+		return errors.New("leaseredis: a Ring moves keys to other servers when one is away, so that leases would have two owners: use one server, a failover client, or a Redis Cluster")
+	case *redis.ClusterClient:
+		if o := c.Options(); o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
+			return errors.New("leaseredis: the client reads from replicas, which lag behind, so that new messages would be passed over: give New a client without ReadOnly, RouteByLatency and RouteRandomly")
+		}
 	}
 	return nil
 }

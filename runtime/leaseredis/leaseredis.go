@@ -32,8 +32,9 @@ type Backend struct {
 
 	known knowledge
 
-	reloading sync.Mutex // held by who reloads the topology
-	reloaded  time.Time  // when that was last begun
+	reloading sync.Mutex   // held by who reloads the topology
+	reloaded  time.Time    // when that was last begun
+	troubled  atomic.Int64 // when an error was last seen that may come from an old topology, Unix time in ns
 }
 
 // Option adjusts a Backend.
@@ -44,8 +45,14 @@ type Option func(*Backend)
 // Namespaces do not see each other.
 func WithNamespace(name string) Option { return func(b *Backend) { b.namespace = name } }
 
-// WithLogger sets the logger. Default slog.Default().
-func WithLogger(l *slog.Logger) Option { return func(b *Backend) { b.log = l } }
+// WithLogger sets the logger. Default slog.Default(), also for nil.
+func WithLogger(l *slog.Logger) Option {
+	return func(b *Backend) {
+		if b.log = l; l == nil {
+			b.log = slog.Default()
+		}
+	}
+}
 
 // WithObserver sets who is told of what the backend itself does, see
 // lease.ObservedTopology. Default nobody.

@@ -43,9 +43,9 @@ for _, resource in ipairs(call('ZRANGEBYSCORE', free_set, '-inf', int(now), 'LIM
       if crashed[owner] then
         suspicion = suspicion + 1
         call('HSET', key, 'su', suspicion)
-      else -- it let the lease expire
-        call('SREM', T .. 'held:' .. consumer .. ':' .. owner, resource)
       end
+      -- It let the lease expire, or its end is not noted yet: then this lease is none of what it held.
+      call('SREM', T .. 'held:' .. consumer .. ':' .. owner, resource)
     end
     call('HSET', key, 'o', session, 'e', epoch, 'q', 0, 'a', mine, 'at', int(now))
     if ttl > 0 then

@@ -1,0 +1,149 @@
+package leaseredis_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/leasetest"
+)
+
+// The older protocol returns other types.
+func TestConformanceOverRESP2(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the suite once more")
+	}
+	leasetest.Run(t, factory(func(t testing.TB, _ string) redis.UniversalClient {
+		return client(t, func(o *redis.Options) { o.Protocol = 2 })
+	}, leaseredis.WithTags(2)))
+}
+
+// client returns a client of the shared server with options of its own.
+func client(t testing.TB, set func(*redis.Options)) *redis.Client {
+	o := &redis.Options{Addr: redistest.Shared(t).Addr()}
+	set(o)
+	c := redis.NewClient(o)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestClientsThatCannotBeUsedAreRefused(t *testing.T) {
+	addr := redistest.Shared(t).Addr()
+	refused(t, leaseredis.New(nil).Check(t.Context(), nil), "no client")
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr}})
+	defer ring.Close()
+	refused(t, on(ring, "x").Check(t.Context(), nil), "Ring")
+	for _, o := range []*redis.ClusterOptions{{ReadOnly: true}, {RouteByLatency: true}, {RouteRandomly: true}} {
+		o.Addrs = []string{addr}
+		c := redis.NewClusterClient(o)
+		defer c.Close()
+		refused(t, on(c, "x").Check(t.Context(), nil), "replicas", "ReadOnly")
+	}
+}
+
+// What an application sets for its own sake stops no consumer, and nothing is left running.
+func TestClientsOfAllKinds(t *testing.T) {
+	for name, set := range map[string]func(*redis.Options){
+		"one_connection": func(o *redis.Options) { o.PoolSize, o.MaxActiveConns = 1, 1 },
+		"no_retries":     func(o *redis.Options) { o.MaxRetries, o.ContextTimeoutEnabled = -1, true },
+		"impatient":      func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = 150*time.Millisecond, 150*time.Millisecond },
+		"fifth_database": func(o *redis.Options) { o.DB, o.Protocol = 5, 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ignore := goleak.IgnoreCurrent()
+			c := client(t, set)
+			be := on(c, redistest.Namespace(t), leaseredis.WithTags(2), leaseredis.WithLogger(nil))
+			theirs := redistest.Namespace(t) + "-input"
+			g := lease.NewGroup()
+			handled := map[string]*atomic.Int64{}
+			for per, spec := range map[string]lease.Spec{
+				"topics":     {Per: lease.PerTopic, Topics: []string{"*"}},
+				"group":      {Per: lease.PerGroup, Topics: []string{"*"}},
+				"partitions": {Per: lease.PerPartition, Topics: []string{"*"}},
+				"streams":    {Per: lease.PerStream, Topics: []string{"*"}, Lock: lease.LockRow},
+				"source":     {Per: lease.PerGroup, Source: leaseredis.StreamSource{Names: []string{theirs}, DefaultKind: "kind"}},
+			} {
+				n := &atomic.Int64{}
+				handled[per] = n
+				spec.Name, spec.Handlers = per, []lease.Handler{noop("kind", n)}
+				ok(t, g.Add(must[*lease.Consumer](t)(lease.NewConsumer(be, spec, lease.WithLogger(discard)))))
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- g.Run(ctx) }()
+			const messages = 50
+			for i := range messages {
+				ok(t, be.Publish(t.Context(), []lease.Event{{Topic: fmt.Sprint("t", i%5), Key: fmt.Sprint("k", i%9), Kind: "kind", Payload: []byte("{}")}}))
+				ok(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: theirs, Values: []any{"payload", "{}"}}).Err())
+			}
+			for per, n := range handled {
+				eventually(t, "all is handled per "+per, func() bool { return n.Load() == messages })
+			}
+			stop()
+			ok(t, <-done)
+			ok(t, c.Close())
+			goleak.VerifyNone(t, ignore)
+		})
+	}
+}
+
+// A failover client copies well: heartbeats follow the master as everything else does.
+func TestAFailoverClient(t *testing.T) {
+	old, next := redistest.Start(t), redistest.Start(t)
+	var master atomic.Pointer[redistest.Server]
+	master.Store(old)
+	c := redis.NewClient(&redis.Options{Addr: "FailoverClient", Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", master.Load().Addr())
+	}})
+	defer c.Close()
+	var n atomic.Int64
+	run(t, on(c, "x"), lease.Spec{Name: "c", Per: lease.PerGroup, Topics: []string{"*"}, TTL: 2 * time.Second, Handlers: []lease.Handler{noop("kind", &n)}})
+	be := on(c, "x", leaseredis.WithLogger(slog.New(slog.DiscardHandler)))
+	publish := func() {
+		ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+	}
+	publish()
+	eventually(t, "the first message is handled", func() bool { return n.Load() == 1 })
+	host, port, _ := net.SplitHostPort(old.Addr())
+	admin := next.Client(t)
+	ok(t, admin.SlaveOf(t.Context(), host, port).Err())
+	before := must[map[string]string](t)(old.Client(t).HGetAll(t.Context(), "{x0}:consumers").Result())
+	eventually(t, "the replica has it all", func() bool {
+		return fmt.Sprint(admin.HGetAll(t.Context(), "{x0}:consumers").Val()) == fmt.Sprint(before)
+	})
+	ok(t, admin.SlaveOf(t.Context(), "no", "one").Err())
+	master.Store(next)
+	host, port, _ = net.SplitHostPort(next.Addr())
+	ok(t, old.Client(t).SlaveOf(t.Context(), host, port).Err()) // as a Sentinel does: alive, and read-only
+	publish()
+	eventually(t, "the message after that is handled", func() bool { return n.Load() == 2 })
+}
+
+// An event that is due in thousands of years costs nothing until then.
+func TestAnEventFarAhead(t *testing.T) {
+	be := backend(t)
+	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	defer feed.Close()
+	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "kind", At: time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)}}))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	looks := 0
+	for ; ctx.Err() == nil; looks++ {
+		if news, _ := feed.Next(ctx); len(news.Topics) > 0 {
+			t.Fatalf("news %v of an event that is not due", news)
+		}
+	}
+	if looks > 10 {
+		t.Errorf("the feed looked %d times within a second", looks)
+	}
+}

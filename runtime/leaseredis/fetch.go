@@ -86,6 +86,9 @@ func (f *fetch) run(ctx context.Context, asked []lease.FetchItem) ([]lease.Fetch
 // read carries the reads out. When a resource has several inputs, each tag is asked before
 // for the least id that it can still give.
 func (f *fetch) read(ctx context.Context, items []fetchedItem, reads []*read) error {
+	if f.source == nil && f.info.Per == lease.PerTopic && f.b.clustered() {
+		return f.readByTag(ctx, items)
+	}
 	if f.source != nil || f.sh.tags == 1 || viewed(f.info) == "" {
 		return f.b.readAll(ctx, reads)
 	}
@@ -118,6 +121,63 @@ func (f *fetch) read(ctx context.Context, items []fetchedItem, reads []*read) er
 		}
 	}
 	return nil
+}
+
+// slowTag is how much longer a tag may take to be read than the first of them.
+const slowTag = time.Second
+
+// errSlowTag: a node hangs while others answer.
+var errSlowTag = errors.New("its node does not answer")
+
+// readByTag reads topics tag by tag at once, so that a node that hangs holds up only what is there.
+func (f *fetch) readByTag(ctx context.Context, items []fetchedItem) error {
+	byTag := map[int][]*fetchedItem{}
+	for i := range items {
+		tag := items[i].ins[0].tag
+		byTag[tag] = append(byTag[tag], &items[i])
+	}
+	type answer struct {
+		tag   int
+		reads []*read
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make(chan answer, len(byTag))
+	for tag, its := range byTag {
+		a := answer{tag: tag}
+		for _, it := range its {
+			r := it.reads[0]
+			a.reads = append(a.reads, &read{key: r.key, after: r.after, count: r.count})
+			it.reads[0] = &read{key: r.key, err: errSlowTag} // until it is answered
+		}
+		go func() {
+			if err := f.b.readAll(ctx, a.reads); err != nil {
+				for i := range a.reads {
+					a.reads[i] = &read{key: a.reads[i].key, err: err}
+				}
+			}
+			answers <- a
+		}()
+	}
+	var late <-chan time.Time
+	for range len(byTag) {
+		select {
+		case a := <-answers:
+			for i, it := range byTag[a.tag] {
+				it.reads[0] = a.reads[i]
+			}
+			if late == nil {
+				t := time.NewTimer(slowTag)
+				defer t.Stop()
+				late = t.C
+			}
+		case <-late:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return ctx.Err()
 }
 
 // settle decides what becomes of reads that failed, and of a stream that begins again.

@@ -13,26 +13,27 @@ import (
 )
 
 const (
-	sourceBlock  = 250 * time.Millisecond // of a read that waits, on one server
-	sourceLeast  = 20 * time.Millisecond  // between reads that do not, right after news
-	sourceMost   = time.Second            // and when nothing happens
-	sourceVerify = 5 * time.Second        // between looks for streams that have begun again
+	sourceBlock    = 250 * time.Millisecond // of a read that waits, on one server
+	sourcePatience = 12 * time.Second       // of the client for that, see ownClient
+	sourceLeast    = 20 * time.Millisecond  // between reads that do not, right after news
+	sourceMost     = time.Second            // and when nothing happens
+	sourceVerify   = 5 * time.Second        // between looks for streams that have begun again
 )
 
 // sourceFeed watches the streams of applications that one consumer reads.
 type sourceFeed struct {
-	b      *Backend
-	info   lease.ConsumerInfo
-	source *StreamSource
-	ins    []input
-	at     []position // told up to; of the goroutine that watches
+	b    *Backend
+	info lease.ConsumerInfo
+	ins  []input
+	own  redis.UniversalClient // for reads that wait; nil if they cannot
+	at   []position            // told up to; of the goroutine that watches
 
 	mu    sync.Mutex
 	fresh map[string]bool
 }
 
 func newSourceFeed(b *Backend, info lease.ConsumerInfo, s *StreamSource) *sourceFeed {
-	f := &sourceFeed{b: b, info: info, source: s, fresh: map[string]bool{}}
+	f := &sourceFeed{b: b, info: info, fresh: map[string]bool{}}
 	for _, n := range s.Names {
 		f.ins = append(f.ins, input{key: n, tag: -1, name: n})
 	}
@@ -66,6 +67,11 @@ func (f *sourceFeed) add(news *lease.News, stream string) {
 // watch looks for news until ctx ends. What is there when it begins is news: telling too
 // much costs a read, and a stream that cannot be looked at now is not forgotten.
 func (f *sourceFeed) watch(ctx context.Context, signal func()) {
+	if !f.b.clustered() { // the streams of a cluster are on many nodes
+		if f.own = f.b.ownClient(sourcePatience); f.own != nil {
+			defer f.own.Close()
+		}
+	}
 	wait := sourceLeast
 	verified := time.Now()
 	for ctx.Err() == nil {
@@ -112,7 +118,7 @@ func (f *sourceFeed) watch(ctx context.Context, signal func()) {
 
 // poll returns which streams have entries that were not told, and whether the server waited for some.
 func (f *sourceFeed) poll(ctx context.Context) (names []int, waited bool, err error) {
-	if !f.b.clustered() {
+	if f.own != nil {
 		names, err = f.block(ctx)
 		if err == nil {
 			return names, true, f.tell(ctx, names)
@@ -155,7 +161,7 @@ func (f *sourceFeed) block(ctx context.Context) ([]int, error) {
 		args.Streams = append(args.Streams, at.id())
 	}
 	streams, err := within(ctx, func(ctx context.Context) ([]redis.XStream, error) {
-		return f.b.client.XRead(ctx, args).Result()
+		return f.own.XRead(ctx, args).Result()
 	})
 	if err == redis.Nil {
 		return nil, nil

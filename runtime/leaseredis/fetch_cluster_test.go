@@ -1,0 +1,62 @@
+package leaseredis_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+// A node that hangs holds up the topics that are kept there, and no others; their time comes
+// when it answers again.
+func TestANodeThatHangsHoldsUpNoOtherTopics(t *testing.T) { // CL10
+	if testing.Short() {
+		t.Skip("it starts six servers")
+	}
+	cluster := redistest.StartCluster(t, redistest.Config("cluster-require-full-coverage", "no"), redistest.Config("cluster-node-timeout", "60000"))
+	be := on(cluster.Client(t), "lg", leaseredis.WithLogger(discard))
+	ok(t, be.Register(t.Context(), topical, []string{}))
+	req := lease.FetchRequest{Consumer: topical, MaxPayload: 99}
+	for i := range 32 {
+		topic := fmt.Sprint("t", i)
+		ok(t, be.Publish(t.Context(), events(topic, 1)))
+		req.Items = append(req.Items, lease.FetchItem{Resource: topic, Limit: 9})
+	}
+	hung := cluster.MasterOf(t, "lg0")
+	there := map[int]bool{} // tags
+	for tag := range 8 {
+		there[tag] = cluster.MasterOf(t, fmt.Sprint("lg", tag)) == hung
+	}
+	hung.Pause()
+	began := time.Now()
+	fs := must[[]lease.Fetched](t)(be.Fetch(t.Context(), req))
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	for i, f := range fs {
+		want := 1
+		if there[tagOf(req.Items[i].Resource, 8)] {
+			want = 0
+		}
+		equal(t, "messages of "+f.Resource, len(f.Messages), want)
+	}
+	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	defer feed.Close()
+	hung.Resume()
+	missing := map[string]bool{}
+	for _, f := range fs {
+		if len(f.Messages) == 0 {
+			missing[f.Resource] = true
+		}
+	}
+	for len(missing) > 0 {
+		for _, topic := range must[lease.News](t)(feed.Next(t.Context())).Topics {
+			if missing[topic] && len(fetch(t, be, topical, topic, nil, 9).Messages) == 1 {
+				delete(missing, topic)
+			}
+		}
+	}
+}

@@ -3,6 +3,7 @@
 local session, consumer, attempt, part, max, grace, ttl = arg(), arg(), arg(), argn(), argn(), argn(), argn()
 local dead = must_live(session)
 if dead then return dead end
+urgent()
 reap(16)
 local held_set, free_set = T .. 'held:' .. consumer .. ':' .. session, T .. 'free:' .. consumer
 local mine = attempt .. '/' .. int(part)

@@ -2,6 +2,7 @@
 -- to be called again. The leases of a dead session are taken over as those of a crashed one.
 local session, limit = arg(), argn()
 if not alive(session) then return 0 end
+urgent()
 for consumer in names_of(session) do
   for _, resource in ipairs(call('SPOP', T .. 'held:' .. consumer .. ':' .. session, int(limit))) do
     local key = lease_key(consumer, resource)

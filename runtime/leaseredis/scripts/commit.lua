@@ -61,6 +61,7 @@ local function store(p, d, done, park, dead)
   settle_lanes(p)
 end
 
+urgent()
 for i = 1, n do
   local resource, epoch, seq, what = arg(), arg(), arg(), arg()
   local cursor = what:find('c', 1, true) and arg()

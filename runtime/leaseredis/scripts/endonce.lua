@@ -3,6 +3,7 @@
 -- 'asked' and the message. Only who has begun an execution can tell.
 local session, consumer, n = arg(), arg(), argn()
 local k = once_keys(consumer)
+urgent()
 for i = 1, n do
   local resource, epoch, seq, look, item, how, message = arg(), arg(), argn(), arg(), arg(), arg(), arg()
   local current = true

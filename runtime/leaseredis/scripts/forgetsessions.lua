@@ -1,5 +1,6 @@
 -- Forgets sessions that ended longer ago than keep (µs), at most limit, and returns their ids.
 local keep, limit = argn(), argn()
+urgent()
 reap(limit)
 local gone = call('ZRANGEBYSCORE', T .. 'ended', '-inf', int(now - keep), 'LIMIT', 0, limit)
 for _, session in ipairs(gone) do

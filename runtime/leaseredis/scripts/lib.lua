@@ -29,6 +29,11 @@ local function news(what)
   call('PUBLISH', T .. 'news', what)
 end
 
+-- urgent lets a script write when the server's memory is full, too: after a first write that needs
+-- none, none is refused. It is for what keeps ownership and moves cursors, so that what everyone has
+-- passed can be trimmed; publishing has to wait.
+local function urgent() call('UNLINK', KEYS[2]) end
+
 -- Sessions: "sessions" has their ids by expiry in µs, "s:<id>" what is known of each.
 local function alive(session)
   local expires = call('ZSCORE', T .. 'sessions', session)

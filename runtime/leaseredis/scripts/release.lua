@@ -2,6 +2,7 @@
 local session, consumer = arg(), arg()
 local dead = must_live(session)
 if dead then return dead end
+urgent()
 local freed = false
 for i = argi + 1, #ARGV, 2 do
   local key = held(session, consumer, ARGV[i], ARGV[i + 1])

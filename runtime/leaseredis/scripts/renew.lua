@@ -2,6 +2,7 @@
 -- revives none.
 local session, consumer, ttl, grace = arg(), arg(), argn(), argn()
 local lives = alive(session)
+if lives then urgent() end
 local lost = {}
 for i = argi + 1, #ARGV, 2 do
   local resource = ARGV[i]

@@ -4,6 +4,7 @@
 local session, consumer = arg(), arg()
 local dead = must_live(session)
 if dead then return dead end
+urgent()
 local freed = false
 for i = argi + 1, #ARGV, 3 do
   local resource, epoch, wanted = ARGV[i], ARGV[i + 1], ARGV[i + 2]

@@ -24,6 +24,7 @@ if state then
     end
   end
 end
+urgent()
 begin_item(k, item, session, resource, epoch, seq, told, asked or {})
 call('ZADD', k.at, int(now), item)
 return told

@@ -5,5 +5,8 @@ if ms == 0 then
   if has == holder then call('DEL', key) end
   return 0
 end
-if not has then call('SET', key, holder, 'PX', ms) end
+if not has then
+  urgent()
+  call('SET', key, holder, 'PX', ms)
+end
 return (not has or has == holder) and 1 or 0

@@ -184,6 +184,18 @@ func operateOnRedis(t *testing.T, client redis.UniversalClient, url string) (nam
 		t.Errorf("forget: %s", out)
 	}
 	expect(t, must("forget", "mailing", "-yes"), "forgot mailing\n")
+	// What it has not handled is told of, until somebody takes it.
+	out = must("status")
+	if !strings.HasPrefix(out, "no consumer has run on this database yet\nno consumer takes 2 messages of 1 topic: mail.eu (key {") {
+		t.Errorf("status:\n%s", out)
+	}
+	key, _, _ := strings.Cut(out[strings.Index(out, "{"):], ")")
+	if out := must("status", "-format", "json"); !strings.Contains(out, `"unmatched_topics": [`) || !strings.Contains(out, key) {
+		t.Errorf("status as json:\n%s", out)
+	}
+	if n := client.Del(t.Context(), key).Val(); n != 1 {
+		t.Errorf("%s is not the key of the topic", key)
+	}
 	expect(t, must("status"), "no consumer has run on this database yet\n")
 	refused("none has run on this database yet", "forget", "mailing")
 	return on[len(on)-1]

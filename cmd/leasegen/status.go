@@ -5,9 +5,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
 func statusCommand() command {
@@ -60,7 +62,7 @@ func (s *status) arguments(rest []string) error {
 	return nil
 }
 
-// consumerJSON, memberJSON and leaseJSON are the output of -format json. Fields are
+// consumerJSON, memberJSON, leaseJSON and topicJSON are the output of -format json. Fields are
 // only ever added. Durations are in seconds.
 type consumerJSON struct {
 	Consumer     string       `json:"consumer"`
@@ -100,6 +102,13 @@ type leaseJSON struct {
 	Suspicion int     `json:"suspicion"`
 }
 
+// topicJSON is a topic that no consumer takes messages of.
+type topicJSON struct {
+	Topic    string `json:"topic"`
+	Messages int64  `json:"messages"`
+	Key      string `json:"key"`
+}
+
 // show reads what was asked for and prints it.
 func (s *status) show(ctx context.Context, w io.Writer, op lease.Operator) error {
 	var consumers []lease.ConsumerStatus
@@ -127,8 +136,14 @@ func (s *status) show(ctx context.Context, w io.Writer, op lease.Operator) error
 			return err
 		}
 	}
+	var unmatched []leaseredis.UnmatchedTopic
+	if be, ok := op.(*leaseredis.Backend); ok && s.consumer == "" {
+		if unmatched, err = be.UnmatchedTopics(ctx); err != nil {
+			return err
+		}
+	}
 	if s.format == "json" {
-		return s.json(w, consumers, members, leases)
+		return s.json(w, consumers, members, leases, unmatched)
 	}
 	switch {
 	case len(consumers) == 0:
@@ -146,6 +161,9 @@ func (s *status) show(ctx context.Context, w io.Writer, op lease.Operator) error
 		if err = consumersTable(consumers).print(w); err == nil && leader {
 			err = printLeader(w, members, leases)
 		}
+	}
+	if err == nil && len(unmatched) > 0 {
+		err = printUnmatched(w, unmatched)
 	}
 	return err
 }
@@ -177,6 +195,25 @@ func printLeader(w io.Writer, members []lease.MemberStatus, leases []lease.Lease
 		who[m.Session] = process(m)
 	}
 	_, err := fmt.Fprintf(w, "leader %s for %s, epoch %d\n", owner(who, l.Session), age(l.Since), l.Epoch)
+	return err
+}
+
+// printUnmatched says what takes memory and waits for a consumer that may never come.
+func printUnmatched(w io.Writer, topics []leaseredis.UnmatchedTopic) error {
+	const shown = 3
+	var names []string
+	n := int64(0)
+	for _, t := range topics {
+		n += t.Messages
+		if len(names) < shown {
+			names = append(names, fmt.Sprintf("%s (key %s)", printable(t.Topic, 80), printable(t.Key, 120)))
+		}
+	}
+	more := ""
+	if len(topics) > shown {
+		more = ", …"
+	}
+	_, err := fmt.Fprintf(w, "no consumer takes %s of %s: %s%s\n", plural(n, "message"), plural(len(topics), "topic"), strings.Join(names, ", "), more)
 	return err
 }
 
@@ -230,7 +267,8 @@ func (s *status) printLeases(w io.Writer, c lease.ConsumerStatus, members []leas
 	return nil
 }
 
-func (s *status) json(w io.Writer, consumers []lease.ConsumerStatus, members []lease.MemberStatus, leases []lease.LeaseStatus) error {
+func (s *status) json(w io.Writer, consumers []lease.ConsumerStatus, members []lease.MemberStatus, leases []lease.LeaseStatus,
+	unmatched []leaseredis.UnmatchedTopic) error {
 	out := make([]consumerJSON, len(consumers))
 	for i, c := range consumers {
 		out[i] = consumerJSON{
@@ -254,7 +292,15 @@ func (s *status) json(w io.Writer, consumers []lease.ConsumerStatus, members []l
 			})
 		}
 	}
-	return printJSON(w, map[string]any{"consumers": out})
+	all := map[string]any{"consumers": out}
+	if len(unmatched) > 0 {
+		topics := make([]topicJSON, len(unmatched))
+		for i, t := range unmatched {
+			topics[i] = topicJSON(t)
+		}
+		all["unmatched_topics"] = topics
+	}
+	return printJSON(w, all)
 }
 
 // short is the part of a session's id that is enough to tell it from others.

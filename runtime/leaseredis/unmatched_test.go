@@ -1,0 +1,42 @@
+package leaseredis
+
+import (
+	"testing"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// What nobody takes is found, and is gone with its key; what somebody takes is not among it.
+func TestUnmatchedTopics(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		for _, info := range []lease.ConsumerInfo{
+			{Name: "orders", Per: lease.PerTopic, Topics: []string{"orders.*"}},
+			{Name: "parts", Per: lease.PerPartition, Topics: []string{"parts"}},
+			{Name: "odd", Per: lease.PerTopic, Topics: []string{"odd:stream"}, Source: StreamSource{Names: []string{"odd:stream"}}},
+		} {
+			check(t, a.Register(t.Context(), info, nil))
+		}
+		a.publishes(3, "orders.eu", "parts", "orders")
+		a.publishes(4, "odd:stream")
+		find := func(want ...UnmatchedTopic) {
+			t.Helper()
+			got, err := a.UnmatchedTopics(t.Context())
+			check(t, err)
+			same(t, "topics without a consumer", len(got), len(want))
+			for i := range got {
+				if n := a.client.XLen(t.Context(), got[i].Key).Val(); n != got[i].Messages {
+					t.Errorf("%+v, but its key has %d messages", got[i], n)
+				}
+				got[i].Key = ""
+				same(t, "a topic", got[i], want[i])
+			}
+		}
+		find(UnmatchedTopic{Topic: "odd:stream", Messages: 4}, UnmatchedTopic{Topic: "orders", Messages: 3})
+		got, err := a.UnmatchedTopics(t.Context())
+		check(t, err)
+		check(t, a.client.Del(t.Context(), got[0].Key).Err())
+		find(UnmatchedTopic{Topic: "orders", Messages: 3})
+		check(t, a.Register(t.Context(), lease.ConsumerInfo{Name: "late", Per: lease.PerGroup, Topics: []string{"ord*"}}, nil))
+		find()
+	})
+}

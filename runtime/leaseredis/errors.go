@@ -78,22 +78,32 @@ func (b *Backend) patient(ctx context.Context) (context.Context, context.CancelF
 	return ctx, func() {}
 }
 
-// look asks for the cluster's topology after an error that may come from an old one. go-redis by
-// itself goes on asking the node that died until its own timer fires, after a minute.
+// troubleLasts is how long after the last error the topology is asked for: who is asked first
+// may not have heard of the change, or hang, and requests that wait tell nothing meanwhile.
+const troubleLasts = 3 * time.Second
+
+// look asks for the cluster's topology, again and again for a while, after an error that may come from an
+// old one. go-redis by itself goes on asking the node that died until its own timer fires, after a minute.
 func (b *Backend) look(err error) {
-	if !moved(err) || !b.clustered() || !b.reloading.TryLock() {
+	if !moved(err) || !b.clustered() {
 		return
 	}
-	if time.Since(b.reloaded) < reloadEvery {
-		b.reloading.Unlock()
+	b.troubled.Store(time.Now().UnixNano())
+	if !b.reloading.TryLock() {
 		return
 	}
-	b.reloaded = time.Now()
 	go func() {
 		defer b.reloading.Unlock()
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		b.reload(ctx, err)
+		for wait := reloadEvery - time.Since(b.reloaded); ; wait = reloadEvery {
+			time.Sleep(wait)
+			b.reloaded = time.Now()
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			again := b.reload(ctx, err)
+			cancel()
+			if errors.Is(again, redis.ErrClosed) || time.Since(time.Unix(0, b.troubled.Load())) > troubleLasts {
+				return
+			}
+		}
 	}()
 }
 

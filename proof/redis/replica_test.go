@@ -25,6 +25,7 @@ import (
 const (
 	envReplica   = "PROOF_REDIS_REPLICA" // a replica's settings, as JSON
 	consumerName = "proof"
+	readTimeout  = time.Second // of clients of a cluster
 )
 
 // settings are what a replica is told.
@@ -130,7 +131,9 @@ func replica(ctx context.Context, s settings) error {
 // client is a client as an application has it, with nothing changed.
 func (s settings) client() redis.UniversalClient {
 	if s.Cluster {
-		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: s.Addrs, Username: s.User, Password: s.Password})
+		// As docs/redis.md advises: a node that hangs is not waited for as long as go-redis would.
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: s.Addrs, Username: s.User, Password: s.Password,
+			ReadTimeout: readTimeout, DialTimeout: readTimeout})
 	}
 	o := &redis.Options{Addr: s.Addrs[0], Username: s.User, Password: s.Password}
 	if s.Deaf {

@@ -72,7 +72,7 @@ func onServer(t *testing.T, server *redistest.Server, m mode, tags int, publishe
 
 func onCluster(t *testing.T, c *redistest.Cluster, m mode) *site {
 	t.Helper()
-	return newSite(t, settings{Addrs: c.Addrs(), Cluster: true, Mode: m, TTL: 3 * ttl}, "")
+	return newSite(t, settings{Addrs: c.Addrs(), Cluster: true, Mode: m, TTL: 5 * ttl}, "")
 }
 
 func newSite(t *testing.T, set settings, publisherAddr string) *site {
@@ -180,6 +180,19 @@ func (s *site) lastOf() map[string]int64 {
 		last[topic] = p.last
 	}
 	return last
+}
+
+// sureBeyond reports whether a message after the one of that number was surely published.
+func (s *site) sureBeyond(topic string, last int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.topics[topic]
+	for seq := last + 1; p != nil && seq <= p.last; seq++ {
+		if !p.unsure[seq] {
+			return true
+		}
+	}
+	return false
 }
 
 // isUnsure reports whether it is unknown if a message was published.

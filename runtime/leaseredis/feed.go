@@ -21,7 +21,8 @@ const (
 	feedMost   = 4 * time.Second        // and nothing happens
 	feedAlone  = 500 * time.Millisecond // while they do not
 	feedFailed = time.Second            // at most, after a look that failed
-	feedCall   = 5 * time.Second        // one look
+	feedCall   = time.Second            // one look, while that goes well
+	feedAgain  = 5 * time.Second        // one look at a tag that failed, which nothing waits for
 )
 
 // feed watches the log and the leases on behalf of one process. What it looks at is complete
@@ -39,10 +40,12 @@ type feed struct {
 	tags    []tagFeed
 	sources []*sourceFeed
 	hints   *hints
+	late    chan lateLook // at tags that failed
 	wait    time.Duration // between looks at a tag where nothing happens
 
-	cancel context.CancelFunc
-	done   sync.WaitGroup
+	background context.Context // of what goes on between two calls
+	cancel     context.CancelFunc
+	done       sync.WaitGroup
 }
 
 // tagFeed is what a feed knows of one tag.
@@ -55,6 +58,13 @@ type tagFeed struct {
 	asked     time.Time
 	next      time.Time // when to look again
 	failures  int
+	looking   bool // beside the others
+}
+
+// lateLook is what a tag answered that was looked at beside the others.
+type lateLook struct {
+	tag int
+	answer
 }
 
 // OpenFeed starts watching from the present on.
@@ -63,7 +73,7 @@ func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) 
 	if err != nil {
 		return nil, fmt.Errorf("leaseredis: open the feed: %w", err)
 	}
-	f := &feed{b: b, sh: sh, tags: make([]tagFeed, sh.tags), wait: feedLeast}
+	f := &feed{b: b, sh: sh, tags: make([]tagFeed, sh.tags), late: make(chan lateLook, sh.tags), wait: feedLeast}
 	graces := map[int64]bool{0: true}
 	for _, c := range consumers {
 		f.names = append(f.names, c.Name)
@@ -93,7 +103,7 @@ func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) 
 		return nil, fmt.Errorf("leaseredis: open the feed: %w", err)
 	}
 	background, cancel := context.WithCancel(context.Background())
-	f.cancel = cancel
+	f.background, f.cancel = background, cancel
 	f.hints = &hints{b: b, sh: sh, hinted: make([]atomic.Bool, sh.tags), wake: make(chan struct{}, 1)}
 	f.done.Go(func() { f.hints.listen(background) })
 	f.done.Go(func() { b.trimTouched(background) })
@@ -156,20 +166,29 @@ func (f *feed) Next(ctx context.Context) (lease.News, error) {
 		missed, again := f.b.known.missed.take(now)
 		f.tellMissed(missed, &news)
 		fromSources := f.tellSources(&news)
-		if len(due) > 0 {
+		looked, err := f.takeLate(&news)
+		if err != nil {
+			return lease.News{}, err
+		}
+		if due = f.lookBeside(due); len(due) > 0 {
+			looked = true
 			if err := f.look(ctx, due, &news); err != nil {
 				return lease.News{}, err
 			}
 		}
-		if len(due) > 0 || len(missed) > 0 || fromSources {
+		if looked || len(missed) > 0 || fromSources {
 			tidy(&news)
 			f.pace(&news)
 			return news, nil
 		}
-		if !again.IsZero() && again.Before(next) {
+		if !again.IsZero() && (next.IsZero() || again.Before(next)) {
 			next = again
 		}
-		timer := time.NewTimer(max(next.Sub(now), 0))
+		wait := feedMost // all tags may be looked at beside
+		if !next.IsZero() {
+			wait = max(next.Sub(now), 0)
+		}
+		timer := time.NewTimer(wait)
 		select {
 		case <-f.hints.wake:
 		case <-timer.C:
@@ -183,6 +202,9 @@ func (f *feed) Next(ctx context.Context) (lease.News, error) {
 func (f *feed) due(now time.Time) (due []int, next time.Time) {
 	for tag := range f.tags {
 		t := &f.tags[tag]
+		if t.looking {
+			continue
+		}
 		at := t.next
 		if idle := t.asked.Add(f.idle()); idle.Before(at) {
 			at = idle // hints have stopped since
@@ -231,23 +253,69 @@ func (f *feed) look(ctx context.Context, tags []int, news *lease.News) error {
 		return ctx.Err()
 	}
 	for i, tag := range tags {
-		err := answers[i].err
-		if err == nil {
-			err = f.take(tag, answers[i].value, news)
+		if err := f.heard(tag, answers[i], news); err != nil {
+			return err
 		}
-		if err == nil {
-			f.tags[tag].failures = 0
-			continue
-		}
-		if errors.Is(err, errShape) {
-			return err // everything has to be registered again
-		}
-		t := &f.tags[tag]
-		t.failures++
-		t.next = time.Now().Add(min(50*time.Millisecond<<min(t.failures, 6), feedFailed))
-		f.b.warn("feed "+f.b.prefix(tag), "looking for news failed, trying again", "tag", f.b.prefix(tag), "error", err)
 	}
 	return nil
+}
+
+// heard takes what a tag answered, or notes that it failed.
+func (f *feed) heard(tag int, a answer, news *lease.News) error {
+	err := a.err
+	if err == nil {
+		err = f.take(tag, a.value, news)
+	}
+	t := &f.tags[tag]
+	if err == nil {
+		t.failures = 0
+		return nil
+	}
+	if errors.Is(err, errShape) {
+		return err // everything has to be registered again
+	}
+	t.failures++
+	t.next = time.Now().Add(min(50*time.Millisecond<<min(t.failures, 6), feedFailed))
+	f.b.warn("feed "+f.b.prefix(tag), "looking for news failed, trying again", "tag", f.b.prefix(tag), "error", err)
+	return nil
+}
+
+// lookBeside begins to look at those tags that failed the last time, and returns the others:
+// these do not wait for a node that hangs.
+func (f *feed) lookBeside(due []int) (rest []int) {
+	for _, tag := range due {
+		t := &f.tags[tag]
+		if t.failures == 0 {
+			rest = append(rest, tag)
+			continue
+		}
+		f.hints.hinted[tag].Store(false)
+		t.asked, t.looking = time.Now(), true
+		args := f.args(tag, false)
+		f.done.Go(func() {
+			ctx, cancel := context.WithTimeout(f.background, feedAgain)
+			defer cancel()
+			f.late <- lateLook{tag, f.b.runAll(ctx, []step{{tag, scripts.feed, args}})[0]}
+			f.hints.signal()
+		})
+	}
+	return rest
+}
+
+// takeLate takes what tags answered that were looked at beside the others.
+func (f *feed) takeLate(news *lease.News) (any bool, err error) {
+	for {
+		select {
+		case l := <-f.late:
+			f.tags[l.tag].looking = false
+			any = true
+			if err := f.heard(l.tag, l.answer, news); err != nil {
+				return any, err
+			}
+		default:
+			return any, nil
+		}
+	}
 }
 
 func (f *feed) args(tag int, first bool) []any {

@@ -122,7 +122,7 @@ func (o Order) String() string {
 // DeadLetters bounds what is kept of messages given up on.
 type DeadLetters struct {
 	Keep time.Duration // 0 = for ever
-	Max  int           // 0 = no bound; the oldest go first, counted and logged
+	Max  int           // 0 = no bound, on Redis leaseredis.WithMaxDeadLetters; the oldest go first, counted and logged
 }
 
 func (s *Spec) setDefaults() {

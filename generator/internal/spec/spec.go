@@ -64,7 +64,7 @@ type Retry struct {
 type DLQ struct {
 	Source
 	Keep time.Duration `arg:"keep" default:"0s, for ever" min:"0s" help:"How long dead letters are kept."`
-	Max  int           `arg:"max" default:"0, no bound" min:"0" max:"2147483647" help:"How many dead letters are kept; the oldest go first, counted and logged."`
+	Max  int           `arg:"max" default:"0, no bound; on Redis 10000" min:"0" max:"2147483647" help:"How many dead letters are kept; the oldest go first, counted and logged."`
 }
 
 // Once makes a consumer execute each item once, whatever number of messages it comes in.

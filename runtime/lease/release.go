@@ -47,9 +47,9 @@ func (w *work) giveAll() {
 }
 
 // rests reports that all that is left can end with the session, in one step: nothing runs,
-// nothing is to be stored or on its way. The caller holds w.mu.
+// nothing is to be stored or retired, and no grant is on its way. The caller holds w.mu.
 func (w *work) rests() bool {
-	if !w.stopped || w.asking || w.releasing > 0 {
+	if !w.stopped || w.asking {
 		return false
 	}
 	for _, h := range w.held {
@@ -62,7 +62,6 @@ func (w *work) rests() bool {
 
 // release frees leases on which nothing runs and whose progress is stored.
 func (w *work) release(give []*held) {
-	defer func() { w.mu.Lock(); w.releasing--; w.mu.Unlock() }()
 	var release, retire []Ref
 	for _, h := range give {
 		if h.retire {

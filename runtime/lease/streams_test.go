@@ -394,3 +394,38 @@ func TestAnnouncedStreamIsHandedOver(t *testing.T) {
 		}
 	})
 }
+
+// A stream that is done is retired, and not just released, though its process stops before
+// the backend has heard of that: nobody runs it again.
+func TestStopRetiresWhatIsDone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		app := &announcer{}
+		app.say("a")
+		var link faults
+		tried := make(chan struct{}, 1)
+		tries := 0
+		link.on("Retire", before(func(context.Context) error {
+			if tries++; tries == 1 {
+				tried <- struct{}{}
+			}
+			if tries < 5 {
+				return errLink
+			}
+			return nil
+		}))
+		var rec recorder
+		stop := start(t, newConsumer(t, link.share(be), app.spec(func(_ context.Context, l lease.Lease) error {
+			app.done(l.Resource)
+			return nil
+		}), lease.WithObserver(&rec)))
+		<-tried
+		stop()
+		if s := status(t, be); s.Resources != 0 {
+			t.Errorf("the stream is still wanted: %+v", s)
+		}
+		if r := observed[lease.ObservedRelease](&rec); len(r) != 1 || !r[0].Retired {
+			t.Errorf("told of %+v, want one stream retired", r)
+		}
+	})
+}

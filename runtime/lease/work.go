@@ -31,19 +31,18 @@ type work struct {
 	log  *slog.Logger
 	wake chan struct{} // schedule has something to look at
 
-	mu        sync.Mutex
-	held      map[string]*held
-	known     map[string]struct{} // topics registered with the backend
-	fetch     []*held             // may have news and no batch ready
-	ready     []*held             // have a batch ready
-	give      []*held             // are to be released
-	fetching  bool                // a Fetch is under way; never more than one
-	running   int                 // goroutines in process
-	stopped   bool                // the process is draining
-	early     bool                // and has other work: what rests does not wait for the end of the session
-	releasing int                 // calls of release
-	asking    bool                // an Acquire is under way
-	ticks     uint64              // orders the beginnings and ends of work on resources
+	mu       sync.Mutex
+	held     map[string]*held
+	known    map[string]struct{} // topics registered with the backend
+	fetch    []*held             // may have news and no batch ready
+	ready    []*held             // have a batch ready
+	give     []*held             // are to be released
+	fetching bool                // a Fetch is under way; never more than one
+	running  int                 // goroutines in process
+	stopped  bool                // the process is draining
+	early    bool                // and has other work: what rests does not wait for the end of the session
+	asking   bool                // an Acquire is under way
+	ticks    uint64              // orders the beginnings and ends of work on resources
 
 	beyond  beyondShare
 	streams streamState
@@ -349,7 +348,6 @@ func (w *work) stepGive() {
 	}
 	give := w.give
 	w.give = nil
-	w.releasing++
 	w.calls.Go(func() { w.release(give) })
 }
 

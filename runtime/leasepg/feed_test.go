@@ -30,7 +30,8 @@ func TestFeedReadsTheLogAmidOwnershipNews(t *testing.T) {
 			told = 0 // the notifications are not yet under way
 		}
 	}
-	ok(t, be.Publish(t.Context(), events("x", 1)))
+	// As if the notification of it had been lost.
+	exec(t, pool, "INSERT INTO leasegen.message (topic, key, kind, payload) VALUES ('x', '', 'k', '')")
 	for published := time.Now(); ; {
 		news := must[lease.News](t)(feed.Next(t.Context()))
 		if slices.Contains(news.Topics, "x") {
@@ -38,6 +39,26 @@ func TestFeedReadsTheLogAmidOwnershipNews(t *testing.T) {
 		}
 		if time.Since(published) > 5*time.Second {
 			t.Fatal("the event is not told of")
+		}
+	}
+}
+
+// The end of a session that held leases is told at once, and not found by looking.
+func TestFeedIsToldOfASessionThatCloses(t *testing.T) {
+	be, _ := migrated(t)
+	ok(t, be.Publish(t.Context(), events("x", 1)))
+	ok(t, be.Register(t.Context(), topical, nil))
+	id, s := member(t, be, time.Minute, topical)
+	equal(t, "acquired", len(acquire(t, be, id, topical, 9)), 1)
+	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	defer feed.Close()
+	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); { // what was told before
+		must[lease.News](t)(feed.Next(t.Context()))
+	}
+	ok(t, s.Close(t.Context()))
+	for closed := time.Now(); !must[lease.News](t)(feed.Next(t.Context())).Ownership; {
+		if time.Since(closed) > 5*time.Second { // the feed looks by itself each ten
+			t.Fatal("not told")
 		}
 	}
 }

@@ -109,31 +109,8 @@ var cursorChecks = []check{
 			equal(t, info.Per.String(), total(a.numbersOf()), 3)
 		}
 	}},
-	{"Commit/Older_progress_changes_nothing_and_is_not_fenced", func(t testing.TB, f Factory) {
-		be := f.New(t)
-		publish(t, be, events("x", 6)...)
-		a := join(t, be, perTopic(), long).register("x")
-		g := a.acquireOne()
-		got := a.fetch("x", g.Cursor, 9)
-		id := func(i int) string { return got.Messages[i].ID }
-		newer := lease.Progress{Ref: g.Ref, Seq: 7, Cursor: got.Cut(4), Park: []lease.Park{{ID: id(1), Lane: "k", Attempt: 2, After: time.Hour, Error: "e"}}}
-		a.commit(newer)
-		a.commit(newer) // its reply was lost
-		a.commit(lease.Progress{Ref: g.Ref, Seq: 6, Cursor: got.Cut(1), Done: []string{id(1)},
-			Park: []lease.Park{{ID: id(0), Lane: "k", Attempt: 1, Error: "late"}}, Dead: []lease.Dead{{ID: id(3), Attempt: 1, Reason: "late"}}})
-		equal(t, "dead letters", len(a.deadLetters()), 0)
-		a.release(g.Ref)
-		g2 := a.acquireOne()
-		equal(t, "messages left", len(a.fetch("x", g2.Cursor, 9).Messages), 2)
-		equalSlices(t, "lanes", g2.Lanes, []string{"k"})
-		waiting := a.parked()
-		if len(waiting.Messages) != 0 || waiting.Next < 30*time.Minute {
-			t.Fatalf("parked: %+v", waiting)
-		}
-		a.commit(lease.Progress{Ref: g2.Ref, Seq: 1, Cursor: got.Cut(6)}) // numbers begin again with the epoch
-		a.release(g2.Ref)
-		equal(t, "messages left", len(a.fetch("x", a.acquireOne().Cursor, 9).Messages), 0)
-	}},
+	{"Commit/Older_progress_changes_nothing_and_is_not_fenced", func(t testing.TB, f Factory) { olderProgress(t, f.New(t), false) }},
+	{"Commit/Older_progress_beside_newer_changes_nothing_and_is_not_fenced", func(t testing.TB, f Factory) { olderProgress(t, f.New(t), true) }},
 	{"Cursor/Shows_how_far_consumers_have_got", cursors(func(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, all []string) {
 		publish(t, a.be, event("y", "k", 1))
 		a.register("y")
@@ -198,4 +175,49 @@ var cursorChecks = []check{
 			t.Fatalf("acquired %s, want [b]", got)
 		}
 	})},
+}
+
+// olderProgress commits progress of topic x that was held up on its way, alone or beside
+// progress of topic y that was not.
+func olderProgress(t testing.TB, be lease.Backend, beside bool) {
+	t.Helper()
+	publish(t, be, events("x", 6)...)
+	publish(t, be, events("y", 9)...)
+	a := join(t, be, perTopic(), long).register("x")
+	g := a.acquireOne()
+	got := a.fetch("x", g.Cursor, 9)
+	id := func(i int) string { return got.Messages[i].ID }
+	commit := func(p lease.Progress) { a.commit(p) }
+	if beside {
+		a.register("y")
+		y := a.acquireOne()
+		other, n := a.fetch("y", y.Cursor, 9), 0
+		commit = func(p lease.Progress) {
+			n++
+			a.commit(lease.Progress{Ref: y.Ref, Seq: int64(n), Cursor: other.Cut(n), Dead: []lease.Dead{{ID: other.Messages[n-1].ID, Attempt: 1, Reason: "y"}}}, p)
+			equal(t, "messages left on y", len(a.fetch("y", other.Cut(n), 9).Messages), 9-n)
+		}
+	}
+	newer := lease.Progress{Ref: g.Ref, Seq: 7, Cursor: got.Cut(4), Park: []lease.Park{{ID: id(1), Lane: "k", Attempt: 2, After: time.Hour, Error: "e"}}}
+	commit(newer)
+	commit(newer) // its reply was lost
+	commit(lease.Progress{Ref: g.Ref, Seq: 6, Cursor: got.Cut(1), Done: []string{id(1)},
+		Park: []lease.Park{{ID: id(0), Lane: "k", Attempt: 1, Error: "late"}}, Dead: []lease.Dead{{ID: id(3), Attempt: 1, Reason: "late"}}})
+	for _, d := range a.deadLetters() {
+		equal(t, "topic of a dead letter", d.Topic, "y")
+	}
+	a.release(g.Ref)
+	g2 := a.acquireOne()
+	equal(t, "messages left", len(a.fetch("x", g2.Cursor, 9).Messages), 2)
+	equalSlices(t, "lanes", g2.Lanes, []string{"k"})
+	waiting := a.parked()
+	if len(waiting.Messages) != 0 || waiting.Next < 30*time.Minute {
+		t.Fatalf("parked: %+v", waiting)
+	}
+	commit(lease.Progress{Ref: g2.Ref, Seq: 1, Cursor: got.Cut(6)}) // numbers begin again with the epoch
+	a.release(g2.Ref)
+	equal(t, "messages left", len(a.fetch("x", a.acquireOne().Cursor, 9).Messages), 0)
+	if beside {
+		equal(t, "dead letters of y", len(a.deadLetters()), 4)
+	}
 }

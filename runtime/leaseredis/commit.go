@@ -55,7 +55,8 @@ type commitEntry struct {
 }
 
 func (c *commit) run(ctx context.Context) (fenced []string, err error) {
-	// How executions ended is stored first: if only that is, the message comes again and its item is done.
+	// How executions ended is stored first: if only that is, the message comes again and its item
+	// is done.
 	if err := c.tellEnds(ctx); err != nil {
 		return nil, err
 	}

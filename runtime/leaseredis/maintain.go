@@ -21,7 +21,8 @@ const (
 )
 
 // Maintain trims the log, keeps dead letters and executed items to their bounds, and forgets
-// sessions and streams that are no more. One replica at a time does it; for others there is nothing to do.
+// sessions and streams that are no more. One replica at a time does it; for others there is nothing
+// to do.
 func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) (lease.MaintainReport, error) {
 	var r lease.MaintainReport
 	fail := func(what string, err error) error { return fmt.Errorf("leaseredis: housekeeping: %s: %w", what, err) }

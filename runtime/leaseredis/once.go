@@ -10,11 +10,11 @@ import (
 
 var _ lease.Ledger = (*Backend)(nil)
 
-// An item is kept under the tag of its own name, since messages of any resource may name
-// it. So it is begun and ended in steps: the lease is looked at under its tag, then the item is
-// written under the item's, with the lease it was begun under. What is written after the lease has ended
-// does no harm: it is an execution that the next owner hears of as unknown, or that told the
-// truth about its end.
+// An item is kept under the tag of its own name, since messages of any resource may name it. So it
+// is begun and ended in steps: the lease is looked at under its tag, then the item is written under
+// the item's, with the lease it was begun under. What is written after the lease has ended does no
+// harm: it is an execution that the next owner hears of as unknown, or that told the truth about
+// its end.
 
 // StartOnce notes that an execution is about to begin.
 func (b *Backend) StartOnce(ctx context.Context, session, consumer string, ref lease.Ref, key, message string) (lease.OnceState, error) {

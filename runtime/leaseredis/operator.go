@@ -239,8 +239,8 @@ func (b *Backend) resources(ctx context.Context, tag int, consumer, only string,
 	}
 }
 
-// Status describes every consumer that was registered. One that is registered for the first time just now,
-// so that the log is still being copied for it, follows when that is done.
+// Status describes every consumer that was registered. One that is registered for the first time
+// just now, so that the log is still being copied for it, follows when that is done.
 func (b *Backend) Status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 	var out []lease.ConsumerStatus
 	err := b.repeat(ctx, func() (err error) {

@@ -50,8 +50,8 @@ func (b *Backend) Cursors(ctx context.Context, consumer, resource string, limit 
 // setCursorStep is how many parked messages and dead letters one script call drops.
 const setCursorStep = 500
 
-// SetCursor moves cursors and fences their owners, one resource after the other. Messages that retention has dropped do
-// not come back: the beginning is what the log still has.
+// SetCursor moves cursors and fences their owners, one resource after the other. Messages that
+// retention has dropped do not come back: the beginning is what the log still has.
 func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to lease.CursorTarget) (int, error) {
 	fail := func(err error) error { return fmt.Errorf("leaseredis: set the cursor of %s: %w", consumer, err) }
 	if n := flag(to.Beginning) + flag(to.Now) + flag(to.After != ""); n != 1 {

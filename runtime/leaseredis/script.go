@@ -66,26 +66,6 @@ func (b *Backend) run(ctx context.Context, tag int, s *script, args ...any) (any
 	return a[0].value, a[0].err
 }
 
-// runEvery runs the same script on every tag and returns what each answered, or the first error.
-func (b *Backend) runEvery(ctx context.Context, s *script, args ...any) ([]any, error) {
-	sh, err := b.shape(ctx)
-	if err != nil {
-		return nil, err
-	}
-	steps := make([]step, sh.tags)
-	for tag := range steps {
-		steps[tag] = step{tag, s, args}
-	}
-	values := make([]any, sh.tags)
-	for tag, a := range b.runAll(ctx, steps) {
-		if a.err != nil {
-			return nil, a.err
-		}
-		values[tag] = a.value
-	}
-	return values, nil
-}
-
 // runAll runs scripts in one round trip for each tag of a cluster, and in one in all on a server. Each
 // step succeeds or fails by itself.
 func (b *Backend) runAll(ctx context.Context, steps []step) []answer {

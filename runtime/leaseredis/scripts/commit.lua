@@ -1,9 +1,9 @@
--- Stores progress of leases: session, consumer, number of leases; for each its resource, epoch, seq, and
--- letters that say what follows: c cursor, m mark, t trust (nothing follows), and lists, each with its
--- length in front: d done (id), p park (id, lane, attempt, after, error, message), x dead (id, attempt,
--- reason, message). A message that is not sent along is empty.
--- Returns what was refused: {position, 'fenced'}; {position, 'missing', {ids of messages that have to
--- be sent along}}; {position, 'unusable', key, its type}. Leases that are refused are unchanged.
+-- Stores progress of leases: session, consumer, number of leases; for each its resource, epoch,
+-- seq, and letters that say what follows: c cursor, m mark, t trust (nothing follows), and lists,
+-- each with its length in front: d done (id), p park (id, lane, attempt, after, error, message), x
+-- dead (id, attempt, reason, message). A message that is not sent along is empty. Returns what was
+-- refused: {position, 'fenced'}; {position, 'missing', {ids of messages that have to be sent
+-- along}}; {position, 'unusable', key, its type}. Leases that are refused are unchanged.
 local session, consumer, n = arg(), arg(), argn()
 local refused = {}
 

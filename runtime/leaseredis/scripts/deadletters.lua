@@ -1,11 +1,11 @@
--- Lists dead letters, the oldest first: consumer, 1 to load payloads, number after which to begin, limit, and
--- numbers, which are looked up instead when there are any. Returns the last number looked at, and for
--- each letter its number, resource, message id, attempts, reason, when it first failed and died in
--- µs, the message, and the length of its payload.
+-- Lists dead letters, the oldest first: consumer, 1 to load payloads, number after which to begin,
+-- limit, and numbers, which are looked up instead when there are any. Returns the last number
+-- looked at, and for each letter its number, resource, message id, attempts, reason, when it first
+-- failed and died in µs, the message, and the length of its payload.
 local consumer, load, after, limit = arg(), arg() == '1', arg(), argn()
 
--- head_of is the length of a packed message without its payload: six texts, each behind its length, which
--- is written seven bits a byte.
+-- head_of is the length of a packed message without its payload: six texts, each behind its length,
+-- which is written seven bits a byte.
 local function head_of(packed)
   local at = 1
   for _ = 1, 6 do

@@ -1,4 +1,5 @@
--- Forgets items whose leases have ended: consumer, number; for each item, session, resource, epoch. Returns how many.
+-- Forgets items whose leases have ended: consumer, number; for each item, session, resource, epoch.
+-- Returns how many.
 local consumer, n = arg(), argn()
 local k, dropped = once_keys(consumer), 0
 for i = 1, n do

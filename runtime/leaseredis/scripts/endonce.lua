@@ -1,6 +1,6 @@
--- Notes how executions have ended: session, consumer, number; for each resource, epoch and seq of the progress
--- that tells, 1 if the lease is under this tag and to be looked at, item, and 'done', 'failed', or
--- 'asked' and the message. Only who has begun an execution can tell.
+-- Notes how executions have ended: session, consumer, number; for each resource, epoch and seq of
+-- the progress that tells, 1 if the lease is under this tag and to be looked at, item, and 'done',
+-- 'failed', or 'asked' and the message. Only who has begun an execution can tell.
 local session, consumer, n = arg(), arg(), argn()
 local k = once_keys(consumer)
 urgent()

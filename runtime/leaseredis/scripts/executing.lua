@@ -1,5 +1,6 @@
--- Says whether leases have not ended: consumer, its grace in µs, 1 if they expire one by one, number; for each
--- session, resource and epoch. One whose owner is dead ends after the grace, when others may take it. Returns 1 or 0 for each.
+-- Says whether leases have not ended: consumer, its grace in µs, 1 if they expire one by one,
+-- number; for each session, resource and epoch. One whose owner is dead ends after the grace, when
+-- others may take it. Returns 1 or 0 for each.
 local consumer, grace, alone, n = arg(), argn(), arg() == '1', argn()
 local out = {}
 for i = 1, n do

@@ -1,6 +1,7 @@
--- Reads due parked messages of resources that a session owns: consumer, session, limits in messages and
--- bytes. Returns whether the limits cut it short, the time in µs until a lane is due (-1: nothing waits),
--- and the lanes: {resource, lane, how long it has been due, {id, 1 if it is the last, attempt, message}, ...}.
+-- Reads due parked messages of resources that a session owns: consumer, session, limits in messages
+-- and bytes. Returns whether the limits cut it short, the time in µs until a lane is due (-1:
+-- nothing waits), and the lanes: {resource, lane, how long it has been due, {id, 1 if it is the
+-- last, attempt, message}, ...}.
 local consumer, session, limit, room = arg(), arg(), argn(), argn()
 local resources, held = T .. 'pr:' .. consumer, T .. 'held:' .. consumer .. ':' .. session
 local lanes, count, size, more, waits = {}, 0, 0, 0, -1
@@ -74,7 +75,8 @@ if not done then
     read_resource(mine[i])
   end
 elseif more == 0 then
-  -- The first that waits. When many wait that belong to others, one of theirs stands for it: asking early does no harm.
+  -- The first that waits. When many wait that belong to others, one of theirs stands for it: asking
+  -- early does no harm.
   for i = 0, pages - 1 do
     local later = call('ZRANGEBYSCORE', resources, '(' .. int(now), '+inf', 'WITHSCORES', 'LIMIT', i * page, page)
     local names = {}

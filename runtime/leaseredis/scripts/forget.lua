@@ -1,5 +1,5 @@
--- Deletes a consumer under this tag, step by step: consumer, limit of a step (0: nothing is deleted). Returns
--- 'members' or 'dead' when it is in use, else 1 while there is more to delete.
+-- Deletes a consumer under this tag, step by step: consumer, limit of a step (0: nothing is
+-- deleted). Returns 'members' or 'dead' when it is in use, else 1 while there is more to delete.
 local consumer, limit = arg(), argn()
 local members = call('SMEMBERS', T .. 'members:' .. consumer)
 for _, session in ipairs(members) do

@@ -1,6 +1,6 @@
--- Forgets items that are older than they are kept: consumer, how long in µs, how many of the oldest to pass over, how many
--- to look at. Returns how many it looked at, how many it forgot, and those that were begun
--- and may still be executed: {item, session, resource, epoch}.
+-- Forgets items that are older than they are kept: consumer, how long in µs, how many of the oldest
+-- to pass over, how many to look at. Returns how many it looked at, how many it forgot, and those
+-- that were begun and may still be executed: {item, session, resource, epoch}.
 local consumer, keep, offset, limit = arg(), argn(), argn(), argn()
 local k, begun, n = once_keys(consumer), {}, 0
 local old = call('ZRANGEBYSCORE', k.at, '-inf', '(' .. int(now - keep), 'LIMIT', offset, limit)

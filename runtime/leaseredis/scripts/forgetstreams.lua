@@ -1,5 +1,5 @@
--- Forgets streams of which nothing is left: consumer, for how long in µs they must have been without work, 1 to forget
--- them or 0 to name them, streams. Returns their names.
+-- Forgets streams of which nothing is left: consumer, for how long in µs they must have been
+-- without work, 1 to forget them or 0 to name them, streams. Returns their names.
 local consumer, age, forget = arg(), argn(), arg() == '1'
 local out = {}
 for i = 4, #ARGV do

@@ -1,5 +1,6 @@
--- Describes leases: consumer, its grace in µs, 1 if they expire one by one, resources. Returns for each that is known its resource, its owner if that lives, epoch,
--- µs since it was acquired, cursor, suspicion, number of parked messages, number of their lanes.
+-- Describes leases: consumer, its grace in µs, 1 if they expire one by one, resources. Returns for
+-- each its resource, its owner if that lives, epoch, µs since it was acquired,
+-- cursor, suspicion, number of parked messages, number of their lanes.
 local consumer, grace, alone = arg(), argn(), arg() == '1'
 local out = {}
 for i = 4, #ARGV do

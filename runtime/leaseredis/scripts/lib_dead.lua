@@ -1,4 +1,5 @@
--- Dead letters: "dead:" numbers them, "dl:" holds each, packed; "dx:" knows those of a resource by message.
+-- Dead letters: "dead:" numbers them, "dl:" holds each, packed; "dx:" knows those of a resource by
+-- message.
 local function dead_keys(consumer, resource)
   return {
     resource = resource, numbers = T .. 'dead:' .. consumer, all = T .. 'dl:' .. consumer,

@@ -56,7 +56,8 @@ local function settle_lanes(p)
   p.touched = {}
 end
 
--- drop_parked removes up to limit parked messages, whole lanes first, and returns how many steps it took.
+-- drop_parked removes up to limit parked messages, whole lanes first, and returns how many steps it
+-- took.
 local function drop_parked(p, limit)
   local n = 0
   while n < limit do

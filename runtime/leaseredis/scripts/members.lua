@@ -1,5 +1,5 @@
--- Describes the live sessions of a consumer: for each its id, host, pid, and µs since it was opened, since
--- its last heartbeat, and until it expires.
+-- Describes the live sessions of a consumer: for each its id, host, pid, and µs since it was
+-- opened, since its last heartbeat, and until it expires.
 local consumer, out = arg(), {}
 for _, id in ipairs(call('SMEMBERS', T .. 'members:' .. consumer)) do
   if alive(id) then

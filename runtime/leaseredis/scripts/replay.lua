@@ -1,5 +1,6 @@
--- Puts dead letters back as parked messages that are due now, behind what waits in their lanes: consumer,
--- 1 if its resources are streams, and number and lane of each. Returns how many there were.
+-- Puts dead letters back as parked messages that are due now, behind what waits in their lanes:
+-- consumer, 1 if its resources are streams, and number and lane of each. Returns how many there
+-- were.
 local consumer, streams, n = arg(), arg() == '1', 0
 for i = 3, #ARGV, 2 do
   local resource, id, _, _, _, _, body = drop_dead(consumer, ARGV[i])

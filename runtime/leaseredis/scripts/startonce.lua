@@ -1,7 +1,7 @@
--- Notes that an item is about to be executed: consumer, item, session, resource, epoch, message; 1 if the
--- lease is under this tag and to be looked at, else 0 and its last seq; session, resource and
--- epoch of a beginning that is known to have ended, or empty.
--- Returns 'new', 'unknown', 'done', 'fenced', or {session, resource, epoch} of who has begun it.
+-- Notes that an item is about to be executed: consumer, item, session, resource, epoch, message; 1
+-- if the lease is under this tag and to be looked at, else 0 and its last seq; session, resource
+-- and epoch of a beginning that is known to have ended, or empty. Returns 'new', 'unknown', 'done',
+-- 'fenced', or {session, resource, epoch} of who has begun it.
 local consumer, item, session, resource, epoch, message = arg(), arg(), arg(), arg(), arg(), arg()
 local look, seq = arg(), argn()
 local ended = {arg(), arg(), arg()}

@@ -1,4 +1,5 @@
--- Takes a token for a while, or gives it back: name, holder, ms (0: gives it back). Returns 1 if the holder has it.
+-- Takes a token for a while, or gives it back: name, holder, ms (0: gives it back). Returns 1 if
+-- the holder has it.
 local key, holder, ms = T .. arg(), arg(), argn()
 local has = call('GET', key)
 if ms == 0 then

@@ -161,15 +161,21 @@ func TestRetire(t *testing.T) {
 		}
 	}
 	tx := must[pgx.Tx](t)(pool.Begin(t.Context()))
-	ok(t, be.In(tx).Publish(t.Context(), []lease.Event{{Topic: "x", Key: "k2", Kind: "kind"}}))
-	for i := range passed { // behind which the uncommitted one will be late
-		if passed[i].Resource == "k2" {
-			ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "k2", Kind: "kind"}}))
-			passed[i].Cursor = fetch(t, be, streamed, "k2", passed[i].Cursor, 9).Next
+	ok(t, be.In(tx).Publish(t.Context(), []lease.Event{{Topic: "x", Key: "k2", Kind: "kind"}, {Topic: "x", Key: "k4", Kind: "kind"}, {Topic: "x", Key: "k4", Kind: "kind"}}))
+	var k4 *lease.Progress
+	for i := range passed { // behind which the uncommitted ones will be late
+		if key := passed[i].Resource; key == "k2" || key == "k4" {
+			ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: key, Kind: "kind"}}))
+			passed[i].Cursor = fetch(t, be, streamed, key, passed[i].Cursor, 9).Next
+			if key == "k4" {
+				k4 = &passed[i]
+			}
 		}
 	}
 	equal(t, "fenced", len(must[[]string](t)(be.Commit(t.Context(), id, streamed.Name, passed))), 0)
 	ok(t, tx.Commit(t.Context()))
+	k4.Seq, k4.Cursor = 2, fetch(t, be, streamed, "k4", k4.Cursor, 1).Next // the first of two late ones
+	equal(t, "fenced", len(must[[]string](t)(be.Commit(t.Context(), id, streamed.Name, []lease.Progress{*k4}))), 0)
 	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "k3", Kind: "kind"}}))
 
 	stale := refs(gs)
@@ -181,11 +187,11 @@ func TestRetire(t *testing.T) {
 	for range 2 {
 		ok(t, be.Retire(t.Context(), id, streamed.Name, refs(gs)))
 		equal(t, "owned", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE session IS NOT NULL"), 0)
-		equal(t, "resources", surveyed(t, be, streamed).Resources, 4)
-		equal(t, "free", surveyed(t, be, streamed).Free, 4)
+		equal(t, "resources", surveyed(t, be, streamed).Resources, 5)
+		equal(t, "free", surveyed(t, be, streamed).Free, 5)
 	}
-	// Unread, parked, late, new.
-	equal(t, "acquired", fmt.Sprint(resources(acquire(t, be, id, streamed, 99))), "[k0 k1 k2 k3]")
+	// Unread, parked, late, new, and in the midst of what was late.
+	equal(t, "acquired", fmt.Sprint(resources(acquire(t, be, id, streamed, 99))), "[k0 k1 k2 k3 k4]")
 	ok(t, be.Register(t.Context(), streamed, []string{"k5"}))
 	equal(t, "acquired", fmt.Sprint(resources(acquire(t, be, id, streamed, 99))), "[k5]")
 }

@@ -24,6 +24,7 @@ type knowledge struct {
 	attached  sync.Map // name → attachment
 	seen      atomic.Int64
 	warned    sync.Map // text → time.Time, see warn
+	sizes     sync.Map // consumer → bytes of a message, about
 	touched   touched
 	missed    missed
 }

@@ -56,6 +56,7 @@ type fetchedItem struct {
 func (f *fetch) run(ctx context.Context, asked []lease.FetchItem) ([]lease.Fetched, error) {
 	items := make([]fetchedItem, len(asked))
 	var reads []*read
+	most := f.most(len(asked))
 	for i, item := range asked {
 		from, ok := item.From.(cursor)
 		if !ok && item.From != nil {
@@ -64,7 +65,7 @@ func (f *fetch) run(ctx context.Context, asked []lease.FetchItem) ([]lease.Fetch
 		it := fetchedItem{FetchItem: item, from: from, ins: f.b.inputsOf(f.sh, f.info, item.Resource)}
 		it.at = from.positions(it.ins)
 		for n, in := range it.ins {
-			it.reads = append(it.reads, &read{key: in.key, after: it.at[n], count: item.Limit + 1})
+			it.reads = append(it.reads, &read{key: in.key, after: it.at[n], count: min(item.Limit+1, most)})
 		}
 		reads = append(reads, it.reads...)
 		items[i] = it
@@ -79,8 +80,47 @@ func (f *fetch) run(ctx context.Context, asked []lease.FetchItem) ([]lease.Fetch
 		}
 		out[i] = f.merge(&items[i])
 	}
+	f.weigh(items)
 	f.b.known.touched.add(f.info.Name, f.source, f.info.Per, out)
 	return out, nil
+}
+
+const (
+	fetchBytes = 16 << 20 // about as much is read at once, whatever the limit
+	fetchGuess = 16 << 10 // of a message, before any was read
+)
+
+// most is how many entries to read of each item at most: a server sends large messages a few
+// at a time. It is at least 2, of which one tells that there are more.
+func (f *fetch) most(items int) int {
+	size := int64(fetchGuess)
+	if v, ok := f.b.known.sizes.Load(f.info.Name); ok {
+		size = v.(int64)
+	}
+	return max(int(fetchBytes/size/int64(max(items, 1))), 2)
+}
+
+// weigh notes how large messages are: quickly when they grow, slowly when they shrink.
+func (f *fetch) weigh(items []fetchedItem) {
+	n, bytes := int64(0), int64(0)
+	for i := range items {
+		for _, r := range items[i].reads {
+			for _, e := range r.entries {
+				n++
+				for _, d := range e.fields {
+					bytes += int64(len(d.value))
+				}
+			}
+		}
+	}
+	if n == 0 {
+		return
+	}
+	size := max(bytes/n, 64)
+	if v, ok := f.b.known.sizes.Load(f.info.Name); ok {
+		size = max(size, v.(int64)*3/4)
+	}
+	f.b.known.sizes.Store(f.info.Name, size)
 }
 
 // read carries the reads out. When a resource has several inputs, each tag is asked before
@@ -290,6 +330,7 @@ func (f *fetch) ordered(it *fetchedItem) (out []merged, more bool) {
 			continue
 		}
 		last := r.entries[len(r.entries)-1].at
+		more = more || len(r.entries) == r.count && r.count <= it.Limit
 		if f.bound != (position{}) && !f.beyond(last) {
 			f.b.saw(int64(last.ms)) // the other tags' ids rise above it
 		}

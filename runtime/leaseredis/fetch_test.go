@@ -212,3 +212,39 @@ func TestABrokenLinkIsNotTheEndOfTheLog(t *testing.T) {
 	ok(t, err)
 	equal(t, "messages", len(fs[0].Messages), 5)
 }
+
+// Large messages are read a few at a time, whatever the limit, and nothing is left out.
+func TestLargeMessagesAreReadAFewAtATime(t *testing.T) {
+	for _, tags := range []int{1, 3} {
+		be := on(redistest.Shared(t).Client(t), redistest.Namespace(t), leaseredis.WithTags(tags), leaseredis.WithLogger(discard))
+		for _, info := range []lease.ConsumerInfo{topical, grouped} {
+			ok(t, be.Register(t.Context(), info, []string{}))
+		}
+		const n, size = 120, 600_000
+		for i := range n {
+			payload := append(fmt.Append(nil, i, " "), make([]byte, size)...)
+			ok(t, be.Publish(t.Context(), []lease.Event{{Topic: fmt.Sprint("x", i/60), Payload: payload}}))
+		}
+		for _, info := range []lease.ConsumerInfo{topical, grouped} {
+			resource, want, at := lease.Whole, n, lease.Cursor(nil)
+			if info.Per == lease.PerTopic {
+				resource, want = "x0", n/2
+			}
+			got := 0
+			for more := true; more; {
+				f := fetch(t, be, info, resource, at, 1000)
+				if got > 0 && len(f.Messages) > 60 {
+					t.Fatalf("%d messages at once", len(f.Messages))
+				}
+				for _, m := range f.Messages {
+					if !strings.HasPrefix(string(m.Payload), fmt.Sprint(got, " ")) {
+						t.Fatalf("%s: message %d begins with %.9q", info.Name, got, m.Payload)
+					}
+					got++
+				}
+				at, more = f.Next, f.More
+			}
+			equal(t, "messages of "+info.Name, got, want)
+		}
+	}
+}

@@ -8,7 +8,9 @@ if not v or not v.at then return '' end
 local at, fresh = tonumber(v.at), {}
 
 local function copy(topic, e, resource)
-  call('XADD', T .. 'v:' .. consumer .. ':' .. resource, e[1], 'topic', topic, unpack(e[2]))
+  local fields = e[2]
+  if #fields > 5000 then fields = {'payload', cjson.encode(fields)} end -- Lua passes no more; it is poison
+  call('XADD', T .. 'v:' .. consumer .. ':' .. resource, e[1], 'topic', topic, unpack(fields))
   fresh[resource] = true
 end
 

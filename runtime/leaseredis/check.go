@@ -20,6 +20,8 @@ import (
 const (
 	// checkTime is how long Check waits for servers that do not answer.
 	checkTime = 8 * time.Second
+	// checkPatience is for how long it asks again when that fails: one lost reply is no reason not to start.
+	checkPatience = 500 * time.Millisecond
 	// nodeTime is how long it waits for one node of a cluster.
 	nodeTime = 3 * time.Second
 	allSlots = 16384
@@ -46,6 +48,16 @@ func (b *Backend) Check(ctx context.Context, consumers []lease.ConsumerInfo) err
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
+	for began := time.Now(); ; {
+		err := b.checkServer(ctx, consumers)
+		if !moved(err) || time.Since(began) > checkPatience || !pause(ctx, 100*time.Millisecond) {
+			return b.unusable(err)
+		}
+	}
+}
+
+// checkServer is Check without what needs no server, and without the words for its errors.
+func (b *Backend) checkServer(ctx context.Context, consumers []lease.ConsumerInfo) error {
 	var facts []serverFacts
 	var err error
 	if c, ok := b.client.(*redis.ClusterClient); ok {
@@ -53,10 +65,11 @@ func (b *Backend) Check(ctx context.Context, consumers []lease.ConsumerInfo) err
 	} else {
 		var f serverFacts
 		f, err = within(ctx, func(ctx context.Context) (serverFacts, error) { return factsOf(ctx, b.client) })
+		f.addr = addressOf(b.client)
 		facts = []serverFacts{f}
 	}
 	if err != nil {
-		return b.unusable(err)
+		return err
 	}
 	for _, f := range facts {
 		if err := f.refused(); err != nil {
@@ -64,10 +77,10 @@ func (b *Backend) Check(ctx context.Context, consumers []lease.ConsumerInfo) err
 		}
 	}
 	if err := b.checkRights(ctx, consumers); err != nil {
-		return b.unusable(err)
+		return err
 	}
 	if _, err := b.shape(ctx); err != nil {
-		return b.unusable(err)
+		return err
 	}
 	for _, f := range facts {
 		b.caution(f)
@@ -99,6 +112,8 @@ func (b *Backend) unusable(err error) error {
 	}
 	var ne net.Error
 	switch {
+	case err == nil:
+		return nil
 	case has("LOADING"):
 		return says("the server is still loading its data (LOADING): try again when it has")
 	case has("CLUSTERDOWN"):
@@ -117,6 +132,14 @@ func (b *Backend) unusable(err error) error {
 		return says("the server cannot be reached: check its address: %w", err)
 	}
 	return says("the server cannot be used: %w", err)
+}
+
+// addressOf is where a client of one server connects to, if it has an address of its own.
+func addressOf(client redis.UniversalClient) string {
+	if c, ok := client.(*redis.Client); ok && c.Options().Addr != "FailoverClient" {
+		return c.Options().Addr
+	}
+	return ""
 }
 
 // serverFacts is what a server says of itself. What it does not tell is empty.
@@ -169,10 +192,10 @@ func (f *serverFacts) refused() error {
 	a, _ := strconv.Atoi(major)
 	m, _ := strconv.Atoi(minor)
 	if f.version != "" && (a < 6 || a == 6 && m < 2) {
-		return fmt.Errorf("leaseredis: server %shas version %s, 6.2 or newer is needed", f.of(), f.version)
+		return fmt.Errorf("leaseredis: the server %shas version %s, 6.2 or newer is needed", f.of(), f.version)
 	}
 	if policy := f.info["maxmemory_policy"]; strings.HasPrefix(policy, "allkeys-") && f.info["maxmemory"] != "0" {
-		return fmt.Errorf("leaseredis: server %sevicts any key when its memory is full (maxmemory-policy %s), leases and messages too: "+
+		return fmt.Errorf("leaseredis: the server %sevicts any key when its memory is full (maxmemory-policy %s), leases and messages too: "+
 			"set maxmemory-policy noeviction, or use another server", f.of(), policy)
 	}
 	return nil
@@ -264,6 +287,7 @@ func refusedRight(err error) bool { return redis.HasErrorPrefix(err, "NOPERM") }
 // the client's user may not use.
 func (b *Backend) checkRights(ctx context.Context, consumers []lease.ConsumerInfo) error {
 	lacks := map[string]bool{}
+	var streams []string // that may not be read
 	note := func(command, key, channel string, err error) error {
 		switch {
 		case err == nil:
@@ -309,15 +333,32 @@ func (b *Backend) checkRights(ctx context.Context, consumers []lease.ConsumerInf
 			_, err := within(ctx, func(ctx context.Context) (any, error) {
 				return b.client.XRevRangeN(ctx, name, "+", "-", 1).Result()
 			})
+			if refusedRight(err) {
+				streams = append(streams, name)
+			}
 			if err := note("xrevrange", name, "", err); err != nil {
 				return err
 			}
 		}
 	}
 	if len(lacks) > 0 {
-		return fmt.Errorf("leaseredis: the client's user lacks rights: %s: give it what leaseredis.ACL(%q) returns", strings.Join(slices.Sorted(maps.Keys(lacks)), ", "), b.namespace)
+		return fmt.Errorf("leaseredis: the client's user lacks rights: %s: give it what leaseredis.ACL(%s) returns",
+			strings.Join(slices.Sorted(maps.Keys(lacks)), ", "), arguments(b.namespace, streams))
 	}
 	return nil
+}
+
+// arguments writes those of ACL; of many streams the first stand for all.
+func arguments(namespace string, streams []string) string {
+	args := []string{strconv.Quote(namespace)}
+	for i, s := range streams {
+		if i == 3 {
+			args = append(args, "…")
+			break
+		}
+		args = append(args, strconv.Quote(s))
+	}
+	return strings.Join(args, ", ")
 }
 
 // tryCommands sends all commands in one round trip.

@@ -129,3 +129,15 @@ func within[T any](ctx context.Context, f func(context.Context) (T, error)) (T, 
 		return zero, ctx.Err()
 	}
 }
+
+// pause waits for d or until ctx ends, and reports whether it waited.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,6 +1,7 @@
 package leaseredis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -173,15 +174,7 @@ func (s *session) enterAll(ctx context.Context) (out int, err error) {
 	for wait := 20 * time.Millisecond; ; wait *= 2 {
 		_, missing := s.split()
 		out, err = s.enter(ctx, missing)
-		if out == 0 || err != nil && !moved(err) || time.Now().Add(wait).After(deadline) {
-			break
-		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		if timer.Stop(); ctx.Err() != nil {
+		if out == 0 || err != nil && !moved(err) || time.Now().Add(wait).After(deadline) || !pause(ctx, wait) {
 			break
 		}
 	}
@@ -277,6 +270,7 @@ func (s *session) Close(ctx context.Context) error {
 	s.end()
 	in, out := s.split()
 	again := append(in, out...)
+	var failed error // under one tag; what is held under the others is given back all the same
 	for len(again) > 0 {
 		steps := make([]step, len(again))
 		for i, tag := range again {
@@ -288,13 +282,13 @@ func (s *session) Close(ctx context.Context) error {
 			case errors.Is(a.err, errShape): // nothing is left
 			case a.err != nil && !s.has(steps[i].tag): // it was not opened there, or it expires
 			case a.err != nil:
-				return s.b.fail("close the session", a.err)
+				failed = cmp.Or(failed, a.err)
 			case number(a.value) > 0:
 				again = append(again, steps[i].tag)
 			}
 		}
 	}
-	return nil
+	return s.b.fail("close the session", failed)
 }
 
 // end notes that the session is over and gives up its connections. It does not tell the server.

@@ -67,6 +67,10 @@ type lateLook struct {
 	answer
 }
 
+// errSetBack: a server that crashed, or a replica that was promoted, lacks what was stored last. Registrations may be
+// among it, of topics whose messages are there.
+var errSetBack = errors.New("leaseredis: the server has lost what was stored last; all is registered again")
+
 // OpenFeed starts watching from the present on.
 func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) (lease.Feed, error) {
 	sh, err := b.shape(ctx)
@@ -271,7 +275,7 @@ func (f *feed) heard(tag int, a answer, news *lease.News) error {
 		t.failures = 0
 		return nil
 	}
-	if errors.Is(err, errShape) {
+	if errors.Is(err, errShape) || errors.Is(err, errSetBack) {
 		return err // everything has to be registered again
 	}
 	t.failures++
@@ -356,6 +360,10 @@ func (f *feed) take(tag int, value any, news *lease.News) error {
 	t := &f.tags[tag]
 	now, last := number(reply[0]), number(reply[1])
 	ownership, replays := number(reply[2]), number(reply[3])
+	if ownership < t.ownership || replays < t.replays { // these only rise
+		t.ownership, t.replays = ownership, replays
+		return errSetBack
+	}
 	news.Ownership = news.Ownership || t.looked > 0 && ownership != t.ownership || number(reply[4]) != 0
 	news.Parked = news.Parked || t.looked > 0 && replays != t.replays
 	t.ownership, t.replays, t.looked = ownership, replays, now

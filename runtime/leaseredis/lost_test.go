@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
 // A server is emptied, and another process creates the namespace again before this one has noticed: its
@@ -40,4 +42,34 @@ func TestANamespaceThatOthersHaveCreatedAgain(t *testing.T) {
 			equal(t, "registered consumers", fmt.Sprint(records), "[c]")
 		})
 	}
+}
+
+// A server that crashed, or a replica that was promoted, lacks what was stored last: a message is there, the
+// registration of its topic is not.
+func TestARegistrationThatWasLost(t *testing.T) {
+	c := redistest.Shared(t).Client(t)
+	name := redistest.Namespace(t)
+	be := on(c, name, leaseredis.WithTags(1), leaseredis.WithLogger(discard))
+	var n atomic.Int64
+	run(t, be, lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{noop("kind", &n)}})
+	publish := func() {
+		ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+	}
+	tag := "{" + name + "0}:"
+	ownership := func() string { return c.HGet(t.Context(), tag+"meta", "ownership").Val() }
+	eventually(t, "the session is open", func() bool { return ownership() != "" })
+	before := ""
+	for before != ownership() { // until the start is over
+		before = ownership()
+		time.Sleep(500 * time.Millisecond)
+	}
+	publish()
+	eventually(t, "the first message is handled", func() bool { return n.Load() == 1 })
+
+	ok(t, c.Eval(t.Context(), `
+		for _, key in ipairs({'l:c:x', 'res:c', 'free:c'}) do redis.call('DEL', ARGV[1] .. key) end
+		for _, session in ipairs(redis.call('ZRANGE', ARGV[1] .. 'sessions', 0, -1)) do redis.call('DEL', ARGV[1] .. 'held:c:' .. session) end
+		return redis.call('HSET', ARGV[1] .. 'meta', 'ownership', ARGV[2])`, []string{tag + "meta"}, tag, before).Err())
+	publish()
+	eventually(t, "the second message is handled", func() bool { return n.Load() >= 3 }) // and the first once more
 }

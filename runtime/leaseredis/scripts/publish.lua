@@ -31,7 +31,7 @@ for _ = 1, (#ARGV - 2) / 9 do
   end
 end
 
-call('SET', attempt, int(last), 'PX', 600000)
+call('SET', attempt, int(last), 'PX', 60000) -- longer than it is tried again
 local ok, err = pcall(carry_out)
 if not ok then
   call('DEL', attempt)

@@ -1,0 +1,34 @@
+package leaseredis_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+// A tag that fails does not keep a stopping process from giving back what it holds under the others, be it
+// more than one step gives back.
+func TestCloseGivesBackWhatItCan(t *testing.T) {
+	name := redistest.Namespace(t)
+	c := redistest.Shared(t).Client(t)
+	be := on(c, name, leaseredis.WithTags(2))
+	ok(t, be.Register(t.Context(), topical, topicNames(3000)))
+	spec := lease.SessionSpec{ID: newID(), TTL: time.Hour, Consumers: []string{"topical"}}
+	s := must[lease.Session](t)(be.OpenSession(t.Context(), spec))
+	equal(t, "acquired", len(acquire(t, be, spec.ID, topical, 3000)), 3000)
+	held := c.SCard(t.Context(), "{"+name+"1}:held:topical:"+spec.ID).Val()
+	if held < 1200 {
+		t.Fatalf("only %d leases are under the second tag", held)
+	}
+	sessions := "{" + name + "0}:sessions"
+	ok(t, c.Rename(t.Context(), sessions, sessions+"-away").Err())
+	ok(t, c.Set(t.Context(), sessions, "of another type", 0).Err())
+	if err := s.Close(t.Context()); err == nil {
+		t.Error("Close says that all is given back")
+	}
+	equal(t, "free under the second tag", c.ZCard(t.Context(), "{"+name+"1}:free:topical").Val(), held)
+	ok(t, c.Rename(t.Context(), sessions+"-away", sessions).Err())
+}

@@ -57,7 +57,11 @@ func (g *Group) Run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil // stopped before it began
 			}
-			return fmt.Errorf("lease: consumer %q cannot start: %w", p.consumers[0].Name(), err)
+			others := ""
+			if n := len(p.consumers); n > 1 {
+				others = fmt.Sprintf(" and the %d others of its group", n-1)
+			}
+			return fmt.Errorf("lease: consumer %q%s cannot start: %w", p.consumers[0].Name(), others, err)
 		}
 	}
 	var wg sync.WaitGroup

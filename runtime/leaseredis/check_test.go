@@ -84,7 +84,7 @@ func TestCheckLooksAtTheServersSettings(t *testing.T) { // E7, E14
 		t.Skip("it starts servers of its own")
 	}
 	s := redistest.Start(t, redistest.Config("maxmemory", "100mb"), redistest.Config("maxmemory-policy", "allkeys-lru"))
-	refused(t, on(s.Client(t), "x").Check(t.Context(), nil), "allkeys-lru", "noeviction")
+	refused(t, on(s.Client(t), "x").Check(t.Context(), nil), "the server "+s.Addr()+" evicts", "allkeys-lru", "noeviction")
 	equal(t, "keys written before the refusal", s.Client(t).DBSize(t.Context()).Val(), 0)
 
 	set := func(name, value string) { ok(t, s.Client(t).ConfigSet(t.Context(), name, value).Err()) }
@@ -97,7 +97,7 @@ func TestCheckLooksAtTheServersSettings(t *testing.T) { // E7, E14
 	}
 	set("maxmemory-policy", "noeviction")
 	set("appendonly", "no")
-	if got := logged(t, s); strings.Count(got, "append-only") != 1 {
+	if got := logged(t, s); strings.Count(got, "append-only") != 1 || !strings.Contains(got, "server="+s.Addr()) {
 		t.Errorf("logged %q, want one line about the append-only file", got)
 	}
 }
@@ -118,7 +118,7 @@ func TestCheckNamesAllMissingRights(t *testing.T) { // E10
 	ok(t, on(without("+info"), name).Check(t.Context(), nil)) // it then takes no look at the settings
 
 	streams := lease.ConsumerInfo{Name: "c", Per: lease.PerGroup, Source: leaseredis.StreamSource{Names: []string{"input[1]"}}}
-	refused(t, on(without(), name).Check(t.Context(), []lease.ConsumerInfo{streams}), "keys input[1]")
+	refused(t, on(without(), name).Check(t.Context(), []lease.ConsumerInfo{streams}), "keys input[1]", `ACL("`+name+`", "input[1]")`)
 	reader := s.User(t, name, leaseredis.ACL(name, "input[1]")...)
 	ok(t, on(reader, name).Check(t.Context(), []lease.ConsumerInfo{streams}))
 	if err := reader.Get(t.Context(), "input1").Err(); !redis.HasErrorPrefix(err, "NOPERM") {

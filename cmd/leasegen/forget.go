@@ -12,7 +12,7 @@ import (
 func forgetCommand() command {
 	const usage = "forget [flags] consumer"
 	return command{
-		name: "forget", usage: usage, short: "delete what is stored of a consumer that is no more (Redis)",
+		name: "forget", usage: usage, short: "delete what is stored of a consumer that is no more",
 		run: func(ctx context.Context, e *env, args []string) int {
 			var (
 				db  database
@@ -40,7 +40,7 @@ func forget(ctx context.Context, w io.Writer, op lease.Operator, consumer string
 		Forget(ctx context.Context, consumer string) error
 	})
 	if !ok {
-		return usagef("this is for Redis; on PostgreSQL DELETE FROM leasegen.consumer WHERE name = '…' says that a consumer is gone for good")
+		return usagef("this backend forgets no consumers")
 	}
 	c, err := known(ctx, op, consumer)
 	switch {

@@ -87,12 +87,71 @@ func TestOperatorOnPostgres(t *testing.T) {
 	if out := mustRun(t, vars, "status"); !strings.HasSuffix(out, "           1             0\n") {
 		t.Errorf("the replayed message is not parked:\n%s", out)
 	}
+	if out := mustRun(t, vars, "forget", "mailing"); !strings.HasPrefix(out, "would forget mailing: the cursors of 1 resource, ") {
+		t.Errorf("forget: %s", out)
+	}
 
 	code, _, errs := leasegen(t, vars, "dlq", "list", "mailin")
 	expect(t, errs, "leasegen dlq: there is no consumer \"mailin\"; known: mailing\n")
 	if code != exitError {
 		t.Errorf("exit %d, want %d", code, exitError)
 	}
+
+	expect(t, mustRun(t, vars, "forget", "mailing", "-yes"), "forgot mailing\n")
+	expect(t, mustRun(t, vars, "status"), "no consumer has run on this database yet\n")
+	for _, table := range []string{"consumer", "lease", "parked", "dead_letter", "once"} {
+		var n int
+		if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM leasegen."+table).Scan(&n); err != nil || n != 0 {
+			t.Errorf("%d rows left in %s, %v", n, table, err)
+		}
+	}
+}
+
+// What a consumer has is kept while anything speaks against forgetting it, whoever asks.
+func TestForgetOnPostgres(t *testing.T) {
+	dsn := pgtest.DB(t)
+	vars := map[string]string{"LEASEGEN_DSN": dsn}
+	mustRun(t, vars, "migrate")
+	pool, err := pgxpool.New(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	be := leasepg.New(pool)
+	deadLetter(t, be)
+	refused := func(want string, args ...string) {
+		t.Helper()
+		if code, _, errs := leasegen(t, vars, args...); code != exitError || !strings.Contains(errs, want) || strings.Count(errs, "\n") != 1 {
+			t.Errorf("%q: exit %d, %swant one line with %s", args, code, errs, want)
+		}
+	}
+	refused("mailing has 2 dead letters; look at them", "forget", "mailing", "-yes")
+	if err := be.Forget(t.Context(), "mailing"); err == nil {
+		t.Error("a consumer with dead letters was forgotten")
+	}
+	mustRun(t, vars, "dlq", "purge", "mailing", "-yes")
+	session, err := be.OpenSession(t.Context(), lease.SessionSpec{ID: strings.Repeat("ab", 16), TTL: time.Minute, Host: "web-1", PID: 7, Consumers: []string{"mailing"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused("mailing has 1 live member; stop its programs first", "forget", "mailing", "-yes")
+	if err := be.Forget(t.Context(), "mailing"); err == nil {
+		t.Error("a consumer that is alive was forgotten")
+	}
+	if err := session.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	role := fmt.Sprintf("forgetful_%d", os.Getpid())
+	for _, sql := range []string{"CREATE ROLE " + role + " LOGIN", mustRun(t, nil, "migrate", "-grants", role)} {
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	vars["LEASEGEN_DSN"] = strings.Replace(dsn, "postgres@", role+"@", 1)
+	refused("permission denied", "forget", "mailing", "-yes")
+	vars["LEASEGEN_DSN"] = dsn
+	expect(t, mustRun(t, vars, "forget", "mailing", "-yes"), "forgot mailing\n")
+	refused("there is no consumer", "forget", "mailing", "-yes")
 }
 
 // deadLetter runs a consumer that gives up on two messages.

@@ -154,3 +154,21 @@ WITH picked AS (
     FOR UPDATE
 )
 DELETE FROM leasegen.dead_letter d USING picked p WHERE d.id = p.id;
+
+-- name: ForgetConsumer :execrows
+-- Nothing is deleted while the consumer has live members or dead letters.
+WITH gone AS (
+    SELECT c.name FROM leasegen.consumer c
+    WHERE c.name = sqlc.arg(consumer)::text
+      AND NOT EXISTS (SELECT FROM leasegen.dead_letter d WHERE d.consumer = c.name)
+      AND NOT EXISTS (SELECT FROM leasegen.session s
+                      WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers @> ARRAY[c.name])
+    FOR UPDATE
+), parked AS (
+    DELETE FROM leasegen.parked p USING gone g WHERE p.consumer = g.name
+), executed AS (
+    DELETE FROM leasegen.once o USING gone g WHERE o.consumer = g.name
+), leases AS (
+    DELETE FROM leasegen.lease l USING gone g WHERE l.consumer = g.name
+)
+DELETE FROM leasegen.consumer c USING gone g WHERE c.name = g.name;

@@ -51,6 +51,33 @@ func (q *Queries) DropParked(ctx context.Context, arg DropParkedParams) error {
 	return err
 }
 
+const ForgetConsumer = `-- name: ForgetConsumer :execrows
+WITH gone AS (
+    SELECT c.name FROM leasegen.consumer c
+    WHERE c.name = $1::text
+      AND NOT EXISTS (SELECT FROM leasegen.dead_letter d WHERE d.consumer = c.name)
+      AND NOT EXISTS (SELECT FROM leasegen.session s
+                      WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers @> ARRAY[c.name])
+    FOR UPDATE
+), parked AS (
+    DELETE FROM leasegen.parked p USING gone g WHERE p.consumer = g.name
+), executed AS (
+    DELETE FROM leasegen.once o USING gone g WHERE o.consumer = g.name
+), leases AS (
+    DELETE FROM leasegen.lease l USING gone g WHERE l.consumer = g.name
+)
+DELETE FROM leasegen.consumer c USING gone g WHERE c.name = g.name
+`
+
+// Nothing is deleted while the consumer has live members or dead letters.
+func (q *Queries) ForgetConsumer(ctx context.Context, consumer string) (int64, error) {
+	result, err := q.db.Exec(ctx, ForgetConsumer, consumer)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const LeaseLags = `-- name: LeaseLags :many
 SELECT l.resource, (CASE WHEN s.state = 'live' AND s.expires_at > now.at AND coalesce(l.expires_at > now.at, true) THEN l.session ELSE '' END)::text AS session,
        l.epoch, coalesce(extract(epoch FROM now.at - l.acquired_at), 0)::float8 AS since, l.pos,

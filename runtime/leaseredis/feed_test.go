@@ -117,3 +117,28 @@ func TestAHintWakesAtOnce(t *testing.T) {
 		t.Errorf("half of the messages took more than %v to their handler", took[15])
 	}
 }
+
+// A replica that was promoted without the last messages, and whose clock is behind, gives no
+// id that a feed has seen: readers would have passed it.
+func TestIdsDoNotGoBack(t *testing.T) { // CL3
+	client := redistest.Shared(t).Client(t)
+	namespace := redistest.Namespace(t)
+	be := on(client, namespace, leaseredis.WithLogger(discard))
+	ok(t, be.Register(t.Context(), topical, []string{"x"}))
+	ok(t, be.Publish(t.Context(), events("x", 1)))
+	meta := "{" + namespace + "0}:meta"
+	ahead := time.Now().Add(time.Hour).UnixMicro() // as seen from the clock that is behind
+	ok(t, client.HSet(t.Context(), meta, "last", ahead).Err())
+	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	defer feed.Close()
+	ok(t, client.HSet(t.Context(), meta, "last", 1).Err())
+	eventually(t, "the feed has told the server what it knows", func() bool {
+		must[lease.News](t)(feed.Next(t.Context()))
+		return must[int64](t)(client.HGet(t.Context(), meta, "last").Int64()) >= ahead
+	})
+	ok(t, be.Publish(t.Context(), events("x", 1)))
+	ms := all(t, be, topical, "x")
+	if at := ms[1].PublishedAt.UnixMicro(); at <= ahead {
+		t.Errorf("an id of %d was given after %d was seen", at, ahead)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -161,4 +162,25 @@ func TestAConsumerStaysWhatItIs(t *testing.T) {
 	refused(t, err, `"c"`, "per topic", "group", "another name")
 	err = on(c, namespace).Register(t.Context(), lease.ConsumerInfo{Name: "c", Per: lease.PerTopic, Source: leaseredis.StreamSource{Names: []string{"s"}}}, nil)
 	refused(t, err, `"c"`, "per topic", "streams")
+}
+
+// Publishers wait while a view is being filled that they would outrun, and for no other topics.
+func TestPublishersWaitForAViewThatTheyOutrun(t *testing.T) {
+	client := redistest.Shared(t).Client(t)
+	namespace := redistest.Namespace(t)
+	be := on(client, namespace, leaseredis.WithLogger(discard))
+	ok(t, be.Register(t.Context(), topical, []string{}))
+	const held = 700 * time.Millisecond
+	view := fmt.Sprintf(`{"k":"group","p":[["held.",""]],"at":"0","hold":"%d"}`, time.Now().Add(held).UnixMicro())
+	ok(t, client.HSet(t.Context(), "{"+namespace+"0}:views", "filling", view).Err())
+	began := time.Now()
+	ok(t, be.Publish(t.Context(), events("free", 2)))
+	if took := time.Since(began); took > held/2 {
+		t.Errorf("events of another topic waited %v", took)
+	}
+	ok(t, be.Publish(t.Context(), events("held.x", 2)))
+	if took := time.Since(began); took < held-50*time.Millisecond {
+		t.Errorf("events of a held topic waited %v, want %v", took, held)
+	}
+	equal(t, "published", len(all(t, be, topical, "held.x")), 2)
 }

@@ -67,11 +67,12 @@ func dial(ctx context.Context, dsn, from string) (_ redis.UniversalClient, passw
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	unusable := func(err error) error { return fmt.Errorf("the server of %s cannot be used: %w", from, err) }
 	if single != nil {
 		client := redis.NewClient(single)
 		if err := client.Ping(ctx).Err(); err != nil {
 			client.Close()
-			return nil, single.Password, err
+			return nil, single.Password, unusable(err)
 		}
 		// A user that may not ask says so in the URL.
 		info, _ := client.Info(ctx, "cluster").Result()
@@ -87,7 +88,7 @@ func dial(ctx context.Context, dsn, from string) (_ redis.UniversalClient, passw
 	client := redis.NewClusterClient(cluster)
 	if err := client.Ping(ctx).Err(); err != nil {
 		client.Close()
-		return nil, cluster.Password, err
+		return nil, cluster.Password, unusable(err)
 	}
 	return client, cluster.Password, nil
 }

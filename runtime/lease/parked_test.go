@@ -294,8 +294,8 @@ func TestFirstLeaseReadsNothingParked(t *testing.T) {
 		be := leasemem.New()
 		var link faults
 		var got seen
-		reads := 0
-		link.on("FetchParked", before(func(context.Context) error { reads++; return nil }))
+		var reads atomic.Int64
+		link.on("FetchParked", before(func(context.Context) error { reads.Add(1); return nil }))
 		start(t, newConsumer(t, link.share(be), lease.Spec{Handlers: one(func(_ context.Context, m lease.Message[note]) error {
 			got.add(m.Topic, m.Payload.N)
 			return nil
@@ -304,11 +304,11 @@ func TestFirstLeaseReadsNothingParked(t *testing.T) {
 		publish(t, be, "x", 0, 1, nil)
 		eventually(t, "handled", func() bool { return got.count() == 1 })
 		pass(time.Second)
-		if reads != 0 {
-			t.Errorf("parked messages were read %d times", reads)
+		if n := reads.Load(); n != 0 {
+			t.Errorf("parked messages were read %d times", n)
 		}
 		pass(10 * time.Second)
-		if reads == 0 {
+		if reads.Load() == 0 {
 			t.Error("they are not even read now and then")
 		}
 	})

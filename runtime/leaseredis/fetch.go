@@ -87,7 +87,7 @@ func (f *fetch) run(ctx context.Context, asked []lease.FetchItem) ([]lease.Fetch
 
 const (
 	fetchBytes = 16 << 20 // about as much is read at once, whatever the limit
-	fetchGuess = 16 << 10 // of a message, before any was read
+	fetchGuess = 1 << 10  // of a message, before any was read
 )
 
 // most is how many entries to read of each item at most: a server sends large messages a few
@@ -192,9 +192,11 @@ func (f *fetch) readByTag(ctx context.Context, items []fetchedItem) error {
 		}
 		go func() {
 			if err := f.b.readAll(ctx, a.reads); err != nil {
-				for i := range a.reads {
-					a.reads[i] = &read{key: a.reads[i].key, err: err}
+				failed := make([]*read, len(a.reads)) // the others may still be written to
+				for i, r := range a.reads {
+					failed[i] = &read{key: r.key, err: err}
 				}
+				a.reads = failed
 			}
 			answers <- a
 		}()

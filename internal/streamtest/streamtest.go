@@ -12,7 +12,7 @@ import (
 
 // OrderPlaced is what the shop writes as JSON.
 //
-//leasegen:event name=order.placed
+//leasegen:event name=shop.placed
 type OrderPlaced struct {
 	Order string `json:"order"`
 	Cents int64  `json:"cents"`
@@ -20,7 +20,7 @@ type OrderPlaced struct {
 
 // OrderCancelled is what the shop writes, too.
 //
-//leasegen:event name=order.cancelled
+//leasegen:event name=shop.cancelled
 type OrderCancelled struct {
 	Order string `json:"order"`
 }

@@ -16,16 +16,16 @@ import (
 // has changed since: run leasegen again, and commit what it writes.
 const _ = lease.ABI1
 
-// PublishOrderPlaced appends order.placed events to a topic, all or none, in the order
+// PublishOrderPlaced appends shop.placed events to a topic, all or none, in the order
 // given. They have no key.
 func PublishOrderPlaced(ctx context.Context, to lease.Publisher, topic string, events ...OrderPlaced) error {
-	return lease.Publish(ctx, to, topic, lease.EventType[OrderPlaced]{Kind: "order.placed"}, events)
+	return lease.Publish(ctx, to, topic, lease.EventType[OrderPlaced]{Kind: "shop.placed"}, events)
 }
 
-// PublishOrderCancelled appends order.cancelled events to a topic, all or none, in the
-// order given. They have no key.
+// PublishOrderCancelled appends shop.cancelled events to a topic, all or none, in the order
+// given. They have no key.
 func PublishOrderCancelled(ctx context.Context, to lease.Publisher, topic string, events ...OrderCancelled) error {
-	return lease.Publish(ctx, to, topic, lease.EventType[OrderCancelled]{Kind: "order.cancelled"}, events)
+	return lease.Publish(ctx, to, topic, lease.EventType[OrderCancelled]{Kind: "shop.cancelled"}, events)
 }
 
 // PublishReading appends reading events to a topic, all or none, in the order given. They
@@ -59,8 +59,8 @@ func NewOrders(be *leaseredis.Backend, h *Orders, opts ...lease.Option) (*lease.
 			Payload: "body",
 		},
 		Handlers: []lease.Handler{
-			lease.One("order.placed", h.HandlePlaced),
-			lease.Batch("order.cancelled", h.HandleCancelled),
+			lease.One("shop.placed", h.HandlePlaced),
+			lease.Batch("shop.cancelled", h.HandleCancelled),
 			lease.One("", h.HandleOther),
 		},
 		Retry: lease.Retry{Max: 2, Min: time.Millisecond},

@@ -125,16 +125,16 @@ func TestStreamsOfOthers(t *testing.T) {
 					continue // it does not exist yet
 				}
 				id := fmt.Sprint(n, i)
-				w.add(s, "event", "order.placed", "customer", "ann", "body", `{"order":"`+id+`","cents":5}`)
-				w.add(s, "event", "order.cancelled", "body", `{"order":"`+id+`"}`)
-				w.add(s, "event", "order.lost", "customer", "ann", "body", `[1]`)
+				w.add(s, "event", "shop.placed", "customer", "ann", "body", `{"order":"`+id+`","cents":5}`)
+				w.add(s, "event", "shop.cancelled", "body", `{"order":"`+id+`"}`)
+				w.add(s, "event", "shop.lost", "customer", "ann", "body", `[1]`)
 				w.add(s, "hello", "world")
-				want[s] = append(want[s], "placed "+id+" by ann", "cancelled "+id, "order.lost [1]", ` {"hello":"world"}`)
+				want[s] = append(want[s], "placed "+id+" by ann", "cancelled "+id, "shop.lost [1]", ` {"hello":"world"}`)
 			}
 		}
 		write(0)
-		w.add(streams[0], "event", "order.placed", "customer", "bob", "body", `{"order":"bad","cents":-1}`)
-		w.add(streams[1], "event", "order.placed", "body", `{"order":7}`)
+		w.add(streams[0], "event", "shop.placed", "customer", "bob", "body", `{"order":"bad","cents":-1}`)
+		w.add(streams[1], "event", "shop.placed", "body", `{"order":7}`)
 		stop := w.run(LeasegenHandlers{Orders: h})
 		handled := func() bool { return maps.EqualFunc(w.all(), want, slices.Equal) }
 		w.eventually("what was there is handled in order", handled)

@@ -46,6 +46,33 @@ func TestParkedReadFails(t *testing.T) {
 	})
 }
 
+// A retry whose wait is shorter than storing it takes comes when it is stored, not when the next hint does.
+func TestARetryThatIsStoredLate(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		publish(t, be, "x", 0, 1, nil)
+		var link faults
+		link.on("Commit", before(func(context.Context) error {
+			time.Sleep(300 * time.Millisecond)
+			return nil
+		}))
+		var attempts []time.Time
+		start(t, newConsumer(t, link.share(be), lease.Spec{Retry: lease.Retry{Min: 20 * time.Millisecond, Jitter: -1}, Handlers: one(func(context.Context, lease.Message[note]) error {
+			if attempts = append(attempts, time.Now()); len(attempts) == 1 {
+				return errLink
+			}
+			return nil
+		})}))
+		pass(10 * time.Second)
+		if len(attempts) != 2 {
+			t.Fatalf("%d attempts, want 2", len(attempts))
+		}
+		if d := attempts[1].Sub(attempts[0]); d < 320*time.Millisecond || d > 400*time.Millisecond {
+			t.Errorf("tried again after %v, want 300 ms of storing and 20 ms of backoff", d)
+		}
+	})
+}
+
 // Retries come at the times that the backoff says.
 func TestRetriesComeInTime(t *testing.T) {
 	for _, order := range []lease.Order{lease.OrderKey, lease.OrderBlock, lease.OrderNone} {

@@ -190,6 +190,11 @@ func (w *work) commit(hs []*held, es []*entry) bool {
 	w.mu.Lock()
 	for i, h := range hs {
 		h.uncommitted -= es[i].parts
+		for _, p := range es[i].p.Park {
+			if p.Attempt > 0 || p.After > 0 {
+				w.dueIn(p.After) // it waits from now on; who looked before it was stored did not see it
+			}
+		}
 		w.settled(h)
 	}
 	w.stored.Broadcast()

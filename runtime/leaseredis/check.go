@@ -35,9 +35,6 @@ func (b *Backend) Check(ctx context.Context, consumers []lease.ConsumerInfo) err
 	if b.misuse != nil {
 		return b.misuse
 	}
-	if err := b.checkClient(); err != nil {
-		return err
-	}
 	for _, c := range consumers {
 		if err := checkName(c.Name); err != nil {
 			return err

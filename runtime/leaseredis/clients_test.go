@@ -40,6 +40,10 @@ func client(t testing.TB, set func(*redis.Options)) *redis.Client {
 func TestClientsThatCannotBeUsedAreRefused(t *testing.T) {
 	addr := redistest.Shared(t).Addr()
 	refused(t, leaseredis.New(nil).Check(t.Context(), nil), "no client")
+	// Who publishes, or looks, without having checked.
+	refused(t, leaseredis.New(nil).Publish(t.Context(), []lease.Event{{Topic: "t", Kind: "kind", Payload: []byte("{}")}}), "no client")
+	_, err := leaseredis.New(nil).Status(t.Context())
+	refused(t, err, "no client")
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr}})
 	defer ring.Close()
 	refused(t, on(ring, "x").Check(t.Context(), nil), "Ring")

@@ -23,7 +23,7 @@ type Backend struct {
 	observer  lease.Observer
 	wanted    shape // what the options say; zero fields leave it to what is stored, or to the defaults
 	maxDead   int
-	misuse    error // what is wrong with the options
+	misuse    error // what is wrong with the client or the options
 
 	shaping sync.Mutex
 	shaped  atomic.Pointer[shape]
@@ -87,7 +87,7 @@ func WithSlots(n int) Option {
 func WithMaxDeadLetters(n int) Option { return func(b *Backend) { b.maxDead = max(n, 0) } }
 
 // New returns a backend on client's server or cluster. It does not connect; what is wrong
-// with the server, or the options, is reported by Check. The client stays the caller's. Beside it a
+// with the client or the options is reported by every call, and what is wrong with the server by Check. The client stays the caller's. Beside it a
 // running process keeps a connection of its own to each node for heartbeats, made
 // from the client's options, and one subscription on the client.
 func New(client redis.UniversalClient, opts ...Option) *Backend {
@@ -97,6 +97,9 @@ func New(client redis.UniversalClient, opts ...Option) *Backend {
 	}
 	if !namespacePattern.MatchString(b.namespace) {
 		b.misuse = fmt.Errorf("leaseredis: WithNamespace(%q): a namespace is 1 to 32 lower-case letters, digits and dashes", b.namespace)
+	}
+	if err := b.checkClient(); err != nil {
+		b.misuse = err
 	}
 	return b
 }

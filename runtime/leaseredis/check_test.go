@@ -229,6 +229,7 @@ func TestCheckFindsHalfAClusterMissing(t *testing.T) { // CL11
 	}
 	cluster := redistest.SharedCluster(t)
 	whole := cluster.Client(t)
+	//lint:ignore SA1019 it is what the client itself asks
 	slots := must[[]redis.ClusterSlot](t)(whole.ClusterSlots(t.Context()).Result())
 	seeing := func(change func([]redis.ClusterSlot) []redis.ClusterSlot) *redis.ClusterClient {
 		c := redis.NewClusterClient(&redis.ClusterOptions{

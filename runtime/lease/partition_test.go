@@ -52,10 +52,21 @@ func TestPartitionsSettleQuickly(t *testing.T) {
 				time.Sleep(2 * time.Millisecond)
 			}
 		})
-		var stops []func()
-		for range 8 {
-			stops = append(stops, start(t, newConsumer(t, be, s, lease.WithObserver(&rec))))
+		staying, stay := context.WithCancel(context.Background())
+		leaving, leave := context.WithCancel(context.Background())
+		var stopping sync.WaitGroup
+		for n := range 8 {
+			ctx, c := staying, newConsumer(t, be, s, lease.WithObserver(&rec))
+			if n >= 3 {
+				ctx = leaving
+			}
+			stopping.Go(func() {
+				if err := c.Run(ctx); err != nil {
+					t.Errorf("Run: %v", err)
+				}
+			})
 		}
+		defer func() { leave(); stay(); stopping.Wait() }()
 		if took := sharedOut(t, be, 1024, 8); took > 2*time.Second {
 			t.Errorf("1,024 slots on 8 processes took %v", took)
 		}
@@ -63,15 +74,13 @@ func TestPartitionsSettleQuickly(t *testing.T) {
 		if first > 2*1024 {
 			t.Errorf("%d moves while 8 processes started at once", first)
 		}
-		var stopping sync.WaitGroup
-		for _, stop := range stops[3:] {
-			stopping.Go(stop)
-		}
-		stopping.Wait()
+		leave()
 		if took := sharedOut(t, be, 1024, 3); took > time.Second {
 			t.Errorf("1,024 slots on the 3 that stayed took %v", took)
 		}
-		if moved := len(observed[lease.ObservedAcquire](&rec)) - first; moved != 640 {
+		pass(10 * time.Millisecond) // until all are told of
+		// Who is the last to hear that it is to leave may have taken what the first gave away.
+		if moved := len(observed[lease.ObservedAcquire](&rec)) - first; moved < 640 || moved > 640+64 {
 			t.Errorf("%d slots moved, 640 are the least", moved)
 		}
 		cancel()

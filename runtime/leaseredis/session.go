@@ -31,6 +31,7 @@ type session struct {
 	mu      sync.Mutex
 	own     redis.UniversalClient // nil when it is over, or the client cannot be copied
 	entered []bool                // by tag
+	heard   []time.Time           // by tag: when a request was begun that succeeded
 	over    bool                  // closed, or found dead
 	joining bool                  // a goroutine tries to enter the tags that were left out
 }
@@ -60,7 +61,7 @@ func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (leas
 	if s := b.session(spec.ID); s != nil {
 		return s, s.Heartbeat(ctx)
 	}
-	s := &session{b: b, spec: spec, alarm: make(chan struct{}, 1), own: b.ownClient(spec.TTL), entered: make([]bool, sh.tags)}
+	s := &session{b: b, spec: spec, alarm: make(chan struct{}, 1), own: b.ownClient(spec.TTL), entered: make([]bool, sh.tags), heard: make([]time.Time, sh.tags)}
 	out, err := s.enterAll(ctx)
 	if err == nil && out > 0 {
 		b.warn("session "+spec.ID, "a part of the cluster cannot be reached: what is kept there waits, the rest goes on", "tags", out)
@@ -70,6 +71,7 @@ func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (leas
 		s.end()
 		return nil, b.fail("open a session", err)
 	}
+	b.endSilent()
 	b.sessions.mu.Lock()
 	defer b.sessions.mu.Unlock()
 	if b.sessions.open == nil {
@@ -86,8 +88,24 @@ func (b *Backend) session(id string) *session {
 	return b.sessions.open[id]
 }
 
+// endSilent gives up the connections of sessions that have heard nothing for longer than they
+// live: nobody believes in them any more, and nobody says so.
+func (b *Backend) endSilent() {
+	b.sessions.mu.Lock()
+	var silent []*session
+	for _, s := range b.sessions.open {
+		if !slices.ContainsFunc(s.tags(), s.reaches) {
+			silent = append(silent, s)
+		}
+	}
+	b.sessions.mu.Unlock()
+	for _, s := range silent {
+		s.end()
+	}
+}
+
 // reach lists the tags that this process works with: all but those that none of its open
-// sessions could enter.
+// sessions could enter, or has heard from as long as it lives.
 func (b *Backend) reach(sh *shape) []int {
 	b.sessions.mu.Lock()
 	defer b.sessions.mu.Unlock()
@@ -95,9 +113,14 @@ func (b *Backend) reach(sh *shape) []int {
 	for tag := range sh.tags {
 		out := len(b.sessions.open) > 0
 		for _, s := range b.sessions.open {
-			out = out && !s.has(tag)
+			out = out && !s.reaches(tag)
 		}
 		if !out {
+			tags = append(tags, tag)
+		}
+	}
+	if len(tags) == 0 { // it is not a part that is lost
+		for tag := range sh.tags {
 			tags = append(tags, tag)
 		}
 	}
@@ -135,6 +158,19 @@ func (s *session) sound() {
 	case s.alarm <- struct{}{}:
 	default:
 	}
+}
+
+// reaches reports whether the session has entered a tag and heard from it in the time that it lives.
+func (s *session) reaches(tag int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return tag < len(s.entered) && s.entered[tag] && time.Since(s.heard[tag]) < s.spec.TTL
+}
+
+// tags are all of the namespace's.
+func (s *session) tags() []int {
+	in, out := s.split()
+	return append(in, out...)
 }
 
 func (s *session) has(tag int) bool {
@@ -194,11 +230,12 @@ func (s *session) enter(ctx context.Context, tags []int) (out int, err error) {
 		}}
 	}
 	client, _ := s.client()
+	begun := time.Now()
 	for i, a := range s.b.runOn(ctx, client, steps) {
 		switch {
 		case a.err == nil:
 			s.mu.Lock()
-			s.entered[tags[i]] = true
+			s.entered[tags[i]], s.heard[tags[i]] = true, begun
 			s.mu.Unlock()
 		case errors.Is(a.err, lease.ErrSessionLost), !moved(a.err):
 			return len(tags), a.err
@@ -224,13 +261,18 @@ func (s *session) Heartbeat(ctx context.Context) error {
 		steps[i] = step{tag, scripts.heartbeat, []any{s.spec.ID, s.spec.TTL.Microseconds()}}
 	}
 	var failed error
-	for _, a := range s.b.runOn(ctx, client, steps) {
+	begun := time.Now()
+	for i, a := range s.b.runOn(ctx, client, steps) {
 		switch {
 		case errors.Is(a.err, lease.ErrSessionLost), errors.Is(a.err, errShape):
 			s.end()
 			return lease.ErrSessionLost
 		case a.err != nil:
 			failed = a.err
+		default:
+			s.mu.Lock()
+			s.heard[in[i]] = begun
+			s.mu.Unlock()
 		}
 	}
 	if failed != nil {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -146,17 +147,23 @@ func laggingReplica(t *testing.T, c *redistest.Cluster) {
 	s.losesMessages = true
 	r := onNodes(t, c, s, "CL3 lagging replica promoted", rounds(t, 1, 5), func(int, *fleet) {
 		tag := s.anyTag()
-		master, replica := c.MasterOf(t, tag), c.ReplicaOf(t, tag)
+		master := c.MasterOf(t, tag)
 		admin := master.Client(t)
-		replica.Pause()
-		if err := admin.Do(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Err(); err != nil {
-			t.Fatal(err)
+		replicas := replicasOf(t, c, master)
+		for _, r := range replicas {
+			r.Pause()
 		}
-		time.Sleep(500 * time.Millisecond) // of writes that the replica does not get
+		// What is on its way to them already would reach them still.
+		if n, err := admin.Do(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Int(); err != nil || n != len(replicas) {
+			t.Fatalf("%d links to %d replicas were cut: %v", n, len(replicas), err)
+		}
+		time.Sleep(500 * time.Millisecond) // of writes that replicas do not get
 		last := s.lastOf()
 		begin := time.Now()
 		master.Kill()
-		replica.Resume()
+		for _, r := range replicas {
+			r.Resume()
+		}
 		s.back(t, c, tag, begin, last, false)
 		master.Start()
 	})
@@ -216,6 +223,33 @@ func resharding(t *testing.T, c *redistest.Cluster) {
 		move.CloseSlot(t)
 		s.again(t, s.lastOf(), 20*time.Second)
 	})
+}
+
+// replicasOf is all replicas of a master.
+func replicasOf(t *testing.T, c *redistest.Cluster, master *redistest.Server) (replicas []*redistest.Server) {
+	t.Helper()
+	nodes, err := master.Client(t).ClusterNodes(t.Context()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var me string
+	for line := range strings.Lines(nodes) {
+		if f := strings.Fields(line); strings.Contains(f[2], "myself") {
+			me = f[0]
+		}
+	}
+	for line := range strings.Lines(nodes) {
+		f := strings.Fields(line)
+		for _, n := range c.Nodes() {
+			if f[3] == me && strings.HasPrefix(f[1], n.Addr()+"@") {
+				replicas = append(replicas, n)
+			}
+		}
+	}
+	if len(replicas) == 0 {
+		t.Fatalf("master %s has no replica:\n%s", master.Addr(), nodes)
+	}
+	return replicas
 }
 
 // isMaster reports whether a node is a master with slots.
@@ -284,10 +318,12 @@ func lostShard(t *testing.T, c *redistest.Cluster) {
 	}
 	set("no")
 	s := onCluster(t, c, whole)
+	s.settings.TTL = 2 * ttl
 	s.losesProgress = true
 	onNodes(t, c, s, "CL10 shard lost", rounds(t, 1, 5), func(_ int, f *fleet) {
 		tag := s.anyTag()
-		master, replica := c.MasterOf(t, tag), c.ReplicaOf(t, tag)
+		master := c.MasterOf(t, tag)
+		shard := append(replicasOf(t, c, master), master)
 		elsewhere := map[string]int64{}
 		for i := range topicCount {
 			if c.MasterOf(t, s.tag(tagOf(topicName(i), clusterTags))) != master {
@@ -297,8 +333,10 @@ func lostShard(t *testing.T, c *redistest.Cluster) {
 		if len(elsewhere) == 0 {
 			t.Fatal("all topics are on one node")
 		}
-		replica.Kill()
-		master.Kill()
+		from := f.marker()
+		for _, n := range shard {
+			n.Kill()
+		}
 		now := func() map[string]int64 {
 			last := s.lastOf()
 			for topic := range elsewhere {
@@ -308,16 +346,29 @@ func lostShard(t *testing.T, c *redistest.Cluster) {
 		}
 		// Sessions end with the shard; new ones leave it out, and take over from the old ones.
 		lost := time.Now()
+		eventually(t, 3*s.settings.TTL, "all replicas have another session", func() bool {
+			opened := map[string]bool{}
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			for _, e := range f.events[from:] {
+				if e.what == "session" {
+					opened[e.replica] = true
+				}
+			}
+			return len(opened) == len(f.replicas)
+		})
 		s.again(t, now(), 3*s.settings.TTL)
-		t.Logf("the other topics are worked on again %v after the shard was lost, ttl %v", time.Since(lost).Round(time.Millisecond), s.settings.TTL)
+		t.Logf("the other topics are worked on under new sessions %v after the shard was lost, ttl %v", time.Since(lost).Round(time.Millisecond), s.settings.TTL)
 		began, busy := time.Now(), cpuOf(t, f)
 		for time.Since(began) < s.settings.TTL {
-			s.again(t, now(), s.settings.TTL)
+			s.again(t, now(), 5*time.Second)
 		}
 		spent := (cpuOf(t, f) - busy).Seconds() / time.Since(began).Seconds() / float64(len(f.replicas))
 		t.Logf("while a shard is lost each replica uses %.1f %% of a core, with the work that it does", 100*spent)
-		master.Start()
-		replica.Start()
+		slices.Reverse(shard) // the master first
+		for _, n := range shard {
+			n.Start()
+		}
 		c.WaitHealthy(t)
 		s.again(t, s.lastOf(), 30*time.Second)
 	})

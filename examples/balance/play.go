@@ -94,10 +94,11 @@ func (r *run) replace(ctx context.Context, old, next string, end func(string) er
 	if err != nil {
 		return err
 	}
+	began := time.Now() // stopping takes until calls have ended, at most the drain time of 100 ms
 	if err := end(old); err != nil {
 		return err
 	}
-	return r.until(ctx, fmt.Sprintf("others have %s's, %s", old, how), func() (bool, error) {
+	return r.since(ctx, began, fmt.Sprintf("others have %s's, %s", old, how), func() (bool, error) {
 		sums, err := r.archive.sums(ctx, mine)
 		return err == nil && !slices.ContainsFunc(sums, func(s sum) bool { return s.owner == old && s.readings < r.expected(s.feed) }), err
 	})
@@ -140,7 +141,11 @@ func (r *run) sum(ctx context.Context) (t sum, err error) {
 
 // until waits for cond, and prints what has become by then.
 func (r *run) until(ctx context.Context, what string, cond func() (bool, error)) error {
-	began := time.Now()
+	return r.since(ctx, time.Now(), what, cond)
+}
+
+// since is until with the time from which on it counts.
+func (r *run) since(ctx context.Context, began time.Time, what string, cond func() (bool, error)) error {
 	if err := stage.Until(ctx, what, cond); err != nil {
 		return err
 	}

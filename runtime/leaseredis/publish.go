@@ -40,7 +40,7 @@ func (b *Backend) Publish(ctx context.Context, events []lease.Event) error {
 	for i := 0; len(events) > 0; i++ {
 		n, err := b.publishSome(ctx, attempt+"."+strconv.Itoa(i), events)
 		if err != nil {
-			return fmt.Errorf("leaseredis: publish: %w", explained(err))
+			return b.fail("publish", explained(err))
 		}
 		events = events[n:]
 	}

@@ -3,7 +3,6 @@ package leaseredis
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"unicode/utf8"
 
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -104,6 +103,3 @@ func storedSource(record json.RawMessage) (any, error) {
 	}
 	return s, nil
 }
-
-// has reports whether the source names a stream.
-func (s *StreamSource) has(name string) bool { return slices.Contains(s.Names, name) }

@@ -101,6 +101,28 @@ func TestClientsOfAllKinds(t *testing.T) {
 	}
 }
 
+// A process whose client was closed under it cannot work: others take what it holds, though its heartbeat has connections
+// of its own.
+func TestAClientThatWasClosed(t *testing.T) {
+	name := redistest.Namespace(t)
+	c := client(t, func(*redis.Options) {})
+	spec := lease.Spec{Name: "c", Per: lease.PerGroup, Topics: []string{"*"}, TTL: time.Second}
+	var first, second atomic.Int64
+	spec.Handlers = []lease.Handler{noop("kind", &first)}
+	run(t, on(c, name, leaseredis.WithLogger(discard)), spec)
+	be := on(redistest.Shared(t).Client(t), name, leaseredis.WithLogger(discard))
+	publish := func() {
+		ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+	}
+	publish()
+	eventually(t, "the first message is handled", func() bool { return first.Load() == 1 })
+	ok(t, c.Close())
+	spec.Handlers = []lease.Handler{noop("kind", &second)}
+	run(t, be, spec)
+	publish()
+	eventually(t, "another process handles the message after that", func() bool { return second.Load() > 0 })
+}
+
 // A failover client copies well: heartbeats follow the master as everything else does.
 func TestAFailoverClient(t *testing.T) {
 	old, next := redistest.Start(t), redistest.Start(t)

@@ -110,6 +110,10 @@ func (b *Backend) runOn(ctx context.Context, client redis.UniversalClient, steps
 			answers[i].err = ctx.Err()
 		}
 		b.look(answers[i].err)
+		if errors.Is(answers[i].err, redis.ErrClosed) && client == b.client {
+			b.sessions.unusable.Store(true)
+			b.alarm()
+		}
 		if errors.Is(answers[i].err, errShape) {
 			b.shaped.Store(nil) // it is created again by who calls next
 			b.alarm()

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -40,6 +41,8 @@ var _ lease.Alarmed = (*session)(nil)
 
 // sessions are those that this process has open.
 type sessions struct {
+	unusable atomic.Bool // a call found the application's client closed
+
 	mu   sync.Mutex
 	open map[string]*session
 }
@@ -56,6 +59,9 @@ func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (leas
 	}
 	sh, err := b.shape(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if err := b.closed(ctx); err != nil {
 		return nil, err
 	}
 	if s := b.session(spec.ID); s != nil {
@@ -249,10 +255,29 @@ func (s *session) enter(ctx context.Context, tags []int) (out int, err error) {
 	return out, err
 }
 
+// closed returns an error when the application has closed its client. A node that left a cluster says the same of
+// itself, so the client is asked once more.
+func (b *Backend) closed(ctx context.Context) error {
+	if !b.sessions.unusable.Load() {
+		return nil
+	}
+	_, err := within(ctx, func(ctx context.Context) (string, error) { return b.client.Ping(ctx).Result() })
+	if !errors.Is(err, redis.ErrClosed) {
+		b.sessions.unusable.Store(false)
+		return nil
+	}
+	return fmt.Errorf("leaseredis: the client that New was given is closed; stop consumers before you close it: %w", err)
+}
+
 // Heartbeat extends the session wherever it was entered. It uses a connection of its own to each node.
 func (s *session) Heartbeat(ctx context.Context) error {
 	client, over := s.client()
 	if over {
+		return lease.ErrSessionLost
+	}
+	if err := s.b.closed(ctx); err != nil { // with a heartbeat of its own it would hold leases that nobody works on
+		s.end()
+		s.b.warn("closed", "the application closed its client while consumers ran; their leases are left to expire", "error", err)
 		return lease.ErrSessionLost
 	}
 	in, out := s.split()
@@ -399,27 +424,45 @@ func addresses(c *redis.ClusterClient, patience time.Duration) []string {
 // was held up on its way cannot bring it back within that time.
 const sessionsKept = time.Hour
 
-// forgetSessions declares expired sessions dead and forgets those that ended long ago.
-func (b *Backend) forgetSessions(ctx context.Context, sh *shape) (int, error) {
-	gone := map[string]bool{}
+// everyTag runs a script with limit as its last argument under every tag in reach, again and again
+// where it did as much as it may at a time, and passes on each answer. done tells how much that was.
+func (b *Backend) everyTag(ctx context.Context, sh *shape, s *script, done func(value any) int, args ...any) error {
+	args = append(slices.Clone(args), leaseChunk)
 	for again := b.reach(sh); len(again) > 0; {
 		steps := make([]step, len(again))
 		for i, tag := range again {
-			steps[i] = step{tag, scripts.forgetsessions, []any{sessionsKept.Microseconds(), leaseChunk}}
+			steps[i] = step{tag, s, args}
 		}
 		again = nil
 		for i, a := range b.runAll(ctx, steps) {
 			if a.err != nil {
-				return len(gone), b.fail("forget sessions", a.err)
+				return a.err
 			}
-			ids := list(a.value)
-			for _, id := range ids {
-				gone[text(id)] = true
-			}
-			if len(ids) == leaseChunk {
+			if done(a.value) >= leaseChunk {
 				again = append(again, steps[i].tag)
 			}
 		}
 	}
-	return len(gone), nil
+	return nil
+}
+
+// forgetSessions declares expired sessions dead and forgets those that ended long ago. It also
+// sees to it that none lives on because the server's clock was set back.
+func (b *Backend) forgetSessions(ctx context.Context, sh *shape) (int, error) {
+	back := 0
+	err := b.everyTag(ctx, sh, scripts.rewind, func(v any) int { n := int(number(v)); back += n; return n })
+	if err != nil {
+		return 0, b.fail("look at the server's clock", err)
+	}
+	if back > 0 {
+		b.warn("clock", "the server's clock was set back by more than a minute: sessions and leases that waited for a time wait no longer than they would have", "corrected", back)
+	}
+	gone := map[string]bool{}
+	err = b.everyTag(ctx, sh, scripts.forgetsessions, func(v any) int {
+		for _, id := range list(v) {
+			gone[text(id)] = true
+		}
+		return len(list(v))
+	}, sessionsKept.Microseconds())
+	return len(gone), b.fail("forget sessions", err)
 }

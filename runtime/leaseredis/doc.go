@@ -46,7 +46,8 @@
 //	consumers                     hash: consumer -> what Register was told, as JSON
 //	starts                        hash: consumer -> cursor where it began
 //
-//	rules                         hash: consumer -> grace in µs, and " stream" if its leases are of streams
+//	rules                         hash: consumer -> grace in µs, " stream" if its leases are of streams, and
+//	                              " row=" with their TTL in µs if they expire by themselves
 //	res:<consumer>                set: resources known under this tag
 //	want:<consumer>               set: those of a PerStream consumer that are wanted
 //	free:<consumer>               zset: resources without an owner (PerStream: wanted ones), by when they become

@@ -24,6 +24,9 @@ func rule(info lease.ConsumerInfo) string {
 	if info.Per == lease.PerStream {
 		r += " stream"
 	}
+	if info.Lock == lease.LockRow {
+		r += " row=" + strconv.FormatInt(info.TTL.Microseconds(), 10)
+	}
 	return r
 }
 

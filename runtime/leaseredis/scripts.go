@@ -34,6 +34,7 @@ var scripts = struct {
 	retire         *script
 	retiring       *script
 	setcursor      *script
+	rewind         *script
 	shape          *script
 	startonce      *script
 	survey         *script
@@ -73,6 +74,7 @@ var scripts = struct {
 	retire:         load("retire", "lib_lease"),
 	retiring:       load("retiring"),
 	setcursor:      load("setcursor", "lib_parked", "lib_dead"),
+	rewind:         load("rewind", "lib_lease"),
 	shape:          load("shape"),
 	startonce:      load("startonce", "lib_once"),
 	survey:         load("survey", "lib_lease"),

@@ -299,3 +299,41 @@ func TestSessionsAreForgotten(t *testing.T) {
 	equal(t, "forgotten", r.SessionsForgotten, 1)
 	equal(t, "keys", c.Exists(t.Context(), "{"+name+"0}:s:"+id, "{"+name+"1}:s:"+id).Val(), 0)
 }
+
+// When the server's clock is set back, leases do not wait until it has caught up.
+func TestTheServersClockIsSetBack(t *testing.T) { // E9
+	c := redistest.Shared(t).Client(t)
+	name := redistest.Namespace(t)
+	be := on(c, name, leaseredis.WithTags(2), leaseredis.WithLogger(discard))
+	rows := lease.ConsumerInfo{Name: "rows", Per: lease.PerStream, Announced: true, Lock: lease.LockRow, TTL: time.Second}
+	ok(t, be.Register(t.Context(), topical, topicNames(8)))
+	ok(t, be.Register(t.Context(), rows, topicNames(8)))
+	id, sess := member(t, be, 2*time.Second, topical, rows)
+	lives, kept := member(t, be, time.Minute, topical)
+	held := acquire(t, be, id, topical, 8)
+	equal(t, "granted", len(held), 8)
+	equal(t, "granted", len(acquire(t, be, id, rows, 8)), 8)
+	ok(t, be.Release(t.Context(), id, topical.Name, refs(held[:4])))
+
+	// An hour back is the same as all times an hour later.
+	for tag := range 2 {
+		for _, key := range []string{"sessions", "free:topical", "free:rows"} {
+			key = fmt.Sprintf("{%s%d}:%s", name, tag, key)
+			for _, m := range must[[]string](t)(c.ZRange(t.Context(), key, 0, -1).Result()) {
+				ok(t, c.ZIncrBy(t.Context(), key, float64(time.Hour.Microseconds()), m).Err())
+			}
+		}
+	}
+	equal(t, "free, an hour back", survey(t, be, topical).Free, 0)
+	must[lease.MaintainReport](t)(be.Maintain(t.Context(), nil))
+	equal(t, "free", survey(t, be, topical).Free, 4)
+	ok(t, sess.Heartbeat(t.Context())) // it has not ended
+	ok(t, kept.Heartbeat(t.Context()))
+	got, gotRows := 0, 0
+	eventually(t, "what it held is taken over", func() bool {
+		got += len(acquire(t, be, lives, topical, 8))
+		gotRows += len(acquire(t, be, lives, rows, 8))
+		return got == 8 && gotRows >= 8 // those expire again
+	})
+	wantLost(t, "heartbeat", sess.Heartbeat(t.Context()))
+}

@@ -1,9 +1,8 @@
--- Sessions and leases. "rules" says of each consumer what its leases obey: the grace in µs and,
--- behind a space, whether they are of streams.
+-- Sessions and leases. "rules" says of each consumer what its leases obey: the grace in µs and, each
+-- behind a space, whether they are of streams, and for how long those live that expire by themselves.
 local function rules(consumer)
-  local r = call('HGET', T .. 'rules', consumer)
-  if not r then return 0, false end
-  return tonumber(r:match('^%d+')), r:find(' stream', 1, true) ~= nil
+  local r = call('HGET', T .. 'rules', consumer) or '0'
+  return tonumber(r:match('^%d+')), r:find(' stream', 1, true) ~= nil, tonumber(r:match(' row=(%d+)') or 0)
 end
 
 -- names_of yields the consumers that a session is a member of.

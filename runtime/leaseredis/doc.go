@@ -30,6 +30,17 @@
 // who is merely slow, and order survives retries.
 // Their ids are the server's clock in microseconds, or one more than the last.
 //
+// A consumer that does not read by topic has a view: who publishes copies matching messages, in
+// the same script, to the stream of the resource they belong to, under the topic's own tag. A
+// resource whose messages come from several tags is read from all at once, and gets them in
+// the order of ids up to the least that any of the tags can still give. So that this loses no
+// time and keeps cause before effect, each process raises the ids of a tag above those it has
+// seen under others. What all consumers of a topic have passed is trimmed, about once a second
+// by who reads it, and by Maintain.
+//
+// A process looks for news of a tag when a script has published a hint on its channel, and every
+// few seconds in case that was lost.
+//
 // # Keys
 //
 // Behind the tag; µs are by the server's clock, <consumer> is the consumer's name and stands before
@@ -61,7 +72,8 @@
 //	t:<topic>                     stream: the messages of a topic
 //	topics                        zset: topic by the id of its last message
 //	views                         hash: consumer -> k kind, p patterns, at id up to which its view is filled
-//	                              until it is live, hold until when (µs) publishers wait for that, as JSON, of those that do not read by topic
+//	                              until it is live, hold until when (µs) publishers wait for that, as JSON, of
+//	                              those that do not read by topic
 //	v:<consumer>:<resource>       stream: copies of the messages that a PerGroup, PerPartition or PerStream
 //	                              consumer reads as one resource; they come from the topics of this tag only
 //	dirty:<consumer>              zset: resource of such a consumer by the id of its last message

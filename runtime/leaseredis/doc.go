@@ -47,7 +47,8 @@
 // names that may contain colons.
 //
 //	meta                          hash: layout, tags, slots, namespace, last (id of the last message), dead
-//	                              (number of the last dead letter)
+//	                              (number of the last dead letter), ownership, replays (how often feeds were
+//	                              to be told of these)
 //	none                          never exists, see script.go
 //	sessions                      zset: session id by expiry, of those not declared dead
 //	s:<session>                   hash: ttl, opened, beat (µs), host, pid, consumers (joined by newlines), ended,

@@ -25,6 +25,12 @@
 // is no danger. A lease is kept under the tag of its resource's name (of the consumer's, when it is
 // the one resource of a group or cluster consumer), wherever its messages are. A process has one entry per tag and one heartbeat for it, whatever it owns.
 //
+// The heartbeats go over connections of their own. When the nodes of a shard are lost and nobody takes
+// their place, processes go on with the tags that are left (a group, a partition and a stream read
+// from all tags, and wait), and enter the others when they are back. When a server's memory is full,
+// publishing fails, and leases, progress and trimming go on. LockAdvisory is held as LockSession is:
+// on Redis nothing costs less.
+//
 // Messages are entries of Redis streams, read by a cursor that moves with the fenced
 // commit: there are no consumer groups, so nothing is pending twice, nothing is claimed from an owner
 // who is merely slow, and order survives retries.

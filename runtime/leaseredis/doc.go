@@ -23,7 +23,8 @@
 // on. A topic, a stream and a consumer belong to one tag each. Every transition
 // is one script on the keys of one tag (scripts/*.lua), which can be repeated: a lost reply
 // is no danger. A lease is kept under the tag of its resource's name (of the consumer's, when it is
-// the one resource of a group or cluster consumer), wherever its messages are. A process has one entry per tag and one heartbeat for it, whatever it owns.
+// the one resource of a group or cluster consumer), wherever its messages are. A process has one
+// entry per tag and one heartbeat for it, whatever it owns.
 //
 // The heartbeats go over connections of their own. When the nodes of a shard are lost and nobody takes
 // their place, processes go on with the tags that are left (a group, a partition and a stream read

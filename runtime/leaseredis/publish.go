@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -153,6 +155,9 @@ const foreignKey = "LEASEFOREIGN"
 func explained(err error) error {
 	if _, what, ok := strings.Cut(err.Error(), foreignKey+" "); ok {
 		return fmt.Errorf("key %s that another program put there; rename or delete it", what)
+	}
+	if redis.HasErrorPrefix(err, "OOM") {
+		return fmt.Errorf("the server's memory is full: raise maxmemory, or see by leasegen status who is behind: %w", err)
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha1"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -33,14 +34,21 @@ func perTopic() lease.ConsumerInfo {
 	return lease.ConsumerInfo{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, TTL: time.Hour}
 }
 
-// eachSpread runs a test with everything under one tag and with four.
+// eachSpread runs a test with everything under one tag, with four, and on a cluster.
 func eachSpread(t *testing.T, test func(t *testing.T, a *actor)) {
-	for _, tags := range []int{1, 4} {
-		t.Run(fmt.Sprintf("%d_tags", tags), func(t *testing.T) {
+	on := func(name string, connect func(testing.TB) redis.UniversalClient, opts ...Option) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			be := New(redistest.Shared(t).Client(t), WithNamespace(redistest.Namespace(t)), WithTags(tags), WithLogger(slog.New(slog.DiscardHandler)))
+			quiet := WithLogger(slog.New(slog.DiscardHandler))
+			be := New(connect(t), append(opts, WithNamespace(redistest.Namespace(t)), quiet)...)
 			test(t, join(t, be, perTopic()))
 		})
+	}
+	server := func(t testing.TB) redis.UniversalClient { return redistest.Shared(t).Client(t) }
+	on("one_tag", server, WithTags(1))
+	on("four_tags", server, WithTags(4))
+	if !testing.Short() {
+		on("cluster", func(t testing.TB) redis.UniversalClient { return redistest.SharedCluster(t).Client(t) })
 	}
 }
 
@@ -236,9 +244,16 @@ func (f *faulty) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	}
 }
 
+// digest is that of the script that a command runs, empty when it runs none.
 func digest(cmd redis.Cmder) string {
-	if args := cmd.Args(); len(args) > 1 && cmd.Name() == "evalsha" {
+	args := cmd.Args()
+	switch {
+	case len(args) < 2:
+	case cmd.Name() == "evalsha":
 		return fmt.Sprint(args[1])
+	case cmd.Name() == "eval":
+		sum := sha1.Sum([]byte(fmt.Sprint(args[1])))
+		return hex.EncodeToString(sum[:])
 	}
 	return ""
 }

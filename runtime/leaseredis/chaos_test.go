@@ -105,7 +105,10 @@ func TestNothingIsLostOverAnUnreliableNetwork(t *testing.T) {
 			}
 		}
 		for range 2 {
-			client := redistest.Shared(t).Client(t)
+			client := redis.UniversalClient(redistest.Shared(t).Client(t))
+			if a.clustered() {
+				client = redistest.SharedCluster(t).Client(t)
+			}
 			client.AddHook(unreliable{0.1, &on})
 			be := New(client, WithNamespace(a.namespace), WithLogger(slog.New(slog.DiscardHandler)))
 			c, err := lease.NewConsumer(be, lease.Spec{Name: "orders", Per: lease.PerTopic, Topics: []string{"*"}, Batch: 10, TTL: time.Minute,

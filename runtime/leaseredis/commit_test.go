@@ -23,10 +23,8 @@ func TestACommitWhoseReplyWasLostIsStoredOnce(t *testing.T) {
 			Park: []lease.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "e"}, {ID: id[1], Lane: "k"}},
 			Dead: []lease.Dead{{ID: id[2], Attempt: 1, Reason: "r"}}})
 		second := a.next(g, lease.Progress{Done: id[:1], Dead: []lease.Dead{{ID: id[1], Attempt: 3, Reason: "r"}}})
-		a.commits() // the script is known to the server
 		faults := a.breaks()
 		for _, p := range []lease.Progress{first, second} {
-			a.Commit(t.Context(), "nobody", "c", []lease.Progress{p}) // so is every other
 			faults.loseReply(scripts.commit)
 			again(t, faults, func() error {
 				_, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{p})
@@ -35,7 +33,8 @@ func TestACommitWhoseReplyWasLostIsStoredOnce(t *testing.T) {
 		}
 		same(t, "dead letters", len(a.dead()), 2)
 		same(t, "parked", len(a.due().Messages), 0)
-		n, err := a.client.Exists(t.Context(), a.key("x", "pk:c:x"), a.key("x", "due:c:x"), a.key("x", "pr:c"), a.key("x", "lane:c:1:x:k")).Result()
+		left := []string{a.key("x", "pk:c:x"), a.key("x", "due:c:x"), a.key("x", "pr:c"), a.key("x", "lane:c:1:x:k")}
+		n, err := a.client.Exists(t.Context(), left...).Result()
 		check(t, err)
 		same(t, "keys left of parked messages", n, 0)
 	})
@@ -121,8 +120,6 @@ func TestNothingIsLostBetweenReadingAMessageAndStoringIt(t *testing.T) {
 		g := a.takesOne("x")
 		got := a.reads(g, 9)
 		p := a.next(g, lease.Progress{Cursor: got.Next, Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}})
-		a.commits()
-		a.Commit(t.Context(), "nobody", "c", []lease.Progress{p})
 		faults := a.breaks()
 		died := errors.New("the process died")
 		faults.onCall(scripts.commit, func() error { return died })

@@ -29,9 +29,6 @@ func TestLostRepliesOfTheLedger(t *testing.T) {
 		g := a.takesOne("x")
 		sh, err := a.shape(t.Context())
 		check(t, err)
-		// Every script is known to the server before replies are lost.
-		a.starts(g, "known", "0", lease.OnceNew)
-		a.commits(a.next(g, lease.Progress{Once: []lease.OnceResult{{Key: "known", Done: true}}}))
 		faults := a.breaks()
 		for _, item := range items() {
 			start := func() error {
@@ -71,7 +68,6 @@ func TestAnItemThatWasToldBeforeACrashIsDone(t *testing.T) {
 		a.publishes(1, "x")
 		g := a.takesOne("x")
 		got := a.reads(g, 9)
-		a.commits()
 		faults := a.breaks()
 		died := errors.New("the process died")
 		for _, item := range items() {
@@ -114,7 +110,6 @@ func TestNobodyIsAskedBeforeTheDeadLetterIsThere(t *testing.T) {
 			a.starts(g, item, id, lease.OnceUnknown)
 			p.Once = append(p.Once, lease.OnceResult{Key: item, Asked: id})
 		}
-		a.commits()
 		faults := a.breaks()
 		died := errors.New("the process died")
 		faults.onCall(scripts.commit, func() error { return died })

@@ -1,10 +1,14 @@
 package leaseredis
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/runtime/lease"
 )
@@ -68,14 +72,33 @@ func (a *actor) leasesNow() []lease.LeaseStatus {
 	return ls
 }
 
+// nodes are the server, or the masters of the cluster.
+func (a *actor) nodes(t *testing.T) (nodes []redis.Cmdable) {
+	t.Helper()
+	cluster, ok := a.client.(*redis.ClusterClient)
+	if !ok {
+		return []redis.Cmdable{a.client}
+	}
+	var mu sync.Mutex
+	check(t, cluster.ForEachMaster(t.Context(), func(_ context.Context, c *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		nodes = append(nodes, c)
+		return nil
+	}))
+	return nodes
+}
+
 // keysOf lists all keys of a's namespace.
 func (a *actor) keysOf(t *testing.T) map[string]bool {
 	t.Helper()
-	found, err := a.client.Keys(t.Context(), "{"+a.namespace+"[0-9]*}:*").Result()
-	check(t, err)
 	keys := map[string]bool{}
-	for _, k := range found {
-		keys[k] = true
+	for _, node := range a.nodes(t) {
+		found, err := node.Keys(t.Context(), "{"+a.namespace+"[0-9]*}:*").Result()
+		check(t, err)
+		for _, k := range found {
+			keys[k] = true
+		}
 	}
 	return keys
 }

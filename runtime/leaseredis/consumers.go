@@ -273,7 +273,7 @@ func splitPatterns(patterns []string) [][]string {
 }
 
 // discover returns the resources that a consumer's source holds: topics that match, streams
-// with unread messages, the streams of an application.
+// with unread messages that are not wanted yet, the streams of an application.
 func (b *Backend) discover(ctx context.Context, sh *shape, info lease.ConsumerInfo) ([]string, error) {
 	if s := sourceOf(info); s != nil {
 		if info.Per == lease.PerTopic {
@@ -294,7 +294,20 @@ func (b *Backend) discover(ctx context.Context, sh *shape, info lease.ConsumerIn
 		if info.Announced {
 			return nil, nil
 		}
-		keys, err := b.scores(ctx, sh, "dirty:"+info.Name, nil)
+		// Those that are wanted are registered; held ones are among them, and nobody has to look at these.
+		wanted := map[string]bool{}
+		for tag := range sh.tags {
+			err := b.scanSet(ctx, b.prefix(tag)+"want:"+info.Name, func(names []string) error {
+				for _, n := range names {
+					wanted[n] = true
+				}
+				return nil
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+		keys, err := b.scores(ctx, sh, "dirty:"+info.Name, func(stream string) bool { return !wanted[stream] })
 		if err != nil {
 			return nil, err
 		}

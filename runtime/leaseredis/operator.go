@@ -210,6 +210,11 @@ func (b *Backend) resources(ctx context.Context, tag int, consumer, only string,
 		}
 		return nil
 	}
+	return b.scanSet(ctx, key, each)
+}
+
+// scanSet passes on the members of a set, page by page, each once.
+func (b *Backend) scanSet(ctx context.Context, key string, each func([]string) error) error {
 	seen := map[string]bool{} // a scan may tell of one twice
 	for at := uint64(0); ; {
 		type page struct {
@@ -221,7 +226,8 @@ func (b *Backend) resources(ctx context.Context, tag int, consumer, only string,
 			return p, err
 		})
 		if err != nil {
-			return fail(err)
+			b.look(err)
+			return fmt.Errorf("read %s: %w", key, err)
 		}
 		names := slices.DeleteFunc(p.names, func(n string) bool {
 			was := seen[n]

@@ -26,7 +26,7 @@ const (
 )
 
 // trim drops what all consumers have passed, and returns how many entries. Streams that have
-// been empty for ten minutes leave nothing behind.
+// been empty for a minute leave nothing behind.
 func (b *Backend) trim(ctx context.Context, sh *shape, _ []lease.ConsumerInfo) (int, error) {
 	total := 0
 	for tag := range sh.tags {

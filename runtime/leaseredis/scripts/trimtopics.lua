@@ -66,7 +66,7 @@ while argi < #ARGV do
   end
   if is == 'none' or is == 'stream' and call('XLEN', stream) == 0 then
     local told = call('ZSCORE', T .. 'topics', topic)
-    if told and tonumber(told) < now - 600000000 then
+    if told and tonumber(told) < now - 60000000 then
       call('ZREM', T .. 'topics', topic)
       call('DEL', stream)
     end

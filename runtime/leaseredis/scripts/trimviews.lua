@@ -16,9 +16,9 @@ for _ = 1, (#ARGV - 1) / 2 do
     end
   end
   if is == 'stream' or is == 'none' then
-    -- Feeds look every few seconds: what is older they have told.
+    -- All that it held was passed, so no feed has to tell of it; one that is in use stays.
     local told = call('ZSCORE', T .. 'dirty:' .. consumer, resource)
-    if told and tonumber(told) < now - 600000000 then
+    if told and tonumber(told) < now - 60000000 then
       call('ZREM', T .. 'dirty:' .. consumer, resource)
       call('DEL', stream)
     end

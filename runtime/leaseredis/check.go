@@ -76,7 +76,11 @@ func (b *Backend) checkServer(ctx context.Context, consumers []lease.ConsumerInf
 	if err := b.checkRights(ctx, consumers); err != nil {
 		return err
 	}
-	if _, err := b.shape(ctx); err != nil {
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return err
+	}
+	if err := b.checkKinds(ctx, sh, consumers); err != nil {
 		return err
 	}
 	for _, f := range facts {
@@ -404,6 +408,49 @@ func (b *Backend) tryCommands(ctx context.Context, key, none, channel string, ea
 		}
 	}
 	return nil
+}
+
+// checkKinds refuses consumers that were of another kind when they were registered.
+func (b *Backend) checkKinds(ctx context.Context, sh *shape, consumers []lease.ConsumerInfo) error {
+	stored := make([]*redis.StringCmd, len(consumers))
+	err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
+		for i, c := range consumers {
+			stored[i] = pipe.HGet(ctx, b.prefix(sh.tagOf(c.Name))+"consumers", c.Name)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for i, now := range consumers {
+		s, err := stored[i].Result()
+		if errors.Is(err, redis.Nil) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		was, err := infoOf(now.Name, s)
+		if err != nil {
+			return err
+		}
+		if kindOf(was) != kindOf(now) {
+			return errOtherKind(now, kindOf(was))
+		}
+	}
+	return nil
+}
+
+// kindOf is what must not change of a consumer.
+func kindOf(info lease.ConsumerInfo) string {
+	kind := "per " + info.Per.String()
+	if info.Source != nil {
+		kind += " of streams"
+	}
+	return kind
+}
+
+func errOtherKind(now lease.ConsumerInfo, was string) error {
+	return fmt.Errorf("leaseredis: consumer %q is %s in this namespace, and now it is %s: its cursors would mean something else; "+
+		"give it another name, or forget the old one first (leasegen forget %s)", now.Name, was, kindOf(now), now.Name)
 }
 
 // tryHints subscribes to a channel and leaves it again.

@@ -68,6 +68,27 @@ func TestCheckKnowsTheShapeOfTheNamespace(t *testing.T) {
 	refused(t, on(c, name).Check(t.Context(), nil), "layout 7", "update leasegen")
 }
 
+// A consumer that is of another kind than it was does not start: all consumers of its process would
+// wait for it. What it was takes nothing into account that may change.
+func TestCheckKnowsWhatAConsumerWas(t *testing.T) {
+	be := on(redistest.Shared(t).Client(t), redistest.Namespace(t), leaseredis.WithTags(3))
+	streams := lease.ConsumerInfo{Name: "s", Per: lease.PerGroup, Source: leaseredis.StreamSource{Names: []string{"a"}}}
+	for _, info := range []lease.ConsumerInfo{topical, streams} {
+		ok(t, be.Check(t.Context(), []lease.ConsumerInfo{info}))
+		ok(t, be.Register(t.Context(), info, nil))
+		ok(t, be.Check(t.Context(), []lease.ConsumerInfo{info}))
+	}
+	changed := topical
+	changed.Topics, changed.TTL, changed.From = []string{"other"}, time.Hour, lease.FromNow
+	ok(t, be.Check(t.Context(), []lease.ConsumerInfo{changed, {Name: "new", Per: lease.PerCluster}}))
+
+	changed.Per = lease.PerPartition
+	refused(t, be.Check(t.Context(), []lease.ConsumerInfo{streams, changed}), topical.Name, "is per topic", "now it is per partition", "leasegen forget "+topical.Name)
+	streams.Source, streams.Topics = nil, []string{"a"}
+	refused(t, be.Check(t.Context(), []lease.ConsumerInfo{streams}), `"s" is per group of streams`, "now it is per group:")
+	refused(t, be.Register(t.Context(), streams, nil), `"s" is per group of streams`, "now it is per group:")
+}
+
 // logged returns what a check logs.
 func logged(t *testing.T, s *redistest.Server) string {
 	t.Helper()

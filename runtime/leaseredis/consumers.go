@@ -192,8 +192,7 @@ func (b *Backend) attachAll(ctx context.Context, sh *shape, info lease.ConsumerI
 		switch {
 		case a.err != nil && strings.Contains(a.err.Error(), otherKind):
 			_, was, _ := strings.Cut(a.err.Error(), otherKind+" ")
-			return "", fmt.Errorf("leaseredis: consumer %q is %s in this namespace, and now it is %s: its cursors would mean something else; give it another name, or forget the old one first",
-				info.Name, was, strings.TrimSpace(info.Per.String()+" "+source))
+			return "", errOtherKind(info, was)
 		case a.err != nil:
 			return "", a.err
 		}

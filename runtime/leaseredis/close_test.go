@@ -1,6 +1,7 @@
 package leaseredis_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -31,4 +32,20 @@ func TestCloseGivesBackWhatItCan(t *testing.T) {
 	}
 	equal(t, "free under the second tag", c.ZCard(t.Context(), "{"+name+"1}:free:topical").Val(), held)
 	ok(t, c.Rename(t.Context(), sessions+"-away", sessions).Err())
+}
+
+// A process that is stopped while it opens its session leaves no member behind, which others would leave a share to.
+func TestASessionThatIsGivenUpWhileItOpens(t *testing.T) {
+	name := redistest.Namespace(t)
+	be := on(redistest.Shared(t).Client(t), name, leaseredis.WithTags(3))
+	ok(t, be.Register(t.Context(), topical, topicNames(1)))
+	for i := range 100 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*20*time.Microsecond)
+		s, err := be.OpenSession(ctx, lease.SessionSpec{ID: newID(), TTL: time.Hour, Consumers: []string{"topical"}})
+		cancel()
+		if err == nil {
+			ok(t, s.Close(t.Context()))
+		}
+	}
+	eventually(t, "no member is left", func() bool { return len(survey(t, be, topical).Members) == 0 })
 }

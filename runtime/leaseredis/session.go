@@ -75,6 +75,11 @@ func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (leas
 	}
 	if err != nil {
 		s.end()
+		if ctx.Err() != nil { // it may have been opened: nobody would know of a member that owns nothing
+			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			s.Close(closing) // else it expires
+		}
 		return nil, b.fail("open a session", err)
 	}
 	b.endSilent()

@@ -76,8 +76,9 @@ var globless = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `
 // SETUSER; New's default namespace is lg. Streams are those that others write to and consumers
 // read, see StreamSource.
 //
-//	redis-cli ACL SETUSER app on '>password' $(…)
+//	client.ACLSetUser(ctx, "app", append([]string{"on", ">" + password}, leaseredis.ACL("lg")...)...)
 //
+// The command leasegen acl prints them as a command for redis-cli.
 // go-redis sends more when it connects (CLIENT SETINFO), which may fail. Some of what is here only a
 // cluster needs.
 func ACL(namespace string, streams ...string) []string {

@@ -86,10 +86,12 @@ func WithSlots(n int) Option {
 // the oldest go first, counted and logged. Default 10,000; 0 is no bound.
 func WithMaxDeadLetters(n int) Option { return func(b *Backend) { b.maxDead = max(n, 0) } }
 
-// New returns a backend on client's server or cluster. It does not connect; what is wrong
-// with the client or the options is reported by every call, and what is wrong with the server by Check. The client stays the caller's. Beside it a
-// running process keeps a connection of its own to each node for heartbeats, made
-// from the client's options, and one subscription on the client.
+// New returns a backend on client's server or cluster: a *redis.Client, also one under
+// Sentinel, or a *redis.ClusterClient that reads from masters. It does not connect; what is
+// wrong with the client or the options is reported by every call, what is wrong with the
+// server by Check, with which a consumer's Run begins. The client stays the caller's. Beside
+// it a running process keeps a connection of its own to each node for heartbeats, made from
+// the client's options, and one subscription on the client.
 func New(client redis.UniversalClient, opts ...Option) *Backend {
 	b := &Backend{client: client, namespace: "lg", log: slog.Default(), maxDead: 10_000}
 	for _, o := range opts {

@@ -105,6 +105,9 @@ func (w *work) released(give []*held) {
 		w.forget(h)
 	}
 	w.mu.Unlock()
+	if len(give) == 0 {
+		return
+	}
 	for _, h := range give {
 		w.c.observe(ObservedRelease{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Retired: h.retire})
 	}
@@ -116,9 +119,7 @@ func (w *work) ended() {
 	w.mu.Lock()
 	left := slices.Collect(maps.Values(w.held))
 	w.mu.Unlock()
-	if len(left) > 0 {
-		w.released(left)
-	}
+	w.released(left)
 }
 
 // lose ends a lease against its holder's will. It is told once.

@@ -221,6 +221,22 @@ func (w *work) fenced(h *held) {
 	w.c.observe(ObservedFenced{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch})
 	w.lose(h, "a write was refused: the lease has a newer epoch")
 	w.s.hintOwnership() // it may be free
+	if w.info.Lock != LockAdvisory {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h.locked = true
+	w.unlock(h)
+}
+
+// unlock gives back the lock of a lease that was lost while the session lives, and nothing
+// runs on it any more: it would keep out whoever's turn is next. The caller holds w.mu.
+func (w *work) unlock(h *held) {
+	if h.locked && !h.running {
+		h.locked = false
+		w.calls.Go(func() { w.release([]*held{h}) })
+	}
 }
 
 // flush waits until all progress of h is stored, and reports whether it was.

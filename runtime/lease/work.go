@@ -75,6 +75,7 @@ type held struct {
 	yield       bool // let parked messages go first
 	gone        bool // released or lost
 	retire      bool // a stream without more work: it is not only released
+	locked      bool // LockAdvisory: lost, and its lock is still to be given back
 	seq         int64
 	anchored    instant   // LockRow: before the request that granted or last renewed it was sent
 	activeAt    time.Time // when work on it last ended
@@ -374,6 +375,7 @@ func (w *work) start(h *held, f func(ctx context.Context)) {
 			w.running--
 			h.running, h.cancel = false, nil
 			w.settled(h)
+			w.unlock(h)
 			w.mu.Unlock()
 			w.kick()
 		}()

@@ -27,6 +27,7 @@ func TestCluster(t *testing.T) {
 	t.Run("CL7 rolling restart", func(t *testing.T) { rollingRestart(t, c) })
 	t.Run("CL1 master killed", func(t *testing.T) { masterKilled(t, c) })
 	t.Run("CL2 master frozen", func(t *testing.T) { masterFrozen(t, c) })
+	t.Run("mutant: "+string(neverReloads), func(t *testing.T) { topologyNotReloaded(t, c) })
 	t.Run("CL3 lagging replica", func(t *testing.T) { laggingReplica(t, c) })
 	t.Run("CL4 minority master", func(t *testing.T) { minorityMaster(t, c) })
 	t.Run("CL10 lost shard", func(t *testing.T) { lostShard(t, c) })
@@ -141,6 +142,34 @@ func masterFrozen(t *testing.T, c *redistest.Cluster) {
 		s.back(t, c, tag, begin, last, true)
 		master.Resume()
 	})
+}
+
+// M18: with the topology left to go-redis, which looks at it once a minute, a master that hangs holds
+// everything up for as long.
+func topologyNotReloaded(t *testing.T, c *redistest.Cluster) {
+	s := onCluster(t, c, neverReloads)
+	s.settings.Tags = clusterTags
+	stop := s.load(t, topicCount)
+	f := startFleet(t, names(s.settings, 2)...)
+	s.working(t, topicCount)
+	tag := s.anyTag()
+	master := c.MasterOf(t, tag)
+	resume := s.settled(t, master, tag)
+	last := s.lastOf()
+	master.Pause()
+	resume()
+	c.MasterOf(t, tag)
+	elected := time.Now()
+	bound := recovery(true)
+	worked := s.worked(t, last, bound+time.Second)
+	t.Logf("%v after the failover %d of %d topics are worked on", time.Since(elected).Round(time.Millisecond), worked, len(last))
+	if worked == len(last) {
+		t.Errorf("all topics were worked on again within %v: the mutant does no harm", bound)
+	}
+	f.end()
+	stop()
+	master.Resume()
+	c.WaitHealthy(t)
 }
 
 // CL3: a replica that lags becomes the master. What it lacks is lost, counted, and no epoch falls.

@@ -3,8 +3,8 @@
 // load, and afterwards the history of what happened is checked.
 //
 //	go test ./proof/redis          a short round of everything, part of make test
-//	make proof-redis               the rounds that DESIGN's issue asks for
-//	make proof-redis PROOF_ROUNDS=1000
+//	make proof-redis               100 rounds of the cheap faults, fewer of the dear ones
+//	make proof-redis PROOF_ROUNDS=1000   ten times as many
 //
 // Replicas work on one consumer with per=topic. For each message they add one line to a
 // history on a server of its own, the sink, which nobody disturbs; around each commit they
@@ -25,6 +25,27 @@
 // Faults that take acknowledged writes out of Redis itself, the promotion of a replica that
 // lags, say, are allowed to lose and to undo: how much is counted and printed. Epochs must not fall then, either.
 //
-// A test that cannot fail proves nothing, so for each mechanism there is a mutant, in
-// mutants_test.go, that does without it, and a test that the same checks find it out.
+// On a cluster everything is to be worked on again 2 s after the cluster's own failover, without a
+// call by anybody; of a master that hangs, plus the clients' ReadTimeout, 1 s here.
+//
+// # Mutants
+//
+// A test that cannot fail proves nothing, so for each mechanism there is a mutant that does without
+// it (mutants_test.go), and a test that the same checks find it out (mutation_test.go, inprocess_test.go):
+//
+//	M3, M9  a heartbeat that writes its session anew   sessions that had expired live again
+//	M6      belief counted from the reply              two owners' handlers run at once
+//	M8      a session named after the consumer         nobody takes over from replicas that were killed
+//	M14     commits without the fence                  a former owner's commit succeeds
+//	M18     the topology left to go-redis              a master that hangs holds everything up for a minute
+//	M20     a reader that ends at what it cannot read  messages behind a poisoned one are not handled
+//	M22     a bound that drops dead letters in silence they are neither there nor counted
+//	M37     notifications that are trusted             nothing is handled when they do not arrive
+//	M39     the cursor committed before dead letters   a crash between the two loses messages
+//
+// What others of that list break does not exist here: there are no consumer groups, so there is
+// no acknowledgement that could go apart from what it stands for (M1, M2, M17), no group that begins in the
+// present (M16: a consumer's first cursor is the beginning), no entry that is claimed for being idle, or without
+// its body (M36, M38: leases are taken over from dead sessions only, E2), and no blocking
+// read that waits for ever (M19: consumers poll, and every call is bounded).
 package redisproof

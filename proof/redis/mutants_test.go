@@ -17,7 +17,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
-// Mutants: the backend without one of its mechanisms. The tests of each are in mutant_tests_test.go.
+// Mutants: the backend without one of its mechanisms. mutation_test.go has their tests.
 const (
 	// unfenced is fenceOnly without the fence: every commit claims to come from the present owner.
 	unfenced mode = "fence removed"

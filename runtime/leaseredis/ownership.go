@@ -183,14 +183,16 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 	return grants, nil
 }
 
-// acquireFrom lists the tags that have leases of the consumer, in the order of the attempt.
+// acquireFrom lists the tags that have leases of the consumer, in the order of the attempt, without
+// those that the session has not entered.
 func (b *Backend) acquireFrom(sh *shape, req lease.AcquireRequest) []int {
-	if per := req.Consumer.Per; per == lease.PerGroup || per == lease.PerCluster {
-		return []int{sh.leaseTag(req.Consumer.Name, lease.Whole)}
-	}
 	tags := make([]int, 0, sh.tags)
-	for tag := range sh.tags {
-		tags = append(tags, (sh.tagOf(req.Attempt)+tag)%sh.tags)
+	if per := req.Consumer.Per; per == lease.PerGroup || per == lease.PerCluster {
+		tags = append(tags, sh.leaseTag(req.Consumer.Name, lease.Whole))
+	} else {
+		for tag := range sh.tags {
+			tags = append(tags, (sh.tagOf(req.Attempt)+tag)%sh.tags)
+		}
 	}
 	if s := b.session(req.Session); s != nil {
 		tags = slices.DeleteFunc(tags, func(tag int) bool { return !s.has(tag) })

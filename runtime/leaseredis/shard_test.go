@@ -102,6 +102,10 @@ func TestASessionEntersWhatComesBack(t *testing.T) { // CL10
 	topics := topicNames(64)
 	ok(t, be.Register(t.Context(), topical, topics))
 	lost, replica := cluster.MasterOf(t, "lg0"), cluster.ReplicaOf(t, "lg0")
+	soleThere := "s"
+	for tagOf(soleThere, 8) != 0 {
+		soleThere += "s"
+	}
 	replica.Kill()
 	lost.Kill()
 
@@ -121,6 +125,8 @@ func TestASessionEntersWhatComesBack(t *testing.T) { // CL10
 		t.Fatalf("acquired %d leases, want those of the shards that are left", some)
 	}
 	equal(t, "resources", survey(t, be, topical).Resources, some)
+	sole := lease.ConsumerInfo{Name: soleThere, Per: lease.PerCluster}
+	equal(t, "acquired of a lost tag", len(acquire(t, be, id, sole, 1)), 0)
 	ok(t, s.Heartbeat(t.Context()))
 
 	lost.Start()

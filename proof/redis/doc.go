@@ -47,5 +47,5 @@
 // no acknowledgement that could go apart from what it stands for (M1, M2, M17), no group that begins in the
 // present (M16: a consumer's first cursor is the beginning), no entry that is claimed for being idle, or without
 // its body (M36, M38: leases are taken over from dead sessions only, E2), and no blocking
-// read that waits for ever (M19: consumers poll, and every call is bounded).
+// read that waits for ever (M19: every wait is bounded).
 package redisproof

@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,11 +25,11 @@ const (
 	trimTopics = 100 // in one script call
 	trimViews  = 300
 	trimEvery  = time.Second // what this process reads
-	trimKeys   = 2000        // resources of a view up to which that is worth it
+	trimKeys   = 2000        // streams of a view with messages left, up to which these are looked at for that
 )
 
-// trim drops what all consumers have passed, and returns how many entries. Streams that have
-// been empty for a minute leave nothing behind.
+// trim drops what all consumers have passed, and returns how many entries. Of a stream that is
+// empty then nothing is left.
 func (b *Backend) trim(ctx context.Context, sh *shape, _ []lease.ConsumerInfo) (int, error) {
 	total := 0
 	for tag := range sh.tags {
@@ -105,37 +108,46 @@ func (b *Backend) trimView(ctx context.Context, sh *shape, tag int, consumer str
 		for i, z := range page {
 			resources[i] = z.Member.(string)
 		}
-		at, err := b.cursors(ctx, sh, consumer, resources)
-		if err != nil {
-			return err
+		least, n, err := b.trimCopies(ctx, sh, tag, consumer, resources)
+		if dropped += n; err == nil && least > 0 {
+			upto = min(upto, least-1)
 		}
-		for part := range slices.Chunk(resources, trimViews) {
-			args := []any{consumer}
-			for _, r := range part {
-				in := []input{{tag: tag}}
-				min := ""
-				if p := at[r].positions(in)[0]; p != (position{}) {
-					p.seq++
-					min = p.id()
-				}
-				args = append(args, r, min)
-			}
-			reply, err := b.run(ctx, tag, scripts.trimviews, args...)
-			if err != nil {
-				return fmt.Errorf("leaseredis: trim what was copied for %s: %w", consumer, err)
-			}
-			ns := ints(reply)
-			if len(ns) != 2 {
-				return fmt.Errorf("leaseredis: trim what was copied for %s: the server answered with %d values", consumer, len(ns))
-			}
-			dropped += int(ns[0])
-			if ns[1] > 0 {
-				upto = min(upto, ns[1]-1)
-			}
-		}
-		return nil
+		return err
 	})
 	return upto, dropped, err
+}
+
+// trimCopies trims streams of a consumer's view under a tag. It returns the least id that is
+// left in them, 0 for none, and how many entries were dropped.
+func (b *Backend) trimCopies(ctx context.Context, sh *shape, tag int, consumer string, resources []string) (least int64, dropped int, err error) {
+	at, err := b.cursors(ctx, sh, consumer, resources)
+	if err != nil {
+		return 0, 0, err
+	}
+	for part := range slices.Chunk(resources, trimViews) {
+		args := []any{consumer}
+		for _, r := range part {
+			keep := ""
+			if p := at[r].positions([]input{{tag: tag}})[0]; p != (position{}) {
+				p.seq++
+				keep = p.id()
+			}
+			args = append(args, r, keep)
+		}
+		reply, err := b.run(ctx, tag, scripts.trimviews, args...)
+		if err != nil {
+			return 0, dropped, fmt.Errorf("leaseredis: trim what was copied for %s: %w", consumer, err)
+		}
+		ns := ints(reply)
+		if len(ns) != 2 {
+			return 0, dropped, fmt.Errorf("leaseredis: trim what was copied for %s: the server answered with %d values", consumer, len(ns))
+		}
+		dropped += int(ns[0])
+		if ns[1] > 0 && (least == 0 || ns[1] < least) {
+			least = ns[1]
+		}
+	}
+	return least, dropped, nil
 }
 
 // trimTopics trims topics of a tag, given how far the consumers with views have got.
@@ -159,9 +171,20 @@ func (b *Backend) trimTopics(ctx context.Context, tag int, passed map[string]int
 
 // touched is what this process has read since it trimmed last.
 type touched struct {
-	mu        sync.Mutex
-	topics    map[string]struct{}
-	consumers map[string]struct{} // with views
+	mu sync.Mutex
+	reading
+}
+
+// reading is which topics were read, and which parts of views.
+type reading struct {
+	topics map[string]struct{}
+	views  map[viewPart]struct{}
+}
+
+// viewPart is one stream of a view.
+type viewPart struct {
+	tag                int
+	consumer, resource string
 }
 
 func (t *touched) add(consumer string, source *StreamSource, per lease.Per, fetched []lease.Fetched) {
@@ -171,29 +194,33 @@ func (t *touched) add(consumer string, source *StreamSource, per lease.Per, fetc
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.topics == nil {
-		t.topics, t.consumers = map[string]struct{}{}, map[string]struct{}{}
+		t.reading = reading{map[string]struct{}{}, map[viewPart]struct{}{}}
 	}
-	last := ""
 	for i := range fetched {
-		ms := fetched[i].Messages
-		if len(ms) > 0 && per != lease.PerTopic {
-			t.consumers[consumer] = struct{}{}
-		}
-		for j := range ms {
-			if topic := ms[j].Topic; topic != last {
+		topic, part := "", viewPart{tag: -1}
+		for j := range fetched[i].Messages {
+			m := &fetched[i].Messages[j]
+			if m.Topic != topic {
+				topic = m.Topic
 				t.topics[topic] = struct{}{}
-				last = topic
+			}
+			if per == lease.PerTopic {
+				continue
+			}
+			if tag, err := strconv.Atoi(m.ID[strings.LastIndexByte(m.ID, '-')+1:]); err == nil && tag != part.tag {
+				part = viewPart{tag, consumer, fetched[i].Resource}
+				t.views[part] = struct{}{}
 			}
 		}
 	}
 }
 
-func (t *touched) take() (topics, consumers map[string]struct{}) {
+func (t *touched) take() reading {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	topics, consumers = t.topics, t.consumers
-	t.topics, t.consumers = nil, nil
-	return topics, consumers
+	r := t.reading
+	t.reading = reading{}
+	return r
 }
 
 // trimTouched trims what this process reads, until ctx ends: between two rounds of
@@ -201,68 +228,82 @@ func (t *touched) take() (topics, consumers map[string]struct{}) {
 func (b *Backend) trimTouched(ctx context.Context) {
 	ticker := time.NewTicker(trimEvery)
 	defer ticker.Stop()
-	var older [2]map[string]struct{} // read before the last tick: progress is stored a little later
+	var older reading // before the last tick: progress is stored a little later
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
-		topics, consumers := b.known.touched.take()
-		if len(topics)+len(older[0]) > 0 {
-			err := b.trimOf(ctx, union(topics, older[0]), union(consumers, older[1]))
+		now := b.known.touched.take()
+		if len(now.topics)+len(older.topics) > 0 {
+			err := b.trimOf(ctx, reading{union(now.topics, older.topics), union(now.views, older.views)})
 			if err != nil && ctx.Err() == nil {
 				b.log.Debug("leaseredis: trimming failed, it is tried again", "error", err)
 			}
 		}
-		older = [2]map[string]struct{}{topics, consumers}
+		older = now
 	}
 }
 
-func union(a, b map[string]struct{}) map[string]struct{} {
-	out := make(map[string]struct{}, len(a)+len(b))
-	for _, m := range []map[string]struct{}{a, b} {
-		for k := range m {
-			out[k] = struct{}{}
-		}
-	}
+func union[K comparable](a, b map[K]struct{}) map[K]struct{} {
+	out := make(map[K]struct{}, len(a)+len(b))
+	maps.Copy(out, a)
+	maps.Copy(out, b)
 	return out
 }
 
-func (b *Backend) trimOf(ctx context.Context, topics, consumers map[string]struct{}) error {
+func (b *Backend) trimOf(ctx context.Context, r reading) error {
 	sh, err := b.shape(ctx)
 	if err != nil {
 		return err
 	}
-	byTag := make([][]string, sh.tags)
-	for t := range topics {
+	topics := make([][]string, sh.tags)
+	for t := range r.topics {
 		tag := sh.tagOf(t)
-		byTag[tag] = append(byTag[tag], t)
+		topics[tag] = append(topics[tag], t)
 	}
-	var failed error
-	for tag, topics := range byTag {
-		if len(topics) == 0 {
+	views := make([]map[string][]string, sh.tags)
+	for v := range r.views {
+		if v.tag < 0 || v.tag >= sh.tags {
 			continue
 		}
-		failed = cmp.Or(failed, b.trimTag(ctx, sh, tag, topics, consumers))
+		if views[v.tag] == nil {
+			views[v.tag] = map[string][]string{}
+		}
+		views[v.tag][v.consumer] = append(views[v.tag][v.consumer], v.resource)
+	}
+	var failed error
+	for tag := range topics {
+		failed = cmp.Or(failed, b.trimTag(ctx, sh, tag, topics[tag], views[tag]))
 	}
 	return failed
 }
 
-func (b *Backend) trimTag(ctx context.Context, sh *shape, tag int, topics []string, consumers map[string]struct{}) error {
+// trimTag trims what was read under a tag. Topics that a consumer with a view matches wait for
+// housekeeping when too much of the view has not been passed to see how far that is.
+func (b *Backend) trimTag(ctx context.Context, sh *shape, tag int, topics []string, views map[string][]string) error {
 	passed := map[string]int64{}
-	if len(consumers) > 0 { // what others have not passed of these topics is not known, and so not trimmed
-		for name := range consumers {
-			size, err := within(ctx, func(ctx context.Context) (int64, error) {
-				return b.client.ZCard(ctx, b.prefix(tag)+"dirty:"+name).Result()
-			})
-			if err != nil || size > trimKeys {
-				return err
-			}
-			if passed[name], _, err = b.trimView(ctx, sh, tag, name); err != nil {
-				return err
-			}
+	for consumer, resources := range views {
+		if _, _, err := b.trimCopies(ctx, sh, tag, consumer, resources); err != nil {
+			return err
 		}
+		left, err := within(ctx, func(ctx context.Context) (int64, error) {
+			return b.client.ZCard(ctx, b.prefix(tag)+"dirty:"+consumer).Result()
+		})
+		if err != nil {
+			b.look(err)
+			return err
+		}
+		if left > trimKeys {
+			continue
+		}
+		if passed[consumer], _, err = b.trimView(ctx, sh, tag, consumer); err != nil {
+			return err
+		}
+	}
+	if len(topics) == 0 {
+		return nil
 	}
 	_, err := b.trimTopics(ctx, tag, passed, topics)
 	return err

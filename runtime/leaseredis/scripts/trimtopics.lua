@@ -65,11 +65,8 @@ while argi < #ARGV do
     dropped = dropped + call('XTRIM', stream, 'MINID', '=', int(ms) .. '-' .. int(seq + 1))
   end
   if is == 'none' or is == 'stream' and call('XLEN', stream) == 0 then
-    local told = call('ZSCORE', T .. 'topics', topic)
-    if told and tonumber(told) < now - 60000000 then
-      call('ZREM', T .. 'topics', topic)
-      call('DEL', stream)
-    end
+    call('ZREM', T .. 'topics', topic)
+    call('DEL', stream)
   end
 end
 return dropped

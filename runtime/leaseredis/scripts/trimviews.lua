@@ -16,12 +16,9 @@ for _ = 1, (#ARGV - 1) / 2 do
     end
   end
   if is == 'stream' or is == 'none' then
-    -- All that it held was passed, so no feed has to tell of it; one that is in use stays.
-    local told = call('ZSCORE', T .. 'dirty:' .. consumer, resource)
-    if told and tonumber(told) < now - 60000000 then
-      call('ZREM', T .. 'dirty:' .. consumer, resource)
-      call('DEL', stream)
-    end
+    -- All that it held was passed, so no feed has to tell of it.
+    call('ZREM', T .. 'dirty:' .. consumer, resource)
+    call('DEL', stream)
   end
 end
 return {dropped, least}

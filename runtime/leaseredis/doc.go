@@ -98,6 +98,6 @@
 //	dx:<consumer>:<resource>      hash: message id -> number of its dead letter
 //	once:<consumer>               hash: item -> how its execution ended; under the tag of the item
 //	onceat:<consumer>             zset: item by when it was begun, or done
-//	maintaining                   string that expires: who does the housekeeping; under the first tag only
-//	swept:<consumer>              string that expires: forgotten streams were looked for
+//	maintaining                   string that expires: who does the housekeeping; under the first tag that can be reached
+//	swept:<consumer>              string that expires: streams to be forgotten were looked for; likewise
 package leaseredis

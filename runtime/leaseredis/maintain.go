@@ -30,7 +30,7 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 	if err != nil {
 		return r, fail("prepare", err)
 	}
-	release, err := b.take(ctx, "maintaining", maintainToken)
+	release, err := b.take(ctx, sh, "maintaining", maintainToken)
 	if err != nil {
 		return r, fail("take the token", err)
 	}
@@ -76,26 +76,27 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 }
 
 // take takes a token of the namespace, and returns how to give it back; nil when somebody else has it.
-func (b *Backend) take(ctx context.Context, name string, ttl time.Duration) (release func(), err error) {
+func (b *Backend) take(ctx context.Context, sh *shape, name string, ttl time.Duration) (release func(), err error) {
 	var id [16]byte
 	rand.Read(id[:])
 	holder := hex.EncodeToString(id[:])
-	reply, err := b.run(ctx, 0, scripts.token, name, holder, ttl.Milliseconds())
+	tag := b.reach(sh)[0]
+	reply, err := b.run(ctx, tag, scripts.token, name, holder, ttl.Milliseconds())
 	if err != nil || number(reply) == 0 {
 		return nil, err
 	}
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		b.run(ctx, 0, scripts.token, name, holder, 0) // else it expires
+		b.run(ctx, tag, scripts.token, name, holder, 0) // else it expires
 	}, nil
 }
 
 // expireDead deletes dead letters that are older than they are kept.
 func (b *Backend) expireDead(ctx context.Context, sh *shape, info lease.ConsumerInfo) (n int, err error) {
-	for _, s := range b.leaseSteps(sh, info, scripts.expiredead, info.Name, info.Keep.Microseconds(), maintainStep) {
+	for _, tag := range b.reach(sh) {
 		for {
-			reply, err := b.run(ctx, s.tag, s.script, s.args...)
+			reply, err := b.run(ctx, tag, scripts.expiredead, info.Name, info.Keep.Microseconds(), maintainStep)
 			if err != nil {
 				return n, err
 			}
@@ -110,7 +111,7 @@ func (b *Backend) expireDead(ctx context.Context, sh *shape, info lease.Consumer
 
 // forgetItems forgets items that were executed, or given up on, before they are kept.
 func (b *Backend) forgetItems(ctx context.Context, sh *shape, info lease.ConsumerInfo) (n int, err error) {
-	for tag := range sh.tags {
+	for _, tag := range b.reach(sh) {
 		for kept := 0; ; {
 			reply, err := b.run(ctx, tag, scripts.forgetonce, info.Name, info.OnceKeep.Microseconds(), kept, maintainStep)
 			if err != nil {
@@ -165,10 +166,10 @@ func (b *Backend) dropEnded(ctx context.Context, sh *shape, tag int, info lease.
 // forgetStreams drops streams that have been without work for long and of which nothing is
 // left. The epoch of one that comes again is higher: it is at least the time.
 func (b *Backend) forgetStreams(ctx context.Context, sh *shape, info lease.ConsumerInfo) (n int, err error) {
-	if release, err := b.take(ctx, "swept:"+info.Name, sweepEvery); err != nil || release == nil {
+	if release, err := b.take(ctx, sh, "swept:"+info.Name, sweepEvery); err != nil || release == nil {
 		return 0, err
 	}
-	for tag := range sh.tags {
+	for _, tag := range b.reach(sh) {
 		choose := func(forget bool, names []string) ([]string, error) {
 			args := []any{info.Name, forgottenAfter.Microseconds(), flag(forget)}
 			for _, name := range names {

@@ -12,7 +12,9 @@ func TestOneReplicaDoesTheHousekeeping(t *testing.T) {
 		a.buries(3, "x")
 		info := a.info
 		info.Max = 1
-		release, err := a.take(t.Context(), "maintaining", time.Minute)
+		sh, err := a.shape(t.Context())
+		check(t, err)
+		release, err := a.take(t.Context(), sh, "maintaining", time.Minute)
 		check(t, err)
 		b := a.another()
 		r, err := b.Maintain(t.Context(), []lease.ConsumerInfo{info})

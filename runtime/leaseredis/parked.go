@@ -26,7 +26,9 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 		messages       []any
 	}
 	var lanes []lane
+	reach := b.reach(sh) // what a lost shard keeps waits for it
 	steps := b.leaseSteps(sh, req.Consumer, scripts.fetchparked, req.Consumer.Name, req.Session, req.Limit, parkedBytes)
+	steps = slices.DeleteFunc(steps, func(s step) bool { return !slices.Contains(reach, s.tag) })
 	for _, a := range b.runAll(ctx, steps) {
 		if a.err != nil {
 			return lease.Parked{Next: -1}, fmt.Errorf("leaseredis: read parked messages of %s: %w", req.Consumer.Name, a.err)

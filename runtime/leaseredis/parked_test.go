@@ -1,0 +1,77 @@
+package leaseredis
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// When a shard is lost, parked messages that the others keep are retried, and housekeeping is done there.
+func TestALostShardHoldsUpNoParkedMessagesElsewhere(t *testing.T) { // CL10
+	if testing.Short() {
+		t.Skip("it starts six servers")
+	}
+	cluster := redistest.StartCluster(t, redistest.Config("cluster-require-full-coverage", "no"))
+	const name = "lg"
+	quiet := WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	be := New(cluster.Client(t), WithNamespace(name), quiet)
+	a := join(t, be, perTopic())
+	sh, err := a.shape(t.Context())
+	check(t, err)
+	lost, replica := cluster.MasterOf(t, name+"0"), cluster.ReplicaOf(t, name+"0")
+	topics := []string{}
+	left := map[string]bool{} // topics that are not lost
+	for i := range 24 {
+		topic := fmt.Sprint("topic", i)
+		topics = append(topics, topic)
+		if cluster.MasterOf(t, fmt.Sprint(name, sh.tagOf(topic))) != lost {
+			left[topic] = true
+		}
+	}
+	if len(left) == 0 || len(left) == len(topics) {
+		t.Fatalf("%d of %d topics are elsewhere", len(left), len(topics))
+	}
+	a.publishes(1, topics...)
+	for _, g := range a.takes(len(topics), topics...) {
+		got := a.reads(g, 1)
+		a.commits(a.next(g, lease.Progress{Cursor: got.Next, Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}}))
+		check(t, a.Release(t.Context(), a.id, "c", []lease.Ref{g.Ref}))
+	}
+	other := New(cluster.Client(t), WithNamespace(name), quiet)
+	_, err = other.shape(t.Context()) // it runs already
+	check(t, err)
+	replica.Kill()
+	lost.Kill()
+
+	b := join(t, other, perTopic())
+	parked := map[string]bool{}
+	for deadline := time.Now().Add(20 * time.Second); len(parked) < len(left); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("parked messages of %d of %d topics were read: %v", len(parked), len(left), err)
+		}
+		if _, err = b.Acquire(t.Context(), lease.AcquireRequest{Session: b.id, Consumer: b.info, Max: 100, Attempt: randomID()}); err != nil {
+			continue
+		}
+		var p lease.Parked
+		p, err = b.FetchParked(t.Context(), lease.ParkedRequest{Session: b.id, Consumer: b.info, Limit: 100, MaxPayload: 1 << 20})
+		for _, m := range p.Messages {
+			if !left[m.Topic] {
+				t.Fatalf("%s is lost, and a message of it was read", m.Topic)
+			}
+			parked[m.Topic] = true
+		}
+	}
+	info := b.info
+	info.Keep = time.Hour
+	if release, err := b.take(t.Context(), sh, "maintaining", time.Minute); err != nil || release == nil {
+		t.Errorf("the housekeeping is not begun: %v", err)
+	}
+	if _, err := b.expireDead(t.Context(), sh, info); err != nil {
+		t.Error(err)
+	}
+}

@@ -69,7 +69,7 @@ func (b *Backend) checkServer(ctx context.Context, consumers []lease.ConsumerInf
 		return err
 	}
 	for _, f := range facts {
-		if err := f.refused(); err != nil {
+		if err := f.refused(b.clustered()); err != nil {
 			return err
 		}
 	}
@@ -119,6 +119,8 @@ func (b *Backend) unusable(err error) error {
 		return says("the server is still loading its data (LOADING): try again when it has")
 	case has("CLUSTERDOWN"):
 		return says("the cluster is down (CLUSTERDOWN): bring the nodes of the missing shard back, or see redis-cli --cluster check")
+	case strings.Contains(err.Error(), "cluster support disabled"):
+		return says("the server is not part of a cluster, and the client is one of a cluster: use redis.NewClient, or redis.NewFailoverClient")
 	case has("MASTERDOWN"), has("READONLY"):
 		return says("the server is a replica, which cannot be written to: connect to the master, or use a cluster or failover client")
 	case has("MISCONF"):
@@ -147,6 +149,7 @@ func addressOf(client redis.UniversalClient) string {
 type serverFacts struct {
 	addr    string
 	version string
+	mode    string // standalone, cluster or sentinel
 	info    map[string]string
 }
 
@@ -162,11 +165,14 @@ func factsOf(ctx context.Context, c redis.Cmdable) (serverFacts, error) {
 	}
 	switch h := hello.(type) {
 	case map[any]any:
-		f.version = text(h["version"])
+		f.version, f.mode = text(h["version"]), text(h["mode"])
 	case []any: // RESP2
 		for ; len(h) > 1; h = h[2:] {
-			if text(h[0]) == "version" {
+			switch text(h[0]) {
+			case "version":
 				f.version = text(h[1])
+			case "mode":
+				f.mode = text(h[1])
 			}
 		}
 	default: // a server before 6.0
@@ -186,8 +192,14 @@ func factsOf(ctx context.Context, c redis.Cmdable) (serverFacts, error) {
 	return f, nil
 }
 
-// refused says why a server must not be used.
-func (f *serverFacts) refused() error {
+// refused says why a server must not be used, by a client of a cluster or of one server.
+func (f *serverFacts) refused(clustered bool) error {
+	switch {
+	case f.mode == "cluster" && !clustered:
+		return fmt.Errorf("leaseredis: the server %sis a node of a cluster, and the client knows no others: use redis.NewClusterClient", f.of())
+	case f.mode == "sentinel":
+		return fmt.Errorf("leaseredis: the server %sis a Sentinel: use redis.NewFailoverClient", f.of())
+	}
 	major, rest, _ := strings.Cut(f.version, ".")
 	minor, _, _ := strings.Cut(rest, ".")
 	a, _ := strconv.Atoi(major)

@@ -53,6 +53,19 @@ func TestClientsThatCannotBeUsedAreRefused(t *testing.T) {
 		defer c.Close()
 		refused(t, on(c, "x").Check(t.Context(), nil), "replicas", "ReadOnly")
 	}
+	alone := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}})
+	defer alone.Close()
+	refused(t, on(alone, "x").Check(t.Context(), nil), "not part of a cluster", "NewClient")
+	if testing.Short() {
+		t.Skip("it starts six servers")
+	}
+	for _, protocol := range []int{2, 3} { // the tag of the namespace may be this node's own, by luck
+		for _, node := range redistest.SharedCluster(t).Addrs() {
+			c := redis.NewClient(&redis.Options{Addr: node, Protocol: protocol})
+			defer c.Close()
+			refused(t, on(c, "x").Check(t.Context(), nil), "node of a cluster", "NewClusterClient")
+		}
+	}
 }
 
 // What an application sets for its own sake stops no consumer, and nothing is left running.

@@ -362,7 +362,7 @@ func (f *fetch) ordered(it *fetchedItem) (out []merged, more bool) {
 // beyond reports that an id is so far ahead of the clocks that it was not leasegen that wrote
 // it: the entry waits until they get there.
 func (f *fetch) beyond(at position) bool {
-	return f.bound != position{} && at.ms > f.bound.ms+uint64(time.Minute/time.Microsecond)
+	return f.bound != position{} && at.ms > f.bound.ms+uint64(24*time.Hour/time.Microsecond)
 }
 
 // missed are topics that could not be read while others could.

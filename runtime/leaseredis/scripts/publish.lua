@@ -6,9 +6,9 @@ local attempt, seen = T .. 'pub:' .. arg(), argn()
 local done = call('GET', attempt)
 if done then return tonumber(done) end
 
--- Ids rise also above what the publisher has seen of other tags, whose clocks may differ. A
--- clock that is far ahead is not followed.
-if seen > last and seen < now + 60000000 then last = seen end
+-- Ids rise also above what the publisher has seen of other tags, whose clocks may differ. What is
+-- a day ahead is not followed: no clock gave it.
+if seen > last and seen < now + 86400000000 then last = seen end
 local ids, waiting = {}, {}
 for _ = 1, (#ARGV - 2) / 9 do
   local m = {topic = arg(), kind = arg(), key = arg(), slot = arg(), headers = arg(), payload = arg()}

@@ -82,6 +82,7 @@ func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) { // CL10
 		}
 		return false
 	})
+	publisher = on(cluster.Client(t), name) // one that starts now finds what there is
 	publish(rest)
 	eventually(t, "the second is handled where it can be", awaited(2, rest))
 

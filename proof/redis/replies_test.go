@@ -68,8 +68,9 @@ func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
 			}
 			return true
 		})
-		// Sessions are opened when a replica starts, leases released when another one does.
-		if within(hit, 300*time.Millisecond) || within(hit, restarted(f, p)) || within(hit, restarted(f, other)) {
+		// Sessions are opened when a replica starts, closed when it ends, leases released when another starts.
+		if within(hit, 300*time.Millisecond) || within(hit, restarted(f, p, syscall.SIGKILL)) ||
+			within(hit, restarted(f, other, syscall.SIGKILL)) || within(hit, restarted(f, p, syscall.SIGTERM)) {
 			steps.count(step)
 		} else {
 			proxies[i].DropReply(steps.watch)
@@ -112,11 +113,11 @@ func within(c <-chan struct{}, d time.Duration) bool {
 	}
 }
 
-// restarted kills a replica, starts it again and returns how long it is given to find its feet.
-func restarted(f *fleet, p *process) time.Duration {
-	_ = syscall.Kill(int(p.pid.Load()), syscall.SIGKILL) // it may have been killed just now
+// restarted ends a replica, starts it again and returns how long it is given to find its feet.
+func restarted(f *fleet, p *process, how syscall.Signal) time.Duration {
+	_ = syscall.Kill(int(p.pid.Load()), how) // it may have been killed just now
 	f.restart(p)
-	return ttl
+	return ttl / 2
 }
 
 // steps are the kinds of requests that replicas make: scripts, and plain reads of streams. What Check
@@ -132,7 +133,7 @@ type steps struct {
 
 func newSteps(t *testing.T) *steps {
 	t.Helper()
-	s := &steps{names: map[string]string{}, hits: map[string]int{}, seen: map[string]int{}, missed: map[string]int{}}
+	s := &steps{names: map[string]string{}, hits: map[string]int{"close": 0, "release": 0}, seen: map[string]int{}, missed: map[string]int{}}
 	// Scripts are called by the sum of their text, which is made as script.go makes it.
 	dir := filepath.Join("..", "..", "runtime", "leaseredis")
 	list, err := os.ReadFile(filepath.Join(dir, "scripts.go"))
@@ -229,7 +230,7 @@ func (s *steps) short(n int) (lacks int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, hits := range s.hits {
-		if s.seen[name] >= often {
+		if s.seen[name] >= often*n {
 			lacks = max(lacks, n-hits)
 		}
 	}
@@ -241,7 +242,7 @@ func (s *steps) left(n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, hits := range s.hits {
-		if hits < n && (s.missed[name] < 3*n || s.seen[name] >= often) {
+		if hits < n && (s.missed[name] < 3+n/10 || s.seen[name] >= often*n) {
 			return true
 		}
 	}

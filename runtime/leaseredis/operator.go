@@ -259,6 +259,14 @@ func (b *Backend) Status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 	return out, nil
 }
 
+// heldBy is what leases of a lock hang on here, see Acquire.
+func heldBy(l lease.Lock) lease.Lock {
+	if l == lease.LockAdvisory {
+		return lease.LockSession
+	}
+	return l
+}
+
 func (b *Backend) status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 	sh, err := b.shape(ctx)
 	if err != nil {
@@ -279,7 +287,7 @@ func (b *Backend) status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 			return nil, err
 		}
 		st := &out[i]
-		*st = lease.ConsumerStatus{Consumer: name, Per: info.Per.String(), Lock: info.Lock.String(),
+		*st = lease.ConsumerStatus{Consumer: name, Per: info.Per.String(), Lock: heldBy(info.Lock).String(),
 			Resources: surveys[i].Resources, Unowned: surveys[i].Resources, Members: len(surveys[i].Members)}
 		for _, m := range surveys[i].Members {
 			st.Unowned -= m.Owned

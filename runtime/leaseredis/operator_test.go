@@ -65,6 +65,25 @@ func TestForgetDeletesAllThatAConsumerHas(t *testing.T) {
 	})
 }
 
+// Status says what leases hang on, which is not always what was asked for.
+func TestStatusTellsWhatLeasesHangOn(t *testing.T) {
+	eachSpread(t, func(t *testing.T, a *actor) {
+		want := map[string]string{"leader": "session", "rows": "row", "topics": "session"}
+		check(t, a.Register(t.Context(), lease.ConsumerInfo{Name: "leader", Per: lease.PerCluster, Lock: lease.LockAdvisory}, nil))
+		check(t, a.Register(t.Context(), lease.ConsumerInfo{Name: "rows", Per: lease.PerStream, Topics: []string{"x"}, Lock: lease.LockRow, TTL: time.Minute}, nil))
+		check(t, a.Register(t.Context(), lease.ConsumerInfo{Name: "topics", Per: lease.PerTopic, Topics: []string{"x"}}, nil))
+		st, err := a.Status(t.Context())
+		check(t, err)
+		got := map[string]string{}
+		for _, s := range st {
+			got[s.Consumer] = s.Lock
+		}
+		for name, lock := range want {
+			same(t, "lock of "+name, got[name], lock)
+		}
+	})
+}
+
 func (a *actor) leasesNow() []lease.LeaseStatus {
 	a.t.Helper()
 	ls, err := a.Leases(a.t.Context(), a.info.Name, 0)

@@ -283,13 +283,25 @@ func (b *Backend) trimOf(ctx context.Context, r reading) error {
 // trimTag trims what was read under a tag. Topics that a consumer with a view matches wait for
 // housekeeping when too much of the view has not been passed to see how far that is.
 func (b *Backend) trimTag(ctx context.Context, sh *shape, tag int, topics []string, views map[string][]string) error {
-	passed := map[string]int64{}
 	for consumer, resources := range views {
 		if _, _, err := b.trimCopies(ctx, sh, tag, consumer, resources); err != nil {
 			return err
 		}
+	}
+	if len(topics) == 0 {
+		return nil
+	}
+	readers, err := b.readersOf(ctx, tag)
+	if err != nil {
+		return err
+	}
+	passed := map[string]int64{}
+	for name, info := range readers {
+		if viewed(info) == "" || !slices.ContainsFunc(topics, func(t string) bool { return lease.MatchTopic(info.Topics, t) }) {
+			continue
+		}
 		left, err := within(ctx, func(ctx context.Context) (int64, error) {
-			return b.client.ZCard(ctx, b.prefix(tag)+"dirty:"+consumer).Result()
+			return b.client.ZCard(ctx, b.prefix(tag)+"dirty:"+name).Result()
 		})
 		if err != nil {
 			b.look(err)
@@ -298,13 +310,10 @@ func (b *Backend) trimTag(ctx context.Context, sh *shape, tag int, topics []stri
 		if left > trimKeys {
 			continue
 		}
-		if passed[consumer], _, err = b.trimView(ctx, sh, tag, consumer); err != nil {
+		if passed[name], _, err = b.trimView(ctx, sh, tag, name); err != nil {
 			return err
 		}
 	}
-	if len(topics) == 0 {
-		return nil
-	}
-	_, err := b.trimTopics(ctx, tag, passed, topics)
+	_, err = b.trimTopics(ctx, tag, passed, topics)
 	return err
 }

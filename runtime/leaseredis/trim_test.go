@@ -94,3 +94,31 @@ func TestHandledMessagesDoNotPileUp(t *testing.T) {
 		})
 	}
 }
+
+// Two processes, each with a consumer of its own, trim what both have passed without waiting for
+// housekeeping; what one has not passed stays.
+func TestProcessesTrimTogether(t *testing.T) {
+	client := redistest.Shared(t).Client(t)
+	namespace := redistest.Namespace(t)
+	connect := func() *leaseredis.Backend { return on(client, namespace, leaseredis.WithLogger(discard)) }
+	key := "{" + namespace + "0}:t:x"
+	held := lease.ConsumerInfo{Name: "held", Per: lease.PerGroup, Topics: []string{"x"}}
+	session, g := sole(t, connect(), held)
+	be := connect()
+	var a, b, c atomic.Int64
+	for name, n := range map[string]*atomic.Int64{"a": &a, "b": &b} {
+		run(t, connect(), lease.Spec{Name: name, Per: lease.PerGroup, Topics: []string{"*"}, Handlers: []lease.Handler{noop("kind", n)}})
+	}
+	run(t, connect(), lease.Spec{Name: "c", Per: lease.PerPartition, Topics: []string{"x"}, Handlers: []lease.Handler{noop("kind", &c)}})
+	eventually(t, "all have begun", func() bool {
+		st := must[[]lease.ConsumerStatus](t)(be.Status(t.Context()))
+		return len(st) == 4 && st[0].Unowned+st[1].Unowned+st[2].Unowned+st[3].Unowned == 0
+	})
+	ok(t, be.Publish(t.Context(), events("x", 100)))
+	eventually(t, "all is handled", func() bool { return a.Load() == 100 && b.Load() == 100 && c.Load() == 100 })
+	must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{held}))
+	equal(t, "kept for one who has passed nothing", must[int64](t)(client.XLen(t.Context(), key).Result()), 100)
+	passUpTo(t, be, session, held, g, 1, 99)
+	ok(t, be.Publish(t.Context(), events("x", 1))) // so that somebody reads the topic
+	eventually(t, "what all have passed is gone", func() bool { return must[int64](t)(client.XLen(t.Context(), key).Result()) <= 2 })
+}

@@ -22,6 +22,7 @@ import (
 type knowledge struct {
 	consumers sync.Map // name → lease.ConsumerInfo, of those this process works for
 	attached  sync.Map // name → attachment
+	attempts  sync.Map // name → the last attempt to acquire leases
 	seen      atomic.Int64
 	warned    sync.Map // text → time.Time, see warn
 	sizes     sync.Map // consumer → bytes of a message, about

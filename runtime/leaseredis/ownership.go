@@ -160,22 +160,40 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 		rowTTL = req.Consumer.TTL.Microseconds()
 	}
 	var grants []lease.Grant
-	for _, tag := range b.acquireFrom(sh, req) {
-		for part := 0; len(grants) < req.Max; part++ {
+	tags, parts := b.acquireFrom(sh, req), make([]int, sh.tags)
+	// take carries out the next part of the attempt under a tag, and says how many leases it brought.
+	take := func(tag, n int) (int, error) {
+		args := []any{req.Session, name, req.Attempt, parts[tag], n, req.Consumer.Grace.Microseconds(), rowTTL}
+		for _, r := range exclude[tag] {
+			args = append(args, r)
+		}
+		reply, err := b.run(ctx, tag, scripts.acquire, args...)
+		got := list(reply)
+		for _, g := range got {
+			grants = append(grants, grantOf(list(g)))
+		}
+		parts[tag]++
+		return len(got), b.fail("acquire leases of "+name, err)
+	}
+	if last, _ := b.known.attempts.Swap(name, req.Attempt); last == req.Attempt {
+		// It is repeated: what it was granted before comes first, so that it does not get more than Max.
+		for _, tag := range tags {
+			for n := 1; n > 0; {
+				if n, err = take(tag, 0); err != nil {
+					return nil, err
+				}
+			}
+			parts[tag]-- // nothing was taken in that one
+		}
+	}
+	for _, tag := range tags {
+		for len(grants) < req.Max {
 			n := min(req.Max-len(grants), leaseChunk)
-			args := []any{req.Session, name, req.Attempt, part, n, req.Consumer.Grace.Microseconds(), rowTTL}
-			for _, r := range exclude[tag] {
-				args = append(args, r)
-			}
-			reply, err := b.run(ctx, tag, scripts.acquire, args...)
+			got, err := take(tag, n)
 			if err != nil {
-				return nil, b.fail("acquire leases of "+name, err)
+				return nil, err
 			}
-			got := list(reply)
-			for _, g := range got {
-				grants = append(grants, grantOf(list(g)))
-			}
-			if len(got) < n {
+			if got < n {
 				break
 			}
 		}

@@ -1,0 +1,69 @@
+package leaseredis_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+// losing loses the reply of one of the next scripts, with what the hook says.
+type losing struct{ after atomic.Int64 }
+
+func (l *losing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l *losing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (l *losing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if cmd.Name() == "evalsha" && l.after.Add(-1) == 0 {
+			err = errors.New("the reply was lost")
+			cmd.SetErr(err)
+		}
+		return err
+	}
+}
+
+// An attempt that is repeated after a lost reply gets what it was granted, whatever became free meanwhile, and not
+// more than it asked for.
+func TestARepeatedAttemptGetsNoMoreThanItAskedFor(t *testing.T) {
+	name := redistest.Namespace(t)
+	c := client(t, func(o *redis.Options) { o.MaxRetries = -1 })
+	lost := &losing{}
+	c.AddHook(lost)
+	be := on(c, name, leaseredis.WithTags(2), leaseredis.WithLogger(discard))
+	id, _ := member(t, be, time.Hour, topical)
+	topics := map[int][]string{}
+	for _, topic := range topicNames(40) {
+		topics[tagOf(topic, 2)] = append(topics[tagOf(topic, 2)], topic)
+	}
+	req := request(id, topical, 5)
+	first := tagOf(req.Attempt, 2) // the tag that the attempt begins at
+	ok(t, be.Register(t.Context(), topical, topics[1-first][:9]))
+	ok(t, be.Register(t.Context(), topical, topics[first][:1]))
+	acquire(t, be, id, topical, 10)
+	held := survey(t, be, topical).Members[0].Owned
+	equal(t, "held before", held, 10)
+	ok(t, be.Register(t.Context(), topical, topics[1-first][9:14])) // there is something free at the second tag only
+	lost.after.Store(2)
+	if _, err := be.Acquire(t.Context(), req); err == nil {
+		t.Fatal("no reply was lost")
+	}
+	ok(t, be.Register(t.Context(), topical, topics[first][1:9])) // and now at the first one, too
+	gs := must[[]lease.Grant](t)(be.Acquire(t.Context(), req))
+	equal(t, "granted", len(gs), 5)
+	for _, g := range gs {
+		equal(t, "tag of "+g.Resource, tagOf(g.Resource, 2), 1-first)
+	}
+	equal(t, "held after", survey(t, be, topical).Members[0].Owned, 15)
+}

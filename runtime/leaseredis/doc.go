@@ -45,6 +45,10 @@
 // seen under others. What all consumers of a topic have passed is trimmed, about once a second
 // by who reads it, and by Maintain.
 //
+// A consumer that is registered for the first time has its view filled with what topics hold. One whose
+// patterns are widened later gets what is published from then on: update its processes before
+// those that publish on the new topics. Owners of an older version pass over these messages.
+//
 // A process looks for news of a tag when a script has published a hint on its channel, and every
 // few seconds in case that was lost.
 //

@@ -398,8 +398,11 @@ func (b *Backend) ownClient(ttl time.Duration) redis.UniversalClient {
 		o.Addrs = append(addresses(c, patience), o.Addrs...)
 		o.ContextTimeoutEnabled = true
 		o.MaxRetries, o.MaxRedirects, o.DialerRetries = -1, 2, 1
+		// A node that hangs is soon given up: while go-redis asks it, of all nodes, for the topology,
+		// nobody learns who has taken its place. And it must not use up what asking takes.
+		patience = min(max(ttl/12, 250*time.Millisecond), time.Second)
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = patience, patience, patience, patience
-		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns, o.PipelinePoolSize = 2, 0, 0, 0, 0
+		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns, o.PipelinePoolSize = 16, 0, 0, 0, 0
 		return redis.NewClusterClient(&o)
 	}
 	return nil

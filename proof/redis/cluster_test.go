@@ -404,6 +404,7 @@ func lostShard(t *testing.T, c *redistest.Cluster) {
 			n.Start()
 		}
 		c.WaitHealthy(t)
+		set("no") // those that were started anew do not know it
 		s.again(t, s.lastOf(), 30*time.Second)
 	})
 }

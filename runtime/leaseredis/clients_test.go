@@ -155,15 +155,15 @@ func TestAFailoverClient(t *testing.T) {
 	eventually(t, "the first message is handled", func() bool { return n.Load() == 1 })
 	host, port, _ := net.SplitHostPort(old.Addr())
 	admin := next.Client(t)
-	ok(t, admin.SlaveOf(t.Context(), host, port).Err())
+	ok(t, admin.ReplicaOf(t.Context(), host, port).Err())
 	before := must[map[string]string](t)(old.Client(t).HGetAll(t.Context(), "{x0}:consumers").Result())
 	eventually(t, "the replica has it all", func() bool {
 		return fmt.Sprint(admin.HGetAll(t.Context(), "{x0}:consumers").Val()) == fmt.Sprint(before)
 	})
-	ok(t, admin.SlaveOf(t.Context(), "no", "one").Err())
+	ok(t, admin.ReplicaOf(t.Context(), "no", "one").Err())
 	master.Store(next)
 	host, port, _ = net.SplitHostPort(next.Addr())
-	ok(t, old.Client(t).SlaveOf(t.Context(), host, port).Err()) // as a Sentinel does: alive, and read-only
+	ok(t, old.Client(t).ReplicaOf(t.Context(), host, port).Err()) // as a Sentinel does: alive, and read-only
 	publish()
 	eventually(t, "the message after that is handled", func() bool { return n.Load() == 2 })
 }

@@ -15,7 +15,8 @@ const ours = "leasegen"
 
 // drainLeasegen is a consumer with the batch form. Each round has a consumer of its own, which
 // reads the same log from its beginning.
-func drainLeasegen(server *redistest.Server, namespace string, topics, n int) *contender {
+func drainLeasegen(server *redistest.Server, namespace string, topics, n, rounds int) *contender {
+	patterns := []string{"bench.*"}
 	c := &contender{family: ours, what: "1 topic, batches of 500 (in order)", messages: n}
 	if topics > 1 {
 		c.what = fmt.Sprintf("%d topics, batches of 500 (in order)", topics)
@@ -27,6 +28,12 @@ func drainLeasegen(server *redistest.Server, namespace string, topics, n int) *c
 		conn := client(server)
 		defer conn.Close()
 		be := leaseredis.New(conn, leaseredis.WithNamespace(namespace))
+		// All rounds' consumers are known from the start: what a known one has not read stays.
+		for r := range rounds {
+			if err := be.Register(ctx, lease.ConsumerInfo{Name: consumerOf(r), Per: lease.PerTopic, Topics: patterns}, nil); err != nil {
+				return err
+			}
+		}
 		const chunk = 5000
 		for at := 0; at < n; at += chunk {
 			events := make([]lease.Event, min(chunk, n-at))
@@ -60,7 +67,7 @@ func drainLeasegen(server *redistest.Server, namespace string, topics, n int) *c
 			}
 		})
 		consumer, err := lease.NewConsumer(leaseredis.New(conn, leaseredis.WithNamespace(namespace)), lease.Spec{
-			Name: fmt.Sprintf("drain-%d", round), Per: lease.PerTopic, Topics: []string{"bench.*"}, Batch: 500,
+			Name: consumerOf(round), Per: lease.PerTopic, Topics: patterns, Batch: 500,
 			Handlers: []lease.Handler{lease.Batch("bench", func(context.Context, []lease.Message[[]byte]) error { return nil })},
 		}, lease.WithObserver(observe))
 		if err != nil {
@@ -82,3 +89,5 @@ func drainLeasegen(server *redistest.Server, namespace string, topics, n int) *c
 	}
 	return c
 }
+
+func consumerOf(round int) string { return fmt.Sprintf("drain-%d", round) }

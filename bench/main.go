@@ -109,8 +109,8 @@ func drains(ctx context.Context, server *redistest.Server, o options, out io.Wri
 		return o.only == "" || slices.Contains(strings.Split(o.only, ","), c.family)
 	}
 	all := []*contender{
-		drainLeasegen(server, "one", 1, o.messages),
-		drainLeasegen(server, "eight", topics, o.messages),
+		drainLeasegen(server, "one", 1, o.messages, o.rounds),
+		drainLeasegen(server, "eight", topics, o.messages, o.rounds),
 		drainWatermill(server, "1 topic, 1 subscriber (in order)", 1, 1, o.peers),
 		drainWatermill(server, "8 topics, 1 subscriber each (in order)", topics, 1, o.peers),
 		drainWatermill(server, "1 topic, 16 subscribers (no order)", 1, 16, o.peers),

@@ -25,7 +25,7 @@ var faultScenarios = []check{
 		w := newWorld(t, f)
 		w.publish(events("x", 20)...)
 		// #6 hangs when the process crashes; #7 to #20 were delivered to it and never started.
-		p := w.start(spec(), func(ctx context.Context, p *process, m lease.Message[payload]) error {
+		p := w.start(mortal(), func(ctx context.Context, p *process, m lease.Message[payload]) error {
 			if m.Payload.N == 6 {
 				p.crash()
 				return p.hang(ctx)
@@ -34,7 +34,7 @@ var faultScenarios = []check{
 		})
 		eventually(t, "the crash", p.crashed)
 		crashed := time.Now()
-		q := w.start(spec(), fine)
+		q := w.start(mortal(), fine)
 		w.handled(20)
 		mine := w.history(func(c call) bool { return c.proc == q.name })
 		took := mine[0].began.Sub(crashed)
@@ -55,7 +55,7 @@ var faultScenarios = []check{
 		w.publish(events("x", 3)...)
 		entered := make(chan struct{}, 9)
 		var cut atomic.Bool
-		p := w.start(spec(), func(ctx context.Context, p *process, m lease.Message[payload]) error {
+		p := w.start(mortal(), func(ctx context.Context, p *process, m lease.Message[payload]) error {
 			if m.Payload.N == 2 {
 				entered <- struct{}{}
 				<-ctx.Done()
@@ -64,7 +64,7 @@ var faultScenarios = []check{
 			return nil
 		})
 		arrive(t, entered)
-		q := w.start(spec(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
+		q := w.start(mortal(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
 			if !cut.Load() {
 				return errors.New("the lease moved without a reason")
 			}
@@ -95,11 +95,11 @@ var faultScenarios = []check{
 		for i := range 5 {
 			w.publish(events(fmt.Sprint("t", i), 1)...)
 		}
-		p := w.start(spec(), fine)
+		p := w.start(mortal(), fine)
 		w.owning(5)
 		w.handled(5)
 		p.link.cut()
-		q := w.start(spec(), fine)
+		q := w.start(mortal(), fine)
 		w.owning(5)
 		eventually(t, "losses", func() bool { return len(observations[lease.ObservedLoss](p)) >= 5 })
 		p.link.mend()
@@ -122,7 +122,7 @@ var faultScenarios = []check{
 		w := newWorld(t, f)
 		w.publish(events("x", 5)...)
 		entered, wake := make(chan struct{}, 9), w.gate()
-		p := w.start(spec(), func(ctx context.Context, p *process, m lease.Message[payload]) error {
+		p := w.start(mortal(), func(ctx context.Context, p *process, m lease.Message[payload]) error {
 			if m.Payload.N == 2 {
 				entered <- struct{}{}
 				<-wake.opened // deaf to its context, as a frozen process is
@@ -132,7 +132,7 @@ var faultScenarios = []check{
 		})
 		arrive(t, entered)
 		p.link.cut()
-		w.start(spec(), fine)
+		w.start(mortal(), fine)
 		w.handled(5)
 		w.drained()
 		p.link.mend()
@@ -149,8 +149,8 @@ var faultScenarios = []check{
 	}},
 	{"X-05_Heartbeats_alone_fail", func(t testing.TB, f Factory) {
 		w := busyWorld(t, f, 4)
-		p := w.start(spec(), slowly)
-		w.start(spec(), slowly)
+		p := w.start(mortal(), slowly)
+		w.start(mortal(), slowly)
 		w.owning(2, 2)
 		p.link.refuse("Heartbeat", true)
 		eventually(t, "it loses its leases", func() bool { return len(observations[lease.ObservedLoss](p)) >= 2 })
@@ -176,7 +176,7 @@ var faultScenarios = []check{
 		ops := []string{"OpenSession", "Register", "Survey", "Acquire", "OpenFeed", "Next", "Fetch", "FetchParked", "Commit", "Heartbeat", "Release", "Close"}
 		var ps []*process
 		for range 2 {
-			p := w.start(spec(), h, lease.WithBatch(5))
+			p := w.start(mortal(), h, lease.WithBatch(5))
 			for _, op := range ops {
 				p.link.loseReplies(op, 2)
 			}
@@ -205,10 +205,10 @@ var faultScenarios = []check{
 		for i := range 4 {
 			w.publish(events(fmt.Sprint("t", i), 5)...)
 		}
-		p := w.start(spec(), fine)
+		p := w.start(mortal(), fine)
 		w.handled(20)
 		p.link.refuse("Release", true)
-		q := w.start(spec(), fine)
+		q := w.start(mortal(), fine)
 		q.link.refuse("Acquire", true)
 		eventually(t, "q is a member", func() bool { return len(w.owners()) == 2 })
 		time.Sleep(100 * time.Millisecond) // both try in vain
@@ -224,7 +224,7 @@ var faultScenarios = []check{
 	{"T000-20_Stopping_over_a_broken_link_ends_soon_and_loses_nothing", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		w.publish(events("x", 5)...)
-		p := w.start(spec(), fine)
+		p := w.start(mortal(), fine)
 		w.handled(5)
 		p.link.cut()
 		began := time.Now()
@@ -233,14 +233,14 @@ var faultScenarios = []check{
 			t.Errorf("stopping took %v", took)
 		}
 		w.publish(event("x", "k", 6))
-		w.start(spec(), fine)
+		w.start(mortal(), fine)
 		w.handled(6)
 	}},
 	{"H4_A_handler_that_ignores_its_context_keeps_only_its_own_process_from_the_resource", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		w.publish(append(events("x", 3), events("y", 3)...)...)
 		entered, wake := make(chan struct{}, 9), w.gate()
-		p := w.start(spec(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
+		p := w.start(mortal(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
 			if m.Topic == "x" && m.Payload.N == 2 {
 				entered <- struct{}{}
 				<-wake.opened
@@ -250,7 +250,7 @@ var faultScenarios = []check{
 		arrive(t, entered)
 		p.link.cut()
 		eventually(t, "it lost its leases", func() bool { return len(observations[lease.ObservedLoss](p)) == 2 })
-		w.start(spec(), fine)
+		w.start(mortal(), fine)
 		w.handled(6)
 		p.link.mend()
 		w.publish(event("x", "k", 4))
@@ -276,10 +276,10 @@ var killScenarios = []check{
 			}
 			return nil
 		}
-		p := w.start(spec(), killer)
+		p := w.start(mortal(), killer)
 		for deadline := time.Now().Add(3 * patience(t)); ; time.Sleep(5 * time.Millisecond) {
 			if p.crashed() {
-				p = w.start(spec(), killer)
+				p = w.start(mortal(), killer)
 			}
 			if s := w.status(); s.LagTotal == 0 && s.ParkedKeys == 0 && s.DeadLetters == 1 {
 				break

@@ -116,7 +116,7 @@ var onceScenarios = []check{
 			defer mu.Unlock()
 			keys[m.Payload.N] = append(keys[m.Payload.N], m.IdempotencyKey)
 		}
-		p := w.startWith(spec(), onceEach(lease.OnUnknownRetry, func(ctx context.Context, p *process, m lease.Message[payload]) error {
+		p := w.startWith(mortal(), onceEach(lease.OnUnknownRetry, func(ctx context.Context, p *process, m lease.Message[payload]) error {
 			note(m)
 			if m.Payload.N == 4 {
 				p.crash()
@@ -139,7 +139,7 @@ var onceScenarios = []check{
 	{"Once_An_unknown_item_is_parked_until_it_is_replayed", func(t testing.TB, f Factory) {
 		w := onceWorld(t, f)
 		w.publish(events("x", 6)...)
-		p := w.startWith(spec(), onceEach(lease.OnUnknownPark, func(ctx context.Context, p *process, m lease.Message[payload]) error {
+		p := w.startWith(mortal(), onceEach(lease.OnUnknownPark, func(ctx context.Context, p *process, m lease.Message[payload]) error {
 			if m.Payload.N == 4 {
 				p.crash()
 				return p.hang(ctx)
@@ -235,7 +235,7 @@ var onceScenarios = []check{
 				return nil
 			}), itemOf, lease.OnUnknownPark)}
 		}
-		s := spec()
+		s := mortal()
 		s.Retry.Max = 20
 		for range 3 {
 			w.startWith(s, handlers, lease.WithBatch(5))

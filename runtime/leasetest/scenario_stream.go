@@ -247,6 +247,7 @@ var streamScenarios = []check{
 	})},
 	{"T000-04_T000-24_Streams_of_a_crashed_process_run_elsewhere", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
+		s.TTL = short
 		j := newJobs(t, names("s", 6)...)
 		s.Topics, s.Streams = nil, j.streams
 		a := w.startWith(s, j.handlers(until))
@@ -291,6 +292,7 @@ var streamScenarios = []check{
 	})},
 	{"X-02_Streams_of_a_partitioned_process_end_before_others_run_them", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
+		s.TTL = short
 		j := newJobs(t, names("s", 4)...) // handlers complains of two at once
 		s.Topics, s.Streams = nil, j.streams
 		a := w.startWith(s, j.handlers(until))

@@ -113,7 +113,7 @@ var txScenarios = []check{
 		})
 		// The zombie is cut off in the middle of a transaction and wakes when others are done.
 		entered, wake := make(chan struct{}, 9), w.gate()
-		zombie := w.startWith(spec(), w.inTx(func(_ context.Context, p *process, m lease.Message[payload]) error {
+		zombie := w.startWith(mortal(), w.inTx(func(_ context.Context, p *process, m lease.Message[payload]) error {
 			if m.Payload.N == 10 {
 				p.link.cut()
 				entered <- struct{}{}
@@ -122,13 +122,13 @@ var txScenarios = []check{
 			return nil
 		}), lease.WithBatch(4))
 		arrive(t, entered)
-		p := w.startWith(spec(), slow, lease.WithBatch(4))
+		p := w.startWith(mortal(), slow, lease.WithBatch(4))
 		for _, op := range []string{"TxCommit", "Begin", "Acquire", "Release"} {
 			p.link.loseReplies(op, 2)
 		}
 		p.atWork()
 		p.crash()
-		q := w.startWith(spec(), slow, lease.WithBatch(4))
+		q := w.startWith(mortal(), slow, lease.WithBatch(4))
 		for _, op := range []string{"TxCommit", "Begin", "Acquire"} {
 			q.link.loseReplies(op, 2)
 		}

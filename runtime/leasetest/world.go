@@ -107,12 +107,20 @@ func observations[O lease.Observation](p *process) []O {
 	return out
 }
 
-// spec is the consumer of most scenarios: per topic, of all topics, with short waits.
+// spec is the consumer of most scenarios: per topic, of all topics, with short waits. Its sessions
+// outlive a machine that stalls for seconds; see mortal.
 func spec() lease.Spec {
 	return lease.Spec{
-		Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, TTL: short, Drain: 5 * time.Second,
+		Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, TTL: 10 * time.Second, Drain: 5 * time.Second,
 		Retry: lease.Retry{Max: 3, Min: 5 * time.Millisecond, Cap: 20 * time.Millisecond},
 	}
+}
+
+// mortal is spec for scenarios in which sessions are to expire.
+func mortal() lease.Spec {
+	s := spec()
+	s.TTL = short
+	return s
 }
 
 // start starts a process whose consumer handles every message with h, one by one.

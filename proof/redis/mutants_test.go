@@ -9,7 +9,9 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -37,8 +39,32 @@ const (
 func (m mode) fails() bool         { return m == failing || m == splits }
 func (m mode) ignoresCancel() bool { return m == fenceOnly || m == unfenced }
 
-// otherType is a cluster's client that leaseredis does not know for one.
-type otherType struct{ *redis.ClusterClient }
+// onceAMinute asks a cluster for its topology as often as go-redis does by itself, however often it
+// is told to.
+func onceAMinute(s settings) func(context.Context) ([]redis.ClusterSlot, error) {
+	var mu sync.Mutex
+	var known []redis.ClusterSlot
+	var asked time.Time
+	return func(ctx context.Context) ([]redis.ClusterSlot, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if known != nil && time.Since(asked) < time.Minute {
+			return known, nil
+		}
+		var err error
+		for _, addr := range s.Addrs {
+			node := redis.NewClient(&redis.Options{Addr: addr, Username: s.User, Password: s.Password})
+			slots, failed := node.ClusterSlots(ctx).Result()
+			node.Close()
+			if failed == nil {
+				known, asked = slots, time.Now()
+				return known, nil
+			}
+			err = failed
+		}
+		return nil, err
+	}
+}
 
 // mutant is the calls that mutants change. For other modes they are the backend's.
 type mutant struct {

@@ -105,9 +105,6 @@ func replica(ctx context.Context, s settings) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("replica", s.Name)
 	client := s.client()
 	defer client.Close()
-	if s.Mode == neverReloads {
-		client = otherType{client.(*redis.ClusterClient)}
-	}
 	sink := newSink(s.Sink, s.Namespace)
 	defer sink.client.Close()
 	be := s.backend(client, sink, log)
@@ -132,8 +129,12 @@ func replica(ctx context.Context, s settings) error {
 func (s settings) client() redis.UniversalClient {
 	if s.Cluster {
 		// As docs/redis.md advises: a node that hangs is not waited for as long as go-redis would.
-		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: s.Addrs, Username: s.User, Password: s.Password,
-			ReadTimeout: readTimeout, DialTimeout: readTimeout})
+		options := &redis.ClusterOptions{Addrs: s.Addrs, Username: s.User, Password: s.Password,
+			ReadTimeout: readTimeout, DialTimeout: readTimeout}
+		if s.Mode == neverReloads {
+			options.ClusterSlots = onceAMinute(s)
+		}
+		return redis.NewClusterClient(options)
 	}
 	o := &redis.Options{Addr: s.Addrs[0], Username: s.User, Password: s.Password}
 	if s.Deaf {

@@ -24,8 +24,10 @@ import (
 const (
 	trimTopics = 100 // in one script call
 	trimViews  = 300
-	trimEvery  = time.Second // what this process reads
-	trimKeys   = 2000        // streams of a view with messages left, up to which these are looked at for that
+	trimEvery  = time.Second            // what this process reads
+	trimKeys   = 2000                   // streams of a view with messages left, up to which these are looked at for that
+	trimAlways = 300                    // up to so many are looked at in every round of housekeeping
+	trimPace   = 600 * time.Millisecond // for each of more: about five commands a second, however many are held
 )
 
 // trim drops what all consumers have passed, and returns how many entries. Of a stream that is
@@ -40,6 +42,13 @@ func (b *Backend) trim(ctx context.Context, sh *shape, _ []lease.ConsumerInfo) (
 		passed := map[string]int64{}
 		for name, info := range readers {
 			if viewed(info) == "" {
+				continue
+			}
+			due, err := b.trimDue(ctx, sh, tag, name)
+			if err != nil {
+				return total, err
+			}
+			if !due {
 				continue
 			}
 			upto, n, err := b.trimView(ctx, sh, tag, name)
@@ -62,6 +71,23 @@ func (b *Backend) trim(ctx context.Context, sh *shape, _ []lease.ConsumerInfo) (
 		}
 	}
 	return total, nil
+}
+
+// trimDue reports that a view is to be looked at whole. Of one with many streams that have messages
+// left, that is rarely: what is read is trimmed within seconds by who reads it, so that only what
+// a crash left behind is found here.
+func (b *Backend) trimDue(ctx context.Context, sh *shape, tag int, consumer string) (bool, error) {
+	key := b.prefix(tag) + "dirty:" + consumer
+	n, err := within(ctx, func(ctx context.Context) (int64, error) { return b.client.ZCard(ctx, key).Result() })
+	if err != nil {
+		b.look(err)
+		return false, fmt.Errorf("leaseredis: read %s: %w", key, err)
+	}
+	if n <= trimAlways {
+		return true, nil
+	}
+	token, err := b.take(ctx, sh, "trimmed:"+strconv.Itoa(tag)+":"+consumer, time.Duration(n)*trimPace)
+	return token != nil, err // it is not given back: it expires
 }
 
 // readersOf returns the consumers that are known under a tag.

@@ -122,3 +122,27 @@ func TestProcessesTrimTogether(t *testing.T) {
 	ok(t, be.Publish(t.Context(), events("x", 1))) // so that somebody reads the topic
 	eventually(t, "what all have passed is gone", func() bool { return must[int64](t)(client.XLen(t.Context(), key).Result()) <= 2 })
 }
+
+// Streams that are held while they have unread messages cost housekeeping next to nothing.
+func TestHeldStreamsCostHousekeepingLittle(t *testing.T) {
+	c := redistest.Start(t).Client(t)
+	be := on(c, "held")
+	info := lease.ConsumerInfo{Name: "c", Per: lease.PerStream, Topics: []string{"*"}}
+	ok(t, be.Register(t.Context(), info, nil))
+	var es []lease.Event
+	for _, key := range topicNames(1000) {
+		es = append(es, lease.Event{Topic: "x", Key: key, Kind: "k", Payload: []byte("{}")})
+	}
+	ok(t, be.Publish(t.Context(), es))
+	maintain := func() int {
+		before := commandsRun(t, c)
+		must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{info}))
+		return commandsRun(t, c) - before
+	}
+	if n := maintain(); n < len(es) {
+		t.Errorf("the first housekeeping ran %d commands: it did not look at %d streams", n, len(es))
+	}
+	if n := maintain(); n > 100 {
+		t.Errorf("the next one ran %d commands, 30 s later", n)
+	}
+}

@@ -27,6 +27,7 @@ type knowledge struct {
 	warned    sync.Map // text → time.Time, see warn
 	sizes     sync.Map // consumer → bytes of a message, about
 	touched   touched
+	looks     looks
 	missed    missed
 }
 

@@ -104,5 +104,4 @@
 //	onceat:<consumer>             zset: item by when it was begun, or done
 //	maintaining                   string that expires: who does the housekeeping; under the first tag that can be reached
 //	swept:<consumer>              string that expires: streams to be forgotten were looked for; likewise
-//	trimmed:<tag>:<consumer>      string that expires: a view with many streams was looked at whole; likewise
 package leaseredis

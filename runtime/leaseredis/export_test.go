@@ -17,3 +17,9 @@ func ShaOf(name string) string {
 	}
 	return f.Elem().FieldByName("sha").String()
 }
+
+// LooksDue returns looks.due of one view of a new process.
+func LooksDue() func(last int64, n int) bool {
+	var l looks
+	return func(last int64, n int) bool { return l.due(viewPart{consumer: "c"}, last, n) }
+}

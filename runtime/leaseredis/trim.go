@@ -27,7 +27,8 @@ const (
 	trimEvery  = time.Second            // what this process reads
 	trimKeys   = 2000                   // streams of a view with messages left, up to which these are looked at for that
 	trimAlways = 300                    // up to so many are looked at in every round of housekeeping
-	trimPace   = 600 * time.Millisecond // for each of more: about five commands a second, however many are held
+	trimPace   = 600 * time.Millisecond // for each of more, until they are looked at again: five commands a second
+	trimLeast  = 5 * time.Minute        // but at least so often, while messages are published
 )
 
 // trim drops what all consumers have passed, and returns how many entries. Of a stream that is
@@ -44,7 +45,7 @@ func (b *Backend) trim(ctx context.Context, sh *shape, _ []lease.ConsumerInfo) (
 			if viewed(info) == "" {
 				continue
 			}
-			due, err := b.trimDue(ctx, sh, tag, name)
+			due, err := b.trimDue(ctx, tag, name)
 			if err != nil {
 				return total, err
 			}
@@ -73,21 +74,50 @@ func (b *Backend) trim(ctx context.Context, sh *shape, _ []lease.ConsumerInfo) (
 	return total, nil
 }
 
-// trimDue reports that a view is to be looked at whole. Of one with many streams that have messages
-// left, that is rarely: what is read is trimmed within seconds by who reads it, so that only what
-// a crash left behind is found here.
-func (b *Backend) trimDue(ctx context.Context, sh *shape, tag int, consumer string) (bool, error) {
+// looks is when this process has looked at views as a whole.
+type looks struct {
+	mu sync.Mutex
+	at map[viewPart]look
+}
+
+type look struct {
+	last int64 // id of the tag's last message then
+	when time.Time
+}
+
+// due reports that a view with n streams that have messages left is to be looked at whole. Of
+// one with many that is rarely, and never while nothing is published: what is read is trimmed within
+// seconds by who reads it, so that held streams need no looking after.
+func (l *looks) due(view viewPart, last int64, n int) bool {
+	if n <= trimAlways {
+		return true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.at == nil {
+		l.at = map[viewPart]look{}
+	}
+	before, known := l.at[view]
+	if known && (before.last == last || time.Since(before.when) < min(time.Duration(n)*trimPace, trimLeast)) {
+		return false
+	}
+	l.at[view] = look{last, time.Now()}
+	return known
+}
+
+// trimDue asks what looks.due is to know.
+func (b *Backend) trimDue(ctx context.Context, tag int, consumer string) (bool, error) {
+	last, err := b.lastID(ctx, tag)
+	if err != nil {
+		return false, err
+	}
 	key := b.prefix(tag) + "dirty:" + consumer
 	n, err := within(ctx, func(ctx context.Context) (int64, error) { return b.client.ZCard(ctx, key).Result() })
 	if err != nil {
 		b.look(err)
 		return false, fmt.Errorf("leaseredis: read %s: %w", key, err)
 	}
-	if n <= trimAlways {
-		return true, nil
-	}
-	token, err := b.take(ctx, sh, "trimmed:"+strconv.Itoa(tag)+":"+consumer, time.Duration(n)*trimPace)
-	return token != nil, err // it is not given back: it expires
+	return b.known.looks.due(viewPart{tag: tag, consumer: consumer}, int64(last.ms), int(n)), nil
 }
 
 // readersOf returns the consumers that are known under a tag.

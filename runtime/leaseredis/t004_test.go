@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -358,13 +359,15 @@ func TestT00407Bulk(t *testing.T) {
 	f.eventually("all streams run", func() bool { return sum() == streams })
 	lost := map[string]bool{}
 	had := 0
+	running := f.running() // eight have room for all, so two may have none
+	slices.SortFunc(all, func(a, b *proc) int { return running[b.name] - running[a.name] })
 	for _, p := range all[:2] {
-		had += f.running()[p.name]
+		had += running[p.name]
 		lost[p.name] = true
 		p.kill()
 	}
-	if had == 0 { // ten times 250 is more than there is, so one of two has something
-		t.Fatal("the processes that are lost had nothing")
+	if had < 2*streams/processes {
+		t.Fatalf("the two processes that are lost had %d streams", had)
 	}
 	f.eventually("all streams run on the others", func() bool {
 		r := f.running()

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -183,6 +184,38 @@ func (f *fleet) alive(p *process) {
 	if p.gone() {
 		f.t.Fatalf("%s ended by itself: %v\n%s", p.settings.Name, p.cmd.ProcessState, f.stderr())
 	}
+}
+
+// join starts one replica more and waits until it owns something.
+func (f *fleet) join(s settings) *process {
+	f.t.Helper()
+	from := f.marker()
+	p := &process{settings: s}
+	f.replicas = append(f.replicas, p)
+	f.start(p)
+	acquired := func(e event) bool { return e.replica == s.Name && e.what == "acquired" }
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if i, _ := f.find(from, acquired); i >= 0 {
+			return p
+		}
+		if time.Now().After(deadline) {
+			f.t.Fatalf("%s acquired nothing within 10 s\n%s", s.Name, f.stderr())
+		}
+	}
+}
+
+// leave ends a replica that joined, in good order.
+func (f *fleet) leave(p *process) {
+	f.t.Helper()
+	f.alive(p)
+	f.signal(p, syscall.SIGTERM)
+	select {
+	case <-p.ended:
+	case <-time.After(20 * time.Second):
+		f.t.Fatalf("%s did not end within 20 s of SIGTERM\n%s", p.settings.Name, f.stderr())
+	}
+	p.stdin.Close()
+	f.replicas = slices.DeleteFunc(f.replicas, func(x *process) bool { return x == p })
 }
 
 // stop ends all replicas in good order.

@@ -47,6 +47,11 @@ type Backend interface {
 	// Leases that are no longer held are passed over.
 	Release(ctx context.Context, session, consumer string, leases []Ref) error
 
+	// ReleaseOthers gives back what the session owns of the consumer besides the resources
+	// named, all or some of it, and returns how many. They are leases that the process knows
+	// nothing of: a failover lost that it gave them back, or a request of its came late.
+	ReleaseOthers(ctx context.Context, session, consumer string, but []string) (int, error)
+
 	// OpenFeed starts watching the log and the ownership tables on behalf of one process.
 	OpenFeed(ctx context.Context, consumers []ConsumerInfo) (Feed, error)
 
@@ -158,6 +163,10 @@ type SessionSpec struct {
 	ID        string        // 128 random bits in hex, new for every incarnation
 	TTL       time.Duration // how long the session lives without a heartbeat
 	Consumers []string      // the consumers it is a member of
+	// Replaces is the session that the same process lost before, if none of its handlers runs
+	// any more. Where a session can be lost in part, as with a shard of a cluster, the
+	// backend frees what that one still holds; nobody has to wait until it expires.
+	Replaces string
 	// Advisory says that all its consumers use LockAdvisory: the session lives as long as
 	// its connection, and its heartbeats need not write.
 	Advisory bool

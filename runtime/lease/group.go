@@ -88,8 +88,9 @@ const youngSession = time.Second
 // the others go on without it.
 func (p *process) keep(ctx context.Context, wg *sync.WaitGroup, consumers []*Consumer) {
 	var failed backoff
+	lost := "" // the session before, when nothing of it runs any more
 	for ctx.Err() == nil {
-		s, err := p.open(ctx, consumers)
+		s, err := p.open(ctx, consumers, lost)
 		if err != nil {
 			failed.pause(ctx, p.log, "opening a session failed", err)
 			continue
@@ -119,6 +120,10 @@ func (p *process) keep(ctx context.Context, wg *sync.WaitGroup, consumers []*Con
 				p.keep(ctx, wg, []*Consumer{c})
 			})
 		}
+		lost = ""
+		if len(idle) == len(consumers) {
+			lost = s.id
+		}
 		if consumers = idle; len(consumers) == 0 {
 			return
 		}
@@ -138,8 +143,8 @@ func (c *Consumer) returned(ctx context.Context, d time.Duration) bool {
 }
 
 // open opens a session for the consumers; the shortest TTL among them is its TTL.
-func (p *process) open(ctx context.Context, consumers []*Consumer) (*session, error) {
-	spec := SessionSpec{ID: newID(), Host: hostname(), PID: os.Getpid(), Advisory: true}
+func (p *process) open(ctx context.Context, consumers []*Consumer, lost string) (*session, error) {
+	spec := SessionSpec{ID: newID(), Replaces: lost, Host: hostname(), PID: os.Getpid(), Advisory: true}
 	var margin time.Duration
 	for _, c := range consumers {
 		if spec.TTL == 0 || c.spec.TTL < spec.TTL || c.spec.TTL == spec.TTL && c.spec.Margin > margin {

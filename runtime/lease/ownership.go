@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -128,9 +129,10 @@ const settleTime = 200 * time.Millisecond
 // begins to give away what is too much. It returns when it wants to see a survey again.
 func (w *work) balance(s Survey) time.Duration {
 	w.audit(s)
+	wait := w.disown(s)
 	if w.info.Per == PerStream {
 		w.takeStreams(s)
-		return surveyAny
+		return wait
 	}
 	target := share(s, w.s.id)
 	target += w.beyond.share(s, w.owned()-target, w.s.ttl)
@@ -144,12 +146,12 @@ func (w *work) balance(s Survey) time.Duration {
 			return surveySoon
 		}
 	case owned > target:
-		if wait := settleTime - time.Since(w.beyond.changed); wait > 0 {
-			return wait
+		if settle := settleTime - time.Since(w.beyond.changed); settle > 0 {
+			return min(wait, settle)
 		}
 		w.giveBack(min(owned-target, max(giveLeast, owned/16)))
 	}
-	return surveyAny
+	return wait
 }
 
 // audit asks for each idle lease whether it is still held, when the backend counts fewer
@@ -166,6 +168,53 @@ func (w *work) audit(s Survey) {
 			w.submit(h, Progress{Ref: h.ref}, counts{})
 		}
 	}
+}
+
+// strayTime is how long the backend must count more leases of this process than it holds before
+// it gives the others back: a survey may have been made just before a release.
+const strayTime = 300 * time.Millisecond
+
+// disown gives back leases that the backend counts as this process's and it does not hold. Nobody
+// would ever work on them: while the session lives they are not free. It returns when it wants to
+// see a survey again.
+func (w *work) disown(s Survey) time.Duration {
+	i := slices.IndexFunc(s.Members, func(m Member) bool { return m.Session == w.s.id })
+	if i < 0 || s.Members[i].Owned <= w.owned() || w.info.Lock == LockAdvisory {
+		w.strays = time.Time{}
+		return surveyAny
+	}
+	known := w.knows()
+	switch {
+	case s.Members[i].Owned <= len(known):
+		w.strays = time.Time{}
+		return surveyAny
+	case w.strays.IsZero():
+		w.strays = time.Now()
+		return strayTime
+	case time.Since(w.strays) < strayTime:
+		return strayTime - time.Since(w.strays)
+	}
+	n, err := call(w.s.ctx, func(ctx context.Context) (int, error) {
+		return w.be.ReleaseOthers(ctx, w.s.id, w.info.Name, known)
+	})
+	switch {
+	case isLost(err):
+		w.s.lose("the backend declared the session dead")
+	case err != nil && w.s.ctx.Err() == nil:
+		w.log.Warn("giving back leases that only the backend knows of failed, trying again", "error", err)
+	case n > 0:
+		w.log.Warn("gave back leases that only the backend knew of: it lost writes, or a request came late", "leases", n)
+	}
+	return strayTime
+}
+
+// knows lists the resources that are held and those, lost or not, on which a handler runs.
+func (w *work) knows() []string {
+	known := w.c.busyResources()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known = slices.DeleteFunc(known, func(r string) bool { return w.held[r] != nil })
+	return slices.AppendSeq(known, maps.Keys(w.held))
 }
 
 // acquire takes up to n free resources, and returns how many it got. A lost reply is

@@ -45,6 +45,7 @@ type work struct {
 	ticks    uint64              // orders the beginnings and ends of work on resources
 
 	beyond  beyondShare
+	strays  time.Time // since when the backend counts more leases than are held; see disown
 	streams streamState
 	parked  parkedState
 	queue   storeQueue

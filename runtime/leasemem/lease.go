@@ -234,6 +234,28 @@ func (b *Backend) Release(ctx context.Context, session, consumer string, leases 
 	})
 }
 
+// ReleaseOthers gives back leases that the process does not know of.
+func (b *Backend) ReleaseOthers(ctx context.Context, session, consumer string, but []string) (released int, err error) {
+	err = do(ctx, b, "ReleaseOthers", func(s *store, now time.Time) error {
+		if _, err := s.live(session, now); err != nil {
+			return err
+		}
+		c := s.consumers[consumer]
+		if c == nil {
+			return nil
+		}
+		for name, l := range c.leases {
+			if l.owner == session && !slices.Contains(but, name) {
+				l.vacate(now)
+				released++
+			}
+		}
+		s.ownershipChanged()
+		return nil
+	})
+	return released, err
+}
+
 // held returns the lease if session owns it with that epoch, else nil.
 func (s *store) held(session, consumer string, ref lease.Ref) *leaseState {
 	c := s.consumers[consumer]

@@ -132,6 +132,20 @@ func (b *Backend) Release(ctx context.Context, session, consumer string, leases 
 		b.notify(ctx, wakeOwnership)))
 }
 
+// ReleaseOthers gives back leases that the process does not know of. Those that are held by an
+// advisory lock end with its connection, and are left alone.
+func (b *Backend) ReleaseOthers(ctx context.Context, session, consumer string, but []string) (int, error) {
+	if s := b.session(session); s != nil && s.leads(consumer) {
+		return 0, nil
+	}
+	p := leasedb.ReleaseOtherLeasesParams{Consumer: consumer, Session: session, But: append([]string{}, but...)}
+	var released int64
+	err := b.pipeline(ctx, b.pool, durable(ctx),
+		func(q *leasedb.Queries) (err error) { released, err = q.ReleaseOtherLeases(ctx, p); return err },
+		b.notify(ctx, wakeOwnership))
+	return int(released), b.fail("release leases of "+consumer, err)
+}
+
 func refColumns(leases []lease.Ref) (resources []string, epochs []int64) {
 	resources, epochs = make([]string, len(leases)), make([]int64, len(leases))
 	for i, l := range leases {

@@ -2,6 +2,7 @@ package leaseredis_test
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -72,4 +73,36 @@ func TestARegistrationThatWasLost(t *testing.T) {
 		return redis.call('HSET', ARGV[1] .. 'meta', 'ownership', ARGV[2])`, []string{tag + "meta"}, tag, before).Err())
 	publish()
 	eventually(t, "the second message is handled", func() bool { return n.Load() >= 3 }) // and the first once more
+}
+
+// A replica that was promoted may not know of a session that lives under all other tags: what it holds there
+// need not wait until it expires.
+func TestASessionThatWasLostInPart(t *testing.T) {
+	c := redistest.Shared(t).Client(t)
+	name := redistest.Namespace(t)
+	be := on(c, name, leaseredis.WithTags(4), leaseredis.WithLogger(discard))
+	var events []lease.Event
+	for _, topic := range topicNames(40) {
+		events = append(events, lease.Event{Topic: topic, Kind: "kind", Payload: []byte("{}")})
+	}
+	var n atomic.Int64
+	spec := lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, TTL: 30 * time.Second, Handlers: []lease.Handler{noop("kind", &n)}}
+	run(t, be, spec)
+	ok(t, be.Publish(t.Context(), events))
+	eventually(t, "all are handled", func() bool { return n.Load() == 40 })
+
+	ok(t, c.Eval(t.Context(), `
+		for _, session in ipairs(redis.call('ZRANGE', ARGV[1] .. 'sessions', 0, -1)) do
+			for _, topic in ipairs(redis.call('SMEMBERS', ARGV[1] .. 'held:c:' .. session)) do
+				redis.call('HSET', ARGV[1] .. 'l:c:' .. topic, 'o', '')
+				redis.call('ZADD', ARGV[1] .. 'free:c', 0, topic)
+			end
+			redis.call('DEL', ARGV[1] .. 's:' .. session, ARGV[1] .. 'held:c:' .. session)
+		end
+		return redis.call('DEL', ARGV[1] .. 'sessions', ARGV[1] .. 'members:c')`, []string{"{" + name + "2}:meta"}, "{"+name+"2}:").Err())
+	ok(t, be.Publish(t.Context(), events))
+	eventually(t, "nothing is left to read", func() bool { // the TTL is longer than its patience
+		leases, err := be.Leases(t.Context(), "c", 99)
+		return err == nil && !slices.ContainsFunc(leases, func(l lease.LeaseStatus) bool { return l.Session == "" || l.Lag > 0 })
+	})
 }

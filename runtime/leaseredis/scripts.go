@@ -29,6 +29,7 @@ var scripts = struct {
 	purge          *script
 	register       *script
 	release        *script
+	releaseothers  *script
 	renew          *script
 	replay         *script
 	retire         *script
@@ -69,6 +70,7 @@ var scripts = struct {
 	purge:          load("purge", "lib_dead"),
 	register:       load("register", "lib_lease"),
 	release:        load("release", "lib_lease"),
+	releaseothers:  load("releaseothers", "lib_lease"),
 	renew:          load("renew"),
 	replay:         load("replay", "lib_lease", "lib_parked", "lib_dead"),
 	retire:         load("retire", "lib_lease"),

@@ -227,6 +227,29 @@ var leaseChecks = []check{
 		a.commit(lease.Progress{Ref: g.Ref})
 		equal(t, "free", a.survey().Free, 0)
 	}},
+	{"ReleaseOthers/Frees_what_is_not_named", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		a := join(t, be, perTopic(), long).register("1", "2", "3", "4", "5")
+		b := join(t, f.Again(t, be), perTopic(), long)
+		kept, theirs := a.acquire(3), b.acquire(2)
+		others := func(h *holder, but ...string) int {
+			t.Helper()
+			return must[int](t)(h.be.ReleaseOthers(t.Context(), h.id, h.info.Name, but))
+		}
+		equal(t, "released", others(a, kept[0].Resource, kept[2].Resource, theirs[0].Resource, "unknown"), 1)
+		equal(t, "free", a.survey().Free, 1)
+		equalSlices(t, "fenced", a.tryCommit(lease.Progress{Ref: kept[0].Ref}, lease.Progress{Ref: kept[1].Ref}, lease.Progress{Ref: kept[2].Ref}), []string{kept[1].Resource})
+		g := b.acquireOne()
+		equal(t, "resource", g.Resource, kept[1].Resource)
+		equal(t, "suspicion", g.Suspicion, 0)
+		if g.Epoch <= kept[1].Epoch {
+			t.Fatalf("epoch %d after %d", g.Epoch, kept[1].Epoch)
+		}
+		b.commit(lease.Progress{Ref: theirs[0].Ref}, lease.Progress{Ref: theirs[1].Ref})
+		equal(t, "released again", others(a, kept[0].Resource, kept[2].Resource), 0)
+		equal(t, "released of all", others(a), 2)
+		equal(t, "free", a.survey().Free, 2)
+	}},
 	{"Survey/Counts_resources_free_and_owned", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a := join(t, be, perTopic(), long).register("1", "2", "3", "4", "5")

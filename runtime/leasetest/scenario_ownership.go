@@ -128,6 +128,23 @@ var ownershipScenarios = []check{
 		a.stop() // T000-28: its place becomes free, but the other has no room
 		w.owning(3)
 	}},
+	{"A_lease_that_its_owner_does_not_know_of_is_given_back", func(t testing.TB, f Factory) {
+		w := newWorld(t, f)
+		for i := range 3 {
+			w.publish(events(fmt.Sprint("t", i), 1)...)
+		}
+		a := w.start(spec(), fine, lease.WithCapacity(1))
+		w.owning(1)
+		w.handled(1)
+		// As after a failover that lost a release, or when an old request arrives late.
+		req := lease.AcquireRequest{Session: observations[lease.ObservedSession](a)[0].Session, Consumer: perTopic(), Max: 1, Attempt: newID()}
+		equal(t, "granted behind its back", len(must[[]lease.Grant](t)(w.be.Acquire(t.Context(), req))), 1)
+		w.start(spec(), fine)
+		w.owning(1, 2)
+		w.handled(3)
+		equal(t, "lost", len(observations[lease.ObservedLoss](a)), 0)
+		equal(t, "handled twice", twice(w), 0)
+	}},
 	{"T000-07_T000-38_T003-33_A_stopped_consumer_leaves_nothing_behind", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		w.publish(events("x", 5)...)

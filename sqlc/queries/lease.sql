@@ -118,6 +118,16 @@ WITH own AS (
 UPDATE leasegen.lease l SET session = NULL
 WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o));
 
+-- name: ReleaseOtherLeases :execrows
+WITH own AS (
+    SELECT l.resource FROM leasegen.lease l
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
+      AND l.resource <> ALL (sqlc.arg(but)::text[])
+    ORDER BY l.resource FOR NO KEY UPDATE OF l
+)
+UPDATE leasegen.lease l SET session = NULL
+WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o));
+
 -- name: RetireStreams :exec
 -- After CloseStreams. A stream stays wanted when messages are there that its cursor has not
 -- passed, or parked ones; one that the application announces does not. Tells the members of

@@ -221,6 +221,31 @@ func (q *Queries) ReleaseLeases(ctx context.Context, arg ReleaseLeasesParams) (i
 	return result.RowsAffected(), nil
 }
 
+const ReleaseOtherLeases = `-- name: ReleaseOtherLeases :execrows
+WITH own AS (
+    SELECT l.resource FROM leasegen.lease l
+    WHERE l.consumer = $1::text AND l.session = $2::text
+      AND l.resource <> ALL ($3::text[])
+    ORDER BY l.resource FOR NO KEY UPDATE OF l
+)
+UPDATE leasegen.lease l SET session = NULL
+WHERE l.consumer = $1::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o))
+`
+
+type ReleaseOtherLeasesParams struct {
+	Consumer string
+	Session  string
+	But      []string
+}
+
+func (q *Queries) ReleaseOtherLeases(ctx context.Context, arg ReleaseOtherLeasesParams) (int64, error) {
+	result, err := q.db.Exec(ctx, ReleaseOtherLeases, arg.Consumer, arg.Session, arg.But)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const RenewLeases = `-- name: RenewLeases :many
 WITH own AS (
     SELECT l.resource FROM leasegen.lease l

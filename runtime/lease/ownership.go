@@ -179,7 +179,7 @@ const strayTime = 300 * time.Millisecond
 // see a survey again.
 func (w *work) disown(s Survey) time.Duration {
 	i := slices.IndexFunc(s.Members, func(m Member) bool { return m.Session == w.s.id })
-	if i < 0 || s.Members[i].Owned <= w.owned() || w.info.Lock == LockAdvisory {
+	if i < 0 || s.Members[i].Owned <= w.owned() {
 		w.strays = time.Time{}
 		return surveyAny
 	}

@@ -132,8 +132,8 @@ func (b *Backend) Release(ctx context.Context, session, consumer string, leases 
 		b.notify(ctx, wakeOwnership)))
 }
 
-// ReleaseOthers gives back leases that the process does not know of. Those that are held by an
-// advisory lock end with its connection, and are left alone.
+// ReleaseOthers gives back leases that the process does not know of. One whose advisory lock it holds
+// is given back with the lock, see releaseAdvisory.
 func (b *Backend) ReleaseOthers(ctx context.Context, session, consumer string, but []string) (int, error) {
 	if s := b.session(session); s != nil && s.leads(consumer) {
 		return 0, nil

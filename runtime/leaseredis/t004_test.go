@@ -66,6 +66,9 @@ type proc struct {
 	ended  chan error
 }
 
+// mortal is for processes that are lost in the test: the others need not wait for long.
+func mortal(s *lease.Spec) { s.TTL = time.Second }
+
 // start runs the consumer reader as one process more. Each handles every item by work, within
 // which the stream counts as its own.
 func (f *fleet) start(name string, capacity int, work func(ctx context.Context, m lease.Message[item]) error, change ...func(*lease.Spec)) *proc {
@@ -74,7 +77,7 @@ func (f *fleet) start(name string, capacity int, work func(ctx context.Context, 
 	client := redis.NewClient(&redis.Options{Addr: p.proxy.Addr()})
 	s := lease.Spec{
 		Name: "reader", Per: lease.PerStream, Topics: []string{"work"}, Capacity: capacity,
-		TTL: time.Second, Drain: 50 * time.Millisecond, Idle: 100 * time.Millisecond,
+		TTL: 10 * time.Second, Drain: 50 * time.Millisecond, Idle: 100 * time.Millisecond,
 		Handlers: []lease.Handler{lease.One("item", func(ctx context.Context, m lease.Message[item]) error { return p.handle(ctx, m, work) })},
 	}
 	for _, c := range change {
@@ -295,7 +298,7 @@ func TestT00403WhatALostProcessHadNotDone(t *testing.T) {
 			return nil
 		}
 		return until(never)(ctx, m)
-	})
+	}, mortal)
 	f.eventually("the odd ones are done", func() bool { return f.done() == 4 && f.running()["a"] == 5 })
 	f.eventually("that is stored", func() bool { return f.status().LagTotal == 5 })
 	a.kill()
@@ -322,7 +325,7 @@ func TestT00406NoKeyspaceNotifications(t *testing.T) {
 	client := server.Client(t)
 	before := client.ConfigGet(t.Context(), "*").Val()
 	never := make(chan struct{})
-	a := f.start("a", 5, until(never))
+	a := f.start("a", 5, until(never), mortal)
 	f.eventually("a has joined", func() bool { return f.status().Members == 1 })
 	f.publish(1, names(5)...)
 	f.eventually("a has them", func() bool { return f.running()["a"] == 5 })
@@ -421,7 +424,7 @@ func TestT00410LossAndNormalEnd(t *testing.T) {
 	}
 	lost := func(o lease.Observation) bool { _, ok := o.(lease.ObservedLoss); return ok }
 	f.publish(1, "s")
-	a := f.start("a", 1, told)
+	a := f.start("a", 1, told, mortal)
 	f.eventually("a has it", func() bool { return f.running()["a"] == 1 })
 	a.kill()
 	b := f.start("b", 1, told)
@@ -518,25 +521,26 @@ func TestT00418SlowIsNotDead(t *testing.T) {
 	f := newFleet(t, redistest.Shared(t))
 	const slow = 10 // streams
 	f.publish(1, names(slow)...)
+	brief := func(s *lease.Spec) { s.TTL = 2 * time.Second }
 	var calls atomic.Int64
 	work := func(ctx context.Context, _ lease.Message[item]) error {
 		calls.Add(1)
 		select {
-		case <-time.After(10 * time.Second): // the TTL is one
+		case <-time.After(20 * time.Second): // the TTL is two
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
-	f.start("a", slow, work)
+	f.start("a", slow, work, brief)
 	f.eventually("a has them", func() bool { return f.running()["a"] == slow })
 	for i := range 3 { // they sweep when they start, and when one goes
-		p := f.start(fmt.Sprint("b", i), slow, work)
+		p := f.start(fmt.Sprint("b", i), slow, work, brief)
 		f.eventually("it has joined", func() bool { return f.status().Members == 2 })
 		p.stop()
 		f.eventually("it has left", func() bool { return f.status().Members == 1 })
 	}
-	f.start("c", slow, work)
+	f.start("c", slow, work, brief)
 	f.eventually("all are done", func() bool { return f.done() == slow })
 	if n := calls.Load(); n != slow {
 		t.Errorf("%d calls for %d items", n, slow)

@@ -47,10 +47,10 @@ type Backend interface {
 	// Leases that are no longer held are passed over.
 	Release(ctx context.Context, session, consumer string, leases []Ref) error
 
-	// ReleaseOthers gives back what the session owns of the consumer besides the resources
-	// named, all or some of it, and returns how many. They are leases that the process knows
-	// nothing of: a failover lost that it gave them back, or a request of its came late.
-	ReleaseOthers(ctx context.Context, session, consumer string, but []string) (int, error)
+	// Owned lists the leases of the consumer that the session owns, as far as the backend
+	// knows; it may name one twice. It writes nothing. After a failover that lost writes, or when a request comes
+	// late, these are not those that the process holds; the runtime compares them.
+	Owned(ctx context.Context, session, consumer string) ([]Ref, error)
 
 	// OpenFeed starts watching the log and the ownership tables on behalf of one process.
 	OpenFeed(ctx context.Context, consumers []ConsumerInfo) (Feed, error)
@@ -164,8 +164,9 @@ type SessionSpec struct {
 	TTL       time.Duration // how long the session lives without a heartbeat
 	Consumers []string      // the consumers it is a member of
 	// Replaces is the session that the same process lost before, if none of its handlers runs
-	// any more. Where a session can be lost in part, as with a shard of a cluster, the
-	// backend frees what that one still holds; nobody has to wait until it expires.
+	// any more and none of its consumers has a Grace. Where a session can be lost in part, as
+	// with a shard of a cluster, the backend frees what that one still holds, so that nobody
+	// has to wait until it expires.
 	Replaces string
 	// Advisory says that all its consumers use LockAdvisory: the session lives as long as
 	// its connection, and its heartbeats need not write.

@@ -109,6 +109,18 @@ func (c *Consumer) leave(resource string) {
 	}
 }
 
+// busyBeside counts the resources on which a handler runs and that are not held.
+func (c *Consumer) busyBeside(held map[string]*held) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for r := range c.busy {
+		if held[r] == nil {
+			n++
+		}
+	}
+	return n
+}
+
 func (c *Consumer) busyResources() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -88,7 +88,7 @@ const youngSession = time.Second
 // the others go on without it.
 func (p *process) keep(ctx context.Context, wg *sync.WaitGroup, consumers []*Consumer) {
 	var failed backoff
-	lost := "" // the session before, when nothing of it runs any more
+	lost := "" // the session before, when nobody has to wait for what it held
 	for ctx.Err() == nil {
 		s, err := p.open(ctx, consumers, lost)
 		if err != nil {
@@ -120,9 +120,9 @@ func (p *process) keep(ctx context.Context, wg *sync.WaitGroup, consumers []*Con
 				p.keep(ctx, wg, []*Consumer{c})
 			})
 		}
-		lost = ""
-		if len(idle) == len(consumers) {
-			lost = s.id
+		lost = s.id
+		if len(idle) < len(consumers) || slices.ContainsFunc(consumers, func(c *Consumer) bool { return c.Info().Grace > 0 }) {
+			lost = ""
 		}
 		if consumers = idle; len(consumers) == 0 {
 			return
@@ -284,6 +284,9 @@ func (p *process) listen(s *session, works []*work) {
 	for s.ctx.Err() == nil {
 		err := p.follow(s, infos, works, &failed)
 		if err != nil {
+			for _, w := range works {
+				w.doubtHeld()
+			}
 			failed.pause(s.ctx, p.log, "feed failed", err)
 		}
 	}

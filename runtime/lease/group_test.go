@@ -100,6 +100,27 @@ func TestGroupSharesASession(t *testing.T) {
 	})
 }
 
+// A session that follows a lost one names it, so that what it still holds need not expire; not with
+// a grace, for which others are to wait.
+func TestSessionReplacesTheLostOne(t *testing.T) {
+	for _, grace := range []time.Duration{0, time.Minute} {
+		bubble(t, func(t *testing.T) {
+			var link faults
+			be := &opened{Backend: link.share(leasemem.New())}
+			var got seen
+			start(t, newConsumer(t, be, lease.Spec{Grace: grace, Handlers: handleAll(&got)}))
+			pass(time.Second)
+			link.on("SessionHeartbeat", before(func(context.Context) error { return lease.ErrSessionLost }))
+			pass(15 * time.Second) // a few heartbeats
+			link.on("SessionHeartbeat", nil)
+			pass(time.Minute)
+			if len(be.specs) < 2 || be.specs[0].Replaces != "" || (be.specs[1].Replaces == be.specs[0].ID) != (grace == 0) {
+				t.Errorf("grace %v: sessions %+v", grace, be.specs)
+			}
+		})
+	}
+}
+
 // The wider margin of two consumers with the same TTL counts.
 func TestGroupTakesTheWiderMargin(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -97,7 +96,11 @@ func (p *process) own(s *session, works []*work) {
 		names[i] = w.info.Name
 	}
 	var failed backoff
+	known := make([]int, len(works))
 	for s.ctx.Err() == nil {
+		for i, w := range works {
+			known[i] = w.mayOwnCount()
+		}
 		surveys, err := call(s.ctx, func(ctx context.Context) ([]Survey, error) { return p.be.Survey(ctx, names) })
 		if err != nil {
 			failed.pause(s.ctx, p.log, "survey failed", err)
@@ -105,8 +108,9 @@ func (p *process) own(s *session, works []*work) {
 		}
 		failed.reset()
 		wait := jitter(surveyEvery(s, works))
-		for _, w := range works {
+		for n, w := range works {
 			if i := slices.IndexFunc(surveys, func(x Survey) bool { return x.Consumer == w.info.Name }); i >= 0 {
+				w.reconcile(surveys[i], known[n])
 				wait = min(wait, w.balance(surveys[i]))
 			}
 		}
@@ -128,11 +132,9 @@ const settleTime = 200 * time.Millisecond
 // balance moves the consumer towards its fair share: it takes what is free, or
 // begins to give away what is too much. It returns when it wants to see a survey again.
 func (w *work) balance(s Survey) time.Duration {
-	w.audit(s)
-	wait := w.disown(s)
 	if w.info.Per == PerStream {
 		w.takeStreams(s)
-		return wait
+		return surveyAny
 	}
 	target := share(s, w.s.id)
 	target += w.beyond.share(s, w.owned()-target, w.s.ttl)
@@ -146,75 +148,124 @@ func (w *work) balance(s Survey) time.Duration {
 			return surveySoon
 		}
 	case owned > target:
-		if settle := settleTime - time.Since(w.beyond.changed); settle > 0 {
-			return min(wait, settle)
+		if wait := settleTime - time.Since(w.beyond.changed); wait > 0 {
+			return wait
 		}
 		w.giveBack(min(owned-target, max(giveLeast, owned/16)))
 	}
-	return wait
+	return surveyAny
 }
 
-// audit asks for each idle lease whether it is still held, when the backend counts fewer
-// than this process: an operator may have moved their cursors, which fences the owner.
-func (w *work) audit(s Survey) {
+// reconcile compares what the backend counts as this process's with what it holds, and known,
+// what it held and worked on before the backend counted. They differ when somebody else has
+// fenced a lease (an operator who moved its cursor), when a failover lost writes, or when a
+// request of this process came late.
+func (w *work) reconcile(s Survey, known int) {
 	i := slices.IndexFunc(s.Members, func(m Member) bool { return m.Session == w.s.id })
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if i < 0 || len(w.held) <= s.Members[i].Owned {
+	if i < 0 {
 		return
 	}
+	owned := s.Members[i].Owned
+	w.mu.Lock()
+	agreed := !w.doubt && owned <= known && (owned >= len(w.held) || owned >= w.firm())
+	w.doubt = false
+	w.mu.Unlock()
+	if agreed {
+		return
+	}
+	names := w.mayOwn()
+	refs, err := call(w.s.ctx, func(ctx context.Context) ([]Ref, error) { return w.be.Owned(ctx, w.s.id, w.info.Name) })
+	if err != nil {
+		if w.s.ctx.Err() == nil {
+			w.log.Warn("listing the leases that the backend knows of failed, trying again", "error", err)
+		}
+		w.doubtHeld()
+		return
+	}
+	w.checkHeld(refs)
+	if strays := slices.DeleteFunc(refs, func(r Ref) bool { return names[r.Resource] }); len(strays) > 0 {
+		w.giveStrays(strays)
+	}
+}
+
+// firm counts the leases that are not being given away. The caller holds w.mu.
+func (w *work) firm() (n int) {
 	for _, h := range w.held {
-		if h.uncommitted == 0 && !h.inGive && (!h.running || w.runs()) {
+		if !h.inGive {
+			n++
+		}
+	}
+	return n
+}
+
+// mayOwn names the resources of which the backend may say that this process owns them: those that
+// it holds, those that it lost and a handler still runs on, and, with a grace, those that it lost
+// lately and that others are to wait for.
+func (w *work) mayOwn() map[string]bool {
+	w.mu.Lock()
+	names := make(map[string]bool, len(w.held))
+	for r := range w.held {
+		names[r] = true
+	}
+	for r, until := range w.awaited {
+		if time.Now().Before(until) {
+			names[r] = true
+		} else {
+			delete(w.awaited, r)
+		}
+	}
+	w.mu.Unlock()
+	for _, r := range w.c.busyResources() {
+		names[r] = true
+	}
+	return names
+}
+
+// mayOwnCount is at least the length of mayOwn.
+func (w *work) mayOwnCount() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.held) + len(w.awaited) + w.c.busyBeside(w.held)
+}
+
+// doubtHeld makes the next survey compare all leases, not only their numbers.
+func (w *work) doubtHeld() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.doubt = true
+}
+
+// checkHeld asks for each idle lease that is not among owned whether it is still held: its owner
+// would else not know until its next write.
+func (w *work) checkHeld(owned []Ref) {
+	is := make(map[Ref]bool, len(owned))
+	for _, r := range owned {
+		is[r] = true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.held {
+		if !is[h.ref] && h.uncommitted == 0 && !h.inGive && (!h.running || w.runs()) {
 			w.submit(h, Progress{Ref: h.ref}, counts{})
 		}
 	}
 }
 
-// strayTime is how long the backend must count more leases of this process than it holds before
-// it gives the others back: a survey may have been made just before a release.
-const strayTime = 300 * time.Millisecond
-
-// disown gives back leases that the backend counts as this process's and it does not hold. Nobody
-// would ever work on them: while the session lives they are not free. It returns when it wants to
-// see a survey again.
-func (w *work) disown(s Survey) time.Duration {
-	i := slices.IndexFunc(s.Members, func(m Member) bool { return m.Session == w.s.id })
-	if i < 0 || s.Members[i].Owned <= w.owned() {
-		w.strays = time.Time{}
-		return surveyAny
-	}
-	known := w.knows()
-	switch {
-	case s.Members[i].Owned <= len(known):
-		w.strays = time.Time{}
-		return surveyAny
-	case w.strays.IsZero():
-		w.strays = time.Now()
-		return strayTime
-	case time.Since(w.strays) < strayTime:
-		return strayTime - time.Since(w.strays)
-	}
-	n, err := call(w.s.ctx, func(ctx context.Context) (int, error) {
-		return w.be.ReleaseOthers(ctx, w.s.id, w.info.Name, known)
+// giveStrays gives back leases that only the backend knows of. Nobody would ever work on them:
+// they are not free while the session lives.
+func (w *work) giveStrays(strays []Ref) {
+	w.calls.Go(func() {
+		err := do(w.s.ctx, func(ctx context.Context) error { return w.be.Release(ctx, w.s.id, w.info.Name, strays) })
+		switch {
+		case isLost(err):
+			w.s.lose("the backend declared the session dead")
+		case err == nil:
+			w.log.Warn("gave back leases that only the backend knew of: it lost writes, or a request came late", "leases", len(strays))
+			w.s.hintOwnership()
+		case w.s.ctx.Err() == nil: // the next survey finds them again
+			w.log.Warn("giving back leases that only the backend knows of failed, trying again", "error", err)
+		}
 	})
-	switch {
-	case isLost(err):
-		w.s.lose("the backend declared the session dead")
-	case err != nil && w.s.ctx.Err() == nil:
-		w.log.Warn("giving back leases that only the backend knows of failed, trying again", "error", err)
-	case n > 0:
-		w.log.Warn("gave back leases that only the backend knew of: it lost writes, or a request came late", "leases", n)
-	}
-	return strayTime
-}
-
-// knows lists the resources that are held and those, lost or not, on which a handler runs.
-func (w *work) knows() []string {
-	known := w.c.busyResources()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	known = slices.DeleteFunc(known, func(r string) bool { return w.held[r] != nil })
-	return slices.AppendSeq(known, maps.Keys(w.held))
 }
 
 // acquire takes up to n free resources, and returns how many it got. A lost reply is

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 )
 
 // giveBack begins to give n leases away, idle ones first. Those that are being
@@ -130,6 +131,9 @@ func (w *work) lose(h *held, reason string) {
 		return
 	}
 	w.forget(h)
+	if grace := w.info.Grace; grace > 0 {
+		w.awaited[h.Resource] = time.Now().Add(w.c.spec.TTL + grace)
+	}
 	if h.cancel != nil {
 		h.cancel(fmt.Errorf("%w: %s", ErrLost, reason))
 	}

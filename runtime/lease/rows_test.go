@@ -319,3 +319,33 @@ func TestProgressIsNumbered(t *testing.T) {
 		}
 	})
 }
+
+// With a grace, what a process lost is not given back by it: an effect that cannot be fenced may be
+// under way, and others wait for as long as if the process had died.
+func TestGraceAfterARowLeaseWasLost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		var f faults
+		var u untilLost
+		s := rowStreams(u.run, "a")
+		s.Grace = 30 * time.Second
+		start(t, newConsumer(t, f.share(be), s))
+		pass(4 * time.Second)
+		cut := time.Now() // the last renewal was 3.3 s before that at most
+		f.on("Renew", before(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }))
+		f.on("Acquire", before(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }))
+		taken := make(chan time.Time, 1)
+		s = rowStreams(func(context.Context, lease.Lease) error {
+			select {
+			case taken <- time.Now():
+			default:
+			}
+			return nil
+		}, "a")
+		s.Grace = 30 * time.Second
+		start(t, newConsumer(t, be, s))
+		if took := (<-taken).Sub(cut); took < 35500*time.Millisecond || took > 42*time.Second {
+			t.Errorf("taken after %v, want the TTL of 9 s and the grace of 30 s after the last renewal", took)
+		}
+	})
+}

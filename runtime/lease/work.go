@@ -45,7 +45,8 @@ type work struct {
 	ticks    uint64              // orders the beginnings and ends of work on resources
 
 	beyond  beyondShare
-	strays  time.Time // since when the backend counts more leases than are held; see disown
+	doubt   bool                 // the backend may have lost writes; see reconcile
+	awaited map[string]time.Time // with a grace: resources lost lately, and when their owners have waited long enough
 	streams streamState
 	parked  parkedState
 	queue   storeQueue
@@ -104,7 +105,7 @@ func newWork(c *Consumer, s *session, p *process) *work {
 		wake: make(chan struct{}, 1), held: map[string]*held{}, known: map[string]struct{}{},
 		parked:  parkedState{due: time.Now().Add(parkedAtLeast), laned: map[*held]struct{}{}, yielding: map[*held]struct{}{}},
 		queue:   storeQueue{wake: make(chan struct{}, 1), byHeld: map[*held]*entry{}},
-		watched: map[*sequence]struct{}{}, streams: streamState{sweep: make(chan struct{}, 1)},
+		awaited: map[string]time.Time{}, watched: map[*sequence]struct{}{}, streams: streamState{sweep: make(chan struct{}, 1)},
 	}
 	w.stored = sync.NewCond(&w.mu)
 	return w

@@ -218,6 +218,21 @@ func (l *leaseState) grant() lease.Grant {
 	}
 }
 
+// Owned lists the leases of a session.
+func (b *Backend) Owned(ctx context.Context, session, consumer string) (refs []lease.Ref, err error) {
+	err = do(ctx, b, "Owned", func(s *store, _ time.Time) error {
+		if c := s.consumers[consumer]; c != nil {
+			for name, l := range c.leases {
+				if l.owner == session {
+					refs = append(refs, lease.Ref{Resource: name, Epoch: l.epoch})
+				}
+			}
+		}
+		return nil
+	})
+	return refs, err
+}
+
 // Release gives leases back.
 func (b *Backend) Release(ctx context.Context, session, consumer string, leases []lease.Ref) error {
 	return do(ctx, b, "Release", func(s *store, now time.Time) error {
@@ -232,28 +247,6 @@ func (b *Backend) Release(ctx context.Context, session, consumer string, leases 
 		s.ownershipChanged()
 		return nil
 	})
-}
-
-// ReleaseOthers gives back leases that the process does not know of.
-func (b *Backend) ReleaseOthers(ctx context.Context, session, consumer string, but []string) (released int, err error) {
-	err = do(ctx, b, "ReleaseOthers", func(s *store, now time.Time) error {
-		if _, err := s.live(session, now); err != nil {
-			return err
-		}
-		c := s.consumers[consumer]
-		if c == nil {
-			return nil
-		}
-		for name, l := range c.leases {
-			if l.owner == session && !slices.Contains(but, name) {
-				l.vacate(now)
-				released++
-			}
-		}
-		s.ownershipChanged()
-		return nil
-	})
-	return released, err
 }
 
 // held returns the lease if session owns it with that epoch, else nil.

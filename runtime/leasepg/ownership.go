@@ -37,6 +37,20 @@ func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Surve
 	return out, nil
 }
 
+// Owned lists the leases of a session.
+func (b *Backend) Owned(ctx context.Context, session, consumer string) ([]lease.Ref, error) {
+	var refs []lease.Ref
+	err := b.pipeline(ctx, b.pool, func(q *leasedb.Queries) error {
+		rows, err := q.OwnedLeases(ctx, leasedb.OwnedLeasesParams{Consumer: consumer, Session: session})
+		refs = make([]lease.Ref, len(rows))
+		for i, r := range rows {
+			refs[i] = lease.Ref{Resource: r.Resource, Epoch: r.Epoch}
+		}
+		return err
+	})
+	return refs, b.fail("list the leases of "+consumer, err)
+}
+
 // Acquire takes free leases in one round trip, whatever their number.
 func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
 	if req.Consumer.Lock == lease.LockAdvisory {
@@ -130,20 +144,6 @@ func (b *Backend) Release(ctx context.Context, session, consumer string, leases 
 	return b.fail("release leases of "+consumer, b.pipeline(ctx, b.pool, durable(ctx),
 		func(q *leasedb.Queries) error { _, err := q.ReleaseLeases(ctx, p); return err },
 		b.notify(ctx, wakeOwnership)))
-}
-
-// ReleaseOthers gives back leases that the process does not know of. One whose advisory lock it holds
-// is given back with the lock, see releaseAdvisory.
-func (b *Backend) ReleaseOthers(ctx context.Context, session, consumer string, but []string) (int, error) {
-	if s := b.session(session); s != nil && s.leads(consumer) {
-		return 0, nil
-	}
-	p := leasedb.ReleaseOtherLeasesParams{Consumer: consumer, Session: session, But: append([]string{}, but...)}
-	var released int64
-	err := b.pipeline(ctx, b.pool, durable(ctx),
-		func(q *leasedb.Queries) (err error) { released, err = q.ReleaseOtherLeases(ctx, p); return err },
-		b.notify(ctx, wakeOwnership))
-	return int(released), b.fail("release leases of "+consumer, err)
 }
 
 func refColumns(leases []lease.Ref) (resources []string, epochs []int64) {

@@ -106,3 +106,50 @@ func TestASessionThatWasLostInPart(t *testing.T) {
 		return err == nil && !slices.ContainsFunc(leases, func(l lease.LeaseStatus) bool { return l.Session == "" || l.Lag > 0 })
 	})
 }
+
+// A lease that was given back and another that was taken were both lost: the process holds as many as the server
+// counts, but not the same.
+func TestOtherLeasesThanTheServerCounts(t *testing.T) {
+	c := redistest.Shared(t).Client(t)
+	name := redistest.Namespace(t)
+	be := on(c, name, leaseredis.WithTags(1), leaseredis.WithLogger(discard))
+	tag := "{" + name + "0}:"
+	publish := func(topics ...string) {
+		for _, topic := range topics {
+			ok(t, be.Publish(t.Context(), []lease.Event{{Topic: topic, Kind: "kind", Payload: []byte("{}")}}))
+		}
+	}
+	leases := func() map[string]lease.LeaseStatus {
+		out := map[string]lease.LeaseStatus{}
+		for _, l := range must[[]lease.LeaseStatus](t)(be.Leases(t.Context(), "c", 9)) {
+			out[l.Resource] = l
+		}
+		return out
+	}
+	var n atomic.Int64
+	spec := lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, TTL: time.Minute, Capacity: 1, Handlers: []lease.Handler{noop("kind", &n)}}
+	run(t, be, spec)
+	publish("x", "y")
+	eventually(t, "one is handled", func() bool { return n.Load() == 1 })
+	held, free := "x", "y"
+	if leases()["x"].Session == "" {
+		held, free = "y", "x"
+	}
+	time.Sleep(500 * time.Millisecond) // feeds have seen all
+	ok(t, c.Eval(t.Context(), `
+		local T, held, free = ARGV[1], ARGV[2], ARGV[3]
+		local session = redis.call('HGET', T .. 'l:c:' .. held, 'o')
+		redis.call('HSET', T .. 'l:c:' .. held, 'o', '', 'e', 1)
+		redis.call('HSET', T .. 'l:c:' .. free, 'o', session, 'e', 1)
+		redis.call('SREM', T .. 'held:c:' .. session, held)
+		redis.call('SADD', T .. 'held:c:' .. session, free)
+		redis.call('ZREM', T .. 'free:c', free)
+		redis.call('ZADD', T .. 'free:c', 0, held)
+		return redis.call('HINCRBY', T .. 'meta', 'ownership', -1)`, []string{tag + "meta"}, tag, held, free).Err())
+	run(t, be, spec)
+	publish(free)
+	eventually(t, "both are owned, and nothing is left to read", func() bool {
+		l := leases()
+		return l["x"].Session != "" && l["y"].Session != "" && l["x"].Lag+l["y"].Lag == 0
+	})
+}

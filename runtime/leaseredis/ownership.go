@@ -137,6 +137,31 @@ func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Surve
 	return out, nil
 }
 
+// Owned lists the leases of a session under the tags that can be reached, some hundreds at a time.
+func (b *Backend) Owned(ctx context.Context, session, consumer string) ([]lease.Ref, error) {
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var refs []lease.Ref
+	for _, tag := range b.reach(sh) {
+		for at := "0"; ; {
+			reply, err := b.run(ctx, tag, scripts.owned, session, consumer, at, leaseChunk)
+			l := list(reply)
+			if err != nil || len(l) == 0 {
+				return nil, b.fail("list the leases of "+consumer, unexpected(answer{reply, err}))
+			}
+			for p := l[1:]; len(p) > 1; p = p[2:] {
+				refs = append(refs, lease.Ref{Resource: text(p[0]), Epoch: number(p[1])})
+			}
+			if at = text(l[0]); at == "0" {
+				break
+			}
+		}
+	}
+	return refs, nil
+}
+
 // unexpected is the error of an answer that is none, or that cannot be read.
 func unexpected(a answer) error {
 	if a.err != nil {

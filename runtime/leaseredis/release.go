@@ -23,29 +23,6 @@ func (b *Backend) Release(ctx context.Context, session, consumer string, leases 
 	return b.fail("release leases of "+consumer, firstError(b.runAll(ctx, steps)))
 }
 
-// ReleaseOthers gives back leases that the process does not know of, up to leaseChunk under each tag.
-func (b *Backend) ReleaseOthers(ctx context.Context, session, consumer string, but []string) (int, error) {
-	sh, err := b.shape(ctx)
-	if err != nil {
-		return 0, err
-	}
-	byTag := b.byTag(sh, consumer, but)
-	var steps []step
-	for _, tag := range b.reach(sh) {
-		args := []any{session, consumer, leaseChunk}
-		for _, r := range byTag[tag] {
-			args = append(args, r)
-		}
-		steps = append(steps, step{tag, scripts.releaseothers, args})
-	}
-	released := 0
-	answers := b.runAll(ctx, steps)
-	for _, a := range answers {
-		released += int(number(a.value))
-	}
-	return released, b.fail("release leases of "+consumer, firstError(answers))
-}
-
 // refSteps are the calls of a script for leases: by tag, in chunks, each with the arguments
 // first, and then resource, epoch and what more says of each lease. The chunks
 // are returned beside.

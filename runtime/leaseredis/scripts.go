@@ -25,11 +25,11 @@ var scripts = struct {
 	leases         *script
 	members        *script
 	open           *script
+	owned          *script
 	publish        *script
 	purge          *script
 	register       *script
 	release        *script
-	releaseothers  *script
 	renew          *script
 	replay         *script
 	retire         *script
@@ -66,11 +66,11 @@ var scripts = struct {
 	leases:         load("leases"),
 	members:        load("members"),
 	open:           load("open"),
+	owned:          load("owned"),
 	publish:        load("publish", "lib_log"),
 	purge:          load("purge", "lib_dead"),
 	register:       load("register", "lib_lease"),
 	release:        load("release", "lib_lease"),
-	releaseothers:  load("releaseothers", "lib_lease"),
 	renew:          load("renew"),
 	replay:         load("replay", "lib_lease", "lib_parked", "lib_dead"),
 	retire:         load("retire", "lib_lease"),

@@ -102,6 +102,9 @@ func (b *Backend) closeReplaced(ctx context.Context, spec lease.SessionSpec, sh 
 		close(done)
 		return done
 	}
+	if s := b.session(spec.Replaces); s != nil {
+		s.end()
+	}
 	before := &session{b: b, spec: lease.SessionSpec{ID: spec.Replaces}, entered: slices.Repeat([]bool{true}, sh.tags)}
 	go func() {
 		defer close(done)

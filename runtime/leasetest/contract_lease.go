@@ -227,28 +227,32 @@ var leaseChecks = []check{
 		a.commit(lease.Progress{Ref: g.Ref})
 		equal(t, "free", a.survey().Free, 0)
 	}},
-	{"ReleaseOthers/Frees_what_is_not_named", func(t testing.TB, f Factory) {
+	{"Owned/Lists_what_a_session_owns", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a := join(t, be, perTopic(), long).register("1", "2", "3", "4", "5")
 		b := join(t, f.Again(t, be), perTopic(), long)
-		kept, theirs := a.acquire(3), b.acquire(2)
-		others := func(h *holder, but ...string) int {
+		owned := func(h *holder) []string {
 			t.Helper()
-			return must[int](t)(h.be.ReleaseOthers(t.Context(), h.id, h.info.Name, but))
+			refs := must[[]lease.Ref](t)(h.be.Owned(t.Context(), h.id, h.info.Name))
+			var names []string
+			var ps []lease.Progress
+			for _, r := range refs {
+				names, ps = append(names, r.Resource), append(ps, lease.Progress{Ref: r})
+			}
+			equal(t, "fenced, of those listed", len(h.tryCommit(ps...)), 0)
+			slices.Sort(names)
+			return slices.Compact(names) // one may be named twice
 		}
-		equal(t, "released", others(a, kept[0].Resource, kept[2].Resource, theirs[0].Resource, "unknown"), 1)
-		equal(t, "free", a.survey().Free, 1)
-		equalSlices(t, "fenced", a.tryCommit(lease.Progress{Ref: kept[0].Ref}, lease.Progress{Ref: kept[1].Ref}, lease.Progress{Ref: kept[2].Ref}), []string{kept[1].Resource})
-		g := b.acquireOne()
-		equal(t, "resource", g.Resource, kept[1].Resource)
-		equal(t, "suspicion", g.Suspicion, 0)
-		if g.Epoch <= kept[1].Epoch {
-			t.Fatalf("epoch %d after %d", g.Epoch, kept[1].Epoch)
-		}
-		b.commit(lease.Progress{Ref: theirs[0].Ref}, lease.Progress{Ref: theirs[1].Ref})
-		equal(t, "released again", others(a, kept[0].Resource, kept[2].Resource), 0)
-		equal(t, "released of all", others(a), 2)
-		equal(t, "free", a.survey().Free, 2)
+		equal(t, "before anything", len(owned(a)), 0)
+		gs := a.acquire(3)
+		b.acquire(1)
+		equalSlices(t, "owned by a", owned(a), resources(gs))
+		equal(t, "owned by b", len(owned(b)), 1)
+		a.release(gs[1].Ref)
+		equalSlices(t, "owned by a", owned(a), resources([]lease.Grant{gs[0], gs[2]}))
+		b.acquire(2)
+		equal(t, "owned by b", len(owned(b)), 3)
+		equal(t, "of another consumer", len(must[[]lease.Ref](t)(be.Owned(t.Context(), a.id, "unknown"))), 0)
 	}},
 	{"Survey/Counts_resources_free_and_owned", func(t testing.TB, f Factory) {
 		be := f.New(t)

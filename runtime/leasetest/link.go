@@ -167,8 +167,8 @@ func (l *link) Release(ctx context.Context, session, consumer string, refs []lea
 	return l.run(ctx, "Release", func() error { return l.be.Release(ctx, session, consumer, refs) })
 }
 
-func (l *link) ReleaseOthers(ctx context.Context, session, consumer string, but []string) (int, error) {
-	return over(ctx, l, "ReleaseOthers", func() (int, error) { return l.be.ReleaseOthers(ctx, session, consumer, but) })
+func (l *link) Owned(ctx context.Context, session, consumer string) ([]lease.Ref, error) {
+	return over(ctx, l, "Owned", func() ([]lease.Ref, error) { return l.be.Owned(ctx, session, consumer) })
 }
 
 func (l *link) OpenFeed(ctx context.Context, infos []lease.ConsumerInfo) (lease.Feed, error) {

@@ -22,7 +22,7 @@ type mutation struct {
 	openSession func(m *mutant, ctx context.Context, spec lease.SessionSpec) (lease.Session, error)
 	acquire     func(m *mutant, ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error)
 	release     func(m *mutant, ctx context.Context, session, consumer string, refs []lease.Ref) error
-	others      func(m *mutant) (int, error)
+	owned       func(m *mutant) ([]lease.Ref, error)
 	commit      func(m *mutant, ctx context.Context, session, consumer string, p []lease.Progress) ([]string, error)
 	fetch       func(m *mutant, ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error)
 	next        func(m *mutant, n lease.News) lease.News
@@ -78,11 +78,11 @@ func (m *mutant) Release(ctx context.Context, session, consumer string, refs []l
 	return m.Backend.Release(ctx, session, consumer, refs)
 }
 
-func (m *mutant) ReleaseOthers(ctx context.Context, session, consumer string, but []string) (int, error) {
-	if m.others != nil {
-		return m.others(m)
+func (m *mutant) Owned(ctx context.Context, session, consumer string) ([]lease.Ref, error) {
+	if m.owned != nil {
+		return m.owned(m)
 	}
-	return m.Backend.ReleaseOthers(ctx, session, consumer, but)
+	return m.Backend.Owned(ctx, session, consumer)
 }
 
 func (m *mutant) Commit(ctx context.Context, session, consumer string, p []lease.Progress) ([]string, error) {

@@ -211,8 +211,8 @@ var mutants = []struct {
 		},
 	}, []string{"Release/Frees_at_once_and_can_be_repeated", "Release/Passes_over_what_is_not_held"}},
 	{"leases that their owner does not know of are kept", mutation{
-		others: func(*mutant) (int, error) { return 0, nil },
-	}, []string{"ReleaseOthers/Frees_what_is_not_named", "A_lease_that_its_owner_does_not_know_of_is_given_back"}},
+		owned: func(*mutant) ([]lease.Ref, error) { return nil, nil },
+	}, []string{"Owned/Lists_what_a_session_owns", "A_lease_that_its_owner_does_not_know_of_is_given_back"}},
 	{"M11 M33 epochs start again", mutation{
 		acquire: func(m *mutant, ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
 			gs, err := m.Backend.Acquire(ctx, req)

@@ -118,15 +118,9 @@ WITH own AS (
 UPDATE leasegen.lease l SET session = NULL
 WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o));
 
--- name: ReleaseOtherLeases :execrows
-WITH own AS (
-    SELECT l.resource FROM leasegen.lease l
-    WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
-      AND l.resource <> ALL (sqlc.arg(but)::text[])
-    ORDER BY l.resource FOR NO KEY UPDATE OF l
-)
-UPDATE leasegen.lease l SET session = NULL
-WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o));
+-- name: OwnedLeases :many
+SELECT l.resource, l.epoch FROM leasegen.lease l
+WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text;
 
 -- name: RetireStreams :exec
 -- After CloseStreams. A stream stays wanted when messages are there that its cursor has not

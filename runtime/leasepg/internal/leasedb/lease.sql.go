@@ -189,6 +189,41 @@ func (q *Queries) LockAttempts(ctx context.Context, arg LockAttemptsParams) erro
 	return err
 }
 
+const OwnedLeases = `-- name: OwnedLeases :many
+SELECT l.resource, l.epoch FROM leasegen.lease l
+WHERE l.consumer = $1::text AND l.session = $2::text
+`
+
+type OwnedLeasesParams struct {
+	Consumer string
+	Session  string
+}
+
+type OwnedLeasesRow struct {
+	Resource string
+	Epoch    int64
+}
+
+func (q *Queries) OwnedLeases(ctx context.Context, arg OwnedLeasesParams) ([]OwnedLeasesRow, error) {
+	rows, err := q.db.Query(ctx, OwnedLeases, arg.Consumer, arg.Session)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OwnedLeasesRow
+	for rows.Next() {
+		var i OwnedLeasesRow
+		if err := rows.Scan(&i.Resource, &i.Epoch); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ReleaseLeases = `-- name: ReleaseLeases :execrows
 WITH own AS (
     SELECT l.resource FROM leasegen.lease l
@@ -215,31 +250,6 @@ func (q *Queries) ReleaseLeases(ctx context.Context, arg ReleaseLeasesParams) (i
 		arg.Epochs,
 		arg.Session,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
-const ReleaseOtherLeases = `-- name: ReleaseOtherLeases :execrows
-WITH own AS (
-    SELECT l.resource FROM leasegen.lease l
-    WHERE l.consumer = $1::text AND l.session = $2::text
-      AND l.resource <> ALL ($3::text[])
-    ORDER BY l.resource FOR NO KEY UPDATE OF l
-)
-UPDATE leasegen.lease l SET session = NULL
-WHERE l.consumer = $1::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o))
-`
-
-type ReleaseOtherLeasesParams struct {
-	Consumer string
-	Session  string
-	But      []string
-}
-
-func (q *Queries) ReleaseOtherLeases(ctx context.Context, arg ReleaseOtherLeasesParams) (int64, error) {
-	result, err := q.db.Exec(ctx, ReleaseOtherLeases, arg.Consumer, arg.Session, arg.But)
 	if err != nil {
 		return 0, err
 	}

@@ -68,9 +68,8 @@ func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (leas
 		return s, s.Heartbeat(ctx)
 	}
 	s := &session{b: b, spec: spec, alarm: make(chan struct{}, 1), own: b.ownClient(spec.TTL), entered: make([]bool, sh.tags), heard: make([]time.Time, sh.tags)}
-	replaced := b.closeReplaced(ctx, spec, sh)
+	s.closeReplaced(ctx)
 	out, err := s.enterAll(ctx)
-	<-replaced
 	if err == nil && out > 0 {
 		b.warn("session "+spec.ID, "a part of the cluster cannot be reached: what is kept there waits, the rest goes on", "tags", out)
 		s.sound() // try again soon
@@ -94,27 +93,28 @@ func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (leas
 	return s, nil
 }
 
-// closeReplaced ends the session before where it still lives: under all tags but the one whose node
-// had lost it, say. What fails expires.
-func (b *Backend) closeReplaced(ctx context.Context, spec lease.SessionSpec, sh *shape) (done chan struct{}) {
-	done = make(chan struct{})
-	if spec.Replaces == "" {
-		close(done)
-		return done
+// closeReplaced ends the session before this one where it still lives: under all tags but the one whose
+// node had lost it, say. It goes on for as long as that one can live.
+func (s *session) closeReplaced(ctx context.Context) {
+	if s.spec.Replaces == "" {
+		return
 	}
-	if s := b.session(spec.Replaces); s != nil {
-		s.end()
+	if before := s.b.session(s.spec.Replaces); before != nil {
+		before.end()
 	}
-	before := &session{b: b, spec: lease.SessionSpec{ID: spec.Replaces}, entered: slices.Repeat([]bool{true}, sh.tags)}
+	before := &session{b: s.b, spec: lease.SessionSpec{ID: s.spec.Replaces}, entered: slices.Repeat([]bool{true}, len(s.entered))}
 	go func() {
-		defer close(done)
-		ctx, cancel := context.WithTimeout(ctx, min(spec.TTL/3, 3*time.Second))
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.spec.TTL)
 		defer cancel()
-		if err := before.Close(ctx); err != nil {
-			b.warn("session "+spec.Replaces, "a session that was lost in part is left to expire", "error", err)
+		for {
+			if _, over := s.client(); over {
+				return
+			}
+			if err := before.Close(ctx); err == nil || !pause(ctx, 100*time.Millisecond) {
+				return
+			}
 		}
 	}()
-	return done
 }
 
 // session returns the open session of that id, or nil.

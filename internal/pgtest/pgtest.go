@@ -1,15 +1,17 @@
-// Package pgtest gives tests private PostgreSQL servers: their own data directory,
-// their own port on 127.0.0.1, fsync on. Nothing on the machine is shared with them,
-// and they end with the test process, even when that is killed.
+// Package pgtest gives tests private PostgreSQL servers: their own data directory and
+// their own port on 127.0.0.1. Nothing on the machine is shared with them, and they end
+// with the test process, even when that is killed.
 //
-// Most tests want a fresh database on the server that the test binary shares:
+// Most tests want a fresh database on the server that the test binary shares. That one
+// does without fsync, which only matters when a machine dies, not when a process does:
 //
 //	func TestMain(m *testing.M) { pgtest.Main(m) }
 //
 //	func TestX(t *testing.T) {
 //		pool, err := pgxpool.New(t.Context(), pgtest.DB(t))
 //
-// Tests that stop, kill or freeze a server start their own with Start.
+// Tests that stop, kill, freeze or measure a server start their own with Start, which
+// runs with fsync on.
 //
 // The newest PostgreSQL found, 14 or later, is used; the environment variable
 // LEASEGEN_PG_BIN names another directory of binaries.
@@ -72,7 +74,7 @@ func Shared(t testing.TB) *Server {
 		t.Fatal("pgtest: this package's TestMain must call pgtest.Main(m)")
 	}
 	if shared.server == nil && shared.err == nil {
-		shared.server, shared.err = Launch(Config("max_connections", "300"))
+		shared.server, shared.err = Launch(Config("max_connections", "300"), Config("fsync", "off"))
 	}
 	if shared.err != nil {
 		t.Fatal(shared.err)

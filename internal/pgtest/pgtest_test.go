@@ -44,11 +44,6 @@ func TestDB(t *testing.T) {
 	if got := query(t, b, "SELECT count(*)::text FROM pg_class WHERE relname = 'only_here'"); got != "0" {
 		t.Errorf("a table of one database is in the other")
 	}
-	for _, setting := range []string{"fsync", "full_page_writes"} {
-		if got := query(t, a, "SHOW "+setting); got != "on" {
-			t.Errorf("%s = %s, want on", setting, got)
-		}
-	}
 }
 
 func TestServer(t *testing.T) {
@@ -56,6 +51,11 @@ func TestServer(t *testing.T) {
 	dsn := s.DB("app")
 	if got := query(t, dsn, "SHOW max_connections"); got != "17" {
 		t.Errorf("max_connections = %s, want 17", got)
+	}
+	for _, setting := range []string{"fsync", "full_page_writes"} {
+		if got := query(t, dsn, "SHOW "+setting); got != "on" {
+			t.Errorf("%s = %s, want on", setting, got)
+		}
 	}
 	exec1(t, dsn, "CREATE TABLE kept (id int)")
 	exec1(t, dsn, "INSERT INTO kept VALUES (1)")

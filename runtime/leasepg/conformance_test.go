@@ -15,7 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	leasetest.Parallel(16)
+	leasetest.Parallel(6)
 	pgtest.Main(m)
 }
 

@@ -104,7 +104,7 @@ func TestTransactionPooler(t *testing.T) {
 // TestConformancePooled: everything holds behind PgBouncer in transaction mode. The pooler
 // has enough connections for all: heartbeats, too, wait for one where it has not.
 func TestConformancePooled(t *testing.T) {
-	server := pgtest.Start(t, pgtest.Config("max_connections", "600"))
+	server := pgtest.Start(t, pgtest.Config("max_connections", "600"), pgtest.Config("fsync", "off"))
 	p := pgtest.StartPooler(t, server, "default_pool_size = 30")
 	var dbs atomic.Int64
 	f := factory(func(t testing.TB) string {

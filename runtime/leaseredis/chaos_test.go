@@ -63,6 +63,7 @@ type numbered struct{ N int }
 // Every message is handled in the order of its key, or a dead letter, when a tenth of all calls is
 // lost on the way there or back.
 func TestNothingIsLostOverAnUnreliableNetwork(t *testing.T) {
+	t.Parallel()
 	eachSpread(t, func(t *testing.T, a *actor) {
 		const n, keys = 200, 7
 		var mu sync.Mutex

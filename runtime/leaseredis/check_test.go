@@ -222,6 +222,7 @@ func saying(t *testing.T, answer string) *redis.Client {
 }
 
 func TestCheckDoesNotWaitForEver(t *testing.T) { // CL11
+	t.Parallel()
 	c := redis.NewClient(&redis.Options{Addr: must[net.Listener](t)(silent(t)).Addr().String()})
 	defer c.Close()
 	began := time.Now()

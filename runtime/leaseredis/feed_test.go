@@ -54,6 +54,7 @@ func noop(kind string, n *atomic.Int64) lease.Handler {
 
 // A process that has nothing to do asks little, whatever it watches.
 func TestAnIdleProcessAsksLittle(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it watches for seconds")
 	}

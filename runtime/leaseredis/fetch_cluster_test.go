@@ -13,6 +13,7 @@ import (
 // A node that hangs holds up the topics that are kept there, and no others; their time comes
 // when it answers again.
 func TestANodeThatHangsHoldsUpNoOtherTopics(t *testing.T) { // CL10
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it starts six servers")
 	}

@@ -16,6 +16,7 @@ import (
 // What is kept on the nodes that are left goes on when a shard is lost, and the rest follows
 // when it comes back.
 func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) { // CL10
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it starts six servers")
 	}
@@ -95,6 +96,7 @@ func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) { // CL10
 
 // A session that could not enter a tag says nothing of it, and enters it as soon as it can.
 func TestASessionEntersWhatComesBack(t *testing.T) { // CL10
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it starts six servers")
 	}

@@ -31,16 +31,16 @@ type work struct {
 	log  *slog.Logger
 	wake chan struct{} // schedule has something to look at
 
-	mu       sync.Mutex
-	held     map[string]*held
-	known    map[string]struct{} // topics registered with the backend
-	ready    []*held             // have a batch ready
-	give     []*held             // are to be released
-	running  int                 // goroutines in process
-	stopped  bool                // the process is draining
-	early    bool                // and has other work: what rests does not wait for the end of the session
-	asking   bool                // an Acquire is under way
-	ticks    uint64              // orders the beginnings and ends of work on resources
+	mu      sync.Mutex
+	held    map[string]*held
+	known   map[string]struct{} // topics registered with the backend
+	ready   []*held             // have a batch ready
+	give    []*held             // are to be released
+	running int                 // goroutines in process
+	stopped bool                // the process is draining
+	early   bool                // and has other work: what rests does not wait for the end of the session
+	asking  bool                // an Acquire is under way
+	ticks   uint64              // orders the beginnings and ends of work on resources
 
 	reads   readState
 	beyond  beyondShare
@@ -61,12 +61,12 @@ type held struct {
 	Lease
 	ref Ref
 
-	cursor  Cursor          // after the last message read
-	next    []Fetched       // read and not yet handled, in order
-	waited  []ParkedMessage // due and not yet handled; they go before next
-	dirty   bool            // there may be messages after cursor
-	reads   resourceReads
-	stores  resourceStores
+	cursor Cursor          // after the last message read
+	next   []Fetched       // read and not yet handled, in order
+	waited []ParkedMessage // due and not yet handled; they go before next
+	dirty  bool            // there may be messages after cursor
+	reads  resourceReads
+	stores resourceStores
 
 	running     bool                // a goroutine works on it
 	uncommitted int                 // progress handed over and not yet stored

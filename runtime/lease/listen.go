@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"sync"
 	"time"
 )
 
@@ -57,12 +56,10 @@ func (l *listener) follow(failed *backoff) error {
 	if err != nil {
 		return err
 	}
-	var using sync.Mutex // a Next that was left behind may still use it
+	using := make(chan struct{}, 1) // holds a token while Next is under way, which may be left behind
 	defer func() {
-		ctx := context.WithoutCancel(l.s.ctx)
-		_ = do(ctx, func(context.Context) error {
-			using.Lock()
-			defer using.Unlock()
+		_ = do(context.WithoutCancel(l.s.ctx), func(context.Context) error {
+			using <- struct{}{}
 			feed.Close()
 			return nil
 		})
@@ -78,8 +75,8 @@ func (l *listener) follow(failed *backoff) error {
 	for {
 		asked := time.Now()
 		news, err := callFor(l.s.ctx, feedTimeout, func(ctx context.Context) (News, error) {
-			using.Lock()
-			defer using.Unlock()
+			using <- struct{}{}
+			defer func() { <-using }()
 			return feed.Next(ctx)
 		})
 		if err != nil {

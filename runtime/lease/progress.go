@@ -36,10 +36,10 @@ type progress struct {
 
 	mu       sync.Mutex
 	waits    map[*wait]struct{}
-	failures map[string]failure // by what failed; these are constants
-	feed     bool               // the feed is open
-	feedErr  error              // why it is not
-	told     map[string]string  // what was told of as standing still
+	failures map[string]mishap // by what failed; these are constants
+	feed     bool              // the feed is open
+	feedErr  error             // why it is not
+	told     map[string]string // what was told of as standing still
 
 	// These belong to watchProgress.
 	seen  [activities]uint64
@@ -52,13 +52,13 @@ type wait struct {
 	since time.Time
 }
 
-type failure struct {
+type mishap struct {
 	err error
 	at  time.Time
 }
 
 func newProgress() *progress {
-	p := &progress{waits: map[*wait]struct{}{}, failures: map[string]failure{}}
+	p := &progress{waits: map[*wait]struct{}{}, failures: map[string]mishap{}}
 	for a := range p.since {
 		p.since[a] = time.Now()
 	}
@@ -86,7 +86,7 @@ func (p *progress) waiting(what string) (done func()) {
 func (p *progress) failed(what string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.failures[what] = failure{err, time.Now()}
+	p.failures[what] = mishap{err, time.Now()}
 }
 
 func (p *progress) feedOpened() {
@@ -132,29 +132,24 @@ func (w *work) pending() (all [activities]pending) {
 	if w.stopped {
 		all[listening].what, all[surveying].what = "", ""
 	}
-	if !w.runs() && w.running > 0 {
-		all[handling] = pending{fmt.Sprintf("a handler on %s; %d of at most %d run", w.someOf(func(h *held) bool { return h.running }), w.running, w.c.concurrency), w.c.stuckAfter}
+	if len(w.watched) > 0 { // calls of handlers under way
+		on := map[*held]bool{}
+		for q := range w.watched {
+			on[q.h] = true
+		}
+		all[handling] = pending{fmt.Sprintf("a handler on %s; %d of at most %d run", w.someOf(func(h *held) bool { return on[h] }), len(on), w.c.concurrency), w.c.stuckAfter}
 	}
-	if w.fetching {
-		all[reading] = pending{what: "a read of " + w.someOf(func(h *held) bool { return h.reading })}
+	if reads := func(h *held) bool { return h.reads.busy || h.reads.strain.resting }; w.reads.calls.busy > 0 || w.anyOf(reads) {
+		all[reading] = pending{what: "a read of " + w.someOf(reads)}
 	}
-	if w.parked.fetching {
+	if w.parked.fetching || w.parked.reading || len(w.parked.apart) > 0 {
 		all[readParked] = pending{what: "a read of parked messages"}
 	}
-	uncommitted, releases := 0, 0
-	for _, h := range w.held {
-		if h.uncommitted > 0 {
-			uncommitted++
-		}
-		if h.inGive && !w.stopped {
-			releases++
-		}
+	if stores := func(h *held) bool { return h.uncommitted > 0 }; w.anyOf(stores) {
+		all[storing] = pending{what: "progress to be stored of " + w.someOf(stores)}
 	}
-	if uncommitted > 0 {
-		all[storing] = pending{what: "progress to be stored of " + w.someOf(func(h *held) bool { return h.uncommitted > 0 })}
-	}
-	if releases > 0 {
-		all[releasing] = pending{what: "leases to be released: " + w.someOf(func(h *held) bool { return h.inGive })}
+	if gives := func(h *held) bool { return h.inGive }; !w.stopped && w.anyOf(gives) {
+		all[releasing] = pending{what: "leases to be released: " + w.someOf(gives)}
 	}
 	switch {
 	case w.asking:
@@ -166,6 +161,15 @@ func (w *work) pending() (all [activities]pending) {
 		all[registering] = pending{what: "its resources to be registered"}
 	}
 	return all
+}
+
+func (w *work) anyOf(is func(h *held) bool) bool {
+	for _, h := range w.held {
+		if is(h) {
+			return true
+		}
+	}
+	return false
 }
 
 // someOf names a few of the resources held that pass is, and how many more there are. The caller

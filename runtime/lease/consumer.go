@@ -19,6 +19,8 @@ type Consumer struct {
 	mu    sync.Mutex
 	busy  map[string]int      // resources on which a handler runs, across sessions
 	items map[string]struct{} // being executed by handlers made with Once
+
+	strangers strangers // what messages wait with for another version
 }
 
 // NewConsumer binds a consumer to its backend. Generated constructors call it.

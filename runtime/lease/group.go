@@ -151,6 +151,12 @@ func (p *process) open(ctx context.Context, consumers []*Consumer, lost string) 
 			spec.TTL, margin = c.spec.TTL, c.spec.Margin
 		}
 		spec.Consumers = append(spec.Consumers, c.Name())
+		if len(c.spec.Topics) > 0 {
+			if spec.Topics == nil {
+				spec.Topics = map[string][]string{}
+			}
+			spec.Topics[c.Name()] = c.spec.Topics
+		}
 		spec.Advisory = spec.Advisory && c.spec.Lock == LockAdvisory
 	}
 	return openSession(ctx, p.be, spec, margin, p.log, func(o Observation) {

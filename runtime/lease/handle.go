@@ -149,14 +149,16 @@ type sequence struct {
 	ms  []Raw
 	out []outcome
 
-	i, n   int                 // the call under way takes ms[i : i+n]
-	single int                 // messages before this index are handled one by one
-	item   string              // being executed by a handler made with Once
-	behind map[string]struct{} // keys that failed in this sequence
-	failed bool                // stop: a message failed and what comes after has to wait for it
-	parked bool                // the messages were parked; they do not wait behind their own lane
-	sure   time.Time           // when the session was last known to be alive
-	watch  watched
+	i, n    int                 // the call under way takes ms[i : i+n]
+	single  int                 // messages before this index are handled one by one
+	item    string              // being executed by a handler made with Once
+	behind  map[string]struct{} // keys that failed in this sequence
+	failed  bool                // stop: a message failed and what comes after has to wait for it
+	blocked bool                // stop: a message waits for another version of the consumer, and the resource with it
+	parked  bool                // the messages were parked; they do not wait behind their own lane
+	waited  time.Duration       // parked: for how long
+	sure    time.Time           // when the session was last known to be alive
+	watch   watched
 }
 
 // run handles messages until all are decided or it has to stop. It survives handlers
@@ -198,7 +200,7 @@ func (q *sequence) alive() bool {
 }
 
 func (q *sequence) loop(ctx context.Context) {
-	for q.i < len(q.ms) && !q.failed && !q.h.stopped(ctx) && q.alive() {
+	for q.i < len(q.ms) && !q.failed && !q.blocked && !q.h.stopped(ctx) && q.alive() {
 		if q.out[q.i].verdict != undecided || q.decide(q.i) {
 			q.i++
 			continue
@@ -227,16 +229,22 @@ func (q *sequence) loop(ctx context.Context) {
 }
 
 // decide settles what needs no handler: messages behind a failed one of their key,
-// of a kind nobody takes, or too large.
+// of a kind or topic this process does not take, or too large. The one of these that waits is
+// settled in its turn only, since what comes before it may fail.
 func (q *sequence) decide(j int) bool {
 	m, o := &q.ms[j], &q.out[j]
 	switch hd := q.w.c.handlerFor(m.Kind); {
 	case q.waits(m):
 		*o = outcome{verdict: parked, lane: m.Key}
-	case hd == nil && q.w.c.spec.Unknown == UnknownSkip:
-		o.verdict = skipped
+	case q.w.foreign(m), hd == nil && q.w.c.spec.Unknown != UnknownSkip:
+		if j > q.i {
+			break
+		}
+		if *o = q.unknown(m, q.waited); o.verdict == parked {
+			q.hold(*o)
+		}
 	case hd == nil:
-		*o = outcome{verdict: dead, attempt: m.Attempt, reason: oneLine(fmt.Sprintf("consumer %s has no handler for kind %q", q.w.info.Name, m.Kind))}
+		o.verdict = skipped
 	case m.Size > q.w.c.maxPayload:
 		*o = outcome{verdict: dead, attempt: m.Attempt, reason: fmt.Sprintf("payload of %d bytes is over the limit of %d bytes", m.Size, q.w.c.maxPayload)}
 	default:

@@ -191,7 +191,7 @@ func (w *work) parkedInTx(ctx context.Context, h *held, m *ParkedMessage) bool {
 }
 
 func (w *work) parkedSequence(h *held, m *ParkedMessage) *sequence {
-	return &sequence{w: w, h: h, ms: []Raw{m.Raw}, out: make([]outcome, 1), parked: true}
+	return &sequence{w: w, h: h, ms: []Raw{m.Raw}, out: make([]outcome, 1), parked: true, waited: m.Waited}
 }
 
 // settleParked hands over what became of a parked message.

@@ -212,6 +212,7 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 				return out, fmt.Errorf("leasepg: headers of message %s are not an object of strings", m.ID)
 			}
 		}
+		m.Waited = time.Duration(r.WaitedMicros) * time.Microsecond
 		m.Last = i+1 == len(rows) || rows[i+1].Item != r.Item
 		out.Messages = append(out.Messages, m)
 	}

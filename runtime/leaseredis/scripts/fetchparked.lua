@@ -1,7 +1,7 @@
 -- Reads due parked messages of resources that a session owns: consumer, session, limits in messages
 -- and bytes. Returns whether the limits cut it short, the time in µs until a lane is due (-1:
 -- nothing waits), and the lanes: {resource, lane, how long it has been due, {id, 1 if it is the
--- last, attempt, message}, ...}.
+-- last, attempt, message, for how long it has been set aside}, ...}.
 local consumer, session, limit, room = arg(), arg(), argn(), argn()
 local resources, held = T .. 'pr:' .. consumer, T .. 'held:' .. consumer .. ':' .. session
 local lanes, count, size, more, waits = {}, 0, 0, 0, -1
@@ -18,7 +18,7 @@ local function read_lane(p, lane, since)
     local ids = call('LRANGE', key, from, from + 99)
     for i, packed in ipairs(call('HMGET', p.all, unpack(ids))) do
       if packed then -- else someone else deleted it
-        local _, attempt, due, _, _, body = cmsgpack.unpack(packed)
+        local _, attempt, due, _, _, body, since = cmsgpack.unpack(packed)
         if due > now then
           wait_for(due)
           return out
@@ -28,7 +28,7 @@ local function read_lane(p, lane, since)
           return out
         end
         count, size = count + 1, size + #body
-        out[#out + 1] = {ids[i], from + i == length and 1 or 0, attempt, body}
+        out[#out + 1] = {ids[i], from + i == length and 1 or 0, attempt, body, int(now - (since or now))}
       end
     end
     from = from + 100

@@ -14,8 +14,8 @@ import (
 
 // consumer is what is known of a registered consumer.
 type consumer struct {
-	info   lease.ConsumerInfo   // as it was registered last, with the patterns of all members
-	wanted map[string]time.Time // patterns, and when a session was last seen to have them
+	info   lease.ConsumerInfo     // as it was registered last, with the patterns of all members
+	wanted map[string]time.Time   // patterns, and when a session was last seen to have them
 	leases map[string]*leaseState // by resource
 	dead   []*deadLetter          // the oldest first
 	start  cursor                 // where resources begin

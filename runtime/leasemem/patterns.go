@@ -1,6 +1,7 @@
 package leasemem
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -22,7 +23,7 @@ func (c *consumer) want(patterns []string, now time.Time) {
 	}
 }
 
-// forgetPatterns drops what no session has had for long.
+// forgetPatterns drops what no session has had for long, unless that is all: then nobody was there to say.
 func (s *store) forgetPatterns(c *consumer, now time.Time) {
 	for _, se := range s.sessions {
 		if se.alive(now) {
@@ -33,13 +34,12 @@ func (s *store) forgetPatterns(c *consumer, now time.Time) {
 			}
 		}
 	}
-	c.info.Topics = slices.DeleteFunc(c.info.Topics, func(p string) bool {
-		gone := now.Sub(c.wanted[p]) > patternsKept
-		if gone {
-			delete(c.wanted, p)
-		}
-		return gone
-	})
+	gone := func(p string) bool { return now.Sub(c.wanted[p]) > patternsKept }
+	left := slices.DeleteFunc(slices.Clone(c.info.Topics), gone)
+	if len(left) > 0 {
+		c.info.Topics = left
+		maps.DeleteFunc(c.wanted, func(p string, _ time.Time) bool { return gone(p) })
+	}
 }
 
 // reading is info with the patterns of all its members.

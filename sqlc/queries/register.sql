@@ -33,10 +33,11 @@ SELECT pg_try_advisory_xact_lock(hashtextextended('leasegen.topics/' || sqlc.arg
 
 -- name: UnwantedTopics :many
 -- The patterns of a consumer that no session has had for a while. None while a session may have
--- others than it says: it was opened by a program that does not say.
+-- others than it says, since it was opened by a program that does not say, or nobody says anything.
 SELECT u.pattern::text AS pattern
 FROM leasegen.consumer c CROSS JOIN LATERAL unnest(c.topics) u (pattern)
 WHERE c.name = sqlc.arg(consumer)::text AND c.source = ''
+  AND EXISTS (SELECT FROM leasegen.session s WHERE s.expires_at > clock_timestamp() - sqlc.arg(kept)::interval AND s.topics ? c.name)
   AND NOT EXISTS (SELECT FROM leasegen.session s
                   WHERE s.expires_at > clock_timestamp() - sqlc.arg(kept)::interval AND c.name = ANY (s.consumers)
                     AND (NOT s.topics ? c.name OR s.topics -> c.name ? u.pattern));

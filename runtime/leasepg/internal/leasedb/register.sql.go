@@ -349,6 +349,7 @@ const UnwantedTopics = `-- name: UnwantedTopics :many
 SELECT u.pattern::text AS pattern
 FROM leasegen.consumer c CROSS JOIN LATERAL unnest(c.topics) u (pattern)
 WHERE c.name = $1::text AND c.source = ''
+  AND EXISTS (SELECT FROM leasegen.session s WHERE s.expires_at > clock_timestamp() - $2::interval AND s.topics ? c.name)
   AND NOT EXISTS (SELECT FROM leasegen.session s
                   WHERE s.expires_at > clock_timestamp() - $2::interval AND c.name = ANY (s.consumers)
                     AND (NOT s.topics ? c.name OR s.topics -> c.name ? u.pattern))
@@ -360,7 +361,7 @@ type UnwantedTopicsParams struct {
 }
 
 // The patterns of a consumer that no session has had for a while. None while a session may have
-// others than it says: it was opened by a program that does not say.
+// others than it says, since it was opened by a program that does not say, or nobody says anything.
 func (q *Queries) UnwantedTopics(ctx context.Context, arg UnwantedTopicsParams) ([]string, error) {
 	rows, err := q.db.Query(ctx, UnwantedTopics, arg.Consumer, arg.Kept)
 	if err != nil {

@@ -39,7 +39,7 @@ func (q *sequence) unknown(m *Raw, waited time.Duration) outcome {
 	if left <= 0 {
 		reason := "consumer " + q.w.info.Name + " " + what
 		if c.spec.UnknownWait > 0 {
-			reason += fmt.Sprintf(", and no replica that does took it within %v", c.spec.UnknownWait)
+			reason += fmt.Sprintf(", and no replica that does has taken it within %v", c.spec.UnknownWait)
 		}
 		return outcome{verdict: dead, attempt: m.Attempt, reason: oneLine(reason)}
 	}

@@ -143,7 +143,7 @@ func (b *Backend) Replay(ctx context.Context, f lease.DeadLetterFilter) (int, er
 				l.wanted = true
 				s.ownershipChanged()
 			}
-			l.setAside(&parked{message: d.message, lane: lane, due: now})
+			l.setAside(&parked{message: d.message, lane: lane, due: now, since: now})
 			s.forget(d)
 			s.replayed(d.consumer)
 		}

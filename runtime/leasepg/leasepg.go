@@ -44,6 +44,7 @@ type Backend struct {
 	bySlot, byKey logIndex
 	tables        tables
 	kinds         sync.Map // kind → struct{}
+	patterns      patterns
 }
 
 // Option adjusts a Backend, or the SQL of [Migrate], [Migrations] and [Grants].

@@ -43,6 +43,7 @@ type position struct {
 	id         int64
 	x          uint64
 	snap       string // in the head row
+	patterns   string // in the head row: those that count in the snapshot, as JSON; empty: not asked
 }
 
 // scanner decodes the rows of a read. It exists because reading the log is the one place
@@ -92,7 +93,7 @@ func (s *scanner) each(rows pgx.Rows, head func(position), place func(position) 
 			p.x = binary.BigEndian.Uint64(v[colX])
 		}
 		if p.part == partHead {
-			p.snap = string(v[colHeaders])
+			p.snap, p.patterns = string(v[colHeaders]), string(v[colKind])
 			head(p)
 			continue
 		}
@@ -137,7 +138,7 @@ func eachText(rows pgx.Rows, head func(position), place func(position) *lease.Ra
 		}
 		p.x = x.Uint64
 		if p.part == partHead {
-			p.snap = *headers
+			p.snap, p.patterns = *headers, m.Kind
 			head(p)
 			continue
 		}

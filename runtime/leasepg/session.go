@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -310,10 +311,14 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) error {
 	}
 	s.key = key
 	if !s.opened {
-		err := s.b.pipeline(ctx, c, durable(ctx),
+		topics, err := json.Marshal(s.spec.Topics)
+		if err != nil {
+			return err
+		}
+		err = s.b.pipeline(ctx, c, durable(ctx),
 			func(q *leasedb.Queries) error {
 				_, err := q.OpenSession(ctx, leasedb.OpenSessionParams{
-					ID: s.spec.ID, Host: s.spec.Host, Pid: int32(s.spec.PID), Consumers: s.spec.Consumers,
+					ID: s.spec.ID, Host: s.spec.Host, Pid: int32(s.spec.PID), Consumers: s.spec.Consumers, Topics: string(topics),
 					Ttl: s.spec.TTL, Advisory: s.spec.Advisory, LockKey: key,
 				})
 				return err

@@ -131,7 +131,7 @@ func TestPoisonEntriesBecomeDeadLetters(t *testing.T) { // E15
 	ok(t, be.Publish(t.Context(), events("x", 10)))
 	var handled atomic.Int64
 	run(t, be, lease.Spec{Name: topical.Name, Per: lease.PerTopic, Topics: []string{"*"}, Batch: 7,
-		Retry: lease.Retry{Max: 1, Order: lease.OrderNone},
+		UnknownWait: -1, Retry: lease.Retry{Max: 1, Order: lease.OrderNone},
 		Handlers: []lease.Handler{lease.One("kind", func(_ context.Context, m lease.Message[struct{ N *int }]) error {
 			if m.Payload.N == nil {
 				return fmt.Errorf("no number")

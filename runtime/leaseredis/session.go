@@ -3,6 +3,7 @@ package leaseredis
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -259,10 +260,16 @@ func (s *session) enterAll(ctx context.Context) (out int, err error) {
 // enter opens the session under these tags. It fails when it could under none, or when an error is
 // not about the cluster's state; else it returns how many are left out.
 func (s *session) enter(ctx context.Context, tags []int) (out int, err error) {
+	topics := []byte("{}")
+	if len(s.spec.Topics) > 0 {
+		if topics, err = json.Marshal(s.spec.Topics); err != nil {
+			return len(tags), err
+		}
+	}
 	steps := make([]step, len(tags))
 	for i, tag := range tags {
 		steps[i] = step{tag, scripts.open, []any{
-			s.spec.ID, s.spec.TTL.Microseconds(), s.spec.Host, s.spec.PID, strings.Join(s.spec.Consumers, "\n"),
+			s.spec.ID, s.spec.TTL.Microseconds(), s.spec.Host, s.spec.PID, strings.Join(s.spec.Consumers, "\n"), topics,
 		}}
 	}
 	client, _ := s.client()

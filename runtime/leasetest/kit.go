@@ -103,7 +103,9 @@ type holder struct {
 func join(t testing.TB, be lease.Backend, info lease.ConsumerInfo, ttl time.Duration) *holder {
 	t.Helper()
 	h := &holder{t: t, be: be, id: newID(), info: info}
-	sess, err := be.OpenSession(t.Context(), lease.SessionSpec{ID: h.id, TTL: ttl, Consumers: []string{info.Name}, Host: "host", PID: 7})
+	sess, err := be.OpenSession(t.Context(), lease.SessionSpec{
+		ID: h.id, TTL: ttl, Consumers: []string{info.Name}, Topics: map[string][]string{info.Name: info.Topics}, Host: "host", PID: 7,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,8 +55,8 @@ func checks() []check {
 	var all []check
 	for _, part := range [][]check{
 		partitionChecks, streamChecks, rowChecks, cursorChecks,
-		sessionChecks, leaseChecks, logChecks, lateChecks, commitChecks, parkedChecks, deadChecks, feedChecks, txChecks, operatorChecks, publishChecks, onceChecks,
-		partitionScenarios, streamScenarios, orderScenarios, retryScenarios, payloadScenarios, ownershipScenarios, faultScenarios, killScenarios, txScenarios, onceScenarios, traceScenarios,
+		sessionChecks, leaseChecks, versionChecks, logChecks, lateChecks, commitChecks, parkedChecks, deadChecks, feedChecks, txChecks, operatorChecks, publishChecks, onceChecks,
+		partitionScenarios, streamScenarios, orderScenarios, retryScenarios, payloadScenarios, ownershipScenarios, faultScenarios, killScenarios, txScenarios, onceScenarios, traceScenarios, rollingScenarios,
 	} {
 		all = append(all, part...)
 	}

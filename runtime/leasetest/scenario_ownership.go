@@ -213,7 +213,9 @@ var ownershipScenarios = []check{
 		es := events("x", 10, "a", "b")
 		es[2].Kind = "mystery"
 		w.publish(es...)
-		p := w.start(spec(), failing(5, 99))
+		s := spec()
+		s.UnknownWait = -1
+		p := w.start(s, failing(5, 99))
 		w.handled(8)
 		w.drained()
 		p.stop()

@@ -40,7 +40,7 @@ UNION ALL
 SELECT l.topic, coalesce(l.slot, 0), coalesce(l.key, ''), '', 0, 0, '' FROM late l;
 
 -- The reads below give rows of one shape. part is 0 for the row that carries the statement's
--- snapshot in headers, 1 for messages that were late for the cursor, 2 for those beyond it.
+-- snapshot in headers and, in kind, the patterns that count in it (see Fetch), 1 for messages that were late for the cursor, 2 for those beyond it.
 -- x is an xid drawn after the snapshot. Rows of an item come in the order of part and id, so
 -- that a client may stop anywhere.
 
@@ -116,7 +116,8 @@ CROSS JOIN LATERAL (
 -- The next messages of many slots, each of the next span ids, when none can have been late.
 -- The first row also carries the last visible id, and an xid when that is beyond a given one.
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       ''::text AS topic, ''::text AS key,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(beyond)::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
@@ -142,7 +143,8 @@ WITH late AS MATERIALIZED (
     FROM leasegen.written(sqlc.arg(late_xids)::text[]::xid8[], sqlc.arg(likes)::text[]) w
 )
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       ''::text AS topic, ''::text AS key,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(beyond)::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
@@ -193,7 +195,8 @@ CROSS JOIN LATERAL (
 -- name: FetchStreams :many
 -- The next messages of many streams, when none can have been late.
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       ''::text AS topic, ''::text AS key,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
 UNION ALL
@@ -213,7 +216,8 @@ CROSS JOIN LATERAL (
 -- name: FetchStreamsLate :many
 -- The same with late messages, and pages of them, as in FetchTopicsLate.
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       ''::text AS topic, ''::text AS key,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at,
        CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(beyond)::bigint THEN pg_current_xact_id() END AS x
@@ -282,7 +286,8 @@ FROM (
 -- The same for any reader of the whole log, up to id upto. The first row also carries the
 -- last visible id, and an xid if the position may move.
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       ''::text AS topic, ''::text AS key,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at,
        CASE WHEN EXISTS (SELECT FROM leasegen.message m WHERE m.id > sqlc.arg(pos)::bigint) THEN pg_current_xact_id() END AS x
@@ -314,7 +319,8 @@ FROM (
 -- name: FetchLogLate :many
 -- The next page of late messages of a whole-log reader, when they were more than a page:
 -- those that snap did not show and late_snap does.
-SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
 UNION ALL

@@ -15,8 +15,8 @@ SELECT set_config('idle_session_timeout', sqlc.arg(ttl_ms)::bigint::text, false)
 
 -- name: OpenSession :execrows
 -- lock_key is 0 where there is no lock. A repeated call, over another connection, holds another.
-INSERT INTO leasegen.session (id, host, pid, consumers, ttl, expires_at, advisory, lock_key, backend_pid, server)
-SELECT sqlc.arg(id), sqlc.arg(host), sqlc.arg(pid), sqlc.arg(consumers)::text[], sqlc.arg(ttl)::interval,
+INSERT INTO leasegen.session (id, host, pid, consumers, topics, ttl, expires_at, advisory, lock_key, backend_pid, server)
+SELECT sqlc.arg(id), sqlc.arg(host), sqlc.arg(pid), sqlc.arg(consumers)::text[], sqlc.arg(topics)::text::jsonb, sqlc.arg(ttl)::interval,
        CASE WHEN sqlc.arg(advisory)::boolean THEN 'infinity' ELSE clock_timestamp() + sqlc.arg(ttl)::interval END,
        sqlc.arg(advisory)::boolean, nullif(sqlc.arg(lock_key)::bigint, 0),
        CASE WHEN sqlc.arg(lock_key)::bigint <> 0 THEN pg_backend_pid() END,

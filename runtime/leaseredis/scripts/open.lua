@@ -1,10 +1,15 @@
 -- Opens a session, or confirms that it is open. One that has ended stays so.
-local session, ttl, host, pid, consumers = arg(), argn(), arg(), arg(), arg()
+local session, ttl, host, pid, consumers, topics = arg(), argn(), arg(), arg(), arg(), arg() -- topics: JSON, patterns by consumer
 local key = T .. 's:' .. session
 if call('EXISTS', key) == 1 then return must_live(session) or 1 end
 urgent()
-call('HSET', key, 'ttl', int(ttl), 'opened', int(now), 'beat', int(now), 'host', host, 'pid', pid, 'consumers', consumers)
+call('HSET', key, 'ttl', int(ttl), 'opened', int(now), 'beat', int(now), 'host', host, 'pid', pid, 'consumers', consumers, 'topics', topics)
 call('ZADD', T .. 'sessions', int(now + ttl), session)
 for consumer in consumers:gmatch('[^\n]+') do call('SADD', T .. 'members:' .. consumer, session) end
+-- They count from here on, whether or not the consumer is registered again.
+for consumer, patterns in pairs(cjson.decode(topics)) do
+  local w = patterns_of(consumer)
+  if w then want_topics(consumer, w, view_of(consumer), patterns) end
+end
 news('o')
 return 1

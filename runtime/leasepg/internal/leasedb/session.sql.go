@@ -207,12 +207,12 @@ func (q *Queries) NotifyIfBuried(ctx context.Context, arg NotifyIfBuriedParams) 
 }
 
 const OpenSession = `-- name: OpenSession :execrows
-INSERT INTO leasegen.session (id, host, pid, consumers, ttl, expires_at, advisory, lock_key, backend_pid, server)
-SELECT $1, $2, $3, $4::text[], $5::interval,
-       CASE WHEN $6::boolean THEN 'infinity' ELSE clock_timestamp() + $5::interval END,
-       $6::boolean, nullif($7::bigint, 0),
-       CASE WHEN $7::bigint <> 0 THEN pg_backend_pid() END,
-       CASE WHEN $7::bigint <> 0 THEN leasegen.incarnation() END
+INSERT INTO leasegen.session (id, host, pid, consumers, topics, ttl, expires_at, advisory, lock_key, backend_pid, server)
+SELECT $1, $2, $3, $4::text[], $5::text::jsonb, $6::interval,
+       CASE WHEN $7::boolean THEN 'infinity' ELSE clock_timestamp() + $6::interval END,
+       $7::boolean, nullif($8::bigint, 0),
+       CASE WHEN $8::bigint <> 0 THEN pg_backend_pid() END,
+       CASE WHEN $8::bigint <> 0 THEN leasegen.incarnation() END
 ON CONFLICT (id) DO UPDATE SET lock_key = excluded.lock_key, backend_pid = excluded.backend_pid, server = excluded.server
 WHERE session.state = 'live' AND session.expires_at > clock_timestamp()
 `
@@ -222,6 +222,7 @@ type OpenSessionParams struct {
 	Host      string
 	Pid       int32
 	Consumers []string
+	Topics    string
 	Ttl       time.Duration
 	Advisory  bool
 	LockKey   int64
@@ -234,6 +235,7 @@ func (q *Queries) OpenSession(ctx context.Context, arg OpenSessionParams) (int64
 		arg.Host,
 		arg.Pid,
 		arg.Consumers,
+		arg.Topics,
 		arg.Ttl,
 		arg.Advisory,
 		arg.LockKey,

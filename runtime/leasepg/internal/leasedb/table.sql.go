@@ -116,7 +116,7 @@ WITH input AS (
 ), gone AS (
     DELETE FROM leasegen.parked p USING dead d
     WHERE p.consumer = $1::text AND p.resource = d.resource AND p.message_id = d.id
-    RETURNING p.seq, p.consumer, p.resource, p.lane, p.message_id, p.topic, p.key, p.kind, p.payload, p.headers, p.published_at, p.attempt, p.next_at, p.failed_at, p.error
+    RETURNING p.seq, p.consumer, p.resource, p.lane, p.message_id, p.topic, p.key, p.kind, p.payload, p.headers, p.published_at, p.attempt, p.next_at, p.failed_at, p.error, p.since
 )
 INSERT INTO leasegen.dead_letter (consumer, resource, message_id, topic, key, kind, payload, published_at,
                                   failed_at, attempts, reason)

@@ -102,6 +102,9 @@ func (b *Backend) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fe
 		out := make([]lease.Fetched, len(req.Items))
 		for i, item := range req.Items {
 			from, _ := item.From.(cursor)
+			if err := s.known(from); err != nil {
+				return nil, err
+			}
 			out[i] = s.fetch(req.Consumer, item, from, req.MaxPayload)
 		}
 		return out, nil

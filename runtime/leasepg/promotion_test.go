@@ -99,7 +99,7 @@ func (f *fleet) await(t testing.TB, batch string, n int) {
 		}
 		rows := 0
 		for _, m := range f.rows.Rows() {
-			if m.Kind == batch {
+			if m.Payload.EventType == batch {
 				rows++
 			}
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 // Replica starts a streaming standby of s, made by pg_basebackup, and stops it when the test
-// ends. It is asynchronous unless s names it: see Synchronous.
+// ends. It is asynchronous until MakeSynchronous.
 func (s *Server) Replica(t testing.TB) *Server {
 	t.Helper()
 	r, err := s.replica()
@@ -27,8 +27,12 @@ func (s *Server) Replica(t testing.TB) *Server {
 	return r
 }
 
-// Synchronous makes commits on s wait for its replica. Call it when that is there.
-func Synchronous() Option { return Config("synchronous_standby_names", "*") }
+// MakeSynchronous makes commits on s wait for its replica from now on.
+func (s *Server) MakeSynchronous() {
+	s.run(s, "ALTER SYSTEM SET synchronous_standby_names = '*'", nil)
+	s.run(s, "SELECT pg_reload_conf()::text", new(string))
+	s.await("SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
+}
 
 func (s *Server) replica() (_ *Server, err error) {
 	r := &Server{bin: s.bin, cred: s.cred, config: append([]string(nil), s.config...), fail: s.fail}

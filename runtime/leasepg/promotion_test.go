@@ -15,6 +15,7 @@ import (
 	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/leasetest"
 )
 
 // numbered is an event that tells of which batch it is.
@@ -135,7 +136,7 @@ func TestPromotionOfAnAsynchronousStandby(t *testing.T) {
 	must[[]string](t)(leasepg.Migrate(t.Context(), setup))
 	addTable(t, setup)
 	standby := primary.Replica(t)
-	dsn := fmt.Sprintf("postgres://postgres@%s,%s/ha?sslmode=disable&target_session_attrs=read-write&connect_timeout=5", primary.Addr(), standby.Addr())
+	dsn := bothOf(primary, standby)
 	f := startFleet(t, dsn)
 	publishBatch(t, setup, "kept", 100)
 	f.await(t, "kept", 100)
@@ -154,6 +155,74 @@ func TestPromotionOfAnAsynchronousStandby(t *testing.T) {
 			if _, twice := s.of(batch); twice > 0 {
 				t.Errorf("%v: %d events of %q were handled twice", per, twice, batch)
 			}
+		}
+	}
+}
+
+// TestHistory promotes a standby that lacks writes under the suite's processes.
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	type cluster struct {
+		primary, standby *pgtest.Server
+		dsn              string
+	}
+	var clusters sync.Map // of the backends
+	leasetest.RunHistory(t, leasetest.Factory{
+		New: func(t testing.TB) lease.Backend {
+			primary := pgtest.Start(t, pgtest.Config("fsync", "off"))
+			must[[]string](t)(leasepg.Migrate(t.Context(), open(t, primary.DB("ha"))))
+			c := cluster{primary, primary.Replica(t), ""}
+			c.dsn = bothOf(primary, c.standby)
+			be := leasepg.New(open(t, c.dsn))
+			clusters.Store(lease.Backend(be), c)
+			return be
+		},
+		Again: func(t testing.TB, be lease.Backend) lease.Backend {
+			c, _ := clusters.Load(be)
+			return leasepg.New(open(t, c.(cluster).dsn))
+		},
+		SetBack: func(t testing.TB, be lease.Backend) func() {
+			v, _ := clusters.Load(be)
+			c := v.(cluster)
+			c.standby.Detach(c.primary)
+			return func() {
+				c.primary.Kill()
+				c.standby.Promote()
+				pool := open(t, c.dsn) // of the backend under test: its broken connections are replaced
+				ok(t, leasepg.New(pool).Check(t.Context(), nil))
+				eventually(t, "the backend is back", func() bool { return be.Check(t.Context(), nil) == nil })
+			}
+		},
+	})
+}
+
+// bothOf is the DSN of whichever is the primary.
+func bothOf(primary, standby *pgtest.Server) string {
+	return fmt.Sprintf("postgres://postgres@%s,%s/ha?sslmode=disable&target_session_attrs=read-write&connect_timeout=5", primary.Addr(), standby.Addr())
+}
+
+// A synchronous standby lacks nothing that anyone was told of: nothing is lost, and nothing is
+// handled twice but what was under way.
+func TestPromotionOfASynchronousStandby(t *testing.T) {
+	t.Parallel()
+	primary := pgtest.Start(t, pgtest.Config("fsync", "off"))
+	setup := open(t, primary.DB("ha"))
+	must[[]string](t)(leasepg.Migrate(t.Context(), setup))
+	addTable(t, setup)
+	standby := primary.Replica(t)
+	primary.MakeSynchronous()
+	dsn := bothOf(primary, standby)
+	f := startFleet(t, dsn)
+	publishBatch(t, setup, "before", 300)
+	f.await(t, "before", 50) // and the rest is under way
+	primary.Kill()
+	standby.Promote()
+	f.await(t, "before", 300)
+	publishBatch(t, open(t, dsn), "later", 300)
+	f.await(t, "later", 300)
+	for per, s := range f.kinds {
+		if _, twice := s.of("later"); twice > 0 {
+			t.Errorf("%v: %d later events were handled twice", per, twice)
 		}
 	}
 }

@@ -114,8 +114,9 @@ type ObservedTopology struct {
 // ObservedSetBack: a position lay beyond what the server has given out, because the server, its log or a
 // table was set back, and was taken back to where nothing is passed over.
 type ObservedSetBack struct {
-	Consumer, Resource string
-	Reason             string
+	Consumer string
+	Resource string // empty: all of them
+	Reason   string
 }
 
 func (ObservedAcquire) observation()    {}

@@ -154,21 +154,32 @@ func (b *Backend) rescue(ctx context.Context, on sender, session, consumer strin
 	for _, r := range back {
 		at[r.Resource] = r.Pos
 	}
+	var (
+		resources []string
+		from      int64
+	)
 	for i := range grants {
 		if pos, ok := at[grants[i].Resource]; ok {
 			grants[i].Cursor = &cursor{history: h.history}
-			b.setBack(consumer, grants[i].Resource, pos, 0, "the stored position knows transactions that have not begun on this server: it was written on another one")
+			resources, from = append(resources, grants[i].Resource), max(from, pos)
 		}
 	}
+	b.tellSetBack(consumer, resources, from, 0, "stored positions know transactions that have not begun on this server: they were written on another one")
 	return nil
 }
 
-// setBack tells that a position was taken back.
-func (b *Backend) setBack(consumer, resource string, from, to int64, reason string) {
-	b.log.Warn("leasepg: a position was taken back, so that nothing is passed over", "consumer", consumer, "resource", resource,
-		"from", from, "to", to, "reason", reason)
-	if b.observer != nil {
-		b.observer.Observe(lease.ObservedSetBack{Consumer: consumer, Resource: resource, Reason: reason})
+// tellSetBack says that positions were taken back, from as far as from.
+func (b *Backend) tellSetBack(consumer string, resources []string, from, to int64, reason string) {
+	if len(resources) == 0 {
+		return
+	}
+	b.log.Warn("leasepg: positions were taken back, so that nothing is passed over", "consumer", consumer, "resources", len(resources),
+		"one_of_them", resources[0], "from", from, "to", to, "reason", reason)
+	if b.observer == nil {
+		return
+	}
+	for _, r := range resources {
+		b.observer.Observe(lease.ObservedSetBack{Consumer: consumer, Resource: r, Reason: reason})
 	}
 }
 
@@ -205,6 +216,10 @@ func (b *Backend) takeBack(ctx context.Context, t *TableSource, req lease.FetchR
 	if err != nil {
 		return err
 	}
+	var (
+		resources []string
+		from      int64
+	)
 	for _, u := range unseen {
 		n := suspects[u-1]
 		was := reads[n].from
@@ -213,9 +228,9 @@ func (b *Backend) takeBack(ctx context.Context, t *TableSource, req lease.FetchR
 			Resource: req.Items[n].Resource, Next: next, More: true,
 			Cut: func(int) lease.Cursor { return next },
 		}
-		b.setBack(req.Consumer.Name, req.Items[n].Resource, was.pos, to.Pos,
-			"positions up to there were given out again: the sequence or the table was set back")
+		resources, from = append(resources, req.Items[n].Resource), max(from, was.pos)
 	}
+	b.tellSetBack(req.Consumer.Name, resources, from, to.Pos, "positions that they had passed were given out again: the sequence or the table was set back")
 	return nil
 }
 

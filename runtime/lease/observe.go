@@ -137,6 +137,14 @@ type ObservedDropped struct {
 	Dropped  int
 }
 
+// ObservedSetBack: a position lay beyond what the server has given out, because the server, its log or a
+// table was set back, and was taken back to where nothing is passed over.
+type ObservedSetBack struct {
+	Consumer string
+	Resource string // empty: all of them
+	Reason   string
+}
+
 func (ObservedAcquire) observation()    {}
 func (ObservedRelease) observation()    {}
 func (ObservedLoss) observation()       {}
@@ -153,3 +161,4 @@ func (ObservedMaintain) observation()   {}
 func (ObservedTopology) observation()   {}
 func (ObservedStalled) observation()    {}
 func (ObservedDropped) observation()    {}
+func (ObservedSetBack) observation()    {}

@@ -103,6 +103,9 @@ func (b *Backend) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fe
 		info := s.reading(req.Consumer)
 		for i, item := range req.Items {
 			from, _ := item.From.(cursor)
+			if err := s.known(from); err != nil {
+				return nil, err
+			}
 			out[i] = s.fetch(info, item, from, req.MaxPayload)
 		}
 		return out, nil

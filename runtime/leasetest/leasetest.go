@@ -27,6 +27,11 @@ type Factory struct {
 	// pooler, say) and find them by polling, which makes handovers up to a second slower.
 	Polls bool
 
+	// SetBack remembers the storage of be as it is now. The function it returns brings it back to that
+	// under all who use it, as the promotion of a standby does that lacks every write since. Nil when
+	// the backend is not set back in this run, see RunHistory.
+	SetBack func(t testing.TB, be lease.Backend) (restore func())
+
 	// PublishLate writes events within a transaction that stays open until commit or
 	// rollback is called. Nil when published events are visible in the order of their ids.
 	PublishLate func(t testing.TB, be lease.Backend, events ...lease.Event) (commit, rollback func())
@@ -57,6 +62,7 @@ func checks() []check {
 		partitionChecks, streamChecks, rowChecks, cursorChecks,
 		sessionChecks, leaseChecks, versionChecks, logChecks, lateChecks, commitChecks, parkedChecks, deadChecks, feedChecks, txChecks, operatorChecks, publishChecks, onceChecks,
 		partitionScenarios, streamScenarios, orderScenarios, retryScenarios, payloadScenarios, ownershipScenarios, faultScenarios, killScenarios, txScenarios, onceScenarios, traceScenarios, rollingScenarios,
+		historyChecks, historyScenarios,
 	} {
 		all = append(all, part...)
 	}

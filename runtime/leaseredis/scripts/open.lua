@@ -5,6 +5,8 @@ if call('EXISTS', key) == 1 then return must_live(session) or 1 end
 urgent()
 call('HSET', key, 'ttl', int(ttl), 'opened', int(now), 'beat', int(now), 'host', host, 'pid', pid, 'consumers', consumers, 'topics', topics)
 call('ZADD', T .. 'sessions', int(now + ttl), session)
+local setbacks = call('HGET', KEYS[1], 'setbacks')
+if setbacks then call('HSET', key, 'setbacks', setbacks) end
 for consumer in consumers:gmatch('[^\n]+') do call('SADD', T .. 'members:' .. consumer, session) end
 -- They count from here on, whether or not the consumer is registered again.
 for consumer, patterns in pairs(cjson.decode(topics)) do

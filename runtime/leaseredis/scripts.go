@@ -65,7 +65,7 @@ var scripts = struct {
 	lag:            load("lag"),
 	leases:         load("leases"),
 	members:        load("members"),
-	open:           load("open"),
+	open:           load("open", "lib_lease"),
 	owned:          load("owned"),
 	publish:        load("publish", "lib_log"),
 	purge:          load("purge", "lib_dead"),

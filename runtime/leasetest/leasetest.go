@@ -55,7 +55,7 @@ func checks() []check {
 	var all []check
 	for _, part := range [][]check{
 		partitionChecks, streamChecks, rowChecks, cursorChecks,
-		sessionChecks, leaseChecks, logChecks, lateChecks, commitChecks, parkedChecks, deadChecks, feedChecks, txChecks, operatorChecks, publishChecks, onceChecks,
+		sessionChecks, replacesChecks, leaseChecks, logChecks, lateChecks, commitChecks, parkedChecks, deadChecks, feedChecks, txChecks, operatorChecks, publishChecks, onceChecks,
 		partitionScenarios, streamScenarios, orderScenarios, retryScenarios, payloadScenarios, ownershipScenarios, faultScenarios, killScenarios, txScenarios, onceScenarios, traceScenarios,
 	} {
 		all = append(all, part...)

@@ -3,7 +3,9 @@ package leasetest
 import (
 	"context"
 	"flag"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -43,7 +45,15 @@ type check struct {
 
 // Run runs the whole suite. Its parts run in parallel, each on a backend of its own.
 func Run(t *testing.T, f Factory) {
+	RunSome(t, f, "")
+}
+
+// RunSome is Run for those tests whose names begin with one of the prefixes.
+func RunSome(t *testing.T, f Factory, prefixes ...string) {
 	for _, c := range checks() {
+		if !slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(c.name, p) }) {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			c.run(t, f)
@@ -56,7 +66,7 @@ func checks() []check {
 	for _, part := range [][]check{
 		partitionChecks, streamChecks, rowChecks, cursorChecks,
 		sessionChecks, replacesChecks, leaseChecks, logChecks, lateChecks, commitChecks, parkedChecks, deadChecks, feedChecks, txChecks, operatorChecks, publishChecks, onceChecks,
-		partitionScenarios, streamScenarios, orderScenarios, retryScenarios, payloadScenarios, ownershipScenarios, faultScenarios, killScenarios, txScenarios, onceScenarios, traceScenarios,
+		partitionScenarios, streamScenarios, orderScenarios, retryScenarios, payloadScenarios, ownershipScenarios, faultScenarios, killScenarios, txScenarios, poolScenarios, onceScenarios, traceScenarios,
 	} {
 		all = append(all, part...)
 	}

@@ -10,13 +10,17 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
-const oldestServer = 140000
+const (
+	oldestServer = 140000
+	sensiblePool = 4 // connections: pgxpool's own default on small machines
+)
 
 // Check reports why the backend cannot be used now, or not by these consumers.
 func (b *Backend) Check(ctx context.Context, consumers []lease.ConsumerInfo) error {
 	if err := b.schema.valid(); err != nil {
 		return err
 	}
+	b.tellSmall()
 	conn, err := b.pool.Acquire(ctx)
 	if err != nil {
 		return b.fail("connect", err)
@@ -31,6 +35,24 @@ func (b *Backend) Check(ctx context.Context, consumers []lease.ConsumerInfo) err
 		}
 	}
 	return nil
+}
+
+// tellSmall says, once, that handlers in transactions will wait for each other.
+func (b *Backend) tellSmall() {
+	conns := b.pool.Config().MaxConns
+	if conns >= sensiblePool {
+		return
+	}
+	b.small.Do(func() {
+		text := "leasepg: the pool is small: one handler after the other works in a transaction"
+		if conns == 1 {
+			text = "leasepg: the pool is small: while a handler works in a transaction, progress is not stored, leases are neither " +
+				"taken nor given back, and a handler that asks the pool for another connection waits for itself"
+		} else if conns > 2 {
+			text = fmt.Sprintf("leasepg: the pool is small: %d handlers work in transactions at once", conns-1)
+		}
+		b.log.Warn(text, "connections", conns, "fix", "set MaxConns (pool_max_conns in the DSN) to the handlers that shall be at work at once, and one or two more")
+	})
 }
 
 func (b *Backend) check(ctx context.Context, conn *pgx.Conn) error {

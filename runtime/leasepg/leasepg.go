@@ -31,8 +31,11 @@ type Backend struct {
 	schema schema
 	log    *slog.Logger
 
+	handlers turns // of transactions that handlers have open
+
 	pooled   atomic.Bool  // a transaction pooler is in between: no LISTEN
 	told     sync.Once    // the log line about that
+	small    sync.Once    // the log line about a small pool
 	ttl      atomic.Int64 // of the session last opened, in ns
 	notified throttle     // wakes sent by Publish
 	joined   throttle     // wakes sent in callers' transactions
@@ -81,7 +84,7 @@ func resolve(opts []Option) options {
 // for watching, so that handlers that use up the pool cannot cost it its leases.
 func New(pool *pgxpool.Pool, opts ...Option) *Backend {
 	o := resolve(opts)
-	b := &Backend{pool: pool, schema: newSchema(o.schema), log: o.logger}
+	b := &Backend{pool: pool, schema: newSchema(o.schema), log: o.logger, handlers: turnsFor(pool.Config().MaxConns)}
 	b.ttl.Store(int64(15 * time.Second))
 	b.bySlot.column, b.byKey.column = "slot", "key"
 	return b

@@ -10,10 +10,10 @@ import (
 )
 
 // crowded is a consumer with more handlers in transactions at work than a pool has connections:
-// in each of 24 topics one key fails twice, another for good, and others wait behind them.
+// in each of 20 topics one key fails twice, another for good, and others wait behind them.
 func crowded(t testing.TB, f Factory, order lease.Order) {
 	w := effectsWorld(t, f)
-	const topics, each = 24, 12
+	const topics, each = 20, 8
 	var names []string
 	for i := range topics {
 		names = append(names, fmt.Sprintf("t%02d", i))

@@ -111,6 +111,13 @@ type ObservedTopology struct {
 	Err   error
 }
 
+// ObservedSetBack: a position lay beyond what the server has given out, because the server, its log or a
+// table was set back, and was taken back to where nothing is passed over.
+type ObservedSetBack struct {
+	Consumer, Resource string
+	Reason             string
+}
+
 func (ObservedAcquire) observation()    {}
 func (ObservedRelease) observation()    {}
 func (ObservedLoss) observation()       {}
@@ -124,3 +131,4 @@ func (ObservedDeadLetter) observation() {}
 func (ObservedStuck) observation()      {}
 func (ObservedMaintain) observation()   {}
 func (ObservedTopology) observation()   {}
+func (ObservedSetBack) observation()    {}

@@ -40,6 +40,9 @@ func (b *Backend) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fe
 		return nil
 	}()
 	if err != nil {
+		if errors.Is(err, lease.ErrSessionLost) {
+			b.estrange(err, func(s *session) bool { return slices.Contains(s.spec.Consumers, req.Consumer.Name) })
+		}
 		return nil, b.fail("fetch messages of "+req.Consumer.Name, err)
 	}
 	return out, nil
@@ -106,6 +109,21 @@ func (b *Backend) readLog(ctx context.Context, query func(q *leasedb.Queries) er
 	return s.each(rows, head, place)
 }
 
+// judge holds the cursors that a statement read from against what it says of the server.
+func judge(head position, reads []read) error {
+	h, err := newHorizon(head.history, head.snap, head.last, 0)
+	if err != nil {
+		return err
+	}
+	for i := range reads {
+		reads[i].at = h
+		if err := reads[i].from.in(h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // fetchLog reads on for an item whose resource is the whole log.
 func (b *Backend) fetchLog(ctx context.Context, req lease.FetchRequest, i int, out *lease.Fetched) error {
 	item := req.Items[i]
@@ -123,14 +141,27 @@ func (b *Backend) fetchLog(ctx context.Context, req lease.FetchRequest, i int, o
 		reads := []read{{from: c, ids: make([]int64, 0, item.Limit+1), messages: make([]lease.Raw, 0, item.Limit+1)}}
 		r := &reads[0]
 		beyond := false // the log goes on where the window ends
+		var head position
 		err = b.readLog(ctx, query, reads, func(p position) {
+			head = p
 			r.snap, r.x, r.top = p.snap, p.x, min(p.id, c.pos+scanWindow)
 			beyond = p.id > r.top
 		})
 		if err != nil {
 			return err
 		}
+		if err := judge(head, reads); err != nil {
+			return err
+		}
 		*out = r.result(item.Resource, item.Limit)
+		if r.from.suspect(r.at) {
+			one := []lease.Fetched{*out}
+			alone := lease.FetchRequest{Consumer: req.Consumer, Items: req.Items[i : i+1]}
+			if err := b.takeBack(ctx, nil, alone, r.at, []int{0}, reads, one); err != nil {
+				return err
+			}
+			*out = one[0]
+		}
 		out.More = out.More || beyond
 		if len(out.Messages) > 0 || !out.More || attempt == scanAttempts {
 			return nil

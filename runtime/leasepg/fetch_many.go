@@ -19,8 +19,15 @@ func (b *Backend) fetchMany(ctx context.Context, req lease.FetchRequest, out []l
 	if err := b.readLog(ctx, m.query(ctx), reads, func(p position) { head = p }); err != nil {
 		return err
 	}
+	if err := judge(head, reads); err != nil {
+		return err
+	}
+	var suspects []int
 	for i, item := range req.Items {
 		r := &reads[i]
+		if r.from.suspect(r.at) {
+			suspects = append(suspects, i)
+		}
 		r.snap = head.snap
 		if r.x == 0 {
 			r.x = head.x
@@ -39,7 +46,10 @@ func (b *Backend) fetchMany(ctx context.Context, req lease.FetchRequest, out []l
 		out[i] = r.result(item.Resource, item.Limit)
 		out[i].More = out[i].More || r.beyond
 	}
-	return nil
+	if len(suspects) == 0 {
+		return nil
+	}
+	return b.takeBack(ctx, nil, req, reads[0].at, suspects, reads, out)
 }
 
 // many is what a read of many resources asks for: of each the late messages of some

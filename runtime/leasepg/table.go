@@ -159,7 +159,13 @@ func (t *TableSource) identity() string {
 // tables are the sources of consumers, by the consumer's name. A commit names its consumer only.
 type tables struct {
 	sources sync.Map // string → *TableSource
-	checked sync.Map // *TableSource → struct{}
+	checked sync.Map // *TableSource → the name of the sequence of its positions; "" when that may not be read
+}
+
+func (t *tables) sequence(s *TableSource) string {
+	v, _ := t.checked.Load(s)
+	name, _ := v.(string)
+	return name
 }
 
 // of returns the consumer's table, or nil if it reads the log.
@@ -312,7 +318,8 @@ func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req lease.Fetc
 		p.Scan = slices.Max(append(p.Limits, 1))
 	}
 	more := make([]bool, len(reads)) // the table goes on where the read stopped looking
-	err := inSnapshot(ctx, b.pool,
+	var now horizon
+	err := inSnapshot(ctx, b.pool, b.horizon(ctx, t, &now),
 		func(db Querier) error {
 			heads, err := t.Heads(ctx, db, h)
 			for _, h := range heads {
@@ -338,11 +345,19 @@ func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req lease.Fetc
 	if err != nil {
 		return err
 	}
+	var suspects []int
 	for i, item := range req.Items {
+		reads[i].at = now
+		if err := reads[i].from.in(now); err != nil {
+			return err
+		}
+		if reads[i].from.suspect(now) {
+			suspects = append(suspects, i)
+		}
 		out[i] = reads[i].result(item.Resource, item.Limit)
 		out[i].More = out[i].More || more[i]
 	}
-	return nil
+	return b.takeBack(ctx, t, req, now, suspects, reads, out)
 }
 
 func (r *read) head(t *TableSource, h TableHead) (err error) {

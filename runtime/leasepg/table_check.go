@@ -46,7 +46,12 @@ func (b *Backend) checkTable(ctx context.Context, t *TableSource, c lease.Consum
 		b.log.Warn("leasepg: an index is missing, so that every read walks through the whole table", "consumer", c.Name, "table", t.Table,
 			"fix", "CREATE INDEX CONCURRENTLY ON "+t.Table+" "+index)
 	}
-	b.tables.checked.Store(t, struct{}{})
+	if facts.Sequence == "" || !facts.SequenceReadable {
+		b.log.Warn("leasepg: the sequence of positions may not be read, so that a table that is set back while nobody reads it may lose rows",
+			"consumer", c.Name, "table", t.Table, "fix", "GRANT SELECT ON SEQUENCE "+facts.Sequence+" TO …")
+		facts.Sequence = ""
+	}
+	b.tables.checked.Store(t, facts.Sequence)
 	return nil
 }
 

@@ -18,31 +18,49 @@ type tableFeed struct {
 	consumer string
 	source   *TableSource
 	at       *cursor
+	now      horizon // as of the last poll
 }
 
 // start begins at the table's present, unless the feed has begun before.
-func (f *tableFeed) start(ctx context.Context, db Querier) error {
+func (f *tableFeed) start(ctx context.Context, b *Backend, db Querier) error {
 	if f.at != nil {
 		return nil
+	}
+	if err := b.horizon(ctx, f.source, &f.now)(db); err != nil {
+		return err
 	}
 	now, err := f.source.Now(ctx, db)
 	if err != nil {
 		return err
 	}
-	f.at, err = storedCursor(now.Position, now.Snap, now.X, "", 0)
-	return err
+	if f.at, err = storedCursor(now.Position, now.Snap, now.X, "", 0); err != nil {
+		return err
+	}
+	f.at.history = f.now.history
+	return nil
 }
 
 // poll adds the resources that have rows which the cursor has not passed.
-func (f *tableFeed) poll(ctx context.Context, db Querier, news *lease.News) error {
+func (f *tableFeed) poll(ctx context.Context, b *Backend, on sender, news *lease.News) error {
 	late, err := f.at.late()
 	if err != nil {
 		return err
 	}
-	rows, err := f.source.News(ctx, db, TableNewsParams{Position: f.at.pos, Max: feedRows, Late: append([]string{}, late...)})
+	var (
+		now  horizon
+		rows []TableNews
+	)
+	err = inSnapshot(ctx, on, b.horizon(ctx, f.source, &now), func(db Querier) (err error) {
+		rows, err = f.source.News(ctx, db, TableNewsParams{Position: f.at.pos, Max: feedRows, Late: append([]string{}, late...)})
+		return err
+	})
 	if err != nil {
 		return err
 	}
+	if f.at.in(now) != nil || now.last < f.now.last && now.last >= 0 || now.file != f.now.file {
+		return errSetBack
+	}
+	f.now = now
 	next := *f.at
 	var resources []string
 	for _, r := range rows {

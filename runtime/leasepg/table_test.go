@@ -27,11 +27,16 @@ import (
 func withTable(t testing.TB) (*leasepg.Backend, *pgxpool.Pool) {
 	t.Helper()
 	be, pool := migrated(t)
+	addTable(t, pool)
+	return be, pool
+}
+
+func addTable(t testing.TB, pool *pgxpool.Pool) {
+	t.Helper()
 	for _, sql := range must[[]string](t)(tabletest.Schema()) {
 		exec(t, pool, sql)
 	}
 	exec(t, pool, "CREATE TABLE effect (seq bigint GENERATED ALWAYS AS IDENTITY, n bigint NOT NULL)")
-	return be, pool
 }
 
 func quiet() lease.Option { return lease.WithLogger(slog.New(slog.DiscardHandler)) }

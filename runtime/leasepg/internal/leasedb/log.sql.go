@@ -38,13 +38,14 @@ WITH fresh AS MATERIALIZED (
         WHERE m.xid = r.xid AND m.id + 0 <= $3::bigint) m
 )
 SELECT ''::text AS topic, 0::int AS slot, ''::text AS key, pg_current_snapshot()::text AS snap,
+       leasegen.history()::text AS history, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::bigint AS last,
        coalesce((SELECT max(f.id) FROM fresh f), 0)::bigint AS pos,
        (SELECT count(*) FROM fresh)::bigint AS fresh,
        coalesce((CASE WHEN EXISTS (SELECT FROM fresh) THEN pg_current_xact_id() END)::text, '')::text AS x
 UNION ALL
-SELECT f.topic, coalesce(f.slot, 0), coalesce(f.key, ''), '', 0, 0, '' FROM fresh f GROUP BY f.topic, f.slot, f.key
+SELECT f.topic, coalesce(f.slot, 0), coalesce(f.key, ''), '', '', 0, 0, 0, '' FROM fresh f GROUP BY f.topic, f.slot, f.key
 UNION ALL
-SELECT l.topic, coalesce(l.slot, 0), coalesce(l.key, ''), '', 0, 0, '' FROM late l
+SELECT l.topic, coalesce(l.slot, 0), coalesce(l.key, ''), '', '', 0, 0, 0, '' FROM late l
 `
 
 type FeedLogParams struct {
@@ -56,17 +57,19 @@ type FeedLogParams struct {
 }
 
 type FeedLogRow struct {
-	Topic string
-	Slot  int32
-	Key   string
-	Snap  string
-	Pos   int64
-	Fresh int64
-	X     string
+	Topic   string
+	Slot    int32
+	Key     string
+	Snap    string
+	History string
+	Last    int64
+	Pos     int64
+	Fresh   int64
+	X       string
 }
 
 // What is new after pos, and what was late for the cursor, as topics, and as slots and keys
-// if asked for. First a row with the statement's snapshot; an xid is only drawn when the
+// if asked for. First a row with the statement's snapshot and history; an xid is only drawn when the
 // position moves.
 func (q *Queries) FeedLog(ctx context.Context, arg FeedLogParams) ([]FeedLogRow, error) {
 	rows, err := q.db.Query(ctx, FeedLog,
@@ -88,6 +91,8 @@ func (q *Queries) FeedLog(ctx context.Context, arg FeedLogParams) ([]FeedLogRow,
 			&i.Slot,
 			&i.Key,
 			&i.Snap,
+			&i.History,
+			&i.Last,
 			&i.Pos,
 			&i.Fresh,
 			&i.X,
@@ -103,7 +108,7 @@ func (q *Queries) FeedLog(ctx context.Context, arg FeedLogParams) ([]FeedLogRow,
 }
 
 const FetchAll = `-- name: FetchAll :many
-SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
 UNION ALL
@@ -174,7 +179,7 @@ func (q *Queries) FetchAll(ctx context.Context, arg FetchAllParams) ([]FetchAllR
 
 const FetchLog = `-- name: FetchLog :many
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at,
        CASE WHEN EXISTS (SELECT FROM leasegen.message m WHERE m.id > $1::bigint) THEN pg_current_xact_id() END AS x
@@ -271,7 +276,7 @@ func (q *Queries) FetchLog(ctx context.Context, arg FetchLogParams) ([]FetchLogR
 }
 
 const FetchLogLate = `-- name: FetchLogLate :many
-SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
 UNION ALL
@@ -358,7 +363,7 @@ func (q *Queries) FetchLogLate(ctx context.Context, arg FetchLogLateParams) ([]F
 
 const FetchSlots = `-- name: FetchSlots :many
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $1::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
@@ -452,7 +457,7 @@ WITH late AS MATERIALIZED (
     FROM leasegen.written($1::text[]::xid8[], $2::text[]) w
 )
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $3::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
@@ -602,7 +607,7 @@ func (q *Queries) FetchSlotsLate(ctx context.Context, arg FetchSlotsLateParams) 
 
 const FetchStreams = `-- name: FetchStreams :many
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
 UNION ALL
@@ -687,7 +692,7 @@ func (q *Queries) FetchStreams(ctx context.Context, arg FetchStreamsParams) ([]F
 
 const FetchStreamsLate = `-- name: FetchStreamsLate :many
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at,
        CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $1::bigint THEN pg_current_xact_id() END AS x
@@ -829,7 +834,7 @@ func (q *Queries) FetchStreamsLate(ctx context.Context, arg FetchStreamsLatePara
 
 const FetchTopics = `-- name: FetchTopics :many
 
-SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
 UNION ALL
@@ -869,7 +874,7 @@ type FetchTopicsRow struct {
 }
 
 // The reads below give rows of one shape. part is 0 for the row that carries the statement's
-// snapshot in headers, 1 for messages that were late for the cursor, 2 for those beyond it.
+// snapshot in headers, its history in kind and the last id drawn in topic, 1 for messages that were late for the cursor, 2 for those beyond it.
 // x is an xid drawn after the snapshot. Rows of an item come in the order of part and id, so
 // that a client may stop anywhere.
 // The next messages of many topics, when none can have been late.
@@ -912,7 +917,7 @@ func (q *Queries) FetchTopics(ctx context.Context, arg FetchTopicsParams) ([]Fet
 }
 
 const FetchTopicsLate = `-- name: FetchTopicsLate :many
-SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at,
        CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $1::bigint THEN pg_current_xact_id() END AS x
@@ -1068,20 +1073,26 @@ func (q *Queries) LogEnd(ctx context.Context) (LogEndRow, error) {
 }
 
 const LogNow = `-- name: LogNow :one
-SELECT pg_current_snapshot()::text AS snap, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS pos,
-       pg_current_xact_id()::text AS x
+SELECT leasegen.history()::text AS history, pg_current_snapshot()::text AS snap,
+       coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS pos, pg_current_xact_id()::text AS x
 `
 
 type LogNowRow struct {
-	Snap string
-	Pos  int64
-	X    string
+	History string
+	Snap    string
+	Pos     int64
+	X       string
 }
 
 // A cursor at the end of the log.
 func (q *Queries) LogNow(ctx context.Context) (LogNowRow, error) {
 	row := q.db.QueryRow(ctx, LogNow)
 	var i LogNowRow
-	err := row.Scan(&i.Snap, &i.Pos, &i.X)
+	err := row.Scan(
+		&i.History,
+		&i.Snap,
+		&i.Pos,
+		&i.X,
+	)
 	return i, err
 }

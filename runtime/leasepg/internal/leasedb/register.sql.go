@@ -251,6 +251,7 @@ WITH RECURSIVE indexed AS (
         WHERE l.wanted IS DISTINCT FROM true
           AND (NOT $3::boolean
             OR EXISTS (SELECT FROM leasegen.message m WHERE m.key = k.key AND m.id > at.pos AND m.topic LIKE ANY (c.likes))
+            OR at.pos > (SELECT coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)) -- the log was set back
             OR pg_snapshot_xmin(at.snap) < at.x AND (
                 EXISTS (SELECT FROM (SELECT pg_snapshot_xip(at.snap) AS xid) r JOIN leasegen.message m ON m.xid = r.xid
                         WHERE m.key = k.key AND m.id + 0 <= at.pos AND m.topic LIKE ANY (c.likes))

@@ -21,20 +21,36 @@ func (b *Backend) Check(ctx context.Context, consumers []lease.ConsumerInfo) err
 		return err
 	}
 	b.tellSmall()
+	if err := b.checkServer(ctx); err != nil {
+		return err
+	}
+	for _, c := range consumers {
+		if b.pooled.Load() && c.Lock == lease.LockAdvisory {
+			return fmt.Errorf("leasepg: consumer %s: %w", c.Name, errPooledLock)
+		}
+	}
+	for _, c := range consumers {
+		t := b.tables.of(c)
+		if t == nil {
+			continue
+		}
+		if err := b.checkTable(ctx, t, c); err != nil && ctx.Err() == nil {
+			// It stops this consumer alone, and it may be mended while the others work.
+			b.log.Error("leasepg: a consumer cannot read its table; it begins when that is mended, the others go on",
+				"consumer", c.Name, "table", t.Table, "error", err)
+		}
+	}
+	return nil
+}
+
+// checkServer is what Check asks of the server and the schema.
+func (b *Backend) checkServer(ctx context.Context) error {
 	conn, err := b.pool.Acquire(ctx)
 	if err != nil {
 		return b.fail("connect", err)
 	}
 	defer conn.Release()
-	if err := b.check(ctx, conn.Conn()); err != nil || !b.pooled.Load() {
-		return err
-	}
-	for _, c := range consumers {
-		if c.Lock == lease.LockAdvisory {
-			return fmt.Errorf("leasepg: consumer %s: %w", c.Name, errPooledLock)
-		}
-	}
-	return nil
+	return b.check(ctx, conn.Conn())
 }
 
 // tellSmall says, once, that handlers in transactions will wait for each other.

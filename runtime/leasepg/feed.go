@@ -108,7 +108,7 @@ func (f *feed) open(ctx context.Context) (err error) {
 		f.surveys = time.Now()
 	}
 	for _, t := range f.tables {
-		if err := t.start(ctx, f.b, f.conn); err != nil {
+		if err := t.start(ctx, f.b); err != nil {
 			return err
 		}
 	}
@@ -235,7 +235,7 @@ func (f *feed) poll(ctx context.Context, news *lease.News) error {
 	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
 	for _, t := range f.tables {
-		if err := t.poll(ctx, f.b, f.conn, news); err != nil {
+		if err := t.poll(ctx, f.b, news); err != nil {
 			return err
 		}
 	}

@@ -22,14 +22,13 @@ type tableFeed struct {
 }
 
 // start begins at the table's present, unless the feed has begun before.
-func (f *tableFeed) start(ctx context.Context, b *Backend, db Querier) error {
+func (f *tableFeed) start(ctx context.Context, b *Backend) error {
 	if f.at != nil {
 		return nil
 	}
-	if err := b.horizon(ctx, f.source, &f.now)(db); err != nil {
-		return err
-	}
-	now, err := f.source.Now(ctx, db)
+	var now TableNow
+	err := b.readTable(ctx, f.source, b.horizon(ctx, f.source, &f.now),
+		func(db Querier) (err error) { now, err = f.source.Now(ctx, db); return err })
 	if err != nil {
 		return err
 	}
@@ -41,7 +40,7 @@ func (f *tableFeed) start(ctx context.Context, b *Backend, db Querier) error {
 }
 
 // poll adds the resources that have rows which the cursor has not passed.
-func (f *tableFeed) poll(ctx context.Context, b *Backend, on sender, news *lease.News) error {
+func (f *tableFeed) poll(ctx context.Context, b *Backend, news *lease.News) error {
 	late, err := f.at.late()
 	if err != nil {
 		return err
@@ -50,7 +49,7 @@ func (f *tableFeed) poll(ctx context.Context, b *Backend, on sender, news *lease
 		now  horizon
 		rows []TableNews
 	)
-	err = inSnapshot(ctx, on, b.horizon(ctx, f.source, &now), func(db Querier) (err error) {
+	err = b.readTable(ctx, f.source, b.horizon(ctx, f.source, &now), func(db Querier) (err error) {
 		rows, err = f.source.News(ctx, db, TableNewsParams{Position: f.at.pos, Max: feedRows, Late: append([]string{}, late...)})
 		return err
 	})

@@ -2,6 +2,7 @@ package leasepg_test
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"testing"
 
@@ -98,7 +99,8 @@ func factory(db func(testing.TB) (dsn string)) leasetest.Factory { return factor
 func factoryMax(db func(testing.TB) (dsn string), conns int32) leasetest.Factory {
 	var known pools
 	backend := func(t testing.TB, app *pgxpool.Pool) lease.Backend {
-		be := leasepg.New(openMax(t, app.Config().ConnString(), conns), leasepg.WithSchema("own_name"))
+		be := leasepg.New(openMax(t, app.Config().ConnString(), conns), leasepg.WithSchema("own_name"),
+			leasepg.WithLogger(slog.New(slog.DiscardHandler)))
 		known.m.Store(lease.Backend(be), app)
 		return be
 	}

@@ -56,6 +56,9 @@ type feed struct {
 
 // OpenFeed starts watching from the present on.
 func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) (lease.Feed, error) {
+	if len(consumers) > 0 && !slices.ContainsFunc(consumers, func(c lease.ConsumerInfo) bool { return b.tables.of(c) == nil }) {
+		return b.openTables(ctx, consumers)
+	}
 	f := &feed{b: b, wanted: map[string]interest{}}
 	for _, c := range consumers {
 		f.consumers = append(f.consumers, c.Name)

@@ -45,6 +45,7 @@ type Backend struct {
 	sessions  sync.Map // id → *session, of those that live in this process
 	squatters sync.Map // strangers that hold the lock of a consumer, and were told of
 
+	bell          bell // for feeds of tables
 	bySlot, byKey logIndex
 	tables        tables
 	kinds         sync.Map // kind → struct{}

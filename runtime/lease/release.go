@@ -83,6 +83,7 @@ func (w *work) release(give []*held) {
 			})
 		}
 		if err == nil {
+			w.course.step(releasing)
 			break
 		}
 		if isLost(err) {

@@ -170,9 +170,10 @@ type SessionSpec struct {
 	// Topics are the patterns of those that read the log, by consumer; see Register.
 	Topics map[string][]string
 	// Replaces is the session that the same process lost before, if none of its handlers runs
-	// any more and none of its consumers has a Grace. Where a session can be lost in part, as
-	// with a shard of a cluster, the backend frees what that one still holds, so that nobody
-	// has to wait until it expires.
+	// any more and none of its consumers has a Grace, or one that it tried to open and had no
+	// answer about. The backend ends it in the step that opens the new one and frees all it
+	// holds, not as after a crash; one that it does not know it keeps from being opened later.
+	// So nobody has to wait until it expires, and no share is kept for it.
 	Replaces string
 	// Advisory says that all its consumers use LockAdvisory: the session lives as long as
 	// its connection, and its heartbeats need not write.

@@ -37,6 +37,9 @@ func estranged(err error) error {
 const noPrepared = "a transaction pooler that keeps no prepared statements is in between: add default_query_exec_mode=exec to the DSN"
 
 func (b *Backend) fix(err error) string {
+	if _, ok := errors.AsType[*tableError](err); ok {
+		return "" // it has been said
+	}
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
 		return ""

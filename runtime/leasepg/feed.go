@@ -56,6 +56,9 @@ type feed struct {
 
 // OpenFeed starts watching from the present on.
 func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) (lease.Feed, error) {
+	if len(consumers) > 0 && !slices.ContainsFunc(consumers, func(c lease.ConsumerInfo) bool { return b.tables.of(c) == nil }) {
+		return b.openTables(ctx, consumers)
+	}
 	f := &feed{b: b, wanted: map[string]interest{}}
 	for _, c := range consumers {
 		f.consumers = append(f.consumers, c.Name)
@@ -108,7 +111,7 @@ func (f *feed) open(ctx context.Context) (err error) {
 		f.surveys = time.Now()
 	}
 	for _, t := range f.tables {
-		if err := t.start(ctx, f.b, f.conn); err != nil {
+		if err := t.start(ctx, f.b); err != nil {
 			return err
 		}
 	}
@@ -235,7 +238,7 @@ func (f *feed) poll(ctx context.Context, news *lease.News) error {
 	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
 	for _, t := range f.tables {
-		if err := t.poll(ctx, f.b, f.conn, news); err != nil {
+		if err := t.poll(ctx, f.b, news); err != nil {
 			return err
 		}
 	}

@@ -32,8 +32,11 @@ type Backend struct {
 	log      *slog.Logger
 	observer lease.Observer // nil: nobody
 
+	handlers turns // of transactions that handlers have open
+
 	pooled   atomic.Bool  // a transaction pooler is in between: no LISTEN
 	told     sync.Once    // the log line about that
+	small    sync.Once    // the log line about a small pool
 	ttl      atomic.Int64 // of the session last opened, in ns
 	notified throttle     // wakes sent by Publish
 	joined   throttle     // wakes sent in callers' transactions
@@ -42,6 +45,7 @@ type Backend struct {
 	sessions  sync.Map // id → *session, of those that live in this process
 	squatters sync.Map // strangers that hold the lock of a consumer, and were told of
 
+	bell          bell // for feeds of tables
 	bySlot, byKey logIndex
 	tables        tables
 	kinds         sync.Map // kind → struct{}
@@ -88,7 +92,7 @@ func resolve(opts []Option) options {
 // for watching, so that handlers that use up the pool cannot cost it its leases.
 func New(pool *pgxpool.Pool, opts ...Option) *Backend {
 	o := resolve(opts)
-	b := &Backend{pool: pool, schema: newSchema(o.schema), log: o.logger, observer: o.observer}
+	b := &Backend{pool: pool, schema: newSchema(o.schema), log: o.logger, observer: o.observer, handlers: turnsFor(pool.Config().MaxConns)}
 	b.ttl.Store(int64(15 * time.Second))
 	b.bySlot.column, b.byKey.column = "slot", "key"
 	return b

@@ -83,6 +83,10 @@ func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (leas
 		born: time.Now(), alarm: make(chan struct{}, 1), watched: make(chan struct{}),
 	}
 	b.ttl.Store(int64(spec.TTL))
+	if before := b.session(spec.Replaces); before != nil {
+		before.ended.Store(true)
+		before.abandon() // with its locks
+	}
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	b.sessions.Store(spec.ID, s)
@@ -328,28 +332,30 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) error {
 		}
 	}
 	s.key = key
+	var live bool
 	if !s.opened {
 		topics, err := json.Marshal(s.spec.Topics)
 		if err != nil {
 			return err
 		}
-		steps := []step{durable(ctx),
-			func(q *leasedb.Queries) (err error) { s.history, err = q.History(ctx); return err },
+		steps := append([]step{durable(ctx),
+			func(q *leasedb.Queries) (err error) { s.history, err = q.History(ctx); return err }}, s.replace(ctx)...)
+		err = s.b.pipeline(ctx, c, append(steps,
 			func(q *leasedb.Queries) error {
-				_, err := q.OpenSession(ctx, leasedb.OpenSessionParams{
+				n, err := q.OpenSession(ctx, leasedb.OpenSessionParams{
 					ID: s.spec.ID, Host: s.spec.Host, Pid: int32(s.spec.PID), Consumers: s.spec.Consumers, Topics: string(topics),
 					Ttl: s.spec.TTL, Advisory: s.spec.Advisory, LockKey: key,
 				})
+				live = n == 1
 				return err
-			}}
-		if s.spec.Replaces != "" {
-			steps = append(steps, s.b.closing(ctx, s.spec.Replaces, s.spec.Consumers)...)
+			},
+			s.b.notify(ctx, wakeOwnership))...)
+		if err == nil && !live {
+			return lease.ErrSessionLost // it has ended, or was replaced before this arrived
 		}
-		err = s.b.pipeline(ctx, c, append(steps, s.b.notify(ctx, wakeOwnership))...)
 		s.opened = err == nil
 		return err
 	}
-	var live bool
 	err := s.b.pipeline(ctx, c, durable(ctx), s.b.expect(ctx, s.spec.ID), func(q *leasedb.Queries) error {
 		n, err := q.RejoinSession(ctx, leasedb.RejoinSessionParams{ID: s.spec.ID, LockKey: key})
 		live = n == 1
@@ -366,6 +372,23 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) error {
 	}
 	s.back = time.Now()
 	return s.leadAgain(ctx, c, before)
+}
+
+// replace ends the session that this one stands in for, and frees what it held.
+func (s *session) replace(ctx context.Context) []step {
+	before := s.spec.Replaces
+	if before == "" {
+		return nil
+	}
+	return []step{
+		func(q *leasedb.Queries) error {
+			return q.EndReplaced(ctx, leasedb.EndReplacedParams{
+				ID: before, Host: s.spec.Host, Pid: int32(s.spec.PID), Consumers: s.spec.Consumers, Ttl: s.spec.TTL,
+			})
+		},
+		func(q *leasedb.Queries) error { _, err := q.LockReplacedLeases(ctx, before); return err },
+		func(q *leasedb.Queries) error { _, err := q.FreeReplacedLeases(ctx, before); return err },
+	}
 }
 
 // guard has the server end the connection of a frozen or unreachable process after the TTL.

@@ -199,7 +199,8 @@ func (b *Backend) registerTable(ctx context.Context, t *TableSource, c lease.Con
 		return err
 	}
 	if !known && c.From == lease.FromNow {
-		now, err := t.Now(ctx, b.pool)
+		var now TableNow
+		err := b.readTable(ctx, t, func(db Querier) (err error) { now, err = t.Now(ctx, db); return err })
 		if err != nil {
 			return err
 		}
@@ -213,7 +214,8 @@ func (b *Backend) registerTable(ctx context.Context, t *TableSource, c lease.Con
 		}
 	case lease.PerTopic:
 		if resources == nil {
-			if resources, err = t.Topics(ctx, b.pool); err != nil {
+			err := b.readTable(ctx, t, func(db Querier) (err error) { resources, err = t.Topics(ctx, db); return err })
+			if err != nil {
 				return err
 			}
 		}
@@ -237,34 +239,6 @@ func describeSource(identity string) string {
 		return identity
 	}
 	return "table " + s.Table + " as " + identity
-}
-
-// inSnapshot runs queries in one round trip and one snapshot.
-func inSnapshot(ctx context.Context, on sender, queries ...func(Querier) error) (err error) {
-	var batch pgx.Batch
-	batch.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ")
-	for _, q := range queries {
-		if err := q(collector{&batch}); err != nil && !errors.Is(err, errCollected) {
-			return err
-		}
-	}
-	batch.Queue("COMMIT")
-	results := on.SendBatch(ctx, &batch)
-	defer func() {
-		if e := results.Close(); err == nil {
-			err = e
-		}
-	}()
-	if _, err := results.Exec(); err != nil {
-		return err
-	}
-	for _, q := range queries {
-		if err := q(reader{results}); err != nil {
-			return err
-		}
-	}
-	_, err = results.Exec()
-	return err
 }
 
 // tableScan is how many rows one read of a filtered table looks at, all resources together.
@@ -319,7 +293,7 @@ func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req lease.Fetc
 	}
 	more := make([]bool, len(reads)) // the table goes on where the read stopped looking
 	var now horizon
-	err := inSnapshot(ctx, b.pool, b.horizon(ctx, t, &now),
+	err := b.readTable(ctx, t, b.horizon(ctx, t, &now),
 		func(db Querier) error {
 			heads, err := t.Heads(ctx, db, h)
 			for _, h := range heads {
@@ -391,7 +365,8 @@ func (b *Backend) rereadParked(ctx context.Context, t *TableSource, messages []l
 			return err
 		}
 	}
-	rows, err := t.byPosition(ctx, b.pool, ids)
+	var rows map[int64]*TableRow
+	err := b.readTable(ctx, t, func(db Querier) (err error) { rows, err = t.byPosition(ctx, db, ids); return err })
 	if err != nil {
 		return err
 	}
@@ -424,11 +399,17 @@ type contents struct {
 }
 
 // copyRows copies the rows at ids, in their order. Of a row that is gone its position is left.
-func (t *TableSource) copyRows(ctx context.Context, db Querier, ids []int64) (c contents, err error) {
+func (b *Backend) copyRows(ctx context.Context, t *TableSource, on database, ids []int64) (c contents, err error) {
 	if len(ids) == 0 {
 		return c, nil
 	}
-	rows, err := t.byPosition(ctx, db, ids)
+	var rows map[int64]*TableRow
+	read := func(db Querier) (err error) { rows, err = t.byPosition(ctx, db, ids); return err }
+	if tx, ok := on.(pgx.Tx); ok {
+		err = b.readTableIn(ctx, t, tx, read)
+	} else {
+		err = b.readTable(ctx, t, read)
+	}
 	if err != nil {
 		return c, err
 	}
@@ -444,10 +425,10 @@ func (t *TableSource) copyRows(ctx context.Context, db Querier, ids []int64) (c 
 }
 
 // tableSteps replaces what copies messages from the log in a commit.
-func (b *Backend) tableSteps(ctx context.Context, t *TableSource, db Querier, fresh leasedb.ParkNewParams, dead leasedb.GiveUpParams) ([]step, error) {
+func (b *Backend) tableSteps(ctx context.Context, t *TableSource, on database, fresh leasedb.ParkNewParams, dead leasedb.GiveUpParams) ([]step, error) {
 	var steps []step
 	if len(fresh.Ids) > 0 {
-		c, err := t.copyRows(ctx, db, fresh.Ids)
+		c, err := b.copyRows(ctx, t, on, fresh.Ids)
 		if err != nil {
 			return nil, err
 		}
@@ -459,7 +440,7 @@ func (b *Backend) tableSteps(ctx context.Context, t *TableSource, db Querier, fr
 		steps = append(steps, func(q *leasedb.Queries) error { return q.ParkRows(ctx, p) })
 	}
 	if len(dead.Ids) > 0 {
-		c, err := t.copyRows(ctx, db, dead.Ids)
+		c, err := b.copyRows(ctx, t, on, dead.Ids)
 		if err != nil {
 			return nil, err
 		}

@@ -101,9 +101,7 @@ func TestTableRowsAreTyped(t *testing.T) {
 	eventually(t, "the row of a new topic", func() bool {
 		return len(group.Rows()) == 4 && len(topic.Rows()) == 4 && len(key.Rows()) == 4
 	})
-	var effects int
-	ok(t, pool.QueryRow(t.Context(), "SELECT count(*) FROM effect").Scan(&effects))
-	equal(t, "effects", effects, 4)
+	eventually(t, "four effects", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect") == 4 })
 }
 
 // TestTableReadsOnly holds the application's role to SELECT on its table.

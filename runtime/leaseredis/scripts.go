@@ -67,7 +67,7 @@ var scripts = struct {
 	leases:         load("leases"),
 	members:        load("members"),
 	narrow:         load("narrow", "lib_log", "lib_patterns"),
-	open:           load("open", "lib_log", "lib_patterns"),
+	open:           load("open", "lib_log", "lib_patterns", "lib_lease"),
 	owned:          load("owned"),
 	publish:        load("publish", "lib_log"),
 	purge:          load("purge", "lib_dead"),

@@ -3,7 +3,9 @@ package leasetest
 import (
 	"context"
 	"flag"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -48,7 +50,15 @@ type check struct {
 
 // Run runs the whole suite. Its parts run in parallel, each on a backend of its own.
 func Run(t *testing.T, f Factory) {
+	RunSome(t, f, "")
+}
+
+// RunSome is Run for those tests whose names begin with one of the prefixes.
+func RunSome(t *testing.T, f Factory, prefixes ...string) {
 	for _, c := range checks() {
+		if !slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(c.name, p) }) {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			c.run(t, f)
@@ -60,8 +70,8 @@ func checks() []check {
 	var all []check
 	for _, part := range [][]check{
 		partitionChecks, streamChecks, rowChecks, cursorChecks,
-		sessionChecks, leaseChecks, versionChecks, logChecks, lateChecks, commitChecks, parkedChecks, deadChecks, feedChecks, txChecks, operatorChecks, publishChecks, onceChecks,
-		partitionScenarios, streamScenarios, orderScenarios, retryScenarios, payloadScenarios, ownershipScenarios, faultScenarios, killScenarios, txScenarios, onceScenarios, traceScenarios, rollingScenarios,
+		sessionChecks, replacesChecks, leaseChecks, versionChecks, logChecks, lateChecks, commitChecks, parkedChecks, deadChecks, feedChecks, txChecks, operatorChecks, publishChecks, onceChecks,
+		partitionScenarios, streamScenarios, orderScenarios, retryScenarios, payloadScenarios, ownershipScenarios, faultScenarios, killScenarios, txScenarios, poolScenarios, onceScenarios, traceScenarios, rollingScenarios,
 		historyChecks, historyScenarios,
 	} {
 		all = append(all, part...)

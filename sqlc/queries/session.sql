@@ -24,6 +24,27 @@ SELECT sqlc.arg(id), sqlc.arg(host), sqlc.arg(pid), sqlc.arg(consumers)::text[],
 ON CONFLICT (id) DO UPDATE SET lock_key = excluded.lock_key, backend_pid = excluded.backend_pid, server = excluded.server
 WHERE session.state = 'live' AND session.expires_at > clock_timestamp();
 
+-- name: EndReplaced :exec
+-- Ends a session for good; one that was never opened, too: the request for it may be on its way.
+INSERT INTO leasegen.session (id, host, pid, consumers, ttl, expires_at, state)
+VALUES (sqlc.arg(id), sqlc.arg(host), sqlc.arg(pid), sqlc.arg(consumers)::text[], sqlc.arg(ttl)::interval, clock_timestamp(), 'closed')
+ON CONFLICT (id) DO UPDATE SET state = 'closed', expires_at = least(session.expires_at, clock_timestamp())
+WHERE session.state = 'live';
+
+-- name: LockReplacedLeases :one
+-- In the order that commits lock in.
+SELECT count(*) AS leases FROM (
+    SELECT FROM leasegen.lease l
+    WHERE l.consumer = ANY (ARRAY(SELECT unnest(s.consumers) FROM leasegen.session s WHERE s.id = sqlc.arg(session)::text))
+      AND l.session = sqlc.arg(session)::text AND l.wanted
+    ORDER BY l.consumer, l.resource FOR NO KEY UPDATE
+) locked;
+
+-- name: FreeReplacedLeases :execrows
+UPDATE leasegen.lease l SET session = NULL
+WHERE l.consumer = ANY (ARRAY(SELECT unnest(s.consumers) FROM leasegen.session s WHERE s.id = sqlc.arg(session)::text))
+  AND l.session = sqlc.arg(session)::text AND l.wanted;
+
 -- name: RejoinSession :execrows
 -- A session that lost its connection goes on under the lock that its new one holds.
 UPDATE leasegen.session

@@ -59,7 +59,7 @@ var ownershipScenarios = []check{
 		given := func() int {
 			return len(observations[lease.ObservedRelease](a)) + len(observations[lease.ObservedRelease](b))
 		}
-		eventually(t, "the processes know what moved", func() bool { return taken(c) >= 4 && given() >= 10 })
+		eventually(t, "the processes know what moved", func() bool { return taken(a) >= 12 && taken(b) >= 6 && taken(c) >= 4 && given() >= 10 })
 		equal(t, "moved to b", taken(b), 6)
 		equal(t, "moved to c", taken(c), 4)
 		equal(t, "taken by a", taken(a), 12)
@@ -134,6 +134,7 @@ var ownershipScenarios = []check{
 		a := w.start(spec(), fine, lease.WithCapacity(1))
 		w.owning(1)
 		w.handled(1)
+		eventually(t, "the session is told", func() bool { return len(observations[lease.ObservedSession](a)) > 0 })
 		// As after a failover that lost a release, or when an old request arrives late.
 		req := lease.AcquireRequest{Session: observations[lease.ObservedSession](a)[0].Session, Consumer: perTopic(), Max: 1, Attempt: newID()}
 		equal(t, "granted behind its back", len(must[[]lease.Grant](t)(w.be.Acquire(t.Context(), req))), 1)

@@ -264,6 +264,7 @@ var retryScenarios = []check{
 		cs := w.of(2)
 		equal(t, "calls", len(cs), 2)
 		equal(t, "attempt", cs[1].attempt, 2)
+		eventually(t, "a report", func() bool { return len(observations[lease.ObservedStuck](p)) > 0 })
 		stuck := observations[lease.ObservedStuck](p)
 		equal(t, "reports", len(stuck), 1)
 		equal(t, "its message", stuck[0].ID, cs[0].id)

@@ -157,6 +157,7 @@ var streamScenarios = []check{
 			w.publish(event("x", "a", n+1))
 			w.handled(n + 1)
 		}
+		eventually(t, "the lease is told", func() bool { return len(observations[lease.ObservedAcquire](p)) > 0 })
 		equal(t, "acquired", len(observations[lease.ObservedAcquire](p)), 1)
 	})},
 	{"T000-26_T000-28_T000-30_Capacity_caps_streams_and_giving_up_frees_it", streamed(func(t testing.TB, f Factory, s lease.Spec) {
@@ -288,6 +289,7 @@ var streamScenarios = []check{
 			t.Errorf("the handover took %v", took)
 		}
 		equal(t, "lost", len(observations[lease.ObservedLoss](a)), 0)
+		eventually(t, "acquired by the other", func() bool { return len(observations[lease.ObservedAcquire](b)) >= 6 })
 		equal(t, "acquired by the other", len(observations[lease.ObservedAcquire](b)), 6)
 	})},
 	{"X-02_Streams_of_a_partitioned_process_end_before_others_run_them", streamed(func(t testing.TB, f Factory, s lease.Spec) {
@@ -301,6 +303,7 @@ var streamScenarios = []check{
 		eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
 		a.link.cut()
 		eventually(t, "they run elsewhere", func() bool { return len(observations[lease.ObservedAcquire](b)) == 4 && len(j.at()) == 4 })
+		eventually(t, "losses are told", func() bool { return len(observations[lease.ObservedLoss](a)) >= 4 })
 		equal(t, "losses told", len(observations[lease.ObservedLoss](a)), 4)
 		a.link.mend()
 	})},

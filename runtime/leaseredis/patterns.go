@@ -2,6 +2,7 @@ package leaseredis
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"time"
 
@@ -16,6 +17,15 @@ import (
 // patternsKept is how long a pattern counts beyond the last session that had it: a process that
 // crashed has come back by then.
 const patternsKept = 10 * time.Minute
+
+// patternsIn reads what is stored of a consumer's patterns.
+func patternsIn(stored string) ([]string, error) {
+	var w struct {
+		P []string `json:"p"`
+	}
+	err := json.Unmarshal([]byte(stored), &w)
+	return w.P, err
+}
 
 // narrow drops patterns that no member of a consumer has had for a while, and returns them.
 func (b *Backend) narrow(ctx context.Context, sh *shape, info lease.ConsumerInfo) (dropped []string, err error) {

@@ -50,6 +50,11 @@ func TestPatternsAreDropped(t *testing.T) {
 	open(narrow)
 	fresh := open(wide)
 	maintain()
+	ok(t, be.Register(t.Context(), narrow, nil)) // last
+	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "bc", Kind: "k"}, {Topic: "d", Kind: "k"}}))
+	if got := must[[]leaseredis.UnmatchedTopic](t)(be.UnmatchedTopics(t.Context())); len(got) != 1 || got[0].Topic != "d" {
+		t.Errorf("topics that nobody takes: %+v, want d", got)
+	}
 	if got := stored("patterns"); strings.Contains(got, "gone") || strings.Count(got, "b*") != 2 {
 		t.Errorf("stored while a member wants both: %s", got)
 	}

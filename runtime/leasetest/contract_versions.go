@@ -77,6 +77,26 @@ var versionChecks = func() (all []check) {
 		}})
 	}
 	return append(all,
+		check{"Versions/What_becomes_visible_late_counts_by_the_patterns_of_then", func(t testing.TB, f Factory) {
+			if f.PublishLate == nil {
+				t.Skip("messages are visible in the order of their ids")
+			}
+			be := f.New(t)
+			narrow := lease.ConsumerInfo{Name: "c", Per: lease.PerGroup, Topics: []string{"a"}}
+			wide := narrow
+			wide.Topics = []string{"a", "b"}
+			old := join(t, be, narrow, long)
+			ok(t, be.Register(t.Context(), narrow, nil))
+			commit, _ := f.PublishLate(t, be, event("b", "k", 1))
+			publish(t, be, event("a", "k", 2))
+			g := old.acquireOne()
+			at := map[string]lease.Cursor{g.Resource: g.Cursor}
+			old.reads(at, "a")
+			join(t, be, wide, long)
+			ok(t, be.Register(t.Context(), wide, nil))
+			commit()
+			old.reads(at, "b")
+		}},
 		check{"Versions/Housekeeping_of_an_older_member_keeps_what_others_want", func(t testing.TB, f Factory) {
 			be := f.New(t)
 			wide := lease.ConsumerInfo{Name: "c", Per: lease.PerTopic, Topics: []string{"a", "b"}}

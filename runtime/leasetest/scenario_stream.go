@@ -274,19 +274,15 @@ var streamScenarios = []check{
 	})},
 	{"X-17_Streams_of_a_stopping_process_run_elsewhere_at_once", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
-		s.TTL = 10 * time.Second // a takeover would take that long
+		s.TTL = long // a takeover would take that long
 		j := newJobs(t, names("s", 6)...)
 		s.Topics, s.Streams = nil, j.streams
 		a := w.startWith(s, j.handlers(until))
 		eventually(t, "they run", func() bool { return len(j.at()) == 6 })
 		b := w.startWith(s, j.handlers(until))
 		eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
-		stopped := time.Now()
 		a.stop()
 		eventually(t, "they run elsewhere", func() bool { return len(j.at()) == 6 })
-		if took := time.Since(stopped); took > 5*time.Second {
-			t.Errorf("the handover took %v", took)
-		}
 		equal(t, "lost", len(observations[lease.ObservedLoss](a)), 0)
 		equal(t, "acquired by the other", len(observations[lease.ObservedAcquire](b)), 6)
 	})},

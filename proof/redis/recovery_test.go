@@ -63,7 +63,7 @@ func (s *site) takeover(t *testing.T, f *fleet) time.Duration {
 			t.Fatal(err)
 		}
 		seq := fmt.Sprint(s.lastOf()[topic])
-		eventually(t, 20*time.Second, "a message is handled", func() bool {
+		eventually(t, time.Minute, "a message is handled", func() bool {
 			lines, err := s.sink.read(t.Context(), s.history.read)
 			if err != nil {
 				t.Fatal(err)
@@ -78,7 +78,7 @@ func (s *site) takeover(t *testing.T, f *fleet) time.Duration {
 		})
 		return by, epoch
 	}
-	eventually(t, 30*time.Second, "both replicas are members", func() bool {
+	eventually(t, time.Minute, "both replicas are members", func() bool {
 		members, err := s.be.Members(t.Context(), consumerName)
 		if err != nil {
 			t.Fatal(err)

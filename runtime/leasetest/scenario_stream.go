@@ -297,7 +297,16 @@ var streamScenarios = []check{
 		eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
 		a.link.cut()
 		eventually(t, "they run elsewhere", func() bool { return len(observations[lease.ObservedAcquire](b)) == 4 && len(j.at()) == 4 })
-		equal(t, "losses told", len(observations[lease.ObservedLoss](a)), 4)
+		told := map[string]int{}
+		for _, o := range observations[lease.ObservedLoss](a) {
+			told[fmt.Sprint(o.Resource, o.Epoch)]++
+		}
+		if len(told) < 4 { // more if the machine was too slow for a session
+			t.Errorf("the loss of %d leases was told, want 4", len(told))
+		}
+		for l, n := range told {
+			equal(t, "times that the loss of "+l+" was told", n, 1)
+		}
 		a.link.mend()
 	})},
 	{"T000-40_T000-43_A_stream_survives_failures_of_its_messages", streamed(func(t testing.TB, f Factory, s lease.Spec) {

@@ -200,7 +200,7 @@ func (f *fleet) stop() {
 				f.t.Errorf("%s: %v\n%s", p.name, p.cmd.ProcessState, f.stderr())
 			}
 		case <-time.After(time.Minute):
-			f.t.Fatalf("%s did not end within 20 s of SIGTERM\n%s", p.name, f.stderr())
+			f.t.Fatalf("%s did not end within a minute of SIGTERM\n%s", p.name, f.stderr())
 		}
 	}
 }

@@ -109,7 +109,7 @@ func (s *site) back(t *testing.T, c *redistest.Cluster, tag string, begin time.T
 	}()
 	c.MasterOf(t, tag)
 	elected := time.Now()
-	again := s.again(t, last, recovery(hangs)+time.Minute)
+	again := s.again(t, last, recovery(hangs)+10*time.Second+spare())
 	cancel()
 	t.Logf("failover after %v, everything published to %v later, and worked on %v later", elected.Sub(begin).Round(time.Millisecond),
 		(<-published).Sub(elected).Round(time.Millisecond), again.Sub(elected).Round(time.Millisecond))
@@ -393,7 +393,7 @@ func lostShard(t *testing.T, c *redistest.Cluster) {
 		}
 		// Sessions end with the shard; new ones leave it out, and take over from the old ones.
 		lost := time.Now()
-		eventually(t, 3*s.settings.TTL, "all replicas have another session", func() bool {
+		eventually(t, 3*s.settings.TTL+spare(), "all replicas have another session", func() bool {
 			opened := map[string]bool{}
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -404,7 +404,7 @@ func lostShard(t *testing.T, c *redistest.Cluster) {
 			}
 			return len(opened) == len(f.replicas)
 		})
-		s.again(t, now(), 3*s.settings.TTL)
+		s.again(t, now(), 3*s.settings.TTL+spare())
 		t.Logf("the other topics are worked on under new sessions %v after the shard was lost, ttl %v", time.Since(lost).Round(time.Millisecond), s.settings.TTL)
 		began, busy := time.Now(), cpuOf(t, f)
 		for time.Since(began) < s.settings.TTL {
@@ -418,6 +418,6 @@ func lostShard(t *testing.T, c *redistest.Cluster) {
 		}
 		c.WaitHealthy(t)
 		set("no") // those that were started anew do not know it
-		s.again(t, s.lastOf(), 30*time.Second)
+		s.again(t, s.lastOf(), time.Minute)
 	})
 }

@@ -199,7 +199,7 @@ func (f *fleet) join(s settings) *process {
 			return p
 		}
 		if time.Now().After(deadline) {
-			f.t.Fatalf("%s acquired nothing within 10 s\n%s", s.Name, f.stderr())
+			f.t.Fatalf("%s acquired nothing within a minute\n%s", s.Name, f.stderr())
 		}
 	}
 }
@@ -212,7 +212,7 @@ func (f *fleet) leave(p *process) {
 	select {
 	case <-p.ended:
 	case <-time.After(time.Minute):
-		f.t.Fatalf("%s did not end within 20 s of SIGTERM\n%s", p.settings.Name, f.stderr())
+		f.t.Fatalf("%s did not end within a minute of SIGTERM\n%s", p.settings.Name, f.stderr())
 	}
 	p.stdin.Close()
 	f.replicas = slices.DeleteFunc(f.replicas, func(x *process) bool { return x == p })
@@ -232,7 +232,7 @@ func (f *fleet) stop() {
 				f.t.Errorf("%s: %v\n%s", p.settings.Name, p.cmd.ProcessState, f.stderr())
 			}
 		case <-time.After(time.Minute):
-			f.t.Fatalf("%s did not end within 20 s of SIGTERM\n%s", p.settings.Name, f.stderr())
+			f.t.Fatalf("%s did not end within a minute of SIGTERM\n%s", p.settings.Name, f.stderr())
 		}
 	}
 }

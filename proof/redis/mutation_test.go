@@ -104,7 +104,7 @@ func extendExpired(t *testing.T, m mode) (n, extended int) {
 	}
 	var sessions []lease.Session
 	for i := range n {
-		session, err := be.OpenSession(t.Context(), lease.SessionSpec{ID: fmt.Sprintf("%032x", i+1), TTL: time.Second, Consumers: []string{consumerName}})
+		session, err := be.OpenSession(t.Context(), lease.SessionSpec{ID: fmt.Sprintf("%032x", i+1), TTL: 5 * time.Second, Consumers: []string{consumerName}})
 		if err != nil {
 			t.Fatal(err)
 		}

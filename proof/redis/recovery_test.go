@@ -47,8 +47,8 @@ func TestKilledConsumerIsRecovered(t *testing.T) {
 		return took[max(0, int(math.Ceil(q*float64(len(took))))-1)].Round(time.Millisecond)
 	}
 	t.Logf("SIGKILL of the owner, ttl %v, %d trials: p50 %v, p99 %v, max %v", ttl, len(took), at(0.5), at(0.99), at(1))
-	if at(0.99) > ttl+time.Second {
-		t.Errorf("p99 %v, want at most ttl + 1 s", at(0.99))
+	if limit := ttl + time.Second + spare(); at(0.99) > limit {
+		t.Errorf("p99 %v, want at most %v", at(0.99), limit)
 	}
 }
 

@@ -227,7 +227,7 @@ func TestGrantsSurviveACrash(t *testing.T) {
 // owner up for about a TTL, not for ever.
 func TestFrozenTransactionEnds(t *testing.T) {
 	be, pool := migrated(t)
-	id, _ := member(t, be, time.Second, grouped)
+	id, _ := member(t, be, 3*time.Second, grouped)
 	ok(t, be.Register(t.Context(), grouped, nil))
 	acquire(t, be, id, grouped, 1)
 	tx := must[lease.Tx](t)(be.Begin(t.Context()))

@@ -360,9 +360,11 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 			held[g.Resource], at[g.Resource] = g, g.Cursor
 		}
 	}
-	for quiet := time.Now(); time.Since(quiet) < 700*time.Millisecond; {
+	empty := 0 // reads that found nothing, one after the other
+	for quiet := time.Now(); empty < 10 || time.Since(quiet) < 700*time.Millisecond; {
+		empty++
 		if written.Err() == nil {
-			quiet = time.Now()
+			quiet, empty = time.Now(), 0
 		}
 		if rand.IntN(30) == 0 {
 			var refs []lease.Ref
@@ -404,8 +406,8 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 				}
 				highest[f.Resource] = max(highest[f.Resource], row.ID)
 			}
-			if keep > 0 {
-				quiet = time.Now()
+			if len(f.Messages) > 0 {
+				quiet, empty = time.Now(), 0
 			}
 			at[f.Resource] = next
 			if next != held[f.Resource].Cursor {

@@ -206,7 +206,7 @@ func TestABrokenLinkIsNotTheEndOfTheLog(t *testing.T) {
 		}
 	}
 	hook.set(nil)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	fs, err := be.Fetch(ctx, lease.FetchRequest{Consumer: grouped, MaxPayload: 99, Items: []lease.FetchItem{{Resource: lease.Whole, Limit: 9}}})
 	ok(t, err)

@@ -137,18 +137,18 @@ var versionChecks = func() (all []check) {
 			g = a.acquireOne()
 			least := time.Since(parked)
 			w := waited()
-			if most := time.Since(parking); w < least-slack || w > most+slack {
+			if most := time.Since(parking); w < least-clockSlack || w > most+clockSlack {
 				t.Fatalf("it waited %v after a handover, want %v to %v", w, least, most)
 			}
 			failing := time.Now()
 			a.commit(lease.Progress{Ref: g.Ref, Seq: 1, Park: []lease.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "e"}}})
 			w = waited()
-			if most := time.Since(failing); w > most+slack {
+			if most := time.Since(failing); w > most+clockSlack {
 				t.Fatalf("it waited %v after a failure, want up to %v", w, most)
 			}
 		}},
 	)
 }()
 
-// slack is what two clocks of one machine may differ by.
-const slack = 5 * time.Millisecond
+// clockSlack is what two clocks of one machine may differ by.
+const clockSlack = 5 * time.Millisecond

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	long  = time.Hour   // a TTL that does not end within a test
-	short = time.Second // a TTL that does
-	roomy = 1 << 20     // a MaxPayload that all payloads of the suite keep to
+	long  = time.Hour       // a TTL that does not end within a test
+	short = 3 * time.Second // a TTL that does, and that a machine which stalls for a moment does not end
+	roomy = 1 << 20         // a MaxPayload that all payloads of the suite keep to
 )
 
 // patience is within which everything that is awaited happens.
@@ -25,7 +25,21 @@ func patience(t testing.TB) time.Duration {
 	if v, ok := t.(interface{ patience() time.Duration }); ok {
 		return v.patience() // a mutant is not worth a long wait
 	}
-	return 20 * time.Second
+	return time.Minute
+}
+
+// slack is what a bound on time allows a busy machine in addition: many times what a request
+// takes there now, or what waits its turn behind others.
+func slack(t testing.TB, be lease.Backend) time.Duration {
+	t.Helper()
+	var worst time.Duration
+	for range 10 {
+		began := time.Now()
+		must[[]lease.Survey](t)(be.Survey(t.Context(), []string{"c"}))
+		time.Sleep(time.Millisecond)
+		worst = max(worst, time.Since(began)-time.Millisecond)
+	}
+	return 20 * worst
 }
 
 // eventually waits for ok.

@@ -46,13 +46,13 @@ func slowly(context.Context, *process, lease.Message[payload]) error {
 var ownershipScenarios = []check{
 	{"X-21_T003-38_Who_joins_gets_its_fair_share_and_the_minimum_moves", func(t testing.TB, f Factory) {
 		w := busyWorld(t, f, 12)
-		a := w.start(spec(), slowly)
+		s := spec()
+		s.TTL = long // no handover waits for it
+		a := w.start(s, slowly)
 		w.owning(12)
-		began := time.Now()
-		b := w.start(spec(), slowly)
+		b := w.start(s, slowly)
 		w.owning(6, 6)
-		took := time.Since(began)
-		c := w.start(spec(), slowly)
+		c := w.start(s, slowly)
 		w.owning(4, 4, 4)
 		// The backend knows of a lease before its owner has the answer.
 		taken := func(p *process) int { return len(observations[lease.ObservedAcquire](p)) }
@@ -65,9 +65,6 @@ var ownershipScenarios = []check{
 		equal(t, "taken by a", taken(a), 12)
 		equal(t, "given by a and b", given(), 10)
 		equal(t, "lost", len(observations[lease.ObservedLoss](a))+len(observations[lease.ObservedLoss](b)), 0)
-		if took > 5*time.Second {
-			t.Errorf("the first handover took %v", took)
-		}
 		c.stop()
 		w.owning(6, 6)
 		b.stop()
@@ -83,7 +80,7 @@ var ownershipScenarios = []check{
 		w := newWorld(t, f)
 		s := spec()
 		s.Per = lease.PerGroup
-		s.TTL = 10 * time.Second // a takeover would take that long
+		s.TTL = long // a takeover would take that long
 		w.publish(events("x", 2000)...)
 		best := time.Hour
 		p := w.start(s, slowly, lease.WithBatch(20))
@@ -103,12 +100,12 @@ var ownershipScenarios = []check{
 			best = min(best, w.history(mine)[0].began.Sub(last))
 			p = next
 		}
-		limit := 100 * time.Millisecond
+		limit := 100*time.Millisecond + slack(t, w.be)
 		if f.Polls {
 			limit += 2 * time.Second
 		}
 		if best > limit {
-			t.Errorf("the best of 5 handovers took %v", best)
+			t.Errorf("the best of 5 handovers took %v, want at most %v", best, limit)
 		}
 		for _, c := range w.history(func(call) bool { return true }) {
 			equal(t, "attempt", c.attempt, 1)

@@ -183,7 +183,7 @@ func through[T any](ctx context.Context, m *misbehaving, r request, a answer[T])
 		return a.flooding(ctx)
 	case wrong:
 		if a.wrongly == nil {
-			return none, foreign[nth%len(foreign)]
+			return none, foreign(r.op, nth)
 		}
 		v, err := a.well(ctx)
 		if err == nil {
@@ -194,9 +194,13 @@ func through[T any](ctx context.Context, m *misbehaving, r request, a answer[T])
 	return none, errLink
 }
 
-// foreign are errors that are about something else than most calls. They come instead of an
-// effect.
-var foreign = []error{lease.ErrFenced, lease.ErrRolledBack}
+// foreign is an error that is about something else than the call. It comes instead of an effect.
+func foreign(op string, nth int) error {
+	if op == "Tx.Commit" {
+		return lease.ErrFenced // ErrRolledBack is a verdict there
+	}
+	return []error{lease.ErrFenced, lease.ErrRolledBack}[nth%2]
+}
 
 // told makes a call that returns nothing but an error.
 func told(ctx context.Context, m *misbehaving, r request, call func(ctx context.Context) error) error {
@@ -592,7 +596,7 @@ func newTally() *tally {
 
 // tooMany is how many calls of one kind within a second nothing explains but a loop without
 // a pause. Each further one takes a while, so that simulated time passes.
-const tooMany = 2000
+const tooMany = 1000
 
 func (t *tally) add(op string) {
 	t.mu.Lock()

@@ -120,8 +120,9 @@ func (c cell) hits(r request) bool {
 	return r.process == sick
 }
 
-// mayWait reports that the fault may hold up the message, as long as the sick process is there.
-func (c cell) mayWait(m posted, consumer, owner string) bool {
+// mayWait reports that the fault may hold up the message for the consumer, as long as the sick
+// process is there, which has had some of the victim's resources.
+func (c cell) mayWait(m posted, consumer string, had map[string]bool) bool {
 	switch {
 	case consumer != victim:
 		return false
@@ -129,8 +130,10 @@ func (c cell) mayWait(m posted, consumer, owner string) bool {
 		return m.resource == poison
 	case c.retries:
 		return m.fails()
+	case c.op == "Acquire":
+		return true // nobody but the backend knows what the process has
 	}
-	return c.stops && (owner == sick || owner == "")
+	return c.stops && had[m.resource]
 }
 
 // pace is how fast a cell goes: in simulated time faults can last longer than any deadline.
@@ -176,6 +179,9 @@ type ward struct {
 
 const wardResources = 6
 
+// again is the kind of messages that name an item a second time, for the victim only.
+const again = "again"
+
 func runCell(t testing.TB, f Factory, c cell, pc pace) {
 	w := &ward{world: newWorld(t, f), cell: c, pace: pc, fault: &fault{kind: c.kind, hits: c.hits, silence: pc.silence}}
 	switch _, isTransactor := w.be.(lease.Transactor); {
@@ -215,7 +221,6 @@ func (w *ward) run() {
 		w.done("before the fault")
 		w.fault.begin()
 	}
-	owner := w.owner()
 
 	// While the fault lasts: processes come and go, and new resources.
 	began := len(w.posted)
@@ -234,14 +239,23 @@ func (w *ward) run() {
 		if i >= w.rounds/3 {
 			resources += 2
 		}
-		w.round(resources)
+		for range []int{1, 3}[i%2] { // now and then more than a batch
+			w.round(resources)
+		}
 		time.Sleep(w.gap)
 	}
+	had := map[string]bool{}
+	for _, a := range observations[lease.ObservedAcquire](patient) {
+		had[a.Resource] = had[a.Resource] || a.Consumer == victim
+	}
 	w.doneUnless("while the fault lasts", time.Time{}, w.posted[began:], func(m posted, consumer string) bool {
-		return w.mayWait(m, consumer, owner[consumer+"/"+m.resource])
+		return w.mayWait(m, consumer, had)
 	})
 
-	// The sick process stops, and the others do all of its work but what is about the poison.
+	// A process stops that the fault is about, and the others do all of its work but what is about the poison.
+	if w.scope == oneResource {
+		patient = w.at(poison)
+	}
 	patient.stopIt()
 	asked := time.Now()
 	if !w.await(w.stop, func() bool { return ended(patient) }) {
@@ -263,6 +277,13 @@ func (w *ward) run() {
 	w.judge()
 }
 
+// at returns the process that handled something of the victim's resource last.
+func (w *ward) at(resource string) *process {
+	cs := w.history(func(c call) bool { return c.consumer == victim && c.resource == resource })
+	last := cs[len(cs)-1].proc
+	return w.all[slices.IndexFunc(w.all, func(p *process) bool { return p.name == last })]
+}
+
 func ended(p *process) bool {
 	select {
 	case <-p.done:
@@ -277,17 +298,22 @@ func (w *ward) round(resources int) {
 	w.n++
 	for i := range resources {
 		m := posted{fmt.Sprint("r", i), w.n, time.Now()}
-		key := "k"
-		switch {
-		case w.form == formStreams || w.form == formRows:
-			key = m.resource
-		case m.fails():
-			key = fmt.Sprint("k", w.n) // nothing waits behind it
+		key := m.resource
+		if m.fails() && !w.streamed() {
+			key = fmt.Sprint(m.resource, "/", m.n) // nothing waits behind it
 		}
-		w.publish(event(m.resource, key, m.n))
+		es := []lease.Event{event(m.resource, key, m.n)}
+		if w.form == formOnce { // names the item a second time
+			es = append(es, es[0])
+			es[1].Kind = again
+		}
+		w.publish(es...)
 		w.posted = append(w.posted, m)
 	}
 }
+
+// streamed says that keys are the victim's resources.
+func (w *ward) streamed() bool { return w.form == formStreams || w.form == formRows }
 
 // admit starts a process with both consumers. When it cannot start it is started again.
 func (w *ward) admit(name string) *process {
@@ -323,8 +349,7 @@ func (w *ward) admit(name string) *process {
 // team is the victim and its neighbour.
 func (w *ward) team(p *process, be lease.Backend) *lease.Group {
 	handle := func(_ context.Context, _ *process, m lease.Message[payload]) error {
-		fails := posted{n: m.Payload.N}.fails() && w.form != formStreams && w.form != formRows
-		if fails && m.Attempt == 1 {
+		if (posted{n: m.Payload.N}).fails() && m.Attempt == 1 && !w.streamed() {
 			return errHandler
 		}
 		return nil
@@ -337,7 +362,12 @@ func (w *ward) team(p *process, be lease.Backend) *lease.Group {
 	case formTx:
 		mine.Handlers = w.inTx(handle)(p)
 	case formOnce:
-		mine.Handlers = []lease.Handler{lease.Once(lease.One("order", p.wrap(handle)), func(m *payload) string { return m.Key + fmt.Sprint(m.N) }, lease.OnUnknownRetry)}
+		item := func(m *payload) string { return fmt.Sprint(m.Key, "#", m.N) }
+		mine.Handlers = []lease.Handler{
+			lease.Once(lease.One("order", p.wrap(handle)), item, lease.OnUnknownRetry),
+			lease.Once(lease.One(again, p.wrap(handle)), item, lease.OnUnknownRetry),
+		}
+		theirs.Unknown = lease.UnknownSkip
 	case formStreams, formRows:
 		mine.Per, mine.Idle = lease.PerStream, 200*time.Millisecond
 		if w.form == formRows {
@@ -346,7 +376,7 @@ func (w *ward) team(p *process, be lease.Backend) *lease.Group {
 	}
 	g := lease.NewGroup()
 	for _, s := range []lease.Spec{mine, theirs} {
-		c, err := lease.NewConsumer(be, s, lease.WithLogger(slog.New(slog.DiscardHandler)), lease.WithObserver(p))
+		c, err := lease.NewConsumer(be, s, lease.WithLogger(slog.New(slog.DiscardHandler)), lease.WithObserver(p), lease.WithBatch(2))
 		if err == nil {
 			err = g.Add(c)
 		}
@@ -371,7 +401,7 @@ func (w *ward) await(limit time.Duration, ok func() bool) bool {
 func (w *ward) shared() {
 	w.t.Helper()
 	consumers := []string{neighbour}
-	if w.form != formStreams && w.form != formRows {
+	if !w.streamed() {
 		consumers = append(consumers, victim)
 	}
 	if !w.await(w.hold, func() bool {
@@ -394,15 +424,6 @@ func (w *ward) firsts() map[string]call {
 		if _, ok := out[k]; !ok {
 			out[k] = c
 		}
-	}
-	return out
-}
-
-// owner is which process handled the latest message of each resource, by consumer/resource.
-func (w *ward) owner() map[string]string {
-	out := map[string]string{}
-	for _, c := range w.successes() {
-		out[c.consumer+"/"+c.topic] = c.proc
 	}
 	return out
 }
@@ -471,9 +492,21 @@ func (w *ward) judge() {
 	for _, d := range must[[]lease.DeadLetterInfo](t)(w.operator().DeadLetters(t.Context(), lease.DeadLetterFilter{})) {
 		t.Errorf("a dead letter of %s on %s after %d attempts: %s", d.Consumer, d.Resource, d.Attempts, d.Reason)
 	}
+	for _, c := range w.history(func(c call) bool { return c.topic != c.resource }) {
+		t.Errorf("%s: #%d of %s was handled under the lease of %s", c.consumer, c.n, c.topic, c.resource)
+	}
 	for _, consumer := range []string{victim, neighbour} {
 		apart(t, w.history(func(c call) bool { return c.consumer == consumer }))
 		inOrder(t, w.history(func(c call) bool { return c.consumer == consumer && c.err == nil && !(posted{n: c.n}).fails() }), byTopic)
+	}
+	if w.form == formOnce {
+		seen := map[string]int{}
+		for _, c := range w.history(func(c call) bool { return c.consumer == victim && c.err == nil }) {
+			item := fmt.Sprint(c.topic, "#", c.n)
+			if seen[item]++; seen[item] == 2 {
+				t.Errorf("the item %s was executed twice", item)
+			}
+		}
 	}
 	if w.form == formTx {
 		seen := map[string]int{}

@@ -303,10 +303,13 @@ type Fetched struct {
 
 // ParkedRequest asks for due parked messages of resources that the session owns.
 type ParkedRequest struct {
-	Session    string
-	Consumer   ConsumerInfo
-	Limit      int // messages
-	MaxPayload int // bytes
+	Session  string
+	Consumer ConsumerInfo
+	// Resources are those to read; empty: all that the session owns, but those of Exclude.
+	Resources, Exclude []string
+	Limit              int // messages in all
+	PerResource        int // messages of one resource; 0: as many as Limit
+	MaxPayload         int // bytes
 }
 
 // Parked is what is due, and when to ask again.

@@ -34,7 +34,9 @@ type deadLetterError struct{ reason string }
 func (e *deadLetterError) Error() string { return e.reason }
 
 // RetryAfter returns an error that makes the runtime retry a message after d
-// instead of its usual backoff. The attempt is counted. err is the cause.
+// instead of its usual backoff; a d below 0 means 0, one above ten years ten years. The
+// attempt is counted. err is the cause; it may be nil. Joined with a DeadLetter error it has
+// no effect.
 func RetryAfter(d time.Duration, err error) error { return &retryAfterError{d, err} }
 
 type retryAfterError struct {
@@ -42,7 +44,13 @@ type retryAfterError struct {
 	err   error
 }
 
-func (e *retryAfterError) Error() string { return fmt.Sprintf("retry after %v: %v", e.after, e.err) }
+func (e *retryAfterError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("retry after %v", e.after)
+	}
+	return fmt.Sprintf("retry after %v: %v", e.after, e.err)
+}
+
 func (e *retryAfterError) Unwrap() error { return e.err }
 
 // NilHandler is the error of a generated constructor that was given no handler struct.

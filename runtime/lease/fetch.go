@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"fmt"
+	"time"
 )
 
 const (
@@ -26,45 +27,162 @@ func (w *work) nextBatch(h *held) Fetched {
 	return Fetched{Resource: f.Resource, Messages: f.Messages[:n], Next: f.Cut(n), Cut: f.Cut}
 }
 
-// startFetch reads many resources in one round trip.
-func (w *work) startFetch() {
-	n := min(len(w.fetch), fetchItems)
-	req := FetchRequest{Consumer: w.info, MaxPayload: w.c.maxPayload}
-	limit := max(min(max(fetchBudget, w.c.spec.Batch)/n, w.c.spec.Batch*fetchRun), 1)
-	items := make([]*held, 0, n)
-	reads := make([]uint64, 0, n)
-	for range n {
-		h := pop(&w.fetch)
-		h.inFetch = false
-		if h.gone || h.giving.Load() || len(h.next) >= readAhead || h.yield {
-			continue
-		}
-		h.reading, h.dirty = true, false
-		items = append(items, h)
-		reads = append(reads, h.reads)
-		req.Items = append(req.Items, FetchItem{Resource: h.Resource, From: h.cursor, Limit: limit})
+// readState is guarded by work.mu.
+type readState struct {
+	queue    []*held // may have news and no batch ready
+	alone    []*held // the same, to be read by themselves
+	calls    slots
+	failures int // of reads of several, in a row
+}
+
+// resourceReads is the same of one resource.
+type resourceReads struct {
+	queued, busy bool
+	voided       uint64 // raised when a read that is under way has become void
+	strain       strain
+}
+
+// stepFetch starts the reads that may be started, and returns when to look again.
+func (w *work) stepFetch() time.Duration {
+	r := &w.reads
+	for len(r.alone) > 0 && r.calls.freeAlone() {
+		h := pop(&r.alone)
+		w.startFetch(w.readable(nil, h))
 	}
+	for len(r.queue) > 0 && len(w.ready) < w.c.concurrency {
+		if wait := r.calls.free(time.Now()); wait != 0 {
+			if wait < 0 {
+				break
+			}
+			return wait
+		}
+		var items []*held
+		among := fetchItems
+		for len(r.queue) > 0 && len(items) < among {
+			h := r.queue[0]
+			if n := h.reads.strain.among; n > 0 {
+				if len(items) >= n {
+					break
+				}
+				among = min(among, n)
+			}
+			items = w.readable(items, pop(&r.queue))
+		}
+		w.startFetch(items)
+	}
+	return time.Hour
+}
+
+// readable appends h, which was queued, if it still wants to be read.
+func (w *work) readable(items []*held, h *held) []*held {
+	h.reads.queued = false
+	if h.gone || h.giving.Load() || len(h.next) >= readAhead {
+		return items
+	}
+	return append(items, h)
+}
+
+// startFetch reads resources in one round trip.
+func (w *work) startFetch(items []*held) {
 	if len(items) == 0 {
 		return
 	}
-	w.fetching = true
+	alone := len(items) == 1 && items[0].reads.strain.alone()
+	limit := max(min(max(fetchBudget, w.c.spec.Batch)/len(items), w.c.spec.Batch*fetchRun), 1)
+	within := strainTime
+	req := FetchRequest{Consumer: w.info, MaxPayload: w.c.maxPayload}
+	voids := make([]uint64, len(items))
+	for i, h := range items {
+		h.reads.busy, h.dirty = true, false
+		voids[i] = h.reads.voided
+		req.Items = append(req.Items, FetchItem{Resource: h.Resource, From: h.cursor, Limit: h.reads.strain.limit(limit)})
+		within = max(within, h.reads.strain.timeout())
+	}
+	w.reads.calls.begin(alone)
 	w.calls.Go(func() {
-		fetched, err := w.fetchRetrying(req)
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.fetching = false
-		for i, h := range items {
-			h.reading = false
-			if err != nil || h.reads != reads[i] {
-				h.dirty = true
-				w.queueFetch(h)
-				continue
-			}
-			w.deliver(h, &fetched[i])
+		began := time.Now()
+		fetched, err := callFor(w.s.ctx, within, func(ctx context.Context) ([]Fetched, error) { return w.be.Fetch(ctx, req) })
+		if err == nil {
+			err = checkFetched(&req, fetched)
 		}
+		if isLost(err) {
+			w.s.lose("the backend declared the session dead")
+		}
+		w.mu.Lock()
+		if err == nil {
+			w.reads.failures = 0
+			for i, h := range items {
+				h.reads.strain.passed(time.Since(began))
+				h.reads.busy = false
+				if h.reads.voided != voids[i] {
+					h.dirty = true
+					w.queueFetch(h)
+					continue
+				}
+				w.deliver(h, &fetched[i])
+			}
+		} else {
+			for _, h := range items {
+				h.dirty = true
+				if wait := h.reads.strain.failed(len(items), time.Since(began) >= within); wait > 0 {
+					w.restRead(h, wait, err)
+				}
+			}
+			if len(items) > 1 {
+				failures := w.reads.failures
+				w.reads.failures++
+				w.mu.Unlock()
+				w.endure("fetch failed, trying again with fewer resources at once", failures, err)
+				w.mu.Lock()
+			}
+			for _, h := range items {
+				h.reads.busy = false
+				w.queueFetch(h)
+			}
+		}
+		w.reads.calls.end(alone)
+		w.mu.Unlock()
 		w.kick()
 	})
 }
+
+// restRead keeps a resource from being read for a while that fails by itself. The caller holds
+// w.mu.
+func (w *work) restRead(h *held, wait time.Duration, err error) {
+	s := &h.reads.strain
+	if s.failures%10 == 1 && w.s.ctx.Err() == nil {
+		w.log.Warn("reading a resource failed, trying it again by itself", "resource", h.Resource, "failures", s.failures, "after", wait, "error", err)
+	}
+	s.resting = true
+	w.calls.Go(func() {
+		pause(w.s.ctx, wait)
+		w.mu.Lock()
+		s.resting = false
+		w.queueFetch(h)
+		w.mu.Unlock()
+		w.kick()
+	})
+}
+
+// checkFetched refuses answers that are not those that were asked for.
+func checkFetched(req *FetchRequest, fetched []Fetched) error {
+	if len(fetched) != len(req.Items) {
+		return fmt.Errorf("lease: fetch messages of %s: the backend answered for %d of %d resources", req.Consumer.Name, len(fetched), len(req.Items))
+	}
+	for i := range fetched {
+		f, asked := &fetched[i], &req.Items[i]
+		switch {
+		case f.Resource != asked.Resource:
+			return fmt.Errorf("lease: fetch messages of %s: the backend answered for %q where %q was asked for", req.Consumer.Name, f.Resource, asked.Resource)
+		case f.Next == nil && asked.From != nil, len(f.Messages) > 0 && f.Cut == nil:
+			return fmt.Errorf("lease: fetch messages of %s: the backend gave no cursor for %q", req.Consumer.Name, f.Resource)
+		}
+	}
+	return nil
+}
+
+// emptyPause spaces out reads that bring nothing though the backend says that there is more.
+const emptyPause = 20 * time.Millisecond
 
 // deliver puts a batch just read in line.
 func (w *work) deliver(h *held, f *Fetched) {
@@ -74,6 +192,17 @@ func (w *work) deliver(h *held, f *Fetched) {
 	moved := f.Next != h.cursor
 	h.cursor = f.Next
 	h.dirty = h.dirty || f.More
+	if f.More && len(f.Messages) == 0 && !moved {
+		h.reads.strain.resting = true
+		w.calls.Go(func() {
+			pause(w.s.ctx, emptyPause)
+			w.mu.Lock()
+			h.reads.strain.resting = false
+			w.queueFetch(h)
+			w.mu.Unlock()
+			w.kick()
+		})
+	}
 	if len(f.Messages) > 0 {
 		h.next = append(h.next, *f)
 		w.queueReady(h)
@@ -90,21 +219,4 @@ func (w *work) deliver(h *held, f *Fetched) {
 		}
 	}
 	w.queueFetch(h)
-}
-
-func (w *work) fetchRetrying(req FetchRequest) ([]Fetched, error) {
-	var failed backoff
-	for {
-		fetched, err := call(w.s.ctx, func(ctx context.Context) ([]Fetched, error) { return w.be.Fetch(ctx, req) })
-		if err == nil && len(fetched) != len(req.Items) {
-			err = fmt.Errorf("the backend answered %d of %d resources", len(fetched), len(req.Items))
-		}
-		if err == nil {
-			return fetched, nil
-		}
-		failed.pause(w.s.ctx, w.log, "fetch failed", err)
-		if w.s.ctx.Err() != nil {
-			return nil, err
-		}
-	}
 }

@@ -2,43 +2,78 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/maphash"
+	"math"
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// process handles a batch of one resource and hands over its progress. Consecutive
-// messages whose handlers take a transaction share one; the others share a commit.
-func (w *work) process(ctx context.Context, h *held, f Fetched) {
-	out := make([]outcome, len(f.Messages))
+// pass is what one turn of a resource works on: a batch read from its source, or messages of
+// its parked lanes that are due.
+type pass struct {
+	ms      []Raw
+	out     []outcome
+	fetched Fetched         // of a batch
+	parked  []ParkedMessage // what ms was made of; nil for a batch
+	behind  map[string]struct{}
+}
+
+func freshPass(f Fetched) *pass {
+	return &pass{ms: f.Messages, out: make([]outcome, len(f.Messages)), fetched: f}
+}
+
+func parkedPass(parked []ParkedMessage) *pass {
+	p := &pass{ms: make([]Raw, len(parked)), out: make([]outcome, len(parked)), parked: parked, behind: map[string]struct{}{}}
+	for i := range parked {
+		p.ms[i] = parked[i].Raw
+	}
+	return p
+}
+
+// lane is the queue in which message i waits when it is set aside.
+func (p *pass) lane(o Order, i int) string {
+	if p.parked != nil {
+		return p.parked[i].Lane
+	}
+	return o.lane(&p.ms[i])
+}
+
+// process handles a pass of one resource and hands over its progress. Consecutive messages
+// whose handlers take a transaction share one; the others share a commit.
+func (w *work) process(ctx context.Context, h *held, p *pass) {
 	done := 0
-	for done < len(out) && !h.stopped(ctx) {
-		end, tx := w.segment(f.Messages, done)
+	for done < len(p.out) && !h.stopped(ctx) {
+		end, tx := w.segment(p.ms, done)
 		ok := true
 		switch {
 		case h.careful():
-			ok = w.alone(ctx, h, f, done, out, tx)
+			ok = w.alone(ctx, h, p, done, tx)
 		case tx:
-			ok = w.inTx(ctx, h, f, done, end, out)
+			ok = w.inTx(ctx, h, p, done, end)
 		default:
-			w.lanes(ctx, h, f.Messages[done:end], out[done:end])
-			w.settleFresh(h, f, out, done, prefix(out))
+			w.lanes(ctx, h, p, done, end)
+			w.settle(h, p, done, prefix(p.out))
 		}
-		upto := prefix(out)
+		upto := prefix(p.out)
 		if !ok || upto == done {
 			break
 		}
-		h.doubt = max(h.doubt-(upto-done), 0)
-		if done = upto; w.c.spec.Retry.Order == OrderBlock && len(h.lanes) > 0 {
+		if p.parked == nil {
+			h.doubt = max(h.doubt-(upto-done), 0)
+		}
+		if done = upto; p.parked == nil && w.c.spec.Retry.Order == OrderBlock && len(h.lanes) > 0 {
 			break
 		}
 	}
-	if done < len(out) {
-		w.rewind(h, f.Cut(done))
+	if p.parked != nil {
+		return // what is left is read again
+	}
+	if done < len(p.out) {
+		w.rewind(h, p.fetched.Cut(done))
 		return
 	}
 	w.mu.Lock()
@@ -80,84 +115,137 @@ func prefix(out []outcome) int {
 func (w *work) rewind(h *held, cursor Cursor) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	h.cursor, h.next, h.dirty = cursor, nil, true
-	h.reads++
+	h.cursor, h.next, h.dirty, h.turn = cursor, nil, true, false
+	h.reads.voided++
 }
 
 // stopped says to begin no further call: the lease has ended or is being given away.
 func (h *held) stopped(ctx context.Context) bool { return h.giving.Load() || ctx.Err() != nil }
 
-// lanes handles messages by as many workers as the consumer has, those of one key by
-// the same one.
-func (w *work) lanes(ctx context.Context, h *held, ms []Raw, out []outcome) {
-	if w.c.spec.Workers == 1 || len(ms) == 1 {
-		q := &sequence{w: w, h: h, ms: ms, out: out}
-		q.run(ctx)
+// lanes handles p.ms[from:to] by as many workers as the consumer has, those of one key in
+// order.
+func (w *work) lanes(ctx context.Context, h *held, p *pass, from, to int) {
+	if w.c.spec.Workers == 1 || to-from == 1 {
+		w.sequence(h, p, from, to).run(ctx)
 		return
 	}
-	type lane struct {
-		index []int
-		seq   sequence
-	}
-	lanes := make([]lane, w.c.spec.Workers)
-	seed := maphash.MakeSeed()
-	for i := range ms {
-		l := &lanes[maphash.String(seed, ms[i].Key)%uint64(len(lanes))]
-		l.index = append(l.index, i)
-		l.seq.ms = append(l.seq.ms, ms[i])
-	}
+	queues := w.share(p, from, to)
+	var halt atomic.Int64
+	halt.Store(math.MaxInt64)
+	var next atomic.Int64
 	var wg sync.WaitGroup
-	for i := range lanes {
-		q := &lanes[i].seq
-		if len(q.ms) == 0 {
-			continue
-		}
-		q.w, q.h, q.out = w, h, make([]outcome, len(q.ms))
-		wg.Go(func() { q.run(ctx) })
+	for range min(w.c.spec.Workers, len(queues)) {
+		wg.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(queues) {
+					return
+				}
+				index := queues[i]
+				q := &sequence{w: w, h: h, p: p, index: index, out: make([]outcome, len(index)), halt: &halt}
+				for _, j := range index {
+					q.ms = append(q.ms, p.ms[j])
+				}
+				q.run(ctx)
+				for k, j := range index {
+					p.out[j] = q.out[k]
+				}
+			}
+		})
 	}
 	wg.Wait()
-	for i := range lanes {
-		l := &lanes[i]
-		for j, i := range l.index {
-			out[i] = l.seq.out[j]
-		}
-	}
-	// Where one worker had to stop and others got further, what it left is parked, due
-	// at once: the cursor can pass it, and nothing is handled twice.
+	// Where one worker had to stop and others got further, a message stays parked, or is parked,
+	// due at once: the cursor can pass it, and nothing is handled twice.
+	out := p.out[from:to]
 	for last := len(out) - 1; last >= 0; last-- {
 		if out[last].verdict == undecided {
 			continue
 		}
 		for i := range out[:last] {
-			if out[i].verdict == undecided {
-				out[i] = outcome{verdict: parked, lane: w.c.spec.Retry.Order.lane(&ms[i])}
+			switch {
+			case out[i].verdict != undecided:
+			case p.parked != nil:
+				out[i] = outcome{verdict: stays}
+			default:
+				out[i] = outcome{verdict: parked, lane: p.lane(w.c.spec.Retry.Order, from+i)}
 			}
 		}
 		break
 	}
 }
 
+// share divides p.ms[from:to] into queues that workers take one after the other. A slow
+// message holds back only its own queue: that of its key, or, where a handler takes many
+// messages at a time, of the keys that are called with it.
+func (w *work) share(p *pass, from, to int) (queues [][]int) {
+	batches := slices.ContainsFunc(w.c.spec.Handlers, func(hd Handler) bool { return hd.batch })
+	if batches {
+		queues = make([][]int, w.c.spec.Workers)
+	}
+	seed := maphash.MakeSeed()
+	of := map[string]int{}
+	for i := from; i < to; i++ {
+		key := p.ms[i].Key
+		if p.parked != nil {
+			key = p.parked[i].Lane
+		}
+		n, known := of[key]
+		switch {
+		case batches:
+			n = int(maphash.String(seed, key) % uint64(len(queues)))
+		case !known:
+			n = len(queues)
+			of[key] = n
+			queues = append(queues, nil)
+		}
+		queues[n] = append(queues[n], i)
+	}
+	return slices.DeleteFunc(queues, func(q []int) bool { return len(q) == 0 })
+}
+
 // sequence handles messages in order.
 type sequence struct {
 	w  *work
 	h  *held
+	p  *pass
 	tx any // nil outside a transaction
 	// ledger is the transaction's; conflict says that what failed is noting an item in it.
 	ledger   LedgerTx
 	conflict bool
 
-	ms  []Raw
-	out []outcome
+	ms    []Raw
+	out   []outcome
+	from  int   // ms[0] is p.ms[from],
+	index []int // or, if set, ms[i] is p.ms[index[i]]
+
+	// halt is shared by the workers of a pass: with OrderBlock none begins a message after
+	// the first that failed.
+	halt *atomic.Int64
+	// only says that nothing else runs in the process: see gate.
+	only bool
 
 	i, n   int                 // the call under way takes ms[i : i+n]
 	single int                 // messages before this index are handled one by one
 	item   string              // being executed by a handler made with Once
 	behind map[string]struct{} // keys that failed in this sequence
 	failed bool                // stop: a message failed and what comes after has to wait for it
-	parked bool                // the messages were parked; they do not wait behind their own lane
 	sure   time.Time           // when the session was last known to be alive
 	watch  watched
 }
+
+func (w *work) sequence(h *held, p *pass, from, to int) *sequence {
+	return &sequence{w: w, h: h, p: p, ms: p.ms[from:to], out: p.out[from:to], from: from, only: h.only}
+}
+
+// at is the place in the pass of ms[i].
+func (q *sequence) at(i int) int {
+	if q.index != nil {
+		return q.index[i]
+	}
+	return q.from + i
+}
+
+func (q *sequence) lane(i int) string { return q.p.lane(q.w.c.spec.Retry.Order, q.at(i)) }
 
 // run handles messages until all are decided or it has to stop. It survives handlers
 // that end their goroutine: the rest goes on in a new one.
@@ -179,7 +267,7 @@ func (q *sequence) run(ctx context.Context) {
 			return
 		}
 		q.endOnce(ctx, errGoexit)
-		q.fail(ctx, errGoexit)
+		q.fail(ctx, examine(errGoexit))
 		if q.failed {
 			return
 		}
@@ -199,6 +287,9 @@ func (q *sequence) alive() bool {
 
 func (q *sequence) loop(ctx context.Context) {
 	for q.i < len(q.ms) && !q.failed && !q.h.stopped(ctx) && q.alive() {
+		if q.halt != nil && int64(q.at(q.i)) > q.halt.Load() {
+			return
+		}
 		if q.out[q.i].verdict != undecided || q.decide(q.i) {
 			q.i++
 			continue
@@ -213,12 +304,13 @@ func (q *sequence) loop(ctx context.Context) {
 		if hd.once != nil && !q.admit(ctx, hd) {
 			continue
 		}
-		err := q.call(ctx, hd, q.ms[q.i:q.i+q.n])
-		q.endOnce(ctx, err)
-		if err != nil {
-			q.fail(ctx, err)
+		failed := q.call(ctx, hd, q.ms[q.i:q.i+q.n])
+		if failed != nil {
+			q.endOnce(ctx, failed.err)
+			q.fail(ctx, failed)
 			continue
 		}
+		q.endOnce(ctx, nil)
 		for j := q.i; j < q.i+q.n; j++ {
 			q.out[j] = outcome{verdict: handled}
 		}
@@ -231,8 +323,10 @@ func (q *sequence) loop(ctx context.Context) {
 func (q *sequence) decide(j int) bool {
 	m, o := &q.ms[j], &q.out[j]
 	switch hd := q.w.c.handlerFor(m.Kind); {
-	case q.waits(m):
-		*o = outcome{verdict: parked, lane: m.Key}
+	case q.waits(j):
+		if *o = (outcome{verdict: parked, lane: q.lane(j)}); q.p.parked != nil {
+			o.verdict = stays
+		}
 	case hd == nil && q.w.c.spec.Unknown == UnknownSkip:
 		o.verdict = skipped
 	case hd == nil:
@@ -245,32 +339,44 @@ func (q *sequence) decide(j int) bool {
 	return true
 }
 
-func (q *sequence) waits(m *Raw) bool {
-	if q.parked || q.w.c.spec.Retry.Order != OrderKey {
-		return false
+// waits reports that a message before ms[i] in its lane has failed.
+func (q *sequence) waits(i int) bool {
+	lane := q.lane(i)
+	if _, here := q.behind[lane]; here {
+		return true
 	}
-	_, before := q.h.lanes[m.Key]
-	_, here := q.behind[m.Key]
-	return before || here
+	before := q.p.behind
+	if q.p.parked == nil {
+		if q.w.c.spec.Retry.Order != OrderKey {
+			return false
+		}
+		before = q.h.lanes
+	}
+	_, ok := before[lane]
+	return ok
 }
 
 // fail deals with the failed call of ms[i : i+n].
-func (q *sequence) fail(ctx context.Context, err error) {
+func (q *sequence) fail(ctx context.Context, f *failure) {
 	if ctx.Err() != nil {
 		// The lease ended under the handler. Its error says nothing about the message.
 		q.failed = true
 		return
 	}
-	if de, ok := errors.AsType[*decodeError](err); ok {
-		j := q.i + de.index
-		q.out[j] = q.w.c.spec.Retry.judge(&q.ms[j], err)
+	if f.decode != nil {
+		j := q.i + f.decode.index
+		q.out[j] = q.judgeAt(j, f)
 		return
+	}
+	if q.n > 1 {
+		q.w.log.Info("a batch failed; its messages are handled one by one", "resource", q.h.Resource, "kind", q.ms[q.i].Kind,
+			"messages", q.n, "error", f.reason)
 	}
 	if q.tx != nil {
 		// The transaction is spoilt; inTx decides.
 		q.failed = true
 		if q.n == 1 {
-			q.out[q.i] = q.w.c.spec.Retry.judge(&q.ms[q.i], err)
+			q.out[q.i] = q.judge(f)
 		} else {
 			q.single = q.i + q.n
 		}
@@ -280,28 +386,57 @@ func (q *sequence) fail(ctx context.Context, err error) {
 		q.single = q.i + q.n
 		return
 	}
-	q.setAside(q.w.c.spec.Retry.judge(&q.ms[q.i], err))
+	q.setAside(q.judge(f))
+}
+
+func (q *sequence) judge(f *failure) outcome { return q.judgeAt(q.i, f) }
+
+func (q *sequence) judgeAt(i int, f *failure) outcome {
+	o := q.w.c.spec.Retry.judge(&q.ms[i], f)
+	if o.verdict == parked {
+		o.lane = q.lane(i)
+	}
+	return o
 }
 
 // setAside notes what becomes of ms[i], which is not handled now, and what waits behind it.
 func (q *sequence) setAside(o outcome) {
 	q.out[q.i] = o
 	if o.verdict == parked {
-		switch q.w.c.spec.Retry.Order {
-		case OrderKey:
+		switch {
+		case q.p.parked != nil || q.w.c.spec.Retry.Order == OrderKey:
 			if q.behind == nil {
 				q.behind = map[string]struct{}{}
 			}
 			q.behind[o.lane] = struct{}{}
-		case OrderBlock:
+		case q.w.c.spec.Retry.Order == OrderBlock:
 			q.failed = true
+			if q.halt != nil {
+				q.haltAt(int64(q.at(q.i)))
+			}
 		}
 	}
 	q.i++
 }
 
-// call runs one handler call, timed and guarded against panics.
-func (q *sequence) call(ctx context.Context, hd *Handler, ms []Raw) (err error) {
+func (q *sequence) haltAt(i int64) {
+	for {
+		before := q.halt.Load()
+		if before <= i || q.halt.CompareAndSwap(before, i) {
+			return
+		}
+	}
+}
+
+// call runs one handler call, timed and guarded against panics, and judges its error where a
+// panic of the error's own methods is caught, too.
+func (q *sequence) call(ctx context.Context, hd *Handler, ms []Raw) (failed *failure) {
+	if !q.only {
+		if !q.w.s.gate.enter(ctx) {
+			return examine(context.Cause(ctx))
+		}
+		defer q.w.s.gate.leave()
+	}
 	q.watch.calls.Add(1) // first, see reportStuck
 	if q.w.c.cancelStuck {
 		var cancel context.CancelCauseFunc
@@ -318,21 +453,28 @@ func (q *sequence) call(ctx context.Context, hd *Handler, ms []Raw) (err error) 
 	defer func() {
 		q.watch.message.Store(nil)
 		if r := recover(); r != nil {
-			err = &panicError{r}
+			failed = examine(&panicError{r})
 			q.w.log.Error("handler panicked", "resource", q.h.Resource, "kind", ms[0].Kind, "id", ms[0].ID,
-				"panic", oneLine(fmt.Sprint(r)), "stack", string(debug.Stack()))
+				"panic", failed.reason, "stack", string(debug.Stack()))
 		} else if !returned {
-			err = errGoexit
+			failed = examine(errGoexit)
 		}
 		if q.w.c.observer != nil {
-			q.w.c.observe(ObservedHandle{Consumer: q.h.Consumer, Resource: q.h.Resource, Kind: ms[0].Kind, Epoch: q.h.Epoch,
-				Count: len(ms), Duration: time.Since(began), Err: err})
+			o := ObservedHandle{Consumer: q.h.Consumer, Resource: q.h.Resource, Kind: ms[0].Kind, Epoch: q.h.Epoch,
+				Count: len(ms), Duration: time.Since(began)}
+			if failed != nil {
+				o.Err = failed.err
+			}
+			q.w.c.observe(o)
 		}
 	}()
 	if !hd.batch {
 		ctx = withTraceOf(ctx, &ms[0])
 	}
-	err = hd.call(ctx, q.tx, ms, q.h.Epoch)
+	err := hd.call(ctx, q.tx, ms, q.h.Epoch)
+	if err != nil {
+		failed = examine(err)
+	}
 	returned = true
-	return err
+	return failed
 }

@@ -90,10 +90,11 @@ func (q *sequence) admit(ctx context.Context, hd *Handler) bool {
 		err = checkItem(key)
 	}
 	if err != nil {
-		if o := q.w.c.spec.Retry.judge(m, err); o.verdict == dead {
+		f := examine(err)
+		if o := q.judge(f); o.verdict == dead {
 			q.out[q.i] = o
 		} else {
-			q.fail(ctx, err)
+			q.fail(ctx, f)
 		}
 		return false
 	}
@@ -138,13 +139,13 @@ func (o *outcome) ask(message string) []OnceResult {
 // admitTx notes the item in the transaction that the handler joins.
 func (q *sequence) admitTx(ctx context.Context, key string) bool {
 	if q.ledger == nil {
-		q.fail(ctx, errors.New("the backend's transactions keep no ledger"))
+		q.fail(ctx, examine(errors.New("the backend's transactions keep no ledger")))
 		return false
 	}
 	first, err := q.ledger.Once(ctx, q.w.info.Name, key)
 	if err != nil {
 		q.conflict = true // with another transaction, or the connection: nothing the handler did
-		q.fail(ctx, err)
+		q.fail(ctx, examine(err))
 		return false
 	}
 	if !first {
@@ -182,7 +183,7 @@ func checkItem(key string) error {
 // wait sets the message aside because its item is being executed elsewhere.
 func (q *sequence) wait(m *Raw) {
 	r := q.w.c.spec.Retry
-	q.setAside(outcome{verdict: parked, lane: r.Order.lane(m), attempt: m.Attempt, after: max(r.wait(3), 50*time.Millisecond),
+	q.setAside(outcome{verdict: parked, lane: q.lane(q.i), attempt: m.Attempt, after: max(r.wait(3), 50*time.Millisecond),
 		reason: "the same item is being executed by another handler"})
 }
 

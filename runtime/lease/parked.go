@@ -2,7 +2,7 @@ package lease
 
 import (
 	"context"
-	"errors"
+	"slices"
 	"time"
 )
 
@@ -10,7 +10,11 @@ import (
 // a hint was lost.
 const parkedAtLeast = 5 * time.Second
 
-const parkedLimit = 500 // messages in one FetchParked
+const (
+	parkedLimit    = 500  // messages in one FetchParked
+	parkedExcluded = 1000 // resources that it is told to leave out
+	parkedMost     = 10 * time.Second
+)
 
 // parkedState is guarded by work.mu.
 type parkedState struct {
@@ -18,6 +22,13 @@ type parkedState struct {
 	fetching bool
 	laned    map[*held]struct{} // have parked lanes
 	yielding map[*held]struct{} // hold back fresh messages until parked ones were looked at
+	failures int                // of reads, in a row
+
+	// After a failed read the resources with known lanes are read apart, see strain.
+	strains map[*held]*strain
+	apart   []*held // to be read next
+	among   int     // so many at once
+	reading bool    // some of them
 }
 
 // parkedDue makes the scheduler look for parked messages after d at the latest.
@@ -41,61 +52,223 @@ func (w *work) yieldTo(h *held) {
 	w.parked.due = time.Time{}
 }
 
+// endTurn is called by whoever runs h after a pass of its parked messages. A batch that is
+// ready goes next: passes and batches alternate, so that neither starves the other.
+func (w *work) endTurn(h *held) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h.turn = len(h.next) > 0 && !(w.c.spec.Retry.Order == OrderBlock && len(h.lanes) > 0)
+}
+
 // stepParked looks for due messages when it is time, and returns when to look again.
 func (w *work) stepParked() time.Duration {
-	if w.parked.fetching || len(w.held) == 0 {
+	p := &w.parked
+	if len(p.apart) > 0 && !p.reading {
+		w.readApart()
+	}
+	if p.fetching || len(w.held) == 0 {
 		return parkedAtLeast
 	}
-	if wait := time.Until(w.parked.due); wait > 0 {
+	if wait := time.Until(p.due); wait > 0 {
 		return wait
 	}
-	w.parked.fetching = true
-	w.parked.due = time.Now().Add(parkedAtLeast)
-	for h := range w.parked.laned {
-		h.yield = true
-		w.parked.yielding[h] = struct{}{}
+	p.fetching = true
+	p.due = time.Now().Add(parkedAtLeast)
+	var exclude []string
+	for h := range p.laned {
+		if (p.strains[h] != nil || !w.mayPass(h)) && len(exclude) < parkedExcluded {
+			exclude = append(exclude, h.Resource)
+		}
 	}
-	began := w.ticks
-	w.calls.Go(func() {
-		found, err := call(w.s.ctx, func(ctx context.Context) (Parked, error) {
-			return w.be.FetchParked(ctx, ParkedRequest{Session: w.s.id, Consumer: w.info, Limit: parkedLimit, MaxPayload: w.c.maxPayload})
-		})
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.parked.fetching = false
-		if err != nil {
-			if w.s.ctx.Err() == nil {
-				w.log.Warn("reading parked messages failed, trying again", "error", err)
-			}
-			w.dueIn(time.Second)
-			w.kick()
+	w.readParked(ParkedRequest{Exclude: exclude, PerResource: w.c.spec.Batch}, strainTime, func(found Parked, began uint64, _ bool, err error) {
+		p.fetching = false
+		if err == nil {
+			p.failures = 0
+			w.deliverParked(found, began, func(h *held) bool { return p.strains[h] == nil })
 			return
 		}
-		w.deliverParked(found, began)
-		w.kick()
+		w.dueIn(w.parkedFailed("", err))
+		p.among = max(len(p.laned)/8, 1)
+		for h := range p.laned {
+			if p.strains[h] == nil {
+				p.strains[h] = &strain{}
+				p.apart = append(p.apart, h)
+			}
+		}
 	})
 	return parkedAtLeast
 }
 
-// deliverParked lines up the resources that have been held and idle since before the
-// parked messages were read; what was read of the others may be out of date, and is
+// readApart reads the parked messages of some resources whose reads failed before.
+func (w *work) readApart() {
+	p := &w.parked
+	var asked, later []*held
+	req := ParkedRequest{PerResource: w.c.spec.Batch}
+	within := strainTime
+	for len(p.apart) > 0 && len(asked) < p.among {
+		if s := p.strains[p.apart[0]]; s != nil && s.alone() && len(asked) > 0 {
+			break
+		}
+		h := pop(&p.apart)
+		s := p.strains[h]
+		switch {
+		case s == nil:
+		case h.gone:
+			delete(p.strains, h)
+		case !w.mayPass(h):
+			later = append(later, h)
+		default:
+			asked = append(asked, h)
+			req.Resources = append(req.Resources, h.Resource)
+			req.PerResource, within = min(req.PerResource, s.limit(req.PerResource)), max(within, s.timeout())
+		}
+		if len(asked) > 0 && s.alone() {
+			break
+		}
+	}
+	w.readAgain(later, 100*time.Millisecond)
+	if len(asked) == 0 {
+		return
+	}
+	p.reading = true
+	w.readParked(req, within, func(found Parked, began uint64, late bool, err error) {
+		p.reading = false
+		if err == nil {
+			p.failures = 0
+			p.among = min(p.among*8, parkedExcluded)
+			for _, h := range asked {
+				delete(p.strains, h)
+			}
+			w.deliverParked(found, began, func(h *held) bool { return slices.Contains(asked, h) })
+			return
+		}
+		if len(asked) > 1 {
+			p.among = max(len(asked)/8, 1)
+		}
+		resource := ""
+		var wait time.Duration
+		for _, h := range asked {
+			if s := p.strains[h]; s != nil {
+				wait = s.failed(len(asked), late)
+			}
+			resource = h.Resource
+		}
+		if len(asked) > 1 {
+			resource = ""
+		}
+		if paced := w.parkedFailed(resource, err); wait == 0 {
+			wait = paced
+		}
+		w.readAgain(asked, wait)
+	})
+}
+
+// readAgain makes resources be read apart after d.
+func (w *work) readAgain(hs []*held, d time.Duration) {
+	if len(hs) == 0 {
+		return
+	}
+	w.calls.Go(func() {
+		pause(w.s.ctx, d)
+		w.mu.Lock()
+		w.parked.apart = append(w.parked.apart, hs...)
+		w.mu.Unlock()
+		w.kick()
+	})
+}
+
+// yieldTime is how long batches are held back by a read of parked messages that is under way.
+const yieldTime = 500 * time.Millisecond
+
+// readParked makes one read, and calls then with work.mu held when it has ended.
+func (w *work) readParked(req ParkedRequest, within time.Duration, then func(found Parked, began uint64, late bool, err error)) {
+	req.Session, req.Consumer, req.Limit, req.MaxPayload = w.s.id, w.info, parkedLimit, w.c.maxPayload
+	began := w.ticks
+	release := time.AfterFunc(yieldTime, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.stopYielding()
+		w.kick()
+	})
+	w.calls.Go(func() {
+		sent := time.Now()
+		found, err := callFor(w.s.ctx, within, func(ctx context.Context) (Parked, error) { return w.be.FetchParked(ctx, req) })
+		release.Stop()
+		if isLost(err) {
+			w.s.lose("the backend declared the session dead")
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if err != nil {
+			w.stopYielding()
+		}
+		then(found, began, time.Since(sent) >= within, err)
+		w.kick()
+	})
+}
+
+// stopYielding lets batches go on: the lanes that they must not overtake are known.
+func (w *work) stopYielding() {
+	for h := range w.parked.yielding {
+		delete(w.parked.yielding, h)
+		h.yield = false
+		w.queueReady(h)
+		w.queueFetch(h)
+	}
+}
+
+// parkedFailed tells of a failed read and returns when to make the next one. The caller holds
+// w.mu.
+func (w *work) parkedFailed(resource string, err error) time.Duration {
+	p := &w.parked
+	if p.failures%10 == 0 && w.s.ctx.Err() == nil {
+		w.log.Warn("reading parked messages failed, trying again", "resource", resource, "error", err, "failures", p.failures+1)
+	}
+	p.failures++
+	return min(250*time.Millisecond<<min(p.failures, 8), time.Second)
+}
+
+// mayPass reports that parked messages of h can be handled once they are read, and holds back
+// its batches until then. A resource that is at work, or whose turn a batch is, is looked at
+// when that is done.
+func (w *work) mayPass(h *held) bool {
+	if !h.idle() || h.turn || len(h.waited) > 0 {
+		h.missed = true
+		return false
+	}
+	h.yield = true
+	w.parked.yielding[h] = struct{}{}
+	return true
+}
+
+// deliverParked lines up those of the resources covered that have been held and idle since
+// before the parked messages were read; what was read of the others may be out of date, and is
 // read again when they are idle.
-func (w *work) deliverParked(found Parked, began uint64) {
+func (w *work) deliverParked(found Parked, began uint64, covered func(*held) bool) {
 	if found.Next >= 0 {
 		w.dueIn(found.Next)
 	}
-	if found.More {
-		w.dueIn(5 * time.Millisecond)
-	}
 	due := map[*held][]ParkedMessage{}
+	strange := 0
 	for _, m := range found.Messages {
-		if h := w.held[m.Resource]; h != nil && !h.giving.Load() {
+		h := w.held[m.Resource]
+		if h == nil || !covered(h) {
+			strange++ // it was given back meanwhile, or the backend answered what was not asked
+			continue
+		}
+		if !h.giving.Load() && !h.turn {
 			due[h] = append(due[h], m)
 			h.yield = true
 			w.parked.yielding[h] = struct{}{}
+		} else {
+			h.missed = true
 		}
 	}
+	lined := 0
 	for h := range w.parked.yielding {
+		if !covered(h) {
+			continue
+		}
 		if !h.idle() || h.idleAt > began || h.busyAt > began || len(h.waited) > 0 {
 			if h.idle() && len(h.waited) == 0 {
 				w.parked.due = time.Time{} // it became idle meanwhile
@@ -104,117 +277,20 @@ func (w *work) deliverParked(found Parked, began uint64) {
 		}
 		delete(w.parked.yielding, h)
 		h.yield = false
-		h.waited = due[h]
+		if h.waited = due[h]; len(h.waited) > 0 {
+			lined++
+		}
 		w.queueReady(h)
 		w.queueFetch(h)
 	}
-}
-
-// processParked handles due parked messages of one resource, lane by lane. A message
-// that fails again holds back the rest of its lane.
-func (w *work) processParked(ctx context.Context, h *held, ms []ParkedMessage) {
-	for len(ms) > 0 {
-		lane := ms[0].Lane
-		n := 1
-		for n < len(ms) && ms[n].Lane == lane {
-			n++
-		}
-		for i := range ms[:n] {
-			if h.stopped(ctx) {
-				return
-			}
-			if !w.parkedOne(ctx, h, &ms[i]) {
-				break
-			}
-			if ms[i].Last {
-				delete(h.lanes, lane)
-			}
-		}
-		ms = ms[n:]
+	switch {
+	case !found.More:
+	case lined > 0:
+		w.dueIn(5 * time.Millisecond)
+	default:
+		w.dueIn(100 * time.Millisecond) // what there is more of cannot be handled now
 	}
-}
-
-// parkedOne handles one parked message and reports whether it is out of the way.
-func (w *work) parkedOne(ctx context.Context, h *held, m *ParkedMessage) bool {
-	if h.careful() {
-		if w.killed(h, m.ID) {
-			return w.settleParked(h, m, w.killer(h, &m.Raw))
-		}
-		if !w.mark(h, m.ID) {
-			return false
-		}
+	if strange > 0 {
+		w.log.Debug("parked messages came of resources that were not asked for or are given back", "messages", strange)
 	}
-	hd := w.c.handlerFor(m.Kind)
-	if hd != nil && hd.tx {
-		return w.parkedInTx(ctx, h, m)
-	}
-	q := w.parkedSequence(h, m)
-	q.run(ctx)
-	return w.settleParked(h, m, q.out[0])
-}
-
-// parkedInTx is parkedOne for handlers that take a transaction.
-func (w *work) parkedInTx(ctx context.Context, h *held, m *ParkedMessage) bool {
-	tx, err := w.begin(ctx, h)
-	if err != nil {
-		return w.settleParked(h, m, outcome{})
-	}
-	q := w.parkedSequence(h, m)
-	q.join(tx)
-	q.run(ctx)
-	o := q.out[0]
-	if o.verdict != handled && (tx.Lost() || q.conflict) && ctx.Err() == nil && w.interrupted(ctx, h) {
-		o = outcome{}
-		w.parkedDue(0)
-	}
-	if o.verdict == handled {
-		o = outcome{}
-		if w.flush(h) {
-			p := Progress{Ref: h.ref, Seq: h.nextSeq(), Done: []string{m.ID}}
-			err = do(ctx, func(ctx context.Context) error {
-				return tx.Commit(ctx, w.s.id, w.info.Name, p)
-			})
-			switch {
-			case err == nil:
-				h.interruptions = 0
-				w.committed(h, counts{handled: 1})
-				return true
-			case errors.Is(err, ErrRolledBack):
-				o = w.c.spec.Retry.judge(&m.Raw, err)
-			default:
-				w.uncertain(ctx, h, err)
-			}
-		}
-	}
-	w.rollback(tx)
-	return w.settleParked(h, m, o)
-}
-
-func (w *work) parkedSequence(h *held, m *ParkedMessage) *sequence {
-	return &sequence{w: w, h: h, ms: []Raw{m.Raw}, out: make([]outcome, 1), parked: true}
-}
-
-// settleParked hands over what became of a parked message.
-func (w *work) settleParked(h *held, m *ParkedMessage, o outcome) bool {
-	p := Progress{Ref: h.ref}
-	var n counts
-	switch o.verdict {
-	case handled:
-		p.Done, n.handled = []string{m.ID}, 1
-	case skipped:
-		p.Done, n.skipped = []string{m.ID}, 1
-	case dead:
-		p.Dead, n.dead = []Dead{w.giveUp(h, &m.Raw, &o)}, 1
-		p.Once = o.ask(m.ID)
-	case parked:
-		p.Park, n.parked = []Park{{ID: m.ID, Lane: m.Lane, Attempt: o.attempt, After: o.after, Error: o.reason}}, 1
-		w.noteParked(h, p.Park)
-	case undecided:
-		if h.careful() {
-			w.unmark(h)
-		}
-		return false
-	}
-	w.handOver(h, p, n)
-	return o.verdict != parked
 }

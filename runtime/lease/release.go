@@ -149,6 +149,7 @@ func (w *work) forget(h *held) {
 	}
 	delete(w.parked.laned, h)
 	delete(w.parked.yielding, h)
+	delete(w.parked.strains, h)
 	w.stored.Broadcast()
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"time"
 	"unicode"
@@ -28,6 +29,7 @@ const (
 	skipped
 	parked
 	dead
+	stays // parked already, and to be left as it is
 )
 
 type outcome struct {
@@ -37,24 +39,63 @@ type outcome struct {
 	attempt int           // parked, dead: failures so far
 	reason  string        // parked, dead
 	asked   string        // dead: the item whose outcome is unknown, see OnceResult
+	failed  bool          // parked: its handler was called and failed
 }
 
-// judge turns a handler's error into an outcome.
-func (r Retry) judge(m *Raw, err error) outcome {
-	o := outcome{attempt: m.Attempt + 1, reason: oneLine(err.Error())}
-	if _, ok := errors.AsType[*decodeError](err); ok {
-		o.verdict = dead
-		return o
+// failure is an error of a handler, read once: its methods are the handler's own code, and may
+// panic.
+type failure struct {
+	err    error  // safe to be read again
+	reason string // one line
+	dead   bool   // no retry can help
+	decode *decodeError
+	after  *time.Duration // until the next attempt; nil: as the backoff says
+}
+
+// examine reads a handler's error. DeadLetter wins over RetryAfter where both are joined.
+func examine(err error) (f *failure) {
+	defer func() {
+		if r := recover(); r != nil {
+			reason := fmt.Sprintf("the handler returned a %T whose methods panic", err)
+			if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.IsNil() {
+				reason = fmt.Sprintf("the handler returned a nil %T as its error; return nil itself", err)
+			}
+			f = &failure{err: errors.New(reason), reason: reason}
+		}
+	}()
+	f = &failure{err: err, reason: oneLine(err.Error())}
+	if de, ok := errors.AsType[*decodeError](err); ok {
+		f.decode, f.dead = de, true
+		return f
 	}
-	after := r.wait(o.attempt)
+	if _, ok := errors.AsType[*deadLetterError](err); ok {
+		f.dead = true
+		return f
+	}
 	if ra, ok := errors.AsType[*retryAfterError](err); ok {
-		after, o.reason = max(ra.after, 0), oneLine(ra.err.Error())
+		after := min(max(ra.after, 0), longestWait)
+		f.after = &after
+		if direct, ok := err.(*retryAfterError); ok && direct.err != nil {
+			f.reason = oneLine(direct.err.Error())
+		}
 	}
-	if _, ok := errors.AsType[*deadLetterError](err); ok || o.attempt >= r.Max {
+	return f
+}
+
+// longestWait bounds what RetryAfter can ask for.
+const longestWait = 10 * 365 * 24 * time.Hour
+
+// judge says what becomes of a message whose handler failed.
+func (r Retry) judge(m *Raw, f *failure) outcome {
+	o := outcome{attempt: m.Attempt + 1, reason: f.reason}
+	if f.dead || o.attempt >= r.Max {
 		o.verdict = dead
 		return o
 	}
-	o.verdict, o.lane, o.after = parked, r.Order.lane(m), after
+	o.verdict, o.lane, o.after, o.failed = parked, r.Order.lane(m), r.wait(o.attempt), true
+	if f.after != nil {
+		o.after = *f.after
+	}
 	return o
 }
 

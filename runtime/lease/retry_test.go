@@ -37,21 +37,35 @@ func TestJudge(t *testing.T) {
 		err     error
 		want    outcome
 	}{
-		{"first failure", OrderKey, 0, boom, outcome{parked, "k", time.Second, 1, "boom", ""}},
-		{"blocks the resource", OrderBlock, 0, boom, outcome{parked, "", time.Second, 1, "boom", ""}},
-		{"waits alone", OrderNone, 0, boom, outcome{parked, "#7", time.Second, 1, "boom", ""}},
-		{"last attempt", OrderKey, 2, boom, outcome{dead, "", 0, 3, "boom", ""}},
-		{"given up by the handler", OrderKey, 0, fmt.Errorf("x: %w", DeadLetter("hopeless")), outcome{dead, "", 0, 1, "x: hopeless", ""}},
-		{"asked to wait", OrderKey, 1, RetryAfter(time.Hour, boom), outcome{parked, "k", time.Hour, 2, "boom", ""}},
-		{"asked to wait, last attempt", OrderKey, 2, RetryAfter(time.Hour, boom), outcome{dead, "", 0, 3, "boom", ""}},
-		{"undecodable", OrderKey, 0, &decodeError{0, boom}, outcome{dead, "", 0, 1, "boom", ""}},
+		{"first failure", OrderKey, 0, boom, outcome{verdict: parked, lane: "k", after: time.Second, attempt: 1, reason: "boom", failed: true}},
+		{"blocks the resource", OrderBlock, 0, boom, outcome{verdict: parked, lane: "", after: time.Second, attempt: 1, reason: "boom", failed: true}},
+		{"waits alone", OrderNone, 0, boom, outcome{verdict: parked, lane: "#7", after: time.Second, attempt: 1, reason: "boom", failed: true}},
+		{"last attempt", OrderKey, 2, boom, outcome{verdict: dead, lane: "", after: 0, attempt: 3, reason: "boom"}},
+		{"given up by the handler", OrderKey, 0, fmt.Errorf("x: %w", DeadLetter("hopeless")), outcome{verdict: dead, lane: "", after: 0, attempt: 1, reason: "x: hopeless"}},
+		{"asked to wait", OrderKey, 1, RetryAfter(time.Hour, boom), outcome{verdict: parked, lane: "k", after: time.Hour, attempt: 2, reason: "boom", failed: true}},
+		{"asked to wait for ever", OrderKey, 1, RetryAfter(1<<63-1, boom), outcome{verdict: parked, lane: "k", after: longestWait, attempt: 2, reason: "boom", failed: true}},
+		{"asked to wait without a cause", OrderKey, 1, RetryAfter(time.Hour, nil), outcome{verdict: parked, lane: "k", after: time.Hour, attempt: 2, reason: "retry after 1h0m0s", failed: true}},
+		{"asked to wait and given up", OrderKey, 1, errors.Join(RetryAfter(time.Hour, boom), DeadLetter("hopeless")), outcome{verdict: dead, attempt: 2, reason: "retry after 1h0m0s: boom hopeless"}},
+		{"a nil pointer", OrderKey, 1, (*nilError)(nil), outcome{verdict: parked, lane: "k", after: time.Second, attempt: 2, reason: "the handler returned a nil *lease.nilError as its error; return nil itself", failed: true}},
+		{"a panicking As", OrderKey, 1, asError{}, outcome{verdict: parked, lane: "k", after: time.Second, attempt: 2, reason: "the handler returned a lease.asError whose methods panic", failed: true}},
+		{"asked to wait, last attempt", OrderKey, 2, RetryAfter(time.Hour, boom), outcome{verdict: dead, lane: "", after: 0, attempt: 3, reason: "boom"}},
+		{"undecodable", OrderKey, 0, &decodeError{0, boom}, outcome{verdict: dead, lane: "", after: 0, attempt: 1, reason: "boom"}},
 	} {
 		r := Retry{Max: 3, Min: time.Second, Cap: time.Second, Order: c.order}
-		if got := r.judge(&Raw{ID: "7", Key: "k", Attempt: c.attempt}, c.err); got != c.want {
+		if got := r.judge(&Raw{ID: "7", Key: "k", Attempt: c.attempt}, examine(c.err)); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}
 }
+
+type nilError struct{ text string }
+
+func (e *nilError) Error() string { return e.text }
+
+type asError struct{}
+
+func (asError) Error() string { return "as" }
+func (asError) As(any) bool   { panic("as") }
 
 func TestOneLine(t *testing.T) {
 	if got := oneLine("a\nb\x1b[31mc\xffd\u202ee"); got != "a b [31mc d e" {

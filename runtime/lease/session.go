@@ -27,6 +27,8 @@ type session struct {
 	ctx context.Context
 	end context.CancelCauseFunc
 
+	gate *gate
+
 	ownership chan struct{} // a hint that ownership changed
 	settled   chan struct{} // a hint that work on a lease ended while the process drains
 
@@ -37,7 +39,7 @@ type session struct {
 // openSession opens a session and starts to believe in it. The context's values
 // reach the handlers, its cancellation does not.
 func openSession(ctx context.Context, be Backend, spec SessionSpec, margin time.Duration, log *slog.Logger, observe func(Observation)) (*session, error) {
-	s := &session{id: spec.ID, ttl: spec.TTL, margin: margin, log: log.With("session", spec.ID), observe: observe,
+	s := &session{id: spec.ID, ttl: spec.TTL, margin: margin, log: log.With("session", spec.ID), observe: observe, gate: newGate(),
 		ownership: make(chan struct{}, 1), settled: make(chan struct{}, 1)}
 	s.anchored = now()
 	opening, cancel := context.WithTimeout(ctx, spec.TTL-margin)
@@ -175,6 +177,13 @@ const callTimeout = 30 * time.Second
 // call makes one bounded call of the backend.
 func call[T any](ctx context.Context, f func(ctx context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return f(ctx)
+}
+
+// callFor is call with a time of its own.
+func callFor[T any](ctx context.Context, d time.Duration, f func(ctx context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	return f(ctx)
 }

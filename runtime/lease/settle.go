@@ -1,20 +1,25 @@
 package lease
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // counts says what became of messages, for the observer.
 type counts struct{ handled, parked, dead, skipped int }
 
-// progress turns the decisions on f.Messages[from:to] into what is to be stored, and
-// notes the lanes that come into being.
-func (w *work) progress(h *held, f Fetched, out []outcome, from, to int) (Progress, counts) {
-	p := Progress{Ref: h.ref, Cursor: f.Next}
-	if to < len(out) {
-		p.Cursor = f.Cut(to)
+// progress turns the decisions on p.ms[from:to] into what is to be stored.
+func (w *work) progress(h *held, p *pass, from, to int) (Progress, counts) {
+	g := Progress{Ref: h.ref}
+	if p.parked == nil {
+		g.Cursor = p.fetched.Next
+		if to < len(p.out) {
+			g.Cursor = p.fetched.Cut(to)
+		}
 	}
 	var n counts
 	for i := from; i < to; i++ {
-		m, o := &f.Messages[i], &out[i]
+		m, o := &p.ms[i], &p.out[i]
 		switch o.verdict {
 		case handled:
 			n.handled++
@@ -22,14 +27,40 @@ func (w *work) progress(h *held, f Fetched, out []outcome, from, to int) (Progre
 			n.skipped++
 		case parked:
 			n.parked++
-			p.Park = append(p.Park, Park{ID: m.ID, Lane: o.lane, Attempt: o.attempt, After: o.after, Error: o.reason})
+			g.Park = append(g.Park, Park{ID: m.ID, Lane: o.lane, Attempt: o.attempt, After: o.after, Error: o.reason})
+			if o.failed {
+				w.log.Info("handler failed, trying the message again", "resource", h.Resource, "kind", m.Kind, "id", m.ID,
+					"attempt", o.attempt, "after", o.after, "error", o.reason)
+			}
 		case dead:
 			n.dead++
-			p.Dead = append(p.Dead, w.giveUp(h, m, o))
-			p.Once = append(p.Once, o.ask(m.ID)...)
+			g.Dead = append(g.Dead, w.giveUp(h, m, o))
+			g.Once = append(g.Once, o.ask(m.ID)...)
+		}
+		if p.parked != nil && (o.verdict == handled || o.verdict == skipped) {
+			g.Done = append(g.Done, m.ID)
 		}
 	}
-	return p, n
+	return g, n
+}
+
+// noteLanes remembers the lanes that the decisions on p.ms[from:to] have made or emptied, and
+// when they are due. It is called by whoever runs h.
+func (w *work) noteLanes(h *held, p *pass, from, to int) {
+	for i := from; i < to; i++ {
+		switch o := &p.out[i]; {
+		case o.verdict == parked:
+			h.addLane(o.lane)
+			if o.attempt > 0 || o.after > 0 {
+				w.parkedDue(o.after)
+			}
+			if p.parked != nil {
+				p.behind[o.lane] = struct{}{}
+			}
+		case p.parked != nil && o.verdict != stays && p.parked[i].Last:
+			delete(h.lanes, p.parked[i].Lane)
+		}
+	}
 }
 
 func (w *work) giveUp(h *held, m *Raw, o *outcome) Dead {
@@ -38,24 +69,17 @@ func (w *work) giveUp(h *held, m *Raw, o *outcome) Dead {
 	return Dead{ID: m.ID, Attempt: o.attempt, Reason: o.reason}
 }
 
-// noteParked remembers new lanes and when they are due. It is called by whoever runs h.
-func (w *work) noteParked(h *held, ps []Park) {
-	for _, p := range ps {
-		h.addLane(p.Lane)
-		if p.Attempt > 0 || p.After > 0 {
-			w.parkedDue(p.After)
-		}
-	}
-}
-
-// settleFresh hands over the progress made on f.Messages[from:to].
-func (w *work) settleFresh(h *held, f Fetched, out []outcome, from, to int) {
+// settle hands over the progress made on p.ms[from:to].
+func (w *work) settle(h *held, p *pass, from, to int) {
 	if from == to {
 		return
 	}
-	p, n := w.progress(h, f, out, from, to)
-	w.noteParked(h, p.Park)
-	w.handOver(h, p, n)
+	g, n := w.progress(h, p, from, to)
+	w.noteLanes(h, p, from, to)
+	if p.parked != nil && n == (counts{}) && !h.careful() {
+		return // all of it stays as it is
+	}
+	w.handOver(h, g, n)
 }
 
 func (w *work) handOver(h *held, p Progress, n counts) {
@@ -64,11 +88,20 @@ func (w *work) handOver(h *held, p Progress, n counts) {
 	w.submit(h, p, n)
 }
 
-// storeQueue is progress that waits to be stored, merged by lease.
-type storeQueue struct {
-	wake   chan struct{}
-	order  []*held
-	byHeld map[*held]*entry
+// storeState is progress that waits to be stored, merged by lease. It is guarded by work.mu.
+type storeState struct {
+	wake     chan struct{}
+	order    []*held // whose progress may be stored now
+	alone    []*held // the same, by themselves
+	byHeld   map[*held]*entry
+	calls    slots
+	failures int // of commits of several, in a row
+}
+
+// resourceStores is the same of one resource.
+type resourceStores struct {
+	queued, busy bool
+	strain       strain
 }
 
 type entry struct {
@@ -83,99 +116,164 @@ func (w *work) submit(h *held, p Progress, n counts) {
 		return
 	}
 	h.uncommitted++
-	e := w.queue.byHeld[h]
+	w.merge(h, &entry{p: p, n: n, parts: 1})
+	w.queueStore(h)
+}
+
+// merge adds progress to what waits to be stored of h.
+func (w *work) merge(h *held, add *entry) {
+	e := w.stores.byHeld[h]
 	if e == nil {
-		e = &entry{}
-		w.queue.byHeld[h] = e
-		w.queue.order = append(w.queue.order, h)
+		w.stores.byHeld[h] = add
+		return
 	}
-	e.parts++
-	e.p.Ref, e.p.Mark = p.Ref, p.Mark
-	if p.Cursor != nil {
-		e.p.Cursor = p.Cursor
+	e.parts += add.parts
+	e.p.Seq = 0 // what was sent before, should it still arrive, is a part of this one
+	e.p.Ref, e.p.Mark = add.p.Ref, add.p.Mark
+	if add.p.Cursor != nil {
+		e.p.Cursor = add.p.Cursor
 	}
-	e.p.Trust = e.p.Trust || p.Trust
-	e.p.Park = append(e.p.Park, p.Park...)
-	e.p.Done = append(e.p.Done, p.Done...)
-	e.p.Dead = append(e.p.Dead, p.Dead...)
-	e.p.Once = append(e.p.Once, p.Once...)
-	e.n = counts{e.n.handled + n.handled, e.n.parked + n.parked, e.n.dead + n.dead, e.n.skipped + n.skipped}
-	select {
-	case w.queue.wake <- struct{}{}:
-	default:
+	e.p.Trust = e.p.Trust || add.p.Trust
+	e.p.Park = append(e.p.Park, add.p.Park...)
+	e.p.Done = append(e.p.Done, add.p.Done...)
+	e.p.Dead = append(e.p.Dead, add.p.Dead...)
+	e.p.Once = append(e.p.Once, add.p.Once...)
+	e.n = counts{e.n.handled + add.n.handled, e.n.parked + add.n.parked, e.n.dead + add.n.dead, e.n.skipped + add.n.skipped}
+}
+
+// queueStore queues h if it has progress and none of its is under way.
+func (w *work) queueStore(h *held) {
+	s := &w.stores
+	if h.stores.queued || h.stores.busy || h.stores.strain.resting || s.byHeld[h] == nil {
+		return
 	}
+	h.stores.queued = true
+	if h.stores.strain.alone() {
+		s.alone = append(s.alone, h)
+	} else {
+		s.order = append(s.order, h)
+	}
+	hint(s.wake)
 }
 
 const storeItems = 1000 // leases in one Commit
 
-// store commits what is queued until the session ends. While one commit is under way
-// the next one gathers, so the number of round trips does not grow with the resources.
+// store commits what is queued until the session ends. While one commit is under way the
+// next one gathers, so the number of round trips does not grow with the resources.
 func (w *work) store() {
 	defer func() {
 		w.mu.Lock()
 		w.stored.Broadcast()
 		w.mu.Unlock()
 	}()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
 	for {
 		select {
-		case <-w.queue.wake:
+		case <-w.stores.wake:
+		case <-timer.C:
 		case <-w.s.ctx.Done():
 			return
 		}
-		for {
-			hs, es := w.takeQueued()
-			if len(hs) == 0 {
-				break
-			}
-			if !w.commit(hs, es) {
-				return
-			}
-		}
+		timer.Reset(w.stepStore())
 	}
 }
 
-func (w *work) takeQueued() (hs []*held, es []*entry) {
+// stepStore starts the commits that may be started, and returns when to look again.
+func (w *work) stepStore() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	q := &w.queue
-	for len(q.order) > 0 && len(hs) < storeItems {
-		h := pop(&q.order)
-		e := q.byHeld[h]
-		delete(q.byHeld, h)
-		if h.gone { // a lease of the same name may be held again
-			h.uncommitted -= e.parts
-			continue
-		}
-		e.p.Seq = h.nextSeq()
-		hs, es = append(hs, h), append(es, e)
+	s := &w.stores
+	for len(s.alone) > 0 && s.calls.freeAlone() {
+		w.startStore(w.storable(nil, pop(&s.alone)))
 	}
-	return hs, es
+	for len(s.order) > 0 {
+		if wait := s.calls.free(time.Now()); wait > 0 {
+			return wait
+		} else if wait < 0 {
+			break
+		}
+		var hs []*held
+		among := storeItems
+		for len(s.order) > 0 && len(hs) < among {
+			if n := s.order[0].stores.strain.among; n > 0 {
+				if len(hs) >= n {
+					break
+				}
+				among = min(among, n)
+			}
+			hs = w.storable(hs, pop(&s.order))
+		}
+		w.startStore(hs)
+	}
+	return time.Hour
 }
 
-// commit stores entries in one call, repeated until its outcome is known.
-func (w *work) commit(hs []*held, es []*entry) bool {
-	ps := make([]Progress, len(es))
-	for i, e := range es {
-		ps[i] = e.p
+// storable appends h, which was queued, if it is still held.
+func (w *work) storable(hs []*held, h *held) []*held {
+	h.stores.queued = false
+	if h.gone { // a lease of the same name may be held again
+		h.uncommitted -= w.stores.byHeld[h].parts
+		delete(w.stores.byHeld, h)
+		return hs
 	}
-	var failed backoff
-	var fenced []string
-	for {
-		if !w.s.alive() {
-			return false
+	return append(hs, h)
+}
+
+// startStore commits the progress of several leases in one call.
+func (w *work) startStore(hs []*held) {
+	if len(hs) == 0 {
+		return
+	}
+	alone := len(hs) == 1 && hs[0].stores.strain.alone()
+	within := strainTime
+	es := make([]*entry, len(hs))
+	ps := make([]Progress, len(hs))
+	for i, h := range hs {
+		h.stores.busy = true
+		es[i] = w.stores.byHeld[h]
+		delete(w.stores.byHeld, h)
+		if es[i].p.Seq == 0 {
+			es[i].p.Seq = h.nextSeq()
 		}
-		var err error
-		if fenced, err = call(w.s.ctx, func(ctx context.Context) ([]string, error) {
-			return w.be.Commit(ctx, w.s.id, w.info.Name, ps)
-		}); err == nil {
-			break
+		ps[i] = es[i].p
+		within = max(within, h.stores.strain.timeout())
+	}
+	w.stores.calls.begin(alone)
+	w.calls.Go(func() {
+		began := time.Now()
+		var fenced []string
+		err := w.s.ctx.Err()
+		if err == nil && w.s.alive() {
+			fenced, err = callFor(w.s.ctx, within, func(ctx context.Context) ([]string, error) {
+				return w.be.Commit(ctx, w.s.id, w.info.Name, ps)
+			})
 		}
 		if isLost(err) {
 			w.s.lose("the backend declared the session dead")
-			return false
 		}
-		failed.pause(w.s.ctx, w.log, "commit failed", err)
-	}
+		switch {
+		case w.s.ctx.Err() != nil:
+		case err == nil:
+			w.storedAll(hs, es, fenced, time.Since(began))
+		default:
+			w.storeFailed(hs, es, time.Since(began) >= within, err)
+		}
+		w.mu.Lock()
+		for _, h := range hs {
+			h.stores.busy = false
+			w.queueStore(h)
+		}
+		w.stores.calls.end(alone)
+		w.stored.Broadcast()
+		w.mu.Unlock()
+		hint(w.stores.wake)
+		w.kick()
+	})
+}
+
+// storedAll notes that a commit succeeded, but for the leases that it names as fenced.
+func (w *work) storedAll(hs []*held, es []*entry, fenced []string, took time.Duration) {
 	refused := make(map[string]bool, len(fenced))
 	for _, r := range fenced {
 		refused[r] = true
@@ -188,7 +286,10 @@ func (w *work) commit(hs []*held, es []*entry) bool {
 		}
 	}
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stores.failures = 0
 	for i, h := range hs {
+		h.stores.strain.passed(took)
 		h.uncommitted -= es[i].parts
 		for _, p := range es[i].p.Park {
 			if p.Attempt > 0 || p.After > 0 {
@@ -197,16 +298,61 @@ func (w *work) commit(hs []*held, es []*entry) bool {
 		}
 		w.settled(h)
 	}
-	w.stored.Broadcast()
-	w.mu.Unlock()
-	w.kick()
-	return true
 }
 
-// nextSeq numbers what is stored of h. The caller holds w.mu, or nothing of h is queued.
+// storeFailed puts progress back whose commit failed or is of unknown outcome. What was queued
+// meanwhile is added to it.
+func (w *work) storeFailed(hs []*held, es []*entry, late bool, err error) {
+	w.mu.Lock()
+	for i, h := range hs {
+		if later := w.stores.byHeld[h]; later != nil {
+			delete(w.stores.byHeld, h)
+			w.stores.byHeld[h] = es[i]
+			w.merge(h, later)
+		} else {
+			w.stores.byHeld[h] = es[i]
+		}
+		if wait := h.stores.strain.failed(len(hs), late); wait > 0 {
+			w.restStore(h, wait, err)
+		}
+	}
+	failures := w.stores.failures
+	if len(hs) > 1 {
+		w.stores.failures++
+	}
+	w.mu.Unlock()
+	if len(hs) > 1 {
+		w.endure("commit failed, trying again with fewer leases at once", failures, err)
+	}
+}
+
+// restStore keeps the progress of a lease from being stored for a while that fails by itself.
+// The caller holds w.mu.
+func (w *work) restStore(h *held, wait time.Duration, err error) {
+	s := &h.stores.strain
+	if s.failures%10 == 1 && w.s.ctx.Err() == nil {
+		w.log.Warn("commit failed for a lease, trying it again by itself", "resource", h.Resource, "failures", s.failures, "after", wait, "error", err)
+	}
+	s.resting = true
+	w.calls.Go(func() {
+		pause(w.s.ctx, wait)
+		w.mu.Lock()
+		s.resting = false
+		w.queueStore(h)
+		w.mu.Unlock()
+	})
+}
+
+// nextSeq numbers what is stored of h. The caller holds w.mu.
 func (h *held) nextSeq() int64 {
 	h.seq++
 	return h.seq
+}
+
+func (w *work) nextSeq(h *held) int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return h.nextSeq()
 }
 
 func (w *work) committed(h *held, n counts) {

@@ -127,7 +127,7 @@ func (w *work) stepIdle() time.Duration {
 
 // quiet reports that nothing is left to do for h as far as is known.
 func (h *held) quiet() bool {
-	return h.idle() && !h.dirty && !h.reading && !h.inFetch && len(h.next) == 0 && len(h.waited) == 0 &&
+	return h.idle() && !h.dirty && !h.reads.busy && !h.reads.queued && len(h.next) == 0 && len(h.waited) == 0 &&
 		len(h.lanes) == 0 && !h.gone && !h.giving.Load()
 }
 

@@ -6,13 +6,19 @@ import (
 	"time"
 )
 
-// inTx handles f.Messages[from:to] in a transaction and commits it with their
-// progress. When a message fails, the transaction is rolled back, the messages before
-// it are handled again, and their effects commit together with the failed message's
-// fate; so each message is called at most twice. Only when the commit itself is refused
-// nobody says which message is to blame: then ever shorter parts are tried. It returns
-// false when the lease cannot go on.
-func (w *work) inTx(ctx context.Context, h *held, f Fetched, from, to int, out []outcome) bool {
+// inTx handles p.ms[from:to] in a transaction and commits it with their progress. When a
+// message fails, the transaction is rolled back, the messages before it are handled again, and
+// their effects commit together with the failed message's fate; so each message is called at
+// most twice. Only when the commit itself is refused no message is known to be at fault: then
+// ever shorter parts are tried. It returns false when the lease cannot go on.
+//
+// All progress made before is stored first: nothing waits for a connection, as storing may,
+// while the transaction holds one.
+func (w *work) inTx(ctx context.Context, h *held, p *pass, from, to int) bool {
+	out := p.out
+	if !w.flush(h) {
+		return false
+	}
 	end, single := to, 0
 	for {
 		tx, err := w.begin(ctx, h)
@@ -21,7 +27,8 @@ func (w *work) inTx(ctx context.Context, h *held, f Fetched, from, to int, out [
 			return false
 		}
 		clear(out[from:end])
-		q := &sequence{w: w, h: h, ms: f.Messages[from:end], out: out[from:end], single: single}
+		q := w.sequence(h, p, from, end)
+		q.single = single
 		q.join(tx)
 		q.run(ctx)
 		if q.failed {
@@ -38,7 +45,7 @@ func (w *work) inTx(ctx context.Context, h *held, f Fetched, from, to int, out [
 			if q.out[q.i].verdict != undecided {
 				end = from + q.i // goes again without the failed one
 				if end == from {
-					w.settleFresh(h, f, out, from, from+1)
+					w.settle(h, p, from, from+1)
 					clear(out[from+1:])
 					return true
 				}
@@ -54,31 +61,29 @@ func (w *work) inTx(ctx context.Context, h *held, f Fetched, from, to int, out [
 			w.rollback(tx)
 			return true
 		}
-		if !w.flush(h) {
-			w.rollback(tx)
-			clear(out[from:])
-			return true
-		}
-		p, n := w.progress(h, f, out, from, upto)
-		p.Seq = h.nextSeq()
-		err = do(ctx, func(ctx context.Context) error { return tx.Commit(ctx, w.s.id, w.info.Name, p) })
+		g, n := w.progress(h, p, from, upto)
+		g.Seq = w.nextSeq(h)
+		err = do(ctx, func(ctx context.Context) error { return tx.Commit(ctx, w.s.id, w.info.Name, g) })
 		if err == nil {
 			h.interruptions = 0
-			w.noteParked(h, p.Park)
+			w.noteLanes(h, p, from, upto)
 			w.committed(h, n)
 			return true
 		}
-		clear(out[from:])
 		if !errors.Is(err, ErrRolledBack) {
+			clear(out[from:])
 			w.uncertain(ctx, h, err)
 			return false
 		}
 		w.rollback(tx)
 		if upto == from+1 {
-			out[from] = w.c.spec.Retry.judge(&f.Messages[from], err)
-			w.settleFresh(h, f, out, from, upto)
+			if out[from].verdict == handled { // else its fate was decided before, and is stored without the transaction
+				out[from] = q.judgeAt(0, examine(err))
+			}
+			w.settle(h, p, from, upto)
 			return true
 		}
+		clear(out[from:])
 		end = from + (upto-from)/2
 	}
 }

@@ -34,22 +34,21 @@ type work struct {
 	mu       sync.Mutex
 	held     map[string]*held
 	known    map[string]struct{} // topics registered with the backend
-	fetch    []*held             // may have news and no batch ready
 	ready    []*held             // have a batch ready
 	give     []*held             // are to be released
-	fetching bool                // a Fetch is under way; never more than one
 	running  int                 // goroutines in process
 	stopped  bool                // the process is draining
 	early    bool                // and has other work: what rests does not wait for the end of the session
 	asking   bool                // an Acquire is under way
 	ticks    uint64              // orders the beginnings and ends of work on resources
 
+	reads   readState
 	beyond  beyondShare
 	doubt   bool                 // the backend may have lost writes; see reconcile
 	awaited map[string]time.Time // with a grace: resources lost lately, and when their owners have waited long enough
 	streams streamState
 	parked  parkedState
-	queue   storeQueue
+	stores  storeState
 	stored  *sync.Cond // on mu: progress was stored, or never will be
 	watched map[*sequence]struct{}
 
@@ -66,8 +65,8 @@ type held struct {
 	next    []Fetched       // read and not yet handled, in order
 	waited  []ParkedMessage // due and not yet handled; they go before next
 	dirty   bool            // there may be messages after cursor
-	reads   uint64          // raised when a read that is under way has become void
-	reading bool            // part of the Fetch under way
+	reads   resourceReads
+	stores  resourceStores
 
 	running     bool                // a goroutine works on it
 	uncommitted int                 // progress handed over and not yet stored
@@ -75,6 +74,8 @@ type held struct {
 	busyAt      uint64
 	idleAt      uint64
 	yield       bool // let parked messages go first
+	turn        bool // let a batch go before the next parked messages
+	missed      bool // parked messages were read without those of h
 	gone        bool // released or lost
 	retire      bool // a stream without more work: it is not only released
 	locked      bool // LockAdvisory: lost, and its lock is still to be given back
@@ -82,7 +83,7 @@ type held struct {
 	anchored    instant   // LockRow: before the request that granted or last renewed it was sent
 	activeAt    time.Time // when work on it last ended
 
-	inFetch, inReady, inGive bool // queued there
+	inReady, inGive bool // queued there
 
 	giving atomic.Bool // stop between two calls; the lease is given away
 	cancel context.CancelCauseFunc
@@ -94,6 +95,7 @@ type held struct {
 	doubt         int                 // fresh messages to get past before the resource is trusted again
 	marked        string              // what the crashed owner was handling
 	markCount     int
+	only          bool // nothing else runs in the process: see gate
 
 	runAt       time.Time // Run handlers: not before
 	runFailures int
@@ -103,8 +105,8 @@ func newWork(c *Consumer, s *session, p *process) *work {
 	w := &work{
 		c: c, s: s, be: p.be, info: c.Info(), log: c.logger.With("consumer", c.Name()),
 		wake: make(chan struct{}, 1), held: map[string]*held{}, known: map[string]struct{}{},
-		parked:  parkedState{due: time.Now().Add(parkedAtLeast), laned: map[*held]struct{}{}, yielding: map[*held]struct{}{}},
-		queue:   storeQueue{wake: make(chan struct{}, 1), byHeld: map[*held]*entry{}},
+		parked:  parkedState{due: time.Now().Add(parkedAtLeast), laned: map[*held]struct{}{}, yielding: map[*held]struct{}{}, strains: map[*held]*strain{}},
+		stores:  storeState{wake: make(chan struct{}, 1), byHeld: map[*held]*entry{}},
 		awaited: map[string]time.Time{}, watched: map[*sequence]struct{}{}, streams: streamState{sweep: make(chan struct{}, 1)},
 	}
 	w.stored = sync.NewCond(&w.mu)
@@ -260,12 +262,16 @@ func (w *work) markDirty(h *held) {
 // queueFetch and queueReady queue h if its state allows it. They are called after
 // every change of state that might.
 func (w *work) queueFetch(h *held) {
-	if h.inFetch || h.reading || len(h.next) >= readAhead || !h.dirty || h.yield || h.gone || h.giving.Load() || w.blocked(h) ||
-		w.runs() {
+	if h.reads.queued || h.reads.busy || h.reads.strain.resting || len(h.next) >= readAhead || !h.dirty || h.gone ||
+		h.giving.Load() || w.blocked(h) || w.runs() {
 		return
 	}
-	h.inFetch = true
-	w.fetch = append(w.fetch, h)
+	h.reads.queued = true
+	if h.reads.strain.alone() {
+		w.reads.alone = append(w.reads.alone, h)
+	} else {
+		w.reads.queue = append(w.reads.queue, h)
+	}
 }
 
 func (w *work) queueReady(h *held) {
@@ -324,25 +330,27 @@ func (w *work) step() time.Duration {
 		}
 		if ms := h.waited; len(ms) > 0 {
 			h.waited = nil
-			w.start(h, func(ctx context.Context) { w.processParked(ctx, h, ms) })
+			w.start(h, func(ctx context.Context) {
+				w.process(ctx, h, parkedPass(ms))
+				w.endTurn(h)
+			})
 			continue
 		}
 		if len(h.next) == 0 || h.yield {
 			continue
 		}
 		f := w.nextBatch(h)
-		w.start(h, func(ctx context.Context) { w.process(ctx, h, f) })
+		h.turn = false
+		w.start(h, func(ctx context.Context) { w.process(ctx, h, freshPass(f)) })
 		w.queueFetch(h) // the next batch is read while this one is handled
 	}
-	for !w.fetching && len(w.fetch) > 0 && len(w.ready) < w.c.concurrency {
-		w.startFetch() // or drops what no longer wants to be read
-	}
+	read := w.stepFetch()
 	idle := time.Duration(math.MaxInt64)
 	if w.info.Per == PerStream {
 		idle = w.stepIdle()
 	}
 	w.stepGive()
-	return min(w.stepParked(), idle)
+	return min(w.stepParked(), read, idle)
 }
 
 func (w *work) stepGive() {
@@ -406,6 +414,10 @@ func (w *work) settled(h *held) {
 			w.parked.laned[h] = struct{}{}
 		} else {
 			delete(w.parked.laned, h)
+		}
+		if h.missed && !h.turn && w.parked.strains[h] == nil {
+			h.missed = false
+			w.yieldTo(h)
 		}
 		if h.yield {
 			w.parked.due = time.Time{}

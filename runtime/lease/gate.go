@@ -1,0 +1,100 @@
+package lease
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// gate lets handler calls of a process run side by side, or one of them alone: a message that
+// may have killed the process is tried with nothing else running, so that no other message
+// is blamed for its crash, and it for none of theirs.
+type gate struct {
+	running atomic.Int64
+	closed  atomic.Bool // entering takes the slow way
+
+	mu   sync.Mutex
+	open chan struct{} // closed when the gate opens again; nil while it is open
+	left chan struct{} // a hint that the last call left while the gate is closed
+}
+
+func newGate() *gate { return &gate{left: make(chan struct{}, 1)} }
+
+// enter begins a call. It waits while another runs alone, and reports false when ctx ends
+// first.
+func (g *gate) enter(ctx context.Context) bool {
+	for {
+		g.running.Add(1)
+		if !g.closed.Load() {
+			return true
+		}
+		g.leave()
+		g.mu.Lock()
+		open := g.open
+		g.mu.Unlock()
+		if open == nil {
+			continue
+		}
+		select {
+		case <-open:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// leave ends a call.
+func (g *gate) leave() {
+	if g.running.Add(-1) == 0 && g.closed.Load() {
+		hint(g.left)
+	}
+}
+
+// alone closes the gate and waits up to d for the calls under way to end. It returns a function
+// that opens the gate, to be called once or more; nil when another is alone, when a call has
+// not ended in time, or when ctx has ended.
+func (g *gate) alone(ctx context.Context, d time.Duration) (open func()) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	for !g.close() {
+		g.mu.Lock()
+		opened := g.open
+		g.mu.Unlock()
+		if opened == nil {
+			continue
+		}
+		select {
+		case <-opened:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	open = sync.OnceFunc(func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.closed.Store(false)
+		close(g.open)
+		g.open = nil
+	})
+	for g.running.Load() > 0 {
+		select {
+		case <-g.left:
+		case <-ctx.Done():
+			open()
+			return nil
+		}
+	}
+	return open
+}
+
+func (g *gate) close() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.open != nil {
+		return false
+	}
+	g.open = make(chan struct{})
+	g.closed.Store(true)
+	return true
+}

@@ -56,7 +56,7 @@ func checks() []check {
 	for _, part := range [][]check{
 		partitionChecks, streamChecks, rowChecks, cursorChecks,
 		sessionChecks, leaseChecks, logChecks, lateChecks, commitChecks, parkedChecks, deadChecks, feedChecks, txChecks, operatorChecks, publishChecks, onceChecks,
-		partitionScenarios, streamScenarios, orderScenarios, retryScenarios, payloadScenarios, ownershipScenarios, faultScenarios, killScenarios, txScenarios, onceScenarios, traceScenarios,
+		partitionScenarios, streamScenarios, orderScenarios, retryScenarios, payloadScenarios, ownershipScenarios, faultScenarios, killScenarios, txScenarios, onceScenarios, misbehaveScenarios, traceScenarios,
 	} {
 		all = append(all, part...)
 	}

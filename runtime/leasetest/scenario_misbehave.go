@@ -107,6 +107,36 @@ func cells() (all []cell) {
 	return all
 }
 
+// misbehaveScenarios are the cells that show most of a backend whose answers get lost or come
+// twice, in real time. All others concern the runtime alone: see TestMisbehaviour.
+var misbehaveScenarios = inRealTime(
+	"OpenSession/is_executed_twice",
+	"OpenFeed/fails",
+	"Survey/answers_wrongly",
+	"Acquire/is_executed_twice",
+	"Acquire/takes_effect_and_hangs",
+	"Release/is_executed_twice",
+	"Feed.Next/answers_wrongly",
+	"Fetch/fails",
+	"Fetch/answers_wrongly",
+	"FetchParked/fails",
+	"Commit/fails",
+	"Commit/is_executed_twice",
+	"Commit/takes_effect_and_hangs",
+	"Tx.Commit/answers_late",
+	"StartOnce/is_executed_twice",
+	"Retire/is_executed_twice",
+)
+
+func inRealTime(names ...string) (checks []check) {
+	for _, c := range cells() {
+		if slices.Contains(names, c.name()) {
+			checks = append(checks, check{"Misbehaving/" + c.name(), func(t testing.TB, f Factory) { runCell(t, f, c, realPace) }})
+		}
+	}
+	return checks
+}
+
 func (c cell) hits(r request) bool {
 	if r.op != c.op {
 		return false
@@ -149,7 +179,7 @@ type pace struct {
 
 var (
 	simulatedPace = pace{rounds: 25, gap: 4 * time.Second, poll: 500 * time.Millisecond, hold: 70 * time.Second, stop: 45 * time.Second, silence: time.Hour, rate: 200}
-	realPace      = pace{rounds: 12, gap: 50 * time.Millisecond, poll: 5 * time.Millisecond, hold: time.Minute, stop: time.Minute, silence: 300 * time.Millisecond, rate: 1000}
+	realPace      = pace{rounds: 12, gap: 50 * time.Millisecond, poll: 20 * time.Millisecond, hold: time.Minute, stop: time.Minute, silence: 300 * time.Millisecond, rate: 1000}
 )
 
 // posted is a message of a cell: each consumer handles it.

@@ -53,6 +53,8 @@ type work struct {
 	watched map[*sequence]struct{}
 
 	calls sync.WaitGroup // reads and releases under way
+
+	refusals refusals
 }
 
 // held is one lease this process holds. Its fields are guarded by work.mu, except

@@ -379,7 +379,11 @@ func (m *misbehaving) Fetch(ctx context.Context, req lease.FetchRequest) ([]leas
 }
 
 func (m *misbehaving) FetchParked(ctx context.Context, req lease.ParkedRequest) (lease.Parked, error) {
-	return through(ctx, m, about("FetchParked", req.Consumer.Name), answer[lease.Parked]{
+	r := about("FetchParked", req.Consumer.Name, req.Resources...)
+	if len(req.Resources) == 0 && !slices.Contains(req.Exclude, poison) { // it is for all
+		r.resources = []string{poison}
+	}
+	return through(ctx, m, r, answer[lease.Parked]{
 		well: func(ctx context.Context) (lease.Parked, error) { return m.be.FetchParked(ctx, req) },
 		wrongly: func(p lease.Parked, nth int) lease.Parked {
 			return turn(nth,

@@ -72,6 +72,7 @@ var suspects = []suspect{
 	{op: "Feed.Next", only: append([]misbehaviour{flood}, allMisbehaviours...)},
 	{op: "Fetch", scope: oneResource},
 	{op: "FetchParked", scope: oneConsumer, form: formTx, retries: true},
+	{op: "FetchParked", scope: oneResource, form: formTx},
 	{op: "Commit", scope: oneResource},
 	{op: "Maintain"},
 	{op: "Begin", form: formTx, stops: true},
@@ -91,7 +92,11 @@ type cell struct {
 }
 
 func (c cell) name() string {
-	return strings.NewReplacer(" ", "_", ",", "").Replace(c.op + "/" + string(c.kind))
+	of := ""
+	if c.scope == oneResource {
+		of = " for one resource"
+	}
+	return strings.NewReplacer(" ", "_", ",", "").Replace(c.op + of + "/" + string(c.kind))
 }
 
 func cells() (all []cell) {
@@ -117,15 +122,15 @@ var misbehaveScenarios = inRealTime(
 	"Acquire/takes_effect_and_hangs",
 	"Release/is_executed_twice",
 	"Feed.Next/answers_wrongly",
-	"Fetch/fails",
-	"Fetch/answers_wrongly",
+	"Fetch_for_one_resource/fails",
+	"Fetch_for_one_resource/answers_wrongly",
 	"FetchParked/fails",
-	"Commit/fails",
-	"Commit/is_executed_twice",
-	"Commit/takes_effect_and_hangs",
-	"Tx.Commit/answers_late",
-	"StartOnce/is_executed_twice",
-	"Retire/is_executed_twice",
+	"Commit_for_one_resource/fails",
+	"Commit_for_one_resource/is_executed_twice",
+	"Commit_for_one_resource/takes_effect_and_hangs",
+	"Tx.Commit_for_one_resource/answers_late",
+	"StartOnce_for_one_resource/is_executed_twice",
+	"Retire_for_one_resource/is_executed_twice",
 )
 
 func inRealTime(names ...string) (checks []check) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,23 +16,34 @@ type Consumer struct {
 	backend  Backend
 	handlers map[string]*Handler // by kind; "" takes the rest
 	hasTx    bool
+	told     *teller[Observation] // nil without an observer
+	lines    *teller[logLine]
+	left     atomic.Int32  // calls of the backend left behind, see caller
+	asking   chan struct{} // holds a token while Streams is being asked
 
-	mu    sync.Mutex
-	busy  map[string]int      // resources on which a handler runs, across sessions
-	items map[string]struct{} // being executed by handlers made with Once
+	mu      sync.Mutex
+	busy    map[string]int      // resources on which a handler runs, across sessions
+	items   map[string]struct{} // being executed by handlers made with Once
+	running bool                // Run is under way
+	work    *work               // under the present session; nil without one
+	trouble error               // why there is none
 }
 
 // NewConsumer binds a consumer to its backend. Generated constructors call it.
 // The error lists every setting that is wrong.
 func NewConsumer(be Backend, spec Spec, opts ...Option) (*Consumer, error) {
-	c := &Consumer{backend: be, busy: map[string]int{}, items: map[string]struct{}{}, handlers: map[string]*Handler{}, settings: settings{
+	c := &Consumer{backend: be, busy: map[string]int{}, items: map[string]struct{}{}, asking: make(chan struct{}, 1), handlers: map[string]*Handler{}, settings: settings{
 		spec:        spec,
 		logger:      slog.Default(),
 		concurrency: byDefault,
 		maxPayload:  1 << 20,
 		stuckAfter:  time.Minute,
+		stallAfter:  time.Minute,
 	}}
-	for _, o := range opts {
+	for i, o := range opts {
+		if o == nil {
+			return nil, fmt.Errorf("lease: consumer %q: option %d of %d is nil", spec.Name, i+1, len(opts))
+		}
 		o(&c.settings)
 	}
 	c.setDefaults()
@@ -53,6 +65,10 @@ func NewConsumer(be Backend, spec Spec, opts ...Option) (*Consumer, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	c.logger, c.lines = newLogger(c.logger)
+	if c.observer != nil {
+		c.told = newObserverTeller(c.Name(), c.observer, c.logger)
+	}
 	return c, nil
 }
 
@@ -60,8 +76,8 @@ func NewConsumer(be Backend, spec Spec, opts ...Option) (*Consumer, error) {
 func (c *Consumer) Name() string { return c.spec.Name }
 
 // Run works until ctx is cancelled, then drains, releases and returns nil. It
-// returns an error at once when the backend cannot be used. To run several consumers
-// in one process, put them in a Group: they share one session.
+// returns an error at once when the backend cannot be used, or when the consumer runs
+// already. To run several consumers in one process, put them in a Group: they share sessions.
 func (c *Consumer) Run(ctx context.Context) error {
 	g := NewGroup()
 	if err := g.Add(c); err != nil {
@@ -88,9 +104,71 @@ func (c *Consumer) handlerFor(kind string) *Handler {
 }
 
 func (c *Consumer) observe(o Observation) {
-	if c.observer != nil {
-		c.observer.Observe(o)
+	if c.told != nil {
+		c.told.add(o)
 	}
+}
+
+// tellRest waits for what is still to be told to the observer and the logger.
+func (c *Consumer) tellRest(until time.Time) {
+	if c.told != nil {
+		c.told.flush(time.Until(until))
+	}
+	c.lines.flush(time.Until(until))
+}
+
+// Ready returns nil when the consumer has a session and a feed, knows its resources, and gets on
+// with its work; else the error names the consumer and what is amiss. It is meant for readiness
+// probes, and may be called at any time from any goroutine.
+func (c *Consumer) Ready() error {
+	c.mu.Lock()
+	running, w, trouble := c.running, c.work, c.trouble
+	c.mu.Unlock()
+	var err error
+	switch {
+	case !running:
+		err = errors.New("it does not run")
+	case w != nil:
+		err = w.readiness()
+	case trouble != nil:
+		err = fmt.Errorf("it has no session: %w", trouble)
+	default:
+		err = errors.New("it has no session yet")
+	}
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("lease: consumer %q is not ready: %w", c.Name(), err)
+}
+
+// begin reports whether the consumer may run: not twice at once. end is its counterpart.
+func (c *Consumer) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running {
+		return false
+	}
+	c.running, c.trouble = true, nil
+	return true
+}
+
+func (c *Consumer) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running, c.work = false, nil
+}
+
+// with and without note under which session the consumer works, if any.
+func (c *Consumer) with(w *work) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.work, c.trouble = w, nil
+}
+
+func (c *Consumer) without(why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.work, c.trouble = nil, why
 }
 
 // enter and leave bracket handler code on a resource. A handler that ignores its
@@ -101,11 +179,16 @@ func (c *Consumer) enter(resource string) {
 	c.busy[resource]++
 }
 
-func (c *Consumer) leave(resource string) {
+// leave is told who entered: a resource that an earlier session left busy may be taken now.
+func (c *Consumer) leave(resource string, by *work) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.busy[resource]--; c.busy[resource] == 0 {
-		delete(c.busy, resource)
+	if c.busy[resource]--; c.busy[resource] > 0 {
+		return
+	}
+	delete(c.busy, resource)
+	if c.work != nil && c.work != by {
+		c.work.s.hintOwnership()
 	}
 }
 

@@ -110,6 +110,7 @@ func (w *work) startFetch(items []*held) {
 		}
 		w.mu.Lock()
 		if err == nil {
+			w.course.step(reading)
 			w.reads.failures = 0
 			for i, h := range items {
 				h.reads.strain.passed(time.Since(began))
@@ -122,6 +123,7 @@ func (w *work) startFetch(items []*held) {
 				w.deliver(h, &fetched[i])
 			}
 		} else {
+			w.course.failed("fetch failed", err)
 			for _, h := range items {
 				h.dirty = true
 				if wait := h.reads.strain.failed(len(items), time.Since(began) >= within); wait > 0 {

@@ -305,6 +305,7 @@ func (q *sequence) loop(ctx context.Context) {
 			continue
 		}
 		failed := q.call(ctx, hd, q.ms[q.i:q.i+q.n])
+		q.w.course.step(handling)
 		if failed != nil {
 			q.endOnce(ctx, failed.err)
 			q.fail(ctx, failed)

@@ -2,10 +2,13 @@ package lease
 
 import "time"
 
-// Observer receives what the runtime does, for metrics and traces. Observe is called
-// from many goroutines, sometimes with locks of the runtime held: it returns soon
-// and calls nothing of this package. Use names of consumers and kinds as metric
-// labels; resources and ids are unbounded.
+// Observer receives what the runtime does, for metrics and traces. Each consumer calls its
+// observer from one goroutine at a time, in the order in which things happened and a moment
+// after they did. No work waits for it: one that is slow loses what comes on top of 16,384
+// observations that wait, and is told how many in ObservedDropped; a panic is logged. All is
+// told before Run returns, unless that takes more than two seconds. Consumers may share an
+// observer, which is then called by several at once. Use names of consumers and kinds as
+// metric labels; resources and ids are unbounded.
 type Observer interface {
 	Observe(o Observation)
 }
@@ -111,6 +114,20 @@ type ObservedTopology struct {
 	Err   error
 }
 
+// ObservedStalled: a consumer has work of one kind and has not got on with it for too long.
+// It is told once, and once more with Over when it goes on.
+type ObservedStalled struct {
+	Consumer, Session string
+	Waits             string // for what, and since when
+	Over              bool
+}
+
+// ObservedDropped: observations were dropped because the observer is too slow.
+type ObservedDropped struct {
+	Consumer string
+	Dropped  int
+}
+
 func (ObservedAcquire) observation()    {}
 func (ObservedRelease) observation()    {}
 func (ObservedLoss) observation()       {}
@@ -124,3 +141,5 @@ func (ObservedDeadLetter) observation() {}
 func (ObservedStuck) observation()      {}
 func (ObservedMaintain) observation()   {}
 func (ObservedTopology) observation()   {}
+func (ObservedStalled) observation()    {}
+func (ObservedDropped) observation()    {}

@@ -19,10 +19,14 @@ type settings struct {
 	concurrency int
 	maxPayload  int
 	stuckAfter  time.Duration
+	stallAfter  time.Duration
 	cancelStuck bool
 }
 
-// WithLogger sets the logger. Default slog.Default().
+// WithLogger sets the logger. Default slog.Default(). Lines are written by a goroutine of their
+// own, in order, so that no work waits for them: a logger that is slow loses what comes on top
+// of 16,384 lines that wait, and is told how many. All are written before Run returns, unless
+// that takes more than two seconds.
 func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.logger = l } }
 
 // WithObserver sets the receiver of metrics and traces. Default none.
@@ -67,11 +71,17 @@ func WithStuckAfter(d time.Duration, cancel bool) Option {
 	return func(s *settings) { s.stuckAfter, s.cancelStuck = d, cancel }
 }
 
+// WithStallAfter sets for how long the consumer may make no step though it has work until that is
+// reported: in the log, to the observer (ObservedStalled), and by Ready. Default 1 min. Handlers
+// that run are given at least what WithStuckAfter says, and Run handlers are exempt.
+func WithStallAfter(d time.Duration) Option { return func(s *settings) { s.stallAfter = d } }
+
 // byDefault is a concurrency that no option can mean.
 const byDefault = math.MinInt
 
 func (s *settings) setDefaults() {
 	s.spec.setDefaults()
+	s.stuckAfter, s.stallAfter = min(s.stuckAfter, longest), min(s.stallAfter, longest)
 	if s.concurrency == byDefault {
 		s.concurrency = 16
 		if s.spec.Per == PerStream {
@@ -91,5 +101,6 @@ func (s *settings) validate() error {
 	bad(s.concurrency < 1, "WithConcurrency %d is below 1", s.concurrency)
 	bad(s.maxPayload < 1, "WithMaxPayload %d is below 1 byte", s.maxPayload)
 	bad(s.stuckAfter <= 0, "WithStuckAfter %v is not positive", s.stuckAfter)
+	bad(s.stallAfter <= 0, "WithStallAfter %v is not positive", s.stallAfter)
 	return errors.Join(errs...)
 }

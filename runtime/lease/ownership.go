@@ -88,38 +88,138 @@ func (b *beyondShare) share(s Survey, over int, ttl time.Duration) int {
 	return b.n
 }
 
-// own keeps the process's leases at their fair share until the session ends: it
-// surveys at most twice a second, and at once when a hint says that something changed.
-func (p *process) own(s *session, works []*work) {
-	names := make([]string, len(works))
-	for i, w := range works {
-		names[i] = w.info.Name
-	}
+// surveyed is a survey of one consumer, with what its process held before.
+type surveyed struct {
+	Survey
+	known int
+	asked uint64 // see surveys.acquired
+}
+
+// surveys is how surveys reach their consumer. It is guarded by work.mu, but for the channel.
+type surveys struct {
+	latest   chan surveyed
+	acquired uint64 // raised before and after each Acquire: a survey from before is out of date
+	alone    bool   // the consumer is surveyed by itself, until that succeeds
+	wanted   int    // free resources that this process would take, at the last survey
+}
+
+// survey looks at ownership until the session ends: at all consumers at once, now and then and
+// soon after a hint says that something changed. When that fails each is asked for alone, so that
+// one that cannot be surveyed keeps no other from its leases.
+func (p *process) survey(s *session, works []*work) {
 	var failed backoff
-	known := make([]int, len(works))
 	for s.ctx.Err() == nil {
-		for i, w := range works {
-			known[i] = w.mayOwnCount()
-		}
-		surveys, err := call(s.ctx, func(ctx context.Context) ([]Survey, error) { return p.be.Survey(ctx, names) })
-		if err != nil {
-			failed.pause(s.ctx, p.log, "survey failed", err)
-			continue
-		}
-		failed.reset()
-		wait := jitter(surveyEvery(s, works))
-		for n, w := range works {
-			if i := slices.IndexFunc(surveys, func(x Survey) bool { return x.Consumer == w.info.Name }); i >= 0 {
-				w.reconcile(surveys[i], known[n])
-				wait = min(wait, w.balance(surveys[i]))
+		together := slices.DeleteFunc(slices.Clone(works), (*work).surveyedAlone)
+		if len(together) > 0 {
+			err := p.surveyOf(s, together)
+			switch {
+			case err == nil:
+				failed.reset()
+			case len(works) == 1:
+				failed.pause(works[0].s.ctx, works[0].log, "survey failed", err)
+				continue
+			default:
+				for _, w := range together {
+					w.surveyAlone(p)
+				}
 			}
 		}
 		pause(s.ctx, surveyGap)
-		t := time.NewTimer(wait)
+		t := time.NewTimer(jitter(surveyEvery(s, works)))
 		select {
 		case <-s.ownership:
 		case <-t.C:
 		case <-s.ctx.Done():
+		}
+		t.Stop()
+	}
+}
+
+// surveyOf surveys consumers in one call and hands each its survey.
+func (p *process) surveyOf(s *session, works []*work) error {
+	names := make([]string, len(works))
+	before := make([]surveyed, len(works))
+	for i, w := range works {
+		names[i] = w.info.Name
+		before[i] = w.beforeSurvey()
+	}
+	found, err := call(s.ctx, func(ctx context.Context) ([]Survey, error) { return p.be.Survey(ctx, names) })
+	if err != nil {
+		return err
+	}
+	for n, w := range works {
+		if i := slices.IndexFunc(found, func(x Survey) bool { return x.Consumer == w.info.Name }); i >= 0 {
+			before[n].Survey = found[i]
+			w.deliverSurvey(before[n])
+		}
+	}
+	return nil
+}
+
+// surveyAlone surveys one consumer by itself until that succeeds.
+func (w *work) surveyAlone(p *process) {
+	w.mu.Lock()
+	w.surveys.alone = true
+	w.mu.Unlock()
+	w.calls.Go(func() {
+		var failed backoff
+		for w.s.ctx.Err() == nil {
+			if err := p.surveyOf(w.s, []*work{w}); err != nil {
+				failed.pause(w.s.ctx, w.log, "survey failed", err)
+				continue
+			}
+			w.mu.Lock()
+			w.surveys.alone = false
+			w.mu.Unlock()
+			w.s.hintOwnership()
+			return
+		}
+	})
+}
+
+func (w *work) surveyedAlone() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.surveys.alone
+}
+
+func (w *work) beforeSurvey() surveyed {
+	known := w.mayOwnCount()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return surveyed{known: known, asked: w.surveys.acquired}
+}
+
+// deliverSurvey hands the consumer a survey, in place of one that it has not yet looked at.
+func (w *work) deliverSurvey(x surveyed) {
+	select {
+	case <-w.surveys.latest:
+	default:
+	}
+	w.surveys.latest <- x // has room for one, and nobody else fills it
+}
+
+// own keeps the consumer's leases at its fair share until the session ends.
+func (w *work) own() {
+	wish := surveyAny
+	for w.s.ctx.Err() == nil {
+		t := time.NewTimer(wish)
+		select {
+		case x := <-w.surveys.latest:
+			w.course.step(surveying)
+			w.mu.Lock()
+			late := x.asked != w.surveys.acquired
+			w.mu.Unlock()
+			if late {
+				w.s.hintOwnership()
+				break
+			}
+			w.reconcile(x.Survey, x.known)
+			wish = w.balance(x.Survey)
+		case <-t.C:
+			wish = surveyAny
+			w.s.hintOwnership()
+		case <-w.s.ctx.Done():
 		}
 		t.Stop()
 	}
@@ -142,6 +242,7 @@ func (w *work) balance(s Survey) time.Duration {
 		target = min(target, limit)
 	}
 	owned := w.owned()
+	w.want(min(target-owned, s.Free-w.withheld()))
 	switch {
 	case owned < target && s.Free > 0 && !w.stopping():
 		if n := w.acquire(min(target-owned, s.Free)); n > 0 && n < s.Free {
@@ -154,6 +255,20 @@ func (w *work) balance(s Survey) time.Duration {
 		w.giveBack(min(owned-target, max(giveLeast, owned/16)))
 	}
 	return surveyAny
+}
+
+// want notes how many free resources this process would take.
+func (w *work) want(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.surveys.wanted = max(n, 0)
+}
+
+// withheld counts the resources that this process must not be granted now though they may be free.
+func (w *work) withheld() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.streams.avoided) + w.c.busyBeside(w.held)
 }
 
 // reconcile compares what the backend counts as this process's with what it holds, and known,
@@ -283,14 +398,19 @@ func (w *work) acquire(n int) (granted int) {
 	if stopped {
 		return
 	}
-	defer func() { w.mu.Lock(); w.asking = false; w.mu.Unlock() }()
+	w.mu.Lock()
+	w.surveys.acquired++
+	w.mu.Unlock()
+	defer func() { w.mu.Lock(); w.asking = false; w.surveys.acquired++; w.mu.Unlock() }()
 	var failed backoff
 	asked := now() // the first try may be the one that is granted
 	for w.s.alive() {
-		req.Exclude = w.excluded()
+		ask := req
+		ask.Exclude = w.excluded()
 		sent := time.Now()
-		grants, err := call(w.s.ctx, func(ctx context.Context) ([]Grant, error) { return w.be.Acquire(ctx, req) })
+		grants, err := call(w.s.ctx, func(ctx context.Context) ([]Grant, error) { return w.be.Acquire(ctx, ask) })
 		if err == nil {
+			w.course.step(acquiring)
 			w.take(grants, asked)
 			if len(grants) > 0 {
 				w.log.Info("acquired leases", "leases", len(grants), "took", time.Since(sent).Round(time.Microsecond))
@@ -318,6 +438,9 @@ func (b *backoff) reset() { b.failures = 0 }
 func (b *backoff) pause(ctx context.Context, log logger, what string, err error) {
 	if ctx.Err() != nil {
 		return
+	}
+	if c := callerOf(ctx); c != nil && c.progress != nil {
+		c.progress.failed(what, err)
 	}
 	if b.failures%10 == 0 {
 		log.Warn(what+", trying again", "error", err, "failures", b.failures+1)

@@ -211,6 +211,9 @@ func (w *work) readParked(req ParkedRequest, within time.Duration, then func(fou
 		defer w.mu.Unlock()
 		if err != nil {
 			w.stopYielding()
+			w.course.failed("reading parked messages failed", err)
+		} else {
+			w.course.step(readParked)
 		}
 		then(found, began, time.Since(sent) >= within, err)
 		w.kick()

@@ -106,8 +106,7 @@ func TestPartitionHandoverIsShort(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New(leasemem.WithSlots(64))
 		var rec recorder
-		at := map[string]time.Time{}
-		var longest time.Duration
+		released, acquired := map[lease.Ref]time.Time{}, map[lease.Ref]time.Time{}
 		var mu sync.Mutex
 		obs := lease.ObserverFunc(func(o lease.Observation) {
 			rec.Observe(o)
@@ -115,11 +114,9 @@ func TestPartitionHandoverIsShort(t *testing.T) {
 			defer mu.Unlock()
 			switch x := o.(type) {
 			case lease.ObservedRelease:
-				at[x.Resource] = time.Now()
+				released[lease.Ref{Resource: x.Resource, Epoch: x.Epoch}] = time.Now()
 			case lease.ObservedAcquire:
-				if since, ok := at[x.Resource]; ok {
-					longest = max(longest, time.Since(since))
-				}
+				acquired[lease.Ref{Resource: x.Resource, Epoch: x.Epoch}] = time.Now()
 			}
 		})
 		s := lease.Spec{Per: lease.PerPartition, Handlers: handleAll(&seen{})}
@@ -130,8 +127,19 @@ func TestPartitionHandoverIsShort(t *testing.T) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if longest > 10*time.Millisecond || longest == 0 && len(at) == 0 {
-			t.Errorf("a slot rested for %v", longest)
+		if len(released) == 0 {
+			t.Error("no slot was handed over")
+		}
+		for ref, since := range released {
+			rested := time.Hour
+			for next, at := range acquired {
+				if next.Resource == ref.Resource && next.Epoch > ref.Epoch {
+					rested = min(rested, at.Sub(since))
+				}
+			}
+			if rested > 10*time.Millisecond {
+				t.Errorf("slot %s rested for %v", ref.Resource, rested)
+			}
 		}
 	})
 }

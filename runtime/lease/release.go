@@ -80,6 +80,7 @@ func (w *work) release(give []*held) {
 		err := w.releaseAll(part, within)
 		switch {
 		case err == nil:
+			w.course.step(releasing)
 			w.released(part)
 			w.s.hintOwnership() // there may be more to give, or room for other streams
 			continue

@@ -68,9 +68,9 @@ func (w *work) renewRows() {
 			continue
 		}
 		sent := now()
-		ctx, cancel := context.WithTimeout(w.s.ctx, max(interval/2, 100*time.Millisecond))
-		lost, err := w.be.(RowLocker).Renew(ctx, w.s.id, w.info, refs)
-		cancel()
+		lost, err := callFor(w.s.ctx, max(interval/2, 100*time.Millisecond), func(ctx context.Context) ([]string, error) {
+			return w.be.(RowLocker).Renew(ctx, w.s.id, w.info, refs)
+		})
 		w.c.observe(ObservedRenew{Consumer: w.info.Name, Session: w.s.id, Leases: len(refs), Lost: len(lost), Duration: time.Since(sent.t), Err: err})
 		switch {
 		case err == nil:

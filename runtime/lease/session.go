@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	mrand "math/rand/v2"
 	"os"
 	"sync"
@@ -32,20 +33,35 @@ type session struct {
 	ownership chan struct{} // a hint that ownership changed
 	settled   chan struct{} // a hint that work on a lease ended while the process drains
 
+	belief *belief // shared by all copies of the session, see as
+}
+
+// belief is when the session was last confirmed.
+type belief struct {
 	mu       sync.Mutex
 	anchored instant // before the last confirmed request was sent
+}
+
+func (b *belief) since() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.anchored.since()
+}
+
+func (b *belief) anchor(at instant) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.anchored = at
 }
 
 // openSession opens a session and starts to believe in it. The context's values
 // reach the handlers, its cancellation does not.
 func openSession(ctx context.Context, be Backend, spec SessionSpec, margin time.Duration, log *slog.Logger, observe func(Observation)) (*session, error) {
 	s := &session{id: spec.ID, ttl: spec.TTL, margin: margin, log: log.With("session", spec.ID), observe: observe, gate: newGate(),
-		ownership: make(chan struct{}, 1), settled: make(chan struct{}, 1)}
-	s.anchored = now()
-	opening, cancel := context.WithTimeout(ctx, spec.TTL-margin)
-	defer cancel()
+		ownership: make(chan struct{}, 1), settled: make(chan struct{}, 1), belief: &belief{anchored: now()}}
 	var err error
-	if s.backend, err = be.OpenSession(opening, spec); err != nil {
+	s.backend, err = callFor(ctx, spec.TTL-margin, func(ctx context.Context) (Session, error) { return be.OpenSession(ctx, spec) })
+	if err != nil {
 		return nil, err
 	}
 	if a, ok := s.backend.(Alarmed); ok {
@@ -56,12 +72,16 @@ func openSession(ctx context.Context, be Backend, spec SessionSpec, margin time.
 	return s, nil
 }
 
-// left is how much longer the session may be believed in.
-func (s *session) left() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ttl - s.margin - s.anchored.since()
+// as returns the session as c uses it: calls under its context are made on behalf of c.
+func (s *session) as(c caller) *session {
+	own := *s
+	c.session = s
+	own.ctx = context.WithValue(s.ctx, callerKey{}, &c)
+	return &own
 }
+
+// left is how much longer the session may be believed in.
+func (s *session) left() time.Duration { return s.ttl - s.margin - s.belief.since() }
 
 // alive reports belief and ends it when its time is over, whatever the timers do.
 func (s *session) alive() bool {
@@ -105,32 +125,35 @@ type Alarmed interface {
 	Alarm() <-chan struct{}
 }
 
+// alarmGap is the least time between heartbeats that alarms ask for.
+const alarmGap = 50 * time.Millisecond
+
 // beat sends heartbeats at a third of the TTL. A failed one is tried again soon, so
 // that several tries fit before belief ends.
 func (s *session) beat() {
 	interval := s.ttl / 3
 	wait := jitter(interval)
+	var sent instant
 	for {
 		t := time.NewTimer(wait)
 		select {
 		case <-t.C:
 		case <-s.alarm:
+			pause(s.ctx, alarmGap-time.Since(sent.t))
 		case <-s.ctx.Done():
 		}
 		t.Stop()
 		if !s.alive() {
 			return
 		}
-		sent := now()
-		call, cancel := context.WithTimeout(s.ctx, max(interval/2, 100*time.Millisecond))
-		err := s.backend.Heartbeat(call)
-		cancel()
+		sent = now()
+		err := doFor(s.ctx, max(interval/2, 100*time.Millisecond), s.backend.Heartbeat)
+		if err == nil {
+			s.belief.anchor(sent) // before anything else, which may take its time
+		}
 		s.observe(ObservedHeartbeat{Session: s.id, Duration: time.Since(sent.t), Err: err})
 		switch {
 		case err == nil:
-			s.mu.Lock()
-			s.anchored = sent
-			s.mu.Unlock()
 			wait = jitter(interval)
 		case errors.Is(err, ErrSessionLost):
 			s.lose("the backend declared the session dead")
@@ -161,7 +184,7 @@ func (s *session) close() error {
 	defer cancel()
 	var failed backoff
 	for {
-		err := s.backend.Close(ctx)
+		err := do(ctx, s.backend.Close)
 		if err == nil || isLost(err) || ctx.Err() != nil {
 			return err
 		}
@@ -169,33 +192,10 @@ func (s *session) close() error {
 	}
 }
 
-// callTimeout bounds calls of the backend: one over a connection that went silent would
-// else wait for as long as the system's network does. The outcome is unknown then, and
-// the call is repeated.
-const callTimeout = 30 * time.Second
+// longest is more time than anybody waits. Sums of two such times do not overflow.
+const longest = time.Duration(math.MaxInt64 / 2)
 
-// call makes one bounded call of the backend.
-func call[T any](ctx context.Context, f func(ctx context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return f(ctx)
-}
-
-// callFor is call with a time of its own.
-func callFor[T any](ctx context.Context, d time.Duration, f func(ctx context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	return f(ctx)
-}
-
-// do is call for what returns nothing but an error.
-func do(ctx context.Context, f func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return f(ctx)
-}
-
-// jitter spreads d over 0.9 d to 1.1 d.
+// jitter spreads d, which is at most longest, over 0.9 d to 1.1 d.
 func jitter(d time.Duration) time.Duration {
 	return d - d/10 + time.Duration(mrand.Int64N(int64(d/5)+1))
 }

@@ -303,6 +303,7 @@ func (w *work) storedAll(hs []*held, es []*entry, fenced []string, took time.Dur
 // storeFailed puts progress back whose commit failed or is of unknown outcome. What was queued
 // meanwhile is added to it.
 func (w *work) storeFailed(hs []*held, es []*entry, late bool, err error) {
+	w.course.failed("commit failed", err)
 	w.mu.Lock()
 	for i, h := range hs {
 		if later := w.stores.byHeld[h]; later != nil {
@@ -357,6 +358,7 @@ func (w *work) nextSeq(h *held) int64 {
 
 func (w *work) committed(h *held, n counts) {
 	w.refusals.forget(h.Resource)
+	w.course.step(storing)
 	if n != (counts{}) {
 		w.c.observe(ObservedCommit{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch,
 			Handled: n.handled, Parked: n.parked, Dead: n.dead, Skipped: n.skipped})

@@ -154,6 +154,9 @@ func (s *Spec) setDefaults() {
 		s.Retry.Jitter = 0.2
 	}
 	s.Retry.Jitter = max(s.Retry.Jitter, 0)
+	for _, d := range []*time.Duration{&s.TTL, &s.Margin, &s.Grace, &s.Poll, &s.Idle, &s.OnceKeep, &s.Drain, &s.Retry.Min, &s.Retry.Cap, &s.DeadLetters.Keep} {
+		*d = min(*d, longest) // so that no sum overflows
+	}
 }
 
 // validate reports all that is wrong with s, each named by its field.

@@ -37,7 +37,6 @@ const sweepEvery = 30 * time.Second
 
 // sweep makes streams wanted that have messages and were forgotten.
 func (w *work) sweep() {
-	var failed backoff
 	for w.s.ctx.Err() == nil {
 		t := time.NewTimer(jitter(sweepEvery))
 		select {
@@ -46,15 +45,8 @@ func (w *work) sweep() {
 		case <-w.s.ctx.Done():
 		}
 		t.Stop()
-		for w.s.ctx.Err() == nil {
-			err := do(w.s.ctx, func(ctx context.Context) error { return w.be.Register(ctx, w.info, nil) })
-			if err == nil {
-				failed.reset()
-				w.s.hintOwnership()
-				break
-			}
-			failed.pause(w.s.ctx, w.log, "looking for streams with work failed", err)
-		}
+		w.registerAll()
+		pause(w.s.ctx, surveyGap) // hints may come all the time
 	}
 }
 
@@ -80,6 +72,7 @@ func (w *work) takeStreams(s Survey) {
 	}
 	w.mu.Unlock()
 	room := w.room()
+	w.want(min(room, s.Free-w.withheld()))
 	if s.Free > 0 && room > 0 && !w.stopping() {
 		w.acquire(min(room, s.Free))
 	}
@@ -151,7 +144,8 @@ func (w *work) announce() {
 		}
 		for len(names) > 0 && err == nil {
 			n := min(len(names), registerItems)
-			err = do(w.s.ctx, func(ctx context.Context) error { return w.be.Register(ctx, w.info, names[:n]) })
+			some := names[:n]
+			err = do(w.s.ctx, func(ctx context.Context) error { return w.be.Register(ctx, w.info, some) })
 			names = names[n:]
 		}
 		if err != nil {
@@ -160,15 +154,24 @@ func (w *work) announce() {
 		}
 		failed.reset()
 		w.s.hintOwnership()
-		pause(w.s.ctx, jitter(w.c.spec.Poll))
+		pause(w.s.ctx, max(jitter(w.c.spec.Poll), pollLeast))
 	}
 }
 
-const registerItems = 5000 // streams in one Register
+const (
+	pollLeast      = time.Millisecond // between two questions, whatever Spec.Poll is
+	streamsTimeout = 30 * time.Second // of one question
+)
 
 // ask asks the application for streams, and returns those that are to be registered. It
-// is asked once at a time, and not waited for when the session ends.
+// is asked once at a time, also across sessions, and not waited for when the session ends.
 func (w *work) ask() ([]string, error) {
+	defer w.course.waiting("Streams, the application's function, to return")()
+	select {
+	case w.c.asking <- struct{}{}:
+	case <-w.s.ctx.Done():
+		return nil, w.s.ctx.Err()
+	}
 	w.mu.Lock()
 	w.streams.finished = map[string]struct{}{}
 	w.mu.Unlock()
@@ -177,16 +180,20 @@ func (w *work) ask() ([]string, error) {
 		err   error
 	}
 	answered := make(chan answer, 1)
+	ctx, cancel := context.WithTimeout(w.s.ctx, streamsTimeout)
 	go func() {
+		defer cancel()
 		a := answer{err: errGoexit}
 		defer func() {
 			if r := recover(); r != nil {
 				a = answer{err: &panicError{r}}
 				w.log.Error("Streams panicked", "panic", oneLine(fmt.Sprint(r)), "stack", string(debug.Stack()))
 			}
+			<-w.c.asking
 			answered <- a
 		}()
-		a.names, a.err = call(w.s.ctx, w.c.spec.Streams)
+		names, err := w.c.spec.Streams(ctx)
+		a = answer{names, err}
 	}()
 	select {
 	case a := <-answered:

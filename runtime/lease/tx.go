@@ -127,6 +127,7 @@ func (w *work) uncertain(ctx context.Context, h *held, err error) {
 
 // begin tries until a transaction is open or the lease ends.
 func (w *work) begin(ctx context.Context, h *held) (Tx, error) {
+	defer w.course.waiting("a transaction for " + h.Resource + ": the backend begins none")()
 	var failed backoff
 	for {
 		tx, err := call(ctx, w.be.(Transactor).Begin)

@@ -31,28 +31,32 @@ type work struct {
 	log  *slog.Logger
 	wake chan struct{} // schedule has something to look at
 
-	mu       sync.Mutex
-	held     map[string]*held
-	known    map[string]struct{} // topics registered with the backend
-	ready    []*held             // have a batch ready
-	give     []*held             // are to be released
-	running  int                 // goroutines in process
-	stopped  bool                // the process is draining
-	early    bool                // and has other work: what rests does not wait for the end of the session
-	asking   bool                // an Acquire is under way
-	ticks    uint64              // orders the beginnings and ends of work on resources
+	mu      sync.Mutex
+	held    map[string]*held
+	known   map[string]struct{} // topics registered with the backend
+	ready   []*held             // have a batch ready
+	give    []*held             // are to be released
+	running int                 // goroutines in process
+	stopped bool                // the process is draining
+	early   bool                // and has other work: what rests does not wait for the end of the session
+	asking  bool                // an Acquire is under way
+	ticks   uint64              // orders the beginnings and ends of work on resources
 
 	reads   readState
 	beyond  beyondShare
 	doubt   bool                 // the backend may have lost writes; see reconcile
 	awaited map[string]time.Time // with a grace: resources lost lately, and when their owners have waited long enough
 	streams streamState
+	surveys surveys
+	enroll  registration
 	parked  parkedState
 	stores  storeState
 	stored  *sync.Cond // on mu: progress was stored, or never will be
 	watched map[*sequence]struct{}
 
 	calls sync.WaitGroup // reads and releases under way
+
+	course *progress
 
 	refusals refusals
 }
@@ -63,12 +67,12 @@ type held struct {
 	Lease
 	ref Ref
 
-	cursor  Cursor          // after the last message read
-	next    []Fetched       // read and not yet handled, in order
-	waited  []ParkedMessage // due and not yet handled; they go before next
-	dirty   bool            // there may be messages after cursor
-	reads   resourceReads
-	stores  resourceStores
+	cursor Cursor          // after the last message read
+	next   []Fetched       // read and not yet handled, in order
+	waited []ParkedMessage // due and not yet handled; they go before next
+	dirty  bool            // there may be messages after cursor
+	reads  resourceReads
+	stores resourceStores
 
 	running     bool                // a goroutine works on it
 	uncommitted int                 // progress handed over and not yet stored
@@ -104,12 +108,15 @@ type held struct {
 }
 
 func newWork(c *Consumer, s *session, p *process) *work {
+	course := newProgress()
 	w := &work{
-		c: c, s: s, be: p.be, info: c.Info(), log: c.logger.With("consumer", c.Name()),
+		c: c, s: s.as(caller{left: &c.left, progress: course}), course: course, be: p.be, info: c.Info(), log: c.logger.With("consumer", c.Name()),
 		wake: make(chan struct{}, 1), held: map[string]*held{}, known: map[string]struct{}{},
 		parked:  parkedState{due: time.Now().Add(parkedAtLeast), laned: map[*held]struct{}{}, yielding: map[*held]struct{}{}, strains: map[*held]*strain{}},
 		stores:  storeState{wake: make(chan struct{}, 1), byHeld: map[*held]*entry{}},
 		awaited: map[string]time.Time{}, watched: map[*sequence]struct{}{}, streams: streamState{sweep: make(chan struct{}, 1)},
+		surveys: surveys{latest: make(chan surveyed, 1)},
+		enroll:  registration{wake: make(chan struct{}, 1), fresh: map[string]struct{}{}, limit: registerItems},
 	}
 	w.stored = sync.NewCond(&w.mu)
 	return w
@@ -382,7 +389,7 @@ func (w *work) start(h *held, f func(ctx context.Context)) {
 	go func() {
 		defer func() {
 			cancel(nil)
-			w.c.leave(h.Resource)
+			w.c.leave(h.Resource, w)
 			w.mu.Lock()
 			w.running--
 			h.running, h.cancel = false, nil

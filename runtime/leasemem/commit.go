@@ -172,7 +172,8 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 		}
 		var due []dueLane
 		for _, l := range c.sortedLeases() {
-			if l.owner != req.Session {
+			if l.owner != req.Session || len(req.Resources) > 0 && !slices.Contains(req.Resources, l.resource) ||
+				slices.Contains(req.Exclude, l.resource) {
 				continue
 			}
 			for _, lane := range slices.Sorted(maps.Keys(l.parked)) {
@@ -189,6 +190,7 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 			}
 		}
 		slices.SortStableFunc(due, func(a, b dueLane) int { return a.messages[0].due.Compare(b.messages[0].due) })
+		read := map[string]int{} // by resource
 		for _, d := range due {
 			for i, m := range d.messages {
 				if m.due.After(now) {
@@ -198,6 +200,11 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 					out.More = true
 					return out, nil
 				}
+				if req.PerResource > 0 && read[d.resource] >= req.PerResource {
+					out.More = true
+					break
+				}
+				read[d.resource]++
 				r := m.message.raw(req.MaxPayload)
 				r.Attempt = m.attempt
 				out.Messages = append(out.Messages, lease.ParkedMessage{

@@ -165,18 +165,31 @@ func messageID(id string, optional bool) (int64, error) {
 	return n, nil
 }
 
+// notNil returns an empty array where a nil one would be NULL.
+func notNil(s []string) []string {
+	if s == nil {
+		return []string{}
+	}
+	return s
+}
+
 // FetchParked reads parked messages whose wait is over, the lane that is due longest first.
 func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lease.Parked, error) {
 	out := lease.Parked{Next: -1}
 	q := b.queries(b.pool)
+	per := req.PerResource
+	if per <= 0 {
+		per = req.Limit
+	}
 	// One lane more than can be read says when the next one is due.
 	lanes, err := q.ParkedLanes(ctx, leasedb.ParkedLanesParams{
-		Consumer: req.Consumer.Name, Session: req.Session, Max: int64(req.Limit) + 1,
+		Consumer: req.Consumer.Name, Session: req.Session, Max: int64(req.Limit) + 1, PerResource: int64(per) + 1,
+		Resources: notNil(req.Resources), Exclude: notNil(req.Exclude),
 	})
 	if err != nil {
 		return out, b.fail("read parked messages of "+req.Consumer.Name, err)
 	}
-	p := leasedb.FetchParkedParams{Consumer: req.Consumer.Name, MaxPayload: int32(req.MaxPayload), Max: int64(req.Limit) + 1}
+	p := leasedb.FetchParkedParams{Consumer: req.Consumer.Name, MaxPayload: int32(req.MaxPayload), PerLane: int64(per) + 1, Max: int64(req.Limit) + 1}
 	for i, l := range lanes {
 		if l.DueInMicros > 0 {
 			out.Next = time.Duration(l.DueInMicros) * time.Microsecond
@@ -191,19 +204,21 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 	if err != nil {
 		return out, b.fail("read parked messages of "+req.Consumer.Name, err)
 	}
-	waits := map[int32]bool{} // lanes that have come to a message that still waits
+	passed := map[int32]bool{} // lanes that have come to a message that still waits, or to the limit
+	read := map[string]int{}   // by resource
+	out.More = len(rows) > req.Limit
 	for i, r := range rows {
-		if waits[r.Item] {
+		if passed[r.Item] || len(out.Messages) >= req.Limit {
 			continue
 		}
-		if !r.Due {
-			waits[r.Item] = true
+		if passed[r.Item] = !r.Due; passed[r.Item] {
 			continue
 		}
-		if len(out.Messages) >= req.Limit {
-			out.More = true
-			break
+		if read[p.Resources[r.Item]] >= per {
+			out.More, passed[r.Item] = true, true
+			continue
 		}
+		read[p.Resources[r.Item]]++
 		m := lease.ParkedMessage{Resource: p.Resources[r.Item], Lane: p.Lanes[r.Item]}
 		m.ID, m.Topic, m.Key, m.Kind = strconv.FormatInt(r.MessageID, 10), r.Topic, r.Key, r.Kind
 		m.Payload, m.Size, m.Attempt, m.PublishedAt = r.Payload, int(r.Size), int(r.Attempt), r.PublishedAt
@@ -212,7 +227,7 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 				return out, fmt.Errorf("leasepg: headers of message %s are not an object of strings", m.ID)
 			}
 		}
-		m.Last = i+1 == len(rows) || rows[i+1].Item != r.Item
+		m.Last = i+1 == len(rows) && len(rows) <= req.Limit || i+1 < len(rows) && rows[i+1].Item != r.Item
 		out.Messages = append(out.Messages, m)
 	}
 	if t := b.tables.of(req.Consumer); t != nil {

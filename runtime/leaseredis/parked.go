@@ -27,7 +27,19 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 	}
 	var lanes []lane
 	reach := b.reach(sh) // what a lost shard keeps waits for it
-	steps := b.leaseSteps(sh, req.Consumer, scripts.fetchparked, req.Consumer.Name, req.Session, req.Limit, parkedBytes)
+	per := req.PerResource
+	if per <= 0 {
+		per = req.Limit
+	}
+	args := []any{req.Consumer.Name, req.Session, req.Limit, parkedBytes, per, len(req.Resources)}
+	for _, r := range req.Resources {
+		args = append(args, r)
+	}
+	args = append(args, len(req.Exclude))
+	for _, r := range req.Exclude {
+		args = append(args, r)
+	}
+	steps := b.leaseSteps(sh, req.Consumer, scripts.fetchparked, args...)
 	steps = slices.DeleteFunc(steps, func(s step) bool { return !slices.Contains(reach, s.tag) })
 	for _, a := range b.runAll(ctx, steps) {
 		if a.err != nil {

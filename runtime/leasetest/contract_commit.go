@@ -1,6 +1,7 @@
 package leasetest
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -263,6 +264,43 @@ var parkedChecks = []check{
 		equalSlices(t, "rest", parkedIDs(p.Messages), id[2:])
 		equal(t, "more", p.More, false)
 		equal(t, "last", p.Messages[2].Last, true)
+	}},
+	{"Parked/Is_read_of_the_resources_asked_for_and_so_much_of_each", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		for _, topic := range []string{"a", "b", "c"} {
+			for i := range 4 {
+				publish(t, be, event(topic, fmt.Sprint("k", i%2), i))
+			}
+		}
+		a := join(t, be, perTopic(), long).register("a", "b", "c")
+		for _, g := range a.acquire(3) {
+			var ps []lease.Park
+			for _, m := range a.fetch(g.Resource, g.Cursor, 9).Messages {
+				ps = append(ps, lease.Park{ID: m.ID, Lane: m.Key, Attempt: 1, Error: "e"})
+			}
+			a.commit(lease.Progress{Ref: g.Ref, Park: ps})
+		}
+		read := func(req lease.ParkedRequest) (lease.Parked, string) {
+			req.Session, req.Consumer, req.MaxPayload = a.id, a.info, roomy
+			p := must[lease.Parked](t)(be.FetchParked(t.Context(), req))
+			n := map[string]int{}
+			for _, m := range p.Messages {
+				n[m.Resource]++
+			}
+			return p, fmt.Sprint(n)
+		}
+		_, n := read(lease.ParkedRequest{Limit: 100})
+		equal(t, "all", n, "map[a:4 b:4 c:4]")
+		_, n = read(lease.ParkedRequest{Limit: 100, Resources: []string{"b"}})
+		equal(t, "one asked for", n, "map[b:4]")
+		_, n = read(lease.ParkedRequest{Limit: 100, Exclude: []string{"b", "c"}})
+		equal(t, "two left out", n, "map[a:4]")
+		p, n := read(lease.ParkedRequest{Limit: 100, PerResource: 3})
+		equal(t, "three of each", n, "map[a:3 b:3 c:3]")
+		equal(t, "more", p.More, true)
+		p, n = read(lease.ParkedRequest{Limit: 100, PerResource: 2, Resources: []string{"a"}})
+		equal(t, "two of one", n, "map[a:2]")
+		equal(t, "the last of their lane", p.Messages[1].Last, true)
 	}},
 	{"Parked/Is_removed_by_Done_and_by_Dead", func(t testing.TB, f Factory) {
 		be := f.New(t)

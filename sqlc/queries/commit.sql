@@ -144,7 +144,8 @@ ORDER BY c.place
 ON CONFLICT (consumer, resource, message_id) DO NOTHING;
 
 -- name: ParkedLanes :many
--- The head of each lane that the session owns, found by one index descent each, soonest first.
+-- The head of each lane that the session owns, found by one index descent each, soonest first; of
+-- one resource at most so many.
 WITH RECURSIVE head AS (
     (SELECT p.resource, p.lane, p.next_at FROM leasegen.parked p
      WHERE p.consumer = sqlc.arg(consumer)::text ORDER BY p.resource, p.lane, p.seq LIMIT 1)
@@ -154,12 +155,19 @@ WITH RECURSIVE head AS (
         WHERE p.consumer = sqlc.arg(consumer)::text AND (p.resource, p.lane) > (h.resource, h.lane)
         ORDER BY p.resource, p.lane, p.seq LIMIT 1) n
 )
-SELECT h.resource, h.lane,
-       greatest(extract(epoch FROM h.next_at - clock_timestamp()) * 1000000, 0)::bigint AS due_in_micros
-FROM head h
-JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = h.resource
-WHERE l.session = sqlc.arg(session)::text
-ORDER BY h.next_at, h.resource, h.lane
+SELECT o.resource, o.lane,
+       greatest(extract(epoch FROM o.next_at - clock_timestamp()) * 1000000, 0)::bigint AS due_in_micros
+FROM (
+    SELECT h.resource, h.lane, h.next_at,
+           row_number() OVER (PARTITION BY h.resource ORDER BY h.next_at, h.lane) AS place
+    FROM head h
+    JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = h.resource
+    WHERE l.session = sqlc.arg(session)::text
+      AND (cardinality(sqlc.arg(resources)::text[]) = 0 OR h.resource = ANY (sqlc.arg(resources)::text[]))
+      AND NOT h.resource = ANY (sqlc.arg(exclude)::text[])
+) o
+WHERE o.place <= sqlc.arg(per_resource)::bigint
+ORDER BY o.next_at, o.resource, o.lane
 LIMIT sqlc.arg(max)::bigint;
 
 -- name: FetchParked :many
@@ -172,6 +180,7 @@ FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(resources):
 CROSS JOIN LATERAL (
     SELECT p.* FROM leasegen.parked p
     WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource = i.resource AND p.lane = i.lane
-    ORDER BY p.seq LIMIT sqlc.arg(max)::bigint
+    ORDER BY p.seq LIMIT sqlc.arg(per_lane)::bigint
 ) p
-ORDER BY i.item, p.seq;
+ORDER BY i.item, p.seq
+LIMIT sqlc.arg(max)::bigint;

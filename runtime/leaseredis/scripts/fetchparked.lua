@@ -1,15 +1,22 @@
 -- Reads due parked messages of resources that a session owns: consumer, session, limits in messages
--- and bytes. Returns whether the limits cut it short, the time in µs until a lane is due (-1:
+-- and bytes, the limit in messages of one resource, how many resources to read (0: all), these, and
+-- those to leave out. Returns whether the limits cut it short, the time in µs until a lane is due (-1:
 -- nothing waits), and the lanes: {resource, lane, how long it has been due, {id, 1 if it is the
 -- last, attempt, message}, ...}.
-local consumer, session, limit, room = arg(), arg(), argn(), argn()
+local consumer, session, limit, room, most = arg(), arg(), argn(), argn(), argn()
 local resources, held = T .. 'pr:' .. consumer, T .. 'held:' .. consumer .. ':' .. session
 local lanes, count, size, more, waits = {}, 0, 0, 0, -1
 if call('EXISTS', resources) == 0 then return {more, waits} end
+local asked, left_out = {}, {}
+for i = 1, argn() do asked[i] = arg() end
+for _ = 1, argn() do left_out[arg()] = true end
+local here -- messages of the resource that is being read
 
 local function wait_for(at)
   if waits < 0 or at - now < waits then waits = math.max(at - now, 0) end
 end
+
+local function full() return count >= limit or size >= room end
 
 local function read_lane(p, lane, since)
   local key, out = p.lanes .. lane, {p.resource, lane, now - since}
@@ -23,11 +30,12 @@ local function read_lane(p, lane, since)
           wait_for(due)
           return out
         end
-        if count >= limit or count > 0 and size + #body > room then
+        if count > 0 and size + #body > room then size = room end
+        if full() or here >= most then
           more = 1
           return out
         end
-        count, size = count + 1, size + #body
+        count, here, size = count + 1, here + 1, size + #body
         out[#out + 1] = {ids[i], from + i == length and 1 or 0, attempt, body}
       end
     end
@@ -37,15 +45,27 @@ local function read_lane(p, lane, since)
 end
 
 local function read_resource(resource)
+  if left_out[resource] then return end
   local p = parked_keys(consumer, resource)
+  here = 0
   local later = call('ZRANGEBYSCORE', p.due, '(' .. int(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   if later[2] then wait_for(tonumber(later[2])) end
   local due = call('ZRANGEBYSCORE', p.due, '-inf', int(now), 'WITHSCORES', 'LIMIT', 0, limit + 1)
   for i = 1, #due, 2 do
-    if more == 1 then return end
+    if full() or here >= most then
+      more = 1
+      return
+    end
     local lane = read_lane(p, due[i], tonumber(due[i + 1]))
     if #lane > 3 then lanes[#lanes + 1] = lane end
   end
+end
+
+if #asked > 0 then
+  for i, owned in ipairs(call('SMISMEMBER', held, unpack(asked))) do
+    if owned == 1 and full() then more = 1 elseif owned == 1 then read_resource(asked[i]) end
+  end
+  return {more, waits, lanes}
 end
 
 -- Those due first; a page of resources costs little, whoever owns them. When very many that are due
@@ -56,17 +76,20 @@ for i = 0, pages - 1 do
   local due = call('ZRANGEBYSCORE', resources, '-inf', int(now), 'LIMIT', i * page, page)
   if due[1] then
     for k, owned in ipairs(call('SMISMEMBER', held, unpack(due))) do
-      if owned == 1 and more == 0 then read_resource(due[k]) end
+      if owned == 1 and full() then more = 1 elseif owned == 1 then read_resource(due[k]) end
     end
   end
-  done = #due < page or more == 1
+  done = #due < page or full()
   if done then break end
 end
 if not done then
   local mine = call('ZINTER', 2, resources, held, 'WEIGHTS', 1, 0, 'WITHSCORES')
-  lanes, count, size, waits = {}, 0, 0, -1
+  lanes, count, size, waits, more = {}, 0, 0, -1, 0
   for i = 1, #mine, 2 do
-    if more == 1 then break end
+    if full() then
+      more = 1
+      break
+    end
     local at = tonumber(mine[i + 1])
     if at > now then
       wait_for(at)

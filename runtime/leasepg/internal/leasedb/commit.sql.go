@@ -170,6 +170,7 @@ CROSS JOIN LATERAL (
     ORDER BY p.seq LIMIT $6::bigint
 ) p
 ORDER BY i.item, p.seq
+LIMIT $7::bigint
 `
 
 type FetchParkedParams struct {
@@ -178,6 +179,7 @@ type FetchParkedParams struct {
 	Resources  []string
 	Lanes      []string
 	Consumer   string
+	PerLane    int64
 	Max        int64
 }
 
@@ -202,6 +204,7 @@ func (q *Queries) FetchParked(ctx context.Context, arg FetchParkedParams) ([]Fet
 		arg.Resources,
 		arg.Lanes,
 		arg.Consumer,
+		arg.PerLane,
 		arg.Max,
 	)
 	if err != nil {
@@ -458,19 +461,29 @@ WITH RECURSIVE head AS (
         WHERE p.consumer = $1::text AND (p.resource, p.lane) > (h.resource, h.lane)
         ORDER BY p.resource, p.lane, p.seq LIMIT 1) n
 )
-SELECT h.resource, h.lane,
-       greatest(extract(epoch FROM h.next_at - clock_timestamp()) * 1000000, 0)::bigint AS due_in_micros
-FROM head h
-JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = h.resource
-WHERE l.session = $2::text
-ORDER BY h.next_at, h.resource, h.lane
-LIMIT $3::bigint
+SELECT o.resource, o.lane,
+       greatest(extract(epoch FROM o.next_at - clock_timestamp()) * 1000000, 0)::bigint AS due_in_micros
+FROM (
+    SELECT h.resource, h.lane, h.next_at,
+           row_number() OVER (PARTITION BY h.resource ORDER BY h.next_at, h.lane) AS place
+    FROM head h
+    JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = h.resource
+    WHERE l.session = $2::text
+      AND (cardinality($3::text[]) = 0 OR h.resource = ANY ($3::text[]))
+      AND NOT h.resource = ANY ($4::text[])
+) o
+WHERE o.place <= $5::bigint
+ORDER BY o.next_at, o.resource, o.lane
+LIMIT $6::bigint
 `
 
 type ParkedLanesParams struct {
-	Consumer string
-	Session  string
-	Max      int64
+	Consumer    string
+	Session     string
+	Resources   []string
+	Exclude     []string
+	PerResource int64
+	Max         int64
 }
 
 type ParkedLanesRow struct {
@@ -479,9 +492,17 @@ type ParkedLanesRow struct {
 	DueInMicros int64
 }
 
-// The head of each lane that the session owns, found by one index descent each, soonest first.
+// The head of each lane that the session owns, found by one index descent each, soonest first; of
+// one resource at most so many.
 func (q *Queries) ParkedLanes(ctx context.Context, arg ParkedLanesParams) ([]ParkedLanesRow, error) {
-	rows, err := q.db.Query(ctx, ParkedLanes, arg.Consumer, arg.Session, arg.Max)
+	rows, err := q.db.Query(ctx, ParkedLanes,
+		arg.Consumer,
+		arg.Session,
+		arg.Resources,
+		arg.Exclude,
+		arg.PerResource,
+		arg.Max,
+	)
 	if err != nil {
 		return nil, err
 	}

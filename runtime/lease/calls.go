@@ -1,0 +1,123 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// callTimeout bounds calls of the backend: one over a connection that went silent would
+// else wait for as long as the system's network does. The outcome is unknown then, and
+// the call is repeated.
+const callTimeout = 30 * time.Second
+
+// callGrace is how much longer a call may take to return when its context has ended. One that
+// takes longer ignores its context: it is left behind, so that nobody hangs with it.
+const callGrace = 2 * time.Second
+
+// leftAtMost is how many calls of a caller may be left behind and not yet have returned. After
+// that its calls fail at once, until some have.
+const leftAtMost = 8
+
+// caller is on whose behalf the backend is called: a consumer's, or the process's for all of its
+// consumers. Contexts carry it.
+type caller struct {
+	left     *atomic.Int32 // calls left behind; outlives sessions
+	session  *session      // ends when a call says that it is lost; nil when there is none yet
+	progress *progress     // learns of calls that fail; nil for the process
+}
+
+type callerKey struct{}
+
+func callerOf(ctx context.Context) *caller {
+	c, _ := ctx.Value(callerKey{}).(*caller)
+	return c
+}
+
+// call makes one bounded call of the backend.
+func call[T any](ctx context.Context, f func(ctx context.Context) (T, error)) (T, error) {
+	return callFor(ctx, callTimeout, f)
+}
+
+// do is call for what returns nothing but an error.
+func do(ctx context.Context, f func(ctx context.Context) error) error {
+	return doFor(ctx, callTimeout, f)
+}
+
+func doFor(ctx context.Context, d time.Duration, f func(ctx context.Context) error) error {
+	_, err := callFor(ctx, d, func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) })
+	return err
+}
+
+// callFor is call with a time of its own. It returns when f does, or a grace after its time or
+// ctx is over, whatever f does. That the session is lost ends it, whatever was called.
+func callFor[T any](ctx context.Context, d time.Duration, f func(ctx context.Context) (T, error)) (T, error) {
+	var none T
+	c := callerOf(ctx)
+	if c != nil {
+		if n := c.left.Load(); n >= leftAtMost {
+			return none, fmt.Errorf("lease: call the backend: %d calls before have not returned though their time is over; restart the process if they never do", n)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	type answer struct {
+		value T
+		err   error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		a := answer{err: errGoexit}
+		defer func() {
+			if r := recover(); r != nil {
+				a = answer{err: &panicError{r}}
+			}
+			answered <- a
+		}()
+		v, err := f(ctx)
+		a = answer{v, err}
+	}()
+	var a answer
+	select {
+	case a = <-answered:
+	case <-ctx.Done():
+		grace := time.NewTimer(min(d, callGrace))
+		defer grace.Stop()
+		select {
+		case a = <-answered:
+		case <-grace.C:
+			if c != nil {
+				c.left.Add(1)
+			}
+			go func() {
+				late := <-answered
+				if late.err == nil {
+					discard(late.value)
+				}
+				if c != nil {
+					c.left.Add(-1)
+				}
+			}()
+			return none, fmt.Errorf("lease: call the backend: it did not return %v after its context ended: %w", min(d, callGrace), context.Cause(ctx))
+		}
+	}
+	if c != nil && c.session != nil && isLost(a.err) {
+		c.session.lose("the backend declared the session dead")
+	}
+	return a.value, a.err
+}
+
+// discard gives back what an answer brought that came when nobody waited for it any more.
+func discard(answer any) {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	switch v := answer.(type) {
+	case Tx:
+		_ = v.Rollback(ctx)
+	case Session:
+		_ = v.Close(ctx)
+	case Feed:
+		v.Close()
+	}
+}

@@ -1,0 +1,135 @@
+package lease
+
+import (
+	"context"
+	"time"
+)
+
+// feedTimeout is how long a feed may be silent: backends answer after seconds, news or not.
+const feedTimeout = time.Minute
+
+// listener passes what one feed tells on to the consumers it concerns.
+type listener struct {
+	be    Backend
+	s     *session
+	works []*work
+	log   logger
+}
+
+// listeners returns one listener for all consumers of the log, and one for each that has a
+// source of its own: a table that is locked or gone stops only who reads it.
+func (p *process) listeners(s *session, works []*work) []*listener {
+	var all []*listener
+	shared := &listener{be: p.be, s: s, log: p.log}
+	for _, w := range works {
+		if w.info.Source == nil {
+			shared.works = append(shared.works, w)
+		} else {
+			all = append(all, &listener{be: p.be, s: w.s, log: w.log, works: []*work{w}})
+		}
+	}
+	if len(shared.works) > 0 {
+		if len(shared.works) == 1 { // so that what fails is told as the consumer's
+			shared.s, shared.log = shared.works[0].s, shared.works[0].log
+		}
+		all = append(all, shared)
+	}
+	return all
+}
+
+// listen opens the feed, again when it fails, until the session ends.
+func (l *listener) listen() {
+	var failed backoff
+	for l.s.ctx.Err() == nil {
+		err := l.follow(&failed)
+		for _, w := range l.works {
+			w.course.feedClosed(err)
+			w.doubtHeld()
+		}
+		failed.pause(l.s.ctx, l.log, "feed failed", err)
+	}
+}
+
+// follow opens the feed, and only then lets resources be looked for, so that none can slip between.
+func (l *listener) follow(failed *backoff) error {
+	feed, err := call(l.s.ctx, func(ctx context.Context) (Feed, error) { return l.be.OpenFeed(ctx, infosOf(l.works)) })
+	if err != nil {
+		return err
+	}
+	using := make(chan struct{}, 1) // holds a token while Next is under way, which may be left behind
+	defer func() {
+		_ = do(context.WithoutCancel(l.s.ctx), func(context.Context) error {
+			using <- struct{}{}
+			feed.Close()
+			return nil
+		})
+	}()
+	for _, w := range l.works {
+		w.registerAll()
+		w.dirtyAll()
+		w.parkedDue(0) // a replay may have been missed too
+		w.course.feedOpened()
+	}
+	l.s.hintOwnership()
+	var pace pacer
+	for {
+		asked := time.Now()
+		news, err := callFor(l.s.ctx, feedTimeout, func(ctx context.Context) (News, error) {
+			using <- struct{}{}
+			defer func() { <-using }()
+			return feed.Next(ctx)
+		})
+		if err != nil {
+			return err
+		}
+		failed.reset()
+		l.tell(&news)
+		pace.pause(l.s.ctx, time.Since(asked), news.empty())
+	}
+}
+
+// tell passes news on.
+func (l *listener) tell(news *News) {
+	if news.Ownership {
+		l.s.hintOwnership()
+	}
+	for _, w := range l.works {
+		w.course.step(listening)
+		if news.Parked {
+			w.parkedDue(0)
+			w.hintSweep() // perhaps of streams that were retired
+		}
+		if fresh := w.hear(news); len(fresh) > 0 {
+			w.registerThese(fresh)
+		}
+	}
+}
+
+func (n *News) empty() bool {
+	return !n.Ownership && !n.Parked && len(n.Topics) == 0 && len(n.Resources) == 0
+}
+
+// pacer keeps a loop from running without a pause when what it waits for returns at once.
+type pacer struct{ quick int }
+
+const (
+	paceQuick = time.Millisecond // whoever waits less has not waited
+	paceSome  = 100              // answers with news that may come at once before they are paced too
+	paceMost  = time.Second
+)
+
+// pause pauses after an answer that took so long: ever longer while empty ones come at once,
+// a little while full ones do.
+func (p *pacer) pause(ctx context.Context, took time.Duration, empty bool) {
+	switch {
+	case took >= paceQuick:
+		p.quick = 0
+	case empty:
+		p.quick++
+		pause(ctx, min(time.Millisecond<<min(p.quick, 20), paceMost))
+	default:
+		if p.quick++; p.quick > paceSome {
+			pause(ctx, 5*time.Millisecond)
+		}
+	}
+}

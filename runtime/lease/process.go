@@ -1,0 +1,199 @@
+package lease
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// process is what one operating-system process does on one backend for the consumers that
+// share a session.
+type process struct {
+	be          Backend
+	log         *slog.Logger
+	consumers   []*Consumer
+	ttl, margin time.Duration
+	left        *atomic.Int32 // calls of the backend left behind, see caller
+}
+
+// check asks the backend whether it can be used, and names the consumer at fault.
+func (p *process) check(ctx context.Context) error {
+	check := func(cs []*Consumer) error {
+		infos := make([]ConsumerInfo, len(cs))
+		for i, c := range cs {
+			infos[i] = c.Info()
+		}
+		return do(p.calling(ctx), func(ctx context.Context) error { return p.be.Check(ctx, infos) })
+	}
+	err := check(p.consumers)
+	if err == nil {
+		return nil
+	}
+	if len(p.consumers) == 1 {
+		return fmt.Errorf("lease: consumer %q cannot start: %w", p.consumers[0].Name(), err)
+	}
+	for _, c := range p.consumers {
+		if alone := check([]*Consumer{c}); alone != nil {
+			return fmt.Errorf("lease: consumer %q cannot start, nor do the %d others of its group: %w", c.Name(), len(p.consumers)-1, alone)
+		}
+	}
+	return fmt.Errorf("lease: consumer %q and the %d others of its group cannot start: %w", p.consumers[0].Name(), len(p.consumers)-1, err)
+}
+
+// calling makes calls under ctx the process's own.
+func (p *process) calling(ctx context.Context) context.Context {
+	return context.WithValue(ctx, callerKey{}, &caller{left: p.left})
+}
+
+// youngSession is how long a session must have lived for the next one to be opened almost
+// at once: a broken connection costs a moment.
+const youngSession = time.Second
+
+// returnTime is how long handlers may take to notice that their session is lost before the
+// next one is opened beside them.
+const returnTime = 200 * time.Millisecond
+
+// keep lives one incarnation after the other until ctx is cancelled. A resource on which a
+// handler still runs when its lease is lost gets no new lease here until the handler returns;
+// all others go on.
+func (p *process) keep(ctx context.Context) {
+	var failed backoff
+	lost := ""    // the session before, when nobody has to wait for what it held
+	unknown := "" // a session that may have been opened, though nobody learnt of it
+	var ended instant
+	for ctx.Err() == nil {
+		id := newID()
+		s, err := p.open(ctx, id, cmp.Or(unknown, lost))
+		if err != nil {
+			if unknown == "" || errors.Is(err, context.DeadlineExceeded) {
+				unknown = id // a refusal that comes at once hardly opened one
+			}
+			for _, c := range p.consumers {
+				c.without(fmt.Errorf("opening a session failed: %w", err))
+			}
+			failed.pause(ctx, p.log, "opening a session failed", err)
+			continue
+		}
+		unknown = ""
+		opened := now()
+		p.live(ctx, s)
+		if errors.Is(context.Cause(s.ctx), ErrHandover) {
+			return // drained
+		}
+		p.log.Error("session lost", "session", s.id, "reason", context.Cause(s.ctx))
+		if opened.since() > youngSession {
+			failed.reset()
+		}
+		lost, ended = s.id, now()
+		failed.wait(ctx) // whatever ends sessions young is not asked without a pause
+		for _, c := range p.consumers {
+			if c.Info().Grace > 0 {
+				lost = ""
+			}
+			if c.returned(ctx, returnTime-ended.since()) {
+				continue
+			}
+			lost = ""
+			c.logger.Error("handlers still run on leases that were lost; their resources get no leases here until they return",
+				"consumer", c.Name(), "resources", some(c.busyResources()))
+		}
+	}
+	for _, c := range p.consumers { // Run outlives its handlers, if they return soon
+		c.returned(context.WithoutCancel(ctx), p.ttl/4-ended.since())
+	}
+}
+
+// some is the first of many names, for the log.
+func some(names []string) []string {
+	slices.Sort(names)
+	return names[:min(len(names), 10)]
+}
+
+// returned waits up to d for all handlers of the consumer to return.
+func (c *Consumer) returned(ctx context.Context, d time.Duration) bool {
+	for deadline := now(); ; {
+		if len(c.busyResources()) == 0 {
+			return true
+		}
+		if deadline.since() > d || !pause(ctx, 5*time.Millisecond) {
+			return false
+		}
+	}
+}
+
+// open opens a session for all consumers.
+func (p *process) open(ctx context.Context, id, replaces string) (*session, error) {
+	spec := SessionSpec{ID: id, Replaces: replaces, TTL: p.ttl, Host: hostname(), PID: os.Getpid(), Advisory: true}
+	for _, c := range p.consumers {
+		spec.Consumers = append(spec.Consumers, c.Name())
+		spec.Advisory = spec.Advisory && c.spec.Lock == LockAdvisory
+	}
+	s, err := openSession(p.calling(ctx), p.be, spec, p.margin, p.log, func(o Observation) {
+		for _, c := range p.consumers {
+			c.observe(o)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.as(caller{left: p.left}), nil
+}
+
+// live is one incarnation: it returns when the session is lost, or when ctx is
+// cancelled and everything is drained and released. It waits for no handler.
+func (p *process) live(ctx context.Context, s *session) {
+	works := make([]*work, len(p.consumers))
+	for i, c := range p.consumers {
+		works[i] = newWork(c, s, p)
+		c.with(works[i])
+	}
+	var wg sync.WaitGroup
+	wg.Go(s.watch)
+	wg.Go(s.beat)
+	for _, l := range p.listeners(s, works) {
+		wg.Go(l.listen)
+	}
+	wg.Go(func() { p.survey(s, works) })
+	wg.Go(func() { p.maintain(s, works) })
+	for _, w := range works {
+		wg.Go(w.register)
+		wg.Go(w.own)
+		wg.Go(w.schedule)
+		wg.Go(w.store)
+		wg.Go(w.watchStuck)
+		wg.Go(w.watchProgress)
+		switch {
+		case w.info.Announced:
+			wg.Go(w.announce)
+		case w.info.Per == PerStream:
+			wg.Go(w.sweep)
+		}
+		if w.info.Lock == LockRow {
+			wg.Go(w.renewRows)
+			wg.Go(w.watchRows)
+		}
+	}
+	select {
+	case <-s.ctx.Done():
+	case <-ctx.Done():
+		p.drain(s, works)
+	}
+	reason := context.Cause(s.ctx)
+	for _, w := range works {
+		w.loseAll(reason)
+		w.c.without(reason)
+	}
+	s.observe(ObservedSession{Session: s.id, Reason: reason.Error()})
+	wg.Wait()
+	for _, w := range works {
+		w.calls.Wait()
+		w.loseAll(reason) // what an Acquire that was under way has brought
+	}
+}

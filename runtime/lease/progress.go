@@ -1,0 +1,280 @@
+package lease
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Progress is watched apart from liveness: a process whose heartbeats go on may stand still. Each
+// activity of a consumer counts its steps; one that has work and makes no step for too long is
+// told of, with what it waits for.
+
+// activity is one kind of work.
+type activity int
+
+const (
+	handling    activity = iota // a message was decided
+	reading                     // a Fetch returned
+	readParked                  // a FetchParked returned
+	storing                     // a Commit returned
+	acquiring                   // an Acquire returned
+	releasing                   // a Release returned
+	surveying                   // a survey came
+	registering                 // a Register returned
+	listening                   // the feed answered
+	activities
+)
+
+// progress is how a consumer gets on under one session. Its methods may be called from many
+// goroutines, with work.mu held or not.
+type progress struct {
+	steps [activities]atomic.Uint64
+
+	mu       sync.Mutex
+	waits    map[*wait]struct{}
+	failures map[string]mishap // by what failed; these are constants
+	feed     bool              // the feed is open
+	feedErr  error             // why it is not
+	told     map[string]string // what was told of as standing still
+
+	// These belong to watchProgress.
+	seen  [activities]uint64
+	since [activities]time.Time
+}
+
+// wait is something that is waited for.
+type wait struct {
+	what  string
+	since time.Time
+}
+
+type mishap struct {
+	err error
+	at  time.Time
+}
+
+func newProgress() *progress {
+	p := &progress{waits: map[*wait]struct{}{}, failures: map[string]mishap{}}
+	for a := range p.since {
+		p.since[a] = time.Now()
+	}
+	return p
+}
+
+// step counts one step of an activity. It is cheap.
+func (p *progress) step(a activity) { p.steps[a].Add(1) }
+
+// waiting notes that the consumer waits for what until done is called: for something that its
+// activities do not show, like a transaction. What lasts too long is told.
+func (p *progress) waiting(what string) (done func()) {
+	x := &wait{what, time.Now()}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waits[x] = struct{}{}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.waits, x)
+	}
+}
+
+// failed notes the last failure of a loop that tries again.
+func (p *progress) failed(what string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failures[what] = mishap{err, time.Now()}
+}
+
+func (p *progress) feedOpened() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.feed, p.feedErr = true, nil
+}
+
+func (p *progress) feedClosed(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.feed, p.feedErr = false, err
+}
+
+// why is what failed since then, for those who ask why nothing goes on.
+func (p *progress) why(since time.Time) string {
+	var out []string
+	for what, f := range p.failures {
+		if !f.at.Before(since) {
+			out = append(out, oneLine(fmt.Sprintf("%s: %v", what, f.err)))
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	slices.Sort(out)
+	return " (" + strings.Join(out, "; ") + ")"
+}
+
+// pending is what a consumer is at, or wants, of one activity.
+type pending struct {
+	what  string        // empty: nothing
+	least time.Duration // it is not told before that time
+}
+
+// pending says what the consumer has to do.
+func (w *work) pending() (all [activities]pending) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	const often = 30 * time.Second // backends answer within that, news or not
+	all[listening] = pending{"news: the feed does not answer", often}
+	all[surveying] = pending{"a survey of its leases", often}
+	if w.stopped {
+		all[listening].what, all[surveying].what = "", ""
+	}
+	if len(w.watched) > 0 { // calls of handlers under way
+		on := map[*held]bool{}
+		for q := range w.watched {
+			on[q.h] = true
+		}
+		all[handling] = pending{fmt.Sprintf("a handler on %s; %d of at most %d run", w.someOf(func(h *held) bool { return on[h] }), len(on), w.c.concurrency), w.c.stuckAfter}
+	}
+	if reads := func(h *held) bool { return h.reads.busy || h.reads.strain.resting }; w.reads.calls.busy > 0 || w.anyOf(reads) {
+		all[reading] = pending{what: "a read of " + w.someOf(reads)}
+	}
+	if w.parked.fetching || w.parked.reading || len(w.parked.apart) > 0 {
+		all[readParked] = pending{what: "a read of parked messages"}
+	}
+	if stores := func(h *held) bool { return h.uncommitted > 0 }; w.anyOf(stores) {
+		all[storing] = pending{what: "progress to be stored of " + w.someOf(stores)}
+	}
+	if gives := func(h *held) bool { return h.inGive }; !w.stopped && w.anyOf(gives) {
+		all[releasing] = pending{what: "leases to be released: " + w.someOf(gives)}
+	}
+	switch {
+	case w.asking:
+		all[acquiring] = pending{what: "leases to be acquired"}
+	case w.surveys.wanted > 0 && !w.stopped:
+		all[acquiring] = pending{what: fmt.Sprintf("%d free resources, of which the backend grants none", w.surveys.wanted)}
+	}
+	if w.enroll.under {
+		all[registering] = pending{what: "its resources to be registered"}
+	}
+	return all
+}
+
+func (w *work) anyOf(is func(h *held) bool) bool {
+	for _, h := range w.held {
+		if is(h) {
+			return true
+		}
+	}
+	return false
+}
+
+// someOf names a few of the resources held that pass is, and how many more there are. The caller
+// holds w.mu.
+func (w *work) someOf(is func(h *held) bool) string {
+	const most = 3
+	var names []string
+	n := 0
+	for r, h := range w.held {
+		if is(h) {
+			if n++; len(names) < most {
+				names = append(names, r)
+			}
+		}
+	}
+	slices.Sort(names)
+	text := strings.Join(names, ", ")
+	switch {
+	case n == 0:
+		return "leases that were lost"
+	case n > most:
+		text += fmt.Sprintf(" and %d more", n-most)
+	}
+	return text
+}
+
+// watchProgress tells, once each, of activities that stand still and of those that go on again.
+func (w *work) watchProgress() {
+	limit := w.c.stallAfter
+	for pause(w.s.ctx, min(max(limit/8, time.Millisecond), 5*time.Second)) {
+		begun, over := w.course.look(w.pending(), limit)
+		for _, what := range begun {
+			w.log.Error("the consumer stands still; it waits for "+what, "session", w.s.id)
+			w.c.observe(ObservedStalled{Consumer: w.info.Name, Session: w.s.id, Waits: what})
+		}
+		for _, what := range over {
+			w.log.Info("the consumer goes on; it waited for "+what, "session", w.s.id)
+			w.c.observe(ObservedStalled{Consumer: w.info.Name, Session: w.s.id, Waits: what, Over: true})
+		}
+	}
+}
+
+// look compares what is to be done with the steps that were made, and returns what began to stand
+// still and what goes on again.
+func (p *progress) look(all [activities]pending, limit time.Duration) (begun, over []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	stalled := map[string]string{} // text for the log by what is stable of it
+	note := func(key, what string, since time.Time, least time.Duration) {
+		if d := time.Since(since); d >= max(limit, least) {
+			stalled[key] = fmt.Sprintf("%s, since %v%s", what, d.Round(time.Second/10), p.why(since))
+		}
+	}
+	for a := range all {
+		if n := p.steps[a].Load(); n != p.seen[a] || all[a].what == "" {
+			p.seen[a], p.since[a] = n, time.Now()
+			continue
+		}
+		note(fmt.Sprint(a), all[a].what, p.since[a], all[a].least)
+	}
+	for x := range p.waits {
+		note(fmt.Sprintf("%p", x), x.what, x.since, 0)
+	}
+	for key, text := range stalled {
+		if _, told := p.told[key]; !told {
+			begun = append(begun, text)
+		}
+	}
+	for key, text := range p.told {
+		if _, still := stalled[key]; !still {
+			over = append(over, text)
+		}
+	}
+	p.told = stalled
+	slices.Sort(begun)
+	slices.Sort(over)
+	return begun, over
+}
+
+// readiness reports why the consumer is not getting on under this session; nil when it is.
+func (w *work) readiness() error {
+	w.mu.Lock()
+	stopped, registered := w.stopped, w.enroll.done
+	w.mu.Unlock()
+	p := w.course
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case stopped:
+		return fmt.Errorf("it is stopping")
+	case w.s.ctx.Err() != nil || w.s.left() <= 0:
+		return fmt.Errorf("its session is lost")
+	case !p.feed && p.feedErr != nil:
+		return fmt.Errorf("its feed is not open: %w", p.feedErr)
+	case !p.feed:
+		return fmt.Errorf("its feed is not open yet")
+	case !registered:
+		return fmt.Errorf("its resources are not registered yet%s", p.why(time.Time{}))
+	case len(p.told) > 0:
+		var waits []string
+		for _, text := range p.told {
+			waits = append(waits, text)
+		}
+		slices.Sort(waits)
+		return fmt.Errorf("it stands still; it waits for %s", strings.Join(waits, "; and for "))
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// What a consumer tells its observer and its logger is handed over by goroutines of their own:
+// one that blocks or panics costs what it would have been told, never leases.
+
+const (
+	tellAtMost  = 16 << 10        // what waits to be told; what comes on top is dropped and counted
+	tellPatient = 2 * time.Second // how long Run waits at its end for what is still to be told
+)
+
+// teller tells things in order, one at a time, in a goroutine that lives while there are some.
+type teller[T any] struct {
+	tell  func(T)
+	lossy func(dropped int) // tells of what was dropped
+
+	mu      sync.Mutex
+	waiting []T
+	dropped int
+	idle    chan struct{} // closed when all is told; nil when nothing is being told
+}
+
+func (t *teller[T]) add(x T) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.waiting) >= tellAtMost {
+		t.dropped++
+		return
+	}
+	t.waiting = append(t.waiting, x)
+	if t.idle == nil {
+		t.idle = make(chan struct{})
+		go t.run()
+	}
+}
+
+func (t *teller[T]) run() { t.tellAll(nil, 0) }
+
+// tellAll tells a batch, of which dropped things were lost at the end, and all that has come since.
+func (t *teller[T]) tellAll(batch []T, dropped int) {
+	n, ended := 0, false
+	defer func() {
+		if !ended { // whom it told ended this goroutine
+			go t.tellAll(batch[min(n, len(batch)):], dropped)
+		}
+	}()
+	for {
+		for n < len(batch) {
+			n++
+			t.tell(batch[n-1])
+		}
+		if lost := dropped; lost > 0 {
+			dropped = 0
+			t.lossy(lost)
+		}
+		clear(batch)
+		t.mu.Lock()
+		next := t.waiting
+		if len(next) == 0 {
+			close(t.idle)
+			t.idle, ended = nil, true
+			t.mu.Unlock()
+			return
+		}
+		t.waiting, batch, n = batch[:0], next, 0
+		dropped, t.dropped = t.dropped, 0 // they came when next was full, so after it
+		t.mu.Unlock()
+	}
+}
+
+// flush waits until all is told, up to d.
+func (t *teller[T]) flush(d time.Duration) {
+	t.mu.Lock()
+	idle := t.idle
+	t.mu.Unlock()
+	if idle == nil {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-idle:
+	case <-timer.C:
+	}
+}
+
+// newObserverTeller tells observer, and log of its panics and of what was dropped.
+func newObserverTeller(consumer string, observer Observer, log *slog.Logger) *teller[Observation] {
+	tell := func(o Observation) {
+		returned := false
+		defer func() {
+			if r := recover(); r != nil {
+				log.Error("the observer panicked", "consumer", consumer, "observation", fmt.Sprintf("%T", o), "panic", oneLine(fmt.Sprint(r)))
+			} else if !returned {
+				log.Error("the observer ended its goroutine", "consumer", consumer, "observation", fmt.Sprintf("%T", o))
+			}
+		}()
+		observer.Observe(o)
+		returned = true
+	}
+	return &teller[Observation]{tell: tell, lossy: func(n int) {
+		log.Warn("observations were dropped because the observer is too slow", "consumer", consumer, "dropped", n)
+		tell(ObservedDropped{Consumer: consumer, Dropped: n})
+	}}
+}
+
+// logLine is a record on its way to a handler.
+type logLine struct {
+	to     slog.Handler
+	record slog.Record
+}
+
+// newLogger returns a logger that hands its lines to a teller, which writes them to to.
+func newLogger(to *slog.Logger) (*slog.Logger, *teller[logLine]) {
+	write := func(l logLine) {
+		defer func() { _ = recover() }() // there is nothing left to tell it to
+		_ = l.to.Handle(context.Background(), l.record)
+	}
+	t := &teller[logLine]{tell: write, lossy: func(n int) {
+		r := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines were dropped because the logger is too slow", 0)
+		r.AddAttrs(slog.Int("dropped", n))
+		write(logLine{to.Handler(), r})
+	}}
+	return slog.New(&logHandler{to: to.Handler(), lines: t}), t
+}
+
+// logHandler is a slog.Handler that never waits for the one it writes to.
+type logHandler struct {
+	to    slog.Handler
+	lines *teller[logLine]
+}
+
+func (h *logHandler) Enabled(ctx context.Context, l slog.Level) bool { return h.to.Enabled(ctx, l) }
+
+func (h *logHandler) Handle(_ context.Context, r slog.Record) error {
+	h.lines.add(logLine{h.to, r.Clone()})
+	return nil
+}
+
+func (h *logHandler) WithAttrs(as []slog.Attr) slog.Handler {
+	return &logHandler{h.to.WithAttrs(as), h.lines}
+}
+
+func (h *logHandler) WithGroup(name string) slog.Handler {
+	return &logHandler{h.to.WithGroup(name), h.lines}
+}

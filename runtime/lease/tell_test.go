@@ -1,0 +1,129 @@
+package lease_test
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasemem"
+)
+
+// An observer that is slow, blocks, panics or ends its goroutine costs what it would have been told.
+func TestObserversCostNoLeases(t *testing.T) {
+	for name, observe := range map[string]func(ctx context.Context){
+		"slow":   func(context.Context) { time.Sleep(12 * time.Second) },
+		"blocks": func(ctx context.Context) { <-ctx.Done() },
+		"panics": func(context.Context) { panic("no") },
+		"exits":  func(context.Context) { runtime.Goexit() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				ctx, release := context.WithCancel(t.Context())
+				be := &opened{Backend: leasemem.New()}
+				var got seen
+				publish(t, be, "x", 0, 100, nil)
+				stop := start(t, newConsumer(t, be, lease.Spec{Handlers: handleAll(&got)}, lease.WithObserver(lease.ObserverFunc(func(lease.Observation) { observe(ctx) }))))
+				pass(10 * time.Minute)
+				be.mu.Lock()
+				if n := len(be.specs); n != 1 {
+					t.Errorf("%d sessions were opened, want 1", n)
+				}
+				be.mu.Unlock()
+				got.ordered(t, "x", 100)
+				took := stopping(stop)()
+				if took > 5*time.Second {
+					t.Errorf("stopping took %v", took)
+				}
+				release()
+				time.Sleep(time.Hour) // until the slow one has been told all
+			})
+		})
+	}
+}
+
+// stubborn is a handler of log lines that does not return, or panics.
+type stubborn struct {
+	slog.Handler
+	handle func()
+}
+
+func (h stubborn) Handle(context.Context, slog.Record) error { h.handle(); return nil }
+
+func (h stubborn) WithAttrs([]slog.Attr) slog.Handler { return h }
+
+// So it is with loggers, though everything fails that is logged.
+func TestLoggersCostNoLeases(t *testing.T) {
+	for name, handle := range map[string]func(ctx context.Context){
+		"blocks": func(ctx context.Context) { <-ctx.Done() },
+		"panics": func(context.Context) { panic("no") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				ctx, release := context.WithCancel(t.Context())
+				var link faults
+				be := &opened{Backend: link.share(leasemem.New())}
+				var got seen
+				publish(t, be, "x", 0, 10, nil)
+				fails := 0
+				link.on("SessionHeartbeat", before(func(context.Context) error {
+					if fails++; fails%2 == 1 {
+						return errLink // and the log says so
+					}
+					return nil
+				}))
+				log := slog.New(stubborn{slog.DiscardHandler, func() { handle(ctx) }})
+				log = slog.New(enabled{log.Handler()})
+				stop := start(t, newConsumer(t, be, lease.Spec{Handlers: handleAll(&got)}, lease.WithLogger(log)))
+				pass(10 * time.Minute)
+				be.mu.Lock()
+				if n := len(be.specs); n != 1 || fails < 10 {
+					t.Errorf("%d sessions were opened, want 1; %d heartbeats", n, fails)
+				}
+				be.mu.Unlock()
+				got.ordered(t, "x", 10)
+				took := stopping(stop)
+				pass(5 * time.Second)
+				release()
+				if d := took(); d > 5*time.Second {
+					t.Errorf("stopping took %v", d)
+				}
+			})
+		})
+	}
+}
+
+// enabled lets every line through.
+type enabled struct{ slog.Handler }
+
+func (enabled) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h enabled) WithAttrs(as []slog.Attr) slog.Handler { return enabled{h.Handler.WithAttrs(as)} }
+
+// A message in the log or an observation that a loop waits for is told before Run returns, in order.
+func TestAllIsToldBeforeRunReturns(t *testing.T) {
+	be := leasemem.New()
+	publish(t, be, "x", 0, 500, nil)
+	var got seen
+	var rec recorder
+	var log logged
+	stop := start(t, newConsumer(t, be, lease.Spec{Batch: 7, Handlers: handleAll(&got)}, log.option(), lease.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
+		time.Sleep(100 * time.Microsecond)
+		rec.Observe(o)
+	}))))
+	drained(t, be)
+	stop()
+	if n := len(observed[lease.ObservedHandle](&rec)); n != 500 {
+		t.Errorf("%d calls were told, want 500", n)
+	}
+	so := observed[lease.ObservedSession](&rec)
+	if len(so) != 2 || !so[0].Open || so[1].Open {
+		t.Errorf("%+v", so)
+	}
+	if !log.has("acquired leases", "consumer=a") || strings.Contains(log.buf.String(), "dropped") {
+		t.Errorf("log %s", log.buf.String())
+	}
+}

@@ -37,7 +37,8 @@ func (p *process) listeners(s *session, works []*work) []*listener {
 	return all
 }
 
-// listen opens the feed, again when it fails, until the session ends.
+// listen opens the feed, again when it fails, until the session ends. What is held is looked at
+// after each try: who has no feed polls.
 func (l *listener) listen() {
 	var failed backoff
 	for l.s.ctx.Err() == nil {
@@ -45,6 +46,8 @@ func (l *listener) listen() {
 		for _, w := range l.works {
 			w.course.feedClosed(err)
 			w.doubtHeld()
+			w.dirtyAll()
+			w.parkedDue(0)
 		}
 		failed.pause(l.s.ctx, l.log, "feed failed", err)
 	}
@@ -113,8 +116,9 @@ func (n *News) empty() bool {
 type pacer struct{ quick int }
 
 const (
-	paceQuick = time.Millisecond // whoever waits less has not waited
-	paceSome  = 100              // answers with news that may come at once before they are paced too
+	paceQuick = time.Millisecond      // whoever waits less has not waited
+	paceEmpty = 10 * time.Millisecond // between empty answers, at least
+	paceSome  = 100                   // answers with news that may come at once before they are paced too
 	paceMost  = time.Second
 )
 
@@ -123,7 +127,9 @@ const (
 func (p *pacer) pause(ctx context.Context, took time.Duration, empty bool) {
 	switch {
 	case took >= paceQuick:
-		p.quick = 0
+		if p.quick = 0; empty && took < paceEmpty {
+			pause(ctx, paceEmpty-took)
+		}
 	case empty:
 		p.quick++
 		pause(ctx, min(time.Millisecond<<min(p.quick, 20), paceMost))

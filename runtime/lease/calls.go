@@ -36,6 +36,9 @@ func callerOf(ctx context.Context) *caller {
 	return c
 }
 
+// errNothing: what was asked for may have been made, and cannot be given back.
+var errNothing = errors.New("lease: call the backend: it answered with nothing and without an error")
+
 // call makes one bounded call of the backend.
 func call[T any](ctx context.Context, f func(ctx context.Context) (T, error)) (T, error) {
 	return callFor(ctx, callTimeout, f)
@@ -104,7 +107,7 @@ func callFor[T any](ctx context.Context, d time.Duration, f func(ctx context.Con
 		}
 	}
 	if a.err == nil && any(a.value) == nil { // a session, a feed or a transaction that is none
-		a.err = errors.New("lease: call the backend: it answered with nothing and without an error")
+		a.err = errNothing
 	}
 	if c != nil && c.session != nil && isLost(a.err) {
 		c.session.lose("the backend declared the session dead")

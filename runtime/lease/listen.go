@@ -61,11 +61,12 @@ func (l *listener) follow(failed *backoff) error {
 	}
 	using := make(chan struct{}, 1) // holds a token while Next is under way, which may be left behind
 	defer func() {
-		_ = do(context.WithoutCancel(l.s.ctx), func(context.Context) error {
-			using <- struct{}{}
-			feed.Close()
-			return nil
-		})
+		select {
+		case using <- struct{}{}:
+			_ = do(context.WithoutCancel(l.s.ctx), func(context.Context) error { feed.Close(); return nil })
+		default:
+			go func() { using <- struct{}{}; feed.Close() }() // nobody waits for what was left behind
+		}
 	}()
 	for _, w := range l.works {
 		w.registerAll()

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,9 @@ func callerOf(ctx context.Context) *caller {
 	c, _ := ctx.Value(callerKey{}).(*caller)
 	return c
 }
+
+// errNothing: what was asked for may have been made, and cannot be given back.
+var errNothing = errors.New("lease: call the backend: it answered with nothing and without an error")
 
 // call makes one bounded call of the backend.
 func call[T any](ctx context.Context, f func(ctx context.Context) (T, error)) (T, error) {
@@ -101,6 +105,9 @@ func callFor[T any](ctx context.Context, d time.Duration, f func(ctx context.Con
 			}()
 			return none, fmt.Errorf("lease: call the backend: it did not return %v after its context ended: %w", min(d, callGrace), context.Cause(ctx))
 		}
+	}
+	if a.err == nil && any(a.value) == nil { // a session, a feed or a transaction that is none
+		a.err = errNothing
 	}
 	if c != nil && c.session != nil && isLost(a.err) {
 		c.session.lose("the backend declared the session dead")

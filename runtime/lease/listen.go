@@ -37,7 +37,8 @@ func (p *process) listeners(s *session, works []*work) []*listener {
 	return all
 }
 
-// listen opens the feed, again when it fails, until the session ends.
+// listen opens the feed, again when it fails, until the session ends. What is held is looked at
+// after each try: who has no feed polls.
 func (l *listener) listen() {
 	var failed backoff
 	for l.s.ctx.Err() == nil {
@@ -45,6 +46,8 @@ func (l *listener) listen() {
 		for _, w := range l.works {
 			w.course.feedClosed(err)
 			w.doubtHeld()
+			w.dirtyAll()
+			w.parkedDue(0)
 		}
 		failed.pause(l.s.ctx, l.log, "feed failed", err)
 	}
@@ -58,11 +61,12 @@ func (l *listener) follow(failed *backoff) error {
 	}
 	using := make(chan struct{}, 1) // holds a token while Next is under way, which may be left behind
 	defer func() {
-		_ = do(context.WithoutCancel(l.s.ctx), func(context.Context) error {
-			using <- struct{}{}
-			feed.Close()
-			return nil
-		})
+		select {
+		case using <- struct{}{}:
+			_ = do(context.WithoutCancel(l.s.ctx), func(context.Context) error { feed.Close(); return nil })
+		default:
+			go func() { using <- struct{}{}; feed.Close() }() // nobody waits for what was left behind
+		}
 	}()
 	for _, w := range l.works {
 		w.registerAll()
@@ -113,8 +117,9 @@ func (n *News) empty() bool {
 type pacer struct{ quick int }
 
 const (
-	paceQuick = time.Millisecond // whoever waits less has not waited
-	paceSome  = 100              // answers with news that may come at once before they are paced too
+	paceQuick = time.Millisecond      // whoever waits less has not waited
+	paceEmpty = 10 * time.Millisecond // between empty answers, at least
+	paceSome  = 100                   // answers with news that may come at once before they are paced too
 	paceMost  = time.Second
 )
 
@@ -123,7 +128,9 @@ const (
 func (p *pacer) pause(ctx context.Context, took time.Duration, empty bool) {
 	switch {
 	case took >= paceQuick:
-		p.quick = 0
+		if p.quick = 0; empty && took < paceEmpty {
+			pause(ctx, paceEmpty-took)
+		}
 	case empty:
 		p.quick++
 		pause(ctx, min(time.Millisecond<<min(p.quick, 20), paceMost))

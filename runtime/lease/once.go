@@ -200,6 +200,9 @@ func (q *sequence) startOnce(ctx context.Context, key, message string) (OnceStat
 		state, err := call(ctx, func(ctx context.Context) (OnceState, error) {
 			return w.be.(Ledger).StartOnce(ctx, w.s.id, w.info.Name, q.h.ref, key, message)
 		})
+		if err == nil && (state < OnceNew || state > OnceBusy) {
+			err = fmt.Errorf("lease: start an execution for %s: the backend answered with the unknown state %d", w.info.Name, state)
+		}
 		switch {
 		case err == nil:
 			return state, true

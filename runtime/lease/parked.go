@@ -23,12 +23,22 @@ type parkedState struct {
 	laned    map[*held]struct{} // have parked lanes
 	yielding map[*held]struct{} // hold back fresh messages until parked ones were looked at
 	failures int                // of reads, in a row
+	hollow   int                // answers in a row that brought nothing and called for the next read soon
 
 	// After a failed read the resources with known lanes are read apart, see strain.
 	strains map[*held]*strain
 	apart   []*held // to be read next
 	among   int     // so many at once
 	reading bool    // some of them
+}
+
+// notYet is when to look again after next: ever later while a backend says that something is
+// about to be due, and then there is nothing.
+func (p *parkedState) notYet(next time.Duration, lined int) time.Duration {
+	if p.hollow++; lined > 0 || next > 20*time.Millisecond {
+		p.hollow = 0
+	}
+	return max(next, time.Millisecond<<min(p.hollow, 10))
 }
 
 // parkedDue makes the scheduler look for parked messages after d at the latest.
@@ -248,17 +258,17 @@ func (w *work) mayPass(h *held) bool {
 // before the parked messages were read; what was read of the others may be out of date, and is
 // read again when they are idle.
 func (w *work) deliverParked(found Parked, began uint64, covered func(*held) bool) {
-	if found.Next >= 0 {
-		w.dueIn(found.Next)
-	}
 	due := map[*held][]ParkedMessage{}
+	type name struct{ resource, id string }
+	seen := make(map[name]bool, len(found.Messages))
 	strange := 0
 	for _, m := range found.Messages {
 		h := w.held[m.Resource]
-		if h == nil || !covered(h) {
-			strange++ // it was given back meanwhile, or the backend answered what was not asked
+		if h == nil || !covered(h) || seen[name{m.Resource, m.ID}] {
+			strange++ // it was given back meanwhile, or the backend answered what was not asked, or twice
 			continue
 		}
+		seen[name{m.Resource, m.ID}] = true
 		if !h.giving.Load() && !h.turn {
 			due[h] = append(due[h], m)
 			h.yield = true
@@ -286,6 +296,9 @@ func (w *work) deliverParked(found Parked, began uint64, covered func(*held) boo
 		w.queueReady(h)
 		w.queueFetch(h)
 	}
+	if found.Next >= 0 {
+		w.dueIn(w.parked.notYet(found.Next, lined))
+	}
 	switch {
 	case !found.More:
 	case lined > 0:
@@ -294,6 +307,6 @@ func (w *work) deliverParked(found Parked, began uint64, covered func(*held) boo
 		w.dueIn(100 * time.Millisecond) // what there is more of cannot be handled now
 	}
 	if strange > 0 {
-		w.log.Debug("parked messages came of resources that were not asked for or are given back", "messages", strange)
+		w.log.Debug("parked messages came twice, or of resources that were not asked for or are given back", "messages", strange)
 	}
 }

@@ -72,7 +72,7 @@ func (p *process) keep(ctx context.Context) {
 		id := newID()
 		s, err := p.open(ctx, id, cmp.Or(unknown, lost))
 		if err != nil {
-			if unknown == "" || errors.Is(err, context.DeadlineExceeded) {
+			if unknown == "" || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errNothing) {
 				unknown = id // a refusal that comes at once hardly opened one
 			}
 			for _, c := range p.consumers {

@@ -61,42 +61,57 @@ func (w *work) rests() bool {
 	return true
 }
 
-// release frees leases on which nothing runs and whose progress is stored.
+// release frees leases on which nothing runs and whose progress is stored. One for which that
+// fails does not keep the others: after a failure they are released apart.
 func (w *work) release(give []*held) {
-	var release, retire []Ref
-	for _, h := range give {
-		if h.retire {
-			retire = append(retire, h.ref)
-		} else {
-			release = append(release, h.ref)
+	var parts [][]*held
+	for _, retire := range []bool{false, true} {
+		part := slices.DeleteFunc(slices.Clone(give), func(h *held) bool { return h.retire != retire })
+		if len(part) > 0 {
+			parts = append(parts, part)
 		}
 	}
 	var failed backoff
-	for w.s.alive() {
-		var err error
-		if len(release) > 0 {
-			err = do(w.s.ctx, func(ctx context.Context) error { return w.be.Release(ctx, w.s.id, w.info.Name, release) })
-		}
-		if len(retire) > 0 && err == nil {
-			err = do(w.s.ctx, func(ctx context.Context) error {
-				return w.be.(Streamer).Retire(ctx, w.s.id, w.info.Name, retire)
-			})
-		}
-		if err == nil {
+	within := strainTime
+	for len(parts) > 0 && w.s.alive() {
+		part := parts[0]
+		parts = parts[1:]
+		began := time.Now()
+		err := w.releaseAll(part, within)
+		switch {
+		case err == nil:
 			w.course.step(releasing)
-			break
-		}
-		if isLost(err) {
+			w.released(part)
+			w.s.hintOwnership() // there may be more to give, or room for other streams
+			continue
+		case isLost(err):
 			w.s.lose("the backend declared the session dead")
 			return
+		case len(part) > 1:
+			parts = slices.AppendSeq(parts, slices.Chunk(part, max(len(part)/8, 1)))
+		default:
+			parts = append(parts, part)
+			if time.Since(began) >= within {
+				within = min(2*within, strainMost)
+			}
 		}
 		failed.pause(w.s.ctx, w.log, "release failed", err)
 	}
-	if w.s.ctx.Err() != nil {
-		return
+}
+
+// releaseAll makes one call for leases of which all or none are streams without more work.
+func (w *work) releaseAll(hs []*held, within time.Duration) error {
+	refs := make([]Ref, len(hs))
+	for i, h := range hs {
+		refs[i] = h.ref
 	}
-	w.released(give)
-	w.s.hintOwnership() // there may be more to give, or room for other streams
+	_, err := callFor(w.s.ctx, within, func(ctx context.Context) (struct{}, error) {
+		if hs[0].retire {
+			return struct{}{}, w.be.(Streamer).Retire(ctx, w.s.id, w.info.Name, refs)
+		}
+		return struct{}{}, w.be.Release(ctx, w.s.id, w.info.Name, refs)
+	})
+	return err
 }
 
 // released tells of leases that were given away.

@@ -357,6 +357,7 @@ func (w *work) nextSeq(h *held) int64 {
 }
 
 func (w *work) committed(h *held, n counts) {
+	w.refusals.forget(h.Resource)
 	w.course.step(storing)
 	if n != (counts{}) {
 		w.c.observe(ObservedCommit{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch,
@@ -368,6 +369,7 @@ func (w *work) committed(h *held, n counts) {
 func (w *work) fenced(h *held) {
 	w.c.observe(ObservedFenced{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch})
 	w.lose(h, "a write was refused: the lease has a newer epoch")
+	w.refusals.add(h.Resource)
 	w.s.hintOwnership() // it may be free
 	if w.info.Lock != LockAdvisory {
 		return

@@ -251,7 +251,7 @@ func (w *work) allowAgain() {
 
 // excluded returns the resources that this process must not be granted now.
 func (w *work) excluded() []string {
-	names := w.c.busyResources()
+	names := append(w.c.busyResources(), w.refusals.shunned()...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.allowAgain()

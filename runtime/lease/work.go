@@ -57,6 +57,8 @@ type work struct {
 	calls sync.WaitGroup // reads and releases under way
 
 	course *progress
+
+	refusals refusals
 }
 
 // held is one lease this process holds. Its fields are guarded by work.mu, except

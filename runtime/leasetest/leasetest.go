@@ -71,7 +71,7 @@ func checks() []check {
 	for _, part := range [][]check{
 		partitionChecks, streamChecks, rowChecks, cursorChecks,
 		sessionChecks, replacesChecks, leaseChecks, versionChecks, logChecks, lateChecks, commitChecks, parkedChecks, deadChecks, feedChecks, txChecks, operatorChecks, publishChecks, onceChecks,
-		partitionScenarios, streamScenarios, orderScenarios, retryScenarios, payloadScenarios, ownershipScenarios, faultScenarios, killScenarios, txScenarios, poolScenarios, onceScenarios, traceScenarios, rollingScenarios,
+		partitionScenarios, streamScenarios, orderScenarios, retryScenarios, payloadScenarios, ownershipScenarios, faultScenarios, killScenarios, txScenarios, poolScenarios, onceScenarios, misbehaveScenarios, traceScenarios, rollingScenarios,
 		historyChecks, historyScenarios,
 	} {
 		all = append(all, part...)

@@ -46,6 +46,7 @@ func (w *world) gate() *gate {
 // call is one handler call, of one message.
 type call struct {
 	proc           string
+	consumer       string
 	resource       string
 	topic, key     string
 	n, attempt     int
@@ -219,7 +220,7 @@ func (p *process) wrap(h handler) func(context.Context, lease.Message[payload]) 
 	return func(ctx context.Context, m lease.Message[payload]) (err error) {
 		c := call{proc: p.name, topic: m.Topic, key: m.Key, n: m.Payload.N, attempt: m.Attempt, epoch: m.Epoch, id: m.ID, began: time.Now()}
 		if l, ok := lease.FromContext(ctx); ok {
-			c.resource = l.Resource
+			c.consumer, c.resource = l.Consumer, l.Resource
 		}
 		stop := context.AfterFunc(ctx, func() {
 			p.w.mu.Lock()
@@ -346,7 +347,12 @@ func (w *world) owning(want ...int) {
 // counting a call until its context ended: after that it knows that it lost.
 func (w *world) apart() {
 	w.t.Helper()
-	all := w.history(func(call) bool { return true })
+	apart(w.t, w.history(func(call) bool { return true }))
+}
+
+// apart is world.apart for the calls of one consumer.
+func apart(t testing.TB, all []call) {
+	t.Helper()
 	slices.SortFunc(all, func(a, b call) int { return a.began.Compare(b.began) })
 	until := map[string]call{}
 	for _, c := range all {
@@ -355,7 +361,7 @@ func (w *world) apart() {
 			end = c.cancelled
 		}
 		if last, ok := until[c.resource]; ok && last.proc != c.proc && c.began.Before(last.ended) {
-			w.t.Fatalf("resource %s: %s handled #%d while %s still handled #%d", c.resource, c.proc, c.n, last.proc, last.n)
+			t.Fatalf("resource %s: %s handled #%d while %s still handled #%d", c.resource, c.proc, c.n, last.proc, last.n)
 		}
 		c.ended = end
 		if last, ok := until[c.resource]; !ok || end.After(last.ended) {

@@ -1,0 +1,52 @@
+package leasetest
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasemem"
+)
+
+// TestMisbehaviour goes through all cells in simulated time, so that faults last longer than
+// every deadline of the runtime.
+func TestMisbehaviour(t *testing.T) {
+	for _, c := range cells() {
+		t.Run(c.name(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { runCell(simulated{t}, memory(), c, simulatedPace) })
+		})
+	}
+}
+
+// simulated is a test in simulated time, which is cheap.
+type simulated struct{ testing.TB }
+
+func (simulated) patience() time.Duration { return 5 * time.Minute }
+
+// memory makes backends in memory, with effects.
+func memory() Factory {
+	var mu sync.Mutex
+	var effects []string
+	return Factory{
+		New:   func(testing.TB) lease.Backend { return leasemem.New() },
+		Again: func(_ testing.TB, be lease.Backend) lease.Backend { return be.(*leasemem.Backend).Share() },
+		Effect: func(_ context.Context, _ lease.Backend, tx any, value string) error {
+			tx.(*leasemem.Tx).Do(func() {
+				mu.Lock()
+				defer mu.Unlock()
+				effects = append(effects, value)
+			})
+			return nil
+		},
+		Effects: func(testing.TB, lease.Backend) []string {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(effects)
+		},
+	}
+}

@@ -36,6 +36,18 @@ func callerOf(ctx context.Context) *caller {
 	return c
 }
 
+// byItself is ctx for calls for one resource, or of a kind, that fail by themselves: what is left behind of such
+// calls counts for these alone.
+func (w *work) byItself(ctx context.Context, name string) context.Context {
+	c := callerOf(ctx)
+	if c == nil {
+		return ctx
+	}
+	own := *c
+	own.left = w.c.leftOf(name)
+	return context.WithValue(ctx, callerKey{}, &own)
+}
+
 // errNothing: what was asked for may have been made, and cannot be given back.
 var errNothing = errors.New("lease: call the backend: it answered with nothing and without an error")
 

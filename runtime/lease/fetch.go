@@ -101,7 +101,11 @@ func (w *work) startFetch(items []*held) {
 	w.reads.calls.begin(alone)
 	w.calls.Go(func() {
 		began := time.Now()
-		fetched, err := callFor(w.s.ctx, within, func(ctx context.Context) ([]Fetched, error) { return w.be.Fetch(ctx, req) })
+		ctx := w.s.ctx
+		if alone {
+			ctx = w.byItself(ctx, items[0].Resource)
+		}
+		fetched, err := callFor(ctx, within, func(ctx context.Context) ([]Fetched, error) { return w.be.Fetch(ctx, req) })
 		if err == nil {
 			err = checkFetched(&req, fetched)
 		}

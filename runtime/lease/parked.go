@@ -132,7 +132,7 @@ func (w *work) readApart() {
 			req.Resources = append(req.Resources, h.Resource)
 			req.PerResource, within = min(req.PerResource, s.limit(req.PerResource)), max(within, s.timeout())
 		}
-		if len(asked) > 0 && s.alone() {
+		if len(asked) > 0 && s != nil && s.alone() {
 			break
 		}
 	}
@@ -202,7 +202,11 @@ func (w *work) readParked(req ParkedRequest, within time.Duration, then func(fou
 	})
 	w.calls.Go(func() {
 		sent := time.Now()
-		found, err := callFor(w.s.ctx, within, func(ctx context.Context) (Parked, error) { return w.be.FetchParked(ctx, req) })
+		of := ""
+		if len(req.Resources) == 1 {
+			of = req.Resources[0]
+		}
+		found, err := callFor(w.byItself(w.s.ctx, "parked/"+of), within, func(ctx context.Context) (Parked, error) { return w.be.FetchParked(ctx, req) })
 		release.Stop()
 		if isLost(err) {
 			w.s.lose("the backend declared the session dead")

@@ -105,7 +105,11 @@ func (w *work) releaseAll(hs []*held, within time.Duration) error {
 	for i, h := range hs {
 		refs[i] = h.ref
 	}
-	_, err := callFor(w.s.ctx, within, func(ctx context.Context) (struct{}, error) {
+	ctx := w.s.ctx
+	if len(hs) == 1 {
+		ctx = w.byItself(ctx, hs[0].Resource)
+	}
+	_, err := callFor(ctx, within, func(ctx context.Context) (struct{}, error) {
 		if hs[0].retire {
 			return struct{}{}, w.be.(Streamer).Retire(ctx, w.s.id, w.info.Name, refs)
 		}

@@ -3,6 +3,9 @@ package lease
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -57,44 +60,93 @@ func (w *work) watchRows() {
 	}
 }
 
-// renewRows renews all leases of the consumer in one call at a third of the TTL. A failed
-// call is repeated soon, so that several tries fit before belief ends.
+// renewRows renews all leases of the consumer in one call at a third of the TTL. After a failure
+// it tries again soon, so that several tries fit before belief ends, and apart: one lease that
+// cannot be renewed does not cost the others.
 func (w *work) renewRows() {
 	interval := w.c.spec.TTL / 3
 	for wait := jitter(interval); pause(w.s.ctx, wait); {
-		hs, refs := w.renewable()
-		wait = jitter(interval)
-		if len(hs) == 0 {
-			continue
+		var failed atomic.Int64
+		var calls sync.WaitGroup
+		parts := w.renewable()
+		for _, hs := range parts {
+			calls.Go(func() {
+				if !w.renew(hs, max(interval/2, 100*time.Millisecond)) {
+					failed.Add(1)
+				}
+			})
 		}
-		sent := now()
-		lost, err := callFor(w.s.ctx, max(interval/2, 100*time.Millisecond), func(ctx context.Context) ([]string, error) {
-			return w.be.(RowLocker).Renew(ctx, w.s.id, w.info, refs)
-		})
-		w.c.observe(ObservedRenew{Consumer: w.info.Name, Session: w.s.id, Leases: len(refs), Lost: len(lost), Duration: time.Since(sent.t), Err: err})
-		switch {
-		case err == nil:
-			w.renewed(hs, lost, sent)
-		case isLost(err):
-			w.s.lose("the backend declared the session dead")
-			return
-		case w.s.ctx.Err() == nil:
-			w.log.Warn("renewing leases failed, trying again", "leases", len(refs), "error", err)
+		calls.Wait()
+		if wait = jitter(interval); failed.Load() > 0 {
 			wait = jitter(interval / 6)
+		}
+		if len(parts) > 1 && int(failed.Load()) == len(parts) {
+			w.renewTogether() // it is not one lease that is at fault
 		}
 	}
 }
 
-// renewable returns the leases to renew: all but those whose release is under way.
-func (w *work) renewable() (hs []*held, refs []Ref) {
+// renew renews leases in one call, and reports whether it succeeded.
+func (w *work) renew(hs []*held, within time.Duration) bool {
+	refs := make([]Ref, len(hs))
+	for i, h := range hs {
+		refs[i] = h.ref
+	}
+	ctx := w.s.ctx
+	if len(hs) == 1 {
+		ctx = w.byItself(ctx, hs[0].Resource)
+	}
+	sent := now()
+	lost, err := callFor(ctx, within, func(ctx context.Context) ([]string, error) {
+		return w.be.(RowLocker).Renew(ctx, w.s.id, w.info, refs)
+	})
+	w.c.observe(ObservedRenew{Consumer: w.info.Name, Session: w.s.id, Leases: len(refs), Lost: len(lost), Duration: time.Since(sent.t), Err: err})
+	w.mu.Lock()
+	for _, h := range hs {
+		if err == nil {
+			h.renewAmong = 0
+		} else {
+			h.renewAmong = max(len(hs)/8, 1)
+		}
+	}
+	w.mu.Unlock()
+	switch {
+	case err == nil:
+		w.renewed(hs, lost, sent)
+	case isLost(err):
+		w.s.lose("the backend declared the session dead")
+	case w.s.ctx.Err() == nil:
+		w.log.Warn("renewing leases failed, trying again with fewer at once", "leases", len(refs), "error", err)
+	}
+	return err == nil
+}
+
+func (w *work) renewTogether() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, h := range w.held {
+		h.renewAmong = 0
+	}
+}
+
+// renewable returns the leases to renew, all but those whose release is under way, in the parts
+// in which they are to be renewed.
+func (w *work) renewable() (parts [][]*held) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	byAmong := map[int][]*held{} // leases that may be asked for with so many; 0: with any number
+	for _, h := range w.held {
 		if !h.inGive {
-			hs, refs = append(hs, h), append(refs, h.ref)
+			byAmong[h.renewAmong] = append(byAmong[h.renewAmong], h)
 		}
 	}
-	return hs, refs
+	for among, hs := range byAmong {
+		if among == 0 {
+			among = len(hs)
+		}
+		parts = slices.AppendSeq(parts, slices.Chunk(hs, among))
+	}
+	return parts
 }
 
 func (w *work) renewed(hs []*held, lost []string, sent instant) {

@@ -245,7 +245,11 @@ func (w *work) startStore(hs []*held) {
 		var fenced []string
 		err := w.s.ctx.Err()
 		if err == nil && w.s.alive() {
-			fenced, err = callFor(w.s.ctx, within, func(ctx context.Context) ([]string, error) {
+			ctx := w.s.ctx
+			if alone {
+				ctx = w.byItself(ctx, hs[0].Resource)
+			}
+			fenced, err = callFor(ctx, within, func(ctx context.Context) ([]string, error) {
 				return w.be.Commit(ctx, w.s.id, w.info.Name, ps)
 			})
 		}

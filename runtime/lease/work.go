@@ -84,6 +84,7 @@ type held struct {
 	missed      bool // parked messages were read without those of h
 	gone        bool // released or lost
 	retire      bool // a stream without more work: it is not only released
+	renewAmong  int  // LockRow: to be renewed among so many at most; 0: no bound
 	locked      bool // LockAdvisory: lost, and its lock is still to be given back
 	seq         int64
 	anchored    instant   // LockRow: before the request that granted or last renewed it was sent

@@ -156,8 +156,16 @@ func (w *world) startWith(s lease.Spec, handlers func(p *process) []lease.Handle
 	p.stopIt = cancel
 	go func() {
 		defer close(p.done)
-		if err := c.Run(ctx); err != nil {
-			w.t.Errorf("%s: %v", p.name, err)
+		for {
+			err := c.Run(ctx)
+			if err == nil {
+				return
+			}
+			if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+				w.t.Errorf("%s: %v", p.name, err)
+				return
+			}
+			// It could not reach the backend; what supervises it starts it again.
 		}
 	}()
 	w.t.Cleanup(p.end)

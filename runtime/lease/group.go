@@ -13,6 +13,7 @@ import (
 // share a session, with one heartbeat.
 type Group struct {
 	processes []*process
+	gate      *gate // of the handler calls of all of them
 }
 
 // NewGroup returns an empty group.
@@ -23,6 +24,9 @@ func NewGroup() *Group { return &Group{} }
 func (g *Group) Add(c *Consumer) error {
 	if c == nil {
 		return errors.New("lease: add a consumer to a group: the consumer is nil; look at the error of what should have made it")
+	}
+	if g.gate == nil {
+		g.gate = newGate()
 	}
 	var home *process
 	for _, p := range g.processes {
@@ -39,7 +43,7 @@ func (g *Group) Add(c *Consumer) error {
 		}
 	}
 	if home == nil {
-		home = &process{be: c.backend, log: c.logger, ttl: c.spec.TTL, margin: c.spec.Margin, left: new(atomic.Int32)}
+		home = &process{be: c.backend, log: c.logger, ttl: c.spec.TTL, margin: c.spec.Margin, left: new(atomic.Int32), gate: g.gate}
 		g.processes = append(g.processes, home)
 	}
 	home.consumers = append(home.consumers, c)

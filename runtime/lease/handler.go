@@ -1,10 +1,12 @@
 package lease
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"unicode/utf8"
 )
@@ -26,9 +28,10 @@ type Handler struct {
 
 // One handles messages one by one, at least once, in order.
 func One[T any](kind string, fn func(context.Context, Message[T]) error) Handler {
+	row := cloner[T]()
 	return Handler{kind: kind, call: func(ctx context.Context, _ any, raws []Raw, epoch int64) error {
 		var m Message[T]
-		if err := decode(&raws[0], epoch, &m); err != nil {
+		if err := decode(&raws[0], epoch, row, &m); err != nil {
 			return &decodeError{0, err}
 		}
 		return fn(ctx, m)
@@ -39,8 +42,9 @@ func One[T any](kind string, fn func(context.Context, Message[T]) error) Handler
 // A batch that fails is handled again one by one, so that one bad message does not
 // hold up its neighbours.
 func Batch[T any](kind string, fn func(context.Context, []Message[T]) error) Handler {
+	row := cloner[T]()
 	return Handler{kind: kind, batch: true, call: func(ctx context.Context, _ any, raws []Raw, epoch int64) error {
-		ms, err := decodeAll[T](raws, epoch)
+		ms, err := decodeAll(raws, epoch, row)
 		if err != nil {
 			return err
 		}
@@ -52,9 +56,10 @@ func Batch[T any](kind string, fn func(context.Context, []Message[T]) error) Han
 // cursor, so that effects written through tx happen exactly once. X is the
 // transaction type of the backend.
 func OneTx[X, T any](kind string, fn func(context.Context, X, Message[T]) error) Handler {
+	row := cloner[T]()
 	return Handler{kind: kind, tx: true, call: func(ctx context.Context, tx any, raws []Raw, epoch int64) error {
 		var m Message[T]
-		if err := decode(&raws[0], epoch, &m); err != nil {
+		if err := decode(&raws[0], epoch, row, &m); err != nil {
 			return &decodeError{0, err}
 		}
 		x, err := txAs[X](tx)
@@ -67,8 +72,9 @@ func OneTx[X, T any](kind string, fn func(context.Context, X, Message[T]) error)
 
 // BatchTx is OneTx for many messages of one kind at a time.
 func BatchTx[X, T any](kind string, fn func(context.Context, X, []Message[T]) error) Handler {
+	row := cloner[T]()
 	return Handler{kind: kind, batch: true, tx: true, call: func(ctx context.Context, tx any, raws []Raw, epoch int64) error {
-		ms, err := decodeAll[T](raws, epoch)
+		ms, err := decodeAll(raws, epoch, row)
 		if err != nil {
 			return err
 		}
@@ -103,27 +109,28 @@ type decodeError struct {
 func (e *decodeError) Error() string { return e.err.Error() }
 func (e *decodeError) Unwrap() error { return e.err }
 
-func decodeAll[T any](raws []Raw, epoch int64) ([]Message[T], error) {
+func decodeAll[T any](raws []Raw, epoch int64, row func(T) T) ([]Message[T], error) {
 	ms := make([]Message[T], len(raws))
 	for i := range raws {
-		if err := decode(&raws[i], epoch, &ms[i]); err != nil {
+		if err := decode(&raws[i], epoch, row, &ms[i]); err != nil {
 			return nil, &decodeError{i, err}
 		}
 	}
 	return ms, nil
 }
 
-// decode fills m from r. Its errors name fields and types, never values.
-func decode[T any](r *Raw, epoch int64, m *Message[T]) error {
+// decode fills m from r, and shares nothing with it: r may be decoded again. row copies a row
+// that the source has decoded. Its errors name fields and types, never values.
+func decode[T any](r *Raw, epoch int64, row func(T) T, m *Message[T]) error {
 	m.ID, m.Topic, m.Key, m.Kind = r.ID, r.Topic, r.Key, r.Kind
-	m.Headers, m.Attempt, m.Epoch, m.PublishedAt = r.Headers, r.Attempt+1, epoch, r.PublishedAt
+	m.Headers, m.Attempt, m.Epoch, m.PublishedAt = maps.Clone(r.Headers), r.Attempt+1, epoch, r.PublishedAt
 	if m.IdempotencyKey = r.item; r.item == "" {
 		m.IdempotencyKey = r.ID
 	}
 	switch v := r.Value.(type) {
 	case nil:
 	case T:
-		m.Payload = v
+		m.Payload = row(v)
 		return nil
 	case error: // why the source has no payload
 		return v
@@ -132,13 +139,13 @@ func decode[T any](r *Raw, epoch int64, m *Message[T]) error {
 	}
 	switch p := any(&m.Payload).(type) {
 	case *[]byte:
-		*p = r.Payload
+		*p = bytes.Clone(r.Payload)
 		return nil
 	case *json.RawMessage:
 		if !json.Valid(r.Payload) {
 			return errors.New("payload is not valid JSON")
 		}
-		*p = r.Payload
+		*p = bytes.Clone(r.Payload)
 		return nil
 	}
 	if len(r.Payload) == 0 {

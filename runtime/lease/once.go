@@ -38,9 +38,10 @@ const (
 func Once[T any](h Handler, key func(*T) string, unknown OnUnknown) Handler {
 	h.once = &once{unknown: unknown}
 	if key != nil {
+		row := cloner[T]()
 		h.once.key = func(r *Raw) (string, error) {
 			var m Message[T]
-			if err := decode(r, 0, &m); err != nil {
+			if err := decode(r, 0, row, &m); err != nil {
 				return "", &decodeError{0, err}
 			}
 			return key(&m.Payload), nil

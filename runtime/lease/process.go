@@ -21,6 +21,7 @@ type process struct {
 	consumers   []*Consumer
 	ttl, margin time.Duration
 	left        *atomic.Int32 // calls of the backend left behind, see caller
+	gate        *gate
 }
 
 // check asks the backend whether it can be used, and names the consumer at fault.
@@ -149,6 +150,7 @@ func (p *process) open(ctx context.Context, id, replaces string) (*session, erro
 	if err != nil {
 		return nil, err
 	}
+	s.gate = p.gate
 	return s.as(caller{left: p.left}), nil
 }
 

@@ -57,7 +57,7 @@ func (b *belief) anchor(at instant) {
 // openSession opens a session and starts to believe in it. The context's values
 // reach the handlers, its cancellation does not.
 func openSession(ctx context.Context, be Backend, spec SessionSpec, margin time.Duration, log *slog.Logger, observe func(Observation)) (*session, error) {
-	s := &session{id: spec.ID, ttl: spec.TTL, margin: margin, log: log.With("session", spec.ID), observe: observe, gate: newGate(),
+	s := &session{id: spec.ID, ttl: spec.TTL, margin: margin, log: log.With("session", spec.ID), observe: observe,
 		ownership: make(chan struct{}, 1), settled: make(chan struct{}, 1), belief: &belief{anchored: now()}}
 	var err error
 	s.backend, err = callFor(ctx, spec.TTL-margin, func(ctx context.Context) (Session, error) { return be.OpenSession(ctx, spec) })

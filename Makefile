@@ -1,10 +1,12 @@
 # leasegen: everything a developer or CI runs. `make test` is all that CI runs.
 
-GO           ?= go
-SQLC_VERSION := v1.31.1
-STATICCHECK  := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-PROOF_ROUNDS ?= 100
-TRIALS       ?= 100
+GO            ?= go
+SQLC_VERSION  := v1.31.1
+STATICCHECK   := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+PROOF_ROUNDS  ?= 100
+TRIALS        ?= 100
+# Packages whose tests run at once. The long ones mostly wait: for TTLs, servers and elections.
+TEST_PACKAGES ?= 4
 
 # What generates code for tables, and the runtime's own queries; built once, into bin.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc-$(SQLC_VERSION)/sqlc
@@ -13,7 +15,8 @@ export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc-$(SQLC_VERSION)/sqlc
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
-	@echo "make test         all checks and tests, with the race detector and real PostgreSQL and Redis servers"
+	@echo "make test         all checks and tests, with the race detector and real PostgreSQL and Redis servers;"
+	@echo "                  what depends on the speed of the machine is measured by the commands below"
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
 	@echo "make lint         gofmt, go vet, staticcheck"
 	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP, rebalancing, a held transaction (PROOF_ROUNDS=n)"
@@ -30,9 +33,7 @@ demo:
 
 test: tools lint
 	@echo "== go test -race (PostgreSQL and Redis servers are started and stopped by the tests)"
-	$(GO) test -race -timeout 12m $$($(GO) list ./... | grep -v -e /runtime/leasepg -e /runtime/leaseredis -e /proof)
-	@echo "== the same, one package at a time, for tests that measure time"
-	$(GO) test -race -p 1 -timeout 12m ./runtime/leasepg/... ./runtime/leaseredis/... ./proof/...
+	$(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m ./...
 	@echo "== bench, a module of its own: it compiles and measures"
 	cd bench && $(GO) test -timeout 5m ./...
 	@echo "== generated code is up to date"

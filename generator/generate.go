@@ -23,35 +23,44 @@ import (
 // writes and prints nothing. What is wrong with the source is in Result.Diags; an error
 // means that the source could not be looked at.
 func Generate(ctx context.Context, cfg Config) (*Result, error) {
-	diags := &diag.List{}
-	res := &Result{Diags: diags}
+	res := &Result{Diags: &diag.List{}}
 	step := res.stopwatch()
 
 	dir, err := filepath.Abs(cfg.Dir)
 	if err != nil {
 		return nil, err
 	}
-	patterns := cfg.Patterns
-	if len(patterns) == 0 {
-		patterns = []string{"."}
+	if len(cfg.Patterns) == 0 {
+		cfg.Patterns = []string{"."}
 	}
-	module, err := load.List(ctx, load.Config{Dir: dir, Patterns: patterns, Tags: cfg.Tags}, diags)
+	module, err := load.List(ctx, load.Config{Dir: dir, Patterns: cfg.Patterns, Tags: cfg.Tags}, res.Diags)
 	if err != nil {
 		return nil, err
 	}
-	res.Root = module.Root
 	step("scan")
+	if err := res.generate(ctx, cfg, module, module.Check, step); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
 
+// checker type-checks packages, see load.Module.Check.
+type checker func(ctx context.Context, pkgs []*load.Package, overlay map[string][]byte) (load.Checked, error)
+
+// generate computes the files that belong to the packages of a module.
+func (r *Result) generate(ctx context.Context, cfg Config, module *load.Module, check checker, step func(name string)) error {
+	r.Root = module.Root
+	diags := r.Diags
 	sources := resolve.Parse(module, diags)
 	step("parse")
 
 	if len(sources) == 0 && diags.Len() == 0 {
 		diags.Add(diag.Diagnostic{Code: "LG0706", Warning: true,
-			Message: "no //leasegen: directive in the packages that match " + strings.Join(patterns, " ")})
+			Message: "no //leasegen: directive in the packages that match " + strings.Join(cfg.Patterns, " ")})
 	}
 	tables, err := table.Generate(ctx, module, sources, cfg.SQLC, diags)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	overlay := map[string][]byte{}
 	for _, f := range tables.Files {
@@ -68,10 +77,11 @@ func Generate(ctx context.Context, cfg Config) (*Result, error) {
 	matter := slices.DeleteFunc(slices.Clone(module.Packages), func(p *load.Package) bool {
 		return p.Path == "" || tables.Failed[p] || !annotated[p] && len(p.Outputs)+len(p.Tables) == 0
 	})
-	program, err := module.Types(ctx, matter, resolve.Generated(sources), overlay, diags)
+	checked, err := check(ctx, matter, overlay)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	program := module.Types(checked, matter, resolve.Generated(sources), diags)
 	step("load")
 
 	files := resolve.Resolve(program, sources, diags)
@@ -81,21 +91,21 @@ func Generate(ctx context.Context, cfg Config) (*Result, error) {
 	step("name")
 
 	if diags.Err() != nil {
-		return res, nil
+		return nil
 	}
-	if res.Files, err = render(files); err != nil {
-		return nil, err
+	if r.Files, err = render(files); err != nil {
+		return err
 	}
-	res.Files = append(res.Files, tables.Files...)
-	slices.SortFunc(res.Files, func(a, b fsout.File) int { return cmp.Compare(a.Path, b.Path) })
+	r.Files = append(r.Files, tables.Files...)
+	slices.SortFunc(r.Files, func(a, b fsout.File) int { return cmp.Compare(a.Path, b.Path) })
 	step("emit")
 
 	written := map[string]bool{}
-	for _, f := range res.Files {
+	for _, f := range r.Files {
 		written[f.Path] = true
 	}
-	res.Stale = program.Stale(written)
-	return res, nil
+	r.Stale = program.Stale(written)
+	return nil
 }
 
 // render emits all files.

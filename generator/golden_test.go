@@ -19,6 +19,7 @@ import (
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/fsout"
+	"github.com/leasegen/leasegen/generator/internal/load"
 	"github.com/leasegen/leasegen/generator/internal/sqlc"
 )
 
@@ -28,25 +29,31 @@ var update = flag.Bool("update", false, "rewrite the want/ sections of testdata/
 // Go files of module golden.test below NAME/, the outputs expected as want/FILE and the
 // findings expected as want/errors.txt. Lines before the first file may set
 // "tags: a,b" and "patterns: ./NAME"; other lines say what the case is about.
-// All outputs together are then compiled and vetted.
+// All outputs together are then compiled and vetted. Goldens without tags and patterns of
+// their own share one listing and one type check, which take nearly all the time.
 func TestGolden(t *testing.T) {
 	archives, err := filepath.Glob("../testdata/golden/*.txtar")
 	if err != nil || len(archives) == 0 {
 		t.Fatalf("no goldens: %v", err)
 	}
 	root := newModule(t)
+	var goldens []*golden
+	for _, path := range archives {
+		g := readGolden(t, path)
+		g.materialise(t, root)
+		goldens = append(goldens, g)
+	}
+	shared := shareLoad(t, root, goldens)
 	var mu sync.Mutex
 	compile := map[string][]string{} // package patterns by tags
 	t.Run("generate", func(t *testing.T) {
-		for _, path := range archives {
-			g := readGolden(t, path)
+		for _, g := range goldens {
 			t.Run(g.name, func(t *testing.T) {
 				t.Parallel()
-				g.materialise(t, root)
-				if g.run(t, root) {
+				if g.run(t, root, shared) {
 					mu.Lock()
 					defer mu.Unlock()
-					compile[g.tags] = append(compile[g.tags], "./"+g.name+"/...")
+					compile[g.tags] = append(compile[g.tags], g.below())
 				}
 			})
 		}
@@ -77,7 +84,7 @@ func readGolden(t *testing.T, path string) *golden {
 		t.Fatal(err)
 	}
 	g := &golden{path: path, archive: a, name: strings.TrimSuffix(filepath.Base(path), ".txtar")}
-	g.patterns = []string{"./" + g.name + "/..."}
+	g.patterns = []string{g.below()}
 	for line := range strings.Lines(string(a.Comment)) {
 		if v, ok := strings.CutPrefix(line, "tags: "); ok {
 			g.tags = strings.TrimSpace(v)
@@ -99,10 +106,66 @@ func (g *golden) materialise(t *testing.T, root string) {
 	}
 }
 
+// alone reports whether the golden is about how packages are found, or finds other ones.
+func (g *golden) alone() bool {
+	return g.tags != "" || len(g.patterns) > 1 || g.patterns[0] != g.below()
+}
+
+// below is the pattern of the golden's packages.
+func (g *golden) below() string { return "./" + g.name + "/..." }
+
+// sharedLoad is the packages of many goldens, listed and checked once.
+type sharedLoad struct {
+	module  *load.Module
+	checked load.Checked
+}
+
+func shareLoad(t *testing.T, root string, goldens []*golden) *sharedLoad {
+	t.Helper()
+	var patterns []string
+	for _, g := range goldens {
+		if !g.alone() {
+			patterns = append(patterns, g.below())
+		}
+	}
+	var diags diag.List
+	module, err := load.List(t.Context(), load.Config{Dir: root, Patterns: patterns}, &diags)
+	if err != nil || diags.Len() > 0 {
+		t.Fatal(err, diags.All())
+	}
+	checked, err := module.Check(t.Context(), module.Packages, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &sharedLoad{module, checked}
+}
+
+// generate is Generate for the packages in one directory.
+func (s *sharedLoad) generate(ctx context.Context, dir string, cfg Config) (*Result, error) {
+	module := *s.module
+	module.Packages = slices.Clone(module.Packages)
+	module.Packages = slices.DeleteFunc(module.Packages, func(p *load.Package) bool {
+		return p.Dir != dir && !strings.HasPrefix(p.Dir, dir+string(filepath.Separator))
+	})
+	check := func(ctx context.Context, pkgs []*load.Package, overlay map[string][]byte) (load.Checked, error) {
+		if len(overlay) > 0 { // code that does not exist yet
+			return module.Check(ctx, pkgs, overlay)
+		}
+		return s.checked, nil
+	}
+	res := &Result{Diags: &diag.List{}}
+	return res, res.generate(ctx, cfg, &module, check, res.stopwatch())
+}
+
 // run generates, compares or updates, and leaves the outputs in place. It reports
 // whether there are outputs that have to compile.
-func (g *golden) run(t *testing.T, root string) bool {
-	res, err := Generate(t.Context(), Config{Dir: root, Patterns: g.patterns, Tags: g.tags, SQLC: g.sqlc(t)})
+func (g *golden) run(t *testing.T, root string, shared *sharedLoad) bool {
+	cfg := Config{Dir: root, Patterns: g.patterns, Tags: g.tags, SQLC: g.sqlc(t)}
+	generate := func() (*Result, error) { return shared.generate(t.Context(), filepath.Join(root, g.name), cfg) }
+	if g.alone() {
+		generate = func() (*Result, error) { return Generate(t.Context(), cfg) }
+	}
+	res, err := generate()
 	got := map[string]string{}
 	if err != nil {
 		got["want/errors.txt"] = err.Error() + "\n"

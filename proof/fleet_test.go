@@ -57,7 +57,7 @@ func startFleet(t *testing.T, m mode, dsns ...string) *fleet {
 		f.start(p)
 		f.replicas = append(f.replicas, p)
 	}
-	eventually(t, 30*time.Second, "all replicas have a session", func() bool { return f.count(is("session")) >= len(dsns) })
+	eventually(t, time.Minute, "all replicas have a session", func() bool { return f.count(is("session")) >= len(dsns) })
 	return f
 }
 
@@ -199,8 +199,8 @@ func (f *fleet) stop() {
 			if !p.cmd.ProcessState.Success() {
 				f.t.Errorf("%s: %v\n%s", p.name, p.cmd.ProcessState, f.stderr())
 			}
-		case <-time.After(20 * time.Second):
-			f.t.Fatalf("%s did not end within 20 s of SIGTERM\n%s", p.name, f.stderr())
+		case <-time.After(time.Minute):
+			f.t.Fatalf("%s did not end within a minute of SIGTERM\n%s", p.name, f.stderr())
 		}
 	}
 }

@@ -178,7 +178,7 @@ func TestLostReplies(t *testing.T) {
 // ready waits until the first effects are there.
 func ready(t *testing.T, s *site) {
 	t.Helper()
-	eventually(t, 30*time.Second, "the replicas begin to work", func() bool {
+	eventually(t, time.Minute, "the replicas begin to work", func() bool {
 		var topics int
 		if err := s.pool.QueryRow(t.Context(), `SELECT count(DISTINCT topic) FROM effect`).Scan(&topics); err != nil {
 			t.Fatal(err)

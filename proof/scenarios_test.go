@@ -30,7 +30,7 @@ func TestX01FrozenHolder(t *testing.T) {
 		}
 		var frozen *process
 		var epoch int64
-		eventually(t, 20*time.Second, "a replica is about to commit", func() bool {
+		eventually(t, time.Minute, "a replica is about to commit", func() bool {
 			_, e := f.find(from, is("committing"))
 			for _, p := range f.replicas {
 				if p.name == e.replica {
@@ -40,13 +40,13 @@ func TestX01FrozenHolder(t *testing.T) {
 			}
 			return frozen != nil
 		})
-		eventually(t, 20*time.Second, "the other replica takes over and handles the message", func() bool {
+		eventually(t, time.Minute, "the other replica takes over and handles the message", func() bool {
 			i, _ := f.find(from, func(e event) bool { return takenOver(e) && e.replica != frozen.name && e.epoch > epoch })
 			return i >= 0
 		})
 		s.drained(t)
 		f.thaw(frozen)
-		eventually(t, 20*time.Second, "the frozen replica notices that its lease is gone", func() bool {
+		eventually(t, time.Minute, "the frozen replica notices that its lease is gone", func() bool {
 			i, _ := f.find(from, func(e event) bool {
 				return e.replica == frozen.name && e.epoch == epoch && (e.what == "fenced" || e.what == "lost")
 			})
@@ -196,7 +196,7 @@ func TestX05HeartbeatConnectionKilled(t *testing.T) {
 			t.Fatalf("message %d was handled under epoch %d, before it was %d: the lease was lost", i, epoch, first)
 		}
 		// The heartbeat's connection is the one whose last statement was on the session.
-		eventually(t, 10*time.Second, "a heartbeat's connection to kill", func() bool {
+		eventually(t, time.Minute, "a heartbeat's connection to kill", func() bool {
 			var n int
 			err := s.pool.QueryRow(t.Context(), `
 				SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -288,7 +288,7 @@ func start(t *testing.T, dsn string, conns int32, h lease.Handler, opts ...lease
 			if err != nil {
 				t.Errorf("the consumer ended with %v", err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("the consumer did not end within 20 s")
 		}
 		pool.Close()

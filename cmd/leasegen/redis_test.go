@@ -267,7 +267,7 @@ func TestForgetRefusesTheLiving(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		code, out, errs := leasegen(t, nil, append([]string{"forget", "mailing", "-yes"}, on...)...)
 		if code == exitOK {
 			t.Fatalf("a consumer that is alive was forgotten: %s", out)

@@ -52,7 +52,7 @@ func TestScript(t *testing.T) {
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
-		Deadline:            time.Now().Add(8 * time.Minute), // a command that hangs is named
+		Deadline:            time.Now().Add(20 * time.Minute), // a command that hangs is named
 		Setup: func(e *testscript.Env) error {
 			e.Vars = append(e.Vars, "GOCACHE="+dirs[0], "GOMODCACHE="+dirs[1], "GOPATH="+dirs[2], "ROOT="+repo,
 				"GOFLAGS=-mod=mod", "GOPROXY=off", "GOTOOLCHAIN=local", "GOWORK=off",

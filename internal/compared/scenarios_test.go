@@ -145,10 +145,18 @@ func TestT00113EveryInstanceIsWoken(t *testing.T) {
 		}
 		wg.Wait()
 	}
+	var slack time.Duration // of a busy machine
+	for range 10 {
+		began := time.Now()
+		if _, err := be.Survey(t.Context(), []string{"c0"}); err != nil {
+			t.Fatal(err)
+		}
+		slack = max(slack, 20*time.Since(began))
+	}
 	for i, d := range took {
 		slices.Sort(d)
-		if median := d[rounds/2]; median > 200*time.Millisecond { // who polls takes 250 ms
-			t.Errorf("instance %d was woken after %v in the median", i, median)
+		if median, limit := d[rounds/2], 200*time.Millisecond+slack; median > limit { // who polls takes 250 ms
+			t.Errorf("instance %d was woken after %v in the median, want %v", i, median, limit)
 		}
 	}
 }

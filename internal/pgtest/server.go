@@ -267,7 +267,7 @@ func (s *Server) start() error {
 func (s *Server) ready() bool {
 	// The last line of this file is the server's own word on its state.
 	b, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
-	if err != nil || !bytes.Contains(b, []byte("\nready")) {
+	if err != nil || !bytes.Contains(b, []byte("\nready")) && !bytes.Contains(b, []byte("\nstandby")) {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)

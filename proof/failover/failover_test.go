@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -27,7 +28,9 @@ func TestFailover(t *testing.T) {
 			}
 			t.Run(k.String()+"/"+f.name, func(t *testing.T) {
 				t.Parallel()
+				late := lateness()
 				l, err := try(t.Context(), k, f, 3, 3)
+				slack := 20 * late()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -40,10 +43,35 @@ func TestFailover(t *testing.T) {
 					return
 				}
 				// The best shows what is waited for, whatever else the machine has to do.
-				if limit := f.target + time.Second; l.took[0] > limit {
+				if limit := f.target + time.Second + slack; l.took[0] > limit {
 					t.Errorf("the best of %d took %v, want at most %v", len(l.took), l.took[0], limit)
 				}
 			})
 		}
+	}
+}
+
+// lateness watches how late this process is woken, by as much as other work keeps the machine
+// busy, until the returned function is called. That returns the one that it exceeded once in twenty times.
+func lateness() (stop func() time.Duration) {
+	end, done := make(chan struct{}), make(chan []time.Duration)
+	go func() {
+		var late []time.Duration
+		for {
+			began := time.Now()
+			select {
+			case <-end:
+				done <- late
+				return
+			case <-time.After(5 * time.Millisecond):
+				late = append(late, time.Since(began)-5*time.Millisecond)
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(end)
+		late := append(<-done, 0)
+		slices.Sort(late)
+		return late[len(late)*19/20]
 	}
 }

@@ -109,7 +109,7 @@ func (s *site) back(t *testing.T, c *redistest.Cluster, tag string, begin time.T
 	}()
 	c.MasterOf(t, tag)
 	elected := time.Now()
-	again := s.again(t, last, recovery(hangs)+10*time.Second)
+	again := s.again(t, last, recovery(hangs)+10*time.Second+spare())
 	cancel()
 	t.Logf("failover after %v, everything published to %v later, and worked on %v later", elected.Sub(begin).Round(time.Millisecond),
 		(<-published).Sub(elected).Round(time.Millisecond), again.Sub(elected).Round(time.Millisecond))
@@ -268,7 +268,7 @@ func resharding(t *testing.T, c *redistest.Cluster) {
 			}
 		}
 		move.CloseSlot(t)
-		s.again(t, s.lastOf(), 20*time.Second)
+		s.again(t, s.lastOf(), time.Minute)
 	})
 }
 
@@ -323,10 +323,10 @@ func requested(t *testing.T, c *redistest.Cluster) {
 		old := c.MasterOf(t, tag)
 		added := c.AddNode(t)
 		c.MoveSlot(t, redistest.KeySlot(tag), added)
-		s.again(t, s.lastOf(), 20*time.Second)
+		s.again(t, s.lastOf(), time.Minute)
 		c.MoveSlot(t, redistest.KeySlot(tag), old)
 		c.RemoveNode(t, added)
-		s.again(t, s.lastOf(), 20*time.Second)
+		s.again(t, s.lastOf(), time.Minute)
 		for _, mode := range []string{"", "TAKEOVER"} {
 			replica := c.ReplicaOf(t, tag)
 			resume := s.settled(t, c.MasterOf(t, tag), tag)
@@ -348,7 +348,7 @@ func rollingRestart(t *testing.T, c *redistest.Cluster) {
 		for _, n := range c.Nodes() {
 			n.Restart()
 			c.WaitHealthy(t)
-			s.again(t, s.lastOf(), 20*time.Second)
+			s.again(t, s.lastOf(), time.Minute)
 		}
 	})
 }
@@ -393,7 +393,7 @@ func lostShard(t *testing.T, c *redistest.Cluster) {
 		}
 		// Sessions end with the shard; new ones leave it out, and take over from the old ones.
 		lost := time.Now()
-		eventually(t, 3*s.settings.TTL, "all replicas have another session", func() bool {
+		eventually(t, 3*s.settings.TTL+spare(), "all replicas have another session", func() bool {
 			opened := map[string]bool{}
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -404,11 +404,11 @@ func lostShard(t *testing.T, c *redistest.Cluster) {
 			}
 			return len(opened) == len(f.replicas)
 		})
-		s.again(t, now(), 3*s.settings.TTL)
+		s.again(t, now(), 3*s.settings.TTL+spare())
 		t.Logf("the other topics are worked on under new sessions %v after the shard was lost, ttl %v", time.Since(lost).Round(time.Millisecond), s.settings.TTL)
 		began, busy := time.Now(), cpuOf(t, f)
 		for time.Since(began) < s.settings.TTL {
-			s.again(t, now(), 5*time.Second)
+			s.again(t, now(), time.Minute)
 		}
 		spent := (cpuOf(t, f) - busy).Seconds() / time.Since(began).Seconds() / float64(len(f.replicas))
 		t.Logf("while a shard is lost each replica uses %.1f %% of a core, with the work that it does", 100*spent)
@@ -418,6 +418,6 @@ func lostShard(t *testing.T, c *redistest.Cluster) {
 		}
 		c.WaitHealthy(t)
 		set("no") // those that were started anew do not know it
-		s.again(t, s.lastOf(), 30*time.Second)
+		s.again(t, s.lastOf(), time.Minute)
 	})
 }

@@ -194,12 +194,12 @@ func (f *fleet) join(s settings) *process {
 	f.replicas = append(f.replicas, p)
 	f.start(p)
 	acquired := func(e event) bool { return e.replica == s.Name && e.what == "acquired" }
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		if i, _ := f.find(from, acquired); i >= 0 {
 			return p
 		}
 		if time.Now().After(deadline) {
-			f.t.Fatalf("%s acquired nothing within 10 s\n%s", s.Name, f.stderr())
+			f.t.Fatalf("%s acquired nothing within a minute\n%s", s.Name, f.stderr())
 		}
 	}
 }
@@ -211,8 +211,8 @@ func (f *fleet) leave(p *process) {
 	f.signal(p, syscall.SIGTERM)
 	select {
 	case <-p.ended:
-	case <-time.After(20 * time.Second):
-		f.t.Fatalf("%s did not end within 20 s of SIGTERM\n%s", p.settings.Name, f.stderr())
+	case <-time.After(time.Minute):
+		f.t.Fatalf("%s did not end within a minute of SIGTERM\n%s", p.settings.Name, f.stderr())
 	}
 	p.stdin.Close()
 	f.replicas = slices.DeleteFunc(f.replicas, func(x *process) bool { return x == p })
@@ -231,8 +231,8 @@ func (f *fleet) stop() {
 			if !p.cmd.ProcessState.Success() {
 				f.t.Errorf("%s: %v\n%s", p.settings.Name, p.cmd.ProcessState, f.stderr())
 			}
-		case <-time.After(20 * time.Second):
-			f.t.Fatalf("%s did not end within 20 s of SIGTERM\n%s", p.settings.Name, f.stderr())
+		case <-time.After(time.Minute):
+			f.t.Fatalf("%s did not end within a minute of SIGTERM\n%s", p.settings.Name, f.stderr())
 		}
 	}
 }

@@ -41,7 +41,7 @@ func start(t *testing.T, addr, namespace string, spec lease.Spec, wrap func(*lea
 			if err != nil {
 				t.Errorf("the consumer ended with %v", err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("the consumer did not end within 20 s")
 		}
 		client.Close()
@@ -115,8 +115,8 @@ func cutOffHolder(t *testing.T, wrap func(*leaseredis.Backend) lease.Backend) ti
 	cut := time.Now()
 	t.Cleanup(proxy.Heal)
 	next := waitFor(t, second, "the second replica takes over")
-	if took := next.Sub(cut); took > long+time.Second {
-		t.Errorf("takeover %v after the cut, want at most ttl + 1 s", took)
+	if took := next.Sub(cut); took > long+time.Second+spare() {
+		t.Errorf("takeover %v after the cut, want at most %v", took, long+time.Second+spare())
 	}
 	return waitFor(t, ended, "the first replica's handler is cancelled").Sub(next)
 }
@@ -189,7 +189,7 @@ func poisoned(t *testing.T, wrap func(*leaseredis.Backend) lease.Backend, patien
 		time.Sleep(2 * ttl) // nothing is to happen
 		return handled.Load()
 	}
-	eventually(t, 20*time.Second, "poison is set aside, and all else handled", func() bool {
+	eventually(t, time.Minute, "poison is set aside, and all else handled", func() bool {
 		letters, err := s.be.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: consumerName})
 		return err == nil && len(letters) == 10 && handled.Load() == 10
 	})

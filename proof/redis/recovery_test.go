@@ -47,8 +47,8 @@ func TestKilledConsumerIsRecovered(t *testing.T) {
 		return took[max(0, int(math.Ceil(q*float64(len(took))))-1)].Round(time.Millisecond)
 	}
 	t.Logf("SIGKILL of the owner, ttl %v, %d trials: p50 %v, p99 %v, max %v", ttl, len(took), at(0.5), at(0.99), at(1))
-	if at(0.99) > ttl+time.Second {
-		t.Errorf("p99 %v, want at most ttl + 1 s", at(0.99))
+	if limit := ttl + time.Second + spare(); at(0.99) > limit {
+		t.Errorf("p99 %v, want at most %v", at(0.99), limit)
 	}
 }
 
@@ -63,7 +63,7 @@ func (s *site) takeover(t *testing.T, f *fleet) time.Duration {
 			t.Fatal(err)
 		}
 		seq := fmt.Sprint(s.lastOf()[topic])
-		eventually(t, 20*time.Second, "a message is handled", func() bool {
+		eventually(t, time.Minute, "a message is handled", func() bool {
 			lines, err := s.sink.read(t.Context(), s.history.read)
 			if err != nil {
 				t.Fatal(err)
@@ -78,7 +78,7 @@ func (s *site) takeover(t *testing.T, f *fleet) time.Duration {
 		})
 		return by, epoch
 	}
-	eventually(t, 30*time.Second, "both replicas are members", func() bool {
+	eventually(t, time.Minute, "both replicas are members", func() bool {
 		members, err := s.be.Members(t.Context(), consumerName)
 		if err != nil {
 			t.Fatal(err)

@@ -29,6 +29,10 @@ type Backend interface {
 	// consumer the one resource Whole, whatever is given.
 	// Known resources are left as they are, at the price of a read, except that a stream
 	// which has work (see Streamer) becomes wanted.
+	// Of the log a consumer reads what matches the patterns of any of its members: from when
+	// Register returned to one of them on, at least as long as that member's session lives,
+	// no Fetch and no housekeeping passes over a message that its patterns match, whichever
+	// patterns the call itself has. What the caller does not take is for the caller to set aside.
 	// With FromNow, what the source holds when the consumer is registered for the first
 	// time is passed over; resources that appear later begin at their beginning.
 	Register(ctx context.Context, consumer ConsumerInfo, resources []string) error
@@ -163,10 +167,13 @@ type SessionSpec struct {
 	ID        string        // 128 random bits in hex, new for every incarnation
 	TTL       time.Duration // how long the session lives without a heartbeat
 	Consumers []string      // the consumers it is a member of
+	// Topics are the patterns of those that read the log, by consumer; see Register.
+	Topics map[string][]string
 	// Replaces is the session that the same process lost before, if none of its handlers runs
-	// any more and none of its consumers has a Grace. Where a session can be lost in part, as
-	// with a shard of a cluster, the backend frees what that one still holds, so that nobody
-	// has to wait until it expires.
+	// any more and none of its consumers has a Grace, or one that it tried to open and had no
+	// answer about. The backend ends it in the step that opens the new one and frees all it
+	// holds, not as after a crash; one that it does not know it keeps from being opened later.
+	// So nobody has to wait until it expires, and no share is kept for it.
 	Replaces string
 	// Advisory says that all its consumers use LockAdvisory: the session lives as long as
 	// its connection, and its heartbeats need not write.
@@ -329,6 +336,9 @@ type ParkedMessage struct {
 	Raw
 	// Last is true when no message of the lane is parked behind this one.
 	Last bool
+	// Waited is how long ago, by the server's clock, the message was set aside, or its Attempt
+	// last rose. Parking it again without that, a handover or a restart does not begin it anew.
+	Waited time.Duration
 }
 
 // Progress is what happened on one lease since its last commit. Messages are

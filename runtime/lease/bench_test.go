@@ -16,16 +16,20 @@ func BenchmarkDrain(b *testing.B) {
 	for _, bc := range []struct {
 		name    string
 		handler func(done func(int)) lease.Handler
+		opts    []lease.Option
 	}{
 		{"one-raw", func(done func(int)) lease.Handler {
 			return lease.One("", func(_ context.Context, m lease.Message[[]byte]) error { done(1); return nil })
-		}},
+		}, nil},
+		{"one-raw-observed", func(done func(int)) lease.Handler {
+			return lease.One("", func(_ context.Context, m lease.Message[[]byte]) error { done(1); return nil })
+		}, []lease.Option{lease.WithObserver(lease.ObserverFunc(func(lease.Observation) {}))}},
 		{"one-typed", func(done func(int)) lease.Handler {
 			return lease.One("note", func(_ context.Context, m lease.Message[note]) error { done(1); return nil })
-		}},
+		}, nil},
 		{"batch-typed", func(done func(int)) lease.Handler {
 			return lease.Batch("note", func(_ context.Context, ms []lease.Message[note]) error { done(len(ms)); return nil })
-		}},
+		}, nil},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			be := leasemem.New()
@@ -46,7 +50,7 @@ func BenchmarkDrain(b *testing.B) {
 						cancel()
 					}
 				})},
-			}, quiet)
+			}, append(bc.opts, quiet)...)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -28,6 +28,8 @@ type Consumer struct {
 	running bool                     // Run is under way
 	work    *work                    // under the present session; nil without one
 	trouble error                    // why there is none
+
+	strangers strangers // what messages wait with for another version
 }
 
 // NewConsumer binds a consumer to its backend. Generated constructors call it.

@@ -224,13 +224,14 @@ type sequence struct {
 	// only says that nothing else runs in the process: see gate.
 	only bool
 
-	i, n   int                 // the call under way takes ms[i : i+n]
-	single int                 // messages before this index are handled one by one
-	item   string              // being executed by a handler made with Once
-	behind map[string]struct{} // keys that failed in this sequence
-	failed bool                // stop: a message failed and what comes after has to wait for it
-	sure   time.Time           // when the session was last known to be alive
-	watch  watched
+	i, n    int                 // the call under way takes ms[i : i+n]
+	single  int                 // messages before this index are handled one by one
+	item    string              // being executed by a handler made with Once
+	behind  map[string]struct{} // keys that failed in this sequence
+	failed  bool                // stop: a message failed and what comes after has to wait for it
+	blocked bool                // stop: a message waits for another version of the consumer, and the resource with it
+	sure    time.Time           // when the session was last known to be alive
+	watch   watched
 }
 
 func (w *work) sequence(h *held, p *pass, from, to int) *sequence {
@@ -286,7 +287,7 @@ func (q *sequence) alive() bool {
 }
 
 func (q *sequence) loop(ctx context.Context) {
-	for q.i < len(q.ms) && !q.failed && !q.h.stopped(ctx) && q.alive() {
+	for q.i < len(q.ms) && !q.failed && !q.blocked && !q.h.stopped(ctx) && q.alive() {
 		if q.halt != nil && int64(q.at(q.i)) > q.halt.Load() {
 			return
 		}
@@ -320,7 +321,8 @@ func (q *sequence) loop(ctx context.Context) {
 }
 
 // decide settles what needs no handler: messages behind a failed one of their key,
-// of a kind nobody takes, or too large.
+// of a kind or topic this process does not take, or too large. The one of these that waits is
+// settled in its turn only, since what comes before it may fail.
 func (q *sequence) decide(j int) bool {
 	m, o := &q.ms[j], &q.out[j]
 	switch hd := q.w.c.handlerFor(m.Kind); {
@@ -328,10 +330,15 @@ func (q *sequence) decide(j int) bool {
 		if *o = (outcome{verdict: parked, lane: q.lane(j)}); q.p.parked != nil {
 			o.verdict = stays
 		}
-	case hd == nil && q.w.c.spec.Unknown == UnknownSkip:
-		o.verdict = skipped
+	case q.w.foreign(m), hd == nil && q.w.c.spec.Unknown != UnknownSkip:
+		if j > q.i {
+			break
+		}
+		if *o = q.unknown(j); o.verdict == parked {
+			q.hold(*o)
+		}
 	case hd == nil:
-		*o = outcome{verdict: dead, attempt: m.Attempt, reason: oneLine(fmt.Sprintf("consumer %s has no handler for kind %q", q.w.info.Name, m.Kind))}
+		o.verdict = skipped
 	case m.Size > q.w.c.maxPayload:
 		*o = outcome{verdict: dead, attempt: m.Attempt, reason: fmt.Sprintf("payload of %d bytes is over the limit of %d bytes", m.Size, q.w.c.maxPayload)}
 	default:
@@ -412,18 +419,20 @@ func (q *sequence) setAside(o outcome) {
 			q.behind[o.lane] = struct{}{}
 		case q.w.c.spec.Retry.Order == OrderBlock:
 			q.failed = true
-			if q.halt != nil {
-				q.haltAt(int64(q.at(q.i)))
-			}
+			q.halts(q.i)
 		}
 	}
 	q.i++
 }
 
-func (q *sequence) haltAt(i int64) {
-	for {
+// halts keeps the other workers from beginning what comes after ms[i].
+func (q *sequence) halts(i int) {
+	if q.halt == nil {
+		return
+	}
+	for at := int64(q.at(i)); ; {
 		before := q.halt.Load()
-		if before <= i || q.halt.CompareAndSwap(before, i) {
+		if before <= at || q.halt.CompareAndSwap(before, at) {
 			return
 		}
 	}

@@ -95,6 +95,15 @@ type ObservedDeadLetter struct {
 	Attempts                             int
 }
 
+// ObservedUnknown: messages of a kind that the process has no handler for, or of a topic that
+// it does not read, wait for another version of the consumer, up to Wait. Reported once per
+// process and kind, or topic.
+type ObservedUnknown struct {
+	Consumer, Kind string
+	Topic          string // when that is what is not known
+	Wait           time.Duration
+}
+
 // ObservedStuck: a handler call has been running for too long. Reported once per call.
 type ObservedStuck struct {
 	Consumer, Resource, Kind, ID string
@@ -128,6 +137,14 @@ type ObservedDropped struct {
 	Dropped  int
 }
 
+// ObservedSetBack: a position lay beyond what the server has given out, because the server, its log or a
+// table was set back, and was taken back to where nothing is passed over.
+type ObservedSetBack struct {
+	Consumer string
+	Resource string // empty: all of them
+	Reason   string
+}
+
 func (ObservedAcquire) observation()    {}
 func (ObservedRelease) observation()    {}
 func (ObservedLoss) observation()       {}
@@ -138,8 +155,10 @@ func (ObservedHandle) observation()     {}
 func (ObservedCommit) observation()     {}
 func (ObservedFenced) observation()     {}
 func (ObservedDeadLetter) observation() {}
+func (ObservedUnknown) observation()    {}
 func (ObservedStuck) observation()      {}
 func (ObservedMaintain) observation()   {}
 func (ObservedTopology) observation()   {}
 func (ObservedStalled) observation()    {}
 func (ObservedDropped) observation()    {}
+func (ObservedSetBack) observation()    {}

@@ -66,8 +66,11 @@ type ConsumerStatus struct {
 	OldestUnread time.Duration
 	LagMax       int64 // messages behind, of the resource furthest behind
 	LagTotal     int64
-	ParkedKeys   int
-	DeadLetters  int
+	// Delayed counts events of its topics that are published for later, as far as the backend
+	// counts them; only the memory backend does.
+	Delayed     int64
+	ParkedKeys  int
+	DeadLetters int
 }
 
 // MemberStatus is one live session of a consumer. Durations are by the server's clock.

@@ -46,6 +46,10 @@ func WithWorkers(n int) Option { return func(s *settings) { s.spec.Workers = n }
 // WithDrain overrides Spec.Drain.
 func WithDrain(d time.Duration) Option { return func(s *settings) { s.spec.Drain = d } }
 
+// WithUnknownWait overrides Spec.UnknownWait. Negative: messages that this version does not take
+// become dead letters at once.
+func WithUnknownWait(d time.Duration) Option { return func(s *settings) { s.spec.UnknownWait = d } }
+
 // WithRetry overrides Spec.Retry as a whole.
 func WithRetry(r Retry) Option { return func(s *settings) { s.spec.Retry = r } }
 

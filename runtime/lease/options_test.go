@@ -124,7 +124,7 @@ func TestWhatNeedsNoHandler(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			start(t, newConsumer(t, be, lease.Spec{Unknown: unknown, Handlers: handleAll(&got)}, lease.WithMaxPayload(100), lease.WithObserver(&rec)))
+			start(t, newConsumer(t, be, lease.Spec{Unknown: unknown, UnknownWait: -1, Handlers: handleAll(&got)}, lease.WithMaxPayload(100), lease.WithObserver(&rec)))
 			drained(t, be)
 			pass(time.Second)
 			got.ordered(t, "x", 2)

@@ -133,6 +133,12 @@ func (p *process) open(ctx context.Context, id, replaces string) (*session, erro
 	spec := SessionSpec{ID: id, Replaces: replaces, TTL: p.ttl, Host: hostname(), PID: os.Getpid(), Advisory: true}
 	for _, c := range p.consumers {
 		spec.Consumers = append(spec.Consumers, c.Name())
+		if len(c.spec.Topics) > 0 {
+			if spec.Topics == nil {
+				spec.Topics = map[string][]string{}
+			}
+			spec.Topics[c.Name()] = c.spec.Topics
+		}
 		spec.Advisory = spec.Advisory && c.spec.Lock == LockAdvisory
 	}
 	s, err := openSession(p.calling(ctx), p.be, spec, p.margin, p.log, func(o Observation) {

@@ -68,6 +68,11 @@ type Spec struct {
 	Drain time.Duration
 	// Unknown says what becomes of messages of a kind without a handler.
 	Unknown Unknown
+	// UnknownWait is how long a message of a kind without a handler, or of a topic that only
+	// another version of the consumer reads, is set aside for an owner that takes it, before it
+	// becomes a dead letter: as long as a deploy takes. It is not an attempt, and Retry.Order says
+	// what waits with it. Default 10 min; negative: not at all.
+	UnknownWait time.Duration
 
 	Retry       Retry
 	DeadLetters DeadLetters
@@ -77,7 +82,7 @@ type Spec struct {
 type Unknown int
 
 const (
-	// UnknownDeadLetter keeps them as dead letters. The default.
+	// UnknownDeadLetter keeps them as dead letters, after UnknownWait. The default.
 	UnknownDeadLetter Unknown = iota
 	// UnknownSkip passes over them.
 	UnknownSkip
@@ -136,6 +141,7 @@ func (s *Spec) setDefaults() {
 	def(&s.Drain, 10*time.Second)
 	def(&s.Poll, 5*time.Second)
 	def(&s.Idle, 5*time.Second)
+	def(&s.UnknownWait, 10*time.Minute)
 	if s.Capacity == 0 && s.Per == PerStream {
 		s.Capacity = 32
 	}

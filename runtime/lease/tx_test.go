@@ -216,7 +216,7 @@ func TestMixedForms(t *testing.T) {
 					trip(m)
 					return nil
 				}
-				start(t, newConsumer(t, be, lease.Spec{Batch: batch + 1, Retry: lease.Retry{Min: time.Millisecond, Order: lease.OrderBlock}, Handlers: []lease.Handler{
+				start(t, newConsumer(t, be, lease.Spec{Batch: batch + 1, UnknownWait: -1, Retry: lease.Retry{Min: time.Millisecond, Order: lease.OrderBlock}, Handlers: []lease.Handler{
 					lease.OneTx("tx", tx),
 					lease.OneTx("broken", tx),
 					lease.BatchTx("bulk", func(_ context.Context, x *leasemem.Tx, ms []lease.Message[note]) error {

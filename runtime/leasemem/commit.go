@@ -19,6 +19,7 @@ type parked struct {
 	due         time.Time
 	err         string
 	firstFailed time.Time // zero until it failed
+	since       time.Time // when it was set aside, or its attempt last rose
 }
 
 // Commit stores progress.
@@ -108,7 +109,10 @@ func (s *store) park(l *leaseState, k lease.Park, now time.Time) {
 		if found == nil {
 			return // a repeated call: it is a dead letter by now
 		}
-		m = l.setAside(&parked{message: found, lane: k.Lane})
+		m = l.setAside(&parked{message: found, lane: k.Lane, since: now})
+	}
+	if k.Attempt > m.attempt {
+		m.since = now
 	}
 	m.attempt, m.due, m.err = k.Attempt, now.Add(k.After), k.Error
 	if k.Attempt > 0 && m.firstFailed.IsZero() {
@@ -208,7 +212,7 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 				r := m.message.raw(req.MaxPayload)
 				r.Attempt = m.attempt
 				out.Messages = append(out.Messages, lease.ParkedMessage{
-					Resource: d.resource, Lane: m.lane, Raw: r, Last: i == len(d.messages)-1,
+					Resource: d.resource, Lane: m.lane, Raw: r, Last: i == len(d.messages)-1, Waited: now.Sub(m.since),
 				})
 			}
 		}
@@ -250,6 +254,7 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 			if c == nil {
 				continue
 			}
+			s.forgetPatterns(c, now)
 			before := len(c.dead)
 			if info.Keep > 0 {
 				c.dead = slices.DeleteFunc(c.dead, func(d *deadLetter) bool { return now.Sub(d.deadAt) > info.Keep })

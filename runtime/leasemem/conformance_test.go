@@ -26,6 +26,10 @@ func TestConformance(t *testing.T) {
 		Again: func(_ testing.TB, be lease.Backend) lease.Backend {
 			return be.(*leasemem.Backend).Share()
 		},
+		SetBack: func(_ testing.TB, be lease.Backend) func() {
+			at := be.(*leasemem.Backend).Snapshot()
+			return func() { be.(*leasemem.Backend).Restore(at) }
+		},
 		Effect: func(_ context.Context, be lease.Backend, tx any, value string) error {
 			tx.(*leasemem.Tx).Do(func() {
 				mu.Lock()

@@ -2,6 +2,7 @@ package leasemem
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -20,6 +21,7 @@ type feed struct {
 	resources map[string]map[string]bool // by consumer
 	ownership bool
 	parked    bool
+	setBack   bool          // the storage was, see Backend.Restore
 	looked    time.Time     // sessions that expired later are news
 	wake      chan struct{} // holds a token when there is news
 }
@@ -94,7 +96,7 @@ func (f *feed) Next(ctx context.Context) (lease.News, error) {
 	if err := f.backend.fault(ctx, "FeedNext", After); err != nil {
 		return lease.News{}, err // the news stays
 	}
-	return f.take(), nil
+	return f.take()
 }
 
 // wait says for how long there will be nothing to report: until the next session
@@ -105,7 +107,7 @@ func (f *feed) wait() time.Duration {
 	defer s.mu.Unlock()
 	now := s.now()
 	wait := min(pollInterval, s.releaseDelayed(now))
-	if len(f.topics) > 0 || f.ownership || f.parked {
+	if len(f.topics) > 0 || f.ownership || f.parked || f.setBack {
 		return 0
 	}
 	for at := range f.expiries(s) {
@@ -116,10 +118,13 @@ func (f *feed) wait() time.Duration {
 	return wait
 }
 
-func (f *feed) take() lease.News {
+func (f *feed) take() (lease.News, error) {
 	s := f.backend.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if f.setBack {
+		return lease.News{}, errSetBack
+	}
 	now := s.now()
 	s.releaseDelayed(now)
 	for at := range f.expiries(s) {
@@ -139,8 +144,11 @@ func (f *feed) take() lease.News {
 	case <-f.wake:
 	default:
 	}
-	return n
+	return n, nil
 }
+
+// errSetBack ends a feed: what it has told is of a storage that is gone. Another one has to be opened.
+var errSetBack = errors.New("leasemem: the storage was set back; everything is looked at again")
 
 // expiries yields when sessions expire, when the leases of such become free, and when
 // leases expire by themselves.

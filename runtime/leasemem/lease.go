@@ -14,7 +14,8 @@ import (
 
 // consumer is what is known of a registered consumer.
 type consumer struct {
-	info   lease.ConsumerInfo
+	info   lease.ConsumerInfo     // as it was registered last, with the patterns of all members
+	wanted map[string]time.Time   // patterns, and when a session was last seen to have them
 	leases map[string]*leaseState // by resource
 	dead   []*deadLetter          // the oldest first
 	start  cursor                 // where resources begin
@@ -80,14 +81,16 @@ func (b *Backend) Register(ctx context.Context, info lease.ConsumerInfo, resourc
 		}
 		c := s.consumers[info.Name]
 		if c == nil {
-			c = &consumer{leases: map[string]*leaseState{}}
+			c = &consumer{leases: map[string]*leaseState{}, wanted: map[string]time.Time{}}
 			s.consumers[info.Name] = c
 			if info.From == lease.FromNow {
 				c.start = cursor(s.lastID)
 			}
 		}
+		patterns := c.info.Topics
 		c.info = info
-		c.info.Topics = slices.Clone(info.Topics)
+		c.info.Topics = patterns
+		c.want(info.Topics, now)
 		before, changed := len(c.leases), false
 		switch info.Per {
 		case lease.PerTopic:
@@ -95,7 +98,7 @@ func (b *Backend) Register(ctx context.Context, info lease.ConsumerInfo, resourc
 				resources = slices.Collect(maps.Keys(s.by.topics))
 			}
 			for _, t := range resources {
-				if lease.MatchTopic(info.Topics, t) {
+				if lease.MatchTopic(c.info.Topics, t) {
 					c.register(t)
 				}
 			}

@@ -100,9 +100,13 @@ func matches(info lease.ConsumerInfo, m *message) bool {
 func (b *Backend) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
 	return call(ctx, b, "Fetch", func(s *store, now time.Time) ([]lease.Fetched, error) {
 		out := make([]lease.Fetched, len(req.Items))
+		info := s.reading(req.Consumer)
 		for i, item := range req.Items {
 			from, _ := item.From.(cursor)
-			out[i] = s.fetch(req.Consumer, item, from, req.MaxPayload)
+			if err := s.known(from); err != nil {
+				return nil, err
+			}
+			out[i] = s.fetch(info, item, from, req.MaxPayload)
 		}
 		return out, nil
 	})

@@ -14,6 +14,7 @@ import (
 // Status describes every consumer that was registered.
 func (b *Backend) Status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 	return call(ctx, b, "Status", func(s *store, now time.Time) ([]lease.ConsumerStatus, error) {
+		s.releaseDelayed(now) // what is due is in the log, whether or not a feed has looked
 		var out []lease.ConsumerStatus
 		for _, name := range slices.Sorted(maps.Keys(s.consumers)) {
 			c := s.consumers[name]
@@ -42,6 +43,11 @@ func (b *Backend) Status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 				st.LagTotal += lag
 				st.LagMax = max(st.LagMax, lag)
 				st.OldestUnread = max(st.OldestUnread, oldest)
+			}
+			for _, d := range s.outbox.delayed {
+				if lease.MatchTopic(c.info.Topics, d.event.Topic) {
+					st.Delayed++
+				}
 			}
 			for _, m := range s.members(name, now) {
 				st.Members++
@@ -143,7 +149,7 @@ func (b *Backend) Replay(ctx context.Context, f lease.DeadLetterFilter) (int, er
 				l.wanted = true
 				s.ownershipChanged()
 			}
-			l.setAside(&parked{message: d.message, lane: lane, due: now})
+			l.setAside(&parked{message: d.message, lane: lane, due: now, since: now})
 			s.forget(d)
 			s.replayed(d.consumer)
 		}

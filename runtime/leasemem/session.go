@@ -41,6 +41,9 @@ func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (leas
 		if spec.ID == "" || spec.TTL <= 0 {
 			return nil, fmt.Errorf("leasemem: open session %q: it needs an id and a TTL above 0, not %v", spec.ID, spec.TTL)
 		}
+		if spec.Replaces != "" && spec.Replaces != spec.ID {
+			s.replace(spec, now)
+		}
 		if s.sessions[spec.ID] == nil {
 			spec.Consumers = slices.Clone(spec.Consumers)
 			s.sessions[spec.ID] = &session{spec: spec, opened: now, beat: now, expires: now.Add(spec.TTL)}
@@ -76,15 +79,31 @@ func (h *sessionHandle) Close(ctx context.Context) error {
 		if errors.Is(err, lease.ErrSessionLost) {
 			return nil // its leases are taken over as those of a crashed session
 		}
-		se.ended = true
-		for _, c := range s.consumers {
-			for _, l := range c.leases {
-				if l.owner == h.id {
-					l.vacate(now)
-				}
-			}
-		}
-		s.ownershipChanged()
+		s.end(se, now)
 		return nil
 	})
+}
+
+// end ends a session and frees its leases.
+func (s *store) end(se *session, now time.Time) {
+	se.ended = true
+	for _, c := range s.consumers {
+		for _, l := range c.leases {
+			if l.owner == se.spec.ID {
+				l.vacate(now)
+			}
+		}
+	}
+	s.ownershipChanged()
+}
+
+// replace ends the session that spec names as its predecessor. One that was never opened is
+// noted as ended, too: the request for it may still come.
+func (s *store) replace(spec lease.SessionSpec, now time.Time) {
+	before := s.sessions[spec.Replaces]
+	if before == nil {
+		before = &session{spec: lease.SessionSpec{ID: spec.Replaces}, opened: now, beat: now, expires: now}
+		s.sessions[spec.Replaces] = before
+	}
+	s.end(before, now)
 }

@@ -10,27 +10,65 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
-const oldestServer = 140000
+const (
+	oldestServer = 140000
+	sensiblePool = 4 // connections: pgxpool's own default on small machines
+)
 
 // Check reports why the backend cannot be used now, or not by these consumers.
 func (b *Backend) Check(ctx context.Context, consumers []lease.ConsumerInfo) error {
 	if err := b.schema.valid(); err != nil {
 		return err
 	}
+	b.tellSmall()
+	if err := b.checkServer(ctx); err != nil {
+		return err
+	}
+	for _, c := range consumers {
+		if b.pooled.Load() && c.Lock == lease.LockAdvisory {
+			return fmt.Errorf("leasepg: consumer %s: %w", c.Name, errPooledLock)
+		}
+	}
+	for _, c := range consumers {
+		t := b.tables.of(c)
+		if t == nil {
+			continue
+		}
+		if err := b.checkTable(ctx, t, c); err != nil && ctx.Err() == nil {
+			// It stops this consumer alone, and it may be mended while the others work.
+			b.log.Error("leasepg: a consumer cannot read its table; it begins when that is mended, the others go on",
+				"consumer", c.Name, "table", t.Table, "error", err)
+		}
+	}
+	return nil
+}
+
+// checkServer is what Check asks of the server and the schema.
+func (b *Backend) checkServer(ctx context.Context) error {
 	conn, err := b.pool.Acquire(ctx)
 	if err != nil {
 		return b.fail("connect", err)
 	}
 	defer conn.Release()
-	if err := b.check(ctx, conn.Conn()); err != nil || !b.pooled.Load() {
-		return err
+	return b.check(ctx, conn.Conn())
+}
+
+// tellSmall says, once, that handlers in transactions will wait for each other.
+func (b *Backend) tellSmall() {
+	conns := b.pool.Config().MaxConns
+	if conns >= sensiblePool {
+		return
 	}
-	for _, c := range consumers {
-		if c.Lock == lease.LockAdvisory {
-			return fmt.Errorf("leasepg: consumer %s: %w", c.Name, errPooledLock)
+	b.small.Do(func() {
+		text := "leasepg: the pool is small: one handler after the other works in a transaction"
+		if conns == 1 {
+			text = "leasepg: the pool is small: while a handler works in a transaction, progress is not stored, leases are neither " +
+				"taken nor given back, and a handler that asks the pool for another connection waits for itself"
+		} else if conns > 2 {
+			text = fmt.Sprintf("leasepg: the pool is small: %d handlers work in transactions at once", conns-1)
 		}
-	}
-	return nil
+		b.log.Warn(text, "connections", conns, "fix", "set MaxConns (pool_max_conns in the DSN) to the handlers that shall be at work at once, and one or two more")
+	})
 }
 
 func (b *Backend) check(ctx context.Context, conn *pgx.Conn) error {

@@ -33,12 +33,14 @@ func (b *Backend) commit(ctx context.Context, on database, session, consumer str
 	fresh := leasedb.ParkNewParams{Consumer: consumer, Session: session}
 	done := leasedb.ParkedDoneParams{Consumer: consumer, Session: session}
 	dead := leasedb.GiveUpParams{Consumer: consumer, Session: session}
+	var cursors []*cursor
 	for i := range progress {
 		p := &progress[i]
 		at, err := from(p.Cursor)
 		if err != nil {
 			return nil, err
 		}
+		cursors = append(cursors, at)
 		mark, err := messageID(p.Mark, true)
 		if err != nil {
 			return nil, err
@@ -77,12 +79,13 @@ func (b *Backend) commit(ctx context.Context, on database, session, consumer str
 		}
 	}
 	var held []string
-	steps := []step{durable(ctx), func(q *leasedb.Queries) (err error) {
+	expected := b.expect(ctx, session, cursors...)
+	steps := []step{durable(ctx), expected, func(q *leasedb.Queries) (err error) {
 		held, err = q.CommitLeases(ctx, c)
 		return err
 	}}
 	if len(progress) == 1 {
-		steps = []step{func(q *leasedb.Queries) error {
+		steps = []step{expected, func(q *leasedb.Queries) error {
 			n, err := q.CommitLease(ctx, leasedb.CommitLeaseParams{
 				Moved: c.Moved[0], Position: c.Positions[0], Snap: c.Snaps[0], X: c.Xs[0], LateSnap: c.LateSnaps[0],
 				LatePosition: c.LatePositions[0], Mark: c.Marks[0], Trust: c.Trusts[0],
@@ -124,7 +127,11 @@ func (b *Backend) commit(ctx context.Context, on database, session, consumer str
 	}
 	// What else goes with progress joins here: its statements see the leases locked, and
 	// have to leave out those whose lease has another epoch, session or seq.
-	if err := b.pipeline(ctx, on, steps...); err != nil {
+	err = b.pipeline(ctx, on, steps...)
+	if errors.Is(err, lease.ErrSessionLost) {
+		b.estrangeNamed(err, session)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if len(progress) == 1 && len(held) == 0 {
@@ -228,6 +235,7 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 			}
 		}
 		m.Last = i+1 == len(rows) && len(rows) <= req.Limit || i+1 < len(rows) && rows[i+1].Item != r.Item
+		m.Waited = time.Duration(r.WaitedMicros) * time.Microsecond
 		out.Messages = append(out.Messages, m)
 	}
 	if t := b.tables.of(req.Consumer); t != nil {

@@ -2,6 +2,7 @@ package leasepg_test
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"testing"
 
@@ -22,11 +23,17 @@ func TestMain(m *testing.M) {
 // open returns a pool on dsn that is closed with the test.
 func open(t testing.TB, dsn string) *pgxpool.Pool {
 	t.Helper()
+	return openMax(t, dsn, 8)
+}
+
+// openMax is open for a pool of so many connections.
+func openMax(t testing.TB, dsn string, conns int32) *pgxpool.Pool {
+	t.Helper()
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.MaxConns = 8
+	cfg.MaxConns = conns
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +81,8 @@ func query[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) T {
 	return v
 }
 
-// pools remembers which pool a backend of the suite was made with.
+// pools remembers which database a backend of the suite was made on, by a pool for what the
+// application does there itself.
 type pools struct{ m sync.Map }
 
 func (p *pools) of(be lease.Backend) *pgxpool.Pool {
@@ -85,21 +93,28 @@ func (p *pools) of(be lease.Backend) *pgxpool.Pool {
 func TestConformance(t *testing.T) { leasetest.Run(t, factory(pgtest.DB)) }
 
 // factory makes backends on databases that db makes.
-func factory(db func(testing.TB) (dsn string)) leasetest.Factory {
+func factory(db func(testing.TB) (dsn string)) leasetest.Factory { return factoryMax(db, 8) }
+
+// factoryMax is factory for backends whose pools have so many connections.
+func factoryMax(db func(testing.TB) (dsn string), conns int32) leasetest.Factory {
 	var known pools
+	backend := func(t testing.TB, app *pgxpool.Pool) lease.Backend {
+		be := leasepg.New(openMax(t, app.Config().ConnString(), conns), leasepg.WithSchema("own_name"),
+			leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+		known.m.Store(lease.Backend(be), app)
+		return be
+	}
 	return leasetest.Factory{
 		New: func(t testing.TB) lease.Backend {
 			// A schema of another name, so that no query can do without the rewriting.
-			be, pool := migratedAt(t, db(t), leasepg.WithSchema("own_name"))
-			exec(t, pool, "CREATE TABLE effect (seq bigint GENERATED ALWAYS AS IDENTITY, value text NOT NULL)")
-			known.m.Store(lease.Backend(be), pool)
+			_, app := migratedAt(t, db(t), leasepg.WithSchema("own_name"))
+			exec(t, app, "CREATE TABLE effect (seq bigint GENERATED ALWAYS AS IDENTITY, value text NOT NULL)")
+			be := backend(t, app)
+			ok(t, be.Check(t.Context(), nil))
 			return be
 		},
 		Again: func(t testing.TB, be lease.Backend) lease.Backend {
-			pool := open(t, known.of(be).Config().ConnString())
-			again := leasepg.New(pool, leasepg.WithSchema("own_name"))
-			known.m.Store(lease.Backend(again), pool)
-			return again
+			return backend(t, known.of(be))
 		},
 		Effect: func(ctx context.Context, _ lease.Backend, tx any, value string) error {
 			_, err := tx.(pgx.Tx).Exec(ctx, "INSERT INTO effect (value) VALUES ($1)", value)

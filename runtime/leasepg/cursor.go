@@ -25,6 +25,11 @@ type cursor struct {
 	snap string // xmin:xmax:running, as PostgreSQL writes it; empty at the start of the log
 	x    uint64 // an xid drawn after snap, and after whatever read pos
 
+	// Of what the cursor is, see history.go. Neither is stored: what is stored is as old as the
+	// server that it is stored on.
+	history string
+	file    int64 // of a table; 0 when it is not known
+
 	// While more messages turn out to be late than fit in a batch: of those that
 	// lateSnap shows and snap does not, the ones up to latePos have been read.
 	lateSnap string
@@ -92,6 +97,7 @@ func (c *cursor) late() ([]string, error) {
 // before from.pos, and then those beyond it, both in the order of ids.
 type read struct {
 	from *cursor
+	at   horizon
 	snap string // of the statement
 	x    uint64 // drawn by the statement, after its snapshot
 	top  int64  // as far as the statement looked; 0 when not beyond its messages
@@ -102,6 +108,10 @@ type read struct {
 	lateCut  bool // there are more late ones than these
 	cut      bool // there are more beyond from.pos
 	beyond   bool // the log goes on where the statement stopped looking
+}
+
+func (r *read) cursor(pos int64, snap string, x uint64) *cursor {
+	return &cursor{pos: pos, snap: snap, x: x, history: r.at.history, file: r.at.file}
 }
 
 // result makes the answer for a resource, of at most limit messages.
@@ -125,23 +135,25 @@ func (r *read) result(resource string, limit int) lease.Fetched {
 	// transactions that can have ids up to pos, and pos has not moved.
 	caughtUp := r.from
 	if !r.lateCut && (paged || late > 0) {
-		caughtUp = &cursor{pos: r.from.pos, snap: lateSnap, x: r.from.x}
+		caughtUp = r.cursor(r.from.pos, lateSnap, r.from.x)
 	}
 	at := func(n int) *cursor { // after n messages, one at least
 		switch {
 		case n > late:
-			return &cursor{pos: r.ids[n-1], snap: r.snap, x: r.x}
+			return r.cursor(r.ids[n-1], r.snap, r.x)
 		case n == late && !r.lateCut:
 			return caughtUp
 		}
-		return &cursor{pos: r.from.pos, snap: r.from.snap, x: r.from.x, lateSnap: lateSnap, latePos: r.ids[n-1]}
+		c := r.cursor(r.from.pos, r.from.snap, r.from.x)
+		c.lateSnap, c.latePos = lateSnap, r.ids[n-1]
+		return c
 	}
 	next := caughtUp
 	if total > 0 {
 		next = at(total)
 	}
 	if !r.lateCut && !r.cut && r.top > next.pos {
-		next = &cursor{pos: r.top, snap: r.snap, x: r.x}
+		next = r.cursor(r.top, r.snap, r.x)
 	}
 	return lease.Fetched{
 		Resource: resource,

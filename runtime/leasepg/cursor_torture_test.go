@@ -27,6 +27,7 @@ const (
 	tortureWriters = 32
 	tortureTopics  = 5
 	tortureKeys    = 12
+	tortureLeast   = 1000            // messages that are written, at least
 	tortureLong    = 6 * time.Second // how long one transaction stays open, again and again
 )
 
@@ -157,22 +158,19 @@ func (r *reading) add(t *testing.T, m lease.Raw, causes bool) {
 // read reads until the writers have ended and everything they committed is there, or
 // nothing has come for a while.
 func (r *reading) read(writing context.Context, more func() int) {
-	idle := time.Now()
-	for {
+	idle, empty := time.Now(), 0
+	for empty < 10 || time.Since(idle) < 500*time.Millisecond {
 		done := writing.Err() != nil
+		empty++
 		if more() > 0 || !done {
-			idle = time.Now()
-			continue
-		}
-		if time.Since(idle) > 500*time.Millisecond {
-			return
+			idle, empty = time.Now(), 0
 		}
 	}
 }
 
 type verdict struct {
 	committed, lost, twice, inversions, late int
-	stall                                    time.Duration // from commit to read, for nine in ten
+	stall                                    time.Duration // from commit to read, for one in two
 }
 
 func (c *chronicle) judge(r *reading) verdict {
@@ -188,7 +186,7 @@ func (c *chronicle) judge(r *reading) verdict {
 	}
 	if len(waits) > 0 {
 		slices.Sort(waits)
-		v.stall = waits[len(waits)*9/10]
+		v.stall = waits[len(waits)/2]
 	}
 	return v
 }
@@ -249,12 +247,20 @@ func reader(t *testing.T, be *leasepg.Backend, c lease.ConsumerInfo, resources [
 	}
 }
 
-// torture lets writers and readers loose on a database for some time.
+// torture lets writers and readers loose on a database for some time, and until enough was written
+// to say something on a slow machine.
 func torture(t *testing.T, be *leasepg.Backend, pool *pgxpool.Pool, took time.Duration, readers map[string]func(r *reading) func() int) map[string]verdict {
 	t.Helper()
-	writing, stop := context.WithTimeout(t.Context(), took)
+	writing, stop := context.WithCancel(t.Context())
 	defer stop()
 	var c chronicle
+	began := time.Now()
+	time.AfterFunc(took, func() {
+		for c.next.Load() < tortureLeast && time.Since(began) < 5*time.Minute {
+			time.Sleep(10 * time.Millisecond)
+		}
+		stop()
+	})
 	all := map[string]*reading{}
 	var reads sync.WaitGroup
 	for name, start := range readers {
@@ -319,8 +325,9 @@ func TestCursorTorture(t *testing.T) {
 		if v.committed < 500 || v.lost+v.twice+v.inversions > 0 {
 			t.Errorf("%s: %+v", name, v)
 		}
-		if v.stall > tortureLong/3 { // a reader that waits for it would be late by half of it, mostly
-			t.Errorf("%s: one message in ten was read %v or more after its commit", name, v.stall)
+		// A reader that waits for it would be late by half of it, mostly.
+		if limit := tortureLong/3 + slack(t, pool); v.stall > limit {
+			t.Errorf("%s: one message in two was read %v or more after its commit, want %v", name, v.stall, limit)
 		}
 		late += v.late
 	}
@@ -350,7 +357,7 @@ func TestCursorTortureWidened(t *testing.T) {
 // TestCursorMutantIDBeforeXID: with the columns the other way round messages get lost, and
 // the torture notices.
 func TestCursorMutantIDBeforeXID(t *testing.T) {
-	be, pool := tortured(t, func(s string) string {
+	mutant := func(s string) string {
 		lines := strings.Split(s, "\n")
 		for i, l := range lines {
 			if strings.HasPrefix(l, "    xid          xid8") {
@@ -360,19 +367,33 @@ func TestCursorMutantIDBeforeXID(t *testing.T) {
 		}
 		t.Fatal("the log's xid column is not where it was")
 		return ""
-	})
-	v := torture(t, be, pool, 3*time.Second, map[string]func(*reading) func() int{
-		"group": func(r *reading) func() int { return reader(t, be, grouped, []string{lease.Whole}, r) },
-	})["group"]
-	if v.lost == 0 {
-		t.Error("id before xid lost nothing: the torture is too mild to prove anything")
 	}
+	loses(t, func(t *testing.T) int {
+		be, pool := tortured(t, mutant)
+		return torture(t, be, pool, 3*time.Second, map[string]func(*reading) func() int{
+			"group": func(r *reading) func() int { return reader(t, be, grouped, []string{lease.Whole}, r) },
+		})["group"].lost
+	})
 }
 
 // TestCursorMutantIDOnly: "id > pos" alone loses messages, and the torture notices.
-func TestCursorMutantIDOnly(t *testing.T) {
+func TestCursorMutantIDOnly(t *testing.T) { loses(t, lostByIDOnly) }
+
+// loses fails the test if a mutant never loses a message: most tortures show it, not all.
+func loses(t *testing.T, mutant func(*testing.T) (lost int)) {
+	t.Helper()
+	lost := 0
+	for try := 0; try < 6 && lost == 0 && !t.Failed(); try++ {
+		t.Run(fmt.Sprint(try), func(t *testing.T) { lost = mutant(t) })
+	}
+	if lost == 0 {
+		t.Error("the mutant lost nothing: the torture is too mild to prove anything")
+	}
+}
+
+func lostByIDOnly(t *testing.T) int {
 	be, pool := tortured(t, asWritten)
-	v := torture(t, be, pool, 2*time.Second, map[string]func(*reading) func() int{
+	return torture(t, be, pool, 2*time.Second, map[string]func(*reading) func() int{
 		"naive": func(r *reading) func() int {
 			var pos int64
 			return func() (n int) {
@@ -390,8 +411,5 @@ func TestCursorMutantIDOnly(t *testing.T) {
 				return n
 			}
 		},
-	})["naive"]
-	if v.lost == 0 {
-		t.Error("an id-only cursor lost nothing: the torture is too mild to prove anything")
-	}
+	})["naive"].lost
 }

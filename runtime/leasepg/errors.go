@@ -25,10 +25,21 @@ func (b *Backend) fail(what string, err error) error {
 	return fmt.Errorf("leasepg: %s: %w", what, err)
 }
 
+// estranged makes ErrSessionLost of the refusal of leasegen.expect.
+func estranged(err error) error {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == foreignHistory {
+		return fmt.Errorf("%w: %s", lease.ErrSessionLost, pg.Message)
+	}
+	return err
+}
+
 // noPrepared is the fix for the one thing that a pool must be told behind such a pooler.
 const noPrepared = "a transaction pooler that keeps no prepared statements is in between: add default_query_exec_mode=exec to the DSN"
 
 func (b *Backend) fix(err error) string {
+	if _, ok := errors.AsType[*tableError](err); ok {
+		return "" // it has been said
+	}
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
 		return ""
@@ -38,6 +49,10 @@ func (b *Backend) fix(err error) string {
 		return "the schema " + b.schema.name + " is missing or older than this program: run leasegen migrate"
 	case "42501": // insufficient_privilege
 		return "the role lacks a privilege: leasegen migrate -grants ROLE prints what it needs"
+	case "55000": // object_not_in_prerequisite_state, of which recovery is one
+		if strings.Contains(pg.Message, "recovery") {
+			return "the server is a standby: connect to the primary (target_session_attrs=read-write)"
+		}
 	case "25006": // read_only_sql_transaction
 		return "the server is read-only: connect to the primary (target_session_attrs=read-write)"
 	case "26000", "42P05": // prepared statement does not exist, or exists already

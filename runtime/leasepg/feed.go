@@ -42,6 +42,7 @@ type feed struct {
 
 	conn    *pgx.Conn
 	at      *cursor
+	last    int64         // id drawn, as of the last poll
 	wait    time.Duration // between polls
 	next    time.Time     // of polls, at the latest
 	members string
@@ -55,6 +56,9 @@ type feed struct {
 
 // OpenFeed starts watching from the present on.
 func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) (lease.Feed, error) {
+	if len(consumers) > 0 && !slices.ContainsFunc(consumers, func(c lease.ConsumerInfo) bool { return b.tables.of(c) == nil }) {
+		return b.openTables(ctx, consumers)
+	}
 	f := &feed{b: b, wanted: map[string]interest{}}
 	for _, c := range consumers {
 		f.consumers = append(f.consumers, c.Name)
@@ -98,6 +102,7 @@ func (f *feed) open(ctx context.Context) (err error) {
 		if f.at, err = storedCursor(now.Pos, now.Snap, now.X, "", 0); err != nil {
 			return err
 		}
+		f.at.history, f.last = now.History, 0
 		w, err := f.b.queries(f.conn).WatchOwnership(ctx, f.consumers)
 		if err != nil {
 			return err
@@ -106,7 +111,7 @@ func (f *feed) open(ctx context.Context) (err error) {
 		f.surveys = time.Now()
 	}
 	for _, t := range f.tables {
-		if err := t.start(ctx, f.conn); err != nil {
+		if err := t.start(ctx, f.b); err != nil {
 			return err
 		}
 	}
@@ -147,12 +152,27 @@ func (f *feed) Next(ctx context.Context) (lease.News, error) {
 	}()
 	if err != nil {
 		f.Close()
+		if errors.Is(err, errSetBack) {
+			f.forget()
+		}
 		if ctx.Err() != nil {
 			return lease.News{}, ctx.Err()
 		}
 		return lease.News{}, f.b.fail("watch the log", err)
 	}
 	return news, nil
+}
+
+// errSetBack: the feed's cursors are of another history than the server. The runtime opens another
+// feed, and then looks at everything.
+var errSetBack = errors.New("the server was set back, or replaced by one that lacks writes; everything is looked at again")
+
+// forget drops the cursors, so that none is used on a server that did not give it.
+func (f *feed) forget() {
+	f.at = nil
+	for _, t := range f.tables {
+		t.at = nil
+	}
 }
 
 // schedule sets the time of the next poll: soon when there was something to read, and ever
@@ -218,7 +238,7 @@ func (f *feed) poll(ctx context.Context, news *lease.News) error {
 	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
 	for _, t := range f.tables {
-		if err := t.poll(ctx, f.conn, news); err != nil {
+		if err := t.poll(ctx, f.b, news); err != nil {
 			return err
 		}
 	}
@@ -288,6 +308,14 @@ func (f *feed) log(ctx context.Context, news *lease.News) (step, error) {
 				f.tell(news, r)
 				continue
 			}
+			now, err := newHorizon(r.History, r.Snap, r.Last, 0)
+			if err != nil {
+				return err
+			}
+			if f.at.in(now) != nil || r.Last < f.last {
+				return errSetBack
+			}
+			f.last = r.Last
 			// Late messages are complete in one answer, so the snapshot moves always.
 			next.snap = r.Snap
 			if r.Fresh > 0 {

@@ -37,7 +37,7 @@ func TestFeedReadsTheLogAmidOwnershipNews(t *testing.T) {
 		if slices.Contains(news.Topics, "x") {
 			return
 		}
-		if time.Since(published) > 5*time.Second {
+		if time.Since(published) > time.Minute {
 			t.Fatal("the event is not told of")
 		}
 	}
@@ -57,7 +57,7 @@ func TestFeedIsToldOfASessionThatCloses(t *testing.T) {
 	}
 	ok(t, s.Close(t.Context()))
 	for closed := time.Now(); !must[lease.News](t)(feed.Next(t.Context())).Ownership; {
-		if time.Since(closed) > 5*time.Second { // the feed looks by itself each ten
+		if time.Since(closed) > 8*time.Second { // the feed looks by itself each ten
 			t.Fatal("not told")
 		}
 	}

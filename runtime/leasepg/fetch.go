@@ -30,16 +30,20 @@ func (b *Backend) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fe
 		}
 		switch req.Consumer.Per {
 		case lease.PerTopic, lease.PerPartition, lease.PerStream:
-			return b.fetchMany(ctx, req, out)
+			return b.patterns.reads(req.Consumer, func(r *reading) (string, error) { return b.fetchMany(ctx, req, r, out) })
 		}
 		for i := range req.Items {
-			if err := b.fetchLog(ctx, req, i, &out[i]); err != nil {
+			err := b.patterns.reads(req.Consumer, func(r *reading) (string, error) { return b.fetchLog(ctx, req, r, i, &out[i]) })
+			if err != nil {
 				return err
 			}
 		}
 		return nil
 	}()
 	if err != nil {
+		if errors.Is(err, lease.ErrSessionLost) {
+			b.estrange(err, func(s *session) bool { return slices.Contains(s.spec.Consumers, req.Consumer.Name) })
+		}
 		return nil, b.fail("fetch messages of "+req.Consumer.Name, err)
 	}
 	return out, nil
@@ -106,34 +110,63 @@ func (b *Backend) readLog(ctx context.Context, query func(q *leasedb.Queries) er
 	return s.each(rows, head, place)
 }
 
-// fetchLog reads on for an item whose resource is the whole log.
-func (b *Backend) fetchLog(ctx context.Context, req lease.FetchRequest, i int, out *lease.Fetched) error {
-	item := req.Items[i]
-	c, err := from(item.From)
+// judge holds the cursors that a statement read from against what it says of the server.
+func judge(head position, reads []read) error {
+	h, err := newHorizon(head.history, head.snap, head.last, 0)
 	if err != nil {
 		return err
 	}
-	s := logScan{limit: item.Limit, maxPayload: int32(req.MaxPayload), likes: likes(req.Consumer.Topics),
-		every: slices.Contains(req.Consumer.Topics, "*")}
+	for i := range reads {
+		reads[i].at = h
+		if err := reads[i].from.in(h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fetchLog reads on for an item whose resource is the whole log. It returns the patterns that
+// count, when it was asked with others.
+func (b *Backend) fetchLog(ctx context.Context, req lease.FetchRequest, what *reading, i int, out *lease.Fetched) (patterns string, err error) {
+	item := req.Items[i]
+	c, err := from(item.From)
+	if err != nil {
+		return "", err
+	}
+	s := logScan{consumer: req.Consumer.Name, limit: item.Limit, maxPayload: int32(req.MaxPayload), likes: what.likes, every: what.every}
 	for attempt := 1; ; attempt++ {
 		query, err := s.query(ctx, c)
 		if err != nil {
-			return err
+			return "", err
 		}
 		reads := []read{{from: c, ids: make([]int64, 0, item.Limit+1), messages: make([]lease.Raw, 0, item.Limit+1)}}
 		r := &reads[0]
 		beyond := false // the log goes on where the window ends
+		var head position
 		err = b.readLog(ctx, query, reads, func(p position) {
+			head = p
 			r.snap, r.x, r.top = p.snap, p.x, min(p.id, c.pos+scanWindow)
 			beyond = p.id > r.top
+			patterns = p.patterns
 		})
-		if err != nil {
-			return err
+		if err != nil || !what.holds(patterns) {
+			return patterns, err
+		}
+		if err := judge(head, reads); err != nil {
+			return "", err
 		}
 		*out = r.result(item.Resource, item.Limit)
+		if r.from.suspect(r.at) {
+			one := []lease.Fetched{*out}
+			alone := lease.FetchRequest{Consumer: req.Consumer, Items: req.Items[i : i+1]}
+			if err := b.takeBack(ctx, nil, alone, r.at, []int{0}, reads, one); err != nil {
+				return "", err
+			}
+			*out = one[0]
+		}
 		out.More = out.More || beyond
 		if len(out.Messages) > 0 || !out.More || attempt == scanAttempts {
-			return nil
+			return patterns, nil
 		}
 		c = out.Next.(*cursor) // nothing for this consumer so far
 	}
@@ -141,6 +174,7 @@ func (b *Backend) fetchLog(ctx context.Context, req lease.FetchRequest, i int, o
 
 // logScan is what a whole-log reader asks for.
 type logScan struct {
+	consumer   string
 	limit      int
 	maxPayload int32
 	every      bool
@@ -152,7 +186,7 @@ func (s *logScan) query(ctx context.Context, c *cursor) (func(*leasedb.Queries) 
 	if c.lateSnap != "" {
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchLogLate(ctx, leasedb.FetchLogLateParams{
-				MaxPayload: s.maxPayload, After: c.latePos, Pos: c.pos, Snap: c.snap, LateSnap: c.lateSnap,
+				Consumer: s.consumer, MaxPayload: s.maxPayload, After: c.latePos, Pos: c.pos, Snap: c.snap, LateSnap: c.lateSnap,
 				Every: s.every, Likes: s.likes, Max: limit,
 			})
 			return err
@@ -170,7 +204,7 @@ func (s *logScan) query(ctx context.Context, c *cursor) (func(*leasedb.Queries) 
 	}
 	return func(q *leasedb.Queries) error {
 		_, err := q.FetchLog(ctx, leasedb.FetchLogParams{
-			Pos: c.pos, MaxPayload: s.maxPayload, Late: append([]string{}, late...), Every: s.every, Likes: s.likes,
+			Consumer: s.consumer, Pos: c.pos, MaxPayload: s.maxPayload, Late: append([]string{}, late...), Every: s.every, Likes: s.likes,
 			Max: limit, Upto: c.pos + scanWindow,
 		})
 		return err

@@ -9,18 +9,25 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
-// fetchMany reads many topics, slots or streams in one statement.
-func (b *Backend) fetchMany(ctx context.Context, req lease.FetchRequest, out []lease.Fetched) error {
-	m, reads, err := newMany(req)
+// fetchMany reads many topics, slots or streams in one statement, and returns the patterns that count.
+func (b *Backend) fetchMany(ctx context.Context, req lease.FetchRequest, what *reading, out []lease.Fetched) (patterns string, err error) {
+	m, reads, err := newMany(req, what)
 	if err != nil {
-		return err
+		return "", err
 	}
 	var head position
 	if err := b.readLog(ctx, m.query(ctx), reads, func(p position) { head = p }); err != nil {
-		return err
+		return "", err
 	}
+	if err := judge(head, reads); err != nil {
+		return "", err
+	}
+	var suspects []int
 	for i, item := range req.Items {
 		r := &reads[i]
+		if r.from.suspect(r.at) {
+			suspects = append(suspects, i)
+		}
 		r.snap = head.snap
 		if r.x == 0 {
 			r.x = head.x
@@ -39,12 +46,16 @@ func (b *Backend) fetchMany(ctx context.Context, req lease.FetchRequest, out []l
 		out[i] = r.result(item.Resource, item.Limit)
 		out[i].More = out[i].More || r.beyond
 	}
-	return nil
+	if len(suspects) == 0 {
+		return head.patterns, nil
+	}
+	return head.patterns, b.takeBack(ctx, nil, req, reads[0].at, suspects, reads, out)
 }
 
 // many is what a read of many resources asks for: of each the late messages of some
 // transactions and what is beyond its position, or the next page of late messages.
 type many struct {
+	consumer   string
 	per        lease.Per
 	maxPayload int32
 	every      bool // all topics
@@ -66,10 +77,9 @@ type many struct {
 	pagedAfter, pagedUpto, pagedLimits []int64
 }
 
-func newMany(req lease.FetchRequest) (*many, []read, error) {
+func newMany(req lease.FetchRequest, what *reading) (*many, []read, error) {
 	m := &many{
-		per: req.Consumer.Per, maxPayload: int32(req.MaxPayload), every: slices.Contains(req.Consumer.Topics, "*"),
-		likes: likes(req.Consumer.Topics), span: slotSpan,
+		consumer: req.Consumer.Name, per: req.Consumer.Per, maxPayload: int32(req.MaxPayload), every: what.every, likes: what.likes, span: slotSpan,
 		items: []int32{}, names: []string{}, positions: []int64{}, limits: []int64{}, // nil would be NULL
 	}
 	if m.every {
@@ -141,7 +151,7 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 	case m.per == lease.PerPartition && !late:
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchSlots(ctx, leasedb.FetchSlotsParams{
-				MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
+				Consumer: m.consumer, MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
 				Every: m.every, Likes: m.likes, Span: m.span, Beyond: min(beyond, math.MaxInt64-slotJump) + slotJump,
 			})
 			return err
@@ -149,7 +159,7 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 	case m.per == lease.PerPartition:
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchSlotsLate(ctx, leasedb.FetchSlotsLateParams{
-				MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
+				Consumer: m.consumer, MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
 				Every: m.every, Likes: m.likes, Span: m.span, Beyond: beyond,
 				LateItems: m.lateItems, LateNames: m.lateNames, LateUpto: m.lateUpto, LateXids: m.lateXids, LateLimits: m.lateLimits,
 				LateSnaps: m.lateSnaps, LateBelow: m.lateBelow,
@@ -161,7 +171,7 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 	case !late:
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchStreams(ctx, leasedb.FetchStreamsParams{
-				MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
+				Consumer: m.consumer, MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
 				Every: m.every, Likes: m.likes,
 			})
 			return err
@@ -169,7 +179,7 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 	}
 	return func(q *leasedb.Queries) error {
 		_, err := q.FetchStreamsLate(ctx, leasedb.FetchStreamsLateParams{
-			MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
+			Consumer: m.consumer, MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
 			Every: m.every, Likes: m.likes,
 			LateItems: m.lateItems, LateNames: m.lateNames, LateUpto: m.lateUpto, LateXids: m.lateXids, LateLimits: m.lateLimits, Beyond: beyond,
 			PagedItems: m.pagedItems, PagedNames: m.pagedNames, PagedAfter: m.pagedAfter, PagedUpto: m.pagedUpto,

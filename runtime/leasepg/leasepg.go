@@ -27,12 +27,16 @@ var (
 // Backend keeps sessions, leases and messages in one schema of a PostgreSQL database.
 // It is safe for concurrent use.
 type Backend struct {
-	pool   *pgxpool.Pool
-	schema schema
-	log    *slog.Logger
+	pool     *pgxpool.Pool
+	schema   schema
+	log      *slog.Logger
+	observer lease.Observer // nil: nobody
+
+	handlers turns // of transactions that handlers have open
 
 	pooled   atomic.Bool  // a transaction pooler is in between: no LISTEN
 	told     sync.Once    // the log line about that
+	small    sync.Once    // the log line about a small pool
 	ttl      atomic.Int64 // of the session last opened, in ns
 	notified throttle     // wakes sent by Publish
 	joined   throttle     // wakes sent in callers' transactions
@@ -41,18 +45,21 @@ type Backend struct {
 	sessions  sync.Map // id → *session, of those that live in this process
 	squatters sync.Map // strangers that hold the lock of a consumer, and were told of
 
+	bell          bell // for feeds of tables
 	bySlot, byKey logIndex
 	tables        tables
 	kinds         sync.Map // kind → struct{}
+	patterns      patterns
 }
 
 // Option adjusts a Backend, or the SQL of [Migrate], [Migrations] and [Grants].
 type Option func(*options)
 
 type options struct {
-	schema string
-	logger *slog.Logger
-	slots  int
+	schema   string
+	logger   *slog.Logger
+	observer lease.Observer
+	slots    int
 }
 
 // WithSchema sets the schema's name: lower-case letters, digits and underscores.
@@ -61,6 +68,10 @@ func WithSchema(name string) Option { return func(o *options) { o.schema = name 
 
 // WithLogger sets the logger. Default slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
+
+// WithObserver sets who is told of what the backend itself does, see lease.ObservedSetBack.
+// Default nobody.
+func WithObserver(o lease.Observer) Option { return func(to *options) { to.observer = o } }
 
 // WithSlots sets how many slots the log has, for [Migrate] and [Migrations]: 1 to 16,384.
 // Default 256. It can be changed until the log has messages or a consumer owns slots.
@@ -81,7 +92,7 @@ func resolve(opts []Option) options {
 // for watching, so that handlers that use up the pool cannot cost it its leases.
 func New(pool *pgxpool.Pool, opts ...Option) *Backend {
 	o := resolve(opts)
-	b := &Backend{pool: pool, schema: newSchema(o.schema), log: o.logger}
+	b := &Backend{pool: pool, schema: newSchema(o.schema), log: o.logger, observer: o.observer, handlers: turnsFor(pool.Config().MaxConns)}
 	b.ttl.Store(int64(15 * time.Second))
 	b.bySlot.column, b.byKey.column = "slot", "key"
 	return b

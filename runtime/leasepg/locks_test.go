@@ -103,7 +103,7 @@ func TestStandbyIsWokenInTime(t *testing.T) {
 	}
 	exec("LISTEN leasegen")
 	wait := func() {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, err := conn.WaitForNotification(ctx)
 		ok(t, err)

@@ -85,6 +85,11 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 	if err != nil {
 		return r, b.fail("maintain", err)
 	}
+	for _, c := range consumers {
+		if err := b.narrow(ctx, c); err != nil {
+			return r, b.fail("drop patterns of "+c.Name, err)
+		}
+	}
 	// By themselves: who registers streams, or reads the log, is not to wait for the rest.
 	forgotten, err := b.queries(b.pool).ForgetStreams(ctx, restedFor)
 	if err != nil {

@@ -158,7 +158,7 @@ GRANT INSERT, UPDATE (per, topics, likes, grace, lock, source, start_pos, start_
 GRANT INSERT (consumer, resource, pos, snap, x, wanted) ON leasegen.lease TO :role;
 GRANT UPDATE (session, epoch, attempt, acquired_at, expires_at, advisory, rested_at, pos, snap, x, late_snap,
     late_pos, suspicion, mark, mark_epoch, mark_count, seq, seq_epoch, wanted) ON leasegen.lease TO :role;
-GRANT INSERT, DELETE, UPDATE (attempt, next_at, failed_at, error) ON leasegen.parked TO :role;
+GRANT INSERT, DELETE, UPDATE (attempt, next_at, failed_at, error, since) ON leasegen.parked TO :role;
 GRANT INSERT, DELETE, UPDATE (reason) ON leasegen.dead_letter TO :role;
 GRANT SELECT, INSERT, DELETE, UPDATE (at) ON leasegen.published_id TO :role;
 GRANT SELECT, INSERT, DELETE ON leasegen.delayed TO :role;

@@ -19,7 +19,7 @@ func (b *Backend) StartOnce(ctx context.Context, session, consumer string, ref l
 		return 0, b.fail("start an item of "+consumer, err)
 	}
 	var r leasedb.StartOnceRow
-	err = b.pipeline(ctx, b.pool, durable(ctx), func(q *leasedb.Queries) (err error) {
+	err = b.pipeline(ctx, b.pool, durable(ctx), b.expect(ctx, session), func(q *leasedb.Queries) (err error) {
 		r, err = q.StartOnce(ctx, leasedb.StartOnceParams{
 			Consumer: consumer, Session: session, Resource: ref.Resource, Epoch: ref.Epoch, Key: key, Message: id,
 		})

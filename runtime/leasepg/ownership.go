@@ -74,7 +74,8 @@ func (b *Backend) acquire(ctx context.Context, on sender, req lease.AcquireReque
 	if req.Consumer.Lock == lease.LockRow {
 		rowTTL = req.Consumer.TTL
 	}
-	err := b.pipeline(ctx, on, durable(ctx),
+	var now horizon
+	err := b.pipeline(ctx, on, durable(ctx), b.expect(ctx, req.Session),
 		func(q *leasedb.Queries) error {
 			return q.LockAttempts(ctx, leasedb.LockAttemptsParams{Session: req.Session, Consumer: name})
 		},
@@ -124,11 +125,28 @@ func (b *Backend) acquire(ctx context.Context, on sender, req lease.AcquireReque
 				}
 			}
 			return err
+		},
+		func(q *leasedb.Queries) error {
+			h, err := q.Horizon(ctx)
+			if err != nil {
+				return err
+			}
+			now, err = newHorizon(h.History, h.Snap, -1, 0)
+			return err
 		})
+	if errors.Is(err, lease.ErrSessionLost) {
+		b.estrangeNamed(err, req.Session)
+	}
 	if err == nil && lost {
 		err = lease.ErrSessionLost
 	}
 	if err != nil {
+		return nil, err
+	}
+	for i := range grants {
+		grants[i].Cursor.(*cursor).history = now.history
+	}
+	if err := b.rescue(ctx, on, req.Session, name, now, grants); err != nil {
 		return nil, err
 	}
 	return grants, nil

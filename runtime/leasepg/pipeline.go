@@ -39,7 +39,7 @@ func (b *Backend) pipeline(ctx context.Context, on sender, steps ...step) (err e
 	q = leasedb.New(reader{results})
 	for _, s := range steps {
 		if err := s(q); err != nil {
-			return err
+			return estranged(err)
 		}
 	}
 	return nil

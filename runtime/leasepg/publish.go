@@ -220,9 +220,14 @@ func (b *Backend) makeRoom(ctx context.Context, on database, n int64) error {
 	return b.ensureSegments(ctx, end.LastDrawn+n)
 }
 
+// segmentsTimeout bounds what a publisher, who may have a transaction open, waits for partitions.
+const segmentsTimeout = 10 * time.Second
+
 // ensureSegments adds partitions ahead of the id last. It uses a connection of its own:
 // the pool's may all wait in transactions that publish.
 func (b *Backend) ensureSegments(ctx context.Context, last int64) error {
+	ctx, cancel := context.WithTimeout(ctx, segmentsTimeout)
+	defer cancel()
 	conn, err := b.connect(ctx)
 	if err != nil {
 		return err

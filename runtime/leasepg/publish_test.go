@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
@@ -45,10 +46,11 @@ func BenchmarkPublish(b *testing.B) {
 // A feed of an idle process probes for delayed events without drawing xids, and what is due
 // joins the log in good time.
 func TestDelayedEventsCostNothingUntilDue(t *testing.T) {
-	be, pool := migrated(t)
+	t.Parallel()
+	be, pool := migratedAt(t, pgtest.Start(t).DB("delayed")) // xids are a whole server's
 	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
 	defer feed.Close()
-	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "k", Payload: []byte("1"), After: 3 * time.Second}}))
+	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "k", Payload: []byte("1"), After: 8 * time.Second}}))
 	next := func() lease.News { return must[lease.News](t)(feed.Next(t.Context())) }
 	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
 		next() // until it is idle
@@ -67,8 +69,8 @@ func TestDelayedEventsCostNothingUntilDue(t *testing.T) {
 	for len(next().Topics) == 0 {
 	}
 	late := query[time.Duration](t, pool, "SELECT clock_timestamp() - published_at FROM leasegen.message")
-	if late > time.Second {
-		t.Errorf("told %v after it had joined the log", late)
+	if limit := time.Second + slack(t, pool); late > limit {
+		t.Errorf("told %v after it had joined the log, want at most %v", late, limit)
 	}
 	equal(t, "left", query[int64](t, pool, "SELECT count(*) FROM leasegen.delayed"), 0)
 }

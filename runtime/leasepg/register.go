@@ -45,7 +45,8 @@ func (b *Backend) Register(ctx context.Context, c lease.ConsumerInfo, resources 
 		return b.fail("index the log for "+c.Name, err)
 	}
 	// First what may note the present as the consumer's start: see DescribeConsumer.
-	steps := append([]step{durable(ctx), b.describe(ctx, c)}, b.registering(ctx, c, resources)...)
+	shared := func(q *leasedb.Queries) error { return q.ShareTopics(ctx, c.Name) }
+	steps := append([]step{durable(ctx), shared, b.describe(ctx, c)}, b.registering(ctx, c, resources)...)
 	return b.fail("register resources of "+c.Name, b.pipeline(ctx, b.pool, steps...))
 }
 
@@ -77,7 +78,7 @@ func (b *Backend) checkKind(ctx context.Context, name, per, source string) (know
 
 func (b *Backend) describe(ctx context.Context, c lease.ConsumerInfo) step {
 	p := leasedb.DescribeConsumerParams{
-		Name: c.Name, Per: c.Per.String(), Topics: append([]string{}, c.Topics...), Likes: likes(c.Topics), Grace: c.Grace,
+		Name: c.Name, Per: c.Per.String(), Topics: sorted(c.Topics), Likes: likes(sorted(c.Topics)), Grace: c.Grace,
 		Lock: c.Lock.String(), FromNow: c.From == lease.FromNow,
 	}
 	return func(q *leasedb.Queries) error { return q.DescribeConsumer(ctx, p) }

@@ -17,7 +17,7 @@ func (b *Backend) Renew(ctx context.Context, session string, c lease.ConsumerInf
 	p := leasedb.RenewLeasesParams{Consumer: c.Name, Session: session, Ttl: c.TTL}
 	p.Resources, p.Epochs = refColumns(leases)
 	renewed := make(map[string]bool, len(leases))
-	err = b.pipeline(ctx, b.pool, durable(ctx), func(q *leasedb.Queries) error {
+	err = b.pipeline(ctx, b.pool, durable(ctx), b.expect(ctx, session), func(q *leasedb.Queries) error {
 		resources, err := q.RenewLeases(ctx, p)
 		for _, r := range resources {
 			renewed[r] = true
@@ -39,7 +39,7 @@ func (b *Backend) Renew(ctx context.Context, session string, c lease.ConsumerInf
 func (b *Backend) Retire(ctx context.Context, session, consumer string, leases []lease.Ref) error {
 	p := leasedb.RetireStreamsParams{Consumer: consumer, Session: session, Channel: b.schema.name, Payload: wakeOwnership}
 	p.Resources, p.Epochs = refColumns(leases)
-	return b.fail("retire streams of "+consumer, b.pipeline(ctx, b.pool, durable(ctx),
+	return b.fail("retire streams of "+consumer, b.pipeline(ctx, b.pool, durable(ctx), b.expect(ctx, session),
 		func(q *leasedb.Queries) error { return q.CloseStreams(ctx, consumer) },
 		func(q *leasedb.Queries) error { return q.RetireStreams(ctx, p) }))
 }

@@ -42,7 +42,10 @@ type position struct {
 	part, item int
 	id         int64
 	x          uint64
-	snap       string // in the head row
+	snap       string // in the head row, as are
+	history    string
+	last       int64  // drawn
+	patterns   string // that count in the snapshot, as JSON; empty: not asked
 }
 
 // scanner decodes the rows of a read. It exists because reading the log is the one place
@@ -78,7 +81,7 @@ func isBinary(rows pgx.Rows) bool {
 const epoch2000 = 946_684_800_000_000
 
 // each decodes binary rows. place says where a message goes; nil if it is not wanted.
-func (s *scanner) each(rows pgx.Rows, head func(position), place func(position) *lease.Raw) error {
+func (s *scanner) each(rows pgx.Rows, head func(position), place func(position) *lease.Raw) (err error) {
 	for rows.Next() {
 		v := rows.RawValues()
 		if len(v) != columnCount || len(v[colPart]) != 4 || len(v[colItem]) != 4 || len(v[colID]) != 8 || len(v[colSize]) != 4 {
@@ -92,7 +95,10 @@ func (s *scanner) each(rows pgx.Rows, head func(position), place func(position) 
 			p.x = binary.BigEndian.Uint64(v[colX])
 		}
 		if p.part == partHead {
-			p.snap = string(v[colHeaders])
+			p.snap, p.history, p.patterns = string(v[colHeaders]), string(v[colKind]), string(v[colKey])
+			if p.last, err = strconv.ParseInt(string(v[colTopic]), 10, 64); err != nil {
+				return err
+			}
 			head(p)
 			continue
 		}
@@ -137,7 +143,10 @@ func eachText(rows pgx.Rows, head func(position), place func(position) *lease.Ra
 		}
 		p.x = x.Uint64
 		if p.part == partHead {
-			p.snap = *headers
+			p.snap, p.history, p.patterns = *headers, m.Kind, m.Key
+			if p.last, err = strconv.ParseInt(m.Topic, 10, 64); err != nil {
+				return err
+			}
 			head(p)
 			continue
 		}

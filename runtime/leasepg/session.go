@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -47,13 +48,14 @@ type session struct {
 	b    *Backend
 	spec lease.SessionSpec
 
-	turn   chan struct{} // has room for the one who uses what follows
-	conn   *pgx.Conn     // nil until needed
-	opened bool          // the row is there
-	links  int           // connections so far
-	back   time.Time     // when a broken connection was replaced last
-	key    int64         // of the lock that conn holds; 0 without
-	locked map[string]bool
+	turn    chan struct{} // has room for the one who uses what follows
+	conn    *pgx.Conn     // nil until needed
+	opened  bool          // the row is there
+	history string        // of the server that it was opened on
+	links   int           // connections so far
+	back    time.Time     // when a broken connection was replaced last
+	key     int64         // of the lock that conn holds; 0 without
+	locked  map[string]bool
 
 	mu     sync.Mutex
 	led    map[string]int64 // consumers led by an advisory lock, with the lease's epoch
@@ -63,6 +65,7 @@ type session struct {
 	called    atomic.Int64 // when the runtime asked for a heartbeat last, since born
 	born      time.Time
 	ended     atomic.Bool
+	estranged atomic.Bool // the server has another history by now
 	abandoned atomic.Bool
 	alarm     chan struct{}
 	stop      context.CancelFunc // of watch
@@ -80,6 +83,10 @@ func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (leas
 		born: time.Now(), alarm: make(chan struct{}, 1), watched: make(chan struct{}),
 	}
 	b.ttl.Store(int64(spec.TTL))
+	if before := b.session(spec.Replaces); before != nil {
+		before.ended.Store(true)
+		before.abandon() // with its locks
+	}
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	b.sessions.Store(spec.ID, s)
@@ -105,18 +112,28 @@ func (s *session) Heartbeat(ctx context.Context) error {
 	}
 	err := s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		var live bool
-		beat := []step{durable(ctx), func(q *leasedb.Queries) error {
+		if s.estranged.Load() {
+			s.end()
+			return lease.ErrSessionLost
+		}
+		expected := s.b.expect(ctx, s.spec.ID)
+		beat := []step{durable(ctx), expected, func(q *leasedb.Queries) error {
 			n, err := q.Heartbeat(ctx, s.spec.ID)
 			live = n == 1
 			return err
 		}}
 		if s.spec.Advisory {
-			beat = []step{func(q *leasedb.Queries) (err error) {
+			beat = []step{expected, func(q *leasedb.Queries) (err error) {
 				live, err = q.SessionHeld(ctx, s.spec.ID)
 				return err
 			}}
 		}
-		if err := s.b.pipeline(ctx, c, beat...); err != nil {
+		err := s.b.pipeline(ctx, c, beat...)
+		if errors.Is(err, lease.ErrSessionLost) {
+			s.b.estrangeNamed(err, s.spec.ID)
+			s.end()
+		}
+		if err != nil {
 			return err
 		}
 		if !live {
@@ -138,14 +155,7 @@ func (s *session) Close(ctx context.Context) error {
 	}
 	ended := s.ended.Swap(true)
 	err := s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		leases := leasedb.FreeSessionLeasesParams{Consumers: s.spec.Consumers, Session: s.spec.ID}
-		steps := []step{durable(ctx),
-			func(q *leasedb.Queries) error { _, err := q.CloseSession(ctx, s.spec.ID); return err },
-			func(q *leasedb.Queries) error {
-				_, err := q.LockSessionLeases(ctx, leasedb.LockSessionLeasesParams(leases))
-				return err
-			},
-			func(q *leasedb.Queries) error { _, err := q.FreeSessionLeases(ctx, leases); return err }}
+		steps := append([]step{durable(ctx)}, s.b.closing(ctx, s.spec.ID, s.spec.Consumers)...)
 		if len(s.locked) == 0 {
 			return s.b.pipeline(ctx, c, append(steps, s.b.notify(ctx, wakeOwnership))...)
 		}
@@ -165,6 +175,19 @@ func (s *session) Close(ctx context.Context) error {
 	}
 	s.abandon()
 	return s.b.fail("close session", err)
+}
+
+// closing are steps that end a session and free its leases.
+func (b *Backend) closing(ctx context.Context, id string, consumers []string) []step {
+	leases := leasedb.FreeSessionLeasesParams{Consumers: consumers, Session: id}
+	return []step{
+		func(q *leasedb.Queries) error { _, err := q.CloseSession(ctx, id); return err },
+		func(q *leasedb.Queries) error {
+			_, err := q.LockSessionLeases(ctx, leasedb.LockSessionLeasesParams(leases))
+			return err
+		},
+		func(q *leasedb.Queries) error { _, err := q.FreeSessionLeases(ctx, leases); return err },
+	}
 }
 
 // Alarm is ready when the connection broke or the session has ended, so that the runtime
@@ -309,25 +332,38 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) error {
 		}
 	}
 	s.key = key
+	var live bool
 	if !s.opened {
-		err := s.b.pipeline(ctx, c, durable(ctx),
+		topics, err := json.Marshal(s.spec.Topics)
+		if err != nil {
+			return err
+		}
+		steps := append([]step{durable(ctx),
+			func(q *leasedb.Queries) (err error) { s.history, err = q.History(ctx); return err }}, s.replace(ctx)...)
+		err = s.b.pipeline(ctx, c, append(steps,
 			func(q *leasedb.Queries) error {
-				_, err := q.OpenSession(ctx, leasedb.OpenSessionParams{
-					ID: s.spec.ID, Host: s.spec.Host, Pid: int32(s.spec.PID), Consumers: s.spec.Consumers,
+				n, err := q.OpenSession(ctx, leasedb.OpenSessionParams{
+					ID: s.spec.ID, Host: s.spec.Host, Pid: int32(s.spec.PID), Consumers: s.spec.Consumers, Topics: string(topics),
 					Ttl: s.spec.TTL, Advisory: s.spec.Advisory, LockKey: key,
 				})
+				live = n == 1
 				return err
 			},
-			s.b.notify(ctx, wakeOwnership))
+			s.b.notify(ctx, wakeOwnership))...)
+		if err == nil && !live {
+			return lease.ErrSessionLost // it has ended, or was replaced before this arrived
+		}
 		s.opened = err == nil
 		return err
 	}
-	var live bool
-	err := s.b.pipeline(ctx, c, durable(ctx), func(q *leasedb.Queries) error {
+	err := s.b.pipeline(ctx, c, durable(ctx), s.b.expect(ctx, s.spec.ID), func(q *leasedb.Queries) error {
 		n, err := q.RejoinSession(ctx, leasedb.RejoinSessionParams{ID: s.spec.ID, LockKey: key})
 		live = n == 1
 		return err
 	})
+	if errors.Is(err, lease.ErrSessionLost) {
+		s.b.estrangeNamed(err, s.spec.ID)
+	}
 	if err != nil {
 		return err
 	}
@@ -336,6 +372,23 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) error {
 	}
 	s.back = time.Now()
 	return s.leadAgain(ctx, c, before)
+}
+
+// replace ends the session that this one stands in for, and frees what it held.
+func (s *session) replace(ctx context.Context) []step {
+	before := s.spec.Replaces
+	if before == "" {
+		return nil
+	}
+	return []step{
+		func(q *leasedb.Queries) error {
+			return q.EndReplaced(ctx, leasedb.EndReplacedParams{
+				ID: before, Host: s.spec.Host, Pid: int32(s.spec.PID), Consumers: s.spec.Consumers, Ttl: s.spec.TTL,
+			})
+		},
+		func(q *leasedb.Queries) error { _, err := q.LockReplacedLeases(ctx, before); return err },
+		func(q *leasedb.Queries) error { _, err := q.FreeReplacedLeases(ctx, before); return err },
+	}
 }
 
 // guard has the server end the connection of a frozen or unreachable process after the TTL.

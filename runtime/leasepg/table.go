@@ -159,7 +159,13 @@ func (t *TableSource) identity() string {
 // tables are the sources of consumers, by the consumer's name. A commit names its consumer only.
 type tables struct {
 	sources sync.Map // string → *TableSource
-	checked sync.Map // *TableSource → struct{}
+	checked sync.Map // *TableSource → the name of the sequence of its positions; "" when that may not be read
+}
+
+func (t *tables) sequence(s *TableSource) string {
+	v, _ := t.checked.Load(s)
+	name, _ := v.(string)
+	return name
 }
 
 // of returns the consumer's table, or nil if it reads the log.
@@ -193,7 +199,8 @@ func (b *Backend) registerTable(ctx context.Context, t *TableSource, c lease.Con
 		return err
 	}
 	if !known && c.From == lease.FromNow {
-		now, err := t.Now(ctx, b.pool)
+		var now TableNow
+		err := b.readTable(ctx, t, func(db Querier) (err error) { now, err = t.Now(ctx, db); return err })
 		if err != nil {
 			return err
 		}
@@ -207,7 +214,8 @@ func (b *Backend) registerTable(ctx context.Context, t *TableSource, c lease.Con
 		}
 	case lease.PerTopic:
 		if resources == nil {
-			if resources, err = t.Topics(ctx, b.pool); err != nil {
+			err := b.readTable(ctx, t, func(db Querier) (err error) { resources, err = t.Topics(ctx, db); return err })
+			if err != nil {
 				return err
 			}
 		}
@@ -231,34 +239,6 @@ func describeSource(identity string) string {
 		return identity
 	}
 	return "table " + s.Table + " as " + identity
-}
-
-// inSnapshot runs queries in one round trip and one snapshot.
-func inSnapshot(ctx context.Context, on sender, queries ...func(Querier) error) (err error) {
-	var batch pgx.Batch
-	batch.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ")
-	for _, q := range queries {
-		if err := q(collector{&batch}); err != nil && !errors.Is(err, errCollected) {
-			return err
-		}
-	}
-	batch.Queue("COMMIT")
-	results := on.SendBatch(ctx, &batch)
-	defer func() {
-		if e := results.Close(); err == nil {
-			err = e
-		}
-	}()
-	if _, err := results.Exec(); err != nil {
-		return err
-	}
-	for _, q := range queries {
-		if err := q(reader{results}); err != nil {
-			return err
-		}
-	}
-	_, err = results.Exec()
-	return err
 }
 
 // tableScan is how many rows one read of a filtered table looks at, all resources together.
@@ -312,7 +292,8 @@ func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req lease.Fetc
 		p.Scan = slices.Max(append(p.Limits, 1))
 	}
 	more := make([]bool, len(reads)) // the table goes on where the read stopped looking
-	err := inSnapshot(ctx, b.pool,
+	var now horizon
+	err := b.readTable(ctx, t, b.horizon(ctx, t, &now),
 		func(db Querier) error {
 			heads, err := t.Heads(ctx, db, h)
 			for _, h := range heads {
@@ -338,11 +319,19 @@ func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req lease.Fetc
 	if err != nil {
 		return err
 	}
+	var suspects []int
 	for i, item := range req.Items {
+		reads[i].at = now
+		if err := reads[i].from.in(now); err != nil {
+			return err
+		}
+		if reads[i].from.suspect(now) {
+			suspects = append(suspects, i)
+		}
 		out[i] = reads[i].result(item.Resource, item.Limit)
 		out[i].More = out[i].More || more[i]
 	}
-	return nil
+	return b.takeBack(ctx, t, req, now, suspects, reads, out)
 }
 
 func (r *read) head(t *TableSource, h TableHead) (err error) {
@@ -376,7 +365,8 @@ func (b *Backend) rereadParked(ctx context.Context, t *TableSource, messages []l
 			return err
 		}
 	}
-	rows, err := t.byPosition(ctx, b.pool, ids)
+	var rows map[int64]*TableRow
+	err := b.readTable(ctx, t, func(db Querier) (err error) { rows, err = t.byPosition(ctx, db, ids); return err })
 	if err != nil {
 		return err
 	}
@@ -409,11 +399,17 @@ type contents struct {
 }
 
 // copyRows copies the rows at ids, in their order. Of a row that is gone its position is left.
-func (t *TableSource) copyRows(ctx context.Context, db Querier, ids []int64) (c contents, err error) {
+func (b *Backend) copyRows(ctx context.Context, t *TableSource, on database, ids []int64) (c contents, err error) {
 	if len(ids) == 0 {
 		return c, nil
 	}
-	rows, err := t.byPosition(ctx, db, ids)
+	var rows map[int64]*TableRow
+	read := func(db Querier) (err error) { rows, err = t.byPosition(ctx, db, ids); return err }
+	if tx, ok := on.(pgx.Tx); ok {
+		err = b.readTableIn(ctx, t, tx, read)
+	} else {
+		err = b.readTable(ctx, t, read)
+	}
 	if err != nil {
 		return c, err
 	}
@@ -429,10 +425,10 @@ func (t *TableSource) copyRows(ctx context.Context, db Querier, ids []int64) (c 
 }
 
 // tableSteps replaces what copies messages from the log in a commit.
-func (b *Backend) tableSteps(ctx context.Context, t *TableSource, db Querier, fresh leasedb.ParkNewParams, dead leasedb.GiveUpParams) ([]step, error) {
+func (b *Backend) tableSteps(ctx context.Context, t *TableSource, on database, fresh leasedb.ParkNewParams, dead leasedb.GiveUpParams) ([]step, error) {
 	var steps []step
 	if len(fresh.Ids) > 0 {
-		c, err := t.copyRows(ctx, db, fresh.Ids)
+		c, err := b.copyRows(ctx, t, on, fresh.Ids)
 		if err != nil {
 			return nil, err
 		}
@@ -444,7 +440,7 @@ func (b *Backend) tableSteps(ctx context.Context, t *TableSource, db Querier, fr
 		steps = append(steps, func(q *leasedb.Queries) error { return q.ParkRows(ctx, p) })
 	}
 	if len(dead.Ids) > 0 {
-		c, err := t.copyRows(ctx, db, dead.Ids)
+		c, err := b.copyRows(ctx, t, on, dead.Ids)
 		if err != nil {
 			return nil, err
 		}

@@ -21,11 +21,15 @@ func (b *Backend) checkTable(ctx context.Context, t *TableSource, c lease.Consum
 		return nil
 	}
 	schema, name, _ := strings.Cut(t.Table, ".")
-	facts, err := b.queries(b.pool).TableFacts(ctx, leasedb.TableFactsParams{
-		Schema: schema, Name: name, Position: t.Position, Xid: t.XID, Topic: t.Topic, Slots: int32(t.Slots),
+	var facts leasedb.TableFactsRow
+	err := b.readTable(ctx, t, func(db Querier) (err error) {
+		facts, err = b.queries(db).TableFacts(ctx, leasedb.TableFactsParams{
+			Schema: schema, Name: name, Position: t.Position, Xid: t.XID, Topic: t.Topic, Slots: int32(t.Slots),
+		})
+		return err
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return fmt.Errorf("table %s does not exist in this database: run the application's migrations", t.Table)
+		return fmt.Errorf("table %s does not exist in this database, or has another name: run the application's migrations, or change //leasegen:table and generate again", t.Table)
 	}
 	if err != nil {
 		return err
@@ -33,8 +37,8 @@ func (b *Backend) checkTable(ctx context.Context, t *TableSource, c lease.Consum
 	if wrong := t.wrong(facts); wrong != "" {
 		return fmt.Errorf("table %s: %s", t.Table, wrong)
 	}
-	now, err := t.Now(ctx, b.pool)
-	if err != nil {
+	var now TableNow
+	if err := b.readTable(ctx, t, func(db Querier) (err error) { now, err = t.Now(ctx, db); return err }); err != nil {
 		return err
 	}
 	if now.Foreign {
@@ -46,7 +50,12 @@ func (b *Backend) checkTable(ctx context.Context, t *TableSource, c lease.Consum
 		b.log.Warn("leasepg: an index is missing, so that every read walks through the whole table", "consumer", c.Name, "table", t.Table,
 			"fix", "CREATE INDEX CONCURRENTLY ON "+t.Table+" "+index)
 	}
-	b.tables.checked.Store(t, struct{}{})
+	if facts.Sequence == "" || !facts.SequenceReadable {
+		b.log.Warn("leasepg: the sequence of positions may not be read, so that a table that is set back while nobody reads it may lose rows",
+			"consumer", c.Name, "table", t.Table, "fix", "GRANT SELECT ON SEQUENCE "+facts.Sequence+" TO …")
+		facts.Sequence = ""
+	}
+	b.tables.checked.Store(t, facts.Sequence)
 	return nil
 }
 

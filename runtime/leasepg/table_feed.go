@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -13,36 +14,158 @@ import (
 // not notify anyone.
 const pollTables = 500 * time.Millisecond
 
+// tablesFeed watches tables alone, through the pool, so that a table costs no connection of its
+// own; one bell for the process wakes it.
+type tablesFeed struct {
+	b         *Backend
+	consumers []string
+	tables    []*tableFeed
+	ear       *ear
+
+	wait    time.Duration // between polls
+	next    time.Time     // of polls, at the latest
+	members string
+	free    int64
+	surveys time.Time // when ownership was looked at last
+}
+
+// openTables starts watching tables from their present on.
+func (b *Backend) openTables(ctx context.Context, consumers []lease.ConsumerInfo) (lease.Feed, error) {
+	f := &tablesFeed{b: b, ear: b.hear()}
+	for _, c := range consumers {
+		f.consumers = append(f.consumers, c.Name)
+		f.tables = append(f.tables, &tableFeed{consumer: c.Name, source: b.tables.of(c)})
+	}
+	if err := f.open(ctx); err != nil {
+		f.Close()
+		return nil, b.fail("open the feed of "+strings.Join(f.consumers, ", "), err)
+	}
+	return f, nil
+}
+
+func (f *tablesFeed) open(ctx context.Context) error {
+	var news lease.News
+	if err := f.survey(ctx, &news); err != nil {
+		return err
+	}
+	for _, t := range f.tables {
+		if err := t.start(ctx, f.b); err != nil {
+			return err
+		}
+	}
+	f.wait = pollLeast
+	f.next = time.Now().Add(f.wait)
+	return nil
+}
+
+// Close stops watching.
+func (f *tablesFeed) Close() { f.b.deafen(f.ear) }
+
+// Next waits until the bell rings or a poll is due.
+func (f *tablesFeed) Next(ctx context.Context) (lease.News, error) {
+	timer := time.NewTimer(time.Until(f.next))
+	defer timer.Stop()
+	select {
+	case <-f.ear.wake:
+	case <-timer.C:
+	case <-ctx.Done():
+		return lease.News{}, ctx.Err()
+	}
+	news := f.ear.take()
+	if err := f.poll(ctx, &news); err != nil {
+		if ctx.Err() != nil {
+			return lease.News{}, ctx.Err()
+		}
+		return lease.News{}, f.b.fail("watch the table of "+strings.Join(f.consumers, ", "), err)
+	}
+	if len(news.Resources) > 0 || news.Ownership || news.Parked {
+		f.wait = pollLeast
+	} else {
+		f.wait = min(2*f.wait, pollTables)
+	}
+	f.next = time.Now().Add(f.wait)
+	return news, nil
+}
+
+func (f *tablesFeed) poll(ctx context.Context, news *lease.News) error {
+	for _, t := range f.tables {
+		if err := t.poll(ctx, f.b, news); err != nil {
+			return err
+		}
+	}
+	every := ownPooled
+	if f.b.bell.listens() {
+		every = ownerPoll
+	}
+	if time.Since(f.surveys) < every {
+		return nil
+	}
+	if every == ownPooled {
+		news.Parked = true // nobody tells of replayed messages
+	}
+	return f.survey(ctx, news)
+}
+
+// survey looks whether members or free leases have changed.
+func (f *tablesFeed) survey(ctx context.Context, news *lease.News) error {
+	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
+	defer cancel()
+	w, err := f.b.queries(f.b.pool).WatchOwnership(ctx, f.consumers)
+	if err != nil {
+		return err
+	}
+	news.Ownership = news.Ownership || w.Members != f.members || w.Free != f.free
+	f.members, f.free, f.surveys = w.Members, w.Free, time.Now()
+	return nil
+}
+
 // tableFeed watches the table of one consumer with a cursor of its own.
 type tableFeed struct {
 	consumer string
 	source   *TableSource
 	at       *cursor
+	now      horizon // as of the last poll
 }
 
 // start begins at the table's present, unless the feed has begun before.
-func (f *tableFeed) start(ctx context.Context, db Querier) error {
+func (f *tableFeed) start(ctx context.Context, b *Backend) error {
 	if f.at != nil {
 		return nil
 	}
-	now, err := f.source.Now(ctx, db)
+	var now TableNow
+	err := b.readTable(ctx, f.source, b.horizon(ctx, f.source, &f.now),
+		func(db Querier) (err error) { now, err = f.source.Now(ctx, db); return err })
 	if err != nil {
 		return err
 	}
-	f.at, err = storedCursor(now.Position, now.Snap, now.X, "", 0)
-	return err
+	if f.at, err = storedCursor(now.Position, now.Snap, now.X, "", 0); err != nil {
+		return err
+	}
+	f.at.history = f.now.history
+	return nil
 }
 
 // poll adds the resources that have rows which the cursor has not passed.
-func (f *tableFeed) poll(ctx context.Context, db Querier, news *lease.News) error {
+func (f *tableFeed) poll(ctx context.Context, b *Backend, news *lease.News) error {
 	late, err := f.at.late()
 	if err != nil {
 		return err
 	}
-	rows, err := f.source.News(ctx, db, TableNewsParams{Position: f.at.pos, Max: feedRows, Late: append([]string{}, late...)})
+	var (
+		now  horizon
+		rows []TableNews
+	)
+	err = b.readTable(ctx, f.source, b.horizon(ctx, f.source, &now), func(db Querier) (err error) {
+		rows, err = f.source.News(ctx, db, TableNewsParams{Position: f.at.pos, Max: feedRows, Late: append([]string{}, late...)})
+		return err
+	})
 	if err != nil {
 		return err
 	}
+	if f.at.in(now) != nil || now.last < f.now.last && now.last >= 0 || now.file != f.now.file {
+		return errSetBack
+	}
+	f.now = now
 	next := *f.at
 	var resources []string
 	for _, r := range rows {

@@ -92,8 +92,9 @@ func TestTableNotify(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("from insert to handler: %v", took)
-	if took[2] > 200*time.Millisecond { // by polling alone it is 250 ms on average
-		t.Errorf("half of them took longer than %v", took[2])
+	// By polling alone it is 250 ms on average.
+	if limit := 200*time.Millisecond + slack(t, pool); took[2] > limit {
+		t.Errorf("half of them took %v or longer, want %v", took[2], limit)
 	}
 }
 

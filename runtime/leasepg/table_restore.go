@@ -20,7 +20,7 @@ const missedPage = 1000
 // due at once; everything else up to their positions counts as passed. The first replica
 // does it, the others wait.
 func (b *Backend) mendTable(ctx context.Context, t *TableSource, consumer string) error {
-	return pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error {
 		q := b.queries(tx)
 		foreign, err := q.ForeignCursors(ctx, consumer)
 		if err != nil || !foreign {
@@ -30,6 +30,9 @@ func (b *Backend) mendTable(ctx context.Context, t *TableSource, consumer string
 			return err
 		}
 		if foreign, err = q.LockForeignCursors(ctx, consumer); err != nil || !foreign {
+			return err
+		}
+		if _, err := tx.Exec(ctx, boundedLocks); err != nil {
 			return err
 		}
 		if t.Topics != nil { // topics without a lease have begun at a start that is foreign, too
@@ -69,7 +72,7 @@ func (b *Backend) mendTable(ctx context.Context, t *TableSource, consumer string
 			if len(p.Ids) == 0 {
 				continue
 			}
-			copies, err := t.copyRows(ctx, tx, p.Ids)
+			copies, err := b.copyRows(ctx, t, tx, p.Ids)
 			if err != nil {
 				return err
 			}
@@ -83,6 +86,7 @@ func (b *Backend) mendTable(ctx context.Context, t *TableSource, consumer string
 		}
 		return q.MendStart(ctx, consumer)
 	})
+	return b.blameTable(t, err)
 }
 
 // between returns the positions of a resource's rows beyond after and up to upto that snap

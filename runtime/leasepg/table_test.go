@@ -27,11 +27,16 @@ import (
 func withTable(t testing.TB) (*leasepg.Backend, *pgxpool.Pool) {
 	t.Helper()
 	be, pool := migrated(t)
+	addTable(t, pool)
+	return be, pool
+}
+
+func addTable(t testing.TB, pool *pgxpool.Pool) {
+	t.Helper()
 	for _, sql := range must[[]string](t)(tabletest.Schema()) {
 		exec(t, pool, sql)
 	}
 	exec(t, pool, "CREATE TABLE effect (seq bigint GENERATED ALWAYS AS IDENTITY, n bigint NOT NULL)")
-	return be, pool
 }
 
 func quiet() lease.Option { return lease.WithLogger(slog.New(slog.DiscardHandler)) }
@@ -96,9 +101,7 @@ func TestTableRowsAreTyped(t *testing.T) {
 	eventually(t, "the row of a new topic", func() bool {
 		return len(group.Rows()) == 4 && len(topic.Rows()) == 4 && len(key.Rows()) == 4
 	})
-	var effects int
-	ok(t, pool.QueryRow(t.Context(), "SELECT count(*) FROM effect").Scan(&effects))
-	equal(t, "effects", effects, 4)
+	eventually(t, "four effects", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect") == 4 })
 }
 
 // TestTableReadsOnly holds the application's role to SELECT on its table.
@@ -357,9 +360,11 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 			held[g.Resource], at[g.Resource] = g, g.Cursor
 		}
 	}
-	for quiet := time.Now(); time.Since(quiet) < 700*time.Millisecond; {
+	empty := 0 // reads that found nothing, one after the other
+	for quiet := time.Now(); empty < 10 || time.Since(quiet) < 700*time.Millisecond; {
+		empty++
 		if written.Err() == nil {
-			quiet = time.Now()
+			quiet, empty = time.Now(), 0
 		}
 		if rand.IntN(30) == 0 {
 			var refs []lease.Ref
@@ -401,8 +406,8 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 				}
 				highest[f.Resource] = max(highest[f.Resource], row.ID)
 			}
-			if keep > 0 {
-				quiet = time.Now()
+			if len(f.Messages) > 0 {
+				quiet, empty = time.Now(), 0
 			}
 			at[f.Resource] = next
 			if next != held[f.Resource].Cursor {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,24 +14,49 @@ import (
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
-// Begin opens a transaction for a handler's effects, in one round trip. Should the
-// process freeze in it, the server ends it after about a session's TTL, so that it
-// cannot hold up the next owner.
+// turns bounds how many transactions of handlers are open at once, so that they leave a
+// connection of the pool for calls that give leases back and store progress, and for handlers
+// that ask the pool for another one: nobody waits for one who waits for a connection.
+type turns chan struct{}
+
+func turnsFor(conns int32) turns { return make(turns, max(1, int(conns)-1)) }
+
+// take waits for a turn before the pool is asked for a connection.
+func (t turns) take(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the %d transactions that handlers may have open at once, one less than the pool has connections, are all at work: %w; "+
+			"raise MaxConns, or have fewer handlers at work (lease.WithConcurrency)", cap(t), ctx.Err())
+	}
+}
+
+func (t turns) giveBack() { <-t }
+
+// Begin opens a transaction for a handler's effects, in one round trip. It waits while
+// MaxConns-1 of them are open. Should the process freeze in it, the server ends it after
+// about a session's TTL, so that it cannot hold up the next owner.
 func (b *Backend) Begin(ctx context.Context) (lease.Tx, error) {
+	if err := b.handlers.take(ctx); err != nil {
+		return nil, b.fail("begin", err)
+	}
 	idle := max(time.Duration(b.ttl.Load()), time.Second)
 	tx, err := b.pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: fmt.Sprintf(
 		"begin isolation level read committed; set local synchronous_commit = on; set local idle_in_transaction_session_timeout = %d",
 		idle.Milliseconds())})
 	if err != nil {
+		b.handlers.giveBack()
 		return nil, b.fail("begin", err)
 	}
-	return &effects{b: b, tx: tx}, nil
+	return &effects{b: b, tx: tx, done: sync.OnceFunc(b.handlers.giveBack)}, nil
 }
 
 // effects is a transaction that a handler writes its effects in.
 type effects struct {
 	b         *Backend
 	tx        pgx.Tx
+	done      func()      // gives the turn back, once
 	abandoned atomic.Bool // by the handler
 }
 
@@ -75,6 +101,7 @@ func (t *effects) Commit(ctx context.Context, session, consumer string, p lease.
 		_ = t.Rollback(ctx) // the error that matters is err
 		return t.b.fail("commit effects of "+consumer, refused(err))
 	}
+	defer t.done() // whatever comes of it, the connection goes back
 	return t.b.fail("commit effects of "+consumer, refused(t.tx.Commit(ctx)))
 }
 
@@ -99,6 +126,7 @@ func refused(err error) error {
 
 // Rollback undoes everything. It is a no-op after Commit.
 func (t *effects) Rollback(ctx context.Context) error {
+	defer t.done()
 	err := t.tx.Rollback(ctx)
 	if errors.Is(err, pgx.ErrTxClosed) {
 		return nil

@@ -151,7 +151,7 @@ func (c *commit) send(ctx context.Context, entries []*commitEntry) (missing map[
 	var sent [][]*commitEntry
 	for tag, es := range byTag {
 		for len(es) > 0 {
-			args, n := c.arguments(es)
+			args, n := c.arguments(tag, es)
 			steps, sent = append(steps, step{tag, scripts.commit, args}), append(sent, es[:n])
 			es = es[n:]
 		}
@@ -183,9 +183,9 @@ func (c *commit) send(ctx context.Context, entries []*commitEntry) (missing map[
 }
 
 // arguments encodes entries up to the bounds of a call, and says how many.
-func (c *commit) arguments(es []*commitEntry) (args []any, n int) {
-	args = make([]any, 3, 3+5*min(len(es), commitLeases))
-	size := 0
+func (c *commit) arguments(tag int, es []*commitEntry) (args []any, n int) {
+	args = make([]any, 4, 4+5*min(len(es), commitLeases))
+	size, top := 0, uint64(0)
 	for n < len(es) && n < commitLeases && size < commitBytes {
 		e := es[n]
 		n++
@@ -195,6 +195,7 @@ func (c *commit) arguments(es []*commitEntry) (args []any, n int) {
 		if to, ok := e.Cursor.(cursor); ok {
 			what += "c"
 			args = append(args, string(to))
+			top = max(top, to.passed(tag))
 		}
 		if e.Mark != "" {
 			what += "m"
@@ -228,7 +229,7 @@ func (c *commit) arguments(es []*commitEntry) (args []any, n int) {
 		}
 		args[at+3] = what
 	}
-	args[0], args[1], args[2] = c.session, c.consumer, n
+	args[0], args[1], args[2], args[3] = c.session, c.consumer, top, n
 	return args, n
 }
 

@@ -180,7 +180,7 @@ func (b *Backend) attachAll(ctx context.Context, sh *shape, info lease.ConsumerI
 			from = string(at)
 		}
 	}
-	patterns, err := json.Marshal(splitPatterns(info.Topics))
+	patterns, err := json.Marshal(append([]string{}, info.Topics...))
 	if err != nil {
 		return "", fmt.Errorf("leaseredis: register consumer %q: %w", info.Name, err)
 	}
@@ -262,15 +262,6 @@ const otherKind = "LEASEKIND"
 
 func allZero(at []position) bool {
 	return !slices.ContainsFunc(at, func(p position) bool { return p != position{} })
-}
-
-// splitPatterns prepares patterns for scripts: each is the list of the parts between its stars.
-func splitPatterns(patterns []string) [][]string {
-	out := make([][]string, 0, len(patterns))
-	for _, p := range patterns {
-		out = append(out, strings.Split(p, "*"))
-	}
-	return out
 }
 
 // discover returns the resources that a consumer's source holds: topics that match, streams

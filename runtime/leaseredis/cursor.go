@@ -139,6 +139,22 @@ func (c cursor) positions(ins []input) []position {
 	return at
 }
 
+// passed is the greatest id of a tag's log that the cursor has passed; 0 for cursors in an
+// application's streams, which have ids of their own.
+func (c cursor) passed(tag int) uint64 {
+	switch {
+	case strings.Contains(string(c), ","):
+		parts := strings.Split(string(c), ",")
+		if tag >= len(parts) {
+			return 0
+		}
+		return parsePosition(parts[tag]).ms
+	case c == "" || c[0] == '{' || strings.Contains(string(c), "-"):
+		return 0
+	}
+	return parsePosition(string(c)).ms
+}
+
 // cursorAt is the cursor for positions in the inputs.
 func cursorAt(ins []input, at []position) cursor { return cursor("").moved(ins, at) }
 

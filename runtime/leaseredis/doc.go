@@ -46,8 +46,9 @@
 // by who reads it, and by Maintain.
 //
 // A consumer that is registered for the first time has its view filled with what topics hold. One whose
-// patterns are widened later gets what is published from then on: update its processes before
-// those that publish on the new topics. Owners of an older version pass over these messages.
+// patterns are widened later gets what is published from then on: update a process of it before
+// those that publish on the new topics. Owners of an older version set these messages aside, for one
+// that knows them. A pattern that no process has had for ten minutes is dropped.
 //
 // A process looks for news of a tag when a script has published a hint on its channel, and every
 // few seconds in case that was lost.
@@ -62,7 +63,8 @@
 //	                              to be told of these)
 //	none                          never exists, see script.go
 //	sessions                      zset: session id by expiry, of those not declared dead
-//	s:<session>                   hash: ttl, opened, beat (µs), host, pid, consumers (joined by newlines), ended,
+//	s:<session>                   hash: ttl, opened, beat (µs), host, pid, consumers (joined by newlines), topics
+//	                              (patterns by consumer, as JSON), ended,
 //	                              a:<consumer> the last part of an attempt to acquire that was granted something
 //	ended                         zset: sessions declared dead or closed, by when
 //	members:<consumer>            set: ids of sessions that are members and not declared dead
@@ -83,6 +85,8 @@
 //
 //	t:<topic>                     stream: the messages of a topic
 //	topics                        zset: topic by the id of its last message
+//	patterns                      hash: consumer -> p topics that any of its members reads, gone since when (µs) no
+//	                              member has had those of them that are about to be dropped, as JSON
 //	views                         hash: consumer -> k kind, p patterns, at id up to which its view is filled
 //	                              until it is live, hold until when (µs) publishers wait for that, as JSON, of
 //	                              those that do not read by topic

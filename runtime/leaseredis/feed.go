@@ -52,6 +52,7 @@ type tagFeed struct {
 	views     []int64 // and resources of views
 	ownership int64
 	replays   int64
+	setBacks  int64 // how often the server was found to be set back
 	looked    int64 // when, by the server's clock; 0: never
 	asked     time.Time
 	next      time.Time // when to look again
@@ -362,7 +363,14 @@ func (f *feed) take(tag int, value any, news *lease.News) error {
 		t.ownership, t.replays = ownership, replays
 		return errSetBack
 	}
-	news.Ownership = news.Ownership || t.looked > 0 && ownership != t.ownership || number(reply[4]) != 0
+	expired, setBacks := number(reply[4])%2 != 0, number(reply[4])/2
+	if t.looked > 0 && setBacks != t.setBacks {
+		f.b.alarm() // the sessions have ended
+		f.b.tellSetBack(tag, f.names)
+		return errSetBack
+	}
+	t.setBacks = setBacks
+	news.Ownership = news.Ownership || t.looked > 0 && ownership != t.ownership || expired
 	news.Parked = news.Parked || t.looked > 0 && replays != t.replays
 	t.ownership, t.replays, t.looked = ownership, replays, now
 	wait := feedMost
@@ -410,6 +418,18 @@ func told(names []any, score, last int64) (int64, bool) {
 		return score, true
 	}
 	return max(score, last), false
+}
+
+// tellSetBack says that positions of the consumers were ahead of a server that has lost writes.
+func (b *Backend) tellSetBack(tag int, consumers []string) {
+	const reason = "the server has lost what was stored last, and its clock is behind: positions are read again"
+	b.warn("setback "+b.prefix(tag), reason, "tag", b.prefix(tag), "consumers", consumers)
+	if b.observer == nil {
+		return
+	}
+	for _, c := range consumers {
+		b.observer.Observe(lease.ObservedSetBack{Consumer: c, Reason: reason})
+	}
 }
 
 // tellMissed names topics that could not be read.

@@ -295,9 +295,6 @@ func (f *fetch) merge(it *fetchedItem) lease.Fetched {
 		}
 		r := m.e.raw(f.naming, in, topic, f.texts, f.maxPayload)
 		at[m.input] = m.e.at
-		if f.source == nil && f.info.Per != lease.PerTopic && !lease.MatchTopic(f.info.Topics, r.Topic) {
-			continue // another version of the consumer wants it
-		}
 		out.Messages = append(out.Messages, r)
 		inputs = append(inputs, m)
 	}

@@ -50,6 +50,9 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 	add(&r.SegmentsDropped, "trim the log")(b.trim(ctx, sh, consumers))
 	add(&r.SessionsForgotten, "forget sessions")(b.forgetSessions(ctx, sh))
 	for _, info := range consumers {
+		if _, err := b.narrow(ctx, sh, info); err != nil {
+			errs = append(errs, fail("drop patterns of "+info.Name, err))
+		}
 		if info.Keep > 0 {
 			add(&r.DeadLettersExpired, "expire dead letters of "+info.Name)(b.expireDead(ctx, sh, info))
 		}

@@ -119,8 +119,8 @@ func TestManySessionsDieAtOnce(t *testing.T) {
 // A lease that expires by itself is counted once, also when its owner's session has expired too.
 func TestALeaseThatExpiredTwiceIsCountedOnce(t *testing.T) {
 	be := backend(t)
-	info := lease.ConsumerInfo{Name: "c", Per: lease.PerStream, Announced: true, Lock: lease.LockRow, TTL: 200 * time.Millisecond}
-	id, _ := member(t, be, time.Second, info)
+	info := lease.ConsumerInfo{Name: "c", Per: lease.PerStream, Announced: true, Lock: lease.LockRow, TTL: 600 * time.Millisecond}
+	id, _ := member(t, be, 3*time.Second, info)
 	ok(t, be.Register(t.Context(), info, []string{"a", "b", "c"}))
 	gs := acquire(t, be, id, info, 2)
 	equal(t, "granted", len(gs), 2)

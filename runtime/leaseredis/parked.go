@@ -71,7 +71,8 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 			if raw.Size > req.MaxPayload {
 				raw.Payload = nil
 			}
-			out.Messages = append(out.Messages, lease.ParkedMessage{Resource: l.resource, Lane: l.name, Raw: raw, Last: number(m[1]) == 1})
+			out.Messages = append(out.Messages, lease.ParkedMessage{Resource: l.resource, Lane: l.name, Raw: raw, Last: number(m[1]) == 1,
+				Waited: time.Duration(number(m[4])) * time.Microsecond})
 		}
 	}
 	return out, nil

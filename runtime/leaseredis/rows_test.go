@@ -17,7 +17,7 @@ func TestALeaseThatWasTakenIsNotFreedByTheEndOfItsFormerOwner(t *testing.T) {
 	for range 20 {
 		member(t, be, 50*time.Millisecond, rows)
 	}
-	former, _ := member(t, be, 100*time.Millisecond, rows)
+	former, _ := member(t, be, 3*time.Second, rows)
 	equal(t, "taken by the former owner", len(acquire(t, be, former, rows, 1)), 1)
 	eventually(t, "all have expired", func() bool {
 		s := survey(t, be, rows)

@@ -24,6 +24,7 @@ var scripts = struct {
 	lag            *script
 	leases         *script
 	members        *script
+	narrow         *script
 	open           *script
 	owned          *script
 	publish        *script
@@ -44,7 +45,7 @@ var scripts = struct {
 	trimviews      *script
 }{
 	acquire:        load("acquire", "lib_lease"),
-	attach:         load("attach", "lib_log"),
+	attach:         load("attach", "lib_log", "lib_patterns"),
 	build:          load("build", "lib_log"),
 	clock:          load("clock"),
 	close:          load("close", "lib_lease"),
@@ -65,7 +66,8 @@ var scripts = struct {
 	lag:            load("lag"),
 	leases:         load("leases"),
 	members:        load("members"),
-	open:           load("open"),
+	narrow:         load("narrow", "lib_log", "lib_patterns"),
+	open:           load("open", "lib_log", "lib_patterns", "lib_lease"),
 	owned:          load("owned"),
 	publish:        load("publish", "lib_log"),
 	purge:          load("purge", "lib_dead"),
@@ -81,6 +83,6 @@ var scripts = struct {
 	startonce:      load("startonce", "lib_once"),
 	survey:         load("survey", "lib_lease"),
 	token:          load("token"),
-	trimtopics:     load("trimtopics", "lib_log"),
+	trimtopics:     load("trimtopics", "lib_log", "lib_patterns"),
 	trimviews:      load("trimviews"),
 }

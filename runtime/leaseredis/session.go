@@ -3,6 +3,7 @@ package leaseredis
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -68,7 +69,9 @@ func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (leas
 		return s, s.Heartbeat(ctx)
 	}
 	s := &session{b: b, spec: spec, alarm: make(chan struct{}, 1), own: b.ownClient(spec.TTL), entered: make([]bool, sh.tags), heard: make([]time.Time, sh.tags)}
-	s.closeReplaced(ctx)
+	if before := b.session(spec.Replaces); before != nil {
+		before.end()
+	}
 	out, err := s.enterAll(ctx)
 	if err == nil && out > 0 {
 		b.warn("session "+spec.ID, "a part of the cluster cannot be reached: what is kept there waits, the rest goes on", "tags", out)
@@ -91,30 +94,6 @@ func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (leas
 	}
 	b.sessions.open[spec.ID] = s
 	return s, nil
-}
-
-// closeReplaced ends the session before this one where it still lives: under all tags but the one whose
-// node had lost it, say. It goes on for as long as that one can live.
-func (s *session) closeReplaced(ctx context.Context) {
-	if s.spec.Replaces == "" {
-		return
-	}
-	if before := s.b.session(s.spec.Replaces); before != nil {
-		before.end()
-	}
-	before := &session{b: s.b, spec: lease.SessionSpec{ID: s.spec.Replaces}, entered: slices.Repeat([]bool{true}, len(s.entered))}
-	go func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.spec.TTL)
-		defer cancel()
-		for {
-			if _, over := s.client(); over {
-				return
-			}
-			if err := before.Close(ctx); err == nil || !pause(ctx, 100*time.Millisecond) {
-				return
-			}
-		}
-	}()
 }
 
 // session returns the open session of that id, or nil.
@@ -259,10 +238,16 @@ func (s *session) enterAll(ctx context.Context) (out int, err error) {
 // enter opens the session under these tags. It fails when it could under none, or when an error is
 // not about the cluster's state; else it returns how many are left out.
 func (s *session) enter(ctx context.Context, tags []int) (out int, err error) {
+	topics := []byte("{}")
+	if len(s.spec.Topics) > 0 {
+		if topics, err = json.Marshal(s.spec.Topics); err != nil {
+			return len(tags), err
+		}
+	}
 	steps := make([]step, len(tags))
 	for i, tag := range tags {
 		steps[i] = step{tag, scripts.open, []any{
-			s.spec.ID, s.spec.TTL.Microseconds(), s.spec.Host, s.spec.PID, strings.Join(s.spec.Consumers, "\n"),
+			s.spec.ID, s.spec.TTL.Microseconds(), s.spec.Host, s.spec.PID, strings.Join(s.spec.Consumers, "\n"), topics, s.spec.Replaces,
 		}}
 	}
 	client, _ := s.client()

@@ -135,7 +135,7 @@ func TestAcquireInPartsOverALostReply(t *testing.T) {
 func TestCrashWhileClosing(t *testing.T) { // E3
 	const n = 2500
 	be, straight, p := proxied(t)
-	id, s := member(t, be, 2*time.Second, topical)
+	id, s := member(t, be, 6*time.Second, topical)
 	ok(t, be.Register(t.Context(), topical, topicNames(n)))
 	equal(t, "granted", len(acquire(t, be, id, topical, n)), n)
 	_, other := member(t, straight, time.Hour, grouped)
@@ -305,10 +305,10 @@ func TestTheServersClockIsSetBack(t *testing.T) { // E9
 	c := redistest.Shared(t).Client(t)
 	name := redistest.Namespace(t)
 	be := on(c, name, leaseredis.WithTags(2), leaseredis.WithLogger(discard))
-	rows := lease.ConsumerInfo{Name: "rows", Per: lease.PerStream, Announced: true, Lock: lease.LockRow, TTL: time.Second}
+	rows := lease.ConsumerInfo{Name: "rows", Per: lease.PerStream, Announced: true, Lock: lease.LockRow, TTL: 3 * time.Second}
 	ok(t, be.Register(t.Context(), topical, topicNames(8)))
 	ok(t, be.Register(t.Context(), rows, topicNames(8)))
-	id, sess := member(t, be, 2*time.Second, topical, rows)
+	id, sess := member(t, be, 6*time.Second, topical, rows)
 	lives, kept := member(t, be, time.Minute, topical)
 	held := acquire(t, be, id, topical, 8)
 	equal(t, "granted", len(held), 8)

@@ -67,7 +67,7 @@ type proc struct {
 }
 
 // mortal is for processes that are lost in the test: the others need not wait for long.
-func mortal(s *lease.Spec) { s.TTL = time.Second }
+func mortal(s *lease.Spec) { s.TTL = 3 * time.Second }
 
 // start runs the consumer reader as one process more. Each handles every item by work, within
 // which the stream counts as its own.
@@ -207,9 +207,9 @@ func (f *fleet) status() lease.ConsumerStatus {
 
 func (f *fleet) eventually(what string, ok func() bool) {
 	f.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			f.t.Fatalf("not within 30 s: %s; running %v, done %d, %+v", what, f.running(), f.done(), f.status())
+			f.t.Fatalf("not within two minutes: %s; running %v, done %d, %+v", what, f.running(), f.done(), f.status())
 		}
 	}
 }
@@ -427,24 +427,21 @@ func TestT00410LossAndNormalEnd(t *testing.T) {
 	a := f.start("a", 1, told, mortal)
 	f.eventually("a has it", func() bool { return f.running()["a"] == 1 })
 	a.kill()
-	b := f.start("b", 1, told)
+	immortal := func(s *lease.Spec) { s.TTL = time.Hour }
+	b := f.start("b", 1, told, immortal)
 	f.eventually("b has it", func() bool { return f.running()["b"] == 1 })
 	if err := <-causes; !errors.Is(err, lease.ErrLost) {
 		t.Errorf("a was told %v, want ErrLost", err)
 	}
 	f.eventually("a's loss is told once", func() bool { return a.observed(lost) == 1 })
 
-	f.start("c", 1, instantly)
+	f.start("c", 1, instantly, immortal)
 	f.eventually("c has joined", func() bool { return f.status().Members >= 2 })
 	b.stop()
-	stopped := time.Now()
 	if err := <-causes; !errors.Is(err, lease.ErrHandover) {
 		t.Errorf("b was told %v, want ErrHandover", err)
 	}
-	f.eventually("c has done it", func() bool { return f.done() == 1 })
-	if took := time.Since(stopped); took > 900*time.Millisecond {
-		t.Errorf("c had it %v after b's end, want it at once, not after a TTL", took)
-	}
+	f.eventually("c has done it, at once and not after a TTL", func() bool { return f.done() == 1 })
 	if n := b.observed(lost); n != 0 {
 		t.Errorf("b's normal end was told as %d losses", n)
 	}
@@ -521,12 +518,12 @@ func TestT00418SlowIsNotDead(t *testing.T) {
 	f := newFleet(t, redistest.Shared(t))
 	const slow = 10 // streams
 	f.publish(1, names(slow)...)
-	brief := func(s *lease.Spec) { s.TTL = 2 * time.Second }
+	brief := func(s *lease.Spec) { s.TTL = 3 * time.Second }
 	var calls atomic.Int64
 	work := func(ctx context.Context, _ lease.Message[item]) error {
 		calls.Add(1)
 		select {
-		case <-time.After(20 * time.Second): // the TTL is two
+		case <-time.After(30 * time.Second): // the TTL is three
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)

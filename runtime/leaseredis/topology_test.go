@@ -59,7 +59,7 @@ func TestResetTopology(t *testing.T) {
 	defer stop()
 	began := time.Now()
 	_ = gone.ResetTopology(short) // it returns, whatever becomes of it
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("it took %v although its context ended", took)
 	}
 	<-seen

@@ -120,19 +120,34 @@ func (b *Backend) trimDue(ctx context.Context, tag int, consumer string) (bool, 
 	return b.known.looks.due(viewPart{tag: tag, consumer: consumer}, int64(last.ms), int(n)), nil
 }
 
-// readersOf returns the consumers that are known under a tag.
+// readersOf returns the consumers that are known under a tag, with the patterns of all their members.
 func (b *Backend) readersOf(ctx context.Context, tag int) (map[string]lease.ConsumerInfo, error) {
-	key := b.prefix(tag) + "consumers"
-	stored, err := within(ctx, func(ctx context.Context) (map[string]string, error) { return b.client.HGetAll(ctx, key).Result() })
+	read := func(key string) (map[string]string, error) {
+		stored, err := within(ctx, func(ctx context.Context) (map[string]string, error) { return b.client.HGetAll(ctx, key).Result() })
+		if err != nil {
+			b.look(err)
+			return nil, fmt.Errorf("leaseredis: read %s: %w", key, err)
+		}
+		return stored, nil
+	}
+	stored, err := read(b.prefix(tag) + "consumers")
 	if err != nil {
-		b.look(err)
-		return nil, fmt.Errorf("leaseredis: read %s: %w", key, err)
+		return nil, err
+	}
+	patterns, err := read(b.prefix(tag) + "patterns")
+	if err != nil {
+		return nil, err
 	}
 	out := make(map[string]lease.ConsumerInfo, len(stored))
 	for name, s := range stored {
 		info, err := infoOf(name, s)
 		if err != nil {
 			return nil, err
+		}
+		if p, ok := patterns[name]; ok {
+			if info.Topics, err = patternsIn(p); err != nil {
+				return nil, fmt.Errorf("leaseredis: the patterns that are stored of consumer %q cannot be read: %w", name, err)
+			}
 		}
 		out[name] = info
 	}

@@ -55,3 +55,48 @@ func TestDrainHandlesAllThatWasPublishedBefore(t *testing.T) {
 		t.Fatalf("dead letters: %+v, %v", dead, err)
 	}
 }
+
+// numbers is a consumer that collects what it handles, and a function that publishes to it.
+func numbers(t *testing.T, be *leasemem.Backend, got *[]int) (consumer *lease.Consumer, publish func(cents int, after time.Duration)) {
+	t.Helper()
+	consumer, err := lease.NewConsumer(be, lease.Spec{
+		Name: "billing", Per: lease.PerTopic, Topics: []string{"orders.*"},
+		Handlers: []lease.Handler{lease.One("placed", func(_ context.Context, m lease.Message[placed]) error {
+			*got = append(*got, m.Payload.Cents)
+			return nil
+		})},
+	}, lease.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return consumer, func(cents int, after time.Duration) {
+		t.Helper()
+		if err := be.Publish(context.Background(), []lease.Event{{Topic: "orders.eu", Kind: "placed", Payload: fmt.Appendf(nil, `{"Cents":%d}`, cents), After: after}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestDrainHandlesWhatIsPublishedForLater(t *testing.T) {
+	be := leasemem.New()
+	var got []int
+	consumer, publish := numbers(t, be, &got)
+	publish(1, 200*time.Millisecond)
+	leasetest.Drain(t, be, consumer)
+	if want := []int{1}; !slices.Equal(got, want) {
+		t.Fatalf("handled %v, want %v", got, want)
+	}
+}
+
+func TestDrainInsideCleanup(t *testing.T) {
+	be := leasemem.New()
+	var got []int
+	t.Run("test", func(t *testing.T) {
+		consumer, publish := numbers(t, be, &got)
+		publish(1, 0)
+		t.Cleanup(func() { leasetest.Drain(t, be, consumer) })
+	})
+	if want := []int{1}; !slices.Equal(got, want) {
+		t.Fatalf("handled %v, want %v", got, want)
+	}
+}

@@ -3,7 +3,9 @@ package leasetest
 import (
 	"context"
 	"flag"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -27,6 +29,11 @@ type Factory struct {
 	// pooler, say) and find them by polling, which makes handovers up to a second slower.
 	Polls bool
 
+	// SetBack remembers the storage of be as it is now. The function it returns brings it back to that
+	// under all who use it, as the promotion of a standby does that lacks every write since. Nil when
+	// the backend is not set back in this run, see RunHistory.
+	SetBack func(t testing.TB, be lease.Backend) (restore func())
+
 	// PublishLate writes events within a transaction that stays open until commit or
 	// rollback is called. Nil when published events are visible in the order of their ids.
 	PublishLate func(t testing.TB, be lease.Backend, events ...lease.Event) (commit, rollback func())
@@ -43,7 +50,15 @@ type check struct {
 
 // Run runs the whole suite. Its parts run in parallel, each on a backend of its own.
 func Run(t *testing.T, f Factory) {
+	RunSome(t, f, "")
+}
+
+// RunSome is Run for those tests whose names begin with one of the prefixes.
+func RunSome(t *testing.T, f Factory, prefixes ...string) {
 	for _, c := range checks() {
+		if !slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(c.name, p) }) {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			c.run(t, f)
@@ -55,8 +70,9 @@ func checks() []check {
 	var all []check
 	for _, part := range [][]check{
 		partitionChecks, streamChecks, rowChecks, cursorChecks,
-		sessionChecks, leaseChecks, logChecks, lateChecks, commitChecks, parkedChecks, deadChecks, feedChecks, txChecks, operatorChecks, publishChecks, onceChecks,
-		partitionScenarios, streamScenarios, orderScenarios, retryScenarios, payloadScenarios, ownershipScenarios, faultScenarios, killScenarios, txScenarios, onceScenarios, misbehaveScenarios, traceScenarios,
+		sessionChecks, replacesChecks, leaseChecks, versionChecks, logChecks, lateChecks, commitChecks, parkedChecks, deadChecks, feedChecks, txChecks, operatorChecks, publishChecks, onceChecks,
+		partitionScenarios, streamScenarios, orderScenarios, retryScenarios, payloadScenarios, ownershipScenarios, faultScenarios, killScenarios, txScenarios, poolScenarios, onceScenarios, misbehaveScenarios, traceScenarios, rollingScenarios,
+		historyChecks, historyScenarios,
 	} {
 		all = append(all, part...)
 	}

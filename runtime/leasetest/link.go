@@ -19,13 +19,14 @@ type link struct {
 	gone   bool           // cut for good
 	lose   map[string]int // replies still to be lost, by operation
 	fail   map[string]bool
+	served map[string]int // calls that were answered, by operation
 }
 
 var errLink = errors.New("connection reset")
 
 // connect returns a link to be, and the backend to give to the process.
 func connect(be lease.Backend) (*link, lease.Backend) {
-	l := &link{be: be, lose: map[string]int{}, fail: map[string]bool{}}
+	l := &link{be: be, lose: map[string]int{}, fail: map[string]bool{}, served: map[string]int{}}
 	if tr, ok := be.(lease.Transactor); ok {
 		return l, &txLink{l, tr}
 	}
@@ -116,7 +117,17 @@ func (l *link) after(ctx context.Context, op string) error {
 	if lost {
 		return errLink
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.served[op]++
 	return nil
+}
+
+// answered is how many calls of an operation got their answer.
+func (l *link) answered(op string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.served[op]
 }
 
 func over[T any](ctx context.Context, l *link, op string, f func() (T, error)) (T, error) {

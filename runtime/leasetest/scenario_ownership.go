@@ -46,28 +46,25 @@ func slowly(context.Context, *process, lease.Message[payload]) error {
 var ownershipScenarios = []check{
 	{"X-21_T003-38_Who_joins_gets_its_fair_share_and_the_minimum_moves", func(t testing.TB, f Factory) {
 		w := busyWorld(t, f, 12)
-		a := w.start(spec(), slowly)
+		s := spec()
+		s.TTL = long // no handover waits for it
+		a := w.start(s, slowly)
 		w.owning(12)
-		began := time.Now()
-		b := w.start(spec(), slowly)
+		b := w.start(s, slowly)
 		w.owning(6, 6)
-		took := time.Since(began)
-		c := w.start(spec(), slowly)
+		c := w.start(s, slowly)
 		w.owning(4, 4, 4)
 		// The backend knows of a lease before its owner has the answer.
 		taken := func(p *process) int { return len(observations[lease.ObservedAcquire](p)) }
 		given := func() int {
 			return len(observations[lease.ObservedRelease](a)) + len(observations[lease.ObservedRelease](b))
 		}
-		eventually(t, "the processes know what moved", func() bool { return taken(c) >= 4 && given() >= 10 })
+		eventually(t, "the processes know what moved", func() bool { return taken(a) >= 12 && taken(b) >= 6 && taken(c) >= 4 && given() >= 10 })
 		equal(t, "moved to b", taken(b), 6)
 		equal(t, "moved to c", taken(c), 4)
 		equal(t, "taken by a", taken(a), 12)
 		equal(t, "given by a and b", given(), 10)
 		equal(t, "lost", len(observations[lease.ObservedLoss](a))+len(observations[lease.ObservedLoss](b)), 0)
-		if took > 5*time.Second {
-			t.Errorf("the first handover took %v", took)
-		}
 		c.stop()
 		w.owning(6, 6)
 		b.stop()
@@ -83,7 +80,7 @@ var ownershipScenarios = []check{
 		w := newWorld(t, f)
 		s := spec()
 		s.Per = lease.PerGroup
-		s.TTL = 10 * time.Second // a takeover would take that long
+		s.TTL = long // a takeover would take that long
 		w.publish(events("x", 2000)...)
 		best := time.Hour
 		p := w.start(s, slowly, lease.WithBatch(20))
@@ -103,12 +100,12 @@ var ownershipScenarios = []check{
 			best = min(best, w.history(mine)[0].began.Sub(last))
 			p = next
 		}
-		limit := 100 * time.Millisecond
+		limit := 100*time.Millisecond + slack(t, w.be)
 		if f.Polls {
 			limit += 2 * time.Second
 		}
 		if best > limit {
-			t.Errorf("the best of 5 handovers took %v", best)
+			t.Errorf("the best of 5 handovers took %v, want at most %v", best, limit)
 		}
 		for _, c := range w.history(func(call) bool { return true }) {
 			equal(t, "attempt", c.attempt, 1)
@@ -134,6 +131,7 @@ var ownershipScenarios = []check{
 		a := w.start(spec(), fine, lease.WithCapacity(1))
 		w.owning(1)
 		w.handled(1)
+		eventually(t, "the session is told", func() bool { return len(observations[lease.ObservedSession](a)) > 0 })
 		// As after a failover that lost a release, or when an old request arrives late.
 		req := lease.AcquireRequest{Session: observations[lease.ObservedSession](a)[0].Session, Consumer: perTopic(), Max: 1, Attempt: newID()}
 		equal(t, "granted behind its back", len(must[[]lease.Grant](t)(w.be.Acquire(t.Context(), req))), 1)
@@ -213,7 +211,9 @@ var ownershipScenarios = []check{
 		es := events("x", 10, "a", "b")
 		es[2].Kind = "mystery"
 		w.publish(es...)
-		p := w.start(spec(), failing(5, 99))
+		s := spec()
+		s.UnknownWait = -1
+		p := w.start(s, failing(5, 99))
 		w.handled(8)
 		w.drained()
 		p.stop()

@@ -14,7 +14,7 @@ import (
 func partitioned() lease.Spec {
 	s := spec()
 	s.Per = lease.PerPartition
-	s.TTL = 5 * time.Second // 8 processes on a busy machine
+	s.TTL = time.Minute // 8 processes on a busy machine
 	return s
 }
 
@@ -78,17 +78,27 @@ var partitionScenarios = []check{
 		}
 		had, least := slots, 0
 		eventually(t, "it knows", func() bool { return acquired() == had })
+		// Who joins one by one gets a share, and gives some of it to the next. Who joins at once
+		// does not, however long the processes take to start: none looks until all are there.
 		to := func(members int) {
 			was := len(live)
 			least += slots - slots*min(was, members)/max(was, members)
+			w.refused = "Survey"
 			for len(live) < members {
 				p := w.start(partitioned(), fine)
 				all, live = append(all, p), append(live, p)
 			}
+			eventually(t, "all are members", func() bool { return len(w.owners()) == len(live) })
+			for _, p := range live {
+				p.link.refuse("Survey", false)
+			}
 			leaving := live[members:]
 			live = live[:members]
+			for _, p := range leaving { // all at once: none takes what another has left
+				p.link.refuse("Acquire", true)
+			}
 			for _, p := range leaving {
-				p.stopIt() // all at once
+				p.stopIt()
 			}
 			for _, p := range leaving {
 				p.stop()

@@ -107,7 +107,7 @@ var payloadScenarios = []check{
 			es[1].Kind = "mystery"
 			w.publish(es...)
 			s := spec()
-			s.Unknown = unknown
+			s.Unknown, s.UnknownWait = unknown, -1
 			w.start(s, fine)
 			w.handled(2)
 			w.drained()

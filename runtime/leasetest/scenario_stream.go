@@ -157,6 +157,7 @@ var streamScenarios = []check{
 			w.publish(event("x", "a", n+1))
 			w.handled(n + 1)
 		}
+		eventually(t, "the lease is told", func() bool { return len(observations[lease.ObservedAcquire](p)) > 0 })
 		equal(t, "acquired", len(observations[lease.ObservedAcquire](p)), 1)
 	})},
 	{"T000-26_T000-28_T000-30_Capacity_caps_streams_and_giving_up_frees_it", streamed(func(t testing.TB, f Factory, s lease.Spec) {
@@ -274,20 +275,17 @@ var streamScenarios = []check{
 	})},
 	{"X-17_Streams_of_a_stopping_process_run_elsewhere_at_once", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
-		s.TTL = 10 * time.Second // a takeover would take that long
+		s.TTL = long // a takeover would take that long
 		j := newJobs(t, names("s", 6)...)
 		s.Topics, s.Streams = nil, j.streams
 		a := w.startWith(s, j.handlers(until))
 		eventually(t, "they run", func() bool { return len(j.at()) == 6 })
 		b := w.startWith(s, j.handlers(until))
 		eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
-		stopped := time.Now()
 		a.stop()
 		eventually(t, "they run elsewhere", func() bool { return len(j.at()) == 6 })
-		if took := time.Since(stopped); took > 5*time.Second {
-			t.Errorf("the handover took %v", took)
-		}
 		equal(t, "lost", len(observations[lease.ObservedLoss](a)), 0)
+		eventually(t, "acquired by the other", func() bool { return len(observations[lease.ObservedAcquire](b)) >= 6 })
 		equal(t, "acquired by the other", len(observations[lease.ObservedAcquire](b)), 6)
 	})},
 	{"X-02_Streams_of_a_partitioned_process_end_before_others_run_them", streamed(func(t testing.TB, f Factory, s lease.Spec) {
@@ -301,7 +299,17 @@ var streamScenarios = []check{
 		eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
 		a.link.cut()
 		eventually(t, "they run elsewhere", func() bool { return len(observations[lease.ObservedAcquire](b)) == 4 && len(j.at()) == 4 })
-		equal(t, "losses told", len(observations[lease.ObservedLoss](a)), 4)
+		eventually(t, "losses are told", func() bool { return len(observations[lease.ObservedLoss](a)) >= 4 })
+		told := map[string]int{}
+		for _, o := range observations[lease.ObservedLoss](a) {
+			told[fmt.Sprint(o.Resource, o.Epoch)]++
+		}
+		if len(told) < 4 { // more if the machine was too slow for a session
+			t.Errorf("the loss of %d leases was told, want 4", len(told))
+		}
+		for l, n := range told {
+			equal(t, "times that the loss of "+l+" was told", n, 1)
+		}
 		a.link.mend()
 	})},
 	{"T000-40_T000-43_A_stream_survives_failures_of_its_messages", streamed(func(t testing.TB, f Factory, s lease.Spec) {

@@ -21,6 +21,8 @@ type world struct {
 	be   lease.Backend
 	name int // of the process started last
 
+	refused string // an operation that processes started from now on cannot do at first
+
 	mu    sync.Mutex
 	calls []call
 	gates []*gate
@@ -141,6 +143,9 @@ func (w *world) startWith(s lease.Spec, handlers func(p *process) []lease.Handle
 	w.mu.Unlock()
 	l, be := connect(w.f.Again(w.t, w.be))
 	p.link = l
+	if w.refused != "" {
+		l.refuse(w.refused, true)
+	}
 	s.Handlers = handlers(p)
 	quiet := lease.WithLogger(slog.New(slog.DiscardHandler))
 	c, err := lease.NewConsumer(be, s, append([]lease.Option{quiet, lease.WithObserver(p)}, opts...)...)

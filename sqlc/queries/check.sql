@@ -34,6 +34,7 @@ FROM (VALUES
     ('SELECT on parked', has_table_privilege('leasegen.parked', 'SELECT')),
     ('INSERT and DELETE on parked', has_table_privilege('leasegen.parked', 'INSERT')
         AND has_table_privilege('leasegen.parked', 'DELETE')),
+    ('UPDATE on parked', has_column_privilege('leasegen.parked', 'since', 'UPDATE')),
     ('SELECT on dead_letter', has_table_privilege('leasegen.dead_letter', 'SELECT')),
     ('INSERT and DELETE on dead_letter', has_table_privilege('leasegen.dead_letter', 'INSERT')
         AND has_table_privilege('leasegen.dead_letter', 'DELETE')),

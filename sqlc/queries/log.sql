@@ -9,12 +9,12 @@ SELECT leasegen.ensure_segments(sqlc.arg(upto)::bigint)::bigint AS first_missing
 
 -- name: LogNow :one
 -- A cursor at the end of the log.
-SELECT pg_current_snapshot()::text AS snap, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS pos,
-       pg_current_xact_id()::text AS x;
+SELECT leasegen.history()::text AS history, pg_current_snapshot()::text AS snap,
+       coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS pos, pg_current_xact_id()::text AS x;
 
 -- name: FeedLog :many
 -- What is new after pos, and what was late for the cursor, as topics, and as slots and keys
--- if asked for. First a row with the statement's snapshot; an xid is only drawn when the
+-- if asked for. First a row with the statement's snapshot and history; an xid is only drawn when the
 -- position moves.
 WITH fresh AS MATERIALIZED (
     SELECT m.id, m.topic, CASE WHEN sqlc.arg(slots)::boolean THEN m.slot END AS slot,
@@ -31,22 +31,24 @@ WITH fresh AS MATERIALIZED (
         WHERE m.xid = r.xid AND m.id + 0 <= sqlc.arg(pos)::bigint) m
 )
 SELECT ''::text AS topic, 0::int AS slot, ''::text AS key, pg_current_snapshot()::text AS snap,
+       leasegen.history()::text AS history, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::bigint AS last,
        coalesce((SELECT max(f.id) FROM fresh f), 0)::bigint AS pos,
        (SELECT count(*) FROM fresh)::bigint AS fresh,
        coalesce((CASE WHEN EXISTS (SELECT FROM fresh) THEN pg_current_xact_id() END)::text, '')::text AS x
 UNION ALL
-SELECT f.topic, coalesce(f.slot, 0), coalesce(f.key, ''), '', 0, 0, '' FROM fresh f GROUP BY f.topic, f.slot, f.key
+SELECT f.topic, coalesce(f.slot, 0), coalesce(f.key, ''), '', '', 0, 0, 0, '' FROM fresh f GROUP BY f.topic, f.slot, f.key
 UNION ALL
-SELECT l.topic, coalesce(l.slot, 0), coalesce(l.key, ''), '', 0, 0, '' FROM late l;
+SELECT l.topic, coalesce(l.slot, 0), coalesce(l.key, ''), '', '', 0, 0, 0, '' FROM late l;
 
 -- The reads below give rows of one shape. part is 0 for the row that carries the statement's
--- snapshot in headers, 1 for messages that were late for the cursor, 2 for those beyond it.
+-- snapshot in headers, its history in kind, the last id drawn in topic and, in key, the patterns that
+-- count in it (see Fetch); 1 for messages that were late for the cursor, 2 for those beyond it.
 -- x is an xid drawn after the snapshot. Rows of an item come in the order of part and id, so
 -- that a client may stop anywhere.
 
 -- name: FetchTopics :many
 -- The next messages of many topics, when none can have been late.
-SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
 UNION ALL
@@ -67,7 +69,7 @@ CROSS JOIN LATERAL (
 -- topics where these are more than a page, the next page. id + 0 instead of id keeps the
 -- planner from walking a whole topic in search of a few transactions. The xid is drawn early:
 -- transactions that begin before it are in question next time.
-SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at,
        CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(beyond)::bigint THEN pg_current_xact_id() END AS x
@@ -116,7 +118,9 @@ CROSS JOIN LATERAL (
 -- The next messages of many slots, each of the next span ids, when none can have been late.
 -- The first row also carries the last visible id, and an xid when that is beyond a given one.
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS key,
+       leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(beyond)::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
@@ -142,7 +146,9 @@ WITH late AS MATERIALIZED (
     FROM leasegen.written(sqlc.arg(late_xids)::text[]::xid8[], sqlc.arg(likes)::text[]) w
 )
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS key,
+       leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(beyond)::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
@@ -193,7 +199,9 @@ CROSS JOIN LATERAL (
 -- name: FetchStreams :many
 -- The next messages of many streams, when none can have been late.
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS key,
+       leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
 UNION ALL
@@ -213,7 +221,9 @@ CROSS JOIN LATERAL (
 -- name: FetchStreamsLate :many
 -- The same with late messages, and pages of them, as in FetchTopicsLate.
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS key,
+       leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at,
        CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(beyond)::bigint THEN pg_current_xact_id() END AS x
@@ -264,7 +274,7 @@ CROSS JOIN LATERAL (
 -- name: FetchAll :many
 -- The next messages of the whole log, for a reader that wants them all, when none can
 -- have been late.
-SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
 UNION ALL
@@ -282,7 +292,9 @@ FROM (
 -- The same for any reader of the whole log, up to id upto. The first row also carries the
 -- last visible id, and an xid if the position may move.
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS key,
+       leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at,
        CASE WHEN EXISTS (SELECT FROM leasegen.message m WHERE m.id > sqlc.arg(pos)::bigint) THEN pg_current_xact_id() END AS x
@@ -314,7 +326,9 @@ FROM (
 -- name: FetchLogLate :many
 -- The next page of late messages of a whole-log reader, when they were more than a page:
 -- those that snap did not show and late_snap does.
-SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS key,
+       leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
 UNION ALL

@@ -5,7 +5,8 @@ SELECT c.per, c.source FROM leasegen.consumer c WHERE c.name = sqlc.arg(name)::t
 -- Writes only when something differs. A consumer that begins now, and is new, gets the present
 -- as its start: the position and the snapshot of this statement, and an xid drawn after it,
 -- which is why this is the first statement of its transaction that writes. What checkKind
--- refuses does not take effect here either.
+-- refuses does not take effect here either. Patterns only join: members of another version read by
+-- theirs. See NarrowConsumer.
 INSERT INTO leasegen.consumer AS k (name, per, topics, likes, grace, lock, source, start_pos, start_snap, start_x)
 SELECT sqlc.arg(name)::text, sqlc.arg(per)::text, sqlc.arg(topics)::text[], sqlc.arg(likes)::text[], sqlc.arg(grace)::interval,
        sqlc.arg(lock)::text, sqlc.arg(source)::text,
@@ -14,12 +15,38 @@ SELECT sqlc.arg(name)::text, sqlc.arg(per)::text, sqlc.arg(topics)::text[], sqlc
        CASE WHEN sqlc.arg(from_now)::boolean THEN pg_current_xact_id() END
 WHERE NOT EXISTS (
     SELECT FROM leasegen.consumer c
-    WHERE c.name = sqlc.arg(name)::text AND c.per = sqlc.arg(per)::text AND c.topics = sqlc.arg(topics)::text[]
-      AND c.likes = sqlc.arg(likes)::text[] AND c.grace = sqlc.arg(grace)::interval
+    WHERE c.name = sqlc.arg(name)::text AND c.per = sqlc.arg(per)::text AND c.topics @> sqlc.arg(topics)::text[]
+      AND c.likes @> sqlc.arg(likes)::text[] AND c.grace = sqlc.arg(grace)::interval
       AND c.lock = sqlc.arg(lock)::text AND c.source = sqlc.arg(source)::text)
-ON CONFLICT (name) DO UPDATE SET per = excluded.per, topics = excluded.topics, likes = excluded.likes, grace = excluded.grace,
-    lock = excluded.lock
+ON CONFLICT (name) DO UPDATE SET per = excluded.per, grace = excluded.grace, lock = excluded.lock,
+    topics = ARRAY(SELECT DISTINCT u.pattern FROM unnest(k.topics || excluded.topics) u (pattern) ORDER BY u.pattern),
+    likes = ARRAY(SELECT DISTINCT u.pattern FROM unnest(k.likes || excluded.likes) u (pattern) ORDER BY u.pattern)
 WHERE k.source = excluded.source;
+
+-- name: ShareTopics :exec
+-- Registering a consumer and dropping patterns that it no longer has exclude each other.
+SELECT pg_advisory_xact_lock_shared(hashtextextended('leasegen.topics/' || sqlc.arg(consumer)::text, 0));
+
+-- name: TryCloseTopics :one
+-- The other side of ShareTopics; who cannot have it tries again later.
+SELECT pg_try_advisory_xact_lock(hashtextextended('leasegen.topics/' || sqlc.arg(consumer)::text, 0)) AS closed;
+
+-- name: UnwantedTopics :many
+-- The patterns of a consumer that no session has had for a while. None while a session may have
+-- others than it says, since it was opened by a program that does not say, or nobody says anything.
+SELECT u.pattern::text AS pattern
+FROM leasegen.consumer c CROSS JOIN LATERAL unnest(c.topics) u (pattern)
+WHERE c.name = sqlc.arg(consumer)::text AND c.source = ''
+  AND EXISTS (SELECT FROM leasegen.session s WHERE s.expires_at > clock_timestamp() - sqlc.arg(kept)::interval AND s.topics ? c.name)
+  AND NOT EXISTS (SELECT FROM leasegen.session s
+                  WHERE s.expires_at > clock_timestamp() - sqlc.arg(kept)::interval AND c.name = ANY (s.consumers)
+                    AND (NOT s.topics ? c.name OR s.topics -> c.name ? u.pattern));
+
+-- name: NarrowConsumer :exec
+UPDATE leasegen.consumer c
+SET topics = ARRAY(SELECT u.pattern FROM unnest(c.topics) u (pattern) WHERE u.pattern <> ALL (sqlc.arg(topics)::text[]) ORDER BY u.pattern),
+    likes = ARRAY(SELECT u.pattern FROM unnest(c.likes) u (pattern) WHERE u.pattern <> ALL (sqlc.arg(likes)::text[]) ORDER BY u.pattern)
+WHERE c.name = sqlc.arg(consumer)::text;
 
 -- name: RegisterResources :execrows
 INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
@@ -108,6 +135,7 @@ WITH RECURSIVE indexed AS (
         WHERE l.wanted IS DISTINCT FROM true
           AND (NOT sqlc.arg(indexed)::boolean
             OR EXISTS (SELECT FROM leasegen.message m WHERE m.key = k.key AND m.id > at.pos AND m.topic LIKE ANY (c.likes))
+            OR at.pos > (SELECT coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)) -- the log was set back
             OR pg_snapshot_xmin(at.snap) < at.x AND (
                 EXISTS (SELECT FROM (SELECT pg_snapshot_xip(at.snap) AS xid) r JOIN leasegen.message m ON m.xid = r.xid
                         WHERE m.key = k.key AND m.id + 0 <= at.pos AND m.topic LIKE ANY (c.likes))

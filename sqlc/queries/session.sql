@@ -15,14 +15,35 @@ SELECT set_config('idle_session_timeout', sqlc.arg(ttl_ms)::bigint::text, false)
 
 -- name: OpenSession :execrows
 -- lock_key is 0 where there is no lock. A repeated call, over another connection, holds another.
-INSERT INTO leasegen.session (id, host, pid, consumers, ttl, expires_at, advisory, lock_key, backend_pid, server)
-SELECT sqlc.arg(id), sqlc.arg(host), sqlc.arg(pid), sqlc.arg(consumers)::text[], sqlc.arg(ttl)::interval,
+INSERT INTO leasegen.session (id, host, pid, consumers, topics, ttl, expires_at, advisory, lock_key, backend_pid, server)
+SELECT sqlc.arg(id), sqlc.arg(host), sqlc.arg(pid), sqlc.arg(consumers)::text[], sqlc.arg(topics)::text::jsonb, sqlc.arg(ttl)::interval,
        CASE WHEN sqlc.arg(advisory)::boolean THEN 'infinity' ELSE clock_timestamp() + sqlc.arg(ttl)::interval END,
        sqlc.arg(advisory)::boolean, nullif(sqlc.arg(lock_key)::bigint, 0),
        CASE WHEN sqlc.arg(lock_key)::bigint <> 0 THEN pg_backend_pid() END,
        CASE WHEN sqlc.arg(lock_key)::bigint <> 0 THEN leasegen.incarnation() END
 ON CONFLICT (id) DO UPDATE SET lock_key = excluded.lock_key, backend_pid = excluded.backend_pid, server = excluded.server
 WHERE session.state = 'live' AND session.expires_at > clock_timestamp();
+
+-- name: EndReplaced :exec
+-- Ends a session for good; one that was never opened, too: the request for it may be on its way.
+INSERT INTO leasegen.session (id, host, pid, consumers, ttl, expires_at, state)
+VALUES (sqlc.arg(id), sqlc.arg(host), sqlc.arg(pid), sqlc.arg(consumers)::text[], sqlc.arg(ttl)::interval, clock_timestamp(), 'closed')
+ON CONFLICT (id) DO UPDATE SET state = 'closed', expires_at = least(session.expires_at, clock_timestamp())
+WHERE session.state = 'live';
+
+-- name: LockReplacedLeases :one
+-- In the order that commits lock in.
+SELECT count(*) AS leases FROM (
+    SELECT FROM leasegen.lease l
+    WHERE l.consumer = ANY (ARRAY(SELECT unnest(s.consumers) FROM leasegen.session s WHERE s.id = sqlc.arg(session)::text))
+      AND l.session = sqlc.arg(session)::text AND l.wanted
+    ORDER BY l.consumer, l.resource FOR NO KEY UPDATE
+) locked;
+
+-- name: FreeReplacedLeases :execrows
+UPDATE leasegen.lease l SET session = NULL
+WHERE l.consumer = ANY (ARRAY(SELECT unnest(s.consumers) FROM leasegen.session s WHERE s.id = sqlc.arg(session)::text))
+  AND l.session = sqlc.arg(session)::text AND l.wanted;
 
 -- name: RejoinSession :execrows
 -- A session that lost its connection goes on under the lock that its new one holds.

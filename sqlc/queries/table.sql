@@ -114,6 +114,7 @@ SELECT c.relkind::text AS kind, has_table_privilege(c.oid, 'SELECT') AS readable
        coalesce((SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_catalog.pg_attrdef d
                  WHERE d.adrelid = c.oid AND d.adnum = x.attnum), '')::text AS xid_default,
        coalesce(s.cache, 0)::bigint AS sequence_cache, coalesce(s.rises, false)::boolean AS sequence_rises,
+       coalesce(s.name, '')::text AS sequence, coalesce(has_sequence_privilege(s.sole, 'USAGE, SELECT'), false)::boolean AS sequence_readable,
        EXISTS (SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc f ON f.oid = t.tgfoid
                WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgqual IS NULL
                  AND t.tgtype & 7 = 6 AND f.prosrc ILIKE '%pg_current_xact_id%')::boolean AS xid_first,
@@ -131,7 +132,10 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_attribute p ON p.attrelid = c.oid AND p.attname = sqlc.arg(position)::text AND NOT p.attisdropped
 LEFT JOIN pg_catalog.pg_attribute x ON x.attrelid = c.oid AND x.attname = sqlc.arg(xid)::text AND NOT x.attisdropped
 LEFT JOIN LATERAL (
-    SELECT max(q.seqcache) AS cache, bool_and(q.seqincrement > 0 AND NOT q.seqcycle) AS rises
+    SELECT max(q.seqcache) AS cache, bool_and(q.seqincrement > 0 AND NOT q.seqcycle) AS rises,
+           CASE WHEN count(*) = 1 THEN max(q.seqrelid) END AS sole,
+           CASE WHEN count(*) = 1 THEN (SELECT format('%I.%I', d.nspname, e.relname) FROM pg_catalog.pg_class e
+               JOIN pg_catalog.pg_namespace d ON d.oid = e.relnamespace WHERE e.oid = max(q.seqrelid)) END AS name
     FROM pg_catalog.pg_sequence q JOIN (
         SELECT e.objid AS oid FROM pg_catalog.pg_depend e
         WHERE e.classid = 'pg_class'::regclass AND e.refclassid = 'pg_class'::regclass

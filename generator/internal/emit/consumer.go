@@ -165,6 +165,11 @@ func spec(c *ir.Consumer) *jen.Statement {
 	if c.SkipUnknown {
 		s.add("Unknown", jen.Qual(names.Lease, "UnknownSkip"))
 	}
+	if c.UnknownWait < 0 {
+		s.add("UnknownWait", jen.Lit(-1))
+	} else {
+		s.duration("UnknownWait", c.UnknownWait)
+	}
 	if r := retry(c.Retry); len(r) > 0 {
 		s.add("Retry", jen.Qual(names.Lease, "Retry").Values(r...))
 	}

@@ -105,6 +105,7 @@ type Consumer struct {
 	Workers, Batch     int
 	Drain              time.Duration
 	SkipUnknown        bool
+	UnknownWait        time.Duration // negative for none
 	Retry              Retry
 	Keep               time.Duration
 	Max                int

@@ -29,15 +29,15 @@ type Program struct {
 	upstream func(path string) []diag.Diagnostic
 }
 
-// Types type-checks pkgs and everything they import, from source and without function
-// bodies, as if leasegen's outputs did not exist. generated holds the identifiers that
-// those outputs declare; code that uses them before they exist is not an error. overlay
-// holds outputs that code may refer to, by absolute path, as if they were on disk.
-// What keeps a package from being understood is added to diags.
-func (m *Module) Types(ctx context.Context, pkgs []*Package, generated map[string]bool, overlay map[string][]byte, diags *diag.List) (*Program, error) {
-	prog := &Program{Module: m, types: map[string]*types.Package{}, clean: map[string]bool{}}
+// Checked is packages that were type-checked, by their paths.
+type Checked map[string]*packages.Package
+
+// Check type-checks pkgs and everything they import, from source and without function
+// bodies, as if leasegen's outputs did not exist. overlay holds outputs that code may refer
+// to, by absolute path, as if they were on disk.
+func (m *Module) Check(ctx context.Context, pkgs []*Package, overlay map[string][]byte) (Checked, error) {
 	if len(pkgs) == 0 {
-		return prog, nil
+		return nil, nil
 	}
 	c := m.packagesConfig(ctx, packages.NeedName|packages.NeedFiles|packages.NeedCompiledGoFiles|
 		packages.NeedImports|packages.NeedDeps|packages.NeedTypes|packages.NeedModule)
@@ -52,17 +52,31 @@ func (m *Module) Types(ctx context.Context, pkgs []*Package, generated map[strin
 	if err != nil {
 		return nil, fmt.Errorf("load packages: %w", goError(err))
 	}
-	roots := map[string]*packages.Package{}
+	checked := Checked{}
+	for _, p := range loaded {
+		checked[p.PkgPath] = p
+	}
+	return checked, nil
+}
+
+// Types makes a program of those of pkgs that were checked. generated holds the identifiers
+// that leasegen's outputs declare; code that uses them before they exist is not an error.
+// What keeps a package from being understood is added to diags.
+func (m *Module) Types(checked Checked, pkgs []*Package, generated map[string]bool, diags *diag.List) *Program {
+	prog := &Program{Module: m, types: map[string]*types.Package{}, clean: map[string]bool{}}
 	prog.upstream = func(path string) (found []diag.Diagnostic) {
-		packages.Visit([]*packages.Package{roots[path]}, nil, func(p *packages.Package) {
+		packages.Visit([]*packages.Package{checked[path]}, nil, func(p *packages.Package) {
 			if p.PkgPath != path && p.Module != nil && p.Module.Main {
 				found = append(found, m.problems(p, generated)...)
 			}
 		})
 		return found
 	}
-	for _, p := range loaded {
-		roots[p.PkgPath] = p
+	for _, pkg := range pkgs {
+		p := checked[pkg.Path]
+		if p == nil {
+			continue
+		}
 		prog.types[p.PkgPath] = p.Types
 		found := m.problems(p, generated)
 		prog.clean[p.PkgPath] = len(found) == 0
@@ -71,7 +85,7 @@ func (m *Module) Types(ctx context.Context, pkgs []*Package, generated map[strin
 		}
 		diags.Add(found...)
 	}
-	return prog, nil
+	return prog
 }
 
 // stubs replaces every output of leasegen by an empty file of its package, so that a

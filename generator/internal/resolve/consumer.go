@@ -35,11 +35,14 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 		Lock:     map[string]ir.Lock{"advisory": ir.LockAdvisory, "row": ir.LockRow}[c.Consumer.EffectiveLock()],
 		Capacity: c.Consumer.Capacity, Poll: c.Consumer.Poll, Idle: c.Consumer.Idle, OnceKeep: c.Once.Keep,
 		Workers: c.Consumer.Workers, Batch: c.Consumer.Batch, Drain: c.Consumer.Drain,
-		SkipUnknown: c.Consumer.Unknown == "skip",
-		TTL:         c.Lease.TTL, Margin: c.Lease.Margin, Grace: c.Lease.Grace,
+		SkipUnknown: c.Consumer.Unknown == "skip", UnknownWait: c.Consumer.UnknownWait,
+		TTL: c.Lease.TTL, Margin: c.Lease.Margin, Grace: c.Lease.Grace,
 		Retry: ir.Retry{Max: c.Retry.Max, Min: c.Retry.Min, Cap: c.Retry.Cap, Jitter: c.Retry.Jitter,
 			Order: map[string]ir.Order{"key": ir.OrderKey, "block": ir.OrderBlock, "none": ir.OrderNone}[c.Retry.Order]},
 		Keep: c.DLQ.Keep, Max: c.DLQ.Max, Table: c.SQL,
+	}
+	if c.Consumer.Has("unknown_wait") && c.Consumer.UnknownWait == 0 {
+		out.UnknownWait = -1 // as the runtime spells not at all
 	}
 	if c.Retry.Has("jitter") && c.Retry.Jitter == 0 {
 		out.Retry.Jitter = -1 // as the runtime spells none

@@ -12,11 +12,14 @@ import (
 func (h *handlers) redis(out *ir.Consumer) *ir.Redis {
 	c := h.consumer
 	if len(out.Handlers) == 1 && !c.Redis.Has("kind") {
-		out.Handlers[0].Kind, out.SkipUnknown = "", false
-		if c.Consumer.Own("unknown") {
-			pos, end := c.Consumer.Span("unknown")
+		out.Handlers[0].Kind, out.SkipUnknown, out.UnknownWait = "", false, 0
+		for _, key := range []string{"unknown", "unknown_wait"} {
+			if !c.Consumer.Own(key) {
+				continue
+			}
+			pos, end := c.Consumer.Span(key)
 			h.add(diag.Diagnostic{Code: "LG0505", Pos: pos, End: end,
-				Message: fmt.Sprintf("%s.%s takes every entry, so unknown means nothing", h.typ.Name(), out.Handlers[0].Method),
+				Message: fmt.Sprintf("%s.%s takes every entry, so %s means nothing", h.typ.Name(), out.Handlers[0].Method, key),
 				Hint:    "remove it, or write kind=FIELD at //leasegen:redis"})
 		}
 	}

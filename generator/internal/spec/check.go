@@ -96,7 +96,7 @@ func (c *Consumer) CheckSource(table, redis bool, diags *diag.List) bool {
 func (c *Consumer) meaningless(key string) string {
 	per := "per=" + c.Per
 	switch key {
-	case "batch", "unknown", "from":
+	case "batch", "unknown", "unknown_wait", "from":
 		if c.Runs() {
 			return c.noMessages()
 		}

@@ -31,6 +31,8 @@ type Consumer struct {
 	Batch    int           `arg:"batch" default:"100" min:"1" max:"10000" help:"Messages read, handled and committed together."`
 	Drain    time.Duration `arg:"drain" default:"10s" min:"1ms" help:"How long a stopping process lets running handlers finish."`
 	Unknown  string        `arg:"unknown" default:"deadletter" enum:"deadletter,skip" help:"What becomes of messages of a kind without a handler."`
+	// UnknownWait may be 0, which the runtime spells -1.
+	UnknownWait time.Duration `arg:"unknown_wait" default:"10m" min:"0s" help:"How long a message that only another version of the consumer takes waits for it; then it is a dead letter."`
 }
 
 // Event makes a struct an event: a payload with a kind.

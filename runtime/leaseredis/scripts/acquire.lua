@@ -40,7 +40,9 @@ for _, resource in ipairs(call('ZRANGEBYSCORE', free_set, '-inf', int(now), 'LIM
     local l = call('HMGET', key, unpack(fields))
     local owner, epoch, suspicion = l[1], int(math.max(tonumber(l[2] or 0) + 1, now)), tonumber(l[4] or 0)
     if owner and owner ~= '' then
-      if crashed[owner] == nil then crashed[owner] = not alive(owner) end
+      if crashed[owner] == nil then
+        crashed[owner] = not alive(owner) and call('HEXISTS', T .. 's:' .. owner, 'replaced') == 0
+      end
       if crashed[owner] then
         suspicion = suspicion + 1
         call('HSET', key, 'su', suspicion)

@@ -16,21 +16,24 @@ else
   call('HSET', T .. 'starts', consumer, start)
 end
 if have ~= record then call('HSET', T .. 'consumers', consumer, record) end
-if kind == '' then return {start, ''} end
+patterns = cjson.decode(patterns)
 
-local v, changed = view_of(consumer), false
-if not v then
-  v, changed = {k = kind, p = {}}, true
-  if start == '' and call('ZCARD', T .. 'topics') > 0 then v.at = '0' end
-end
--- Patterns only join: replicas of an older version may still want theirs.
-local known = {}
-for _, parts in ipairs(v.p) do known[table.concat(parts, '*')] = true end
-for _, parts in ipairs(cjson.decode(patterns)) do
-  if not known[table.concat(parts, '*')] then
-    v.p[#v.p + 1] = parts
-    changed = true
+local v
+if kind ~= '' then
+  v = view_of(consumer)
+  if not v then
+    v = {k = kind, p = {}}
+    if start == '' and call('ZCARD', T .. 'topics') > 0 then v.at = '0' end
   end
 end
-if changed then call('HSET', T .. 'views', consumer, cjson.encode(v)) end
-return {start, v.at or ''}
+if #patterns > 0 then
+  -- Patterns only join: replicas of another version may still want theirs. See narrow.lua.
+  local w = patterns_of(consumer)
+  if not w then
+    w = {p = {}}
+    for _, parts in ipairs(v and v.p or {}) do w.p[#w.p + 1] = table.concat(parts, '*') end
+    if not v and have then w.p = cjson.decode(have).topics or {} end
+  end
+  want_topics(consumer, w, v, patterns)
+end
+return {start, v and v.at or ''}

@@ -1,10 +1,11 @@
--- Stores progress of leases: session, consumer, number of leases; for each its resource, epoch,
+-- Stores progress of leases: session, consumer, the greatest id of this tag that a cursor has
+-- passed, number of leases; for each its resource, epoch,
 -- seq, and letters that say what follows: c cursor, m mark, t trust (nothing follows), and lists,
 -- each with its length in front: d done (id), p park (id, lane, attempt, after, error, message), x
 -- dead (id, attempt, reason, message). A message that is not sent along is empty. Returns what was
 -- refused: {position, 'fenced'}; {position, 'missing', {ids of messages that have to be sent
 -- along}}; {position, 'unusable', key, its type}. Leases that are refused are unchanged.
-local session, consumer, n = arg(), arg(), argn()
+local session, consumer, top, n = arg(), arg(), argn(), argn()
 local refused = {}
 
 local function items(what, letter, width)
@@ -42,11 +43,12 @@ end
 local function store(p, d, done, park, dead)
   for _, m in ipairs(park) do
     local id, attempt, due = m[1], tonumber(m[3]), now + tonumber(m[4])
-    local lane, _, _, failed, _, body = parked(p, id)
+    local lane, was, _, failed, _, body, since = parked(p, id)
     failed = failed or 0
     if attempt > 0 and failed == 0 then failed = now end
     if lane then
-      set_parked(p, id, lane, attempt, due, failed, m[5], body)
+      if not since or attempt > was then since = now end
+      set_parked(p, id, lane, attempt, due, failed, m[5], body, since)
     elseif m[6] ~= '' then -- else it is a dead letter by now
       set_aside(p, id, m[2], attempt, due, failed, m[5], m[6])
     end
@@ -61,6 +63,12 @@ local function store(p, d, done, park, dead)
   settle_lanes(p)
 end
 
+local strange = estranged(session)
+if strange then return strange end
+if top > (tonumber(call('HGET', KEYS[1], 'last')) or 0) then
+  set_back(top)
+  return estranged(session)
+end
 urgent()
 for i = 1, n do
   local resource, epoch, seq, what = arg(), arg(), arg(), arg()

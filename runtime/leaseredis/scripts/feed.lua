@@ -3,7 +3,7 @@
 -- (µs), number of consumers with leases that become free by time, these, number of consumers that were
 -- registered, these, then of each view: consumer, id up to which its resources were told
 -- Returns now, last, changes of ownership, replays, whether sessions or leases expired since
--- looked, when the next one expires (0 = none), when the next delayed event is due (0 =
+-- looked plus twice how often the server was found to be set back, when the next one expires (0 = none), when the next delayed event is due (0 =
 -- none), what is wrong with one that cannot join ('' = nothing), topics with news, and of each
 -- view its resources with news, each list followed by the score of its last; at most 1,000 each, and
 -- those with the same score as the last.
@@ -24,7 +24,7 @@ end
 local back = told > last
 if back then
   last = told
-  call('HSET', KEYS[1], 'last', int(last))
+  set_back(last)
 end
 
 local wrong, moved = '', {}
@@ -69,8 +69,8 @@ end
 for _, grace in ipairs(graces) do watch(T .. 'sessions', grace) end
 for _, consumer in ipairs(expiring) do watch(T .. 'free:' .. consumer, 0) end
 
-local changes = call('HMGET', KEYS[1], 'ownership', 'replays')
-local reply = {now, last, tonumber(changes[1]) or 0, tonumber(changes[2]) or 0, expired, expires, tonumber(first[2]) or 0, wrong}
+local changes = call('HMGET', KEYS[1], 'ownership', 'replays', 'setbacks')
+local reply = {now, last, tonumber(changes[1]) or 0, tonumber(changes[2]) or 0, expired + 2 * (tonumber(changes[3]) or 0), expires, tonumber(first[2]) or 0, wrong}
 local function page(key, after)
   if back then after = 0 end
   local names, top = {}, after

@@ -7,6 +7,7 @@ for _, session in ipairs(members) do
 end
 if call('ZCARD', T .. 'dead:' .. consumer) > 0 then return 'dead' end
 if limit == 0 then return 1 end -- it was only asked
+call('HDEL', T .. 'patterns', consumer)
 call('HDEL', T .. 'views', consumer) -- nothing is copied for it any more
 local n = 0
 for _, name in ipairs(call('ZRANGE', T .. 'dirty:' .. consumer, 0, limit - 1)) do

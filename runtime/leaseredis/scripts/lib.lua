@@ -39,8 +39,23 @@ local function alive(session)
   local expires = call('ZSCORE', T .. 'sessions', session)
   return expires and tonumber(expires) > now
 end
+
+-- Who has read what this server never gave, or lost, has positions that its next messages lie behind.
+-- That is noticed when somebody names an id beyond the last one. It is counted, and ends the sessions
+-- that were opened before; ids go on above that one.
+local function set_back(id)
+  call('HSET', KEYS[1], 'last', string.format('%.0f', id))
+  call('HINCRBY', KEYS[1], 'setbacks', 1)
+end
+local function estranged(session)
+  local count = call('HGET', KEYS[1], 'setbacks')
+  if count and call('HGET', T .. 's:' .. session, 'setbacks') ~= count then
+    return redis.error_reply('LEASELOST the server has lost what was stored last: positions are read again')
+  end
+end
 local function must_live(session)
   if not alive(session) then return redis.error_reply('LEASELOST the session is dead or expired') end
+  return estranged(session)
 end
 
 -- Leases: "l:<consumer>:<resource>". See doc.go for the fields.

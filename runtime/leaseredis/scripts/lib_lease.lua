@@ -18,21 +18,24 @@ local function end_session(session)
   for consumer in names_of(session) do call('SREM', T .. 'members:' .. consumer, session) end
 end
 
+-- free_held sets free what a session held that has ended. The leases go on naming their owner:
+-- that is how the next one knows whether it crashed. A lease that expires by itself may be free
+-- already, so the lesser time counts.
+local function free_held(consumer, session, at)
+  local held, free = T .. 'held:' .. consumer .. ':' .. session, T .. 'free:' .. consumer
+  if call('EXISTS', held) == 1 then
+    call('ZUNIONSTORE', free, 2, free, held, 'WEIGHTS', 1, int(at), 'AGGREGATE', 'MIN')
+    call('UNLINK', held)
+  end
+end
+
 -- reap declares expired sessions dead, at most so many, and only then sets free what they held.
--- The leases go on naming their owner: that is how the next one knows that it crashed.
 local function reap(limit)
   local expired = call('ZRANGEBYSCORE', T .. 'sessions', '-inf', int(now), 'WITHSCORES', 'LIMIT', 0, limit)
   for i = 1, #expired, 2 do
     local session, expires = expired[i], tonumber(expired[i + 1])
     end_session(session)
-    for consumer in names_of(session) do
-      local held, free = T .. 'held:' .. consumer .. ':' .. session, T .. 'free:' .. consumer
-      if call('EXISTS', held) == 1 then
-        -- The lesser time: a lease that expires by itself may be free already.
-        call('ZUNIONSTORE', free, 2, free, held, 'WEIGHTS', 1, int(expires + rules(consumer)), 'AGGREGATE', 'MIN')
-        call('UNLINK', held)
-      end
-    end
+    for consumer in names_of(session) do free_held(consumer, session, expires + rules(consumer)) end
   end
   if #expired > 0 then news('o') end
   return #expired / 2

@@ -10,19 +10,20 @@ local function parked_keys(consumer, resource)
 end
 
 -- parked returns what is parked under an id: its lane, attempt, when it is due, when it first failed
--- (0: it did not yet), its error and the message; nil when nothing is.
+-- (0: it did not yet), its error, the message, and when it was set aside or its attempt last rose; nil when
+-- nothing is.
 local function parked(p, id)
   local m = call('HGET', p.all, id)
   if m then return cmsgpack.unpack(m) end
 end
-local function set_parked(p, id, lane, attempt, due, failed, err, body)
-  call('HSET', p.all, id, cmsgpack.pack(lane, attempt, due, failed, err, body))
+local function set_parked(p, id, lane, attempt, due, failed, err, body, since)
+  call('HSET', p.all, id, cmsgpack.pack(lane, attempt, due, failed, err, body, since))
   p.touched[lane] = true
 end
 
 -- set_aside parks a message behind those of its lane.
 local function set_aside(p, id, lane, attempt, due, failed, err, body)
-  set_parked(p, id, lane, attempt, due, failed, err, body)
+  set_parked(p, id, lane, attempt, due, failed, err, body, now)
   call('RPUSH', p.lanes .. lane, id)
 end
 

@@ -8,14 +8,6 @@ for _ = 1, argn() do
   passed[name] = argn()
 end
 
-local function split(patterns)
-  local out = {}
-  for i, p in ipairs(patterns or {}) do
-    out[i] = {}
-    for part in (p .. '*'):gmatch('([^*]*)%*') do table.insert(out[i], part) end
-  end
-  return out
-end
 -- at reads the part of a cursor that is this tag's.
 local function at(cursor)
   if not cursor or cursor == '' then return 0, 0 end
@@ -34,7 +26,9 @@ local all = call('HGETALL', T .. 'consumers')
 for i = 1, #all, 2 do
   local name, c = all[i], cjson.decode(all[i + 1])
   if c.topics and not c.source and not c.announced then
-    local r = {name = name, p = split(c.topics)}
+    local r = {name = name, p = {}}
+    local w = patterns_of(name)
+    for _, p in ipairs(w and w.p or c.topics) do r.p[#r.p + 1] = split(p) end
     if c.per ~= 'topic' then
       local v = view_of(name)
       r.upto = passed[name] or 0

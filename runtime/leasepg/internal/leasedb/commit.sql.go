@@ -161,11 +161,12 @@ const FetchParked = `-- name: FetchParked :many
 SELECT i.item::int AS item, p.message_id, p.topic, p.key, p.kind,
        (CASE WHEN octet_length(p.payload) <= $1::int THEN p.payload END)::bytea AS payload,
        octet_length(p.payload)::int AS size, coalesce(p.headers::text, '')::text AS headers, p.published_at, p.attempt,
-       (p.next_at <= clock_timestamp())::boolean AS due
+       (p.next_at <= clock_timestamp())::boolean AS due,
+       (extract(epoch FROM clock_timestamp() - p.since) * 1000000)::bigint AS waited_micros
 FROM (SELECT unnest($2::int[]) AS item, unnest($3::text[]) AS resource,
              unnest($4::text[]) AS lane) i
 CROSS JOIN LATERAL (
-    SELECT p.seq, p.consumer, p.resource, p.lane, p.message_id, p.topic, p.key, p.kind, p.payload, p.headers, p.published_at, p.attempt, p.next_at, p.failed_at, p.error FROM leasegen.parked p
+    SELECT p.seq, p.consumer, p.resource, p.lane, p.message_id, p.topic, p.key, p.kind, p.payload, p.headers, p.published_at, p.attempt, p.next_at, p.failed_at, p.error, p.since FROM leasegen.parked p
     WHERE p.consumer = $5::text AND p.resource = i.resource AND p.lane = i.lane
     ORDER BY p.seq LIMIT $6::bigint
 ) p
@@ -184,17 +185,18 @@ type FetchParkedParams struct {
 }
 
 type FetchParkedRow struct {
-	Item        int32
-	MessageID   int64
-	Topic       string
-	Key         string
-	Kind        string
-	Payload     []byte
-	Size        int32
-	Headers     string
-	PublishedAt time.Time
-	Attempt     int32
-	Due         bool
+	Item         int32
+	MessageID    int64
+	Topic        string
+	Key          string
+	Kind         string
+	Payload      []byte
+	Size         int32
+	Headers      string
+	PublishedAt  time.Time
+	Attempt      int32
+	Due          bool
+	WaitedMicros int64
 }
 
 func (q *Queries) FetchParked(ctx context.Context, arg FetchParkedParams) ([]FetchParkedRow, error) {
@@ -226,6 +228,7 @@ func (q *Queries) FetchParked(ctx context.Context, arg FetchParkedParams) ([]Fet
 			&i.PublishedAt,
 			&i.Attempt,
 			&i.Due,
+			&i.WaitedMicros,
 		); err != nil {
 			return nil, err
 		}
@@ -250,7 +253,7 @@ WITH input AS (
 ), gone AS (
     DELETE FROM leasegen.parked p USING dead d
     WHERE p.consumer = $1::text AND p.resource = d.resource AND p.message_id = d.id
-    RETURNING p.seq, p.consumer, p.resource, p.lane, p.message_id, p.topic, p.key, p.kind, p.payload, p.headers, p.published_at, p.attempt, p.next_at, p.failed_at, p.error
+    RETURNING p.seq, p.consumer, p.resource, p.lane, p.message_id, p.topic, p.key, p.kind, p.payload, p.headers, p.published_at, p.attempt, p.next_at, p.failed_at, p.error, p.since
 ), content AS (
     SELECT d.resource, d.id, d.attempts, d.reason, d.place,
            g.topic, g.key, g.kind, g.payload, g.headers, g.published_at, g.failed_at
@@ -332,7 +335,8 @@ WITH input AS (
 UPDATE leasegen.parked p
 SET attempt = i.attempt, error = i.error,
     next_at = clock_timestamp() + i.micros * interval '1 microsecond',
-    failed_at = coalesce(p.failed_at, CASE WHEN i.attempt > 0 THEN clock_timestamp() END)
+    failed_at = coalesce(p.failed_at, CASE WHEN i.attempt > 0 THEN clock_timestamp() END),
+    since = CASE WHEN i.attempt > p.attempt THEN clock_timestamp() ELSE p.since END
 FROM input i
 JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = i.resource
     AND l.epoch = i.epoch AND l.session = $2::text AND l.seq = i.seq

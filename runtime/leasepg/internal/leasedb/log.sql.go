@@ -38,13 +38,14 @@ WITH fresh AS MATERIALIZED (
         WHERE m.xid = r.xid AND m.id + 0 <= $3::bigint) m
 )
 SELECT ''::text AS topic, 0::int AS slot, ''::text AS key, pg_current_snapshot()::text AS snap,
+       leasegen.history()::text AS history, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::bigint AS last,
        coalesce((SELECT max(f.id) FROM fresh f), 0)::bigint AS pos,
        (SELECT count(*) FROM fresh)::bigint AS fresh,
        coalesce((CASE WHEN EXISTS (SELECT FROM fresh) THEN pg_current_xact_id() END)::text, '')::text AS x
 UNION ALL
-SELECT f.topic, coalesce(f.slot, 0), coalesce(f.key, ''), '', 0, 0, '' FROM fresh f GROUP BY f.topic, f.slot, f.key
+SELECT f.topic, coalesce(f.slot, 0), coalesce(f.key, ''), '', '', 0, 0, 0, '' FROM fresh f GROUP BY f.topic, f.slot, f.key
 UNION ALL
-SELECT l.topic, coalesce(l.slot, 0), coalesce(l.key, ''), '', 0, 0, '' FROM late l
+SELECT l.topic, coalesce(l.slot, 0), coalesce(l.key, ''), '', '', 0, 0, 0, '' FROM late l
 `
 
 type FeedLogParams struct {
@@ -56,17 +57,19 @@ type FeedLogParams struct {
 }
 
 type FeedLogRow struct {
-	Topic string
-	Slot  int32
-	Key   string
-	Snap  string
-	Pos   int64
-	Fresh int64
-	X     string
+	Topic   string
+	Slot    int32
+	Key     string
+	Snap    string
+	History string
+	Last    int64
+	Pos     int64
+	Fresh   int64
+	X       string
 }
 
 // What is new after pos, and what was late for the cursor, as topics, and as slots and keys
-// if asked for. First a row with the statement's snapshot; an xid is only drawn when the
+// if asked for. First a row with the statement's snapshot and history; an xid is only drawn when the
 // position moves.
 func (q *Queries) FeedLog(ctx context.Context, arg FeedLogParams) ([]FeedLogRow, error) {
 	rows, err := q.db.Query(ctx, FeedLog,
@@ -88,6 +91,8 @@ func (q *Queries) FeedLog(ctx context.Context, arg FeedLogParams) ([]FeedLogRow,
 			&i.Slot,
 			&i.Key,
 			&i.Snap,
+			&i.History,
+			&i.Last,
 			&i.Pos,
 			&i.Fresh,
 			&i.X,
@@ -103,7 +108,7 @@ func (q *Queries) FeedLog(ctx context.Context, arg FeedLogParams) ([]FeedLogRow,
 }
 
 const FetchAll = `-- name: FetchAll :many
-SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
 UNION ALL
@@ -174,37 +179,40 @@ func (q *Queries) FetchAll(ctx context.Context, arg FetchAllParams) ([]FetchAllR
 
 const FetchLog = `-- name: FetchLog :many
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = $1::text), '')::text AS key,
+       leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at,
-       CASE WHEN EXISTS (SELECT FROM leasegen.message m WHERE m.id > $1::bigint) THEN pg_current_xact_id() END AS x
+       CASE WHEN EXISTS (SELECT FROM leasegen.message m WHERE m.id > $2::bigint) THEN pg_current_xact_id() END AS x
 UNION ALL
 SELECT 1, 0, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+       CASE WHEN m.size <= $3::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
 FROM (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
-    FROM (SELECT unnest($3::text[])::xid8 AS xid) l
+    FROM (SELECT unnest($4::text[])::xid8 AS xid) l
     CROSS JOIN LATERAL (
         SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
-        WHERE m.xid = l.xid AND m.id + 0 <= $1::bigint
-          AND ($4::boolean OR m.topic LIKE ANY ($5::text[]))
-        ORDER BY m.id + 0 LIMIT $6::bigint
+        WHERE m.xid = l.xid AND m.id + 0 <= $2::bigint
+          AND ($5::boolean OR m.topic LIKE ANY ($6::text[]))
+        ORDER BY m.id + 0 LIMIT $7::bigint
     ) m
-    ORDER BY m.id LIMIT $6::bigint
+    ORDER BY m.id LIMIT $7::bigint
 ) m
 UNION ALL
 SELECT 2, 0, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+       CASE WHEN m.size <= $3::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
 FROM (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.id > $1::bigint AND m.id <= $7::bigint
-      AND ($4::boolean OR m.topic LIKE ANY ($5::text[]))
-    ORDER BY m.id LIMIT $6::bigint
+    WHERE m.id > $2::bigint AND m.id <= $8::bigint
+      AND ($5::boolean OR m.topic LIKE ANY ($6::text[]))
+    ORDER BY m.id LIMIT $7::bigint
 ) m
 `
 
 type FetchLogParams struct {
+	Consumer   string
 	Pos        int64
 	MaxPayload int32
 	Late       []string
@@ -232,6 +240,7 @@ type FetchLogRow struct {
 // last visible id, and an xid if the position may move.
 func (q *Queries) FetchLog(ctx context.Context, arg FetchLogParams) ([]FetchLogRow, error) {
 	rows, err := q.db.Query(ctx, FetchLog,
+		arg.Consumer,
 		arg.Pos,
 		arg.MaxPayload,
 		arg.Late,
@@ -271,24 +280,27 @@ func (q *Queries) FetchLog(ctx context.Context, arg FetchLogParams) ([]FetchLogR
 }
 
 const FetchLogLate = `-- name: FetchLogLate :many
-SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = $1::text), '')::text AS key,
+       leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
 UNION ALL
 SELECT 1, 0, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= $1::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
 FROM (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.id > $2::bigint AND m.id <= $3::bigint
-      AND NOT pg_visible_in_snapshot(m.xid, $4::text::pg_snapshot)
-      AND pg_visible_in_snapshot(m.xid, $5::text::pg_snapshot)
-      AND ($6::boolean OR m.topic LIKE ANY ($7::text[]))
-    ORDER BY m.id LIMIT $8::bigint
+    WHERE m.id > $3::bigint AND m.id <= $4::bigint
+      AND NOT pg_visible_in_snapshot(m.xid, $5::text::pg_snapshot)
+      AND pg_visible_in_snapshot(m.xid, $6::text::pg_snapshot)
+      AND ($7::boolean OR m.topic LIKE ANY ($8::text[]))
+    ORDER BY m.id LIMIT $9::bigint
 ) m
 `
 
 type FetchLogLateParams struct {
+	Consumer   string
 	MaxPayload int32
 	After      int64
 	Pos        int64
@@ -317,6 +329,7 @@ type FetchLogLateRow struct {
 // those that snap did not show and late_snap does.
 func (q *Queries) FetchLogLate(ctx context.Context, arg FetchLogLateParams) ([]FetchLogLateRow, error) {
 	rows, err := q.db.Query(ctx, FetchLogLate,
+		arg.Consumer,
 		arg.MaxPayload,
 		arg.After,
 		arg.Pos,
@@ -358,25 +371,28 @@ func (q *Queries) FetchLogLate(ctx context.Context, arg FetchLogLateParams) ([]F
 
 const FetchSlots = `-- name: FetchSlots :many
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = $1::text), '')::text AS key,
+       leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
-       NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $1::bigint THEN pg_current_xact_id() END AS x
+       NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $2::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 SELECT 2, i.item, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       CASE WHEN m.size <= $3::int THEN m.payload END, m.size, m.headers::text, m.published_at,
        pg_current_xact_id()
-FROM (SELECT unnest($3::int[]) AS item, unnest($4::text[])::smallint AS name,
-             unnest($5::bigint[]) AS pos, unnest($6::bigint[]) AS lim) i
+FROM (SELECT unnest($4::int[]) AS item, unnest($5::text[])::smallint AS name,
+             unnest($6::bigint[]) AS pos, unnest($7::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.slot = i.name AND m.id > i.pos AND m.id <= i.pos + $7::bigint
-      AND ($8::boolean OR m.topic LIKE ANY ($9::text[]))
+    WHERE m.slot = i.name AND m.id > i.pos AND m.id <= i.pos + $8::bigint
+      AND ($9::boolean OR m.topic LIKE ANY ($10::text[]))
     ORDER BY m.id LIMIT i.lim
 ) m
 `
 
 type FetchSlotsParams struct {
+	Consumer   string
 	Beyond     int64
 	MaxPayload int32
 	Items      []int32
@@ -406,6 +422,7 @@ type FetchSlotsRow struct {
 // The first row also carries the last visible id, and an xid when that is beyond a given one.
 func (q *Queries) FetchSlots(ctx context.Context, arg FetchSlotsParams) ([]FetchSlotsRow, error) {
 	rows, err := q.db.Query(ctx, FetchSlots,
+		arg.Consumer,
 		arg.Beyond,
 		arg.MaxPayload,
 		arg.Items,
@@ -452,17 +469,19 @@ WITH late AS MATERIALIZED (
     FROM leasegen.written($1::text[]::xid8[], $2::text[]) w
 )
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = $3::text), '')::text AS key,
+       leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
-       NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $3::bigint THEN pg_current_xact_id() END AS x
+       NULL::timestamptz AS published_at, CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $4::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 (SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+       CASE WHEN m.size <= $5::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
 FROM (
     SELECT r.item, r.lim, w.id, row_number() OVER (PARTITION BY r.item ORDER BY w.id) AS place
-    FROM (SELECT unnest($5::int[]) AS item, unnest($6::text[])::smallint AS name,
-                 unnest($7::bigint[]) AS upto, unnest($8::text[])::pg_snapshot AS snap,
-                 unnest($9::text[])::xid8 AS below, unnest($10::bigint[]) AS lim) r
+    FROM (SELECT unnest($6::int[]) AS item, unnest($7::text[])::smallint AS name,
+                 unnest($8::bigint[]) AS upto, unnest($9::text[])::pg_snapshot AS snap,
+                 unnest($10::text[])::xid8 AS below, unnest($11::bigint[]) AS lim) r
     JOIN late w ON w.name = r.name AND w.id <= r.upto AND w.xid < r.below AND NOT pg_visible_in_snapshot(w.xid, r.snap)
 ) l
 CROSS JOIN LATERAL (
@@ -472,31 +491,31 @@ WHERE l.place <= l.lim
 ORDER BY l.item, m.id)
 UNION ALL
 SELECT 1, p.item, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest($11::int[]) AS item, unnest($12::text[])::smallint AS name,
-             unnest($13::bigint[]) AS after, unnest($14::bigint[]) AS upto,
-             unnest($15::text[])::pg_snapshot AS snap,
-             unnest($16::text[])::pg_snapshot AS late_snap,
-             unnest($17::bigint[]) AS lim) p
+       CASE WHEN m.size <= $5::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest($12::int[]) AS item, unnest($13::text[])::smallint AS name,
+             unnest($14::bigint[]) AS after, unnest($15::bigint[]) AS upto,
+             unnest($16::text[])::pg_snapshot AS snap,
+             unnest($17::text[])::pg_snapshot AS late_snap,
+             unnest($18::bigint[]) AS lim) p
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.slot = p.name AND m.id > p.after AND m.id <= p.upto
       AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
-      AND ($18::boolean OR m.topic LIKE ANY ($2::text[]))
+      AND ($19::boolean OR m.topic LIKE ANY ($2::text[]))
     ORDER BY m.id LIMIT p.lim
 ) m
 UNION ALL
 SELECT 2, i.item, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       CASE WHEN m.size <= $5::int THEN m.payload END, m.size, m.headers::text, m.published_at,
        pg_current_xact_id()
-FROM (SELECT unnest($19::int[]) AS item, unnest($20::text[])::smallint AS name,
-             unnest($21::bigint[]) AS pos, unnest($22::bigint[]) AS lim) i
+FROM (SELECT unnest($20::int[]) AS item, unnest($21::text[])::smallint AS name,
+             unnest($22::bigint[]) AS pos, unnest($23::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.slot = i.name AND m.id > i.pos AND m.id <= i.pos + $23::bigint
-      AND ($18::boolean OR m.topic LIKE ANY ($2::text[]))
+    WHERE m.slot = i.name AND m.id > i.pos AND m.id <= i.pos + $24::bigint
+      AND ($19::boolean OR m.topic LIKE ANY ($2::text[]))
     ORDER BY m.id LIMIT i.lim
 ) m
 `
@@ -504,6 +523,7 @@ CROSS JOIN LATERAL (
 type FetchSlotsLateParams struct {
 	LateXids       []string
 	Likes          []string
+	Consumer       string
 	Beyond         int64
 	MaxPayload     int32
 	LateItems      []int32
@@ -548,6 +568,7 @@ func (q *Queries) FetchSlotsLate(ctx context.Context, arg FetchSlotsLateParams) 
 	rows, err := q.db.Query(ctx, FetchSlotsLate,
 		arg.LateXids,
 		arg.Likes,
+		arg.Consumer,
 		arg.Beyond,
 		arg.MaxPayload,
 		arg.LateItems,
@@ -602,25 +623,28 @@ func (q *Queries) FetchSlotsLate(ctx context.Context, arg FetchSlotsLateParams) 
 
 const FetchStreams = `-- name: FetchStreams :many
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = $1::text), '')::text AS key,
+       leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
 UNION ALL
 SELECT 2, i.item, m.id, m.topic, '', m.kind,
-       CASE WHEN m.size <= $1::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at,
        pg_current_xact_id()
-FROM (SELECT unnest($2::int[]) AS item, unnest($3::text[]) AS name,
-             unnest($4::bigint[]) AS pos, unnest($5::bigint[]) AS lim) i
+FROM (SELECT unnest($3::int[]) AS item, unnest($4::text[]) AS name,
+             unnest($5::bigint[]) AS pos, unnest($6::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.key = i.name AND m.id > i.pos
-      AND ($6::boolean OR m.topic LIKE ANY ($7::text[]))
+      AND ($7::boolean OR m.topic LIKE ANY ($8::text[]))
     ORDER BY m.id LIMIT i.lim
 ) m
 `
 
 type FetchStreamsParams struct {
+	Consumer   string
 	MaxPayload int32
 	Items      []int32
 	Names      []string
@@ -647,6 +671,7 @@ type FetchStreamsRow struct {
 // The next messages of many streams, when none can have been late.
 func (q *Queries) FetchStreams(ctx context.Context, arg FetchStreamsParams) ([]FetchStreamsRow, error) {
 	rows, err := q.db.Query(ctx, FetchStreams,
+		arg.Consumer,
 		arg.MaxPayload,
 		arg.Items,
 		arg.Names,
@@ -687,56 +712,59 @@ func (q *Queries) FetchStreams(ctx context.Context, arg FetchStreamsParams) ([]F
 
 const FetchStreamsLate = `-- name: FetchStreamsLate :many
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
-       ''::text AS topic, ''::text AS key, ''::text AS kind,
+       coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = $1::text), '')::text AS key,
+       leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at,
-       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $1::bigint THEN pg_current_xact_id() END AS x
+       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $2::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 (SELECT 1, l.item, m.id, m.topic, '', m.kind,
-       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest($3::int[]) AS item, unnest($4::text[]) AS name,
-             unnest($5::bigint[]) AS upto, unnest($6::text[])::xid8 AS xid,
-             unnest($7::bigint[]) AS lim) l
+       CASE WHEN m.size <= $3::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest($4::int[]) AS item, unnest($5::text[]) AS name,
+             unnest($6::bigint[]) AS upto, unnest($7::text[])::xid8 AS xid,
+             unnest($8::bigint[]) AS lim) l
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.xid = l.xid AND m.key = l.name AND m.id + 0 <= l.upto
-      AND ($8::boolean OR m.topic LIKE ANY ($9::text[]))
+      AND ($9::boolean OR m.topic LIKE ANY ($10::text[]))
     ORDER BY m.id + 0 LIMIT l.lim
 ) m
 ORDER BY l.item, m.id)
 UNION ALL
 SELECT 1, p.item, m.id, m.topic, '', m.kind,
-       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest($10::int[]) AS item, unnest($11::text[]) AS name,
-             unnest($12::bigint[]) AS after, unnest($13::bigint[]) AS upto,
-             unnest($14::text[])::pg_snapshot AS snap,
-             unnest($15::text[])::pg_snapshot AS late_snap,
-             unnest($16::bigint[]) AS lim) p
+       CASE WHEN m.size <= $3::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest($11::int[]) AS item, unnest($12::text[]) AS name,
+             unnest($13::bigint[]) AS after, unnest($14::bigint[]) AS upto,
+             unnest($15::text[])::pg_snapshot AS snap,
+             unnest($16::text[])::pg_snapshot AS late_snap,
+             unnest($17::bigint[]) AS lim) p
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.key = p.name AND m.id > p.after AND m.id <= p.upto
       AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
-      AND ($8::boolean OR m.topic LIKE ANY ($9::text[]))
+      AND ($9::boolean OR m.topic LIKE ANY ($10::text[]))
     ORDER BY m.id LIMIT p.lim
 ) m
 UNION ALL
 SELECT 2, i.item, m.id, m.topic, '', m.kind,
-       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       CASE WHEN m.size <= $3::int THEN m.payload END, m.size, m.headers::text, m.published_at,
        pg_current_xact_id()
-FROM (SELECT unnest($17::int[]) AS item, unnest($18::text[]) AS name,
-             unnest($19::bigint[]) AS pos, unnest($20::bigint[]) AS lim) i
+FROM (SELECT unnest($18::int[]) AS item, unnest($19::text[]) AS name,
+             unnest($20::bigint[]) AS pos, unnest($21::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.key = i.name AND m.id > i.pos
-      AND ($8::boolean OR m.topic LIKE ANY ($9::text[]))
+      AND ($9::boolean OR m.topic LIKE ANY ($10::text[]))
     ORDER BY m.id LIMIT i.lim
 ) m
 `
 
 type FetchStreamsLateParams struct {
+	Consumer       string
 	Beyond         int64
 	MaxPayload     int32
 	LateItems      []int32
@@ -776,6 +804,7 @@ type FetchStreamsLateRow struct {
 // The same with late messages, and pages of them, as in FetchTopicsLate.
 func (q *Queries) FetchStreamsLate(ctx context.Context, arg FetchStreamsLateParams) ([]FetchStreamsLateRow, error) {
 	rows, err := q.db.Query(ctx, FetchStreamsLate,
+		arg.Consumer,
 		arg.Beyond,
 		arg.MaxPayload,
 		arg.LateItems,
@@ -829,7 +858,7 @@ func (q *Queries) FetchStreamsLate(ctx context.Context, arg FetchStreamsLatePara
 
 const FetchTopics = `-- name: FetchTopics :many
 
-SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at, NULL::xid8 AS x
 UNION ALL
@@ -869,7 +898,8 @@ type FetchTopicsRow struct {
 }
 
 // The reads below give rows of one shape. part is 0 for the row that carries the statement's
-// snapshot in headers, 1 for messages that were late for the cursor, 2 for those beyond it.
+// snapshot in headers, its history in kind, the last id drawn in topic and, in key, the patterns that
+// count in it (see Fetch); 1 for messages that were late for the cursor, 2 for those beyond it.
 // x is an xid drawn after the snapshot. Rows of an item come in the order of part and id, so
 // that a client may stop anywhere.
 // The next messages of many topics, when none can have been late.
@@ -912,7 +942,7 @@ func (q *Queries) FetchTopics(ctx context.Context, arg FetchTopicsParams) ([]Fet
 }
 
 const FetchTopicsLate = `-- name: FetchTopicsLate :many
-SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, ''::text AS topic, ''::text AS key, ''::text AS kind,
+SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at,
        CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $1::bigint THEN pg_current_xact_id() END AS x
@@ -1068,20 +1098,26 @@ func (q *Queries) LogEnd(ctx context.Context) (LogEndRow, error) {
 }
 
 const LogNow = `-- name: LogNow :one
-SELECT pg_current_snapshot()::text AS snap, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS pos,
-       pg_current_xact_id()::text AS x
+SELECT leasegen.history()::text AS history, pg_current_snapshot()::text AS snap,
+       coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS pos, pg_current_xact_id()::text AS x
 `
 
 type LogNowRow struct {
-	Snap string
-	Pos  int64
-	X    string
+	History string
+	Snap    string
+	Pos     int64
+	X       string
 }
 
 // A cursor at the end of the log.
 func (q *Queries) LogNow(ctx context.Context) (LogNowRow, error) {
 	row := q.db.QueryRow(ctx, LogNow)
 	var i LogNowRow
-	err := row.Scan(&i.Snap, &i.Pos, &i.X)
+	err := row.Scan(
+		&i.History,
+		&i.Snap,
+		&i.Pos,
+		&i.X,
+	)
 	return i, err
 }

@@ -130,6 +130,7 @@ type LeasegenParked struct {
 	NextAt      time.Time
 	FailedAt    pgtype.Timestamptz
 	Error       string
+	Since       time.Time
 }
 
 type LeasegenPublishedID struct {
@@ -159,4 +160,5 @@ type LeasegenSession struct {
 	LockKey    pgtype.Int8
 	BackendPid pgtype.Int4
 	Server     pgtype.Text
+	Topics     []byte
 }

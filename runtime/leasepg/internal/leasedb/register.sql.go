@@ -46,11 +46,12 @@ SELECT $1::text, $2::text, $3::text[], $4::text[], $5::interval,
        CASE WHEN $8::boolean THEN pg_current_xact_id() END
 WHERE NOT EXISTS (
     SELECT FROM leasegen.consumer c
-    WHERE c.name = $1::text AND c.per = $2::text AND c.topics = $3::text[]
-      AND c.likes = $4::text[] AND c.grace = $5::interval
+    WHERE c.name = $1::text AND c.per = $2::text AND c.topics @> $3::text[]
+      AND c.likes @> $4::text[] AND c.grace = $5::interval
       AND c.lock = $6::text AND c.source = $7::text)
-ON CONFLICT (name) DO UPDATE SET per = excluded.per, topics = excluded.topics, likes = excluded.likes, grace = excluded.grace,
-    lock = excluded.lock
+ON CONFLICT (name) DO UPDATE SET per = excluded.per, grace = excluded.grace, lock = excluded.lock,
+    topics = ARRAY(SELECT DISTINCT u.pattern FROM unnest(k.topics || excluded.topics) u (pattern) ORDER BY u.pattern),
+    likes = ARRAY(SELECT DISTINCT u.pattern FROM unnest(k.likes || excluded.likes) u (pattern) ORDER BY u.pattern)
 WHERE k.source = excluded.source
 `
 
@@ -68,7 +69,8 @@ type DescribeConsumerParams struct {
 // Writes only when something differs. A consumer that begins now, and is new, gets the present
 // as its start: the position and the snapshot of this statement, and an xid drawn after it,
 // which is why this is the first statement of its transaction that writes. What checkKind
-// refuses does not take effect here either.
+// refuses does not take effect here either. Patterns only join: members of another version read by
+// theirs. See NarrowConsumer.
 func (q *Queries) DescribeConsumer(ctx context.Context, arg DescribeConsumerParams) error {
 	_, err := q.db.Exec(ctx, DescribeConsumer,
 		arg.Name,
@@ -105,6 +107,24 @@ func (q *Queries) LogIndexed(ctx context.Context, what string) (bool, error) {
 	var done bool
 	err := row.Scan(&done)
 	return done, err
+}
+
+const NarrowConsumer = `-- name: NarrowConsumer :exec
+UPDATE leasegen.consumer c
+SET topics = ARRAY(SELECT u.pattern FROM unnest(c.topics) u (pattern) WHERE u.pattern <> ALL ($1::text[]) ORDER BY u.pattern),
+    likes = ARRAY(SELECT u.pattern FROM unnest(c.likes) u (pattern) WHERE u.pattern <> ALL ($2::text[]) ORDER BY u.pattern)
+WHERE c.name = $3::text
+`
+
+type NarrowConsumerParams struct {
+	Topics   []string
+	Likes    []string
+	Consumer string
+}
+
+func (q *Queries) NarrowConsumer(ctx context.Context, arg NarrowConsumerParams) error {
+	_, err := q.db.Exec(ctx, NarrowConsumer, arg.Topics, arg.Likes, arg.Consumer)
+	return err
 }
 
 const RegisterResources = `-- name: RegisterResources :execrows
@@ -225,6 +245,16 @@ func (q *Queries) ShareStreams(ctx context.Context, consumer string) error {
 	return err
 }
 
+const ShareTopics = `-- name: ShareTopics :exec
+SELECT pg_advisory_xact_lock_shared(hashtextextended('leasegen.topics/' || $1::text, 0))
+`
+
+// Registering a consumer and dropping patterns that it no longer has exclude each other.
+func (q *Queries) ShareTopics(ctx context.Context, consumer string) error {
+	_, err := q.db.Exec(ctx, ShareTopics, consumer)
+	return err
+}
+
 const SweepStreams = `-- name: SweepStreams :exec
 WITH RECURSIVE indexed AS (
     (SELECT m.key FROM leasegen.message m WHERE $3::boolean ORDER BY m.key LIMIT 1)
@@ -251,6 +281,7 @@ WITH RECURSIVE indexed AS (
         WHERE l.wanted IS DISTINCT FROM true
           AND (NOT $3::boolean
             OR EXISTS (SELECT FROM leasegen.message m WHERE m.key = k.key AND m.id > at.pos AND m.topic LIKE ANY (c.likes))
+            OR at.pos > (SELECT coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)) -- the log was set back
             OR pg_snapshot_xmin(at.snap) < at.x AND (
                 EXISTS (SELECT FROM (SELECT pg_snapshot_xip(at.snap) AS xid) r JOIN leasegen.message m ON m.xid = r.xid
                         WHERE m.key = k.key AND m.id + 0 <= at.pos AND m.topic LIKE ANY (c.likes))
@@ -292,6 +323,18 @@ func (q *Queries) SweepStreams(ctx context.Context, arg SweepStreamsParams) erro
 	return err
 }
 
+const TryCloseTopics = `-- name: TryCloseTopics :one
+SELECT pg_try_advisory_xact_lock(hashtextextended('leasegen.topics/' || $1::text, 0)) AS closed
+`
+
+// The other side of ShareTopics; who cannot have it tries again later.
+func (q *Queries) TryCloseTopics(ctx context.Context, consumer string) (bool, error) {
+	row := q.db.QueryRow(ctx, TryCloseTopics, consumer)
+	var closed bool
+	err := row.Scan(&closed)
+	return closed, err
+}
+
 const Uncompiled = `-- name: Uncompiled :exec
 SELECT set_config('jit', 'off', true)
 `
@@ -301,4 +344,41 @@ SELECT set_config('jit', 'off', true)
 func (q *Queries) Uncompiled(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, Uncompiled)
 	return err
+}
+
+const UnwantedTopics = `-- name: UnwantedTopics :many
+SELECT u.pattern::text AS pattern
+FROM leasegen.consumer c CROSS JOIN LATERAL unnest(c.topics) u (pattern)
+WHERE c.name = $1::text AND c.source = ''
+  AND EXISTS (SELECT FROM leasegen.session s WHERE s.expires_at > clock_timestamp() - $2::interval AND s.topics ? c.name)
+  AND NOT EXISTS (SELECT FROM leasegen.session s
+                  WHERE s.expires_at > clock_timestamp() - $2::interval AND c.name = ANY (s.consumers)
+                    AND (NOT s.topics ? c.name OR s.topics -> c.name ? u.pattern))
+`
+
+type UnwantedTopicsParams struct {
+	Consumer string
+	Kept     time.Duration
+}
+
+// The patterns of a consumer that no session has had for a while. None while a session may have
+// others than it says, since it was opened by a program that does not say, or nobody says anything.
+func (q *Queries) UnwantedTopics(ctx context.Context, arg UnwantedTopicsParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, UnwantedTopics, arg.Consumer, arg.Kept)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var pattern string
+		if err := rows.Scan(&pattern); err != nil {
+			return nil, err
+		}
+		items = append(items, pattern)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

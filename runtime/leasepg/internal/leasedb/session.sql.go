@@ -90,6 +90,47 @@ func (q *Queries) Durable(ctx context.Context) error {
 	return err
 }
 
+const EndReplaced = `-- name: EndReplaced :exec
+INSERT INTO leasegen.session (id, host, pid, consumers, ttl, expires_at, state)
+VALUES ($1, $2, $3, $4::text[], $5::interval, clock_timestamp(), 'closed')
+ON CONFLICT (id) DO UPDATE SET state = 'closed', expires_at = least(session.expires_at, clock_timestamp())
+WHERE session.state = 'live'
+`
+
+type EndReplacedParams struct {
+	ID        string
+	Host      string
+	Pid       int32
+	Consumers []string
+	Ttl       time.Duration
+}
+
+// Ends a session for good; one that was never opened, too: the request for it may be on its way.
+func (q *Queries) EndReplaced(ctx context.Context, arg EndReplacedParams) error {
+	_, err := q.db.Exec(ctx, EndReplaced,
+		arg.ID,
+		arg.Host,
+		arg.Pid,
+		arg.Consumers,
+		arg.Ttl,
+	)
+	return err
+}
+
+const FreeReplacedLeases = `-- name: FreeReplacedLeases :execrows
+UPDATE leasegen.lease l SET session = NULL
+WHERE l.consumer = ANY (ARRAY(SELECT unnest(s.consumers) FROM leasegen.session s WHERE s.id = $1::text))
+  AND l.session = $1::text AND l.wanted
+`
+
+func (q *Queries) FreeReplacedLeases(ctx context.Context, session string) (int64, error) {
+	result, err := q.db.Exec(ctx, FreeReplacedLeases, session)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const FreeSessionLeases = `-- name: FreeSessionLeases :execrows
 UPDATE leasegen.lease l SET session = NULL
 WHERE l.consumer = ANY ($1::text[]) AND l.session = $2::text AND l.wanted
@@ -139,6 +180,23 @@ func (q *Queries) Heartbeat(ctx context.Context, id string) (int64, error) {
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const LockReplacedLeases = `-- name: LockReplacedLeases :one
+SELECT count(*) AS leases FROM (
+    SELECT FROM leasegen.lease l
+    WHERE l.consumer = ANY (ARRAY(SELECT unnest(s.consumers) FROM leasegen.session s WHERE s.id = $1::text))
+      AND l.session = $1::text AND l.wanted
+    ORDER BY l.consumer, l.resource FOR NO KEY UPDATE
+) locked
+`
+
+// In the order that commits lock in.
+func (q *Queries) LockReplacedLeases(ctx context.Context, session string) (int64, error) {
+	row := q.db.QueryRow(ctx, LockReplacedLeases, session)
+	var leases int64
+	err := row.Scan(&leases)
+	return leases, err
 }
 
 const LockSession = `-- name: LockSession :one
@@ -207,12 +265,12 @@ func (q *Queries) NotifyIfBuried(ctx context.Context, arg NotifyIfBuriedParams) 
 }
 
 const OpenSession = `-- name: OpenSession :execrows
-INSERT INTO leasegen.session (id, host, pid, consumers, ttl, expires_at, advisory, lock_key, backend_pid, server)
-SELECT $1, $2, $3, $4::text[], $5::interval,
-       CASE WHEN $6::boolean THEN 'infinity' ELSE clock_timestamp() + $5::interval END,
-       $6::boolean, nullif($7::bigint, 0),
-       CASE WHEN $7::bigint <> 0 THEN pg_backend_pid() END,
-       CASE WHEN $7::bigint <> 0 THEN leasegen.incarnation() END
+INSERT INTO leasegen.session (id, host, pid, consumers, topics, ttl, expires_at, advisory, lock_key, backend_pid, server)
+SELECT $1, $2, $3, $4::text[], $5::text::jsonb, $6::interval,
+       CASE WHEN $7::boolean THEN 'infinity' ELSE clock_timestamp() + $6::interval END,
+       $7::boolean, nullif($8::bigint, 0),
+       CASE WHEN $8::bigint <> 0 THEN pg_backend_pid() END,
+       CASE WHEN $8::bigint <> 0 THEN leasegen.incarnation() END
 ON CONFLICT (id) DO UPDATE SET lock_key = excluded.lock_key, backend_pid = excluded.backend_pid, server = excluded.server
 WHERE session.state = 'live' AND session.expires_at > clock_timestamp()
 `
@@ -222,6 +280,7 @@ type OpenSessionParams struct {
 	Host      string
 	Pid       int32
 	Consumers []string
+	Topics    string
 	Ttl       time.Duration
 	Advisory  bool
 	LockKey   int64
@@ -234,6 +293,7 @@ func (q *Queries) OpenSession(ctx context.Context, arg OpenSessionParams) (int64
 		arg.Host,
 		arg.Pid,
 		arg.Consumers,
+		arg.Topics,
 		arg.Ttl,
 		arg.Advisory,
 		arg.LockKey,

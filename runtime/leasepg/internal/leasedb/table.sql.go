@@ -116,7 +116,7 @@ WITH input AS (
 ), gone AS (
     DELETE FROM leasegen.parked p USING dead d
     WHERE p.consumer = $1::text AND p.resource = d.resource AND p.message_id = d.id
-    RETURNING p.seq, p.consumer, p.resource, p.lane, p.message_id, p.topic, p.key, p.kind, p.payload, p.headers, p.published_at, p.attempt, p.next_at, p.failed_at, p.error
+    RETURNING p.seq, p.consumer, p.resource, p.lane, p.message_id, p.topic, p.key, p.kind, p.payload, p.headers, p.published_at, p.attempt, p.next_at, p.failed_at, p.error, p.since
 )
 INSERT INTO leasegen.dead_letter (consumer, resource, message_id, topic, key, kind, payload, published_at,
                                   failed_at, attempts, reason)
@@ -323,6 +323,7 @@ SELECT c.relkind::text AS kind, has_table_privilege(c.oid, 'SELECT') AS readable
        coalesce((SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_catalog.pg_attrdef d
                  WHERE d.adrelid = c.oid AND d.adnum = x.attnum), '')::text AS xid_default,
        coalesce(s.cache, 0)::bigint AS sequence_cache, coalesce(s.rises, false)::boolean AS sequence_rises,
+       coalesce(s.name, '')::text AS sequence, coalesce(has_sequence_privilege(s.sole, 'USAGE, SELECT'), false)::boolean AS sequence_readable,
        EXISTS (SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc f ON f.oid = t.tgfoid
                WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgqual IS NULL
                  AND t.tgtype & 7 = 6 AND f.prosrc ILIKE '%pg_current_xact_id%')::boolean AS xid_first,
@@ -340,7 +341,10 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_attribute p ON p.attrelid = c.oid AND p.attname = $3::text AND NOT p.attisdropped
 LEFT JOIN pg_catalog.pg_attribute x ON x.attrelid = c.oid AND x.attname = $4::text AND NOT x.attisdropped
 LEFT JOIN LATERAL (
-    SELECT max(q.seqcache) AS cache, bool_and(q.seqincrement > 0 AND NOT q.seqcycle) AS rises
+    SELECT max(q.seqcache) AS cache, bool_and(q.seqincrement > 0 AND NOT q.seqcycle) AS rises,
+           CASE WHEN count(*) = 1 THEN max(q.seqrelid) END AS sole,
+           CASE WHEN count(*) = 1 THEN (SELECT format('%I.%I', d.nspname, e.relname) FROM pg_catalog.pg_class e
+               JOIN pg_catalog.pg_namespace d ON d.oid = e.relnamespace WHERE e.oid = max(q.seqrelid)) END AS name
     FROM pg_catalog.pg_sequence q JOIN (
         SELECT e.objid AS oid FROM pg_catalog.pg_depend e
         WHERE e.classid = 'pg_class'::regclass AND e.refclassid = 'pg_class'::regclass
@@ -363,21 +367,23 @@ type TableFactsParams struct {
 }
 
 type TableFactsRow struct {
-	Kind            string
-	Readable        bool
-	PositionPlace   int32
-	PositionType    string
-	PositionSet     bool
-	XidPlace        int32
-	XidType         string
-	XidDefault      string
-	SequenceCache   int64
-	SequenceRises   bool
-	XidFirst        bool
-	PositionIndexed bool
-	XidIndexed      bool
-	TopicIndexed    bool
-	SlotIndexed     bool
+	Kind             string
+	Readable         bool
+	PositionPlace    int32
+	PositionType     string
+	PositionSet      bool
+	XidPlace         int32
+	XidType          string
+	XidDefault       string
+	SequenceCache    int64
+	SequenceRises    bool
+	Sequence         string
+	SequenceReadable bool
+	XidFirst         bool
+	PositionIndexed  bool
+	XidIndexed       bool
+	TopicIndexed     bool
+	SlotIndexed      bool
 }
 
 // What the catalogs say of a table and its columns. Numbers are 0 and texts empty for what
@@ -403,6 +409,8 @@ func (q *Queries) TableFacts(ctx context.Context, arg TableFactsParams) (TableFa
 		&i.XidDefault,
 		&i.SequenceCache,
 		&i.SequenceRises,
+		&i.Sequence,
+		&i.SequenceReadable,
 		&i.XidFirst,
 		&i.PositionIndexed,
 		&i.XidIndexed,

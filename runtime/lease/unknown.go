@@ -1,0 +1,101 @@
+package lease
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// What this process cannot handle another one may: while a consumer is deployed, its newer
+// version publishes and takes kinds and topics that the older one does not know. Such messages
+// are set aside without an attempt, for an owner that knows them; for Spec.UnknownWait, as the
+// backend measures it, so that handovers and restarts do not begin it anew.
+
+// unknownLooks bound the time between two looks at a message that waits: it is as long as the
+// message has waited, so that one owner after the other soon sees what it can handle, and what
+// nobody can handle costs little.
+const (
+	unknownLookSoon = time.Second
+	unknownLookLate = 15 * time.Second
+)
+
+// foreign reports that a message is of a topic that only another version of the consumer
+// reads. Who owns a topic handles it, whatever the patterns.
+func (w *work) foreign(m *Raw) bool {
+	return w.info.Per != PerTopic && w.info.Source == nil && len(w.info.Topics) > 0 && !MatchTopic(w.info.Topics, m.Topic)
+}
+
+// unknown is what becomes of ms[i], which this process has no handler for.
+func (q *sequence) unknown(i int) outcome {
+	m, c := &q.ms[i], q.w.c
+	var waited time.Duration
+	if q.p.parked != nil {
+		waited = q.p.parked[q.at(i)].Waited
+	}
+	what := fmt.Sprintf("has no handler for kind %q", m.Kind)
+	topic := q.w.foreign(m)
+	if topic {
+		what = fmt.Sprintf("does not read topic %q", m.Topic)
+	}
+	left := c.spec.UnknownWait - waited
+	if left <= 0 {
+		reason := "consumer " + q.w.info.Name + " " + what
+		if c.spec.UnknownWait > 0 {
+			reason += fmt.Sprintf(", and no replica that does has taken it within %v", c.spec.UnknownWait)
+		}
+		return outcome{verdict: dead, attempt: m.Attempt, reason: oneLine(reason)}
+	}
+	o := ObservedUnknown{Consumer: q.w.info.Name, Kind: m.Kind, Wait: c.spec.UnknownWait}
+	if topic {
+		o.Topic = m.Topic
+	}
+	if c.strangers.first(o) {
+		q.w.log.Warn("messages wait for another version of the consumer: this one "+oneLine(what), "resource", q.h.Resource, "id", m.ID,
+			"kind", m.Kind, "dead_letters_after", c.spec.UnknownWait)
+		c.observe(o)
+	}
+	return outcome{
+		verdict: parked, lane: q.lane(i), attempt: m.Attempt,
+		after:  min(max(waited, unknownLookSoon), unknownLookLate, left),
+		reason: oneLine("waits for a replica that takes it: this one " + what),
+	}
+}
+
+// hold notes what waits behind a message of this sequence that is not handled now.
+func (q *sequence) hold(o outcome) {
+	switch {
+	case q.p.parked != nil || q.w.c.spec.Retry.Order == OrderKey:
+		if q.behind == nil {
+			q.behind = map[string]struct{}{}
+		}
+		q.behind[o.lane] = struct{}{}
+	case q.w.c.spec.Retry.Order == OrderBlock:
+		q.blocked = true
+		q.halts(q.i)
+	}
+}
+
+// strangersKept bounds how many kinds and topics are remembered as told of; beyond, the oldest
+// are told of again.
+const strangersKept = 1000
+
+// strangers are the kinds and topics that messages were told to wait with.
+type strangers struct {
+	mu   sync.Mutex
+	told []ObservedUnknown
+}
+
+// first reports whether nothing was told of o yet.
+func (s *strangers) first(o ObservedUnknown) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.Contains(s.told, o) {
+		return false
+	}
+	if len(s.told) == strangersKept {
+		s.told = s.told[1:]
+	}
+	s.told = append(s.told, o)
+	return true
+}

@@ -1,0 +1,169 @@
+package leasepg
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+const (
+	bellAgain = time.Second      // before the bell connects again
+	bellTest  = 20 * time.Second // between tests of a connection that is silent
+)
+
+// bell listens on one connection for all feeds of tables, so that a table costs none of its
+// own. It is connected while there is such a feed. What it tells is a hint.
+type bell struct {
+	mu   sync.Mutex
+	ears map[*ear]struct{}
+	stop context.CancelFunc
+	on   bool // it listens
+}
+
+// ear is what one feed has heard.
+type ear struct {
+	wake chan struct{} // has room for one
+
+	mu   sync.Mutex
+	news lease.News // Ownership and Parked
+}
+
+// take returns what was heard since the last call.
+func (e *ear) take() lease.News {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	news := e.news
+	e.news = lease.News{}
+	return news
+}
+
+func (e *ear) tell(ownership, parked bool) {
+	e.mu.Lock()
+	e.news.Ownership, e.news.Parked = e.news.Ownership || ownership, e.news.Parked || parked
+	e.mu.Unlock()
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// hear begins to listen; end with deafen.
+func (b *Backend) hear() *ear {
+	e := &ear{wake: make(chan struct{}, 1)}
+	b.bell.mu.Lock()
+	defer b.bell.mu.Unlock()
+	if b.bell.ears == nil {
+		b.bell.ears = map[*ear]struct{}{}
+	}
+	b.bell.ears[e] = struct{}{}
+	if len(b.bell.ears) == 1 {
+		ctx, stop := context.WithCancel(context.Background())
+		b.bell.stop = stop
+		go b.listen(ctx)
+	}
+	return e
+}
+
+func (b *Backend) deafen(e *ear) {
+	b.bell.mu.Lock()
+	defer b.bell.mu.Unlock()
+	delete(b.bell.ears, e)
+	if len(b.bell.ears) == 0 {
+		b.bell.stop()
+		b.bell.on = false
+	}
+}
+
+// ring tells all ears.
+func (l *bell) ring(ownership, parked bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for e := range l.ears {
+		e.tell(ownership, parked)
+	}
+}
+
+func (l *bell) listens() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.on
+}
+
+// set notes whether the bell listens. ctx is that of who says so: it may have been followed
+// by another already.
+func (l *bell) set(ctx context.Context, on bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ctx.Err() == nil {
+		l.on = on
+	}
+}
+
+// listen keeps a connection that listens until ctx ends. While there is none, feeds poll.
+func (b *Backend) listen(ctx context.Context) {
+	for ctx.Err() == nil && !b.pooled.Load() {
+		err := b.listenOnce(ctx)
+		b.bell.set(ctx, false)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			b.log.Warn("leasepg: listening for news failed, trying again; tables are polled meanwhile", "error", b.fail("listen", err))
+		}
+		select {
+		case <-time.After(bellAgain + rand.N(bellAgain/4)):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (b *Backend) listenOnce(ctx context.Context) error {
+	opening, cancel := context.WithTimeout(ctx, feedTimeout)
+	defer cancel()
+	c, err := b.connect(opening)
+	if err != nil {
+		return err
+	}
+	defer closeConn(c)
+	if err := b.detectPooler(opening, c); err != nil || b.pooled.Load() {
+		return err
+	}
+	if _, err := c.Exec(opening, "listen "+b.schema.ident()); err != nil {
+		return err
+	}
+	b.bell.set(ctx, true)
+	b.bell.ring(true, true) // what was notified before is lost
+	for {
+		if err := b.waitForNews(ctx, c); err != nil {
+			return err
+		}
+	}
+}
+
+// waitForNews passes one notification on. A connection that is silent may have been cut off
+// unnoticed, so it is tested now and then.
+func (b *Backend) waitForNews(ctx context.Context, c *pgx.Conn) error {
+	wait, cancel := context.WithTimeout(ctx, bellTest)
+	defer cancel()
+	n, err := c.WaitForNotification(wait)
+	switch {
+	case err == nil && n.Payload == wakeMessages:
+		return nil // in the log, not in a table
+	case err == nil:
+		b.bell.ring(n.Payload == wakeOwnership, n.Payload == wakeParked)
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case !pgconn.Timeout(err):
+		return err
+	}
+	test, cancel := context.WithTimeout(ctx, feedTimeout)
+	defer cancel()
+	return c.Ping(test)
+}

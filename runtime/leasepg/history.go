@@ -1,0 +1,258 @@
+package leasepg
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+)
+
+// A cursor is good only in the history of the server that gave it. When a standby that lacked
+// writes is promoted, or a server recovers to an earlier time, ids and xids are given out again,
+// to other messages: a cursor of before would pass over these. So a session and each cursor carry
+// the history they are of; every read and every write that names them compares it, in the statement
+// or transaction itself. Another one ends the session, and the next one reads all positions again,
+// from leases that are as old as the server's log is.
+
+// foreignHistory is raised by leasegen.expect.
+const foreignHistory = "LG001"
+
+// horizon is how far a server has got: nothing that it gave lies beyond.
+type horizon struct {
+	history string
+	xmax    uint64 // of a snapshot: xids from here on have not been given
+	last    int64  // position drawn last; -1 when that is not known
+	file    int64  // of a table, see TableHorizon
+}
+
+func newHorizon(history, snap string, last, file int64) (horizon, error) {
+	xmax, err := snapshotMax(snap)
+	return horizon{history, xmax, last, file}, err
+}
+
+// snapshotMax is the first xid that a snapshot has not seen begin.
+func snapshotMax(snap string) (uint64, error) {
+	_, rest, _ := strings.Cut(snap, ":")
+	xmax, _, ok := strings.Cut(rest, ":")
+	n, err := strconv.ParseUint(xmax, 10, 64)
+	if err != nil || !ok {
+		return 0, fmt.Errorf("snapshot %q is not xmin:xmax:running", snap)
+	}
+	return n, nil
+}
+
+// future reports whether the cursor holds transactions that have not begun on the server.
+func (c *cursor) future(h horizon) (bool, error) {
+	if c.x >= h.xmax {
+		return true, nil
+	}
+	for _, snap := range []string{c.snap, c.lateSnap} {
+		if snap == "" {
+			continue
+		}
+		if xmax, err := snapshotMax(snap); err != nil || xmax > h.xmax {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// in returns ErrSessionLost, with a reason, unless the cursor is of the server's history.
+func (c *cursor) in(h horizon) error {
+	if c.history != "" && c.history != h.history {
+		return fmt.Errorf("%w: a position is of the history %s, and the server has another, %s", lease.ErrSessionLost, c.history, h.history)
+	}
+	if future, err := c.future(h); err != nil {
+		return err
+	} else if future {
+		return fmt.Errorf("%w: a position is from the future: it knows transaction %d, and the server's next is %d", lease.ErrSessionLost, c.x, h.xmax)
+	}
+	return nil
+}
+
+// expect is a step that fails with ErrSessionLost, and the transaction with it, when the server
+// has another history than the session, or one of the cursors is from its future.
+func (b *Backend) expect(ctx context.Context, session string, cursors ...*cursor) step {
+	var p leasedb.ExpectParams
+	if s := b.session(session); s != nil {
+		p.History = s.history
+	}
+	var x uint64
+	for _, c := range cursors {
+		if p.History == "" {
+			p.History = c.history
+		}
+		x = max(x, c.x)
+	}
+	if x > 0 {
+		p.X = strconv.FormatUint(x, 10)
+	}
+	return func(q *leasedb.Queries) error { return q.Expect(ctx, p) }
+}
+
+// estrange ends what this process has in memory of another history: the sessions given, and what
+// was found out about the schema. The next heartbeat tells the runtime, which is asked to send
+// it at once.
+func (b *Backend) estrange(reason error, concerned func(*session) bool) {
+	b.sessions.Range(func(_, v any) bool {
+		if s := v.(*session); concerned(s) && !s.estranged.Swap(true) {
+			b.log.Warn("leasepg: the server was set back, or replaced by one that lacks writes: the session ends, and all positions are read again",
+				"session", s.spec.ID, "reason", reason)
+			s.raise()
+		}
+		return true
+	})
+	b.forgetSchema()
+}
+
+// forgetSchema drops what was found out about the schema: on another server it may not be so yet.
+func (b *Backend) forgetSchema() {
+	b.logEnd.Store(0)
+	b.bySlot.done.Store(false)
+	b.byKey.done.Store(false)
+	b.kinds.Clear()
+	b.tables.checked.Clear()
+}
+
+// estrangeNamed is estrange for the session of one id.
+func (b *Backend) estrangeNamed(reason error, id string) {
+	b.estrange(reason, func(s *session) bool { return s.spec.ID == id })
+}
+
+// rescue looks at leases just granted. One whose stored cursor is from the future was written on
+// another server, and nothing tells what of the log it has passed here: it begins again at
+// the beginning, durably, before anyone reads on.
+func (b *Backend) rescue(ctx context.Context, on sender, session, consumer string, h horizon, grants []lease.Grant) error {
+	var ahead []string
+	for i := range grants {
+		c := grants[i].Cursor.(*cursor)
+		future, err := c.future(h)
+		if err != nil {
+			return err
+		}
+		if future {
+			ahead = append(ahead, grants[i].Resource)
+		}
+	}
+	if len(ahead) == 0 {
+		return nil
+	}
+	var back []leasedb.TakeBackRow
+	err := b.pipeline(ctx, on, durable(ctx), func(q *leasedb.Queries) (err error) {
+		back, err = q.TakeBack(ctx, leasedb.TakeBackParams{Consumer: consumer, Session: session, Resources: ahead})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	at := make(map[string]int64, len(back))
+	for _, r := range back {
+		at[r.Resource] = r.Pos
+	}
+	var (
+		resources []string
+		from      int64
+	)
+	for i := range grants {
+		if pos, ok := at[grants[i].Resource]; ok {
+			grants[i].Cursor = &cursor{history: h.history}
+			resources, from = append(resources, grants[i].Resource), max(from, pos)
+		}
+	}
+	b.tellSetBack(consumer, resources, from, 0, "stored positions know transactions that have not begun on this server: they were written on another one")
+	return nil
+}
+
+// tellSetBack says that positions were taken back, from as far as from.
+func (b *Backend) tellSetBack(consumer string, resources []string, from, to int64, reason string) {
+	if len(resources) == 0 {
+		return
+	}
+	b.log.Warn("leasepg: positions were taken back, so that nothing is passed over", "consumer", consumer, "resources", len(resources),
+		"one_of_them", resources[0], "from", from, "to", to, "reason", reason)
+	if b.observer == nil {
+		return
+	}
+	for _, r := range resources {
+		b.observer.Observe(lease.ObservedSetBack{Consumer: consumer, Resource: r, Reason: reason})
+	}
+}
+
+// takeBack answers for the items whose cursors have passed positions that were given out again,
+// because the sequence, or with it the table, was set back. Each goes on with what its snapshot did not
+// show, wherever that stands, and so nothing is read twice.
+func (b *Backend) takeBack(ctx context.Context, t *TableSource, req lease.FetchRequest, h horizon, suspects []int, reads []read, out []lease.Fetched) error {
+	if len(suspects) == 0 {
+		return nil
+	}
+	source := ""
+	if t != nil {
+		source = t.identity()
+	}
+	positions, xs := make([]int64, len(suspects)), make([]string, len(suspects))
+	for i, n := range suspects {
+		positions[i], xs[i] = reads[n].from.pos, reads[n].from.xText()
+	}
+	q := b.queries(b.pool)
+	unseen, err := func() ([]int32, error) {
+		if t == nil {
+			return q.UnseenMessages(ctx, leasedb.UnseenMessagesParams{Positions: positions, Xs: xs})
+		}
+		return q.UnseenRows(ctx, leasedb.UnseenRowsParams{Source: source, Positions: positions, Xs: xs})
+	}()
+	if err != nil || len(unseen) == 0 {
+		return err
+	}
+	to, err := q.TakenBack(ctx, leasedb.TakenBackParams{Last: h.last, Source: source})
+	if err != nil {
+		return err
+	}
+	x, err := strconv.ParseUint(to.X, 10, 64)
+	if err != nil {
+		return err
+	}
+	var (
+		resources []string
+		from      int64
+	)
+	for _, u := range unseen {
+		n := suspects[u-1]
+		was := reads[n].from
+		next := &cursor{history: h.history, file: h.file, pos: to.Pos, snap: was.snap, x: x, lateSnap: to.Snap}
+		out[n] = lease.Fetched{
+			Resource: req.Items[n].Resource, Next: next, More: true,
+			Cut: func(int) lease.Cursor { return next },
+		}
+		resources, from = append(resources, req.Items[n].Resource), max(from, was.pos)
+	}
+	b.tellSetBack(req.Consumer.Name, resources, from, to.Pos, "positions that they had passed were given out again: the sequence or the table was set back")
+	return nil
+}
+
+// suspect reports whether positions that the cursor has passed may have been given out again.
+func (c *cursor) suspect(h horizon) bool {
+	return c.snap != "" && c.lateSnap == "" && (c.pos > h.last && h.last >= 0 || c.file != h.file)
+}
+
+// name is the table's, quoted.
+func (t *TableSource) name() string {
+	schema, name, _ := strings.Cut(t.Table, ".")
+	return pgx.Identifier{schema, name}.Sanitize()
+}
+
+// horizon is a query for how far the table has got.
+func (b *Backend) horizon(ctx context.Context, t *TableSource, to *horizon) func(Querier) error {
+	return func(db Querier) error {
+		r, err := b.queries(db).TableHorizon(ctx, leasedb.TableHorizonParams{Sequence: b.tables.sequence(t), Name: t.name()})
+		if err != nil {
+			return err
+		}
+		*to, err = newHorizon(r.History, r.Snap, r.Last, r.File)
+		return err
+	}
+}

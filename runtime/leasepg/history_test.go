@@ -1,0 +1,63 @@
+package leasepg_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+// told returns a backend on the same database, and what it tells its observer.
+func told(t testing.TB) (be *leasepg.Backend, run func(sql string), observed func() []lease.ObservedSetBack) {
+	t.Helper()
+	_, pool := migrated(t)
+	var all []lease.ObservedSetBack
+	be = leasepg.New(pool, leasepg.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
+		if o, is := o.(lease.ObservedSetBack); is {
+			all = append(all, o)
+		}
+	})))
+	return be, func(sql string) { exec(t, pool, sql) }, func() []lease.ObservedSetBack { return all }
+}
+
+// A lease whose stored position was written on another server begins again, durably.
+func TestAStoredPositionFromTheFuture(t *testing.T) {
+	t.Parallel()
+	be, run, observed := told(t)
+	ok(t, be.Publish(t.Context(), events("t", 5)))
+	id, g := sole(t, be, grouped)
+	read := fetch(t, be, grouped, lease.Whole, g.Cursor, 10)
+	must[[]string](t)(be.Commit(t.Context(), id, grouped.Name, []lease.Progress{{Ref: g.Ref, Seq: 1, Cursor: read.Next}}))
+	ok(t, be.Release(t.Context(), id, grouped.Name, []lease.Ref{g.Ref}))
+	run("UPDATE leasegen.lease SET pos = 4000, snap = '9000000000:9000000000:', x = '9000000001'")
+	ok(t, be.Publish(t.Context(), events("t", 2)))
+	for range 2 { // the second time it is stored
+		again := acquire(t, be, id, grouped, 1)
+		equal(t, "leases", len(again), 1)
+		equal(t, "messages", len(fetch(t, be, grouped, lease.Whole, again[0].Cursor, 10).Messages), 7)
+		ok(t, be.Release(t.Context(), id, grouped.Name, []lease.Ref{again[0].Ref}))
+	}
+	equal(t, "observed", fmt.Sprint(len(observed()), " ", observed()[0].Consumer, " ", observed()[0].Resource), "1 grouped *")
+}
+
+// A log whose ids are given out again is read from what a position has not seen.
+func TestALogThatWasSetBack(t *testing.T) {
+	t.Parallel()
+	be, run, observed := told(t)
+	for _, c := range []lease.ConsumerInfo{grouped, topical} {
+		ok(t, be.Publish(t.Context(), events("t", 20)))
+		_, g := sole(t, be, c, "t")
+		at := fetch(t, be, c, g.Resource, g.Cursor, 100).Next
+		run("TRUNCATE leasegen.message RESTART IDENTITY")
+		ok(t, be.Publish(t.Context(), events("t", 7)))
+		n := 0
+		for range 4 {
+			read := fetch(t, be, c, g.Resource, at, 100)
+			n, at = n+len(read.Messages), read.Next
+		}
+		equal(t, "messages of "+c.Name, n, 7)
+		run("TRUNCATE leasegen.message RESTART IDENTITY")
+	}
+	equal(t, "observed", len(observed()), 2)
+}

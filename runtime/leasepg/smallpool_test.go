@@ -1,0 +1,141 @@
+package leasepg_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/leasetest"
+)
+
+// Nobody waits for a connection while holding one: what the suite asks for is so on pools that
+// are smaller than the handlers at work, too. Left out are scenarios that only wait for a TTL, and
+// tests that hold a transaction themselves while they ask for more.
+func TestConformanceOnSmallPools(t *testing.T) {
+	for _, conns := range []int32{1, 2, 4} {
+		t.Run(fmt.Sprint(conns), func(t *testing.T) {
+			leasetest.RunSome(t, factoryMax(pgtest.DB, conns),
+				"Pool_", "Once_Effects", "T003-56", "X-01", "T000-40", "A_failing_batch", "Partition_keys", "Publish/", "Parked/", "Cursor/")
+		})
+	}
+}
+
+// Handlers in transactions leave a connection for the application and for leasegen's own calls.
+func TestTransactionsLeaveAConnection(t *testing.T) {
+	t.Parallel()
+	_, app := migrated(t)
+	be := leasepg.New(openMax(t, app.Config().ConnString(), 4))
+	ok(t, be.Check(t.Context(), nil))
+	var open []lease.Tx
+	for range 3 {
+		open = append(open, must[lease.Tx](t)(be.Begin(t.Context())))
+	}
+	fourth := make(chan error, 1)
+	waiting, stop := context.WithCancel(t.Context())
+	go func() {
+		tx, err := be.Begin(waiting)
+		if err == nil {
+			err = tx.Rollback(t.Context())
+		}
+		fourth <- err
+	}()
+	ok(t, be.Register(t.Context(), topical, []string{"x"}))
+	_, err := be.Survey(t.Context(), []string{"topical"})
+	ok(t, err)
+	ok(t, be.Publish(t.Context(), events("x", 3)))
+	select {
+	case err := <-fourth:
+		t.Fatalf("a fourth transaction did not wait for a turn: %v", err)
+	default:
+	}
+	stop()
+	if err := <-fourth; err == nil || !strings.Contains(err.Error(), "raise MaxConns") {
+		t.Fatalf("who gives up waiting is told: %v", err)
+	}
+	// However a transaction ends, its turn goes to the next.
+	ok(t, open[0].Rollback(t.Context()))
+	ok(t, open[0].Rollback(t.Context()))
+	tx := must[lease.Tx](t)(be.Begin(t.Context()))
+	if err := tx.Commit(t.Context(), newID(), "topical", lease.Progress{Ref: lease.Ref{Resource: "x", Epoch: 1}}); err == nil {
+		t.Fatal("a commit without a lease went through")
+	}
+	tx = must[lease.Tx](t)(be.Begin(t.Context()))
+	tx.Handle().(pgx.Tx).Conn().Close(t.Context())
+	if err := tx.Commit(t.Context(), newID(), "topical", lease.Progress{Ref: lease.Ref{Resource: "x", Epoch: 1}}); err == nil {
+		t.Fatal("a commit without a connection went through")
+	}
+	for _, tx := range append(open[1:], must[lease.Tx](t)(be.Begin(t.Context()))) {
+		ok(t, tx.Rollback(t.Context()))
+	}
+}
+
+// Handlers that stay in their transactions, more of them than the pool has connections, keep
+// neither the application from its pool nor a process that joins from its share.
+func TestHandlersInTransactionsStarveNobody(t *testing.T) {
+	t.Parallel()
+	_, app := migrated(t)
+	const topics = 24
+	for _, topic := range topicNames(topics) {
+		ok(t, leasepg.New(app).Publish(t.Context(), events(topic, 1)))
+	}
+	pool := openMax(t, app.Config().ConnString(), 4)
+	ended := make(chan struct{})
+	end := sync.OnceFunc(func() { close(ended) })
+	entered := make(chan struct{}, topics)
+	spec := lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, TTL: time.Minute, Handlers: []lease.Handler{
+		lease.OneTx("kind", func(ctx context.Context, tx pgx.Tx, m lease.Message[map[string]int]) error {
+			entered <- struct{}{}
+			for { // in use all the time, so that the server has no reason to end it
+				select {
+				case <-ended:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(time.Second):
+					if _, err := tx.Exec(ctx, "SELECT 1"); err != nil {
+						return err
+					}
+				}
+			}
+		}),
+	}}
+	first := must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(pool), spec, quiet(), lease.WithConcurrency(16)))
+	running(t, first)
+	t.Cleanup(end) // first of all
+	for range 3 {
+		<-entered
+	}
+	soon, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := pool.Exec(soon, "SELECT 1"); err != nil {
+		t.Fatalf("the application's query: %v", err)
+	}
+	running(t, must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(openMax(t, app.Config().ConnString(), 4)), spec, quiet(), lease.WithConcurrency(16))))
+	t.Cleanup(end)
+	eventually(t, "who joins gets leases", func() bool {
+		return query[int](t, app, "SELECT count(DISTINCT session) FROM leasegen.lease") == 2
+	})
+}
+
+// A pool that is smaller than is sensible is told of once, when the program starts.
+func TestSmallPoolIsToldOf(t *testing.T) {
+	t.Parallel()
+	_, app := migrated(t)
+	for conns, want := range map[int32]int{1: 1, 2: 1, 4: 0} {
+		var log bytes.Buffer
+		be := leasepg.New(openMax(t, app.Config().ConnString(), conns), leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		ok(t, be.Check(t.Context(), nil))
+		ok(t, be.Check(t.Context(), nil))
+		equal(t, fmt.Sprintf("warnings about a pool of %d in %q", conns, log.String()), strings.Count(log.String(), "the pool is small"), want)
+	}
+}

@@ -1,0 +1,123 @@
+package leasepg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// A table belongs to the application: it may be locked for as long as a migration takes, renamed
+// or dropped. That stops the consumer of the table until it is mended, and nobody else: no read
+// of a table keeps a connection of the pool for longer than this while it waits for a lock.
+const (
+	boundedLocks = "SET LOCAL lock_timeout = '1s'"
+	tableTimeout = 25 * time.Second // one read of a table; less than the runtime waits for a call
+)
+
+// readTable runs queries on a table in one snapshot.
+func (b *Backend) readTable(ctx context.Context, t *TableSource, queries ...func(Querier) error) error {
+	ctx, cancel := context.WithTimeout(ctx, tableTimeout)
+	defer cancel()
+	conn, err := b.pool.Acquire(ctx)
+	if err != nil {
+		return err // the table is not to blame
+	}
+	defer conn.Release()
+	return b.blameTable(t, inSnapshot(ctx, conn.Conn(), queries...))
+}
+
+// readTableIn runs a query on a table in a transaction of a handler, which keeps its own
+// lock_timeout for what comes after.
+func (b *Backend) readTableIn(ctx context.Context, t *TableSource, tx pgx.Tx, query func(Querier) error) error {
+	var before string
+	if err := tx.QueryRow(ctx, "SELECT current_setting('lock_timeout')").Scan(&before); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, boundedLocks); err != nil {
+		return err
+	}
+	if err := query(tx); err != nil {
+		return b.blameTable(t, err)
+	}
+	_, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', $1, true)", before)
+	return err
+}
+
+// inSnapshot runs queries in one snapshot. The first round trip bounds what the others wait for
+// locks: they are taken while a statement is prepared, too.
+func inSnapshot(ctx context.Context, c *pgx.Conn, queries ...func(Querier) error) (err error) {
+	if _, err := c.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ; "+boundedLocks); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil && !c.IsClosed() {
+			ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			_, _ = c.Exec(ending, "ROLLBACK") // else the connection is given up
+		}
+	}()
+	var batch pgx.Batch
+	for _, q := range queries {
+		if err := q(collector{&batch}); err != nil && !errors.Is(err, errCollected) {
+			return err
+		}
+	}
+	batch.Queue("COMMIT")
+	results := c.SendBatch(ctx, &batch)
+	defer func() {
+		if e := results.Close(); err == nil {
+			err = e
+		}
+	}()
+	for _, q := range queries {
+		if err := q(reader{results}); err != nil {
+			return err
+		}
+	}
+	_, err = results.Exec()
+	return err
+}
+
+// tableError is what went wrong with a table of the application. leasegen's schema is not to blame.
+type tableError struct {
+	table, fix string
+	err        error
+}
+
+func (e *tableError) Error() string {
+	if e.fix == "" {
+		return fmt.Sprintf("table %s: %v", e.table, e.err)
+	}
+	return fmt.Sprintf("table %s: %v; %s", e.table, e.err, e.fix)
+}
+
+func (e *tableError) Unwrap() error { return e.err }
+
+// blameTable names the table, and the fix, in errors of the server that are about it.
+func (b *Backend) blameTable(t *TableSource, err error) error {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || strings.Contains(pg.Message, `"`+b.schema.name+`.`) || strings.Contains(pg.Message, " "+b.schema.name+".") {
+		return err
+	}
+	fix := ""
+	switch pg.Code {
+	case "42P01", "3F000": // undefined_table, invalid_schema_name
+		fix = "it is missing or was renamed: bring it back, or change //leasegen:table and generate again"
+		b.tables.checked.Delete(t) // what comes back under its name is looked at anew
+	case "42703": // undefined_column
+		fix = "run the application's migrations, or generate again"
+		b.tables.checked.Delete(t)
+	case lockNotAvailable:
+		fix = "another transaction has locked it, see pg_locks; it is read again when that has ended"
+	case "57014": // query_canceled
+		fix = "it did not answer in time: it may lack an index, or be locked"
+	case "42501": // insufficient_privilege
+		fix = "GRANT SELECT ON " + t.Table + " TO the role, and USAGE ON its schema"
+	}
+	return &tableError{t.Table, fix, err}
+}

@@ -1,0 +1,96 @@
+package leaseredis_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+// copied returns what sets the keys of a namespace back to what they are now, in one step.
+func copied(t testing.TB, c *redis.Client, namespace string) (restore func()) {
+	t.Helper()
+	pattern := "{" + namespace + "0}:*"
+	args := []any{pattern}
+	for _, key := range must[[]string](t)(c.Keys(t.Context(), pattern).Result()) {
+		left := must[time.Duration](t)(c.PTTL(t.Context(), key).Result())
+		args = append(args, key, max(left.Milliseconds(), 0), must[string](t)(c.Dump(t.Context(), key).Result()))
+	}
+	return func() {
+		t.Helper()
+		ok(t, c.Eval(t.Context(), `
+			for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end
+			for i = 2, #ARGV, 3 do redis.call('RESTORE', ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
+			return 1`, nil, args...).Err())
+	}
+}
+
+// A replica is promoted that lacks writes, and whose clock is behind that of the server before it: ids that it
+// gives lie behind what living processes have read, until one of them has told it.
+func TestAServerWithAnOlderClockThatLacksWrites(t *testing.T) {
+	t.Parallel()
+	c, namespace := redistest.Shared(t).Client(t), redistest.Namespace(t)
+	var (
+		mu   sync.Mutex
+		seen = map[string]map[string]bool{} // by consumer
+	)
+	handled := func(batch string, n int) func() bool {
+		return func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			all := len(seen) == 4
+			for _, ids := range seen {
+				got := 0
+				for i := range n {
+					if ids[fmt.Sprint(batch, i)] {
+						got++
+					}
+				}
+				all = all && got == n
+			}
+			return all
+		}
+	}
+	for range 2 {
+		be := on(c, namespace, leaseredis.WithTags(1), leaseredis.WithLogger(discard))
+		for _, per := range []lease.Per{lease.PerTopic, lease.PerGroup, lease.PerPartition, lease.PerStream} {
+			run(t, be, lease.Spec{Name: per.String(), Per: per, Topics: []string{"*"}, Handlers: []lease.Handler{
+				lease.One("kind", func(_ context.Context, m lease.Message[string]) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if seen[per.String()] == nil {
+						seen[per.String()] = map[string]bool{}
+					}
+					seen[per.String()][m.Payload] = true
+					return nil
+				})}})
+		}
+	}
+	publish := func(batch string, n int) {
+		t.Helper()
+		es := make([]lease.Event, n)
+		for i := range es {
+			es[i] = lease.Event{Topic: fmt.Sprint("t", i%3), Key: fmt.Sprint("k", i%5), Kind: "kind", Payload: fmt.Appendf(nil, "%q", fmt.Sprint(batch, i))}
+		}
+		// Of a process that has published nothing before.
+		ok(t, on(c, namespace, leaseredis.WithTags(1), leaseredis.WithLogger(discard)).Publish(t.Context(), es))
+	}
+	publish("kept", 30)
+	eventually(t, "what is kept is handled", handled("kept", 30))
+	restore := copied(t, c, namespace)
+	ok(t, c.HSet(t.Context(), "{"+namespace+"0}:meta", "last", time.Now().Add(time.Hour).UnixMicro()).Err())
+	publish("lost", 60)
+	eventually(t, "what is lost is handled", handled("lost", 60))
+	restore()
+	publish("later", 30)
+	eventually(t, "what comes right after that is handled", handled("later", 30))
+	publish("last", 60)
+	eventually(t, "the rest is handled", handled("last", 60))
+}

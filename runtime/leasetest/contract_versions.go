@@ -1,0 +1,154 @@
+package leasetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// versionPers are the kinds of consumers whose resources have messages of several topics, with
+// the resource that messages of key k belong to; of a slot it depends on the backend.
+var versionPers = []lease.Per{lease.PerGroup, lease.PerPartition, lease.PerStream}
+
+// acquireAll takes every resource that is free.
+func (h *holder) acquireAll() []lease.Grant {
+	h.t.Helper()
+	return h.acquire(1 << 20)
+}
+
+// readOn reads on in all resources, from where they are in at, and returns the topics of what it found.
+func (h *holder) readOn(at map[string]lease.Cursor) (topics []string) {
+	h.t.Helper()
+	req := lease.FetchRequest{Consumer: h.info, MaxPayload: roomy}
+	for r, c := range at {
+		req.Items = append(req.Items, lease.FetchItem{Resource: r, From: c, Limit: 100})
+	}
+	for _, f := range must[[]lease.Fetched](h.t)(h.be.Fetch(h.t.Context(), req)) {
+		for _, m := range f.Messages {
+			topics = append(topics, m.Topic)
+		}
+		at[f.Resource] = f.Next
+	}
+	return topics
+}
+
+// reads waits until so many messages were read on.
+func (h *holder) reads(at map[string]lease.Cursor, want ...string) {
+	h.t.Helper()
+	var got []string
+	eventually(h.t, "the messages are read", func() bool {
+		got = append(got, h.readOn(at)...)
+		return len(got) >= len(want)
+	})
+	equalSlices(h.t, "topics read", got, want)
+}
+
+var versionChecks = func() (all []check) {
+	for _, per := range versionPers {
+		all = append(all, check{"Versions/Who_owns_reads_what_any_member_wants_per=" + per.String(), func(t testing.TB, f Factory) {
+			be := f.New(t)
+			narrow := lease.ConsumerInfo{Name: "c", Per: per, Topics: []string{"a"}}
+			wide := narrow
+			wide.Topics = []string{"b", "a"}
+			publish(t, be, event("b", "k", 1), event("a", "k", 2)) // nobody wants b yet
+			old := join(t, be, narrow, long)
+			ok(t, be.Register(t.Context(), narrow, nil))
+			at := map[string]lease.Cursor{}
+			for _, g := range old.acquireAll() {
+				at[g.Resource] = g.Cursor
+			}
+			old.reads(at, "a")
+			again := f.Again(t, be)
+			fresh := join(t, again, wide, long)
+			ok(t, again.Register(t.Context(), wide, nil))
+			publish(t, be, event("b", "k", 3), event("c", "k", 4), event("a", "k", 5))
+			old.reads(at, "b", "a")
+			// Neither the older version nor its housekeeping takes that back.
+			ok(t, be.Register(t.Context(), narrow, nil))
+			must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{narrow}))
+			publish(t, be, event("b", "k", 6), event("a", "k", 7))
+			old.reads(at, "b", "a")
+			// A process that crashes and comes back has missed nothing.
+			ok(t, fresh.sess.Close(t.Context()))
+			must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{narrow}))
+			publish(t, be, event("b", "k", 8), event("a", "k", 9))
+			old.reads(at, "b", "a")
+		}})
+	}
+	return append(all,
+		check{"Versions/What_becomes_visible_late_counts_by_the_patterns_of_then", func(t testing.TB, f Factory) {
+			if f.PublishLate == nil {
+				t.Skip("messages are visible in the order of their ids")
+			}
+			be := f.New(t)
+			narrow := lease.ConsumerInfo{Name: "c", Per: lease.PerGroup, Topics: []string{"a"}}
+			wide := narrow
+			wide.Topics = []string{"a", "b"}
+			old := join(t, be, narrow, long)
+			ok(t, be.Register(t.Context(), narrow, nil))
+			commit, _ := f.PublishLate(t, be, event("b", "k", 1))
+			publish(t, be, event("a", "k", 2))
+			g := old.acquireOne()
+			at := map[string]lease.Cursor{g.Resource: g.Cursor}
+			old.reads(at, "a")
+			join(t, be, wide, long)
+			ok(t, be.Register(t.Context(), wide, nil))
+			commit()
+			old.reads(at, "b")
+		}},
+		check{"Versions/Housekeeping_of_an_older_member_keeps_what_others_want", func(t testing.TB, f Factory) {
+			be := f.New(t)
+			wide := lease.ConsumerInfo{Name: "c", Per: lease.PerTopic, Topics: []string{"a", "b"}}
+			narrow := wide
+			narrow.Topics = []string{"a"}
+			fresh := join(t, be, wide, long).register("a", "b")
+			again := f.Again(t, be)
+			join(t, again, narrow, long)
+			ok(t, again.Register(t.Context(), narrow, []string{"a"}))
+			other := join(t, again, lease.ConsumerInfo{Name: "other", Per: lease.PerTopic, Topics: []string{"*"}}, long).register("b")
+			publish(t, be, event("b", "k", 1))
+			g := other.acquireOne()
+			other.commit(lease.Progress{Ref: g.Ref, Seq: 1, Cursor: other.fetch("b", g.Cursor, 10).Next})
+			must[lease.MaintainReport](t)(again.Maintain(t.Context(), []lease.ConsumerInfo{narrow, other.info}))
+			for _, g := range fresh.acquireAll() {
+				if g.Resource == "b" {
+					equal(t, "messages left", len(fresh.fetch("b", g.Cursor, 10).Messages), 1)
+					return
+				}
+			}
+			t.Fatal("the topic b has no lease")
+		}},
+		check{"Parked/Tells_for_how_long_over_handovers_until_an_attempt_fails", func(t testing.TB, f Factory) {
+			be := f.New(t)
+			parking := time.Now()
+			a, g, id := laned(t, be, 1)
+			a.commit(lease.Progress{Ref: g.Ref, Seq: 2, Park: []lease.Park{{ID: id[0], Lane: "k"}}})
+			parked := time.Now()
+			waited := func() time.Duration {
+				t.Helper()
+				p := a.parked()
+				equal(t, "parked messages due", len(p.Messages), 1)
+				return p.Messages[0].Waited
+			}
+			time.Sleep(20 * time.Millisecond)
+			a.commit(lease.Progress{Ref: g.Ref, Seq: 3, Park: []lease.Park{{ID: id[0], Lane: "k"}}})
+			a.release(g.Ref)
+			g = a.acquireOne()
+			least := time.Since(parked)
+			w := waited()
+			if most := time.Since(parking); w < least-clockSlack || w > most+clockSlack {
+				t.Fatalf("it waited %v after a handover, want %v to %v", w, least, most)
+			}
+			failing := time.Now()
+			a.commit(lease.Progress{Ref: g.Ref, Seq: 1, Park: []lease.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "e"}}})
+			w = waited()
+			if most := time.Since(failing); w > most+clockSlack {
+				t.Fatalf("it waited %v after a failure, want up to %v", w, most)
+			}
+		}},
+	)
+}()
+
+// clockSlack is what two clocks of one machine may differ by.
+const clockSlack = 5 * time.Millisecond

@@ -1,0 +1,85 @@
+package leasetest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// crowded is a consumer with more handlers in transactions at work than a pool has connections:
+// in each of 20 topics one key fails twice, another for good, and others wait behind them.
+func crowded(t testing.TB, f Factory, order lease.Order) {
+	w := effectsWorld(t, f)
+	const topics, each = 20, 8
+	var names []string
+	for i := range topics {
+		names = append(names, fmt.Sprintf("t%02d", i))
+		w.publish(events(names[i], each, "a", "b", "c")...)
+	}
+	s := spec()
+	s.Retry.Order = order
+	p := w.startWith(s, w.inTx(func(_ context.Context, _ *process, m lease.Message[payload]) error {
+		switch {
+		case m.Payload.N == 1 && m.Attempt <= 2, m.Payload.N == 2, m.Payload.N == 4 && m.Attempt == 1:
+			return errHandler
+		}
+		time.Sleep(time.Millisecond) // so that all are at work at once
+		return nil
+	}), lease.WithBatch(5), lease.WithConcurrency(16))
+	w.handled(topics * (each - 1))
+	w.drained()
+	equal(t, "dead letters", len(w.dead()), topics)
+	seen := map[string]int{}
+	for _, e := range f.Effects(t, w.be) {
+		seen[e]++
+	}
+	equal(t, "effects", len(seen), topics*(each-1))
+	for e, n := range seen {
+		equal(t, "effects of "+e, n, 1)
+	}
+	if order == lease.OrderBlock {
+		inOrder(t, w.successes(), byTopic)
+	}
+	equal(t, "leases lost", len(observations[lease.ObservedLoss](p)), 0)
+}
+
+var poolScenarios = []check{
+	{"Pool_Failing_keys_in_transactions_leave_connections_for_the_rest_order=key", func(t testing.TB, f Factory) {
+		crowded(t, f, lease.OrderKey)
+	}},
+	{"Pool_Failing_keys_in_transactions_leave_connections_for_the_rest_order=block", func(t testing.TB, f Factory) {
+		crowded(t, f, lease.OrderBlock)
+	}},
+	{"Pool_Failing_keys_in_transactions_leave_connections_for_the_rest_order=none", func(t testing.TB, f Factory) {
+		crowded(t, f, lease.OrderNone)
+	}},
+	{"Pool_Once_in_transactions_with_many_at_work", func(t testing.TB, f Factory) {
+		w := effectsWorld(t, f)
+		if _, ok := w.be.(lease.Ledger); !ok {
+			t.Skip("the backend keeps no ledger")
+		}
+		const topics, items = 24, 8
+		for i := range topics {
+			w.publish(events(fmt.Sprintf("t%02d", i), items, "a", "b")...)
+		}
+		s := spec()
+		s.Retry.Max = 20
+		w.startWith(s, func(*process) []lease.Handler {
+			return []lease.Handler{lease.Once(lease.OneTx("order", func(ctx context.Context, tx any, m lease.Message[payload]) error {
+				if err := f.Effect(ctx, w.be, tx, itemOf(&m.Payload)); err != nil {
+					return err
+				}
+				if m.Payload.N == 3 && m.Attempt == 1 {
+					return errHandler
+				}
+				return nil
+			}), itemOf, lease.OnUnknownRetry)}
+		}, lease.WithBatch(1), lease.WithConcurrency(16))
+		w.drained()
+		equal(t, "effects", len(f.Effects(t, w.be)), items) // all topics have the same items
+		equal(t, "dead letters", len(w.dead()), 0)
+	}},
+}

@@ -1,10 +1,12 @@
 package lease
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"unicode/utf8"
 )
@@ -116,7 +118,8 @@ func decodeAll[T any](raws []Raw, epoch int64) ([]Message[T], error) {
 // decode fills m from r. Its errors name fields and types, never values.
 func decode[T any](r *Raw, epoch int64, m *Message[T]) error {
 	m.ID, m.Topic, m.Key, m.Kind = r.ID, r.Topic, r.Key, r.Kind
-	m.Headers, m.Attempt, m.Epoch, m.PublishedAt = r.Headers, r.Attempt+1, epoch, r.PublishedAt
+	// The handler may change what it gets; the next call for the same message must not see that.
+	m.Headers, m.Attempt, m.Epoch, m.PublishedAt = maps.Clone(r.Headers), r.Attempt+1, epoch, r.PublishedAt
 	if m.IdempotencyKey = r.item; r.item == "" {
 		m.IdempotencyKey = r.ID
 	}
@@ -132,13 +135,13 @@ func decode[T any](r *Raw, epoch int64, m *Message[T]) error {
 	}
 	switch p := any(&m.Payload).(type) {
 	case *[]byte:
-		*p = r.Payload
+		*p = bytes.Clone(r.Payload)
 		return nil
 	case *json.RawMessage:
 		if !json.Valid(r.Payload) {
 			return errors.New("payload is not valid JSON")
 		}
-		*p = r.Payload
+		*p = bytes.Clone(r.Payload)
 		return nil
 	}
 	if len(r.Payload) == 0 {

@@ -292,6 +292,7 @@ func TestHostileObserversAndLoggers(t *testing.T) {
 		} {
 			t.Run(what+" "+name, func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
+					t.Cleanup(func() { time.Sleep(24 * time.Hour) }) // last: what is still being told
 					be := leasemem.New()
 					publish(t, be, "x", 0, 10, func(n *note) string { return fmt.Sprint(n.N) })
 					publish(t, be, "y", 0, 10, nil)

@@ -61,20 +61,31 @@ const youngSession = time.Second
 // next one is opened beside them.
 const returnTime = 200 * time.Millisecond
 
+// attempt is a session about to be opened. One whose outcome is unknown is repeated, and not
+// followed by another: the first may have been opened, and would count as a member for a TTL.
+type attempt struct {
+	id       string
+	replaces string  // an attempt before, given up
+	asked    instant // before it was sent for the first time; belief counts from here
+}
+
 // keep lives one incarnation after the other until ctx is cancelled. A resource on which a
 // handler still runs when its lease is lost gets no new lease here until the handler returns;
 // all others go on.
 func (p *process) keep(ctx context.Context) {
 	var failed backoff
-	lost := ""    // the session before, when nobody has to wait for what it held
-	unknown := "" // a session that may have been opened, though nobody learnt of it
+	lost := "" // the session before, when nobody has to wait for what it held
+	next := attempt{id: newID(), asked: now()}
 	var ended instant
 	for ctx.Err() == nil {
-		id := newID()
-		s, err := p.open(ctx, id, cmp.Or(unknown, lost))
+		if next.asked.since() > p.ttl/3 { // it may live, but not for long enough
+			p.spare(ctx)
+			next = attempt{id: newID(), replaces: next.id, asked: now()}
+		}
+		s, err := p.open(ctx, next, lost)
 		if err != nil {
-			if unknown == "" || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errNothing) {
-				unknown = id // a refusal that comes at once hardly opened one
+			if isLost(err) {
+				next = attempt{id: newID(), replaces: next.id, asked: now()}
 			}
 			for _, c := range p.consumers {
 				c.without(fmt.Errorf("opening a session failed: %w", err))
@@ -82,7 +93,6 @@ func (p *process) keep(ctx context.Context) {
 			failed.pause(ctx, p.log, "opening a session failed", err)
 			continue
 		}
-		unknown = ""
 		opened := now()
 		p.live(ctx, s)
 		if errors.Is(context.Cause(s.ctx), ErrHandover) {
@@ -93,6 +103,7 @@ func (p *process) keep(ctx context.Context) {
 			failed.reset()
 		}
 		lost, ended = s.id, now()
+		next = attempt{id: newID(), asked: now()}
 		failed.wait(ctx) // whatever ends sessions young is not asked without a pause
 		for _, c := range p.consumers {
 			if c.Info().Grace > 0 {
@@ -129,9 +140,23 @@ func (c *Consumer) returned(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// spare waits a while if the backend answers, and yet a session could not be opened for long: each
+// attempt may have added a member, whose share nobody works on.
+func (p *process) spare(ctx context.Context) {
+	names := make([]string, len(p.consumers))
+	for i, c := range p.consumers {
+		names[i] = c.Name()
+	}
+	_, err := call(p.calling(ctx), func(ctx context.Context) ([]Survey, error) { return p.be.Survey(ctx, names) })
+	if err == nil {
+		p.log.Warn("the backend answers, but opens no session; trying again later", "after", min(2*p.ttl, time.Minute))
+		pause(ctx, min(2*p.ttl, time.Minute))
+	}
+}
+
 // open opens a session for all consumers.
-func (p *process) open(ctx context.Context, id, replaces string) (*session, error) {
-	spec := SessionSpec{ID: id, Replaces: replaces, TTL: p.ttl, Host: hostname(), PID: os.Getpid(), Advisory: true}
+func (p *process) open(ctx context.Context, a attempt, lost string) (*session, error) {
+	spec := SessionSpec{ID: a.id, Replaces: cmp.Or(a.replaces, lost), TTL: p.ttl, Host: hostname(), PID: os.Getpid(), Advisory: true}
 	for _, c := range p.consumers {
 		spec.Consumers = append(spec.Consumers, c.Name())
 		if len(c.spec.Topics) > 0 {
@@ -142,7 +167,7 @@ func (p *process) open(ctx context.Context, id, replaces string) (*session, erro
 		}
 		spec.Advisory = spec.Advisory && c.spec.Lock == LockAdvisory
 	}
-	s, err := openSession(p.calling(ctx), p.be, spec, p.margin, p.log, func(o Observation) {
+	s, err := openSession(p.calling(ctx), p.be, spec, a.asked, p.margin, p.log, func(o Observation) {
 		for _, c := range p.consumers {
 			c.observe(o)
 		}

@@ -54,13 +54,13 @@ func (b *belief) anchor(at instant) {
 	b.anchored = at
 }
 
-// openSession opens a session and starts to believe in it. The context's values
-// reach the handlers, its cancellation does not.
-func openSession(ctx context.Context, be Backend, spec SessionSpec, margin time.Duration, log *slog.Logger, observe func(Observation)) (*session, error) {
+// openSession opens a session, which was asked for at asked at the earliest, and starts to believe
+// in it. The context's values reach the handlers, its cancellation does not.
+func openSession(ctx context.Context, be Backend, spec SessionSpec, asked instant, margin time.Duration, log *slog.Logger, observe func(Observation)) (*session, error) {
 	s := &session{id: spec.ID, ttl: spec.TTL, margin: margin, log: log.With("session", spec.ID), observe: observe,
-		ownership: make(chan struct{}, 1), settled: make(chan struct{}, 1), belief: &belief{anchored: now()}}
+		ownership: make(chan struct{}, 1), settled: make(chan struct{}, 1), belief: &belief{anchored: asked}}
 	var err error
-	s.backend, err = callFor(ctx, spec.TTL-margin, func(ctx context.Context) (Session, error) { return be.OpenSession(ctx, spec) })
+	s.backend, err = callFor(ctx, max(s.left(), time.Millisecond), func(ctx context.Context) (Session, error) { return be.OpenSession(ctx, spec) })
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +132,7 @@ const alarmGap = 50 * time.Millisecond
 // that several tries fit before belief ends.
 func (s *session) beat() {
 	interval := s.ttl / 3
-	wait := jitter(interval)
+	wait := max(jitter(interval)-s.belief.since(), 0) // it may be some time since the session was asked for
 	var sent instant
 	for {
 		t := time.NewTimer(wait)

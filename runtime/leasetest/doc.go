@@ -22,6 +22,9 @@
 // way at a time and wants the suite to notice. sim_test.go runs the runtime in
 // simulated time under faults that a seed chooses (go test -run Simulation -seeds 10000).
 //
+// Misbehaving/... makes one kind of call of a backend hang, fail, answer late, twice or
+// wrongly; TestMisbehaviour goes through all of these cells in simulated time.
+//
 // # Scenarios
 //
 // T000 and T003 are the scenarios that two existing systems test; X are those that no

@@ -634,15 +634,6 @@ func (t *tally) most(seconds int) (rate int, op string) {
 	return rate, op
 }
 
-func (t *tally) total(op string) (n int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, c := range t.calls[op] {
-		n += c
-	}
-	return n
-}
-
 func (t *tally) lend(what string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -18,7 +18,10 @@ func TestMisbehaviour(t *testing.T) {
 	for _, c := range cells() {
 		t.Run(c.name(), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { runCell(simulated{t}, memory(), c, simulatedPace) })
+			synctest.Test(t, func(t *testing.T) {
+				t.Cleanup(func() { time.Sleep(time.Minute) }) // last: for calls that were left behind
+				runCell(simulated{t}, memory(), c, simulatedPace)
+			})
 		})
 	}
 }

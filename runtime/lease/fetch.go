@@ -212,6 +212,7 @@ func (w *work) deliver(h *held, f *Fetched) {
 	if len(f.Messages) > 0 {
 		h.next = append(h.next, *f)
 		w.queueReady(h)
+		hint(h.more)
 	} else if !h.running && len(h.next) == 0 { // all that was read before is handled
 		if !f.More && len(h.lanes) == 0 && h.doubt > 0 {
 			h.doubt = 0 // nothing is left that its owners can have crashed over

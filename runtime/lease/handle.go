@@ -3,11 +3,8 @@ package lease
 import (
 	"context"
 	"fmt"
-	"hash/maphash"
-	"math"
 	"runtime/debug"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -15,15 +12,37 @@ import (
 // pass is what one turn of a resource works on: a batch read from its source, or messages of
 // its parked lanes that are due.
 type pass struct {
-	ms      []Raw
-	out     []outcome
-	fetched Fetched         // of a batch
-	parked  []ParkedMessage // what ms was made of; nil for a batch
-	behind  map[string]struct{}
+	ms     []Raw
+	out    []outcome
+	read   []Fetched       // of a batch: where it was read, and what a crew took in addition
+	starts []int           // of these in ms
+	parked []ParkedMessage // what ms was made of; nil for a batch
+	behind map[string]struct{}
 }
 
 func freshPass(f Fetched) *pass {
-	return &pass{ms: f.Messages, out: make([]outcome, len(f.Messages)), fetched: f}
+	p := &pass{}
+	p.add(f)
+	return p
+}
+
+// add appends a batch that was read next.
+func (p *pass) add(f Fetched) {
+	p.read, p.starts = append(p.read, f), append(p.starts, len(p.ms))
+	p.ms = append(p.ms, f.Messages...)
+	p.out = append(p.out, make([]outcome, len(f.Messages))...)
+}
+
+// cursor is the position before ms[n], or after all.
+func (p *pass) cursor(n int) Cursor {
+	last := len(p.read) - 1
+	if n == len(p.ms) {
+		return p.read[last].Next
+	}
+	for p.starts[last] > n {
+		last--
+	}
+	return p.read[last].Cut(n - p.starts[last])
 }
 
 func parkedPass(parked []ParkedMessage) *pass {
@@ -55,7 +74,7 @@ func (w *work) process(ctx context.Context, h *held, p *pass) {
 		case tx:
 			ok = w.inTx(ctx, h, p, done, end)
 		default:
-			w.lanes(ctx, h, p, done, end)
+			w.lanes(ctx, h, p, done, end) // perhaps beyond end
 			w.settle(h, p, done, prefix(p.out))
 		}
 		upto := prefix(p.out)
@@ -73,7 +92,7 @@ func (w *work) process(ctx context.Context, h *held, p *pass) {
 		return // what is left is read again
 	}
 	if done < len(p.out) {
-		w.rewind(h, p.fetched.Cut(done))
+		w.rewind(h, p.cursor(done))
 		return
 	}
 	w.mu.Lock()
@@ -122,87 +141,6 @@ func (w *work) rewind(h *held, cursor Cursor) {
 // stopped says to begin no further call: the lease has ended or is being given away.
 func (h *held) stopped(ctx context.Context) bool { return h.giving.Load() || ctx.Err() != nil }
 
-// lanes handles p.ms[from:to] by as many workers as the consumer has, those of one key in
-// order.
-func (w *work) lanes(ctx context.Context, h *held, p *pass, from, to int) {
-	if w.c.spec.Workers == 1 || to-from == 1 {
-		w.sequence(h, p, from, to).run(ctx)
-		return
-	}
-	queues := w.share(p, from, to)
-	var halt atomic.Int64
-	halt.Store(math.MaxInt64)
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for range min(w.c.spec.Workers, len(queues)) {
-		wg.Go(func() {
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= len(queues) {
-					return
-				}
-				index := queues[i]
-				q := &sequence{w: w, h: h, p: p, index: index, out: make([]outcome, len(index)), halt: &halt}
-				for _, j := range index {
-					q.ms = append(q.ms, p.ms[j])
-				}
-				q.run(ctx)
-				for k, j := range index {
-					p.out[j] = q.out[k]
-				}
-			}
-		})
-	}
-	wg.Wait()
-	// Where one worker had to stop and others got further, a message stays parked, or is parked,
-	// due at once: the cursor can pass it, and nothing is handled twice.
-	out := p.out[from:to]
-	for last := len(out) - 1; last >= 0; last-- {
-		if out[last].verdict == undecided {
-			continue
-		}
-		for i := range out[:last] {
-			switch {
-			case out[i].verdict != undecided:
-			case p.parked != nil:
-				out[i] = outcome{verdict: stays}
-			default:
-				out[i] = outcome{verdict: parked, lane: p.lane(w.c.spec.Retry.Order, from+i)}
-			}
-		}
-		break
-	}
-}
-
-// share divides p.ms[from:to] into queues that workers take one after the other. A slow
-// message holds back only its own queue: that of its key, or, where a handler takes many
-// messages at a time, of the keys that are called with it.
-func (w *work) share(p *pass, from, to int) (queues [][]int) {
-	batches := slices.ContainsFunc(w.c.spec.Handlers, func(hd Handler) bool { return hd.batch })
-	if batches {
-		queues = make([][]int, w.c.spec.Workers)
-	}
-	seed := maphash.MakeSeed()
-	of := map[string]int{}
-	for i := from; i < to; i++ {
-		key := p.ms[i].Key
-		if p.parked != nil {
-			key = p.parked[i].Lane
-		}
-		n, known := of[key]
-		switch {
-		case batches:
-			n = int(maphash.String(seed, key) % uint64(len(queues)))
-		case !known:
-			n = len(queues)
-			of[key] = n
-			queues = append(queues, nil)
-		}
-		queues[n] = append(queues[n], i)
-	}
-	return slices.DeleteFunc(queues, func(q []int) bool { return len(q) == 0 })
-}
-
 // sequence handles messages in order.
 type sequence struct {
 	w  *work
@@ -246,7 +184,13 @@ func (q *sequence) at(i int) int {
 	return q.from + i
 }
 
-func (q *sequence) lane(i int) string { return q.p.lane(q.w.c.spec.Retry.Order, q.at(i)) }
+// lane is the queue in which ms[i] waits when it is set aside.
+func (q *sequence) lane(i int) string {
+	if q.p.parked != nil {
+		return q.p.parked[q.at(i)].Lane
+	}
+	return q.w.c.spec.Retry.Order.lane(&q.ms[i])
+}
 
 // run handles messages until all are decided or it has to stop. It survives handlers
 // that end their goroutine: the rest goes on in a new one.

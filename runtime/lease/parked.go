@@ -28,8 +28,8 @@ type parkedState struct {
 	// After a failed read the resources with known lanes are read apart, see strain.
 	strains map[*held]*strain
 	apart   []*held // to be read next
-	among   int     // so many at once
-	reading bool    // some of them
+	alone   []*held // the same, by themselves
+	reading slots   // of these reads
 }
 
 // notYet is when to look again after next: ever later while a backend says that something is
@@ -73,9 +73,7 @@ func (w *work) endTurn(h *held) {
 // stepParked looks for due messages when it is time, and returns when to look again.
 func (w *work) stepParked() time.Duration {
 	p := &w.parked
-	if len(p.apart) > 0 && !p.reading {
-		w.readApart()
-	}
+	w.stepApart()
 	if p.fetching || len(w.held) == 0 {
 		return parkedAtLeast
 	}
@@ -98,10 +96,9 @@ func (w *work) stepParked() time.Duration {
 			return
 		}
 		w.dueIn(w.parkedFailed("", err))
-		p.among = max(len(p.laned)/8, 1)
 		for h := range p.laned {
 			if p.strains[h] == nil {
-				p.strains[h] = &strain{}
+				p.strains[h] = &strain{among: max(len(p.laned)/8, 2)}
 				p.apart = append(p.apart, h)
 			}
 		}
@@ -109,17 +106,28 @@ func (w *work) stepParked() time.Duration {
 	return parkedAtLeast
 }
 
-// readApart reads the parked messages of some resources whose reads failed before.
-func (w *work) readApart() {
+// stepApart starts reads of resources whose reads failed before.
+func (w *work) stepApart() {
 	p := &w.parked
-	var asked, later []*held
+	var later []*held
+	for len(p.alone) > 0 && p.reading.freeAlone() {
+		later = append(later, w.readApart(&p.alone)...)
+	}
+	for len(p.apart) > 0 && p.reading.busy-p.reading.strained < callsAtOnce-strainedAtOnce {
+		later = append(later, w.readApart(&p.apart)...)
+	}
+	w.readAgain(later, 100*time.Millisecond)
+}
+
+// readApart reads the parked messages of the next resources of a queue, and returns those that
+// are at work.
+func (w *work) readApart(queue *[]*held) (later []*held) {
+	p := &w.parked
+	var asked []*held
 	req := ParkedRequest{PerResource: w.c.spec.Batch}
 	within := strainTime
-	for len(p.apart) > 0 && len(asked) < p.among {
-		if s := p.strains[p.apart[0]]; s != nil && s.alone() && len(asked) > 0 {
-			break
-		}
-		h := pop(&p.apart)
+	for n := parkedExcluded; len(*queue) > 0 && len(asked) < n; {
+		h := pop(queue)
 		s := p.strains[h]
 		switch {
 		case s == nil:
@@ -128,49 +136,40 @@ func (w *work) readApart() {
 		case !w.mayPass(h):
 			later = append(later, h)
 		default:
+			n = min(n, s.among)
 			asked = append(asked, h)
 			req.Resources = append(req.Resources, h.Resource)
 			req.PerResource, within = min(req.PerResource, s.limit(req.PerResource)), max(within, s.timeout())
 		}
-		if len(asked) > 0 && s != nil && s.alone() {
-			break
-		}
 	}
-	w.readAgain(later, 100*time.Millisecond)
 	if len(asked) == 0 {
-		return
+		return later
 	}
-	p.reading = true
+	alone := queue == &p.alone
+	p.reading.begin(alone)
 	w.readParked(req, within, func(found Parked, began uint64, late bool, err error) {
-		p.reading = false
+		p.reading.end(alone)
 		if err == nil {
 			p.failures = 0
-			p.among = min(p.among*8, parkedExcluded)
 			for _, h := range asked {
 				delete(p.strains, h)
 			}
 			w.deliverParked(found, began, func(h *held) bool { return slices.Contains(asked, h) })
 			return
 		}
-		if len(asked) > 1 {
-			p.among = max(len(asked)/8, 1)
-		}
 		resource := ""
-		var wait time.Duration
+		if len(asked) == 1 {
+			resource = asked[0].Resource
+		}
+		wait := w.parkedFailed(resource, err)
 		for _, h := range asked {
 			if s := p.strains[h]; s != nil {
-				wait = s.failed(len(asked), late)
+				wait = max(wait, s.failed(len(asked), late))
 			}
-			resource = h.Resource
-		}
-		if len(asked) > 1 {
-			resource = ""
-		}
-		if paced := w.parkedFailed(resource, err); wait == 0 {
-			wait = paced
 		}
 		w.readAgain(asked, wait)
 	})
+	return later
 }
 
 // readAgain makes resources be read apart after d.
@@ -181,7 +180,13 @@ func (w *work) readAgain(hs []*held, d time.Duration) {
 	w.calls.Go(func() {
 		pause(w.s.ctx, d)
 		w.mu.Lock()
-		w.parked.apart = append(w.parked.apart, hs...)
+		for _, h := range hs {
+			if s := w.parked.strains[h]; s != nil && s.alone() {
+				w.parked.alone = append(w.parked.alone, h)
+			} else {
+				w.parked.apart = append(w.parked.apart, h)
+			}
+		}
 		w.mu.Unlock()
 		w.kick()
 	})

@@ -69,23 +69,27 @@ type attempt struct {
 	asked    instant // before it was sent for the first time; belief counts from here
 }
 
+func (a attempt) another() attempt { return attempt{id: newID(), replaces: a.id, asked: now()} }
+
 // keep lives one incarnation after the other until ctx is cancelled. A resource on which a
 // handler still runs when its lease is lost gets no new lease here until the handler returns;
 // all others go on.
 func (p *process) keep(ctx context.Context) {
 	var failed backoff
 	lost := "" // the session before, when nobody has to wait for what it held
-	next := attempt{id: newID(), asked: now()}
+	var next attempt
 	var ended instant
 	for ctx.Err() == nil {
-		if next.asked.since() > p.ttl/3 { // it may live, but not for long enough
+		if next.id != "" && next.asked.since() > p.ttl/3 { // it may live, but not for long enough
 			p.spare(ctx)
-			next = attempt{id: newID(), replaces: next.id, asked: now()}
+			next = next.another()
+		} else if next.id == "" {
+			next = next.another()
 		}
 		s, err := p.open(ctx, next, lost)
 		if err != nil {
 			if isLost(err) {
-				next = attempt{id: newID(), replaces: next.id, asked: now()}
+				next = next.another()
 			}
 			for _, c := range p.consumers {
 				c.without(fmt.Errorf("opening a session failed: %w", err))
@@ -103,7 +107,7 @@ func (p *process) keep(ctx context.Context) {
 			failed.reset()
 		}
 		lost, ended = s.id, now()
-		next = attempt{id: newID(), asked: now()}
+		next = attempt{}
 		failed.wait(ctx) // whatever ends sessions young is not asked without a pause
 		for _, c := range p.consumers {
 			if c.Info().Grace > 0 {

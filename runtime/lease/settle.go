@@ -12,10 +12,7 @@ type counts struct{ handled, parked, dead, skipped int }
 func (w *work) progress(h *held, p *pass, from, to int) (Progress, counts) {
 	g := Progress{Ref: h.ref}
 	if p.parked == nil {
-		g.Cursor = p.fetched.Next
-		if to < len(p.out) {
-			g.Cursor = p.fetched.Cut(to)
-		}
+		g.Cursor = p.cursor(to)
 	}
 	var n counts
 	for i := from; i < to; i++ {

@@ -69,6 +69,7 @@ type held struct {
 
 	cursor Cursor          // after the last message read
 	next   []Fetched       // read and not yet handled, in order
+	more   chan struct{}   // a hint that next has grown
 	waited []ParkedMessage // due and not yet handled; they go before next
 	dirty  bool            // there may be messages after cursor
 	reads  resourceReads
@@ -161,8 +162,8 @@ func (w *work) take(grants []Grant, asked instant) {
 			w.c.observe(ObservedRelease{Consumer: old.Consumer, Resource: old.Resource, Session: old.Session, Epoch: old.Epoch})
 		}
 		h := &held{
-			Lease:  Lease{Consumer: w.info.Name, Resource: g.Resource, Epoch: g.Epoch, Session: w.s.id},
-			ref:    g.Ref,
+			Lease: Lease{Consumer: w.info.Name, Resource: g.Resource, Epoch: g.Epoch, Session: w.s.id},
+			ref:   g.Ref, more: make(chan struct{}, 1),
 			cursor: g.Cursor, dirty: true, anchored: asked, activeAt: time.Now(),
 			suspicion: g.Suspicion, marked: g.Mark, markCount: g.MarkCount,
 		}

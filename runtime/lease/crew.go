@@ -1,0 +1,186 @@
+package lease
+
+import (
+	"context"
+	"hash/maphash"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+)
+
+// lanes handles p.ms[from:to] by as many workers as the consumer has, those of one key in
+// order. Beside a slow message the others go on with batches that were read meanwhile, which
+// become part of the pass.
+func (w *work) lanes(ctx context.Context, h *held, p *pass, from, to int) {
+	if w.c.spec.Workers == 1 || to-from == 1 && !w.mayGrow(h, p, to) {
+		w.sequence(h, p, from, to).run(ctx)
+		return
+	}
+	c := &crew{w: w, h: h, p: p, seed: maphash.MakeSeed(), lines: map[string]*line{}, freed: make(chan struct{}, 1),
+		batches: slices.ContainsFunc(w.c.spec.Handlers, func(hd Handler) bool { return hd.batch })}
+	c.halt.Store(math.MaxInt64)
+	c.queue(from, to)
+	c.run(ctx)
+	to += c.grown
+	// Where one worker had to stop and others got further, a message stays parked, or is parked,
+	// due at once: the cursor can pass it, and nothing is handled twice.
+	out := p.out[from:to]
+	for last := len(out) - 1; last >= 0; last-- {
+		if out[last].verdict == undecided {
+			continue
+		}
+		for i := range out[:last] {
+			switch {
+			case out[i].verdict != undecided:
+			case p.parked != nil:
+				out[i] = outcome{verdict: stays}
+			default:
+				out[i] = outcome{verdict: parked, lane: p.lane(w.c.spec.Retry.Order, from+i)}
+			}
+		}
+		break
+	}
+}
+
+// crewReach is how many batches a pass may grow to beside a slow message. All that is handled
+// after it is handled again when the process crashes.
+const crewReach = 16
+
+// mayGrow reports that more batches may be added to a pass that is handled up to to.
+func (w *work) mayGrow(h *held, p *pass, to int) bool {
+	return p.parked == nil && to == len(p.ms) && w.c.spec.Workers > 1 && w.c.spec.Retry.Order != OrderBlock && !h.careful()
+}
+
+// crew is the workers of one pass.
+type crew struct {
+	w       *work
+	h       *held
+	p       *pass
+	seed    maphash.Seed
+	batches bool // a handler takes many messages: lines are of several keys, which it is called with
+	halt    atomic.Int64
+	freed   chan struct{} // a hint that a worker has ended
+
+	mu     sync.Mutex // guards what follows and p.ms, p.out, p.read, p.starts
+	lines  map[string]*line
+	ready  []*line
+	active int
+	grown  int // messages added to the pass
+}
+
+// line is messages that are handled in order: those of a key, or of a parked lane.
+type line struct {
+	index  []int // in the pass
+	behind map[string]struct{}
+	busy   bool // being worked on, or ready to be
+}
+
+// queue puts p.ms[from:to] in line.
+func (c *crew) queue(from, to int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := from; i < to; i++ {
+		name := c.p.ms[i].Key
+		if c.p.parked != nil {
+			name = c.p.parked[i].Lane
+		}
+		if c.batches {
+			name = strconv.Itoa(int(maphash.String(c.seed, name) % uint64(c.w.c.spec.Workers)))
+		}
+		l := c.lines[name]
+		if l == nil {
+			l = &line{}
+			c.lines[name] = l
+		}
+		if l.index = append(l.index, i); !l.busy {
+			l.busy = true
+			c.ready = append(c.ready, l)
+		}
+	}
+}
+
+// run returns when all that the crew has begun is done.
+func (c *crew) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for {
+		c.mu.Lock()
+		for len(c.ready) > 0 && c.active < c.w.c.spec.Workers {
+			l := c.ready[0]
+			c.ready = c.ready[1:]
+			c.active++
+			wg.Go(func() { c.work(ctx, l) })
+		}
+		active := c.active
+		c.mu.Unlock()
+		if active == 0 {
+			break
+		}
+		if active < c.w.c.spec.Workers && c.grow(ctx) {
+			continue
+		}
+		select {
+		case <-c.freed:
+		case <-c.h.more:
+		}
+	}
+	wg.Wait()
+}
+
+// work handles what is in a line, and goes on with others.
+func (c *crew) work(ctx context.Context, l *line) {
+	for l != nil {
+		c.mu.Lock()
+		q := &sequence{w: c.w, h: c.h, p: c.p, index: l.index, out: make([]outcome, len(l.index)), behind: l.behind, halt: &c.halt}
+		for _, i := range l.index {
+			q.ms = append(q.ms, c.p.ms[i])
+		}
+		l.index = nil
+		c.mu.Unlock()
+		q.run(ctx)
+		c.mu.Lock()
+		for k, i := range q.index {
+			c.p.out[i] = q.out[k]
+		}
+		l.behind = q.behind
+		if l.busy = len(l.index) > 0; l.busy {
+			c.ready = append(c.ready, l)
+		}
+		l = nil
+		if len(c.ready) > 0 {
+			l = c.ready[0]
+			c.ready = c.ready[1:]
+		} else {
+			c.active--
+		}
+		c.mu.Unlock()
+	}
+	hint(c.freed)
+}
+
+// grow adds the next batch to the pass, if there is one and it may.
+func (c *crew) grow(ctx context.Context) bool {
+	c.mu.Lock()
+	at := len(c.p.ms)
+	may := c.w.mayGrow(c.h, c.p, at) && len(c.p.read) < crewReach && !c.h.stopped(ctx)
+	c.mu.Unlock()
+	if !may {
+		return false
+	}
+	c.w.mu.Lock()
+	if len(c.h.next) == 0 || c.h.yield || c.h.gone {
+		c.w.mu.Unlock()
+		return false
+	}
+	f := c.w.nextBatch(c.h)
+	c.w.queueFetch(c.h)
+	c.w.mu.Unlock()
+	c.w.kick()
+	c.mu.Lock()
+	c.p.add(f)
+	c.grown += len(f.Messages)
+	c.mu.Unlock()
+	c.queue(at, at+len(f.Messages))
+	return true
+}

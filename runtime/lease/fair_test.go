@@ -194,7 +194,9 @@ func TestBusyResourceHoldsUpNoRetry(t *testing.T) {
 					}
 					return nil
 				}
-				time.Sleep(20 * time.Millisecond)
+				if m.Attempt > 1 {
+					time.Sleep(20 * time.Millisecond)
+				}
 				return errLink
 			})}))
 		pass(90 * time.Second)
@@ -363,7 +365,10 @@ func TestWrongAnswersAreRefused(t *testing.T) {
 			publish(t, be, fmt.Sprint("t", topic), 0, 30, nil)
 		}
 		var got seen
-		start(t, newConsumer(t, be, lease.Spec{Handlers: one(func(_ context.Context, m lease.Message[note]) error {
+		start(t, newConsumer(t, be, lease.Spec{Handlers: one(func(ctx context.Context, m lease.Message[note]) error {
+			if l, _ := lease.FromContext(ctx); l.Resource != m.Topic {
+				t.Errorf("a message of %s came under the lease of %s", m.Topic, l.Resource)
+			}
 			got.add(m.Topic, m.Payload.N)
 			return nil
 		})}))

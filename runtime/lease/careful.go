@@ -9,8 +9,8 @@ import (
 // A message that kills its process is found in three steps. After suspicionLimit crashed owners
 // in a row a resource is handled one message at a time, each marked durably before. Resources
 // do so side by side; so a crash leaves the marks of a few messages, of which one is the
-// killer. The next owner tries each of these alone in the process, with its mark renewed. The
-// message whose mark outlives that owner, too, becomes a dead letter.
+// killer. The next owner tries each of these alone in its group, with its mark renewed. The
+// message whose mark outlives two such owners becomes a dead letter.
 
 // suspicionLimit is after how many crashed owners in a row a resource is handled one
 // message at a time, each marked before.
@@ -109,7 +109,7 @@ func (w *work) acquit(h *held, seq int64) {
 func (w *work) unmark(h *held) { w.handOver(h, Progress{Ref: h.ref}, counts{}) }
 
 // markLimit is how many owners may crash over one marked message.
-const markLimit = 2
+const markLimit = 3
 
 func (w *work) killed(h *held, id string) bool { return h.marked == id && h.markCount >= markLimit }
 

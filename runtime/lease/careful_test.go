@@ -87,11 +87,11 @@ func TestKillerIsFound(t *testing.T) {
 							return one(do)
 						}
 						crashes := keepRunning(t, be, lease.Spec{Batch: batch}, handlers, func() bool { return status(t, be).LagTotal == 0 })
-						if crashes != 4 {
-							t.Errorf("%d crashes, want 2 to suspect and 2 to convict", crashes)
+						if crashes != 5 {
+							t.Errorf("%d crashes, want 2 to suspect and 3 to convict", crashes)
 						}
 						ds := deadLetters(t, be)
-						if len(ds) != 1 || ds[0].MessageID != fmt.Sprint(at+1) || !strings.Contains(ds[0].Reason, "the process died 2 times") {
+						if len(ds) != 1 || ds[0].MessageID != fmt.Sprint(at+1) || !strings.Contains(ds[0].Reason, "the process died 3 times") {
 							t.Errorf("dead letters %+v", ds)
 						}
 						ls, _ := be.Leases(t.Context(), "a", 0)

@@ -48,9 +48,9 @@
 // it becomes a dead letter. Crashes, handovers and restarts are no attempts. A message
 // that kills its process is found all the same: after two crashed owners in a row a
 // resource is handled one message at a time, each marked durably before. A message that was
-// marked when the third crashed is tried with nothing else running in its group; over a
-// fourth crash, within 10 s, it becomes a dead letter. What runs beside other messages, or for
-// longer, is not blamed.
+// marked when the third crashed is tried with nothing else running in its group; after two
+// crashes over it then, each within 10 s, it becomes a dead letter. What runs beside other
+// messages, or for longer, is not blamed.
 //
 // What one message, handler, resource or consumer does stops itself alone. A call of the
 // backend that fails for many resources is made for fewer, and in the end for the one at

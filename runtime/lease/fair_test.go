@@ -121,9 +121,9 @@ func TestRetriesStarveNothing(t *testing.T) {
 			t.Run(fmt.Sprint(order, "-", workers), func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
 					be := leasemem.New()
-					publish(t, be, "x", 0, 2000, func(n *note) string { return fmt.Sprint(n.N) })
+					publish(t, be, "x", 0, 500, func(n *note) string { return fmt.Sprint(n.N) })
 					var healthy atomic.Int64
-					c := newConsumer(t, be, lease.Spec{Workers: workers, Retry: lease.Retry{Max: 1 << 30, Min: 100 * time.Millisecond, Cap: 5 * time.Second, Order: order},
+					c := newConsumer(t, be, lease.Spec{Workers: workers, Retry: lease.Retry{Max: 1 << 30, Min: 100 * time.Millisecond, Cap: time.Second, Order: order},
 						Handlers: one(func(_ context.Context, m lease.Message[note]) error {
 							if m.Key == "healthy" {
 								healthy.Add(1)
@@ -184,7 +184,7 @@ func TestRetriesUseWorkers(t *testing.T) {
 func TestBusyResourceHoldsUpNoRetry(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()
-		publish(t, be, "busy", 0, 3000, func(n *note) string { return fmt.Sprint(n.N) })
+		publish(t, be, "busy", 0, 1000, func(n *note) string { return fmt.Sprint(n.N) })
 		var tried []time.Time
 		start(t, newConsumer(t, be, lease.Spec{Retry: lease.Retry{Max: 1 << 30, Min: 10 * time.Millisecond, Cap: 10 * time.Millisecond, Jitter: -1},
 			Handlers: one(func(_ context.Context, m lease.Message[note]) error {
@@ -199,7 +199,7 @@ func TestBusyResourceHoldsUpNoRetry(t *testing.T) {
 				}
 				return errLink
 			})}))
-		pass(90 * time.Second)
+		pass(10 * time.Second)
 		publish(t, be, "other", 0, 1, nil)
 		pass(10 * time.Second)
 		if len(tried) != 2 {

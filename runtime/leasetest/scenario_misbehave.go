@@ -510,8 +510,12 @@ func (w *ward) doneUnless(when string, since time.Time, ms []posted, mayWait fun
 // judge checks what is true whatever misbehaves.
 func (w *ward) judge() {
 	t := w.t
-	if w.fault.strikes() == 0 {
+	switch {
+	case w.fault.strikes() > 0:
+	case w.pace == simulatedPace:
 		t.Errorf("no call of %s was hit: the cell tests nothing", w.op)
+	default: // in real time the machine decides whether the call is made while the fault lasts
+		t.Logf("no call of %s was hit", w.op)
 	}
 	if !w.await(w.hold, func() bool {
 		rest := 0

@@ -49,6 +49,7 @@ func TestMutantFenceRemoved(t *testing.T) {
 func TestMutantCommitInTwoSteps(t *testing.T) {
 	t.Parallel()
 	s := onServer(t, redistest.Shared(t), splits, 4, "")
+	s.history.mutant = true
 	begin := time.Now()
 	stop := s.load(t, topicCount)
 	f := startFleet(t, names(s.settings, 3)...)

@@ -13,12 +13,14 @@ const parkedAtLeast = 5 * time.Second
 const (
 	parkedLimit    = 500  // messages in one FetchParked
 	parkedExcluded = 1000 // resources that it is told to leave out
-	parkedMost     = 10 * time.Second
+	// parkedGap is the least time between two reads; after one that took long it is longer.
+	parkedGap = 10 * time.Millisecond
 )
 
 // parkedState is guarded by work.mu.
 type parkedState struct {
-	due      time.Time // when to look next
+	due      time.Time // when to look next,
+	since    time.Time // but not before
 	fetching bool
 	laned    map[*held]struct{} // have parked lanes
 	yielding map[*held]struct{} // hold back fresh messages until parked ones were looked at
@@ -77,10 +79,11 @@ func (w *work) stepParked() time.Duration {
 	if p.fetching || len(w.held) == 0 {
 		return parkedAtLeast
 	}
-	if wait := time.Until(p.due); wait > 0 {
+	if wait := max(time.Until(p.due), time.Until(p.since)); wait > 0 {
 		return wait
 	}
 	p.fetching = true
+	sent := time.Now()
 	p.due = time.Now().Add(parkedAtLeast)
 	var exclude []string
 	for h := range p.laned {
@@ -90,6 +93,7 @@ func (w *work) stepParked() time.Duration {
 	}
 	w.readParked(ParkedRequest{Exclude: exclude, PerResource: w.c.spec.Batch}, strainTime, func(found Parked, began uint64, _ bool, err error) {
 		p.fetching = false
+		p.since = time.Now().Add(min(max(parkedGap, 4*time.Since(sent)), time.Second))
 		if err == nil {
 			p.failures = 0
 			w.deliverParked(found, began, func(h *held) bool { return p.strains[h] == nil })

@@ -142,7 +142,7 @@ func (w *work) pending() (all [activities]pending) {
 	if reads := func(h *held) bool { return h.reads.busy || h.reads.strain.resting }; w.reads.calls.busy > 0 || w.anyOf(reads) {
 		all[reading] = pending{what: "a read of " + w.someOf(reads)}
 	}
-	if w.parked.fetching || w.parked.reading.busy > 0 || len(w.parked.apart) > 0 {
+	if w.parked.fetching || w.parked.reading.busy > 0 || w.parked.failures > 0 {
 		all[readParked] = pending{what: "a read of parked messages"}
 	}
 	if stores := func(h *held) bool { return h.uncommitted > 0 }; w.anyOf(stores) {

@@ -383,7 +383,7 @@ func TestCursorMutantIDOnly(t *testing.T) { loses(t, lostByIDOnly) }
 func loses(t *testing.T, mutant func(*testing.T) (lost int)) {
 	t.Helper()
 	lost := 0
-	for try := 0; try < 6 && lost == 0 && !t.Failed(); try++ {
+	for try := 0; try < 30 && lost == 0 && !t.Failed(); try++ {
 		t.Run(fmt.Sprint(try), func(t *testing.T) { lost = mutant(t) })
 	}
 	if lost == 0 {

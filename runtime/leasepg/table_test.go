@@ -206,7 +206,9 @@ func TestTableParked(t *testing.T) {
 	var dead []lease.DeadLetterInfo
 	eventually(t, "two dead letters and two rows", func() bool {
 		dead = must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: "by_group"}))
-		return len(dead) == 2 && len(h.Rows()) == 2
+		rows := ns(h.Rows()) // a row is called again when one after it in its transaction has failed
+		slices.Sort(rows)
+		return len(dead) == 2 && slices.Equal(slices.Compact(rows), []int64{1, 4})
 	})
 	slices.SortFunc(dead, func(a, b lease.DeadLetterInfo) int { return strings.Compare(a.MessageID, b.MessageID) })
 	if !strings.Contains(dead[0].Reason, "its row was deleted") || !strings.Contains(dead[1].Reason, "always") {

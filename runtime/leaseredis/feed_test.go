@@ -133,10 +133,13 @@ func TestIdsDoNotGoBack(t *testing.T) { // CL3
 	ahead := time.Now().Add(time.Hour).UnixMicro() // as seen from the clock that is behind
 	ok(t, client.HSet(t.Context(), meta, "last", ahead).Err())
 	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
-	defer feed.Close()
+	defer func() { feed.Close() }()
 	ok(t, client.HSet(t.Context(), meta, "last", 1).Err())
 	eventually(t, "the feed has told the server what it knows", func() bool {
-		must[lease.News](t)(feed.Next(t.Context()))
+		if _, err := feed.Next(t.Context()); err != nil { // it was set back
+			feed.Close()
+			feed = must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+		}
 		return must[int64](t)(client.HGet(t.Context(), meta, "last").Int64()) >= ahead
 	})
 	ok(t, be.Publish(t.Context(), events("x", 1)))

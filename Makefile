@@ -6,7 +6,7 @@ STATICCHECK   := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PROOF_ROUNDS  ?= 100
 TRIALS        ?= 100
 # Packages whose tests run at once. The long ones mostly wait: for TTLs, servers and elections.
-TEST_PACKAGES ?= 4
+TEST_PACKAGES ?= 2
 
 # What generates code for tables, and the runtime's own queries; built once, into bin.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc-$(SQLC_VERSION)/sqlc

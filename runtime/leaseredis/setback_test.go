@@ -19,10 +19,15 @@ func copied(t testing.TB, c *redis.Client, namespace string) (restore func()) {
 	t.Helper()
 	pattern := "{" + namespace + "0}:*"
 	args := []any{pattern}
-	for _, key := range must[[]string](t)(c.Keys(t.Context(), pattern).Result()) {
-		left := must[time.Duration](t)(c.PTTL(t.Context(), key).Result())
-		args = append(args, key, max(left.Milliseconds(), 0), must[string](t)(c.Dump(t.Context(), key).Result()))
-	}
+	// In one step: living processes write meanwhile.
+	args = append(args, must[any](t)(c.Eval(t.Context(), `
+		local copy = {}
+		for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
+			copy[#copy + 1] = key
+			copy[#copy + 1] = tostring(math.max(redis.call('PTTL', key), 0))
+			copy[#copy + 1] = redis.call('DUMP', key)
+		end
+		return copy`, nil, pattern).Result()).([]any)...)
 	return func() {
 		t.Helper()
 		ok(t, c.Eval(t.Context(), `

@@ -83,8 +83,8 @@ func (c *crew) queue(from, to int) {
 	defer c.mu.Unlock()
 	for i := from; i < to; i++ {
 		name := c.p.ms[i].Key
-		if c.p.parked != nil {
-			name = c.p.parked[i].Lane
+		if c.p.parked != nil && c.p.parked[i].Lane != OrderNone.lane(&c.p.ms[i]) {
+			name = c.p.parked[i].Lane // one that waits alone is still not called beside others of its key
 		}
 		if c.batches {
 			name = strconv.Itoa(int(maphash.String(c.seed, name) % uint64(c.w.c.spec.Workers)))

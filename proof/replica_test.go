@@ -123,9 +123,9 @@ func newConsumer(be lease.Backend, name string, m mode, opts ...lease.Option) (*
 	if m == failing {
 		retry = lease.Retry{Max: attempts, Min: 20 * time.Millisecond, Cap: 100 * time.Millisecond}
 	}
-	per := lease.PerTopic
+	per, ttl := lease.PerTopic, ttl
 	if m == slots {
-		per = lease.PerPartition
+		per, ttl = lease.PerPartition, 5*ttl // no replica is lost there, however busy the machine is
 	}
 	return lease.NewConsumer(be, lease.Spec{
 		Name: consumerName, Per: per, Topics: []string{"t.*"}, TTL: ttl, Batch: 20, Drain: 2 * time.Second, Retry: retry,

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
 )
 
@@ -39,9 +39,6 @@ func recovery(hangs bool) time.Duration {
 	d := 2 * time.Second
 	if hangs {
 		d += readTimeout
-	}
-	if os.Getenv("PROOF_ROUNDS") == "" {
-		d += 3 * time.Second // among all other tests, under the race detector
 	}
 	return d
 }
@@ -109,13 +106,11 @@ func (s *site) back(t *testing.T, c *redistest.Cluster, tag string, begin time.T
 	}()
 	c.MasterOf(t, tag)
 	elected := time.Now()
-	again := s.again(t, last, recovery(hangs)+10*time.Second+spare())
+	again := s.again(t, last, 2*time.Minute)
 	cancel()
 	t.Logf("failover after %v, everything published to %v later, and worked on %v later", elected.Sub(begin).Round(time.Millisecond),
 		(<-published).Sub(elected).Round(time.Millisecond), again.Sub(elected).Round(time.Millisecond))
-	if took := again.Sub(elected); took > recovery(hangs) {
-		t.Errorf("worked on again %v after the failover, want at most %v", took, recovery(hangs))
-	}
+	pace.Within(t, "working on everything again after the failover", again.Sub(elected), recovery(hangs))
 }
 
 // CL1: a master whose replica is in sync is killed.
@@ -393,7 +388,7 @@ func lostShard(t *testing.T, c *redistest.Cluster) {
 		}
 		// Sessions end with the shard; new ones leave it out, and take over from the old ones.
 		lost := time.Now()
-		eventually(t, 3*s.settings.TTL+spare(), "all replicas have another session", func() bool {
+		eventually(t, 2*time.Minute, "all replicas have another session", func() bool {
 			opened := map[string]bool{}
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -404,7 +399,7 @@ func lostShard(t *testing.T, c *redistest.Cluster) {
 			}
 			return len(opened) == len(f.replicas)
 		})
-		s.again(t, now(), 3*s.settings.TTL+spare())
+		s.again(t, now(), 2*time.Minute)
 		t.Logf("the other topics are worked on under new sessions %v after the shard was lost, ttl %v", time.Since(lost).Round(time.Millisecond), s.settings.TTL)
 		began, busy := time.Now(), cpuOf(t, f)
 		for time.Since(began) < s.settings.TTL {

@@ -40,14 +40,6 @@ func rounds(t *testing.T, short, most int) int {
 	return max(1, most*n/100)
 }
 
-// spare is what other work on the machine may add to a bound on time: in make proof-redis there is none.
-func spare() time.Duration {
-	if os.Getenv("PROOF_ROUNDS") != "" {
-		return 0
-	}
-	return time.Minute
-}
-
 // site is a namespace of a server or of a cluster, the sink, and what was published.
 type site struct {
 	settings settings // of its replicas

@@ -257,15 +257,11 @@ func TestT00401LoadBalance(t *testing.T) {
 	if err != nil || len(members) != 2 || members[0].Owned != 20 || members[1].Owned != 20 {
 		t.Errorf("members %+v, %v; want two that own 20 each", members, err)
 	}
-	if n, m := a.observed(acquired), b.observed(acquired); n != 20 || m != 20 {
-		t.Errorf("acquired %d and %d, want 20 each", n, m)
-	}
+	f.eventually("it is told that 20 each were acquired", func() bool { return a.observed(acquired) == 20 && b.observed(acquired) == 20 })
 	close(release)
 	f.eventually("all are handled", func() bool { return f.done() == 40 })
 	handled := func(o lease.Observation) bool { h, ok := o.(lease.ObservedHandle); return ok && h.Err == nil }
-	if n, m := a.observed(handled), b.observed(handled); n != 20 || m != 20 {
-		t.Errorf("handled %d and %d, want 20 each", n, m)
-	}
+	f.eventually("it is told that 20 each were handled", func() bool { return a.observed(handled) == 20 && b.observed(handled) == 20 })
 	f.exclusive()
 }
 

@@ -2,6 +2,7 @@ package proof
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -45,6 +46,13 @@ func TestKillWhileHandlersFail(t *testing.T) {
 	mustHold(t, "SIGKILL, handlers fail", failing, max(6, rounds(t)/5), killRound)
 }
 
+// The same with pools of 1, 2 and 4 connections, fewer than handlers at work: a transaction waits for no
+// connection while it holds one, so that all is handled, and leases are given and taken as ever.
+func TestKillOnSmallPools(t *testing.T) {
+	t.Parallel()
+	mustHold(t, "SIGKILL, handlers fail, pools of 1, 2 and 4", failing, max(6, rounds(t)/5), killRound, 1, 2, 4)
+}
+
 // Replicas that are frozen for longer than their leases last and then go on change
 // nothing any more.
 func TestFreeze(t *testing.T) {
@@ -86,13 +94,18 @@ func TestFreezeFenceRemoved(t *testing.T) {
 	}
 }
 
-// mustHold injects n faults under load and checks the history.
-func mustHold(t *testing.T, fault string, m mode, n int, round func(*fleet)) row {
+// mustHold injects n faults under load and checks the history. The three replicas have pools of
+// that many connections, or large ones.
+func mustHold(t *testing.T, fault string, m mode, n int, round func(*fleet), pools ...int) row {
 	t.Helper()
 	s := newSite(t, m)
 	begin := time.Now()
 	stop := s.load(t, topicCount)
-	f := startFleet(t, m, s.dsn, s.dsn, s.dsn)
+	dsns := []string{s.dsn, s.dsn, s.dsn}
+	for i, conns := range pools {
+		dsns[i] += fmt.Sprintf("&pool_max_conns=%d", conns)
+	}
+	f := startFleet(t, m, dsns...)
 	ready(t, s)
 	// On a busy machine a replica may own nothing yet when a fault hits it: that round is made up for.
 	done := 0

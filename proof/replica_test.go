@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -92,7 +93,9 @@ func replica(ctx context.Context, m mode, dsn, name string) error {
 	if err != nil {
 		return err
 	}
-	cfg.MaxConns = 20
+	if !strings.Contains(dsn, "pool_max_conns") {
+		cfg.MaxConns = 20
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return err

@@ -40,6 +40,7 @@ type settings struct {
 	Sink      string
 	TTL       time.Duration
 	Slow      time.Duration // how long a handler takes
+	Pool      int           // connections of the client; 0 is as many as go-redis likes
 	Deaf      bool          // what subscriptions would bring never arrives
 	Mode      mode
 }
@@ -130,13 +131,13 @@ func (s settings) client() redis.UniversalClient {
 	if s.Cluster {
 		// As docs/redis.md advises: a node that hangs is not waited for as long as go-redis would.
 		options := &redis.ClusterOptions{Addrs: s.Addrs, Username: s.User, Password: s.Password,
-			ReadTimeout: readTimeout, DialTimeout: readTimeout}
+			ReadTimeout: readTimeout, DialTimeout: readTimeout, PoolSize: s.Pool}
 		if s.Mode == neverReloads {
 			options.ClusterSlots = onceAMinute(s)
 		}
 		return redis.NewClusterClient(options)
 	}
-	o := &redis.Options{Addr: s.Addrs[0], Username: s.User, Password: s.Password}
+	o := &redis.Options{Addr: s.Addrs[0], Username: s.User, Password: s.Password, PoolSize: s.Pool}
 	if s.Deaf {
 		o.Dialer = dialDeaf
 	}

@@ -73,6 +73,17 @@ func TestE01KillWhileHandlersFail(t *testing.T) {
 	mustHit(t, s, names(s.settings, 3), "E1 SIGKILL, handlers fail, 4 tags", rounds(t, 4, 100), killRound)
 }
 
+// Clients with pools of 1, 2 and 4 connections, fewer than topics at work, starve none of them.
+func TestKillOnSmallPools(t *testing.T) {
+	t.Parallel()
+	s := onServer(t, redistest.Shared(t), failing, 4, "")
+	all := names(s.settings, 3)
+	for i, conns := range []int{1, 2, 4} {
+		all[i].Pool = conns
+	}
+	mustHit(t, s, all, "SIGKILL, handlers fail, pools of 1, 2 and 4", rounds(t, 3, 20), killRound)
+}
+
 // E2: handlers that take ten times as long as a session lasts are never taken for dead.
 func TestE02SlowHandlers(t *testing.T) {
 	t.Parallel()

@@ -180,6 +180,38 @@ func TestRetriesUseWorkers(t *testing.T) {
 	})
 }
 
+// With order=none messages that fail are due by themselves, and still those of one key are not
+// handled at once: neither among themselves nor beside fresh ones.
+func TestDueMessagesOfAKeyAreHandledOneByOne(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		key := func(n *note) string { return fmt.Sprint(n.N % 3) }
+		publish(t, be, "x", 0, 90, key)
+		var mu sync.Mutex
+		busy, done := map[string]int{}, 0
+		start(t, newConsumer(t, be, lease.Spec{Workers: 16, Batch: 40, Retry: lease.Retry{Order: lease.OrderNone, Min: time.Second, Jitter: -1},
+			Handlers: one(func(_ context.Context, m lease.Message[note]) error {
+				mu.Lock()
+				if busy[m.Key]++; busy[m.Key] > 1 {
+					t.Errorf("%d messages of key %s are handled at once", busy[m.Key], m.Key)
+				}
+				mu.Unlock()
+				time.Sleep(10 * time.Millisecond)
+				mu.Lock()
+				defer mu.Unlock()
+				busy[m.Key]--
+				if m.Attempt == 1 && m.Payload.N%2 == 0 {
+					return errLink
+				}
+				done++
+				return nil
+			})}))
+		pass(1500 * time.Millisecond)
+		publish(t, be, "x", 90, 180, key) // fresh ones beside those that are due
+		eventually(t, "all are handled", func() bool { mu.Lock(); defer mu.Unlock(); return done == 180 })
+	})
+}
+
 // A resource whose due messages are many and slow holds up those of no other.
 func TestBusyResourceHoldsUpNoRetry(t *testing.T) {
 	bubble(t, func(t *testing.T) {

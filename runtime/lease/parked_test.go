@@ -85,12 +85,12 @@ func TestRetriesComeInTime(t *testing.T) {
 						t.Errorf("attempt %d is told as %d", len(at), m.Attempt)
 					}
 					if m.Attempt == 3 {
-						return lease.RetryAfter(time.Hour, errLink)
+						return lease.RetryAfter(5*time.Minute, errLink)
 					}
 					return errLink
 				})}))
-				pass(2 * time.Hour)
-				want := []time.Duration{time.Second, 2 * time.Second, time.Hour, 3 * time.Second}
+				pass(10 * time.Minute)
+				want := []time.Duration{time.Second, 2 * time.Second, 5 * time.Minute, 3 * time.Second}
 				if len(at) != 5 {
 					t.Fatalf("%d attempts, want 5", len(at))
 				}

@@ -141,7 +141,7 @@ func TestGettingOnIsNotTold(t *testing.T) {
 		if err := g.Ready(); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(2 * time.Hour)
+		time.Sleep(20 * time.Minute)
 		drained(t, be)
 		if o := observed[lease.ObservedStalled](&rec); len(o) > 0 {
 			t.Errorf("told %+v", o)

@@ -22,7 +22,8 @@ func TestConformance(t *testing.T) {
 	var mu sync.Mutex
 	effects := map[lease.Backend][]string{}
 	leasetest.Run(t, leasetest.Factory{
-		New: func(testing.TB) lease.Backend { return leasemem.New() },
+		Simulated: true,
+		New:       func(testing.TB) lease.Backend { return leasemem.New() },
 		Again: func(_ testing.TB, be lease.Backend) lease.Backend {
 			return be.(*leasemem.Backend).Share()
 		},

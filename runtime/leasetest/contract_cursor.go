@@ -114,6 +114,7 @@ var cursorChecks = []check{
 	{"Cursor/Shows_how_far_consumers_have_got", cursors(func(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, all []string) {
 		publish(t, a.be, event("y", "k", 1))
 		a.register("y")
+		time.Sleep(time.Millisecond) // messages have an age
 		cs := must[[]lease.CursorStatus](t)(op.Cursors(t.Context(), "c", "", 9))
 		equal(t, "resources", len(cs), 2)
 		for i, want := range []lease.CursorStatus{

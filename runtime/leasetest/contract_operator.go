@@ -24,6 +24,7 @@ var operatorChecks = []check{
 		a.commit(lease.Progress{Ref: one.Ref, Cursor: got.Cut(3),
 			Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1, Error: "e"}, {ID: got.Messages[2].ID, Lane: "k"}},
 			Dead: []lease.Dead{{ID: got.Messages[1].ID, Attempt: 1, Reason: "r"}}})
+		time.Sleep(time.Millisecond) // messages have an age
 		st := must[[]lease.ConsumerStatus](t)(op.Status(t.Context()))
 		equal(t, "consumers", len(st), 2)
 		for i := range st {
@@ -41,6 +42,7 @@ var operatorChecks = []check{
 		be := f.New(t)
 		op := be.(lease.Operator)
 		a := join(t, be, perTopic(), long).register("1", "2", "3")
+		time.Sleep(time.Millisecond) // one is the first
 		b := join(t, f.Again(t, be), perTopic(), time.Minute)
 		a.acquire(2)
 		ms := must[[]lease.MemberStatus](t)(op.Members(t.Context(), "c"))

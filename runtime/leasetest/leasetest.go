@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/leasegen/leasegen/runtime/lease"
 )
@@ -28,6 +29,10 @@ type Factory struct {
 	// Polls says that New's backends are not notified of changes (behind a transaction
 	// pooler, say) and find them by polling, which makes handovers up to a second slower.
 	Polls bool
+
+	// Simulated runs each test in simulated time (testing/synctest): at once, and exact on any machine. It is
+	// for backends that live in the test's process alone.
+	Simulated bool
 
 	// SetBack remembers the storage of be as it is now. The function it returns brings it back to that
 	// under all who use it, as the promotion of a standby does that lacks every write since. Nil when
@@ -61,6 +66,10 @@ func RunSome(t *testing.T, f Factory, prefixes ...string) {
 		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			if f.Simulated {
+				synctest.Test(t, func(t *testing.T) { c.run(t, f) })
+				return
+			}
 			c.run(t, f)
 		})
 	}

@@ -60,9 +60,12 @@ lint:
 
 proof: tools
 	PROOF_ROUNDS=$(PROOF_ROUNDS) PROOF_HELD=2m $(GO) test -count=1 -v -timeout 60m ./proof
+	PROOF_ROUNDS=$(PROOF_ROUNDS) $(GO) test -count=1 -timeout 60m ./runtime/leasepg
+	$(GO) test -count=1 -timeout 60m -run Simulation ./runtime/leasetest -seeds 10000
 
 proof-redis: tools
 	PROOF_ROUNDS=$(PROOF_ROUNDS) $(GO) test -count=1 -v -timeout 90m ./proof/redis
+	PROOF_ROUNDS=$(PROOF_ROUNDS) $(GO) test -count=1 -timeout 60m ./runtime/leaseredis
 
 failover: tools
 	$(GO) run ./proof/failover -trials $(TRIALS)

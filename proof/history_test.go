@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
+	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
@@ -96,6 +97,10 @@ func (s *site) publish(ctx context.Context, topic string, n int) error {
 func (s *site) load(t *testing.T, topics int) (stop func()) {
 	t.Helper()
 	const publishers = 5
+	pause := 60 * time.Millisecond
+	if !pace.Judged() {
+		pause *= 3 // other tests need the machine, too
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for p := range publishers {
@@ -107,7 +112,7 @@ func (s *site) load(t *testing.T, topics int) (stop func()) {
 					t.Errorf("publish: %v", err)
 					return
 				}
-				time.Sleep(rand.N(60 * time.Millisecond))
+				time.Sleep(rand.N(pause))
 			}
 		})
 	}

@@ -87,13 +87,42 @@ func Shared(t testing.TB) *Server {
 // logged meanwhile is shown.
 func DB(t testing.TB) string {
 	t.Helper()
+	return Shared(t).fresh(t, emptyTemplate)
+}
+
+// DBLike is DB with a copy of a database that prepare fills for the first test that asks for one of that
+// name: copying it costs less than filling each.
+func DBLike(t testing.TB, name string, prepare func(dsn string) error) string {
+	t.Helper()
 	s := Shared(t)
+	if err := s.prepared(name, prepare); err != nil {
+		t.Fatal(err)
+	}
+	return s.fresh(t, name)
+}
+
+func (s *Server) fresh(t testing.TB, template string) string {
+	t.Helper()
 	s.logOnFailure(t)
 	shared.Lock()
 	shared.dbs++
 	n := shared.dbs
 	shared.Unlock()
-	return s.database(t, fmt.Sprintf("%s_%d", identifier(t.Name()), n))
+	return s.database(t, fmt.Sprintf("%s_%d", identifier(t.Name()), n), template)
+}
+
+// prepared makes a template once. All connections to it have to be closed when prepare returns.
+func (s *Server) prepared(name string, prepare func(dsn string) error) error {
+	once, _ := s.templates.LoadOrStore(name, sync.OnceValue(func() error {
+		if err := s.createDatabase(name, emptyTemplate); err != nil {
+			return err
+		}
+		if err := prepare(s.DSN(name)); err != nil {
+			return fmt.Errorf("pgtest: prepare database %s: %w", name, err)
+		}
+		return nil
+	}))
+	return once.(func() error)()
 }
 
 // Start starts a server of the test's own and stops it when the test ends. If the
@@ -112,15 +141,15 @@ func Start(t testing.TB, opts ...Option) *Server {
 
 // DB creates an empty database on s and returns its DSN. It goes when the server goes.
 func (s *Server) DB(name string) string {
-	if err := s.createDatabase(name); err != nil {
+	if err := s.createDatabase(name, emptyTemplate); err != nil {
 		s.fail(err)
 	}
 	return s.DSN(name)
 }
 
-func (s *Server) database(t testing.TB, name string) string {
+func (s *Server) database(t testing.TB, name, template string) string {
 	t.Helper()
-	if err := s.createDatabase(name); err != nil {
+	if err := s.createDatabase(name, template); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -135,10 +164,12 @@ func (s *Server) database(t testing.TB, name string) string {
 	return s.DSN(name)
 }
 
-func (s *Server) createDatabase(name string) error {
+// emptyTemplate is never connected to, so parallel tests do not get in each other's way.
+const emptyTemplate = "template0"
+
+func (s *Server) createDatabase(name, template string) error {
 	err := s.admin(func(ctx context.Context, c *pgx.Conn) error {
-		// template0 is never connected to, so parallel tests do not get in each other's way.
-		_, err := c.Exec(ctx, `CREATE DATABASE `+pgx.Identifier{name}.Sanitize()+` TEMPLATE template0`)
+		_, err := c.Exec(ctx, `CREATE DATABASE `+pgx.Identifier{name}.Sanitize()+` TEMPLATE `+pgx.Identifier{template}.Sanitize())
 		return err
 	})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -31,6 +32,8 @@ type Server struct {
 	fail   func(error)
 	// PEM; the server speaks TLS when they are set
 	certificate, key []byte
+
+	templates sync.Map // functions that make them once, by name
 
 	proc   *os.Process // nil while stopped
 	exited <-chan struct{}

@@ -45,8 +45,29 @@ func openMax(t testing.TB, dsn string, conns int32) *pgxpool.Pool {
 // migrated returns a backend on a fresh, migrated database.
 func migrated(t testing.TB, opts ...leasepg.Option) (*leasepg.Backend, *pgxpool.Pool) {
 	t.Helper()
-	return migratedAt(t, pgtest.DB(t), opts...)
+	if len(opts) > 0 {
+		return migratedAt(t, pgtest.DB(t), opts...)
+	}
+	return migratedAt(t, copied(t, "leasegen"))
 }
+
+// copied is a database with the schema of that name.
+func copied(t testing.TB, schema string) (dsn string) {
+	t.Helper()
+	return pgtest.DBLike(t, "with_"+schema, func(dsn string) error {
+		pool, err := pgxpool.New(context.Background(), dsn)
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		_, err = leasepg.Migrate(context.Background(), pool, leasepg.WithSchema(schema))
+		return err
+	})
+}
+
+// ownName is a database with the schema of the suite: of another name, so that no query can do
+// without the rewriting.
+func ownName(t testing.TB) (dsn string) { t.Helper(); return copied(t, "own_name") }
 
 func migratedAt(t testing.TB, dsn string, opts ...leasepg.Option) (*leasepg.Backend, *pgxpool.Pool) {
 	t.Helper()
@@ -90,7 +111,7 @@ func (p *pools) of(be lease.Backend) *pgxpool.Pool {
 	return v.(*pgxpool.Pool)
 }
 
-func TestConformance(t *testing.T) { leasetest.Run(t, factory(pgtest.DB)) }
+func TestConformance(t *testing.T) { leasetest.Run(t, factory(ownName)) }
 
 // factory makes backends on databases that db makes.
 func factory(db func(testing.TB) (dsn string)) leasetest.Factory { return factoryMax(db, 8) }
@@ -106,7 +127,6 @@ func factoryMax(db func(testing.TB) (dsn string), conns int32) leasetest.Factory
 	}
 	return leasetest.Factory{
 		New: func(t testing.TB) lease.Backend {
-			// A schema of another name, so that no query can do without the rewriting.
 			_, app := migratedAt(t, db(t), leasepg.WithSchema("own_name"))
 			exec(t, app, "CREATE TABLE effect (seq bigint GENERATED ALWAYS AS IDENTITY, value text NOT NULL)")
 			be := backend(t, app)

@@ -112,7 +112,7 @@ func TestConformancePooled(t *testing.T) {
 		return p.Through(server, server.DB(fmt.Sprint("db", dbs.Add(1)))) + "&default_query_exec_mode=exec"
 	})
 	f.Polls = true
-	leasetest.Run(t, f)
+	leasetest.RunVariant(t, f)
 }
 
 // TestPoolerModes: pgx's ways to run a query either work behind PgBouncer or are refused

@@ -20,10 +20,8 @@ import (
 
 // The older protocol returns other types.
 func TestConformanceOverRESP2(t *testing.T) {
-	if testing.Short() {
-		t.Skip("the suite once more")
-	}
-	leasetest.Run(t, factory(func(t testing.TB, _ string) redis.UniversalClient {
+	inProof(t)
+	leasetest.RunVariant(t, factory(func(t testing.TB, _ string) redis.UniversalClient {
 		return client(t, func(o *redis.Options) { o.Protocol = 2 })
 	}, leaseredis.WithTags(2)))
 }

@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	seeds   = flag.Int("seeds", 200, "how many simulations to run")
+	seeds   = flag.Int("seeds", 100, "how many simulations to run")
 	oneSeed = flag.Uint64("seed", 0, "run only the simulation of this seed")
 )
 

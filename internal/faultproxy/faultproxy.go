@@ -104,7 +104,7 @@ func (p *Proxy) Delay(d time.Duration) {
 // DropReply lets the next request that match accepts reach the target, and resets
 // its connection when the reply comes, instead of passing that on: the target has
 // acted and the client cannot know. A request is what the client sent in one piece.
-// The channel is closed once it has happened.
+// The channel is closed once it has happened; a client that gives up before does not count.
 func (p *Proxy) DropReply(match func(request []byte) bool) <-chan struct{} {
 	d := &drop{match: match, done: make(chan struct{})}
 	p.mu.Lock()
@@ -163,8 +163,11 @@ func (p *Proxy) serve(client net.Conn) {
 	p.running.Go(func() { p.pump(l, client, server, p.request) })
 	p.pump(l, server, client, p.reply)
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	delete(p.links, l)
-	p.mu.Unlock()
+	if l.lose != nil && p.drop == nil { // the client gave up before the reply came: another one is dropped
+		p.drop = l.lose
+	}
 }
 
 // pump moves data from one side to the other until the link dies. inspect says
@@ -217,6 +220,7 @@ func (p *Proxy) reply(l *link, _ []byte) bool {
 		return true
 	}
 	close(l.lose.done)
+	l.lose = nil
 	return false
 }
 

@@ -158,3 +158,52 @@ func TestDropReply(t *testing.T) {
 	}
 	mustAnswer(t, other, "commit", "3\n") // only one reply is dropped
 }
+
+// A client that gives up before the reply comes is not what was waited for: the next request is.
+func TestDropReplyOutlivesAClientThatGivesUp(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	silent := make(chan net.Conn, 1) // the server never answers on the first connection
+	go func() {
+		for first := true; ; first = false {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if first {
+				silent <- c
+				continue
+			}
+			go func() {
+				defer c.Close()
+				for s := bufio.NewScanner(c); s.Scan(); {
+					fmt.Fprintln(c, "answer")
+				}
+			}()
+		}
+	}()
+	p := faultproxy.Start(t, l.Addr().String())
+	hasty := dial(t, p.Addr())
+	dropped := p.DropReply(func(b []byte) bool { return bytes.Contains(b, []byte("commit")) })
+	if _, err := hasty.ask("commit", 50*time.Millisecond); !timedOut(err) {
+		t.Fatalf("the server answered: %v", err)
+	}
+	c := <-silent
+	defer c.Close()
+	if _, err := bufio.NewReader(c).ReadString('\n'); err != nil { // it has reached the server
+		t.Fatal(err)
+	}
+	hasty.Close()
+	for deadline := time.Now().Add(time.Minute); ; {
+		if _, err := dial(t, p.Addr()).ask("commit", long); err != nil && !timedOut(err) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no other reply is dropped")
+		}
+	}
+	<-dropped
+}

@@ -16,9 +16,15 @@ import (
 // message at a time, each marked before.
 const suspicionLimit = 2
 
-// doubtBatches is how many batches the stored cursor may have been behind a crashed
-// owner: one being handled and one not yet stored.
-const doubtBatches = 2
+// doubtful is how many messages the stored cursor may have been behind a crashed owner: one pass
+// that was being handled and one not yet stored.
+func (w *work) doubtful() int {
+	batches := 1 // in a pass
+	if w.grows() {
+		batches = crewReach
+	}
+	return 2 * batches * w.c.spec.Batch
+}
 
 // careful says to handle messages alone. It is asked by whoever runs h.
 func (h *held) careful() bool { return h.doubt > 0 && h.suspicion >= suspicionLimit }

@@ -105,6 +105,37 @@ func TestKillerIsFound(t *testing.T) {
 	}
 }
 
+// The message that kills its process is found as soon, however far the workers got ahead of a slow
+// one before.
+func TestKillerAheadOfASlowMessage(t *testing.T) {
+	for _, at := range []int{1, 20, 40, 70} {
+		t.Run(fmt.Sprint(at), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				be := leasemem.New()
+				publish(t, be, "x", 0, 80, func(n *note) string { return fmt.Sprint(n.N) })
+				handlers := func(r *replica) []lease.Handler {
+					return one(func(ctx context.Context, m lease.Message[note]) error {
+						switch m.Payload.N {
+						case 0:
+							pauseFor(ctx, 500*time.Millisecond)
+						case at:
+							return r.die(ctx)
+						}
+						return ctx.Err()
+					})
+				}
+				crashes := keepRunning(t, be, lease.Spec{Batch: 5, Workers: 4}, handlers, func() bool { return status(t, be).LagTotal == 0 })
+				if crashes != 5 {
+					t.Errorf("%d crashes, want 2 to suspect and 3 to convict", crashes)
+				}
+				if ds := deadLetters(t, be); len(ds) != 1 || ds[0].MessageID != fmt.Sprint(at+1) {
+					t.Errorf("dead letters %+v", ds)
+				}
+			})
+		})
+	}
+}
+
 // A message that kills its process when it is tried again is found, though others of
 // the resource keep failing.
 func TestKillerAmongParked(t *testing.T) {

@@ -48,9 +48,12 @@ func (w *work) lanes(ctx context.Context, h *held, p *pass, from, to int) {
 // after it is handled again when the process crashes.
 const crewReach = 16
 
+// grows reports that passes of the consumer grow beside slow messages.
+func (w *work) grows() bool { return w.c.spec.Workers > 1 && w.c.spec.Retry.Order != OrderBlock }
+
 // mayGrow reports that more batches may be added to a pass that is handled up to to.
 func (w *work) mayGrow(h *held, p *pass, to int) bool {
-	return p.parked == nil && to == len(p.ms) && w.c.spec.Workers > 1 && w.c.spec.Retry.Order != OrderBlock && !h.careful()
+	return w.grows() && p.parked == nil && to == len(p.ms) && !h.careful()
 }
 
 // crew is the workers of one pass.

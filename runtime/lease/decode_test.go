@@ -20,6 +20,7 @@ func TestDecodeErrors(t *testing.T) {
 	for _, c := range []struct{ name, payload, want string }{
 		{"empty", ``, "payload is empty"},
 		{"null", `null`, "payload is null, want lease.charge"},
+		{"null between spaces", " \r\n\tnull\n", "payload is null, want lease.charge"},
 		{"wrong type", `[]`, "payload: want lease.charge, got array"},
 		{"string for number", `{"cents":"12.5"}`, "cents: want int64, got string"},
 		{"fraction for integer", `{"cents":12.5}`, "cents: want int64, got number"},

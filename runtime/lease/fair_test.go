@@ -568,6 +568,63 @@ func TestOnlyTheKillerIsBlamed(t *testing.T) {
 			}
 		})
 	})
+	// With a leader in its group, which ends the process soon or does not.
+	beside := func(t *testing.T, be *leasemem.Backend, message func(ctx context.Context, r *replica) error, lead func(ctx context.Context, r *replica) error, most int) (crashes int) {
+		begin := func() *replica {
+			r := &replica{}
+			g, link := lease.NewGroup(), r.share(be)
+			for _, s := range []lease.Spec{
+				{Handlers: one(func(ctx context.Context, m lease.Message[note]) error { return message(ctx, r) })},
+				{Name: "leader", Per: lease.PerCluster, Handlers: []lease.Handler{lease.Run(func(ctx context.Context, _ lease.Lease) error { return lead(ctx, r) })}},
+			} {
+				s.TTL = 2 * time.Second
+				if err := g.Add(newConsumer(t, link, s)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			start(t, g)
+			return r
+		}
+		r := begin()
+		for deadline := time.Now().Add(3 * time.Minute); crashes < most && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			if r.crashed.Load() {
+				crashes++
+				r = begin()
+			}
+		}
+		return crashes
+	}
+	t.Run("beside a Run handler that kills", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			be := leasemem.New()
+			publish(t, be, "slow", 0, 2, nil)
+			crashes := beside(t, be, func(ctx context.Context, _ *replica) error {
+				pauseFor(ctx, 5*time.Second)
+				return ctx.Err()
+			}, func(ctx context.Context, r *replica) error {
+				if pauseFor(ctx, 3*time.Second); ctx.Err() == nil {
+					return r.die(ctx)
+				}
+				return ctx.Err()
+			}, 12)
+			if ds := deadLetters(t, be); len(ds) > 0 || crashes != 12 {
+				t.Errorf("%d crashes, dead letters %+v", crashes, ds)
+			}
+		})
+	})
+	t.Run("beside a Run handler that goes on", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			be := leasemem.New()
+			publish(t, be, "killer", 0, 1, nil)
+			crashes := beside(t, be, func(ctx context.Context, r *replica) error { return r.die(ctx) }, func(ctx context.Context, _ *replica) error {
+				<-ctx.Done()
+				return ctx.Err()
+			}, 20)
+			if ds := deadLetters(t, be); len(ds) != 1 || crashes != 5 {
+				t.Errorf("%d crashes, want 5; dead letters %+v", crashes, ds)
+			}
+		})
+	})
 	t.Run("long item, crashes from outside", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			be := leasemem.New()

@@ -9,14 +9,16 @@ import (
 
 // gate lets handler calls of a process run side by side, or one of them alone: a message that
 // may have killed the process is tried with nothing else running, so that no other message
-// is blamed for its crash, and it for none of theirs.
+// is blamed for its crash, and it for none of theirs. Run handlers, which may run for ever, count
+// while they are young: what kills its process does so soon.
 type gate struct {
 	running atomic.Int64
 	closed  atomic.Bool // entering takes the slow way
 
-	mu   sync.Mutex
-	open chan struct{} // closed when the gate opens again; nil while it is open
-	left chan struct{} // a hint that the last call left while the gate is closed
+	mu    sync.Mutex
+	open  chan struct{} // closed when the gate opens again; nil while nobody is, or waits to be, alone
+	left  chan struct{} // a hint that the last call left while the gate is closed, or that a Run handler is no longer young
+	young int           // Run handlers
 }
 
 func newGate() *gate { return &gate{left: make(chan struct{}, 1)} }
@@ -51,13 +53,44 @@ func (g *gate) leave() {
 	}
 }
 
-// alone closes the gate and waits up to d for the calls under way to end. It returns a function
-// that opens the gate, to be called once or more; nil when another is alone, when a call has
-// not ended in time, or when ctx has ended.
+// enterRun begins a Run handler, which is young for d, or until leave is called. It waits while a
+// call runs alone or waits to, and returns nil when ctx ends first.
+func (g *gate) enterRun(ctx context.Context, d time.Duration) (leave func()) {
+	for {
+		g.mu.Lock()
+		open := g.open
+		if open == nil {
+			g.young++
+			g.mu.Unlock()
+			break
+		}
+		g.mu.Unlock()
+		select {
+		case <-open:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	grown := sync.OnceFunc(func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.young--
+		hint(g.left)
+	})
+	timer := time.AfterFunc(d, grown)
+	return func() {
+		timer.Stop()
+		grown()
+	}
+}
+
+// alone waits until no Run handler is young, closes the gate and waits up to d for the calls under
+// way to end. It returns a function that opens the gate, to be called once or more; nil when
+// another stays alone for d, when a call has not ended in time, or when ctx has ended.
 func (g *gate) alone(ctx context.Context, d time.Duration) (open func()) {
-	ctx, cancel := context.WithTimeout(ctx, d)
+	turn, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	for !g.close() {
+	for !g.claim() {
 		g.mu.Lock()
 		opened := g.open
 		g.mu.Unlock()
@@ -66,7 +99,7 @@ func (g *gate) alone(ctx context.Context, d time.Duration) (open func()) {
 		}
 		select {
 		case <-opened:
-		case <-ctx.Done():
+		case <-turn.Done():
 			return nil
 		}
 	}
@@ -77,7 +110,7 @@ func (g *gate) alone(ctx context.Context, d time.Duration) (open func()) {
 		close(g.open)
 		g.open = nil
 	})
-	for g.running.Load() > 0 {
+	for g.youngRuns() > 0 { // no more of them begin
 		select {
 		case <-g.left:
 		case <-ctx.Done():
@@ -85,16 +118,33 @@ func (g *gate) alone(ctx context.Context, d time.Duration) (open func()) {
 			return nil
 		}
 	}
+	g.closed.Store(true)
+	ended, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	for g.running.Load() > 0 {
+		select {
+		case <-g.left:
+		case <-ended.Done():
+			open()
+			return nil
+		}
+	}
 	return open
 }
 
-func (g *gate) close() bool {
+// claim makes the caller the one who is going to be alone.
+func (g *gate) claim() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.open != nil {
 		return false
 	}
 	g.open = make(chan struct{})
-	g.closed.Store(true)
 	return true
+}
+
+func (g *gate) youngRuns() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.young
 }

@@ -154,7 +154,7 @@ func decode[T any](r *Raw, epoch int64, row func(T) T, m *Message[T]) error {
 	if !utf8.Valid(r.Payload) {
 		return errors.New("payload is not valid UTF-8")
 	}
-	if string(r.Payload) == "null" {
+	if string(bytes.TrimSpace(r.Payload)) == "null" {
 		return fmt.Errorf("payload is null, want %s", reflect.TypeFor[T]())
 	}
 	err := json.Unmarshal(r.Payload, &m.Payload)

@@ -28,6 +28,11 @@ func (w *work) startRuns() time.Duration {
 // after the backoff of its retry policy; a stream's is done with nil, and is given up when
 // it keeps failing.
 func (w *work) runOnce(ctx context.Context, h *held) {
+	leave := w.s.gate.enterRun(ctx, aloneTime)
+	if leave == nil {
+		return
+	}
+	defer leave()
 	began := time.Now()
 	ended := make(chan error, 1)
 	go func() {

@@ -168,7 +168,7 @@ func (w *work) take(grants []Grant, asked instant) {
 			suspicion: g.Suspicion, marked: g.Mark, markCount: g.MarkCount,
 		}
 		if g.Suspicion > 0 {
-			h.doubt = doubtBatches * w.c.spec.Batch
+			h.doubt = w.doubtful()
 		}
 		for _, lane := range g.Lanes {
 			h.addLane(lane)

@@ -16,7 +16,7 @@ type gate struct {
 	closed  atomic.Bool // entering takes the slow way
 
 	mu    sync.Mutex
-	open  chan struct{} // closed when the gate opens again; nil while nobody is, or waits to be, alone
+	open  chan struct{} // closed when the gate opens again; nil while no call is alone or waits to be
 	left  chan struct{} // a hint that the last call left while the gate is closed, or that a Run handler is no longer young
 	young int           // Run handlers
 }

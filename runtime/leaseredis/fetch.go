@@ -64,6 +64,9 @@ func (f *fetch) run(ctx context.Context, asked []lease.FetchItem) ([]lease.Fetch
 		}
 		it := fetchedItem{FetchItem: item, from: from, ins: f.b.inputsOf(f.sh, f.info, item.Resource)}
 		it.at = from.positions(it.ins)
+		if f.source == nil {
+			f.b.distrust(item.Resource, it.at)
+		}
 		for n, in := range it.ins {
 			it.reads = append(it.reads, &read{key: in.key, after: it.at[n], count: min(item.Limit+1, most)})
 		}
@@ -239,13 +242,61 @@ func (f *fetch) settle(ctx context.Context, it *fetchedItem) error {
 		default:
 			return r.err
 		}
-		if f.source != nil && len(r.entries) == 0 && it.at[n] != (position{}) {
+		if f.source == nil {
+			if err := f.leaveOut(ctx, it, n); err != nil {
+				return err
+			}
+			continue
+		}
+		if len(r.entries) == 0 && it.at[n] != (position{}) {
 			if err := f.beginAgain(ctx, it, n); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// adoptBytes is how much one script call takes out of a stream.
+const adoptBytes = 1 << 20
+
+// leaveOut has entries adopted whose ids no clock gave, see lib_log.lua: with one of them as its
+// position, a consumer would pass over all that is published later. They come again with other ids.
+func (f *fetch) leaveOut(ctx context.Context, it *fetchedItem, n int) error {
+	r, far := it.reads[n], farAhead()
+	i := slices.IndexFunc(r.entries, func(e entry) bool { return e.at.compare(far) >= 0 })
+	if i < 0 {
+		return nil
+	}
+	args := []any{it.Resource, "", "", adoptBytes}
+	if f.info.Per != lease.PerTopic {
+		args = []any{"", f.info.Name, it.Resource, adoptBytes}
+	}
+	reply, err := f.b.run(ctx, it.ins[n].tag, scripts.adopt, args...)
+	ns := ints(reply)
+	if err != nil || len(ns) != 2 {
+		return unexpected(answer{reply, err})
+	}
+	far = position{ms: uint64(ns[0])}
+	if i = slices.IndexFunc(r.entries, func(e entry) bool { return e.at.compare(far) >= 0 }); i < 0 {
+		return nil // it is this process's clock that is behind
+	}
+	r.entries = r.entries[:i]
+	f.b.warn("adopt "+r.key, "another program wrote entries with ids far ahead of the clock; they are taken out and come again with others",
+		"consumer", f.info.Name, "key", r.key)
+	return nil
+}
+
+// distrust begins again where a position in the log is one that no clock can have given: messages would be
+// passed over. What was passed is trimmed, so that little comes twice.
+func (b *Backend) distrust(resource string, at []position) {
+	for i, p := range at {
+		if p.ms > never {
+			b.warn("position "+resource, "a position lies centuries ahead of the clock; what the log holds is read from its beginning",
+				"resource", resource, "position", p.String())
+			at[i] = position{}
+		}
+	}
 }
 
 // beginAgain reads an application's stream from its beginning when it was deleted and made

@@ -3,6 +3,7 @@ package leaseredis
 // scripts are the atomic steps, each in a file of its own name.
 var scripts = struct {
 	acquire        *script
+	adopt          *script
 	attach         *script
 	build          *script
 	clock          *script
@@ -45,6 +46,7 @@ var scripts = struct {
 	trimviews      *script
 }{
 	acquire:        load("acquire", "lib_lease"),
+	adopt:          load("adopt", "lib_log"),
 	attach:         load("attach", "lib_log", "lib_patterns"),
 	build:          load("build", "lib_log"),
 	clock:          load("clock"),

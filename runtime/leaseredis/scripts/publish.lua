@@ -39,9 +39,7 @@ if not ok then
 end
 for id in pairs(ids) do call('SET', id, '1', 'PX', 604800000, 'NX') end
 for _, w in ipairs(waiting) do
-  local m = w[3]
-  call('ZADD', T .. 'delayed', int(w[2]), w[1])
-  call('HSET', T .. 'delayed:e', w[1], cmsgpack.pack({m.topic, m.kind, m.key, m.slot, m.headers, m.payload}))
+  delay(w[1], w[2], w[3])
 end
 if #planned == 0 and #waiting > 0 then call('HSET', KEYS[1], 'last', int(last)) end
 if #planned > 0 or #waiting > 0 then news('m') end

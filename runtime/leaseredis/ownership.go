@@ -66,7 +66,7 @@ func (b *Backend) Register(ctx context.Context, info lease.ConsumerInfo, resourc
 			for _, r := range chunk {
 				args = append(args, r)
 			}
-			steps = append(steps, step{tag, scripts.register, args})
+			steps = append(steps, step{tag: tag, script: scripts.register, args: args})
 		}
 	}
 	return b.fail("register resources of "+info.Name, firstError(b.runAll(ctx, steps)))
@@ -103,7 +103,7 @@ func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Surve
 	}
 	var steps []step
 	for _, tag := range b.reach(sh) {
-		steps = append(steps, step{tag, scripts.survey, names})
+		steps = append(steps, step{tag: tag, script: scripts.survey, args: names})
 	}
 	out := make([]lease.Survey, len(consumers))
 	owned := make([]map[string]int, len(consumers))
@@ -197,6 +197,7 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 		for _, g := range got {
 			grants = append(grants, grantOf(list(g)))
 		}
+		b.known.holdings.took(req.Session, name, grants[len(grants)-len(got):])
 		parts[tag]++
 		return len(got), b.fail("acquire leases of "+name, err)
 	}

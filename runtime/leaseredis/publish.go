@@ -90,7 +90,7 @@ func (b *Backend) publishStep(sh *shape, attempt string, events []lease.Event) (
 		}
 		args = append(args, e.Topic, e.Kind, e.Key, slot, headersJSON(e.Headers), e.Payload, e.ID, due, microseconds(e.After))
 	}
-	return step{tag, scripts.publish, args}, n
+	return step{tag: tag, script: scripts.publish, args: args}, n
 }
 
 // microseconds is a duration as scripts take it; what has begun counts as one.

@@ -17,6 +17,8 @@ type read struct {
 	after position
 	count int
 	exact bool // only the entry at after
+	begun bool // it was read
+	cut   bool // there may be more than entries
 
 	entries []entry
 	err     error

@@ -9,7 +9,9 @@ var scripts = struct {
 	clock          *script
 	close          *script
 	commit         *script
+	count          *script
 	deadletters    *script
+	describe       *script
 	droponce       *script
 	endonce        *script
 	executing      *script
@@ -22,7 +24,6 @@ var scripts = struct {
 	forgetstreams  *script
 	heartbeat      *script
 	heldseq        *script
-	lag            *script
 	leases         *script
 	members        *script
 	narrow         *script
@@ -52,7 +53,9 @@ var scripts = struct {
 	clock:          load("clock"),
 	close:          load("close", "lib_lease"),
 	commit:         load("commit", "lib_parked", "lib_dead"),
+	count:          loadAlone("count"),
 	deadletters:    load("deadletters", "lib_dead"),
+	describe:       loadAlone("describe"),
 	droponce:       load("droponce", "lib_once"),
 	endonce:        load("endonce", "lib_once"),
 	executing:      load("executing"),
@@ -65,7 +68,6 @@ var scripts = struct {
 	forgetstreams:  load("forgetstreams"),
 	heartbeat:      load("heartbeat"),
 	heldseq:        load("heldseq"),
-	lag:            load("lag"),
 	leases:         load("leases"),
 	members:        load("members"),
 	narrow:         load("narrow", "lib_log", "lib_patterns"),

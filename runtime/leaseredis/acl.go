@@ -62,8 +62,8 @@ var commands = map[string][]string{
 	"zrange":        {"KEY", "0", "0"},
 	"zrangebyscore": {"KEY", "0", "0"},
 	"zrem":          {"KEY", "m"},
+	"zscan":         {"KEY", "0"},
 	"zscore":        {"KEY", "m"},
-	"zunionstore":   {"KEY", "1", "KEY"},
 }
 
 // connecting are the commands that the client itself sends, and what Check looks at.

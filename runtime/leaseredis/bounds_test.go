@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -221,4 +222,34 @@ func TestIdleStreamsAndStandbysAskLittle(t *testing.T) {
 			t.Errorf("%d processes, of which one works, looked for news %d times in %v; want %d at most", processes, runs, took, most)
 		}
 	})
+}
+
+// What the server keeps so that a repeated publication is carried out once does not grow with what is published.
+func TestPublishingLeavesNoKeyForEach(t *testing.T) {
+	c, ns := redistest.Shared(t).Client(t), redistest.Namespace(t)
+	publishers := []*leaseredis.Backend{on(c, ns, leaseredis.WithTags(1)), on(c, ns, leaseredis.WithTags(1))}
+	var wg sync.WaitGroup
+	for _, be := range publishers {
+		for range 4 {
+			wg.Go(func() {
+				for range 50 {
+					if err := be.Publish(t.Context(), events("x", 1)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	equal(t, "published", c.XLen(t.Context(), "{"+ns+"0}:t:x").Val(), 400)
+	keys := must[[]string](t)(c.Keys(t.Context(), "{"+ns+"0}:pub:*").Result())
+	equal(t, "keys", len(keys), len(publishers))
+	for _, key := range keys {
+		if n := c.HLen(t.Context(), key).Val(); n > 10 { // four at once
+			t.Errorf("%d attempts are kept", n)
+		}
+		if ttl := c.TTL(t.Context(), key).Val(); ttl <= 0 || ttl > time.Minute {
+			t.Errorf("they are kept for %v", ttl)
+		}
+	}
 }

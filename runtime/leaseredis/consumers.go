@@ -27,6 +27,7 @@ type knowledge struct {
 	warned    sync.Map // text → time.Time, see warn
 	sizes     sync.Map // consumer → *sizes
 	holdings  holdings
+	publisher publisher
 	touched   touched
 	looks     looks
 	missed    missed

@@ -78,6 +78,7 @@
 //	free:<consumer>               zset: resources without an owner (PerStream: wanted ones), by when they become
 //	                              free in µs; leases that expire by themselves (LockRow) stand here by
 //	                              expiry plus grace while they are owned
+//	freeing:<consumer>            zset: sessions declared dead or replaced that held leases, by when these become free
 //	held:<consumer>:<session>     set: resources the session owns
 //	l:<consumer>:<resource>       hash: o owner's session, e epoch, q seq of the last progress, a attempt,
 //	                              at when acquired, since when freed, c cursor, su suspicion, mk mark, me its epoch,
@@ -94,7 +95,8 @@
 //	                              consumer reads as one resource; they come from the topics of this tag only
 //	dirty:<consumer>              zset: resource of such a consumer by the id of its last message
 //	id:<length of topic>:<topic>:<id>   string that expires: an event id that keeps out a second one
-//	pub:<attempt>                 string that expires: a publish that was carried out
+//	pub:<publisher>               hash that expires: number of an attempt to publish that was carried out -> last id,
+//	                              low the number below which all are over
 //	delayed, delayed:e            zset: delayed event by when it is due; hash: its content
 //
 //	pr:<consumer>                 zset: resource with parked messages by when its first lane is due

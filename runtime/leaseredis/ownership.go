@@ -3,6 +3,7 @@ package leaseredis
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -195,7 +196,12 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 		reply, err := b.run(ctx, tag, scripts.acquire, args...)
 		got := list(reply)
 		for _, g := range got {
-			grants = append(grants, grantOf(list(g)))
+			g := list(g)
+			grant := grantOf(g)
+			if err == nil && len(g) == 7 && number(g[6]) == 1 {
+				grant.Lanes, err = b.lanes(ctx, tag, name, grant.Resource)
+			}
+			grants = append(grants, grant)
 		}
 		b.known.holdings.took(req.Session, name, grants[len(grants)-len(got):])
 		parts[tag]++
@@ -225,6 +231,33 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 		}
 	}
 	return grants, nil
+}
+
+// lanes lists the parked lanes of a resource that has very many. All that are there from first to last are among them;
+// it is owned by who asks, so that no others come but by replay.
+func (b *Backend) lanes(ctx context.Context, tag int, consumer, resource string) ([]string, error) {
+	key := b.prefix(tag) + "due:" + consumer + ":" + resource
+	seen := map[string]struct{}{}
+	for at := uint64(0); ; {
+		type page struct {
+			pairs []string
+			next  uint64
+		}
+		p, err := within(ctx, func(ctx context.Context) (p page, err error) {
+			p.pairs, p.next, err = b.client.ZScan(ctx, key, at, "", leaseChunk).Result()
+			return p, err
+		})
+		if err != nil {
+			b.look(err)
+			return nil, fmt.Errorf("read %s: %w", key, err)
+		}
+		for i := 0; i < len(p.pairs); i += 2 {
+			seen[p.pairs[i]] = struct{}{}
+		}
+		if at = p.next; at == 0 {
+			return slices.Sorted(maps.Keys(seen)), nil
+		}
+	}
 }
 
 // acquireFrom lists the tags that have leases of the consumer, in the order of the attempt, without

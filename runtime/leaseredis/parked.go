@@ -11,7 +11,7 @@ import (
 )
 
 // parkedBytes bounds what one read of parked messages loads from a tag; the rest comes with the next.
-const parkedBytes = 8 << 20
+const parkedBytes = 4 << 20
 
 // FetchParked reads due parked messages, the lane that is due longest first.
 func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lease.Parked, error) {

@@ -30,6 +30,7 @@ var commands = map[string][]string{
 	"lrange":        {"KEY", "0", "0"},
 	"lrem":          {"KEY", "0", "v"},
 	"ltrim":         {"KEY", "0", "0"},
+	"pexpire":       {"KEY", "60000"},
 	"publish":       {"CHANNEL", "probe"},
 	"rpush":         {"KEY", "v"},
 	"sadd":          {"KEY", "m"},

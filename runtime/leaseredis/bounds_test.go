@@ -2,6 +2,7 @@ package leaseredis_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -251,5 +252,95 @@ func TestPublishingLeavesNoKeyForEach(t *testing.T) {
 		if ttl := c.TTL(t.Context(), key).Val(); ttl <= 0 || ttl > time.Minute {
 			t.Errorf("they are kept for %v", ttl)
 		}
+	}
+}
+
+// observed keeps what an observer is told.
+type observed struct {
+	mu  sync.Mutex
+	all []lease.Observation
+}
+
+func (o *observed) Observe(v lease.Observation) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.all = append(o.all, v)
+}
+
+func (o *observed) missed() (n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, v := range o.all {
+		if m, ok := v.(lease.ObservedMissed); ok {
+			n += m.Messages
+		}
+	}
+	return n
+}
+
+// What is trimmed before it was read is counted, also while nobody ran; what was read and is trimmed then is not. A stream that
+// was deleted and made again, up to beyond the cursor, is read from its beginning.
+func TestLossesOnStreamsOfOthersAreTold(t *testing.T) {
+	c := redistest.Shared(t).Client(t)
+	for _, per := range []lease.Per{lease.PerTopic, lease.PerGroup} {
+		t.Run(per.String(), func(t *testing.T) {
+			t.Parallel()
+			ns := redistest.Namespace(t)
+			stream := ns + "s"
+			add := func(n int, id string) {
+				for range n {
+					ok(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, ID: id, Values: []any{"payload", "1"}}).Err())
+				}
+			}
+			var log logBook
+			var o observed
+			var handled atomic.Int64
+			hold := make(chan struct{})
+			start := func() (stop func()) {
+				be := on(redistest.Shared(t).Client(t), ns, log.option(), leaseredis.WithObserver(&o))
+				consumer := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{Name: "c", Per: per, Batch: 10, Source: leaseredis.StreamSource{Names: []string{stream, ns + "other"}, DefaultKind: "k"},
+					Handlers: []lease.Handler{lease.Batch("k", func(ctx context.Context, ms []lease.Message[[]byte]) error {
+						handled.Add(int64(len(ms)))
+						select {
+						case <-hold:
+						case <-ctx.Done():
+						}
+						return nil
+					})}}, lease.WithLogger(discard)))
+				ctx, cancel := context.WithCancel(context.Background())
+				done := make(chan error, 1)
+				go func() { done <- consumer.Run(ctx) }()
+				return func() { cancel(); ok(t, <-done) }
+			}
+			close(hold)
+			stop := start()
+			add(200, "*")
+			eventually(t, "the first are handled", func() bool { return handled.Load() == 200 })
+			key := must[[]string](t)(c.Keys(t.Context(), "{"+ns+"*}:reads:c").Result())
+			eventually(t, "it is stored what was read", func() bool {
+				key = must[[]string](t)(c.Keys(t.Context(), "{"+ns+"*}:reads:c").Result())
+				return len(key) == 1 && strings.HasSuffix(c.HGet(t.Context(), key[0], stream).Val(), " 200")
+			})
+			ok(t, c.XTrimMaxLen(t.Context(), stream, 5).Err()) // of what was read
+			stop()
+			add(300, "*")
+			ok(t, c.XTrimMaxLen(t.Context(), stream, 50).Err())
+			stop = start()
+			eventually(t, "what is left is handled", func() bool { return handled.Load() == 250 })
+			eventually(t, "the rest is told", func() bool { return o.missed() == 250 })
+			equal(t, "warnings", log.count("before they were read"), 1)
+			// Another one under that name.
+			last := c.XInfoStream(t.Context(), stream).Val().LastGeneratedID
+			ms, _, _ := strings.Cut(last, "-")
+			pipe := c.TxPipeline()
+			pipe.Del(t.Context(), stream)
+			for i := range 20 {
+				pipe.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, ID: fmt.Sprint("5-", i+1), Values: []any{"payload", "2"}})
+			}
+			pipe.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, ID: ms + "9-0", Values: []any{"payload", "2"}})
+			_ = must[[]redis.Cmder](t)(pipe.Exec(t.Context()))
+			eventually(t, "the new ones are handled", func() bool { return handled.Load() >= 250+21 })
+			stop()
+		})
 	}
 }

@@ -28,6 +28,7 @@ type knowledge struct {
 	sizes     sync.Map // consumer → *sizes
 	holdings  holdings
 	publisher publisher
+	reads     streamReads
 	touched   touched
 	looks     looks
 	missed    missed

@@ -108,6 +108,8 @@
 //	dx:<consumer>:<resource>      hash: message id -> number of its dead letter
 //	once:<consumer>               hash: item -> how its execution ended; under the tag of the item
 //	onceat:<consumer>             zset: item by when it was begun, or done
+//	reads:<consumer>              hash: stream of an application -> a position in it, and how many of its entries, those deleted
+//	                              among them, are not behind that
 //	maintaining                   string that expires: who does the housekeeping; under the first tag that can be reached
 //	swept:<consumer>              string that expires: streams to be forgotten were looked for; likewise
 package leaseredis

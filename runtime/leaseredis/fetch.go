@@ -111,6 +111,8 @@ func (f *fetch) run(ctx context.Context, asked []lease.FetchItem) ([]lease.Fetch
 		it.at = from.positions(it.ins)
 		if f.source == nil {
 			f.b.distrust(item.Resource, it.at)
+		} else {
+			f.beginsAgain(&it)
 		}
 		for n, in := range it.ins {
 			it.reads = append(it.reads, &read{key: in.key, after: it.at[n]})
@@ -348,6 +350,17 @@ func (b *Backend) distrust(resource string, at []position) {
 	}
 }
 
+// beginsAgain sets positions back in streams that were found to be others than those that were read.
+func (f *fetch) beginsAgain(it *fetchedItem) {
+	for n, in := range it.ins {
+		if it.at[n] != (position{}) && f.b.known.reads.begins(f.info.Name, in.name) {
+			f.b.warn("again "+f.info.Name+" "+in.key, "a stream was deleted and made again; it is read from its beginning",
+				"consumer", f.info.Name, "stream", in.key, "cursor", it.at[n].id())
+			it.at[n] = position{}
+		}
+	}
+}
+
 // beginAgain reads an application's stream from its beginning when it was deleted and made
 // anew with smaller ids, or these were set back: its entries would be passed over.
 func (f *fetch) beginAgain(ctx context.Context, it *fetchedItem, n int) error {
@@ -401,6 +414,15 @@ func (f *fetch) merge(it *fetchedItem) lease.Fetched {
 	}
 	if len(all) > 0 {
 		out.Next = it.from.moved(it.ins, at)
+	}
+	if f.source != nil {
+		n := make([]int64, len(it.ins))
+		for _, m := range inputs {
+			n[m.input]++
+		}
+		for i, in := range it.ins {
+			f.b.known.reads.moved(f.info.Name, in.name, it.at[i], at[i], n[i])
+		}
 	}
 	out.More = more
 	from, next := it.From, out.Next

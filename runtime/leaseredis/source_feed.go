@@ -238,6 +238,7 @@ func (f *sourceFeed) describe(ctx context.Context, which []int) (news []int, err
 	if err != nil {
 		return nil, err
 	}
+	again := f.verify(ctx, which, infos)
 	for k, i := range which {
 		if infos[k].there {
 			if !f.watched[i] || infos[k].last != f.at[i] {
@@ -250,7 +251,7 @@ func (f *sourceFeed) describe(ctx context.Context, which []int) (news []int, err
 		}
 		f.watched[i] = true
 	}
-	return news, nil
+	return append(news, again...), nil
 }
 
 // begunAgain looks at the next n streams for whether their last ids are others than were told: smaller ones.

@@ -61,6 +61,8 @@
 //	meta                          hash: layout, tags, slots, namespace, last (id of the last message), dead
 //	                              (number of the last dead letter), ownership, replays (how often feeds were
 //	                              to be told of these)
+//	                              clock (µs that a heartbeat has noted), shift and shifted (by how much the server's clock
+//	                              was set back, and when)
 //	none                          never exists, see script.go
 //	sessions                      zset: session id by expiry, of those not declared dead
 //	s:<session>                   hash: ttl, opened, beat (µs), host, pid, consumers (joined by newlines), topics

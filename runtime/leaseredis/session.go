@@ -310,6 +310,10 @@ func (s *session) Heartbeat(ctx context.Context) error {
 		case a.err != nil:
 			failed = a.err
 		default:
+			if back := number(a.value); back > time.Second.Microseconds() {
+				s.b.warn("clock", "the server's clock was set back: leases, retries and delayed events go by the time that it had reached, and a tenth slower until the clock has caught up",
+					"tag", s.b.prefix(in[i]), "by", time.Duration(back)*time.Microsecond)
+			}
 			s.mu.Lock()
 			s.heard[in[i]] = begun
 			s.mu.Unlock()

@@ -1,6 +1,6 @@
 -- Appending to the log. Ids are numbers: the clock in µs, or one more than the last.
-local meta = call('HMGET', KEYS[1], 'last', 'slots')
-local last, slots = tonumber(meta[1]) or 0, tonumber(meta[2]) or 1
+local given = call('HMGET', KEYS[1], 'last', 'slots')
+local last, slots = tonumber(given[1]) or 0, tonumber(given[2]) or 1
 
 -- fits tells whether s matches a pattern, given as the parts between its stars.
 local function fits(parts, s)

@@ -23,6 +23,7 @@ for _ = 1, (#ARGV - 4) / 9 do
     ids[id] = true
   end
   if not claimed then
+    if due > 0 then due = of_wall(due) end
     if now + delay > due then due = now + delay end
     if due > now then
       last = math.max(last + 1, now)

@@ -145,6 +145,13 @@ type ObservedSetBack struct {
 	Reason   string
 }
 
+// ObservedMissed: messages of a stream that others write to were deleted before they were read.
+type ObservedMissed struct {
+	Consumer string
+	Resource string // the stream
+	Messages int    // 0: it is not known how many
+}
+
 func (ObservedAcquire) observation()    {}
 func (ObservedRelease) observation()    {}
 func (ObservedLoss) observation()       {}
@@ -162,3 +169,4 @@ func (ObservedTopology) observation()   {}
 func (ObservedStalled) observation()    {}
 func (ObservedDropped) observation()    {}
 func (ObservedSetBack) observation()    {}
+func (ObservedMissed) observation()     {}

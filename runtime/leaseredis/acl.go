@@ -30,6 +30,7 @@ var commands = map[string][]string{
 	"lrange":        {"KEY", "0", "0"},
 	"lrem":          {"KEY", "0", "v"},
 	"ltrim":         {"KEY", "0", "0"},
+	"pexpire":       {"KEY", "60000"},
 	"publish":       {"CHANNEL", "probe"},
 	"rpush":         {"KEY", "v"},
 	"sadd":          {"KEY", "m"},
@@ -46,11 +47,13 @@ var commands = map[string][]string{
 	"type":          {"KEY"},
 	"unlink":        {"NONE"},
 	"xadd":          {"KEY", "NOMKSTREAM", "*", "f", "v"},
+	"xdel":          {"KEY", "0-1"},
 	"xinfo":         {"STREAM", "KEY"},
 	"xlen":          {"KEY"},
 	"xrange":        {"KEY", "-", "+"},
 	"xread":         {"COUNT", "1", "STREAMS", "KEY", "0"},
 	"xrevrange":     {"KEY", "+", "-"},
+	"xsetid":        {"KEY", "0-1"},
 	"xtrim":         {"KEY", "MAXLEN", "0"},
 	"zadd":          {"KEY", "1", "m"},
 	"zcard":         {"KEY"},
@@ -60,8 +63,8 @@ var commands = map[string][]string{
 	"zrange":        {"KEY", "0", "0"},
 	"zrangebyscore": {"KEY", "0", "0"},
 	"zrem":          {"KEY", "m"},
+	"zscan":         {"KEY", "0"},
 	"zscore":        {"KEY", "m"},
-	"zunionstore":   {"KEY", "1", "KEY"},
 }
 
 // connecting are the commands that the client itself sends, and what Check looks at.

@@ -152,7 +152,7 @@ func (c *commit) send(ctx context.Context, entries []*commitEntry) (missing map[
 	for tag, es := range byTag {
 		for len(es) > 0 {
 			args, n := c.arguments(tag, es)
-			steps, sent = append(steps, step{tag, scripts.commit, args}), append(sent, es[:n])
+			steps, sent = append(steps, step{tag: tag, script: scripts.commit, args: args}), append(sent, es[:n])
 			es = es[n:]
 		}
 	}

@@ -25,7 +25,10 @@ type knowledge struct {
 	attempts  sync.Map // name → the last attempt to acquire leases
 	seen      atomic.Int64
 	warned    sync.Map // text → time.Time, see warn
-	sizes     sync.Map // consumer → bytes of a message, about
+	sizes     sync.Map // consumer → *sizes
+	holdings  holdings
+	publisher publisher
+	reads     streamReads
 	touched   touched
 	looks     looks
 	missed    missed
@@ -186,7 +189,7 @@ func (b *Backend) attachAll(ctx context.Context, sh *shape, info lease.ConsumerI
 	}
 	steps := make([]step, sh.tags)
 	for tag := range steps {
-		steps[tag] = step{tag, scripts.attach, []any{info.Name, stored, info.Per.String(), source, viewed(info), string(patterns), from}}
+		steps[tag] = step{tag: tag, script: scripts.attach, args: []any{info.Name, stored, info.Per.String(), source, viewed(info), string(patterns), from}}
 	}
 	starts := make([]position, sh.tags)
 	var start cursor

@@ -3,8 +3,10 @@ package leaseredis
 import (
 	"cmp"
 	"encoding/json"
+	"math"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/leasegen/leasegen/runtime/lease"
 )
@@ -21,6 +23,15 @@ type position struct{ ms, seq uint64 }
 func (p position) compare(q position) int {
 	return cmp.Or(cmp.Compare(p.ms, q.ms), cmp.Compare(p.seq, q.seq))
 }
+
+// end is the greatest id there is: no entry can follow it, and Redis refuses to be asked for those.
+var end = position{math.MaxUint64, math.MaxUint64}
+
+// farAhead is from where on an id of the log may be one that no clock gave; the server's clock decides.
+func farAhead() position { return position{ms: uint64(time.Now().Add(24 * time.Hour).UnixMicro())} }
+
+// never is an id of the log that no clock gives for centuries.
+const never = 9e15
 
 // String leaves out a sequence number of 0: messages of the log have none.
 func (p position) String() string {

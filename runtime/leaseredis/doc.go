@@ -61,6 +61,8 @@
 //	meta                          hash: layout, tags, slots, namespace, last (id of the last message), dead
 //	                              (number of the last dead letter), ownership, replays (how often feeds were
 //	                              to be told of these)
+//	                              clock (µs that a heartbeat has noted), shift and shifted (by how much the server's clock
+//	                              was set back, and when)
 //	none                          never exists, see script.go
 //	sessions                      zset: session id by expiry, of those not declared dead
 //	s:<session>                   hash: ttl, opened, beat (µs), host, pid, consumers (joined by newlines), topics
@@ -78,6 +80,7 @@
 //	free:<consumer>               zset: resources without an owner (PerStream: wanted ones), by when they become
 //	                              free in µs; leases that expire by themselves (LockRow) stand here by
 //	                              expiry plus grace while they are owned
+//	freeing:<consumer>            zset: sessions declared dead or replaced that held leases, by when these become free
 //	held:<consumer>:<session>     set: resources the session owns
 //	l:<consumer>:<resource>       hash: o owner's session, e epoch, q seq of the last progress, a attempt,
 //	                              at when acquired, since when freed, c cursor, su suspicion, mk mark, me its epoch,
@@ -94,7 +97,8 @@
 //	                              consumer reads as one resource; they come from the topics of this tag only
 //	dirty:<consumer>              zset: resource of such a consumer by the id of its last message
 //	id:<length of topic>:<topic>:<id>   string that expires: an event id that keeps out a second one
-//	pub:<attempt>                 string that expires: a publish that was carried out
+//	pub:<publisher>               hash that expires: number of an attempt to publish that was carried out -> last id,
+//	                              low the number below which all are over
 //	delayed, delayed:e            zset: delayed event by when it is due; hash: its content
 //
 //	pr:<consumer>                 zset: resource with parked messages by when its first lane is due
@@ -106,6 +110,8 @@
 //	dx:<consumer>:<resource>      hash: message id -> number of its dead letter
 //	once:<consumer>               hash: item -> how its execution ended; under the tag of the item
 //	onceat:<consumer>             zset: item by when it was begun, or done
+//	reads:<consumer>              hash: stream of an application -> a position in it, and how many of its entries, those deleted
+//	                              among them, are not behind that
 //	maintaining                   string that expires: who does the housekeeping; under the first tag that can be reached
 //	swept:<consumer>              string that expires: streams to be forgotten were looked for; likewise
 package leaseredis

@@ -7,7 +7,7 @@ import (
 )
 
 // SentByGo are the commands that are sent outside of scripts.
-var SentByGo = slices.Concat(connecting, []string{"eval", "evalsha", "hget", "hkeys", "set", "sismember", "sscan", "unlink", "xinfo", "xlen", "xrange", "xread", "xrevrange", "zcard", "zrange", "zrangebyscore"})
+var SentByGo = slices.Concat(connecting, []string{"eval", "evalsha", "hget", "hkeys", "hset", "set", "sismember", "sscan", "unlink", "xinfo", "xlen", "xrange", "xread", "xrevrange", "zcard", "zrange", "zrangebyscore", "zscan"})
 
 // ShaOf is what the script of that name is called by.
 func ShaOf(name string) string {

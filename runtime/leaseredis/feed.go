@@ -107,7 +107,7 @@ func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) 
 	}
 	background, cancel := context.WithCancel(context.Background())
 	f.background, f.cancel = background, cancel
-	f.hints = &hints{b: b, sh: sh, hinted: make([]atomic.Bool, sh.tags), wake: make(chan struct{}, 1)}
+	f.hints = &hints{b: b, sh: sh, hinted: make([]atomic.Bool, sh.tags), wake: make(chan struct{}, 1), ignores: f.ignores}
 	f.done.Go(func() { f.hints.listen(background) })
 	f.done.Go(func() { b.trimTouched(background) })
 	for _, s := range f.sources {
@@ -116,11 +116,19 @@ func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) 
 	return f, nil
 }
 
+// ignores reports that a hint is about messages which others work on: all consumers of this process read a group or
+// partitions, and it holds none of them. When it takes one over, that is read from its cursor on.
+func (f *feed) ignores(what string) bool {
+	return what == "m" && !slices.ContainsFunc(f.infos, func(c lease.ConsumerInfo) bool {
+		return c.Per != lease.PerGroup && c.Per != lease.PerPartition || f.b.known.holdings.any(c.Name)
+	})
+}
+
 // start notes the present of each tag. One that cannot be reached has all its news later.
 func (f *feed) start(ctx context.Context) error {
 	steps := make([]step, len(f.tags))
 	for tag := range f.tags {
-		steps[tag] = step{tag, scripts.feed, f.args(tag, true)}
+		steps[tag] = step{tag: tag, script: scripts.feed, args: f.args(tag, true)}
 	}
 	var failed error
 	reached := false
@@ -247,7 +255,7 @@ func (f *feed) look(ctx context.Context, tags []int, news *lease.News) error {
 	for i, tag := range tags {
 		f.hints.hinted[tag].Store(false) // before the look: what comes after it counts
 		f.tags[tag].asked = now
-		steps[i] = step{tag, scripts.feed, f.args(tag, false)}
+		steps[i] = step{tag: tag, script: scripts.feed, args: f.args(tag, false)}
 	}
 	call, cancel := context.WithTimeout(ctx, feedCall)
 	defer cancel()
@@ -298,7 +306,7 @@ func (f *feed) lookBeside(due []int) (rest []int) {
 		f.done.Go(func() {
 			ctx, cancel := context.WithTimeout(f.background, feedAgain)
 			defer cancel()
-			f.late <- lateLook{tag, f.b.runAll(ctx, []step{{tag, scripts.feed, args}})[0]}
+			f.late <- lateLook{tag, f.b.runAll(ctx, []step{{tag: tag, script: scripts.feed, args: args}})[0]}
 			f.hints.signal()
 		})
 	}

@@ -41,7 +41,7 @@ type fetch struct {
 	naming     naming
 	texts      interned
 	maxPayload int
-	bound      position // messages from here on may still be preceded by others; zero: none
+	bound      position // of the present round, see fetchedItem
 }
 
 // fetchedItem is one item and what was read for it.
@@ -50,13 +50,58 @@ type fetchedItem struct {
 	from  cursor
 	ins   []input
 	at    []position // the cursor's
-	reads []*read    // one for each input
+	reads []*read    // one for each input, with all that the rounds have read
+	now   []*read    // those of the present round; nil where nothing is left to read
+	begun bool
+	bound position // messages from here on may still be preceded by others; zero: none
 }
 
+// take adds what a round has read.
+func (it *fetchedItem) take() {
+	it.begun = true
+	for n, now := range it.now {
+		if now == nil {
+			continue
+		}
+		r := it.reads[n]
+		r.begun = true
+		if r.err = now.err; r.entries == nil {
+			r.entries = now.entries
+		} else {
+			r.entries = append(r.entries, now.entries...)
+		}
+		r.cut = now.err == nil && len(now.entries) == now.count
+		if len(now.entries) > 0 {
+			r.after = now.entries[len(now.entries)-1].at
+		}
+	}
+}
+
+// left is how many entries a round may still read of an input; 0 when there are no more, or enough were read.
+func (it *fetchedItem) left(n int) int {
+	if r := it.reads[n]; !r.begun || r.cut {
+		return max(it.Limit+1-len(r.entries), 0)
+	}
+	return 0
+}
+
+// divisible reports that its inputs need not be read together: they are streams of applications, which may be very
+// many. Those that a Fetch has no room for come with the next.
+func (it *fetchedItem) divisible() bool { return len(it.ins) > 1 && it.ins[0].shared }
+
+func (it *fetchedItem) over() bool {
+	for n := range it.reads {
+		if it.left(n) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// run reads in rounds, each as much as the earlier ones let expect to be little enough. Items that are not reached are
+// answered without messages, with the word that there are more.
 func (f *fetch) run(ctx context.Context, asked []lease.FetchItem) ([]lease.Fetched, error) {
 	items := make([]fetchedItem, len(asked))
-	var reads []*read
-	most := f.most(len(asked))
 	for i, item := range asked {
 		from, ok := item.From.(cursor)
 		if !ok && item.From != nil {
@@ -64,68 +109,76 @@ func (f *fetch) run(ctx context.Context, asked []lease.FetchItem) ([]lease.Fetch
 		}
 		it := fetchedItem{FetchItem: item, from: from, ins: f.b.inputsOf(f.sh, f.info, item.Resource)}
 		it.at = from.positions(it.ins)
-		for n, in := range it.ins {
-			it.reads = append(it.reads, &read{key: in.key, after: it.at[n], count: min(item.Limit+1, most)})
+		if f.source == nil {
+			f.b.distrust(item.Resource, it.at)
+		} else {
+			f.beginsAgain(&it)
 		}
-		reads = append(reads, it.reads...)
+		for n, in := range it.ins {
+			it.reads = append(it.reads, &read{key: in.key, after: it.at[n]})
+		}
 		items[i] = it
 	}
-	if err := f.read(ctx, items, reads); err != nil {
-		return nil, err
+	sizes := f.b.known.sizesOf(f.info.Name)
+	r := ration{left: fetchBytes, few: sizes.few()}
+	pending := make([]*fetchedItem, len(items))
+	for i := range items {
+		pending[i] = &items[i]
+	}
+	for len(pending) > 0 {
+		n := r.plan(pending, sizes)
+		if n == 0 {
+			break
+		}
+		if err := f.round(ctx, pending[:n]); err != nil {
+			return nil, err
+		}
+		r.spent(sizes.weigh(pending[:n]))
+		again := slices.DeleteFunc(slices.Clone(pending[:n]), (*fetchedItem).over)
+		pending = append(pending[n:], again...)
 	}
 	out := make([]lease.Fetched, len(items))
 	for i := range items {
-		if err := f.settle(ctx, &items[i]); err != nil {
+		it := &items[i]
+		if !it.begun { // there was no room for it
+			out[i] = lease.Fetched{Resource: it.Resource, Next: it.From, More: true, Cut: func(int) lease.Cursor { return it.From }}
+			continue
+		}
+		if err := f.settle(ctx, it); err != nil {
 			return nil, err
 		}
-		out[i] = f.merge(&items[i])
+		out[i] = f.merge(it)
 	}
-	f.weigh(items)
 	f.b.known.touched.add(f.info.Name, f.source, f.info.Per, out)
 	return out, nil
 }
 
-const (
-	fetchBytes = 16 << 20 // about as much is read at once, whatever the limit
-	fetchGuess = 1 << 10  // of a message, before any was read
-)
-
-// most is how many entries to read of each item at most: a server sends large messages a few
-// at a time. It is at least 2, of which one tells that there are more.
-func (f *fetch) most(items int) int {
-	size := int64(fetchGuess)
-	if v, ok := f.b.known.sizes.Load(f.info.Name); ok {
-		size = v.(int64)
-	}
-	return max(int(fetchBytes/size/int64(max(items, 1))), 2)
-}
-
-// weigh notes how large messages are: quickly when they grow, slowly when they shrink.
-func (f *fetch) weigh(items []fetchedItem) {
-	n, bytes := int64(0), int64(0)
-	for i := range items {
-		for _, r := range items[i].reads {
-			for _, e := range r.entries {
-				n++
-				for _, d := range e.fields {
-					bytes += int64(len(d.value))
-				}
+// round reads items in one round trip.
+func (f *fetch) round(ctx context.Context, items []*fetchedItem) error {
+	var reads []*read
+	for _, it := range items {
+		for _, r := range it.now {
+			if r != nil {
+				reads = append(reads, r)
 			}
 		}
 	}
-	if n == 0 {
-		return
+	f.bound = position{}
+	if err := f.read(ctx, items, reads); err != nil {
+		return err
 	}
-	size := max(bytes/n, 64)
-	if v, ok := f.b.known.sizes.Load(f.info.Name); ok {
-		size = max(size, v.(int64)*3/4)
+	for _, it := range items {
+		if !it.begun {
+			it.bound = f.bound // what comes later may lie before what other inputs had by then
+		}
+		it.take()
 	}
-	f.b.known.sizes.Store(f.info.Name, size)
+	return nil
 }
 
 // read carries the reads out. When a resource has several inputs, each tag is asked before
 // for the least id that it can still give.
-func (f *fetch) read(ctx context.Context, items []fetchedItem, reads []*read) error {
+func (f *fetch) read(ctx context.Context, items []*fetchedItem, reads []*read) error {
 	if f.source == nil && f.info.Per == lease.PerTopic && f.b.clustered() {
 		return f.readByTag(ctx, items)
 	}
@@ -170,11 +223,12 @@ const slowTag = time.Second
 var errSlowTag = errors.New("its node does not answer")
 
 // readByTag reads topics tag by tag at once, so that a node that hangs holds up only what is there.
-func (f *fetch) readByTag(ctx context.Context, items []fetchedItem) error {
+func (f *fetch) readByTag(ctx context.Context, items []*fetchedItem) error {
 	byTag := map[int][]*fetchedItem{}
-	for i := range items {
-		tag := items[i].ins[0].tag
-		byTag[tag] = append(byTag[tag], &items[i])
+	for _, it := range items {
+		if it.now[0] != nil {
+			byTag[it.ins[0].tag] = append(byTag[it.ins[0].tag], it)
+		}
 	}
 	type answer struct {
 		tag   int
@@ -186,9 +240,9 @@ func (f *fetch) readByTag(ctx context.Context, items []fetchedItem) error {
 	for tag, its := range byTag {
 		a := answer{tag: tag}
 		for _, it := range its {
-			r := it.reads[0]
+			r := it.now[0]
 			a.reads = append(a.reads, &read{key: r.key, after: r.after, count: r.count})
-			it.reads[0] = &read{key: r.key, err: errSlowTag} // until it is answered
+			it.now[0] = &read{key: r.key, err: errSlowTag} // until it is answered
 		}
 		go func() {
 			if err := f.b.readAll(ctx, a.reads); err != nil {
@@ -206,7 +260,7 @@ func (f *fetch) readByTag(ctx context.Context, items []fetchedItem) error {
 		select {
 		case a := <-answers:
 			for i, it := range byTag[a.tag] {
-				it.reads[0] = a.reads[i]
+				it.now[0] = a.reads[i]
 			}
 			if late == nil {
 				t := time.NewTimer(slowTag)
@@ -239,13 +293,72 @@ func (f *fetch) settle(ctx context.Context, it *fetchedItem) error {
 		default:
 			return r.err
 		}
-		if f.source != nil && len(r.entries) == 0 && it.at[n] != (position{}) {
+		if f.source == nil {
+			if err := f.leaveOut(ctx, it, n); err != nil {
+				return err
+			}
+			continue
+		}
+		if r.begun && len(r.entries) == 0 && it.at[n] != (position{}) {
 			if err := f.beginAgain(ctx, it, n); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// adoptBytes is how much one script call takes out of a stream.
+const adoptBytes = 1 << 20
+
+// leaveOut has entries adopted whose ids no clock gave, see lib_log.lua: with one of them as its
+// position, a consumer would pass over all that is published later. They come again with other ids.
+func (f *fetch) leaveOut(ctx context.Context, it *fetchedItem, n int) error {
+	r, far := it.reads[n], farAhead()
+	i := slices.IndexFunc(r.entries, func(e entry) bool { return e.at.compare(far) >= 0 })
+	if i < 0 {
+		return nil
+	}
+	args := []any{it.Resource, "", "", adoptBytes}
+	if f.info.Per != lease.PerTopic {
+		args = []any{"", f.info.Name, it.Resource, adoptBytes}
+	}
+	reply, err := f.b.run(ctx, it.ins[n].tag, scripts.adopt, args...)
+	ns := ints(reply)
+	if err != nil || len(ns) != 2 {
+		return unexpected(answer{reply, err})
+	}
+	far = position{ms: uint64(ns[0])}
+	if i = slices.IndexFunc(r.entries, func(e entry) bool { return e.at.compare(far) >= 0 }); i < 0 {
+		return nil // it is this process's clock that is behind
+	}
+	r.entries, r.cut = r.entries[:i], false
+	f.b.warn("adopt "+r.key, "another program wrote entries with ids far ahead of the clock; they are taken out and come again with others",
+		"consumer", f.info.Name, "key", r.key)
+	return nil
+}
+
+// distrust begins again where a position in the log is one that no clock can have given: messages would be
+// passed over. What was passed is trimmed, so that little comes twice.
+func (b *Backend) distrust(resource string, at []position) {
+	for i, p := range at {
+		if p.ms > never {
+			b.warn("position "+resource, "a position lies centuries ahead of the clock; what the log holds is read from its beginning",
+				"resource", resource, "position", p.String())
+			at[i] = position{}
+		}
+	}
+}
+
+// beginsAgain sets positions back in streams that were found to be others than those that were read.
+func (f *fetch) beginsAgain(it *fetchedItem) {
+	for n, in := range it.ins {
+		if it.at[n] != (position{}) && f.b.known.reads.begins(f.info.Name, in.name) {
+			f.b.warn("again "+f.info.Name+" "+in.key, "a stream was deleted and made again; it is read from its beginning",
+				"consumer", f.info.Name, "stream", in.key, "cursor", it.at[n].id())
+			it.at[n] = position{}
+		}
+	}
 }
 
 // beginAgain reads an application's stream from its beginning when it was deleted and made
@@ -256,13 +369,14 @@ func (f *fetch) beginAgain(ctx context.Context, it *fetchedItem, n int) error {
 	if err != nil || !there || last.compare(it.at[n]) >= 0 {
 		return err
 	}
-	again := &read{key: r.key, count: r.count}
+	again := &read{key: r.key, count: min(it.Limit+1, fetchLeast)}
 	if err := f.b.readAll(ctx, []*read{again}); err != nil || again.err != nil {
 		return errors.Join(err, again.err)
 	}
 	if len(again.entries) == 0 {
 		return nil
 	}
+	again.cut = len(again.entries) == again.count
 	f.b.warn("again "+f.info.Name+" "+r.key, "a stream was deleted and has begun again with smaller ids; it is read from its beginning",
 		"consumer", f.info.Name, "stream", r.key, "cursor", it.at[n].id(), "last", last.id())
 	it.at = slices.Clone(it.at)
@@ -301,6 +415,15 @@ func (f *fetch) merge(it *fetchedItem) lease.Fetched {
 	if len(all) > 0 {
 		out.Next = it.from.moved(it.ins, at)
 	}
+	if f.source != nil {
+		n := make([]int64, len(it.ins))
+		for _, m := range inputs {
+			n[m.input]++
+		}
+		for i, in := range it.ins {
+			f.b.known.reads.moved(f.info.Name, in.name, it.at[i], at[i], n[i])
+		}
+	}
 	out.More = more
 	from, next := it.From, out.Next
 	out.Cut = func(n int) lease.Cursor {
@@ -321,19 +444,20 @@ func (f *fetch) merge(it *fetchedItem) lease.Fetched {
 
 // ordered returns the entries that can be delivered, in order, and whether there are others.
 func (f *fetch) ordered(it *fetchedItem) (out []merged, more bool) {
-	bound, bounded := f.bound, f.bound != position{}
+	bound, bounded := it.bound, it.bound != position{}
 	total := 0
 	for _, r := range it.reads {
 		total += len(r.entries)
+		more = more || !r.begun
 		if len(r.entries) == 0 {
 			continue
 		}
 		last := r.entries[len(r.entries)-1].at
-		more = more || len(r.entries) == r.count && r.count <= it.Limit
-		if f.bound != (position{}) && !f.beyond(last) {
+		more = more || r.cut && len(r.entries) <= it.Limit
+		if bounded && !it.beyond(last) {
 			f.b.saw(int64(last.ms)) // the other tags' ids rise above it
 		}
-		if len(it.ins) > 1 && len(r.entries) == r.count {
+		if len(it.ins) > 1 && r.cut {
 			// What follows the last one read was not read.
 			if after := (position{last.ms, last.seq + 1}); !bounded || after.compare(bound) < 0 {
 				bound, bounded = after, true
@@ -344,7 +468,7 @@ func (f *fetch) ordered(it *fetchedItem) (out []merged, more bool) {
 	for n, r := range it.reads {
 		for i := range r.entries {
 			if bounded && r.entries[i].at.compare(bound) >= 0 {
-				more = more || !f.beyond(r.entries[i].at)
+				more = more || !it.beyond(r.entries[i].at)
 				break
 			}
 			out = append(out, merged{n, &r.entries[i]})
@@ -358,8 +482,8 @@ func (f *fetch) ordered(it *fetchedItem) (out []merged, more bool) {
 
 // beyond reports that an id is so far ahead of the clocks that it was not leasegen that wrote
 // it: the entry waits until they get there.
-func (f *fetch) beyond(at position) bool {
-	return f.bound != position{} && at.ms > f.bound.ms+uint64(24*time.Hour/time.Microsecond)
+func (it *fetchedItem) beyond(at position) bool {
+	return it.bound != position{} && at.ms > it.bound.ms+uint64(24*time.Hour/time.Microsecond)
 }
 
 // missed are topics that could not be read while others could.

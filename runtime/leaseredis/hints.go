@@ -17,6 +17,7 @@ type hints struct {
 	hinted    []atomic.Bool // by tag
 	wake      chan struct{}
 	connected atomic.Bool
+	ignores   func(what string) bool // a hint that does not concern this process now
 
 	mu     sync.Mutex
 	sub    *redis.PubSub
@@ -117,7 +118,7 @@ func (h *hints) follow(ctx context.Context, channels []string, tags map[string]i
 				h.all() // what was published before was not heard
 			}
 		case *redis.Message:
-			if tag, ok := tags[m.Channel]; ok {
+			if tag, ok := tags[m.Channel]; ok && !h.ignores(m.Payload) {
 				h.hinted[tag].Store(true)
 				h.signal()
 			}

@@ -3,6 +3,7 @@ package leaseredis
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -19,118 +20,82 @@ type lagged struct {
 	oldest time.Duration
 }
 
+// input of a resource, to be looked at.
+type looked struct {
+	resource string
+	in       input
+	at       position
+}
+
+// eachInput passes on what the server tells of the streams of resources, tag by tag, without reading their messages.
+func (b *Backend) eachInput(ctx context.Context, sh *shape, info lease.ConsumerInfo, at map[string]cursor, each func(l looked, s streamInfo, now int64) error) error {
+	byTag := map[int][]looked{}
+	for resource, c := range at {
+		ins := b.inputsOf(sh, info, resource)
+		for i, p := range c.positions(ins) {
+			byTag[ins[i].tag] = append(byTag[ins[i].tag], looked{resource, ins[i], p})
+		}
+	}
+	for tag, all := range byTag {
+		for page := range slices.Chunk(all, scoresPage) {
+			keys := make([]string, len(page))
+			for i := range page {
+				keys[i] = page[i].in.key
+			}
+			infos, now, err := b.describe(ctx, tag, keys)
+			if err != nil {
+				return fmt.Errorf("leaseredis: look for unread messages of %s: %w", info.Name, err)
+			}
+			for i := range page {
+				if infos[i].other {
+					b.warn("type "+keys[i], "a key that is to be a stream holds something else; it is read when it is one", "consumer", info.Name, "key", keys[i])
+					continue
+				}
+				if err := each(page[i], infos[i], now); err != nil {
+					return fmt.Errorf("leaseredis: look for unread messages of %s: %w", info.Name, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
 // unread tells of each resource whether messages follow its cursor.
 func (b *Backend) unread(ctx context.Context, sh *shape, info lease.ConsumerInfo, at map[string]cursor) (map[string]bool, error) {
 	out := make(map[string]bool, len(at))
-	var reads []*read
-	var owners []string
-	flush := func() error {
-		if err := b.readAll(ctx, reads); err != nil {
-			return err
-		}
-		for i, r := range reads {
-			if r.err != nil {
-				return fmt.Errorf("leaseredis: look for unread messages of %s/%s: %w", info.Name, owners[i], r.err)
-			}
-			out[owners[i]] = out[owners[i]] || len(r.entries) > 0
-		}
-		reads, owners = reads[:0], owners[:0]
-		return nil
-	}
-	for resource, c := range at {
+	for resource := range at {
 		out[resource] = false
-		ins := b.inputsOf(sh, info, resource)
-		for i, p := range c.positions(ins) {
-			reads, owners = append(reads, &read{key: ins[i].key, after: p, count: 1}), append(owners, resource)
-		}
-		if len(reads) >= scoresPage {
-			if err := flush(); err != nil {
-				return nil, err
-			}
-		}
 	}
-	return out, flush()
+	return out, b.eachInput(ctx, sh, info, at, func(l looked, s streamInfo, _ int64) error {
+		if s.length > 0 && l.at.compare(s.top) < 0 {
+			out[l.resource] = true
+		}
+		return nil
+	})
 }
 
 // lag counts the messages that follow cursors.
 func (b *Backend) lag(ctx context.Context, sh *shape, info lease.ConsumerInfo, at map[string]cursor) (map[string]lagged, error) {
 	out := make(map[string]lagged, len(at))
-	if sourceOf(info) != nil {
-		return out, b.lagOfStreams(ctx, sh, info, at, out)
-	}
-	type part struct{ resource, key, after string }
-	byTag := make([][]part, sh.tags)
-	for resource, c := range at {
+	for resource := range at {
 		out[resource] = lagged{}
-		ins := b.inputsOf(sh, info, resource)
-		for i, p := range c.positions(ins) {
-			byTag[ins[i].tag] = append(byTag[ins[i].tag], part{resource, ins[i].key, p.id()})
+	}
+	return out, b.eachInput(ctx, sh, info, at, func(l looked, s streamInfo, now int64) error {
+		n, first, err := b.behind(ctx, l.in.tag, l.in.key, s, l.at)
+		if err != nil || n == 0 {
+			return err
 		}
-	}
-	for tag, parts := range byTag {
-		for page := range slices.Chunk(parts, 200) {
-			args := make([]any, 0, 2*len(page))
-			for _, p := range page {
-				args = append(args, p.key, p.after)
-			}
-			reply, err := b.run(ctx, tag, scripts.lag, args...)
-			if err != nil {
-				return nil, fmt.Errorf("leaseredis: count unread messages of %s: %w", info.Name, err)
-			}
-			ns := ints(reply)
-			if len(ns) != 1+2*len(page) {
-				return nil, fmt.Errorf("leaseredis: count unread messages of %s: the server answered with %d values", info.Name, len(ns))
-			}
-			for i, p := range page {
-				l := out[p.resource]
-				l.add(ns[1+2*i], time.Duration(ns[0]-ns[2+2*i])*time.Microsecond)
-				out[p.resource] = l
-			}
+		unit := uint64(1)
+		if l.in.tag < 0 {
+			unit = 1000 // the ids of applications are milliseconds
 		}
-	}
-	return out, nil
-}
-
-func (l *lagged) add(n int64, oldest time.Duration) {
-	if n == 0 {
-		return
-	}
-	l.count += n
-	l.oldest = max(l.oldest, oldest)
-}
-
-const lagPage = 1000
-
-// lagOfStreams is lag for streams of applications, which scripts do not reach.
-func (b *Backend) lagOfStreams(ctx context.Context, sh *shape, info lease.ConsumerInfo, at map[string]cursor, out map[string]lagged) error {
-	for resource, c := range at {
-		l := lagged{}
-		ins := b.inputsOf(sh, info, resource)
-		for i, p := range c.positions(ins) {
-			n := int64(0)
-			oldest := time.Duration(0)
-			for n < 10*lagPage {
-				r := &read{key: ins[i].key, after: p, count: lagPage}
-				if err := b.readAll(ctx, []*read{r}); err != nil {
-					return err
-				}
-				if r.err != nil {
-					return fmt.Errorf("leaseredis: count unread entries of stream %q: %w", ins[i].key, r.err)
-				}
-				if len(r.entries) > 0 && n == 0 {
-					oldest = max(time.Since(time.UnixMilli(int64(min(r.entries[0].at.ms, 1<<53)))), 0)
-				}
-				n += int64(len(r.entries))
-				if len(r.entries) < lagPage {
-					break
-				}
-				p = r.entries[lagPage-1].at
-			}
-			l.add(n, oldest)
-		}
-		out[resource] = l
-	}
-	return nil
+		age := max(now-int64(min(first.ms, math.MaxInt64/1000)*unit), 0)
+		sum := out[l.resource]
+		sum.count += n
+		sum.oldest = max(sum.oldest, time.Duration(age)*time.Microsecond)
+		out[l.resource] = sum
+		return nil
+	})
 }
 
 // bodies reads messages of resources by id and packs them, in one round trip. Those that are gone are

@@ -57,14 +57,17 @@ func (in interned) of(b []byte) string {
 	return s
 }
 
+// lastMilli is the end of the year 9999: JSON knows no later time.
+const lastMilli = 253402300799999
+
 // raw makes a message of an entry. An entry that somebody else wrote, without the payload
 // field, has all its fields as payload, so that nothing of it is lost in a dead letter.
 func (e *entry) raw(n naming, in input, topic string, texts interned, maxPayload int) lease.Raw {
 	r := lease.Raw{ID: messageID(in, e.at), Topic: topic, Kind: n.defaultKind}
 	if n.log {
-		r.PublishedAt = time.UnixMicro(int64(min(e.at.ms, 1<<53)))
+		r.PublishedAt = time.UnixMicro(int64(min(e.at.ms, lastMilli*1000)))
 	} else {
-		r.PublishedAt = time.UnixMilli(int64(min(e.at.ms, 1<<53)))
+		r.PublishedAt = time.UnixMilli(int64(min(e.at.ms, lastMilli)))
 	}
 	whole := false
 	for _, f := range e.fields {

@@ -85,8 +85,7 @@ func (b *Backend) executing(ctx context.Context, sh *shape, consumer string, ite
 	}
 	steps := make([]step, len(items))
 	for i, it := range items {
-		steps[i] = step{sh.leaseTag(consumer, it.resource), scripts.executing,
-			[]any{consumer, info.Grace.Microseconds(), flag(info.Lock == lease.LockRow), 1, it.session, it.resource, it.epoch}}
+		steps[i] = step{tag: sh.leaseTag(consumer, it.resource), script: scripts.executing, args: []any{consumer, info.Grace.Microseconds(), flag(info.Lock == lease.LockRow), 1, it.session, it.resource, it.epoch}}
 	}
 	out := make([]bool, len(items))
 	for i, a := range b.runAll(ctx, steps) {
@@ -110,7 +109,7 @@ func (c *commit) tellEnds(ctx context.Context) error {
 		tag := c.sh.leaseTag(c.consumer, e.Resource)
 		for _, r := range e.Once {
 			if c.sh.tagOf(r.Key) != tag {
-				steps = append(steps, step{tag, scripts.heldseq, []any{c.session, c.consumer, 1, e.Resource, e.Epoch}})
+				steps = append(steps, step{tag: tag, script: scripts.heldseq, args: []any{c.session, c.consumer, 1, e.Resource, e.Epoch}})
 				asked = append(asked, e)
 				break
 			}
@@ -150,7 +149,7 @@ func (c *commit) tell(ctx context.Context, chosen func(*commitEntry, lease.OnceR
 	var steps []step
 	flush := func(tag int) {
 		if n[tag] > 0 {
-			steps = append(steps, step{tag, scripts.endonce, append([]any{c.session, c.consumer, n[tag]}, args[tag]...)})
+			steps = append(steps, step{tag: tag, script: scripts.endonce, args: append([]any{c.session, c.consumer, n[tag]}, args[tag]...)})
 			args[tag], n[tag] = nil, 0
 		}
 	}

@@ -107,7 +107,7 @@ func (b *Backend) setCursors(ctx context.Context, tag int, info lease.ConsumerIn
 			var left []string
 			steps := make([]step, len(names))
 			for i, name := range names {
-				steps[i] = step{tag, scripts.setcursor, []any{info.Name, name, string(at[name]),
+				steps[i] = step{tag: tag, script: scripts.setcursor, args: []any{info.Name, name, string(at[name]),
 					flag(drop), flag(info.Per == lease.PerStream), flag(unread[name]), setCursorStep, flag(i == len(names)-1)}}
 			}
 			for i, a := range b.runAll(ctx, steps) {

@@ -3,6 +3,7 @@ package leaseredis
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,7 +67,7 @@ func (b *Backend) Register(ctx context.Context, info lease.ConsumerInfo, resourc
 			for _, r := range chunk {
 				args = append(args, r)
 			}
-			steps = append(steps, step{tag, scripts.register, args})
+			steps = append(steps, step{tag: tag, script: scripts.register, args: args})
 		}
 	}
 	return b.fail("register resources of "+info.Name, firstError(b.runAll(ctx, steps)))
@@ -103,7 +104,7 @@ func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Surve
 	}
 	var steps []step
 	for _, tag := range b.reach(sh) {
-		steps = append(steps, step{tag, scripts.survey, names})
+		steps = append(steps, step{tag: tag, script: scripts.survey, args: names})
 	}
 	out := make([]lease.Survey, len(consumers))
 	owned := make([]map[string]int, len(consumers))
@@ -195,8 +196,14 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 		reply, err := b.run(ctx, tag, scripts.acquire, args...)
 		got := list(reply)
 		for _, g := range got {
-			grants = append(grants, grantOf(list(g)))
+			g := list(g)
+			grant := grantOf(g)
+			if err == nil && len(g) == 7 && number(g[6]) == 1 {
+				grant.Lanes, err = b.lanes(ctx, tag, name, grant.Resource)
+			}
+			grants = append(grants, grant)
 		}
+		b.known.holdings.took(req.Session, name, grants[len(grants)-len(got):])
 		parts[tag]++
 		return len(got), b.fail("acquire leases of "+name, err)
 	}
@@ -224,6 +231,33 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 		}
 	}
 	return grants, nil
+}
+
+// lanes lists the parked lanes of a resource that has very many. All that are there from first to last are among them;
+// it is owned by who asks, so that no others come but by replay.
+func (b *Backend) lanes(ctx context.Context, tag int, consumer, resource string) ([]string, error) {
+	key := b.prefix(tag) + "due:" + consumer + ":" + resource
+	seen := map[string]struct{}{}
+	for at := uint64(0); ; {
+		type page struct {
+			pairs []string
+			next  uint64
+		}
+		p, err := within(ctx, func(ctx context.Context) (p page, err error) {
+			p.pairs, p.next, err = b.client.ZScan(ctx, key, at, "", leaseChunk).Result()
+			return p, err
+		})
+		if err != nil {
+			b.look(err)
+			return nil, fmt.Errorf("read %s: %w", key, err)
+		}
+		for i := 0; i < len(p.pairs); i += 2 {
+			seen[p.pairs[i]] = struct{}{}
+		}
+		if at = p.next; at == 0 {
+			return slices.Sorted(maps.Keys(seen)), nil
+		}
+	}
 }
 
 // acquireFrom lists the tags that have leases of the consumer, in the order of the attempt, without

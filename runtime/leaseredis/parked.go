@@ -11,7 +11,7 @@ import (
 )
 
 // parkedBytes bounds what one read of parked messages loads from a tag; the rest comes with the next.
-const parkedBytes = 8 << 20
+const parkedBytes = 4 << 20
 
 // FetchParked reads due parked messages, the lane that is due longest first.
 func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lease.Parked, error) {
@@ -81,11 +81,11 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 // leaseSteps runs a script under every tag that keeps leases of the consumer.
 func (b *Backend) leaseSteps(sh *shape, info lease.ConsumerInfo, s *script, args ...any) []step {
 	if info.Per == lease.PerGroup || info.Per == lease.PerCluster {
-		return []step{{sh.leaseTag(info.Name, lease.Whole), s, args}}
+		return []step{{tag: sh.leaseTag(info.Name, lease.Whole), script: s, args: args}}
 	}
 	steps := make([]step, sh.tags)
 	for tag := range steps {
-		steps[tag] = step{tag, s, args}
+		steps[tag] = step{tag: tag, script: s, args: args}
 	}
 	return steps
 }

@@ -9,6 +9,7 @@ import (
 	mrand "math/rand/v2"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -38,9 +39,8 @@ func (b *Backend) Publish(ctx context.Context, events []lease.Event) error {
 	if err := lease.CheckEvents(events); err != nil {
 		return err
 	}
-	attempt := newAttempt()
-	for i := 0; len(events) > 0; i++ {
-		n, err := b.publishSome(ctx, attempt+"."+strconv.Itoa(i), events)
+	for len(events) > 0 {
+		n, err := b.publishSome(ctx, events)
 		if err != nil {
 			return b.fail("publish", explained(err))
 		}
@@ -50,13 +50,19 @@ func (b *Backend) Publish(ctx context.Context, events []lease.Event) error {
 }
 
 // publishSome appends the first events, in one step, and returns how many.
-func (b *Backend) publishSome(ctx context.Context, attempt string, events []lease.Event) (n int, err error) {
+func (b *Backend) publishSome(ctx context.Context, events []lease.Event) (n int, err error) {
 	var failed retrying
+	var a *attempt
+	defer func() { a.over() }()
 	for {
 		var sh *shape
 		if sh, err = b.shape(ctx); err == nil {
+			if tag := sh.tagOf(events[0].Topic); a == nil || a.of.tag != tag { // the namespace was made again with others
+				a.over()
+				a = b.known.publisher.begin(tag)
+			}
 			var s step
-			s, n = b.publishStep(sh, attempt, events)
+			s, n = b.publishStep(sh, a, events)
 			var reply any
 			if reply, err = b.run(ctx, s.tag, s.script, s.args...); err == nil {
 				b.saw(number(reply))
@@ -69,10 +75,67 @@ func (b *Backend) publishSome(ctx context.Context, attempt string, events []leas
 	}
 }
 
+// publisher numbers the attempts to publish of this process, by tag. The server keeps those that are not over, so that
+// a repeated one is carried out once, and the number below which all are.
+type publisher struct {
+	mu   sync.Mutex
+	id   string
+	tags map[int]*attempts
+}
+
+type attempts struct {
+	tag  int
+	last int64
+	open map[int64]struct{}
+}
+
+// attempt is one step, which may have to be repeated.
+type attempt struct {
+	p      *publisher
+	of     *attempts
+	number int64
+}
+
+func (p *publisher) begin(tag int) *attempt {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.id == "" {
+		p.id, p.tags = newAttempt(), map[int]*attempts{}
+	}
+	of := p.tags[tag]
+	if of == nil {
+		of = &attempts{tag: tag, open: map[int64]struct{}{}}
+		p.tags[tag] = of
+	}
+	of.last++
+	of.open[of.last] = struct{}{}
+	return &attempt{p, of, of.last}
+}
+
+// low is the least number of those that are not over.
+func (a *attempt) low() int64 {
+	a.p.mu.Lock()
+	defer a.p.mu.Unlock()
+	low := a.number
+	for n := range a.of.open {
+		low = min(low, n)
+	}
+	return low
+}
+
+func (a *attempt) over() {
+	if a == nil {
+		return
+	}
+	a.p.mu.Lock()
+	defer a.p.mu.Unlock()
+	delete(a.of.open, a.number)
+}
+
 // publishStep is the step for the first events that share a tag, and how many these are.
-func (b *Backend) publishStep(sh *shape, attempt string, events []lease.Event) (step, int) {
-	tag := sh.tagOf(events[0].Topic)
-	args := []any{attempt, b.known.seen.Load()}
+func (b *Backend) publishStep(sh *shape, a *attempt, events []lease.Event) (step, int) {
+	tag := a.of.tag
+	args := []any{a.p.id, a.number, a.low(), b.known.seen.Load()}
 	n, size := 0, 0
 	for ; n < len(events) && n < publishEvents; n++ {
 		e := &events[n]
@@ -90,7 +153,7 @@ func (b *Backend) publishStep(sh *shape, attempt string, events []lease.Event) (
 		}
 		args = append(args, e.Topic, e.Kind, e.Key, slot, headersJSON(e.Headers), e.Payload, e.ID, due, microseconds(e.After))
 	}
-	return step{tag, scripts.publish, args}, n
+	return step{tag: tag, script: scripts.publish, args: args}, n
 }
 
 // microseconds is a duration as scripts take it; what has begun counts as one.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
@@ -16,6 +17,8 @@ type read struct {
 	after position
 	count int
 	exact bool // only the entry at after
+	begun bool // it was read
+	cut   bool // there may be more than entries
 
 	entries []entry
 	err     error
@@ -24,6 +27,9 @@ type read struct {
 
 // errReply: a reply is not what the command returns.
 var errReply = errors.New("leaseredis: the server's reply to XRANGE cannot be read")
+
+// atEnd reports that no entry can follow.
+func (r *read) atEnd() bool { return !r.exact && r.after == end }
 
 func (r *read) args() []any {
 	if r.exact {
@@ -50,6 +56,9 @@ func (b *Backend) readAll(ctx context.Context, reads []*read) error {
 
 // readAfter is readAll with commands that go before the reads of the same tag.
 func (b *Backend) readAfter(ctx context.Context, before func(redis.Pipeliner), reads []*read) error {
+	if slices.ContainsFunc(reads, (*read).atEnd) {
+		reads = slices.DeleteFunc(slices.Clone(reads), (*read).atEnd)
+	}
 	if len(reads) == 1 && before == nil {
 		ctx, cancel := b.patient(ctx)
 		defer cancel()

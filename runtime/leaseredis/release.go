@@ -20,7 +20,11 @@ func (b *Backend) Release(ctx context.Context, session, consumer string, leases 
 		return err
 	}
 	steps, _ := refSteps(sh, scripts.release, consumer, leases, []any{session, consumer}, nil)
-	return b.fail("release leases of "+consumer, firstError(b.runAll(ctx, steps)))
+	err = firstError(b.runAll(ctx, steps))
+	if err == nil {
+		b.known.holdings.gave(session, consumer, leases)
+	}
+	return b.fail("release leases of "+consumer, err)
 }
 
 // refSteps are the calls of a script for leases: by tag, in chunks, each with the arguments
@@ -41,7 +45,7 @@ func refSteps(sh *shape, s *script, consumer string, leases []lease.Ref, first [
 					args = append(args, more(ref))
 				}
 			}
-			steps, chunks = append(steps, step{tag, s, args}), append(chunks, chunk)
+			steps, chunks = append(steps, step{tag: tag, script: s, args: args}), append(chunks, chunk)
 		}
 	}
 	return steps, chunks
@@ -90,7 +94,10 @@ func (b *Backend) Retire(ctx context.Context, session, consumer string, leases [
 		}
 	}
 	steps, _ := refSteps(sh, scripts.retire, consumer, leases, first, idle)
-	return b.fail("retire streams of "+consumer, firstError(b.runAll(ctx, steps)))
+	if err = firstError(b.runAll(ctx, steps)); err == nil {
+		b.known.holdings.gave(session, consumer, leases)
+	}
+	return b.fail("retire streams of "+consumer, err)
 }
 
 // Renew extends leases that expire one by one.

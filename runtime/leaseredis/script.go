@@ -32,17 +32,29 @@ func load(name string, libs ...string) *script {
 		}
 		src += "\n" + string(body)
 	}
-	s := &script{src: src}
-	sum := sha1.Sum([]byte(s.src))
-	s.sha = hex.EncodeToString(sum[:])
-	return s
+	return scriptOf(src)
 }
 
-// step is a script to be run on a tag.
+// loadAlone makes a script of one file. It reads keys that need not be leasegen's.
+func loadAlone(name string) *script {
+	body, err := scriptFiles.ReadFile("scripts/" + name + ".lua")
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	return scriptOf(string(body))
+}
+
+func scriptOf(src string) *script {
+	sum := sha1.Sum([]byte(src))
+	return &script{src: src, sha: hex.EncodeToString(sum[:])}
+}
+
+// step is a script to be run on a tag, or on keys that lie together.
 type step struct {
 	tag    int
 	script *script
 	args   []any
+	keys   []string // nil: those of the tag
 }
 
 // answer is what a step returned.
@@ -62,7 +74,7 @@ func (b *Backend) keys(tag int) []string {
 
 // run runs one script.
 func (b *Backend) run(ctx context.Context, tag int, s *script, args ...any) (any, error) {
-	a := b.runAll(ctx, []step{{tag, s, args}})
+	a := b.runAll(ctx, []step{{tag: tag, script: s, args: args}})
 	return a[0].value, a[0].err
 }
 
@@ -164,10 +176,14 @@ func (b *Backend) runPart(ctx context.Context, client redis.UniversalClient, ste
 
 func (b *Backend) pipeline(ctx context.Context, client redis.UniversalClient, steps []step, whole bool) []answer {
 	send := func(c redis.Cmdable, s step) *redis.Cmd {
-		if whole {
-			return c.Eval(ctx, s.script.src, b.keys(s.tag), s.args...)
+		keys := s.keys
+		if keys == nil {
+			keys = b.keys(s.tag)
 		}
-		return c.EvalSha(ctx, s.script.sha, b.keys(s.tag), s.args...)
+		if whole {
+			return c.Eval(ctx, s.script.src, keys, s.args...)
+		}
+		return c.EvalSha(ctx, s.script.sha, keys, s.args...)
 	}
 	cmds := make([]*redis.Cmd, len(steps))
 	if len(steps) == 1 {

@@ -3,12 +3,15 @@ package leaseredis
 // scripts are the atomic steps, each in a file of its own name.
 var scripts = struct {
 	acquire        *script
+	adopt          *script
 	attach         *script
 	build          *script
 	clock          *script
 	close          *script
 	commit         *script
+	count          *script
 	deadletters    *script
+	describe       *script
 	droponce       *script
 	endonce        *script
 	executing      *script
@@ -21,7 +24,6 @@ var scripts = struct {
 	forgetstreams  *script
 	heartbeat      *script
 	heldseq        *script
-	lag            *script
 	leases         *script
 	members        *script
 	narrow         *script
@@ -45,12 +47,15 @@ var scripts = struct {
 	trimviews      *script
 }{
 	acquire:        load("acquire", "lib_lease"),
+	adopt:          load("adopt", "lib_log"),
 	attach:         load("attach", "lib_log", "lib_patterns"),
 	build:          load("build", "lib_log"),
 	clock:          load("clock"),
 	close:          load("close", "lib_lease"),
 	commit:         load("commit", "lib_parked", "lib_dead"),
+	count:          loadAlone("count"),
 	deadletters:    load("deadletters", "lib_dead"),
+	describe:       loadAlone("describe"),
 	droponce:       load("droponce", "lib_once"),
 	endonce:        load("endonce", "lib_once"),
 	executing:      load("executing"),
@@ -63,7 +68,6 @@ var scripts = struct {
 	forgetstreams:  load("forgetstreams"),
 	heartbeat:      load("heartbeat"),
 	heldseq:        load("heldseq"),
-	lag:            load("lag"),
 	leases:         load("leases"),
 	members:        load("members"),
 	narrow:         load("narrow", "lib_log", "lib_patterns"),

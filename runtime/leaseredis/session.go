@@ -246,7 +246,7 @@ func (s *session) enter(ctx context.Context, tags []int) (out int, err error) {
 	}
 	steps := make([]step, len(tags))
 	for i, tag := range tags {
-		steps[i] = step{tag, scripts.open, []any{
+		steps[i] = step{tag: tag, script: scripts.open, args: []any{
 			s.spec.ID, s.spec.TTL.Microseconds(), s.spec.Host, s.spec.PID, strings.Join(s.spec.Consumers, "\n"), topics, s.spec.Replaces,
 		}}
 	}
@@ -298,7 +298,7 @@ func (s *session) Heartbeat(ctx context.Context) error {
 	in, out := s.split()
 	steps := make([]step, len(in))
 	for i, tag := range in {
-		steps[i] = step{tag, scripts.heartbeat, []any{s.spec.ID, s.spec.TTL.Microseconds()}}
+		steps[i] = step{tag: tag, script: scripts.heartbeat, args: []any{s.spec.ID, s.spec.TTL.Microseconds()}}
 	}
 	var failed error
 	begun := time.Now()
@@ -310,6 +310,10 @@ func (s *session) Heartbeat(ctx context.Context) error {
 		case a.err != nil:
 			failed = a.err
 		default:
+			if back := number(a.value); back > time.Second.Microseconds() {
+				s.b.warn("clock", "the server's clock was set back: leases, retries and delayed events go by the time that it had reached, and a tenth slower until the clock has caught up",
+					"tag", s.b.prefix(in[i]), "by", time.Duration(back)*time.Microsecond)
+			}
 			s.mu.Lock()
 			s.heard[in[i]] = begun
 			s.mu.Unlock()
@@ -356,7 +360,7 @@ func (s *session) Close(ctx context.Context) error {
 	for len(again) > 0 {
 		steps := make([]step, len(again))
 		for i, tag := range again {
-			steps[i] = step{tag, scripts.close, []any{s.spec.ID, leaseChunk}}
+			steps[i] = step{tag: tag, script: scripts.close, args: []any{s.spec.ID, leaseChunk}}
 		}
 		again = again[:0]
 		for i, a := range s.b.runAll(ctx, steps) {
@@ -382,6 +386,7 @@ func (s *session) end() {
 	if own != nil {
 		own.Close()
 	}
+	s.b.known.holdings.ended(s.spec.ID)
 	s.b.sessions.mu.Lock()
 	defer s.b.sessions.mu.Unlock()
 	if s.b.sessions.open[s.spec.ID] == s {
@@ -449,7 +454,7 @@ func (b *Backend) everyTag(ctx context.Context, sh *shape, s *script, done func(
 	for again := b.reach(sh); len(again) > 0; {
 		steps := make([]step, len(again))
 		for i, tag := range again {
-			steps[i] = step{tag, s, args}
+			steps[i] = step{tag: tag, script: s, args: args}
 		}
 		again = nil
 		for i, a := range b.runAll(ctx, steps) {

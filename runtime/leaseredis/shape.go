@@ -59,7 +59,7 @@ func (b *Backend) shape(ctx context.Context) (*shape, error) {
 	}
 	var steps []step
 	for tag := range have.tags {
-		steps = append(steps, step{tag, scripts.shape, []any{have.tags, have.slots, b.namespace}})
+		steps = append(steps, step{tag: tag, script: scripts.shape, args: []any{have.tags, have.slots, b.namespace}})
 	}
 	reached := false
 	for tag, a := range b.runAll(ctx, steps) {

@@ -3,7 +3,6 @@ package leaseredis
 import (
 	"context"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,16 +16,23 @@ const (
 	sourcePatience = 12 * time.Second       // of the client for that, see ownClient
 	sourceLeast    = 20 * time.Millisecond  // between reads that do not, right after news
 	sourceMost     = time.Second            // and when nothing happens
-	sourceVerify   = 5 * time.Second        // between looks for streams that have begun again
+	sourceVerify   = 5 * time.Second        // between looks whether a stream has begun again
+	sourcePace     = 50 * time.Millisecond  // but so long for each, when they are very many
+	sourceStale    = 2 * time.Second        // without a look, after which much may have come
 )
 
-// sourceFeed watches the streams of applications that one consumer reads.
+// sourceFeed watches the streams of applications that one consumer reads, as far as this process holds them.
 type sourceFeed struct {
 	b    *Backend
 	info lease.ConsumerInfo
 	ins  []input
 	own  redis.UniversalClient // for reads that wait; nil if they cannot
-	at   []position            // told up to; of the goroutine that watches
+
+	// Of the goroutine that watches.
+	at      []position // told up to
+	watched []bool     // at is known
+	polled  time.Time  // when that was last looked at without a failure
+	checked int        // the stream to look at next for whether it has begun again
 
 	mu    sync.Mutex
 	fresh map[string]bool
@@ -38,7 +44,23 @@ func newSourceFeed(b *Backend, info lease.ConsumerInfo, s *StreamSource) *source
 		f.ins = append(f.ins, input{key: n, tag: -1, name: n})
 	}
 	f.at = make([]position, len(f.ins))
+	f.watched = make([]bool, len(f.ins))
 	return f
+}
+
+// held lists the streams that this process may read: whoever takes one over reads it from its cursor.
+func (f *sourceFeed) held() (which []int) {
+	if f.info.Per == lease.PerGroup && !f.b.known.holdings.has(f.info.Name, lease.Whole) {
+		return nil
+	}
+	for i := range f.ins {
+		if f.info.Per == lease.PerGroup || f.b.known.holdings.has(f.info.Name, f.ins[i].name) {
+			which = append(which, i)
+		} else {
+			f.watched[i] = false
+		}
+	}
+	return which
 }
 
 // take returns the streams with news since the last call.
@@ -64,8 +86,7 @@ func (f *sourceFeed) add(news *lease.News, stream string) {
 	news.Resources[f.info.Name] = append(news.Resources[f.info.Name], stream)
 }
 
-// watch looks for news until ctx ends. What is there when it begins is news: telling too
-// much costs a read, and a stream that cannot be looked at now is not forgotten.
+// watch looks for news until ctx ends.
 func (f *sourceFeed) watch(ctx context.Context, signal func()) {
 	if !f.b.clustered() { // the streams of a cluster are on many nodes
 		if f.own = f.b.ownClient(sourcePatience); f.own != nil {
@@ -76,11 +97,19 @@ func (f *sourceFeed) watch(ctx context.Context, signal func()) {
 	verified := time.Now()
 	for ctx.Err() == nil {
 		began := time.Now()
-		names, waited, err := f.poll(ctx)
-		if err == nil && time.Since(verified) > sourceVerify {
+		which := f.held()
+		if len(which) == 0 {
+			if !pause(ctx, sourceBlock) {
+				return
+			}
+			continue
+		}
+		names, waited, err := f.poll(ctx, which)
+		if every := max(sourceVerify/time.Duration(len(which)), sourcePace); err == nil && time.Since(verified) > every {
+			n := min(int(time.Since(verified)/every), len(which), describeKeys)
 			verified = time.Now()
 			var again []int
-			again, err = f.begunAgain(ctx)
+			again, err = f.begunAgain(ctx, which, n)
 			names = append(names, again...)
 		}
 		if ctx.Err() != nil {
@@ -101,40 +130,61 @@ func (f *sourceFeed) watch(ctx context.Context, signal func()) {
 		} else {
 			wait = min(wait*3/2, sourceMost)
 		}
-		pause := wait
+		rest := wait
 		if waited && err == nil {
-			pause = sourceLeast - time.Since(began)
+			rest = sourceLeast - time.Since(began)
 		}
-		if pause > 0 {
-			t := time.NewTimer(pause)
-			select {
-			case <-t.C:
-			case <-ctx.Done():
-			}
-			t.Stop()
+		if rest > 0 && !pause(ctx, rest) {
+			return
 		}
 	}
 }
 
-// poll returns which streams have entries that were not told, and whether the server waited for some.
-func (f *sourceFeed) poll(ctx context.Context) (names []int, waited bool, err error) {
+// poll returns which streams have entries that were not told, and whether the server waited for some. An entry that
+// tells of news is sent whole, so where much may have come the streams are only described.
+func (f *sourceFeed) poll(ctx context.Context, which []int) (names []int, waited bool, err error) {
+	stale := time.Since(f.polled) > sourceStale
+	var unknown, known []int
+	for _, i := range which {
+		if stale || !f.watched[i] {
+			unknown = append(unknown, i)
+		} else {
+			known = append(known, i)
+		}
+	}
+	if len(unknown) > 0 {
+		if names, err = f.describe(ctx, unknown); err != nil {
+			return nil, false, err
+		}
+	}
+	if len(known) > 0 && len(names) == 0 {
+		names, waited, err = f.follow(ctx, known)
+	}
+	if err == nil {
+		f.polled = time.Now()
+	}
+	return names, waited, err
+}
+
+// follow asks for entries that follow what was told.
+func (f *sourceFeed) follow(ctx context.Context, which []int) (names []int, waited bool, err error) {
 	if f.own != nil {
-		names, err = f.block(ctx)
-		if err == nil {
-			return names, true, f.tell(ctx, names)
+		if names, err = f.block(ctx, which); err == nil {
+			_, err = f.describe(ctx, names)
+			return names, true, err
 		}
 		if !redis.HasErrorPrefix(err, "WRONGTYPE") {
 			return nil, false, err
 		}
 	}
-	reads := make([]*read, len(f.ins))
-	for i, in := range f.ins {
-		reads[i] = &read{key: in.key, after: f.at[i], count: 1}
+	reads := make([]*read, len(which))
+	for k, i := range which {
+		reads[k] = &read{key: f.ins[i].key, after: f.at[i], count: 1}
 	}
 	if err := f.b.readAll(ctx, reads); err != nil {
 		return nil, false, err
 	}
-	for i, r := range reads {
+	for k, r := range reads {
 		switch {
 		case redis.HasErrorPrefix(r.err, "WRONGTYPE"):
 			f.b.warn("type "+r.key, "a key that is to be a stream holds something else; it is read when it is one",
@@ -142,23 +192,23 @@ func (f *sourceFeed) poll(ctx context.Context) (names []int, waited bool, err er
 		case r.err != nil:
 			err = r.err
 		case len(r.entries) > 0:
-			names = append(names, i)
+			names = append(names, which[k])
 		}
 	}
-	if tellErr := f.tell(ctx, names); err == nil {
+	if _, tellErr := f.describe(ctx, names); err == nil {
 		err = tellErr
 	}
 	return names, false, err
 }
 
-// block reads all streams with one command that waits a little for entries.
-func (f *sourceFeed) block(ctx context.Context) ([]int, error) {
+// block reads streams with one command that waits a little for entries.
+func (f *sourceFeed) block(ctx context.Context, which []int) ([]int, error) {
 	args := &redis.XReadArgs{Count: 1, Block: sourceBlock}
-	for _, in := range f.ins {
-		args.Streams = append(args.Streams, in.key)
+	for _, i := range which {
+		args.Streams = append(args.Streams, f.ins[i].key)
 	}
-	for _, at := range f.at {
-		args.Streams = append(args.Streams, at.id())
+	for _, i := range which {
+		args.Streams = append(args.Streams, f.at[i].id())
 	}
 	streams, err := within(ctx, func(ctx context.Context) ([]redis.XStream, error) {
 		return f.own.XRead(ctx, args).Result()
@@ -175,54 +225,52 @@ func (f *sourceFeed) block(ctx context.Context) ([]int, error) {
 	return names, err
 }
 
-// tell notes that what streams hold now is told.
-func (f *sourceFeed) tell(ctx context.Context, names []int) error {
-	for _, i := range names {
-		last, there, err := f.b.lastOf(ctx, f.ins[i].key)
-		if err != nil {
-			return err
-		}
-		if there {
-			f.at[i] = last
-		}
+// describe notes that what streams hold now is told, and returns those that have given an id that was not.
+func (f *sourceFeed) describe(ctx context.Context, which []int) (news []int, err error) {
+	if len(which) == 0 {
+		return nil, nil
 	}
-	return nil
+	keys := make([]string, len(which))
+	for k, i := range which {
+		keys[k] = f.ins[i].key
+	}
+	infos, _, err := f.b.describe(ctx, -1, keys)
+	if err != nil {
+		return nil, err
+	}
+	again := f.verify(ctx, which, infos)
+	for k, i := range which {
+		if infos[k].there {
+			if !f.watched[i] || infos[k].last != f.at[i] {
+				news = append(news, i)
+			}
+			f.at[i] = infos[k].last
+		} else if infos[k].other {
+			f.b.warn("type "+keys[k], "a key that is to be a stream holds something else; it is read when it is one",
+				"consumer", f.info.Name, "key", keys[k])
+		}
+		f.watched[i] = true
+	}
+	return append(news, again...), nil
 }
 
-// begunAgain finds streams whose last id is below what was told.
-func (f *sourceFeed) begunAgain(ctx context.Context) (names []int, err error) {
-	for i, in := range f.ins {
-		if f.at[i] == (position{}) {
-			continue
-		}
-		last, there, err := f.b.lastOf(ctx, in.key)
-		if redis.HasErrorPrefix(err, "WRONGTYPE") {
-			continue
-		}
-		if err != nil {
-			return names, err
-		}
-		if there && last.compare(f.at[i]) < 0 {
-			f.at[i] = last
-			names = append(names, i)
-		}
+// begunAgain looks at the next n streams for whether their last ids are others than were told: smaller ones.
+func (f *sourceFeed) begunAgain(ctx context.Context, which []int, n int) ([]int, error) {
+	var some []int
+	for range n {
+		f.checked = (f.checked + 1) % len(which)
+		some = append(some, which[f.checked])
 	}
-	return names, nil
+	return f.describe(ctx, some) // a smaller id is another one, too
 }
 
 // lastOf is the greatest id that a stream ever gave, and whether there is such a stream.
 func (b *Backend) lastOf(ctx context.Context, key string) (last position, there bool, err error) {
-	info, err := within(ctx, func(ctx context.Context) (*redis.XInfoStream, error) {
-		return b.client.XInfoStream(ctx, key).Result()
-	})
-	switch {
-	case err != nil && strings.Contains(err.Error(), "no such key"):
-		return position{}, false, nil
-	case err != nil:
-		b.look(err)
+	infos, _, err := b.describe(ctx, -1, []string{key})
+	if err != nil {
 		return position{}, false, err
 	}
-	return parsePosition(info.LastGeneratedID), true, nil
+	return infos[0].last, infos[0].there, nil
 }
 
 // present is the cursor behind all that an application's streams hold.

@@ -5,15 +5,24 @@ local dead = must_live(session)
 if dead then return dead end
 urgent()
 reap(16)
+free_some(consumer, math.max(max, 100))
 local held_set, free_set = T .. 'held:' .. consumer .. ':' .. session, T .. 'free:' .. consumer
 local mine = attempt .. '/' .. int(part)
 local fields = {'o', 'e', 'c', 'su', 'mk', 'mc'}
 local parked = call('EXISTS', T .. 'pr:' .. consumer) == 1
+local room = 2000 -- lanes in one answer; of a resource with more, 1 stands for them, and they are read page by page
 
 local function grant(resource, epoch, l, suspicion)
   local lanes = {}
   if parked and call('ZSCORE', T .. 'pr:' .. consumer, resource) then
-    lanes = call('ZRANGE', T .. 'due:' .. consumer .. ':' .. resource, 0, -1)
+    local due = T .. 'due:' .. consumer .. ':' .. resource
+    local n = call('ZCARD', due)
+    if n > room then
+      lanes = 1
+    else
+      room = room - n
+      lanes = call('ZRANGE', due, 0, -1)
+    end
   end
   return {resource, epoch, l[3] or '', suspicion, l[5] or '', tonumber(l[6] or 0), lanes}
 end

@@ -10,20 +10,12 @@ local at, fresh = tonumber(v.at), {}
 local function copy(topic, e, resource)
   local fields = e[2]
   if #fields > 5000 then fields = {'payload', cjson.encode(fields)} end -- Lua passes no more; it is poison
-  call('XADD', T .. 'v:' .. consumer .. ':' .. resource, e[1], 'topic', topic, unpack(fields))
-  fresh[resource] = true
-end
-
--- slot_of is FNV-1a of 64 bits, modulo the slots, as shape.go has it.
-local function slot_of(key)
-  local hi, lo = 0xcbf29ce4, 0x84222325
-  for i = 1, #key do
-    lo = bit.bxor(lo, key:byte(i)) % 4294967296
-    local low = lo * 435 -- the prime is 2^40 + 435
-    hi = (hi * 435 + math.floor(low / 4294967296) + lo * 256) % 4294967296
-    lo = low % 4294967296
+  local stream = T .. 'v:' .. consumer .. ':' .. resource
+  local reply = redis.pcall('XADD', stream, e[1], 'topic', topic, unpack(fields))
+  if type(reply) == 'table' and reply.err then -- another program has added one with a greater id
+    add({topic = topic, view = consumer, resource = resource}, stream, tonumber(e[1]:match('^%d+')), 'topic', topic, unpack(fields))
   end
-  return (hi % slots * (4294967296 % slots) + lo) % slots
+  fresh[resource] = true
 end
 
 for _ = 1, (#ARGV - 3) / 3 do
@@ -46,7 +38,7 @@ if #ARGV == 3 then
       min = '(' .. int(tonumber(page[i + 1]))
       if #rest < 2000 and fits_any(v.p, page[i]) then
         topics = topics + 1
-        for _, e in ipairs(call('XRANGE', T .. 't:' .. page[i], '(' .. v.at, '+', 'COUNT', 2000)) do
+        for _, e in ipairs(call('XRANGE', T .. 't:' .. page[i], '(' .. v.at, '(' .. int(far), 'COUNT', 2000)) do
           rest[#rest + 1] = {tonumber(e[1]:match('^%d+')), tonumber(e[1]:match('%-(%d+)$')), e, page[i]}
         end
       end

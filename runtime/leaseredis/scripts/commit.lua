@@ -65,7 +65,7 @@ end
 
 local strange = estranged(session)
 if strange then return strange end
-if top > (tonumber(call('HGET', KEYS[1], 'last')) or 0) then
+if top > (tonumber(call('HGET', KEYS[1], 'last')) or 0) and top < now + 86400000000 then
   set_back(top)
   return estranged(session)
 end

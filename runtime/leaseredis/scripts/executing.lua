@@ -8,7 +8,7 @@ for i = 1, n do
   local l = call('HMGET', lease_key(consumer, resource), 'o', 'e', 'x')
   local ends = 0
   if l[2] == epoch then
-    local free = tonumber(call('ZSCORE', T .. 'free:' .. consumer, resource) or 0)
+    local free = tonumber(call('ZSCORE', T .. 'free:' .. consumer, resource) or call('ZSCORE', T .. 'freeing:' .. consumer, l[1] or '') or 0)
     local expires = l[1] == session and tonumber(call('ZSCORE', T .. 'sessions', session) or 0) or 0
     ends = expires > 0 and expires + grace or free
     if alone and expires > 0 then ends = math.min(ends, tonumber(l[3] or 0) + grace) end

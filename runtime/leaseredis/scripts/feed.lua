@@ -21,7 +21,7 @@ end
 
 -- What a feed has seen must not be given again as an id, even by a replica that was promoted
 -- without the last messages and has an older clock.
-local back = told > last
+local back = told > last and told < far
 if back then
   last = told
   set_back(last)
@@ -34,7 +34,7 @@ for _, member in ipairs(due) do
   local bad
   if e then
     local f = cmsgpack.unpack(e)
-    bad = plan({topic = f[1], kind = f[2], key = f[3], slot = f[4], headers = f[5], payload = f[6]})
+    bad = plan({topic = f[1], kind = f[2], key = f[3], slot = f[4], headers = f[5], payload = f[6], view = f[7], resource = f[8]})
   end
   if bad and bad:find('^LEASEHOLD') then break end
   if bad then -- it waits, and holds up no other

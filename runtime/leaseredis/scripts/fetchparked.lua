@@ -18,13 +18,22 @@ end
 
 local function full() return count >= limit or size >= room end
 
+-- How large messages are is learnt from those that were read, so that no more are loaded than there is room for.
+local page, loaded, bytes = 1, 0, 0
+local function next_page()
+  page = loaded == 0 and 1 or math.max(math.min(page * 4, 100, math.floor((room - size) / (bytes / loaded + 1))), 1)
+  return page
+end
+
 local function read_lane(p, lane, since)
   local key, out = p.lanes .. lane, {p.resource, lane, now - since}
   local length, from = call('LLEN', key), 0
   while from < length do
-    local ids = call('LRANGE', key, from, from + 99)
+    local n = next_page()
+    local ids = call('LRANGE', key, from, from + n - 1)
     for i, packed in ipairs(call('HMGET', p.all, unpack(ids))) do
       if packed then -- else someone else deleted it
+        loaded, bytes = loaded + 1, bytes + #packed
         local _, attempt, due, _, err, body, since = cmsgpack.unpack(packed)
         if due > now then
           wait_for(due)
@@ -39,7 +48,7 @@ local function read_lane(p, lane, since)
         out[#out + 1] = {ids[i], from + i == length and 1 or 0, attempt, body, int(now - (since or now)), err}
       end
     end
-    from = from + 100
+    from = from + n
   end
   return out
 end
@@ -70,16 +79,16 @@ end
 
 -- Those due first; a page of resources costs little, whoever owns them. When very many that are due
 -- belong to others, the intersection with what is owned costs less than looking at all.
-local page, pages = 500, 10
+local names_page, pages = 500, 10
 local done = false
 for i = 0, pages - 1 do
-  local due = call('ZRANGEBYSCORE', resources, '-inf', int(now), 'LIMIT', i * page, page)
+  local due = call('ZRANGEBYSCORE', resources, '-inf', int(now), 'LIMIT', i * names_page, names_page)
   if due[1] then
     for k, owned in ipairs(call('SMISMEMBER', held, unpack(due))) do
       if owned == 1 and full() then more = 1 elseif owned == 1 then read_resource(due[k]) end
     end
   end
-  done = #due < page or full()
+  done = #due < names_page or full()
   if done then break end
 end
 if not done then
@@ -101,7 +110,7 @@ elseif more == 0 then
   -- The first that waits. When many wait that belong to others, one of theirs stands for it: asking
   -- early does no harm.
   for i = 0, pages - 1 do
-    local later = call('ZRANGEBYSCORE', resources, '(' .. int(now), '+inf', 'WITHSCORES', 'LIMIT', i * page, page)
+    local later = call('ZRANGEBYSCORE', resources, '(' .. int(now), '+inf', 'WITHSCORES', 'LIMIT', i * names_page, names_page)
     local names = {}
     for k = 1, #later, 2 do names[#names + 1] = later[k] end
     local found = #names == 0
@@ -114,7 +123,7 @@ elseif more == 0 then
         end
       end
     end
-    if found or #names < page then break end
+    if found or #names < names_page then break end
     if i == pages - 1 then wait_for(tonumber(later[#later])) end
   end
 end

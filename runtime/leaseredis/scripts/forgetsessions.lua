@@ -2,6 +2,8 @@
 local keep, limit = argn(), argn()
 urgent()
 reap(limit)
+local left = limit
+for _, consumer in ipairs(call('HKEYS', T .. 'rules')) do left = free_some(consumer, left) end
 local gone = call('ZRANGEBYSCORE', T .. 'ended', '-inf', int(now - keep), 'LIMIT', 0, limit)
 for _, session in ipairs(gone) do
   call('UNLINK', T .. 's:' .. session)

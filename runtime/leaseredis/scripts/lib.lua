@@ -3,7 +3,8 @@ local T = KEYS[1]:sub(1, -5)
 local call = redis.call
 
 -- A namespace that is gone (FLUSHALL) is created again by the caller; one of another layout is left alone.
-local layout = call('HGET', KEYS[1], 'layout')
+local meta = call('HMGET', KEYS[1], 'layout', 'clock', 'shift', 'shifted')
+local layout = meta[1]
 if not layout and not creating then return redis.error_reply('LEASESHAPE the namespace does not exist') end
 if layout and layout ~= '1' then
   return redis.error_reply('LEASELAYOUT the namespace has layout ' .. layout .. ', this program knows layout 1; update leasegen')
@@ -14,9 +15,14 @@ local argi = 0
 local function arg() argi = argi + 1; return ARGV[argi] end
 local function argn() return tonumber(arg()) end
 
--- now is the server's clock in µs. It stands still while a script runs.
+-- now is the server's clock in µs. It stands still while a script runs, and never goes back: when the clock was
+-- set back, by shift at the time shifted, what is to happen at some time would wait for that time to come again. So now goes
+-- on from the latest that a heartbeat has noted, and a tenth slower until the clock has caught up.
+local reached, shift, shifted = tonumber(meta[2] or 0), tonumber(meta[3] or 0), tonumber(meta[4] or 0)
 local clock = call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+clock = clock[1] * 1000000 + clock[2]
+local function of_wall(us) return us + math.max(math.floor(shift - math.max(us - shifted, 0) / 10), 0) end
+local now = math.max(of_wall(clock), reached)
 
 -- int writes a number without an exponent: ids and times are above 1e15.
 local function int(n) return string.format('%.0f', n) end

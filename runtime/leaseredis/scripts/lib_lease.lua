@@ -18,24 +18,41 @@ local function end_session(session)
   for consumer in names_of(session) do call('SREM', T .. 'members:' .. consumer, session) end
 end
 
--- free_held sets free what a session held that has ended. The leases go on naming their owner:
--- that is how the next one knows whether it crashed. A lease that expires by itself may be free
--- already, so the lesser time counts.
-local function free_held(consumer, session, at)
-  local held, free = T .. 'held:' .. consumer .. ':' .. session, T .. 'free:' .. consumer
-  if call('EXISTS', held) == 1 then
-    call('ZUNIONSTORE', free, 2, free, held, 'WEIGHTS', 1, int(at), 'AGGREGATE', 'MIN')
-    call('UNLINK', held)
+-- What a session held that has ended is set free a part at a time, whenever somebody wants leases: "freeing:" has such
+-- sessions by when their leases become free. The leases go on naming their owner: that is how the next one
+-- knows whether it crashed. A lease that expires by itself may be free already, so the lesser time counts.
+local function free_later(consumer, session, at)
+  if call('EXISTS', T .. 'held:' .. consumer .. ':' .. session) == 1 then
+    call('ZADD', T .. 'freeing:' .. consumer, int(at), session)
   end
 end
 
--- reap declares expired sessions dead, at most so many, and only then sets free what they held.
+-- free_some sets up to so many leases free, and returns how many more it might have.
+local function free_some(consumer, limit)
+  local queue, free = T .. 'freeing:' .. consumer, T .. 'free:' .. consumer
+  while limit > 0 do
+    local first = call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+    if not first[1] then break end
+    local held = T .. 'held:' .. consumer .. ':' .. first[1]
+    local some, args = call('SPOP', held, int(math.min(limit, 1000))), {}
+    for _, resource in ipairs(some) do
+      args[#args + 1] = first[2]
+      args[#args + 1] = resource
+    end
+    if #some > 0 then call('ZADD', free, 'LT', unpack(args)) end
+    if call('EXISTS', held) == 0 then call('ZREM', queue, first[1]) end
+    limit = limit - math.max(#some, 1)
+  end
+  return limit
+end
+
+-- reap declares expired sessions dead, at most so many; only then may what they held be set free.
 local function reap(limit)
   local expired = call('ZRANGEBYSCORE', T .. 'sessions', '-inf', int(now), 'WITHSCORES', 'LIMIT', 0, limit)
   for i = 1, #expired, 2 do
     local session, expires = expired[i], tonumber(expired[i + 1])
     end_session(session)
-    for consumer in names_of(session) do free_held(consumer, session, expires + rules(consumer)) end
+    for consumer in names_of(session) do free_later(consumer, session, expires + rules(consumer)) end
   end
   if #expired > 0 then news('o') end
   return #expired / 2

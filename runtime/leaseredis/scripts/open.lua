@@ -5,7 +5,7 @@ if replaced ~= '' and call('HEXISTS', T .. 's:' .. replaced, 'ended') == 0 then
   urgent()
   end_session(replaced)
   call('HSET', T .. 's:' .. replaced, 'replaced', 1)
-  for consumer in names_of(replaced) do free_held(consumer, replaced, now) end
+  for consumer in names_of(replaced) do free_later(consumer, replaced, now) end
   news('o')
 end
 local key = T .. 's:' .. session

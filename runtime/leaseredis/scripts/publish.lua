@@ -1,16 +1,19 @@
 -- Appends events to the log, all or none, once for each attempt.
--- attempt, seen (greatest id that the publisher knows of), then of each event: topic, kind,
+-- publisher, number of its attempt, least number of those that are not over, seen (greatest id that the publisher
+-- knows of), then of each event: topic, kind,
 -- key, slot ('' when it has no key), headers, payload, event id, due (µs or 0), delay (µs)
 -- Returns the last id that was given.
-local attempt, seen = T .. 'pub:' .. arg(), argn()
-local done = call('GET', attempt)
-if done then return tonumber(done) end
+local attempts, number, low, seen = T .. 'pub:' .. arg(), arg(), argn(), argn()
+local known = call('HMGET', attempts, number, 'low')
+if known[1] then return tonumber(known[1]) end
+local was = tonumber(known[2] or low)
+if tonumber(number) < was then return last end -- it was carried out, and held up on its way
 
 -- Ids rise also above what the publisher has seen of other tags, whose clocks may differ. What is
 -- a day ahead is not followed: no clock gave it.
 if seen > last and seen < now + 86400000000 then last = seen end
 local ids, waiting = {}, {}
-for _ = 1, (#ARGV - 2) / 9 do
+for _ = 1, (#ARGV - 4) / 9 do
   local m = {topic = arg(), kind = arg(), key = arg(), slot = arg(), headers = arg(), payload = arg()}
   local id, due, delay = arg(), argn(), argn()
   local claimed = false
@@ -20,6 +23,7 @@ for _ = 1, (#ARGV - 2) / 9 do
     ids[id] = true
   end
   if not claimed then
+    if due > 0 then due = of_wall(due) end
     if now + delay > due then due = now + delay end
     if due > now then
       last = math.max(last + 1, now)
@@ -31,17 +35,19 @@ for _ = 1, (#ARGV - 2) / 9 do
   end
 end
 
-call('SET', attempt, int(last), 'PX', 60000) -- longer than it is tried again
+-- What is over is forgotten, as a number below which all is.
+low = math.max(was, math.min(low, was + 1000))
+call('HSET', attempts, number, int(last), 'low', int(low))
+for n = was, low - 1 do call('HDEL', attempts, int(n)) end
+call('PEXPIRE', attempts, 60000) -- longer than it is tried again
 local ok, err = pcall(carry_out)
 if not ok then
-  call('DEL', attempt)
+  call('HDEL', attempts, number)
   return redis.error_reply(type(err) == 'table' and err.err or tostring(err))
 end
 for id in pairs(ids) do call('SET', id, '1', 'PX', 604800000, 'NX') end
 for _, w in ipairs(waiting) do
-  local m = w[3]
-  call('ZADD', T .. 'delayed', int(w[2]), w[1])
-  call('HSET', T .. 'delayed:e', w[1], cmsgpack.pack({m.topic, m.kind, m.key, m.slot, m.headers, m.payload}))
+  delay(w[1], w[2], w[3])
 end
 if #planned == 0 and #waiting > 0 then call('HSET', KEYS[1], 'last', int(last)) end
 if #planned > 0 or #waiting > 0 then news('m') end

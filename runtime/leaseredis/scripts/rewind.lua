@@ -20,6 +20,7 @@ end
 for _, consumer in ipairs(call('HKEYS', T .. 'rules')) do
   local grace, _, ttl = rules(consumer)
   back(T .. 'free:' .. consumer, now + grace + ttl)
+  back(T .. 'freeing:' .. consumer, now + grace)
 end
 if n > 0 then news('o') end
 return n

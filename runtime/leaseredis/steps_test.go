@@ -1,0 +1,142 @@
+package leaseredis_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+// monitored are the commands that a server carries out while f runs, those of scripts among them.
+func monitored(t testing.TB, s *redistest.Server, f func()) (commands [][]string) {
+	t.Helper()
+	conn := must[net.Conn](t)(net.Dial("tcp", s.Addr()))
+	defer conn.Close()
+	fmt.Fprint(conn, "MONITOR\r\n")
+	r := bufio.NewReaderSize(conn, 1<<20)
+	equal(t, "MONITOR", strings.TrimSpace(must[string](t)(r.ReadString('\n'))), "+OK")
+	f()
+	end := newID()
+	ok(t, s.Client(t).Echo(t.Context(), end).Err())
+	for {
+		line := must[string](t)(r.ReadString('\n'))
+		if strings.Contains(line, end) {
+			return commands
+		}
+		_, what, _ := strings.Cut(line, `] "`)
+		commands = append(commands, strings.Split(strings.TrimSuffix(strings.TrimSpace(what), `"`), `" "`))
+	}
+}
+
+// Leases of sessions that died are set free in parts, for whoever wants some.
+func TestLeasesOfTheDeadAreSetFreeInParts(t *testing.T) {
+	c, ns := redistest.Shared(t).Client(t), redistest.Namespace(t)
+	be := on(c, ns, leaseredis.WithTags(1), leaseredis.WithLogger(discard))
+	const sessions, each = 3, 2500
+	topics := topicNames(sessions * each)
+	ok(t, be.Register(t.Context(), topical, topics))
+	for left := sessions; left > 0; {
+		id, _ := member(t, be, 700*time.Millisecond, topical)
+		gs, err := be.Acquire(t.Context(), request(id, topical, each))
+		if err == nil && len(gs) > 0 {
+			left--
+		} else if err != nil && !errors.Is(err, lease.ErrSessionLost) { // else the machine is slow
+			t.Fatal(err)
+		}
+	}
+	id, _ := member(t, be, time.Hour, topical)
+	eventually(t, "all are free", func() bool { return survey(t, be, topical).Free == sessions*each })
+	got := acquire(t, be, id, topical, 10)
+	equal(t, "acquired", len(got), 10)
+	equal(t, "free", survey(t, be, topical).Free, sessions*each-10)
+	if n := must[int64](t)(c.ZCard(t.Context(), "{"+ns+"0}:free:topical").Result()); n > 2000 {
+		t.Errorf("%d leases were set free in the step that took 10", n)
+	}
+	rest := acquire(t, be, id, topical, sessions*each)
+	equal(t, "acquired in all", len(rest)+len(got), sessions*each)
+	for _, g := range rest {
+		if g.Suspicion < 1 {
+			t.Fatalf("%s was taken over as if its owner had not crashed", g.Resource)
+		}
+	}
+	equal(t, "free at last", survey(t, be, topical).Free, 0)
+	equal(t, "sessions whose leases are to be set free", c.Exists(t.Context(), "{"+ns+"0}:freeing:topical").Val(), 0)
+}
+
+// parks sets aside n messages of a topic, each in the lane that its number gives.
+func parks(t testing.TB, be *leaseredis.Backend, session string, g lease.Grant, body []byte, n int, lane func(int) string) {
+	t.Helper()
+	at, seq := g.Cursor, int64(0)
+	for from := 0; from < n; {
+		var es []lease.Event
+		for i := from; i < min(from+500, n); i++ {
+			es = append(es, lease.Event{Topic: g.Resource, Key: lane(i), Kind: "k", Payload: body})
+		}
+		ok(t, be.Publish(t.Context(), es))
+		for got := 0; got < len(es); {
+			f := fetch(t, be, topical, g.Resource, at, 500)
+			p := lease.Progress{Ref: g.Ref, Cursor: f.Next}
+			seq++
+			p.Seq = seq
+			for _, m := range f.Messages {
+				p.Park = append(p.Park, lease.Park{ID: m.ID, Lane: m.Key, Attempt: 1, Error: "e"})
+			}
+			equal(t, "fenced", len(must[[]string](t)(be.Commit(t.Context(), session, topical.Name, []lease.Progress{p}))), 0)
+			got += len(f.Messages)
+			at = f.Next
+		}
+		from += len(es)
+	}
+}
+
+// Of parked messages no more are loaded than there is room for in the answer.
+func TestLargeParkedMessagesAreLoadedAFewAtATime(t *testing.T) {
+	s := redistest.Start(t)
+	c := s.Client(t)
+	be := on(c, "lg", leaseredis.WithTags(1), leaseredis.WithLogger(discard))
+	session, g := sole(t, be, topical, "x")
+	const n = 24
+	parks(t, be, session, g, bytes.Repeat([]byte("x"), mega/2), n, func(int) string { return "one" })
+	var p lease.Parked
+	loaded := 0
+	for _, command := range monitored(t, s, func() {
+		p = must[lease.Parked](t)(be.FetchParked(t.Context(), lease.ParkedRequest{Session: session, Consumer: topical, Limit: 100, MaxPayload: 2 * mega}))
+	}) {
+		if strings.EqualFold(command[0], "hmget") && strings.Contains(command[1], ":pk:") {
+			loaded += len(command) - 2
+		}
+	}
+	if len(p.Messages) == 0 || !p.More {
+		t.Fatalf("%d messages were read, more: %v", len(p.Messages), p.More)
+	}
+	if loaded > len(p.Messages)+1 {
+		t.Errorf("%d messages were loaded for an answer with %d", loaded, len(p.Messages))
+	}
+}
+
+// A lease with very many parked lanes is granted in one small step; its lanes are read in others.
+func TestALeaseWithManyParkedLanes(t *testing.T) {
+	s := redistest.Start(t)
+	c := s.Client(t)
+	be := on(c, "lg", leaseredis.WithTags(1), leaseredis.WithLogger(discard))
+	session, g := sole(t, be, topical, "x")
+	n := rounds(5000, 200_000)
+	parks(t, be, session, g, []byte("1"), n, func(i int) string { return fmt.Sprint("lane", i) })
+	ok(t, be.Release(t.Context(), session, topical.Name, []lease.Ref{g.Ref}))
+	var gs []lease.Grant
+	for _, command := range monitored(t, s, func() { gs = acquire(t, be, session, topical, 1) }) {
+		if strings.EqualFold(command[0], "zrange") && strings.Contains(command[1], ":due:") {
+			t.Errorf("all lanes were read at once: %q", command)
+		}
+	}
+	equal(t, "leases", len(gs), 1)
+	equal(t, "lanes", len(gs[0].Lanes), n)
+}

@@ -40,7 +40,7 @@ func migrations() []migration {
 		}
 		n = strings.TrimPrefix(n, "migrations/")
 		v, err := strconv.Atoi(n[:4])
-		if err != nil || v != i {
+		if err != nil || i > 0 && v <= out[i-1].version {
 			panic("leasepg: migration " + n + " is out of order")
 		}
 		out[i] = migration{v, n, string(sql)}
@@ -48,7 +48,10 @@ func migrations() []migration {
 	return out
 }
 
-func latestVersion() int { return len(migrations()) - 1 }
+func latestVersion() int {
+	all := migrations()
+	return all[len(all)-1].version
+}
 
 // Beginner is a pool or a connection.
 type Beginner interface {

@@ -41,7 +41,8 @@ SET foreign_cursors = false,
 WHERE c.name = sqlc.arg(name)::text;
 
 -- name: DescribeTableConsumer :exec
--- Writes only when something differs. The start is that of the first registration.
+-- Writes only when something differs. The start is that of the first registration. Who says again what
+-- the source is answers for it: see leasegen.distrust.
 INSERT INTO leasegen.consumer (name, per, topics, likes, grace, lock, source, start_pos, start_snap, start_x)
 SELECT sqlc.arg(name)::text, sqlc.arg(per)::text, '{}', '{}', sqlc.arg(grace)::interval, sqlc.arg(lock)::text,
        sqlc.arg(source)::text, sqlc.arg(start_pos)::bigint, nullif(sqlc.arg(start_snap)::text, '')::pg_snapshot,
@@ -49,9 +50,11 @@ SELECT sqlc.arg(name)::text, sqlc.arg(per)::text, '{}', '{}', sqlc.arg(grace)::i
 WHERE NOT EXISTS (
     SELECT FROM leasegen.consumer c
     WHERE c.name = sqlc.arg(name)::text AND c.per = sqlc.arg(per)::text AND c.likes = '{}'
-      AND c.grace = sqlc.arg(grace)::interval AND c.lock = sqlc.arg(lock)::text)
+      AND c.grace = sqlc.arg(grace)::interval AND c.lock = sqlc.arg(lock)::text
+      AND c.source = sqlc.arg(source)::text AND c.writer = current_user)
 ON CONFLICT (name) DO UPDATE SET per = excluded.per, topics = excluded.topics, likes = excluded.likes,
-    grace = excluded.grace, lock = excluded.lock;
+    grace = excluded.grace, lock = excluded.lock, source = excluded.source
+WHERE consumer.source = excluded.source;
 
 -- name: ParkRows :exec
 -- Sets rows aside as ParkNew does with messages of the log. What they hold is a copy for people

@@ -23,6 +23,7 @@ type LeasegenConsumer struct {
 	StartSnap      interface{}
 	StartX         pgtype.Uint64
 	ForeignCursors bool
+	Writer         pgtype.Text
 }
 
 type LeasegenDeadLetter struct {

@@ -58,9 +58,11 @@ SELECT $1::text, $2::text, '{}', '{}', $3::interval, $4::text,
 WHERE NOT EXISTS (
     SELECT FROM leasegen.consumer c
     WHERE c.name = $1::text AND c.per = $2::text AND c.likes = '{}'
-      AND c.grace = $3::interval AND c.lock = $4::text)
+      AND c.grace = $3::interval AND c.lock = $4::text
+      AND c.source = $5::text AND c.writer = current_user)
 ON CONFLICT (name) DO UPDATE SET per = excluded.per, topics = excluded.topics, likes = excluded.likes,
-    grace = excluded.grace, lock = excluded.lock
+    grace = excluded.grace, lock = excluded.lock, source = excluded.source
+WHERE consumer.source = excluded.source
 `
 
 type DescribeTableConsumerParams struct {
@@ -74,7 +76,8 @@ type DescribeTableConsumerParams struct {
 	StartX    string
 }
 
-// Writes only when something differs. The start is that of the first registration.
+// Writes only when something differs. The start is that of the first registration. Who says again what
+// the source is answers for it: see leasegen.distrust.
 func (q *Queries) DescribeTableConsumer(ctx context.Context, arg DescribeTableConsumerParams) error {
 	_, err := q.db.Exec(ctx, DescribeTableConsumer,
 		arg.Name,

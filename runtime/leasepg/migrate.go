@@ -58,6 +58,10 @@ type Beginner interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
+// pinned keeps operators and functions that others have made from what is resolved now and stays: columns that
+// are generated, conditions of triggers and indexes.
+const pinned = "SET LOCAL search_path = pg_catalog, pg_temp"
+
 // Migrate brings the schema to this program's version, in one transaction, and returns
 // the names of the migrations it applied; none when there was nothing to do. Replicas may
 // race: one applies, the others wait for it. A statement that would have to wait for a
@@ -68,7 +72,19 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) (applied []string
 	if err := s.valid(); err != nil {
 		return nil, err
 	}
-	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) (err error) {
+		var path string // the caller's transaction, if this is in one, gets it back
+		if err := tx.QueryRow(ctx, "SHOW search_path").Scan(&path); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, pinned); err != nil {
+			return err
+		}
+		defer func() {
+			if err == nil {
+				_, err = tx.Exec(ctx, "SELECT set_config('search_path', $1, true)", path)
+			}
+		}()
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('leasegen.migrate/' || $1, 0))", s.name); err != nil {
 			return err
 		}
@@ -76,7 +92,7 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) (applied []string
 			return err
 		}
 		var exists, begun bool
-		err := tx.QueryRow(ctx, "SELECT to_regnamespace($1) IS NOT NULL, to_regclass($2) IS NOT NULL",
+		err = tx.QueryRow(ctx, "SELECT to_regnamespace($1) IS NOT NULL, to_regclass($2) IS NOT NULL",
 			s.ident(), s.ident()+".migration").Scan(&exists, &begun)
 		if err != nil {
 			return err
@@ -129,7 +145,7 @@ func Migrations(opts ...Option) string {
 	o := resolve(opts)
 	s := newSchema(o.schema)
 	var b strings.Builder
-	b.WriteString("BEGIN;\n\n")
+	b.WriteString("BEGIN;\n" + pinned + ";\n\n")
 	for _, m := range migrations() {
 		fmt.Fprintf(&b, "-- %s\n\n%s\n", m.name, s.rewrite(m.sql))
 		if m.version > 0 {

@@ -230,6 +230,7 @@ func TestCheck(t *testing.T) {
 		{"newer", "INSERT INTO leasegen.migration (version, name) VALUES (99, 'x')", "", "has version 99, this program knows " + latest},
 		{"read-only", "ALTER DATABASE :db SET default_transaction_read_only = on", "", "read-only"},
 		{"isolation", "ALTER DATABASE :db SET default_transaction_isolation = 'serializable'", "", "read committed"},
+		{"catalog last", "ALTER DATABASE :db SET search_path = public, pg_catalog", "", "names schemas before pg_catalog"},
 		{"restored", "UPDATE leasegen.origin SET system_identifier = 7", "SELECT leasegen.restamp()", `SELECT "leasegen".restamp()`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -3,7 +3,9 @@ SELECT current_setting('server_version_num')::int AS version, pg_is_in_recovery(
        current_setting('transaction_read_only')::text AS read_only,
        current_setting('transaction_isolation')::text AS isolation, pg_backend_pid() AS pid,
        (to_regclass('leasegen.migration') IS NOT NULL)::boolean AS migrated,
-       current_user::text AS role;
+       current_user::text AS role,
+       ((SELECT p.name::text FROM unnest(current_schemas(true)) WITH ORDINALITY p (name, place)
+         WHERE left(p.name::text, 8) <> 'pg_temp_' ORDER BY p.place LIMIT 1) = 'pg_catalog')::boolean AS catalog_first;
 
 -- name: Origin :one
 SELECT o.system_identifier AS recorded, (SELECT c.system_identifier FROM pg_control_system() c)::bigint AS actual

@@ -81,7 +81,7 @@ WITH free AS (
 ), taken AS (
     UPDATE leasegen.lease l
     SET session = sqlc.arg(session)::text, attempt = sqlc.arg(attempt)::text, acquired_at = clock_timestamp(),
-        epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+        epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint),
         expires_at = clock_timestamp() + nullif(sqlc.arg(row_ttl)::interval, '0'), advisory = sqlc.arg(advisory)::boolean,
         suspicion = l.suspicion + CASE
             WHEN l.session IS NULL OR l.expires_at IS NOT NULL AND EXISTS (

@@ -28,4 +28,4 @@ SELECT pg_terminate_backend(h.pid, 1000) FROM leasegen.lock_holders(sqlc.arg(key
 SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS application
 FROM leasegen.lock_holders(sqlc.arg(key)::bigint) h
 WHERE NOT EXISTS (SELECT FROM leasegen.session s
-                  WHERE s.backend_pid = h.pid AND s.consumers @> ARRAY[sqlc.arg(consumer)::text]);
+                  WHERE s.backend_pid = h.pid AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[sqlc.arg(consumer)::text]);

@@ -17,7 +17,7 @@ SELECT coalesce(max(id), 0)::bigint AS last FROM published;
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), input AS MATERIALIZED (
-    SELECT e.*, greatest(c.now + e.after * interval '1 microsecond', e.at) AS due
+    SELECT e.*, greatest(c.now + e.after::float8 * interval '1 microsecond', e.at) AS due
     FROM (SELECT unnest(sqlc.arg(topics)::text[]) AS topic, unnest(sqlc.arg(keys)::text[]) AS key,
                  unnest(sqlc.arg(kinds)::text[]) AS kind, unnest(sqlc.arg(payloads)::bytea[]) AS payload,
                  unnest(sqlc.arg(headers)::text[]) AS headers, unnest(sqlc.arg(event_ids)::text[]) AS id,
@@ -48,7 +48,7 @@ SELECT coalesce(max(id), 0)::bigint AS last FROM published;
 
 -- name: NextDelayed :one
 -- How long until the next delayed event is due; -1 when there is none.
-SELECT coalesce((SELECT greatest(ceil(extract(epoch FROM d.due_at - clock_timestamp()) * 1000000), 0)
+SELECT coalesce((SELECT greatest(ceil(extract(epoch FROM d.due_at - clock_timestamp()) * 1000000.0), 0)
                  FROM leasegen.delayed d ORDER BY d.due_at, d.seq LIMIT 1), -1)::bigint AS micros;
 
 -- name: ReleaseDelayed :one

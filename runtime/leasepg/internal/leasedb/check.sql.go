@@ -101,17 +101,20 @@ SELECT current_setting('server_version_num')::int AS version, pg_is_in_recovery(
        current_setting('transaction_read_only')::text AS read_only,
        current_setting('transaction_isolation')::text AS isolation, pg_backend_pid() AS pid,
        (to_regclass('leasegen.migration') IS NOT NULL)::boolean AS migrated,
-       current_user::text AS role
+       current_user::text AS role,
+       ((SELECT p.name::text FROM unnest(current_schemas(true)) WITH ORDINALITY p (name, place)
+         WHERE left(p.name::text, 8) <> 'pg_temp_' ORDER BY p.place LIMIT 1) = 'pg_catalog')::boolean AS catalog_first
 `
 
 type ServerFactsRow struct {
-	Version    int32
-	InRecovery bool
-	ReadOnly   string
-	Isolation  string
-	Pid        int32
-	Migrated   bool
-	Role       string
+	Version      int32
+	InRecovery   bool
+	ReadOnly     string
+	Isolation    string
+	Pid          int32
+	Migrated     bool
+	Role         string
+	CatalogFirst bool
 }
 
 func (q *Queries) ServerFacts(ctx context.Context) (ServerFactsRow, error) {
@@ -125,6 +128,7 @@ func (q *Queries) ServerFacts(ctx context.Context) (ServerFactsRow, error) {
 		&i.Pid,
 		&i.Migrated,
 		&i.Role,
+		&i.CatalogFirst,
 	)
 	return i, err
 }

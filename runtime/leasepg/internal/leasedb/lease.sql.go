@@ -36,7 +36,7 @@ WITH free AS (
 ), taken AS (
     UPDATE leasegen.lease l
     SET session = $4::text, attempt = $6::text, acquired_at = clock_timestamp(),
-        epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+        epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint),
         expires_at = clock_timestamp() + nullif($8::interval, '0'), advisory = $3::boolean,
         suspicion = l.suspicion + CASE
             WHEN l.session IS NULL OR l.expires_at IS NOT NULL AND EXISTS (

@@ -44,7 +44,7 @@ const LockSquatter = `-- name: LockSquatter :many
 SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS application
 FROM leasegen.lock_holders($1::bigint) h
 WHERE NOT EXISTS (SELECT FROM leasegen.session s
-                  WHERE s.backend_pid = h.pid AND s.consumers @> ARRAY[$2::text])
+                  WHERE s.backend_pid = h.pid AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[$2::text])
 `
 
 type LockSquatterParams struct {

@@ -65,7 +65,7 @@ WITH gone AS (
     WHERE c.name = $1::text
       AND NOT EXISTS (SELECT FROM leasegen.dead_letter d WHERE d.consumer = c.name)
       AND NOT EXISTS (SELECT FROM leasegen.session s
-                      WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers @> ARRAY[c.name])
+                      WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[c.name])
     FOR UPDATE
 ), parked AS (
     DELETE FROM leasegen.parked p USING gone g WHERE p.consumer = g.name
@@ -199,7 +199,7 @@ CROSS JOIN LATERAL (
     SELECT count(*) AS members,
            count(*) FILTER (WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.session = s.id)) AS standbys
     FROM leasegen.session s
-    WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers @> ARRAY[c.name]
+    WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[c.name]
 ) m
 ORDER BY c.name
 `
@@ -340,7 +340,7 @@ SELECT s.id, s.host, s.pid, extract(epoch FROM now.at - s.opened_at)::float8 AS 
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = $1::text AND l.session = s.id) AS owned,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = $1::text) AS resources
 FROM leasegen.session s CROSS JOIN (SELECT clock_timestamp() AS at) now
-WHERE s.state = 'live' AND s.expires_at > now.at AND s.consumers @> ARRAY[$1::text]
+WHERE s.state = 'live' AND s.expires_at > now.at AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[$1::text]
 ORDER BY s.opened_at, s.id
 `
 
@@ -488,7 +488,7 @@ WITH target AS (
 ), moved AS (
     UPDATE leasegen.lease l
     SET session = NULL, expires_at = NULL, advisory = false, wanted = true, rested_at = NULL,
-        epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+        epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint),
         pos = t.pos, snap = t.snap, x = CASE WHEN t.snap IS NOT NULL THEN pg_current_xact_id() END,
         late_snap = NULL, late_pos = 0, suspicion = 0, mark = NULL, mark_epoch = NULL, mark_count = 0
     FROM target t, locked k

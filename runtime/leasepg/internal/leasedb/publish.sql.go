@@ -25,7 +25,7 @@ func (q *Queries) ForgetIDs(ctx context.Context, max int64) (int64, error) {
 }
 
 const NextDelayed = `-- name: NextDelayed :one
-SELECT coalesce((SELECT greatest(ceil(extract(epoch FROM d.due_at - clock_timestamp()) * 1000000), 0)
+SELECT coalesce((SELECT greatest(ceil(extract(epoch FROM d.due_at - clock_timestamp()) * 1000000.0), 0)
                  FROM leasegen.delayed d ORDER BY d.due_at, d.seq LIMIT 1), -1)::bigint AS micros
 `
 
@@ -75,7 +75,7 @@ const PublishSelected = `-- name: PublishSelected :one
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), input AS MATERIALIZED (
-    SELECT e.topic, e.key, e.kind, e.payload, e.headers, e.id, e.at, e.after, e.place, greatest(c.now + e.after * interval '1 microsecond', e.at) AS due
+    SELECT e.topic, e.key, e.kind, e.payload, e.headers, e.id, e.at, e.after, e.place, greatest(c.now + e.after::float8 * interval '1 microsecond', e.at) AS due
     FROM (SELECT unnest($1::text[]) AS topic, unnest($2::text[]) AS key,
                  unnest($3::text[]) AS kind, unnest($4::bytea[]) AS payload,
                  unnest($5::text[]) AS headers, unnest($6::text[]) AS id,

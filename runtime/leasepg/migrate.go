@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -85,7 +87,7 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) (applied []string
 				_, err = tx.Exec(ctx, "SELECT set_config('search_path', $1, true)", path)
 			}
 		}()
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('leasegen.migrate/' || $1, 0))", s.name); err != nil {
+		if err := migrateAlone(ctx, tx, s, o.logger); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '5s'; SET LOCAL synchronous_commit = on"); err != nil {
@@ -103,6 +105,15 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) (applied []string
 			have = 0
 		}
 		if begun {
+			if have, err = q.SchemaVersion(ctx); err != nil {
+				return err
+			}
+		}
+		if begun && int(have) < latestVersion() {
+			// Nobody who may not migrate can take this lock.
+			if _, err := tx.Exec(ctx, s.rewrite("LOCK TABLE leasegen.migration IN SHARE ROW EXCLUSIVE MODE")); err != nil {
+				return err
+			}
 			if have, err = q.SchemaVersion(ctx); err != nil {
 				return err
 			}
@@ -137,6 +148,47 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) (applied []string
 		return nil, fmt.Errorf("leasepg: migrate schema %s: %w", s.name, err)
 	}
 	return applied, nil
+}
+
+const migrateAgain = 100 * time.Millisecond // between looks whether another replica has finished
+
+// migrateAlone waits for other replicas that migrate, and says for whom after a while. A lock that is held by
+// roles that could not migrate is passed over: every role that may connect can take it.
+func migrateAlone(ctx context.Context, tx pgx.Tx, s schema, log *slog.Logger) error {
+	const key = "hashtextextended('leasegen.migrate/' || $1, 0)"
+	for tries := 0; ; tries++ {
+		var held bool
+		if err := tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock("+key+")", s.name).Scan(&held); err != nil || held {
+			return err
+		}
+		var (
+			pid          int32
+			role         string
+			may, another bool
+		)
+		err := tx.QueryRow(ctx, `SELECT l.pid, coalesce(a.usename, '')::text, coalesce(r.rolsuper
+			OR has_database_privilege(r.oid, l.database, 'CREATE') OR coalesce(has_schema_privilege(r.oid, to_regnamespace($2), 'CREATE'), false), true)
+			FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid LEFT JOIN pg_roles r ON r.oid = a.usesysid
+			WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.pid <> pg_backend_pid()
+			  AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+			  AND l.classid::bigint = ((`+key+` >> 32) & 4294967295) AND l.objid::bigint = (`+key+` & 4294967295)
+			ORDER BY 3 DESC LIMIT 1`, s.name, s.ident()).Scan(&pid, &role, &may)
+		if another = err == nil; err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		if another && !may {
+			log.Warn("leasepg: the lock for migrations is held by a role that cannot migrate; going on without it", "pid", pid, "role", role)
+			return nil
+		}
+		if another && tries == int(2*time.Second/migrateAgain) {
+			log.Warn("leasepg: waiting for another migration", "pid", pid, "role", role)
+		}
+		select {
+		case <-time.After(migrateAgain):
+		case <-ctx.Done():
+			return fmt.Errorf("another migration runs (pid %d, role %s): %w", pid, role, ctx.Err())
+		}
+	}
 }
 
 // Migrations returns all migrations as one script, for those who apply it with a tool of
@@ -183,5 +235,6 @@ GRANT SELECT, INSERT, DELETE, UPDATE (at) ON leasegen.published_id TO :role;
 GRANT SELECT, INSERT, DELETE ON leasegen.delayed TO :role;
 GRANT SELECT, INSERT, DELETE, UPDATE ON leasegen.once TO :role;
 GRANT EXECUTE ON FUNCTION leasegen.ensure_segments(bigint), leasegen.drop_segments(),
-    leasegen.forget_sessions(interval), leasegen.forget_streams(interval), leasegen.index_log(text) TO :role;
+    leasegen.forget_sessions(interval), leasegen.forget_streams(interval), leasegen.index_log(text),
+    leasegen.take_turn(text), leasegen.release_delayed(bigint) TO :role;
 `

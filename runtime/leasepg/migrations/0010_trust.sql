@@ -134,3 +134,107 @@ BEGIN
             source::jsonb ->> 'position', source::jsonb ->> 'xid', tab) USING positions, xs;
     END IF;
 END $$;
+
+-- role is as whom the session's connection has logged in.
+ALTER TABLE leasegen.session ADD COLUMN role text COLLATE "C";
+ALTER TABLE leasegen.session ALTER COLUMN role SET DEFAULT session_user;
+
+-- lock_holders are the backends that hold an advisory lock, in whatever mode: any mode keeps others out.
+CREATE OR REPLACE FUNCTION leasegen.lock_holders(key bigint) RETURNS TABLE (pid integer, role text, application text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT l.pid, coalesce(a.usename, '')::text, coalesce(a.application_name, '')
+    FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+    WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
+      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+      AND l.classid::bigint = ((key >> 32) & 4294967295) AND l.objid::bigint = (key & 4294967295)
+$$;
+
+-- lock_gone as before, for a session whose connection is known: every role that may connect can take its
+-- lock when it is free, having seen its key in pg_locks. So a session that lives by its lock lives only as
+-- long as its own backend holds that. For others the ttl decides what a stranger's lock covers up.
+CREATE FUNCTION leasegen.lock_gone(lock_key bigint, server text, advisory boolean, backend integer, role text) RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN lock_key IS NULL OR pg_is_in_recovery() THEN false
+                WHEN pg_try_advisory_xact_lock_shared(lock_key) THEN advisory OR server = leasegen.incarnation()
+                WHEN advisory THEN NOT EXISTS (
+                    SELECT FROM leasegen.lock_holders(lock_key) h WHERE h.pid = backend AND coalesce(h.role = lock_gone.role COLLATE "C", true))
+                ELSE false END
+$$;
+
+CREATE OR REPLACE FUNCTION leasegen.bury_sessions(ids text[])
+RETURNS TABLE (id text, host text, pid integer, expired boolean)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    s record;
+BEGIN
+    FOR s IN SELECT * FROM leasegen.session n WHERE n.id = ANY (ids) AND n.state = 'live'
+             ORDER BY n.id FOR UPDATE SKIP LOCKED LOOP
+        -- The lock is looked at under the row's: a session that comes back with a new
+        -- connection writes the key of its new lock there.
+        expired := s.expires_at < clock_timestamp();
+        IF expired OR leasegen.lock_gone(s.lock_key, s.server, s.advisory, s.backend_pid, s.role) THEN
+            UPDATE leasegen.session n SET state = 'dead', expires_at = least(n.expires_at, clock_timestamp() + n.ttl)
+            WHERE n.id = s.id;
+            id := s.id;
+            host := s.host;
+            pid := s.pid;
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END $$;
+
+-- turn has a row for what one process at a time does. A row, other than an advisory lock, is locked by those only
+-- who may call what locks it.
+CREATE TABLE leasegen.turn (
+    name text COLLATE "C" PRIMARY KEY
+);
+INSERT INTO leasegen.turn (name) VALUES ('delayed'), ('maintain'), ('segment');
+
+-- take_turn tells whether it is the transaction's turn; the turn ends with it.
+CREATE FUNCTION leasegen.take_turn(what text) RETURNS boolean
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (SELECT FROM (SELECT t.name FROM leasegen.turn t WHERE t.name = what COLLATE "C" FOR UPDATE SKIP LOCKED) mine)
+$$;
+
+-- segment_turn waits for it.
+CREATE FUNCTION leasegen.segment_turn() RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT FROM leasegen.turn t WHERE t.name = 'segment' FOR UPDATE
+$$;
+
+-- Functions that waited for an advisory lock, whose key everybody can calculate, wait for that.
+DO $do$
+DECLARE
+    f    regprocedure;
+    body text;
+BEGIN
+    FOREACH f IN ARRAY ARRAY['leasegen.ensure_segments(bigint)', 'leasegen.index_log(text)']::regprocedure[] LOOP
+        body := replace(pg_get_functiondef(f), $x$PERFORM pg_advisory_xact_lock(hashtextextended('leasegen.segment', 0))$x$,
+            'PERFORM leasegen.segment_turn()');
+        IF body LIKE '%pg_advisory%' OR body NOT LIKE '%segment_turn()%' THEN
+            RAISE EXCEPTION 'function % is not as expected', f;
+        END IF;
+        EXECUTE body;
+    END LOOP;
+END $do$;
+
+-- release_delayed moves delayed events that are due into the log, in their order. One process at a time does
+-- it: others move nothing. Consumers do it, who need no right to publish.
+CREATE FUNCTION leasegen.release_delayed(most bigint, OUT moved bigint, OUT last bigint)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    WITH due AS MATERIALIZED (
+        DELETE FROM leasegen.delayed d
+        USING (SELECT n.due_at, n.seq FROM leasegen.delayed n
+               WHERE n.due_at <= (SELECT clock_timestamp()) AND (SELECT leasegen.take_turn('delayed'))
+               ORDER BY n.due_at, n.seq LIMIT least(most, 10000)) x
+        WHERE d.due_at = x.due_at AND d.seq = x.seq
+        RETURNING d.due_at, d.seq, d.topic, d.key, d.kind, d.payload, d.headers
+    ), moved AS (
+        INSERT INTO leasegen.message (topic, key, kind, payload, headers)
+        SELECT u.topic, u.key, u.kind, u.payload, u.headers FROM due u ORDER BY u.due_at, u.seq
+        RETURNING id
+    )
+    SELECT count(*)::bigint, coalesce(max(m.id), 0)::bigint FROM moved m
+$$;
+
+REVOKE ALL ON FUNCTION leasegen.take_turn(text), leasegen.segment_turn(), leasegen.release_delayed(bigint) FROM PUBLIC;

@@ -162,4 +162,9 @@ type LeasegenSession struct {
 	BackendPid pgtype.Int4
 	Server     pgtype.Text
 	Topics     []byte
+	Role       pgtype.Text
+}
+
+type LeasegenTurn struct {
+	Name string
 }

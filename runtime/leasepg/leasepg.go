@@ -60,6 +60,8 @@ type options struct {
 	logger   *slog.Logger
 	observer lease.Observer
 	slots    int
+	from     int
+	rights   Rights
 }
 
 // WithSchema sets the schema's name: lower-case letters, digits and underscores.
@@ -76,6 +78,9 @@ func WithObserver(o lease.Observer) Option { return func(to *options) { to.obser
 // WithSlots sets how many slots the log has, for [Migrate] and [Migrations]: 1 to 16,384.
 // Default 256. It can be changed until the log has messages or a consumer owns slots.
 func WithSlots(n int) Option { return func(o *options) { o.slots = n } }
+
+// WithFrom leaves migrations out of [Migrations] up to that version, which a schema has already.
+func WithFrom(version int) Option { return func(o *options) { o.from = version } }
 
 func resolve(opts []Option) options {
 	o := options{schema: defaultSchema, logger: slog.Default()}

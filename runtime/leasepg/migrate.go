@@ -191,14 +191,17 @@ func migrateAlone(ctx context.Context, tx pgx.Tx, s schema, log *slog.Logger) er
 	}
 }
 
-// Migrations returns all migrations as one script, for those who apply it with a tool of
-// their own.
+// Migrations returns all migrations as one script, those after the version of WithFrom if that is given, for those
+// who apply it with a tool of their own.
 func Migrations(opts ...Option) string {
 	o := resolve(opts)
 	s := newSchema(o.schema)
 	var b strings.Builder
 	b.WriteString("BEGIN;\n" + pinned + ";\n\n")
 	for _, m := range migrations() {
+		if o.from > 0 && m.version <= o.from {
+			continue
+		}
 		fmt.Fprintf(&b, "-- %s\n\n%s\n", m.name, s.rewrite(m.sql))
 		if m.version > 0 {
 			b.WriteString(s.rewrite(fmt.Sprintf("INSERT INTO leasegen.migration (version, name) VALUES (%d, '%s');\n\n", m.version, m.name)))
@@ -211,19 +214,47 @@ func Migrations(opts ...Option) string {
 	return b.String()
 }
 
+// Rights are what a role is to do.
+type Rights string
+
+const (
+	PublishAndConsume Rights = ""
+	PublishOnly       Rights = "publish"
+	ConsumeOnly       Rights = "consume"
+)
+
+// WithRights narrows what [Grants] gives. A role that only publishes can read no message and touch no lease; one
+// that only consumes can append nothing to the log but delayed events that are due.
+func WithRights(r Rights) Option { return func(o *options) { o.rights = r } }
+
 // Grants returns the statements that give role what an application needs, and no more:
 // it can neither change the schema, nor delete leases and sessions, nor forge positions
 // in the log. Run them as the role that ran Migrate, again after each Migrate.
 func Grants(role string, opts ...Option) string {
-	s := newSchema(resolve(opts).schema)
-	return strings.ReplaceAll(s.rewrite(grants), ":role", pgx.Identifier{role}.Sanitize())
+	o := resolve(opts)
+	sql := grantsUsage
+	if o.rights != ConsumeOnly {
+		sql += grantsPublish
+	}
+	if o.rights != PublishOnly {
+		sql += grantsConsume
+	}
+	return strings.ReplaceAll(newSchema(o.schema).rewrite(sql), ":role", pgx.Identifier{role}.Sanitize())
 }
 
-const grants = `GRANT USAGE ON SCHEMA leasegen TO :role;
-GRANT SELECT ON leasegen.migration, leasegen.origin, leasegen.segment, leasegen.message,
-    leasegen.session, leasegen.consumer, leasegen.lease, leasegen.parked, leasegen.dead_letter TO :role;
+const (
+	grantsUsage = `GRANT USAGE ON SCHEMA leasegen TO :role;
+`
+	grantsPublish = `GRANT SELECT ON leasegen.segment TO :role;
 GRANT SELECT ON SEQUENCE leasegen.message_id_seq TO :role;
-GRANT INSERT (topic, key, kind, payload, headers) ON leasegen.message TO :role;
+GRANT SELECT (id), INSERT (topic, key, kind, payload, headers) ON leasegen.message TO :role;
+GRANT SELECT, INSERT, UPDATE (at) ON leasegen.published_id TO :role;
+GRANT INSERT (due_at, topic, key, kind, payload, headers) ON leasegen.delayed TO :role;
+GRANT EXECUTE ON FUNCTION leasegen.ensure_segments(bigint) TO :role;
+`
+	grantsConsume = `GRANT SELECT ON leasegen.migration, leasegen.origin, leasegen.segment, leasegen.message,
+    leasegen.session, leasegen.consumer, leasegen.lease, leasegen.parked, leasegen.dead_letter, leasegen.delayed TO :role;
+GRANT SELECT ON SEQUENCE leasegen.message_id_seq TO :role;
 GRANT INSERT, UPDATE (state, beat_at, expires_at, lock_key, backend_pid, server) ON leasegen.session TO :role;
 GRANT INSERT, UPDATE (per, topics, likes, grace, lock, source, start_pos, start_snap, start_x, foreign_cursors) ON leasegen.consumer TO :role;
 GRANT INSERT (consumer, resource, pos, snap, x, wanted) ON leasegen.lease TO :role;
@@ -231,10 +262,10 @@ GRANT UPDATE (session, epoch, attempt, acquired_at, expires_at, advisory, rested
     late_pos, suspicion, mark, mark_epoch, mark_count, seq, seq_epoch, wanted) ON leasegen.lease TO :role;
 GRANT INSERT, DELETE, UPDATE (attempt, next_at, failed_at, error, since) ON leasegen.parked TO :role;
 GRANT INSERT, DELETE, UPDATE (reason) ON leasegen.dead_letter TO :role;
-GRANT SELECT, INSERT, DELETE, UPDATE (at) ON leasegen.published_id TO :role;
-GRANT SELECT, INSERT, DELETE ON leasegen.delayed TO :role;
+GRANT SELECT, DELETE ON leasegen.published_id TO :role;
 GRANT SELECT, INSERT, DELETE, UPDATE ON leasegen.once TO :role;
 GRANT EXECUTE ON FUNCTION leasegen.ensure_segments(bigint), leasegen.drop_segments(),
     leasegen.forget_sessions(interval), leasegen.forget_streams(interval), leasegen.index_log(text),
     leasegen.take_turn(text), leasegen.release_delayed(bigint) TO :role;
 `
+)

@@ -155,7 +155,7 @@ func TestRoles(t *testing.T) {
 		t.Fatalf("Check without grants: %v", err)
 	}
 	exec(t, owner, "GRANT USAGE ON SCHEMA leasegen TO lg_app; GRANT SELECT ON ALL TABLES IN SCHEMA leasegen TO lg_app")
-	if err := be.Check(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "INSERT on message") || !strings.Contains(err.Error(), "lg_app") {
+	if err := be.Check(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "INSERT on session") || !strings.Contains(err.Error(), "lg_app") {
 		t.Fatalf("Check with SELECT alone: %v", err)
 	}
 	exec(t, owner, leasepg.Grants("lg_app"))

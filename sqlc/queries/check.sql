@@ -18,11 +18,10 @@ SELECT coalesce(max(m.version), 0)::int AS version FROM leasegen.migration m;
 INSERT INTO leasegen.migration (version, name) VALUES (sqlc.arg(version), sqlc.arg(name));
 
 -- name: MissingGrants :one
--- What the current role may not do and the runtime does.
+-- What the current role may not do and consumers do.
 SELECT coalesce(string_agg(n.need, ', '), '')::text AS missing
 FROM (VALUES
     ('SELECT on message', has_table_privilege('leasegen.message', 'SELECT')),
-    ('INSERT on message', has_column_privilege('leasegen.message', 'payload', 'INSERT')),
     ('SELECT on segment', has_table_privilege('leasegen.segment', 'SELECT')),
     ('SELECT on message_id_seq', has_sequence_privilege('leasegen.message_id_seq', 'SELECT')),
     ('INSERT on session', has_table_privilege('leasegen.session', 'INSERT')),
@@ -40,10 +39,8 @@ FROM (VALUES
     ('SELECT on dead_letter', has_table_privilege('leasegen.dead_letter', 'SELECT')),
     ('INSERT and DELETE on dead_letter', has_table_privilege('leasegen.dead_letter', 'INSERT')
         AND has_table_privilege('leasegen.dead_letter', 'DELETE')),
-    ('INSERT, UPDATE and DELETE on published_id', has_table_privilege('leasegen.published_id', 'INSERT')
-        AND has_column_privilege('leasegen.published_id', 'at', 'UPDATE') AND has_table_privilege('leasegen.published_id', 'DELETE')),
-    ('INSERT and DELETE on delayed', has_table_privilege('leasegen.delayed', 'INSERT')
-        AND has_table_privilege('leasegen.delayed', 'DELETE')),
+    ('DELETE on published_id', has_table_privilege('leasegen.published_id', 'DELETE')),
+    ('SELECT on delayed', has_table_privilege('leasegen.delayed', 'SELECT')),
     ('INSERT, UPDATE and DELETE on once', has_table_privilege('leasegen.once', 'INSERT')
         AND has_table_privilege('leasegen.once', 'UPDATE') AND has_table_privilege('leasegen.once', 'DELETE')),
     ('EXECUTE on ensure_segments', has_function_privilege('leasegen.ensure_segments(bigint)', 'EXECUTE')),

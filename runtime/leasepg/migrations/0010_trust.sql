@@ -238,3 +238,86 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 
 $$;
 
 REVOKE ALL ON FUNCTION leasegen.take_turn(text), leasegen.segment_turn(), leasegen.release_delayed(bigint) FROM PUBLIC;
+
+-- An epoch only rises, and not beyond the time: a row that is made again begins no lower than the one before
+-- ended, and none is raised so far that it can rise no more.
+DROP TRIGGER epochs_rise ON leasegen.lease;
+CREATE TRIGGER epochs_rise BEFORE UPDATE OF epoch ON leasegen.lease
+    FOR EACH ROW WHEN (NEW.epoch < OLD.epoch
+        OR NEW.epoch > OLD.epoch + 1 AND NEW.epoch > ((date_part('epoch'::text, clock_timestamp()) + 60) * 1000000)::bigint
+        OR NEW.epoch > OLD.epoch AND OLD.epoch = 0 AND NEW.epoch < ((date_part('epoch'::text, clock_timestamp()) - 1) * 1000000)::bigint)
+    EXECUTE FUNCTION leasegen.refuse_epoch();
+
+CREATE OR REPLACE FUNCTION leasegen.refuse_epoch() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'leasegen: the epoch of % of % only rises, and with the time: % may not follow %',
+        OLD.resource, OLD.consumer, NEW.epoch, OLD.epoch USING ERRCODE = 'insufficient_privilege';
+END $$;
+
+-- A session that has ended does not live again.
+CREATE FUNCTION leasegen.refuse_revival() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'leasegen: session % is %, for good', OLD.id, OLD.state USING ERRCODE = 'insufficient_privilege';
+END $$;
+
+CREATE TRIGGER ends_stay BEFORE UPDATE OF state ON leasegen.session
+    FOR EACH ROW WHEN (OLD.state <> 'live' AND NEW.state = 'live') EXECUTE FUNCTION leasegen.refuse_revival();
+
+-- What the log keeps for a consumer is what its members want, as they said when their sessions were opened. Who may
+-- describe consumers cannot say less for them, and have the rest dropped. The owner of the schema can.
+CREATE FUNCTION leasegen.keep_wanted() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF pg_has_role(current_user, (SELECT k.relowner FROM pg_class k WHERE k.oid = 'leasegen.consumer'::regclass), 'MEMBER'::text) THEN
+        RETURN NEW;
+    END IF;
+    IF NEW.source <> OLD.source OR NEW.per = 'cluster' AND OLD.per <> 'cluster' AND cardinality(OLD.likes) > 0 THEN
+        RAISE EXCEPTION 'leasegen: consumer % reads on what it has read: give another one another name', OLD.name
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    IF NEW.likes @> OLD.likes THEN
+        RETURN NEW;
+    END IF;
+    IF NOT EXISTS (SELECT FROM leasegen.session s WHERE s.expires_at > clock_timestamp() - interval '9 minutes' AND s.topics ? OLD.name)
+       OR EXISTS (
+        SELECT FROM leasegen.session s
+        WHERE s.expires_at > clock_timestamp() - interval '9 minutes' AND OLD.name = ANY (s.consumers)
+          AND (NOT s.topics ? OLD.name OR jsonb_typeof(s.topics -> OLD.name) = 'array' AND EXISTS (
+            SELECT FROM jsonb_array_elements_text(s.topics -> OLD.name) w (pattern)
+            WHERE replace(replace(replace(replace(w.pattern, '\', '\\'), '%', '\%'), '_', '\_'), '*', '%') <> ALL (NEW.likes))))
+    THEN
+        RAISE EXCEPTION 'leasegen: members of consumer % want topics that it would read no more', OLD.name
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE TRIGGER wanted_kept BEFORE UPDATE OF per, likes, source ON leasegen.consumer
+    FOR EACH ROW WHEN (NOT NEW.likes @> OLD.likes OR NEW.per <> OLD.per OR NEW.source <> OLD.source)
+    EXECUTE FUNCTION leasegen.keep_wanted();
+
+-- Functions that do what the application's role may not do check what they are asked for.
+DO $do$
+DECLARE
+    c    record;
+    body text;
+BEGIN
+    FOR c IN SELECT * FROM (VALUES
+        ('leasegen.forget_sessions(interval)', 'BEGIN', $x$BEGIN
+    older := greatest(older, interval '10 minutes');$x$),
+        ('leasegen.forget_streams(interval)', 'BEGIN', $x$BEGIN
+    older := greatest(older, interval '1 hour');$x$),
+        -- Ids that were drawn in vain need no partition, and no more are made than are soon used.
+        ('leasegen.ensure_segments(bigint)', 'BEGIN', $x$BEGIN
+    upto := least(upto, (SELECT q.last_value FROM leasegen.message_id_seq q) + 20 * size);$x$),
+        ('leasegen.ensure_segments(bigint)', 'WHILE lo <= upto LOOP', $x$lo := greatest(lo, 1 + (SELECT (q.last_value - 1) / size FROM leasegen.message_id_seq q) * size);
+    WHILE lo <= upto LOOP$x$)) AS v (f, what, instead) LOOP
+        body := pg_get_functiondef(c.f::regprocedure);
+        IF position(c.what IN body) = 0 THEN
+            RAISE EXCEPTION 'function % is not as expected', c.f;
+        END IF;
+        EXECUTE overlay(body PLACING c.instead FROM position(c.what IN body) FOR length(c.what));
+    END LOOP;
+END $do$;

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"slices"
 
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
@@ -18,16 +19,24 @@ func migrateCommand() command {
 				print  bool
 				grants string
 				slots  int
+				from   int
+				rights string
 			)
 			fs := flag.NewFlagSet("migrate", flag.ContinueOnError)
 			db.flags(fs)
 			fs.BoolVar(&print, "print", false, "print the SQL of the whole schema instead of running it; connects to nothing")
 			fs.StringVar(&grants, "grants", "", "print the SQL that gives an application's `role` what it needs; connects to nothing")
+			fs.IntVar(&from, "from", 0, "with -print: leave out what the schema's `version` has already")
+			fs.StringVar(&rights, "rights", "", "with -grants: publish or consume, for a role that does only that")
 			fs.IntVar(&slots, "slots", 0, "how many slots the log has for per=partition, 1 to 16384; 256 unless changed before the log has messages")
 			return operate(e, fs, usage, args, func(rest []string) error {
 				switch {
 				case len(rest) > 0:
 					return usagef("unexpected argument %q", rest[0])
+				case from < 0 || from > 0 && !print:
+					return usagef("-from goes with -print, and is a version")
+				case !slices.Contains([]string{"", "publish", "consume"}, rights) || rights != "" && grants == "":
+					return usagef("-rights goes with -grants, and is publish or consume")
 				case slots < 0 || slots > 16384:
 					return usagef("-slots %d is not within 1 and 16384", slots)
 				}
@@ -42,10 +51,10 @@ func migrateCommand() command {
 				}
 				schema := leasepg.WithSchema(db.schema)
 				if print {
-					fmt.Fprint(e.Stdout, leasepg.Migrations(schema, leasepg.WithSlots(slots)))
+					fmt.Fprint(e.Stdout, leasepg.Migrations(schema, leasepg.WithSlots(slots), leasepg.WithFrom(from)))
 				}
 				if grants != "" {
-					fmt.Fprint(e.Stdout, leasepg.Grants(grants, schema))
+					fmt.Fprint(e.Stdout, leasepg.Grants(grants, schema, leasepg.WithRights(leasepg.Rights(rights))))
 				}
 				return nil
 			})

@@ -77,6 +77,7 @@ type consumerJSON struct {
 	OldestUnread float64      `json:"oldest_unread"`
 	ParkedKeys   int          `json:"parked_keys"`
 	DeadLetters  int          `json:"dead_letters"`
+	Note         string       `json:"note,omitempty"`
 	Sessions     []memberJSON `json:"sessions,omitempty"`
 	Leases       []leaseJSON  `json:"leases,omitempty"`
 }
@@ -162,6 +163,11 @@ func (s *status) show(ctx context.Context, w io.Writer, op lease.Operator) error
 			err = printLeader(w, members, leases)
 		}
 	}
+	for _, c := range consumers {
+		if err == nil && c.Note != "" {
+			_, err = fmt.Fprintf(w, "%s: %s\n", printable(c.Consumer, 63), printable(c.Note, 1000))
+		}
+	}
 	if err == nil && len(unmatched) > 0 {
 		err = printUnmatched(w, unmatched)
 	}
@@ -177,7 +183,7 @@ func consumersTable(consumers []lease.ConsumerStatus) *table {
 	t := newTable("consumer", "per", "lock", ">resources", ">members", ">standbys", ">unowned", ">lag(max)", "oldest unread",
 		">parked keys", ">dead letters")
 	for _, c := range consumers {
-		t.add(printable(c.Consumer, 63), c.Per, c.Lock, number(c.Resources), number(c.Members), number(c.Standbys), number(c.Unowned),
+		t.add(printable(c.Consumer, 63), printable(c.Per, 20), printable(c.Lock, 20), number(c.Resources), number(c.Members), number(c.Standbys), number(c.Unowned),
 			number(c.LagMax), ageOr(c.OldestUnread), number(c.ParkedKeys), number(c.DeadLetters))
 	}
 	return t
@@ -274,7 +280,7 @@ func (s *status) json(w io.Writer, consumers []lease.ConsumerStatus, members []l
 		out[i] = consumerJSON{
 			Consumer: c.Consumer, Per: c.Per, Lock: c.Lock, Resources: c.Resources, Members: c.Members, Standbys: c.Standbys,
 			Unowned: c.Unowned, LagMax: c.LagMax, LagTotal: c.LagTotal, OldestUnread: c.OldestUnread.Seconds(),
-			ParkedKeys: c.ParkedKeys, DeadLetters: c.DeadLetters,
+			ParkedKeys: c.ParkedKeys, DeadLetters: c.DeadLetters, Note: c.Note,
 		}
 		for _, l := range leases {
 			out[i].Leases = append(out[i].Leases, leaseJSON{
@@ -304,12 +310,7 @@ func (s *status) json(w io.Writer, consumers []lease.ConsumerStatus, members []l
 }
 
 // short is the part of a session's id that is enough to tell it from others.
-func short(session string) string {
-	if len(session) <= 8 {
-		return session
-	}
-	return session[:8] + "…"
-}
+func short(session string) string { return printable(session, 8) }
 
 func process(m lease.MemberStatus) string {
 	return fmt.Sprintf("%s:%d", printable(m.Host, 60), m.PID)

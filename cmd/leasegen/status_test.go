@@ -210,3 +210,34 @@ func TestNumberAndAge(t *testing.T) {
 		}
 	}
 }
+
+// steering is an operator whose every text would steer a terminal.
+type steering struct{ lease.Operator }
+
+const steer = "\x1b]0;owned\x07\x1b[2J\r\u009b1mx\u202e"
+
+func (steering) Status(context.Context) ([]lease.ConsumerStatus, error) {
+	return []lease.ConsumerStatus{{Consumer: "c", Per: lease.PerGroup.String()}, {Consumer: steer, Per: steer, Lock: steer, Note: steer}}, nil
+}
+
+func (steering) Members(context.Context, string) ([]lease.MemberStatus, error) {
+	return []lease.MemberStatus{{Session: steer, Host: steer}}, nil
+}
+
+func (steering) Leases(context.Context, string, int) ([]lease.LeaseStatus, error) {
+	return []lease.LeaseStatus{{Resource: steer, Session: steer}, {Resource: "r", Session: steer + "gone"}}, nil
+}
+
+// TestStatusSteersNoTerminal: what roles that write to the tables have put there is printed as text.
+func TestStatusSteersNoTerminal(t *testing.T) {
+	for _, s := range []status{{}, {consumer: "c"}, {consumer: "c", members: true, leases: true}} {
+		s.format, s.limit = "text", 50
+		var out bytes.Buffer
+		if err := s.show(t.Context(), &out, steering{}); err != nil {
+			t.Fatal(err)
+		}
+		if i := strings.IndexAny(out.String(), "\x1b\x07\r\u009b\u202e"); i >= 0 {
+			t.Errorf("%+v: byte %d of %q", s, i, out.String())
+		}
+	}
+}

@@ -39,7 +39,7 @@ func NewShipping(be *leasepg.Backend, h *Shipping, opts ...lease.Option) (*lease
 			XID:      "xid",
 			Slots:    16,
 			Key:      "customer",
-			Slot:     "(CASE WHEN coalesce(customer::text, '') = '' THEN id::bigint ELSE hashtextextended(customer::text, 0) & 9223372036854775807 END % 16)::smallint",
+			Slot:     "(CASE WHEN coalesce(customer::text, '') = '' THEN id::bigint ELSE hashtextextended(customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint",
 			Filtered: true,
 			Now: func(ctx context.Context, db leasepg.Querier) (leasepg.TableNow, error) {
 				now, err := leasedb.New(db).ShippingNow(ctx)

@@ -182,7 +182,7 @@ func NewByKey(be *leasepg.Backend, h *ByKey, opts ...lease.Option) (*lease.Consu
 			XID:      "xid",
 			Slots:    16,
 			Key:      "customer_id",
-			Slot:     "(CASE WHEN coalesce(customer_id::text, '') = '' THEN id::bigint ELSE hashtextextended(customer_id::text, 0) & 9223372036854775807 END % 16)::smallint",
+			Slot:     "(CASE WHEN coalesce(customer_id::text, '') = '' THEN id::bigint ELSE hashtextextended(customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint",
 			Now: func(ctx context.Context, db leasepg.Querier) (leasepg.TableNow, error) {
 				now, err := leasedb.New(db).ByKeyNow(ctx)
 				return leasepg.TableNow(now), err

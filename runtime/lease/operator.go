@@ -71,6 +71,8 @@ type ConsumerStatus struct {
 	Delayed     int64
 	ParkedKeys  int
 	DeadLetters int
+	// Note is what the figures leave out, and why; empty when they are whole.
+	Note string
 }
 
 // MemberStatus is one live session of a consumer. Durations are by the server's clock.

@@ -88,6 +88,9 @@ func (b *Backend) check(ctx context.Context, conn *pgx.Conn) error {
 	case f.Isolation != "read committed":
 		return fmt.Errorf("leasepg: transactions of role %s are %s by default, leasegen needs read committed: "+
 			"ALTER ROLE … SET default_transaction_isolation = 'read committed'", f.Role, f.Isolation)
+	case !f.CatalogFirst:
+		return fmt.Errorf("leasepg: search_path of role %s names schemas before pg_catalog, whose operators would be taken for the server's: "+
+			"ALTER ROLE … SET search_path without pg_catalog, which then comes first", f.Role)
 	case !f.Migrated:
 		return fmt.Errorf("leasepg: the database has no schema %s: run leasegen migrate -dsn … to bring it from version 0 to %d", name, latestVersion())
 	}

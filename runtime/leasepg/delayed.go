@@ -34,7 +34,7 @@ func (b *Backend) releaseDelayed(ctx context.Context, on database) error {
 		var last int64
 		err := pgx.BeginFunc(ctx, on.(Beginner), func(tx pgx.Tx) error {
 			q := b.queries(tx)
-			r, err := q.ReleaseDelayed(ctx, leasedb.ReleaseDelayedParams{Channel: b.schema.name, Max: releaseRows})
+			r, err := q.ReleaseDelayed(ctx, releaseRows)
 			if err != nil || r.Moved == 0 {
 				moved = 0
 				return err

@@ -29,3 +29,6 @@ func ReleaseDelayed(ctx context.Context, b *Backend) error {
 	defer closeConn(conn)
 	return b.releaseDelayed(ctx, conn)
 }
+
+// Sent is what is sent to the server for a statement as it was compiled.
+func Sent(sql string) string { return newSchema(defaultSchema).statement(sql) }

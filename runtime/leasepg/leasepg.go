@@ -60,6 +60,8 @@ type options struct {
 	logger   *slog.Logger
 	observer lease.Observer
 	slots    int
+	from     int
+	rights   Rights
 }
 
 // WithSchema sets the schema's name: lower-case letters, digits and underscores.
@@ -76,6 +78,9 @@ func WithObserver(o lease.Observer) Option { return func(to *options) { to.obser
 // WithSlots sets how many slots the log has, for [Migrate] and [Migrations]: 1 to 16,384.
 // Default 256. It can be changed until the log has messages or a consumer owns slots.
 func WithSlots(n int) Option { return func(o *options) { o.slots = n } }
+
+// WithFrom leaves migrations out of [Migrations] up to that version, which a schema has already.
+func WithFrom(version int) Option { return func(o *options) { o.from = version } }
 
 func resolve(opts []Option) options {
 	o := options{schema: defaultSchema, logger: slog.Default()}
@@ -95,6 +100,7 @@ func New(pool *pgxpool.Pool, opts ...Option) *Backend {
 	b := &Backend{pool: pool, schema: newSchema(o.schema), log: o.logger, observer: o.observer, handlers: turnsFor(pool.Config().MaxConns)}
 	b.ttl.Store(int64(15 * time.Second))
 	b.bySlot.column, b.byKey.column = "slot", "key"
+	b.tables.names = newSchema(defaultSchema)
 	return b
 }
 
@@ -103,10 +109,16 @@ const defaultSchema = "leasegen"
 var (
 	schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 	schemaUse  = regexp.MustCompile(`\bleasegen(\.|;| TO )`)
+	// Functions of pg_catalog that statements call. Operators are written so that they fit one signature of
+	// pg_catalog exactly, or with their schema.
+	calls = regexp.MustCompile(`\b(array_append|array_cat|array_remove|array_to_json|bool_and|cardinality|ceil|clock_timestamp|count|current_schemas|current_setting|` +
+		`format|format_type|generate_series|generate_subscripts|has_\w+_privilege|hashtextextended|left|max|md5|min|octet_length|pg_\w+|random|` +
+		`row_number|set_config|string_agg|to_jsonb|to_regclass|unnest)\(`)
 )
 
-// schema puts the schema's name into SQL that was written, and checked, for the default
-// one. Every name in that SQL is qualified, so search_path never matters.
+// schema puts names into SQL that was written, and checked, without: the schema's own into what is written for
+// the default one, and pg_catalog before its functions. So search_path never matters, and what another role puts
+// into a schema on it is not called instead.
 type schema struct {
 	name    string
 	written *sync.Map // SQL as compiled → SQL as sent
@@ -124,16 +136,37 @@ func (s schema) valid() error {
 
 func (s schema) ident() string { return pgx.Identifier{s.name}.Sanitize() }
 
+// rewrite is for a script of SQL, which fixes search_path itself.
 func (s schema) rewrite(sql string) string {
 	if s.name == defaultSchema {
 		return sql
 	}
+	return schemaUse.ReplaceAllString(sql, strings.ReplaceAll(s.ident(), "$", "$$")+"$1")
+}
+
+// statement is for one statement of many.
+func (s schema) statement(sql string) string {
 	if w, ok := s.written.Load(sql); ok {
 		return w.(string)
 	}
-	w := schemaUse.ReplaceAllString(sql, strings.ReplaceAll(s.ident(), "$", "$$")+"$1")
+	w := qualify(s.rewrite(sql))
 	s.written.Store(sql, w)
 	return w
+}
+
+func qualify(sql string) string {
+	var b strings.Builder
+	done := 0
+	for _, at := range calls.FindAllStringIndex(sql, -1) {
+		if at[0] > 0 && sql[at[0]-1] == '.' {
+			continue // it has a schema
+		}
+		b.WriteString(sql[done:at[0]])
+		b.WriteString("pg_catalog.")
+		done = at[0]
+	}
+	b.WriteString(sql[done:])
+	return b.String()
 }
 
 // queries runs sqlc's queries on db, in this backend's schema.
@@ -147,15 +180,15 @@ type inSchema struct {
 }
 
 func (d inSchema) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	return d.DBTX.Exec(ctx, d.schema.rewrite(sql), args...)
+	return d.DBTX.Exec(ctx, d.schema.statement(sql), args...)
 }
 
 func (d inSchema) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return d.DBTX.Query(ctx, d.schema.rewrite(sql), args...)
+	return d.DBTX.Query(ctx, d.schema.statement(sql), args...)
 }
 
 func (d inSchema) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return d.DBTX.QueryRow(ctx, d.schema.rewrite(sql), args...)
+	return d.DBTX.QueryRow(ctx, d.schema.statement(sql), args...)
 }
 
 // throttle lets one event through per interval.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
@@ -50,15 +51,21 @@ func (b *Backend) acquireAdvisory(ctx context.Context, req lease.AcquireRequest)
 			if err != nil {
 				return err
 			}
-			if !held {
-				return b.tellSquatter(ctx, c, name, key)
+			if held {
+				s.locked[name] = true
+			} else {
+				strangers, err := b.strangers(ctx, c, name, key)
+				if err != nil || !strangers {
+					return err // a member has it, or has just had it
+				}
+				// The lease alone decides then: it is free when its owner's session is dead.
+				req.Consumer.Lock = lease.LockSession
 			}
-			s.locked[name] = true
 		}
 		granted, err := b.acquire(ctx, c, req)
 		if err == nil && len(granted) > 0 {
 			s.mu.Lock()
-			s.led[name] = granted[0].Epoch
+			s.led[name] = leadership{granted[0].Epoch, s.locked[name]}
 			s.mu.Unlock()
 			result <- granted
 			return nil
@@ -95,9 +102,9 @@ func (s *session) releaseAdvisory(ctx context.Context, p leasedb.ReleaseLeasesPa
 			return err
 		}
 		s.mu.Lock()
-		epoch, led := s.led[p.Consumer]
+		leads, led := s.led[p.Consumer]
 		for _, e := range p.Epochs {
-			if led && e == epoch { // a repeated call finds the lease free and may have left the lock
+			if led && e == leads.epoch { // a repeated call finds the lease free and may have left the lock
 				released++
 			}
 		}
@@ -105,18 +112,29 @@ func (s *session) releaseAdvisory(ctx context.Context, p leasedb.ReleaseLeasesPa
 			delete(s.led, p.Consumer)
 		}
 		s.mu.Unlock()
-		if released == 0 || !s.locked[p.Consumer] {
+		if released == 0 {
 			return nil
 		}
-		if err := s.unlock(ctx, c, p.Consumer); err != nil {
-			return err
+		if s.locked[p.Consumer] {
+			if err := s.unlock(ctx, c, p.Consumer); err != nil {
+				return err
+			}
 		}
 		return s.b.pipeline(ctx, c, s.b.notify(ctx, wakeOwnership))
 	})
 }
 
-// unlock gives the lock of a consumer back; if that fails, with the whole connection.
+// leadership is of a consumer with lock=advisory. locked: by its lock; without it strangers have that.
+type leadership struct {
+	epoch  int64
+	locked bool
+}
+
+// unlock gives the lock of a consumer back, if the session has it; if that fails, with the whole connection.
 func (s *session) unlock(ctx context.Context, c *pgx.Conn, consumer string) error {
+	if !s.locked[consumer] {
+		return nil
+	}
 	if err := s.b.queries(c).Unlock(ctx, []int64{s.b.lockKey(consumer)}); err != nil {
 		s.drop()
 		return err
@@ -135,21 +153,25 @@ func (s *session) leads(consumer string) bool {
 
 // leadAgain takes the advisory locks of a new connection that the one before held. Unless all
 // are to be had, and the leases have not changed, the session is lost: somebody may lead by now.
-func (s *session) leadAgain(ctx context.Context, c *pgx.Conn, before int64) error {
+func (s *session) leadAgain(ctx context.Context, c *pgx.Conn, before int64, backend uint32) error {
 	s.mu.Lock()
 	p := leasedb.LeasesUnchangedParams{Session: s.spec.ID}
-	var keys []int64
-	for consumer, epoch := range s.led {
-		p.Consumers, p.Epochs = append(p.Consumers, consumer), append(p.Epochs, epoch)
-		keys = append(keys, s.b.lockKey(consumer))
+	keys, names := []int64{}, []string(nil)
+	for consumer, leads := range s.led {
+		p.Consumers, p.Epochs = append(p.Consumers, consumer), append(p.Epochs, leads.epoch)
+		if leads.locked {
+			keys, names = append(keys, s.b.lockKey(consumer)), append(names, consumer)
+		}
 	}
 	s.mu.Unlock()
-	if len(keys) == 0 {
+	if len(p.Consumers) == 0 {
 		return nil
 	}
 	var held, unchanged bool
 	err := s.b.pipeline(ctx, c,
-		func(q *leasedb.Queries) error { return q.EndHolders(ctx, before) },
+		func(q *leasedb.Queries) error {
+			return q.EndHolders(ctx, leasedb.EndHoldersParams{Key: before, Pid: int32(backend)})
+		},
 		func(q *leasedb.Queries) (err error) { held, err = q.TryLocks(ctx, keys); return err },
 		func(q *leasedb.Queries) (err error) { unchanged, err = q.LeasesUnchanged(ctx, p); return err })
 	if err != nil {
@@ -158,24 +180,44 @@ func (s *session) leadAgain(ctx context.Context, c *pgx.Conn, before int64) erro
 	if !held || !unchanged {
 		return lease.ErrSessionLost
 	}
-	for _, consumer := range p.Consumers {
+	for _, consumer := range names {
 		s.locked[consumer] = true
 	}
 	return nil
 }
 
-// tellSquatter says, once, that the lock of a consumer is held by a stranger.
-func (b *Backend) tellSquatter(ctx context.Context, c *pgx.Conn, consumer string, key int64) error {
-	squatters, err := b.queries(c).LockSquatter(ctx, leasedb.LockSquatterParams{Key: key, Consumer: consumer})
-	if err != nil {
-		return err
+// strangers tells whether the lock of a consumer is held by strangers alone, and says so once for each. Every
+// role that may connect can take an advisory lock.
+func (b *Backend) strangers(ctx context.Context, c *pgx.Conn, consumer string, key int64) (bool, error) {
+	holders, err := b.queries(c).ConsumerHolders(ctx, leasedb.ConsumerHoldersParams{Key: key, Consumer: consumer})
+	if err != nil || len(holders) == 0 {
+		return false, err
 	}
-	for _, q := range squatters {
-		if _, told := b.squatters.LoadOrStore(fmt.Sprint(consumer, " ", q.Pid), true); !told {
-			b.log.Error("leasepg: the advisory lock of a consumer is held by a connection that is not one of its processes; nobody leads until it ends",
-				"consumer", consumer, "key", key, "pid", q.Pid, "application_name", q.Application, "role", q.Role,
-				"fix", fmt.Sprintf("find out who uses the key, or SELECT pg_terminate_backend(%d)", q.Pid))
+	for _, h := range holders {
+		if h.Member {
+			return false, nil
 		}
 	}
-	return nil
+	for _, h := range holders {
+		if _, told := b.squatters.LoadOrStore(fmt.Sprint(consumer, " ", h.Pid), true); !told {
+			b.log.Error("leasepg: the advisory lock of a consumer is held by a connection that is not one of its processes; its lease decides who leads",
+				"consumer", consumer, "key", key, "pid", h.Pid, "application_name", h.Application, "role", h.Role,
+				"fix", fmt.Sprintf("find out who uses the key, or SELECT pg_terminate_backend(%d)", h.Pid))
+		}
+	}
+	return true, nil
+}
+
+// held adds to an error about a lock that could not be had in time who has it.
+func (b *Backend) held(ctx context.Context, err error, names ...string) error {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != lockNotAvailable {
+		return err
+	}
+	holders, e := b.queries(b.pool).NamedHolders(ctx, names)
+	if e != nil || len(holders) == 0 {
+		return err
+	}
+	h := holders[0]
+	return fmt.Errorf("%w: the advisory lock %s is held by pid %d (role %s, application %q); unless that is a process of leasegen, "+
+		"find out who uses the key, or SELECT pg_terminate_backend(%d)", err, h.Name, h.Pid, h.Role, h.Application, h.Pid)
 }

@@ -25,7 +25,7 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 	var r lease.MaintainReport
 	err := pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error {
 		q := b.queries(tx)
-		mine, err := q.TryMaintain(ctx, b.schema.name)
+		mine, err := q.TryMaintain(ctx)
 		if err != nil || !mine {
 			return err
 		}

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -40,7 +42,7 @@ func migrations() []migration {
 		}
 		n = strings.TrimPrefix(n, "migrations/")
 		v, err := strconv.Atoi(n[:4])
-		if err != nil || v != i {
+		if err != nil || i > 0 && v <= out[i-1].version {
 			panic("leasepg: migration " + n + " is out of order")
 		}
 		out[i] = migration{v, n, string(sql)}
@@ -48,12 +50,19 @@ func migrations() []migration {
 	return out
 }
 
-func latestVersion() int { return len(migrations()) - 1 }
+func latestVersion() int {
+	all := migrations()
+	return all[len(all)-1].version
+}
 
 // Beginner is a pool or a connection.
 type Beginner interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
+
+// pinned keeps operators and functions that others have made from what is resolved now and stays: columns that
+// are generated, conditions of triggers and indexes.
+const pinned = "SET LOCAL search_path = pg_catalog, pg_temp"
 
 // Migrate brings the schema to this program's version, in one transaction, and returns
 // the names of the migrations it applied; none when there was nothing to do. Replicas may
@@ -65,15 +74,27 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) (applied []string
 	if err := s.valid(); err != nil {
 		return nil, err
 	}
-	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('leasegen.migrate/' || $1, 0))", s.name); err != nil {
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) (err error) {
+		var path string // the caller's transaction, if this is in one, gets it back
+		if err := tx.QueryRow(ctx, "SHOW search_path").Scan(&path); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, pinned); err != nil {
+			return err
+		}
+		defer func() {
+			if err == nil {
+				_, err = tx.Exec(ctx, "SELECT set_config('search_path', $1, true)", path)
+			}
+		}()
+		if err := migrateAlone(ctx, tx, s, o.logger); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '5s'; SET LOCAL synchronous_commit = on"); err != nil {
 			return err
 		}
 		var exists, begun bool
-		err := tx.QueryRow(ctx, "SELECT to_regnamespace($1) IS NOT NULL, to_regclass($2) IS NOT NULL",
+		err = tx.QueryRow(ctx, "SELECT to_regnamespace($1) IS NOT NULL, to_regclass($2) IS NOT NULL",
 			s.ident(), s.ident()+".migration").Scan(&exists, &begun)
 		if err != nil {
 			return err
@@ -84,6 +105,15 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) (applied []string
 			have = 0
 		}
 		if begun {
+			if have, err = q.SchemaVersion(ctx); err != nil {
+				return err
+			}
+		}
+		if begun && int(have) < latestVersion() {
+			// Nobody who may not migrate can take this lock.
+			if _, err := tx.Exec(ctx, s.rewrite("LOCK TABLE leasegen.migration IN SHARE ROW EXCLUSIVE MODE")); err != nil {
+				return err
+			}
 			if have, err = q.SchemaVersion(ctx); err != nil {
 				return err
 			}
@@ -120,14 +150,58 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) (applied []string
 	return applied, nil
 }
 
-// Migrations returns all migrations as one script, for those who apply it with a tool of
-// their own.
+const migrateAgain = 100 * time.Millisecond // between looks whether another replica has finished
+
+// migrateAlone waits for other replicas that migrate, and says for whom after a while. A lock that is held by
+// roles that could not migrate is passed over: every role that may connect can take it.
+func migrateAlone(ctx context.Context, tx pgx.Tx, s schema, log *slog.Logger) error {
+	const key = "hashtextextended('leasegen.migrate/' || $1, 0)"
+	for tries := 0; ; tries++ {
+		var held bool
+		if err := tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock("+key+")", s.name).Scan(&held); err != nil || held {
+			return err
+		}
+		var (
+			pid          int32
+			role         string
+			may, another bool
+		)
+		err := tx.QueryRow(ctx, `SELECT l.pid, coalesce(a.usename, '')::text, coalesce(r.rolsuper
+			OR has_database_privilege(r.oid, l.database, 'CREATE') OR coalesce(has_schema_privilege(r.oid, to_regnamespace($2), 'CREATE'), false), true)
+			FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid LEFT JOIN pg_roles r ON r.oid = a.usesysid
+			WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.pid <> pg_backend_pid()
+			  AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+			  AND l.classid::bigint = ((`+key+` >> 32) & 4294967295) AND l.objid::bigint = (`+key+` & 4294967295)
+			ORDER BY 3 DESC LIMIT 1`, s.name, s.ident()).Scan(&pid, &role, &may)
+		if another = err == nil; err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		if another && !may {
+			log.Warn("leasepg: the lock for migrations is held by a role that cannot migrate; going on without it", "pid", pid, "role", role)
+			return nil
+		}
+		if another && tries == int(2*time.Second/migrateAgain) {
+			log.Warn("leasepg: waiting for another migration", "pid", pid, "role", role)
+		}
+		select {
+		case <-time.After(migrateAgain):
+		case <-ctx.Done():
+			return fmt.Errorf("another migration runs (pid %d, role %s): %w", pid, role, ctx.Err())
+		}
+	}
+}
+
+// Migrations returns all migrations as one script, those after the version of WithFrom if that is given, for those
+// who apply it with a tool of their own.
 func Migrations(opts ...Option) string {
 	o := resolve(opts)
 	s := newSchema(o.schema)
 	var b strings.Builder
-	b.WriteString("BEGIN;\n\n")
+	b.WriteString("BEGIN;\n" + pinned + ";\n\n")
 	for _, m := range migrations() {
+		if o.from > 0 && m.version <= o.from {
+			continue
+		}
 		fmt.Fprintf(&b, "-- %s\n\n%s\n", m.name, s.rewrite(m.sql))
 		if m.version > 0 {
 			b.WriteString(s.rewrite(fmt.Sprintf("INSERT INTO leasegen.migration (version, name) VALUES (%d, '%s');\n\n", m.version, m.name)))
@@ -140,19 +214,47 @@ func Migrations(opts ...Option) string {
 	return b.String()
 }
 
+// Rights are what a role is to do.
+type Rights string
+
+const (
+	PublishAndConsume Rights = ""
+	PublishOnly       Rights = "publish"
+	ConsumeOnly       Rights = "consume"
+)
+
+// WithRights narrows what [Grants] gives. A role that only publishes can read no message and touch no lease; one
+// that only consumes can append nothing to the log but delayed events that are due.
+func WithRights(r Rights) Option { return func(o *options) { o.rights = r } }
+
 // Grants returns the statements that give role what an application needs, and no more:
 // it can neither change the schema, nor delete leases and sessions, nor forge positions
 // in the log. Run them as the role that ran Migrate, again after each Migrate.
 func Grants(role string, opts ...Option) string {
-	s := newSchema(resolve(opts).schema)
-	return strings.ReplaceAll(s.rewrite(grants), ":role", pgx.Identifier{role}.Sanitize())
+	o := resolve(opts)
+	sql := grantsUsage
+	if o.rights != ConsumeOnly {
+		sql += grantsPublish
+	}
+	if o.rights != PublishOnly {
+		sql += grantsConsume
+	}
+	return strings.ReplaceAll(newSchema(o.schema).rewrite(sql), ":role", pgx.Identifier{role}.Sanitize())
 }
 
-const grants = `GRANT USAGE ON SCHEMA leasegen TO :role;
-GRANT SELECT ON leasegen.migration, leasegen.origin, leasegen.segment, leasegen.message,
-    leasegen.session, leasegen.consumer, leasegen.lease, leasegen.parked, leasegen.dead_letter TO :role;
+const (
+	grantsUsage = `GRANT USAGE ON SCHEMA leasegen TO :role;
+`
+	grantsPublish = `GRANT SELECT ON leasegen.segment TO :role;
 GRANT SELECT ON SEQUENCE leasegen.message_id_seq TO :role;
-GRANT INSERT (topic, key, kind, payload, headers) ON leasegen.message TO :role;
+GRANT SELECT (id), INSERT (topic, key, kind, payload, headers) ON leasegen.message TO :role;
+GRANT SELECT, INSERT, UPDATE (at) ON leasegen.published_id TO :role;
+GRANT INSERT (due_at, topic, key, kind, payload, headers) ON leasegen.delayed TO :role;
+GRANT EXECUTE ON FUNCTION leasegen.ensure_segments(bigint) TO :role;
+`
+	grantsConsume = `GRANT SELECT ON leasegen.migration, leasegen.origin, leasegen.segment, leasegen.message,
+    leasegen.session, leasegen.consumer, leasegen.lease, leasegen.parked, leasegen.dead_letter, leasegen.delayed TO :role;
+GRANT SELECT ON SEQUENCE leasegen.message_id_seq TO :role;
 GRANT INSERT, UPDATE (state, beat_at, expires_at, lock_key, backend_pid, server) ON leasegen.session TO :role;
 GRANT INSERT, UPDATE (per, topics, likes, grace, lock, source, start_pos, start_snap, start_x, foreign_cursors) ON leasegen.consumer TO :role;
 GRANT INSERT (consumer, resource, pos, snap, x, wanted) ON leasegen.lease TO :role;
@@ -160,9 +262,10 @@ GRANT UPDATE (session, epoch, attempt, acquired_at, expires_at, advisory, rested
     late_pos, suspicion, mark, mark_epoch, mark_count, seq, seq_epoch, wanted) ON leasegen.lease TO :role;
 GRANT INSERT, DELETE, UPDATE (attempt, next_at, failed_at, error, since) ON leasegen.parked TO :role;
 GRANT INSERT, DELETE, UPDATE (reason) ON leasegen.dead_letter TO :role;
-GRANT SELECT, INSERT, DELETE, UPDATE (at) ON leasegen.published_id TO :role;
-GRANT SELECT, INSERT, DELETE ON leasegen.delayed TO :role;
+GRANT SELECT, DELETE ON leasegen.published_id TO :role;
 GRANT SELECT, INSERT, DELETE, UPDATE ON leasegen.once TO :role;
 GRANT EXECUTE ON FUNCTION leasegen.ensure_segments(bigint), leasegen.drop_segments(),
-    leasegen.forget_sessions(interval), leasegen.forget_streams(interval), leasegen.index_log(text) TO :role;
+    leasegen.forget_sessions(interval), leasegen.forget_streams(interval), leasegen.index_log(text),
+    leasegen.take_turn(text), leasegen.release_delayed(bigint) TO :role;
 `
+)

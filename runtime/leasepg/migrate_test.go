@@ -155,7 +155,7 @@ func TestRoles(t *testing.T) {
 		t.Fatalf("Check without grants: %v", err)
 	}
 	exec(t, owner, "GRANT USAGE ON SCHEMA leasegen TO lg_app; GRANT SELECT ON ALL TABLES IN SCHEMA leasegen TO lg_app")
-	if err := be.Check(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "INSERT on message") || !strings.Contains(err.Error(), "lg_app") {
+	if err := be.Check(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "INSERT on session") || !strings.Contains(err.Error(), "lg_app") {
 		t.Fatalf("Check with SELECT alone: %v", err)
 	}
 	exec(t, owner, leasepg.Grants("lg_app"))
@@ -221,7 +221,7 @@ func TestRoles(t *testing.T) {
 // TestCheck: what makes a database unusable is told in one line that names the fix.
 func TestCheck(t *testing.T) {
 	files := must[[]string](t)(filepath.Glob("migrations/*.sql"))
-	latest := strconv.Itoa(len(files) - 1)
+	latest := strconv.Itoa(must[int](t)(strconv.Atoi(filepath.Base(files[len(files)-1])[:4])))
 	for _, c := range []struct {
 		name, spoil, mend, want string
 	}{
@@ -230,6 +230,7 @@ func TestCheck(t *testing.T) {
 		{"newer", "INSERT INTO leasegen.migration (version, name) VALUES (99, 'x')", "", "has version 99, this program knows " + latest},
 		{"read-only", "ALTER DATABASE :db SET default_transaction_read_only = on", "", "read-only"},
 		{"isolation", "ALTER DATABASE :db SET default_transaction_isolation = 'serializable'", "", "read committed"},
+		{"catalog last", "ALTER DATABASE :db SET search_path = public, pg_catalog", "", "names schemas before pg_catalog"},
 		{"restored", "UPDATE leasegen.origin SET system_identifier = 7", "SELECT leasegen.restamp()", `SELECT "leasegen".restamp()`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -41,9 +41,9 @@ func (b *Backend) Status(ctx context.Context) (out []lease.ConsumerStatus, err e
 		for i, c := range consumers {
 			out[i] = lease.ConsumerStatus{
 				Consumer: c.Name, Per: c.Per, Lock: c.Lock, Members: int(c.Members), Standbys: int(c.Standbys),
-				ParkedKeys: int(c.Lanes), DeadLetters: int(c.DeadLetters),
+				ParkedKeys: int(c.Lanes), DeadLetters: int(c.DeadLetters), Note: note(c.Note),
 			}
-			leases, err := q.LeaseLags(ctx, leasedb.LeaseLagsParams{Consumer: c.Name, Bound: lagBoundFor(int(c.Leases))})
+			leases, err := q.LeaseLags(ctx, leasedb.LeaseLagsParams{Consumer: c.Name, Bound: lagBoundFor(int(c.Leases)), Counted: c.Note == ""})
 			if err != nil {
 				return err
 			}
@@ -60,6 +60,14 @@ func (b *Backend) Status(ctx context.Context) (out []lease.ConsumerStatus, err e
 		return nil
 	})
 	return out, b.fail("status", err)
+}
+
+// note is what an operator is told when the table of a consumer is not read.
+func note(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return "its messages are not counted: " + reason
 }
 
 // Members lists the live sessions of a consumer.
@@ -99,11 +107,11 @@ func (b *Backend) Leases(ctx context.Context, consumer string, limit int) ([]lea
 
 // lags reads leases with a bound that goes with their number.
 func (b *Backend) lags(ctx context.Context, p leasedb.LeaseLagsParams) ([]leasedb.LeaseLagsRow, error) {
-	leases, err := b.queries(b.pool).CountLeases(ctx, p.Consumer)
+	of, err := b.queries(b.pool).CountLeases(ctx, p.Consumer)
 	if err != nil {
 		return nil, err
 	}
-	p.Bound = lagBoundFor(int(leases))
+	p.Bound, p.Counted = lagBoundFor(int(of.Leases)), of.Note == ""
 	var rows []leasedb.LeaseLagsRow
 	err = b.pipeline(ctx, b.pool,
 		func(q *leasedb.Queries) error { return q.Uncompiled(ctx) },

@@ -77,7 +77,7 @@ func (b *Backend) acquire(ctx context.Context, on sender, req lease.AcquireReque
 	var now horizon
 	err := b.pipeline(ctx, on, durable(ctx), b.expect(ctx, req.Session),
 		func(q *leasedb.Queries) error {
-			return q.LockAttempts(ctx, leasedb.LockAttemptsParams{Session: req.Session, Consumer: name})
+			return q.LockAttempts(ctx, leasedb.LockAttemptsParams{Session: req.Session, Consumer: name, Attempt: req.Attempt})
 		},
 		func(q *leasedb.Queries) error {
 			_, err := q.LockSession(ctx, req.Session)

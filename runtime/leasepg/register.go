@@ -46,8 +46,18 @@ func (b *Backend) Register(ctx context.Context, c lease.ConsumerInfo, resources 
 	}
 	// First what may note the present as the consumer's start: see DescribeConsumer.
 	shared := func(q *leasedb.Queries) error { return q.ShareTopics(ctx, c.Name) }
-	steps := append([]step{durable(ctx), shared, b.describe(ctx, c)}, b.registering(ctx, c, resources)...)
-	return b.fail("register resources of "+c.Name, b.pipeline(ctx, b.pool, steps...))
+	steps := append([]step{durable(ctx), boundLocks(ctx), shared, b.describe(ctx, c)}, b.registering(ctx, c, resources)...)
+	return b.fail("register resources of "+c.Name, b.held(ctx, b.pipeline(ctx, b.pool, steps...), turnsOf(c.Name)...))
+}
+
+// boundLocks keeps the transaction from waiting long for a lock that a stranger can hold.
+func boundLocks(ctx context.Context) step {
+	return func(q *leasedb.Queries) error { return q.BoundLocks(ctx) }
+}
+
+// turnsOf names the advisory locks that registering and retiring wait for.
+func turnsOf(consumer string) []string {
+	return []string{"leasegen.topics/" + consumer, "leasegen.streams/" + consumer}
 }
 
 // kind is a consumer of the log that was found to be what it was before.

@@ -39,7 +39,8 @@ func (b *Backend) Renew(ctx context.Context, session string, c lease.ConsumerInf
 func (b *Backend) Retire(ctx context.Context, session, consumer string, leases []lease.Ref) error {
 	p := leasedb.RetireStreamsParams{Consumer: consumer, Session: session, Channel: b.schema.name, Payload: wakeOwnership}
 	p.Resources, p.Epochs = refColumns(leases)
-	return b.fail("retire streams of "+consumer, b.pipeline(ctx, b.pool, durable(ctx), b.expect(ctx, session),
+	err := b.pipeline(ctx, b.pool, durable(ctx), boundLocks(ctx), b.expect(ctx, session),
 		func(q *leasedb.Queries) error { return q.CloseStreams(ctx, consumer) },
-		func(q *leasedb.Queries) error { return q.RetireStreams(ctx, p) }))
+		func(q *leasedb.Queries) error { return q.RetireStreams(ctx, p) })
+	return b.fail("retire streams of "+consumer, b.held(ctx, err, turnsOf(consumer)...))
 }

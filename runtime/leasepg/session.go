@@ -55,10 +55,11 @@ type session struct {
 	links   int           // connections so far
 	back    time.Time     // when a broken connection was replaced last
 	key     int64         // of the lock that conn holds; 0 without
+	pid     uint32        // of conn's backend
 	locked  map[string]bool
 
 	mu     sync.Mutex
-	led    map[string]int64 // consumers led by an advisory lock, with the lease's epoch
+	led    map[string]leadership // consumers with an advisory lock that the session leads
 	listen context.CancelFunc
 
 	wanting   atomic.Int32 // callers that wait for their turn
@@ -79,7 +80,7 @@ func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (leas
 	}
 	spec.Consumers = append([]string{}, spec.Consumers...)
 	s := &session{
-		b: b, spec: spec, turn: make(chan struct{}, 1), locked: map[string]bool{}, led: map[string]int64{},
+		b: b, spec: spec, turn: make(chan struct{}, 1), locked: map[string]bool{}, led: map[string]leadership{},
 		born: time.Now(), alarm: make(chan struct{}, 1), watched: make(chan struct{}),
 	}
 	b.ttl.Store(int64(spec.TTL))
@@ -312,7 +313,7 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) error {
 		return err
 	}
 	s.links++
-	before, key := s.key, int64(0)
+	before, backend, key := s.key, s.pid, int64(0)
 	if s.b.pooled.Load() {
 		if s.spec.Advisory {
 			return errPooledLock
@@ -331,7 +332,7 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) error {
 			return fmt.Errorf("the advisory lock %d of the session is held by someone else", key)
 		}
 	}
-	s.key = key
+	s.key, s.pid = key, c.PgConn().PID()
 	var live bool
 	if !s.opened {
 		topics, err := json.Marshal(s.spec.Topics)
@@ -371,7 +372,7 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) error {
 		return lease.ErrSessionLost
 	}
 	s.back = time.Now()
-	return s.leadAgain(ctx, c, before)
+	return s.leadAgain(ctx, c, before, backend)
 }
 
 // replace ends the session that this one stands in for, and frees what it held.

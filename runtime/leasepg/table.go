@@ -158,6 +158,7 @@ func (t *TableSource) identity() string {
 
 // tables are the sources of consumers, by the consumer's name. A commit names its consumer only.
 type tables struct {
+	names   schema   // of what generated queries call
 	sources sync.Map // string → *TableSource
 	checked sync.Map // *TableSource → the name of the sequence of its positions; "" when that may not be read
 }

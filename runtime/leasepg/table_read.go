@@ -28,6 +28,9 @@ func (b *Backend) readTable(ctx context.Context, t *TableSource, queries ...func
 		return err // the table is not to blame
 	}
 	defer conn.Release()
+	for i, q := range queries {
+		queries[i] = func(db Querier) error { return q(b.catalogued(db)) }
+	}
 	return b.blameTable(t, inSnapshot(ctx, conn.Conn(), queries...))
 }
 
@@ -35,16 +38,16 @@ func (b *Backend) readTable(ctx context.Context, t *TableSource, queries ...func
 // lock_timeout for what comes after.
 func (b *Backend) readTableIn(ctx context.Context, t *TableSource, tx pgx.Tx, query func(Querier) error) error {
 	var before string
-	if err := tx.QueryRow(ctx, "SELECT current_setting('lock_timeout')").Scan(&before); err != nil {
+	if err := tx.QueryRow(ctx, "SHOW lock_timeout").Scan(&before); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, boundedLocks); err != nil {
 		return err
 	}
-	if err := query(tx); err != nil {
+	if err := query(b.catalogued(tx)); err != nil {
 		return b.blameTable(t, err)
 	}
-	_, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', $1, true)", before)
+	_, err := tx.Exec(ctx, "SELECT pg_catalog.set_config('lock_timeout', $1, true)", before)
 	return err
 }
 
@@ -81,6 +84,27 @@ func inSnapshot(ctx context.Context, c *pgx.Conn, queries ...func(Querier) error
 	}
 	_, err = results.Exec()
 	return err
+}
+
+// catalogued runs queries that were generated for a table. Their functions are those of pg_catalog, whatever
+// search_path says; their operators are written so that they fit.
+type catalogued struct {
+	Querier
+	names schema
+}
+
+func (b *Backend) catalogued(db Querier) Querier { return catalogued{db, b.tables.names} }
+
+func (c catalogued) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return c.Querier.Exec(ctx, c.names.statement(sql), args...)
+}
+
+func (c catalogued) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return c.Querier.Query(ctx, c.names.statement(sql), args...)
+}
+
+func (c catalogued) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return c.Querier.QueryRow(ctx, c.names.statement(sql), args...)
 }
 
 // tableError is what went wrong with a table of the application. leasegen's schema is not to blame.

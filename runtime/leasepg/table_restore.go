@@ -36,7 +36,7 @@ func (b *Backend) mendTable(ctx context.Context, t *TableSource, consumer string
 			return err
 		}
 		if t.Topics != nil { // topics without a lease have begun at a start that is foreign, too
-			topics, err := t.Topics(ctx, tx)
+			topics, err := t.Topics(ctx, b.catalogued(tx))
 			if err != nil {
 				return err
 			}
@@ -49,13 +49,13 @@ func (b *Backend) mendTable(ctx context.Context, t *TableSource, consumer string
 			return err
 		}
 		for _, c := range cursors {
-			missed, err := t.between(ctx, tx, c.Resource, 0, c.Pos, c.Snap, everything)
+			missed, err := t.between(ctx, b.catalogued(tx), c.Resource, 0, c.Pos, c.Snap, everything)
 			if err != nil {
 				return err
 			}
 			read := map[int64]bool{} // page by page, when the copy was made
 			if c.LateSnap != "" {
-				rows, err := t.between(ctx, tx, c.Resource, 0, c.LatePos, c.Snap, c.LateSnap)
+				rows, err := t.between(ctx, b.catalogued(tx), c.Resource, 0, c.LatePos, c.Snap, c.LateSnap)
 				if err != nil {
 					return err
 				}

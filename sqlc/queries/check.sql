@@ -3,7 +3,9 @@ SELECT current_setting('server_version_num')::int AS version, pg_is_in_recovery(
        current_setting('transaction_read_only')::text AS read_only,
        current_setting('transaction_isolation')::text AS isolation, pg_backend_pid() AS pid,
        (to_regclass('leasegen.migration') IS NOT NULL)::boolean AS migrated,
-       current_user::text AS role;
+       current_user::text AS role,
+       ((SELECT p.name::text FROM unnest(current_schemas(true)) WITH ORDINALITY p (name, place)
+         WHERE left(p.name::text, 8) <> 'pg_temp_' ORDER BY p.place LIMIT 1) = 'pg_catalog')::boolean AS catalog_first;
 
 -- name: Origin :one
 SELECT o.system_identifier AS recorded, (SELECT c.system_identifier FROM pg_control_system() c)::bigint AS actual
@@ -16,11 +18,10 @@ SELECT coalesce(max(m.version), 0)::int AS version FROM leasegen.migration m;
 INSERT INTO leasegen.migration (version, name) VALUES (sqlc.arg(version), sqlc.arg(name));
 
 -- name: MissingGrants :one
--- What the current role may not do and the runtime does.
+-- What the current role may not do and consumers do.
 SELECT coalesce(string_agg(n.need, ', '), '')::text AS missing
 FROM (VALUES
     ('SELECT on message', has_table_privilege('leasegen.message', 'SELECT')),
-    ('INSERT on message', has_column_privilege('leasegen.message', 'payload', 'INSERT')),
     ('SELECT on segment', has_table_privilege('leasegen.segment', 'SELECT')),
     ('SELECT on message_id_seq', has_sequence_privilege('leasegen.message_id_seq', 'SELECT')),
     ('INSERT on session', has_table_privilege('leasegen.session', 'INSERT')),
@@ -38,16 +39,16 @@ FROM (VALUES
     ('SELECT on dead_letter', has_table_privilege('leasegen.dead_letter', 'SELECT')),
     ('INSERT and DELETE on dead_letter', has_table_privilege('leasegen.dead_letter', 'INSERT')
         AND has_table_privilege('leasegen.dead_letter', 'DELETE')),
-    ('INSERT, UPDATE and DELETE on published_id', has_table_privilege('leasegen.published_id', 'INSERT')
-        AND has_column_privilege('leasegen.published_id', 'at', 'UPDATE') AND has_table_privilege('leasegen.published_id', 'DELETE')),
-    ('INSERT and DELETE on delayed', has_table_privilege('leasegen.delayed', 'INSERT')
-        AND has_table_privilege('leasegen.delayed', 'DELETE')),
+    ('DELETE on published_id', has_table_privilege('leasegen.published_id', 'DELETE')),
+    ('SELECT on delayed', has_table_privilege('leasegen.delayed', 'SELECT')),
     ('INSERT, UPDATE and DELETE on once', has_table_privilege('leasegen.once', 'INSERT')
         AND has_table_privilege('leasegen.once', 'UPDATE') AND has_table_privilege('leasegen.once', 'DELETE')),
     ('EXECUTE on ensure_segments', has_function_privilege('leasegen.ensure_segments(bigint)', 'EXECUTE')),
     ('EXECUTE on drop_segments', has_function_privilege('leasegen.drop_segments()', 'EXECUTE')),
     ('EXECUTE on forget_sessions', has_function_privilege('leasegen.forget_sessions(interval)', 'EXECUTE')),
     ('EXECUTE on forget_streams', has_function_privilege('leasegen.forget_streams(interval)', 'EXECUTE')),
+    ('EXECUTE on take_turn', has_function_privilege('leasegen.take_turn(text)', 'EXECUTE')),
+    ('EXECUTE on release_delayed', has_function_privilege('leasegen.release_delayed(bigint)', 'EXECUTE')),
     ('EXECUTE on index_log', has_function_privilege('leasegen.index_log(text)', 'EXECUTE'))
 ) AS n (need, held)
 WHERE NOT n.held;

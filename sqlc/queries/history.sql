@@ -26,7 +26,7 @@ SELECT leasegen.history()::text AS history, pg_current_snapshot()::text AS snap,
 -- passed, is late for that one. An id up to pos was drawn before x, or is that of a row that is there.
 SELECT pg_current_snapshot()::text AS snap,
        greatest(sqlc.arg(last)::bigint, CASE WHEN sqlc.arg(source)::text = '' THEN (SELECT max(m.id) FROM leasegen.message m)
-                                             ELSE leasegen.table_top(sqlc.arg(source)::text) END)::bigint AS pos,
+                                             ELSE leasegen.source_top(sqlc.arg(source)::text) END)::bigint AS pos,
        pg_current_xact_id()::text AS x;
 
 -- name: UnseenRows :many

@@ -14,7 +14,7 @@ WITH owned AS (
            count(*) FILTER (WHERE l.expires_at + c.grace < clock_timestamp()
                OR CASE WHEN l.advisory AND c.grace = '0' THEN EXISTS (
                    SELECT FROM leasegen.session s
-                   WHERE s.id = l.session AND leasegen.lock_gone(s.lock_key, s.server, s.advisory)) END)
+                   WHERE s.id = l.session AND leasegen.lock_gone(s.lock_key, s.server, s.advisory, s.backend_pid, s.role)) END)
     FROM leasegen.lease l JOIN leasegen.consumer c ON c.name = l.consumer
     WHERE l.wanted AND l.consumer = ANY (ARRAY(
         SELECT c.name FROM leasegen.consumer c
@@ -49,9 +49,9 @@ SELECT (SELECT coalesce(md5(string_agg(s.id || '/' || c.name || '/' || s.state
         WHERE l.consumer = ANY (sqlc.arg(consumers)::text[]) AND l.session IS NULL AND l.wanted)::bigint AS free;
 
 -- name: LockAttempts :exec
--- Acquires of one session and consumer run one after the other, so that a repeated
--- attempt sees what it was granted.
-SELECT pg_advisory_xact_lock(hashtextextended(sqlc.arg(session)::text || '/' || sqlc.arg(consumer)::text, 0));
+-- One attempt runs after the other, so that a repeated one sees what it was granted. A stranger who sees the
+-- key in pg_locks cannot use it for the next attempt.
+SELECT pg_advisory_xact_lock(hashtextextended(sqlc.arg(session)::text || '/' || sqlc.arg(consumer)::text || '/' || sqlc.arg(attempt)::text, 0));
 
 -- name: AcquireLeases :many
 -- row_ttl is 0 except for leases that expire one by one. advisory: the caller holds the lock of the
@@ -81,7 +81,7 @@ WITH free AS (
 ), taken AS (
     UPDATE leasegen.lease l
     SET session = sqlc.arg(session)::text, attempt = sqlc.arg(attempt)::text, acquired_at = clock_timestamp(),
-        epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+        epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint),
         expires_at = clock_timestamp() + nullif(sqlc.arg(row_ttl)::interval, '0'), advisory = sqlc.arg(advisory)::boolean,
         suspicion = l.suspicion + CASE
             WHEN l.session IS NULL OR l.expires_at IS NOT NULL AND EXISTS (

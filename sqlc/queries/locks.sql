@@ -13,19 +13,30 @@ FROM (SELECT unnest(sqlc.arg(keys)::bigint[]) AS key) k;
 SELECT pg_advisory_unlock(k.key) FROM (SELECT unnest(sqlc.arg(keys)::bigint[]) AS key) k;
 
 -- name: LeasesUnchanged :one
--- Whether leases held by advisory locks have stayed as they were, each the one of its consumer.
+-- Whether the leases of leaders have stayed as they were, each the one of its consumer.
 SELECT (count(*) = cardinality(sqlc.arg(consumers)::text[]))::boolean AS unchanged
 FROM (SELECT unnest(sqlc.arg(consumers)::text[]) AS consumer, unnest(sqlc.arg(epochs)::bigint[]) AS epoch) i
 JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = '*' AND l.epoch = i.epoch
-WHERE l.session = sqlc.arg(session)::text AND l.advisory;
+WHERE l.session = sqlc.arg(session)::text;
 
 -- name: EndHolders :exec
 -- Ends the session's former connection, of which the lock was, if the server still has it.
-SELECT pg_terminate_backend(h.pid, 1000) FROM leasegen.lock_holders(sqlc.arg(key)::bigint) h WHERE h.pid <> pg_backend_pid();
+SELECT pg_terminate_backend(h.pid, 1000) FROM leasegen.lock_holders(sqlc.arg(key)::bigint) h WHERE h.pid = sqlc.arg(pid)::int;
 
--- name: LockSquatter :many
--- Who holds the lock of a consumer and is not a session of it.
-SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS application
-FROM leasegen.lock_holders(sqlc.arg(key)::bigint) h
-WHERE NOT EXISTS (SELECT FROM leasegen.session s
-                  WHERE s.backend_pid = h.pid AND s.consumers @> ARRAY[sqlc.arg(consumer)::text]);
+-- name: ConsumerHolders :many
+-- Who holds the lock of a consumer, and whether that is a session of it.
+SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS application,
+       EXISTS (SELECT FROM leasegen.session s
+               WHERE s.backend_pid = h.pid AND s.state = 'live' AND coalesce(s.role = h.role, true)
+                 AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[sqlc.arg(consumer)::text])::boolean AS member
+FROM leasegen.lock_holders(sqlc.arg(key)::bigint) h;
+
+-- name: NamedHolders :many
+-- Who holds the locks of which all processes calculate the keys from names.
+SELECT n.name::text AS name, h.pid::int AS pid, h.role::text AS role, h.application::text AS application
+FROM unnest(sqlc.arg(names)::text[]) n (name) CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended(n.name, 0)) h
+WHERE h.pid <> pg_backend_pid();
+
+-- name: BoundLocks :exec
+-- No statement of the transaction waits longer for a lock.
+SELECT set_config('lock_timeout', '5s', true);

@@ -1,5 +1,5 @@
 -- name: TryMaintain :one
-SELECT pg_try_advisory_xact_lock(hashtextextended('leasegen.maintain/' || sqlc.arg(channel)::text, 0)) AS mine;
+SELECT leasegen.take_turn('maintain')::boolean AS mine;
 
 -- name: ExpireDeadLetters :execrows
 DELETE FROM leasegen.dead_letter

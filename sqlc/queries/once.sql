@@ -44,7 +44,7 @@ WITH input AS (
 )
 UPDATE leasegen.once o
 SET done = t.done, at = clock_timestamp(), session = NULL, resource = NULL, epoch = NULL,
-    asked = CASE WHEN t.done THEN '{}' ELSE o.asked || t.asked END
+    asked = CASE WHEN t.done THEN '{}' ELSE array_append(o.asked, t.asked) END
 FROM told t
 WHERE (t.done OR t.asked <> 0)
   AND o.consumer = sqlc.arg(consumer)::text AND o.key = t.key AND NOT o.done

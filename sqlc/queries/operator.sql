@@ -1,5 +1,6 @@
 -- name: ListConsumers :many
-SELECT c.name, c.per, c.lock,
+-- note is why the consumer's table is not read.
+SELECT c.name, c.per, c.lock, (CASE WHEN c.source = '' THEN '' ELSE leasegen.distrust(c.source) END)::text AS note,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = c.name) AS leases,
        m.members, m.standbys,
        (SELECT count(*) FROM (
@@ -10,19 +11,23 @@ CROSS JOIN LATERAL (
     SELECT count(*) AS members,
            count(*) FILTER (WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.session = s.id)) AS standbys
     FROM leasegen.session s
-    WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers @> ARRAY[c.name]
+    WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[c.name]
 ) m
 ORDER BY c.name;
 
 -- name: CountLeases :one
-SELECT count(*) FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text;
+SELECT count(*) AS leases,
+       coalesce((SELECT CASE WHEN c.source = '' THEN '' ELSE leasegen.distrust(c.source) END
+                 FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS note
+FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text;
 
 -- name: LeaseLags :many
 -- Leases with how many messages each is behind, counted up to a bound, and how long the first
--- of them has been there. Streams without work are left out unless all is set.
+-- of them has been there. Streams without work are left out unless idle is set, rows of tables
+-- unless counted is.
 SELECT l.resource, (CASE WHEN s.state = 'live' AND s.expires_at > now.at AND coalesce(l.expires_at > now.at, true) THEN l.session ELSE '' END)::text AS session,
        l.epoch, coalesce(extract(epoch FROM now.at - l.acquired_at), 0)::float8 AS since, l.pos,
-       (b.lag + CASE WHEN c.source = '' THEN 0
+       (b.lag + CASE WHEN c.source = '' OR NOT sqlc.arg(counted)::boolean THEN 0
                      ELSE leasegen.table_lag(c.source, l.resource, l.pos, sqlc.arg(bound)::bigint) END)::bigint AS lag,
        coalesce(extract(epoch FROM now.at - b.oldest), 0)::float8 AS oldest,
        coalesce(p.parked, 0)::bigint AS parked, l.suspicion
@@ -41,7 +46,7 @@ CROSS JOIN LATERAL (
         UNION ALL
         (SELECT m.published_at FROM leasegen.message m
          WHERE c.source = '' AND c.per = 'partition' AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
-           AND m.slot = CASE WHEN c.per = 'partition' THEN l.resource::smallint END
+           AND m.slot = CASE WHEN c.per = 'partition' AND l.resource ~ '^([0-9]{1,4}|[12][0-9]{4})$' THEN l.resource::smallint END
          ORDER BY m.id LIMIT sqlc.arg(bound)::bigint)
         UNION ALL
         (SELECT m.published_at FROM leasegen.message m
@@ -82,7 +87,7 @@ WITH target AS (
 ), moved AS (
     UPDATE leasegen.lease l
     SET session = NULL, expires_at = NULL, advisory = false, wanted = true, rested_at = NULL,
-        epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+        epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint),
         pos = t.pos, snap = t.snap, x = CASE WHEN t.snap IS NOT NULL THEN pg_current_xact_id() END,
         late_snap = NULL, late_pos = 0, suspicion = 0, mark = NULL, mark_epoch = NULL, mark_count = 0
     FROM target t, locked k
@@ -106,7 +111,7 @@ SELECT s.id, s.host, s.pid, extract(epoch FROM now.at - s.opened_at)::float8 AS 
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = s.id) AS owned,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text) AS resources
 FROM leasegen.session s CROSS JOIN (SELECT clock_timestamp() AS at) now
-WHERE s.state = 'live' AND s.expires_at > now.at AND s.consumers @> ARRAY[sqlc.arg(consumer)::text]
+WHERE s.state = 'live' AND s.expires_at > now.at AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[sqlc.arg(consumer)::text]
 ORDER BY s.opened_at, s.id;
 
 -- name: ListDeadLetters :many
@@ -162,7 +167,7 @@ WITH gone AS (
     WHERE c.name = sqlc.arg(consumer)::text
       AND NOT EXISTS (SELECT FROM leasegen.dead_letter d WHERE d.consumer = c.name)
       AND NOT EXISTS (SELECT FROM leasegen.session s
-                      WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers @> ARRAY[c.name])
+                      WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[c.name])
     FOR UPDATE
 ), parked AS (
     DELETE FROM leasegen.parked p USING gone g WHERE p.consumer = g.name

@@ -17,7 +17,7 @@ SELECT coalesce(max(id), 0)::bigint AS last FROM published;
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), input AS MATERIALIZED (
-    SELECT e.*, greatest(c.now + e.after * interval '1 microsecond', e.at) AS due
+    SELECT e.*, greatest(c.now + e.after::float8 * interval '1 microsecond', e.at) AS due
     FROM (SELECT unnest(sqlc.arg(topics)::text[]) AS topic, unnest(sqlc.arg(keys)::text[]) AS key,
                  unnest(sqlc.arg(kinds)::text[]) AS kind, unnest(sqlc.arg(payloads)::bytea[]) AS payload,
                  unnest(sqlc.arg(headers)::text[]) AS headers, unnest(sqlc.arg(event_ids)::text[]) AS id,
@@ -48,26 +48,12 @@ SELECT coalesce(max(id), 0)::bigint AS last FROM published;
 
 -- name: NextDelayed :one
 -- How long until the next delayed event is due; -1 when there is none.
-SELECT coalesce((SELECT greatest(ceil(extract(epoch FROM d.due_at - clock_timestamp()) * 1000000), 0)
+SELECT coalesce((SELECT greatest(ceil(extract(epoch FROM d.due_at - clock_timestamp()) * 1000000.0), 0)
                  FROM leasegen.delayed d ORDER BY d.due_at, d.seq LIMIT 1), -1)::bigint AS micros;
 
 -- name: ReleaseDelayed :one
--- Moves delayed events that are due into the log, in their order. One process at a time does
--- it: others find the lock taken and move nothing.
-WITH due AS MATERIALIZED (
-    DELETE FROM leasegen.delayed d
-    USING (SELECT n.due_at, n.seq FROM leasegen.delayed n
-           WHERE n.due_at <= (SELECT clock_timestamp())
-             AND (SELECT pg_try_advisory_xact_lock(hashtextextended('leasegen.delayed/' || sqlc.arg(channel)::text, 0)))
-           ORDER BY n.due_at, n.seq LIMIT sqlc.arg(max)::bigint) x
-    WHERE d.due_at = x.due_at AND d.seq = x.seq
-    RETURNING d.due_at, d.seq, d.topic, d.key, d.kind, d.payload, d.headers
-), moved AS (
-    INSERT INTO leasegen.message (topic, key, kind, payload, headers)
-    SELECT u.topic, u.key, u.kind, u.payload, u.headers FROM due u ORDER BY u.due_at, u.seq
-    RETURNING id
-)
-SELECT count(*)::bigint AS moved, coalesce(max(id), 0)::bigint AS last FROM moved;
+-- Moves delayed events that are due into the log, if it is this transaction's turn.
+SELECT r.moved::bigint AS moved, r.last::bigint AS last FROM leasegen.release_delayed(sqlc.arg(max)::bigint) r;
 
 -- name: ForgetIDs :execrows
 DELETE FROM leasegen.published_id

@@ -15,12 +15,12 @@ SELECT sqlc.arg(name)::text, sqlc.arg(per)::text, sqlc.arg(topics)::text[], sqlc
        CASE WHEN sqlc.arg(from_now)::boolean THEN pg_current_xact_id() END
 WHERE NOT EXISTS (
     SELECT FROM leasegen.consumer c
-    WHERE c.name = sqlc.arg(name)::text AND c.per = sqlc.arg(per)::text AND c.topics @> sqlc.arg(topics)::text[]
-      AND c.likes @> sqlc.arg(likes)::text[] AND c.grace = sqlc.arg(grace)::interval
+    WHERE c.name = sqlc.arg(name)::text AND c.per = sqlc.arg(per)::text AND c.topics OPERATOR(pg_catalog.@>) sqlc.arg(topics)::text[]
+      AND c.likes OPERATOR(pg_catalog.@>) sqlc.arg(likes)::text[] AND c.grace = sqlc.arg(grace)::interval
       AND c.lock = sqlc.arg(lock)::text AND c.source = sqlc.arg(source)::text)
 ON CONFLICT (name) DO UPDATE SET per = excluded.per, grace = excluded.grace, lock = excluded.lock,
-    topics = ARRAY(SELECT DISTINCT u.pattern FROM unnest(k.topics || excluded.topics) u (pattern) ORDER BY u.pattern),
-    likes = ARRAY(SELECT DISTINCT u.pattern FROM unnest(k.likes || excluded.likes) u (pattern) ORDER BY u.pattern)
+    topics = ARRAY(SELECT DISTINCT u.pattern FROM unnest(array_cat(k.topics, excluded.topics)) u (pattern) ORDER BY u.pattern),
+    likes = ARRAY(SELECT DISTINCT u.pattern FROM unnest(array_cat(k.likes, excluded.likes)) u (pattern) ORDER BY u.pattern)
 WHERE k.source = excluded.source;
 
 -- name: ShareTopics :exec
@@ -156,7 +156,7 @@ WITH RECURSIVE indexed AS (
 SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text) WHERE EXISTS (SELECT FROM made);
 
 -- name: LogIndexed :one
-SELECT (o.indexes @> ARRAY[sqlc.arg(what)::text] AND NOT EXISTS (
+SELECT (o.indexes OPERATOR(pg_catalog.@>) ARRAY[sqlc.arg(what)::text] AND NOT EXISTS (
     SELECT FROM leasegen.segment s WHERE to_regclass('leasegen.' || s.name || '_' || sqlc.arg(what)::text) IS NULL))::boolean AS done
 FROM leasegen.origin o;
 

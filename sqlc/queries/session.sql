@@ -104,14 +104,14 @@ WHERE EXISTS (SELECT FROM leasegen.session s WHERE s.state = 'dead' AND s.xmin =
 -- Of the session itself and the two that follow it in the ring of live ones, those that have
 -- ended. Each session is watched by two others, whatever their number; no rows when all is well.
 SELECT n.id FROM (
-    (SELECT s.id, s.expires_at, s.lock_key, s.server, s.advisory FROM leasegen.session s
+    (SELECT s.id, s.expires_at, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
      WHERE s.state = 'live' AND s.id > sqlc.arg(id)::text ORDER BY s.id LIMIT 2)
     UNION ALL
-    (SELECT s.id, s.expires_at, s.lock_key, s.server, s.advisory FROM leasegen.session s
+    (SELECT s.id, s.expires_at, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
      WHERE s.state = 'live' AND s.id < sqlc.arg(id)::text ORDER BY s.id LIMIT 2)
     LIMIT 2
 ) n
-WHERE n.expires_at < clock_timestamp() OR leasegen.lock_gone(n.lock_key, n.server, n.advisory)
+WHERE n.expires_at < clock_timestamp() OR leasegen.lock_gone(n.lock_key, n.server, n.advisory, n.backend_pid, n.role)
 UNION ALL
 SELECT sqlc.arg(id)::text
 WHERE NOT EXISTS (SELECT FROM leasegen.session s WHERE s.id = sqlc.arg(id)::text AND s.state = 'live');

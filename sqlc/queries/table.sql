@@ -41,17 +41,20 @@ SET foreign_cursors = false,
 WHERE c.name = sqlc.arg(name)::text;
 
 -- name: DescribeTableConsumer :exec
--- Writes only when something differs. The start is that of the first registration.
+-- Writes only when something differs. The start is that of the first registration. Who says again what
+-- the source is answers for it: see leasegen.distrust.
 INSERT INTO leasegen.consumer (name, per, topics, likes, grace, lock, source, start_pos, start_snap, start_x)
 SELECT sqlc.arg(name)::text, sqlc.arg(per)::text, '{}', '{}', sqlc.arg(grace)::interval, sqlc.arg(lock)::text,
        sqlc.arg(source)::text, sqlc.arg(start_pos)::bigint, nullif(sqlc.arg(start_snap)::text, '')::pg_snapshot,
        nullif(sqlc.arg(start_x)::text, '')::xid8
 WHERE NOT EXISTS (
     SELECT FROM leasegen.consumer c
-    WHERE c.name = sqlc.arg(name)::text AND c.per = sqlc.arg(per)::text AND c.likes = '{}'
-      AND c.grace = sqlc.arg(grace)::interval AND c.lock = sqlc.arg(lock)::text)
+    WHERE c.name = sqlc.arg(name)::text AND c.per = sqlc.arg(per)::text AND cardinality(c.likes) = 0
+      AND c.grace = sqlc.arg(grace)::interval AND c.lock = sqlc.arg(lock)::text
+      AND c.source = sqlc.arg(source)::text AND c.writer = current_user)
 ON CONFLICT (name) DO UPDATE SET per = excluded.per, topics = excluded.topics, likes = excluded.likes,
-    grace = excluded.grace, lock = excluded.lock;
+    grace = excluded.grace, lock = excluded.lock, source = excluded.source
+WHERE consumer.source = excluded.source;
 
 -- name: ParkRows :exec
 -- Sets rows aside as ParkNew does with messages of the log. What they hold is a copy for people
@@ -68,7 +71,7 @@ WITH input AS (
 INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, published_at,
                              attempt, next_at, failed_at, error)
 SELECT l.consumer, l.resource, i.lane, i.id, i.topic, i.key, i.kind, i.payload, clock_timestamp(),
-       i.attempt, clock_timestamp() + i.micros * interval '1 microsecond',
+       i.attempt, clock_timestamp() + i.micros::float8 * interval '1 microsecond',
        CASE WHEN i.attempt > 0 THEN clock_timestamp() END, i.error
 FROM input i
 JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = i.resource
@@ -117,7 +120,7 @@ SELECT c.relkind::text AS kind, has_table_privilege(c.oid, 'SELECT') AS readable
        coalesce(s.name, '')::text AS sequence, coalesce(has_sequence_privilege(s.sole, 'USAGE, SELECT'), false)::boolean AS sequence_readable,
        EXISTS (SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc f ON f.oid = t.tgfoid
                WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgqual IS NULL
-                 AND t.tgtype & 7 = 6 AND f.prosrc ILIKE '%pg_current_xact_id%')::boolean AS xid_first,
+                 AND t.tgtype::int & 7 = 6 AND f.prosrc ILIKE '%pg_current_xact_id%')::boolean AS xid_first,
        EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL
                  AND i.indkey[0] = p.attnum)::boolean AS position_indexed,
        EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indkey[0] = x.attnum)::boolean AS xid_indexed,

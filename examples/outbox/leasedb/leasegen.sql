@@ -11,7 +11,7 @@ SELECT coalesce((SELECT max(o.id) FROM shop.outbox o), 0)::bigint AS position, p
 -- name: ShippingNews :many
 -- ShippingNews tells what has rows that a cursor has not passed: first how far it looked.
 WITH lg_fresh AS MATERIALIZED (
-    SELECT o.id::bigint AS lg_position, (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16)::smallint::text AS lg_resource
+    SELECT o.id::bigint AS lg_position, (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint::text AS lg_resource
     FROM shop.outbox o WHERE o.id > sqlc.arg(position)::bigint ORDER BY o.id LIMIT sqlc.arg(max)::bigint
 )
 SELECT ''::text AS resource, pg_current_snapshot()::text AS snap,
@@ -20,7 +20,7 @@ SELECT ''::text AS resource, pg_current_snapshot()::text AS snap,
 UNION ALL
 SELECT f.lg_resource, '', 0, '' FROM lg_fresh f GROUP BY f.lg_resource
 UNION ALL
-(SELECT DISTINCT (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16)::smallint::text, '', 0::bigint, '' FROM shop.outbox o
+(SELECT DISTINCT (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint::text, '', 0::bigint, '' FROM shop.outbox o
  WHERE o.xid = ANY (sqlc.arg(late)::text[]::xid8[]) AND o.id + 0 <= sqlc.arg(position)::bigint);
 
 -- name: ShippingHeads :many
@@ -32,7 +32,7 @@ FROM (SELECT unnest(sqlc.arg(items)::int[]) AS lg_item, unnest(sqlc.arg(resource
 CROSS JOIN LATERAL (
     SELECT coalesce(max(r.lg_position), 0) AS top, count(*) AS looked
     FROM (SELECT o.id AS lg_position FROM shop.outbox o
-          WHERE (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16)::smallint = i.lg_resource AND o.id > i.lg_pos ORDER BY o.id LIMIT sqlc.arg(scan)::bigint) r) w;
+          WHERE (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint = i.lg_resource AND o.id > i.lg_pos ORDER BY o.id LIMIT sqlc.arg(scan)::bigint) r) w;
 
 -- name: ShippingRead :many
 -- ShippingRead are the rows: part 1 were late for the cursor, by xid or page by page, part 2 lie beyond it.
@@ -44,7 +44,7 @@ FROM (
                  unnest(sqlc.arg(late_limits)::bigint[]) AS lg_limit) l
     CROSS JOIN LATERAL (
         SELECT o.id AS lg_position FROM shop.outbox o
-        WHERE (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16)::smallint = l.lg_resource AND o.xid = l.lg_xid AND o.id + 0 <= l.lg_upto AND (event = 'ordered')
+        WHERE (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint = l.lg_resource AND o.xid = l.lg_xid AND o.id + 0 <= l.lg_upto AND (event = 'ordered')
         ORDER BY o.id + 0 LIMIT l.lg_limit) r
     UNION ALL
     SELECT 1, g.lg_item, r.lg_position
@@ -55,7 +55,7 @@ FROM (
                  unnest(sqlc.arg(paged_limits)::bigint[]) AS lg_limit) g
     CROSS JOIN LATERAL (
         SELECT o.id AS lg_position FROM shop.outbox o
-        WHERE (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16)::smallint = g.lg_resource AND o.id > g.lg_after AND o.id <= g.lg_upto
+        WHERE (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint = g.lg_resource AND o.id > g.lg_after AND o.id <= g.lg_upto
           AND NOT pg_visible_in_snapshot(o.xid, g.lg_snap) AND pg_visible_in_snapshot(o.xid, g.lg_late_snap) AND (event = 'ordered')
         ORDER BY o.id LIMIT g.lg_limit) r
     UNION ALL
@@ -65,7 +65,7 @@ FROM (
     CROSS JOIN LATERAL (
         SELECT o.id AS lg_position
         FROM (SELECT * FROM shop.outbox o
-              WHERE (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16)::smallint = i.lg_resource AND o.id > i.lg_pos ORDER BY o.id LIMIT sqlc.arg(scan)::bigint) o
+              WHERE (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint = i.lg_resource AND o.id > i.lg_pos ORDER BY o.id LIMIT sqlc.arg(scan)::bigint) o
         WHERE (event = 'ordered')
         ORDER BY o.id LIMIT i.lg_limit) r
 ) p

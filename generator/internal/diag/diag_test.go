@@ -155,3 +155,20 @@ func TestSuggest(t *testing.T) {
 		}
 	}
 }
+
+// TestGitHubSteersNoTerminal: a log that is shown in a terminal is not steered by names of files.
+func TestGitHubSteersNoTerminal(t *testing.T) {
+	const steer = "\x1b[2J\u009b\u202ex"
+	f := &List{}
+	f.Add(Diagnostic{Code: "LG0001", Message: steer, Hint: steer, Detail: []string{steer},
+		Pos: token.Position{Filename: "/m/" + steer + ".go", Line: 1, Column: 1}, Related: []Related{{Message: steer, Pos: token.Position{Filename: steer, Line: 1}}}})
+	for _, format := range []string{"github", "text"} {
+		var out strings.Builder
+		if err := (Printer{Dir: "/m", Format: format}).Print(&out, f); err != nil {
+			t.Fatal(err)
+		}
+		if strings.ContainsAny(out.String(), "\x1b\u009b\u202e") {
+			t.Errorf("%s: %q", format, out.String())
+		}
+	}
+}

@@ -202,7 +202,7 @@ func (p Printer) github(w io.Writer, ds []Diagnostic) error {
 		}
 		fmt.Fprintf(&b, "::%s ", severity(d))
 		if d.Pos.Filename != "" {
-			fmt.Fprintf(&b, "file=%s,", property.Replace(filepath.ToSlash(p.rel(d.Pos.Filename))))
+			fmt.Fprintf(&b, "file=%s,", property.Replace(Escape(filepath.ToSlash(p.rel(d.Pos.Filename)))))
 		}
 		if d.Pos.IsValid() {
 			fmt.Fprintf(&b, "line=%d,col=%d,", d.Pos.Line, d.Pos.Column)

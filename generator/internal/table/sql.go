@@ -84,7 +84,7 @@ func slotOf(key, position string, slots int) func(alias string) string {
 			alias += "."
 		}
 		return fmt.Sprintf("(CASE WHEN coalesce(%[1]s%[2]s::text, '') = '' THEN %[1]s%[3]s::bigint "+
-			"ELSE hashtextextended(%[1]s%[2]s::text, 0) & 9223372036854775807 END %% %[4]d)::smallint", alias, key, position, slots)
+			"ELSE hashtextextended(%[1]s%[2]s::text, 0) & 9223372036854775807 END %% %[4]d::bigint)::smallint", alias, key, position, slots)
 	}
 }
 

@@ -329,7 +329,7 @@ FROM (SELECT unnest($1::int[]) AS lg_item, unnest($2::text[])::smallint AS lg_re
 CROSS JOIN LATERAL (
     SELECT coalesce(max(r.lg_position), 0) AS top, count(*) AS looked
     FROM (SELECT o.id AS lg_position FROM app.outbox o
-          WHERE (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16)::smallint = i.lg_resource AND o.id > i.lg_pos ORDER BY o.id LIMIT $4::bigint) r) w
+          WHERE (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint = i.lg_resource AND o.id > i.lg_pos ORDER BY o.id LIMIT $4::bigint) r) w
 `
 
 type ByKeyHeadsParams struct {
@@ -381,7 +381,7 @@ func (q *Queries) ByKeyHeads(ctx context.Context, arg ByKeyHeadsParams) ([]ByKey
 
 const byKeyNews = `-- name: ByKeyNews :many
 WITH lg_fresh AS MATERIALIZED (
-    SELECT o.id::bigint AS lg_position, (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16)::smallint::text AS lg_resource
+    SELECT o.id::bigint AS lg_position, (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint::text AS lg_resource
     FROM app.outbox o WHERE o.id > $1::bigint ORDER BY o.id LIMIT $2::bigint
 )
 SELECT ''::text AS resource, pg_current_snapshot()::text AS snap,
@@ -390,7 +390,7 @@ SELECT ''::text AS resource, pg_current_snapshot()::text AS snap,
 UNION ALL
 SELECT f.lg_resource, '', 0, '' FROM lg_fresh f GROUP BY f.lg_resource
 UNION ALL
-(SELECT DISTINCT (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16)::smallint::text, '', 0::bigint, '' FROM app.outbox o
+(SELECT DISTINCT (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint::text, '', 0::bigint, '' FROM app.outbox o
  WHERE o.xid = ANY ($3::text[]::xid8[]) AND o.id + 0 <= $1::bigint)
 `
 
@@ -470,7 +470,7 @@ FROM (
                  unnest($5::bigint[]) AS lg_limit) l
     CROSS JOIN LATERAL (
         SELECT o.id AS lg_position FROM app.outbox o
-        WHERE (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16)::smallint = l.lg_resource AND o.xid = l.lg_xid AND o.id + 0 <= l.lg_upto
+        WHERE (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint = l.lg_resource AND o.xid = l.lg_xid AND o.id + 0 <= l.lg_upto
         ORDER BY o.id + 0 LIMIT l.lg_limit) r
     UNION ALL
     SELECT 1, g.lg_item, r.lg_position
@@ -481,7 +481,7 @@ FROM (
                  unnest($12::bigint[]) AS lg_limit) g
     CROSS JOIN LATERAL (
         SELECT o.id AS lg_position FROM app.outbox o
-        WHERE (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16)::smallint = g.lg_resource AND o.id > g.lg_after AND o.id <= g.lg_upto
+        WHERE (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint = g.lg_resource AND o.id > g.lg_after AND o.id <= g.lg_upto
           AND NOT pg_visible_in_snapshot(o.xid, g.lg_snap) AND pg_visible_in_snapshot(o.xid, g.lg_late_snap)
         ORDER BY o.id LIMIT g.lg_limit) r
     UNION ALL
@@ -491,7 +491,7 @@ FROM (
     CROSS JOIN LATERAL (
         SELECT o.id AS lg_position
         FROM (SELECT id, channel, customer_id, event_type, status, cause, n, body, dawdled, xid FROM app.outbox o
-              WHERE (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16)::smallint = i.lg_resource AND o.id > i.lg_pos ORDER BY o.id LIMIT $17::bigint) o
+              WHERE (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint = i.lg_resource AND o.id > i.lg_pos ORDER BY o.id LIMIT $17::bigint) o
         ORDER BY o.id LIMIT i.lg_limit) r
 ) p
 JOIN app.outbox o ON o.id = p.lg_position

@@ -162,7 +162,7 @@ SELECT i.item::int AS item, p.message_id, p.topic, p.key, p.kind,
        (CASE WHEN octet_length(p.payload) <= $1::int THEN p.payload END)::bytea AS payload,
        octet_length(p.payload)::int AS size, coalesce(p.headers::text, '')::text AS headers, p.published_at, p.attempt,
        p.error, (p.next_at <= clock_timestamp())::boolean AS due,
-       (extract(epoch FROM clock_timestamp() - p.since) * 1000000)::bigint AS waited_micros
+       (extract(epoch FROM clock_timestamp() - p.since) * 1000000.0)::bigint AS waited_micros
 FROM (SELECT unnest($2::int[]) AS item, unnest($3::text[]) AS resource,
              unnest($4::text[]) AS lane) i
 CROSS JOIN LATERAL (
@@ -336,7 +336,7 @@ WITH input AS (
 )
 UPDATE leasegen.parked p
 SET attempt = i.attempt, error = i.error,
-    next_at = clock_timestamp() + i.micros * interval '1 microsecond',
+    next_at = clock_timestamp() + i.micros::float8 * interval '1 microsecond',
     failed_at = coalesce(p.failed_at, CASE WHEN i.attempt > 0 THEN clock_timestamp() END),
     since = CASE WHEN i.attempt > p.attempt OR i.error <> p.error THEN clock_timestamp() ELSE p.since END
 FROM input i
@@ -383,7 +383,7 @@ WITH input AS (
 INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, headers, published_at,
                              attempt, next_at, failed_at, error)
 SELECT l.consumer, l.resource, i.lane, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at,
-       i.attempt, clock_timestamp() + i.micros * interval '1 microsecond',
+       i.attempt, clock_timestamp() + i.micros::float8 * interval '1 microsecond',
        CASE WHEN i.attempt > 0 THEN clock_timestamp() END, i.error
 FROM input i
 JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = i.resource
@@ -468,7 +468,7 @@ WITH RECURSIVE head AS (
         ORDER BY p.resource, p.lane, p.seq LIMIT 1) n
 )
 SELECT o.resource, o.lane,
-       greatest(extract(epoch FROM o.next_at - clock_timestamp()) * 1000000, 0)::bigint AS due_in_micros
+       greatest(extract(epoch FROM o.next_at - clock_timestamp()) * 1000000.0, 0)::bigint AS due_in_micros
 FROM (
     SELECT h.resource, h.lane, h.next_at,
            row_number() OVER (PARTITION BY h.resource ORDER BY h.next_at, h.lane) AS place

@@ -140,7 +140,7 @@ func (q *Queries) TakeBack(ctx context.Context, arg TakeBackParams) ([]TakeBackR
 const TakenBack = `-- name: TakenBack :one
 SELECT pg_current_snapshot()::text AS snap,
        greatest($1::bigint, CASE WHEN $2::text = '' THEN (SELECT max(m.id) FROM leasegen.message m)
-                                             ELSE leasegen.table_top($2::text) END)::bigint AS pos,
+                                             ELSE leasegen.source_top($2::text) END)::bigint AS pos,
        pg_current_xact_id()::text AS x
 `
 

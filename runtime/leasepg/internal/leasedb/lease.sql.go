@@ -36,7 +36,7 @@ WITH free AS (
 ), taken AS (
     UPDATE leasegen.lease l
     SET session = $4::text, attempt = $6::text, acquired_at = clock_timestamp(),
-        epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+        epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint),
         expires_at = clock_timestamp() + nullif($8::interval, '0'), advisory = $3::boolean,
         suspicion = l.suspicion + CASE
             WHEN l.session IS NULL OR l.expires_at IS NOT NULL AND EXISTS (
@@ -174,18 +174,19 @@ func (q *Queries) GrantedLanes(ctx context.Context, arg GrantedLanesParams) ([]G
 }
 
 const LockAttempts = `-- name: LockAttempts :exec
-SELECT pg_advisory_xact_lock(hashtextextended($1::text || '/' || $2::text, 0))
+SELECT pg_advisory_xact_lock(hashtextextended($1::text || '/' || $2::text || '/' || $3::text, 0))
 `
 
 type LockAttemptsParams struct {
 	Session  string
 	Consumer string
+	Attempt  string
 }
 
-// Acquires of one session and consumer run one after the other, so that a repeated
-// attempt sees what it was granted.
+// One attempt runs after the other, so that a repeated one sees what it was granted. A stranger who sees the
+// key in pg_locks cannot use it for the next attempt.
 func (q *Queries) LockAttempts(ctx context.Context, arg LockAttemptsParams) error {
-	_, err := q.db.Exec(ctx, LockAttempts, arg.Session, arg.Consumer)
+	_, err := q.db.Exec(ctx, LockAttempts, arg.Session, arg.Consumer, arg.Attempt)
 	return err
 }
 
@@ -366,7 +367,7 @@ WITH owned AS (
            count(*) FILTER (WHERE l.expires_at + c.grace < clock_timestamp()
                OR CASE WHEN l.advisory AND c.grace = '0' THEN EXISTS (
                    SELECT FROM leasegen.session s
-                   WHERE s.id = l.session AND leasegen.lock_gone(s.lock_key, s.server, s.advisory)) END)
+                   WHERE s.id = l.session AND leasegen.lock_gone(s.lock_key, s.server, s.advisory, s.backend_pid, s.role)) END)
     FROM leasegen.lease l JOIN leasegen.consumer c ON c.name = l.consumer
     WHERE l.wanted AND l.consumer = ANY (ARRAY(
         SELECT c.name FROM leasegen.consumer c

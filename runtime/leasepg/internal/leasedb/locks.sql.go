@@ -9,13 +9,74 @@ import (
 	"context"
 )
 
-const EndHolders = `-- name: EndHolders :exec
-SELECT pg_terminate_backend(h.pid, 1000) FROM leasegen.lock_holders($1::bigint) h WHERE h.pid <> pg_backend_pid()
+const BoundLocks = `-- name: BoundLocks :exec
+SELECT set_config('lock_timeout', '5s', true)
 `
 
+// No statement of the transaction waits longer for a lock.
+func (q *Queries) BoundLocks(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, BoundLocks)
+	return err
+}
+
+const ConsumerHolders = `-- name: ConsumerHolders :many
+SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS application,
+       EXISTS (SELECT FROM leasegen.session s
+               WHERE s.backend_pid = h.pid AND s.state = 'live' AND coalesce(s.role = h.role, true)
+                 AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[$1::text])::boolean AS member
+FROM leasegen.lock_holders($2::bigint) h
+`
+
+type ConsumerHoldersParams struct {
+	Consumer string
+	Key      int64
+}
+
+type ConsumerHoldersRow struct {
+	Pid         int32
+	Role        string
+	Application string
+	Member      bool
+}
+
+// Who holds the lock of a consumer, and whether that is a session of it.
+func (q *Queries) ConsumerHolders(ctx context.Context, arg ConsumerHoldersParams) ([]ConsumerHoldersRow, error) {
+	rows, err := q.db.Query(ctx, ConsumerHolders, arg.Consumer, arg.Key)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ConsumerHoldersRow
+	for rows.Next() {
+		var i ConsumerHoldersRow
+		if err := rows.Scan(
+			&i.Pid,
+			&i.Role,
+			&i.Application,
+			&i.Member,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const EndHolders = `-- name: EndHolders :exec
+SELECT pg_terminate_backend(h.pid, 1000) FROM leasegen.lock_holders($1::bigint) h WHERE h.pid = $2::int
+`
+
+type EndHoldersParams struct {
+	Key int64
+	Pid int32
+}
+
 // Ends the session's former connection, of which the lock was, if the server still has it.
-func (q *Queries) EndHolders(ctx context.Context, key int64) error {
-	_, err := q.db.Exec(ctx, EndHolders, key)
+func (q *Queries) EndHolders(ctx context.Context, arg EndHoldersParams) error {
+	_, err := q.db.Exec(ctx, EndHolders, arg.Key, arg.Pid)
 	return err
 }
 
@@ -23,7 +84,7 @@ const LeasesUnchanged = `-- name: LeasesUnchanged :one
 SELECT (count(*) = cardinality($1::text[]))::boolean AS unchanged
 FROM (SELECT unnest($1::text[]) AS consumer, unnest($2::bigint[]) AS epoch) i
 JOIN leasegen.lease l ON l.consumer = i.consumer AND l.resource = '*' AND l.epoch = i.epoch
-WHERE l.session = $3::text AND l.advisory
+WHERE l.session = $3::text
 `
 
 type LeasesUnchangedParams struct {
@@ -32,7 +93,7 @@ type LeasesUnchangedParams struct {
 	Session   string
 }
 
-// Whether leases held by advisory locks have stayed as they were, each the one of its consumer.
+// Whether the leases of leaders have stayed as they were, each the one of its consumer.
 func (q *Queries) LeasesUnchanged(ctx context.Context, arg LeasesUnchangedParams) (bool, error) {
 	row := q.db.QueryRow(ctx, LeasesUnchanged, arg.Consumers, arg.Epochs, arg.Session)
 	var unchanged bool
@@ -40,35 +101,35 @@ func (q *Queries) LeasesUnchanged(ctx context.Context, arg LeasesUnchangedParams
 	return unchanged, err
 }
 
-const LockSquatter = `-- name: LockSquatter :many
-SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS application
-FROM leasegen.lock_holders($1::bigint) h
-WHERE NOT EXISTS (SELECT FROM leasegen.session s
-                  WHERE s.backend_pid = h.pid AND s.consumers @> ARRAY[$2::text])
+const NamedHolders = `-- name: NamedHolders :many
+SELECT n.name::text AS name, h.pid::int AS pid, h.role::text AS role, h.application::text AS application
+FROM unnest($1::text[]) n (name) CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended(n.name, 0)) h
+WHERE h.pid <> pg_backend_pid()
 `
 
-type LockSquatterParams struct {
-	Key      int64
-	Consumer string
-}
-
-type LockSquatterRow struct {
+type NamedHoldersRow struct {
+	Name        string
 	Pid         int32
 	Role        string
 	Application string
 }
 
-// Who holds the lock of a consumer and is not a session of it.
-func (q *Queries) LockSquatter(ctx context.Context, arg LockSquatterParams) ([]LockSquatterRow, error) {
-	rows, err := q.db.Query(ctx, LockSquatter, arg.Key, arg.Consumer)
+// Who holds the locks of which all processes calculate the keys from names.
+func (q *Queries) NamedHolders(ctx context.Context, names []string) ([]NamedHoldersRow, error) {
+	rows, err := q.db.Query(ctx, NamedHolders, names)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []LockSquatterRow
+	var items []NamedHoldersRow
 	for rows.Next() {
-		var i LockSquatterRow
-		if err := rows.Scan(&i.Pid, &i.Role, &i.Application); err != nil {
+		var i NamedHoldersRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.Pid,
+			&i.Role,
+			&i.Application,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

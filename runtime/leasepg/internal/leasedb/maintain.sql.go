@@ -72,11 +72,11 @@ func (q *Queries) ForgetSessions(ctx context.Context, older time.Duration) (int3
 }
 
 const TryMaintain = `-- name: TryMaintain :one
-SELECT pg_try_advisory_xact_lock(hashtextextended('leasegen.maintain/' || $1::text, 0)) AS mine
+SELECT leasegen.take_turn('maintain')::boolean AS mine
 `
 
-func (q *Queries) TryMaintain(ctx context.Context, channel string) (bool, error) {
-	row := q.db.QueryRow(ctx, TryMaintain, channel)
+func (q *Queries) TryMaintain(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, TryMaintain)
 	var mine bool
 	err := row.Scan(&mine)
 	return mine, err

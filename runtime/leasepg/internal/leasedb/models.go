@@ -23,6 +23,7 @@ type LeasegenConsumer struct {
 	StartSnap      interface{}
 	StartX         pgtype.Uint64
 	ForeignCursors bool
+	Writer         pgtype.Text
 }
 
 type LeasegenDeadLetter struct {
@@ -161,4 +162,9 @@ type LeasegenSession struct {
 	BackendPid pgtype.Int4
 	Server     pgtype.Text
 	Topics     []byte
+	Role       pgtype.Text
+}
+
+type LeasegenTurn struct {
+	Name string
 }

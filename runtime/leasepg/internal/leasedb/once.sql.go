@@ -28,7 +28,7 @@ WITH input AS (
 )
 UPDATE leasegen.once o
 SET done = t.done, at = clock_timestamp(), session = NULL, resource = NULL, epoch = NULL,
-    asked = CASE WHEN t.done THEN '{}' ELSE o.asked || t.asked END
+    asked = CASE WHEN t.done THEN '{}' ELSE array_append(o.asked, t.asked) END
 FROM told t
 WHERE (t.done OR t.asked <> 0)
   AND o.consumer = $1::text AND o.key = t.key AND NOT o.done

@@ -11,14 +11,22 @@ import (
 )
 
 const CountLeases = `-- name: CountLeases :one
-SELECT count(*) FROM leasegen.lease l WHERE l.consumer = $1::text
+SELECT count(*) AS leases,
+       coalesce((SELECT CASE WHEN c.source = '' THEN '' ELSE leasegen.distrust(c.source) END
+                 FROM leasegen.consumer c WHERE c.name = $1::text), '')::text AS note
+FROM leasegen.lease l WHERE l.consumer = $1::text
 `
 
-func (q *Queries) CountLeases(ctx context.Context, consumer string) (int64, error) {
+type CountLeasesRow struct {
+	Leases int64
+	Note   string
+}
+
+func (q *Queries) CountLeases(ctx context.Context, consumer string) (CountLeasesRow, error) {
 	row := q.db.QueryRow(ctx, CountLeases, consumer)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
+	var i CountLeasesRow
+	err := row.Scan(&i.Leases, &i.Note)
+	return i, err
 }
 
 const DropDeadLetters = `-- name: DropDeadLetters :exec
@@ -57,7 +65,7 @@ WITH gone AS (
     WHERE c.name = $1::text
       AND NOT EXISTS (SELECT FROM leasegen.dead_letter d WHERE d.consumer = c.name)
       AND NOT EXISTS (SELECT FROM leasegen.session s
-                      WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers @> ARRAY[c.name])
+                      WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[c.name])
     FOR UPDATE
 ), parked AS (
     DELETE FROM leasegen.parked p USING gone g WHERE p.consumer = g.name
@@ -81,8 +89,8 @@ func (q *Queries) ForgetConsumer(ctx context.Context, consumer string) (int64, e
 const LeaseLags = `-- name: LeaseLags :many
 SELECT l.resource, (CASE WHEN s.state = 'live' AND s.expires_at > now.at AND coalesce(l.expires_at > now.at, true) THEN l.session ELSE '' END)::text AS session,
        l.epoch, coalesce(extract(epoch FROM now.at - l.acquired_at), 0)::float8 AS since, l.pos,
-       (b.lag + CASE WHEN c.source = '' THEN 0
-                     ELSE leasegen.table_lag(c.source, l.resource, l.pos, $1::bigint) END)::bigint AS lag,
+       (b.lag + CASE WHEN c.source = '' OR NOT $1::boolean THEN 0
+                     ELSE leasegen.table_lag(c.source, l.resource, l.pos, $2::bigint) END)::bigint AS lag,
        coalesce(extract(epoch FROM now.at - b.oldest), 0)::float8 AS oldest,
        coalesce(p.parked, 0)::bigint AS parked, l.suspicion
 FROM leasegen.lease l
@@ -90,35 +98,36 @@ JOIN leasegen.consumer c ON c.name = l.consumer
 CROSS JOIN (SELECT clock_timestamp() AS at) now
 LEFT JOIN leasegen.session s ON s.id = l.session
 LEFT JOIN (SELECT k.resource, count(*) AS parked FROM leasegen.parked k
-           WHERE k.consumer = $2::text GROUP BY k.resource) p ON p.resource = l.resource
+           WHERE k.consumer = $3::text GROUP BY k.resource) p ON p.resource = l.resource
 CROSS JOIN LATERAL (
     SELECT count(*) AS lag, min(u.published_at) AS oldest
     FROM (
         (SELECT m.published_at FROM leasegen.message m
          WHERE c.source = '' AND c.per = 'topic' AND m.topic = l.resource AND m.id > l.pos
-         ORDER BY m.id LIMIT $1::bigint)
+         ORDER BY m.id LIMIT $2::bigint)
         UNION ALL
         (SELECT m.published_at FROM leasegen.message m
          WHERE c.source = '' AND c.per = 'partition' AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
-           AND m.slot = CASE WHEN c.per = 'partition' THEN l.resource::smallint END
-         ORDER BY m.id LIMIT $1::bigint)
+           AND m.slot = CASE WHEN c.per = 'partition' AND l.resource ~ '^([0-9]{1,4}|[12][0-9]{4})$' THEN l.resource::smallint END
+         ORDER BY m.id LIMIT $2::bigint)
         UNION ALL
         (SELECT m.published_at FROM leasegen.message m
          WHERE c.source = '' AND c.per = 'stream' AND m.key = l.resource AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
-         ORDER BY m.id LIMIT $1::bigint)
+         ORDER BY m.id LIMIT $2::bigint)
         UNION ALL
         (SELECT m.published_at FROM leasegen.message m
          WHERE c.source = '' AND c.per = 'group' AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
-         ORDER BY m.id LIMIT $1::bigint)
+         ORDER BY m.id LIMIT $2::bigint)
     ) u
 ) b
-WHERE l.consumer = $2::text AND (l.wanted OR $3::boolean)
-  AND ($4::text = '' OR l.resource = $4::text)
+WHERE l.consumer = $3::text AND (l.wanted OR $4::boolean)
+  AND ($5::text = '' OR l.resource = $5::text)
 ORDER BY lag DESC, l.resource
-LIMIT nullif($5::bigint, 0)
+LIMIT nullif($6::bigint, 0)
 `
 
 type LeaseLagsParams struct {
+	Counted  bool
 	Bound    int64
 	Consumer string
 	Idle     bool
@@ -139,9 +148,11 @@ type LeaseLagsRow struct {
 }
 
 // Leases with how many messages each is behind, counted up to a bound, and how long the first
-// of them has been there. Streams without work are left out unless all is set.
+// of them has been there. Streams without work are left out unless idle is set, rows of tables
+// unless counted is.
 func (q *Queries) LeaseLags(ctx context.Context, arg LeaseLagsParams) ([]LeaseLagsRow, error) {
 	rows, err := q.db.Query(ctx, LeaseLags,
+		arg.Counted,
 		arg.Bound,
 		arg.Consumer,
 		arg.Idle,
@@ -177,7 +188,7 @@ func (q *Queries) LeaseLags(ctx context.Context, arg LeaseLagsParams) ([]LeaseLa
 }
 
 const ListConsumers = `-- name: ListConsumers :many
-SELECT c.name, c.per, c.lock,
+SELECT c.name, c.per, c.lock, (CASE WHEN c.source = '' THEN '' ELSE leasegen.distrust(c.source) END)::text AS note,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = c.name) AS leases,
        m.members, m.standbys,
        (SELECT count(*) FROM (
@@ -188,7 +199,7 @@ CROSS JOIN LATERAL (
     SELECT count(*) AS members,
            count(*) FILTER (WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.session = s.id)) AS standbys
     FROM leasegen.session s
-    WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers @> ARRAY[c.name]
+    WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[c.name]
 ) m
 ORDER BY c.name
 `
@@ -197,6 +208,7 @@ type ListConsumersRow struct {
 	Name        string
 	Per         string
 	Lock        string
+	Note        string
 	Leases      int64
 	Members     int64
 	Standbys    int64
@@ -204,6 +216,7 @@ type ListConsumersRow struct {
 	DeadLetters int64
 }
 
+// note is why the consumer's table is not read.
 func (q *Queries) ListConsumers(ctx context.Context) ([]ListConsumersRow, error) {
 	rows, err := q.db.Query(ctx, ListConsumers)
 	if err != nil {
@@ -217,6 +230,7 @@ func (q *Queries) ListConsumers(ctx context.Context) ([]ListConsumersRow, error)
 			&i.Name,
 			&i.Per,
 			&i.Lock,
+			&i.Note,
 			&i.Leases,
 			&i.Members,
 			&i.Standbys,
@@ -326,7 +340,7 @@ SELECT s.id, s.host, s.pid, extract(epoch FROM now.at - s.opened_at)::float8 AS 
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = $1::text AND l.session = s.id) AS owned,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = $1::text) AS resources
 FROM leasegen.session s CROSS JOIN (SELECT clock_timestamp() AS at) now
-WHERE s.state = 'live' AND s.expires_at > now.at AND s.consumers @> ARRAY[$1::text]
+WHERE s.state = 'live' AND s.expires_at > now.at AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[$1::text]
 ORDER BY s.opened_at, s.id
 `
 
@@ -474,7 +488,7 @@ WITH target AS (
 ), moved AS (
     UPDATE leasegen.lease l
     SET session = NULL, expires_at = NULL, advisory = false, wanted = true, rested_at = NULL,
-        epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+        epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint),
         pos = t.pos, snap = t.snap, x = CASE WHEN t.snap IS NOT NULL THEN pg_current_xact_id() END,
         late_snap = NULL, late_pos = 0, suspicion = 0, mark = NULL, mark_epoch = NULL, mark_count = 0
     FROM target t, locked k

@@ -25,7 +25,7 @@ func (q *Queries) ForgetIDs(ctx context.Context, max int64) (int64, error) {
 }
 
 const NextDelayed = `-- name: NextDelayed :one
-SELECT coalesce((SELECT greatest(ceil(extract(epoch FROM d.due_at - clock_timestamp()) * 1000000), 0)
+SELECT coalesce((SELECT greatest(ceil(extract(epoch FROM d.due_at - clock_timestamp()) * 1000000.0), 0)
                  FROM leasegen.delayed d ORDER BY d.due_at, d.seq LIMIT 1), -1)::bigint AS micros
 `
 
@@ -75,7 +75,7 @@ const PublishSelected = `-- name: PublishSelected :one
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), input AS MATERIALIZED (
-    SELECT e.topic, e.key, e.kind, e.payload, e.headers, e.id, e.at, e.after, e.place, greatest(c.now + e.after * interval '1 microsecond', e.at) AS due
+    SELECT e.topic, e.key, e.kind, e.payload, e.headers, e.id, e.at, e.after, e.place, greatest(c.now + e.after::float8 * interval '1 microsecond', e.at) AS due
     FROM (SELECT unnest($1::text[]) AS topic, unnest($2::text[]) AS key,
                  unnest($3::text[]) AS kind, unnest($4::bytea[]) AS payload,
                  unnest($5::text[]) AS headers, unnest($6::text[]) AS id,
@@ -136,36 +136,17 @@ func (q *Queries) PublishSelected(ctx context.Context, arg PublishSelectedParams
 }
 
 const ReleaseDelayed = `-- name: ReleaseDelayed :one
-WITH due AS MATERIALIZED (
-    DELETE FROM leasegen.delayed d
-    USING (SELECT n.due_at, n.seq FROM leasegen.delayed n
-           WHERE n.due_at <= (SELECT clock_timestamp())
-             AND (SELECT pg_try_advisory_xact_lock(hashtextextended('leasegen.delayed/' || $1::text, 0)))
-           ORDER BY n.due_at, n.seq LIMIT $2::bigint) x
-    WHERE d.due_at = x.due_at AND d.seq = x.seq
-    RETURNING d.due_at, d.seq, d.topic, d.key, d.kind, d.payload, d.headers
-), moved AS (
-    INSERT INTO leasegen.message (topic, key, kind, payload, headers)
-    SELECT u.topic, u.key, u.kind, u.payload, u.headers FROM due u ORDER BY u.due_at, u.seq
-    RETURNING id
-)
-SELECT count(*)::bigint AS moved, coalesce(max(id), 0)::bigint AS last FROM moved
+SELECT r.moved::bigint AS moved, r.last::bigint AS last FROM leasegen.release_delayed($1::bigint) r
 `
-
-type ReleaseDelayedParams struct {
-	Channel string
-	Max     int64
-}
 
 type ReleaseDelayedRow struct {
 	Moved int64
 	Last  int64
 }
 
-// Moves delayed events that are due into the log, in their order. One process at a time does
-// it: others find the lock taken and move nothing.
-func (q *Queries) ReleaseDelayed(ctx context.Context, arg ReleaseDelayedParams) (ReleaseDelayedRow, error) {
-	row := q.db.QueryRow(ctx, ReleaseDelayed, arg.Channel, arg.Max)
+// Moves delayed events that are due into the log, if it is this transaction's turn.
+func (q *Queries) ReleaseDelayed(ctx context.Context, max int64) (ReleaseDelayedRow, error) {
+	row := q.db.QueryRow(ctx, ReleaseDelayed, max)
 	var i ReleaseDelayedRow
 	err := row.Scan(&i.Moved, &i.Last)
 	return i, err

@@ -46,12 +46,12 @@ SELECT $1::text, $2::text, $3::text[], $4::text[], $5::interval,
        CASE WHEN $8::boolean THEN pg_current_xact_id() END
 WHERE NOT EXISTS (
     SELECT FROM leasegen.consumer c
-    WHERE c.name = $1::text AND c.per = $2::text AND c.topics @> $3::text[]
-      AND c.likes @> $4::text[] AND c.grace = $5::interval
+    WHERE c.name = $1::text AND c.per = $2::text AND c.topics OPERATOR(pg_catalog.@>) $3::text[]
+      AND c.likes OPERATOR(pg_catalog.@>) $4::text[] AND c.grace = $5::interval
       AND c.lock = $6::text AND c.source = $7::text)
 ON CONFLICT (name) DO UPDATE SET per = excluded.per, grace = excluded.grace, lock = excluded.lock,
-    topics = ARRAY(SELECT DISTINCT u.pattern FROM unnest(k.topics || excluded.topics) u (pattern) ORDER BY u.pattern),
-    likes = ARRAY(SELECT DISTINCT u.pattern FROM unnest(k.likes || excluded.likes) u (pattern) ORDER BY u.pattern)
+    topics = ARRAY(SELECT DISTINCT u.pattern FROM unnest(array_cat(k.topics, excluded.topics)) u (pattern) ORDER BY u.pattern),
+    likes = ARRAY(SELECT DISTINCT u.pattern FROM unnest(array_cat(k.likes, excluded.likes)) u (pattern) ORDER BY u.pattern)
 WHERE k.source = excluded.source
 `
 
@@ -97,7 +97,7 @@ func (q *Queries) IndexLog(ctx context.Context, what string) (int32, error) {
 }
 
 const LogIndexed = `-- name: LogIndexed :one
-SELECT (o.indexes @> ARRAY[$1::text] AND NOT EXISTS (
+SELECT (o.indexes OPERATOR(pg_catalog.@>) ARRAY[$1::text] AND NOT EXISTS (
     SELECT FROM leasegen.segment s WHERE to_regclass('leasegen.' || s.name || '_' || $1::text) IS NULL))::boolean AS done
 FROM leasegen.origin o
 `

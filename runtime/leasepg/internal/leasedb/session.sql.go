@@ -341,14 +341,14 @@ func (q *Queries) SessionHeld(ctx context.Context, id string) (bool, error) {
 
 const WatchSessions = `-- name: WatchSessions :many
 SELECT n.id FROM (
-    (SELECT s.id, s.expires_at, s.lock_key, s.server, s.advisory FROM leasegen.session s
+    (SELECT s.id, s.expires_at, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
      WHERE s.state = 'live' AND s.id > $1::text ORDER BY s.id LIMIT 2)
     UNION ALL
-    (SELECT s.id, s.expires_at, s.lock_key, s.server, s.advisory FROM leasegen.session s
+    (SELECT s.id, s.expires_at, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
      WHERE s.state = 'live' AND s.id < $1::text ORDER BY s.id LIMIT 2)
     LIMIT 2
 ) n
-WHERE n.expires_at < clock_timestamp() OR leasegen.lock_gone(n.lock_key, n.server, n.advisory)
+WHERE n.expires_at < clock_timestamp() OR leasegen.lock_gone(n.lock_key, n.server, n.advisory, n.backend_pid, n.role)
 UNION ALL
 SELECT $1::text
 WHERE NOT EXISTS (SELECT FROM leasegen.session s WHERE s.id = $1::text AND s.state = 'live')

@@ -57,10 +57,12 @@ SELECT $1::text, $2::text, '{}', '{}', $3::interval, $4::text,
        nullif($8::text, '')::xid8
 WHERE NOT EXISTS (
     SELECT FROM leasegen.consumer c
-    WHERE c.name = $1::text AND c.per = $2::text AND c.likes = '{}'
-      AND c.grace = $3::interval AND c.lock = $4::text)
+    WHERE c.name = $1::text AND c.per = $2::text AND cardinality(c.likes) = 0
+      AND c.grace = $3::interval AND c.lock = $4::text
+      AND c.source = $5::text AND c.writer = current_user)
 ON CONFLICT (name) DO UPDATE SET per = excluded.per, topics = excluded.topics, likes = excluded.likes,
-    grace = excluded.grace, lock = excluded.lock
+    grace = excluded.grace, lock = excluded.lock, source = excluded.source
+WHERE consumer.source = excluded.source
 `
 
 type DescribeTableConsumerParams struct {
@@ -74,7 +76,8 @@ type DescribeTableConsumerParams struct {
 	StartX    string
 }
 
-// Writes only when something differs. The start is that of the first registration.
+// Writes only when something differs. The start is that of the first registration. Who says again what
+// the source is answers for it: see leasegen.distrust.
 func (q *Queries) DescribeTableConsumer(ctx context.Context, arg DescribeTableConsumerParams) error {
 	_, err := q.db.Exec(ctx, DescribeTableConsumer,
 		arg.Name,
@@ -246,7 +249,7 @@ WITH input AS (
 INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, published_at,
                              attempt, next_at, failed_at, error)
 SELECT l.consumer, l.resource, i.lane, i.id, i.topic, i.key, i.kind, i.payload, clock_timestamp(),
-       i.attempt, clock_timestamp() + i.micros * interval '1 microsecond',
+       i.attempt, clock_timestamp() + i.micros::float8 * interval '1 microsecond',
        CASE WHEN i.attempt > 0 THEN clock_timestamp() END, i.error
 FROM input i
 JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = i.resource
@@ -326,7 +329,7 @@ SELECT c.relkind::text AS kind, has_table_privilege(c.oid, 'SELECT') AS readable
        coalesce(s.name, '')::text AS sequence, coalesce(has_sequence_privilege(s.sole, 'USAGE, SELECT'), false)::boolean AS sequence_readable,
        EXISTS (SELECT FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc f ON f.oid = t.tgfoid
                WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgqual IS NULL
-                 AND t.tgtype & 7 = 6 AND f.prosrc ILIKE '%pg_current_xact_id%')::boolean AS xid_first,
+                 AND t.tgtype::int & 7 = 6 AND f.prosrc ILIKE '%pg_current_xact_id%')::boolean AS xid_first,
        EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL
                  AND i.indkey[0] = p.attnum)::boolean AS position_indexed,
        EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indkey[0] = x.attnum)::boolean AS xid_indexed,

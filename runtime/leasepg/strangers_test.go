@@ -1,0 +1,165 @@
+package leasepg_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+// squatting is a connection of a role that may only connect. It holds locks until the test ends.
+type squatting struct{ *pgx.Conn }
+
+func (c *cast) squat(t *testing.T) squatting {
+	t.Helper()
+	conn := must[*pgx.Conn](t)(pgx.ConnectConfig(t.Context(), c.stranger.Config().ConnConfig))
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	return squatting{conn}
+}
+
+// take waits for a lock, in the background; the answer comes when it has it.
+func (s squatting) take(t *testing.T, function, key string) <-chan error {
+	got := make(chan error, 1)
+	go func() {
+		_, err := s.Exec(context.WithoutCancel(t.Context()), "SELECT "+function+"("+key+")")
+		got <- err
+	}()
+	return got
+}
+
+// text is a log that may be read while it is written.
+type text struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *text) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *text) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// TestStrangerWaitsForALeader: a role that may only connect reads the keys of locks in pg_locks, waits for them, and has
+// them the moment the leader is killed. The next leader leads all the same, and the log names the stranger.
+func TestStrangerWaitsForALeader(t *testing.T) {
+	for name, function := range map[string]string{"exclusive": "pg_advisory_lock", "shared": "pg_advisory_lock_shared"} {
+		t.Run(name, func(t *testing.T) {
+			c := distrustful(t)
+			var log text
+			be := leasepg.New(c.app, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			ok(t, be.Register(t.Context(), led, nil))
+			first, _ := leader(t, be, time.Hour)
+			second, _ := leader(t, be, time.Hour)
+			g := acquire(t, be, first, led, 1)[0]
+			var waiting []<-chan error
+			keys := must[pgx.Rows](t)(c.stranger.Query(t.Context(), `SELECT format('%s', (classid::bigint << 32) | objid::bigint)
+				FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND pid = $1`,
+				query[int](t, c.owner, "SELECT backend_pid FROM leasegen.session WHERE id = $1", first)))
+			all := must[[]string](t)(pgx.CollectRows(keys, pgx.RowTo[string]))
+			equal(t, "keys seen", len(all), 2)
+			for _, key := range all {
+				waiting = append(waiting, c.squat(t).take(t, function, key+"::bigint"))
+			}
+			eventually(t, "the stranger waits", func() bool {
+				return query[int](t, c.admin, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") == 2
+			})
+			exec(t, c.admin, "SELECT pg_terminate_backend(backend_pid) FROM leasegen.session WHERE id = $1", first)
+			for _, w := range waiting {
+				ok(t, <-w)
+			}
+			// The first one's process is gone for good, as far as the others can tell.
+			var next []lease.Grant
+			eventually(t, "somebody leads again", func() bool {
+				for _, id := range []string{second, first} {
+					grants, err := be.Acquire(t.Context(), lease.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: newID()})
+					if err == nil && len(grants) > 0 {
+						next = grants
+						second = id
+						return true
+					}
+				}
+				return false
+			})
+			if next[0].Epoch <= g.Epoch {
+				t.Errorf("epoch %d after %d", next[0].Epoch, g.Epoch)
+			}
+			if !strings.Contains(log.String(), "role="+c.strangerName) {
+				t.Errorf("the log does not name the stranger:\n%s", log.String())
+			}
+			// Others do not lead beside it, and it gives the lease back.
+			third, _ := leader(t, be, time.Hour)
+			equal(t, "granted to a third", len(acquire(t, be, third, led, 1)), 0)
+			ok(t, be.Release(t.Context(), second, led.Name, []lease.Ref{next[0].Ref}))
+			equal(t, "granted to a third after the release", len(acquire(t, be, third, led, 1)), 1)
+		})
+	}
+}
+
+// TestStrangerHoldsNames: a role that may only connect holds every lock whose key is calculated from a name.
+// Publishing, delayed events and maintenance go on; what has to wait fails soon, and names the holder.
+func TestStrangerHoldsNames(t *testing.T) {
+	c := distrustful(t)
+	be := leasepg.New(c.app)
+	streams := lease.ConsumerInfo{Name: "streams", Per: lease.PerStream, Topics: []string{"*"}}
+	ok(t, be.Register(t.Context(), streams, nil))
+	s := c.squat(t)
+	for _, name := range []string{"leasegen.segment", "leasegen.delayed/leasegen", "leasegen.maintain/leasegen", "leasegen.migrate/leasegen", "leasegen.migrate/other",
+		"leasegen.topics/topical", "leasegen.streams/streams"} {
+		ok(t, <-s.take(t, "pg_advisory_lock", "hashtextextended('"+name+"', 0)"))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+	defer cancel()
+	exec(t, c.admin, "SELECT setval('leasegen.message_id_seq', 3999990)") // partitions are needed
+	ok(t, be.Publish(ctx, events("x", 20)))
+	ok(t, be.Publish(ctx, []lease.Event{{Topic: "x", Kind: "k", After: time.Microsecond}}))
+	ok(t, leasepg.ReleaseDelayed(ctx, be))
+	equal(t, "messages", query[int](t, c.admin, "SELECT count(*) FROM leasegen.message"), 21)
+	exec(t, c.admin, "UPDATE leasegen.published_id SET at = at - interval '8 days'")
+	exec(t, c.admin, "INSERT INTO leasegen.published_id (topic, id, at) VALUES ('t', 'i', now() - interval '8 days')")
+	r, err := be.Maintain(ctx, nil)
+	ok(t, err)
+	equal(t, "ids forgotten", r.IDsForgotten, 1)
+
+	want := fmt.Sprintf("held by pid %d (role %s", s.PgConn().PID(), c.strangerName)
+	var wg sync.WaitGroup
+	for what, wait := range map[string]func() error{
+		"registering a topic": func() error { return be.Register(ctx, topical, []string{"x"}) },
+		"sweeping streams":    func() error { return be.Register(ctx, streams, nil) },
+		"retiring a stream":   func() error { return be.Retire(ctx, "s", streams.Name, []lease.Ref{{Resource: "x", Epoch: 1}}) },
+	} {
+		wg.Go(func() {
+			if err := wait(); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %s", what, err, want)
+			}
+		})
+	}
+	wg.Wait()
+	// Migrations pass the stranger over, of a schema that is there and of one that is not.
+	exec(t, c.admin, "DELETE FROM leasegen.migration WHERE version = (SELECT max(version) FROM leasegen.migration)")
+	var log text
+	logger := leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
+	_, err = leasepg.Migrate(ctx, c.owner, logger)
+	if err == nil || ctx.Err() != nil {
+		t.Errorf("a migration that is there already was applied again: %v", err)
+	}
+	_, err = leasepg.Migrate(ctx, c.admin, leasepg.WithSchema("other"), logger)
+	ok(t, err)
+	if strings.Count(log.String(), "role="+c.strangerName) != 2 {
+		t.Errorf("the log does not name the stranger:\n%s", log.String())
+	}
+}

@@ -336,8 +336,11 @@ type ParkedMessage struct {
 	Raw
 	// Last is true when no message of the lane is parked behind this one.
 	Last bool
-	// Waited is how long ago, by the server's clock, the message was set aside, or its Attempt
-	// last rose. Parking it again without that, a handover or a restart does not begin it anew.
+	// Error is that of the Park that set it aside, or parked it last.
+	Error string
+	// Waited is how long ago, by the server's clock, the message was set aside, its Attempt last
+	// rose or its Error last changed. Parking it again without that, a handover or a restart does
+	// not begin it anew.
 	Waited time.Duration
 }
 

@@ -73,7 +73,16 @@ type crew struct {
 	grown  int // messages added to the pass
 }
 
-// line is messages that are handled in order: those of a key, or of a parked lane.
+// mixesKeys reports that a lane of a parked pass holds messages of several keys, and others of these
+// keys may be in other lanes: what is replayed waits in the lane of its key, whatever the order.
+func (p *pass) mixesKeys(o Order) bool {
+	return p.parked != nil && (o == OrderBlock || slices.ContainsFunc(p.parked, func(m ParkedMessage) bool {
+		return m.Lane != m.Key && m.Lane != OrderNone.lane(&m.Raw)
+	}))
+}
+
+// line is messages that are handled in order: those of a key, or all of a parked pass whose lanes
+// mix keys.
 type line struct {
 	index  []int // in the pass
 	behind map[string]struct{}
@@ -82,12 +91,13 @@ type line struct {
 
 // queue puts p.ms[from:to] in line.
 func (c *crew) queue(from, to int) {
+	mixed := c.p.mixesKeys(c.w.c.spec.Retry.Order)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := from; i < to; i++ {
-		name := c.p.ms[i].Key
-		if c.p.parked != nil && c.p.parked[i].Lane != OrderNone.lane(&c.p.ms[i]) {
-			name = c.p.parked[i].Lane // one that waits alone is still not called beside others of its key
+		name := c.p.ms[i].Key // one that waits alone is still not called beside others of its key
+		if mixed {
+			name = ""
 		}
 		if c.batches {
 			name = strconv.Itoa(int(maphash.String(c.seed, name) % uint64(c.w.c.spec.Workers)))

@@ -212,6 +212,43 @@ func TestDueMessagesOfAKeyAreHandledOneByOne(t *testing.T) {
 	})
 }
 
+// What is replayed waits in the lane of its key, and is not handled beside what waits in another
+// lane with the same key.
+func TestReplayedMessagesOfAKeyAreHandledOneByOne(t *testing.T) {
+	for _, order := range []lease.Order{lease.OrderBlock, lease.OrderKey, lease.OrderNone} {
+		t.Run(order.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				be := leasemem.New()
+				publish(t, be, "x", 0, 2, func(*note) string { return "k" })
+				first := one(func(_ context.Context, m lease.Message[note]) error {
+					if m.Payload.N == 0 {
+						return lease.DeadLetter("later")
+					}
+					return lease.RetryAfter(5*time.Second, errLink)
+				})
+				stop := start(t, newConsumer(t, be, lease.Spec{Retry: lease.Retry{Order: lease.OrderBlock}, Handlers: first}))
+				pass(time.Second)
+				stop()
+				if n, err := be.Replay(t.Context(), lease.DeadLetterFilter{}); n != 1 || err != nil {
+					t.Fatal(n, err)
+				}
+				pass(5 * time.Second)
+				var busy, done atomic.Int64
+				start(t, newConsumer(t, be, lease.Spec{Workers: 4, Retry: lease.Retry{Order: order}, Handlers: one(func(_ context.Context, m lease.Message[note]) error {
+					if n := busy.Add(1); n > 1 {
+						t.Errorf("%d messages of one key are handled at once", n)
+					}
+					time.Sleep(10 * time.Millisecond)
+					busy.Add(-1)
+					done.Add(1)
+					return nil
+				})}))
+				eventually(t, "both are handled", func() bool { return done.Load() == 2 })
+			})
+		})
+	}
+}
+
 // A resource whose due messages are many and slow holds up those of no other.
 func TestBusyResourceHoldsUpNoRetry(t *testing.T) {
 	bubble(t, func(t *testing.T) {

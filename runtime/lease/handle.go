@@ -166,6 +166,7 @@ type sequence struct {
 	single  int                 // messages before this index are handled one by one
 	item    string              // being executed by a handler made with Once
 	behind  map[string]struct{} // keys that failed in this sequence
+	late    map[string]bool     // by parked lane: nobody took its last message in time
 	failed  bool                // stop: a message failed and what comes after has to wait for it
 	blocked bool                // stop: a message waits for another version of the consumer, and the resource with it
 	sure    time.Time           // when the session was last known to be alive
@@ -236,6 +237,7 @@ func (q *sequence) loop(ctx context.Context) {
 			return
 		}
 		if q.out[q.i].verdict != undecided || q.decide(q.i) {
+			q.noteLate(q.i)
 			q.i++
 			continue
 		}
@@ -259,6 +261,7 @@ func (q *sequence) loop(ctx context.Context) {
 		q.endOnce(ctx, nil)
 		for j := q.i; j < q.i+q.n; j++ {
 			q.out[j] = outcome{verdict: handled}
+			q.noteLate(j)
 		}
 		q.i += q.n
 	}

@@ -40,6 +40,7 @@ type outcome struct {
 	reason  string        // parked, dead
 	asked   string        // dead: the item whose outcome is unknown, see OnceResult
 	failed  bool          // parked: its handler was called and failed
+	late    bool          // dead: no version of the consumer took it in time
 }
 
 // failure is an error of a handler, read once: its methods are the handler's own code, and may

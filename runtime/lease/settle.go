@@ -45,6 +45,7 @@ func (w *work) progress(h *held, p *pass, from, to int) (Progress, counts) {
 // when they are due. It is called by whoever runs h.
 func (w *work) noteLanes(h *held, p *pass, from, to int) {
 	for i := from; i < to; i++ {
+		w.noteLate(h, p, i)
 		switch o := &p.out[i]; {
 		case o.verdict == parked:
 			h.addLane(o.lane)
@@ -57,6 +58,22 @@ func (w *work) noteLanes(h *held, p *pass, from, to int) {
 		case p.parked != nil && o.verdict != stays && p.parked[i].Last:
 			delete(h.lanes, p.parked[i].Lane)
 		}
+	}
+}
+
+// noteLate keeps in mind which lanes wait for another version, and have outlived a message.
+func (w *work) noteLate(h *held, p *pass, i int) {
+	o := &p.out[i]
+	if p.parked == nil || o.verdict == stays {
+		return
+	}
+	if lane := p.parked[i].Lane; o.late && !p.parked[i].Last {
+		if h.late == nil {
+			h.late = map[string]struct{}{}
+		}
+		h.late[lane] = struct{}{}
+	} else {
+		delete(h.late, lane)
 	}
 }
 

@@ -20,6 +20,10 @@ const (
 	unknownLookLate = 15 * time.Second
 )
 
+// waitsForVersion is the Park.Error of messages that wait for another version. It is always the same:
+// another one would begin their time anew.
+const waitsForVersion = "waits for a version of the consumer that takes it"
+
 // foreign reports that a message is of a topic that only another version of the consumer
 // reads. Who owns a topic handles it, whatever the patterns.
 func (w *work) foreign(m *Raw) bool {
@@ -31,7 +35,12 @@ func (q *sequence) unknown(i int) outcome {
 	m, c := &q.ms[i], q.w.c
 	var waited time.Duration
 	if q.p.parked != nil {
-		waited = q.p.parked[q.at(i)].Waited
+		// Time behind a message that failed, or until a retry, is not a wait for another version. Behind
+		// one that nobody took in time, it is: a lane of such messages does not wait for each in turn.
+		switch m := &q.p.parked[q.at(i)]; {
+		case m.Error == waitsForVersion, m.Error == "" && q.afterLate(m.Lane):
+			waited = m.Waited
+		}
 	}
 	what := fmt.Sprintf("has no handler for kind %q", m.Kind)
 	topic := q.w.foreign(m)
@@ -44,7 +53,7 @@ func (q *sequence) unknown(i int) outcome {
 		if c.spec.UnknownWait > 0 {
 			reason += fmt.Sprintf(", and no replica that does has taken it within %v", c.spec.UnknownWait)
 		}
-		return outcome{verdict: dead, attempt: m.Attempt, reason: oneLine(reason)}
+		return outcome{verdict: dead, attempt: m.Attempt, reason: oneLine(reason), late: true}
 	}
 	o := ObservedUnknown{Consumer: q.w.info.Name, Kind: m.Kind, Wait: c.spec.UnknownWait}
 	if topic {
@@ -58,7 +67,7 @@ func (q *sequence) unknown(i int) outcome {
 	return outcome{
 		verdict: parked, lane: q.lane(i), attempt: m.Attempt,
 		after:  min(max(waited, unknownLookSoon), unknownLookLate, left),
-		reason: oneLine("waits for a replica that takes it: this one " + what),
+		reason: waitsForVersion,
 	}
 }
 
@@ -74,6 +83,27 @@ func (q *sequence) hold(o outcome) {
 		q.blocked = true
 		q.halts(q.i)
 	}
+}
+
+// afterLate reports that the message before in a parked lane became a dead letter because no
+// version took it in time.
+func (q *sequence) afterLate(lane string) bool {
+	if before, ok := q.late[lane]; ok {
+		return before
+	}
+	_, ok := q.h.late[lane]
+	return ok
+}
+
+// noteLate notes what became of ms[i] for those that come after it in its parked lane.
+func (q *sequence) noteLate(i int) {
+	if q.p.parked == nil || !q.out[i].late && len(q.late) == 0 && len(q.h.late) == 0 {
+		return
+	}
+	if q.late == nil {
+		q.late = map[string]bool{}
+	}
+	q.late[q.lane(i)] = q.out[i].late
 }
 
 // strangersKept bounds how many kinds and topics are remembered as told of; beyond, the oldest

@@ -151,3 +151,71 @@ func TestUnknownKindsWaitTheirTime(t *testing.T) {
 		}
 	})
 }
+
+// The time of a message that nobody takes begins when it is found so: not while it waits behind one
+// that fails, nor until its own retry. A lane of such messages does not wait for each in turn.
+func TestTheWaitForAnotherVersionBeginsWithIt(t *testing.T) {
+	event := func(kind string, n int) lease.Event {
+		return lease.Event{Topic: "x", Key: "a", Kind: kind, Payload: fmt.Appendf(nil, `{"N":%d}`, n)}
+	}
+	for _, batch := range []int{1, 100} {
+		for _, order := range []lease.Order{lease.OrderKey, lease.OrderBlock} {
+			t.Run(fmt.Sprintf("behind one that fails, batch=%d order=%v", batch, order), func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					be := leasemem.New()
+					if err := be.Publish(t.Context(), []lease.Event{event("note", 0), event("newer", 1), event("newer", 2), event("newer", 3), event("note", 4)}); err != nil {
+						t.Fatal(err)
+					}
+					var got seen
+					s := lease.Spec{Batch: batch, Retry: lease.Retry{Order: order}, Handlers: one(func(_ context.Context, m lease.Message[note]) error {
+						if m.Attempt == 1 && m.Payload.N == 0 {
+							return lease.RetryAfter(20*time.Minute, errLink)
+						}
+						got.add("x", m.Payload.N)
+						return nil
+					})}
+					start(t, newConsumer(t, be, s))
+					pass(29 * time.Minute)
+					if ds := deadLetters(t, be); len(ds) > 0 {
+						t.Fatalf("%d dead letters 9 minutes after the messages were found to be of a kind that nobody takes: %+v", len(ds), ds)
+					}
+					pass(2 * time.Minute)
+					if order == lease.OrderBlock { // what was not read before waits its own time
+						pass(11 * time.Minute * 3)
+					}
+					if ds := deadLetters(t, be); len(ds) != 3 || fmt.Sprint(got.of("x")) != "[0 4]" {
+						t.Errorf("%d dead letters and %v handled, want 3 and [0 4]", len(ds), got.of("x"))
+					}
+				})
+			})
+		}
+	}
+	t.Run("until its retry", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			be := leasemem.New()
+			if err := be.Publish(t.Context(), []lease.Event{event("newer", 0)}); err != nil {
+				t.Fatal(err)
+			}
+			known := one(func(context.Context, lease.Message[note]) error { return nil })
+			handled := false
+			newer := append([]lease.Handler{lease.One("newer", func(_ context.Context, m lease.Message[note]) error {
+				if m.Attempt == 1 {
+					return lease.RetryAfter(20*time.Minute, errLink)
+				}
+				handled = true
+				return nil
+			})}, known...)
+			stop := start(t, newConsumer(t, be, lease.Spec{Handlers: newer}))
+			pass(time.Minute)
+			stop()
+			stop = start(t, newConsumer(t, be, lease.Spec{Handlers: known}))
+			pass(28 * time.Minute)
+			stop()
+			start(t, newConsumer(t, be, lease.Spec{Handlers: newer}))
+			pass(time.Minute)
+			if ds := deadLetters(t, be); len(ds) > 0 || !handled {
+				t.Errorf("dead letters %+v, handled: %v", ds, handled)
+			}
+		})
+	})
+}

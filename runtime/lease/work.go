@@ -98,6 +98,7 @@ type held struct {
 
 	// These belong to whoever runs the resource.
 	lanes         map[string]struct{} // parked lanes
+	late          map[string]struct{} // those of which nobody took the last message in time
 	suspicion     int                 // crashed owners since the last progress
 	interruptions int                 // transactions in a row whose connection was lost under a handler
 	doubt         int                 // fresh messages to get past before the resource is trusted again

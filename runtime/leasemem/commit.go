@@ -19,7 +19,7 @@ type parked struct {
 	due         time.Time
 	err         string
 	firstFailed time.Time // zero until it failed
-	since       time.Time // when it was set aside, or its attempt last rose
+	since       time.Time // when it was set aside, its attempt last rose or its err last changed
 }
 
 // Commit stores progress.
@@ -111,7 +111,7 @@ func (s *store) park(l *leaseState, k lease.Park, now time.Time) {
 		}
 		m = l.setAside(&parked{message: found, lane: k.Lane, since: now})
 	}
-	if k.Attempt > m.attempt {
+	if k.Attempt > m.attempt || k.Error != m.err {
 		m.since = now
 	}
 	m.attempt, m.due, m.err = k.Attempt, now.Add(k.After), k.Error
@@ -212,7 +212,7 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 				r := m.message.raw(req.MaxPayload)
 				r.Attempt = m.attempt
 				out.Messages = append(out.Messages, lease.ParkedMessage{
-					Resource: d.resource, Lane: m.lane, Raw: r, Last: i == len(d.messages)-1, Waited: now.Sub(m.since),
+					Resource: d.resource, Lane: m.lane, Raw: r, Last: i == len(d.messages)-1, Error: m.err, Waited: now.Sub(m.since),
 				})
 			}
 		}

@@ -235,7 +235,7 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 			}
 		}
 		m.Last = i+1 == len(rows) && len(rows) <= req.Limit || i+1 < len(rows) && rows[i+1].Item != r.Item
-		m.Waited = time.Duration(r.WaitedMicros) * time.Microsecond
+		m.Error, m.Waited = r.Error, time.Duration(r.WaitedMicros)*time.Microsecond
 		out.Messages = append(out.Messages, m)
 	}
 	if t := b.tables.of(req.Consumer); t != nil {

@@ -72,7 +72,7 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 				raw.Payload = nil
 			}
 			out.Messages = append(out.Messages, lease.ParkedMessage{Resource: l.resource, Lane: l.name, Raw: raw, Last: number(m[1]) == 1,
-				Waited: time.Duration(number(m[4])) * time.Microsecond})
+				Waited: time.Duration(number(m[4])) * time.Microsecond, Error: text(m[5])})
 		}
 	}
 	return out, nil

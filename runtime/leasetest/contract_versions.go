@@ -119,7 +119,7 @@ var versionChecks = func() (all []check) {
 			}
 			t.Fatal("the topic b has no lease")
 		}},
-		check{"Parked/Tells_for_how_long_over_handovers_until_an_attempt_fails", func(t testing.TB, f Factory) {
+		check{"Parked/Tells_why_and_for_how_long_over_handovers_until_that_changes", func(t testing.TB, f Factory) {
 			be := f.New(t)
 			parking := time.Now()
 			a, g, id := laned(t, be, 1)
@@ -140,11 +140,16 @@ var versionChecks = func() (all []check) {
 			if most := time.Since(parking); w < least-clockSlack || w > most+clockSlack {
 				t.Fatalf("it waited %v after a handover, want %v to %v", w, least, most)
 			}
-			failing := time.Now()
-			a.commit(lease.Progress{Ref: g.Ref, Seq: 1, Park: []lease.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "e"}}})
-			w = waited()
-			if most := time.Since(failing); w > most+clockSlack {
-				t.Fatalf("it waited %v after a failure, want up to %v", w, most)
+			for i, p := range []lease.Park{{Error: "e"}, {Attempt: 1, Error: "e"}} {
+				time.Sleep(20 * time.Millisecond)
+				changing := time.Now()
+				p.ID, p.Lane = id[0], "k"
+				a.commit(lease.Progress{Ref: g.Ref, Seq: int64(i) + 1, Park: []lease.Park{p}})
+				w = waited()
+				if most := time.Since(changing); w > most+clockSlack {
+					t.Fatalf("it waited %v since it was parked as %+v, want up to %v", w, p, most)
+				}
+				equal(t, "error told", a.parked().Messages[0].Error, "e")
 			}
 		}},
 	)

@@ -71,7 +71,7 @@ UPDATE leasegen.parked p
 SET attempt = i.attempt, error = i.error,
     next_at = clock_timestamp() + i.micros * interval '1 microsecond',
     failed_at = coalesce(p.failed_at, CASE WHEN i.attempt > 0 THEN clock_timestamp() END),
-    since = CASE WHEN i.attempt > p.attempt THEN clock_timestamp() ELSE p.since END
+    since = CASE WHEN i.attempt > p.attempt OR i.error <> p.error THEN clock_timestamp() ELSE p.since END
 FROM input i
 JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = i.resource
     AND l.epoch = i.epoch AND l.session = sqlc.arg(session)::text AND l.seq = i.seq
@@ -175,7 +175,7 @@ LIMIT sqlc.arg(max)::bigint;
 SELECT i.item::int AS item, p.message_id, p.topic, p.key, p.kind,
        (CASE WHEN octet_length(p.payload) <= sqlc.arg(max_payload)::int THEN p.payload END)::bytea AS payload,
        octet_length(p.payload)::int AS size, coalesce(p.headers::text, '')::text AS headers, p.published_at, p.attempt,
-       (p.next_at <= clock_timestamp())::boolean AS due,
+       p.error, (p.next_at <= clock_timestamp())::boolean AS due,
        (extract(epoch FROM clock_timestamp() - p.since) * 1000000)::bigint AS waited_micros
 FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(resources)::text[]) AS resource,
              unnest(sqlc.arg(lanes)::text[]) AS lane) i

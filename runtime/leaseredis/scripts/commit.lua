@@ -43,11 +43,11 @@ end
 local function store(p, d, done, park, dead)
   for _, m in ipairs(park) do
     local id, attempt, due = m[1], tonumber(m[3]), now + tonumber(m[4])
-    local lane, was, _, failed, _, body, since = parked(p, id)
+    local lane, was, _, failed, err, body, since = parked(p, id)
     failed = failed or 0
     if attempt > 0 and failed == 0 then failed = now end
     if lane then
-      if not since or attempt > was then since = now end
+      if not since or attempt > was or err ~= m[5] then since = now end
       set_parked(p, id, lane, attempt, due, failed, m[5], body, since)
     elseif m[6] ~= '' then -- else it is a dead letter by now
       set_aside(p, id, m[2], attempt, due, failed, m[5], m[6])

@@ -2,7 +2,7 @@
 -- and bytes, the limit in messages of one resource, how many resources to read (0: all), these, and
 -- those to leave out. Returns whether the limits cut it short, the time in µs until a lane is due (-1:
 -- nothing waits), and the lanes: {resource, lane, how long it has been due, {id, 1 if it is the
--- last, attempt, message, for how long it has been set aside}, ...}.
+-- last, attempt, message, for how long it has been so, its error}, ...}.
 local consumer, session, limit, room, most = arg(), arg(), argn(), argn(), argn()
 local resources, held = T .. 'pr:' .. consumer, T .. 'held:' .. consumer .. ':' .. session
 local lanes, count, size, more, waits = {}, 0, 0, 0, -1
@@ -25,7 +25,7 @@ local function read_lane(p, lane, since)
     local ids = call('LRANGE', key, from, from + 99)
     for i, packed in ipairs(call('HMGET', p.all, unpack(ids))) do
       if packed then -- else someone else deleted it
-        local _, attempt, due, _, _, body, since = cmsgpack.unpack(packed)
+        local _, attempt, due, _, err, body, since = cmsgpack.unpack(packed)
         if due > now then
           wait_for(due)
           return out
@@ -36,7 +36,7 @@ local function read_lane(p, lane, since)
           return out
         end
         count, here, size = count + 1, here + 1, size + #body
-        out[#out + 1] = {ids[i], from + i == length and 1 or 0, attempt, body, int(now - (since or now))}
+        out[#out + 1] = {ids[i], from + i == length and 1 or 0, attempt, body, int(now - (since or now)), err}
       end
     end
     from = from + 100

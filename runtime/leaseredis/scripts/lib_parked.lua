@@ -10,8 +10,8 @@ local function parked_keys(consumer, resource)
 end
 
 -- parked returns what is parked under an id: its lane, attempt, when it is due, when it first failed
--- (0: it did not yet), its error, the message, and when it was set aside or its attempt last rose; nil when
--- nothing is.
+-- (0: it did not yet), its error, the message, and when it was set aside, its attempt last rose or its error
+-- last changed; nil when nothing is.
 local function parked(p, id)
   local m = call('HGET', p.all, id)
   if m then return cmsgpack.unpack(m) end

@@ -161,7 +161,7 @@ const FetchParked = `-- name: FetchParked :many
 SELECT i.item::int AS item, p.message_id, p.topic, p.key, p.kind,
        (CASE WHEN octet_length(p.payload) <= $1::int THEN p.payload END)::bytea AS payload,
        octet_length(p.payload)::int AS size, coalesce(p.headers::text, '')::text AS headers, p.published_at, p.attempt,
-       (p.next_at <= clock_timestamp())::boolean AS due,
+       p.error, (p.next_at <= clock_timestamp())::boolean AS due,
        (extract(epoch FROM clock_timestamp() - p.since) * 1000000)::bigint AS waited_micros
 FROM (SELECT unnest($2::int[]) AS item, unnest($3::text[]) AS resource,
              unnest($4::text[]) AS lane) i
@@ -195,6 +195,7 @@ type FetchParkedRow struct {
 	Headers      string
 	PublishedAt  time.Time
 	Attempt      int32
+	Error        string
 	Due          bool
 	WaitedMicros int64
 }
@@ -227,6 +228,7 @@ func (q *Queries) FetchParked(ctx context.Context, arg FetchParkedParams) ([]Fet
 			&i.Headers,
 			&i.PublishedAt,
 			&i.Attempt,
+			&i.Error,
 			&i.Due,
 			&i.WaitedMicros,
 		); err != nil {
@@ -336,7 +338,7 @@ UPDATE leasegen.parked p
 SET attempt = i.attempt, error = i.error,
     next_at = clock_timestamp() + i.micros * interval '1 microsecond',
     failed_at = coalesce(p.failed_at, CASE WHEN i.attempt > 0 THEN clock_timestamp() END),
-    since = CASE WHEN i.attempt > p.attempt THEN clock_timestamp() ELSE p.since END
+    since = CASE WHEN i.attempt > p.attempt OR i.error <> p.error THEN clock_timestamp() ELSE p.since END
 FROM input i
 JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = i.resource
     AND l.epoch = i.epoch AND l.session = $2::text AND l.seq = i.seq

@@ -2,8 +2,10 @@ package leasepg
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
+	"strconv"
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
@@ -11,7 +13,7 @@ import (
 
 // fetchMany reads many topics, slots or streams in one statement, and returns the patterns that count.
 func (b *Backend) fetchMany(ctx context.Context, req lease.FetchRequest, what *reading, out []lease.Fetched) (patterns string, err error) {
-	m, reads, err := newMany(req, what)
+	m, reads, err := b.newMany(ctx, req, what)
 	if err != nil {
 		return "", err
 	}
@@ -25,6 +27,10 @@ func (b *Backend) fetchMany(ctx context.Context, req lease.FetchRequest, what *r
 	var suspects []int
 	for i, item := range req.Items {
 		r := &reads[i]
+		if m.left[i] {
+			out[i] = unread(item)
+			continue
+		}
 		if r.from.suspect(r.at) {
 			suspects = append(suspects, i)
 		}
@@ -62,6 +68,8 @@ type many struct {
 	likes      []string
 	span       int64
 
+	left []bool // items that are not read: so much was in question for those before them
+
 	items             []int32
 	names             []string
 	positions, limits []int64
@@ -71,13 +79,14 @@ type many struct {
 	lateItems                                 []int32
 	lateNames, lateXids, lateSnaps, lateBelow []string
 	lateUpto, lateLimits                      []int64
+	lateFrom                                  string // the oldest of these transactions
 
 	pagedItems                         []int32
 	pagedNames, pagedSnaps, pagedLates []string
 	pagedAfter, pagedUpto, pagedLimits []int64
 }
 
-func newMany(req lease.FetchRequest, what *reading) (*many, []read, error) {
+func (b *Backend) newMany(ctx context.Context, req lease.FetchRequest, what *reading) (*many, []read, error) {
 	m := &many{
 		consumer: req.Consumer.Name, per: req.Consumer.Per, maxPayload: int32(req.MaxPayload), every: what.every, likes: what.likes, span: slotSpan,
 		items: []int32{}, names: []string{}, positions: []int64{}, limits: []int64{}, // nil would be NULL
@@ -85,17 +94,20 @@ func newMany(req lease.FetchRequest, what *reading) (*many, []read, error) {
 	if m.every {
 		m.span = math.MaxInt64 / 2 // nothing to pass over
 	}
-	reads := make([]read, len(req.Items))
+	reads, late, err := b.inQuestion(ctx, b.ledgers.get(m.per), b.askLog(m.per), req)
+	if err != nil {
+		return nil, nil, err
+	}
+	m.left = make([]bool, len(reads))
+	var pairs int
+	var oldest uint64
 	for i, item := range req.Items {
-		c, err := from(item.From)
-		if err != nil {
-			return nil, nil, err
+		c, xids := reads[i].from, late[i].xids
+		if pairs > 0 && pairs+len(xids) > mostPairs {
+			m.left[i] = true
+			continue
 		}
-		reads[i].from = c
-		late, err := c.late()
-		if err != nil {
-			return nil, nil, err
-		}
+		pairs += len(xids)
 		limit := int64(item.Limit) + 1
 		if c.lateSnap != "" {
 			m.pagedItems, m.pagedNames = append(m.pagedItems, int32(i)), append(m.pagedNames, item.Resource)
@@ -104,8 +116,11 @@ func newMany(req lease.FetchRequest, what *reading) (*many, []read, error) {
 			m.pagedLimits = append(m.pagedLimits, limit)
 			continue
 		}
-		for n, x := range late {
-			m.lateXids = append(m.lateXids, x)
+		for n, x := range xids {
+			if oldest == 0 || x < oldest {
+				oldest = x
+			}
+			m.lateXids = append(m.lateXids, strconv.FormatUint(x, 10))
 			if n > 0 && m.per == lease.PerPartition {
 				continue
 			}
@@ -116,11 +131,45 @@ func newMany(req lease.FetchRequest, what *reading) (*many, []read, error) {
 		m.items, m.names = append(m.items, int32(i)), append(m.names, item.Resource)
 		m.positions, m.limits = append(m.positions, c.pos), append(m.limits, limit)
 	}
+	m.lateFrom = strconv.FormatUint(oldest, 10)
 	if m.per == lease.PerPartition {
 		slices.Sort(m.lateXids)
 		m.lateXids = slices.Compact(m.lateXids)
 	}
 	return m, reads, nil
+}
+
+// inQuestion returns the reads of a request, and for each the transactions that may have brought
+// something that was late for it.
+func (b *Backend) inQuestion(ctx context.Context, l *ledger, ask ask, req lease.FetchRequest) ([]read, []question, error) {
+	reads, late := make([]read, len(req.Items)), make([]question, len(req.Items))
+	var history, now string
+	for i, item := range req.Items {
+		c, err := from(item.From)
+		if err != nil {
+			return nil, nil, err
+		}
+		late[i].name = item.Resource
+		late[i].xids, err = c.late()
+		if errors.Is(err, errFar) {
+			if now == "" {
+				h, err := b.queries(b.pool).Horizon(ctx)
+				if err != nil {
+					return nil, nil, err
+				}
+				now = h.Snap
+			}
+			c, err = c.pages(now), nil
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		reads[i].from = c
+		if len(late[i].xids) > 0 {
+			history = c.history // those of another one fail the read
+		}
+	}
+	return reads, late, l.narrow(ctx, history, late, ask)
 }
 
 // query chooses the statement: the one for late messages only when there may be any.
@@ -134,7 +183,7 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 	case m.per == lease.PerTopic && !late:
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchTopics(ctx, leasedb.FetchTopicsParams{
-				MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
+				MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits, Beyond: beyond,
 			})
 			return err
 		}
@@ -142,7 +191,7 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchTopicsLate(ctx, leasedb.FetchTopicsLateParams{
 				MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
-				LateItems: m.lateItems, LateNames: m.lateNames, LateUpto: m.lateUpto, LateXids: m.lateXids, LateLimits: m.lateLimits, Beyond: beyond,
+				LateItems: m.lateItems, LateNames: m.lateNames, LateUpto: m.lateUpto, LateXids: m.lateXids, LateLimits: m.lateLimits, LateFrom: m.lateFrom, Beyond: beyond,
 				PagedItems: m.pagedItems, PagedNames: m.pagedNames, PagedAfter: m.pagedAfter, PagedUpto: m.pagedUpto,
 				PagedSnaps: m.pagedSnaps, PagedLateSnaps: m.pagedLates, PagedLimits: m.pagedLimits,
 			})
@@ -172,7 +221,7 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchStreams(ctx, leasedb.FetchStreamsParams{
 				Consumer: m.consumer, MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
-				Every: m.every, Likes: m.likes,
+				Every: m.every, Likes: m.likes, Beyond: beyond,
 			})
 			return err
 		}
@@ -181,7 +230,7 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 		_, err := q.FetchStreamsLate(ctx, leasedb.FetchStreamsLateParams{
 			Consumer: m.consumer, MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
 			Every: m.every, Likes: m.likes,
-			LateItems: m.lateItems, LateNames: m.lateNames, LateUpto: m.lateUpto, LateXids: m.lateXids, LateLimits: m.lateLimits, Beyond: beyond,
+			LateItems: m.lateItems, LateNames: m.lateNames, LateUpto: m.lateUpto, LateXids: m.lateXids, LateLimits: m.lateLimits, LateFrom: m.lateFrom, Beyond: beyond,
 			PagedItems: m.pagedItems, PagedNames: m.pagedNames, PagedAfter: m.pagedAfter, PagedUpto: m.pagedUpto,
 			PagedSnaps: m.pagedSnaps, PagedLateSnaps: m.pagedLates, PagedLimits: m.pagedLimits,
 		})

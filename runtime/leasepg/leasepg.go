@@ -50,6 +50,7 @@ type Backend struct {
 	tables        tables
 	kinds         sync.Map // kind → struct{}
 	patterns      patterns
+	ledgers       ledgers // of transactions, see late.go
 }
 
 // Option adjusts a Backend, or the SQL of [Migrate], [Migrations] and [Grants].

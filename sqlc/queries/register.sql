@@ -165,8 +165,3 @@ SELECT leasegen.index_log(sqlc.arg(what)::text)::int AS left_over;
 
 -- name: SetSlots :exec
 SELECT leasegen.set_slots(sqlc.arg(slots)::int);
-
--- name: Uncompiled :exec
--- Statements of the rest of the transaction are not compiled (jit): that would take longer than
--- they do, whatever their estimates say.
-SELECT set_config('jit', 'off', true);

@@ -335,17 +335,6 @@ func (q *Queries) TryCloseTopics(ctx context.Context, consumer string) (bool, er
 	return closed, err
 }
 
-const Uncompiled = `-- name: Uncompiled :exec
-SELECT set_config('jit', 'off', true)
-`
-
-// Statements of the rest of the transaction are not compiled (jit): that would take longer than
-// they do, whatever their estimates say.
-func (q *Queries) Uncompiled(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, Uncompiled)
-	return err
-}
-
 const UnwantedTopics = `-- name: UnwantedTopics :many
 SELECT u.pattern::text AS pattern
 FROM leasegen.consumer c CROSS JOIN LATERAL unnest(c.topics) u (pattern)

@@ -2,6 +2,7 @@ package leasepg
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -29,3 +30,6 @@ func ReleaseDelayed(ctx context.Context, b *Backend) error {
 	defer closeConn(conn)
 	return b.releaseDelayed(ctx, conn)
 }
+
+// TellHeldBackAfter sets how old a transaction is before it is told of.
+func TellHeldBackAfter(b *Backend, d time.Duration) { b.heldBackAfter = d }

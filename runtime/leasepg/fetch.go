@@ -221,8 +221,8 @@ func (s *logScan) query(ctx context.Context, c *cursor) (func(*leasedb.Queries) 
 		return nil, err
 	}
 	if len(late) > fewPairs {
-		q := []question{{"", late}}
-		if err := s.ledger.narrow(ctx, c.history, q, s.ask); err != nil {
+		q := []question{{xids: late}}
+		if err := s.ledger.narrow(ctx, c.history, q, false, s.ask); err != nil {
 			return nil, err
 		}
 		late = q[0].xids

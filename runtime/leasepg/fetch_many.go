@@ -79,7 +79,13 @@ type many struct {
 	lateItems                                 []int32
 	lateNames, lateXids, lateSnaps, lateBelow []string
 	lateUpto, lateLimits                      []int64
-	lateFrom                                  string // the oldest of these transactions
+	lateFrom                                  string // the oldest of these transactions, and of the following
+
+	// Transactions that were running when they were asked for, and items that they may concern, with
+	// their cursors' snapshots, each once.
+	openXids, openNames, openBelow, snapshots []string
+	openItems, openSnaps                      []int32
+	openUpto, openLimits                      []int64
 
 	pagedItems                         []int32
 	pagedNames, pagedSnaps, pagedLates []string
@@ -89,21 +95,22 @@ type many struct {
 func (b *Backend) newMany(ctx context.Context, req lease.FetchRequest, what *reading) (*many, []read, error) {
 	m := &many{
 		consumer: req.Consumer.Name, per: req.Consumer.Per, maxPayload: int32(req.MaxPayload), every: what.every, likes: what.likes, span: slotSpan,
-		items: []int32{}, names: []string{}, positions: []int64{}, limits: []int64{}, // nil would be NULL
+		items: []int32{}, names: []string{}, positions: []int64{}, limits: []int64{}, // nil would be NULL, of which unnest makes nothing, too
 	}
 	if m.every {
 		m.span = math.MaxInt64 / 2 // nothing to pass over
 	}
-	reads, late, err := b.inQuestion(ctx, b.ledgers.get(m.per), b.askLog(m.per), req)
+	reads, late, err := b.inQuestion(ctx, b.ledgers.get(m.per), b.askLog(m.per), m.per != lease.PerPartition, req)
 	if err != nil {
 		return nil, nil, err
 	}
 	m.left = make([]bool, len(reads))
 	var pairs int
 	var oldest uint64
+	running, snapshots := map[uint64]struct{}{}, map[string]int32{}
 	for i, item := range req.Items {
 		c, xids := reads[i].from, late[i].xids
-		if pairs > 0 && pairs+len(xids) > mostPairs {
+		if m.per != lease.PerPartition && pairs > 0 && pairs+len(xids) > mostPairs {
 			m.left[i] = true
 			continue
 		}
@@ -128,8 +135,27 @@ func (b *Backend) newMany(ctx context.Context, req lease.FetchRequest, what *rea
 			m.lateUpto, m.lateLimits = append(m.lateUpto, c.pos), append(m.lateLimits, limit)
 			m.lateSnaps, m.lateBelow = append(m.lateSnaps, c.snap), append(m.lateBelow, c.xText())
 		}
+		if xids := late[i].running; len(xids) > 0 {
+			for _, x := range xids {
+				running[x] = struct{}{}
+			}
+			place, ok := snapshots[c.snap]
+			if !ok {
+				m.snapshots = append(m.snapshots, c.snap)
+				place = int32(len(m.snapshots))
+				snapshots[c.snap] = place
+			}
+			m.openItems, m.openNames, m.openSnaps = append(m.openItems, int32(i)), append(m.openNames, item.Resource), append(m.openSnaps, place)
+			m.openUpto, m.openBelow, m.openLimits = append(m.openUpto, c.pos), append(m.openBelow, c.xText()), append(m.openLimits, limit)
+		}
 		m.items, m.names = append(m.items, int32(i)), append(m.names, item.Resource)
 		m.positions, m.limits = append(m.positions, c.pos), append(m.limits, limit)
+	}
+	for x := range running {
+		if oldest == 0 || x < oldest {
+			oldest = x
+		}
+		m.openXids = append(m.openXids, strconv.FormatUint(x, 10))
 	}
 	m.lateFrom = strconv.FormatUint(oldest, 10)
 	if m.per == lease.PerPartition {
@@ -141,7 +167,8 @@ func (b *Backend) newMany(ctx context.Context, req lease.FetchRequest, what *rea
 
 // inQuestion returns the reads of a request, and for each the transactions that may have brought
 // something that was late for it.
-func (b *Backend) inQuestion(ctx context.Context, l *ledger, ask ask, req lease.FetchRequest) ([]read, []question, error) {
+// With apart, those that are running are told apart.
+func (b *Backend) inQuestion(ctx context.Context, l *ledger, ask ask, apart bool, req lease.FetchRequest) ([]read, []question, error) {
 	reads, late := make([]read, len(req.Items)), make([]question, len(req.Items))
 	var history, now string
 	for i, item := range req.Items {
@@ -169,12 +196,12 @@ func (b *Backend) inQuestion(ctx context.Context, l *ledger, ask ask, req lease.
 			history = c.history // those of another one fail the read
 		}
 	}
-	return reads, late, l.narrow(ctx, history, late, ask)
+	return reads, late, l.narrow(ctx, history, late, apart, ask)
 }
 
 // query chooses the statement: the one for late messages only when there may be any.
 func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
-	late := len(m.lateItems)+len(m.pagedItems) > 0
+	late := len(m.lateItems)+len(m.openItems)+len(m.pagedItems) > 0
 	beyond := int64(math.MaxInt64) // draw an xid, unless rows do it, if there are messages beyond this
 	if len(m.positions) > 0 {
 		beyond = slices.Min(m.positions)
@@ -192,6 +219,8 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 			_, err := q.FetchTopicsLate(ctx, leasedb.FetchTopicsLateParams{
 				MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
 				LateItems: m.lateItems, LateNames: m.lateNames, LateUpto: m.lateUpto, LateXids: m.lateXids, LateLimits: m.lateLimits, LateFrom: m.lateFrom, Beyond: beyond,
+				OpenXids: m.openXids, OpenItems: m.openItems, OpenNames: m.openNames, OpenUpto: m.openUpto, OpenBelow: m.openBelow, OpenLimits: m.openLimits,
+				OpenSnaps: m.openSnaps, Snapshots: m.snapshots,
 				PagedItems: m.pagedItems, PagedNames: m.pagedNames, PagedAfter: m.pagedAfter, PagedUpto: m.pagedUpto,
 				PagedSnaps: m.pagedSnaps, PagedLateSnaps: m.pagedLates, PagedLimits: m.pagedLimits,
 			})
@@ -231,6 +260,8 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 			Consumer: m.consumer, MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
 			Every: m.every, Likes: m.likes,
 			LateItems: m.lateItems, LateNames: m.lateNames, LateUpto: m.lateUpto, LateXids: m.lateXids, LateLimits: m.lateLimits, LateFrom: m.lateFrom, Beyond: beyond,
+			OpenXids: m.openXids, OpenItems: m.openItems, OpenNames: m.openNames, OpenUpto: m.openUpto, OpenBelow: m.openBelow, OpenLimits: m.openLimits,
+			OpenSnaps: m.openSnaps, Snapshots: m.snapshots,
 			PagedItems: m.pagedItems, PagedNames: m.pagedNames, PagedAfter: m.pagedAfter, PagedUpto: m.pagedUpto,
 			PagedSnaps: m.pagedSnaps, PagedLateSnaps: m.pagedLates, PagedLimits: m.pagedLimits,
 		})

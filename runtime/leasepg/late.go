@@ -3,6 +3,7 @@ package leasepg
 import (
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -109,19 +110,27 @@ type ask func(ctx context.Context, xids []string) (found map[uint64]*wrote, hist
 
 // question is one resource of a read, and the transactions that may have written late messages to it.
 type question struct {
-	name string
-	xids []uint64
+	name    string
+	xids    []uint64
+	running []uint64 // were when they were asked for
 }
 
 // narrow leaves of each question the transactions that may have written there. It asks when there
-// is much in question.
-func (l *ledger) narrow(ctx context.Context, history string, questions []question, ask ask) error {
-	xids, pairs := l.sift(history, questions, nil)
+// is much in question, and then, with apart, tells those apart that are running: most of them will still
+// be running when the question is put, and they are in question for nearly everything.
+func (l *ledger) narrow(ctx context.Context, history string, questions []question, apart bool, ask ask) error {
+	var all []uint64
+	for _, q := range questions {
+		all = append(all, q.xids...)
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	answers := l.known(history, all)
+	unknown, pairs := sift(all, questions, answers)
 	if pairs <= fewPairs {
 		return nil
 	}
-	answers := map[uint64]*wrote{} // the ledger may forget meanwhile
-	for some := range slices.Chunk(xids, askedXids) {
+	for some := range slices.Chunk(unknown, askedXids) {
 		found, of, err := ask(ctx, xidTexts(some))
 		if err != nil {
 			return err
@@ -130,26 +139,28 @@ func (l *ledger) narrow(ctx context.Context, history string, questions []questio
 			return nil // the read will tell
 		}
 		l.note(history, found)
-		for x, w := range found {
-			answers[x] = w
-		}
+		maps.Copy(answers, found)
 	}
-	l.sift(history, questions, answers)
+	unknown, _ = sift(all, questions, answers)
+	if !apart || len(unknown) == 0 {
+		return nil
+	}
+	for i := range questions {
+		q := &questions[i]
+		q.xids = slices.DeleteFunc(q.xids, func(x uint64) bool {
+			_, running := slices.BinarySearch(unknown, x)
+			if running {
+				q.running = append(q.running, x)
+			}
+			return running
+		})
+	}
 	return nil
 }
 
 // sift drops from questions what is known to be in vain. It returns the transactions of which nothing
 // is known, and how many pairs of a resource and a transaction are left.
-func (l *ledger) sift(history string, questions []question, answers map[uint64]*wrote) (unknown []uint64, pairs int) {
-	var all []uint64
-	for _, q := range questions {
-		all = append(all, q.xids...)
-	}
-	slices.Sort(all)
-	all = slices.Compact(all)
-	if answers == nil {
-		answers = l.known(history, all)
-	}
+func sift(all []uint64, questions []question, answers map[uint64]*wrote) (unknown []uint64, pairs int) {
 	for i := range questions {
 		q := &questions[i]
 		q.xids = slices.DeleteFunc(q.xids, func(x uint64) bool {

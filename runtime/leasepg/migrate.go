@@ -163,6 +163,7 @@ GRANT INSERT, DELETE, UPDATE (reason) ON leasegen.dead_letter TO :role;
 GRANT SELECT, INSERT, DELETE, UPDATE (at) ON leasegen.published_id TO :role;
 GRANT SELECT, INSERT, DELETE ON leasegen.delayed TO :role;
 GRANT SELECT, INSERT, DELETE, UPDATE ON leasegen.once TO :role;
+GRANT SELECT, INSERT, UPDATE ON leasegen.chore TO :role;
 GRANT EXECUTE ON FUNCTION leasegen.ensure_segments(bigint), leasegen.drop_segments(),
     leasegen.forget_sessions(interval), leasegen.forget_streams(interval), leasegen.index_log(text) TO :role;
 `

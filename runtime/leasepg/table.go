@@ -257,7 +257,7 @@ func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req lease.Fetc
 	if t.Filtered {
 		h.Scan = max(tableScan/int64(len(req.Items)), 100)
 	}
-	reads, late, err := b.inQuestion(ctx, b.ledgers.get(t), b.askTable(t), req)
+	reads, late, err := b.inQuestion(ctx, b.ledgers.get(t), b.askTable(t), false, req)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 // of a table keeps a connection of the pool for longer than this while it waits for a lock.
 const (
 	boundedLocks = "SET LOCAL lock_timeout = '1s'"
-	steadyReads  = "SET LOCAL jit = off; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; " +
+	steadyReads  = "SET LOCAL jit = off; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off; " +
 		"SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL plan_cache_mode = force_generic_plan" // see Steady
 	tableTimeout = 25 * time.Second // one read of a table; less than the runtime waits for a call
 )

@@ -82,13 +82,22 @@ CROSS JOIN LATERAL (
 -- The next messages of many topics, and in the same snapshot those that were late; of
 -- topics where these are more than a page, the next page. Transactions that have not ended show
 -- nothing, and those from late_from on wrote only behind the segments that were closed before it.
+-- Those that ran when they were asked for (open_xids) are in question for all items whose snapshot
+-- lacks them, if they have ended since.
+WITH ended AS MATERIALIZED (
+    SELECT r.xid FROM (SELECT unnest(sqlc.arg(open_xids)::text[])::xid8 AS xid) r
+    WHERE pg_visible_in_snapshot(r.xid, (SELECT pg_current_snapshot()))
+), snaps AS MATERIALIZED (
+    SELECT n.snap::pg_snapshot AS snap, n.place
+    FROM (SELECT unnest(sqlc.arg(snapshots)::text[]) AS snap, generate_subscripts(sqlc.arg(snapshots)::text[], 1) AS place) n
+)
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at,
        CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(beyond)::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 (SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL::xid8
 FROM (SELECT unnest(sqlc.arg(late_items)::int[]) AS item, unnest(sqlc.arg(late_names)::text[]) AS topic,
              unnest(sqlc.arg(late_upto)::bigint[]) AS upto, unnest(sqlc.arg(late_xids)::text[])::xid8 AS xid,
              unnest(sqlc.arg(late_limits)::bigint[]) AS lim) l
@@ -100,7 +109,25 @@ CROSS JOIN LATERAL (
     ORDER BY m.xid, m.topic, m.id LIMIT l.lim
 ) m
 WHERE pg_visible_in_snapshot(l.xid, (SELECT pg_current_snapshot()))
-ORDER BY l.item, m.id)
+UNION ALL
+SELECT 1, u.item, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL::xid8
+FROM (
+    SELECT i.item, i.name, i.upto, i.lim, e.xid
+    FROM ended e
+    JOIN (SELECT unnest(sqlc.arg(open_items)::int[]) AS item, unnest(sqlc.arg(open_names)::text[]) AS name,
+                 unnest(sqlc.arg(open_upto)::bigint[]) AS upto, unnest(sqlc.arg(open_below)::text[])::xid8 AS below,
+                 unnest(sqlc.arg(open_limits)::bigint[]) AS lim, unnest(sqlc.arg(open_snaps)::int[]) AS snap) i ON e.xid < i.below
+    JOIN snaps s ON s.place = i.snap AND NOT pg_visible_in_snapshot(e.xid, s.snap)
+) u
+CROSS JOIN LATERAL (
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= sqlc.arg(late_from)::text::xid8)
+      AND m.id <= u.upto AND (m.xid, m.topic, m.id) >= (u.xid, u.name, 0) AND (m.xid, m.topic, m.id) <= (u.xid, u.name, u.upto)
+    ORDER BY m.xid, m.topic, m.id LIMIT u.lim
+) m
+ORDER BY 2, 3)
 UNION ALL
 SELECT 1, p.item, m.id, m.topic, m.key, m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
@@ -269,6 +296,13 @@ CROSS JOIN LATERAL (
 
 -- name: FetchStreamsLate :many
 -- The same with late messages, and pages of them, as in FetchTopicsLate.
+WITH ended AS MATERIALIZED (
+    SELECT r.xid FROM (SELECT unnest(sqlc.arg(open_xids)::text[])::xid8 AS xid) r
+    WHERE pg_visible_in_snapshot(r.xid, (SELECT pg_current_snapshot()))
+), snaps AS MATERIALIZED (
+    SELECT n.snap::pg_snapshot AS snap, n.place
+    FROM (SELECT unnest(sqlc.arg(snapshots)::text[]) AS snap, generate_subscripts(sqlc.arg(snapshots)::text[], 1) AS place) n
+)
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
        coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
        coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS key,
@@ -278,7 +312,7 @@ SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
        CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(beyond)::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 (SELECT 1, l.item, m.id, m.topic, '', m.kind,
-       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL::xid8
 FROM (SELECT unnest(sqlc.arg(late_items)::int[]) AS item, unnest(sqlc.arg(late_names)::text[]) AS name,
              unnest(sqlc.arg(late_upto)::bigint[]) AS upto, unnest(sqlc.arg(late_xids)::text[])::xid8 AS xid,
              unnest(sqlc.arg(late_limits)::bigint[]) AS lim) l
@@ -291,7 +325,26 @@ CROSS JOIN LATERAL (
     ORDER BY m.xid, m.key, m.id LIMIT l.lim
 ) m
 WHERE pg_visible_in_snapshot(l.xid, (SELECT pg_current_snapshot()))
-ORDER BY l.item, m.id)
+UNION ALL
+SELECT 1, u.item, m.id, m.topic, '', m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL::xid8
+FROM (
+    SELECT i.item, i.name, i.upto, i.lim, e.xid
+    FROM ended e
+    JOIN (SELECT unnest(sqlc.arg(open_items)::int[]) AS item, unnest(sqlc.arg(open_names)::text[]) AS name,
+                 unnest(sqlc.arg(open_upto)::bigint[]) AS upto, unnest(sqlc.arg(open_below)::text[])::xid8 AS below,
+                 unnest(sqlc.arg(open_limits)::bigint[]) AS lim, unnest(sqlc.arg(open_snaps)::int[]) AS snap) i ON e.xid < i.below
+    JOIN snaps s ON s.place = i.snap AND NOT pg_visible_in_snapshot(e.xid, s.snap)
+) u
+CROSS JOIN LATERAL (
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= sqlc.arg(late_from)::text::xid8)
+      AND m.id <= u.upto AND (m.xid, m.key, m.id) >= (u.xid, u.name, 0) AND (m.xid, m.key, m.id) <= (u.xid, u.name, u.upto)
+      AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+    ORDER BY m.xid, m.key, m.id LIMIT u.lim
+) m
+ORDER BY 2, 3)
 UNION ALL
 SELECT 1, p.item, m.id, m.topic, '', m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL

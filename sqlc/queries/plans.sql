@@ -8,5 +8,6 @@ SELECT set_config('jit', 'off', true);
 -- Nor do they walk or sort tables where an index gives the rows in their order, and there is one
 -- plan, whatever is asked for.
 SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
-       set_config('enable_sort', 'off', true), set_config('max_parallel_workers_per_gather', '0', true),
+       set_config('enable_sort', 'off', true), set_config('enable_incremental_sort', 'off', true),
+       set_config('max_parallel_workers_per_gather', '0', true),
        set_config('plan_cache_mode', 'force_generic_plan', true);

@@ -72,7 +72,7 @@ SELECT count(*)::bigint AS moved, coalesce(max(id), 0)::bigint AS last FROM move
 -- name: ForgetIDs :execrows
 DELETE FROM leasegen.published_id
 WHERE (topic, id) IN (SELECT p.topic, p.id FROM leasegen.published_id p
-                      WHERE p.at < clock_timestamp() - interval '7 days' ORDER BY p.at LIMIT sqlc.arg(max)::bigint);
+                      WHERE p.at < (SELECT clock_timestamp() - interval '7 days') ORDER BY p.at LIMIT sqlc.arg(max)::bigint);
 
 -- name: SingleWriter :exec
 SELECT pg_advisory_xact_lock(sqlc.arg(key)::bigint);

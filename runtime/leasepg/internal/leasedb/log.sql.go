@@ -740,70 +740,98 @@ func (q *Queries) FetchStreams(ctx context.Context, arg FetchStreamsParams) ([]F
 }
 
 const FetchStreamsLate = `-- name: FetchStreamsLate :many
+WITH ended AS MATERIALIZED (
+    SELECT r.xid FROM (SELECT unnest($1::text[])::xid8 AS xid) r
+    WHERE pg_visible_in_snapshot(r.xid, (SELECT pg_current_snapshot()))
+), snaps AS MATERIALIZED (
+    SELECT n.snap::pg_snapshot AS snap, n.place
+    FROM (SELECT unnest($2::text[]) AS snap, generate_subscripts($2::text[], 1) AS place) n
+)
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
        coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
-       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = $1::text), '')::text AS key,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = $3::text), '')::text AS key,
        leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at,
-       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $2::bigint THEN pg_current_xact_id() END AS x
+       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $4::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 (SELECT 1, l.item, m.id, m.topic, '', m.kind,
-       CASE WHEN m.size <= $3::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest($4::int[]) AS item, unnest($5::text[]) AS name,
-             unnest($6::bigint[]) AS upto, unnest($7::text[])::xid8 AS xid,
-             unnest($8::bigint[]) AS lim) l
+       CASE WHEN m.size <= $5::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL::xid8
+FROM (SELECT unnest($6::int[]) AS item, unnest($7::text[]) AS name,
+             unnest($8::bigint[]) AS upto, unnest($9::text[])::xid8 AS xid,
+             unnest($10::bigint[]) AS lim) l
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= $9::text::xid8)
+    WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= $11::text::xid8)
       AND m.id <= l.upto AND (m.xid, m.key, m.id) >= (l.xid, l.name, 0) AND (m.xid, m.key, m.id) <= (l.xid, l.name, l.upto)
-      AND ($10::boolean OR m.topic LIKE ANY ($11::text[]))
+      AND ($12::boolean OR m.topic LIKE ANY ($13::text[]))
     ORDER BY m.xid, m.key, m.id LIMIT l.lim
 ) m
 WHERE pg_visible_in_snapshot(l.xid, (SELECT pg_current_snapshot()))
-ORDER BY l.item, m.id)
+UNION ALL
+SELECT 1, u.item, m.id, m.topic, '', m.kind,
+       CASE WHEN m.size <= $5::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL::xid8
+FROM (
+    SELECT i.item, i.name, i.upto, i.lim, e.xid
+    FROM ended e
+    JOIN (SELECT unnest($14::int[]) AS item, unnest($15::text[]) AS name,
+                 unnest($16::bigint[]) AS upto, unnest($17::text[])::xid8 AS below,
+                 unnest($18::bigint[]) AS lim, unnest($19::int[]) AS snap) i ON e.xid < i.below
+    JOIN snaps s ON s.place = i.snap AND NOT pg_visible_in_snapshot(e.xid, s.snap)
+) u
+CROSS JOIN LATERAL (
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= $11::text::xid8)
+      AND m.id <= u.upto AND (m.xid, m.key, m.id) >= (u.xid, u.name, 0) AND (m.xid, m.key, m.id) <= (u.xid, u.name, u.upto)
+      AND ($12::boolean OR m.topic LIKE ANY ($13::text[]))
+    ORDER BY m.xid, m.key, m.id LIMIT u.lim
+) m
+ORDER BY 2, 3)
 UNION ALL
 SELECT 1, p.item, m.id, m.topic, '', m.kind,
-       CASE WHEN m.size <= $3::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest($12::int[]) AS item, unnest($13::text[]) AS name,
-             unnest($14::bigint[]) AS after, unnest($15::bigint[]) AS upto,
-             unnest($16::text[])::pg_snapshot AS snap,
-             unnest($17::text[])::pg_snapshot AS late_snap,
-             unnest($18::bigint[]) AS lim) p
+       CASE WHEN m.size <= $5::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest($20::int[]) AS item, unnest($21::text[]) AS name,
+             unnest($22::bigint[]) AS after, unnest($23::bigint[]) AS upto,
+             unnest($24::text[])::pg_snapshot AS snap,
+             unnest($25::text[])::pg_snapshot AS late_snap,
+             unnest($26::bigint[]) AS lim) p
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
     WHERE m.id > p.after AND m.id <= p.upto
       AND (m.key, m.id) > (p.name, p.after) AND (m.key, m.id) <= (p.name, p.upto)
       AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
-      AND ($10::boolean OR m.topic LIKE ANY ($11::text[]))
+      AND ($12::boolean OR m.topic LIKE ANY ($13::text[]))
     ORDER BY m.key, m.id LIMIT p.lim
 ) m
 UNION ALL
 SELECT 2, i.item, m.id, m.topic, '', m.kind,
-       CASE WHEN m.size <= $3::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       CASE WHEN m.size <= $5::int THEN m.payload END, m.size, m.headers::text, m.published_at,
        pg_current_xact_id()
-FROM (SELECT unnest($19::int[]) AS item, unnest($20::text[]) AS name,
-             unnest($21::bigint[]) AS pos, unnest($22::bigint[]) AS lim) i
+FROM (SELECT unnest($27::int[]) AS item, unnest($28::text[]) AS name,
+             unnest($29::bigint[]) AS pos, unnest($30::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
     SELECT w.xid, w.id, w.topic, w.key, w.kind, w.payload, w.headers, w.published_at, w.slot, octet_length(w.payload) AS size FROM (
         (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
          WHERE m.id > i.pos AND m.id <= i.pos + 1000000
            AND (m.key, m.id) > (i.name, i.pos) AND (m.key, m.id) <= (i.name, i.pos + 1000000)
-           AND ($10::boolean OR m.topic LIKE ANY ($11::text[]))
+           AND ($12::boolean OR m.topic LIKE ANY ($13::text[]))
          ORDER BY m.key, m.id LIMIT i.lim)
         UNION ALL
         (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
          WHERE m.id > i.pos + 1000000
            AND (m.key, m.id) > (i.name, i.pos + 1000000) AND (m.key, m.id) <= (i.name, 9223372036854775807)
-           AND ($10::boolean OR m.topic LIKE ANY ($11::text[]))
+           AND ($12::boolean OR m.topic LIKE ANY ($13::text[]))
          ORDER BY m.key, m.id LIMIT i.lim)
         LIMIT i.lim) w
 ) m
 `
 
 type FetchStreamsLateParams struct {
+	OpenXids       []string
+	Snapshots      []string
 	Consumer       string
 	Beyond         int64
 	MaxPayload     int32
@@ -815,6 +843,12 @@ type FetchStreamsLateParams struct {
 	LateFrom       string
 	Every          bool
 	Likes          []string
+	OpenItems      []int32
+	OpenNames      []string
+	OpenUpto       []int64
+	OpenBelow      []string
+	OpenLimits     []int64
+	OpenSnaps      []int32
 	PagedItems     []int32
 	PagedNames     []string
 	PagedAfter     []int64
@@ -845,6 +879,8 @@ type FetchStreamsLateRow struct {
 // The same with late messages, and pages of them, as in FetchTopicsLate.
 func (q *Queries) FetchStreamsLate(ctx context.Context, arg FetchStreamsLateParams) ([]FetchStreamsLateRow, error) {
 	rows, err := q.db.Query(ctx, FetchStreamsLate,
+		arg.OpenXids,
+		arg.Snapshots,
 		arg.Consumer,
 		arg.Beyond,
 		arg.MaxPayload,
@@ -856,6 +892,12 @@ func (q *Queries) FetchStreamsLate(ctx context.Context, arg FetchStreamsLatePara
 		arg.LateFrom,
 		arg.Every,
 		arg.Likes,
+		arg.OpenItems,
+		arg.OpenNames,
+		arg.OpenUpto,
+		arg.OpenBelow,
+		arg.OpenLimits,
+		arg.OpenSnaps,
 		arg.PagedItems,
 		arg.PagedNames,
 		arg.PagedAfter,
@@ -1000,33 +1042,58 @@ func (q *Queries) FetchTopics(ctx context.Context, arg FetchTopicsParams) ([]Fet
 }
 
 const FetchTopicsLate = `-- name: FetchTopicsLate :many
+WITH ended AS MATERIALIZED (
+    SELECT r.xid FROM (SELECT unnest($1::text[])::xid8 AS xid) r
+    WHERE pg_visible_in_snapshot(r.xid, (SELECT pg_current_snapshot()))
+), snaps AS MATERIALIZED (
+    SELECT n.snap::pg_snapshot AS snap, n.place
+    FROM (SELECT unnest($2::text[]) AS snap, generate_subscripts($2::text[], 1) AS place) n
+)
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at,
-       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $1::bigint THEN pg_current_xact_id() END AS x
+       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $3::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 (SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest($3::int[]) AS item, unnest($4::text[]) AS topic,
-             unnest($5::bigint[]) AS upto, unnest($6::text[])::xid8 AS xid,
-             unnest($7::bigint[]) AS lim) l
+       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL::xid8
+FROM (SELECT unnest($5::int[]) AS item, unnest($6::text[]) AS topic,
+             unnest($7::bigint[]) AS upto, unnest($8::text[])::xid8 AS xid,
+             unnest($9::bigint[]) AS lim) l
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= $8::text::xid8)
+    WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= $10::text::xid8)
       AND m.id <= l.upto AND (m.xid, m.topic, m.id) >= (l.xid, l.topic, 0) AND (m.xid, m.topic, m.id) <= (l.xid, l.topic, l.upto)
     ORDER BY m.xid, m.topic, m.id LIMIT l.lim
 ) m
 WHERE pg_visible_in_snapshot(l.xid, (SELECT pg_current_snapshot()))
-ORDER BY l.item, m.id)
+UNION ALL
+SELECT 1, u.item, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL::xid8
+FROM (
+    SELECT i.item, i.name, i.upto, i.lim, e.xid
+    FROM ended e
+    JOIN (SELECT unnest($11::int[]) AS item, unnest($12::text[]) AS name,
+                 unnest($13::bigint[]) AS upto, unnest($14::text[])::xid8 AS below,
+                 unnest($15::bigint[]) AS lim, unnest($16::int[]) AS snap) i ON e.xid < i.below
+    JOIN snaps s ON s.place = i.snap AND NOT pg_visible_in_snapshot(e.xid, s.snap)
+) u
+CROSS JOIN LATERAL (
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= $10::text::xid8)
+      AND m.id <= u.upto AND (m.xid, m.topic, m.id) >= (u.xid, u.name, 0) AND (m.xid, m.topic, m.id) <= (u.xid, u.name, u.upto)
+    ORDER BY m.xid, m.topic, m.id LIMIT u.lim
+) m
+ORDER BY 2, 3)
 UNION ALL
 SELECT 1, p.item, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest($9::int[]) AS item, unnest($10::text[]) AS topic,
-             unnest($11::bigint[]) AS after, unnest($12::bigint[]) AS upto,
-             unnest($13::text[])::pg_snapshot AS snap,
-             unnest($14::text[])::pg_snapshot AS late_snap,
-             unnest($15::bigint[]) AS lim) p
+       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest($17::int[]) AS item, unnest($18::text[]) AS topic,
+             unnest($19::bigint[]) AS after, unnest($20::bigint[]) AS upto,
+             unnest($21::text[])::pg_snapshot AS snap,
+             unnest($22::text[])::pg_snapshot AS late_snap,
+             unnest($23::bigint[]) AS lim) p
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
@@ -1037,10 +1104,10 @@ CROSS JOIN LATERAL (
 ) m
 UNION ALL
 SELECT 2, i.item, m.id, '', m.key, m.kind,
-       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at,
        pg_current_xact_id()
-FROM (SELECT unnest($16::int[]) AS item, unnest($17::text[]) AS topic,
-             unnest($18::bigint[]) AS pos, unnest($19::bigint[]) AS lim) i
+FROM (SELECT unnest($24::int[]) AS item, unnest($25::text[]) AS topic,
+             unnest($26::bigint[]) AS pos, unnest($27::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
     SELECT w.xid, w.id, w.topic, w.key, w.kind, w.payload, w.headers, w.published_at, w.slot, octet_length(w.payload) AS size FROM (
         (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
@@ -1057,6 +1124,8 @@ CROSS JOIN LATERAL (
 `
 
 type FetchTopicsLateParams struct {
+	OpenXids       []string
+	Snapshots      []string
 	Beyond         int64
 	MaxPayload     int32
 	LateItems      []int32
@@ -1065,6 +1134,12 @@ type FetchTopicsLateParams struct {
 	LateXids       []string
 	LateLimits     []int64
 	LateFrom       string
+	OpenItems      []int32
+	OpenNames      []string
+	OpenUpto       []int64
+	OpenBelow      []string
+	OpenLimits     []int64
+	OpenSnaps      []int32
 	PagedItems     []int32
 	PagedNames     []string
 	PagedAfter     []int64
@@ -1095,8 +1170,12 @@ type FetchTopicsLateRow struct {
 // The next messages of many topics, and in the same snapshot those that were late; of
 // topics where these are more than a page, the next page. Transactions that have not ended show
 // nothing, and those from late_from on wrote only behind the segments that were closed before it.
+// Those that ran when they were asked for (open_xids) are in question for all items whose snapshot
+// lacks them, if they have ended since.
 func (q *Queries) FetchTopicsLate(ctx context.Context, arg FetchTopicsLateParams) ([]FetchTopicsLateRow, error) {
 	rows, err := q.db.Query(ctx, FetchTopicsLate,
+		arg.OpenXids,
+		arg.Snapshots,
 		arg.Beyond,
 		arg.MaxPayload,
 		arg.LateItems,
@@ -1105,6 +1184,12 @@ func (q *Queries) FetchTopicsLate(ctx context.Context, arg FetchTopicsLateParams
 		arg.LateXids,
 		arg.LateLimits,
 		arg.LateFrom,
+		arg.OpenItems,
+		arg.OpenNames,
+		arg.OpenUpto,
+		arg.OpenBelow,
+		arg.OpenLimits,
+		arg.OpenSnaps,
 		arg.PagedItems,
 		arg.PagedNames,
 		arg.PagedAfter,

@@ -11,7 +11,8 @@ import (
 
 const Steady = `-- name: Steady :exec
 SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
-       set_config('enable_sort', 'off', true), set_config('max_parallel_workers_per_gather', '0', true),
+       set_config('enable_sort', 'off', true), set_config('enable_incremental_sort', 'off', true),
+       set_config('max_parallel_workers_per_gather', '0', true),
        set_config('plan_cache_mode', 'force_generic_plan', true)
 `
 

@@ -348,3 +348,30 @@ func TestHeldBackIsTold(t *testing.T) {
 	r = must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{grouped}))
 	equal(t, "dropped when it has ended", r.SegmentsDropped, 1)
 }
+
+// TestSlotsWithoutIndex: slots are read in bounded parts while a writer keeps the log from being indexed,
+// and quickly as soon as housekeeping has made up for it.
+func TestSlotsWithoutIndex(t *testing.T) {
+	const messages = 8_000
+	s := measured(t)
+	be, m := measuredDB(t, s, "plain")
+	busy := begin(t, m.pool)
+	ok(t, be.In(busy).Publish(t.Context(), keyed("x", 1, 1)))
+	exec(t, m.pool, "INSERT INTO leasegen.message (topic, key, kind, payload) SELECT 'x', 'key-' || g % 2000, 'k', 'p' FROM generate_series(1, $1::int) g", messages)
+	session, grants := all(t, be, sliced, nil)
+	n := 0
+	pages := m.pages(func() {
+		read, _ := drainAll(t, be, sliced, session, grants, 15)
+		n = len(read)
+	})
+	equal(t, "read", n, messages)
+	t.Log(pages)
+	// Each slot looks at a thousand messages, about 100 of which are on a page.
+	if most := 256 * 40; max(pages["FetchSlots"], pages["FetchSlotsLate"]) > most {
+		t.Errorf("a read without the index touches %v pages, want at most %d", pages, most)
+	}
+	ok(t, busy.Commit(t.Context()))
+	be = leasepg.New(m.pool) // which has not tried just now
+	must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{sliced}))
+	equal(t, "partitions without the index", query[int](t, m.pool, `SELECT count(*) FROM leasegen.segment s WHERE to_regclass('leasegen.' || s.name || '_slot') IS NULL`), 0)
+}

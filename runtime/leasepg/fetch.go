@@ -17,6 +17,8 @@ const (
 	scanWindow   = 50_000   // ids a whole-log reader passes in one statement
 	scanAttempts = 10       // statements without a match before it reports its progress
 
+	plainRows = 1000 // messages that a read of slots looks at, for each of them, while there is no index by slot
+
 	slotSpan = 250_000 // ids a reader of a slot passes in one statement, if it may have to pass over messages
 	slotJump = 10_000  // ids without a message of a slot that are worth storing
 )

@@ -66,7 +66,8 @@ type many struct {
 	maxPayload int32
 	every      bool // all topics
 	likes      []string
-	span       int64
+	span, upto int64 // ids that a slot's read passes at most, and ends at
+	far        int64 // so many ids without a message of a slot are worth storing
 
 	left []bool // items that are not read: so much was in question for those before them
 
@@ -94,7 +95,7 @@ type many struct {
 
 func (b *Backend) newMany(ctx context.Context, req lease.FetchRequest, what *reading) (*many, []read, error) {
 	m := &many{
-		consumer: req.Consumer.Name, per: req.Consumer.Per, maxPayload: int32(req.MaxPayload), every: what.every, likes: what.likes, span: slotSpan,
+		consumer: req.Consumer.Name, per: req.Consumer.Per, maxPayload: int32(req.MaxPayload), every: what.every, likes: what.likes, span: slotSpan, upto: math.MaxInt64, far: slotJump,
 		items: []int32{}, names: []string{}, positions: []int64{}, limits: []int64{}, // nil would be NULL, of which unnest makes nothing, too
 	}
 	if m.every {
@@ -104,12 +105,21 @@ func (b *Backend) newMany(ctx context.Context, req lease.FetchRequest, what *rea
 	if err != nil {
 		return nil, nil, err
 	}
+	if m.per == lease.PerPartition && !b.bySlot.done.Load() {
+		if err := b.plain(ctx, m, reads); err != nil {
+			return nil, nil, err
+		}
+	}
 	m.left = make([]bool, len(reads))
 	var pairs int
 	var oldest uint64
 	running, snapshots := map[uint64]struct{}{}, map[string]int32{}
 	for i, item := range req.Items {
 		c, xids := reads[i].from, late[i].xids
+		if c.pos >= m.upto {
+			m.left[i] = true
+			continue
+		}
 		if m.per != lease.PerPartition && pairs > 0 && pairs+len(xids) > mostPairs {
 			m.left[i] = true
 			continue
@@ -230,7 +240,8 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchSlots(ctx, leasedb.FetchSlotsParams{
 				Consumer: m.consumer, MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
-				Every: m.every, Likes: m.likes, Span: m.span, Beyond: min(beyond, math.MaxInt64-slotJump) + slotJump,
+				Every: m.every, Likes: m.likes, Span: m.span, Upto: m.upto,
+				Beyond: min(beyond, math.MaxInt64-slotJump) + m.far - 1,
 			})
 			return err
 		}
@@ -238,7 +249,7 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchSlotsLate(ctx, leasedb.FetchSlotsLateParams{
 				Consumer: m.consumer, MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
-				Every: m.every, Likes: m.likes, Span: m.span, Beyond: beyond,
+				Every: m.every, Likes: m.likes, Span: m.span, Upto: m.upto, Beyond: beyond,
 				LateItems: m.lateItems, LateNames: m.lateNames, LateUpto: m.lateUpto, LateXids: m.lateXids, LateLimits: m.lateLimits,
 				LateSnaps: m.lateSnaps, LateBelow: m.lateBelow,
 				PagedItems: m.pagedItems, PagedNames: m.pagedNames, PagedAfter: m.pagedAfter, PagedUpto: m.pagedUpto,
@@ -269,15 +280,31 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 	}
 }
 
+// plain bounds a read of slots while the log has no index by slot: for each slot all messages are looked at.
+func (b *Backend) plain(ctx context.Context, m *many, reads []read) error {
+	least := int64(math.MaxInt64)
+	for i := range reads {
+		least = min(least, reads[i].from.pos)
+	}
+	m.far = 1
+	return b.pipeline(ctx, b.pool, steady(ctx), func(q *leasedb.Queries) error {
+		upto, err := q.PlainUpto(ctx, leasedb.PlainUptoParams{Pos: least, Rows: plainRows - 1})
+		if upto > 0 {
+			m.upto = upto
+		}
+		return err
+	})
+}
+
 // jump lets a slot's cursor pass over what is not its own, up to where the read looked, when
 // it moves anyway or that is far: a long stretch must not be read again and again, nor hold
 // back the log. head carries the last visible id.
 func (m *many) jump(r *read, head position) {
 	upto := head.id
-	if end := r.from.pos + m.span; end < upto {
+	if end := min(r.from.pos+m.span, m.upto); end < upto {
 		upto, r.beyond = end, true
 	}
-	if r.x != 0 && (len(r.messages) > r.late || upto-r.from.pos >= slotJump) {
+	if r.x != 0 && (len(r.messages) > r.late || upto-r.from.pos >= m.far) {
 		r.top = upto
 	} else {
 		r.beyond = false

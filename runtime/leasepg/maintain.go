@@ -114,6 +114,11 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 	if err != nil {
 		return r, b.fail("maintain", err)
 	}
+	for _, c := range consumers {
+		if err := b.index(ctx, b.indexFor(c)); err != nil { // what was busy when the consumer was registered
+			return r, b.fail("index the log for "+c.Name, err)
+		}
+	}
 	for _, c := range chores {
 		if err := b.narrow(ctx, c); err != nil {
 			return r, b.fail("drop patterns of "+c.Name, err)

@@ -82,7 +82,7 @@ var scaled = struct{ topics, slots, streams, group, idle lease.ConsumerInfo }{
 // four topics: that is what ANALYZE sees.
 func fillScale(t testing.TB, be *leasepg.Backend, m *meter, messages int) {
 	t.Helper()
-	topics, keys, kept := max(messages/250, 20), max(messages/50, 100), messages/10
+	topics, keys, kept := min(max(messages/100, 100), 40_000), max(messages/50, 100), messages/10
 	exec(t, m.pool, `INSERT INTO leasegen.message (topic, key, kind, payload)
 		SELECT CASE WHEN g % 2 = 0 THEN 'topic-' || g % 4 ELSE 'topic-' || g % $2 END, 'key-' || g % $3, 'kind', 'payload'
 		FROM generate_series(1, $1::int) g`, messages, topics, keys)
@@ -281,6 +281,9 @@ func TestScale(t *testing.T) {
 	}
 	var table strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(found[len(found)-1])) {
+		if strings.HasSuffix(name, "WatchSessions") || !slices.ContainsFunc(found, func(f map[string]int) bool { return f[name] > 0 }) {
+			continue // what happens at its own times; what touches nothing
+		}
 		fmt.Fprintf(&table, "| %s |", name)
 		for i := range found {
 			fmt.Fprintf(&table, " %d |", found[i][name])

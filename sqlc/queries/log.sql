@@ -164,8 +164,12 @@ CROSS JOIN LATERAL (
         LIMIT i.lim) w
 ) m;
 
+-- name: PlainUpto :one
+-- How far a read goes that looks at so many messages from a position on; 0 to the end.
+SELECT coalesce((SELECT m.id FROM leasegen.message m WHERE m.id > sqlc.arg(pos)::bigint ORDER BY m.id OFFSET sqlc.arg(rows)::bigint LIMIT 1), 0)::bigint AS upto;
+
 -- name: FetchSlots :many
--- The next messages of many slots, each of the next span ids, when none can have been late.
+-- The next messages of many slots, each of the next span ids and not beyond upto, when none can have been late.
 -- The first row also carries the last visible id, and an xid when that is beyond a given one.
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
        coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
@@ -182,13 +186,13 @@ FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(names)::tex
 CROSS JOIN LATERAL (
     SELECT w.*, octet_length(w.payload) AS size FROM (
         (SELECT m.* FROM leasegen.message m
-         WHERE m.id > i.pos AND m.id <= i.pos + least(sqlc.arg(span)::bigint, 1000000)
+         WHERE m.id > i.pos AND m.id <= i.pos + least(sqlc.arg(span)::bigint, 1000000) AND m.id <= sqlc.arg(upto)::bigint
            AND (m.slot, m.id) > (i.name, i.pos) AND (m.slot, m.id) <= (i.name, i.pos + least(sqlc.arg(span)::bigint, 1000000))
            AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
          ORDER BY m.slot, m.id LIMIT i.lim)
         UNION ALL
         (SELECT m.* FROM leasegen.message m
-         WHERE m.id > i.pos + 1000000 AND m.id <= i.pos + sqlc.arg(span)::bigint
+         WHERE m.id > i.pos + 1000000 AND m.id <= i.pos + sqlc.arg(span)::bigint AND m.id <= sqlc.arg(upto)::bigint
            AND (m.slot, m.id) > (i.name, i.pos + 1000000) AND (m.slot, m.id) <= (i.name, i.pos + sqlc.arg(span)::bigint)
            AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
          ORDER BY m.slot, m.id LIMIT i.lim)
@@ -250,13 +254,13 @@ FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(names)::tex
 CROSS JOIN LATERAL (
     SELECT w.*, octet_length(w.payload) AS size FROM (
         (SELECT m.* FROM leasegen.message m
-         WHERE m.id > i.pos AND m.id <= i.pos + least(sqlc.arg(span)::bigint, 1000000)
+         WHERE m.id > i.pos AND m.id <= i.pos + least(sqlc.arg(span)::bigint, 1000000) AND m.id <= sqlc.arg(upto)::bigint
            AND (m.slot, m.id) > (i.name, i.pos) AND (m.slot, m.id) <= (i.name, i.pos + least(sqlc.arg(span)::bigint, 1000000))
            AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
          ORDER BY m.slot, m.id LIMIT i.lim)
         UNION ALL
         (SELECT m.* FROM leasegen.message m
-         WHERE m.id > i.pos + 1000000 AND m.id <= i.pos + sqlc.arg(span)::bigint
+         WHERE m.id > i.pos + 1000000 AND m.id <= i.pos + sqlc.arg(span)::bigint AND m.id <= sqlc.arg(upto)::bigint
            AND (m.slot, m.id) > (i.name, i.pos + 1000000) AND (m.slot, m.id) <= (i.name, i.pos + sqlc.arg(span)::bigint)
            AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
          ORDER BY m.slot, m.id LIMIT i.lim)

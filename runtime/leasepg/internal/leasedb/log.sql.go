@@ -386,15 +386,15 @@ FROM (SELECT unnest($4::int[]) AS item, unnest($5::text[])::smallint AS name,
 CROSS JOIN LATERAL (
     SELECT w.xid, w.id, w.topic, w.key, w.kind, w.payload, w.headers, w.published_at, w.slot, octet_length(w.payload) AS size FROM (
         (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
-         WHERE m.id > i.pos AND m.id <= i.pos + least($8::bigint, 1000000)
+         WHERE m.id > i.pos AND m.id <= i.pos + least($8::bigint, 1000000) AND m.id <= $9::bigint
            AND (m.slot, m.id) > (i.name, i.pos) AND (m.slot, m.id) <= (i.name, i.pos + least($8::bigint, 1000000))
-           AND ($9::boolean OR m.topic LIKE ANY ($10::text[]))
+           AND ($10::boolean OR m.topic LIKE ANY ($11::text[]))
          ORDER BY m.slot, m.id LIMIT i.lim)
         UNION ALL
         (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
-         WHERE m.id > i.pos + 1000000 AND m.id <= i.pos + $8::bigint
+         WHERE m.id > i.pos + 1000000 AND m.id <= i.pos + $8::bigint AND m.id <= $9::bigint
            AND (m.slot, m.id) > (i.name, i.pos + 1000000) AND (m.slot, m.id) <= (i.name, i.pos + $8::bigint)
-           AND ($9::boolean OR m.topic LIKE ANY ($10::text[]))
+           AND ($10::boolean OR m.topic LIKE ANY ($11::text[]))
          ORDER BY m.slot, m.id LIMIT i.lim)
         LIMIT i.lim) w
 ) m
@@ -409,6 +409,7 @@ type FetchSlotsParams struct {
 	Positions  []int64
 	Limits     []int64
 	Span       int64
+	Upto       int64
 	Every      bool
 	Likes      []string
 }
@@ -427,7 +428,7 @@ type FetchSlotsRow struct {
 	X           interface{}
 }
 
-// The next messages of many slots, each of the next span ids, when none can have been late.
+// The next messages of many slots, each of the next span ids and not beyond upto, when none can have been late.
 // The first row also carries the last visible id, and an xid when that is beyond a given one.
 func (q *Queries) FetchSlots(ctx context.Context, arg FetchSlotsParams) ([]FetchSlotsRow, error) {
 	rows, err := q.db.Query(ctx, FetchSlots,
@@ -439,6 +440,7 @@ func (q *Queries) FetchSlots(ctx context.Context, arg FetchSlotsParams) ([]Fetch
 		arg.Positions,
 		arg.Limits,
 		arg.Span,
+		arg.Upto,
 		arg.Every,
 		arg.Likes,
 	)
@@ -524,13 +526,13 @@ FROM (SELECT unnest($20::int[]) AS item, unnest($21::text[])::smallint AS name,
 CROSS JOIN LATERAL (
     SELECT w.xid, w.id, w.topic, w.key, w.kind, w.payload, w.headers, w.published_at, w.slot, octet_length(w.payload) AS size FROM (
         (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
-         WHERE m.id > i.pos AND m.id <= i.pos + least($24::bigint, 1000000)
+         WHERE m.id > i.pos AND m.id <= i.pos + least($24::bigint, 1000000) AND m.id <= $25::bigint
            AND (m.slot, m.id) > (i.name, i.pos) AND (m.slot, m.id) <= (i.name, i.pos + least($24::bigint, 1000000))
            AND ($19::boolean OR m.topic LIKE ANY ($2::text[]))
          ORDER BY m.slot, m.id LIMIT i.lim)
         UNION ALL
         (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
-         WHERE m.id > i.pos + 1000000 AND m.id <= i.pos + $24::bigint
+         WHERE m.id > i.pos + 1000000 AND m.id <= i.pos + $24::bigint AND m.id <= $25::bigint
            AND (m.slot, m.id) > (i.name, i.pos + 1000000) AND (m.slot, m.id) <= (i.name, i.pos + $24::bigint)
            AND ($19::boolean OR m.topic LIKE ANY ($2::text[]))
          ORDER BY m.slot, m.id LIMIT i.lim)
@@ -563,6 +565,7 @@ type FetchSlotsLateParams struct {
 	Positions      []int64
 	Limits         []int64
 	Span           int64
+	Upto           int64
 }
 
 type FetchSlotsLateRow struct {
@@ -608,6 +611,7 @@ func (q *Queries) FetchSlotsLate(ctx context.Context, arg FetchSlotsLateParams) 
 		arg.Positions,
 		arg.Limits,
 		arg.Span,
+		arg.Upto,
 	)
 	if err != nil {
 		return nil, err
@@ -1274,6 +1278,23 @@ func (q *Queries) LogNow(ctx context.Context) (LogNowRow, error) {
 		&i.X,
 	)
 	return i, err
+}
+
+const PlainUpto = `-- name: PlainUpto :one
+SELECT coalesce((SELECT m.id FROM leasegen.message m WHERE m.id > $1::bigint ORDER BY m.id OFFSET $2::bigint LIMIT 1), 0)::bigint AS upto
+`
+
+type PlainUptoParams struct {
+	Pos  int64
+	Rows int64
+}
+
+// How far a read goes that looks at so many messages from a position on; 0 to the end.
+func (q *Queries) PlainUpto(ctx context.Context, arg PlainUptoParams) (int64, error) {
+	row := q.db.QueryRow(ctx, PlainUpto, arg.Pos, arg.Rows)
+	var upto int64
+	err := row.Scan(&upto)
+	return upto, err
 }
 
 const Wrote = `-- name: Wrote :many

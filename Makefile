@@ -11,7 +11,7 @@ TEST_PACKAGES ?= 2
 # What generates code for tables, and the runtime's own queries; built once, into bin.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc-$(SQLC_VERSION)/sqlc
 
-.PHONY: help demo test generate lint proof proof-redis failover bench-local bench-redis compare clean tools packages
+.PHONY: help demo test generate lint proof proof-redis scale failover bench-local bench-redis compare clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
@@ -21,6 +21,7 @@ help:
 	@echo "make lint         gofmt, go vet, staticcheck"
 	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP, rebalancing, a held transaction (PROOF_ROUNDS=n)"
 	@echo "make proof-redis  the same on Redis and on a cluster of six nodes; PROOF_ROUNDS is a percentage there"
+	@echo "make scale        what statements touch on PostgreSQL at 100,000, 1 and 10 million messages"
 	@echo "make failover     $(TRIALS) trials of each fault on each kind of lock: how long nobody works (TRIALS=n)"
 	@echo "make bench-local  measure against a bare pgx loop on a server of its own"
 	@echo "make bench-redis  drain a million messages on Redis beside watermill-redisstream and asynq"
@@ -66,6 +67,9 @@ proof: tools
 proof-redis: tools
 	PROOF_ROUNDS=$(PROOF_ROUNDS) $(GO) test -count=1 -v -timeout 90m ./proof/redis
 	PROOF_ROUNDS=$(PROOF_ROUNDS) $(GO) test -count=1 -timeout 60m ./runtime/leaseredis
+
+scale: tools
+	PROOF_ROUNDS=1 SCALE_TABLE=$(CURDIR)/scale.txt $(GO) test -count=1 -v -timeout 60m -run 'TestScale$$' ./runtime/leasepg
 
 failover: tools
 	$(GO) run ./proof/failover -trials $(TRIALS)

@@ -183,37 +183,34 @@ func notNil(s []string) []string {
 // FetchParked reads parked messages whose wait is over, the lane that is due longest first.
 func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lease.Parked, error) {
 	out := lease.Parked{Next: -1}
-	q := b.queries(b.pool)
 	per := req.PerResource
 	if per <= 0 {
 		per = req.Limit
 	}
-	// One lane more than can be read says when the next one is due.
-	lanes, err := q.ParkedLanes(ctx, leasedb.ParkedLanesParams{
-		Consumer: req.Consumer.Name, Session: req.Session, Max: int64(req.Limit) + 1, PerResource: int64(per) + 1,
-		Resources: notNil(req.Resources), Exclude: notNil(req.Exclude),
-	})
-	if err != nil {
+	p := leasedb.FetchParkedParams{Consumer: req.Consumer.Name, MaxPayload: int32(req.MaxPayload), PerLane: int64(per) + 1, Max: int64(req.Limit) + 1}
+	lanes := b.dueLanes
+	if len(req.Resources) > 0 {
+		lanes = b.dueLanesOf
+	}
+	var err error
+	if p.Resources, p.Lanes, err = lanes(ctx, req, per, &out); err != nil {
 		return out, b.fail("read parked messages of "+req.Consumer.Name, err)
 	}
-	p := leasedb.FetchParkedParams{Consumer: req.Consumer.Name, MaxPayload: int32(req.MaxPayload), PerLane: int64(per) + 1, Max: int64(req.Limit) + 1}
-	for i, l := range lanes {
-		if l.DueInMicros > 0 {
-			out.Next = time.Duration(l.DueInMicros) * time.Microsecond
-			break
-		}
-		p.Items, p.Resources, p.Lanes = append(p.Items, int32(i)), append(p.Resources, l.Resource), append(p.Lanes, l.Lane)
-	}
-	if len(p.Items) == 0 {
+	if len(p.Lanes) == 0 {
 		return out, nil
 	}
-	rows, err := q.FetchParked(ctx, p)
+	p.Items = make([]int32, len(p.Lanes))
+	for i := range p.Items {
+		p.Items[i] = int32(i)
+	}
+	var rows []leasedb.FetchParkedRow
+	err = b.pipeline(ctx, b.pool, steady(ctx), func(q *leasedb.Queries) (err error) { rows, err = q.FetchParked(ctx, p); return err })
 	if err != nil {
 		return out, b.fail("read parked messages of "+req.Consumer.Name, err)
 	}
 	passed := map[int32]bool{} // lanes that have come to a message that still waits, or to the limit
 	read := map[string]int{}   // by resource
-	out.More = len(rows) > req.Limit
+	out.More = out.More || len(rows) > req.Limit
 	for i, r := range rows {
 		if passed[r.Item] || len(out.Messages) >= req.Limit {
 			continue
@@ -244,4 +241,92 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 		}
 	}
 	return out, nil
+}
+
+const (
+	parkedScan  = 400 // parked messages looked at in one statement
+	parkedScans = 10  // statements of one read
+)
+
+// place is how far a read of parked messages has got among those that are due. They may be many,
+// of other sessions, or queued behind the heads of their lanes: one read looks at some of
+// them, and the next one goes on there.
+type place struct {
+	at  time.Time
+	seq int64
+}
+
+// dueLanes are the lanes of a session that are due, the one that is due longest first.
+func (b *Backend) dueLanes(ctx context.Context, req lease.ParkedRequest, per int, out *lease.Parked) (resources, names []string, err error) {
+	reader := [2]string{req.Session, req.Consumer.Name}
+	var from place
+	if v, ok := b.places.LoadAndDelete(reader); ok {
+		from = v.(place)
+	}
+	began := from
+	of := map[string]int{} // lanes by resource
+	for range parkedScans {
+		var rows []leasedb.DueLanesRow
+		err := b.pipeline(ctx, b.pool, steady(ctx), func(q *leasedb.Queries) (err error) {
+			rows, err = q.DueLanes(ctx, leasedb.DueLanesParams{
+				Consumer: req.Consumer.Name, Session: req.Session, Exclude: notNil(req.Exclude), AfterAt: from.at, AfterSeq: from.seq, Scan: parkedScan,
+			})
+			return err
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		looked := int64(0)
+		for _, r := range rows {
+			if r.Looked > 0 {
+				looked, from = r.Looked, place{r.NextAt, r.Seq}
+			} else if of[r.Resource] <= per && len(names) <= req.Limit {
+				of[r.Resource]++
+				resources, names = append(resources, r.Resource), append(names, r.Lane)
+			}
+		}
+		switch {
+		case len(names) > req.Limit:
+			return resources, names, nil // begins at the beginning again: what was found is gone by then
+		case looked < parkedScan && began == place{}:
+			var micros int64
+			err := b.pipeline(ctx, b.pool, steady(ctx), func(q *leasedb.Queries) (err error) {
+				micros, err = q.NextLane(ctx, leasedb.NextLaneParams{
+					Consumer: req.Consumer.Name, Session: req.Session, Exclude: notNil(req.Exclude), Scan: parkedScan,
+				})
+				return err
+			})
+			if micros >= 0 {
+				out.Next = time.Duration(micros) * time.Microsecond
+			}
+			return resources, names, err
+		case looked < parkedScan:
+			out.More = true // at the beginning, where this read did not look
+			return resources, names, nil
+		}
+	}
+	out.More = true
+	b.places.Store(reader, from)
+	return resources, names, nil
+}
+
+// dueLanesOf are the same of some resources.
+func (b *Backend) dueLanesOf(ctx context.Context, req lease.ParkedRequest, per int, out *lease.Parked) (resources, names []string, err error) {
+	var lanes []leasedb.ParkedLanesRow
+	err = b.pipeline(ctx, b.pool, steady(ctx), func(q *leasedb.Queries) (err error) {
+		// One lane more than can be read says when the next one is due.
+		lanes, err = q.ParkedLanes(ctx, leasedb.ParkedLanesParams{
+			Consumer: req.Consumer.Name, Session: req.Session, Max: int64(req.Limit) + 1, PerResource: int64(per) + 1,
+			Resources: notNil(req.Resources), Exclude: notNil(req.Exclude),
+		})
+		return err
+	})
+	for _, l := range lanes {
+		if l.DueInMicros > 0 {
+			out.Next = time.Duration(l.DueInMicros) * time.Microsecond
+			break
+		}
+		resources, names = append(resources, l.Resource), append(names, l.Lane)
+	}
+	return resources, names, err
 }

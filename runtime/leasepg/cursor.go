@@ -67,12 +67,13 @@ func (c *cursor) xText() string {
 }
 
 // late returns the transactions whose messages c should have shown and could not. There
-// are at most as many as ran at the moment of the read.
-func (c *cursor) late() ([]string, error) {
-	if c.pos == 0 || c.snap == "" {
+// are as many as ran at the moment of the read, and began until it drew x. While late messages are
+// read page by page there are none.
+func (c *cursor) late() ([]uint64, error) {
+	if c.pos == 0 || c.snap == "" || c.lateSnap != "" {
 		return nil, nil
 	}
-	var out []string
+	var out []uint64
 	parts := strings.Split(c.snap, ":")
 	if len(parts) != 3 {
 		return nil, fmt.Errorf("snapshot %q is not xmin:xmax:running", c.snap)
@@ -82,13 +83,19 @@ func (c *cursor) late() ([]string, error) {
 		return nil, fmt.Errorf("snapshot %q: %w", c.snap, err)
 	}
 	if parts[2] != "" {
-		out = strings.Split(parts[2], ",")
+		for running := range strings.SplitSeq(parts[2], ",") {
+			x, err := strconv.ParseUint(running, 10, 64)
+			if err != nil {
+				return nil, fmt.Errorf("snapshot %q: %w", c.snap, err)
+			}
+			out = append(out, x)
+		}
 	}
-	if c.x-top > 1_000_000 && c.x > top {
-		return nil, fmt.Errorf("snapshot %q and xid %d are too far apart", c.snap, c.x)
+	if c.x > top && c.x-top > farApart {
+		return nil, errFar
 	}
 	for x := top; x < c.x; x++ {
-		out = append(out, strconv.FormatUint(x, 10))
+		out = append(out, x)
 	}
 	return out, nil
 }

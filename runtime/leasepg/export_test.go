@@ -2,6 +2,7 @@ package leasepg
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -32,3 +33,6 @@ func ReleaseDelayed(ctx context.Context, b *Backend) error {
 
 // Sent is what is sent to the server for a statement as it was compiled.
 func Sent(sql string) string { return newSchema(defaultSchema).statement(sql) }
+
+// TellHeldBackAfter sets how old a transaction is before it is told of.
+func TellHeldBackAfter(b *Backend, d time.Duration) { b.heldBackAfter = d }

@@ -83,6 +83,7 @@ func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) 
 func (f *feed) open(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
+	f.b.ledgers.forget()
 	if f.conn, err = f.b.connect(ctx); err != nil {
 		return err
 	}
@@ -152,7 +153,7 @@ func (f *feed) Next(ctx context.Context) (lease.News, error) {
 	}()
 	if err != nil {
 		f.Close()
-		if errors.Is(err, errSetBack) {
+		if errors.Is(err, errSetBack) || errors.Is(err, errFar) {
 			f.forget()
 		}
 		if ctx.Err() != nil {
@@ -249,7 +250,7 @@ func (f *feed) poll(ctx context.Context, news *lease.News) error {
 		if err != nil {
 			return err
 		}
-		steps = append(steps, log, func(q *leasedb.Queries) error {
+		steps = append(steps, steady(ctx), log, func(q *leasedb.Queries) error {
 			err := nextDelayed(ctx, &f.delayed)(q)
 			if f.due = time.Now().Add(f.delayed); f.due.Before(f.refused.Add(releaseFail)) {
 				f.due = f.refused.Add(releaseFail)
@@ -296,7 +297,7 @@ func (f *feed) log(ctx context.Context, news *lease.News) (step, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := leasedb.FeedLogParams{Pos: f.at.pos, Max: feedRows, Late: append([]string{}, late...), Slots: f.slots, Keys: f.keys}
+	p := leasedb.FeedLogParams{Pos: f.at.pos, Max: feedRows, Late: xidTexts(late), Slots: f.slots, Keys: f.keys}
 	return func(q *leasedb.Queries) error {
 		rows, err := q.FeedLog(ctx, p)
 		if err != nil {

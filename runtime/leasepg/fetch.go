@@ -17,6 +17,8 @@ const (
 	scanWindow   = 50_000   // ids a whole-log reader passes in one statement
 	scanAttempts = 10       // statements without a match before it reports its progress
 
+	plainRows = 1000 // messages that a read of slots looks at, for each of them, while there is no index by slot
+
 	slotSpan = 250_000 // ids a reader of a slot passes in one statement, if it may have to pass over messages
 	slotJump = 10_000  // ids without a message of a slot that are worth storing
 )
@@ -68,12 +70,26 @@ func (c *captured) QueryRow(context.Context, string, ...any) pgx.Row { return co
 
 // readLog runs one of the reads of sqlc/queries/log.sql and shares its rows out to reads.
 // What goes beyond fetchBytes is left for the next read.
-func (b *Backend) readLog(ctx context.Context, query func(q *leasedb.Queries) error, reads []read, head func(position)) error {
+func (b *Backend) readLog(ctx context.Context, query func(q *leasedb.Queries) error, reads []read, head func(position)) (err error) {
 	var c captured
 	if err := query(b.queries(&c)); !errors.Is(err, errCollected) {
 		return err
 	}
-	rows, err := b.pool.Query(ctx, c.sql, append([]any{binaryColumns}, c.args...)...)
+	var batch pgx.Batch
+	if err := b.queries(collector{&batch}).Steady(ctx); err != nil && !errors.Is(err, errCollected) {
+		return err
+	}
+	batch.Queue(c.sql, c.args...)
+	results := b.pool.SendBatch(ctx, &batch)
+	defer func() {
+		if e := results.Close(); err == nil {
+			err = e
+		}
+	}()
+	if _, err := results.Exec(); err != nil {
+		return err
+	}
+	rows, err := results.Query()
 	if err != nil {
 		return err
 	}
@@ -133,9 +149,17 @@ func (b *Backend) fetchLog(ctx context.Context, req lease.FetchRequest, what *re
 	if err != nil {
 		return "", err
 	}
-	s := logScan{consumer: req.Consumer.Name, limit: item.Limit, maxPayload: int32(req.MaxPayload), likes: what.likes, every: what.every}
+	s := logScan{consumer: req.Consumer.Name, limit: item.Limit, maxPayload: int32(req.MaxPayload), likes: what.likes, every: what.every,
+		ledger: b.ledgers.get(lease.PerGroup), ask: b.askLog(lease.PerGroup)}
 	for attempt := 1; ; attempt++ {
 		query, err := s.query(ctx, c)
+		if errors.Is(err, errFar) {
+			var now leasedb.HorizonRow
+			if now, err = b.queries(b.pool).Horizon(ctx); err == nil {
+				c = c.pages(now.Snap)
+				query, err = s.query(ctx, c)
+			}
+		}
 		if err != nil {
 			return "", err
 		}
@@ -179,6 +203,8 @@ type logScan struct {
 	maxPayload int32
 	every      bool
 	likes      []string
+	ledger     *ledger
+	ask        ask
 }
 
 func (s *logScan) query(ctx context.Context, c *cursor) (func(*leasedb.Queries) error, error) {
@@ -196,6 +222,13 @@ func (s *logScan) query(ctx context.Context, c *cursor) (func(*leasedb.Queries) 
 	if err != nil {
 		return nil, err
 	}
+	if len(late) > fewPairs {
+		q := []question{{xids: late}}
+		if err := s.ledger.narrow(ctx, c.history, q, false, s.ask); err != nil {
+			return nil, err
+		}
+		late = q[0].xids
+	}
 	if s.every && len(late) == 0 {
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchAll(ctx, leasedb.FetchAllParams{MaxPayload: s.maxPayload, Pos: c.pos, Max: limit})
@@ -204,7 +237,7 @@ func (s *logScan) query(ctx context.Context, c *cursor) (func(*leasedb.Queries) 
 	}
 	return func(q *leasedb.Queries) error {
 		_, err := q.FetchLog(ctx, leasedb.FetchLogParams{
-			Consumer: s.consumer, Pos: c.pos, MaxPayload: s.maxPayload, Late: append([]string{}, late...), Every: s.every, Likes: s.likes,
+			Consumer: s.consumer, Pos: c.pos, MaxPayload: s.maxPayload, Late: xidTexts(late), Every: s.every, Likes: s.likes,
 			Max: limit, Upto: c.pos + scanWindow,
 		})
 		return err

@@ -113,6 +113,7 @@ func (b *Backend) estrange(reason error, concerned func(*session) bool) {
 // forgetSchema drops what was found out about the schema: on another server it may not be so yet.
 func (b *Backend) forgetSchema() {
 	b.logEnd.Store(0)
+	b.ledgers.forget()
 	b.bySlot.done.Store(false)
 	b.byKey.done.Store(false)
 	b.kinds.Clear()

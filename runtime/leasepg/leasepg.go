@@ -2,6 +2,7 @@ package leasepg
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"regexp"
@@ -32,6 +33,10 @@ type Backend struct {
 	log      *slog.Logger
 	observer lease.Observer // nil: nobody
 
+	id            string        // of this process, among those that share the schema
+	heldBackAfter time.Duration // see heldBackLong
+	heldBack      throttle
+
 	handlers turns // of transactions that handlers have open
 
 	pooled   atomic.Bool  // a transaction pooler is in between: no LISTEN
@@ -50,6 +55,8 @@ type Backend struct {
 	tables        tables
 	kinds         sync.Map // kind → struct{}
 	patterns      patterns
+	ledgers       ledgers  // of transactions, see late.go
+	places        sync.Map // [session, consumer] → place of parked messages
 }
 
 // Option adjusts a Backend, or the SQL of [Migrate], [Migrations] and [Grants].
@@ -98,6 +105,7 @@ func resolve(opts []Option) options {
 func New(pool *pgxpool.Pool, opts ...Option) *Backend {
 	o := resolve(opts)
 	b := &Backend{pool: pool, schema: newSchema(o.schema), log: o.logger, observer: o.observer, handlers: turnsFor(pool.Config().MaxConns)}
+	b.id, b.heldBackAfter = rand.Text(), heldBackLong
 	b.ttl.Store(int64(15 * time.Second))
 	b.bySlot.column, b.byKey.column = "slot", "key"
 	b.tables.names = newSchema(defaultSchema)

@@ -17,21 +17,47 @@ const (
 	restedFor   = 24 * time.Hour
 )
 
+// What is to be done once for the whole fleet is done by the process that did it last; by another
+// one when that has not done it for choreEvery, which is more than the runtime's pause.
+const choreEvery = 75 * time.Second
+
+const (
+	dropsAtOnce   = 100
+	heldBackLong  = time.Hour // a transaction that keeps the log from being shortened is told of from then on
+	heldBackAgain = time.Hour
+)
+
 // forgetRows bounds how many items and ids are forgotten in one go.
 const forgetRows = 20_000
 
 // Maintain does the housekeeping. Replicas that race leave it to one.
 func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) (lease.MaintainReport, error) {
 	var r lease.MaintainReport
+	mine := func(q *leasedb.Queries, chore string) (bool, error) {
+		n, err := q.Chore(ctx, leasedb.ChoreParams{Name: chore, Process: b.id, Every: choreEvery})
+		return n > 0, err
+	}
+	log := false // whether this process is the one that looks after the log
+	var chores []lease.ConsumerInfo
 	err := pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error {
 		q := b.queries(tx)
-		mine, err := q.TryMaintain(ctx)
-		if err != nil || !mine {
+		free, err := q.TryMaintain(ctx)
+		if err != nil || !free {
+			return err
+		}
+		if err := q.Steady(ctx); err != nil {
 			return err
 		}
 		for _, c := range consumers {
+			if own, err := mine(q, "consumer/"+c.Name); err != nil || !own {
+				if err != nil {
+					return err
+				}
+				continue
+			}
+			chores = append(chores, c)
 			if c.Keep > 0 {
-				n, err := q.ExpireDeadLetters(ctx, leasedb.ExpireDeadLettersParams{Consumer: c.Name, Keep: c.Keep})
+				n, err := q.ExpireDeadLetters(ctx, leasedb.ExpireDeadLettersParams{Consumer: c.Name, Keep: c.Keep, Max: forgetRows})
 				if err != nil {
 					return err
 				}
@@ -51,6 +77,9 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 				}
 				r.OnceForgotten += int(n)
 			}
+		}
+		if log, err = mine(q, "log"); err != nil || !log {
+			return err
 		}
 		buried, err := q.BuryExpired(ctx) // those that owned nothing: nobody else looks at them
 		if err != nil {
@@ -86,9 +115,17 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 		return r, b.fail("maintain", err)
 	}
 	for _, c := range consumers {
+		if err := b.index(ctx, b.indexFor(c)); err != nil { // what was busy when the consumer was registered
+			return r, b.fail("index the log for "+c.Name, err)
+		}
+	}
+	for _, c := range chores {
 		if err := b.narrow(ctx, c); err != nil {
 			return r, b.fail("drop patterns of "+c.Name, err)
 		}
+	}
+	if !log {
+		return r, nil
 	}
 	// By themselves: who registers streams, or reads the log, is not to wait for the rest.
 	forgotten, err := b.queries(b.pool).ForgetStreams(ctx, restedFor)
@@ -96,7 +133,27 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 		return r, b.fail("maintain", err)
 	}
 	r.StreamsForgotten = int(forgotten)
-	dropped, err := b.queries(b.pool).DropSegments(ctx)
-	r.SegmentsDropped = int(dropped)
-	return r, b.fail("maintain", err)
+	for range dropsAtOnce { // in a transaction each
+		dropped, err := b.queries(b.pool).DropSegments(ctx)
+		if err != nil {
+			return r, b.fail("maintain", err)
+		}
+		if dropped == 0 {
+			break
+		}
+		r.SegmentsDropped += int(dropped)
+	}
+	return r, b.fail("maintain", b.tellHeldBack(ctx))
+}
+
+// tellHeldBack says what keeps the log from being shortened, if that has been there for long. It may be in
+// another database, where those who look after this one do not see it.
+func (b *Backend) tellHeldBack(ctx context.Context) error {
+	h, err := b.queries(b.pool).HeldBack(ctx)
+	if err != nil || h.What == "" || h.Seconds < int64(b.heldBackAfter.Seconds()) || !b.heldBack.ready(time.Now(), heldBackAgain) {
+		return err
+	}
+	b.log.Warn("leasepg: the log cannot be shortened: an old transaction is open on the server; commit it or roll it back",
+		"transaction", h.What, "open_for", time.Duration(h.Seconds)*time.Second)
+	return nil
 }

@@ -264,6 +264,7 @@ GRANT INSERT, DELETE, UPDATE (attempt, next_at, failed_at, error, since) ON leas
 GRANT INSERT, DELETE, UPDATE (reason) ON leasegen.dead_letter TO :role;
 GRANT SELECT, DELETE ON leasegen.published_id TO :role;
 GRANT SELECT, INSERT, DELETE, UPDATE ON leasegen.once TO :role;
+GRANT SELECT, INSERT, UPDATE ON leasegen.chore TO :role;
 GRANT EXECUTE ON FUNCTION leasegen.ensure_segments(bigint), leasegen.drop_segments(),
     leasegen.forget_sessions(interval), leasegen.forget_streams(interval), leasegen.index_log(text),
     leasegen.take_turn(text), leasegen.release_delayed(bigint) TO :role;

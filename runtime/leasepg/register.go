@@ -47,7 +47,20 @@ func (b *Backend) Register(ctx context.Context, c lease.ConsumerInfo, resources 
 	// First what may note the present as the consumer's start: see DescribeConsumer.
 	shared := func(q *leasedb.Queries) error { return q.ShareTopics(ctx, c.Name) }
 	steps := append([]step{durable(ctx), boundLocks(ctx), shared, b.describe(ctx, c)}, b.registering(ctx, c, resources)...)
-	return b.fail("register resources of "+c.Name, b.held(ctx, b.pipeline(ctx, b.pool, steps...), turnsOf(c.Name)...))
+	var sweeps []*sweep
+	if resources == nil {
+		sweeps = b.sweeps(ctx, c)
+	}
+	for _, s := range sweeps { // where there is little, it becomes known with the consumer
+		steps = append(steps, steady(ctx), s.part)
+	}
+	err := b.pipeline(ctx, b.pool, steps...)
+	for _, s := range sweeps {
+		for err == nil && s.next() {
+			err = b.pipeline(ctx, b.pool, durable(ctx), boundLocks(ctx), steady(ctx), s.shared, s.part)
+		}
+	}
+	return b.fail("register resources of "+c.Name, b.held(ctx, err, turnsOf(c.Name)...))
 }
 
 // boundLocks keeps the transaction from waiting long for a lock that a stranger can hold.
@@ -58,6 +71,56 @@ func boundLocks(ctx context.Context) step {
 // turnsOf names the advisory locks that registering and retiring wait for.
 func turnsOf(consumer string) []string {
 	return []string{"leasegen.topics/" + consumer, "leasegen.streams/" + consumer}
+}
+
+// sweepRows is how many topics or keys of the log one statement looks at.
+const sweepRows = 100
+
+// sweep makes known what is in the log, some of it at a time, each time in a transaction of its own.
+type sweep struct {
+	shared, part step
+	first, last  string // names that a part begins with, and ended with; last is empty at the end
+}
+
+func (s *sweep) next() bool {
+	s.first = s.last + "\x01" // the next name there can be, by bytes
+	return s.last != ""
+}
+
+func (b *Backend) sweeps(ctx context.Context, c lease.ConsumerInfo) []*sweep {
+	switch {
+	case c.Per == lease.PerTopic:
+		s := &sweep{shared: func(q *leasedb.Queries) error { return q.ShareTopics(ctx, c.Name) }}
+		s.part = func(q *leasedb.Queries) (err error) {
+			s.last, err = q.RegisterTopics(ctx, leasedb.RegisterTopicsParams{Consumer: c.Name, First: s.first, Max: sweepRows})
+			return err
+		}
+		return []*sweep{s}
+	case c.Per != lease.PerStream || c.Announced: // only the application can name announced streams
+		return nil
+	}
+	shared := func(q *leasedb.Queries) error { return q.ShareStreams(ctx, c.Name) }
+	keys, parked := &sweep{shared: shared}, &sweep{shared: shared}
+	keys.part = func(q *leasedb.Queries) error {
+		r, err := q.SweepStreams(ctx, leasedb.SweepStreamsParams{
+			Consumer: c.Name, First: keys.first, Max: sweepRows, Channel: b.schema.name, Payload: wakeOwnership,
+		})
+		keys.last = r.Last
+		return err
+	}
+	if !b.byKey.done.Load() {
+		keys.part = func(q *leasedb.Queries) error {
+			return q.SweepUnindexed(ctx, leasedb.SweepUnindexedParams{Consumer: c.Name, Channel: b.schema.name, Payload: wakeOwnership})
+		}
+	}
+	parked.part = func(q *leasedb.Queries) error {
+		r, err := q.SweepParked(ctx, leasedb.SweepParkedParams{
+			Consumer: c.Name, First: parked.first, Max: sweepRows, Channel: b.schema.name, Payload: wakeOwnership,
+		})
+		parked.last = r.Last
+		return err
+	}
+	return []*sweep{keys, parked}
 }
 
 // kind is a consumer of the log that was found to be what it was before.
@@ -101,24 +164,17 @@ func (b *Backend) registering(ctx context.Context, c lease.ConsumerInfo, resourc
 		return []step{func(q *leasedb.Queries) error { _, err := q.RegisterSlots(ctx, c.Name); return err }}
 	case lease.PerStream:
 		shared := func(q *leasedb.Queries) error { return q.ShareStreams(ctx, c.Name) }
-		switch {
-		case resources != nil:
-			return []step{shared, func(q *leasedb.Queries) error {
-				return q.RegisterStreams(ctx, leasedb.RegisterStreamsParams{
-					Consumer: c.Name, Resources: resources, Channel: b.schema.name, Payload: wakeOwnership,
-				})
-			}}
-		case c.Announced:
-			return nil // only the application can name them
+		if resources == nil {
+			return []step{shared} // see sweeps
 		}
-		return []step{shared, func(q *leasedb.Queries) error { return q.Uncompiled(ctx) }, func(q *leasedb.Queries) error {
-			return q.SweepStreams(ctx, leasedb.SweepStreamsParams{
-				Consumer: c.Name, Indexed: b.byKey.done.Load(), Channel: b.schema.name, Payload: wakeOwnership,
+		return []step{shared, func(q *leasedb.Queries) error {
+			return q.RegisterStreams(ctx, leasedb.RegisterStreamsParams{
+				Consumer: c.Name, Resources: resources, Channel: b.schema.name, Payload: wakeOwnership,
 			})
 		}}
 	case lease.PerTopic:
 		if resources == nil {
-			return []step{func(q *leasedb.Queries) error { _, err := q.RegisterTopics(ctx, c.Name); return err }}
+			return nil // see sweeps
 		}
 	default:
 		resources = []string{lease.Whole}

@@ -57,20 +57,11 @@ type scanner struct {
 	arena []byte
 }
 
-// binaryColumns asks for the binary format of every column.
-var binaryColumns = func() pgx.QueryResultFormats {
-	f := make(pgx.QueryResultFormats, columnCount)
-	for i := range f {
-		f[i] = pgx.BinaryFormatCode
-	}
-	return f
-}()
-
-// isBinary reports whether rows have the format asked for. A pool that runs the simple
-// protocol gives text.
+// isBinary reports whether rows have the format that is decoded here; text is the same in both. A
+// pool that runs the simple protocol gives text.
 func isBinary(rows pgx.Rows) bool {
 	for _, f := range rows.FieldDescriptions() {
-		if f.Format != pgx.BinaryFormatCode {
+		if f.Format != pgx.BinaryFormatCode && f.DataTypeOID != pgtype.TextOID {
 			return false
 		}
 	}

@@ -40,6 +40,11 @@ func durable(ctx context.Context) step {
 	return func(q *leasedb.Queries) error { return q.Durable(ctx) }
 }
 
+// steady makes the plans of what follows in the transaction independent of statistics.
+func steady(ctx context.Context) step {
+	return func(q *leasedb.Queries) error { return q.Steady(ctx) }
+}
+
 // session is one incarnation of this process. It has a connection of its own, so that no
 // handler can starve the heartbeat, and holds an advisory lock on it: the lock is gone when
 // the process is, at once (see watch.go). Advisory locks of consumers are held on it too

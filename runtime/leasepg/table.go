@@ -258,17 +258,18 @@ func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req lease.Fetc
 	if t.Filtered {
 		h.Scan = max(tableScan/int64(len(req.Items)), 100)
 	}
-	reads := make([]read, len(req.Items))
+	reads, late, err := b.inQuestion(ctx, b.ledgers.get(t), b.askTable(t), false, req)
+	if err != nil {
+		return err
+	}
+	left := make([]bool, len(reads)) // not read: so much was in question for those before them
+	pairs := 0
 	for i, item := range req.Items {
-		c, err := from(item.From)
-		if err != nil {
-			return err
+		c := reads[i].from
+		if left[i] = pairs > 0 && pairs+len(late[i].xids) > mostPairs; left[i] {
+			continue
 		}
-		reads[i].from = c
-		late, err := c.late()
-		if err != nil {
-			return err
-		}
+		pairs += len(late[i].xids)
 		limit, n := int64(item.Limit)+1, int32(i)
 		if t.Filtered {
 			h.Scan = max(h.Scan, limit)
@@ -280,7 +281,7 @@ func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req lease.Fetc
 			p.PagedLimits = append(p.PagedLimits, limit)
 			continue
 		}
-		for _, x := range late {
+		for _, x := range xidTexts(late[i].xids) {
 			p.LateItems, p.LateResources = append(p.LateItems, n), append(p.LateResources, item.Resource)
 			p.LateUpto, p.LateXids = append(p.LateUpto, c.pos), append(p.LateXids, x)
 			p.LateLimits = append(p.LateLimits, limit)
@@ -294,7 +295,7 @@ func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req lease.Fetc
 	}
 	more := make([]bool, len(reads)) // the table goes on where the read stopped looking
 	var now horizon
-	err := b.readTable(ctx, t, b.horizon(ctx, t, &now),
+	err = b.readTable(ctx, t, b.horizon(ctx, t, &now),
 		func(db Querier) error {
 			heads, err := t.Heads(ctx, db, h)
 			for _, h := range heads {
@@ -322,6 +323,10 @@ func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req lease.Fetc
 	}
 	var suspects []int
 	for i, item := range req.Items {
+		if left[i] {
+			out[i] = unread(item)
+			continue
+		}
 		reads[i].at = now
 		if err := reads[i].from.in(now); err != nil {
 			return err

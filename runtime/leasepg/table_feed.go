@@ -156,7 +156,7 @@ func (f *tableFeed) poll(ctx context.Context, b *Backend, news *lease.News) erro
 		rows []TableNews
 	)
 	err = b.readTable(ctx, f.source, b.horizon(ctx, f.source, &now), func(db Querier) (err error) {
-		rows, err = f.source.News(ctx, db, TableNewsParams{Position: f.at.pos, Max: feedRows, Late: append([]string{}, late...)})
+		rows, err = f.source.News(ctx, db, TableNewsParams{Position: f.at.pos, Max: feedRows, Late: xidTexts(late)})
 		return err
 	})
 	if err != nil {

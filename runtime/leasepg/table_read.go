@@ -16,6 +16,8 @@ import (
 // of a table keeps a connection of the pool for longer than this while it waits for a lock.
 const (
 	boundedLocks = "SET LOCAL lock_timeout = '1s'"
+	steadyReads  = "SET LOCAL jit = off; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off; " +
+		"SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL plan_cache_mode = force_generic_plan" // see Steady
 	tableTimeout = 25 * time.Second // one read of a table; less than the runtime waits for a call
 )
 
@@ -54,7 +56,7 @@ func (b *Backend) readTableIn(ctx context.Context, t *TableSource, tx pgx.Tx, qu
 // inSnapshot runs queries in one snapshot. The first round trip bounds what the others wait for
 // locks: they are taken while a statement is prepared, too.
 func inSnapshot(ctx context.Context, c *pgx.Conn, queries ...func(Querier) error) (err error) {
-	if _, err := c.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ; "+boundedLocks); err != nil {
+	if _, err := c.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ; "+boundedLocks+"; "+steadyReads); err != nil {
 		return err
 	}
 	defer func() {

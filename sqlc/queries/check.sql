@@ -43,6 +43,7 @@ FROM (VALUES
     ('SELECT on delayed', has_table_privilege('leasegen.delayed', 'SELECT')),
     ('INSERT, UPDATE and DELETE on once', has_table_privilege('leasegen.once', 'INSERT')
         AND has_table_privilege('leasegen.once', 'UPDATE') AND has_table_privilege('leasegen.once', 'DELETE')),
+    ('INSERT and UPDATE on chore', has_table_privilege('leasegen.chore', 'INSERT') AND has_table_privilege('leasegen.chore', 'UPDATE')),
     ('EXECUTE on ensure_segments', has_function_privilege('leasegen.ensure_segments(bigint)', 'EXECUTE')),
     ('EXECUTE on drop_segments', has_function_privilege('leasegen.drop_segments()', 'EXECUTE')),
     ('EXECUTE on forget_sessions', has_function_privilege('leasegen.forget_sessions(interval)', 'EXECUTE')),

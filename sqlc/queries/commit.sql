@@ -144,16 +144,58 @@ FROM content c
 ORDER BY c.place
 ON CONFLICT (consumer, resource, message_id) DO NOTHING;
 
+-- name: DueLanes :many
+-- Parked messages whose wait is over, the longest over first, from a place on, so many at most. Of
+-- them the heads of lanes that the session owns come back, and as the last row how far this looked
+-- and at how many. Which of the messages of a lane is its head one index descent tells.
+WITH looked AS MATERIALIZED (
+    SELECT p.next_at, p.seq, p.resource, p.lane FROM leasegen.parked p
+    WHERE p.consumer = sqlc.arg(consumer)::text AND p.next_at <= (SELECT clock_timestamp())
+      AND (p.next_at, p.seq) > (sqlc.arg(after_at)::timestamptz, sqlc.arg(after_seq)::bigint)
+    ORDER BY p.next_at, p.seq LIMIT sqlc.arg(scan)::bigint
+)
+SELECT k.next_at, k.seq, k.resource, k.lane, 0::bigint AS looked FROM looked k
+WHERE NOT k.resource = ANY (sqlc.arg(exclude)::text[])
+  AND (SELECT l.session FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = k.resource) = sqlc.arg(session)::text
+  AND k.seq = (SELECT h.seq FROM leasegen.parked h
+               WHERE h.consumer = sqlc.arg(consumer)::text AND (h.resource, h.lane, h.seq) >= (k.resource, k.lane, 0)
+               ORDER BY h.resource, h.lane, h.seq LIMIT 1)
+UNION ALL
+(SELECT k.next_at, k.seq, '', '', (SELECT count(*) FROM looked) FROM looked k ORDER BY k.next_at DESC, k.seq DESC LIMIT 1);
+
+-- name: NextLane :one
+-- In how many microseconds the next lane that the session owns is due, or, where many messages wait
+-- that are none's head, at least; -1 when none waits.
+WITH waiting AS MATERIALIZED (
+    SELECT p.next_at, p.seq, p.resource, p.lane FROM leasegen.parked p
+    WHERE p.consumer = sqlc.arg(consumer)::text AND p.next_at > (SELECT clock_timestamp())
+    ORDER BY p.next_at, p.seq LIMIT sqlc.arg(scan)::bigint
+)
+SELECT (CASE WHEN n.at IS NULL THEN -1 ELSE greatest(extract(epoch FROM n.at - clock_timestamp()) * 1000000, 0) END)::bigint AS micros
+FROM (SELECT coalesce(
+    (SELECT k.next_at FROM waiting k
+     WHERE NOT k.resource = ANY (sqlc.arg(exclude)::text[])
+       AND (SELECT l.session FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = k.resource) = sqlc.arg(session)::text
+       AND k.seq = (SELECT h.seq FROM leasegen.parked h
+                    WHERE h.consumer = sqlc.arg(consumer)::text AND (h.resource, h.lane, h.seq) >= (k.resource, k.lane, 0)
+                    ORDER BY h.resource, h.lane, h.seq LIMIT 1)
+     LIMIT 1),
+    (SELECT max(k.next_at) FROM waiting k HAVING count(*) = sqlc.arg(scan)::bigint)) AS at) n;
+
 -- name: ParkedLanes :many
--- The head of each lane that the session owns, found by one index descent each, soonest first; of
--- one resource at most so many.
+-- The head of each lane of some resources that the session owns, found by one index descent each,
+-- soonest first; of one resource at most so many.
 WITH RECURSIVE head AS (
-    (SELECT p.resource, p.lane, p.next_at FROM leasegen.parked p
-     WHERE p.consumer = sqlc.arg(consumer)::text ORDER BY p.resource, p.lane, p.seq LIMIT 1)
+    SELECT n.resource, n.lane, n.next_at
+    FROM (SELECT DISTINCT unnest(sqlc.arg(resources)::text[]) AS resource) r
+    CROSS JOIN LATERAL (
+        SELECT p.resource, p.lane, p.next_at FROM leasegen.parked p
+        WHERE p.consumer = sqlc.arg(consumer)::text AND (p.resource, p.lane) >= (r.resource, '') AND p.resource <= r.resource
+        ORDER BY p.resource, p.lane, p.seq LIMIT 1) n
     UNION ALL
     SELECT n.resource, n.lane, n.next_at FROM head h CROSS JOIN LATERAL (
         SELECT p.resource, p.lane, p.next_at FROM leasegen.parked p
-        WHERE p.consumer = sqlc.arg(consumer)::text AND (p.resource, p.lane) > (h.resource, h.lane)
+        WHERE p.consumer = sqlc.arg(consumer)::text AND (p.resource, p.lane) > (h.resource, h.lane) AND p.resource <= h.resource
         ORDER BY p.resource, p.lane, p.seq LIMIT 1) n
 )
 SELECT o.resource, o.lane,
@@ -163,9 +205,7 @@ FROM (
            row_number() OVER (PARTITION BY h.resource ORDER BY h.next_at, h.lane) AS place
     FROM head h
     JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = h.resource
-    WHERE l.session = sqlc.arg(session)::text
-      AND (cardinality(sqlc.arg(resources)::text[]) = 0 OR h.resource = ANY (sqlc.arg(resources)::text[]))
-      AND NOT h.resource = ANY (sqlc.arg(exclude)::text[])
+    WHERE l.session = sqlc.arg(session)::text AND NOT h.resource = ANY (sqlc.arg(exclude)::text[])
 ) o
 WHERE o.place <= sqlc.arg(per_resource)::bigint
 ORDER BY o.next_at, o.resource, o.lane
@@ -181,8 +221,9 @@ FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(resources):
              unnest(sqlc.arg(lanes)::text[]) AS lane) i
 CROSS JOIN LATERAL (
     SELECT p.* FROM leasegen.parked p
-    WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource = i.resource AND p.lane = i.lane
-    ORDER BY p.seq LIMIT sqlc.arg(per_lane)::bigint
+    WHERE p.consumer = sqlc.arg(consumer)::text AND (p.resource, p.lane, p.seq) > (i.resource, i.lane, 0)
+      AND (p.resource, p.lane, p.seq) <= (i.resource, i.lane, 9223372036854775807)
+    ORDER BY p.resource, p.lane, p.seq LIMIT sqlc.arg(per_lane)::bigint
 ) p
 ORDER BY i.item, p.seq
 LIMIT sqlc.arg(max)::bigint;

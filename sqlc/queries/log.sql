@@ -43,14 +43,21 @@ SELECT l.topic, coalesce(l.slot, 0), coalesce(l.key, ''), '', '', 0, 0, 0, '' FR
 -- The reads below give rows of one shape. part is 0 for the row that carries the statement's
 -- snapshot in headers, its history in kind, the last id drawn in topic and, in key, the patterns that
 -- count in it (see Fetch); 1 for messages that were late for the cursor, 2 for those beyond it.
--- x is an xid drawn after the snapshot. Rows of an item come in the order of part and id, so
--- that a client may stop anywhere.
+-- x is an xid drawn after the snapshot, with the first row: transactions that begin before it are in
+-- question next time. Rows of an item come in the order of part and id, so that a client may stop anywhere.
+--
+-- Which index a read walks must not depend on what ANALYZE saw. So a read of one topic, slot or key
+-- is bounded by rows, (topic, id), and ordered by them: only the index on them gives that order (see
+-- Steady). Bounds on the id alone leave partitions out. The first million ids are read by
+-- themselves: the order across all partitions would cost a look at each.
 
 -- name: FetchTopics :many
--- The next messages of many topics, when none can have been late.
+-- The next messages of many topics, when none can have been late. The first row also carries an xid
+-- when there are messages beyond a given id.
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
-       NULL::timestamptz AS published_at, NULL::xid8 AS x
+       NULL::timestamptz AS published_at,
+       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(beyond)::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 SELECT 2, i.item, m.id, '', m.key, m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at,
@@ -58,34 +65,69 @@ SELECT 2, i.item, m.id, '', m.key, m.kind,
 FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(names)::text[]) AS topic,
              unnest(sqlc.arg(positions)::bigint[]) AS pos, unnest(sqlc.arg(limits)::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT m.*, octet_length(m.payload) AS size
-    FROM leasegen.message m
-    WHERE m.topic = i.topic AND m.id > i.pos
-    ORDER BY m.id LIMIT i.lim
+    SELECT w.*, octet_length(w.payload) AS size FROM (
+        (SELECT m.* FROM leasegen.message m
+         WHERE m.id > i.pos AND m.id <= i.pos + 1000000
+           AND (m.topic, m.id) > (i.topic, i.pos) AND (m.topic, m.id) <= (i.topic, i.pos + 1000000)
+         ORDER BY m.topic, m.id LIMIT i.lim)
+        UNION ALL
+        (SELECT m.* FROM leasegen.message m
+         WHERE m.id > i.pos + 1000000
+           AND (m.topic, m.id) > (i.topic, i.pos + 1000000) AND (m.topic, m.id) <= (i.topic, 9223372036854775807)
+         ORDER BY m.topic, m.id LIMIT i.lim)
+        LIMIT i.lim) w
 ) m;
 
 -- name: FetchTopicsLate :many
 -- The next messages of many topics, and in the same snapshot those that were late; of
--- topics where these are more than a page, the next page. id + 0 instead of id keeps the
--- planner from walking a whole topic in search of a few transactions. The xid is drawn early:
--- transactions that begin before it are in question next time.
+-- topics where these are more than a page, the next page. Transactions that have not ended show
+-- nothing, and those from late_from on wrote only behind the segments that were closed before it.
+-- Those that ran when they were asked for (open_xids) are in question for all items whose snapshot
+-- lacks them, if they have ended since.
+WITH ended AS MATERIALIZED (
+    SELECT r.xid FROM (SELECT unnest(sqlc.arg(open_xids)::text[])::xid8 AS xid) r
+    WHERE pg_visible_in_snapshot(r.xid, (SELECT pg_current_snapshot()))
+), snaps AS MATERIALIZED (
+    SELECT n.snap::pg_snapshot AS snap, n.place
+    FROM (SELECT unnest(sqlc.arg(snapshots)::text[]) AS snap, generate_subscripts(sqlc.arg(snapshots)::text[], 1) AS place) n
+)
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at,
        CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(beyond)::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 (SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL::xid8
 FROM (SELECT unnest(sqlc.arg(late_items)::int[]) AS item, unnest(sqlc.arg(late_names)::text[]) AS topic,
              unnest(sqlc.arg(late_upto)::bigint[]) AS upto, unnest(sqlc.arg(late_xids)::text[])::xid8 AS xid,
              unnest(sqlc.arg(late_limits)::bigint[]) AS lim) l
 CROSS JOIN LATERAL (
     SELECT m.*, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.xid = l.xid AND m.topic = l.topic AND m.id + 0 <= l.upto
-    ORDER BY m.id + 0 LIMIT l.lim
+    WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= sqlc.arg(late_from)::text::xid8)
+      AND m.id <= l.upto AND (m.xid, m.topic, m.id) >= (l.xid, l.topic, 0) AND (m.xid, m.topic, m.id) <= (l.xid, l.topic, l.upto)
+    ORDER BY m.xid, m.topic, m.id LIMIT l.lim
 ) m
-ORDER BY l.item, m.id)
+WHERE pg_visible_in_snapshot(l.xid, (SELECT pg_current_snapshot()))
+UNION ALL
+SELECT 1, u.item, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL::xid8
+FROM (
+    SELECT i.item, i.name, i.upto, i.lim, e.xid
+    FROM ended e
+    JOIN (SELECT unnest(sqlc.arg(open_items)::int[]) AS item, unnest(sqlc.arg(open_names)::text[]) AS name,
+                 unnest(sqlc.arg(open_upto)::bigint[]) AS upto, unnest(sqlc.arg(open_below)::text[])::xid8 AS below,
+                 unnest(sqlc.arg(open_limits)::bigint[]) AS lim, unnest(sqlc.arg(open_snaps)::int[]) AS snap) i ON e.xid < i.below
+    JOIN snaps s ON s.place = i.snap AND NOT pg_visible_in_snapshot(e.xid, s.snap)
+) u
+CROSS JOIN LATERAL (
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= sqlc.arg(late_from)::text::xid8)
+      AND m.id <= u.upto AND (m.xid, m.topic, m.id) >= (u.xid, u.name, 0) AND (m.xid, m.topic, m.id) <= (u.xid, u.name, u.upto)
+    ORDER BY m.xid, m.topic, m.id LIMIT u.lim
+) m
+ORDER BY 2, 3)
 UNION ALL
 SELECT 1, p.item, m.id, m.topic, m.key, m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
@@ -97,9 +139,10 @@ FROM (SELECT unnest(sqlc.arg(paged_items)::int[]) AS item, unnest(sqlc.arg(paged
 CROSS JOIN LATERAL (
     SELECT m.*, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.topic = p.topic AND m.id > p.after AND m.id <= p.upto
+    WHERE m.id > p.after AND m.id <= p.upto
+      AND (m.topic, m.id) > (p.topic, p.after) AND (m.topic, m.id) <= (p.topic, p.upto)
       AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
-    ORDER BY m.id LIMIT p.lim
+    ORDER BY m.topic, m.id LIMIT p.lim
 ) m
 UNION ALL
 SELECT 2, i.item, m.id, '', m.key, m.kind,
@@ -108,14 +151,25 @@ SELECT 2, i.item, m.id, '', m.key, m.kind,
 FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(names)::text[]) AS topic,
              unnest(sqlc.arg(positions)::bigint[]) AS pos, unnest(sqlc.arg(limits)::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT m.*, octet_length(m.payload) AS size
-    FROM leasegen.message m
-    WHERE m.topic = i.topic AND m.id > i.pos
-    ORDER BY m.id LIMIT i.lim
+    SELECT w.*, octet_length(w.payload) AS size FROM (
+        (SELECT m.* FROM leasegen.message m
+         WHERE m.id > i.pos AND m.id <= i.pos + 1000000
+           AND (m.topic, m.id) > (i.topic, i.pos) AND (m.topic, m.id) <= (i.topic, i.pos + 1000000)
+         ORDER BY m.topic, m.id LIMIT i.lim)
+        UNION ALL
+        (SELECT m.* FROM leasegen.message m
+         WHERE m.id > i.pos + 1000000
+           AND (m.topic, m.id) > (i.topic, i.pos + 1000000) AND (m.topic, m.id) <= (i.topic, 9223372036854775807)
+         ORDER BY m.topic, m.id LIMIT i.lim)
+        LIMIT i.lim) w
 ) m;
 
+-- name: PlainUpto :one
+-- How far a read goes that looks at so many messages from a position on; 0 to the end.
+SELECT coalesce((SELECT m.id FROM leasegen.message m WHERE m.id > sqlc.arg(pos)::bigint ORDER BY m.id OFFSET sqlc.arg(rows)::bigint LIMIT 1), 0)::bigint AS upto;
+
 -- name: FetchSlots :many
--- The next messages of many slots, each of the next span ids, when none can have been late.
+-- The next messages of many slots, each of the next span ids and not beyond upto, when none can have been late.
 -- The first row also carries the last visible id, and an xid when that is beyond a given one.
 SELECT 0::int AS part, 0::int AS item, coalesce((SELECT max(m.id) FROM leasegen.message m), 0)::bigint AS id,
        coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
@@ -130,17 +184,25 @@ SELECT 2, i.item, m.id, m.topic, m.key, m.kind,
 FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(names)::text[])::smallint AS name,
              unnest(sqlc.arg(positions)::bigint[]) AS pos, unnest(sqlc.arg(limits)::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT m.*, octet_length(m.payload) AS size
-    FROM leasegen.message m
-    WHERE m.slot = i.name AND m.id > i.pos AND m.id <= i.pos + sqlc.arg(span)::bigint
-      AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
-    ORDER BY m.id LIMIT i.lim
+    SELECT w.*, octet_length(w.payload) AS size FROM (
+        (SELECT m.* FROM leasegen.message m
+         WHERE m.id > i.pos AND m.id <= i.pos + least(sqlc.arg(span)::bigint, 1000000) AND m.id <= sqlc.arg(upto)::bigint
+           AND (m.slot, m.id) > (i.name, i.pos) AND (m.slot, m.id) <= (i.name, i.pos + least(sqlc.arg(span)::bigint, 1000000))
+           AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+         ORDER BY m.slot, m.id LIMIT i.lim)
+        UNION ALL
+        (SELECT m.* FROM leasegen.message m
+         WHERE m.id > i.pos + 1000000 AND m.id <= i.pos + sqlc.arg(span)::bigint AND m.id <= sqlc.arg(upto)::bigint
+           AND (m.slot, m.id) > (i.name, i.pos + 1000000) AND (m.slot, m.id) <= (i.name, i.pos + sqlc.arg(span)::bigint)
+           AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+         ORDER BY m.slot, m.id LIMIT i.lim)
+        LIMIT i.lim) w
 ) m;
 
 -- name: FetchSlotsLate :many
 -- The same with late messages, and pages of them, as in FetchTopicsLate. What the transactions
 -- in question wrote is looked up once for all slots; which of them a cursor may have missed its
--- snapshot tells. The xid is drawn early: transactions that begin before it are in question next time.
+-- snapshot tells.
 WITH late AS MATERIALIZED (
     SELECT w.xid::xid8 AS xid, w.id::bigint AS id, w.slot::smallint AS name
     FROM leasegen.written(sqlc.arg(late_xids)::text[]::xid8[], sqlc.arg(likes)::text[]) w
@@ -177,10 +239,11 @@ FROM (SELECT unnest(sqlc.arg(paged_items)::int[]) AS item, unnest(sqlc.arg(paged
 CROSS JOIN LATERAL (
     SELECT m.*, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.slot = p.name AND m.id > p.after AND m.id <= p.upto
+    WHERE m.id > p.after AND m.id <= p.upto
+      AND (m.slot, m.id) > (p.name, p.after) AND (m.slot, m.id) <= (p.name, p.upto)
       AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
       AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
-    ORDER BY m.id LIMIT p.lim
+    ORDER BY m.slot, m.id LIMIT p.lim
 ) m
 UNION ALL
 SELECT 2, i.item, m.id, m.topic, m.key, m.kind,
@@ -189,11 +252,19 @@ SELECT 2, i.item, m.id, m.topic, m.key, m.kind,
 FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(names)::text[])::smallint AS name,
              unnest(sqlc.arg(positions)::bigint[]) AS pos, unnest(sqlc.arg(limits)::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT m.*, octet_length(m.payload) AS size
-    FROM leasegen.message m
-    WHERE m.slot = i.name AND m.id > i.pos AND m.id <= i.pos + sqlc.arg(span)::bigint
-      AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
-    ORDER BY m.id LIMIT i.lim
+    SELECT w.*, octet_length(w.payload) AS size FROM (
+        (SELECT m.* FROM leasegen.message m
+         WHERE m.id > i.pos AND m.id <= i.pos + least(sqlc.arg(span)::bigint, 1000000) AND m.id <= sqlc.arg(upto)::bigint
+           AND (m.slot, m.id) > (i.name, i.pos) AND (m.slot, m.id) <= (i.name, i.pos + least(sqlc.arg(span)::bigint, 1000000))
+           AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+         ORDER BY m.slot, m.id LIMIT i.lim)
+        UNION ALL
+        (SELECT m.* FROM leasegen.message m
+         WHERE m.id > i.pos + 1000000 AND m.id <= i.pos + sqlc.arg(span)::bigint AND m.id <= sqlc.arg(upto)::bigint
+           AND (m.slot, m.id) > (i.name, i.pos + 1000000) AND (m.slot, m.id) <= (i.name, i.pos + sqlc.arg(span)::bigint)
+           AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+         ORDER BY m.slot, m.id LIMIT i.lim)
+        LIMIT i.lim) w
 ) m;
 
 -- name: FetchStreams :many
@@ -203,7 +274,8 @@ SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
        coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS key,
        leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
-       NULL::timestamptz AS published_at, NULL::xid8 AS x
+       NULL::timestamptz AS published_at,
+       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(beyond)::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 SELECT 2, i.item, m.id, m.topic, '', m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at,
@@ -211,15 +283,30 @@ SELECT 2, i.item, m.id, m.topic, '', m.kind,
 FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(names)::text[]) AS name,
              unnest(sqlc.arg(positions)::bigint[]) AS pos, unnest(sqlc.arg(limits)::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT m.*, octet_length(m.payload) AS size
-    FROM leasegen.message m
-    WHERE m.key = i.name AND m.id > i.pos
-      AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
-    ORDER BY m.id LIMIT i.lim
+    SELECT w.*, octet_length(w.payload) AS size FROM (
+        (SELECT m.* FROM leasegen.message m
+         WHERE m.id > i.pos AND m.id <= i.pos + 1000000
+           AND (m.key, m.id) > (i.name, i.pos) AND (m.key, m.id) <= (i.name, i.pos + 1000000)
+           AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+         ORDER BY m.key, m.id LIMIT i.lim)
+        UNION ALL
+        (SELECT m.* FROM leasegen.message m
+         WHERE m.id > i.pos + 1000000
+           AND (m.key, m.id) > (i.name, i.pos + 1000000) AND (m.key, m.id) <= (i.name, 9223372036854775807)
+           AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+         ORDER BY m.key, m.id LIMIT i.lim)
+        LIMIT i.lim) w
 ) m;
 
 -- name: FetchStreamsLate :many
 -- The same with late messages, and pages of them, as in FetchTopicsLate.
+WITH ended AS MATERIALIZED (
+    SELECT r.xid FROM (SELECT unnest(sqlc.arg(open_xids)::text[])::xid8 AS xid) r
+    WHERE pg_visible_in_snapshot(r.xid, (SELECT pg_current_snapshot()))
+), snaps AS MATERIALIZED (
+    SELECT n.snap::pg_snapshot AS snap, n.place
+    FROM (SELECT unnest(sqlc.arg(snapshots)::text[]) AS snap, generate_subscripts(sqlc.arg(snapshots)::text[], 1) AS place) n
+)
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
        coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
        coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS key,
@@ -229,18 +316,39 @@ SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
        CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > sqlc.arg(beyond)::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 (SELECT 1, l.item, m.id, m.topic, '', m.kind,
-       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL::xid8
 FROM (SELECT unnest(sqlc.arg(late_items)::int[]) AS item, unnest(sqlc.arg(late_names)::text[]) AS name,
              unnest(sqlc.arg(late_upto)::bigint[]) AS upto, unnest(sqlc.arg(late_xids)::text[])::xid8 AS xid,
              unnest(sqlc.arg(late_limits)::bigint[]) AS lim) l
 CROSS JOIN LATERAL (
     SELECT m.*, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.xid = l.xid AND m.key = l.name AND m.id + 0 <= l.upto
+    WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= sqlc.arg(late_from)::text::xid8)
+      AND m.id <= l.upto AND (m.xid, m.key, m.id) >= (l.xid, l.name, 0) AND (m.xid, m.key, m.id) <= (l.xid, l.name, l.upto)
       AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
-    ORDER BY m.id + 0 LIMIT l.lim
+    ORDER BY m.xid, m.key, m.id LIMIT l.lim
 ) m
-ORDER BY l.item, m.id)
+WHERE pg_visible_in_snapshot(l.xid, (SELECT pg_current_snapshot()))
+UNION ALL
+SELECT 1, u.item, m.id, m.topic, '', m.kind,
+       CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL::xid8
+FROM (
+    SELECT i.item, i.name, i.upto, i.lim, e.xid
+    FROM ended e
+    JOIN (SELECT unnest(sqlc.arg(open_items)::int[]) AS item, unnest(sqlc.arg(open_names)::text[]) AS name,
+                 unnest(sqlc.arg(open_upto)::bigint[]) AS upto, unnest(sqlc.arg(open_below)::text[])::xid8 AS below,
+                 unnest(sqlc.arg(open_limits)::bigint[]) AS lim, unnest(sqlc.arg(open_snaps)::int[]) AS snap) i ON e.xid < i.below
+    JOIN snaps s ON s.place = i.snap AND NOT pg_visible_in_snapshot(e.xid, s.snap)
+) u
+CROSS JOIN LATERAL (
+    SELECT m.*, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= sqlc.arg(late_from)::text::xid8)
+      AND m.id <= u.upto AND (m.xid, m.key, m.id) >= (u.xid, u.name, 0) AND (m.xid, m.key, m.id) <= (u.xid, u.name, u.upto)
+      AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+    ORDER BY m.xid, m.key, m.id LIMIT u.lim
+) m
+ORDER BY 2, 3)
 UNION ALL
 SELECT 1, p.item, m.id, m.topic, '', m.kind,
        CASE WHEN m.size <= sqlc.arg(max_payload)::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
@@ -252,10 +360,11 @@ FROM (SELECT unnest(sqlc.arg(paged_items)::int[]) AS item, unnest(sqlc.arg(paged
 CROSS JOIN LATERAL (
     SELECT m.*, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.key = p.name AND m.id > p.after AND m.id <= p.upto
+    WHERE m.id > p.after AND m.id <= p.upto
+      AND (m.key, m.id) > (p.name, p.after) AND (m.key, m.id) <= (p.name, p.upto)
       AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
       AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
-    ORDER BY m.id LIMIT p.lim
+    ORDER BY m.key, m.id LIMIT p.lim
 ) m
 UNION ALL
 SELECT 2, i.item, m.id, m.topic, '', m.kind,
@@ -264,11 +373,19 @@ SELECT 2, i.item, m.id, m.topic, '', m.kind,
 FROM (SELECT unnest(sqlc.arg(items)::int[]) AS item, unnest(sqlc.arg(names)::text[]) AS name,
              unnest(sqlc.arg(positions)::bigint[]) AS pos, unnest(sqlc.arg(limits)::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT m.*, octet_length(m.payload) AS size
-    FROM leasegen.message m
-    WHERE m.key = i.name AND m.id > i.pos
-      AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
-    ORDER BY m.id LIMIT i.lim
+    SELECT w.*, octet_length(w.payload) AS size FROM (
+        (SELECT m.* FROM leasegen.message m
+         WHERE m.id > i.pos AND m.id <= i.pos + 1000000
+           AND (m.key, m.id) > (i.name, i.pos) AND (m.key, m.id) <= (i.name, i.pos + 1000000)
+           AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+         ORDER BY m.key, m.id LIMIT i.lim)
+        UNION ALL
+        (SELECT m.* FROM leasegen.message m
+         WHERE m.id > i.pos + 1000000
+           AND (m.key, m.id) > (i.name, i.pos + 1000000) AND (m.key, m.id) <= (i.name, 9223372036854775807)
+           AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
+         ORDER BY m.key, m.id LIMIT i.lim)
+        LIMIT i.lim) w
 ) m;
 
 -- name: FetchAll :many
@@ -276,7 +393,8 @@ CROSS JOIN LATERAL (
 -- have been late.
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
-       NULL::timestamptz AS published_at, NULL::xid8 AS x
+       NULL::timestamptz AS published_at,
+       CASE WHEN EXISTS (SELECT FROM leasegen.message m WHERE m.id > sqlc.arg(pos)::bigint) THEN pg_current_xact_id() END AS x
 UNION ALL
 SELECT 2, 0, w.id, w.topic, w.key, w.kind,
        CASE WHEN w.size <= sqlc.arg(max_payload)::int THEN w.payload END, w.size, w.headers::text, w.published_at,
@@ -343,3 +461,19 @@ FROM (
       AND (sqlc.arg(every)::boolean OR m.topic LIKE ANY (sqlc.arg(likes)::text[]))
     ORDER BY m.id LIMIT sqlc.arg(max)::bigint
 ) m;
+
+-- name: Wrote :many
+-- What transactions that have ended wrote: the topics, slots or keys (per) of their messages; an empty name for the whole log. Of
+-- one with many messages only the first are looked at, and complete is false.
+SELECT r.xid::text AS xid, w.names::text[] AS names, (w.looked < sqlc.arg(most)::bigint)::boolean AS complete, leasegen.history()::text AS history
+FROM (SELECT unnest(sqlc.arg(xids)::text[])::xid8 AS xid) r
+CROSS JOIN LATERAL (
+    SELECT coalesce(array_agg(DISTINCT n.name), '{}') AS names, count(*) AS looked
+    FROM (
+        SELECT CASE sqlc.arg(per)::text WHEN 'topic' THEN m.topic WHEN 'stream' THEN m.key WHEN 'partition' THEN m.slot::text ELSE '' END AS name
+        FROM leasegen.message m
+        WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= sqlc.arg(late_from)::text::xid8)
+          AND (m.xid, m.topic, m.id) >= (r.xid, '', 0) AND m.xid <= r.xid
+        ORDER BY m.xid, m.topic, m.id LIMIT sqlc.arg(most)::bigint) n
+) w
+WHERE pg_visible_in_snapshot(r.xid, (SELECT pg_current_snapshot()));

@@ -61,6 +61,6 @@ WHERE NOT o.done;
 DELETE FROM leasegen.once
 WHERE consumer = sqlc.arg(consumer)::text AND key IN (
     SELECT o.key FROM leasegen.once o
-    WHERE o.consumer = sqlc.arg(consumer)::text AND o.at < clock_timestamp() - sqlc.arg(keep)::interval
+    WHERE o.consumer = sqlc.arg(consumer)::text AND o.at < (SELECT clock_timestamp() - sqlc.arg(keep)::interval)
       AND (o.done OR o.session IS NULL OR NOT leasegen.still_executing(o.consumer, o.resource, o.session, o.epoch))
     ORDER BY o.at LIMIT sqlc.arg(max)::bigint);

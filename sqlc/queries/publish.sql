@@ -58,7 +58,7 @@ SELECT r.moved::bigint AS moved, r.last::bigint AS last FROM leasegen.release_de
 -- name: ForgetIDs :execrows
 DELETE FROM leasegen.published_id
 WHERE (topic, id) IN (SELECT p.topic, p.id FROM leasegen.published_id p
-                      WHERE p.at < clock_timestamp() - interval '7 days' ORDER BY p.at LIMIT sqlc.arg(max)::bigint);
+                      WHERE p.at < (SELECT clock_timestamp() - interval '7 days') ORDER BY p.at LIMIT sqlc.arg(max)::bigint);
 
 -- name: SingleWriter :exec
 SELECT pg_advisory_xact_lock(sqlc.arg(key)::bigint);

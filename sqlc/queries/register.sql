@@ -57,21 +57,24 @@ WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.r
 ORDER BY r.resource COLLATE "C" -- replicas that register the same do not deadlock
 ON CONFLICT DO NOTHING;
 
--- name: RegisterTopics :execrows
--- Every topic of the log, found by one index descent each.
+-- name: RegisterTopics :one
+-- Topics of the log from one on, so many, found by one index descent each. last is empty at the end.
 WITH RECURSIVE known AS (
-    (SELECT m.topic FROM leasegen.message m ORDER BY m.topic LIMIT 1)
+    (SELECT m.topic, 1::bigint AS place FROM leasegen.message m WHERE m.topic >= sqlc.arg(first)::text ORDER BY m.topic LIMIT 1)
     UNION ALL
-    SELECT n.topic FROM known k CROSS JOIN LATERAL (
+    SELECT n.topic, k.place + 1 FROM known k CROSS JOIN LATERAL (
         SELECT m.topic FROM leasegen.message m WHERE m.topic > k.topic ORDER BY m.topic LIMIT 1) n
+    WHERE k.place < sqlc.arg(max)::bigint
+), made AS (
+    INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
+    SELECT c.name, k.topic, c.start_pos, c.start_snap, c.start_x
+    FROM known k JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
+    WHERE k.topic LIKE ANY (c.likes)
+      AND (SELECT l.consumer FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = k.topic) IS NULL
+    ORDER BY k.place
+    ON CONFLICT DO NOTHING
 )
-INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
-SELECT c.name, k.topic, c.start_pos, c.start_snap, c.start_x
-FROM known k JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
-WHERE k.topic LIKE ANY (c.likes)
-  AND NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = k.topic)
-ORDER BY k.topic
-ON CONFLICT DO NOTHING;
+SELECT coalesce((SELECT k.topic FROM known k WHERE k.place = sqlc.arg(max)::bigint), '')::text AS last;
 
 -- name: RegisterSlots :execrows
 INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
@@ -105,55 +108,78 @@ WITH made AS (
 )
 SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text) WHERE EXISTS (SELECT FROM made);
 
--- name: SweepStreams :exec
--- All streams with work become wanted: keys of the log, found by one index descent each, whose
--- messages their cursor has not passed, and streams with parked messages. The cursor's rule is
--- that of stream_unread; nothing can be late for a snapshot that all transactions before x are
--- visible in. While the log has no index by key, all keys count as having work.
-WITH RECURSIVE indexed AS (
-    (SELECT m.key FROM leasegen.message m WHERE sqlc.arg(indexed)::boolean ORDER BY m.key LIMIT 1)
+-- name: SweepStreams :one
+-- Streams with work become wanted: keys of the log from one on, so many, found by one index descent
+-- each, whose messages their cursor has not passed. The cursor's rule is that of stream_unread; nothing
+-- can be late for a snapshot that all transactions before x are visible in. last is empty at the
+-- end.
+WITH RECURSIVE known AS (
+    (SELECT m.key, 1::bigint AS place FROM leasegen.message m WHERE m.key >= sqlc.arg(first)::text ORDER BY m.key LIMIT 1)
     UNION ALL
-    SELECT n.key FROM indexed k CROSS JOIN LATERAL (
+    SELECT n.key, k.place + 1 FROM known k CROSS JOIN LATERAL (
         SELECT m.key FROM leasegen.message m WHERE m.key > k.key ORDER BY m.key LIMIT 1) n
-), known AS (
-    SELECT i.key FROM indexed i
-    UNION ALL
-    (SELECT DISTINCT m.key FROM leasegen.message m JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
-     WHERE NOT sqlc.arg(indexed)::boolean AND m.topic LIKE ANY (c.likes))
+    WHERE k.place < sqlc.arg(max)::bigint
 ), made AS (
     INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
-    SELECT c.name, w.resource, c.start_pos, c.start_snap, c.start_x
-    FROM (
-        SELECT k.key AS resource
-        FROM known k
-        JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
-        LEFT JOIN leasegen.lease l ON l.consumer = c.name AND l.resource = k.key
-        CROSS JOIN LATERAL (
-            SELECT CASE WHEN l.resource IS NULL THEN c.start_pos ELSE l.pos END AS pos,
-                   CASE WHEN l.resource IS NULL THEN c.start_snap ELSE l.snap END AS snap,
-                   CASE WHEN l.resource IS NULL THEN c.start_x ELSE l.x END AS x) at
-        WHERE l.wanted IS DISTINCT FROM true
-          AND (NOT sqlc.arg(indexed)::boolean
-            OR EXISTS (SELECT FROM leasegen.message m WHERE m.key = k.key AND m.id > at.pos AND m.topic LIKE ANY (c.likes))
-            OR at.pos > (SELECT coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)) -- the log was set back
-            OR pg_snapshot_xmin(at.snap) < at.x AND (
-                EXISTS (SELECT FROM (SELECT pg_snapshot_xip(at.snap) AS xid) r JOIN leasegen.message m ON m.xid = r.xid
-                        WHERE m.key = k.key AND m.id + 0 <= at.pos AND m.topic LIKE ANY (c.likes))
-                OR EXISTS (SELECT FROM leasegen.message m
-                           WHERE m.xid >= pg_snapshot_xmax(at.snap) AND m.xid < at.x
-                             AND m.key = k.key AND m.id + 0 <= at.pos AND m.topic LIKE ANY (c.likes))))
-        UNION
-        SELECT l.resource
-        FROM leasegen.lease l
-        WHERE l.consumer = sqlc.arg(consumer)::text AND NOT l.wanted
-          AND EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
-    ) w
+    SELECT c.name, k.key, c.start_pos, c.start_snap, c.start_x
+    FROM known k
     JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
-    ORDER BY w.resource
+    LEFT JOIN LATERAL (SELECT * FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = k.key OFFSET 0) l ON true
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN l.resource IS NULL THEN c.start_pos ELSE l.pos END AS pos,
+               CASE WHEN l.resource IS NULL THEN c.start_snap ELSE l.snap END AS snap,
+               CASE WHEN l.resource IS NULL THEN c.start_x ELSE l.x END AS x) at
+    WHERE l.wanted IS DISTINCT FROM true
+      AND (EXISTS (SELECT FROM leasegen.message m WHERE m.key = k.key AND m.id > at.pos AND m.topic LIKE ANY (c.likes))
+        OR at.pos > (SELECT coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)) -- the log was set back
+        OR pg_snapshot_xmin(at.snap) < at.x AND (
+            EXISTS (SELECT FROM (SELECT pg_snapshot_xip(at.snap) AS xid) r JOIN leasegen.message m ON m.xid = r.xid
+                    WHERE m.key = k.key AND m.id + 0 <= at.pos AND m.topic LIKE ANY (c.likes))
+            OR EXISTS (SELECT FROM leasegen.message m
+                       WHERE m.xid >= pg_snapshot_xmax(at.snap) AND m.xid < at.x
+                         AND m.key = k.key AND m.id + 0 <= at.pos AND m.topic LIKE ANY (c.likes))))
+    ORDER BY k.place
+    ON CONFLICT (consumer, resource) DO UPDATE SET wanted = true WHERE NOT lease.wanted
+    RETURNING resource
+), told AS (
+    SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text) WHERE EXISTS (SELECT FROM made)
+)
+SELECT coalesce((SELECT k.key FROM known k WHERE k.place = sqlc.arg(max)::bigint), '')::text AS last, (SELECT count(*) FROM told) AS told;
+
+-- name: SweepUnindexed :exec
+-- The same for all keys at once, which count as having work, while the log has no index by key.
+WITH made AS (
+    INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
+    SELECT c.name, k.key, c.start_pos, c.start_snap, c.start_x
+    FROM leasegen.consumer c
+    JOIN (SELECT DISTINCT m.key FROM leasegen.message m JOIN leasegen.consumer d ON d.name = sqlc.arg(consumer)::text
+          WHERE m.topic LIKE ANY (d.likes)) k ON true
+    WHERE c.name = sqlc.arg(consumer)::text
+      AND NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = k.key AND l.wanted)
+    ORDER BY k.key
     ON CONFLICT (consumer, resource) DO UPDATE SET wanted = true WHERE NOT lease.wanted
     RETURNING resource
 )
 SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text) WHERE EXISTS (SELECT FROM made);
+
+-- name: SweepParked :one
+-- Streams with parked messages become wanted, from one on, so many.
+WITH RECURSIVE known AS (
+    (SELECT p.resource, 1::bigint AS place FROM leasegen.parked p
+     WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource >= sqlc.arg(first)::text ORDER BY p.resource, p.lane, p.seq LIMIT 1)
+    UNION ALL
+    SELECT n.resource, k.place + 1 FROM known k CROSS JOIN LATERAL (
+        SELECT p.resource FROM leasegen.parked p
+        WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource > k.resource ORDER BY p.resource, p.lane, p.seq LIMIT 1) n
+    WHERE k.place < sqlc.arg(max)::bigint
+), made AS (
+    UPDATE leasegen.lease l SET wanted = true
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT k.resource FROM known k)) AND NOT l.wanted
+    RETURNING l.resource
+), told AS (
+    SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text) WHERE EXISTS (SELECT FROM made)
+)
+SELECT coalesce((SELECT k.resource FROM known k WHERE k.place = sqlc.arg(max)::bigint), '')::text AS last, (SELECT count(*) FROM told) AS told;
 
 -- name: LogIndexed :one
 SELECT (o.indexes OPERATOR(pg_catalog.@>) ARRAY[sqlc.arg(what)::text] AND NOT EXISTS (
@@ -165,8 +191,3 @@ SELECT leasegen.index_log(sqlc.arg(what)::text)::int AS left_over;
 
 -- name: SetSlots :exec
 SELECT leasegen.set_slots(sqlc.arg(slots)::int);
-
--- name: Uncompiled :exec
--- Statements of the rest of the transaction are not compiled (jit): that would take longer than
--- they do, whatever their estimates say.
-SELECT set_config('jit', 'off', true);

@@ -157,6 +157,76 @@ func (q *Queries) CommitLeases(ctx context.Context, arg CommitLeasesParams) ([]s
 	return items, nil
 }
 
+const DueLanes = `-- name: DueLanes :many
+WITH looked AS MATERIALIZED (
+    SELECT p.next_at, p.seq, p.resource, p.lane FROM leasegen.parked p
+    WHERE p.consumer = $1::text AND p.next_at <= (SELECT clock_timestamp())
+      AND (p.next_at, p.seq) > ($2::timestamptz, $3::bigint)
+    ORDER BY p.next_at, p.seq LIMIT $4::bigint
+)
+SELECT k.next_at, k.seq, k.resource, k.lane, 0::bigint AS looked FROM looked k
+WHERE NOT k.resource = ANY ($5::text[])
+  AND (SELECT l.session FROM leasegen.lease l WHERE l.consumer = $1::text AND l.resource = k.resource) = $6::text
+  AND k.seq = (SELECT h.seq FROM leasegen.parked h
+               WHERE h.consumer = $1::text AND (h.resource, h.lane, h.seq) >= (k.resource, k.lane, 0)
+               ORDER BY h.resource, h.lane, h.seq LIMIT 1)
+UNION ALL
+(SELECT k.next_at, k.seq, '', '', (SELECT count(*) FROM looked) FROM looked k ORDER BY k.next_at DESC, k.seq DESC LIMIT 1)
+`
+
+type DueLanesParams struct {
+	Consumer string
+	AfterAt  time.Time
+	AfterSeq int64
+	Scan     int64
+	Exclude  []string
+	Session  string
+}
+
+type DueLanesRow struct {
+	NextAt   time.Time
+	Seq      int64
+	Resource string
+	Lane     string
+	Looked   int64
+}
+
+// Parked messages whose wait is over, the longest over first, from a place on, so many at most. Of
+// them the heads of lanes that the session owns come back, and as the last row how far this looked
+// and at how many. Which of the messages of a lane is its head one index descent tells.
+func (q *Queries) DueLanes(ctx context.Context, arg DueLanesParams) ([]DueLanesRow, error) {
+	rows, err := q.db.Query(ctx, DueLanes,
+		arg.Consumer,
+		arg.AfterAt,
+		arg.AfterSeq,
+		arg.Scan,
+		arg.Exclude,
+		arg.Session,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DueLanesRow
+	for rows.Next() {
+		var i DueLanesRow
+		if err := rows.Scan(
+			&i.NextAt,
+			&i.Seq,
+			&i.Resource,
+			&i.Lane,
+			&i.Looked,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const FetchParked = `-- name: FetchParked :many
 SELECT i.item::int AS item, p.message_id, p.topic, p.key, p.kind,
        (CASE WHEN octet_length(p.payload) <= $1::int THEN p.payload END)::bytea AS payload,
@@ -167,8 +237,9 @@ FROM (SELECT unnest($2::int[]) AS item, unnest($3::text[]) AS resource,
              unnest($4::text[]) AS lane) i
 CROSS JOIN LATERAL (
     SELECT p.seq, p.consumer, p.resource, p.lane, p.message_id, p.topic, p.key, p.kind, p.payload, p.headers, p.published_at, p.attempt, p.next_at, p.failed_at, p.error, p.since FROM leasegen.parked p
-    WHERE p.consumer = $5::text AND p.resource = i.resource AND p.lane = i.lane
-    ORDER BY p.seq LIMIT $6::bigint
+    WHERE p.consumer = $5::text AND (p.resource, p.lane, p.seq) > (i.resource, i.lane, 0)
+      AND (p.resource, p.lane, p.seq) <= (i.resource, i.lane, 9223372036854775807)
+    ORDER BY p.resource, p.lane, p.seq LIMIT $6::bigint
 ) p
 ORDER BY i.item, p.seq
 LIMIT $7::bigint
@@ -327,6 +398,45 @@ func (q *Queries) HoldsLease(ctx context.Context, arg HoldsLeaseParams) (bool, e
 	return held, err
 }
 
+const NextLane = `-- name: NextLane :one
+WITH waiting AS MATERIALIZED (
+    SELECT p.next_at, p.seq, p.resource, p.lane FROM leasegen.parked p
+    WHERE p.consumer = $2::text AND p.next_at > (SELECT clock_timestamp())
+    ORDER BY p.next_at, p.seq LIMIT $4::bigint
+)
+SELECT (CASE WHEN n.at IS NULL THEN -1 ELSE greatest(extract(epoch FROM n.at - clock_timestamp()) * 1000000, 0) END)::bigint AS micros
+FROM (SELECT coalesce(
+    (SELECT k.next_at FROM waiting k
+     WHERE NOT k.resource = ANY ($1::text[])
+       AND (SELECT l.session FROM leasegen.lease l WHERE l.consumer = $2::text AND l.resource = k.resource) = $3::text
+       AND k.seq = (SELECT h.seq FROM leasegen.parked h
+                    WHERE h.consumer = $2::text AND (h.resource, h.lane, h.seq) >= (k.resource, k.lane, 0)
+                    ORDER BY h.resource, h.lane, h.seq LIMIT 1)
+     LIMIT 1),
+    (SELECT max(k.next_at) FROM waiting k HAVING count(*) = $4::bigint)) AS at) n
+`
+
+type NextLaneParams struct {
+	Exclude  []string
+	Consumer string
+	Session  string
+	Scan     int64
+}
+
+// In how many microseconds the next lane that the session owns is due, or, where many messages wait
+// that are none's head, at least; -1 when none waits.
+func (q *Queries) NextLane(ctx context.Context, arg NextLaneParams) (int64, error) {
+	row := q.db.QueryRow(ctx, NextLane,
+		arg.Exclude,
+		arg.Consumer,
+		arg.Session,
+		arg.Scan,
+	)
+	var micros int64
+	err := row.Scan(&micros)
+	return micros, err
+}
+
 const ParkAgain = `-- name: ParkAgain :exec
 WITH input AS (
     SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch,
@@ -459,12 +569,16 @@ func (q *Queries) ParkedDone(ctx context.Context, arg ParkedDoneParams) error {
 
 const ParkedLanes = `-- name: ParkedLanes :many
 WITH RECURSIVE head AS (
-    (SELECT p.resource, p.lane, p.next_at FROM leasegen.parked p
-     WHERE p.consumer = $1::text ORDER BY p.resource, p.lane, p.seq LIMIT 1)
+    SELECT n.resource, n.lane, n.next_at
+    FROM (SELECT DISTINCT unnest($6::text[]) AS resource) r
+    CROSS JOIN LATERAL (
+        SELECT p.resource, p.lane, p.next_at FROM leasegen.parked p
+        WHERE p.consumer = $1::text AND (p.resource, p.lane) >= (r.resource, '') AND p.resource <= r.resource
+        ORDER BY p.resource, p.lane, p.seq LIMIT 1) n
     UNION ALL
     SELECT n.resource, n.lane, n.next_at FROM head h CROSS JOIN LATERAL (
         SELECT p.resource, p.lane, p.next_at FROM leasegen.parked p
-        WHERE p.consumer = $1::text AND (p.resource, p.lane) > (h.resource, h.lane)
+        WHERE p.consumer = $1::text AND (p.resource, p.lane) > (h.resource, h.lane) AND p.resource <= h.resource
         ORDER BY p.resource, p.lane, p.seq LIMIT 1) n
 )
 SELECT o.resource, o.lane,
@@ -474,22 +588,20 @@ FROM (
            row_number() OVER (PARTITION BY h.resource ORDER BY h.next_at, h.lane) AS place
     FROM head h
     JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = h.resource
-    WHERE l.session = $2::text
-      AND (cardinality($3::text[]) = 0 OR h.resource = ANY ($3::text[]))
-      AND NOT h.resource = ANY ($4::text[])
+    WHERE l.session = $2::text AND NOT h.resource = ANY ($3::text[])
 ) o
-WHERE o.place <= $5::bigint
+WHERE o.place <= $4::bigint
 ORDER BY o.next_at, o.resource, o.lane
-LIMIT $6::bigint
+LIMIT $5::bigint
 `
 
 type ParkedLanesParams struct {
 	Consumer    string
 	Session     string
-	Resources   []string
 	Exclude     []string
 	PerResource int64
 	Max         int64
+	Resources   []string
 }
 
 type ParkedLanesRow struct {
@@ -498,16 +610,16 @@ type ParkedLanesRow struct {
 	DueInMicros int64
 }
 
-// The head of each lane that the session owns, found by one index descent each, soonest first; of
-// one resource at most so many.
+// The head of each lane of some resources that the session owns, found by one index descent each,
+// soonest first; of one resource at most so many.
 func (q *Queries) ParkedLanes(ctx context.Context, arg ParkedLanesParams) ([]ParkedLanesRow, error) {
 	rows, err := q.db.Query(ctx, ParkedLanes,
 		arg.Consumer,
 		arg.Session,
-		arg.Resources,
 		arg.Exclude,
 		arg.PerResource,
 		arg.Max,
+		arg.Resources,
 	)
 	if err != nil {
 		return nil, err

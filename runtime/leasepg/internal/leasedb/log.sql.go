@@ -110,22 +110,23 @@ func (q *Queries) FeedLog(ctx context.Context, arg FeedLogParams) ([]FeedLogRow,
 const FetchAll = `-- name: FetchAll :many
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
-       NULL::timestamptz AS published_at, NULL::xid8 AS x
+       NULL::timestamptz AS published_at,
+       CASE WHEN EXISTS (SELECT FROM leasegen.message m WHERE m.id > $1::bigint) THEN pg_current_xact_id() END AS x
 UNION ALL
 SELECT 2, 0, w.id, w.topic, w.key, w.kind,
-       CASE WHEN w.size <= $1::int THEN w.payload END, w.size, w.headers::text, w.published_at,
+       CASE WHEN w.size <= $2::int THEN w.payload END, w.size, w.headers::text, w.published_at,
        pg_current_xact_id()
 FROM (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.id > $2::bigint
+    WHERE m.id > $1::bigint
     ORDER BY m.id LIMIT $3::bigint
 ) w
 `
 
 type FetchAllParams struct {
-	MaxPayload int32
 	Pos        int64
+	MaxPayload int32
 	Max        int64
 }
 
@@ -140,13 +141,13 @@ type FetchAllRow struct {
 	Size        int32
 	Headers     string
 	PublishedAt pgtype.Timestamptz
-	X           pgtype.Uint64
+	X           interface{}
 }
 
 // The next messages of the whole log, for a reader that wants them all, when none can
 // have been late.
 func (q *Queries) FetchAll(ctx context.Context, arg FetchAllParams) ([]FetchAllRow, error) {
-	rows, err := q.db.Query(ctx, FetchAll, arg.MaxPayload, arg.Pos, arg.Max)
+	rows, err := q.db.Query(ctx, FetchAll, arg.Pos, arg.MaxPayload, arg.Max)
 	if err != nil {
 		return nil, err
 	}
@@ -383,11 +384,19 @@ SELECT 2, i.item, m.id, m.topic, m.key, m.kind,
 FROM (SELECT unnest($4::int[]) AS item, unnest($5::text[])::smallint AS name,
              unnest($6::bigint[]) AS pos, unnest($7::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
-    FROM leasegen.message m
-    WHERE m.slot = i.name AND m.id > i.pos AND m.id <= i.pos + $8::bigint
-      AND ($9::boolean OR m.topic LIKE ANY ($10::text[]))
-    ORDER BY m.id LIMIT i.lim
+    SELECT w.xid, w.id, w.topic, w.key, w.kind, w.payload, w.headers, w.published_at, w.slot, octet_length(w.payload) AS size FROM (
+        (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
+         WHERE m.id > i.pos AND m.id <= i.pos + least($8::bigint, 1000000) AND m.id <= $9::bigint
+           AND (m.slot, m.id) > (i.name, i.pos) AND (m.slot, m.id) <= (i.name, i.pos + least($8::bigint, 1000000))
+           AND ($10::boolean OR m.topic LIKE ANY ($11::text[]))
+         ORDER BY m.slot, m.id LIMIT i.lim)
+        UNION ALL
+        (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
+         WHERE m.id > i.pos + 1000000 AND m.id <= i.pos + $8::bigint AND m.id <= $9::bigint
+           AND (m.slot, m.id) > (i.name, i.pos + 1000000) AND (m.slot, m.id) <= (i.name, i.pos + $8::bigint)
+           AND ($10::boolean OR m.topic LIKE ANY ($11::text[]))
+         ORDER BY m.slot, m.id LIMIT i.lim)
+        LIMIT i.lim) w
 ) m
 `
 
@@ -400,6 +409,7 @@ type FetchSlotsParams struct {
 	Positions  []int64
 	Limits     []int64
 	Span       int64
+	Upto       int64
 	Every      bool
 	Likes      []string
 }
@@ -418,7 +428,7 @@ type FetchSlotsRow struct {
 	X           interface{}
 }
 
-// The next messages of many slots, each of the next span ids, when none can have been late.
+// The next messages of many slots, each of the next span ids and not beyond upto, when none can have been late.
 // The first row also carries the last visible id, and an xid when that is beyond a given one.
 func (q *Queries) FetchSlots(ctx context.Context, arg FetchSlotsParams) ([]FetchSlotsRow, error) {
 	rows, err := q.db.Query(ctx, FetchSlots,
@@ -430,6 +440,7 @@ func (q *Queries) FetchSlots(ctx context.Context, arg FetchSlotsParams) ([]Fetch
 		arg.Positions,
 		arg.Limits,
 		arg.Span,
+		arg.Upto,
 		arg.Every,
 		arg.Likes,
 	)
@@ -500,10 +511,11 @@ FROM (SELECT unnest($12::int[]) AS item, unnest($13::text[])::smallint AS name,
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.slot = p.name AND m.id > p.after AND m.id <= p.upto
+    WHERE m.id > p.after AND m.id <= p.upto
+      AND (m.slot, m.id) > (p.name, p.after) AND (m.slot, m.id) <= (p.name, p.upto)
       AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
       AND ($19::boolean OR m.topic LIKE ANY ($2::text[]))
-    ORDER BY m.id LIMIT p.lim
+    ORDER BY m.slot, m.id LIMIT p.lim
 ) m
 UNION ALL
 SELECT 2, i.item, m.id, m.topic, m.key, m.kind,
@@ -512,11 +524,19 @@ SELECT 2, i.item, m.id, m.topic, m.key, m.kind,
 FROM (SELECT unnest($20::int[]) AS item, unnest($21::text[])::smallint AS name,
              unnest($22::bigint[]) AS pos, unnest($23::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
-    FROM leasegen.message m
-    WHERE m.slot = i.name AND m.id > i.pos AND m.id <= i.pos + $24::bigint
-      AND ($19::boolean OR m.topic LIKE ANY ($2::text[]))
-    ORDER BY m.id LIMIT i.lim
+    SELECT w.xid, w.id, w.topic, w.key, w.kind, w.payload, w.headers, w.published_at, w.slot, octet_length(w.payload) AS size FROM (
+        (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
+         WHERE m.id > i.pos AND m.id <= i.pos + least($24::bigint, 1000000) AND m.id <= $25::bigint
+           AND (m.slot, m.id) > (i.name, i.pos) AND (m.slot, m.id) <= (i.name, i.pos + least($24::bigint, 1000000))
+           AND ($19::boolean OR m.topic LIKE ANY ($2::text[]))
+         ORDER BY m.slot, m.id LIMIT i.lim)
+        UNION ALL
+        (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
+         WHERE m.id > i.pos + 1000000 AND m.id <= i.pos + $24::bigint AND m.id <= $25::bigint
+           AND (m.slot, m.id) > (i.name, i.pos + 1000000) AND (m.slot, m.id) <= (i.name, i.pos + $24::bigint)
+           AND ($19::boolean OR m.topic LIKE ANY ($2::text[]))
+         ORDER BY m.slot, m.id LIMIT i.lim)
+        LIMIT i.lim) w
 ) m
 `
 
@@ -545,6 +565,7 @@ type FetchSlotsLateParams struct {
 	Positions      []int64
 	Limits         []int64
 	Span           int64
+	Upto           int64
 }
 
 type FetchSlotsLateRow struct {
@@ -563,7 +584,7 @@ type FetchSlotsLateRow struct {
 
 // The same with late messages, and pages of them, as in FetchTopicsLate. What the transactions
 // in question wrote is looked up once for all slots; which of them a cursor may have missed its
-// snapshot tells. The xid is drawn early: transactions that begin before it are in question next time.
+// snapshot tells.
 func (q *Queries) FetchSlotsLate(ctx context.Context, arg FetchSlotsLateParams) ([]FetchSlotsLateRow, error) {
 	rows, err := q.db.Query(ctx, FetchSlotsLate,
 		arg.LateXids,
@@ -590,6 +611,7 @@ func (q *Queries) FetchSlotsLate(ctx context.Context, arg FetchSlotsLateParams) 
 		arg.Positions,
 		arg.Limits,
 		arg.Span,
+		arg.Upto,
 	)
 	if err != nil {
 		return nil, err
@@ -627,24 +649,34 @@ SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
        coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = $1::text), '')::text AS key,
        leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
-       NULL::timestamptz AS published_at, NULL::xid8 AS x
+       NULL::timestamptz AS published_at,
+       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $2::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 SELECT 2, i.item, m.id, m.topic, '', m.kind,
-       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       CASE WHEN m.size <= $3::int THEN m.payload END, m.size, m.headers::text, m.published_at,
        pg_current_xact_id()
-FROM (SELECT unnest($3::int[]) AS item, unnest($4::text[]) AS name,
-             unnest($5::bigint[]) AS pos, unnest($6::bigint[]) AS lim) i
+FROM (SELECT unnest($4::int[]) AS item, unnest($5::text[]) AS name,
+             unnest($6::bigint[]) AS pos, unnest($7::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
-    FROM leasegen.message m
-    WHERE m.key = i.name AND m.id > i.pos
-      AND ($7::boolean OR m.topic LIKE ANY ($8::text[]))
-    ORDER BY m.id LIMIT i.lim
+    SELECT w.xid, w.id, w.topic, w.key, w.kind, w.payload, w.headers, w.published_at, w.slot, octet_length(w.payload) AS size FROM (
+        (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
+         WHERE m.id > i.pos AND m.id <= i.pos + 1000000
+           AND (m.key, m.id) > (i.name, i.pos) AND (m.key, m.id) <= (i.name, i.pos + 1000000)
+           AND ($8::boolean OR m.topic LIKE ANY ($9::text[]))
+         ORDER BY m.key, m.id LIMIT i.lim)
+        UNION ALL
+        (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
+         WHERE m.id > i.pos + 1000000
+           AND (m.key, m.id) > (i.name, i.pos + 1000000) AND (m.key, m.id) <= (i.name, 9223372036854775807)
+           AND ($8::boolean OR m.topic LIKE ANY ($9::text[]))
+         ORDER BY m.key, m.id LIMIT i.lim)
+        LIMIT i.lim) w
 ) m
 `
 
 type FetchStreamsParams struct {
 	Consumer   string
+	Beyond     int64
 	MaxPayload int32
 	Items      []int32
 	Names      []string
@@ -665,13 +697,14 @@ type FetchStreamsRow struct {
 	Size        int32
 	Headers     string
 	PublishedAt pgtype.Timestamptz
-	X           pgtype.Uint64
+	X           interface{}
 }
 
 // The next messages of many streams, when none can have been late.
 func (q *Queries) FetchStreams(ctx context.Context, arg FetchStreamsParams) ([]FetchStreamsRow, error) {
 	rows, err := q.db.Query(ctx, FetchStreams,
 		arg.Consumer,
+		arg.Beyond,
 		arg.MaxPayload,
 		arg.Items,
 		arg.Names,
@@ -711,59 +744,98 @@ func (q *Queries) FetchStreams(ctx context.Context, arg FetchStreamsParams) ([]F
 }
 
 const FetchStreamsLate = `-- name: FetchStreamsLate :many
+WITH ended AS MATERIALIZED (
+    SELECT r.xid FROM (SELECT unnest($1::text[])::xid8 AS xid) r
+    WHERE pg_visible_in_snapshot(r.xid, (SELECT pg_current_snapshot()))
+), snaps AS MATERIALIZED (
+    SELECT n.snap::pg_snapshot AS snap, n.place
+    FROM (SELECT unnest($2::text[]) AS snap, generate_subscripts($2::text[], 1) AS place) n
+)
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id,
        coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic,
-       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = $1::text), '')::text AS key,
+       coalesce((SELECT array_to_json(c.topics)::text FROM leasegen.consumer c WHERE c.name = $3::text), '')::text AS key,
        leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at,
-       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $2::bigint THEN pg_current_xact_id() END AS x
+       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $4::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 (SELECT 1, l.item, m.id, m.topic, '', m.kind,
-       CASE WHEN m.size <= $3::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest($4::int[]) AS item, unnest($5::text[]) AS name,
-             unnest($6::bigint[]) AS upto, unnest($7::text[])::xid8 AS xid,
-             unnest($8::bigint[]) AS lim) l
+       CASE WHEN m.size <= $5::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL::xid8
+FROM (SELECT unnest($6::int[]) AS item, unnest($7::text[]) AS name,
+             unnest($8::bigint[]) AS upto, unnest($9::text[])::xid8 AS xid,
+             unnest($10::bigint[]) AS lim) l
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.xid = l.xid AND m.key = l.name AND m.id + 0 <= l.upto
-      AND ($9::boolean OR m.topic LIKE ANY ($10::text[]))
-    ORDER BY m.id + 0 LIMIT l.lim
+    WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= $11::text::xid8)
+      AND m.id <= l.upto AND (m.xid, m.key, m.id) >= (l.xid, l.name, 0) AND (m.xid, m.key, m.id) <= (l.xid, l.name, l.upto)
+      AND ($12::boolean OR m.topic LIKE ANY ($13::text[]))
+    ORDER BY m.xid, m.key, m.id LIMIT l.lim
 ) m
-ORDER BY l.item, m.id)
+WHERE pg_visible_in_snapshot(l.xid, (SELECT pg_current_snapshot()))
+UNION ALL
+SELECT 1, u.item, m.id, m.topic, '', m.kind,
+       CASE WHEN m.size <= $5::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL::xid8
+FROM (
+    SELECT i.item, i.name, i.upto, i.lim, e.xid
+    FROM ended e
+    JOIN (SELECT unnest($14::int[]) AS item, unnest($15::text[]) AS name,
+                 unnest($16::bigint[]) AS upto, unnest($17::text[])::xid8 AS below,
+                 unnest($18::bigint[]) AS lim, unnest($19::int[]) AS snap) i ON e.xid < i.below
+    JOIN snaps s ON s.place = i.snap AND NOT pg_visible_in_snapshot(e.xid, s.snap)
+) u
+CROSS JOIN LATERAL (
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= $11::text::xid8)
+      AND m.id <= u.upto AND (m.xid, m.key, m.id) >= (u.xid, u.name, 0) AND (m.xid, m.key, m.id) <= (u.xid, u.name, u.upto)
+      AND ($12::boolean OR m.topic LIKE ANY ($13::text[]))
+    ORDER BY m.xid, m.key, m.id LIMIT u.lim
+) m
+ORDER BY 2, 3)
 UNION ALL
 SELECT 1, p.item, m.id, m.topic, '', m.kind,
-       CASE WHEN m.size <= $3::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest($11::int[]) AS item, unnest($12::text[]) AS name,
-             unnest($13::bigint[]) AS after, unnest($14::bigint[]) AS upto,
-             unnest($15::text[])::pg_snapshot AS snap,
-             unnest($16::text[])::pg_snapshot AS late_snap,
-             unnest($17::bigint[]) AS lim) p
+       CASE WHEN m.size <= $5::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest($20::int[]) AS item, unnest($21::text[]) AS name,
+             unnest($22::bigint[]) AS after, unnest($23::bigint[]) AS upto,
+             unnest($24::text[])::pg_snapshot AS snap,
+             unnest($25::text[])::pg_snapshot AS late_snap,
+             unnest($26::bigint[]) AS lim) p
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.key = p.name AND m.id > p.after AND m.id <= p.upto
+    WHERE m.id > p.after AND m.id <= p.upto
+      AND (m.key, m.id) > (p.name, p.after) AND (m.key, m.id) <= (p.name, p.upto)
       AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
-      AND ($9::boolean OR m.topic LIKE ANY ($10::text[]))
-    ORDER BY m.id LIMIT p.lim
+      AND ($12::boolean OR m.topic LIKE ANY ($13::text[]))
+    ORDER BY m.key, m.id LIMIT p.lim
 ) m
 UNION ALL
 SELECT 2, i.item, m.id, m.topic, '', m.kind,
-       CASE WHEN m.size <= $3::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       CASE WHEN m.size <= $5::int THEN m.payload END, m.size, m.headers::text, m.published_at,
        pg_current_xact_id()
-FROM (SELECT unnest($18::int[]) AS item, unnest($19::text[]) AS name,
-             unnest($20::bigint[]) AS pos, unnest($21::bigint[]) AS lim) i
+FROM (SELECT unnest($27::int[]) AS item, unnest($28::text[]) AS name,
+             unnest($29::bigint[]) AS pos, unnest($30::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
-    FROM leasegen.message m
-    WHERE m.key = i.name AND m.id > i.pos
-      AND ($9::boolean OR m.topic LIKE ANY ($10::text[]))
-    ORDER BY m.id LIMIT i.lim
+    SELECT w.xid, w.id, w.topic, w.key, w.kind, w.payload, w.headers, w.published_at, w.slot, octet_length(w.payload) AS size FROM (
+        (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
+         WHERE m.id > i.pos AND m.id <= i.pos + 1000000
+           AND (m.key, m.id) > (i.name, i.pos) AND (m.key, m.id) <= (i.name, i.pos + 1000000)
+           AND ($12::boolean OR m.topic LIKE ANY ($13::text[]))
+         ORDER BY m.key, m.id LIMIT i.lim)
+        UNION ALL
+        (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
+         WHERE m.id > i.pos + 1000000
+           AND (m.key, m.id) > (i.name, i.pos + 1000000) AND (m.key, m.id) <= (i.name, 9223372036854775807)
+           AND ($12::boolean OR m.topic LIKE ANY ($13::text[]))
+         ORDER BY m.key, m.id LIMIT i.lim)
+        LIMIT i.lim) w
 ) m
 `
 
 type FetchStreamsLateParams struct {
+	OpenXids       []string
+	Snapshots      []string
 	Consumer       string
 	Beyond         int64
 	MaxPayload     int32
@@ -772,8 +844,15 @@ type FetchStreamsLateParams struct {
 	LateUpto       []int64
 	LateXids       []string
 	LateLimits     []int64
+	LateFrom       string
 	Every          bool
 	Likes          []string
+	OpenItems      []int32
+	OpenNames      []string
+	OpenUpto       []int64
+	OpenBelow      []string
+	OpenLimits     []int64
+	OpenSnaps      []int32
 	PagedItems     []int32
 	PagedNames     []string
 	PagedAfter     []int64
@@ -804,6 +883,8 @@ type FetchStreamsLateRow struct {
 // The same with late messages, and pages of them, as in FetchTopicsLate.
 func (q *Queries) FetchStreamsLate(ctx context.Context, arg FetchStreamsLateParams) ([]FetchStreamsLateRow, error) {
 	rows, err := q.db.Query(ctx, FetchStreamsLate,
+		arg.OpenXids,
+		arg.Snapshots,
 		arg.Consumer,
 		arg.Beyond,
 		arg.MaxPayload,
@@ -812,8 +893,15 @@ func (q *Queries) FetchStreamsLate(ctx context.Context, arg FetchStreamsLatePara
 		arg.LateUpto,
 		arg.LateXids,
 		arg.LateLimits,
+		arg.LateFrom,
 		arg.Every,
 		arg.Likes,
+		arg.OpenItems,
+		arg.OpenNames,
+		arg.OpenUpto,
+		arg.OpenBelow,
+		arg.OpenLimits,
+		arg.OpenSnaps,
 		arg.PagedItems,
 		arg.PagedNames,
 		arg.PagedAfter,
@@ -860,22 +948,31 @@ const FetchTopics = `-- name: FetchTopics :many
 
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
-       NULL::timestamptz AS published_at, NULL::xid8 AS x
+       NULL::timestamptz AS published_at,
+       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $1::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 SELECT 2, i.item, m.id, '', m.key, m.kind,
-       CASE WHEN m.size <= $1::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at,
        pg_current_xact_id()
-FROM (SELECT unnest($2::int[]) AS item, unnest($3::text[]) AS topic,
-             unnest($4::bigint[]) AS pos, unnest($5::bigint[]) AS lim) i
+FROM (SELECT unnest($3::int[]) AS item, unnest($4::text[]) AS topic,
+             unnest($5::bigint[]) AS pos, unnest($6::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
-    FROM leasegen.message m
-    WHERE m.topic = i.topic AND m.id > i.pos
-    ORDER BY m.id LIMIT i.lim
+    SELECT w.xid, w.id, w.topic, w.key, w.kind, w.payload, w.headers, w.published_at, w.slot, octet_length(w.payload) AS size FROM (
+        (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
+         WHERE m.id > i.pos AND m.id <= i.pos + 1000000
+           AND (m.topic, m.id) > (i.topic, i.pos) AND (m.topic, m.id) <= (i.topic, i.pos + 1000000)
+         ORDER BY m.topic, m.id LIMIT i.lim)
+        UNION ALL
+        (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
+         WHERE m.id > i.pos + 1000000
+           AND (m.topic, m.id) > (i.topic, i.pos + 1000000) AND (m.topic, m.id) <= (i.topic, 9223372036854775807)
+         ORDER BY m.topic, m.id LIMIT i.lim)
+        LIMIT i.lim) w
 ) m
 `
 
 type FetchTopicsParams struct {
+	Beyond     int64
 	MaxPayload int32
 	Items      []int32
 	Names      []string
@@ -894,17 +991,24 @@ type FetchTopicsRow struct {
 	Size        int32
 	Headers     string
 	PublishedAt pgtype.Timestamptz
-	X           pgtype.Uint64
+	X           interface{}
 }
 
 // The reads below give rows of one shape. part is 0 for the row that carries the statement's
 // snapshot in headers, its history in kind, the last id drawn in topic and, in key, the patterns that
 // count in it (see Fetch); 1 for messages that were late for the cursor, 2 for those beyond it.
-// x is an xid drawn after the snapshot. Rows of an item come in the order of part and id, so
-// that a client may stop anywhere.
-// The next messages of many topics, when none can have been late.
+// x is an xid drawn after the snapshot, with the first row: transactions that begin before it are in
+// question next time. Rows of an item come in the order of part and id, so that a client may stop anywhere.
+//
+// Which index a read walks must not depend on what ANALYZE saw. So a read of one topic, slot or key
+// is bounded by rows, (topic, id), and ordered by them: only the index on them gives that order (see
+// Steady). Bounds on the id alone leave partitions out. The first million ids are read by
+// themselves: the order across all partitions would cost a look at each.
+// The next messages of many topics, when none can have been late. The first row also carries an xid
+// when there are messages beyond a given id.
 func (q *Queries) FetchTopics(ctx context.Context, arg FetchTopicsParams) ([]FetchTopicsRow, error) {
 	rows, err := q.db.Query(ctx, FetchTopics,
+		arg.Beyond,
 		arg.MaxPayload,
 		arg.Items,
 		arg.Names,
@@ -942,53 +1046,90 @@ func (q *Queries) FetchTopics(ctx context.Context, arg FetchTopicsParams) ([]Fet
 }
 
 const FetchTopicsLate = `-- name: FetchTopicsLate :many
+WITH ended AS MATERIALIZED (
+    SELECT r.xid FROM (SELECT unnest($1::text[])::xid8 AS xid) r
+    WHERE pg_visible_in_snapshot(r.xid, (SELECT pg_current_snapshot()))
+), snaps AS MATERIALIZED (
+    SELECT n.snap::pg_snapshot AS snap, n.place
+    FROM (SELECT unnest($2::text[]) AS snap, generate_subscripts($2::text[], 1) AS place) n
+)
 SELECT 0::int AS part, 0::int AS item, 0::bigint AS id, coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)::text AS topic, ''::text AS key, leasegen.history() AS kind,
        NULL::bytea AS payload, 0::int AS size, pg_current_snapshot()::text AS headers,
        NULL::timestamptz AS published_at,
-       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $1::bigint THEN pg_current_xact_id() END AS x
+       CASE WHEN (SELECT max(m.id) FROM leasegen.message m) > $3::bigint THEN pg_current_xact_id() END AS x
 UNION ALL
 (SELECT 1, l.item, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest($3::int[]) AS item, unnest($4::text[]) AS topic,
-             unnest($5::bigint[]) AS upto, unnest($6::text[])::xid8 AS xid,
-             unnest($7::bigint[]) AS lim) l
+       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL::xid8
+FROM (SELECT unnest($5::int[]) AS item, unnest($6::text[]) AS topic,
+             unnest($7::bigint[]) AS upto, unnest($8::text[])::xid8 AS xid,
+             unnest($9::bigint[]) AS lim) l
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.xid = l.xid AND m.topic = l.topic AND m.id + 0 <= l.upto
-    ORDER BY m.id + 0 LIMIT l.lim
+    WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= $10::text::xid8)
+      AND m.id <= l.upto AND (m.xid, m.topic, m.id) >= (l.xid, l.topic, 0) AND (m.xid, m.topic, m.id) <= (l.xid, l.topic, l.upto)
+    ORDER BY m.xid, m.topic, m.id LIMIT l.lim
 ) m
-ORDER BY l.item, m.id)
+WHERE pg_visible_in_snapshot(l.xid, (SELECT pg_current_snapshot()))
+UNION ALL
+SELECT 1, u.item, m.id, m.topic, m.key, m.kind,
+       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL::xid8
+FROM (
+    SELECT i.item, i.name, i.upto, i.lim, e.xid
+    FROM ended e
+    JOIN (SELECT unnest($11::int[]) AS item, unnest($12::text[]) AS name,
+                 unnest($13::bigint[]) AS upto, unnest($14::text[])::xid8 AS below,
+                 unnest($15::bigint[]) AS lim, unnest($16::int[]) AS snap) i ON e.xid < i.below
+    JOIN snaps s ON s.place = i.snap AND NOT pg_visible_in_snapshot(e.xid, s.snap)
+) u
+CROSS JOIN LATERAL (
+    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
+    FROM leasegen.message m
+    WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= $10::text::xid8)
+      AND m.id <= u.upto AND (m.xid, m.topic, m.id) >= (u.xid, u.name, 0) AND (m.xid, m.topic, m.id) <= (u.xid, u.name, u.upto)
+    ORDER BY m.xid, m.topic, m.id LIMIT u.lim
+) m
+ORDER BY 2, 3)
 UNION ALL
 SELECT 1, p.item, m.id, m.topic, m.key, m.kind,
-       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
-FROM (SELECT unnest($8::int[]) AS item, unnest($9::text[]) AS topic,
-             unnest($10::bigint[]) AS after, unnest($11::bigint[]) AS upto,
-             unnest($12::text[])::pg_snapshot AS snap,
-             unnest($13::text[])::pg_snapshot AS late_snap,
-             unnest($14::bigint[]) AS lim) p
+       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at, NULL
+FROM (SELECT unnest($17::int[]) AS item, unnest($18::text[]) AS topic,
+             unnest($19::bigint[]) AS after, unnest($20::bigint[]) AS upto,
+             unnest($21::text[])::pg_snapshot AS snap,
+             unnest($22::text[])::pg_snapshot AS late_snap,
+             unnest($23::bigint[]) AS lim) p
 CROSS JOIN LATERAL (
     SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
     FROM leasegen.message m
-    WHERE m.topic = p.topic AND m.id > p.after AND m.id <= p.upto
+    WHERE m.id > p.after AND m.id <= p.upto
+      AND (m.topic, m.id) > (p.topic, p.after) AND (m.topic, m.id) <= (p.topic, p.upto)
       AND NOT pg_visible_in_snapshot(m.xid, p.snap) AND pg_visible_in_snapshot(m.xid, p.late_snap)
-    ORDER BY m.id LIMIT p.lim
+    ORDER BY m.topic, m.id LIMIT p.lim
 ) m
 UNION ALL
 SELECT 2, i.item, m.id, '', m.key, m.kind,
-       CASE WHEN m.size <= $2::int THEN m.payload END, m.size, m.headers::text, m.published_at,
+       CASE WHEN m.size <= $4::int THEN m.payload END, m.size, m.headers::text, m.published_at,
        pg_current_xact_id()
-FROM (SELECT unnest($15::int[]) AS item, unnest($16::text[]) AS topic,
-             unnest($17::bigint[]) AS pos, unnest($18::bigint[]) AS lim) i
+FROM (SELECT unnest($24::int[]) AS item, unnest($25::text[]) AS topic,
+             unnest($26::bigint[]) AS pos, unnest($27::bigint[]) AS lim) i
 CROSS JOIN LATERAL (
-    SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot, octet_length(m.payload) AS size
-    FROM leasegen.message m
-    WHERE m.topic = i.topic AND m.id > i.pos
-    ORDER BY m.id LIMIT i.lim
+    SELECT w.xid, w.id, w.topic, w.key, w.kind, w.payload, w.headers, w.published_at, w.slot, octet_length(w.payload) AS size FROM (
+        (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
+         WHERE m.id > i.pos AND m.id <= i.pos + 1000000
+           AND (m.topic, m.id) > (i.topic, i.pos) AND (m.topic, m.id) <= (i.topic, i.pos + 1000000)
+         ORDER BY m.topic, m.id LIMIT i.lim)
+        UNION ALL
+        (SELECT m.xid, m.id, m.topic, m.key, m.kind, m.payload, m.headers, m.published_at, m.slot FROM leasegen.message m
+         WHERE m.id > i.pos + 1000000
+           AND (m.topic, m.id) > (i.topic, i.pos + 1000000) AND (m.topic, m.id) <= (i.topic, 9223372036854775807)
+         ORDER BY m.topic, m.id LIMIT i.lim)
+        LIMIT i.lim) w
 ) m
 `
 
 type FetchTopicsLateParams struct {
+	OpenXids       []string
+	Snapshots      []string
 	Beyond         int64
 	MaxPayload     int32
 	LateItems      []int32
@@ -996,6 +1137,13 @@ type FetchTopicsLateParams struct {
 	LateUpto       []int64
 	LateXids       []string
 	LateLimits     []int64
+	LateFrom       string
+	OpenItems      []int32
+	OpenNames      []string
+	OpenUpto       []int64
+	OpenBelow      []string
+	OpenLimits     []int64
+	OpenSnaps      []int32
 	PagedItems     []int32
 	PagedNames     []string
 	PagedAfter     []int64
@@ -1024,11 +1172,14 @@ type FetchTopicsLateRow struct {
 }
 
 // The next messages of many topics, and in the same snapshot those that were late; of
-// topics where these are more than a page, the next page. id + 0 instead of id keeps the
-// planner from walking a whole topic in search of a few transactions. The xid is drawn early:
-// transactions that begin before it are in question next time.
+// topics where these are more than a page, the next page. Transactions that have not ended show
+// nothing, and those from late_from on wrote only behind the segments that were closed before it.
+// Those that ran when they were asked for (open_xids) are in question for all items whose snapshot
+// lacks them, if they have ended since.
 func (q *Queries) FetchTopicsLate(ctx context.Context, arg FetchTopicsLateParams) ([]FetchTopicsLateRow, error) {
 	rows, err := q.db.Query(ctx, FetchTopicsLate,
+		arg.OpenXids,
+		arg.Snapshots,
 		arg.Beyond,
 		arg.MaxPayload,
 		arg.LateItems,
@@ -1036,6 +1187,13 @@ func (q *Queries) FetchTopicsLate(ctx context.Context, arg FetchTopicsLateParams
 		arg.LateUpto,
 		arg.LateXids,
 		arg.LateLimits,
+		arg.LateFrom,
+		arg.OpenItems,
+		arg.OpenNames,
+		arg.OpenUpto,
+		arg.OpenBelow,
+		arg.OpenLimits,
+		arg.OpenSnaps,
 		arg.PagedItems,
 		arg.PagedNames,
 		arg.PagedAfter,
@@ -1120,4 +1278,82 @@ func (q *Queries) LogNow(ctx context.Context) (LogNowRow, error) {
 		&i.X,
 	)
 	return i, err
+}
+
+const PlainUpto = `-- name: PlainUpto :one
+SELECT coalesce((SELECT m.id FROM leasegen.message m WHERE m.id > $1::bigint ORDER BY m.id OFFSET $2::bigint LIMIT 1), 0)::bigint AS upto
+`
+
+type PlainUptoParams struct {
+	Pos  int64
+	Rows int64
+}
+
+// How far a read goes that looks at so many messages from a position on; 0 to the end.
+func (q *Queries) PlainUpto(ctx context.Context, arg PlainUptoParams) (int64, error) {
+	row := q.db.QueryRow(ctx, PlainUpto, arg.Pos, arg.Rows)
+	var upto int64
+	err := row.Scan(&upto)
+	return upto, err
+}
+
+const Wrote = `-- name: Wrote :many
+SELECT r.xid::text AS xid, w.names::text[] AS names, (w.looked < $1::bigint)::boolean AS complete, leasegen.history()::text AS history
+FROM (SELECT unnest($2::text[])::xid8 AS xid) r
+CROSS JOIN LATERAL (
+    SELECT coalesce(array_agg(DISTINCT n.name), '{}') AS names, count(*) AS looked
+    FROM (
+        SELECT CASE $3::text WHEN 'topic' THEN m.topic WHEN 'stream' THEN m.key WHEN 'partition' THEN m.slot::text ELSE '' END AS name
+        FROM leasegen.message m
+        WHERE m.id >= (SELECT coalesce(max(g.hi), 0) FROM leasegen.segment g WHERE g.closed_xid <= $4::text::xid8)
+          AND (m.xid, m.topic, m.id) >= (r.xid, '', 0) AND m.xid <= r.xid
+        ORDER BY m.xid, m.topic, m.id LIMIT $1::bigint) n
+) w
+WHERE pg_visible_in_snapshot(r.xid, (SELECT pg_current_snapshot()))
+`
+
+type WroteParams struct {
+	Most     int64
+	Xids     []string
+	Per      string
+	LateFrom string
+}
+
+type WroteRow struct {
+	Xid      string
+	Names    []string
+	Complete bool
+	History  string
+}
+
+// What transactions that have ended wrote: the topics, slots or keys (per) of their messages; an empty name for the whole log. Of
+// one with many messages only the first are looked at, and complete is false.
+func (q *Queries) Wrote(ctx context.Context, arg WroteParams) ([]WroteRow, error) {
+	rows, err := q.db.Query(ctx, Wrote,
+		arg.Most,
+		arg.Xids,
+		arg.Per,
+		arg.LateFrom,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WroteRow
+	for rows.Next() {
+		var i WroteRow
+		if err := rows.Scan(
+			&i.Xid,
+			&i.Names,
+			&i.Complete,
+			&i.History,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

@@ -31,6 +31,28 @@ func (q *Queries) BoundDeadLetters(ctx context.Context, arg BoundDeadLettersPara
 	return result.RowsAffected(), nil
 }
 
+const Chore = `-- name: Chore :execrows
+INSERT INTO leasegen.chore AS c (name, process) VALUES ($1::text, $2::text)
+ON CONFLICT (name) DO UPDATE SET process = excluded.process, at = clock_timestamp()
+WHERE c.process = excluded.process OR c.at NOT BETWEEN clock_timestamp() - $3::interval AND clock_timestamp()
+`
+
+type ChoreParams struct {
+	Name    string
+	Process string
+	Every   time.Duration
+}
+
+// Whether a process is the one that does something for the whole fleet now: the one that did it last,
+// or any when that was long ago.
+func (q *Queries) Chore(ctx context.Context, arg ChoreParams) (int64, error) {
+	result, err := q.db.Exec(ctx, Chore, arg.Name, arg.Process, arg.Every)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const DropSegments = `-- name: DropSegments :one
 SELECT leasegen.drop_segments()::int AS dropped
 `
@@ -44,16 +66,21 @@ func (q *Queries) DropSegments(ctx context.Context) (int32, error) {
 
 const ExpireDeadLetters = `-- name: ExpireDeadLetters :execrows
 DELETE FROM leasegen.dead_letter
-WHERE consumer = $1::text AND dead_at < clock_timestamp() - $2::interval
+WHERE consumer = $1::text AND id IN (
+    SELECT d.id FROM leasegen.dead_letter d
+    WHERE d.consumer = $1::text AND d.dead_at < (SELECT clock_timestamp() - $2::interval)
+    ORDER BY d.consumer, d.dead_at LIMIT $3::bigint)
 `
 
 type ExpireDeadLettersParams struct {
 	Consumer string
 	Keep     time.Duration
+	Max      int64
 }
 
+// A sub-select, since a clock that goes on is no condition for an index.
 func (q *Queries) ExpireDeadLetters(ctx context.Context, arg ExpireDeadLettersParams) (int64, error) {
-	result, err := q.db.Exec(ctx, ExpireDeadLetters, arg.Consumer, arg.Keep)
+	result, err := q.db.Exec(ctx, ExpireDeadLetters, arg.Consumer, arg.Keep, arg.Max)
 	if err != nil {
 		return 0, err
 	}
@@ -69,6 +96,22 @@ func (q *Queries) ForgetSessions(ctx context.Context, older time.Duration) (int3
 	var forgotten int32
 	err := row.Scan(&forgotten)
 	return forgotten, err
+}
+
+const HeldBack = `-- name: HeldBack :one
+SELECT h.what::text AS what, h.seconds::bigint AS seconds FROM leasegen.held_back() h
+`
+
+type HeldBackRow struct {
+	What    string
+	Seconds int64
+}
+
+func (q *Queries) HeldBack(ctx context.Context) (HeldBackRow, error) {
+	row := q.db.QueryRow(ctx, HeldBack)
+	var i HeldBackRow
+	err := row.Scan(&i.What, &i.Seconds)
+	return i, err
 }
 
 const TryMaintain = `-- name: TryMaintain :one

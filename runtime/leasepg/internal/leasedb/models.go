@@ -10,6 +10,12 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+type LeasegenChore struct {
+	Name    string
+	Process string
+	At      time.Time
+}
+
 type LeasegenConsumer struct {
 	Name           string
 	Per            string

@@ -65,7 +65,7 @@ const ForgetOnce = `-- name: ForgetOnce :execrows
 DELETE FROM leasegen.once
 WHERE consumer = $1::text AND key IN (
     SELECT o.key FROM leasegen.once o
-    WHERE o.consumer = $1::text AND o.at < clock_timestamp() - $2::interval
+    WHERE o.consumer = $1::text AND o.at < (SELECT clock_timestamp() - $2::interval)
       AND (o.done OR o.session IS NULL OR NOT leasegen.still_executing(o.consumer, o.resource, o.session, o.epoch))
     ORDER BY o.at LIMIT $3::bigint)
 `

@@ -13,7 +13,7 @@ import (
 const ForgetIDs = `-- name: ForgetIDs :execrows
 DELETE FROM leasegen.published_id
 WHERE (topic, id) IN (SELECT p.topic, p.id FROM leasegen.published_id p
-                      WHERE p.at < clock_timestamp() - interval '7 days' ORDER BY p.at LIMIT $1::bigint)
+                      WHERE p.at < (SELECT clock_timestamp() - interval '7 days') ORDER BY p.at LIMIT $1::bigint)
 `
 
 func (q *Queries) ForgetIDs(ctx context.Context, max int64) (int64, error) {

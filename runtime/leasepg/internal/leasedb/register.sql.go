@@ -200,29 +200,37 @@ func (q *Queries) RegisterStreams(ctx context.Context, arg RegisterStreamsParams
 	return err
 }
 
-const RegisterTopics = `-- name: RegisterTopics :execrows
+const RegisterTopics = `-- name: RegisterTopics :one
 WITH RECURSIVE known AS (
-    (SELECT m.topic FROM leasegen.message m ORDER BY m.topic LIMIT 1)
+    (SELECT m.topic, 1::bigint AS place FROM leasegen.message m WHERE m.topic >= $2::text ORDER BY m.topic LIMIT 1)
     UNION ALL
-    SELECT n.topic FROM known k CROSS JOIN LATERAL (
+    SELECT n.topic, k.place + 1 FROM known k CROSS JOIN LATERAL (
         SELECT m.topic FROM leasegen.message m WHERE m.topic > k.topic ORDER BY m.topic LIMIT 1) n
+    WHERE k.place < $1::bigint
+), made AS (
+    INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
+    SELECT c.name, k.topic, c.start_pos, c.start_snap, c.start_x
+    FROM known k JOIN leasegen.consumer c ON c.name = $3::text
+    WHERE k.topic LIKE ANY (c.likes)
+      AND (SELECT l.consumer FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = k.topic) IS NULL
+    ORDER BY k.place
+    ON CONFLICT DO NOTHING
 )
-INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
-SELECT c.name, k.topic, c.start_pos, c.start_snap, c.start_x
-FROM known k JOIN leasegen.consumer c ON c.name = $1::text
-WHERE k.topic LIKE ANY (c.likes)
-  AND NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = k.topic)
-ORDER BY k.topic
-ON CONFLICT DO NOTHING
+SELECT coalesce((SELECT k.topic FROM known k WHERE k.place = $1::bigint), '')::text AS last
 `
 
-// Every topic of the log, found by one index descent each.
-func (q *Queries) RegisterTopics(ctx context.Context, consumer string) (int64, error) {
-	result, err := q.db.Exec(ctx, RegisterTopics, consumer)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+type RegisterTopicsParams struct {
+	Max      int64
+	First    string
+	Consumer string
+}
+
+// Topics of the log from one on, so many, found by one index descent each. last is empty at the end.
+func (q *Queries) RegisterTopics(ctx context.Context, arg RegisterTopicsParams) (string, error) {
+	row := q.db.QueryRow(ctx, RegisterTopics, arg.Max, arg.First, arg.Consumer)
+	var last string
+	err := row.Scan(&last)
+	return last, err
 }
 
 const SetSlots = `-- name: SetSlots :exec
@@ -255,71 +263,142 @@ func (q *Queries) ShareTopics(ctx context.Context, consumer string) error {
 	return err
 }
 
-const SweepStreams = `-- name: SweepStreams :exec
-WITH RECURSIVE indexed AS (
-    (SELECT m.key FROM leasegen.message m WHERE $3::boolean ORDER BY m.key LIMIT 1)
+const SweepParked = `-- name: SweepParked :one
+WITH RECURSIVE known AS (
+    (SELECT p.resource, 1::bigint AS place FROM leasegen.parked p
+     WHERE p.consumer = $2::text AND p.resource >= $3::text ORDER BY p.resource, p.lane, p.seq LIMIT 1)
     UNION ALL
-    SELECT n.key FROM indexed k CROSS JOIN LATERAL (
+    SELECT n.resource, k.place + 1 FROM known k CROSS JOIN LATERAL (
+        SELECT p.resource FROM leasegen.parked p
+        WHERE p.consumer = $2::text AND p.resource > k.resource ORDER BY p.resource, p.lane, p.seq LIMIT 1) n
+    WHERE k.place < $1::bigint
+), made AS (
+    UPDATE leasegen.lease l SET wanted = true
+    WHERE l.consumer = $2::text AND l.resource = ANY (ARRAY(SELECT k.resource FROM known k)) AND NOT l.wanted
+    RETURNING l.resource
+), told AS (
+    SELECT pg_notify($4::text, $5::text) WHERE EXISTS (SELECT FROM made)
+)
+SELECT coalesce((SELECT k.resource FROM known k WHERE k.place = $1::bigint), '')::text AS last, (SELECT count(*) FROM told) AS told
+`
+
+type SweepParkedParams struct {
+	Max      int64
+	Consumer string
+	First    string
+	Channel  string
+	Payload  string
+}
+
+type SweepParkedRow struct {
+	Last string
+	Told int64
+}
+
+// Streams with parked messages become wanted, from one on, so many.
+func (q *Queries) SweepParked(ctx context.Context, arg SweepParkedParams) (SweepParkedRow, error) {
+	row := q.db.QueryRow(ctx, SweepParked,
+		arg.Max,
+		arg.Consumer,
+		arg.First,
+		arg.Channel,
+		arg.Payload,
+	)
+	var i SweepParkedRow
+	err := row.Scan(&i.Last, &i.Told)
+	return i, err
+}
+
+const SweepStreams = `-- name: SweepStreams :one
+WITH RECURSIVE known AS (
+    (SELECT m.key, 1::bigint AS place FROM leasegen.message m WHERE m.key >= $2::text ORDER BY m.key LIMIT 1)
+    UNION ALL
+    SELECT n.key, k.place + 1 FROM known k CROSS JOIN LATERAL (
         SELECT m.key FROM leasegen.message m WHERE m.key > k.key ORDER BY m.key LIMIT 1) n
-), known AS (
-    SELECT i.key FROM indexed i
-    UNION ALL
-    (SELECT DISTINCT m.key FROM leasegen.message m JOIN leasegen.consumer c ON c.name = $4::text
-     WHERE NOT $3::boolean AND m.topic LIKE ANY (c.likes))
+    WHERE k.place < $1::bigint
 ), made AS (
     INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
-    SELECT c.name, w.resource, c.start_pos, c.start_snap, c.start_x
-    FROM (
-        SELECT k.key AS resource
-        FROM known k
-        JOIN leasegen.consumer c ON c.name = $4::text
-        LEFT JOIN leasegen.lease l ON l.consumer = c.name AND l.resource = k.key
-        CROSS JOIN LATERAL (
-            SELECT CASE WHEN l.resource IS NULL THEN c.start_pos ELSE l.pos END AS pos,
-                   CASE WHEN l.resource IS NULL THEN c.start_snap ELSE l.snap END AS snap,
-                   CASE WHEN l.resource IS NULL THEN c.start_x ELSE l.x END AS x) at
-        WHERE l.wanted IS DISTINCT FROM true
-          AND (NOT $3::boolean
-            OR EXISTS (SELECT FROM leasegen.message m WHERE m.key = k.key AND m.id > at.pos AND m.topic LIKE ANY (c.likes))
-            OR at.pos > (SELECT coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)) -- the log was set back
-            OR pg_snapshot_xmin(at.snap) < at.x AND (
-                EXISTS (SELECT FROM (SELECT pg_snapshot_xip(at.snap) AS xid) r JOIN leasegen.message m ON m.xid = r.xid
-                        WHERE m.key = k.key AND m.id + 0 <= at.pos AND m.topic LIKE ANY (c.likes))
-                OR EXISTS (SELECT FROM leasegen.message m
-                           WHERE m.xid >= pg_snapshot_xmax(at.snap) AND m.xid < at.x
-                             AND m.key = k.key AND m.id + 0 <= at.pos AND m.topic LIKE ANY (c.likes))))
-        UNION
-        SELECT l.resource
-        FROM leasegen.lease l
-        WHERE l.consumer = $4::text AND NOT l.wanted
-          AND EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
-    ) w
-    JOIN leasegen.consumer c ON c.name = $4::text
-    ORDER BY w.resource
+    SELECT c.name, k.key, c.start_pos, c.start_snap, c.start_x
+    FROM known k
+    JOIN leasegen.consumer c ON c.name = $3::text
+    LEFT JOIN LATERAL (SELECT consumer, resource, session, epoch, attempt, acquired_at, pos, snap, x, late_snap, late_pos, suspicion, mark, mark_epoch, mark_count, seq, seq_epoch, wanted, expires_at, advisory, rested_at FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = k.key OFFSET 0) l ON true
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN l.resource IS NULL THEN c.start_pos ELSE l.pos END AS pos,
+               CASE WHEN l.resource IS NULL THEN c.start_snap ELSE l.snap END AS snap,
+               CASE WHEN l.resource IS NULL THEN c.start_x ELSE l.x END AS x) at
+    WHERE l.wanted IS DISTINCT FROM true
+      AND (EXISTS (SELECT FROM leasegen.message m WHERE m.key = k.key AND m.id > at.pos AND m.topic LIKE ANY (c.likes))
+        OR at.pos > (SELECT coalesce(pg_sequence_last_value('leasegen.message_id_seq'::regclass), 0)) -- the log was set back
+        OR pg_snapshot_xmin(at.snap) < at.x AND (
+            EXISTS (SELECT FROM (SELECT pg_snapshot_xip(at.snap) AS xid) r JOIN leasegen.message m ON m.xid = r.xid
+                    WHERE m.key = k.key AND m.id + 0 <= at.pos AND m.topic LIKE ANY (c.likes))
+            OR EXISTS (SELECT FROM leasegen.message m
+                       WHERE m.xid >= pg_snapshot_xmax(at.snap) AND m.xid < at.x
+                         AND m.key = k.key AND m.id + 0 <= at.pos AND m.topic LIKE ANY (c.likes))))
+    ORDER BY k.place
+    ON CONFLICT (consumer, resource) DO UPDATE SET wanted = true WHERE NOT lease.wanted
+    RETURNING resource
+), told AS (
+    SELECT pg_notify($4::text, $5::text) WHERE EXISTS (SELECT FROM made)
+)
+SELECT coalesce((SELECT k.key FROM known k WHERE k.place = $1::bigint), '')::text AS last, (SELECT count(*) FROM told) AS told
+`
+
+type SweepStreamsParams struct {
+	Max      int64
+	First    string
+	Consumer string
+	Channel  string
+	Payload  string
+}
+
+type SweepStreamsRow struct {
+	Last string
+	Told int64
+}
+
+// Streams with work become wanted: keys of the log from one on, so many, found by one index descent
+// each, whose messages their cursor has not passed. The cursor's rule is that of stream_unread; nothing
+// can be late for a snapshot that all transactions before x are visible in. last is empty at the
+// end.
+func (q *Queries) SweepStreams(ctx context.Context, arg SweepStreamsParams) (SweepStreamsRow, error) {
+	row := q.db.QueryRow(ctx, SweepStreams,
+		arg.Max,
+		arg.First,
+		arg.Consumer,
+		arg.Channel,
+		arg.Payload,
+	)
+	var i SweepStreamsRow
+	err := row.Scan(&i.Last, &i.Told)
+	return i, err
+}
+
+const SweepUnindexed = `-- name: SweepUnindexed :exec
+WITH made AS (
+    INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
+    SELECT c.name, k.key, c.start_pos, c.start_snap, c.start_x
+    FROM leasegen.consumer c
+    JOIN (SELECT DISTINCT m.key FROM leasegen.message m JOIN leasegen.consumer d ON d.name = $3::text
+          WHERE m.topic LIKE ANY (d.likes)) k ON true
+    WHERE c.name = $3::text
+      AND NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = k.key AND l.wanted)
+    ORDER BY k.key
     ON CONFLICT (consumer, resource) DO UPDATE SET wanted = true WHERE NOT lease.wanted
     RETURNING resource
 )
 SELECT pg_notify($1::text, $2::text) WHERE EXISTS (SELECT FROM made)
 `
 
-type SweepStreamsParams struct {
+type SweepUnindexedParams struct {
 	Channel  string
 	Payload  string
-	Indexed  bool
 	Consumer string
 }
 
-// All streams with work become wanted: keys of the log, found by one index descent each, whose
-// messages their cursor has not passed, and streams with parked messages. The cursor's rule is
-// that of stream_unread; nothing can be late for a snapshot that all transactions before x are
-// visible in. While the log has no index by key, all keys count as having work.
-func (q *Queries) SweepStreams(ctx context.Context, arg SweepStreamsParams) error {
-	_, err := q.db.Exec(ctx, SweepStreams,
-		arg.Channel,
-		arg.Payload,
-		arg.Indexed,
-		arg.Consumer,
-	)
+// The same for all keys at once, which count as having work, while the log has no index by key.
+func (q *Queries) SweepUnindexed(ctx context.Context, arg SweepUnindexedParams) error {
+	_, err := q.db.Exec(ctx, SweepUnindexed, arg.Channel, arg.Payload, arg.Consumer)
 	return err
 }
 
@@ -333,17 +412,6 @@ func (q *Queries) TryCloseTopics(ctx context.Context, consumer string) (bool, er
 	var closed bool
 	err := row.Scan(&closed)
 	return closed, err
-}
-
-const Uncompiled = `-- name: Uncompiled :exec
-SELECT set_config('jit', 'off', true)
-`
-
-// Statements of the rest of the transaction are not compiled (jit): that would take longer than
-// they do, whatever their estimates say.
-func (q *Queries) Uncompiled(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, Uncompiled)
-	return err
 }
 
 const UnwantedTopics = `-- name: UnwantedTopics :many

@@ -1,0 +1,305 @@
+package leasepg_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/internal/pace"
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+)
+
+// What one statement may touch, in pages of 8 kB: counted by the server, so that it is the same on every
+// machine.
+const scaleBuffers = 5000
+
+// meter reads what statements did on a server with pg_stat_statements.
+type meter struct {
+	t    testing.TB
+	pool *pgxpool.Pool
+}
+
+var queryName = regexp.MustCompile(`-- name: (\w+)`)
+
+// pages runs something and returns the buffers that each of leasegen's statements touched a call.
+func (m *meter) pages(what func()) map[string]int {
+	m.t.Helper()
+	exec(m.t, m.pool, "SELECT pg_stat_statements_reset()")
+	what()
+	rows, err := m.pool.Query(context.Background(), `SELECT query, ((shared_blks_hit + shared_blks_read) / calls)::int
+		FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()`)
+	ok(m.t, err)
+	out := map[string]int{}
+	var (
+		text string
+		n    int
+	)
+	_, err = pgx.ForEachRow(rows, []any{&text, &n}, func() error {
+		if name := queryName.FindStringSubmatch(text); name != nil {
+			out[name[1]] = max(out[name[1]], n)
+		}
+		return nil
+	})
+	ok(m.t, err)
+	return out
+}
+
+// measured starts a server that counts what statements do.
+func measured(t testing.TB) *pgtest.Server {
+	t.Helper()
+	return pgtest.Start(t, pgtest.Config("shared_preload_libraries", "pg_stat_statements"), pgtest.Config("fsync", "off"),
+		pgtest.Config("shared_buffers", "256MB"), pgtest.Config("max_connections", "100"), pgtest.Config("pg_stat_statements.max", "2000"),
+		pgtest.Config("max_prepared_transactions", "2"), pgtest.Config("jit", "on"))
+}
+
+func measuredDB(t testing.TB, s *pgtest.Server, name string) (*leasepg.Backend, *meter) {
+	t.Helper()
+	be, pool := migratedAt(t, s.DB(name))
+	exec(t, pool, "CREATE EXTENSION pg_stat_statements")
+	return be, &meter{t, pool}
+}
+
+var scaled = struct{ topics, slots, streams, group, idle lease.ConsumerInfo }{
+	topics:  lease.ConsumerInfo{Name: "topics", Per: lease.PerTopic, Topics: []string{"*"}, Keep: 1000 * time.Hour, Max: 1 << 30, OnceKeep: 1000 * time.Hour},
+	slots:   lease.ConsumerInfo{Name: "slots", Per: lease.PerPartition, Topics: []string{"*"}},
+	streams: lease.ConsumerInfo{Name: "streams", Per: lease.PerStream, Topics: []string{"*"}},
+	group:   lease.ConsumerInfo{Name: "group", Per: lease.PerGroup, Topics: []string{"*"}},
+	idle:    lease.ConsumerInfo{Name: "idle", Per: lease.PerTopic, Topics: []string{"*"}},
+}
+
+// fillScale fills a database by SQL. Nearly all messages are of one transaction, and half of them of
+// four topics: that is what ANALYZE sees.
+func fillScale(t testing.TB, be *leasepg.Backend, m *meter, messages int) {
+	t.Helper()
+	topics, keys, kept := min(max(messages/100, 100), 40_000), max(messages/50, 100), messages/10
+	exec(t, m.pool, `INSERT INTO leasegen.message (topic, key, kind, payload)
+		SELECT CASE WHEN g % 2 = 0 THEN 'topic-' || g % 4 ELSE 'topic-' || g % $2 END, 'key-' || g % $3, 'kind', 'payload'
+		FROM generate_series(1, $1::int) g`, messages, topics, keys)
+	// Empty partitions like those before and after.
+	exec(t, m.pool, "SELECT setval('leasegen.message_id_seq', (last_value / 1000000 + 1) * 1000000 + 10) FROM leasegen.message_id_seq")
+	exec(t, m.pool, `INSERT INTO leasegen.message (topic, key, kind, payload) SELECT 'topic-' || g % 4, 'key-' || g, 'kind', 'payload' FROM generate_series(1, 1000) g`)
+	for _, c := range []lease.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group, scaled.idle} {
+		ok(t, be.Register(t.Context(), c, nil))
+	}
+	exec(t, m.pool, `INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, published_at, attempt, next_at, error)
+		SELECT 'topics', 'topic-' || g % $2, 'key-' || g, g, 'topic-' || g % $2, 'key-' || g, 'kind', 'payload', clock_timestamp(), 1,
+		       clock_timestamp() + CASE WHEN g % 2 = 0 THEN interval '0' ELSE interval '1 hour' END, 'error' FROM generate_series(1, $1::int) g`, kept, topics)
+	exec(t, m.pool, `INSERT INTO leasegen.dead_letter (consumer, resource, message_id, topic, key, kind, payload, published_at, failed_at, attempts, reason)
+		SELECT 'topics', 'topic-' || g % $2, g, 'topic-' || g % $2, 'key-' || g, 'kind', 'payload', clock_timestamp(), clock_timestamp(), 1, 'reason'
+		FROM generate_series(1, $1::int) g`, kept, topics)
+	exec(t, m.pool, "INSERT INTO leasegen.published_id (topic, id) SELECT 'topic-1', 'id-' || g FROM generate_series(1, $1::int) g", kept)
+	exec(t, m.pool, "INSERT INTO leasegen.once (consumer, key, done) SELECT 'topics', 'key-' || g, true FROM generate_series(1, $1::int) g", kept)
+	exec(t, m.pool, "UPDATE leasegen.lease SET wanted = false, rested_at = clock_timestamp() WHERE consumer = 'streams'")
+	exec(t, m.pool, "VACUUM ANALYZE")
+}
+
+// caughtUp sets the cursors of a consumer to the present.
+func caughtUp(t testing.TB, pool *pgxpool.Pool, consumer string) {
+	t.Helper()
+	exec(t, pool, `UPDATE leasegen.lease SET pos = (SELECT max(id) FROM leasegen.message), snap = pg_current_snapshot(), x = pg_current_xact_id() WHERE consumer = $1`, consumer)
+}
+
+// steadyUse does what processes do all the time, and returns what each statement touched.
+func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]int {
+	t.Helper()
+	out := map[string]int{}
+	measure := func(use string, what func()) {
+		t.Helper()
+		for name, n := range m.pages(what) {
+			out[use+": "+name] = n
+		}
+	}
+	ctx := t.Context()
+	for _, c := range []lease.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group} {
+		caughtUp(t, m.pool, c.Name)
+	}
+	exec(t, m.pool, "VACUUM leasegen.lease")
+	session, beating := member(t, be, time.Hour, scaled.topics, scaled.slots, scaled.streams, scaled.group)
+	measure("start", func() {
+		for _, c := range []lease.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group} {
+			ok(t, be.Register(ctx, c, nil))
+		}
+	})
+	feed := must[lease.Feed](t)(be.OpenFeed(ctx, []lease.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group}))
+	defer feed.Close()
+	const some = 100
+	var names []string
+	for i := range some {
+		names = append(names, fmt.Sprint("topic-", i%20))
+	}
+	publish := func() {
+		var es []lease.Event
+		for i := range some {
+			es = append(es, lease.Event{Topic: names[i], Key: fmt.Sprint("key-", i), Kind: "kind", Payload: []byte("payload")})
+		}
+		ok(t, be.Publish(ctx, es))
+	}
+	var grants map[string][]lease.Grant
+	measure("acquire", func() {
+		grants = map[string][]lease.Grant{
+			scaled.topics.Name: acquire(t, be, session, scaled.topics, 20),
+			scaled.slots.Name:  acquire(t, be, session, scaled.slots, 256),
+			scaled.group.Name:  acquire(t, be, session, scaled.group, 1),
+		}
+	})
+	measure("acquire nothing", func() {
+		for _, c := range []lease.ConsumerInfo{scaled.slots, scaled.group} {
+			acquire(t, be, session, c, 256)
+		}
+	})
+	read := func(c lease.ConsumerInfo, from map[string]lease.Cursor, resources []string) (n int) {
+		t.Helper()
+		req := lease.FetchRequest{Consumer: c, MaxPayload: 1 << 20}
+		for _, r := range resources {
+			req.Items = append(req.Items, lease.FetchItem{Resource: r, From: from[r], Limit: min(20, 4000/len(resources))})
+		}
+		for _, f := range must[[]lease.Fetched](t)(be.Fetch(ctx, req)) {
+			n += len(f.Messages)
+			from[f.Resource] = f.Next
+		}
+		return n
+	}
+	at := map[string]map[string]lease.Cursor{}
+	var topics, slots []string
+	for i := range 20 {
+		topics = append(topics, fmt.Sprint("topic-", i))
+	}
+	for i := range 256 {
+		slots = append(slots, fmt.Sprint(i))
+	}
+	keys := []string{}
+	for i := range 20 {
+		keys = append(keys, fmt.Sprint("key-", i))
+	}
+	stored := func(c lease.ConsumerInfo, resources []string) {
+		t.Helper()
+		exec(t, m.pool, "UPDATE leasegen.lease SET session = NULL, wanted = true WHERE consumer = $1 AND resource = ANY ($2)", c.Name, resources)
+		exec(t, m.pool, "UPDATE leasegen.lease SET session = $3 WHERE consumer = $1 AND resource <> ALL ($2) AND session IS NULL AND wanted", c.Name, resources, session)
+		at[c.Name] = map[string]lease.Cursor{}
+		for _, g := range acquire(t, be, session, c, len(resources)) {
+			at[c.Name][g.Resource] = g.Cursor
+			grants[c.Name] = append(grants[c.Name], g)
+		}
+	}
+	all := []struct {
+		c         lease.ConsumerInfo
+		resources []string
+	}{{scaled.topics, topics}, {scaled.slots, slots}, {scaled.streams, keys}, {scaled.group, []string{lease.Whole}}}
+	for _, a := range all {
+		stored(a.c, a.resources)
+	}
+	measure("publish", publish)
+	measure("feed", func() {
+		for range 3 {
+			must[lease.News](t)(feed.Next(ctx))
+		}
+	})
+	for _, a := range all {
+		measure("read "+a.c.Name, func() {
+			if n := read(a.c, at[a.c.Name], a.resources); n < 20 {
+				t.Errorf("%s: %d messages read", a.c.Name, n)
+			}
+		})
+	}
+	// Beside a transaction that stays open, and then is late.
+	tx := begin(t, m.pool)
+	_, err := tx.Exec(ctx, `INSERT INTO leasegen.message (topic, key, kind, payload) SELECT 'topic-' || g % 20, 'key-' || g % 20, 'kind', 'payload' FROM generate_series(1, 1000) g`)
+	ok(t, err)
+	publish()
+	for _, a := range all {
+		measure("read "+a.c.Name+" beside a writer", func() { read(a.c, at[a.c.Name], a.resources) })
+	}
+	publish()
+	for _, a := range all {
+		measure("read "+a.c.Name+" beside a writer, again", func() { read(a.c, at[a.c.Name], a.resources) })
+	}
+	ok(t, tx.Commit(ctx))
+	for _, a := range all {
+		measure("read "+a.c.Name+" late", func() {
+			if n := read(a.c, at[a.c.Name], a.resources); n < 20 {
+				t.Errorf("%s: %d late messages read", a.c.Name, n)
+			}
+		})
+	}
+	for _, a := range all {
+		measure("read "+a.c.Name+" from the beginning", func() {
+			if n := read(a.c, map[string]lease.Cursor{}, a.resources); n < 20 {
+				t.Errorf("%s: %d messages read from the beginning", a.c.Name, n)
+			}
+		})
+	}
+	measure("commit", func() {
+		var ps []lease.Progress
+		for _, g := range grants[scaled.slots.Name][:100] {
+			ps = append(ps, lease.Progress{Ref: g.Ref, Cursor: g.Cursor})
+		}
+		_, err := be.Commit(ctx, session, scaled.slots.Name, ps)
+		ok(t, err)
+	})
+	measure("parked", func() {
+		must[lease.Parked](t)(be.FetchParked(ctx, lease.ParkedRequest{Consumer: scaled.topics, Session: session, Limit: 100, MaxPayload: 1 << 20}))
+	})
+	measure("survey", func() {
+		must[[]lease.Survey](t)(be.Survey(ctx, []string{"topics", "slots", "streams", "group"}))
+	})
+	measure("heartbeat", func() { ok(t, beating.Heartbeat(ctx)) })
+	measure("maintain", func() {
+		must[lease.MaintainReport](t)(be.Maintain(ctx, []lease.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group}))
+	})
+	_, other := member(t, be, time.Hour, scaled.topics, scaled.slots, scaled.streams, scaled.group)
+	measure("close", func() { ok(t, other.Close(ctx)) })
+	return out
+}
+
+// TestScale: no statement in steady use touches more where there is more, under statistics that mislead.
+func TestScale(t *testing.T) {
+	sizes := []int{10_000, 100_000}
+	if pace.Judged() {
+		sizes = []int{100_000, 1_000_000, 10_000_000}
+	}
+	s := measured(t)
+	var found []map[string]int
+	for i, n := range sizes {
+		be, m := measuredDB(t, s, fmt.Sprint("scale", i))
+		began := time.Now()
+		fillScale(t, be, m, n)
+		filled := time.Since(began)
+		began = time.Now()
+		found = append(found, steadyUse(t, be, m))
+		t.Logf("%d messages: filled in %v, used for %v", n, filled, time.Since(began))
+	}
+	var table strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(found[len(found)-1])) {
+		if strings.HasSuffix(name, "WatchSessions") || !slices.ContainsFunc(found, func(f map[string]int) bool { return f[name] > 0 }) {
+			continue // what happens at its own times; what touches nothing
+		}
+		fmt.Fprintf(&table, "| %s |", name)
+		for i := range found {
+			fmt.Fprintf(&table, " %d |", found[i][name])
+		}
+		table.WriteByte('\n')
+		for i, f := range found {
+			if f[name] > scaleBuffers {
+				t.Errorf("%s touches %d pages at %d messages", name, f[name], sizes[i])
+			}
+		}
+		if least, most := found[0][name], found[len(found)-1][name]; most > 2*least+100 {
+			t.Errorf("%s grows: %d pages at %d messages, %d at %d", name, least, sizes[0], most, sizes[len(sizes)-1])
+		}
+	}
+	t.Logf("pages of 8 kB a call\n%s", table.String())
+	if path := os.Getenv("SCALE_TABLE"); path != "" {
+		ok(t, os.WriteFile(path, []byte(table.String()), 0o644))
+	}
+}

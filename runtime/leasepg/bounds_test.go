@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
@@ -374,4 +375,46 @@ func TestSlotsWithoutIndex(t *testing.T) {
 	be = leasepg.New(m.pool) // which has not tried just now
 	must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{sliced}))
 	equal(t, "partitions without the index", query[int](t, m.pool, `SELECT count(*) FROM leasegen.segment s WHERE to_regclass('leasegen.' || s.name || '_slot') IS NULL`), 0)
+}
+
+// TestTableLateAmongMany is TestLateCostsWhatIsLate for a table of the application.
+func TestTableLateAmongMany(t *testing.T) {
+	const topics, late = 60, 20
+	_, pool := withTable(t)
+	pool = openMax(t, pool.Config().ConnString(), late+8)
+	insert := func() {
+		t.Helper()
+		exec(t, pool, "INSERT INTO app.outbox (channel, n) SELECT 'c' || g, g FROM generate_series(1, $1::int) g", topics)
+	}
+	var open []pgx.Tx
+	for n := range late {
+		tx := begin(t, pool)
+		_, err := tx.Exec(t.Context(), "INSERT INTO app.outbox (channel, n) VALUES ('c' || $1::int, 1000 + $1::int)", n+1)
+		ok(t, err)
+		open = append(open, tx)
+	}
+	insert()
+	before, after := &tabletest.ByTopic{}, &tabletest.ByTopic{}
+	t.Run("beside", func(t *testing.T) {
+		running(t, byTopic(t, leasepg.New(pool), before))
+		eventually(t, "the rows beside open transactions", func() bool { return len(before.Rows()) == topics })
+	})
+	burn(t, pool, 1400)
+	exec(t, pool, "UPDATE leasegen.lease SET x = pg_current_xact_id() WHERE x IS NOT NULL")
+	for _, tx := range open {
+		ok(t, tx.Commit(t.Context()))
+	}
+	insert()
+	t.Run("late", func(t *testing.T) {
+		running(t, byTopic(t, leasepg.New(pool), after))
+		eventually(t, "late rows, and later ones", func() bool { return len(after.Rows()) >= topics+late })
+		n := 0
+		for _, m := range after.Rows() {
+			if m.Payload.N > 1000 {
+				n++
+			}
+		}
+		equal(t, "late rows", n, late)
+		equal(t, "rows", len(after.Rows()), topics+late)
+	})
 }

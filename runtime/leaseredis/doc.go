@@ -82,6 +82,7 @@
 //	                              expiry plus grace while they are owned
 //	freeing:<consumer>            zset: sessions declared dead or replaced that held leases, by when these become free
 //	held:<consumer>:<session>     set: resources the session owns
+//	granted:<consumer>:<session>  hash that expires: part of the session's last attempt to acquire -> resources
 //	l:<consumer>:<resource>       hash: o owner's session, e epoch, q seq of the last progress, a attempt,
 //	                              at when acquired, since when freed, c cursor, su suspicion, mk mark, me its epoch,
 //	                              mc its count, x expiry (LockRow), g how often a stream was wanted

@@ -23,3 +23,12 @@ func LooksDue() func(last int64, n int) bool {
 	var l looks
 	return func(last int64, n int) bool { return l.due(viewPart{consumer: "c"}, last, n) }
 }
+
+// ScriptSources are all scripts, by name.
+func ScriptSources() map[string]string {
+	sources, all := map[string]string{}, reflect.ValueOf(scripts)
+	for i := range all.NumField() {
+		sources[all.Type().Field(i).Name] = all.Field(i).Elem().FieldByName("src").String()
+	}
+	return sources
+}

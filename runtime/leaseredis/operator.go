@@ -432,7 +432,7 @@ func (b *Backend) view(ctx context.Context, consumer, resource string, limit int
 }
 
 // forgetStep is how many resources, lanes and messages one script call deletes.
-const forgetStep = 500
+const forgetStep = 200
 
 // Forget deletes a consumer that no live process is a member of, with its leases, cursors,
 // parked messages and executed items, so that the log need not be kept for it any longer: one

@@ -29,8 +29,10 @@ end
 
 local grants = {}
 local before, n = (call('HGET', T .. 's:' .. session, 'a:' .. consumer) or ''):match('^(.*)/(%d+)$')
+local granted = T .. 'granted:' .. consumer .. ':' .. session
 if before == attempt and tonumber(n) >= part then
-  for _, resource in ipairs(call('SMEMBERS', held_set)) do
+  local some = call('HGET', granted, int(part))
+  for _, resource in ipairs(some and cmsgpack.unpack(some) or {}) do
     local l = call('HMGET', lease_key(consumer, resource), 'o', 'e', 'c', 'su', 'mk', 'mc', 'a')
     if l[1] == session and l[7] == mine then
       grants[#grants + 1] = grant(resource, l[2], l, tonumber(l[4] or 0))
@@ -72,5 +74,8 @@ if #taken > 0 then
   call('SADD', held_set, unpack(taken))
   if ttl == 0 then call('ZREM', free_set, unpack(taken)) end
   call('HSET', T .. 's:' .. session, 'a:' .. consumer, mine)
+  if before ~= attempt then call('UNLINK', granted) end
+  call('HSET', granted, int(part), cmsgpack.pack(taken))
+  call('PEXPIRE', granted, 60000) -- longer than it is repeated
 end
 return grants

@@ -27,7 +27,9 @@ while n < limit do
 end
 if n >= limit then return 1 end
 for _, session in ipairs(call('ZRANGE', T .. 'freeing:' .. consumer, 0, -1)) do members[#members + 1] = session end
-for _, session in ipairs(members) do call('UNLINK', T .. 'held:' .. consumer .. ':' .. session) end
+for _, session in ipairs(members) do
+  call('UNLINK', T .. 'held:' .. consumer .. ':' .. session, T .. 'granted:' .. consumer .. ':' .. session)
+end
 for _, key in ipairs({'res:', 'want:', 'free:', 'freeing:', 'members:', 'pr:', 'dead:', 'dl:', 'once:', 'onceat:', 'dirty:', 'swept:', 'reads:'}) do
   call('UNLINK', T .. key .. consumer)
 end

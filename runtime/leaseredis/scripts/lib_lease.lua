@@ -15,7 +15,10 @@ local function end_session(session)
   call('ZREM', T .. 'sessions', session)
   call('ZADD', T .. 'ended', int(now), session)
   call('HSET', T .. 's:' .. session, 'ended', int(now))
-  for consumer in names_of(session) do call('SREM', T .. 'members:' .. consumer, session) end
+  for consumer in names_of(session) do
+    call('SREM', T .. 'members:' .. consumer, session)
+    call('UNLINK', T .. 'granted:' .. consumer .. ':' .. session)
+  end
 end
 
 -- What a session held that has ended is set free a part at a time, whenever somebody wants leases: "freeing:" has such

@@ -1,5 +1,5 @@
 -- Makes resources known to a consumer, and streams wanted. With sweep, streams with parked messages
--- are wanted too. What is known stays as it is.
+-- are wanted too, those that are due first. What is known stays as it is.
 local consumer, rule, start, sweep = arg(), arg(), arg(), arg() == '1'
 local stream = rule:find(' stream', 1, true) ~= nil
 if call('HGET', T .. 'rules', consumer) ~= rule then call('HSET', T .. 'rules', consumer, rule) end
@@ -20,7 +20,7 @@ if #ARGV > argi then
   end
 end
 if sweep then
-  for _, name in ipairs(call('ZRANGE', T .. 'pr:' .. consumer, 0, -1)) do
+  for _, name in ipairs(call('ZRANGE', T .. 'pr:' .. consumer, 0, 999)) do
     if call('SISMEMBER', T .. 'want:' .. consumer, name) == 0 and want(consumer, name) then changed = true end
   end
 end

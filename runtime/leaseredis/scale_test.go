@@ -1,0 +1,276 @@
+package leaseredis_test
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/internal/pace"
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+)
+
+// scriptCost is the most that one call of a script cost.
+type scriptCost struct {
+	commands int           // that it carried out
+	took     time.Duration // by the server's own clock
+}
+
+// meter watches what the scripts of a server cost.
+type meter struct {
+	t      testing.TB
+	c      *redis.Client
+	conn   net.Conn
+	names  map[string]string // by digest
+	mu     sync.Mutex
+	costs  map[string]scriptCost
+	marked chan string
+}
+
+// newMeter counts the commands of scripts, or takes the time of those above a millisecond: to count takes time.
+func newMeter(t testing.TB, s *redistest.Server, counting bool) *meter {
+	t.Helper()
+	m := &meter{t: t, c: s.Client(t), names: map[string]string{}, costs: map[string]scriptCost{}, marked: make(chan string, 100)}
+	for name, src := range leaseredis.ScriptSources() {
+		m.names[must[string](t)(m.c.ScriptLoad(t.Context(), src).Result())] = name
+	}
+	if !counting {
+		ok(t, m.c.ConfigSet(t.Context(), "slowlog-max-len", "20000").Err())
+		ok(t, m.c.ConfigSet(t.Context(), "slowlog-log-slower-than", "1000").Err())
+		return m
+	}
+	ok(t, m.c.ConfigSet(t.Context(), "slowlog-log-slower-than", "-1").Err())
+	m.conn = must[net.Conn](t)(net.Dial("tcp", s.Addr()))
+	t.Cleanup(func() { m.conn.Close() })
+	fmt.Fprint(m.conn, "MONITOR\r\n")
+	r := bufio.NewReaderSize(m.conn, 1<<20)
+	equal(t, "MONITOR", strings.TrimSpace(must[string](t)(r.ReadString('\n'))), "+OK")
+	go m.follow(r)
+	return m
+}
+
+// follow counts the commands of each call of a script: they come right after it.
+func (m *meter) follow(r *bufio.Reader) {
+	script, n := "", 0
+	end := func() {
+		if script != "" {
+			m.note(script, scriptCost{commands: n})
+		}
+		script, n = "", 0
+	}
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return
+		}
+		if strings.Contains(line, " lua] ") {
+			n++
+			continue
+		}
+		end()
+		_, what, _ := strings.Cut(line, `] "`)
+		parts := strings.SplitN(strings.TrimSpace(what), `" "`, 3)
+		switch strings.ToLower(parts[0]) {
+		case "evalsha":
+			script = m.names[parts[1]]
+		case "echo":
+			m.marked <- strings.TrimSuffix(parts[1], `"`)
+		}
+	}
+}
+
+func (m *meter) note(script string, cost scriptCost) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	was := m.costs[script]
+	m.costs[script] = scriptCost{max(was.commands, cost.commands), max(was.took, cost.took)}
+}
+
+// during runs f and takes what it cost; fill leaves that out.
+func (m *meter) during(f func()) {
+	m.t.Helper()
+	f()
+	m.sync()
+	type entry = redis.SlowLog
+	for _, e := range must[[]entry](m.t)(m.c.SlowLogGet(m.t.Context(), 20000).Result()) {
+		if len(e.Args) > 1 && strings.EqualFold(e.Args[0], "evalsha") {
+			if name := m.names[e.Args[1]]; name != "" {
+				m.note(name, scriptCost{took: e.Duration})
+			}
+		}
+	}
+}
+
+func (m *meter) sync() {
+	if m.conn == nil {
+		return
+	}
+	end := newID()
+	ok(m.t, m.c.Echo(m.t.Context(), end).Err())
+	for got := range m.marked {
+		if got == end {
+			return
+		}
+	}
+}
+
+// fill runs f without taking note of what it costs.
+func (m *meter) fill(f func()) {
+	m.mu.Lock()
+	kept := maps.Clone(m.costs)
+	m.mu.Unlock()
+	f()
+	m.sync()
+	m.mu.Lock()
+	m.costs = kept
+	m.mu.Unlock()
+	ok(m.t, m.c.Do(m.t.Context(), "slowlog", "reset").Err())
+}
+
+// scaled fills a server with what size says, and uses it as processes and operators do.
+func scaled(t *testing.T, size int, counting bool) map[string]scriptCost {
+	s := redistest.Start(t)
+	be := on(s.Client(t), "lg", leaseredis.WithTags(1), leaseredis.WithLogger(discard))
+	ctx := t.Context()
+	m := newMeter(t, s, counting)
+	topics := topicNames(100 * size)
+	const hot = "hot" // the one with very many parked keys
+	partitioned := lease.ConsumerInfo{Name: "partitioned", Per: lease.PerPartition, Topics: []string{"*"}}
+	streamed := lease.ConsumerInfo{Name: "streamed", Per: lease.PerStream, Topics: []string{"*"}}
+	all := []lease.ConsumerInfo{topical, partitioned, streamed, grouped}
+	var live string
+	var beat lease.Session
+	var g lease.Grant
+	m.fill(func() {
+		for _, info := range all {
+			ok(t, be.Register(ctx, info, nil))
+		}
+		ok(t, be.Register(ctx, topical, append(topics, hot)))
+		live, beat = member(t, be, time.Hour, all...)
+		for i := 0; i < 100*size; i += 500 {
+			var es []lease.Event
+			for j := i; j < min(i+500, 100*size); j++ {
+				es = append(es, lease.Event{Topic: topics[j], Key: fmt.Sprint("k", j), Kind: "k", Payload: bytes.Repeat([]byte("x"), 300)})
+			}
+			ok(t, be.Publish(ctx, es))
+		}
+		ok(t, be.Publish(ctx, []lease.Event{{Topic: topics[0], Key: "k", Kind: "k", Payload: []byte("1"), After: time.Hour}}))
+		gs := acquire(t, be, live, topical, len(topics)+1)
+		g = gs[slices.IndexFunc(gs, func(g lease.Grant) bool { return g.Resource == hot })]
+		parks(t, be, live, g, bytes.Repeat([]byte("x"), 300), 500*size, func(i int) string { return fmt.Sprint("lane", i) })
+		// Half of them are dead letters.
+		p := must[lease.Parked](t)(be.FetchParked(ctx, lease.ParkedRequest{Session: live, Consumer: topical, Limit: 250 * size, MaxPayload: mega}))
+		for some := range slices.Chunk(p.Messages, 500) {
+			progress := lease.Progress{Ref: g.Ref, Seq: time.Now().UnixMicro()}
+			for _, d := range some {
+				progress.Dead = append(progress.Dead, lease.Dead{ID: d.ID, Attempt: 2, Reason: "why"})
+			}
+			must[[]string](t)(be.Commit(ctx, live, topical.Name, []lease.Progress{progress}))
+		}
+		ok(t, be.Release(ctx, live, topical.Name, refs(gs)))
+		// Processes that hold all of it die.
+		for left := len(topics); left > 0; {
+			id, _ := member(t, be, 3*time.Second, topical)
+			got, err := be.Acquire(ctx, request(id, topical, len(topics)/3+1))
+			if err != nil {
+				break // the machine is slow: it has expired
+			}
+			left -= len(got)
+		}
+		eventually(t, "they are dead", func() bool { return survey(t, be, topical).Free >= len(topics) })
+	})
+	m.during(func() {
+		var gs []lease.Grant
+		eventually(t, "all is taken over", func() bool {
+			got := acquire(t, be, live, topical, len(topics)+1)
+			gs = append(gs, got...)
+			return len(gs) >= len(topics)+1
+		})
+		for _, info := range []lease.ConsumerInfo{partitioned, streamed, grouped} {
+			ok(t, be.Register(ctx, info, nil))
+			gs := acquire(t, be, live, info, 300)
+			if info.Per == lease.PerStream {
+				ok(t, be.Retire(ctx, live, info.Name, refs(gs)))
+			}
+		}
+		ok(t, beat.Heartbeat(ctx))
+		must[[]lease.Ref](t)(be.Owned(ctx, live, topical.Name))
+		feed := must[lease.Feed](t)(be.OpenFeed(ctx, all))
+		ok(t, be.Publish(ctx, events(topics[0], 100)))
+		must[lease.News](t)(feed.Next(ctx))
+		feed.Close()
+		req := lease.FetchRequest{Consumer: topical, MaxPayload: mega}
+		for _, g := range gs[:min(len(gs), 1000)] {
+			req.Items = append(req.Items, lease.FetchItem{Resource: g.Resource, From: g.Cursor, Limit: 10})
+		}
+		var ps []lease.Progress
+		for i, f := range must[[]lease.Fetched](t)(be.Fetch(ctx, req)) {
+			ps = append(ps, lease.Progress{Ref: gs[i].Ref, Seq: 1, Cursor: f.Next})
+		}
+		must[[]string](t)(be.Commit(ctx, live, topical.Name, ps))
+		must[lease.Parked](t)(be.FetchParked(ctx, lease.ParkedRequest{Session: live, Consumer: topical, Limit: 100, PerResource: 100, MaxPayload: mega}))
+		must[[]lease.ConsumerStatus](t)(be.Status(ctx))
+		must[[]lease.MemberStatus](t)(be.Members(ctx, topical.Name))
+		must[[]lease.CursorStatus](t)(be.Cursors(ctx, topical.Name, "", 10))
+		must[[]lease.DeadLetterInfo](t)(be.DeadLetters(ctx, lease.DeadLetterFilter{Consumer: topical.Name, Limit: 100}))
+		must[int](t)(be.Replay(ctx, lease.DeadLetterFilter{Consumer: topical.Name, Limit: 100}))
+		bounded := topical
+		bounded.Max = 10
+		must[lease.MaintainReport](t)(be.Maintain(ctx, []lease.ConsumerInfo{bounded, partitioned, streamed, grouped}))
+		must[int](t)(be.SetCursor(ctx, topical.Name, hot, lease.CursorTarget{Beginning: true}))
+		ok(t, be.Release(ctx, live, topical.Name, refs(gs)))
+		ok(t, beat.Close(context.WithoutCancel(ctx)))
+		ok(t, be.Forget(ctx, streamed.Name))
+	})
+	return m.costs
+}
+
+// What a script does at a time does not grow with what there is: leases, sessions, messages, parked ones, dead letters. In make
+// test that is a number of commands; make proof judges the time that the server took for one call, at a hundred times as much too.
+func TestScriptsDoLittleAtATime(t *testing.T) {
+	sizes := []int{1, 6}
+	if pace.Judged() {
+		sizes = []int{1, 10, 100}
+	}
+	costs := make([]map[string]scriptCost, len(sizes))
+	for i, size := range sizes {
+		costs[i] = scaled(t, size, true)
+		if pace.Judged() {
+			for name, timed := range scaled(t, size, false) {
+				costs[i][name] = scriptCost{costs[i][name].commands, timed.took}
+			}
+		}
+	}
+	last := costs[len(costs)-1]
+	names := slices.SortedFunc(maps.Keys(last), func(a, b string) int {
+		return cmp.Or(cmp.Compare(last[b].commands, last[a].commands), cmp.Compare(a, b))
+	})
+	for _, name := range names {
+		row := "| " + name
+		for i := range sizes {
+			row += fmt.Sprintf(" | %d, %.1f ms", costs[i][name].commands, float64(costs[i][name].took.Microseconds())/1000)
+		}
+		t.Log(row + " |")
+	}
+	for _, name := range names {
+		if n := last[name].commands; n > 6000 {
+			t.Errorf("one call of %s carried out %d commands", name, n)
+		}
+		pace.Within(t, "one call of "+name, last[name].took, 50*time.Millisecond)
+	}
+	if len(names) < 20 {
+		t.Errorf("only %d scripts were measured", len(names))
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"slices"
@@ -264,6 +265,50 @@ func TestCallsThatIgnoreTheirContext(t *testing.T) {
 				}
 				close(released)
 				synctest.Wait()
+			})
+		})
+	}
+}
+
+// Calls of one kind that never return stop only what needs calls of that kind.
+func TestCallsOfOneKindThatNeverReturn(t *testing.T) {
+	for _, op := range []string{"Register", "Survey", "Acquire", "FeedNext", "FetchParked", "Maintain"} {
+		t.Run(op, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				be := leasemem.New()
+				var link faults
+				var got seen
+				var rec recorder
+				var hang atomic.Bool
+				var hung atomic.Int64
+				released := make(chan struct{})
+				t.Cleanup(func() { close(released) })
+				link.on(op, before(func(context.Context) error {
+					if hang.Load() {
+						hung.Add(1)
+						<-released
+					}
+					return nil
+				}))
+				publish(t, be, "x", 0, 1, nil)
+				start(t, newConsumer(t, link.share(be), lease.Spec{Handlers: one(func(_ context.Context, m lease.Message[note]) error {
+					got.add(m.Topic, m.Payload.N)
+					return nil
+				})}, lease.WithObserver(&rec)))
+				pass(5 * time.Second)
+				hang.Store(true)
+				for i := 1; i < 30; i++ {
+					publish(t, be, "x", i, i+1, nil)
+					publish(t, be, fmt.Sprint("new", i), 0, 1, nil)
+					pass(time.Minute)
+				}
+				got.ordered(t, "x", 30)
+				if n := len(observed[lease.ObservedLoss](&rec)); n > 0 {
+					t.Errorf("%d leases were lost", n)
+				}
+				if n := hung.Load(); n < 1 || n > 20 {
+					t.Errorf("%d calls hang, want some and not ever more", n)
+				}
 			})
 		})
 	}

@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"strings"
+	"sync"
 	"time"
 )
 
@@ -17,16 +18,41 @@ const callTimeout = 30 * time.Second
 // takes longer ignores its context: it is left behind, so that nobody hangs with it.
 const callGrace = 2 * time.Second
 
-// leftAtMost is how many calls of a caller may be left behind and not yet have returned. After
-// that its calls fail at once, until some have.
+// leftAtMost is how many calls of a caller that are of one kind may be left behind and not yet have
+// returned. After that such calls fail at once, until some have.
 const leftAtMost = 8
 
 // caller is on whose behalf the backend is called: a consumer's, or the process's for all of its
 // consumers. Contexts carry it.
 type caller struct {
-	left     *atomic.Int32 // calls left behind; outlives sessions
-	session  *session      // ends when a call says that it is lost; nil when there is none yet
-	progress *progress     // learns of calls that fail; nil for the process
+	left     *leftBehind
+	kind     string    // of the calls
+	session  *session  // ends when a call says that it is lost; nil when there is none yet
+	progress *progress // learns of calls that fail; nil for the process
+}
+
+// leftBehind counts calls that were left behind, by kind; it outlives sessions. Calls of one kind that
+// never return keep no others from being made. Its zero value is ready to use.
+type leftBehind struct {
+	mu sync.Mutex
+	by map[string]int // without zeros
+}
+
+func (l *leftBehind) count(kind string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.by[kind]
+}
+
+func (l *leftBehind) add(kind string, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.by == nil {
+		l.by = map[string]int{}
+	}
+	if l.by[kind] += n; l.by[kind] == 0 {
+		delete(l.by, kind)
+	}
 }
 
 type callerKey struct{}
@@ -36,15 +62,14 @@ func callerOf(ctx context.Context) *caller {
 	return c
 }
 
-// byItself is ctx for calls for one resource, or of a kind, that fail by themselves: what is left behind of such
-// calls counts for these alone.
-func (w *work) byItself(ctx context.Context, name string) context.Context {
+// of is ctx for calls of a kind: an operation, or one for a resource by itself.
+func of(ctx context.Context, kind ...string) context.Context {
 	c := callerOf(ctx)
 	if c == nil {
 		return ctx
 	}
 	own := *c
-	own.left = w.c.leftOf(name)
+	own.kind = strings.Join(kind, "/")
 	return context.WithValue(ctx, callerKey{}, &own)
 }
 
@@ -72,8 +97,8 @@ func callFor[T any](ctx context.Context, d time.Duration, f func(ctx context.Con
 	var none T
 	c := callerOf(ctx)
 	if c != nil {
-		if n := c.left.Load(); n >= leftAtMost {
-			return none, fmt.Errorf("lease: call the backend: %d calls before have not returned though their time is over; restart the process if they never do", n)
+		if n := c.left.count(c.kind); n >= leftAtMost {
+			return none, fmt.Errorf("lease: call the backend: %d such calls before have not returned though their time is over; restart the process if they never do", n)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, d)
@@ -104,7 +129,7 @@ func callFor[T any](ctx context.Context, d time.Duration, f func(ctx context.Con
 		case a = <-answered:
 		case <-grace.C:
 			if c != nil {
-				c.left.Add(1)
+				c.left.add(c.kind, 1)
 			}
 			go func() {
 				late := <-answered
@@ -112,7 +137,7 @@ func callFor[T any](ctx context.Context, d time.Duration, f func(ctx context.Con
 					discard(late.value)
 				}
 				if c != nil {
-					c.left.Add(-1)
+					c.left.add(c.kind, -1)
 				}
 			}()
 			return none, fmt.Errorf("lease: call the backend: it did not return %v after its context ended: %w", min(d, callGrace), context.Cause(ctx))

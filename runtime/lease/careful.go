@@ -101,7 +101,7 @@ func (w *work) mark(ctx context.Context, h *held, id string) (end func(), ok boo
 // the message was marked, so it cannot overtake what the handler's end stores.
 func (w *work) acquit(h *held, seq int64) {
 	w.log.Info("a message that was suspected of killing its process runs on; it is no longer", "resource", h.Resource, "after", aloneTime)
-	err := do(w.s.ctx, func(ctx context.Context) error {
+	err := do(of(w.s.ctx, "commit", h.Resource), func(ctx context.Context) error {
 		_, err := w.be.Commit(ctx, w.s.id, w.info.Name, []Progress{{Ref: h.ref, Seq: seq}})
 		return err
 	})

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -18,16 +17,15 @@ type Consumer struct {
 	hasTx    bool
 	told     *teller[Observation] // nil without an observer
 	lines    *teller[logLine]
-	left     atomic.Int32  // calls of the backend left behind, see caller
+	left     leftBehind
 	asking   chan struct{} // holds a token while Streams is being asked
 
 	mu      sync.Mutex
-	busy    map[string]int           // resources on which a handler runs, across sessions
-	leftBy  map[string]*atomic.Int32 // calls left behind that were for a resource by itself
-	items   map[string]struct{}      // being executed by handlers made with Once
-	running bool                     // Run is under way
-	work    *work                    // under the present session; nil without one
-	trouble error                    // why there is none
+	busy    map[string]int      // resources on which a handler runs, across sessions
+	items   map[string]struct{} // being executed by handlers made with Once
+	running bool                // Run is under way
+	work    *work               // under the present session; nil without one
+	trouble error               // why there is none
 
 	strangers strangers // what messages wait with for another version
 }
@@ -35,7 +33,7 @@ type Consumer struct {
 // NewConsumer binds a consumer to its backend. Generated constructors call it.
 // The error lists every setting that is wrong.
 func NewConsumer(be Backend, spec Spec, opts ...Option) (*Consumer, error) {
-	c := &Consumer{backend: be, busy: map[string]int{}, leftBy: map[string]*atomic.Int32{}, items: map[string]struct{}{}, asking: make(chan struct{}, 1), handlers: map[string]*Handler{}, settings: settings{
+	c := &Consumer{backend: be, busy: map[string]int{}, items: map[string]struct{}{}, asking: make(chan struct{}, 1), handlers: map[string]*Handler{}, settings: settings{
 		spec:        spec,
 		logger:      slog.Default(),
 		concurrency: byDefault,
@@ -215,14 +213,4 @@ func (c *Consumer) busyResources() []string {
 		names = append(names, r)
 	}
 	return names
-}
-
-// leftOf counts the calls left behind that were for a resource, or of a kind, by itself.
-func (c *Consumer) leftOf(name string) *atomic.Int32 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.leftBy[name] == nil {
-		c.leftBy[name] = &atomic.Int32{}
-	}
-	return c.leftBy[name]
 }

@@ -101,9 +101,9 @@ func (w *work) startFetch(items []*held) {
 	w.reads.calls.begin(alone)
 	w.calls.Go(func() {
 		began := time.Now()
-		ctx := w.s.ctx
+		ctx := of(w.s.ctx, "fetch")
 		if alone {
-			ctx = w.byItself(ctx, items[0].Resource)
+			ctx = of(ctx, "fetch", items[0].Resource)
 		}
 		fetched, err := callFor(ctx, within, func(ctx context.Context) ([]Fetched, error) { return w.be.Fetch(ctx, req) })
 		if err == nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -43,7 +42,7 @@ func (g *Group) Add(c *Consumer) error {
 		}
 	}
 	if home == nil {
-		home = &process{be: c.backend, log: c.logger, ttl: c.spec.TTL, margin: c.spec.Margin, left: new(atomic.Int32), gate: g.gate}
+		home = &process{be: c.backend, log: c.logger, ttl: c.spec.TTL, margin: c.spec.Margin, left: &leftBehind{}, gate: g.gate}
 		g.processes = append(g.processes, home)
 	}
 	home.consumers = append(home.consumers, c)

@@ -55,7 +55,7 @@ func (l *listener) listen() {
 
 // follow opens the feed, and only then lets resources be looked for, so that none can slip between.
 func (l *listener) follow(failed *backoff) error {
-	feed, err := call(l.s.ctx, func(ctx context.Context) (Feed, error) { return l.be.OpenFeed(ctx, infosOf(l.works)) })
+	feed, err := call(of(l.s.ctx, "feed"), func(ctx context.Context) (Feed, error) { return l.be.OpenFeed(ctx, infosOf(l.works)) })
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (l *listener) follow(failed *backoff) error {
 	defer func() {
 		select {
 		case using <- struct{}{}:
-			_ = do(context.WithoutCancel(l.s.ctx), func(context.Context) error { feed.Close(); return nil })
+			_ = do(of(context.WithoutCancel(l.s.ctx), "close feed"), func(context.Context) error { feed.Close(); return nil })
 		default:
 			go func() { using <- struct{}{}; feed.Close() }() // nobody waits for what was left behind
 		}
@@ -78,7 +78,7 @@ func (l *listener) follow(failed *backoff) error {
 	var pace pacer
 	for {
 		asked := time.Now()
-		news, err := callFor(l.s.ctx, feedTimeout, func(ctx context.Context) (News, error) {
+		news, err := callFor(of(l.s.ctx, "feed"), feedTimeout, func(ctx context.Context) (News, error) {
 			using <- struct{}{}
 			defer func() { <-using }()
 			return feed.Next(ctx)

@@ -31,7 +31,7 @@ func (p *process) maintain(s *session, works []*work) {
 }
 
 func (p *process) maintainFor(s *session, works []*work) error {
-	report, err := callFor(s.ctx, maintainTimeout, func(ctx context.Context) (MaintainReport, error) {
+	report, err := callFor(of(s.ctx, "maintain"), maintainTimeout, func(ctx context.Context) (MaintainReport, error) {
 		return p.be.Maintain(ctx, infosOf(works))
 	})
 	if s.ctx.Err() != nil {

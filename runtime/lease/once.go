@@ -198,7 +198,7 @@ func (q *sequence) startOnce(ctx context.Context, key, message string) (OnceStat
 	}
 	var failed backoff
 	for {
-		state, err := call(ctx, func(ctx context.Context) (OnceState, error) {
+		state, err := call(of(ctx, "once", q.h.Resource), func(ctx context.Context) (OnceState, error) {
 			return w.be.(Ledger).StartOnce(ctx, w.s.id, w.info.Name, q.h.ref, key, message)
 		})
 		if err == nil && (state < OnceNew || state > OnceBusy) {

@@ -143,7 +143,7 @@ func (p *process) surveyOf(s *session, works []*work) error {
 		names[i] = w.info.Name
 		before[i] = w.beforeSurvey()
 	}
-	found, err := call(s.ctx, func(ctx context.Context) ([]Survey, error) { return p.be.Survey(ctx, names) })
+	found, err := call(of(s.ctx, "survey"), func(ctx context.Context) ([]Survey, error) { return p.be.Survey(ctx, names) })
 	if err != nil {
 		return err
 	}
@@ -289,7 +289,7 @@ func (w *work) reconcile(s Survey, known int) {
 		return
 	}
 	names := w.mayOwn()
-	refs, err := call(w.s.ctx, func(ctx context.Context) ([]Ref, error) { return w.be.Owned(ctx, w.s.id, w.info.Name) })
+	refs, err := call(of(w.s.ctx, "owned"), func(ctx context.Context) ([]Ref, error) { return w.be.Owned(ctx, w.s.id, w.info.Name) })
 	if err != nil {
 		if w.s.ctx.Err() == nil {
 			w.log.Warn("listing the leases that the backend knows of failed, trying again", "error", err)
@@ -370,7 +370,7 @@ func (w *work) checkHeld(owned []Ref) {
 // they are not free while the session lives.
 func (w *work) giveStrays(strays []Ref) {
 	w.calls.Go(func() {
-		err := do(w.s.ctx, func(ctx context.Context) error { return w.be.Release(ctx, w.s.id, w.info.Name, strays) })
+		err := do(of(w.s.ctx, "release strays"), func(ctx context.Context) error { return w.be.Release(ctx, w.s.id, w.info.Name, strays) })
 		switch {
 		case isLost(err):
 			w.s.lose("the backend declared the session dead")
@@ -408,7 +408,7 @@ func (w *work) acquire(n int) (granted int) {
 		ask := req
 		ask.Exclude = w.excluded()
 		sent := time.Now()
-		grants, err := call(w.s.ctx, func(ctx context.Context) ([]Grant, error) { return w.be.Acquire(ctx, ask) })
+		grants, err := call(of(w.s.ctx, "acquire"), func(ctx context.Context) ([]Grant, error) { return w.be.Acquire(ctx, ask) })
 		if err == nil {
 			w.course.step(acquiring)
 			w.take(grants, asked)

@@ -211,11 +211,11 @@ func (w *work) readParked(req ParkedRequest, within time.Duration, then func(fou
 	})
 	w.calls.Go(func() {
 		sent := time.Now()
-		of := ""
+		single := ""
 		if len(req.Resources) == 1 {
-			of = req.Resources[0]
+			single = req.Resources[0]
 		}
-		found, err := callFor(w.byItself(w.s.ctx, "parked/"+of), within, func(ctx context.Context) (Parked, error) { return w.be.FetchParked(ctx, req) })
+		found, err := callFor(of(w.s.ctx, "parked", single), within, func(ctx context.Context) (Parked, error) { return w.be.FetchParked(ctx, req) })
 		release.Stop()
 		if isLost(err) {
 			w.s.lose("the backend declared the session dead")

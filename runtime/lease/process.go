@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -20,7 +19,7 @@ type process struct {
 	log         *slog.Logger
 	consumers   []*Consumer
 	ttl, margin time.Duration
-	left        *atomic.Int32 // calls of the backend left behind, see caller
+	left        *leftBehind
 	gate        *gate
 }
 
@@ -31,7 +30,7 @@ func (p *process) check(ctx context.Context) error {
 		for i, c := range cs {
 			infos[i] = c.Info()
 		}
-		return do(p.calling(ctx), func(ctx context.Context) error { return p.be.Check(ctx, infos) })
+		return do(of(p.calling(ctx), "check"), func(ctx context.Context) error { return p.be.Check(ctx, infos) })
 	}
 	err := check(p.consumers)
 	if err == nil {
@@ -151,7 +150,7 @@ func (p *process) spare(ctx context.Context) {
 	for i, c := range p.consumers {
 		names[i] = c.Name()
 	}
-	_, err := call(p.calling(ctx), func(ctx context.Context) ([]Survey, error) { return p.be.Survey(ctx, names) })
+	_, err := call(of(p.calling(ctx), "survey"), func(ctx context.Context) ([]Survey, error) { return p.be.Survey(ctx, names) })
 	if err == nil {
 		p.log.Warn("the backend answers, but opens no session; trying again later", "after", min(2*p.ttl, time.Minute))
 		pause(ctx, min(2*p.ttl, time.Minute))

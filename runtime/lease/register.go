@@ -96,7 +96,7 @@ func (w *work) registerOnce(all bool, names []string) error {
 	if all {
 		names = nil
 	}
-	err := do(w.s.ctx, func(ctx context.Context) error { return w.be.Register(ctx, w.info, names) })
+	err := do(of(w.s.ctx, "register"), func(ctx context.Context) error { return w.be.Register(ctx, w.info, names) })
 	w.mu.Lock()
 	if err != nil {
 		w.enroll.all = w.enroll.all || all

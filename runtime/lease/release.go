@@ -105,9 +105,9 @@ func (w *work) releaseAll(hs []*held, within time.Duration) error {
 	for i, h := range hs {
 		refs[i] = h.ref
 	}
-	ctx := w.s.ctx
+	ctx := of(w.s.ctx, "release")
 	if len(hs) == 1 {
-		ctx = w.byItself(ctx, hs[0].Resource)
+		ctx = of(ctx, "release", hs[0].Resource)
 	}
 	_, err := callFor(ctx, within, func(ctx context.Context) (struct{}, error) {
 		if hs[0].retire {

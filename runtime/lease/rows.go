@@ -92,9 +92,9 @@ func (w *work) renew(hs []*held, within time.Duration) bool {
 	for i, h := range hs {
 		refs[i] = h.ref
 	}
-	ctx := w.s.ctx
+	ctx := of(w.s.ctx, "renew")
 	if len(hs) == 1 {
-		ctx = w.byItself(ctx, hs[0].Resource)
+		ctx = of(ctx, "renew", hs[0].Resource)
 	}
 	sent := now()
 	lost, err := callFor(ctx, within, func(ctx context.Context) ([]string, error) {

@@ -60,7 +60,7 @@ func openSession(ctx context.Context, be Backend, spec SessionSpec, asked instan
 	s := &session{id: spec.ID, ttl: spec.TTL, margin: margin, log: log.With("session", spec.ID), observe: observe,
 		ownership: make(chan struct{}, 1), settled: make(chan struct{}, 1), belief: &belief{anchored: asked}}
 	var err error
-	s.backend, err = callFor(ctx, max(s.left(), time.Millisecond), func(ctx context.Context) (Session, error) { return be.OpenSession(ctx, spec) })
+	s.backend, err = callFor(of(ctx, "open"), max(s.left(), time.Millisecond), func(ctx context.Context) (Session, error) { return be.OpenSession(ctx, spec) })
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (s *session) beat() {
 			return
 		}
 		sent = now()
-		err := doFor(s.ctx, max(interval/2, 100*time.Millisecond), s.backend.Heartbeat)
+		err := doFor(of(s.ctx, "heartbeat"), max(interval/2, 100*time.Millisecond), s.backend.Heartbeat)
 		if err == nil {
 			s.belief.anchor(sent) // before anything else, which may take its time
 		}
@@ -184,7 +184,7 @@ func (s *session) close() error {
 	defer cancel()
 	var failed backoff
 	for {
-		err := do(ctx, s.backend.Close)
+		err := do(of(ctx, "close"), s.backend.Close)
 		if err == nil || isLost(err) || ctx.Err() != nil {
 			return err
 		}

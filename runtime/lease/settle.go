@@ -259,9 +259,9 @@ func (w *work) startStore(hs []*held) {
 		var fenced []string
 		err := w.s.ctx.Err()
 		if err == nil && w.s.alive() {
-			ctx := w.s.ctx
+			ctx := of(w.s.ctx, "commit")
 			if alone {
-				ctx = w.byItself(ctx, hs[0].Resource)
+				ctx = of(ctx, "commit", hs[0].Resource)
 			}
 			fenced, err = callFor(ctx, within, func(ctx context.Context) ([]string, error) {
 				return w.be.Commit(ctx, w.s.id, w.info.Name, ps)

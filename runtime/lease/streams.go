@@ -145,7 +145,7 @@ func (w *work) announce() {
 		for len(names) > 0 && err == nil {
 			n := min(len(names), registerItems)
 			some := names[:n]
-			err = do(w.s.ctx, func(ctx context.Context) error { return w.be.Register(ctx, w.info, some) })
+			err = do(of(w.s.ctx, "register"), func(ctx context.Context) error { return w.be.Register(ctx, w.info, some) })
 			names = names[n:]
 		}
 		if err != nil {

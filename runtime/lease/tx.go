@@ -8,8 +8,8 @@ import (
 
 // inTx handles p.ms[from:to] in a transaction and commits it with their progress. When a
 // message fails, the transaction is rolled back, the messages before it are handled again, and
-// their effects commit together with the failed message's fate; so each message is called at
-// most twice. Only when the commit itself is refused no message is known to be at fault: then
+// their effects commit together with the failed message's fate; so each message is
+// called at most twice, and once more in a batch. Only when the commit itself is refused no message is known to be at fault: then
 // ever shorter parts are tried. It returns false when the lease cannot go on.
 //
 // All progress made before is stored first: nothing waits for a connection, as storing may,
@@ -63,7 +63,7 @@ func (w *work) inTx(ctx context.Context, h *held, p *pass, from, to int) bool {
 		}
 		g, n := w.progress(h, p, from, upto)
 		g.Seq = w.nextSeq(h)
-		err = do(ctx, func(ctx context.Context) error { return tx.Commit(ctx, w.s.id, w.info.Name, g) })
+		err = do(of(ctx, "commit", h.Resource), func(ctx context.Context) error { return tx.Commit(ctx, w.s.id, w.info.Name, g) })
 		if err == nil {
 			h.interruptions = 0
 			w.noteLanes(h, p, from, upto)
@@ -130,7 +130,7 @@ func (w *work) begin(ctx context.Context, h *held) (Tx, error) {
 	defer w.course.waiting("a transaction for " + h.Resource + ": the backend begins none")()
 	var failed backoff
 	for {
-		tx, err := call(ctx, w.be.(Transactor).Begin)
+		tx, err := call(of(ctx, "begin"), w.be.(Transactor).Begin)
 		if err == nil || h.stopped(ctx) {
 			return tx, err
 		}

@@ -349,7 +349,7 @@ ALTER TABLE leasegen.parked ADD CONSTRAINT parked_sane CHECK (
 ALTER TABLE leasegen.dead_letter ADD CONSTRAINT dead_letter_sane CHECK (
     isfinite(published_at) AND isfinite(failed_at) AND isfinite(dead_at)) NOT VALID;
 ALTER TABLE leasegen.lease ADD CONSTRAINT lease_sane CHECK (
-    octet_length(resource) BETWEEN 1 AND 1024 AND isfinite(acquired_at)) NOT VALID;
+    octet_length(resource) <= 1024 AND isfinite(acquired_at)) NOT VALID;
 ALTER TABLE leasegen.session ADD CONSTRAINT session_sane CHECK (
     isfinite(opened_at) AND isfinite(beat_at)) NOT VALID;
 

@@ -404,7 +404,7 @@ WITH waiting AS MATERIALIZED (
     WHERE p.consumer = $2::text AND p.next_at > (SELECT clock_timestamp())
     ORDER BY p.next_at, p.seq LIMIT $4::bigint
 )
-SELECT (CASE WHEN n.at IS NULL THEN -1 ELSE greatest(extract(epoch FROM n.at - clock_timestamp()) * 1000000, 0) END)::bigint AS micros
+SELECT (CASE WHEN n.at IS NULL THEN -1 ELSE greatest(extract(epoch FROM n.at - clock_timestamp()) * 1000000.0, 0) END)::bigint AS micros
 FROM (SELECT coalesce(
     (SELECT k.next_at FROM waiting k
      WHERE NOT k.resource = ANY ($1::text[])

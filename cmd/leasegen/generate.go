@@ -24,7 +24,7 @@ func generateCommand(name, short string, m mode) command {
 		fs.SetOutput(e.Stderr)
 		fs.StringVar(&g.dir, "C", "", "change to this directory first")
 		fs.StringVar(&g.tags, "tags", "", "build tags, with commas between")
-		fs.StringVar(&g.sqlc, "sqlc", e.Getenv("LEASEGEN_SQLC"), "the sqlc to run for tables; default $LEASEGEN_SQLC, or the one in PATH, or go tool sqlc")
+		fs.StringVar(&g.sqlc, "sqlc", e.Getenv("LEASEGEN_SQLC"), "the sqlc to run for tables; default $LEASEGEN_SQLC, or the one in PATH; 'go tool sqlc' runs the one that the module names, which is code of the module")
 		fs.StringVar(&g.format, "format", "text", "how findings are printed: text, json or github")
 		fs.BoolVar(&g.timings, "timings", false, "print how long each step took")
 		if m == (mode{}) {

@@ -105,6 +105,12 @@ type Ledger interface {
 	StartOnce(ctx context.Context, session, consumer string, ref Ref, key, message string) (OnceState, error)
 }
 
+// IntactTx is a [Tx] that tells after each handler, without asking the server, whether that has left the
+// transaction as it was. An error is the handler's failure.
+type IntactTx interface {
+	Intact() error
+}
+
 // LedgerTx is the ledger inside a transaction.
 type LedgerTx interface {
 	// Once notes key as done when the transaction commits. It reports false when it was

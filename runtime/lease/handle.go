@@ -149,6 +149,7 @@ type sequence struct {
 	tx any // nil outside a transaction
 	// ledger is the transaction's; conflict says that what failed is noting an item in it.
 	ledger   LedgerTx
+	intact   IntactTx // nil: nothing is known of the transaction before its commit
 	conflict bool
 
 	ms    []Raw
@@ -252,6 +253,11 @@ func (q *sequence) loop(ctx context.Context) {
 			continue
 		}
 		failed := q.call(ctx, hd, q.ms[q.i:q.i+q.n])
+		if failed == nil && q.intact != nil {
+			if err := q.intact.Intact(); err != nil { // before the next message pays for it
+				failed = examine(err)
+			}
+		}
 		q.w.course.step(handling)
 		if failed != nil {
 			q.endOnce(ctx, failed.err)

@@ -92,6 +92,7 @@ func (w *work) inTx(ctx context.Context, h *held, p *pass, from, to int) bool {
 func (q *sequence) join(tx Tx) {
 	q.tx = tx.Handle()
 	q.ledger, _ = tx.(LedgerTx)
+	q.intact, _ = tx.(IntactTx)
 }
 
 // interruptionLimit is how often in a row a handler may lose its connection before that

@@ -2,7 +2,6 @@ package leasepg
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -14,7 +13,7 @@ import (
 
 // Commit stores progress in one round trip.
 func (b *Backend) Commit(ctx context.Context, session, consumer string, progress []lease.Progress) ([]string, error) {
-	fenced, err := b.commit(ctx, b.pool, session, consumer, progress)
+	fenced, err := b.commit(ctx, b.pool, "", session, consumer, progress)
 	if err != nil && !errors.Is(err, errOvertaken) {
 		return nil, b.fail("commit progress of "+consumer, err)
 	}
@@ -24,7 +23,8 @@ func (b *Backend) Commit(ctx context.Context, session, consumer string, progress
 // errOvertaken: the lease is held and has stored later progress, so this one changed nothing.
 var errOvertaken = errors.New("later progress of the lease has been stored")
 
-func (b *Backend) commit(ctx context.Context, on database, session, consumer string, progress []lease.Progress) (fenced []string, err error) {
+// commit stores progress. mark is that of a handler's transaction, or empty.
+func (b *Backend) commit(ctx context.Context, on database, mark, session, consumer string, progress []lease.Progress) (fenced []string, err error) {
 	if len(progress) == 0 {
 		return nil, nil
 	}
@@ -79,7 +79,7 @@ func (b *Backend) commit(ctx context.Context, on database, session, consumer str
 		}
 	}
 	var held []string
-	expected := b.expect(ctx, session, cursors...)
+	expected := b.expectIn(ctx, mark, session, cursors...)
 	steps := []step{durable(ctx), expected, func(q *leasedb.Queries) (err error) {
 		held, err = q.CommitLeases(ctx, c)
 		return err
@@ -226,11 +226,7 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 		m := lease.ParkedMessage{Resource: p.Resources[r.Item], Lane: p.Lanes[r.Item]}
 		m.ID, m.Topic, m.Key, m.Kind = strconv.FormatInt(r.MessageID, 10), r.Topic, r.Key, r.Kind
 		m.Payload, m.Size, m.Attempt, m.PublishedAt = r.Payload, int(r.Size), int(r.Attempt), r.PublishedAt
-		if r.Headers != "" {
-			if err := json.Unmarshal([]byte(r.Headers), &m.Headers); err != nil {
-				return out, fmt.Errorf("leasepg: headers of message %s are not an object of strings", m.ID)
-			}
-		}
+		m.Headers = decodeHeaders([]byte(r.Headers))
 		m.Last = i+1 == len(rows) && len(rows) <= req.Limit || i+1 < len(rows) && rows[i+1].Item != r.Item
 		m.Error, m.Waited = r.Error, time.Duration(r.WaitedMicros)*time.Microsecond
 		out.Messages = append(out.Messages, m)

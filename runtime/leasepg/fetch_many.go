@@ -116,6 +116,9 @@ func (b *Backend) newMany(ctx context.Context, req lease.FetchRequest, what *rea
 	running, snapshots := map[uint64]struct{}{}, map[string]int32{}
 	for i, item := range req.Items {
 		c, xids := reads[i].from, late[i].xids
+		if _, err := strconv.ParseInt(item.Resource, 10, 16); err != nil && m.per == lease.PerPartition {
+			continue // a lease that no program has made: there is no such slot
+		}
 		if c.pos >= m.upto {
 			m.left[i] = true
 			continue

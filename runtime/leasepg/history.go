@@ -19,8 +19,11 @@ import (
 // or transaction itself. Another one ends the session, and the next one reads all positions again,
 // from leases that are as old as the server's log is.
 
-// foreignHistory is raised by leasegen.expect.
-const foreignHistory = "LG001"
+// Raised by leasegen.expect.
+const (
+	foreignHistory = "LG001"
+	notTheHandlers = "LG002" // the transaction is no more the one that was begun for a handler
+)
 
 // horizon is how far a server has got: nothing that it gave lies beyond.
 type horizon struct {
@@ -78,6 +81,11 @@ func (c *cursor) in(h horizon) error {
 // expect is a step that fails with ErrSessionLost, and the transaction with it, when the server
 // has another history than the session, or one of the cursors is from its future.
 func (b *Backend) expect(ctx context.Context, session string, cursors ...*cursor) step {
+	return b.expectIn(ctx, "", session, cursors...)
+}
+
+// expectIn is expect in the transaction of a handler, which has a mark.
+func (b *Backend) expectIn(ctx context.Context, mark, session string, cursors ...*cursor) step {
 	var p leasedb.ExpectParams
 	if s := b.session(session); s != nil {
 		p.History = s.history
@@ -91,6 +99,11 @@ func (b *Backend) expect(ctx context.Context, session string, cursors ...*cursor
 	}
 	if x > 0 {
 		p.X = strconv.FormatUint(x, 10)
+	}
+	if mark != "" {
+		return func(q *leasedb.Queries) error {
+			return q.ExpectEffects(ctx, leasedb.ExpectEffectsParams{History: p.History, X: p.X, Effects: mark})
+		}
 	}
 	return func(q *leasedb.Queries) error { return q.Expect(ctx, p) }
 }

@@ -121,7 +121,7 @@ var (
 	// pg_catalog exactly, or with their schema.
 	calls = regexp.MustCompile(`\b(array_agg|array_append|array_cat|array_remove|array_to_json|bool_and|cardinality|ceil|clock_timestamp|count|current_schemas|current_setting|` +
 		`format|format_type|generate_series|generate_subscripts|has_\w+_privilege|hashtextextended|left|max|md5|min|octet_length|pg_\w+|random|` +
-		`row_number|set_config|string_agg|to_jsonb|to_regclass|unnest)\(`)
+		`row_number|row_security_active|set_config|string_agg|to_jsonb|to_regclass|unnest)\(`)
 )
 
 // schema puts names into SQL that was written, and checked, without: the schema's own into what is written for

@@ -2,7 +2,6 @@ package leasepg
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -140,11 +139,7 @@ func (b *Backend) DeadLetters(ctx context.Context, f lease.DeadLetterFilter) ([]
 			Payload: r.Payload, Size: int(r.Size), PublishedAt: r.PublishedAt, FirstFailed: r.FailedAt, DeadAt: r.DeadAt,
 			Attempts: int(r.Attempts), Reason: r.Reason,
 		}
-		if r.Headers != "" {
-			if err := json.Unmarshal([]byte(r.Headers), &d.Headers); err != nil {
-				return nil, fmt.Errorf("leasepg: headers of dead letter %s are not an object of strings", d.ID)
-			}
-		}
+		d.Headers = decodeHeaders([]byte(r.Headers))
 		out[i] = d
 	}
 	return out, nil

@@ -35,15 +35,24 @@ const (
 // Publish appends events to the log in a transaction of its own.
 func (b *Backend) Publish(ctx context.Context, events []lease.Event) error {
 	err := b.publish(ctx, b.pool, &b.notified, events)
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == noPartition {
-		// Others drew ids faster than anyone added partitions. Nothing was written.
-		b.logEnd.Store(0)
+	if b.outrun(err) {
 		err = b.publish(ctx, b.pool, &b.notified, events)
 	}
 	return err
 }
 
 const noPartition = "23514" // check_violation, as PostgreSQL reports a row without a partition
+
+// outrun tells whether ids were drawn, by plain inserts say, faster than partitions were added. Then nothing was
+// written, and the next one who publishes looks where the log ends.
+func (b *Backend) outrun(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || pg.Code != noPartition || pg.ConstraintName != "" {
+		return false
+	}
+	b.logEnd.Store(0)
+	return true
+}
 
 // In returns a publisher that appends events in the caller's transaction: they become
 // visible when it commits. Events with an id wait for other transactions that are
@@ -56,7 +65,9 @@ type joined struct {
 }
 
 func (j joined) Publish(ctx context.Context, events []lease.Event) error {
-	return j.b.publish(ctx, j.tx, &j.b.joined, events)
+	err := j.b.publish(ctx, j.tx, &j.b.joined, events)
+	j.b.outrun(err)
+	return err
 }
 
 // database is a pool or a transaction.

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -110,9 +109,7 @@ func (s *scanner) each(rows pgx.Rows, head func(position), place func(position) 
 			m.PublishedAt = time.UnixMicro(int64(binary.BigEndian.Uint64(v[colPublishedAt])) + epoch2000)
 		}
 		if v[colHeaders] != nil {
-			if err := decodeHeaders(v[colHeaders], m); err != nil {
-				return err
-			}
+			m.Headers = decodeHeaders(v[colHeaders])
 		}
 	}
 	return rows.Err()
@@ -148,20 +145,32 @@ func eachText(rows pgx.Rows, head func(position), place func(position) *lease.Ra
 		m.ID = strconv.FormatInt(p.id, 10)
 		m.PublishedAt = *at
 		if headers != nil {
-			if err := decodeHeaders([]byte(*headers), &m); err != nil {
-				return err
-			}
+			m.Headers = decodeHeaders([]byte(*headers))
 		}
 		*to = m
 	}
 	return rows.Err()
 }
 
-func decodeHeaders(v []byte, m *lease.Raw) error {
-	if err := json.Unmarshal(v, &m.Headers); err != nil {
-		return fmt.Errorf("headers of message %s are not an object of strings", m.ID)
+// decodeHeaders takes what plain inserts have made of headers: a value that is no string becomes its JSON text, and
+// so does, under the name headers, what is no object at all.
+func decodeHeaders(v []byte) (headers map[string]string) {
+	if len(v) == 0 || json.Unmarshal(v, &headers) == nil {
+		return headers
 	}
-	return nil
+	var values map[string]json.RawMessage
+	if json.Unmarshal(v, &values) != nil {
+		return map[string]string{"headers": string(v)}
+	}
+	headers = make(map[string]string, len(values))
+	for name, value := range values {
+		var s string
+		if json.Unmarshal(value, &s) != nil {
+			s = string(value)
+		}
+		headers[name] = s
+	}
+	return headers
 }
 
 // name returns v as a string, the same one for the same bytes.

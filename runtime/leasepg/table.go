@@ -2,11 +2,13 @@ package leasepg
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -220,6 +222,17 @@ func (b *Backend) registerTable(ctx context.Context, t *TableSource, c lease.Con
 				return err
 			}
 		}
+		resources = slices.DeleteFunc(slices.Clone(resources), func(r string) bool {
+			long := r == "" || len(r) > maxText
+			if !long {
+				return false
+			}
+			if _, told := b.squatters.LoadOrStore(fmt.Sprintf("%s %x", c.Name, sha256.Sum256([]byte(r))), true); !told {
+				b.log.Error("leasepg: rows of a topic are not read: a topic has 1 to 1,024 bytes", "consumer", c.Name, "table", t.Table, "bytes", len(r),
+					"fix", "give these rows a shorter "+t.Topic)
+			}
+			return true
+		})
 	default:
 		resources = []string{lease.Whole}
 	}
@@ -353,7 +366,18 @@ func (r *read) head(t *TableSource, h TableHead) (err error) {
 }
 
 func (row *TableRow) message() lease.Raw {
-	return lease.Raw{ID: strconv.FormatInt(row.Position, 10), Topic: row.Topic, Key: row.Key, Kind: row.Kind, Value: row.Row}
+	return lease.Raw{ID: strconv.FormatInt(row.Position, 10), Topic: row.Topic, Key: laneOf(row.Key), Kind: row.Kind, Value: row.Row}
+}
+
+// longest text that is indexed, some two of them together.
+const maxText = 1024
+
+// laneOf shortens a key that no index could hold. Rows with the same key keep their order.
+func laneOf(key string) string {
+	if len(key) <= maxText {
+		return key
+	}
+	return fmt.Sprintf("%s… sha256:%x", strings.ToValidUTF8(key[:maxText/2], ""), sha256.Sum256([]byte(key)))
 }
 
 // errRowGone is why a parked message of a table is given up on.
@@ -424,7 +448,7 @@ func (b *Backend) copyRows(ctx context.Context, t *TableSource, on database, ids
 		if !ok {
 			row = &TableRow{JSON: fmt.Sprintf(`{%q: %d}`, t.Position, id)}
 		}
-		c.topics, c.keys, c.kinds = append(c.topics, row.Topic), append(c.keys, row.Key), append(c.kinds, row.Kind)
+		c.topics, c.keys, c.kinds = append(c.topics, row.Topic), append(c.keys, laneOf(row.Key)), append(c.kinds, row.Kind)
 		c.payloads = append(c.payloads, []byte(row.JSON))
 	}
 	return c, nil

@@ -67,6 +67,8 @@ func (t *TableSource) wrong(f leasedb.TableFactsRow) string {
 		return "is not a plain or partitioned table"
 	case !f.Readable:
 		return "this role may not read it: GRANT SELECT ON " + t.Table + " TO …"
+	case f.RowsHidden:
+		return "row-level security hides rows from this role, and they would be passed over: CREATE POLICY … ON " + t.Table + " FOR SELECT TO … USING (true), or ALTER ROLE … BYPASSRLS"
 	case f.PositionPlace == 0:
 		return fmt.Sprintf("has no column %s: run the application's migrations", t.Position)
 	case !slices.Contains(integers, f.PositionType) || !f.PositionSet:

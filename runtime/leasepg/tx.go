@@ -2,6 +2,7 @@ package leasepg
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -42,20 +43,23 @@ func (b *Backend) Begin(ctx context.Context) (lease.Tx, error) {
 		return nil, b.fail("begin", err)
 	}
 	idle := max(time.Duration(b.ttl.Load()), time.Second)
+	mark := rand.Text()
 	tx, err := b.pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: fmt.Sprintf(
-		"begin isolation level read committed; set local synchronous_commit = on; set local idle_in_transaction_session_timeout = %d",
-		idle.Milliseconds())})
+		"begin isolation level read committed read write; set local synchronous_commit = on; set local idle_in_transaction_session_timeout = %d; "+
+			"select pg_catalog.set_config('leasegen.effects', pg_catalog.concat('%s/', current_user), true)",
+		idle.Milliseconds(), mark)})
 	if err != nil {
 		b.handlers.giveBack()
 		return nil, b.fail("begin", err)
 	}
-	return &effects{b: b, tx: tx, done: sync.OnceFunc(b.handlers.giveBack)}, nil
+	return &effects{b: b, tx: tx, mark: mark, done: sync.OnceFunc(b.handlers.giveBack)}, nil
 }
 
 // effects is a transaction that a handler writes its effects in.
 type effects struct {
 	b         *Backend
 	tx        pgx.Tx
+	mark      string      // gone with the transaction, however that ends
 	done      func()      // gives the turn back, once
 	abandoned atomic.Bool // by the handler
 }
@@ -93,16 +97,45 @@ func (t *effects) Commit(ctx context.Context, session, consumer string, p lease.
 		_ = t.Rollback(ctx) // the error that matters is the handler's
 		return t.b.fail("commit effects of "+consumer, fmt.Errorf("%w: %w", lease.ErrRolledBack, errAbandoned))
 	}
-	fenced, err := t.b.commit(ctx, t.tx, session, consumer, []lease.Progress{p})
+	if wrong := t.Intact(); wrong != nil {
+		_ = t.Rollback(ctx)
+		return t.b.fail("commit effects of "+consumer, fmt.Errorf("%w: %w", lease.ErrRolledBack, wrong))
+	}
+	fenced, err := t.b.commit(ctx, t.tx, t.mark, session, consumer, []lease.Progress{p})
 	if err == nil && len(fenced) > 0 {
 		err = lease.ErrFenced
 	}
 	if err != nil {
 		_ = t.Rollback(ctx) // the error that matters is err
-		return t.b.fail("commit effects of "+consumer, refused(err))
+		return t.b.fail("commit effects of "+consumer, refused(t.b.disowned(ctx, err)))
 	}
 	defer t.done() // whatever comes of it, the connection goes back
 	return t.b.fail("commit effects of "+consumer, refused(t.tx.Commit(ctx)))
+}
+
+// Intact tells why the transaction cannot be committed any more. A handler that returns nil has seen no error
+// of it, or passed over it. What it does not see, because a handler has begun another transaction, the mark tells.
+func (t *effects) Intact() error {
+	switch c := t.tx.Conn().PgConn(); {
+	case c.IsClosed():
+		return errors.New("the connection of the transaction was closed before the handler returned")
+	case c.IsBusy():
+		return errors.New("the handler returned with rows open: read them to their end, or close them")
+	case c.TxStatus() == 'I':
+		return errors.New("the handler ended its transaction by SQL of its own")
+	}
+	return nil
+}
+
+// disowned tells a handler that has changed its role from a role that lacks rights: the pool's has them.
+func (b *Backend) disowned(ctx context.Context, err error) error {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "42501" { // insufficient_privilege
+		return err
+	}
+	if missing, e := b.queries(b.pool).MissingGrants(ctx); e != nil || missing != "" {
+		return err
+	}
+	return fmt.Errorf("%w: the handler has changed the role of its transaction: %w", lease.ErrRolledBack, err)
 }
 
 // refused marks errors for which what the handler did in the transaction is to blame: a
@@ -116,6 +149,8 @@ func refused(err error) error {
 			blame = true
 		case "25":
 			blame = pg.Code == "25P02" // in_failed_sql_transaction
+		case "LG":
+			blame = pg.Code == notTheHandlers
 		}
 	}
 	if blame {

@@ -7,6 +7,10 @@ SELECT leasegen.history()::text AS history;
 -- Fails unless the server's history is that one, and x an xid of its past. Empty x: none is meant.
 SELECT leasegen.expect(sqlc.arg(history)::text, sqlc.arg(x)::text);
 
+-- name: ExpectEffects :exec
+-- The same in a transaction that a handler wrote in, which still has to be that one.
+SELECT leasegen.expect(sqlc.arg(history)::text, sqlc.arg(x)::text, sqlc.arg(effects)::text);
+
 -- name: Horizon :one
 -- How far the server has got: no snapshot or xid that it gave lies beyond.
 SELECT leasegen.history()::text AS history, pg_current_snapshot()::text AS snap;

@@ -111,6 +111,11 @@ ON CONFLICT (consumer, resource, message_id) DO NOTHING;
 -- What the catalogs say of a table and its columns. Numbers are 0 and texts empty for what
 -- is not there. An index counts that leads with the column and holds all rows.
 SELECT c.relkind::text AS kind, has_table_privilege(c.oid, 'SELECT') AS readable,
+       (row_security_active(c.oid) AND (
+            EXISTS (SELECT FROM pg_catalog.pg_policy y WHERE y.polrelid = c.oid AND NOT y.polpermissive)
+            OR NOT EXISTS (SELECT FROM pg_catalog.pg_policy y WHERE y.polrelid = c.oid AND y.polcmd IN ('r', '*')
+                             AND pg_get_expr(y.polqual, y.polrelid) = 'true'
+                             AND (0::oid = ANY (y.polroles) OR EXISTS (SELECT FROM unnest(y.polroles) r (oid) WHERE pg_has_role(r.oid, 'USAGE'))))))::boolean AS rows_hidden,
        coalesce(p.attnum, 0)::int AS position_place, coalesce(format_type(p.atttypid, NULL), '')::text AS position_type,
        coalesce(p.attnotnull, false)::boolean AS position_set,
        coalesce(x.attnum, 0)::int AS xid_place, coalesce(format_type(x.atttypid, NULL), '')::text AS xid_type,

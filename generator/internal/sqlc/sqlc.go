@@ -32,19 +32,24 @@ type Runner struct {
 	dir     string // where it is run
 }
 
-// Find returns the sqlc at path, or, when that is empty, the one in PATH, or the one that
-// the module at root has as a tool.
+// Tool is the path that stands for the sqlc which the module has as a tool. It is never the default: what go tool
+// runs is what the module names, in its own tree if it says so.
+const Tool = "go tool sqlc"
+
+// Find returns the sqlc at path, or, when that is empty, the one in PATH.
 func Find(ctx context.Context, path, root string) (*Runner, error) {
 	r := &Runner{dir: root}
 	switch {
+	case path == Tool:
+		r.command = strings.Fields(Tool)
 	case path != "":
 		r.command = []string{path}
 	default:
-		if found, err := exec.LookPath("sqlc"); err == nil {
-			r.command = []string{found}
-		} else {
-			r.command = []string{"go", "tool", "sqlc"}
+		found, err := exec.LookPath("sqlc")
+		if err != nil {
+			return nil, fmt.Errorf("%w: sqlc is not in PATH; -sqlc names another one, or '%s', which runs the one that this module has as a tool", ErrMissing, Tool)
 		}
+		r.command = []string{found}
 	}
 	out, err := r.run(ctx, "version")
 	if ctx.Err() != nil {
@@ -52,7 +57,7 @@ func Find(ctx context.Context, path, root string) (*Runner, error) {
 	}
 	if err != nil {
 		if len(r.command) > 1 {
-			return nil, fmt.Errorf("%w: sqlc is neither in PATH nor a tool of this module", ErrMissing)
+			return nil, fmt.Errorf("%w: sqlc is no tool of this module", ErrMissing)
 		}
 		return nil, fmt.Errorf("%w: %s version: %w", ErrMissing, r.command[0], err)
 	}

@@ -321,3 +321,44 @@ BEGIN
         EXECUTE overlay(body PLACING c.instead FROM position(c.what IN body) FOR length(c.what));
     END LOOP;
 END $do$;
+
+-- expect as before, in a transaction that a handler wrote in: it must still be the one that was begun for it
+-- (effects is a mark that only this one carries), as the same role, and able to write.
+CREATE FUNCTION leasegen.expect(history text, x text, effects text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('leasegen.effects', true) IS DISTINCT FROM effects || '/' || current_user::text THEN
+        RAISE EXCEPTION 'the handler ended its transaction, or changed its role, by SQL of its own' USING ERRCODE = 'LG002';
+    END IF;
+    IF 'on' IN (current_setting('transaction_read_only'), current_setting('default_transaction_read_only')) AND NOT pg_is_in_recovery() THEN
+        RAISE EXCEPTION 'the handler made its transaction, or those after it, read-only' USING ERRCODE = 'LG002';
+    END IF;
+    PERFORM leasegen.expect(history, x);
+END $$;
+
+-- What no consumer could handle, and would stop others or the operator's commands, does not come in. Rows that
+-- are there already are not looked at.
+ALTER TABLE leasegen.message ADD CONSTRAINT message_sane CHECK (
+    octet_length(topic) BETWEEN 1 AND 1024 AND octet_length(key) <= 1024 AND octet_length(kind) <= 1024
+    AND (headers IS NULL OR jsonb_typeof(headers) = 'object')) NOT VALID;
+ALTER TABLE leasegen.delayed ADD CONSTRAINT delayed_sane CHECK (
+    octet_length(topic) BETWEEN 1 AND 1024 AND octet_length(key) <= 1024 AND octet_length(kind) <= 1024
+    AND (headers IS NULL OR jsonb_typeof(headers) = 'object') AND isfinite(due_at)) NOT VALID;
+ALTER TABLE leasegen.parked ADD CONSTRAINT parked_sane CHECK (
+    isfinite(next_at) AND isfinite(published_at) AND isfinite(since)) NOT VALID;
+ALTER TABLE leasegen.dead_letter ADD CONSTRAINT dead_letter_sane CHECK (
+    isfinite(published_at) AND isfinite(failed_at) AND isfinite(dead_at)) NOT VALID;
+ALTER TABLE leasegen.lease ADD CONSTRAINT lease_sane CHECK (
+    octet_length(resource) <= 1024 AND isfinite(acquired_at)) NOT VALID;
+ALTER TABLE leasegen.session ADD CONSTRAINT session_sane CHECK (
+    isfinite(opened_at) AND isfinite(beat_at)) NOT VALID;
+
+DO $do$
+DECLARE
+    body text := pg_get_functiondef('leasegen.ensure_segments(bigint)'::regprocedure);
+BEGIN
+    IF position('INCLUDING GENERATED' IN body) = 0 THEN
+        RAISE EXCEPTION 'function ensure_segments is not as expected';
+    END IF;
+    EXECUTE replace(body, 'INCLUDING GENERATED', 'INCLUDING GENERATED INCLUDING CONSTRAINTS');
+END $do$;

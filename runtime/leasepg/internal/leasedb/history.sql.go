@@ -24,6 +24,22 @@ func (q *Queries) Expect(ctx context.Context, arg ExpectParams) error {
 	return err
 }
 
+const ExpectEffects = `-- name: ExpectEffects :exec
+SELECT leasegen.expect($1::text, $2::text, $3::text)
+`
+
+type ExpectEffectsParams struct {
+	History string
+	X       string
+	Effects string
+}
+
+// The same in a transaction that a handler wrote in, which still has to be that one.
+func (q *Queries) ExpectEffects(ctx context.Context, arg ExpectEffectsParams) error {
+	_, err := q.db.Exec(ctx, ExpectEffects, arg.History, arg.X, arg.Effects)
+	return err
+}
+
 const History = `-- name: History :one
 
 SELECT leasegen.history()::text AS history

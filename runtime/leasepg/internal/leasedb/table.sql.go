@@ -320,6 +320,11 @@ func (q *Queries) SourceTop(ctx context.Context, name string) (SourceTopRow, err
 
 const TableFacts = `-- name: TableFacts :one
 SELECT c.relkind::text AS kind, has_table_privilege(c.oid, 'SELECT') AS readable,
+       (row_security_active(c.oid) AND (
+            EXISTS (SELECT FROM pg_catalog.pg_policy y WHERE y.polrelid = c.oid AND NOT y.polpermissive)
+            OR NOT EXISTS (SELECT FROM pg_catalog.pg_policy y WHERE y.polrelid = c.oid AND y.polcmd IN ('r', '*')
+                             AND pg_get_expr(y.polqual, y.polrelid) = 'true'
+                             AND (0::oid = ANY (y.polroles) OR EXISTS (SELECT FROM unnest(y.polroles) r (oid) WHERE pg_has_role(r.oid, 'USAGE'))))))::boolean AS rows_hidden,
        coalesce(p.attnum, 0)::int AS position_place, coalesce(format_type(p.atttypid, NULL), '')::text AS position_type,
        coalesce(p.attnotnull, false)::boolean AS position_set,
        coalesce(x.attnum, 0)::int AS xid_place, coalesce(format_type(x.atttypid, NULL), '')::text AS xid_type,
@@ -372,6 +377,7 @@ type TableFactsParams struct {
 type TableFactsRow struct {
 	Kind             string
 	Readable         bool
+	RowsHidden       bool
 	PositionPlace    int32
 	PositionType     string
 	PositionSet      bool
@@ -404,6 +410,7 @@ func (q *Queries) TableFacts(ctx context.Context, arg TableFactsParams) (TableFa
 	err := row.Scan(
 		&i.Kind,
 		&i.Readable,
+		&i.RowsHidden,
 		&i.PositionPlace,
 		&i.PositionType,
 		&i.PositionSet,

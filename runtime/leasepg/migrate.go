@@ -110,7 +110,7 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) (applied []string
 			}
 		}
 		if begun && int(have) < latestVersion() {
-			// Nobody who may not migrate can take this lock.
+			// Only roles that may migrate can take this lock.
 			if _, err := tx.Exec(ctx, s.rewrite("LOCK TABLE leasegen.migration IN SHARE ROW EXCLUSIVE MODE")); err != nil {
 				return err
 			}

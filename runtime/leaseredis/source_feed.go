@@ -48,7 +48,7 @@ func newSourceFeed(b *Backend, info lease.ConsumerInfo, s *StreamSource) *source
 	return f
 }
 
-// held lists the streams that this process may read: whoever takes one over reads it from its cursor.
+// held lists the streams that this process may read: a process that takes one over reads it from its cursor.
 func (f *sourceFeed) held() (which []int) {
 	if f.info.Per == lease.PerGroup && !f.b.known.holdings.has(f.info.Name, lease.Whole) {
 		return nil

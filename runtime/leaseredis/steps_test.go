@@ -40,7 +40,7 @@ func monitored(t testing.TB, s *redistest.Server, f func()) (commands [][]string
 	}
 }
 
-// Leases of sessions that died are set free in parts, for whoever wants some.
+// Leases of sessions that died are set free in parts, for a process that wants some.
 func TestLeasesOfTheDeadAreSetFreeInParts(t *testing.T) {
 	c, ns := redistest.Shared(t).Client(t), redistest.Namespace(t)
 	be := on(c, ns, leaseredis.WithTags(1), leaseredis.WithLogger(discard))

@@ -18,7 +18,7 @@ SELECT coalesce(max(m.version), 0)::int AS version FROM leasegen.migration m;
 INSERT INTO leasegen.migration (version, name) VALUES (sqlc.arg(version), sqlc.arg(name));
 
 -- name: MissingGrants :one
--- What the current role may not do and consumers do.
+-- The rights that consumers need and the current role lacks.
 SELECT coalesce(string_agg(n.need, ', '), '')::text AS missing
 FROM (VALUES
     ('SELECT on message', has_table_privilege('leasegen.message', 'SELECT')),

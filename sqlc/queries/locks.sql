@@ -24,7 +24,7 @@ WHERE l.session = sqlc.arg(session)::text;
 SELECT pg_terminate_backend(h.pid, 1000) FROM leasegen.lock_holders(sqlc.arg(key)::bigint) h WHERE h.pid = sqlc.arg(pid)::int;
 
 -- name: ConsumerHolders :many
--- Who holds the lock of a consumer, and whether that is a session of it.
+-- The holders of the lock of a consumer, and whether each is a session of it.
 SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS application,
        EXISTS (SELECT FROM leasegen.session s
                WHERE s.backend_pid = h.pid AND s.state = 'live' AND coalesce(s.role = h.role, true)
@@ -32,7 +32,7 @@ SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS applicati
 FROM leasegen.lock_holders(sqlc.arg(key)::bigint) h;
 
 -- name: NamedHolders :many
--- Who holds the locks of which all processes calculate the keys from names.
+-- The holders of the locks of which all processes calculate the keys from names.
 SELECT n.name::text AS name, h.pid::int AS pid, h.role::text AS role, h.application::text AS application
 FROM unnest(sqlc.arg(names)::text[]) n (name) CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended(n.name, 0)) h
 WHERE h.pid <> pg_backend_pid();

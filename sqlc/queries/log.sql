@@ -463,7 +463,7 @@ FROM (
 ) m;
 
 -- name: Wrote :many
--- What transactions that have ended wrote: the topics, slots or keys (per) of their messages; an empty name for the whole log. Of
+-- Where transactions that have ended wrote: the topics, slots or keys (per) of their messages; an empty name for the whole log. Of
 -- one with many messages only the first are looked at, and complete is false.
 SELECT r.xid::text AS xid, w.names::text[] AS names, (w.looked < sqlc.arg(most)::bigint)::boolean AS complete, leasegen.history()::text AS history
 FROM (SELECT unnest(sqlc.arg(xids)::text[])::xid8 AS xid) r

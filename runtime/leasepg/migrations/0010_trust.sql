@@ -1,4 +1,4 @@
--- What others can write to, lock or guess is not trusted.
+-- The schema trusts no value that other roles can write, no name that they can lock, no key that they can guess.
 
 -- writer is the role that last said what the consumer reads (source).
 ALTER TABLE leasegen.consumer ADD COLUMN writer text COLLATE "C";
@@ -265,8 +265,8 @@ END $$;
 CREATE TRIGGER ends_stay BEFORE UPDATE OF state ON leasegen.session
     FOR EACH ROW WHEN (OLD.state <> 'live' AND NEW.state = 'live') EXECUTE FUNCTION leasegen.refuse_revival();
 
--- What the log keeps for a consumer is what its members want, as they said when their sessions were opened. Who may
--- describe consumers cannot say less for them, and have the rest dropped. The owner of the schema can.
+-- The log keeps for a consumer the topics that its members want, as they said when their sessions were opened. A role
+-- that may describe consumers cannot say less for them, and have the rest dropped. The owner of the schema can.
 CREATE FUNCTION leasegen.keep_wanted() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -336,7 +336,7 @@ BEGIN
     PERFORM leasegen.expect(history, x);
 END $$;
 
--- What no consumer could handle, and would stop others or the operator's commands, does not come in. Rows that
+-- Rows that no consumer could handle, and that would stop others or the operator's commands, do not come in. Rows that
 -- are there already are not looked at.
 ALTER TABLE leasegen.message ADD CONSTRAINT message_sane CHECK (
     octet_length(topic) BETWEEN 1 AND 1024 AND octet_length(key) <= 1024 AND octet_length(kind) <= 1024

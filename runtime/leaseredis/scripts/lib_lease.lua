@@ -21,7 +21,7 @@ local function end_session(session)
   end
 end
 
--- What a session held that has ended is set free a part at a time, whenever somebody wants leases: "freeing:" has such
+-- The leases of a session that has ended are set free a part at a time, whenever a process wants leases: "freeing:" has such
 -- sessions by when their leases become free. The leases go on naming their owner: that is how the next one
 -- knows whether it crashed. A lease that expires by itself may be free already, so the lesser time counts.
 local function free_later(consumer, session, at)

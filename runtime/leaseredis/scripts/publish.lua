@@ -35,7 +35,7 @@ for _ = 1, (#ARGV - 4) / 9 do
   end
 end
 
--- What is over is forgotten, as a number below which all is.
+-- Attempts that are over are forgotten: a number says below which all are.
 low = math.max(was, math.min(low, was + 1000))
 call('HSET', attempts, number, int(last), 'low', int(low))
 for n = was, low - 1 do call('HDEL', attempts, int(n)) end

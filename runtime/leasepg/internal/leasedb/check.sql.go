@@ -46,7 +46,7 @@ FROM (VALUES
 WHERE NOT n.held
 `
 
-// What the current role may not do and consumers do.
+// The rights that consumers need and the current role lacks.
 func (q *Queries) MissingGrants(ctx context.Context) (string, error) {
 	row := q.db.QueryRow(ctx, MissingGrants)
 	var missing string

@@ -39,7 +39,7 @@ type ConsumerHoldersRow struct {
 	Member      bool
 }
 
-// Who holds the lock of a consumer, and whether that is a session of it.
+// The holders of the lock of a consumer, and whether each is a session of it.
 func (q *Queries) ConsumerHolders(ctx context.Context, arg ConsumerHoldersParams) ([]ConsumerHoldersRow, error) {
 	rows, err := q.db.Query(ctx, ConsumerHolders, arg.Consumer, arg.Key)
 	if err != nil {
@@ -114,7 +114,7 @@ type NamedHoldersRow struct {
 	Application string
 }
 
-// Who holds the locks of which all processes calculate the keys from names.
+// The holders of the locks of which all processes calculate the keys from names.
 func (q *Queries) NamedHolders(ctx context.Context, names []string) ([]NamedHoldersRow, error) {
 	rows, err := q.db.Query(ctx, NamedHolders, names)
 	if err != nil {

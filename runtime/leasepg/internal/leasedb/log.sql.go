@@ -1326,7 +1326,7 @@ type WroteRow struct {
 	History  string
 }
 
-// What transactions that have ended wrote: the topics, slots or keys (per) of their messages; an empty name for the whole log. Of
+// Where transactions that have ended wrote: the topics, slots or keys (per) of their messages; an empty name for the whole log. Of
 // one with many messages only the first are looked at, and complete is false.
 func (q *Queries) Wrote(ctx context.Context, arg WroteParams) ([]WroteRow, error) {
 	rows, err := q.db.Query(ctx, Wrote,

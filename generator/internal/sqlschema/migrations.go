@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -22,24 +23,54 @@ type File struct {
 
 // Read returns the .sql files at paths, which are folders or files below root, in the order
 // in which they are applied: by the numbers in their names. What rolls back is left out,
-// whole files and the lower parts of files.
+// whole files and the lower parts of files. Only regular files are read, and none outside of root, wherever links
+// lead: a repository that is checked may hold anything.
 func Read(root string, paths []string) ([]File, error) {
-	dir := os.DirFS(root)
+	in, err := os.OpenRoot(root)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	dir := in.FS()
 	var files []File
+	left := int64(mostBytes)
 	for _, p := range paths {
 		names, err := list(dir, p)
 		if err != nil {
 			return nil, err
 		}
 		for _, name := range names {
-			content, err := fs.ReadFile(dir, name)
+			content, err := readFile(dir, name, left)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", name, reason(err))
 			}
+			left -= int64(len(content))
 			files = append(files, File{name, up(content)})
 		}
 	}
 	return files, nil
+}
+
+// mostBytes is how large migrations may be together.
+const mostBytes = 64 << 20
+
+func readFile(dir fs.FS, name string, most int64) ([]byte, error) {
+	// Before it is opened: that would wait at a pipe.
+	if info, err := fs.Stat(dir, name); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, errors.New("it is not a regular file; name a file or folder of migrations")
+	}
+	f, err := dir.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	content, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(content)) > most {
+		err = fmt.Errorf("migrations are larger than %d MB together; name the files that make the table", mostBytes>>20)
+	}
+	return content, err
 }
 
 func list(dir fs.FS, p string) ([]string, error) {

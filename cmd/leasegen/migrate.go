@@ -75,7 +75,7 @@ func (d *database) migrate(ctx context.Context, e *env, slots leasepg.Option) er
 		_, err := fmt.Fprintln(e.Stdout, noMigration)
 		return err
 	}
-	pool, err := d.connect(ctx, dsn, from)
+	pool, err := d.connect(ctx, e, dsn, from)
 	if err != nil {
 		return err
 	}

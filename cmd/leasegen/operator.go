@@ -76,7 +76,7 @@ func (d *database) valid() error {
 }
 
 // connect opens a PostgreSQL database. The caller closes the pool.
-func (d *database) connect(ctx context.Context, dsn, from string) (*pgxpool.Pool, error) {
+func (d *database) connect(ctx context.Context, e *env, dsn, from string) (*pgxpool.Pool, error) {
 	if err := d.valid(); err != nil {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func (d *database) connect(ctx context.Context, dsn, from string) (*pgxpool.Pool
 	if err != nil {
 		return nil, err
 	}
-	if err := pool.Ping(ctx); err != nil {
+	if err := e.warnPool(ctx, pool); err != nil {
 		pool.Close()
 		return nil, errors.New(redact(oneLine(err), cfg.ConnConfig.Password))
 	}
@@ -134,9 +134,9 @@ func (d *database) withOperator(ctx context.Context, e *env, do func(lease.Opera
 		return err
 	}
 	if isRedis(dsn) {
-		return d.onRedis(ctx, dsn, from, func(be *leaseredis.Backend) error { return do(be) })
+		return d.onRedis(ctx, e, dsn, from, func(be *leaseredis.Backend) error { return do(be) })
 	}
-	pool, err := d.connect(ctx, dsn, from)
+	pool, err := d.connect(ctx, e, dsn, from)
 	if err != nil {
 		return err
 	}

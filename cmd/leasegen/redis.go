@@ -36,7 +36,7 @@ func (d *database) validNamespace() error {
 
 // onRedis runs do on a namespace that is there. It does not make one: with how many tags, is
 // for the programs to say.
-func (d *database) onRedis(ctx context.Context, dsn, from string, do func(*leaseredis.Backend) error) error {
+func (d *database) onRedis(ctx context.Context, e *env, dsn, from string, do func(*leaseredis.Backend) error) error {
 	if err := d.validNamespace(); err != nil {
 		return err
 	}
@@ -45,6 +45,7 @@ func (d *database) onRedis(ctx context.Context, dsn, from string, do func(*lease
 		return errors.New(redact(oneLine(err), password))
 	}
 	defer client.Close()
+	e.warnRedis(dsn)
 	switch n, err := client.Exists(ctx, "{"+d.namespace+"0}:meta").Result(); {
 	case err != nil:
 		return errors.New(redact(oneLine(err), password))

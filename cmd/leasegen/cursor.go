@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -45,6 +46,9 @@ type cursor struct {
 	yes                      bool
 }
 
+// messageID is a number, on streams of Redis two.
+var messageID = regexp.MustCompile(`^[0-9]+(-[0-9]+)?$`)
+
 func (c *cursor) arguments(rest []string) error {
 	verbs := "show, reset, set"
 	switch {
@@ -65,6 +69,8 @@ func (c *cursor) arguments(rest []string) error {
 	switch {
 	case c.verb == "set" && c.to == "":
 		return usagef("set needs -to: beginning, now, or the id of a message")
+	case c.verb == "set" && c.to != "beginning" && c.to != "now" && !messageID.MatchString(c.to):
+		return usagef("-to %q is neither beginning, now, nor the id of a message", c.to)
 	case c.verb != "set" && c.to != "":
 		return usagef("-to goes with set only")
 	case c.verb == "show" && c.yes:

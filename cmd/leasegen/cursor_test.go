@@ -79,7 +79,7 @@ func TestCursorOnPostgres(t *testing.T) {
 
 	for args, want := range map[string]string{
 		"set mailing -to 99 -yes":        "leasegen cursor: leasepg: set cursor of mailing: there is no message 99 yet, the last one has id 2\n",
-		"set mailing -to soon -yes":      "leasegen cursor: leasepg: set cursor of mailing: \"soon\" is not the id of a message\n",
+		"set mailing -to soon -yes":      "leasegen cursor: -to \"soon\" is neither beginning, now, nor the id of a message\n",
 		"reset mailing -resource x -yes": "leasegen cursor: mailing has no resource \"x\": leasegen cursor show mailing lists them\n",
 		"reset mailing -resource x":      "leasegen cursor: mailing has no resource \"x\": leasegen cursor show mailing lists them\n",
 		"reset maling":                   "leasegen cursor: there is no consumer \"maling\"; known: counting, mailing\n",
@@ -102,6 +102,7 @@ func TestCursorArguments(t *testing.T) {
 		{cursor{}, "show", "show needs the name of a consumer"},
 		{cursor{}, "reset a b", `one consumer at a time, not ["a" "b"]`},
 		{cursor{}, "set a", "set needs -to: beginning, now, or the id of a message"},
+		{cursor{to: "foo"}, "set a", `-to "foo" is neither beginning, now, nor the id of a message`},
 		{cursor{to: "now"}, "reset a", "-to goes with set only"},
 		{cursor{yes: true}, "show a", "-yes goes with reset and set only"},
 		{cursor{format: "json"}, "reset a", "-format goes with show only"},

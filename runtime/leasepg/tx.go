@@ -46,7 +46,7 @@ func (b *Backend) Begin(ctx context.Context) (lease.Tx, error) {
 	mark := rand.Text()
 	tx, err := b.pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: fmt.Sprintf(
 		"begin isolation level read committed read write; set local synchronous_commit = on; set local idle_in_transaction_session_timeout = %d; "+
-			"select pg_catalog.set_config('leasegen.effects', pg_catalog.concat('%s/', current_user), true)",
+			"select pg_catalog.set_config('lease.effects', pg_catalog.concat('%s/', current_user), true)",
 		idle.Milliseconds(), mark)})
 	if err != nil {
 		b.handlers.giveBack()

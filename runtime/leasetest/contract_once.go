@@ -1,6 +1,7 @@
 package leasetest
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -245,6 +246,10 @@ var onceChecks = []check{
 		g := a.acquireOne()
 		for _, commit := range []bool{false, true} {
 			first, second := must[lease.Tx](t)(tr.Begin(t.Context())), must[lease.Tx](t)(tr.Begin(t.Context()))
+			t.Cleanup(func() { // should the test end before: pools wait for their connections
+				_ = first.Rollback(context.Background())
+				_ = second.Rollback(context.Background())
+			})
 			equal(t, "first", must[bool](t)(first.(lease.LedgerTx).Once(t.Context(), "c", "i")), true)
 			type answer struct {
 				first bool

@@ -327,7 +327,7 @@ END $do$;
 CREATE FUNCTION leasegen.expect(history text, x text, effects text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF current_setting('leasegen.effects', true) IS DISTINCT FROM effects || '/' || current_user::text THEN
+    IF current_setting('lease.effects', true) IS DISTINCT FROM effects || '/' || current_user::text THEN
         RAISE EXCEPTION 'the handler ended its transaction, or changed its role, by SQL of its own' USING ERRCODE = 'LG002';
     END IF;
     IF 'on' IN (current_setting('transaction_read_only'), current_setting('default_transaction_read_only')) AND NOT pg_is_in_recovery() THEN

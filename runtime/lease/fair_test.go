@@ -113,6 +113,47 @@ func TestSmallPools(t *testing.T) {
 	}
 }
 
+// A message that is tried alone has its mark stored while others wait for it to end: none of them may
+// hold a connection meanwhile.
+func TestSmallPoolsAfterCrashes(t *testing.T) {
+	for _, size := range []int{1, 2} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				be := newPooled(size)
+				for topic := range 6 {
+					publish(t, be, fmt.Sprint("suspected", topic), 0, 10, nil)
+				}
+				for range 3 { // twice to be suspected, once to leave marks
+					r := run(t, be.Backend, lease.Spec{}, func(*replica) []lease.Handler {
+						return oneTx(func(ctx context.Context, _ *leasemem.Tx, _ lease.Message[note]) error {
+							pauseFor(ctx, time.Minute)
+							return ctx.Err()
+						})
+					})
+					pass(5 * time.Second)
+					r.crash()
+					pass(10 * time.Second)
+				}
+				for topic := range 12 {
+					publish(t, be, fmt.Sprint("fresh", topic), 0, 10, nil)
+				}
+				var e effects
+				start(t, newConsumer(t, be, lease.Spec{Batch: 2, Handlers: oneTx(func(_ context.Context, tx *leasemem.Tx, m lease.Message[note]) error {
+					time.Sleep(time.Millisecond)
+					e.write(tx, m.Payload.N)
+					return nil
+				})}))
+				pass(20 * time.Second)
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				if len(e.all) != 180 {
+					t.Errorf("%d effects of 180 in 20 s", len(e.all))
+				}
+			})
+		})
+	}
+}
+
 // Keys that keep failing take no more than their turn: what comes of a healthy key is handled
 // meanwhile.
 func TestRetriesStarveNothing(t *testing.T) {

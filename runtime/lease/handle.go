@@ -394,7 +394,7 @@ func (q *sequence) halts(i int) {
 // call runs one handler call, timed and guarded against panics, and judges its error where a
 // panic of the error's own methods is caught, too.
 func (q *sequence) call(ctx context.Context, hd *Handler, ms []Raw) (failed *failure) {
-	if !q.only {
+	if !q.only && q.tx == nil { // see inTx
 		if !q.w.s.gate.enter(ctx) {
 			return examine(context.Cause(ctx))
 		}

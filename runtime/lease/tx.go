@@ -12,12 +12,19 @@ import (
 // called at most twice, and once more in a batch. Only when the commit itself is refused no message is known to be at fault: then
 // ever shorter parts are tried. It returns false when the lease cannot go on.
 //
-// All progress made before is stored first: nothing waits for a connection, as storing may,
-// while the transaction holds one.
+// All progress made before is stored first, and the gate is entered: neither is waited for while the
+// transaction holds a connection. Storing may need one, and so does a message that is tried alone.
 func (w *work) inTx(ctx context.Context, h *held, p *pass, from, to int) bool {
 	out := p.out
 	if !w.flush(h) {
 		return false
+	}
+	if !h.only {
+		if !w.s.gate.enter(ctx) {
+			clear(out[from:])
+			return true
+		}
+		defer w.s.gate.leave()
 	}
 	end, single := to, 0
 	for {

@@ -7,6 +7,8 @@ PROOF_ROUNDS  ?= 100
 TRIALS        ?= 100
 # Packages whose tests run at once. The long ones mostly wait: for TTLs, servers and elections.
 TEST_PACKAGES ?= 2
+# Those that take longest begin first.
+LONG          := ./runtime/leasepg ./runtime/leaseredis ./runtime/leasetest ./proof ./proof/redis
 
 # What generates code for tables, and the runtime's own queries; built once, into bin.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc-$(SQLC_VERSION)/sqlc
@@ -36,7 +38,7 @@ test: tools lint
 	@echo "== go test: the generator and its command (one goroutine; where it has more, in generator/internal, the race detector looks)"
 	$(GO) test -vet=off -timeout 30m ./cmd/... ./generator
 	@echo "== go test -race (PostgreSQL and Redis servers are started and stopped by the tests)"
-	$(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m $$($(GO) list ./... | grep -v -e /leasegen/cmd/ -e '/generator$$')
+	$(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m $(LONG) $$($(GO) list ./... | grep -v -e /leasegen/cmd/ -e '/generator$$')
 	@echo "== bench, a module of its own: it compiles and measures"
 	cd bench && $(GO) test -timeout 5m ./...
 	@echo "== generated code is up to date"

@@ -91,8 +91,9 @@ func TestDelayedEventsAreMovedByOneAtATime(t *testing.T) {
 	// While one moves them the others do not even wait.
 	tx := must[pgx.Tx](t)(pool.Begin(t.Context()))
 	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-	_, err := tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(hashtextextended('leasegen.delayed/leasegen', 0))")
-	ok(t, err)
+	var mine bool
+	ok(t, tx.QueryRow(t.Context(), "SELECT leasegen.take_turn('delayed')").Scan(&mine))
+	equal(t, "the turn is taken", mine, true)
 	ok(t, leasepg.ReleaseDelayed(t.Context(), be))
 	equal(t, "moved by a second one", query[int64](t, pool, "SELECT count(*) FROM leasegen.message"), 0)
 	ok(t, tx.Rollback(t.Context()))

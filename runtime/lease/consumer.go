@@ -25,7 +25,7 @@ type Consumer struct {
 	items   map[string]struct{} // being executed by handlers made with Once
 	running bool                // Run is under way
 	work    *work               // under the present session; nil without one
-	trouble error               // why there is none
+	trouble error               // why the session is missing
 
 	strangers strangers // what messages wait with for another version
 }

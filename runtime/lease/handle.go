@@ -167,7 +167,7 @@ type sequence struct {
 	single  int                 // messages before this index are handled one by one
 	item    string              // being executed by a handler made with Once
 	behind  map[string]struct{} // keys that failed in this sequence
-	late    map[string]bool     // by parked lane: nobody took its last message in time
+	late    map[string]bool     // by parked lane: its last message was of a kind that no version took in time
 	failed  bool                // stop: a message failed and what comes after has to wait for it
 	blocked bool                // stop: a message waits for another version of the consumer, and the resource with it
 	sure    time.Time           // when the session was last known to be alive

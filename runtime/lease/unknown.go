@@ -36,7 +36,7 @@ func (q *sequence) unknown(i int) outcome {
 	var waited time.Duration
 	if q.p.parked != nil {
 		// Time behind a message that failed, or until a retry, is not a wait for another version. Behind
-		// one that nobody took in time, it is: a lane of such messages does not wait for each in turn.
+		// one that no version took in time, it is: a lane of such messages does not wait for each in turn.
 		switch m := &q.p.parked[q.at(i)]; {
 		case m.Error == waitsForVersion, m.Error == "" && q.afterLate(m.Lane):
 			waited = m.Waited

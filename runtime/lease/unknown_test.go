@@ -152,7 +152,7 @@ func TestUnknownKindsWaitTheirTime(t *testing.T) {
 	})
 }
 
-// The time of a message that nobody takes begins when it is found so: not while it waits behind one
+// The time of a message that no version takes begins when it is found so, not while it waits behind one
 // that fails, nor until its own retry. A lane of such messages does not wait for each in turn.
 func TestTheWaitForAnotherVersionBeginsWithIt(t *testing.T) {
 	event := func(kind string, n int) lease.Event {
@@ -177,7 +177,7 @@ func TestTheWaitForAnotherVersionBeginsWithIt(t *testing.T) {
 					start(t, newConsumer(t, be, s))
 					pass(29 * time.Minute)
 					if ds := deadLetters(t, be); len(ds) > 0 {
-						t.Fatalf("%d dead letters 9 minutes after the messages were found to be of a kind that nobody takes: %+v", len(ds), ds)
+						t.Fatalf("%d dead letters 9 minutes after the messages were found to be of a kind that no version takes: %+v", len(ds), ds)
 					}
 					pass(2 * time.Minute)
 					if order == lease.OrderBlock { // what was not read before waits its own time

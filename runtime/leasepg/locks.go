@@ -208,12 +208,18 @@ func (b *Backend) strangers(ctx context.Context, c *pgx.Conn, consumer string, k
 	return true, nil
 }
 
+// wanted are the advisory locks that a transaction waits for, whose keys all processes calculate from names.
+type wanted struct {
+	shared bool // a share of each is enough
+	names  []string
+}
+
 // held adds to an error about a lock that could not be had in time who has it.
-func (b *Backend) held(ctx context.Context, err error, names ...string) error {
+func (b *Backend) held(ctx context.Context, err error, w wanted) error {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != lockNotAvailable {
 		return err
 	}
-	holders, e := b.queries(b.pool).NamedHolders(ctx, names)
+	holders, e := b.queries(b.pool).NamedHolders(ctx, leasedb.NamedHoldersParams{Names: w.names, Shared: w.shared})
 	if e != nil || len(holders) == 0 {
 		return err
 	}

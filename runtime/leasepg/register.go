@@ -60,7 +60,7 @@ func (b *Backend) Register(ctx context.Context, c lease.ConsumerInfo, resources 
 			err = b.pipeline(ctx, b.pool, durable(ctx), boundLocks(ctx), steady(ctx), s.shared, s.part)
 		}
 	}
-	return b.fail("register resources of "+c.Name, b.held(ctx, err, turnsOf(c.Name)...))
+	return b.fail("register resources of "+c.Name, b.held(ctx, err, wanted{true, []string{topicsOf(c.Name), streamsOf(c.Name)}}))
 }
 
 // boundLocks keeps the transaction from waiting long for a lock that a stranger can hold.
@@ -68,10 +68,9 @@ func boundLocks(ctx context.Context) step {
 	return func(q *leasedb.Queries) error { return q.BoundLocks(ctx) }
 }
 
-// turnsOf names the advisory locks that registering and retiring wait for.
-func turnsOf(consumer string) []string {
-	return []string{"leasegen.topics/" + consumer, "leasegen.streams/" + consumer}
-}
+// topicsOf and streamsOf name the advisory locks that registering shares, and that closing and retiring have alone.
+func topicsOf(consumer string) string  { return "leasegen.topics/" + consumer }
+func streamsOf(consumer string) string { return "leasegen.streams/" + consumer }
 
 // sweepRows is how many topics or keys of the log one statement looks at.
 const sweepRows = 100

@@ -42,5 +42,5 @@ func (b *Backend) Retire(ctx context.Context, session, consumer string, leases [
 	err := b.pipeline(ctx, b.pool, durable(ctx), boundLocks(ctx), b.expect(ctx, session),
 		func(q *leasedb.Queries) error { return q.CloseStreams(ctx, consumer) },
 		func(q *leasedb.Queries) error { return q.RetireStreams(ctx, p) })
-	return b.fail("retire streams of "+consumer, b.held(ctx, err, turnsOf(consumer)...))
+	return b.fail("retire streams of "+consumer, b.held(ctx, err, wanted{names: []string{streamsOf(consumer)}}))
 }

@@ -122,7 +122,7 @@ func TestStrangerHoldsNames(t *testing.T) {
 		"leasegen.topics/topical", "leasegen.streams/streams"} {
 		ok(t, <-s.take(t, "pg_advisory_lock", "hashtextextended('"+name+"', 0)"))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	exec(t, c.admin, "SELECT setval('leasegen.message_id_seq', 3999990)") // partitions are needed
 	ok(t, be.Publish(ctx, events("x", 20)))
@@ -135,6 +135,11 @@ func TestStrangerHoldsNames(t *testing.T) {
 	ok(t, err)
 	equal(t, "ids forgotten", r.IDsForgotten, 1)
 
+	// A process that registers meanwhile is not what others wait for.
+	registering := must[pgx.Tx](t)(c.app.Begin(ctx))
+	defer registering.Rollback(context.Background())
+	_, err = registering.Exec(ctx, "SELECT pg_advisory_xact_lock_shared(hashtextextended('leasegen.topics/streams', 0))")
+	ok(t, err)
 	want := fmt.Sprintf("held by pid %d (role %s", s.PgConn().PID(), c.strangerName)
 	var wg sync.WaitGroup
 	for what, wait := range map[string]func() error{

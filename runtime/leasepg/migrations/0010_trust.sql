@@ -140,9 +140,10 @@ ALTER TABLE leasegen.session ADD COLUMN role text COLLATE "C";
 ALTER TABLE leasegen.session ALTER COLUMN role SET DEFAULT session_user;
 
 -- lock_holders are the backends that hold an advisory lock, in whatever mode: any mode keeps others out.
-CREATE OR REPLACE FUNCTION leasegen.lock_holders(key bigint) RETURNS TABLE (pid integer, role text, application text)
+DROP FUNCTION leasegen.lock_holders(bigint);
+CREATE FUNCTION leasegen.lock_holders(key bigint) RETURNS TABLE (pid integer, role text, application text, exclusive boolean)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT l.pid, coalesce(a.usename, '')::text, coalesce(a.application_name, '')
+    SELECT l.pid, coalesce(a.usename, '')::text, coalesce(a.application_name, ''), l.mode = 'ExclusiveLock'
     FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
     WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
       AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())

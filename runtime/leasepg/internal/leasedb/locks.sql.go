@@ -104,8 +104,14 @@ func (q *Queries) LeasesUnchanged(ctx context.Context, arg LeasesUnchangedParams
 const NamedHolders = `-- name: NamedHolders :many
 SELECT n.name::text AS name, h.pid::int AS pid, h.role::text AS role, h.application::text AS application
 FROM unnest($1::text[]) n (name) CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended(n.name, 0)) h
-WHERE h.pid <> pg_backend_pid()
+WHERE h.pid <> pg_backend_pid() AND (h.exclusive OR NOT $2::boolean)
+LIMIT 1
 `
+
+type NamedHoldersParams struct {
+	Names  []string
+	Shared bool
+}
 
 type NamedHoldersRow struct {
 	Name        string
@@ -114,9 +120,10 @@ type NamedHoldersRow struct {
 	Application string
 }
 
-// The holders of the locks of which all processes calculate the keys from names.
-func (q *Queries) NamedHolders(ctx context.Context, names []string) ([]NamedHoldersRow, error) {
-	rows, err := q.db.Query(ctx, NamedHolders, names)
+// The holders of the locks of which all processes calculate the keys from names, as far as they keep others waiting:
+// a transaction that wants its share of a lock does not wait for those that share it.
+func (q *Queries) NamedHolders(ctx context.Context, arg NamedHoldersParams) ([]NamedHoldersRow, error) {
+	rows, err := q.db.Query(ctx, NamedHolders, arg.Names, arg.Shared)
 	if err != nil {
 		return nil, err
 	}

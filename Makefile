@@ -1,5 +1,7 @@
 # leasegen: everything a developer or CI runs. `make test` is all that CI runs.
 
+SHELL         := bash
+
 GO            ?= go
 SQLC_VERSION  := v1.31.1
 STATICCHECK   := honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -9,6 +11,9 @@ TRIALS        ?= 100
 TEST_PACKAGES ?= 2
 # Those that take longest begin first.
 LONG          := ./runtime/leasepg ./runtime/leaseredis ./runtime/leasetest ./proof ./proof/redis
+
+# Logs of servers surround the lines that say what failed; this repeats those.
+FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- FAIL|^FAIL|^panic:|^fatal error:|DATA RACE|^ +[a-z0-9_]+_test\.go:[0-9]+: '
 
 # What generates code for tables, and the runtime's own queries; built once, into bin.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc-$(SQLC_VERSION)/sqlc
@@ -38,7 +43,8 @@ test: tools lint
 	@echo "== go test: the generator and its command (one goroutine; where it has more, in generator/internal, the race detector looks)"
 	$(GO) test -vet=off -timeout 30m ./cmd/... ./generator
 	@echo "== go test -race (PostgreSQL and Redis servers are started and stopped by the tests)"
-	$(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m $(LONG) $$($(GO) list ./... | grep -v -e /leasegen/cmd/ -e '/generator$$')
+	@set -o pipefail; mkdir -p bin; $(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m $(LONG) $$($(GO) list ./... | grep -v -e /leasegen/cmd/ -e '/generator$$') \
+	  2>&1 | tee bin/test.log || { $(FAILURES) bin/test.log; exit 1; }
 	@echo "== bench, a module of its own: it compiles and measures"
 	cd bench && $(GO) test -timeout 5m ./...
 	@echo "== generated code is up to date"

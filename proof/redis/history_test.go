@@ -23,6 +23,7 @@ type history struct {
 	deadAt time.Time
 	dead   map[string]bool // topic and number
 	badly  []string        // dead letters that should not be
+	blamed int             // dead letters of messages that owners were killed over
 	mutant bool            // such dead letters are a loss to be found, not a failure of the test
 }
 
@@ -185,11 +186,18 @@ func (h *history) lookAtDead(t *testing.T) {
 		return // the server is down; the next look will tell
 	}
 	h.deadAt = time.Now()
-	h.dead, h.badly = map[string]bool{}, nil
+	h.dead, h.badly, h.blamed = map[string]bool{}, nil, 0
 	for _, l := range letters {
 		seq, err := strconv.ParseInt(l.Headers["seq"], 10, 64)
 		key := fmt.Sprint(l.Topic, " ", seq)
 		handled := h.topics[l.Topic] != nil && h.topics[l.Topic].first[seq] != ""
+		if h.site.blames && strings.HasPrefix(l.Reason, "the process died ") {
+			h.blamed++
+			if !handled { // between its effect and its commit
+				h.dead[key] = true
+			}
+			continue
+		}
 		if err != nil || !poison(seq) || l.Attempts != attempts || handled || h.dead[key] {
 			h.badly = append(h.badly, fmt.Sprintf("%s %d after %d attempts (%s)", l.Topic, seq, l.Attempts, l.Reason))
 		}

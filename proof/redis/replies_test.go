@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -40,9 +41,12 @@ func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
 	server := redistest.Shared(t)
 	publisher := faultproxy.Start(t, server.Addr())
 	s := onServer(t, server, failing, 4, publisher.Addr())
+	s.blames = kill
 	steps := newSteps(t)
 	var proxies []*faultproxy.Proxy
 	all := names(s.settings, 2)
+	killed := make([]atomic.Int64, len(all)) // the last process of each
+	var kills atomic.Int64
 	for i := range all {
 		p := faultproxy.Start(t, server.Addr())
 		p.DropReply(steps.watch)
@@ -54,6 +58,15 @@ func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
 	f := startFleet(t, all...)
 	s.working(t, topicCount)
 	n := rounds(t, short, most)
+	murdered := func(p *process) time.Duration {
+		kills.Add(1)
+		return restarted(f, p, syscall.SIGKILL)
+	}
+	revive := func(i int) {
+		if p := f.replicas[i]; killed[i].Load() == p.pid.Load() {
+			f.restart(p)
+		}
+	}
 	// Until each step that is known has been hit n times; in make test, as far as one gets.
 	enough := func() bool { return !pace.Judged() && time.Since(begin) > 40*time.Second }
 	for tries := 0; steps.left(n) && tries < 60*n && !enough(); tries++ {
@@ -66,21 +79,21 @@ func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
 				return false
 			}
 			if kill {
-				_ = syscall.Kill(int(p.pid.Load()), syscall.SIGKILL)
+				pid := p.pid.Load()
+				_ = syscall.Kill(int(pid), syscall.SIGKILL)
+				killed[i].Store(pid)
+				kills.Add(1)
 			}
 			return true
 		})
 		// Sessions are opened when a replica starts, closed when it ends, leases released when another starts.
-		if within(hit, 300*time.Millisecond) || within(hit, restarted(f, p, syscall.SIGKILL)) ||
-			within(hit, restarted(f, other, syscall.SIGKILL)) || within(hit, restarted(f, p, syscall.SIGTERM)) {
+		if within(hit, 300*time.Millisecond) || within(hit, murdered(p)) || within(hit, murdered(other)) || within(hit, restarted(f, p, syscall.SIGTERM)) {
 			steps.count(step)
 		} else {
 			proxies[i].DropReply(steps.watch)
 			steps.miss(step)
 		}
-		if kill && within(p.ended, 500*time.Millisecond) {
-			f.restart(p)
-		}
+		revive(i)
 		if !kill && tries%2 == 0 {
 			lost := publisher.DropReply(func(request []byte) bool { return len(steps.in(request)) > 0 })
 			if !within(lost, time.Minute) {
@@ -88,11 +101,9 @@ func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
 			}
 		}
 	}
-	for i, p := range f.replicas {
+	for i := range f.replicas {
 		proxies[i].DropReply(steps.watch)
-		if kill && within(p.ended, 500*time.Millisecond) {
-			f.restart(p)
-		}
+		revive(i)
 	}
 	stop()
 	r := s.close(t, f, fault, steps.total(), begin)
@@ -102,6 +113,10 @@ func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
 	}
 	if lacks := steps.short(n); lacks > 0 && pace.Judged() {
 		t.Errorf("%s: of a kind of request that is made often, %d of %d were hit: %s", fault, n-lacks, n, steps)
+	}
+	// A message is blamed after it was marked by three owners that were killed, one after the other.
+	if blamed := int64(s.history.blamed); blamed > kills.Load()/3 {
+		t.Errorf("%s: %d messages were blamed for %d kills", fault, blamed, kills.Load())
 	}
 	if !kill && r.unsure > r.published/10 {
 		t.Errorf("%s: %d of %d publications ended with an error, though only replies were lost", fault, r.unsure, r.published)

@@ -51,6 +51,8 @@ type site struct {
 	losesMessages, losesProgress bool
 	// lanes: handlers fail, so that keys wait and others do not.
 	lanes bool
+	// blames: owners are killed so often that a message can be taken for what kills them.
+	blames bool
 
 	gate sync.RWMutex // held by who does not want anything to be published
 

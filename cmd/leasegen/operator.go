@@ -19,7 +19,7 @@ import (
 
 // operatorCommands are the commands that look at a database and mend it.
 func operatorCommands() []command {
-	return []command{migrateCommand(), aclCommand(), statusCommand(), dlqCommand(), cursorCommand(), forgetCommand()}
+	return []command{migrateCommand(), aclCommand(), statusCommand(), parkedCommand(), dlqCommand(), cursorCommand(), forgetCommand()}
 }
 
 // database is where an operator command works: PostgreSQL or Redis.

@@ -81,6 +81,9 @@ func TestOperatorOnPostgres(t *testing.T) {
 	}
 	expect(t, mustRun(t, vars, "dlq", "replay", "mailing", "-reason", "*full"), "would replay 1 of 2 dead letters of mailing; run again with -yes\n")
 	expect(t, mustRun(t, vars, "dlq", "replay", "mailing", "-reason", "*full", "-yes"), "replayed 1 of 2 dead letters of mailing\n")
+	if out := mustRun(t, vars, "parked", "mailing"); strings.Count(out, "\n") != 2 || !strings.Contains(out, " due") {
+		t.Errorf("parked:\n%s", out)
+	}
 	expect(t, mustRun(t, vars, "dlq", "purge", "mailing"), "would purge 1 of 1 dead letters of mailing; run again with -yes\n")
 	expect(t, mustRun(t, vars, "dlq", "purge", "mailing", "-yes"), "purged 1 of 1 dead letters of mailing\n")
 	expect(t, mustRun(t, vars, "dlq", "list", "mailing"), "mailing has no dead letters\n")

@@ -167,6 +167,9 @@ func operateOnRedis(t *testing.T, client redis.UniversalClient, url string) (nam
 	}
 	expect(t, must("dlq", "replay", "mailing", "-reason", "*full"), "would replay 1 of 2 dead letters of mailing; run again with -yes\n")
 	expect(t, must("dlq", "replay", "mailing", "-reason", "*full", "-yes"), "replayed 1 of 2 dead letters of mailing\n")
+	if out := must("parked", "mailing"); strings.Count(out, "\n") != 2 || !strings.Contains(out, " due") {
+		t.Errorf("parked:\n%s", out)
+	}
 	refused("has 1 dead letter; look at them", "forget", "mailing")
 	expect(t, must("dlq", "purge", "mailing", "-yes"), "purged 1 of 1 dead letters of mailing\n")
 	expect(t, must("dlq", "list", "mailing"), "mailing has no dead letters\n")

@@ -217,6 +217,9 @@ type ConsumerInfo struct {
 	Max      int           // how many dead letters are kept; 0 = no bound
 }
 
+// ReadsNothing reports that a consumer has work but no messages: see [ErrNoCursor].
+func (c ConsumerInfo) ReadsNothing() bool { return c.Per == PerCluster || c.Announced }
+
 // Survey is one consumer's state of ownership.
 type Survey struct {
 	Consumer  string

@@ -11,6 +11,9 @@ var (
 	ErrSessionLost = errors.New("lease: session lost")
 	// ErrFenced: the lease has a newer epoch; nothing was written.
 	ErrFenced = errors.New("lease: fenced by a newer epoch")
+	// ErrNoCursor says that a consumer reads no messages, so that it has no cursor to show or to move: a
+	// singleton, or one whose streams the application announces.
+	ErrNoCursor = errors.New("lease: the consumer reads no messages and has no cursor; a stream runs again when it is announced again")
 	// ErrRolledBack: the backend refused a transaction for what a handler did in it, and
 	// nothing of it was written. It counts as a failure of the messages in it.
 	ErrRolledBack = errors.New("lease: transaction refused and rolled back")

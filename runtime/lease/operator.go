@@ -23,7 +23,8 @@ type Operator interface {
 	Purge(ctx context.Context, f DeadLetterFilter) (int, error)
 }
 
-// CursorOperator is what leasegen cursor uses. Backends implement it beside Operator.
+// CursorOperator is what leasegen cursor uses. Backends implement it beside Operator. Of a
+// consumer that reads no messages both return ErrNoCursor.
 type CursorOperator interface {
 	// Cursors shows how far a consumer has got on the resource given, or on up to limit
 	// of all when it is empty, the furthest behind first.
@@ -33,6 +34,34 @@ type CursorOperator interface {
 	// owns them next begins there. Parked messages and dead letters of those resources are
 	// dropped when the target is Beginning, and left otherwise.
 	SetCursor(ctx context.Context, consumer, resource string, to CursorTarget) (int, error)
+}
+
+// ParkedOperator is what leasegen parked uses. Backends implement it beside Operator.
+type ParkedOperator interface {
+	// Parked lists messages that wait for their next attempt, and those that wait behind such a one, lane by
+	// lane, each in the order in which it will be handled.
+	Parked(ctx context.Context, f ParkedFilter) ([]ParkedInfo, error)
+}
+
+// ParkedFilter selects parked messages of a consumer. Other fields that are empty select all.
+type ParkedFilter struct {
+	Consumer string
+	Resource string
+	Key      string
+	Limit    int // 0 = no limit
+}
+
+// ParkedInfo is one parked message. Times are by the server's clock.
+type ParkedInfo struct {
+	Resource         string
+	MessageID        string
+	Topic, Key, Kind string
+	Size             int       // of the payload in bytes; 0 of a row of an application's table
+	Attempts         int       // that have failed; 0 of one that waits behind another, and after a replay
+	Due              time.Time // of its next attempt, not before those that it waits behind
+	FirstFailed      time.Time // zero when it has not failed
+	Behind           bool      // it waits behind another message of its lane
+	Error            string    // of the last attempt
 }
 
 // CursorTarget says where to; exactly one field is set.

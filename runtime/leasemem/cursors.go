@@ -12,7 +12,10 @@ import (
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
-var _ lease.CursorOperator = (*Backend)(nil)
+var (
+	_ lease.CursorOperator = (*Backend)(nil)
+	_ lease.ParkedOperator = (*Backend)(nil)
+)
 
 // Cursors shows how far a consumer has got. A limit of 0 means all.
 func (b *Backend) Cursors(ctx context.Context, name, resource string, limit int) ([]lease.CursorStatus, error) {
@@ -20,6 +23,9 @@ func (b *Backend) Cursors(ctx context.Context, name, resource string, limit int)
 		c := s.consumers[name]
 		if c == nil {
 			return nil, nil
+		}
+		if c.info.ReadsNothing() {
+			return nil, fmt.Errorf("leasemem: cursors of %s: %w", name, lease.ErrNoCursor)
 		}
 		var out []lease.CursorStatus
 		for _, l := range c.sortedLeases() {
@@ -54,6 +60,9 @@ func (b *Backend) SetCursor(ctx context.Context, name, resource string, to lease
 		c := s.consumers[name]
 		if c == nil {
 			return 0, fmt.Errorf("leasemem: set the cursor of %s: no such consumer has run", name)
+		}
+		if c.info.ReadsNothing() {
+			return 0, fmt.Errorf("leasemem: set the cursor of %s: %w", name, lease.ErrNoCursor)
 		}
 		n := 0
 		for _, l := range c.leases {

@@ -139,6 +139,36 @@ func (b *Backend) DeadLetters(ctx context.Context, f lease.DeadLetterFilter) ([]
 	})
 }
 
+// Parked lists parked messages.
+func (b *Backend) Parked(ctx context.Context, f lease.ParkedFilter) ([]lease.ParkedInfo, error) {
+	return call(ctx, b, "Parked", func(s *store, _ time.Time) ([]lease.ParkedInfo, error) {
+		c := s.consumers[f.Consumer]
+		if c == nil {
+			return nil, nil
+		}
+		var out []lease.ParkedInfo
+		for _, l := range c.sortedLeases() {
+			if f.Resource != "" && f.Resource != l.resource {
+				continue
+			}
+			for _, lane := range slices.Sorted(maps.Keys(l.parked)) {
+				for i, m := range l.parked[lane] {
+					if f.Limit > 0 && len(out) == f.Limit {
+						return out, nil
+					}
+					if e := &m.message.event; f.Key == "" || f.Key == e.Key {
+						out = append(out, lease.ParkedInfo{
+							Resource: l.resource, MessageID: m.message.name(), Topic: e.Topic, Key: e.Key, Kind: e.Kind, Size: len(e.Payload),
+							Attempts: m.attempt, Due: m.due, FirstFailed: m.firstFailed, Behind: i > 0, Error: m.err,
+						})
+					}
+				}
+			}
+		}
+		return out, nil
+	})
+}
+
 // Replay parks dead letters again, in the lane of their key, due at once.
 func (b *Backend) Replay(ctx context.Context, f lease.DeadLetterFilter) (int, error) {
 	return call(ctx, b, "Replay", func(s *store, now time.Time) (int, error) {

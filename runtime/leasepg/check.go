@@ -102,7 +102,10 @@ func (b *Backend) check(ctx context.Context, conn *pgx.Conn) error {
 	case have < want:
 		return fmt.Errorf("leasepg: schema %s has version %d: run leasegen migrate -dsn … to bring it from %d to %d", name, have, have, want)
 	case have > want:
-		return fmt.Errorf("leasepg: schema %s has version %d, this program knows %d: deploy a newer program", name, have, want)
+		if err := serves(ctx, q, have); err != nil {
+			return fmt.Errorf("leasepg: schema %s: %w", name, err)
+		}
+		b.log.Info("leasepg: the schema is newer than this program, and serves it", "schema", name, "version", have, "known", want)
 	}
 	missing, err := q.MissingGrants(ctx)
 	if err != nil {
@@ -120,6 +123,18 @@ func (b *Backend) check(ctx context.Context, conn *pgx.Conn) error {
 			"mean nothing here: stop its users and run SELECT %s.restamp() as its owner", name, o.Recorded, o.Actual, b.schema.ident())
 	}
 	return b.detectPooler(ctx, conn)
+}
+
+// serves reports that a schema of a newer version does not serve programs of this one.
+func serves(ctx context.Context, q *leasedb.Queries, have int32) error {
+	oldest, err := q.SchemaServes(ctx)
+	if err != nil {
+		return err
+	}
+	if want := int32(latestVersion()); oldest > want {
+		return fmt.Errorf("it has version %d, which serves programs of version %d and newer, and this one is of %d: deploy a newer program", have, oldest, want)
+	}
+	return nil
 }
 
 // detectPooler notes whether a pooler hands out server connections per transaction: then

@@ -65,8 +65,8 @@ type Beginner interface {
 const pinned = "SET LOCAL search_path = pg_catalog, pg_temp"
 
 // Migrate brings the schema to this program's version, in one transaction, and returns
-// the names of the migrations it applied; none when there was nothing to do. Replicas may
-// race: one applies, the others wait for it. A statement that would have to wait for a
+// the names of the migrations it applied; none when there was nothing to do, or when the schema is
+// newer and serves this program, too. Replicas may race: one applies, the others wait for it. A statement that would have to wait for a
 // lock of a running program for more than five seconds fails, and with it the migration.
 func Migrate(ctx context.Context, db Beginner, opts ...Option) (applied []string, err error) {
 	o := resolve(opts)
@@ -119,7 +119,7 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) (applied []string
 			}
 		}
 		if int(have) > latestVersion() {
-			return fmt.Errorf("the schema has version %d, this program knows %d: use a newer leasegen", have, latestVersion())
+			return serves(ctx, q, have)
 		}
 		for _, m := range migrations() {
 			if m.version <= int(have) {

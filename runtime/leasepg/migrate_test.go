@@ -218,6 +218,23 @@ func TestRoles(t *testing.T) {
 	}
 }
 
+// TestNewerSchemaServes: while newer programs are deployed, one of this version that starts again finds a schema that it does
+// not know, and works. One that the schema does not serve any more is refused, by Migrate as well.
+func TestNewerSchemaServes(t *testing.T) {
+	be, pool := migrated(t)
+	exec(t, pool, "INSERT INTO leasegen.migration (version, name) VALUES (99, 'x'); ALTER TABLE leasegen.message ADD COLUMN later text")
+	applied, err := leasepg.Migrate(t.Context(), pool)
+	if len(applied) > 0 || err != nil {
+		t.Fatal(applied, err)
+	}
+	ok(t, be.Check(t.Context(), nil))
+	ok(t, be.Publish(t.Context(), events("x", 1)))
+	exec(t, pool, "UPDATE leasegen.origin SET serves = 99")
+	if _, err := leasepg.Migrate(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "deploy a newer program") {
+		t.Errorf("migrate: %v", err)
+	}
+}
+
 // TestCheck: what makes a database unusable is told in one line that names the fix.
 func TestCheck(t *testing.T) {
 	files := must[[]string](t)(filepath.Glob("migrations/*.sql"))
@@ -227,7 +244,8 @@ func TestCheck(t *testing.T) {
 	}{
 		{"unmigrated", "DROP SCHEMA leasegen CASCADE", "", "run leasegen migrate -dsn … to bring it from version 0 to " + latest},
 		{"older", "DELETE FROM leasegen.migration", "", "run leasegen migrate -dsn … to bring it from 0 to " + latest},
-		{"newer", "INSERT INTO leasegen.migration (version, name) VALUES (99, 'x')", "", "has version 99, this program knows " + latest},
+		{"newer", "INSERT INTO leasegen.migration (version, name) VALUES (99, 'x'); UPDATE leasegen.origin SET serves = 99", "",
+			"has version 99, which serves programs of version 99 and newer, and this one is of " + latest},
 		{"read-only", "ALTER DATABASE :db SET default_transaction_read_only = on", "", "read-only"},
 		{"isolation", "ALTER DATABASE :db SET default_transaction_isolation = 'serializable'", "", "read committed"},
 		{"catalog last", "ALTER DATABASE :db SET search_path = public, pg_catalog", "", "names schemas before pg_catalog"},

@@ -145,6 +145,24 @@ func (b *Backend) DeadLetters(ctx context.Context, f lease.DeadLetterFilter) ([]
 	return out, nil
 }
 
+// Parked lists parked messages.
+func (b *Backend) Parked(ctx context.Context, f lease.ParkedFilter) ([]lease.ParkedInfo, error) {
+	rows, err := b.queries(b.pool).ListParked(ctx, leasedb.ListParkedParams{
+		Consumer: f.Consumer, Resource: f.Resource, Key: f.Key, Max: int64(f.Limit),
+	})
+	if err != nil {
+		return nil, b.fail("parked messages of "+f.Consumer, err)
+	}
+	out := make([]lease.ParkedInfo, len(rows))
+	for i, r := range rows {
+		out[i] = lease.ParkedInfo{
+			Resource: r.Resource, MessageID: strconv.FormatInt(r.MessageID, 10), Topic: r.Topic, Key: r.Key, Kind: r.Kind,
+			Size: int(r.Size), Attempts: int(r.Attempt), Due: r.NextAt, FirstFailed: r.FailedAt.Time, Behind: r.Behind, Error: r.Error,
+		}
+	}
+	return out, nil
+}
+
 // Replay puts dead letters back for their consumers.
 func (b *Backend) Replay(ctx context.Context, f lease.DeadLetterFilter) (int, error) {
 	ids, err := deadLetterIDs(f.IDs)

@@ -17,6 +17,9 @@ var _ lease.CursorOperator = (*Backend)(nil)
 // Cursors shows how far a consumer has got. Messages behind are counted up to 100,000 for
 // each resource, fewer when there are many.
 func (b *Backend) Cursors(ctx context.Context, consumer, resource string, limit int) ([]lease.CursorStatus, error) {
+	if err := b.hasCursors(ctx, consumer); err != nil {
+		return nil, b.fail("cursors of "+consumer, err)
+	}
 	rows, err := b.lags(ctx, leasedb.LeaseLagsParams{Consumer: consumer, Resource: resource, Idle: true, Max: int64(limit)})
 	if err != nil {
 		return nil, b.fail("cursors of "+consumer, err)
@@ -40,6 +43,9 @@ func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to l
 	p := leasedb.SetCursorsParams{Consumer: consumer, Resource: resource, Beginning: to.Beginning, Now: to.Now}
 	if n := btoi(to.Beginning) + btoi(to.Now) + btoi(to.After != ""); n != 1 {
 		return 0, fmt.Errorf("leasepg: set cursor of %s: %d targets are given, want one", consumer, n)
+	}
+	if err := b.hasCursors(ctx, consumer); err != nil {
+		return 0, b.fail("set cursor of "+consumer, err)
 	}
 	if to.After != "" {
 		id, err := strconv.ParseInt(to.After, 10, 64)
@@ -71,6 +77,18 @@ func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to l
 	}
 	err := b.pipeline(ctx, b.pool, append(steps, b.notify(ctx, wakeOwnership))...)
 	return int(moved), b.fail("set cursor of "+consumer, err)
+}
+
+// hasCursors is an error for a consumer that reads no messages.
+func (b *Backend) hasCursors(ctx context.Context, consumer string) error {
+	has, err := b.queries(b.pool).HasCursors(ctx, consumer)
+	if errors.Is(err, pgx.ErrNoRows) { // it has not run yet
+		return nil
+	}
+	if err == nil && !has {
+		err = lease.ErrNoCursor
+	}
+	return err
 }
 
 // lastMessage is the greatest id that a consumer can have passed, in the log or in its table.

@@ -30,6 +30,9 @@ func (b *Backend) Cursors(ctx context.Context, consumer, resource string, limit 
 		return nil, fail(err)
 	}
 	info, err := b.info(ctx, consumer)
+	if err == nil && info.ReadsNothing() {
+		err = lease.ErrNoCursor
+	}
 	if err != nil {
 		return nil, fail(err)
 	}
@@ -64,6 +67,9 @@ func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to l
 	info, err := b.info(ctx, consumer)
 	if errors.Is(err, errUnknownConsumer) {
 		err = errUnknownConsumer
+	}
+	if err == nil && info.ReadsNothing() {
+		err = lease.ErrNoCursor
 	}
 	if err != nil {
 		return 0, fail(err)

@@ -25,6 +25,7 @@ var scripts = struct {
 	heartbeat      *script
 	heldseq        *script
 	leases         *script
+	listparked     *script
 	members        *script
 	narrow         *script
 	open           *script
@@ -54,7 +55,7 @@ var scripts = struct {
 	close:          load("close", "lib_lease"),
 	commit:         load("commit", "lib_parked", "lib_dead"),
 	count:          loadAlone("count"),
-	deadletters:    load("deadletters", "lib_dead"),
+	deadletters:    load("deadletters", "lib_dead", "lib_packed"),
 	describe:       loadAlone("describe"),
 	droponce:       load("droponce", "lib_once"),
 	endonce:        load("endonce", "lib_once"),
@@ -69,6 +70,7 @@ var scripts = struct {
 	heartbeat:      load("heartbeat"),
 	heldseq:        load("heldseq"),
 	leases:         load("leases"),
+	listparked:     load("listparked", "lib_parked", "lib_packed"),
 	members:        load("members"),
 	narrow:         load("narrow", "lib_log", "lib_patterns"),
 	open:           load("open", "lib_log", "lib_patterns", "lib_lease"),

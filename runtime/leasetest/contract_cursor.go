@@ -1,6 +1,7 @@
 package leasetest
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -174,6 +175,36 @@ var cursorChecks = []check{
 		ok(t, be.Register(t.Context(), h.info, nil))
 		if got := fmt.Sprint(resources(h.acquire(9))); got != "[b]" {
 			t.Fatalf("acquired %s, want [b]", got)
+		}
+	})},
+	{"Cursor/Announced_streams_and_singletons_have_none", streaming(func(t testing.TB, f Factory, be lease.Backend) {
+		op, has := be.(lease.CursorOperator)
+		if !has {
+			t.Skip("the backend has no operations on cursors")
+		}
+		for info, resource := range map[*lease.ConsumerInfo]string{
+			{Name: "imports", Per: lease.PerStream, Announced: true}: "a",
+			{Name: "leader", Per: lease.PerCluster}:                  lease.Whole,
+		} {
+			h := join(t, be, *info, long).register(resource)
+			g := h.acquireOne()
+			if info.Announced {
+				h.retire(g.Ref) // it has finished
+			}
+			for _, to := range []lease.CursorTarget{{Beginning: true}, {Now: true}, {After: "1"}} {
+				if n, err := op.SetCursor(t.Context(), info.Name, "", to); n != 0 || !errors.Is(err, lease.ErrNoCursor) {
+					t.Errorf("%s: %d cursors were moved to %+v, %v", info.Name, n, to, err)
+				}
+			}
+			if shown, err := op.Cursors(t.Context(), info.Name, "", 9); len(shown) > 0 || !errors.Is(err, lease.ErrNoCursor) {
+				t.Errorf("%s: cursors %+v, %v", info.Name, shown, err)
+			}
+			if info.Announced {
+				ok(t, be.Register(t.Context(), h.info, nil))
+				h.streams(0, 0)
+			} else {
+				h.commit(lease.Progress{Ref: g.Ref}) // it was not fenced
+			}
 		}
 	})},
 }

@@ -1,6 +1,7 @@
 package leasetest
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -37,6 +38,57 @@ var operatorChecks = []check{
 			Consumer: "c", Per: "topic", Lock: "session", Resources: 3, Members: 1, Unowned: 0, LagMax: 3, LagTotal: 5, ParkedKeys: 1, DeadLetters: 1,
 		})
 		equal(t, "g", st[1], lease.ConsumerStatus{Consumer: "g", Per: "group", Lock: "session", Resources: 1, Members: 1, Standbys: 1, Unowned: 1, LagMax: 9, LagTotal: 9})
+	}},
+	{"Operator/Parked_messages_are_listed_lane_by_lane", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		op := be.(lease.ParkedOperator)
+		publish(t, be, append(events("1", 4), event("2", "other", 1))...)
+		a := join(t, be, perTopic("1", "2"), long).register("1", "2")
+		begin := time.Now()
+		for _, g := range a.acquire(9) {
+			got := a.fetch(g.Resource, g.Cursor, 9)
+			p := lease.Progress{Ref: g.Ref, Cursor: got.Cut(len(got.Messages))}
+			for i, m := range got.Messages {
+				park := lease.Park{ID: m.ID, Lane: m.Key}
+				if i == 0 {
+					park.Attempt, park.After, park.Error = 2, time.Hour, "no"
+				}
+				p.Park = append(p.Park, park)
+			}
+			a.commit(p)
+		}
+		list := func(f lease.ParkedFilter) (ids []string, all []lease.ParkedInfo) {
+			all = must[[]lease.ParkedInfo](t)(op.Parked(t.Context(), f))
+			for _, p := range all {
+				ids = append(ids, p.MessageID)
+			}
+			return ids, all
+		}
+		_, one := list(lease.ParkedFilter{Consumer: "c", Resource: "1"})
+		equal(t, "parked of 1", len(one), 4)
+		for i, p := range one {
+			equal(t, "behind", p.Behind, i > 0)
+			equal(t, "of", p.Resource+" "+p.Topic+" "+p.Key+" "+p.Kind, "1 1 "+one[0].Key+" "+one[0].Kind)
+			if i > 0 {
+				equal(t, "waiting", p.FirstFailed.IsZero() && p.Error == "" && p.Attempts == 0, true)
+			}
+		}
+		first := one[0]
+		equal(t, "failed", first.Error, "no")
+		equal(t, "attempts", first.Attempts, 2)
+		if wait := first.Due.Sub(first.FirstFailed); wait < time.Hour-time.Second || wait > time.Hour+time.Second || first.Due.Before(begin.Add(50*time.Minute)) {
+			t.Errorf("failed first at %v and is due at %v; parked after %v for an hour", first.FirstFailed, first.Due, begin)
+		}
+		ids, all := list(lease.ParkedFilter{Consumer: "c"})
+		equal(t, "parked", len(all), 5)
+		some, _ := list(lease.ParkedFilter{Consumer: "c", Limit: 2})
+		equal(t, "the first two", strings.Join(some, " "), strings.Join(ids[:2], " "))
+		_, other := list(lease.ParkedFilter{Consumer: "c", Key: "other"})
+		equal(t, "of a key", len(other), 1)
+		equal(t, "of a key", other[0].Topic, "2")
+		equal(t, "bytes", other[0].Size > 0, true)
+		_, none := list(lease.ParkedFilter{Consumer: "nobody"})
+		equal(t, "of a consumer that is not there", len(none), 0)
 	}},
 	{"Operator/Members_describes_live_sessions", func(t testing.TB, f Factory) {
 		be := f.New(t)

@@ -14,6 +14,9 @@ FROM leasegen.origin o;
 -- name: SchemaVersion :one
 SELECT coalesce(max(m.version), 0)::int AS version FROM leasegen.migration m;
 
+-- name: SchemaServes :one
+SELECT o.serves FROM leasegen.origin o;
+
 -- name: RecordMigration :exec
 INSERT INTO leasegen.migration (version, name) VALUES (sqlc.arg(version), sqlc.arg(name));
 

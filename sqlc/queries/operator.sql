@@ -63,6 +63,11 @@ WHERE l.consumer = sqlc.arg(consumer)::text AND (l.wanted OR sqlc.arg(idle)::boo
 ORDER BY lag DESC, l.resource
 LIMIT nullif(sqlc.arg(max)::bigint, 0);
 
+-- name: HasCursors :one
+-- Whether the consumer reads messages: singletons and streams that the application announces do not.
+SELECT (c.source <> '' OR c.per NOT IN ('stream', 'cluster') OR cardinality(c.topics) > 0)::boolean AS has
+FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text;
+
 -- name: SetCursors :one
 -- Moves cursors and fences owners in one statement: the snapshot is its own, and the xid is
 -- drawn after that, as the cursor's rule wants. Without a resource all are moved, and those
@@ -126,6 +131,18 @@ WHERE (sqlc.arg(consumer)::text = '' OR d.consumer = sqlc.arg(consumer)::text)
   AND (sqlc.arg(key)::text = '' OR d.key = sqlc.arg(key)::text)
   AND (sqlc.arg(reason)::text = '' OR d.reason LIKE sqlc.arg(reason)::text)
 ORDER BY d.id LIMIT nullif(sqlc.arg(max)::bigint, 0);
+
+-- name: ListParked :many
+-- In the order of the index.
+SELECT p.resource, p.message_id, p.topic, p.key, p.kind, octet_length(p.payload)::int AS size, p.attempt, p.next_at,
+       p.failed_at, p.error,
+       EXISTS (SELECT FROM leasegen.parked e
+               WHERE e.consumer = p.consumer AND e.resource = p.resource AND e.lane = p.lane AND e.seq < p.seq)::boolean AS behind
+FROM leasegen.parked p
+WHERE p.consumer = sqlc.arg(consumer)::text
+  AND (sqlc.arg(resource)::text = '' OR p.resource = sqlc.arg(resource)::text)
+  AND (sqlc.arg(key)::text = '' OR p.key = sqlc.arg(key)::text)
+ORDER BY p.resource, p.lane, p.seq LIMIT nullif(sqlc.arg(max)::bigint, 0);
 
 -- name: ReplayDeadLetters :execrows
 WITH picked AS (

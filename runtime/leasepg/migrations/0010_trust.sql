@@ -363,3 +363,7 @@ BEGIN
     END IF;
     EXECUTE replace(body, 'INCLUDING GENERATED', 'INCLUDING GENERATED INCLUDING CONSTRAINTS');
 END $do$;
+
+-- serves is the oldest version of the schema whose programs work with this one, too: those that are still running,
+-- or are started again, while newer ones are deployed. A migration that they cannot work with raises it.
+ALTER TABLE leasegen.origin ADD COLUMN serves integer NOT NULL DEFAULT 10;

@@ -85,6 +85,17 @@ func (q *Queries) RecordMigration(ctx context.Context, arg RecordMigrationParams
 	return err
 }
 
+const SchemaServes = `-- name: SchemaServes :one
+SELECT o.serves FROM leasegen.origin o
+`
+
+func (q *Queries) SchemaServes(ctx context.Context) (int32, error) {
+	row := q.db.QueryRow(ctx, SchemaServes)
+	var serves int32
+	err := row.Scan(&serves)
+	return serves, err
+}
+
 const SchemaVersion = `-- name: SchemaVersion :one
 SELECT coalesce(max(m.version), 0)::int AS version FROM leasegen.migration m
 `

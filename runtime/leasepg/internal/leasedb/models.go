@@ -119,6 +119,7 @@ type LeasegenOrigin struct {
 	RecordedAt       time.Time
 	Slots            int32
 	Indexes          []string
+	Serves           int32
 }
 
 type LeasegenParked struct {

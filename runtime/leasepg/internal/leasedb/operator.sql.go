@@ -8,6 +8,8 @@ package leasedb
 import (
 	"context"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 const CountLeases = `-- name: CountLeases :one
@@ -84,6 +86,19 @@ func (q *Queries) ForgetConsumer(ctx context.Context, consumer string) (int64, e
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const HasCursors = `-- name: HasCursors :one
+SELECT (c.source <> '' OR c.per NOT IN ('stream', 'cluster') OR cardinality(c.topics) > 0)::boolean AS has
+FROM leasegen.consumer c WHERE c.name = $1::text
+`
+
+// Whether the consumer reads messages: singletons and streams that the application announces do not.
+func (q *Queries) HasCursors(ctx context.Context, consumer string) (bool, error) {
+	row := q.db.QueryRow(ctx, HasCursors, consumer)
+	var has bool
+	err := row.Scan(&has)
+	return has, err
 }
 
 const LeaseLags = `-- name: LeaseLags :many
@@ -373,6 +388,77 @@ func (q *Queries) ListMembers(ctx context.Context, consumer string) ([]ListMembe
 			&i.Remaining,
 			&i.Owned,
 			&i.Resources,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const ListParked = `-- name: ListParked :many
+SELECT p.resource, p.message_id, p.topic, p.key, p.kind, octet_length(p.payload)::int AS size, p.attempt, p.next_at,
+       p.failed_at, p.error,
+       EXISTS (SELECT FROM leasegen.parked e
+               WHERE e.consumer = p.consumer AND e.resource = p.resource AND e.lane = p.lane AND e.seq < p.seq)::boolean AS behind
+FROM leasegen.parked p
+WHERE p.consumer = $1::text
+  AND ($2::text = '' OR p.resource = $2::text)
+  AND ($3::text = '' OR p.key = $3::text)
+ORDER BY p.resource, p.lane, p.seq LIMIT nullif($4::bigint, 0)
+`
+
+type ListParkedParams struct {
+	Consumer string
+	Resource string
+	Key      string
+	Max      int64
+}
+
+type ListParkedRow struct {
+	Resource  string
+	MessageID int64
+	Topic     string
+	Key       string
+	Kind      string
+	Size      int32
+	Attempt   int32
+	NextAt    time.Time
+	FailedAt  pgtype.Timestamptz
+	Error     string
+	Behind    bool
+}
+
+// In the order of the index.
+func (q *Queries) ListParked(ctx context.Context, arg ListParkedParams) ([]ListParkedRow, error) {
+	rows, err := q.db.Query(ctx, ListParked,
+		arg.Consumer,
+		arg.Resource,
+		arg.Key,
+		arg.Max,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListParkedRow
+	for rows.Next() {
+		var i ListParkedRow
+		if err := rows.Scan(
+			&i.Resource,
+			&i.MessageID,
+			&i.Topic,
+			&i.Key,
+			&i.Kind,
+			&i.Size,
+			&i.Attempt,
+			&i.NextAt,
+			&i.FailedAt,
+			&i.Error,
+			&i.Behind,
 		); err != nil {
 			return nil, err
 		}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+func parkedCommand() command {
+	const usage = "parked [flags] consumer"
+	return command{
+		name: "parked", usage: usage, short: "list the messages that wait for a retry, or behind one",
+		run: func(ctx context.Context, e *env, args []string) int {
+			var (
+				db database
+				p  = parked{now: time.Now()}
+			)
+			fs := flag.NewFlagSet("parked", flag.ContinueOnError)
+			db.flags(fs)
+			fs.StringVar(&p.filter.Resource, "resource", "", "only those of this topic, slot or stream")
+			fs.StringVar(&p.filter.Key, "key", "", "only those of this key")
+			fs.IntVar(&p.filter.Limit, "limit", 100, "at most so many")
+			fs.StringVar(&p.format, "format", "text", "text or json")
+			return operate(e, fs, usage, args, func(rest []string) error {
+				if err := p.arguments(rest); err != nil {
+					return err
+				}
+				return db.withOperator(ctx, e, func(op lease.Operator) error { return p.do(ctx, e.Stdout, op) })
+			})
+		},
+	}
+}
+
+// parked is what leasegen parked was asked for.
+type parked struct {
+	filter lease.ParkedFilter
+	format string
+	now    time.Time
+}
+
+func (p *parked) arguments(rest []string) error {
+	switch {
+	case len(rest) == 0:
+		return usagef("name a consumer; leasegen status lists them")
+	case len(rest) > 1:
+		return usagef("one consumer at a time, not %q", rest)
+	case p.filter.Limit < 1:
+		return usagef("-limit %d is below 1", p.filter.Limit)
+	case p.format != "text" && p.format != "json":
+		return usagef("-format %q is unknown; known: text, json", p.format)
+	}
+	p.filter.Consumer = rest[0]
+	return nil
+}
+
+// parkedJSON is a parked message in -format json. Fields are only ever added.
+type parkedJSON struct {
+	Resource    string     `json:"resource"`
+	MessageID   string     `json:"message_id"`
+	Topic       string     `json:"topic"`
+	Key         string     `json:"key"`
+	Kind        string     `json:"kind"`
+	Size        int        `json:"size"`
+	Attempts    int        `json:"attempts"`
+	Due         time.Time  `json:"due"`
+	FirstFailed *time.Time `json:"first_failed,omitempty"`
+	Behind      bool       `json:"behind"`
+	Error       string     `json:"error"`
+}
+
+func (p *parked) do(ctx context.Context, w io.Writer, op lease.Operator) error {
+	lister, ok := op.(lease.ParkedOperator)
+	if !ok {
+		return usagef("this backend cannot list parked messages")
+	}
+	if _, err := known(ctx, op, p.filter.Consumer); err != nil {
+		return err
+	}
+	f := p.filter
+	f.Limit++ // to see whether there are more
+	list, err := lister.Parked(ctx, f)
+	if err != nil {
+		return err
+	}
+	more := len(list) > p.filter.Limit
+	list = list[:min(p.filter.Limit, len(list))]
+	if p.format == "json" {
+		return p.json(w, list, more)
+	}
+	if len(list) == 0 {
+		_, err := fmt.Fprintf(w, "%s has no parked messages\n", p.what())
+		return err
+	}
+	t := newTable("message", "resource", "topic", "key", ">attempts", "first failed", "next attempt", "error")
+	for _, m := range list {
+		failed, next := "", moment(m.Due, p.now)
+		if !m.FirstFailed.IsZero() {
+			failed = moment(m.FirstFailed, p.now)
+		}
+		switch {
+		case m.Behind:
+			next = "behind the one above"
+		case !m.Due.After(p.now):
+			next = "due"
+		}
+		t.add(m.MessageID, printable(m.Resource, 60), printable(m.Topic, 60), printable(m.Key, 40), number(m.Attempts), failed, next, printable(m.Error, 100))
+	}
+	if err := t.print(w); err != nil {
+		return err
+	}
+	if more {
+		_, err = fmt.Fprintln(w, "there are more; -limit n shows n")
+	}
+	return err
+}
+
+// what is what was asked about.
+func (p *parked) what() string {
+	what := p.filter.Consumer
+	if p.filter.Resource != "" {
+		what += fmt.Sprintf(", resource %q,", p.filter.Resource)
+	}
+	if p.filter.Key != "" {
+		what += fmt.Sprintf(", key %q,", p.filter.Key)
+	}
+	return what
+}
+
+func (p *parked) json(w io.Writer, list []lease.ParkedInfo, more bool) error {
+	out := make([]parkedJSON, len(list))
+	for i, m := range list {
+		out[i] = parkedJSON{
+			Resource: m.Resource, MessageID: m.MessageID, Topic: m.Topic, Key: m.Key, Kind: m.Kind, Size: m.Size,
+			Attempts: m.Attempts, Due: m.Due, Behind: m.Behind, Error: m.Error,
+		}
+		if !m.FirstFailed.IsZero() {
+			out[i].FirstFailed = &m.FirstFailed
+		}
+	}
+	return printJSON(w, map[string]any{"parked": out, "more": more})
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+func (w *world) parked(t *testing.T, p parked) string {
+	t.Helper()
+	p.now = w.now
+	if p.format == "" {
+		p.format = "text"
+	}
+	if p.filter.Limit == 0 {
+		p.filter.Limit = 100
+	}
+	if err := p.arguments([]string{"shipping"}); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := p.do(t.Context(), &out, w); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+func TestParkedList(t *testing.T) {
+	time.Local = time.UTC // the table shows local time
+	w := newWorld(t)
+	expect(t, w.parked(t, parked{}), "shipping has no parked messages\n")
+
+	if err := w.Publish(t.Context(), []lease.Event{
+		{Topic: "orders.eu", Key: "ann", Kind: "k", Payload: []byte("{}")}, {Topic: "orders.us", Key: "ann", Kind: "k"}, {Topic: "orders.us", Key: "bob\x1b[2J", Kind: "k"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	leases, err := w.Cursors(t.Context(), "shipping", "", 1)
+	if err != nil || leases[0].Lag != 3 {
+		t.Fatalf("%+v, %v", leases, err)
+	}
+	fetched, err := w.Fetch(t.Context(), lease.FetchRequest{Consumer: lease.ConsumerInfo{Name: "shipping", Per: lease.PerGroup, Topics: []string{"orders.*"}}, MaxPayload: 1 << 20,
+		Items: []lease.FetchItem{{Resource: lease.Whole, From: w.grant.Cursor, Limit: 100}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ms := fetched[0].Messages
+	ms = ms[len(ms)-3:]
+	p := lease.Progress{Ref: w.grant.Ref, Cursor: fetched[0].Next, Seq: 2, Park: []lease.Park{
+		{ID: ms[0].ID, Lane: "ann", Attempt: 3, After: time.Minute, Error: "carrier: 503\x1b]0;x\a"}, {ID: ms[1].ID, Lane: "ann"},
+		{ID: ms[2].ID, Lane: "bob", Attempt: 1, Error: "again"},
+	}}
+	if fenced, err := w.Commit(t.Context(), "b92e00000000000000000000000000bb", "shipping", []lease.Progress{p}); err != nil || len(fenced) > 0 {
+		t.Fatal(fenced, err)
+	}
+	got := w.parked(t, parked{})
+	if strings.ContainsAny(got, "\x1b\a") {
+		t.Errorf("the terminal is steered: %q", got)
+	}
+	var rows []string
+	for _, l := range strings.Split(strings.TrimSpace(got), "\n") {
+		rows = append(rows, strings.Join(strings.Fields(l), " "))
+	}
+	at := w.now.UTC().Format(time.TimeOnly)
+	for i, want := range []string{
+		"message resource topic key attempts first failed next attempt error",
+		ms[0].ID + " * orders.eu ann 3 " + at + " " + w.now.Add(time.Minute).UTC().Format(time.TimeOnly) + " carrier: 503",
+		ms[1].ID + " * orders.us ann 0 behind the one above",
+		ms[2].ID + " * orders.us bob",
+	} {
+		if i >= len(rows) || !strings.HasPrefix(rows[i], want) {
+			t.Errorf("row %d: want %q in\n%s", i, want, got)
+		}
+	}
+	if !strings.HasSuffix(rows[len(rows)-1], " 1 "+at+" due again") {
+		t.Errorf("last row: %s", rows[len(rows)-1])
+	}
+	if got := w.parked(t, parked{filter: lease.ParkedFilter{Limit: 2}}); !strings.HasSuffix(got, "there are more; -limit n shows n\n") || strings.Count(got, "\n") != 4 {
+		t.Errorf("two of three:\n%s", got)
+	}
+	expect(t, w.parked(t, parked{filter: lease.ParkedFilter{Key: "carl"}}), "shipping, key \"carl\", has no parked messages\n")
+	var doc struct {
+		Parked []parkedJSON
+		More   bool
+	}
+	if err := json.Unmarshal([]byte(w.parked(t, parked{format: "json", filter: lease.ParkedFilter{Key: "ann"}})), &doc); err != nil || len(doc.Parked) != 2 || doc.More {
+		t.Fatalf("%+v, %v", doc, err)
+	}
+	first, second := doc.Parked[0], doc.Parked[1]
+	if first.MessageID != ms[0].ID || first.Attempts != 3 || first.Size != 2 || first.FirstFailed == nil || !first.Due.Equal(w.now.Add(time.Minute)) ||
+		!second.Behind || second.FirstFailed != nil {
+		t.Errorf("%+v %+v", first, second)
+	}
+}
+
+func TestParkedArguments(t *testing.T) {
+	for _, c := range []struct {
+		p    parked
+		args string
+		want string
+	}{
+		{parked{}, "", "name a consumer; leasegen status lists them"},
+		{parked{}, "a b", `one consumer at a time, not ["a" "b"]`},
+		{parked{filter: lease.ParkedFilter{Limit: -1}}, "a", "-limit -1 is below 1"},
+		{parked{filter: lease.ParkedFilter{Limit: 1}, format: "yaml"}, "a", `-format "yaml" is unknown; known: text, json`},
+	} {
+		if err := c.p.arguments(strings.Fields(c.args)); err == nil || err.Error() != c.want {
+			t.Errorf("parked %s: error %v, want %s", c.args, err, c.want)
+		}
+	}
+}

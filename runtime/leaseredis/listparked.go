@@ -1,0 +1,119 @@
+package leaseredis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+var _ lease.ParkedOperator = (*Backend)(nil)
+
+// parkedPage is how many lanes, and how many messages, one script call lists.
+const parkedPage = 200
+
+// Parked lists parked messages: tag by tag resources, and of these lanes, that are due soonest first.
+func (b *Backend) Parked(ctx context.Context, f lease.ParkedFilter) ([]lease.ParkedInfo, error) {
+	var out []lease.ParkedInfo
+	err := b.repeat(ctx, func() (err error) {
+		out, err = b.parked(ctx, f)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("leaseredis: list parked messages of %s: %w", f.Consumer, err)
+	}
+	return out, nil
+}
+
+func (b *Backend) parked(ctx context.Context, f lease.ParkedFilter) (out []lease.ParkedInfo, err error) {
+	sh, err := b.shape(ctx)
+	if err != nil {
+		return nil, err
+	}
+	info, err := b.info(ctx, f.Consumer)
+	if errors.Is(err, errUnknownConsumer) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range b.leaseSteps(sh, info, nil) {
+		for resources, err := range b.ranked(ctx, b.prefix(s.tag)+"pr:"+f.Consumer) {
+			if err != nil {
+				return nil, err
+			}
+			for _, resource := range resources {
+				if f.Resource != "" && f.Resource != resource {
+					continue
+				}
+				for lanes, err := range b.ranked(ctx, b.prefix(s.tag)+"due:"+f.Consumer+":"+resource) {
+					if err == nil {
+						out, err = b.parkedIn(ctx, s.tag, resource, lanes, f, out)
+					}
+					if err != nil {
+						return nil, err
+					}
+					if f.Limit > 0 && len(out) >= f.Limit {
+						return out, nil
+					}
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// ranked yields the members of a sorted set, page by page, the lowest first.
+func (b *Backend) ranked(ctx context.Context, key string) iter.Seq2[[]string, error] {
+	return func(yield func([]string, error) bool) {
+		for from := int64(0); ; from += parkedPage {
+			names, err := within(ctx, func(ctx context.Context) ([]string, error) {
+				return b.client.ZRange(ctx, key, from, from+parkedPage-1).Result()
+			})
+			if err != nil {
+				b.look(err)
+				err = fmt.Errorf("read %s: %w", key, err)
+			}
+			if len(names) == 0 && err == nil || !yield(names, err) || err != nil || len(names) < parkedPage {
+				return
+			}
+		}
+	}
+}
+
+// parkedIn adds to out what f selects in lanes of a resource, until it has as many as f wants.
+func (b *Backend) parkedIn(ctx context.Context, tag int, resource string, lanes []string, f lease.ParkedFilter, out []lease.ParkedInfo) ([]lease.ParkedInfo, error) {
+	for from := int64(0); len(lanes) > 0; {
+		args := []any{f.Consumer, resource, from, parkedPage, parkedBytes}
+		for _, lane := range lanes {
+			args = append(args, lane)
+		}
+		reply, err := b.run(ctx, tag, scripts.listparked, args...)
+		if err != nil {
+			return nil, err
+		}
+		r := list(reply)
+		for _, v := range list(r[2]) {
+			v := list(v)
+			m := b.unpackKept(text(v[6]), text(v[0]))
+			if f.Key != "" && f.Key != m.Key {
+				continue
+			}
+			p := lease.ParkedInfo{
+				Resource: resource, MessageID: text(v[0]), Topic: m.Topic, Key: m.Key, Kind: m.Kind, Size: int(number(v[7])),
+				Behind: number(v[1]) == 1, Attempts: int(number(v[2])), Due: time.UnixMicro(number(v[3])), Error: text(v[5]),
+			}
+			if failed := number(v[4]); failed > 0 {
+				p.FirstFailed = time.UnixMicro(failed)
+			}
+			if out = append(out, p); f.Limit > 0 && len(out) >= f.Limit {
+				return out, nil
+			}
+		}
+		lanes, from = lanes[number(r[0]):], number(r[1])
+	}
+	return out, nil
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -229,6 +230,26 @@ func TestTableParked(t *testing.T) {
 }
 
 // TestTableOtherSource: cursors of one table mean nothing for another source.
+// TestTableRowsStay: the trigger of docs/tables.md refuses to move a row to where others have passed its position, and
+// refuses nothing else.
+func TestTableRowsStay(t *testing.T) {
+	_, pool := withTable(t)
+	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('a', 1)")
+	page := string(must[[]byte](t)(os.ReadFile("../../docs/tables.md")))
+	_, guard, found := strings.Cut(page, "```sql\nCREATE FUNCTION app.outbox_stays")
+	guard, _, _ = strings.Cut("CREATE FUNCTION app.outbox_stays"+guard, "```")
+	if !found {
+		t.Fatal("docs/tables.md has no such trigger")
+	}
+	exec(t, pool, guard)
+	for _, move := range []string{"channel = 'c'", "customer_id = 7", "id = DEFAULT", "xid = pg_current_xact_id()", "customer_id = 7, status = 'done'"} {
+		if _, err := pool.Exec(t.Context(), "UPDATE app.outbox SET "+move+" WHERE n = 1"); err == nil || !strings.Contains(err.Error(), "row 1 of app.outbox would move") {
+			t.Errorf("%s: %v", move, err)
+		}
+	}
+	exec(t, pool, "UPDATE app.outbox SET status = 'done', channel = channel, body = '{}'")
+}
+
 func TestTableOtherSource(t *testing.T) {
 	be, pool := withTable(t)
 	info := byKey(t, be, &tabletest.ByKey{}).Info()

@@ -7,6 +7,7 @@ SQLC_VERSION  := v1.31.1
 STATICCHECK   := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PROOF_ROUNDS  ?= 100
 TRIALS        ?= 100
+SOAK          ?= 20m
 # Packages whose tests run at once. The long ones mostly wait: for TTLs, servers and elections.
 TEST_PACKAGES ?= 2
 # Those that take longest begin first.
@@ -18,7 +19,7 @@ FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- 
 # What generates code for tables, and the runtime's own queries; built once, into bin.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc-$(SQLC_VERSION)/sqlc
 
-.PHONY: help demo test generate lint proof proof-redis scale failover bench-local bench-redis compare clean tools packages
+.PHONY: help demo test generate lint proof proof-redis soak scale failover bench-local bench-redis compare clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
@@ -28,6 +29,7 @@ help:
 	@echo "make lint         gofmt, go vet, staticcheck"
 	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP, rebalancing, a held transaction (PROOF_ROUNDS=n)"
 	@echo "make proof-redis  the same on Redis and on a cluster of six nodes; PROOF_ROUNDS is a percentage there"
+	@echo "make soak         four kinds of consumers for $(SOAK), with kills and busy loops: not late, no growth (SOAK=d)"
 	@echo "make scale        what statements touch on PostgreSQL at 100,000, 1 and 10 million messages"
 	@echo "make failover     $(TRIALS) trials of each fault on each kind of lock: how long nobody works (TRIALS=n)"
 	@echo "make bench-local  measure against a bare pgx loop on a server of its own"
@@ -75,6 +77,9 @@ proof: tools
 proof-redis: tools
 	PROOF_ROUNDS=$(PROOF_ROUNDS) $(GO) test -count=1 -v -timeout 90m ./proof/redis
 	PROOF_ROUNDS=$(PROOF_ROUNDS) $(GO) test -count=1 -timeout 60m ./runtime/leaseredis
+
+soak: tools
+	PROOF_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 90m -run 'TestSoak$$' ./proof
 
 scale: tools
 	PROOF_ROUNDS=1 SCALE_TABLE=$(CURDIR)/scale.txt $(GO) test -count=1 -v -timeout 60m -run 'TestScale$$' ./runtime/leasepg

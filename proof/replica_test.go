@@ -42,6 +42,9 @@ const (
 	failing mode = "failing"
 	// slots is whole with per=partition: see rebalance_test.go.
 	slots mode = "slots"
+	// soak runs four consumers, see soak_test.go; busy none, and takes the machine away.
+	soak mode = "soak"
+	busy mode = "busy"
 	// unfenced is fenceOnly without the fence: the control, which must fail.
 	unfenced mode = "fence removed"
 )
@@ -73,6 +76,9 @@ func fails(m lease.Message[numbered]) error {
 // replicaMain is a replica process. It tells on standard output what it observes, one
 // line for each event, and ends when it is told to or its parent is gone.
 func replicaMain() int {
+	if mode(os.Getenv(envMode)) == busy {
+		spin()
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	go func() {
@@ -103,6 +109,14 @@ func replica(ctx context.Context, m mode, dsn, name string) error {
 	defer pool.Close()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("replica", name)
 	pg := leasepg.New(pool, leasepg.WithLogger(log))
+	if m == soak {
+		g, err := soakGroup(pg, log)
+		if err != nil {
+			return err
+		}
+		go tellMemory(ctx)
+		return g.Run(ctx)
+	}
 	var be lease.Backend = pg
 	if m == fenceOnly || m == unfenced {
 		be = &careless{Backend: pg, fence: m == fenceOnly}

@@ -105,9 +105,9 @@ func TestTableRowsAreTyped(t *testing.T) {
 	eventually(t, "four effects", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect") == 4 })
 }
 
-// TestTableReadsOnly holds the application's role to SELECT on its table.
-func TestTableReadsOnly(t *testing.T) {
-	_, pool := withTable(t)
+// readerOf is a pool of a role that has leasegen's grants and, of app.outbox, none.
+func readerOf(t *testing.T, pool *pgxpool.Pool) *pgxpool.Pool {
+	t.Helper()
 	exec(t, pool, "CREATE ROLE table_reader LOGIN")
 	t.Cleanup(func() { exec(t, pool, "DROP OWNED BY table_reader; DROP ROLE table_reader") })
 	exec(t, pool, leasepg.Grants("table_reader"))
@@ -115,6 +115,13 @@ func TestTableReadsOnly(t *testing.T) {
 	cfg.ConnConfig.User = "table_reader"
 	reader := must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
 	t.Cleanup(reader.Close)
+	return reader
+}
+
+// TestTableReadsOnly holds the application's role to SELECT on its table.
+func TestTableReadsOnly(t *testing.T) {
+	_, pool := withTable(t)
+	reader := readerOf(t, pool)
 	be := leasepg.New(reader)
 	h := &tabletest.ByTopic{}
 	c := byTopic(t, be, h)
@@ -230,6 +237,31 @@ func TestTableParked(t *testing.T) {
 }
 
 // TestTableOtherSource: cursors of one table mean nothing for another source.
+// TestTableRowsHidden: a table of which row-level security may hide a row is refused; a policy that shows all is fine.
+func TestTableRowsHidden(t *testing.T) {
+	_, pool := withTable(t)
+	reader := readerOf(t, pool)
+	exec(t, pool, "GRANT USAGE ON SCHEMA app TO table_reader; GRANT SELECT ON app.outbox TO table_reader; ALTER TABLE app.outbox ENABLE ROW LEVEL SECURITY")
+	const shown = "CREATE POLICY p ON app.outbox FOR SELECT TO table_reader USING (true)"
+	for policy, hides := range map[string]bool{
+		"SELECT": true,
+		"CREATE POLICY p ON app.outbox USING (channel = 'eu')":                   true,
+		"CREATE POLICY p ON app.outbox FOR INSERT WITH CHECK (true)":             true,
+		"CREATE POLICY p ON app.outbox FOR SELECT TO pg_monitor USING (true)":    true,
+		shown + "; CREATE POLICY r ON app.outbox AS RESTRICTIVE USING (id <> 7)": true,
+		shown: false,
+		"CREATE POLICY p ON app.outbox USING (true)":        false,
+		"ALTER TABLE app.outbox DISABLE ROW LEVEL SECURITY": false,
+	} {
+		exec(t, pool, "DROP POLICY IF EXISTS p ON app.outbox; DROP POLICY IF EXISTS r ON app.outbox; ALTER TABLE app.outbox ENABLE ROW LEVEL SECURITY; "+policy)
+		be := leasepg.New(reader)
+		err := be.Register(t.Context(), byTopic(t, be, &tabletest.ByTopic{}).Info(), nil)
+		if hides != (err != nil && strings.Contains(err.Error(), "row-level security hides rows from this role")) || !hides && err != nil {
+			t.Errorf("%s: %v", policy, err)
+		}
+	}
+}
+
 // TestTableRowsStay: the trigger of docs/tables.md refuses to move a row to where others have passed its position, and
 // refuses nothing else.
 func TestTableRowsStay(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -80,6 +81,9 @@ func (d *database) connect(ctx context.Context, e *env, dsn, from string) (*pgxp
 	if err := d.valid(); err != nil {
 		return nil, err
 	}
+	if err := escaped(dsn); err != nil {
+		return nil, fmt.Errorf("%s is not a usable DSN: %w", from, err)
+	}
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		// The driver's error may quote the DSN; its cause does not.
@@ -105,6 +109,21 @@ func (d *database) connect(ctx context.Context, e *env, dsn, from string) (*pgxp
 		return nil, errors.New(redact(oneLine(err), cfg.ConnConfig.Password))
 	}
 	return pool, nil
+}
+
+// escaped refuses a URL that is cut in the wrong places because its password is not escaped. The error shows none
+// of it: any part may be of the password.
+func escaped(dsn string) error {
+	scheme, rest, isURL := strings.Cut(dsn, "://")
+	if !isURL || scheme != "postgres" && scheme != "postgresql" {
+		return nil
+	}
+	authority := rest[:strings.IndexAny(rest+"/", "/?#")]
+	u, err := url.Parse(dsn)
+	if err != nil || strings.Count(authority, "@") > 1 || u.Fragment != "" || u.User == nil && strings.Contains(u.Path+u.RawQuery, "@") {
+		return errors.New("want postgres://user:password@host:port/database, with what is special in the password percent-encoded")
+	}
+	return nil
 }
 
 // redact makes sure that a secret given by the caller is not in a text.

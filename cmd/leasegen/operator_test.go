@@ -298,6 +298,19 @@ func TestBrokenDSN(t *testing.T) {
 	}
 }
 
+// A password that is not escaped ends where the URL seems to go on: none of what stands behind that is shown either.
+func TestNoPartOfAPasswordIsShown(t *testing.T) {
+	for _, special := range []string{"/", "#", "?", ":", "@", "%", "[", "]", " ", "\\", "/1?"} {
+		for _, dsn := range []string{"postgres://u:canary%sc4n4ry@127.0.0.1:1/db", "postgresql://u:1%sc4n4ry@127.0.0.1:1/db", "postgres://u:%sc4n4ry@127.0.0.1:1/db?sslmode=disable"} {
+			dsn = fmt.Sprintf(strings.ReplaceAll(dsn, "%s", "%[1]s"), special)
+			code, out, errs := leasegen(t, nil, "status", "-dsn", dsn)
+			if code != exitError || out != "" || strings.Contains(errs, "c4n4ry") || strings.Contains(errs, "canary") {
+				t.Errorf("%q: exit %d\n%s%s", dsn, code, out, errs)
+			}
+		}
+	}
+}
+
 func TestOperatorUsage(t *testing.T) {
 	for _, c := range []struct {
 		args string

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -239,5 +240,24 @@ func TestStatusSteersNoTerminal(t *testing.T) {
 		if i := strings.IndexAny(out.String(), "\x1b\x07\r\u009b\u202e"); i >= 0 {
 			t.Errorf("%+v: byte %d of %q", s, i, out.String())
 		}
+	}
+}
+
+// What -format json prints is safe for a terminal as well, and the same text when it is read.
+func TestJSONSteersNoTerminal(t *testing.T) {
+	const text = "\x1b[2J\u009b1A\u0085\x7f\u202e\u2066\u200f\U000e0041 é 日本 😀\ttab"
+	var b bytes.Buffer
+	if err := printJSON(&b, map[string]string{"reason": text}); err != nil {
+		t.Fatal(err)
+	}
+	if i := strings.IndexFunc(b.String(), func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
+		t.Errorf("printed as it is: %q", b.String()[i:])
+	}
+	if !strings.Contains(b.String(), "é 日本 😀") {
+		t.Errorf("not printed as it is: %s", b.String())
+	}
+	var back map[string]string
+	if err := json.Unmarshal(b.Bytes(), &back); err != nil || back["reason"] != text {
+		t.Errorf("%v: %q", err, back["reason"])
 	}
 }

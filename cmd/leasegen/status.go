@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -137,14 +138,14 @@ func (s *status) show(ctx context.Context, w io.Writer, op lease.Operator) error
 			return err
 		}
 	}
-	var unmatched []leaseredis.UnmatchedTopic
-	if be, ok := op.(*leaseredis.Backend); ok && s.consumer == "" {
-		if unmatched, err = be.UnmatchedTopics(ctx); err != nil {
+	var n notes
+	if s.consumer == "" {
+		if n, err = notesOf(ctx, op); err != nil {
 			return err
 		}
 	}
 	if s.format == "json" {
-		return s.json(w, consumers, members, leases, unmatched)
+		return s.json(w, consumers, members, leases, n)
 	}
 	switch {
 	case len(consumers) == 0:
@@ -168,10 +169,39 @@ func (s *status) show(ctx context.Context, w io.Writer, op lease.Operator) error
 			_, err = fmt.Fprintf(w, "%s: %s\n", printable(c.Consumer, 63), printable(c.Note, 1000))
 		}
 	}
-	if err == nil && len(unmatched) > 0 {
-		err = printUnmatched(w, unmatched)
+	if err == nil {
+		err = n.print(w)
 	}
 	return err
+}
+
+// notes are what a server keeps that no consumer will free.
+type notes struct {
+	unmatched []leaseredis.UnmatchedTopic
+	// transaction keeps the log from being shortened, since it has been open for so long.
+	transaction string
+	open        time.Duration
+}
+
+func notesOf(ctx context.Context, op lease.Operator) (n notes, err error) {
+	switch be := op.(type) {
+	case *leaseredis.Backend:
+		n.unmatched, err = be.UnmatchedTopics(ctx)
+	case *leasepg.Backend:
+		n.transaction, n.open, err = be.HeldBack(ctx)
+	}
+	return n, err
+}
+
+func (n notes) print(w io.Writer) error {
+	if n.transaction != "" {
+		_, err := fmt.Fprintf(w, "the log cannot be shortened: %s is open for %s; commit it or roll it back\n", printable(n.transaction, 300), age(n.open))
+		return err
+	}
+	if len(n.unmatched) > 0 {
+		return printUnmatched(w, n.unmatched)
+	}
+	return nil
 }
 
 // single reports that a consumer has one owner, its leader.
@@ -273,8 +303,7 @@ func (s *status) printLeases(w io.Writer, c lease.ConsumerStatus, members []leas
 	return nil
 }
 
-func (s *status) json(w io.Writer, consumers []lease.ConsumerStatus, members []lease.MemberStatus, leases []lease.LeaseStatus,
-	unmatched []leaseredis.UnmatchedTopic) error {
+func (s *status) json(w io.Writer, consumers []lease.ConsumerStatus, members []lease.MemberStatus, leases []lease.LeaseStatus, n notes) error {
 	out := make([]consumerJSON, len(consumers))
 	for i, c := range consumers {
 		out[i] = consumerJSON{
@@ -299,12 +328,15 @@ func (s *status) json(w io.Writer, consumers []lease.ConsumerStatus, members []l
 		}
 	}
 	all := map[string]any{"consumers": out}
-	if len(unmatched) > 0 {
-		topics := make([]topicJSON, len(unmatched))
-		for i, t := range unmatched {
+	if len(n.unmatched) > 0 {
+		topics := make([]topicJSON, len(n.unmatched))
+		for i, t := range n.unmatched {
 			topics[i] = topicJSON(t)
 		}
 		all["unmatched_topics"] = topics
+	}
+	if n.transaction != "" {
+		all["held_back"] = map[string]any{"transaction": n.transaction, "open": n.open.Seconds()}
 	}
 	return printJSON(w, all)
 }

@@ -261,3 +261,25 @@ func TestJSONSteersNoTerminal(t *testing.T) {
 		t.Errorf("%v: %q", err, back["reason"])
 	}
 }
+
+func TestStatusNotes(t *testing.T) {
+	n := notes{transaction: "the prepared transaction 'a\x1b[2J' of database b", open: 26 * time.Hour}
+	var b bytes.Buffer
+	if err := n.print(&b); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, b.String(), "the log cannot be shortened: the prepared transaction 'a\\x1b[2J' of database b is open for "+age(n.open)+"; commit it or roll it back\n")
+	b.Reset()
+	if err := (&status{format: "json"}).json(&b, nil, nil, nil, n); err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		Held struct {
+			Transaction string
+			Open        float64
+		} `json:"held_back"`
+	}
+	if err := json.Unmarshal(b.Bytes(), &doc); err != nil || doc.Held.Transaction != n.transaction || doc.Held.Open != n.open.Seconds() {
+		t.Errorf("%v: %s", err, b.String())
+	}
+}

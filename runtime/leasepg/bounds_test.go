@@ -345,7 +345,14 @@ func TestHeldBackIsTold(t *testing.T) {
 	if !strings.Contains(text.String(), "prepared transaction 'forgotten' of database elsewhere") {
 		t.Errorf("the log does not tell what holds it back: %s", text.String())
 	}
+	what, open, err := be.HeldBack(t.Context())
+	ok(t, err)
+	equal(t, "held back by", what, "the prepared transaction 'forgotten' of database elsewhere")
+	equal(t, "open for a while", open >= 0 && open < time.Hour, true)
 	exec(t, elsewhere, "ROLLBACK PREPARED 'forgotten'")
+	what, _, err = be.HeldBack(t.Context())
+	ok(t, err)
+	equal(t, "held back by", what, "")
 	r = must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{grouped}))
 	equal(t, "dropped when it has ended", r.SegmentsDropped, 1)
 }

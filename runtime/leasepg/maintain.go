@@ -146,14 +146,22 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 	return r, b.fail("maintain", b.tellHeldBack(ctx))
 }
 
-// tellHeldBack says what keeps the log from being shortened, if that has been there for long. It may be in
-// another database, where those who look after this one do not see it.
-func (b *Backend) tellHeldBack(ctx context.Context) error {
+// HeldBack names the transaction that keeps the log from being shortened, and says for how long it has been open;
+// nothing for one that is not old. It may be in another database, where those who look after this one do not see it.
+func (b *Backend) HeldBack(ctx context.Context) (transaction string, open time.Duration, err error) {
 	h, err := b.queries(b.pool).HeldBack(ctx)
-	if err != nil || h.What == "" || h.Seconds < int64(b.heldBackAfter.Seconds()) || !b.heldBack.ready(time.Now(), heldBackAgain) {
-		return err
+	if open = time.Duration(h.Seconds) * time.Second; err != nil || h.What == "" || open < b.heldBackAfter {
+		return "", 0, b.fail("look for old transactions", err)
 	}
-	b.log.Warn("leasepg: the log cannot be shortened: an old transaction is open on the server; commit it or roll it back",
-		"transaction", h.What, "open_for", time.Duration(h.Seconds)*time.Second)
-	return nil
+	return h.What, open, nil
+}
+
+// tellHeldBack logs that, now and then.
+func (b *Backend) tellHeldBack(ctx context.Context) error {
+	transaction, open, err := b.HeldBack(ctx)
+	if transaction != "" && b.heldBack.ready(time.Now(), heldBackAgain) {
+		b.log.Warn("leasepg: the log cannot be shortened: an old transaction is open on the server; commit it or roll it back",
+			"transaction", transaction, "open_for", open)
+	}
+	return err
 }

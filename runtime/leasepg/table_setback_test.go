@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -80,10 +81,11 @@ func TestTableSetBack(t *testing.T) {
 	for name, setBack := range map[string]string{
 		"truncated":      "TRUNCATE app.outbox RESTART IDENTITY",
 		"sequence alone": "DELETE FROM app.outbox WHERE id > 10; SELECT setval('app.outbox_id_seq', 10)",
+		"made again":     "DROP SCHEMA app CASCADE; " + strings.Join(must[[]string](t)(tabletest.Schema()), ";\n"),
 	} {
 		for _, living := range []bool{true, false} {
 			for _, later := range []int{30, 200} { // fewer than there were, and more
-				if living && later == 200 && name != "truncated" {
+				if living && later == 200 && name == "sequence alone" {
 					continue // between two looks a sequence can be seen to have fallen only while it is behind
 				}
 				t.Run(fmt.Sprintf("%s living=%v later=%d", name, living, later), func(t *testing.T) {

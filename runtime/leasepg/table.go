@@ -127,7 +127,7 @@ type TableRow struct {
 	Position         int64
 	Topic, Key, Kind string
 	JSON             string
-	Row              any // sqlc's type
+	Row              any // sqlc's type, or why there is none
 }
 
 // TableRows converts what a generated query returned.
@@ -320,7 +320,7 @@ func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req lease.Fetc
 			return err
 		},
 		func(db Querier) error {
-			rows, err := t.Read(ctx, db, p)
+			rows, err := rowsOf(db, func(db Querier) ([]TableRow, error) { return t.Read(ctx, db, p) })
 			for i := range rows {
 				row := &rows[i]
 				r := &reads[row.Item]
@@ -411,7 +411,7 @@ func (b *Backend) rereadParked(ctx context.Context, t *TableSource, messages []l
 }
 
 func (t *TableSource) byPosition(ctx context.Context, db Querier, ids []int64) (map[int64]*TableRow, error) {
-	rows, err := t.Rows(ctx, db, ids)
+	rows, err := rowsOf(db, func(db Querier) ([]TableRow, error) { return t.Rows(ctx, db, ids) })
 	if err != nil {
 		return nil, err
 	}

@@ -237,6 +237,46 @@ func TestTableParked(t *testing.T) {
 }
 
 // TestTableOtherSource: cursors of one table mean nothing for another source.
+// TestTableValuesThatDoNotFit: a later migration allows a NULL that the generated type does not. Its row is a dead letter, those
+// beside it are handled by consumers of every kind, and the row is when it has been mended.
+func TestTableValuesThatDoNotFit(t *testing.T) {
+	be, pool := withTable(t)
+	var readers tableReaders
+	readers.run(t, be)
+	exec(t, pool, "ALTER TABLE app.outbox ALTER COLUMN n DROP NOT NULL")
+	exec(t, pool, "INSERT INTO app.outbox (channel, customer_id, event_type, n) SELECT 'a', 1, 'x', nullif(i, 3) FROM generate_series(1, 5) i")
+	readers.await(t, "x", 4)
+	eventually(t, "dead letters", func() bool { return query[int](t, pool, "SELECT count(*) FROM leasegen.dead_letter") == 3 })
+	for _, d := range must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{})) {
+		equal(t, "reason", d.Reason, "column n: is NULL, want int64")
+		equal(t, "message", d.MessageID, "3")
+		shown := must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{IDs: []string{d.ID}}))
+		if !strings.Contains(string(shown[0].Payload), `"n": null`) && !strings.Contains(string(shown[0].Payload), `"n":null`) {
+			t.Errorf("the dead letter shows %s", shown[0].Payload)
+		}
+	}
+	exec(t, pool, "UPDATE app.outbox SET n = 3 WHERE n IS NULL")
+	equal(t, "replayed", must[int](t)(be.Replay(t.Context(), lease.DeadLetterFilter{})), 3)
+	readers.await(t, "x", 5)
+}
+
+// TestTableTypeThatIsNotKnown: a column whose type no value of can be read stops the consumer, with the column's name, and
+// makes no dead letters. It goes on when that is mended.
+func TestTableTypeThatIsNotKnown(t *testing.T) {
+	be, pool := withTable(t)
+	exec(t, pool, "ALTER TABLE app.outbox ALTER COLUMN status DROP DEFAULT, ALTER COLUMN status TYPE int[] USING '{}'")
+	exec(t, pool, "INSERT INTO app.outbox (channel, customer_id, event_type, n, status) VALUES ('a', 1, 'x', 1, '{7}')")
+	var log text
+	h := &tabletest.ByTopic{}
+	running(t, must[*lease.Consumer](t)(tabletest.NewByTopic(be, h, lease.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))))
+	eventually(t, "the log names the column", func() bool {
+		return strings.Contains(log.String(), "(col: status)") && strings.Contains(log.String(), "generate again")
+	})
+	equal(t, "dead letters", query[int](t, pool, "SELECT count(*) FROM leasegen.dead_letter"), 0)
+	exec(t, pool, "ALTER TABLE app.outbox ALTER COLUMN status TYPE text USING 'ready'")
+	eventually(t, "the row", func() bool { return len(h.Rows()) == 1 })
+}
+
 // TestTableRowsHidden: a table of which row-level security may hide a row is refused; a policy that shows all is fine.
 func TestTableRowsHidden(t *testing.T) {
 	_, pool := withTable(t)

@@ -32,7 +32,8 @@ FROM (SELECT unnest(sqlc.arg(items)::int[]) AS lg_item, unnest(sqlc.arg(resource
 CROSS JOIN LATERAL (
     SELECT coalesce(max(r.lg_position), 0) AS top, count(*) AS looked
     FROM (SELECT o.id AS lg_position FROM shop.outbox o
-          WHERE (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint = i.lg_resource AND o.id > i.lg_pos ORDER BY o.id LIMIT sqlc.arg(scan)::bigint) r) w;
+          WHERE ((CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) > (i.lg_resource, i.lg_pos) AND ((CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) <= (i.lg_resource, 9223372036854775807)
+          ORDER BY (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id LIMIT sqlc.arg(scan)::bigint) r) w;
 
 -- name: ShippingRead :many
 -- ShippingRead are the rows: part 1 were late for the cursor, by xid or page by page, part 2 lie beyond it.
@@ -55,19 +56,20 @@ FROM (
                  unnest(sqlc.arg(paged_limits)::bigint[]) AS lg_limit) g
     CROSS JOIN LATERAL (
         SELECT o.id AS lg_position FROM shop.outbox o
-        WHERE (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint = g.lg_resource AND o.id > g.lg_after AND o.id <= g.lg_upto
+        WHERE ((CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) > (g.lg_resource, g.lg_after) AND ((CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) <= (g.lg_resource, g.lg_upto)
           AND NOT pg_visible_in_snapshot(o.xid, g.lg_snap) AND pg_visible_in_snapshot(o.xid, g.lg_late_snap) AND (event = 'ordered')
-        ORDER BY o.id LIMIT g.lg_limit) r
+        ORDER BY (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id LIMIT g.lg_limit) r
     UNION ALL
     SELECT 2, i.lg_item, r.lg_position
     FROM (SELECT unnest(sqlc.arg(items)::int[]) AS lg_item, unnest(sqlc.arg(resources)::text[])::smallint AS lg_resource,
                  unnest(sqlc.arg(positions)::bigint[]) AS lg_pos, unnest(sqlc.arg(limits)::bigint[]) AS lg_limit) i
     CROSS JOIN LATERAL (
         SELECT o.id AS lg_position
-        FROM (SELECT * FROM shop.outbox o
-              WHERE (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint = i.lg_resource AND o.id > i.lg_pos ORDER BY o.id LIMIT sqlc.arg(scan)::bigint) o
+        FROM (SELECT o.*, (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint AS lg_of FROM shop.outbox o
+              WHERE ((CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) > (i.lg_resource, i.lg_pos) AND ((CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) <= (i.lg_resource, 9223372036854775807)
+              ORDER BY (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id LIMIT sqlc.arg(scan)::bigint) o
         WHERE (event = 'ordered')
-        ORDER BY o.id LIMIT i.lg_limit) r
+        ORDER BY o.lg_of, o.id LIMIT i.lg_limit) r
 ) p
 JOIN shop.outbox o ON o.id = p.lg_position
 ORDER BY p.lg_item, p.lg_part, p.lg_position;

@@ -15,7 +15,8 @@ FROM (SELECT unnest($1::int[]) AS lg_item, unnest($2::text[])::smallint AS lg_re
 CROSS JOIN LATERAL (
     SELECT coalesce(max(r.lg_position), 0) AS top, count(*) AS looked
     FROM (SELECT o.id AS lg_position FROM shop.outbox o
-          WHERE (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint = i.lg_resource AND o.id > i.lg_pos ORDER BY o.id LIMIT $4::bigint) r) w
+          WHERE ((CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) > (i.lg_resource, i.lg_pos) AND ((CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) <= (i.lg_resource, 9223372036854775807)
+          ORDER BY (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id LIMIT $4::bigint) r) w
 `
 
 type ShippingHeadsParams struct {
@@ -167,19 +168,20 @@ FROM (
                  unnest($12::bigint[]) AS lg_limit) g
     CROSS JOIN LATERAL (
         SELECT o.id AS lg_position FROM shop.outbox o
-        WHERE (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint = g.lg_resource AND o.id > g.lg_after AND o.id <= g.lg_upto
+        WHERE ((CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) > (g.lg_resource, g.lg_after) AND ((CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) <= (g.lg_resource, g.lg_upto)
           AND NOT pg_visible_in_snapshot(o.xid, g.lg_snap) AND pg_visible_in_snapshot(o.xid, g.lg_late_snap) AND (event = 'ordered')
-        ORDER BY o.id LIMIT g.lg_limit) r
+        ORDER BY (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id LIMIT g.lg_limit) r
     UNION ALL
     SELECT 2, i.lg_item, r.lg_position
     FROM (SELECT unnest($13::int[]) AS lg_item, unnest($14::text[])::smallint AS lg_resource,
                  unnest($15::bigint[]) AS lg_pos, unnest($16::bigint[]) AS lg_limit) i
     CROSS JOIN LATERAL (
         SELECT o.id AS lg_position
-        FROM (SELECT id, event, customer, order_id, address, created_at, xid FROM shop.outbox o
-              WHERE (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint = i.lg_resource AND o.id > i.lg_pos ORDER BY o.id LIMIT $17::bigint) o
+        FROM (SELECT o.id, o.event, o.customer, o.order_id, o.address, o.created_at, o.xid, (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint AS lg_of FROM shop.outbox o
+              WHERE ((CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) > (i.lg_resource, i.lg_pos) AND ((CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) <= (i.lg_resource, 9223372036854775807)
+              ORDER BY (CASE WHEN coalesce(o.customer::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id LIMIT $17::bigint) o
         WHERE (event = 'ordered')
-        ORDER BY o.id LIMIT i.lg_limit) r
+        ORDER BY o.lg_of, o.id LIMIT i.lg_limit) r
 ) p
 JOIN shop.outbox o ON o.id = p.lg_position
 ORDER BY p.lg_item, p.lg_part, p.lg_position

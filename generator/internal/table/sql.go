@@ -45,11 +45,57 @@ func (q *queries) Resource(alias string) string {
 
 // Match is the condition that a row belongs to a resource, followed by AND; empty if all do.
 func (q *queries) Match(row, item string) string {
-	if q.Topic == "" && q.slot == nil {
+	if q.whole() {
 		return ""
 	}
 	return fmt.Sprintf("%s = %s.lg_resource AND ", q.Resource(row), item)
 }
+
+// Beyond is the condition that a row belongs to a resource and lies between two positions, the second one included; an
+// upto of "" is none. Order is what such rows are sorted by, and Of what has to be selected for that. All name the columns
+// of the index that holds each resource's rows in order. The primary key is in the order of positions, too: where
+// a few resources have nearly all rows, it looks cheap, and is walked from end to end for the others.
+func (q *queries) Beyond(row, item, after, upto string) string {
+	position := row + "." + q.Position
+	if q.whole() {
+		if upto == "" {
+			return fmt.Sprintf("%s > %s.%s", position, item, after)
+		}
+		return fmt.Sprintf("%s > %s.%s AND %[1]s <= %[2]s.%[4]s", position, item, after, upto)
+	}
+	if upto == "" {
+		upto = "9223372036854775807"
+	} else {
+		upto = item + "." + upto
+	}
+	return fmt.Sprintf("(%[1]s, %[2]s) > (%[3]s.lg_resource, %[3]s.%[4]s) AND (%[1]s, %[2]s) <= (%[3]s.lg_resource, %[5]s)",
+		q.Resource(row), position, item, after, upto)
+}
+
+func (q *queries) Order(row string) string {
+	if q.whole() {
+		return row + "." + q.Position
+	}
+	return q.Resource(row) + ", " + row + "." + q.Position
+}
+
+func (q *queries) Of(row string) string {
+	if q.whole() {
+		return ""
+	}
+	return ", " + q.Resource(row) + " AS lg_of"
+}
+
+// OrderOf is Order for rows that were selected with Of.
+func (q *queries) OrderOf(row string) string {
+	if q.whole() {
+		return row + "." + q.Position
+	}
+	return row + ".lg_of, " + row + "." + q.Position
+}
+
+// whole says that all rows are one resource.
+func (q *queries) whole() bool { return q.Topic == "" && q.slot == nil }
 
 // And and Only put the user's condition where one more, or the first one, goes.
 func (q *queries) And() string {

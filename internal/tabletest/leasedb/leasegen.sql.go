@@ -15,7 +15,8 @@ FROM (SELECT unnest($1::int[]) AS lg_item, unnest($2::text[])::text AS lg_resour
 CROSS JOIN LATERAL (
     SELECT coalesce(max(r.lg_position), 0) AS top, count(*) AS looked
     FROM (SELECT o.id AS lg_position FROM app.outbox o
-          WHERE o.id > i.lg_pos ORDER BY o.id LIMIT $4::bigint) r) w
+          WHERE o.id > i.lg_pos
+          ORDER BY o.id LIMIT $4::bigint) r) w
 `
 
 type ByGroupHeadsParams struct {
@@ -176,8 +177,9 @@ FROM (
                  unnest($15::bigint[]) AS lg_pos, unnest($16::bigint[]) AS lg_limit) i
     CROSS JOIN LATERAL (
         SELECT o.id AS lg_position
-        FROM (SELECT id, channel, customer_id, event_type, status, cause, n, body, dawdled, xid FROM app.outbox o
-              WHERE o.id > i.lg_pos ORDER BY o.id LIMIT $17::bigint) o
+        FROM (SELECT o.id, o.channel, o.customer_id, o.event_type, o.status, o.cause, o.n, o.body, o.dawdled, o.xid FROM app.outbox o
+              WHERE o.id > i.lg_pos
+              ORDER BY o.id LIMIT $17::bigint) o
         ORDER BY o.id LIMIT i.lg_limit) r
 ) p
 JOIN app.outbox o ON o.id = p.lg_position
@@ -329,7 +331,8 @@ FROM (SELECT unnest($1::int[]) AS lg_item, unnest($2::text[])::smallint AS lg_re
 CROSS JOIN LATERAL (
     SELECT coalesce(max(r.lg_position), 0) AS top, count(*) AS looked
     FROM (SELECT o.id AS lg_position FROM app.outbox o
-          WHERE (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint = i.lg_resource AND o.id > i.lg_pos ORDER BY o.id LIMIT $4::bigint) r) w
+          WHERE ((CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) > (i.lg_resource, i.lg_pos) AND ((CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) <= (i.lg_resource, 9223372036854775807)
+          ORDER BY (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id LIMIT $4::bigint) r) w
 `
 
 type ByKeyHeadsParams struct {
@@ -481,18 +484,19 @@ FROM (
                  unnest($12::bigint[]) AS lg_limit) g
     CROSS JOIN LATERAL (
         SELECT o.id AS lg_position FROM app.outbox o
-        WHERE (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint = g.lg_resource AND o.id > g.lg_after AND o.id <= g.lg_upto
+        WHERE ((CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) > (g.lg_resource, g.lg_after) AND ((CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) <= (g.lg_resource, g.lg_upto)
           AND NOT pg_visible_in_snapshot(o.xid, g.lg_snap) AND pg_visible_in_snapshot(o.xid, g.lg_late_snap)
-        ORDER BY o.id LIMIT g.lg_limit) r
+        ORDER BY (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id LIMIT g.lg_limit) r
     UNION ALL
     SELECT 2, i.lg_item, r.lg_position
     FROM (SELECT unnest($13::int[]) AS lg_item, unnest($14::text[])::smallint AS lg_resource,
                  unnest($15::bigint[]) AS lg_pos, unnest($16::bigint[]) AS lg_limit) i
     CROSS JOIN LATERAL (
         SELECT o.id AS lg_position
-        FROM (SELECT id, channel, customer_id, event_type, status, cause, n, body, dawdled, xid FROM app.outbox o
-              WHERE (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint = i.lg_resource AND o.id > i.lg_pos ORDER BY o.id LIMIT $17::bigint) o
-        ORDER BY o.id LIMIT i.lg_limit) r
+        FROM (SELECT o.id, o.channel, o.customer_id, o.event_type, o.status, o.cause, o.n, o.body, o.dawdled, o.xid, (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint AS lg_of FROM app.outbox o
+              WHERE ((CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) > (i.lg_resource, i.lg_pos) AND ((CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id) <= (i.lg_resource, 9223372036854775807)
+              ORDER BY (CASE WHEN coalesce(o.customer_id::text, '') = '' THEN o.id::bigint ELSE hashtextextended(o.customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint, o.id LIMIT $17::bigint) o
+        ORDER BY o.lg_of, o.id LIMIT i.lg_limit) r
 ) p
 JOIN app.outbox o ON o.id = p.lg_position
 ORDER BY p.lg_item, p.lg_part, p.lg_position
@@ -643,7 +647,8 @@ FROM (SELECT unnest($1::int[]) AS lg_item, unnest($2::text[])::text AS lg_resour
 CROSS JOIN LATERAL (
     SELECT coalesce(max(r.lg_position), 0) AS top, count(*) AS looked
     FROM (SELECT o.id AS lg_position FROM app.outbox o
-          WHERE o.channel = i.lg_resource AND o.id > i.lg_pos ORDER BY o.id LIMIT $4::bigint) r) w
+          WHERE (o.channel, o.id) > (i.lg_resource, i.lg_pos) AND (o.channel, o.id) <= (i.lg_resource, 9223372036854775807)
+          ORDER BY o.channel, o.id LIMIT $4::bigint) r) w
 `
 
 type ByTopicHeadsParams struct {
@@ -795,18 +800,19 @@ FROM (
                  unnest($12::bigint[]) AS lg_limit) g
     CROSS JOIN LATERAL (
         SELECT o.id AS lg_position FROM app.outbox o
-        WHERE o.channel = g.lg_resource AND o.id > g.lg_after AND o.id <= g.lg_upto
+        WHERE (o.channel, o.id) > (g.lg_resource, g.lg_after) AND (o.channel, o.id) <= (g.lg_resource, g.lg_upto)
           AND NOT pg_visible_in_snapshot(o.xid, g.lg_snap) AND pg_visible_in_snapshot(o.xid, g.lg_late_snap)
-        ORDER BY o.id LIMIT g.lg_limit) r
+        ORDER BY o.channel, o.id LIMIT g.lg_limit) r
     UNION ALL
     SELECT 2, i.lg_item, r.lg_position
     FROM (SELECT unnest($13::int[]) AS lg_item, unnest($14::text[])::text AS lg_resource,
                  unnest($15::bigint[]) AS lg_pos, unnest($16::bigint[]) AS lg_limit) i
     CROSS JOIN LATERAL (
         SELECT o.id AS lg_position
-        FROM (SELECT id, channel, customer_id, event_type, status, cause, n, body, dawdled, xid FROM app.outbox o
-              WHERE o.channel = i.lg_resource AND o.id > i.lg_pos ORDER BY o.id LIMIT $17::bigint) o
-        ORDER BY o.id LIMIT i.lg_limit) r
+        FROM (SELECT o.id, o.channel, o.customer_id, o.event_type, o.status, o.cause, o.n, o.body, o.dawdled, o.xid, o.channel AS lg_of FROM app.outbox o
+              WHERE (o.channel, o.id) > (i.lg_resource, i.lg_pos) AND (o.channel, o.id) <= (i.lg_resource, 9223372036854775807)
+              ORDER BY o.channel, o.id LIMIT $17::bigint) o
+        ORDER BY o.lg_of, o.id LIMIT i.lg_limit) r
 ) p
 JOIN app.outbox o ON o.id = p.lg_position
 ORDER BY p.lg_item, p.lg_part, p.lg_position
@@ -988,7 +994,8 @@ FROM (SELECT unnest($1::int[]) AS lg_item, unnest($2::text[])::text AS lg_resour
 CROSS JOIN LATERAL (
     SELECT coalesce(max(r.lg_position), 0) AS top, count(*) AS looked
     FROM (SELECT o.id AS lg_position FROM app.outbox o
-          WHERE o.id > i.lg_pos ORDER BY o.id LIMIT $4::bigint) r) w
+          WHERE o.id > i.lg_pos
+          ORDER BY o.id LIMIT $4::bigint) r) w
 `
 
 type ReadyHeadsParams struct {
@@ -1149,8 +1156,9 @@ FROM (
                  unnest($15::bigint[]) AS lg_pos, unnest($16::bigint[]) AS lg_limit) i
     CROSS JOIN LATERAL (
         SELECT o.id AS lg_position
-        FROM (SELECT id, channel, customer_id, event_type, status, cause, n, body, dawdled, xid FROM app.outbox o
-              WHERE o.id > i.lg_pos ORDER BY o.id LIMIT $17::bigint) o
+        FROM (SELECT o.id, o.channel, o.customer_id, o.event_type, o.status, o.cause, o.n, o.body, o.dawdled, o.xid FROM app.outbox o
+              WHERE o.id > i.lg_pos
+              ORDER BY o.id LIMIT $17::bigint) o
         WHERE (status = 'ready' AND n > 0)
         ORDER BY o.id LIMIT i.lg_limit) r
 ) p

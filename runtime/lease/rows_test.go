@@ -82,7 +82,7 @@ func TestOneRowLeaseIsLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, l := range leases {
-			if l.Resource == "a" { // somebody gives it back in its name
+			if l.Resource == "a" { // it is given back in the owner's name
 				if err := be.Release(t.Context(), l.Session, "a", []lease.Ref{{Resource: "a", Epoch: l.Epoch}}); err != nil {
 					t.Fatal(err)
 				}

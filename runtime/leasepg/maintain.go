@@ -147,7 +147,7 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 }
 
 // HeldBack names the transaction that keeps the log from being shortened, and says for how long it has been open;
-// nothing for one that is not old. It may be in another database, where those who look after this one do not see it.
+// nothing for one that is not old. It may be in another database, which the operator of this one does not look at.
 func (b *Backend) HeldBack(ctx context.Context) (transaction string, open time.Duration, err error) {
 	h, err := b.queries(b.pool).HeldBack(ctx)
 	if open = time.Duration(h.Seconds) * time.Second; err != nil || h.What == "" || open < b.heldBackAfter {

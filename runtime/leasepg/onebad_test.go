@@ -28,7 +28,6 @@ var misdeeds = map[string]func(context.Context, pgx.Tx) error{
 	"xcommit begin":  raw("COMMIT; BEGIN"),
 	"xprepare":       func(ctx context.Context, tx pgx.Tx) error { return raw("PREPARE TRANSACTION '"+newID()+"'")(ctx, tx) },
 	"xconn":          func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Conn().Exec(ctx, "COMMIT"); return err },
-	"deallocates":    raw("DEALLOCATE ALL"),
 	"read only":      raw("SET TRANSACTION READ ONLY"),
 	"reads only":     raw("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"),
 	"weak role":      raw("SET LOCAL ROLE weak"),

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// NewDir makes a temporary directory for a server, owned by the user it runs as (nil:
-// the present one). It lasts as long as lock is open; when a process ends without
+// NewDir makes a temporary directory for a server in a directory (empty: that for temporary files), owned by the user it
+// runs as (nil: the present one). It lasts as long as lock is open; when a process ends without
 // removing it, a later call with the same prefix sweeps it away.
-func NewDir(prefix string, owner *syscall.Credential) (dir string, lock *os.File, err error) {
+func NewDir(in, prefix string, owner *syscall.Credential) (dir string, lock *os.File, err error) {
 	sweep(prefix)
-	if dir, err = os.MkdirTemp("", prefix); err != nil {
+	if dir, err = os.MkdirTemp(in, prefix); err != nil {
 		return "", nil, err
 	}
 	if lock, err = os.Create(filepath.Join(dir, "lock")); err != nil {
@@ -31,7 +31,8 @@ func NewDir(prefix string, owner *syscall.Credential) (dir string, lock *os.File
 // sweep removes what servers of killed test processes left behind.
 func sweep(prefix string) {
 	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*"))
-	for _, dir := range dirs {
+	inMemory, _ := filepath.Glob(filepath.Join(memory, prefix+"*"))
+	for _, dir := range append(dirs, inMemory...) {
 		st, err := os.Stat(dir)
 		if err != nil || time.Since(st.ModTime()) < time.Minute {
 			continue // perhaps just being made

@@ -12,6 +12,11 @@ import (
 // endWithParent does nothing here: only Linux can tie a process to its parent.
 func endWithParent(*syscall.SysProcAttr, syscall.Signal) {}
 
+const memory = "/nowhere"
+
+// Memory is empty: there is no file system in memory that is known to be there.
+func Memory() string { return "" }
+
 // children lists the processes whose parent is pid.
 func children(pid int) []int {
 	out, _ := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output()

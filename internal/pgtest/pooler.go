@@ -73,7 +73,7 @@ func launchPooler(s *Server, settings []string) (_ *Pooler, err error) {
 			err = errors.Join(err, p.close())
 		}
 	}()
-	if p.dir, p.lock, err = childproc.NewDir(dirPrefix, s.cred); err != nil {
+	if p.dir, p.lock, err = childproc.NewDir("", dirPrefix, s.cred); err != nil {
 		return nil, err
 	}
 	for try := 1; ; try++ {

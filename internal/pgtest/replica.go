@@ -36,7 +36,7 @@ func (s *Server) MakeSynchronous() {
 
 func (s *Server) replica() (_ *Server, err error) {
 	r := &Server{bin: s.bin, cred: s.cred, config: append([]string(nil), s.config...), fail: s.fail}
-	if r.dir, r.lock, err = childproc.NewDir(dirPrefix, r.cred); err != nil {
+	if r.dir, r.lock, err = childproc.NewDir("", dirPrefix, r.cred); err != nil {
 		return nil, fmt.Errorf("pgtest: %w", err)
 	}
 	defer func() {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -87,7 +88,14 @@ func launch(opts []Option) (_ *Server, err error) {
 	if s.cred, err = unprivileged(); err != nil {
 		return nil, err
 	}
-	if s.dir, s.lock, err = childproc.NewDir(dirPrefix, s.cred); err != nil {
+	for _, o := range opts {
+		o(s)
+	}
+	in := ""
+	if slices.Contains(s.config, "fsync=off") { // it loses what the machine loses anyway
+		in = childproc.Memory()
+	}
+	if s.dir, s.lock, err = childproc.NewDir(in, dirPrefix, s.cred); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -100,9 +108,6 @@ func launch(opts []Option) (_ *Server, err error) {
 		"--encoding=UTF8", "--locale=C", "--pgdata="+s.data())
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
-	}
-	for _, o := range opts {
-		o(s)
 	}
 	if err = s.writeTLS(); err != nil {
 		return nil, err
@@ -240,7 +245,8 @@ func (s *Server) start() error {
 	}
 	defer log.Close()
 	args := []string{"-D", s.data(), "-p", strconv.Itoa(s.port), "-k", s.dir}
-	for _, c := range append([]string{"listen_addresses=127.0.0.1", "fsync=on"}, s.config...) {
+	// Shared memory in the data directory goes with that when the server is killed.
+	for _, c := range append([]string{"listen_addresses=127.0.0.1", "fsync=on", "dynamic_shared_memory_type=mmap"}, s.config...) {
 		args = append(args, "-c", c)
 	}
 	cmd := s.command("postgres", args...)

@@ -75,7 +75,7 @@ func launch(opts []Option) (_ *Server, err error) {
 			s.Close()
 		}
 	}()
-	if s.dir, s.lock, err = childproc.NewDir("leasegen-redis-", nil); err != nil {
+	if s.dir, s.lock, err = childproc.NewDir("", "leasegen-redis-", nil); err != nil {
 		return nil, err
 	}
 	if err = os.WriteFile(filepath.Join(s.dir, "users.acl"), nil, 0o600); err != nil {

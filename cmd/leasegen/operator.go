@@ -118,9 +118,10 @@ func escaped(dsn string) error {
 	if !isURL || scheme != "postgres" && scheme != "postgresql" {
 		return nil
 	}
+	at := func(s string) bool { before, _, found := strings.Cut(s, "@"); return found && !strings.Contains(before, "=") }
 	authority := rest[:strings.IndexAny(rest+"/", "/?#")]
 	u, err := url.Parse(dsn)
-	if err != nil || strings.Count(authority, "@") > 1 || u.Fragment != "" || u.User == nil && strings.Contains(u.Path+u.RawQuery, "@") {
+	if err != nil || strings.Count(authority, "@") > 1 || u.Fragment != "" || u.User == nil && (at(u.Path) || at(u.RawQuery)) {
 		return errors.New("want postgres://user:password@host:port/database, with what is special in the password percent-encoded")
 	}
 	return nil

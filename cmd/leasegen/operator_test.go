@@ -311,6 +311,18 @@ func TestNoPartOfAPasswordIsShown(t *testing.T) {
 	}
 }
 
+// A DSN without user information may have an @ in its settings.
+func TestDSNsThatAreFine(t *testing.T) {
+	for _, dsn := range []string{
+		"postgres://127.0.0.1:1/db?user=me@server&password=x", "postgres:///db?host=127.0.0.1&port=1&application_name=a@b",
+		"postgres://u:p@127.0.0.1:1,127.0.0.1:2/db", "postgres://u%40server:p%2F@127.0.0.1:1/db",
+	} {
+		if err := escaped(dsn); err != nil {
+			t.Errorf("%s: %v", dsn, err)
+		}
+	}
+}
+
 func TestOperatorUsage(t *testing.T) {
 	for _, c := range []struct {
 		args string

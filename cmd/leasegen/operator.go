@@ -118,7 +118,10 @@ func escaped(dsn string) error {
 	if !isURL || scheme != "postgres" && scheme != "postgresql" {
 		return nil
 	}
-	at := func(s string) bool { before, _, found := strings.Cut(s, "@"); return found && !strings.Contains(before, "=") }
+	at := func(s string) bool {
+		before, _, found := strings.Cut(s, "@")
+		return found && !strings.Contains(before, "=")
+	}
 	authority := rest[:strings.IndexAny(rest+"/", "/?#")]
 	u, err := url.Parse(dsn)
 	if err != nil || strings.Count(authority, "@") > 1 || u.Fragment != "" || u.User == nil && (at(u.Path) || at(u.RawQuery)) {

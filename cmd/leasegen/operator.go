@@ -118,13 +118,13 @@ func escaped(dsn string) error {
 	if !isURL || scheme != "postgres" && scheme != "postgresql" {
 		return nil
 	}
-	at := func(s string) bool {
+	stray := func(s string) bool { // an @ that belongs to no setting
 		before, _, found := strings.Cut(s, "@")
 		return found && !strings.Contains(before, "=")
 	}
 	authority := rest[:strings.IndexAny(rest+"/", "/?#")]
 	u, err := url.Parse(dsn)
-	if err != nil || strings.Count(authority, "@") > 1 || u.Fragment != "" || u.User == nil && (at(u.Path) || at(u.RawQuery)) {
+	if err != nil || strings.Count(authority, "@") > 1 || u.Fragment != "" || u.User == nil && (stray(u.Path) || stray(u.RawQuery)) {
 		return errors.New("want postgres://user:password@host:port/database, with what is special in the password percent-encoded")
 	}
 	return nil

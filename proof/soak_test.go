@@ -52,8 +52,8 @@ func TestSoak(t *testing.T) {
 	for range w.busy {
 		busyLoop(t)
 	}
-	begin := time.Now()
 	f := startFleet(t, soak, s.dsn, s.dsn, s.dsn)
+	begin := time.Now()
 	stop := s.sprinkle(t, w)
 	var early, late weighed
 	for killed := time.Now(); time.Since(begin) < w.took; time.Sleep(100 * time.Millisecond) {
@@ -62,7 +62,7 @@ func TestSoak(t *testing.T) {
 			f.kill(f.replicas[1+rand.IntN(2)])
 			killed = time.Now()
 		}
-		if early.at == 0 && time.Since(begin) > w.took/4 {
+		if early.memory == 0 && time.Since(begin) > w.took/4 {
 			early = s.weigh(t, f)
 		}
 	}

@@ -118,16 +118,23 @@ func escaped(dsn string) error {
 	if !isURL || scheme != "postgres" && scheme != "postgresql" {
 		return nil
 	}
-	stray := func(s string) bool { // an @ that belongs to no setting
-		before, _, found := strings.Cut(s, "@")
-		return found && !strings.Contains(before, "=")
-	}
 	authority := rest[:strings.IndexAny(rest+"/", "/?#")]
 	u, err := url.Parse(dsn)
-	if err != nil || strings.Count(authority, "@") > 1 || u.Fragment != "" || u.User == nil && (stray(u.Path) || stray(u.RawQuery)) {
+	if err != nil || strings.Count(authority, "@") > 1 || u.Fragment != "" || strings.Contains(u.EscapedPath(), "@") || strayAt(u.RawQuery) {
 		return errors.New("want postgres://user:password@host:port/database, with what is special in the password percent-encoded")
 	}
 	return nil
+}
+
+// strayAt reports an @ in settings where none belongs.
+func strayAt(settings string) bool {
+	for setting := range strings.SplitSeq(settings, "&") {
+		name, value, _ := strings.Cut(setting, "=")
+		if strings.Contains(name, "@") || strings.Contains(value, "@") && !slices.Contains([]string{"user", "password", "application_name", "options"}, name) {
+			return true
+		}
+	}
+	return false
 }
 
 // redact makes sure that a secret given by the caller is not in a text.

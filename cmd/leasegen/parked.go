@@ -103,7 +103,7 @@ func (p *parked) do(ctx context.Context, w io.Writer, op lease.Operator) error {
 		}
 		switch {
 		case m.Behind:
-			next = "behind the one above"
+			next = "behind another"
 		case !m.Due.After(p.now):
 			next = "due"
 		}

@@ -69,7 +69,7 @@ func TestParkedList(t *testing.T) {
 	for i, want := range []string{
 		"message resource topic key attempts first failed next attempt error",
 		ms[0].ID + " * orders.eu ann 3 " + at + " " + w.now.Add(time.Minute).UTC().Format(time.TimeOnly) + " carrier: 503",
-		ms[1].ID + " * orders.us ann 0 behind the one above",
+		ms[1].ID + " * orders.us ann 0 behind another",
 		ms[2].ID + " * orders.us bob",
 	} {
 		if i >= len(rows) || !strings.HasPrefix(rows[i], want) {

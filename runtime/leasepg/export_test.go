@@ -36,3 +36,8 @@ func Sent(sql string) string { return newSchema(defaultSchema).statement(sql) }
 
 // TellHeldBackAfter sets how old a transaction is before it is told of.
 func TellHeldBackAfter(b *Backend, d time.Duration) { b.heldBackAfter = d }
+
+// RowsOf is what reads rows of an application's table.
+func RowsOf(db Querier, query func(Querier) ([]TableRow, error)) ([]TableRow, error) {
+	return rowsOf(db, query)
+}

@@ -119,7 +119,9 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) (applied []string
 			}
 		}
 		if int(have) > latestVersion() {
-			return serves(ctx, q, have)
+			if err := serves(ctx, q, have); err != nil {
+				return err
+			}
 		}
 		for _, m := range migrations() {
 			if m.version <= int(have) {

@@ -223,10 +223,11 @@ func TestRoles(t *testing.T) {
 func TestNewerSchemaServes(t *testing.T) {
 	be, pool := migrated(t)
 	exec(t, pool, "INSERT INTO leasegen.migration (version, name) VALUES (99, 'x'); ALTER TABLE leasegen.message ADD COLUMN later text")
-	applied, err := leasepg.Migrate(t.Context(), pool)
+	applied, err := leasepg.Migrate(t.Context(), pool, leasepg.WithSlots(64))
 	if len(applied) > 0 || err != nil {
 		t.Fatal(applied, err)
 	}
+	equal(t, "slots", query[int](t, pool, "SELECT slots FROM leasegen.origin"), 64)
 	ok(t, be.Check(t.Context(), nil))
 	ok(t, be.Publish(t.Context(), events("x", 1)))
 	exec(t, pool, "UPDATE leasegen.origin SET serves = 99")

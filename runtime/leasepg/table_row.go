@@ -58,7 +58,7 @@ func (r *tolerantRows) Scan(dest ...any) error {
 	for i, d := range dest {
 		err := r.plans[i].Scan(values[i], d)
 		switch {
-		case err != nil && (position == nil || reflect.TypeOf(r.plans[i]) == noPlan):
+		case err != nil && (position == nil || hopeless(r.plans[i], values[i])):
 			return fmt.Errorf("%w; its type is not known to the connection, or has changed: register it in the pool's AfterConnect "+
 				"(LoadType and RegisterType), or generate again", pgx.ScanArgError{ColumnIndex: i, FieldName: fields[i].Name, Err: err})
 		case err != nil:
@@ -76,6 +76,20 @@ func (r *tolerantRows) Scan(dest ...any) error {
 	return nil
 }
 
-// noPlan is how pgtype says that no value of a column's type can be scanned. Every row would fail, so that the consumer
-// had better wait until that is mended.
-var noPlan = reflect.TypeOf(pgtype.NewMap().PlanScan(0, pgx.BinaryFormatCode, new(chan int)))
+// hopeless reports that no value of a column's type can be scanned. Every row would fail, so that the consumer had
+// better wait until that is mended. pgtype has two such plans: for a type that it cannot turn into the field's, and, for fields that
+// scan by themselves (pgtype.UUID, say), one that hands them what the wrong codec has decoded. A NULL says nothing of the type.
+func hopeless(plan pgtype.ScanPlan, value []byte) bool {
+	switch reflect.TypeOf(plan) {
+	case noPlan:
+		return true
+	case scannerPlan:
+		return value != nil
+	}
+	return false
+}
+
+var (
+	noPlan      = reflect.TypeOf(pgtype.NewMap().PlanScan(0, pgx.BinaryFormatCode, new(chan int)))
+	scannerPlan = reflect.TypeOf(pgtype.NewMap().PlanScan(pgtype.Int8OID, pgx.BinaryFormatCode, new(pgtype.UUID)))
+)

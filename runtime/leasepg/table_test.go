@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/tabletest"
@@ -275,6 +276,75 @@ func TestTableTypeThatIsNotKnown(t *testing.T) {
 	equal(t, "dead letters", query[int](t, pool, "SELECT count(*) FROM leasegen.dead_letter"), 0)
 	exec(t, pool, "ALTER TABLE app.outbox ALTER COLUMN status TYPE text USING 'ready'")
 	eventually(t, "the row", func() bool { return len(h.Rows()) == 1 })
+}
+
+// TestTableColumnOfAnotherType: fields that scan by themselves, such as pgtype.UUID, are no exception. A value of the right type
+// that does not fit, or a NULL, concerns its row alone.
+func TestTableColumnOfAnotherType(t *testing.T) {
+	_, pool := migrated(t)
+	var (
+		id   pgtype.UUID
+		n    int16
+		text string
+	)
+	for _, c := range []struct {
+		value string
+		field any
+		stops bool
+		unfit string
+	}{
+		{"5::bigint", &id, true, ""},
+		{"'{1}'::int[]", &text, true, ""},
+		{"gen_random_uuid()", &id, false, ""},
+		{"NULL::uuid", &id, false, ""},
+		{"NULL::bigint", &n, false, "column ref: is NULL, want int16"},
+		{"70000::bigint", &n, false, "column ref: its value does not fit int16"},
+	} {
+		rows, err := leasepg.RowsOf(pool, func(db leasepg.Querier) (out []leasepg.TableRow, err error) {
+			rows, err := db.Query(t.Context(), "SELECT 7::bigint AS position, "+c.value+" AS ref")
+			if err != nil {
+				return nil, err
+			}
+			defer rows.Close()
+			for rows.Next() {
+				var r leasepg.TableRow
+				if err := rows.Scan(&r.Position, c.field); err != nil {
+					return nil, err
+				}
+				out = append(out, r)
+			}
+			return out, rows.Err()
+		})
+		if c.stops {
+			if err == nil || !strings.Contains(err.Error(), "(col: ref)") {
+				t.Errorf("%s: %v, %v", c.value, rows, err)
+			}
+			continue
+		}
+		ok(t, err)
+		unfit := ""
+		if e, is := rows[0].Row.(error); is {
+			unfit = e.Error()
+		}
+		equal(t, c.value, unfit, c.unfit)
+	}
+}
+
+// TestTableIndexesThatDoNotServe: rows of a topic are read in the order of an index of both columns; one that has another
+// order is as good as none.
+func TestTableIndexesThatDoNotServe(t *testing.T) {
+	for columns, serves := range map[string]bool{
+		"channel, id": true, "channel DESC, id DESC": true, "channel, id DESC": false, "channel text_pattern_ops, id": false, `channel COLLATE "POSIX", id`: false,
+	} {
+		_, pool := withTable(t)
+		exec(t, pool, "DROP INDEX app.outbox_channel_id_idx; CREATE INDEX ON app.outbox ("+columns+")")
+		var log text
+		be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		ok(t, be.Register(t.Context(), byTopic(t, be, &tabletest.ByTopic{}).Info(), nil))
+		if warned := strings.Contains(log.String(), "an index is missing"); warned == serves {
+			t.Errorf("%s: warned %v\n%s", columns, warned, log.String())
+		}
+	}
 }
 
 // TestTableRowsHidden: a table of which row-level security may hide a row is refused; a policy that shows all is fine.

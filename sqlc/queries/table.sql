@@ -109,7 +109,7 @@ ON CONFLICT (consumer, resource, message_id) DO NOTHING;
 
 -- name: TableFacts :one
 -- What the catalogs say of a table and its columns. Numbers are 0 and texts empty for what
--- is not there. An index counts that leads with the column and holds all rows.
+-- is not there. An index counts that leads with the column and holds all rows; one of two columns, if it is read in the order of both.
 SELECT c.relkind::text AS kind, has_table_privilege(c.oid, 'SELECT') AS readable,
        (row_security_active(c.oid) AND (
             EXISTS (SELECT FROM pg_catalog.pg_policy y WHERE y.polrelid = c.oid AND NOT y.polpermissive)
@@ -131,10 +131,12 @@ SELECT c.relkind::text AS kind, has_table_privilege(c.oid, 'SELECT') AS readable
        EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indkey[0] = x.attnum)::boolean AS xid_indexed,
        (sqlc.arg(topic)::text = '' OR EXISTS (
             SELECT FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute k ON k.attrelid = c.oid AND k.attname = sqlc.arg(topic)::text AND k.attnum = i.indkey[0]
-            WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL AND i.indkey[1] = p.attnum))::boolean AS topic_indexed,
+            WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL AND i.indkey[1] = p.attnum AND i.indoption[0] = i.indoption[1]
+              AND i.indcollation[0] = k.attcollation
+              AND EXISTS (SELECT FROM pg_catalog.pg_opclass f WHERE f.oid = i.indclass[0] AND f.opcname::text NOT LIKE '%pattern%')))::boolean AS topic_indexed,
        (sqlc.arg(slots)::int = 0 OR EXISTS (
             SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL AND i.indkey[0] = 0
-              AND i.indkey[1] = p.attnum AND pg_get_indexdef(i.indexrelid, 1, false) LIKE '%hashtextextended%'))::boolean AS slot_indexed
+              AND i.indkey[1] = p.attnum AND i.indoption[0] = i.indoption[1] AND pg_get_indexdef(i.indexrelid, 1, false) LIKE '%hashtextextended%'))::boolean AS slot_indexed
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_attribute p ON p.attrelid = c.oid AND p.attname = sqlc.arg(position)::text AND NOT p.attisdropped

@@ -22,7 +22,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
-// soaking says how long TestSoak takes, and how much it does meanwhile.
+// soaking is how long TestSoak takes, and its load.
 type soaking struct {
 	took      time.Duration
 	topics    int

@@ -17,8 +17,8 @@ const (
 	roomy      = 8 << 30 // bytes: a few times what the servers of a test run need
 )
 
-// Memory is a directory in memory for a server that need not survive the machine, or empty where there is none with
-// much room. Making databases there costs half.
+// Memory is a directory in memory, for servers whose data may be lost with the machine. It is empty on a machine without
+// one that has much room. Making a database there costs half.
 func Memory() string {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(memory, &fs); err != nil || fs.Type != tmpfsMagic || fs.Bavail*uint64(fs.Bsize) < roomy || available() < roomy {

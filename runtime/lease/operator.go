@@ -38,8 +38,9 @@ type CursorOperator interface {
 
 // ParkedOperator is what leasegen parked uses. Backends implement it beside Operator.
 type ParkedOperator interface {
-	// Parked lists messages that wait for their next attempt, and those that wait behind such a one, lane by
-	// lane, each in the order in which it will be handled.
+	// Parked lists the messages that wait for a retry and the messages queued behind those, lane by lane, each lane in
+	// the order in which it is handled. With a Key it
+	// looks at every parked message of the consumer until it has found Limit.
 	Parked(ctx context.Context, f ParkedFilter) ([]ParkedInfo, error)
 }
 
@@ -58,9 +59,9 @@ type ParkedInfo struct {
 	Topic, Key, Kind string
 	Size             int       // of the payload in bytes; 0 of a row of an application's table
 	Attempts         int       // that have failed; 0 of one that waits behind another, and after a replay
-	Due              time.Time // of its next attempt, not before those that it waits behind
+	Due              time.Time // of its next attempt; messages ahead of it in its lane come first
 	FirstFailed      time.Time // zero when it has not failed
-	Behind           bool      // it waits behind another message of its lane
+	Behind           bool      // another message of its lane is ahead of it
 	Error            string    // of the last attempt
 }
 

@@ -135,7 +135,7 @@ func TestStrangerHoldsNames(t *testing.T) {
 	ok(t, err)
 	equal(t, "ids forgotten", r.IDsForgotten, 1)
 
-	// A process that registers meanwhile is not what others wait for.
+	// A registering process holds its share, and is not named: the others wait for the stranger.
 	registering := must[pgx.Tx](t)(c.app.Begin(ctx))
 	defer registering.Rollback(context.Background())
 	_, err = registering.Exec(ctx, "SELECT pg_advisory_xact_lock_shared(hashtextextended('leasegen.topics/streams', 0))")

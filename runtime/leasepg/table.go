@@ -127,7 +127,7 @@ type TableRow struct {
 	Position         int64
 	Topic, Key, Kind string
 	JSON             string
-	Row              any // sqlc's type, or why there is none
+	Row              any // sqlc's type, or an error in its place
 }
 
 // TableRows converts what a generated query returned.

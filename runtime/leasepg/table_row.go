@@ -76,9 +76,9 @@ func (r *tolerantRows) Scan(dest ...any) error {
 	return nil
 }
 
-// hopeless reports that no value of a column's type can be scanned. Every row would fail, so that the consumer had
-// better wait until that is mended. pgtype has two such plans: for a type that it cannot turn into the field's, and, for fields that
-// scan by themselves (pgtype.UUID, say), one that hands them what the wrong codec has decoded. A NULL says nothing of the type.
+// hopeless reports that no value of a column's type can be scanned. Every row would fail, so the consumer waits instead.
+// pgtype has two such plans: noPlan for a type that it cannot turn into the field's, and scannerPlan, which hands a field that
+// scans by itself (pgtype.UUID, say) a value of the wrong codec. A NULL says nothing about the type.
 func hopeless(plan pgtype.ScanPlan, value []byte) bool {
 	switch reflect.TypeOf(plan) {
 	case noPlan:

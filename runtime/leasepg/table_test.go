@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/tabletest"
@@ -238,160 +236,6 @@ func TestTableParked(t *testing.T) {
 }
 
 // TestTableOtherSource: cursors of one table mean nothing for another source.
-// TestTableValuesThatDoNotFit: a later migration allows a NULL that the generated type does not. Its row is a dead letter, those
-// beside it are handled by consumers of every kind, and the row is when it has been mended.
-func TestTableValuesThatDoNotFit(t *testing.T) {
-	be, pool := withTable(t)
-	var readers tableReaders
-	readers.run(t, be)
-	exec(t, pool, "ALTER TABLE app.outbox ALTER COLUMN n DROP NOT NULL")
-	exec(t, pool, "INSERT INTO app.outbox (channel, customer_id, event_type, n) SELECT 'a', 1, 'x', nullif(i, 3) FROM generate_series(1, 5) i")
-	readers.await(t, "x", 4)
-	eventually(t, "dead letters", func() bool { return query[int](t, pool, "SELECT count(*) FROM leasegen.dead_letter") == 3 })
-	for _, d := range must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{})) {
-		equal(t, "reason", d.Reason, "column n: is NULL, want int64")
-		equal(t, "message", d.MessageID, "3")
-		shown := must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{IDs: []string{d.ID}}))
-		if !strings.Contains(string(shown[0].Payload), `"n": null`) && !strings.Contains(string(shown[0].Payload), `"n":null`) {
-			t.Errorf("the dead letter shows %s", shown[0].Payload)
-		}
-	}
-	exec(t, pool, "UPDATE app.outbox SET n = 3 WHERE n IS NULL")
-	equal(t, "replayed", must[int](t)(be.Replay(t.Context(), lease.DeadLetterFilter{})), 3)
-	readers.await(t, "x", 5)
-}
-
-// TestTableTypeThatIsNotKnown: a column whose type no value of can be read stops the consumer, with the column's name, and
-// makes no dead letters. It goes on when that is mended.
-func TestTableTypeThatIsNotKnown(t *testing.T) {
-	be, pool := withTable(t)
-	exec(t, pool, "ALTER TABLE app.outbox ALTER COLUMN status DROP DEFAULT, ALTER COLUMN status TYPE int[] USING '{}'")
-	exec(t, pool, "INSERT INTO app.outbox (channel, customer_id, event_type, n, status) VALUES ('a', 1, 'x', 1, '{7}')")
-	var log text
-	h := &tabletest.ByTopic{}
-	running(t, must[*lease.Consumer](t)(tabletest.NewByTopic(be, h, lease.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))))
-	eventually(t, "the log names the column", func() bool {
-		return strings.Contains(log.String(), "(col: status)") && strings.Contains(log.String(), "generate again")
-	})
-	equal(t, "dead letters", query[int](t, pool, "SELECT count(*) FROM leasegen.dead_letter"), 0)
-	exec(t, pool, "ALTER TABLE app.outbox ALTER COLUMN status TYPE text USING 'ready'")
-	eventually(t, "the row", func() bool { return len(h.Rows()) == 1 })
-}
-
-// TestTableColumnOfAnotherType: fields that scan by themselves, such as pgtype.UUID, are no exception. A value of the right type
-// that does not fit, or a NULL, concerns its row alone.
-func TestTableColumnOfAnotherType(t *testing.T) {
-	_, pool := migrated(t)
-	var (
-		id   pgtype.UUID
-		n    int16
-		text string
-	)
-	for _, c := range []struct {
-		value string
-		field any
-		stops bool
-		unfit string
-	}{
-		{"5::bigint", &id, true, ""},
-		{"'{1}'::int[]", &text, true, ""},
-		{"gen_random_uuid()", &id, false, ""},
-		{"NULL::uuid", &id, false, ""},
-		{"NULL::bigint", &n, false, "column ref: is NULL, want int16"},
-		{"70000::bigint", &n, false, "column ref: its value does not fit int16"},
-	} {
-		rows, err := leasepg.RowsOf(pool, func(db leasepg.Querier) (out []leasepg.TableRow, err error) {
-			rows, err := db.Query(t.Context(), "SELECT 7::bigint AS position, "+c.value+" AS ref")
-			if err != nil {
-				return nil, err
-			}
-			defer rows.Close()
-			for rows.Next() {
-				var r leasepg.TableRow
-				if err := rows.Scan(&r.Position, c.field); err != nil {
-					return nil, err
-				}
-				out = append(out, r)
-			}
-			return out, rows.Err()
-		})
-		if c.stops {
-			if err == nil || !strings.Contains(err.Error(), "(col: ref)") {
-				t.Errorf("%s: %v, %v", c.value, rows, err)
-			}
-			continue
-		}
-		ok(t, err)
-		unfit := ""
-		if e, is := rows[0].Row.(error); is {
-			unfit = e.Error()
-		}
-		equal(t, c.value, unfit, c.unfit)
-	}
-}
-
-// TestTableIndexesThatDoNotServe: rows of a topic are read in the order of an index of both columns; one that has another
-// order is as good as none.
-func TestTableIndexesThatDoNotServe(t *testing.T) {
-	for columns, serves := range map[string]bool{
-		"channel, id": true, "channel DESC, id DESC": true, "channel, id DESC": false, "channel text_pattern_ops, id": false, `channel COLLATE "POSIX", id`: false,
-	} {
-		_, pool := withTable(t)
-		exec(t, pool, "DROP INDEX app.outbox_channel_id_idx; CREATE INDEX ON app.outbox ("+columns+")")
-		var log text
-		be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-		ok(t, be.Register(t.Context(), byTopic(t, be, &tabletest.ByTopic{}).Info(), nil))
-		if warned := strings.Contains(log.String(), "an index is missing"); warned == serves {
-			t.Errorf("%s: warned %v\n%s", columns, warned, log.String())
-		}
-	}
-}
-
-// TestTableRowsHidden: a table of which row-level security may hide a row is refused; a policy that shows all is fine.
-func TestTableRowsHidden(t *testing.T) {
-	_, pool := withTable(t)
-	reader := readerOf(t, pool)
-	exec(t, pool, "GRANT USAGE ON SCHEMA app TO table_reader; GRANT SELECT ON app.outbox TO table_reader; ALTER TABLE app.outbox ENABLE ROW LEVEL SECURITY")
-	const shown = "CREATE POLICY p ON app.outbox FOR SELECT TO table_reader USING (true)"
-	for policy, hides := range map[string]bool{
-		"SELECT": true,
-		"CREATE POLICY p ON app.outbox USING (channel = 'eu')":                   true,
-		"CREATE POLICY p ON app.outbox FOR INSERT WITH CHECK (true)":             true,
-		"CREATE POLICY p ON app.outbox FOR SELECT TO pg_monitor USING (true)":    true,
-		shown + "; CREATE POLICY r ON app.outbox AS RESTRICTIVE USING (id <> 7)": true,
-		shown: false,
-		"CREATE POLICY p ON app.outbox USING (true)":        false,
-		"ALTER TABLE app.outbox DISABLE ROW LEVEL SECURITY": false,
-	} {
-		exec(t, pool, "DROP POLICY IF EXISTS p ON app.outbox; DROP POLICY IF EXISTS r ON app.outbox; ALTER TABLE app.outbox ENABLE ROW LEVEL SECURITY; "+policy)
-		be := leasepg.New(reader)
-		err := be.Register(t.Context(), byTopic(t, be, &tabletest.ByTopic{}).Info(), nil)
-		if hides != (err != nil && strings.Contains(err.Error(), "row-level security hides rows from this role")) || !hides && err != nil {
-			t.Errorf("%s: %v", policy, err)
-		}
-	}
-}
-
-// TestTableRowsStay: the trigger of docs/tables.md refuses to move a row to where others have passed its position, and
-// refuses nothing else.
-func TestTableRowsStay(t *testing.T) {
-	_, pool := withTable(t)
-	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('a', 1)")
-	page := string(must[[]byte](t)(os.ReadFile("../../docs/tables.md")))
-	_, guard, found := strings.Cut(page, "```sql\nCREATE FUNCTION app.outbox_stays")
-	guard, _, _ = strings.Cut("CREATE FUNCTION app.outbox_stays"+guard, "```")
-	if !found {
-		t.Fatal("docs/tables.md has no such trigger")
-	}
-	exec(t, pool, guard)
-	for _, move := range []string{"channel = 'c'", "customer_id = 7", "id = DEFAULT", "xid = pg_current_xact_id()", "customer_id = 7, status = 'done'"} {
-		if _, err := pool.Exec(t.Context(), "UPDATE app.outbox SET "+move+" WHERE n = 1"); err == nil || !strings.Contains(err.Error(), "row 1 of app.outbox would move") {
-			t.Errorf("%s: %v", move, err)
-		}
-	}
-	exec(t, pool, "UPDATE app.outbox SET status = 'done', channel = channel, body = '{}'")
-}
-
 func TestTableOtherSource(t *testing.T) {
 	be, pool := withTable(t)
 	info := byKey(t, be, &tabletest.ByKey{}).Info()

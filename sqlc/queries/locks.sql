@@ -32,8 +32,8 @@ SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS applicati
 FROM leasegen.lock_holders(sqlc.arg(key)::bigint) h;
 
 -- name: NamedHolders :many
--- The holders of the locks of which all processes calculate the keys from names, as far as they keep others waiting:
--- a transaction that wants its share of a lock does not wait for those that share it.
+-- A holder of the locks whose keys all processes calculate from names. A transaction that asks for a shared lock waits for
+-- exclusive holders only.
 SELECT n.name::text AS name, h.pid::int AS pid, h.role::text AS role, h.application::text AS application
 FROM unnest(sqlc.arg(names)::text[]) n (name) CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended(n.name, 0)) h
 WHERE h.pid <> pg_backend_pid() AND (h.exclusive OR NOT sqlc.arg(shared)::boolean)

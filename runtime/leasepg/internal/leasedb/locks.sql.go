@@ -120,8 +120,8 @@ type NamedHoldersRow struct {
 	Application string
 }
 
-// The holders of the locks of which all processes calculate the keys from names, as far as they keep others waiting:
-// a transaction that wants its share of a lock does not wait for those that share it.
+// A holder of the locks whose keys all processes calculate from names. A transaction that asks for a shared lock waits for
+// exclusive holders only.
 func (q *Queries) NamedHolders(ctx context.Context, arg NamedHoldersParams) ([]NamedHoldersRow, error) {
 	rows, err := q.db.Query(ctx, NamedHolders, arg.Names, arg.Shared)
 	if err != nil {

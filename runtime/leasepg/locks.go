@@ -208,22 +208,16 @@ func (b *Backend) strangers(ctx context.Context, c *pgx.Conn, consumer string, k
 	return true, nil
 }
 
-// wanted are the advisory locks that a transaction waits for, whose keys all processes calculate from names.
-type wanted struct {
-	shared bool // a share of each is enough
-	names  []string
-}
-
-// held adds to an error about a lock that could not be had in time who has it.
-func (b *Backend) held(ctx context.Context, err error, w wanted) error {
+// held adds to an error about a lock that could not be shared in time who has it. All processes calculate its key from its name.
+func (b *Backend) held(ctx context.Context, err error, name string) error {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != lockNotAvailable {
 		return err
 	}
-	holders, e := b.queries(b.pool).NamedHolders(ctx, leasedb.NamedHoldersParams{Names: w.names, Shared: w.shared})
+	holders, e := b.queries(b.pool).NamedHolders(ctx, name)
 	if e != nil || len(holders) == 0 {
 		return err
 	}
 	h := holders[0]
 	return fmt.Errorf("%w: the advisory lock %s is held by pid %d (role %s, application %q); unless that is a process of leasegen, "+
-		"find out who uses the key, or SELECT pg_terminate_backend(%d)", err, h.Name, h.Pid, h.Role, h.Application, h.Pid)
+		"find out who uses the key, or SELECT pg_terminate_backend(%d)", err, name, h.Pid, h.Role, h.Application, h.Pid)
 }

@@ -57,10 +57,10 @@ func (b *Backend) Register(ctx context.Context, c lease.ConsumerInfo, resources 
 	err := b.pipeline(ctx, b.pool, steps...)
 	for _, s := range sweeps {
 		for err == nil && s.next() {
-			err = b.pipeline(ctx, b.pool, durable(ctx), boundLocks(ctx), steady(ctx), s.shared, s.part)
+			err = b.pipeline(ctx, b.pool, durable(ctx), boundLocks(ctx), shared, steady(ctx), s.part)
 		}
 	}
-	return b.fail("register resources of "+c.Name, b.held(ctx, err, wanted{true, []string{topicsOf(c.Name), streamsOf(c.Name)}}))
+	return b.fail("register resources of "+c.Name, b.held(ctx, err, "leasegen.topics/"+c.Name))
 }
 
 // boundLocks keeps the transaction from waiting long for a lock that a stranger can hold.
@@ -68,17 +68,13 @@ func boundLocks(ctx context.Context) step {
 	return func(q *leasedb.Queries) error { return q.BoundLocks(ctx) }
 }
 
-// topicsOf and streamsOf name the advisory locks that registering shares, and that closing and retiring have alone.
-func topicsOf(consumer string) string  { return "leasegen.topics/" + consumer }
-func streamsOf(consumer string) string { return "leasegen.streams/" + consumer }
-
 // sweepRows is how many topics or keys of the log one statement looks at.
 const sweepRows = 100
 
 // sweep makes known what is in the log, some of it at a time, each time in a transaction of its own.
 type sweep struct {
-	shared, part step
-	first, last  string // names that a part begins with, and ended with; last is empty at the end
+	part        step
+	first, last string // names that a part begins with, and ended with; last is empty at the end
 }
 
 func (s *sweep) next() bool {
@@ -89,7 +85,7 @@ func (s *sweep) next() bool {
 func (b *Backend) sweeps(ctx context.Context, c lease.ConsumerInfo) []*sweep {
 	switch {
 	case c.Per == lease.PerTopic:
-		s := &sweep{shared: func(q *leasedb.Queries) error { return q.ShareTopics(ctx, c.Name) }}
+		s := &sweep{}
 		s.part = func(q *leasedb.Queries) (err error) {
 			s.last, err = q.RegisterTopics(ctx, leasedb.RegisterTopicsParams{Consumer: c.Name, First: s.first, Max: sweepRows})
 			return err
@@ -98,8 +94,7 @@ func (b *Backend) sweeps(ctx context.Context, c lease.ConsumerInfo) []*sweep {
 	case c.Per != lease.PerStream || c.Announced: // only the application can name announced streams
 		return nil
 	}
-	shared := func(q *leasedb.Queries) error { return q.ShareStreams(ctx, c.Name) }
-	keys, parked := &sweep{shared: shared}, &sweep{shared: shared}
+	keys, parked := &sweep{}, &sweep{}
 	keys.part = func(q *leasedb.Queries) error {
 		r, err := q.SweepStreams(ctx, leasedb.SweepStreamsParams{
 			Consumer: c.Name, First: keys.first, Max: sweepRows, Channel: b.schema.name, Payload: wakeOwnership,
@@ -162,11 +157,10 @@ func (b *Backend) registering(ctx context.Context, c lease.ConsumerInfo, resourc
 	case lease.PerPartition:
 		return []step{func(q *leasedb.Queries) error { _, err := q.RegisterSlots(ctx, c.Name); return err }}
 	case lease.PerStream:
-		shared := func(q *leasedb.Queries) error { return q.ShareStreams(ctx, c.Name) }
 		if resources == nil {
-			return []step{shared} // see sweeps
+			return nil // see sweeps
 		}
-		return []step{shared, func(q *leasedb.Queries) error {
+		return []step{func(q *leasedb.Queries) error {
 			return q.RegisterStreams(ctx, leasedb.RegisterStreamsParams{
 				Consumer: c.Name, Resources: resources, Channel: b.schema.name, Payload: wakeOwnership,
 			})

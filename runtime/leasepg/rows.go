@@ -35,12 +35,17 @@ func (b *Backend) Renew(ctx context.Context, session string, c lease.ConsumerInf
 	return lost, nil
 }
 
-// Retire gives streams back that have no more work, as far as their owner knows.
+// Retire gives streams back that have no more work, as far as their owner knows. First they come to rest. What was not seen
+// of them until then is looked for in a second transaction, which is repeated with the first when it fails. A process that
+// ends between the two leaves it to a sweep.
 func (b *Backend) Retire(ctx context.Context, session, consumer string, leases []lease.Ref) error {
-	p := leasedb.RetireStreamsParams{Consumer: consumer, Session: session, Channel: b.schema.name, Payload: wakeOwnership}
+	p := leasedb.RetireStreamsParams{Consumer: consumer, Session: session}
 	p.Resources, p.Epochs = refColumns(leases)
-	err := b.pipeline(ctx, b.pool, durable(ctx), boundLocks(ctx), b.expect(ctx, session),
-		func(q *leasedb.Queries) error { return q.CloseStreams(ctx, consumer) },
-		func(q *leasedb.Queries) error { return q.RetireStreams(ctx, p) })
-	return b.fail("retire streams of "+consumer, b.held(ctx, err, wanted{names: []string{streamsOf(consumer)}}))
+	err := b.pipeline(ctx, b.pool, durable(ctx), b.expect(ctx, session), func(q *leasedb.Queries) error { return q.RetireStreams(ctx, p) })
+	if err != nil {
+		return b.fail("retire streams of "+consumer, err)
+	}
+	r := leasedb.RouseStreamsParams{Consumer: consumer, Resources: p.Resources, Channel: b.schema.name, Payload: wakeOwnership}
+	err = b.pipeline(ctx, b.pool, durable(ctx), steady(ctx), func(q *leasedb.Queries) error { return q.RouseStreams(ctx, r) })
+	return b.fail("look for work of streams of "+consumer, err)
 }

@@ -123,28 +123,36 @@ SELECT l.resource, l.epoch FROM leasegen.lease l
 WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text;
 
 -- name: RetireStreams :exec
--- After CloseStreams. A stream stays wanted when messages are there that its cursor has not
--- passed, or parked ones; one that the application announces does not. Tells the members of
--- those that stay wanted.
+-- Streams rest whatever there is of them, until RouseStreams has looked.
 WITH own AS (
     SELECT l.resource FROM leasegen.lease l
     JOIN (SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch) i
       ON i.resource = l.resource AND i.epoch = l.epoch
     WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
     ORDER BY l.resource FOR NO KEY UPDATE OF l
-), retired AS (
-    UPDATE leasegen.lease l
-    SET session = NULL, (wanted, rested_at) = (
-        SELECT w.wanted, CASE WHEN NOT w.wanted THEN clock_timestamp() END
-        FROM (SELECT cardinality(c.likes) > 0
-                     AND (l.late_snap IS NOT NULL
-                          OR EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
-                          OR leasegen.stream_unread(c.likes, l.resource, l.pos, l.snap, l.x)) AS wanted
-              FROM leasegen.consumer c WHERE c.name = l.consumer) w)
-    WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o))
-    RETURNING l.wanted
 )
-SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text) WHERE EXISTS (SELECT FROM retired r WHERE r.wanted);
+UPDATE leasegen.lease l SET session = NULL, wanted = false, rested_at = clock_timestamp()
+WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o));
+
+-- name: RouseStreams :exec
+-- After the transaction of RetireStreams: a stream is wanted again when messages are there that its cursor
+-- has not passed, or parked ones; one that the application announces is not. Messages that were there when the stream
+-- came to rest are seen here. Those that come later make it wanted by RegisterStreams, which sees that it rests.
+-- Thus neither needs a lock. Tells the members when some became wanted.
+WITH work AS (
+    SELECT l.resource FROM leasegen.lease l JOIN leasegen.consumer c ON c.name = l.consumer
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (sqlc.arg(resources)::text[]) AND NOT l.wanted
+      AND cardinality(c.likes) > 0
+      AND (l.late_snap IS NOT NULL
+           OR EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
+           OR leasegen.stream_unread(c.likes, l.resource, l.pos, l.snap, l.x))
+    ORDER BY l.resource FOR NO KEY UPDATE OF l
+), roused AS (
+    UPDATE leasegen.lease l SET wanted = true, rested_at = NULL
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT w.resource FROM work w)) AND NOT l.wanted
+    RETURNING l.resource
+)
+SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text) WHERE EXISTS (SELECT FROM roused);
 
 -- name: RenewLeases :many
 -- Leases that expire one by one go on from the server's present, unless their time is over.

@@ -32,11 +32,11 @@ SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS applicati
 FROM leasegen.lock_holders(sqlc.arg(key)::bigint) h;
 
 -- name: NamedHolders :many
--- A holder of the locks whose keys all processes calculate from names. A transaction that asks for a shared lock waits for
+-- A holder of a lock whose key all processes calculate from its name, and which a transaction wants to share: it waits for
 -- exclusive holders only.
-SELECT n.name::text AS name, h.pid::int AS pid, h.role::text AS role, h.application::text AS application
-FROM unnest(sqlc.arg(names)::text[]) n (name) CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended(n.name, 0)) h
-WHERE h.pid <> pg_backend_pid() AND (h.exclusive OR NOT sqlc.arg(shared)::boolean)
+SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS application
+FROM leasegen.lock_holders(hashtextextended(sqlc.arg(name)::text, 0)) h
+WHERE h.pid <> pg_backend_pid() AND h.exclusive
 LIMIT 1;
 
 -- name: BoundLocks :exec

@@ -85,15 +85,6 @@ WHERE c.name = sqlc.arg(consumer)::text
   AND NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = n.slot::text)
 ON CONFLICT DO NOTHING;
 
--- name: ShareStreams :exec
--- Registering streams and retiring them exclude each other: what became wanted before a
--- retirement looked is seen by it, and what becomes wanted after it sees that it was retired.
-SELECT pg_advisory_xact_lock_shared(hashtextextended('leasegen.streams/' || sqlc.arg(consumer)::text, 0));
-
--- name: CloseStreams :exec
--- The other side of ShareStreams: the first statement of a retirement.
-SELECT pg_advisory_xact_lock(hashtextextended('leasegen.streams/' || sqlc.arg(consumer)::text, 0));
-
 -- name: RegisterStreams :exec
 -- Streams become wanted; those that are cost a read. Tells the members when some became so.
 WITH made AS (

@@ -311,45 +311,67 @@ func (q *Queries) RenewLeases(ctx context.Context, arg RenewLeasesParams) ([]str
 const RetireStreams = `-- name: RetireStreams :exec
 WITH own AS (
     SELECT l.resource FROM leasegen.lease l
-    JOIN (SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch) i
+    JOIN (SELECT unnest($2::text[]) AS resource, unnest($3::bigint[]) AS epoch) i
       ON i.resource = l.resource AND i.epoch = l.epoch
-    WHERE l.consumer = $5::text AND l.session = $6::text
+    WHERE l.consumer = $1::text AND l.session = $4::text
     ORDER BY l.resource FOR NO KEY UPDATE OF l
-), retired AS (
-    UPDATE leasegen.lease l
-    SET session = NULL, (wanted, rested_at) = (
-        SELECT w.wanted, CASE WHEN NOT w.wanted THEN clock_timestamp() END
-        FROM (SELECT cardinality(c.likes) > 0
-                     AND (l.late_snap IS NOT NULL
-                          OR EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
-                          OR leasegen.stream_unread(c.likes, l.resource, l.pos, l.snap, l.x)) AS wanted
-              FROM leasegen.consumer c WHERE c.name = l.consumer) w)
-    WHERE l.consumer = $5::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o))
-    RETURNING l.wanted
 )
-SELECT pg_notify($1::text, $2::text) WHERE EXISTS (SELECT FROM retired r WHERE r.wanted)
+UPDATE leasegen.lease l SET session = NULL, wanted = false, rested_at = clock_timestamp()
+WHERE l.consumer = $1::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o))
 `
 
 type RetireStreamsParams struct {
-	Channel   string
-	Payload   string
+	Consumer  string
 	Resources []string
 	Epochs    []int64
-	Consumer  string
 	Session   string
 }
 
-// After CloseStreams. A stream stays wanted when messages are there that its cursor has not
-// passed, or parked ones; one that the application announces does not. Tells the members of
-// those that stay wanted.
+// Streams rest whatever there is of them, until RouseStreams has looked.
 func (q *Queries) RetireStreams(ctx context.Context, arg RetireStreamsParams) error {
 	_, err := q.db.Exec(ctx, RetireStreams,
-		arg.Channel,
-		arg.Payload,
+		arg.Consumer,
 		arg.Resources,
 		arg.Epochs,
-		arg.Consumer,
 		arg.Session,
+	)
+	return err
+}
+
+const RouseStreams = `-- name: RouseStreams :exec
+WITH work AS (
+    SELECT l.resource FROM leasegen.lease l JOIN leasegen.consumer c ON c.name = l.consumer
+    WHERE l.consumer = $3::text AND l.resource = ANY ($4::text[]) AND NOT l.wanted
+      AND cardinality(c.likes) > 0
+      AND (l.late_snap IS NOT NULL
+           OR EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
+           OR leasegen.stream_unread(c.likes, l.resource, l.pos, l.snap, l.x))
+    ORDER BY l.resource FOR NO KEY UPDATE OF l
+), roused AS (
+    UPDATE leasegen.lease l SET wanted = true, rested_at = NULL
+    WHERE l.consumer = $3::text AND l.resource = ANY (ARRAY(SELECT w.resource FROM work w)) AND NOT l.wanted
+    RETURNING l.resource
+)
+SELECT pg_notify($1::text, $2::text) WHERE EXISTS (SELECT FROM roused)
+`
+
+type RouseStreamsParams struct {
+	Channel   string
+	Payload   string
+	Consumer  string
+	Resources []string
+}
+
+// After the transaction of RetireStreams: a stream is wanted again when messages are there that its cursor
+// has not passed, or parked ones; one that the application announces is not. Messages that were there when the stream
+// came to rest are seen here. Those that come later make it wanted by RegisterStreams, which sees that it rests.
+// Thus neither needs a lock. Tells the members when some became wanted.
+func (q *Queries) RouseStreams(ctx context.Context, arg RouseStreamsParams) error {
+	_, err := q.db.Exec(ctx, RouseStreams,
+		arg.Channel,
+		arg.Payload,
+		arg.Consumer,
+		arg.Resources,
 	)
 	return err
 }

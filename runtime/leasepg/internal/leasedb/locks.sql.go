@@ -102,28 +102,22 @@ func (q *Queries) LeasesUnchanged(ctx context.Context, arg LeasesUnchangedParams
 }
 
 const NamedHolders = `-- name: NamedHolders :many
-SELECT n.name::text AS name, h.pid::int AS pid, h.role::text AS role, h.application::text AS application
-FROM unnest($1::text[]) n (name) CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended(n.name, 0)) h
-WHERE h.pid <> pg_backend_pid() AND (h.exclusive OR NOT $2::boolean)
+SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS application
+FROM leasegen.lock_holders(hashtextextended($1::text, 0)) h
+WHERE h.pid <> pg_backend_pid() AND h.exclusive
 LIMIT 1
 `
 
-type NamedHoldersParams struct {
-	Names  []string
-	Shared bool
-}
-
 type NamedHoldersRow struct {
-	Name        string
 	Pid         int32
 	Role        string
 	Application string
 }
 
-// A holder of the locks whose keys all processes calculate from names. A transaction that asks for a shared lock waits for
+// A holder of a lock whose key all processes calculate from its name, and which a transaction wants to share: it waits for
 // exclusive holders only.
-func (q *Queries) NamedHolders(ctx context.Context, arg NamedHoldersParams) ([]NamedHoldersRow, error) {
-	rows, err := q.db.Query(ctx, NamedHolders, arg.Names, arg.Shared)
+func (q *Queries) NamedHolders(ctx context.Context, name string) ([]NamedHoldersRow, error) {
+	rows, err := q.db.Query(ctx, NamedHolders, name)
 	if err != nil {
 		return nil, err
 	}
@@ -131,12 +125,7 @@ func (q *Queries) NamedHolders(ctx context.Context, arg NamedHoldersParams) ([]N
 	var items []NamedHoldersRow
 	for rows.Next() {
 		var i NamedHoldersRow
-		if err := rows.Scan(
-			&i.Name,
-			&i.Pid,
-			&i.Role,
-			&i.Application,
-		); err != nil {
+		if err := rows.Scan(&i.Pid, &i.Role, &i.Application); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

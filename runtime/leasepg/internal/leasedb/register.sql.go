@@ -11,16 +11,6 @@ import (
 	"time"
 )
 
-const CloseStreams = `-- name: CloseStreams :exec
-SELECT pg_advisory_xact_lock(hashtextextended('leasegen.streams/' || $1::text, 0))
-`
-
-// The other side of ShareStreams: the first statement of a retirement.
-func (q *Queries) CloseStreams(ctx context.Context, consumer string) error {
-	_, err := q.db.Exec(ctx, CloseStreams, consumer)
-	return err
-}
-
 const ConsumerKind = `-- name: ConsumerKind :one
 SELECT c.per, c.source FROM leasegen.consumer c WHERE c.name = $1::text
 `
@@ -239,17 +229,6 @@ SELECT leasegen.set_slots($1::int)
 
 func (q *Queries) SetSlots(ctx context.Context, slots int32) error {
 	_, err := q.db.Exec(ctx, SetSlots, slots)
-	return err
-}
-
-const ShareStreams = `-- name: ShareStreams :exec
-SELECT pg_advisory_xact_lock_shared(hashtextextended('leasegen.streams/' || $1::text, 0))
-`
-
-// Registering streams and retiring them exclude each other: what became wanted before a
-// retirement looked is seen by it, and what becomes wanted after it sees that it was retired.
-func (q *Queries) ShareStreams(ctx context.Context, consumer string) error {
-	_, err := q.db.Exec(ctx, ShareStreams, consumer)
 	return err
 }
 

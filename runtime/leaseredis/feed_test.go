@@ -30,9 +30,9 @@ func commandsRun(t testing.TB, c *redis.Client) (n int) {
 }
 
 // run starts a process and stops it when the test ends.
-func run(t testing.TB, be lease.Backend, spec lease.Spec) {
+func run(t testing.TB, be lease.Backend, spec lease.Spec, opts ...lease.Option) {
 	t.Helper()
-	c := must[*lease.Consumer](t)(lease.NewConsumer(be, spec, lease.WithLogger(discard)))
+	c := must[*lease.Consumer](t)(lease.NewConsumer(be, spec, append(opts, lease.WithLogger(discard))...))
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()

@@ -260,6 +260,10 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]int {
 	measure("survey", func() {
 		must[[]lease.Survey](t)(be.Survey(ctx, []string{"topics", "slots", "streams", "group"}))
 	})
+	measure("retire", func() { ok(t, be.Retire(ctx, session, scaled.streams.Name, refs(grants[scaled.streams.Name]))) })
+	measure("wanted again", func() { ok(t, be.Register(ctx, scaled.streams, keys)) })
+	measure("wanted still", func() { ok(t, be.Register(ctx, scaled.streams, keys)) })
+	measure("release", func() { ok(t, be.Release(ctx, session, scaled.slots.Name, refs(grants[scaled.slots.Name])[:100])) })
 	measure("heartbeat", func() { ok(t, beating.Heartbeat(ctx)) })
 	measure("maintain", func() {
 		must[lease.MaintainReport](t)(be.Maintain(ctx, []lease.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group}))

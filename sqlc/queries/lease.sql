@@ -140,13 +140,15 @@ WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT o
 -- came to rest are seen here. Those that come later make it wanted by RegisterStreams, which sees that it rests.
 -- Thus neither needs a lock. Tells the members when some became wanted.
 WITH work AS (
-    SELECT l.resource FROM leasegen.lease l JOIN leasegen.consumer c ON c.name = l.consumer
-    WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (sqlc.arg(resources)::text[]) AND NOT l.wanted
-      AND cardinality(c.likes) > 0
+    SELECT l.resource
+    FROM (SELECT unnest(sqlc.arg(resources)::text[]) AS resource) r -- in the order that all lock them in
+    JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = r.resource
+    JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
+    WHERE NOT l.wanted AND cardinality(c.likes) > 0
       AND (l.late_snap IS NOT NULL
            OR EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
            OR leasegen.stream_unread(c.likes, l.resource, l.pos, l.snap, l.x))
-    ORDER BY l.resource FOR NO KEY UPDATE OF l
+    FOR NO KEY UPDATE OF l
 ), roused AS (
     UPDATE leasegen.lease l SET wanted = true, rested_at = NULL
     WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT w.resource FROM work w)) AND NOT l.wanted

@@ -465,7 +465,7 @@ FROM (
 -- name: Wrote :many
 -- Where transactions that have ended wrote: the topics, slots or keys (per) of their messages; an empty name for the whole log. Of
 -- one with many messages only the first are looked at, and complete is false.
-SELECT r.xid::text AS xid, w.names::text[] AS names, (w.looked < sqlc.arg(most)::bigint)::boolean AS complete, leasegen.history()::text AS history
+SELECT r.xid::text AS xid, w.names::text[] AS names, (w.looked < sqlc.arg(most)::bigint)::boolean AS complete, (SELECT leasegen.history())::text AS history -- once, not for each row
 FROM (SELECT unnest(sqlc.arg(xids)::text[])::xid8 AS xid) r
 CROSS JOIN LATERAL (
     SELECT coalesce(array_agg(DISTINCT n.name), '{}') AS names, count(*) AS looked

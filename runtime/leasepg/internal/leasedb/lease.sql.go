@@ -340,16 +340,18 @@ func (q *Queries) RetireStreams(ctx context.Context, arg RetireStreamsParams) er
 
 const RouseStreams = `-- name: RouseStreams :exec
 WITH work AS (
-    SELECT l.resource FROM leasegen.lease l JOIN leasegen.consumer c ON c.name = l.consumer
-    WHERE l.consumer = $3::text AND l.resource = ANY ($4::text[]) AND NOT l.wanted
-      AND cardinality(c.likes) > 0
+    SELECT l.resource
+    FROM (SELECT unnest($3::text[]) AS resource) r -- in the order that all lock them in
+    JOIN leasegen.lease l ON l.consumer = $4::text AND l.resource = r.resource
+    JOIN leasegen.consumer c ON c.name = $4::text
+    WHERE NOT l.wanted AND cardinality(c.likes) > 0
       AND (l.late_snap IS NOT NULL
            OR EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
            OR leasegen.stream_unread(c.likes, l.resource, l.pos, l.snap, l.x))
-    ORDER BY l.resource FOR NO KEY UPDATE OF l
+    FOR NO KEY UPDATE OF l
 ), roused AS (
     UPDATE leasegen.lease l SET wanted = true, rested_at = NULL
-    WHERE l.consumer = $3::text AND l.resource = ANY (ARRAY(SELECT w.resource FROM work w)) AND NOT l.wanted
+    WHERE l.consumer = $4::text AND l.resource = ANY (ARRAY(SELECT w.resource FROM work w)) AND NOT l.wanted
     RETURNING l.resource
 )
 SELECT pg_notify($1::text, $2::text) WHERE EXISTS (SELECT FROM roused)
@@ -358,8 +360,8 @@ SELECT pg_notify($1::text, $2::text) WHERE EXISTS (SELECT FROM roused)
 type RouseStreamsParams struct {
 	Channel   string
 	Payload   string
-	Consumer  string
 	Resources []string
+	Consumer  string
 }
 
 // After the transaction of RetireStreams: a stream is wanted again when messages are there that its cursor
@@ -370,8 +372,8 @@ func (q *Queries) RouseStreams(ctx context.Context, arg RouseStreamsParams) erro
 	_, err := q.db.Exec(ctx, RouseStreams,
 		arg.Channel,
 		arg.Payload,
-		arg.Consumer,
 		arg.Resources,
+		arg.Consumer,
 	)
 	return err
 }

@@ -1298,7 +1298,7 @@ func (q *Queries) PlainUpto(ctx context.Context, arg PlainUptoParams) (int64, er
 }
 
 const Wrote = `-- name: Wrote :many
-SELECT r.xid::text AS xid, w.names::text[] AS names, (w.looked < $1::bigint)::boolean AS complete, leasegen.history()::text AS history
+SELECT r.xid::text AS xid, w.names::text[] AS names, (w.looked < $1::bigint)::boolean AS complete, (SELECT leasegen.history())::text AS history -- once, not for each row
 FROM (SELECT unnest($2::text[])::xid8 AS xid) r
 CROSS JOIN LATERAL (
     SELECT coalesce(array_agg(DISTINCT n.name), '{}') AS names, count(*) AS looked

@@ -286,6 +286,8 @@ type News struct {
 	Resources map[string][]string
 	// Ownership: a session joined, left or died, or leases were released.
 	Ownership bool
+	// Wanted are consumers of which streams became wanted, as far as Ownership does not tell it.
+	Wanted []string
 	// Parked: an operator replayed dead letters.
 	Parked bool
 }

@@ -189,7 +189,7 @@ func (c *Consumer) leave(resource string, by *work) {
 	}
 	delete(c.busy, resource)
 	if c.work != nil && c.work != by {
-		c.work.s.hintOwnership()
+		c.work.hintSurvey()
 	}
 }
 

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -99,6 +100,9 @@ func (l *listener) tell(news *News) {
 	}
 	for _, w := range l.works {
 		w.course.step(listening)
+		if slices.Contains(news.Wanted, w.info.Name) {
+			w.hintSurvey()
+		}
 		if news.Parked {
 			w.parkedDue(0)
 			w.hintSweep() // perhaps of streams that were retired
@@ -110,7 +114,7 @@ func (l *listener) tell(news *News) {
 }
 
 func (n *News) empty() bool {
-	return !n.Ownership && !n.Parked && len(n.Topics) == 0 && len(n.Resources) == 0
+	return !n.Ownership && !n.Parked && len(n.Wanted) == 0 && len(n.Topics) == 0 && len(n.Resources) == 0
 }
 
 // pacer keeps a loop from running without a pause when what it waits for returns at once.

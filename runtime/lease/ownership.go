@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -95,21 +96,29 @@ type surveyed struct {
 	asked uint64 // see surveys.acquired
 }
 
-// surveys is how surveys reach their consumer. It is guarded by work.mu, but for the channel.
+// surveys is how surveys reach their consumer. It is guarded by work.mu, but for the channel and hinted.
 type surveys struct {
 	latest   chan surveyed
-	acquired uint64 // raised before and after each Acquire: a survey from before is out of date
-	alone    bool   // the consumer is surveyed by itself, until that succeeds
-	wanted   int    // free resources that this process would take, at the last survey
+	hinted   atomic.Bool // the consumer asks for one
+	acquired uint64      // raised before and after each Acquire: a survey from before is out of date
+	alone    bool        // the consumer is surveyed by itself, until that succeeds
+	wanted   int         // free resources that this process would take, at the last survey
 }
 
 // survey looks at ownership until the session ends: at all consumers at once, now and then and
-// soon after a hint says that something changed. When that fails each is asked for alone, so that
+// soon after a hint says that something changed, which may be about some consumers only. When that fails each is asked for alone, so that
 // one that cannot be surveyed keeps no other from its leases.
 func (p *process) survey(s *session, works []*work) {
 	var failed backoff
-	for s.ctx.Err() == nil {
-		together := slices.DeleteFunc(slices.Clone(works), (*work).surveyedAlone)
+	var due time.Time // of all consumers
+	for all := true; s.ctx.Err() == nil; {
+		if all {
+			due = time.Now().Add(jitter(surveyEvery(s, works)))
+		}
+		together := slices.DeleteFunc(slices.Clone(works), func(w *work) bool {
+			hinted := w.surveys.hinted.Swap(false)
+			return w.surveyedAlone() || !all && !hinted
+		})
 		if len(together) > 0 {
 			err := p.surveyOf(s, together)
 			switch {
@@ -117,6 +126,7 @@ func (p *process) survey(s *session, works []*work) {
 				failed.reset()
 			case len(works) == 1:
 				failed.pause(works[0].s.ctx, works[0].log, "survey failed", err)
+				all = true
 				continue
 			default:
 				for _, w := range together {
@@ -125,14 +135,22 @@ func (p *process) survey(s *session, works []*work) {
 			}
 		}
 		pause(s.ctx, surveyGap)
-		t := time.NewTimer(jitter(surveyEvery(s, works)))
+		t := time.NewTimer(time.Until(due))
 		select {
-		case <-s.ownership:
+		case <-s.ownership.wake:
+			all = s.ownership.all.Swap(false) || !time.Now().Before(due)
 		case <-t.C:
+			all = true
 		case <-s.ctx.Done():
 		}
 		t.Stop()
 	}
+}
+
+// hintSurvey asks for a survey of this consumer.
+func (w *work) hintSurvey() {
+	w.surveys.hinted.Store(true)
+	hint(w.s.ownership.wake)
 }
 
 // surveyOf surveys consumers in one call and hands each its survey.
@@ -171,7 +189,7 @@ func (w *work) surveyAlone(p *process) {
 			w.mu.Lock()
 			w.surveys.alone = false
 			w.mu.Unlock()
-			w.s.hintOwnership()
+			w.hintSurvey()
 			return
 		}
 	})
@@ -211,14 +229,14 @@ func (w *work) own() {
 			late := x.asked != w.surveys.acquired
 			w.mu.Unlock()
 			if late {
-				w.s.hintOwnership()
+				w.hintSurvey()
 				break
 			}
 			w.reconcile(x.Survey, x.known)
 			wish = w.balance(x.Survey)
 		case <-t.C:
 			wish = surveyAny
-			w.s.hintOwnership()
+			w.hintSurvey()
 		case <-w.s.ctx.Done():
 		}
 		t.Stop()
@@ -376,7 +394,7 @@ func (w *work) giveStrays(strays []Ref) {
 			w.s.lose("the backend declared the session dead")
 		case err == nil:
 			w.log.Warn("gave back leases that only the backend knew of: it lost writes, or a request came late", "leases", len(strays))
-			w.s.hintOwnership()
+			w.hintSurvey()
 		case w.s.ctx.Err() == nil: // the next survey finds them again
 			w.log.Warn("giving back leases that only the backend knows of failed, trying again", "error", err)
 		}

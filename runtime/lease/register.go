@@ -110,7 +110,7 @@ func (w *work) registerOnce(all bool, names []string) error {
 	w.mu.Unlock()
 	w.know(names)
 	if all || w.info.Per != PerStream || w.room() > 0 {
-		w.s.hintOwnership()
+		w.hintSurvey()
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ func (w *work) release(give []*held) {
 		case err == nil:
 			w.course.step(releasing)
 			w.released(part)
-			w.s.hintOwnership() // there may be more to give, or room for other streams
+			w.hintSurvey() // there may be more to give, or room for other streams
 			continue
 		case isLost(err):
 			w.s.lose("the backend declared the session dead")

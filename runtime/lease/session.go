@@ -11,6 +11,7 @@ import (
 	mrand "math/rand/v2"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -30,7 +31,7 @@ type session struct {
 
 	gate *gate
 
-	ownership chan struct{} // a hint that ownership changed
+	ownership *changes      // hints that ownership changed
 	settled   chan struct{} // a hint that work on a lease ended while the process drains
 
 	belief *belief // shared by all copies of the session, see as
@@ -58,7 +59,7 @@ func (b *belief) anchor(at instant) {
 // in it. The context's values reach the handlers, its cancellation does not.
 func openSession(ctx context.Context, be Backend, spec SessionSpec, asked instant, margin time.Duration, log *slog.Logger, observe func(Observation)) (*session, error) {
 	s := &session{id: spec.ID, ttl: spec.TTL, margin: margin, log: log.With("session", spec.ID), observe: observe,
-		ownership: make(chan struct{}, 1), settled: make(chan struct{}, 1), belief: &belief{anchored: asked}}
+		ownership: &changes{wake: make(chan struct{}, 1)}, settled: make(chan struct{}, 1), belief: &belief{anchored: asked}}
 	var err error
 	s.backend, err = callFor(of(ctx, "open"), max(s.left(), time.Millisecond), func(ctx context.Context) (Session, error) { return be.OpenSession(ctx, spec) })
 	if err != nil {
@@ -100,7 +101,17 @@ func (s *session) lose(reason string) {
 	s.end(fmt.Errorf("%w: %s", ErrLost, reason))
 }
 
-func (s *session) hintOwnership() { hint(s.ownership) }
+// changes are hints that ownership changed: that of all consumers, or of those that ask for a survey of their own.
+type changes struct {
+	wake chan struct{}
+	all  atomic.Bool
+}
+
+// hintOwnership asks for a survey of all consumers.
+func (s *session) hintOwnership() {
+	s.ownership.all.Store(true)
+	hint(s.ownership.wake)
+}
 
 // hint makes whoever waits on c, which has room for one, look again.
 func hint(c chan<- struct{}) {

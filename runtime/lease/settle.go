@@ -388,7 +388,7 @@ func (w *work) fenced(h *held) {
 	w.c.observe(ObservedFenced{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch})
 	w.lose(h, "a write was refused: the lease has a newer epoch")
 	w.refusals.add(h.Resource)
-	w.s.hintOwnership() // it may be free
+	w.hintSurvey() // it may be free
 	if w.info.Lock != LockAdvisory {
 		return
 	}

@@ -45,7 +45,7 @@ type Spec struct {
 	// whoever has room takes them.
 	Capacity int
 	// Idle is how long a stream without work stays with its owner, unless others wait for
-	// its place. Default 5 s.
+	// its place. Default 5 s. It may stay a tenth longer: streams are given back together.
 	Idle time.Duration
 	// OnceKeep is how long executed items are remembered (see Once). Default 0, for ever.
 	OnceKeep time.Duration

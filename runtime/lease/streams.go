@@ -98,6 +98,7 @@ func (w *work) stepIdle() time.Duration {
 		idle = min(idle, crowdedIdle)
 	}
 	w.streams.lookAt = now.Add(max(idle, time.Millisecond))
+	soonest := now.Add(idle / 10) // those that rest within that time are retired in one call
 	for _, h := range w.held {
 		if !h.quiet() {
 			continue
@@ -114,6 +115,9 @@ func (w *work) stepIdle() time.Duration {
 		} else if leave.Before(w.streams.lookAt) {
 			w.streams.lookAt = leave
 		}
+	}
+	if w.streams.lookAt.Before(soonest) {
+		w.streams.lookAt = soonest
 	}
 	return w.streams.lookAt.Sub(now)
 }
@@ -153,7 +157,7 @@ func (w *work) announce() {
 			continue
 		}
 		failed.reset()
-		w.s.hintOwnership()
+		w.hintSurvey()
 		pause(w.s.ctx, max(jitter(w.c.spec.Poll), pollLeast))
 	}
 }

@@ -45,7 +45,7 @@ func TestStreamsComeAndGo(t *testing.T) {
 			if s := status(t, be); s.Resources != 10 || s.Unowned != 0 {
 				t.Errorf("before Idle is over: %+v", s)
 			}
-			pass(200 * time.Millisecond)
+			pass(700 * time.Millisecond)
 			if s := status(t, be); s.Resources != 0 {
 				t.Errorf("after Idle: %+v", s)
 			}
@@ -160,7 +160,7 @@ func TestMessageDuringRetirement(t *testing.T) {
 				return nil
 			})
 			start(t, newConsumer(t, f.share(be), streamSpec(byKey(&got))))
-			pass(5200 * time.Millisecond)
+			pass(5800 * time.Millisecond)
 			if !retired {
 				t.Error("not retired")
 			}
@@ -426,6 +426,80 @@ func TestStopRetiresWhatIsDone(t *testing.T) {
 		}
 		if r := observed[lease.ObservedRelease](&rec); len(r) != 1 || !r[0].Retired {
 			t.Errorf("told of %+v, want one stream retired", r)
+		}
+	})
+}
+
+// Streams that have no more work at about the same time are given back in one call.
+func TestStreamsAreRetiredTogether(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		var got seen
+		var f faults
+		var calls atomic.Int32
+		f.on("Retire", before(func(context.Context) error { calls.Add(1); return nil }))
+		start(t, newConsumer(t, f.share(be), streamSpec(byKey(&got))))
+		pass(time.Second)
+		for n := range 20 {
+			publish(t, be, "x", n, n+1, func(v *note) string { return fmt.Sprint(v.N) })
+			pass(10 * time.Millisecond)
+		}
+		pass(6 * time.Second)
+		if s := status(t, be); got.count() != 20 || s.Resources != 0 {
+			t.Errorf("%d handled, %+v", got.count(), s)
+		}
+		if n := calls.Load(); n > 2 {
+			t.Errorf("%d calls gave back what came to rest within 200 ms", n)
+		}
+	})
+}
+
+// surveyed counts the surveys of each consumer.
+type surveyed struct {
+	*leasemem.Backend
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func (s *surveyed) Survey(ctx context.Context, consumers []string) ([]lease.Survey, error) {
+	s.mu.Lock()
+	for _, c := range consumers {
+		s.n[c]++
+	}
+	s.mu.Unlock()
+	return s.Backend.Survey(ctx, consumers)
+}
+
+// Streams that come and go cost surveys of their own consumer, not of those beside it.
+func TestStreamsCostOthersNoSurveys(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := &surveyed{Backend: leasemem.New(), n: map[string]int{}}
+		var got, beside seen
+		g := lease.NewGroup()
+		streams, topics := streamSpec(byKey(&got)), lease.Spec{Name: "topics", Per: lease.PerTopic, Topics: []string{"*"}, Handlers: byKey(&beside)}
+		streams.Name, streams.Topics, streams.Idle = "streams", []string{"*"}, 50*time.Millisecond
+		for _, s := range []lease.Spec{streams, topics} {
+			if err := g.Add(newConsumer(t, be, s)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		start(t, g)
+		pass(time.Second)
+		be.mu.Lock()
+		clear(be.n)
+		be.mu.Unlock()
+		const rounds = 100
+		for n := range rounds {
+			publish(t, be, "x", n, n+1, func(v *note) string { return fmt.Sprint(v.N) })
+			pass(100 * time.Millisecond)
+		}
+		be.mu.Lock()
+		defer be.mu.Unlock()
+		if got.count() != rounds || beside.count() != rounds {
+			t.Errorf("%d and %d handled, want %d", got.count(), beside.count(), rounds)
+		}
+		if be.n["streams"] < rounds || be.n["topics"] > rounds/5 {
+			t.Errorf("%v surveys in %d rounds", be.n, rounds)
 		}
 	})
 }

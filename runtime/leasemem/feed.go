@@ -3,6 +3,7 @@ package leasemem
 import (
 	"context"
 	"errors"
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -20,6 +21,7 @@ type feed struct {
 	topics    map[string]bool
 	resources map[string]map[string]bool // by consumer
 	ownership bool
+	wanted    map[string]bool // consumers of which streams became wanted
 	parked    bool
 	setBack   bool          // the storage was, see Backend.Restore
 	looked    time.Time     // sessions that expired later are news
@@ -30,7 +32,7 @@ type feed struct {
 func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) (lease.Feed, error) {
 	return call(ctx, b, "OpenFeed", func(s *store, now time.Time) (lease.Feed, error) {
 		f := &feed{
-			backend: b, consumers: slices.Clone(consumers), topics: map[string]bool{}, resources: map[string]map[string]bool{},
+			backend: b, consumers: slices.Clone(consumers), topics: map[string]bool{}, resources: map[string]map[string]bool{}, wanted: map[string]bool{},
 			looked: now, wake: make(chan struct{}, 1),
 		}
 		s.feeds[f] = struct{}{}
@@ -46,13 +48,31 @@ func (s *store) ownershipChanged() {
 	}
 }
 
+// feedsOf are the feeds of a consumer.
+func (s *store) feedsOf(consumer string) iter.Seq[*feed] {
+	return func(yield func(*feed) bool) {
+		for f := range s.feeds {
+			of := slices.ContainsFunc(f.consumers, func(c lease.ConsumerInfo) bool { return c.Name == consumer })
+			if of && !yield(f) {
+				return
+			}
+		}
+	}
+}
+
 // replayed tells the feeds of a consumer.
 func (s *store) replayed(consumer string) {
-	for f := range s.feeds {
-		if slices.ContainsFunc(f.consumers, func(c lease.ConsumerInfo) bool { return c.Name == consumer }) {
-			f.parked = true
-			f.signal()
-		}
+	for f := range s.feedsOf(consumer) {
+		f.parked = true
+		f.signal()
+	}
+}
+
+// streamsWanted tells the feeds of a consumer.
+func (s *store) streamsWanted(consumer string) {
+	for f := range s.feedsOf(consumer) {
+		f.wanted[consumer] = true
+		f.signal()
 	}
 }
 
@@ -107,7 +127,7 @@ func (f *feed) wait() time.Duration {
 	defer s.mu.Unlock()
 	now := s.now()
 	wait := min(pollInterval, s.releaseDelayed(now))
-	if len(f.topics) > 0 || f.ownership || f.parked || f.setBack {
+	if len(f.topics) > 0 || len(f.wanted) > 0 || f.ownership || f.parked || f.setBack {
 		return 0
 	}
 	for at := range f.expiries(s) {
@@ -130,7 +150,7 @@ func (f *feed) take() (lease.News, error) {
 	for at := range f.expiries(s) {
 		f.ownership = f.ownership || at.After(f.looked) && !at.After(now)
 	}
-	n := lease.News{Topics: slices.Sorted(maps.Keys(f.topics)), Ownership: f.ownership, Parked: f.parked}
+	n := lease.News{Topics: slices.Sorted(maps.Keys(f.topics)), Ownership: f.ownership, Wanted: slices.Sorted(maps.Keys(f.wanted)), Parked: f.parked}
 	for name, rs := range f.resources {
 		if n.Resources == nil {
 			n.Resources = map[string][]string{}
@@ -139,6 +159,7 @@ func (f *feed) take() (lease.News, error) {
 	}
 	clear(f.topics)
 	clear(f.resources)
+	clear(f.wanted)
 	f.ownership, f.parked, f.looked = false, false, now
 	select {
 	case <-f.wake:

@@ -111,7 +111,11 @@ func (b *Backend) Register(ctx context.Context, info lease.ConsumerInfo, resourc
 		default:
 			c.register(lease.Whole)
 		}
-		if changed || len(c.leases) > before {
+		switch {
+		case !changed && len(c.leases) == before:
+		case info.Per == lease.PerStream:
+			s.streamsWanted(info.Name)
+		default:
 			s.ownershipChanged()
 		}
 		return nil

@@ -70,9 +70,11 @@ func (b *Backend) Retire(ctx context.Context, session, consumer string, leases [
 				c := s.consumers[consumer]
 				l.wanted = !c.info.Announced && s.hasWork(c, l.resource)
 				l.vacate(now)
+				if l.wanted {
+					s.streamsWanted(consumer)
+				}
 			}
 		}
-		s.ownershipChanged()
 		return nil
 	})
 }

@@ -153,8 +153,8 @@ func (b *Backend) waitForNews(ctx context.Context, c *pgx.Conn) error {
 	defer cancel()
 	n, err := c.WaitForNotification(wait)
 	switch {
-	case err == nil && n.Payload == wakeMessages:
-		return nil // in the log, not in a table
+	case err == nil && n.Payload != wakeOwnership && n.Payload != wakeParked:
+		return nil // of the log, or of streams, which a table does not have
 	case err == nil:
 		b.bell.ring(n.Payload == wakeOwnership, n.Payload == wakeParked)
 		return nil

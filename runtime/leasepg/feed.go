@@ -142,7 +142,7 @@ func (f *feed) Next(ctx context.Context) (lease.News, error) {
 		} else if err := f.sleep(ctx, &news); err != nil {
 			return err
 		}
-		if news.Ownership && time.Now().Before(f.next) {
+		if (news.Ownership || len(news.Wanted) > 0) && time.Now().Before(f.next) {
 			return nil // a lease may be free: the log can wait until its time
 		}
 		if err := f.poll(ctx, &news); err != nil {
@@ -217,11 +217,14 @@ func (f *feed) sleep(ctx context.Context, news *lease.News) error {
 		n, err := f.conn.WaitForNotification(wait)
 		switch {
 		case err == nil:
-			switch n.Payload {
-			case wakeOwnership:
+			consumer, wanted := strings.CutPrefix(n.Payload, wakeWanted)
+			switch {
+			case n.Payload == wakeOwnership:
 				news.Ownership = true
-			case wakeParked:
+			case n.Payload == wakeParked:
 				news.Parked = true
+			case wanted:
+				news.Wanted = append(news.Wanted, consumer)
 			}
 			return nil
 		case ctx.Err() != nil:

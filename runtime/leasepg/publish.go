@@ -30,6 +30,7 @@ const (
 	wakeMessages  = "m"
 	wakeOwnership = "o"
 	wakeParked    = "p"
+	wakeWanted    = "w/" // and a consumer's name: streams of it became wanted
 )
 
 // Publish appends events to the log in a transaction of its own.

@@ -97,19 +97,19 @@ func (b *Backend) sweeps(ctx context.Context, c lease.ConsumerInfo) []*sweep {
 	keys, parked := &sweep{}, &sweep{}
 	keys.part = func(q *leasedb.Queries) error {
 		r, err := q.SweepStreams(ctx, leasedb.SweepStreamsParams{
-			Consumer: c.Name, First: keys.first, Max: sweepRows, Channel: b.schema.name, Payload: wakeOwnership,
+			Consumer: c.Name, First: keys.first, Max: sweepRows, Channel: b.schema.name, Payload: wakeWanted + c.Name,
 		})
 		keys.last = r.Last
 		return err
 	}
 	if !b.byKey.done.Load() {
 		keys.part = func(q *leasedb.Queries) error {
-			return q.SweepUnindexed(ctx, leasedb.SweepUnindexedParams{Consumer: c.Name, Channel: b.schema.name, Payload: wakeOwnership})
+			return q.SweepUnindexed(ctx, leasedb.SweepUnindexedParams{Consumer: c.Name, Channel: b.schema.name, Payload: wakeWanted + c.Name})
 		}
 	}
 	parked.part = func(q *leasedb.Queries) error {
 		r, err := q.SweepParked(ctx, leasedb.SweepParkedParams{
-			Consumer: c.Name, First: parked.first, Max: sweepRows, Channel: b.schema.name, Payload: wakeOwnership,
+			Consumer: c.Name, First: parked.first, Max: sweepRows, Channel: b.schema.name, Payload: wakeWanted + c.Name,
 		})
 		parked.last = r.Last
 		return err
@@ -162,7 +162,7 @@ func (b *Backend) registering(ctx context.Context, c lease.ConsumerInfo, resourc
 		}
 		return []step{func(q *leasedb.Queries) error {
 			return q.RegisterStreams(ctx, leasedb.RegisterStreamsParams{
-				Consumer: c.Name, Resources: resources, Channel: b.schema.name, Payload: wakeOwnership,
+				Consumer: c.Name, Resources: resources, Channel: b.schema.name, Payload: wakeWanted + c.Name,
 			})
 		}}
 	case lease.PerTopic:

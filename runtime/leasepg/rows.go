@@ -46,7 +46,7 @@ func (b *Backend) Retire(ctx context.Context, session, consumer string, leases [
 	if err != nil {
 		return b.fail("retire streams of "+consumer, err)
 	}
-	r := leasedb.RouseStreamsParams{Consumer: consumer, Resources: slices.Sorted(slices.Values(p.Resources)), Channel: b.schema.name, Payload: wakeOwnership}
+	r := leasedb.RouseStreamsParams{Consumer: consumer, Resources: slices.Sorted(slices.Values(p.Resources)), Channel: b.schema.name, Payload: wakeWanted + consumer}
 	err = b.pipeline(ctx, b.pool, durable(ctx), steady(ctx), func(q *leasedb.Queries) error { return q.RouseStreams(ctx, r) })
 	return b.fail("look for work of streams of "+consumer, err)
 }

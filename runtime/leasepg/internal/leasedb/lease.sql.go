@@ -16,6 +16,18 @@ WITH free AS (
     SELECT l.resource
     FROM leasegen.lease l
     WHERE l.consumer = $1::text AND l.wanted
+      AND l.resource = ANY (ARRAY( -- by the index on owners, as far as a lease's own time does not matter
+            SELECT f.resource FROM leasegen.lease f
+            WHERE f.consumer = $1::text AND f.wanted AND f.session IS NULL
+            UNION ALL
+            SELECT f.resource FROM leasegen.lease f
+            WHERE f.consumer = $1::text AND f.wanted AND f.session = ANY (ARRAY(
+                SELECT s.id FROM leasegen.session s WHERE s.state IN ('closed', 'dead')))
+            UNION ALL
+            SELECT f.resource FROM leasegen.lease f
+            WHERE f.consumer = $1::text AND f.wanted
+              AND (f.expires_at + $2::interval < clock_timestamp() OR f.advisory)
+              AND (SELECT c.lock FROM leasegen.consumer c WHERE c.name = $1::text) <> 'session'))
       AND (l.session IS NULL OR l.session = ANY (ARRAY(
             SELECT s.id FROM leasegen.session s
             WHERE s.state = 'closed'

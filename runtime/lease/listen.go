@@ -101,7 +101,7 @@ func (l *listener) tell(news *News) {
 	for _, w := range l.works {
 		w.course.step(listening)
 		if slices.Contains(news.Wanted, w.info.Name) {
-			w.hintSurvey()
+			hint(w.streams.wanted)
 		}
 		if news.Parked {
 			w.parkedDue(0)

@@ -234,6 +234,8 @@ func (w *work) own() {
 			}
 			w.reconcile(x.Survey, x.known)
 			wish = w.balance(x.Survey)
+		case <-w.streams.wanted:
+			w.takeWanted()
 		case <-t.C:
 			wish = surveyAny
 			w.hintSurvey()

@@ -79,8 +79,8 @@ func TestPartitionsSettleQuickly(t *testing.T) {
 			t.Errorf("1,024 slots on the 3 that stayed took %v", took)
 		}
 		pass(10 * time.Millisecond) // until all are told of
-		// Who is the last to hear that it is to leave may have taken what the first gave away.
-		if moved := len(observed[lease.ObservedAcquire](&rec)) - first; moved < 640 || moved > 640+64 {
+		// A process that hears later that it is to leave may have taken what others gave away: each slot moves twice at most.
+		if moved := len(observed[lease.ObservedAcquire](&rec)) - first; moved < 640 || moved > 2*640 {
 			t.Errorf("%d slots moved, 640 are the least", moved)
 		}
 		cancel()

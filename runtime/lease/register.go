@@ -109,8 +109,11 @@ func (w *work) registerOnce(all bool, names []string) error {
 	w.enroll.limit = min(w.enroll.limit*2, registerItems)
 	w.mu.Unlock()
 	w.know(names)
-	if all || w.info.Per != PerStream || w.room() > 0 {
+	switch {
+	case all || w.info.Per != PerStream:
 		w.hintSurvey()
+	case w.room() > 0:
+		hint(w.streams.wanted)
 	}
 	return nil
 }

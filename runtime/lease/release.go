@@ -76,13 +76,15 @@ func (w *work) release(give []*held) {
 	for len(parts) > 0 && w.s.alive() {
 		part := parts[0]
 		parts = parts[1:]
-		began := time.Now()
+		began, retires := time.Now(), part[0].retire
 		err := w.releaseAll(part, within)
 		switch {
 		case err == nil:
 			w.course.step(releasing)
 			w.released(part)
-			w.hintSurvey() // there may be more to give, or room for other streams
+			if !retires || w.crowded() {
+				w.hintSurvey() // there may be more to give, or room for other streams
+			}
 			continue
 		case isLost(err):
 			w.s.lose("the backend declared the session dead")

@@ -15,6 +15,7 @@ import (
 
 // streamState is guarded by work.mu.
 type streamState struct {
+	wanted  chan struct{} // a hint that streams became wanted
 	sweep   chan struct{} // a hint to look for streams that were forgotten
 	lookAt  time.Time     // when to look for streams without work
 	waiting int           // streams that wait for room
@@ -53,6 +54,18 @@ func (w *work) sweep() {
 // room is how many more streams this process can take.
 func (w *work) room() int { return max(w.c.spec.Capacity-w.owned(), 0) }
 
+// takeWanted takes streams that became wanted, without a survey first: an acquisition costs what is free, a survey what
+// there is. One is needed when this process has no room for all.
+func (w *work) takeWanted() {
+	if w.stopping() {
+		return
+	}
+	if room := w.room(); room == 0 || w.acquire(room) == room {
+		w.hintSurvey()
+	}
+	pause(w.s.ctx, surveyGap)
+}
+
 // takeStreams takes what is free as long as there is room. Who comes first is served first.
 func (w *work) takeStreams(s Survey) {
 	members := make(map[string]bool, len(s.Members))
@@ -82,6 +95,13 @@ func (w *work) takeStreams(s Survey) {
 		w.streams.lookAt = time.Time{}
 		w.kick()
 	}
+}
+
+// crowded reports that streams wait for room, as far as this process knows.
+func (w *work) crowded() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.streams.waiting > 0
 }
 
 // crowdedIdle is how long a stream without work stays when others wait for its place.
@@ -157,7 +177,7 @@ func (w *work) announce() {
 			continue
 		}
 		failed.reset()
-		w.hintSurvey()
+		hint(w.streams.wanted)
 		pause(w.s.ctx, max(jitter(w.c.spec.Poll), pollLeast))
 	}
 }

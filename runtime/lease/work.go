@@ -117,7 +117,7 @@ func newWork(c *Consumer, s *session, p *process) *work {
 		wake: make(chan struct{}, 1), held: map[string]*held{}, known: map[string]struct{}{},
 		parked:  parkedState{due: time.Now().Add(parkedAtLeast), laned: map[*held]struct{}{}, yielding: map[*held]struct{}{}, strains: map[*held]*strain{}},
 		stores:  storeState{wake: make(chan struct{}, 1), byHeld: map[*held]*entry{}},
-		awaited: map[string]time.Time{}, watched: map[*sequence]struct{}{}, streams: streamState{sweep: make(chan struct{}, 1)},
+		awaited: map[string]time.Time{}, watched: map[*sequence]struct{}{}, streams: streamState{wanted: make(chan struct{}, 1), sweep: make(chan struct{}, 1)},
 		surveys: surveys{latest: make(chan surveyed, 1)},
 		enroll:  registration{wake: make(chan struct{}, 1), fresh: map[string]struct{}{}, limit: registerItems},
 	}

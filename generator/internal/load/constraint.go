@@ -7,11 +7,12 @@ import (
 	"go/build/constraint"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
-// Constraint returns what has to hold for a file to be compiled, by its //go:build line
-// and by its name, as one expression; empty if nothing has to.
+// Constraint returns what has to hold for a file to be compiled, by its //go:build line,
+// by its name, and by its use of cgo, as one expression; empty if nothing has to.
 func Constraint(f *ast.File, path string) string {
 	var line constraint.Expr
 	for _, group := range f.Comments {
@@ -26,7 +27,11 @@ func Constraint(f *ast.File, path string) string {
 			}
 		}
 	}
-	for _, tag := range nameTags(filepath.Base(path)) {
+	tags := nameTags(filepath.Base(path))
+	if slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return strings.Trim(i.Path.Value, "\"`") == "C" }) {
+		tags = append(tags, "cgo")
+	}
+	for _, tag := range tags {
 		e := constraint.Expr(&constraint.TagExpr{Tag: tag})
 		if line != nil {
 			e = &constraint.AndExpr{X: e, Y: line}

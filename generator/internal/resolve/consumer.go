@@ -242,6 +242,10 @@ func (h *handlers) payload(m *types.Func, sig signature) (kind string, t ir.Type
 		h.refuse(m, "LG0306", fmt.Sprintf("%s.%s cannot travel as JSON: %s", text, path, why), "", haveLine)
 		return "", t, false
 	}
+	if l := lossOf(named); l != nil && !h.ownEvent(obj) {
+		h.refuse(m, "LG0306", fmt.Sprintf("%s.%s does not come through JSON: %s", text, l.path, l.why), "", haveLine)
+		return "", t, false
+	}
 	return e.kind, typeOf(obj), true
 }
 

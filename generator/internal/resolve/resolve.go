@@ -165,6 +165,11 @@ func Names(prog *load.Program, sources []*Source, files []*ir.File, diags *diag.
 			r.taken(s, e.Publish, "for event "+e.Type.Name)
 		}
 		for _, c := range f.Consumers {
+			for _, h := range c.Handlers {
+				if h.Payload.Name == names.Uint8s && h.Payload.Path == "" && s.declared["uint8"] {
+					r.hidden(s, "uint8", pkgs[f.PkgPath])
+				}
+			}
 			r.taken(s, c.Constructor, "for consumer "+c.Type.Name)
 		}
 		if len(f.Register) > 0 {
@@ -196,12 +201,17 @@ func (r *resolver) scope(pkg *load.Package) *scope {
 	}
 	for _, name := range names.Predeclared() {
 		if s.declared[name] {
-			r.add(diag.Diagnostic{Code: "LG0402", Pos: s.at[name], End: after(s.at[name], name),
-				Message: fmt.Sprintf("package %s declares %s and hides Go's own, which generated code needs", pkg.Name, name),
-				Hint:    "rename it"})
+			r.hidden(s, name, pkg)
 		}
 	}
 	return s
+}
+
+// hidden reports a predeclared name that the package gives another meaning.
+func (r *resolver) hidden(s *scope, name string, pkg *load.Package) {
+	r.add(diag.Diagnostic{Code: "LG0402", Pos: s.at[name], End: after(s.at[name], name),
+		Message: fmt.Sprintf("package %s declares %s and hides Go's own, which generated code needs", pkg.Name, name),
+		Hint:    "rename it"})
 }
 
 // testNames are the package-level names that tests inside the package declare.

@@ -1,7 +1,6 @@
 package load
 
 import (
-	"bytes"
 	"go/ast"
 	"go/build"
 	"go/build/constraint"
@@ -65,9 +64,19 @@ func nameTags(base string) []string {
 // matches asks go/build, which knows the names of all systems, whether it would
 // compile a file of that name.
 func matches(name, goos, goarch string) bool {
-	c := build.Context{GOOS: goos, GOARCH: goarch, Compiler: "gc", OpenFile: func(string) (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader([]byte("package x\n"))), nil
-	}}
+	c := build.Context{GOOS: goos, GOARCH: goarch, Compiler: "gc"}
+	return matchFile(&c, name, "package x\n")
+}
+
+// evaluates asks go/build whether a tag holds.
+func evaluates(c *build.Context, tag string) bool {
+	return matchFile(c, "x.go", "//go:build "+tag+"\n\npackage x\n")
+}
+
+func matchFile(c *build.Context, name, src string) bool {
+	c.OpenFile = func(string) (io.ReadCloser, error) {
+		return io.NopCloser(strings.NewReader(src)), nil
+	}
 	ok, err := c.MatchFile(string(filepath.Separator), name)
 	return ok && err == nil
 }

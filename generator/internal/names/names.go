@@ -25,6 +25,9 @@ const (
 	PGX        = "github.com/jackc/pgx/v5"
 )
 
+// ABI is the constant of the runtime that generated code refers to, see lease.ABI1.
+const ABI = "ABI1"
+
 // Handlers and Register are declared once in every package that has a consumer.
 const (
 	Handlers = "LeasegenHandlers"

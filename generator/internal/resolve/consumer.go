@@ -55,6 +55,7 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 		h.method(m)
 	}
 	h.ambiguous(named)
+	h.elsewhere(s, named)
 	if len(h.found) == 0 && !h.failed {
 		h.none()
 	}

@@ -20,8 +20,9 @@ type jsonField struct {
 
 // jsonFields are the fields of a struct that encoding/json writes and reads, by its own rules: of
 // several fields with one name the least nested one counts, of several of these the one with a tag.
-// Where that does not decide, encoding/json drops all of them; these are in clashes.
-func jsonFields(st *types.Struct) (kept []jsonField, clashes [][]jsonField) {
+// Where that does not decide, encoding/json drops all of them. clashes are all fields of a name that
+// several have.
+func jsonFields(st *types.Struct) (kept []jsonField, clashes []nameClash) {
 	type level struct {
 		st    *types.Struct
 		index []int
@@ -78,12 +79,19 @@ func jsonFields(st *types.Struct) (kept []jsonField, clashes [][]jsonField) {
 		}
 		if same == 1 {
 			kept = append(kept, all[0])
-		} else {
-			clashes = append(clashes, all[:same])
+		}
+		if n > 1 {
+			clashes = append(clashes, nameClash{all[:n], same == 1})
 		}
 		all = all[n:]
 	}
 	return kept, clashes
+}
+
+// nameClash is fields of one name, the one that counts first, if decided.
+type nameClash struct {
+	fields  []jsonField
+	decided bool
 }
 
 func compareBool(a, b bool) int {
@@ -140,13 +148,22 @@ func lossIn(t types.Type, st *types.Struct, path string, seen map[types.Type]boo
 	}
 	kept, clashes := jsonFields(st)
 	for _, c := range clashes {
-		a, b := c[0], c[1]
-		if a.v.Name() == b.v.Name() {
-			return &loss{st.Field(a.index[0]), at(a.v.Name()), fmt.Sprintf("two embedded structs have a field of its name, %q, so that encoding/json drops both", a.name),
-				"embed one of them, or declare the field in the struct itself"}
+		a := c.fields[0]
+		for _, b := range c.fields[1:] {
+			// A field that Go's selectors do not reach either is hidden on purpose.
+			obj, _, _ := types.LookupFieldOrMethod(t, true, b.v.Pkg(), b.v.Name())
+			switch {
+			case a.v.Name() == b.v.Name() && !c.decided:
+				return &loss{st.Field(a.index[0]), at(a.v.Name()), fmt.Sprintf("two embedded structs have a field of its name, %q, so that encoding/json drops both", a.name),
+					"embed one of them, or declare the field in the struct itself"}
+			case c.decided && obj == b.v:
+				return &loss{st.Field(b.index[0]), at(b.v.Name()), fmt.Sprintf("its name there, %q, is that of %s too, so that encoding/json drops it", b.name, a.v.Name()),
+					"give one of the two another name in its json tag"}
+			case !c.decided:
+				return &loss{st.Field(b.index[0]), at(b.v.Name()), fmt.Sprintf("its name there, %q, is that of %s too, so that encoding/json drops both", b.name, a.v.Name()),
+					"give one of the two another name in its json tag"}
+			}
 		}
-		return &loss{st.Field(b.index[0]), at(b.v.Name()), fmt.Sprintf("its name there, %q, is that of %s too, so that encoding/json drops both", b.name, a.v.Name()),
-			"give one of the two another name in its json tag"}
 	}
 	for _, f := range kept {
 		if v := unsettable(st, f.index); v != nil {

@@ -9,6 +9,7 @@
 //	resolve  match directives and types; the result is plain data
 //	name     choose every identifier, or refuse what is taken
 //	emit     write Go from that data
+//	verify   type-check the packages with what was emitted, on every platform that differs
 //	write    compare with what is there and replace what differs (package fsout)
 //
 // All but the last step are a pure function of the source: they write no file, print

@@ -17,6 +17,7 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/load"
 	"github.com/leasegen/leasegen/generator/internal/resolve"
 	"github.com/leasegen/leasegen/generator/internal/table"
+	"github.com/leasegen/leasegen/generator/internal/verify"
 )
 
 // Generate computes the files that belong to the annotated packages of a module. It
@@ -45,7 +46,7 @@ func Generate(ctx context.Context, cfg Config) (*Result, error) {
 }
 
 // checker type-checks packages, see load.Module.Check.
-type checker func(ctx context.Context, pkgs []*load.Package, overlay map[string][]byte) (load.Checked, error)
+type checker func(ctx context.Context, pkgs []*load.Package, overlay map[string][]byte, also []string) (load.Checked, error)
 
 // generate computes the files that belong to the packages of a module.
 func (r *Result) generate(ctx context.Context, cfg Config, module *load.Module, check checker, step func(name string)) error {
@@ -77,7 +78,8 @@ func (r *Result) generate(ctx context.Context, cfg Config, module *load.Module, 
 	matter := slices.DeleteFunc(slices.Clone(module.Packages), func(p *load.Package) bool {
 		return p.Path == "" || tables.Failed[p] || !annotated[p] && len(p.Outputs)+len(p.Tables) == 0
 	})
-	checked, err := check(ctx, matter, overlay)
+	also := verify.Imports(sources)
+	checked, err := check(ctx, matter, overlay, also)
 	if err != nil {
 		return err
 	}
@@ -99,6 +101,19 @@ func (r *Result) generate(ctx context.Context, cfg Config, module *load.Module, 
 	r.Files = append(r.Files, tables.Files...)
 	slices.SortFunc(r.Files, func(a, b fsout.File) int { return cmp.Compare(a.Path, b.Path) })
 	step("emit")
+
+	plan := verify.Plan{Module: module, Sources: sources, Files: files, Outputs: r.Files}
+	if missing := plan.Check(checked, diags); len(missing) > 0 {
+		if checked, err = check(ctx, matter, overlay, append(also, missing...)); err != nil {
+			return err
+		}
+		plan.Check(checked, diags)
+	}
+	step("verify")
+	if diags.Err() != nil {
+		r.Files = nil
+		return nil
+	}
 
 	written := map[string]bool{}
 	for _, f := range r.Files {

@@ -20,6 +20,7 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/fsout"
 	"github.com/leasegen/leasegen/generator/internal/load"
+	"github.com/leasegen/leasegen/generator/internal/names"
 	"github.com/leasegen/leasegen/generator/internal/sqlc"
 )
 
@@ -28,7 +29,8 @@ var update = flag.Bool("update", false, "rewrite the want/ sections of testdata/
 // TestGolden generates every testdata/golden/NAME.txtar and compares. An archive holds
 // Go files of module golden.test below NAME/, the outputs expected as want/FILE and the
 // findings expected as want/errors.txt. Lines before the first file may set
-// "tags: a,b" and "patterns: ./NAME"; other lines say what the case is about.
+// "tags: a,b" and "patterns: ./NAME", and "builds: a,b" has the outputs compiled with these
+// tags, too; other lines say what the case is about.
 // All outputs together are then compiled and vetted. Goldens without tags and patterns of
 // their own share one listing and one type check, which take nearly all the time.
 func TestGolden(t *testing.T) {
@@ -54,6 +56,9 @@ func TestGolden(t *testing.T) {
 					mu.Lock()
 					defer mu.Unlock()
 					compile[g.tags] = append(compile[g.tags], g.below())
+					if g.builds != "" {
+						compile[g.builds] = append(compile[g.builds], g.below())
+					}
 				}
 			})
 		}
@@ -73,6 +78,7 @@ func TestGolden(t *testing.T) {
 
 type golden struct {
 	path, name, tags string
+	builds           string
 	patterns         []string
 	archive          *txtar.Archive
 }
@@ -88,6 +94,9 @@ func readGolden(t *testing.T, path string) *golden {
 	for line := range strings.Lines(string(a.Comment)) {
 		if v, ok := strings.CutPrefix(line, "tags: "); ok {
 			g.tags = strings.TrimSpace(v)
+		}
+		if v, ok := strings.CutPrefix(line, "builds: "); ok {
+			g.builds = strings.TrimSpace(v)
 		}
 		if v, ok := strings.CutPrefix(line, "patterns: "); ok {
 			g.patterns = strings.Fields(v)
@@ -133,11 +142,16 @@ func shareLoad(t *testing.T, root string, goldens []*golden) *sharedLoad {
 	if err != nil || diags.Len() > 0 {
 		t.Fatal(err, diags.All())
 	}
-	checked, err := module.Check(t.Context(), module.Packages, nil)
+	checked, err := module.Check(t.Context(), module.Packages, nil, runtimePackages())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &sharedLoad{module, checked}
+}
+
+// runtimePackages are what outputs import, whatever the source does.
+func runtimePackages() []string {
+	return []string{names.Lease, names.LeasePG, names.LeaseRedis, "context", "time", "strconv"}
 }
 
 // generate is Generate for the packages in one directory.
@@ -147,9 +161,9 @@ func (s *sharedLoad) generate(ctx context.Context, dir string, cfg Config) (*Res
 	module.Packages = slices.DeleteFunc(module.Packages, func(p *load.Package) bool {
 		return p.Dir != dir && !strings.HasPrefix(p.Dir, dir+string(filepath.Separator))
 	})
-	check := func(ctx context.Context, pkgs []*load.Package, overlay map[string][]byte) (load.Checked, error) {
+	check := func(ctx context.Context, pkgs []*load.Package, overlay map[string][]byte, also []string) (load.Checked, error) {
 		if len(overlay) > 0 { // code that does not exist yet
-			return module.Check(ctx, pkgs, overlay)
+			return module.Check(ctx, pkgs, overlay, also)
 		}
 		return s.checked, nil
 	}

@@ -74,9 +74,11 @@ per=stream without input, the method Run. Methods of embedded structs count.`},
 called. Rename it, or change its signature.`},
 		{"LG0305", "payload is not an event", `Handlers take lease.Message[X], where X is a struct with //leasegen:event, of any package, by value. Messages
 of all kinds without a handler of their own go to a handler of json.RawMessage or []byte, if there is one.`},
-		{"LG0306", "payload that JSON cannot carry", `Events travel as JSON. Channels, functions, complex numbers, unsafe pointers, interfaces with methods and maps
+		{"LG0306", "payload that JSON cannot carry", `Events travel as JSON by the rules of encoding/json. Channels, functions, complex numbers, unsafe pointers, interfaces with methods and maps
 whose keys are not strings cannot be decoded, unless their type has an UnmarshalJSON or UnmarshalText method
-or the field is left out with json:"-".`},
+or the field is left out with json:"-". Nor does what encoding/json drops in silence come through: the other fields of a
+struct that embeds time.Time, or anything else whose MarshalJSON is promoted; two fields of one name; the fields of an
+embedded pointer to a struct that is not exported.`},
 		{"LG0307", "generic type", `Consumers and events are plain structs. Declare a struct that embeds the instance you need.`},
 		{"LG0308", "two handlers for one kind", `A message goes to one handler. Two methods of this consumer take the same event, or both take everything else.`},
 		{"LG0309", "handler does not go with per=", `Run belongs to consumers without messages: per=cluster, and per=stream without input. Handle methods belong to
@@ -84,7 +86,7 @@ all others.`},
 		{"LG0310", "workers with transaction handlers", `A transaction handler's transaction also moves the cursor, one step at a time: several workers cannot share it.`},
 		{"LG0311", "field not usable", `The key and the id of an event, and the key of //leasegen:once, name an exported field of the event, or one inside
 its structs, of a string or integer type, that is reached without following a pointer. The key of once is a field of
-every event that the consumer's methods take.`},
+every event that the consumer's methods take, and one that is part of the JSON.`},
 		{"LG0312", "ambiguous handler", `Two embedded structs have a method of this name at the same depth. Go then promotes neither, and the handler
 would be missing without a word. Declare the method on the consumer itself.`},
 		{"LG0313", "streams need one source", `The streams of a consumer with per=stream are either the keys of the messages of input=, for Handle methods, or
@@ -161,6 +163,19 @@ go list -e -deps PACKAGE shows it as well.`},
 leasegen on the system that the file is for. What was generated for it before is left alone.`},
 		{"LG0705", "directives in a test file", `Generated code is part of the package, which cannot refer to what its tests declare.`},
 		{"LG0706", "no directives", `No package that matches the patterns has a //leasegen: directive, so there is nothing to do.`},
+		{"LG0710", "runtime not required", `Generated code imports the runtime, github.com/leasegen/leasegen/runtime/lease and, where it is needed, leasepg or
+leaseredis. go.mod has to require the module, or vendor has to hold the packages: go get says which.`},
+		{"LG0711", "another runtime", `Generated code names a constant of the runtime that it was generated for, lease.ABI1, and functions of it. The
+version of the runtime that go.mod requires does not have them: use the same version of leasegen and of its runtime.`},
+		{"LG0712", "import of generated code not found", `Generated code imports a package that no module of go.mod provides. Most often sqlc makes it the type of a column, as
+github.com/pgvector/pgvector-go of a vector. Require its module, or leave the column to another table.`},
+		{"LG0713", "old version of the language", `Generated code uses generics, which Go has since 1.18. The go line of go.mod says which version of the language
+is compiled.`},
+		{"LG0714", "handler of some platforms only", `The generated file is compiled wherever the file with the struct is, and binds the handlers that this run has found. A
+handler in a file that other platforms or tags have, or leave out, would be missing there or never be called.
+Declare handlers in files without a build constraint of their own, or give the struct's file the same one.`},
+		{"LG0719", "generated code would not compile", `The generated files were type-checked beside the package's declarations, and something does not fit that leasegen
+has no finding of its own for. Nothing was written. Please report it, with the declaration.`},
 	}
 }
 

@@ -35,7 +35,7 @@ func File(f *ir.File) ([]byte, error) {
 
 	comment(g, "The runtime this file was generated for. If the next line does not compile, "+
 		"the runtime has changed since: run leasegen again, and commit what it writes.")
-	g.Const().Id("_").Op("=").Qual(names.Lease, "ABI1").Line()
+	g.Const().Id("_").Op("=").Qual(names.Lease, names.ABI).Line()
 	for i := range f.Events {
 		publish(g, &f.Events[i])
 	}

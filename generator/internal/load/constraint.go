@@ -1,17 +1,17 @@
 package load
 
 import (
-	"bytes"
 	"go/ast"
 	"go/build"
 	"go/build/constraint"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
-// Constraint returns what has to hold for a file to be compiled, by its //go:build line
-// and by its name, as one expression; empty if nothing has to.
+// Constraint returns what has to hold for a file to be compiled, by its //go:build line,
+// by its name, and by its use of cgo, as one expression; empty if nothing has to.
 func Constraint(f *ast.File, path string) string {
 	var line constraint.Expr
 	for _, group := range f.Comments {
@@ -26,7 +26,11 @@ func Constraint(f *ast.File, path string) string {
 			}
 		}
 	}
-	for _, tag := range nameTags(filepath.Base(path)) {
+	tags := nameTags(filepath.Base(path))
+	if slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return strings.Trim(i.Path.Value, "\"`") == "C" }) {
+		tags = append(tags, "cgo")
+	}
+	for _, tag := range tags {
 		e := constraint.Expr(&constraint.TagExpr{Tag: tag})
 		if line != nil {
 			e = &constraint.AndExpr{X: e, Y: line}
@@ -60,9 +64,19 @@ func nameTags(base string) []string {
 // matches asks go/build, which knows the names of all systems, whether it would
 // compile a file of that name.
 func matches(name, goos, goarch string) bool {
-	c := build.Context{GOOS: goos, GOARCH: goarch, Compiler: "gc", OpenFile: func(string) (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader([]byte("package x\n"))), nil
-	}}
+	c := build.Context{GOOS: goos, GOARCH: goarch, Compiler: "gc"}
+	return matchFile(&c, name, "package x\n")
+}
+
+// evaluates asks go/build whether a tag holds.
+func evaluates(c *build.Context, tag string) bool {
+	return matchFile(c, "x.go", "//go:build "+tag+"\n\npackage x\n")
+}
+
+func matchFile(c *build.Context, name, src string) bool {
+	c.OpenFile = func(string) (io.ReadCloser, error) {
+		return io.NopCloser(strings.NewReader(src)), nil
+	}
 	ok, err := c.MatchFile(string(filepath.Separator), name)
 	return ok && err == nil
 }

@@ -35,6 +35,8 @@ type Module struct {
 	Root     string // absolute
 	Packages []*Package
 	Fset     *token.FileSet
+	// GoMod is the module's go.mod, and GoVersion what its go line says.
+	GoMod, GoVersion string
 
 	config Config
 }
@@ -111,7 +113,7 @@ func (m *Module) add(p *packages.Package) error {
 	if m.Root != "" && m.Root != p.Module.Dir {
 		return fmt.Errorf("the patterns span the modules in %s and %s: run leasegen once in each", m.Root, p.Module.Dir)
 	}
-	m.Root = p.Module.Dir
+	m.Root, m.GoMod, m.GoVersion = p.Module.Dir, p.Module.GoMod, p.Module.GoVersion
 	dir := p.Dir
 	if dir == "" && len(p.GoFiles) > 0 {
 		dir = filepath.Dir(p.GoFiles[0])

@@ -34,8 +34,9 @@ type Checked map[string]*packages.Package
 
 // Check type-checks pkgs and everything they import, from source and without function
 // bodies, as if leasegen's outputs did not exist. overlay holds outputs that code may refer
-// to, by absolute path, as if they were on disk.
-func (m *Module) Check(ctx context.Context, pkgs []*Package, overlay map[string][]byte) (Checked, error) {
+// to, by absolute path, as if they were on disk. also are the paths of packages that outputs
+// import, whether or not the source does.
+func (m *Module) Check(ctx context.Context, pkgs []*Package, overlay map[string][]byte, also []string) (Checked, error) {
 	if len(pkgs) == 0 {
 		return nil, nil
 	}
@@ -47,6 +48,11 @@ func (m *Module) Check(ctx context.Context, pkgs []*Package, overlay map[string]
 	var paths []string
 	for _, p := range pkgs {
 		paths = append(paths, p.Path)
+	}
+	for _, path := range also {
+		if !slices.Contains(paths, path) {
+			paths = append(paths, path)
+		}
 	}
 	loaded, err := packages.Load(c, paths...)
 	if err != nil {
@@ -122,13 +128,17 @@ func (p *Package) clause() string {
 func parseSignatures(fset *token.FileSet, name string, src []byte) (*ast.File, error) {
 	f, err := parser.ParseFile(fset, name, src, parser.SkipObjectResolution)
 	if f != nil {
-		for _, d := range f.Decls {
-			if fn, ok := d.(*ast.FuncDecl); ok {
-				fn.Body = nil
-			}
-		}
+		dropBodies(f)
 	}
 	return f, err
+}
+
+func dropBodies(f *ast.File) {
+	for _, d := range f.Decls {
+		if fn, ok := d.(*ast.FuncDecl); ok {
+			fn.Body = nil
+		}
+	}
 }
 
 // problems are the findings about a package that was loaded. If the go command or the

@@ -25,6 +25,9 @@ const (
 	PGX        = "github.com/jackc/pgx/v5"
 )
 
+// ABI is the constant of the runtime that generated code refers to, see lease.ABI1.
+const ABI = "ABI1"
+
 // Handlers and Register are declared once in every package that has a consumer.
 const (
 	Handlers = "LeasegenHandlers"
@@ -33,6 +36,13 @@ const (
 
 // Predeclared are the predeclared identifiers that generated code relies on.
 func Predeclared() []string { return []string{"error", "string", "nil", "int64", "uint64", "true"} }
+
+// Bytes is the payload of a handler that takes any message, and Uint8s is the same where the package
+// declares byte itself.
+const (
+	Bytes  = "[]byte"
+	Uint8s = "[]uint8"
+)
 
 // Constructor is the name of the function that makes the consumer of a type. An
 // unexported type has an unexported constructor.
@@ -59,21 +69,37 @@ func File(f *ir.File, scope map[string]bool) {
 	}
 	for i := range f.Events {
 		e := &f.Events[i]
-		e.Locals = locals(taken, e.Type.Name, "ctx", "to", "topic", "events", "e")
+		e.Locals = locals(taken, map[string]bool{e.Type.Name: true}, "ctx", "to", "topic", "events", "e")
 	}
 	for i := range f.Consumers {
 		c := &f.Consumers[i]
-		c.Locals = locals(taken, c.Type.Name, "be", "h", "opts", "e", "ctx", "db", "p", "rows", "r", "now")
+		for j, h := range c.Handlers {
+			if h.Payload.Name == Bytes && h.Payload.Path == "" && scope["byte"] {
+				c.Handlers[j].Payload.Name = Uint8s
+			}
+		}
+		c.Locals = locals(taken, own(f, c), "be", "h", "opts", "e", "ctx", "db", "p", "rows", "r", "now")
 	}
 }
 
 // locals gives each role a name that hides nothing the function's body refers to.
-func locals(taken map[string]bool, typ string, roles ...string) map[string]string {
+func locals(taken, types map[string]bool, roles ...string) map[string]string {
 	out := make(map[string]string, len(roles))
 	for _, role := range roles {
-		out[role] = unused(role, func(name string) bool { return taken[name] || name == typ })
+		out[role] = unused(role, func(name string) bool { return taken[name] || types[name] })
 	}
 	return out
+}
+
+// own are the types of f's package that the functions of a consumer name: its own, and its payloads.
+func own(f *ir.File, c *ir.Consumer) map[string]bool {
+	types := map[string]bool{c.Type.Name: true}
+	for _, h := range c.Handlers {
+		if h.Payload.Path == f.PkgPath {
+			types[h.Payload.Name] = true
+		}
+	}
+	return types
 }
 
 // imports names the packages that f refers to, in a fixed order of precedence:

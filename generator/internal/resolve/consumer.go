@@ -55,6 +55,7 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 		h.method(m)
 	}
 	h.ambiguous(named)
+	h.elsewhere(s, named)
 	if len(h.found) == 0 && !h.failed {
 		h.none()
 	}
@@ -240,6 +241,10 @@ func (h *handlers) payload(m *types.Func, sig signature) (kind string, t ir.Type
 			h.diags.Add(h.prog.Upstream(h.pkg.Path())...)
 		}
 		h.refuse(m, "LG0306", fmt.Sprintf("%s.%s cannot travel as JSON: %s", text, path, why), "", haveLine)
+		return "", t, false
+	}
+	if l := lossOf(named); l != nil && !h.ownEvent(obj) {
+		h.refuse(m, "LG0306", fmt.Sprintf("%s.%s does not come through JSON: %s", text, l.path, l.why), "", haveLine)
 		return "", t, false
 	}
 	return e.kind, typeOf(obj), true

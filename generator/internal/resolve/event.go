@@ -41,6 +41,10 @@ func (r *resolver) event(s *Source, e *Event) {
 	f, path, why := undecodable(named)
 	switch why {
 	case "":
+		if l := lossOf(named); l != nil {
+			r.named(l.v.Pos(), l.v.Name(), diag.Diagnostic{Code: "LG0306",
+				Message: fmt.Sprintf("%s.%s does not come through JSON: %s", obj.Name(), l.path, l.why), Hint: l.hint})
+		}
 	case unknownType:
 		r.named(f.Pos(), f.Name(), diag.Diagnostic{Code: "LG0702", Message: fmt.Sprintf("%s.%s: %s", obj.Name(), path, why)})
 		r.diags.Add(r.prog.Upstream(s.Pkg.Path)...)
@@ -162,9 +166,7 @@ func skipped(f *types.Var, tag string) bool {
 		return false
 	}
 	if f.Embedded() { // the exported fields of an embedded struct count
-		t := f.Type()
-		_, ok := t.Underlying().(*types.Struct)
-		return !ok
+		return structOf(f.Type()) == nil
 	}
 	return true
 }
@@ -210,7 +212,7 @@ func undecodableType(t types.Type, path string, seen map[types.Type]bool) (strin
 		return undecodableType(u.Elem(), path+"[]", seen)
 	case *types.Map:
 		key, ok := u.Key().Underlying().(*types.Basic)
-		if (!ok || key.Info()&(types.IsString|types.IsInteger) == 0) && !unmarshals(u.Key()) {
+		if (!ok || key.Info()&(types.IsString|types.IsInteger) == 0) && !textual(u.Key()) {
 			return path, "the keys of a JSON object are strings, not " + types.TypeString(u.Key(), packageName)
 		}
 		return undecodableType(u.Elem(), path+"[]", seen)
@@ -235,6 +237,12 @@ func unmarshals(t types.Type) bool {
 	return slices.ContainsFunc([]string{"UnmarshalJSON", "UnmarshalJSONFrom", "UnmarshalText"}, func(name string) bool {
 		return set.Lookup(nil, name) != nil
 	})
+}
+
+// textual reports whether a type can be the key of a JSON object by methods of its own.
+func textual(t types.Type) bool {
+	set := types.NewMethodSet(types.NewPointer(t))
+	return types.NewMethodSet(t).Lookup(nil, "MarshalText") != nil && set.Lookup(nil, "UnmarshalText") != nil
 }
 
 // eventOf returns the event a type is, looking into the source of packages that are

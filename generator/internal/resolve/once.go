@@ -35,5 +35,9 @@ func (h *handlers) once(m *types.Func, sig signature, out *ir.Handler) {
 		report(problem, hint)
 		return
 	}
+	if why := dropped(named, f.Path); why != "" {
+		report(why, "name a field that is part of the JSON")
+		return
+	}
 	out.Once, out.OncePark = f, h.consumer.Once.OnUnknown == "park"
 }

@@ -22,7 +22,8 @@ import (
 // to be written, in the order of sources. Sources of packages that could not be loaded
 // are passed over; loading has reported why.
 func Resolve(prog *load.Program, sources []*Source, diags *diag.List) []*ir.File {
-	r := &resolver{prog: prog, diags: diags, events: map[string]*known{}, postgres: map[*Consumer]bool{}, files: map[string]*ir.File{}}
+	r := &resolver{prog: prog, diags: diags, events: map[string]*known{}, postgres: map[*Consumer]bool{}, files: map[string]*ir.File{},
+		others: map[string][]load.Syntax{}}
 	loaded := slices.DeleteFunc(slices.Clone(sources), func(s *Source) bool { return !prog.Clean(s.Pkg.Path) })
 	for _, s := range loaded {
 		for _, e := range s.Events {
@@ -58,6 +59,8 @@ type resolver struct {
 	// postgres has the consumers that were resolved: whether they need PostgreSQL.
 	postgres map[*Consumer]bool
 	files    map[string]*ir.File
+	// others are the files that are not compiled here, by package.
+	others map[string][]load.Syntax
 }
 
 // file returns the output for a source.
@@ -162,26 +165,39 @@ func Names(prog *load.Program, sources []*Source, files []*ir.File, diags *diag.
 		}
 		names.File(f, s.declared)
 		for _, e := range f.Events {
-			r.taken(s, e.Publish, "for event "+e.Type.Name)
+			r.taken(s, f, e.Publish, "for event "+e.Type.Name)
 		}
 		for _, c := range f.Consumers {
-			r.taken(s, c.Constructor, "for consumer "+c.Type.Name)
+			for _, h := range c.Handlers {
+				if h.Payload.Name == names.Uint8s && h.Payload.Path == "" && s.declared["uint8"] {
+					r.hidden(s, "uint8", pkgs[f.PkgPath])
+				}
+			}
+			r.taken(s, f, c.Constructor, "for consumer "+c.Type.Name)
 		}
 		if len(f.Register) > 0 {
-			r.taken(s, names.Handlers, "for the consumers of the package")
-			r.taken(s, names.Register, "for the consumers of the package")
+			r.taken(s, f, names.Handlers, "for the consumers of the package")
+			r.taken(s, f, names.Register, "for the consumers of the package")
 		}
 	}
 }
 
 // scope is what names mean in a package.
 type scope struct {
-	declared map[string]bool           // in the package, tests included
-	at       map[string]token.Position // of those, and of names that its files import
+	declared map[string]bool           // in the package, tests and files of other platforms included
+	at       map[string]token.Position // of those compiled here, and of names that its files import
+	// elsewhere are those of files that are not compiled here.
+	elsewhere []elsewhere
+}
+
+// elsewhere is a name that is declared where a constraint holds.
+type elsewhere struct {
+	id         *ast.Ident
+	constraint string
 }
 
 func (r *resolver) scope(pkg *load.Package) *scope {
-	s := &scope{map[string]bool{}, map[string]token.Position{}}
+	s := &scope{declared: map[string]bool{}, at: map[string]token.Position{}}
 	declared, imported := r.prog.Scope(pkg.Path)
 	for name, obj := range imported {
 		s.at[name] = r.position(obj.Pos())
@@ -194,14 +210,33 @@ func (r *resolver) scope(pkg *load.Package) *scope {
 		s.declared[name] = true
 		s.at[name] = pos
 	}
+	for _, f := range r.prog.Module.Elsewhere(pkg) {
+		for _, d := range f.File.Decls {
+			for _, id := range declaredNames(d) {
+				s.declared[id.Name] = true
+				s.elsewhere = append(s.elsewhere, elsewhere{id, f.Constraint})
+			}
+		}
+	}
 	for _, name := range names.Predeclared() {
 		if s.declared[name] {
-			r.add(diag.Diagnostic{Code: "LG0402", Pos: s.at[name], End: after(s.at[name], name),
-				Message: fmt.Sprintf("package %s declares %s and hides Go's own, which generated code needs", pkg.Name, name),
-				Hint:    "rename it"})
+			r.hidden(s, name, pkg)
 		}
 	}
 	return s
+}
+
+// hidden reports a predeclared name that the package gives another meaning.
+func (r *resolver) hidden(s *scope, name string, pkg *load.Package) {
+	pos := s.at[name]
+	for _, e := range s.elsewhere {
+		if e.id.Name == name && !pos.IsValid() {
+			pos = r.position(e.id.Pos())
+		}
+	}
+	r.add(diag.Diagnostic{Code: "LG0402", Pos: pos, End: after(pos, name),
+		Message: fmt.Sprintf("package %s declares %s and hides Go's own, which generated code needs", pkg.Name, name),
+		Hint:    "rename it"})
 }
 
 // testNames are the package-level names that tests inside the package declare.
@@ -240,9 +275,15 @@ func declaredNames(d ast.Decl) (ids []*ast.Ident) {
 	return ids
 }
 
-// taken reports a name that leasegen is about to declare and that exists.
-func (r *resolver) taken(s *scope, name, what string) {
+// taken reports a name that leasegen is about to declare in f and that exists.
+func (r *resolver) taken(s *scope, f *ir.File, name, what string) {
 	pos, exists := s.at[name]
+	for _, e := range s.elsewhere {
+		if !exists && e.id.Name == name && r.prog.Module.Together(e.constraint, f.Constraint) {
+			pos, exists = r.position(e.id.Pos()), true
+			what += ", in a file that is compiled beside this one (//go:build " + e.constraint + ")"
+		}
+	}
 	if !exists {
 		return
 	}

@@ -143,7 +143,7 @@ func packageName(p *types.Package) string { return p.Name() }
 func catchAll(t types.Type) (ir.Type, bool) {
 	if s, ok := t.(*types.Slice); ok {
 		if b, ok := types.Unalias(s.Elem()).(*types.Basic); ok && b.Kind() == types.Byte {
-			return ir.Type{Name: "[]byte"}, true
+			return ir.Type{Name: names.Bytes}, true
 		}
 	}
 	for _, raw := range [][2]string{{"encoding/json", "RawMessage"}, {"encoding/json/jsontext", "Value"}} {

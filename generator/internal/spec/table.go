@@ -112,7 +112,7 @@ func packageProblem(s string) *problem {
 	if p := columnProblem(s); p != nil {
 		return &problem{p.code, p.message, "a package's name is lower-case letters and digits, as in leasedb"}
 	}
-	if token.IsKeyword(s) || s == "main" || s == "internal" || s == "vendor" || s == "testdata" || strings.HasPrefix(s, "_") {
+	if token.IsKeyword(s) || s == "main" || s == "init" || s == "documentation" || strings.HasSuffix(s, "_test") || s == "internal" || s == "vendor" || s == "testdata" || strings.HasPrefix(s, "_") {
 		return &problem{"LG0504", fmt.Sprintf("%s cannot be the name of an imported package", show(s)), "write another name, such as leasedb"}
 	}
 	return nil

@@ -39,7 +39,7 @@ func TestDeterministic(t *testing.T) {
 				ps := shared.module.Packages
 				ps[i], ps[j] = ps[j], ps[i]
 			})
-			generate = func() (*Result, error) { return shared.generate(t.Context(), root, Config{Dir: root}) }
+			generate = func() (*Result, error) { return shared.generate(t.Context(), root, Config{Dir: root}, false) }
 		}
 		res, err := generate()
 		if err != nil {

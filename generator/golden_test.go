@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -46,13 +47,30 @@ func TestGolden(t *testing.T) {
 		goldens = append(goldens, g)
 	}
 	shared := shareLoad(t, root, goldens)
+	var all sync.WaitGroup
+	for _, g := range goldens {
+		if !g.alone() {
+			shared.expect(1)
+		}
+	}
+	for _, g := range goldens {
+		cfg := Config{Dir: root, Patterns: g.patterns, Tags: g.tags, SQLC: g.sqlc(t)}
+		all.Go(func() {
+			if g.alone() {
+				g.res, g.err = Generate(t.Context(), cfg)
+			} else {
+				g.res, g.err = shared.generate(t.Context(), filepath.Join(root, g.name), cfg, true)
+			}
+		})
+	}
+	all.Wait()
 	var mu sync.Mutex
 	compile := map[string][]string{} // package patterns by tags
 	t.Run("generate", func(t *testing.T) {
 		for _, g := range goldens {
 			t.Run(g.name, func(t *testing.T) {
 				t.Parallel()
-				if g.run(t, root, shared) {
+				if g.run(t, root) {
 					mu.Lock()
 					defer mu.Unlock()
 					compile[g.tags] = append(compile[g.tags], g.below())
@@ -81,6 +99,8 @@ type golden struct {
 	builds           string
 	patterns         []string
 	archive          *txtar.Archive
+	res              *Result
+	err              error
 }
 
 func readGolden(t *testing.T, path string) *golden {
@@ -125,8 +145,15 @@ func (g *golden) below() string { return "./" + g.name + "/..." }
 
 // sharedLoad is the packages of many goldens, listed and checked once.
 type sharedLoad struct {
-	module  *load.Module
+	module *load.Module
+	slots  chan struct{} // how many generate at once
+
+	mu      sync.Mutex
+	waited  sync.WaitGroup // for those of expect that have not come to the check
+	overlay map[string][]byte
+	once    sync.Once
 	checked load.Checked
+	err     error
 }
 
 func shareLoad(t *testing.T, root string, goldens []*golden) *sharedLoad {
@@ -142,11 +169,7 @@ func shareLoad(t *testing.T, root string, goldens []*golden) *sharedLoad {
 	if err != nil || diags.Len() > 0 {
 		t.Fatal(err, diags.All())
 	}
-	checked, err := module.Check(t.Context(), module.Packages, nil, runtimePackages())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &sharedLoad{module, checked}
+	return &sharedLoad{module: module, slots: make(chan struct{}, runtime.GOMAXPROCS(0)), overlay: map[string][]byte{}}
 }
 
 // runtimePackages are what outputs import, whatever the source does.
@@ -154,32 +177,54 @@ func runtimePackages() []string {
 	return []string{names.Lease, names.LeasePG, names.LeaseRedis, "context", "time", "strconv"}
 }
 
-// generate is Generate for the packages in one directory.
-func (s *sharedLoad) generate(ctx context.Context, dir string, cfg Config) (*Result, error) {
+// expect has the one check of all packages wait for n calls of generate, with the code that these
+// want checked though it does not exist yet.
+func (s *sharedLoad) expect(n int) { s.waited.Add(n) }
+
+// check is the one check of all packages.
+func (s *sharedLoad) check(ctx context.Context) (load.Checked, error) {
+	s.once.Do(func() {
+		s.checked, s.err = s.module.Check(ctx, s.module.Packages, s.overlay, runtimePackages())
+	})
+	return s.checked, s.err
+}
+
+// generate is Generate for the packages in one directory. expected says that expect has counted it.
+func (s *sharedLoad) generate(ctx context.Context, dir string, cfg Config, expected bool) (*Result, error) {
 	module := *s.module
 	module.Packages = slices.Clone(module.Packages)
 	module.Packages = slices.DeleteFunc(module.Packages, func(p *load.Package) bool {
 		return p.Dir != dir && !strings.HasPrefix(p.Dir, dir+string(filepath.Separator))
 	})
+	arrive := func() {
+		if expected {
+			expected = false
+			s.waited.Done()
+		}
+	}
+	s.slots <- struct{}{}
+	defer func() { arrive(); <-s.slots }()
 	check := func(ctx context.Context, pkgs []*load.Package, overlay map[string][]byte, also []string) (load.Checked, error) {
-		if len(overlay) > 0 { // code that does not exist yet
+		if len(overlay) > 0 && !expected {
 			return module.Check(ctx, pkgs, overlay, also)
 		}
-		return s.checked, nil
+		s.mu.Lock()
+		maps.Copy(s.overlay, overlay)
+		s.mu.Unlock()
+		arrive()
+		<-s.slots // for those that have not arrived
+		s.waited.Wait()
+		s.slots <- struct{}{}
+		return s.check(ctx)
 	}
 	res := &Result{Diags: &diag.List{}}
 	return res, res.generate(ctx, cfg, &module, check, res.stopwatch())
 }
 
-// run generates, compares or updates, and leaves the outputs in place. It reports
-// whether there are outputs that have to compile.
-func (g *golden) run(t *testing.T, root string, shared *sharedLoad) bool {
-	cfg := Config{Dir: root, Patterns: g.patterns, Tags: g.tags, SQLC: g.sqlc(t)}
-	generate := func() (*Result, error) { return shared.generate(t.Context(), filepath.Join(root, g.name), cfg) }
-	if g.alone() {
-		generate = func() (*Result, error) { return Generate(t.Context(), cfg) }
-	}
-	res, err := generate()
+// run compares or updates, and leaves the outputs in place. It reports whether there are outputs
+// that have to compile.
+func (g *golden) run(t *testing.T, root string) bool {
+	res, err := g.res, g.err
 	got := map[string]string{}
 	if err != nil {
 		got["want/errors.txt"] = err.Error() + "\n"

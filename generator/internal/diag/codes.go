@@ -169,8 +169,10 @@ func tableCodes() []Entry {
 		{"LG0801", "sqlc cannot be run", `Consumers of a table need sqlc, which checks their queries against the migrations and makes Go of them.
 It is the program that -sqlc or LEASEGEN_SQLC names, or the one in PATH, or a tool of the module (go get -tool
 github.com/sqlc-dev/sqlc/cmd/sqlc). The same version everywhere writes the same bytes.`},
-		{"LG0802", "schema cannot be made out", `The folders and files that schema= names are read in the order of the numbers in their names, without what rolls
-back, and sqlc builds the schema from them. The first line of the details says where it could not.`},
+		{"LG0802", "schema cannot be made out", `The folders and files that schema= names are read in the order in which the tool applies them that their names and
+marks tell of, by default by the numbers in their names, without what rolls back, and sqlc builds the schema from them. The
+first line of the details says where it could not. A line that only looks like the mark of a rollback is refused: its tool
+would apply what follows. What is read lies in the module, or with .. in the repository around it (the folder with .git, or else go.work).`},
 		{"LG0803", "no such table or column", `The migrations make no table or column of that name, or one whose type does not fit its use: a topic is never NULL,
 and a topic, or a key with per=partition, is a text, an integer or a uuid.`},
 		{"LG0804", "table without a usable xid", `Rows that commit late are found by the transaction that wrote them. The table needs a column of type xid8 with

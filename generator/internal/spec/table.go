@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"fmt"
 	"go/token"
 	"path"
@@ -121,13 +122,21 @@ func packageProblem(s string) *problem {
 func filesProblem(files []string) *problem {
 	for i, f := range files {
 		switch {
-		case f == "" || path.Clean(f) != f || !filepath.IsLocal(filepath.FromSlash(f)):
-			return &problem{"LG0507", fmt.Sprintf("%s does not lie below the module's root", show(f)), "write a path such as db/migrations, with slashes and without dots"}
+		case f == "" || path.Clean(f) != f || !filepath.IsLocal(filepath.FromSlash(below(f))):
+			return &problem{"LG0507", fmt.Sprintf("%s is no path from the module's root", show(f)), "write a path such as db/migrations, or ../db, with slashes and no other dots"}
 		case slices.Contains(files[:i], f):
 			return &problem{"LG0507", fmt.Sprintf("%s is given twice", show(f)), "keep one"}
 		}
 	}
 	return nil
+}
+
+// below is a path without the leading .. that lead out of the module.
+func below(f string) string {
+	for f == ".." || strings.HasPrefix(f, "../") {
+		f = strings.TrimPrefix(strings.TrimPrefix(f, ".."), "/")
+	}
+	return cmp.Or(f, ".")
 }
 
 func whereProblem(s string) *problem {

@@ -51,6 +51,131 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// apply is what is left of a migration, its lines joined by |.
+func apply(content string) string {
+	kept, _, err := up([]byte(content))
+	if err != nil {
+		return "refused: " + err.Error()
+	}
+	return strings.ReplaceAll(string(kept), "\n", "|")
+}
+
+// TestMarks: what rolls back is never applied, in any spelling that a tool knows. What the tool itself would not take
+// for a mark is refused.
+func TestMarks(t *testing.T) {
+	for content, want := range map[string]string{
+		// goose: dashes and space anywhere, in any case.
+		"-- +goose Up\na;\n--+goose Down\nb;\n":          "-- +goose Up|a;|",
+		"-- +goose UP\na;\n--   +goose   DOWN  \r\nb;\n": "-- +goose UP|a;|",
+		"--+goose up\na;\n-- +goosedown --\nb;":          "--+goose up|a;|",
+		"-- +goose NO TRANSACTION\n-- +goose Up\n-- +goose StatementBegin\na\n-- +goose StatementEnd\n-- +goose Down\n-- +goose StatementBegin\nb\n-- +goose StatementEnd\n": "-- +goose NO TRANSACTION|-- +goose Up|-- +goose StatementBegin|a|-- +goose StatementEnd|",
+		// dbmate: options, space or none, several sections.
+		"-- migrate:up\na;\n-- migrate:down transaction:false\nb;":                            "-- migrate:up|a;|",
+		"--migrate:up transaction:false\na;\n--migrate:down\nb;":                              "--migrate:up transaction:false|a;|",
+		"--\tmigrate:up\na;\n--\t migrate:down  \nb;\n-- migrate:up\nc;\n-- migrate:down\nd;": "--\tmigrate:up|a;|||-- migrate:up|c;|",
+		// sql-migrate: sections in any order; what stands before the first is passed over.
+		"x;\n-- +migrate Down\nb;\n-- +migrate  Up notransaction\na;\n": "|||-- +migrate  Up notransaction|a;|",
+		"x;\n-- +migrate Up\na;\n-- +migrate Down\nb;":                  "|-- +migrate Up|a;|",
+		// tern: wherever its separator stands.
+		"a;\n  ---- create above / drop below ----\nb;": "a;|  ",
+		"a; ---- create above / drop below ----\nb;":    "a; ",
+		// Atlas: files in a file.
+		"-- atlas:txtar\n\n-- checks.sql --\nx;\n-- migration.sql --\na;\n-- down.sql --\nb;\n": "||||-- migration.sql --|a;|",
+		// No marks.
+		"a; -- migrate:down\n-- see +goose\n-- down\n":           "a; -- migrate:down|-- see +goose|-- down|",
+		"-- checks.sql --\na;\n-- +migrate StatementBegin":       "-- checks.sql --|a;|-- +migrate StatementBegin",
+		"a;\n-- migrate:downtime\nb;\n-- +migrate Downgrade\nc;": "a;||b;||c;", // sqlc would not read on
+		// Looks like a mark, and is none.
+		"-- +goose Up\na;\n -- +goose Down\nb;":       "refused: line 3: \" -- +goose Down\" is no mark of a rollback to goose; write \"-- +goose Down\"",
+		"-- +goose Up\na;\n-- + goose Down\nb;":       "refused: line 3: \"-- + goose Down\" is no mark of a rollback to goose; write \"-- +goose Down\"",
+		"-- +goose Up\na;\n-- +goose Down now\nb;":    "refused: line 3: \"-- +goose Down now\" is no mark of a rollback to goose; write \"-- +goose Down\"",
+		"-- migrate:up\na;\n -- migrate:down\nb;":     "refused: line 3: \" -- migrate:down\" is no mark of a rollback to dbmate; write \"-- migrate:down\"",
+		"-- migrate:up\na;\n-- Migrate: Down\nb;":     "refused: line 3: \"-- Migrate: Down\" is no mark of a rollback to dbmate; write \"-- migrate:down\"",
+		"-- +migrate Up\na;\n-- +migrate down\nb;":    "refused: line 3: \"-- +migrate down\" is no mark of a rollback to sql-migrate; write \"-- +migrate Down\"",
+		"-- +migrate Up\na;\n--+migrate Down\nb;":     "refused: line 3: \"--+migrate Down\" is no mark of a rollback to sql-migrate; write \"-- +migrate Down\"",
+		"a;\n-- create above / drop below\nb;":        "refused: line 2: \"-- create above / drop below\" is no mark of a rollback to tern; write \"---- create above / drop below ----\"",
+		"a;\n---- Create above / drop below ----\nb;": "refused: line 2: \"---- Create above / drop below ----\" is no mark of a rollback to tern; write \"---- create above / drop below ----\"",
+	} {
+		if got := apply(content); got != want {
+			t.Errorf("%q\ngot  %q\nwant %q", content, got, want)
+		}
+	}
+}
+
+// TestLayouts: the files of each tool's layout in the order in which it applies them, without those that roll back.
+func TestLayouts(t *testing.T) {
+	for _, c := range []struct{ name, files, want string }{
+		{"flyway versions", "V1__a V1_1__b V1.2__c V1.10__d V2__e V9__f V10__g V010.0.1__h U1__a U1.2__c R__y R__x afterMigrate notes",
+			"V1__a V1_1__b V1.2__c V1.10__d V2__e V9__f V10__g V010.0.1__h R__x R__y"},
+		{"flyway baseline", "V1__a V2__b B2__all V3__c B1__old U3__c", "B2__all V3__c"},
+		{"flyway nested", "V2__b one/V1__a two/more/V3__c two/U3__c R__x one/R__w", "one/V1__a V2__b two/more/V3__c one/R__w R__x"},
+		{"prisma", "20240102_b/migration 20240101_a/migration 20240101_a/down", "20240101_a/migration 20240102_b/migration"},
+		{"hasura", "default/2_b/up default/2_b/down default/1_a/up default/1_a/down", "default/1_a/up default/2_b/up"},
+		{"by year", "2024/1_c 2023/10_b 2023/2_a", "2023/2_a 2023/10_b 2024/1_c"},
+		{"plain with more below", "1_a 2_b later/3_c .git/4_d", "1_a 2_b later/3_c"},
+		{"golang-migrate", "1_a.up 1_a.down 10_b.up 10_b.down 2_c.up shared/x", "1_a.up 2_c.up 10_b.up"},
+		{"goose", "2_b:goose 10_c:goose shared/1_x", "2_b:goose 10_c:goose"},
+		{"dbmate, by text", "9_b:dbmate 10_a:dbmate", "10_a:dbmate 9_b:dbmate"},
+		{"tern", "1_a:tern 2_b sub/x", "1_a:tern 2_b"},
+		{"atlas, by text", "9_b 10_a atlas.sum sub/x", "10_a 9_b"},
+	} {
+		root := t.TempDir()
+		marks := map[string]string{"goose": "-- +goose Up\n", "dbmate": "-- migrate:up\n", "tern": "\n---- create above / drop below ----\n"}
+		for name := range strings.FieldsSeq(c.files) {
+			base, mark, _ := strings.Cut(name, ":")
+			if base != "atlas.sum" {
+				base += ".sql"
+			}
+			path := filepath.Join(root, "db", filepath.FromSlash(base))
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(marks[mark]), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		files, err := Read(root, []string{"db"})
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		var want []string
+		for name := range strings.FieldsSeq(c.want) {
+			base, _, _ := strings.Cut(name, ":")
+			want = append(want, "db/"+base+".sql")
+		}
+		var got []string
+		for _, f := range files {
+			got = append(got, f.Path)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s:\ngot  %v\nwant %v", c.name, got, want)
+		}
+	}
+}
+
+// TestReadNames: a file that is named for itself has to be a migration, and none is read twice.
+func TestReadNames(t *testing.T) {
+	root := t.TempDir()
+	for _, name := range []string{"db/1_a.up.sql", "db/1_a.down.sql", "db/U1__x.sql", "db/.env"} {
+		path := filepath.Join(root, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("SECRET"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string]string{"db/1_a.down.sql": "rolls back", "db/U1__x.sql": "rolls back", "db/.env": "not an .sql file"} {
+		if _, err := Read(root, []string{path}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "SECRET") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if files, err := Read(root, []string{"db", "db/1_a.up.sql"}); err != nil || len(files) != 1 {
+		t.Errorf("%d files, %v", len(files), err)
+	}
+}
+
 func parse(sql string) *Schema { return Parse([]File{{"1.sql", []byte(sql)}}) }
 
 func TestColumns(t *testing.T) {

@@ -218,7 +218,7 @@ func (g *generation) catalog(root string, f *folder) ([]sqlschema.File, *sqlc.Ca
 	migrations, err := sqlschema.Read(root, paths)
 	if err != nil {
 		f.bad(g.diags, first, "LG0802", "schema", "the schema cannot be read: "+err.Error(),
-			"name folders or .sql files below the module's root")
+			"name folders of migrations or .sql files, from the module's root")
 		return nil, nil, nil
 	}
 	cfg, err := config(g.templates, "", nil)

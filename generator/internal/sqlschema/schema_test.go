@@ -211,6 +211,32 @@ CREATE FUNCTION f() RETURNS int LANGUAGE sql AS $$ ALTER TABLE app.outbox DROP C
 	}
 }
 
+// TestDefaults: what stands around the expression of a default changes nothing.
+func TestDefaults(t *testing.T) {
+	for text, want := range map[string]string{
+		"pg_current_xact_id()":                               "pg_current_xact_id ( )",
+		"(pg_current_xact_id())":                             "pg_current_xact_id ( )",
+		"((pg_catalog.pg_current_xact_id()))::xid8 NOT NULL": "pg_current_xact_id ( )",
+		"pg_current_xact_id()::pg_catalog.xid8":              "pg_current_xact_id ( )",
+		"CAST(PG_CATALOG.PG_CURRENT_XACT_ID() AS xid8)":      "pg_current_xact_id ( )",
+		"(\"pg_current_xact_id\"()) UNIQUE":                  "pg_current_xact_id ( )",
+		"(pg_catalog.nextval('s'::regclass))":                "nextval ( s : : regclass )",
+		"app.pg_current_xact_id()":                           "app . pg_current_xact_id ( )",
+		"(a()) + (b())":                                      "( a ( ) ) + ( b ( ) )",
+		"a()::int + 1":                                       "a ( ) : : int + 1",
+		"pg_current_xact_id()::text::xid8":                   "pg_current_xact_id ( ) : : text : : xid8",
+	} {
+		c, _ := parse("CREATE TABLE t (xid xid8 DEFAULT "+text+", id int);").Table("public", "t").Column("xid")
+		if c.Default != want {
+			t.Errorf("%s: %q, want %q", text, c.Default, want)
+		}
+		c, _ = parse("CREATE TABLE t (xid xid8); ALTER TABLE t ALTER xid SET DEFAULT "+text+";").Table("public", "t").Column("xid")
+		if c.Default != want {
+			t.Errorf("%s, set later: %q, want %q", text, c.Default, want)
+		}
+	}
+}
+
 func TestSequences(t *testing.T) {
 	s := parse(`
 CREATE TABLE a (id bigserial); ALTER SEQUENCE a_id_seq INCREMENT 1 CACHE 3;

@@ -181,8 +181,9 @@ DEFAULT pg_current_xact_id(), which is drawn before the row's position: declare 
 table that exists, add the trigger shown. Rows without an xid count as long committed. An index on the column keeps reads quick.`},
 		{"LG0805", "position does not rise", `A cursor passes rows in the order of their position, so it has to be an integer that is never NULL and that a sequence
 with CACHE 1 hands out: an identity or serial column.`},
-		{"LG0806", "condition not allowed", `where= is one SQL condition on the columns of the table. It takes no parameters, subqueries, comments or semicolons,
-and no names that begin with lg_.`},
+		{"LG0806", "condition not allowed", `where= is one SQL condition on the columns of the table, in PostgreSQL's own grammar. It takes no parameters, subqueries,
+comments or semicolons, no functions over many rows, and no names that begin with lg_. It is of type boolean, names a column,
+and compares what can be compared; columns stand alone, without the table before them, in double quotes if they have capitals.`},
 		{"LG0807", "two rows of one name", `Two tables of one name, of different schemas, would have rows of one type in one package. Write package=NAME at one.`},
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/resolve"
 	"github.com/leasegen/leasegen/generator/internal/sqlc"
 	"github.com/leasegen/leasegen/generator/internal/sqlschema"
-	"github.com/leasegen/leasegen/generator/internal/sqltext"
 )
 
 // Types as sqlc has them, for columns in several roles.
@@ -54,12 +53,7 @@ func (g *generation) check(f *folder, c *resolve.Consumer, catalog *sqlc.Catalog
 			bad("LG0803", key, fmt.Sprintf("%s: table %s has no column %s", key, t.Name, column), diag.Suggest(column, names))
 		}
 	}
-	for _, column := range sqltext.ColumnsOf(c.Table.Where) { // sqlc does not look there
-		if !slices.Contains(names, column) {
-			bad("LG0806", "where", fmt.Sprintf("where: table %s has no column %s", t.Name, column), diag.Suggest(column, names))
-		}
-	}
-	if !ok {
+	if !g.condition(f, c, t.Name, columns) || !ok {
 		return nil
 	}
 	p, x := found["position"], found["xid"]

@@ -122,12 +122,14 @@ decimal digits.`},
 		{"LG0503", "unknown choice", `The argument takes one of a few words; leasegen explain NAME lists them.`},
 		{"LG0504", "name not allowed", `Names of consumers and events start with a lower-case letter; lower-case letters, digits, dots, hyphens
 and underscores follow. A consumer's name has at most 63 bytes, an event's at most 100. Names are plain
-ASCII so that no two look alike, and short enough that no database cuts them off.`},
+ASCII so that no two look alike, and short enough that no database cuts them off. Names of tables and columns are letters, digits and
+underscores, as the database stores them: OrderID is the column that SQL calls "OrderID".`},
 		{"LG0505", "values that contradict each other", `Each value is fine, but not together with another one; the message names both.`},
 		{"LG0506", "topic pattern not allowed", `Topics are a list of patterns separated by commas. A pattern is made of printable ASCII characters without
 spaces and quotes; * stands for any run of characters, dots and slashes included. Each pattern is given once. What is a wildcard
 elsewhere is refused, because it would stand for itself: a word >, #, + or ?, alternatives {a,b}, a class [ab], % at the end, ^ or ! at the beginning, and \.`},
-		{"LG0507", "field path not allowed", `A key or an id is the name of an exported field of the event, or a path of such names with dots: Customer.ID.`},
+		{"LG0507", "path not allowed", `A key or an id is the name of an exported field of the event, or a path of such names with dots: Customer.ID. The paths of
+schema= lead from the module's root to folders or files, with slashes, and with .. at the beginning only.`},
 		{"LG0508", "name of a stream or field not allowed", `Redis streams are given by their keys, with commas between, each once, and fields by their names in the entries. They
 are UTF-8 text without zero bytes, streams of at most 1,024 bytes; a name with spaces needs quotes around the whole argument:
 "streams=my stream". Braces, colons and wildcards stand for themselves.`},

@@ -141,6 +141,7 @@ func TestFindings(t *testing.T) {
 		"bad escape":        {on(`//leasegen:event "name=\q"`), `3:18-27 LG0103 what stands in quotes is not a Go string literal | inside "" a backslash and a quote need a backslash before them`},
 		"glued":             {on(`//leasegen:event "name=a"b key=C`), `3:18-27 LG0103 a space has to follow the closing quote | `},
 		"quoted value":      {on(`//leasegen:consumer topics="a b" per=group`), `3:21-33 LG0103 quotes go around the whole argument, not around its value | write "topics=a b"`},
+		"quoted in part":    {on(`//leasegen:table name="Shop".Order`), `3:18-35 LG0103 quotes go around the whole argument, not around its value | write name=Shop.Order`},
 		"quoted for naught": {on(`//leasegen:consumer name="billing"`), `3:21-35 LG0103 quotes go around the whole argument, not around its value | write name=billing`},
 		"quoted, open":      {on(`//leasegen:consumer topics="a b`), `3:28-32 LG0103 the quote is not closed on this line | `},
 		"no equals sign":    {on("//leasegen:lease ttl 15s"), `3:18-25 LG0102 argument "ttl" is torn apart by a space | write ttl=15s`},

@@ -255,7 +255,7 @@ func (p *lineParser) words(from int) []word {
 			}
 			value, _ := strconv.Unquote(q)
 			i = p.wordEnd(quoteAt + len(q))
-			p.report("LG0103", start, i, "quotes go around the whole argument, not around its value", "write "+quote(w.text[:eq+1]+value))
+			p.report("LG0103", start, i, "quotes go around the whole argument, not around its value", "write "+quote(w.text[:eq+1]+value+p.text[quoteAt+len(q):i]))
 			continue
 		}
 		words = append(words, w)

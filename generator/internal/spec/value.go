@@ -34,9 +34,9 @@ func (a ArgInfo) parse(s string) (reflect.Value, *problem) {
 	case "path":
 		return reflect.ValueOf(s), pathProblem(s)
 	case "table":
-		return reflect.ValueOf(s), tableProblem(s)
+		return reflect.ValueOf(unquoted(s)), tableProblem(unquoted(s))
 	case "column":
-		return reflect.ValueOf(s), columnProblem(s)
+		return reflect.ValueOf(unquoted(s)), columnProblem(unquoted(s))
 	case "package":
 		return reflect.ValueOf(s), packageProblem(s)
 	case "where":

@@ -70,12 +70,21 @@ func (s *Schema) Cache(schema, table string, c Column) int {
 	}
 	name := schema + "." + table + "_" + c.Name + "_seq"
 	if words := strings.Fields(c.Default); len(words) > 2 && words[0] == "nextval" {
-		name = words[2]
+		name = sequenceName(words[2])
 		if !strings.Contains(name, ".") {
 			name = "public." + name
 		}
 	}
 	return max(s.sequences[name], 1)
+}
+
+// sequenceName reads the name in nextval('app."Own"').
+func sequenceName(text string) string {
+	var b strings.Builder
+	for _, t := range sqltext.Tokens(text) {
+		b.WriteString(t.Text)
+	}
+	return b.String()
 }
 
 // words reads a statement from left to right.

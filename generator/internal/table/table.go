@@ -308,7 +308,7 @@ func irTable(f *folder, c *resolve.Consumer) *ir.Table {
 	case "partition":
 		t.Slots = c.Table.Partitions()
 		t.Key = c.Table.Key
-		t.Slot = slotOf(c.Table.Key, t.Position, t.Slots)("")
+		t.Slot = slotOf(ident(c.Table.Key), ident(t.Position), t.Slots)("")
 	}
 	return t
 }

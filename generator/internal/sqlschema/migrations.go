@@ -192,6 +192,11 @@ func (r *reader) list(p string) (names, folders []string, sum bool, err error) {
 			}
 		}
 	}
+	all := map[string]bool{}
+	for _, name := range names {
+		all[name] = true
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return rollsBackBeside(name, all) })
 	slices.SortFunc(names, natural)
 	slices.SortFunc(folders, natural)
 	return names, folders, sum, nil

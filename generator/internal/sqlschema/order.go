@@ -20,6 +20,16 @@ func rollsBack(name string) bool {
 	return strings.HasSuffix(name, ".down.sql") || name == "down.sql" || m != nil && m[1] == "U"
 }
 
+// rollsBackBeside reports whether a file rolls back what another one of its folder applies, by their names.
+func rollsBackBeside(name string, others map[string]bool) bool {
+	for _, down := range []string{"-down.sql", "_down.sql"} {
+		if rest, ok := strings.CutSuffix(name, down); ok && others[rest+strings.Replace(down, "down", "up", 1)] {
+			return true
+		}
+	}
+	return false
+}
+
 // flat reports whether the files of a folder are those of a tool that does not look into the folders below it.
 func flat(files []migration) bool {
 	return slices.ContainsFunc(files, func(m migration) bool { return len(m.tools) > 0 || migrateUp.MatchString(path.Base(m.Path)) })

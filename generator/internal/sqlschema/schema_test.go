@@ -114,6 +114,8 @@ func TestLayouts(t *testing.T) {
 		{"by year", "2024/1_c 2023/10_b 2023/2_a", "2023/2_a 2023/10_b 2024/1_c"},
 		{"plain with more below", "1_a 2_b later/3_c .git/4_d", "1_a 2_b later/3_c"},
 		{"golang-migrate", "1_a.up 1_a.down 10_b.up 10_b.down 2_c.up shared/x", "1_a.up 2_c.up 10_b.up"},
+		{"db-migrate", "sqls/1-a-up sqls/1-a-down sqls/2-b-up sqls/2-b-down", "sqls/1-a-up sqls/2-b-up"},
+		{"a word that is no mark", "1_shut_down 2_scale-down 3_b_up 3_b_down", "1_shut_down 2_scale-down 3_b_up"},
 		{"goose", "2_b:goose 10_c:goose shared/1_x", "2_b:goose 10_c:goose"},
 		{"dbmate, by text", "9_b:dbmate 10_a:dbmate", "10_a:dbmate 9_b:dbmate"},
 		{"tern", "1_a:tern 2_b sub/x", "1_a:tern 2_b"},

@@ -287,5 +287,15 @@ func FuzzParse(f *testing.F) {
 		"CREATE TABLE a(b int);ALTER TABLE a ADD", "CREATE SEQUENCE", "ALTER SEQUENCE s CACHE"} {
 		f.Add(s)
 	}
-	f.Fuzz(func(_ *testing.T, sql string) { parse(sql) })
+	for _, s := range []string{"-- +goose Up\n--+goose Down", "--migrate:up\n-- migrate:down\n", "-- +migrate Down\n-- +migrate Up", "a ---- create above / drop below ----\n",
+		"-- atlas:txtar\n-- down.sql --\n-- migration.sql --\n", "x xid8 DEFAULT ((a())::b.c)", "CREATE TABLE t (x xid8 DEFAULT cast(a() as b))"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, sql string) {
+		parse(sql)
+		kept, _, err := up([]byte(sql))
+		if err == nil && strings.Count(string(kept), "\n") > strings.Count(sql, "\n") {
+			t.Errorf("%q has more lines than %q", kept, sql)
+		}
+	})
 }

@@ -293,6 +293,10 @@ func (j *judge) compare(a, b any) {
 		if !literal {
 			continue
 		}
+		column, _ := pair[0].(map[string]any)
+		if c := j.columns[strings.Join(texts(column["Fields"]), ".")]; len(c.Values) > 0 && !c.Array && !slices.Contains(c.Values, s) {
+			j.bad(fmt.Sprintf("the condition compares column %s with '%s', which is none of its values", c.Name, s), diag.Suggest(s, c.Values))
+		}
 		if t := j.typeOf(pair[0]); !fits(t, s) {
 			j.bad(fmt.Sprintf("the condition compares %s with '%s'", with(t), s), "write a value that is one")
 		}

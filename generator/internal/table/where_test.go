@@ -21,7 +21,7 @@ func TestConditions(t *testing.T) {
 	}
 	columns := []sqlc.Column{{Name: "status", Type: "text"}, {Name: "amount", Type: "int4"}, {Name: "price", Type: "numeric"}, {Name: "made", Type: "timestamptz"},
 		{Name: "OrderID", Type: "uuid"}, {Name: "body", Type: "jsonb"}, {Name: "tags", Type: "text", Array: true}, {Name: "flag", Type: "bool"},
-		{Name: "mood", Type: "app.mood"}, {Name: "precision", Type: "int4"}, {Name: "addr", Type: "app.addr"}, {Name: "day", Type: "date"}}
+		{Name: "mood", Type: "app.mood", Values: []string{"happy", "sad"}}, {Name: "precision", Type: "int4"}, {Name: "addr", Type: "app.addr"}, {Name: "day", Type: "date"}}
 	for text, want := range map[string]string{
 		// Refused before, by words that were taken for columns or for statements.
 		"amount::double precision > 1":                                                                  "",
@@ -56,6 +56,7 @@ func TestConditions(t *testing.T) {
 		"flag = 1":                 "the condition compares a bool with a number",
 		"flag = 'maybe'":           "the condition compares a bool with 'maybe'",
 		"\"OrderID\" = 'x1'":       "the condition compares a uuid with 'x1'",
+		"mood = 'hapy'":            "the condition compares column mood with 'hapy', which is none of its values",
 		"tags = 1":                 "the condition compares an array with a number",
 		"made between 1 and 2":     "the condition compares a time with a number",
 		"status = null":            "a comparison with NULL is never true",

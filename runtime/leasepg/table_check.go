@@ -44,11 +44,11 @@ func (b *Backend) checkTable(ctx context.Context, t *TableSource, c lease.Consum
 	if now.Foreign {
 		return fmt.Errorf("table %s holds rows that were restored from another cluster, whose transaction ids mean nothing here: "+
 			"run UPDATE %s SET %s = '3' WHERE %s >= pg_snapshot_xmax(pg_current_snapshot())",
-			t.Table, t.Table, t.XID, t.XID)
+			t.Table, t.printed(), ident(t.XID), ident(t.XID))
 	}
 	for _, index := range t.missingIndexes(facts) {
 		b.log.Warn("leasepg: an index is missing, so that every read walks through the whole table", "consumer", c.Name, "table", t.Table,
-			"fix", "CREATE INDEX CONCURRENTLY ON "+t.Table+" "+index)
+			"fix", "CREATE INDEX CONCURRENTLY ON "+t.printed()+" "+index)
 	}
 	if facts.Sequence == "" || !facts.SequenceReadable {
 		b.log.Warn("leasepg: the sequence of positions may not be read, so that a table that is set back while nobody reads it may lose rows",
@@ -66,9 +66,9 @@ func (t *TableSource) wrong(f leasedb.TableFactsRow) string {
 	case f.Kind != "r" && f.Kind != "p":
 		return "is not a plain or partitioned table"
 	case !f.Readable:
-		return "this role may not read it: GRANT SELECT ON " + t.Table + " TO …"
+		return "this role may not read it: GRANT SELECT ON " + t.printed() + " TO …"
 	case f.RowsHidden:
-		return "row-level security hides rows from this role, and they would be passed over: CREATE POLICY … ON " + t.Table + " FOR SELECT TO … USING (true), or ALTER ROLE … BYPASSRLS"
+		return "row-level security hides rows from this role, and they would be passed over: CREATE POLICY … ON " + t.printed() + " FOR SELECT TO … USING (true), or ALTER ROLE … BYPASSRLS"
 	case f.PositionPlace == 0:
 		return fmt.Sprintf("has no column %s: run the application's migrations", t.Position)
 	case !slices.Contains(integers, f.PositionType) || !f.PositionSet:
@@ -83,7 +83,7 @@ func (t *TableSource) wrong(f leasedb.TableFactsRow) string {
 	case f.XidType != "xid8":
 		return fmt.Sprintf("column %s is %s, and must be xid8", t.XID, f.XidType)
 	case f.XidDefault != "pg_current_xact_id()":
-		return fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT pg_current_xact_id()", t.Table, t.XID)
+		return fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT pg_current_xact_id()", t.printed(), ident(t.XID))
 	case f.XidPlace > f.PositionPlace && !f.XidFirst:
 		return fmt.Sprintf("column %s stands after %s, so that a row draws its position before its xid, and may be lost when it commits late. To mend it:\n%s",
 			t.XID, t.Position, t.xidFirst())
@@ -92,29 +92,30 @@ func (t *TableSource) wrong(f leasedb.TableFactsRow) string {
 }
 
 func (t *TableSource) addXID() string {
-	return fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s xid8;\nALTER TABLE %[1]s ALTER COLUMN %[2]s SET DEFAULT pg_current_xact_id();\n%s", t.Table, t.XID, t.xidFirst())
+	return fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s xid8;\nALTER TABLE %[1]s ALTER COLUMN %[2]s SET DEFAULT pg_current_xact_id();\n%s", t.printed(), ident(t.XID), t.xidFirst())
 }
 
 // xidFirst is the trigger that draws the xid before the first row's defaults are evaluated.
 func (t *TableSource) xidFirst() string {
-	_, name, _ := strings.Cut(t.Table, ".")
-	return fmt.Sprintf("CREATE FUNCTION %s_xid_first() RETURNS trigger LANGUAGE plpgsql AS\n"+
+	schema, name, _ := strings.Cut(t.Table, ".")
+	name = ident(name + "_xid_first")
+	return fmt.Sprintf("CREATE FUNCTION %[3]s.%[2]s() RETURNS trigger LANGUAGE plpgsql AS\n"+
 		"    $$ BEGIN PERFORM pg_current_xact_id(); RETURN NULL; END $$;\n"+
-		"CREATE TRIGGER %s_xid_first BEFORE INSERT ON %[1]s\n    FOR EACH STATEMENT EXECUTE FUNCTION %[1]s_xid_first();", t.Table, name)
+		"CREATE TRIGGER %[2]s BEFORE INSERT ON %[1]s\n    FOR EACH STATEMENT EXECUTE FUNCTION %[3]s.%[2]s();", t.printed(), name, ident(schema))
 }
 
 func (t *TableSource) missingIndexes(f leasedb.TableFactsRow) (missing []string) {
 	if !f.PositionIndexed {
-		missing = append(missing, "("+t.Position+")")
+		missing = append(missing, "("+ident(t.Position)+")")
 	}
 	if !f.XidIndexed {
-		missing = append(missing, "("+t.XID+")")
+		missing = append(missing, "("+ident(t.XID)+")")
 	}
 	if !f.TopicIndexed {
-		missing = append(missing, "("+t.Topic+", "+t.Position+")")
+		missing = append(missing, "("+ident(t.Topic)+", "+ident(t.Position)+")")
 	}
 	if !f.SlotIndexed {
-		missing = append(missing, "(("+t.Slot+"), "+t.Position+")")
+		missing = append(missing, "(("+t.Slot+"), "+ident(t.Position)+")")
 	}
 	return missing
 }

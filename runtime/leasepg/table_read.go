@@ -143,7 +143,7 @@ func (b *Backend) blameTable(t *TableSource, err error) error {
 	case "57014": // query_canceled
 		fix = "it did not answer in time: it may lack an index, or be locked"
 	case "42501": // insufficient_privilege
-		fix = "GRANT SELECT ON " + t.Table + " TO the role, and USAGE ON its schema"
+		fix = "GRANT SELECT ON " + t.printed() + " TO the role, and USAGE ON its schema"
 	}
 	return &tableError{t.Table, fix, err}
 }

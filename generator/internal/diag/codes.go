@@ -124,11 +124,14 @@ decimal digits.`},
 		{"LG0503", "unknown choice", `The argument takes one of a few words; leasegen explain NAME lists them.`},
 		{"LG0504", "name not allowed", `Names of consumers and events start with a lower-case letter; lower-case letters, digits, dots, hyphens
 and underscores follow. A consumer's name has at most 63 bytes, an event's at most 100. Names are plain
-ASCII so that no two look alike, and short enough that no database cuts them off.`},
+ASCII so that no two look alike, and short enough that no database cuts them off. Names of tables and columns are letters, digits and
+underscores, as the database stores them: OrderID is the column that SQL calls "OrderID".`},
 		{"LG0505", "values that contradict each other", `Each value is fine, but not together with another one; the message names both.`},
 		{"LG0506", "topic pattern not allowed", `Topics are a list of patterns separated by commas. A pattern is made of printable ASCII characters without
-spaces and quotes; * stands for any run of characters. Each pattern is given once.`},
-		{"LG0507", "field path not allowed", `A key or an id is the name of an exported field of the event, or a path of such names with dots: Customer.ID.`},
+spaces and quotes; * stands for any run of characters, dots and slashes included. Each pattern is given once. What is a wildcard
+elsewhere is refused, because it would stand for itself: a word >, #, + or ?, alternatives {a,b}, a class [ab], % at the end, ^ or ! at the beginning, and \.`},
+		{"LG0507", "path not allowed", `A key or an id is the name of an exported field of the event, or a path of such names with dots: Customer.ID. The paths of
+schema= lead from the module's root to folders or files, with slashes, and with .. at the beginning only.`},
 		{"LG0508", "name of a stream or field not allowed", `Redis streams are given by their keys, with commas between, each once, and fields by their names in the entries. They
 are UTF-8 text without zero bytes, streams of at most 1,024 bytes; a name with spaces needs quotes around the whole argument:
 "streams=my stream". Braces, colons and wildcards stand for themselves.`},
@@ -184,8 +187,10 @@ func tableCodes() []Entry {
 		{"LG0801", "sqlc cannot be run", `Consumers of a table need sqlc, which checks their queries against the migrations and makes Go of them.
 It is the program that -sqlc or LEASEGEN_SQLC names, or the one in PATH, or a tool of the module (go get -tool
 github.com/sqlc-dev/sqlc/cmd/sqlc). The same version everywhere writes the same bytes.`},
-		{"LG0802", "schema cannot be made out", `The folders and files that schema= names are read in the order of the numbers in their names, without what rolls
-back, and sqlc builds the schema from them. The first line of the details says where it could not.`},
+		{"LG0802", "schema cannot be made out", `The folders and files that schema= names are read in the order in which the tool applies them that their names and
+marks tell of, by default by the numbers in their names, without what rolls back, and sqlc builds the schema from them. The
+first line of the details says where it could not. A line that only looks like the mark of a rollback is refused: its tool
+would apply what follows. What is read lies in the module, or with .. in the repository around it (the folder with .git, or else go.work).`},
 		{"LG0803", "no such table or column", `The migrations make no table or column of that name, or one whose type does not fit its use: a topic is never NULL,
 and a topic, or a key with per=partition, is a text, an integer or a uuid.`},
 		{"LG0804", "table without a usable xid", `Rows that commit late are found by the transaction that wrote them. The table needs a column of type xid8 with
@@ -193,8 +198,9 @@ DEFAULT pg_current_xact_id(), which is drawn before the row's position: declare 
 table that exists, add the trigger shown. Rows without an xid count as long committed. An index on the column keeps reads quick.`},
 		{"LG0805", "position does not rise", `A cursor passes rows in the order of their position, so it has to be an integer that is never NULL and that a sequence
 with CACHE 1 hands out: an identity or serial column.`},
-		{"LG0806", "condition not allowed", `where= is one SQL condition on the columns of the table. It takes no parameters, subqueries, comments or semicolons,
-and no names that begin with lg_.`},
+		{"LG0806", "condition not allowed", `where= is one SQL condition on the columns of the table, in PostgreSQL's own grammar. It takes no parameters, subqueries,
+comments or semicolons, no functions over many rows, and no names that begin with lg_. It is of type boolean, names a column,
+and compares what can be compared; columns stand alone, without the table before them, in double quotes if they have capitals.`},
 		{"LG0807", "two rows of one name", `Two tables of one name, of different schemas, would have rows of one type in one package. Write package=NAME at one.`},
 	}
 }

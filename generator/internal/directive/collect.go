@@ -6,6 +6,8 @@ import (
 	"go/token"
 	"regexp"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
 )
@@ -16,6 +18,8 @@ type File struct {
 	Package []Directive
 	// Types are the struct types that have directives, in source order.
 	Types []TypeDirectives
+	// Doubtful are struct types that have findings in the place of directives: what they lack may be there, misspelt.
+	Doubtful map[*ast.TypeSpec]bool
 }
 
 // TypeDirectives are the directives in the doc comment of one struct type.
@@ -30,20 +34,27 @@ type TypeDirectives struct {
 // duplicate directives and what is malformed are added to diags and left out of the
 // result; whether names and values are known is for package spec to say.
 func Collect(fset *token.FileSet, f *ast.File, src []byte, diags *diag.List) File {
-	c := &collector{fset: fset, file: fset.File(f.FileStart), src: src, diags: diags, nearMiss: nearMiss(), colonless: colonless()}
+	c := &collector{fset: fset, file: fset.File(f.FileStart), src: src, diags: diags, nearMiss: nearMiss(), colonless: colonless(), short: short()}
 	if c.file == nil || c.file.Size() != len(src) {
 		c.src = nil // not what was parsed; fall back on the comments' own text
 	}
 	carriers := carriers(f)
 	var out File
 	for _, group := range f.Comments {
-		for _, comment := range group.List {
+		for i, comment := range group.List {
 			if strings.HasPrefix(comment.Text, "/*") {
 				c.block(comment)
 				continue
 			}
-			d, ok := c.line(comment)
+			before := c.diags.Len()
+			d, ok := c.line(comment, wrapped(group, i))
 			if !ok {
+				if spec := carriers[group]; spec != nil && c.diags.Len() > before {
+					if out.Doubtful == nil {
+						out.Doubtful = map[*ast.TypeSpec]bool{}
+					}
+					out.Doubtful[spec] = true
+				}
 				continue
 			}
 			switch spec := carriers[group]; {
@@ -71,6 +82,7 @@ type collector struct {
 	diags     *diag.List
 	nearMiss  *regexp.Regexp
 	colonless *regexp.Regexp
+	short     *regexp.Regexp
 	whole     *outline // see place.go; made when first needed
 }
 
@@ -115,8 +127,21 @@ func (c *collector) text(comment *ast.Comment) string {
 	return string(raw)
 }
 
-// line reads a // comment.
-func (c *collector) line(comment *ast.Comment) (Directive, bool) {
+// wrapped reports whether a line stands amid a sentence: the line above does not end one, and the one below goes on.
+func wrapped(group *ast.CommentGroup, i int) bool {
+	if i == 0 || i+1 == len(group.List) {
+		return false
+	}
+	above, isText := strings.CutPrefix(strings.TrimRight(group.List[i-1].Text, " \t\r"), "// ")
+	below, goesOn := strings.CutPrefix(group.List[i+1].Text, "// ")
+	last, _ := utf8.DecodeLastRuneInString(above)
+	first, _ := utf8.DecodeRuneInString(below)
+	return isText && goesOn && (unicode.IsLetter(last) || last == ',') && unicode.IsLower(first) &&
+		!strings.HasPrefix(above, "leasegen:") && !strings.HasPrefix(below, "leasegen:")
+}
+
+// line reads a // comment, which may be amid a sentence.
+func (c *collector) line(comment *ast.Comment, amid bool) (Directive, bool) {
 	text := strings.TrimRight(c.text(comment), " \t\r")
 	kind, name, end := c.lookAt(text)
 	p := &lineParser{fset: c.fset, diags: c.diags, pos: comment.Slash, text: text}
@@ -124,6 +149,9 @@ func (c *collector) line(comment *ast.Comment) (Directive, bool) {
 	case exact:
 		return p.directive()
 	case near:
+		if amid && spaced(text) && end == len(text) {
+			return Directive{}, false // "leasegen:event" and no more
+		}
 		p.nearMissFinding(name, end)
 	}
 	return Directive{}, false

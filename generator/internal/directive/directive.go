@@ -7,6 +7,7 @@ import (
 	"go/token"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
 )
@@ -68,7 +69,7 @@ func (a Arg) String() string {
 
 // quote returns the token that is read back as s.
 func quote(s string) string {
-	plain := s != "" && !strings.ContainsAny(s, " \"`")
+	plain := s != "" && !strings.ContainsAny(s, " \"`") && utf8.ValidString(s) && s[0] != ',' && s[len(s)-1] != ','
 	for _, r := range s {
 		plain = plain && !diag.Hidden(r)
 	}

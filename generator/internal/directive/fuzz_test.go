@@ -18,7 +18,7 @@ func FuzzDirective(f *testing.F) {
 		"//leasegen:consumer name=billing per=topic topics=orders.*", "// leasegen:event", "//leasegen:lease \"ttl=1 s\" `a=b`",
 		"//leasegen:lease ttl=\"1 s\"", "/*leasegen:event\n*/", "//leasegen:x\u00a0y", "//LeaseGen :lease ttl=1s", "//leasegen:a =b = c d=",
 		"//leasegen:event \"a=\\u202e\"", "//leasegen:e\r\n//leasegen:e \xff", "//leasegen:defaults\n\n", "//lease\u200bgen:x", "//leasegen:a \"\" b=\"\"\"",
-		"//leasegen:event\x00", "type U struct{}\n//leasegen:event", "func F() {\n//leasegen:event\n}",
+		"//leasegen:event\x00", `//leasegen:0 "\200"`, `//leasegen:a "b=c," d`, `//leasegen:a b=c ",d"`, "//leasegen:a b=c, d", "//leasegen:a b:c d: e", "//lease:event", "type U struct{}\n//leasegen:event", "func F() {\n//leasegen:event\n}",
 	} {
 		f.Add(s)
 	}

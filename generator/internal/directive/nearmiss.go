@@ -48,7 +48,7 @@ func (c *collector) lookAt(line string) (kind look, name string, end int) {
 		if kind, name, end := c.withoutColon(line); kind == near {
 			return kind, name, end
 		}
-		return misspelt(line)
+		return c.misspelt(line)
 	}
 	group := func(i int) string { return line[m[2*i]:m[2*i+1]] }
 	gap, word, rest := group(4), group(5), strings.Fields(group(6))
@@ -59,6 +59,9 @@ func (c *collector) lookAt(line string) (kind look, name string, end int) {
 		return prose, "", 0
 	case gap != "" && (!isName(word) || len(rest) > 0 && !strings.Contains(rest[0], "=")):
 		// "leasegen: the generator" is prose, "leasegen: lease ttl=15s" is not.
+		return prose, "", 0
+	case gap == "" && spaced(line) && (!isName(word) && !strings.Contains(word, "=") || proseArguments(rest)):
+		// "leasegen:event so that" and "leasegen:event." are prose that was wrapped there.
 		return prose, "", 0
 	}
 	end = m[11]
@@ -82,9 +85,46 @@ func (c *collector) withoutColon(line string) (kind look, name string, end int) 
 	return near, strings.ToLower(line[m[6]:m[7]]), m[7]
 }
 
+// spaced reports whether a line is text to Go, which begins with a space.
+func spaced(line string) bool {
+	text := strings.TrimLeft(line, "/")
+	return text == line || text != "" && text[0] == ' '
+}
+
+// proseArguments reports whether what follows the name is words, and no arguments with a slip in them.
+func proseArguments(rest []string) bool {
+	switch {
+	case len(rest) == 0, strings.Contains(rest[0], "="), len(rest) > 1 && strings.HasPrefix(rest[1], "="):
+		return false
+	case len(rest) == 2 && strings.ContainsAny(rest[1], "0123456789"): // ttl 15s
+		return false
+	}
+	return true
+}
+
+// Known reports whether name is that of a directive.
+func Known(name string) bool {
+	switch name {
+	case "consumer", "event", "lease", "retry", "dlq", "once", "table", "redis", Defaults:
+		return true
+	}
+	return false
+}
+
+// short is a directive under leasegen's first name.
+func short() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)^(/*` + blank + `[+@]?lease:)(` + blank + `)([a-z]+)((?:[\s\pZ]+["` + "`" + `]?[a-z_]+=.*)?)[\s\pZ]*$`)
+}
+
 // misspelt finds a line that Go reads as a directive of another tool, whose name is
-// that of leasegen but for a slip or two.
-func misspelt(line string) (kind look, name string, end int) {
+// that of leasegen but for a slip or two, or its first word alone.
+func (c *collector) misspelt(line string) (kind look, name string, end int) {
+	if m := c.short.FindStringSubmatchIndex(line); m != nil {
+		name, arguments := strings.ToLower(line[m[6]:m[7]]), m[8] < m[9]
+		if Known(name) && (arguments || !spaced(line) && m[4] == m[5]) {
+			return near, name, m[7]
+		}
+	}
 	d, ok := ast.ParseDirective(0, line)
 	if !ok {
 		return prose, "", 0

@@ -130,11 +130,18 @@ func (p *lineParser) args(from int) []Arg {
 			i += used - 1
 			p.report("LG0102", w.start, words[i].end, fmt.Sprintf("argument %q is torn apart by a space", key), "write "+whole)
 			continue
+		case used > 1 && !assigned && strings.Contains(w.text, ":"):
+			i += used - 1
+			p.report("LG0102", w.start, words[i].end, fmt.Sprintf("argument %q has a colon", w.text), "write "+whole)
+			continue
+		case !assigned && colon(w.text) != "":
+			p.report("LG0102", w.start, w.end, fmt.Sprintf("argument %q has a colon", w.text), "write "+colon(w.text))
+			continue
 		case key == "":
 			p.report("LG0102", w.start, w.end, fmt.Sprintf("argument %q has no name", w.text), "arguments are key=value")
 			continue
 		case assigned && value == "":
-			p.report("LG0102", w.start, w.end, fmt.Sprintf("argument %q has no value", key), "write "+key+"=VALUE, or leave it out for the default")
+			p.report("LG0102", w.start, w.end, fmt.Sprintf("argument %q has no value", key), "write "+key+"=VALUE; an argument that has a default may be left out")
 			continue
 		}
 		a := Arg{Key: key, Value: value, Flag: !assigned, Pos: p.pos + token.Pos(w.start), End: p.pos + token.Pos(w.end)}
@@ -151,10 +158,33 @@ func (p *lineParser) args(from int) []Arg {
 	return args
 }
 
-// mend joins an argument that spaces have torn apart (ttl = 15s, ttl= 15s, ttl 15s) and
+// colon returns what ttl:15s should be, or "".
+func colon(text string) string {
+	key, value, ok := strings.Cut(text, ":")
+	if !ok || !isKey(key) || value == "" {
+		return ""
+	}
+	return key + "=" + value
+}
+
+// mend joins an argument that spaces have torn apart (ttl = 15s, ttl= 15s, ttl 15s, ttl: 15s, topics=a, b) and
 // returns how many words it was; 1 means that it was whole.
 func mend(words []word) (text string, used int) {
 	text = words[0].text
+	if key, _, list := strings.Cut(text, "="); list && isKey(key) && !words[0].quoted {
+		for used = 1; used < len(words) && !words[used].quoted && !strings.Contains(words[used].text, "="); used++ {
+			if !strings.HasSuffix(text, ",") && !strings.HasPrefix(words[used].text, ",") {
+				break
+			}
+			text += words[used].text
+		}
+		if used > 1 {
+			return text, used
+		}
+	}
+	if key, rest, ok := strings.Cut(text, ":"); ok && rest == "" && isKey(key) && len(words) > 1 && !words[1].quoted && !strings.Contains(words[1].text, "=") {
+		return key + "=" + words[1].text, 2
+	}
 	for used = 1; used < min(3, len(words)) && !words[used-1].quoted && !words[used].quoted; used++ {
 		next, complete := words[used].text, strings.Contains(text, "=")
 		switch {
@@ -225,7 +255,7 @@ func (p *lineParser) words(from int) []word {
 			}
 			value, _ := strconv.Unquote(q)
 			i = p.wordEnd(quoteAt + len(q))
-			p.report("LG0103", start, i, "quotes go around the whole argument, not around its value", "write "+quote(w.text[:eq+1]+value))
+			p.report("LG0103", start, i, "quotes go around the whole argument, not around its value", "write "+quote(w.text[:eq+1]+value+p.text[quoteAt+len(q):i]))
 			continue
 		}
 		words = append(words, w)

@@ -47,7 +47,7 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 	if c.Retry.Has("jitter") && c.Retry.Jitter == 0 {
 		out.Retry.Jitter = -1 // as the runtime spells none
 	}
-	if out.Per == 0 { // reported where the directive was decoded
+	if out.Per == 0 || c.Unsourced { // reported where the directive was decoded
 		return
 	}
 	h := handlers{resolver: r, pkg: obj.Pkg(), consumer: c, typ: obj, per: out.Per, runs: c.Consumer.Runs(), byKind: map[string]*types.Func{}}
@@ -56,6 +56,7 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 	}
 	h.ambiguous(named)
 	h.elsewhere(s, named)
+	h.reportOnce()
 	if len(h.found) == 0 && !h.failed {
 		h.none()
 	}
@@ -110,6 +111,7 @@ type handlers struct {
 	byKind   map[string]*types.Func
 	found    []ir.Handler
 	failed   bool // a method that was meant as a handler is none
+	itemless []itemless
 }
 
 // isHandlerName reports whether a method's name makes it a handler: Handle and a word.
@@ -232,6 +234,10 @@ func (h *handlers) payload(m *types.Func, sig signature) (kind string, t ir.Type
 		return "", t, false
 	}
 	e := h.eventOf(obj)
+	if e == nil && h.doubtful[typeKey(obj)] {
+		h.failed = true // reported at the type
+		return "", t, false
+	}
 	if e == nil {
 		h.refuse(m, "LG0305", mustBe, "", haveLine, text+" has no //leasegen:event"+h.candidate(obj.Name(), "; %s has one"))
 		return "", t, false

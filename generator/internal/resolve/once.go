@@ -10,17 +10,18 @@ import (
 
 // once gives a handler the field that names its item.
 func (h *handlers) once(m *types.Func, sig signature, out *ir.Handler) {
+	if !h.consumer.Once.Has("key") {
+		h.failed = true // reported where the directive was decoded
+		return
+	}
 	if sig.form == ir.Batch || sig.form == ir.BatchTx {
 		h.refuse(m, "LG0315", "//leasegen:once needs handlers that take one message", "take lease.Message[X] instead of the slice",
 			"have "+have(m.Signature(), h.pkg))
 		return
 	}
 	report := func(problem, hint string) {
-		pos, end := h.consumer.Once.Span("key")
 		h.failed = true
-		h.add(diag.Diagnostic{Code: "LG0311", Pos: pos, End: end, Hint: hint,
-			Message: fmt.Sprintf("key: %s (%s.%s)", problem, h.typ.Name(), m.Name()),
-			Related: []diag.Related{{Pos: h.place(m), Message: m.Name() + " at"}}})
+		h.itemless = append(h.itemless, itemless{m, problem, hint})
 	}
 	named, ok := sig.payload.(*types.Named)
 	if _, isStruct := sig.payload.Underlying().(*types.Struct); !ok || !isStruct {
@@ -40,4 +41,29 @@ func (h *handlers) once(m *types.Func, sig signature, out *ir.Handler) {
 		return
 	}
 	out.Once, out.OncePark = f, h.consumer.Once.OnUnknown == "park"
+}
+
+// itemless is a handler whose payload does not have the field of //leasegen:once, and why.
+type itemless struct {
+	method        *types.Func
+	problem, hint string
+}
+
+// reportOnce reports a key that does not fit, once for all handlers.
+func (h *handlers) reportOnce() {
+	if len(h.itemless) == 0 {
+		return
+	}
+	first := h.itemless[0]
+	pos, end := h.consumer.Once.Span("key")
+	d := diag.Diagnostic{Code: "LG0311", Pos: pos, End: end, Hint: first.hint,
+		Message: fmt.Sprintf("key: %s (%s.%s)", first.problem, h.typ.Name(), first.method.Name())}
+	for i, x := range h.itemless {
+		message := x.method.Name() + " at"
+		if i > 0 {
+			message = x.problem + ", " + message
+		}
+		d.Related = append(d.Related, diag.Related{Pos: h.place(x.method), Message: message})
+	}
+	h.add(d)
 }

@@ -25,6 +25,8 @@ type Source struct {
 	Constraint string
 	Events     []*Event
 	Consumers  []*Consumer
+	// Doubtful are struct types that may be events or consumers: a directive of theirs is misspelt.
+	Doubtful []string
 }
 
 // Event is an annotated payload struct, as written.
@@ -42,6 +44,8 @@ type Consumer struct {
 	SQL  *ir.Table // set once the table is made out
 	// Unsound says that the directives have findings.
 	Unsound bool
+	// Unsourced says that where the messages come from has findings, so that what the methods are for is not known.
+	Unsourced bool
 }
 
 // Parse reads the directives of all packages. Sources come in the order of packages and files.
@@ -131,10 +135,13 @@ func (p *pkgParser) source(f parsed) *Source {
 		return nil
 	}
 	s := &Source{Pkg: p.pkg, Path: f.path, Constraint: load.Constraint(f.syntax, f.path)}
+	for spec := range f.directives.Doubtful {
+		s.Doubtful = append(s.Doubtful, spec.Name.Name)
+	}
 	for _, t := range f.directives.Types {
 		p.declaration(s, t)
 	}
-	if len(s.Events)+len(s.Consumers) == 0 {
+	if len(s.Events)+len(s.Consumers)+len(s.Doubtful) == 0 {
 		return nil
 	}
 	return s
@@ -154,8 +161,11 @@ func (p *pkgParser) declaration(s *Source, t directive.TypeDirectives) {
 		switch v := v.(type) {
 		case *spec.Consumer:
 			c.Consumer = v
+			c.Unsourced = !good && v.Per == "stream" // input decides what its methods are for
 			if good {
-				ok = v.CheckSource(has(t, "table"), has(t, "redis"), p.diags) && ok
+				sound := v.CheckSource(has(t, "table"), has(t, "redis"), p.diags)
+				c.Unsourced = !sound && (v.Has("topics") || v.Has("input"))
+				ok = ok && sound
 			}
 		case *spec.Event:
 			event = v
@@ -171,12 +181,16 @@ func (p *pkgParser) declaration(s *Source, t directive.TypeDirectives) {
 			c.Table = v
 		case *spec.Redis:
 			c.Redis = v
+		case nil:
+			if !slices.Contains(s.Doubtful, name) {
+				s.Doubtful = append(s.Doubtful, name)
+			}
 		}
 		if slices.Contains([]string{"lease", "retry", "dlq", "once", "table", "redis"}, d.Name) {
 			modifiers = append(modifiers, d)
 		}
 	}
-	if c.Consumer == nil && !has(t, "consumer") {
+	if c.Consumer == nil && !has(t, "consumer") && !slices.Contains(s.Doubtful, name) {
 		for _, d := range modifiers {
 			p.diags.Add(diag.Diagnostic{
 				Code: "LG0301", Pos: d.Position(d.Pos), End: d.Position(d.End),

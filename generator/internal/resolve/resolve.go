@@ -22,10 +22,13 @@ import (
 // to be written, in the order of sources. Sources of packages that could not be loaded
 // are passed over; loading has reported why.
 func Resolve(prog *load.Program, sources []*Source, diags *diag.List) []*ir.File {
-	r := &resolver{prog: prog, diags: diags, events: map[string]*known{}, postgres: map[*Consumer]bool{}, files: map[string]*ir.File{},
+	r := &resolver{prog: prog, diags: diags, events: map[string]*known{}, doubtful: map[string]bool{}, postgres: map[*Consumer]bool{}, files: map[string]*ir.File{},
 		others: map[string][]load.Syntax{}}
 	loaded := slices.DeleteFunc(slices.Clone(sources), func(s *Source) bool { return !prog.Clean(s.Pkg.Path) })
 	for _, s := range loaded {
+		for _, name := range s.Doubtful {
+			r.doubtful[s.Pkg.Path+"."+name] = true
+		}
 		for _, e := range s.Events {
 			r.event(s, e)
 		}
@@ -56,6 +59,8 @@ type resolver struct {
 	// events by path and name of their type; nil for types that are none.
 	events  map[string]*known
 	foreign []*known // those of other packages
+	// doubtful types may be events: their directives have findings.
+	doubtful map[string]bool
 	// postgres has the consumers that were resolved: whether they need PostgreSQL.
 	postgres map[*Consumer]bool
 	files    map[string]*ir.File
@@ -164,6 +169,9 @@ func Names(prog *load.Program, sources []*Source, files []*ir.File, diags *diag.
 			scopes[f.PkgPath] = s
 		}
 		names.File(f, s.declared)
+		if r.headless(s, f) {
+			continue
+		}
 		for _, e := range f.Events {
 			r.taken(s, f, e.Publish, "for event "+e.Type.Name)
 		}
@@ -273,6 +281,22 @@ func declaredNames(d ast.Decl) (ids []*ast.Ident) {
 		}
 	}
 	return ids
+}
+
+// headless reports a file that stands where f goes and declares what f would: an output that has lost its first line.
+func (r *resolver) headless(s *scope, f *ir.File) bool {
+	for _, name := range slices.Sorted(maps.Keys(s.at)) {
+		pos := s.at[name]
+		if r.prog.Module.Rel(pos.Filename) != path.Join(f.Dir, f.Output) {
+			continue
+		}
+		pos.Line, pos.Column, pos.Offset = 1, 1, 0
+		r.add(diag.Diagnostic{Code: "LG0601", Pos: pos, End: pos,
+			Message: fmt.Sprintf("%s stands where leasegen writes what it makes of %s, and its first line is not leasegen's", f.Output, f.Source),
+			Hint:    "if leasegen wrote it, delete it and run again; if it is yours, rename it"})
+		return true
+	}
+	return false
 }
 
 // taken reports a name that leasegen is about to declare in f and that exists.

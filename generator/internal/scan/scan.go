@@ -17,7 +17,7 @@ type Scanner struct {
 // New returns a Scanner.
 func New() *Scanner {
 	return &Scanner{regexp.MustCompile(`(?i)lease[\p{Cf}_-]*gen[\s\pZ\p{Cf}]*:|` +
-		`//[\s\pZ\p{Cf}+@]*lease[\p{Cf}_-]*gen[ \t\pZ\p{Cf}./-]+[a-z]`)}
+		`//[\s\pZ\p{Cf}+@]*lease([\p{Cf}_-]*gen[ \t\pZ\p{Cf}./-]+|:[ \t]*)[a-z]`)}
 }
 
 // HasDirective reports whether src may hold a directive or a near miss of one: "leasegen"

@@ -27,6 +27,8 @@ func TestHasDirective(t *testing.T) {
 		{"leas", false},
 		{"release leasegen:", true}, // the first lease is not the last
 		{"the leasegen command\n", false},
+		{"//lease:consumer per=group\n", true},
+		{"// lease:retry max=3\n", true},
 		{"//leasegen event\n", true},
 		{"x\n// leasegen retry max=3\n", true},
 		{"//lease-gen.event\n", true},

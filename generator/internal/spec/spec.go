@@ -80,8 +80,8 @@ type Once struct {
 // Table makes a consumer read a table of the application instead of leasegen's log.
 type Table struct {
 	Source
-	Name     string   `arg:"name" required:"true" form:"table" nodefault:"true" help:"The table, with its schema, as in app.outbox; without one it is in public."`
-	Schema   []string `arg:"schema" required:"true" form:"files" nodefault:"true" help:"Folders of migrations, or .sql files, below the module's root, separated by commas."`
+	Name     string   `arg:"name" required:"true" form:"table" nodefault:"true" help:"The table, with its schema, as the database stores them: app.outbox; without a schema it is in public."`
+	Schema   []string `arg:"schema" required:"true" form:"files" nodefault:"true" help:"Folders of migrations, or .sql files, from the module's root, with commas between; ../ leads into the repository."`
 	Position string   `arg:"position" default:"id" form:"column" nodefault:"true" help:"Column of integers that rise from row to row: an identity or serial column."`
 	XID      string   `arg:"xid" default:"xid" form:"column" nodefault:"true" help:"Column of type xid8 that defaults to pg_current_xact_id(): it tells rows that were committed late."`
 	Topic    string   `arg:"topic" default:"none; required with per=topic" form:"column" nodefault:"true" help:"Column that names a row's topic."`

@@ -35,6 +35,18 @@ func TestDocs(t *testing.T) {
 }
 
 // TestTags holds that every tag can be read, so that no limit is silently zero.
+// TestKnown: package directive tells directives of leasegen from those of others by their names.
+func TestKnown(t *testing.T) {
+	for _, name := range Names() {
+		if !directive.Known(name) {
+			t.Errorf("%s is not known", name)
+		}
+	}
+	if directive.Known("acquire") {
+		t.Error("acquire is known")
+	}
+}
+
 func TestTags(t *testing.T) {
 	for _, d := range Directives() {
 		for _, a := range d.Args {
@@ -272,6 +284,37 @@ func TestFindings(t *testing.T) {
 		_, findings, _ := decode(t, "", tc.on)
 		if got := strings.Join(findings, "\n"); got != tc.want {
 			t.Errorf("%s\ngot  %s\nwant %s", tc.on, got, tc.want)
+		}
+	}
+}
+
+// TestForeignWildcards: what stands for many topics elsewhere would stand for itself here, and match nothing.
+func TestForeignWildcards(t *testing.T) {
+	const star = "* is the only wildcard, for any run of characters, dots and slashes included"
+	for list, want := range map[string]string{
+		"orders.>":              `topic pattern "orders.>" holds >, which is no wildcard here | ` + star + ": write orders.*",
+		">":                     `topic pattern ">" holds >, which is no wildcard here | ` + star + ": write *",
+		"orders.#":              `topic pattern "orders.#" holds #, which is no wildcard here | ` + star + ": write orders.*",
+		"#.orders":              `topic pattern "#.orders" holds #, which is no wildcard here | ` + star + ": write *.orders",
+		"orders.+.paid":         `topic pattern "orders.+.paid" holds +, which is no wildcard here | ` + star + ": write orders.*.paid",
+		"orders/+/paid":         `topic pattern "orders/+/paid" holds +, which is no wildcard here | ` + star + ": write orders/*/paid",
+		"orders/#":              `topic pattern "orders/#" holds #, which is no wildcard here | ` + star + ": write orders/*",
+		"x,orders.{a,b,c}.paid": `topic pattern "orders.{a" begins alternatives in braces, which have no meaning here | write them out: orders.a.paid,orders.b.paid,orders.c.paid`,
+		"orders.?":              `topic pattern "orders.?" holds ?, which is no wildcard here | ` + star + ": write orders.*",
+		"orders.%":              `topic pattern "orders.%" holds %, which is no wildcard here | ` + star,
+		"orders.[ab]":           `topic pattern "orders.[ab]" holds [, which is no wildcard here | ` + star,
+		`orders\..*`:            `topic pattern "orders\\..*" holds \., which is no wildcard here | ` + star,
+		"^orders":               `topic pattern "^orders" holds ^, which is no wildcard here | ` + star,
+		"!orders.test":          `topic pattern "!orders.test" holds !, which is no wildcard here | patterns only add topics: name those that are meant`,
+		// Topics may have such signs in their names.
+		"orders.*": "", "*": "", "a>b": "", "c#": "", "g++": "", "a+b.c": "", "{user}.orders": "", "a:b,c/d": "", "orders.**": "", "a-b_c~1": "", "pay?ments": "", "a|b": "", "a$": "", "%a": "", "a[]": "",
+	} {
+		got := ""
+		if p := topicsProblem(strings.Split(list, ",")); p != nil {
+			got = p.message + " | " + p.hint
+		}
+		if got != want {
+			t.Errorf("%s\ngot  %s\nwant %s", list, got, want)
 		}
 	}
 }

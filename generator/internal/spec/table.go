@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"fmt"
 	"go/token"
 	"path"
@@ -88,14 +89,26 @@ func tableProblem(s string) *problem {
 	return nil
 }
 
-// columnProblem holds identifiers to those that mean the same with and without quotes.
+// unquoted is a name without the quotes that it has in SQL.
+func unquoted(s string) string {
+	parts := strings.Split(s, ".")
+	for i, p := range parts {
+		if len(p) > 2 && strings.HasPrefix(p, `"`) && strings.HasSuffix(p, `"`) {
+			parts[i] = p[1 : len(p)-1]
+		}
+	}
+	return strings.Join(parts, ".")
+}
+
+// columnProblem holds the names of tables and columns to letters, digits and underscores. They are quoted where
+// they need it.
 func columnProblem(s string) *problem {
-	const hint = "SQL names are lower-case letters, digits and underscores, at most 63, as the database stores them"
+	const hint = "write the name as the database stores it: letters, digits and underscores, at most 63"
 	if s == "" {
 		return &problem{"LG0504", "the name is empty", hint}
 	}
 	for i, r := range s {
-		if !('a' <= r && r <= 'z' || r == '_' || i > 0 && '0' <= r && r <= '9') {
+		if !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || r == '_' || i > 0 && '0' <= r && r <= '9') {
 			return &problem{"LG0504", fmt.Sprintf("%s holds %s", show(s), show(string(r))), hint}
 		}
 	}
@@ -109,7 +122,11 @@ func columnProblem(s string) *problem {
 }
 
 func packageProblem(s string) *problem {
-	if p := columnProblem(s); p != nil {
+	p := columnProblem(s)
+	if i := strings.IndexFunc(s, func(r rune) bool { return 'A' <= r && r <= 'Z' }); p == nil && i >= 0 {
+		p = &problem{"LG0504", fmt.Sprintf("%s holds %s", show(s), show(s[i:i+1])), ""}
+	}
+	if p != nil {
 		return &problem{p.code, p.message, "a package's name is lower-case letters and digits, as in leasedb"}
 	}
 	if token.IsKeyword(s) || s == "main" || s == "init" || s == "documentation" || strings.HasSuffix(s, "_test") || s == "internal" || s == "vendor" || s == "testdata" || strings.HasPrefix(s, "_") {
@@ -121,13 +138,21 @@ func packageProblem(s string) *problem {
 func filesProblem(files []string) *problem {
 	for i, f := range files {
 		switch {
-		case f == "" || path.Clean(f) != f || !filepath.IsLocal(filepath.FromSlash(f)):
-			return &problem{"LG0507", fmt.Sprintf("%s does not lie below the module's root", show(f)), "write a path such as db/migrations, with slashes and without dots"}
+		case f == "" || path.Clean(f) != f || !filepath.IsLocal(filepath.FromSlash(below(f))):
+			return &problem{"LG0507", fmt.Sprintf("%s is no path from the module's root", show(f)), "write a path such as db/migrations, or ../db, with slashes and no other dots"}
 		case slices.Contains(files[:i], f):
 			return &problem{"LG0507", fmt.Sprintf("%s is given twice", show(f)), "keep one"}
 		}
 	}
 	return nil
+}
+
+// below is a path without the leading .. that lead out of the module.
+func below(f string) string {
+	for f == ".." || strings.HasPrefix(f, "../") {
+		f = strings.TrimPrefix(strings.TrimPrefix(f, ".."), "/")
+	}
+	return cmp.Or(f, ".")
 }
 
 func whereProblem(s string) *problem {

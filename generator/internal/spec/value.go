@@ -34,9 +34,9 @@ func (a ArgInfo) parse(s string) (reflect.Value, *problem) {
 	case "path":
 		return reflect.ValueOf(s), pathProblem(s)
 	case "table":
-		return reflect.ValueOf(s), tableProblem(s)
+		return reflect.ValueOf(unquoted(s)), tableProblem(unquoted(s))
 	case "column":
-		return reflect.ValueOf(s), columnProblem(s)
+		return reflect.ValueOf(unquoted(s)), columnProblem(unquoted(s))
 	case "package":
 		return reflect.ValueOf(s), packageProblem(s)
 	case "where":
@@ -205,9 +205,67 @@ func topicsProblem(patterns []string) *problem {
 				return &problem{"LG0506", fmt.Sprintf("topic pattern %s holds %s (%U)", show(p), show(string(r)), r), "patterns are printable ASCII without spaces and quotes"}
 			}
 		}
+		if p := foreignWildcard(p, patterns[i+1:]); p != nil {
+			return p
+		}
 		if slices.Contains(patterns[:i], p) {
 			return &problem{"LG0506", fmt.Sprintf("topic pattern %s is given twice", show(p)), "keep one"}
 		}
+	}
+	return nil
+}
+
+// foreignWildcard finds what stands for many topics elsewhere (NATS, AMQP, MQTT, shells, SQL, regular expressions) and
+// for itself here. rest are the patterns that follow, behind commas.
+func foreignWildcard(p string, rest []string) *problem {
+	const star = "* is the only wildcard, for any run of characters, dots and slashes included"
+	refused := func(sign, hint string) *problem {
+		return &problem{"LG0506", fmt.Sprintf("topic pattern %s holds %s, which is no wildcard here", show(p), sign), hint}
+	}
+	// with puts a star in the place of a word.
+	with := func(sep, sign string) string {
+		words := strings.Split(p, sep)
+		for i, w := range words {
+			if w == sign {
+				words[i] = "*"
+			}
+		}
+		return star + ": write " + cut(strings.Join(words, sep))
+	}
+	for _, sep := range []string{".", "/", ":"} {
+		for _, sign := range []string{">", "#", "+", "?"} {
+			if words := strings.Split(p, sep); slices.Contains(words, sign) && (len(words) > 1 || sep == ".") {
+				return refused(sign, with(sep, sign))
+			}
+		}
+	}
+	if before, after, ok := strings.Cut(p, "{"); ok && !strings.Contains(after, "}") && slices.ContainsFunc(rest, func(r string) bool { return strings.Contains(r, "}") }) {
+		all := []string{before + after}
+		for _, r := range rest {
+			alternative, behind, last := strings.Cut(r, "}")
+			all = append(all, before+alternative)
+			if last {
+				for i := range all {
+					all[i] += behind
+				}
+				break
+			}
+		}
+		return &problem{"LG0506", fmt.Sprintf("topic pattern %s begins alternatives in braces, which have no meaning here", show(p)),
+			"write them out: " + cut(strings.Join(all, ","))}
+	}
+	_, class, opens := strings.Cut(p, "[")
+	switch {
+	case opens && strings.Index(class, "]") > 0:
+		return refused("[", star)
+	case strings.HasSuffix(p, "%"):
+		return refused("%", star)
+	case strings.Contains(p, `\.`):
+		return refused(`\.`, star)
+	case strings.HasPrefix(p, "^"):
+		return refused("^", star)
+	case strings.HasPrefix(p, "!"):
+		return refused("!", "patterns only add topics: name those that are meant")
 	}
 	return nil
 }

@@ -193,6 +193,7 @@ type Column struct {
 	Type    string // as int8, text, app.status
 	NotNull bool
 	Array   bool
+	Values  []string // of an enum
 }
 
 // ReadCatalog reads the file that sqlc's json generator writes.
@@ -200,7 +201,11 @@ func ReadCatalog(file []byte) (*Catalog, error) {
 	var request struct {
 		Catalog struct {
 			Schemas []struct {
-				Name   string
+				Name  string
+				Enums []struct {
+					Name string
+					Vals []string
+				}
 				Tables []struct {
 					Rel     struct{ Name string }
 					Columns []struct {
@@ -216,6 +221,12 @@ func ReadCatalog(file []byte) (*Catalog, error) {
 	if err := json.Unmarshal(file, &request); err != nil {
 		return nil, fmt.Errorf("sqlc's catalog: %w", err)
 	}
+	values := map[string][]string{}
+	for _, s := range request.Catalog.Schemas {
+		for _, e := range s.Enums {
+			values[s.Name+"."+e.Name] = e.Vals
+		}
+	}
 	c := &Catalog{map[string][]Column{}}
 	for _, s := range request.Catalog.Schemas {
 		if s.Name == "pg_catalog" || s.Name == "information_schema" {
@@ -228,7 +239,11 @@ func ReadCatalog(file []byte) (*Catalog, error) {
 				if x.Type.Schema != "" && x.Type.Schema != "pg_catalog" {
 					typ = x.Type.Schema + "." + typ
 				}
-				columns = append(columns, Column{x.Name, typ, x.NotNull, x.IsArray})
+				of := typ
+				if !strings.Contains(of, ".") {
+					of = "public." + of
+				}
+				columns = append(columns, Column{x.Name, typ, x.NotNull, x.IsArray, values[of]})
 			}
 			c.tables[s.Name+"."+t.Rel.Name] = columns
 		}

@@ -24,8 +24,10 @@ type Table struct {
 
 // Column is a column and where its values come from.
 type Column struct {
-	Name     string
-	Default  string // the words of the expression, joined by spaces; empty if it has none
+	Name string
+	// Default is the words of the expression, joined by spaces, without brackets, casts and pg_catalog around it; empty
+	// if it has none.
+	Default  string
 	Identity bool
 	Serial   bool
 	cache    int
@@ -68,12 +70,21 @@ func (s *Schema) Cache(schema, table string, c Column) int {
 	}
 	name := schema + "." + table + "_" + c.Name + "_seq"
 	if words := strings.Fields(c.Default); len(words) > 2 && words[0] == "nextval" {
-		name = words[2]
+		name = sequenceName(words[2])
 		if !strings.Contains(name, ".") {
 			name = "public." + name
 		}
 	}
 	return max(s.sequences[name], 1)
+}
+
+// sequenceName reads the name in nextval('app."Own"').
+func sequenceName(text string) string {
+	var b strings.Builder
+	for _, t := range sqltext.Tokens(text) {
+		b.WriteString(t.Text)
+	}
+	return b.String()
 }
 
 // words reads a statement from left to right.
@@ -219,20 +230,97 @@ func column(tokens []sqltext.Token) (Column, bool) {
 
 // expression joins the words of a default up to the next clause of the column.
 func expression(tokens []sqltext.Token) string {
-	var text []string
 	depth := 0
-	for _, t := range tokens {
+	for i, t := range tokens {
 		switch {
 		case t.Is("("):
 			depth++
 		case t.Is(")"):
 			depth--
-		case depth == 0 && len(text) > 0 && t.Is("not", "null", "primary", "unique", "check", "references", "constraint", "collate", "generated", "deferrable"):
-			return strings.Join(text, " ")
+		case depth == 0 && i > 0 && t.Is("not", "null", "primary", "unique", "check", "references", "constraint", "collate", "generated", "deferrable"):
+			return bare(tokens[:i])
 		}
+	}
+	return bare(tokens)
+}
+
+// bare is an expression without what changes nothing: brackets and casts around it, and the schema of a function of
+// PostgreSQL's own.
+func bare(tokens []sqltext.Token) string {
+	for {
+		n := len(tokens)
+		tokens = uncast(unbracket(tokens))
+		if n > 2 && len(tokens) > 2 && tokens[0].Is("pg_catalog") && tokens[1].Is(".") {
+			tokens = tokens[2:]
+		}
+		if len(tokens) == n {
+			break
+		}
+	}
+	var text []string
+	for _, t := range tokens {
 		text = append(text, t.Text)
 	}
 	return strings.Join(text, " ")
+}
+
+func unbracket(tokens []sqltext.Token) []sqltext.Token {
+	if len(tokens) < 2 || !tokens[0].Is("(") || closing(tokens, 0) != len(tokens)-1 {
+		return tokens
+	}
+	return tokens[1 : len(tokens)-1]
+}
+
+// uncast takes off x::type and CAST (x AS type).
+func uncast(tokens []sqltext.Token) []sqltext.Token {
+	if len(tokens) > 4 && tokens[0].Is("cast") && tokens[1].Is("(") && closing(tokens, 1) == len(tokens)-1 {
+		for i := len(tokens) - 2; i > 2; i-- {
+			if tokens[i].Is("as") {
+				return tokens[2:i]
+			}
+		}
+	}
+	depth := 0
+	for i, t := range tokens {
+		switch {
+		case t.Is("("):
+			depth++
+		case t.Is(")"):
+			depth--
+		case depth == 0 && i > 0 && t.Is(":") && i+1 < len(tokens) && tokens[i+1].Is(":"):
+			if isType(tokens[i+2:]) {
+				return tokens[:i]
+			}
+			return tokens
+		}
+	}
+	return tokens
+}
+
+// isType reports whether tokens are the name of one type.
+func isType(tokens []sqltext.Token) bool {
+	for i, t := range tokens {
+		if (i%2 == 0) != (t.Kind == sqltext.Word) || i%2 == 1 && !t.Is(".") {
+			return false
+		}
+	}
+	return len(tokens)%2 == 1
+}
+
+// closing returns where the bracket at i is closed, or -1.
+func closing(tokens []sqltext.Token, i int) int {
+	depth := 0
+	for ; i < len(tokens); i++ {
+		switch {
+		case tokens[i].Is("("):
+			depth++
+		case tokens[i].Is(")"):
+			if depth--; depth == 0 {
+				return i
+			}
+		}
+	}
+	return -1
 }
 
 func (s *Schema) alterTable(w *words) {

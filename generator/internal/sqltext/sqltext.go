@@ -177,7 +177,7 @@ func dollar(s string) (Token, int) {
 }
 
 // ConditionProblem says why text cannot stand in parentheses behind WHERE; "" if it can, as
-// far as can be told without a parser.
+// far as can be told without PostgreSQL's grammar, which judges the rest.
 func ConditionProblem(text string) string {
 	tokens := Tokens(text)
 	if len(tokens) == 0 {
@@ -204,43 +204,12 @@ func ConditionProblem(text string) string {
 			}
 		case t.Kind == Word && strings.HasPrefix(t.Text, Reserved):
 			return fmt.Sprintf("the condition uses %s: names that begin with %s are leasegen's own", t.Text, Reserved)
-		case t.Is("select", "insert", "update", "delete", "with") && !t.Quoted && (i == 0 || !tokens[i-1].Is(".")):
-			return fmt.Sprintf("the condition holds %s: it is about the row alone", strings.ToUpper(t.Text))
+		case t.Is("select") && (i == 0 || !tokens[i-1].Is(".")):
+			return "the condition holds SELECT: it is about the row alone"
 		}
 	}
 	if depth > 0 {
 		return "the condition has an opening bracket too many"
 	}
 	return ""
-}
-
-// notColumns are words of conditions that are not columns, unless they are quoted.
-const notColumns = ` and or not is null true false unknown in like ilike similar to between symmetric asymmetric any some all
-array row case when then else end distinct from of at time zone collate escape isnull notnull cast as overlaps operator
-interval date timestamp timestamptz current_date current_time current_timestamp localtime localtimestamp
-current_user session_user current_role exists normalized document `
-
-// ColumnsOf returns the words of a condition that can only be columns of the row.
-func ColumnsOf(condition string) []string {
-	var out []string
-	tokens := Tokens(condition)
-	at := func(i int) Token {
-		if i < 0 || i >= len(tokens) {
-			return Token{}
-		}
-		return tokens[i]
-	}
-	for i, t := range tokens {
-		switch before, after := at(i-1), at(i+1); {
-		case t.Kind != Word || slices.Contains(out, t.Text):
-		case !t.Quoted && strings.Contains(notColumns, " "+t.Text+" "), !t.Quoted && strings.Contains(notColumns, "\n"+t.Text+" "):
-		case after.Is("("), after.Is("."), before.Is("."): // a function, or a qualified name
-		case after.Kind == String: // a type before a literal
-		case before.Is(":"), before.Is("as"), before.Is("collate"): // a type, a collation
-		case after.Is("from") && at(i-2).Is("extract"):
-		default:
-			out = append(out, t.Text)
-		}
-	}
-	return out
 }

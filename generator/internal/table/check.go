@@ -54,12 +54,7 @@ func (g *generation) check(f *folder, c *resolve.Consumer, catalog *sqlc.Catalog
 			bad("LG0803", key, fmt.Sprintf("%s: table %s has no column %s", key, t.Name, column), diag.Suggest(column, names))
 		}
 	}
-	for _, column := range sqltext.ColumnsOf(c.Table.Where) { // sqlc does not look there
-		if !slices.Contains(names, column) {
-			bad("LG0806", "where", fmt.Sprintf("where: table %s has no column %s", t.Name, column), diag.Suggest(column, names))
-		}
-	}
-	if !ok {
+	if !g.condition(f, c, t.Name, columns) || !ok {
 		return nil
 	}
 	p, x := found["position"], found["xid"]
@@ -160,19 +155,20 @@ func (g *generation) cast(t *ir.Table, c *resolve.Consumer, catalog *sqlc.Catalo
 
 // migration is what gives the table its xid, in an order in which nothing is lost.
 func (g *generation) migration(t *ir.Table, c *resolve.Consumer, add bool) []string {
+	table, position, xid := sqltext.Qualified(t.Name), ident(t.Position), ident(t.XID)
 	var lines []string
 	if add {
-		lines = append(lines, fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s xid8;", t.Name, t.XID))
+		lines = append(lines, fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s xid8;", table, xid))
 	}
-	lines = append(lines, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT pg_current_xact_id();", t.Name, t.XID))
+	lines = append(lines, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT pg_current_xact_id();", table, xid))
 	lines = append(lines, trigger(t)...)
 	lines = append(lines, "-- in a migration of its own, outside a transaction:",
-		fmt.Sprintf("CREATE INDEX CONCURRENTLY ON %s (%s);", t.Name, t.XID))
+		fmt.Sprintf("CREATE INDEX CONCURRENTLY ON %s (%s);", table, xid))
 	switch {
 	case t.Topic != "":
-		lines = append(lines, fmt.Sprintf("CREATE INDEX CONCURRENTLY ON %s (%s, %s);", t.Name, t.Topic, t.Position))
+		lines = append(lines, fmt.Sprintf("CREATE INDEX CONCURRENTLY ON %s (%s, %s);", table, ident(t.Topic), position))
 	case t.Slots > 0:
-		lines = append(lines, fmt.Sprintf("CREATE INDEX CONCURRENTLY ON %s ((%s), %s);", t.Name, t.Slot, t.Position))
+		lines = append(lines, fmt.Sprintf("CREATE INDEX CONCURRENTLY ON %s ((%s), %s);", table, t.Slot, position))
 	}
 	return lines
 }
@@ -181,10 +177,11 @@ func (g *generation) migration(t *ir.Table, c *resolve.Consumer, add bool) []str
 // order of the columns.
 func trigger(t *ir.Table) []string {
 	_, name, _ := strings.Cut(t.Name, ".")
+	table, function := sqltext.Qualified(t.Name), sqltext.Qualified(t.Name+"_xid_first")
 	return []string{
-		fmt.Sprintf("CREATE FUNCTION %s_xid_first() RETURNS trigger LANGUAGE plpgsql AS", t.Name),
+		fmt.Sprintf("CREATE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql AS", function),
 		"    $$ BEGIN PERFORM pg_current_xact_id(); RETURN NULL; END $$;",
-		fmt.Sprintf("CREATE TRIGGER %s_xid_first BEFORE INSERT ON %s", name, t.Name),
-		fmt.Sprintf("    FOR EACH STATEMENT EXECUTE FUNCTION %s_xid_first();", t.Name),
+		fmt.Sprintf("CREATE TRIGGER %s BEFORE INSERT ON %s", sqltext.Ident(name+"_xid_first"), table),
+		fmt.Sprintf("    FOR EACH STATEMENT EXECUTE FUNCTION %s();", function),
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"text/template"
 
 	"github.com/leasegen/leasegen/generator/internal/ir"
+	"github.com/leasegen/leasegen/generator/internal/sqltext"
 	"github.com/leasegen/leasegen/templates"
 )
 
@@ -163,12 +164,21 @@ func config(t *template.Template, pkg string, rows []row) (string, error) {
 
 // queriesOf is what the annotations of a consumer say, in SQL.
 func queriesOf(c *ir.Table, consumer string, key, kind, topic, where, cast string) *queries {
+	key, kind, topic = ident(key), ident(kind), ident(topic)
 	q := &queries{
-		Query: c.Query, Consumer: consumer, Table: c.Name, Position: c.Position, XID: c.XID,
-		Topic: c.Topic, Key: key, Kind: kind, topic: topic, where: where, Cast: cast,
+		Query: c.Query, Consumer: consumer, Table: sqltext.Qualified(c.Name), Position: ident(c.Position), XID: ident(c.XID),
+		Topic: ident(c.Topic), Key: key, Kind: kind, topic: topic, where: where, Cast: cast,
 	}
 	if c.Slots > 0 {
-		q.slot = slotOf(key, c.Position, c.Slots)
+		q.slot = slotOf(key, q.Position, c.Slots)
 	}
 	return q
+}
+
+// ident is a column as SQL has it; "" if there is none.
+func ident(column string) string {
+	if column == "" {
+		return ""
+	}
+	return sqltext.Ident(column)
 }

@@ -218,7 +218,7 @@ func (g *generation) catalog(root string, f *folder) ([]sqlschema.File, *sqlc.Ca
 	migrations, err := sqlschema.Read(root, paths)
 	if err != nil {
 		f.bad(g.diags, first, "LG0802", "schema", "the schema cannot be read: "+err.Error(),
-			"name folders or .sql files below the module's root")
+			"name folders of migrations or .sql files, from the module's root")
 		return nil, nil, nil
 	}
 	cfg, err := config(g.templates, "", nil)
@@ -308,7 +308,7 @@ func irTable(f *folder, c *resolve.Consumer) *ir.Table {
 	case "partition":
 		t.Slots = c.Table.Partitions()
 		t.Key = c.Table.Key
-		t.Slot = slotOf(c.Table.Key, t.Position, t.Slots)("")
+		t.Slot = slotOf(ident(c.Table.Key), ident(t.Position), t.Slots)("")
 	}
 	return t
 }

@@ -59,6 +59,9 @@ func (r *Result) generate(ctx context.Context, cfg Config, module *load.Module, 
 		diags.Add(diag.Diagnostic{Code: "LG0706", Warning: true,
 			Message: "no //leasegen: directive in the packages that match " + strings.Join(cfg.Patterns, " ")})
 	}
+	if len(sources) > 0 && !verify.Language(module, diags) {
+		return nil
+	}
 	tables, err := table.Generate(ctx, module, sources, cfg.SQLC, diags)
 	if err != nil {
 		return err

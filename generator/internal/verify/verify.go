@@ -106,15 +106,11 @@ func (p *Plan) Check(checked load.Checked, diags *diag.List) (missing []string) 
 	return nil
 }
 
-// goMod looks at the versions that go.mod names.
+// goMod looks at the runtime that go.mod requires.
 func (p *Plan) goMod(checked load.Checked, diags *diag.List) bool {
 	add := func(code, line, message, hint string) bool {
-		diags.Add(diag.Diagnostic{Code: code, Pos: p.goModLine(line), Message: message, Hint: hint})
+		diags.Add(diag.Diagnostic{Code: code, Pos: goModLine(p.Module, line), Message: message, Hint: hint})
 		return false
-	}
-	if v := p.Module.GoVersion; v != "" && version.Compare("go"+v, Oldest) < 0 {
-		return add("LG0713", "go ", fmt.Sprintf("go.mod says go %s, a version of the language without generics, which generated code needs", v),
-			"go mod edit -go="+strings.TrimPrefix(Oldest, "go")+" && go mod tidy")
 	}
 	for _, runtime := range []string{names.Lease, names.LeasePG, names.LeaseRedis} {
 		if _, asked := checked[runtime]; !asked {
@@ -139,10 +135,22 @@ func (p *Plan) goMod(checked load.Checked, diags *diag.List) bool {
 	return true
 }
 
+// Language adds to diags that go.mod names a version of the language which generated code is not valid in.
+// Without generics the runtime cannot be loaded either.
+func Language(m *load.Module, diags *diag.List) bool {
+	if m.GoVersion == "" || version.Compare("go"+m.GoVersion, Oldest) >= 0 {
+		return true
+	}
+	diags.Add(diag.Diagnostic{Code: "LG0713", Pos: goModLine(m, "go "),
+		Message: fmt.Sprintf("go.mod says go %s, a version of the language without generics, which generated code needs", m.GoVersion),
+		Hint:    "go mod edit -go=" + strings.TrimPrefix(Oldest, "go") + " && go mod tidy"})
+	return false
+}
+
 // goModLine is where a line of go.mod has a text, or else its first line.
-func (p *Plan) goModLine(text string) token.Position {
-	pos := token.Position{Filename: p.Module.GoMod, Line: 1, Column: 1}
-	content, _ := os.ReadFile(p.Module.GoMod)
+func goModLine(m *load.Module, text string) token.Position {
+	pos := token.Position{Filename: m.GoMod, Line: 1, Column: 1}
+	content, _ := os.ReadFile(m.GoMod)
 	n := 0
 	for line := range strings.Lines(string(content)) {
 		n++

@@ -95,6 +95,9 @@ func (a *applier) stage(w write) (name string, err error) {
 		return "", err
 	}
 	_, err = f.Write(w.content)
+	if err == nil && w.mode != 0 { // the file that is replaced may be read or written by others, or may not
+		err = f.Chmod(w.mode)
+	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		_ = a.root.Remove(name)
 		return "", err
@@ -133,7 +136,7 @@ func (a *applier) rollBack(done []write) {
 			_ = a.root.Remove(w.path)
 			continue
 		}
-		if temp, err := a.stage(write{path: w.path, content: w.old}); err == nil {
+		if temp, err := a.stage(write{path: w.path, content: w.old, mode: w.mode}); err == nil {
 			if a.root.Rename(temp, w.path) != nil {
 				_ = a.root.Remove(temp)
 			}

@@ -74,6 +74,7 @@ type Changes struct {
 type write struct {
 	path         string
 	old, content []byte
+	mode         fs.FileMode // permissions of what is there; 0 if nothing
 }
 
 // Plan compares files with what is on disk below root, the module's directory. stale
@@ -112,7 +113,7 @@ func Plan(root string, files []File, stale []string) (*Changes, *diag.List) {
 				p.refuse("LG0605", f.Path, "is read-only and out of date", "make it writable: chmod u+w "+f.Path)
 				continue
 			}
-			w.old = old.content
+			w.old, w.mode = old.content, old.mode.Perm()
 		}
 		p.changes.writes = append(p.changes.writes, w)
 	}
@@ -126,7 +127,7 @@ func Plan(root string, files []File, stale []string) (*Changes, *diag.List) {
 		}
 		if content, err := dir.ReadFile(name); err == nil && (Owned(content) || bySQLC(content) && p.beside(path.Join(path.Dir(name), Queries))) {
 			p.changes.dirs = append(p.changes.dirs, path.Dir(name))
-			p.changes.writes = append(p.changes.writes, write{path: name, old: content})
+			p.changes.writes = append(p.changes.writes, write{path: name, old: content, mode: info.Mode().Perm()})
 		}
 	}
 	slices.Sort(p.changes.dirs)

@@ -25,7 +25,7 @@ type File struct {
 type Import struct {
 	Path  string
 	Name  string
-	Alias bool // Name is not the package's own name
+	Alias bool // Name stands before the path
 }
 
 // Type names a type: a declared one, or a predeclared composite such as []byte when Path is empty.
@@ -98,22 +98,28 @@ type Consumer struct {
 	Lock       Lock
 	FromNow    bool
 	Capacity   int
-	Poll, Idle time.Duration
-	OnceKeep   time.Duration
+	Poll, Idle Duration
+	OnceKeep   Duration
 
-	TTL, Margin, Grace time.Duration
+	TTL, Margin, Grace Duration
 	Workers, Batch     int
-	Drain              time.Duration
+	Drain              Duration
 	SkipUnknown        bool
-	UnknownWait        time.Duration // negative for none
+	UnknownWait        Duration // negative for none
 	Retry              Retry
-	Keep               time.Duration
+	Keep               Duration
 	Max                int
 
 	// Constructor is the name of the generated function.
 	Constructor string
 	// Locals are the names of the function's parameters, by role.
 	Locals map[string]string
+}
+
+// Duration is a duration and how the annotation spells it, as in 1m30s.
+type Duration struct {
+	time.Duration
+	Text string
 }
 
 // Table is a table of the application as a source of messages, and the package that holds
@@ -138,7 +144,7 @@ type Redis struct {
 // Retry is what //leasegen:retry set.
 type Retry struct {
 	Max      int
-	Min, Cap time.Duration
+	Min, Cap Duration
 	Jitter   float64 // negative for none
 	Order    Order
 }

@@ -6,8 +6,10 @@ package names
 import (
 	"cmp"
 	"go/token"
+	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -82,16 +84,16 @@ func imports(f *ir.File, scope map[string]bool) []ir.Import {
 	var out []ir.Import
 	seen := map[string]bool{f.PkgPath: true, "": true}
 	used := map[string]bool{}
-	add := func(path, name string) {
-		if seen[path] {
+	add := func(importPath, name string) {
+		if seen[importPath] {
 			return
 		}
-		seen[path] = true
+		seen[importPath] = true
 		// jennifer renames imports that are reserved words to it; choosing first keeps
 		// its choice and ours the same.
 		local := unused(name, func(n string) bool { return used[n] || scope[n] || jen.IsReservedWord(n) })
 		used[local] = true
-		out = append(out, ir.Import{Path: path, Name: local, Alias: local != name})
+		out = append(out, ir.Import{Path: importPath, Name: local, Alias: local != assumed(importPath)})
 	}
 	for _, t := range []ir.Type{
 		{Path: Lease, PkgName: "lease"}, {Path: LeasePG, PkgName: "leasepg"}, {Path: LeaseRedis, PkgName: "leaseredis"}, {Path: PGX, PkgName: "pgx"},
@@ -103,6 +105,23 @@ func imports(f *ir.File, scope map[string]bool) []ir.Import {
 		add(t.Path, t.PkgName)
 	}
 	return out
+}
+
+// assumed is the name that goimports takes a package to have as long as it has only seen its
+// path. Where that is wrong it writes the name before the path, and so does leasegen: a
+// generated file stays as it is when an editor runs goimports on it.
+func assumed(importPath string) string {
+	base := path.Base(importPath)
+	if n, ok := strings.CutPrefix(base, "v"); ok {
+		if _, err := strconv.Atoi(n); err == nil && path.Dir(importPath) != "." {
+			base = path.Base(path.Dir(importPath))
+		}
+	}
+	base = strings.TrimPrefix(base, "go-")
+	if i := strings.IndexFunc(base, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }); i >= 0 {
+		base = base[:i]
+	}
+	return base
 }
 
 // unused returns want, or want with the first number that makes it free.

@@ -43,7 +43,7 @@ func File(f *ir.File) ([]byte, error) {
 		methods(g, &f.Consumers[i])
 		constructor(g, &f.Consumers[i])
 	}
-	if len(f.Register) > 0 {
+	if f.Register != nil {
 		register(g, f.Register)
 	}
 

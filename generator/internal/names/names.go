@@ -5,6 +5,7 @@ package names
 
 import (
 	"cmp"
+	"go/build/constraint"
 	"go/token"
 	"path"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/dave/jennifer/jen"
 
+	"github.com/leasegen/leasegen/generator/internal/fsout"
 	"github.com/leasegen/leasegen/generator/internal/ir"
 )
 
@@ -27,11 +29,54 @@ const (
 	PGX        = "github.com/jackc/pgx/v5"
 )
 
-// Handlers and Register are declared once in every package that has a consumer.
+// Handlers and Register are declared once in every package that has a consumer; where its
+// consumers are under several build constraints, with a Suffix for each.
 const (
 	Handlers = "LeasegenHandlers"
 	Register = "RegisterLeasegen"
 )
+
+// RegisterFile is the name of the file with Register and a suffix. It sorts last in its directory.
+func RegisterFile(suffix string) string {
+	var b strings.Builder
+	b.WriteString(fsout.Register)
+	for _, r := range suffix {
+		if unicode.IsUpper(r) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String() + fsout.Suffix
+}
+
+// Suffix is a build constraint as a part of a name: linux && !cgo gives LinuxAndNotCgo. Of no
+// constraint it is empty.
+func Suffix(expr string) string {
+	e, err := constraint.Parse("//go:build " + expr)
+	if err != nil {
+		return ""
+	}
+	var of func(constraint.Expr) string
+	of = func(e constraint.Expr) string {
+		switch e := e.(type) {
+		case *constraint.AndExpr:
+			return of(e.X) + "And" + of(e.Y)
+		case *constraint.OrExpr:
+			return of(e.X) + "Or" + of(e.Y)
+		case *constraint.NotExpr:
+			return "Not" + of(e.X)
+		case *constraint.TagExpr:
+			var b strings.Builder
+			for word := range strings.FieldsFuncSeq(e.Tag, func(r rune) bool { return r == '_' || r == '.' }) {
+				r, n := utf8.DecodeRuneInString(word)
+				b.WriteString(string(unicode.ToUpper(r)) + strings.ToLower(word[n:]))
+			}
+			return b.String()
+		}
+		return ""
+	}
+	return of(e)
+}
 
 // Predeclared are the predeclared identifiers that generated code relies on.
 func Predeclared() []string { return []string{"error", "string", "nil", "int64", "uint64", "true"} }
@@ -63,10 +108,25 @@ func File(f *ir.File, scope map[string]bool) {
 		e := &f.Events[i]
 		e.Locals = locals(taken, e.Type.Name, "ctx", "to", "topic", "events", "e")
 	}
+	if f.Register != nil {
+		register(f.Register, taken)
+	}
 	for i := range f.Consumers {
 		c := &f.Consumers[i]
 		c.Locals = locals(taken, c.Type.Name, "be", "h", "opts", "e", "ctx", "db", "p", "rows", "r", "now")
 	}
+}
+
+// register chooses the locals of a register's function, which calls the constructors.
+func register(r *ir.Register, taken map[string]bool) {
+	for _, c := range r.Consumers {
+		taken[c.Constructor] = true
+	}
+	roles := []string{"g", "be", "h", "opts", "err"}
+	for i := range r.Consumers {
+		roles = append(roles, "c"+strconv.Itoa(i+1), "err"+strconv.Itoa(i+1))
+	}
+	r.Locals = locals(taken, "", roles...)
 }
 
 // locals gives each role a name that hides nothing the function's body refers to.
@@ -100,6 +160,9 @@ func imports(f *ir.File, scope map[string]bool) []ir.Import {
 		{Path: "context", PkgName: "context"}, {Path: "time", PkgName: "time"}, {Path: "strconv", PkgName: "strconv"},
 	} {
 		add(t.Path, t.PkgName)
+	}
+	if f.Register != nil {
+		add("errors", "errors")
 	}
 	for _, t := range payloads(f) {
 		add(t.Path, t.PkgName)

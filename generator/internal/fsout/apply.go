@@ -115,7 +115,11 @@ func (a *applier) stage(w write) (name string, err error) {
 // file away; it is then written again.
 func (a *applier) commit(i int, w write) error {
 	if w.from != "" {
-		return a.root.Rename(w.from, w.path)
+		err := a.root.Rename(w.from, w.path)
+		if errors.Is(err, fs.ErrNotExist) { // a run at the same time has done it; the content comes next
+			return nil
+		}
+		return err
 	}
 	if w.content == nil {
 		if err := a.root.Remove(w.path); !errors.Is(err, fs.ErrNotExist) {

@@ -176,7 +176,7 @@ func TestGo(t *testing.T) {
 		generate(t, dir, patterns)
 	}
 	env := []string{"ADMIN_URL=" + pgtest.DB(t), "REDIS_ADDR=" + redistest.Shared(t).Addr()}
-	out := command(t, dir, env, "go", "run", ".")
+	out := command(t, dir, env, "go", "run", "-ldflags=-w", ".")
 	for _, name := range runs {
 		if !strings.Contains(out, "ran "+name+"\n") {
 			t.Errorf("%s has not run:\n%s", name, out)
@@ -185,7 +185,7 @@ func TestGo(t *testing.T) {
 	for b := range found {
 		switch {
 		case strings.HasPrefix(b.text, "func Test"):
-			command(t, dir, nil, "go", "test", "./"+b.dir())
+			command(t, dir, nil, "go", "test", "-vet=off", "-ldflags=-w", "./"+b.dir())
 		case b.page == "README.md" && strings.Contains(b.text, "func NewBilling"):
 			excerpt(t, b, filepath.Join(dir, orders["README.md"], "snippet_leasegen.go"))
 		}

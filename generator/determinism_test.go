@@ -46,7 +46,7 @@ func TestDeterministic(t *testing.T) {
 			t.Fatal(err)
 		}
 		if first == nil {
-			if first = res; len(res.Files) != 18 || res.Diags.Len() != 6 {
+			if first = res; len(res.Files) != 24 || res.Diags.Len() != 6 {
 				t.Fatalf("%d files, %d findings", len(res.Files), res.Diags.Len())
 			}
 			continue

@@ -67,6 +67,8 @@ type ClusterSession struct{ runs }
 	writeFile(t, filepath.Join(root, "all", "all_test.go"), []byte(`package all
 
 import (
+	"context"
+	"strings"
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -83,14 +85,26 @@ func TestAll(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+	g := lease.NewGroup()
+	err = RegisterLeasegen(g, be, LeasegenHandlers{Topic: &Topic{}, Partition: &Partition{}})
+	for _, name := range []string{"group", "group_advisory", "keys", "keys_row", "named", "named_row", "items", "cluster", "cluster_session"} {
+		if err == nil || !strings.Contains(err.Error(), "make consumer \""+name+"\": its handler is nil") {
+			t.Errorf("RegisterLeasegen says nothing of %s, which is nil: %v", name, err)
+		}
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := g.Run(ended); err == nil || !strings.Contains(err.Error(), "no consumers") {
+		t.Errorf("the group has some of the consumers: %v", err)
+	}
 	c, err := NewTopic(be, nil)
-	if want := "lease: consumer \"topic\": the handler is nil"; c != nil || err == nil || err.Error() != want {
+	if want := "lease: make consumer \"topic\": its handler is nil; set it, or run the other consumers only, each by its constructor"; c != nil || err == nil || err.Error() != want {
 		t.Errorf("a nil handler gives %v, %v", c, err)
 	}
 }
 `))
 	res := generate(t, root, "./...")
-	if len(res.Files) != 1 {
+	if len(res.Files) != 2 { // the consumers, and what registers them
 		t.Fatal(res.Diags.All())
 	}
 	place(t, res)

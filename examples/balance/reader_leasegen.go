@@ -48,22 +48,3 @@ func NewReader(be lease.Backend, h *Reader, opts ...lease.Option) (*lease.Consum
 		Drain:    100 * time.Millisecond,
 	}, opts...)
 }
-
-// LeasegenHandlers are the handlers of this package. Those that are nil are left out.
-type LeasegenHandlers struct {
-	Reader *Reader
-}
-
-// RegisterLeasegen makes a consumer of every handler in h and adds it to g.
-func RegisterLeasegen(g *lease.Group, be lease.Backend, h LeasegenHandlers, opts ...lease.Option) error {
-	if h.Reader != nil {
-		c, err := NewReader(be, h.Reader, opts...)
-		if err != nil {
-			return err
-		}
-		if err := g.Add(c); err != nil {
-			return err
-		}
-	}
-	return nil
-}

@@ -49,22 +49,3 @@ func NewLedger(be *leasepg.Backend, h *Ledger, opts ...lease.Option) (*lease.Con
 		Retry: lease.Retry{Max: 3, Min: 20 * time.Millisecond, Cap: 100 * time.Millisecond},
 	}, opts...)
 }
-
-// LeasegenHandlers are the handlers of this package. Those that are nil are left out.
-type LeasegenHandlers struct {
-	Ledger *Ledger
-}
-
-// RegisterLeasegen makes a consumer of every handler in h and adds it to g.
-func RegisterLeasegen(g *lease.Group, be *leasepg.Backend, h LeasegenHandlers, opts ...lease.Option) error {
-	if h.Ledger != nil {
-		c, err := NewLedger(be, h.Ledger, opts...)
-		if err != nil {
-			return err
-		}
-		if err := g.Add(c); err != nil {
-			return err
-		}
-	}
-	return nil
-}

@@ -91,22 +91,3 @@ func NewShipping(be *leasepg.Backend, h *Shipping, opts ...lease.Option) (*lease
 		Retry: lease.Retry{Max: 3, Min: 10 * time.Millisecond},
 	}, opts...)
 }
-
-// LeasegenHandlers are the handlers of this package. Those that are nil are left out.
-type LeasegenHandlers struct {
-	Shipping *Shipping
-}
-
-// RegisterLeasegen makes a consumer of every handler in h and adds it to g.
-func RegisterLeasegen(g *lease.Group, be *leasepg.Backend, h LeasegenHandlers, opts ...lease.Option) error {
-	if h.Shipping != nil {
-		c, err := NewShipping(be, h.Shipping, opts...)
-		if err != nil {
-			return err
-		}
-		if err := g.Add(c); err != nil {
-			return err
-		}
-	}
-	return nil
-}

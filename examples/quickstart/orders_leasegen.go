@@ -45,22 +45,3 @@ func NewBilling(be lease.Backend, h *Billing, opts ...lease.Option) (*lease.Cons
 		TTL: time.Second,
 	}, opts...)
 }
-
-// LeasegenHandlers are the handlers of this package. Those that are nil are left out.
-type LeasegenHandlers struct {
-	Billing *Billing
-}
-
-// RegisterLeasegen makes a consumer of every handler in h and adds it to g.
-func RegisterLeasegen(g *lease.Group, be lease.Backend, h LeasegenHandlers, opts ...lease.Option) error {
-	if h.Billing != nil {
-		c, err := NewBilling(be, h.Billing, opts...)
-		if err != nil {
-			return err
-		}
-		if err := g.Add(c); err != nil {
-			return err
-		}
-	}
-	return nil
-}

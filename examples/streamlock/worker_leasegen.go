@@ -40,22 +40,3 @@ func NewWorker(be lease.Backend, h *Worker, opts ...lease.Option) (*lease.Consum
 		TTL:      2 * time.Second,
 	}, opts...)
 }
-
-// LeasegenHandlers are the handlers of this package. Those that are nil are left out.
-type LeasegenHandlers struct {
-	Worker *Worker
-}
-
-// RegisterLeasegen makes a consumer of every handler in h and adds it to g.
-func RegisterLeasegen(g *lease.Group, be lease.Backend, h LeasegenHandlers, opts ...lease.Option) error {
-	if h.Worker != nil {
-		c, err := NewWorker(be, h.Worker, opts...)
-		if err != nil {
-			return err
-		}
-		if err := g.Add(c); err != nil {
-			return err
-		}
-	}
-	return nil
-}

@@ -44,22 +44,3 @@ func NewStatements(be *leasepg.Backend, h *Statements, opts ...lease.Option) (*l
 		TTL: 3 * time.Second,
 	}, opts...)
 }
-
-// LeasegenHandlers are the handlers of this package. Those that are nil are left out.
-type LeasegenHandlers struct {
-	Statements *Statements
-}
-
-// RegisterLeasegen makes a consumer of every handler in h and adds it to g.
-func RegisterLeasegen(g *lease.Group, be *leasepg.Backend, h LeasegenHandlers, opts ...lease.Option) error {
-	if h.Statements != nil {
-		c, err := NewStatements(be, h.Statements, opts...)
-		if err != nil {
-			return err
-		}
-		if err := g.Add(c); err != nil {
-			return err
-		}
-	}
-	return nil
-}

@@ -74,32 +74,3 @@ func NewArchive(be *leasepg.Backend, h *Archive, opts ...lease.Option) (*lease.C
 		Batch: 50,
 	}, opts...)
 }
-
-// LeasegenHandlers are the handlers of this package. Those that are nil are left out.
-type LeasegenHandlers struct {
-	Activity *Activity
-	Archive  *Archive
-}
-
-// RegisterLeasegen makes a consumer of every handler in h and adds it to g.
-func RegisterLeasegen(g *lease.Group, be *leasepg.Backend, h LeasegenHandlers, opts ...lease.Option) error {
-	if h.Activity != nil {
-		c, err := NewActivity(be, h.Activity, opts...)
-		if err != nil {
-			return err
-		}
-		if err := g.Add(c); err != nil {
-			return err
-		}
-	}
-	if h.Archive != nil {
-		c, err := NewArchive(be, h.Archive, opts...)
-		if err != nil {
-			return err
-		}
-		if err := g.Add(c); err != nil {
-			return err
-		}
-	}
-	return nil
-}

@@ -91,32 +91,3 @@ func NewReadings(be *leaseredis.Backend, h *Readings, opts ...lease.Option) (*le
 		},
 	}, opts...)
 }
-
-// LeasegenHandlers are the handlers of this package. Those that are nil are left out.
-type LeasegenHandlers struct {
-	Orders   *Orders
-	Readings *Readings
-}
-
-// RegisterLeasegen makes a consumer of every handler in h and adds it to g.
-func RegisterLeasegen(g *lease.Group, be *leaseredis.Backend, h LeasegenHandlers, opts ...lease.Option) error {
-	if h.Orders != nil {
-		c, err := NewOrders(be, h.Orders, opts...)
-		if err != nil {
-			return err
-		}
-		if err := g.Add(c); err != nil {
-			return err
-		}
-	}
-	if h.Readings != nil {
-		c, err := NewReadings(be, h.Readings, opts...)
-		if err != nil {
-			return err
-		}
-		if err := g.Add(c); err != nil {
-			return err
-		}
-	}
-	return nil
-}

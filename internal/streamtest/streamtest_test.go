@@ -74,16 +74,18 @@ func (w *world) eventually(what string, ok func() bool) {
 	}
 }
 
-// run runs what RegisterLeasegen makes of the handlers, until the function returned is called.
-func (w *world) run(h LeasegenHandlers) (stop func()) {
+// quiet logs nothing.
+func quiet() lease.Option { return lease.WithLogger(slog.New(slog.DiscardHandler)) }
+
+// run runs a consumer until the function returned is called.
+func (w *world) run(c *lease.Consumer, err error) (stop func()) {
 	w.t.Helper()
-	g := lease.NewGroup()
-	if err := RegisterLeasegen(g, w.be, h, lease.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
+	if err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	ended := make(chan error, 1)
-	go func() { ended <- g.Run(ctx) }()
+	go func() { ended <- c.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -135,14 +137,14 @@ func TestStreamsOfOthers(t *testing.T) {
 		write(0)
 		w.add(streams[0], "event", "shop.placed", "customer", "bob", "body", `{"order":"bad","cents":-1}`)
 		w.add(streams[1], "event", "shop.placed", "body", `{"order":7}`)
-		stop := w.run(LeasegenHandlers{Orders: h})
+		stop := w.run(NewOrders(w.be, h, quiet()))
 		handled := func() bool { return maps.EqualFunc(w.all(), want, slices.Equal) }
 		w.eventually("what was there is handled in order", handled)
 		write(1)
 		w.eventually("what came later, too", handled)
 		stop()
 		write(2)
-		w.run(LeasegenHandlers{Orders: h})
+		w.run(NewOrders(w.be, h, quiet()))
 		w.eventually("it goes on where it was", handled)
 
 		letters, err := w.be.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: "orders"})
@@ -170,13 +172,13 @@ func TestStreamsAsOneResource(t *testing.T) {
 		for i := range 30 {
 			w.add(fmt.Sprint("sensor:", i%3+1), "sensor", fmt.Sprint(i), "celsius", "21.5")
 		}
-		w.run(LeasegenHandlers{Readings: &Readings{Take: func(_ context.Context, m lease.Message[Reading]) error {
+		w.run(NewReadings(w.be, &Readings{Take: func(_ context.Context, m lease.Message[Reading]) error {
 			if m.Payload.Celsius != 21.5 || m.Key != "" || m.PublishedAt.Before(time.Now().Add(-time.Hour)) {
 				t.Errorf("%+v", m)
 			}
 			w.saw(m.Topic, m.Payload.Sensor)
 			return nil
-		}}})
+		}}, quiet()))
 		w.eventually("all readings are taken", func() bool {
 			all := w.all()
 			return len(all["sensor:1"])+len(all["sensor:2"])+len(all["sensor:3"]) == 30

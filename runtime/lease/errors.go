@@ -58,5 +58,5 @@ func (e *retryAfterError) Unwrap() error { return e.err }
 
 // NilHandler is the error of a generated constructor that was given no handler struct.
 func NilHandler(consumer string) error {
-	return fmt.Errorf("lease: consumer %q: the handler is nil", consumer)
+	return fmt.Errorf("lease: make consumer %q: its handler is nil; set it, or run the other consumers only, each by its constructor", consumer)
 }

@@ -105,7 +105,7 @@ PostgreSQL, those with //leasegen:redis need Redis; give them packages of their 
 func nameCodes() []Entry {
 	return []Entry{
 		{"LG0401", "name is taken", `leasegen declares NewX for consumer X, PublishX for event X, and LeasegenHandlers and RegisterLeasegen in every
-package with a consumer. It never changes these names by itself: rename what has one of them.`},
+package with a consumer (with a suffix for each build constraint, where there are several). It never changes these names by itself: rename what has one of them.`},
 		{"LG0402", "predeclared name is hidden", `The package declares error, string, nil, true, int64 or uint64 itself. Go cannot refer to its own ones there any more,
 and generated code needs them.`},
 		{"LG0403", "two consumers of one name", `Consumers of one name share leases, cursors and dead letters. Names are compared over all packages of a run.`},
@@ -113,6 +113,11 @@ and generated code needs them.`},
 		{"LG0405", "type without a name", `A struct named _ cannot be referred to by generated code.`},
 		{"LG0406", "two advisory locks of one key", `PostgreSQL knows an advisory lock by 64 bits only, a hash of the consumer's name. The hashes of two names are
 the same, so the two consumers would shut each other out. Another name has another hash.`},
+		{"LG0410", "two build constraints of one name", `Where the consumers of a package are under several build constraints, each constraint has a RegisterLeasegen of
+its own, named after it: linux && !cgo gives RegisterLeasegenLinuxAndNotCgo. Two constraints that differ in brackets or
+punctuation only would give one name.`},
+		{"LG0411", "output is the register's", `zz_register_leasegen.go holds RegisterLeasegen, for all consumers of the package. A source named zz_register.go would
+give the same file.`},
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/dave/jennifer/jen"
 
@@ -165,7 +164,7 @@ func spec(c *ir.Consumer) *jen.Statement {
 	if c.SkipUnknown {
 		s.add("Unknown", jen.Qual(names.Lease, "UnknownSkip"))
 	}
-	if c.UnknownWait < 0 {
+	if c.UnknownWait.Duration < 0 {
 		s.add("UnknownWait", jen.Lit(-1))
 	} else {
 		s.duration("UnknownWait", c.UnknownWait)
@@ -233,25 +232,9 @@ func (s *fields) int(name string, n int) {
 	}
 }
 
-// duration writes d in the largest unit that divides it.
-func (s *fields) duration(name string, d time.Duration) {
-	if d == 0 {
-		return
-	}
-	for _, u := range []struct {
-		unit time.Duration
-		name string
-	}{
-		{time.Hour, "Hour"}, {time.Minute, "Minute"}, {time.Second, "Second"},
-		{time.Millisecond, "Millisecond"}, {time.Microsecond, "Microsecond"}, {1, "Nanosecond"},
-	} {
-		if d%u.unit == 0 {
-			value := jen.Qual("time", u.name)
-			if n := int(d / u.unit); n != 1 {
-				value = jen.Lit(n).Op("*").Add(value)
-			}
-			s.add(name, value)
-			return
-		}
+// duration writes d as it is spelt.
+func (s *fields) duration(name string, d ir.Duration) {
+	if d.Duration != 0 {
+		s.add(name, duration(d))
 	}
 }

@@ -43,7 +43,7 @@ func File(f *ir.File) ([]byte, error) {
 		methods(g, &f.Consumers[i])
 		constructor(g, &f.Consumers[i])
 	}
-	if len(f.Register) > 0 {
+	if f.Register != nil {
 		register(g, f.Register)
 	}
 
@@ -60,8 +60,9 @@ func File(f *ir.File) ([]byte, error) {
 	return content, nil
 }
 
-// splitImports puts the standard library's imports before the others, with a blank line
-// between, as goimports does. It relies on what jennifer writes: one import a line.
+// splitImports groups imports as goimports does: the standard library's and what looks like
+// it, then the others, with a blank line between. It relies on what jennifer writes: one
+// import a line.
 func splitImports(src []byte) []byte {
 	const open, close = "\nimport (\n", "\n)\n"
 	head, rest, ok := bytes.Cut(src, []byte(open))
@@ -69,19 +70,27 @@ func splitImports(src []byte) []byte {
 	if !ok || !ok2 {
 		return src
 	}
-	var std, others []string
+	groups := make([][]string, 3)
 	for line := range strings.SplitSeq(string(block), "\n") {
 		_, path, _ := strings.Cut(line, `"`)
-		if first, _, _ := strings.Cut(path, "/"); strings.Contains(first, ".") {
-			others = append(others, line)
-		} else {
-			std = append(std, line)
+		first, _, _ := strings.Cut(path, "/")
+		group := 0
+		switch {
+		case strings.HasPrefix(path, "appengine"): // goimports's own exception
+			group = 2
+		case strings.Contains(first, "."):
+			group = 1
 		}
+		groups[group] = append(groups[group], line)
 	}
-	if len(std) > 0 && len(others) > 0 {
-		std = append(std, "")
+	var lines []string
+	for _, g := range groups {
+		if len(lines) > 0 && len(g) > 0 {
+			lines = append(lines, "")
+		}
+		lines = append(lines, g...)
 	}
-	return slices.Concat(head, []byte(open+strings.Join(slices.Concat(std, others), "\n")+close), rest)
+	return slices.Concat(head, []byte(open+strings.Join(lines, "\n")+close), rest)
 }
 
 // comment adds text as a comment of lines that fit a page.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
@@ -20,8 +21,9 @@ const (
 
 // Apply makes the disk as generated: all new contents are first written to temporary
 // files, then renamed over their targets. A failure on the way, or ctx ending before the
-// first rename, leaves the old files; a file is never seen half written. What was left
-// over by a killed run is removed. Runs at the same time all end well.
+// first rename, leaves the old files; a file is never seen half written, and the order of
+// steps is one in which a killed run leaves what builds, if it did before. What was left
+// over by such a run is removed. Runs at the same time all end well.
 func (c *Changes) Apply(ctx context.Context) *diag.List {
 	diags := &diag.List{}
 	if len(c.dirs) == 0 {
@@ -36,10 +38,11 @@ func (c *Changes) Apply(ctx context.Context) *diag.List {
 	for _, dir := range c.dirs {
 		sweep(root, dir)
 	}
-	a := &applier{root: root, temps: make([]string, len(c.writes))}
+	steps := c.steps()
+	a := &applier{root: root, temps: make([]string, len(steps))}
 	defer a.cleanUp()
 
-	for i, w := range c.writes {
+	for i, w := range steps {
 		if w.content == nil {
 			continue
 		}
@@ -54,11 +57,14 @@ func (c *Changes) Apply(ctx context.Context) *diag.List {
 	if diags.Len() > 0 {
 		return diags
 	}
-	for i, w := range c.writes {
+	for i, w := range steps {
 		if err := a.commit(i, w); err != nil {
 			diags.Add(failure(c.root, w.path, err))
-			a.rollBack(c.writes[:i])
+			a.rollBack(steps[:i])
 			return diags
+		}
+		if c.done != nil {
+			c.done()
 		}
 	}
 	return diags
@@ -95,6 +101,9 @@ func (a *applier) stage(w write) (name string, err error) {
 		return "", err
 	}
 	_, err = f.Write(w.content)
+	if err == nil && w.mode != 0 { // the file that is replaced may be read or written by others, or may not
+		err = f.Chmod(w.mode)
+	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		_ = a.root.Remove(name)
 		return "", err
@@ -105,6 +114,13 @@ func (a *applier) stage(w write) (name string, err error) {
 // commit puts one change in place. A run at the same time may have swept the temporary
 // file away; it is then written again.
 func (a *applier) commit(i int, w write) error {
+	if w.from != "" {
+		err := a.root.Rename(w.from, w.path)
+		if errors.Is(err, fs.ErrNotExist) { // a run at the same time has done it; the content comes next
+			return nil
+		}
+		return err
+	}
 	if w.content == nil {
 		if err := a.root.Remove(w.path); !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -128,12 +144,16 @@ func (a *applier) commit(i int, w write) error {
 
 // rollBack puts back what was there before, as far as that still goes.
 func (a *applier) rollBack(done []write) {
-	for _, w := range done {
+	for _, w := range slices.Backward(done) {
+		if w.from != "" {
+			_ = a.root.Rename(w.path, w.from)
+			continue
+		}
 		if w.old == nil {
 			_ = a.root.Remove(w.path)
 			continue
 		}
-		if temp, err := a.stage(write{path: w.path, content: w.old}); err == nil {
+		if temp, err := a.stage(write{path: w.path, content: w.old, mode: w.mode}); err == nil {
 			if a.root.Rename(temp, w.path) != nil {
 				_ = a.root.Remove(temp)
 			}

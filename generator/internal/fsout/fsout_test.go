@@ -3,6 +3,7 @@ package fsout
 import (
 	"bytes"
 	"context"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -216,6 +217,42 @@ func TestCaseCollision(t *testing.T) {
 	if got := codes(diags); got != "LG0606" {
 		t.Errorf("codes %q: %v", got, diags.All())
 	}
+}
+
+// TestModes: a file that is written again, or put back, keeps its permissions.
+func TestModes(t *testing.T) {
+	root := t.TempDir()
+	modes := map[string]fs.FileMode{"p/a_leasegen.go": 0o600, "p/b_leasegen.go": 0o664, "p/c_leasegen.go": 0o755}
+	var files []File
+	for name, mode := range modes {
+		put(t, root, name, ours)
+		if err := os.Chmod(filepath.Join(root, name), mode); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, File{Path: name, Content: []byte(ours + "// new\n")})
+	}
+	look := func(when string) {
+		t.Helper()
+		for name, want := range modes {
+			info, err := os.Stat(filepath.Join(root, name))
+			if err != nil || info.Mode().Perm() != want {
+				t.Errorf("%s: %s has mode %v (%v), want %v", when, name, info.Mode().Perm(), err, want)
+			}
+		}
+	}
+	changes, _ := Plan(root, append(files, File{Path: "p/d_leasegen.go", Content: []byte(ours)}), nil)
+	put(t, root, "p/d_leasegen.go/x", "") // the last one fails
+	if diags := changes.Apply(context.Background()); codes(diags) != "LG0607" {
+		t.Fatal(diags.All())
+	}
+	look("put back")
+	if err := os.RemoveAll(filepath.Join(root, "p/d_leasegen.go")); err != nil {
+		t.Fatal(err)
+	}
+	if diags := changes.Apply(context.Background()); diags.Len() > 0 {
+		t.Fatal(diags.All())
+	}
+	look("written")
 }
 
 // TestAllOrNothing makes the second file fail after the plan was made.

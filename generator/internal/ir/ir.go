@@ -4,10 +4,10 @@ package ir
 
 import "time"
 
-// File is one output file: what the source file beside it declares.
+// File is one output file: what the source file beside it declares, or a package's Register.
 type File struct {
 	Dir     string // relative to the module root, with slashes; "." is the root
-	Source  string // orders.go
+	Source  string // orders.go; of a Register the files of its consumers, with ", " between
 	Output  string // orders_leasegen.go
 	PkgPath string
 	PkgName string
@@ -15,17 +15,31 @@ type File struct {
 	Constraint string
 	Events     []Event
 	Consumers  []Consumer
-	// Register lists the consumers that RegisterLeasegen adds. It is set in one file of a package.
-	Register []Consumer
+	// Register is nil but in a file of its own.
+	Register *Register
 	// Imports gives every package the output names its name there.
 	Imports []Import
 }
+
+// Register is the function that adds all consumers of a package that are built under one
+// constraint to a group.
+type Register struct {
+	Func, Handlers string // the names of the function and of its struct
+	Consumers      []Consumer
+	// Others are the functions for consumers of the package under other constraints.
+	Others []Other
+	// Locals are the names of the function's parameters, by role.
+	Locals map[string]string
+}
+
+// Other is a function that adds consumers under a constraint; the constraint is empty if none.
+type Other struct{ Func, Constraint string }
 
 // Import is one package and how the output calls it.
 type Import struct {
 	Path  string
 	Name  string
-	Alias bool // Name is not the package's own name
+	Alias bool // Name stands before the path
 }
 
 // Type names a type: a declared one, or a predeclared composite such as []byte when Path is empty.
@@ -98,22 +112,28 @@ type Consumer struct {
 	Lock       Lock
 	FromNow    bool
 	Capacity   int
-	Poll, Idle time.Duration
-	OnceKeep   time.Duration
+	Poll, Idle Duration
+	OnceKeep   Duration
 
-	TTL, Margin, Grace time.Duration
+	TTL, Margin, Grace Duration
 	Workers, Batch     int
-	Drain              time.Duration
+	Drain              Duration
 	SkipUnknown        bool
-	UnknownWait        time.Duration // negative for none
+	UnknownWait        Duration // negative for none
 	Retry              Retry
-	Keep               time.Duration
+	Keep               Duration
 	Max                int
 
 	// Constructor is the name of the generated function.
 	Constructor string
 	// Locals are the names of the function's parameters, by role.
 	Locals map[string]string
+}
+
+// Duration is a duration and how the annotation spells it, as in 1m30s.
+type Duration struct {
+	time.Duration
+	Text string
 }
 
 // Table is a table of the application as a source of messages, and the package that holds
@@ -138,7 +158,7 @@ type Redis struct {
 // Retry is what //leasegen:retry set.
 type Retry struct {
 	Max      int
-	Min, Cap time.Duration
+	Min, Cap Duration
 	Jitter   float64 // negative for none
 	Order    Order
 }

@@ -306,7 +306,7 @@ func (p *Program) Stale(written map[string]bool) []string {
 		for _, o := range pkg.Outputs {
 			rel := p.Module.Rel(o.Path)
 			other := slices.ContainsFunc(pkg.Excluded, func(f File) bool {
-				return f.Src != nil && filepath.Base(f.Path) == o.Source
+				return f.Src != nil && slices.Contains(strings.Split(o.Source, ", "), filepath.Base(f.Path))
 			})
 			if !written[rel] && !other {
 				stale = append(stale, rel)

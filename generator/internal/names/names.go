@@ -5,14 +5,18 @@ package names
 
 import (
 	"cmp"
+	"go/build/constraint"
 	"go/token"
+	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/dave/jennifer/jen"
 
+	"github.com/leasegen/leasegen/generator/internal/fsout"
 	"github.com/leasegen/leasegen/generator/internal/ir"
 )
 
@@ -28,11 +32,54 @@ const (
 // ABI is the constant of the runtime that generated code refers to, see lease.ABI1.
 const ABI = "ABI1"
 
-// Handlers and Register are declared once in every package that has a consumer.
+// Handlers and Register are declared once in every package that has a consumer; where its
+// consumers are under several build constraints, with a Suffix for each.
 const (
 	Handlers = "LeasegenHandlers"
 	Register = "RegisterLeasegen"
 )
+
+// RegisterFile is the name of the file with Register and a suffix. It sorts last in its directory.
+func RegisterFile(suffix string) string {
+	var b strings.Builder
+	b.WriteString(fsout.Register)
+	for _, r := range suffix {
+		if unicode.IsUpper(r) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String() + fsout.Suffix
+}
+
+// Suffix is a build constraint as a part of a name: linux && !cgo gives LinuxAndNotCgo. Of no
+// constraint it is empty.
+func Suffix(expr string) string {
+	e, err := constraint.Parse("//go:build " + expr)
+	if err != nil {
+		return ""
+	}
+	var of func(constraint.Expr) string
+	of = func(e constraint.Expr) string {
+		switch e := e.(type) {
+		case *constraint.AndExpr:
+			return of(e.X) + "And" + of(e.Y)
+		case *constraint.OrExpr:
+			return of(e.X) + "Or" + of(e.Y)
+		case *constraint.NotExpr:
+			return "Not" + of(e.X)
+		case *constraint.TagExpr:
+			var b strings.Builder
+			for word := range strings.FieldsFuncSeq(e.Tag, func(r rune) bool { return r == '_' || r == '.' }) {
+				r, n := utf8.DecodeRuneInString(word)
+				b.WriteString(string(unicode.ToUpper(r)) + strings.ToLower(word[n:]))
+			}
+			return b.String()
+		}
+		return ""
+	}
+	return of(e)
+}
 
 // Predeclared are the predeclared identifiers that generated code relies on.
 func Predeclared() []string { return []string{"error", "string", "nil", "int64", "uint64", "true"} }
@@ -71,6 +118,9 @@ func File(f *ir.File, scope map[string]bool) {
 		e := &f.Events[i]
 		e.Locals = locals(taken, map[string]bool{e.Type.Name: true}, "ctx", "to", "topic", "events", "e")
 	}
+	if f.Register != nil {
+		register(f.Register, taken)
+	}
 	for i := range f.Consumers {
 		c := &f.Consumers[i]
 		for j, h := range c.Handlers {
@@ -80,6 +130,18 @@ func File(f *ir.File, scope map[string]bool) {
 		}
 		c.Locals = locals(taken, own(f, c), "be", "h", "opts", "e", "ctx", "db", "p", "rows", "r", "now")
 	}
+}
+
+// register chooses the locals of a register's function, which calls the constructors.
+func register(r *ir.Register, taken map[string]bool) {
+	for _, c := range r.Consumers {
+		taken[c.Constructor] = true
+	}
+	roles := []string{"g", "be", "h", "opts", "err"}
+	for i := range r.Consumers {
+		roles = append(roles, "c"+strconv.Itoa(i+1), "err"+strconv.Itoa(i+1))
+	}
+	r.Locals = locals(taken, nil, roles...)
 }
 
 // locals gives each role a name that hides nothing the function's body refers to.
@@ -108,16 +170,16 @@ func imports(f *ir.File, scope map[string]bool) []ir.Import {
 	var out []ir.Import
 	seen := map[string]bool{f.PkgPath: true, "": true}
 	used := map[string]bool{}
-	add := func(path, name string) {
-		if seen[path] {
+	add := func(importPath, name string) {
+		if seen[importPath] {
 			return
 		}
-		seen[path] = true
+		seen[importPath] = true
 		// jennifer renames imports that are reserved words to it; choosing first keeps
 		// its choice and ours the same.
 		local := unused(name, func(n string) bool { return used[n] || scope[n] || jen.IsReservedWord(n) })
 		used[local] = true
-		out = append(out, ir.Import{Path: path, Name: local, Alias: local != name})
+		out = append(out, ir.Import{Path: importPath, Name: local, Alias: local != assumed(importPath)})
 	}
 	for _, t := range []ir.Type{
 		{Path: Lease, PkgName: "lease"}, {Path: LeasePG, PkgName: "leasepg"}, {Path: LeaseRedis, PkgName: "leaseredis"}, {Path: PGX, PkgName: "pgx"},
@@ -125,10 +187,30 @@ func imports(f *ir.File, scope map[string]bool) []ir.Import {
 	} {
 		add(t.Path, t.PkgName)
 	}
+	if f.Register != nil {
+		add("errors", "errors")
+	}
 	for _, t := range payloads(f) {
 		add(t.Path, t.PkgName)
 	}
 	return out
+}
+
+// assumed is the name that goimports takes a package to have as long as it has only seen its
+// path. Where that is wrong it writes the name before the path, and so does leasegen: a
+// generated file stays as it is when an editor runs goimports on it.
+func assumed(importPath string) string {
+	base := path.Base(importPath)
+	if n, ok := strings.CutPrefix(base, "v"); ok {
+		if _, err := strconv.Atoi(n); err == nil && path.Dir(importPath) != "." {
+			base = path.Base(path.Dir(importPath))
+		}
+	}
+	base = strings.TrimPrefix(base, "go-")
+	if i := strings.IndexFunc(base, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }); i >= 0 {
+		base = base[:i]
+	}
+	return base
 }
 
 // unused returns want, or want with the first number that makes it free.

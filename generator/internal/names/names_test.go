@@ -49,7 +49,7 @@ func TestFile(t *testing.T) {
 		"context":     {Path: "context", Name: "context2", Alias: true},
 		"time":        {Path: "time", Name: "time"},
 		"strconv":     {Path: "strconv", Name: "strconv"},
-		"x.test/a":    {Path: "x.test/a", Name: "events"},
+		"x.test/a":    {Path: "x.test/a", Name: "events", Alias: true},
 		"x.test/z/v2": {Path: "x.test/z/v2", Name: "events2", Alias: true},
 		"x.test/b":    {Path: "x.test/b", Name: "string2", Alias: true},
 		"x.test/h":    {Path: "x.test/h", Name: "h"},

@@ -77,6 +77,9 @@ func Parse(m *load.Module, diags *diag.List) []*Source {
 func Generated(sources []*Source) map[string]bool {
 	g := map[string]bool{names.Handlers: true, names.Register: true}
 	for _, s := range sources {
+		if suffix := names.Suffix(s.Constraint); len(s.Consumers) > 0 {
+			g[names.Handlers+suffix], g[names.Register+suffix] = true, true
+		}
 		for _, e := range s.Events {
 			g[names.Publish(e.Type.Name.Name)] = true
 		}

@@ -12,7 +12,7 @@ import (
 func (h *handlers) redis(out *ir.Consumer) *ir.Redis {
 	c := h.consumer
 	if len(out.Handlers) == 1 && !c.Redis.Has("kind") {
-		out.Handlers[0].Kind, out.SkipUnknown, out.UnknownWait = "", false, 0
+		out.Handlers[0].Kind, out.SkipUnknown, out.UnknownWait = "", false, ir.Duration{}
 		for _, key := range []string{"unknown", "unknown_wait"} {
 			if !c.Consumer.Own(key) {
 				continue

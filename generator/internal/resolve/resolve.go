@@ -48,8 +48,7 @@ func Resolve(prog *load.Program, sources []*Source, diags *diag.List) []*ir.File
 			files = append(files, f)
 		}
 	}
-	registers(files)
-	return files
+	return append(files, r.registers(loaded)...)
 }
 
 // resolver holds what resolving the sources of one run shares.
@@ -82,28 +81,6 @@ func (r *resolver) file(s *Source) *ir.File {
 	}
 	r.files[s.Path] = f
 	return f
-}
-
-// registers gives each package's RegisterLeasegen to the first file with a consumer.
-// A file that is compiled under other conditions than the function's own cannot be part
-// of it; where files differ, the function is for those without conditions.
-func registers(files []*ir.File) {
-	byPkg := map[string][]*ir.File{}
-	for _, f := range files {
-		if len(f.Consumers) > 0 {
-			byPkg[f.PkgPath] = append(byPkg[f.PkgPath], f)
-		}
-	}
-	for _, fs := range byPkg {
-		constraint := fs[0].Constraint
-		if slices.ContainsFunc(fs, func(f *ir.File) bool { return f.Constraint != constraint }) {
-			constraint = ""
-		}
-		fs = slices.DeleteFunc(fs, func(f *ir.File) bool { return f.Constraint != constraint })
-		for _, f := range fs {
-			fs[0].Register = append(fs[0].Register, f.Consumers...)
-		}
-	}
 }
 
 // uniqueConsumers refuses two consumers of one name: they would share leases and cursors.
@@ -183,9 +160,9 @@ func Names(prog *load.Program, sources []*Source, files []*ir.File, diags *diag.
 			}
 			r.taken(s, f, c.Constructor, "for consumer "+c.Type.Name)
 		}
-		if len(f.Register) > 0 {
-			r.taken(s, f, names.Handlers, "for the consumers of the package")
-			r.taken(s, f, names.Register, "for the consumers of the package")
+		if f.Register != nil {
+			r.taken(s, f, f.Register.Handlers, "for the consumers of the package")
+			r.taken(s, f, f.Register.Func, "for the consumers of the package")
 		}
 	}
 }

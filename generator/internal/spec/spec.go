@@ -152,6 +152,9 @@ func (s *Source) Has(key string) bool {
 	return ok
 }
 
+// Text returns the value of an argument as it is written, empty if it was not set.
+func (s *Source) Text(key string) string { return s.set[key].arg.Value }
+
 // Pos returns where the value of an argument stands; for one that was not set, where
 // the directive stands.
 func (s *Source) Pos(key string) token.Pos {

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"text/template"
 	"unicode"
 	"unicode/utf8"
@@ -36,30 +38,49 @@ type Result struct {
 // there is. sqlcPath names the sqlc to run; empty: see sqlc.Find. What is wrong with a
 // directive or a migration is added to diags.
 func Generate(ctx context.Context, module *load.Module, sources []*resolve.Source, sqlcPath string, diags *diag.List) (*Result, error) {
-	g := &generation{ctx: ctx, diags: diags, templates: parsed(), sql: map[*resolve.Consumer][]byte{}, result: &Result{Failed: map[*load.Package]bool{}}}
-	for _, f := range foldersOf(module, sources, g.result.Failed) {
-		if g.runner == nil {
-			runner, err := sqlc.Find(ctx, sqlcPath, module.Root)
-			if errors.Is(err, sqlc.ErrMissing) {
-				g.result.Failed[f.pkg] = true
-				f.bad(diags, f.consumers[0], "LG0801", "", err.Error(),
-					"install it (go install github.com/sqlc-dev/sqlc/cmd/sqlc@"+sqlc.Pinned+"), or name it: -sqlc PATH")
-				continue
-			}
-			if err != nil {
-				return nil, err
-			}
-			g.runner = runner
-		}
-		ok, err := g.folder(module.Root, f)
-		if err != nil {
-			return nil, err
-		}
-		if !ok {
-			g.result.Failed[f.pkg] = true
-		}
+	result := &Result{Failed: map[*load.Package]bool{}}
+	folders := foldersOf(module, sources, result.Failed)
+	if len(folders) == 0 {
+		return result, nil
 	}
-	return g.result, nil
+	runner, err := sqlc.Find(ctx, sqlcPath, module.Root)
+	if errors.Is(err, sqlc.ErrMissing) {
+		for _, f := range folders {
+			result.Failed[f.pkg] = true
+			f.bad(diags, f.consumers[0], "LG0801", "", err.Error(),
+				"install it (go install github.com/sqlc-dev/sqlc/cmd/sqlc@"+sqlc.Pinned+"), or name it: -sqlc PATH")
+		}
+		return result, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	// sqlc takes nearly all the time. Findings and files are put together in the order of folders.
+	shared, templates := &catalogs{of: map[string]*schemaRun{}}, parsed()
+	runs := make([]*generation, len(folders))
+	var group sync.WaitGroup
+	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
+	for i, f := range folders {
+		g := &generation{ctx: ctx, diags: &diag.List{}, templates: templates, runner: runner, catalogs: shared, sql: map[*resolve.Consumer][]byte{}}
+		runs[i] = g
+		slots <- struct{}{}
+		group.Go(func() {
+			defer func() { <-slots }()
+			g.ok, g.err = g.folder(module.Root, f)
+		})
+	}
+	group.Wait()
+	for i, g := range runs {
+		if g.err != nil {
+			return nil, g.err
+		}
+		if !g.ok {
+			result.Failed[folders[i].pkg] = true
+		}
+		diags.Add(g.diags.All()...)
+		result.Files = append(result.Files, g.files...)
+	}
+	return result, nil
 }
 
 // folder is one package of generated queries and the consumers that it serves.
@@ -104,13 +125,46 @@ func (f *folder) bad(diags *diag.List, c *resolve.Consumer, code, key, message, 
 	diags.Add(diag.Diagnostic{Code: code, Pos: pos, End: end, Message: message, Hint: hint, Detail: detail})
 }
 
+// generation is the work on one folder.
 type generation struct {
 	ctx       context.Context
 	diags     *diag.List
 	templates *template.Template
 	runner    *sqlc.Runner
-	result    *Result
+	catalogs  *catalogs
 	sql       map[*resolve.Consumer][]byte // each consumer's queries
+
+	files []fsout.File
+	ok    bool
+	err   error
+}
+
+// catalogs holds what sqlc has made out of schemas, so that the folders of a schema share one run.
+type catalogs struct {
+	mu sync.Mutex
+	of map[string]*schemaRun // by paths
+}
+
+// schemaRun is a run of sqlc over a schema. Its fields are set once once is done.
+type schemaRun struct {
+	once       sync.Once
+	migrations []sqlschema.File
+	unreadable error
+	catalog    *sqlc.Catalog
+	err        error // sqlc.Problems, if the schema is why
+}
+
+func (c *catalogs) run(paths []string, do func(*schemaRun)) *schemaRun {
+	key := strings.Join(paths, ",") // no path has a comma
+	c.mu.Lock()
+	r := c.of[key]
+	if r == nil {
+		r = &schemaRun{}
+		c.of[key] = r
+	}
+	c.mu.Unlock()
+	r.once.Do(func() { do(r) })
+	return r
 }
 
 // header is the first line of a file of queries.
@@ -174,14 +228,14 @@ func (g *generation) folder(root string, f *folder) (ok bool, err error) {
 		return false, fmt.Errorf("run sqlc: %w", err)
 	}
 	queries := path.Join(f.dir, fsout.Queries)
-	g.result.Files = append(g.result.Files, fsout.File{Path: queries, Content: slices.Concat([]byte(header), []byte("\n"), content)})
+	g.files = append(g.files, fsout.File{Path: queries, Content: slices.Concat([]byte(header), []byte("\n"), content)})
 	for from, to := range map[string]string{"db.go": "db.go", "models.go": "models.go", "queries.sql.go": fsout.Queries + ".go"} {
 		code, ok := written[from]
 		if !ok {
 			return false, fmt.Errorf("sqlc has not written %s", from)
 		}
 		code = bytes.Replace(code, []byte("// source: queries.sql\n"), []byte("// source: "+fsout.Queries+"\n"), 1)
-		g.result.Files = append(g.result.Files, fsout.File{Path: path.Join(f.dir, to), Content: code, Beside: queries})
+		g.files = append(g.files, fsout.File{Path: path.Join(f.dir, to), Content: code, Beside: queries})
 	}
 	return true, nil
 }
@@ -215,34 +269,43 @@ func (g *generation) catalog(root string, f *folder) ([]sqlschema.File, *sqlc.Ca
 		}
 	}
 	first := f.consumers[0]
-	migrations, err := sqlschema.Read(root, paths)
-	if err != nil {
-		f.bad(g.diags, first, "LG0802", "schema", "the schema cannot be read: "+err.Error(),
+	r := g.catalogs.run(paths, func(r *schemaRun) { g.read(root, paths, r) })
+	if r.unreadable != nil {
+		f.bad(g.diags, first, "LG0802", "schema", "the schema cannot be read: "+r.unreadable.Error(),
 			"name folders of migrations or .sql files, from the module's root")
 		return nil, nil, nil
 	}
-	cfg, err := config(g.templates, "", nil)
-	if err != nil {
-		return nil, nil, fmt.Errorf("internal error, please report it: %w", err)
-	}
-	written, err := g.runner.Generate(g.ctx, sqlc.Job{Config: cfg, Schema: scratch(migrations), Queries: []byte("-- name: Probe :one\nSELECT 1::int AS one;\n")})
-	if problems, refused := errors.AsType[sqlc.Problems](err); refused {
+	if problems, refused := errors.AsType[sqlc.Problems](r.err); refused {
 		var detail []string
 		for _, p := range problems {
 			line := p.Message
 			if p.File != "" {
-				line = fmt.Sprintf("%s:%d:%d: %s", original(migrations, p.File), p.Line, p.Column, p.Message)
+				line = fmt.Sprintf("%s:%d:%d: %s", original(r.migrations, p.File), p.Line, p.Column, p.Message)
 			}
 			detail = append(detail, line)
 		}
 		f.bad(g.diags, first, "LG0802", "schema", "sqlc cannot make out the schema", "", detail...)
 		return nil, nil, nil
 	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("run sqlc: %w", err)
+	return r.migrations, r.catalog, r.err
+}
+
+// read has sqlc make out the schema at paths.
+func (g *generation) read(root string, paths []string, r *schemaRun) {
+	if r.migrations, r.unreadable = sqlschema.Read(root, paths); r.unreadable != nil {
+		return
 	}
-	c, err := sqlc.ReadCatalog(written["catalog.json"])
-	return migrations, c, err
+	cfg, err := config(g.templates, "", nil)
+	if err != nil {
+		r.err = fmt.Errorf("internal error, please report it: %w", err)
+		return
+	}
+	written, err := g.runner.Generate(g.ctx, sqlc.Job{Config: cfg, Schema: scratch(r.migrations), Queries: []byte("-- name: Probe :one\nSELECT 1::int AS one;\n")})
+	if err != nil {
+		r.err = fmt.Errorf("run sqlc: %w", err)
+		return
+	}
+	r.catalog, r.err = sqlc.ReadCatalog(written["catalog.json"])
 }
 
 // refused tells what sqlc has against the queries. Tables and columns are known by then, so

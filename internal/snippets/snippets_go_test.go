@@ -1,0 +1,82 @@
+package snippets
+
+// snippet is a Go snippet and what stands around it.
+type snippet struct {
+	page, starts string
+	with         string // declarations beside it
+	alone        bool   // names in it are those of another snippet
+	statements   bool   // it is part of a function, and runs
+	before       string // statements above it
+	after        string // statements below it
+	verify       string // statements that see whether it did what it says
+	redis        bool   // its address is that of a test's server
+	why          string // it is not compiled by itself, and why
+}
+
+// outbox is the table of docs/tables.md.
+const outbox = `CREATE SCHEMA app;
+CREATE TABLE app.outbox (
+    xid xid8 DEFAULT pg_current_xact_id(),
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    channel text NOT NULL DEFAULT 'a', customer_id bigint, event text, status text NOT NULL DEFAULT 'ready');
+CREATE TABLE app.shipment (outbox bigint);
+`
+
+func snippets() []snippet {
+	const (
+		order     = `order := orders.OrderPlaced{Customer: "c7", Cents: 100}` + "\n"
+		pool      = `pool := env.Pool(ctx, "CREATE TABLE charge (message text, cents bigint); CREATE TABLE orders (customer text, cents bigint)")` + "\n"
+		be        = "be := leasepg.New(pool)\n_ = be\n"
+		memory    = "be := leasemem.New()\n"
+		publish   = "if err := orders.PublishOrderPlaced(ctx, be, \"orders.eu\", orders.OrderPlaced{Customer: \"c7\", Cents: 100}); err != nil {\nreturn err\n}\n"
+		archived  = "ctx = env.Logged(ctx, \"order placed\")\n"
+		published = "if err := env.One(ctx, pool, \"SELECT count(*) FROM leasegen.message WHERE kind = 'order.placed'\"); err != nil {\nreturn err\n}\n"
+	)
+	return []snippet{
+		{page: "README.md", starts: "package orders\n", alone: true},
+		{page: "README.md", starts: "// PublishOrderPlaced appends", why: "it is compared with what is generated for the block before it"},
+		{page: "README.md", starts: "billing, err := orders.NewBilling(leasepg.New(pool)", statements: true,
+			before: pool + be + publish + `ctx = env.Until(ctx, pool, "SELECT count(*) = 1 FROM charge WHERE cents = 100")`},
+		{page: "docs/generating.md", starts: "//go:generate", why: "TestClone runs it"},
+		{page: "docs/handlers.md", starts: "package orders\n", alone: true},
+		{page: "docs/handlers.md", starts: "//leasegen:consumer per=partition", with: "\nfunc (*Invoicing) HandleOrderPlaced(ctx context.Context, m lease.Message[orders.OrderPlaced]) error { return nil }\n"},
+		{page: "docs/handlers.md", starts: "//leasegen:consumer per=stream input", with: "\nfunc (*Chat) HandleOrderPlaced(ctx context.Context, m lease.Message[orders.OrderPlaced]) error { return nil }\n"},
+		{page: "docs/handlers.md", starts: "//leasegen:consumer per=stream poll"},
+		{page: "docs/handlers.md", starts: "archive, err := orders.NewArchive(be", statements: true, before: memory + publish + archived},
+		{page: "docs/handlers.md", starts: "g := lease.NewGroup()", statements: true, before: memory + publish + archived},
+		{page: "docs/once.md", starts: "// Charge calls the bank.", with: "\n//leasegen:event name=payment.due\ntype PaymentDue struct {\n\tPaymentID string\n\tCents int64\n}\n"},
+		{page: "docs/postgres.md", starts: "pool, err := pgxpool.New(", statements: true, before: "env.Pool(ctx, \"\").Close()\n",
+			after: `return orders.PublishOrderPlaced(ctx, be, "orders.eu", orders.OrderPlaced{})`},
+		{page: "docs/postgres.md", starts: "tx, err := pool.Begin(", statements: true, before: pool + be, verify: published},
+		{page: "docs/publishing.md", starts: "err := orders.PublishOrderPlaced(ctx, be,", statements: true, before: pool + be + order, after: "return err", verify: published},
+		{page: "docs/publishing.md", starts: "err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {\n\tif _, err := tx.Exec(", statements: true,
+			before: pool + be + order, after: "return err", verify: published},
+		{page: "docs/publishing.md", starts: "to := lease.With(be.In(tx)", statements: true,
+			before: pool + be + "tx, err := pool.Begin(ctx)\nif err != nil {\nreturn err\n}\ntenant, reminder := \"t1\", orders.ReminderDue{Order: 7}\n",
+			after:  "if err != nil {\nreturn err\n}\nreturn tx.Commit(ctx)",
+			verify: "if err := env.One(ctx, pool, \"SELECT count(*) FROM leasegen.delayed WHERE kind = 'reminder.due'\"); err != nil {\nreturn err\n}\n"},
+		{page: "docs/publishing.md", starts: "ctx = lease.ContextWithTrace(", statements: true,
+			before: "r, err := http.NewRequest(\"GET\", \"/\", nil)\nif err != nil {\nreturn err\n}\nr.Header.Set(\"traceparent\", \"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\")\n",
+			after:  "if parent == \"\" || state != \"\" {\nreturn errors.New(\"no trace\")\n}\nreturn nil"},
+		{page: "docs/publishing.md", starts: "err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {\n\tif err := leasepg.SingleWriter", statements: true,
+			before: pool + "id := \"7\"\n", after: "return err"},
+		{page: "docs/redis.md", starts: "client := redis.NewClient(", statements: true, redis: true, before: order + archived},
+		{page: "docs/redis.md", starts: "// Orders takes what the shop writes.", with: "\ntype OrderPlaced = orders.OrderPlaced\n"},
+		{page: "docs/redis.md", starts: "//leasegen:event key=Stream"},
+		{page: "docs/tables.md", starts: "// Shipping ships what is ready."},
+		{page: "docs/testing.md", starts: "func TestArchive(", alone: true, with: `
+//leasegen:event
+type OrderPlaced struct {
+	Customer string
+	Cents    int64
+}
+
+//leasegen:consumer per=topic topics=orders.*
+type Archive struct{}
+
+func (*Archive) HandleOrderPlaced(ctx context.Context, m lease.Message[OrderPlaced]) error { return nil }
+`},
+		{page: "docs/testing.md", starts: "var cut atomic.Bool", statements: true, after: publish + "cut.Store(true)\n" +
+			"if err := orders.PublishOrderPlaced(ctx, be, \"orders.eu\", orders.OrderPlaced{}); err == nil {\nreturn errors.New(\"a call arrives\")\n}\nreturn nil"},
+	}
+}

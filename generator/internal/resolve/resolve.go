@@ -261,19 +261,23 @@ func declaredNames(d ast.Decl) (ids []*ast.Ident) {
 }
 
 // headless reports a file that stands where f goes and declares what f would: an output that has lost its first line.
+// Its names count as leasegen's from then on, so that one mistake is one finding.
 func (r *resolver) headless(s *scope, f *ir.File) bool {
-	for _, name := range slices.Sorted(maps.Keys(s.at)) {
-		pos := s.at[name]
-		if r.prog.Module.Rel(pos.Filename) != path.Join(f.Dir, f.Output) {
-			continue
+	var found token.Position
+	for name, pos := range s.at {
+		if r.prog.Module.Rel(pos.Filename) == path.Join(f.Dir, f.Output) {
+			found = pos
+			delete(s.at, name)
 		}
-		pos.Line, pos.Column, pos.Offset = 1, 1, 0
-		r.add(diag.Diagnostic{Code: "LG0601", Pos: pos, End: pos,
-			Message: fmt.Sprintf("%s stands where leasegen writes what it makes of %s, and its first line is not leasegen's", f.Output, f.Source),
-			Hint:    "if leasegen wrote it, delete it and run again; if it is yours, rename it"})
-		return true
 	}
-	return false
+	if !found.IsValid() {
+		return false
+	}
+	found.Line, found.Column, found.Offset = 1, 1, 0
+	r.add(diag.Diagnostic{Code: "LG0601", Pos: found, End: found,
+		Message: fmt.Sprintf("%s stands where leasegen writes what it makes of %s, and its first line is not leasegen's", f.Output, f.Source),
+		Hint:    "if leasegen wrote it, delete it and run again; if it is yours, rename it"})
+	return true
 }
 
 // taken reports a name that leasegen is about to declare in f and that exists.

@@ -97,13 +97,16 @@ transaction, but not a slice.`},
 //leasegen:redis is in Redis: its handlers take messages at least once, see //leasegen:once for effects that must not repeat.`},
 		{"LG0317", "PostgreSQL and Redis in one package", `RegisterLeasegen makes all consumers of its package on one backend. Consumers with a pgx.Tx or //leasegen:table need
 PostgreSQL, those with //leasegen:redis need Redis; give them packages of their own.`},
+		{"LG0320", "name of a function not allowed", `constructor= and publish= name a function that leasegen declares in the package: a Go name that is not a keyword,
+not one of Go's own such as string or error, and not one of the few that generated code uses for its parameters.`},
 	}
 }
 
 func nameCodes() []Entry {
 	return []Entry{
 		{"LG0401", "name is taken", `leasegen declares NewX for consumer X, PublishX for event X, and LeasegenHandlers and RegisterLeasegen in every
-package with a consumer. It never changes these names by itself: rename what has one of them.`},
+package with a consumer. It never changes these names by itself: write constructor=NAME at the consumer or publish=NAME at
+the event, or rename what has the name.`},
 		{"LG0402", "predeclared name is hidden", `The package declares error, string, nil, true, int64 or uint64 itself. Go cannot refer to its own ones there any more,
 and generated code needs them.`},
 		{"LG0403", "two consumers of one name", `Consumers of one name share leases, cursors and dead letters. Names are compared over all packages of a run.`},

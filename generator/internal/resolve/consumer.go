@@ -12,7 +12,6 @@ import (
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/ir"
-	"github.com/leasegen/leasegen/generator/internal/names"
 )
 
 // consumer resolves an annotated handler struct.
@@ -28,7 +27,7 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 		return
 	}
 	out := ir.Consumer{
-		Type: typeOf(obj), Name: c.Name, Constructor: names.Constructor(obj.Name()),
+		Type: typeOf(obj), Name: c.Name, Constructor: c.constructor(),
 		Per: map[string]ir.Per{"topic": ir.PerTopic, "group": ir.PerGroup, "partition": ir.PerPartition,
 			"stream": ir.PerStream, "cluster": ir.PerCluster}[c.Consumer.Per],
 		Topics: c.Consumer.Patterns(), FromNow: c.Consumer.From == "now",

@@ -13,7 +13,6 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/ir"
 	"github.com/leasegen/leasegen/generator/internal/load"
-	"github.com/leasegen/leasegen/generator/internal/names"
 	"github.com/leasegen/leasegen/generator/internal/scan"
 )
 
@@ -49,7 +48,7 @@ func (r *resolver) event(s *Source, e *Event) {
 			Message: fmt.Sprintf("%s.%s cannot travel as JSON: %s", obj.Name(), path, why),
 			Hint:    `change its type, give the type an UnmarshalJSON method, or leave the field out with json:"-"`})
 	}
-	out := ir.Event{Type: typeOf(obj), Kind: e.Kind, Publish: names.Publish(obj.Name())}
+	out := ir.Event{Type: typeOf(obj), Kind: e.Kind, Publish: e.publish()}
 	field := func(key, path string) (f ir.Field) {
 		if path == "" || why == unknownType {
 			return f

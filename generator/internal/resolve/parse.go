@@ -3,6 +3,7 @@
 package resolve
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -44,6 +45,14 @@ type Consumer struct {
 	Unsound bool
 }
 
+// publish is the name of the function that publishes the event.
+func (e *Event) publish() string { return cmp.Or(e.Spec.Publish, names.Publish(e.Type.Name.Name)) }
+
+// constructor is the name of the function that makes the consumer.
+func (c *Consumer) constructor() string {
+	return cmp.Or(c.Consumer.Constructor, names.Constructor(c.Type.Name.Name))
+}
+
 // Parse reads the directives of all packages. Sources come in the order of packages and files.
 func Parse(m *load.Module, diags *diag.List) []*Source {
 	var sources []*Source
@@ -74,10 +83,10 @@ func Generated(sources []*Source) map[string]bool {
 	g := map[string]bool{names.Handlers: true, names.Register: true}
 	for _, s := range sources {
 		for _, e := range s.Events {
-			g[names.Publish(e.Type.Name.Name)] = true
+			g[e.publish()] = true
 		}
 		for _, c := range s.Consumers {
-			g[names.Constructor(c.Type.Name.Name)] = true
+			g[c.constructor()] = true
 		}
 	}
 	return g

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
@@ -153,6 +154,7 @@ func Names(prog *load.Program, sources []*Source, files []*ir.File, diags *diag.
 	for _, s := range sources {
 		pkgs[s.Pkg.Path] = s.Pkg
 	}
+	at := positions(sources)
 	scopes := map[string]*scope{}
 	for _, f := range files {
 		s := scopes[f.PkgPath]
@@ -160,28 +162,68 @@ func Names(prog *load.Program, sources []*Source, files []*ir.File, diags *diag.
 			s = r.scope(pkgs[f.PkgPath])
 			scopes[f.PkgPath] = s
 		}
-		names.File(f, s.declared)
 		for _, e := range f.Events {
-			r.taken(s, e.Publish, "for event "+e.Type.Name)
+			s.add(generated{e.Publish, "for event " + e.Type.Name, "publish", "event", at[[2]string{f.PkgPath, e.Type.Name}].publish})
 		}
 		for _, c := range f.Consumers {
-			r.taken(s, c.Constructor, "for consumer "+c.Type.Name)
+			s.add(generated{c.Constructor, "for consumer " + c.Type.Name, "constructor", "consumer", at[[2]string{f.PkgPath, c.Type.Name}].constructor})
 		}
 		if len(f.Register) > 0 {
-			r.taken(s, names.Handlers, "for the consumers of the package")
-			r.taken(s, names.Register, "for the consumers of the package")
+			s.add(generated{name: names.Handlers, what: "for the consumers of the package"})
+			s.add(generated{name: names.Register, what: "for the consumers of the package"})
 		}
 	}
+	for _, path := range sortedKeys(scopes) {
+		r.taken(scopes[path])
+	}
+	for _, f := range files {
+		s := scopes[f.PkgPath]
+		in := maps.Clone(s.declared)
+		for _, g := range s.generated {
+			in[g.name] = true
+		}
+		names.File(f, in)
+	}
+}
+
+// generated is a name that leasegen is about to declare.
+type generated struct {
+	name, what string
+	// key of directive is the argument that gives it another name, if there is one.
+	key, directive string
+	at             [2]token.Position // from, to
+}
+
+// positions of the names that the outputs declare, by package and type.
+func positions(sources []*Source) map[[2]string]struct{ publish, constructor [2]token.Position } {
+	out := map[[2]string]struct{ publish, constructor [2]token.Position }{}
+	for _, s := range sources {
+		for _, e := range s.Events {
+			key := [2]string{s.Pkg.Path, e.Type.Name.Name}
+			p := out[key]
+			p.publish[0], p.publish[1] = e.Spec.Span("publish")
+			out[key] = p
+		}
+		for _, c := range s.Consumers {
+			key := [2]string{s.Pkg.Path, c.Type.Name.Name}
+			p := out[key]
+			p.constructor[0], p.constructor[1] = c.Consumer.Span("constructor")
+			out[key] = p
+		}
+	}
+	return out
 }
 
 // scope is what names mean in a package.
 type scope struct {
 	declared map[string]bool           // in the package, tests included
 	at       map[string]token.Position // of those, and of names that its files import
+	// generated are the names that leasegen declares in the package.
+	generated []generated
 }
 
 func (r *resolver) scope(pkg *load.Package) *scope {
-	s := &scope{map[string]bool{}, map[string]token.Position{}}
+	s := &scope{map[string]bool{}, map[string]token.Position{}, nil}
 	declared, imported := r.prog.Scope(pkg.Path)
 	for name, obj := range imported {
 		s.at[name] = r.position(obj.Pos())
@@ -240,18 +282,45 @@ func declaredNames(d ast.Decl) (ids []*ast.Ident) {
 	return ids
 }
 
-// taken reports a name that leasegen is about to declare and that exists.
-func (r *resolver) taken(s *scope, name, what string) {
-	pos, exists := s.at[name]
-	if !exists {
-		return
+// taken reports names that leasegen is about to declare and that exist, or that it
+// declares twice.
+func (r *resolver) taken(s *scope) {
+	first := map[string]generated{}
+	for _, g := range s.generated {
+		pos, exists := s.at[g.name]
+		other, twice := first[g.name]
+		first[g.name] = g
+		hint := "rename yours"
+		if g.key != "" {
+			hint = fmt.Sprintf("write %s=%s at //leasegen:%s, or rename yours", g.key, s.free(g), g.directive)
+		}
+		switch {
+		case exists:
+			r.add(diag.Diagnostic{Code: "LG0401", Pos: pos, End: after(pos, g.name), Hint: hint,
+				Message: fmt.Sprintf("%s exists already; leasegen declares it %s", g.name, g.what)})
+		case twice && g.key != "":
+			r.add(diag.Diagnostic{Code: "LG0401", Pos: g.at[0], End: g.at[1], Hint: fmt.Sprintf("write %s=%s", g.key, s.free(g)),
+				Message: fmt.Sprintf("leasegen would declare %s twice, %s and %s", g.name, other.what, g.what)})
+		}
 	}
-	hint := "rename yours"
-	if strings.HasPrefix(name, "New") || strings.HasPrefix(name, "new") {
-		hint += ", for example to Make" + name[len("New"):]
+}
+
+func (s *scope) add(g generated) { s.generated = append(s.generated, g) }
+
+// free is a name like g's that the package does not have and will not have.
+func (s *scope) free(g generated) string {
+	base := g.name + strings.ToUpper(g.directive[:1]) + g.directive[1:]
+	name := base
+	for i := 2; s.has(name); i++ {
+		name = base + strconv.Itoa(i)
 	}
-	r.add(diag.Diagnostic{Code: "LG0401", Pos: pos, End: after(pos, name),
-		Message: fmt.Sprintf("%s exists already; leasegen declares it %s", name, what), Hint: hint})
+	return name
+}
+
+// has reports whether a package has a name, or will have it.
+func (s *scope) has(name string) bool {
+	_, exists := s.at[name]
+	return exists || slices.ContainsFunc(s.generated, func(g generated) bool { return g.name == name })
 }
 
 func (r *resolver) add(d diag.Diagnostic) { r.diags.Add(d) }

@@ -63,15 +63,15 @@ the doc comment. Remove the blank line.`},
 func typeCodes() []Entry {
 	return []Entry{
 		{"LG0301", "directive without a consumer", `//leasegen:lease, retry, dlq, once, table and redis say more about a consumer; they stand beside //leasegen:consumer on one struct.`},
-		{"LG0302", "wrong signature", `A method whose name begins with Handle is a handler and has one of four forms:
+		{"LG0302", "wrong signature", `A method whose name begins with Handle is a handler if it takes messages, and has one of four forms:
 func(context.Context, lease.Message[X]) error, the same with []lease.Message[X], and both with a pgx.Tx before
 the message. A consumer with per=cluster has one method, Run: func(context.Context, lease.Lease) error. So has one
 with per=stream and without input, beside Streams: func(context.Context) ([]string, error).
-Rename a method that is not meant as a handler.`},
+Rename a method that is not meant as a handler. One without a message in its signature is none, and left alone.`},
 		{"LG0303", "no handler", `A consumer needs at least one exported method whose name begins with Handle, or, with per=cluster, or
 per=stream without input, the method Run. Methods of embedded structs count.`},
 		{"LG0304", "looks like a handler", `The method has a handler's signature, but its name is not Handle and a word (or Run): it would never be
-called. Rename it, or change its signature.`},
+called. Or it has the name, and takes an event or a context, but no message. Rename it, or change its signature.`},
 		{"LG0305", "payload is not an event", `Handlers take lease.Message[X], where X is a struct with //leasegen:event, of any package, by value. Messages
 of all kinds without a handler of their own go to a handler of json.RawMessage or []byte, if there is one.`},
 		{"LG0306", "payload that JSON cannot carry", `Events travel as JSON. Channels, functions, complex numbers, unsafe pointers, interfaces with methods and maps

@@ -128,6 +128,8 @@ func (h *handlers) method(m *types.Func) {
 			hint = "write a Handle method, or a method Streams instead of input"
 		}
 		h.refuse(m, "LG0309", "Run needs per=cluster, or per=stream without input; this consumer has messages to handle", hint)
+	case isHandlerName(m.Name()) && sig.problem != "" && !h.meant(m):
+		h.notMeant(m)
 	case isHandlerName(m.Name()) && h.per == ir.PerStream && h.runs:
 		h.refuse(m, "LG0309", "per=stream without input has no messages to handle",
 			"rename the method, or write input=PATTERN: the keys of the messages are the streams")
@@ -276,7 +278,11 @@ func similar(a, b string) int {
 func (h *handlers) guess(m *types.Func) (x string, ours bool) {
 	for p := range m.Signature().Params().Variables() {
 		t := messagePayload(p.Type())
-		if named, ok := types.Unalias(p.Type()).(*types.Named); ok && named.Obj().Pkg() != nil && h.events[typeKey(named.Obj())] != nil {
+		bare := types.Unalias(p.Type())
+		if ptr, ok := bare.(*types.Pointer); ok {
+			bare = types.Unalias(ptr.Elem())
+		}
+		if named, ok := bare.(*types.Named); ok && named.Obj().Pkg() != nil && h.events[typeKey(named.Obj())] != nil {
 			t = named // the event itself, without its message
 		}
 		if t != nil {
@@ -292,34 +298,40 @@ func (h *handlers) guess(m *types.Func) (x string, ours bool) {
 	return "X", false
 }
 
-// nearMiss warns of a method that is a handler but for its name.
-func (h *handlers) nearMiss(m *types.Func, sig signature) {
-	if sig.problem != "" {
+// meant reports whether a method with another signature than a handler's was still meant as
+// one: it takes messages, and is the module's own.
+func (h *handlers) meant(m *types.Func) bool {
+	return takesMessages(m.Signature()) && (m.Pkg() == h.pkg || h.ownModule(h.position(m.Pos()).Filename))
+}
+
+// notMeant passes over a method that is only named like a handler: HandleHealth(w, r), or what
+// a struct of another package brings along when it is embedded. It warns where that may be a slip.
+func (h *handlers) notMeant(m *types.Func) {
+	if h.runs || m.Pkg() != h.pkg && !takesMessages(m.Signature()) {
 		return
 	}
-	lower, hint := strings.ToLower(m.Name()), ""
-	switch {
-	case h.runs && sig.form == ir.Run && lower == "run":
-		hint = "the handler is called Run"
-	case !h.runs && sig.form != ir.Run && likeHandle(m.Name()):
-		hint = "a handler's name is Handle and a word, as in HandleOrderPlaced"
-	default:
+	x, event := h.guess(m)
+	in, out := m.Signature().Params(), m.Signature().Results()
+	contextFirst := in.Len() > 0 && isNamed(types.Unalias(in.At(0).Type()), "context", "Context") && out.Len() == 1 && isError(out.At(0).Type())
+	if !event && !contextFirst {
 		return
+	}
+	h.add(diag.Diagnostic{Code: "LG0304", Warning: true, Pos: h.place(m), End: h.placeEnd(m),
+		Message: fmt.Sprintf("%s.%s has the name of a handler, but not the signature, and is not called", h.typ.Name(), m.Name()),
+		Hint:    "change the signature, or rename the method", Detail: append([]string{"have " + have(m.Signature(), h.pkg)}, accepted(x)...)})
+}
+
+// nearMiss warns of a method that is a handler but for its name.
+func (h *handlers) nearMiss(m *types.Func, sig signature) {
+	if sig.problem != "" || h.runs != (sig.form == ir.Run) || m.Pkg() != h.pkg && !m.Exported() {
+		return
+	}
+	hint := "a handler's name is Handle and a word, as in HandleOrderPlaced"
+	if h.runs {
+		hint = "the handler is called Run"
 	}
 	h.add(diag.Diagnostic{Code: "LG0304", Warning: true, Pos: h.place(m), End: h.placeEnd(m), Hint: hint,
 		Message: fmt.Sprintf("%s.%s has the signature of a handler, but not the name, and is not called", h.typ.Name(), m.Name())})
-}
-
-// likeHandle reports whether a name begins with Handle but for its case or a slip.
-func likeHandle(name string) bool {
-	for n := range len("Handle") + 2 { // a slip may lose a letter or add one
-		if n >= len("Handle")-1 && n <= len(name) {
-			if _, like := diag.Closest(name[:n], []string{"Handle"}); like {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // ambiguous reports handlers that several embedded structs promote: Go then promotes
@@ -329,7 +341,8 @@ func (h *handlers) ambiguous(t *types.Named) {
 	embeddedMethods(t, promoted, map[types.Type]bool{})
 	for _, name := range sortedKeys(promoted) {
 		obj, index, _ := types.LookupFieldOrMethod(t, true, h.pkg, name)
-		if obj == nil && index != nil && (isHandlerName(name) || h.runs && (name == "Run" || name == streamsMethod && h.per == ir.PerStream)) {
+		handler := isHandlerName(name) && promoted[name]
+		if obj == nil && index != nil && (handler || h.runs && (name == "Run" || name == streamsMethod && h.per == ir.PerStream)) {
 			h.failed = true
 			h.at(h.consumer.Type.Name, diag.Diagnostic{Code: "LG0312",
 				Message: fmt.Sprintf("%s.%s is ambiguous: several embedded structs have it, so Go promotes none", h.typ.Name(), name),
@@ -338,7 +351,8 @@ func (h *handlers) ambiguous(t *types.Named) {
 	}
 }
 
-// embeddedMethods collects the names of the methods of all structs that t embeds.
+// embeddedMethods collects the names of the methods of all that t embeds, and whether one of
+// a name takes messages.
 func embeddedMethods(t types.Type, names map[string]bool, seen map[types.Type]bool) {
 	st, ok := t.Underlying().(*types.Struct)
 	if !ok || seen[t] {
@@ -353,8 +367,13 @@ func embeddedMethods(t types.Type, names map[string]bool, seen map[types.Type]bo
 		if p, ok := e.(*types.Pointer); ok {
 			e = types.Unalias(p.Elem())
 		}
-		for m := range types.NewMethodSet(types.NewPointer(e)).Methods() {
-			names[m.Obj().Name()] = true
+		all := types.NewMethodSet(types.NewPointer(e))
+		if types.IsInterface(e) {
+			all = types.NewMethodSet(e)
+		}
+		for m := range all.Methods() {
+			fn := m.Obj().(*types.Func)
+			names[fn.Name()] = names[fn.Name()] || takesMessages(fn.Signature())
 		}
 		embeddedMethods(e, names, seen)
 	}

@@ -83,8 +83,9 @@ or the field is left out with json:"-".`},
 all others.`},
 		{"LG0310", "workers with transaction handlers", `A transaction handler's transaction also moves the cursor, one step at a time: several workers cannot share it.`},
 		{"LG0311", "field not usable", `The key and the id of an event, and the key of //leasegen:once, name an exported field of the event, or one inside
-its structs, of a string or integer type, that is reached without following a pointer. The key of once is a field of
-every event that the consumer's methods take.`},
+its structs, that is reached without following a pointer. It is a string or an integer, or its type has the method MarshalText
+or String, which is asked in this order: uuid.UUID, say. A nil pointer to such a type is no key; an error of MarshalText is
+one of Publish. A time is read in UTC. The key of once is a field of every event that the consumer's methods take.`},
 		{"LG0312", "ambiguous handler", `Two embedded structs have a method of this name at the same depth. Go then promotes neither, and the handler
 would be missing without a word. Declare the method on the consumer itself.`},
 		{"LG0313", "streams need one source", `The streams of a consumer with per=stream are either the keys of the messages of input=, for Handle methods, or

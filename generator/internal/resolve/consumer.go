@@ -26,6 +26,9 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 			Message: obj.Name() + " is generic; a consumer is a plain struct", Hint: "declare a struct that embeds the instance you need"})
 		return
 	}
+	if !r.isStruct(c.Type, obj, c.Consumer.Source) {
+		return
+	}
 	out := ir.Consumer{
 		Type: typeOf(obj), Name: c.Name, Constructor: c.constructor(),
 		Per: map[string]ir.Per{"topic": ir.PerTopic, "group": ir.PerGroup, "partition": ir.PerPartition,

@@ -267,3 +267,80 @@ func TestLineComments(t *testing.T) {
 		t.Error(ds)
 	}
 }
+
+// TestErrorsElsewhere: what does not type-check blocks only where annotated declarations are
+// made of it.
+func TestErrorsElsewhere(t *testing.T) {
+	root := newModule(t)
+	writeFile(t, filepath.Join(root, "a", "a.go"), []byte(`package a
+
+import (
+	"context"
+
+	"example.com/nowhere"
+	"golden.test/broken"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+//leasegen:event key=ID
+type E struct {
+	ID      string
+	private Missing
+}
+
+//leasegen:consumer per=topic topics=x
+type C struct {
+	client nowhere.Client
+	DB     broken.DB
+}
+
+func (*C) HandleE(context.Context, lease.Message[E]) error { return nil }
+func (*C) Other(nowhere.Client, Missing) *Gone             { return nil }
+`))
+	writeFile(t, filepath.Join(root, "a", "other.go"), []byte(`package a
+
+import "golden.test/syntax"
+
+type twice struct{ x Missing }
+type twice int
+
+func (twice) Method(Gone)  {}
+func (twice) Method(Gone2) {}
+
+var v syntax.V = nope
+const c string = 1
+
+type loop struct{ loop }
+`))
+	writeFile(t, filepath.Join(root, "broken", "b.go"), []byte("package broken\n\nimport _ \"example.com/gone\"\n\ntype DB struct{ x Missing }\n\nvar x int = \"\"\n"))
+	writeFile(t, filepath.Join(root, "syntax", "s.go"), []byte("package syntax\n\nfunc (\n"))
+	for _, pattern := range []string{"./a", "./a/..."} {
+		res := generate(t, root, pattern)
+		if res.Diags.Len() != 0 || len(res.Files) != 1 {
+			t.Errorf("%s: %d files, %v", pattern, len(res.Files), res.Diags.All())
+		}
+	}
+	// The same errors where an event is made of them.
+	writeFile(t, filepath.Join(root, "b", "b.go"), []byte(`package b
+
+import (
+	"example.com/nowhere"
+	"golden.test/broken"
+)
+
+//leasegen:event
+type E struct {
+	A nowhere.Client
+	B broken.Type
+	C map[string]*Missing
+}
+`))
+	var codes []string
+	for _, d := range generate(t, root, "./b").Diags.All() {
+		codes = append(codes, fmt.Sprint(d.Code, " ", filepath.Base(d.Pos.Filename), ":", d.Pos.Line))
+	}
+	if d := cmp.Diff([]string{"LG0703 b.go:4", "LG0702 b.go:11", "LG0702 b.go:12"}, codes); d != "" {
+		t.Errorf("%s\n%v", d, generate(t, root, "./b").Diags.All())
+	}
+}

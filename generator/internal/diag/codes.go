@@ -157,8 +157,9 @@ left over. Run leasegen on the same packages and commit what it writes.`},
 func loadingCodes() []Entry {
 	return []Entry{
 		{"LG0701", "syntax error", `A file of the package cannot be parsed. leasegen's own outputs do not matter here: they may be broken or missing.`},
-		{"LG0702", "type error", `A declaration of the package does not type-check, so its types cannot be relied upon. Function bodies are not
-looked at, and what leasegen is about to declare counts as declared.`},
+		{"LG0702", "type error", `Something that an annotated declaration is made of does not type-check, so its types cannot be relied upon. Function
+bodies and other declarations are not looked at, and what leasegen is about to declare counts as declared. Where
+outputs are about to be deleted, every declaration of the package has to do without them.`},
 		{"LG0703", "package cannot be loaded", `The go command reports a problem with the package, such as an import that no module provides.
 go list -e -deps PACKAGE shows it as well.`},
 		{"LG0704", "directives in an excluded file", `Build constraints keep the file from being compiled here, so nothing is generated for it. Pass -tags, or run

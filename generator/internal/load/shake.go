@@ -1,0 +1,841 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/scanner"
+	"go/token"
+	"go/types"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/tools/go/packages"
+)
+
+// A shaker type-checks what annotated declarations are made of, and nothing else: it follows
+// names from them, through as many packages as that takes, and leaves out every declaration,
+// field, method and import that makes no difference. What is wrong elsewhere is not seen.
+type shaker struct {
+	m       *Module
+	ctx     context.Context
+	overlay map[string][]byte
+	pkgs    map[string]*shaken // by path; what the go command knows
+	// wanted are the packages to be listed next, hinted those that are worth listing with
+	// them, and later what goes on then.
+	wanted, hinted map[string]bool
+	later          []func()
+}
+
+// part says how much of a type matters. Parts add up.
+type part int
+
+const (
+	// asName: that there is such a type.
+	asName part = 1 << iota
+	// asHandler: its methods, and those of what it embeds, as the consumer of messages.
+	asHandler
+	// asData: its exported fields, all the way down, and how it becomes text and JSON.
+	asData
+	// asWritten: everything that the declaration itself names.
+	asWritten
+)
+
+// dataMethods are the methods that matter to data.
+var dataMethods = []string{"MarshalJSON", "MarshalJSONTo", "MarshalText", "String", "UTC",
+	"UnmarshalJSON", "UnmarshalJSONFrom", "UnmarshalText"}
+
+// shaken is one package.
+type shaken struct {
+	*packages.Package // what the go command said, and the result
+	l                 *shaker
+	parsed            bool
+	// whole keeps the names of all declarations, though not what they declare.
+	whole   bool
+	files   []*file
+	decls   map[string][]decl
+	methods map[string][]decl
+	parts   map[string]part
+	checked bool
+}
+
+type file struct {
+	pkg     *shaken
+	syntax  *ast.File
+	imports []*imported
+	kept    bool
+}
+
+type imported struct {
+	spec *ast.ImportSpec
+	path string // for the go command
+	name string // if the file gives one
+	used bool
+}
+
+// decl is the declaration of one name, or a method.
+type decl struct {
+	file *file
+	gen  *ast.GenDecl
+	spec ast.Spec
+	fn   *ast.FuncDecl
+}
+
+// roots type-checks the annotated declarations of packages.
+func (l *shaker) roots(pkgs []*Package) (Checked, error) {
+	paths := map[string]*Package{}
+	for _, p := range pkgs {
+		paths[p.Path] = p
+		l.need(p.Path, func(s *shaken) { l.root(s, p) })
+	}
+	for len(l.wanted) > 0 {
+		if err := l.list(); err != nil {
+			return nil, err
+		}
+		later := l.later
+		l.later = nil
+		for _, f := range later {
+			f()
+		}
+	}
+	checked := Checked{}
+	for _, path := range sortedKeys(paths) {
+		s := l.pkgs[path]
+		s.check()
+		checked[path] = s.Package
+	}
+	return checked, nil
+}
+
+// root follows the names of what is annotated in a package.
+func (l *shaker) root(s *shaken, p *Package) {
+	s.whole = true
+	s.parse()
+	for _, f := range s.files {
+		for _, i := range f.imports {
+			if i.name == "." {
+				l.need(i.path, func(s *shaken) { s.whole = true; s.parse() })
+			} else if i.name == "" {
+				l.need(i.path, func(*shaken) {}) // its name is one of the file's
+			}
+		}
+	}
+	sources, tables := map[string]bool{}, map[string]bool{}
+	for _, f := range p.Files {
+		if f.Src == nil {
+			continue
+		}
+		syntax, err := parser.ParseFile(token.NewFileSet(), f.Path, f.Src, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			continue
+		}
+		for _, d := range syntax.Decls {
+			gen, ok := d.(*ast.GenDecl)
+			if !ok || gen.Tok != token.TYPE {
+				continue
+			}
+			for _, spec := range gen.Specs {
+				t := spec.(*ast.TypeSpec)
+				doc := t.Doc
+				if doc == nil {
+					doc = gen.Doc
+				}
+				want := annotated(doc, tables)
+				s.demand(t.Name.Name, want)
+				if want != 0 {
+					sources[filepath.Base(f.Path)] = true
+				}
+			}
+		}
+	}
+	if p.leftover(sources, tables) {
+		// What is about to be deleted may be in use: every declaration has to do without it.
+		for _, name := range sortedKeys(s.decls) {
+			s.demand(name, asName|asHandler|asWritten)
+		}
+	}
+}
+
+// leftover reports whether there are outputs of what is not annotated any more.
+func (p *Package) leftover(sources, tables map[string]bool) bool {
+	return slices.ContainsFunc(p.Outputs, func(o Output) bool {
+		return len(sources) == 0 || o.Source != "" && !sources[o.Source]
+	}) || slices.ContainsFunc(p.Tables, func(path string) bool { return !tables[filepath.Base(filepath.Dir(path))] })
+}
+
+// annotated says what the directives above a type make of it. It adds the folder of a table.
+func annotated(doc *ast.CommentGroup, tables map[string]bool) (want part) {
+	if doc == nil {
+		return 0
+	}
+	for _, c := range doc.List {
+		name, args, _ := strings.Cut(c.Text, " ")
+		switch name {
+		case "//leasegen:event":
+			want |= asData | asName
+		case "//leasegen:consumer":
+			want |= asHandler | asName
+		case "//leasegen:table":
+			folder := "leasedb"
+			if _, given, ok := strings.Cut(args, "package="); ok {
+				folder, _, _ = strings.Cut(given, " ")
+				folder = strings.TrimRight(folder, "\"\r")
+			}
+			tables[folder] = true
+		}
+	}
+	return want
+}
+
+// need calls f with a package as soon as the go command has told of it.
+func (l *shaker) need(path string, f func(*shaken)) {
+	if s := l.pkgs[path]; s != nil {
+		f(s)
+		return
+	}
+	l.wanted[path] = true
+	l.later = append(l.later, func() { f(l.pkgs[path]) })
+}
+
+// list asks the go command where the wanted packages are. Their own imports are not looked at.
+func (l *shaker) list() error {
+	for path := range l.hinted {
+		if l.pkgs[path] == nil {
+			l.wanted[path] = true
+		}
+	}
+	paths := sortedKeys(l.wanted)
+	clear(l.wanted)
+	clear(l.hinted)
+	c := l.m.packagesConfig(l.ctx, packages.NeedName|packages.NeedFiles|packages.NeedModule)
+	c.Overlay = l.overlay
+	found, err := packages.Load(c, paths...)
+	if err != nil {
+		return fmt.Errorf("load packages: %w", goError(err))
+	}
+	for _, p := range found {
+		l.pkgs[p.PkgPath] = &shaken{Package: p, l: l, parts: map[string]part{}}
+	}
+	for _, path := range paths {
+		if l.pkgs[path] == nil { // cannot be, but for a go command that renames packages
+			l.pkgs[path] = &shaken{l: l, parts: map[string]part{}, Package: &packages.Package{PkgPath: path,
+				Errors: []packages.Error{{Msg: "the go command does not find package " + path, Kind: packages.ListError}}}}
+		}
+	}
+	return nil
+}
+
+// failed reports whether there is no such package.
+func (s *shaken) failed() bool { return len(s.GoFiles) == 0 && len(s.Errors) > 0 }
+
+// parse reads the package's files and notes what they declare.
+func (s *shaken) parse() {
+	if s.parsed {
+		return
+	}
+	s.parsed = true
+	s.decls, s.methods = map[string][]decl{}, map[string][]decl{}
+	for _, name := range s.GoFiles {
+		src, ok := s.l.overlay[name]
+		if !ok {
+			var err error
+			if src, err = os.ReadFile(name); err != nil {
+				s.Errors = append(s.Errors, packages.Error{Pos: name + ":1", Msg: err.Error(), Kind: packages.ParseError})
+				continue
+			}
+			if _, output := outputSource(name, src); output && s.Module != nil && s.Module.Main {
+				continue // it may be stale or broken, whatever the patterns are
+			}
+		}
+		syntax, err := parseSignatures(s.l.m.Fset, name, src)
+		if list, ok := errors.AsType[scanner.ErrorList](err); ok {
+			for _, e := range list {
+				s.Errors = append(s.Errors, packages.Error{Pos: e.Pos.String(), Msg: e.Msg, Kind: packages.ParseError})
+			}
+		}
+		if syntax != nil {
+			s.index(&file{pkg: s, syntax: syntax})
+		}
+	}
+	for name, decls := range s.decls { // a method may name its type by an alias
+		if t, ok := decls[0].spec.(*ast.TypeSpec); ok && t.Assign.IsValid() {
+			if to, ok := t.Type.(*ast.Ident); ok {
+				s.methods[to.Name] = append(s.methods[to.Name], s.methods[name]...)
+			}
+		}
+	}
+}
+
+func (s *shaken) index(f *file) {
+	s.files = append(s.files, f)
+	for _, spec := range f.syntax.Imports {
+		text, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			continue
+		}
+		i := &imported{spec: spec, path: text}
+		if first, _, _ := strings.Cut(text, "/"); s.Module == nil && strings.Contains(first, ".") {
+			i.path = "vendor/" + text // the standard library's own
+		}
+		if spec.Name != nil {
+			i.name = spec.Name.Name
+		}
+		if i.path == "C" {
+			i.name = "C"
+		}
+		f.imports = append(f.imports, i)
+	}
+	add := func(name *ast.Ident, d decl) { s.decls[name.Name] = append(s.decls[name.Name], d) }
+	for _, d := range f.syntax.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if d.Recv == nil {
+				add(d.Name, decl{file: f, fn: d})
+			} else if t := receiver(d); t != "" {
+				s.methods[t] = append(s.methods[t], decl{file: f, fn: d})
+			}
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				switch spec := spec.(type) {
+				case *ast.TypeSpec:
+					add(spec.Name, decl{file: f, gen: d, spec: spec})
+				case *ast.ValueSpec:
+					for _, name := range spec.Names {
+						add(name, decl{file: f, gen: d, spec: spec})
+					}
+				}
+			}
+		}
+	}
+}
+
+// receiver returns the name of a method's receiver type, or "".
+func receiver(d *ast.FuncDecl) string {
+	if len(d.Recv.List) == 0 {
+		return ""
+	}
+	e := d.Recv.List[0].Type
+	for {
+		switch x := e.(type) {
+		case *ast.StarExpr:
+			e = x.X
+		case *ast.ParenExpr:
+			e = x.X
+		case *ast.IndexExpr:
+			e = x.X
+		case *ast.IndexListExpr:
+			e = x.X
+		case *ast.Ident:
+			return x.Name
+		default:
+			return ""
+		}
+	}
+}
+
+// demand follows a name that the package may declare.
+func (s *shaken) demand(name string, want part) {
+	s.parse()
+	if want == 0 || s.parts[name]&want == want || len(s.decls[name]) == 0 {
+		return
+	}
+	s.parts[name] |= want
+	for _, d := range s.decls[name] {
+		if !d.file.kept {
+			d.file.kept = true
+			for _, i := range d.file.imports {
+				if i.path != "C" && i.path != "unsafe" && i.name != "_" {
+					s.l.hinted[i.path] = true
+				}
+			}
+		}
+		s.declaration(d, want)
+	}
+	if t, ok := s.decls[name][0].spec.(*ast.TypeSpec); ok && !t.Assign.IsValid() {
+		for _, m := range s.methods[name] {
+			if m.matters(want) {
+				m.file.kept = true
+				m.method(want)
+			}
+		}
+	}
+}
+
+// declaration returns a declaration without what does not matter, and follows what does.
+func (s *shaken) declaration(d decl, want part) ast.Decl {
+	switch spec := d.spec.(type) {
+	case *ast.TypeSpec:
+		out := *spec
+		out.Doc, out.Comment = nil, nil
+		out.TypeParams = d.file.typeParams(spec.TypeParams, want)
+		switch {
+		case spec.Assign.IsValid():
+			out.Type = d.file.typ(spec.Type, want)
+		case want == asName:
+			out.Type = empty(spec.Type)
+		default:
+			out.Type = d.file.typ(spec.Type, want)
+		}
+		return &ast.GenDecl{TokPos: d.gen.TokPos, Tok: token.TYPE, Specs: []ast.Spec{&out}}
+	case *ast.ValueSpec:
+		specs := []ast.Spec{spec}
+		if d.gen.Tok == token.CONST {
+			specs = d.gen.Specs // they may count, or repeat the one before
+		}
+		if v := spec; d.gen.Tok == token.VAR && want&(asName|asData) != asName|asData { // its type matters only
+			if v.Type == nil {
+				return &ast.GenDecl{TokPos: d.gen.TokPos, Tok: token.VAR, Specs: []ast.Spec{&ast.ValueSpec{Names: v.Names, Type: empty(v.Names[0])}}}
+			}
+			return &ast.GenDecl{TokPos: d.gen.TokPos, Tok: token.VAR, Specs: []ast.Spec{&ast.ValueSpec{Names: v.Names, Type: d.file.typ(v.Type, asName)}}}
+		}
+		for _, spec := range specs {
+			d.file.value(spec)
+		}
+		return &ast.GenDecl{TokPos: d.gen.TokPos, Tok: d.gen.Tok, Lparen: d.gen.Lparen, Specs: specs, Rparen: d.gen.Rparen}
+	}
+	return &ast.FuncDecl{Recv: d.fn.Recv, Name: d.fn.Name, Type: d.file.signature(d.fn.Type)}
+}
+
+// matters reports whether a method makes a difference to a type.
+func (d decl) matters(want part) bool {
+	return want&asHandler != 0 || want&asData != 0 && slices.Contains(dataMethods, d.fn.Name.Name)
+}
+
+// method returns a method with its signature if it may be a handler or has to do with data.
+func (d decl) method(want part) ast.Decl {
+	out := &ast.FuncDecl{Recv: d.fn.Recv, Name: d.fn.Name, Type: &ast.FuncType{Func: d.fn.Type.Func, Params: &ast.FieldList{}}}
+	if want&asWritten != 0 || slices.Contains(dataMethods, d.fn.Name.Name) || d.mayHandle() {
+		out.Type = d.file.signature(d.fn.Type)
+	}
+	return out
+}
+
+// mayHandle reports whether a method may be a handler, by its name, or by its signature: a
+// context first, a message last, which is of a generic type, and an error as the only result.
+func (d decl) mayHandle() bool {
+	switch name := strings.ToLower(d.fn.Name.Name); {
+	case strings.HasPrefix(name, "handle"), name == "run", name == "streams":
+		return true
+	}
+	in, out := d.fn.Type.Params, d.fn.Type.Results
+	if in.NumFields() < 2 || out.NumFields() != 1 {
+		return false
+	}
+	if result, ok := out.List[0].Type.(*ast.Ident); !ok || result.Name != "error" {
+		return false
+	}
+	switch first := in.List[0].Type.(type) {
+	case *ast.SelectorExpr:
+		if first.Sel.Name != "Context" {
+			return false
+		}
+	case *ast.Ident:
+	default:
+		return false
+	}
+	last := in.List[len(in.List)-1].Type
+	if s, ok := last.(*ast.ArrayType); ok {
+		last = s.Elt
+	}
+	switch t := last.(type) {
+	case *ast.IndexExpr:
+		return true
+	case *ast.Ident: // another name of one
+		for _, l := range d.file.pkg.decls[t.Name] {
+			spec, ok := l.spec.(*ast.TypeSpec)
+			return ok && spec.Assign.IsValid()
+		}
+	case *ast.SelectorExpr:
+		return t.Sel.Name == "Lease"
+	}
+	return false
+}
+
+func (f *file) signature(t *ast.FuncType) *ast.FuncType {
+	return &ast.FuncType{Func: t.Func, TypeParams: f.typeParams(t.TypeParams, asName), Params: f.params(t.Params), Results: f.params(t.Results)}
+}
+
+func (f *file) params(list *ast.FieldList) *ast.FieldList {
+	if list == nil {
+		return nil
+	}
+	out := &ast.FieldList{Opening: list.Opening, Closing: list.Closing}
+	for _, p := range list.List {
+		out.List = append(out.List, &ast.Field{Names: p.Names, Type: f.typ(p.Type, asName)})
+	}
+	return out
+}
+
+// typeParams drops constraints where they do not matter.
+func (f *file) typeParams(list *ast.FieldList, want part) *ast.FieldList {
+	if list == nil {
+		return nil
+	}
+	out := &ast.FieldList{Opening: list.Opening, Closing: list.Closing}
+	for _, p := range list.List {
+		constraint := ast.Expr(&ast.InterfaceType{Interface: p.Type.Pos(), Methods: &ast.FieldList{Opening: p.Type.Pos(), Closing: p.Type.Pos()}})
+		if want&(asData|asWritten) != 0 {
+			constraint = f.typ(p.Type, asData)
+		}
+		out.List = append(out.List, &ast.Field{Names: p.Names, Type: constraint})
+	}
+	return out
+}
+
+// empty is struct{} where t stands.
+func empty(t ast.Expr) ast.Expr {
+	return &ast.StructType{Struct: t.Pos(), Fields: &ast.FieldList{Opening: t.Pos(), Closing: t.Pos()}}
+}
+
+// typ returns a type without what does not matter, and follows what does.
+func (f *file) typ(e ast.Expr, want part) ast.Expr {
+	switch t := e.(type) {
+	case *ast.Ident:
+		f.local(t.Name, want)
+	case *ast.SelectorExpr:
+		if x, ok := t.X.(*ast.Ident); ok {
+			f.other(x.Name, t.Sel.Name, want)
+		}
+	case *ast.ParenExpr:
+		return &ast.ParenExpr{Lparen: t.Lparen, X: f.typ(t.X, want), Rparen: t.Rparen}
+	case *ast.StarExpr:
+		return &ast.StarExpr{Star: t.Star, X: f.typ(t.X, want)}
+	case *ast.Ellipsis:
+		return &ast.Ellipsis{Ellipsis: t.Ellipsis, Elt: f.typ(t.Elt, want)}
+	case *ast.IndexExpr:
+		return &ast.IndexExpr{X: f.typ(t.X, want), Lbrack: t.Lbrack, Index: f.typ(t.Index, asName|asData), Rbrack: t.Rbrack}
+	case *ast.IndexListExpr:
+		out := &ast.IndexListExpr{X: f.typ(t.X, want), Lbrack: t.Lbrack, Rbrack: t.Rbrack}
+		for _, i := range t.Indices {
+			out.Indices = append(out.Indices, f.typ(i, asName|asData))
+		}
+		return out
+	case *ast.ArrayType:
+		if t.Len != nil {
+			f.value(t.Len)
+		}
+		return &ast.ArrayType{Lbrack: t.Lbrack, Len: t.Len, Elt: f.typ(t.Elt, want)}
+	case *ast.MapType:
+		return &ast.MapType{Map: t.Map, Key: f.typ(t.Key, want), Value: f.typ(t.Value, want)}
+	case *ast.ChanType:
+		out := *t
+		out.Value = f.typ(t.Value, asName)
+		return &out
+	case *ast.FuncType:
+		return f.signature(t)
+	case *ast.InterfaceType:
+		return f.iface(t, want)
+	case *ast.StructType:
+		return f.structure(t, want)
+	case *ast.BinaryExpr: // of a constraint
+		return &ast.BinaryExpr{X: f.typ(t.X, want), OpPos: t.OpPos, Op: t.Op, Y: f.typ(t.Y, want)}
+	case *ast.UnaryExpr:
+		return &ast.UnaryExpr{OpPos: t.OpPos, Op: t.Op, X: f.typ(t.X, want)}
+	default:
+		f.value(e)
+	}
+	return e
+}
+
+// iface returns an interface. To data it only matters that it has methods.
+func (f *file) iface(t *ast.InterfaceType, want part) ast.Expr {
+	out := &ast.InterfaceType{Interface: t.Interface, Methods: &ast.FieldList{Opening: t.Methods.Opening, Closing: t.Methods.Closing}}
+	for _, m := range t.Methods.List {
+		typ := m.Type
+		switch fn, ok := typ.(*ast.FuncType); {
+		case ok && want&asHandler == 0 && want&asData != 0:
+			typ = &ast.FuncType{Func: fn.Func, Params: &ast.FieldList{}}
+		default:
+			typ = f.typ(typ, want)
+		}
+		out.Methods.List = append(out.Methods.List, &ast.Field{Names: m.Names, Type: typ})
+	}
+	return out
+}
+
+// structure returns a struct. The types of fields that are not exported matter to a
+// signature only, those of exported ones to data, those of embedded ones to all.
+func (f *file) structure(t *ast.StructType, want part) ast.Expr {
+	out := &ast.StructType{Struct: t.Struct, Fields: &ast.FieldList{Opening: t.Fields.Opening, Closing: t.Fields.Closing}}
+	for _, field := range t.Fields.List {
+		typ := field.Type
+		exported := slices.ContainsFunc(field.Names, (*ast.Ident).IsExported)
+		switch {
+		case len(field.Names) == 0 || want == asName:
+			typ = f.typ(typ, want)
+		case want&asData != 0 && exported:
+			typ = f.typ(typ, want&^asHandler)
+		case want&asWritten != 0:
+			typ = f.typ(typ, asName)
+		default:
+			typ = empty(typ)
+		}
+		out.Fields.List = append(out.Fields.List, &ast.Field{Names: field.Names, Type: typ, Tag: field.Tag})
+	}
+	return out
+}
+
+// value follows every name in what gives a constant or a variable its value.
+func (f *file) value(n ast.Node) {
+	ast.Inspect(n, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.Ident:
+			f.local(n.Name, asName|asData)
+		case *ast.SelectorExpr:
+			if x, ok := n.X.(*ast.Ident); ok {
+				f.other(x.Name, n.Sel.Name, asName|asData)
+			}
+		}
+		return true
+	})
+}
+
+// local follows a name of the package, or of one that the file imports with a dot.
+func (f *file) local(name string, want part) {
+	want = want&^asWritten | asName
+	if len(f.pkg.decls[name]) > 0 {
+		f.pkg.demand(name, want)
+		return
+	}
+	for _, i := range f.imports {
+		if i.name == "." && token.IsExported(name) {
+			i.used = true
+			f.pkg.l.need(i.path, func(s *shaken) { s.demand(name, want) })
+		}
+	}
+}
+
+// other follows a name of a package that the file calls qualifier.
+func (f *file) other(qualifier, name string, want part) {
+	want = want&^asWritten | asName
+	follow := func(i *imported) {
+		if i.used = true; i.path != "C" && i.path != "unsafe" {
+			f.pkg.l.need(i.path, func(s *shaken) { s.demand(name, want) })
+		}
+	}
+	var guessed, rest []*imported
+	for _, i := range f.imports {
+		switch {
+		case i.name == qualifier || i.path == "unsafe" && i.name == "" && qualifier == "unsafe":
+			follow(i)
+			return
+		case i.name != "" || i.path == "unsafe":
+		case guess(i.path) == qualifier:
+			guessed = append(guessed, i)
+		default:
+			rest = append(rest, i)
+		}
+	}
+	f.named(append(guessed, rest...), qualifier, follow)
+}
+
+// named calls follow with the first of imports whose package has a name. Only the go command
+// knows the names; those that are likely come first.
+func (f *file) named(imports []*imported, name string, follow func(*imported)) {
+	if len(imports) == 0 {
+		return
+	}
+	i := imports[0]
+	f.pkg.l.need(i.path, func(s *shaken) {
+		if s.Name == name || s.failed() && guess(i.path) == name {
+			follow(i)
+			return
+		}
+		f.named(imports[1:], name, follow)
+	})
+}
+
+var version = regexp.MustCompile(`^v\d+$`)
+
+// guess is what the name of a package most likely is.
+func guess(importPath string) string {
+	base := path.Base(importPath)
+	if version.MatchString(base) {
+		base = path.Base(path.Dir(importPath))
+	}
+	base, _, _ = strings.Cut(base, ".v") // gopkg.in
+	return strings.TrimSuffix(strings.TrimPrefix(base, "go-"), "-go")
+}
+
+// check type-checks what is left of a package.
+func (s *shaken) check() {
+	if s.checked {
+		return
+	}
+	s.checked = true
+	s.Fset, s.Imports = s.l.m.Fset, map[string]*packages.Package{}
+	s.parse()
+	var files []*ast.File
+	for _, f := range s.files {
+		if f.kept || s.whole {
+			files = append(files, f.shake())
+		}
+	}
+	if len(files) == 0 { // a name is asked of it that it does not have
+		files = append(files, &ast.File{Name: ast.NewIdent(s.Name)})
+	}
+	conf := &types.Config{
+		IgnoreFuncBodies: true, FakeImportC: true,
+		Importer: importer(func(path string) (*types.Package, error) { return s.importPackage(path) }),
+		Error: func(err error) {
+			e, ok := err.(types.Error)
+			// Methods that a constraint asks for may have been left out.
+			if ok && !strings.Contains(e.Msg, " does not satisfy ") {
+				s.TypeErrors = append(s.TypeErrors, e)
+			}
+		},
+	}
+	if s.Module != nil && s.Module.Main && s.Module.GoVersion != "" {
+		conf.GoVersion = "go" + s.Module.GoVersion
+	}
+	s.Types, _ = conf.Check(s.PkgPath, s.Fset, files, nil)
+	for _, f := range s.files {
+		f.syntax = nil // it is large, and no more needed
+	}
+	s.files, s.decls, s.methods = nil, nil, nil
+}
+
+// shake returns the file with those of its declarations that matter.
+func (f *file) shake() *ast.File {
+	s := f.pkg
+	out := &ast.File{Package: f.syntax.Package, Name: f.syntax.Name, FileStart: f.syntax.FileStart, FileEnd: f.syntax.FileEnd, GoVersion: f.syntax.GoVersion}
+	done := map[ast.Node]bool{}
+	for _, d := range f.syntax.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			name := d.Name.Name
+			switch {
+			case d.Recv != nil:
+				m := decl{file: f, fn: d}
+				if t := s.aliased(receiver(d)); t != "" && m.matters(s.parts[t]) {
+					out.Decls = append(out.Decls, m.method(s.parts[t]))
+				}
+			case s.parts[name] != 0:
+				out.Decls = append(out.Decls, s.declaration(decl{file: f, fn: d}, s.parts[name]))
+			case s.first(d.Name, decl{fn: d}):
+				out.Decls = append(out.Decls, &ast.FuncDecl{Name: d.Name, Type: &ast.FuncType{Func: d.Type.Func, Params: &ast.FieldList{}}})
+			}
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				for _, kept := range f.keep(d, spec, done) {
+					out.Decls = append(out.Decls, kept)
+				}
+			}
+		}
+	}
+	var imports []ast.Decl // what is used is known now
+	for _, i := range f.imports {
+		if i.used || s.whole && i.name != "_" && i.path != "C" {
+			imports = append(imports, &ast.GenDecl{TokPos: i.spec.Pos(), Tok: token.IMPORT, Specs: []ast.Spec{i.spec}})
+			out.Imports = append(out.Imports, i.spec)
+		}
+	}
+	out.Decls = append(imports, out.Decls...)
+	return out
+}
+
+// aliased is the name of the type that t is another name of.
+func (s *shaken) aliased(t string) string {
+	if ds := s.decls[t]; len(ds) > 0 {
+		if spec, ok := ds[0].spec.(*ast.TypeSpec); ok && spec.Assign.IsValid() {
+			if to, ok := spec.Type.(*ast.Ident); ok {
+				return to.Name
+			}
+		}
+	}
+	return t
+}
+
+// keep returns what is left of one type, constant or variable.
+func (f *file) keep(gen *ast.GenDecl, spec ast.Spec, done map[ast.Node]bool) (out []ast.Decl) {
+	s := f.pkg
+	var ids []*ast.Ident
+	switch spec := spec.(type) {
+	case *ast.TypeSpec:
+		ids = []*ast.Ident{spec.Name}
+	case *ast.ValueSpec:
+		ids = spec.Names
+	default:
+		return nil
+	}
+	for _, id := range ids {
+		d := decl{file: f, gen: gen, spec: spec}
+		unit := ast.Node(spec)
+		if gen.Tok == token.CONST {
+			unit = gen
+		}
+		if done[unit] {
+			continue
+		}
+		if gen.Tok == token.CONST && slices.ContainsFunc(gen.Specs, func(c ast.Spec) bool {
+			return slices.ContainsFunc(c.(*ast.ValueSpec).Names, func(id *ast.Ident) bool { return s.parts[id.Name] != 0 })
+		}) || s.parts[id.Name] != 0 {
+			done[unit] = true
+			out = append(out, s.declaration(d, s.parts[id.Name]))
+			continue
+		}
+		if s.first(id, d) {
+			var stub ast.Spec = &ast.ValueSpec{Names: []*ast.Ident{id}, Type: empty(id)}
+			tok := token.VAR
+			if gen.Tok == token.TYPE {
+				stub, tok = &ast.TypeSpec{Name: id, Type: empty(id)}, token.TYPE
+			}
+			out = append(out, &ast.GenDecl{TokPos: id.Pos(), Tok: tok, Specs: []ast.Spec{stub}})
+		}
+	}
+	return out
+}
+
+// first reports whether a name that does not matter is kept at this declaration.
+func (s *shaken) first(id *ast.Ident, d decl) bool {
+	if !s.whole || id.Name == "_" || id.Name == "init" || len(s.decls[id.Name]) == 0 {
+		return false
+	}
+	first := s.decls[id.Name][0]
+	return first.spec == d.spec && first.fn == d.fn
+}
+
+// importPackage returns a package as far as it matters, which may be by its name only.
+func (s *shaken) importPackage(importPath string) (*types.Package, error) {
+	if importPath == "unsafe" {
+		return types.Unsafe, nil
+	}
+	at := importPath
+	if first, _, _ := strings.Cut(at, "/"); s.Module == nil && strings.Contains(first, ".") {
+		at = "vendor/" + at
+	}
+	p := s.l.pkgs[at]
+	used := slices.ContainsFunc(s.files, func(f *file) bool {
+		return slices.ContainsFunc(f.imports, func(i *imported) bool { return i.path == at && i.used })
+	})
+	switch {
+	case p == nil || p.failed() && !used:
+		fake := types.NewPackage(importPath, guess(importPath))
+		fake.MarkComplete()
+		return fake, nil
+	case p.failed():
+		s.Imports[importPath] = p.Package
+		return nil, errors.New(p.Errors[0].Msg)
+	case !used && !p.whole:
+		fake := types.NewPackage(importPath, p.Name)
+		fake.MarkComplete()
+		return fake, nil
+	}
+	s.Imports[importPath] = p.Package
+	if p.checked && p.Types == nil {
+		return nil, errors.New("import cycle")
+	}
+	p.check()
+	return p.Types, nil
+}
+
+type importer func(path string) (*types.Package, error)
+
+func (f importer) Import(path string) (*types.Package, error) { return f(path) }

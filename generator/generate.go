@@ -84,7 +84,11 @@ func (r *Result) generate(ctx context.Context, cfg Config, module *load.Module, 
 	program := module.Types(checked, matter, resolve.Generated(sources), diags)
 	step("load")
 
-	files := resolve.Resolve(program, sources, diags)
+	elsewhere, err := module.Elsewhere(ctx)
+	if err != nil {
+		return err
+	}
+	files := resolve.Resolve(program, sources, resolve.Others(module, elsewhere), diags)
 	step("resolve")
 
 	resolve.Names(program, sources, files, diags)

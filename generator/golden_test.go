@@ -40,20 +40,23 @@ func TestGolden(t *testing.T) {
 	var goldens []*golden
 	for _, path := range archives {
 		g := readGolden(t, path)
-		g.materialise(t, root)
+		if g.root = root; g.alone() {
+			g.root = newModule(t) // names are compared with those of the whole module
+		}
+		g.materialise(t, g.root)
 		goldens = append(goldens, g)
 	}
 	shared := shareLoad(t, root, goldens)
 	var mu sync.Mutex
-	compile := map[string][]string{} // package patterns by tags
+	compile := map[[2]string][]string{} // package patterns by module and tags
 	t.Run("generate", func(t *testing.T) {
 		for _, g := range goldens {
 			t.Run(g.name, func(t *testing.T) {
 				t.Parallel()
-				if g.run(t, root, shared) {
+				if g.run(t, shared) {
 					mu.Lock()
 					defer mu.Unlock()
-					compile[g.tags] = append(compile[g.tags], g.below())
+					compile[[2]string{g.root, g.tags}] = append(compile[[2]string{g.root, g.tags}], g.below())
 				}
 			})
 		}
@@ -62,9 +65,9 @@ func TestGolden(t *testing.T) {
 		return
 	}
 	t.Run("compile", func(t *testing.T) {
-		for _, tags := range slices.Sorted(maps.Keys(compile)) {
-			args := append([]string{"vet", "-tags=" + tags}, compile[tags]...)
-			if out, err := command(t, root, "go", args...); err != nil {
+		for at, patterns := range compile {
+			args := append([]string{"vet", "-tags=" + at[1]}, patterns...)
+			if out, err := command(t, at[0], "go", args...); err != nil {
 				t.Errorf("go %s: %v\n%s", strings.Join(args[:2], " "), err, out)
 			}
 		}
@@ -73,6 +76,7 @@ func TestGolden(t *testing.T) {
 
 type golden struct {
 	path, name, tags string
+	root             string // of its module
 	patterns         []string
 	archive          *txtar.Archive
 }
@@ -142,10 +146,8 @@ func shareLoad(t *testing.T, root string, goldens []*golden) *sharedLoad {
 
 // generate is Generate for the packages in one directory.
 func (s *sharedLoad) generate(ctx context.Context, dir string, cfg Config) (*Result, error) {
-	module := *s.module
-	module.Packages = slices.Clone(module.Packages)
-	module.Packages = slices.DeleteFunc(module.Packages, func(p *load.Package) bool {
-		return p.Dir != dir && !strings.HasPrefix(p.Dir, dir+string(filepath.Separator))
+	module := s.module.Alone(func(p *load.Package) bool {
+		return p.Dir == dir || strings.HasPrefix(p.Dir, dir+string(filepath.Separator))
 	})
 	check := func(ctx context.Context, pkgs []*load.Package, overlay map[string][]byte) (load.Checked, error) {
 		if len(overlay) > 0 { // code that does not exist yet
@@ -154,12 +156,13 @@ func (s *sharedLoad) generate(ctx context.Context, dir string, cfg Config) (*Res
 		return s.checked, nil
 	}
 	res := &Result{Diags: &diag.List{}}
-	return res, res.generate(ctx, cfg, &module, check, res.stopwatch())
+	return res, res.generate(ctx, cfg, module, check, res.stopwatch())
 }
 
 // run generates, compares or updates, and leaves the outputs in place. It reports
 // whether there are outputs that have to compile.
-func (g *golden) run(t *testing.T, root string, shared *sharedLoad) bool {
+func (g *golden) run(t *testing.T, shared *sharedLoad) bool {
+	root := g.root
 	cfg := Config{Dir: root, Patterns: g.patterns, Tags: g.tags, SQLC: g.sqlc(t)}
 	generate := func() (*Result, error) { return shared.generate(t.Context(), filepath.Join(root, g.name), cfg) }
 	if g.alone() {

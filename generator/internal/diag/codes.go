@@ -110,8 +110,10 @@ package with a consumer. It never changes these names by itself: write construct
 the event, or rename what has the name.`},
 		{"LG0402", "predeclared name is hidden", `The package declares error, string, nil, true, int64 or uint64 itself. Go cannot refer to its own ones there any more,
 and generated code needs them.`},
-		{"LG0403", "two consumers of one name", `Consumers of one name share leases, cursors and dead letters. Names are compared over all packages of a run.`},
-		{"LG0404", "two events of one name", `Messages of one kind are decoded into one type. Names are compared over all packages of a run.`},
+		{"LG0403", "two consumers of one name", `Consumers of one name share leases, cursors and dead letters. Names are compared over all packages of the module,
+whichever of them a run is for; of those that it is not for the first 20,000 files are read.`},
+		{"LG0404", "two events of one name", `Messages of one kind are decoded into one type. Names are compared over all packages of the module,
+whichever of them a run is for; of those that it is not for the first 20,000 files are read.`},
 		{"LG0405", "type without a name", `A struct named _ cannot be referred to by generated code.`},
 		{"LG0406", "two advisory locks of one key", `PostgreSQL knows an advisory lock by 64 bits only, a hash of the consumer's name. The hashes of two names are
 the same, so the two consumers would shut each other out. Another name has another hash.`},

@@ -37,6 +37,7 @@ type Module struct {
 	Fset     *token.FileSet
 
 	config Config
+	alone  bool // see Alone
 }
 
 // Package is one package and what its files hold.

@@ -125,6 +125,8 @@ func (h *handlers) method(m *types.Func) {
 	switch {
 	case m.Name() == "Run" && h.runs:
 		h.run(m, sig)
+	case h.embedded(m) && (m.Name() == "Run" && sig.form == ir.Run || isHandlerName(m.Name()) && h.runs):
+		// What it embeds is a consumer of another kind.
 	case m.Name() == "Run" && sig.form == ir.Run:
 		hint := "write a Handle method, or per=cluster"
 		if h.per == ir.PerStream {
@@ -299,6 +301,16 @@ func (h *handlers) guess(m *types.Func) (x string, ours bool) {
 		}
 	}
 	return "X", false
+}
+
+// embedded reports whether a method is that of a struct which the consumer embeds.
+func (h *handlers) embedded(m *types.Func) bool {
+	t := types.Unalias(m.Signature().Recv().Type())
+	if p, ok := t.(*types.Pointer); ok {
+		t = types.Unalias(p.Elem())
+	}
+	named, ok := t.(*types.Named)
+	return !ok || named.Obj() != h.typ
 }
 
 // meant reports whether a method with another signature than a handler's was still meant as

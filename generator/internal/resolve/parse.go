@@ -78,6 +78,19 @@ func Parse(m *load.Module, diags *diag.List) []*Source {
 	return sources
 }
 
+// Others reads the directives of files that this run leaves alone. What is wrong with them is
+// reported where leasegen runs for their package.
+func Others(m *load.Module, files []load.File) []*Source {
+	var others []*Source
+	for _, f := range files {
+		p := &pkgParser{fset: m.Fset, pkg: &load.Package{}, diags: &diag.List{}}
+		if s := p.source(p.file(f)); s != nil {
+			others = append(others, s)
+		}
+	}
+	return others
+}
+
 // Generated returns the identifiers that the outputs for sources will declare.
 func Generated(sources []*Source) map[string]bool {
 	g := map[string]bool{names.Handlers: true, names.Register: true}

@@ -21,8 +21,9 @@ import (
 
 // Resolve checks the annotated declarations against their types and returns the files
 // to be written, in the order of sources. Sources of packages that could not be loaded
-// are passed over; loading has reported why.
-func Resolve(prog *load.Program, sources []*Source, diags *diag.List) []*ir.File {
+// are passed over; loading has reported why. others are in packages that this run leaves
+// alone; only names are compared with theirs.
+func Resolve(prog *load.Program, sources, others []*Source, diags *diag.List) []*ir.File {
 	r := &resolver{prog: prog, diags: diags, events: map[string]*known{}, postgres: map[*Consumer]bool{}, files: map[string]*ir.File{}}
 	loaded := slices.DeleteFunc(slices.Clone(sources), func(s *Source) bool { return !prog.Clean(s.Pkg.Path) })
 	for _, s := range loaded {
@@ -35,9 +36,9 @@ func Resolve(prog *load.Program, sources []*Source, diags *diag.List) []*ir.File
 			r.consumer(s, c)
 		}
 	}
-	r.uniqueConsumers(sources)
+	r.uniqueConsumers(others, sources)
 	r.lockKeys(sources, lockKey)
-	r.uniqueEvents(sources)
+	r.uniqueEvents(others, sources)
 	r.oneBackend(loaded)
 	var files []*ir.File
 	for _, s := range loaded {
@@ -100,8 +101,15 @@ func registers(files []*ir.File) {
 }
 
 // uniqueConsumers refuses two consumers of one name: they would share leases and cursors.
-func (r *resolver) uniqueConsumers(sources []*Source) {
+func (r *resolver) uniqueConsumers(others, sources []*Source) {
 	first := map[string]*Consumer{}
+	for _, s := range others {
+		for _, c := range s.Consumers {
+			if key := strings.ToLower(c.Name); first[key] == nil {
+				first[key] = c
+			}
+		}
+	}
 	for _, s := range sources {
 		for _, c := range s.Consumers {
 			// Lower case: names are so already, unless that is a finding of its own.
@@ -121,8 +129,15 @@ func (r *resolver) uniqueConsumers(sources []*Source) {
 }
 
 // uniqueEvents refuses two types for one kind.
-func (r *resolver) uniqueEvents(sources []*Source) {
+func (r *resolver) uniqueEvents(others, sources []*Source) {
 	first := map[string]*known{}
+	for _, s := range others {
+		for _, e := range s.Events {
+			if first[e.Kind] == nil {
+				first[e.Kind] = &known{pos: r.position(e.Type.Name.Pos()), kind: e.Kind}
+			}
+		}
+	}
 	for _, e := range r.foreign {
 		if first[e.kind] == nil {
 			first[e.kind] = e

@@ -71,7 +71,7 @@ Rename a method that is not meant as a handler. One without a message in its sig
 		{"LG0303", "no handler", `A consumer needs at least one exported method whose name begins with Handle, or, with per=cluster, or
 per=stream without input, the method Run. Methods of embedded structs count.`},
 		{"LG0304", "looks like a handler", `The method has a handler's signature, but its name is not Handle and a word (or Run): it would never be
-called. Or it has the name, and takes an event or a context, but no message. Rename it, or change its signature.`},
+called, and no other method takes the messages. Or it has the name, and takes an event or a context, but no message. Rename it, or change its signature.`},
 		{"LG0305", "payload is not an event", `Handlers take lease.Message[X], where X is a struct with //leasegen:event, of any package, by value. Messages
 of all kinds without a handler of their own go to a handler of json.RawMessage or []byte, if there is one.`},
 		{"LG0306", "payload that JSON cannot carry", `Events travel as JSON. Channels, functions, complex numbers, unsafe pointers, interfaces with methods and maps

@@ -56,6 +56,7 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 	for _, m := range r.methods(named) {
 		h.method(m)
 	}
+	h.nearMisses()
 	h.ambiguous(named)
 	if len(h.found) == 0 && !h.failed {
 		h.none()
@@ -110,6 +111,8 @@ type handlers struct {
 	streams  *types.Func // the method that names the streams
 	byKind   map[string]*types.Func
 	found    []ir.Handler
+	payloads []types.Type // that handlers take
+	near     []near
 	failed   bool // a method that was meant as a handler is none
 }
 
@@ -144,8 +147,8 @@ func (h *handlers) method(m *types.Func) {
 		h.announce(m)
 	case isHandlerName(m.Name()):
 		h.handle(m, sig)
-	default:
-		h.nearMiss(m, sig)
+	case sig.problem == "" && h.runs == (sig.form == ir.Run) && (m.Pkg() == h.pkg || m.Exported()):
+		h.near = append(h.near, near{m, sig})
 	}
 }
 
@@ -173,6 +176,7 @@ func (h *handlers) handle(m *types.Func, sig signature) {
 		h.refuse(m, "LG0302", sig.problem, hint, detail...)
 		return
 	}
+	h.payloads = append(h.payloads, sig.payload)
 	kind, payload, ok := h.payload(m, sig)
 	if !ok {
 		return
@@ -336,17 +340,40 @@ func (h *handlers) notMeant(m *types.Func) {
 		Hint:    "change the signature, or rename the method", Detail: append([]string{"have " + have(m.Signature(), h.pkg)}, accepted(x)...)})
 }
 
-// nearMiss warns of a method that is a handler but for its name.
-func (h *handlers) nearMiss(m *types.Func, sig signature) {
-	if sig.problem != "" || h.runs != (sig.form == ir.Run) || m.Pkg() != h.pkg && !m.Exported() {
-		return
+// near is a method that is a handler but for its name.
+type near struct {
+	method *types.Func
+	sig    signature
+}
+
+// nearMisses warns of methods that are handlers but for their names. A method with a name of its
+// own is a helper where another one takes the same messages.
+func (h *handlers) nearMisses() {
+	for _, n := range h.near {
+		name, hint := n.method.Name(), ""
+		switch {
+		case h.runs && strings.EqualFold(name, "run"):
+			hint = "the handler is called Run"
+		case !h.runs && (likeHandle(name) || !slices.ContainsFunc(h.payloads, func(t types.Type) bool { return types.Identical(t, n.sig.payload) })):
+			hint = "a handler's name is Handle and a word, as in HandleOrderPlaced"
+		default:
+			continue
+		}
+		h.add(diag.Diagnostic{Code: "LG0304", Warning: true, Pos: h.place(n.method), End: h.placeEnd(n.method), Hint: hint,
+			Message: fmt.Sprintf("%s.%s has the signature of a handler, but not the name, and is not called", h.typ.Name(), name)})
 	}
-	hint := "a handler's name is Handle and a word, as in HandleOrderPlaced"
-	if h.runs {
-		hint = "the handler is called Run"
+}
+
+// likeHandle reports whether a name begins with Handle but for its case or a slip.
+func likeHandle(name string) bool {
+	for n := range len("Handle") + 2 { // a slip may lose a letter or add one
+		if n >= len("Handle")-1 && n <= len(name) {
+			if _, like := diag.Closest(name[:n], []string{"Handle"}); like {
+				return true
+			}
+		}
 	}
-	h.add(diag.Diagnostic{Code: "LG0304", Warning: true, Pos: h.place(m), End: h.placeEnd(m), Hint: hint,
-		Message: fmt.Sprintf("%s.%s has the signature of a handler, but not the name, and is not called", h.typ.Name(), m.Name())})
+	return false
 }
 
 // ambiguous reports handlers that several embedded structs promote: Go then promotes

@@ -95,7 +95,7 @@ func TestLeftOutMakesNoDifference(t *testing.T) {
 			fields += fmt.Sprintf("\tF%d%s p%d.%s\n", i, name, i, name)
 		}
 	}
-	writeFile(t, filepath.Join(root, "a", "a.go"), []byte(src+")\n"+fields+"}\n"))
+	writeFile(t, filepath.Join(root, "a", "a.go"), []byte(src+"\t\"math/big\"\n)\n"+fields+"\tOwn own\n}\n\ntype own struct {\n\t*big.Float\n\tN int\n}\n"))
 	var diags diag.List
 	m, err := load.List(t.Context(), load.Config{Dir: root, Patterns: []string{"./a"}}, &diags)
 	if err != nil {

@@ -5,7 +5,7 @@
 //	scan     list the packages that match, read their files, keep those with directives
 //	parse    take the directives apart and decode them
 //	sql      make the queries for tables, and have sqlc check them and turn them into Go
-//	load     type-check the annotated packages, once, from source, without function bodies
+//	load     type-check what annotated declarations are made of, once, from source, and nothing else
 //	resolve  match directives and types; the result is plain data
 //	name     choose every identifier, or refuse what is taken
 //	emit     write Go from that data

@@ -81,7 +81,7 @@ func (r *Result) generate(ctx context.Context, cfg Config, module *load.Module, 
 	matter := slices.DeleteFunc(slices.Clone(module.Packages), func(p *load.Package) bool {
 		return p.Path == "" || tables.Failed[p] || !annotated[p] && len(p.Outputs)+len(p.Tables) == 0
 	})
-	also := verify.Imports(sources)
+	also := verify.Imports(sources, tables.Files)
 	checked, err := check(ctx, matter, overlay, also)
 	if err != nil {
 		return err
@@ -89,7 +89,11 @@ func (r *Result) generate(ctx context.Context, cfg Config, module *load.Module, 
 	program := module.Types(checked, matter, resolve.Generated(sources), diags)
 	step("load")
 
-	files := resolve.Resolve(program, sources, diags)
+	others, err := module.Others(ctx)
+	if err != nil {
+		return err
+	}
+	files := resolve.Resolve(program, sources, resolve.Others(module, others), diags)
 	step("resolve")
 
 	resolve.Names(program, sources, files, diags)

@@ -23,7 +23,6 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/fsout"
 	"github.com/leasegen/leasegen/generator/internal/load"
-	"github.com/leasegen/leasegen/generator/internal/names"
 	"github.com/leasegen/leasegen/generator/internal/sqlc"
 )
 
@@ -45,7 +44,10 @@ func TestGolden(t *testing.T) {
 	var goldens []*golden
 	for _, path := range archives {
 		g := readGolden(t, path)
-		g.materialise(t, root)
+		if g.root = root; g.alone() {
+			g.root = newModule(t) // names are compared with those of the whole module
+		}
+		g.materialise(t, g.root)
 		goldens = append(goldens, g)
 	}
 	shared := shareLoad(t, root, goldens)
@@ -56,7 +58,7 @@ func TestGolden(t *testing.T) {
 		}
 	}
 	for _, g := range goldens {
-		cfg := Config{Dir: root, Patterns: g.patterns, Tags: g.tags, SQLC: g.sqlc(t)}
+		cfg := Config{Dir: g.root, Patterns: g.patterns, Tags: g.tags, SQLC: g.sqlc(t)}
 		all.Go(func() {
 			if g.alone() {
 				g.res, g.err = Generate(t.Context(), cfg)
@@ -67,17 +69,17 @@ func TestGolden(t *testing.T) {
 	}
 	all.Wait()
 	var mu sync.Mutex
-	compile := map[string][]string{} // package patterns by tags
+	compile := map[[2]string][]string{} // package patterns by module and tags
 	t.Run("generate", func(t *testing.T) {
 		for _, g := range goldens {
 			t.Run(g.name, func(t *testing.T) {
 				t.Parallel()
-				if g.run(t, root) {
+				if g.run(t, g.root) {
 					mu.Lock()
 					defer mu.Unlock()
-					compile[g.tags] = append(compile[g.tags], g.below())
+					compile[[2]string{g.root, g.tags}] = append(compile[[2]string{g.root, g.tags}], g.below())
 					if g.builds != "" {
-						compile[g.builds] = append(compile[g.builds], g.below())
+						compile[[2]string{g.root, g.builds}] = append(compile[[2]string{g.root, g.builds}], g.below())
 					}
 				}
 			})
@@ -88,9 +90,9 @@ func TestGolden(t *testing.T) {
 	}
 	t.Run("goimports", func(t *testing.T) { formatted(t, root) })
 	t.Run("compile", func(t *testing.T) {
-		for _, tags := range slices.Sorted(maps.Keys(compile)) {
-			args := append([]string{"vet", "-tags=" + tags}, compile[tags]...)
-			if out, err := command(t, root, "go", args...); err != nil {
+		for at, patterns := range compile {
+			args := append([]string{"vet", "-tags=" + at[1]}, patterns...)
+			if out, err := command(t, at[0], "go", args...); err != nil {
 				t.Errorf("go %s: %v\n%s", strings.Join(args[:2], " "), err, out)
 			}
 		}
@@ -100,6 +102,7 @@ func TestGolden(t *testing.T) {
 type golden struct {
 	path, name, tags string
 	builds           string
+	root             string // of its module
 	patterns         []string
 	archive          *txtar.Archive
 	res              *Result
@@ -154,6 +157,7 @@ type sharedLoad struct {
 	mu      sync.Mutex
 	waited  sync.WaitGroup // for those of expect that have not come to the check
 	overlay map[string][]byte
+	also    []string
 	once    sync.Once
 	checked load.Checked
 	err     error
@@ -175,29 +179,20 @@ func shareLoad(t *testing.T, root string, goldens []*golden) *sharedLoad {
 	return &sharedLoad{module: module, slots: make(chan struct{}, runtime.GOMAXPROCS(0)), overlay: map[string][]byte{}}
 }
 
-// runtimePackages are what outputs import, whatever the source does.
-func runtimePackages() []string {
-	return []string{names.Lease, names.LeasePG, names.LeaseRedis, "context", "time", "strconv"}
-}
-
 // expect has the one check of all packages wait for n calls of generate, with the code that these
 // want checked though it does not exist yet.
 func (s *sharedLoad) expect(n int) { s.waited.Add(n) }
 
 // check is the one check of all packages.
 func (s *sharedLoad) check(ctx context.Context) (load.Checked, error) {
-	s.once.Do(func() {
-		s.checked, s.err = s.module.Check(ctx, s.module.Packages, s.overlay, runtimePackages())
-	})
+	s.once.Do(func() { s.checked, s.err = s.module.Check(ctx, s.module.Packages, s.overlay, s.also) })
 	return s.checked, s.err
 }
 
 // generate is Generate for the packages in one directory. expected says that expect has counted it.
 func (s *sharedLoad) generate(ctx context.Context, dir string, cfg Config, expected bool) (*Result, error) {
-	module := *s.module
-	module.Packages = slices.Clone(module.Packages)
-	module.Packages = slices.DeleteFunc(module.Packages, func(p *load.Package) bool {
-		return p.Dir != dir && !strings.HasPrefix(p.Dir, dir+string(filepath.Separator))
+	module := s.module.Alone(func(p *load.Package) bool {
+		return p.Dir == dir || strings.HasPrefix(p.Dir, dir+string(filepath.Separator))
 	})
 	arrive := func() {
 		if expected {
@@ -213,6 +208,7 @@ func (s *sharedLoad) generate(ctx context.Context, dir string, cfg Config, expec
 		}
 		s.mu.Lock()
 		maps.Copy(s.overlay, overlay)
+		s.also = append(s.also, also...)
 		s.mu.Unlock()
 		arrive()
 		<-s.slots // for those that have not arrived
@@ -221,7 +217,7 @@ func (s *sharedLoad) generate(ctx context.Context, dir string, cfg Config, expec
 		return s.check(ctx)
 	}
 	res := &Result{Diags: &diag.List{}}
-	return res, res.generate(ctx, cfg, &module, check, res.stopwatch())
+	return res, res.generate(ctx, cfg, module, check, res.stopwatch())
 }
 
 // run compares or updates, and leaves the outputs in place. It reports whether there are outputs

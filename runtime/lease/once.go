@@ -44,7 +44,11 @@ func Once[T any](h Handler, key func(*T) string, unknown OnUnknown) Handler {
 			if err := decode(r, 0, row, &m); err != nil {
 				return "", &decodeError{0, err}
 			}
-			return key(&m.Payload), nil
+			item, err := read(key, &m.Payload)
+			if err != nil {
+				return "", DeadLetter("the name of the item cannot be read: " + err.Error())
+			}
+			return item, nil
 		}
 	}
 	return h

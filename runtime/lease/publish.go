@@ -98,10 +98,15 @@ func Publish[T any](ctx context.Context, to Publisher, topic string, typ EventTy
 		}
 		e := Event{Topic: topic, Kind: typ.Kind, Payload: b, Headers: traceHeaders(ctx)}
 		if typ.Key != nil {
-			e.Key = typ.Key(p)
+			if e.Key, err = read(typ.Key, p); err != nil {
+				return fmt.Errorf("lease: publish %s to %s: the key of event %d: %w", typ.Kind, topic, i, err)
+			}
 		}
 		if typ.ID != nil {
-			if e.ID = typ.ID(p); e.ID == "" {
+			if e.ID, err = read(typ.ID, p); err != nil {
+				return fmt.Errorf("lease: publish %s to %s: the id of event %d: %w", typ.Kind, topic, i, err)
+			}
+			if e.ID == "" {
 				return fmt.Errorf("lease: publish %s to %s: the id of event %d is empty; it would keep out no second one", typ.Kind, topic, i)
 			}
 		}

@@ -63,15 +63,15 @@ the doc comment. Remove the blank line.`},
 func typeCodes() []Entry {
 	return []Entry{
 		{"LG0301", "directive without a consumer", `//leasegen:lease, retry, dlq, once, table and redis say more about a consumer; they stand beside //leasegen:consumer on one struct.`},
-		{"LG0302", "wrong signature", `A method whose name begins with Handle is a handler and has one of four forms:
+		{"LG0302", "wrong signature", `A method whose name begins with Handle is a handler if it takes messages, and has one of four forms:
 func(context.Context, lease.Message[X]) error, the same with []lease.Message[X], and both with a pgx.Tx before
 the message. A consumer with per=cluster has one method, Run: func(context.Context, lease.Lease) error. So has one
 with per=stream and without input, beside Streams: func(context.Context) ([]string, error).
-Rename a method that is not meant as a handler.`},
+Rename a method that is not meant as a handler. One without a message in its signature is none, and left alone.`},
 		{"LG0303", "no handler", `A consumer needs at least one exported method whose name begins with Handle, or, with per=cluster, or
 per=stream without input, the method Run. Methods of embedded structs count.`},
 		{"LG0304", "looks like a handler", `The method has a handler's signature, but its name is not Handle and a word (or Run): it would never be
-called. Rename it, or change its signature.`},
+called, and no other method takes the messages. Or it has the name, and takes an event or a context, but no message. Rename it, or change its signature.`},
 		{"LG0305", "payload is not an event", `Handlers take lease.Message[X], where X is a struct with //leasegen:event, of any package, by value. Messages
 of all kinds without a handler of their own go to a handler of json.RawMessage or []byte, if there is one.`},
 		{"LG0306", "payload that JSON cannot carry", `Events travel as JSON by the rules of encoding/json. Channels, functions, complex numbers, unsafe pointers, interfaces with methods and maps
@@ -85,8 +85,10 @@ embedded pointer to a struct that is not exported.`},
 all others.`},
 		{"LG0310", "workers with transaction handlers", `A transaction handler's transaction also moves the cursor, one step at a time: several workers cannot share it.`},
 		{"LG0311", "field not usable", `The key and the id of an event, and the key of //leasegen:once, name an exported field of the event, or one inside
-its structs, of a string or integer type, that is reached without following a pointer. The key of once is a field of
-every event that the consumer's methods take, and one that is part of the JSON.`},
+its structs, that is reached without following a pointer. It is a string or an integer, or its type has the method MarshalText
+or String, which is asked in this order: uuid.UUID, for example. A nil pointer to such a type is no key; an error of MarshalText is
+one of Publish. A time is read in UTC. The key of once is a field of every event that the consumer's methods take, and one that
+is part of the JSON.`},
 		{"LG0312", "ambiguous handler", `Two embedded structs have a method of this name at the same depth. Go then promotes neither, and the handler
 would be missing without a word. Declare the method on the consumer itself.`},
 		{"LG0313", "streams need one source", `The streams of a consumer with per=stream are either the keys of the messages of input=, for Handle methods, or
@@ -99,17 +101,22 @@ transaction, but not a slice.`},
 //leasegen:redis is in Redis: its handlers take messages at least once, see //leasegen:once for effects that must not repeat.`},
 		{"LG0317", "PostgreSQL and Redis in one package", `RegisterLeasegen makes all consumers of its package on one backend. Consumers with a pgx.Tx or //leasegen:table need
 PostgreSQL, those with //leasegen:redis need Redis; give them packages of their own.`},
+		{"LG0320", "name of a function not allowed", `constructor= and publish= name a function that leasegen declares in the package: a Go name that is not a keyword,
+not one of Go's own such as string or error, and not one of the few that generated code uses for its parameters.`},
 	}
 }
 
 func nameCodes() []Entry {
 	return []Entry{
 		{"LG0401", "name is taken", `leasegen declares NewX for consumer X, PublishX for event X, and LeasegenHandlers and RegisterLeasegen in every
-package with a consumer (with a suffix for each build constraint, where there are several). It never changes these names by itself: rename what has one of them.`},
+package with a consumer (with a suffix for each build constraint, where there are several). It never changes these names by itself:
+write constructor=NAME at the consumer or publish=NAME at the event, or rename what has the name.`},
 		{"LG0402", "predeclared name is hidden", `The package declares error, string, nil, true, int64 or uint64 itself. Go cannot refer to its own ones there any more,
 and generated code needs them.`},
-		{"LG0403", "two consumers of one name", `Consumers of one name share leases, cursors and dead letters. Names are compared over all packages of a run.`},
-		{"LG0404", "two events of one name", `Messages of one kind are decoded into one type. Names are compared over all packages of a run.`},
+		{"LG0403", "two consumers of one name", `Consumers of one name share leases, cursors and dead letters. Names are compared over all packages of the module,
+whichever of them a run is for; of those that it is not for the first 20,000 files are read.`},
+		{"LG0404", "two events of one name", `Messages of one kind are decoded into one type. Names are compared over all packages of the module,
+whichever of them a run is for; of those that it is not for the first 20,000 files are read.`},
 		{"LG0405", "type without a name", `A struct named _ cannot be referred to by generated code.`},
 		{"LG0406", "two advisory locks of one key", `PostgreSQL knows an advisory lock by 64 bits only, a hash of the consumer's name. The hashes of two names are
 the same, so the two consumers would shut each other out. Another name has another hash.`},
@@ -163,8 +170,9 @@ left over. Run leasegen on the same packages and commit what it writes.`},
 func loadingCodes() []Entry {
 	return []Entry{
 		{"LG0701", "syntax error", `A file of the package cannot be parsed. leasegen's own outputs do not matter here: they may be broken or missing.`},
-		{"LG0702", "type error", `A declaration of the package does not type-check, so its types cannot be relied upon. Function bodies are not
-looked at, and what leasegen is about to declare counts as declared.`},
+		{"LG0702", "type error", `Something that an annotated declaration is made of does not type-check, so its types cannot be relied upon. Function
+bodies and other declarations are not looked at, and what leasegen is about to declare counts as declared. Where
+outputs are about to be deleted, every declaration of the package has to do without them.`},
 		{"LG0703", "package cannot be loaded", `The go command reports a problem with the package, such as an import that no module provides.
 go list -e -deps PACKAGE shows it as well.`},
 		{"LG0704", "directives in an excluded file", `Build constraints keep the file from being compiled here, so nothing is generated for it. Pass -tags, or run

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"go/ast"
 	"go/token"
+	"go/types"
 	"regexp"
 	"strings"
 	"unicode"
@@ -86,6 +87,18 @@ type collector struct {
 	whole     *outline // see place.go; made when first needed
 }
 
+// mayBeStruct reports whether a type is declared as a struct, or as another type that may be
+// one: type Placed orders.Placed.
+func mayBeStruct(spec *ast.TypeSpec) bool {
+	switch t := spec.Type.(type) {
+	case *ast.Ident:
+		return !spec.Assign.IsValid() && types.Universe.Lookup(t.Name) == nil
+	case *ast.SelectorExpr, *ast.IndexExpr, *ast.IndexListExpr:
+		return !spec.Assign.IsValid()
+	}
+	return isStruct(spec)
+}
+
 // carriers maps doc comments to the struct types they belong to.
 func carriers(f *ast.File) map[*ast.CommentGroup]*ast.TypeSpec {
 	m := map[*ast.CommentGroup]*ast.TypeSpec{}
@@ -100,7 +113,7 @@ func carriers(f *ast.File) map[*ast.CommentGroup]*ast.TypeSpec {
 			if !gen.Lparen.IsValid() {
 				doc = gen.Doc
 			}
-			if _, ok := spec.Type.(*ast.StructType); ok && !spec.Assign.IsValid() && doc != nil {
+			if mayBeStruct(spec) && doc != nil {
 				m[doc] = spec
 			}
 		}

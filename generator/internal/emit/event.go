@@ -49,12 +49,21 @@ func getter(t ir.Type, f ir.Field, e string) *jen.Statement {
 		field.Dot(name)
 	}
 	return jen.Func().Params(jen.Id(e).Op("*").Add(named(t))).String().
-		Custom(jen.Options{Open: "{", Close: "}"}, jen.Return(fieldString(f.Kind, field)))
+		Custom(jen.Options{Open: "{", Close: "}"}, jen.Return(fieldString(f, field)))
 }
 
 // fieldString turns a field into the string that it stands for.
-func fieldString(kind ir.FieldKind, field *jen.Statement) *jen.Statement {
-	switch kind {
+func fieldString(f ir.Field, field *jen.Statement) *jen.Statement {
+	if f.Addr {
+		field = jen.Op("&").Add(field)
+	}
+	switch f.Kind {
+	case ir.FieldText:
+		return jen.Qual(names.Lease, "Text").Call(field)
+	case ir.FieldStringer:
+		return jen.Qual(names.Lease, "String").Call(field)
+	case ir.FieldTime:
+		return jen.Qual(names.Lease, "Text").Call(field.Dot("UTC").Call())
 	case ir.FieldNamed:
 		return jen.String().Call(field)
 	case ir.FieldSigned:

@@ -65,6 +65,7 @@ type Event struct {
 type Field struct {
 	Path []string // Customer, ID
 	Kind FieldKind
+	Addr bool // its method has a pointer receiver
 }
 
 // FieldKind says how a field becomes a string.
@@ -75,6 +76,9 @@ const (
 	FieldNamed                         // a type whose underlying type is string
 	FieldSigned                        // any signed integer
 	FieldUnsigned                      // any unsigned integer
+	FieldText                          // a type with MarshalText
+	FieldStringer                      // a type with String
+	FieldTime                          // a time.Time, which is read in UTC
 )
 
 // Per says what has exactly one owner.

@@ -39,6 +39,7 @@ type Module struct {
 	GoMod, GoVersion string
 
 	config Config
+	alone  bool // see Alone
 }
 
 // Package is one package and what its files hold.

@@ -211,9 +211,6 @@ func (c Checked) all() map[string]*packages.Package {
 	return out
 }
 
-// Importer finds packages among those that were checked, and those that they import.
-func (c Checked) Importer() types.Importer { return &compilation{checked: c.all()} }
-
 // Lookup returns a package that was asked for, or why there is none.
 func (c Checked) Lookup(path string) (*types.Package, string) {
 	p := c[path]

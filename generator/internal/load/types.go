@@ -2,7 +2,6 @@ package load
 
 import (
 	"context"
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/scanner"
@@ -32,38 +31,21 @@ type Program struct {
 // Checked is packages that were type-checked, by their paths.
 type Checked map[string]*packages.Package
 
-// Check type-checks pkgs and everything they import, from source and without function
-// bodies, as if leasegen's outputs did not exist. overlay holds outputs that code may refer
+// Check type-checks what the annotated declarations of pkgs are made of, from source and
+// without function bodies, as if leasegen's outputs did not exist. overlay holds outputs that code may refer
 // to, by absolute path, as if they were on disk. also are the paths of packages that outputs
-// import, whether or not the source does.
+// import, whether or not the source does; all that they declare is checked.
 func (m *Module) Check(ctx context.Context, pkgs []*Package, overlay map[string][]byte, also []string) (Checked, error) {
 	if len(pkgs) == 0 {
 		return nil, nil
 	}
-	c := m.packagesConfig(ctx, packages.NeedName|packages.NeedFiles|packages.NeedCompiledGoFiles|
-		packages.NeedImports|packages.NeedDeps|packages.NeedTypes|packages.NeedModule)
-	c.Overlay = m.stubs()
-	maps.Copy(c.Overlay, overlay)
-	c.ParseFile = parseSignatures
-	var paths []string
-	for _, p := range pkgs {
-		paths = append(paths, p.Path)
-	}
-	for _, path := range also {
-		if !slices.Contains(paths, path) {
-			paths = append(paths, path)
-		}
-	}
-	loaded, err := packages.Load(c, paths...)
-	if err != nil {
-		return nil, fmt.Errorf("load packages: %w", goError(err))
-	}
-	checked := Checked{}
-	for _, p := range loaded {
-		checked[p.PkgPath] = p
-	}
-	return checked, nil
+	all := m.stubs()
+	maps.Copy(all, overlay)
+	l := &shaker{m: m, ctx: ctx, overlay: all, pkgs: map[string]*shaken{}, wanted: map[string]bool{}, hinted: map[string]bool{}}
+	return l.roots(pkgs, also)
 }
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // Types makes a program of those of pkgs that were checked. generated holds the identifiers
 // that leasegen's outputs declare; code that uses them before they exist is not an error.

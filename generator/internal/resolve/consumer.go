@@ -13,7 +13,6 @@ import (
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/ir"
-	"github.com/leasegen/leasegen/generator/internal/names"
 	"github.com/leasegen/leasegen/generator/internal/spec"
 )
 
@@ -29,8 +28,11 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 			Message: obj.Name() + " is generic; a consumer is a plain struct", Hint: "declare a struct that embeds the instance you need"})
 		return
 	}
+	if !r.isStruct(c.Type, obj, c.Consumer.Source) {
+		return
+	}
 	out := ir.Consumer{
-		Type: typeOf(obj), Name: c.Name, Constructor: names.Constructor(obj.Name()),
+		Type: typeOf(obj), Name: c.Name, Constructor: c.constructor(),
 		Per: map[string]ir.Per{"topic": ir.PerTopic, "group": ir.PerGroup, "partition": ir.PerPartition,
 			"stream": ir.PerStream, "cluster": ir.PerCluster}[c.Consumer.Per],
 		Topics: c.Consumer.Patterns(), FromNow: c.Consumer.From == "now",
@@ -58,6 +60,7 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 	for _, m := range r.methods(named) {
 		h.method(m)
 	}
+	h.nearMisses()
 	h.ambiguous(named)
 	h.elsewhere(s, named)
 	h.reportOnce()
@@ -119,6 +122,8 @@ type handlers struct {
 	streams  *types.Func // the method that names the streams
 	byKind   map[string]*types.Func
 	found    []ir.Handler
+	payloads []types.Type // that handlers take
+	near     []near
 	failed   bool // a method that was meant as a handler is none
 	itemless []itemless
 }
@@ -135,12 +140,16 @@ func (h *handlers) method(m *types.Func) {
 	switch {
 	case m.Name() == "Run" && h.runs:
 		h.run(m, sig)
+	case h.embedded(m) && (m.Name() == "Run" && sig.form == ir.Run || isHandlerName(m.Name()) && h.runs):
+		// What it embeds is a consumer of another kind.
 	case m.Name() == "Run" && sig.form == ir.Run:
 		hint := "write a Handle method, or per=cluster"
 		if h.per == ir.PerStream {
 			hint = "write a Handle method, or a method Streams instead of input"
 		}
 		h.refuse(m, "LG0309", "Run needs per=cluster, or per=stream without input; this consumer has messages to handle", hint)
+	case isHandlerName(m.Name()) && sig.problem != "" && !h.meant(m):
+		h.notMeant(m)
 	case isHandlerName(m.Name()) && h.per == ir.PerStream && h.runs:
 		h.refuse(m, "LG0309", "per=stream without input has no messages to handle",
 			"rename the method, or write input=PATTERN: the keys of the messages are the streams")
@@ -150,8 +159,8 @@ func (h *handlers) method(m *types.Func) {
 		h.announce(m)
 	case isHandlerName(m.Name()):
 		h.handle(m, sig)
-	default:
-		h.nearMiss(m, sig)
+	case sig.problem == "" && h.runs == (sig.form == ir.Run) && (m.Pkg() == h.pkg || m.Exported()):
+		h.near = append(h.near, near{m, sig})
 	}
 }
 
@@ -179,6 +188,7 @@ func (h *handlers) handle(m *types.Func, sig signature) {
 		h.refuse(m, "LG0302", sig.problem, hint, detail...)
 		return
 	}
+	h.payloads = append(h.payloads, sig.payload)
 	kind, payload, ok := h.payload(m, sig)
 	if !ok {
 		return
@@ -297,7 +307,11 @@ func similar(a, b string) int {
 func (h *handlers) guess(m *types.Func) (x string, ours bool) {
 	for p := range m.Signature().Params().Variables() {
 		t := messagePayload(p.Type())
-		if named, ok := types.Unalias(p.Type()).(*types.Named); ok && named.Obj().Pkg() != nil && h.events[typeKey(named.Obj())] != nil {
+		bare := types.Unalias(p.Type())
+		if ptr, ok := bare.(*types.Pointer); ok {
+			bare = types.Unalias(ptr.Elem())
+		}
+		if named, ok := bare.(*types.Named); ok && named.Obj().Pkg() != nil && h.events[typeKey(named.Obj())] != nil {
 			t = named // the event itself, without its message
 		}
 		if t != nil {
@@ -313,22 +327,61 @@ func (h *handlers) guess(m *types.Func) (x string, ours bool) {
 	return "X", false
 }
 
-// nearMiss warns of a method that is a handler but for its name.
-func (h *handlers) nearMiss(m *types.Func, sig signature) {
-	if sig.problem != "" {
+// embedded reports whether a method is that of a struct which the consumer embeds.
+func (h *handlers) embedded(m *types.Func) bool {
+	t := types.Unalias(m.Signature().Recv().Type())
+	if p, ok := t.(*types.Pointer); ok {
+		t = types.Unalias(p.Elem())
+	}
+	named, ok := t.(*types.Named)
+	return !ok || named.Obj() != h.typ
+}
+
+// meant reports whether a method with another signature than a handler's was still meant as
+// one: it takes messages, and is the module's own.
+func (h *handlers) meant(m *types.Func) bool {
+	return takesMessages(m.Signature()) && (m.Pkg() == h.pkg || h.ownModule(h.position(m.Pos()).Filename))
+}
+
+// notMeant passes over a method that is only named like a handler: HandleHealth(w, r), or what
+// a struct of another package brings along when it is embedded. It warns where that may be a slip.
+func (h *handlers) notMeant(m *types.Func) {
+	if h.runs || m.Pkg() != h.pkg && !takesMessages(m.Signature()) {
 		return
 	}
-	lower, hint := strings.ToLower(m.Name()), ""
-	switch {
-	case h.runs && sig.form == ir.Run && lower == "run":
-		hint = "the handler is called Run"
-	case !h.runs && sig.form != ir.Run && likeHandle(m.Name()):
-		hint = "a handler's name is Handle and a word, as in HandleOrderPlaced"
-	default:
+	x, event := h.guess(m)
+	in, out := m.Signature().Params(), m.Signature().Results()
+	contextFirst := in.Len() > 0 && isNamed(types.Unalias(in.At(0).Type()), "context", "Context") && out.Len() == 1 && isError(out.At(0).Type())
+	if !event && !contextFirst {
 		return
 	}
-	h.add(diag.Diagnostic{Code: "LG0304", Warning: true, Pos: h.place(m), End: h.placeEnd(m), Hint: hint,
-		Message: fmt.Sprintf("%s.%s has the signature of a handler, but not the name, and is not called", h.typ.Name(), m.Name())})
+	h.add(diag.Diagnostic{Code: "LG0304", Warning: true, Pos: h.place(m), End: h.placeEnd(m),
+		Message: fmt.Sprintf("%s.%s has the name of a handler, but not the signature, and is not called", h.typ.Name(), m.Name()),
+		Hint:    "change the signature, or rename the method", Detail: append([]string{"have " + have(m.Signature(), h.pkg)}, accepted(x)...)})
+}
+
+// near is a method that is a handler but for its name.
+type near struct {
+	method *types.Func
+	sig    signature
+}
+
+// nearMisses warns of methods that are handlers but for their names. A method with a name of its
+// own is a helper where another one takes the same messages.
+func (h *handlers) nearMisses() {
+	for _, n := range h.near {
+		name, hint := n.method.Name(), ""
+		switch {
+		case h.runs && strings.EqualFold(name, "run"):
+			hint = "the handler is called Run"
+		case !h.runs && (likeHandle(name) || !slices.ContainsFunc(h.payloads, func(t types.Type) bool { return types.Identical(t, n.sig.payload) })):
+			hint = "a handler's name is Handle and a word, as in HandleOrderPlaced"
+		default:
+			continue
+		}
+		h.add(diag.Diagnostic{Code: "LG0304", Warning: true, Pos: h.place(n.method), End: h.placeEnd(n.method), Hint: hint,
+			Message: fmt.Sprintf("%s.%s has the signature of a handler, but not the name, and is not called", h.typ.Name(), name)})
+	}
 }
 
 // likeHandle reports whether a name begins with Handle but for its case or a slip.
@@ -350,7 +403,8 @@ func (h *handlers) ambiguous(t *types.Named) {
 	embeddedMethods(t, promoted, map[types.Type]bool{})
 	for _, name := range sortedKeys(promoted) {
 		obj, index, _ := types.LookupFieldOrMethod(t, true, h.pkg, name)
-		if obj == nil && index != nil && (isHandlerName(name) || h.runs && (name == "Run" || name == streamsMethod && h.per == ir.PerStream)) {
+		handler := isHandlerName(name) && promoted[name]
+		if obj == nil && index != nil && (handler || h.runs && (name == "Run" || name == streamsMethod && h.per == ir.PerStream)) {
 			h.failed = true
 			h.at(h.consumer.Type.Name, diag.Diagnostic{Code: "LG0312",
 				Message: fmt.Sprintf("%s.%s is ambiguous: several embedded structs have it, so Go promotes none", h.typ.Name(), name),
@@ -359,7 +413,8 @@ func (h *handlers) ambiguous(t *types.Named) {
 	}
 }
 
-// embeddedMethods collects the names of the methods of all structs that t embeds.
+// embeddedMethods collects the names of the methods of all that t embeds, and whether one of
+// a name takes messages.
 func embeddedMethods(t types.Type, names map[string]bool, seen map[types.Type]bool) {
 	st, ok := t.Underlying().(*types.Struct)
 	if !ok || seen[t] {
@@ -374,8 +429,13 @@ func embeddedMethods(t types.Type, names map[string]bool, seen map[types.Type]bo
 		if p, ok := e.(*types.Pointer); ok {
 			e = types.Unalias(p.Elem())
 		}
-		for m := range types.NewMethodSet(types.NewPointer(e)).Methods() {
-			names[m.Obj().Name()] = true
+		all := types.NewMethodSet(types.NewPointer(e))
+		if types.IsInterface(e) {
+			all = types.NewMethodSet(e)
+		}
+		for m := range all.Methods() {
+			fn := m.Obj().(*types.Func)
+			names[fn.Name()] = names[fn.Name()] || takesMessages(fn.Signature())
 		}
 		embeddedMethods(e, names, seen)
 	}

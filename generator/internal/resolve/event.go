@@ -13,8 +13,8 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/ir"
 	"github.com/leasegen/leasegen/generator/internal/load"
-	"github.com/leasegen/leasegen/generator/internal/names"
 	"github.com/leasegen/leasegen/generator/internal/scan"
+	"github.com/leasegen/leasegen/generator/internal/spec"
 )
 
 // known is an event that handlers may take.
@@ -37,6 +37,9 @@ func (r *resolver) event(s *Source, e *Event) {
 			Message: obj.Name() + " is generic; an event is a plain struct", Hint: "declare a struct for each event"})
 		return
 	}
+	if !r.isStruct(e.Type, obj, e.Spec.Source) {
+		return
+	}
 	r.events[typeKey(obj)] = &known{obj, e.Kind, e.Spec.Has("key"), r.position(e.Type.Name.Pos())}
 	f, path, why := undecodable(named)
 	switch why {
@@ -53,7 +56,7 @@ func (r *resolver) event(s *Source, e *Event) {
 			Message: fmt.Sprintf("%s.%s cannot travel as JSON: %s", obj.Name(), path, why),
 			Hint:    `change its type, give the type an UnmarshalJSON method, or leave the field out with json:"-"`})
 	}
-	out := ir.Event{Type: typeOf(obj), Kind: e.Kind, Publish: names.Publish(obj.Name())}
+	out := ir.Event{Type: typeOf(obj), Kind: e.Kind, Publish: e.publish()}
 	field := func(key, path string) (f ir.Field) {
 		if path == "" || why == unknownType {
 			return f
@@ -68,6 +71,24 @@ func (r *resolver) event(s *Source, e *Event) {
 	out.Key, out.ID = field("key", e.Spec.Key), field("id", e.Spec.ID)
 	file := r.file(s)
 	file.Events = append(file.Events, out)
+}
+
+// isStruct reports a type that is declared as another one which is no struct.
+func (r *resolver) isStruct(at *ast.TypeSpec, obj *types.TypeName, s spec.Source) bool {
+	switch u := obj.Type().Underlying().(type) {
+	case *types.Struct:
+		return true
+	case *types.Basic:
+		if u.Kind() == types.Invalid { // whatever it is declared as has been reported
+			return false
+		}
+	}
+	pos, end := s.Span("")
+	r.add(diag.Diagnostic{Code: "LG0201", Pos: pos, End: end,
+		Message: fmt.Sprintf("//leasegen:%s stands on type %s, which is no struct", s.Directive.Name, obj.Name()),
+		Hint:    "put it into the doc comment of a struct type",
+		Related: []diag.Related{{Pos: r.position(at.Name.Pos()), Message: obj.Name() + " at"}}})
+	return false
 }
 
 // fieldAt finds the field of an event that a path names, and how it becomes a string.
@@ -97,32 +118,71 @@ func fieldAt(t *types.Named, text string) (f ir.Field, problem, hint string) {
 		}
 		current = field.Type()
 	}
-	if f.Kind = fieldKind(current); f.Kind == 0 {
+	if f.Kind, f.Addr = fieldKind(current); f.Kind == 0 {
 		return f, fmt.Sprintf("%s.%s is of type %s", t.Obj().Name(), text, types.TypeString(current, types.RelativeTo(t.Obj().Pkg()))),
-			"name a field that is a string or an integer"
+			"name a field that is a string or an integer, or whose type has the method MarshalText or String"
 	}
 	f.Path = path
 	return f, "", ""
 }
 
-// fieldKind says how a field becomes a string; 0 if it does not.
-func fieldKind(t types.Type) ir.FieldKind {
+// fieldKind says how a field becomes a string, 0 if it does not, and whether by a method with
+// a pointer receiver. Strings and integers are what they are, whatever methods they have.
+func fieldKind(t types.Type) (kind ir.FieldKind, addr bool) {
+	t = types.Unalias(t)
 	basic, ok := t.Underlying().(*types.Basic)
-	if !ok || basic.Kind() == types.Uintptr {
-		return 0
+	_, isNamed := t.(*types.Named)
+	if ok && basic.Kind() != types.Uintptr {
+		switch info := basic.Info(); {
+		case info&types.IsString != 0 && isNamed:
+			return ir.FieldNamed, false
+		case info&types.IsString != 0:
+			return ir.FieldString, false
+		case info&types.IsUnsigned != 0:
+			return ir.FieldUnsigned, false
+		case info&types.IsInteger != 0:
+			return ir.FieldSigned, false
+		}
 	}
-	_, isNamed := types.Unalias(t).(*types.Named)
-	switch info := basic.Info(); {
-	case info&types.IsString != 0 && isNamed:
-		return ir.FieldNamed
-	case info&types.IsString != 0:
-		return ir.FieldString
-	case info&types.IsUnsigned != 0:
-		return ir.FieldUnsigned
-	case info&types.IsInteger != 0:
-		return ir.FieldSigned
+	if ofTime(t, "MarshalText") { // its text depends on the zone: one moment has many
+		if _, pointer := t.(*types.Pointer); pointer || !ofTime(t, "UTC") {
+			return 0, false
+		}
+		return ir.FieldTime, false
 	}
-	return 0
+	for _, m := range []struct {
+		name string
+		kind ir.FieldKind
+		fits func(*types.Signature) bool
+	}{{"MarshalText", ir.FieldText, marshalsText}, {"String", ir.FieldStringer, isString}} {
+		obj, _, _ := types.LookupFieldOrMethod(t, true, nil, m.name)
+		f, ok := obj.(*types.Func)
+		if !ok || !m.fits(f.Signature()) {
+			continue
+		}
+		byValue := types.NewMethodSet(t).Lookup(nil, m.name) != nil
+		return m.kind, !byValue
+	}
+	return 0, false
+}
+
+// ofTime reports whether a method of t is that of time.Time.
+func ofTime(t types.Type, name string) bool {
+	obj, _, _ := types.LookupFieldOrMethod(t, true, nil, name)
+	f, ok := obj.(*types.Func)
+	return ok && f.Signature().Recv() != nil && isNamed(types.Unalias(f.Signature().Recv().Type()), "time", "Time")
+}
+
+func marshalsText(s *types.Signature) bool {
+	if s.Params().Len() != 0 || s.Results().Len() != 2 || !isError(s.Results().At(1).Type()) {
+		return false
+	}
+	bytes, ok := types.Unalias(s.Results().At(0).Type()).(*types.Slice)
+	return ok && types.Identical(bytes.Elem(), types.Typ[types.Byte])
+}
+
+func isString(s *types.Signature) bool {
+	return s.Params().Len() == 0 && s.Results().Len() == 1 && types.Identical(s.Results().At(0).Type(), types.Typ[types.String])
 }
 
 func fieldNames(s *types.Struct) []string {

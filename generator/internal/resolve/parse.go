@@ -3,6 +3,7 @@
 package resolve
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -48,6 +49,14 @@ type Consumer struct {
 	Unsourced bool
 }
 
+// publish is the name of the function that publishes the event.
+func (e *Event) publish() string { return cmp.Or(e.Spec.Publish, names.Publish(e.Type.Name.Name)) }
+
+// constructor is the name of the function that makes the consumer.
+func (c *Consumer) constructor() string {
+	return cmp.Or(c.Consumer.Constructor, names.Constructor(c.Type.Name.Name))
+}
+
 // Parse reads the directives of all packages. Sources come in the order of packages and files.
 func Parse(m *load.Module, diags *diag.List) []*Source {
 	var sources []*Source
@@ -73,6 +82,19 @@ func Parse(m *load.Module, diags *diag.List) []*Source {
 	return sources
 }
 
+// Others reads the directives of files that this run leaves alone. What is wrong with them is
+// reported where leasegen runs for their package.
+func Others(m *load.Module, files []load.File) []*Source {
+	var others []*Source
+	for _, f := range files {
+		p := &pkgParser{fset: m.Fset, pkg: &load.Package{}, diags: &diag.List{}}
+		if s := p.source(p.file(f)); s != nil {
+			others = append(others, s)
+		}
+	}
+	return others
+}
+
 // Generated returns the identifiers that the outputs for sources will declare.
 func Generated(sources []*Source) map[string]bool {
 	g := map[string]bool{names.Handlers: true, names.Register: true}
@@ -81,10 +103,10 @@ func Generated(sources []*Source) map[string]bool {
 			g[names.Handlers+suffix], g[names.Register+suffix] = true, true
 		}
 		for _, e := range s.Events {
-			g[names.Publish(e.Type.Name.Name)] = true
+			g[e.publish()] = true
 		}
 		for _, c := range s.Consumers {
-			g[names.Constructor(c.Type.Name.Name)] = true
+			g[c.constructor()] = true
 		}
 	}
 	return g

@@ -3,7 +3,6 @@ package resolve
 import (
 	"fmt"
 	"go/ast"
-	"go/parser"
 	"go/token"
 	"go/types"
 	"maps"
@@ -15,13 +14,13 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/fsout"
 	"github.com/leasegen/leasegen/generator/internal/ir"
 	"github.com/leasegen/leasegen/generator/internal/load"
-	"github.com/leasegen/leasegen/generator/internal/names"
 )
 
 // Resolve checks the annotated declarations against their types and returns the files
 // to be written, in the order of sources. Sources of packages that could not be loaded
-// are passed over; loading has reported why.
-func Resolve(prog *load.Program, sources []*Source, diags *diag.List) []*ir.File {
+// are passed over; loading has reported why. others are in packages that this run leaves
+// alone; only names are compared with theirs.
+func Resolve(prog *load.Program, sources, others []*Source, diags *diag.List) []*ir.File {
 	r := &resolver{prog: prog, diags: diags, events: map[string]*known{}, doubtful: map[string]bool{}, postgres: map[*Consumer]bool{}, files: map[string]*ir.File{},
 		others: map[string][]load.Syntax{}}
 	loaded := slices.DeleteFunc(slices.Clone(sources), func(s *Source) bool { return !prog.Clean(s.Pkg.Path) })
@@ -38,9 +37,9 @@ func Resolve(prog *load.Program, sources []*Source, diags *diag.List) []*ir.File
 			r.consumer(s, c)
 		}
 	}
-	r.uniqueConsumers(sources)
+	r.uniqueConsumers(others, sources)
 	r.lockKeys(sources, lockKey)
-	r.uniqueEvents(sources)
+	r.uniqueEvents(others, sources)
 	r.oneBackend(loaded)
 	var files []*ir.File
 	for _, s := range loaded {
@@ -84,8 +83,15 @@ func (r *resolver) file(s *Source) *ir.File {
 }
 
 // uniqueConsumers refuses two consumers of one name: they would share leases and cursors.
-func (r *resolver) uniqueConsumers(sources []*Source) {
+func (r *resolver) uniqueConsumers(others, sources []*Source) {
 	first := map[string]*Consumer{}
+	for _, s := range others {
+		for _, c := range s.Consumers {
+			if key := strings.ToLower(c.Name); first[key] == nil {
+				first[key] = c
+			}
+		}
+	}
 	for _, s := range sources {
 		for _, c := range s.Consumers {
 			// Lower case: names are so already, unless that is a finding of its own.
@@ -105,8 +111,15 @@ func (r *resolver) uniqueConsumers(sources []*Source) {
 }
 
 // uniqueEvents refuses two types for one kind.
-func (r *resolver) uniqueEvents(sources []*Source) {
+func (r *resolver) uniqueEvents(others, sources []*Source) {
 	first := map[string]*known{}
+	for _, s := range others {
+		for _, e := range s.Events {
+			if first[e.Kind] == nil {
+				first[e.Kind] = &known{pos: r.position(e.Type.Name.Pos()), kind: e.Kind}
+			}
+		}
+	}
 	for _, e := range r.foreign {
 		if first[e.kind] == nil {
 			first[e.kind] = e
@@ -129,175 +142,6 @@ func (r *resolver) uniqueEvents(sources []*Source) {
 				Related: []diag.Related{{Pos: f.pos, Message: "first at"}}})
 		}
 	}
-}
-
-// Names chooses the identifiers of all files and refuses those that are taken.
-func Names(prog *load.Program, sources []*Source, files []*ir.File, diags *diag.List) {
-	r := &resolver{prog: prog, diags: diags}
-	pkgs := map[string]*load.Package{}
-	for _, s := range sources {
-		pkgs[s.Pkg.Path] = s.Pkg
-	}
-	scopes := map[string]*scope{}
-	for _, f := range files {
-		s := scopes[f.PkgPath]
-		if s == nil {
-			s = r.scope(pkgs[f.PkgPath])
-			scopes[f.PkgPath] = s
-		}
-		names.File(f, s.declared)
-		if r.headless(s, f) {
-			continue
-		}
-		for _, e := range f.Events {
-			r.taken(s, f, e.Publish, "for event "+e.Type.Name)
-		}
-		for _, c := range f.Consumers {
-			for _, h := range c.Handlers {
-				if h.Payload.Name == names.Uint8s && h.Payload.Path == "" && s.declared["uint8"] {
-					r.hidden(s, "uint8", pkgs[f.PkgPath])
-				}
-			}
-			r.taken(s, f, c.Constructor, "for consumer "+c.Type.Name)
-		}
-		if f.Register != nil {
-			r.taken(s, f, f.Register.Handlers, "for the consumers of the package")
-			r.taken(s, f, f.Register.Func, "for the consumers of the package")
-		}
-	}
-}
-
-// scope is what names mean in a package.
-type scope struct {
-	declared map[string]bool           // in the package, tests and files of other platforms included
-	at       map[string]token.Position // of those compiled here, and of names that its files import
-	// elsewhere are those of files that are not compiled here.
-	elsewhere []elsewhere
-}
-
-// elsewhere is a name that is declared where a constraint holds.
-type elsewhere struct {
-	id         *ast.Ident
-	constraint string
-}
-
-func (r *resolver) scope(pkg *load.Package) *scope {
-	s := &scope{declared: map[string]bool{}, at: map[string]token.Position{}}
-	declared, imported := r.prog.Scope(pkg.Path)
-	for name, obj := range imported {
-		s.at[name] = r.position(obj.Pos())
-	}
-	for name, obj := range declared {
-		s.declared[name] = true
-		s.at[name] = r.position(obj.Pos())
-	}
-	for name, pos := range r.testNames(pkg) {
-		s.declared[name] = true
-		s.at[name] = pos
-	}
-	for _, f := range r.prog.Module.Elsewhere(pkg) {
-		for _, d := range f.File.Decls {
-			for _, id := range declaredNames(d) {
-				s.declared[id.Name] = true
-				s.elsewhere = append(s.elsewhere, elsewhere{id, f.Constraint})
-			}
-		}
-	}
-	for _, name := range names.Predeclared() {
-		if s.declared[name] {
-			r.hidden(s, name, pkg)
-		}
-	}
-	return s
-}
-
-// hidden reports a predeclared name that the package gives another meaning.
-func (r *resolver) hidden(s *scope, name string, pkg *load.Package) {
-	pos := s.at[name]
-	for _, e := range s.elsewhere {
-		if e.id.Name == name && !pos.IsValid() {
-			pos = r.position(e.id.Pos())
-		}
-	}
-	r.add(diag.Diagnostic{Code: "LG0402", Pos: pos, End: after(pos, name),
-		Message: fmt.Sprintf("package %s declares %s and hides Go's own, which generated code needs", pkg.Name, name),
-		Hint:    "rename it"})
-}
-
-// testNames are the package-level names that tests inside the package declare.
-func (r *resolver) testNames(pkg *load.Package) map[string]token.Position {
-	out := map[string]token.Position{}
-	for _, t := range pkg.Tests {
-		f, err := parser.ParseFile(r.prog.Module.Fset, t.Path, nil, parser.SkipObjectResolution)
-		if err != nil || f.Name.Name != pkg.Name {
-			continue
-		}
-		for _, d := range f.Decls {
-			for _, id := range declaredNames(d) {
-				out[id.Name] = r.position(id.Pos())
-			}
-		}
-	}
-	return out
-}
-
-func declaredNames(d ast.Decl) (ids []*ast.Ident) {
-	switch d := d.(type) {
-	case *ast.FuncDecl:
-		if d.Recv == nil {
-			ids = append(ids, d.Name)
-		}
-	case *ast.GenDecl:
-		for _, s := range d.Specs {
-			switch s := s.(type) {
-			case *ast.TypeSpec:
-				ids = append(ids, s.Name)
-			case *ast.ValueSpec:
-				ids = append(ids, s.Names...)
-			}
-		}
-	}
-	return ids
-}
-
-// headless reports a file that stands where f goes and declares what f would: an output that has lost its first line.
-// Its names count as leasegen's from then on, so that one mistake is one finding.
-func (r *resolver) headless(s *scope, f *ir.File) bool {
-	var found token.Position
-	for name, pos := range s.at {
-		if r.prog.Module.Rel(pos.Filename) == path.Join(f.Dir, f.Output) {
-			found = pos
-			delete(s.at, name)
-		}
-	}
-	if !found.IsValid() {
-		return false
-	}
-	found.Line, found.Column, found.Offset = 1, 1, 0
-	r.add(diag.Diagnostic{Code: "LG0601", Pos: found, End: found,
-		Message: fmt.Sprintf("%s stands where leasegen writes what it makes of %s, and its first line is not leasegen's", f.Output, f.Source),
-		Hint:    "if leasegen wrote it, delete it and run again; if it is yours, rename it"})
-	return true
-}
-
-// taken reports a name that leasegen is about to declare in f and that exists.
-func (r *resolver) taken(s *scope, f *ir.File, name, what string) {
-	pos, exists := s.at[name]
-	for _, e := range s.elsewhere {
-		if !exists && e.id.Name == name && r.prog.Module.Together(e.constraint, f.Constraint) {
-			pos, exists = r.position(e.id.Pos()), true
-			what += ", in a file that is compiled beside this one (//go:build " + e.constraint + ")"
-		}
-	}
-	if !exists {
-		return
-	}
-	hint := "rename yours"
-	if strings.HasPrefix(name, "New") || strings.HasPrefix(name, "new") {
-		hint += ", for example to Make" + name[len("New"):]
-	}
-	r.add(diag.Diagnostic{Code: "LG0401", Pos: pos, End: after(pos, name),
-		Message: fmt.Sprintf("%s exists already; leasegen declares it %s", name, what), Hint: hint})
 }
 
 func (r *resolver) add(d diag.Diagnostic) { r.diags.Add(d) }

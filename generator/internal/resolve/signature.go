@@ -83,6 +83,17 @@ func messagePayload(t types.Type) types.Type {
 	return nil
 }
 
+// takesMessages reports whether a method has to do with what handlers take: a message of any
+// form, or a lease.
+func takesMessages(sig *types.Signature) bool {
+	for p := range sig.Params().Variables() {
+		if messagePayload(p.Type()) != nil || isNamed(types.Unalias(p.Type()), names.Lease, "Lease") {
+			return true
+		}
+	}
+	return false
+}
+
 func isError(t types.Type) bool {
 	return types.Identical(t, types.Universe.Lookup("error").Type())
 }

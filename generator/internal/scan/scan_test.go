@@ -26,6 +26,7 @@ func TestHasDirective(t *testing.T) {
 		{"/* leasegen:event */\n", true},
 		{"leas", false},
 		{"release leasegen:", true}, // the first lease is not the last
+		{"leaseg\nlease-\u200bgen:", true},
 		{"the leasegen command\n", false},
 		{"//lease:consumer per=group\n", true},
 		{"// lease:retry max=3\n", true},

@@ -33,6 +33,8 @@ type Consumer struct {
 	Unknown  string        `arg:"unknown" default:"deadletter" enum:"deadletter,skip" help:"What becomes of messages of a kind without a handler."`
 	// UnknownWait may be 0, which the runtime spells -1.
 	UnknownWait time.Duration `arg:"unknown_wait" default:"10m" min:"0s" help:"How long a message that only another version of the consumer takes waits for it; then it is a dead letter."`
+	// Constructor, and Event.Publish, are for packages that have a function of the name already.
+	Constructor string `arg:"constructor" default:"New and the type's name" form:"function" nodefault:"true" help:"Name of the generated function; for a package that has a function of the default name."`
 }
 
 // Event makes a struct an event: a payload with a kind.
@@ -41,6 +43,8 @@ type Event struct {
 	Name string `arg:"name" default:"the type's name, words joined by dots" form:"event" nodefault:"true" help:"The kind of the messages; publishers and consumers of all services share it."`
 	Key  string `arg:"key" default:"none: all messages of a topic are one key" form:"path" nodefault:"true" help:"Field, or path of fields (Customer.ID), whose value is the ordering key: it decides on partition and stream."`
 	ID   string `arg:"id" default:"none" form:"path" nodefault:"true" help:"Field, or path of fields, whose value is the message's id: a topic takes one event with it in 7 days."`
+	// Publish is like Consumer.Constructor.
+	Publish string `arg:"publish" default:"Publish and the type's name" form:"function" nodefault:"true" help:"Name of the generated function; for a package that has a function of the default name."`
 }
 
 // Lease says how long a silent process keeps what it owns.

@@ -203,7 +203,7 @@ func TestFindings(t *testing.T) {
 		{"//leasegen:queue", `4:12-17 LG0101 unknown directive "//leasegen:queue" | known: consumer, defaults, dlq, event, lease, once, redis, retry, table`},
 		{"//leasegen:lease tll=30s", `4:18-21 LG0104 unknown argument "tll" for //leasegen:lease | did you mean "ttl"? known: grace, margin, ttl`},
 		{"//leasegen:lease TTL=30s", `4:18-21 LG0104 unknown argument "TTL" for //leasegen:lease | did you mean "ttl"? known: grace, margin, ttl`},
-		{"//leasegen:consumer ttl=30s per=cluster", `4:21-24 LG0104 unknown argument "ttl" for //leasegen:consumer | ttl is an argument of //leasegen:lease; known: batch, capacity, drain, from, idle, input, lock, name, per, poll, topics, unknown, unknown_wait, workers`},
+		{"//leasegen:consumer ttl=30s per=cluster", `4:21-24 LG0104 unknown argument "ttl" for //leasegen:consumer | ttl is an argument of //leasegen:lease; known: batch, capacity, constructor, drain, from, idle, input, lock, name, per, poll, topics, unknown, unknown_wait, workers`},
 		{`//leasegen:lease "tll x=30s"`, `4:19-24 LG0104 unknown argument "tll x" for //leasegen:lease | known: grace, margin, ttl`},
 		{"//leasegen:lease ttl", `4:18-21 LG0102 argument "ttl" has no value | write ttl=TTL`},
 		{"//leasegen:retry order", `4:18-23 LG0102 argument "order" has no value | write order=key|block|none`},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"go/token"
+	"go/types"
 	"math"
 	"reflect"
 	"slices"
@@ -33,6 +34,8 @@ func (a ArgInfo) parse(s string) (reflect.Value, *problem) {
 		return reflect.ValueOf(s), nameProblem(s, 100)
 	case "path":
 		return reflect.ValueOf(s), pathProblem(s)
+	case "function":
+		return reflect.ValueOf(s), functionProblem(s)
 	case "table":
 		return reflect.ValueOf(unquoted(s)), tableProblem(unquoted(s))
 	case "column":
@@ -191,6 +194,21 @@ func pathProblem(s string) *problem {
 		case !token.IsExported(field):
 			return &problem{"LG0507", fmt.Sprintf("field %s is not exported", show(field)), "write the name that the field has in Go, which begins with a capital"}
 		}
+	}
+	return nil
+}
+
+// functionProblem allows what a package can declare as a function without taking a name away
+// from Go, or from the code that calls it.
+func functionProblem(s string) *problem {
+	const hint = "write a name such as NewBillingConsumer"
+	switch {
+	case !token.IsIdentifier(s) || s == "_" || s == "init" || s == "main":
+		return &problem{"LG0320", show(s) + " cannot be the name of a function", hint}
+	case types.Universe.Lookup(s) != nil:
+		return &problem{"LG0320", show(s) + " is a name of Go's own, which generated code needs", hint}
+	case slices.Contains([]string{"g", "be", "h", "opts", "c", "err"}, s):
+		return &problem{"LG0320", show(s) + " is a name that generated code uses itself", hint}
 	}
 	return nil
 }

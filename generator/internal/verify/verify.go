@@ -6,6 +6,7 @@ package verify
 import (
 	"fmt"
 	"go/ast"
+	"go/parser"
 	"go/token"
 	"go/types"
 	"go/version"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
@@ -27,12 +29,12 @@ import (
 // Oldest is the oldest version of the language that generated code is valid in: it has generics.
 const Oldest = "go1.18"
 
-// Imports are the packages that outputs for sources import apart from what the sources do.
-func Imports(sources []*resolve.Source) []string {
+// Imports are the packages of which outputs for sources need all, for tables too.
+func Imports(sources []*resolve.Source, tables []fsout.File) []string {
 	if len(sources) == 0 {
 		return nil
 	}
-	paths := []string{names.Lease, "context", "time", "strconv"}
+	paths := []string{names.Lease, "context", "encoding", "errors", "fmt", "time", "strconv"}
 	add := func(p string) {
 		if !slices.Contains(paths, p) {
 			paths = append(paths, p)
@@ -41,10 +43,28 @@ func Imports(sources []*resolve.Source) []string {
 	for _, s := range sources {
 		for _, c := range s.Consumers {
 			switch {
-			case c.Table != nil || s.Pkg.Imports(names.PGX):
+			case c.Table != nil:
 				add(names.LeasePG)
+				add(path.Join(s.Pkg.Path, c.Table.Folder()))
+			case s.Pkg.Imports(names.PGX):
+				add(names.LeasePG)
+				add(names.PGX)
 			case c.Redis != nil:
 				add(names.LeaseRedis)
+			}
+		}
+	}
+	for _, f := range tables {
+		if !strings.HasSuffix(f.Path, ".go") {
+			continue
+		}
+		syntax, err := parser.ParseFile(token.NewFileSet(), f.Path, f.Content, parser.ImportsOnly)
+		if err != nil {
+			continue // told when it is checked
+		}
+		for _, i := range syntax.Imports {
+			if p, err := strconv.Unquote(i.Path.Value); err == nil {
+				add(p)
 			}
 		}
 	}
@@ -70,7 +90,7 @@ func (p *Plan) Check(checked load.Checked, diags *diag.List) (missing []string) 
 	for _, f := range p.Files {
 		for _, c := range f.Consumers {
 			if _, loaded := checked[names.LeasePG]; c.Postgres() && !loaded && !slices.Contains(missing, names.LeasePG) {
-				missing = append(missing, names.LeasePG) // of a handler that another package declares
+				missing = append(missing, names.LeasePG, names.PGX) // of a handler that another package declares
 			}
 		}
 	}

@@ -62,6 +62,8 @@ func snippets() []snippet {
 			before: pool + "id := \"7\"\n", after: "return err"},
 		{page: "docs/redis.md", starts: "client := redis.NewClient(", statements: true, redis: true, before: order + archived},
 		{page: "docs/redis.md", starts: "// Orders takes what the shop writes.", with: "\ntype OrderPlaced = orders.OrderPlaced\n"},
+		{page: "docs/redis.md", starts: "// Desk publishes", alone: true,
+			with: "\n//leasegen:event key=Stream\ntype StreamAdded struct{ Stream string }\n"},
 		{page: "docs/redis.md", starts: "//leasegen:event key=Stream"},
 		{page: "docs/tables.md", starts: "// Shipping ships what is ready."},
 		{page: "docs/testing.md", starts: "func TestArchive(", alone: true, with: `

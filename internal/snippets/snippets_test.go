@@ -173,7 +173,9 @@ func TestGo(t *testing.T) {
 	write(t, filepath.Join(dir, "main.go"), "package main\n\nimport (\n"+imports.String()+"\t\"example.com/shop/env\"\n)\n\nfunc main() {\n"+calls.String()+"}\n")
 
 	for _, patterns := range groups {
+		show := hide(t, dir, groups, patterns)
 		generate(t, dir, patterns)
+		show()
 	}
 	env := []string{"ADMIN_URL=" + pgtest.DB(t), "REDIS_ADDR=" + redistest.Shared(t).Addr()}
 	out := command(t, dir, env, "go", "run", "-ldflags=-w", ".")
@@ -188,6 +190,46 @@ func TestGo(t *testing.T) {
 			command(t, dir, nil, "go", "test", "-vet=off", "-ldflags=-w", "./"+b.dir())
 		case b.page == "README.md" && strings.Contains(b.text, "func NewBilling"):
 			excerpt(t, b, filepath.Join(dir, orders["README.md"], "snippet_leasegen.go"))
+		}
+	}
+}
+
+// hide takes the packages out of the module that others than patterns are generated for, unless they are imported: names are compared
+// over a whole module.
+func hide(t *testing.T, dir string, groups map[string][]string, patterns []string) (show func()) {
+	t.Helper()
+	var imports []byte
+	for _, p := range patterns {
+		files, _ := filepath.Glob(filepath.Join(dir, p, "*.go"))
+		for _, f := range files {
+			src, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			imports = append(imports, src...)
+		}
+	}
+	var back []func()
+	for _, others := range groups {
+		for _, o := range others {
+			name := strings.TrimPrefix(o, "./")
+			if slices.Contains(patterns, o) || bytes.Contains(imports, fmt.Appendf(nil, "%q", "example.com/shop/"+name)) {
+				continue
+			}
+			from, to := filepath.Join(dir, name), filepath.Join(dir, "_"+name)
+			if err := os.Rename(from, to); err != nil {
+				t.Fatal(err)
+			}
+			back = append(back, func() {
+				if err := os.Rename(to, from); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	}
+	return func() {
+		for _, f := range back {
+			f()
 		}
 	}
 }

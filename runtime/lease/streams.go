@@ -54,16 +54,28 @@ func (w *work) sweep() {
 // room is how many more streams this process can take.
 func (w *work) room() int { return max(w.c.spec.Capacity-w.owned(), 0) }
 
+// vainGap is the least time between acquisitions of streams of which one got nothing: each message of a stream that another process
+// owns makes this one try.
+const vainGap = 20 * time.Millisecond
+
 // takeWanted takes streams that became wanted, without a survey first: an acquisition costs what is free, a survey what
 // there is. One is needed when this process has no room for all.
 func (w *work) takeWanted() {
 	if w.stopping() {
 		return
 	}
-	if room := w.room(); room == 0 || w.acquire(room) == room {
-		w.hintSurvey()
+	gap, room := surveyGap, w.room()
+	granted := 0
+	if room > 0 {
+		granted = w.acquire(room)
 	}
-	pause(w.s.ctx, surveyGap)
+	switch granted {
+	case room:
+		w.hintSurvey()
+	case 0:
+		gap = vainGap
+	}
+	pause(w.s.ctx, gap)
 }
 
 // takeStreams takes what is free as long as there is room. Who comes first is served first.

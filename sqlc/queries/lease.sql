@@ -57,7 +57,11 @@ SELECT pg_advisory_xact_lock(hashtextextended(sqlc.arg(session)::text || '/' || 
 -- row_ttl is 0 except for leases that expire one by one. advisory: the caller holds the lock of the
 -- consumer, which proves that an owner by that lock no longer is one. A lease that expired
 -- under a session that lives was not left by a crash.
-WITH free AS (
+WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
+    SELECT l.* FROM leasegen.lease l
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
+      AND l.wanted AND l.attempt = sqlc.arg(attempt)::text
+), free AS (
     SELECT l.resource
     FROM leasegen.lease l
     WHERE l.consumer = sqlc.arg(consumer)::text AND l.wanted
@@ -84,9 +88,7 @@ WITH free AS (
       AND l.resource <> ALL (sqlc.arg(exclude)::text[])
       AND EXISTS (SELECT FROM leasegen.session s
                   WHERE s.id = sqlc.arg(session)::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
-      AND NOT EXISTS (SELECT FROM leasegen.lease a
-                      WHERE a.consumer = sqlc.arg(consumer)::text AND a.session = sqlc.arg(session)::text
-                        AND a.wanted AND a.attempt = sqlc.arg(attempt)::text)
+      AND NOT EXISTS (SELECT FROM before)
     ORDER BY random()
     LIMIT sqlc.arg(max)::bigint
     FOR UPDATE OF l SKIP LOCKED
@@ -103,9 +105,7 @@ WITH free AS (
 ), granted AS (
     SELECT t.* FROM taken t
     UNION ALL
-    SELECT l.* FROM leasegen.lease l
-    WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
-      AND l.wanted AND l.attempt = sqlc.arg(attempt)::text
+    SELECT b.* FROM before b
 )
 SELECT g.resource, g.epoch, g.pos, coalesce(g.snap::text, '')::text AS snap, coalesce(g.x::text, '')::text AS x,
        coalesce(g.late_snap::text, '')::text AS late_snap, g.late_pos,

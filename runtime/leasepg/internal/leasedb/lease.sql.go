@@ -12,7 +12,11 @@ import (
 )
 
 const AcquireLeases = `-- name: AcquireLeases :many
-WITH free AS (
+WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
+    SELECT l.consumer, l.resource, l.session, l.epoch, l.attempt, l.acquired_at, l.pos, l.snap, l.x, l.late_snap, l.late_pos, l.suspicion, l.mark, l.mark_epoch, l.mark_count, l.seq, l.seq_epoch, l.wanted, l.expires_at, l.advisory, l.rested_at FROM leasegen.lease l
+    WHERE l.consumer = $1::text AND l.session = $2::text
+      AND l.wanted AND l.attempt = $3::text
+), free AS (
     SELECT l.resource
     FROM leasegen.lease l
     WHERE l.consumer = $1::text AND l.wanted
@@ -26,30 +30,28 @@ WITH free AS (
             UNION ALL
             SELECT f.resource FROM leasegen.lease f
             WHERE f.consumer = $1::text AND f.wanted
-              AND (f.expires_at + $2::interval < clock_timestamp() OR f.advisory)
+              AND (f.expires_at + $4::interval < clock_timestamp() OR f.advisory)
               AND (SELECT c.lock FROM leasegen.consumer c WHERE c.name = $1::text) <> 'session'))
       AND (l.session IS NULL OR l.session = ANY (ARRAY(
             SELECT s.id FROM leasegen.session s
             WHERE s.state = 'closed'
-               OR s.state = 'dead' AND ($2::interval = '0'
-                                        OR s.expires_at + $2::interval < clock_timestamp())))
-           OR l.expires_at + $2::interval < clock_timestamp()
-           OR $3::boolean AND l.advisory AND l.session <> $4::text
-              AND $2::interval = '0')
-      AND l.resource <> ALL ($5::text[])
+               OR s.state = 'dead' AND ($4::interval = '0'
+                                        OR s.expires_at + $4::interval < clock_timestamp())))
+           OR l.expires_at + $4::interval < clock_timestamp()
+           OR $5::boolean AND l.advisory AND l.session <> $2::text
+              AND $4::interval = '0')
+      AND l.resource <> ALL ($6::text[])
       AND EXISTS (SELECT FROM leasegen.session s
-                  WHERE s.id = $4::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
-      AND NOT EXISTS (SELECT FROM leasegen.lease a
-                      WHERE a.consumer = $1::text AND a.session = $4::text
-                        AND a.wanted AND a.attempt = $6::text)
+                  WHERE s.id = $2::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
+      AND NOT EXISTS (SELECT FROM before)
     ORDER BY random()
     LIMIT $7::bigint
     FOR UPDATE OF l SKIP LOCKED
 ), taken AS (
     UPDATE leasegen.lease l
-    SET session = $4::text, attempt = $6::text, acquired_at = clock_timestamp(),
+    SET session = $2::text, attempt = $3::text, acquired_at = clock_timestamp(),
         epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint),
-        expires_at = clock_timestamp() + nullif($8::interval, '0'), advisory = $3::boolean,
+        expires_at = clock_timestamp() + nullif($8::interval, '0'), advisory = $5::boolean,
         suspicion = l.suspicion + CASE
             WHEN l.session IS NULL OR l.expires_at IS NOT NULL AND EXISTS (
                 SELECT FROM leasegen.session s WHERE s.id = l.session AND s.state = 'live') THEN 0 ELSE 1 END
@@ -58,9 +60,7 @@ WITH free AS (
 ), granted AS (
     SELECT t.consumer, t.resource, t.session, t.epoch, t.attempt, t.acquired_at, t.pos, t.snap, t.x, t.late_snap, t.late_pos, t.suspicion, t.mark, t.mark_epoch, t.mark_count, t.seq, t.seq_epoch, t.wanted, t.expires_at, t.advisory, t.rested_at FROM taken t
     UNION ALL
-    SELECT l.consumer, l.resource, l.session, l.epoch, l.attempt, l.acquired_at, l.pos, l.snap, l.x, l.late_snap, l.late_pos, l.suspicion, l.mark, l.mark_epoch, l.mark_count, l.seq, l.seq_epoch, l.wanted, l.expires_at, l.advisory, l.rested_at FROM leasegen.lease l
-    WHERE l.consumer = $1::text AND l.session = $4::text
-      AND l.wanted AND l.attempt = $6::text
+    SELECT b.consumer, b.resource, b.session, b.epoch, b.attempt, b.acquired_at, b.pos, b.snap, b.x, b.late_snap, b.late_pos, b.suspicion, b.mark, b.mark_epoch, b.mark_count, b.seq, b.seq_epoch, b.wanted, b.expires_at, b.advisory, b.rested_at FROM before b
 )
 SELECT g.resource, g.epoch, g.pos, coalesce(g.snap::text, '')::text AS snap, coalesce(g.x::text, '')::text AS x,
        coalesce(g.late_snap::text, '')::text AS late_snap, g.late_pos,
@@ -70,11 +70,11 @@ FROM granted g
 
 type AcquireLeasesParams struct {
 	Consumer string
+	Session  string
+	Attempt  string
 	Grace    time.Duration
 	Advisory bool
-	Session  string
 	Exclude  []string
-	Attempt  string
 	Max      int64
 	RowTtl   time.Duration
 }
@@ -98,11 +98,11 @@ type AcquireLeasesRow struct {
 func (q *Queries) AcquireLeases(ctx context.Context, arg AcquireLeasesParams) ([]AcquireLeasesRow, error) {
 	rows, err := q.db.Query(ctx, AcquireLeases,
 		arg.Consumer,
+		arg.Session,
+		arg.Attempt,
 		arg.Grace,
 		arg.Advisory,
-		arg.Session,
 		arg.Exclude,
-		arg.Attempt,
 		arg.Max,
 		arg.RowTtl,
 	)

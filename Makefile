@@ -19,7 +19,7 @@ FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- 
 # What generates code for tables, and the runtime's own queries; built once, into bin.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc-$(SQLC_VERSION)/sqlc
 
-.PHONY: help demo test generate lint proof proof-redis soak scale failover bench-local bench-redis compare clean tools packages
+.PHONY: help demo test generate lint proof proof-redis soak scale failover bench-local bench-redis compare apps clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
@@ -35,6 +35,7 @@ help:
 	@echo "make bench-local  measure against a bare pgx loop on a server of its own"
 	@echo "make bench-redis  drain a million messages on Redis beside watermill-redisstream and asynq"
 	@echo "make compare      measure what pgoutbox and pyfly were measured with, beside their figures"
+	@echo "make apps         generate for applications of others, fetched as modules and annotated as they are"
 	@echo "make clean        remove build and test caches of this tree"
 
 demo:
@@ -64,7 +65,7 @@ lint:
 	@files=$$(git ls-files -co --exclude-standard '*.go' | grep -v testdata/ | xargs gofmt -l) && \
 	  if [ -n "$$files" ]; then echo "not formatted, run gofmt -w on:"; echo "$$files"; exit 1; fi
 	@echo "== go vet"
-	$(GO) vet ./...
+	$(GO) vet ./... && $(GO) vet -tags apps ./cmd/leasegen
 	@echo "== staticcheck"
 	$(GO) run $(STATICCHECK) ./...
 	cd bench && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...
@@ -96,6 +97,10 @@ bench-redis: tools
 
 compare: tools
 	$(GO) run ./proof/bench -compare
+
+# Only what is generated for is compiled, the first time with what it imports.
+apps:
+	$(GO) test -tags apps -count=1 -v -timeout 60m -run 'TestApps$$' ./cmd/leasegen
 
 clean:
 	$(GO) clean -testcache

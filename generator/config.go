@@ -34,6 +34,8 @@ type Result struct {
 	Stale []string
 	// Diags are the findings about the source.
 	Diags *diag.List
+	// Packages is how many packages something was type-checked of: those with directives, and what they need.
+	Packages int
 	// Timings are the steps of the pipeline in order.
 	Timings []Timing
 }

@@ -116,6 +116,7 @@ func (r *Result) generate(ctx context.Context, cfg Config, module *load.Module, 
 		}
 		plan.Check(checked, diags)
 	}
+	r.Packages = checked.Packages()
 	step("verify")
 	if diags.Err() != nil {
 		r.Files = nil

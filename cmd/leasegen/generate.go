@@ -26,7 +26,7 @@ func generateCommand(name, short string, m mode) command {
 		fs.StringVar(&g.tags, "tags", "", "build tags, with commas between")
 		fs.StringVar(&g.sqlc, "sqlc", e.Getenv("LEASEGEN_SQLC"), "the sqlc to run for tables; default $LEASEGEN_SQLC, or the one in PATH; 'go tool sqlc' runs the one that the module names, which is code of the module")
 		fs.StringVar(&g.format, "format", "text", "how findings are printed: text, json or github")
-		fs.BoolVar(&g.timings, "timings", false, "print how long each step took")
+		fs.BoolVar(&g.timings, "timings", false, "print how long each step took, and how many packages were type-checked")
 		if m == (mode{}) {
 			fs.BoolVar(&g.check, "check", false, "write nothing; exit 1 if a generated file is out of date")
 			fs.BoolVar(&g.diff, "diff", false, "write nothing; print what would change, and exit 1 if anything would")
@@ -108,6 +108,7 @@ func (g *generation) run(ctx context.Context, e *env) int {
 		for _, t := range res.Timings {
 			fmt.Fprintf(e.Stderr, "%-8s %8.1f ms\n", t.Name, float64(t.Took.Microseconds())/1000)
 		}
+		fmt.Fprintf(e.Stderr, "%-8s %8d\n", "packages", res.Packages)
 	}
 	changes, refused := generator.Plan(res)
 	findings := res.Diags

@@ -31,6 +31,17 @@ type Program struct {
 // Checked is packages that were type-checked, by their paths.
 type Checked map[string]*packages.Package
 
+// Packages is how many packages something was type-checked of: these, and what they import.
+func (c Checked) Packages() int {
+	n := 0
+	packages.Visit(slices.Collect(maps.Values(c)), nil, func(p *packages.Package) {
+		if p.Types != nil {
+			n++
+		}
+	})
+	return n
+}
+
 // Check type-checks what the annotated declarations of pkgs are made of, from source and
 // without function bodies, as if leasegen's outputs did not exist. overlay holds outputs that code may refer
 // to, by absolute path, as if they were on disk. also are the paths of packages that outputs

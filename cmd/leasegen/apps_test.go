@@ -29,9 +29,8 @@ const appBytes = 64 << 20
 //	requires PACKAGE...        have go.mod and go.sum name what packages of the application need
 //	generate PATTERN           run leasegen, and log what it took
 //
-// wild-workouts-go-ddd-example and the order service of kratos' beer-shop are not among them: for every version
-// of either the Go proxy that these scripts were written with answered 403, "This module version is not available".
-// testdata/script/as_they_are.txtar has reduced copies of these two.
+// wild-workouts-go-ddd-example and the order service of kratos' beer-shop are not among them: at their latest versions they could
+// not be had as modules. testdata/script/as_they_are.txtar has reduced copies of these two.
 func TestApps(t *testing.T) {
 	_, vars := scriptEnv(t)
 	var took []string

@@ -153,7 +153,7 @@ func TestStrangerHoldsNames(t *testing.T) {
 	defer registering.Rollback(context.Background())
 	_, err = registering.Exec(ctx, "SELECT pg_advisory_xact_lock_shared(hashtextextended('leasegen.topics/crowded', 0))")
 	ok(t, err)
-	c.squat(t).take(t, "pg_advisory_lock", "hashtextextended('leasegen.topics/crowded', 0)")
+	waits := c.squat(t).take(t, "pg_advisory_lock", "hashtextextended('leasegen.topics/crowded', 0)")
 	eventually(t, "the stranger waits", func() bool {
 		return query[bool](t, c.admin, "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)")
 	})
@@ -162,6 +162,7 @@ func TestStrangerHoldsNames(t *testing.T) {
 		t.Errorf("registering beside another: %v, want a timeout for which that one is not blamed", err)
 	}
 	ok(t, registering.Rollback(ctx))
+	ok(t, <-waits)
 	// Migrations pass the stranger over, of a schema that is there and of one that is not.
 	exec(t, c.admin, "DELETE FROM leasegen.migration WHERE version = (SELECT max(version) FROM leasegen.migration)")
 	var log text

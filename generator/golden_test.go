@@ -50,24 +50,7 @@ func TestGolden(t *testing.T) {
 		g.materialise(t, g.root)
 		goldens = append(goldens, g)
 	}
-	shared := shareLoad(t, root, goldens)
-	var all sync.WaitGroup
-	for _, g := range goldens {
-		if !g.alone() {
-			shared.expect(1)
-		}
-	}
-	for _, g := range goldens {
-		cfg := Config{Dir: g.root, Patterns: g.patterns, Tags: g.tags, SQLC: g.sqlc(t)}
-		all.Go(func() {
-			if g.alone() {
-				g.res, g.err = Generate(t.Context(), cfg)
-			} else {
-				g.res, g.err = shared.generate(t.Context(), filepath.Join(root, g.name), cfg, true)
-			}
-		})
-	}
-	all.Wait()
+	generateAll(t, root, goldens, func(g *golden, res *Result, err error) { g.res, g.err = res, err })
 	var mu sync.Mutex
 	compile := map[[2]string][]string{} // package patterns by module and tags
 	t.Run("generate", func(t *testing.T) {
@@ -88,6 +71,18 @@ func TestGolden(t *testing.T) {
 	if *update {
 		return
 	}
+	t.Run("again", func(t *testing.T) { // nothing that was written makes a difference
+		written := slices.DeleteFunc(slices.Clone(goldens), func(g *golden) bool { return g.err != nil || len(g.res.Files) == 0 })
+		generateAll(t, root, written, func(g *golden, res *Result, err error) {
+			if err != nil {
+				t.Errorf("%s: %v", g.name, err)
+				return
+			}
+			if d := cmp.Diff(g.res.Files, res.Files); d != "" || len(res.Stale) > 0 {
+				t.Errorf("%s: a second run finds %v, takes %v for stale, and writes other files:\n%s", g.name, res.Diags.All(), res.Stale, d)
+			}
+		})
+	})
 	t.Run("goimports", func(t *testing.T) { formatted(t, root) })
 	t.Run("compile", func(t *testing.T) {
 		for at, patterns := range compile {
@@ -97,6 +92,35 @@ func TestGolden(t *testing.T) {
 			}
 		}
 	})
+}
+
+// generateAll generates for goldens, which share what they load, and hands out what came of each.
+func generateAll(t *testing.T, root string, goldens []*golden, took func(*golden, *Result, error)) {
+	t.Helper()
+	shared := shareLoad(t, root, goldens)
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, g := range goldens {
+		if !g.alone() {
+			shared.expect(1)
+		}
+	}
+	for _, g := range goldens {
+		cfg := Config{Dir: g.root, Patterns: g.patterns, Tags: g.tags, SQLC: g.sqlc(t)}
+		all.Go(func() {
+			var res *Result
+			var err error
+			if g.alone() {
+				res, err = Generate(t.Context(), cfg)
+			} else {
+				res, err = shared.generate(t.Context(), filepath.Join(root, g.name), cfg, true)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			took(g, res, err)
+		})
+	}
+	all.Wait()
 }
 
 type golden struct {

@@ -72,7 +72,7 @@ func (s *shaken) declaration(d decl, want part) ast.Decl {
 
 // matters reports whether a method makes a difference to a type.
 func (d decl) matters(want part) bool {
-	return want&asHandler != 0 || want&asData != 0 && slices.Contains(dataMethods, d.fn.Name.Name)
+	return want&(asHandler|asData) != 0 // a method hides a field of its name, or makes it ambiguous
 }
 
 // method returns a method with its signature if it may be a handler or has to do with data.
@@ -126,7 +126,7 @@ func (d decl) mayHandle() bool {
 }
 
 func (f *file) signature(t *ast.FuncType) *ast.FuncType {
-	return &ast.FuncType{Func: t.Func, TypeParams: f.typeParams(t.TypeParams, asName), Params: f.params(t.Params), Results: f.params(t.Results)}
+	return &ast.FuncType{Func: t.Func, TypeParams: f.typeParams(t.TypeParams, asWritten), Params: f.params(t.Params), Results: f.params(t.Results)}
 }
 
 func (f *file) params(list *ast.FieldList) *ast.FieldList {
@@ -147,7 +147,7 @@ func (f *file) typeParams(list *ast.FieldList, want part) *ast.FieldList {
 	}
 	out := &ast.FieldList{Opening: list.Opening, Closing: list.Closing}
 	for _, p := range list.List {
-		constraint := ast.Expr(&ast.InterfaceType{Interface: p.Type.Pos(), Methods: &ast.FieldList{Opening: p.Type.Pos(), Closing: p.Type.Pos()}})
+		constraint := ast.Expr(&ast.Ident{NamePos: p.Type.Pos(), Name: "comparable"}) // as the key of a map has to be
 		switch {
 		case want&asWritten != 0: // and with the signatures of its methods
 			constraint = f.typ(p.Type, asName|asHandler)
@@ -269,6 +269,9 @@ func (f *file) value(n ast.Node) {
 
 // local follows a name of the package, or of one that the file imports with a dot.
 func (f *file) local(name string, want part) {
+	if name == "_" {
+		return
+	}
 	want = want&^asWritten | asName
 	if len(f.pkg.decls[name]) > 0 {
 		f.pkg.demand(name, want)

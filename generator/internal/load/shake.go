@@ -159,9 +159,10 @@ func (l *shaker) root(s *shaken, p *Package) {
 			}
 		}
 	}
-	if p.leftover(sources, tables) {
-		// What is about to be deleted may be in use: every declaration has to do without it.
-		for _, name := range sortedKeys(s.decls) {
+	// What is about to be deleted may be in use: declarations that name it have to do without it.
+	leave := p.leaving(sources, tables)
+	for _, name := range sortedKeys(s.decls) {
+		if slices.ContainsFunc(slices.Concat(s.decls[name], s.methods[name]), func(d decl) bool { return d.names(leave) }) {
 			s.demand(name, asName|asHandler|asWritten)
 		}
 	}
@@ -176,11 +177,68 @@ func (s *shaken) all() {
 	}
 }
 
-// leftover reports whether there are outputs of what is not annotated any more.
-func (p *Package) leftover(sources, tables map[string]bool) bool {
-	return slices.ContainsFunc(p.Outputs, func(o Output) bool {
-		return len(sources) == 0 || o.Source != "" && !sources[o.Source]
-	}) || slices.ContainsFunc(p.Tables, func(path string) bool { return !tables[filepath.Base(filepath.Dir(path))] })
+// leaving are the names that outputs of what is not annotated any more declare, and those of folders of tables.
+func (p *Package) leaving(sources, tables map[string]bool) map[string]bool {
+	names := map[string]bool{}
+	for _, o := range p.Outputs {
+		stays := slices.ContainsFunc(strings.Split(o.Source, ", "), func(source string) bool { return sources[source] })
+		if stays || o.Source == "" && len(sources) > 0 {
+			continue
+		}
+		syntax, _ := parser.ParseFile(token.NewFileSet(), o.Path, nil, parser.SkipObjectResolution) // as far as it can be read
+		if syntax == nil {
+			continue
+		}
+		for _, d := range syntax.Decls {
+			for _, id := range declares(d) {
+				names[id.Name] = true
+			}
+		}
+	}
+	for _, path := range p.Tables {
+		if folder := filepath.Base(filepath.Dir(path)); !tables[folder] {
+			names[folder] = true
+		}
+	}
+	return names
+}
+
+// declares are the names that a declaration gives to the package.
+func declares(d ast.Decl) (ids []*ast.Ident) {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Recv == nil {
+			ids = append(ids, d.Name)
+		}
+	case *ast.GenDecl:
+		for _, spec := range d.Specs {
+			switch spec := spec.(type) {
+			case *ast.TypeSpec:
+				ids = append(ids, spec.Name)
+			case *ast.ValueSpec:
+				ids = append(ids, spec.Names...)
+			}
+		}
+	}
+	return ids
+}
+
+// names reports whether a declaration refers to one of these names, or may do so.
+func (d decl) names(these map[string]bool) bool {
+	if len(these) == 0 {
+		return false
+	}
+	node := ast.Node(d.spec)
+	if d.fn != nil {
+		node = d.fn.Type
+	}
+	found := false
+	ast.Inspect(node, func(n ast.Node) bool {
+		id, ok := n.(*ast.Ident)
+		found = found || ok && these[id.Name]
+		return !found
+	})
+	return found
 }
 
 // annotated says what the directives above a type make of it. It adds the folder of a table.

@@ -252,6 +252,11 @@ func (h *handlers) payload(m *types.Func, sig signature) (kind string, t ir.Type
 		h.refuse(m, "LG0305", "the payload is not exported by its package", "", haveLine, "generated code cannot name "+text+"; export the type")
 		return "", t, false
 	}
+	if !importable(obj.Pkg().Path(), h.pkg.Path()) {
+		h.refuse(m, "LG0305", "the payload is in an internal package of others", "", haveLine,
+			"generated code cannot import "+obj.Pkg().Path()+"; declare a type of this package, with //leasegen:event, that embeds "+text)
+		return "", t, false
+	}
 	e := h.eventOf(obj)
 	if e == nil && h.doubtful[typeKey(obj)] {
 		h.failed = true // reported at the type
@@ -273,6 +278,16 @@ func (h *handlers) payload(m *types.Func, sig signature) (kind string, t ir.Type
 		return "", t, false
 	}
 	return e.kind, typeOf(obj), true
+}
+
+// importable reports whether the go command lets a package import another one: an internal one belongs to the folder above it.
+func importable(imported, by string) bool {
+	i := strings.LastIndex("/"+imported+"/", "/internal/")
+	if i < 0 {
+		return true
+	}
+	above := imported[:max(i-1, 0)]
+	return by == above || strings.HasPrefix(by, above+"/")
 }
 
 // candidate puts the event that was probably meant into a phrase.

@@ -42,6 +42,9 @@ func Imports(sources []*resolve.Source, tables []fsout.File) []string {
 	}
 	for _, s := range sources {
 		for _, c := range s.Consumers {
+			if c.Redis != nil {
+				add(names.LeaseRedis)
+			}
 			switch {
 			case c.Table != nil:
 				add(names.LeasePG)
@@ -49,8 +52,6 @@ func Imports(sources []*resolve.Source, tables []fsout.File) []string {
 			case s.Pkg.Imports(names.PGX):
 				add(names.LeasePG)
 				add(names.PGX)
-			case c.Redis != nil:
-				add(names.LeaseRedis)
 			}
 		}
 	}
@@ -132,10 +133,18 @@ func (p *Plan) goMod(checked load.Checked, diags *diag.List) bool {
 		diags.Add(diag.Diagnostic{Code: code, Pos: goModLine(p.Module, line), Message: message, Hint: hint})
 		return false
 	}
-	for _, runtime := range []string{names.Lease, names.LeasePG, names.LeaseRedis} {
-		if _, asked := checked[runtime]; !asked {
-			continue
+	needed := []string{names.Lease}
+	for _, f := range p.Files {
+		for _, c := range f.Consumers {
+			if c.Postgres() && !slices.Contains(needed, names.LeasePG) {
+				needed = append(needed, names.LeasePG)
+			}
+			if c.Redis != nil && !slices.Contains(needed, names.LeaseRedis) {
+				needed = append(needed, names.LeaseRedis)
+			}
 		}
+	}
+	for _, runtime := range needed {
 		pkg, why := checked.Lookup(runtime)
 		if pkg == nil {
 			first, _, _ := strings.Cut(why, "\n")

@@ -242,6 +242,8 @@ func (f *file) structure(t *ast.StructType, want part) ast.Expr {
 			typ = f.typ(typ, want)
 		case want&asData != 0 && exported:
 			typ = f.typ(typ, want&^asHandler)
+		case want&asValue != 0:
+			typ = f.typ(typ, asName|asValue)
 		case want&asWritten != 0:
 			typ = f.typ(typ, asName)
 		default:
@@ -257,10 +259,10 @@ func (f *file) value(n ast.Node) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.Ident:
-			f.local(n.Name, asName|asData)
+			f.local(n.Name, asName|asData|asValue)
 		case *ast.SelectorExpr:
 			if x, ok := n.X.(*ast.Ident); ok {
-				f.other(x.Name, n.Sel.Name, asName|asData)
+				f.other(x.Name, n.Sel.Name, asName|asData|asValue)
 			}
 		}
 		return true

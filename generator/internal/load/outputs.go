@@ -161,6 +161,7 @@ func (c *compilation) check(p Platform, files []*ast.File) []Fault {
 	}
 	cfg.Check(files[0].Name.Name, c.Fset, files, nil) // what is wrong is in found
 	var faults []Fault
+	blind := false // what files of another platform are made of is not known in part
 	for _, e := range found {
 		out := Fault{Platform: p, Message: e.Msg}
 		for _, x := range append([]types.Error{e.Error}, e.more...) {
@@ -178,11 +179,28 @@ func (c *compilation) check(p Platform, files []*ast.File) []Fault {
 		}
 		// A package that does not build there in any case is not the outputs' doing.
 		name, undefined := strings.CutPrefix(e.Msg, "undefined: ")
-		if !p.Here() && (undefined && !strings.Contains(name, ".") || strings.Contains(e.Msg, "redeclared")) {
+		switch {
+		case p.Here():
+		case undefined && strings.Contains(name, "."): // it may have been left out: nothing here needs it
+			blind = true
+		case undefined && !token.IsExported(name) && c.unnamed(files, e.Pos): // of an import that was not loaded
+		case undefined || strings.Contains(e.Msg, "redeclared"):
 			return nil
 		}
 	}
+	if blind {
+		return slices.DeleteFunc(faults, func(f Fault) bool { return !strings.Contains(f.Message, "declared") })
+	}
 	return faults
+}
+
+// unnamed reports whether the file of a position imports a package that was not loaded, whose name is therefore not known.
+func (c *compilation) unnamed(files []*ast.File, pos token.Pos) bool {
+	return slices.ContainsFunc(files, func(f *ast.File) bool {
+		return f.FileStart <= pos && pos <= f.FileEnd && slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool {
+			return i.Name == nil && c.checked[strings.Trim(i.Path.Value, "\"`")] == nil
+		})
+	})
 }
 
 // Import finds a package among those that were checked.

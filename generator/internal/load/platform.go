@@ -6,6 +6,7 @@ import (
 	"go/build/constraint"
 	"go/parser"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ type Platform struct {
 	tags         []string
 	here         bool
 	known        map[string]bool // which tags hold by the system alone, as far as they were asked for
+	asked        bool            // this run has tags
 }
 
 // ports are what the go command builds for, as go tool dist list has them.
@@ -35,7 +37,8 @@ const maxTags = 6
 // run first. What no build is meant to have, such as the tag ignore, holds in none.
 func (m *Module) Platforms(constraints []string) []Platform {
 	here := Platform{goos: build.Default.GOOS, goarch: build.Default.GOARCH, cgo: build.Default.CgoEnabled, here: true,
-		tags: strings.FieldsFunc(m.config.Tags, func(r rune) bool { return r == ',' || r == ' ' })}
+		tags: m.tags()}
+	here.asked = len(here.tags) > 0
 	var exprs []constraint.Expr
 	mentioned := map[string]bool{}
 	for _, c := range constraints {
@@ -65,16 +68,19 @@ func (m *Module) Platforms(constraints []string) []Platform {
 		}
 	}
 	custom := slices.DeleteFunc(tags, func(tag string) bool {
-		return fixed[tag] || slices.Contains([]string{"cgo", "ignore", "gccgo"}, tag) || strings.HasPrefix(tag, "go1.") || slices.Contains(here.tags, tag)
+		return fixed[tag] || slices.Contains([]string{"cgo", "ignore", "gccgo"}, tag) || strings.HasPrefix(tag, "go1.")
 	})
+	asked := slices.DeleteFunc(slices.Clone(custom), func(tag string) bool { return !slices.Contains(here.tags, tag) })
+	combinations := slices.DeleteFunc(subsets(custom), func(tags []string) bool { return sameTags(tags, asked) })
+	combinations = slices.Insert(combinations, 0, asked) // that of this run first
 	var out []Platform
 	seen := map[string]bool{}
 	for _, s := range systems {
 		for _, cgo := range []bool{here.cgo, !here.cgo} {
-			for _, tags := range subsets(custom) {
+			for i, tags := range combinations {
 				p := s
-				p.cgo, p.tags = cgo, slices.Concat(here.tags, tags)
-				p.here = s.here && cgo == here.cgo && len(tags) == 0
+				p.cgo, p.tags = cgo, tags
+				p.here = s.here && cgo == here.cgo && i == 0
 				holds := make([]byte, len(exprs))
 				for i, e := range exprs {
 					if p.eval(e) {
@@ -89,6 +95,22 @@ func (m *Module) Platforms(constraints []string) []Platform {
 		}
 	}
 	return out
+}
+
+// tags are those of this run, by its arguments and by GOFLAGS.
+func (m *Module) tags() []string {
+	list := m.config.Tags
+	for flag := range strings.FieldsSeq(os.Getenv("GOFLAGS")) {
+		if tags, ok := strings.CutPrefix(strings.TrimLeft(flag, "-"), "tags="); ok && list == "" {
+			list = tags
+		}
+	}
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// sameTags compares without order.
+func sameTags(a, b []string) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(tag string) bool { return !slices.Contains(b, tag) })
 }
 
 // tagsOf collects the tags that an expression names.
@@ -169,8 +191,11 @@ func (p Platform) String() string {
 	if p.cgo != build.Default.CgoEnabled {
 		words = append(words, map[bool]string{true: "CGO_ENABLED=1", false: "CGO_ENABLED=0"}[p.cgo])
 	}
-	if len(p.tags) > 0 {
+	switch {
+	case len(p.tags) > 0:
 		words = append(words, "-tags="+strings.Join(p.tags, ","))
+	case p.asked && !p.here:
+		words = append(words, "no -tags")
 	}
 	return strings.Join(words, " ")
 }

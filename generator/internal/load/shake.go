@@ -46,6 +46,8 @@ const (
 	asData
 	// asWritten: everything that the declaration itself names.
 	asWritten
+	// asValue: the types of all fields, for a literal that gives a constant or a variable its value.
+	asValue
 )
 
 // dataMethods are the methods that matter to data.
@@ -71,6 +73,7 @@ type file struct {
 	syntax  *ast.File
 	imports []*imported
 	kept    bool
+	aside   bool // of another platform: names are followed in it, and it is not checked
 }
 
 type imported struct {
@@ -130,6 +133,9 @@ func (l *shaker) root(s *shaken, p *Package) {
 				l.need(i.path, func(*shaken) {}) // its name is one of the file's
 			}
 		}
+	}
+	for _, f := range l.m.Elsewhere(p) {
+		s.index(&file{pkg: s, syntax: f.File, aside: true})
 	}
 	sources, tables := map[string]bool{}, map[string]bool{}
 	for _, f := range p.Files {
@@ -433,7 +439,7 @@ func (s *shaken) check() {
 	s.parse()
 	var files []*ast.File
 	for _, f := range s.files {
-		if f.kept || s.whole {
+		if (f.kept || s.whole) && !f.aside {
 			files = append(files, f.shake())
 		}
 	}

@@ -110,11 +110,11 @@ func (r *Result) generate(ctx context.Context, cfg Config, module *load.Module, 
 	step("emit")
 
 	plan := verify.Plan{Module: module, Sources: sources, Files: files, Outputs: r.Files}
-	if missing := plan.Check(checked, diags); len(missing) > 0 {
+	if missing := plan.Check(ctx, checked, diags); len(missing) > 0 {
 		if checked, err = check(ctx, matter, overlay, append(also, missing...)); err != nil {
 			return err
 		}
-		plan.Check(checked, diags)
+		plan.Check(ctx, checked, diags)
 	}
 	r.Packages = checked.Packages()
 	step("verify")

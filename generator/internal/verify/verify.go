@@ -4,6 +4,7 @@
 package verify
 
 import (
+	"context"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -84,7 +85,7 @@ type Plan struct {
 
 // Check adds to diags what would not compile. Missing names imports that were not among the packages
 // checked; then nothing was looked at.
-func (p *Plan) Check(checked load.Checked, diags *diag.List) (missing []string) {
+func (p *Plan) Check(ctx context.Context, checked load.Checked, diags *diag.List) (missing []string) {
 	if len(p.Files) == 0 {
 		return nil
 	}
@@ -99,7 +100,7 @@ func (p *Plan) Check(checked load.Checked, diags *diag.List) (missing []string) 
 		p.again = true
 		return missing
 	}
-	if !p.goMod(checked, diags) {
+	if !p.goMod(ctx, checked, diags) {
 		return nil
 	}
 	byDir := map[string][]load.Source{}
@@ -128,7 +129,7 @@ func (p *Plan) Check(checked load.Checked, diags *diag.List) (missing []string) 
 }
 
 // goMod looks at the runtime that go.mod requires.
-func (p *Plan) goMod(checked load.Checked, diags *diag.List) bool {
+func (p *Plan) goMod(ctx context.Context, checked load.Checked, diags *diag.List) bool {
 	add := func(code, line, message, hint string) bool {
 		diags.Add(diag.Diagnostic{Code: code, Pos: goModLine(p.Module, line), Message: message, Hint: hint})
 		return false
@@ -149,6 +150,10 @@ func (p *Plan) goMod(checked load.Checked, diags *diag.List) bool {
 		if pkg == nil {
 			first, _, _ := strings.Cut(why, "\n")
 			return add("LG0710", "module ", "generated code imports "+runtime+", which cannot be found: "+strings.TrimSuffix(first, "; to add it:"), "go get "+runtime)
+		}
+		if needs, why := p.Module.Incomplete(ctx, checked[runtime]); needs != "" {
+			first, _, _ := strings.Cut(why, "\n")
+			return add("LG0710", "module ", fmt.Sprintf("generated code imports %s, which needs %s: %s", runtime, needs, first), "go get "+runtime)
 		}
 		if runtime == names.Lease && pkg.Scope().Lookup(names.ABI) == nil {
 			other := "none"

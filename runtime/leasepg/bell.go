@@ -3,6 +3,7 @@ package leasepg
 import (
 	"context"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -153,8 +154,8 @@ func (b *Backend) waitForNews(ctx context.Context, c *pgx.Conn) error {
 	defer cancel()
 	n, err := c.WaitForNotification(wait)
 	switch {
-	case err == nil && n.Payload != wakeOwnership && n.Payload != wakeParked:
-		return nil // of the log, or of streams, which a table does not have
+	case err == nil && (n.Payload == wakeMessages || strings.HasPrefix(n.Payload, wakeWanted)):
+		return nil // of the log, or of streams, which a table does not have; triggers of tables say what they like
 	case err == nil:
 		b.bell.ring(n.Payload == wakeOwnership, n.Payload == wakeParked)
 		return nil

@@ -133,8 +133,9 @@ func TestE05StartTogether(t *testing.T) {
 		begin := time.Now()
 		f := startFleet(t, names(s.settings, 8)...)
 		r := s.close(t, f, "E5 eight start at once", 1, begin)
-		if r.effects != topics*each {
-			t.Errorf("%d effects of %d messages, though nobody crashed", r.effects, topics*each)
+		// A machine that stands still ends sessions: then messages are handled again.
+		if r.effects < topics*each || r.effects > topics*each && f.count(is("lost")) == 0 {
+			t.Errorf("%d effects of %d messages, and no lease was lost", r.effects, topics*each)
 		}
 	}
 }

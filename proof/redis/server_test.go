@@ -119,10 +119,11 @@ func TestE02SlowHandlers(t *testing.T) {
 	}
 }
 
-// E5: eight processes that start at once on what is there handle each message once.
+// E5: eight processes that start at once on what is there handle each message once. A machine that stands still ends
+// sessions, whose messages are handled again: such a round does not count.
 func TestE05StartTogether(t *testing.T) {
 	t.Parallel()
-	for round := range rounds(t, 2, 20) {
+	for round, spoilt := 0, 0; round < rounds(t, 2, 20); round++ {
 		s := onServer(t, redistest.Shared(t), whole, 1+3*(round%2), "")
 		const topics, each = 40, 25
 		for i := range topics {
@@ -133,9 +134,14 @@ func TestE05StartTogether(t *testing.T) {
 		begin := time.Now()
 		f := startFleet(t, names(s.settings, 8)...)
 		r := s.close(t, f, "E5 eight start at once", 1, begin)
-		// A machine that stands still ends sessions: then messages are handled again.
-		if r.effects < topics*each || r.effects > topics*each && f.count(is("lost")) == 0 {
-			t.Errorf("%d effects of %d messages, and no lease was lost", r.effects, topics*each)
+		lost := f.count(is("lost"))
+		switch {
+		case r.effects == topics*each:
+		case r.effects > topics*each && lost > 0 && spoilt < 5:
+			t.Logf("%d leases were lost: once more", lost)
+			round, spoilt = round-1, spoilt+1
+		default:
+			t.Errorf("%d effects of %d messages, %d leases lost, though nobody crashed", r.effects, topics*each, lost)
 		}
 	}
 }

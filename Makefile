@@ -30,7 +30,7 @@ help:
 	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP, rebalancing, a held transaction (PROOF_ROUNDS=n)"
 	@echo "make proof-redis  the same on Redis and on a cluster of six nodes; PROOF_ROUNDS is a percentage there"
 	@echo "make soak         four kinds of consumers for $(SOAK), with kills and busy loops: not late, no growth (SOAK=d)"
-	@echo "make scale        what statements touch on PostgreSQL at 100,000, 1 and 10 million messages"
+	@echo "make scale        what statements touch on PostgreSQL, and scripts do on Redis, at a hundredth, a tenth and full size"
 	@echo "make failover     $(TRIALS) trials of each fault on each kind of lock: how long nobody works (TRIALS=n)"
 	@echo "make bench-local  measure against a bare pgx loop on a server of its own"
 	@echo "make bench-redis  drain a million messages on Redis beside watermill-redisstream and asynq"
@@ -84,6 +84,7 @@ soak: tools
 
 scale: tools
 	PROOF_ROUNDS=1 SCALE_TABLE=$(CURDIR)/scale.txt $(GO) test -count=1 -v -timeout 60m -run 'TestScale$$' ./runtime/leasepg
+	PROOF_ROUNDS=1 SCALE_TABLE=$(CURDIR)/scale-redis.txt $(GO) test -count=1 -v -timeout 60m -run 'TestScriptsDoLittleAtATime$$' ./runtime/leaseredis
 
 failover: tools
 	$(GO) run ./proof/failover -trials $(TRIALS)

@@ -368,15 +368,15 @@ func TestSlotsWithoutIndex(t *testing.T) {
 	exec(t, m.pool, "INSERT INTO leasegen.message (topic, key, kind, payload) SELECT 'x', 'key-' || g % 2000, 'k', 'p' FROM generate_series(1, $1::int) g", messages)
 	session, grants := all(t, be, sliced, nil)
 	n := 0
-	pages := m.pages(func() {
+	costs := m.costs(func() {
 		read, _ := drainAll(t, be, sliced, session, grants, 15)
 		n = len(read)
 	})
 	equal(t, "read", n, messages)
-	t.Log(pages)
+	t.Log(costs)
 	// Each slot looks at a thousand messages, about 100 of which are on a page.
-	if most := 256 * 40; max(pages["FetchSlots"], pages["FetchSlotsLate"]) > most {
-		t.Errorf("a read without the index touches %v pages, want at most %d", pages, most)
+	if most := 256 * 40; max(costs["FetchSlots"].pages, costs["FetchSlotsLate"].pages) > most {
+		t.Errorf("a read without the index touches %v pages, want at most %d", costs, most)
 	}
 	ok(t, busy.Commit(t.Context()))
 	be = leasepg.New(m.pool) // which has not tried just now

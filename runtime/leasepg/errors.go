@@ -33,6 +33,9 @@ func estranged(err error) error {
 	return err
 }
 
+// noStatement is the code of errors that a prepared statement does not exist.
+const noStatement = "26000"
+
 // noPrepared is the fix for the one thing that a pool must be told behind such a pooler.
 const noPrepared = "a transaction pooler that keeps no prepared statements is in between: add default_query_exec_mode=exec to the DSN"
 
@@ -55,7 +58,7 @@ func (b *Backend) fix(err error) string {
 		}
 	case "25006": // read_only_sql_transaction
 		return "the server is read-only: connect to the primary (target_session_attrs=read-write)"
-	case "26000", "42P05": // prepared statement does not exist, or exists already
+	case noStatement, "42P05": // exists already
 		return noPrepared
 	case "53300": // too_many_connections
 		return "the server is full: raise max_connections or lower the pools' sizes"

@@ -1,12 +1,14 @@
 package leasepg_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,6 +37,7 @@ var misdeeds = map[string]func(context.Context, pgx.Tx) error{
 	"strong role":    raw("SET ROLE strong"),
 	"failed":         func(ctx context.Context, tx pgx.Tx) error { _, _ = tx.Exec(ctx, "SELECT 1/0"); return nil },
 	"closed":         func(ctx context.Context, tx pgx.Tx) error { return tx.Conn().Close(ctx) },
+	"deallocate":     raw("DEALLOCATE ALL"),
 	"rows open": func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, "SELECT generate_series(1, 100000)")
 		rows.Next()
@@ -111,6 +114,41 @@ func TestTransactionsThatHandlersSpoil(t *testing.T) {
 	for _, d := range must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{})) {
 		equal(t, "attempts of "+d.Reason, d.Attempts, 2)
 	}
+}
+
+// TestConnectionsWithoutTheirStatements: a handler that deallocates what pgx has prepared, and fails or not, costs
+// the messages that come next on that connection nothing.
+func TestConnectionsWithoutTheirStatements(t *testing.T) {
+	be, pool := migrated(t)
+	exec(t, pool, "CREATE TABLE effect (n int)")
+	var failed atomic.Int32
+	spec := lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 1},
+		Handlers: []lease.Handler{lease.OneTx("k", func(ctx context.Context, tx pgx.Tx, m lease.Message[string]) error {
+			if m.Topic == "bad" {
+				_, err := tx.Exec(ctx, "DEALLOCATE ALL")
+				return cmp.Or(err, map[string]error{"fails": errors.New("failed")}[m.Payload])
+			}
+			_, err := tx.Exec(ctx, "INSERT INTO effect (n) VALUES ($1)", 1)
+			if err != nil {
+				failed.Add(1)
+			}
+			return err
+		})}}
+	running(t, must[*lease.Consumer](t)(lease.NewConsumer(be, spec, quiet())))
+	many := func(want int) {
+		t.Helper()
+		for i := range 20 {
+			ok(t, be.Publish(t.Context(), []lease.Event{{Topic: fmt.Sprint("good-", i), Kind: "k", Payload: []byte(`""`)}}))
+		}
+		eventually(t, "the good ones", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect") == want })
+	}
+	many(20)
+	for i, how := range []string{"passes", "fails"} {
+		ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "bad", Kind: "k", Payload: must[[]byte](t)(json.Marshal(how))}}))
+		eventually(t, "it is a dead letter", func() bool { return query[int](t, pool, "SELECT count(*) FROM leasegen.dead_letter") == i+1 })
+		many(20 * (i + 2))
+	}
+	equal(t, "good messages that failed", failed.Load(), 0)
 }
 
 // TestForeignWriter: what plain inserts of a role with the documented grants let into the log is handled or a dead letter,

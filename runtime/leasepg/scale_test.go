@@ -31,6 +31,15 @@ const scaleDepth = 500
 // on its dead letters, and with the catalogs.
 var scaleGrowing = []string{"Survey", "ForgetStreams", "BoundDeadLetters", "EnsureSegments"}
 
+// scaleTime is what the slowest call of a statement may take, judged by make scale.
+const scaleTime = 50 * time.Millisecond
+
+// callCost is what the calls of one statement cost the server.
+type callCost struct {
+	pages int           // touched by one call, on average
+	took  time.Duration // by the slowest one
+}
+
 // meter reads what statements did on a server with pg_stat_statements.
 type meter struct {
 	t    testing.TB
@@ -39,22 +48,24 @@ type meter struct {
 
 var queryName = regexp.MustCompile(`-- name: (\w+)`)
 
-// pages runs something and returns the buffers that each of leasegen's statements touched a call.
-func (m *meter) pages(what func()) map[string]int {
+// costs runs something and returns what each of leasegen's statements cost.
+func (m *meter) costs(what func()) map[string]callCost {
 	m.t.Helper()
 	exec(m.t, m.pool, "SELECT pg_stat_statements_reset()")
 	what()
-	rows, err := m.pool.Query(context.Background(), `SELECT query, ((shared_blks_hit + shared_blks_read) / calls)::int
+	rows, err := m.pool.Query(context.Background(), `SELECT query, ((shared_blks_hit + shared_blks_read) / calls)::int, max_exec_time
 		FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()`)
 	ok(m.t, err)
-	out := map[string]int{}
+	out := map[string]callCost{}
 	var (
-		text string
-		n    int
+		text  string
+		pages int
+		ms    float64
 	)
-	_, err = pgx.ForEachRow(rows, []any{&text, &n}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&text, &pages, &ms}, func() error {
 		if name := queryName.FindStringSubmatch(text); name != nil {
-			out[name[1]] = max(out[name[1]], n)
+			was := out[name[1]]
+			out[name[1]] = callCost{max(was.pages, pages), max(was.took, time.Duration(ms*float64(time.Millisecond)))}
 		}
 		return nil
 	})
@@ -66,7 +77,7 @@ func (m *meter) pages(what func()) map[string]int {
 func measured(t testing.TB) *pgtest.Server {
 	t.Helper()
 	return pgtest.Start(t, pgtest.Config("shared_preload_libraries", "pg_stat_statements"), pgtest.Config("fsync", "off"),
-		pgtest.Config("shared_buffers", "256MB"), pgtest.Config("max_connections", "100"), pgtest.Config("pg_stat_statements.max", "2000"),
+		pgtest.Config("shared_buffers", "256MB"), pgtest.Config("max_connections", "200"), pgtest.Config("pg_stat_statements.max", "2000"),
 		pgtest.Config("max_prepared_transactions", "2"), pgtest.Config("jit", "on"))
 }
 
@@ -107,8 +118,24 @@ func fillScale(t testing.TB, be *leasepg.Backend, m *meter, messages int) {
 		FROM generate_series(1, $1::int) g`, kept, topics)
 	exec(t, m.pool, "INSERT INTO leasegen.published_id (topic, id) SELECT 'topic-1', 'id-' || g FROM generate_series(1, $1::int) g", kept)
 	exec(t, m.pool, "INSERT INTO leasegen.once (consumer, key, done) SELECT 'topics', 'key-' || g, true FROM generate_series(1, $1::int) g", kept)
+	crowd(t, be, messages)
 	exec(t, m.pool, "UPDATE leasegen.lease SET wanted = false, rested_at = clock_timestamp() WHERE consumer = 'streams'")
 	exec(t, m.pool, "VACUUM ANALYZE")
+}
+
+// crowd adds up to 500 consumers, and up to 100 sessions that share the leases of one.
+func crowd(t testing.TB, be *leasepg.Backend, messages int) {
+	t.Helper()
+	all := []lease.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group, scaled.idle}
+	for i := range messages / 20_000 {
+		other := lease.ConsumerInfo{Name: fmt.Sprint("other-", i), Per: lease.PerGroup, Topics: []string{"*"}}
+		ok(t, be.Register(t.Context(), other, nil))
+		all = append(all, other)
+	}
+	for range messages / 100_000 {
+		session, _ := member(t, be, time.Hour, all...)
+		acquire(t, be, session, scaled.idle, 400)
+	}
 }
 
 // caughtUp sets the cursors of a consumer to the present.
@@ -118,13 +145,13 @@ func caughtUp(t testing.TB, pool *pgxpool.Pool, consumer string) {
 }
 
 // steadyUse does what processes do all the time, and returns what each statement touched.
-func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]int {
+func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost {
 	t.Helper()
-	out := map[string]int{}
+	out := map[string]callCost{}
 	measure := func(use string, what func()) {
 		t.Helper()
-		for name, n := range m.pages(what) {
-			out[use+": "+name] = n
+		for name, cost := range m.costs(what) {
+			out[use+": "+name] = cost
 		}
 	}
 	ctx := t.Context()
@@ -280,7 +307,7 @@ func TestScale(t *testing.T) {
 		sizes = []int{100_000, 1_000_000, 10_000_000}
 	}
 	s := measured(t)
-	var found []map[string]int
+	var found []map[string]callCost
 	for i, n := range sizes {
 		be, m := measuredDB(t, s, fmt.Sprint("scale", i))
 		began := time.Now()
@@ -292,25 +319,29 @@ func TestScale(t *testing.T) {
 	}
 	var table strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(found[len(found)-1])) {
-		if strings.HasSuffix(name, "WatchSessions") || !slices.ContainsFunc(found, func(f map[string]int) bool { return f[name] > 0 }) {
+		if strings.HasSuffix(name, "WatchSessions") || !slices.ContainsFunc(found, func(f map[string]callCost) bool { return f[name].pages > 0 }) {
 			continue // what happens at its own times; what touches nothing
 		}
 		fmt.Fprintf(&table, "| %s |", name)
 		for i := range found {
-			fmt.Fprintf(&table, " %d |", found[i][name])
+			fmt.Fprintf(&table, " %d |", found[i][name].pages)
 		}
-		table.WriteByte('\n')
-		for i, f := range found {
-			if f[name] > scaleBuffers && !strings.HasSuffix(name, "EnsureSegments") { // which makes partitions
-				t.Errorf("%s touches %d pages at %d messages", name, f[name], sizes[i])
-			}
-		}
+		fmt.Fprintf(&table, " %.1f ms |\n", found[len(found)-1][name].took.Seconds()*1000)
 		_, statement, _ := strings.Cut(name, ": ")
-		if least, most := found[0][name], found[len(found)-1][name]; most > 2*least+scaleDepth && !slices.Contains(scaleGrowing, statement) {
+		for i, f := range found {
+			if statement == "EnsureSegments" { // it makes partitions
+				continue
+			}
+			if f[name].pages > scaleBuffers {
+				t.Errorf("%s touches %d pages at %d messages", name, f[name].pages, sizes[i])
+			}
+			pace.Within(t, fmt.Sprintf("one call of %s at %d messages", name, sizes[i]), f[name].took, scaleTime)
+		}
+		if least, most := found[0][name].pages, found[len(found)-1][name].pages; most > 2*least+scaleDepth && !slices.Contains(scaleGrowing, statement) {
 			t.Errorf("%s grows: %d pages at %d messages, %d at %d", name, least, sizes[0], most, sizes[len(sizes)-1])
 		}
 	}
-	t.Logf("pages of 8 kB a call\n%s", table.String())
+	t.Logf("pages of 8 kB a call, and the slowest call at the last size\n%s", table.String())
 	if path := os.Getenv("SCALE_TABLE"); path != "" {
 		ok(t, os.WriteFile(path, []byte(table.String()), 0o644))
 	}

@@ -43,7 +43,7 @@ func TestSkewedTable(t *testing.T) {
 	}
 	slots := query[int](t, m.pool, `SELECT count(*) FROM generate_series(1, $1::int) i WHERE
 		(hashtextextended((1000 + i)::text, 0) & 9223372036854775807) % 16 NOT IN (SELECT (hashtextextended(k::text, 0) & 9223372036854775807) % 16 FROM generate_series(0, 3) k)`, small)
-	touched := m.pages(func() {
+	touched := m.costs(func() {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		g := lease.NewGroup()
@@ -57,12 +57,12 @@ func TestSkewedTable(t *testing.T) {
 		ok(t, <-ended)
 	})
 	reads := 0
-	for name, n := range touched {
+	for name, cost := range touched {
 		if strings.HasSuffix(name, "Read") || strings.HasSuffix(name, "Heads") {
 			reads++
 		}
-		if n > scaleBuffers {
-			t.Errorf("%s touches %d pages", name, n)
+		if cost.pages > scaleBuffers {
+			t.Errorf("%s touches %d pages", name, cost.pages)
 		}
 	}
 	equal(t, "kinds of reads", reads, 4)

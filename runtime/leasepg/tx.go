@@ -62,6 +62,7 @@ type effects struct {
 	mark      string      // gone with the transaction, however that ends
 	done      func()      // gives the turn back, once
 	abandoned atomic.Bool // by the handler
+	forgetful atomic.Bool // the connection has lost the prepared statements that pgx counts on
 }
 
 // Handle returns the pgx.Tx that handlers write in.
@@ -89,6 +90,15 @@ func (t handlerTx) Rollback(context.Context) error {
 	return nil
 }
 
+// Exec notices what outlives a rollback: without its prepared statements the connection fails the calls that come next on it.
+func (t handlerTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	tag, err := t.Tx.Exec(ctx, sql, args...)
+	if tag.String() == "DEALLOCATE ALL" {
+		t.effects.forgetful.Store(true)
+	}
+	return tag, err
+}
+
 var errAbandoned = errors.New("the handler rolled its transaction back; a handler that fails returns an error")
 
 // Commit stores progress and commits, or rolls back when the lease has a newer epoch.
@@ -106,6 +116,9 @@ func (t *effects) Commit(ctx context.Context, session, consumer string, p lease.
 		err = lease.ErrFenced
 	}
 	if err != nil {
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == noStatement {
+			t.forgetful.Store(true)
+		}
 		_ = t.Rollback(ctx) // the error that matters is err
 		return t.b.fail("commit effects of "+consumer, refused(t.b.disowned(ctx, err)))
 	}
@@ -123,6 +136,8 @@ func (t *effects) Intact() error {
 		return errors.New("the handler returned with rows open: read them to their end, or close them")
 	case c.TxStatus() == 'I':
 		return errors.New("the handler ended its transaction by SQL of its own")
+	case t.forgetful.Load():
+		return errors.New("the handler deallocated the prepared statements of its connection, which the pool shares")
 	}
 	return nil
 }
@@ -151,6 +166,8 @@ func refused(err error) error {
 			blame = pg.Code == "25P02" // in_failed_sql_transaction
 		case "LG":
 			blame = pg.Code == notTheHandlers
+		case "26": // leasepg.New's caller would have heard of a pooler without prepared statements
+			blame = true
 		}
 	}
 	if blame {
@@ -162,6 +179,9 @@ func refused(err error) error {
 // Rollback undoes everything. It is a no-op after Commit.
 func (t *effects) Rollback(ctx context.Context) error {
 	defer t.done()
+	if t.forgetful.Load() {
+		_ = t.tx.Conn().Close(ctx) // the server rolls back, and the pool opens another one
+	}
 	err := t.tx.Rollback(ctx)
 	if errors.Is(err, pgx.ErrTxClosed) {
 		return nil

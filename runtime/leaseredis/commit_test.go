@@ -178,34 +178,44 @@ func TestWithoutMemoryProgressIsStored(t *testing.T) {
 	same(t, "stored cursor", client.HExists(t.Context(), a.key("x", "l:c:x"), "c").Val(), true)
 }
 
+// However many resources with due messages belong to others, and however many leases the session has besides.
 func TestParkedMessagesOfManyOthersDoNotHideMine(t *testing.T) {
-	eachSpread(t, func(t *testing.T, a *actor) {
-		const others = 6000 // above what is looked at before the intersection is taken, under one tag
-		names := make([]string, others)
-		for i := range names {
-			names[i] = fmt.Sprintf("o%05d", i)
-		}
-		b := a.another()
-		sh, err := a.shape(t.Context())
-		check(t, err)
-		pipe := a.client.Pipeline()
-		past := float64(time.Now().Add(-time.Minute).UnixMicro())
-		for _, n := range names { // parked, and owned by nobody that is asked
-			pipe.ZAdd(t.Context(), a.prefix(sh.tagOf(n))+"pr:c", redis.Z{Score: past, Member: n})
-		}
-		_, err = pipe.Exec(t.Context())
-		check(t, err)
-		b.publishes(1, "mine")
-		g := b.takesOne("mine")
-		got := b.reads(g, 1)
-		b.commits(b.next(g, lease.Progress{Cursor: got.Next, Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}}))
-		same(t, "mine", len(b.due().Messages), 1)
-		b.commits(b.next(g, lease.Progress{Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 2, After: time.Hour}}}))
-		p := b.due()
-		if len(p.Messages) != 0 || p.Next < 0 || p.Next > time.Hour {
-			t.Fatalf("parked: %+v", p)
-		}
-	})
+	for _, owned := range []int{1, 6000} {
+		t.Run(fmt.Sprint(owned), func(t *testing.T) {
+			eachSpread(t, func(t *testing.T, a *actor) {
+				const others = 6000 // above what one call looks at under a tag
+				b := a.another()
+				sh, err := a.shape(t.Context())
+				check(t, err)
+				pipe := a.client.Pipeline()
+				past := float64(time.Now().Add(-time.Minute).UnixMicro())
+				for i := range others { // parked, and owned by others
+					n := fmt.Sprintf("o%05d", i)
+					pipe.ZAdd(t.Context(), a.prefix(sh.tagOf(n))+"pr:c", redis.Z{Score: past, Member: n})
+				}
+				for i := range owned - 1 {
+					n := fmt.Sprintf("h%05d", i)
+					pipe.SAdd(t.Context(), a.prefix(sh.tagOf(n))+"held:c:"+b.id, n)
+				}
+				_, err = pipe.Exec(t.Context())
+				check(t, err)
+				b.publishes(1, "mine")
+				g := b.takesOne("mine")
+				got := b.reads(g, 1)
+				b.commits(b.next(g, lease.Progress{Cursor: got.Next, Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}}))
+				for end := time.Now().Add(time.Minute); len(b.due().Messages) == 0; {
+					if time.Now().After(end) {
+						t.Fatal("mine was not found")
+					}
+				}
+				b.commits(b.next(g, lease.Progress{Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 2, After: time.Hour}}}))
+				p := b.due()
+				if len(p.Messages) != 0 || p.Next < 0 || p.Next > time.Hour {
+					t.Fatalf("parked: %+v", p)
+				}
+			})
+		})
+	}
 }
 
 func BenchmarkCommitCursors(b *testing.B) {

@@ -40,27 +40,33 @@ func (b *Backend) parked(ctx context.Context, f lease.ParkedFilter) (out []lease
 	if err != nil {
 		return nil, err
 	}
+	if f.Resource != "" {
+		return b.parkedOf(ctx, sh.leaseTag(f.Consumer, f.Resource), f.Resource, f, nil)
+	}
 	for _, s := range b.leaseSteps(sh, info, nil) {
 		for resources, err := range b.ranked(ctx, b.prefix(s.tag)+"pr:"+f.Consumer) {
 			if err != nil {
 				return nil, err
 			}
 			for _, resource := range resources {
-				if f.Resource != "" && f.Resource != resource {
-					continue
-				}
-				for lanes, err := range b.ranked(ctx, b.prefix(s.tag)+"due:"+f.Consumer+":"+resource) {
-					if err == nil {
-						out, err = b.parkedIn(ctx, s.tag, resource, lanes, f, out)
-					}
-					if err != nil {
-						return nil, err
-					}
-					if f.Limit > 0 && len(out) >= f.Limit {
-						return out, nil
-					}
+				out, err = b.parkedOf(ctx, s.tag, resource, f, out)
+				if err != nil || f.Limit > 0 && len(out) >= f.Limit {
+					return out, err
 				}
 			}
+		}
+	}
+	return out, nil
+}
+
+// parkedOf adds to out what f selects in a resource.
+func (b *Backend) parkedOf(ctx context.Context, tag int, resource string, f lease.ParkedFilter, out []lease.ParkedInfo) ([]lease.ParkedInfo, error) {
+	for lanes, err := range b.ranked(ctx, b.prefix(tag)+"due:"+f.Consumer+":"+resource) {
+		if err == nil {
+			out, err = b.parkedIn(ctx, tag, resource, lanes, f, out)
+		}
+		if err != nil || f.Limit > 0 && len(out) >= f.Limit {
+			return out, err
 		}
 	}
 	return out, nil

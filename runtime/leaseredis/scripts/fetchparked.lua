@@ -77,35 +77,54 @@ if #asked > 0 then
   return {more, waits, lanes}
 end
 
--- Those due first; a page of resources costs little, whoever owns them. When very many that are due
--- belong to others, the intersection with what is owned costs less than looking at all.
+-- read_due reads those of the names that the session owns.
+local function read_due(names)
+  if not names[1] then return end
+  for i, owned in ipairs(call('SMISMEMBER', held, unpack(names))) do
+    if owned == 1 and full() then more = 1 elseif owned == 1 then read_resource(names[i]) end
+  end
+end
+
+-- Those due first; a page of resources costs little, whoever owns them.
 local names_page, pages = 500, 10
 local done = false
 for i = 0, pages - 1 do
   local due = call('ZRANGEBYSCORE', resources, '-inf', int(now), 'LIMIT', i * names_page, names_page)
-  if due[1] then
-    for k, owned in ipairs(call('SMISMEMBER', held, unpack(due))) do
-      if owned == 1 and full() then more = 1 elseif owned == 1 then read_resource(due[k]) end
-    end
-  end
+  read_due(due)
   done = #due < names_page or full()
   if done then break end
 end
-if not done then
-  local mine = call('ZINTER', 2, resources, held, 'WEIGHTS', 1, 0, 'WITHSCORES')
+if not done and call('SCARD', held) <= pages * names_page then
+  -- Very many that are due belong to others: what is owned is looked at instead.
+  local mine, names = {}, call('SMEMBERS', held)
   lanes, count, size, waits, more = {}, 0, 0, -1, 0
-  for i = 1, #mine, 2 do
+  for from = 1, #names, names_page do
+    local to = math.min(from + names_page - 1, #names)
+    for i, at in ipairs(call('ZMSCORE', resources, unpack(names, from, to))) do
+      if at then mine[#mine + 1] = {tonumber(at), names[from + i - 1]} end
+    end
+  end
+  table.sort(mine, function(a, b) return a[1] < b[1] end)
+  for _, m in ipairs(mine) do
     if full() then
       more = 1
       break
     end
-    local at = tonumber(mine[i + 1])
-    if at > now then
-      wait_for(at)
+    if m[1] > now then
+      wait_for(m[1])
       break
     end
-    read_resource(mine[i])
+    read_resource(m[2])
   end
+elseif not done then
+  -- Very many are owned, too: each call looks at another part of those that are due.
+  local from = now % math.max(call('ZCOUNT', resources, '-inf', int(now)) - pages * names_page, 1) + pages * names_page
+  for i = 0, pages - 1 do
+    if not full() then
+      read_due(call('ZRANGEBYSCORE', resources, '-inf', int(now), 'LIMIT', int(from + i * names_page), names_page))
+    end
+  end
+  wait_for(now + 10000)
 elseif more == 0 then
   -- The first that waits. When many wait that belong to others, one of theirs stands for it: asking
   -- early does no harm.

@@ -127,7 +127,7 @@ func (r *resolver) scope(pkg *load.Package) *scope {
 	}
 	for _, f := range r.prog.Module.Elsewhere(pkg) {
 		for _, d := range f.File.Decls {
-			for _, id := range declaredNames(d) {
+			for _, id := range load.Declared(d) {
 				s.declared[id.Name] = true
 				s.elsewhere = append(s.elsewhere, elsewhere{id, f.Constraint})
 			}
@@ -163,31 +163,12 @@ func (r *resolver) testNames(pkg *load.Package) map[string]token.Position {
 			continue
 		}
 		for _, d := range f.Decls {
-			for _, id := range declaredNames(d) {
+			for _, id := range load.Declared(d) {
 				out[id.Name] = r.position(id.Pos())
 			}
 		}
 	}
 	return out
-}
-
-func declaredNames(d ast.Decl) (ids []*ast.Ident) {
-	switch d := d.(type) {
-	case *ast.FuncDecl:
-		if d.Recv == nil {
-			ids = append(ids, d.Name)
-		}
-	case *ast.GenDecl:
-		for _, s := range d.Specs {
-			switch s := s.(type) {
-			case *ast.TypeSpec:
-				ids = append(ids, s.Name)
-			case *ast.ValueSpec:
-				ids = append(ids, s.Names...)
-			}
-		}
-	}
-	return ids
 }
 
 // headless reports a file that stands where f goes and declares what f would: an output that has lost its first line.

@@ -166,6 +166,7 @@ type sequence struct {
 	i, n    int                 // the call under way takes ms[i : i+n]
 	single  int                 // messages before this index are handled one by one
 	item    string              // being executed by a handler made with Once
+	itemKey string              // the idempotency key of the item admitted last
 	behind  map[string]struct{} // keys that failed in this sequence
 	late    map[string]bool     // by parked lane: its last message was of a kind that no version took in time
 	failed  bool                // stop: a message failed and what comes after has to wait for it
@@ -434,7 +435,11 @@ func (q *sequence) call(ctx context.Context, hd *Handler, ms []Raw) (failed *fai
 	if !hd.batch {
 		ctx = withTraceOf(ctx, &ms[0])
 	}
-	err := hd.call(ctx, q.tx, ms, q.h.Epoch)
+	d := delivery{epoch: q.h.Epoch}
+	if hd.once != nil {
+		d.item = q.itemKey
+	}
+	err := hd.call(ctx, q.tx, ms, d)
 	if err != nil {
 		failed = examine(err)
 	}

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,7 +22,7 @@ type Handler struct {
 	// call decodes and handles raws, which are of one kind. For handlers that are not
 	// batch it gets exactly one. A *decodeError says which one could not be decoded;
 	// the user's method was not called then.
-	call func(ctx context.Context, tx any, raws []Raw, epoch int64) error
+	call func(ctx context.Context, tx any, raws []Raw, d delivery) error
 	run  func(ctx context.Context, l Lease) error
 	once *once
 }
@@ -29,9 +30,9 @@ type Handler struct {
 // One handles messages one by one, at least once, in order.
 func One[T any](kind string, fn func(context.Context, Message[T]) error) Handler {
 	row := cloner[T]()
-	return Handler{kind: kind, call: func(ctx context.Context, _ any, raws []Raw, epoch int64) error {
+	return Handler{kind: kind, call: func(ctx context.Context, _ any, raws []Raw, d delivery) error {
 		var m Message[T]
-		if err := decode(&raws[0], epoch, row, &m); err != nil {
+		if err := decode(&raws[0], d, row, &m); err != nil {
 			return &decodeError{0, err}
 		}
 		return fn(ctx, m)
@@ -43,8 +44,8 @@ func One[T any](kind string, fn func(context.Context, Message[T]) error) Handler
 // hold up its neighbours.
 func Batch[T any](kind string, fn func(context.Context, []Message[T]) error) Handler {
 	row := cloner[T]()
-	return Handler{kind: kind, batch: true, call: func(ctx context.Context, _ any, raws []Raw, epoch int64) error {
-		ms, err := decodeAll(raws, epoch, row)
+	return Handler{kind: kind, batch: true, call: func(ctx context.Context, _ any, raws []Raw, d delivery) error {
+		ms, err := decodeAll(raws, d, row)
 		if err != nil {
 			return err
 		}
@@ -57,9 +58,9 @@ func Batch[T any](kind string, fn func(context.Context, []Message[T]) error) Han
 // transaction type of the backend.
 func OneTx[X, T any](kind string, fn func(context.Context, X, Message[T]) error) Handler {
 	row := cloner[T]()
-	return Handler{kind: kind, tx: true, call: func(ctx context.Context, tx any, raws []Raw, epoch int64) error {
+	return Handler{kind: kind, tx: true, call: func(ctx context.Context, tx any, raws []Raw, d delivery) error {
 		var m Message[T]
-		if err := decode(&raws[0], epoch, row, &m); err != nil {
+		if err := decode(&raws[0], d, row, &m); err != nil {
 			return &decodeError{0, err}
 		}
 		x, err := txAs[X](tx)
@@ -73,8 +74,8 @@ func OneTx[X, T any](kind string, fn func(context.Context, X, Message[T]) error)
 // BatchTx is OneTx for many messages of one kind at a time.
 func BatchTx[X, T any](kind string, fn func(context.Context, X, []Message[T]) error) Handler {
 	row := cloner[T]()
-	return Handler{kind: kind, batch: true, tx: true, call: func(ctx context.Context, tx any, raws []Raw, epoch int64) error {
-		ms, err := decodeAll(raws, epoch, row)
+	return Handler{kind: kind, batch: true, tx: true, call: func(ctx context.Context, tx any, raws []Raw, d delivery) error {
+		ms, err := decodeAll(raws, d, row)
 		if err != nil {
 			return err
 		}
@@ -100,6 +101,12 @@ func txAs[X any](tx any) (X, error) {
 	return x, nil
 }
 
+// delivery is what a call says of its messages beside what a backend stores.
+type delivery struct {
+	epoch int64
+	item  string // the idempotency key of the one message of a handler made with Once; empty: its ID
+}
+
 // decodeError marks a message that no retry can help.
 type decodeError struct {
 	index int // in the raws of the call
@@ -109,10 +116,10 @@ type decodeError struct {
 func (e *decodeError) Error() string { return e.err.Error() }
 func (e *decodeError) Unwrap() error { return e.err }
 
-func decodeAll[T any](raws []Raw, epoch int64, row func(T) T) ([]Message[T], error) {
+func decodeAll[T any](raws []Raw, d delivery, row func(T) T) ([]Message[T], error) {
 	ms := make([]Message[T], len(raws))
 	for i := range raws {
-		if err := decode(&raws[i], epoch, row, &ms[i]); err != nil {
+		if err := decode(&raws[i], d, row, &ms[i]); err != nil {
 			return nil, &decodeError{i, err}
 		}
 	}
@@ -121,12 +128,10 @@ func decodeAll[T any](raws []Raw, epoch int64, row func(T) T) ([]Message[T], err
 
 // decode fills m from r, and shares nothing with it: r may be decoded again. row copies a row
 // that the source has decoded. Its errors name fields and types, never values.
-func decode[T any](r *Raw, epoch int64, row func(T) T, m *Message[T]) error {
+func decode[T any](r *Raw, d delivery, row func(T) T, m *Message[T]) error {
 	m.ID, m.Topic, m.Key, m.Kind = r.ID, r.Topic, r.Key, r.Kind
-	m.Headers, m.Attempt, m.Epoch, m.PublishedAt = maps.Clone(r.Headers), r.Attempt+1, epoch, r.PublishedAt
-	if m.IdempotencyKey = r.item; r.item == "" {
-		m.IdempotencyKey = r.ID
-	}
+	m.Headers, m.Attempt, m.Epoch, m.PublishedAt = maps.Clone(r.Headers), r.Attempt+1, d.epoch, r.PublishedAt
+	m.IdempotencyKey = cmp.Or(d.item, r.ID)
 	switch v := r.Value.(type) {
 	case nil:
 	case T:

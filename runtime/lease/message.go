@@ -41,6 +41,4 @@ type Raw struct {
 	// Size is the payload's length in bytes. When it exceeds FetchRequest.MaxPayload
 	// the backend leaves Payload nil rather than load it.
 	Size int
-
-	item string // the idempotency key; empty: the ID
 }

@@ -41,7 +41,7 @@ func Once[T any](h Handler, key func(*T) string, unknown OnUnknown) Handler {
 		row := cloner[T]()
 		h.once.key = func(r *Raw) (string, error) {
 			var m Message[T]
-			if err := decode(r, 0, row, &m); err != nil {
+			if err := decode(r, delivery{}, row, &m); err != nil {
 				return "", &decodeError{0, err}
 			}
 			item, err := read(key, &m.Payload)
@@ -103,7 +103,7 @@ func (q *sequence) admit(ctx context.Context, hd *Handler) bool {
 		}
 		return false
 	}
-	m.item = q.w.info.Name + "/" + key
+	q.itemKey = q.w.info.Name + "/" + key
 	if hd.tx {
 		return q.admitTx(ctx, key)
 	}

@@ -27,7 +27,7 @@ func aclCommand() command {
 				streams = append(streams, v)
 				return nil
 			})
-			return operate(e, fs, usage, args, func(rest []string) error {
+			return carryOut(e, fs, usage, args, func(rest []string) error {
 				if len(rest) != 1 {
 					return usagef("give the name of one user")
 				}

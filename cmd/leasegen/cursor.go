@@ -27,7 +27,7 @@ func cursorCommand() command {
 			fs.IntVar(&c.limit, "limit", 50, "show: how many resources, the furthest behind first")
 			fs.StringVar(&c.format, "format", "text", "show: text or json")
 			fs.BoolVar(&c.yes, "yes", false, "do it: without -yes, reset and set only say what they would do")
-			return operate(e, fs, usage, args, func(rest []string) error {
+			return carryOut(e, fs, usage, args, func(rest []string) error {
 				if err := c.arguments(rest); err != nil {
 					return err
 				}

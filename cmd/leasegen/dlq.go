@@ -37,7 +37,7 @@ func dlqCommand() command {
 			fs.IntVar(&q.filter.Limit, "limit", 0, "at most so many, the oldest first (default: list 100, else all)")
 			fs.StringVar(&q.format, "format", "text", "text or json, of list and show")
 			fs.BoolVar(&q.yes, "yes", false, "do it: without -yes, replay and purge only say what they would do")
-			return operate(e, fs, usage, args, func(rest []string) error {
+			return carryOut(e, fs, usage, args, func(rest []string) error {
 				if err := q.arguments(rest); err != nil {
 					return err
 				}

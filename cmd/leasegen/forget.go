@@ -21,7 +21,7 @@ func forgetCommand() command {
 			fs := flag.NewFlagSet("forget", flag.ContinueOnError)
 			db.flags(fs)
 			fs.BoolVar(&yes, "yes", false, "do it: without -yes it only says what it would do")
-			return operate(e, fs, usage, args, func(rest []string) error {
+			return carryOut(e, fs, usage, args, func(rest []string) error {
 				switch len(rest) {
 				case 0:
 					return usagef("give the name of a consumer")

@@ -29,7 +29,7 @@ func migrateCommand() command {
 			fs.IntVar(&from, "from", 0, "with -print: leave out what the schema's `version` has already")
 			fs.StringVar(&rights, "rights", "", "with -grants: publish or consume, for a role that does only that")
 			fs.IntVar(&slots, "slots", 0, "how many slots the log has for per=partition, 1 to 16384; 256 unless changed before the log has messages")
-			return operate(e, fs, usage, args, func(rest []string) error {
+			return carryOut(e, fs, usage, args, func(rest []string) error {
 				switch {
 				case len(rest) > 0:
 					return usagef("unexpected argument %q", rest[0])

@@ -195,8 +195,8 @@ func parse(fs *flag.FlagSet, args []string) (rest []string, err error) {
 	}
 }
 
-// operate parses args, runs do and turns its error into an exit code.
-func operate(e *env, fs *flag.FlagSet, usage string, args []string, do func(rest []string) error) int {
+// carryOut parses args, runs do and turns its error into an exit code.
+func carryOut(e *env, fs *flag.FlagSet, usage string, args []string, do func(rest []string) error) int {
 	fs.SetOutput(e.Stderr)
 	fs.Usage = func() {
 		fmt.Fprintf(e.Stderr, "usage: leasegen %s\n", usage)

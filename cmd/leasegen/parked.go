@@ -25,7 +25,7 @@ func parkedCommand() command {
 			fs.StringVar(&p.filter.Key, "key", "", "only those of this key")
 			fs.IntVar(&p.filter.Limit, "limit", 100, "at most so many")
 			fs.StringVar(&p.format, "format", "text", "text or json")
-			return operate(e, fs, usage, args, func(rest []string) error {
+			return carryOut(e, fs, usage, args, func(rest []string) error {
 				if err := p.arguments(rest); err != nil {
 					return err
 				}

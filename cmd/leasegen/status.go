@@ -28,7 +28,7 @@ func statusCommand() command {
 			fs.BoolVar(&s.leases, "leases", false, "list the leases of the consumer, the furthest behind first")
 			fs.IntVar(&s.limit, "limit", 50, "how many leases to list")
 			fs.StringVar(&s.format, "format", "text", "text or json")
-			return operate(e, fs, usage, args, func(rest []string) error {
+			return carryOut(e, fs, usage, args, func(rest []string) error {
 				if err := s.arguments(rest); err != nil {
 					return err
 				}

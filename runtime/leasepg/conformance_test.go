@@ -119,7 +119,7 @@ func factory(db func(testing.TB) (dsn string)) leasetest.Factory { return factor
 // factoryMax is factory for backends whose pools have so many connections.
 func factoryMax(db func(testing.TB) (dsn string), conns int32) leasetest.Factory {
 	var known pools
-	backend := func(t testing.TB, app *pgxpool.Pool) lease.Backend {
+	connect := func(t testing.TB, app *pgxpool.Pool) lease.Backend {
 		be := leasepg.New(openMax(t, app.Config().ConnString(), conns), leasepg.WithSchema("own_name"),
 			leasepg.WithLogger(slog.New(slog.DiscardHandler)))
 		known.m.Store(lease.Backend(be), app)
@@ -129,12 +129,12 @@ func factoryMax(db func(testing.TB) (dsn string), conns int32) leasetest.Factory
 		New: func(t testing.TB) lease.Backend {
 			_, app := migratedAt(t, db(t), leasepg.WithSchema("own_name"))
 			exec(t, app, "CREATE TABLE effect (seq bigint GENERATED ALWAYS AS IDENTITY, value text NOT NULL)")
-			be := backend(t, app)
+			be := connect(t, app)
 			ok(t, be.Check(t.Context(), nil))
 			return be
 		},
 		Again: func(t testing.TB, be lease.Backend) lease.Backend {
-			return backend(t, known.of(be))
+			return connect(t, known.of(be))
 		},
 		Effect: func(ctx context.Context, _ lease.Backend, tx any, value string) error {
 			_, err := tx.(pgx.Tx).Exec(ctx, "INSERT INTO effect (value) VALUES ($1)", value)

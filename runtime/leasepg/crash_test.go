@@ -163,10 +163,10 @@ func TestTerminatedHeartbeat(t *testing.T) {
 		id, s := member(t, be, time.Minute, grouped)
 		var gs []lease.Grant
 		eventually(t, "the lease is free", func() bool { gs = acquire(t, be, id, grouped, 1); return len(gs) == 1 })
-		backend := query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", id)
-		exec(t, pool, "SELECT pg_terminate_backend($1, 5000)", backend)
+		pid := query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", id)
+		exec(t, pool, "SELECT pg_terminate_backend($1, 5000)", pid)
 		eventually(t, "it is back, or lost", func() bool {
-			return state(t, pool, id) == "dead" || query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", id) != backend
+			return state(t, pool, id) == "dead" || query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", id) != pid
 		})
 		time.Sleep(time.Second / 2) // the others have looked
 		taken := acquire(t, be, contender, grouped, 1)

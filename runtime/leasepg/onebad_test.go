@@ -239,7 +239,7 @@ func TestForeignWriter(t *testing.T) {
 			for _, d := range must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: name})) {
 				equal(t, "topic of a dead letter is not the good one: "+d.Reason, d.Topic == "t.good", false)
 			}
-			for _, err := range operate(t, be, name)[:4] {
+			for _, err := range commands(t, be, name)[:4] {
 				ok(t, err)
 			}
 		})

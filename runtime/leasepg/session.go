@@ -318,7 +318,7 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) error {
 		return err
 	}
 	s.links++
-	before, backend, key := s.key, s.pid, int64(0)
+	before, pid, key := s.key, s.pid, int64(0)
 	if s.b.pooled.Load() {
 		if s.spec.Advisory {
 			return errPooledLock
@@ -377,7 +377,7 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) error {
 		return lease.ErrSessionLost
 	}
 	s.back = time.Now()
-	return s.leadAgain(ctx, c, before, backend)
+	return s.leadAgain(ctx, c, before, pid)
 }
 
 // replace ends the session that this one stands in for, and frees what it held.

@@ -45,7 +45,7 @@ func distrustful(t *testing.T) *cast {
 }
 
 // operate runs everything that an operator can ask for, and returns the errors.
-func operate(t *testing.T, be *leasepg.Backend, consumer string) (errs []error) {
+func commands(t *testing.T, be *leasepg.Backend, consumer string) (errs []error) {
 	t.Helper()
 	note := func(_ any, err error) { errs = append(errs, err) }
 	note(be.Status(t.Context()))
@@ -111,7 +111,7 @@ func TestOperatorRunsNoCode(t *testing.T) {
 		run(`INSERT INTO leasegen.consumer (name, per, topics, likes, grace, source, writer)
 			VALUES ('` + name + `', 'topic', '{}', '{}', '0', '` + source + `', 'postgres')`)
 		run(`INSERT INTO leasegen.lease (consumer, resource) VALUES ('` + name + `', '0'), ('` + name + `', 't')`)
-		operate(t, be, name)
+		commands(t, be, name)
 	}
 	for _, name := range []string{"temporary", "viewed", "indexed", "cast"} {
 		if query[bool](t, c.admin, "SELECT (pg_stat_file($1, true)).size IS NOT NULL", mark+"_"+name) {

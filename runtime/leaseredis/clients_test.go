@@ -168,7 +168,7 @@ func TestAFailoverClient(t *testing.T) {
 
 // An event that is due in thousands of years costs nothing until then.
 func TestAnEventFarAhead(t *testing.T) {
-	be := backend(t)
+	be := fresh(t)
 	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
 	defer feed.Close()
 	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "kind", At: time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)}}))

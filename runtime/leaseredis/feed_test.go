@@ -92,7 +92,7 @@ func TestAnIdleProcessAsksLittle(t *testing.T) {
 
 // From publish to handler it takes about a millisecond when nothing else happens.
 func TestAHintWakesAtOnce(t *testing.T) {
-	be := backend(t)
+	be := fresh(t)
 	handled := make(chan time.Time, 1)
 	run(t, be, lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{
 		lease.One("kind", func(context.Context, lease.Message[[]byte]) error { handled <- time.Now(); return nil }),

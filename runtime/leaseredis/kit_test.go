@@ -84,8 +84,8 @@ var (
 	grouped = lease.ConsumerInfo{Name: "grouped", Per: lease.PerGroup, Topics: []string{"*"}}
 )
 
-// backend returns a backend on the shared server, in a namespace of its own.
-func backend(t testing.TB, opts ...leaseredis.Option) *leaseredis.Backend {
+// fresh returns a backend on the shared server, in a namespace of its own.
+func fresh(t testing.TB, opts ...leaseredis.Option) *leaseredis.Backend {
 	t.Helper()
 	return on(redistest.Shared(t).Client(t), redistest.Namespace(t), opts...)
 }

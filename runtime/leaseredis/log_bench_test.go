@@ -19,7 +19,7 @@ func BenchmarkPublish(b *testing.B) {
 	for _, n := range []int{1, 100, 1000} {
 		for _, copied := range []bool{false, true} {
 			b.Run(fmt.Sprintf("events=%d/copied=%v", n, copied), func(b *testing.B) {
-				be := backend(b)
+				be := fresh(b)
 				if copied {
 					ok(b, be.Register(b.Context(), grouped, nil))
 				}

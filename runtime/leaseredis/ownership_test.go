@@ -97,7 +97,7 @@ func TestCloseFreesOnlyWhatTheSessionOwns(t *testing.T) {
 // However many processes die at once, one acquire after the other finds what they leave.
 func TestManySessionsDieAtOnce(t *testing.T) {
 	const n = 50
-	be := backend(t, leaseredis.WithTags(2))
+	be := fresh(t, leaseredis.WithTags(2))
 	ok(t, be.Register(t.Context(), topical, topicNames(n)))
 	for range n {
 		id, _ := member(t, be, time.Second, topical)
@@ -118,7 +118,7 @@ func TestManySessionsDieAtOnce(t *testing.T) {
 
 // A lease that expires by itself is counted once, also when its owner's session has expired too.
 func TestALeaseThatExpiredTwiceIsCountedOnce(t *testing.T) {
-	be := backend(t)
+	be := fresh(t)
 	info := lease.ConsumerInfo{Name: "c", Per: lease.PerStream, Announced: true, Lock: lease.LockRow, TTL: 600 * time.Millisecond}
 	id, _ := member(t, be, 3*time.Second, info)
 	ok(t, be.Register(t.Context(), info, []string{"a", "b", "c"}))
@@ -141,7 +141,7 @@ func TestALeaseThatExpiredTwiceIsCountedOnce(t *testing.T) {
 
 // Names of resources and lanes may contain anything; those of consumers must not end early.
 func TestNamesOfResources(t *testing.T) { // CL9, I6
-	be := backend(t, leaseredis.WithTags(3))
+	be := fresh(t, leaseredis.WithTags(3))
 	names := []string{"a", "a:b", "{lg1}", "}{", "*", " ", "\n", "[x]?", `\`, "é", fmt.Sprint("l", string(make([]byte, 900)))}
 	id, _ := member(t, be, time.Hour, topical)
 	info := topical

@@ -11,7 +11,7 @@ import (
 // More sessions than are declared dead at once expire with leases that have expired by themselves. The end of
 // one that is noted later must not set free what another has taken by then.
 func TestALeaseThatWasTakenIsNotFreedByTheEndOfItsFormerOwner(t *testing.T) {
-	be := backend(t)
+	be := fresh(t)
 	rows := lease.ConsumerInfo{Name: "rows", Per: lease.PerStream, Announced: true, Lock: lease.LockRow, TTL: 50 * time.Millisecond}
 	ok(t, be.Register(t.Context(), rows, []string{"s"}))
 	for range 20 {

@@ -184,7 +184,7 @@ func TestStreamsOfOthersFromNow(t *testing.T) {
 
 // What cannot be read is refused when it is registered.
 func TestStreamSourcesThatCannotBe(t *testing.T) {
-	be := backend(t)
+	be := fresh(t)
 	register := func(info lease.ConsumerInfo) error { return be.Register(t.Context(), info, nil) }
 	refused(t, register(ofStreams(lease.PerPartition, "s")), `"c"`, "per partition", "per topic or per group")
 	refused(t, register(ofStreams(lease.PerStream, "s")), "per stream")

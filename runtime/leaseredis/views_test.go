@@ -136,7 +136,7 @@ func TestAViewIsFilledWhileOthersPublish(t *testing.T) {
 // Patterns that a later version adds count from then on; those of an older one stay. Whoever owns the
 // resource reads them all: what it does not take is not for it to pass over.
 func TestPatternsJoinAView(t *testing.T) {
-	be := backend(t, leaseredis.WithLogger(discard))
+	be := fresh(t, leaseredis.WithLogger(discard))
 	older := lease.ConsumerInfo{Name: "g", Per: lease.PerGroup, Topics: []string{"a", "b"}}
 	newer := lease.ConsumerInfo{Name: "g", Per: lease.PerGroup, Topics: []string{"b", "c"}}
 	ok(t, be.Register(t.Context(), older, nil))

@@ -24,9 +24,9 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// backend returns a backend on a migrated database of its own, and a function that makes
+// fresh returns a backend on a migrated database of its own, and a function that makes
 // others on it, as other processes would.
-func backend(t *testing.T) (be *leasepg.Backend, pool *pgxpool.Pool, again func() *leasepg.Backend) {
+func fresh(t *testing.T) (be *leasepg.Backend, pool *pgxpool.Pool, again func() *leasepg.Backend) {
 	t.Helper()
 	dsn := pgtest.DB(t)
 	connect := func() *pgxpool.Pool {
@@ -119,7 +119,7 @@ func (r *record) wait(t *testing.T, n int) {
 
 // T001-13: an event wakes every instance that waits for it, whatever process published it.
 func TestT00113EveryInstanceIsWoken(t *testing.T) {
-	be, _, again := backend(t)
+	be, _, again := fresh(t)
 	var records []*record
 	for i := range 4 {
 		c, r := consumer(t, again(), fmt.Sprintf("c%d", i), lease.PerGroup, nil)
@@ -165,7 +165,7 @@ func TestT00113EveryInstanceIsWoken(t *testing.T) {
 func TestX10OrderOverDeleteAndVacuum(t *testing.T) {
 	for _, per := range []lease.Per{lease.PerTopic, lease.PerGroup} {
 		t.Run(per.String(), func(t *testing.T) {
-			be, pool, _ := backend(t)
+			be, pool, _ := fresh(t)
 			publish(t, be, 0, 1000)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -203,7 +203,7 @@ func TestX10OrderOverDeleteAndVacuum(t *testing.T) {
 // the connection that listens is cut while messages are published, again and again;
 // each is handled, without waiting for one that comes later.
 func TestX18ListenIsCutDuringPublish(t *testing.T) {
-	be, pool, again := backend(t)
+	be, pool, again := fresh(t)
 	c, r := consumer(t, again(), "c", lease.PerGroup, nil)
 	run(t, c)
 	publish(t, be, 0, 1)
@@ -232,7 +232,7 @@ func TestX18ListenIsCutDuringPublish(t *testing.T) {
 // whatever the backend says about an error, its cause is still there for errors.Is
 // and errors.As.
 func TestX24ErrorsKeepTheirCause(t *testing.T) {
-	be, pool, _ := backend(t)
+	be, pool, _ := fresh(t)
 	c, _ := consumer(t, be, "c", lease.PerTopic, nil)
 	calls := func(be *leasepg.Backend) map[string]error {
 		_, acquire := be.Acquire(t.Context(), lease.AcquireRequest{Session: "s", Consumer: c.Info(), Max: 1, Attempt: "a"})

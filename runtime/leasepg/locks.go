@@ -153,7 +153,7 @@ func (s *session) leads(consumer string) bool {
 
 // leadAgain takes the advisory locks of a new connection that the one before held. Unless all
 // are to be had, and the leases have not changed, the session is lost: somebody may lead by now.
-func (s *session) leadAgain(ctx context.Context, c *pgx.Conn, before int64, backend uint32) error {
+func (s *session) leadAgain(ctx context.Context, c *pgx.Conn, before int64, pid uint32) error {
 	s.mu.Lock()
 	p := leasedb.LeasesUnchangedParams{Session: s.spec.ID}
 	keys, names := []int64{}, []string(nil)
@@ -170,7 +170,7 @@ func (s *session) leadAgain(ctx context.Context, c *pgx.Conn, before int64, back
 	var held, unchanged bool
 	err := s.b.pipeline(ctx, c,
 		func(q *leasedb.Queries) error {
-			return q.EndHolders(ctx, leasedb.EndHoldersParams{Key: before, Pid: int32(backend)})
+			return q.EndHolders(ctx, leasedb.EndHoldersParams{Key: before, Pid: int32(pid)})
 		},
 		func(q *leasedb.Queries) (err error) { held, err = q.TryLocks(ctx, keys); return err },
 		func(q *leasedb.Queries) (err error) { unchanged, err = q.LeasesUnchanged(ctx, p); return err })

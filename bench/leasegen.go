@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 const ours = "leasegen"
@@ -30,7 +32,7 @@ func drainLeasegen(server *redistest.Server, namespace string, topics, n, rounds
 		be := leaseredis.New(conn, leaseredis.WithNamespace(namespace))
 		// All rounds' consumers are known from the start: what a known one has not read stays.
 		for r := range rounds {
-			if err := be.Register(ctx, lease.ConsumerInfo{Name: consumerOf(r), Per: lease.PerTopic, Topics: patterns}, nil); err != nil {
+			if err := be.Register(ctx, backend.ConsumerInfo{Name: consumerOf(r), Per: lease.PerTopic, Topics: patterns}, nil); err != nil {
 				return err
 			}
 		}
@@ -55,8 +57,8 @@ func drainLeasegen(server *redistest.Server, namespace string, topics, n, rounds
 		done := make(chan struct{})
 		begin := time.Now()
 		// What counts is progress that is stored, not only handled.
-		observe := lease.ObserverFunc(func(o lease.Observation) {
-			p, ok := o.(lease.ObservedCommit)
+		observe := operate.ObserverFunc(func(o operate.Observation) {
+			p, ok := o.(operate.ObservedCommit)
 			if !ok {
 				return
 			}

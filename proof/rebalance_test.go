@@ -14,8 +14,10 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/pace"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 const (
@@ -38,7 +40,7 @@ type timed struct {
 	closing atomic.Int64 // when the session began to close
 }
 
-func (b *timed) Release(ctx context.Context, session, consumer string, leases []lease.Ref) error {
+func (b *timed) Release(ctx context.Context, session, consumer string, leases []backend.Ref) error {
 	now := time.Now().UnixNano()
 	for _, l := range leases {
 		fmt.Printf("releasing %s %d %d\n", l.Resource, l.Epoch, now)
@@ -46,17 +48,16 @@ func (b *timed) Release(ctx context.Context, session, consumer string, leases []
 	return b.Backend.Release(ctx, session, consumer, leases)
 }
 
-func (b *timed) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+func (b *timed) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
 	s, err := b.Backend.OpenSession(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	return timedSession{s, s.(lease.Alarmed), &b.closing}, nil
+	return timedSession{s, &b.closing}, nil
 }
 
 type timedSession struct {
-	lease.Session
-	lease.Alarmed
+	backend.Session
 	closing *atomic.Int64
 }
 
@@ -66,11 +67,11 @@ func (s timedSession) Close(ctx context.Context) error {
 }
 
 // tell is tell with the time at which a lease was acquired, or ended with its session.
-func (b *timed) tell(o lease.Observation) {
+func (b *timed) tell(o operate.Observation) {
 	switch o := o.(type) {
-	case lease.ObservedAcquire:
+	case operate.ObservedAcquire:
 		fmt.Printf("acquired %s %d %d\n", o.Resource, o.Epoch, time.Now().UnixNano())
-	case lease.ObservedRelease:
+	case operate.ObservedRelease:
 		if at := b.closing.Load(); at != 0 {
 			fmt.Printf("releasing %s %d %d\n", o.Resource, o.Epoch, at)
 		}

@@ -16,8 +16,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 const (
@@ -121,7 +123,7 @@ func replica(ctx context.Context, m mode, dsn, name string) error {
 	if m == fenceOnly || m == unfenced {
 		be = &careless{Backend: pg, fence: m == fenceOnly}
 	}
-	observe := lease.ObserverFunc(tell)
+	observe := operate.ObserverFunc(tell)
 	if m == slots {
 		watched := &timed{Backend: pg}
 		be, observe = watched, watched.tell
@@ -170,19 +172,19 @@ func newConsumer(be lease.Backend, name string, m mode, opts ...lease.Option) (*
 }
 
 // tell prints what the controller counts.
-func tell(o lease.Observation) {
+func tell(o operate.Observation) {
 	switch o := o.(type) {
-	case lease.ObservedAcquire:
+	case operate.ObservedAcquire:
 		how := "free"
 		if o.Crashed {
 			how = "crashed"
 		}
 		fmt.Printf("acquired %s %d %s\n", o.Resource, o.Epoch, how)
-	case lease.ObservedLoss:
+	case operate.ObservedLoss:
 		fmt.Printf("lost %s %d\n", o.Resource, o.Epoch)
-	case lease.ObservedFenced:
+	case operate.ObservedFenced:
 		fmt.Printf("fenced %s %d\n", o.Resource, o.Epoch)
-	case lease.ObservedSession:
+	case operate.ObservedSession:
 		if o.Open {
 			fmt.Printf("session %s\n", o.Session)
 		}
@@ -196,7 +198,13 @@ type careless struct {
 	fence bool
 }
 
-func (b *careless) Begin(ctx context.Context) (lease.Tx, error) {
+func (b *careless) Capabilities() backend.Capabilities {
+	caps := b.Backend.Capabilities()
+	caps.Tx = b
+	return caps
+}
+
+func (b *careless) Begin(ctx context.Context) (backend.Tx, error) {
 	tx, err := b.Backend.Begin(context.WithoutCancel(ctx))
 	if err != nil {
 		return nil, err
@@ -210,11 +218,11 @@ func (b *careless) Begin(ctx context.Context) (lease.Tx, error) {
 }
 
 type carelessTx struct {
-	lease.Tx
+	backend.Tx
 	fence bool
 }
 
-func (tx carelessTx) Commit(ctx context.Context, session, consumer string, p lease.Progress) error {
+func (tx carelessTx) Commit(ctx context.Context, session, consumer string, p backend.Progress) error {
 	ctx = context.WithoutCancel(ctx)
 	fmt.Printf("committing %s %d\n", p.Resource, p.Epoch)
 	time.Sleep(30 * time.Millisecond) // here a frozen replica is mostly caught

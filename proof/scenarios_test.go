@@ -16,6 +16,7 @@ import (
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // a holder is frozen between its handler and its commit, for longer than its
@@ -174,8 +175,8 @@ func TestX05HeartbeatConnectionKilled(t *testing.T) {
 	inProcess(t, s.dsn, 4, func(_ context.Context, m lease.Message[numbered]) error {
 		handled <- m.Epoch
 		return nil
-	}, lease.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
-		if _, ok := o.(lease.ObservedLoss); ok {
+	}, lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
+		if _, ok := o.(operate.ObservedLoss); ok {
 			losses.Add(1)
 		}
 	})))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // soaking is how long TestSoak takes, and its load.
@@ -119,7 +120,7 @@ func soakGroup(be lease.Backend, log *slog.Logger) (*lease.Group, error) {
 					SELECT $1, u.topic, u.seq, u.id::bigint FROM unnest($2::text[], $3::bigint[], $4::text[]) u (topic, seq, id)`, name, topics, seqs, ids)
 				return err
 			})},
-		}, lease.WithLogger(log), lease.WithObserver(lease.ObserverFunc(tell)))
+		}, lease.WithLogger(log), lease.WithObserver(operate.ObserverFunc(tell)))
 		if err != nil {
 			return nil, err
 		}

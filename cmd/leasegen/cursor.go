@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"slices"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 func cursorCommand() command {
@@ -31,7 +31,7 @@ func cursorCommand() command {
 				if err := c.arguments(rest); err != nil {
 					return err
 				}
-				return db.withOperator(ctx, e, func(op lease.Operator) error { return c.do(ctx, e.Stdout, op) })
+				return db.withOperator(ctx, e, func(op operate.Operator) error { return c.do(ctx, e.Stdout, op) })
 			})
 		},
 	}
@@ -81,29 +81,25 @@ func (c *cursor) arguments(rest []string) error {
 	return nil
 }
 
-func (c *cursor) target() lease.CursorTarget {
+func (c *cursor) target() operate.CursorTarget {
 	switch {
 	case c.verb == "reset" || c.to == "beginning":
-		return lease.CursorTarget{Beginning: true}
+		return operate.CursorTarget{Beginning: true}
 	case c.to == "now":
-		return lease.CursorTarget{Now: true}
+		return operate.CursorTarget{Now: true}
 	}
-	return lease.CursorTarget{After: c.to}
+	return operate.CursorTarget{After: c.to}
 }
 
-func (c *cursor) do(ctx context.Context, w io.Writer, op lease.Operator) error {
-	cursors, ok := op.(lease.CursorOperator)
-	if !ok {
-		return usagef("this backend has no cursors to look at")
-	}
+func (c *cursor) do(ctx context.Context, w io.Writer, op operate.Operator) error {
 	s, err := known(ctx, op, c.consumer)
 	if err != nil {
 		return err
 	}
 	if c.verb == "show" {
-		return c.show(ctx, w, op, cursors)
+		return c.show(ctx, w, op)
 	}
-	return c.move(ctx, w, s, cursors)
+	return c.move(ctx, w, s, op)
 }
 
 type cursorJSON struct {
@@ -116,8 +112,8 @@ type cursorJSON struct {
 }
 
 // show lists cursors, the furthest behind first.
-func (c *cursor) show(ctx context.Context, w io.Writer, op lease.Operator, cursors lease.CursorOperator) error {
-	list, err := cursors.Cursors(ctx, c.consumer, c.resource, c.limit+1) // to see whether there are more
+func (c *cursor) show(ctx context.Context, w io.Writer, op operate.Operator) error {
+	list, err := op.Cursors(ctx, c.consumer, c.resource, c.limit+1) // to see whether there are more
 	if err != nil {
 		return err
 	}
@@ -169,7 +165,7 @@ func (c *cursor) nothing() error {
 }
 
 // move sets cursors: first it only says what that means.
-func (c *cursor) move(ctx context.Context, w io.Writer, s lease.ConsumerStatus, cursors lease.CursorOperator) error {
+func (c *cursor) move(ctx context.Context, w io.Writer, s operate.ConsumerStatus, op operate.Operator) error {
 	to := c.target()
 	place := "behind message " + to.After
 	switch {
@@ -179,7 +175,7 @@ func (c *cursor) move(ctx context.Context, w io.Writer, s lease.ConsumerStatus, 
 		place = "to the present"
 	}
 	if c.yes {
-		n, err := cursors.SetCursor(ctx, c.consumer, c.resource, to)
+		n, err := op.SetCursor(ctx, c.consumer, c.resource, to)
 		if err != nil {
 			return err
 		}
@@ -189,7 +185,7 @@ func (c *cursor) move(ctx context.Context, w io.Writer, s lease.ConsumerStatus, 
 		_, err = fmt.Fprintf(w, "moved %s of %s %s\n", plural(n, "cursor"), c.consumer, place)
 		return err
 	}
-	list, err := cursors.Cursors(ctx, c.consumer, c.resource, mostCounted)
+	list, err := op.Cursors(ctx, c.consumer, c.resource, mostCounted)
 	if err != nil {
 		return err
 	}

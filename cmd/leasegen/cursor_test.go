@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
@@ -26,8 +27,8 @@ func TestCursorOnPostgres(t *testing.T) {
 	defer pool.Close()
 	be := leasepg.New(pool)
 	deadLetter(t, be) // of mailing, on the topic mail.eu
-	counting := lease.ConsumerInfo{Name: "counting", Per: lease.PerPartition, Topics: []string{"*"}}
-	spec := lease.SessionSpec{ID: strings.Repeat("ab", 16), TTL: time.Minute, Host: "web-1", PID: 7, Consumers: []string{"counting"}}
+	counting := backend.ConsumerInfo{Name: "counting", Per: lease.PerPartition, Topics: []string{"*"}}
+	spec := backend.SessionSpec{ID: strings.Repeat("ab", 16), TTL: time.Minute, Host: "web-1", PID: 7, Consumers: []string{"counting"}}
 	session, err := be.OpenSession(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +37,7 @@ func TestCursorOnPostgres(t *testing.T) {
 	if err := be.Register(t.Context(), counting, nil); err != nil {
 		t.Fatal(err)
 	}
-	grants, err := be.Acquire(t.Context(), lease.AcquireRequest{Session: spec.ID, Consumer: counting, Max: 3, Attempt: strings.Repeat("cd", 16)})
+	grants, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: spec.ID, Consumer: counting, Max: 3, Attempt: strings.Repeat("cd", 16)})
 	if err != nil || len(grants) != 3 {
 		t.Fatalf("acquired %d slots of 3: %v", len(grants), err)
 	}
@@ -66,7 +67,7 @@ func TestCursorOnPostgres(t *testing.T) {
 	if out := mustRun(t, vars, "cursor", "show", "counting"); strings.Contains(out, "web-1") || strings.Contains(out, "beginning") {
 		t.Errorf("after the move:\n%s", out)
 	}
-	fenced, err := be.Commit(t.Context(), spec.ID, "counting", []lease.Progress{{Ref: grants[0].Ref, Seq: 1}})
+	fenced, err := be.Commit(t.Context(), spec.ID, "counting", []backend.Progress{{Ref: grants[0].Ref, Seq: 1}})
 	if err != nil || len(fenced) != 1 {
 		t.Errorf("the owner from before was not fenced: %v, %v", fenced, err)
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // mostCounted bounds what a dry run reads to count its dead letters.
@@ -41,7 +41,7 @@ func dlqCommand() command {
 				if err := q.arguments(rest); err != nil {
 					return err
 				}
-				return db.withOperator(ctx, e, func(op lease.Operator) error { return q.do(ctx, e.Stdout, op) })
+				return db.withOperator(ctx, e, func(op operate.Operator) error { return q.do(ctx, e.Stdout, op) })
 			})
 		},
 	}
@@ -50,7 +50,7 @@ func dlqCommand() command {
 // dlq is what leasegen dlq was asked for.
 type dlq struct {
 	verb   string
-	filter lease.DeadLetterFilter
+	filter operate.DeadLetterFilter
 	format string
 	yes    bool
 	now    time.Time
@@ -84,7 +84,7 @@ func (q *dlq) arguments(rest []string) error {
 	return nil
 }
 
-func (q *dlq) do(ctx context.Context, w io.Writer, op lease.Operator) error {
+func (q *dlq) do(ctx context.Context, w io.Writer, op operate.Operator) error {
 	c, err := known(ctx, op, q.filter.Consumer)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func (q *dlq) do(ctx context.Context, w io.Writer, op lease.Operator) error {
 	return q.change(ctx, w, op, c, "purge", "purged", op.Purge)
 }
 
-func (q *dlq) list(ctx context.Context, w io.Writer, op lease.Operator, c lease.ConsumerStatus) error {
+func (q *dlq) list(ctx context.Context, w io.Writer, op operate.Operator, c operate.ConsumerStatus) error {
 	f := q.filter
 	if f.Limit == 0 {
 		f.Limit = 100
@@ -137,7 +137,7 @@ func (q *dlq) list(ctx context.Context, w io.Writer, op lease.Operator, c lease.
 	return err
 }
 
-func none(c lease.ConsumerStatus) string {
+func none(c operate.ConsumerStatus) string {
 	if c.DeadLetters == 0 {
 		return c.Consumer + " has no dead letters"
 	}
@@ -163,7 +163,7 @@ type letterJSON struct {
 	Payload     []byte            `json:"payload_base64,omitempty"`
 }
 
-func jsonOf(l lease.DeadLetterInfo, payload bool) letterJSON {
+func jsonOf(l operate.DeadLetterInfo, payload bool) letterJSON {
 	j := letterJSON{
 		ID: l.ID, Consumer: l.Consumer, Resource: l.Resource, MessageID: l.MessageID, Topic: l.Topic, Key: l.Key, Kind: l.Kind,
 		Size: l.Size, Headers: l.Headers, PublishedAt: l.PublishedAt, FirstFailed: l.FirstFailed, DeadAt: l.DeadAt,
@@ -177,7 +177,7 @@ func jsonOf(l lease.DeadLetterInfo, payload bool) letterJSON {
 
 // show prints one dead letter, and its payload as it is, but for bytes that could
 // steer a terminal.
-func (q *dlq) show(ctx context.Context, w io.Writer, op lease.Operator) error {
+func (q *dlq) show(ctx context.Context, w io.Writer, op operate.Operator) error {
 	letters, err := op.DeadLetters(ctx, q.filter)
 	if err != nil {
 		return err
@@ -214,7 +214,7 @@ func (q *dlq) show(ctx context.Context, w io.Writer, op lease.Operator) error {
 }
 
 // change replays or purges: first it only says how many.
-func (q *dlq) change(ctx context.Context, w io.Writer, op lease.Operator, c lease.ConsumerStatus, verb, done string, do func(context.Context, lease.DeadLetterFilter) (int, error)) error {
+func (q *dlq) change(ctx context.Context, w io.Writer, op operate.Operator, c operate.ConsumerStatus, verb, done string, do func(context.Context, operate.DeadLetterFilter) (int, error)) error {
 	if q.format != "text" {
 		return usagef("-format goes with list and show only")
 	}

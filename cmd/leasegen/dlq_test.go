@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 func (w *world) dlq(t *testing.T, q dlq, verb string) string {
@@ -28,7 +28,7 @@ func (w *world) dlq(t *testing.T, q dlq, verb string) string {
 
 func (w *world) letters(t *testing.T) int {
 	t.Helper()
-	all, err := w.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: "shipping"})
+	all, err := w.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "shipping"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func (w *world) letters(t *testing.T) int {
 func TestDeadLettersList(t *testing.T) {
 	time.Local = time.UTC // the table shows local time
 	w := newWorld(t)
-	got := w.dlq(t, dlq{filter: lease.DeadLetterFilter{Limit: 2}}, "list")
+	got := w.dlq(t, dlq{filter: operate.DeadLetterFilter{Limit: 2}}, "list")
 	lines := strings.Split(got, "\n")
 	if len(lines) != 5 {
 		t.Fatalf("got:\n%s", got)
@@ -52,29 +52,29 @@ func TestDeadLettersList(t *testing.T) {
 	if lines[3] != "there are more; -limit n shows n" {
 		t.Errorf("note: %s", lines[3])
 	}
-	expect(t, w.dlq(t, dlq{filter: lease.DeadLetterFilter{Topic: "none.*"}}, "list"), "none of the 12 dead letters of shipping match\n")
+	expect(t, w.dlq(t, dlq{filter: operate.DeadLetterFilter{Topic: "none.*"}}, "list"), "none of the 12 dead letters of shipping match\n")
 }
 
 func TestDeadLettersShow(t *testing.T) {
 	w := newWorld(t)
-	all, err := w.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: "shipping"})
+	all, err := w.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "shipping"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := w.dlq(t, dlq{filter: lease.DeadLetterFilter{IDs: []string{all[5].ID}}}, "show")
+	got := w.dlq(t, dlq{filter: operate.DeadLetterFilter{IDs: []string{all[5].ID}}}, "show")
 	for _, want := range []string{"topic         orders.apac\n", "key           cust-1\n", "attempts      8\n", "header        trace: t1\n", "payload       7 bytes\n\n{\"n\":5}\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in:\n%s", want, got)
 		}
 	}
 	var j letterJSON
-	if err := json.Unmarshal([]byte(w.dlq(t, dlq{format: "json", filter: lease.DeadLetterFilter{IDs: []string{all[5].ID}}}, "show")), &j); err != nil {
+	if err := json.Unmarshal([]byte(w.dlq(t, dlq{format: "json", filter: operate.DeadLetterFilter{IDs: []string{all[5].ID}}}, "show")), &j); err != nil {
 		t.Fatal(err)
 	}
 	if string(j.Payload) != `{"n":5}` || j.Reason != all[5].Reason {
 		t.Errorf("json: %+v", j)
 	}
-	q := dlq{format: "text", filter: lease.DeadLetterFilter{IDs: []string{"987654"}}}
+	q := dlq{format: "text", filter: operate.DeadLetterFilter{IDs: []string{"987654"}}}
 	if err := q.arguments([]string{"show", "shipping"}); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestDeadLettersShow(t *testing.T) {
 // Replay and purge do nothing until told so.
 func TestDeadLettersReplayAndPurge(t *testing.T) {
 	w := newWorld(t)
-	carrier := lease.DeadLetterFilter{Reason: "carrier*"}
+	carrier := operate.DeadLetterFilter{Reason: "carrier*"}
 	expect(t, w.dlq(t, dlq{filter: carrier}, "replay"), "would replay 9 of 12 dead letters of shipping; run again with -yes\n")
 	if n := w.letters(t); n != 12 {
 		t.Fatalf("after a dry run there are %d dead letters, want 12", n)
@@ -96,7 +96,7 @@ func TestDeadLettersReplayAndPurge(t *testing.T) {
 		t.Fatalf("after the replay there are %d dead letters, want 3", n)
 	}
 	expect(t, w.dlq(t, dlq{filter: carrier}, "replay"), "nothing to replay: none of the 3 dead letters of shipping match\n")
-	expect(t, w.dlq(t, dlq{filter: lease.DeadLetterFilter{Limit: 1}}, "purge"), "would purge 1 of 3 dead letters of shipping; run again with -yes\n")
+	expect(t, w.dlq(t, dlq{filter: operate.DeadLetterFilter{Limit: 1}}, "purge"), "would purge 1 of 3 dead letters of shipping; run again with -yes\n")
 	expect(t, w.dlq(t, dlq{}, "purge"), "would purge 3 of 3 dead letters of shipping; run again with -yes\n")
 	expect(t, w.dlq(t, dlq{yes: true}, "purge"), "purged 3 of 3 dead letters of shipping\n")
 	expect(t, w.dlq(t, dlq{}, "list"), "shipping has no dead letters\n")
@@ -114,8 +114,8 @@ func TestDeadLetterArguments(t *testing.T) {
 		{dlq{}, "purge a b", `one consumer at a time, not ["a" "b"]`},
 		{dlq{}, "show a", "show needs one id: leasegen dlq show a -id ID"},
 		{dlq{yes: true}, "list a", "-yes goes with replay and purge only"},
-		{dlq{filter: lease.DeadLetterFilter{IDs: []string{"1", ""}}}, "purge a", "-id has an empty id"},
-		{dlq{filter: lease.DeadLetterFilter{Limit: -1}}, "purge a", "-limit -1 is below 0"},
+		{dlq{filter: operate.DeadLetterFilter{IDs: []string{"1", ""}}}, "purge a", "-id has an empty id"},
+		{dlq{filter: operate.DeadLetterFilter{Limit: -1}}, "purge a", "-limit -1 is below 0"},
 		{dlq{format: "yaml"}, "list a", `-format "yaml" is unknown; known: text, json`},
 	} {
 		if c.q.format == "" {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 func forgetCommand() command {
@@ -26,7 +26,7 @@ func forgetCommand() command {
 				case 0:
 					return usagef("give the name of a consumer")
 				case 1:
-					return db.withOperator(ctx, e, func(op lease.Operator) error { return forget(ctx, e.Stdout, op, rest[0], yes) })
+					return db.withOperator(ctx, e, func(op operate.Operator) error { return forget(ctx, e.Stdout, op, rest[0], yes) })
 				}
 				return usagef("one consumer at a time, not %q", rest)
 			})
@@ -35,7 +35,7 @@ func forgetCommand() command {
 }
 
 // forget deletes a consumer that nothing runs any more: its cursors hold the log.
-func forget(ctx context.Context, w io.Writer, op lease.Operator, consumer string, yes bool) error {
+func forget(ctx context.Context, w io.Writer, op operate.Operator, consumer string, yes bool) error {
 	be, ok := op.(interface {
 		Forget(ctx context.Context, consumer string) error
 	})

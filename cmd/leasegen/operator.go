@@ -13,9 +13,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // operatorCommands are the commands that look at a database and mend it.
@@ -158,7 +158,7 @@ func oneLine(err error) string {
 }
 
 // withOperator runs do on the database.
-func (d *database) withOperator(ctx context.Context, e *env, do func(lease.Operator) error) error {
+func (d *database) withOperator(ctx context.Context, e *env, do func(operate.Operator) error) error {
 	dsn, from, err := d.source(e)
 	if err != nil {
 		return err
@@ -217,10 +217,10 @@ func carryOut(e *env, fs *flag.FlagSet, usage string, args []string, do func(res
 }
 
 // known returns the status of a consumer, or an error that names those there are.
-func known(ctx context.Context, op lease.Operator, consumer string) (lease.ConsumerStatus, error) {
+func known(ctx context.Context, op operate.Operator, consumer string) (operate.ConsumerStatus, error) {
 	all, err := op.Status(ctx)
 	if err != nil {
-		return lease.ConsumerStatus{}, err
+		return operate.ConsumerStatus{}, err
 	}
 	var names []string
 	for _, s := range all {
@@ -230,7 +230,7 @@ func known(ctx context.Context, op lease.Operator, consumer string) (lease.Consu
 		names = append(names, s.Consumer)
 	}
 	if len(names) == 0 {
-		return lease.ConsumerStatus{}, usagef("there is no consumer %q: none has run on this database yet", consumer)
+		return operate.ConsumerStatus{}, usagef("there is no consumer %q: none has run on this database yet", consumer)
 	}
-	return lease.ConsumerStatus{}, usagef("there is no consumer %q; known: %s", consumer, strings.Join(names, ", "))
+	return operate.ConsumerStatus{}, usagef("there is no consumer %q; known: %s", consumer, strings.Join(names, ", "))
 }

@@ -14,8 +14,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // leasegen runs the command as a shell would.
@@ -133,7 +135,7 @@ func TestForgetOnPostgres(t *testing.T) {
 		t.Error("a consumer with dead letters was forgotten")
 	}
 	mustRun(t, vars, "dlq", "purge", "mailing", "-yes")
-	session, err := be.OpenSession(t.Context(), lease.SessionSpec{ID: strings.Repeat("ab", 16), TTL: time.Minute, Host: "web-1", PID: 7, Consumers: []string{"mailing"}})
+	session, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: strings.Repeat("ab", 16), TTL: time.Minute, Host: "web-1", PID: 7, Consumers: []string{"mailing"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,8 +180,8 @@ func deadLetter(t *testing.T, be lease.Backend) {
 			}
 			return lease.DeadLetter("mailbox is full")
 		})},
-	}, lease.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
-		if o, ok := o.(lease.ObservedCommit); ok {
+	}, lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
+		if o, ok := o.(operate.ObservedCommit); ok {
 			committed <- o.Dead
 		}
 	})))

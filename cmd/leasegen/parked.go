@@ -7,7 +7,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 func parkedCommand() command {
@@ -29,7 +29,7 @@ func parkedCommand() command {
 				if err := p.arguments(rest); err != nil {
 					return err
 				}
-				return db.withOperator(ctx, e, func(op lease.Operator) error { return p.do(ctx, e.Stdout, op) })
+				return db.withOperator(ctx, e, func(op operate.Operator) error { return p.do(ctx, e.Stdout, op) })
 			})
 		},
 	}
@@ -37,7 +37,7 @@ func parkedCommand() command {
 
 // parked is what leasegen parked was asked for.
 type parked struct {
-	filter lease.ParkedFilter
+	filter operate.ParkedFilter
 	format string
 	now    time.Time
 }
@@ -72,17 +72,13 @@ type parkedJSON struct {
 	Error       string     `json:"error"`
 }
 
-func (p *parked) do(ctx context.Context, w io.Writer, op lease.Operator) error {
-	lister, ok := op.(lease.ParkedOperator)
-	if !ok {
-		return usagef("this backend cannot list parked messages")
-	}
+func (p *parked) do(ctx context.Context, w io.Writer, op operate.Operator) error {
 	if _, err := known(ctx, op, p.filter.Consumer); err != nil {
 		return err
 	}
 	f := p.filter
 	f.Limit++ // to see whether there are more
-	list, err := lister.Parked(ctx, f)
+	list, err := op.Parked(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -130,7 +126,7 @@ func (p *parked) what() string {
 	return what
 }
 
-func (p *parked) json(w io.Writer, list []lease.ParkedInfo, more bool) error {
+func (p *parked) json(w io.Writer, list []operate.ParkedInfo, more bool) error {
 	out := make([]parkedJSON, len(list))
 	for i, m := range list {
 		out[i] = parkedJSON{

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 func (w *world) parked(t *testing.T, p parked) string {
@@ -43,18 +45,18 @@ func TestParkedList(t *testing.T) {
 	if err != nil || leases[0].Lag != 3 {
 		t.Fatalf("%+v, %v", leases, err)
 	}
-	fetched, err := w.Fetch(t.Context(), lease.FetchRequest{Consumer: lease.ConsumerInfo{Name: "shipping", Per: lease.PerGroup, Topics: []string{"orders.*"}}, MaxPayload: 1 << 20,
-		Items: []lease.FetchItem{{Resource: lease.Whole, From: w.grant.Cursor, Limit: 100}}})
+	fetched, err := w.Fetch(t.Context(), backend.FetchRequest{Consumer: backend.ConsumerInfo{Name: "shipping", Per: lease.PerGroup, Topics: []string{"orders.*"}}, MaxPayload: 1 << 20,
+		Items: []backend.FetchItem{{Resource: backend.Whole, From: w.grant.Cursor, Limit: 100}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ms := fetched[0].Messages
 	ms = ms[len(ms)-3:]
-	p := lease.Progress{Ref: w.grant.Ref, Cursor: fetched[0].Next, Seq: 2, Park: []lease.Park{
+	p := backend.Progress{Ref: w.grant.Ref, Cursor: fetched[0].Next, Seq: 2, Park: []backend.Park{
 		{ID: ms[0].ID, Lane: "ann", Attempt: 3, After: time.Minute, Error: "carrier: 503\x1b]0;x\a"}, {ID: ms[1].ID, Lane: "ann"},
 		{ID: ms[2].ID, Lane: "bob", Attempt: 1, Error: "again"},
 	}}
-	if fenced, err := w.Commit(t.Context(), "b92e00000000000000000000000000bb", "shipping", []lease.Progress{p}); err != nil || len(fenced) > 0 {
+	if fenced, err := w.Commit(t.Context(), "b92e00000000000000000000000000bb", "shipping", []backend.Progress{p}); err != nil || len(fenced) > 0 {
 		t.Fatal(fenced, err)
 	}
 	got := w.parked(t, parked{})
@@ -79,15 +81,15 @@ func TestParkedList(t *testing.T) {
 	if !strings.HasSuffix(rows[len(rows)-1], " 1 "+at+" due again") {
 		t.Errorf("last row: %s", rows[len(rows)-1])
 	}
-	if got := w.parked(t, parked{filter: lease.ParkedFilter{Limit: 2}}); !strings.HasSuffix(got, "there are more; -limit n shows n\n") || strings.Count(got, "\n") != 4 {
+	if got := w.parked(t, parked{filter: operate.ParkedFilter{Limit: 2}}); !strings.HasSuffix(got, "there are more; -limit n shows n\n") || strings.Count(got, "\n") != 4 {
 		t.Errorf("two of three:\n%s", got)
 	}
-	expect(t, w.parked(t, parked{filter: lease.ParkedFilter{Key: "carl"}}), "shipping, key \"carl\", has no parked messages\n")
+	expect(t, w.parked(t, parked{filter: operate.ParkedFilter{Key: "carl"}}), "shipping, key \"carl\", has no parked messages\n")
 	var doc struct {
 		Parked []parkedJSON
 		More   bool
 	}
-	if err := json.Unmarshal([]byte(w.parked(t, parked{format: "json", filter: lease.ParkedFilter{Key: "ann"}})), &doc); err != nil || len(doc.Parked) != 2 || doc.More {
+	if err := json.Unmarshal([]byte(w.parked(t, parked{format: "json", filter: operate.ParkedFilter{Key: "ann"}})), &doc); err != nil || len(doc.Parked) != 2 || doc.More {
 		t.Fatalf("%+v, %v", doc, err)
 	}
 	first, second := doc.Parked[0], doc.Parked[1]
@@ -105,8 +107,8 @@ func TestParkedArguments(t *testing.T) {
 	}{
 		{parked{}, "", "name a consumer; leasegen status lists them"},
 		{parked{}, "a b", `one consumer at a time, not ["a" "b"]`},
-		{parked{filter: lease.ParkedFilter{Limit: -1}}, "a", "-limit -1 is below 1"},
-		{parked{filter: lease.ParkedFilter{Limit: 1}, format: "yaml"}, "a", `-format "yaml" is unknown; known: text, json`},
+		{parked{filter: operate.ParkedFilter{Limit: -1}}, "a", "-limit -1 is below 1"},
+		{parked{filter: operate.ParkedFilter{Limit: 1}, format: "yaml"}, "a", `-format "yaml" is unknown; known: text, json`},
 	} {
 		if err := c.p.arguments(strings.Fields(c.args)); err == nil || err.Error() != c.want {
 			t.Errorf("parked %s: error %v, want %s", c.args, err, c.want)

@@ -11,6 +11,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 func statusCommand() command {
@@ -32,7 +33,7 @@ func statusCommand() command {
 				if err := s.arguments(rest); err != nil {
 					return err
 				}
-				return db.withOperator(ctx, e, func(op lease.Operator) error { return s.show(ctx, e.Stdout, op) })
+				return db.withOperator(ctx, e, func(op operate.Operator) error { return s.show(ctx, e.Stdout, op) })
 			})
 		},
 	}
@@ -112,21 +113,21 @@ type topicJSON struct {
 }
 
 // show reads what was asked for and prints it.
-func (s *status) show(ctx context.Context, w io.Writer, op lease.Operator) error {
-	var consumers []lease.ConsumerStatus
+func (s *status) show(ctx context.Context, w io.Writer, op operate.Operator) error {
+	var consumers []operate.ConsumerStatus
 	var err error
 	if s.consumer == "" {
 		consumers, err = op.Status(ctx)
 	} else {
-		var one lease.ConsumerStatus
+		var one operate.ConsumerStatus
 		one, err = known(ctx, op, s.consumer)
-		consumers = []lease.ConsumerStatus{one}
+		consumers = []operate.ConsumerStatus{one}
 	}
 	if err != nil {
 		return err
 	}
-	var members []lease.MemberStatus
-	var leases []lease.LeaseStatus
+	var members []operate.MemberStatus
+	var leases []operate.LeaseStatus
 	leader := s.consumer != "" && single(consumers[0])
 	if s.members || s.leases || leader {
 		if members, err = op.Members(ctx, s.consumer); err != nil {
@@ -183,7 +184,7 @@ type notes struct {
 	open        time.Duration
 }
 
-func notesOf(ctx context.Context, op lease.Operator) (n notes, err error) {
+func notesOf(ctx context.Context, op operate.Operator) (n notes, err error) {
 	switch be := op.(type) {
 	case *leaseredis.Backend:
 		n.unmatched, err = be.UnmatchedTopics(ctx)
@@ -205,11 +206,11 @@ func (n notes) print(w io.Writer) error {
 }
 
 // single reports that a consumer has one owner, its leader.
-func single(c lease.ConsumerStatus) bool {
+func single(c operate.ConsumerStatus) bool {
 	return c.Per == lease.PerGroup.String() || c.Per == lease.PerCluster.String()
 }
 
-func consumersTable(consumers []lease.ConsumerStatus) *table {
+func consumersTable(consumers []operate.ConsumerStatus) *table {
 	t := newTable("consumer", "per", "lock", ">resources", ">members", ">standbys", ">unowned", ">lag(max)", "oldest unread",
 		">parked keys", ">dead letters")
 	for _, c := range consumers {
@@ -220,7 +221,7 @@ func consumersTable(consumers []lease.ConsumerStatus) *table {
 }
 
 // printLeader says who leads a consumer that has one owner.
-func printLeader(w io.Writer, members []lease.MemberStatus, leases []lease.LeaseStatus) error {
+func printLeader(w io.Writer, members []operate.MemberStatus, leases []operate.LeaseStatus) error {
 	if len(leases) == 0 || leases[0].Session == "" {
 		_, err := fmt.Fprintln(w, "no leader")
 		return err
@@ -272,7 +273,7 @@ func ageOr(d time.Duration) string {
 	return age(d)
 }
 
-func membersTable(members []lease.MemberStatus) *table {
+func membersTable(members []operate.MemberStatus) *table {
 	t := newTable("session", "host:pid", "since", "heartbeat", ">owns", ">target")
 	for _, m := range members {
 		t.add(short(m.Session), process(m), age(m.Since), age(m.SinceBeat)+" ago", number(m.Owned), number(m.FairShare))
@@ -280,7 +281,7 @@ func membersTable(members []lease.MemberStatus) *table {
 	return t
 }
 
-func (s *status) printLeases(w io.Writer, c lease.ConsumerStatus, members []lease.MemberStatus, leases []lease.LeaseStatus) error {
+func (s *status) printLeases(w io.Writer, c operate.ConsumerStatus, members []operate.MemberStatus, leases []operate.LeaseStatus) error {
 	who := map[string]string{}
 	for _, m := range members {
 		who[m.Session] = process(m)
@@ -303,7 +304,7 @@ func (s *status) printLeases(w io.Writer, c lease.ConsumerStatus, members []leas
 	return nil
 }
 
-func (s *status) json(w io.Writer, consumers []lease.ConsumerStatus, members []lease.MemberStatus, leases []lease.LeaseStatus, n notes) error {
+func (s *status) json(w io.Writer, consumers []operate.ConsumerStatus, members []operate.MemberStatus, leases []operate.LeaseStatus, n notes) error {
 	out := make([]consumerJSON, len(consumers))
 	for i, c := range consumers {
 		out[i] = consumerJSON{
@@ -344,6 +345,6 @@ func (s *status) json(w io.Writer, consumers []lease.ConsumerStatus, members []l
 // short is the part of a session's id that is enough to tell it from others.
 func short(session string) string { return printable(session, 8) }
 
-func process(m lease.MemberStatus) string {
+func process(m operate.MemberStatus) string {
 	return fmt.Sprintf("%s:%d", printable(m.Host, 60), m.PID)
 }

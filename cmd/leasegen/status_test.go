@@ -12,8 +12,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // world is a storage with two consumers, made by hand at a fixed time: billing owns
@@ -21,7 +23,7 @@ import (
 type world struct {
 	*leasemem.Backend
 	now   time.Time
-	grant lease.Grant // shipping's
+	grant backend.Grant // shipping's
 }
 
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
@@ -31,8 +33,8 @@ func newWorld(t *testing.T) *world {
 	ctx := t.Context()
 	w := &world{now: noon}
 	w.Backend = leasemem.New(leasemem.WithClock(func() time.Time { return w.now }))
-	billing := lease.ConsumerInfo{Name: "billing", Per: lease.PerTopic, Topics: []string{"orders.*"}}
-	shipping := lease.ConsumerInfo{Name: "shipping", Per: lease.PerGroup, Topics: []string{"orders.*"}}
+	billing := backend.ConsumerInfo{Name: "billing", Per: lease.PerTopic, Topics: []string{"orders.*"}}
+	shipping := backend.ConsumerInfo{Name: "shipping", Per: lease.PerGroup, Topics: []string{"orders.*"}}
 	ok := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -48,32 +50,32 @@ func newWorld(t *testing.T) *world {
 	}
 	ok(w.Publish(ctx, events))
 	for i, id := range []string{"a81f00000000000000000000000000aa", "b92e00000000000000000000000000bb"} {
-		_, err := w.OpenSession(ctx, lease.SessionSpec{ID: id, TTL: 10 * time.Hour, Consumers: []string{"billing", "shipping"}, Host: "web-1", PID: 4121 + i})
+		_, err := w.OpenSession(ctx, backend.SessionSpec{ID: id, TTL: 10 * time.Hour, Consumers: []string{"billing", "shipping"}, Host: "web-1", PID: 4121 + i})
 		ok(err)
 		w.now = w.now.Add(time.Minute)
 	}
 	ok(w.Register(ctx, billing, nil))
-	ok(w.Register(ctx, shipping, []string{lease.Whole}))
-	_, err := w.Acquire(ctx, lease.AcquireRequest{Session: "a81f00000000000000000000000000aa", Consumer: billing, Max: 2, Attempt: "1"})
+	ok(w.Register(ctx, shipping, []string{backend.Whole}))
+	_, err := w.Acquire(ctx, backend.AcquireRequest{Session: "a81f00000000000000000000000000aa", Consumer: billing, Max: 2, Attempt: "1"})
 	ok(err)
-	grants, err := w.Acquire(ctx, lease.AcquireRequest{Session: "b92e00000000000000000000000000bb", Consumer: shipping, Max: 1, Attempt: "2"})
+	grants, err := w.Acquire(ctx, backend.AcquireRequest{Session: "b92e00000000000000000000000000bb", Consumer: shipping, Max: 1, Attempt: "2"})
 	ok(err)
 	if len(grants) != 1 {
 		t.Fatalf("shipping got %d leases, want 1", len(grants))
 	}
 	w.grant = grants[0]
-	fetched, err := w.Fetch(ctx, lease.FetchRequest{Consumer: shipping, MaxPayload: 1 << 20,
-		Items: []lease.FetchItem{{Resource: lease.Whole, From: w.grant.Cursor, Limit: 100}}})
+	fetched, err := w.Fetch(ctx, backend.FetchRequest{Consumer: shipping, MaxPayload: 1 << 20,
+		Items: []backend.FetchItem{{Resource: backend.Whole, From: w.grant.Cursor, Limit: 100}}})
 	ok(err)
-	p := lease.Progress{Ref: w.grant.Ref, Cursor: fetched[0].Next}
+	p := backend.Progress{Ref: w.grant.Ref, Cursor: fetched[0].Next}
 	for i, m := range fetched[0].Messages {
 		reason := "carrier: 503 after 8 attempts in 3m20s"
 		if i%4 == 0 {
 			reason = "address: want string, got number"
 		}
-		p.Dead = append(p.Dead, lease.Dead{ID: m.ID, Attempt: 8, Reason: reason})
+		p.Dead = append(p.Dead, backend.Dead{ID: m.ID, Attempt: 8, Reason: reason})
 	}
-	fenced, err := w.Commit(ctx, "b92e00000000000000000000000000bb", "shipping", []lease.Progress{p})
+	fenced, err := w.Commit(ctx, "b92e00000000000000000000000000bb", "shipping", []backend.Progress{p})
 	ok(err)
 	if len(fenced) != 0 {
 		t.Fatalf("fenced: %v", fenced)
@@ -213,20 +215,20 @@ func TestNumberAndAge(t *testing.T) {
 }
 
 // steering is an operator whose every text would steer a terminal.
-type steering struct{ lease.Operator }
+type steering struct{ operate.Operator }
 
 const steer = "\x1b]0;owned\x07\x1b[2J\r\u009b1mx\u202e"
 
-func (steering) Status(context.Context) ([]lease.ConsumerStatus, error) {
-	return []lease.ConsumerStatus{{Consumer: "c", Per: lease.PerGroup.String()}, {Consumer: steer, Per: steer, Lock: steer, Note: steer}}, nil
+func (steering) Status(context.Context) ([]operate.ConsumerStatus, error) {
+	return []operate.ConsumerStatus{{Consumer: "c", Per: lease.PerGroup.String()}, {Consumer: steer, Per: steer, Lock: steer, Note: steer}}, nil
 }
 
-func (steering) Members(context.Context, string) ([]lease.MemberStatus, error) {
-	return []lease.MemberStatus{{Session: steer, Host: steer}}, nil
+func (steering) Members(context.Context, string) ([]operate.MemberStatus, error) {
+	return []operate.MemberStatus{{Session: steer, Host: steer}}, nil
 }
 
-func (steering) Leases(context.Context, string, int) ([]lease.LeaseStatus, error) {
-	return []lease.LeaseStatus{{Resource: steer, Session: steer}, {Resource: "r", Session: steer + "gone"}}, nil
+func (steering) Leases(context.Context, string, int) ([]operate.LeaseStatus, error) {
+	return []operate.LeaseStatus{{Resource: steer, Session: steer}, {Resource: "r", Session: steer + "gone"}}, nil
 }
 
 // TestStatusSteersNoTerminal: what roles that write to the tables have put there is printed as text.

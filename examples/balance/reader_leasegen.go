@@ -14,8 +14,8 @@ import (
 // has changed since: run leasegen again, and commit what it writes.
 const _ = lease.ABI1
 
-// PublishFeedOpened appends feed.opened events to a topic, all or none, in the order given.
-// Their key is Feed.
+// PublishFeedOpened appends feed.opened events to a topic, in the order given; see
+// lease.Publisher. Their key is Feed.
 func PublishFeedOpened(ctx context.Context, to lease.Publisher, topic string, events ...FeedOpened) error {
 	return lease.Publish(ctx, to, topic, lease.EventType[FeedOpened]{
 		Kind: "feed.opened",

@@ -16,8 +16,8 @@ import (
 // has changed since: run leasegen again, and commit what it writes.
 const _ = lease.ABI1
 
-// PublishPayment appends payment events to a topic, all or none, in the order given. Their
-// key is Account.
+// PublishPayment appends payment events to a topic, in the order given; see
+// lease.Publisher. Their key is Account.
 func PublishPayment(ctx context.Context, to lease.Publisher, topic string, events ...Payment) error {
 	return lease.Publish(ctx, to, topic, lease.EventType[Payment]{
 		Kind: "payment",

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/stage"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 const (
@@ -184,7 +184,7 @@ func (r *run) count(ctx context.Context) (c count, err error) {
 	if err != nil {
 		return c, err
 	}
-	dead, err := r.Backend.DeadLetters(ctx, lease.DeadLetterFilter{Consumer: "ledger"})
+	dead, err := r.Backend.DeadLetters(ctx, operate.DeadLetterFilter{Consumer: "ledger"})
 	c.dead = len(dead)
 	return c, err
 }
@@ -200,7 +200,7 @@ func (r *run) takeover(ctx context.Context, fault time.Time) (by string, gap tim
 
 // repair shows the dead letter, removes its cause, and replays it.
 func (r *run) repair(ctx context.Context) error {
-	dead, err := r.Backend.DeadLetters(ctx, lease.DeadLetterFilter{Consumer: "ledger"})
+	dead, err := r.Backend.DeadLetters(ctx, operate.DeadLetterFilter{Consumer: "ledger"})
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (r *run) repair(ctx context.Context) error {
 	if _, err := r.Pool.Exec(ctx, `INSERT INTO account VALUES ($1)`, closed); err != nil {
 		return err
 	}
-	n, err := r.Backend.Replay(ctx, lease.DeadLetterFilter{Consumer: "ledger"}) // leasegen dlq replay ledger -yes
+	n, err := r.Backend.Replay(ctx, operate.DeadLetterFilter{Consumer: "ledger"}) // leasegen dlq replay ledger -yes
 	if err != nil {
 		return err
 	}

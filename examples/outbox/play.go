@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/leasegen/leasegen/internal/stage"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 const (
@@ -108,9 +108,9 @@ func (r *run) mend(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var dead []lease.DeadLetterInfo
+	var dead []operate.DeadLetterInfo
 	err = stage.Until(ctx, "the order is a dead letter", func() (done bool, err error) {
-		dead, err = r.Backend.DeadLetters(ctx, lease.DeadLetterFilter{Consumer: "shipping"})
+		dead, err = r.Backend.DeadLetters(ctx, operate.DeadLetterFilter{Consumer: "shipping"})
 		return len(dead) > 0, err
 	})
 	if err != nil {
@@ -120,7 +120,7 @@ func (r *run) mend(ctx context.Context) error {
 	if _, err := r.Pool.Exec(ctx, "UPDATE shop.outbox SET address = '7 New Road' WHERE id = $1::text::bigint", dead[0].MessageID); err != nil {
 		return err
 	}
-	if _, err := r.Backend.Replay(ctx, lease.DeadLetterFilter{Consumer: "shipping"}); err != nil {
+	if _, err := r.Backend.Replay(ctx, operate.DeadLetterFilter{Consumer: "shipping"}); err != nil {
 		return err
 	}
 	if err := r.shipped(ctx, r.orders+2); err != nil {

@@ -14,8 +14,8 @@ import (
 // has changed since: run leasegen again, and commit what it writes.
 const _ = lease.ABI1
 
-// PublishOrderPlaced appends order.placed events to a topic, all or none, in the order
-// given. Their key is Customer.
+// PublishOrderPlaced appends order.placed events to a topic, in the order given; see
+// lease.Publisher. Their key is Customer.
 func PublishOrderPlaced(ctx context.Context, to lease.Publisher, topic string, events ...OrderPlaced) error {
 	return lease.Publish(ctx, to, topic, lease.EventType[OrderPlaced]{
 		Kind: "order.placed",

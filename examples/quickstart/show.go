@@ -13,8 +13,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 const (
@@ -85,14 +87,14 @@ func (r *replica) freeze() (thaw func()) {
 	return func() { close(frozen) }
 }
 
-func (r *replica) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+func (r *replica) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
 	r.wait()
 	s, err := r.Backend.OpenSession(ctx, spec)
 	return &heart{s, r}, err
 }
 
 type heart struct {
-	lease.Session
+	backend.Session
 	replica *replica
 }
 
@@ -103,11 +105,11 @@ func (h *heart) Heartbeat(ctx context.Context) error {
 
 // Commit reaches the backend late when the replica was frozen meanwhile, as a packet
 // on its way would: it no longer knows that its sender gave up.
-func (r *replica) Commit(ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+func (r *replica) Commit(ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
 	r.wait()
 	fenced, err := r.Backend.Commit(context.WithoutCancel(ctx), session, consumer, ps)
 	for _, topic := range fenced {
-		i := slices.IndexFunc(ps, func(p lease.Progress) bool { return p.Resource == topic })
+		i := slices.IndexFunc(ps, func(p backend.Progress) bool { return p.Resource == topic })
 		r.show.refuse(r.name, topic, ps[i].Epoch)
 	}
 	return fenced, err
@@ -123,7 +125,7 @@ func (s *show) options(name string) []lease.Option {
 	return []lease.Option{
 		lease.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))), // the table says it
 		lease.WithBatch(10),
-		lease.WithObserver(lease.ObserverFunc(func(o lease.Observation) { s.observe(name, o) })),
+		lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) { s.observe(name, o) })),
 	}
 }
 
@@ -134,11 +136,11 @@ func (s *show) row(topic string) *row {
 	return s.rows[topic]
 }
 
-func (s *show) observe(name string, o lease.Observation) {
+func (s *show) observe(name string, o operate.Observation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch o := o.(type) {
-	case lease.ObservedAcquire:
+	case operate.ObservedAcquire:
 		r := s.row(o.Resource)
 		if o.Epoch < r.epoch {
 			return
@@ -150,7 +152,7 @@ func (s *show) observe(name string, o lease.Observation) {
 			r.note = "handed over by " + r.owner
 		}
 		r.owner, r.epoch = name, o.Epoch
-	case lease.ObservedCommit:
+	case operate.ObservedCommit:
 		s.row(o.Resource).handled += o.Handled
 	}
 }
@@ -200,10 +202,10 @@ func (s *show) play(publish func(context.Context, string, OrderPlaced) error) {
 }
 
 // settle waits until everything published is handled or a dead letter.
-func (s *show) settle(published int) (dead []lease.DeadLetterInfo) {
+func (s *show) settle(published int) (dead []operate.DeadLetterInfo) {
 	s.until("all orders are accounted for", func() bool {
 		var err error
-		if dead, err = s.be.DeadLetters(s.ctx, lease.DeadLetterFilter{Consumer: "billing"}); err != nil {
+		if dead, err = s.be.DeadLetters(s.ctx, operate.DeadLetterFilter{Consumer: "billing"}); err != nil {
 			log.Fatal(err)
 		}
 		return s.handled()+len(dead) >= published
@@ -288,7 +290,7 @@ func (s *show) table(inPlace bool) {
 	fmt.Print(b.String())
 }
 
-func (s *show) report(published int, dead []lease.DeadLetterInfo) {
+func (s *show) report(published int, dead []operate.DeadLetterInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, line := range s.refused {

@@ -16,8 +16,8 @@ import (
 // has changed since: run leasegen again, and commit what it writes.
 const _ = lease.ABI1
 
-// PublishInvoice appends invoice events to a topic, all or none, in the order given. They
-// have no key.
+// PublishInvoice appends invoice events to a topic, in the order given; see
+// lease.Publisher. They have no key.
 func PublishInvoice(ctx context.Context, to lease.Publisher, topic string, events ...Invoice) error {
 	return lease.Publish(ctx, to, topic, lease.EventType[Invoice]{Kind: "invoice"}, events)
 }

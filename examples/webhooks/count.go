@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // tables is what the handlers write. It has no unique constraint on purpose: a delivery
@@ -31,7 +31,7 @@ const tables = `
 type count struct {
 	consumer          string
 	typed, raw        int
-	dead              []lease.DeadLetterInfo
+	dead              []operate.DeadLetterInfo
 	messages, repeats int
 }
 
@@ -52,7 +52,7 @@ func await(ctx context.Context, pool *pgxpool.Pool, be *leasepg.Backend, want in
 			if err != nil {
 				return nil, err
 			}
-			if c.dead, err = be.DeadLetters(ctx, lease.DeadLetterFilter{Consumer: name}); err != nil {
+			if c.dead, err = be.DeadLetters(ctx, operate.DeadLetterFilter{Consumer: name}); err != nil {
 				return nil, err
 			}
 			complete = complete && c.messages+len(c.dead) >= want

@@ -13,8 +13,8 @@ import (
 // has changed since: run leasegen again, and commit what it writes.
 const _ = lease.ABI1
 
-// PublishPush appends push events to a topic, all or none, in the order given. Their key is
-// Sender.Login.
+// PublishPush appends push events to a topic, in the order given; see lease.Publisher.
+// Their key is Sender.Login.
 func PublishPush(ctx context.Context, to lease.Publisher, topic string, events ...Push) error {
 	return lease.Publish(ctx, to, topic, lease.EventType[Push]{
 		Kind: "push",
@@ -22,8 +22,8 @@ func PublishPush(ctx context.Context, to lease.Publisher, topic string, events .
 	}, events)
 }
 
-// PublishIssues appends issues events to a topic, all or none, in the order given. Their
-// key is Sender.Login.
+// PublishIssues appends issues events to a topic, in the order given; see lease.Publisher.
+// Their key is Sender.Login.
 func PublishIssues(ctx context.Context, to lease.Publisher, topic string, events ...Issues) error {
 	return lease.Publish(ctx, to, topic, lease.EventType[Issues]{
 		Kind: "issues",
@@ -31,8 +31,8 @@ func PublishIssues(ctx context.Context, to lease.Publisher, topic string, events
 	}, events)
 }
 
-// PublishPullRequest appends pull_request events to a topic, all or none, in the order
-// given. Their key is Sender.Login.
+// PublishPullRequest appends pull_request events to a topic, in the order given; see
+// lease.Publisher. Their key is Sender.Login.
 func PublishPullRequest(ctx context.Context, to lease.Publisher, topic string, events ...PullRequest) error {
 	return lease.Publish(ctx, to, topic, lease.EventType[PullRequest]{
 		Kind: "pull_request",
@@ -40,8 +40,8 @@ func PublishPullRequest(ctx context.Context, to lease.Publisher, topic string, e
 	}, events)
 }
 
-// PublishInstallation appends installation events to a topic, all or none, in the order
-// given. Their key is Sender.Login.
+// PublishInstallation appends installation events to a topic, in the order given; see
+// lease.Publisher. Their key is Sender.Login.
 func PublishInstallation(ctx context.Context, to lease.Publisher, topic string, events ...Installation) error {
 	return lease.Publish(ctx, to, topic, lease.EventType[Installation]{
 		Kind: "installation",

@@ -16,10 +16,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leasetest"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -181,7 +183,7 @@ func TestX10OrderOverDeleteAndVacuum(t *testing.T) {
 				t.Fatal("all was handled before the vacuum")
 			}
 			// What there is to delete is deleted, and its room is free for what comes.
-			if _, err := be.Maintain(t.Context(), []lease.ConsumerInfo{c.Info()}); err != nil {
+			if _, err := be.Maintain(t.Context(), []backend.ConsumerInfo{c.Info()}); err != nil {
 				t.Fatal(err)
 			}
 			for _, table := range []string{"message", "lease", "session", "parked"} {
@@ -235,8 +237,8 @@ func TestX24ErrorsKeepTheirCause(t *testing.T) {
 	be, pool, _ := fresh(t)
 	c, _ := consumer(t, be, "c", lease.PerTopic, nil)
 	calls := func(be *leasepg.Backend) map[string]error {
-		_, acquire := be.Acquire(t.Context(), lease.AcquireRequest{Session: "s", Consumer: c.Info(), Max: 1, Attempt: "a"})
-		_, commit := be.Commit(t.Context(), "s", "c", []lease.Progress{{Ref: lease.Ref{Resource: "x", Epoch: 1}}})
+		_, acquire := be.Acquire(t.Context(), backend.AcquireRequest{Session: "s", Consumer: c.Info(), Max: 1, Attempt: "a"})
+		_, commit := be.Commit(t.Context(), "s", "c", []backend.Progress{{Ref: backend.Ref{Resource: "x", Epoch: 1}}})
 		_, survey := be.Survey(t.Context(), []string{"c"})
 		_, status := be.Status(t.Context())
 		return map[string]error{
@@ -291,8 +293,8 @@ func TestHeartbeatsAreSpread(t *testing.T) {
 		var beats []time.Time
 		c, err := lease.NewConsumer(leasemem.New(), lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, TTL: ttl, Handlers: []lease.Handler{
 			lease.One("item", func(context.Context, lease.Message[item]) error { return nil }),
-		}}, lease.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
-			if _, is := o.(lease.ObservedHeartbeat); is {
+		}}, lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
+			if _, is := o.(operate.ObservedHeartbeat); is {
 				mu.Lock()
 				defer mu.Unlock()
 				beats = append(beats, time.Now())

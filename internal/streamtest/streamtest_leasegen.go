@@ -16,20 +16,20 @@ import (
 // has changed since: run leasegen again, and commit what it writes.
 const _ = lease.ABI1
 
-// PublishOrderPlaced appends shop.placed events to a topic, all or none, in the order
-// given. They have no key.
+// PublishOrderPlaced appends shop.placed events to a topic, in the order given; see
+// lease.Publisher. They have no key.
 func PublishOrderPlaced(ctx context.Context, to lease.Publisher, topic string, events ...OrderPlaced) error {
 	return lease.Publish(ctx, to, topic, lease.EventType[OrderPlaced]{Kind: "shop.placed"}, events)
 }
 
-// PublishOrderCancelled appends shop.cancelled events to a topic, all or none, in the order
-// given. They have no key.
+// PublishOrderCancelled appends shop.cancelled events to a topic, in the order given; see
+// lease.Publisher. They have no key.
 func PublishOrderCancelled(ctx context.Context, to lease.Publisher, topic string, events ...OrderCancelled) error {
 	return lease.Publish(ctx, to, topic, lease.EventType[OrderCancelled]{Kind: "shop.cancelled"}, events)
 }
 
-// PublishReading appends reading events to a topic, all or none, in the order given. They
-// have no key.
+// PublishReading appends reading events to a topic, in the order given; see
+// lease.Publisher. They have no key.
 func PublishReading(ctx context.Context, to lease.Publisher, topic string, events ...Reading) error {
 	return lease.Publish(ctx, to, topic, lease.EventType[Reading]{Kind: "reading"}, events)
 }

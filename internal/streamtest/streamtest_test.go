@@ -18,6 +18,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/leasetest"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -147,7 +148,7 @@ func TestStreamsOfOthers(t *testing.T) {
 		w.run(NewOrders(w.be, h, quiet()))
 		w.eventually("it goes on where it was", handled)
 
-		letters, err := w.be.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: "orders"})
+		letters, err := w.be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "orders"})
 		if err != nil || len(letters) != 2 {
 			t.Fatalf("dead letters %+v, %v; want two", letters, err)
 		}

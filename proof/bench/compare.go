@@ -14,6 +14,7 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // comparisons repeats measurements that were made of two other systems, on a machine of the
@@ -70,11 +71,11 @@ type process struct {
 
 func startProcess(ctx context.Context, pool *pgxpool.Pool, spec lease.Spec) (*process, error) {
 	p := &process{ended: make(chan error, 1)}
-	c, err := lease.NewConsumer(leasepg.New(pool), spec, lease.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
+	c, err := lease.NewConsumer(leasepg.New(pool), spec, lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
 		switch o.(type) {
-		case lease.ObservedAcquire:
+		case operate.ObservedAcquire:
 			p.acquired.Add(1)
-		case lease.ObservedLoss:
+		case operate.ObservedLoss:
 			p.lost.Add(1)
 		}
 	})))

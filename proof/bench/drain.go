@@ -12,6 +12,7 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 const batch = 500
@@ -194,8 +195,8 @@ func consume(ctx context.Context, pool *pgxpool.Pool, n int, spec lease.Spec) (t
 	var last atomic.Int64
 	done := make(chan struct{})
 	begin := time.Now()
-	observe := lease.ObserverFunc(func(o lease.Observation) {
-		c, ok := o.(lease.ObservedCommit)
+	observe := operate.ObserverFunc(func(o operate.Observation) {
+		c, ok := o.(operate.ObservedCommit)
 		if !ok {
 			return
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
@@ -25,14 +26,14 @@ func leases(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 	const ttl = time.Second
 	grab := func(ses string) (time.Duration, error) {
 		begin := time.Now()
-		grants, err := be.Acquire(ctx, lease.AcquireRequest{Session: ses, Consumer: info, Max: b.leases, Attempt: id()})
+		grants, err := be.Acquire(ctx, backend.AcquireRequest{Session: ses, Consumer: info, Max: b.leases, Attempt: id()})
 		if err == nil && len(grants) != b.leases {
 			err = fmt.Errorf("%d leases granted, want %d", len(grants), b.leases)
 		}
 		return time.Since(begin), err
 	}
 	open := func(ttl time.Duration) (string, error) {
-		spec := lease.SessionSpec{ID: id(), TTL: ttl, Consumers: []string{info.Name}, Host: "bench", PID: 1}
+		spec := backend.SessionSpec{ID: id(), TTL: ttl, Consumers: []string{info.Name}, Host: "bench", PID: 1}
 		_, err := be.OpenSession(ctx, spec)
 		return spec.ID, err
 	}
@@ -78,8 +79,8 @@ func bareUpdate(ctx context.Context, b *bench, pool *pgxpool.Pool) (time.Duratio
 }
 
 // register makes the resources known.
-func register(ctx context.Context, b *bench, be *leasepg.Backend) (lease.ConsumerInfo, error) {
-	info := lease.ConsumerInfo{Name: "leases", Per: lease.PerTopic, Topics: []string{"t.*"}}
+func register(ctx context.Context, b *bench, be *leasepg.Backend) (backend.ConsumerInfo, error) {
+	info := backend.ConsumerInfo{Name: "leases", Per: lease.PerTopic, Topics: []string{"t.*"}}
 	names := make([]string, b.leases)
 	for i := range names {
 		names[i] = fmt.Sprintf("t.%06d", i)

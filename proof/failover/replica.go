@@ -15,6 +15,7 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 const (
@@ -71,15 +72,15 @@ func replica(ctx context.Context, k lockKind, name, dsn string) error {
 			return nil
 		})}
 	}
-	tell := lease.ObserverFunc(func(o lease.Observation) {
+	tell := operate.ObserverFunc(func(o operate.Observation) {
 		switch o := o.(type) {
-		case lease.ObservedSession:
+		case operate.ObservedSession:
 			if o.Open {
 				fmt.Println("session")
 			} else {
 				fmt.Println("ended")
 			}
-		case lease.ObservedLoss:
+		case operate.ObservedLoss:
 			fmt.Println("loss")
 		}
 	})

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // history is what the sink has written down, judged line by line in its order.
@@ -181,7 +181,7 @@ func (h *history) lookAtDead(t *testing.T) {
 	if !h.site.lanes || time.Since(h.deadAt) < 300*time.Millisecond {
 		return
 	}
-	letters, err := h.site.be.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: consumerName})
+	letters, err := h.site.be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: consumerName})
 	if err != nil {
 		return // the server is down; the next look will tell
 	}

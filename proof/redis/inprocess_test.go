@@ -14,8 +14,10 @@ import (
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // start runs a consumer of this process until the test ends. wrap, if not nil, makes a mutant of its backend.
@@ -123,13 +125,13 @@ func cutOffHolder(t *testing.T, wrap func(*leaseredis.Backend) lease.Backend) ti
 // lateBackend has heartbeats whose replies are as slow as they can be, and counts from them.
 type lateBackend struct{ *leaseredis.Backend }
 
-func (b *lateBackend) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+func (b *lateBackend) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
 	s, err := b.Backend.OpenSession(ctx, spec)
 	return &lateSession{Session: s}, err
 }
 
 type lateSession struct {
-	lease.Session
+	backend.Session
 	reply chan error // of the request that was sent last
 }
 
@@ -189,7 +191,7 @@ func poisoned(t *testing.T, wrap func(*leaseredis.Backend) lease.Backend, patien
 		return handled.Load()
 	}
 	eventually(t, time.Minute, "poison is set aside, and all else handled", func() bool {
-		letters, err := s.be.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: consumerName})
+		letters, err := s.be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: consumerName})
 		return err == nil && len(letters) == 10 && handled.Load() == 10
 	})
 	return handled.Load()
@@ -198,7 +200,7 @@ func poisoned(t *testing.T, wrap func(*leaseredis.Backend) lease.Backend, patien
 // squeamish cannot read what cannot be decoded.
 type squeamish struct{ *leaseredis.Backend }
 
-func (b *squeamish) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
+func (b *squeamish) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
 	fetched, err := b.Backend.Fetch(ctx, req)
 	for _, f := range fetched {
 		for _, m := range f.Messages {
@@ -242,7 +244,7 @@ func overflow(t *testing.T, bound int, wrap func(*leaseredis.Backend) lease.Back
 	if wrap != nil {
 		be = wrap(b)
 	}
-	info := lease.ConsumerInfo{Name: consumerName, Per: lease.PerTopic, Topics: []string{"t.*"}, Max: bound}
+	info := backend.ConsumerInfo{Name: consumerName, Per: lease.PerTopic, Topics: []string{"t.*"}, Max: bound}
 	const topic, chunk = "t.one", 500
 	for n := 0; n < beyond; n += chunk {
 		events := make([]lease.Event, min(chunk, beyond-n))
@@ -257,38 +259,38 @@ func overflow(t *testing.T, bound int, wrap func(*leaseredis.Backend) lease.Back
 		t.Fatal(err)
 	}
 	session := fmt.Sprintf("%032x", 1)
-	if _, err := be.OpenSession(ctx, lease.SessionSpec{ID: session, TTL: time.Minute, Consumers: []string{consumerName}}); err != nil {
+	if _, err := be.OpenSession(ctx, backend.SessionSpec{ID: session, TTL: time.Minute, Consumers: []string{consumerName}}); err != nil {
 		t.Fatal(err)
 	}
-	grants, err := be.Acquire(ctx, lease.AcquireRequest{Session: session, Consumer: info, Max: 1, Attempt: fmt.Sprintf("%032x", 2)})
+	grants, err := be.Acquire(ctx, backend.AcquireRequest{Session: session, Consumer: info, Max: 1, Attempt: fmt.Sprintf("%032x", 2)})
 	if err != nil || len(grants) != 1 {
 		t.Fatalf("%d grants, %v", len(grants), err)
 	}
 	cursor := grants[0].Cursor
 	for seq := int64(1); ; seq++ {
-		fetched, err := be.Fetch(ctx, lease.FetchRequest{Consumer: info, Items: []lease.FetchItem{{Resource: topic, From: cursor, Limit: chunk}}, MaxPayload: 1 << 20})
+		fetched, err := be.Fetch(ctx, backend.FetchRequest{Consumer: info, Items: []backend.FetchItem{{Resource: topic, From: cursor, Limit: chunk}}, MaxPayload: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := lease.Progress{Ref: grants[0].Ref, Seq: seq, Cursor: fetched[0].Next}
+		p := backend.Progress{Ref: grants[0].Ref, Seq: seq, Cursor: fetched[0].Next}
 		for _, m := range fetched[0].Messages {
-			p.Dead = append(p.Dead, lease.Dead{ID: m.ID, Attempt: 1, Reason: "poison"})
+			p.Dead = append(p.Dead, backend.Dead{ID: m.ID, Attempt: 1, Reason: "poison"})
 		}
 		if len(p.Dead) == 0 {
 			break
 		}
-		if fenced, err := be.Commit(ctx, session, consumerName, []lease.Progress{p}); err != nil || len(fenced) > 0 {
+		if fenced, err := be.Commit(ctx, session, consumerName, []backend.Progress{p}); err != nil || len(fenced) > 0 {
 			t.Fatalf("commit: fenced %v, %v", fenced, err)
 		}
 		cursor = fetched[0].Next
 	}
 	for range 100 {
-		r, err := be.Maintain(ctx, []lease.ConsumerInfo{info})
+		r, err := be.Maintain(ctx, []backend.ConsumerInfo{info})
 		if err != nil {
 			t.Fatal(err)
 		}
 		dropped += r.DeadLettersDropped
-		letters, err := b.DeadLetters(ctx, lease.DeadLetterFilter{Consumer: consumerName})
+		letters, err := b.DeadLetters(ctx, operate.DeadLetterFilter{Consumer: consumerName})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -302,7 +304,7 @@ func overflow(t *testing.T, bound int, wrap func(*leaseredis.Backend) lease.Back
 // trimming keeps the newest dead letters, as XADD with MAXLEN does, and says nothing.
 type trimming struct{ *leaseredis.Backend }
 
-func (b *trimming) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) (lease.MaintainReport, error) {
+func (b *trimming) Maintain(ctx context.Context, consumers []backend.ConsumerInfo) (operate.MaintainReport, error) {
 	r, err := b.Backend.Maintain(ctx, consumers)
 	r.DeadLettersDropped = 0
 	return r, err

@@ -15,7 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -74,7 +74,7 @@ type mutant struct {
 	namespace string
 }
 
-func (m mutant) commit(ctx context.Context, be *leaseredis.Backend, session, consumer string, progress []lease.Progress) ([]string, error) {
+func (m mutant) commit(ctx context.Context, be *leaseredis.Backend, session, consumer string, progress []backend.Progress) ([]string, error) {
 	switch m.mode {
 	case unfenced:
 		for _, p := range progress {
@@ -85,7 +85,7 @@ func (m mutant) commit(ctx context.Context, be *leaseredis.Backend, session, con
 			session, _ = owner[0].(string)
 			p.Epoch = digits(owner[1])
 			p.Seq = max(p.Seq, digits(owner[2])+1)
-			if fenced, err := be.Commit(ctx, session, consumer, []lease.Progress{p}); err != nil || len(fenced) > 0 {
+			if fenced, err := be.Commit(ctx, session, consumer, []backend.Progress{p}); err != nil || len(fenced) > 0 {
 				return fenced, err
 			}
 		}
@@ -140,7 +140,7 @@ func digits(v any) int64 {
 	return n
 }
 
-func (m mutant) openSession(ctx context.Context, be *leaseredis.Backend, spec lease.SessionSpec) (lease.Session, error) {
+func (m mutant) openSession(ctx context.Context, be *leaseredis.Backend, spec backend.SessionSpec) (backend.Session, error) {
 	if m.mode == namesake {
 		spec.ID = spec.Consumers[0]
 	}
@@ -153,14 +153,14 @@ func (m mutant) openSession(ctx context.Context, be *leaseredis.Backend, spec le
 
 // revived is a session whose heartbeat is an upsert.
 type revived struct {
-	lease.Session
+	backend.Session
 	mutant mutant
-	spec   lease.SessionSpec
+	spec   backend.SessionSpec
 }
 
 func (r *revived) Heartbeat(ctx context.Context) error {
 	err := r.Session.Heartbeat(ctx)
-	if !errors.Is(err, lease.ErrSessionLost) {
+	if !errors.Is(err, backend.ErrSessionLost) {
 		return err
 	}
 	now, err := r.mutant.client.Time(ctx).Result()
@@ -180,7 +180,7 @@ func (r *revived) Heartbeat(ctx context.Context) error {
 	return nil
 }
 
-func (m mutant) openFeed(ctx context.Context, be *leaseredis.Backend, consumers []lease.ConsumerInfo) (lease.Feed, error) {
+func (m mutant) openFeed(ctx context.Context, be *leaseredis.Backend, consumers []backend.ConsumerInfo) (backend.Feed, error) {
 	f, err := be.OpenFeed(ctx, consumers)
 	if err != nil || m.mode != notified {
 		return f, err
@@ -190,16 +190,16 @@ func (m mutant) openFeed(ctx context.Context, be *leaseredis.Backend, consumers 
 
 // told is a feed that sleeps until it hears something.
 type told struct {
-	lease.Feed
+	backend.Feed
 	news *redis.PubSub
 }
 
-func (f *told) Next(ctx context.Context) (lease.News, error) {
+func (f *told) Next(ctx context.Context) (backend.News, error) {
 	select {
 	case <-f.news.Channel():
 		return f.Feed.Next(ctx)
 	case <-ctx.Done():
-		return lease.News{}, ctx.Err()
+		return backend.News{}, ctx.Err()
 	}
 }
 
@@ -210,21 +210,21 @@ func (f *told) Close() {
 
 // The namesake's other calls.
 
-func (r *recorder) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+func (r *recorder) Acquire(ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
 	if r.mutant.mode == namesake {
 		req.Session = req.Consumer.Name
 	}
 	return r.Backend.Acquire(ctx, req)
 }
 
-func (r *recorder) Release(ctx context.Context, session, consumer string, leases []lease.Ref) error {
+func (r *recorder) Release(ctx context.Context, session, consumer string, leases []backend.Ref) error {
 	if r.mutant.mode == namesake {
 		session = consumer
 	}
 	return r.Backend.Release(ctx, session, consumer, leases)
 }
 
-func (r *recorder) FetchParked(ctx context.Context, req lease.ParkedRequest) (lease.Parked, error) {
+func (r *recorder) FetchParked(ctx context.Context, req backend.ParkedRequest) (backend.Parked, error) {
 	if r.mutant.mode == namesake {
 		req.Session = req.Consumer.Name
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -99,13 +100,13 @@ func extendExpired(t *testing.T, m mode) (n, extended int) {
 	n = rounds(t, 20, 200)
 	s := onServer(t, redistest.Shared(t), m, 4, "")
 	be := s.settings.backend(s.client, s.sink, slog.New(slog.DiscardHandler))
-	info := lease.ConsumerInfo{Name: consumerName, Per: lease.PerTopic, Topics: []string{"t.*"}}
+	info := backend.ConsumerInfo{Name: consumerName, Per: lease.PerTopic, Topics: []string{"t.*"}}
 	if err := be.Register(t.Context(), info, nil); err != nil {
 		t.Fatal(err)
 	}
-	var sessions []lease.Session
+	var sessions []backend.Session
 	for i := range n {
-		session, err := be.OpenSession(t.Context(), lease.SessionSpec{ID: fmt.Sprintf("%032x", i+1), TTL: 5 * time.Second, Consumers: []string{consumerName}})
+		session, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: fmt.Sprintf("%032x", i+1), TTL: 5 * time.Second, Consumers: []string{consumerName}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,8 +121,8 @@ func extendExpired(t *testing.T, m mode) (n, extended int) {
 	}
 	eventually(t, time.Minute, "all sessions have expired", func() bool { return members() == 0 })
 	for _, session := range sessions {
-		if err := session.Heartbeat(t.Context()); !errors.Is(err, lease.ErrSessionLost) && m == whole {
-			t.Errorf("heartbeat of an expired session: %v, want lease.ErrSessionLost", err)
+		if err := session.Heartbeat(t.Context()); !errors.Is(err, backend.ErrSessionLost) && m == whole {
+			t.Errorf("heartbeat of an expired session: %v, want backend.ErrSessionLost", err)
 		}
 	}
 	return n, members()

@@ -18,8 +18,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 const (
@@ -111,7 +113,7 @@ func replica(ctx context.Context, s settings) error {
 	be := s.backend(client, sink, log)
 	// A server that is down for a moment is no reason to give up.
 	for {
-		c, err := s.consumer(be, sink, lease.WithLogger(log), lease.WithObserver(lease.ObserverFunc(tell)))
+		c, err := s.consumer(be, sink, lease.WithLogger(log), lease.WithObserver(operate.ObserverFunc(tell)))
 		if err != nil {
 			return err
 		}
@@ -216,7 +218,7 @@ type recorder struct {
 	sink   *sink
 }
 
-func (r *recorder) Commit(ctx context.Context, session, consumer string, progress []lease.Progress) ([]string, error) {
+func (r *recorder) Commit(ctx context.Context, session, consumer string, progress []backend.Progress) ([]string, error) {
 	if r.mutant.mode.ignoresCancel() {
 		ctx = context.WithoutCancel(ctx)
 	}
@@ -258,11 +260,11 @@ func (r *recorder) Commit(ctx context.Context, session, consumer string, progres
 	return fenced, err
 }
 
-func (r *recorder) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+func (r *recorder) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
 	return r.mutant.openSession(ctx, r.Backend, spec)
 }
 
-func (r *recorder) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) (lease.Feed, error) {
+func (r *recorder) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo) (backend.Feed, error) {
 	return r.mutant.openFeed(ctx, r.Backend, consumers)
 }
 
@@ -270,19 +272,19 @@ func (r *recorder) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo)
 func line(words ...any) string { return strings.TrimSuffix(fmt.Sprintln(words...), "\n") }
 
 // tell prints what the controller counts.
-func tell(o lease.Observation) {
+func tell(o operate.Observation) {
 	switch o := o.(type) {
-	case lease.ObservedAcquire:
+	case operate.ObservedAcquire:
 		how := "free"
 		if o.Crashed {
 			how = "crashed"
 		}
 		fmt.Printf("acquired %s %d %s\n", o.Resource, o.Epoch, how)
-	case lease.ObservedLoss:
+	case operate.ObservedLoss:
 		fmt.Printf("lost %s %d\n", o.Resource, o.Epoch)
-	case lease.ObservedFenced:
+	case operate.ObservedFenced:
 		fmt.Printf("fenced %s %d\n", o.Resource, o.Epoch)
-	case lease.ObservedSession:
+	case operate.ObservedSession:
 		if o.Open {
 			fmt.Printf("session %s\n", o.Session)
 		} else {

@@ -15,8 +15,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // logged is a logger whose lines can be read at any time.
@@ -62,39 +64,39 @@ func (b *picky) ask(ctx context.Context, op string, names ...string) error {
 	return b.fault(ctx, op)
 }
 
-func namesOf(infos []lease.ConsumerInfo) (names []string) {
+func namesOf(infos []backend.ConsumerInfo) (names []string) {
 	for _, i := range infos {
 		names = append(names, i.Name)
 	}
 	return names
 }
 
-func plain(info lease.ConsumerInfo) lease.ConsumerInfo {
+func plain(info backend.ConsumerInfo) backend.ConsumerInfo {
 	if info.Source != nil {
 		info.Source, info.Topics = nil, []string{"*"}
 	}
 	return info
 }
 
-func (b *picky) Check(ctx context.Context, infos []lease.ConsumerInfo) error {
+func (b *picky) Check(ctx context.Context, infos []backend.ConsumerInfo) error {
 	return b.ask(ctx, "Check", namesOf(infos)...)
 }
 
-func (b *picky) Register(ctx context.Context, info lease.ConsumerInfo, resources []string) error {
+func (b *picky) Register(ctx context.Context, info backend.ConsumerInfo, resources []string) error {
 	if err := b.ask(ctx, "Register", info.Name); err != nil {
 		return err
 	}
 	return b.Backend.Register(ctx, plain(info), resources)
 }
 
-func (b *picky) Survey(ctx context.Context, names []string) ([]lease.Survey, error) {
+func (b *picky) Survey(ctx context.Context, names []string) ([]backend.Survey, error) {
 	if err := b.ask(ctx, "Survey", names...); err != nil {
 		return nil, err
 	}
 	return b.Backend.Survey(ctx, names)
 }
 
-func (b *picky) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+func (b *picky) Acquire(ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
 	if err := b.ask(ctx, "Acquire", req.Consumer.Name); err != nil {
 		return nil, err
 	}
@@ -102,7 +104,7 @@ func (b *picky) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.
 	return b.Backend.Acquire(ctx, req)
 }
 
-func (b *picky) OpenFeed(ctx context.Context, infos []lease.ConsumerInfo) (lease.Feed, error) {
+func (b *picky) OpenFeed(ctx context.Context, infos []backend.ConsumerInfo) (backend.Feed, error) {
 	if err := b.ask(ctx, "OpenFeed", namesOf(infos)...); err != nil {
 		return nil, err
 	}
@@ -115,21 +117,21 @@ func (b *picky) OpenFeed(ctx context.Context, infos []lease.ConsumerInfo) (lease
 }
 
 type pickyFeed struct {
-	lease.Feed
+	backend.Feed
 	b     *picky
 	names []string
 }
 
-func (f *pickyFeed) Next(ctx context.Context) (lease.News, error) {
+func (f *pickyFeed) Next(ctx context.Context) (backend.News, error) {
 	if err := f.b.ask(ctx, "FeedNext", f.names...); err != nil {
-		return lease.News{}, err
+		return backend.News{}, err
 	}
 	return f.Feed.Next(ctx)
 }
 
-func (b *picky) Maintain(ctx context.Context, infos []lease.ConsumerInfo) (lease.MaintainReport, error) {
+func (b *picky) Maintain(ctx context.Context, infos []backend.ConsumerInfo) (operate.MaintainReport, error) {
 	if err := b.ask(ctx, "Maintain", namesOf(infos)...); err != nil {
-		return lease.MaintainReport{}, err
+		return operate.MaintainReport{}, err
 	}
 	for i := range infos {
 		infos[i] = plain(infos[i])
@@ -303,7 +305,7 @@ func TestCallsOfOneKindThatNeverReturn(t *testing.T) {
 					pass(time.Minute)
 				}
 				got.ordered(t, "x", 30)
-				if n := len(observed[lease.ObservedLoss](&rec)); n > 0 {
+				if n := len(observed[operate.ObservedLoss](&rec)); n > 0 {
 					t.Errorf("%d leases were lost", n)
 				}
 				if n := hung.Load(); n < 1 || n > 20 {
@@ -324,7 +326,7 @@ func TestEveryCallMayTellThatTheSessionIsLost(t *testing.T) {
 				var told atomic.Bool
 				link.on(op, before(func(context.Context) error {
 					if told.CompareAndSwap(false, true) {
-						return lease.ErrSessionLost
+						return backend.ErrSessionLost
 					}
 					return nil
 				}))
@@ -344,13 +346,13 @@ func TestEveryCallMayTellThatTheSessionIsLost(t *testing.T) {
 
 // quickFeed answers at once, whatever there is.
 type quickFeed struct {
-	lease.Feed
-	news lease.News
+	backend.Feed
+	news backend.News
 	n    *atomic.Int64
 	over func()
 }
 
-func (f *quickFeed) Next(ctx context.Context) (lease.News, error) {
+func (f *quickFeed) Next(ctx context.Context) (backend.News, error) {
 	if f.n.Add(1) > 100_000 {
 		f.over()
 	}
@@ -362,7 +364,7 @@ type quickFeeds struct {
 	feed quickFeed
 }
 
-func (b *quickFeeds) OpenFeed(ctx context.Context, infos []lease.ConsumerInfo) (lease.Feed, error) {
+func (b *quickFeeds) OpenFeed(ctx context.Context, infos []backend.ConsumerInfo) (backend.Feed, error) {
 	f := b.feed
 	var err error
 	f.Feed, err = b.Backend.OpenFeed(ctx, infos)
@@ -371,7 +373,7 @@ func (b *quickFeeds) OpenFeed(ctx context.Context, infos []lease.ConsumerInfo) (
 
 // A feed that answers at once, with nothing or with the same again, is not asked without a pause.
 func TestFeedThatAnswersAtOnceIsPaced(t *testing.T) {
-	for name, news := range map[string]lease.News{"nothing": {}, "the same": {Topics: []string{"x"}, Ownership: true, Parked: true}} {
+	for name, news := range map[string]backend.News{"nothing": {}, "the same": {Topics: []string{"x"}, Ownership: true, Parked: true}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
@@ -394,7 +396,7 @@ func TestFeedThatAnswersAtOnceIsPaced(t *testing.T) {
 
 // alarmed is a session whose alarm never ends.
 type alarmed struct {
-	lease.Session
+	backend.Session
 	n    *atomic.Int64
 	over func()
 }
@@ -418,7 +420,7 @@ type alarming struct {
 	over func()
 }
 
-func (b *alarming) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+func (b *alarming) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
 	s, err := b.Backend.OpenSession(ctx, spec)
 	return &alarmed{s, &b.n, b.over}, err
 }
@@ -575,7 +577,7 @@ func TestStreamsThatHangs(t *testing.T) {
 		}
 		stop := start(t, c)
 		for range 3 {
-			link.on("SessionHeartbeat", before(func(context.Context) error { return lease.ErrSessionLost }))
+			link.on("SessionHeartbeat", before(func(context.Context) error { return backend.ErrSessionLost }))
 			pass(10 * time.Second)
 			link.on("SessionHeartbeat", nil)
 			pass(10 * time.Second)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // BenchmarkDrain is what the runtime itself costs per message: the memory backend is
@@ -23,7 +24,7 @@ func BenchmarkDrain(b *testing.B) {
 		}, nil},
 		{"one-raw-observed", func(done func(int)) lease.Handler {
 			return lease.One("", func(_ context.Context, m lease.Message[[]byte]) error { done(1); return nil })
-		}, []lease.Option{lease.WithObserver(lease.ObserverFunc(func(lease.Observation) {}))}},
+		}, []lease.Option{lease.WithObserver(operate.ObserverFunc(func(operate.Observation) {}))}},
 		{"one-typed", func(done func(int)) lease.Handler {
 			return lease.One("note", func(_ context.Context, m lease.Message[note]) error { done(1); return nil })
 		}, nil},

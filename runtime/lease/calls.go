@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // callTimeout bounds calls of the backend: one over a connection that went silent would
@@ -157,11 +159,11 @@ func discard(answer any) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	switch v := answer.(type) {
-	case Tx:
+	case backend.Tx:
 		_ = v.Rollback(ctx)
-	case Session:
+	case backend.Session:
 		_ = v.Close(ctx)
-	case Feed:
+	case backend.Feed:
 		v.Close()
 	}
 }

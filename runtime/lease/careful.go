@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // A message that kills its process is found in three steps. After suspicionLimit crashed owners
@@ -76,7 +78,7 @@ func (w *work) mark(ctx context.Context, h *held, id string) (end func(), ok boo
 		}
 		end = open
 	}
-	w.handOver(h, Progress{Ref: h.ref, Mark: id}, counts{})
+	w.handOver(h, backend.Progress{Ref: h.ref, Mark: id}, counts{})
 	if !w.flush(h) {
 		end()
 		return end, false
@@ -102,7 +104,7 @@ func (w *work) mark(ctx context.Context, h *held, id string) (end func(), ok boo
 func (w *work) acquit(h *held, seq int64) {
 	w.log.Info("a message that was suspected of killing its process runs on; it is no longer", "resource", h.Resource, "after", aloneTime)
 	err := do(of(w.s.ctx, "commit", h.Resource), func(ctx context.Context) error {
-		_, err := w.be.Commit(ctx, w.s.id, w.info.Name, []Progress{{Ref: h.ref, Seq: seq}})
+		_, err := w.be.Commit(ctx, w.s.id, w.info.Name, []backend.Progress{{Ref: h.ref, Seq: seq}})
 		return err
 	})
 	if err != nil && w.s.ctx.Err() == nil {
@@ -112,14 +114,14 @@ func (w *work) acquit(h *held, seq int64) {
 
 // unmark takes the mark back from a message that was interrupted: its owner, who tells,
 // has not crashed over it.
-func (w *work) unmark(h *held) { w.handOver(h, Progress{Ref: h.ref}, counts{}) }
+func (w *work) unmark(h *held) { w.handOver(h, backend.Progress{Ref: h.ref}, counts{}) }
 
 // markLimit is how many owners may crash over one marked message.
 const markLimit = 3
 
 func (w *work) killed(h *held, id string) bool { return h.marked == id && h.markCount >= markLimit }
 
-func (w *work) killer(h *held, m *Raw) outcome {
+func (w *work) killer(h *held, m *backend.Raw) outcome {
 	return outcome{verdict: dead, attempt: m.Attempt + h.markCount,
 		reason: fmt.Sprintf("the process died %d times while handling this message, the last time with nothing else running", h.markCount)}
 }
@@ -131,5 +133,5 @@ func (w *work) trust(h *held) {
 		return
 	}
 	h.suspicion = 0
-	w.submit(h, Progress{Ref: h.ref, Trust: true}, counts{})
+	w.submit(h, backend.Progress{Ref: h.ref, Trust: true}, counts{})
 }

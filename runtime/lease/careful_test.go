@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // replica is a process that can crash.
@@ -240,7 +241,7 @@ func TestTrustComesBack(t *testing.T) {
 			ls, err := be.Leases(t.Context(), "a", 0)
 			return err == nil && ls[0].Suspicion == 0
 		})
-		if o := observed[lease.ObservedAcquire](&rec); len(o) != 1 || !o[0].Crashed {
+		if o := observed[operate.ObservedAcquire](&rec); len(o) != 1 || !o[0].Crashed {
 			t.Errorf("%+v", o)
 		}
 	})

@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 func singleton(f func(ctx context.Context, l lease.Lease) error) lease.Spec {
@@ -31,7 +33,7 @@ func TestClusterHasOneRunner(t *testing.T) {
 			if l.Epoch <= last.Swap(l.Epoch) {
 				t.Errorf("epoch %d came twice or late", l.Epoch)
 			}
-			if l.Consumer != "a" || l.Resource != lease.Whole || l.Session == "" {
+			if l.Consumer != "a" || l.Resource != backend.Whole || l.Session == "" {
 				t.Errorf("lease %+v", l)
 			}
 			if in, ok := lease.FromContext(ctx); !ok || in != l {
@@ -133,7 +135,7 @@ func TestClusterRunReturns(t *testing.T) {
 			}
 		}
 		var failed int
-		for _, o := range observed[lease.ObservedHandle](&rec) {
+		for _, o := range observed[operate.ObservedHandle](&rec) {
 			if o.Err != nil {
 				failed++
 			}

@@ -7,6 +7,9 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // Consumer is one annotated handler struct, bound to a backend.
@@ -15,7 +18,7 @@ type Consumer struct {
 	backend  Backend
 	handlers map[string]*Handler // by kind; "" takes the rest
 	hasTx    bool
-	told     *teller[Observation] // nil without an observer
+	told     *teller[operate.Observation] // nil without an observer
 	lines    *teller[logLine]
 	left     leftBehind
 	asking   chan struct{} // holds a token while Streams is being asked
@@ -56,11 +59,11 @@ func NewConsumer(be Backend, spec Spec, opts ...Option) (*Consumer, error) {
 	errs := []error{c.spec.validate(), c.settings.validate(), c.checkOnce()}
 	if be == nil {
 		errs = append(errs, fmt.Errorf("lease: consumer %q: the backend is nil", spec.Name))
-	} else if _, ok := be.(Transactor); c.hasTx && !ok {
+	} else if caps := be.Capabilities(); c.hasTx && caps.Tx == nil {
 		errs = append(errs, fmt.Errorf("lease: consumer %q: has transaction handlers, but the backend %T has no transactions", spec.Name, be))
-	} else if _, ok := be.(RowLocker); c.spec.Lock == LockRow && !ok {
+	} else if c.spec.Lock == LockRow && caps.Rows == nil {
 		errs = append(errs, fmt.Errorf("lease: consumer %q: the backend %T has no leases that expire one by one; use LockSession", spec.Name, be))
-	} else if _, ok := be.(Streamer); c.spec.Per == PerStream && !ok {
+	} else if c.spec.Per == PerStream && caps.Streams == nil {
 		errs = append(errs, fmt.Errorf("lease: consumer %q: the backend %T has no streams; use PerPartition or PerTopic", spec.Name, be))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -88,8 +91,8 @@ func (c *Consumer) Run(ctx context.Context) error {
 }
 
 // Info is the consumer as backends know it.
-func (c *Consumer) Info() ConsumerInfo {
-	return ConsumerInfo{
+func (c *Consumer) Info() backend.ConsumerInfo {
+	return backend.ConsumerInfo{
 		Name: c.spec.Name, Per: c.spec.Per, Topics: c.spec.Topics,
 		Lock: c.spec.Lock, TTL: c.spec.TTL, Grace: c.spec.Grace, From: c.spec.From,
 		Source: c.spec.Source, Announced: c.spec.Streams != nil, OnceKeep: c.spec.OnceKeep,
@@ -104,7 +107,7 @@ func (c *Consumer) handlerFor(kind string) *Handler {
 	return c.handlers[""]
 }
 
-func (c *Consumer) observe(o Observation) {
+func (c *Consumer) observe(o operate.Observation) {
 	if c.told != nil {
 		c.told.add(o)
 	}

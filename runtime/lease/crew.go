@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // lanes handles p.ms[from:to] by as many workers as the consumer has, those of one key in
@@ -76,7 +78,7 @@ type crew struct {
 // mixesKeys reports that a lane of a parked pass holds messages of several keys, and others of these
 // keys may be in other lanes: what is replayed waits in the lane of its key, whatever the order.
 func (p *pass) mixesKeys(o Order) bool {
-	return p.parked != nil && (o == OrderBlock || slices.ContainsFunc(p.parked, func(m ParkedMessage) bool {
+	return p.parked != nil && (o == OrderBlock || slices.ContainsFunc(p.parked, func(m backend.ParkedMessage) bool {
 		return m.Lane != m.Key && m.Lane != OrderNone.lane(&m.Raw)
 	}))
 }

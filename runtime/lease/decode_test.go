@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 type charge struct {
@@ -32,19 +34,19 @@ func TestDecodeErrors(t *testing.T) {
 		{"too deep", strings.Repeat(`[`, 20000), "payload is not valid JSON at byte 10001"},
 	} {
 		var m Message[charge]
-		err := decode(&Raw{Payload: []byte(c.payload)}, delivery{epoch: 1}, nil, &m)
+		err := decode(&backend.Raw{Payload: []byte(c.payload)}, delivery{epoch: 1}, nil, &m)
 		if err == nil || err.Error() != c.want {
 			t.Errorf("%s: %v, want %s", c.name, err, c.want)
 		}
 	}
 	var raw Message[json.RawMessage]
-	if err := decode(&Raw{Payload: []byte(`{"a":`)}, delivery{epoch: 1}, nil, &raw); err == nil {
+	if err := decode(&backend.Raw{Payload: []byte(`{"a":`)}, delivery{epoch: 1}, nil, &raw); err == nil {
 		t.Error("a raw JSON handler was given what is not JSON")
 	}
 }
 
 func TestDecode(t *testing.T) {
-	r := Raw{ID: "9", Topic: "t", Key: "k", Kind: "charge", Attempt: 2, Payload: []byte(`{"cents":5,"cents":6,"unknown":1}`)}
+	r := backend.Raw{ID: "9", Topic: "t", Key: "k", Kind: "charge", Attempt: 2, Payload: []byte(`{"cents":5,"cents":6,"unknown":1}`)}
 	var m Message[charge]
 	if err := decode(&r, delivery{epoch: 42}, nil, &m); err != nil {
 		t.Fatal(err)
@@ -53,7 +55,7 @@ func TestDecode(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	var b Message[[]byte]
-	if err := decode(&Raw{Payload: []byte{0xff}}, delivery{epoch: 1}, nil, &b); err != nil || len(b.Payload) != 1 {
+	if err := decode(&backend.Raw{Payload: []byte{0xff}}, delivery{epoch: 1}, nil, &b); err != nil || len(b.Payload) != 1 {
 		t.Errorf("bytes are passed as they are: %v, %v", b.Payload, err)
 	}
 }
@@ -62,7 +64,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"cents":1,"tags":{"a":"b"}}`))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		var m Message[charge]
-		if err := decode(&Raw{Payload: payload}, delivery{epoch: 1}, nil, &m); err != nil && strings.ContainsAny(err.Error(), "\n\x00") {
+		if err := decode(&backend.Raw{Payload: payload}, delivery{epoch: 1}, nil, &m); err != nil && strings.ContainsAny(err.Error(), "\n\x00") {
 			t.Errorf("error is not one line: %q", err)
 		}
 	})

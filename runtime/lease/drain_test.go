@@ -8,6 +8,7 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // stopping stops in the background and returns how long that took.
@@ -37,7 +38,7 @@ func TestStopFinishesTheCallUnderWay(t *testing.T) {
 			t.Errorf("stopping took %v, the call under way needed 1s", took)
 		}
 		got.ordered(t, "x", 2)
-		if n := len(observed[lease.ObservedLoss](&rec)); n > 0 {
+		if n := len(observed[operate.ObservedLoss](&rec)); n > 0 {
 			t.Errorf("%d losses were told", n)
 		}
 		began := time.Now()
@@ -191,10 +192,10 @@ func TestStopAwaitsAnAcquire(t *testing.T) {
 		stop := start(t, newConsumer(t, f.share(be), lease.Spec{Handlers: handler}, lease.WithObserver(&rec)))
 		<-asked
 		stop()
-		if n := len(observed[lease.ObservedLoss](&rec)); n > 0 {
+		if n := len(observed[operate.ObservedLoss](&rec)); n > 0 {
 			t.Errorf("%d losses were told", n)
 		}
-		if a, r := len(observed[lease.ObservedAcquire](&rec)), len(observed[lease.ObservedRelease](&rec)); a != 1 || r != 1 {
+		if a, r := len(observed[operate.ObservedAcquire](&rec)), len(observed[operate.ObservedRelease](&rec)); a != 1 || r != 1 {
 			t.Errorf("%d leases were acquired and %d released, want 1 and 1", a, r)
 		}
 	})
@@ -251,14 +252,14 @@ func TestStopReleasesWithTheSession(t *testing.T) {
 		if released != 0 || closed != 3 {
 			t.Errorf("%d calls of Release and %d of Close, want 0 and 3: two that fail and one that does not", released, closed)
 		}
-		if r, l := len(observed[lease.ObservedRelease](&rec)), len(observed[lease.ObservedLoss](&rec)); r != 2 || l != 0 {
+		if r, l := len(observed[operate.ObservedRelease](&rec)), len(observed[operate.ObservedLoss](&rec)); r != 2 || l != 0 {
 			t.Errorf("%d releases and %d losses were told, want 2 and 0", r, l)
 		}
 		publish(t, be, "x", 1, 2, nil)
 		var next recorder
 		start(t, newConsumer(t, be, lease.Spec{Handlers: h}, lease.WithObserver(&next)))
 		eventually(t, "the next owner is at work", func() bool { return got.count() == 3 })
-		for _, a := range observed[lease.ObservedAcquire](&next) {
+		for _, a := range observed[operate.ObservedAcquire](&next) {
 			if a.Crashed {
 				t.Errorf("%s was taken over as from a crash", a.Resource)
 			}
@@ -295,13 +296,13 @@ func TestWhatRestsDoesNotWaitForOthers(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		took := stopping(stop)
 		pass(time.Second)
-		if r := observed[lease.ObservedRelease](&rec); len(r) != 1 || r[0].Consumer != "fast" {
+		if r := observed[operate.ObservedRelease](&rec); len(r) != 1 || r[0].Consumer != "fast" {
 			t.Errorf("released while the slow call runs: %+v, want the topic of fast", r)
 		}
 		if d := took(); d < 7*time.Second || d > 9*time.Second {
 			t.Errorf("stopping took %v, want the 8s that the slow call still needed", d)
 		}
-		if r := observed[lease.ObservedRelease](&rec); len(r) != 2 {
+		if r := observed[operate.ObservedRelease](&rec); len(r) != 2 {
 			t.Errorf("released in the end: %+v, want both topics", r)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 func TestEachTopicInOrder(t *testing.T) {
@@ -88,13 +89,13 @@ func TestHandover(t *testing.T) {
 				h.add(m.Topic, m.Payload.N)
 				return nil
 			})},
-		}, quiet, lease.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
+		}, quiet, lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
 			mu.Lock()
 			defer mu.Unlock()
 			switch o.(type) {
-			case lease.ObservedAcquire:
+			case operate.ObservedAcquire:
 				owned[who]++
-			case lease.ObservedRelease, lease.ObservedLoss:
+			case operate.ObservedRelease, operate.ObservedLoss:
 				owned[who]--
 			}
 		})))

@@ -7,16 +7,7 @@ import (
 )
 
 var (
-	// ErrSessionLost: the session is dead; all its leases are lost with it.
-	ErrSessionLost = errors.New("lease: session lost")
-	// ErrFenced: the lease has a newer epoch; nothing was written.
-	ErrFenced = errors.New("lease: fenced by a newer epoch")
-	// ErrNoCursor says that a consumer reads no messages, so that it has no cursor to show or to move: a
-	// singleton, or one whose streams the application announces.
-	ErrNoCursor = errors.New("lease: the consumer reads no messages and has no cursor; a stream runs again when it is announced again")
-	// ErrRolledBack: the backend refused a transaction for what a handler did in it, and
-	// nothing of it was written. It counts as a failure of the messages in it.
-	ErrRolledBack = errors.New("lease: transaction refused and rolled back")
+
 	// ErrLost is the cause of a handler's cancelled context when its lease ended
 	// against its will.
 	ErrLost = errors.New("lease: lease lost")

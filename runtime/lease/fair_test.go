@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // Keys that keep failing take no more than their turn: what comes of a healthy key is handled
@@ -130,7 +132,7 @@ func TestReplayedMessagesOfAKeyAreHandledOneByOne(t *testing.T) {
 				stop := start(t, newConsumer(t, be, lease.Spec{Retry: lease.Retry{Order: lease.OrderBlock}, Handlers: first}))
 				pass(time.Second)
 				stop()
-				if n, err := be.Replay(t.Context(), lease.DeadLetterFilter{}); n != 1 || err != nil {
+				if n, err := be.Replay(t.Context(), operate.DeadLetterFilter{}); n != 1 || err != nil {
 					t.Fatal(n, err)
 				}
 				pass(5 * time.Second)
@@ -202,7 +204,7 @@ func (b *poisoned) meets(ctx context.Context, op string, resources ...string) er
 	return ctx.Err()
 }
 
-func (b *poisoned) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
+func (b *poisoned) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
 	var names []string
 	for _, i := range req.Items {
 		names = append(names, i.Resource)
@@ -213,7 +215,7 @@ func (b *poisoned) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.F
 	return b.Backend.Fetch(ctx, req)
 }
 
-func (b *poisoned) Commit(ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+func (b *poisoned) Commit(ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
 	var names []string
 	for _, p := range ps {
 		names = append(names, p.Resource)
@@ -224,10 +226,10 @@ func (b *poisoned) Commit(ctx context.Context, session, consumer string, ps []le
 	return b.Backend.Commit(ctx, session, consumer, ps)
 }
 
-func (b *poisoned) FetchParked(ctx context.Context, req lease.ParkedRequest) (lease.Parked, error) {
+func (b *poisoned) FetchParked(ctx context.Context, req backend.ParkedRequest) (backend.Parked, error) {
 	if !slices.Contains(req.Exclude, b.resource) {
 		if err := b.meets(ctx, "FetchParked", req.Resources...); err != nil {
-			return lease.Parked{}, err
+			return backend.Parked{}, err
 		}
 	}
 	return b.Backend.FetchParked(ctx, req)
@@ -282,7 +284,7 @@ type slowly struct {
 	each time.Duration
 }
 
-func (b *slowly) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
+func (b *slowly) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
 	fs, err := b.Backend.Fetch(ctx, req)
 	for _, f := range fs {
 		select {
@@ -315,7 +317,7 @@ type confused struct {
 	times atomic.Int64
 }
 
-func (b *confused) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
+func (b *confused) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
 	fs, err := b.Backend.Fetch(ctx, req)
 	if b.times.Add(-1) >= 0 {
 		slices.Reverse(fs)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 const (
@@ -14,7 +16,7 @@ const (
 )
 
 // nextBatch takes the next batch out of what was read of h: a Fetch may bring several.
-func (w *work) nextBatch(h *held) Fetched {
+func (w *work) nextBatch(h *held) backend.Fetched {
 	f, n := h.next[0], w.c.spec.Batch
 	if len(f.Messages) <= n {
 		h.next = h.next[1:]
@@ -22,9 +24,9 @@ func (w *work) nextBatch(h *held) Fetched {
 	}
 	rest := f
 	rest.Messages = f.Messages[n:]
-	rest.Cut = func(i int) Cursor { return f.Cut(n + i) }
+	rest.Cut = func(i int) backend.Cursor { return f.Cut(n + i) }
 	h.next[0] = rest
-	return Fetched{Resource: f.Resource, Messages: f.Messages[:n], Next: f.Cut(n), Cut: f.Cut}
+	return backend.Fetched{Resource: f.Resource, Messages: f.Messages[:n], Next: f.Cut(n), Cut: f.Cut}
 }
 
 // readState is guarded by work.mu.
@@ -90,12 +92,12 @@ func (w *work) startFetch(items []*held) {
 	alone := len(items) == 1 && items[0].reads.strain.alone()
 	limit := max(min(max(fetchBudget, w.c.spec.Batch)/len(items), w.c.spec.Batch*fetchRun), 1)
 	within := strainTime
-	req := FetchRequest{Consumer: w.info, MaxPayload: w.c.maxPayload}
+	req := backend.FetchRequest{Consumer: w.info, MaxPayload: w.c.maxPayload}
 	voids := make([]uint64, len(items))
 	for i, h := range items {
 		h.reads.busy, h.dirty = true, false
 		voids[i] = h.reads.voided
-		req.Items = append(req.Items, FetchItem{Resource: h.Resource, From: h.cursor, Limit: h.reads.strain.limit(limit)})
+		req.Items = append(req.Items, backend.FetchItem{Resource: h.Resource, From: h.cursor, Limit: h.reads.strain.limit(limit)})
 		within = max(within, h.reads.strain.timeout())
 	}
 	w.reads.calls.begin(alone)
@@ -105,7 +107,7 @@ func (w *work) startFetch(items []*held) {
 		if alone {
 			ctx = of(ctx, "fetch", items[0].Resource)
 		}
-		fetched, err := callFor(ctx, within, func(ctx context.Context) ([]Fetched, error) { return w.be.Fetch(ctx, req) })
+		fetched, err := callFor(ctx, within, func(ctx context.Context) ([]backend.Fetched, error) { return w.be.Fetch(ctx, req) })
 		if err == nil {
 			err = checkFetched(&req, fetched)
 		}
@@ -171,7 +173,7 @@ func (w *work) restRead(h *held, wait time.Duration, err error) {
 }
 
 // checkFetched refuses answers that are not those that were asked for.
-func checkFetched(req *FetchRequest, fetched []Fetched) error {
+func checkFetched(req *backend.FetchRequest, fetched []backend.Fetched) error {
 	if len(fetched) != len(req.Items) {
 		return fmt.Errorf("lease: fetch messages of %s: the backend answered for %d of %d resources", req.Consumer.Name, len(fetched), len(req.Items))
 	}
@@ -191,7 +193,7 @@ func checkFetched(req *FetchRequest, fetched []Fetched) error {
 const emptyPause = 20 * time.Millisecond
 
 // deliver puts a batch just read in line.
-func (w *work) deliver(h *held, f *Fetched) {
+func (w *work) deliver(h *held, f *backend.Fetched) {
 	if h.gone || h.giving.Load() {
 		return
 	}
@@ -222,7 +224,7 @@ func (w *work) deliver(h *held, f *Fetched) {
 		}
 		if moved {
 			// Nothing for this consumer so far; remember that, so that the log can forget.
-			w.submit(h, Progress{Ref: h.ref, Cursor: f.Next}, counts{})
+			w.submit(h, backend.Progress{Ref: h.ref, Cursor: f.Next}, counts{})
 		}
 	}
 	w.queueFetch(h)

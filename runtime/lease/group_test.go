@@ -12,8 +12,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 func handleAll(got *seen) []lease.Handler {
@@ -56,10 +58,10 @@ func TestGroupRefuses(t *testing.T) {
 type opened struct {
 	*leasemem.Backend
 	mu    sync.Mutex
-	specs []lease.SessionSpec
+	specs []backend.SessionSpec
 }
 
-func (b *opened) OpenSession(ctx context.Context, s lease.SessionSpec) (lease.Session, error) {
+func (b *opened) OpenSession(ctx context.Context, s backend.SessionSpec) (backend.Session, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.specs = append(b.specs, s)
@@ -97,10 +99,10 @@ func TestGroupSharesASession(t *testing.T) {
 			t.Errorf("sessions %v, want %v", opened, want)
 		}
 		for name, want := range map[string]int{"slow": 1, "quick": 30, "twin": 30, "wide": 30} {
-			if n := len(observed[lease.ObservedHeartbeat](recs[name])); n < want*4/5 || n > want*6/5 {
+			if n := len(observed[operate.ObservedHeartbeat](recs[name])); n < want*4/5 || n > want*6/5 {
 				t.Errorf("%s: %d heartbeats in 30s, want %d", name, n, want)
 			}
-			so := observed[lease.ObservedSession](recs[name])
+			so := observed[operate.ObservedSession](recs[name])
 			if len(so) != 2 || !so[0].Open || so[1].Open || !strings.Contains(so[1].Reason, "stopped") {
 				t.Errorf("%s: %+v", name, so)
 			}
@@ -118,7 +120,7 @@ func TestSessionReplacesTheLostOne(t *testing.T) {
 			var got seen
 			start(t, newConsumer(t, be, lease.Spec{Grace: grace, Handlers: handleAll(&got)}))
 			pass(time.Second)
-			link.on("SessionHeartbeat", before(func(context.Context) error { return lease.ErrSessionLost }))
+			link.on("SessionHeartbeat", before(func(context.Context) error { return backend.ErrSessionLost }))
 			pass(15 * time.Second) // a few heartbeats
 			link.on("SessionHeartbeat", nil)
 			pass(time.Minute)
@@ -147,7 +149,7 @@ func TestShortLivedSessionsArePaced(t *testing.T) {
 			}
 			return nil
 		}))
-		link.on("Acquire", before(func(context.Context) error { return lease.ErrSessionLost }))
+		link.on("Acquire", before(func(context.Context) error { return backend.ErrSessionLost }))
 		var got seen
 		done := make(chan error, 1)
 		go func() {
@@ -281,7 +283,7 @@ func TestMaintainReports(t *testing.T) {
 			t.Errorf("%d dead letters are kept, want 2", n)
 		}
 		dropped := 0
-		for _, o := range observed[lease.ObservedMaintain](&rec) {
+		for _, o := range observed[operate.ObservedMaintain](&rec) {
 			dropped += o.DeadLettersDropped
 		}
 		if dropped != 3 {

@@ -7,34 +7,37 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // pass is what one turn of a resource works on: a batch read from its source, or messages of
 // its parked lanes that are due.
 type pass struct {
-	ms     []Raw
+	ms     []backend.Raw
 	out    []outcome
-	read   []Fetched       // of a batch: where it was read, and what a crew took in addition
-	starts []int           // of these in ms
-	parked []ParkedMessage // what ms was made of; nil for a batch
+	read   []backend.Fetched       // of a batch: where it was read, and what a crew took in addition
+	starts []int                   // of these in ms
+	parked []backend.ParkedMessage // what ms was made of; nil for a batch
 	behind map[string]struct{}
 }
 
-func freshPass(f Fetched) *pass {
+func freshPass(f backend.Fetched) *pass {
 	p := &pass{}
 	p.add(f)
 	return p
 }
 
 // add appends a batch that was read next.
-func (p *pass) add(f Fetched) {
+func (p *pass) add(f backend.Fetched) {
 	p.read, p.starts = append(p.read, f), append(p.starts, len(p.ms))
 	p.ms = append(p.ms, f.Messages...)
 	p.out = append(p.out, make([]outcome, len(f.Messages))...)
 }
 
 // cursor is the position before ms[n], or after all.
-func (p *pass) cursor(n int) Cursor {
+func (p *pass) cursor(n int) backend.Cursor {
 	last := len(p.read) - 1
 	if n == len(p.ms) {
 		return p.read[last].Next
@@ -45,8 +48,8 @@ func (p *pass) cursor(n int) Cursor {
 	return p.read[last].Cut(n - p.starts[last])
 }
 
-func parkedPass(parked []ParkedMessage) *pass {
-	p := &pass{ms: make([]Raw, len(parked)), out: make([]outcome, len(parked)), parked: parked, behind: map[string]struct{}{}}
+func parkedPass(parked []backend.ParkedMessage) *pass {
+	p := &pass{ms: make([]backend.Raw, len(parked)), out: make([]outcome, len(parked)), parked: parked, behind: map[string]struct{}{}}
 	for i := range parked {
 		p.ms[i] = parked[i].Raw
 	}
@@ -103,7 +106,7 @@ func (w *work) process(ctx context.Context, h *held, p *pass) {
 
 // segment returns the end of the run of messages from i on whose handlers all take a
 // transaction, or all do not. Messages without a handler go with any.
-func (w *work) segment(ms []Raw, i int) (end int, tx bool) {
+func (w *work) segment(ms []backend.Raw, i int) (end int, tx bool) {
 	if !w.c.hasTx {
 		return len(ms), false
 	}
@@ -131,7 +134,7 @@ func prefix(out []outcome) int {
 }
 
 // rewind makes the messages from cursor on be read again, if the lease is still held.
-func (w *work) rewind(h *held, cursor Cursor) {
+func (w *work) rewind(h *held, cursor backend.Cursor) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	h.cursor, h.next, h.dirty, h.turn = cursor, nil, true, false
@@ -143,16 +146,16 @@ func (h *held) stopped(ctx context.Context) bool { return h.giving.Load() || ctx
 
 // sequence handles messages in order.
 type sequence struct {
-	w  *work
-	h  *held
-	p  *pass
-	tx any // nil outside a transaction
-	// ledger is the transaction's; conflict says that what failed is noting an item in it.
-	ledger   LedgerTx
-	intact   IntactTx // nil: nothing is known of the transaction before its commit
+	w *work
+	h *held
+	p *pass
+	// tx is what handlers are given of the transaction joined; both are nil outside one. conflict says that what
+	// failed is noting an item in it.
+	tx       any
+	joined   backend.Tx
 	conflict bool
 
-	ms    []Raw
+	ms    []backend.Raw
 	out   []outcome
 	from  int   // ms[0] is p.ms[from],
 	index []int // or, if set, ms[i] is p.ms[index[i]]
@@ -254,8 +257,8 @@ func (q *sequence) loop(ctx context.Context) {
 			continue
 		}
 		failed := q.call(ctx, hd, q.ms[q.i:q.i+q.n])
-		if failed == nil && q.intact != nil {
-			if err := q.intact.Intact(); err != nil { // before the next message pays for it
+		if failed == nil && q.joined != nil {
+			if err := q.joined.Intact(); err != nil { // before the next message pays for it
 				failed = examine(err)
 			}
 		}
@@ -394,7 +397,7 @@ func (q *sequence) halts(i int) {
 
 // call runs one handler call, timed and guarded against panics, and judges its error where a
 // panic of the error's own methods is caught, too.
-func (q *sequence) call(ctx context.Context, hd *Handler, ms []Raw) (failed *failure) {
+func (q *sequence) call(ctx context.Context, hd *Handler, ms []backend.Raw) (failed *failure) {
 	if !q.only && q.tx == nil { // see inTx
 		if !q.w.s.gate.enter(ctx) {
 			return examine(context.Cause(ctx))
@@ -424,7 +427,7 @@ func (q *sequence) call(ctx context.Context, hd *Handler, ms []Raw) (failed *fai
 			failed = examine(errGoexit)
 		}
 		if q.w.c.observer != nil {
-			o := ObservedHandle{Consumer: q.h.Consumer, Resource: q.h.Resource, Kind: ms[0].Kind, Epoch: q.h.Epoch,
+			o := operate.ObservedHandle{Consumer: q.h.Consumer, Resource: q.h.Resource, Kind: ms[0].Kind, Epoch: q.h.Epoch,
 				Count: len(ms), Duration: time.Since(began)}
 			if failed != nil {
 				o.Err = failed.err

@@ -10,6 +10,8 @@ import (
 	"maps"
 	"reflect"
 	"unicode/utf8"
+
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // Handler binds one method of a consumer to the kind of message it takes. Generated
@@ -22,7 +24,7 @@ type Handler struct {
 	// call decodes and handles raws, which are of one kind. For handlers that are not
 	// batch it gets exactly one. A *decodeError says which one could not be decoded;
 	// the user's method was not called then.
-	call func(ctx context.Context, tx any, raws []Raw, d delivery) error
+	call func(ctx context.Context, tx any, raws []backend.Raw, d delivery) error
 	run  func(ctx context.Context, l Lease) error
 	once *once
 }
@@ -30,7 +32,7 @@ type Handler struct {
 // One handles messages one by one, at least once, in order.
 func One[T any](kind string, fn func(context.Context, Message[T]) error) Handler {
 	row := cloner[T]()
-	return Handler{kind: kind, call: func(ctx context.Context, _ any, raws []Raw, d delivery) error {
+	return Handler{kind: kind, call: func(ctx context.Context, _ any, raws []backend.Raw, d delivery) error {
 		var m Message[T]
 		if err := decode(&raws[0], d, row, &m); err != nil {
 			return &decodeError{0, err}
@@ -44,7 +46,7 @@ func One[T any](kind string, fn func(context.Context, Message[T]) error) Handler
 // hold up its neighbours.
 func Batch[T any](kind string, fn func(context.Context, []Message[T]) error) Handler {
 	row := cloner[T]()
-	return Handler{kind: kind, batch: true, call: func(ctx context.Context, _ any, raws []Raw, d delivery) error {
+	return Handler{kind: kind, batch: true, call: func(ctx context.Context, _ any, raws []backend.Raw, d delivery) error {
 		ms, err := decodeAll(raws, d, row)
 		if err != nil {
 			return err
@@ -58,7 +60,7 @@ func Batch[T any](kind string, fn func(context.Context, []Message[T]) error) Han
 // transaction type of the backend.
 func OneTx[X, T any](kind string, fn func(context.Context, X, Message[T]) error) Handler {
 	row := cloner[T]()
-	return Handler{kind: kind, tx: true, call: func(ctx context.Context, tx any, raws []Raw, d delivery) error {
+	return Handler{kind: kind, tx: true, call: func(ctx context.Context, tx any, raws []backend.Raw, d delivery) error {
 		var m Message[T]
 		if err := decode(&raws[0], d, row, &m); err != nil {
 			return &decodeError{0, err}
@@ -74,7 +76,7 @@ func OneTx[X, T any](kind string, fn func(context.Context, X, Message[T]) error)
 // BatchTx is OneTx for many messages of one kind at a time.
 func BatchTx[X, T any](kind string, fn func(context.Context, X, []Message[T]) error) Handler {
 	row := cloner[T]()
-	return Handler{kind: kind, batch: true, tx: true, call: func(ctx context.Context, tx any, raws []Raw, d delivery) error {
+	return Handler{kind: kind, batch: true, tx: true, call: func(ctx context.Context, tx any, raws []backend.Raw, d delivery) error {
 		ms, err := decodeAll(raws, d, row)
 		if err != nil {
 			return err
@@ -116,7 +118,7 @@ type decodeError struct {
 func (e *decodeError) Error() string { return e.err.Error() }
 func (e *decodeError) Unwrap() error { return e.err }
 
-func decodeAll[T any](raws []Raw, d delivery, row func(T) T) ([]Message[T], error) {
+func decodeAll[T any](raws []backend.Raw, d delivery, row func(T) T) ([]Message[T], error) {
 	ms := make([]Message[T], len(raws))
 	for i := range raws {
 		if err := decode(&raws[i], d, row, &ms[i]); err != nil {
@@ -128,7 +130,7 @@ func decodeAll[T any](raws []Raw, d delivery, row func(T) T) ([]Message[T], erro
 
 // decode fills m from r, and shares nothing with it: r may be decoded again. row copies a row
 // that the source has decoded. Its errors name fields and types, never values.
-func decode[T any](r *Raw, d delivery, row func(T) T, m *Message[T]) error {
+func decode[T any](r *backend.Raw, d delivery, row func(T) T, m *Message[T]) error {
 	m.ID, m.Topic, m.Key, m.Kind = r.ID, r.Topic, r.Key, r.Kind
 	m.Headers, m.Attempt, m.Epoch, m.PublishedAt = maps.Clone(r.Headers), r.Attempt+1, d.epoch, r.PublishedAt
 	m.IdempotencyKey = cmp.Or(d.item, r.ID)

@@ -14,8 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // hostile is an error whose methods do what they like.
@@ -87,7 +89,7 @@ func attacks(gate <-chan struct{}) map[string]func() error {
 		"a panic with an error that panics":     func() error { panic(&hostile{text: func() string { panic("text") }}) },
 		"a panic with a value that panics":      func() error { panic(worded{}) },
 		"a panic with a function":               func() error { panic(func() {}) },
-		"a panic with ErrSessionLost":           func() error { panic(lease.ErrSessionLost) },
+		"a panic with ErrSessionLost":           func() error { panic(backend.ErrSessionLost) },
 		"the end of its routine":                func() error { runtime.Goexit(); return nil },
 	}
 }
@@ -287,7 +289,7 @@ func (h logHandler) WithGroup(string) slog.Handler             { return h }
 func TestHostileObserversAndLoggers(t *testing.T) {
 	for name, do := range blocking {
 		for what, opt := range map[string]lease.Option{
-			"observer": lease.WithObserver(lease.ObserverFunc(func(lease.Observation) { do() })),
+			"observer": lease.WithObserver(operate.ObserverFunc(func(operate.Observation) { do() })),
 			"logger":   lease.WithLogger(slog.New(logHandler{do})),
 		} {
 			t.Run(what+" "+name, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -194,17 +195,17 @@ func before(f func(ctx context.Context) error) func(context.Context, leasemem.Ph
 // recorder collects observations.
 type recorder struct {
 	mu  sync.Mutex
-	all []lease.Observation
+	all []operate.Observation
 }
 
-func (r *recorder) Observe(o lease.Observation) {
+func (r *recorder) Observe(o operate.Observation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all = append(r.all, o)
 }
 
 // observed returns the observations of one type so far.
-func observed[O lease.Observation](r *recorder) []O {
+func observed[O operate.Observation](r *recorder) []O {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []O
@@ -217,7 +218,7 @@ func observed[O lease.Observation](r *recorder) []O {
 }
 
 // status is consumer a's.
-func status(t *testing.T, be *leasemem.Backend) lease.ConsumerStatus {
+func status(t *testing.T, be *leasemem.Backend) operate.ConsumerStatus {
 	t.Helper()
 	all, err := be.Status(context.Background())
 	if err != nil {
@@ -228,7 +229,7 @@ func status(t *testing.T, be *leasemem.Backend) lease.ConsumerStatus {
 			return s
 		}
 	}
-	return lease.ConsumerStatus{LagTotal: -1}
+	return operate.ConsumerStatus{LagTotal: -1}
 }
 
 func drained(t *testing.T, be *leasemem.Backend) {
@@ -239,9 +240,9 @@ func drained(t *testing.T, be *leasemem.Backend) {
 	})
 }
 
-func deadLetters(t *testing.T, be *leasemem.Backend) []lease.DeadLetterInfo {
+func deadLetters(t *testing.T, be *leasemem.Backend) []operate.DeadLetterInfo {
 	t.Helper()
-	ds, err := be.DeadLetters(context.Background(), lease.DeadLetterFilter{})
+	ds, err := be.DeadLetters(context.Background(), operate.DeadLetterFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // feedTimeout is how long a feed may be silent: backends answer after seconds, news or not.
@@ -56,7 +58,7 @@ func (l *listener) listen() {
 
 // follow opens the feed, and only then lets resources be looked for, so that none can slip between.
 func (l *listener) follow(failed *backoff) error {
-	feed, err := call(of(l.s.ctx, "feed"), func(ctx context.Context) (Feed, error) { return l.be.OpenFeed(ctx, infosOf(l.works)) })
+	feed, err := call(of(l.s.ctx, "feed"), func(ctx context.Context) (backend.Feed, error) { return l.be.OpenFeed(ctx, infosOf(l.works)) })
 	if err != nil {
 		return err
 	}
@@ -79,7 +81,7 @@ func (l *listener) follow(failed *backoff) error {
 	var pace pacer
 	for {
 		asked := time.Now()
-		news, err := callFor(of(l.s.ctx, "feed"), feedTimeout, func(ctx context.Context) (News, error) {
+		news, err := callFor(of(l.s.ctx, "feed"), feedTimeout, func(ctx context.Context) (backend.News, error) {
 			using <- struct{}{}
 			defer func() { <-using }()
 			return feed.Next(ctx)
@@ -89,12 +91,17 @@ func (l *listener) follow(failed *backoff) error {
 		}
 		failed.reset()
 		l.tell(&news)
-		pace.pause(l.s.ctx, time.Since(asked), news.empty())
+		pace.pause(l.s.ctx, time.Since(asked), empty(&news))
 	}
 }
 
+// empty reports that nothing has changed.
+func empty(n *backend.News) bool {
+	return !n.Ownership && !n.Parked && len(n.Wanted) == 0 && len(n.Topics) == 0 && len(n.Resources) == 0
+}
+
 // tell passes news on.
-func (l *listener) tell(news *News) {
+func (l *listener) tell(news *backend.News) {
 	if news.Ownership {
 		l.s.hintOwnership()
 	}
@@ -111,10 +118,6 @@ func (l *listener) tell(news *News) {
 			w.registerThese(fresh)
 		}
 	}
-}
-
-func (n *News) empty() bool {
-	return !n.Ownership && !n.Parked && len(n.Wanted) == 0 && len(n.Topics) == 0 && len(n.Resources) == 0
 }
 
 // pacer keeps a loop from running without a pause when what it waits for returns at once.

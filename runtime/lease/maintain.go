@@ -3,6 +3,9 @@ package lease
 import (
 	"context"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 const (
@@ -31,7 +34,7 @@ func (p *process) maintain(s *session, works []*work) {
 }
 
 func (p *process) maintainFor(s *session, works []*work) error {
-	report, err := callFor(of(s.ctx, "maintain"), maintainTimeout, func(ctx context.Context) (MaintainReport, error) {
+	report, err := callFor(of(s.ctx, "maintain"), maintainTimeout, func(ctx context.Context) (operate.MaintainReport, error) {
 		return p.be.Maintain(ctx, infosOf(works))
 	})
 	if s.ctx.Err() != nil {
@@ -40,12 +43,12 @@ func (p *process) maintainFor(s *session, works []*work) error {
 	if n := report.DeadLettersDropped; n > 0 {
 		p.log.Warn("dead letters were dropped, the oldest first, because their bound was reached", "dropped", n)
 	}
-	s.observe(ObservedMaintain{MaintainReport: report, Err: err})
+	s.observe(operate.ObservedMaintain{MaintainReport: report, Err: err})
 	return err
 }
 
-func infosOf(works []*work) []ConsumerInfo {
-	infos := make([]ConsumerInfo, len(works))
+func infosOf(works []*work) []backend.ConsumerInfo {
+	infos := make([]backend.ConsumerInfo, len(works))
 	for i, w := range works {
 		infos[i] = w.info
 	}

@@ -26,19 +26,3 @@ type Message[T any] struct {
 	// Once, at every delivery: the consumer, a slash and the item's key. For others it is the ID.
 	IdempotencyKey string
 }
-
-// Raw is a message as a backend stores it, its payload still encoded.
-type Raw struct {
-	ID               string
-	Topic, Key, Kind string
-	Payload          []byte
-	Headers          map[string]string
-	PublishedAt      time.Time
-	// Attempt is the number of failures so far: 0 for a message read from the log.
-	Attempt int
-	// Value is the payload of a source that reads it typed; Payload is nil then.
-	Value any
-	// Size is the payload's length in bytes. When it exceeds FetchRequest.MaxPayload
-	// the backend leaves Payload nil rather than load it.
-	Size int
-}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // OnUnknown says what becomes of an item whose earlier execution was begun and never told
@@ -39,7 +41,7 @@ func Once[T any](h Handler, key func(*T) string, unknown OnUnknown) Handler {
 	h.once = &once{unknown: unknown}
 	if key != nil {
 		row := cloner[T]()
-		h.once.key = func(r *Raw) (string, error) {
+		h.once.key = func(r *backend.Raw) (string, error) {
 			var m Message[T]
 			if err := decode(r, delivery{}, row, &m); err != nil {
 				return "", &decodeError{0, err}
@@ -56,7 +58,7 @@ func Once[T any](h Handler, key func(*T) string, unknown OnUnknown) Handler {
 
 // once is what a handler made with Once has beside its method.
 type once struct {
-	key     func(*Raw) (string, error)
+	key     func(*backend.Raw) (string, error)
 	unknown OnUnknown
 }
 
@@ -77,7 +79,7 @@ func (c *Consumer) checkOnce() error {
 		if h.once.unknown < OnUnknownRetry || h.once.unknown > OnUnknownPark {
 			errs = append(errs, fmt.Errorf("lease: consumer %q: OnUnknown %d is unknown", c.spec.Name, h.once.unknown))
 		}
-		if _, ok := c.backend.(Ledger); !ok && c.backend != nil {
+		if c.backend != nil && c.backend.Capabilities().Ledger == nil {
 			errs = append(errs, fmt.Errorf("lease: consumer %q: has handlers made with Once, but the backend %T keeps no ledger", c.spec.Name, c.backend))
 		}
 	}
@@ -118,12 +120,12 @@ func (q *sequence) admit(ctx context.Context, hd *Handler) bool {
 		q.failed = true
 	case q.h.stopped(ctx):
 		q.failed = true
-		q.w.tell(q.h, OnceResult{Key: key}) // known: it was not called
-	case state == OnceDone:
+		q.w.tell(q.h, backend.OnceResult{Key: key}) // known: it was not called
+	case state == backend.OnceDone:
 		q.out[q.i].verdict = skipped
-	case state == OnceBusy:
+	case state == backend.OnceBusy:
 		q.wait(m)
-	case state == OnceUnknown && hd.once.unknown == OnUnknownPark:
+	case state == backend.OnceUnknown && hd.once.unknown == OnUnknownPark:
 		q.out[q.i] = outcome{verdict: dead, attempt: m.Attempt, reason: unknownReason, asked: key}
 	default:
 		return true
@@ -134,20 +136,16 @@ func (q *sequence) admit(ctx context.Context, hd *Handler) bool {
 }
 
 // ask tells the ledger that a message became a dead letter over an unknown outcome.
-func (o *outcome) ask(message string) []OnceResult {
+func (o *outcome) ask(message string) []backend.OnceResult {
 	if o.asked == "" {
 		return nil
 	}
-	return []OnceResult{{Key: o.asked, Asked: message}}
+	return []backend.OnceResult{{Key: o.asked, Asked: message}}
 }
 
 // admitTx notes the item in the transaction that the handler joins.
 func (q *sequence) admitTx(ctx context.Context, key string) bool {
-	if q.ledger == nil {
-		q.fail(ctx, examine(errors.New("the backend's transactions keep no ledger")))
-		return false
-	}
-	first, err := q.ledger.Once(ctx, q.w.info.Name, key)
+	first, err := q.joined.Once(ctx, q.w.info.Name, key)
 	if err != nil {
 		q.conflict = true // with another transaction, or the connection: nothing the handler did
 		q.fail(ctx, examine(err))
@@ -160,7 +158,7 @@ func (q *sequence) admitTx(ctx context.Context, key string) bool {
 }
 
 // itemOf asks the user's key function.
-func (q *sequence) itemOf(hd *Handler, m *Raw) (key string, err error) {
+func (q *sequence) itemOf(hd *Handler, m *backend.Raw) (key string, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = &panicError{r}
@@ -186,7 +184,7 @@ func checkItem(key string) error {
 }
 
 // wait sets the message aside because its item is being executed elsewhere.
-func (q *sequence) wait(m *Raw) {
+func (q *sequence) wait(m *backend.Raw) {
 	r := q.w.c.spec.Retry
 	q.setAside(outcome{verdict: parked, lane: q.lane(q.i), attempt: m.Attempt, after: max(r.wait(3), 50*time.Millisecond),
 		reason: "the same item is being executed by another handler"})
@@ -194,7 +192,7 @@ func (q *sequence) wait(m *Raw) {
 
 // startOnce notes the beginning of an execution, until it is known to be noted. It returns
 // false when the lease cannot go on.
-func (q *sequence) startOnce(ctx context.Context, key, message string) (OnceState, bool) {
+func (q *sequence) startOnce(ctx context.Context, key, message string) (backend.OnceState, bool) {
 	w := q.w
 	// How the same lease told of this item before has to be stored first.
 	if w.untold(q.h, key) && !w.flush(q.h) {
@@ -202,23 +200,23 @@ func (q *sequence) startOnce(ctx context.Context, key, message string) (OnceStat
 	}
 	var failed backoff
 	for {
-		state, err := call(of(ctx, "once", q.h.Resource), func(ctx context.Context) (OnceState, error) {
-			return w.be.(Ledger).StartOnce(ctx, w.s.id, w.info.Name, q.h.ref, key, message)
+		state, err := call(of(ctx, "once", q.h.Resource), func(ctx context.Context) (backend.OnceState, error) {
+			return w.caps.Ledger.StartOnce(ctx, w.s.id, w.info.Name, q.h.ref, key, message)
 		})
-		if err == nil && (state < OnceNew || state > OnceBusy) {
+		if err == nil && (state < backend.OnceNew || state > backend.OnceBusy) {
 			err = fmt.Errorf("lease: start an execution for %s: the backend answered with the unknown state %d", w.info.Name, state)
 		}
 		switch {
 		case err == nil:
 			return state, true
-		case errors.Is(err, ErrFenced):
+		case errors.Is(err, backend.ErrFenced):
 			w.fenced(q.h)
 			return 0, false
 		case isLost(err):
 			w.s.lose("the backend declared the session dead")
 			return 0, false
 		case q.h.stopped(ctx):
-			w.tell(q.h, OnceResult{Key: key})
+			w.tell(q.h, backend.OnceResult{Key: key})
 			return 0, false
 		}
 		failed.pause(ctx, w.log, "noting the start of an execution failed", err)
@@ -233,7 +231,7 @@ func (q *sequence) endOnce(ctx context.Context, err error) {
 	}
 	q.item = ""
 	if err == nil || ctx.Err() == nil {
-		q.w.tell(q.h, OnceResult{Key: key, Done: err == nil})
+		q.w.tell(q.h, backend.OnceResult{Key: key, Done: err == nil})
 	}
 	q.w.c.endItem(key)
 }
@@ -242,14 +240,14 @@ func (q *sequence) endOnce(ctx context.Context, err error) {
 const toldLimit = 1000
 
 // tell hands a result over at once: until it is stored, a crash leaves the item unknown.
-func (w *work) tell(h *held, r OnceResult) {
+func (w *work) tell(h *held, r backend.OnceResult) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if h.told == nil || h.uncommitted == 0 {
 		h.told = map[string]struct{}{}
 	}
 	h.told[r.Key] = struct{}{}
-	w.submit(h, Progress{Ref: h.ref, Once: []OnceResult{r}}, counts{})
+	w.submit(h, backend.Progress{Ref: h.ref, Once: []backend.OnceResult{r}}, counts{})
 }
 
 // untold reports whether a result of the item may be on its way.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 func noteKey(n *note) string { return fmt.Sprint("item ", n.N) }
@@ -35,7 +36,7 @@ func TestOnceIsRefusedWhereItCannotBe(t *testing.T) {
 		{"run", be, lease.Once(lease.Run(func(context.Context, lease.Lease) error { return nil }), noteKey, 0), "One and OneTx only"},
 		{"no key", be, lease.Once[note](one, nil, 0), "no key function"},
 		{"no such policy", be, lease.Once(one, noteKey, 7), "OnUnknown 7"},
-		{"no ledger", struct{ lease.Backend }{be}, lease.Once(one, noteKey, 0), "keeps no ledger"},
+		{"no ledger", bare{be}, lease.Once(one, noteKey, 0), "keeps no ledger"},
 	} {
 		_, err := lease.NewConsumer(c.be, lease.Spec{Name: "a", Per: lease.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{c.h}})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -170,7 +171,7 @@ func TestErrorAfterTheLeaseIsUnknown(t *testing.T) {
 			if calls.Load() != 1 || len(dead) != 1 || !strings.Contains(dead[0].Reason, "outcome of an earlier execution is unknown") {
 				t.Fatalf("park: %d calls, dead letters %v", calls.Load(), dead)
 			}
-			if _, err := be.Replay(t.Context(), lease.DeadLetterFilter{}); err != nil {
+			if _, err := be.Replay(t.Context(), operate.DeadLetterFilter{}); err != nil {
 				t.Fatal(err)
 			}
 			pass(time.Minute)
@@ -302,7 +303,7 @@ func TestTransactionsThatWaitForEachOtherGoOn(t *testing.T) {
 		start(t, newConsumer(t, be, lease.Spec{Handlers: h}, lease.WithObserver(&rec)))
 		pass(time.Minute)
 		parked := 0
-		for _, o := range observed[lease.ObservedCommit](&rec) {
+		for _, o := range observed[operate.ObservedCommit](&rec) {
 			parked += o.Parked
 		}
 		if done[1] != 1 || done[2] != 1 || parked != 0 {

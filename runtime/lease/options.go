@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"math"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // Option overrides what the annotations say, or sets what they cannot, without
@@ -15,7 +17,7 @@ type Option func(*settings)
 type settings struct {
 	spec        Spec
 	logger      *slog.Logger
-	observer    Observer
+	observer    operate.Observer
 	concurrency int
 	maxPayload  int
 	stuckAfter  time.Duration
@@ -30,7 +32,7 @@ type settings struct {
 func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.logger = l } }
 
 // WithObserver sets the receiver of metrics and traces. Default none.
-func WithObserver(o Observer) Option { return func(s *settings) { s.observer = o } }
+func WithObserver(o operate.Observer) Option { return func(s *settings) { s.observer = o } }
 
 // WithTTL overrides Spec.TTL, and Spec.Margin with its default for that TTL.
 func WithTTL(d time.Duration) Option {

@@ -8,9 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
+
+// bare is a backend without optional roles.
+type bare struct{ lease.Backend }
+
+func (bare) Capabilities() backend.Capabilities { return backend.Capabilities{} }
 
 func TestNewConsumerRefuses(t *testing.T) {
 	h := one(func(context.Context, lease.Message[note]) error { return nil })
@@ -58,7 +65,7 @@ func TestNewConsumerRefuses(t *testing.T) {
 	if _, err := lease.NewConsumer(nil, good); err == nil || !strings.Contains(err.Error(), "the backend is nil") {
 		t.Errorf("no backend: %v", err)
 	}
-	plain := struct{ lease.Backend }{leasemem.New()}
+	plain := bare{leasemem.New()}
 	if _, err := lease.NewConsumer(plain, with(func(s *lease.Spec) { s.Handlers = tx })); err == nil || !strings.Contains(err.Error(), "has no transactions") {
 		t.Errorf("a backend without transactions: %v", err)
 	}
@@ -141,8 +148,8 @@ func TestWhatNeedsNoHandler(t *testing.T) {
 					t.Errorf("reason %q, want %q", d.Reason, want[i])
 				}
 			}
-			var sum lease.ObservedCommit
-			for _, o := range observed[lease.ObservedCommit](&rec) {
+			var sum operate.ObservedCommit
+			for _, o := range observed[operate.ObservedCommit](&rec) {
 				sum.Handled, sum.Dead, sum.Skipped = sum.Handled+o.Handled, sum.Dead+o.Dead, sum.Skipped+o.Skipped
 			}
 			if sum.Handled != 2 || sum.Dead != len(want) || sum.Skipped != 2-len(want) {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 const (
@@ -38,15 +40,15 @@ func surveyEvery(s *session, works []*work) time.Duration {
 // share is how many resources the member me should own. The members who own most
 // keep one more than the others when the resources cannot be divided evenly, so
 // joins and leaves move the fewest. The shares of all members add up to all resources.
-func share(s Survey, me string) int {
+func share(s backend.Survey, me string) int {
 	members := slices.Clone(s.Members)
-	slices.SortFunc(members, func(a, b Member) int {
+	slices.SortFunc(members, func(a, b backend.Member) int {
 		if a.Owned != b.Owned {
 			return b.Owned - a.Owned
 		}
 		return strings.Compare(a.Session, b.Session)
 	})
-	rank := slices.IndexFunc(members, func(m Member) bool { return m.Session == me })
+	rank := slices.IndexFunc(members, func(m backend.Member) bool { return m.Session == me })
 	if rank < 0 {
 		return 0
 	}
@@ -69,7 +71,7 @@ type beyondShare struct {
 // share is how many leases beyond its share the process may own, which owns over more
 // than it. Resources that stay free for a whole TTL may be taken by anyone, until members
 // join or leave.
-func (b *beyondShare) share(s Survey, over int, ttl time.Duration) int {
+func (b *beyondShare) share(s backend.Survey, over int, ttl time.Duration) int {
 	members := make([]string, len(s.Members))
 	for i, m := range s.Members {
 		members[i] = m.Session
@@ -91,7 +93,7 @@ func (b *beyondShare) share(s Survey, over int, ttl time.Duration) int {
 
 // surveyed is a survey of one consumer, with what its process held before.
 type surveyed struct {
-	Survey
+	backend.Survey
 	known int
 	asked uint64 // see surveys.acquired
 }
@@ -161,12 +163,12 @@ func (p *process) surveyOf(s *session, works []*work) error {
 		names[i] = w.info.Name
 		before[i] = w.beforeSurvey()
 	}
-	found, err := call(of(s.ctx, "survey"), func(ctx context.Context) ([]Survey, error) { return p.be.Survey(ctx, names) })
+	found, err := call(of(s.ctx, "survey"), func(ctx context.Context) ([]backend.Survey, error) { return p.be.Survey(ctx, names) })
 	if err != nil {
 		return err
 	}
 	for n, w := range works {
-		if i := slices.IndexFunc(found, func(x Survey) bool { return x.Consumer == w.info.Name }); i >= 0 {
+		if i := slices.IndexFunc(found, func(x backend.Survey) bool { return x.Consumer == w.info.Name }); i >= 0 {
 			before[n].Survey = found[i]
 			w.deliverSurvey(before[n])
 		}
@@ -251,7 +253,7 @@ const settleTime = 200 * time.Millisecond
 
 // balance moves the consumer towards its fair share: it takes what is free, or
 // begins to give away what is too much. It returns when it wants to see a survey again.
-func (w *work) balance(s Survey) time.Duration {
+func (w *work) balance(s backend.Survey) time.Duration {
 	if w.info.Per == PerStream {
 		w.takeStreams(s)
 		return surveyAny
@@ -295,8 +297,8 @@ func (w *work) withheld() int {
 // what it held and worked on before the backend counted. They differ when somebody else has
 // fenced a lease (an operator who moved its cursor), when a failover lost writes, or when a
 // request of this process came late.
-func (w *work) reconcile(s Survey, known int) {
-	i := slices.IndexFunc(s.Members, func(m Member) bool { return m.Session == w.s.id })
+func (w *work) reconcile(s backend.Survey, known int) {
+	i := slices.IndexFunc(s.Members, func(m backend.Member) bool { return m.Session == w.s.id })
 	if i < 0 {
 		return
 	}
@@ -309,7 +311,7 @@ func (w *work) reconcile(s Survey, known int) {
 		return
 	}
 	names := w.mayOwn()
-	refs, err := call(of(w.s.ctx, "owned"), func(ctx context.Context) ([]Ref, error) { return w.be.Owned(ctx, w.s.id, w.info.Name) })
+	refs, err := call(of(w.s.ctx, "owned"), func(ctx context.Context) ([]backend.Ref, error) { return w.be.Owned(ctx, w.s.id, w.info.Name) })
 	if err != nil {
 		if w.s.ctx.Err() == nil {
 			w.log.Warn("listing the leases that the backend knows of failed, trying again", "error", err)
@@ -318,7 +320,7 @@ func (w *work) reconcile(s Survey, known int) {
 		return
 	}
 	w.checkHeld(refs)
-	if strays := slices.DeleteFunc(refs, func(r Ref) bool { return names[r.Resource] }); len(strays) > 0 {
+	if strays := slices.DeleteFunc(refs, func(r backend.Ref) bool { return names[r.Resource] }); len(strays) > 0 {
 		w.giveStrays(strays)
 	}
 }
@@ -372,8 +374,8 @@ func (w *work) doubtHeld() {
 
 // checkHeld asks for each idle lease that is not among owned whether it is still held: its owner
 // would else not know until its next write.
-func (w *work) checkHeld(owned []Ref) {
-	is := make(map[Ref]bool, len(owned))
+func (w *work) checkHeld(owned []backend.Ref) {
+	is := make(map[backend.Ref]bool, len(owned))
 	for _, r := range owned {
 		is[r] = true
 	}
@@ -381,14 +383,14 @@ func (w *work) checkHeld(owned []Ref) {
 	defer w.mu.Unlock()
 	for _, h := range w.held {
 		if !is[h.ref] && h.uncommitted == 0 && !h.inGive && (!h.running || w.runs()) {
-			w.submit(h, Progress{Ref: h.ref}, counts{})
+			w.submit(h, backend.Progress{Ref: h.ref}, counts{})
 		}
 	}
 }
 
 // giveStrays gives back leases that only the backend knows of. Nobody would ever work on them:
 // they are not free while the session lives.
-func (w *work) giveStrays(strays []Ref) {
+func (w *work) giveStrays(strays []backend.Ref) {
 	w.calls.Go(func() {
 		err := do(of(w.s.ctx, "release strays"), func(ctx context.Context) error { return w.be.Release(ctx, w.s.id, w.info.Name, strays) })
 		switch {
@@ -406,7 +408,7 @@ func (w *work) giveStrays(strays []Ref) {
 // acquire takes up to n free resources, and returns how many it got. A lost reply is
 // resolved by asking again with the same attempt id.
 func (w *work) acquire(n int) (granted int) {
-	req := AcquireRequest{Session: w.s.id, Consumer: w.info, Max: n, Attempt: newID()}
+	req := backend.AcquireRequest{Session: w.s.id, Consumer: w.info, Max: n, Attempt: newID()}
 	w.mu.Lock()
 	stopped := w.stopped
 	w.asking = !stopped
@@ -428,7 +430,7 @@ func (w *work) acquire(n int) (granted int) {
 		ask := req
 		ask.Exclude = w.excluded()
 		sent := time.Now()
-		grants, err := call(of(w.s.ctx, "acquire"), func(ctx context.Context) ([]Grant, error) { return w.be.Acquire(ctx, ask) })
+		grants, err := call(of(w.s.ctx, "acquire"), func(ctx context.Context) ([]backend.Grant, error) { return w.be.Acquire(ctx, ask) })
 		if err == nil {
 			w.course.step(acquiring)
 			w.take(grants, asked)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // parkedAtLeast is how often parked messages are looked for without a reason, in case
@@ -91,7 +93,7 @@ func (w *work) stepParked() time.Duration {
 			exclude = append(exclude, h.Resource)
 		}
 	}
-	w.readParked(ParkedRequest{Exclude: exclude, PerResource: w.c.spec.Batch}, strainTime, func(found Parked, began uint64, _ bool, err error) {
+	w.readParked(backend.ParkedRequest{Exclude: exclude, PerResource: w.c.spec.Batch}, strainTime, func(found backend.Parked, began uint64, _ bool, err error) {
 		p.fetching = false
 		p.since = time.Now().Add(min(max(parkedGap, 4*time.Since(sent)), time.Second))
 		if err == nil {
@@ -128,7 +130,7 @@ func (w *work) stepApart() {
 func (w *work) readApart(queue *[]*held) (later []*held) {
 	p := &w.parked
 	var asked []*held
-	req := ParkedRequest{PerResource: w.c.spec.Batch}
+	req := backend.ParkedRequest{PerResource: w.c.spec.Batch}
 	within := strainTime
 	for n := parkedExcluded; len(*queue) > 0 && len(asked) < n; {
 		h := pop(queue)
@@ -151,7 +153,7 @@ func (w *work) readApart(queue *[]*held) (later []*held) {
 	}
 	alone := queue == &p.alone
 	p.reading.begin(alone)
-	w.readParked(req, within, func(found Parked, began uint64, late bool, err error) {
+	w.readParked(req, within, func(found backend.Parked, began uint64, late bool, err error) {
 		p.reading.end(alone)
 		if err == nil {
 			p.failures = 0
@@ -200,7 +202,7 @@ func (w *work) readAgain(hs []*held, d time.Duration) {
 const yieldTime = 500 * time.Millisecond
 
 // readParked makes one read, and calls then with work.mu held when it has ended.
-func (w *work) readParked(req ParkedRequest, within time.Duration, then func(found Parked, began uint64, late bool, err error)) {
+func (w *work) readParked(req backend.ParkedRequest, within time.Duration, then func(found backend.Parked, began uint64, late bool, err error)) {
 	req.Session, req.Consumer, req.Limit, req.MaxPayload = w.s.id, w.info, parkedLimit, w.c.maxPayload
 	began := w.ticks
 	release := time.AfterFunc(yieldTime, func() {
@@ -215,7 +217,7 @@ func (w *work) readParked(req ParkedRequest, within time.Duration, then func(fou
 		if len(req.Resources) == 1 {
 			single = req.Resources[0]
 		}
-		found, err := callFor(of(w.s.ctx, "parked", single), within, func(ctx context.Context) (Parked, error) { return w.be.FetchParked(ctx, req) })
+		found, err := callFor(of(w.s.ctx, "parked", single), within, func(ctx context.Context) (backend.Parked, error) { return w.be.FetchParked(ctx, req) })
 		release.Stop()
 		if isLost(err) {
 			w.s.lose("the backend declared the session dead")
@@ -270,8 +272,8 @@ func (w *work) mayPass(h *held) bool {
 // deliverParked lines up those of the resources covered that have been held and idle since
 // before the parked messages were read; what was read of the others may be out of date, and is
 // read again when they are idle.
-func (w *work) deliverParked(found Parked, began uint64, covered func(*held) bool) {
-	due := map[*held][]ParkedMessage{}
+func (w *work) deliverParked(found backend.Parked, began uint64, covered func(*held) bool) {
+	due := map[*held][]backend.ParkedMessage{}
 	type name struct{ resource, id string }
 	seen := make(map[name]bool, len(found.Messages))
 	strange := 0

@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // A read of parked messages that failed is repeated soon, not when the next hint comes.
@@ -136,7 +137,7 @@ func TestReplayIntoTheFlow(t *testing.T) {
 				calm.Store(true)
 				for i := range 6 {
 					publish(t, be, "x", 60+10*i, 70+10*i, key)
-					if n, err := be.Replay(t.Context(), lease.DeadLetterFilter{Limit: 2}); err != nil || n != 2 {
+					if n, err := be.Replay(t.Context(), operate.DeadLetterFilter{Limit: 2}); err != nil || n != 2 {
 						t.Fatal(n, err)
 					}
 					time.Sleep(7 * time.Millisecond)
@@ -176,7 +177,7 @@ func TestReplayWhileTheFeedIsDown(t *testing.T) {
 		calm.Store(true)
 		link.on("FeedNext", before(func(context.Context) error { return errLink }))
 		time.Sleep(20100 * time.Millisecond)
-		if _, err := be.Replay(t.Context(), lease.DeadLetterFilter{}); err != nil {
+		if _, err := be.Replay(t.Context(), operate.DeadLetterFilter{}); err != nil {
 			t.Fatal(err)
 		}
 		link.on("FeedNext", nil)
@@ -280,7 +281,7 @@ func TestParkedReadOutlivesItsLease(t *testing.T) {
 		link.on("FetchParked", func(ctx context.Context, phase leasemem.Phase) error {
 			if phase == leasemem.After && handling.Load() && held.CompareAndSwap(false, true) {
 				close(read)
-				for len(observed[lease.ObservedAcquire](&rec)) < 2 && ctx.Err() == nil {
+				for len(observed[operate.ObservedAcquire](&rec)) < 2 && ctx.Err() == nil {
 					time.Sleep(time.Millisecond)
 				}
 			}
@@ -303,7 +304,7 @@ func TestParkedReadOutlivesItsLease(t *testing.T) {
 			return nil
 		})}, lease.WithObserver(&rec)))
 		pass(20 * time.Second)
-		if n := len(observed[lease.ObservedAcquire](&rec)); n != 2 || !lost.Load() {
+		if n := len(observed[operate.ObservedAcquire](&rec)); n != 2 || !lost.Load() {
 			t.Fatalf("the lease was acquired %d times, want 2; a reply was lost: %v", n, lost.Load())
 		}
 		if st := status(t, be); st.ParkedKeys > 0 {
@@ -355,7 +356,7 @@ func TestReplayWhileAcquiring(t *testing.T) {
 		var acquired time.Time
 		link.on("Acquire", func(ctx context.Context, phase leasemem.Phase) error {
 			if phase == leasemem.After {
-				if n, err := be.Replay(ctx, lease.DeadLetterFilter{}); n != 1 || err != nil {
+				if n, err := be.Replay(ctx, operate.DeadLetterFilter{}); n != 1 || err != nil {
 					t.Errorf("replayed %d, %v", n, err)
 				}
 				time.Sleep(time.Second)

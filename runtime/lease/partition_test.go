@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // sharedOut waits until n processes own all of want resources between them, as evenly as can
@@ -70,7 +72,7 @@ func TestPartitionsSettleQuickly(t *testing.T) {
 		if took := sharedOut(t, be, 1024, 8); took > 2*time.Second {
 			t.Errorf("1,024 slots on 8 processes took %v", took)
 		}
-		first := len(observed[lease.ObservedAcquire](&rec))
+		first := len(observed[operate.ObservedAcquire](&rec))
 		if first > 2*1024 {
 			t.Errorf("%d moves while 8 processes started at once", first)
 		}
@@ -80,7 +82,7 @@ func TestPartitionsSettleQuickly(t *testing.T) {
 		}
 		pass(10 * time.Millisecond) // until all are told of
 		// A process that hears later that it is to leave may have taken what others gave away: each slot moves twice at most.
-		if moved := len(observed[lease.ObservedAcquire](&rec)) - first; moved < 640 || moved > 2*640 {
+		if moved := len(observed[operate.ObservedAcquire](&rec)) - first; moved < 640 || moved > 2*640 {
 			t.Errorf("%d slots moved, 640 are the least", moved)
 		}
 		cancel()
@@ -95,7 +97,7 @@ func TestPartitionsSettleQuickly(t *testing.T) {
 		if n := got.count(); n != published {
 			t.Errorf("%d of %d messages handled", n, published)
 		}
-		if n := len(observed[lease.ObservedLoss](&rec)); n > 0 {
+		if n := len(observed[operate.ObservedLoss](&rec)); n > 0 {
 			t.Errorf("%d leases were lost", n)
 		}
 	})
@@ -106,17 +108,17 @@ func TestPartitionHandoverIsShort(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New(leasemem.WithSlots(64))
 		var rec recorder
-		released, acquired := map[lease.Ref]time.Time{}, map[lease.Ref]time.Time{}
+		released, acquired := map[backend.Ref]time.Time{}, map[backend.Ref]time.Time{}
 		var mu sync.Mutex
-		obs := lease.ObserverFunc(func(o lease.Observation) {
+		obs := operate.ObserverFunc(func(o operate.Observation) {
 			rec.Observe(o)
 			mu.Lock()
 			defer mu.Unlock()
 			switch x := o.(type) {
-			case lease.ObservedRelease:
-				released[lease.Ref{Resource: x.Resource, Epoch: x.Epoch}] = time.Now()
-			case lease.ObservedAcquire:
-				acquired[lease.Ref{Resource: x.Resource, Epoch: x.Epoch}] = time.Now()
+			case operate.ObservedRelease:
+				released[backend.Ref{Resource: x.Resource, Epoch: x.Epoch}] = time.Now()
+			case operate.ObservedAcquire:
+				acquired[backend.Ref{Resource: x.Resource, Epoch: x.Epoch}] = time.Now()
 			}
 		})
 		s := lease.Spec{Per: lease.PerPartition, Handlers: handleAll(&seen{})}
@@ -173,10 +175,10 @@ func TestAdvisorySessions(t *testing.T) {
 // sessions records which were opened.
 type sessions struct {
 	*leasemem.Backend
-	specs []lease.SessionSpec
+	specs []backend.SessionSpec
 }
 
-func (s *sessions) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+func (s *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
 	s.specs = append(s.specs, spec)
 	return s.Backend.OpenSession(ctx, spec)
 }

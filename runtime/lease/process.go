@@ -10,6 +10,9 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // process is what one operating-system process does on one backend for the consumers that
@@ -26,7 +29,7 @@ type process struct {
 // check asks the backend whether it can be used, and names the consumer at fault.
 func (p *process) check(ctx context.Context) error {
 	check := func(cs []*Consumer) error {
-		infos := make([]ConsumerInfo, len(cs))
+		infos := make([]backend.ConsumerInfo, len(cs))
 		for i, c := range cs {
 			infos[i] = c.Info()
 		}
@@ -150,7 +153,7 @@ func (p *process) spare(ctx context.Context) {
 	for i, c := range p.consumers {
 		names[i] = c.Name()
 	}
-	_, err := call(of(p.calling(ctx), "survey"), func(ctx context.Context) ([]Survey, error) { return p.be.Survey(ctx, names) })
+	_, err := call(of(p.calling(ctx), "survey"), func(ctx context.Context) ([]backend.Survey, error) { return p.be.Survey(ctx, names) })
 	if err == nil {
 		p.log.Warn("the backend answers, but opens no session; trying again later", "after", min(2*p.ttl, time.Minute))
 		pause(ctx, min(2*p.ttl, time.Minute))
@@ -159,7 +162,7 @@ func (p *process) spare(ctx context.Context) {
 
 // open opens a session for all consumers.
 func (p *process) open(ctx context.Context, a attempt, lost string) (*session, error) {
-	spec := SessionSpec{ID: a.id, Replaces: cmp.Or(a.replaces, lost), TTL: p.ttl, Host: hostname(), PID: os.Getpid(), Advisory: true}
+	spec := backend.SessionSpec{ID: a.id, Replaces: cmp.Or(a.replaces, lost), TTL: p.ttl, Host: hostname(), PID: os.Getpid(), Advisory: true}
 	for _, c := range p.consumers {
 		spec.Consumers = append(spec.Consumers, c.Name())
 		if len(c.spec.Topics) > 0 {
@@ -170,7 +173,7 @@ func (p *process) open(ctx context.Context, a attempt, lost string) (*session, e
 		}
 		spec.Advisory = spec.Advisory && c.spec.Lock == LockAdvisory
 	}
-	s, err := openSession(p.calling(ctx), p.be, spec, a.asked, p.margin, p.log, func(o Observation) {
+	s, err := openSession(p.calling(ctx), p.be, spec, a.asked, p.margin, p.log, func(o operate.Observation) {
 		for _, c := range p.consumers {
 			c.observe(o)
 		}
@@ -226,7 +229,7 @@ func (p *process) live(ctx context.Context, s *session) {
 		w.loseAll(reason)
 		w.c.without(reason)
 	}
-	s.observe(ObservedSession{Session: s.id, Reason: reason.Error()})
+	s.observe(operate.ObservedSession{Session: s.id, Reason: reason.Error()})
 	wg.Wait()
 	for _, w := range works {
 		w.calls.Wait()

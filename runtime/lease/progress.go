@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // Progress is watched apart from liveness: a process whose heartbeats go on may stand still. Each
@@ -203,11 +205,11 @@ func (w *work) watchProgress() {
 		begun, over := w.course.look(w.pending(), limit)
 		for _, what := range begun {
 			w.log.Error("the consumer stands still; it waits for "+what, "session", w.s.id)
-			w.c.observe(ObservedStalled{Consumer: w.info.Name, Session: w.s.id, Waits: what})
+			w.c.observe(operate.ObservedStalled{Consumer: w.info.Name, Session: w.s.id, Waits: what})
 		}
 		for _, what := range over {
 			w.log.Info("the consumer goes on; it waited for "+what, "session", w.s.id)
-			w.c.observe(ObservedStalled{Consumer: w.info.Name, Session: w.s.id, Waits: what, Over: true})
+			w.c.observe(operate.ObservedStalled{Consumer: w.info.Name, Session: w.s.id, Waits: what, Over: true})
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // notReady checks that the consumer is not ready, for a reason that names all of the words.
@@ -72,11 +73,11 @@ func TestStandingStillIsTold(t *testing.T) {
 				notReady(t, a, "does not run")
 				stop := start(t, a)
 				pass(30 * time.Second)
-				if n := len(observed[lease.ObservedStalled](&rec)); n > 0 {
-					t.Errorf("told too early: %+v", observed[lease.ObservedStalled](&rec))
+				if n := len(observed[operate.ObservedStalled](&rec)); n > 0 {
+					t.Errorf("told too early: %+v", observed[operate.ObservedStalled](&rec))
 				}
 				pass(5 * time.Minute)
-				told := observed[lease.ObservedStalled](&rec)
+				told := observed[operate.ObservedStalled](&rec)
 				if len(told) == 0 || told[0].Over || told[0].Consumer != "a" || !strings.Contains(told[0].Waits, c.want) || !strings.Contains(told[0].Waits, "since ") {
 					t.Fatalf("told %+v, want %q", told, c.want)
 				}
@@ -91,7 +92,7 @@ func TestStandingStillIsTold(t *testing.T) {
 				close(gate)
 				pass(2 * time.Minute)
 				drained(t, be)
-				told = observed[lease.ObservedStalled](&rec)
+				told = observed[operate.ObservedStalled](&rec)
 				over := 0
 				for _, o := range told {
 					if o.Over {
@@ -104,7 +105,7 @@ func TestStandingStillIsTold(t *testing.T) {
 				if err := a.Ready(); err != nil {
 					t.Errorf("it is not ready when it goes on: %v", err)
 				}
-				if n := len(observed[lease.ObservedSession](&rec)); n != 1 {
+				if n := len(observed[operate.ObservedSession](&rec)); n != 1 {
 					t.Errorf("the session was told of %d times: it should live", n)
 				}
 				stop()
@@ -143,7 +144,7 @@ func TestGettingOnIsNotTold(t *testing.T) {
 		}
 		time.Sleep(20 * time.Minute)
 		drained(t, be)
-		if o := observed[lease.ObservedStalled](&rec); len(o) > 0 {
+		if o := observed[operate.ObservedStalled](&rec); len(o) > 0 {
 			t.Errorf("told %+v", o)
 		}
 		if err := g.Ready(); err != nil {

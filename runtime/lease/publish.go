@@ -5,73 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"strings"
 	"time"
-	"unicode/utf8"
 )
-
-// Event is what a publisher hands to a backend. Its texts are UTF-8 without zero bytes, see
-// CheckEvents for their lengths.
-type Event struct {
-	Topic, Key, Kind string
-	Payload          []byte
-	Headers          map[string]string
-	// ID, when set, keeps out a second event with the same ID on the same topic, for 7
-	// days: it is left out without an error.
-	ID string
-	// At and After delay the event: it joins the log when the backend's clock has reached
-	// At, and After has passed since its publication. Zero values do not delay.
-	At    time.Time
-	After time.Duration
-}
-
-// Publisher appends events to a backend's log, all or none, in the order given.
-// A backend is a Publisher that commits by itself; a backend with transactions
-// offers another one that joins the caller's.
-type Publisher interface {
-	Publish(ctx context.Context, events []Event) error
-}
-
-// maxText is how long an event's topic, key, kind and ID may be, in bytes. Backends index
-// them, some two of them together.
-const maxText = 1024
-
-// CheckEvents reports what no backend publishes: an event without a topic; a topic, key, kind
-// or ID of more than 1,024 bytes; one of these, or a header, that is not UTF-8 or contains a
-// zero byte. The error names the event and the field, not what is in it. Backends call it
-// first, so that all of them refuse the same events, and before anything is written.
-func CheckEvents(events []Event) error {
-	for i := range events {
-		if problem := events[i].problem(); problem != "" {
-			return fmt.Errorf("lease: publish: event %d of %d: %s", i+1, len(events), problem)
-		}
-	}
-	return nil
-}
-
-// problem says why the event cannot be published; empty if it can.
-func (e *Event) problem() string {
-	if e.Topic == "" {
-		return "it has no topic; set Event.Topic"
-	}
-	for _, f := range [...]struct{ name, text string }{{"topic", e.Topic}, {"key", e.Key}, {"kind", e.Kind}, {"ID", e.ID}} {
-		switch {
-		case len(f.text) > maxText:
-			return fmt.Sprintf("the %s is %d bytes long, at most %d are allowed; use a short name or a hash, and put the whole into the payload", f.name, len(f.text), maxText)
-		case !isText(f.text):
-			return fmt.Sprintf("the %s is not UTF-8 text without zero bytes; encode it, as hex or base64 say", f.name)
-		}
-	}
-	for name, value := range e.Headers {
-		if !isText(name) || !isText(value) {
-			return "a header is not UTF-8 text without zero bytes; encode it, as hex or base64 say"
-		}
-	}
-	return ""
-}
-
-// isText reports whether every backend can store s as text.
-func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
 // EventType is what generated code knows of an event.
 type EventType[T any] struct {
@@ -81,7 +16,7 @@ type EventType[T any] struct {
 }
 
 // Publish encodes payloads as JSON and appends them to topic, with the trace context of
-// ctx. Generated Publish functions call it; either all events are published or none.
+// ctx. Generated Publish functions call it. Publisher.Publish says how many are appended all or none.
 func Publish[T any](ctx context.Context, to Publisher, topic string, typ EventType[T], payloads []T) error {
 	if len(payloads) == 0 {
 		return nil

@@ -7,6 +7,9 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // giveBack begins to give n leases away, idle ones first. Those that are being
@@ -103,7 +106,7 @@ func (w *work) release(give []*held) {
 
 // releaseAll makes one call for leases of which all or none are streams without more work.
 func (w *work) releaseAll(hs []*held, within time.Duration) error {
-	refs := make([]Ref, len(hs))
+	refs := make([]backend.Ref, len(hs))
 	for i, h := range hs {
 		refs[i] = h.ref
 	}
@@ -113,7 +116,7 @@ func (w *work) releaseAll(hs []*held, within time.Duration) error {
 	}
 	_, err := callFor(ctx, within, func(ctx context.Context) (struct{}, error) {
 		if hs[0].retire {
-			return struct{}{}, w.be.(Streamer).Retire(ctx, w.s.id, w.info.Name, refs)
+			return struct{}{}, w.caps.Streams.Retire(ctx, w.s.id, w.info.Name, refs)
 		}
 		return struct{}{}, w.be.Release(ctx, w.s.id, w.info.Name, refs)
 	})
@@ -132,7 +135,7 @@ func (w *work) released(give []*held) {
 		return
 	}
 	for _, h := range give {
-		w.c.observe(ObservedRelease{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Retired: h.retire})
+		w.c.observe(operate.ObservedRelease{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Retired: h.retire})
 	}
 	w.log.Debug("released leases", "leases", len(give))
 }
@@ -161,7 +164,7 @@ func (w *work) lose(h *held, reason string) {
 	}
 	w.mu.Unlock()
 	w.log.Warn("lease lost", "resource", h.Resource, "epoch", h.Epoch, "reason", reason)
-	w.c.observe(ObservedLoss{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Reason: reason})
+	w.c.observe(operate.ObservedLoss{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Reason: reason})
 }
 
 func (w *work) forget(h *held) {
@@ -190,7 +193,7 @@ func (w *work) loseAll(cause error) {
 		w.log.Error("leases lost with the session", "leases", len(left), "reason", cause)
 	}
 	for _, h := range left {
-		w.c.observe(ObservedLoss{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Reason: cause.Error()})
+		w.c.observe(operate.ObservedLoss{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Reason: cause.Error()})
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // wait is the backoff after the given number of failures.
@@ -87,7 +89,7 @@ func examine(err error) (f *failure) {
 const longestWait = 10 * 365 * 24 * time.Hour
 
 // judge says what becomes of a message whose handler failed.
-func (r Retry) judge(m *Raw, f *failure) outcome {
+func (r Retry) judge(m *backend.Raw, f *failure) outcome {
 	o := outcome{attempt: m.Attempt + 1, reason: f.reason}
 	if f.dead || o.attempt >= r.Max {
 		o.verdict = dead
@@ -101,7 +103,7 @@ func (r Retry) judge(m *Raw, f *failure) outcome {
 }
 
 // lane is the queue in which a failed message waits.
-func (o Order) lane(m *Raw) string {
+func (o Order) lane(m *backend.Raw) string {
 	switch o {
 	case OrderBlock:
 		return ""

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 func TestRetryWait(t *testing.T) {
@@ -52,7 +54,7 @@ func TestJudge(t *testing.T) {
 		{"undecodable", OrderKey, 0, &decodeError{0, boom}, outcome{verdict: dead, lane: "", after: 0, attempt: 1, reason: "boom"}},
 	} {
 		r := Retry{Max: 3, Min: time.Second, Cap: time.Second, Order: c.order}
-		if got := r.judge(&Raw{ID: "7", Key: "k", Attempt: c.attempt}, examine(c.err)); got != c.want {
+		if got := r.judge(&backend.Raw{ID: "7", Key: "k", Attempt: c.attempt}, examine(c.err)); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}
@@ -97,7 +99,7 @@ func TestMatchTopic(t *testing.T) {
 		{"%", "a", false},
 		{"_", "a", false},
 	} {
-		if got := MatchTopic([]string{"never", c.pattern}, c.topic); got != c.want {
+		if got := backend.MatchTopic([]string{"never", c.pattern}, c.topic); got != c.want {
 			t.Errorf("MatchTopic(%q, %q) = %v", c.pattern, c.topic, got)
 		}
 	}

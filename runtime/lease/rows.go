@@ -7,6 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // Leases that expire one by one (LockRow) are believed in one by one: each from before the
@@ -88,7 +91,7 @@ func (w *work) renewRows() {
 
 // renew renews leases in one call, and reports whether it succeeded.
 func (w *work) renew(hs []*held, within time.Duration) bool {
-	refs := make([]Ref, len(hs))
+	refs := make([]backend.Ref, len(hs))
 	for i, h := range hs {
 		refs[i] = h.ref
 	}
@@ -98,9 +101,9 @@ func (w *work) renew(hs []*held, within time.Duration) bool {
 	}
 	sent := now()
 	lost, err := callFor(ctx, within, func(ctx context.Context) ([]string, error) {
-		return w.be.(RowLocker).Renew(ctx, w.s.id, w.info, refs)
+		return w.caps.Rows.Renew(ctx, w.s.id, w.info, refs)
 	})
-	w.c.observe(ObservedRenew{Consumer: w.info.Name, Session: w.s.id, Leases: len(refs), Lost: len(lost), Duration: time.Since(sent.t), Err: err})
+	w.c.observe(operate.ObservedRenew{Consumer: w.info.Name, Session: w.s.id, Leases: len(refs), Lost: len(lost), Duration: time.Since(sent.t), Err: err})
 	w.mu.Lock()
 	for _, h := range hs {
 		if err == nil {

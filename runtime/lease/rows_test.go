@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // rowStreams is a consumer of announced streams with leases that expire one by one.
@@ -83,7 +85,7 @@ func TestOneRowLeaseIsLost(t *testing.T) {
 		}
 		for _, l := range leases {
 			if l.Resource == "a" { // it is given back in the owner's name
-				if err := be.Release(t.Context(), l.Session, "a", []lease.Ref{{Resource: "a", Epoch: l.Epoch}}); err != nil {
+				if err := be.Release(t.Context(), l.Session, "a", []backend.Ref{{Resource: "a", Epoch: l.Epoch}}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -95,7 +97,7 @@ func TestOneRowLeaseIsLost(t *testing.T) {
 		if _, err := u.lost("b"); err != nil {
 			t.Errorf("b ended with %v", err)
 		}
-		if n := len(observed[lease.ObservedLoss](&rec)); n != 1 {
+		if n := len(observed[operate.ObservedLoss](&rec)); n != 1 {
 			t.Errorf("%d losses told, want 1", n)
 		}
 	})
@@ -130,11 +132,11 @@ func TestRowBeliefEndsBeforeTheLease(t *testing.T) {
 		if took := at.Sub(cut); took < 4*time.Second || took > 8200*time.Millisecond {
 			t.Errorf("belief ended after %v", took)
 		}
-		if n := len(observed[lease.ObservedSession](&rec)); n != 1 {
+		if n := len(observed[operate.ObservedSession](&rec)); n != 1 {
 			t.Errorf("the session was told of %d times: it should live", n)
 		}
 		tries := 0
-		for _, r := range observed[lease.ObservedRenew](&rec) {
+		for _, r := range observed[operate.ObservedRenew](&rec) {
 			if r.Err != nil {
 				tries++
 			}
@@ -184,14 +186,14 @@ func TestMovedCursorIsNoticed(t *testing.T) {
 		publish(t, be, "y", 0, 3, nil)
 		start(t, newConsumer(t, be, lease.Spec{Handlers: handleAll(&got)}, lease.WithObserver(&rec)))
 		pass(10 * time.Second)
-		if n, err := be.SetCursor(t.Context(), "a", "x", lease.CursorTarget{Beginning: true}); n != 1 || err != nil {
+		if n, err := be.SetCursor(t.Context(), "a", "x", operate.CursorTarget{Beginning: true}); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
 		pass(200 * time.Millisecond)
 		if xs, ys := len(got.of("x")), len(got.of("y")); xs != 6 || ys != 3 {
 			t.Errorf("%d messages of x and %d of y were handled, want 6 and 3", xs, ys)
 		}
-		if n := len(observed[lease.ObservedAcquire](&rec)); n != 3 {
+		if n := len(observed[operate.ObservedAcquire](&rec)); n != 3 {
 			t.Errorf("%d leases were acquired, want 3", n)
 		}
 		pass(time.Minute)
@@ -214,8 +216,8 @@ func TestNextIncarnationComesAtOnce(t *testing.T) {
 		<-ran
 		for range 5 {
 			pass(3 * time.Second)
-			f.on("SessionHeartbeat", before(func(context.Context) error { return lease.ErrSessionLost }))
-			for before := len(observed[lease.ObservedLoss](&rec)); len(observed[lease.ObservedLoss](&rec)) == before; {
+			f.on("SessionHeartbeat", before(func(context.Context) error { return backend.ErrSessionLost }))
+			for before := len(observed[operate.ObservedLoss](&rec)); len(observed[operate.ObservedLoss](&rec)) == before; {
 				time.Sleep(time.Millisecond)
 			}
 			lost := time.Now()
@@ -223,12 +225,12 @@ func TestNextIncarnationComesAtOnce(t *testing.T) {
 			// The lease of the lost session is free when its TTL is over; the new session is there at once.
 			for opened := 0; ; time.Sleep(time.Millisecond) {
 				opened = 0
-				for _, o := range observed[lease.ObservedSession](&rec) {
+				for _, o := range observed[operate.ObservedSession](&rec) {
 					if o.Open {
 						opened++
 					}
 				}
-				if opened == len(observed[lease.ObservedLoss](&rec))+1 {
+				if opened == len(observed[operate.ObservedLoss](&rec))+1 {
 					break
 				}
 				if time.Since(lost) > time.Second {
@@ -247,10 +249,10 @@ func TestNextIncarnationComesAtOnce(t *testing.T) {
 type sequences struct {
 	*leasemem.Backend
 	mu  sync.Mutex
-	all map[lease.Ref][]int64
+	all map[backend.Ref][]int64
 }
 
-func (s *sequences) note(ps []lease.Progress) {
+func (s *sequences) note(ps []backend.Progress) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range ps {
@@ -258,23 +260,29 @@ func (s *sequences) note(ps []lease.Progress) {
 	}
 }
 
-func (s *sequences) Commit(ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+func (s *sequences) Commit(ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
 	s.note(ps)
 	return s.Backend.Commit(ctx, session, consumer, ps)
 }
 
-func (s *sequences) Begin(ctx context.Context) (lease.Tx, error) {
+func (s *sequences) Capabilities() backend.Capabilities {
+	caps := s.Backend.Capabilities()
+	caps.Tx = s
+	return caps
+}
+
+func (s *sequences) Begin(ctx context.Context) (backend.Tx, error) {
 	tx, err := s.Backend.Begin(ctx)
 	return &sequencedTx{tx, s}, err
 }
 
 type sequencedTx struct {
-	lease.Tx
+	backend.Tx
 	s *sequences
 }
 
-func (x *sequencedTx) Commit(ctx context.Context, session, consumer string, p lease.Progress) error {
-	x.s.note([]lease.Progress{p})
+func (x *sequencedTx) Commit(ctx context.Context, session, consumer string, p backend.Progress) error {
+	x.s.note([]backend.Progress{p})
 	return x.Tx.Commit(ctx, session, consumer, p)
 }
 
@@ -290,7 +298,7 @@ func TestProgressIsNumbered(t *testing.T) {
 			}
 			return nil
 		})
-		be := &sequences{Backend: f.share(leasemem.New()), all: map[lease.Ref][]int64{}}
+		be := &sequences{Backend: f.share(leasemem.New()), all: map[backend.Ref][]int64{}}
 		var failures int
 		hs := oneTx(func(_ context.Context, _ *leasemem.Tx, m lease.Message[note]) error {
 			if m.Payload.N%10 == 3 && failures < 5 {

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"runtime/debug"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // startRuns calls the Run handler of every lease that has none running, and returns
@@ -47,7 +50,7 @@ func (w *work) runOnce(ctx context.Context, h *held) {
 		err = w.c.spec.Handlers[0].run(ctx, h.Lease)
 	}()
 	err := <-ended
-	w.c.observe(ObservedHandle{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch, Duration: time.Since(began), Err: err})
+	w.c.observe(operate.ObservedHandle{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch, Duration: time.Since(began), Err: err})
 	if h.stopped(ctx) {
 		return
 	}
@@ -58,7 +61,7 @@ func (w *work) runOnce(ctx context.Context, h *held) {
 	defer w.mu.Unlock()
 	if h.suspicion > 0 {
 		h.suspicion = 0
-		w.submit(h, Progress{Ref: h.ref, Trust: true}, counts{})
+		w.submit(h, backend.Progress{Ref: h.ref, Trust: true}, counts{})
 	}
 	if w.info.Announced && err == nil {
 		w.retire(h)

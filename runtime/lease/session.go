@@ -13,6 +13,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // session is this process's belief in one incarnation. ctx ends when belief ends,
@@ -21,10 +24,10 @@ type session struct {
 	id      string
 	ttl     time.Duration
 	margin  time.Duration
-	backend Session
-	alarm   <-chan struct{} // see Alarmed
+	backend backend.Session
+	alarm   <-chan struct{} // see backend.Session
 	log     *slog.Logger
-	observe func(Observation)
+	observe func(operate.Observation)
 
 	ctx context.Context
 	end context.CancelCauseFunc
@@ -57,19 +60,17 @@ func (b *belief) anchor(at instant) {
 
 // openSession opens a session, which was asked for at asked at the earliest, and starts to believe
 // in it. The context's values reach the handlers, its cancellation does not.
-func openSession(ctx context.Context, be Backend, spec SessionSpec, asked instant, margin time.Duration, log *slog.Logger, observe func(Observation)) (*session, error) {
+func openSession(ctx context.Context, be Backend, spec backend.SessionSpec, asked instant, margin time.Duration, log *slog.Logger, observe func(operate.Observation)) (*session, error) {
 	s := &session{id: spec.ID, ttl: spec.TTL, margin: margin, log: log.With("session", spec.ID), observe: observe,
 		ownership: &changes{wake: make(chan struct{}, 1)}, settled: make(chan struct{}, 1), belief: &belief{anchored: asked}}
 	var err error
-	s.backend, err = callFor(of(ctx, "open"), max(s.left(), time.Millisecond), func(ctx context.Context) (Session, error) { return be.OpenSession(ctx, spec) })
+	s.backend, err = callFor(of(ctx, "open"), max(s.left(), time.Millisecond), func(ctx context.Context) (backend.Session, error) { return be.OpenSession(ctx, spec) })
 	if err != nil {
 		return nil, err
 	}
-	if a, ok := s.backend.(Alarmed); ok {
-		s.alarm = a.Alarm()
-	}
+	s.alarm = s.backend.Alarm()
 	s.ctx, s.end = context.WithCancelCause(context.WithoutCancel(ctx))
-	observe(ObservedSession{Session: s.id, Open: true})
+	observe(operate.ObservedSession{Session: s.id, Open: true})
 	return s, nil
 }
 
@@ -128,14 +129,6 @@ func (s *session) watch() {
 	}
 }
 
-// Alarmed is a Session that watches: it notices by itself that its connection broke, or that
-// it was declared dead, and finds other sessions that ended and tells the feeds of it.
-type Alarmed interface {
-	// Alarm is ready when something is wrong with the session itself. The runtime then sends a
-	// heartbeat at once, to learn what is left. Nil: this one does not watch after all.
-	Alarm() <-chan struct{}
-}
-
 // alarmGap is the least time between heartbeats that alarms ask for.
 const alarmGap = 50 * time.Millisecond
 
@@ -162,11 +155,11 @@ func (s *session) beat() {
 		if err == nil {
 			s.belief.anchor(sent) // before anything else, which may take its time
 		}
-		s.observe(ObservedHeartbeat{Session: s.id, Duration: time.Since(sent.t), Err: err})
+		s.observe(operate.ObservedHeartbeat{Session: s.id, Duration: time.Since(sent.t), Err: err})
 		switch {
 		case err == nil:
 			wait = jitter(interval)
-		case errors.Is(err, ErrSessionLost):
+		case errors.Is(err, backend.ErrSessionLost):
 			s.lose("the backend declared the session dead")
 			return
 		default:

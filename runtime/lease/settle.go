@@ -3,14 +3,17 @@ package lease
 import (
 	"context"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // counts says what became of messages, for the observer.
 type counts struct{ handled, parked, dead, skipped int }
 
 // progress turns the decisions on p.ms[from:to] into what is to be stored.
-func (w *work) progress(h *held, p *pass, from, to int) (Progress, counts) {
-	g := Progress{Ref: h.ref}
+func (w *work) progress(h *held, p *pass, from, to int) (backend.Progress, counts) {
+	g := backend.Progress{Ref: h.ref}
 	if p.parked == nil {
 		g.Cursor = p.cursor(to)
 	}
@@ -24,7 +27,7 @@ func (w *work) progress(h *held, p *pass, from, to int) (Progress, counts) {
 			n.skipped++
 		case parked:
 			n.parked++
-			g.Park = append(g.Park, Park{ID: m.ID, Lane: o.lane, Attempt: o.attempt, After: o.after, Error: o.reason})
+			g.Park = append(g.Park, backend.Park{ID: m.ID, Lane: o.lane, Attempt: o.attempt, After: o.after, Error: o.reason})
 			if o.failed {
 				w.log.Info("handler failed, trying the message again", "resource", h.Resource, "kind", m.Kind, "id", m.ID,
 					"attempt", o.attempt, "after", o.after, "error", o.reason)
@@ -77,10 +80,10 @@ func (w *work) noteLate(h *held, p *pass, i int) {
 	}
 }
 
-func (w *work) giveUp(h *held, m *Raw, o *outcome) Dead {
+func (w *work) giveUp(h *held, m *backend.Raw, o *outcome) backend.Dead {
 	w.log.Warn("dead letter", "resource", h.Resource, "kind", m.Kind, "id", m.ID, "attempts", o.attempt, "reason", o.reason)
-	w.c.observe(ObservedDeadLetter{Consumer: h.Consumer, Resource: h.Resource, Kind: m.Kind, ID: m.ID, Reason: o.reason, Attempts: o.attempt})
-	return Dead{ID: m.ID, Attempt: o.attempt, Reason: o.reason}
+	w.c.observe(operate.ObservedDeadLetter{Consumer: h.Consumer, Resource: h.Resource, Kind: m.Kind, ID: m.ID, Reason: o.reason, Attempts: o.attempt})
+	return backend.Dead{ID: m.ID, Attempt: o.attempt, Reason: o.reason}
 }
 
 // settle hands over the progress made on p.ms[from:to].
@@ -96,7 +99,7 @@ func (w *work) settle(h *held, p *pass, from, to int) {
 	w.handOver(h, g, n)
 }
 
-func (w *work) handOver(h *held, p Progress, n counts) {
+func (w *work) handOver(h *held, p backend.Progress, n counts) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.submit(h, p, n)
@@ -119,13 +122,13 @@ type resourceStores struct {
 }
 
 type entry struct {
-	p     Progress
+	p     backend.Progress
 	n     counts
 	parts int
 }
 
 // submit queues progress. The caller holds w.mu.
-func (w *work) submit(h *held, p Progress, n counts) {
+func (w *work) submit(h *held, p backend.Progress, n counts) {
 	if h.gone {
 		return
 	}
@@ -242,7 +245,7 @@ func (w *work) startStore(hs []*held) {
 	alone := len(hs) == 1 && hs[0].stores.strain.alone()
 	within := strainTime
 	es := make([]*entry, len(hs))
-	ps := make([]Progress, len(hs))
+	ps := make([]backend.Progress, len(hs))
 	for i, h := range hs {
 		h.stores.busy = true
 		es[i] = w.stores.byHeld[h]
@@ -378,14 +381,14 @@ func (w *work) committed(h *held, n counts) {
 	w.refusals.forget(h.Resource)
 	w.course.step(storing)
 	if n != (counts{}) {
-		w.c.observe(ObservedCommit{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch,
+		w.c.observe(operate.ObservedCommit{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch,
 			Handled: n.handled, Parked: n.parked, Dead: n.dead, Skipped: n.skipped})
 	}
 }
 
 // fenced is called when a write was refused because the lease has a newer epoch.
 func (w *work) fenced(h *held) {
-	w.c.observe(ObservedFenced{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch})
+	w.c.observe(operate.ObservedFenced{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch})
 	w.lose(h, "a write was refused: the lease has a newer epoch")
 	w.refusals.add(h.Resource)
 	w.hintSurvey() // it may be free

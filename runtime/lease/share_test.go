@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"pgregory.net/rapid"
 )
 
@@ -12,12 +13,12 @@ import (
 func TestShare(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 12).Draw(t, "members")
-		s := Survey{Resources: rapid.IntRange(0, 200).Draw(t, "resources")}
+		s := backend.Survey{Resources: rapid.IntRange(0, 200).Draw(t, "resources")}
 		left := s.Resources
 		for i := range n {
 			own := rapid.IntRange(0, left).Draw(t, "owned")
 			left -= own
-			s.Members = append(s.Members, Member{Session: fmt.Sprintf("s%02d", i), Owned: own})
+			s.Members = append(s.Members, backend.Member{Session: fmt.Sprintf("s%02d", i), Owned: own})
 		}
 		total, given := 0, 0
 		for _, m := range s.Members {
@@ -39,7 +40,7 @@ func TestShare(t *testing.T) {
 
 // fewestMoves is what must move at least: all above the ceiling, and of those at the
 // ceiling, one each from more members than may stay there.
-func fewestMoves(s Survey) int {
+func fewestMoves(s backend.Survey) int {
 	floor, extra := s.Resources/len(s.Members), s.Resources%len(s.Members)
 	moves, atCeiling := 0, 0
 	for _, m := range s.Members {
@@ -52,7 +53,7 @@ func fewestMoves(s Survey) int {
 }
 
 func TestShareOfStranger(t *testing.T) {
-	if got := share(Survey{Resources: 5, Members: []Member{{Session: "a"}}}, "b"); got != 0 {
+	if got := share(backend.Survey{Resources: 5, Members: []backend.Member{{Session: "a"}}}, "b"); got != 0 {
 		t.Errorf("a session that is no member should own %d, want 0", got)
 	}
 }

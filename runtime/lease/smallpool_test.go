@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
 )
@@ -31,7 +32,7 @@ func (b *pooled) take(ctx context.Context) error {
 	}
 }
 
-func (b *pooled) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
+func (b *pooled) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
 	if err := b.take(ctx); err != nil {
 		return nil, err
 	}
@@ -39,7 +40,7 @@ func (b *pooled) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fet
 	return b.Backend.Fetch(ctx, req)
 }
 
-func (b *pooled) Commit(ctx context.Context, session, consumer string, p []lease.Progress) ([]string, error) {
+func (b *pooled) Commit(ctx context.Context, session, consumer string, p []backend.Progress) ([]string, error) {
 	if err := b.take(ctx); err != nil {
 		return nil, err
 	}
@@ -47,7 +48,13 @@ func (b *pooled) Commit(ctx context.Context, session, consumer string, p []lease
 	return b.Backend.Commit(ctx, session, consumer, p)
 }
 
-func (b *pooled) Begin(ctx context.Context) (lease.Tx, error) {
+func (b *pooled) Capabilities() backend.Capabilities {
+	caps := b.Backend.Capabilities()
+	caps.Tx = b
+	return caps
+}
+
+func (b *pooled) Begin(ctx context.Context) (backend.Tx, error) {
 	if err := b.take(ctx); err != nil {
 		return nil, err
 	}
@@ -60,13 +67,13 @@ func (b *pooled) Begin(ctx context.Context) (lease.Tx, error) {
 }
 
 type pooledTx struct {
-	lease.Tx
+	backend.Tx
 	give func()
 }
 
-func (t *pooledTx) Commit(ctx context.Context, session, consumer string, p lease.Progress) error {
+func (t *pooledTx) Commit(ctx context.Context, session, consumer string, p backend.Progress) error {
 	err := t.Tx.Commit(ctx, session, consumer, p)
-	if !errors.Is(err, lease.ErrRolledBack) {
+	if !errors.Is(err, backend.ErrRolledBack) {
 		t.give()
 	}
 	return err

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // Streams are owned only while they have work. Who hears of messages of a stream that is
@@ -79,7 +81,7 @@ func (w *work) takeWanted() {
 }
 
 // takeStreams takes what is free as long as there is room. Who comes first is served first.
-func (w *work) takeStreams(s Survey) {
+func (w *work) takeStreams(s backend.Survey) {
 	members := make(map[string]bool, len(s.Members))
 	for _, m := range s.Members {
 		members[m.Session] = true

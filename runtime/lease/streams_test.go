@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // keyed publishes notes from..to-1 to a topic, in turn to streams "0" to "n-1".
@@ -55,12 +57,12 @@ func TestStreamsComeAndGo(t *testing.T) {
 				t.Errorf("stream %d: %v", i, ns)
 			}
 		}
-		for _, r := range observed[lease.ObservedRelease](&rec) {
+		for _, r := range observed[operate.ObservedRelease](&rec) {
 			if !r.Retired {
 				t.Errorf("released without being retired: %+v", r)
 			}
 		}
-		if n := len(observed[lease.ObservedLoss](&rec)); n > 0 {
+		if n := len(observed[operate.ObservedLoss](&rec)); n > 0 {
 			t.Errorf("%d losses", n)
 		}
 	})
@@ -220,7 +222,7 @@ func TestReplayWakesAStream(t *testing.T) {
 			t.Fatalf("%+v", s)
 		}
 		good.Store(true)
-		if _, err := be.Replay(t.Context(), lease.DeadLetterFilter{}); err != nil {
+		if _, err := be.Replay(t.Context(), operate.DeadLetterFilter{}); err != nil {
 			t.Fatal(err)
 		}
 		pass(100 * time.Millisecond)
@@ -424,7 +426,7 @@ func TestStopRetiresWhatIsDone(t *testing.T) {
 		if s := status(t, be); s.Resources != 0 {
 			t.Errorf("the stream is still wanted: %+v", s)
 		}
-		if r := observed[lease.ObservedRelease](&rec); len(r) != 1 || !r[0].Retired {
+		if r := observed[operate.ObservedRelease](&rec); len(r) != 1 || !r[0].Retired {
 			t.Errorf("told of %+v, want one stream retired", r)
 		}
 	})
@@ -461,7 +463,7 @@ type surveyed struct {
 	n  map[string]int
 }
 
-func (s *surveyed) Survey(ctx context.Context, consumers []string) ([]lease.Survey, error) {
+func (s *surveyed) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
 	s.mu.Lock()
 	for _, c := range consumers {
 		s.n[c]++

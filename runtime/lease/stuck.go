@@ -5,13 +5,16 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // watched is the handler call that a sequence is in. Progress is watched apart from
 // liveness: a process that heartbeats may still hang in a handler. The calls only
 // count; telling the time is left to the watcher.
 type watched struct {
-	message atomic.Pointer[Raw] // nil between calls
+	message atomic.Pointer[backend.Raw] // nil between calls
 	calls   atomic.Uint64
 	cancel  atomic.Pointer[context.CancelCauseFunc]
 
@@ -66,7 +69,7 @@ func (w *work) reportStuck(q *sequence) {
 		return // it has just returned; what was loaded may belong to the next call
 	}
 	w.log.Error("handler is stuck", "resource", q.h.Resource, "kind", m.Kind, "id", m.ID, "after", w.c.stuckAfter, "cancelled", w.c.cancelStuck)
-	w.c.observe(ObservedStuck{Consumer: q.h.Consumer, Resource: q.h.Resource, Kind: m.Kind, ID: m.ID, Running: w.c.stuckAfter})
+	w.c.observe(operate.ObservedStuck{Consumer: q.h.Consumer, Resource: q.h.Resource, Kind: m.Kind, ID: m.ID, Running: w.c.stuckAfter})
 	if cancel != nil {
 		(*cancel)(fmt.Errorf("%w: it was given %v", ErrStuck, w.c.stuckAfter))
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 func TestStuckIsReportedOnce(t *testing.T) {
@@ -24,16 +25,16 @@ func TestStuckIsReportedOnce(t *testing.T) {
 			return ctx.Err()
 		})}, lease.WithStuckAfter(10*time.Second, false), lease.WithObserver(&rec)))
 		time.Sleep(9 * time.Second)
-		if o := observed[lease.ObservedStuck](&rec); len(o) > 0 {
+		if o := observed[operate.ObservedStuck](&rec); len(o) > 0 {
 			t.Errorf("reported too early: %+v", o)
 		}
 		time.Sleep(4 * time.Second)
-		if o := observed[lease.ObservedStuck](&rec); len(o) != 1 || o[0].ID != "2" || o[0].Consumer != "a" || o[0].Resource != "x" || o[0].Kind != "note" {
+		if o := observed[operate.ObservedStuck](&rec); len(o) != 1 || o[0].ID != "2" || o[0].Consumer != "a" || o[0].Resource != "x" || o[0].Kind != "note" {
 			t.Errorf("reported %+v", o)
 		}
 		time.Sleep(time.Hour)
 		drained(t, be)
-		if o := observed[lease.ObservedStuck](&rec); len(o) != 1 {
+		if o := observed[operate.ObservedStuck](&rec); len(o) != 1 {
 			t.Errorf("reported %d times", len(o))
 		}
 		got.ordered(t, "x", 3)

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // What a consumer tells its observer and its logger is handed over by goroutines of their own:
@@ -92,8 +94,8 @@ func (t *teller[T]) flush(d time.Duration) {
 }
 
 // newObserverTeller tells observer, and log of its panics and of what was dropped.
-func newObserverTeller(consumer string, observer Observer, log *slog.Logger) *teller[Observation] {
-	tell := func(o Observation) {
+func newObserverTeller(consumer string, observer operate.Observer, log *slog.Logger) *teller[operate.Observation] {
+	tell := func(o operate.Observation) {
 		returned := false
 		defer func() {
 			if r := recover(); r != nil {
@@ -105,9 +107,9 @@ func newObserverTeller(consumer string, observer Observer, log *slog.Logger) *te
 		observer.Observe(o)
 		returned = true
 	}
-	return &teller[Observation]{tell: tell, lossy: func(n int) {
+	return &teller[operate.Observation]{tell: tell, lossy: func(n int) {
 		log.Warn("observations were dropped because the observer is too slow", "consumer", consumer, "dropped", n)
-		tell(ObservedDropped{Consumer: consumer, Dropped: n})
+		tell(operate.ObservedDropped{Consumer: consumer, Dropped: n})
 	}}
 }
 

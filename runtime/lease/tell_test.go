@@ -10,6 +10,7 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // An observer that is slow, blocks, panics or ends its goroutine costs what it would have been told.
@@ -26,7 +27,7 @@ func TestObserversCostNoLeases(t *testing.T) {
 				be := &opened{Backend: leasemem.New()}
 				var got seen
 				publish(t, be, "x", 0, 100, nil)
-				stop := start(t, newConsumer(t, be, lease.Spec{Handlers: handleAll(&got)}, lease.WithObserver(lease.ObserverFunc(func(lease.Observation) { observe(ctx) }))))
+				stop := start(t, newConsumer(t, be, lease.Spec{Handlers: handleAll(&got)}, lease.WithObserver(operate.ObserverFunc(func(operate.Observation) { observe(ctx) }))))
 				pass(10 * time.Minute)
 				be.mu.Lock()
 				if n := len(be.specs); n != 1 {
@@ -110,16 +111,16 @@ func TestAllIsToldBeforeRunReturns(t *testing.T) {
 	var got seen
 	var rec recorder
 	var log logged
-	stop := start(t, newConsumer(t, be, lease.Spec{Batch: 7, Handlers: handleAll(&got)}, log.option(), lease.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
+	stop := start(t, newConsumer(t, be, lease.Spec{Batch: 7, Handlers: handleAll(&got)}, log.option(), lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
 		time.Sleep(100 * time.Microsecond)
 		rec.Observe(o)
 	}))))
 	drained(t, be)
 	stop()
-	if n := len(observed[lease.ObservedHandle](&rec)); n != 500 {
+	if n := len(observed[operate.ObservedHandle](&rec)); n != 500 {
 		t.Errorf("%d calls were told, want 500", n)
 	}
-	so := observed[lease.ObservedSession](&rec)
+	so := observed[operate.ObservedSession](&rec)
 	if len(so) != 2 || !so[0].Open || so[1].Open {
 		t.Errorf("%+v", so)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"regexp"
 	"strings"
+
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // The headers in which messages carry trace context, as W3C Trace Context names them.
@@ -38,7 +40,7 @@ func TraceFromContext(ctx context.Context) (traceparent, tracestate string) {
 }
 
 // withTraceOf is ctx with the trace context of a message.
-func withTraceOf(ctx context.Context, m *Raw) context.Context {
+func withTraceOf(ctx context.Context, m *backend.Raw) context.Context {
 	if p := m.Headers[traceParent]; p != "" {
 		return ContextWithTrace(ctx, p, m.Headers[traceState])
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // inTx handles p.ms[from:to] in a transaction and commits it with their progress. When a
@@ -77,7 +79,7 @@ func (w *work) inTx(ctx context.Context, h *held, p *pass, from, to int) bool {
 			w.committed(h, n)
 			return true
 		}
-		if !errors.Is(err, ErrRolledBack) {
+		if !errors.Is(err, backend.ErrRolledBack) {
 			clear(out[from:])
 			w.uncertain(ctx, h, err)
 			return false
@@ -96,10 +98,8 @@ func (w *work) inTx(ctx context.Context, h *held, p *pass, from, to int) bool {
 }
 
 // join makes the handlers of q take tx.
-func (q *sequence) join(tx Tx) {
-	q.tx = tx.Handle()
-	q.ledger, _ = tx.(LedgerTx)
-	q.intact, _ = tx.(IntactTx)
+func (q *sequence) join(tx backend.Tx) {
+	q.tx, q.joined = tx.Handle(), tx
 }
 
 // interruptionLimit is how often in a row a handler may lose its connection before that
@@ -124,7 +124,7 @@ const uncertainPause = 250 * time.Millisecond
 // In the second case it gives the lease back: the release waits for the transaction's
 // end, and the next owner, with a new epoch, starts from what was really stored.
 func (w *work) uncertain(ctx context.Context, h *held, err error) {
-	if errors.Is(err, ErrFenced) {
+	if errors.Is(err, backend.ErrFenced) {
 		w.fenced(h)
 		return
 	}
@@ -134,11 +134,11 @@ func (w *work) uncertain(ctx context.Context, h *held, err error) {
 }
 
 // begin tries until a transaction is open or the lease ends.
-func (w *work) begin(ctx context.Context, h *held) (Tx, error) {
+func (w *work) begin(ctx context.Context, h *held) (backend.Tx, error) {
 	defer w.course.waiting("a transaction for " + h.Resource + ": the backend begins none")()
 	var failed backoff
 	for {
-		tx, err := call(of(ctx, "begin"), w.be.(Transactor).Begin)
+		tx, err := call(of(ctx, "begin"), w.caps.Tx.Begin)
 		if err == nil || h.stopped(ctx) {
 			return tx, err
 		}
@@ -147,7 +147,7 @@ func (w *work) begin(ctx context.Context, h *held) (Tx, error) {
 }
 
 // rollback undoes a transaction even after its lease has ended.
-func (w *work) rollback(tx Tx) {
+func (w *work) rollback(tx backend.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.s.ctx), w.s.ttl/3)
 	defer cancel()
 	if err := tx.Rollback(ctx); err != nil {

@@ -11,8 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // effects are what committed transactions did.
@@ -52,7 +54,7 @@ type deferring struct {
 }
 
 type deferringTx struct {
-	lease.Tx
+	backend.Tx
 	h *deferredHandle
 }
 
@@ -62,7 +64,13 @@ type deferredHandle struct {
 	bad bool
 }
 
-func (b *deferring) Begin(ctx context.Context) (lease.Tx, error) {
+func (b *deferring) Capabilities() backend.Capabilities {
+	caps := b.Backend.Capabilities()
+	caps.Tx = b
+	return caps
+}
+
+func (b *deferring) Begin(ctx context.Context) (backend.Tx, error) {
 	tx, err := b.Backend.Begin(ctx)
 	if err != nil {
 		return nil, err
@@ -72,9 +80,9 @@ func (b *deferring) Begin(ctx context.Context) (lease.Tx, error) {
 
 func (t *deferringTx) Handle() any { return t.h }
 
-func (t *deferringTx) Commit(ctx context.Context, session, consumer string, p lease.Progress) error {
+func (t *deferringTx) Commit(ctx context.Context, session, consumer string, p backend.Progress) error {
 	if t.h.bad {
-		return fmt.Errorf("%w: constraint violated", lease.ErrRolledBack)
+		return fmt.Errorf("%w: constraint violated", backend.ErrRolledBack)
 	}
 	return t.Tx.Commit(ctx, session, consumer, p)
 }
@@ -113,7 +121,7 @@ func TestRefusedCommits(t *testing.T) {
 				if len(ds) != 1 || ds[0].Attempts != 4 {
 					t.Errorf("dead letters %+v, want #17 after 4 attempts", ds)
 				}
-				if n := len(observed[lease.ObservedAcquire](&rec)); n != 1 {
+				if n := len(observed[operate.ObservedAcquire](&rec)); n != 1 {
 					t.Errorf("the lease was acquired %d times, want 1", n)
 				}
 			})
@@ -156,7 +164,7 @@ func TestUnknownCommits(t *testing.T) {
 				slices.Sort(e.all)
 				e.mu.Unlock()
 				e.are(t, 30)
-				if n := len(observed[lease.ObservedLoss](&rec)); n > 0 {
+				if n := len(observed[operate.ObservedLoss](&rec)); n > 0 {
 					t.Errorf("%d losses", n)
 				}
 			})
@@ -174,7 +182,7 @@ func TestCommitsThatKeepFailingArePaced(t *testing.T) {
 		link.on("TxCommit", before(func(context.Context) error { return errLink }))
 		start(t, newConsumer(t, link.share(be), lease.Spec{Handlers: oneTx(func(context.Context, *leasemem.Tx, lease.Message[note]) error { return nil })}, lease.WithObserver(&rec)))
 		time.Sleep(10 * time.Second)
-		if n := len(observed[lease.ObservedAcquire](&rec)); n < 3 || n > 250 {
+		if n := len(observed[operate.ObservedAcquire](&rec)); n < 3 || n > 250 {
 			t.Errorf("%d handovers in 10s", n)
 		}
 	})
@@ -304,7 +312,7 @@ func TestFencedTransaction(t *testing.T) {
 		var fenced atomic.Bool
 		link.on("TxCommit", before(func(context.Context) error {
 			if fenced.CompareAndSwap(false, true) {
-				return lease.ErrFenced
+				return backend.ErrFenced
 			}
 			return nil
 		}))
@@ -312,15 +320,15 @@ func TestFencedTransaction(t *testing.T) {
 			e.write(tx, m.Payload.N)
 			return nil
 		})}, lease.WithObserver(&rec)))
-		eventually(t, "the loss", func() bool { return len(observed[lease.ObservedLoss](&rec)) == 1 })
+		eventually(t, "the loss", func() bool { return len(observed[operate.ObservedLoss](&rec)) == 1 })
 		// Nobody else has it after all: the backend counts it as this process's, which gives it back and takes it.
 		eventually(t, "all committed", func() bool { return status(t, be).LagTotal == 0 })
 		e.are(t, 3)
-		if n := len(observed[lease.ObservedFenced](&rec)); n != 1 {
+		if n := len(observed[operate.ObservedFenced](&rec)); n != 1 {
 			t.Errorf("%d fenced writes were told, want 1", n)
 		}
 		stop()
-		if n := len(observed[lease.ObservedLoss](&rec)); n != 1 {
+		if n := len(observed[operate.ObservedLoss](&rec)); n != 1 {
 			t.Errorf("the loss was told %d times", n)
 		}
 	})
@@ -333,11 +341,17 @@ type fragile struct {
 }
 
 type fragileTx struct {
-	lease.Tx
+	backend.Tx
 	b *fragile
 }
 
-func (b *fragile) Begin(ctx context.Context) (lease.Tx, error) {
+func (b *fragile) Capabilities() backend.Capabilities {
+	caps := b.Backend.Capabilities()
+	caps.Tx = b
+	return caps
+}
+
+func (b *fragile) Begin(ctx context.Context) (backend.Tx, error) {
 	b.broken.Store(false)
 	tx, err := b.Backend.Begin(ctx)
 	return &fragileTx{tx, b}, err

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // What this process cannot handle another one may: while a consumer is deployed, its newer
@@ -26,8 +29,8 @@ const waitsForVersion = "waits for a version of the consumer that takes it"
 
 // foreign reports that a message is of a topic that only another version of the consumer
 // reads. Who owns a topic handles it, whatever the patterns.
-func (w *work) foreign(m *Raw) bool {
-	return w.info.Per != PerTopic && w.info.Source == nil && len(w.info.Topics) > 0 && !MatchTopic(w.info.Topics, m.Topic)
+func (w *work) foreign(m *backend.Raw) bool {
+	return w.info.Per != PerTopic && w.info.Source == nil && len(w.info.Topics) > 0 && !backend.MatchTopic(w.info.Topics, m.Topic)
 }
 
 // unknown is what becomes of ms[i], which this process has no handler for.
@@ -55,7 +58,7 @@ func (q *sequence) unknown(i int) outcome {
 		}
 		return outcome{verdict: dead, attempt: m.Attempt, reason: oneLine(reason), late: true}
 	}
-	o := ObservedUnknown{Consumer: q.w.info.Name, Kind: m.Kind, Wait: c.spec.UnknownWait}
+	o := operate.ObservedUnknown{Consumer: q.w.info.Name, Kind: m.Kind, Wait: c.spec.UnknownWait}
 	if topic {
 		o.Topic = m.Topic
 	}
@@ -113,11 +116,11 @@ const strangersKept = 1000
 // strangers are the kinds and topics that messages were told to wait with.
 type strangers struct {
 	mu   sync.Mutex
-	told []ObservedUnknown
+	told []operate.ObservedUnknown
 }
 
 // first reports whether nothing was told of o yet.
-func (s *strangers) first(o ObservedUnknown) bool {
+func (s *strangers) first(o operate.ObservedUnknown) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if slices.Contains(s.told, o) {

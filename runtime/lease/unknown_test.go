@@ -10,6 +10,7 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // A kind that this version has no handler for waits with what the order says, whatever the form of
@@ -145,8 +146,8 @@ func TestUnknownKindsWaitTheirTime(t *testing.T) {
 		if ds[0].Reason != want || ds[0].Attempts != 0 {
 			t.Errorf("reason %q after %d attempts, want %q", ds[0].Reason, ds[0].Attempts, want)
 		}
-		told := observed[lease.ObservedUnknown](&rec)
-		if len(told) != 4 || told[0] != (lease.ObservedUnknown{Consumer: "a", Kind: "strange", Wait: time.Hour}) {
+		told := observed[operate.ObservedUnknown](&rec)
+		if len(told) != 4 || told[0] != (operate.ObservedUnknown{Consumer: "a", Kind: "strange", Wait: time.Hour}) {
 			t.Errorf("told %+v, want once by each process", told)
 		}
 	})

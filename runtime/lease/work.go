@@ -9,6 +9,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // work is what one consumer does under one session. The life of a message is spread
@@ -27,7 +30,8 @@ type work struct {
 	c    *Consumer
 	s    *session
 	be   Backend
-	info ConsumerInfo
+	caps backend.Capabilities
+	info backend.ConsumerInfo
 	log  *slog.Logger
 	wake chan struct{} // schedule has something to look at
 
@@ -65,13 +69,13 @@ type work struct {
 // those that are said to belong to whoever runs it.
 type held struct {
 	Lease
-	ref Ref
+	ref backend.Ref
 
-	cursor Cursor          // after the last message read
-	next   []Fetched       // read and not yet handled, in order
-	more   chan struct{}   // a hint that next has grown
-	waited []ParkedMessage // due and not yet handled; they go before next
-	dirty  bool            // there may be messages after cursor
+	cursor backend.Cursor          // after the last message read
+	next   []backend.Fetched       // read and not yet handled, in order
+	more   chan struct{}           // a hint that next has grown
+	waited []backend.ParkedMessage // due and not yet handled; they go before next
+	dirty  bool                    // there may be messages after cursor
 	reads  resourceReads
 	stores resourceStores
 
@@ -113,7 +117,7 @@ type held struct {
 func newWork(c *Consumer, s *session, p *process) *work {
 	course := newProgress()
 	w := &work{
-		c: c, s: s.as(caller{left: &c.left, progress: course}), course: course, be: p.be, info: c.Info(), log: c.logger.With("consumer", c.Name()),
+		c: c, s: s.as(caller{left: &c.left, progress: course}), course: course, be: p.be, caps: p.be.Capabilities(), info: c.Info(), log: c.logger.With("consumer", c.Name()),
 		wake: make(chan struct{}, 1), held: map[string]*held{}, known: map[string]struct{}{},
 		parked:  parkedState{due: time.Now().Add(parkedAtLeast), laned: map[*held]struct{}{}, yielding: map[*held]struct{}{}, strains: map[*held]*strain{}},
 		stores:  storeState{wake: make(chan struct{}, 1), byHeld: map[*held]*entry{}},
@@ -150,7 +154,7 @@ func (w *work) stopping() bool {
 }
 
 // take starts to work on leases just acquired. They are believed in from asked on.
-func (w *work) take(grants []Grant, asked instant) {
+func (w *work) take(grants []backend.Grant, asked instant) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := range grants {
@@ -160,7 +164,7 @@ func (w *work) take(grants []Grant, asked instant) {
 				continue
 			}
 			w.forget(old) // it was released; the reply to that is still under way
-			w.c.observe(ObservedRelease{Consumer: old.Consumer, Resource: old.Resource, Session: old.Session, Epoch: old.Epoch})
+			w.c.observe(operate.ObservedRelease{Consumer: old.Consumer, Resource: old.Resource, Session: old.Session, Epoch: old.Epoch})
 		}
 		h := &held{
 			Lease: Lease{Consumer: w.info.Name, Resource: g.Resource, Epoch: g.Epoch, Session: w.s.id},
@@ -189,7 +193,7 @@ func (w *work) take(grants []Grant, asked instant) {
 		} else {
 			w.queueFetch(h)
 		}
-		w.c.observe(ObservedAcquire{Consumer: w.info.Name, Resource: g.Resource, Session: w.s.id, Epoch: g.Epoch, Crashed: g.Suspicion > 0})
+		w.c.observe(operate.ObservedAcquire{Consumer: w.info.Name, Resource: g.Resource, Session: w.s.id, Epoch: g.Epoch, Crashed: g.Suspicion > 0})
 	}
 	w.kick()
 }
@@ -203,7 +207,7 @@ func (h *held) addLane(lane string) {
 
 // hear notes which of the resources held have news, and returns those that the backend
 // may have to be told of.
-func (w *work) hear(n *News) (fresh []string) {
+func (w *work) hear(n *backend.News) (fresh []string) {
 	resources := w.resourcesIn(n)
 	if len(resources) == 0 {
 		return nil
@@ -231,16 +235,16 @@ func (w *work) hear(n *News) (fresh []string) {
 }
 
 // resourcesIn returns the resources of the consumer that have news.
-func (w *work) resourcesIn(n *News) []string {
+func (w *work) resourcesIn(n *backend.News) []string {
 	if w.runs() {
 		return nil
 	}
 	named := n.Resources[w.info.Name]
 	if w.info.Source == nil && (w.info.Per == PerTopic || w.info.Per == PerGroup) {
-		named = slices.DeleteFunc(slices.Clone(n.Topics), func(t string) bool { return !MatchTopic(w.info.Topics, t) })
+		named = slices.DeleteFunc(slices.Clone(n.Topics), func(t string) bool { return !backend.MatchTopic(w.info.Topics, t) })
 	}
 	if w.info.Per == PerGroup && len(named) > 0 {
-		return []string{Whole}
+		return []string{backend.Whole}
 	}
 	return named
 }
@@ -439,4 +443,4 @@ func (w *work) settled(h *held) {
 	w.queueFetch(h)
 }
 
-func isLost(err error) bool { return errors.Is(err, ErrSessionLost) }
+func isLost(err error) bool { return errors.Is(err, backend.ErrSessionLost) }

@@ -8,8 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // moving is a backend whose reads pass over messages of others: they always say that
@@ -20,18 +22,18 @@ type moving struct {
 }
 
 type movedCursor struct {
-	at lease.Cursor
+	at backend.Cursor
 	n  int64
 }
 
-func inner(c lease.Cursor) lease.Cursor {
+func inner(c backend.Cursor) backend.Cursor {
 	if m, ok := c.(movedCursor); ok {
 		return m.at
 	}
 	return c
 }
 
-func (b *moving) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
+func (b *moving) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
 	for i := range req.Items {
 		req.Items[i].From = inner(req.Items[i].From)
 	}
@@ -44,8 +46,8 @@ func (b *moving) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fet
 	return fs, err
 }
 
-func (b *moving) Commit(ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
-	mine := make([]lease.Progress, len(ps))
+func (b *moving) Commit(ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
+	mine := make([]backend.Progress, len(ps))
 	for i, p := range ps {
 		mine[i] = p
 		mine[i].Cursor = inner(p.Cursor)
@@ -120,7 +122,7 @@ func TestReadDuringRelease(t *testing.T) {
 		synctest.Wait()
 		close(read)
 		stopped()
-		if n := len(observed[lease.ObservedFenced](&rec)) + len(observed[lease.ObservedLoss](&rec)); n > 0 {
+		if n := len(observed[operate.ObservedFenced](&rec)) + len(observed[operate.ObservedLoss](&rec)); n > 0 {
 			t.Errorf("%d losses and fenced writes were told, none happened", n)
 		}
 	})
@@ -163,10 +165,10 @@ func TestAcquiredAgainWhileTheReleaseIsUnderWay(t *testing.T) {
 		}
 		eventually(t, "all handled", func() bool { return got.count() == 9 })
 		owned := map[string]int{}
-		for _, o := range observed[lease.ObservedAcquire](&rec) {
+		for _, o := range observed[operate.ObservedAcquire](&rec) {
 			owned[o.Resource]++
 		}
-		for _, o := range observed[lease.ObservedRelease](&rec) {
+		for _, o := range observed[operate.ObservedRelease](&rec) {
 			owned[o.Resource]--
 		}
 		for r, n := range owned {

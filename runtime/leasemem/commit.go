@@ -8,7 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // parked is a message set aside.
@@ -23,7 +24,7 @@ type parked struct {
 }
 
 // Commit stores progress.
-func (b *Backend) Commit(ctx context.Context, session, consumer string, progress []lease.Progress) ([]string, error) {
+func (b *Backend) Commit(ctx context.Context, session, consumer string, progress []backend.Progress) ([]string, error) {
 	return call(ctx, b, "Commit", func(s *store, now time.Time) ([]string, error) {
 		return s.commit(session, consumer, progress, now)
 	})
@@ -31,7 +32,7 @@ func (b *Backend) Commit(ctx context.Context, session, consumer string, progress
 
 // commit applies the entries whose epoch is current and names the others. With an
 // error nothing has changed.
-func (s *store) commit(session, consumer string, progress []lease.Progress, now time.Time) (fenced []string, err error) {
+func (s *store) commit(session, consumer string, progress []backend.Progress, now time.Time) (fenced []string, err error) {
 	for _, p := range progress {
 		if l := s.held(session, consumer, p.Ref); l == nil {
 			fenced = append(fenced, p.Resource)
@@ -48,7 +49,7 @@ func (s *store) commit(session, consumer string, progress []lease.Progress, now 
 }
 
 // validate finds what apply could not carry out.
-func (s *store) validate(consumer string, l *leaseState, p lease.Progress) error {
+func (s *store) validate(consumer string, l *leaseState, p backend.Progress) error {
 	c := s.consumers[consumer]
 	if _, ok := p.Cursor.(cursor); !ok && p.Cursor != nil {
 		return fmt.Errorf("leasemem: commit %s/%s: the cursor is a %T of another backend", consumer, l.resource, p.Cursor)
@@ -69,7 +70,7 @@ func (s *store) validate(consumer string, l *leaseState, p lease.Progress) error
 	return nil
 }
 
-func (s *store) apply(consumer string, l *leaseState, p lease.Progress, now time.Time) {
+func (s *store) apply(consumer string, l *leaseState, p backend.Progress, now time.Time) {
 	if p.Seq < l.seq {
 		return // held up on its way, and overtaken
 	}
@@ -102,7 +103,7 @@ func (s *store) apply(consumer string, l *leaseState, p lease.Progress, now time
 	}
 }
 
-func (s *store) park(l *leaseState, k lease.Park, now time.Time) {
+func (s *store) park(l *leaseState, k backend.Park, now time.Time) {
 	m := l.parkedByID[k.ID]
 	if m == nil {
 		found := s.find(k.ID)
@@ -121,7 +122,7 @@ func (s *store) park(l *leaseState, k lease.Park, now time.Time) {
 }
 
 // bury makes a dead letter of a message. It does nothing when there is one already.
-func (s *store) bury(c *consumer, l *leaseState, d lease.Dead, now time.Time) {
+func (s *store) bury(c *consumer, l *leaseState, d backend.Dead, now time.Time) {
 	dl := &deadLetter{consumer: c.info.Name, resource: l.resource, attempts: d.Attempt, reason: d.Reason, firstFailed: now, deadAt: now}
 	if m := l.unpark(d.ID); m != nil {
 		dl.message = m.message
@@ -163,9 +164,9 @@ func (l *leaseState) setAside(m *parked) *parked {
 
 // FetchParked reads due parked messages, the lane that is due longest first. A lane
 // is read up to its first message that still waits.
-func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lease.Parked, error) {
-	return call(ctx, b, "FetchParked", func(s *store, now time.Time) (lease.Parked, error) {
-		out := lease.Parked{Next: -1}
+func (b *Backend) FetchParked(ctx context.Context, req backend.ParkedRequest) (backend.Parked, error) {
+	return call(ctx, b, "FetchParked", func(s *store, now time.Time) (backend.Parked, error) {
+		out := backend.Parked{Next: -1}
 		c := s.consumers[req.Consumer.Name]
 		if c == nil {
 			return out, nil
@@ -211,7 +212,7 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 				read[d.resource]++
 				r := m.message.raw(req.MaxPayload)
 				r.Attempt = m.attempt
-				out.Messages = append(out.Messages, lease.ParkedMessage{
+				out.Messages = append(out.Messages, backend.ParkedMessage{
 					Resource: d.resource, Lane: m.lane, Raw: r, Last: i == len(d.messages)-1, Error: m.err, Waited: now.Sub(m.since),
 				})
 			}
@@ -243,9 +244,9 @@ func (c *consumer) deadLetterOf(resource, id string) *deadLetter {
 
 // Maintain drops expired and surplus dead letters, passed messages and sessions
 // that ended and own nothing. A segment of this log is one message.
-func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) (lease.MaintainReport, error) {
-	return call(ctx, b, "Maintain", func(s *store, now time.Time) (lease.MaintainReport, error) {
-		var r lease.MaintainReport
+func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo) (operate.MaintainReport, error) {
+	return call(ctx, b, "Maintain", func(s *store, now time.Time) (operate.MaintainReport, error) {
+		var r operate.MaintainReport
 		s.releaseDelayed(now)
 		r.IDsForgotten = s.forgetIDs(now)
 		for _, info := range consumers {
@@ -300,6 +301,6 @@ func (s *store) behind(c *consumer, l *leaseState, now time.Time) (lag int64, ol
 }
 
 // byLag orders lease states, the furthest behind first.
-func byLag(a, b lease.LeaseStatus) int {
+func byLag(a, b operate.LeaseStatus) int {
 	return cmp.Or(cmp.Compare(b.Lag, a.Lag), cmp.Compare(a.Resource, b.Resource))
 }

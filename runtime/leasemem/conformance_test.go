@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasemem"
 	"github.com/leasegen/leasegen/runtime/leasetest"
 )
@@ -20,18 +20,18 @@ func TestMain(m *testing.M) {
 
 func TestConformance(t *testing.T) {
 	var mu sync.Mutex
-	effects := map[lease.Backend][]string{}
+	effects := map[backend.Backend][]string{}
 	leasetest.Run(t, leasetest.Factory{
 		Simulated: true,
-		New:       func(testing.TB) lease.Backend { return leasemem.New() },
-		Again: func(_ testing.TB, be lease.Backend) lease.Backend {
+		New:       func(testing.TB) backend.Backend { return leasemem.New() },
+		Again: func(_ testing.TB, be backend.Backend) backend.Backend {
 			return be.(*leasemem.Backend).Share()
 		},
-		SetBack: func(_ testing.TB, be lease.Backend) func() {
+		SetBack: func(_ testing.TB, be backend.Backend) func() {
 			at := be.(*leasemem.Backend).Snapshot()
 			return func() { be.(*leasemem.Backend).Restore(at) }
 		},
-		Effect: func(_ context.Context, be lease.Backend, tx any, value string) error {
+		Effect: func(_ context.Context, be backend.Backend, tx any, value string) error {
 			tx.(*leasemem.Tx).Do(func() {
 				mu.Lock()
 				defer mu.Unlock()
@@ -39,7 +39,7 @@ func TestConformance(t *testing.T) {
 			})
 			return nil
 		},
-		Effects: func(_ testing.TB, be lease.Backend) []string {
+		Effects: func(_ testing.TB, be backend.Backend) []string {
 			mu.Lock()
 			defer mu.Unlock()
 			return slices.Clone(effects[be])

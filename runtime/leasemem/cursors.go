@@ -9,30 +9,25 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
-)
-
-var (
-	_ lease.CursorOperator = (*Backend)(nil)
-	_ lease.ParkedOperator = (*Backend)(nil)
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // Cursors shows how far a consumer has got. A limit of 0 means all.
-func (b *Backend) Cursors(ctx context.Context, name, resource string, limit int) ([]lease.CursorStatus, error) {
-	return call(ctx, b, "Cursors", func(s *store, now time.Time) ([]lease.CursorStatus, error) {
+func (b *Backend) Cursors(ctx context.Context, name, resource string, limit int) ([]operate.CursorStatus, error) {
+	return call(ctx, b, "Cursors", func(s *store, now time.Time) ([]operate.CursorStatus, error) {
 		c := s.consumers[name]
 		if c == nil {
 			return nil, nil
 		}
 		if c.info.ReadsNothing() {
-			return nil, fmt.Errorf("leasemem: cursors of %s: %w", name, lease.ErrNoCursor)
+			return nil, fmt.Errorf("leasemem: cursors of %s: %w", name, operate.ErrNoCursor)
 		}
-		var out []lease.CursorStatus
+		var out []operate.CursorStatus
 		for _, l := range c.sortedLeases() {
 			if resource != "" && l.resource != resource {
 				continue
 			}
-			st := lease.CursorStatus{Resource: l.resource, Epoch: l.epoch}
+			st := operate.CursorStatus{Resource: l.resource, Epoch: l.epoch}
 			if s.owned(c, l, now) {
 				st.Session = l.owner
 			}
@@ -42,7 +37,7 @@ func (b *Backend) Cursors(ctx context.Context, name, resource string, limit int)
 			st.Lag, st.OldestUnread = s.behind(c, l, now)
 			out = append(out, st)
 		}
-		slices.SortStableFunc(out, func(a, b lease.CursorStatus) int { return cmp.Compare(b.Lag, a.Lag) })
+		slices.SortStableFunc(out, func(a, b operate.CursorStatus) int { return cmp.Compare(b.Lag, a.Lag) })
 		if limit > 0 && len(out) > limit {
 			out = out[:limit]
 		}
@@ -51,7 +46,7 @@ func (b *Backend) Cursors(ctx context.Context, name, resource string, limit int)
 }
 
 // SetCursor moves cursors and fences their owners.
-func (b *Backend) SetCursor(ctx context.Context, name, resource string, to lease.CursorTarget) (int, error) {
+func (b *Backend) SetCursor(ctx context.Context, name, resource string, to operate.CursorTarget) (int, error) {
 	return call(ctx, b, "SetCursor", func(s *store, now time.Time) (int, error) {
 		at, err := s.target(to)
 		if err != nil {
@@ -62,7 +57,7 @@ func (b *Backend) SetCursor(ctx context.Context, name, resource string, to lease
 			return 0, fmt.Errorf("leasemem: set the cursor of %s: no such consumer has run", name)
 		}
 		if c.info.ReadsNothing() {
-			return 0, fmt.Errorf("leasemem: set the cursor of %s: %w", name, lease.ErrNoCursor)
+			return 0, fmt.Errorf("leasemem: set the cursor of %s: %w", name, operate.ErrNoCursor)
 		}
 		n := 0
 		for _, l := range c.leases {
@@ -88,7 +83,7 @@ func (b *Backend) SetCursor(ctx context.Context, name, resource string, to lease
 	})
 }
 
-func (s *store) target(to lease.CursorTarget) (cursor, error) {
+func (s *store) target(to operate.CursorTarget) (cursor, error) {
 	switch {
 	case to.Beginning && !to.Now && to.After == "":
 		return 0, nil

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // idsKept is how long an event's id keeps out a second one.
@@ -24,11 +24,11 @@ type eventID struct{ topic, id string }
 
 type delayedEvent struct {
 	due   time.Time
-	event lease.Event
+	event backend.Event
 }
 
 // publish appends events to the log, or sets them aside until they are due.
-func (s *store) publish(events []lease.Event, now time.Time) {
+func (s *store) publish(events []backend.Event, now time.Time) {
 	for _, e := range events {
 		if !s.outbox.admit(&e, now) {
 			continue
@@ -54,7 +54,7 @@ func (s *store) publish(events []lease.Event, now time.Time) {
 }
 
 // admit reports whether no event with that id was published before on the topic.
-func (o *outbox) admit(e *lease.Event, now time.Time) bool {
+func (o *outbox) admit(e *backend.Event, now time.Time) bool {
 	if e.ID == "" {
 		return true
 	}

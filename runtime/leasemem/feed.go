@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // pollInterval is how long a feed without news waits.
@@ -17,7 +17,7 @@ const pollInterval = 500 * time.Millisecond
 // feed collects news until its owner asks. All but wake is guarded by store.mu.
 type feed struct {
 	backend   *Backend
-	consumers []lease.ConsumerInfo
+	consumers []backend.ConsumerInfo
 	topics    map[string]bool
 	resources map[string]map[string]bool // by consumer
 	ownership bool
@@ -29,8 +29,8 @@ type feed struct {
 }
 
 // OpenFeed starts collecting news.
-func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) (lease.Feed, error) {
-	return call(ctx, b, "OpenFeed", func(s *store, now time.Time) (lease.Feed, error) {
+func (b *Backend) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo) (backend.Feed, error) {
+	return call(ctx, b, "OpenFeed", func(s *store, now time.Time) (backend.Feed, error) {
 		f := &feed{
 			backend: b, consumers: slices.Clone(consumers), topics: map[string]bool{}, resources: map[string]map[string]bool{}, wanted: map[string]bool{},
 			looked: now, wake: make(chan struct{}, 1),
@@ -52,7 +52,7 @@ func (s *store) ownershipChanged() {
 func (s *store) feedsOf(consumer string) iter.Seq[*feed] {
 	return func(yield func(*feed) bool) {
 		for f := range s.feeds {
-			of := slices.ContainsFunc(f.consumers, func(c lease.ConsumerInfo) bool { return c.Name == consumer })
+			of := slices.ContainsFunc(f.consumers, func(c backend.ConsumerInfo) bool { return c.Name == consumer })
 			if of && !yield(f) {
 				return
 			}
@@ -78,11 +78,11 @@ func (s *store) streamsWanted(consumer string) {
 
 func (f *feed) published(m *message) {
 	for _, c := range f.consumers {
-		if !lease.MatchTopic(c.Topics, m.event.Topic) {
+		if !backend.MatchTopic(c.Topics, m.event.Topic) {
 			continue
 		}
 		f.topics[m.event.Topic] = true
-		if c.Per == lease.PerPartition || c.Per == lease.PerStream {
+		if c.Per == backend.PerPartition || c.Per == backend.PerStream {
 			if f.resources[c.Name] == nil {
 				f.resources[c.Name] = map[string]bool{}
 			}
@@ -99,22 +99,22 @@ func (f *feed) signal() {
 	}
 }
 
-func (f *feed) Next(ctx context.Context) (lease.News, error) {
+func (f *feed) Next(ctx context.Context) (backend.News, error) {
 	if err := f.backend.fault(ctx, "FeedNext", Before); err != nil {
-		return lease.News{}, err
+		return backend.News{}, err
 	}
 	if wait := f.wait(); wait > 0 {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
 		select {
 		case <-ctx.Done():
-			return lease.News{}, ctx.Err()
+			return backend.News{}, ctx.Err()
 		case <-f.wake:
 		case <-timer.C:
 		}
 	}
 	if err := f.backend.fault(ctx, "FeedNext", After); err != nil {
-		return lease.News{}, err // the news stays
+		return backend.News{}, err // the news stays
 	}
 	return f.take()
 }
@@ -138,19 +138,19 @@ func (f *feed) wait() time.Duration {
 	return wait
 }
 
-func (f *feed) take() (lease.News, error) {
+func (f *feed) take() (backend.News, error) {
 	s := f.backend.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f.setBack {
-		return lease.News{}, errSetBack
+		return backend.News{}, errSetBack
 	}
 	now := s.now()
 	s.releaseDelayed(now)
 	for at := range f.expiries(s) {
 		f.ownership = f.ownership || at.After(f.looked) && !at.After(now)
 	}
-	n := lease.News{Topics: slices.Sorted(maps.Keys(f.topics)), Ownership: f.ownership, Wanted: slices.Sorted(maps.Keys(f.wanted)), Parked: f.parked}
+	n := backend.News{Topics: slices.Sorted(maps.Keys(f.topics)), Ownership: f.ownership, Wanted: slices.Sorted(maps.Keys(f.wanted)), Parked: f.parked}
 	for name, rs := range f.resources {
 		if n.Resources == nil {
 			n.Resources = map[string][]string{}
@@ -195,7 +195,7 @@ func (f *feed) expiries(s *store) func(yield func(time.Time) bool) {
 func (f *feed) rowExpiries(s *store, yield func(time.Time) bool) bool {
 	for _, info := range f.consumers {
 		c := s.consumers[info.Name]
-		if info.Lock != lease.LockRow || c == nil {
+		if info.Lock != backend.LockRow || c == nil {
 			continue
 		}
 		for _, l := range c.leases {

@@ -9,12 +9,12 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // consumer is what is known of a registered consumer.
 type consumer struct {
-	info   lease.ConsumerInfo     // as it was registered last, with the patterns of all members
+	info   backend.ConsumerInfo   // as it was registered last, with the patterns of all members
 	wanted map[string]time.Time   // patterns, and when a session was last seen to have them
 	leases map[string]*leaseState // by resource
 	dead   []*deadLetter          // the oldest first
@@ -66,7 +66,7 @@ func (s *store) owned(c *consumer, l *leaseState, now time.Time) bool {
 func (l *leaseState) vacate(now time.Time) { l.owner, l.since = "", now }
 
 // counts reports that l counts as a resource: a stream does while it is wanted.
-func (c *consumer) counts(l *leaseState) bool { return c.info.Per != lease.PerStream || l.wanted }
+func (c *consumer) counts(l *leaseState) bool { return c.info.Per != backend.PerStream || l.wanted }
 
 // sortedLeases returns the leases of c by resource, so that runs repeat.
 func (c *consumer) sortedLeases() []*leaseState {
@@ -74,7 +74,7 @@ func (c *consumer) sortedLeases() []*leaseState {
 }
 
 // Register makes resources known. Topics that the consumer's patterns do not match are passed over.
-func (b *Backend) Register(ctx context.Context, info lease.ConsumerInfo, resources []string) error {
+func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resources []string) error {
 	return do(ctx, b, "Register", func(s *store, now time.Time) error {
 		if info.Source != nil {
 			return fmt.Errorf("leasemem: consumer %q has a source of its own, a %T, which is read by another backend", info.Name, info.Source)
@@ -83,7 +83,7 @@ func (b *Backend) Register(ctx context.Context, info lease.ConsumerInfo, resourc
 		if c == nil {
 			c = &consumer{leases: map[string]*leaseState{}, wanted: map[string]time.Time{}}
 			s.consumers[info.Name] = c
-			if info.From == lease.FromNow {
+			if info.From == backend.FromNow {
 				c.start = cursor(s.lastID)
 			}
 		}
@@ -93,27 +93,27 @@ func (b *Backend) Register(ctx context.Context, info lease.ConsumerInfo, resourc
 		c.want(info.Topics, now)
 		before, changed := len(c.leases), false
 		switch info.Per {
-		case lease.PerTopic:
+		case backend.PerTopic:
 			if resources == nil {
 				resources = slices.Collect(maps.Keys(s.by.topics))
 			}
 			for _, t := range resources {
-				if lease.MatchTopic(c.info.Topics, t) {
+				if backend.MatchTopic(c.info.Topics, t) {
 					c.register(t)
 				}
 			}
-		case lease.PerPartition:
+		case backend.PerPartition:
 			for i := range s.slots {
 				c.register(strconv.Itoa(i))
 			}
-		case lease.PerStream:
+		case backend.PerStream:
 			changed = s.registerStreams(c, resources)
 		default:
-			c.register(lease.Whole)
+			c.register(backend.Whole)
 		}
 		switch {
 		case !changed && len(c.leases) == before:
-		case info.Per == lease.PerStream:
+		case info.Per == backend.PerStream:
 			s.streamsWanted(info.Name)
 		default:
 			s.ownershipChanged()
@@ -132,9 +132,9 @@ func (c *consumer) register(resource string) *leaseState {
 }
 
 // Survey counts members and leases.
-func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Survey, error) {
-	return call(ctx, b, "Survey", func(s *store, now time.Time) ([]lease.Survey, error) {
-		out := make([]lease.Survey, len(consumers))
+func (b *Backend) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
+	return call(ctx, b, "Survey", func(s *store, now time.Time) ([]backend.Survey, error) {
+		out := make([]backend.Survey, len(consumers))
 		for i, name := range consumers {
 			out[i].Consumer = name
 			owned := map[string]int{}
@@ -151,7 +151,7 @@ func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Surve
 				}
 			}
 			for _, se := range s.members(name, now) {
-				out[i].Members = append(out[i].Members, lease.Member{Session: se.spec.ID, Owned: owned[se.spec.ID]})
+				out[i].Members = append(out[i].Members, backend.Member{Session: se.spec.ID, Owned: owned[se.spec.ID]})
 			}
 		}
 		return out, nil
@@ -171,8 +171,8 @@ func (s *store) members(consumer string, now time.Time) []*session {
 }
 
 // Acquire takes free resources: those that were freed first, else in the order of their names.
-func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
-	return call(ctx, b, "Acquire", func(s *store, now time.Time) ([]lease.Grant, error) {
+func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
+	return call(ctx, b, "Acquire", func(s *store, now time.Time) ([]backend.Grant, error) {
 		if _, err := s.live(req.Session, now); err != nil {
 			return nil, err
 		}
@@ -182,7 +182,7 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 		}
 		leases := c.sortedLeases()
 		slices.SortStableFunc(leases, func(a, b *leaseState) int { return a.since.Compare(b.since) })
-		var grants []lease.Grant
+		var grants []backend.Grant
 		for _, l := range leases {
 			if l.owner == req.Session && l.attempt == req.Attempt {
 				grants = append(grants, l.grant())
@@ -204,7 +204,7 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 				l.suspicion++
 			}
 			l.owner, l.attempt, l.acquired, l.seq, l.expires = req.Session, req.Attempt, now, 0, time.Time{}
-			if req.Consumer.Lock == lease.LockRow {
+			if req.Consumer.Lock == backend.LockRow {
 				l.expires = now.Add(req.Consumer.TTL)
 			}
 			l.epoch = max(l.epoch+1, now.UnixMicro())
@@ -214,9 +214,9 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 	})
 }
 
-func (l *leaseState) grant() lease.Grant {
-	return lease.Grant{
-		Ref:       lease.Ref{Resource: l.resource, Epoch: l.epoch},
+func (l *leaseState) grant() backend.Grant {
+	return backend.Grant{
+		Ref:       backend.Ref{Resource: l.resource, Epoch: l.epoch},
 		Cursor:    l.cursor,
 		Lanes:     slices.Sorted(maps.Keys(l.parked)),
 		Suspicion: l.suspicion,
@@ -226,12 +226,12 @@ func (l *leaseState) grant() lease.Grant {
 }
 
 // Owned lists the leases of a session.
-func (b *Backend) Owned(ctx context.Context, session, consumer string) (refs []lease.Ref, err error) {
+func (b *Backend) Owned(ctx context.Context, session, consumer string) (refs []backend.Ref, err error) {
 	err = do(ctx, b, "Owned", func(s *store, _ time.Time) error {
 		if c := s.consumers[consumer]; c != nil {
 			for name, l := range c.leases {
 				if l.owner == session {
-					refs = append(refs, lease.Ref{Resource: name, Epoch: l.epoch})
+					refs = append(refs, backend.Ref{Resource: name, Epoch: l.epoch})
 				}
 			}
 		}
@@ -241,7 +241,7 @@ func (b *Backend) Owned(ctx context.Context, session, consumer string) (refs []l
 }
 
 // Release gives leases back.
-func (b *Backend) Release(ctx context.Context, session, consumer string, leases []lease.Ref) error {
+func (b *Backend) Release(ctx context.Context, session, consumer string, leases []backend.Ref) error {
 	return do(ctx, b, "Release", func(s *store, now time.Time) error {
 		if _, err := s.live(session, now); err != nil {
 			return err
@@ -257,7 +257,7 @@ func (b *Backend) Release(ctx context.Context, session, consumer string, leases 
 }
 
 // held returns the lease if session owns it with that epoch, else nil.
-func (s *store) held(session, consumer string, ref lease.Ref) *leaseState {
+func (s *store) held(session, consumer string, ref backend.Ref) *leaseState {
 	c := s.consumers[consumer]
 	if c == nil || session == "" {
 		return nil

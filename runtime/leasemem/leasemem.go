@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // Backend is a lease.Backend with all that backends may have: transactions, streams, leases
@@ -23,11 +23,7 @@ type Backend struct {
 	faults Faults
 }
 
-var (
-	_ lease.Backend    = (*Backend)(nil)
-	_ lease.Transactor = (*Backend)(nil)
-	_ lease.Operator   = (*Backend)(nil)
-)
+var _ backend.Backend = (*Backend)(nil)
 
 // Option changes a Backend.
 type Option func(*Backend)
@@ -83,7 +79,7 @@ func (b *Backend) Share(opts ...Option) *Backend {
 }
 
 // Check reports nothing: memory can always be used.
-func (b *Backend) Check(ctx context.Context, _ []lease.ConsumerInfo) error {
+func (b *Backend) Check(ctx context.Context, _ []backend.ConsumerInfo) error {
 	_, err := call(ctx, b, "Check", func(*store, time.Time) (struct{}, error) { return struct{}{}, nil })
 	return err
 }
@@ -141,4 +137,9 @@ func (b *Backend) fault(ctx context.Context, op string, phase Phase) error {
 		return nil
 	}
 	return b.faults(ctx, op, phase)
+}
+
+// Capabilities are all that there are.
+func (b *Backend) Capabilities() backend.Capabilities {
+	return backend.Capabilities{Rows: b, Streams: b, Ledger: b, Tx: b, Operator: b}
 }

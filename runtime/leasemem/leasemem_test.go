@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasemem"
 )
 
@@ -23,30 +23,30 @@ func failing(op string, phase leasemem.Phase, on *bool) leasemem.Option {
 	})
 }
 
-func topic(patterns ...string) lease.ConsumerInfo {
-	return lease.ConsumerInfo{Name: "c", Per: lease.PerTopic, Topics: patterns}
+func topic(patterns ...string) backend.ConsumerInfo {
+	return backend.ConsumerInfo{Name: "c", Per: backend.PerTopic, Topics: patterns}
 }
 
-func publish(t *testing.T, be lease.Publisher, topics ...string) {
+func publish(t *testing.T, be backend.Publisher, topics ...string) {
 	t.Helper()
 	for _, name := range topics {
-		if err := be.Publish(t.Context(), []lease.Event{{Topic: name, Kind: "k", Payload: []byte(`{}`)}}); err != nil {
+		if err := be.Publish(t.Context(), []backend.Event{{Topic: name, Kind: "k", Payload: []byte(`{}`)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
 // owner opens a session, registers what the log holds and acquires it.
-func owner(t *testing.T, be *leasemem.Backend, info lease.ConsumerInfo, id string, ttl time.Duration) (lease.Session, []lease.Grant) {
+func owner(t *testing.T, be *leasemem.Backend, info backend.ConsumerInfo, id string, ttl time.Duration) (backend.Session, []backend.Grant) {
 	t.Helper()
-	s, err := be.OpenSession(t.Context(), lease.SessionSpec{ID: id, TTL: ttl, Consumers: []string{info.Name}})
+	s, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: id, TTL: ttl, Consumers: []string{info.Name}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := be.Register(t.Context(), info, nil); err != nil {
 		t.Fatal(err)
 	}
-	gs, err := be.Acquire(t.Context(), lease.AcquireRequest{Session: id, Consumer: info, Max: 100, Attempt: "attempt of " + id})
+	gs, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: id, Consumer: info, Max: 100, Attempt: "attempt of " + id})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestAFaultBeforeHasNoEffectAndOneAfterHidesIt(t *testing.T) {
 		on := true
 		be := leasemem.New(failing("Publish", phase, &on))
 		other := be.Share()
-		if err := be.Publish(t.Context(), []lease.Event{{Topic: "x"}}); !errors.Is(err, errCut) {
+		if err := be.Publish(t.Context(), []backend.Event{{Topic: "x"}}); !errors.Is(err, errCut) {
 			t.Fatalf("got error %v", err)
 		}
 		owner(t, other, topic("*"), "s", time.Hour)
@@ -87,7 +87,7 @@ func TestACancelledContextHasNoEffect(t *testing.T) {
 	be := leasemem.New()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := be.Publish(ctx, []lease.Event{{Topic: "x"}}); !errors.Is(err, context.Canceled) {
+	if err := be.Publish(ctx, []backend.Event{{Topic: "x"}}); !errors.Is(err, context.Canceled) {
 		t.Fatalf("got error %v", err)
 	}
 	if owner(t, be, topic("*"), "s", time.Hour); lag(t, be, "c") != 0 {
@@ -98,7 +98,7 @@ func TestACancelledContextHasNoEffect(t *testing.T) {
 func TestFeedKeepsNewsThatAFaultHid(t *testing.T) {
 	on := false
 	be := leasemem.New(failing("FeedNext", leasemem.After, &on))
-	f, err := be.OpenFeed(t.Context(), []lease.ConsumerInfo{topic("*")})
+	f, err := be.OpenFeed(t.Context(), []backend.ConsumerInfo{topic("*")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,11 +124,11 @@ func TestTheClockOfTheBackendJudges(t *testing.T) {
 		t.Fatal(err)
 	}
 	now = now.Add(time.Minute)
-	if err := a.Heartbeat(t.Context()); !errors.Is(err, lease.ErrSessionLost) {
+	if err := a.Heartbeat(t.Context()); !errors.Is(err, backend.ErrSessionLost) {
 		t.Fatalf("got error %v, want ErrSessionLost", err)
 	}
 	now = now.Add(-time.Hour) // a clock that is set back revives nothing
-	if err := a.Heartbeat(t.Context()); !errors.Is(err, lease.ErrSessionLost) {
+	if err := a.Heartbeat(t.Context()); !errors.Is(err, backend.ErrSessionLost) {
 		t.Fatalf("got error %v, want ErrSessionLost", err)
 	}
 	now = now.Add(2 * time.Hour)
@@ -149,7 +149,7 @@ func TestATransactionPublishesWhenItCommits(t *testing.T) {
 		publish(t, tx.Handle().(*leasemem.Tx), "x")
 		before := lag(t, be, "c")
 		if commit {
-			err = tx.Commit(t.Context(), "s", "c", lease.Progress{Ref: gs[0].Ref})
+			err = tx.Commit(t.Context(), "s", "c", backend.Progress{Ref: gs[0].Ref})
 		} else {
 			err = tx.Rollback(t.Context())
 		}
@@ -166,23 +166,23 @@ func TestTheLogForgetsWhatAllConsumersPassed(t *testing.T) {
 	be := leasemem.New()
 	publish(t, be, "a", "a", "b", "nobody's")
 	ab := topic("a", "b")
-	all := lease.ConsumerInfo{Name: "g", Per: lease.PerGroup, Topics: []string{"a"}}
-	pass := func(info lease.ConsumerInfo, id string) {
+	all := backend.ConsumerInfo{Name: "g", Per: backend.PerGroup, Topics: []string{"a"}}
+	pass := func(info backend.ConsumerInfo, id string) {
 		t.Helper()
 		_, gs := owner(t, be, info, id, time.Hour)
 		for _, g := range gs {
-			fs, err := be.Fetch(t.Context(), lease.FetchRequest{Consumer: info, Items: []lease.FetchItem{{Resource: g.Resource, From: g.Cursor, Limit: 9}}})
+			fs, err := be.Fetch(t.Context(), backend.FetchRequest{Consumer: info, Items: []backend.FetchItem{{Resource: g.Resource, From: g.Cursor, Limit: 9}}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if fenced, err := be.Commit(t.Context(), id, info.Name, []lease.Progress{{Ref: g.Ref, Cursor: fs[0].Next}}); err != nil || len(fenced) > 0 {
+			if fenced, err := be.Commit(t.Context(), id, info.Name, []backend.Progress{{Ref: g.Ref, Cursor: fs[0].Next}}); err != nil || len(fenced) > 0 {
 				t.Fatalf("fenced %v, %v", fenced, err)
 			}
 		}
 	}
 	dropped := func(want int) {
 		t.Helper()
-		r, err := be.Maintain(t.Context(), []lease.ConsumerInfo{ab, all})
+		r, err := be.Maintain(t.Context(), []backend.ConsumerInfo{ab, all})
 		if err != nil || r.SegmentsDropped != want {
 			t.Fatalf("dropped %d, want %d, %v", r.SegmentsDropped, want, err)
 		}
@@ -203,17 +203,17 @@ func TestUnusableProgressChangesNothing(t *testing.T) {
 	be := leasemem.New()
 	publish(t, be, "x")
 	_, gs := owner(t, be, topic("*"), "s", time.Hour)
-	for _, p := range []lease.Progress{
+	for _, p := range []backend.Progress{
 		{Cursor: "of another backend"},
-		{Mark: "m", Park: []lease.Park{{ID: "99"}}},
-		{Mark: "m", Dead: []lease.Dead{{ID: "none"}}},
+		{Mark: "m", Park: []backend.Park{{ID: "99"}}},
+		{Mark: "m", Dead: []backend.Dead{{ID: "none"}}},
 	} {
 		p.Ref = gs[0].Ref
-		if _, err := be.Commit(t.Context(), "s", "c", []lease.Progress{p}); err == nil {
+		if _, err := be.Commit(t.Context(), "s", "c", []backend.Progress{p}); err == nil {
 			t.Fatalf("%+v was stored", p)
 		}
 	}
-	if err := be.Release(t.Context(), "s", "c", []lease.Ref{gs[0].Ref}); err != nil {
+	if err := be.Release(t.Context(), "s", "c", []backend.Ref{gs[0].Ref}); err != nil {
 		t.Fatal(err)
 	}
 	if _, gs = owner(t, be, topic("*"), "s2", time.Hour); gs[0].Mark != "" {
@@ -223,10 +223,10 @@ func TestUnusableProgressChangesNothing(t *testing.T) {
 
 func TestInputThatIsWrongIsRefused(t *testing.T) {
 	be := leasemem.New()
-	if err := be.Publish(t.Context(), []lease.Event{{Topic: "x"}, {}}); err == nil {
+	if err := be.Publish(t.Context(), []backend.Event{{Topic: "x"}, {}}); err == nil {
 		t.Error("an event without a topic was published")
 	}
-	if _, err := be.OpenSession(t.Context(), lease.SessionSpec{ID: "s"}); err == nil {
+	if _, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: "s"}); err == nil {
 		t.Error("a session without a TTL was opened")
 	}
 	if owner(t, be, topic("*"), "s2", time.Hour); lag(t, be, "c") != 0 {
@@ -237,16 +237,16 @@ func TestInputThatIsWrongIsRefused(t *testing.T) {
 func ExampleTx() {
 	be := leasemem.New()
 	ctx := context.Background()
-	be.Publish(ctx, []lease.Event{{Topic: "orders"}})
-	info := lease.ConsumerInfo{Name: "billing", Per: lease.PerTopic, Topics: []string{"orders"}}
-	be.OpenSession(ctx, lease.SessionSpec{ID: "s", TTL: time.Minute, Consumers: []string{"billing"}})
+	be.Publish(ctx, []backend.Event{{Topic: "orders"}})
+	info := backend.ConsumerInfo{Name: "billing", Per: backend.PerTopic, Topics: []string{"orders"}}
+	be.OpenSession(ctx, backend.SessionSpec{ID: "s", TTL: time.Minute, Consumers: []string{"billing"}})
 	be.Register(ctx, info, nil)
-	grants, _ := be.Acquire(ctx, lease.AcquireRequest{Session: "s", Consumer: info, Max: 1, Attempt: "1"})
+	grants, _ := be.Acquire(ctx, backend.AcquireRequest{Session: "s", Consumer: info, Max: 1, Attempt: "1"})
 
 	tx, _ := be.Begin(ctx)
 	tx.Handle().(*leasemem.Tx).Do(func() { fmt.Println("charged") })
 	fmt.Println("handled")
-	fmt.Println("committed:", tx.Commit(ctx, "s", "billing", lease.Progress{Ref: grants[0].Ref}) == nil)
+	fmt.Println("committed:", tx.Commit(ctx, "s", "billing", backend.Progress{Ref: grants[0].Ref}) == nil)
 	// Output:
 	// handled
 	// charged

@@ -7,12 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
-)
-
-var (
-	_ lease.Ledger   = (*Backend)(nil)
-	_ lease.LedgerTx = (*transaction)(nil)
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // ledger is what consumers have executed, and what transactions are noting.
@@ -29,9 +24,9 @@ type item struct {
 	at   time.Time // begun, or done
 
 	session string // that began it; empty when its end is unknown
-	ref     lease.Ref
-	before  lease.OnceState // what its beginner was told
-	asked   []string        // messages that became dead letters because its end is unknown
+	ref     backend.Ref
+	before  backend.OnceState // what its beginner was told
+	asked   []string          // messages that became dead letters because its end is unknown
 }
 
 // note returns the entry of an item, a new one if need be.
@@ -48,28 +43,28 @@ func (l *ledger) note(name itemName) *item {
 }
 
 // StartOnce notes that an execution is about to begin.
-func (b *Backend) StartOnce(ctx context.Context, session, consumer string, ref lease.Ref, key, message string) (lease.OnceState, error) {
-	return call(ctx, b, "StartOnce", func(s *store, now time.Time) (lease.OnceState, error) {
+func (b *Backend) StartOnce(ctx context.Context, session, consumer string, ref backend.Ref, key, message string) (backend.OnceState, error) {
+	return call(ctx, b, "StartOnce", func(s *store, now time.Time) (backend.OnceState, error) {
 		if s.held(session, consumer, ref) == nil {
-			return 0, lease.ErrFenced
+			return 0, backend.ErrFenced
 		}
 		name := itemName{consumer, key}
 		it, known := s.ledger.items[name]
 		switch {
 		case !known:
 			it = s.ledger.note(name)
-			it.before = lease.OnceNew
+			it.before = backend.OnceNew
 		case it.done:
-			return lease.OnceDone, nil
+			return backend.OnceDone, nil
 		case it.session == session && it.ref == ref:
 			return it.before, nil // the reply was lost
 		case s.executing(consumer, it, now):
-			return lease.OnceBusy, nil
+			return backend.OnceBusy, nil
 		case slices.Contains(it.asked, message):
 			it.asked = slices.DeleteFunc(it.asked, func(id string) bool { return id == message })
-			it.before = lease.OnceNew
+			it.before = backend.OnceNew
 		default:
-			it.before = lease.OnceUnknown
+			it.before = backend.OnceUnknown
 		}
 		it.session, it.ref, it.at = session, ref, now
 		return it.before, nil
@@ -87,11 +82,11 @@ func (s *store) executing(consumer string, it *item, now time.Time) bool {
 }
 
 // endItems stores how executions that l's owner began have ended.
-func (s *store) endItems(consumer string, l *leaseState, results []lease.OnceResult, now time.Time) {
+func (s *store) endItems(consumer string, l *leaseState, results []backend.OnceResult, now time.Time) {
 	for _, r := range results {
 		name := itemName{consumer, r.Key}
 		it := s.ledger.items[name]
-		if it == nil || it.done || it.session != l.owner || it.ref != (lease.Ref{Resource: l.resource, Epoch: l.epoch}) {
+		if it == nil || it.done || it.session != l.owner || it.ref != (backend.Ref{Resource: l.resource, Epoch: l.epoch}) {
 			continue
 		}
 		switch {
@@ -107,7 +102,7 @@ func (s *store) endItems(consumer string, l *leaseState, results []lease.OnceRes
 
 // forgetItems drops the items of a consumer that were executed, or given up on, before
 // keep, and returns how many.
-func (s *store) forgetItems(info lease.ConsumerInfo, now time.Time) (n int) {
+func (s *store) forgetItems(info backend.ConsumerInfo, now time.Time) (n int) {
 	if info.OnceKeep <= 0 {
 		return 0
 	}

@@ -9,13 +9,13 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // message is one event of the log. It does not change.
 type message struct {
 	id          int64
-	event       lease.Event
+	event       backend.Event
 	publishedAt time.Time
 }
 
@@ -25,8 +25,8 @@ type cursor int64
 func (m *message) name() string { return strconv.FormatInt(m.id, 10) }
 
 // raw copies m, without a payload larger than maxPayload.
-func (m *message) raw(maxPayload int) lease.Raw {
-	r := lease.Raw{
+func (m *message) raw(maxPayload int) backend.Raw {
+	r := backend.Raw{
 		ID: m.name(), Topic: m.event.Topic, Key: m.event.Key, Kind: m.event.Kind,
 		Headers: maps.Clone(m.event.Headers), PublishedAt: m.publishedAt, Size: len(m.event.Payload),
 	}
@@ -37,8 +37,8 @@ func (m *message) raw(maxPayload int) lease.Raw {
 }
 
 // Publish appends events to the log.
-func (b *Backend) Publish(ctx context.Context, events []lease.Event) error {
-	if err := lease.CheckEvents(events); err != nil {
+func (b *Backend) Publish(ctx context.Context, events []backend.Event) error {
+	if err := backend.CheckEvents(events); err != nil {
 		return err
 	}
 	return do(ctx, b, "Publish", func(s *store, now time.Time) error {
@@ -48,7 +48,7 @@ func (b *Backend) Publish(ctx context.Context, events []lease.Event) error {
 }
 
 // append adds an event to the log, which keeps it.
-func (s *store) append(e lease.Event, now time.Time) {
+func (s *store) append(e backend.Event, now time.Time) {
 	s.lastID++
 	m := &message{id: s.lastID, event: e, publishedAt: now}
 	s.log = append(s.log, m)
@@ -78,28 +78,28 @@ func (s *store) find(name string) *message {
 
 // pending returns the messages that follow c on a resource. They are still to be matched
 // with the consumer's topics.
-func (s *store) pending(info lease.ConsumerInfo, resource string, c cursor) []*message {
+func (s *store) pending(info backend.ConsumerInfo, resource string, c cursor) []*message {
 	switch info.Per {
-	case lease.PerTopic:
+	case backend.PerTopic:
 		return after(s.by.topics[resource], c)
-	case lease.PerPartition:
+	case backend.PerPartition:
 		return after(s.by.slots[resource], c)
-	case lease.PerStream:
+	case backend.PerStream:
 		return after(s.by.keys[resource], c)
-	case lease.PerGroup:
+	case backend.PerGroup:
 		return after(s.log, c)
 	}
 	return nil
 }
 
-func matches(info lease.ConsumerInfo, m *message) bool {
-	return info.Per == lease.PerTopic || lease.MatchTopic(info.Topics, m.event.Topic)
+func matches(info backend.ConsumerInfo, m *message) bool {
+	return info.Per == backend.PerTopic || backend.MatchTopic(info.Topics, m.event.Topic)
 }
 
 // Fetch reads the next messages of each item.
-func (b *Backend) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
-	return call(ctx, b, "Fetch", func(s *store, now time.Time) ([]lease.Fetched, error) {
-		out := make([]lease.Fetched, len(req.Items))
+func (b *Backend) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
+	return call(ctx, b, "Fetch", func(s *store, now time.Time) ([]backend.Fetched, error) {
+		out := make([]backend.Fetched, len(req.Items))
 		info := s.reading(req.Consumer)
 		for i, item := range req.Items {
 			from, _ := item.From.(cursor)
@@ -112,8 +112,8 @@ func (b *Backend) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fe
 	})
 }
 
-func (s *store) fetch(info lease.ConsumerInfo, item lease.FetchItem, from cursor, maxPayload int) lease.Fetched {
-	f := lease.Fetched{Resource: item.Resource}
+func (s *store) fetch(info backend.ConsumerInfo, item backend.FetchItem, from cursor, maxPayload int) backend.Fetched {
+	f := backend.Fetched{Resource: item.Resource}
 	cuts := []cursor{from}
 	for _, m := range s.pending(info, item.Resource, from) {
 		if !matches(info, m) {
@@ -127,7 +127,7 @@ func (s *store) fetch(info lease.ConsumerInfo, item lease.FetchItem, from cursor
 		cuts = append(cuts, cursor(m.id))
 	}
 	f.Next = cuts[len(cuts)-1]
-	f.Cut = func(n int) lease.Cursor { return cuts[n] }
+	f.Cut = func(n int) backend.Cursor { return cuts[n] }
 	return f
 }
 
@@ -137,7 +137,7 @@ func (s *store) trim() int {
 	passed := func(m *message) bool {
 		matched := false
 		for _, c := range s.consumers {
-			if !lease.MatchTopic(c.info.Topics, m.event.Topic) {
+			if !backend.MatchTopic(c.info.Topics, m.event.Topic) {
 				continue
 			}
 			at := c.start

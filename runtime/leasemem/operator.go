@@ -8,17 +8,18 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // Status describes every consumer that was registered.
-func (b *Backend) Status(ctx context.Context) ([]lease.ConsumerStatus, error) {
-	return call(ctx, b, "Status", func(s *store, now time.Time) ([]lease.ConsumerStatus, error) {
+func (b *Backend) Status(ctx context.Context) ([]operate.ConsumerStatus, error) {
+	return call(ctx, b, "Status", func(s *store, now time.Time) ([]operate.ConsumerStatus, error) {
 		s.releaseDelayed(now) // what is due is in the log, whether or not a feed has looked
-		var out []lease.ConsumerStatus
+		var out []operate.ConsumerStatus
 		for _, name := range slices.Sorted(maps.Keys(s.consumers)) {
 			c := s.consumers[name]
-			st := lease.ConsumerStatus{
+			st := operate.ConsumerStatus{
 				Consumer: name, Per: c.info.Per.String(), Lock: c.info.Lock.String(), DeadLetters: len(c.dead),
 			}
 			owned := map[string]bool{}
@@ -45,7 +46,7 @@ func (b *Backend) Status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 				st.OldestUnread = max(st.OldestUnread, oldest)
 			}
 			for _, d := range s.outbox.delayed {
-				if lease.MatchTopic(c.info.Topics, d.event.Topic) {
+				if backend.MatchTopic(c.info.Topics, d.event.Topic) {
 					st.Delayed++
 				}
 			}
@@ -62,8 +63,8 @@ func (b *Backend) Status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 }
 
 // Members lists the live sessions of a consumer.
-func (b *Backend) Members(ctx context.Context, name string) ([]lease.MemberStatus, error) {
-	return call(ctx, b, "Members", func(s *store, now time.Time) ([]lease.MemberStatus, error) {
+func (b *Backend) Members(ctx context.Context, name string) ([]operate.MemberStatus, error) {
+	return call(ctx, b, "Members", func(s *store, now time.Time) ([]operate.MemberStatus, error) {
 		live := s.members(name, now)
 		slices.SortStableFunc(live, func(a, b *session) int { return a.opened.Compare(b.opened) })
 		owned, share := map[string]int{}, 0
@@ -79,9 +80,9 @@ func (b *Backend) Members(ctx context.Context, name string) ([]lease.MemberStatu
 				share = (resources + len(live) - 1) / len(live)
 			}
 		}
-		out := make([]lease.MemberStatus, len(live))
+		out := make([]operate.MemberStatus, len(live))
 		for i, se := range live {
-			out[i] = lease.MemberStatus{
+			out[i] = operate.MemberStatus{
 				Session: se.spec.ID, Host: se.spec.Host, PID: se.spec.PID,
 				Since: now.Sub(se.opened), SinceBeat: now.Sub(se.beat), TTLRemaining: se.expires.Sub(now),
 				Owned: owned[se.spec.ID], FairShare: share,
@@ -92,16 +93,16 @@ func (b *Backend) Members(ctx context.Context, name string) ([]lease.MemberStatu
 }
 
 // Leases lists leases of a consumer. A limit of 0 means all.
-func (b *Backend) Leases(ctx context.Context, name string, limit int) ([]lease.LeaseStatus, error) {
-	return call(ctx, b, "Leases", func(s *store, now time.Time) ([]lease.LeaseStatus, error) {
+func (b *Backend) Leases(ctx context.Context, name string, limit int) ([]operate.LeaseStatus, error) {
+	return call(ctx, b, "Leases", func(s *store, now time.Time) ([]operate.LeaseStatus, error) {
 		c := s.consumers[name]
 		if c == nil {
 			return nil, nil
 		}
-		out := make([]lease.LeaseStatus, 0, len(c.leases))
+		out := make([]operate.LeaseStatus, 0, len(c.leases))
 		for _, l := range c.leases {
 			lag, _ := s.behind(c, l, now)
-			st := lease.LeaseStatus{
+			st := operate.LeaseStatus{
 				Resource: l.resource, Epoch: l.epoch, Lag: lag,
 				Parked: len(l.parkedByID), Suspicion: l.suspicion,
 			}
@@ -119,12 +120,12 @@ func (b *Backend) Leases(ctx context.Context, name string, limit int) ([]lease.L
 }
 
 // DeadLetters lists dead letters.
-func (b *Backend) DeadLetters(ctx context.Context, f lease.DeadLetterFilter) ([]lease.DeadLetterInfo, error) {
-	return call(ctx, b, "DeadLetters", func(s *store, now time.Time) ([]lease.DeadLetterInfo, error) {
-		var out []lease.DeadLetterInfo
+func (b *Backend) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) ([]operate.DeadLetterInfo, error) {
+	return call(ctx, b, "DeadLetters", func(s *store, now time.Time) ([]operate.DeadLetterInfo, error) {
+		var out []operate.DeadLetterInfo
 		for _, d := range s.deadLetters(f) {
 			m := d.message
-			info := lease.DeadLetterInfo{
+			info := operate.DeadLetterInfo{
 				ID: strconv.FormatInt(d.id, 10), Consumer: d.consumer, Resource: d.resource, MessageID: m.name(),
 				Topic: m.event.Topic, Key: m.event.Key, Kind: m.event.Kind,
 				Size: len(m.event.Payload), Headers: maps.Clone(m.event.Headers), PublishedAt: m.publishedAt,
@@ -140,13 +141,13 @@ func (b *Backend) DeadLetters(ctx context.Context, f lease.DeadLetterFilter) ([]
 }
 
 // Parked lists parked messages.
-func (b *Backend) Parked(ctx context.Context, f lease.ParkedFilter) ([]lease.ParkedInfo, error) {
-	return call(ctx, b, "Parked", func(s *store, _ time.Time) ([]lease.ParkedInfo, error) {
+func (b *Backend) Parked(ctx context.Context, f operate.ParkedFilter) ([]operate.ParkedInfo, error) {
+	return call(ctx, b, "Parked", func(s *store, _ time.Time) ([]operate.ParkedInfo, error) {
 		c := s.consumers[f.Consumer]
 		if c == nil {
 			return nil, nil
 		}
-		var out []lease.ParkedInfo
+		var out []operate.ParkedInfo
 		for _, l := range c.sortedLeases() {
 			if f.Resource != "" && f.Resource != l.resource {
 				continue
@@ -157,7 +158,7 @@ func (b *Backend) Parked(ctx context.Context, f lease.ParkedFilter) ([]lease.Par
 						return out, nil
 					}
 					if e := &m.message.event; f.Key == "" || f.Key == e.Key {
-						out = append(out, lease.ParkedInfo{
+						out = append(out, operate.ParkedInfo{
 							Resource: l.resource, MessageID: m.message.name(), Topic: e.Topic, Key: e.Key, Kind: e.Kind, Size: len(e.Payload),
 							Attempts: m.attempt, Due: m.due, FirstFailed: m.firstFailed, Behind: i > 0, Error: m.err,
 						})
@@ -170,7 +171,7 @@ func (b *Backend) Parked(ctx context.Context, f lease.ParkedFilter) ([]lease.Par
 }
 
 // Replay parks dead letters again, in the lane of their key, due at once.
-func (b *Backend) Replay(ctx context.Context, f lease.DeadLetterFilter) (int, error) {
+func (b *Backend) Replay(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
 	return call(ctx, b, "Replay", func(s *store, now time.Time) (int, error) {
 		chosen := s.deadLetters(f)
 		for _, d := range chosen {
@@ -188,7 +189,7 @@ func (b *Backend) Replay(ctx context.Context, f lease.DeadLetterFilter) (int, er
 }
 
 // Purge deletes dead letters.
-func (b *Backend) Purge(ctx context.Context, f lease.DeadLetterFilter) (int, error) {
+func (b *Backend) Purge(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
 	return call(ctx, b, "Purge", func(s *store, now time.Time) (int, error) {
 		chosen := s.deadLetters(f)
 		for _, d := range chosen {
@@ -199,8 +200,8 @@ func (b *Backend) Purge(ctx context.Context, f lease.DeadLetterFilter) (int, err
 }
 
 // deadLetters returns what f selects, the oldest first.
-func (s *store) deadLetters(f lease.DeadLetterFilter) []*deadLetter {
-	match := func(pattern, v string) bool { return pattern == "" || lease.MatchTopic([]string{pattern}, v) }
+func (s *store) deadLetters(f operate.DeadLetterFilter) []*deadLetter {
+	match := func(pattern, v string) bool { return pattern == "" || backend.MatchTopic([]string{pattern}, v) }
 	var out []*deadLetter
 	for name, c := range s.consumers {
 		for _, d := range c.dead {

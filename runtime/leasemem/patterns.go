@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // patternsKept is how long a pattern counts beyond the last session that had it: a process that
@@ -43,7 +43,7 @@ func (s *store) forgetPatterns(c *consumer, now time.Time) {
 }
 
 // reading is info with the patterns of all its members.
-func (s *store) reading(info lease.ConsumerInfo) lease.ConsumerInfo {
+func (s *store) reading(info backend.ConsumerInfo) backend.ConsumerInfo {
 	if c := s.consumers[info.Name]; c != nil {
 		info.Topics = c.info.Topics
 	}

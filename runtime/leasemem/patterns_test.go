@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasemem"
 )
 
@@ -12,11 +12,11 @@ import (
 func TestPatternsAreDropped(t *testing.T) {
 	now := time.Now()
 	be := leasemem.New(leasemem.WithClock(func() time.Time { return now }))
-	narrow := lease.ConsumerInfo{Name: "c", Per: lease.PerGroup, Topics: []string{"a"}}
-	wide := lease.ConsumerInfo{Name: "c", Per: lease.PerGroup, Topics: []string{"a", "b"}}
-	open := func(id string, info lease.ConsumerInfo) lease.Session {
+	narrow := backend.ConsumerInfo{Name: "c", Per: backend.PerGroup, Topics: []string{"a"}}
+	wide := backend.ConsumerInfo{Name: "c", Per: backend.PerGroup, Topics: []string{"a", "b"}}
+	open := func(id string, info backend.ConsumerInfo) backend.Session {
 		t.Helper()
-		s, err := be.OpenSession(t.Context(), lease.SessionSpec{ID: id, TTL: 24 * time.Hour, Consumers: []string{"c"}, Topics: map[string][]string{"c": info.Topics}})
+		s, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: id, TTL: 24 * time.Hour, Consumers: []string{"c"}, Topics: map[string][]string{"c": info.Topics}})
 		if err == nil {
 			err = be.Register(t.Context(), info, nil)
 		}
@@ -27,10 +27,10 @@ func TestPatternsAreDropped(t *testing.T) {
 	}
 	read := func() (topics []string) {
 		t.Helper()
-		if _, err := be.Maintain(t.Context(), []lease.ConsumerInfo{narrow}); err != nil {
+		if _, err := be.Maintain(t.Context(), []backend.ConsumerInfo{narrow}); err != nil {
 			t.Fatal(err)
 		}
-		fs, err := be.Fetch(t.Context(), lease.FetchRequest{Consumer: narrow, MaxPayload: 100, Items: []lease.FetchItem{{Resource: lease.Whole, Limit: 10}}})
+		fs, err := be.Fetch(t.Context(), backend.FetchRequest{Consumer: narrow, MaxPayload: 100, Items: []backend.FetchItem{{Resource: backend.Whole, Limit: 10}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +39,7 @@ func TestPatternsAreDropped(t *testing.T) {
 		}
 		return topics
 	}
-	if err := be.Publish(t.Context(), []lease.Event{{Topic: "b", Kind: "k"}, {Topic: "a", Kind: "k"}}); err != nil {
+	if err := be.Publish(t.Context(), []backend.Event{{Topic: "b", Kind: "k"}, {Topic: "a", Kind: "k"}}); err != nil {
 		t.Fatal(err)
 	}
 	open("narrow", narrow)

@@ -7,12 +7,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // session is one process incarnation. Once ended it stays ended.
 type session struct {
-	spec    lease.SessionSpec
+	spec    backend.SessionSpec
 	opened  time.Time
 	beat    time.Time
 	expires time.Time
@@ -25,19 +25,19 @@ func (s *session) alive(now time.Time) bool { return !s.ended && now.Before(s.ex
 func (s *store) live(id string, now time.Time) (*session, error) {
 	se := s.sessions[id]
 	if se == nil {
-		return nil, lease.ErrSessionLost
+		return nil, backend.ErrSessionLost
 	}
 	if !se.alive(now) {
 		se.ended = true
-		return nil, lease.ErrSessionLost
+		return nil, backend.ErrSessionLost
 	}
 	return se, nil
 }
 
 // OpenSession starts a new incarnation. Repeating it with the id of a live session
 // returns that session.
-func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
-	return call(ctx, b, "OpenSession", func(s *store, now time.Time) (lease.Session, error) {
+func (b *Backend) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
+	return call(ctx, b, "OpenSession", func(s *store, now time.Time) (backend.Session, error) {
 		if spec.ID == "" || spec.TTL <= 0 {
 			return nil, fmt.Errorf("leasemem: open session %q: it needs an id and a TTL above 0, not %v", spec.ID, spec.TTL)
 		}
@@ -56,11 +56,14 @@ func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (leas
 	})
 }
 
-// sessionHandle is a lease.Session.
+// sessionHandle is a backend.Session.
 type sessionHandle struct {
 	backend *Backend
 	id      string
 }
+
+// Alarm is nil: a session of this process has no connection to lose.
+func (h *sessionHandle) Alarm() <-chan struct{} { return nil }
 
 func (h *sessionHandle) Heartbeat(ctx context.Context) error {
 	return do(ctx, h.backend, "SessionHeartbeat", func(s *store, now time.Time) error {
@@ -76,7 +79,7 @@ func (h *sessionHandle) Heartbeat(ctx context.Context) error {
 func (h *sessionHandle) Close(ctx context.Context) error {
 	return do(ctx, h.backend, "SessionClose", func(s *store, now time.Time) error {
 		se, err := s.live(h.id, now)
-		if errors.Is(err, lease.ErrSessionLost) {
+		if errors.Is(err, backend.ErrSessionLost) {
 			return nil // its leases are taken over as those of a crashed session
 		}
 		s.end(se, now)
@@ -99,10 +102,10 @@ func (s *store) end(se *session, now time.Time) {
 
 // replace ends the session that spec names as its predecessor. One that was never opened is
 // noted as ended, too: the request for it may still come.
-func (s *store) replace(spec lease.SessionSpec, now time.Time) {
+func (s *store) replace(spec backend.SessionSpec, now time.Time) {
 	before := s.sessions[spec.Replaces]
 	if before == nil {
-		before = &session{spec: lease.SessionSpec{ID: spec.Replaces}, opened: now, beat: now, expires: now}
+		before = &session{spec: backend.SessionSpec{ID: spec.Replaces}, opened: now, beat: now, expires: now}
 		s.sessions[spec.Replaces] = before
 	}
 	s.end(before, now)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // defaultSlots is how many slots the log has unless WithSlots says otherwise.
@@ -26,16 +26,16 @@ func (s *store) slotOf(m *message) int {
 }
 
 // resourceOf names the resource of a consumer that a message belongs to.
-func (s *store) resourceOf(info lease.ConsumerInfo, m *message) string {
+func (s *store) resourceOf(info backend.ConsumerInfo, m *message) string {
 	switch info.Per {
-	case lease.PerTopic:
+	case backend.PerTopic:
 		return m.event.Topic
-	case lease.PerPartition:
+	case backend.PerPartition:
 		return strconv.Itoa(s.slotOf(m))
-	case lease.PerStream:
+	case backend.PerStream:
 		return m.event.Key
 	}
-	return lease.Whole
+	return backend.Whole
 }
 
 // logs are the parts of the log by what they are read by, each in the order of ids.

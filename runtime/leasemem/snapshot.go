@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // Snapshot is a storage as it was at one moment, see Backend.Snapshot.
@@ -96,7 +96,7 @@ func (l *leaseState) copy() *leaseState {
 // known refuses a position from the future: a storage that was set back has not given it.
 func (s *store) known(c cursor) error {
 	if int64(c) > s.lastID {
-		return fmt.Errorf("%w: position %d is from the future, the last message is %d", lease.ErrSessionLost, c, s.lastID)
+		return fmt.Errorf("%w: position %d is from the future, the last message is %d", backend.ErrSessionLost, c, s.lastID)
 	}
 	return nil
 }

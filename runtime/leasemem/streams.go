@@ -6,12 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
-)
-
-var (
-	_ lease.Streamer  = (*Backend)(nil)
-	_ lease.RowLocker = (*Backend)(nil)
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // registerStreams makes streams wanted: those named, or all with work.
@@ -36,7 +31,7 @@ func (s *store) registerStreams(c *consumer, names []string) (changed bool) {
 
 // unleased returns what the leases of streams would be that were not registered yet.
 func (s *store) unleased(c *consumer) (out []*leaseState) {
-	if c.info.Per != lease.PerStream || c.info.Announced {
+	if c.info.Per != backend.PerStream || c.info.Announced {
 		return nil
 	}
 	for key := range s.by.keys {
@@ -60,7 +55,7 @@ func (s *store) hasWork(c *consumer, stream string) bool {
 }
 
 // Retire gives streams back; those without work are not granted until they are registered again.
-func (b *Backend) Retire(ctx context.Context, session, consumer string, leases []lease.Ref) error {
+func (b *Backend) Retire(ctx context.Context, session, consumer string, leases []backend.Ref) error {
 	return do(ctx, b, "Retire", func(s *store, now time.Time) error {
 		if _, err := s.live(session, now); err != nil {
 			return err
@@ -85,7 +80,7 @@ const forgottenAfter = 24 * time.Hour
 // forgetStreams drops streams without work of which nothing is left, and returns how many.
 // The epoch of one that comes again is higher: it is at least the time.
 func (s *store) forgetStreams(c *consumer, now time.Time) (n int) {
-	if c.info.Per != lease.PerStream {
+	if c.info.Per != backend.PerStream {
 		return 0
 	}
 	buried := map[string]bool{}
@@ -102,7 +97,7 @@ func (s *store) forgetStreams(c *consumer, now time.Time) (n int) {
 }
 
 // Renew extends leases that expire one by one.
-func (b *Backend) Renew(ctx context.Context, session string, info lease.ConsumerInfo, leases []lease.Ref) ([]string, error) {
+func (b *Backend) Renew(ctx context.Context, session string, info backend.ConsumerInfo, leases []backend.Ref) ([]string, error) {
 	return call(ctx, b, "Renew", func(s *store, now time.Time) ([]string, error) {
 		_, dead := s.live(session, now)
 		var lost []string

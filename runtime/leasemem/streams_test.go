@@ -7,27 +7,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // readAll takes all that is free, reads it and stores that.
-func readAll(t *testing.T, be *leasemem.Backend, info lease.ConsumerInfo, id string) []lease.Grant {
+func readAll(t *testing.T, be *leasemem.Backend, info backend.ConsumerInfo, id string) []backend.Grant {
 	t.Helper()
 	_, gs := owner(t, be, info, id, 100*time.Hour)
 	for _, g := range gs {
-		fs, err := be.Fetch(t.Context(), lease.FetchRequest{Consumer: info, Items: []lease.FetchItem{{Resource: g.Resource, From: g.Cursor, Limit: 99}}})
+		fs, err := be.Fetch(t.Context(), backend.FetchRequest{Consumer: info, Items: []backend.FetchItem{{Resource: g.Resource, From: g.Cursor, Limit: 99}}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if fenced, err := be.Commit(t.Context(), id, info.Name, []lease.Progress{{Ref: g.Ref, Cursor: fs[0].Next}}); err != nil || len(fenced) > 0 {
+		if fenced, err := be.Commit(t.Context(), id, info.Name, []backend.Progress{{Ref: g.Ref, Cursor: fs[0].Next}}); err != nil || len(fenced) > 0 {
 			t.Fatalf("fenced %v, %v", fenced, err)
 		}
 	}
 	return gs
 }
 
-func maintain(t *testing.T, be *leasemem.Backend, infos ...lease.ConsumerInfo) lease.MaintainReport {
+func maintain(t *testing.T, be *leasemem.Backend, infos ...backend.ConsumerInfo) operate.MaintainReport {
 	t.Helper()
 	r, err := be.Maintain(t.Context(), infos)
 	if err != nil {
@@ -39,11 +40,11 @@ func maintain(t *testing.T, be *leasemem.Backend, infos ...lease.ConsumerInfo) l
 // What readers of slots and streams have passed is dropped, and no more.
 func TestTheLogForgetsWhatSlotsAndStreamsPassed(t *testing.T) {
 	be := leasemem.New(leasemem.WithSlots(8))
-	slots := lease.ConsumerInfo{Name: "p", Per: lease.PerPartition, Topics: []string{"*"}}
-	streams := lease.ConsumerInfo{Name: "s", Per: lease.PerStream, Topics: []string{"x"}}
+	slots := backend.ConsumerInfo{Name: "p", Per: backend.PerPartition, Topics: []string{"*"}}
+	streams := backend.ConsumerInfo{Name: "s", Per: backend.PerStream, Topics: []string{"x"}}
 	for i := range 20 {
-		e := lease.Event{Topic: "x", Key: string(rune('a' + i%5)), Kind: "k", Payload: []byte(`{}`)}
-		if err := be.Publish(t.Context(), []lease.Event{e}); err != nil {
+		e := backend.Event{Topic: "x", Key: string(rune('a' + i%5)), Kind: "k", Payload: []byte(`{}`)}
+		if err := be.Publish(t.Context(), []backend.Event{e}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -67,15 +68,15 @@ func TestTheLogForgetsWhatSlotsAndStreamsPassed(t *testing.T) {
 func TestStreamsAreForgotten(t *testing.T) {
 	var off atomic.Int64
 	be := leasemem.New(leasemem.WithClock(func() time.Time { return time.Now().Add(time.Duration(off.Load())) }))
-	info := lease.ConsumerInfo{Name: "s", Per: lease.PerStream, Topics: []string{"x"}}
+	info := backend.ConsumerInfo{Name: "s", Per: backend.PerStream, Topics: []string{"x"}}
 	publishKey := func() {
-		if err := be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "a", Kind: "k", Payload: []byte(`{}`)}}); err != nil {
+		if err := be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "a", Kind: "k", Payload: []byte(`{}`)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	publishKey()
 	gs := readAll(t, be, info, "1")
-	if err := be.Retire(t.Context(), "1", "s", []lease.Ref{gs[0].Ref}); err != nil {
+	if err := be.Retire(t.Context(), "1", "s", []backend.Ref{gs[0].Ref}); err != nil {
 		t.Fatal(err)
 	}
 	leases := func() int {
@@ -103,7 +104,7 @@ func TestStreamsAreForgotten(t *testing.T) {
 func TestWithSlots(t *testing.T) {
 	for n, want := range map[int]int{0: 1, 1: 1, 7: 7, 1024: 1024} {
 		be := leasemem.New(leasemem.WithSlots(n))
-		info := lease.ConsumerInfo{Name: "p", Per: lease.PerPartition, Topics: []string{"*"}}
+		info := backend.ConsumerInfo{Name: "p", Per: backend.PerPartition, Topics: []string{"*"}}
 		if err := be.Register(t.Context(), info, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -117,14 +118,14 @@ func TestWithSlots(t *testing.T) {
 // A key's slot is the same in every program: FNV-1a of the key, modulo the slots.
 func TestSlotsAreStable(t *testing.T) {
 	be := leasemem.New()
-	info := lease.ConsumerInfo{Name: "p", Per: lease.PerPartition, Topics: []string{"*"}}
-	feed, err := be.OpenFeed(t.Context(), []lease.ConsumerInfo{info})
+	info := backend.ConsumerInfo{Name: "p", Per: backend.PerPartition, Topics: []string{"*"}}
+	feed, err := be.OpenFeed(t.Context(), []backend.ConsumerInfo{info})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer feed.Close()
 	for _, key := range []string{"a", "customer 1", "ü"} {
-		if err := be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: key, Kind: "k", Payload: []byte(`{}`)}}); err != nil {
+		if err := be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: key, Kind: "k", Payload: []byte(`{}`)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -139,7 +140,7 @@ func TestSlotsAreStable(t *testing.T) {
 
 func TestSourcesAreForOtherBackends(t *testing.T) {
 	be := leasemem.New()
-	err := be.Register(t.Context(), lease.ConsumerInfo{Name: "c", Per: lease.PerGroup, Source: 1}, nil)
+	err := be.Register(t.Context(), backend.ConsumerInfo{Name: "c", Per: backend.PerGroup, Source: 1}, nil)
 	if err == nil || !strings.Contains(err.Error(), "source of its own") {
 		t.Errorf("error %v", err)
 	}

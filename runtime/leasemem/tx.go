@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // Tx is what handlers of the transaction form get on this backend. What is done
@@ -14,7 +14,7 @@ import (
 // not at all. It is used by one goroutine.
 type Tx struct {
 	effects []func()
-	events  []lease.Event
+	events  []backend.Event
 }
 
 // Do adds an effect. It runs at commit, after the epoch was found current and
@@ -23,8 +23,8 @@ type Tx struct {
 func (t *Tx) Do(fn func()) { t.effects = append(t.effects, fn) }
 
 // Publish appends events to the log at commit.
-func (t *Tx) Publish(_ context.Context, events []lease.Event) error {
-	if err := lease.CheckEvents(events); err != nil {
+func (t *Tx) Publish(_ context.Context, events []backend.Event) error {
+	if err := backend.CheckEvents(events); err != nil {
 		return err
 	}
 	t.events = append(t.events, events...)
@@ -32,13 +32,13 @@ func (t *Tx) Publish(_ context.Context, events []lease.Event) error {
 }
 
 // Begin starts a transaction.
-func (b *Backend) Begin(ctx context.Context) (lease.Tx, error) {
-	return call(ctx, b, "Begin", func(*store, time.Time) (lease.Tx, error) {
+func (b *Backend) Begin(ctx context.Context) (backend.Tx, error) {
+	return call(ctx, b, "Begin", func(*store, time.Time) (backend.Tx, error) {
 		return &transaction{backend: b, tx: &Tx{}, over: make(chan struct{})}, nil
 	})
 }
 
-// transaction is the lease.Tx around a Tx, which has no Commit for handlers to call.
+// transaction is the backend.Tx around a Tx, which has no Commit for handlers to call.
 type transaction struct {
 	backend *Backend
 	tx      *Tx
@@ -50,7 +50,7 @@ type transaction struct {
 
 func (t *transaction) Handle() any { return t.tx }
 
-func (t *transaction) Commit(ctx context.Context, session, consumer string, p lease.Progress) error {
+func (t *transaction) Commit(ctx context.Context, session, consumer string, p backend.Progress) error {
 	return do(ctx, t.backend, "TxCommit", func(s *store, now time.Time) error {
 		if t.ended {
 			return errors.New("leasemem: commit: the transaction has ended")
@@ -58,7 +58,7 @@ func (t *transaction) Commit(ctx context.Context, session, consumer string, p le
 		l := s.held(session, consumer, p.Ref)
 		if l == nil {
 			t.end(s, false, now)
-			return lease.ErrFenced
+			return backend.ErrFenced
 		}
 		if err := s.validate(consumer, l, p); err != nil {
 			t.end(s, false, now)
@@ -75,6 +75,9 @@ func (t *transaction) Commit(ctx context.Context, session, consumer string, p le
 }
 
 // Lost is false: there is no connection to lose.
+// Intact has nothing to find: handlers cannot end the transaction.
+func (t *transaction) Intact() error { return nil }
+
 func (t *transaction) Lost() bool { return false }
 
 func (t *transaction) Rollback(ctx context.Context) error {

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 const (
@@ -32,15 +32,15 @@ type ear struct {
 	wake chan struct{} // has room for one
 
 	mu   sync.Mutex
-	news lease.News // Ownership and Parked
+	news backend.News // Ownership and Parked
 }
 
 // take returns what was heard since the last call.
-func (e *ear) take() lease.News {
+func (e *ear) take() backend.News {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	news := e.news
-	e.news = lease.News{}
+	e.news = backend.News{}
 	return news
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -55,7 +56,7 @@ func BenchmarkSurvey40k(b *testing.B) {
 	id, _ := member(b, be, time.Hour, topical)
 	acquire(b, be, id, topical, manyLeases)
 	for b.Loop() {
-		s := must[[]lease.Survey](b)(be.Survey(b.Context(), []string{topical.Name}))
+		s := must[[]backend.Survey](b)(be.Survey(b.Context(), []string{topical.Name}))
 		equal(b, "owned", s[0].Members[0].Owned, manyLeases)
 	}
 }
@@ -97,7 +98,7 @@ func BenchmarkDrain(b *testing.B) {
 		return backlog / time.Since(start).Seconds()
 	}
 	run := 0
-	ours := func(c lease.ConsumerInfo, resource string) float64 {
+	ours := func(c backend.ConsumerInfo, resource string) float64 {
 		run++
 		c.Name = fmt.Sprint(c.Name, run)
 		session, g := sole(b, be, c, resource)
@@ -109,7 +110,7 @@ func BenchmarkDrain(b *testing.B) {
 			}
 			n += len(f.Messages)
 			at = f.Next
-			fenced, err := be.Commit(b.Context(), session, c.Name, []lease.Progress{{Ref: g.Ref, Cursor: at}})
+			fenced, err := be.Commit(b.Context(), session, c.Name, []backend.Progress{{Ref: g.Ref, Cursor: at}})
 			ok(b, err)
 			equal(b, "fenced", len(fenced), 0)
 		}
@@ -122,7 +123,7 @@ func BenchmarkDrain(b *testing.B) {
 		start := time.Now()
 		var took time.Duration
 		c := must[*lease.Consumer](b)(lease.NewConsumer(be, lease.Spec{
-			Name: fmt.Sprint("whole", run), Per: lease.PerGroup, Topics: []string{"*"}, Batch: batch,
+			Name: fmt.Sprint("whole", run), Per: backend.PerGroup, Topics: []string{"*"}, Batch: batch,
 			Handlers: []lease.Handler{lease.Batch("kind", func(_ context.Context, ms []lease.Message[[]byte]) error {
 				if seen += len(ms); seen == backlog {
 					took = time.Since(start)
@@ -143,7 +144,7 @@ func BenchmarkDrain(b *testing.B) {
 		base := bare()
 		b.ReportMetric(base, "bare-msg/s")
 		b.ReportMetric(whole()/base, "runtime-ratio")
-		b.ReportMetric(ours(grouped, lease.Whole)/base, "group-ratio")
+		b.ReportMetric(ours(grouped, backend.Whole)/base, "group-ratio")
 		b.ReportMetric(ours(topical, "orders")/base, "topic-ratio")
 	}
 }
@@ -152,7 +153,7 @@ func BenchmarkDrain(b *testing.B) {
 // feed's report on another handle.
 func BenchmarkFeed(b *testing.B) {
 	be, _ := migrated(b)
-	feed := must[lease.Feed](b)(be.OpenFeed(b.Context(), []lease.ConsumerInfo{topical}))
+	feed := must[backend.Feed](b)(be.OpenFeed(b.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	heard := make(chan time.Time)
 	go func() {
@@ -185,9 +186,9 @@ func BenchmarkManyTopics(b *testing.B) {
 	be, pool := migrated(b)
 	names := topicNames(topics)
 	for range each {
-		es := make([]lease.Event, topics)
+		es := make([]backend.Event, topics)
 		for i, n := range names {
-			es[i] = lease.Event{Topic: n, Kind: "k", Payload: []byte(`{"n":1}`)}
+			es[i] = backend.Event{Topic: n, Kind: "k", Payload: []byte(`{"n":1}`)}
 		}
 		ok(b, be.Publish(b.Context(), es))
 	}
@@ -201,17 +202,17 @@ func BenchmarkManyTopics(b *testing.B) {
 	for b.Loop() {
 		part := grants[n%(topics/read)*read:][:read]
 		n++
-		req := lease.FetchRequest{Consumer: topical, MaxPayload: 1 << 20}
+		req := backend.FetchRequest{Consumer: topical, MaxPayload: 1 << 20}
 		for _, g := range part {
-			req.Items = append(req.Items, lease.FetchItem{Resource: g.Resource, Limit: each})
+			req.Items = append(req.Items, backend.FetchItem{Resource: g.Resource, Limit: each})
 		}
 		start := time.Now()
-		fetched := must[[]lease.Fetched](b)(be.Fetch(b.Context(), req))
+		fetched := must[[]backend.Fetched](b)(be.Fetch(b.Context(), req))
 		fetching += time.Since(start)
-		ps := make([]lease.Progress, read)
+		ps := make([]backend.Progress, read)
 		for i, f := range fetched {
 			equal(b, "messages", len(f.Messages), each)
-			ps[i] = lease.Progress{Ref: part[i].Ref, Cursor: f.Next}
+			ps[i] = backend.Progress{Ref: part[i].Ref, Cursor: f.Next}
 		}
 		start = time.Now()
 		fenced, err := be.Commit(b.Context(), id, topical.Name, ps)

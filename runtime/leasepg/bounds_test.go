@@ -16,8 +16,9 @@ import (
 
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/internal/tabletest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // sent counts what statements carry to the server.
@@ -86,16 +87,16 @@ func burn(t testing.TB, pool *pgxpool.Pool, xids int) {
 }
 
 // fetchAll reads from each grant's cursor, or from where a read before got to, and returns the payloads.
-func fetchAll(t testing.TB, be *leasepg.Backend, c lease.ConsumerInfo, grants []lease.Grant, at map[string]lease.Cursor) (payloads []string, more bool) {
+func fetchAll(t testing.TB, be *leasepg.Backend, c backend.ConsumerInfo, grants []backend.Grant, at map[string]backend.Cursor) (payloads []string, more bool) {
 	t.Helper()
-	req := lease.FetchRequest{Consumer: c, MaxPayload: 1 << 20}
+	req := backend.FetchRequest{Consumer: c, MaxPayload: 1 << 20}
 	for _, g := range grants {
 		if at[g.Resource] == nil {
 			at[g.Resource] = g.Cursor
 		}
-		req.Items = append(req.Items, lease.FetchItem{Resource: g.Resource, From: at[g.Resource], Limit: 10})
+		req.Items = append(req.Items, backend.FetchItem{Resource: g.Resource, From: at[g.Resource], Limit: 10})
 	}
-	for _, f := range must[[]lease.Fetched](t)(be.Fetch(t.Context(), req)) {
+	for _, f := range must[[]backend.Fetched](t)(be.Fetch(t.Context(), req)) {
 		for _, m := range f.Messages {
 			payloads = append(payloads, string(m.Payload))
 		}
@@ -109,17 +110,17 @@ func fetchAll(t testing.TB, be *leasepg.Backend, c lease.ConsumerInfo, grants []
 // that was busy, ask for them once, send little, and find what was late.
 func TestLateCostsWhatIsLate(t *testing.T) {
 	const topics, transactions, late = 200, 1400, 40
-	for _, c := range []lease.ConsumerInfo{topical, sliced, keyedStreams, grouped} {
+	for _, c := range []backend.ConsumerInfo{topical, sliced, keyedStreams, grouped} {
 		t.Run(c.Per.String(), func(t *testing.T) {
 			dsn := pgtest.DB(t)
 			be, pool := migratedAt(t, dsn)
 			names := topicNames(topics)
-			event := func(n int, payload string) lease.Event {
-				return lease.Event{Topic: names[n%topics], Key: names[n%topics], Kind: "kind", Payload: []byte(payload)}
+			event := func(n int, payload string) backend.Event {
+				return backend.Event{Topic: names[n%topics], Key: names[n%topics], Kind: "kind", Payload: []byte(payload)}
 			}
 			one := func(payload string) {
 				t.Helper()
-				var es []lease.Event
+				var es []backend.Event
 				for n := range topics {
 					es = append(es, event(n, payload))
 				}
@@ -131,12 +132,12 @@ func TestLateCostsWhatIsLate(t *testing.T) {
 				tx := must[*pgx.Conn](t)(pgx.Connect(t.Context(), dsn))
 				t.Cleanup(func() { tx.Close(context.Background()) })
 				begun := must[pgx.Tx](t)(tx.Begin(t.Context()))
-				ok(t, be.In(begun).Publish(t.Context(), []lease.Event{event(n, "late")}))
+				ok(t, be.In(begun).Publish(t.Context(), []backend.Event{event(n, "late")}))
 				open = append(open, begun)
 			}
 			one("first")
 			var resources []string
-			if c.Per == lease.PerTopic || c.Per == lease.PerStream {
+			if c.Per == backend.PerTopic || c.Per == backend.PerStream {
 				resources = names
 			}
 			session, grants := all(t, be, c, resources)
@@ -154,7 +155,7 @@ func TestLateCostsWhatIsLate(t *testing.T) {
 			again, _, s := traced(t, dsn)
 			session, _ = member(t, again, time.Hour, c)
 			grants = acquire(t, again, session, c, 1000)
-			at := map[string]lease.Cursor{}
+			at := map[string]backend.Cursor{}
 			s.reset()
 			got := map[string]int{}
 			for more := true; more; {
@@ -177,7 +178,7 @@ func TestLateCostsWhatIsLate(t *testing.T) {
 				t.Errorf("%d questions about %d transactions: not once", n, transactions+late)
 			}
 			s.reset()
-			_, _ = fetchAll(t, again, c, grants, map[string]lease.Cursor{})
+			_, _ = fetchAll(t, again, c, grants, map[string]backend.Cursor{})
 			equal(t, "questions about transactions that are known", s.calls["Wrote"], 0)
 		})
 	}
@@ -186,18 +187,18 @@ func TestLateCostsWhatIsLate(t *testing.T) {
 // TestFarApart: when more transactions began in the middle of a read than can be listed, what was late
 // is found all the same.
 func TestFarApart(t *testing.T) {
-	for _, c := range []lease.ConsumerInfo{topical, sliced, keyedStreams, grouped} {
+	for _, c := range []backend.ConsumerInfo{topical, sliced, keyedStreams, grouped} {
 		t.Run(c.Per.String(), func(t *testing.T) {
 			be, pool := migrated(t)
 			tx := begin(t, pool)
-			ok(t, be.In(tx).Publish(t.Context(), []lease.Event{{Topic: "x", Key: "x", Kind: "k", Payload: []byte("late")}}))
-			ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "x", Kind: "k", Payload: []byte("first")}}))
+			ok(t, be.In(tx).Publish(t.Context(), []backend.Event{{Topic: "x", Key: "x", Kind: "k", Payload: []byte("late")}}))
+			ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "x", Kind: "k", Payload: []byte("first")}}))
 			session, grants := all(t, be, c, []string{"x"})
 			drainAll(t, be, c, session, grants, 10)
 			burn(t, pool, 21_000)
 			exec(t, pool, "UPDATE leasegen.lease SET x = pg_current_xact_id() WHERE x IS NOT NULL")
 			ok(t, tx.Commit(t.Context()))
-			ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "x", Kind: "k", Payload: []byte("second")}}))
+			ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "x", Kind: "k", Payload: []byte("second")}}))
 			ok(t, be.Release(t.Context(), session, c.Name, refs(grants)))
 			grants = acquire(t, be, session, c, 1000)
 			read, _ := drainAll(t, be, c, session, grants, 10)
@@ -232,16 +233,16 @@ func TestReadsAreNotCompiled(t *testing.T) {
 	pool = open(t, dsn) // after that
 	be := leasepg.New(pool)
 	ok(t, be.Publish(t.Context(), keyed("x", 20, 2)))
-	for _, c := range []lease.ConsumerInfo{topical, sliced, keyedStreams, grouped} {
+	for _, c := range []backend.ConsumerInfo{topical, sliced, keyedStreams, grouped} {
 		tx := begin(t, pool)
 		ok(t, be.In(tx).Publish(t.Context(), keyed("x", 20, 1)))
 		session, grants := all(t, be, c, nil)
 		drainAll(t, be, c, session, grants, 10)
 		ok(t, tx.Commit(t.Context()))
 		drainAll(t, be, c, session, grants, 10)
-		must[lease.Parked](t)(be.FetchParked(t.Context(), lease.ParkedRequest{Session: session, Consumer: c, Limit: 9, MaxPayload: 99}))
-		feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{c}))
-		must[lease.News](t)(feed.Next(t.Context()))
+		must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: c, Limit: 9, MaxPayload: 99}))
+		feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{c}))
+		must[backend.News](t)(feed.Next(t.Context()))
 		feed.Close()
 	}
 	equal(t, "reads that were compiled", query[string](t, pool, `SELECT coalesce(string_agg(DISTINCT substring(query from '-- name: (\w+)'), ' '), '')
@@ -261,21 +262,21 @@ func TestParkedBehindOthers(t *testing.T) {
 		       clock_timestamp() + CASE WHEN g = 1 THEN interval '1 hour' ELSE interval '-1 hour' END, 'e' FROM generate_series(1, 9000) g`)
 	exec(t, pool, `INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, published_at, attempt, next_at, error)
 		SELECT 'topical', 'x', 'due', 10000, 'x', 'due', 'kind', 'p', clock_timestamp(), 1, clock_timestamp() - interval '1 minute', 'e'`)
-	req := lease.ParkedRequest{Session: session, Consumer: topical, Limit: 9, MaxPayload: 99}
-	var found lease.Parked
+	req := backend.ParkedRequest{Session: session, Consumer: topical, Limit: 9, MaxPayload: 99}
+	var found backend.Parked
 	reads := 0
-	for found = must[lease.Parked](t)(be.FetchParked(t.Context(), req)); len(found.Messages) == 0; reads++ {
+	for found = must[backend.Parked](t)(be.FetchParked(t.Context(), req)); len(found.Messages) == 0; reads++ {
 		if !found.More || reads > 9 {
 			t.Fatalf("the lane that is due was not found in %d reads: %+v", reads, found)
 		}
-		found = must[lease.Parked](t)(be.FetchParked(t.Context(), req))
+		found = must[backend.Parked](t)(be.FetchParked(t.Context(), req))
 	}
 	equal(t, "lane", found.Messages[0].Lane, "due")
-	_, err := be.Commit(t.Context(), session, topical.Name, []lease.Progress{{Ref: g.Ref, Done: []string{found.Messages[0].ID}}})
+	_, err := be.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Done: []string{found.Messages[0].ID}}})
 	ok(t, err)
 	exec(t, pool, "DELETE FROM leasegen.parked WHERE message_id BETWEEN 2 AND 9000")
 	eventually(t, "the time of the blocked lane is told", func() bool {
-		found = must[lease.Parked](t)(be.FetchParked(t.Context(), req))
+		found = must[backend.Parked](t)(be.FetchParked(t.Context(), req))
 		return !found.More
 	})
 	if found.Next < 50*time.Minute || found.Next > time.Hour {
@@ -296,7 +297,7 @@ func TestRetentionOnePartitionATime(t *testing.T) {
 	drain(t, be, grouped, session, g, 1000)
 	equal(t, "in the call that closes them", query[int](t, pool, "SELECT leasegen.drop_segments()"), 0)
 	equal(t, "dropped in one call", query[int](t, pool, "SELECT leasegen.drop_segments()"), 1)
-	r := must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{grouped}))
+	r := must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{grouped}))
 	equal(t, "dropped by housekeeping", r.SegmentsDropped, 2)
 }
 
@@ -313,7 +314,7 @@ func TestHousekeepingOnce(t *testing.T) {
 		n++
 		exec(t, pool, `INSERT INTO leasegen.dead_letter (consumer, resource, message_id, topic, key, kind, payload, published_at, failed_at, dead_at, attempts, reason)
 			VALUES ('topical', 'x', $1, 'x', '', 'k', '', clock_timestamp(), clock_timestamp(), clock_timestamp() - interval '2 hours', 1, 'r')`, n)
-		return must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{c})).DeadLettersExpired
+		return must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{c})).DeadLettersExpired
 	}
 	equal(t, "expired by the first", expired(one), 1)
 	equal(t, "expired by the other", expired(other), 0)
@@ -340,7 +341,7 @@ func TestHeldBackIsTold(t *testing.T) {
 	exec(t, pool, "SELECT setval('leasegen.message_id_seq', 1500000)")
 	ok(t, be.Publish(t.Context(), events("x", 10)))
 	drain(t, be, grouped, session, g, 1000)
-	r := must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{grouped}))
+	r := must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{grouped}))
 	equal(t, "dropped", r.SegmentsDropped, 0)
 	if !strings.Contains(text.String(), "prepared transaction 'forgotten' of database elsewhere") {
 		t.Errorf("the log does not tell what holds it back: %s", text.String())
@@ -353,7 +354,7 @@ func TestHeldBackIsTold(t *testing.T) {
 	what, _, err = be.HeldBack(t.Context())
 	ok(t, err)
 	equal(t, "held back by", what, "")
-	r = must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{grouped}))
+	r = must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{grouped}))
 	equal(t, "dropped when it has ended", r.SegmentsDropped, 1)
 }
 
@@ -380,7 +381,7 @@ func TestSlotsWithoutIndex(t *testing.T) {
 	}
 	ok(t, busy.Commit(t.Context()))
 	be = leasepg.New(m.pool) // which has not tried just now
-	must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{sliced}))
+	must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{sliced}))
 	equal(t, "partitions without the index", query[int](t, m.pool, `SELECT count(*) FROM leasegen.segment s WHERE to_regclass('leasegen.' || s.name || '_slot') IS NULL`), 0)
 }
 

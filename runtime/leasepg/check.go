@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
@@ -16,7 +16,7 @@ const (
 )
 
 // Check reports why the backend cannot be used now, or not by these consumers.
-func (b *Backend) Check(ctx context.Context, consumers []lease.ConsumerInfo) error {
+func (b *Backend) Check(ctx context.Context, consumers []backend.ConsumerInfo) error {
 	if err := b.schema.valid(); err != nil {
 		return err
 	}
@@ -25,7 +25,7 @@ func (b *Backend) Check(ctx context.Context, consumers []lease.ConsumerInfo) err
 		return err
 	}
 	for _, c := range consumers {
-		if b.pooled.Load() && c.Lock == lease.LockAdvisory {
+		if b.pooled.Load() && c.Lock == backend.LockAdvisory {
 			return fmt.Errorf("leasepg: consumer %s: %w", c.Name, errPooledLock)
 		}
 	}

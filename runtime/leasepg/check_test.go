@@ -9,8 +9,9 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // A program meets the schema of each earlier release: one line tells from which version to
@@ -43,38 +44,38 @@ func TestRoleOwns(t *testing.T) {
 	exec(t, owner, leasepg.Grants("lg_app"))
 	be := leasepg.New(app)
 	ok(t, be.Check(t.Context(), nil))
-	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "s1", Kind: "k"}, {Topic: "x", Key: "s2", Kind: "k"}}))
-	info := func(name string, per lease.Per, lock lease.Lock) lease.ConsumerInfo {
-		return lease.ConsumerInfo{Name: name, Per: per, Lock: lock, TTL: time.Hour, Topics: []string{"*"}, From: lease.FromBeginning, OnceKeep: time.Hour}
+	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "s1", Kind: "k"}, {Topic: "x", Key: "s2", Kind: "k"}}))
+	info := func(name string, per backend.Per, lock backend.Lock) backend.ConsumerInfo {
+		return backend.ConsumerInfo{Name: name, Per: per, Lock: lock, TTL: time.Hour, Topics: []string{"*"}, From: backend.FromBeginning, OnceKeep: time.Hour}
 	}
-	slots, streams, rows := info("slots", lease.PerPartition, 0), info("streams", lease.PerStream, 0), info("rows", lease.PerStream, lease.LockRow)
-	leads := info("leads", lease.PerGroup, lease.LockAdvisory)
-	leads.From = lease.FromNow
-	all := []lease.ConsumerInfo{slots, streams, rows, leads}
+	slots, streams, rows := info("slots", backend.PerPartition, 0), info("streams", backend.PerStream, 0), info("rows", backend.PerStream, backend.LockRow)
+	leads := info("leads", backend.PerGroup, backend.LockAdvisory)
+	leads.From = backend.FromNow
+	all := []backend.ConsumerInfo{slots, streams, rows, leads}
 	id, s := member(t, be, time.Hour, all...)
-	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), all))
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), all))
 	defer feed.Close()
-	owned := map[string][]lease.Grant{}
+	owned := map[string][]backend.Grant{}
 	for _, c := range all {
 		ok(t, be.Register(t.Context(), c, nil))
 		owned[c.Name] = acquire(t, be, id, c, 1000)
 		f := fetch(t, be, c, owned[c.Name][0].Resource, owned[c.Name][0].Cursor, 10)
-		_, err := be.Commit(t.Context(), id, c.Name, []lease.Progress{{Ref: owned[c.Name][0].Ref, Seq: 1, Cursor: f.Next}})
+		_, err := be.Commit(t.Context(), id, c.Name, []backend.Progress{{Ref: owned[c.Name][0].Ref, Seq: 1, Cursor: f.Next}})
 		ok(t, err)
 	}
 	equal(t, "streams", len(owned["streams"]), 2)
 	ok(t, be.Register(t.Context(), streams, []string{"s1", "s3"}))
-	must[[]lease.Survey](t)(be.Survey(t.Context(), []string{"slots", "streams", "rows", "leads"}))
+	must[[]backend.Survey](t)(be.Survey(t.Context(), []string{"slots", "streams", "rows", "leads"}))
 	equal(t, "leases not renewed", len(must[[]string](t)(be.Renew(t.Context(), id, rows, refs(owned["rows"])))), 0)
 	ok(t, be.Retire(t.Context(), id, streams.Name, refs(owned["streams"])))
 	other, _ := member(t, be, time.Hour, all...)
 	equal(t, "leads beside the leader", len(acquire(t, be, other, leads, 1)), 0)
 	expire(t, owner, other)
 	ok(t, be.Release(t.Context(), id, leads.Name, refs(owned["leads"])))
-	must[int](t)(be.SetCursor(t.Context(), slots.Name, "", lease.CursorTarget{Now: true}))
-	must[int](t)(be.SetCursor(t.Context(), slots.Name, "", lease.CursorTarget{Beginning: true}))
-	must[[]lease.CursorStatus](t)(be.Cursors(t.Context(), slots.Name, "", 10))
-	must[lease.MaintainReport](t)(be.Maintain(t.Context(), all))
+	must[int](t)(be.SetCursor(t.Context(), slots.Name, "", operate.CursorTarget{Now: true}))
+	must[int](t)(be.SetCursor(t.Context(), slots.Name, "", operate.CursorTarget{Beginning: true}))
+	must[[]operate.CursorStatus](t)(be.Cursors(t.Context(), slots.Name, "", 10))
+	must[operate.MaintainReport](t)(be.Maintain(t.Context(), all))
 	ok(t, s.Heartbeat(t.Context()))
 	ok(t, s.Close(t.Context()))
 }

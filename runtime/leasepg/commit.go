@@ -7,12 +7,12 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
 // Commit stores progress in one round trip.
-func (b *Backend) Commit(ctx context.Context, session, consumer string, progress []lease.Progress) ([]string, error) {
+func (b *Backend) Commit(ctx context.Context, session, consumer string, progress []backend.Progress) ([]string, error) {
 	fenced, err := b.commit(ctx, b.pool, "", session, consumer, progress)
 	if err != nil && !errors.Is(err, errOvertaken) {
 		return nil, b.fail("commit progress of "+consumer, err)
@@ -24,7 +24,7 @@ func (b *Backend) Commit(ctx context.Context, session, consumer string, progress
 var errOvertaken = errors.New("later progress of the lease has been stored")
 
 // commit stores progress. mark is that of a handler's transaction, or empty.
-func (b *Backend) commit(ctx context.Context, on database, mark, session, consumer string, progress []lease.Progress) (fenced []string, err error) {
+func (b *Backend) commit(ctx context.Context, on database, mark, session, consumer string, progress []backend.Progress) (fenced []string, err error) {
 	if len(progress) == 0 {
 		return nil, nil
 	}
@@ -128,7 +128,7 @@ func (b *Backend) commit(ctx context.Context, on database, mark, session, consum
 	// What else goes with progress joins here: its statements see the leases locked, and
 	// have to leave out those whose lease has another epoch, session or seq.
 	err = b.pipeline(ctx, on, steps...)
-	if errors.Is(err, lease.ErrSessionLost) {
+	if errors.Is(err, backend.ErrSessionLost) {
 		b.estrangeNamed(err, session)
 	}
 	if err != nil {
@@ -181,8 +181,8 @@ func notNil(s []string) []string {
 }
 
 // FetchParked reads parked messages whose wait is over, the lane that is due longest first.
-func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lease.Parked, error) {
-	out := lease.Parked{Next: -1}
+func (b *Backend) FetchParked(ctx context.Context, req backend.ParkedRequest) (backend.Parked, error) {
+	out := backend.Parked{Next: -1}
 	per := req.PerResource
 	if per <= 0 {
 		per = req.Limit
@@ -223,7 +223,7 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 			continue
 		}
 		read[p.Resources[r.Item]]++
-		m := lease.ParkedMessage{Resource: p.Resources[r.Item], Lane: p.Lanes[r.Item]}
+		m := backend.ParkedMessage{Resource: p.Resources[r.Item], Lane: p.Lanes[r.Item]}
 		m.ID, m.Topic, m.Key, m.Kind = strconv.FormatInt(r.MessageID, 10), r.Topic, r.Key, r.Kind
 		m.Payload, m.Size, m.Attempt, m.PublishedAt = r.Payload, int(r.Size), int(r.Attempt), r.PublishedAt
 		m.Headers = decodeHeaders([]byte(r.Headers))
@@ -253,7 +253,7 @@ type place struct {
 }
 
 // dueLanes are the lanes of a session that are due, the one that is due longest first.
-func (b *Backend) dueLanes(ctx context.Context, req lease.ParkedRequest, per int, out *lease.Parked) (resources, names []string, err error) {
+func (b *Backend) dueLanes(ctx context.Context, req backend.ParkedRequest, per int, out *backend.Parked) (resources, names []string, err error) {
 	reader := [2]string{req.Session, req.Consumer.Name}
 	var from place
 	if v, ok := b.places.LoadAndDelete(reader); ok {
@@ -307,7 +307,7 @@ func (b *Backend) dueLanes(ctx context.Context, req lease.ParkedRequest, per int
 }
 
 // dueLanesOf are the same of some resources.
-func (b *Backend) dueLanesOf(ctx context.Context, req lease.ParkedRequest, per int, out *lease.Parked) (resources, names []string, err error) {
+func (b *Backend) dueLanesOf(ctx context.Context, req backend.ParkedRequest, per int, out *backend.Parked) (resources, names []string, err error) {
 	var lanes []leasedb.ParkedLanesRow
 	err = b.pipeline(ctx, b.pool, steady(ctx), func(q *leasedb.Queries) (err error) {
 		// One lane more than can be read says when the next one is due.

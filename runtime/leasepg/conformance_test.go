@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leasetest"
 )
@@ -106,7 +106,7 @@ func query[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) T {
 // application does there itself.
 type pools struct{ m sync.Map }
 
-func (p *pools) of(be lease.Backend) *pgxpool.Pool {
+func (p *pools) of(be backend.Backend) *pgxpool.Pool {
 	v, _ := p.m.Load(be)
 	return v.(*pgxpool.Pool)
 }
@@ -119,28 +119,28 @@ func factory(db func(testing.TB) (dsn string)) leasetest.Factory { return factor
 // factoryMax is factory for backends whose pools have so many connections.
 func factoryMax(db func(testing.TB) (dsn string), conns int32) leasetest.Factory {
 	var known pools
-	connect := func(t testing.TB, app *pgxpool.Pool) lease.Backend {
+	connect := func(t testing.TB, app *pgxpool.Pool) backend.Backend {
 		be := leasepg.New(openMax(t, app.Config().ConnString(), conns), leasepg.WithSchema("own_name"),
 			leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-		known.m.Store(lease.Backend(be), app)
+		known.m.Store(backend.Backend(be), app)
 		return be
 	}
 	return leasetest.Factory{
-		New: func(t testing.TB) lease.Backend {
+		New: func(t testing.TB) backend.Backend {
 			_, app := migratedAt(t, db(t), leasepg.WithSchema("own_name"))
 			exec(t, app, "CREATE TABLE effect (seq bigint GENERATED ALWAYS AS IDENTITY, value text NOT NULL)")
 			be := connect(t, app)
 			ok(t, be.Check(t.Context(), nil))
 			return be
 		},
-		Again: func(t testing.TB, be lease.Backend) lease.Backend {
+		Again: func(t testing.TB, be backend.Backend) backend.Backend {
 			return connect(t, known.of(be))
 		},
-		Effect: func(ctx context.Context, _ lease.Backend, tx any, value string) error {
+		Effect: func(ctx context.Context, _ backend.Backend, tx any, value string) error {
 			_, err := tx.(pgx.Tx).Exec(ctx, "INSERT INTO effect (value) VALUES ($1)", value)
 			return err
 		},
-		Effects: func(t testing.TB, be lease.Backend) []string {
+		Effects: func(t testing.TB, be backend.Backend) []string {
 			rows, err := known.of(be).Query(t.Context(), "SELECT value FROM effect ORDER BY seq")
 			if err != nil {
 				t.Fatal(err)
@@ -151,7 +151,7 @@ func factoryMax(db func(testing.TB) (dsn string), conns int32) leasetest.Factory
 			}
 			return values
 		},
-		PublishLate: func(t testing.TB, be lease.Backend, events ...lease.Event) (commit, rollback func()) {
+		PublishLate: func(t testing.TB, be backend.Backend, events ...backend.Event) (commit, rollback func()) {
 			tx, err := known.of(be).Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)

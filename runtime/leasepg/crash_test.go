@@ -19,7 +19,7 @@ import (
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
@@ -27,7 +27,7 @@ import (
 type part struct {
 	DSN      string
 	TTL      time.Duration
-	Consumer lease.ConsumerInfo
+	Consumer backend.ConsumerInfo
 	Max      int
 }
 
@@ -39,9 +39,9 @@ func TestProcess(t *testing.T) {
 	}
 	ok(t, json.Unmarshal([]byte(os.Getenv("LEASEGEN_TEST_PART")), &p))
 	be := leasepg.New(open(t, p.DSN), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-	spec := lease.SessionSpec{ID: newID(), TTL: p.TTL, Host: "host", PID: os.Getpid(), Consumers: []string{p.Consumer.Name},
-		Advisory: p.Consumer.Lock == lease.LockAdvisory}
-	s := must[lease.Session](t)(be.OpenSession(t.Context(), spec))
+	spec := backend.SessionSpec{ID: newID(), TTL: p.TTL, Host: "host", PID: os.Getpid(), Consumers: []string{p.Consumer.Name},
+		Advisory: p.Consumer.Lock == backend.LockAdvisory}
+	s := must[backend.Session](t)(be.OpenSession(t.Context(), spec))
 	gs := acquire(t, be, spec.ID, p.Consumer, p.Max)
 	if len(gs) == 0 {
 		t.Fatal("nothing was to be had")
@@ -107,7 +107,7 @@ func TestKilledProcessWithGrace(t *testing.T) {
 	ok(t, process.Kill())
 	eventually(t, "it is found", func() bool { return state(t, pool, dead) == "dead" })
 	due := query[time.Time](t, pool, "SELECT expires_at FROM leasegen.session WHERE id = $1", dead).Add(careful.Grace)
-	found, free := time.Until(due), must[[]lease.Survey](t)(be.Survey(t.Context(), []string{careful.Name}))[0].Free
+	found, free := time.Until(due), must[[]backend.Survey](t)(be.Survey(t.Context(), []string{careful.Name}))[0].Free
 	if found < careful.Grace {
 		t.Fatalf("it was found only %v before its leases become free", found)
 	}
@@ -161,7 +161,7 @@ func TestTerminatedHeartbeat(t *testing.T) {
 	survived := 0
 	for range rounds {
 		id, s := member(t, be, time.Minute, grouped)
-		var gs []lease.Grant
+		var gs []backend.Grant
 		eventually(t, "the lease is free", func() bool { gs = acquire(t, be, id, grouped, 1); return len(gs) == 1 })
 		pid := query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", id)
 		exec(t, pool, "SELECT pg_terminate_backend($1, 5000)", pid)
@@ -170,7 +170,7 @@ func TestTerminatedHeartbeat(t *testing.T) {
 		})
 		time.Sleep(time.Second / 2) // the others have looked
 		taken := acquire(t, be, contender, grouped, 1)
-		fenced := must[[]string](t)(be.Commit(t.Context(), id, grouped.Name, []lease.Progress{{Ref: gs[0].Ref}}))
+		fenced := must[[]string](t)(be.Commit(t.Context(), id, grouped.Name, []backend.Progress{{Ref: gs[0].Ref}}))
 		if len(taken)+len(fenced) == 1 || len(taken) != len(fenced) {
 			t.Fatalf("%d others own the lease, %d commits are fenced", len(taken), len(fenced))
 		}
@@ -179,9 +179,9 @@ func TestTerminatedHeartbeat(t *testing.T) {
 			equal(t, "taken from a living session", len(taken), 0)
 			survived++
 			ok(t, s.Close(t.Context()))
-		case errors.Is(err, lease.ErrSessionLost):
+		case errors.Is(err, backend.ErrSessionLost):
 			for _, g := range taken {
-				ok(t, be.Release(t.Context(), contender, grouped.Name, []lease.Ref{g.Ref}))
+				ok(t, be.Release(t.Context(), contender, grouped.Name, []backend.Ref{g.Ref}))
 			}
 		default:
 			t.Fatal(err)
@@ -217,7 +217,7 @@ func TestServerRestartKillsNobody(t *testing.T) {
 			id, s := member(t, far, time.Minute, topical)
 			ok(t, far.Register(t.Context(), topical, topicNames(3)))
 			g := acquire(t, far, id, topical, 1)[0]
-			leader, _ := memberSpec(t, far, lease.SessionSpec{TTL: time.Minute, Advisory: true, Consumers: []string{led.Name}})
+			leader, _ := memberSpec(t, far, backend.SessionSpec{TTL: time.Minute, Advisory: true, Consumers: []string{led.Name}})
 			ok(t, far.Register(t.Context(), led, nil))
 			equal(t, "leases of the leader", len(acquire(t, far, leader, led, 1)), 1)
 
@@ -239,7 +239,7 @@ func TestServerRestartKillsNobody(t *testing.T) {
 			equal(t, "taken from who is cut off", len(acquire(t, be, near, topical, 9)), 2)
 			link.Heal()
 			eventually(t, "it is back", func() bool { return s.Heartbeat(t.Context()) == nil })
-			fenced := must[[]string](t)(be.Commit(t.Context(), id, topical.Name, []lease.Progress{{Ref: g.Ref}}))
+			fenced := must[[]string](t)(be.Commit(t.Context(), id, topical.Name, []backend.Progress{{Ref: g.Ref}}))
 			equal(t, "fenced", len(fenced), 0)
 		})
 	}
@@ -259,7 +259,7 @@ func TestCutOff(t *testing.T) {
 	equal(t, "acquired", len(acquire(t, far, id, topical, 3)), 3)
 	link.Cut()
 	eventually(t, "its leases are taken over, long before its TTL", func() bool { return len(acquire(t, be, near, topical, 3)) == 3 })
-	if err := s.Heartbeat(t.Context()); err == nil || errors.Is(err, lease.ErrSessionLost) {
+	if err := s.Heartbeat(t.Context()); err == nil || errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("heartbeat while cut off: %v", err)
 	}
 	select {
@@ -268,7 +268,7 @@ func TestCutOff(t *testing.T) {
 		t.Error("the session does not tell that its connection broke")
 	}
 	link.Heal()
-	eventually(t, "it learns that it is lost", func() bool { return errors.Is(s.Heartbeat(t.Context()), lease.ErrSessionLost) })
+	eventually(t, "it learns that it is lost", func() bool { return errors.Is(s.Heartbeat(t.Context()), backend.ErrSessionLost) })
 }
 
 // Any number of sessions: each death is found, also of neighbours in the ring.
@@ -310,7 +310,7 @@ func TestSessionsLeaveNothing(t *testing.T) {
 		case 1:
 			equal(t, "acquired", len(acquire(t, be, id, led, 1)), 1)
 			expire(t, pool, id)
-			if err := s.Heartbeat(t.Context()); !errors.Is(err, lease.ErrSessionLost) {
+			if err := s.Heartbeat(t.Context()); !errors.Is(err, backend.ErrSessionLost) {
 				t.Fatalf("heartbeat of an expired session: %v", err)
 			}
 		case 2: // it finds by itself that it is dead
@@ -335,7 +335,7 @@ func TestSilentProcessLetsGo(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
 	member(t, be, time.Hour, led)
-	id, _ := memberSpec(t, be, lease.SessionSpec{TTL: time.Second, Advisory: true, Consumers: []string{led.Name}})
+	id, _ := memberSpec(t, be, backend.SessionSpec{TTL: time.Second, Advisory: true, Consumers: []string{led.Name}})
 	eventually(t, "it is dead", func() bool { return state(t, pool, id) == "dead" })
 }
 

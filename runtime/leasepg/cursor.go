@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // cursor is how far one lease has got. It does not change once it was handed out.
@@ -37,7 +37,7 @@ type cursor struct {
 }
 
 // from returns the cursor in c. Nil is the start of the retained log.
-func from(c lease.Cursor) (*cursor, error) {
+func from(c backend.Cursor) (*cursor, error) {
 	switch c := c.(type) {
 	case nil:
 		return &cursor{}, nil
@@ -110,7 +110,7 @@ type read struct {
 	top  int64  // as far as the statement looked; 0 when not beyond its messages
 
 	ids      []int64
-	messages []lease.Raw
+	messages []backend.Raw
 	late     int  // so many of them
 	lateCut  bool // there are more late ones than these
 	cut      bool // there are more beyond from.pos
@@ -122,7 +122,7 @@ func (r *read) cursor(pos int64, snap string, x uint64) *cursor {
 }
 
 // result makes the answer for a resource, of at most limit messages.
-func (r *read) result(resource string, limit int) lease.Fetched {
+func (r *read) result(resource string, limit int) backend.Fetched {
 	late, total := r.late, len(r.messages)
 	if late > limit {
 		late, r.lateCut = limit, true
@@ -162,12 +162,12 @@ func (r *read) result(resource string, limit int) lease.Fetched {
 	if !r.lateCut && !r.cut && r.top > next.pos {
 		next = r.cursor(r.top, r.snap, r.x)
 	}
-	return lease.Fetched{
+	return backend.Fetched{
 		Resource: resource,
 		Messages: r.messages[:total:total],
 		Next:     next,
 		More:     r.lateCut || paged || r.cut,
-		Cut: func(n int) lease.Cursor {
+		Cut: func(n int) backend.Cursor {
 			switch n {
 			case total:
 				return next

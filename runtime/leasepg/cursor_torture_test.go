@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
@@ -85,11 +85,11 @@ func (c *chronicle) transaction(ctx context.Context, be *leasepg.Backend, pool *
 			pause(10 * time.Millisecond)
 		}
 		for range 1 + rand.IntN(3) {
-			var es []lease.Event
+			var es []backend.Event
 			for range 1 + rand.IntN(2) {
 				f := fact{c.next.Add(1), cause}
 				facts = append(facts, f)
-				es = append(es, lease.Event{
+				es = append(es, backend.Event{
 					Topic: fmt.Sprint("t", rand.IntN(tortureTopics)), Key: tortureKey(), Kind: "fact", Payload: fmt.Appendf(nil, `{"N":%d,"Cause":%d}`, f.N, f.Cause),
 				})
 			}
@@ -135,7 +135,7 @@ type reading struct {
 	highest           int64
 }
 
-func (r *reading) add(t *testing.T, m lease.Raw, causes bool) {
+func (r *reading) add(t *testing.T, m backend.Raw, causes bool) {
 	var f fact
 	if err := json.Unmarshal(m.Payload, &f); err != nil {
 		t.Fatal(err)
@@ -194,11 +194,11 @@ func (c *chronicle) judge(r *reading) verdict {
 // reader returns a function that reads and commits one batch with the backend's cursor.
 // Now and then it forgets what it knows and goes on from what was stored, as after a
 // crash, or commits only a part of a batch.
-func reader(t *testing.T, be *leasepg.Backend, c lease.ConsumerInfo, resources []string, r *reading) func() int {
+func reader(t *testing.T, be *leasepg.Backend, c backend.ConsumerInfo, resources []string, r *reading) func() int {
 	session, _ := member(t, be, time.Hour, c)
 	ok(t, be.Register(t.Context(), c, resources))
-	held := map[string]lease.Grant{}
-	at := map[string]lease.Cursor{}
+	held := map[string]backend.Grant{}
+	at := map[string]backend.Cursor{}
 	take := func() {
 		for _, g := range acquire(t, be, session, c, len(resources)) {
 			held[g.Resource], at[g.Resource] = g, g.Cursor
@@ -208,7 +208,7 @@ func reader(t *testing.T, be *leasepg.Backend, c lease.ConsumerInfo, resources [
 	take()
 	return func() (n int) {
 		if rand.IntN(50) == 0 {
-			var refs []lease.Ref
+			var refs []backend.Ref
 			for _, g := range held {
 				refs = append(refs, g.Ref)
 			}
@@ -217,24 +217,24 @@ func reader(t *testing.T, be *leasepg.Backend, c lease.ConsumerInfo, resources [
 			take()
 		}
 		limit := 1 + rand.IntN(200)
-		req := lease.FetchRequest{Consumer: c, MaxPayload: 1 << 20}
+		req := backend.FetchRequest{Consumer: c, MaxPayload: 1 << 20}
 		for _, name := range resources {
-			req.Items = append(req.Items, lease.FetchItem{Resource: name, From: at[name], Limit: limit})
+			req.Items = append(req.Items, backend.FetchItem{Resource: name, From: at[name], Limit: limit})
 		}
-		var ps []lease.Progress
-		for _, f := range must[[]lease.Fetched](t)(be.Fetch(t.Context(), req)) {
+		var ps []backend.Progress
+		for _, f := range must[[]backend.Fetched](t)(be.Fetch(t.Context(), req)) {
 			keep, next := len(f.Messages), f.Next
 			if keep > 0 && rand.IntN(4) == 0 {
 				keep = rand.IntN(keep + 1)
 				next = f.Cut(keep)
 			}
 			for _, m := range f.Messages[:keep] {
-				r.add(t, m, c.Per == lease.PerGroup)
+				r.add(t, m, c.Per == backend.PerGroup)
 			}
 			n += keep
 			at[f.Resource] = next
 			if keep > 0 {
-				ps = append(ps, lease.Progress{Ref: held[f.Resource].Ref, Cursor: next})
+				ps = append(ps, backend.Progress{Ref: held[f.Resource].Ref, Cursor: next})
 			}
 		}
 		fenced, err := be.Commit(t.Context(), session, c.Name, ps)
@@ -317,7 +317,7 @@ func TestCursorTorture(t *testing.T) {
 	}
 	late := 0
 	for name, v := range torture(t, be, pool, tortureTime(), map[string]func(*reading) func() int{
-		"group":  func(r *reading) func() int { return reader(t, be, grouped, []string{lease.Whole}, r) },
+		"group":  func(r *reading) func() int { return reader(t, be, grouped, []string{backend.Whole}, r) },
 		"topic":  func(r *reading) func() int { return reader(t, be, topical, topics, r) },
 		"slot":   func(r *reading) func() int { return reader(t, be, sliced, slots, r) },
 		"stream": func(r *reading) func() int { return reader(t, be, keyedStreams, keys, r) },
@@ -347,7 +347,7 @@ ALTER TABLE leasegen.message ALTER COLUMN xid SET DEFAULT leasegen.slow_xid();
 func TestCursorTortureWidened(t *testing.T) {
 	be, pool := tortured(t, func(s string) string { return s + widen })
 	v := torture(t, be, pool, 3*time.Second, map[string]func(*reading) func() int{
-		"group": func(r *reading) func() int { return reader(t, be, grouped, []string{lease.Whole}, r) },
+		"group": func(r *reading) func() int { return reader(t, be, grouped, []string{backend.Whole}, r) },
 	})["group"]
 	if v.lost+v.twice+v.inversions > 0 {
 		t.Errorf("%+v", v)
@@ -371,7 +371,7 @@ func TestCursorMutantIDBeforeXID(t *testing.T) {
 	loses(t, func(t *testing.T) int {
 		be, pool := tortured(t, mutant)
 		return torture(t, be, pool, 3*time.Second, map[string]func(*reading) func() int{
-			"group": func(r *reading) func() int { return reader(t, be, grouped, []string{lease.Whole}, r) },
+			"group": func(r *reading) func() int { return reader(t, be, grouped, []string{backend.Whole}, r) },
 		})["group"].lost
 	})
 }
@@ -401,7 +401,7 @@ func lostByIDOnly(t *testing.T) int {
 				ok(t, err)
 				defer rows.Close()
 				for rows.Next() {
-					var m lease.Raw
+					var m backend.Raw
 					ok(t, rows.Scan(&pos, &m.Payload))
 					m.ID = fmt.Sprint(pos)
 					r.add(t, m, true)

@@ -7,13 +7,13 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // fail says what was tried, and adds the fix to causes that have a known one. Errors of
 // the runtime pass as they are.
 func (b *Backend) fail(what string, err error) error {
-	if err == nil || errors.Is(err, lease.ErrFenced) || errors.Is(err, lease.ErrSessionLost) {
+	if err == nil || errors.Is(err, backend.ErrFenced) || errors.Is(err, backend.ErrSessionLost) {
 		return err
 	}
 	if strings.HasPrefix(err.Error(), "leasepg: ") {
@@ -28,7 +28,7 @@ func (b *Backend) fail(what string, err error) error {
 // estranged makes ErrSessionLost of the refusal of leasegen.expect.
 func estranged(err error) error {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == foreignHistory {
-		return fmt.Errorf("%w: %s", lease.ErrSessionLost, pg.Message)
+		return fmt.Errorf("%w: %s", backend.ErrSessionLost, pg.Message)
 	}
 	return err
 }

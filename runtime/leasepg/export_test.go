@@ -6,12 +6,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // PublishBy publishes in tx by COPY, or by statements that take arrays, whatever is faster
 // for as many events.
-func PublishBy(ctx context.Context, b *Backend, tx pgx.Tx, copies bool, events []lease.Event) error {
+func PublishBy(ctx context.Context, b *Backend, tx pgx.Tx, copies bool, events []backend.Event) error {
 	var err error
 	if copies {
 		_, err = b.copyIn(ctx, tx, &b.joined, events)

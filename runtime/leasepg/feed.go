@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
@@ -34,11 +34,11 @@ const (
 type feed struct {
 	b         *Backend
 	consumers []string
-	infos     []lease.ConsumerInfo // of those that read the log
-	slots     bool                 // some of them read slots
-	keys      bool                 // or streams
-	tables    []*tableFeed         // of those that read a table
-	wanted    map[string]interest  // by topic
+	infos     []backend.ConsumerInfo // of those that read the log
+	slots     bool                   // some of them read slots
+	keys      bool                   // or streams
+	tables    []*tableFeed           // of those that read a table
+	wanted    map[string]interest    // by topic
 
 	conn    *pgx.Conn
 	at      *cursor
@@ -55,8 +55,8 @@ type feed struct {
 }
 
 // OpenFeed starts watching from the present on.
-func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) (lease.Feed, error) {
-	if len(consumers) > 0 && !slices.ContainsFunc(consumers, func(c lease.ConsumerInfo) bool { return b.tables.of(c) == nil }) {
+func (b *Backend) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo) (backend.Feed, error) {
+	if len(consumers) > 0 && !slices.ContainsFunc(consumers, func(c backend.ConsumerInfo) bool { return b.tables.of(c) == nil }) {
 		return b.openTables(ctx, consumers)
 	}
 	f := &feed{b: b, wanted: map[string]interest{}}
@@ -69,8 +69,8 @@ func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) 
 			continue
 		}
 		f.infos = append(f.infos, c)
-		f.slots = f.slots || c.Per == lease.PerPartition
-		f.keys = f.keys || c.Per == lease.PerStream
+		f.slots = f.slots || c.Per == backend.PerPartition
+		f.keys = f.keys || c.Per == backend.PerStream
 	}
 	if err := f.open(ctx); err != nil {
 		f.Close()
@@ -130,8 +130,8 @@ func (f *feed) Close() {
 }
 
 // Next waits for news, or until the log has been polled without any.
-func (f *feed) Next(ctx context.Context) (lease.News, error) {
-	var news lease.News
+func (f *feed) Next(ctx context.Context) (backend.News, error) {
+	var news backend.News
 	err := func() error {
 		if f.conn == nil || f.conn.IsClosed() {
 			// What was notified meanwhile is lost: look at everything.
@@ -157,9 +157,9 @@ func (f *feed) Next(ctx context.Context) (lease.News, error) {
 			f.forget()
 		}
 		if ctx.Err() != nil {
-			return lease.News{}, ctx.Err()
+			return backend.News{}, ctx.Err()
 		}
-		return lease.News{}, f.b.fail("watch the log", err)
+		return backend.News{}, f.b.fail("watch the log", err)
 	}
 	return news, nil
 }
@@ -178,7 +178,7 @@ func (f *feed) forget() {
 
 // schedule sets the time of the next poll: soon when there was something to read, and ever
 // later while there is nothing.
-func (f *feed) schedule(news *lease.News) {
+func (f *feed) schedule(news *backend.News) {
 	if len(news.Topics)+len(news.Resources) > 0 || news.Parked && !f.b.pooled.Load() {
 		f.wait = pollLeast
 	} else {
@@ -198,7 +198,7 @@ func (f *feed) idle(notified, pooled time.Duration) time.Duration {
 }
 
 // sleep waits until the next poll is due or a notification arrives.
-func (f *feed) sleep(ctx context.Context, news *lease.News) error {
+func (f *feed) sleep(ctx context.Context, news *backend.News) error {
 	due := time.Until(f.next)
 	if f.delayed >= 0 {
 		due = min(due, max(time.Until(f.due), pollLeast))
@@ -238,7 +238,7 @@ func (f *feed) sleep(ctx context.Context, news *lease.News) error {
 }
 
 // poll reads what is new since the cursor, in one round trip.
-func (f *feed) poll(ctx context.Context, news *lease.News) error {
+func (f *feed) poll(ctx context.Context, news *backend.News) error {
 	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
 	for _, t := range f.tables {
@@ -295,7 +295,7 @@ func (f *feed) release(ctx context.Context) {
 	}
 }
 
-func (f *feed) log(ctx context.Context, news *lease.News) (step, error) {
+func (f *feed) log(ctx context.Context, news *backend.News) (step, error) {
 	late, err := f.at.late()
 	if err != nil {
 		return nil, err
@@ -341,7 +341,7 @@ func (f *feed) log(ctx context.Context, news *lease.News) (step, error) {
 }
 
 // tell adds what a row of the log means for the consumers.
-func (f *feed) tell(news *lease.News, r leasedb.FeedLogRow) {
+func (f *feed) tell(news *backend.News, r leasedb.FeedLogRow) {
 	w := f.wants(r.Topic)
 	if w.topic {
 		news.Topics = append(news.Topics, r.Topic)
@@ -379,10 +379,10 @@ func (f *feed) wants(topic string) interest {
 	topic = strings.Clone(topic)
 	for _, c := range f.infos {
 		switch {
-		case !lease.MatchTopic(c.Topics, topic):
-		case c.Per == lease.PerPartition:
+		case !backend.MatchTopic(c.Topics, topic):
+		case c.Per == backend.PerPartition:
 			w.slots = append(w.slots, c.Name)
-		case c.Per == lease.PerStream:
+		case c.Per == backend.PerStream:
 			w.keys = append(w.keys, c.Name)
 		default:
 			w.topic = true

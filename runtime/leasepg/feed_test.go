@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // However often leases change hands, the feed goes on reading the log.
 func TestFeedReadsTheLogAmidOwnershipNews(t *testing.T) {
 	be, pool := migrated(t)
-	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -26,14 +26,14 @@ func TestFeedReadsTheLogAmidOwnershipNews(t *testing.T) {
 	}()
 	told := 0
 	for ; told < 20; told++ {
-		if news := must[lease.News](t)(feed.Next(t.Context())); !news.Ownership {
+		if news := must[backend.News](t)(feed.Next(t.Context())); !news.Ownership {
 			told = 0 // the notifications are not yet under way
 		}
 	}
 	// As if the notification of it had been lost.
 	exec(t, pool, "INSERT INTO leasegen.message (topic, key, kind, payload) VALUES ('x', '', 'k', '')")
 	for published := time.Now(); ; {
-		news := must[lease.News](t)(feed.Next(t.Context()))
+		news := must[backend.News](t)(feed.Next(t.Context()))
 		if slices.Contains(news.Topics, "x") {
 			return
 		}
@@ -50,13 +50,13 @@ func TestFeedIsToldOfASessionThatCloses(t *testing.T) {
 	ok(t, be.Register(t.Context(), topical, nil))
 	id, s := member(t, be, time.Minute, topical)
 	equal(t, "acquired", len(acquire(t, be, id, topical, 9)), 1)
-	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); { // what was told before
-		must[lease.News](t)(feed.Next(t.Context()))
+		must[backend.News](t)(feed.Next(t.Context()))
 	}
 	ok(t, s.Close(t.Context()))
-	for closed := time.Now(); !must[lease.News](t)(feed.Next(t.Context())).Ownership; {
+	for closed := time.Now(); !must[backend.News](t)(feed.Next(t.Context())).Ownership; {
 		if time.Since(closed) > 8*time.Second { // the feed looks by itself each ten
 			t.Fatal("not told")
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
@@ -24,14 +24,14 @@ const (
 )
 
 // Fetch reads the next messages of each item. It draws one xid when it finds any.
-func (b *Backend) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
-	out := make([]lease.Fetched, len(req.Items))
+func (b *Backend) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
+	out := make([]backend.Fetched, len(req.Items))
 	err := func() error {
 		if t := b.tables.of(req.Consumer); t != nil {
 			return b.fetchTable(ctx, t, req, out)
 		}
 		switch req.Consumer.Per {
-		case lease.PerTopic, lease.PerPartition, lease.PerStream:
+		case backend.PerTopic, backend.PerPartition, backend.PerStream:
 			return b.patterns.reads(req.Consumer, func(r *reading) (string, error) { return b.fetchMany(ctx, req, r, out) })
 		}
 		for i := range req.Items {
@@ -43,7 +43,7 @@ func (b *Backend) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fe
 		return nil
 	}()
 	if err != nil {
-		if errors.Is(err, lease.ErrSessionLost) {
+		if errors.Is(err, backend.ErrSessionLost) {
 			b.estrange(err, func(s *session) bool { return slices.Contains(s.spec.Consumers, req.Consumer.Name) })
 		}
 		return nil, b.fail("fetch messages of "+req.Consumer.Name, err)
@@ -96,9 +96,9 @@ func (b *Backend) readLog(ctx context.Context, query func(q *leasedb.Queries) er
 	defer rows.Close()
 	var (
 		bytes int
-		last  *lease.Raw
+		last  *backend.Raw
 	)
-	place := func(p position) *lease.Raw {
+	place := func(p position) *backend.Raw {
 		if last != nil {
 			bytes += len(last.Payload)
 		}
@@ -115,7 +115,7 @@ func (b *Backend) readLog(ctx context.Context, query func(q *leasedb.Queries) er
 			r.x = p.x
 		}
 		r.ids = append(r.ids, p.id)
-		r.messages = append(r.messages, lease.Raw{})
+		r.messages = append(r.messages, backend.Raw{})
 		last = &r.messages[len(r.messages)-1]
 		return last
 	}
@@ -143,14 +143,14 @@ func judge(head position, reads []read) error {
 
 // fetchLog reads on for an item whose resource is the whole log. It returns the patterns that
 // count, when it was asked with others.
-func (b *Backend) fetchLog(ctx context.Context, req lease.FetchRequest, what *reading, i int, out *lease.Fetched) (patterns string, err error) {
+func (b *Backend) fetchLog(ctx context.Context, req backend.FetchRequest, what *reading, i int, out *backend.Fetched) (patterns string, err error) {
 	item := req.Items[i]
 	c, err := from(item.From)
 	if err != nil {
 		return "", err
 	}
 	s := logScan{consumer: req.Consumer.Name, limit: item.Limit, maxPayload: int32(req.MaxPayload), likes: what.likes, every: what.every,
-		ledger: b.ledgers.get(lease.PerGroup), ask: b.askLog(lease.PerGroup)}
+		ledger: b.ledgers.get(backend.PerGroup), ask: b.askLog(backend.PerGroup)}
 	for attempt := 1; ; attempt++ {
 		query, err := s.query(ctx, c)
 		if errors.Is(err, errFar) {
@@ -163,7 +163,7 @@ func (b *Backend) fetchLog(ctx context.Context, req lease.FetchRequest, what *re
 		if err != nil {
 			return "", err
 		}
-		reads := []read{{from: c, ids: make([]int64, 0, item.Limit+1), messages: make([]lease.Raw, 0, item.Limit+1)}}
+		reads := []read{{from: c, ids: make([]int64, 0, item.Limit+1), messages: make([]backend.Raw, 0, item.Limit+1)}}
 		r := &reads[0]
 		beyond := false // the log goes on where the window ends
 		var head position
@@ -181,8 +181,8 @@ func (b *Backend) fetchLog(ctx context.Context, req lease.FetchRequest, what *re
 		}
 		*out = r.result(item.Resource, item.Limit)
 		if r.from.suspect(r.at) {
-			one := []lease.Fetched{*out}
-			alone := lease.FetchRequest{Consumer: req.Consumer, Items: req.Items[i : i+1]}
+			one := []backend.Fetched{*out}
+			alone := backend.FetchRequest{Consumer: req.Consumer, Items: req.Items[i : i+1]}
 			if err := b.takeBack(ctx, nil, alone, r.at, []int{0}, reads, one); err != nil {
 				return "", err
 			}

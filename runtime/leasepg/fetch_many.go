@@ -7,12 +7,12 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
 // fetchMany reads many topics, slots or streams in one statement, and returns the patterns that count.
-func (b *Backend) fetchMany(ctx context.Context, req lease.FetchRequest, what *reading, out []lease.Fetched) (patterns string, err error) {
+func (b *Backend) fetchMany(ctx context.Context, req backend.FetchRequest, what *reading, out []backend.Fetched) (patterns string, err error) {
 	m, reads, err := b.newMany(ctx, req, what)
 	if err != nil {
 		return "", err
@@ -40,13 +40,13 @@ func (b *Backend) fetchMany(ctx context.Context, req lease.FetchRequest, what *r
 		}
 		for j := range r.messages { // what all have in common is not sent along
 			switch req.Consumer.Per {
-			case lease.PerTopic:
+			case backend.PerTopic:
 				r.messages[j].Topic = item.Resource
-			case lease.PerStream:
+			case backend.PerStream:
 				r.messages[j].Key = item.Resource
 			}
 		}
-		if req.Consumer.Per == lease.PerPartition && r.from.lateSnap == "" {
+		if req.Consumer.Per == backend.PerPartition && r.from.lateSnap == "" {
 			m.jump(r, head)
 		}
 		out[i] = r.result(item.Resource, item.Limit)
@@ -62,7 +62,7 @@ func (b *Backend) fetchMany(ctx context.Context, req lease.FetchRequest, what *r
 // transactions and what is beyond its position, or the next page of late messages.
 type many struct {
 	consumer   string
-	per        lease.Per
+	per        backend.Per
 	maxPayload int32
 	every      bool // all topics
 	likes      []string
@@ -93,7 +93,7 @@ type many struct {
 	pagedAfter, pagedUpto, pagedLimits []int64
 }
 
-func (b *Backend) newMany(ctx context.Context, req lease.FetchRequest, what *reading) (*many, []read, error) {
+func (b *Backend) newMany(ctx context.Context, req backend.FetchRequest, what *reading) (*many, []read, error) {
 	m := &many{
 		consumer: req.Consumer.Name, per: req.Consumer.Per, maxPayload: int32(req.MaxPayload), every: what.every, likes: what.likes, span: slotSpan, upto: math.MaxInt64, far: slotJump,
 		items: []int32{}, names: []string{}, positions: []int64{}, limits: []int64{}, // nil would be NULL, of which unnest makes nothing, too
@@ -101,11 +101,11 @@ func (b *Backend) newMany(ctx context.Context, req lease.FetchRequest, what *rea
 	if m.every {
 		m.span = math.MaxInt64 / 2 // nothing to pass over
 	}
-	reads, late, err := b.inQuestion(ctx, b.ledgers.get(m.per), b.askLog(m.per), m.per != lease.PerPartition, req)
+	reads, late, err := b.inQuestion(ctx, b.ledgers.get(m.per), b.askLog(m.per), m.per != backend.PerPartition, req)
 	if err != nil {
 		return nil, nil, err
 	}
-	if m.per == lease.PerPartition && !b.bySlot.done.Load() {
+	if m.per == backend.PerPartition && !b.bySlot.done.Load() {
 		if err := b.plain(ctx, m, reads); err != nil {
 			return nil, nil, err
 		}
@@ -116,14 +116,14 @@ func (b *Backend) newMany(ctx context.Context, req lease.FetchRequest, what *rea
 	running, snapshots := map[uint64]struct{}{}, map[string]int32{}
 	for i, item := range req.Items {
 		c, xids := reads[i].from, late[i].xids
-		if _, err := strconv.ParseInt(item.Resource, 10, 16); err != nil && m.per == lease.PerPartition {
+		if _, err := strconv.ParseInt(item.Resource, 10, 16); err != nil && m.per == backend.PerPartition {
 			continue // a lease that no program has made: there is no such slot
 		}
 		if c.pos >= m.upto {
 			m.left[i] = true
 			continue
 		}
-		if m.per != lease.PerPartition && pairs > 0 && pairs+len(xids) > mostPairs {
+		if m.per != backend.PerPartition && pairs > 0 && pairs+len(xids) > mostPairs {
 			m.left[i] = true
 			continue
 		}
@@ -141,7 +141,7 @@ func (b *Backend) newMany(ctx context.Context, req lease.FetchRequest, what *rea
 				oldest = x
 			}
 			m.lateXids = append(m.lateXids, strconv.FormatUint(x, 10))
-			if n > 0 && m.per == lease.PerPartition {
+			if n > 0 && m.per == backend.PerPartition {
 				continue
 			}
 			m.lateItems, m.lateNames = append(m.lateItems, int32(i)), append(m.lateNames, item.Resource)
@@ -171,7 +171,7 @@ func (b *Backend) newMany(ctx context.Context, req lease.FetchRequest, what *rea
 		m.openXids = append(m.openXids, strconv.FormatUint(x, 10))
 	}
 	m.lateFrom = strconv.FormatUint(oldest, 10)
-	if m.per == lease.PerPartition {
+	if m.per == backend.PerPartition {
 		slices.Sort(m.lateXids)
 		m.lateXids = slices.Compact(m.lateXids)
 	}
@@ -181,7 +181,7 @@ func (b *Backend) newMany(ctx context.Context, req lease.FetchRequest, what *rea
 // inQuestion returns the reads of a request, and for each the transactions that may have brought
 // something that was late for it.
 // With apart, those that are running are told apart.
-func (b *Backend) inQuestion(ctx context.Context, l *ledger, ask ask, apart bool, req lease.FetchRequest) ([]read, []question, error) {
+func (b *Backend) inQuestion(ctx context.Context, l *ledger, ask ask, apart bool, req backend.FetchRequest) ([]read, []question, error) {
 	reads, late := make([]read, len(req.Items)), make([]question, len(req.Items))
 	var history, now string
 	for i, item := range req.Items {
@@ -220,14 +220,14 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 		beyond = slices.Min(m.positions)
 	}
 	switch {
-	case m.per == lease.PerTopic && !late:
+	case m.per == backend.PerTopic && !late:
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchTopics(ctx, leasedb.FetchTopicsParams{
 				MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits, Beyond: beyond,
 			})
 			return err
 		}
-	case m.per == lease.PerTopic:
+	case m.per == backend.PerTopic:
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchTopicsLate(ctx, leasedb.FetchTopicsLateParams{
 				MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
@@ -239,7 +239,7 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 			})
 			return err
 		}
-	case m.per == lease.PerPartition && !late:
+	case m.per == backend.PerPartition && !late:
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchSlots(ctx, leasedb.FetchSlotsParams{
 				Consumer: m.consumer, MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,
@@ -248,7 +248,7 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 			})
 			return err
 		}
-	case m.per == lease.PerPartition:
+	case m.per == backend.PerPartition:
 		return func(q *leasedb.Queries) error {
 			_, err := q.FetchSlotsLate(ctx, leasedb.FetchSlotsLateParams{
 				Consumer: m.consumer, MaxPayload: m.maxPayload, Items: m.items, Names: m.names, Positions: m.positions, Limits: m.limits,

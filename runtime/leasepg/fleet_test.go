@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // What each process asks once a second, and at each handover, takes milliseconds with 40,000
@@ -12,8 +12,8 @@ import (
 func TestFleetOf40000(t *testing.T) {
 	const leases = 40_000
 	be, pool := migrated(t)
-	streams := lease.ConsumerInfo{Name: "streams", Per: lease.PerStream, Lock: lease.LockRow, TTL: time.Hour, Announced: true}
-	for _, c := range []lease.ConsumerInfo{topical, streams} {
+	streams := backend.ConsumerInfo{Name: "streams", Per: backend.PerStream, Lock: backend.LockRow, TTL: time.Hour, Announced: true}
+	for _, c := range []backend.ConsumerInfo{topical, streams} {
 		id, _ := member(t, be, time.Hour, c)
 		other, _ := member(t, be, time.Hour, c)
 		ok(t, be.Register(t.Context(), c, topicNames(leases)))

@@ -9,8 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // refusedFor runs what a role may not do.
@@ -28,10 +29,10 @@ func TestGrantsReachNoFurther(t *testing.T) {
 	c := distrustful(t)
 	be := leasepg.New(c.app)
 	ok(t, be.Publish(t.Context(), events("x", 20)))
-	spec := lease.SessionSpec{TTL: time.Hour, Consumers: []string{grouped.Name, "streams"}, Topics: map[string][]string{grouped.Name: grouped.Topics}}
+	spec := backend.SessionSpec{TTL: time.Hour, Consumers: []string{grouped.Name, "streams"}, Topics: map[string][]string{grouped.Name: grouped.Topics}}
 	session, _ := memberSpec(t, be, spec)
 	ok(t, be.Register(t.Context(), grouped, nil))
-	streams := lease.ConsumerInfo{Name: "streams", Per: lease.PerStream, Announced: true}
+	streams := backend.ConsumerInfo{Name: "streams", Per: backend.PerStream, Announced: true}
 	ok(t, be.Register(t.Context(), streams, []string{"s"}))
 
 	t.Run("epochs", func(t *testing.T) {
@@ -103,19 +104,19 @@ func TestNarrowGrants(t *testing.T) {
 
 	ok(t, from.Publish(t.Context(), events("x", 3)))
 	ok(t, from.Publish(t.Context(), events("x", 1000))) // by COPY
-	ok(t, from.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "k", ID: "i"}, {Topic: "x", Kind: "k", After: time.Microsecond}}))
-	ok(t, from.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "k", ID: "i"}}))
+	ok(t, from.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", ID: "i"}, {Topic: "x", Kind: "k", After: time.Microsecond}}))
+	ok(t, from.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", ID: "i"}}))
 	ok(t, to.Check(t.Context(), nil))
 	ok(t, leasepg.ReleaseDelayed(t.Context(), to))
 	session, g := sole(t, to, topical, "x")
 	f := fetch(t, to, topical, "x", g.Cursor, 2000)
 	equal(t, "messages", len(f.Messages), 1005)
-	_, err := to.Commit(t.Context(), session, topical.Name, []lease.Progress{{Ref: g.Ref, Cursor: f.Next, Dead: []lease.Dead{{ID: f.Messages[0].ID, Reason: "r"}}}})
+	_, err := to.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next, Dead: []backend.Dead{{ID: f.Messages[0].ID, Reason: "r"}}}})
 	ok(t, err)
-	equal(t, "replayed", must[int](t)(to.Replay(t.Context(), lease.DeadLetterFilter{})), 1)
-	_, err = to.Maintain(t.Context(), []lease.ConsumerInfo{topical})
+	equal(t, "replayed", must[int](t)(to.Replay(t.Context(), operate.DeadLetterFilter{})), 1)
+	_, err = to.Maintain(t.Context(), []backend.ConsumerInfo{topical})
 	ok(t, err)
-	_ = must[[]lease.ConsumerStatus](t)(to.Status(t.Context()))
+	_ = must[[]operate.ConsumerStatus](t)(to.Status(t.Context()))
 
 	for _, sql := range []string{
 		"SELECT payload FROM leasegen.message", "SELECT FROM leasegen.lease", "SELECT FROM leasegen.session", "SELECT FROM leasegen.dead_letter", "SELECT FROM leasegen.parked",

@@ -8,8 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // A cursor is good only in the history of the server that gave it. When a standby that lacked
@@ -68,12 +69,12 @@ func (c *cursor) future(h horizon) (bool, error) {
 // in returns ErrSessionLost, with a reason, unless the cursor is of the server's history.
 func (c *cursor) in(h horizon) error {
 	if c.history != "" && c.history != h.history {
-		return fmt.Errorf("%w: a position is of the history %s, and the server has another, %s", lease.ErrSessionLost, c.history, h.history)
+		return fmt.Errorf("%w: a position is of the history %s, and the server has another, %s", backend.ErrSessionLost, c.history, h.history)
 	}
 	if future, err := c.future(h); err != nil {
 		return err
 	} else if future {
-		return fmt.Errorf("%w: a position is from the future: it knows transaction %d, and the server's next is %d", lease.ErrSessionLost, c.x, h.xmax)
+		return fmt.Errorf("%w: a position is from the future: it knows transaction %d, and the server's next is %d", backend.ErrSessionLost, c.x, h.xmax)
 	}
 	return nil
 }
@@ -141,7 +142,7 @@ func (b *Backend) estrangeNamed(reason error, id string) {
 // rescue looks at leases just granted. One whose stored cursor is from the future was written on
 // another server, and nothing tells what of the log it has passed here: it begins again at
 // the beginning, durably, before anyone reads on.
-func (b *Backend) rescue(ctx context.Context, on sender, session, consumer string, h horizon, grants []lease.Grant) error {
+func (b *Backend) rescue(ctx context.Context, on sender, session, consumer string, h horizon, grants []backend.Grant) error {
 	var ahead []string
 	for i := range grants {
 		c := grants[i].Cursor.(*cursor)
@@ -193,14 +194,14 @@ func (b *Backend) tellSetBack(consumer string, resources []string, from, to int6
 		return
 	}
 	for _, r := range resources {
-		b.observer.Observe(lease.ObservedSetBack{Consumer: consumer, Resource: r, Reason: reason})
+		b.observer.Observe(operate.ObservedSetBack{Consumer: consumer, Resource: r, Reason: reason})
 	}
 }
 
 // takeBack answers for the items whose cursors have passed positions that were given out again,
 // because the sequence, or with it the table, was set back. Each goes on with what its snapshot did not
 // show, wherever that stands, and so nothing is read twice.
-func (b *Backend) takeBack(ctx context.Context, t *TableSource, req lease.FetchRequest, h horizon, suspects []int, reads []read, out []lease.Fetched) error {
+func (b *Backend) takeBack(ctx context.Context, t *TableSource, req backend.FetchRequest, h horizon, suspects []int, reads []read, out []backend.Fetched) error {
 	if len(suspects) == 0 {
 		return nil
 	}
@@ -238,9 +239,9 @@ func (b *Backend) takeBack(ctx context.Context, t *TableSource, req lease.FetchR
 		n := suspects[u-1]
 		was := reads[n].from
 		next := &cursor{history: h.history, file: h.file, pos: to.Pos, snap: was.snap, x: x, lateSnap: to.Snap}
-		out[n] = lease.Fetched{
+		out[n] = backend.Fetched{
 			Resource: req.Items[n].Resource, Next: next, More: true,
-			Cut: func(int) lease.Cursor { return next },
+			Cut: func(int) backend.Cursor { return next },
 		}
 		resources, from = append(resources, req.Items[n].Resource), max(from, was.pos)
 	}

@@ -4,21 +4,22 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // told returns a backend on the same database, and what it tells its observer.
-func told(t testing.TB) (be *leasepg.Backend, run func(sql string), observed func() []lease.ObservedSetBack) {
+func told(t testing.TB) (be *leasepg.Backend, run func(sql string), observed func() []operate.ObservedSetBack) {
 	t.Helper()
 	_, pool := migrated(t)
-	var all []lease.ObservedSetBack
-	be = leasepg.New(pool, leasepg.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
-		if o, is := o.(lease.ObservedSetBack); is {
+	var all []operate.ObservedSetBack
+	be = leasepg.New(pool, leasepg.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
+		if o, is := o.(operate.ObservedSetBack); is {
 			all = append(all, o)
 		}
 	})))
-	return be, func(sql string) { exec(t, pool, sql) }, func() []lease.ObservedSetBack { return all }
+	return be, func(sql string) { exec(t, pool, sql) }, func() []operate.ObservedSetBack { return all }
 }
 
 // A lease whose stored position was written on another server begins again, durably.
@@ -27,16 +28,16 @@ func TestAStoredPositionFromTheFuture(t *testing.T) {
 	be, run, observed := told(t)
 	ok(t, be.Publish(t.Context(), events("t", 5)))
 	id, g := sole(t, be, grouped)
-	read := fetch(t, be, grouped, lease.Whole, g.Cursor, 10)
-	must[[]string](t)(be.Commit(t.Context(), id, grouped.Name, []lease.Progress{{Ref: g.Ref, Seq: 1, Cursor: read.Next}}))
-	ok(t, be.Release(t.Context(), id, grouped.Name, []lease.Ref{g.Ref}))
+	read := fetch(t, be, grouped, backend.Whole, g.Cursor, 10)
+	must[[]string](t)(be.Commit(t.Context(), id, grouped.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: read.Next}}))
+	ok(t, be.Release(t.Context(), id, grouped.Name, []backend.Ref{g.Ref}))
 	run("UPDATE leasegen.lease SET pos = 4000, snap = '9000000000:9000000000:', x = '9000000001'")
 	ok(t, be.Publish(t.Context(), events("t", 2)))
 	for range 2 { // the second time it is stored
 		again := acquire(t, be, id, grouped, 1)
 		equal(t, "leases", len(again), 1)
-		equal(t, "messages", len(fetch(t, be, grouped, lease.Whole, again[0].Cursor, 10).Messages), 7)
-		ok(t, be.Release(t.Context(), id, grouped.Name, []lease.Ref{again[0].Ref}))
+		equal(t, "messages", len(fetch(t, be, grouped, backend.Whole, again[0].Cursor, 10).Messages), 7)
+		ok(t, be.Release(t.Context(), id, grouped.Name, []backend.Ref{again[0].Ref}))
 	}
 	equal(t, "observed", fmt.Sprint(len(observed()), " ", observed()[0].Consumer, " ", observed()[0].Resource), "1 grouped *")
 }
@@ -45,7 +46,7 @@ func TestAStoredPositionFromTheFuture(t *testing.T) {
 func TestALogThatWasSetBack(t *testing.T) {
 	t.Parallel()
 	be, run, observed := told(t)
-	for _, c := range []lease.ConsumerInfo{grouped, topical} {
+	for _, c := range []backend.ConsumerInfo{grouped, topical} {
 		ok(t, be.Publish(t.Context(), events("t", 20)))
 		_, g := sole(t, be, c, "t")
 		at := fetch(t, be, c, g.Resource, g.Cursor, 100).Next

@@ -17,7 +17,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/internal/tabletest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
@@ -179,14 +179,14 @@ func TestRetriesAreNotMoved(t *testing.T) {
 			map[string]string{"int4": "2000000000", "interval": "interval '1000 years'"}[types[1]]))
 	}
 	be := leasepg.New(c.app)
-	ok(t, be.Publish(t.Context(), append(events("x", 2), lease.Event{Topic: "x", Kind: "k", After: time.Microsecond})))
+	ok(t, be.Publish(t.Context(), append(events("x", 2), backend.Event{Topic: "x", Kind: "k", After: time.Microsecond})))
 	ok(t, leasepg.ReleaseDelayed(t.Context(), be))
 	session, g := sole(t, be, topical, "x")
 	f := fetch(t, be, topical, "x", g.Cursor, 9)
 	equal(t, "messages, with the one that was delayed", len(f.Messages), 3)
-	_, err := be.Commit(t.Context(), session, topical.Name, []lease.Progress{{Ref: g.Ref, Cursor: f.Next,
-		Park: []lease.Park{{ID: f.Messages[0].ID, Lane: "l", Attempt: 1, After: time.Microsecond}}}})
+	_, err := be.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next,
+		Park: []backend.Park{{ID: f.Messages[0].ID, Lane: "l", Attempt: 1, After: time.Microsecond}}}})
 	ok(t, err)
-	p := must[lease.Parked](t)(be.FetchParked(t.Context(), lease.ParkedRequest{Session: session, Consumer: topical, Limit: 9, MaxPayload: 99}))
+	p := must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: topical, Limit: 9, MaxPayload: 99}))
 	equal(t, "messages due", len(p.Messages), 1)
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
@@ -68,18 +68,18 @@ func slack(t testing.TB, pool *pgxpool.Pool) time.Duration {
 }
 
 var (
-	topical = lease.ConsumerInfo{Name: "topical", Per: lease.PerTopic, Topics: []string{"*"}}
-	grouped = lease.ConsumerInfo{Name: "grouped", Per: lease.PerGroup, Topics: []string{"*"}}
+	topical = backend.ConsumerInfo{Name: "topical", Per: backend.PerTopic, Topics: []string{"*"}}
+	grouped = backend.ConsumerInfo{Name: "grouped", Per: backend.PerGroup, Topics: []string{"*"}}
 )
 
 // member opens a session for all consumers given.
-func member(t testing.TB, be *leasepg.Backend, ttl time.Duration, consumers ...lease.ConsumerInfo) (string, lease.Session) {
+func member(t testing.TB, be *leasepg.Backend, ttl time.Duration, consumers ...backend.ConsumerInfo) (string, backend.Session) {
 	t.Helper()
-	spec := lease.SessionSpec{ID: newID(), TTL: ttl, Host: "host", PID: 1}
+	spec := backend.SessionSpec{ID: newID(), TTL: ttl, Host: "host", PID: 1}
 	for _, c := range consumers {
 		spec.Consumers = append(spec.Consumers, c.Name)
 	}
-	s := must[lease.Session](t)(be.OpenSession(context.Background(), spec))
+	s := must[backend.Session](t)(be.OpenSession(context.Background(), spec))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -88,13 +88,13 @@ func member(t testing.TB, be *leasepg.Backend, ttl time.Duration, consumers ...l
 	return spec.ID, s
 }
 
-func acquire(t testing.TB, be *leasepg.Backend, session string, c lease.ConsumerInfo, n int) []lease.Grant {
+func acquire(t testing.TB, be *leasepg.Backend, session string, c backend.ConsumerInfo, n int) []backend.Grant {
 	t.Helper()
-	return must[[]lease.Grant](t)(be.Acquire(context.Background(), lease.AcquireRequest{Session: session, Consumer: c, Max: n, Attempt: newID()}))
+	return must[[]backend.Grant](t)(be.Acquire(context.Background(), backend.AcquireRequest{Session: session, Consumer: c, Max: n, Attempt: newID()}))
 }
 
 // sole registers a consumer of one resource and takes it.
-func sole(t testing.TB, be *leasepg.Backend, c lease.ConsumerInfo, topics ...string) (session string, g lease.Grant) {
+func sole(t testing.TB, be *leasepg.Backend, c backend.ConsumerInfo, topics ...string) (session string, g backend.Grant) {
 	t.Helper()
 	session, _ = member(t, be, time.Hour, c)
 	ok(t, be.Register(context.Background(), c, topics))
@@ -105,17 +105,17 @@ func sole(t testing.TB, be *leasepg.Backend, c lease.ConsumerInfo, topics ...str
 	return session, gs[0]
 }
 
-func fetch(t testing.TB, be *leasepg.Backend, c lease.ConsumerInfo, resource string, at lease.Cursor, limit int) lease.Fetched {
+func fetch(t testing.TB, be *leasepg.Backend, c backend.ConsumerInfo, resource string, at backend.Cursor, limit int) backend.Fetched {
 	t.Helper()
-	return must[[]lease.Fetched](t)(be.Fetch(context.Background(), lease.FetchRequest{
-		Consumer: c, MaxPayload: 1 << 20, Items: []lease.FetchItem{{Resource: resource, From: at, Limit: limit}},
+	return must[[]backend.Fetched](t)(be.Fetch(context.Background(), backend.FetchRequest{
+		Consumer: c, MaxPayload: 1 << 20, Items: []backend.FetchItem{{Resource: resource, From: at, Limit: limit}},
 	}))[0]
 }
 
-func events(topic string, n int) []lease.Event {
-	es := make([]lease.Event, n)
+func events(topic string, n int) []backend.Event {
+	es := make([]backend.Event, n)
 	for i := range es {
-		es[i] = lease.Event{Topic: topic, Key: fmt.Sprint("k", i%7), Kind: "kind", Payload: fmt.Appendf(nil, `{"n":%d}`, i)}
+		es[i] = backend.Event{Topic: topic, Key: fmt.Sprint("k", i%7), Kind: "kind", Payload: fmt.Appendf(nil, `{"n":%d}`, i)}
 	}
 	return es
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
@@ -178,7 +178,7 @@ func sift(all []uint64, questions []question, answers map[uint64]*wrote) (unknow
 }
 
 // askLog looks transactions up in the log.
-func (b *Backend) askLog(per lease.Per) ask {
+func (b *Backend) askLog(per backend.Per) ask {
 	return func(ctx context.Context, xids []string) (map[uint64]*wrote, string, error) {
 		var rows []leasedb.WroteRow
 		var history string
@@ -262,8 +262,8 @@ func xidTexts(xids []uint64) []string {
 }
 
 // unread is the answer for a resource that was not read this time.
-func unread(item lease.FetchItem) lease.Fetched {
-	return lease.Fetched{Resource: item.Resource, Next: item.From, More: true, Cut: func(int) lease.Cursor { return item.From }}
+func unread(item backend.FetchItem) backend.Fetched {
+	return backend.Fetched{Resource: item.Resource, Next: item.From, More: true, Cut: func(int) backend.Cursor { return item.From }}
 }
 
 // pages makes a cursor, for which too many transactions are in question, look for what was late

@@ -15,15 +15,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-var (
-	_ lease.Backend    = (*Backend)(nil)
-	_ lease.Transactor = (*Backend)(nil)
-	_ lease.Operator   = (*Backend)(nil)
-)
+var _ backend.Backend = (*Backend)(nil)
 
 // Backend keeps sessions, leases and messages in one schema of a PostgreSQL database.
 // It is safe for concurrent use.
@@ -31,7 +28,7 @@ type Backend struct {
 	pool     *pgxpool.Pool
 	schema   schema
 	log      *slog.Logger
-	observer lease.Observer // nil: nobody
+	observer operate.Observer // nil: nobody
 
 	id            string        // of this process, among those that share the schema
 	heldBackAfter time.Duration // see heldBackLong
@@ -65,7 +62,7 @@ type Option func(*options)
 type options struct {
 	schema   string
 	logger   *slog.Logger
-	observer lease.Observer
+	observer operate.Observer
 	slots    int
 	from     int
 	rights   Rights
@@ -78,9 +75,9 @@ func WithSchema(name string) Option { return func(o *options) { o.schema = name 
 // WithLogger sets the logger. Default slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
 
-// WithObserver sets who is told of what the backend itself does, see lease.ObservedSetBack.
+// WithObserver sets who is told of what the backend itself does, see operate.ObservedSetBack.
 // Default nobody.
-func WithObserver(o lease.Observer) Option { return func(to *options) { to.observer = o } }
+func WithObserver(o operate.Observer) Option { return func(to *options) { to.observer = o } }
 
 // WithSlots sets how many slots the log has, for [Migrate] and [Migrations]: 1 to 16,384.
 // Default 256. It can be changed until the log has messages or a consumer owns slots.
@@ -205,4 +202,9 @@ type throttle struct{ last atomic.Int64 }
 func (t *throttle) ready(now time.Time, every time.Duration) bool {
 	last := t.last.Load()
 	return now.UnixNano()-last >= int64(every) && t.last.CompareAndSwap(last, now.UnixNano())
+}
+
+// Capabilities are all that there are.
+func (b *Backend) Capabilities() backend.Capabilities {
+	return backend.Capabilities{Rows: b, Streams: b, Ledger: b, Tx: b, Operator: b}
 }

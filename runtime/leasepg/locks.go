@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
@@ -35,13 +36,13 @@ func (b *Backend) session(id string) *session {
 // acquireAdvisory takes the lease of a consumer by its advisory lock. The lock comes first:
 // who holds it knows that no other owner by that lock is left, and bumps the epoch in the
 // same session. A lock that brings no lease is given back.
-func (b *Backend) acquireAdvisory(ctx context.Context, req lease.AcquireRequest) (grants []lease.Grant, err error) {
+func (b *Backend) acquireAdvisory(ctx context.Context, req backend.AcquireRequest) (grants []backend.Grant, err error) {
 	s := b.session(req.Session)
 	if s == nil {
-		return nil, lease.ErrSessionLost
+		return nil, backend.ErrSessionLost
 	}
 	name, key := req.Consumer.Name, b.lockKey(req.Consumer.Name)
-	result := make(chan []lease.Grant, 1)
+	result := make(chan []backend.Grant, 1)
 	err = s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		if s.key == 0 {
 			return errPooledLock
@@ -59,7 +60,7 @@ func (b *Backend) acquireAdvisory(ctx context.Context, req lease.AcquireRequest)
 					return err // a member has it, or has just had it
 				}
 				// The lease alone decides then: it is free when its owner's session is dead.
-				req.Consumer.Lock = lease.LockSession
+				req.Consumer.Lock = backend.LockSession
 			}
 		}
 		granted, err := b.acquire(ctx, c, req)
@@ -70,7 +71,7 @@ func (b *Backend) acquireAdvisory(ctx context.Context, req lease.AcquireRequest)
 			result <- granted
 			return nil
 		}
-		if errors.Is(err, lease.ErrSessionLost) {
+		if errors.Is(err, backend.ErrSessionLost) {
 			s.end()
 			return err
 		}
@@ -178,7 +179,7 @@ func (s *session) leadAgain(ctx context.Context, c *pgx.Conn, before int64, pid 
 		return err
 	}
 	if !held || !unchanged {
-		return lease.ErrSessionLost
+		return backend.ErrSessionLost
 	}
 	for _, consumer := range names {
 		s.locked[consumer] = true

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // Moving the cursor of a drainer takes its lease away while its process lives. Its advisory
@@ -17,13 +19,13 @@ func TestMovedCursorFreesTheAdvisoryLock(t *testing.T) {
 	be, _ := migrated(t)
 	var mu sync.Mutex
 	handled := map[string]int{}
-	drainer := lease.ConsumerInfo{Name: "drainer", Per: lease.PerGroup, Lock: lease.LockAdvisory, Topics: []string{"*"}}
+	drainer := backend.ConsumerInfo{Name: "drainer", Per: backend.PerGroup, Lock: backend.LockAdvisory, Topics: []string{"*"}}
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	defer func() { stop(); wg.Wait() }()
 	join := func() {
 		c := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
-			Name: "drainer", Per: lease.PerGroup, Lock: lease.LockAdvisory, Topics: []string{"*"}, TTL: time.Minute,
+			Name: "drainer", Per: backend.PerGroup, Lock: backend.LockAdvisory, Topics: []string{"*"}, TTL: time.Minute,
 			Handlers: []lease.Handler{lease.One("fact", func(_ context.Context, m lease.Message[struct{}]) error {
 				mu.Lock()
 				defer mu.Unlock()
@@ -33,7 +35,7 @@ func TestMovedCursorFreesTheAdvisoryLock(t *testing.T) {
 		}, lease.WithLogger(slog.New(slog.DiscardHandler))))
 		wg.Go(func() { _ = c.Run(ctx) })
 	}
-	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "fact", Payload: []byte(`{}`)}}))
+	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "fact", Payload: []byte(`{}`)}}))
 	times := func(n int) func() bool {
 		return func() bool {
 			mu.Lock()
@@ -51,7 +53,7 @@ func TestMovedCursorFreesTheAdvisoryLock(t *testing.T) {
 	for round := range 6 { // who is next is a matter of session ids: most probably another one, some time
 		join()
 		eventually(t, "it has joined", func() bool { return len(surveyed(t, be, drainer).Members) == round+2 })
-		must[int](t)(be.SetCursor(t.Context(), "drainer", "", lease.CursorTarget{Beginning: true}))
+		must[int](t)(be.SetCursor(t.Context(), "drainer", "", operate.CursorTarget{Beginning: true}))
 		eventually(t, "the message is handled again", times(round+2))
 	}
 }

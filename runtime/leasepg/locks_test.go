@@ -17,17 +17,19 @@ import (
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-var led = lease.ConsumerInfo{Name: "led", Per: lease.PerCluster, Lock: lease.LockAdvisory}
+var led = backend.ConsumerInfo{Name: "led", Per: backend.PerCluster, Lock: backend.LockAdvisory}
 
 // memberSpec opens a session as spec says, with a random id.
-func memberSpec(t testing.TB, be *leasepg.Backend, spec lease.SessionSpec) (string, lease.Session) {
+func memberSpec(t testing.TB, be *leasepg.Backend, spec backend.SessionSpec) (string, backend.Session) {
 	t.Helper()
 	spec.ID = newID()
-	s := must[lease.Session](t)(be.OpenSession(context.Background(), spec))
+	s := must[backend.Session](t)(be.OpenSession(context.Background(), spec))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -36,9 +38,9 @@ func memberSpec(t testing.TB, be *leasepg.Backend, spec lease.SessionSpec) (stri
 	return spec.ID, s
 }
 
-func leader(t testing.TB, be *leasepg.Backend, ttl time.Duration) (string, lease.Session) {
+func leader(t testing.TB, be *leasepg.Backend, ttl time.Duration) (string, backend.Session) {
 	t.Helper()
-	return memberSpec(t, be, lease.SessionSpec{TTL: ttl, Advisory: true, Consumers: []string{led.Name}})
+	return memberSpec(t, be, backend.SessionSpec{TTL: ttl, Advisory: true, Consumers: []string{led.Name}})
 }
 
 // held counts how often the lock of a consumer is held.
@@ -59,13 +61,13 @@ func TestAdvisoryLeader(t *testing.T) {
 	id, s := leader(t, be, time.Hour)
 	other, _ := leader(t, be, time.Hour)
 	g := acquire(t, be, id, led, 1)[0]
-	survey := func() lease.Survey {
-		return must[[]lease.Survey](t)(be.Survey(t.Context(), []string{led.Name}))[0]
+	survey := func() backend.Survey {
+		return must[[]backend.Survey](t)(be.Survey(t.Context(), []string{led.Name}))[0]
 	}
 	equal(t, "free while led", survey().Free, 0)
 	equal(t, "members", len(survey().Members), 2)
 	equal(t, "granted to a standby", len(acquire(t, be, other, led, 1)), 0)
-	members := must[[]lease.MemberStatus](t)(be.Members(t.Context(), led.Name))
+	members := must[[]operate.MemberStatus](t)(be.Members(t.Context(), led.Name))
 	equal(t, "members listed", len(members), 2)
 	equal(t, "time that is left to who lives by its lock", members[0].TTLRemaining, time.Hour)
 	x0 := query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
@@ -75,7 +77,7 @@ func TestAdvisoryLeader(t *testing.T) {
 	equal(t, "transaction ids of 100 heartbeats", query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")-x0, 0)
 	for range 20 { // locks pile up: one that was taken twice would stay
 		equal(t, "holders", held(t, pool, led.Name), 1)
-		ok(t, be.Release(t.Context(), id, led.Name, []lease.Ref{g.Ref}))
+		ok(t, be.Release(t.Context(), id, led.Name, []backend.Ref{g.Ref}))
 		equal(t, "holders after the release", held(t, pool, led.Name), 0)
 		equal(t, "free after the release", survey().Free, 1)
 		next := acquire(t, be, other, led, 1)
@@ -86,7 +88,7 @@ func TestAdvisoryLeader(t *testing.T) {
 		id, other, g = other, id, next[0]
 	}
 	// A release of another epoch leaves the leader alone.
-	ok(t, be.Release(t.Context(), id, led.Name, []lease.Ref{{Resource: g.Resource, Epoch: g.Epoch - 1}}))
+	ok(t, be.Release(t.Context(), id, led.Name, []backend.Ref{{Resource: g.Resource, Epoch: g.Epoch - 1}}))
 	equal(t, "holders after a stale release", held(t, pool, led.Name), 1)
 }
 
@@ -127,14 +129,14 @@ func TestStandbyIsWokenInTime(t *testing.T) {
 			if i%2 == 0 {
 				done <- s.Close(context.Background())
 			} else {
-				done <- be.Release(context.Background(), id, led.Name, []lease.Ref{g[0].Ref})
+				done <- be.Release(context.Background(), id, led.Name, []backend.Ref{g[0].Ref})
 			}
 		}()
 		wait()
 		next := acquire(t, be, standby, led, 1)
 		equal(t, "granted to the standby that was woken", len(next), 1)
 		ok(t, <-done)
-		ok(t, be.Release(t.Context(), standby, led.Name, []lease.Ref{next[0].Ref}))
+		ok(t, be.Release(t.Context(), standby, led.Name, []backend.Ref{next[0].Ref}))
 		if i%2 == 1 {
 			ok(t, s.Close(t.Context()))
 		}
@@ -152,7 +154,7 @@ func TestAdvisoryContention(t *testing.T) {
 		id, _ := leader(t, be, time.Hour)
 		wg.Go(func() {
 			for terms := 0; terms < 15; {
-				gs, err := be.Acquire(context.Background(), lease.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: newID()})
+				gs, err := be.Acquire(context.Background(), backend.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: newID()})
 				if err != nil {
 					t.Error(err)
 					return
@@ -167,7 +169,7 @@ func TestAdvisoryContention(t *testing.T) {
 					if _, err := pool.Exec(context.Background(), "UPDATE term SET ended = clock_timestamp() WHERE epoch = $1", g.Epoch); err != nil {
 						t.Error(err)
 					}
-					if err := be.Release(context.Background(), id, led.Name, []lease.Ref{g.Ref}); err != nil {
+					if err := be.Release(context.Background(), id, led.Name, []backend.Ref{g.Ref}); err != nil {
 						t.Error(err)
 					}
 					terms++
@@ -184,10 +186,10 @@ func TestAdvisoryContention(t *testing.T) {
 func TestFortyLeaderships(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
-	var infos []lease.ConsumerInfo
-	spec := lease.SessionSpec{TTL: time.Minute, Advisory: true}
+	var infos []backend.ConsumerInfo
+	spec := backend.SessionSpec{TTL: time.Minute, Advisory: true}
 	for i := range 40 {
-		infos = append(infos, lease.ConsumerInfo{Name: fmt.Sprint("leader-", i), Per: lease.PerCluster, Lock: lease.LockAdvisory})
+		infos = append(infos, backend.ConsumerInfo{Name: fmt.Sprint("leader-", i), Per: backend.PerCluster, Lock: backend.LockAdvisory})
 		spec.Consumers = append(spec.Consumers, infos[i].Name)
 		ok(t, be.Register(t.Context(), infos[i], nil))
 	}
@@ -226,10 +228,10 @@ func TestSquattedKey(t *testing.T) {
 	g := acquire(t, be, id, led, 1)
 	equal(t, "acquired beside the squatter", len(g), 1)
 	for range 5 {
-		ok(t, be.Release(t.Context(), id, led.Name, []lease.Ref{g[0].Ref}))
+		ok(t, be.Release(t.Context(), id, led.Name, []backend.Ref{g[0].Ref}))
 		g = acquire(t, be, id, led, 1)
 	}
-	ok(t, be.Release(t.Context(), id, led.Name, []lease.Ref{g[0].Ref}))
+	ok(t, be.Release(t.Context(), id, led.Name, []backend.Ref{g[0].Ref}))
 	told := log.String()
 	equal(t, "lines", strings.Count(told, "\n"), 1)
 	for _, want := range []string{fmt.Sprint("pid=", squatter.PgConn().PID()), "application_name=squat", "role=postgres", led.Name} {
@@ -258,7 +260,7 @@ func TestAdvisoryBehindPooler(t *testing.T) {
 	defer pool.Close()
 	be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.DiscardHandler)))
 	ok(t, be.Register(t.Context(), led, nil))
-	_, err = be.OpenSession(t.Context(), lease.SessionSpec{ID: newID(), TTL: time.Minute, Advisory: true, Consumers: []string{led.Name}})
+	_, err = be.OpenSession(t.Context(), backend.SessionSpec{ID: newID(), TTL: time.Minute, Advisory: true, Consumers: []string{led.Name}})
 	refused := func(err error) {
 		t.Helper()
 		if err == nil || !strings.Contains(err.Error(), "transaction pooler") || !strings.Contains(err.Error(), "lock=session") || strings.Contains(err.Error(), "\n") {
@@ -267,7 +269,7 @@ func TestAdvisoryBehindPooler(t *testing.T) {
 	}
 	refused(err)
 	id, s := member(t, be, time.Minute, led)
-	_, err = be.Acquire(t.Context(), lease.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: newID()})
+	_, err = be.Acquire(t.Context(), backend.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: newID()})
 	refused(err)
 	ok(t, s.Heartbeat(t.Context()))
 	equal(t, "locks held through the pooler", query[int](t, direct,
@@ -288,17 +290,17 @@ func TestLeaderIsCutOff(t *testing.T) {
 	kept, lost := 0, 0
 	for i := range 20 {
 		id, s := leader(t, far, time.Minute)
-		var g []lease.Grant
+		var g []backend.Grant
 		eventually(t, "it leads", func() bool { g = acquire(t, far, id, led, 1); return len(g) == 1 })
 		link.Cut()
 		if i%2 == 1 {
-			var next []lease.Grant
+			var next []backend.Grant
 			eventually(t, "it is replaced", func() bool { next = acquire(t, be, standby, led, 1); return len(next) == 1 })
 			link.Heal()
-			eventually(t, "it learns that it is lost", func() bool { return errors.Is(s.Heartbeat(t.Context()), lease.ErrSessionLost) })
-			fenced := must[[]string](t)(be.Commit(t.Context(), id, led.Name, []lease.Progress{{Ref: g[0].Ref}}))
+			eventually(t, "it learns that it is lost", func() bool { return errors.Is(s.Heartbeat(t.Context()), backend.ErrSessionLost) })
+			fenced := must[[]string](t)(be.Commit(t.Context(), id, led.Name, []backend.Progress{{Ref: g[0].Ref}}))
 			equal(t, "fenced", len(fenced), 1)
-			ok(t, be.Release(t.Context(), standby, led.Name, []lease.Ref{next[0].Ref}))
+			ok(t, be.Release(t.Context(), standby, led.Name, []backend.Ref{next[0].Ref}))
 			lost++
 			continue
 		}
@@ -306,7 +308,7 @@ func TestLeaderIsCutOff(t *testing.T) {
 		var err error
 		eventually(t, "it is back, or lost", func() bool {
 			err = s.Heartbeat(t.Context())
-			return err == nil || errors.Is(err, lease.ErrSessionLost)
+			return err == nil || errors.Is(err, backend.ErrSessionLost)
 		})
 		if err == nil {
 			equal(t, "holders", held(t, pool, led.Name), 1)
@@ -330,17 +332,17 @@ func TestCancelledAcquire(t *testing.T) {
 		id, s := leader(t, be, time.Minute)
 		ctx, cancel := context.WithTimeout(t.Context(), rand.N(3*time.Millisecond))
 		attempt := newID()
-		gs, err := be.Acquire(ctx, lease.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: attempt})
+		gs, err := be.Acquire(ctx, backend.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: attempt})
 		cancel()
 		if err != nil {
 			// Unknown: the same attempt asks again.
-			gs = must[[]lease.Grant](t)(be.Acquire(t.Context(), lease.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: attempt}))
+			gs = must[[]backend.Grant](t)(be.Acquire(t.Context(), backend.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: attempt}))
 		}
 		equal(t, "granted", len(gs), 1)
 		equal(t, "holders", held(t, pool, led.Name), 1)
 		ok(t, s.Heartbeat(t.Context()))
 		if rand.N(2) == 0 {
-			ok(t, be.Release(t.Context(), id, led.Name, []lease.Ref{gs[0].Ref}))
+			ok(t, be.Release(t.Context(), id, led.Name, []backend.Ref{gs[0].Ref}))
 			equal(t, "holders after the release", held(t, pool, led.Name), 0)
 		}
 		ok(t, s.Close(t.Context()))
@@ -353,7 +355,7 @@ func TestLockChanges(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
 	plain := led
-	plain.Lock = lease.LockSession
+	plain.Lock = backend.LockSession
 	ok(t, be.Register(t.Context(), plain, nil))
 	old, olds := member(t, be, time.Hour, plain)
 	id, s := leader(t, be, time.Hour)

@@ -11,12 +11,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // drain reads a resource batch by batch, committing each, until nothing is left.
-func drain(t testing.TB, be *leasepg.Backend, c lease.ConsumerInfo, session string, g lease.Grant, limit int) (ids []string, at lease.Cursor) {
+func drain(t testing.TB, be *leasepg.Backend, c backend.ConsumerInfo, session string, g backend.Grant, limit int) (ids []string, at backend.Cursor) {
 	t.Helper()
 	at = g.Cursor
 	for {
@@ -28,7 +29,7 @@ func drain(t testing.TB, be *leasepg.Backend, c lease.ConsumerInfo, session stri
 			ids = append(ids, m.ID)
 		}
 		at = f.Next
-		fenced, err := be.Commit(t.Context(), session, c.Name, []lease.Progress{{Ref: g.Ref, Cursor: at}})
+		fenced, err := be.Commit(t.Context(), session, c.Name, []backend.Progress{{Ref: g.Ref, Cursor: at}})
 		ok(t, err)
 		equal(t, "fenced", len(fenced), 0)
 		if len(f.Messages) == 0 && !f.More {
@@ -47,13 +48,13 @@ func TestHugeLateTransaction(t *testing.T) {
 	ok(t, be.Publish(t.Context(), events("x", 10)))
 
 	type consumer struct {
-		info     lease.ConsumerInfo
+		info     backend.ConsumerInfo
 		resource string
 		session  string
-		grant    lease.Grant
+		grant    backend.Grant
 	}
 	var all []*consumer
-	for _, c := range []*consumer{{info: grouped, resource: lease.Whole}, {info: topical, resource: "x"}} {
+	for _, c := range []*consumer{{info: grouped, resource: backend.Whole}, {info: topical, resource: "x"}} {
 		c.session, c.grant = sole(t, be, c.info, c.resource)
 		ids, at := drain(t, be, c.info, c.session, c.grant, limit)
 		equal(t, "read while the transaction was open", len(ids), 10)
@@ -99,9 +100,9 @@ func TestCutWithinLateMessages(t *testing.T) {
 			if n > len(f.Messages) {
 				break
 			}
-			_, err := be.Commit(t.Context(), session, topical.Name, []lease.Progress{{Ref: g.Ref, Cursor: f.Cut(n)}})
+			_, err := be.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Cut(n)}})
 			ok(t, err)
-			ok(t, be.Release(t.Context(), session, topical.Name, []lease.Ref{g.Ref}))
+			ok(t, be.Release(t.Context(), session, topical.Name, []backend.Ref{g.Ref}))
 			g = acquire(t, be, session, topical, 1)[0]
 			rest, _ := drain(t, be, topical, session, g, limit)
 			equal(t, fmt.Sprintf("left after %d of %d", n, limit), len(rest), 9-n)
@@ -117,15 +118,15 @@ func TestSelectiveReader(t *testing.T) {
 	exec(t, pool, "SELECT setval('leasegen.message_id_seq', 700000)") // as many rolled back
 	ok(t, be.Publish(t.Context(), events("a_b", 1)))
 	ok(t, be.Publish(t.Context(), events("axb", 1)))
-	picky := lease.ConsumerInfo{Name: "picky", Per: lease.PerGroup, Topics: []string{"a_b", `c%\*`}}
+	picky := backend.ConsumerInfo{Name: "picky", Per: backend.PerGroup, Topics: []string{"a_b", `c%\*`}}
 	session, g := sole(t, be, picky)
-	first := fetch(t, be, picky, lease.Whole, g.Cursor, 10)
+	first := fetch(t, be, picky, backend.Whole, g.Cursor, 10)
 	if len(first.Messages) != 0 || !first.More || first.Next == g.Cursor {
 		t.Fatalf("%d messages, more %v: want progress without messages", len(first.Messages), first.More)
 	}
 	ids, at := drain(t, be, picky, session, g, 10)
 	equal(t, "matched", len(ids), 1)
-	again := fetch(t, be, picky, lease.Whole, at, 10)
+	again := fetch(t, be, picky, backend.Whole, at, 10)
 	if len(again.Messages) != 0 || again.More || again.Next != at {
 		t.Fatal("a reader at the end of the log moves")
 	}
@@ -136,10 +137,10 @@ func TestBytesBound(t *testing.T) {
 	be, _ := migrated(t)
 	big := []byte(`"` + strings.Repeat("x", 900<<10) + `"`)
 	for range 50 {
-		ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "big", Payload: big}}))
+		ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "big", Payload: big}}))
 	}
-	for _, c := range []lease.ConsumerInfo{topical, grouped} {
-		resource := map[lease.Per]string{lease.PerTopic: "x", lease.PerGroup: lease.Whole}[c.Per]
+	for _, c := range []backend.ConsumerInfo{topical, grouped} {
+		resource := map[backend.Per]string{backend.PerTopic: "x", backend.PerGroup: backend.Whole}[c.Per]
 		session, g := sole(t, be, c, "x")
 		f := fetch(t, be, c, resource, g.Cursor, 50)
 		if n := len(f.Messages); n == 0 || n >= 50 || !f.More {
@@ -179,10 +180,10 @@ func TestPartitionsAhead(t *testing.T) {
 // before, nor while a transaction may still write into it.
 func TestRetention(t *testing.T) {
 	be, pool := migrated(t)
-	infos := []lease.ConsumerInfo{topical, grouped}
+	infos := []backend.ConsumerInfo{topical, grouped}
 	drop := func() int {
 		t.Helper()
-		r := must[lease.MaintainReport](t)(be.Maintain(t.Context(), infos))
+		r := must[operate.MaintainReport](t)(be.Maintain(t.Context(), infos))
 		return r.SegmentsDropped
 	}
 	never := func(why string) {
@@ -245,7 +246,7 @@ func TestPublishJoinsTheTransaction(t *testing.T) {
 	be, pool := migrated(t)
 	for _, commit := range []bool{false, true} {
 		tx := must[pgx.Tx](t)(pool.Begin(t.Context()))
-		ok(t, be.In(tx).Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "k", Payload: nil, Headers: map[string]string{"a": "ü\n"}}}))
+		ok(t, be.In(tx).Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", Payload: nil, Headers: map[string]string{"a": "ü\n"}}}))
 		equal(t, "visible before", query[int](t, pool, "SELECT count(*) FROM leasegen.message"), 0)
 		if commit {
 			ok(t, tx.Commit(t.Context()))
@@ -260,7 +261,7 @@ func TestPublishJoinsTheTransaction(t *testing.T) {
 	if m.Headers["a"] != "ü\n" || m.Payload == nil || len(m.Payload) != 0 || time.Since(m.PublishedAt).Abs() > time.Minute {
 		t.Fatalf("read %+v", m)
 	}
-	if err := be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "k"}, {Kind: "k"}}); err == nil {
+	if err := be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k"}, {Kind: "k"}}); err == nil {
 		t.Fatal("an event without a topic was published")
 	}
 	equal(t, "all or none", query[int](t, pool, "SELECT count(*) FROM leasegen.message"), 1)
@@ -288,17 +289,17 @@ func TestQueryModes(t *testing.T) {
 			equal(t, "messages", len(f.Messages), 2)
 			equal(t, "header", f.Messages[1].Headers["h"], "v")
 			equal(t, "payload", string(f.Messages[1].Payload), `{"n":1}`)
-			_, err = be.Commit(t.Context(), session, topical.Name, []lease.Progress{{Ref: g.Ref, Cursor: f.Next,
-				Park: []lease.Park{{ID: f.Messages[0].ID, Lane: "l", Attempt: 1, Error: "no"}}, Dead: []lease.Dead{{ID: f.Messages[1].ID, Reason: "dead"}}}})
+			_, err = be.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next,
+				Park: []backend.Park{{ID: f.Messages[0].ID, Lane: "l", Attempt: 1, Error: "no"}}, Dead: []backend.Dead{{ID: f.Messages[1].ID, Reason: "dead"}}}})
 			ok(t, err)
-			p := must[lease.Parked](t)(be.FetchParked(t.Context(), lease.ParkedRequest{Session: session, Consumer: topical, Limit: 9, MaxPayload: 99}))
+			p := must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: topical, Limit: 9, MaxPayload: 99}))
 			equal(t, "parked", len(p.Messages), 1)
-			equal(t, "replayed", must[int](t)(be.Replay(t.Context(), lease.DeadLetterFilter{Consumer: topical.Name})), 1)
-			feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+			equal(t, "replayed", must[int](t)(be.Replay(t.Context(), operate.DeadLetterFilter{Consumer: topical.Name})), 1)
+			feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 			defer feed.Close()
 			ok(t, be.Publish(t.Context(), events("y", 1)))
 			eventually(t, "the feed reports y", func() bool {
-				return len(must[lease.News](t)(feed.Next(context.Background())).Topics) > 0
+				return len(must[backend.News](t)(feed.Next(context.Background())).Topics) > 0
 			})
 		})
 	}

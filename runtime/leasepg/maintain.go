@@ -6,8 +6,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // forgetAfter is how long ended sessions are kept, for people who look; restedFor how long
@@ -31,14 +32,14 @@ const (
 const forgetRows = 20_000
 
 // Maintain does the housekeeping. Replicas that race leave it to one.
-func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) (lease.MaintainReport, error) {
-	var r lease.MaintainReport
+func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo) (operate.MaintainReport, error) {
+	var r operate.MaintainReport
 	mine := func(q *leasedb.Queries, chore string) (bool, error) {
 		n, err := q.Chore(ctx, leasedb.ChoreParams{Name: chore, Process: b.id, Every: choreEvery})
 		return n > 0, err
 	}
 	log := false // whether this process is the one that looks after the log
-	var chores []lease.ConsumerInfo
+	var chores []backend.ConsumerInfo
 	err := pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error {
 		q := b.queries(tx)
 		free, err := q.TryMaintain(ctx)

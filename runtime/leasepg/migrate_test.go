@@ -17,8 +17,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // TestMigrateRaces: ten replicas start at once; one migrates, all end well.
@@ -165,27 +166,27 @@ func TestRoles(t *testing.T) {
 	ok(t, be.Publish(t.Context(), events("x", 20)))
 	session, g := sole(t, be, topical, "x")
 	f := fetch(t, be, topical, "x", g.Cursor, 5)
-	tx := must[lease.Tx](t)(be.Begin(t.Context()))
-	ok(t, tx.Commit(t.Context(), session, topical.Name, lease.Progress{Ref: g.Ref, Cursor: f.Next,
-		Park: []lease.Park{{ID: f.Messages[0].ID, Lane: "l", Attempt: 1}, {ID: f.Messages[1].ID, Lane: "l"}},
-		Dead: []lease.Dead{{ID: f.Messages[2].ID, Reason: "r"}},
+	tx := must[backend.Tx](t)(be.Begin(t.Context()))
+	ok(t, tx.Commit(t.Context(), session, topical.Name, backend.Progress{Ref: g.Ref, Cursor: f.Next,
+		Park: []backend.Park{{ID: f.Messages[0].ID, Lane: "l", Attempt: 1}, {ID: f.Messages[1].ID, Lane: "l"}},
+		Dead: []backend.Dead{{ID: f.Messages[2].ID, Reason: "r"}},
 	}))
-	_, err = be.Commit(t.Context(), session, topical.Name, []lease.Progress{{Ref: g.Ref, Done: []string{f.Messages[0].ID}}})
+	_, err = be.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Done: []string{f.Messages[0].ID}}})
 	ok(t, err)
 	ok(t, be.Publish(t.Context(), events("x", 1000))) // by COPY
-	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "k", ID: "i"}, {Topic: "x", Kind: "k", After: time.Microsecond}}))
+	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", ID: "i"}, {Topic: "x", Kind: "k", After: time.Microsecond}}))
 	ok(t, leasepg.ReleaseDelayed(t.Context(), be))
-	equal(t, "start", must[lease.OnceState](t)(be.StartOnce(t.Context(), session, topical.Name, g.Ref, "item", "1")), lease.OnceNew)
-	_, err = be.Commit(t.Context(), session, topical.Name, []lease.Progress{{Ref: g.Ref, Once: []lease.OnceResult{{Key: "item", Done: true}}}})
+	equal(t, "start", must[backend.OnceState](t)(be.StartOnce(t.Context(), session, topical.Name, g.Ref, "item", "1")), backend.OnceNew)
+	_, err = be.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Once: []backend.OnceResult{{Key: "item", Done: true}}}})
 	ok(t, err)
-	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	feed.Close()
-	equal(t, "replayed", must[int](t)(be.Replay(t.Context(), lease.DeadLetterFilter{})), 1)
-	equal(t, "purged", must[int](t)(be.Purge(t.Context(), lease.DeadLetterFilter{})), 0)
-	_, err = be.Maintain(t.Context(), []lease.ConsumerInfo{topical})
+	equal(t, "replayed", must[int](t)(be.Replay(t.Context(), operate.DeadLetterFilter{})), 1)
+	equal(t, "purged", must[int](t)(be.Purge(t.Context(), operate.DeadLetterFilter{})), 0)
+	_, err = be.Maintain(t.Context(), []backend.ConsumerInfo{topical})
 	ok(t, err)
-	_ = must[[]lease.ConsumerStatus](t)(be.Status(t.Context()))
-	ok(t, be.Release(t.Context(), session, topical.Name, []lease.Ref{g.Ref}))
+	_ = must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
+	ok(t, be.Release(t.Context(), session, topical.Name, []backend.Ref{g.Ref}))
 
 	for _, forbidden := range []string{
 		"DELETE FROM leasegen.lease",
@@ -325,7 +326,7 @@ func TestRestamp(t *testing.T) {
 	g = acquire(t, be, session, topical, 1)[0]
 	ids, _ = drain(t, be, topical, session, g, 9)
 	equal(t, "new messages read after", len(ids), 2)
-	p := must[lease.Parked](t)(be.FetchParked(t.Context(), lease.ParkedRequest{Session: session, Consumer: topical, Limit: 9, MaxPayload: 99}))
+	p := must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: topical, Limit: 9, MaxPayload: 99}))
 	equal(t, "late messages parked", len(p.Messages), 3)
 	ok(t, be.Publish(t.Context(), events("x", 4)))
 	g.Cursor = nil
@@ -334,8 +335,8 @@ func TestRestamp(t *testing.T) {
 }
 
 // acquireAgain gives a lease back and takes it, with its stored cursor.
-func acquireAgain(t *testing.T, be *leasepg.Backend, session string, g lease.Grant) lease.Grant {
+func acquireAgain(t *testing.T, be *leasepg.Backend, session string, g backend.Grant) backend.Grant {
 	t.Helper()
-	ok(t, be.Release(t.Context(), session, topical.Name, []lease.Ref{g.Ref}))
+	ok(t, be.Release(t.Context(), session, topical.Name, []backend.Ref{g.Ref}))
 	return acquire(t, be, session, topical, 1)[0]
 }

@@ -3,17 +3,12 @@ package leasepg
 import (
 	"context"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
-var (
-	_ lease.Ledger   = (*Backend)(nil)
-	_ lease.LedgerTx = (*effects)(nil)
-)
-
 // StartOnce notes durably that the execution of an item is about to begin.
-func (b *Backend) StartOnce(ctx context.Context, session, consumer string, ref lease.Ref, key, message string) (lease.OnceState, error) {
+func (b *Backend) StartOnce(ctx context.Context, session, consumer string, ref backend.Ref, key, message string) (backend.OnceState, error) {
 	id, err := messageID(message, true)
 	if err != nil {
 		return 0, b.fail("start an item of "+consumer, err)
@@ -29,20 +24,20 @@ func (b *Backend) StartOnce(ctx context.Context, session, consumer string, ref l
 	case err != nil:
 		return 0, b.fail("start an item of "+consumer, err)
 	case !r.Held:
-		return 0, lease.ErrFenced
+		return 0, backend.ErrFenced
 	case r.Begun && r.Unknown:
-		return lease.OnceUnknown, nil
+		return backend.OnceUnknown, nil
 	case r.Begun:
-		return lease.OnceNew, nil
+		return backend.OnceNew, nil
 	case r.Done:
-		return lease.OnceDone, nil
+		return backend.OnceDone, nil
 	}
-	return lease.OnceBusy, nil
+	return backend.OnceBusy, nil
 }
 
 // endOnce is the step of a commit that tells how executions have ended; nil when there is
 // nothing to tell.
-func endOnce(ctx context.Context, session, consumer string, progress []lease.Progress) (step, error) {
+func endOnce(ctx context.Context, session, consumer string, progress []backend.Progress) (step, error) {
 	p := leasedb.EndOnceParams{Consumer: consumer, Session: session}
 	for i := range progress {
 		for _, o := range progress[i].Once {

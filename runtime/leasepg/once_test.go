@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // A start that was held up in the server while another owner took the lease, and began the
@@ -26,7 +26,7 @@ func TestStartOnceAfterTakeover(t *testing.T) {
 	_, err := tx.Exec(t.Context(), "INSERT INTO leasegen.once (consumer, key, done, session, resource, epoch) VALUES ($1, 'i', false, $2, 'x', 0)", topical.Name, next)
 	ok(t, err)
 	type result struct {
-		state lease.OnceState
+		state backend.OnceState
 		err   error
 	}
 	late := make(chan result, 1)
@@ -43,11 +43,11 @@ func TestStartOnceAfterTakeover(t *testing.T) {
 	_, err = tx.Exec(t.Context(), "UPDATE leasegen.once SET epoch = $1 WHERE key = 'i'", g[0].Epoch)
 	ok(t, err)
 	ok(t, tx.Commit(t.Context()))
-	if r := <-late; r.err == nil && r.state != lease.OnceBusy {
+	if r := <-late; r.err == nil && r.state != backend.OnceBusy {
 		t.Errorf("the stale start: state %d", r.state)
 	}
-	equal(t, "the next owner's start, repeated", must[lease.OnceState](t)(be.StartOnce(t.Context(), next, topical.Name, g[0].Ref, "i", "1")), lease.OnceNew)
-	_, err = be.Commit(t.Context(), next, topical.Name, []lease.Progress{{Ref: g[0].Ref, Seq: 1, Once: []lease.OnceResult{{Key: "i", Done: true}}}})
+	equal(t, "the next owner's start, repeated", must[backend.OnceState](t)(be.StartOnce(t.Context(), next, topical.Name, g[0].Ref, "i", "1")), backend.OnceNew)
+	_, err = be.Commit(t.Context(), next, topical.Name, []backend.Progress{{Ref: g[0].Ref, Seq: 1, Once: []backend.OnceResult{{Key: "i", Done: true}}}})
 	ok(t, err)
-	equal(t, "afterwards", must[lease.OnceState](t)(be.StartOnce(t.Context(), next, topical.Name, g[0].Ref, "i", "1")), lease.OnceDone)
+	equal(t, "afterwards", must[backend.OnceState](t)(be.StartOnce(t.Context(), next, topical.Name, g[0].Ref, "i", "1")), backend.OnceDone)
 }

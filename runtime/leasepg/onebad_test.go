@@ -15,8 +15,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // misdeeds are what a handler can do to its transaction and its connection, and return nil. Those of the first
@@ -65,11 +67,11 @@ func TestTransactionsThatHandlersSpoil(t *testing.T) {
 		Name string `json:"name"`
 		N    int    `json:"n"`
 	}
-	var all []lease.Event
+	var all []backend.Event
 	bad, n := 0, 0
 	add := func(topic, name string) {
 		n++
-		all = append(all, lease.Event{Topic: topic, Key: fmt.Sprint(n), Kind: "deed", Payload: must[[]byte](t)(json.Marshal(deed{name, n}))})
+		all = append(all, backend.Event{Topic: topic, Key: fmt.Sprint(n), Kind: "deed", Payload: must[[]byte](t)(json.Marshal(deed{name, n}))})
 	}
 	for name := range misdeeds { // in random order
 		topic := "mixed"
@@ -84,7 +86,7 @@ func TestTransactionsThatHandlersSpoil(t *testing.T) {
 	}
 	add("mixed", "")
 	ok(t, be.Publish(t.Context(), all))
-	spec := lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 2, Min: time.Millisecond, Cap: time.Millisecond},
+	spec := lease.Spec{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 2, Min: time.Millisecond, Cap: time.Millisecond},
 		Handlers: []lease.Handler{lease.OneTx("deed", func(ctx context.Context, tx pgx.Tx, m lease.Message[deed]) error {
 			_, err := tx.Exec(ctx, "INSERT INTO public.effect (id) VALUES ($1)", m.Payload.Name+"/"+fmt.Sprint(m.Payload.N))
 			if do := misdeeds[m.Payload.Name]; do != nil && err == nil {
@@ -100,7 +102,7 @@ func TestTransactionsThatHandlersSpoil(t *testing.T) {
 	running(t, must[*lease.Consumer](t)(lease.NewConsumer(be, spec, quiet())))
 	defer func() {
 		if t.Failed() {
-			for _, d := range must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{})) {
+			for _, d := range must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{})) {
 				t.Log(d.Topic, d.Attempts, d.Reason)
 			}
 		}
@@ -111,7 +113,7 @@ func TestTransactionsThatHandlersSpoil(t *testing.T) {
 	})
 	equal(t, "effects of the others", query[int](t, c.admin, "SELECT count(*) FROM public.effect WHERE id LIKE '/%'"), n-bad)
 	equal(t, "effects of spoilers that did not commit", query[int](t, c.admin, "SELECT count(*) FROM public.effect WHERE id NOT LIKE '/%' AND id NOT LIKE 'x%'"), 0)
-	for _, d := range must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{})) {
+	for _, d := range must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{})) {
 		equal(t, "attempts of "+d.Reason, d.Attempts, 2)
 	}
 }
@@ -122,7 +124,7 @@ func TestConnectionsWithoutTheirStatements(t *testing.T) {
 	be, pool := migrated(t)
 	exec(t, pool, "CREATE TABLE effect (n int)")
 	var failed atomic.Int32
-	spec := lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 1},
+	spec := lease.Spec{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 1},
 		Handlers: []lease.Handler{lease.OneTx("k", func(ctx context.Context, tx pgx.Tx, m lease.Message[string]) error {
 			if m.Topic == "bad" {
 				_, err := tx.Exec(ctx, "DEALLOCATE ALL")
@@ -138,13 +140,13 @@ func TestConnectionsWithoutTheirStatements(t *testing.T) {
 	many := func(want int) {
 		t.Helper()
 		for i := range 20 {
-			ok(t, be.Publish(t.Context(), []lease.Event{{Topic: fmt.Sprint("good-", i), Kind: "k", Payload: []byte(`""`)}}))
+			ok(t, be.Publish(t.Context(), []backend.Event{{Topic: fmt.Sprint("good-", i), Kind: "k", Payload: []byte(`""`)}}))
 		}
 		eventually(t, "the good ones", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect") == want })
 	}
 	many(20)
 	for i, how := range []string{"passes", "fails"} {
-		ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "bad", Kind: "k", Payload: must[[]byte](t)(json.Marshal(how))}}))
+		ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "bad", Kind: "k", Payload: must[[]byte](t)(json.Marshal(how))}}))
 		eventually(t, "it is a dead letter", func() bool { return query[int](t, pool, "SELECT count(*) FROM leasegen.dead_letter") == i+1 })
 		many(20 * (i + 2))
 	}
@@ -218,17 +220,17 @@ func TestForeignWriter(t *testing.T) {
 	if in < 20 {
 		t.Fatalf("%d foreign messages came in", in)
 	}
-	for name, per := range map[string]lease.Per{"group": lease.PerGroup, "topic": lease.PerTopic, "partition": lease.PerPartition, "stream": lease.PerStream} {
+	for name, per := range map[string]backend.Per{"group": backend.PerGroup, "topic": backend.PerTopic, "partition": backend.PerPartition, "stream": backend.PerStream} {
 		t.Run(name, func(t *testing.T) {
 			spec := lease.Spec{Name: name, Per: per, Topics: []string{"t.*"}, TTL: time.Minute, Retry: lease.Retry{Max: 1}, UnknownWait: -1, Handlers: []lease.Handler{
 				lease.One("kind", func(context.Context, lease.Message[map[string]int]) error { return nil }),
 			}}
 			running(t, must[*lease.Consumer](t)(lease.NewConsumer(be, spec, quiet())))
-			if per == lease.PerPartition {
+			if per == backend.PerPartition {
 				exec(t, c.app, "INSERT INTO leasegen.lease (consumer, resource) VALUES ($1, 'no slot'), ($1, '99999')", name)
 			}
 			eventually(t, "everything is handled or a dead letter", func() bool {
-				s := must[[]lease.ConsumerStatus](t)(be.Status(t.Context()))
+				s := must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
 				for _, s := range s {
 					if s.Consumer == name {
 						return s.LagTotal == 0 && s.Unowned == 0 && s.Resources > 0 && s.ParkedKeys == 0
@@ -236,7 +238,7 @@ func TestForeignWriter(t *testing.T) {
 				}
 				return false
 			})
-			for _, d := range must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: name})) {
+			for _, d := range must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: name})) {
 				equal(t, "topic of a dead letter is not the good one: "+d.Reason, d.Topic == "t.good", false)
 			}
 			for _, err := range commands(t, be, name)[:4] {

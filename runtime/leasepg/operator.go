@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // lagBound is up to where messages behind one lease are counted, and lagBudget up to where
@@ -25,7 +25,7 @@ func lagBoundFor(leases int) int64 {
 
 // Status describes every consumer, all at the same moment. Messages behind one lease are
 // counted up to 100,000, fewer when there are many leases.
-func (b *Backend) Status(ctx context.Context) (out []lease.ConsumerStatus, err error) {
+func (b *Backend) Status(ctx context.Context) (out []operate.ConsumerStatus, err error) {
 	oneMoment := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, b.pool, oneMoment, func(tx pgx.Tx) error {
 		q := b.queries(tx)
@@ -36,9 +36,9 @@ func (b *Backend) Status(ctx context.Context) (out []lease.ConsumerStatus, err e
 		if err != nil {
 			return err
 		}
-		out = make([]lease.ConsumerStatus, len(consumers))
+		out = make([]operate.ConsumerStatus, len(consumers))
 		for i, c := range consumers {
-			out[i] = lease.ConsumerStatus{
+			out[i] = operate.ConsumerStatus{
 				Consumer: c.Name, Per: c.Per, Lock: c.Lock, Members: int(c.Members), Standbys: int(c.Standbys),
 				ParkedKeys: int(c.Lanes), DeadLetters: int(c.DeadLetters), Note: note(c.Note),
 			}
@@ -70,14 +70,14 @@ func note(reason string) string {
 }
 
 // Members lists the live sessions of a consumer.
-func (b *Backend) Members(ctx context.Context, consumer string) ([]lease.MemberStatus, error) {
+func (b *Backend) Members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
 	rows, err := b.queries(b.pool).ListMembers(ctx, consumer)
 	if err != nil {
 		return nil, b.fail("members of "+consumer, err)
 	}
-	out := make([]lease.MemberStatus, len(rows))
+	out := make([]operate.MemberStatus, len(rows))
 	for i, r := range rows {
-		out[i] = lease.MemberStatus{
+		out[i] = operate.MemberStatus{
 			Session: r.ID, Host: r.Host, PID: int(r.Pid), Since: seconds(r.Since), SinceBeat: seconds(r.SinceBeat),
 			Owned: int(r.Owned), FairShare: (int(r.Resources) + len(rows) - 1) / len(rows), TTLRemaining: seconds(r.Remaining),
 		}
@@ -89,14 +89,14 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 
 // Leases lists leases of a consumer. Messages behind are counted up to 100,000 for each,
 // without those that were late for the cursor.
-func (b *Backend) Leases(ctx context.Context, consumer string, limit int) ([]lease.LeaseStatus, error) {
+func (b *Backend) Leases(ctx context.Context, consumer string, limit int) ([]operate.LeaseStatus, error) {
 	rows, err := b.lags(ctx, leasedb.LeaseLagsParams{Consumer: consumer, Max: int64(limit)})
 	if err != nil {
 		return nil, b.fail("leases of "+consumer, err)
 	}
-	out := make([]lease.LeaseStatus, len(rows))
+	out := make([]operate.LeaseStatus, len(rows))
 	for i, r := range rows {
-		out[i] = lease.LeaseStatus{
+		out[i] = operate.LeaseStatus{
 			Resource: r.Resource, Session: r.Session, Epoch: r.Epoch, Since: seconds(r.Since),
 			Lag: r.Lag, Parked: int(r.Parked), Suspicion: int(r.Suspicion),
 		}
@@ -119,7 +119,7 @@ func (b *Backend) lags(ctx context.Context, p leasedb.LeaseLagsParams) ([]leased
 }
 
 // DeadLetters lists dead letters, the oldest first.
-func (b *Backend) DeadLetters(ctx context.Context, f lease.DeadLetterFilter) ([]lease.DeadLetterInfo, error) {
+func (b *Backend) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) ([]operate.DeadLetterInfo, error) {
 	ids, err := deadLetterIDs(f.IDs)
 	if err != nil {
 		return nil, err
@@ -131,9 +131,9 @@ func (b *Backend) DeadLetters(ctx context.Context, f lease.DeadLetterFilter) ([]
 	if err != nil {
 		return nil, b.fail("dead letters", err)
 	}
-	out := make([]lease.DeadLetterInfo, len(rows))
+	out := make([]operate.DeadLetterInfo, len(rows))
 	for i, r := range rows {
-		d := lease.DeadLetterInfo{
+		d := operate.DeadLetterInfo{
 			ID: strconv.FormatInt(r.ID, 10), Consumer: r.Consumer, Resource: r.Resource,
 			MessageID: strconv.FormatInt(r.MessageID, 10), Topic: r.Topic, Key: r.Key, Kind: r.Kind,
 			Payload: r.Payload, Size: int(r.Size), PublishedAt: r.PublishedAt, FirstFailed: r.FailedAt, DeadAt: r.DeadAt,
@@ -146,16 +146,16 @@ func (b *Backend) DeadLetters(ctx context.Context, f lease.DeadLetterFilter) ([]
 }
 
 // Parked lists parked messages.
-func (b *Backend) Parked(ctx context.Context, f lease.ParkedFilter) ([]lease.ParkedInfo, error) {
+func (b *Backend) Parked(ctx context.Context, f operate.ParkedFilter) ([]operate.ParkedInfo, error) {
 	rows, err := b.queries(b.pool).ListParked(ctx, leasedb.ListParkedParams{
 		Consumer: f.Consumer, Resource: f.Resource, Key: f.Key, Max: int64(f.Limit),
 	})
 	if err != nil {
 		return nil, b.fail("parked messages of "+f.Consumer, err)
 	}
-	out := make([]lease.ParkedInfo, len(rows))
+	out := make([]operate.ParkedInfo, len(rows))
 	for i, r := range rows {
-		out[i] = lease.ParkedInfo{
+		out[i] = operate.ParkedInfo{
 			Resource: r.Resource, MessageID: strconv.FormatInt(r.MessageID, 10), Topic: r.Topic, Key: r.Key, Kind: r.Kind,
 			Size: int(r.Size), Attempts: int(r.Attempt), Due: r.NextAt, FirstFailed: r.FailedAt.Time, Behind: r.Behind, Error: r.Error,
 		}
@@ -164,7 +164,7 @@ func (b *Backend) Parked(ctx context.Context, f lease.ParkedFilter) ([]lease.Par
 }
 
 // Replay puts dead letters back for their consumers.
-func (b *Backend) Replay(ctx context.Context, f lease.DeadLetterFilter) (int, error) {
+func (b *Backend) Replay(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
 	ids, err := deadLetterIDs(f.IDs)
 	if err != nil {
 		return 0, err
@@ -182,7 +182,7 @@ func (b *Backend) Replay(ctx context.Context, f lease.DeadLetterFilter) (int, er
 }
 
 // Purge deletes dead letters.
-func (b *Backend) Purge(ctx context.Context, f lease.DeadLetterFilter) (int, error) {
+func (b *Backend) Purge(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
 	ids, err := deadLetterIDs(f.IDs)
 	if err != nil {
 		return 0, err

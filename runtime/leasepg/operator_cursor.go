@@ -8,15 +8,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
-
-var _ lease.CursorOperator = (*Backend)(nil)
 
 // Cursors shows how far a consumer has got. Messages behind are counted up to 100,000 for
 // each resource, fewer when there are many.
-func (b *Backend) Cursors(ctx context.Context, consumer, resource string, limit int) ([]lease.CursorStatus, error) {
+func (b *Backend) Cursors(ctx context.Context, consumer, resource string, limit int) ([]operate.CursorStatus, error) {
 	if err := b.hasCursors(ctx, consumer); err != nil {
 		return nil, b.fail("cursors of "+consumer, err)
 	}
@@ -24,9 +22,9 @@ func (b *Backend) Cursors(ctx context.Context, consumer, resource string, limit 
 	if err != nil {
 		return nil, b.fail("cursors of "+consumer, err)
 	}
-	out := make([]lease.CursorStatus, len(rows))
+	out := make([]operate.CursorStatus, len(rows))
 	for i, r := range rows {
-		out[i] = lease.CursorStatus{
+		out[i] = operate.CursorStatus{
 			Resource: r.Resource, Session: r.Session, Epoch: r.Epoch, Lag: r.Lag, OldestUnread: seconds(r.Oldest),
 		}
 		if r.Pos > 0 {
@@ -39,7 +37,7 @@ func (b *Backend) Cursors(ctx context.Context, consumer, resource string, limit 
 // SetCursor moves cursors, and with them, when all are moved, the start of resources that
 // appear later. Messages that retention has dropped do not come back: the beginning is what
 // the log still has.
-func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to lease.CursorTarget) (int, error) {
+func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to operate.CursorTarget) (int, error) {
 	p := leasedb.SetCursorsParams{Consumer: consumer, Resource: resource, Beginning: to.Beginning, Now: to.Now}
 	if n := btoi(to.Beginning) + btoi(to.Now) + btoi(to.After != ""); n != 1 {
 		return 0, fmt.Errorf("leasepg: set cursor of %s: %d targets are given, want one", consumer, n)
@@ -86,7 +84,7 @@ func (b *Backend) hasCursors(ctx context.Context, consumer string) error {
 		return nil
 	}
 	if err == nil && !has {
-		err = lease.ErrNoCursor
+		err = operate.ErrNoCursor
 	}
 	return err
 }

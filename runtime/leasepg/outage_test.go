@@ -9,7 +9,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pgtest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
@@ -23,7 +23,7 @@ func TestOutageKillsNobody(t *testing.T) {
 		leasepg.WithLogger(slog.New(slog.DiscardHandler)))
 	ok(t, be.Register(t.Context(), topical, topicNames(12)))
 	const ttl = 5 * time.Minute
-	sessions := map[string]lease.Session{}
+	sessions := map[string]backend.Session{}
 	for range 12 {
 		id, s := member(t, far, ttl, topical)
 		sessions[id] = s
@@ -36,7 +36,7 @@ func TestOutageKillsNobody(t *testing.T) {
 		for id, s := range sessions {
 			eventually(t, "it is back", func() bool {
 				err := s.Heartbeat(t.Context())
-				if errors.Is(err, lease.ErrSessionLost) {
+				if errors.Is(err, backend.ErrSessionLost) {
 					t.Fatalf("session %s was taken for dead", id)
 				}
 				return err == nil

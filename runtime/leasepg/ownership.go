@@ -9,12 +9,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
 // Survey counts members and leases.
-func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Survey, error) {
+func (b *Backend) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
 	var rows []leasedb.SurveyRow
 	err := b.pipeline(ctx, b.pool,
 		func(q *leasedb.Queries) error { return q.Uncompiled(ctx) },
@@ -22,7 +22,7 @@ func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Surve
 	if err != nil {
 		return nil, b.fail("survey", err)
 	}
-	out := make([]lease.Survey, len(consumers))
+	out := make([]backend.Survey, len(consumers))
 	for i, name := range consumers {
 		out[i].Consumer = name
 	}
@@ -31,20 +31,20 @@ func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Surve
 		s.Resources += int(r.Leases)
 		s.Free += int(r.Free)
 		if r.Member {
-			s.Members = append(s.Members, lease.Member{Session: r.Session, Owned: int(r.Leases)})
+			s.Members = append(s.Members, backend.Member{Session: r.Session, Owned: int(r.Leases)})
 		}
 	}
 	return out, nil
 }
 
 // Owned lists the leases of a session.
-func (b *Backend) Owned(ctx context.Context, session, consumer string) ([]lease.Ref, error) {
-	var refs []lease.Ref
+func (b *Backend) Owned(ctx context.Context, session, consumer string) ([]backend.Ref, error) {
+	var refs []backend.Ref
 	err := b.pipeline(ctx, b.pool, func(q *leasedb.Queries) error {
 		rows, err := q.OwnedLeases(ctx, leasedb.OwnedLeasesParams{Consumer: consumer, Session: session})
-		refs = make([]lease.Ref, len(rows))
+		refs = make([]backend.Ref, len(rows))
 		for i, r := range rows {
-			refs[i] = lease.Ref{Resource: r.Resource, Epoch: r.Epoch}
+			refs[i] = backend.Ref{Resource: r.Resource, Epoch: r.Epoch}
 		}
 		return err
 	})
@@ -52,8 +52,8 @@ func (b *Backend) Owned(ctx context.Context, session, consumer string) ([]lease.
 }
 
 // Acquire takes free leases in one round trip, whatever their number.
-func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
-	if req.Consumer.Lock == lease.LockAdvisory {
+func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
+	if req.Consumer.Lock == backend.LockAdvisory {
 		return b.acquireAdvisory(ctx, req)
 	}
 	grants, err := b.acquire(ctx, b.pool, req)
@@ -63,15 +63,15 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 	return grants, nil
 }
 
-func (b *Backend) acquire(ctx context.Context, on sender, req lease.AcquireRequest) ([]lease.Grant, error) {
+func (b *Backend) acquire(ctx context.Context, on sender, req backend.AcquireRequest) ([]backend.Grant, error) {
 	var (
-		grants []lease.Grant
+		grants []backend.Grant
 		lost   bool
 		name   = req.Consumer.Name
 		byName = map[string]int{}
 		rowTTL time.Duration
 	)
-	if req.Consumer.Lock == lease.LockRow {
+	if req.Consumer.Lock == backend.LockRow {
 		rowTTL = req.Consumer.TTL
 	}
 	var now horizon
@@ -95,19 +95,19 @@ func (b *Backend) acquire(ctx context.Context, on sender, req lease.AcquireReque
 			rows, err := q.AcquireLeases(ctx, leasedb.AcquireLeasesParams{
 				Consumer: name, Grace: req.Consumer.Grace, Exclude: append([]string{}, req.Exclude...),
 				Session: req.Session, Attempt: req.Attempt, Max: int64(req.Max),
-				RowTtl: rowTTL, Advisory: req.Consumer.Lock == lease.LockAdvisory,
+				RowTtl: rowTTL, Advisory: req.Consumer.Lock == backend.LockAdvisory,
 			})
 			if err != nil {
 				return err
 			}
-			grants = make([]lease.Grant, len(rows))
+			grants = make([]backend.Grant, len(rows))
 			for i, r := range rows {
 				c, err := storedCursor(r.Pos, r.Snap, r.X, r.LateSnap, r.LatePos)
 				if err != nil {
 					return err
 				}
-				grants[i] = lease.Grant{
-					Ref: lease.Ref{Resource: r.Resource, Epoch: r.Epoch}, Cursor: c,
+				grants[i] = backend.Grant{
+					Ref: backend.Ref{Resource: r.Resource, Epoch: r.Epoch}, Cursor: c,
 					Suspicion: int(r.Suspicion), MarkCount: int(r.MarkCount),
 				}
 				if r.Mark != 0 {
@@ -134,11 +134,11 @@ func (b *Backend) acquire(ctx context.Context, on sender, req lease.AcquireReque
 			now, err = newHorizon(h.History, h.Snap, -1, 0)
 			return err
 		})
-	if errors.Is(err, lease.ErrSessionLost) {
+	if errors.Is(err, backend.ErrSessionLost) {
 		b.estrangeNamed(err, req.Session)
 	}
 	if err == nil && lost {
-		err = lease.ErrSessionLost
+		err = backend.ErrSessionLost
 	}
 	if err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (b *Backend) acquire(ctx context.Context, on sender, req lease.AcquireReque
 }
 
 // Release gives leases back.
-func (b *Backend) Release(ctx context.Context, session, consumer string, leases []lease.Ref) error {
+func (b *Backend) Release(ctx context.Context, session, consumer string, leases []backend.Ref) error {
 	p := leasedb.ReleaseLeasesParams{Consumer: consumer, Session: session}
 	p.Resources, p.Epochs = refColumns(leases)
 	if s := b.session(session); s != nil && s.leads(consumer) {
@@ -164,7 +164,7 @@ func (b *Backend) Release(ctx context.Context, session, consumer string, leases 
 		b.notify(ctx, wakeOwnership)))
 }
 
-func refColumns(leases []lease.Ref) (resources []string, epochs []int64) {
+func refColumns(leases []backend.Ref) (resources []string, epochs []int64) {
 	resources, epochs = make([]string, len(leases)), make([]int64, len(leases))
 	for i, l := range leases {
 		resources[i], epochs[i] = l.Resource, l.Epoch

@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
@@ -46,7 +46,7 @@ type reading struct {
 }
 
 // of returns what to read for a consumer: as far as is known, and what the request asks for.
-func (p *patterns) of(c lease.ConsumerInfo) *reading {
+func (p *patterns) of(c backend.ConsumerInfo) *reading {
 	if v, ok := p.byConsumer.Load(c.Name); ok {
 		r := v.(*reading)
 		if !slices.ContainsFunc(c.Topics, func(t string) bool { return !slices.Contains(r.topics, t) }) {
@@ -82,7 +82,7 @@ func asStored(patterns []string) string {
 func (r *reading) holds(stored string) bool { return r.every || stored == "" || stored == r.stored }
 
 // learn remembers for the next try what a consumer reads.
-func (p *patterns) learn(c lease.ConsumerInfo, stored string) error {
+func (p *patterns) learn(c backend.ConsumerInfo, stored string) error {
 	var topics []string
 	if err := json.Unmarshal([]byte(stored), &topics); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (p *patterns) learn(c lease.ConsumerInfo, stored string) error {
 }
 
 // reads repeats a read until it was made with the patterns that count in its snapshot.
-func (p *patterns) reads(c lease.ConsumerInfo, read func(*reading) (stored string, err error)) error {
+func (p *patterns) reads(c backend.ConsumerInfo, read func(*reading) (stored string, err error)) error {
 	for range patternTries {
 		r := p.of(c)
 		stored, err := read(r)
@@ -107,7 +107,7 @@ func (p *patterns) reads(c lease.ConsumerInfo, read func(*reading) (stored strin
 }
 
 // narrow drops the patterns that no member of a consumer has had for a while.
-func (b *Backend) narrow(ctx context.Context, c lease.ConsumerInfo) error {
+func (b *Backend) narrow(ctx context.Context, c backend.ConsumerInfo) error {
 	if len(c.Topics) == 0 || c.Source != nil {
 		return nil
 	}

@@ -5,18 +5,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // A pattern counts as long as a session has it, and for a while beyond; and as long as one may
 // have it that does not say.
 func TestPatternsAreDropped(t *testing.T) {
 	be, pool := migrated(t)
-	narrow := lease.ConsumerInfo{Name: "c", Per: lease.PerGroup, Topics: []string{"a_1"}}
-	wide := lease.ConsumerInfo{Name: "c", Per: lease.PerGroup, Topics: []string{"b_*", "a_1"}}
+	narrow := backend.ConsumerInfo{Name: "c", Per: backend.PerGroup, Topics: []string{"a_1"}}
+	wide := backend.ConsumerInfo{Name: "c", Per: backend.PerGroup, Topics: []string{"b_*", "a_1"}}
 	open := func(id string, topics map[string][]string) {
 		t.Helper()
-		s, err := be.OpenSession(t.Context(), lease.SessionSpec{ID: id, TTL: time.Hour, Consumers: []string{"c"}, Topics: topics, Host: "h", PID: 1})
+		s, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: id, TTL: time.Hour, Consumers: []string{"c"}, Topics: topics, Host: "h", PID: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -24,7 +24,7 @@ func TestPatternsAreDropped(t *testing.T) {
 	}
 	stored := func() (topics, likes []string) {
 		t.Helper()
-		if _, err := be.Maintain(t.Context(), []lease.ConsumerInfo{narrow}); err != nil {
+		if _, err := be.Maintain(t.Context(), []backend.ConsumerInfo{narrow}); err != nil {
 			t.Fatal(err)
 		}
 		if err := pool.QueryRow(t.Context(), "select topics, likes from leasegen.consumer where name = 'c'").Scan(&topics, &likes); err != nil {
@@ -42,7 +42,7 @@ func TestPatternsAreDropped(t *testing.T) {
 	bothTopics, bothLikes := []string{"a_1", "b_*"}, []string{`a\_1`, `b\_%`}
 	open("narrow", map[string][]string{"c": narrow.Topics})
 	open("wide", map[string][]string{"c": wide.Topics})
-	for _, info := range []lease.ConsumerInfo{wide, narrow} {
+	for _, info := range []backend.ConsumerInfo{wide, narrow} {
 		if err := be.Register(t.Context(), info, nil); err != nil {
 			t.Fatal(err)
 		}

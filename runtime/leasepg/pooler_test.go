@@ -21,6 +21,7 @@ import (
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leasetest"
@@ -86,7 +87,7 @@ func TestTransactionPooler(t *testing.T) {
 	be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	ok(t, be.Check(t.Context(), nil))
 	ok(t, be.Check(t.Context(), nil))
-	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	equal(t, "warnings", strings.Count(log.String(), "transaction pooler"), 1)
 	equal(t, "listening connections", query[int](t, direct,
@@ -167,7 +168,7 @@ func TestPoolerModes(t *testing.T) {
 				return err
 			}
 			c := must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(open(t, dsn)), lease.Spec{
-				Name: "pooled", Per: lease.PerTopic, Topics: []string{"*"}, Batch: 10, Handlers: []lease.Handler{lease.OneTx("kind", insert)}}))
+				Name: "pooled", Per: backend.PerTopic, Topics: []string{"*"}, Batch: 10, Handlers: []lease.Handler{lease.OneTx("kind", insert)}}))
 			leasetest.Drain(t, be, c)
 			equal(t, "effects", query[int](t, direct, "SELECT count(*) FROM effect"), 100)
 		})
@@ -183,18 +184,18 @@ func TestPoolerRefusesAdvisoryLocks(t *testing.T) {
 	must[[]string](t)(leasepg.Migrate(t.Context(), direct))
 	dsn = pgtest.StartPooler(t, server).Through(server, dsn) + "&default_query_exec_mode=exec"
 	for _, spec := range []lease.Spec{
-		{Name: "leader", Per: lease.PerCluster, Handlers: []lease.Handler{lease.Run(func(context.Context, lease.Lease) error {
+		{Name: "leader", Per: backend.PerCluster, Handlers: []lease.Handler{lease.Run(func(context.Context, lease.Lease) error {
 			t.Error("it leads")
 			return nil
 		})}},
-		{Name: "drainer", Per: lease.PerGroup, Topics: []string{"*"}, Handlers: []lease.Handler{lease.One("kind", func(context.Context, lease.Message[[]byte]) error {
+		{Name: "drainer", Per: backend.PerGroup, Topics: []string{"*"}, Handlers: []lease.Handler{lease.One("kind", func(context.Context, lease.Message[[]byte]) error {
 			t.Error("it drains")
 			return nil
 		})}},
 	} {
 		be := leasepg.New(open(t, dsn))
-		ok(t, be.Check(t.Context(), []lease.ConsumerInfo{must[*lease.Consumer](t)(lease.NewConsumer(be, spec)).Info()}))
-		spec.Lock = lease.LockAdvisory
+		ok(t, be.Check(t.Context(), []backend.ConsumerInfo{must[*lease.Consumer](t)(lease.NewConsumer(be, spec)).Info()}))
+		spec.Lock = backend.LockAdvisory
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		err := must[*lease.Consumer](t)(lease.NewConsumer(be, spec)).Run(ctx)
 		cancel()
@@ -204,7 +205,7 @@ func TestPoolerRefusesAdvisoryLocks(t *testing.T) {
 			t.Errorf("%s: Run says: %v", spec.Name, err)
 		}
 		// Who does not ask first is refused too, and leaves nothing behind.
-		_, err = be.OpenSession(t.Context(), lease.SessionSpec{ID: spec.Name, TTL: time.Minute, Consumers: []string{spec.Name}, Advisory: true})
+		_, err = be.OpenSession(t.Context(), backend.SessionSpec{ID: spec.Name, TTL: time.Minute, Consumers: []string{spec.Name}, Advisory: true})
 		if err == nil || !strings.Contains(err.Error(), "transaction pooler") {
 			t.Errorf("%s: OpenSession says: %v", spec.Name, err)
 		}
@@ -227,7 +228,7 @@ func TestPoolerFailover(t *testing.T) {
 		at := faultproxy.Start(t, pooler.Addr())
 		through := strings.Replace(pooler.Through(server, dsn), pooler.Addr(), at.Addr(), 1) + "&default_query_exec_mode=exec"
 		c := must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(open(t, through)), lease.Spec{
-			Name: "pooled", Per: lease.PerGroup, Topics: []string{"*"}, TTL: ttl,
+			Name: "pooled", Per: backend.PerGroup, Topics: []string{"*"}, TTL: ttl,
 			Handlers: []lease.Handler{lease.OneTx("kind", func(ctx context.Context, tx pgx.Tx, m lease.Message[[]byte]) error {
 				_, err := tx.Exec(ctx, "INSERT INTO effect VALUES ($1, $2)", m.ID, name)
 				begun <- name

@@ -13,6 +13,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/internal/tabletest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leasetest"
@@ -56,7 +57,7 @@ func (s *seen) of(batch string) (handled, twice int) {
 }
 
 // batch is n numbered events.
-func batch(name string, n int) []lease.Event {
+func batch(name string, n int) []backend.Event {
 	es := events("t", n)
 	for i := range es {
 		es[i].Topic, es[i].Payload = fmt.Sprint("t", i%5), fmt.Appendf(nil, `{"Batch":%q,"N":%d}`, name, i)
@@ -66,14 +67,14 @@ func batch(name string, n int) []lease.Event {
 
 // fleet is processes with consumers of every kind, of the log and of a table.
 type fleet struct {
-	kinds map[lease.Per]*seen
+	kinds map[backend.Per]*seen
 	rows  *tabletest.ByTopic
 }
 
 func startFleet(t testing.TB, dsn string) *fleet {
 	t.Helper()
-	f := &fleet{kinds: map[lease.Per]*seen{}, rows: &tabletest.ByTopic{}}
-	for _, per := range []lease.Per{lease.PerGroup, lease.PerTopic, lease.PerPartition, lease.PerStream} {
+	f := &fleet{kinds: map[backend.Per]*seen{}, rows: &tabletest.ByTopic{}}
+	for _, per := range []backend.Per{backend.PerGroup, backend.PerTopic, backend.PerPartition, backend.PerStream} {
 		f.kinds[per] = &seen{}
 	}
 	for range 2 {
@@ -168,20 +169,20 @@ func TestHistory(t *testing.T) {
 	}
 	var clusters sync.Map // of the backends
 	leasetest.RunHistory(t, leasetest.Factory{
-		New: func(t testing.TB) lease.Backend {
+		New: func(t testing.TB) backend.Backend {
 			primary := pgtest.Start(t, pgtest.Config("fsync", "off"))
 			must[[]string](t)(leasepg.Migrate(t.Context(), open(t, primary.DB("ha"))))
 			c := cluster{primary, primary.Replica(t), ""}
 			c.dsn = bothOf(primary, c.standby)
 			be := leasepg.New(open(t, c.dsn))
-			clusters.Store(lease.Backend(be), c)
+			clusters.Store(backend.Backend(be), c)
 			return be
 		},
-		Again: func(t testing.TB, be lease.Backend) lease.Backend {
+		Again: func(t testing.TB, be backend.Backend) backend.Backend {
 			c, _ := clusters.Load(be)
 			return leasepg.New(open(t, c.(cluster).dsn))
 		},
-		SetBack: func(t testing.TB, be lease.Backend) func() {
+		SetBack: func(t testing.TB, be backend.Backend) func() {
 			v, _ := clusters.Load(be)
 			c := v.(cluster)
 			c.standby.Detach(c.primary)

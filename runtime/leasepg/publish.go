@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
@@ -34,7 +34,7 @@ const (
 )
 
 // Publish appends events to the log in a transaction of its own.
-func (b *Backend) Publish(ctx context.Context, events []lease.Event) error {
+func (b *Backend) Publish(ctx context.Context, events []backend.Event) error {
 	err := b.publish(ctx, b.pool, &b.notified, events)
 	if b.outrun(err) {
 		err = b.publish(ctx, b.pool, &b.notified, events)
@@ -58,14 +58,14 @@ func (b *Backend) outrun(err error) bool {
 // In returns a publisher that appends events in the caller's transaction: they become
 // visible when it commits. Events with an id wait for other transactions that are
 // publishing the same one.
-func (b *Backend) In(tx pgx.Tx) lease.Publisher { return joined{b, tx} }
+func (b *Backend) In(tx pgx.Tx) backend.Publisher { return joined{b, tx} }
 
 type joined struct {
 	b  *Backend
 	tx pgx.Tx
 }
 
-func (j joined) Publish(ctx context.Context, events []lease.Event) error {
+func (j joined) Publish(ctx context.Context, events []backend.Event) error {
 	err := j.b.publish(ctx, j.tx, &j.b.joined, events)
 	j.b.outrun(err)
 	return err
@@ -78,11 +78,11 @@ type database interface {
 	CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error)
 }
 
-func (b *Backend) publish(ctx context.Context, on database, wake *throttle, events []lease.Event) error {
+func (b *Backend) publish(ctx context.Context, on database, wake *throttle, events []backend.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
-	if err := lease.CheckEvents(events); err != nil {
+	if err := backend.CheckEvents(events); err != nil {
 		return err
 	}
 	if err := b.makeRoom(ctx, on, int64(len(events))); err != nil {
@@ -106,10 +106,10 @@ func (b *Backend) publish(ctx context.Context, on database, wake *throttle, even
 }
 
 // isSelected reports whether the event may not simply be appended: it has an id or is delayed.
-func isSelected(e lease.Event) bool { return e.ID != "" || e.After > 0 || !e.At.IsZero() }
+func isSelected(e backend.Event) bool { return e.ID != "" || e.After > 0 || !e.At.IsZero() }
 
 // insert publishes by statements that take arrays, and returns the last id.
-func (b *Backend) insert(ctx context.Context, on database, wake *throttle, events []lease.Event, selected bool) (last int64, err error) {
+func (b *Backend) insert(ctx context.Context, on database, wake *throttle, events []backend.Event, selected bool) (last int64, err error) {
 	var steps []step
 	for len(events) > 0 {
 		n, size := 0, 0
@@ -141,7 +141,7 @@ func (b *Backend) insert(ctx context.Context, on database, wake *throttle, event
 }
 
 // columns turns events into arrays.
-func columns(events []lease.Event) (p leasedb.PublishSelectedParams, err error) {
+func columns(events []backend.Event) (p leasedb.PublishSelectedParams, err error) {
 	for i := range events {
 		e := &events[i]
 		h, err := headers(e)
@@ -155,14 +155,14 @@ func columns(events []lease.Event) (p leasedb.PublishSelectedParams, err error) 
 	return p, nil
 }
 
-func payload(e *lease.Event) []byte {
+func payload(e *backend.Event) []byte {
 	if e.Payload == nil {
 		return []byte{} // nil would be NULL
 	}
 	return e.Payload
 }
 
-func headers(e *lease.Event) (string, error) {
+func headers(e *backend.Event) (string, error) {
 	if len(e.Headers) == 0 {
 		return "", nil
 	}
@@ -175,7 +175,7 @@ func headers(e *lease.Event) (string, error) {
 
 // copyIn publishes by COPY, which evaluates defaults in the order of the columns too, and
 // returns an id not below the last.
-func (b *Backend) copyIn(ctx context.Context, on database, wake *throttle, events []lease.Event) (int64, error) {
+func (b *Backend) copyIn(ctx context.Context, on database, wake *throttle, events []backend.Event) (int64, error) {
 	columns := []string{"topic", "key", "kind", "payload", "headers"}
 	_, err := on.CopyFrom(ctx, pgx.Identifier{b.schema.name, "message"}, columns, pgx.CopyFromSlice(len(events), func(i int) ([]any, error) {
 		e := &events[i]

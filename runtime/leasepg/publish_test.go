@@ -12,8 +12,9 @@ import (
 
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // BenchmarkPublish compares COPY with statements that take arrays, in turn, for as many
@@ -49,10 +50,10 @@ func BenchmarkPublish(b *testing.B) {
 func TestDelayedEventsCostNothingUntilDue(t *testing.T) {
 	t.Parallel()
 	be, pool := migratedAt(t, pgtest.Start(t).DB("delayed")) // xids are a whole server's
-	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
-	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "k", Payload: []byte("1"), After: 8 * time.Second}}))
-	next := func() lease.News { return must[lease.News](t)(feed.Next(t.Context())) }
+	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", Payload: []byte("1"), After: 8 * time.Second}}))
+	next := func() backend.News { return must[backend.News](t)(feed.Next(t.Context())) }
 	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
 		next() // until it is idle
 	}
@@ -80,9 +81,9 @@ func TestDelayedEventsCostNothingUntilDue(t *testing.T) {
 func TestDelayedEventsAreMovedByOneAtATime(t *testing.T) {
 	be, pool := migrated(t)
 	const n = 3500 // more than one transaction moves
-	var es []lease.Event
+	var es []backend.Event
 	for i := range n {
-		es = append(es, lease.Event{Topic: "x", Kind: "k", Payload: []byte(fmt.Sprint(i)), After: time.Hour})
+		es = append(es, backend.Event{Topic: "x", Kind: "k", Payload: []byte(fmt.Sprint(i)), After: time.Hour})
 	}
 	ok(t, be.Publish(t.Context(), es))
 	equal(t, "moved before their time", query[int64](t, pool, "SELECT count(*) FROM leasegen.message"), 0)
@@ -122,10 +123,10 @@ func TestIDsAreForgotten(t *testing.T) {
 	be, pool := migrated(t)
 	publish := func(want int64) {
 		t.Helper()
-		ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "k", ID: "i", Payload: []byte("1")}}))
+		ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", ID: "i", Payload: []byte("1")}}))
 		equal(t, "published", query[int64](t, pool, "SELECT count(*) FROM leasegen.message"), want)
 	}
-	maintain := func() int { return must[lease.MaintainReport](t)(be.Maintain(t.Context(), nil)).IDsForgotten }
+	maintain := func() int { return must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil)).IDsForgotten }
 	age := func(d string) {
 		exec(t, pool, "UPDATE leasegen.published_id SET at = clock_timestamp() - $1::text::interval", d)
 	}
@@ -158,7 +159,7 @@ func TestManyEventsAreAllOrNone(t *testing.T) {
 	equal(t, "after a rollback", count(), 0)
 	// The server refuses the last one, in the midst of the COPY.
 	exec(t, pool, "ALTER TABLE leasegen.message ADD CONSTRAINT no_key CHECK (key <> 'bad') NOT VALID")
-	bad := append([]lease.Event(nil), es...)
+	bad := append([]backend.Event(nil), es...)
 	bad[1999].Key = "bad"
 	if err := be.Publish(t.Context(), bad); err == nil {
 		t.Fatal("an event that cannot be stored was published")
@@ -171,10 +172,10 @@ func TestManyEventsAreAllOrNone(t *testing.T) {
 
 func TestCopyWakesTheFeed(t *testing.T) {
 	be, _ := migrated(t)
-	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	for range 12 {
-		must[lease.News](t)(feed.Next(t.Context())) // until it is idle
+		must[backend.News](t)(feed.Next(t.Context())) // until it is idle
 	}
 	heard := make(chan time.Time, 1)
 	go func() {

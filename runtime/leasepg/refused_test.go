@@ -10,7 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // A handler cannot commit its transaction: its effects would be there without the
@@ -21,7 +23,7 @@ func TestHandlersDoNotCommit(t *testing.T) {
 	ok(t, be.Publish(t.Context(), events("x", 1)))
 	refused := make(chan error, 1)
 	c := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
-		Name: "impatient", Per: lease.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 1},
+		Name: "impatient", Per: backend.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 1},
 		Handlers: []lease.Handler{lease.OneTx("kind", func(ctx context.Context, tx pgx.Tx, m lease.Message[struct{ N int }]) error {
 			err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
 				_, err := tx.Exec(ctx, "INSERT INTO effect VALUES (1)")
@@ -42,7 +44,7 @@ func TestHandlersDoNotCommit(t *testing.T) {
 		t.Errorf("Commit in a handler: %v", err)
 	}
 	eventually(t, "a dead letter", func() bool {
-		return len(must[[]lease.DeadLetterInfo](t)(be.DeadLetters(ctx, lease.DeadLetterFilter{}))) == 1
+		return len(must[[]operate.DeadLetterInfo](t)(be.DeadLetters(ctx, operate.DeadLetterFilter{}))) == 1
 	})
 	cancel()
 	ok(t, <-done)
@@ -74,7 +76,7 @@ func TestRefusedCommits(t *testing.T) {
 			ok(t, be.Publish(t.Context(), es))
 			var acquired atomic.Int64
 			c := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
-				Name: "refused", Per: lease.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 2, Min: time.Millisecond},
+				Name: "refused", Per: backend.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 2, Min: time.Millisecond},
 				Handlers: []lease.Handler{lease.OneTx("kind", func(ctx context.Context, tx pgx.Tx, m lease.Message[struct{ N int }]) error {
 					if m.Payload.N == 7 {
 						return wrong(ctx, tx)
@@ -82,8 +84,8 @@ func TestRefusedCommits(t *testing.T) {
 					_, err := tx.Exec(ctx, "INSERT INTO effect VALUES ($1)", m.Payload.N)
 					return err
 				})},
-			}, lease.WithLogger(slog.New(slog.DiscardHandler)), lease.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
-				if _, ok := o.(lease.ObservedAcquire); ok {
+			}, lease.WithLogger(slog.New(slog.DiscardHandler)), lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
+				if _, ok := o.(operate.ObservedAcquire); ok {
 					acquired.Add(1)
 				}
 			}))))
@@ -92,11 +94,11 @@ func TestRefusedCommits(t *testing.T) {
 			go func() { done <- c.Run(ctx) }()
 			eventually(t, "19 effects", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect") == 19 })
 			eventually(t, "a dead letter", func() bool {
-				return len(must[[]lease.DeadLetterInfo](t)(be.DeadLetters(ctx, lease.DeadLetterFilter{}))) == 1
+				return len(must[[]operate.DeadLetterInfo](t)(be.DeadLetters(ctx, operate.DeadLetterFilter{}))) == 1
 			})
 			cancel()
 			ok(t, <-done)
-			d := must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{}))[0]
+			d := must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{}))[0]
 			if d.Attempts != 2 || !strings.Contains(d.Reason, "refused and rolled back") {
 				t.Errorf("dead letter after %d attempts: %s", d.Attempts, d.Reason)
 			}
@@ -112,7 +114,7 @@ func TestTerminatedConnections(t *testing.T) {
 	ok(t, be.Publish(t.Context(), events("x", 20)))
 	left := 3 // connections to end
 	c := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
-		Name: "cut", Per: lease.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 1},
+		Name: "cut", Per: backend.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 1},
 		Handlers: []lease.Handler{lease.OneTx("kind", func(ctx context.Context, tx pgx.Tx, m lease.Message[struct{ N int }]) error {
 			if m.Payload.N == 7 && left > 0 {
 				left--

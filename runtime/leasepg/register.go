@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
@@ -30,7 +30,7 @@ var likeEscapes = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`, `*`, `%`)
 func like(pattern string) string { return likeEscapes.Replace(pattern) }
 
 // Register makes resources known. When they are known already it only reads.
-func (b *Backend) Register(ctx context.Context, c lease.ConsumerInfo, resources []string) error {
+func (b *Backend) Register(ctx context.Context, c backend.ConsumerInfo, resources []string) error {
 	if t := b.tables.of(c); t != nil {
 		return b.fail("register resources of "+c.Name, b.registerTable(ctx, t, c, resources))
 	}
@@ -82,16 +82,16 @@ func (s *sweep) next() bool {
 	return s.last != ""
 }
 
-func (b *Backend) sweeps(ctx context.Context, c lease.ConsumerInfo) []*sweep {
+func (b *Backend) sweeps(ctx context.Context, c backend.ConsumerInfo) []*sweep {
 	switch {
-	case c.Per == lease.PerTopic:
+	case c.Per == backend.PerTopic:
 		s := &sweep{}
 		s.part = func(q *leasedb.Queries) (err error) {
 			s.last, err = q.RegisterTopics(ctx, leasedb.RegisterTopicsParams{Consumer: c.Name, First: s.first, Max: sweepRows})
 			return err
 		}
 		return []*sweep{s}
-	case c.Per != lease.PerStream || c.Announced: // only the application can name announced streams
+	case c.Per != backend.PerStream || c.Announced: // only the application can name announced streams
 		return nil
 	}
 	keys, parked := &sweep{}, &sweep{}
@@ -120,14 +120,14 @@ func (b *Backend) sweeps(ctx context.Context, c lease.ConsumerInfo) []*sweep {
 // kind is a consumer of the log that was found to be what it was before.
 type kind struct {
 	name string
-	per  lease.Per
+	per  backend.Per
 }
 
 // checkKind refuses a consumer whose resources or cursors mean something else to one that had
 // its name before, and tells whether there was one.
 func (b *Backend) checkKind(ctx context.Context, name, per, source string) (known bool, err error) {
 	had, err := b.queries(b.pool).ConsumerKind(ctx, name)
-	whole := func(per string) bool { return per == lease.PerGroup.String() || per == lease.PerCluster.String() }
+	whole := func(per string) bool { return per == backend.PerGroup.String() || per == backend.PerCluster.String() }
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, nil
@@ -143,20 +143,20 @@ func (b *Backend) checkKind(ctx context.Context, name, per, source string) (know
 	return true, nil
 }
 
-func (b *Backend) describe(ctx context.Context, c lease.ConsumerInfo) step {
+func (b *Backend) describe(ctx context.Context, c backend.ConsumerInfo) step {
 	p := leasedb.DescribeConsumerParams{
 		Name: c.Name, Per: c.Per.String(), Topics: sorted(c.Topics), Likes: likes(sorted(c.Topics)), Grace: c.Grace,
-		Lock: c.Lock.String(), FromNow: c.From == lease.FromNow,
+		Lock: c.Lock.String(), FromNow: c.From == backend.FromNow,
 	}
 	return func(q *leasedb.Queries) error { return q.DescribeConsumer(ctx, p) }
 }
 
 // registering is Register for one kind of resource.
-func (b *Backend) registering(ctx context.Context, c lease.ConsumerInfo, resources []string) []step {
+func (b *Backend) registering(ctx context.Context, c backend.ConsumerInfo, resources []string) []step {
 	switch c.Per {
-	case lease.PerPartition:
+	case backend.PerPartition:
 		return []step{func(q *leasedb.Queries) error { _, err := q.RegisterSlots(ctx, c.Name); return err }}
-	case lease.PerStream:
+	case backend.PerStream:
 		if resources == nil {
 			return nil // see sweeps
 		}
@@ -165,12 +165,12 @@ func (b *Backend) registering(ctx context.Context, c lease.ConsumerInfo, resourc
 				Consumer: c.Name, Resources: resources, Channel: b.schema.name, Payload: wakeWanted + c.Name,
 			})
 		}}
-	case lease.PerTopic:
+	case backend.PerTopic:
 		if resources == nil {
 			return nil // see sweeps
 		}
 	default:
-		resources = []string{lease.Whole}
+		resources = []string{backend.Whole}
 	}
 	return []step{func(q *leasedb.Queries) error {
 		_, err := q.RegisterResources(ctx, leasedb.RegisterResourcesParams{Consumer: c.Name, Resources: resources})
@@ -190,12 +190,12 @@ const (
 	lockNotAvailable = "55P03"
 )
 
-func (b *Backend) indexFor(c lease.ConsumerInfo) *logIndex {
+func (b *Backend) indexFor(c backend.ConsumerInfo) *logIndex {
 	switch {
 	case c.Source != nil || c.Announced:
-	case c.Per == lease.PerPartition:
+	case c.Per == backend.PerPartition:
 		return &b.bySlot
-	case c.Per == lease.PerStream:
+	case c.Per == backend.PerStream:
 		return &b.byKey
 	}
 	return nil

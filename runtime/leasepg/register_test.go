@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/leasegen/leasegen/internal/tabletest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // The cursors and resources of a consumer mean something only for what it reads and what it
@@ -14,7 +14,7 @@ func TestConsumerOfAnotherKind(t *testing.T) {
 	t.Parallel()
 	be, pool := withTable(t)
 	ok(t, be.Publish(t.Context(), events("x", 10)))
-	refused := func(what string, c lease.ConsumerInfo) {
+	refused := func(what string, c backend.ConsumerInfo) {
 		t.Helper()
 		before := query[string](t, pool, "SELECT string_agg(l::text, ',' ORDER BY resource) FROM leasegen.lease l WHERE consumer = $1", c.Name)
 		if err := be.Register(t.Context(), c, nil); err == nil || !strings.Contains(err.Error(), "give the consumer another name") {
@@ -31,7 +31,7 @@ func TestConsumerOfAnotherKind(t *testing.T) {
 
 	ok(t, be.Register(t.Context(), topical, nil))
 	slots := topical
-	slots.Per = lease.PerPartition
+	slots.Per = backend.PerPartition
 	refused("from topics to slots", slots)
 	ok(t, be.Register(t.Context(), topical, nil))
 	patterns := topical
@@ -39,6 +39,6 @@ func TestConsumerOfAnotherKind(t *testing.T) {
 	ok(t, be.Register(t.Context(), patterns, nil))
 	ok(t, be.Register(t.Context(), led, nil))
 	whole := led
-	whole.Per, whole.Lock, whole.Topics = lease.PerGroup, lease.LockSession, []string{"*"}
+	whole.Per, whole.Lock, whole.Topics = backend.PerGroup, backend.LockSession, []string{"*"}
 	ok(t, be.Register(t.Context(), whole, nil)) // a leader that reads the log from now on has the same resource
 }

@@ -4,17 +4,12 @@ import (
 	"context"
 	"slices"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
-var (
-	_ lease.RowLocker = (*Backend)(nil)
-	_ lease.Streamer  = (*Backend)(nil)
-)
-
 // Renew extends leases that expire one by one, in one statement for all.
-func (b *Backend) Renew(ctx context.Context, session string, c lease.ConsumerInfo, leases []lease.Ref) (lost []string, err error) {
+func (b *Backend) Renew(ctx context.Context, session string, c backend.ConsumerInfo, leases []backend.Ref) (lost []string, err error) {
 	p := leasedb.RenewLeasesParams{Consumer: c.Name, Session: session, Ttl: c.TTL}
 	p.Resources, p.Epochs = refColumns(leases)
 	renewed := make(map[string]bool, len(leases))
@@ -39,7 +34,7 @@ func (b *Backend) Renew(ctx context.Context, session string, c lease.ConsumerInf
 // Retire gives streams back that have no more work, as far as their owner knows. First they come to rest. What was not seen
 // of them until then is looked for in a second transaction, which is repeated with the first when it fails. A process that
 // ends between the two leaves it to a sweep.
-func (b *Backend) Retire(ctx context.Context, session, consumer string, leases []lease.Ref) error {
+func (b *Backend) Retire(ctx context.Context, session, consumer string, leases []backend.Ref) error {
 	p := leasedb.RetireStreamsParams{Consumer: consumer, Session: session}
 	p.Resources, p.Epochs = refColumns(leases)
 	err := b.pipeline(ctx, b.pool, durable(ctx), b.expect(ctx, session), func(q *leasedb.Queries) error { return q.RetireStreams(ctx, p) })

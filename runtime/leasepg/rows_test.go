@@ -12,17 +12,18 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 var (
-	streamed  = lease.ConsumerInfo{Name: "streamed", Per: lease.PerStream, Topics: []string{"*"}}
-	announced = lease.ConsumerInfo{Name: "announced", Per: lease.PerStream, Announced: true}
-	rowed     = lease.ConsumerInfo{Name: "rowed", Per: lease.PerStream, Announced: true, Lock: lease.LockRow, TTL: time.Minute}
+	streamed  = backend.ConsumerInfo{Name: "streamed", Per: backend.PerStream, Topics: []string{"*"}}
+	announced = backend.ConsumerInfo{Name: "announced", Per: backend.PerStream, Announced: true}
+	rowed     = backend.ConsumerInfo{Name: "rowed", Per: backend.PerStream, Announced: true, Lock: backend.LockRow, TTL: time.Minute}
 )
 
-func resources(gs []lease.Grant) []string {
+func resources(gs []backend.Grant) []string {
 	var out []string
 	for _, g := range gs {
 		out = append(out, g.Resource)
@@ -31,17 +32,17 @@ func resources(gs []lease.Grant) []string {
 	return out
 }
 
-func refs(gs []lease.Grant) []lease.Ref {
-	var out []lease.Ref
+func refs(gs []backend.Grant) []backend.Ref {
+	var out []backend.Ref
 	for _, g := range gs {
 		out = append(out, g.Ref)
 	}
 	return out
 }
 
-func surveyed(t testing.TB, be *leasepg.Backend, c lease.ConsumerInfo) lease.Survey {
+func surveyed(t testing.TB, be *leasepg.Backend, c backend.ConsumerInfo) backend.Survey {
 	t.Helper()
-	return must[[]lease.Survey](t)(be.Survey(t.Context(), []string{c.Name}))[0]
+	return must[[]backend.Survey](t)(be.Survey(t.Context(), []string{c.Name}))[0]
 }
 
 // Leases with a time of their own expire one by one, while the session lives.
@@ -56,7 +57,7 @@ func TestRowLeasesExpireOneByOne(t *testing.T) {
 	lapse := func(resource string) {
 		exec(t, pool, "UPDATE leasegen.lease SET expires_at = clock_timestamp() - interval '1 ms' WHERE resource = $1", resource)
 	}
-	renew := func(gs []lease.Grant) []string {
+	renew := func(gs []backend.Grant) []string {
 		t.Helper()
 		lost := must[[]string](t)(be.Renew(t.Context(), id, rowed, refs(gs)))
 		slices.Sort(lost)
@@ -117,7 +118,7 @@ func TestRenewMeetsExpiry(t *testing.T) {
 	kept, lost := 0, 0
 	wait := c.TTL - 5*time.Millisecond // it comes to swing about the moment when the lease ends, whatever a call takes
 	for round := 0; round < 60 || (kept == 0 || lost == 0) && round < 400; round++ {
-		var gs []lease.Grant
+		var gs []backend.Grant
 		eventually(t, "the lease is free", func() bool { gs = acquire(t, be, id, c, 1); return len(gs) == 1 })
 		time.Sleep(wait)
 		var (
@@ -151,24 +152,24 @@ func TestRetire(t *testing.T) {
 	ok(t, be.Register(t.Context(), streamed, nil))
 	gs := acquire(t, be, id, streamed, 99)
 	equal(t, "acquired", len(gs), 7)
-	passed := make([]lease.Progress, len(gs))
+	passed := make([]backend.Progress, len(gs))
 	for i, g := range gs {
 		f := fetch(t, be, streamed, g.Resource, g.Cursor, 9)
 		equal(t, "messages", len(f.Messages), 1)
-		passed[i] = lease.Progress{Ref: g.Ref, Seq: 1, Cursor: f.Next}
+		passed[i] = backend.Progress{Ref: g.Ref, Seq: 1, Cursor: f.Next}
 		switch g.Resource {
 		case "k0": // not passed
 			passed[i].Cursor = nil
 		case "k1":
-			passed[i].Park = []lease.Park{{ID: f.Messages[0].ID, Lane: "l", Attempt: 1, After: time.Hour}}
+			passed[i].Park = []backend.Park{{ID: f.Messages[0].ID, Lane: "l", Attempt: 1, After: time.Hour}}
 		}
 	}
 	tx := must[pgx.Tx](t)(pool.Begin(t.Context()))
-	ok(t, be.In(tx).Publish(t.Context(), []lease.Event{{Topic: "x", Key: "k2", Kind: "kind"}, {Topic: "x", Key: "k4", Kind: "kind"}, {Topic: "x", Key: "k4", Kind: "kind"}}))
-	var k4 *lease.Progress
+	ok(t, be.In(tx).Publish(t.Context(), []backend.Event{{Topic: "x", Key: "k2", Kind: "kind"}, {Topic: "x", Key: "k4", Kind: "kind"}, {Topic: "x", Key: "k4", Kind: "kind"}}))
+	var k4 *backend.Progress
 	for i := range passed { // behind which the uncommitted ones will be late
 		if key := passed[i].Resource; key == "k2" || key == "k4" {
-			ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: key, Kind: "kind"}}))
+			ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: key, Kind: "kind"}}))
 			passed[i].Cursor = fetch(t, be, streamed, key, passed[i].Cursor, 9).Next
 			if key == "k4" {
 				k4 = &passed[i]
@@ -178,8 +179,8 @@ func TestRetire(t *testing.T) {
 	equal(t, "fenced", len(must[[]string](t)(be.Commit(t.Context(), id, streamed.Name, passed))), 0)
 	ok(t, tx.Commit(t.Context()))
 	k4.Seq, k4.Cursor = 2, fetch(t, be, streamed, "k4", k4.Cursor, 1).Next // the first of two late ones
-	equal(t, "fenced", len(must[[]string](t)(be.Commit(t.Context(), id, streamed.Name, []lease.Progress{*k4}))), 0)
-	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "k3", Kind: "kind"}}))
+	equal(t, "fenced", len(must[[]string](t)(be.Commit(t.Context(), id, streamed.Name, []backend.Progress{*k4}))), 0)
+	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "k3", Kind: "kind"}}))
 
 	stale := refs(gs)
 	for i := range stale {
@@ -237,7 +238,7 @@ func TestRetireMeetsRegister(t *testing.T) {
 	eventually(t, "the retirement waits in its commit", func() bool {
 		return query[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')")
 	})
-	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "k", Kind: "kind"}}))
+	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "k", Kind: "kind"}}))
 	ok(t, be.Register(t.Context(), streamed, []string{"k"}))
 	ok(t, blocker.Rollback(t.Context()))
 	ok(t, <-retired)
@@ -258,7 +259,7 @@ func TestRetireLosesNothing(t *testing.T) {
 	for range workers {
 		be := leasepg.New(open(t, pool.Config().ConnString()))
 		id, _ := member(t, be, time.Hour, streamed)
-		feed := must[lease.Feed](t)(be.OpenFeed(ctx, []lease.ConsumerInfo{streamed}))
+		feed := must[backend.Feed](t)(be.OpenFeed(ctx, []backend.ConsumerInfo{streamed}))
 		fail := func(err error) bool {
 			if err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled) {
 				t.Error(err)
@@ -280,14 +281,14 @@ func TestRetireLosesNothing(t *testing.T) {
 		})
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				gs, err := be.Acquire(ctx, lease.AcquireRequest{Session: id, Consumer: streamed, Max: 2, Attempt: newID()})
+				gs, err := be.Acquire(ctx, backend.AcquireRequest{Session: id, Consumer: streamed, Max: 2, Attempt: newID()})
 				if fail(err) {
 					return
 				}
 				for _, g := range gs {
 					for seq := int64(1); ; seq++ {
-						fs, err := be.Fetch(ctx, lease.FetchRequest{Consumer: streamed, MaxPayload: 1 << 20,
-							Items: []lease.FetchItem{{Resource: g.Resource, From: g.Cursor, Limit: 5}}})
+						fs, err := be.Fetch(ctx, backend.FetchRequest{Consumer: streamed, MaxPayload: 1 << 20,
+							Items: []backend.FetchItem{{Resource: g.Resource, From: g.Cursor, Limit: 5}}})
 						if fail(err) {
 							return
 						}
@@ -300,7 +301,7 @@ func TestRetireLosesNothing(t *testing.T) {
 							}
 						}
 						g.Cursor = fs[0].Next
-						if _, err := be.Commit(ctx, id, streamed.Name, []lease.Progress{{Ref: g.Ref, Seq: seq, Cursor: g.Cursor}}); fail(err) {
+						if _, err := be.Commit(ctx, id, streamed.Name, []backend.Progress{{Ref: g.Ref, Seq: seq, Cursor: g.Cursor}}); fail(err) {
 							return
 						}
 					}
@@ -320,7 +321,7 @@ func TestRetireLosesNothing(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				err = be.In(tx).Publish(ctx, []lease.Event{{Topic: "x", Key: fmt.Sprint("s", rand.N(streams)), Kind: "kind"}})
+				err = be.In(tx).Publish(ctx, []backend.Event{{Topic: "x", Key: fmt.Sprint("s", rand.N(streams)), Kind: "kind"}})
 				time.Sleep(rand.N(4 * time.Millisecond))
 				if err = errors.Join(err, tx.Commit(ctx)); err != nil {
 					t.Error(err)
@@ -353,13 +354,13 @@ func TestForgetStreams(t *testing.T) {
 	ss := acquire(t, be, id, streamed, 9)
 	for _, g := range ss {
 		f := fetch(t, be, streamed, g.Resource, g.Cursor, 9)
-		_, err := be.Commit(t.Context(), id, streamed.Name, []lease.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}})
+		_, err := be.Commit(t.Context(), id, streamed.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}})
 		ok(t, err)
 	}
 	ok(t, be.Retire(t.Context(), id, streamed.Name, refs(ss)))
 	equal(t, "wanted", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE wanted"), 0)
 	forget := func() int {
-		return must[lease.MaintainReport](t)(be.Maintain(t.Context(), nil)).StreamsForgotten
+		return must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil)).StreamsForgotten
 	}
 	equal(t, "forgotten at once", forget(), 0)
 	exec(t, pool, "UPDATE leasegen.lease SET rested_at = rested_at - interval '25 h'")
@@ -367,7 +368,7 @@ func TestForgetStreams(t *testing.T) {
 	equal(t, "forgotten", forget(), 2) // not b, and none that has messages
 	ok(t, be.Register(t.Context(), announced, []string{"a"}))
 	for _, g := range acquire(t, be, id, announced, 9) {
-		if i := slices.IndexFunc(gs, func(x lease.Grant) bool { return x.Resource == g.Resource }); g.Epoch <= gs[i].Epoch {
+		if i := slices.IndexFunc(gs, func(x backend.Grant) bool { return x.Resource == g.Resource }); g.Epoch <= gs[i].Epoch {
 			t.Errorf("epoch %d of %s after %d", g.Epoch, g.Resource, gs[i].Epoch)
 		}
 	}

@@ -16,8 +16,9 @@ import (
 
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // What one statement may touch, in pages of 8 kB: counted by the server, so that it is the same on every
@@ -88,12 +89,12 @@ func measuredDB(t testing.TB, s *pgtest.Server, name string) (*leasepg.Backend, 
 	return be, &meter{t, pool}
 }
 
-var scaled = struct{ topics, slots, streams, group, idle lease.ConsumerInfo }{
-	topics:  lease.ConsumerInfo{Name: "topics", Per: lease.PerTopic, Topics: []string{"*"}, Keep: 1000 * time.Hour, Max: 1 << 30, OnceKeep: 1000 * time.Hour},
-	slots:   lease.ConsumerInfo{Name: "slots", Per: lease.PerPartition, Topics: []string{"*"}},
-	streams: lease.ConsumerInfo{Name: "streams", Per: lease.PerStream, Topics: []string{"*"}},
-	group:   lease.ConsumerInfo{Name: "group", Per: lease.PerGroup, Topics: []string{"*"}},
-	idle:    lease.ConsumerInfo{Name: "idle", Per: lease.PerTopic, Topics: []string{"*"}},
+var scaled = struct{ topics, slots, streams, group, idle backend.ConsumerInfo }{
+	topics:  backend.ConsumerInfo{Name: "topics", Per: backend.PerTopic, Topics: []string{"*"}, Keep: 1000 * time.Hour, Max: 1 << 30, OnceKeep: 1000 * time.Hour},
+	slots:   backend.ConsumerInfo{Name: "slots", Per: backend.PerPartition, Topics: []string{"*"}},
+	streams: backend.ConsumerInfo{Name: "streams", Per: backend.PerStream, Topics: []string{"*"}},
+	group:   backend.ConsumerInfo{Name: "group", Per: backend.PerGroup, Topics: []string{"*"}},
+	idle:    backend.ConsumerInfo{Name: "idle", Per: backend.PerTopic, Topics: []string{"*"}},
 }
 
 // fillScale fills a database by SQL. Nearly all messages are of one transaction, and half of them of
@@ -107,7 +108,7 @@ func fillScale(t testing.TB, be *leasepg.Backend, m *meter, messages int) {
 	// Empty partitions like those before and after.
 	exec(t, m.pool, "SELECT setval('leasegen.message_id_seq', (last_value / 1000000 + 1) * 1000000 + 10) FROM leasegen.message_id_seq")
 	exec(t, m.pool, `INSERT INTO leasegen.message (topic, key, kind, payload) SELECT 'topic-' || g % 4, 'key-' || g, 'kind', 'payload' FROM generate_series(1, 1000) g`)
-	for _, c := range []lease.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group, scaled.idle} {
+	for _, c := range []backend.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group, scaled.idle} {
 		ok(t, be.Register(t.Context(), c, nil))
 	}
 	exec(t, m.pool, `INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, published_at, attempt, next_at, error)
@@ -126,9 +127,9 @@ func fillScale(t testing.TB, be *leasepg.Backend, m *meter, messages int) {
 // crowd adds up to 500 consumers, and up to 100 sessions that share the leases of one.
 func crowd(t testing.TB, be *leasepg.Backend, messages int) {
 	t.Helper()
-	all := []lease.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group, scaled.idle}
+	all := []backend.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group, scaled.idle}
 	for i := range messages / 20_000 {
-		other := lease.ConsumerInfo{Name: fmt.Sprint("other-", i), Per: lease.PerGroup, Topics: []string{"*"}}
+		other := backend.ConsumerInfo{Name: fmt.Sprint("other-", i), Per: backend.PerGroup, Topics: []string{"*"}}
 		ok(t, be.Register(t.Context(), other, nil))
 		all = append(all, other)
 	}
@@ -155,17 +156,17 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 		}
 	}
 	ctx := t.Context()
-	for _, c := range []lease.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group} {
+	for _, c := range []backend.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group} {
 		caughtUp(t, m.pool, c.Name)
 	}
 	exec(t, m.pool, "VACUUM leasegen.lease")
 	session, beating := member(t, be, time.Hour, scaled.topics, scaled.slots, scaled.streams, scaled.group)
 	measure("start", func() {
-		for _, c := range []lease.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group} {
+		for _, c := range []backend.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group} {
 			ok(t, be.Register(ctx, c, nil))
 		}
 	})
-	feed := must[lease.Feed](t)(be.OpenFeed(ctx, []lease.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group}))
+	feed := must[backend.Feed](t)(be.OpenFeed(ctx, []backend.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group}))
 	defer feed.Close()
 	const some = 100
 	var names []string
@@ -173,38 +174,38 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 		names = append(names, fmt.Sprint("topic-", i%20))
 	}
 	publish := func() {
-		var es []lease.Event
+		var es []backend.Event
 		for i := range some {
-			es = append(es, lease.Event{Topic: names[i], Key: fmt.Sprint("key-", i), Kind: "kind", Payload: []byte("payload")})
+			es = append(es, backend.Event{Topic: names[i], Key: fmt.Sprint("key-", i), Kind: "kind", Payload: []byte("payload")})
 		}
 		ok(t, be.Publish(ctx, es))
 	}
-	var grants map[string][]lease.Grant
+	var grants map[string][]backend.Grant
 	measure("acquire", func() {
-		grants = map[string][]lease.Grant{
+		grants = map[string][]backend.Grant{
 			scaled.topics.Name: acquire(t, be, session, scaled.topics, 20),
 			scaled.slots.Name:  acquire(t, be, session, scaled.slots, 256),
 			scaled.group.Name:  acquire(t, be, session, scaled.group, 1),
 		}
 	})
 	measure("acquire nothing", func() {
-		for _, c := range []lease.ConsumerInfo{scaled.slots, scaled.group} {
+		for _, c := range []backend.ConsumerInfo{scaled.slots, scaled.group} {
 			acquire(t, be, session, c, 256)
 		}
 	})
-	read := func(c lease.ConsumerInfo, from map[string]lease.Cursor, resources []string) (n int) {
+	read := func(c backend.ConsumerInfo, from map[string]backend.Cursor, resources []string) (n int) {
 		t.Helper()
-		req := lease.FetchRequest{Consumer: c, MaxPayload: 1 << 20}
+		req := backend.FetchRequest{Consumer: c, MaxPayload: 1 << 20}
 		for _, r := range resources {
-			req.Items = append(req.Items, lease.FetchItem{Resource: r, From: from[r], Limit: min(20, 4000/len(resources))})
+			req.Items = append(req.Items, backend.FetchItem{Resource: r, From: from[r], Limit: min(20, 4000/len(resources))})
 		}
-		for _, f := range must[[]lease.Fetched](t)(be.Fetch(ctx, req)) {
+		for _, f := range must[[]backend.Fetched](t)(be.Fetch(ctx, req)) {
 			n += len(f.Messages)
 			from[f.Resource] = f.Next
 		}
 		return n
 	}
-	at := map[string]map[string]lease.Cursor{}
+	at := map[string]map[string]backend.Cursor{}
 	var topics, slots []string
 	for i := range 20 {
 		topics = append(topics, fmt.Sprint("topic-", i))
@@ -216,27 +217,27 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 	for i := range 20 {
 		keys = append(keys, fmt.Sprint("key-", i))
 	}
-	stored := func(c lease.ConsumerInfo, resources []string) {
+	stored := func(c backend.ConsumerInfo, resources []string) {
 		t.Helper()
 		exec(t, m.pool, "UPDATE leasegen.lease SET session = NULL, wanted = true WHERE consumer = $1 AND resource = ANY ($2)", c.Name, resources)
 		exec(t, m.pool, "UPDATE leasegen.lease SET session = $3 WHERE consumer = $1 AND resource <> ALL ($2) AND session IS NULL AND wanted", c.Name, resources, session)
-		at[c.Name] = map[string]lease.Cursor{}
+		at[c.Name] = map[string]backend.Cursor{}
 		for _, g := range acquire(t, be, session, c, len(resources)) {
 			at[c.Name][g.Resource] = g.Cursor
 			grants[c.Name] = append(grants[c.Name], g)
 		}
 	}
 	all := []struct {
-		c         lease.ConsumerInfo
+		c         backend.ConsumerInfo
 		resources []string
-	}{{scaled.topics, topics}, {scaled.slots, slots}, {scaled.streams, keys}, {scaled.group, []string{lease.Whole}}}
+	}{{scaled.topics, topics}, {scaled.slots, slots}, {scaled.streams, keys}, {scaled.group, []string{backend.Whole}}}
 	for _, a := range all {
 		stored(a.c, a.resources)
 	}
 	measure("publish", publish)
 	measure("feed", func() {
 		for range 3 {
-			must[lease.News](t)(feed.Next(ctx))
+			must[backend.News](t)(feed.Next(ctx))
 		}
 	})
 	for _, a := range all {
@@ -268,24 +269,24 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 	}
 	for _, a := range all {
 		measure("read "+a.c.Name+" from the beginning", func() {
-			if n := read(a.c, map[string]lease.Cursor{}, a.resources); n < 20 {
+			if n := read(a.c, map[string]backend.Cursor{}, a.resources); n < 20 {
 				t.Errorf("%s: %d messages read from the beginning", a.c.Name, n)
 			}
 		})
 	}
 	measure("commit", func() {
-		var ps []lease.Progress
+		var ps []backend.Progress
 		for _, g := range grants[scaled.slots.Name][:100] {
-			ps = append(ps, lease.Progress{Ref: g.Ref, Cursor: g.Cursor})
+			ps = append(ps, backend.Progress{Ref: g.Ref, Cursor: g.Cursor})
 		}
 		_, err := be.Commit(ctx, session, scaled.slots.Name, ps)
 		ok(t, err)
 	})
 	measure("parked", func() {
-		must[lease.Parked](t)(be.FetchParked(ctx, lease.ParkedRequest{Consumer: scaled.topics, Session: session, Limit: 100, MaxPayload: 1 << 20}))
+		must[backend.Parked](t)(be.FetchParked(ctx, backend.ParkedRequest{Consumer: scaled.topics, Session: session, Limit: 100, MaxPayload: 1 << 20}))
 	})
 	measure("survey", func() {
-		must[[]lease.Survey](t)(be.Survey(ctx, []string{"topics", "slots", "streams", "group"}))
+		must[[]backend.Survey](t)(be.Survey(ctx, []string{"topics", "slots", "streams", "group"}))
 	})
 	measure("retire", func() { ok(t, be.Retire(ctx, session, scaled.streams.Name, refs(grants[scaled.streams.Name]))) })
 	measure("wanted again", func() { ok(t, be.Register(ctx, scaled.streams, keys)) })
@@ -293,7 +294,7 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 	measure("release", func() { ok(t, be.Release(ctx, session, scaled.slots.Name, refs(grants[scaled.slots.Name])[:100])) })
 	measure("heartbeat", func() { ok(t, beating.Heartbeat(ctx)) })
 	measure("maintain", func() {
-		must[lease.MaintainReport](t)(be.Maintain(ctx, []lease.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group}))
+		must[operate.MaintainReport](t)(be.Maintain(ctx, []backend.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group}))
 	})
 	_, other := member(t, be, time.Hour, scaled.topics, scaled.slots, scaled.streams, scaled.group)
 	measure("close", func() { ok(t, other.Close(ctx)) })

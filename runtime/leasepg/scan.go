@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // The columns of a read, as the queries in sqlc/queries/log.sql give them.
@@ -71,7 +71,7 @@ func isBinary(rows pgx.Rows) bool {
 const epoch2000 = 946_684_800_000_000
 
 // each decodes binary rows. place says where a message goes; nil if it is not wanted.
-func (s *scanner) each(rows pgx.Rows, head func(position), place func(position) *lease.Raw) (err error) {
+func (s *scanner) each(rows pgx.Rows, head func(position), place func(position) *backend.Raw) (err error) {
 	for rows.Next() {
 		v := rows.RawValues()
 		if len(v) != columnCount || len(v[colPart]) != 4 || len(v[colItem]) != 4 || len(v[colID]) != 8 || len(v[colSize]) != 4 {
@@ -116,11 +116,11 @@ func (s *scanner) each(rows pgx.Rows, head func(position), place func(position) 
 }
 
 // eachText is each for rows in text.
-func eachText(rows pgx.Rows, head func(position), place func(position) *lease.Raw) error {
+func eachText(rows pgx.Rows, head func(position), place func(position) *backend.Raw) error {
 	for rows.Next() {
 		var (
 			p       position
-			m       lease.Raw
+			m       backend.Raw
 			headers *string
 			at      *time.Time
 			x       pgtype.Uint64

@@ -15,7 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
@@ -51,7 +51,7 @@ func steady(ctx context.Context) step {
 // (locks.go).
 type session struct {
 	b    *Backend
-	spec lease.SessionSpec
+	spec backend.SessionSpec
 
 	turn    chan struct{} // has room for the one who uses what follows
 	conn    *pgx.Conn     // nil until needed
@@ -79,7 +79,7 @@ type session struct {
 }
 
 // OpenSession starts a new incarnation of this process.
-func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+func (b *Backend) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
 	if spec.ID == "" || spec.TTL <= 0 {
 		return nil, fmt.Errorf("leasepg: open session: id %q with ttl %v: both must be set", spec.ID, spec.TTL)
 	}
@@ -114,13 +114,13 @@ func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (leas
 func (s *session) Heartbeat(ctx context.Context) error {
 	s.called.Store(int64(time.Since(s.born)))
 	if s.ended.Load() {
-		return lease.ErrSessionLost
+		return backend.ErrSessionLost
 	}
 	err := s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		var live bool
 		if s.estranged.Load() {
 			s.end()
-			return lease.ErrSessionLost
+			return backend.ErrSessionLost
 		}
 		expected := s.b.expect(ctx, s.spec.ID)
 		beat := []step{durable(ctx), expected, func(q *leasedb.Queries) error {
@@ -135,7 +135,7 @@ func (s *session) Heartbeat(ctx context.Context) error {
 			}}
 		}
 		err := s.b.pipeline(ctx, c, beat...)
-		if errors.Is(err, lease.ErrSessionLost) {
+		if errors.Is(err, backend.ErrSessionLost) {
 			s.b.estrangeNamed(err, s.spec.ID)
 			s.end()
 		}
@@ -144,7 +144,7 @@ func (s *session) Heartbeat(ctx context.Context) error {
 		}
 		if !live {
 			s.end()
-			return lease.ErrSessionLost
+			return backend.ErrSessionLost
 		}
 		return nil
 	})
@@ -301,7 +301,7 @@ func (s *session) link(ctx context.Context) error {
 	if err := s.join(ctx, c); err != nil {
 		closeConn(c)
 		s.locked = map[string]bool{}
-		if errors.Is(err, lease.ErrSessionLost) {
+		if errors.Is(err, backend.ErrSessionLost) {
 			s.end()
 		}
 		return err
@@ -357,7 +357,7 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) error {
 			},
 			s.b.notify(ctx, wakeOwnership))...)
 		if err == nil && !live {
-			return lease.ErrSessionLost // it has ended, or was replaced before this arrived
+			return backend.ErrSessionLost // it has ended, or was replaced before this arrived
 		}
 		s.opened = err == nil
 		return err
@@ -367,14 +367,14 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) error {
 		live = n == 1
 		return err
 	})
-	if errors.Is(err, lease.ErrSessionLost) {
+	if errors.Is(err, backend.ErrSessionLost) {
 		s.b.estrangeNamed(err, s.spec.ID)
 	}
 	if err != nil {
 		return err
 	}
 	if !live {
-		return lease.ErrSessionLost
+		return backend.ErrSessionLost
 	}
 	s.back = time.Now()
 	return s.leadAgain(ctx, c, before, pid)

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
@@ -26,10 +26,10 @@ func TestNoHeartbeatAfterTakeover(t *testing.T) {
 	var epoch int64
 	for range rounds {
 		var holder string
-		var s lease.Session
+		var s backend.Session
 		eventually(t, "the holder gets the lease", func() bool {
 			holder, s = member(t, be, ttl, grouped)
-			gs, err := be.Acquire(t.Context(), lease.AcquireRequest{Session: holder, Consumer: grouped, Max: 1, Attempt: newID()})
+			gs, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: holder, Consumer: grouped, Max: 1, Attempt: newID()})
 			return err == nil && len(gs) == 1
 		})
 		var (
@@ -45,7 +45,7 @@ func TestNoHeartbeatAfterTakeover(t *testing.T) {
 						t.Errorf("epoch %d was granted after %d", gs[0].Epoch, epoch)
 					}
 					epoch = gs[0].Epoch
-					ok(t, be.Release(context.Background(), contender, grouped.Name, []lease.Ref{gs[0].Ref}))
+					ok(t, be.Release(context.Background(), contender, grouped.Name, []backend.Ref{gs[0].Ref}))
 					return
 				}
 			}
@@ -55,7 +55,7 @@ func TestNoHeartbeatAfterTakeover(t *testing.T) {
 			time.Sleep(rand.N(2 * ttl))
 			before := time.Now()
 			err := s.Heartbeat(t.Context())
-			if errors.Is(err, lease.ErrSessionLost) {
+			if errors.Is(err, backend.ErrSessionLost) {
 				break
 			}
 			ok(t, err)
@@ -77,12 +77,12 @@ func TestHeartbeatCreatesAndRevivesNothing(t *testing.T) {
 	expire(t, pool, expired)
 	_, closed := member(t, be, time.Hour, grouped)
 	ok(t, closed.Close(t.Context()))
-	for _, s := range []lease.Session{gone, late, closed} {
-		if err := s.Heartbeat(t.Context()); !errors.Is(err, lease.ErrSessionLost) {
+	for _, s := range []backend.Session{gone, late, closed} {
+		if err := s.Heartbeat(t.Context()); !errors.Is(err, backend.ErrSessionLost) {
 			t.Errorf("heartbeat: %v, want ErrSessionLost", err)
 		}
 	}
-	if _, err := be.Acquire(t.Context(), lease.AcquireRequest{Session: expired, Consumer: grouped, Max: 1, Attempt: newID()}); !errors.Is(err, lease.ErrSessionLost) {
+	if _, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: expired, Consumer: grouped, Max: 1, Attempt: newID()}); !errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("acquire: %v, want ErrSessionLost", err)
 	}
 }
@@ -100,10 +100,10 @@ func TestCostOfHolding(t *testing.T) {
 	holder, s := member(t, be, time.Hour, topical)
 	standby, _ := member(t, be, time.Hour, topical)
 	equal(t, "acquired", len(acquire(t, be, holder, topical, leases)), leases)
-	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	for range 20 { // until it has become idle
-		must[lease.News](t)(feed.Next(t.Context()))
+		must[backend.News](t)(feed.Next(t.Context()))
 	}
 
 	settled := func() (writes, hot, leaseWrites int64) {
@@ -145,8 +145,8 @@ func TestCostOfHolding(t *testing.T) {
 	x0 = query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
 	polls := 0
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); polls++ {
-		must[lease.News](t)(feed.Next(t.Context()))
-		must[[]lease.Survey](t)(be.Survey(t.Context(), []string{topical.Name}))
+		must[backend.News](t)(feed.Next(t.Context()))
+		must[[]backend.Survey](t)(be.Survey(t.Context(), []string{topical.Name}))
 		ok(t, be.Register(t.Context(), topical, topicNames(3)))
 	}
 	if polls > 8 {
@@ -169,7 +169,7 @@ func TestServerRestarts(t *testing.T) {
 	id, s := member(t, be, time.Minute, topical)
 	ok(t, be.Register(t.Context(), topical, []string{"x"}))
 	g := acquire(t, be, id, topical, 1)[0]
-	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	for i, restart := range []func(){func() { server.Restart() }, func() { server.Kill(); server.Start() }} {
 		restart()
@@ -184,7 +184,7 @@ func TestServerRestarts(t *testing.T) {
 			t.Fatalf("no message after restart %d", i)
 		}
 		g.Cursor = f.Next
-		fenced, err := be.Commit(t.Context(), id, topical.Name, []lease.Progress{{Ref: g.Ref, Cursor: f.Next}})
+		fenced, err := be.Commit(t.Context(), id, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next}})
 		ok(t, err)
 		equal(t, "fenced", len(fenced), 0)
 	}
@@ -212,7 +212,7 @@ func TestGrantsSurviveACrash(t *testing.T) {
 				t.Fatalf("epoch %d after %d", gs[0].Epoch, last)
 			}
 			last = gs[0].Epoch
-			ok(t, be.Release(t.Context(), id, grouped.Name, []lease.Ref{gs[0].Ref}))
+			ok(t, be.Release(t.Context(), id, grouped.Name, []backend.Ref{gs[0].Ref}))
 		}
 		server.Kill()
 		server.Start()
@@ -230,13 +230,13 @@ func TestFrozenTransactionEnds(t *testing.T) {
 	id, _ := member(t, be, 3*time.Second, grouped)
 	ok(t, be.Register(t.Context(), grouped, nil))
 	acquire(t, be, id, grouped, 1)
-	tx := must[lease.Tx](t)(be.Begin(t.Context()))
+	tx := must[backend.Tx](t)(be.Begin(t.Context()))
 	_, err := tx.Handle().(pgx.Tx).Exec(t.Context(), "SELECT 1 FROM leasegen.lease FOR NO KEY UPDATE")
 	ok(t, err)
 	expire(t, pool, id)
 	next, _ := member(t, be, time.Hour, grouped)
 	eventually(t, "the lease is taken over", func() bool { return len(acquire(t, be, next, grouped, 1)) == 1 })
-	if err := tx.Commit(t.Context(), id, grouped.Name, lease.Progress{}); err == nil {
+	if err := tx.Commit(t.Context(), id, grouped.Name, backend.Progress{}); err == nil {
 		t.Error("the frozen transaction committed")
 	}
 }

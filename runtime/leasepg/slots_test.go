@@ -16,14 +16,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-var sliced = lease.ConsumerInfo{Name: "sliced", Per: lease.PerPartition, Topics: []string{"*"}}
+var sliced = backend.ConsumerInfo{Name: "sliced", Per: backend.PerPartition, Topics: []string{"*"}}
 
 // all registers a consumer and takes all its resources.
-func all(t testing.TB, be *leasepg.Backend, c lease.ConsumerInfo, resources []string) (session string, grants []lease.Grant) {
+func all(t testing.TB, be *leasepg.Backend, c backend.ConsumerInfo, resources []string) (session string, grants []backend.Grant) {
 	t.Helper()
 	session, _ = member(t, be, time.Hour, c)
 	ok(t, be.Register(t.Context(), c, resources))
@@ -31,27 +32,27 @@ func all(t testing.TB, be *leasepg.Backend, c lease.ConsumerInfo, resources []st
 }
 
 // drainAll reads resources together, committing each round, until nothing is left.
-func drainAll(t testing.TB, be *leasepg.Backend, c lease.ConsumerInfo, session string, grants []lease.Grant, limit int) (read []lease.Raw, by map[string][]lease.Raw) {
+func drainAll(t testing.TB, be *leasepg.Backend, c backend.ConsumerInfo, session string, grants []backend.Grant, limit int) (read []backend.Raw, by map[string][]backend.Raw) {
 	t.Helper()
-	by = map[string][]lease.Raw{}
-	at := make([]lease.Cursor, len(grants))
+	by = map[string][]backend.Raw{}
+	at := make([]backend.Cursor, len(grants))
 	for i, g := range grants {
 		at[i] = g.Cursor
 	}
 	for {
-		req := lease.FetchRequest{Consumer: c, MaxPayload: 1 << 20}
+		req := backend.FetchRequest{Consumer: c, MaxPayload: 1 << 20}
 		for i, g := range grants {
-			req.Items = append(req.Items, lease.FetchItem{Resource: g.Resource, From: at[i], Limit: limit})
+			req.Items = append(req.Items, backend.FetchItem{Resource: g.Resource, From: at[i], Limit: limit})
 		}
 		more := false
-		var ps []lease.Progress
-		for i, f := range must[[]lease.Fetched](t)(be.Fetch(t.Context(), req)) {
+		var ps []backend.Progress
+		for i, f := range must[[]backend.Fetched](t)(be.Fetch(t.Context(), req)) {
 			read = append(read, f.Messages...)
 			by[f.Resource] = append(by[f.Resource], f.Messages...)
 			more = more || f.More || len(f.Messages) > 0
 			if f.Next != at[i] {
 				at[i] = f.Next
-				ps = append(ps, lease.Progress{Ref: grants[i].Ref, Cursor: f.Next})
+				ps = append(ps, backend.Progress{Ref: grants[i].Ref, Cursor: f.Next})
 			}
 		}
 		fenced, err := be.Commit(t.Context(), session, c.Name, ps)
@@ -71,11 +72,11 @@ func begin(t testing.TB, pool *pgxpool.Pool) pgx.Tx {
 	return tx
 }
 
-func keyed(topic string, keys, each int) []lease.Event {
-	var es []lease.Event
+func keyed(topic string, keys, each int) []backend.Event {
+	var es []backend.Event
 	for n := range each {
 		for k := range keys {
-			es = append(es, lease.Event{Topic: topic, Key: fmt.Sprint("key-", k), Kind: "kind", Payload: strconv.AppendInt(nil, int64(n), 10)})
+			es = append(es, backend.Event{Topic: topic, Key: fmt.Sprint("key-", k), Kind: "kind", Payload: strconv.AppendInt(nil, int64(n), 10)})
 		}
 	}
 	return es
@@ -124,7 +125,7 @@ func TestSlots(t *testing.T) {
 // that is, and stores where it has got.
 func TestSlotsOfTopics(t *testing.T) {
 	be, pool := migrated(t)
-	some := lease.ConsumerInfo{Name: "some", Per: lease.PerPartition, Topics: []string{"a", "b.*"}}
+	some := backend.ConsumerInfo{Name: "some", Per: backend.PerPartition, Topics: []string{"a", "b.*"}}
 	ok(t, be.Publish(t.Context(), slices.Concat(keyed("noise", 50, 2), keyed("a", 50, 2), keyed("b.c", 50, 2))))
 	exec(t, pool, "SELECT setval('leasegen.message_id_seq', 900000)") // as many rolled back
 	ok(t, be.Publish(t.Context(), slices.Concat(keyed("noise", 50, 2), keyed("a", 50, 2))))
@@ -141,18 +142,18 @@ func TestSlotsOfTopics(t *testing.T) {
 
 	ok(t, be.Release(t.Context(), session, some.Name, refs(grants)))
 	grants = acquire(t, be, session, some, 256)
-	for _, f := range must[[]lease.Fetched](t)(be.Fetch(t.Context(), requests(some, grants, 10))) {
-		i := slices.IndexFunc(grants, func(g lease.Grant) bool { return g.Resource == f.Resource })
+	for _, f := range must[[]backend.Fetched](t)(be.Fetch(t.Context(), requests(some, grants, 10))) {
+		i := slices.IndexFunc(grants, func(g backend.Grant) bool { return g.Resource == f.Resource })
 		if len(f.Messages) > 0 || f.More || f.Next != grants[i].Cursor {
 			t.Fatalf("slot %s moves at the end of the log", f.Resource)
 		}
 	}
 }
 
-func requests(c lease.ConsumerInfo, grants []lease.Grant, limit int) lease.FetchRequest {
-	req := lease.FetchRequest{Consumer: c, MaxPayload: 1 << 20}
+func requests(c backend.ConsumerInfo, grants []backend.Grant, limit int) backend.FetchRequest {
+	req := backend.FetchRequest{Consumer: c, MaxPayload: 1 << 20}
 	for _, g := range grants {
-		req.Items = append(req.Items, lease.FetchItem{Resource: g.Resource, From: g.Cursor, Limit: limit})
+		req.Items = append(req.Items, backend.FetchItem{Resource: g.Resource, From: g.Cursor, Limit: limit})
 	}
 	return req
 }
@@ -161,7 +162,7 @@ func requests(c lease.ConsumerInfo, grants []lease.Grant, limit int) lease.Fetch
 // late is read in pages, in order, each message once.
 func TestSlotsHugeLateTransaction(t *testing.T) {
 	be, pool := migrated(t)
-	for _, c := range []lease.ConsumerInfo{sliced, keyedStreams} {
+	for _, c := range []backend.ConsumerInfo{sliced, keyedStreams} {
 		t.Run(c.Per.String(), func(t *testing.T) {
 			exec(t, pool, "TRUNCATE leasegen.message, leasegen.lease, leasegen.consumer")
 			tx := begin(t, pool)
@@ -194,16 +195,16 @@ func TestSlotsHugeLateTransaction(t *testing.T) {
 // TestFeedTellsSlotsAndStreams: each consumer hears of what is its own, late messages too.
 func TestFeedTellsSlotsAndStreams(t *testing.T) {
 	be, pool := migrated(t)
-	slots := lease.ConsumerInfo{Name: "slots", Per: lease.PerPartition, Topics: []string{"a*"}}
-	streams := lease.ConsumerInfo{Name: "streams", Per: lease.PerStream, Topics: []string{"*b"}}
-	topics := lease.ConsumerInfo{Name: "topics", Per: lease.PerTopic, Topics: []string{"c"}}
-	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{slots, streams, topics}))
+	slots := backend.ConsumerInfo{Name: "slots", Per: backend.PerPartition, Topics: []string{"a*"}}
+	streams := backend.ConsumerInfo{Name: "streams", Per: backend.PerStream, Topics: []string{"*b"}}
+	topics := backend.ConsumerInfo{Name: "topics", Per: backend.PerTopic, Topics: []string{"c"}}
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{slots, streams, topics}))
 	defer feed.Close()
 	hear := func(want map[string][]string) {
 		t.Helper()
 		got := map[string]map[string]bool{}
 		eventually(t, fmt.Sprint("the feed tells ", want), func() bool {
-			n := must[lease.News](t)(feed.Next(t.Context()))
+			n := must[backend.News](t)(feed.Next(t.Context()))
 			for _, topic := range n.Topics {
 				if topic != "c" {
 					t.Fatalf("the feed tells of topic %s", topic)
@@ -229,8 +230,8 @@ func TestFeedTellsSlotsAndStreams(t *testing.T) {
 		})
 	}
 	late := begin(t, pool)
-	ok(t, be.In(late).Publish(t.Context(), []lease.Event{{Topic: "ab", Key: "late", Kind: "k"}}))
-	ok(t, be.Publish(t.Context(), []lease.Event{
+	ok(t, be.In(late).Publish(t.Context(), []backend.Event{{Topic: "ab", Key: "late", Kind: "k"}}))
+	ok(t, be.Publish(t.Context(), []backend.Event{
 		{Topic: "a", Key: "one", Kind: "k"}, {Topic: "b", Key: "two", Kind: "k"}, {Topic: "b", Key: "two", Kind: "k"},
 		{Topic: "ab", Key: "three", Kind: "k"}, {Topic: "none", Key: "four", Kind: "k"}, {Topic: "c", Key: "five", Kind: "k"},
 	}))
@@ -303,7 +304,7 @@ func TestMigrateFilledLog(t *testing.T) {
 	session, g := sole(t, be, grouped)
 	ids, _ := drain(t, be, grouped, session, g, 1000)
 	equal(t, "left for the reader from before", len(ids), 8200)
-	for _, c := range []lease.ConsumerInfo{sliced, keyedStreams} {
+	for _, c := range []backend.ConsumerInfo{sliced, keyedStreams} {
 		session, grants := all(t, be, c, nil)
 		read, _ := drainAll(t, be, c, session, grants, 100)
 		equal(t, c.Name+" read", len(read), 20200)
@@ -316,9 +317,9 @@ func TestMigrateFilledLog(t *testing.T) {
 // TestFromNow: what is there when a consumer registers for the first time is passed over, by
 // all replicas alike; what is late for that moment, and what comes later, is not.
 func TestFromNow(t *testing.T) {
-	for _, c := range []lease.ConsumerInfo{sliced, keyedStreams, grouped, topical} {
+	for _, c := range []backend.ConsumerInfo{sliced, keyedStreams, grouped, topical} {
 		t.Run(c.Per.String(), func(t *testing.T) {
-			c.From = lease.FromNow
+			c.From = backend.FromNow
 			be, pool := migrated(t)
 			ok(t, be.Publish(t.Context(), append(keyed("x", 20, 5), keyed("y", 20, 5)...)))
 			open := begin(t, pool)
@@ -356,14 +357,14 @@ func TestProgressInOrder(t *testing.T) {
 	ok(t, be.Publish(t.Context(), events("x", 8)))
 	ok(t, be.Publish(t.Context(), events("y", 8)))
 	session, grants := all(t, be, topical, nil)
-	byName := map[string]lease.Grant{}
+	byName := map[string]backend.Grant{}
 	for _, g := range grants {
 		byName[g.Resource] = g
 	}
 	x, y := byName["x"], byName["y"]
 	f := fetch(t, be, topical, "x", x.Cursor, 10)
 	id := func(i int) string { return f.Messages[i].ID }
-	commit := func(ps ...lease.Progress) {
+	commit := func(ps ...backend.Progress) {
 		t.Helper()
 		fenced, err := be.Commit(t.Context(), session, topical.Name, ps)
 		ok(t, err)
@@ -374,28 +375,28 @@ func TestProgressInOrder(t *testing.T) {
 			(SELECT string_agg(message_id || ':' || attempt, ',' ORDER BY seq) FROM leasegen.parked),
 			(SELECT string_agg(message_id::text, ',' ORDER BY id) FROM leasegen.dead_letter))`)
 	}
-	first := lease.Progress{Ref: x.Ref, Seq: 1, Cursor: f.Cut(3), Park: []lease.Park{{ID: id(1), Lane: "l", Attempt: 1, Error: "e"}, {ID: id(2), Lane: "l"}}}
-	second := lease.Progress{Ref: x.Ref, Seq: 2, Cursor: f.Cut(5), Done: []string{id(1)}, Park: []lease.Park{{ID: id(2), Lane: "l", Attempt: 4, Error: "e"}},
-		Dead: []lease.Dead{{ID: id(4), Attempt: 1, Reason: "r"}}}
+	first := backend.Progress{Ref: x.Ref, Seq: 1, Cursor: f.Cut(3), Park: []backend.Park{{ID: id(1), Lane: "l", Attempt: 1, Error: "e"}, {ID: id(2), Lane: "l"}}}
+	second := backend.Progress{Ref: x.Ref, Seq: 2, Cursor: f.Cut(5), Done: []string{id(1)}, Park: []backend.Park{{ID: id(2), Lane: "l", Attempt: 4, Error: "e"}},
+		Dead: []backend.Dead{{ID: id(4), Attempt: 1, Reason: "r"}}}
 	commit(first)
 	commit(second)
 	want := state()
-	old := lease.Progress{Ref: x.Ref, Seq: 1, Cursor: f.Cut(3), Done: []string{id(2)}, Park: []lease.Park{{ID: id(1), Lane: "l", Attempt: 1, Error: "e"}},
-		Dead: []lease.Dead{{ID: id(0), Attempt: 1, Reason: "r"}}}
+	old := backend.Progress{Ref: x.Ref, Seq: 1, Cursor: f.Cut(3), Done: []string{id(2)}, Park: []backend.Park{{ID: id(1), Lane: "l", Attempt: 1, Error: "e"}},
+		Dead: []backend.Dead{{ID: id(0), Attempt: 1, Reason: "r"}}}
 	commit(first)
 	equal(t, "after an old request alone", state(), want)
-	commit(lease.Progress{Ref: y.Ref, Seq: 1, Cursor: fetch(t, be, topical, "y", y.Cursor, 4).Next}, old)
+	commit(backend.Progress{Ref: y.Ref, Seq: 1, Cursor: fetch(t, be, topical, "y", y.Cursor, 4).Next}, old)
 	equal(t, "after an old request among others", state(), want)
 	if pos := query[int64](t, pool, "SELECT pos FROM leasegen.lease WHERE resource = 'y'"); pos != 12 {
 		t.Errorf("the other lease is at %d, want 12", pos)
 	}
 	commit(second)
-	commit(second, lease.Progress{Ref: y.Ref, Seq: 2})
+	commit(second, backend.Progress{Ref: y.Ref, Seq: 2})
 	equal(t, "after repeated requests", state(), want)
 
 	// In a transaction it takes the effects with it.
 	exec(t, pool, "CREATE TABLE effect (n int)")
-	tx := must[lease.Tx](t)(be.Begin(t.Context()))
+	tx := must[backend.Tx](t)(be.Begin(t.Context()))
 	_, err := tx.Handle().(pgx.Tx).Exec(t.Context(), "INSERT INTO effect VALUES (1)")
 	ok(t, err)
 	if err := tx.Commit(t.Context(), session, topical.Name, old); err == nil {
@@ -405,13 +406,13 @@ func TestProgressInOrder(t *testing.T) {
 	equal(t, "after an overtaken transaction", state(), want)
 
 	// The next owner counts from the beginning.
-	ok(t, be.Release(t.Context(), session, topical.Name, []lease.Ref{x.Ref}))
+	ok(t, be.Release(t.Context(), session, topical.Name, []backend.Ref{x.Ref}))
 	x = acquire(t, be, session, topical, 1)[0]
-	commit(lease.Progress{Ref: x.Ref, Seq: 1, Cursor: f.Next})
+	commit(backend.Progress{Ref: x.Ref, Seq: 1, Cursor: f.Next})
 	if state() == want {
 		t.Error("the next owner's first progress was taken for an old one")
 	}
-	fenced, err := be.Commit(t.Context(), session, topical.Name, []lease.Progress{first})
+	fenced, err := be.Commit(t.Context(), session, topical.Name, []backend.Progress{first})
 	ok(t, err)
 	equal(t, "fenced", strings.Join(fenced, ","), "x")
 }
@@ -419,15 +420,15 @@ func TestProgressInOrder(t *testing.T) {
 // TestRetentionOfSlotsAndStreams: a partition goes when all slots, or all streams, have been
 // read, also those that nobody has come for yet.
 func TestRetentionOfSlotsAndStreams(t *testing.T) {
-	for _, c := range []lease.ConsumerInfo{
-		{Name: "slots", Per: lease.PerPartition, Topics: []string{"x*"}},
-		{Name: "streams", Per: lease.PerStream, Topics: []string{"x*"}},
+	for _, c := range []backend.ConsumerInfo{
+		{Name: "slots", Per: backend.PerPartition, Topics: []string{"x*"}},
+		{Name: "streams", Per: backend.PerStream, Topics: []string{"x*"}},
 	} {
 		t.Run(c.Per.String(), func(t *testing.T) {
 			be, pool := migrated(t)
 			drop := func() int {
 				t.Helper()
-				return must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{c})).SegmentsDropped
+				return must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{c})).SegmentsDropped
 			}
 			never := func(why string) {
 				t.Helper()
@@ -464,11 +465,11 @@ func TestRetentionOfSlotsAndStreams(t *testing.T) {
 // for the start of consumers that have not seen their resource yet.
 func TestRestampSlots(t *testing.T) {
 	be, pool := migrated(t)
-	fresh := lease.ConsumerInfo{Name: "fresh", Per: lease.PerStream, Topics: []string{"*"}, From: lease.FromNow}
+	fresh := backend.ConsumerInfo{Name: "fresh", Per: backend.PerStream, Topics: []string{"*"}, From: backend.FromNow}
 	tx := begin(t, pool)
 	ok(t, be.In(tx).Publish(t.Context(), keyed("x", 10, 1)))
 	ok(t, be.Publish(t.Context(), keyed("x", 20, 1)))
-	consumers := []lease.ConsumerInfo{sliced, keyedStreams}
+	consumers := []backend.ConsumerInfo{sliced, keyedStreams}
 	for _, c := range consumers {
 		session, grants := all(t, be, c, nil)
 		read, _ := drainAll(t, be, c, session, grants, 9)
@@ -482,14 +483,14 @@ func TestRestampSlots(t *testing.T) {
 		session, grants := all(t, be, c, nil)
 		read, _ := drainAll(t, be, c, session, grants, 9)
 		equal(t, c.Name+" read after", len(read), 0)
-		p := must[lease.Parked](t)(be.FetchParked(t.Context(), lease.ParkedRequest{Session: session, Consumer: c, Limit: 99, MaxPayload: 99}))
+		p := must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: c, Limit: 99, MaxPayload: 99}))
 		equal(t, c.Name+" parked", len(p.Messages), 10)
 	}
 }
 
 // TestSetCursor: the owner is fenced, and the next one begins where it was told.
 func TestSetCursor(t *testing.T) {
-	for _, c := range []lease.ConsumerInfo{sliced, keyedStreams, topical, grouped} {
+	for _, c := range []backend.ConsumerInfo{sliced, keyedStreams, topical, grouped} {
 		t.Run(c.Per.String(), func(t *testing.T) {
 			be, pool := migrated(t)
 			ok(t, be.Publish(t.Context(), keyed("x", 30, 3)))
@@ -498,22 +499,22 @@ func TestSetCursor(t *testing.T) {
 			session, grants := all(t, be, c, nil)
 			read, _ := drainAll(t, be, c, session, grants, 50)
 			equal(t, "read", len(read), 120)
-			_, err := be.Commit(t.Context(), session, c.Name, []lease.Progress{{Ref: grants[0].Ref, Seq: 9,
-				Park: []lease.Park{{ID: read[0].ID, Lane: "l", Attempt: 1, Error: "e"}}, Dead: []lease.Dead{{ID: read[1].ID, Reason: "r"}}}})
+			_, err := be.Commit(t.Context(), session, c.Name, []backend.Progress{{Ref: grants[0].Ref, Seq: 9,
+				Park: []backend.Park{{ID: read[0].ID, Lane: "l", Attempt: 1, Error: "e"}}, Dead: []backend.Dead{{ID: read[1].ID, Reason: "r"}}}})
 			ok(t, err)
 			late := begin(t, pool)
 			ok(t, be.In(late).Publish(t.Context(), keyed("x", 30, 1)))
 			for _, step := range []struct {
-				to         lease.CursorTarget
+				to         operate.CursorTarget
 				want, kept int
 			}{
-				{lease.CursorTarget{After: fmt.Sprint(middle)}, 30, 2},
-				{lease.CursorTarget{Now: true}, 0, 2},
-				{lease.CursorTarget{Beginning: true}, 120, 0},
+				{operate.CursorTarget{After: fmt.Sprint(middle)}, 30, 2},
+				{operate.CursorTarget{Now: true}, 0, 2},
+				{operate.CursorTarget{Beginning: true}, 120, 0},
 			} {
 				moved := must[int](t)(be.SetCursor(t.Context(), c.Name, "", step.to))
 				equal(t, "moved", moved, len(grants))
-				fenced, err := be.Commit(t.Context(), session, c.Name, []lease.Progress{{Ref: grants[0].Ref, Seq: 10}})
+				fenced, err := be.Commit(t.Context(), session, c.Name, []backend.Progress{{Ref: grants[0].Ref, Seq: 10}})
 				ok(t, err)
 				equal(t, "fenced", len(fenced), 1)
 				old := grants
@@ -531,12 +532,12 @@ func TestSetCursor(t *testing.T) {
 			}
 			// One resource alone.
 			one := grants[len(grants)-1].Resource
-			equal(t, "moved", must[int](t)(be.SetCursor(t.Context(), c.Name, one, lease.CursorTarget{Beginning: true})), 1)
+			equal(t, "moved", must[int](t)(be.SetCursor(t.Context(), c.Name, one, operate.CursorTarget{Beginning: true})), 1)
 			got := acquire(t, be, session, c, 1000)
 			if len(got) != 1 || got[0].Resource != one {
 				t.Errorf("freed %v, want %s alone", got, one)
 			}
-			equal(t, "moved", must[int](t)(be.SetCursor(t.Context(), c.Name, "nothing", lease.CursorTarget{Now: true})), 0)
+			equal(t, "moved", must[int](t)(be.SetCursor(t.Context(), c.Name, "nothing", operate.CursorTarget{Now: true})), 0)
 		})
 	}
 }
@@ -551,7 +552,7 @@ func BenchmarkSlots256(b *testing.B) {
 	exec(b, pool, "VACUUM ANALYZE leasegen.message")
 	for b.Loop() {
 		b.StopTimer()
-		must[int](b)(be.SetCursor(b.Context(), sliced.Name, "", lease.CursorTarget{Beginning: true}))
+		must[int](b)(be.SetCursor(b.Context(), sliced.Name, "", operate.CursorTarget{Beginning: true}))
 		grants := acquire(b, be, session, sliced, 256)
 		b.StartTimer()
 		read, _ := drainAll(b, be, sliced, session, grants, 1000)
@@ -562,7 +563,7 @@ func BenchmarkSlots256(b *testing.B) {
 
 // BenchmarkStatus40k is leasegen status of a consumer with 40,000 leases.
 func BenchmarkStatus40k(b *testing.B) {
-	for _, c := range []lease.ConsumerInfo{topical, keyedStreams} {
+	for _, c := range []backend.ConsumerInfo{topical, keyedStreams} {
 		b.Run(c.Per.String(), func(b *testing.B) {
 			be, pool := migrated(b)
 			exec(b, pool, `INSERT INTO leasegen.message (topic, key, kind, payload)
@@ -572,7 +573,7 @@ func BenchmarkStatus40k(b *testing.B) {
 			drainAll(b, be, c, session, grants[:manyLeases/2], 10)
 			exec(b, pool, "VACUUM ANALYZE leasegen.message, leasegen.lease")
 			for b.Loop() {
-				s := must[[]lease.ConsumerStatus](b)(be.Status(b.Context()))
+				s := must[[]operate.ConsumerStatus](b)(be.Status(b.Context()))
 				equal(b, "lag", s[0].LagTotal, int64(2*manyLeases))
 			}
 		})

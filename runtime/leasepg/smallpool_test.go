@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/leasegen/leasegen/internal/pace"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leasetest"
@@ -39,9 +40,9 @@ func TestTransactionsLeaveAConnection(t *testing.T) {
 	_, app := migrated(t)
 	be := leasepg.New(openMax(t, app.Config().ConnString(), 4))
 	ok(t, be.Check(t.Context(), nil))
-	var open []lease.Tx
+	var open []backend.Tx
 	for range 3 {
-		open = append(open, must[lease.Tx](t)(be.Begin(t.Context())))
+		open = append(open, must[backend.Tx](t)(be.Begin(t.Context())))
 	}
 	fourth := make(chan error, 1)
 	waiting, stop := context.WithCancel(t.Context())
@@ -68,16 +69,16 @@ func TestTransactionsLeaveAConnection(t *testing.T) {
 	// However a transaction ends, its turn goes to the next.
 	ok(t, open[0].Rollback(t.Context()))
 	ok(t, open[0].Rollback(t.Context()))
-	tx := must[lease.Tx](t)(be.Begin(t.Context()))
-	if err := tx.Commit(t.Context(), newID(), "topical", lease.Progress{Ref: lease.Ref{Resource: "x", Epoch: 1}}); err == nil {
+	tx := must[backend.Tx](t)(be.Begin(t.Context()))
+	if err := tx.Commit(t.Context(), newID(), "topical", backend.Progress{Ref: backend.Ref{Resource: "x", Epoch: 1}}); err == nil {
 		t.Fatal("a commit without a lease went through")
 	}
-	tx = must[lease.Tx](t)(be.Begin(t.Context()))
+	tx = must[backend.Tx](t)(be.Begin(t.Context()))
 	tx.Handle().(pgx.Tx).Conn().Close(t.Context())
-	if err := tx.Commit(t.Context(), newID(), "topical", lease.Progress{Ref: lease.Ref{Resource: "x", Epoch: 1}}); err == nil {
+	if err := tx.Commit(t.Context(), newID(), "topical", backend.Progress{Ref: backend.Ref{Resource: "x", Epoch: 1}}); err == nil {
 		t.Fatal("a commit without a connection went through")
 	}
-	for _, tx := range append(open[1:], must[lease.Tx](t)(be.Begin(t.Context()))) {
+	for _, tx := range append(open[1:], must[backend.Tx](t)(be.Begin(t.Context()))) {
 		ok(t, tx.Rollback(t.Context()))
 	}
 }
@@ -95,7 +96,7 @@ func TestHandlersInTransactionsStarveNobody(t *testing.T) {
 	ended := make(chan struct{})
 	end := sync.OnceFunc(func() { close(ended) })
 	entered := make(chan struct{}, topics)
-	spec := lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, TTL: time.Minute, Handlers: []lease.Handler{
+	spec := lease.Spec{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, TTL: time.Minute, Handlers: []lease.Handler{
 		lease.OneTx("kind", func(ctx context.Context, tx pgx.Tx, m lease.Message[map[string]int]) error {
 			entered <- struct{}{}
 			for { // in use all the time, so that the server has no reason to end it

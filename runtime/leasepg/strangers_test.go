@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
@@ -83,10 +83,10 @@ func TestStrangerWaitsForALeader(t *testing.T) {
 				ok(t, <-w)
 			}
 			// The first one's process is gone for good, as far as the others can tell.
-			var next []lease.Grant
+			var next []backend.Grant
 			eventually(t, "somebody leads again", func() bool {
 				for _, id := range []string{second, first} {
-					grants, err := be.Acquire(t.Context(), lease.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: newID()})
+					grants, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: newID()})
 					if err == nil && len(grants) > 0 {
 						next = grants
 						second = id
@@ -104,7 +104,7 @@ func TestStrangerWaitsForALeader(t *testing.T) {
 			// Others do not lead beside it, and it gives the lease back.
 			third, _ := leader(t, be, time.Hour)
 			equal(t, "granted to a third", len(acquire(t, be, third, led, 1)), 0)
-			ok(t, be.Release(t.Context(), second, led.Name, []lease.Ref{next[0].Ref}))
+			ok(t, be.Release(t.Context(), second, led.Name, []backend.Ref{next[0].Ref}))
 			equal(t, "granted to a third after the release", len(acquire(t, be, third, led, 1)), 1)
 		})
 	}
@@ -115,7 +115,7 @@ func TestStrangerWaitsForALeader(t *testing.T) {
 func TestStrangerHoldsNames(t *testing.T) {
 	c := distrustful(t)
 	be := leasepg.New(c.app)
-	streams := lease.ConsumerInfo{Name: "streams", Per: lease.PerStream, Topics: []string{"*"}}
+	streams := backend.ConsumerInfo{Name: "streams", Per: backend.PerStream, Topics: []string{"*"}}
 	ok(t, be.Register(t.Context(), streams, nil))
 	s := c.squat(t)
 	for _, name := range []string{"leasegen.segment", "leasegen.delayed/leasegen", "leasegen.maintain/leasegen", "leasegen.migrate/leasegen", "leasegen.migrate/other",
@@ -126,7 +126,7 @@ func TestStrangerHoldsNames(t *testing.T) {
 	defer cancel()
 	exec(t, c.admin, "SELECT setval('leasegen.message_id_seq', 3999990)") // partitions are needed
 	ok(t, be.Publish(ctx, events("x", 20)))
-	ok(t, be.Publish(ctx, []lease.Event{{Topic: "x", Kind: "k", After: time.Microsecond}}))
+	ok(t, be.Publish(ctx, []backend.Event{{Topic: "x", Kind: "k", After: time.Microsecond}}))
 	ok(t, leasepg.ReleaseDelayed(ctx, be))
 	equal(t, "messages", query[int](t, c.admin, "SELECT count(*) FROM leasegen.message"), 21)
 	exec(t, c.admin, "UPDATE leasegen.published_id SET at = at - interval '8 days'")
@@ -157,7 +157,7 @@ func TestStrangerHoldsNames(t *testing.T) {
 	eventually(t, "the stranger waits", func() bool {
 		return query[bool](t, c.admin, "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)")
 	})
-	crowded := lease.ConsumerInfo{Name: "crowded", Per: lease.PerTopic, Topics: []string{"*"}}
+	crowded := backend.ConsumerInfo{Name: "crowded", Per: backend.PerTopic, Topics: []string{"*"}}
 	if err := be.Register(ctx, crowded, []string{"x"}); err == nil || strings.Contains(err.Error(), "held by") {
 		t.Errorf("registering beside another: %v, want a timeout for which that one is not blamed", err)
 	}

@@ -7,28 +7,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
-var keyedStreams = lease.ConsumerInfo{Name: "keyed", Per: lease.PerStream, Topics: []string{"*"}}
+var keyedStreams = backend.ConsumerInfo{Name: "keyed", Per: backend.PerStream, Topics: []string{"*"}}
 
 // TestSweep: streams with unread, late or parked messages become wanted, and no others.
 func TestSweep(t *testing.T) {
-	c := lease.ConsumerInfo{Name: "swept", Per: lease.PerStream, Topics: []string{"x"}}
+	c := backend.ConsumerInfo{Name: "swept", Per: backend.PerStream, Topics: []string{"x"}}
 	be, pool := migrated(t)
-	ok(t, be.Publish(t.Context(), append(keyed("x", 20, 2), lease.Event{Topic: "y", Key: "other", Kind: "k"}, lease.Event{Topic: "x", Kind: "keyless"})))
+	ok(t, be.Publish(t.Context(), append(keyed("x", 20, 2), backend.Event{Topic: "y", Key: "other", Kind: "k"}, backend.Event{Topic: "x", Kind: "keyless"})))
 	ok(t, be.Register(t.Context(), c, nil)) // indexes the log, which an open transaction would put off
 	late := begin(t, pool)
-	ok(t, be.In(late).Publish(t.Context(), []lease.Event{{Topic: "x", Key: "key-3", Kind: "k"}, {Topic: "x", Key: "unheard", Kind: "k"}}))
+	ok(t, be.In(late).Publish(t.Context(), []backend.Event{{Topic: "x", Key: "key-3", Kind: "k"}, {Topic: "x", Key: "unheard", Kind: "k"}}))
 	session, grants := all(t, be, c, nil)
 	equal(t, "streams", len(grants), 21)
 	_, by := drainAll(t, be, c, session, grants, 10)
 	equal(t, "keyless messages", len(by[""]), 1)
 	for _, g := range grants {
 		if g.Resource == "key-7" {
-			_, err := be.Commit(t.Context(), session, c.Name, []lease.Progress{{Ref: g.Ref, Seq: 1,
-				Park: []lease.Park{{ID: by["key-7"][0].ID, Lane: "key-7", Attempt: 1, Error: "e"}}}})
+			_, err := be.Commit(t.Context(), session, c.Name, []backend.Progress{{Ref: g.Ref, Seq: 1,
+				Park: []backend.Park{{ID: by["key-7"][0].ID, Lane: "key-7", Attempt: 1, Error: "e"}}}})
 			ok(t, err)
 		}
 	}
@@ -48,20 +48,20 @@ func TestSweep(t *testing.T) {
 	wanted("")
 	ok(t, late.Commit(t.Context()))
 	wanted("key-3 unheard")
-	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "key-5", Kind: "k"}, {Topic: "y", Key: "key-6", Kind: "k"}}))
+	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "key-5", Kind: "k"}, {Topic: "y", Key: "key-6", Kind: "k"}}))
 	wanted("key-3 key-5 unheard")
 
-	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{c}))
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{c}))
 	defer feed.Close()
 	heard := func(why string, register func()) {
 		t.Helper()
 		for quiet := 0; quiet < 2; quiet++ {
-			if n := must[lease.News](t)(feed.Next(t.Context())); n.Ownership || len(n.Wanted) > 0 {
+			if n := must[backend.News](t)(feed.Next(t.Context())); n.Ownership || len(n.Wanted) > 0 {
 				quiet = 0
 			}
 		}
 		register()
-		eventually(t, "the members hear that "+why, func() bool { return slices.Contains(must[lease.News](t)(feed.Next(t.Context())).Wanted, c.Name) })
+		eventually(t, "the members hear that "+why, func() bool { return slices.Contains(must[backend.News](t)(feed.Next(t.Context())).Wanted, c.Name) })
 	}
 	heard("a stream is wanted again", func() { ok(t, be.Register(t.Context(), c, []string{"key-9", "new", "key-9"})) })
 	equal(t, "wanted", query[string](t, pool, "SELECT string_agg(resource, ' ' ORDER BY resource) FROM leasegen.lease WHERE wanted"), "key-9 new")
@@ -77,7 +77,7 @@ func TestSweep(t *testing.T) {
 // TestAnnouncedStreams: what the application names is wanted when it is named, and the log
 // has nothing to say to it.
 func TestAnnouncedStreams(t *testing.T) {
-	c := lease.ConsumerInfo{Name: "announced", Per: lease.PerStream, Announced: true}
+	c := backend.ConsumerInfo{Name: "announced", Per: backend.PerStream, Announced: true}
 	be, pool := migrated(t)
 	ok(t, be.Publish(t.Context(), keyed("x", 5, 1)))
 	ok(t, be.Register(t.Context(), c, nil))
@@ -104,7 +104,7 @@ func TestRetireWhilePublishing(t *testing.T) {
 		key := fmt.Sprint("s", round%4)
 		done := make(chan error, 1)
 		go func() {
-			err := other.Publish(context.Background(), []lease.Event{{Topic: "x", Key: key, Kind: "k"}})
+			err := other.Publish(context.Background(), []backend.Event{{Topic: "x", Key: key, Kind: "k"}})
 			if err == nil { // as who hears of it does
 				err = other.Register(context.Background(), keyedStreams, []string{key})
 			}
@@ -125,7 +125,7 @@ func TestRetireWhilePublishing(t *testing.T) {
 				break
 			}
 			for _, g := range gs {
-				ms, _ := drainAll(t, be, keyedStreams, session, []lease.Grant{g}, 10)
+				ms, _ := drainAll(t, be, keyedStreams, session, []backend.Grant{g}, 10)
 				read += len(ms)
 			}
 			ok(t, be.Retire(t.Context(), session, keyedStreams.Name, refs(gs)))

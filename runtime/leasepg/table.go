@@ -13,7 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
@@ -172,7 +172,7 @@ func (t *tables) sequence(s *TableSource) string {
 }
 
 // of returns the consumer's table, or nil if it reads the log.
-func (t *tables) of(c lease.ConsumerInfo) *TableSource {
+func (t *tables) of(c backend.ConsumerInfo) *TableSource {
 	s, _ := c.Source.(*TableSource)
 	if s != nil {
 		t.sources.Store(c.Name, s)
@@ -187,7 +187,7 @@ func (t *tables) named(consumer string) *TableSource {
 }
 
 // registerTable is Register for a consumer of a table.
-func (b *Backend) registerTable(ctx context.Context, t *TableSource, c lease.ConsumerInfo, resources []string) error {
+func (b *Backend) registerTable(ctx context.Context, t *TableSource, c backend.ConsumerInfo, resources []string) error {
 	if err := b.mendTable(ctx, t, c.Name); err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (b *Backend) registerTable(ctx context.Context, t *TableSource, c lease.Con
 	if err != nil {
 		return err
 	}
-	if !known && c.From == lease.FromNow {
+	if !known && c.From == backend.FromNow {
 		var now TableNow
 		err := b.readTable(ctx, t, func(db Querier) (err error) { now, err = t.Now(ctx, db); return err })
 		if err != nil {
@@ -210,12 +210,12 @@ func (b *Backend) registerTable(ctx context.Context, t *TableSource, c lease.Con
 		p.StartPos, p.StartSnap, p.StartX = now.Position, now.Snap, now.X
 	}
 	switch c.Per {
-	case lease.PerPartition:
+	case backend.PerPartition:
 		resources = make([]string, t.Slots)
 		for i := range resources {
 			resources[i] = strconv.Itoa(i)
 		}
-	case lease.PerTopic:
+	case backend.PerTopic:
 		if resources == nil {
 			err := b.readTable(ctx, t, func(db Querier) (err error) { resources, err = t.Topics(ctx, db); return err })
 			if err != nil {
@@ -234,7 +234,7 @@ func (b *Backend) registerTable(ctx context.Context, t *TableSource, c lease.Con
 			return true
 		})
 	default:
-		resources = []string{lease.Whole}
+		resources = []string{backend.Whole}
 	}
 	return b.pipeline(ctx, b.pool, durable(ctx),
 		func(q *leasedb.Queries) error { return q.DescribeTableConsumer(ctx, p) },
@@ -259,7 +259,7 @@ func describeSource(identity string) string {
 const tableScan = 20_000
 
 // fetchTable is Fetch for a consumer of a table.
-func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req lease.FetchRequest, out []lease.Fetched) error {
+func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req backend.FetchRequest, out []backend.Fetched) error {
 	if _, ok := b.tables.checked.Load(t); !ok { // a lease may be taken before Register has answered
 		if err := b.mendTable(ctx, t, req.Consumer.Name); err != nil {
 			return err
@@ -365,8 +365,8 @@ func (r *read) head(t *TableSource, h TableHead) (err error) {
 	return err
 }
 
-func (row *TableRow) message() lease.Raw {
-	return lease.Raw{ID: strconv.FormatInt(row.Position, 10), Topic: row.Topic, Key: laneOf(row.Key), Kind: row.Kind, Value: row.Row}
+func (row *TableRow) message() backend.Raw {
+	return backend.Raw{ID: strconv.FormatInt(row.Position, 10), Topic: row.Topic, Key: laneOf(row.Key), Kind: row.Kind, Value: row.Row}
 }
 
 // longest text that is indexed, some two of them together.
@@ -384,7 +384,7 @@ func laneOf(key string) string {
 var errRowGone = errors.New("its row was deleted before it was handled")
 
 // rereadParked gives parked messages their rows as they are now.
-func (b *Backend) rereadParked(ctx context.Context, t *TableSource, messages []lease.ParkedMessage) error {
+func (b *Backend) rereadParked(ctx context.Context, t *TableSource, messages []backend.ParkedMessage) error {
 	if len(messages) == 0 {
 		return nil
 	}

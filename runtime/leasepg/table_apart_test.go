@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/tabletest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
@@ -43,7 +44,7 @@ func TestATableInTroubleStopsItsOwnConsumerAlone(t *testing.T) {
 	h := &tabletest.ByTopic{}
 	var logged atomic.Int64
 	listed := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
-		Name: "logged", Per: lease.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{
+		Name: "logged", Per: backend.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{
 			lease.One("kind", func(context.Context, lease.Message[map[string]int]) error { logged.Add(1); return nil }),
 		},
 	}, quiet()))
@@ -73,10 +74,10 @@ func TestATableInTroubleStopsItsOwnConsumerAlone(t *testing.T) {
 		}
 		info := byTopic(t, be, h).Info()
 		for what, call := range map[string]func() error{
-			"feed":     func() error { _, err := be.OpenFeed(t.Context(), []lease.ConsumerInfo{info}); return err },
+			"feed":     func() error { _, err := be.OpenFeed(t.Context(), []backend.ConsumerInfo{info}); return err },
 			"register": func() error { return be.Register(t.Context(), info, nil) },
 			"fetch": func() error {
-				_, err := be.Fetch(t.Context(), lease.FetchRequest{Consumer: info, MaxPayload: 1, Items: []lease.FetchItem{{Resource: "eu", Limit: 1}}})
+				_, err := be.Fetch(t.Context(), backend.FetchRequest{Consumer: info, MaxPayload: 1, Items: []backend.FetchItem{{Resource: "eu", Limit: 1}}})
 				return err
 			},
 		} {
@@ -105,7 +106,7 @@ func TestCheckNamesTheTable(t *testing.T) {
 	exec(t, pool, "ALTER TABLE app.outbox RENAME TO away")
 	var log bytes.Buffer
 	be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	ok(t, be.Check(t.Context(), []lease.ConsumerInfo{byTopic(t, be, &tabletest.ByTopic{}).Info(), grouped}))
+	ok(t, be.Check(t.Context(), []backend.ConsumerInfo{byTopic(t, be, &tabletest.ByTopic{}).Info(), grouped}))
 	if !strings.Contains(log.String(), "consumer=by_topic") || !strings.Contains(log.String(), "table app.outbox does not exist") {
 		t.Errorf("the log does not name consumer and table: %s", log.String())
 	}
@@ -116,15 +117,15 @@ func TestTablesShareOneConnection(t *testing.T) {
 	t.Parallel()
 	_, pool := withTable(t)
 	be := leasepg.New(openMax(t, pool.Config().ConnString(), 2))
-	var feeds []lease.Feed
+	var feeds []backend.Feed
 	for _, c := range []*lease.Consumer{byTopic(t, be, &tabletest.ByTopic{}), byGroup(t, be, &tabletest.ByGroup{}), byKey(t, be, &tabletest.ByKey{})} {
-		feeds = append(feeds, must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{c.Info()})))
+		feeds = append(feeds, must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{c.Info()})))
 	}
 	listening := func() int {
 		return query[int](t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'leasegen'`)
 	}
 	eventually(t, "one connection listens", func() bool { return listening() == 1 })
-	told := make(chan lease.News, 1)
+	told := make(chan backend.News, 1)
 	go func() {
 		for {
 			news, err := feeds[1].Next(t.Context())
@@ -140,7 +141,7 @@ func TestTablesShareOneConnection(t *testing.T) {
 	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('eu', 1)")
 	select {
 	case news := <-told:
-		equal(t, "resource", news.Resources["by_group"][0], lease.Whole)
+		equal(t, "resource", news.Resources["by_group"][0], backend.Whole)
 	case <-time.After(30 * time.Second):
 		t.Error("the feed does not tell of a row")
 	}

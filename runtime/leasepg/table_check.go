@@ -9,14 +9,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
 // checkTable reports, once per process, why the table would lose messages or cannot be
 // read, and warns of indexes that are missing. The generator has looked at the migrations;
 // this looks at the database.
-func (b *Backend) checkTable(ctx context.Context, t *TableSource, c lease.ConsumerInfo) error {
+func (b *Backend) checkTable(ctx context.Context, t *TableSource, c backend.ConsumerInfo) error {
 	if _, ok := b.tables.checked.Load(t); ok {
 		return nil
 	}

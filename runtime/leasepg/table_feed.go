@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // pollTables is how long an idle process waits between looks at tables: their writers need
@@ -30,7 +30,7 @@ type tablesFeed struct {
 }
 
 // openTables starts watching tables from their present on.
-func (b *Backend) openTables(ctx context.Context, consumers []lease.ConsumerInfo) (lease.Feed, error) {
+func (b *Backend) openTables(ctx context.Context, consumers []backend.ConsumerInfo) (backend.Feed, error) {
 	f := &tablesFeed{b: b, ear: b.hear()}
 	for _, c := range consumers {
 		f.consumers = append(f.consumers, c.Name)
@@ -44,7 +44,7 @@ func (b *Backend) openTables(ctx context.Context, consumers []lease.ConsumerInfo
 }
 
 func (f *tablesFeed) open(ctx context.Context) error {
-	var news lease.News
+	var news backend.News
 	if err := f.survey(ctx, &news); err != nil {
 		return err
 	}
@@ -62,21 +62,21 @@ func (f *tablesFeed) open(ctx context.Context) error {
 func (f *tablesFeed) Close() { f.b.deafen(f.ear) }
 
 // Next waits until the bell rings or a poll is due.
-func (f *tablesFeed) Next(ctx context.Context) (lease.News, error) {
+func (f *tablesFeed) Next(ctx context.Context) (backend.News, error) {
 	timer := time.NewTimer(time.Until(f.next))
 	defer timer.Stop()
 	select {
 	case <-f.ear.wake:
 	case <-timer.C:
 	case <-ctx.Done():
-		return lease.News{}, ctx.Err()
+		return backend.News{}, ctx.Err()
 	}
 	news := f.ear.take()
 	if err := f.poll(ctx, &news); err != nil {
 		if ctx.Err() != nil {
-			return lease.News{}, ctx.Err()
+			return backend.News{}, ctx.Err()
 		}
-		return lease.News{}, f.b.fail("watch the table of "+strings.Join(f.consumers, ", "), err)
+		return backend.News{}, f.b.fail("watch the table of "+strings.Join(f.consumers, ", "), err)
 	}
 	if len(news.Resources) > 0 || news.Ownership || news.Parked {
 		f.wait = pollLeast
@@ -87,7 +87,7 @@ func (f *tablesFeed) Next(ctx context.Context) (lease.News, error) {
 	return news, nil
 }
 
-func (f *tablesFeed) poll(ctx context.Context, news *lease.News) error {
+func (f *tablesFeed) poll(ctx context.Context, news *backend.News) error {
 	for _, t := range f.tables {
 		if err := t.poll(ctx, f.b, news); err != nil {
 			return err
@@ -107,7 +107,7 @@ func (f *tablesFeed) poll(ctx context.Context, news *lease.News) error {
 }
 
 // survey looks whether members or free leases have changed.
-func (f *tablesFeed) survey(ctx context.Context, news *lease.News) error {
+func (f *tablesFeed) survey(ctx context.Context, news *backend.News) error {
 	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
 	w, err := f.b.queries(f.b.pool).WatchOwnership(ctx, f.consumers)
@@ -146,7 +146,7 @@ func (f *tableFeed) start(ctx context.Context, b *Backend) error {
 }
 
 // poll adds the resources that have rows which the cursor has not passed.
-func (f *tableFeed) poll(ctx context.Context, b *Backend, news *lease.News) error {
+func (f *tableFeed) poll(ctx context.Context, b *Backend, news *backend.News) error {
 	late, err := f.at.late()
 	if err != nil {
 		return err

@@ -11,10 +11,12 @@ import (
 
 	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/internal/tabletest/leasedb"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-func rowsOf(f lease.Fetched) []int64 {
+func rowsOf(f backend.Fetched) []int64 {
 	var out []int64
 	for _, m := range f.Messages {
 		out = append(out, m.Value.(leasedb.OutboxRow).N)
@@ -25,18 +27,18 @@ func rowsOf(f lease.Fetched) []int64 {
 // TestTableStatus: rows behind are counted in the table, for each way to own them.
 func TestTableStatus(t *testing.T) {
 	be, pool := withTable(t)
-	infos := []lease.ConsumerInfo{byGroup(t, be, &tabletest.ByGroup{}).Info(), byTopic(t, be, &tabletest.ByTopic{}).Info(), byKey(t, be, &tabletest.ByKey{}).Info()}
+	infos := []backend.ConsumerInfo{byGroup(t, be, &tabletest.ByGroup{}).Info(), byTopic(t, be, &tabletest.ByTopic{}).Info(), byKey(t, be, &tabletest.ByKey{}).Info()}
 	exec(t, pool, "INSERT INTO app.outbox (channel, customer_id, n) VALUES ('eu', 1, 1), ('eu', NULL, 2), ('us', 3, 3)")
 	ok(t, be.Publish(t.Context(), events("eu", 7))) // the log's messages are not theirs
 	for _, info := range infos {
 		ok(t, be.Register(t.Context(), info, nil))
 	}
-	status := must[[]lease.ConsumerStatus](t)(be.Status(t.Context()))
+	status := must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
 	equal(t, "consumers", len(status), 3)
 	for _, s := range status {
 		equal(t, s.Consumer+": rows behind", s.LagTotal, 3)
 	}
-	topics := must[[]lease.LeaseStatus](t)(be.Leases(t.Context(), "by_topic", 0))
+	topics := must[[]operate.LeaseStatus](t)(be.Leases(t.Context(), "by_topic", 0))
 	if len(topics) != 2 || topics[0].Resource != "eu" || topics[0].Lag != 2 || topics[1].Lag != 1 {
 		t.Errorf("%+v", topics)
 	}
@@ -48,25 +50,25 @@ func TestTableCursor(t *testing.T) {
 	exec(t, pool, "INSERT INTO app.outbox (channel, n, dawdled) SELECT 'eu', g, 0 FROM generate_series(1, 9) g")
 	info := byGroup(t, be, &tabletest.ByGroup{}).Info()
 	session, g := sole(t, be, info)
-	move := func(to lease.CursorTarget) []int64 {
+	move := func(to operate.CursorTarget) []int64 {
 		t.Helper()
 		equal(t, "moved", must[int](t)(be.SetCursor(t.Context(), info.Name, "", to)), 1)
-		if f := must[[]string](t)(be.Commit(t.Context(), session, info.Name, []lease.Progress{{Ref: g.Ref, Seq: 99}})); len(f) != 1 {
+		if f := must[[]string](t)(be.Commit(t.Context(), session, info.Name, []backend.Progress{{Ref: g.Ref, Seq: 99}})); len(f) != 1 {
 			t.Fatal("the owner was not fenced")
 		}
 		g = acquire(t, be, session, info, 1)[0]
-		return rowsOf(fetch(t, be, info, lease.Whole, g.Cursor, 5))
+		return rowsOf(fetch(t, be, info, backend.Whole, g.Cursor, 5))
 	}
-	if got := move(lease.CursorTarget{After: "6"}); !slices.Equal(got, []int64{7, 8, 9}) {
+	if got := move(operate.CursorTarget{After: "6"}); !slices.Equal(got, []int64{7, 8, 9}) {
 		t.Errorf("after 6: %v", got)
 	}
-	if got := move(lease.CursorTarget{Now: true}); len(got) != 0 {
+	if got := move(operate.CursorTarget{Now: true}); len(got) != 0 {
 		t.Errorf("now: %v", got)
 	}
-	if got := move(lease.CursorTarget{Beginning: true}); !slices.Equal(got, []int64{1, 2, 3, 4, 5}) {
+	if got := move(operate.CursorTarget{Beginning: true}); !slices.Equal(got, []int64{1, 2, 3, 4, 5}) {
 		t.Errorf("beginning: %v", got)
 	}
-	_, err := be.SetCursor(t.Context(), info.Name, "", lease.CursorTarget{After: "10"})
+	_, err := be.SetCursor(t.Context(), info.Name, "", operate.CursorTarget{After: "10"})
 	if err == nil || !strings.Contains(err.Error(), "the last one has id 9") {
 		t.Errorf("beyond the end: %v", err)
 	}
@@ -104,20 +106,20 @@ func TestTableRestore(t *testing.T) {
 	be, pool := withTable(t)
 	h := &tabletest.Ready{}
 	filtered := must[*lease.Consumer](t)(tabletest.NewReady(be, h, quiet())).Info()
-	filtered.From = lease.FromBeginning
+	filtered.From = backend.FromBeginning
 	topical := byTopic(t, be, &tabletest.ByTopic{}).Info()
 	late := must[pgx.Tx](t)(pool.Begin(t.Context()))
 	must[pgconn.CommandTag](t)(late.Exec(t.Context(), "INSERT INTO app.outbox (channel, n, status) VALUES ('eu', 1, 'ready'), ('eu', 2, 'hold'), ('us', 3, 'ready')"))
 	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('eu', 4), ('us', 5)")
 	session, g := sole(t, be, filtered)
-	f := fetch(t, be, filtered, lease.Whole, g.Cursor, 10)
+	f := fetch(t, be, filtered, backend.Whole, g.Cursor, 10)
 	equal(t, "read before", len(f.Messages), 2)
-	must[[]string](t)(be.Commit(t.Context(), session, filtered.Name, []lease.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}}))
+	must[[]string](t)(be.Commit(t.Context(), session, filtered.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}}))
 	other, _ := member(t, be, time.Hour, topical)
 	ok(t, be.Register(t.Context(), topical, nil))
 	for _, g := range acquire(t, be, other, topical, 9) {
 		f := fetch(t, be, topical, g.Resource, g.Cursor, 10)
-		must[[]string](t)(be.Commit(t.Context(), other, topical.Name, []lease.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}}))
+		must[[]string](t)(be.Commit(t.Context(), other, topical.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}}))
 	}
 	ok(t, late.Commit(t.Context()))
 	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('eu', 6)")
@@ -132,14 +134,14 @@ func TestTableRestore(t *testing.T) {
 		SELECT leasegen.restamp()`)
 	fresh := must[*lease.Consumer](t)(tabletest.NewReady(be, h, quiet())).Info() // of a new process
 	source := byTopic(t, be, &tabletest.ByTopic{}).Info()
-	for _, info := range []lease.ConsumerInfo{fresh, source} {
+	for _, info := range []backend.ConsumerInfo{fresh, source} {
 		err := be.Register(t.Context(), info, nil)
 		if err == nil || !strings.Contains(err.Error(), "UPDATE app.outbox SET xid = '3'") {
 			t.Fatalf("with foreign xids: %v", err)
 		}
 	}
 	exec(t, pool, "UPDATE app.outbox SET xid = '3' WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())")
-	check := func(info lease.ConsumerInfo, parked, read []int64) {
+	check := func(info backend.ConsumerInfo, parked, read []int64) {
 		t.Helper()
 		ok(t, be.Register(t.Context(), info, nil))
 		session, _ := member(t, be, time.Hour, info)
@@ -151,7 +153,7 @@ func TestTableRestore(t *testing.T) {
 			t.Errorf("%s: read %v, want %v", info.Name, got, read)
 		}
 		got = nil
-		p := must[lease.Parked](t)(be.FetchParked(t.Context(), lease.ParkedRequest{Session: session, Consumer: info, Limit: 9, MaxPayload: 99}))
+		p := must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: info, Limit: 9, MaxPayload: 99}))
 		for _, m := range p.Messages {
 			got = append(got, m.Value.(leasedb.OutboxRow).N)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // TestTableValuesThatDoNotFit: a later migration allows a NULL that the generated type does not. Its row becomes a dead letter.
@@ -23,16 +24,16 @@ func TestTableValuesThatDoNotFit(t *testing.T) {
 	exec(t, pool, "INSERT INTO app.outbox (channel, customer_id, event_type, n) SELECT 'a', 1, 'x', nullif(i, 3) FROM generate_series(1, 5) i")
 	readers.await(t, "x", 4)
 	eventually(t, "dead letters", func() bool { return query[int](t, pool, "SELECT count(*) FROM leasegen.dead_letter") == 3 })
-	for _, d := range must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{})) {
+	for _, d := range must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{})) {
 		equal(t, "reason", d.Reason, "column n: is NULL, want int64")
 		equal(t, "message", d.MessageID, "3")
-		shown := must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{IDs: []string{d.ID}}))
+		shown := must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{d.ID}}))
 		if !strings.Contains(string(shown[0].Payload), `"n": null`) && !strings.Contains(string(shown[0].Payload), `"n":null`) {
 			t.Errorf("the dead letter shows %s", shown[0].Payload)
 		}
 	}
 	exec(t, pool, "UPDATE app.outbox SET n = 3 WHERE n IS NULL")
-	equal(t, "replayed", must[int](t)(be.Replay(t.Context(), lease.DeadLetterFilter{})), 3)
+	equal(t, "replayed", must[int](t)(be.Replay(t.Context(), operate.DeadLetterFilter{})), 3)
 	readers.await(t, "x", 5)
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // tableReaders are consumers of app.outbox of every kind.
@@ -95,8 +96,8 @@ func TestTableSetBack(t *testing.T) {
 						mu   sync.Mutex
 						told = map[string]bool{}
 					)
-					be := leasepg.New(pool, leasepg.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
-						if o, is := o.(lease.ObservedSetBack); is {
+					be := leasepg.New(pool, leasepg.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
+						if o, is := o.(operate.ObservedSetBack); is {
 							mu.Lock()
 							defer mu.Unlock()
 							told[o.Consumer] = o.Reason != ""

@@ -7,6 +7,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // TestSkewedTable: a few topics, and slots, have nearly all rows of an application's table, which ANALYZE has seen. Rows of the others
@@ -25,7 +26,7 @@ func TestSkewedTable(t *testing.T) {
 	consumers := []*lease.Consumer{byTopic(t, be, &topics), byKey(t, be, &keys)}
 	for _, c := range consumers {
 		ok(t, be.Register(t.Context(), c.Info(), nil))
-		must[int](t)(be.SetCursor(t.Context(), c.Info().Name, "", lease.CursorTarget{Now: true}))
+		must[int](t)(be.SetCursor(t.Context(), c.Info().Name, "", operate.CursorTarget{Now: true}))
 	}
 	exec(t, m.pool, `INSERT INTO app.outbox (channel, customer_id, event_type, n) SELECT 'small' || i, 1000 + i, 'small', i FROM generate_series(1, $1::int) i`, small)
 	fill()

@@ -19,8 +19,10 @@ import (
 
 	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/internal/tabletest/leasedb"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // withTable returns a backend on a database that has the table app.outbox, too.
@@ -210,23 +212,23 @@ func TestTableParked(t *testing.T) {
 	// A message of the log with the id of a row must not be taken for it.
 	ok(t, be.Publish(t.Context(), events("log", 5)))
 	running(t, byGroup(t, be, h))
-	var dead []lease.DeadLetterInfo
+	var dead []operate.DeadLetterInfo
 	eventually(t, "two dead letters and two rows", func() bool {
-		dead = must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: "by_group"}))
+		dead = must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "by_group"}))
 		rows := ns(h.Rows()) // a row is called again when one after it in its transaction has failed
 		slices.Sort(rows)
 		return len(dead) == 2 && slices.Equal(slices.Compact(rows), []int64{1, 4})
 	})
-	slices.SortFunc(dead, func(a, b lease.DeadLetterInfo) int { return strings.Compare(a.MessageID, b.MessageID) })
+	slices.SortFunc(dead, func(a, b operate.DeadLetterInfo) int { return strings.Compare(a.MessageID, b.MessageID) })
 	if !strings.Contains(dead[0].Reason, "its row was deleted") || !strings.Contains(dead[1].Reason, "always") {
 		t.Errorf("reasons: %q, %q", dead[0].Reason, dead[1].Reason)
 	}
-	d := must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{IDs: []string{dead[1].ID}}))[0]
+	d := must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{dead[1].ID}}))[0]
 	if !strings.Contains(string(d.Payload), `"n": 3`) || d.Topic != "eu" || d.Key != "3" || d.Kind != "placed" {
 		t.Errorf("the copy: %+v %s", d, d.Payload)
 	}
 	healed.Store(true)
-	equal(t, "replayed", must[int](t)(be.Replay(t.Context(), lease.DeadLetterFilter{IDs: []string{dead[1].ID}})), 1)
+	equal(t, "replayed", must[int](t)(be.Replay(t.Context(), operate.DeadLetterFilter{IDs: []string{dead[1].ID}})), 1)
 	eventually(t, "the replayed row", func() bool { return slices.Contains(ns(h.Rows()), 3) })
 	for _, m := range h.Rows() {
 		if m.Payload.N == 1 && m.Payload.Status != "mended" {
@@ -348,7 +350,7 @@ func (w *rowWriters) transaction(ctx context.Context, pool *pgxpool.Pool, writer
 // tableReader reads and commits batch after batch, commits only parts of some, and now and
 // then goes on from what was stored, as after a crash.
 type tableReader struct {
-	info       lease.ConsumerInfo
+	info       backend.ConsumerInfo
 	seen       map[int64]int
 	inversions int
 	late       int
@@ -357,12 +359,12 @@ type tableReader struct {
 func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Context) {
 	ok(t, be.Register(t.Context(), r.info, nil))
 	session, _ := member(t, be, time.Hour, r.info)
-	at := map[string]lease.Cursor{}
-	held := map[string]lease.Grant{}
+	at := map[string]backend.Cursor{}
+	held := map[string]backend.Grant{}
 	highest := map[string]int64{}
 	var seq int64
 	take := func() {
-		if r.info.Per == lease.PerTopic {
+		if r.info.Per == backend.PerTopic {
 			ok(t, be.Register(t.Context(), r.info, nil))
 		}
 		for _, g := range acquire(t, be, session, r.info, 100) {
@@ -376,29 +378,29 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 			quiet, empty = time.Now(), 0
 		}
 		if rand.IntN(30) == 0 {
-			var refs []lease.Ref
+			var refs []backend.Ref
 			for _, g := range held {
 				refs = append(refs, g.Ref)
 			}
 			ok(t, be.Release(t.Context(), session, r.info.Name, refs))
 			clear(held)
 		}
-		if len(held) == 0 || r.info.Per == lease.PerTopic {
+		if len(held) == 0 || r.info.Per == backend.PerTopic {
 			take()
 		}
 		limit := 1 + rand.IntN(60)
 		if rand.IntN(3) == 0 {
 			limit = 1 + rand.IntN(3) // pages of late rows
 		}
-		req := lease.FetchRequest{Consumer: r.info, MaxPayload: 1 << 20}
+		req := backend.FetchRequest{Consumer: r.info, MaxPayload: 1 << 20}
 		for name := range held {
-			req.Items = append(req.Items, lease.FetchItem{Resource: name, From: at[name], Limit: limit})
+			req.Items = append(req.Items, backend.FetchItem{Resource: name, From: at[name], Limit: limit})
 		}
 		if len(req.Items) == 0 {
 			continue
 		}
-		var ps []lease.Progress
-		for _, f := range must[[]lease.Fetched](t)(be.Fetch(t.Context(), req)) {
+		var ps []backend.Progress
+		for _, f := range must[[]backend.Fetched](t)(be.Fetch(t.Context(), req)) {
 			keep, next := len(f.Messages), f.Next
 			if keep > 0 && rand.IntN(4) == 0 {
 				keep = rand.IntN(keep + 1)
@@ -407,7 +409,7 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 			for _, m := range f.Messages[:keep] {
 				row := m.Value.(leasedb.OutboxRow)
 				r.seen[row.N]++
-				if r.info.Per == lease.PerGroup && row.Cause != 0 && r.seen[row.Cause] == 0 {
+				if r.info.Per == backend.PerGroup && row.Cause != 0 && r.seen[row.Cause] == 0 {
 					r.inversions++
 				}
 				if row.ID < highest[f.Resource] {
@@ -421,7 +423,7 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 			at[f.Resource] = next
 			if next != held[f.Resource].Cursor {
 				seq++
-				ps = append(ps, lease.Progress{Ref: held[f.Resource].Ref, Seq: seq, Cursor: next})
+				ps = append(ps, backend.Progress{Ref: held[f.Resource].Ref, Seq: seq, Cursor: next})
 			}
 		}
 		if fenced := must[[]string](t)(be.Commit(t.Context(), session, r.info.Name, ps)); len(fenced) > 0 {
@@ -489,10 +491,10 @@ func overtaken(t *testing.T, insert, change string) []int64 {
 		return waits
 	})
 	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('eu', 2)")
-	before := fetch(t, be, info, lease.Whole, g.Cursor, 10)
+	before := fetch(t, be, info, backend.Whole, g.Cursor, 10)
 	must[pgconn.CommandTag](t)(gate.Exec(t.Context(), "SELECT pg_advisory_unlock(77)"))
 	ok(t, <-done)
-	after := fetch(t, be, info, lease.Whole, before.Next, 10)
+	after := fetch(t, be, info, backend.Whole, before.Next, 10)
 	return slices.Concat(rowsOf(before)[1:], rowsOf(after))
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
@@ -80,7 +81,7 @@ func TestTLS(t *testing.T) {
 	pool := open(t, verified(s, "app", ca.file)+"&application_name=verified")
 	be := leasepg.New(pool)
 	handled := make(chan string, 10)
-	c := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{Name: "tls", Per: lease.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{
+	c := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{Name: "tls", Per: backend.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{
 		lease.One("kind", func(_ context.Context, m lease.Message[[]byte]) error { handled <- m.ID; return nil })}}))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -123,7 +124,7 @@ func TestTLSRefused(t *testing.T) {
 			s.DB("app")
 			pool := must[*pgxpool.Pool](t)(pgxpool.New(t.Context(), verified(s, "app", c.rootFile)))
 			defer pool.Close()
-			consumer := must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(pool), lease.Spec{Name: "tls", Per: lease.PerTopic, Topics: []string{"*"},
+			consumer := must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(pool), lease.Spec{Name: "tls", Per: backend.PerTopic, Topics: []string{"*"},
 				Handlers: []lease.Handler{lease.One("kind", func(context.Context, lease.Message[[]byte]) error { return nil })}}))
 			err := consumer.Run(t.Context())
 			if err == nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
-	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // cast are the roles of a database in which nobody trusts anybody more than documented: a superuser,
@@ -52,9 +52,9 @@ func commands(t *testing.T, be *leasepg.Backend, consumer string) (errs []error)
 	note(be.Leases(t.Context(), consumer, 10))
 	note(be.Members(t.Context(), consumer))
 	note(be.Cursors(t.Context(), consumer, "", 10))
-	note(be.SetCursor(t.Context(), consumer, "", lease.CursorTarget{After: "1"}))
-	note(be.SetCursor(t.Context(), consumer, "", lease.CursorTarget{Now: true}))
-	note(be.SetCursor(t.Context(), consumer, "", lease.CursorTarget{Beginning: true}))
+	note(be.SetCursor(t.Context(), consumer, "", operate.CursorTarget{After: "1"}))
+	note(be.SetCursor(t.Context(), consumer, "", operate.CursorTarget{Now: true}))
+	note(be.SetCursor(t.Context(), consumer, "", operate.CursorTarget{Beginning: true}))
 	return errs
 }
 
@@ -119,7 +119,7 @@ func TestOperatorRunsNoCode(t *testing.T) {
 		}
 	}
 	// What could not be counted is said, and no other consumer suffers.
-	for _, s := range must[[]lease.ConsumerStatus](t)(be.Status(t.Context())) {
+	for _, s := range must[[]operate.ConsumerStatus](t)(be.Status(t.Context())) {
 		if s.Resources != 2 || s.LagTotal != 0 || s.Note == "" {
 			t.Errorf("%+v", s)
 		}
@@ -140,7 +140,7 @@ func TestOperatorReadsTables(t *testing.T) {
 	lags := func(pool *pgxpool.Pool) string {
 		t.Helper()
 		var out []string
-		for _, s := range must[[]lease.ConsumerStatus](t)(leasepg.New(pool).Status(t.Context())) {
+		for _, s := range must[[]operate.ConsumerStatus](t)(leasepg.New(pool).Status(t.Context())) {
 			out = append(out, fmt.Sprintf("%s %d %v", s.Consumer, s.LagTotal, s.Note == ""))
 		}
 		return strings.Join(out, ", ")
@@ -148,11 +148,11 @@ func TestOperatorReadsTables(t *testing.T) {
 	equal(t, "as the role that the consumers run as", lags(c.app), "mine.t 5 true, own.t 7 true")
 	equal(t, "as a superuser", lags(c.admin), "mine.t 5 true, own.t 0 false")
 	// Moving a cursor by such a table is refused with the reason.
-	_, err := leasepg.New(c.admin).SetCursor(t.Context(), "own.t", "", lease.CursorTarget{Now: true})
+	_, err := leasepg.New(c.admin).SetCursor(t.Context(), "own.t", "", operate.CursorTarget{Now: true})
 	if err == nil || !strings.Contains(err.Error(), "would run code of role "+c.appName) {
 		t.Errorf("cursor set -to now: %v", err)
 	}
-	_, err = leasepg.New(c.app).SetCursor(t.Context(), "own.t", "", lease.CursorTarget{Now: true})
+	_, err = leasepg.New(c.app).SetCursor(t.Context(), "own.t", "", operate.CursorTarget{Now: true})
 	ok(t, err)
 
 	// A table that is locked is told of, and everything else is answered.

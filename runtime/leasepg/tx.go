@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // turns bounds how many transactions of handlers are open at once, so that they leave a
@@ -38,7 +38,7 @@ func (t turns) giveBack() { <-t }
 // Begin opens a transaction for a handler's effects, in one round trip. It waits while
 // MaxConns-1 of them are open. Should the process freeze in it, the server ends it after
 // about a session's TTL, so that it cannot hold up the next owner.
-func (b *Backend) Begin(ctx context.Context) (lease.Tx, error) {
+func (b *Backend) Begin(ctx context.Context) (backend.Tx, error) {
 	if err := b.handlers.take(ctx); err != nil {
 		return nil, b.fail("begin", err)
 	}
@@ -102,18 +102,18 @@ func (t handlerTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.Co
 var errAbandoned = errors.New("the handler rolled its transaction back; a handler that fails returns an error")
 
 // Commit stores progress and commits, or rolls back when the lease has a newer epoch.
-func (t *effects) Commit(ctx context.Context, session, consumer string, p lease.Progress) error {
+func (t *effects) Commit(ctx context.Context, session, consumer string, p backend.Progress) error {
 	if t.abandoned.Load() {
 		_ = t.Rollback(ctx) // the error that matters is the handler's
-		return t.b.fail("commit effects of "+consumer, fmt.Errorf("%w: %w", lease.ErrRolledBack, errAbandoned))
+		return t.b.fail("commit effects of "+consumer, fmt.Errorf("%w: %w", backend.ErrRolledBack, errAbandoned))
 	}
 	if wrong := t.Intact(); wrong != nil {
 		_ = t.Rollback(ctx)
-		return t.b.fail("commit effects of "+consumer, fmt.Errorf("%w: %w", lease.ErrRolledBack, wrong))
+		return t.b.fail("commit effects of "+consumer, fmt.Errorf("%w: %w", backend.ErrRolledBack, wrong))
 	}
-	fenced, err := t.b.commit(ctx, t.tx, t.mark, session, consumer, []lease.Progress{p})
+	fenced, err := t.b.commit(ctx, t.tx, t.mark, session, consumer, []backend.Progress{p})
 	if err == nil && len(fenced) > 0 {
-		err = lease.ErrFenced
+		err = backend.ErrFenced
 	}
 	if err != nil {
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == noStatement {
@@ -150,7 +150,7 @@ func (b *Backend) disowned(ctx context.Context, err error) error {
 	if missing, e := b.queries(b.pool).MissingGrants(ctx); e != nil || missing != "" {
 		return err
 	}
-	return fmt.Errorf("%w: the handler has changed the role of its transaction: %w", lease.ErrRolledBack, err)
+	return fmt.Errorf("%w: the handler has changed the role of its transaction: %w", backend.ErrRolledBack, err)
 }
 
 // refused marks errors for which what the handler did in the transaction is to blame: a
@@ -171,7 +171,7 @@ func refused(err error) error {
 		}
 	}
 	if blame {
-		return fmt.Errorf("%w: %w", lease.ErrRolledBack, err)
+		return fmt.Errorf("%w: %w", backend.ErrRolledBack, err)
 	}
 	return err
 }

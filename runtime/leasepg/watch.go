@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
@@ -48,7 +48,7 @@ func (s *session) watch(ctx context.Context) {
 			again = 0 // who comes after them in the ring may have died with them
 		case err == nil:
 			again = every - every/20 + rand.N(every/10+1)
-		case ctx.Err() != nil || errors.Is(err, lease.ErrSessionLost):
+		case ctx.Err() != nil || errors.Is(err, backend.ErrSessionLost):
 			return
 		default: // the runtime tells of it when it asks for a heartbeat
 			again = min(max(2*again, watchAgain), every)
@@ -121,7 +121,7 @@ func (s *session) look(ctx context.Context) (buried int, err error) {
 			}
 			s.end()
 			<-s.turn
-			return 0, lease.ErrSessionLost
+			return 0, backend.ErrSessionLost
 		}
 	}
 	if early {

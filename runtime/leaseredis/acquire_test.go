@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -60,7 +60,7 @@ func TestARepeatedAttemptGetsNoMoreThanItAskedFor(t *testing.T) {
 		t.Fatal("no reply was lost")
 	}
 	ok(t, be.Register(t.Context(), topical, topics[first][1:9])) // and now at the first one, too
-	gs := must[[]lease.Grant](t)(be.Acquire(t.Context(), req))
+	gs := must[[]backend.Grant](t)(be.Acquire(t.Context(), req))
 	equal(t, "granted", len(gs), 5)
 	for _, g := range gs {
 		equal(t, "tag of "+g.Resource, tagOf(g.Resource, 2), 1-first)

@@ -18,7 +18,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // actor is a session of a process, driven call by call.
@@ -26,12 +27,12 @@ type actor struct {
 	*Backend
 	t    testing.TB
 	id   string
-	info lease.ConsumerInfo
+	info backend.ConsumerInfo
 	seq  int64
 }
 
-func perTopic() lease.ConsumerInfo {
-	return lease.ConsumerInfo{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, TTL: time.Hour}
+func perTopic() backend.ConsumerInfo {
+	return backend.ConsumerInfo{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, TTL: time.Hour}
 }
 
 // eachSpread runs a test with everything under one tag, with four, and on a cluster.
@@ -59,10 +60,10 @@ func randomID() string {
 }
 
 // join opens a session for a consumer.
-func join(t testing.TB, be *Backend, info lease.ConsumerInfo) *actor {
+func join(t testing.TB, be *Backend, info backend.ConsumerInfo) *actor {
 	t.Helper()
 	a := &actor{Backend: be, t: t, id: randomID(), info: info}
-	s, err := be.OpenSession(t.Context(), lease.SessionSpec{ID: a.id, TTL: time.Hour, Consumers: []string{info.Name}, Host: "h", PID: 1})
+	s, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: a.id, TTL: time.Hour, Consumers: []string{info.Name}, Host: "h", PID: 1})
 	check(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -95,26 +96,26 @@ func same[T comparable](t testing.TB, what string, got, want T) {
 // publishes n messages on each topic, with their number as key.
 func (a *actor) publishes(n int, topics ...string) {
 	a.t.Helper()
-	var es []lease.Event
+	var es []backend.Event
 	for _, topic := range topics {
 		for i := range n {
-			es = append(es, lease.Event{Topic: topic, Key: fmt.Sprint("k", i), Kind: "order", Payload: fmt.Appendf(nil, `{"n":%d}`, i)})
+			es = append(es, backend.Event{Topic: topic, Key: fmt.Sprint("k", i), Kind: "order", Payload: fmt.Appendf(nil, `{"n":%d}`, i)})
 		}
 	}
 	check(a.t, a.Publish(a.t.Context(), es))
 }
 
 // takes acquires up to n resources, once those named are known.
-func (a *actor) takes(n int, resources ...string) []lease.Grant {
+func (a *actor) takes(n int, resources ...string) []backend.Grant {
 	a.t.Helper()
 	check(a.t, a.Register(a.t.Context(), a.info, append([]string{}, resources...)))
-	gs, err := a.Acquire(a.t.Context(), lease.AcquireRequest{Session: a.id, Consumer: a.info, Max: n, Attempt: randomID()})
+	gs, err := a.Acquire(a.t.Context(), backend.AcquireRequest{Session: a.id, Consumer: a.info, Max: n, Attempt: randomID()})
 	check(a.t, err)
-	slices.SortFunc(gs, func(a, b lease.Grant) int { return strings.Compare(a.Resource, b.Resource) })
+	slices.SortFunc(gs, func(a, b backend.Grant) int { return strings.Compare(a.Resource, b.Resource) })
 	return gs
 }
 
-func (a *actor) takesOne(resource string) lease.Grant {
+func (a *actor) takesOne(resource string) backend.Grant {
 	a.t.Helper()
 	gs := a.takes(1, resource)
 	if len(gs) != 1 {
@@ -123,21 +124,21 @@ func (a *actor) takesOne(resource string) lease.Grant {
 	return gs[0]
 }
 
-func (a *actor) reads(g lease.Grant, n int) lease.Fetched {
+func (a *actor) reads(g backend.Grant, n int) backend.Fetched {
 	a.t.Helper()
-	fs, err := a.Fetch(a.t.Context(), lease.FetchRequest{Consumer: a.info, MaxPayload: 1 << 20, Items: []lease.FetchItem{{Resource: g.Resource, From: g.Cursor, Limit: n}}})
+	fs, err := a.Fetch(a.t.Context(), backend.FetchRequest{Consumer: a.info, MaxPayload: 1 << 20, Items: []backend.FetchItem{{Resource: g.Resource, From: g.Cursor, Limit: n}}})
 	check(a.t, err)
 	return fs[0]
 }
 
 // next numbers a progress.
-func (a *actor) next(g lease.Grant, p lease.Progress) lease.Progress {
+func (a *actor) next(g backend.Grant, p backend.Progress) backend.Progress {
 	a.seq++
 	p.Ref, p.Seq = g.Ref, a.seq
 	return p
 }
 
-func (a *actor) commits(ps ...lease.Progress) {
+func (a *actor) commits(ps ...backend.Progress) {
 	a.t.Helper()
 	fenced, err := a.Commit(a.t.Context(), a.id, a.info.Name, ps)
 	check(a.t, err)
@@ -146,21 +147,21 @@ func (a *actor) commits(ps ...lease.Progress) {
 	}
 }
 
-func (a *actor) dead() []lease.DeadLetterInfo {
+func (a *actor) dead() []operate.DeadLetterInfo {
 	a.t.Helper()
-	ds, err := a.DeadLetters(a.t.Context(), lease.DeadLetterFilter{Consumer: a.info.Name})
+	ds, err := a.DeadLetters(a.t.Context(), operate.DeadLetterFilter{Consumer: a.info.Name})
 	check(a.t, err)
 	return ds
 }
 
-func (a *actor) due() lease.Parked {
+func (a *actor) due() backend.Parked {
 	a.t.Helper()
-	p, err := a.FetchParked(a.t.Context(), lease.ParkedRequest{Session: a.id, Consumer: a.info, Limit: 1000, MaxPayload: 1 << 20})
+	p, err := a.FetchParked(a.t.Context(), backend.ParkedRequest{Session: a.id, Consumer: a.info, Limit: 1000, MaxPayload: 1 << 20})
 	check(a.t, err)
 	return p
 }
 
-func (a *actor) ids(ms []lease.Raw) []string {
+func (a *actor) ids(ms []backend.Raw) []string {
 	out := make([]string, len(ms))
 	for i, m := range ms {
 		out[i] = m.ID

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -35,7 +35,7 @@ func BenchmarkLeases(b *testing.B) {
 				register := func() { ok(b, be.Register(ctx, topical, topics)) }
 				timed("register", register)
 				timed("register-again", register)
-				var gs []lease.Grant
+				var gs []backend.Grant
 				take := func(session string) func() {
 					return func() {
 						gs = acquire(b, be, session, topical, n)

@@ -14,8 +14,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // infoNumber is a number that the server tells of itself.
@@ -63,34 +65,34 @@ func TestReadsAreBoundedInBytesFromTheFirstOn(t *testing.T) {
 		if i < n/4 {
 			xadd(t, c, names[i], "payload", body)
 			for range 4 {
-				ok(t, be.Publish(t.Context(), []lease.Event{{Topic: names[i], Kind: "k", Payload: body}}))
+				ok(t, be.Publish(t.Context(), []backend.Event{{Topic: names[i], Kind: "k", Payload: body}}))
 			}
 		}
 	}
-	streams := ofStreams(lease.PerTopic, names...)
-	group := ofStreams(lease.PerGroup, names...)
+	streams := ofStreams(backend.PerTopic, names...)
+	group := ofStreams(backend.PerGroup, names...)
 	group.Name = "group"
 	whole := grouped
 	whole.Name = "whole"
 	ok(t, be.Register(t.Context(), whole, nil))
-	for _, info := range []lease.ConsumerInfo{streams, group, topical, whole} {
+	for _, info := range []backend.ConsumerInfo{streams, group, topical, whole} {
 		resources := names
-		if info.Per == lease.PerGroup {
-			resources = []string{lease.Whole}
+		if info.Per == backend.PerGroup {
+			resources = []string{backend.Whole}
 		}
 		want := n + n/4
 		if info.Source == nil {
 			want = n / 4 * 4
 		}
-		at := map[string]lease.Cursor{}
+		at := map[string]backend.Cursor{}
 		left := resources
 		for got, calls := 0, 0; got < want || len(left) > 0; calls++ {
-			req := lease.FetchRequest{Consumer: info, MaxPayload: 2 * mega}
+			req := backend.FetchRequest{Consumer: info, MaxPayload: 2 * mega}
 			for _, r := range left {
-				req.Items = append(req.Items, lease.FetchItem{Resource: r, From: at[r], Limit: 100})
+				req.Items = append(req.Items, backend.FetchItem{Resource: r, From: at[r], Limit: 100})
 			}
-			var fs []lease.Fetched
-			size := sent(t, c, func() { fs = must[[]lease.Fetched](t)(be.Fetch(t.Context(), req)) })
+			var fs []backend.Fetched
+			size := sent(t, c, func() { fs = must[[]backend.Fetched](t)(be.Fetch(t.Context(), req)) })
 			if size > 48*mega {
 				t.Fatalf("%s: one Fetch had the server send %d MB", info.Name, size/mega)
 			}
@@ -108,8 +110,8 @@ func TestReadsAreBoundedInBytesFromTheFirstOn(t *testing.T) {
 		}
 	}
 	size := sent(t, c, func() {
-		must[[]lease.ConsumerStatus](t)(be.Status(t.Context()))
-		must[[]lease.CursorStatus](t)(be.Cursors(t.Context(), "whole", "", 0))
+		must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
+		must[[]operate.CursorStatus](t)(be.Cursors(t.Context(), "whole", "", 0))
 	})
 	if size > mega {
 		t.Errorf("status and cursors had the server send %d bytes: it counts what it does not read", size)
@@ -121,7 +123,7 @@ func TestLagIsCountedInSmallSteps(t *testing.T) {
 	s := redistest.Start(t)
 	c := s.Client(t)
 	be := on(c, "lg", leaseredis.WithTags(1), leaseredis.WithLogger(discard))
-	info := ofStreams(lease.PerTopic, "large", "many")
+	info := ofStreams(backend.PerTopic, "large", "many")
 	session, _ := member(t, be, time.Hour, info)
 	ok(t, be.Register(t.Context(), info, nil))
 	gs := acquire(t, be, session, info, 2)
@@ -136,11 +138,11 @@ func TestLagIsCountedInSmallSteps(t *testing.T) {
 	add("many", 5000, []byte("x"))
 	for _, g := range gs {
 		f := fetch(t, be, info, g.Resource, nil, 3)
-		must[[]string](t)(be.Commit(t.Context(), session, info.Name, []lease.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Cut(3)}}))
+		must[[]string](t)(be.Commit(t.Context(), session, info.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Cut(3)}}))
 	}
 	add("many", 500, []byte("x"))
-	var cs []lease.CursorStatus
-	if size := sent(t, c, func() { cs = must[[]lease.CursorStatus](t)(be.Cursors(t.Context(), info.Name, "", 0)) }); size > mega {
+	var cs []operate.CursorStatus
+	if size := sent(t, c, func() { cs = must[[]operate.CursorStatus](t)(be.Cursors(t.Context(), info.Name, "", 0)) }); size > mega {
 		t.Errorf("the server sent %d bytes to count entries", size)
 	}
 	lag := map[string]int64{}
@@ -184,7 +186,7 @@ func TestIdleStreamsAndStandbysAskLittle(t *testing.T) {
 			xadd(t, c, names[i], "i", i)
 		}
 		var n atomic.Int64
-		spec := lease.Spec{Name: "c", Per: lease.PerTopic, Source: leaseredis.StreamSource{Names: names, DefaultKind: "k"}, Handlers: []lease.Handler{noop("k", &n)}}
+		spec := lease.Spec{Name: "c", Per: backend.PerTopic, Source: leaseredis.StreamSource{Names: names, DefaultKind: "k"}, Handlers: []lease.Handler{noop("k", &n)}}
 		run(t, be, spec)
 		eventually(t, "all that was there", func() bool { return n.Load() == 1000 })
 		time.Sleep(3 * time.Second) // the first looks
@@ -200,14 +202,14 @@ func TestIdleStreamsAndStandbysAskLittle(t *testing.T) {
 		var n atomic.Int64
 		for range processes {
 			be := on(s.Client(t), "b", leaseredis.WithLogger(discard))
-			run(t, be, lease.Spec{Name: "g", Per: lease.PerGroup, Topics: []string{"*"}, Handlers: []lease.Handler{noop("k", &n)}})
+			run(t, be, lease.Spec{Name: "g", Per: backend.PerGroup, Topics: []string{"*"}, Handlers: []lease.Handler{noop("k", &n)}})
 		}
 		be := on(c, "b", leaseredis.WithLogger(discard))
-		publish := func() { ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "t", Kind: "k", Payload: []byte("1")}})) }
+		publish := func() { ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "t", Kind: "k", Payload: []byte("1")}})) }
 		publish()
 		eventually(t, "it is handled", func() bool { return n.Load() == 1 })
 		eventually(t, "all stand by", func() bool {
-			return survey(t, be, lease.ConsumerInfo{Name: "g"}).Members != nil && len(survey(t, be, lease.ConsumerInfo{Name: "g"}).Members) == processes
+			return survey(t, be, backend.ConsumerInfo{Name: "g"}).Members != nil && len(survey(t, be, backend.ConsumerInfo{Name: "g"}).Members) == processes
 		})
 		before := feedRuns(t, c)
 		began := time.Now()
@@ -258,10 +260,10 @@ func TestPublishingLeavesNoKeyForEach(t *testing.T) {
 // observed keeps what an observer is told.
 type observed struct {
 	mu  sync.Mutex
-	all []lease.Observation
+	all []operate.Observation
 }
 
-func (o *observed) Observe(v lease.Observation) {
+func (o *observed) Observe(v operate.Observation) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.all = append(o.all, v)
@@ -271,7 +273,7 @@ func (o *observed) missed() (n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, v := range o.all {
-		if m, ok := v.(lease.ObservedMissed); ok {
+		if m, ok := v.(operate.ObservedMissed); ok {
 			n += m.Messages
 		}
 	}
@@ -282,7 +284,7 @@ func (o *observed) missed() (n int) {
 // was deleted and made again, up to beyond the cursor, is read from its beginning.
 func TestLossesOnStreamsOfOthersAreTold(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
-	for _, per := range []lease.Per{lease.PerTopic, lease.PerGroup} {
+	for _, per := range []backend.Per{backend.PerTopic, backend.PerGroup} {
 		t.Run(per.String(), func(t *testing.T) {
 			t.Parallel()
 			ns := redistest.Namespace(t)

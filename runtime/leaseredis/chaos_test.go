@@ -17,7 +17,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // unreliable loses a part of all calls: half of them before they are carried out, half after.
@@ -87,7 +89,7 @@ func TestNothingIsLostOverAnUnreliableNetwork(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		var on atomic.Bool
-		status := func() lease.ConsumerStatus {
+		status := func() operate.ConsumerStatus {
 			st, err := a.Status(t.Context())
 			check(t, err)
 			for _, s := range st {
@@ -95,9 +97,9 @@ func TestNothingIsLostOverAnUnreliableNetwork(t *testing.T) {
 					return s
 				}
 			}
-			return lease.ConsumerStatus{LagTotal: -1}
+			return operate.ConsumerStatus{LagTotal: -1}
 		}
-		eventually := func(what string, done func(lease.ConsumerStatus) bool) {
+		eventually := func(what string, done func(operate.ConsumerStatus) bool) {
 			for deadline := time.Now().Add(60 * time.Second); !done(status()); time.Sleep(5 * time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Errorf("not %s: %+v", what, status())
@@ -112,7 +114,7 @@ func TestNothingIsLostOverAnUnreliableNetwork(t *testing.T) {
 			}
 			client.AddHook(unreliable{0.1, &on})
 			be := New(client, WithNamespace(a.namespace), WithLogger(slog.New(slog.DiscardHandler)))
-			c, err := lease.NewConsumer(be, lease.Spec{Name: "orders", Per: lease.PerTopic, Topics: []string{"*"}, Batch: 10, TTL: time.Minute,
+			c, err := lease.NewConsumer(be, lease.Spec{Name: "orders", Per: backend.PerTopic, Topics: []string{"*"}, Batch: 10, TTL: time.Minute,
 				Handlers: []lease.Handler{lease.One("k", handle)}, Retry: lease.Retry{Max: 4, Min: time.Millisecond, Cap: 5 * time.Millisecond}},
 				lease.WithLogger(slog.New(slog.DiscardHandler)))
 			check(t, err)
@@ -122,20 +124,20 @@ func TestNothingIsLostOverAnUnreliableNetwork(t *testing.T) {
 				}
 			})
 		}
-		eventually("started", func(s lease.ConsumerStatus) bool { return s.Members == 2 })
+		eventually("started", func(s operate.ConsumerStatus) bool { return s.Members == 2 })
 		on.Store(true)
 		for i := range n {
 			check(t, lease.Publish(t.Context(), a, fmt.Sprint("topic", i%3), typ, []numbered{{i}}))
 		}
-		eventually("drained", func(s lease.ConsumerStatus) bool { return s.LagTotal == 0 && s.ParkedKeys == 0 })
+		eventually("drained", func(s operate.ConsumerStatus) bool { return s.LagTotal == 0 && s.ParkedKeys == 0 })
 		on.Store(false)
 		cancel()
 		running.Wait()
 		dead := map[int]int{}
-		ds, err := a.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: "orders"})
+		ds, err := a.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "orders"})
 		check(t, err)
 		for _, d := range ds {
-			one, err := a.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: "orders", IDs: []string{d.ID}})
+			one, err := a.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "orders", IDs: []string{d.ID}})
 			check(t, err)
 			var p numbered
 			if _, err := fmt.Sscanf(string(one[0].Payload), `{"N":%d}`, &p.N); err != nil {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 const (
@@ -31,7 +31,7 @@ const (
 // fit the namespace, a server that is older than 6.2 or may evict leases, a cluster of which
 // a part cannot be reached, commands, keys and channels that the client's user may not use. It warns
 // of a server that loses what it acknowledged when it crashes. It changes no setting.
-func (b *Backend) Check(ctx context.Context, consumers []lease.ConsumerInfo) error {
+func (b *Backend) Check(ctx context.Context, consumers []backend.ConsumerInfo) error {
 	if b.misuse != nil {
 		return b.misuse
 	}
@@ -54,7 +54,7 @@ func (b *Backend) Check(ctx context.Context, consumers []lease.ConsumerInfo) err
 }
 
 // checkServer is Check without what needs no server, and without the words for its errors.
-func (b *Backend) checkServer(ctx context.Context, consumers []lease.ConsumerInfo) error {
+func (b *Backend) checkServer(ctx context.Context, consumers []backend.ConsumerInfo) error {
 	var facts []serverFacts
 	var err error
 	if c, ok := b.client.(*redis.ClusterClient); ok {
@@ -300,7 +300,7 @@ func refusedRight(err error) bool { return redis.HasErrorPrefix(err, "NOPERM") }
 
 // checkRights tries every command under every tag, on a key that goes away again, and names all that
 // the client's user may not use.
-func (b *Backend) checkRights(ctx context.Context, consumers []lease.ConsumerInfo) error {
+func (b *Backend) checkRights(ctx context.Context, consumers []backend.ConsumerInfo) error {
 	lacks := map[string]bool{}
 	var streams []string // that may not be read
 	note := func(command, key, channel string, err error) error {
@@ -423,7 +423,7 @@ func (b *Backend) tryCommands(ctx context.Context, key, none, channel string, ea
 }
 
 // checkKinds refuses consumers that were of another kind when they were registered.
-func (b *Backend) checkKinds(ctx context.Context, sh *shape, consumers []lease.ConsumerInfo) error {
+func (b *Backend) checkKinds(ctx context.Context, sh *shape, consumers []backend.ConsumerInfo) error {
 	stored := make([]*redis.StringCmd, len(consumers))
 	err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
 		for i, c := range consumers {
@@ -452,7 +452,7 @@ func (b *Backend) checkKinds(ctx context.Context, sh *shape, consumers []lease.C
 }
 
 // kindOf is what must not change of a consumer.
-func kindOf(info lease.ConsumerInfo) string {
+func kindOf(info backend.ConsumerInfo) string {
 	kind := "per " + info.Per.String()
 	if info.Source != nil {
 		kind += " of streams"
@@ -460,7 +460,7 @@ func kindOf(info lease.ConsumerInfo) string {
 	return kind
 }
 
-func errOtherKind(now lease.ConsumerInfo, was string) error {
+func errOtherKind(now backend.ConsumerInfo, was string) error {
 	return fmt.Errorf("leaseredis: consumer %q is %s in this namespace, and now it is %s: its cursors would mean something else; "+
 		"give it another name, or forget the old one first (leasegen forget %s)", now.Name, was, kindOf(now), now.Name)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -40,16 +40,16 @@ func refused(t *testing.T, err error, what ...string) {
 
 func TestCheckRefusesMisuse(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
-	check := func(info lease.ConsumerInfo, opts ...leaseredis.Option) error {
+	check := func(info backend.ConsumerInfo, opts ...leaseredis.Option) error {
 		opts = append([]leaseredis.Option{leaseredis.WithNamespace(redistest.Namespace(t))}, opts...)
-		return leaseredis.New(c, opts...).Check(t.Context(), []lease.ConsumerInfo{info})
+		return leaseredis.New(c, opts...).Check(t.Context(), []backend.ConsumerInfo{info})
 	}
 	ok(t, check(topical))
 	refused(t, check(topical, leaseredis.WithTags(0)), "WithTags(0)", "1 and 256")
 	refused(t, check(topical, leaseredis.WithSlots(1<<20)), "WithSlots(1048576)")
 	refused(t, check(topical, leaseredis.WithNamespace("A{b}")), "WithNamespace", "lower-case")
-	refused(t, check(lease.ConsumerInfo{Name: "a:b"}), `"a:b"`, "colon")
-	refused(t, check(lease.ConsumerInfo{Name: "c", Per: lease.PerGroup, Source: 7}), `"c"`, "source")
+	refused(t, check(backend.ConsumerInfo{Name: "a:b"}), `"a:b"`, "colon")
+	refused(t, check(backend.ConsumerInfo{Name: "c", Per: backend.PerGroup, Source: 7}), `"c"`, "source")
 }
 
 // What a namespace was created with holds for everyone; so two processes never look for a
@@ -72,20 +72,20 @@ func TestCheckKnowsTheShapeOfTheNamespace(t *testing.T) {
 // wait for it. What it was takes nothing into account that may change.
 func TestCheckKnowsWhatAConsumerWas(t *testing.T) {
 	be := on(redistest.Shared(t).Client(t), redistest.Namespace(t), leaseredis.WithTags(3))
-	streams := lease.ConsumerInfo{Name: "s", Per: lease.PerGroup, Source: leaseredis.StreamSource{Names: []string{"a"}}}
-	for _, info := range []lease.ConsumerInfo{topical, streams} {
-		ok(t, be.Check(t.Context(), []lease.ConsumerInfo{info}))
+	streams := backend.ConsumerInfo{Name: "s", Per: backend.PerGroup, Source: leaseredis.StreamSource{Names: []string{"a"}}}
+	for _, info := range []backend.ConsumerInfo{topical, streams} {
+		ok(t, be.Check(t.Context(), []backend.ConsumerInfo{info}))
 		ok(t, be.Register(t.Context(), info, nil))
-		ok(t, be.Check(t.Context(), []lease.ConsumerInfo{info}))
+		ok(t, be.Check(t.Context(), []backend.ConsumerInfo{info}))
 	}
 	changed := topical
-	changed.Topics, changed.TTL, changed.From = []string{"other"}, time.Hour, lease.FromNow
-	ok(t, be.Check(t.Context(), []lease.ConsumerInfo{changed, {Name: "new", Per: lease.PerCluster}}))
+	changed.Topics, changed.TTL, changed.From = []string{"other"}, time.Hour, backend.FromNow
+	ok(t, be.Check(t.Context(), []backend.ConsumerInfo{changed, {Name: "new", Per: backend.PerCluster}}))
 
-	changed.Per = lease.PerPartition
-	refused(t, be.Check(t.Context(), []lease.ConsumerInfo{streams, changed}), topical.Name, "is per topic", "now it is per partition", "leasegen forget "+topical.Name)
+	changed.Per = backend.PerPartition
+	refused(t, be.Check(t.Context(), []backend.ConsumerInfo{streams, changed}), topical.Name, "is per topic", "now it is per partition", "leasegen forget "+topical.Name)
 	streams.Source, streams.Topics = nil, []string{"a"}
-	refused(t, be.Check(t.Context(), []lease.ConsumerInfo{streams}), `"s" is per group of streams`, "now it is per group:")
+	refused(t, be.Check(t.Context(), []backend.ConsumerInfo{streams}), `"s" is per group of streams`, "now it is per group:")
 	refused(t, be.Register(t.Context(), streams, nil), `"s" is per group of streams`, "now it is per group:")
 }
 
@@ -138,10 +138,10 @@ func TestCheckNamesAllMissingRights(t *testing.T) { // E10
 	refused(t, on(without("&{"+name+"[0-9]}:news"), name).Check(t.Context(), nil), "channel {"+name+"0}:news")
 	ok(t, on(without("+info"), name).Check(t.Context(), nil)) // it then takes no look at the settings
 
-	streams := lease.ConsumerInfo{Name: "c", Per: lease.PerGroup, Source: leaseredis.StreamSource{Names: []string{"input[1]"}}}
-	refused(t, on(without(), name).Check(t.Context(), []lease.ConsumerInfo{streams}), "keys input[1]", `ACL("`+name+`", "input[1]")`)
+	streams := backend.ConsumerInfo{Name: "c", Per: backend.PerGroup, Source: leaseredis.StreamSource{Names: []string{"input[1]"}}}
+	refused(t, on(without(), name).Check(t.Context(), []backend.ConsumerInfo{streams}), "keys input[1]", `ACL("`+name+`", "input[1]")`)
 	reader := s.User(t, name, leaseredis.ACL(name, "input[1]")...)
-	ok(t, on(reader, name).Check(t.Context(), []lease.ConsumerInfo{streams}))
+	ok(t, on(reader, name).Check(t.Context(), []backend.ConsumerInfo{streams}))
 	if err := reader.Get(t.Context(), "input1").Err(); !redis.HasErrorPrefix(err, "NOPERM") {
 		t.Errorf("the rule for input[1] lets the user read input1: %v", err)
 	}

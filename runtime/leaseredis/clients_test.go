@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/leasetest"
@@ -39,7 +40,7 @@ func TestClientsThatCannotBeUsedAreRefused(t *testing.T) {
 	addr := redistest.Shared(t).Addr()
 	refused(t, leaseredis.New(nil).Check(t.Context(), nil), "no client")
 	// Who publishes, or looks, without having checked.
-	refused(t, leaseredis.New(nil).Publish(t.Context(), []lease.Event{{Topic: "t", Kind: "kind", Payload: []byte("{}")}}), "no client")
+	refused(t, leaseredis.New(nil).Publish(t.Context(), []backend.Event{{Topic: "t", Kind: "kind", Payload: []byte("{}")}}), "no client")
 	_, err := leaseredis.New(nil).Status(t.Context())
 	refused(t, err, "no client")
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr}})
@@ -82,11 +83,11 @@ func TestClientsOfAllKinds(t *testing.T) {
 			g := lease.NewGroup()
 			handled := map[string]*atomic.Int64{}
 			for per, spec := range map[string]lease.Spec{
-				"topics":     {Per: lease.PerTopic, Topics: []string{"*"}},
-				"group":      {Per: lease.PerGroup, Topics: []string{"*"}},
-				"partitions": {Per: lease.PerPartition, Topics: []string{"*"}},
-				"streams":    {Per: lease.PerStream, Topics: []string{"*"}, Lock: lease.LockRow},
-				"source":     {Per: lease.PerGroup, Source: leaseredis.StreamSource{Names: []string{theirs}, DefaultKind: "kind"}},
+				"topics":     {Per: backend.PerTopic, Topics: []string{"*"}},
+				"group":      {Per: backend.PerGroup, Topics: []string{"*"}},
+				"partitions": {Per: backend.PerPartition, Topics: []string{"*"}},
+				"streams":    {Per: backend.PerStream, Topics: []string{"*"}, Lock: backend.LockRow},
+				"source":     {Per: backend.PerGroup, Source: leaseredis.StreamSource{Names: []string{theirs}, DefaultKind: "kind"}},
 			} {
 				n := &atomic.Int64{}
 				handled[per] = n
@@ -98,7 +99,7 @@ func TestClientsOfAllKinds(t *testing.T) {
 			go func() { done <- g.Run(ctx) }()
 			const messages = 50
 			for i := range messages {
-				ok(t, be.Publish(t.Context(), []lease.Event{{Topic: fmt.Sprint("t", i%5), Key: fmt.Sprint("k", i%9), Kind: "kind", Payload: []byte("{}")}}))
+				ok(t, be.Publish(t.Context(), []backend.Event{{Topic: fmt.Sprint("t", i%5), Key: fmt.Sprint("k", i%9), Kind: "kind", Payload: []byte("{}")}}))
 				ok(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: theirs, Values: []any{"payload", "{}"}}).Err())
 			}
 			for per, n := range handled {
@@ -117,13 +118,13 @@ func TestClientsOfAllKinds(t *testing.T) {
 func TestAClientThatWasClosed(t *testing.T) {
 	name := redistest.Namespace(t)
 	c := client(t, func(*redis.Options) {})
-	spec := lease.Spec{Name: "c", Per: lease.PerGroup, Topics: []string{"*"}, TTL: time.Second}
+	spec := lease.Spec{Name: "c", Per: backend.PerGroup, Topics: []string{"*"}, TTL: time.Second}
 	var first, second atomic.Int64
 	spec.Handlers = []lease.Handler{noop("kind", &first)}
 	run(t, on(c, name, leaseredis.WithLogger(discard)), spec)
 	be := on(redistest.Shared(t).Client(t), name, leaseredis.WithLogger(discard))
 	publish := func() {
-		ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+		ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
 	}
 	publish()
 	eventually(t, "the first message is handled", func() bool { return first.Load() == 1 })
@@ -144,10 +145,10 @@ func TestAFailoverClient(t *testing.T) {
 	}})
 	defer c.Close()
 	var n atomic.Int64
-	run(t, on(c, "x"), lease.Spec{Name: "c", Per: lease.PerGroup, Topics: []string{"*"}, TTL: 2 * time.Second, Handlers: []lease.Handler{noop("kind", &n)}})
+	run(t, on(c, "x"), lease.Spec{Name: "c", Per: backend.PerGroup, Topics: []string{"*"}, TTL: 2 * time.Second, Handlers: []lease.Handler{noop("kind", &n)}})
 	be := on(c, "x", leaseredis.WithLogger(slog.New(slog.DiscardHandler)))
 	publish := func() {
-		ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+		ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
 	}
 	publish()
 	eventually(t, "the first message is handled", func() bool { return n.Load() == 1 })
@@ -169,9 +170,9 @@ func TestAFailoverClient(t *testing.T) {
 // An event that is due in thousands of years costs nothing until then.
 func TestAnEventFarAhead(t *testing.T) {
 	be := fresh(t)
-	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
-	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "kind", At: time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)}}))
+	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", At: time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)}}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	looks := 0

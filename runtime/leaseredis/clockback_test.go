@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -24,19 +24,19 @@ func TestNothingWaitsForAClockThatWasSetBack(t *testing.T) {
 	dies, _ := member(t, be, 3*time.Second, topical)
 	gs := acquire(t, be, dies, topical, 1)
 	equal(t, "leases of the one that dies", len(gs), 1)
-	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "k", Kind: "k", Payload: []byte("1")},
+	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "k", Kind: "k", Payload: []byte("1")},
 		{Topic: "x", Key: "k", Kind: "later", Payload: []byte("2"), After: 2 * time.Second}}))
 	f := fetch(t, be, topical, "x", gs[0].Cursor, 9)
 	equal(t, "messages", len(f.Messages), 1)
-	must[[]string](t)(be.Commit(t.Context(), dies, topical.Name, []lease.Progress{{Ref: gs[0].Ref, Seq: 1, Cursor: f.Next,
-		Park: []lease.Park{{ID: f.Messages[0].ID, Lane: "k", Attempt: 1, After: 2 * time.Second}}}}))
+	must[[]string](t)(be.Commit(t.Context(), dies, topical.Name, []backend.Progress{{Ref: gs[0].Ref, Seq: 1, Cursor: f.Next,
+		Park: []backend.Park{{ID: f.Messages[0].ID, Lane: "k", Attempt: 1, After: 2 * time.Second}}}}))
 	ok(t, beat.Heartbeat(t.Context()))
 	ok(t, c.HDel(t.Context(), meta, "shift", "shifted").Err()) // it is set back
 	began := time.Now()
 	ok(t, beat.Heartbeat(t.Context()))
 	equal(t, "warnings", log.count("clock was set back"), 1)
 
-	var got []lease.Grant
+	var got []backend.Grant
 	eventually(t, "the dead one's lease is free", func() bool {
 		got = acquire(t, be, live, topical, 1)
 		return len(got) == 1
@@ -45,13 +45,13 @@ func TestNothingWaitsForAClockThatWasSetBack(t *testing.T) {
 		t.Errorf("epoch %d after %d", got[0].Epoch, gs[0].Epoch)
 	}
 	eventually(t, "the parked message is due", func() bool {
-		p := must[lease.Parked](t)(be.FetchParked(t.Context(), lease.ParkedRequest{Session: live, Consumer: topical, Limit: 9, MaxPayload: 99}))
+		p := must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: live, Consumer: topical, Limit: 9, MaxPayload: 99}))
 		return len(p.Messages) == 1
 	})
-	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	eventually(t, "the delayed event is there", func() bool {
-		must[lease.News](t)(feed.Next(t.Context()))
+		must[backend.News](t)(feed.Next(t.Context()))
 		return len(fetch(t, be, topical, "x", f.Next, 9).Messages) == 1
 	})
 	if took := time.Since(began); took < time.Second {
@@ -59,7 +59,7 @@ func TestNothingWaitsForAClockThatWasSetBack(t *testing.T) {
 	}
 	// What is delayed until a time of the wall is due at that time, whatever the scripts' clock says.
 	at := must[time.Time](t)(c.Time(t.Context()).Result()).Add(30 * time.Minute)
-	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "k", Payload: []byte("3"), At: at}}))
+	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", Payload: []byte("3"), At: at}}))
 	zs := c.ZRangeWithScores(t.Context(), "{"+ns+"0}:delayed", 0, -1).Val()
 	equal(t, "delayed", len(zs), 1)
 	ahead := time.UnixMicro(int64(zs[0].Score)).Sub(at)

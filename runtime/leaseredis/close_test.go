@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -17,8 +17,8 @@ func TestCloseGivesBackWhatItCan(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
 	be := on(c, name, leaseredis.WithTags(2))
 	ok(t, be.Register(t.Context(), topical, topicNames(3000)))
-	spec := lease.SessionSpec{ID: newID(), TTL: time.Hour, Consumers: []string{"topical"}}
-	s := must[lease.Session](t)(be.OpenSession(t.Context(), spec))
+	spec := backend.SessionSpec{ID: newID(), TTL: time.Hour, Consumers: []string{"topical"}}
+	s := must[backend.Session](t)(be.OpenSession(t.Context(), spec))
 	equal(t, "acquired", len(acquire(t, be, spec.ID, topical, 3000)), 3000)
 	held := c.SCard(t.Context(), "{"+name+"1}:held:topical:"+spec.ID).Val()
 	if held < 1200 {
@@ -41,7 +41,7 @@ func TestASessionThatIsGivenUpWhileItOpens(t *testing.T) {
 	ok(t, be.Register(t.Context(), topical, topicNames(1)))
 	for i := range 100 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*20*time.Microsecond)
-		s, err := be.OpenSession(ctx, lease.SessionSpec{ID: newID(), TTL: time.Hour, Consumers: []string{"topical"}})
+		s, err := be.OpenSession(ctx, backend.SessionSpec{ID: newID(), TTL: time.Hour, Consumers: []string{"topical"}})
 		cancel()
 		if err == nil {
 			ok(t, s.Close(t.Context()))

@@ -8,7 +8,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // The bounds of one script call. A lease's progress is never divided, so it may be above.
@@ -20,7 +20,7 @@ const (
 // Commit stores progress: one script call for each tag that has leases among it, in one
 // round trip. Messages that are set aside or given up on for the first time are read before, since
 // their entries in the log do not stay.
-func (b *Backend) Commit(ctx context.Context, session, consumer string, progress []lease.Progress) ([]string, error) {
+func (b *Backend) Commit(ctx context.Context, session, consumer string, progress []backend.Progress) ([]string, error) {
 	sh, err := b.shape(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("leaseredis: commit of %s: %w", consumer, err)
@@ -49,7 +49,7 @@ type commit struct {
 
 // commitEntry is the progress of one lease.
 type commitEntry struct {
-	lease.Progress
+	backend.Progress
 	bodies map[string]string // messages sent along, by id
 	fenced bool
 }
@@ -260,8 +260,8 @@ func (c *commit) replaceLost(ctx context.Context, missing map[*commitEntry][]str
 				return fmt.Errorf("%s: there is no message %q to set aside or to give up on", e.Resource, id)
 			}
 			lost[id] = true
-			stub := lease.Raw{ID: id}
-			if info.Per == lease.PerTopic {
+			stub := backend.Raw{ID: id}
+			if info.Per == backend.PerTopic {
 				stub.Topic = e.Resource
 			}
 			e.bodies[id] = packMessage(stub)
@@ -274,9 +274,9 @@ func (c *commit) replaceLost(ctx context.Context, missing map[*commitEntry][]str
 				d.Reason = withoutPayload(d.Reason)
 			}
 		}
-		e.Park = slices.DeleteFunc(slices.Clone(e.Park), func(k lease.Park) bool {
+		e.Park = slices.DeleteFunc(slices.Clone(e.Park), func(k backend.Park) bool {
 			if lost[k.ID] {
-				e.Dead = append(e.Dead, lease.Dead{ID: k.ID, Attempt: k.Attempt, Reason: withoutPayload(k.Error)})
+				e.Dead = append(e.Dead, backend.Dead{ID: k.ID, Attempt: k.Attempt, Reason: withoutPayload(k.Error)})
 			}
 			return lost[k.ID]
 		})

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 func TestACommitWhoseReplyWasLostIsStoredOnce(t *testing.T) {
@@ -19,15 +19,15 @@ func TestACommitWhoseReplyWasLostIsStoredOnce(t *testing.T) {
 		g := a.takesOne("x")
 		got := a.reads(g, 9)
 		id := a.ids(got.Messages)
-		first := a.next(g, lease.Progress{Cursor: got.Next, Mark: "m",
-			Park: []lease.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "e"}, {ID: id[1], Lane: "k"}},
-			Dead: []lease.Dead{{ID: id[2], Attempt: 1, Reason: "r"}}})
-		second := a.next(g, lease.Progress{Done: id[:1], Dead: []lease.Dead{{ID: id[1], Attempt: 3, Reason: "r"}}})
+		first := a.next(g, backend.Progress{Cursor: got.Next, Mark: "m",
+			Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "e"}, {ID: id[1], Lane: "k"}},
+			Dead: []backend.Dead{{ID: id[2], Attempt: 1, Reason: "r"}}})
+		second := a.next(g, backend.Progress{Done: id[:1], Dead: []backend.Dead{{ID: id[1], Attempt: 3, Reason: "r"}}})
 		faults := a.breaks()
-		for _, p := range []lease.Progress{first, second} {
+		for _, p := range []backend.Progress{first, second} {
 			faults.loseReply(scripts.commit)
 			again(t, faults, func() error {
-				_, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{p})
+				_, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{p})
 				return err
 			})
 		}
@@ -45,11 +45,11 @@ func TestACommitThatWasOvertakenChangesNothing(t *testing.T) {
 		a.publishes(3, "x")
 		g := a.takesOne("x")
 		got := a.reads(g, 9)
-		late := a.next(g, lease.Progress{Cursor: got.Cut(1), Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}})
-		a.commits(a.next(g, lease.Progress{Cursor: got.Cut(2)}))
+		late := a.next(g, backend.Progress{Cursor: got.Cut(1), Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}})
+		a.commits(a.next(g, backend.Progress{Cursor: got.Cut(2)}))
 		a.commits(late)
 		same(t, "parked", len(a.due().Messages), 0)
-		check(t, a.Release(t.Context(), a.id, "c", []lease.Ref{g.Ref}))
+		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
 		same(t, "left", len(a.reads(a.takesOne("x"), 9).Messages), 1)
 	})
 }
@@ -59,13 +59,13 @@ func TestAMarkCountsOnceForEachOwner(t *testing.T) {
 		g := a.takesOne("x")
 		for owner := range 3 {
 			same(t, "counted before", g.MarkCount, owner)
-			a.commits(a.next(g, lease.Progress{Mark: "m"}))
-			a.commits(a.next(g, lease.Progress{Mark: "m"}))
-			check(t, a.Release(t.Context(), a.id, "c", []lease.Ref{g.Ref}))
+			a.commits(a.next(g, backend.Progress{Mark: "m"}))
+			a.commits(a.next(g, backend.Progress{Mark: "m"}))
+			check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
 			g = a.takesOne("x")
 		}
-		a.commits(a.next(g, lease.Progress{}))
-		check(t, a.Release(t.Context(), a.id, "c", []lease.Ref{g.Ref}))
+		a.commits(a.next(g, backend.Progress{}))
+		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
 		g = a.takesOne("x")
 		same(t, "after progress", fmt.Sprint(g.Mark, g.MarkCount), "0")
 	})
@@ -84,9 +84,9 @@ func TestAMessageThatSomebodyDeletedBecomesADeadLetterWithoutPayload(t *testing.
 		for _, i := range []int{0, 1} {
 			check(t, a.client.XDel(t.Context(), topic, entries[i].ID).Err())
 		}
-		a.commits(a.next(g, lease.Progress{Cursor: got.Next,
-			Park: []lease.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "carrier: 503"}, {ID: id[2], Lane: "l", Attempt: 1, Error: "e"}},
-			Dead: []lease.Dead{{ID: id[1], Attempt: 5, Reason: "gave up"}}}))
+		a.commits(a.next(g, backend.Progress{Cursor: got.Next,
+			Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "carrier: 503"}, {ID: id[2], Lane: "l", Attempt: 1, Error: "e"}},
+			Dead: []backend.Dead{{ID: id[1], Attempt: 5, Reason: "gave up"}}}))
 		ds := a.dead()
 		same(t, "dead letters", len(ds), 2)
 		for _, d := range ds {
@@ -99,17 +99,17 @@ func TestAMessageThatSomebodyDeletedBecomesADeadLetterWithoutPayload(t *testing.
 		same(t, "parked", len(p.Messages), 1)
 		same(t, "the message parked", p.Messages[0].ID, id[2])
 		// What never was is an error that names it, and nothing is stored.
-		for _, p := range []lease.Progress{
-			{Park: []lease.Park{{ID: "9999999999999999-0", Lane: "k", Attempt: 1}}},
-			{Dead: []lease.Dead{{ID: "nonsense", Attempt: 1}}},
+		for _, p := range []backend.Progress{
+			{Park: []backend.Park{{ID: "9999999999999999-0", Lane: "k", Attempt: 1}}},
+			{Dead: []backend.Dead{{ID: "nonsense", Attempt: 1}}},
 		} {
 			p.Cursor = cursor("")
-			_, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{a.next(g, p)})
+			_, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{a.next(g, p)})
 			if err == nil || !strings.Contains(err.Error(), "there is no message") || !strings.Contains(err.Error(), "x:") {
 				t.Fatalf("got error %v", err)
 			}
 		}
-		check(t, a.Release(t.Context(), a.id, "c", []lease.Ref{g.Ref}))
+		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
 		same(t, "left", len(a.reads(a.takesOne("x"), 9).Messages), 0)
 	})
 }
@@ -119,11 +119,11 @@ func TestNothingIsLostBetweenReadingAMessageAndStoringIt(t *testing.T) {
 		a.publishes(2, "x")
 		g := a.takesOne("x")
 		got := a.reads(g, 9)
-		p := a.next(g, lease.Progress{Cursor: got.Next, Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}})
+		p := a.next(g, backend.Progress{Cursor: got.Next, Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}})
 		faults := a.breaks()
 		died := errors.New("the process died")
 		faults.onCall(scripts.commit, func() error { return died })
-		if _, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{p}); !errors.Is(err, died) {
+		if _, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{p}); !errors.Is(err, died) {
 			t.Fatalf("got %v", err)
 		}
 		same(t, "parked", len(a.due().Messages), 0)
@@ -144,12 +144,12 @@ func TestWithoutUsableDeadLetterKeysTheMessageStays(t *testing.T) {
 		g := a.takesOne("x")
 		got := a.reads(g, 9)
 		id := a.ids(got.Messages)
-		a.commits(a.next(g, lease.Progress{Cursor: got.Cut(1), Park: []lease.Park{{ID: id[0], Lane: "k", Attempt: 1}}}))
-		p := a.next(g, lease.Progress{Cursor: got.Next, Dead: []lease.Dead{{ID: id[0], Attempt: 2, Reason: "r"}, {ID: id[1], Attempt: 1, Reason: "r"}}})
+		a.commits(a.next(g, backend.Progress{Cursor: got.Cut(1), Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 1}}}))
+		p := a.next(g, backend.Progress{Cursor: got.Next, Dead: []backend.Dead{{ID: id[0], Attempt: 2, Reason: "r"}, {ID: id[1], Attempt: 1, Reason: "r"}}})
 		for _, name := range []string{"dead:c", "dl:c", "dx:c:x"} {
 			key := a.key("x", name)
 			check(t, a.client.Set(t.Context(), key, "mine", 0).Err())
-			_, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{p})
+			_, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{p})
 			if err == nil || !strings.Contains(err.Error(), key) {
 				t.Fatalf("got error %v, want one that names %s", err, key)
 			}
@@ -171,7 +171,7 @@ func TestWithoutMemoryProgressIsStored(t *testing.T) {
 	a.publishes(2, "x")
 	g := a.takesOne("x")
 	got := a.reads(g, 9)
-	p := a.next(g, lease.Progress{Cursor: got.Next, Dead: []lease.Dead{{ID: got.Messages[0].ID, Attempt: 1, Reason: "r"}}})
+	p := a.next(g, backend.Progress{Cursor: got.Next, Dead: []backend.Dead{{ID: got.Messages[0].ID, Attempt: 1, Reason: "r"}}})
 	check(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	a.commits(p)
 	same(t, "dead letters", len(a.dead()), 1)
@@ -202,13 +202,13 @@ func TestParkedMessagesOfManyOthersDoNotHideMine(t *testing.T) {
 				b.publishes(1, "mine")
 				g := b.takesOne("mine")
 				got := b.reads(g, 1)
-				b.commits(b.next(g, lease.Progress{Cursor: got.Next, Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}}))
+				b.commits(b.next(g, backend.Progress{Cursor: got.Next, Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}}))
 				for end := time.Now().Add(time.Minute); len(b.due().Messages) == 0; {
 					if time.Now().After(end) {
 						t.Fatal("mine was not found")
 					}
 				}
-				b.commits(b.next(g, lease.Progress{Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 2, After: time.Hour}}}))
+				b.commits(b.next(g, backend.Progress{Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 2, After: time.Hour}}}))
 				p := b.due()
 				if len(p.Messages) != 0 || p.Next < 0 || p.Next > time.Hour {
 					t.Fatalf("parked: %+v", p)
@@ -226,11 +226,11 @@ func BenchmarkCommitCursors(b *testing.B) {
 		names[i] = fmt.Sprint("t", i)
 	}
 	gs := a.takes(leases, names...)
-	ps := make([]lease.Progress, len(gs))
+	ps := make([]backend.Progress, len(gs))
 	for b.Loop() {
 		a.seq++
 		for i, g := range gs {
-			ps[i] = lease.Progress{Ref: g.Ref, Seq: a.seq, Cursor: cursor(fmt.Sprint(1795248728123456 + a.seq))}
+			ps[i] = backend.Progress{Ref: g.Ref, Seq: a.seq, Cursor: cursor(fmt.Sprint(1795248728123456 + a.seq))}
 		}
 		a.commits(ps...)
 	}

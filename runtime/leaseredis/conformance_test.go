@@ -8,7 +8,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/leasetest"
 )
@@ -21,13 +21,13 @@ func TestMain(m *testing.M) {
 // factory makes backends that have a namespace of their own, with clients that connect makes.
 func factory(connect func(t testing.TB, namespace string) redis.UniversalClient, opts ...leaseredis.Option) leasetest.Factory {
 	var namespaces sync.Map // of the backends
-	open := func(t testing.TB, namespace string) lease.Backend {
+	open := func(t testing.TB, namespace string) backend.Backend {
 		be := leaseredis.New(connect(t, namespace), append([]leaseredis.Option{leaseredis.WithNamespace(namespace)}, opts...)...)
 		namespaces.Store(be, namespace)
 		return be
 	}
 	return leasetest.Factory{
-		New: func(t testing.TB) lease.Backend {
+		New: func(t testing.TB) backend.Backend {
 			be := open(t, redistest.Namespace(t))
 			var err error
 			for range 10 { // a busy machine may not answer the first time
@@ -38,7 +38,7 @@ func factory(connect func(t testing.TB, namespace string) redis.UniversalClient,
 			ok(t, err)
 			return be
 		},
-		Again: func(t testing.TB, be lease.Backend) lease.Backend {
+		Again: func(t testing.TB, be backend.Backend) backend.Backend {
 			namespace, _ := namespaces.Load(be)
 			return open(t, namespace.(string))
 		},

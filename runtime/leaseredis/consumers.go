@@ -15,12 +15,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // knowledge is what this process remembers of the log and its readers.
 type knowledge struct {
-	consumers sync.Map // name → lease.ConsumerInfo, of those this process works for
+	consumers sync.Map // name → backend.ConsumerInfo, of those this process works for
 	attached  sync.Map // name → attachment
 	attempts  sync.Map // name → the last attempt to acquire leases
 	seen      atomic.Int64
@@ -56,7 +56,7 @@ type record struct {
 	Source    json.RawMessage `json:"source,omitempty"`
 }
 
-func recordOf(info lease.ConsumerInfo) (string, error) {
+func recordOf(info backend.ConsumerInfo) (string, error) {
 	r := record{
 		Per: info.Per.String(), Topics: info.Topics, Lock: info.Lock.String(), TTL: info.TTL, Grace: info.Grace,
 		From: info.From.String(), Announced: info.Announced, OnceKeep: info.OnceKeep, Keep: info.Keep, Max: info.Max,
@@ -73,21 +73,21 @@ func recordOf(info lease.ConsumerInfo) (string, error) {
 }
 
 // infoOf reads a record.
-func infoOf(name, stored string) (lease.ConsumerInfo, error) {
+func infoOf(name, stored string) (backend.ConsumerInfo, error) {
 	var r record
 	if err := json.Unmarshal([]byte(stored), &r); err != nil {
-		return lease.ConsumerInfo{}, fmt.Errorf("leaseredis: what is stored of consumer %q cannot be read: %w", name, err)
+		return backend.ConsumerInfo{}, fmt.Errorf("leaseredis: what is stored of consumer %q cannot be read: %w", name, err)
 	}
-	info := lease.ConsumerInfo{
+	info := backend.ConsumerInfo{
 		Name: name, Topics: r.Topics, TTL: r.TTL, Grace: r.Grace, Announced: r.Announced,
 		OnceKeep: r.OnceKeep, Keep: r.Keep, Max: r.Max,
-		Per:  wordOf(r.Per, lease.PerTopic, lease.PerGroup, lease.PerCluster, lease.PerPartition, lease.PerStream),
-		Lock: wordOf(r.Lock, lease.LockSession, lease.LockAdvisory, lease.LockRow),
-		From: wordOf(r.From, lease.FromBeginning, lease.FromNow),
+		Per:  wordOf(r.Per, backend.PerTopic, backend.PerGroup, backend.PerCluster, backend.PerPartition, backend.PerStream),
+		Lock: wordOf(r.Lock, backend.LockSession, backend.LockAdvisory, backend.LockRow),
+		From: wordOf(r.From, backend.FromBeginning, backend.FromNow),
 	}
 	source, err := storedSource(r.Source)
 	if err != nil {
-		return lease.ConsumerInfo{}, fmt.Errorf("leaseredis: the source that is stored of consumer %q cannot be read: %w", name, err)
+		return backend.ConsumerInfo{}, fmt.Errorf("leaseredis: the source that is stored of consumer %q cannot be read: %w", name, err)
 	}
 	if source != nil {
 		info.Source = source
@@ -104,41 +104,41 @@ func wordOf[T fmt.Stringer](word string, values ...T) (v T) {
 }
 
 // remember notes what the runtime says of a consumer, for calls that tell its name only.
-func (b *Backend) remember(info lease.ConsumerInfo) { b.known.consumers.Store(info.Name, info) }
+func (b *Backend) remember(info backend.ConsumerInfo) { b.known.consumers.Store(info.Name, info) }
 
 // errUnknownConsumer: nobody ever registered the consumer.
 var errUnknownConsumer = errors.New("no such consumer has run")
 
 // info returns what is known of a consumer: in this process, else what is stored. It returns
 // errUnknownConsumer for one that was never registered.
-func (b *Backend) info(ctx context.Context, consumer string) (lease.ConsumerInfo, error) {
+func (b *Backend) info(ctx context.Context, consumer string) (backend.ConsumerInfo, error) {
 	if v, ok := b.known.consumers.Load(consumer); ok {
-		return v.(lease.ConsumerInfo), nil
+		return v.(backend.ConsumerInfo), nil
 	}
 	sh, err := b.shape(ctx)
 	if err != nil {
-		return lease.ConsumerInfo{}, err
+		return backend.ConsumerInfo{}, err
 	}
 	key := b.prefix(sh.tagOf(consumer)) + "consumers"
 	stored, err := within(ctx, func(ctx context.Context) (string, error) { return b.client.HGet(ctx, key, consumer).Result() })
 	switch {
 	case errors.Is(err, redis.Nil):
-		return lease.ConsumerInfo{}, fmt.Errorf("leaseredis: consumer %q: %w", consumer, errUnknownConsumer)
+		return backend.ConsumerInfo{}, fmt.Errorf("leaseredis: consumer %q: %w", consumer, errUnknownConsumer)
 	case err != nil:
 		b.look(err)
-		return lease.ConsumerInfo{}, fmt.Errorf("leaseredis: read what is stored of consumer %q: %w", consumer, err)
+		return backend.ConsumerInfo{}, fmt.Errorf("leaseredis: read what is stored of consumer %q: %w", consumer, err)
 	}
 	return infoOf(consumer, stored)
 }
 
 // viewed says how a consumer's messages are copied for it: the word for it, or empty when
 // it reads topics, an application's streams or nothing.
-func viewed(info lease.ConsumerInfo) string {
+func viewed(info backend.ConsumerInfo) string {
 	if info.Source != nil || info.Announced {
 		return ""
 	}
 	switch info.Per {
-	case lease.PerGroup, lease.PerPartition, lease.PerStream:
+	case backend.PerGroup, backend.PerPartition, backend.PerStream:
 		return info.Per.String()
 	}
 	return ""
@@ -146,7 +146,7 @@ func viewed(info lease.ConsumerInfo) string {
 
 // attach notes a consumer under every tag, creates its views and fills them with what the log
 // holds. It returns where its resources begin. Calls that change nothing cost nothing.
-func (b *Backend) attach(ctx context.Context, sh *shape, info lease.ConsumerInfo) (cursor, error) {
+func (b *Backend) attach(ctx context.Context, sh *shape, info backend.ConsumerInfo) (cursor, error) {
 	if err := checkSource(info); err != nil {
 		return "", err
 	}
@@ -168,9 +168,9 @@ func (b *Backend) attach(ctx context.Context, sh *shape, info lease.ConsumerInfo
 	return start, nil
 }
 
-func (b *Backend) attachAll(ctx context.Context, sh *shape, info lease.ConsumerInfo, stored string) (cursor, error) {
+func (b *Backend) attachAll(ctx context.Context, sh *shape, info backend.ConsumerInfo, stored string) (cursor, error) {
 	source, from := "", ""
-	if info.From == lease.FromNow {
+	if info.From == backend.FromNow {
 		from = "now"
 	}
 	if s := sourceOf(info); s != nil {
@@ -269,23 +269,23 @@ func allZero(at []position) bool {
 
 // discover returns the resources that a consumer's source holds: topics that match, streams
 // with unread messages that are not wanted yet, the streams of an application.
-func (b *Backend) discover(ctx context.Context, sh *shape, info lease.ConsumerInfo) ([]string, error) {
+func (b *Backend) discover(ctx context.Context, sh *shape, info backend.ConsumerInfo) ([]string, error) {
 	if s := sourceOf(info); s != nil {
-		if info.Per == lease.PerTopic {
+		if info.Per == backend.PerTopic {
 			return slices.Clone(s.Names), nil
 		}
-		return []string{lease.Whole}, nil
+		return []string{backend.Whole}, nil
 	}
 	switch info.Per {
-	case lease.PerTopic:
-		return b.scores(ctx, sh, "topics", func(topic string) bool { return lease.MatchTopic(info.Topics, topic) })
-	case lease.PerPartition:
+	case backend.PerTopic:
+		return b.scores(ctx, sh, "topics", func(topic string) bool { return backend.MatchTopic(info.Topics, topic) })
+	case backend.PerPartition:
 		out := make([]string, sh.slots)
 		for i := range out {
 			out[i] = strconv.Itoa(i)
 		}
 		return out, nil
-	case lease.PerStream:
+	case backend.PerStream:
 		if info.Announced {
 			return nil, nil
 		}
@@ -316,7 +316,7 @@ func (b *Backend) discover(ctx context.Context, sh *shape, info lease.ConsumerIn
 		}
 		return slices.DeleteFunc(keys, func(k string) bool { return !unread[k] }), nil
 	}
-	return []string{lease.Whole}, nil
+	return []string{backend.Whole}, nil
 }
 
 const scoresPage = 1000

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // cursor is how far a consumer has got on a resource, as it is stored with the lease: the
@@ -81,9 +81,9 @@ type input struct {
 }
 
 // inputsOf returns the streams of a resource in the order that cursors have.
-func (b *Backend) inputsOf(sh *shape, info lease.ConsumerInfo, resource string) []input {
+func (b *Backend) inputsOf(sh *shape, info backend.ConsumerInfo, resource string) []input {
 	if s := sourceOf(info); s != nil {
-		if info.Per == lease.PerTopic {
+		if info.Per == backend.PerTopic {
 			return []input{{key: resource, tag: -1, name: resource}}
 		}
 		ins := make([]input, len(s.Names))
@@ -93,10 +93,10 @@ func (b *Backend) inputsOf(sh *shape, info lease.ConsumerInfo, resource string) 
 		return ins
 	}
 	switch info.Per {
-	case lease.PerTopic:
+	case backend.PerTopic:
 		tag := sh.tagOf(resource)
 		return []input{{key: b.topicKey(tag, resource), tag: tag}}
-	case lease.PerCluster:
+	case backend.PerCluster:
 		return nil
 	}
 	if info.Announced {
@@ -110,7 +110,7 @@ func (b *Backend) inputsOf(sh *shape, info lease.ConsumerInfo, resource string) 
 }
 
 // inputs returns the keys of the streams that a resource's messages come from.
-func (b *Backend) inputs(sh *shape, info lease.ConsumerInfo, resource string) []string {
+func (b *Backend) inputs(sh *shape, info backend.ConsumerInfo, resource string) []string {
 	ins := b.inputsOf(sh, info, resource)
 	keys := make([]string, len(ins))
 	for i, in := range ins {

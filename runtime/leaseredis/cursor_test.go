@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 func anyPosition(t *rapid.T) position {
@@ -22,10 +22,10 @@ func TestCursorsKeepPositions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tags := rapid.IntRange(1, 5).Draw(t, "tags")
 		sh := &shape{tags: tags, slots: 16}
-		info := rapid.SampledFrom([]lease.ConsumerInfo{
-			{Name: "a", Per: lease.PerTopic}, {Name: "b", Per: lease.PerGroup}, {Name: "c", Per: lease.PerStream},
-			{Name: "d", Per: lease.PerTopic, Source: StreamSource{Names: []string{"x", "y"}}},
-			{Name: "e", Per: lease.PerGroup, Source: StreamSource{Names: []string{"x", "y, {\"", "ü"}}},
+		info := rapid.SampledFrom([]backend.ConsumerInfo{
+			{Name: "a", Per: backend.PerTopic}, {Name: "b", Per: backend.PerGroup}, {Name: "c", Per: backend.PerStream},
+			{Name: "d", Per: backend.PerTopic, Source: StreamSource{Names: []string{"x", "y"}}},
+			{Name: "e", Per: backend.PerGroup, Source: StreamSource{Names: []string{"x", "y, {\"", "ü"}}},
 		}).Draw(t, "consumer")
 		ins := b.inputsOf(sh, info, "x")
 		at := make([]position, len(ins))
@@ -57,7 +57,7 @@ func TestATopicFindsItsPartOfACursorOfAllTags(t *testing.T) {
 	b := New(nil)
 	for i := range 20 {
 		topic := fmt.Sprint("t", i)
-		ins := b.inputsOf(sh, lease.ConsumerInfo{Per: lease.PerTopic}, topic)
+		ins := b.inputsOf(sh, backend.ConsumerInfo{Per: backend.PerTopic}, topic)
 		if got := all.positions(ins)[0].ms; got != uint64(sh.tagOf(topic)+1) {
 			t.Fatalf("topic %s under tag %d begins at %d", topic, sh.tagOf(topic), got)
 		}
@@ -84,7 +84,7 @@ func TestCursorsThatAreNone(t *testing.T) {
 // A packed message comes out as it went in, and one that was damaged is an error.
 func TestPackedMessages(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := lease.Raw{
+		m := backend.Raw{
 			ID: rapid.String().Draw(t, "id"), Topic: rapid.String().Draw(t, "topic"), Key: rapid.String().Draw(t, "key"),
 			Kind: rapid.String().Draw(t, "kind"), Payload: rapid.SliceOf(rapid.Byte()).Draw(t, "payload"),
 			Headers: rapid.MapOf(rapid.String(), rapid.String()).Draw(t, "headers"),

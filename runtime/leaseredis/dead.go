@@ -10,7 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // deadPage is how many dead letters one script call looks at.
@@ -18,7 +19,7 @@ const deadPage = 200
 
 // deadLetter is one, and where it is.
 type deadLetter struct {
-	lease.DeadLetterInfo
+	operate.DeadLetterInfo
 	number string
 	tag    int
 }
@@ -34,11 +35,11 @@ func parseDeadID(id string) (number string, tag int, ok bool) {
 }
 
 // DeadLetters lists dead letters, the oldest first.
-func (b *Backend) DeadLetters(ctx context.Context, f lease.DeadLetterFilter) ([]lease.DeadLetterInfo, error) {
-	var out []lease.DeadLetterInfo
+func (b *Backend) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) ([]operate.DeadLetterInfo, error) {
+	var out []operate.DeadLetterInfo
 	err := b.repeat(ctx, func() error {
 		found, err := b.deadLetters(ctx, f)
-		out = make([]lease.DeadLetterInfo, len(found))
+		out = make([]operate.DeadLetterInfo, len(found))
 		for i := range found {
 			out[i] = found[i].DeadLetterInfo
 		}
@@ -51,7 +52,7 @@ func (b *Backend) DeadLetters(ctx context.Context, f lease.DeadLetterFilter) ([]
 }
 
 // deadLetters returns what f selects, the oldest first.
-func (b *Backend) deadLetters(ctx context.Context, f lease.DeadLetterFilter) ([]deadLetter, error) {
+func (b *Backend) deadLetters(ctx context.Context, f operate.DeadLetterFilter) ([]deadLetter, error) {
 	sh, err := b.shape(ctx)
 	if err != nil {
 		return nil, err
@@ -80,7 +81,7 @@ func (b *Backend) deadLetters(ctx context.Context, f lease.DeadLetterFilter) ([]
 }
 
 // deadLettersOf selects those of one consumer under one tag, at most f.Limit.
-func (b *Backend) deadLettersOf(ctx context.Context, consumer string, tag int, f lease.DeadLetterFilter) (found []deadLetter, err error) {
+func (b *Backend) deadLettersOf(ctx context.Context, consumer string, tag int, f operate.DeadLetterFilter) (found []deadLetter, err error) {
 	var numbers []any
 	for _, id := range f.IDs {
 		if n, of, ok := parseDeadID(id); ok && of == tag {
@@ -120,7 +121,7 @@ func (b *Backend) deadLettersOf(ctx context.Context, consumer string, tag int, f
 // readDead reads one dead letter as the script returns it.
 func (b *Backend) readDead(consumer string, tag int, v []any, payload bool) deadLetter {
 	m := b.unpackKept(text(v[7]), text(v[2]))
-	d := deadLetter{number: text(v[0]), tag: tag, DeadLetterInfo: lease.DeadLetterInfo{
+	d := deadLetter{number: text(v[0]), tag: tag, DeadLetterInfo: operate.DeadLetterInfo{
 		Consumer: consumer, Resource: text(v[1]), MessageID: text(v[2]),
 		Topic: m.Topic, Key: m.Key, Kind: m.Kind, Headers: m.Headers, PublishedAt: m.PublishedAt, Size: int(number(v[8])),
 		FirstFailed: time.UnixMicro(number(v[5])), DeadAt: time.UnixMicro(number(v[6])),
@@ -133,16 +134,16 @@ func (b *Backend) readDead(consumer string, tag int, v []any, payload bool) dead
 	return d
 }
 
-func selects(f lease.DeadLetterFilter, d lease.DeadLetterInfo) bool {
-	match := func(pattern, v string) bool { return pattern == "" || lease.MatchTopic([]string{pattern}, v) }
+func selects(f operate.DeadLetterFilter, d operate.DeadLetterInfo) bool {
+	match := func(pattern, v string) bool { return pattern == "" || backend.MatchTopic([]string{pattern}, v) }
 	return (len(f.IDs) == 0 || slices.Contains(f.IDs, d.ID)) && match(f.Topic, d.Topic) && (f.Key == "" || f.Key == d.Key) && match(f.Reason, d.Reason)
 }
 
 // Replay puts dead letters back, each in the lane of its key, the oldest first.
-func (b *Backend) Replay(ctx context.Context, f lease.DeadLetterFilter) (int, error) {
+func (b *Backend) Replay(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
 	n, err := b.moveDead(ctx, f, func(consumer string, some []deadLetter) (*script, []any, error) {
 		info, err := b.info(ctx, consumer)
-		args := []any{consumer, flag(info.Per == lease.PerStream)}
+		args := []any{consumer, flag(info.Per == backend.PerStream)}
 		for _, d := range some {
 			args = append(args, d.number, d.Key)
 		}
@@ -155,7 +156,7 @@ func (b *Backend) Replay(ctx context.Context, f lease.DeadLetterFilter) (int, er
 }
 
 // Purge deletes dead letters.
-func (b *Backend) Purge(ctx context.Context, f lease.DeadLetterFilter) (int, error) {
+func (b *Backend) Purge(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
 	n, err := b.moveDead(ctx, f, func(consumer string, some []deadLetter) (*script, []any, error) {
 		return scripts.purge, purgeArgs(consumer, some), nil
 	})
@@ -174,7 +175,7 @@ func purgeArgs(consumer string, some []deadLetter) []any {
 }
 
 // moveDead runs a script on what f selects, page by page, and returns how many were moved.
-func (b *Backend) moveDead(ctx context.Context, f lease.DeadLetterFilter, call func(consumer string, some []deadLetter) (*script, []any, error)) (n int, err error) {
+func (b *Backend) moveDead(ctx context.Context, f operate.DeadLetterFilter, call func(consumer string, some []deadLetter) (*script, []any, error)) (n int, err error) {
 	var found []deadLetter
 	if err := b.repeat(ctx, func() error {
 		var err error

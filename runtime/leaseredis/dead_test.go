@@ -5,7 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // buries makes n dead letters on each topic, and returns their message ids.
@@ -14,9 +15,9 @@ func (a *actor) buries(n int, topics ...string) (ids []string) {
 	a.publishes(n, topics...)
 	for _, g := range a.takes(len(topics), topics...) {
 		got := a.reads(g, n)
-		p := a.next(g, lease.Progress{Cursor: got.Next})
+		p := a.next(g, backend.Progress{Cursor: got.Next})
 		for _, m := range got.Messages {
-			p.Dead = append(p.Dead, lease.Dead{ID: m.ID, Attempt: 1, Reason: "r"})
+			p.Dead = append(p.Dead, backend.Dead{ID: m.ID, Attempt: 1, Reason: "r"})
 			ids = append(ids, m.ID)
 		}
 		a.commits(p)
@@ -33,7 +34,7 @@ func TestDeadLettersKeptAndDroppedAddUp(t *testing.T) {
 		total := each * len(topics)
 		same(t, "buried", len(a.dead()), total)
 		first := a.dead()[total-10_000]
-		r, err := a.Maintain(t.Context(), []lease.ConsumerInfo{a.info})
+		r, err := a.Maintain(t.Context(), []backend.ConsumerInfo{a.info})
 		check(t, err)
 		kept := a.dead()
 		same(t, "kept", len(kept), 10_000)
@@ -41,10 +42,10 @@ func TestDeadLettersKeptAndDroppedAddUp(t *testing.T) {
 		same(t, "the oldest that is kept", kept[0].ID, first.ID)
 		// Without a bound nothing goes.
 		free := New(a.client, WithNamespace(a.namespace), WithMaxDeadLetters(0))
-		r, err = free.Maintain(t.Context(), []lease.ConsumerInfo{a.info})
+		r, err = free.Maintain(t.Context(), []backend.ConsumerInfo{a.info})
 		check(t, err)
 		same(t, "dropped without a bound", r.DeadLettersDropped, 0)
-		n, err := a.Purge(t.Context(), lease.DeadLetterFilter{Consumer: "c"})
+		n, err := a.Purge(t.Context(), operate.DeadLetterFilter{Consumer: "c"})
 		check(t, err)
 		same(t, "purged", n, 10_000)
 		for _, topic := range topics {
@@ -61,26 +62,26 @@ func TestDeadLettersAreListedAndMovedOverAllTags(t *testing.T) {
 		ids := a.buries(450, topics...) // more than a page under each tag
 		all := a.dead()
 		same(t, "listed", len(all), len(ids))
-		if !slices.IsSortedFunc(all, func(a, b lease.DeadLetterInfo) int { return a.DeadAt.Compare(b.DeadAt) }) {
+		if !slices.IsSortedFunc(all, func(a, b operate.DeadLetterInfo) int { return a.DeadAt.Compare(b.DeadAt) }) {
 			t.Fatal("the oldest do not come first")
 		}
 		same(t, "size without payload", all[0].Size, len(`{"n":0}`))
-		some, err := a.DeadLetters(t.Context(), lease.DeadLetterFilter{Limit: 7})
+		some, err := a.DeadLetters(t.Context(), operate.DeadLetterFilter{Limit: 7})
 		check(t, err)
 		for i, d := range some {
 			same(t, "of the oldest", d.ID, all[i].ID)
 		}
 		same(t, "of the oldest", len(some), 7)
-		one, err := a.DeadLetters(t.Context(), lease.DeadLetterFilter{IDs: []string{all[99].ID, "nonsense"}})
+		one, err := a.DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{all[99].ID, "nonsense"}})
 		check(t, err)
 		same(t, "found by id", fmt.Sprint(len(one), one[0].ID, one[0].Payload == nil), fmt.Sprint(1, all[99].ID, true))
 		// A reply that is lost moves and counts nothing twice.
-		a.Replay(t.Context(), lease.DeadLetterFilter{IDs: []string{all[0].ID}})
-		a.Purge(t.Context(), lease.DeadLetterFilter{IDs: []string{all[1].ID}})
+		a.Replay(t.Context(), operate.DeadLetterFilter{IDs: []string{all[0].ID}})
+		a.Purge(t.Context(), operate.DeadLetterFilter{IDs: []string{all[1].ID}})
 		faults := a.breaks()
 		faults.err = &netError{}
 		faults.loseReply(scripts.replay)
-		n, err := a.Replay(t.Context(), lease.DeadLetterFilter{Topic: "c"})
+		n, err := a.Replay(t.Context(), operate.DeadLetterFilter{Topic: "c"})
 		check(t, err)
 		left := 450
 		for _, d := range all[:2] {
@@ -90,7 +91,7 @@ func TestDeadLettersAreListedAndMovedOverAllTags(t *testing.T) {
 		}
 		same(t, "replayed", n, left)
 		faults.loseReply(scripts.purge)
-		n, err = a.Purge(t.Context(), lease.DeadLetterFilter{Topic: "d"})
+		n, err = a.Purge(t.Context(), operate.DeadLetterFilter{Topic: "d"})
 		check(t, err)
 		left = 450
 		for _, d := range all[:2] {
@@ -101,7 +102,7 @@ func TestDeadLettersAreListedAndMovedOverAllTags(t *testing.T) {
 		same(t, "purged", n, left)
 		same(t, "replies lost", faults.lost, 2)
 		parked := map[string]int{}
-		p, err := a.FetchParked(t.Context(), lease.ParkedRequest{Session: a.id, Consumer: a.info, Limit: 5000, MaxPayload: 1 << 20})
+		p, err := a.FetchParked(t.Context(), backend.ParkedRequest{Session: a.id, Consumer: a.info, Limit: 5000, MaxPayload: 1 << 20})
 		check(t, err)
 		for _, m := range p.Messages {
 			parked[m.ID]++

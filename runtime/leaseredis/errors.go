@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // Scripts refuse with these words.
@@ -30,9 +31,9 @@ func failure(err error) error {
 	case err == nil:
 		return nil
 	case strings.Contains(err.Error(), sessionLost):
-		return lease.ErrSessionLost
+		return backend.ErrSessionLost
 	case strings.Contains(err.Error(), fenced):
-		return lease.ErrFenced
+		return backend.ErrFenced
 	case strings.Contains(err.Error(), shapeless):
 		return errShape
 	}
@@ -42,7 +43,7 @@ func failure(err error) error {
 // fail says what was being done when err happened. The definite errors of package lease stay what they are.
 func (b *Backend) fail(doing string, err error) error {
 	switch {
-	case err == nil, errors.Is(err, lease.ErrSessionLost), errors.Is(err, lease.ErrFenced):
+	case err == nil, errors.Is(err, backend.ErrSessionLost), errors.Is(err, backend.ErrFenced):
 		return err
 	case strings.HasPrefix(err.Error(), "leaseredis: "):
 		return err
@@ -126,7 +127,7 @@ func (b *Backend) reload(ctx context.Context, cause error) error {
 		return struct{}{}, nil
 	})
 	if b.observer != nil {
-		b.observer.Observe(lease.ObservedTopology{Cause: cause, Err: err})
+		b.observer.Observe(operate.ObservedTopology{Cause: cause, Err: err})
 	}
 	if err != nil {
 		return fmt.Errorf("leaseredis: ask for the cluster's topology: %w", err)

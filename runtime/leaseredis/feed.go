@@ -10,7 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 const (
@@ -28,9 +29,9 @@ const (
 type feed struct {
 	b     *Backend
 	sh    *shape
-	infos []lease.ConsumerInfo // of those that read the log
-	names []string             // of all
-	views []string             // consumers with views whose resources are told one by one
+	infos []backend.ConsumerInfo // of those that read the log
+	names []string               // of all
+	views []string               // consumers with views whose resources are told one by one
 
 	graces  []any // of sessions, in µs
 	expires []any // consumers whose leases become free by time
@@ -71,7 +72,7 @@ type lateLook struct {
 var errSetBack = errors.New("leaseredis: the server has lost what was stored last; all is registered again")
 
 // OpenFeed starts watching from the present on.
-func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) (lease.Feed, error) {
+func (b *Backend) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo) (backend.Feed, error) {
 	sh, err := b.shape(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("leaseredis: open the feed: %w", err)
@@ -81,18 +82,18 @@ func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) 
 	for _, c := range consumers {
 		f.names = append(f.names, c.Name)
 		graces[c.Grace.Microseconds()] = true
-		if c.Grace > 0 || c.Lock == lease.LockRow {
+		if c.Grace > 0 || c.Lock == backend.LockRow {
 			f.expires = append(f.expires, c.Name)
 		}
 		if s := sourceOf(c); s != nil {
 			f.sources = append(f.sources, newSourceFeed(b, c, s))
 			continue
 		}
-		if len(c.Topics) == 0 || c.Announced || c.Per == lease.PerCluster {
+		if len(c.Topics) == 0 || c.Announced || c.Per == backend.PerCluster {
 			continue
 		}
 		f.infos = append(f.infos, c)
-		if c.Per == lease.PerPartition || c.Per == lease.PerStream {
+		if c.Per == backend.PerPartition || c.Per == backend.PerStream {
 			f.views = append(f.views, c.Name)
 		}
 	}
@@ -119,8 +120,8 @@ func (b *Backend) OpenFeed(ctx context.Context, consumers []lease.ConsumerInfo) 
 // ignores reports that a hint is about messages which others work on: all consumers of this process read a group or
 // partitions, and it holds none of them. When it takes one over, that is read from its cursor on.
 func (f *feed) ignores(what string) bool {
-	return what == "m" && !slices.ContainsFunc(f.infos, func(c lease.ConsumerInfo) bool {
-		return c.Per != lease.PerGroup && c.Per != lease.PerPartition || f.b.known.holdings.any(c.Name)
+	return what == "m" && !slices.ContainsFunc(f.infos, func(c backend.ConsumerInfo) bool {
+		return c.Per != backend.PerGroup && c.Per != backend.PerPartition || f.b.known.holdings.any(c.Name)
 	})
 }
 
@@ -135,7 +136,7 @@ func (f *feed) start(ctx context.Context) error {
 	for tag, a := range f.b.runAll(ctx, steps) {
 		t := &f.tags[tag]
 		if a.err == nil {
-			var ignored lease.News
+			var ignored backend.News
 			a.err = f.take(tag, a.value, &ignored)
 		}
 		switch {
@@ -166,25 +167,25 @@ func (f *feed) Close() {
 }
 
 // Next waits until there is news, or until every tag has been looked at without any.
-func (f *feed) Next(ctx context.Context) (lease.News, error) {
+func (f *feed) Next(ctx context.Context) (backend.News, error) {
 	for {
 		if err := ctx.Err(); err != nil {
-			return lease.News{}, err
+			return backend.News{}, err
 		}
 		now := time.Now()
-		var news lease.News
+		var news backend.News
 		due, next := f.due(now)
 		missed, again := f.b.known.missed.take(now)
 		f.tellMissed(missed, &news)
 		fromSources := f.tellSources(&news)
 		looked, err := f.takeLate(&news)
 		if err != nil {
-			return lease.News{}, err
+			return backend.News{}, err
 		}
 		if due = f.lookBeside(due); len(due) > 0 {
 			looked = true
 			if err := f.look(ctx, due, &news); err != nil {
-				return lease.News{}, err
+				return backend.News{}, err
 			}
 		}
 		if looked || len(missed) > 0 || fromSources {
@@ -240,7 +241,7 @@ func (f *feed) idle() time.Duration {
 }
 
 // pace looks less often while nothing happens.
-func (f *feed) pace(news *lease.News) {
+func (f *feed) pace(news *backend.News) {
 	if len(news.Topics)+len(news.Resources) > 0 || news.Ownership || news.Parked {
 		f.wait = feedLeast
 	} else {
@@ -249,7 +250,7 @@ func (f *feed) pace(news *lease.News) {
 }
 
 // look asks tags for news. A tag that fails is asked again later; others go on.
-func (f *feed) look(ctx context.Context, tags []int, news *lease.News) error {
+func (f *feed) look(ctx context.Context, tags []int, news *backend.News) error {
 	steps := make([]step, len(tags))
 	now := time.Now()
 	for i, tag := range tags {
@@ -272,7 +273,7 @@ func (f *feed) look(ctx context.Context, tags []int, news *lease.News) error {
 }
 
 // heard takes what a tag answered, or notes that it failed.
-func (f *feed) heard(tag int, a answer, news *lease.News) error {
+func (f *feed) heard(tag int, a answer, news *backend.News) error {
 	err := a.err
 	if err == nil {
 		err = f.take(tag, a.value, news)
@@ -314,7 +315,7 @@ func (f *feed) lookBeside(due []int) (rest []int) {
 }
 
 // takeLate takes what tags answered that were looked at beside the others.
-func (f *feed) takeLate(news *lease.News) (any bool, err error) {
+func (f *feed) takeLate(news *backend.News) (any bool, err error) {
 	for {
 		select {
 		case l := <-f.late:
@@ -359,7 +360,7 @@ func (f *feed) registered() (names []any) {
 }
 
 // take adds to news what a tag answered.
-func (f *feed) take(tag int, value any, news *lease.News) error {
+func (f *feed) take(tag int, value any, news *backend.News) error {
 	reply := list(value)
 	if len(reply) < 10 || len(reply)%2 != 0 {
 		return fmt.Errorf("leaseredis: the feed's script answered with %d values", len(reply))
@@ -393,7 +394,7 @@ func (f *feed) take(tag int, value any, news *lease.News) error {
 	topics := list(reply[8])
 	for _, v := range topics {
 		topic := text(v)
-		if slices.ContainsFunc(f.infos, func(c lease.ConsumerInfo) bool { return lease.MatchTopic(c.Topics, topic) }) {
+		if slices.ContainsFunc(f.infos, func(c backend.ConsumerInfo) bool { return backend.MatchTopic(c.Topics, topic) }) {
 			news.Topics = append(news.Topics, topic)
 		}
 	}
@@ -436,14 +437,14 @@ func (b *Backend) tellSetBack(tag int, consumers []string) {
 		return
 	}
 	for _, c := range consumers {
-		b.observer.Observe(lease.ObservedSetBack{Consumer: c, Reason: reason})
+		b.observer.Observe(operate.ObservedSetBack{Consumer: c, Reason: reason})
 	}
 }
 
 // tellMissed names topics that could not be read.
-func (f *feed) tellMissed(missed [][2]string, news *lease.News) {
+func (f *feed) tellMissed(missed [][2]string, news *backend.News) {
 	for _, m := range missed {
-		if slices.ContainsFunc(f.infos, func(c lease.ConsumerInfo) bool { return c.Name == m[0] }) {
+		if slices.ContainsFunc(f.infos, func(c backend.ConsumerInfo) bool { return c.Name == m[0] }) {
 			news.Topics = append(news.Topics, m[1])
 			continue
 		}
@@ -456,7 +457,7 @@ func (f *feed) tellMissed(missed [][2]string, news *lease.News) {
 }
 
 // tellSources adds what is new in streams of applications.
-func (f *feed) tellSources(news *lease.News) bool {
+func (f *feed) tellSources(news *backend.News) bool {
 	any := false
 	for _, s := range f.sources {
 		for _, name := range s.take() {
@@ -467,7 +468,7 @@ func (f *feed) tellSources(news *lease.News) bool {
 	return any
 }
 
-func tidy(news *lease.News) {
+func tidy(news *backend.News) {
 	slices.Sort(news.Topics)
 	news.Topics = slices.Compact(news.Topics)
 	for name, resources := range news.Resources {

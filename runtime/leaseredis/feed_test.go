@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
@@ -30,7 +31,7 @@ func commandsRun(t testing.TB, c *redis.Client) (n int) {
 }
 
 // run starts a process and stops it when the test ends.
-func run(t testing.TB, be lease.Backend, spec lease.Spec, opts ...lease.Option) {
+func run(t testing.TB, be backend.Backend, spec lease.Spec, opts ...lease.Option) {
 	t.Helper()
 	c := must[*lease.Consumer](t)(lease.NewConsumer(be, spec, append(opts, lease.WithLogger(discard))...))
 	ctx, stop := context.WithCancel(context.Background())
@@ -59,10 +60,10 @@ func TestAnIdleProcessAsksLittle(t *testing.T) {
 		t.Skip("it watches for seconds")
 	}
 	for name, spec := range map[string]lease.Spec{
-		"topics":     {Per: lease.PerTopic, Topics: []string{"*"}},
-		"group":      {Per: lease.PerGroup, Topics: []string{"*"}},
-		"partitions": {Per: lease.PerPartition, Topics: []string{"*"}},
-		"streams":    {Per: lease.PerStream, Topics: []string{"*"}, Idle: time.Hour, Capacity: 1000},
+		"topics":     {Per: backend.PerTopic, Topics: []string{"*"}},
+		"group":      {Per: backend.PerGroup, Topics: []string{"*"}},
+		"partitions": {Per: backend.PerPartition, Topics: []string{"*"}},
+		"streams":    {Per: backend.PerStream, Topics: []string{"*"}, Idle: time.Hour, Capacity: 1000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -71,7 +72,7 @@ func TestAnIdleProcessAsksLittle(t *testing.T) {
 			var n atomic.Int64
 			spec.Name, spec.Handlers = "c", []lease.Handler{noop("kind", &n)}
 			for i := range 1000 {
-				ok(t, be.Publish(t.Context(), []lease.Event{{Topic: fmt.Sprint("t", i), Key: fmt.Sprint("k", i), Kind: "kind", Payload: []byte("{}")}}))
+				ok(t, be.Publish(t.Context(), []backend.Event{{Topic: fmt.Sprint("t", i), Key: fmt.Sprint("k", i), Kind: "kind", Payload: []byte("{}")}}))
 			}
 			run(t, be, spec)
 			eventually(t, "all is handled", func() bool { return n.Load() == 1000 })
@@ -94,11 +95,11 @@ func TestAnIdleProcessAsksLittle(t *testing.T) {
 func TestAHintWakesAtOnce(t *testing.T) {
 	be := fresh(t)
 	handled := make(chan time.Time, 1)
-	run(t, be, lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{
+	run(t, be, lease.Spec{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{
 		lease.One("kind", func(context.Context, lease.Message[[]byte]) error { handled <- time.Now(); return nil }),
 	}})
 	publish := func() time.Duration {
-		ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+		ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
 		began := time.Now()
 		select {
 		case at := <-handled:
@@ -132,13 +133,13 @@ func TestIdsDoNotGoBack(t *testing.T) { // CL3
 	meta := "{" + namespace + "0}:meta"
 	ahead := time.Now().Add(time.Hour).UnixMicro() // as seen from the clock that is behind
 	ok(t, client.HSet(t.Context(), meta, "last", ahead).Err())
-	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer func() { feed.Close() }()
 	ok(t, client.HSet(t.Context(), meta, "last", 1).Err())
 	eventually(t, "the feed has told the server what it knows", func() bool {
 		if _, err := feed.Next(t.Context()); err != nil { // it was set back
 			feed.Close()
-			feed = must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+			feed = must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 		}
 		return must[int64](t)(client.HGet(t.Context(), meta, "last").Int64()) >= ahead
 	})

@@ -10,13 +10,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // Fetch reads the next messages of each item, all in one round trip to each node. A resource
 // whose messages come from several tags gets them in the order of their ids, as far as no
 // message with a smaller id can still be added anywhere.
-func (b *Backend) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
+func (b *Backend) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
 	sh, err := b.shape(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("leaseredis: fetch for %s: %w", req.Consumer.Name, err)
@@ -36,7 +36,7 @@ func (b *Backend) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fe
 type fetch struct {
 	b          *Backend
 	sh         *shape
-	info       lease.ConsumerInfo
+	info       backend.ConsumerInfo
 	source     *StreamSource
 	naming     naming
 	texts      interned
@@ -46,7 +46,7 @@ type fetch struct {
 
 // fetchedItem is one item and what was read for it.
 type fetchedItem struct {
-	lease.FetchItem
+	backend.FetchItem
 	from  cursor
 	ins   []input
 	at    []position // the cursor's
@@ -100,7 +100,7 @@ func (it *fetchedItem) over() bool {
 
 // run reads in rounds, each as much as the earlier ones let expect to be little enough. Items that are not reached are
 // answered without messages, with the word that there are more.
-func (f *fetch) run(ctx context.Context, asked []lease.FetchItem) ([]lease.Fetched, error) {
+func (f *fetch) run(ctx context.Context, asked []backend.FetchItem) ([]backend.Fetched, error) {
 	items := make([]fetchedItem, len(asked))
 	for i, item := range asked {
 		from, ok := item.From.(cursor)
@@ -137,11 +137,11 @@ func (f *fetch) run(ctx context.Context, asked []lease.FetchItem) ([]lease.Fetch
 		again := slices.DeleteFunc(slices.Clone(pending[:n]), (*fetchedItem).over)
 		pending = append(pending[n:], again...)
 	}
-	out := make([]lease.Fetched, len(items))
+	out := make([]backend.Fetched, len(items))
 	for i := range items {
 		it := &items[i]
 		if !it.begun { // there was no room for it
-			out[i] = lease.Fetched{Resource: it.Resource, Next: it.From, More: true, Cut: func(int) lease.Cursor { return it.From }}
+			out[i] = backend.Fetched{Resource: it.Resource, Next: it.From, More: true, Cut: func(int) backend.Cursor { return it.From }}
 			continue
 		}
 		if err := f.settle(ctx, it); err != nil {
@@ -179,7 +179,7 @@ func (f *fetch) round(ctx context.Context, items []*fetchedItem) error {
 // read carries the reads out. When a resource has several inputs, each tag is asked before
 // for the least id that it can still give.
 func (f *fetch) read(ctx context.Context, items []*fetchedItem, reads []*read) error {
-	if f.source == nil && f.info.Per == lease.PerTopic && f.b.clustered() {
+	if f.source == nil && f.info.Per == backend.PerTopic && f.b.clustered() {
 		return f.readByTag(ctx, items)
 	}
 	if f.source != nil || f.sh.tags == 1 || viewed(f.info) == "" {
@@ -285,7 +285,7 @@ func (f *fetch) settle(ctx context.Context, it *fetchedItem) error {
 			f.b.warn("type "+r.key, "a key that is to be a stream holds something else; its messages wait until it is renamed or deleted",
 				"consumer", f.info.Name, "resource", it.Resource, "key", r.key)
 			r.err = nil
-		case f.info.Per == lease.PerTopic && f.b.clustered():
+		case f.info.Per == backend.PerTopic && f.b.clustered():
 			// Other topics may be on nodes that work. The feed names this one again.
 			f.b.known.missed.add(f.info.Name, it.Resource)
 			f.b.warn("read "+f.info.Name, "a topic cannot be read, trying again", "consumer", f.info.Name, "resource", it.Resource, "error", r.err)
@@ -320,7 +320,7 @@ func (f *fetch) leaveOut(ctx context.Context, it *fetchedItem, n int) error {
 		return nil
 	}
 	args := []any{it.Resource, "", "", adoptBytes}
-	if f.info.Per != lease.PerTopic {
+	if f.info.Per != backend.PerTopic {
 		args = []any{"", f.info.Name, it.Resource, adoptBytes}
 	}
 	reply, err := f.b.run(ctx, it.ins[n].tag, scripts.adopt, args...)
@@ -392,8 +392,8 @@ type merged struct {
 }
 
 // merge makes one answer of what was read from the inputs of a resource.
-func (f *fetch) merge(it *fetchedItem) lease.Fetched {
-	out := lease.Fetched{Resource: it.Resource, Next: it.From}
+func (f *fetch) merge(it *fetchedItem) backend.Fetched {
+	out := backend.Fetched{Resource: it.Resource, Next: it.From}
 	all, more := f.ordered(it)
 	at := slices.Clone(it.at)
 	inputs := make([]merged, 0, min(len(all), it.Limit))
@@ -404,7 +404,7 @@ func (f *fetch) merge(it *fetchedItem) lease.Fetched {
 		}
 		in := it.ins[m.input]
 		topic := in.name
-		if f.info.Per == lease.PerTopic {
+		if f.info.Per == backend.PerTopic {
 			topic = it.Resource
 		}
 		r := m.e.raw(f.naming, in, topic, f.texts, f.maxPayload)
@@ -426,7 +426,7 @@ func (f *fetch) merge(it *fetchedItem) lease.Fetched {
 	}
 	out.More = more
 	from, next := it.From, out.Next
-	out.Cut = func(n int) lease.Cursor {
+	out.Cut = func(n int) backend.Cursor {
 		switch n {
 		case 0:
 			return from

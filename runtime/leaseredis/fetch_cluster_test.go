@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -20,11 +20,11 @@ func TestANodeThatHangsHoldsUpNoOtherTopics(t *testing.T) { // CL10
 	cluster := redistest.StartCluster(t, redistest.Config("cluster-require-full-coverage", "no"), redistest.Config("cluster-node-timeout", "60000"))
 	be := on(cluster.Client(t), "lg", leaseredis.WithLogger(discard))
 	ok(t, be.Register(t.Context(), topical, []string{}))
-	req := lease.FetchRequest{Consumer: topical, MaxPayload: 99}
+	req := backend.FetchRequest{Consumer: topical, MaxPayload: 99}
 	for i := range 32 {
 		topic := fmt.Sprint("t", i)
 		ok(t, be.Publish(t.Context(), events(topic, 1)))
-		req.Items = append(req.Items, lease.FetchItem{Resource: topic, Limit: 9})
+		req.Items = append(req.Items, backend.FetchItem{Resource: topic, Limit: 9})
 	}
 	hung := cluster.MasterOf(t, "lg0")
 	there := map[int]bool{} // tags
@@ -33,7 +33,7 @@ func TestANodeThatHangsHoldsUpNoOtherTopics(t *testing.T) { // CL10
 	}
 	hung.Pause()
 	began := time.Now()
-	fs := must[[]lease.Fetched](t)(be.Fetch(t.Context(), req))
+	fs := must[[]backend.Fetched](t)(be.Fetch(t.Context(), req))
 	if took := time.Since(began); took > time.Minute { // it hangs for longer
 		t.Errorf("it took %v", took)
 	}
@@ -44,7 +44,7 @@ func TestANodeThatHangsHoldsUpNoOtherTopics(t *testing.T) { // CL10
 		}
 		equal(t, "messages of "+f.Resource, len(f.Messages), want)
 	}
-	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	hung.Resume()
 	missing := map[string]bool{}
@@ -54,7 +54,7 @@ func TestANodeThatHangsHoldsUpNoOtherTopics(t *testing.T) { // CL10
 		}
 	}
 	for len(missing) > 0 {
-		for _, topic := range must[lease.News](t)(feed.Next(t.Context())).Topics {
+		for _, topic := range must[backend.News](t)(feed.Next(t.Context())).Topics {
 			if missing[topic] && len(fetch(t, be, topical, topic, nil, 9).Messages) == 1 {
 				delete(missing, topic)
 			}

@@ -14,8 +14,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // logBook keeps what is logged.
@@ -55,12 +57,12 @@ func TestAKeyOfAnotherTypeStopsNoOtherResource(t *testing.T) { // E12
 	key := "{" + namespace + "0}:t:b"
 	ok(t, client.Del(t.Context(), key).Err())
 	ok(t, client.Set(t.Context(), key, "mine", 0).Err())
-	req := lease.FetchRequest{Consumer: topical, MaxPayload: 1 << 20}
+	req := backend.FetchRequest{Consumer: topical, MaxPayload: 1 << 20}
 	for _, topic := range topics {
-		req.Items = append(req.Items, lease.FetchItem{Resource: topic, Limit: 9})
+		req.Items = append(req.Items, backend.FetchItem{Resource: topic, Limit: 9})
 	}
 	for range 5 {
-		fs := must[[]lease.Fetched](t)(be.Fetch(t.Context(), req))
+		fs := must[[]backend.Fetched](t)(be.Fetch(t.Context(), req))
 		for i, want := range []int{2, 0, 2} {
 			equal(t, "messages of "+topics[i], len(fs[i].Messages), want)
 		}
@@ -130,7 +132,7 @@ func TestPoisonEntriesBecomeDeadLetters(t *testing.T) { // E15
 	}
 	ok(t, be.Publish(t.Context(), events("x", 10)))
 	var handled atomic.Int64
-	run(t, be, lease.Spec{Name: topical.Name, Per: lease.PerTopic, Topics: []string{"*"}, Batch: 7,
+	run(t, be, lease.Spec{Name: topical.Name, Per: backend.PerTopic, Topics: []string{"*"}, Batch: 7,
 		UnknownWait: -1, Retry: lease.Retry{Max: 1, Order: lease.OrderNone},
 		Handlers: []lease.Handler{lease.One("kind", func(_ context.Context, m lease.Message[struct{ N *int }]) error {
 			if m.Payload.N == nil {
@@ -141,16 +143,16 @@ func TestPoisonEntriesBecomeDeadLetters(t *testing.T) { // E15
 		})}})
 	eventually(t, "all good ones are handled", func() bool { return handled.Load() == 510 })
 	eventually(t, "all others are dead letters", func() bool {
-		st := must[[]lease.ConsumerStatus](t)(be.Status(t.Context()))
+		st := must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
 		return len(st) == 1 && st[0].LagTotal == 0 && st[0].DeadLetters == poison
 	})
-	dead := must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: topical.Name}))
+	dead := must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: topical.Name}))
 	found := false
 	for _, d := range dead {
 		if d.Reason == "" {
 			t.Fatalf("dead letter %s has no reason", d.ID)
 		}
-		found = found || d.Kind == "" && strings.Contains(string(must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{IDs: []string{d.ID}}))[0].Payload), `"what":"7"`)
+		found = found || d.Kind == "" && strings.Contains(string(must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{d.ID}}))[0].Payload), `"what":"7"`)
 		if found {
 			break
 		}
@@ -187,7 +189,7 @@ func TestCutsBetweenEntriesOfOneMillisecond(t *testing.T) {
 func TestABrokenLinkIsNotTheEndOfTheLog(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	be := on(client, redistest.Namespace(t), leaseredis.WithTags(3), leaseredis.WithLogger(discard))
-	for _, info := range []lease.ConsumerInfo{topical, grouped} {
+	for _, info := range []backend.ConsumerInfo{topical, grouped} {
 		ok(t, be.Register(t.Context(), info, nil))
 	}
 	ok(t, be.Publish(t.Context(), events("x", 5)))
@@ -195,12 +197,12 @@ func TestABrokenLinkIsNotTheEndOfTheLog(t *testing.T) {
 	client.AddHook(hook)
 	broken := fmt.Errorf("the link is cut")
 	hook.set(func(cmds []redis.Cmder) (before, after error) { return nil, broken })
-	for _, info := range []lease.ConsumerInfo{topical, grouped} {
+	for _, info := range []backend.ConsumerInfo{topical, grouped} {
 		resource := "x"
-		if info.Per == lease.PerGroup {
-			resource = lease.Whole
+		if info.Per == backend.PerGroup {
+			resource = backend.Whole
 		}
-		fs, err := be.Fetch(t.Context(), lease.FetchRequest{Consumer: info, MaxPayload: 99, Items: []lease.FetchItem{{Resource: resource, Limit: 9}}})
+		fs, err := be.Fetch(t.Context(), backend.FetchRequest{Consumer: info, MaxPayload: 99, Items: []backend.FetchItem{{Resource: resource, Limit: 9}}})
 		if err == nil {
 			t.Errorf("%s: %+v and no error", info.Name, fs)
 		}
@@ -208,7 +210,7 @@ func TestABrokenLinkIsNotTheEndOfTheLog(t *testing.T) {
 	hook.set(nil)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	fs, err := be.Fetch(ctx, lease.FetchRequest{Consumer: grouped, MaxPayload: 99, Items: []lease.FetchItem{{Resource: lease.Whole, Limit: 9}}})
+	fs, err := be.Fetch(ctx, backend.FetchRequest{Consumer: grouped, MaxPayload: 99, Items: []backend.FetchItem{{Resource: backend.Whole, Limit: 9}}})
 	ok(t, err)
 	equal(t, "messages", len(fs[0].Messages), 5)
 }
@@ -217,17 +219,17 @@ func TestABrokenLinkIsNotTheEndOfTheLog(t *testing.T) {
 func TestLargeMessagesAreReadAFewAtATime(t *testing.T) {
 	for _, tags := range []int{1, 3} {
 		be := on(redistest.Shared(t).Client(t), redistest.Namespace(t), leaseredis.WithTags(tags), leaseredis.WithLogger(discard))
-		for _, info := range []lease.ConsumerInfo{topical, grouped} {
+		for _, info := range []backend.ConsumerInfo{topical, grouped} {
 			ok(t, be.Register(t.Context(), info, []string{}))
 		}
 		const n, size = 120, 600_000
 		for i := range n {
 			payload := append(fmt.Append(nil, i, " "), make([]byte, size)...)
-			ok(t, be.Publish(t.Context(), []lease.Event{{Topic: fmt.Sprint("x", i/60), Payload: payload}}))
+			ok(t, be.Publish(t.Context(), []backend.Event{{Topic: fmt.Sprint("x", i/60), Payload: payload}}))
 		}
-		for _, info := range []lease.ConsumerInfo{topical, grouped} {
-			resource, want, at := lease.Whole, n, lease.Cursor(nil)
-			if info.Per == lease.PerTopic {
+		for _, info := range []backend.ConsumerInfo{topical, grouped} {
+			resource, want, at := backend.Whole, n, backend.Cursor(nil)
+			if info.Per == backend.PerTopic {
 				resource, want = "x0", n/2
 			}
 			got := 0

@@ -15,8 +15,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 const greatest = "18446744073709551615-18446744073709551615"
@@ -111,7 +113,7 @@ func foreignStreams(t *testing.T, c redis.UniversalClient, ns string) {
 	be := on(c, ns, leaseredis.WithLogger(discard))
 	names := []string{ns + "odd", ns + "good", ns + "other", ns + "odd2"}
 	var seen seenBy
-	for _, per := range []lease.Per{lease.PerTopic, lease.PerGroup} {
+	for _, per := range []backend.Per{backend.PerTopic, backend.PerGroup} {
 		run(t, be, lease.Spec{Name: per.String(), Per: per, Source: leaseredis.StreamSource{Names: names}, UnknownWait: -1,
 			Retry: lease.Retry{Max: 1}, Handlers: seen.handlers(per.String())})
 	}
@@ -152,7 +154,7 @@ func foreignStreams(t *testing.T, c redis.UniversalClient, ns string) {
 				return lag == 0
 			})
 		}
-		must[[]lease.ConsumerStatus](t)(be.Status(t.Context()))
+		must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
 		// They are read on after they were deleted.
 		for _, n := range []string{names[0], names[3]} {
 			ok(t, c.Del(t.Context(), n).Err())
@@ -167,7 +169,7 @@ func foreignStreams(t *testing.T, c redis.UniversalClient, ns string) {
 	for _, per := range []string{"topic", "group"} {
 		eventually(t, per+" has given up all that is odd", func() bool {
 			dead := map[string]bool{}
-			for _, d := range must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: per})) {
+			for _, d := range must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: per})) {
 				dead[d.MessageID] = true
 				if y := d.PublishedAt.Year(); y > 9999 {
 					t.Fatalf("a dead letter was published in %d, which JSON does not know", y)
@@ -183,7 +185,7 @@ func foreignTopics(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
 	ns := redistest.Namespace(t)
 	be := on(c, ns, leaseredis.WithTags(1), leaseredis.WithLogger(discard))
-	pers := []lease.Per{lease.PerTopic, lease.PerGroup, lease.PerPartition, lease.PerStream}
+	pers := []backend.Per{backend.PerTopic, backend.PerGroup, backend.PerPartition, backend.PerStream}
 	var seen seenBy
 	for _, per := range pers {
 		run(t, be, lease.Spec{Name: per.String(), Per: per, Topics: []string{"*"}, UnknownWait: -1, Retry: lease.Retry{Max: 1},
@@ -212,27 +214,27 @@ func foreignTopics(t *testing.T) {
 		}
 	}
 	for i := range rounds(60, 1000) {
-		var es []lease.Event
+		var es []backend.Event
 		for _, topic := range []string{"a", "b", "c"} {
 			mark := fmt.Sprintf("good-%s-%d", topic, i)
 			good = append(good, mark)
-			es = append(es, lease.Event{Topic: topic, Kind: "good", Key: fmt.Sprint("k", i%3), Payload: []byte(mark)})
+			es = append(es, backend.Event{Topic: topic, Kind: "good", Key: fmt.Sprint("k", i%3), Payload: []byte(mark)})
 		}
 		write(i)
 		ok(t, be.Publish(t.Context(), es))
 		if i%20 == 0 {
-			must[[]lease.ConsumerStatus](t)(be.Status(t.Context()))
+			must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
 		}
 	}
 	for _, per := range pers {
 		eventually(t, per.String()+" has handled what is good", func() bool { return len(seen.missing(per.String(), good)) == 0 })
-		must[[]lease.CursorStatus](t)(be.Cursors(t.Context(), per.String(), "", 0))
+		must[[]operate.CursorStatus](t)(be.Cursors(t.Context(), per.String(), "", 0))
 	}
 	// Every entry was handled, or is a dead letter. Those without the payload field have it among others.
 	eventually(t, "what is odd has ended", func() bool {
 		text := ""
-		for _, d := range must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: "topic"})) {
-			one := must[[]lease.DeadLetterInfo](t)(be.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: "topic", IDs: []string{d.ID}}))
+		for _, d := range must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "topic"})) {
+			one := must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "topic", IDs: []string{d.ID}}))
 			text += string(one[0].Payload) + "\n"
 		}
 		for _, mark := range odd {

@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // When the server's memory is full, publishing fails, and what is there is worked on all the
@@ -35,10 +36,10 @@ func TestFullMemory(t *testing.T) { // E13
 	ok(t, s.Heartbeat(t.Context()))
 	got := fetch(t, be, topical, "a", gs[0].Cursor, 1000)
 	equal(t, "messages", len(got.Messages), 100)
-	fenced := must[[]string](t)(be.Commit(t.Context(), id, topical.Name, []lease.Progress{{Ref: gs[0].Ref, Cursor: got.Next, Seq: 1,
-		Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1, Error: "e"}}}}))
+	fenced := must[[]string](t)(be.Commit(t.Context(), id, topical.Name, []backend.Progress{{Ref: gs[0].Ref, Cursor: got.Next, Seq: 1,
+		Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1, Error: "e"}}}}))
 	equal(t, "fenced", len(fenced), 0)
-	must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{topical}))
+	must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{topical}))
 	if n := c.XLen(t.Context(), "{x0}:t:a").Val(); n > 1 {
 		t.Errorf("%d messages that everyone has passed are left", n)
 	}

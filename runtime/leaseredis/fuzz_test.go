@@ -6,7 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // T004-13: whatever stands in the place of an id, of a cursor or of a stored message, reading
@@ -78,7 +78,7 @@ func FuzzStoredMessage(f *testing.F) {
 		if _, err := unpackMessage(stored); err != nil {
 			_ = err.Error()
 		}
-		want := lease.Raw{ID: id, Topic: topic, Key: key, Kind: kind, Payload: []byte(payload)}
+		want := backend.Raw{ID: id, Topic: topic, Key: key, Kind: kind, Payload: []byte(payload)}
 		if utf8.ValidString(header) && utf8.ValidString(value) {
 			want.Headers = map[string]string{header: value}
 		}

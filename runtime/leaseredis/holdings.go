@@ -3,7 +3,7 @@ package leaseredis
 import (
 	"sync"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // holdings are the leases that the sessions of this process were granted and have not given back. Some may have been lost
@@ -13,7 +13,7 @@ type holdings struct {
 	of map[string]map[string]map[string]int64 // session, consumer, resource: epoch
 }
 
-func (h *holdings) took(session, consumer string, grants []lease.Grant) {
+func (h *holdings) took(session, consumer string, grants []backend.Grant) {
 	if len(grants) == 0 {
 		return
 	}
@@ -33,7 +33,7 @@ func (h *holdings) took(session, consumer string, grants []lease.Grant) {
 	}
 }
 
-func (h *holdings) gave(session, consumer string, refs []lease.Ref) {
+func (h *holdings) gave(session, consumer string, refs []backend.Ref) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range refs {

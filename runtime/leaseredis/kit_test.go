@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -50,7 +50,7 @@ func equal[T comparable](t testing.TB, what string, got, want T) {
 
 func wantLost(t testing.TB, what string, err error) {
 	t.Helper()
-	if !errors.Is(err, lease.ErrSessionLost) {
+	if !errors.Is(err, backend.ErrSessionLost) {
 		t.Fatalf("%s: got %v, want ErrSessionLost", what, err)
 	}
 }
@@ -62,7 +62,7 @@ func slack(t testing.TB, be *leaseredis.Backend) time.Duration {
 	var worst time.Duration
 	for range 10 {
 		began := time.Now()
-		must[[]lease.Survey](t)(be.Survey(t.Context(), []string{"c"}))
+		must[[]backend.Survey](t)(be.Survey(t.Context(), []string{"c"}))
 		time.Sleep(time.Millisecond)
 		worst = max(worst, time.Since(began)-time.Millisecond)
 	}
@@ -80,8 +80,8 @@ func eventually(t testing.TB, what string, done func() bool) {
 }
 
 var (
-	topical = lease.ConsumerInfo{Name: "topical", Per: lease.PerTopic, Topics: []string{"*"}}
-	grouped = lease.ConsumerInfo{Name: "grouped", Per: lease.PerGroup, Topics: []string{"*"}}
+	topical = backend.ConsumerInfo{Name: "topical", Per: backend.PerTopic, Topics: []string{"*"}}
+	grouped = backend.ConsumerInfo{Name: "grouped", Per: backend.PerGroup, Topics: []string{"*"}}
 )
 
 // fresh returns a backend on the shared server, in a namespace of its own.
@@ -96,13 +96,13 @@ func on(c redis.UniversalClient, namespace string, opts ...leaseredis.Option) *l
 }
 
 // member opens a session for all consumers given.
-func member(t testing.TB, be *leaseredis.Backend, ttl time.Duration, consumers ...lease.ConsumerInfo) (string, lease.Session) {
+func member(t testing.TB, be *leaseredis.Backend, ttl time.Duration, consumers ...backend.ConsumerInfo) (string, backend.Session) {
 	t.Helper()
-	spec := lease.SessionSpec{ID: newID(), TTL: ttl, Host: "host", PID: 1}
+	spec := backend.SessionSpec{ID: newID(), TTL: ttl, Host: "host", PID: 1}
 	for _, c := range consumers {
 		spec.Consumers = append(spec.Consumers, c.Name)
 	}
-	s := must[lease.Session](t)(be.OpenSession(context.Background(), spec))
+	s := must[backend.Session](t)(be.OpenSession(context.Background(), spec))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -111,22 +111,22 @@ func member(t testing.TB, be *leaseredis.Backend, ttl time.Duration, consumers .
 	return spec.ID, s
 }
 
-func request(session string, c lease.ConsumerInfo, n int) lease.AcquireRequest {
-	return lease.AcquireRequest{Session: session, Consumer: c, Max: n, Attempt: newID()}
+func request(session string, c backend.ConsumerInfo, n int) backend.AcquireRequest {
+	return backend.AcquireRequest{Session: session, Consumer: c, Max: n, Attempt: newID()}
 }
 
-func acquire(t testing.TB, be *leaseredis.Backend, session string, c lease.ConsumerInfo, n int) []lease.Grant {
+func acquire(t testing.TB, be *leaseredis.Backend, session string, c backend.ConsumerInfo, n int) []backend.Grant {
 	t.Helper()
-	return must[[]lease.Grant](t)(be.Acquire(context.Background(), request(session, c, n)))
+	return must[[]backend.Grant](t)(be.Acquire(context.Background(), request(session, c, n)))
 }
 
-func survey(t testing.TB, be *leaseredis.Backend, c lease.ConsumerInfo) lease.Survey {
+func survey(t testing.TB, be *leaseredis.Backend, c backend.ConsumerInfo) backend.Survey {
 	t.Helper()
-	return must[[]lease.Survey](t)(be.Survey(context.Background(), []string{c.Name}))[0]
+	return must[[]backend.Survey](t)(be.Survey(context.Background(), []string{c.Name}))[0]
 }
 
-func refs(gs []lease.Grant) []lease.Ref {
-	out := make([]lease.Ref, len(gs))
+func refs(gs []backend.Grant) []backend.Ref {
+	out := make([]backend.Ref, len(gs))
 	for i, g := range gs {
 		out[i] = g.Ref
 	}
@@ -134,7 +134,7 @@ func refs(gs []lease.Grant) []lease.Ref {
 }
 
 // sole registers a consumer of one resource and takes it.
-func sole(t testing.TB, be *leaseredis.Backend, c lease.ConsumerInfo, topics ...string) (session string, g lease.Grant) {
+func sole(t testing.TB, be *leaseredis.Backend, c backend.ConsumerInfo, topics ...string) (session string, g backend.Grant) {
 	t.Helper()
 	session, _ = member(t, be, time.Hour, c)
 	ok(t, be.Register(context.Background(), c, topics))
@@ -145,17 +145,17 @@ func sole(t testing.TB, be *leaseredis.Backend, c lease.ConsumerInfo, topics ...
 	return session, gs[0]
 }
 
-func fetch(t testing.TB, be *leaseredis.Backend, c lease.ConsumerInfo, resource string, at lease.Cursor, limit int) lease.Fetched {
+func fetch(t testing.TB, be *leaseredis.Backend, c backend.ConsumerInfo, resource string, at backend.Cursor, limit int) backend.Fetched {
 	t.Helper()
-	return must[[]lease.Fetched](t)(be.Fetch(context.Background(), lease.FetchRequest{
-		Consumer: c, MaxPayload: 1 << 20, Items: []lease.FetchItem{{Resource: resource, From: at, Limit: limit}},
+	return must[[]backend.Fetched](t)(be.Fetch(context.Background(), backend.FetchRequest{
+		Consumer: c, MaxPayload: 1 << 20, Items: []backend.FetchItem{{Resource: resource, From: at, Limit: limit}},
 	}))[0]
 }
 
-func events(topic string, n int) []lease.Event {
-	es := make([]lease.Event, n)
+func events(topic string, n int) []backend.Event {
+	es := make([]backend.Event, n)
 	for i := range es {
-		es[i] = lease.Event{Topic: topic, Key: fmt.Sprint("k", i%7), Kind: "kind", Payload: fmt.Appendf(nil, `{"n":%d}`, i)}
+		es[i] = backend.Event{Topic: topic, Key: fmt.Sprint("k", i%7), Kind: "kind", Payload: fmt.Appendf(nil, `{"n":%d}`, i)}
 	}
 	return es
 }

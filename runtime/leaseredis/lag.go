@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // lagged is how far a cursor is behind.
@@ -28,7 +28,7 @@ type looked struct {
 }
 
 // eachInput passes on what the server tells of the streams of resources, tag by tag, without reading their messages.
-func (b *Backend) eachInput(ctx context.Context, sh *shape, info lease.ConsumerInfo, at map[string]cursor, each func(l looked, s streamInfo, now int64) error) error {
+func (b *Backend) eachInput(ctx context.Context, sh *shape, info backend.ConsumerInfo, at map[string]cursor, each func(l looked, s streamInfo, now int64) error) error {
 	byTag := map[int][]looked{}
 	for resource, c := range at {
 		ins := b.inputsOf(sh, info, resource)
@@ -61,7 +61,7 @@ func (b *Backend) eachInput(ctx context.Context, sh *shape, info lease.ConsumerI
 }
 
 // unread tells of each resource whether messages follow its cursor.
-func (b *Backend) unread(ctx context.Context, sh *shape, info lease.ConsumerInfo, at map[string]cursor) (map[string]bool, error) {
+func (b *Backend) unread(ctx context.Context, sh *shape, info backend.ConsumerInfo, at map[string]cursor) (map[string]bool, error) {
 	out := make(map[string]bool, len(at))
 	for resource := range at {
 		out[resource] = false
@@ -75,7 +75,7 @@ func (b *Backend) unread(ctx context.Context, sh *shape, info lease.ConsumerInfo
 }
 
 // lag counts the messages that follow cursors.
-func (b *Backend) lag(ctx context.Context, sh *shape, info lease.ConsumerInfo, at map[string]cursor) (map[string]lagged, error) {
+func (b *Backend) lag(ctx context.Context, sh *shape, info backend.ConsumerInfo, at map[string]cursor) (map[string]lagged, error) {
 	out := make(map[string]lagged, len(at))
 	for resource := range at {
 		out[resource] = lagged{}
@@ -100,7 +100,7 @@ func (b *Backend) lag(ctx context.Context, sh *shape, info lease.ConsumerInfo, a
 
 // bodies reads messages of resources by id and packs them, in one round trip. Those that are gone are
 // absent: deleted by others, or their whole stream replaced.
-func (b *Backend) bodies(ctx context.Context, sh *shape, info lease.ConsumerInfo, ids map[string][]string) (map[string]map[string]string, error) {
+func (b *Backend) bodies(ctx context.Context, sh *shape, info backend.ConsumerInfo, ids map[string][]string) (map[string]map[string]string, error) {
 	type message struct {
 		resource, id string
 		from         input
@@ -134,7 +134,7 @@ func (b *Backend) bodies(ctx context.Context, sh *shape, info lease.ConsumerInfo
 			continue
 		}
 		topic := m.from.name
-		if info.Per == lease.PerTopic {
+		if info.Per == backend.PerTopic {
 			topic = m.resource
 		}
 		if out[m.resource] == nil {

@@ -11,7 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // Backend keeps sessions, leases and messages in one namespace of a Redis server or of a
@@ -20,7 +21,7 @@ type Backend struct {
 	client    redis.UniversalClient
 	namespace string
 	log       *slog.Logger
-	observer  lease.Observer
+	observer  operate.Observer
 	wanted    shape // what the options say; zero fields leave it to what is stored, or to the defaults
 	maxDead   int
 	misuse    error // what is wrong with the client or the options
@@ -55,8 +56,8 @@ func WithLogger(l *slog.Logger) Option {
 }
 
 // WithObserver sets who is told of what the backend itself does, see
-// lease.ObservedTopology. Default nobody.
-func WithObserver(o lease.Observer) Option { return func(b *Backend) { b.observer = o } }
+// operate.ObservedTopology. Default nobody.
+func WithObserver(o operate.Observer) Option { return func(b *Backend) { b.observer = o } }
 
 // WithTags sets over how many hash tags the namespace is spread, 1 to 256, when it is
 // created; a namespace that is there keeps its number, and Check refuses another one.
@@ -145,4 +146,9 @@ func pause(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// Capabilities are all but transactions, which Redis does not have.
+func (b *Backend) Capabilities() backend.Capabilities {
+	return backend.Capabilities{Rows: b, Streams: b, Ledger: b, Operator: b}
 }

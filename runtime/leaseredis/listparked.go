@@ -7,17 +7,15 @@ import (
 	"iter"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
-
-var _ lease.ParkedOperator = (*Backend)(nil)
 
 // parkedPage is how many lanes, and how many messages, one script call lists.
 const parkedPage = 200
 
 // Parked lists parked messages: tag by tag resources, and of these lanes, that are due soonest first.
-func (b *Backend) Parked(ctx context.Context, f lease.ParkedFilter) ([]lease.ParkedInfo, error) {
-	var out []lease.ParkedInfo
+func (b *Backend) Parked(ctx context.Context, f operate.ParkedFilter) ([]operate.ParkedInfo, error) {
+	var out []operate.ParkedInfo
 	err := b.repeat(ctx, func() (err error) {
 		out, err = b.parked(ctx, f)
 		return err
@@ -28,7 +26,7 @@ func (b *Backend) Parked(ctx context.Context, f lease.ParkedFilter) ([]lease.Par
 	return out, nil
 }
 
-func (b *Backend) parked(ctx context.Context, f lease.ParkedFilter) (out []lease.ParkedInfo, err error) {
+func (b *Backend) parked(ctx context.Context, f operate.ParkedFilter) (out []operate.ParkedInfo, err error) {
 	sh, err := b.shape(ctx)
 	if err != nil {
 		return nil, err
@@ -60,7 +58,7 @@ func (b *Backend) parked(ctx context.Context, f lease.ParkedFilter) (out []lease
 }
 
 // parkedOf adds to out what f selects in a resource.
-func (b *Backend) parkedOf(ctx context.Context, tag int, resource string, f lease.ParkedFilter, out []lease.ParkedInfo) ([]lease.ParkedInfo, error) {
+func (b *Backend) parkedOf(ctx context.Context, tag int, resource string, f operate.ParkedFilter, out []operate.ParkedInfo) ([]operate.ParkedInfo, error) {
 	for lanes, err := range b.ranked(ctx, b.prefix(tag)+"due:"+f.Consumer+":"+resource) {
 		if err == nil {
 			out, err = b.parkedIn(ctx, tag, resource, lanes, f, out)
@@ -91,7 +89,7 @@ func (b *Backend) ranked(ctx context.Context, key string) iter.Seq2[[]string, er
 }
 
 // parkedIn adds to out what f selects in lanes of a resource, until it has as many as f wants.
-func (b *Backend) parkedIn(ctx context.Context, tag int, resource string, lanes []string, f lease.ParkedFilter, out []lease.ParkedInfo) ([]lease.ParkedInfo, error) {
+func (b *Backend) parkedIn(ctx context.Context, tag int, resource string, lanes []string, f operate.ParkedFilter, out []operate.ParkedInfo) ([]operate.ParkedInfo, error) {
 	for from := int64(0); len(lanes) > 0; {
 		args := []any{f.Consumer, resource, from, parkedPage, parkedBytes}
 		for _, lane := range lanes {
@@ -108,7 +106,7 @@ func (b *Backend) parkedIn(ctx context.Context, tag int, resource string, lanes 
 			if f.Key != "" && f.Key != m.Key {
 				continue
 			}
-			p := lease.ParkedInfo{
+			p := operate.ParkedInfo{
 				Resource: resource, MessageID: text(v[0]), Topic: m.Topic, Key: m.Key, Kind: m.Kind, Size: int(number(v[7])),
 				Behind: number(v[1]) == 1, Attempts: int(number(v[2])), Due: time.UnixMicro(number(v[3])), Error: text(v[5]),
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
@@ -37,7 +38,7 @@ func BenchmarkPublish(b *testing.B) {
 // time, through the whole runtime with a handler that does nothing.
 func BenchmarkDrain(b *testing.B) {
 	const backlog, batch = 1_000_000, 500
-	for _, per := range []lease.Per{lease.PerTopic, lease.PerGroup, lease.PerPartition} {
+	for _, per := range []backend.Per{backend.PerTopic, backend.PerGroup, backend.PerPartition} {
 		b.Run(per.String(), func(b *testing.B) {
 			for range b.N {
 				b.StopTimer()
@@ -46,7 +47,7 @@ func BenchmarkDrain(b *testing.B) {
 				for i := range backlog / 10_000 {
 					ok(b, be.Publish(b.Context(), events(fmt.Sprint("orders.", i%10), 10_000)))
 				}
-				info := lease.ConsumerInfo{Name: "drain", Per: per, Topics: []string{"*"}}
+				info := backend.ConsumerInfo{Name: "drain", Per: per, Topics: []string{"*"}}
 				ok(b, be.Register(b.Context(), info, nil))
 				var seen atomic.Int64
 				done := make(chan struct{})

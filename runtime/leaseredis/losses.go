@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // Who writes to a stream trims it, too, and may delete what was not read. Redis 7 counts the entries that it was ever
@@ -166,6 +166,6 @@ func (b *Backend) tellLost(consumer, stream string, n int64) {
 	}
 	b.log.Warn("leaseredis: entries of a stream were trimmed or deleted before they were read; let who writes it keep more", args...)
 	if b.observer != nil {
-		b.observer.Observe(lease.ObservedMissed{Consumer: consumer, Resource: stream, Messages: int(max(n, 0))})
+		b.observer.Observe(operate.ObservedMissed{Consumer: consumer, Resource: stream, Messages: int(max(n, 0))})
 	}
 }

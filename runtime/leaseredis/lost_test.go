@@ -8,16 +8,18 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // A server is emptied, and another process creates the namespace again before this one has noticed: its
 // consumers have to be registered again all the same.
 func TestANamespaceThatOthersHaveCreatedAgain(t *testing.T) {
 	for name, spec := range map[string]lease.Spec{
-		"topics": {Per: lease.PerTopic, Topics: []string{"*"}},
-		"group":  {Per: lease.PerGroup, Topics: []string{"*"}},
+		"topics": {Per: backend.PerTopic, Topics: []string{"*"}},
+		"group":  {Per: backend.PerGroup, Topics: []string{"*"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -27,7 +29,7 @@ func TestANamespaceThatOthersHaveCreatedAgain(t *testing.T) {
 			spec.Name, spec.Handlers = "c", []lease.Handler{noop("kind", &n)}
 			run(t, be, spec)
 			publish := func() {
-				ok(t, other.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+				ok(t, other.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
 			}
 			publish()
 			eventually(t, "the first message is handled", func() bool { return n.Load() == 1 })
@@ -54,9 +56,9 @@ func TestARegistrationThatWasLost(t *testing.T) {
 	name := redistest.Namespace(t)
 	be := on(c, name, leaseredis.WithTags(1), leaseredis.WithLogger(discard))
 	var n atomic.Int64
-	run(t, be, lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{noop("kind", &n)}})
+	run(t, be, lease.Spec{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{noop("kind", &n)}})
 	publish := func() {
-		ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+		ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
 	}
 	tag := "{" + name + "0}:"
 	ownership := func() string { return c.HGet(t.Context(), tag+"meta", "ownership").Val() }
@@ -83,12 +85,12 @@ func TestASessionThatWasLostInPart(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
 	name := redistest.Namespace(t)
 	be := on(c, name, leaseredis.WithTags(4), leaseredis.WithLogger(discard))
-	var events []lease.Event
+	var events []backend.Event
 	for _, topic := range topicNames(40) {
-		events = append(events, lease.Event{Topic: topic, Kind: "kind", Payload: []byte("{}")})
+		events = append(events, backend.Event{Topic: topic, Kind: "kind", Payload: []byte("{}")})
 	}
 	var n atomic.Int64
-	spec := lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, TTL: 30 * time.Second, Handlers: []lease.Handler{noop("kind", &n)}}
+	spec := lease.Spec{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, TTL: 30 * time.Second, Handlers: []lease.Handler{noop("kind", &n)}}
 	run(t, be, spec)
 	ok(t, be.Publish(t.Context(), events))
 	eventually(t, "all are handled", func() bool { return n.Load() == 40 })
@@ -105,7 +107,7 @@ func TestASessionThatWasLostInPart(t *testing.T) {
 	ok(t, be.Publish(t.Context(), events))
 	eventually(t, "nothing is left to read", func() bool { // the TTL is longer than its patience
 		leases, err := be.Leases(t.Context(), "c", 99)
-		return err == nil && !slices.ContainsFunc(leases, func(l lease.LeaseStatus) bool { return l.Session == "" || l.Lag > 0 })
+		return err == nil && !slices.ContainsFunc(leases, func(l operate.LeaseStatus) bool { return l.Session == "" || l.Lag > 0 })
 	})
 }
 
@@ -118,18 +120,18 @@ func TestOtherLeasesThanTheServerCounts(t *testing.T) {
 	tag := "{" + name + "0}:"
 	publish := func(topics ...string) {
 		for _, topic := range topics {
-			ok(t, be.Publish(t.Context(), []lease.Event{{Topic: topic, Kind: "kind", Payload: []byte("{}")}}))
+			ok(t, be.Publish(t.Context(), []backend.Event{{Topic: topic, Kind: "kind", Payload: []byte("{}")}}))
 		}
 	}
-	leases := func() map[string]lease.LeaseStatus {
-		out := map[string]lease.LeaseStatus{}
-		for _, l := range must[[]lease.LeaseStatus](t)(be.Leases(t.Context(), "c", 9)) {
+	leases := func() map[string]operate.LeaseStatus {
+		out := map[string]operate.LeaseStatus{}
+		for _, l := range must[[]operate.LeaseStatus](t)(be.Leases(t.Context(), "c", 9)) {
 			out[l.Resource] = l
 		}
 		return out
 	}
 	var n atomic.Int64
-	spec := lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, TTL: time.Minute, Capacity: 1, Handlers: []lease.Handler{noop("kind", &n)}}
+	spec := lease.Spec{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, TTL: time.Minute, Capacity: 1, Handlers: []lease.Handler{noop("kind", &n)}}
 	run(t, be, spec)
 	publish("x", "y")
 	eventually(t, "one is handled", func() bool { return n.Load() == 1 })

@@ -10,7 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 const (
@@ -23,8 +24,8 @@ const (
 // Maintain trims the log, keeps dead letters and executed items to their bounds, and forgets
 // sessions and streams that are no more. One replica at a time does it; for others there is nothing
 // to do.
-func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) (lease.MaintainReport, error) {
-	var r lease.MaintainReport
+func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo) (operate.MaintainReport, error) {
+	var r operate.MaintainReport
 	fail := func(what string, err error) error { return fmt.Errorf("leaseredis: housekeeping: %s: %w", what, err) }
 	sh, err := b.shape(ctx)
 	if err != nil {
@@ -71,7 +72,7 @@ func (b *Backend) Maintain(ctx context.Context, consumers []lease.ConsumerInfo) 
 		if info.OnceKeep > 0 {
 			add(&r.OnceForgotten, "forget items of "+info.Name)(b.forgetItems(ctx, sh, info))
 		}
-		if info.Per == lease.PerStream {
+		if info.Per == backend.PerStream {
 			add(&r.StreamsForgotten, "forget streams of "+info.Name)(b.forgetStreams(ctx, sh, info))
 		}
 	}
@@ -96,7 +97,7 @@ func (b *Backend) take(ctx context.Context, sh *shape, name string, ttl time.Dur
 }
 
 // expireDead deletes dead letters that are older than they are kept.
-func (b *Backend) expireDead(ctx context.Context, sh *shape, info lease.ConsumerInfo) (n int, err error) {
+func (b *Backend) expireDead(ctx context.Context, sh *shape, info backend.ConsumerInfo) (n int, err error) {
 	for _, tag := range b.reach(sh) {
 		for {
 			reply, err := b.run(ctx, tag, scripts.expiredead, info.Name, info.Keep.Microseconds(), maintainStep)
@@ -113,7 +114,7 @@ func (b *Backend) expireDead(ctx context.Context, sh *shape, info lease.Consumer
 }
 
 // forgetItems forgets items that were executed, or given up on, before they are kept.
-func (b *Backend) forgetItems(ctx context.Context, sh *shape, info lease.ConsumerInfo) (n int, err error) {
+func (b *Backend) forgetItems(ctx context.Context, sh *shape, info backend.ConsumerInfo) (n int, err error) {
 	for _, tag := range b.reach(sh) {
 		for kept := 0; ; {
 			reply, err := b.run(ctx, tag, scripts.forgetonce, info.Name, info.OnceKeep.Microseconds(), kept, maintainStep)
@@ -137,7 +138,7 @@ func (b *Backend) forgetItems(ctx context.Context, sh *shape, info lease.Consume
 }
 
 // dropEnded forgets those items whose leases have ended, and says how many still run.
-func (b *Backend) dropEnded(ctx context.Context, sh *shape, tag int, info lease.ConsumerInfo, begun []any) (dropped, running int, err error) {
+func (b *Backend) dropEnded(ctx context.Context, sh *shape, tag int, info backend.ConsumerInfo, begun []any) (dropped, running int, err error) {
 	if len(begun) == 0 {
 		return 0, 0, nil
 	}
@@ -168,7 +169,7 @@ func (b *Backend) dropEnded(ctx context.Context, sh *shape, tag int, info lease.
 
 // forgetStreams drops streams that have been without work for long and of which nothing is
 // left. The epoch of one that comes again is higher: it is at least the time.
-func (b *Backend) forgetStreams(ctx context.Context, sh *shape, info lease.ConsumerInfo) (n int, err error) {
+func (b *Backend) forgetStreams(ctx context.Context, sh *shape, info backend.ConsumerInfo) (n int, err error) {
 	if release, err := b.take(ctx, sh, "swept:"+info.Name, sweepEvery); err != nil || release == nil {
 		return 0, err
 	}
@@ -205,7 +206,7 @@ func (b *Backend) forgetStreams(ctx context.Context, sh *shape, info lease.Consu
 }
 
 // withoutMessages returns the streams of which the log holds nothing.
-func (b *Backend) withoutMessages(ctx context.Context, sh *shape, info lease.ConsumerInfo, streams []string) ([]string, error) {
+func (b *Backend) withoutMessages(ctx context.Context, sh *shape, info backend.ConsumerInfo, streams []string) ([]string, error) {
 	lengths := make([][]*redis.IntCmd, len(streams))
 	err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
 		for i, name := range streams {

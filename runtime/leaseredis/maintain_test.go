@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 func TestOneReplicaDoesTheHousekeeping(t *testing.T) {
@@ -17,12 +17,12 @@ func TestOneReplicaDoesTheHousekeeping(t *testing.T) {
 		release, err := a.take(t.Context(), sh, "maintaining", time.Minute)
 		check(t, err)
 		b := a.another()
-		r, err := b.Maintain(t.Context(), []lease.ConsumerInfo{info})
+		r, err := b.Maintain(t.Context(), []backend.ConsumerInfo{info})
 		check(t, err)
 		same(t, "dropped by the other", r.DeadLettersDropped, 0)
 		release()
 		release() // gives back nobody else's
-		r, err = b.Maintain(t.Context(), []lease.ConsumerInfo{info})
+		r, err = b.Maintain(t.Context(), []backend.ConsumerInfo{info})
 		check(t, err)
 		same(t, "dropped", r.DeadLettersDropped, 2)
 	})
@@ -30,23 +30,23 @@ func TestOneReplicaDoesTheHousekeeping(t *testing.T) {
 
 func TestStreamsWithoutWorkAreForgottenAfterADay(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
-		info := lease.ConsumerInfo{Name: "s", Per: lease.PerStream, Announced: true}
+		info := backend.ConsumerInfo{Name: "s", Per: backend.PerStream, Announced: true}
 		b := join(t, a.Backend, info)
 		gs := b.takes(9, "dead", "fresh", "old", "owned", "parked", "wanted")
 		sh, err := b.shape(t.Context())
 		check(t, err)
-		retired := map[string]lease.Ref{}
+		retired := map[string]backend.Ref{}
 		for _, g := range gs {
 			switch g.Resource {
 			case "owned":
 			case "wanted":
-				check(t, b.Release(t.Context(), b.id, "s", []lease.Ref{g.Ref}))
+				check(t, b.Release(t.Context(), b.id, "s", []backend.Ref{g.Ref}))
 			default:
 				retired[g.Resource] = g.Ref
 			}
 		}
 		for name, ref := range retired {
-			check(t, b.Retire(t.Context(), b.id, "s", []lease.Ref{ref}))
+			check(t, b.Retire(t.Context(), b.id, "s", []backend.Ref{ref}))
 			if name != "fresh" {
 				key := b.prefix(sh.tagOf(name)) + "l:s:" + name
 				check(t, b.client.HSet(t.Context(), key, "since", time.Now().Add(-25*time.Hour).UnixMicro()).Err())
@@ -56,7 +56,7 @@ func TestStreamsWithoutWorkAreForgottenAfterADay(t *testing.T) {
 		check(t, b.client.HSet(t.Context(), b.prefix(sh.tagOf("parked"))+"pk:s:parked", "1-0", "x").Err())
 		check(t, b.client.HSet(t.Context(), b.prefix(sh.tagOf("dead"))+"dx:s:dead", "1-0", "1").Err())
 		maintain := func() int {
-			r, err := b.Maintain(t.Context(), []lease.ConsumerInfo{info})
+			r, err := b.Maintain(t.Context(), []backend.ConsumerInfo{info})
 			check(t, err)
 			return r.StreamsForgotten
 		}
@@ -69,7 +69,7 @@ func TestStreamsWithoutWorkAreForgottenAfterADay(t *testing.T) {
 			t.Fatalf("known are %v", known)
 		}
 		// One that comes again has a higher epoch.
-		var before lease.Ref = retired["old"]
+		var before backend.Ref = retired["old"]
 		g := b.takesOne("old")
 		if g.Epoch <= before.Epoch {
 			t.Fatalf("epoch %d after %d", g.Epoch, before.Epoch)

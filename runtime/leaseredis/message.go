@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // Fields of an entry of the log, in this order.
@@ -62,8 +62,8 @@ const lastMilli = 253402300799999
 
 // raw makes a message of an entry. An entry that somebody else wrote, without the payload
 // field, has all its fields as payload, so that nothing of it is lost in a dead letter.
-func (e *entry) raw(n naming, in input, topic string, texts interned, maxPayload int) lease.Raw {
-	r := lease.Raw{ID: messageID(in, e.at), Topic: topic, Kind: n.defaultKind}
+func (e *entry) raw(n naming, in input, topic string, texts interned, maxPayload int) backend.Raw {
+	r := backend.Raw{ID: messageID(in, e.at), Topic: topic, Kind: n.defaultKind}
 	if n.log {
 		r.PublishedAt = time.UnixMicro(int64(min(e.at.ms, lastMilli*1000)))
 	} else {
@@ -146,7 +146,7 @@ func findMessage(ins []input, id string) (n int, at position, ok bool) {
 }
 
 // packMessage makes one string of a message, which scripts keep without looking into it.
-func packMessage(r lease.Raw) string {
+func packMessage(r backend.Raw) string {
 	headers := headersJSON(r.Headers)
 	published := ""
 	if !r.PublishedAt.IsZero() {
@@ -161,26 +161,26 @@ func packMessage(r lease.Raw) string {
 }
 
 // unpackMessage reads what packMessage made.
-func unpackMessage(packed string) (lease.Raw, error) {
+func unpackMessage(packed string) (backend.Raw, error) {
 	var parts [6]string
 	rest := packed
 	for i := range parts {
 		n, used := binary.Uvarint([]byte(rest[:min(len(rest), binary.MaxVarintLen64)]))
 		if used <= 0 || n > uint64(len(rest)-used) {
-			return lease.Raw{}, errors.New("leaseredis: a stored message cannot be read: it was cut or overwritten")
+			return backend.Raw{}, errors.New("leaseredis: a stored message cannot be read: it was cut or overwritten")
 		}
 		parts[i], rest = rest[used:used+int(n)], rest[used+int(n):]
 	}
-	r := lease.Raw{ID: parts[0], Topic: parts[1], Key: parts[2], Kind: parts[3], Payload: []byte(rest), Size: len(rest)}
+	r := backend.Raw{ID: parts[0], Topic: parts[1], Key: parts[2], Kind: parts[3], Payload: []byte(rest), Size: len(rest)}
 	if parts[4] != "" {
 		if err := json.Unmarshal([]byte(parts[4]), &r.Headers); err != nil {
-			return lease.Raw{}, errors.New("leaseredis: a stored message cannot be read: its headers were overwritten")
+			return backend.Raw{}, errors.New("leaseredis: a stored message cannot be read: its headers were overwritten")
 		}
 	}
 	if parts[5] != "" {
 		us, err := strconv.ParseInt(parts[5], 10, 64)
 		if err != nil {
-			return lease.Raw{}, errors.New("leaseredis: a stored message cannot be read: its time was overwritten")
+			return backend.Raw{}, errors.New("leaseredis: a stored message cannot be read: its time was overwritten")
 		}
 		r.PublishedAt = time.UnixMicro(us)
 	}

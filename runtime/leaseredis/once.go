@@ -5,10 +5,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
-
-var _ lease.Ledger = (*Backend)(nil)
 
 // An item is kept under the tag of its own name, since messages of any resource may name it. So it
 // is begun and ended in steps: the lease is looked at under its tag, then the item is written under
@@ -17,15 +15,15 @@ var _ lease.Ledger = (*Backend)(nil)
 // its end.
 
 // StartOnce notes that an execution is about to begin.
-func (b *Backend) StartOnce(ctx context.Context, session, consumer string, ref lease.Ref, key, message string) (lease.OnceState, error) {
+func (b *Backend) StartOnce(ctx context.Context, session, consumer string, ref backend.Ref, key, message string) (backend.OnceState, error) {
 	state, err := b.startOnce(ctx, session, consumer, ref, key, message)
-	if err != nil && err != lease.ErrFenced {
+	if err != nil && err != backend.ErrFenced {
 		err = fmt.Errorf("leaseredis: start an item of %s/%s: %w", consumer, ref.Resource, err)
 	}
 	return state, err
 }
 
-func (b *Backend) startOnce(ctx context.Context, session, consumer string, ref lease.Ref, key, message string) (lease.OnceState, error) {
+func (b *Backend) startOnce(ctx context.Context, session, consumer string, ref backend.Ref, key, message string) (backend.OnceState, error) {
 	sh, err := b.shape(ctx)
 	if err != nil {
 		return 0, err
@@ -39,7 +37,7 @@ func (b *Backend) startOnce(ctx context.Context, session, consumer string, ref l
 		}
 		look, seq = 0, ints(reply)[0]
 		if seq < 0 {
-			return 0, lease.ErrFenced
+			return 0, backend.ErrFenced
 		}
 	}
 	ended := []any{"", "", ""}
@@ -50,13 +48,13 @@ func (b *Backend) startOnce(ctx context.Context, session, consumer string, ref l
 		}
 		switch text(reply) {
 		case "new":
-			return lease.OnceNew, nil
+			return backend.OnceNew, nil
 		case "unknown":
-			return lease.OnceUnknown, nil
+			return backend.OnceUnknown, nil
 		case "done":
-			return lease.OnceDone, nil
+			return backend.OnceDone, nil
 		case "fenced":
-			return 0, lease.ErrFenced
+			return 0, backend.ErrFenced
 		}
 		other := list(reply)
 		if len(other) != 3 {
@@ -67,11 +65,11 @@ func (b *Backend) startOnce(ctx context.Context, session, consumer string, ref l
 			return 0, err
 		}
 		if busy[0] {
-			return lease.OnceBusy, nil
+			return backend.OnceBusy, nil
 		}
 		ended = other
 	}
-	return lease.OnceBusy, nil
+	return backend.OnceBusy, nil
 }
 
 // begunItem is an item and the lease under which it was begun.
@@ -85,7 +83,7 @@ func (b *Backend) executing(ctx context.Context, sh *shape, consumer string, ite
 	}
 	steps := make([]step, len(items))
 	for i, it := range items {
-		steps[i] = step{tag: sh.leaseTag(consumer, it.resource), script: scripts.executing, args: []any{consumer, info.Grace.Microseconds(), flag(info.Lock == lease.LockRow), 1, it.session, it.resource, it.epoch}}
+		steps[i] = step{tag: sh.leaseTag(consumer, it.resource), script: scripts.executing, args: []any{consumer, info.Grace.Microseconds(), flag(info.Lock == backend.LockRow), 1, it.session, it.resource, it.epoch}}
 	}
 	out := make([]bool, len(items))
 	for i, a := range b.runAll(ctx, steps) {
@@ -99,7 +97,7 @@ func (b *Backend) executing(ctx context.Context, sh *shape, consumer string, ite
 
 // tellEnds stores results of executions, of leases that are held.
 func (c *commit) tellEnds(ctx context.Context) error {
-	if !c.any(func(r lease.OnceResult) bool { return r.Asked == "" }) {
+	if !c.any(func(r backend.OnceResult) bool { return r.Asked == "" }) {
 		return nil
 	}
 	// Leases under other tags than their items are looked at first.
@@ -123,15 +121,15 @@ func (c *commit) tellEnds(ctx context.Context) error {
 		seq := ints(a.value)[0]
 		passed[asked[i]] = seq < 0 || asked[i].Seq < seq
 	}
-	return c.tell(ctx, func(e *commitEntry, r lease.OnceResult) bool { return r.Asked == "" && !passed[e] })
+	return c.tell(ctx, func(e *commitEntry, r backend.OnceResult) bool { return r.Asked == "" && !passed[e] })
 }
 
 // tellAsked notes messages that became dead letters because of an unknown outcome.
 func (c *commit) tellAsked(ctx context.Context) error {
-	return c.tell(ctx, func(e *commitEntry, r lease.OnceResult) bool { return r.Asked != "" && !e.fenced })
+	return c.tell(ctx, func(e *commitEntry, r backend.OnceResult) bool { return r.Asked != "" && !e.fenced })
 }
 
-func (c *commit) any(what func(lease.OnceResult) bool) bool {
+func (c *commit) any(what func(backend.OnceResult) bool) bool {
 	for _, e := range c.entries {
 		for _, r := range e.Once {
 			if what(r) {
@@ -143,7 +141,7 @@ func (c *commit) any(what func(lease.OnceResult) bool) bool {
 }
 
 // tell stores the results chosen.
-func (c *commit) tell(ctx context.Context, chosen func(*commitEntry, lease.OnceResult) bool) error {
+func (c *commit) tell(ctx context.Context, chosen func(*commitEntry, backend.OnceResult) bool) error {
 	args := make([][]any, c.sh.tags)
 	n := make([]int, c.sh.tags)
 	var steps []step

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // items are some names that lie under all tags of a namespace with four.
@@ -17,7 +17,7 @@ func items() (names []string) {
 	return names
 }
 
-func (a *actor) starts(g lease.Grant, item, message string, want lease.OnceState) {
+func (a *actor) starts(g backend.Grant, item, message string, want backend.OnceState) {
 	a.t.Helper()
 	got, err := a.StartOnce(a.t.Context(), a.id, a.info.Name, g.Ref, item, message)
 	check(a.t, err)
@@ -34,13 +34,13 @@ func TestLostRepliesOfTheLedger(t *testing.T) {
 			start := func() error {
 				state, err := a.StartOnce(t.Context(), a.id, "c", g.Ref, item, "m")
 				if err == nil {
-					same(t, "state of "+item, state, lease.OnceNew)
+					same(t, "state of "+item, state, backend.OnceNew)
 				}
 				return err
 			}
-			tell := func(p lease.Progress) func() error {
+			tell := func(p backend.Progress) func() error {
 				return func() error {
-					_, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{p})
+					_, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{p})
 					return err
 				}
 			}
@@ -50,15 +50,15 @@ func TestLostRepliesOfTheLedger(t *testing.T) {
 				faults.loseReply(scripts.heldseq)
 				again(t, faults, start)
 			}
-			failed := a.next(g, lease.Progress{Once: []lease.OnceResult{{Key: item}}})
+			failed := a.next(g, backend.Progress{Once: []backend.OnceResult{{Key: item}}})
 			faults.loseReply(scripts.endonce)
 			again(t, faults, tell(failed))
 			check(t, start())
 			check(t, tell(failed)()) // it was held up on its way
-			done := a.next(g, lease.Progress{Once: []lease.OnceResult{{Key: item, Done: true}}})
+			done := a.next(g, backend.Progress{Once: []backend.OnceResult{{Key: item, Done: true}}})
 			faults.loseReply(scripts.commit) // how it ended is stored, the rest is unknown
 			again(t, faults, tell(done))
-			a.starts(g, item, "m", lease.OnceDone)
+			a.starts(g, item, "m", backend.OnceDone)
 		}
 	})
 }
@@ -71,23 +71,23 @@ func TestAnItemThatWasToldBeforeACrashIsDone(t *testing.T) {
 		faults := a.breaks()
 		died := errors.New("the process died")
 		for _, item := range items() {
-			a.starts(g, item, got.Messages[0].ID, lease.OnceNew)
+			a.starts(g, item, got.Messages[0].ID, backend.OnceNew)
 		}
-		p := a.next(g, lease.Progress{Cursor: got.Next})
+		p := a.next(g, backend.Progress{Cursor: got.Next})
 		for _, item := range items() {
-			p.Once = append(p.Once, lease.OnceResult{Key: item, Done: true})
+			p.Once = append(p.Once, backend.OnceResult{Key: item, Done: true})
 		}
 		faults.onCall(scripts.commit, func() error { return died })
-		if _, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{p}); !errors.Is(err, died) {
+		if _, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{p}); !errors.Is(err, died) {
 			t.Fatalf("got %v", err)
 		}
 		faults.onCall(scripts.commit, nil)
-		check(t, a.Release(t.Context(), a.id, "c", []lease.Ref{g.Ref}))
+		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
 		b := a.another()
 		h := b.takesOne("x")
 		same(t, "redelivered", len(b.reads(h, 9).Messages), 1)
 		for _, item := range items() {
-			b.starts(h, item, got.Messages[0].ID, lease.OnceDone)
+			b.starts(h, item, got.Messages[0].ID, backend.OnceDone)
 		}
 	})
 }
@@ -99,30 +99,30 @@ func TestNobodyIsAskedBeforeTheDeadLetterIsThere(t *testing.T) {
 		a.publishes(1, "x")
 		g := a.takesOne("x")
 		for _, item := range items() {
-			a.starts(g, item, "other", lease.OnceNew)
+			a.starts(g, item, "other", backend.OnceNew)
 		}
-		check(t, a.Release(t.Context(), a.id, "c", []lease.Ref{g.Ref}))
+		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
 		g = a.takesOne("x")
 		got := a.reads(g, 9)
 		id := got.Messages[0].ID
-		p := a.next(g, lease.Progress{Cursor: got.Next, Dead: []lease.Dead{{ID: id, Attempt: 1, Reason: "unknown"}}})
+		p := a.next(g, backend.Progress{Cursor: got.Next, Dead: []backend.Dead{{ID: id, Attempt: 1, Reason: "unknown"}}})
 		for _, item := range items() {
-			a.starts(g, item, id, lease.OnceUnknown)
-			p.Once = append(p.Once, lease.OnceResult{Key: item, Asked: id})
+			a.starts(g, item, id, backend.OnceUnknown)
+			p.Once = append(p.Once, backend.OnceResult{Key: item, Asked: id})
 		}
 		faults := a.breaks()
 		died := errors.New("the process died")
 		faults.onCall(scripts.commit, func() error { return died })
-		if _, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{p}); !errors.Is(err, died) {
+		if _, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{p}); !errors.Is(err, died) {
 			t.Fatalf("got %v", err)
 		}
 		faults.onCall(scripts.commit, nil)
 		for _, item := range items() {
-			a.starts(g, item, id, lease.OnceUnknown)
+			a.starts(g, item, id, backend.OnceUnknown)
 		}
 		a.commits(p)
 		for _, item := range items() {
-			a.starts(g, item, id, lease.OnceNew)
+			a.starts(g, item, id, backend.OnceNew)
 		}
 	})
 }
@@ -133,16 +133,16 @@ func TestItemsOfALeaseThatIsHeldAreNotForgotten(t *testing.T) {
 		info := a.info
 		info.OnceKeep = time.Microsecond
 		for _, item := range items() {
-			a.starts(gs[0], item+"x", "m", lease.OnceNew)
-			a.starts(gs[1], item+"y", "m", lease.OnceNew)
+			a.starts(gs[0], item+"x", "m", backend.OnceNew)
+			a.starts(gs[1], item+"y", "m", backend.OnceNew)
 		}
-		check(t, a.Release(t.Context(), a.id, "c", []lease.Ref{gs[0].Ref}))
-		r, err := a.Maintain(t.Context(), []lease.ConsumerInfo{info})
+		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{gs[0].Ref}))
+		r, err := a.Maintain(t.Context(), []backend.ConsumerInfo{info})
 		check(t, err)
 		same(t, "forgotten", r.OnceForgotten, len(items()))
 		for _, item := range items() {
-			a.starts(gs[1], item+"x", "m", lease.OnceNew)
-			a.starts(gs[1], item+"y", "m", lease.OnceNew) // the same lease asks again
+			a.starts(gs[1], item+"x", "m", backend.OnceNew)
+			a.starts(gs[1], item+"y", "m", backend.OnceNew) // the same lease asks again
 		}
 	})
 }

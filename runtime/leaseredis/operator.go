@@ -13,10 +13,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
-
-var _ lease.Operator = (*Backend)(nil)
 
 // operatorPatience is for how long what an operator asked for is tried again while the cluster
 // changes.
@@ -136,20 +135,20 @@ const leasePage = 500
 
 // leaseView is a lease as operators see it.
 type leaseView struct {
-	lease.LeaseStatus
+	operate.LeaseStatus
 	at     cursor
 	lanes  int
 	oldest time.Duration // age of the oldest unread message
 }
 
 // leases describes the leases of a consumer, or the one of a resource, the furthest behind first.
-func (b *Backend) leases(ctx context.Context, sh *shape, info lease.ConsumerInfo, resource string) ([]leaseView, error) {
+func (b *Backend) leases(ctx context.Context, sh *shape, info backend.ConsumerInfo, resource string) ([]leaseView, error) {
 	var views []leaseView
 	describe := func(tag int, names []string) error {
 		if len(names) == 0 {
 			return nil
 		}
-		args := []any{info.Name, info.Grace.Microseconds(), flag(info.Lock == lease.LockRow)}
+		args := []any{info.Name, info.Grace.Microseconds(), flag(info.Lock == backend.LockRow)}
 		at := map[string]cursor{}
 		for _, n := range names {
 			args = append(args, n)
@@ -161,7 +160,7 @@ func (b *Backend) leases(ctx context.Context, sh *shape, info lease.ConsumerInfo
 		first := len(views)
 		for _, v := range list(reply) {
 			v := list(v)
-			l := leaseView{at: cursor(text(v[4])), lanes: int(number(v[7])), LeaseStatus: lease.LeaseStatus{
+			l := leaseView{at: cursor(text(v[4])), lanes: int(number(v[7])), LeaseStatus: operate.LeaseStatus{
 				Resource: text(v[0]), Session: text(v[1]), Epoch: number(v[2]), Parked: int(number(v[6])), Suspicion: int(number(v[5])),
 			}}
 			if l.Session != "" {
@@ -247,8 +246,8 @@ func (b *Backend) scanSet(ctx context.Context, key string, each func([]string) e
 
 // Status describes every consumer that was registered. One that is registered for the first time
 // just now, so that the log is still being copied for it, follows when that is done.
-func (b *Backend) Status(ctx context.Context) ([]lease.ConsumerStatus, error) {
-	var out []lease.ConsumerStatus
+func (b *Backend) Status(ctx context.Context) ([]operate.ConsumerStatus, error) {
+	var out []operate.ConsumerStatus
 	err := b.repeat(ctx, func() (err error) {
 		out, err = b.status(ctx)
 		return err
@@ -260,14 +259,14 @@ func (b *Backend) Status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 }
 
 // heldBy is what leases of a lock hang on here, see Acquire.
-func heldBy(l lease.Lock) lease.Lock {
-	if l == lease.LockAdvisory {
-		return lease.LockSession
+func heldBy(l backend.Lock) backend.Lock {
+	if l == backend.LockAdvisory {
+		return backend.LockSession
 	}
 	return l
 }
 
-func (b *Backend) status(ctx context.Context) ([]lease.ConsumerStatus, error) {
+func (b *Backend) status(ctx context.Context) ([]operate.ConsumerStatus, error) {
 	sh, err := b.shape(ctx)
 	if err != nil {
 		return nil, err
@@ -280,14 +279,14 @@ func (b *Backend) status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]lease.ConsumerStatus, len(names))
+	out := make([]operate.ConsumerStatus, len(names))
 	for i, name := range names {
 		info, err := b.info(ctx, name)
 		if err != nil {
 			return nil, err
 		}
 		st := &out[i]
-		*st = lease.ConsumerStatus{Consumer: name, Per: info.Per.String(), Lock: heldBy(info.Lock).String(),
+		*st = operate.ConsumerStatus{Consumer: name, Per: info.Per.String(), Lock: heldBy(info.Lock).String(),
 			Resources: surveys[i].Resources, Unowned: surveys[i].Resources, Members: len(surveys[i].Members)}
 		for _, m := range surveys[i].Members {
 			st.Unowned -= m.Owned
@@ -310,7 +309,7 @@ func (b *Backend) status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 			behind(l.Lag, l.oldest)
 			st.ParkedKeys += l.lanes
 		}
-		if info.Per != lease.PerCluster { // some may not have been registered yet
+		if info.Per != backend.PerCluster { // some may not have been registered yet
 			found, err := b.discover(ctx, sh, info)
 			if err != nil {
 				return nil, err
@@ -346,8 +345,8 @@ func (b *Backend) status(ctx context.Context) ([]lease.ConsumerStatus, error) {
 }
 
 // Members lists the live sessions of a consumer.
-func (b *Backend) Members(ctx context.Context, consumer string) ([]lease.MemberStatus, error) {
-	var out []lease.MemberStatus
+func (b *Backend) Members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
+	var out []operate.MemberStatus
 	err := b.repeat(ctx, func() (err error) {
 		out, err = b.members(ctx, consumer)
 		return err
@@ -358,7 +357,7 @@ func (b *Backend) Members(ctx context.Context, consumer string) ([]lease.MemberS
 	return out, nil
 }
 
-func (b *Backend) members(ctx context.Context, consumer string) ([]lease.MemberStatus, error) {
+func (b *Backend) members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
 	surveys, err := b.Survey(ctx, []string{consumer})
 	if err != nil {
 		return nil, err
@@ -372,7 +371,7 @@ func (b *Backend) members(ctx context.Context, consumer string) ([]lease.MemberS
 	if err != nil {
 		return nil, err
 	}
-	var out []lease.MemberStatus
+	var out []operate.MemberStatus
 	for _, v := range list(reply) {
 		v := list(v)
 		n, live := owned[text(v[0])]
@@ -380,13 +379,13 @@ func (b *Backend) members(ctx context.Context, consumer string) ([]lease.MemberS
 			continue // it ended between the two questions
 		}
 		pid, _ := strconv.Atoi(text(v[2]))
-		out = append(out, lease.MemberStatus{Session: text(v[0]), Host: text(v[1]), PID: pid, Owned: n,
+		out = append(out, operate.MemberStatus{Session: text(v[0]), Host: text(v[1]), PID: pid, Owned: n,
 			Since: micros(v[3]), SinceBeat: micros(v[4]), TTLRemaining: micros(v[5])})
 	}
 	for i := range out {
 		out[i].FairShare = (surveys[0].Resources + len(out) - 1) / len(out)
 	}
-	slices.SortFunc(out, func(a, b lease.MemberStatus) int {
+	slices.SortFunc(out, func(a, b operate.MemberStatus) int {
 		return cmp.Or(cmp.Compare(b.Since, a.Since), cmp.Compare(a.Session, b.Session))
 	})
 	return out, nil
@@ -396,12 +395,12 @@ func (b *Backend) members(ctx context.Context, consumer string) ([]lease.MemberS
 func micros(reply any) time.Duration { return time.Duration(number(reply)) * time.Microsecond }
 
 // Leases lists leases of a consumer. A limit of 0 means all.
-func (b *Backend) Leases(ctx context.Context, consumer string, limit int) ([]lease.LeaseStatus, error) {
+func (b *Backend) Leases(ctx context.Context, consumer string, limit int) ([]operate.LeaseStatus, error) {
 	views, err := b.view(ctx, consumer, "", limit)
 	if err != nil {
 		return nil, fmt.Errorf("leaseredis: leases of %s: %w", consumer, err)
 	}
-	out := make([]lease.LeaseStatus, len(views))
+	out := make([]operate.LeaseStatus, len(views))
 	for i := range views {
 		out[i] = views[i].LeaseStatus
 	}

@@ -10,13 +10,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-var _ lease.CursorOperator = (*Backend)(nil)
-
 // Cursors shows how far a consumer has got. A limit of 0 means all.
-func (b *Backend) Cursors(ctx context.Context, consumer, resource string, limit int) ([]lease.CursorStatus, error) {
+func (b *Backend) Cursors(ctx context.Context, consumer, resource string, limit int) ([]operate.CursorStatus, error) {
 	fail := func(err error) error { return fmt.Errorf("leaseredis: cursors of %s: %w", consumer, err) }
 	views, err := b.view(ctx, consumer, resource, limit)
 	if err != nil {
@@ -31,14 +30,14 @@ func (b *Backend) Cursors(ctx context.Context, consumer, resource string, limit 
 	}
 	info, err := b.info(ctx, consumer)
 	if err == nil && info.ReadsNothing() {
-		err = lease.ErrNoCursor
+		err = operate.ErrNoCursor
 	}
 	if err != nil {
 		return nil, fail(err)
 	}
-	out := make([]lease.CursorStatus, len(views))
+	out := make([]operate.CursorStatus, len(views))
 	for i, l := range views {
-		out[i] = lease.CursorStatus{Resource: l.Resource, Session: l.Session, Epoch: l.Epoch, Lag: l.Lag, OldestUnread: l.oldest}
+		out[i] = operate.CursorStatus{Resource: l.Resource, Session: l.Session, Epoch: l.Epoch, Lag: l.Lag, OldestUnread: l.oldest}
 		ins := b.inputsOf(sh, info, l.Resource)
 		var last position
 		for k, p := range l.at.positions(ins) {
@@ -55,7 +54,7 @@ const setCursorStep = 500
 
 // SetCursor moves cursors and fences their owners, one resource after the other. Messages that
 // retention has dropped do not come back: the beginning is what the log still has.
-func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to lease.CursorTarget) (int, error) {
+func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to operate.CursorTarget) (int, error) {
 	fail := func(err error) error { return fmt.Errorf("leaseredis: set the cursor of %s: %w", consumer, err) }
 	if n := flag(to.Beginning) + flag(to.Now) + flag(to.After != ""); n != 1 {
 		return 0, fail(errors.New("say exactly one of the beginning, now, and after which message"))
@@ -69,7 +68,7 @@ func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to l
 		err = errUnknownConsumer
 	}
 	if err == nil && info.ReadsNothing() {
-		err = lease.ErrNoCursor
+		err = operate.ErrNoCursor
 	}
 	if err != nil {
 		return 0, fail(err)
@@ -86,7 +85,7 @@ func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to l
 				at[name] = target(b.inputsOf(sh, info, name))
 			}
 			var unread map[string]bool
-			if info.Per == lease.PerStream && !info.Announced {
+			if info.Per == backend.PerStream && !info.Announced {
 				var err error
 				if unread, err = b.unread(ctx, sh, info, at); err != nil {
 					return err
@@ -107,14 +106,14 @@ func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to l
 
 // setCursors moves the cursors of resources of one tag, in as many steps as there is to drop, and
 // returns how many there were.
-func (b *Backend) setCursors(ctx context.Context, tag int, info lease.ConsumerInfo, names []string, at map[string]cursor, drop bool, unread map[string]bool) (moved int, err error) {
+func (b *Backend) setCursors(ctx context.Context, tag int, info backend.ConsumerInfo, names []string, at map[string]cursor, drop bool, unread map[string]bool) (moved int, err error) {
 	for len(names) > 0 {
 		err := b.repeat(ctx, func() (err error) {
 			var left []string
 			steps := make([]step, len(names))
 			for i, name := range names {
 				steps[i] = step{tag: tag, script: scripts.setcursor, args: []any{info.Name, name, string(at[name]),
-					flag(drop), flag(info.Per == lease.PerStream), flag(unread[name]), setCursorStep, flag(i == len(names)-1)}}
+					flag(drop), flag(info.Per == backend.PerStream), flag(unread[name]), setCursorStep, flag(i == len(names)-1)}}
 			}
 			for i, a := range b.runAll(ctx, steps) {
 				switch {
@@ -138,7 +137,7 @@ func (b *Backend) setCursors(ctx context.Context, tag int, info lease.ConsumerIn
 }
 
 // target turns what the operator says into a cursor for inputs.
-func (b *Backend) target(ctx context.Context, sh *shape, info lease.ConsumerInfo, to lease.CursorTarget) (func([]input) cursor, error) {
+func (b *Backend) target(ctx context.Context, sh *shape, info backend.ConsumerInfo, to operate.CursorTarget) (func([]input) cursor, error) {
 	if to.Beginning {
 		return func([]input) cursor { return "" }, nil
 	}
@@ -180,7 +179,7 @@ func (b *Backend) target(ctx context.Context, sh *shape, info lease.ConsumerInfo
 }
 
 // targetInStreams is target for a consumer of an application's streams.
-func (b *Backend) targetInStreams(ctx context.Context, s *StreamSource, to lease.CursorTarget) (func([]input) cursor, error) {
+func (b *Backend) targetInStreams(ctx context.Context, s *StreamSource, to operate.CursorTarget) (func([]input) cursor, error) {
 	var ends map[string]position
 	var after position
 	if to.Now {

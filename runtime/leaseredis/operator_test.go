@@ -10,33 +10,34 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 func TestForgetDeletesAllThatAConsumerHas(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
-		infos := []lease.ConsumerInfo{
-			{Name: "by-topic", Per: lease.PerTopic, Topics: []string{"*"}},
-			{Name: "by-group", Per: lease.PerGroup, Topics: []string{"*"}},
-			{Name: "by-stream", Per: lease.PerStream, Topics: []string{"*"}},
+		infos := []backend.ConsumerInfo{
+			{Name: "by-topic", Per: backend.PerTopic, Topics: []string{"*"}},
+			{Name: "by-group", Per: backend.PerGroup, Topics: []string{"*"}},
+			{Name: "by-stream", Per: backend.PerStream, Topics: []string{"*"}},
 		}
 		for _, info := range infos {
 			b := &actor{Backend: a.Backend, t: t, id: randomID(), info: info}
-			s, err := a.OpenSession(t.Context(), lease.SessionSpec{ID: b.id, TTL: time.Hour, Consumers: []string{info.Name}})
+			s, err := a.OpenSession(t.Context(), backend.SessionSpec{ID: b.id, TTL: time.Hour, Consumers: []string{info.Name}})
 			check(t, err)
 			check(t, a.Register(t.Context(), info, nil))
 			a.publishes(40, "x", "y")
 			check(t, a.Register(t.Context(), info, nil))
-			gs, err := b.Acquire(t.Context(), lease.AcquireRequest{Session: b.id, Consumer: info, Max: 100, Attempt: randomID()})
+			gs, err := b.Acquire(t.Context(), backend.AcquireRequest{Session: b.id, Consumer: info, Max: 100, Attempt: randomID()})
 			check(t, err)
 			for i, g := range gs {
 				got := b.reads(g, 100)
-				p := b.next(g, lease.Progress{Cursor: got.Cut(1), Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "a", Attempt: 1}}})
+				p := b.next(g, backend.Progress{Cursor: got.Cut(1), Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "a", Attempt: 1}}})
 				if i == 0 {
-					p.Cursor, p.Dead = got.Cut(2), []lease.Dead{{ID: got.Messages[1].ID, Attempt: 1, Reason: "r"}}
+					p.Cursor, p.Dead = got.Cut(2), []backend.Dead{{ID: got.Messages[1].ID, Attempt: 1, Reason: "r"}}
 				}
-				b.starts(g, fmt.Sprint("item", i), "m", lease.OnceNew)
-				p.Once = []lease.OnceResult{{Key: fmt.Sprint("item", i), Done: true}}
+				b.starts(g, fmt.Sprint("item", i), "m", backend.OnceNew)
+				p.Once = []backend.OnceResult{{Key: fmt.Sprint("item", i), Done: true}}
 				b.commits(p)
 			}
 			refuses := func(why string) {
@@ -49,7 +50,7 @@ func TestForgetDeletesAllThatAConsumerHas(t *testing.T) {
 			refuses("live members")
 			check(t, s.Close(t.Context()))
 			refuses("dead letters")
-			_, err = a.Purge(t.Context(), lease.DeadLetterFilter{Consumer: info.Name})
+			_, err = a.Purge(t.Context(), operate.DeadLetterFilter{Consumer: info.Name})
 			check(t, err)
 			check(t, a.Forget(t.Context(), info.Name))
 			check(t, a.Forget(t.Context(), info.Name)) // its reply was lost
@@ -69,9 +70,9 @@ func TestForgetDeletesAllThatAConsumerHas(t *testing.T) {
 func TestStatusTellsWhatLeasesHangOn(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
 		want := map[string]string{"leader": "session", "rows": "row", "topics": "session"}
-		check(t, a.Register(t.Context(), lease.ConsumerInfo{Name: "leader", Per: lease.PerCluster, Lock: lease.LockAdvisory}, nil))
-		check(t, a.Register(t.Context(), lease.ConsumerInfo{Name: "rows", Per: lease.PerStream, Topics: []string{"x"}, Lock: lease.LockRow, TTL: time.Minute}, nil))
-		check(t, a.Register(t.Context(), lease.ConsumerInfo{Name: "topics", Per: lease.PerTopic, Topics: []string{"x"}}, nil))
+		check(t, a.Register(t.Context(), backend.ConsumerInfo{Name: "leader", Per: backend.PerCluster, Lock: backend.LockAdvisory}, nil))
+		check(t, a.Register(t.Context(), backend.ConsumerInfo{Name: "rows", Per: backend.PerStream, Topics: []string{"x"}, Lock: backend.LockRow, TTL: time.Minute}, nil))
+		check(t, a.Register(t.Context(), backend.ConsumerInfo{Name: "topics", Per: backend.PerTopic, Topics: []string{"x"}}, nil))
 		st, err := a.Status(t.Context())
 		check(t, err)
 		got := map[string]string{}
@@ -84,7 +85,7 @@ func TestStatusTellsWhatLeasesHangOn(t *testing.T) {
 	})
 }
 
-func (a *actor) leasesNow() []lease.LeaseStatus {
+func (a *actor) leasesNow() []operate.LeaseStatus {
 	a.t.Helper()
 	ls, err := a.Leases(a.t.Context(), a.info.Name, 0)
 	check(a.t, err)
@@ -128,15 +129,15 @@ func TestSetCursorDropsManyFailuresStepByStep(t *testing.T) {
 		a.publishes(n, "x")
 		g := a.takesOne("x")
 		got := a.reads(g, n)
-		p := a.next(g, lease.Progress{Cursor: got.Next})
+		p := a.next(g, backend.Progress{Cursor: got.Next})
 		for i, m := range got.Messages {
 			switch i % 3 {
 			case 0:
-				p.Park = append(p.Park, lease.Park{ID: m.ID, Lane: "one", Attempt: 1})
+				p.Park = append(p.Park, backend.Park{ID: m.ID, Lane: "one", Attempt: 1})
 			case 1:
-				p.Park = append(p.Park, lease.Park{ID: m.ID, Lane: fmt.Sprint("lane", i), Attempt: 1})
+				p.Park = append(p.Park, backend.Park{ID: m.ID, Lane: fmt.Sprint("lane", i), Attempt: 1})
 			default:
-				p.Dead = append(p.Dead, lease.Dead{ID: m.ID, Attempt: 1, Reason: "r"})
+				p.Dead = append(p.Dead, backend.Dead{ID: m.ID, Attempt: 1, Reason: "r"})
 			}
 		}
 		a.commits(p)
@@ -148,20 +149,20 @@ func TestSetCursorDropsManyFailuresStepByStep(t *testing.T) {
 		check(t, b.Register(t.Context(), b.info, []string{}))
 		faults.onCall(scripts.setcursor, func() error {
 			if steps++; steps > 1 {
-				gs, err := b.Acquire(t.Context(), lease.AcquireRequest{Session: b.id, Consumer: b.info, Max: 1, Attempt: randomID()})
+				gs, err := b.Acquire(t.Context(), backend.AcquireRequest{Session: b.id, Consumer: b.info, Max: 1, Attempt: randomID()})
 				if err != nil || len(gs) > 0 {
 					t.Errorf("acquired %d leases meanwhile, %v", len(gs), err)
 				}
 			}
 			return nil
 		})
-		moved, err := a.SetCursor(t.Context(), "c", "x", lease.CursorTarget{Beginning: true})
+		moved, err := a.SetCursor(t.Context(), "c", "x", operate.CursorTarget{Beginning: true})
 		check(t, err)
 		same(t, "moved", moved, 1)
 		if steps < 6 {
 			t.Fatalf("3,000 failures were dropped in %d steps", steps)
 		}
-		fenced, err := a.Commit(t.Context(), a.id, "c", []lease.Progress{a.next(g, lease.Progress{Cursor: got.Next})})
+		fenced, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{a.next(g, backend.Progress{Cursor: got.Next})})
 		check(t, err)
 		same(t, "fenced", len(fenced), 1)
 		h := b.takesOne("x")
@@ -184,13 +185,13 @@ func TestReplayIntoALaneThatWaitsKeepsItsOrder(t *testing.T) {
 		g := a.takesOne("x")
 		got := a.reads(g, 3)
 		id := a.ids(got.Messages)
-		a.commits(a.next(g, lease.Progress{Cursor: got.Next, Dead: []lease.Dead{{ID: id[0], Attempt: 8, Reason: "r"}},
-			Park: []lease.Park{{ID: id[1], Lane: "k0", Attempt: 1, After: time.Hour}, {ID: id[2], Lane: "k0"}}}))
-		n, err := a.Replay(t.Context(), lease.DeadLetterFilter{})
+		a.commits(a.next(g, backend.Progress{Cursor: got.Next, Dead: []backend.Dead{{ID: id[0], Attempt: 8, Reason: "r"}},
+			Park: []backend.Park{{ID: id[1], Lane: "k0", Attempt: 1, After: time.Hour}, {ID: id[2], Lane: "k0"}}}))
+		n, err := a.Replay(t.Context(), operate.DeadLetterFilter{})
 		check(t, err)
 		same(t, "replayed", n, 1)
 		same(t, "due", len(a.due().Messages), 0)
-		a.commits(a.next(g, lease.Progress{Park: []lease.Park{{ID: id[1], Lane: "k0", Attempt: 2}}}))
+		a.commits(a.next(g, backend.Progress{Park: []backend.Park{{ID: id[1], Lane: "k0", Attempt: 2}}}))
 		p := a.due()
 		same(t, "due", len(p.Messages), 3)
 		for i, want := range []string{id[1], id[2], id[0]} {

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // checkName refuses names of consumers that keys cannot be made of: a colon ends the name there.
@@ -20,19 +20,19 @@ func checkName(consumer string) error {
 }
 
 // rule is what the scripts know of a consumer's leases.
-func rule(info lease.ConsumerInfo) string {
+func rule(info backend.ConsumerInfo) string {
 	r := strconv.FormatInt(info.Grace.Microseconds(), 10)
-	if info.Per == lease.PerStream {
+	if info.Per == backend.PerStream {
 		r += " stream"
 	}
-	if info.Lock == lease.LockRow {
+	if info.Lock == backend.LockRow {
 		r += " row=" + strconv.FormatInt(info.TTL.Microseconds(), 10)
 	}
 	return r
 }
 
 // Register makes resources known to a consumer. Topics that its patterns do not match are passed over.
-func (b *Backend) Register(ctx context.Context, info lease.ConsumerInfo, resources []string) error {
+func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resources []string) error {
 	if err := checkName(info.Name); err != nil {
 		return err
 	}
@@ -44,16 +44,16 @@ func (b *Backend) Register(ctx context.Context, info lease.ConsumerInfo, resourc
 	if err != nil {
 		return b.fail("register consumer "+info.Name, err)
 	}
-	sweep := resources == nil && info.Per == lease.PerStream
+	sweep := resources == nil && info.Per == backend.PerStream
 	switch {
-	case info.Per == lease.PerPartition, resources == nil && info.Per != lease.PerCluster:
+	case info.Per == backend.PerPartition, resources == nil && info.Per != backend.PerCluster:
 		if resources, err = b.discover(ctx, sh, info); err != nil {
 			return b.fail("find the resources of "+info.Name, err)
 		}
-	case info.Per == lease.PerTopic && sourceOf(info) == nil:
-		resources = slices.DeleteFunc(slices.Clone(resources), func(t string) bool { return !lease.MatchTopic(info.Topics, t) })
-	case info.Per == lease.PerGroup, info.Per == lease.PerCluster:
-		resources = []string{lease.Whole}
+	case info.Per == backend.PerTopic && sourceOf(info) == nil:
+		resources = slices.DeleteFunc(slices.Clone(resources), func(t string) bool { return !backend.MatchTopic(info.Topics, t) })
+	case info.Per == backend.PerGroup, info.Per == backend.PerCluster:
+		resources = []string{backend.Whole}
 	}
 	var steps []step
 	byTag := b.byTag(sh, info.Name, resources)
@@ -93,7 +93,7 @@ func firstError(answers []answer) error {
 }
 
 // Survey counts members and leases, with one script for each tag.
-func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Survey, error) {
+func (b *Backend) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
 	sh, err := b.shape(ctx)
 	if err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Surve
 	for _, tag := range b.reach(sh) {
 		steps = append(steps, step{tag: tag, script: scripts.survey, args: names})
 	}
-	out := make([]lease.Survey, len(consumers))
+	out := make([]backend.Survey, len(consumers))
 	owned := make([]map[string]int, len(consumers))
 	for _, a := range b.runAll(ctx, steps) {
 		counts := list(a.value)
@@ -131,20 +131,20 @@ func (b *Backend) Survey(ctx context.Context, consumers []string) ([]lease.Surve
 	for i, name := range consumers {
 		out[i].Consumer = name
 		for id, n := range owned[i] {
-			out[i].Members = append(out[i].Members, lease.Member{Session: id, Owned: n})
+			out[i].Members = append(out[i].Members, backend.Member{Session: id, Owned: n})
 		}
-		slices.SortFunc(out[i].Members, func(x, y lease.Member) int { return strings.Compare(x.Session, y.Session) })
+		slices.SortFunc(out[i].Members, func(x, y backend.Member) int { return strings.Compare(x.Session, y.Session) })
 	}
 	return out, nil
 }
 
 // Owned lists the leases of a session under the tags that can be reached, some hundreds at a time.
-func (b *Backend) Owned(ctx context.Context, session, consumer string) ([]lease.Ref, error) {
+func (b *Backend) Owned(ctx context.Context, session, consumer string) ([]backend.Ref, error) {
 	sh, err := b.shape(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var refs []lease.Ref
+	var refs []backend.Ref
 	for _, tag := range b.reach(sh) {
 		for at := "0"; ; {
 			reply, err := b.run(ctx, tag, scripts.owned, session, consumer, at, leaseChunk)
@@ -153,7 +153,7 @@ func (b *Backend) Owned(ctx context.Context, session, consumer string) ([]lease.
 				return nil, b.fail("list the leases of "+consumer, unexpected(answer{reply, err}))
 			}
 			for p := l[1:]; len(p) > 1; p = p[2:] {
-				refs = append(refs, lease.Ref{Resource: text(p[0]), Epoch: number(p[1])})
+				refs = append(refs, backend.Ref{Resource: text(p[0]), Epoch: number(p[1])})
 			}
 			if at = text(l[0]); at == "0" {
 				break
@@ -174,7 +174,7 @@ func unexpected(a answer) error {
 // Acquire takes free resources, tag by tag, in an order that follows from the attempt's id: so
 // members that ask at once begin at different tags, and a repeated attempt goes the same way. LockAdvisory is held
 // as LockSession is: on Redis nothing costs less than the heartbeat.
-func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
 	sh, err := b.shape(ctx)
 	if err != nil {
 		return nil, err
@@ -182,10 +182,10 @@ func (b *Backend) Acquire(ctx context.Context, req lease.AcquireRequest) ([]leas
 	name := req.Consumer.Name
 	exclude := b.byTag(sh, name, req.Exclude)
 	var rowTTL int64
-	if req.Consumer.Lock == lease.LockRow {
+	if req.Consumer.Lock == backend.LockRow {
 		rowTTL = req.Consumer.TTL.Microseconds()
 	}
-	var grants []lease.Grant
+	var grants []backend.Grant
 	tags, parts := b.acquireFrom(sh, req), make([]int, sh.tags)
 	// take carries out the next part of the attempt under a tag, and says how many leases it brought.
 	take := func(tag, n int) (int, error) {
@@ -262,10 +262,10 @@ func (b *Backend) lanes(ctx context.Context, tag int, consumer, resource string)
 
 // acquireFrom lists the tags that have leases of the consumer, in the order of the attempt, without
 // those that the session has not entered.
-func (b *Backend) acquireFrom(sh *shape, req lease.AcquireRequest) []int {
+func (b *Backend) acquireFrom(sh *shape, req backend.AcquireRequest) []int {
 	tags := make([]int, 0, sh.tags)
-	if per := req.Consumer.Per; per == lease.PerGroup || per == lease.PerCluster {
-		tags = append(tags, sh.leaseTag(req.Consumer.Name, lease.Whole))
+	if per := req.Consumer.Per; per == backend.PerGroup || per == backend.PerCluster {
+		tags = append(tags, sh.leaseTag(req.Consumer.Name, backend.Whole))
 	} else {
 		for tag := range sh.tags {
 			tags = append(tags, (sh.tagOf(req.Attempt)+tag)%sh.tags)
@@ -278,12 +278,12 @@ func (b *Backend) acquireFrom(sh *shape, req lease.AcquireRequest) []int {
 }
 
 // grantOf reads what acquire.lua returns of a lease.
-func grantOf(l []any) lease.Grant {
+func grantOf(l []any) backend.Grant {
 	if len(l) != 7 {
-		return lease.Grant{}
+		return backend.Grant{}
 	}
-	g := lease.Grant{
-		Ref: lease.Ref{Resource: text(l[0]), Epoch: number(l[1])}, Cursor: cursor(text(l[2])),
+	g := backend.Grant{
+		Ref: backend.Ref{Resource: text(l[0]), Epoch: number(l[1])}, Cursor: cursor(text(l[2])),
 		Suspicion: int(number(l[3])), Mark: text(l[4]), MarkCount: int(number(l[5])),
 	}
 	for _, lane := range list(l[6]) {

@@ -9,8 +9,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // meddler does something right before a script is called for the first time.
@@ -48,30 +49,30 @@ func (m *meddler) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 
 // Whatever comes between the look for work and the end of a stream's lease keeps the stream wanted.
 func TestWorkThatComesWhileAStreamIsRetired(t *testing.T) {
-	info := lease.ConsumerInfo{Name: "c", Per: lease.PerStream, Topics: []string{"*"}}
-	for name, meddle := range map[string]func(other *leaseredis.Backend, session string, g lease.Grant){
-		"a message": func(other *leaseredis.Backend, _ string, _ lease.Grant) {
-			ok(t, other.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "a", Kind: "k"}}))
+	info := backend.ConsumerInfo{Name: "c", Per: backend.PerStream, Topics: []string{"*"}}
+	for name, meddle := range map[string]func(other *leaseredis.Backend, session string, g backend.Grant){
+		"a message": func(other *leaseredis.Backend, _ string, _ backend.Grant) {
+			ok(t, other.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "a", Kind: "k"}}))
 			ok(t, other.Register(t.Context(), info, []string{"a"})) // as processes do that hear of it
 		},
-		"a replay": func(other *leaseredis.Backend, _ string, _ lease.Grant) {
-			equal(t, "replayed", must[int](t)(other.Replay(t.Context(), lease.DeadLetterFilter{Consumer: "c"})), 1)
+		"a replay": func(other *leaseredis.Backend, _ string, _ backend.Grant) {
+			equal(t, "replayed", must[int](t)(other.Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c"})), 1)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := redistest.Shared(t).Client(t)
 			namespace := redistest.Namespace(t)
 			be, other := on(c, namespace), on(redistest.Shared(t).Client(t), namespace)
-			ok(t, other.Publish(t.Context(), []lease.Event{{Topic: "x", Key: "a", Kind: "k"}}))
+			ok(t, other.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "a", Kind: "k"}}))
 			id, _ := member(t, be, time.Hour, info)
 			ok(t, be.Register(t.Context(), info, []string{"a"}))
 			g := acquire(t, be, id, info, 1)[0]
 			got := fetch(t, be, info, "a", g.Cursor, 9)
-			must[[]string](t)(be.Commit(t.Context(), id, "c", []lease.Progress{{Ref: g.Ref, Cursor: got.Next,
-				Dead: []lease.Dead{{ID: got.Messages[0].ID, Attempt: 1, Reason: "r"}}}}))
+			must[[]string](t)(be.Commit(t.Context(), id, "c", []backend.Progress{{Ref: g.Ref, Cursor: got.Next,
+				Dead: []backend.Dead{{ID: got.Messages[0].ID, Attempt: 1, Reason: "r"}}}}))
 			m := &meddler{before: "retire", do: func() { meddle(other, id, g) }}
 			c.AddHook(m)
-			ok(t, be.Retire(t.Context(), id, "c", []lease.Ref{g.Ref}))
+			ok(t, be.Retire(t.Context(), id, "c", []backend.Ref{g.Ref}))
 			if !m.done {
 				t.Fatal("nothing came in between")
 			}
@@ -119,7 +120,7 @@ func TestManySessionsDieAtOnce(t *testing.T) {
 // A lease that expires by itself is counted once, also when its owner's session has expired too.
 func TestALeaseThatExpiredTwiceIsCountedOnce(t *testing.T) {
 	be := fresh(t)
-	info := lease.ConsumerInfo{Name: "c", Per: lease.PerStream, Announced: true, Lock: lease.LockRow, TTL: 600 * time.Millisecond}
+	info := backend.ConsumerInfo{Name: "c", Per: backend.PerStream, Announced: true, Lock: backend.LockRow, TTL: 600 * time.Millisecond}
 	id, _ := member(t, be, 3*time.Second, info)
 	ok(t, be.Register(t.Context(), info, []string{"a", "b", "c"}))
 	gs := acquire(t, be, id, info, 2)
@@ -164,7 +165,7 @@ func TestNamesOfResources(t *testing.T) { // CL9, I6
 	for _, bad := range []string{"", "a:b", "a\nb"} {
 		info.Name = bad
 		refused(t, be.Register(t.Context(), info, nil), fmt.Sprintf("%q", bad))
-		_, err := be.OpenSession(t.Context(), lease.SessionSpec{ID: newID(), TTL: time.Hour, Consumers: []string{bad}})
+		_, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: newID(), TTL: time.Hour, Consumers: []string{bad}})
 		refused(t, err, fmt.Sprintf("%q", bad))
 	}
 }

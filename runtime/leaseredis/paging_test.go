@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // More resources than a page may have one score: those that were copied to a view in one step.
@@ -16,18 +16,18 @@ func TestStreamsThatWereCopiedInOneStepAreAllFound(t *testing.T) {
 	open := func(name string) *Backend {
 		return New(redistest.Shared(t).Client(t), WithNamespace(name), WithLogger(slog.New(slog.DiscardHandler)))
 	}
-	info := lease.ConsumerInfo{Name: "c", Per: lease.PerStream, Topics: []string{"*"}, TTL: time.Hour}
+	info := backend.ConsumerInfo{Name: "c", Per: backend.PerStream, Topics: []string{"*"}, TTL: time.Hour}
 	name := redistest.Namespace(t)
 	be := open(name)
-	var es []lease.Event
+	var es []backend.Event
 	for i := range streams {
-		es = append(es, lease.Event{Topic: "x", Key: fmt.Sprint("k", i), Kind: "order", Payload: []byte("{}")})
+		es = append(es, backend.Event{Topic: "x", Key: fmt.Sprint("k", i), Kind: "order", Payload: []byte("{}")})
 	}
 	es = append(es, es[0], es[0], es[0]) // so that steps and pages do not end together
 	check(t, be.Publish(t.Context(), es[streams:]))
 	check(t, be.Publish(t.Context(), es[:streams]))
 
-	feed, err := open(name).OpenFeed(t.Context(), []lease.ConsumerInfo{info})
+	feed, err := open(name).OpenFeed(t.Context(), []backend.ConsumerInfo{info})
 	check(t, err)
 	defer feed.Close()
 	check(t, be.Register(t.Context(), info, nil))

@@ -7,15 +7,15 @@ import (
 	"slices"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // parkedBytes bounds what one read of parked messages loads from a tag; the rest comes with the next.
 const parkedBytes = 4 << 20
 
 // FetchParked reads due parked messages, the lane that is due longest first.
-func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lease.Parked, error) {
-	out := lease.Parked{Next: -1}
+func (b *Backend) FetchParked(ctx context.Context, req backend.ParkedRequest) (backend.Parked, error) {
+	out := backend.Parked{Next: -1}
 	sh, err := b.shape(ctx)
 	if err != nil {
 		return out, fmt.Errorf("leaseredis: read parked messages of %s: %w", req.Consumer.Name, err)
@@ -43,7 +43,7 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 	steps = slices.DeleteFunc(steps, func(s step) bool { return !slices.Contains(reach, s.tag) })
 	for _, a := range b.runAll(ctx, steps) {
 		if a.err != nil {
-			return lease.Parked{Next: -1}, fmt.Errorf("leaseredis: read parked messages of %s: %w", req.Consumer.Name, a.err)
+			return backend.Parked{Next: -1}, fmt.Errorf("leaseredis: read parked messages of %s: %w", req.Consumer.Name, a.err)
 		}
 		r := list(a.value)
 		out.More = out.More || number(r[0]) == 1
@@ -71,7 +71,7 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 			if raw.Size > req.MaxPayload {
 				raw.Payload = nil
 			}
-			out.Messages = append(out.Messages, lease.ParkedMessage{Resource: l.resource, Lane: l.name, Raw: raw, Last: number(m[1]) == 1,
+			out.Messages = append(out.Messages, backend.ParkedMessage{Resource: l.resource, Lane: l.name, Raw: raw, Last: number(m[1]) == 1,
 				Waited: time.Duration(number(m[4])) * time.Microsecond, Error: text(m[5])})
 		}
 	}
@@ -79,9 +79,9 @@ func (b *Backend) FetchParked(ctx context.Context, req lease.ParkedRequest) (lea
 }
 
 // leaseSteps runs a script under every tag that keeps leases of the consumer.
-func (b *Backend) leaseSteps(sh *shape, info lease.ConsumerInfo, s *script, args ...any) []step {
-	if info.Per == lease.PerGroup || info.Per == lease.PerCluster {
-		return []step{{tag: sh.leaseTag(info.Name, lease.Whole), script: s, args: args}}
+func (b *Backend) leaseSteps(sh *shape, info backend.ConsumerInfo, s *script, args ...any) []step {
+	if info.Per == backend.PerGroup || info.Per == backend.PerCluster {
+		return []step{{tag: sh.leaseTag(info.Name, backend.Whole), script: s, args: args}}
 	}
 	steps := make([]step, sh.tags)
 	for tag := range steps {
@@ -92,11 +92,11 @@ func (b *Backend) leaseSteps(sh *shape, info lease.ConsumerInfo, s *script, args
 
 // unpackKept reads a message that was kept beside the log. One that cannot be read, because another
 // program wrote there, is a message without kind and payload, which no handler takes.
-func (b *Backend) unpackKept(packed, id string) lease.Raw {
+func (b *Backend) unpackKept(packed, id string) backend.Raw {
 	raw, err := unpackMessage(packed)
 	if err != nil {
 		b.log.Warn("a kept message cannot be read", "id", id, "error", err)
-		return lease.Raw{ID: id}
+		return backend.Raw{ID: id}
 	}
 	return raw
 }

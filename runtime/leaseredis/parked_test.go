@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // When a shard is lost, parked messages that the others keep are retried, and housekeeping is done there.
@@ -40,8 +40,8 @@ func TestALostShardHoldsUpNoParkedMessagesElsewhere(t *testing.T) { // CL10
 	a.publishes(1, topics...)
 	for _, g := range a.takes(len(topics), topics...) {
 		got := a.reads(g, 1)
-		a.commits(a.next(g, lease.Progress{Cursor: got.Next, Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}}))
-		check(t, a.Release(t.Context(), a.id, "c", []lease.Ref{g.Ref}))
+		a.commits(a.next(g, backend.Progress{Cursor: got.Next, Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}}))
+		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
 	}
 	other := New(cluster.Client(t), WithNamespace(name), quiet)
 	_, err = other.shape(t.Context()) // it runs already
@@ -55,11 +55,11 @@ func TestALostShardHoldsUpNoParkedMessagesElsewhere(t *testing.T) { // CL10
 		if time.Now().After(deadline) {
 			t.Fatalf("parked messages of %d of %d topics were read: %v", len(parked), len(left), err)
 		}
-		if _, err = b.Acquire(t.Context(), lease.AcquireRequest{Session: b.id, Consumer: b.info, Max: 100, Attempt: randomID()}); err != nil {
+		if _, err = b.Acquire(t.Context(), backend.AcquireRequest{Session: b.id, Consumer: b.info, Max: 100, Attempt: randomID()}); err != nil {
 			continue
 		}
-		var p lease.Parked
-		p, err = b.FetchParked(t.Context(), lease.ParkedRequest{Session: b.id, Consumer: b.info, Limit: 100, MaxPayload: 1 << 20})
+		var p backend.Parked
+		p, err = b.FetchParked(t.Context(), backend.ParkedRequest{Session: b.id, Consumer: b.info, Limit: 100, MaxPayload: 1 << 20})
 		for _, m := range p.Messages {
 			if !left[m.Topic] {
 				t.Fatalf("%s is lost, and a message of it was read", m.Topic)

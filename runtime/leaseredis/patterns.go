@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // Versions of a consumer with other patterns may run side by side while it is deployed. Whoever
@@ -28,7 +28,7 @@ func patternsIn(stored string) ([]string, error) {
 }
 
 // narrow drops patterns that no member of a consumer has had for a while, and returns them.
-func (b *Backend) narrow(ctx context.Context, sh *shape, info lease.ConsumerInfo) (dropped []string, err error) {
+func (b *Backend) narrow(ctx context.Context, sh *shape, info backend.ConsumerInfo) (dropped []string, err error) {
 	if len(info.Topics) == 0 || sourceOf(info) != nil {
 		return nil, nil
 	}

@@ -7,8 +7,9 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // A pattern counts as long as a session has it, and for a while beyond; publishers stop to copy what
@@ -16,11 +17,11 @@ import (
 func TestPatternsAreDropped(t *testing.T) {
 	client, namespace := redistest.Shared(t).Client(t), redistest.Namespace(t)
 	be := on(client, namespace, leaseredis.WithTags(2))
-	narrow := lease.ConsumerInfo{Name: "c", Per: lease.PerGroup, Topics: []string{"a"}}
-	wide := lease.ConsumerInfo{Name: "c", Per: lease.PerGroup, Topics: []string{"a", "b*"}}
-	open := func(info lease.ConsumerInfo) lease.Session {
+	narrow := backend.ConsumerInfo{Name: "c", Per: backend.PerGroup, Topics: []string{"a"}}
+	wide := backend.ConsumerInfo{Name: "c", Per: backend.PerGroup, Topics: []string{"a", "b*"}}
+	open := func(info backend.ConsumerInfo) backend.Session {
 		t.Helper()
-		s := must[lease.Session](t)(be.OpenSession(t.Context(), lease.SessionSpec{
+		s := must[backend.Session](t)(be.OpenSession(t.Context(), backend.SessionSpec{
 			ID: newID(), TTL: time.Hour, Consumers: []string{"c"}, Topics: map[string][]string{"c": info.Topics}, Host: "h", PID: 1}))
 		t.Cleanup(func() { s.Close(t.Context()) })
 		ok(t, be.Register(t.Context(), info, nil))
@@ -28,7 +29,7 @@ func TestPatternsAreDropped(t *testing.T) {
 	}
 	maintain := func() {
 		t.Helper()
-		must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{narrow}))
+		must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{narrow}))
 	}
 	// ago makes what waits to be dropped older.
 	ago := func(d time.Duration) {
@@ -51,7 +52,7 @@ func TestPatternsAreDropped(t *testing.T) {
 	fresh := open(wide)
 	maintain()
 	ok(t, be.Register(t.Context(), narrow, nil)) // last
-	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "bc", Kind: "k"}, {Topic: "d", Kind: "k"}}))
+	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "bc", Kind: "k"}, {Topic: "d", Kind: "k"}}))
 	if got := must[[]leaseredis.UnmatchedTopic](t)(be.UnmatchedTopics(t.Context())); len(got) != 1 || got[0].Topic != "d" {
 		t.Errorf("topics that nobody takes: %+v, want d", got)
 	}

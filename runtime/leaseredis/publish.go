@@ -14,7 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // The bounds of what one script call publishes: a script stops the server while it runs.
@@ -35,8 +35,8 @@ const publishPatience = 10 * time.Second
 // Between topics of different tags, what is published later has a greater id if the same process
 // has published both, or has read the one before it published the other; otherwise the clocks
 // of their servers decide.
-func (b *Backend) Publish(ctx context.Context, events []lease.Event) error {
-	if err := lease.CheckEvents(events); err != nil {
+func (b *Backend) Publish(ctx context.Context, events []backend.Event) error {
+	if err := backend.CheckEvents(events); err != nil {
 		return err
 	}
 	for len(events) > 0 {
@@ -50,7 +50,7 @@ func (b *Backend) Publish(ctx context.Context, events []lease.Event) error {
 }
 
 // publishSome appends the first events, in one step, and returns how many.
-func (b *Backend) publishSome(ctx context.Context, events []lease.Event) (n int, err error) {
+func (b *Backend) publishSome(ctx context.Context, events []backend.Event) (n int, err error) {
 	var failed retrying
 	var a *attempt
 	defer func() { a.over() }()
@@ -133,7 +133,7 @@ func (a *attempt) over() {
 }
 
 // publishStep is the step for the first events that share a tag, and how many these are.
-func (b *Backend) publishStep(sh *shape, a *attempt, events []lease.Event) (step, int) {
+func (b *Backend) publishStep(sh *shape, a *attempt, events []backend.Event) (step, int) {
 	tag := a.of.tag
 	args := []any{a.p.id, a.number, a.low(), b.known.seen.Load()}
 	n, size := 0, 0

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -86,9 +86,9 @@ func publishes(cmds []redis.Cmder) bool {
 }
 
 // all reads everything that a resource holds, from its beginning.
-func all(t testing.TB, be *leaseredis.Backend, c lease.ConsumerInfo, resource string) (out []lease.Raw) {
+func all(t testing.TB, be *leaseredis.Backend, c backend.ConsumerInfo, resource string) (out []backend.Raw) {
 	t.Helper()
-	var at lease.Cursor
+	var at backend.Cursor
 	for {
 		f := fetch(t, be, c, resource, at, 700)
 		out = append(out, f.Messages...)
@@ -98,7 +98,7 @@ func all(t testing.TB, be *leaseredis.Backend, c lease.ConsumerInfo, resource st
 	}
 }
 
-func wantPayloads(t testing.TB, got []lease.Raw, want []lease.Event) {
+func wantPayloads(t testing.TB, got []backend.Raw, want []backend.Event) {
 	t.Helper()
 	equal(t, "messages", len(got), len(want))
 	for i := range got {
@@ -144,7 +144,7 @@ func TestLostRepliesOfPublishDoNotPublishTwice(t *testing.T) {
 				t.Fatalf("%d calls", calls)
 			}
 			for n := range 3 {
-				var want []lease.Event
+				var want []backend.Event
 				for i := range es {
 					if i/600%3 == n {
 						want = append(want, es[i])
@@ -194,17 +194,17 @@ var oddNames = []string{
 func TestNamesMayBeAnything(t *testing.T) { // CL9
 	test := func(t *testing.T, c redis.UniversalClient, opts ...leaseredis.Option) {
 		be := on(c, redistest.Namespace(t), append(opts, leaseredis.WithLogger(discard))...)
-		streams := lease.ConsumerInfo{Name: "streams", Per: lease.PerStream, Topics: []string{"*"}}
-		infos := []lease.ConsumerInfo{topical, grouped, streams}
+		streams := backend.ConsumerInfo{Name: "streams", Per: backend.PerStream, Topics: []string{"*"}}
+		infos := []backend.ConsumerInfo{topical, grouped, streams}
 		for _, name := range oddNames { // each as a pattern, which only stars make one
-			infos = append(infos, lease.ConsumerInfo{Name: fmt.Sprint("only-", len(infos)), Per: lease.PerGroup, Topics: []string{name}})
+			infos = append(infos, backend.ConsumerInfo{Name: fmt.Sprint("only-", len(infos)), Per: backend.PerGroup, Topics: []string{name}})
 		}
 		for _, info := range infos {
 			ok(t, be.Register(t.Context(), info, []string{}))
 		}
-		var es []lease.Event
+		var es []backend.Event
 		for i, name := range oddNames {
-			es = append(es, lease.Event{Topic: name, Key: oddNames[len(oddNames)-1-i], Kind: name, Payload: []byte(name), Headers: map[string]string{name: name}, ID: name})
+			es = append(es, backend.Event{Topic: name, Key: oddNames[len(oddNames)-1-i], Kind: name, Payload: []byte(name), Headers: map[string]string{name: name}, ID: name})
 		}
 		ok(t, be.Publish(t.Context(), es))
 		ok(t, be.Publish(t.Context(), es)) // their ids keep them out
@@ -218,13 +218,13 @@ func TestNamesMayBeAnything(t *testing.T) { // CL9
 			wantPayloads(t, all(t, be, streams, es[i].Key), es[i:i+1])
 			n := 0
 			for _, other := range oddNames {
-				if lease.MatchTopic([]string{name}, other) {
+				if backend.MatchTopic([]string{name}, other) {
 					n++
 				}
 			}
-			equal(t, fmt.Sprintf("messages that match %q", name), len(all(t, be, infos[3+i], lease.Whole)), n)
+			equal(t, fmt.Sprintf("messages that match %q", name), len(all(t, be, infos[3+i], backend.Whole)), n)
 		}
-		wantPayloads(t, all(t, be, grouped, lease.Whole), es)
+		wantPayloads(t, all(t, be, grouped, backend.Whole), es)
 		ok(t, be.Register(t.Context(), topical, nil))
 		equal(t, "topics found", survey(t, be, topical).Resources, len(oddNames))
 	}
@@ -253,18 +253,18 @@ func TestAForeignKeyIsTold(t *testing.T) { // E12
 
 	// A delayed event for it waits, others do not.
 	ok(t, client.Del(t.Context(), "{"+namespace+"0}:t:bad").Err())
-	late := []lease.Event{{Topic: "bad", Payload: []byte("1"), After: 20 * time.Millisecond}, {Topic: "good", Payload: []byte("2"), After: 30 * time.Millisecond}}
+	late := []backend.Event{{Topic: "bad", Payload: []byte("1"), After: 20 * time.Millisecond}, {Topic: "good", Payload: []byte("2"), After: 30 * time.Millisecond}}
 	ok(t, be.Publish(t.Context(), late))
 	ok(t, client.Set(t.Context(), "{"+namespace+"0}:t:bad", "mine", 0).Err())
-	feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{topical}))
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	eventually(t, "the other delayed event", func() bool {
-		must[lease.News](t)(feed.Next(t.Context()))
+		must[backend.News](t)(feed.Next(t.Context()))
 		return len(all(t, be, topical, "good")) == 1
 	})
 	ok(t, client.Del(t.Context(), "{"+namespace+"0}:t:bad").Err())
 	eventually(t, "the delayed event, when its key is free", func() bool {
-		must[lease.News](t)(feed.Next(t.Context()))
+		must[backend.News](t)(feed.Next(t.Context()))
 		return len(all(t, be, topical, "bad")) == 1
 	})
 }
@@ -283,9 +283,9 @@ func TestAGroupReadsPublishersInTheirOrder(t *testing.T) {
 		from := connect()
 		wg.Go(func() {
 			for n := 0; n < each; {
-				var es []lease.Event
+				var es []backend.Event
 				for range n%3 + 1 {
-					es = append(es, lease.Event{Topic: fmt.Sprint("t", (n*7+p)%11), Key: fmt.Sprint(p), Payload: fmt.Append(nil, n)})
+					es = append(es, backend.Event{Topic: fmt.Sprint("t", (n*7+p)%11), Key: fmt.Sprint(p), Payload: fmt.Append(nil, n)})
 					n++
 				}
 				if err := from.Publish(t.Context(), es); err != nil {
@@ -298,10 +298,10 @@ func TestAGroupReadsPublishersInTheirOrder(t *testing.T) {
 	published := make(chan struct{})
 	go func() { wg.Wait(); close(published) }()
 	next := map[string]int{}
-	var at lease.Cursor
+	var at backend.Cursor
 	last, total := false, 0
 	for {
-		f := fetch(t, be, grouped, lease.Whole, at, 50)
+		f := fetch(t, be, grouped, backend.Whole, at, 50)
 		at = f.Next
 		for _, m := range f.Messages {
 			equal(t, "next of publisher "+m.Key, string(m.Payload), fmt.Sprint(next[m.Key]))

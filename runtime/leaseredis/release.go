@@ -5,16 +5,11 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/leasegen/leasegen/runtime/lease"
-)
-
-var (
-	_ lease.Streamer  = (*Backend)(nil)
-	_ lease.RowLocker = (*Backend)(nil)
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // Release gives leases back.
-func (b *Backend) Release(ctx context.Context, session, consumer string, leases []lease.Ref) error {
+func (b *Backend) Release(ctx context.Context, session, consumer string, leases []backend.Ref) error {
 	sh, err := b.shape(ctx)
 	if err != nil {
 		return err
@@ -30,8 +25,8 @@ func (b *Backend) Release(ctx context.Context, session, consumer string, leases 
 // refSteps are the calls of a script for leases: by tag, in chunks, each with the arguments
 // first, and then resource, epoch and what more says of each lease. The chunks
 // are returned beside.
-func refSteps(sh *shape, s *script, consumer string, leases []lease.Ref, first []any, more func(lease.Ref) any) (steps []step, chunks [][]lease.Ref) {
-	byTag := make([][]lease.Ref, sh.tags)
+func refSteps(sh *shape, s *script, consumer string, leases []backend.Ref, first []any, more func(backend.Ref) any) (steps []step, chunks [][]backend.Ref) {
+	byTag := make([][]backend.Ref, sh.tags)
 	for _, ref := range leases {
 		tag := sh.leaseTag(consumer, ref.Resource)
 		byTag[tag] = append(byTag[tag], ref)
@@ -56,7 +51,7 @@ func refSteps(sh *shape, s *script, consumer string, leases []lease.Ref, first [
 // Whether there is work is looked up between two steps: the first notes how often a stream
 // was wanted, the second leaves it wanted when that has changed. So a message that comes meanwhile is not
 // forgotten, and a process that dies in between leaves the stream to be taken over.
-func (b *Backend) Retire(ctx context.Context, session, consumer string, leases []lease.Ref) error {
+func (b *Backend) Retire(ctx context.Context, session, consumer string, leases []backend.Ref) error {
 	sh, err := b.shape(ctx)
 	if err != nil {
 		return err
@@ -66,7 +61,7 @@ func (b *Backend) Retire(ctx context.Context, session, consumer string, leases [
 		return b.fail("retire streams of "+consumer, err)
 	}
 	first := []any{session, consumer}
-	idle := func(lease.Ref) any { return "*" }
+	idle := func(backend.Ref) any { return "*" }
 	if !info.Announced {
 		wanted := map[string]string{}
 		at := map[string]cursor{}
@@ -86,7 +81,7 @@ func (b *Backend) Retire(ctx context.Context, session, consumer string, leases [
 		if err != nil {
 			return b.fail("retire streams of "+consumer, err)
 		}
-		idle = func(ref lease.Ref) any {
+		idle = func(ref backend.Ref) any {
 			if unread[ref.Resource] {
 				return ""
 			}
@@ -101,7 +96,7 @@ func (b *Backend) Retire(ctx context.Context, session, consumer string, leases [
 }
 
 // Renew extends leases that expire one by one.
-func (b *Backend) Renew(ctx context.Context, session string, info lease.ConsumerInfo, leases []lease.Ref) ([]string, error) {
+func (b *Backend) Renew(ctx context.Context, session string, info backend.ConsumerInfo, leases []backend.Ref) ([]string, error) {
 	sh, err := b.shape(ctx)
 	if err != nil {
 		return nil, err

@@ -5,14 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // More sessions than are declared dead at once expire with leases that have expired by themselves. The end of
 // one that is noted later must not set free what another has taken by then.
 func TestALeaseThatWasTakenIsNotFreedByTheEndOfItsFormerOwner(t *testing.T) {
 	be := fresh(t)
-	rows := lease.ConsumerInfo{Name: "rows", Per: lease.PerStream, Announced: true, Lock: lease.LockRow, TTL: 50 * time.Millisecond}
+	rows := backend.ConsumerInfo{Name: "rows", Per: backend.PerStream, Announced: true, Lock: backend.LockRow, TTL: 50 * time.Millisecond}
 	ok(t, be.Register(t.Context(), rows, []string{"s"}))
 	for range 20 {
 		member(t, be, 50*time.Millisecond, rows)

@@ -19,8 +19,9 @@ import (
 
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // scriptCost is the most that one call of a script cost.
@@ -148,12 +149,12 @@ func scaled(t *testing.T, size int, counting bool) map[string]scriptCost {
 	m := newMeter(t, s, counting)
 	topics := topicNames(100 * size)
 	const hot = "hot" // the one with very many parked keys
-	partitioned := lease.ConsumerInfo{Name: "partitioned", Per: lease.PerPartition, Topics: []string{"*"}}
-	streamed := lease.ConsumerInfo{Name: "streamed", Per: lease.PerStream, Topics: []string{"*"}}
-	all := []lease.ConsumerInfo{topical, partitioned, streamed, grouped}
+	partitioned := backend.ConsumerInfo{Name: "partitioned", Per: backend.PerPartition, Topics: []string{"*"}}
+	streamed := backend.ConsumerInfo{Name: "streamed", Per: backend.PerStream, Topics: []string{"*"}}
+	all := []backend.ConsumerInfo{topical, partitioned, streamed, grouped}
 	var live string
-	var beat lease.Session
-	var g lease.Grant
+	var beat backend.Session
+	var g backend.Grant
 	m.fill(func() {
 		for _, info := range all {
 			ok(t, be.Register(ctx, info, nil))
@@ -161,24 +162,24 @@ func scaled(t *testing.T, size int, counting bool) map[string]scriptCost {
 		ok(t, be.Register(ctx, topical, append(topics, hot)))
 		live, beat = member(t, be, time.Hour, all...)
 		for i := 0; i < 100*size; i += 500 {
-			var es []lease.Event
+			var es []backend.Event
 			for j := i; j < min(i+500, 100*size); j++ {
-				es = append(es, lease.Event{Topic: topics[j], Key: fmt.Sprint("k", j), Kind: "k", Payload: bytes.Repeat([]byte("x"), 300)})
+				es = append(es, backend.Event{Topic: topics[j], Key: fmt.Sprint("k", j), Kind: "k", Payload: bytes.Repeat([]byte("x"), 300)})
 			}
 			ok(t, be.Publish(ctx, es))
 		}
-		ok(t, be.Publish(ctx, []lease.Event{{Topic: topics[0], Key: "k", Kind: "k", Payload: []byte("1"), After: time.Hour}}))
+		ok(t, be.Publish(ctx, []backend.Event{{Topic: topics[0], Key: "k", Kind: "k", Payload: []byte("1"), After: time.Hour}}))
 		gs := acquire(t, be, live, topical, len(topics)+1)
-		g = gs[slices.IndexFunc(gs, func(g lease.Grant) bool { return g.Resource == hot })]
+		g = gs[slices.IndexFunc(gs, func(g backend.Grant) bool { return g.Resource == hot })]
 		parks(t, be, live, g, bytes.Repeat([]byte("x"), 300), 500*size, func(i int) string { return fmt.Sprint("lane", i) })
 		// Half of them are dead letters.
-		p := must[lease.Parked](t)(be.FetchParked(ctx, lease.ParkedRequest{Session: live, Consumer: topical, Limit: 250 * size, MaxPayload: mega}))
+		p := must[backend.Parked](t)(be.FetchParked(ctx, backend.ParkedRequest{Session: live, Consumer: topical, Limit: 250 * size, MaxPayload: mega}))
 		for some := range slices.Chunk(p.Messages, 500) {
-			progress := lease.Progress{Ref: g.Ref, Seq: time.Now().UnixMicro()}
+			progress := backend.Progress{Ref: g.Ref, Seq: time.Now().UnixMicro()}
 			for _, d := range some {
-				progress.Dead = append(progress.Dead, lease.Dead{ID: d.ID, Attempt: 2, Reason: "why"})
+				progress.Dead = append(progress.Dead, backend.Dead{ID: d.ID, Attempt: 2, Reason: "why"})
 			}
-			must[[]string](t)(be.Commit(ctx, live, topical.Name, []lease.Progress{progress}))
+			must[[]string](t)(be.Commit(ctx, live, topical.Name, []backend.Progress{progress}))
 		}
 		ok(t, be.Release(ctx, live, topical.Name, refs(gs)))
 		// Processes that hold all of it die.
@@ -193,44 +194,44 @@ func scaled(t *testing.T, size int, counting bool) map[string]scriptCost {
 		eventually(t, "they are dead", func() bool { return survey(t, be, topical).Free >= len(topics) })
 	})
 	m.during(func() {
-		var gs []lease.Grant
+		var gs []backend.Grant
 		eventually(t, "all is taken over", func() bool {
 			got := acquire(t, be, live, topical, len(topics)+1)
 			gs = append(gs, got...)
 			return len(gs) >= len(topics)+1
 		})
-		for _, info := range []lease.ConsumerInfo{partitioned, streamed, grouped} {
+		for _, info := range []backend.ConsumerInfo{partitioned, streamed, grouped} {
 			ok(t, be.Register(ctx, info, nil))
 			gs := acquire(t, be, live, info, 300)
-			if info.Per == lease.PerStream {
+			if info.Per == backend.PerStream {
 				ok(t, be.Retire(ctx, live, info.Name, refs(gs)))
 			}
 		}
 		ok(t, beat.Heartbeat(ctx))
-		must[[]lease.Ref](t)(be.Owned(ctx, live, topical.Name))
-		feed := must[lease.Feed](t)(be.OpenFeed(ctx, all))
+		must[[]backend.Ref](t)(be.Owned(ctx, live, topical.Name))
+		feed := must[backend.Feed](t)(be.OpenFeed(ctx, all))
 		ok(t, be.Publish(ctx, events(topics[0], 100)))
-		must[lease.News](t)(feed.Next(ctx))
+		must[backend.News](t)(feed.Next(ctx))
 		feed.Close()
-		req := lease.FetchRequest{Consumer: topical, MaxPayload: mega}
+		req := backend.FetchRequest{Consumer: topical, MaxPayload: mega}
 		for _, g := range gs[:min(len(gs), 1000)] {
-			req.Items = append(req.Items, lease.FetchItem{Resource: g.Resource, From: g.Cursor, Limit: 10})
+			req.Items = append(req.Items, backend.FetchItem{Resource: g.Resource, From: g.Cursor, Limit: 10})
 		}
-		var ps []lease.Progress
-		for i, f := range must[[]lease.Fetched](t)(be.Fetch(ctx, req)) {
-			ps = append(ps, lease.Progress{Ref: gs[i].Ref, Seq: 1, Cursor: f.Next})
+		var ps []backend.Progress
+		for i, f := range must[[]backend.Fetched](t)(be.Fetch(ctx, req)) {
+			ps = append(ps, backend.Progress{Ref: gs[i].Ref, Seq: 1, Cursor: f.Next})
 		}
 		must[[]string](t)(be.Commit(ctx, live, topical.Name, ps))
-		must[lease.Parked](t)(be.FetchParked(ctx, lease.ParkedRequest{Session: live, Consumer: topical, Limit: 100, PerResource: 100, MaxPayload: mega}))
-		must[[]lease.ConsumerStatus](t)(be.Status(ctx))
-		must[[]lease.MemberStatus](t)(be.Members(ctx, topical.Name))
-		must[[]lease.CursorStatus](t)(be.Cursors(ctx, topical.Name, "", 10))
-		must[[]lease.DeadLetterInfo](t)(be.DeadLetters(ctx, lease.DeadLetterFilter{Consumer: topical.Name, Limit: 100}))
-		must[int](t)(be.Replay(ctx, lease.DeadLetterFilter{Consumer: topical.Name, Limit: 100}))
+		must[backend.Parked](t)(be.FetchParked(ctx, backend.ParkedRequest{Session: live, Consumer: topical, Limit: 100, PerResource: 100, MaxPayload: mega}))
+		must[[]operate.ConsumerStatus](t)(be.Status(ctx))
+		must[[]operate.MemberStatus](t)(be.Members(ctx, topical.Name))
+		must[[]operate.CursorStatus](t)(be.Cursors(ctx, topical.Name, "", 10))
+		must[[]operate.DeadLetterInfo](t)(be.DeadLetters(ctx, operate.DeadLetterFilter{Consumer: topical.Name, Limit: 100}))
+		must[int](t)(be.Replay(ctx, operate.DeadLetterFilter{Consumer: topical.Name, Limit: 100}))
 		bounded := topical
 		bounded.Max = 10
-		must[lease.MaintainReport](t)(be.Maintain(ctx, []lease.ConsumerInfo{bounded, partitioned, streamed, grouped}))
-		must[int](t)(be.SetCursor(ctx, topical.Name, hot, lease.CursorTarget{Beginning: true}))
+		must[operate.MaintainReport](t)(be.Maintain(ctx, []backend.ConsumerInfo{bounded, partitioned, streamed, grouped}))
+		must[int](t)(be.SetCursor(ctx, topical.Name, hot, operate.CursorTarget{Beginning: true}))
 		ok(t, be.Release(ctx, live, topical.Name, refs(gs)))
 		ok(t, beat.Close(context.WithoutCancel(ctx)))
 		ok(t, be.Forget(ctx, streamed.Name))

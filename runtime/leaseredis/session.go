@@ -14,7 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // leaseChunk is how many leases one script call works on at most: the server does nothing else meanwhile.
@@ -27,7 +27,7 @@ const leaseChunk = 1000
 // left out: what is kept under the others goes on. It is entered as soon as it can be.
 type session struct {
 	b     *Backend
-	spec  lease.SessionSpec
+	spec  backend.SessionSpec
 	alarm chan struct{}
 
 	mu      sync.Mutex
@@ -38,8 +38,6 @@ type session struct {
 	joining bool                  // a goroutine tries to enter the tags that were left out
 }
 
-var _ lease.Alarmed = (*session)(nil)
-
 // sessions are those that this process has open.
 type sessions struct {
 	unusable atomic.Bool // a call found the application's client closed
@@ -49,7 +47,7 @@ type sessions struct {
 }
 
 // OpenSession starts a new incarnation. Repeating it with the id of a live session returns that session.
-func (b *Backend) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+func (b *Backend) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
 	if spec.ID == "" || spec.TTL <= 0 || strings.Contains(spec.ID, "\n") {
 		return nil, fmt.Errorf("leaseredis: open session %q: it needs an id and a TTL above 0, not %v", spec.ID, spec.TTL)
 	}
@@ -258,7 +256,7 @@ func (s *session) enter(ctx context.Context, tags []int) (out int, err error) {
 			s.mu.Lock()
 			s.entered[tags[i]], s.heard[tags[i]] = true, begun
 			s.mu.Unlock()
-		case errors.Is(a.err, lease.ErrSessionLost), !moved(a.err):
+		case errors.Is(a.err, backend.ErrSessionLost), !moved(a.err):
 			return len(tags), a.err
 		default:
 			out, err = out+1, a.err
@@ -288,12 +286,12 @@ func (b *Backend) closed(ctx context.Context) error {
 func (s *session) Heartbeat(ctx context.Context) error {
 	client, over := s.client()
 	if over {
-		return lease.ErrSessionLost
+		return backend.ErrSessionLost
 	}
 	if err := s.b.closed(ctx); err != nil { // with a heartbeat of its own it would hold leases that nobody works on
 		s.end()
 		s.b.warn("closed", "the application closed its client while consumers ran; their leases are left to expire", "error", err)
-		return lease.ErrSessionLost
+		return backend.ErrSessionLost
 	}
 	in, out := s.split()
 	steps := make([]step, len(in))
@@ -304,9 +302,9 @@ func (s *session) Heartbeat(ctx context.Context) error {
 	begun := time.Now()
 	for i, a := range s.b.runOn(ctx, client, steps) {
 		switch {
-		case errors.Is(a.err, lease.ErrSessionLost), errors.Is(a.err, errShape):
+		case errors.Is(a.err, backend.ErrSessionLost), errors.Is(a.err, errShape):
 			s.end()
-			return lease.ErrSessionLost
+			return backend.ErrSessionLost
 		case a.err != nil:
 			failed = a.err
 		default:
@@ -342,7 +340,7 @@ func (s *session) join(tags []int) {
 		ctx, cancel := context.WithTimeout(context.Background(), s.spec.TTL/3)
 		defer cancel()
 		switch out, err := s.enter(ctx, tags); {
-		case errors.Is(err, lease.ErrSessionLost): // it was entered after all, and expired there
+		case errors.Is(err, backend.ErrSessionLost): // it was entered after all, and expired there
 			s.end()
 			s.sound()
 		case out < len(tags):

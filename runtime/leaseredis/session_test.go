@@ -13,8 +13,9 @@ import (
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // proxied returns a backend behind a proxy, whose client repeats nothing, and another straight
@@ -46,7 +47,7 @@ func unknown(t *testing.T, p *faultproxy.Proxy, script string, call func() error
 	default:
 		t.Fatalf("script %s was not called", script)
 	}
-	if err == nil || errors.Is(err, lease.ErrSessionLost) || errors.Is(err, lease.ErrFenced) {
+	if err == nil || errors.Is(err, backend.ErrSessionLost) || errors.Is(err, backend.ErrFenced) {
 		t.Fatalf("the reply of %s was lost, and the call returned %v", script, err)
 	}
 }
@@ -65,11 +66,11 @@ func TestLostReplies(t *testing.T) { // E4
 			ok(t, warm.Heartbeat(ctx))
 			ok(t, warm.Close(ctx))
 
-			spec := lease.SessionSpec{ID: newID(), TTL: time.Hour, Consumers: []string{topical.Name}}
+			spec := backend.SessionSpec{ID: newID(), TTL: time.Hour, Consumers: []string{topical.Name}}
 			lost := p.DropReply(calling("open"))
-			s := must[lease.Session](t)(be.OpenSession(ctx, spec)) // it asks again by itself
+			s := must[backend.Session](t)(be.OpenSession(ctx, spec)) // it asks again by itself
 			<-lost
-			equal(t, "opened twice", must[lease.Session](t)(be.OpenSession(ctx, spec)), s)
+			equal(t, "opened twice", must[backend.Session](t)(be.OpenSession(ctx, spec)), s)
 			equal(t, "members", len(survey(t, straight, topical).Members), 1)
 
 			unknown(t, p, "register", func() error { return be.Register(ctx, topical, topics) })
@@ -79,7 +80,7 @@ func TestLostReplies(t *testing.T) { // E4
 			_ = acquire(t, be, spec.ID, grouped, 1) // of nobody's: the script is known now
 			req := request(spec.ID, topical, 4)
 			unknown(t, p, "acquire", func() error { _, err := be.Acquire(ctx, req); return err })
-			gs := must[[]lease.Grant](t)(be.Acquire(ctx, req))
+			gs := must[[]backend.Grant](t)(be.Acquire(ctx, req))
 			equal(t, "granted", len(gs), 4)
 			equal(t, "owned", survey(t, straight, topical).Members[0].Owned, 4)
 			equal(t, "free", survey(t, straight, topical).Free, 1)
@@ -217,7 +218,7 @@ func TestFlushAll(t *testing.T) { // E12
 		t.Error("a survey did not notice")
 	}
 	select {
-	case <-idle.(lease.Alarmed).Alarm():
+	case <-idle.Alarm():
 	default:
 		t.Error("sessions were not alarmed")
 	}
@@ -269,14 +270,14 @@ func TestServerRestart(t *testing.T) { // E6
 	ok(t, be.Register(t.Context(), topical, []string{"a"}))
 	g := acquire(t, be, id, topical, 1)[0]
 	s.Kill()
-	if err := sess.Heartbeat(t.Context()); err == nil || errors.Is(err, lease.ErrSessionLost) {
+	if err := sess.Heartbeat(t.Context()); err == nil || errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("heartbeat without a server: %v", err)
 	}
 	s.Start()
 	eventually(t, "a heartbeat", func() bool { return sess.Heartbeat(t.Context()) == nil })
 	other, _ := member(t, be, time.Minute, topical)
 	equal(t, "acquired by another", len(acquire(t, be, other, topical, 1)), 0)
-	ok(t, be.Release(t.Context(), id, topical.Name, []lease.Ref{g.Ref}))
+	ok(t, be.Release(t.Context(), id, topical.Name, []backend.Ref{g.Ref}))
 	equal(t, "acquired by another", len(acquire(t, be, other, topical, 1)), 1)
 }
 
@@ -287,15 +288,15 @@ func TestSessionsAreForgotten(t *testing.T) {
 	be := on(c, name, leaseredis.WithTags(2))
 	id, s := member(t, be, time.Hour, topical)
 	ok(t, s.Close(t.Context()))
-	_, err := be.OpenSession(t.Context(), lease.SessionSpec{ID: id, TTL: time.Hour, Consumers: []string{topical.Name}})
+	_, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: id, TTL: time.Hour, Consumers: []string{topical.Name}})
 	wantLost(t, "opening a session that has ended", err)
-	r := must[lease.MaintainReport](t)(be.Maintain(t.Context(), nil))
+	r := must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil))
 	equal(t, "forgotten at once", r.SessionsForgotten, 0)
 	for tag := range 2 {
 		ok(t, c.ZAddXX(t.Context(), fmt.Sprintf("{%s%d}:ended", name, tag),
 			redis.Z{Score: float64(time.Now().Add(-2 * time.Hour).UnixMicro()), Member: id}).Err())
 	}
-	r = must[lease.MaintainReport](t)(be.Maintain(t.Context(), nil))
+	r = must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil))
 	equal(t, "forgotten", r.SessionsForgotten, 1)
 	equal(t, "keys", c.Exists(t.Context(), "{"+name+"0}:s:"+id, "{"+name+"1}:s:"+id).Val(), 0)
 }
@@ -305,7 +306,7 @@ func TestTheServersClockIsSetBack(t *testing.T) { // E9
 	c := redistest.Shared(t).Client(t)
 	name := redistest.Namespace(t)
 	be := on(c, name, leaseredis.WithTags(2), leaseredis.WithLogger(discard))
-	rows := lease.ConsumerInfo{Name: "rows", Per: lease.PerStream, Announced: true, Lock: lease.LockRow, TTL: 3 * time.Second}
+	rows := backend.ConsumerInfo{Name: "rows", Per: backend.PerStream, Announced: true, Lock: backend.LockRow, TTL: 3 * time.Second}
 	ok(t, be.Register(t.Context(), topical, topicNames(8)))
 	ok(t, be.Register(t.Context(), rows, topicNames(8)))
 	id, sess := member(t, be, 6*time.Second, topical, rows)
@@ -325,7 +326,7 @@ func TestTheServersClockIsSetBack(t *testing.T) { // E9
 		}
 	}
 	equal(t, "free, an hour back", survey(t, be, topical).Free, 0)
-	must[lease.MaintainReport](t)(be.Maintain(t.Context(), nil))
+	must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil))
 	equal(t, "free", survey(t, be, topical).Free, 4)
 	ok(t, kept.Heartbeat(t.Context()))
 	got, gotRows := 0, 0

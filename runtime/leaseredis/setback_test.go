@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
@@ -65,7 +66,7 @@ func TestAServerWithAnOlderClockThatLacksWrites(t *testing.T) {
 	}
 	for range 2 {
 		be := on(c, namespace, leaseredis.WithTags(1), leaseredis.WithLogger(discard))
-		for _, per := range []lease.Per{lease.PerTopic, lease.PerGroup, lease.PerPartition, lease.PerStream} {
+		for _, per := range []backend.Per{backend.PerTopic, backend.PerGroup, backend.PerPartition, backend.PerStream} {
 			run(t, be, lease.Spec{Name: per.String(), Per: per, Topics: []string{"*"}, Handlers: []lease.Handler{
 				lease.One("kind", func(_ context.Context, m lease.Message[string]) error {
 					mu.Lock()
@@ -80,9 +81,9 @@ func TestAServerWithAnOlderClockThatLacksWrites(t *testing.T) {
 	}
 	publish := func(batch string, n int) {
 		t.Helper()
-		es := make([]lease.Event, n)
+		es := make([]backend.Event, n)
 		for i := range es {
-			es[i] = lease.Event{Topic: fmt.Sprint("t", i%3), Key: fmt.Sprint("k", i%5), Kind: "kind", Payload: fmt.Appendf(nil, "%q", fmt.Sprint(batch, i))}
+			es[i] = backend.Event{Topic: fmt.Sprint("t", i%3), Key: fmt.Sprint("k", i%5), Kind: "kind", Payload: fmt.Appendf(nil, "%q", fmt.Sprint(batch, i))}
 		}
 		// Of a process that has published nothing before.
 		ok(t, on(c, namespace, leaseredis.WithTags(1), leaseredis.WithLogger(discard)).Publish(t.Context(), es))

@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // shape is what a namespace was created with, and never changes.
@@ -121,7 +121,7 @@ func (s *shape) tagOf(name string) int { return int(hash(name) % uint64(s.tags))
 
 // leaseTag says under which tag a lease is kept.
 func (s *shape) leaseTag(consumer, resource string) int {
-	if resource == lease.Whole {
+	if resource == backend.Whole {
 		return s.tagOf(consumer)
 	}
 	return s.tagOf(resource)

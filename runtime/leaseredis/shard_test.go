@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -36,7 +37,7 @@ func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) { // CL10
 	be := on(cluster.Client(t), name)
 	var mu sync.Mutex
 	handled := map[string]int{}
-	run(t, be, lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, TTL: 3 * time.Second, Handlers: []lease.Handler{
+	run(t, be, lease.Spec{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, TTL: 3 * time.Second, Handlers: []lease.Handler{
 		lease.One("kind", func(_ context.Context, m lease.Message[[]byte]) error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -50,7 +51,7 @@ func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) { // CL10
 		t.Helper()
 		for _, topic := range topics {
 			if is(topic) {
-				ok(t, publisher.Publish(t.Context(), []lease.Event{{Topic: topic, Kind: "kind", Payload: []byte("{}")}}))
+				ok(t, publisher.Publish(t.Context(), []backend.Event{{Topic: topic, Kind: "kind", Payload: []byte("{}")}}))
 			}
 		}
 	}
@@ -78,7 +79,7 @@ func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) { // CL10
 			if rest(topic) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
-				return publisher.Publish(ctx, []lease.Event{{Topic: topic, Kind: "kind", Payload: []byte("{}")}}) == nil
+				return publisher.Publish(ctx, []backend.Event{{Topic: topic, Kind: "kind", Payload: []byte("{}")}}) == nil
 			}
 		}
 		return false
@@ -113,9 +114,9 @@ func TestASessionEntersWhatComesBack(t *testing.T) { // CL10
 	lost.Kill()
 
 	var id string
-	var s lease.Session
+	var s backend.Session
 	eventually(t, "a session opens", func() (opened bool) {
-		spec := lease.SessionSpec{ID: newID(), TTL: time.Minute, Consumers: []string{topical.Name}}
+		spec := backend.SessionSpec{ID: newID(), TTL: time.Minute, Consumers: []string{topical.Name}}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		var err error
@@ -128,7 +129,7 @@ func TestASessionEntersWhatComesBack(t *testing.T) { // CL10
 		t.Fatalf("acquired %d leases, want those of the shards that are left", some)
 	}
 	equal(t, "resources", survey(t, be, topical).Resources, some)
-	sole := lease.ConsumerInfo{Name: soleThere, Per: lease.PerCluster}
+	sole := backend.ConsumerInfo{Name: soleThere, Per: backend.PerCluster}
 	equal(t, "acquired of a lost tag", len(acquire(t, be, id, sole, 1)), 0)
 	ok(t, s.Heartbeat(t.Context()))
 
@@ -167,7 +168,7 @@ func TestASessionOpensWithoutTheFirstNodes(t *testing.T) { // CL6
 	eventually(t, "a session opens under all tags", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		s, err := be.OpenSession(ctx, lease.SessionSpec{ID: newID(), TTL: time.Minute, Consumers: []string{topical.Name}})
+		s, err := be.OpenSession(ctx, backend.SessionSpec{ID: newID(), TTL: time.Minute, Consumers: []string{topical.Name}})
 		if err != nil {
 			return false
 		}

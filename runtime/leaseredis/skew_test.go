@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -20,22 +20,22 @@ func TestIdsThatAreAheadOfTheClocks(t *testing.T) {
 			be := on(c, name, leaseredis.WithTags(2), leaseredis.WithLogger(discard))
 			ok(t, be.Register(t.Context(), grouped, nil))
 			ok(t, c.HSet(t.Context(), "{"+name+"1}:meta", "last", fmt.Sprint(time.Now().Add(ahead).UnixMicro())).Err())
-			var want []lease.Event
+			var want []backend.Event
 			publish := func(from *leaseredis.Backend, tag int) {
 				topic := "a"
 				for i := 0; tagOf(topic, 2) != tag; i++ {
 					topic = fmt.Sprint("a", i)
 				}
-				e := lease.Event{Topic: topic, Key: "k", Kind: "kind", Payload: fmt.Appendf(nil, `{"n":%d}`, len(want))}
+				e := backend.Event{Topic: topic, Key: "k", Kind: "kind", Payload: fmt.Appendf(nil, `{"n":%d}`, len(want))}
 				want = append(want, e)
-				ok(t, from.Publish(t.Context(), []lease.Event{e}))
+				ok(t, from.Publish(t.Context(), []backend.Event{e}))
 			}
 			publish(be, 1)
 			publish(be, 0) // the same publisher: it comes after the first
-			var at lease.Cursor = nil
+			var at backend.Cursor = nil
 			got := 0
 			eventually(t, "both are read", func() bool {
-				f := fetch(t, be, grouped, lease.Whole, at, 10)
+				f := fetch(t, be, grouped, backend.Whole, at, 10)
 				for _, m := range f.Messages {
 					equal(t, "message", string(m.Payload), string(want[got].Payload))
 					got++
@@ -46,7 +46,7 @@ func TestIdsThatAreAheadOfTheClocks(t *testing.T) {
 			// Another process that has seen neither.
 			publish(on(c, name, leaseredis.WithLogger(discard)), 0)
 			eventually(t, "the third is read", func() bool {
-				f := fetch(t, be, grouped, lease.Whole, at, 10)
+				f := fetch(t, be, grouped, backend.Whole, at, 10)
 				at = f.Next
 				return len(f.Messages) == 1 && string(f.Messages[0].Payload) == string(want[2].Payload)
 			})

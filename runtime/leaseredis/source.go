@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"unicode/utf8"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // StreamSource makes a consumer read streams that others write to, instead of leasegen's
@@ -42,7 +42,7 @@ func (s StreamSource) withDefaults() StreamSource {
 }
 
 // sourceOf returns the streams that a consumer reads instead of the log, or nil.
-func sourceOf(info lease.ConsumerInfo) *StreamSource {
+func sourceOf(info backend.ConsumerInfo) *StreamSource {
 	var s StreamSource
 	switch v := info.Source.(type) {
 	case StreamSource:
@@ -60,7 +60,7 @@ func sourceOf(info lease.ConsumerInfo) *StreamSource {
 }
 
 // checkSource refuses sources that this backend does not read.
-func checkSource(info lease.ConsumerInfo) error {
+func checkSource(info backend.ConsumerInfo) error {
 	if info.Source == nil {
 		return nil
 	}
@@ -71,7 +71,7 @@ func checkSource(info lease.ConsumerInfo) error {
 	switch {
 	case s == nil:
 		return refuse("its source is a %T, which another backend reads; use a leaseredis.StreamSource", info.Source)
-	case info.Per != lease.PerTopic && info.Per != lease.PerGroup:
+	case info.Per != backend.PerTopic && info.Per != backend.PerGroup:
 		return refuse("streams that others write to cannot be read per %s: their entries would have to be copied; use per topic or per group", info.Per)
 	case len(s.Names) == 0:
 		return refuse("its source names no stream; set StreamSource.Names")

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
@@ -27,7 +28,7 @@ func TestAGroupGetsMoreStreams(t *testing.T) {
 			names[i] = name(s)
 		}
 		c := must[*lease.Consumer](t)(lease.NewConsumer(leaseredis.New(client, leaseredis.WithNamespace(namespace), quiet()), lease.Spec{
-			Name: "c", Per: lease.PerGroup, Source: leaseredis.StreamSource{Names: names},
+			Name: "c", Per: backend.PerGroup, Source: leaseredis.StreamSource{Names: names},
 			Handlers: []lease.Handler{lease.One("", func(_ context.Context, m lease.Message[[]byte]) error {
 				mu.Lock()
 				defer mu.Unlock()

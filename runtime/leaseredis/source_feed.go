@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 // sourceFeed watches the streams of applications that one consumer reads, as far as this process holds them.
 type sourceFeed struct {
 	b    *Backend
-	info lease.ConsumerInfo
+	info backend.ConsumerInfo
 	ins  []input
 	own  redis.UniversalClient // for reads that wait; nil if they cannot
 
@@ -38,7 +38,7 @@ type sourceFeed struct {
 	fresh map[string]bool
 }
 
-func newSourceFeed(b *Backend, info lease.ConsumerInfo, s *StreamSource) *sourceFeed {
+func newSourceFeed(b *Backend, info backend.ConsumerInfo, s *StreamSource) *sourceFeed {
 	f := &sourceFeed{b: b, info: info, fresh: map[string]bool{}}
 	for _, n := range s.Names {
 		f.ins = append(f.ins, input{key: n, tag: -1, name: n})
@@ -50,11 +50,11 @@ func newSourceFeed(b *Backend, info lease.ConsumerInfo, s *StreamSource) *source
 
 // held lists the streams that this process may read: a process that takes one over reads it from its cursor.
 func (f *sourceFeed) held() (which []int) {
-	if f.info.Per == lease.PerGroup && !f.b.known.holdings.has(f.info.Name, lease.Whole) {
+	if f.info.Per == backend.PerGroup && !f.b.known.holdings.has(f.info.Name, backend.Whole) {
 		return nil
 	}
 	for i := range f.ins {
-		if f.info.Per == lease.PerGroup || f.b.known.holdings.has(f.info.Name, f.ins[i].name) {
+		if f.info.Per == backend.PerGroup || f.b.known.holdings.has(f.info.Name, f.ins[i].name) {
 			which = append(which, i)
 		} else {
 			f.watched[i] = false
@@ -76,12 +76,12 @@ func (f *sourceFeed) take() []string {
 }
 
 // add names a stream's resource in news.
-func (f *sourceFeed) add(news *lease.News, stream string) {
+func (f *sourceFeed) add(news *backend.News, stream string) {
 	if news.Resources == nil {
 		news.Resources = map[string][]string{}
 	}
-	if f.info.Per == lease.PerGroup {
-		stream = lease.Whole
+	if f.info.Per == backend.PerGroup {
+		stream = backend.Whole
 	}
 	news.Resources[f.info.Name] = append(news.Resources[f.info.Name], stream)
 }

@@ -12,13 +12,15 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // ofStreams is a consumer of streams that others write to.
-func ofStreams(per lease.Per, names ...string) lease.ConsumerInfo {
-	return lease.ConsumerInfo{Name: "c", Per: per, Source: leaseredis.StreamSource{Names: names}}
+func ofStreams(per backend.Per, names ...string) backend.ConsumerInfo {
+	return backend.ConsumerInfo{Name: "c", Per: per, Source: leaseredis.StreamSource{Names: names}}
 }
 
 // xadd writes as another program does.
@@ -45,7 +47,7 @@ func TestStreamsOfOthersAreRead(t *testing.T) {
 		be := on(c, ns, leaseredis.WithLogger(discard))
 		id := xadd(t, c, a, "kind", "placed", "key", "k1", "payload", `{"n":1}`)
 		xadd(t, c, a, "order", "7", "cents", "5")
-		info := ofStreams(lease.PerTopic, a, b)
+		info := ofStreams(backend.PerTopic, a, b)
 		info.Source = leaseredis.StreamSource{Names: []string{a, b}, DefaultKind: "row", Key: "order"}
 		session, _ := member(t, be, time.Hour, info)
 		ok(t, be.Register(t.Context(), info, nil))
@@ -66,14 +68,14 @@ func TestStreamsOfOthersAreRead(t *testing.T) {
 		}
 		equal(t, "cursor", fmt.Sprint(f.Cut(1)), id)
 		equal(t, "left after the first", len(fetch(t, be, info, a, f.Cut(1), 9).Messages), 1)
-		g := gs[slices.IndexFunc(gs, func(g lease.Grant) bool { return g.Resource == a })]
-		fenced := must[[]string](t)(be.Commit(t.Context(), session, info.Name, []lease.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next,
-			Dead: []lease.Dead{{ID: f.Messages[1].ID, Attempt: 1, Reason: "why"}}, Park: []lease.Park{{ID: f.Messages[0].ID, Lane: "k", Attempt: 1, Error: "e"}}}}))
+		g := gs[slices.IndexFunc(gs, func(g backend.Grant) bool { return g.Resource == a })]
+		fenced := must[[]string](t)(be.Commit(t.Context(), session, info.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next,
+			Dead: []backend.Dead{{ID: f.Messages[1].ID, Attempt: 1, Reason: "why"}}, Park: []backend.Park{{ID: f.Messages[0].ID, Lane: "k", Attempt: 1, Error: "e"}}}}))
 		equal(t, "fenced", len(fenced), 0)
-		parked := must[lease.Parked](t)(be.FetchParked(t.Context(), lease.ParkedRequest{Session: session, Consumer: info, Limit: 9, MaxPayload: 99}))
+		parked := must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: info, Limit: 9, MaxPayload: 99}))
 		equal(t, "parked", len(parked.Messages), 1)
 		equal(t, "payload of the parked one", string(parked.Messages[0].Payload), `{"n":1}`)
-		must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{info}))
+		must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{info}))
 		equal(t, "entries, of which none is trimmed", must[int64](t)(c.XLen(t.Context(), a).Result()), 2)
 	})
 }
@@ -87,12 +89,12 @@ func TestStreamsOfOthersAreReadAsAGroup(t *testing.T) {
 			xadd(t, c, names[i%3], "payload", i)
 			time.Sleep(2 * time.Millisecond) // ids are milliseconds
 		}
-		info := ofStreams(lease.PerGroup, names...)
+		info := ofStreams(backend.PerGroup, names...)
 		ok(t, be.Register(t.Context(), info, nil))
 		var got []string
-		var at lease.Cursor
+		var at backend.Cursor
 		for {
-			f := fetch(t, be, info, lease.Whole, at, 2)
+			f := fetch(t, be, info, backend.Whole, at, 2)
 			for _, m := range f.Messages {
 				got = append(got, string(m.Payload))
 			}
@@ -103,7 +105,7 @@ func TestStreamsOfOthersAreReadAsAGroup(t *testing.T) {
 		equal(t, "read", strings.Join(got, ""), "012345678")
 		slices.Reverse(names)
 		xadd(t, c, names[0], "payload", "new")
-		f := fetch(t, be, ofStreams(lease.PerGroup, append(names, ns+"later")...), lease.Whole, at, 9)
+		f := fetch(t, be, ofStreams(backend.PerGroup, append(names, ns+"later")...), backend.Whole, at, 9)
 		equal(t, "new messages for a version with the names in another order", len(f.Messages), 1)
 	})
 }
@@ -113,7 +115,7 @@ func TestStreamsOfOthersWakeTheirConsumer(t *testing.T) {
 	eachServer(t, func(t *testing.T, c redis.UniversalClient, ns string) {
 		names := []string{ns + "a", ns + "b"}
 		be := on(c, ns, leaseredis.WithLogger(discard))
-		for _, per := range []lease.Per{lease.PerTopic, lease.PerGroup} {
+		for _, per := range []backend.Per{backend.PerTopic, backend.PerGroup} {
 			var n atomic.Int64
 			run(t, be, lease.Spec{Name: per.String(), Per: per, Source: leaseredis.StreamSource{Names: names, DefaultKind: "kind"}, Handlers: []lease.Handler{noop("kind", &n)}})
 			before := must[int64](t)(c.XLen(t.Context(), names[0]).Result()) + must[int64](t)(c.XLen(t.Context(), names[1]).Result())
@@ -137,7 +139,7 @@ func TestAStreamThatBeginsAgainIsReadFromItsBeginning(t *testing.T) { // E12
 	stream := ns + "orders"
 	var n atomic.Int64
 	xadd(t, c, stream, "i", "1")
-	run(t, be, lease.Spec{Name: "c", Per: lease.PerTopic, Source: leaseredis.StreamSource{Names: []string{stream}, DefaultKind: "kind"}, Handlers: []lease.Handler{noop("kind", &n)}})
+	run(t, be, lease.Spec{Name: "c", Per: backend.PerTopic, Source: leaseredis.StreamSource{Names: []string{stream}, DefaultKind: "kind"}, Handlers: []lease.Handler{noop("kind", &n)}})
 	eventually(t, "the first", func() bool { return n.Load() == 1 })
 	ok(t, c.Del(t.Context(), stream).Err())
 	ok(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, ID: "5-1", Values: []any{"i", "2"}}).Err())
@@ -160,13 +162,13 @@ func TestAStreamThatBeginsAgainIsReadFromItsBeginning(t *testing.T) { // E12
 // From now passes over what streams hold when the consumer is registered for the first time.
 func TestStreamsOfOthersFromNow(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
-	for _, per := range []lease.Per{lease.PerTopic, lease.PerGroup} {
+	for _, per := range []backend.Per{backend.PerTopic, backend.PerGroup} {
 		ns := redistest.Namespace(t)
 		names := []string{ns + "a", ns + "b"}
 		be := on(c, ns, leaseredis.WithTags(3), leaseredis.WithLogger(discard))
 		xadd(t, c, names[0], "i", "1")
 		info := ofStreams(per, names...)
-		info.From = lease.FromNow
+		info.From = backend.FromNow
 		session, _ := member(t, be, time.Hour, info)
 		ok(t, be.Register(t.Context(), info, nil))
 		xadd(t, c, names[0], "i", "2")
@@ -177,7 +179,7 @@ func TestStreamsOfOthersFromNow(t *testing.T) {
 			n += len(fetch(t, be, info, g.Resource, g.Cursor, 9).Messages)
 		}
 		equal(t, per.String(), n, 2)
-		st := must[[]lease.ConsumerStatus](t)(be.Status(t.Context()))
+		st := must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
 		equal(t, "lag", st[0].LagTotal, 2)
 	}
 }
@@ -185,13 +187,13 @@ func TestStreamsOfOthersFromNow(t *testing.T) {
 // What cannot be read is refused when it is registered.
 func TestStreamSourcesThatCannotBe(t *testing.T) {
 	be := fresh(t)
-	register := func(info lease.ConsumerInfo) error { return be.Register(t.Context(), info, nil) }
-	refused(t, register(ofStreams(lease.PerPartition, "s")), `"c"`, "per partition", "per topic or per group")
-	refused(t, register(ofStreams(lease.PerStream, "s")), "per stream")
-	refused(t, register(ofStreams(lease.PerTopic)), "names no stream")
-	refused(t, register(ofStreams(lease.PerTopic, "a", "")), "empty name")
-	refused(t, register(ofStreams(lease.PerTopic, "a", "b", "a")), `"a" twice`)
-	refused(t, register(lease.ConsumerInfo{Name: "c", Per: lease.PerTopic, Source: "table"}), "string", "StreamSource")
+	register := func(info backend.ConsumerInfo) error { return be.Register(t.Context(), info, nil) }
+	refused(t, register(ofStreams(backend.PerPartition, "s")), `"c"`, "per partition", "per topic or per group")
+	refused(t, register(ofStreams(backend.PerStream, "s")), "per stream")
+	refused(t, register(ofStreams(backend.PerTopic)), "names no stream")
+	refused(t, register(ofStreams(backend.PerTopic, "a", "")), "empty name")
+	refused(t, register(ofStreams(backend.PerTopic, "a", "b", "a")), `"a" twice`)
+	refused(t, register(backend.ConsumerInfo{Name: "c", Per: backend.PerTopic, Source: "table"}), "string", "StreamSource")
 }
 
 // The least that a user must be allowed is enough for streams of others too, which it cannot write to.
@@ -202,11 +204,11 @@ func TestStreamsOfOthersWithLeastRights(t *testing.T) {
 	xadd(t, s.Client(t), stream, "i", "1")
 	be := on(s.User(t, ns, leaseredis.ACL(ns, stream)...), ns, leaseredis.WithLogger(discard))
 	var n atomic.Int64
-	spec := lease.Spec{Name: "c", Per: lease.PerTopic, Source: leaseredis.StreamSource{Names: []string{stream}, DefaultKind: "kind"}, Handlers: []lease.Handler{noop("kind", &n)}}
+	spec := lease.Spec{Name: "c", Per: backend.PerTopic, Source: leaseredis.StreamSource{Names: []string{stream}, DefaultKind: "kind"}, Handlers: []lease.Handler{noop("kind", &n)}}
 	run(t, be, spec)
 	eventually(t, "what was there", func() bool { return n.Load() == 1 })
 	xadd(t, s.Client(t), stream, "i", "2")
 	eventually(t, "what came", func() bool { return n.Load() == 2 })
-	cs := must[[]lease.CursorStatus](t)(be.Cursors(context.Background(), "c", "", 0))
+	cs := must[[]operate.CursorStatus](t)(be.Cursors(context.Background(), "c", "", 0))
 	equal(t, "lag", cs[0].Lag, 0)
 }

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -52,7 +52,7 @@ func TestLeasesOfTheDeadAreSetFreeInParts(t *testing.T) {
 		gs, err := be.Acquire(t.Context(), request(id, topical, each))
 		if err == nil && len(gs) > 0 {
 			left--
-		} else if err != nil && !errors.Is(err, lease.ErrSessionLost) { // else the machine is slow
+		} else if err != nil && !errors.Is(err, backend.ErrSessionLost) { // else the machine is slow
 			t.Fatal(err)
 		}
 	}
@@ -78,24 +78,24 @@ func TestLeasesOfTheDeadAreSetFreeInParts(t *testing.T) {
 }
 
 // parks sets aside n messages of a topic, each in the lane that its number gives.
-func parks(t testing.TB, be *leaseredis.Backend, session string, g lease.Grant, body []byte, n int, lane func(int) string) {
+func parks(t testing.TB, be *leaseredis.Backend, session string, g backend.Grant, body []byte, n int, lane func(int) string) {
 	t.Helper()
 	at, seq := g.Cursor, int64(0)
 	for from := 0; from < n; {
-		var es []lease.Event
+		var es []backend.Event
 		for i := from; i < min(from+500, n); i++ {
-			es = append(es, lease.Event{Topic: g.Resource, Key: lane(i), Kind: "k", Payload: body})
+			es = append(es, backend.Event{Topic: g.Resource, Key: lane(i), Kind: "k", Payload: body})
 		}
 		ok(t, be.Publish(t.Context(), es))
 		for got := 0; got < len(es); {
 			f := fetch(t, be, topical, g.Resource, at, 500)
-			p := lease.Progress{Ref: g.Ref, Cursor: f.Next}
+			p := backend.Progress{Ref: g.Ref, Cursor: f.Next}
 			seq++
 			p.Seq = seq
 			for _, m := range f.Messages {
-				p.Park = append(p.Park, lease.Park{ID: m.ID, Lane: m.Key, Attempt: 1, Error: "e"})
+				p.Park = append(p.Park, backend.Park{ID: m.ID, Lane: m.Key, Attempt: 1, Error: "e"})
 			}
-			equal(t, "fenced", len(must[[]string](t)(be.Commit(t.Context(), session, topical.Name, []lease.Progress{p}))), 0)
+			equal(t, "fenced", len(must[[]string](t)(be.Commit(t.Context(), session, topical.Name, []backend.Progress{p}))), 0)
 			got += len(f.Messages)
 			at = f.Next
 		}
@@ -111,10 +111,10 @@ func TestLargeParkedMessagesAreLoadedAFewAtATime(t *testing.T) {
 	session, g := sole(t, be, topical, "x")
 	const n = 24
 	parks(t, be, session, g, bytes.Repeat([]byte("x"), mega/2), n, func(int) string { return "one" })
-	var p lease.Parked
+	var p backend.Parked
 	loaded := 0
 	for _, command := range monitored(t, s, func() {
-		p = must[lease.Parked](t)(be.FetchParked(t.Context(), lease.ParkedRequest{Session: session, Consumer: topical, Limit: 100, MaxPayload: 2 * mega}))
+		p = must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: topical, Limit: 100, MaxPayload: 2 * mega}))
 	}) {
 		if strings.EqualFold(command[0], "hmget") && strings.Contains(command[1], ":pk:") {
 			loaded += len(command) - 2
@@ -136,8 +136,8 @@ func TestALeaseWithManyParkedLanes(t *testing.T) {
 	session, g := sole(t, be, topical, "x")
 	n := rounds(5000, 200_000)
 	parks(t, be, session, g, []byte("1"), n, func(i int) string { return fmt.Sprint("lane", i) })
-	ok(t, be.Release(t.Context(), session, topical.Name, []lease.Ref{g.Ref}))
-	var gs []lease.Grant
+	ok(t, be.Release(t.Context(), session, topical.Name, []backend.Ref{g.Ref}))
+	var gs []backend.Grant
 	for _, command := range monitored(t, s, func() { gs = acquire(t, be, session, topical, 1) }) {
 		if strings.EqualFold(command[0], "zrange") && strings.Contains(command[1], ":due:") {
 			t.Errorf("all lanes were read at once: %q", command)

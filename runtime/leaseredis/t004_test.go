@@ -17,8 +17,10 @@ import (
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // The scenarios of redis-stream-client-go, T004 in docs/compared.md, that the conformance
@@ -61,7 +63,7 @@ type proc struct {
 	proxy *faultproxy.Proxy
 
 	mu     sync.Mutex
-	seen   []lease.Observation
+	seen   []operate.Observation
 	cancel context.CancelFunc
 	ended  chan error
 }
@@ -76,7 +78,7 @@ func (f *fleet) start(name string, capacity int, work func(ctx context.Context, 
 	p := &proc{fleet: f, name: name, proxy: faultproxy.Start(f.t, f.server.Addr()), ended: make(chan error, 1)}
 	client := redis.NewClient(&redis.Options{Addr: p.proxy.Addr()})
 	s := lease.Spec{
-		Name: "reader", Per: lease.PerStream, Topics: []string{"work"}, Capacity: capacity,
+		Name: "reader", Per: backend.PerStream, Topics: []string{"work"}, Capacity: capacity,
 		TTL: 10 * time.Second, Drain: 50 * time.Millisecond, Idle: 100 * time.Millisecond,
 		Handlers: []lease.Handler{lease.One("item", func(ctx context.Context, m lease.Message[item]) error { return p.handle(ctx, m, work) })},
 	}
@@ -85,7 +87,7 @@ func (f *fleet) start(name string, capacity int, work func(ctx context.Context, 
 	}
 	be := leaseredis.New(client, leaseredis.WithNamespace(f.namespace), quiet())
 	c, err := lease.NewConsumer(be, s, lease.WithLogger(slog.New(slog.DiscardHandler)),
-		lease.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
+		lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.seen = append(p.seen, o)
@@ -144,7 +146,7 @@ func (p *proc) stop() {
 func (p *proc) kill() { p.proxy.Cut() }
 
 // observed counts the observations for which ok holds.
-func (p *proc) observed(ok func(lease.Observation) bool) (n int) {
+func (p *proc) observed(ok func(operate.Observation) bool) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, o := range p.seen {
@@ -155,7 +157,7 @@ func (p *proc) observed(ok func(lease.Observation) bool) (n int) {
 	return n
 }
 
-func acquired(o lease.Observation) bool { _, ok := o.(lease.ObservedAcquire); return ok }
+func acquired(o operate.Observation) bool { _, ok := o.(operate.ObservedAcquire); return ok }
 
 // publish appends an item for each of the streams.
 func (f *fleet) publish(n int, streams ...string) {
@@ -191,7 +193,7 @@ func (f *fleet) done() (n int) {
 }
 
 // status is that of the consumer reader.
-func (f *fleet) status() lease.ConsumerStatus {
+func (f *fleet) status() operate.ConsumerStatus {
 	f.t.Helper()
 	all, err := f.be.Status(f.t.Context())
 	if err != nil {
@@ -202,7 +204,7 @@ func (f *fleet) status() lease.ConsumerStatus {
 			return s
 		}
 	}
-	return lease.ConsumerStatus{}
+	return operate.ConsumerStatus{}
 }
 
 func (f *fleet) eventually(what string, ok func() bool) {
@@ -260,7 +262,7 @@ func TestT00401LoadBalance(t *testing.T) {
 	f.eventually("it is told that 20 each were acquired", func() bool { return a.observed(acquired) == 20 && b.observed(acquired) == 20 })
 	close(release)
 	f.eventually("all are handled", func() bool { return f.done() == 40 })
-	handled := func(o lease.Observation) bool { h, ok := o.(lease.ObservedHandle); return ok && h.Err == nil }
+	handled := func(o operate.Observation) bool { h, ok := o.(operate.ObservedHandle); return ok && h.Err == nil }
 	f.eventually("it is told that 20 each were handled", func() bool { return a.observed(handled) == 20 && b.observed(handled) == 20 })
 	f.exclusive()
 }
@@ -393,9 +395,9 @@ func TestT00408DoneIsGone(t *testing.T) {
 	f.eventually("one is done", func() bool { return f.done() == 1 && f.status().LagTotal == 0 })
 	f.publish(2, names(20)...)
 	f.eventually("all are done", func() bool { return f.done() == 21 && f.status().LagTotal == 0 })
-	info := lease.ConsumerInfo{Name: "reader", Per: lease.PerStream, Topics: []string{"work"}}
+	info := backend.ConsumerInfo{Name: "reader", Per: backend.PerStream, Topics: []string{"work"}}
 	f.eventually("nothing of it is kept", func() bool {
-		if _, err := f.be.Maintain(t.Context(), []lease.ConsumerInfo{info}); err != nil {
+		if _, err := f.be.Maintain(t.Context(), []backend.ConsumerInfo{info}); err != nil {
 			t.Fatal(err)
 		}
 		left := int64(0)
@@ -418,7 +420,7 @@ func TestT00410LossAndNormalEnd(t *testing.T) {
 		causes <- context.Cause(ctx)
 		return context.Cause(ctx)
 	}
-	lost := func(o lease.Observation) bool { _, ok := o.(lease.ObservedLoss); return ok }
+	lost := func(o operate.Observation) bool { _, ok := o.(operate.ObservedLoss); return ok }
 	f.publish(1, "s")
 	a := f.start("a", 1, told, mortal)
 	f.eventually("a has it", func() bool { return f.running()["a"] == 1 })
@@ -450,7 +452,7 @@ func TestT00411Logger(t *testing.T) {
 	var out lines
 	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	be := leaseredis.New(f.server.Client(t), leaseredis.WithNamespace(f.namespace), leaseredis.WithLogger(log))
-	c, err := lease.NewConsumer(be, lease.Spec{Name: "reader", Per: lease.PerStream, Topics: []string{"work"}, Handlers: []lease.Handler{
+	c, err := lease.NewConsumer(be, lease.Spec{Name: "reader", Per: backend.PerStream, Topics: []string{"work"}, Handlers: []lease.Handler{
 		lease.One("item", func(context.Context, lease.Message[item]) error { return lease.DeadLetter("no use") })}}, lease.WithLogger(log))
 	if err != nil {
 		t.Fatal(err)
@@ -501,7 +503,7 @@ func TestT00412StartsBesideWhatIsBroken(t *testing.T) {
 	if err := client.ZAdd(t.Context(), "{"+f.namespace+"0}:topics", redis.Z{Score: 1, Member: "work.broken"}).Err(); err != nil {
 		t.Fatal(err)
 	}
-	f.start("a", 5, instantly, func(s *lease.Spec) { s.Per, s.Topics = lease.PerTopic, []string{"work*"} })
+	f.start("a", 5, instantly, func(s *lease.Spec) { s.Per, s.Topics = backend.PerTopic, []string{"work*"} })
 	f.eventually("what was there is done", func() bool { return f.done() == 1 })
 	f.publish(2, "after")
 	f.eventually("what came later, too", func() bool { return f.done() == 2 && f.status().Resources == 2 })
@@ -552,7 +554,7 @@ func slowIsNotDead(t *testing.T, ttl time.Duration) (lost int) {
 	all = append(all, f.start("c", slow, work, brief))
 	losses := func() (n int) {
 		for _, p := range all {
-			n += p.observed(func(o lease.Observation) bool { _, ok := o.(lease.ObservedLoss); return ok })
+			n += p.observed(func(o operate.Observation) bool { _, ok := o.(operate.ObservedLoss); return ok })
 		}
 		return n
 	}
@@ -578,10 +580,10 @@ func TestT00421DeadLetterAfterMax(t *testing.T) {
 	f.publish(1, "s")
 	f.publish(2, "s")
 	f.eventually("the second is done", func() bool { return f.done() == 1 })
-	var letters []lease.DeadLetterInfo
+	var letters []operate.DeadLetterInfo
 	var err error
 	f.eventually("there is a dead letter", func() bool { // its commit may come after the call for the second
-		letters, err = f.be.DeadLetters(t.Context(), lease.DeadLetterFilter{Consumer: "reader"})
+		letters, err = f.be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "reader"})
 		return err != nil || len(letters) > 0
 	})
 	if err != nil || len(letters) != 1 || letters[0].Attempts != 3 || letters[0].Key != "s" || !strings.Contains(letters[0].Reason, "no luck") {

@@ -8,16 +8,17 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // T004-22: whoever knows that the topology has changed may say so; it is observed, and what
 // the client knew wrong is right then. Without a cluster there is nothing to do.
 func TestResetTopology(t *testing.T) {
-	seen := make(chan lease.ObservedTopology, 100)
-	observer := leaseredis.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
-		if o, is := o.(lease.ObservedTopology); is {
+	seen := make(chan operate.ObservedTopology, 100)
+	observer := leaseredis.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
+		if o, is := o.(operate.ObservedTopology); is {
 			seen <- o
 		}
 	}))
@@ -32,7 +33,7 @@ func TestResetTopology(t *testing.T) {
 	c := redistest.StartCluster(t)
 	client := c.Client(t)
 	be := leaseredis.New(client, quiet(), observer, leaseredis.WithTags(1))
-	ok(t, be.Publish(ctx, []lease.Event{{Topic: "x", Kind: "k"}})) // the client knows the topology
+	ok(t, be.Publish(ctx, []backend.Event{{Topic: "x", Kind: "k"}})) // the client knows the topology
 	slot := redistest.KeySlot("lg0")
 	old, replica := c.MasterOf(t, "lg0"), c.ReplicaOf(t, "lg0")
 	c.Failover(t, replica, "")

@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // A topic's message is kept until all consumers that match the topic have passed it; one that
@@ -33,7 +33,7 @@ const (
 
 // trim drops what all consumers have passed, and returns how many entries. Of a stream that is
 // empty then nothing is left.
-func (b *Backend) trim(ctx context.Context, sh *shape, _ []lease.ConsumerInfo) (int, error) {
+func (b *Backend) trim(ctx context.Context, sh *shape, _ []backend.ConsumerInfo) (int, error) {
 	total := 0
 	for tag := range sh.tags {
 		readers, err := b.readersOf(ctx, tag)
@@ -121,7 +121,7 @@ func (b *Backend) trimDue(ctx context.Context, tag int, consumer string) (bool, 
 }
 
 // readersOf returns the consumers that are known under a tag, with the patterns of all their members.
-func (b *Backend) readersOf(ctx context.Context, tag int) (map[string]lease.ConsumerInfo, error) {
+func (b *Backend) readersOf(ctx context.Context, tag int) (map[string]backend.ConsumerInfo, error) {
 	read := func(key string) (map[string]string, error) {
 		stored, err := within(ctx, func(ctx context.Context) (map[string]string, error) { return b.client.HGetAll(ctx, key).Result() })
 		if err != nil {
@@ -138,7 +138,7 @@ func (b *Backend) readersOf(ctx context.Context, tag int) (map[string]lease.Cons
 	if err != nil {
 		return nil, err
 	}
-	out := make(map[string]lease.ConsumerInfo, len(stored))
+	out := make(map[string]backend.ConsumerInfo, len(stored))
 	for name, s := range stored {
 		info, err := infoOf(name, s)
 		if err != nil {
@@ -258,7 +258,7 @@ type viewPart struct {
 	consumer, resource string
 }
 
-func (t *touched) add(consumer string, source *StreamSource, per lease.Per, fetched []lease.Fetched) {
+func (t *touched) add(consumer string, source *StreamSource, per backend.Per, fetched []backend.Fetched) {
 	if source != nil {
 		return
 	}
@@ -275,7 +275,7 @@ func (t *touched) add(consumer string, source *StreamSource, per lease.Per, fetc
 				topic = m.Topic
 				t.topics[topic] = struct{}{}
 			}
-			if per == lease.PerTopic {
+			if per == backend.PerTopic {
 				continue
 			}
 			if tag, err := strconv.Atoi(m.ID[strings.LastIndexByte(m.ID, '-')+1:]); err == nil && tag != part.tag {
@@ -368,7 +368,7 @@ func (b *Backend) trimTag(ctx context.Context, sh *shape, tag int, topics []stri
 	}
 	passed := map[string]int64{}
 	for name, info := range readers {
-		if viewed(info) == "" || !slices.ContainsFunc(topics, func(t string) bool { return lease.MatchTopic(info.Topics, t) }) {
+		if viewed(info) == "" || !slices.ContainsFunc(topics, func(t string) bool { return backend.MatchTopic(info.Topics, t) }) {
 			continue
 		}
 		left, err := within(ctx, func(ctx context.Context) (int64, error) {

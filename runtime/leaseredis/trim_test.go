@@ -8,15 +8,17 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // passUpTo reads n messages of a resource from its beginning and stores that.
-func passUpTo(t testing.TB, be *leaseredis.Backend, session string, info lease.ConsumerInfo, g lease.Grant, seq int64, n int) {
+func passUpTo(t testing.TB, be *leaseredis.Backend, session string, info backend.ConsumerInfo, g backend.Grant, seq int64, n int) {
 	t.Helper()
 	f := fetch(t, be, info, g.Resource, g.Cursor, n)
-	fenced := must[[]string](t)(be.Commit(t.Context(), session, info.Name, []lease.Progress{{Ref: g.Ref, Seq: seq, Cursor: f.Next}}))
+	fenced := must[[]string](t)(be.Commit(t.Context(), session, info.Name, []backend.Progress{{Ref: g.Ref, Seq: seq, Cursor: f.Next}}))
 	equal(t, "fenced", len(fenced), 0)
 }
 
@@ -35,9 +37,9 @@ func TestTrimKeepsWhatSomebodyHasNotPassed(t *testing.T) {
 				return n
 			}
 			trim := func() int {
-				return must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{topical, grouped})).SegmentsDropped
+				return must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{topical, grouped})).SegmentsDropped
 			}
-			x := lease.ConsumerInfo{Name: "x-only", Per: lease.PerTopic, Topics: []string{"x"}}
+			x := backend.ConsumerInfo{Name: "x-only", Per: backend.PerTopic, Topics: []string{"x"}}
 			ok(t, be.Publish(t.Context(), events("x", 10)))
 			ok(t, be.Publish(t.Context(), events("nobody's", 5)))
 			session, g := sole(t, be, x, "x")
@@ -48,7 +50,7 @@ func TestTrimKeepsWhatSomebodyHasNotPassed(t *testing.T) {
 
 			// One who begins now gets what is left, and holds it.
 			late, lg := sole(t, be, grouped)
-			passUpTo(t, be, session, x, lease.Grant{Ref: g.Ref}, 2, 99)
+			passUpTo(t, be, session, x, backend.Grant{Ref: g.Ref}, 2, 99)
 			trim()
 			equal(t, "left of x for the group", count("t:x"), 4)
 			equal(t, "copies", count("v:grouped:*"), 9)
@@ -73,12 +75,12 @@ func TestHandledMessagesDoNotPileUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it publishes for seconds")
 	}
-	for _, per := range []lease.Per{lease.PerTopic, lease.PerGroup} {
+	for _, per := range []backend.Per{backend.PerTopic, backend.PerGroup} {
 		t.Run(per.String(), func(t *testing.T) {
 			client := redistest.Shared(t).Client(t)
 			namespace := redistest.Namespace(t)
 			be := on(client, namespace, leaseredis.WithLogger(discard))
-			ok(t, be.Register(t.Context(), lease.ConsumerInfo{Name: "c", Per: per, Topics: []string{"*"}}, nil))
+			ok(t, be.Register(t.Context(), backend.ConsumerInfo{Name: "c", Per: per, Topics: []string{"*"}}, nil))
 			var n atomic.Int64
 			run(t, be, lease.Spec{Name: "c", Per: per, Topics: []string{"*"}, Batch: 500, Handlers: []lease.Handler{noop("kind", &n)}})
 			left := func() int64 {
@@ -104,21 +106,21 @@ func TestProcessesTrimTogether(t *testing.T) {
 	namespace := redistest.Namespace(t)
 	connect := func() *leaseredis.Backend { return on(client, namespace, leaseredis.WithLogger(discard)) }
 	key := "{" + namespace + "0}:t:x"
-	held := lease.ConsumerInfo{Name: "held", Per: lease.PerGroup, Topics: []string{"x"}}
+	held := backend.ConsumerInfo{Name: "held", Per: backend.PerGroup, Topics: []string{"x"}}
 	session, g := sole(t, connect(), held)
 	be := connect()
 	var a, b, c atomic.Int64
 	for name, n := range map[string]*atomic.Int64{"a": &a, "b": &b} {
-		run(t, connect(), lease.Spec{Name: name, Per: lease.PerGroup, Topics: []string{"*"}, Handlers: []lease.Handler{noop("kind", n)}})
+		run(t, connect(), lease.Spec{Name: name, Per: backend.PerGroup, Topics: []string{"*"}, Handlers: []lease.Handler{noop("kind", n)}})
 	}
-	run(t, connect(), lease.Spec{Name: "c", Per: lease.PerPartition, Topics: []string{"x"}, Handlers: []lease.Handler{noop("kind", &c)}})
+	run(t, connect(), lease.Spec{Name: "c", Per: backend.PerPartition, Topics: []string{"x"}, Handlers: []lease.Handler{noop("kind", &c)}})
 	eventually(t, "all have begun", func() bool {
-		st := must[[]lease.ConsumerStatus](t)(be.Status(t.Context()))
+		st := must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
 		return len(st) == 4 && st[0].Unowned+st[1].Unowned+st[2].Unowned+st[3].Unowned == 0
 	})
 	ok(t, be.Publish(t.Context(), events("x", 100)))
 	eventually(t, "all is handled", func() bool { return a.Load() == 100 && b.Load() == 100 && c.Load() == 100 })
-	must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{held}))
+	must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{held}))
 	equal(t, "kept for one who has passed nothing", must[int64](t)(client.XLen(t.Context(), key).Result()), 100)
 	passUpTo(t, be, session, held, g, 1, 99)
 	ok(t, be.Publish(t.Context(), events("x", 1))) // so that somebody reads the topic
@@ -129,16 +131,16 @@ func TestProcessesTrimTogether(t *testing.T) {
 func TestHeldStreamsCostHousekeepingLittle(t *testing.T) {
 	c := redistest.Start(t).Client(t)
 	be := on(c, "held")
-	info := lease.ConsumerInfo{Name: "c", Per: lease.PerStream, Topics: []string{"*"}}
+	info := backend.ConsumerInfo{Name: "c", Per: backend.PerStream, Topics: []string{"*"}}
 	ok(t, be.Register(t.Context(), info, nil))
-	var es []lease.Event
+	var es []backend.Event
 	for _, key := range topicNames(1000) {
-		es = append(es, lease.Event{Topic: "x", Key: key, Kind: "k", Payload: []byte("{}")})
+		es = append(es, backend.Event{Topic: "x", Key: key, Kind: "k", Payload: []byte("{}")})
 	}
 	ok(t, be.Publish(t.Context(), es))
 	maintain := func() int {
 		before := commandsRun(t, c)
-		must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{info}))
+		must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{info}))
 		return commandsRun(t, c) - before
 	}
 	for range 3 {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // UnmatchedTopic is a topic whose messages no consumer takes.
@@ -64,7 +64,7 @@ func (b *Backend) unmatched(ctx context.Context, tag int) (out []UnmatchedTopic,
 	err = b.pages(ctx, b.prefix(tag)+"topics", "-inf", func(page []redis.Z) error {
 		var topics []string
 		for _, z := range page {
-			if topic := z.Member.(string); !lease.MatchTopic(patterns, topic) {
+			if topic := z.Member.(string); !backend.MatchTopic(patterns, topic) {
 				topics = append(topics, topic)
 			}
 		}

@@ -3,16 +3,16 @@ package leaseredis
 import (
 	"testing"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // What nobody takes is found, and is gone with its key; what somebody takes is not among it.
 func TestUnmatchedTopics(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
-		for _, info := range []lease.ConsumerInfo{
-			{Name: "orders", Per: lease.PerTopic, Topics: []string{"orders.*"}},
-			{Name: "parts", Per: lease.PerPartition, Topics: []string{"parts"}},
-			{Name: "odd", Per: lease.PerTopic, Topics: []string{"odd:stream"}, Source: StreamSource{Names: []string{"odd:stream"}}},
+		for _, info := range []backend.ConsumerInfo{
+			{Name: "orders", Per: backend.PerTopic, Topics: []string{"orders.*"}},
+			{Name: "parts", Per: backend.PerPartition, Topics: []string{"parts"}},
+			{Name: "odd", Per: backend.PerTopic, Topics: []string{"odd:stream"}, Source: StreamSource{Names: []string{"odd:stream"}}},
 		} {
 			check(t, a.Register(t.Context(), info, nil))
 		}
@@ -36,7 +36,7 @@ func TestUnmatchedTopics(t *testing.T) {
 		check(t, err)
 		check(t, a.client.Del(t.Context(), got[0].Key).Err())
 		find(UnmatchedTopic{Topic: "orders", Messages: 3})
-		check(t, a.Register(t.Context(), lease.ConsumerInfo{Name: "late", Per: lease.PerGroup, Topics: []string{"ord*"}}, nil))
+		check(t, a.Register(t.Context(), backend.ConsumerInfo{Name: "late", Per: backend.PerGroup, Topics: []string{"ord*"}}, nil))
 		find()
 	})
 }

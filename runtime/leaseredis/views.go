@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // A consumer that does not read by topic has a view: a stream of copies for each of its
@@ -31,7 +31,7 @@ type fill struct {
 	b      *Backend
 	sh     *shape
 	tag    int
-	info   lease.ConsumerInfo
+	info   backend.ConsumerInfo
 	at     position
 	end    position // what is behind it is left to the next one
 	hold   int64    // µs for which publishers wait
@@ -55,7 +55,7 @@ type copied struct {
 // Replicas may do so at once: each step takes only what the steps before have left. It takes
 // what there was up to a moment, then what has come meanwhile, until that is so little that
 // one script copies it and makes the view live.
-func (b *Backend) backfill(ctx context.Context, sh *shape, tag int, info lease.ConsumerInfo, at string) error {
+func (b *Backend) backfill(ctx context.Context, sh *shape, tag int, info backend.ConsumerInfo, at string) error {
 	for round := 0; at != ""; round++ {
 		patterns, err := b.viewPatterns(ctx, tag, info.Name)
 		if err != nil {
@@ -71,7 +71,7 @@ func (b *Backend) backfill(ctx context.Context, sh *shape, tag int, info lease.C
 		}
 		err = b.pages(ctx, b.prefix(tag)+"topics", "("+f.at.String(), func(page []redis.Z) error {
 			for _, z := range page {
-				if topic := z.Member.(string); lease.MatchTopic(patterns, topic) {
+				if topic := z.Member.(string); backend.MatchTopic(patterns, topic) {
 					f.topics[topic] = &filling{last: f.at, more: true}
 				}
 			}
@@ -177,15 +177,15 @@ func (f *fill) resource(e *entry) string {
 		}
 	}
 	switch f.info.Per {
-	case lease.PerStream:
+	case backend.PerStream:
 		return key
-	case lease.PerPartition:
+	case backend.PerPartition:
 		if key == "" {
 			return strconv.FormatUint(e.at.ms%uint64(f.sh.slots), 10)
 		}
 		return strconv.Itoa(f.sh.slotOf(key))
 	}
-	return lease.Whole
+	return backend.Whole
 }
 
 // take takes what can be copied in order: up to where each topic has been read.

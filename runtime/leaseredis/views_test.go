@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/redistest"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -27,16 +27,16 @@ func TestAViewIsFilledWhileOthersPublish(t *testing.T) {
 			const topics, before = 12, 400
 			counts := make([]int, topics) // some have most of it
 			publish := func(from *leaseredis.Backend, topic, n int) error {
-				return from.Publish(t.Context(), []lease.Event{{Topic: fmt.Sprint("t", topic), Key: fmt.Sprint("k", topic, n%5), Payload: fmt.Append(nil, n)}})
+				return from.Publish(t.Context(), []backend.Event{{Topic: fmt.Sprint("t", topic), Key: fmt.Sprint("k", topic, n%5), Payload: fmt.Append(nil, n)}})
 			}
 			for topic := range topics {
 				n := before
 				if topic%4 == 0 {
 					n = 4 * before
 				}
-				es := make([]lease.Event, n)
+				es := make([]backend.Event, n)
 				for i := range es {
-					es[i] = lease.Event{Topic: fmt.Sprint("t", topic), Key: fmt.Sprint("k", topic, i%5), Payload: fmt.Append(nil, i)}
+					es[i] = backend.Event{Topic: fmt.Sprint("t", topic), Key: fmt.Sprint("k", topic, i%5), Payload: fmt.Append(nil, i)}
 				}
 				ok(t, be.Publish(t.Context(), es))
 				counts[topic] = n
@@ -65,10 +65,10 @@ func TestAViewIsFilledWhileOthersPublish(t *testing.T) {
 					}
 				})
 			}
-			infos := []lease.ConsumerInfo{
-				{Name: "g", Per: lease.PerGroup, Topics: []string{"t*"}},
-				{Name: "p", Per: lease.PerPartition, Topics: []string{"t1*", "t2"}},
-				{Name: "s", Per: lease.PerStream, Topics: []string{"t*"}},
+			infos := []backend.ConsumerInfo{
+				{Name: "g", Per: backend.PerGroup, Topics: []string{"t*"}},
+				{Name: "p", Per: backend.PerPartition, Topics: []string{"t1*", "t2"}},
+				{Name: "s", Per: backend.PerStream, Topics: []string{"t*"}},
 			}
 			var registering sync.WaitGroup
 			for range 3 {
@@ -89,16 +89,16 @@ func TestAViewIsFilledWhileOthersPublish(t *testing.T) {
 				read := func(resource string) {
 					for _, m := range all(t, be, info, resource) {
 						of := m.Topic
-						if info.Per != lease.PerGroup {
+						if info.Per != backend.PerGroup {
 							of = m.Key // order is kept per key
 						}
-						if h := fnv.New64a(); info.Per == lease.PerPartition {
+						if h := fnv.New64a(); info.Per == backend.PerPartition {
 							h.Write([]byte(m.Key))
 							equal(t, "slot of "+m.Key, resource, fmt.Sprint(h.Sum64()%256))
 						}
 						n := 0
 						fmt.Sscan(string(m.Payload), &n)
-						if want, seen := next[of]; seen && n != want && info.Per == lease.PerGroup {
+						if want, seen := next[of]; seen && n != want && info.Per == backend.PerGroup {
 							t.Fatalf("%s: %s has %d, want %d", info.Name, of, n, want)
 						} else if seen && n < want {
 							t.Fatalf("%s: %s has %d after %d", info.Name, of, n, want-1)
@@ -108,13 +108,13 @@ func TestAViewIsFilledWhileOthersPublish(t *testing.T) {
 					}
 				}
 				switch info.Per {
-				case lease.PerGroup:
-					read(lease.Whole)
-				case lease.PerPartition:
+				case backend.PerGroup:
+					read(backend.Whole)
+				case backend.PerPartition:
 					for slot := range 256 {
 						read(fmt.Sprint(slot))
 					}
-				case lease.PerStream:
+				case backend.PerStream:
 					for topic := range topics {
 						for k := range 5 {
 							read(fmt.Sprint("k", topic, k))
@@ -123,7 +123,7 @@ func TestAViewIsFilledWhileOthersPublish(t *testing.T) {
 				}
 				for topic, n := range counts {
 					name := fmt.Sprint("t", topic)
-					if !lease.MatchTopic(info.Topics, name) {
+					if !backend.MatchTopic(info.Topics, name) {
 						n = 0
 					}
 					equal(t, fmt.Sprintf("messages of %s in the view of %s", name, info.Name), next["all of "+name], n)
@@ -137,15 +137,15 @@ func TestAViewIsFilledWhileOthersPublish(t *testing.T) {
 // resource reads them all: what it does not take is not for it to pass over.
 func TestPatternsJoinAView(t *testing.T) {
 	be := fresh(t, leaseredis.WithLogger(discard))
-	older := lease.ConsumerInfo{Name: "g", Per: lease.PerGroup, Topics: []string{"a", "b"}}
-	newer := lease.ConsumerInfo{Name: "g", Per: lease.PerGroup, Topics: []string{"b", "c"}}
+	older := backend.ConsumerInfo{Name: "g", Per: backend.PerGroup, Topics: []string{"a", "b"}}
+	newer := backend.ConsumerInfo{Name: "g", Per: backend.PerGroup, Topics: []string{"b", "c"}}
 	ok(t, be.Register(t.Context(), older, nil))
 	ok(t, be.Register(t.Context(), newer, nil))
 	for _, topic := range []string{"a", "b", "c", "d"} {
 		ok(t, be.Publish(t.Context(), events(topic, 1)))
 	}
-	topics := func(info lease.ConsumerInfo) (out string) {
-		for _, m := range all(t, be, info, lease.Whole) {
+	topics := func(info backend.ConsumerInfo) (out string) {
+		for _, m := range all(t, be, info, backend.Whole) {
 			out += m.Topic
 		}
 		return out
@@ -159,10 +159,10 @@ func TestAConsumerStaysWhatItIs(t *testing.T) {
 	namespace := redistest.Namespace(t)
 	c := redistest.Shared(t).Client(t)
 	be := on(c, namespace)
-	ok(t, be.Register(t.Context(), lease.ConsumerInfo{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}}, nil))
-	err := on(c, namespace).Register(t.Context(), lease.ConsumerInfo{Name: "c", Per: lease.PerGroup, Topics: []string{"*"}}, nil)
+	ok(t, be.Register(t.Context(), backend.ConsumerInfo{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}}, nil))
+	err := on(c, namespace).Register(t.Context(), backend.ConsumerInfo{Name: "c", Per: backend.PerGroup, Topics: []string{"*"}}, nil)
 	refused(t, err, `"c"`, "per topic", "group", "another name")
-	err = on(c, namespace).Register(t.Context(), lease.ConsumerInfo{Name: "c", Per: lease.PerTopic, Source: leaseredis.StreamSource{Names: []string{"s"}}}, nil)
+	err = on(c, namespace).Register(t.Context(), backend.ConsumerInfo{Name: "c", Per: backend.PerTopic, Source: leaseredis.StreamSource{Names: []string{"s"}}}, nil)
 	refused(t, err, `"c"`, "per topic", "streams")
 }
 

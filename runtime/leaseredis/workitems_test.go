@@ -10,8 +10,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // workItem is what programs in other languages write, as docs/redis.md has it.
@@ -30,12 +32,12 @@ func TestWorkItemsOfOthers(t *testing.T) {
 		got, failed := map[string][]int{}, map[string]bool{}
 		var total, dead, repeated atomic.Int64
 		added := lease.EventType[workItem]{Kind: "added", Key: func(w *workItem) string { return w.Stream }}
-		observer := lease.WithObserver(lease.ObserverFunc(func(o lease.Observation) {
-			if _, ok := o.(lease.ObservedDeadLetter); ok {
+		observer := lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
+			if _, ok := o.(operate.ObservedDeadLetter); ok {
 				dead.Add(1)
 			}
 		}))
-		run(t, be, lease.Spec{Name: "desk", Per: lease.PerTopic, Source: leaseredis.StreamSource{Names: []string{ns + ":work"}, DefaultKind: "added"},
+		run(t, be, lease.Spec{Name: "desk", Per: backend.PerTopic, Source: leaseredis.StreamSource{Names: []string{ns + ":work"}, DefaultKind: "added"},
 			Retry: lease.Retry{Order: lease.OrderBlock}, Handlers: []lease.Handler{lease.One("added", func(ctx context.Context, m lease.Message[workItem]) error {
 				err := lease.Publish(ctx, lease.With(be, lease.MessageID(m.ID)), "work", added, []workItem{m.Payload})
 				mu.Lock()
@@ -47,7 +49,7 @@ func TestWorkItemsOfOthers(t *testing.T) {
 				}
 				return err
 			})}}, observer)
-		run(t, be, lease.Spec{Name: "reader", Per: lease.PerStream, Topics: []string{"work"},
+		run(t, be, lease.Spec{Name: "reader", Per: backend.PerStream, Topics: []string{"work"},
 			Handlers: []lease.Handler{lease.One("added", func(_ context.Context, m lease.Message[workItem]) error {
 				mu.Lock()
 				defer mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 var commitChecks = []check{
@@ -17,8 +17,8 @@ var commitChecks = []check{
 		b := join(t, f.Again(t, be), perTopic(), long)
 		g := a.acquireOne()
 		got := a.fetch("x", g.Cursor, 5)
-		a.commit(lease.Progress{Ref: g.Ref, Cursor: got.Cut(3)})
-		a.commit(lease.Progress{Ref: g.Ref}) // a nil cursor leaves it
+		a.commit(backend.Progress{Ref: g.Ref, Cursor: got.Cut(3)})
+		a.commit(backend.Progress{Ref: g.Ref}) // a nil cursor leaves it
 		a.release(g.Ref)
 		g = b.acquireOne()
 		equalSlices(t, "left", ids(b.fetch("x", g.Cursor, 9).Messages), ids(got.Messages[3:]))
@@ -31,15 +31,15 @@ var commitChecks = []check{
 		old := a.acquireOne()
 		got := a.fetch("x", old.Cursor, 6)
 		id := ids(got.Messages)
-		a.commit(lease.Progress{Ref: old.Ref, Cursor: got.Cut(2), Park: []lease.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "e"}}})
+		a.commit(backend.Progress{Ref: old.Ref, Cursor: got.Cut(2), Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "e"}}})
 		a.release(old.Ref)
 		g := b.acquireOne()
-		b.commit(lease.Progress{Ref: g.Ref, Mark: id[3]})
-		equalSlices(t, "fenced", a.tryCommit(lease.Progress{
+		b.commit(backend.Progress{Ref: g.Ref, Mark: id[3]})
+		equalSlices(t, "fenced", a.tryCommit(backend.Progress{
 			Ref: old.Ref, Cursor: got.Next,
-			Park: []lease.Park{{ID: id[2], Lane: "l", Attempt: 1, Error: "e"}, {ID: id[0], Lane: "k", Attempt: 9, After: long, Error: "e"}},
+			Park: []backend.Park{{ID: id[2], Lane: "l", Attempt: 1, Error: "e"}, {ID: id[0], Lane: "k", Attempt: 9, After: long, Error: "e"}},
 			Done: []string{id[0]},
-			Dead: []lease.Dead{{ID: id[4], Attempt: 1, Reason: "r"}, {ID: id[0], Attempt: 1, Reason: "r"}},
+			Dead: []backend.Dead{{ID: id[4], Attempt: 1, Reason: "r"}, {ID: id[0], Attempt: 1, Reason: "r"}},
 			Mark: id[5], Trust: true,
 		}), []string{"x"})
 		p := b.parked()
@@ -57,14 +57,14 @@ var commitChecks = []check{
 		a := join(t, be, perTopic(), long).register("1", "2", "3")
 		b := join(t, be, perTopic(), long)
 		gs := a.acquire(3)
-		slices.SortFunc(gs, func(a, b lease.Grant) int { return cmpString(a.Resource, b.Resource) })
+		slices.SortFunc(gs, func(a, b backend.Grant) int { return cmpString(a.Resource, b.Resource) })
 		a.release(gs[1].Ref)
 		b.acquireOne()
-		var ps []lease.Progress
+		var ps []backend.Progress
 		for _, g := range gs {
-			ps = append(ps, lease.Progress{Ref: g.Ref, Cursor: a.fetch(g.Resource, g.Cursor, 9).Next})
+			ps = append(ps, backend.Progress{Ref: g.Ref, Cursor: a.fetch(g.Resource, g.Cursor, 9).Next})
 		}
-		ps = append(ps, lease.Progress{Ref: lease.Ref{Resource: "unknown", Epoch: 1}})
+		ps = append(ps, backend.Progress{Ref: backend.Ref{Resource: "unknown", Epoch: 1}})
 		fenced := a.tryCommit(ps...)
 		slices.Sort(fenced)
 		equalSlices(t, "fenced", fenced, []string{"2", "unknown"})
@@ -81,8 +81,8 @@ var commitChecks = []check{
 		got := a.fetch("x", old.Cursor, 9)
 		a.release(old.Ref)
 		g := a.acquireOne()
-		equalSlices(t, "fenced", a.tryCommit(lease.Progress{Ref: old.Ref, Cursor: got.Next}), []string{"x"})
-		a.commit(lease.Progress{Ref: g.Ref})
+		equalSlices(t, "fenced", a.tryCommit(backend.Progress{Ref: old.Ref, Cursor: got.Next}), []string{"x"})
+		a.commit(backend.Progress{Ref: g.Ref})
 		equal(t, "left", len(a.fetch("x", g.Cursor, 9).Messages), 2)
 	}},
 	{"Commit/Is_fenced_after_a_takeover_from_a_crashed_session", func(t testing.TB, f Factory) { // X-01, T000-24
@@ -93,13 +93,13 @@ var commitChecks = []check{
 		got := a.fetch("x", old.Cursor, 9)
 		b := join(t, f.Again(t, be), perTopic(), long)
 		g := b.takeOver()
-		if fenced, err := be.Commit(t.Context(), a.id, "c", []lease.Progress{{Ref: old.Ref, Cursor: got.Next}}); err == nil && !slices.Equal(fenced, []string{"x"}) {
+		if fenced, err := be.Commit(t.Context(), a.id, "c", []backend.Progress{{Ref: old.Ref, Cursor: got.Next}}); err == nil && !slices.Equal(fenced, []string{"x"}) {
 			t.Fatal("the commit of a session that crashed and was taken over from went through")
 		}
 		// A stolen session id does not help either, nor does the right epoch without it.
-		equalSlices(t, "another's epoch", a.fencedOrLost(lease.Progress{Ref: g.Ref, Cursor: got.Next}), []string{"x"})
+		equalSlices(t, "another's epoch", a.fencedOrLost(backend.Progress{Ref: g.Ref, Cursor: got.Next}), []string{"x"})
 		equal(t, "left", len(b.fetch("x", g.Cursor, 9).Messages), 2)
-		b.commit(lease.Progress{Ref: g.Ref})
+		b.commit(backend.Progress{Ref: g.Ref})
 	}},
 	{"Commit/Can_be_repeated", func(t testing.TB, f Factory) { // F3, I12
 		be := f.New(t)
@@ -108,17 +108,17 @@ var commitChecks = []check{
 		g := a.acquireOne()
 		got := a.fetch("x", g.Cursor, 9)
 		id := ids(got.Messages)
-		first := lease.Progress{
+		first := backend.Progress{
 			Ref: g.Ref, Cursor: got.Next,
-			Park: []lease.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "e"}, {ID: id[1], Lane: "k"}},
-			Dead: []lease.Dead{{ID: id[2], Attempt: 1, Reason: "r"}},
+			Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "e"}, {ID: id[1], Lane: "k"}},
+			Dead: []backend.Dead{{ID: id[2], Attempt: 1, Reason: "r"}},
 		}
 		a.commit(first)
 		a.commit(first)
 		p := a.parked()
 		equalSlices(t, "parked", parkedIDs(p.Messages), id[:2])
 		equal(t, "dead letters", len(a.deadLetters()), 1)
-		second := lease.Progress{Ref: g.Ref, Done: id[:1], Dead: []lease.Dead{{ID: id[1], Attempt: 2, Reason: "r"}}}
+		second := backend.Progress{Ref: g.Ref, Done: id[:1], Dead: []backend.Dead{{ID: id[1], Attempt: 2, Reason: "r"}}}
 		a.commit(second)
 		a.commit(second)
 		equal(t, "parked", len(a.parked().Messages), 0)
@@ -134,19 +134,19 @@ var commitChecks = []check{
 			g := h.acquireOne()
 			equal(t, "mark count", g.MarkCount, owners-1)
 			equal(t, "suspicion", g.Suspicion, owners-1)
-			h.commit(lease.Progress{Ref: g.Ref, Mark: "1"})
+			h.commit(backend.Progress{Ref: g.Ref, Mark: "1"})
 		}
 		g := a.takeOver()
 		equal(t, "mark", g.Mark, "1")
 		equal(t, "mark count", g.MarkCount, 3)
 		equal(t, "suspicion", g.Suspicion, 3)
-		a.commit(lease.Progress{Ref: g.Ref, Mark: "2"})
+		a.commit(backend.Progress{Ref: g.Ref, Mark: "2"})
 		a.release(g.Ref)
 		g = a.acquireOne()
 		equal(t, "another mark", g.Mark, "2")
 		equal(t, "its count", g.MarkCount, 1)
 		equal(t, "suspicion after a release", g.Suspicion, 3)
-		a.commit(lease.Progress{Ref: g.Ref, Trust: true})
+		a.commit(backend.Progress{Ref: g.Ref, Trust: true})
 		a.release(g.Ref)
 		g = a.acquireOne()
 		equal(t, "mark after progress", g.Mark, "")
@@ -155,9 +155,9 @@ var commitChecks = []check{
 }
 
 // fencedOrLost commits; a lost session counts as fenced.
-func (h *holder) fencedOrLost(p lease.Progress) []string {
+func (h *holder) fencedOrLost(p backend.Progress) []string {
 	h.t.Helper()
-	fenced, err := h.be.Commit(h.t.Context(), h.id, h.info.Name, []lease.Progress{p})
+	fenced, err := h.be.Commit(h.t.Context(), h.id, h.info.Name, []backend.Progress{p})
 	if err != nil {
 		wantLost(h.t, "commit", err)
 		return []string{p.Resource}
@@ -166,13 +166,13 @@ func (h *holder) fencedOrLost(p lease.Progress) []string {
 }
 
 // laned publishes n messages on x, acquires it and passes them.
-func laned(t testing.TB, be lease.Backend, n int) (*holder, lease.Grant, []string) {
+func laned(t testing.TB, be backend.Backend, n int) (*holder, backend.Grant, []string) {
 	t.Helper()
 	publish(t, be, events("x", n)...)
 	a := join(t, be, perTopic(), long).register("x")
 	g := a.acquireOne()
 	got := a.fetch("x", g.Cursor, n)
-	a.commit(lease.Progress{Ref: g.Ref, Cursor: got.Next})
+	a.commit(backend.Progress{Ref: g.Ref, Cursor: got.Next})
 	return a, g, ids(got.Messages)
 }
 
@@ -180,10 +180,10 @@ var parkedChecks = []check{
 	{"Parked/Comes_lane_by_lane_in_order", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a, g, id := laned(t, be, 6)
-		a.commit(lease.Progress{Ref: g.Ref, Park: []lease.Park{
+		a.commit(backend.Progress{Ref: g.Ref, Park: []backend.Park{
 			{ID: id[0], Lane: "a", Attempt: 1, Error: "e"}, {ID: id[1], Lane: "b", Attempt: 2, Error: "e"}, {ID: id[2], Lane: "a"},
 		}})
-		a.commit(lease.Progress{Ref: g.Ref, Park: []lease.Park{{ID: id[3], Lane: "a"}, {ID: id[4], Lane: "b"}}})
+		a.commit(backend.Progress{Ref: g.Ref, Park: []backend.Park{{ID: id[3], Lane: "a"}, {ID: id[4], Lane: "b"}}})
 		p := a.parked()
 		var lanes = map[string][]string{}
 		var order []string
@@ -201,7 +201,7 @@ var parkedChecks = []check{
 		equal(t, "runs of one lane", len(order), 2)
 		equalSlices(t, "lane a", lanes["a"], []string{id[0], id[2], id[3]})
 		equalSlices(t, "lane b", lanes["b"], []string{id[1], id[4]})
-		equal(t, "attempt of b", p.Messages[slices.IndexFunc(p.Messages, func(m lease.ParkedMessage) bool { return m.ID == id[1] })].Attempt, 2)
+		equal(t, "attempt of b", p.Messages[slices.IndexFunc(p.Messages, func(m backend.ParkedMessage) bool { return m.ID == id[1] })].Attempt, 2)
 		equal(t, "more", p.More, false)
 		if p.Next >= 0 {
 			t.Fatalf("everything is due, but Next is %v", p.Next)
@@ -214,7 +214,7 @@ var parkedChecks = []check{
 		a, g, id := laned(t, be, 3)
 		const wait = 600 * time.Millisecond
 		sent := time.Now()
-		a.commit(lease.Progress{Ref: g.Ref, Park: []lease.Park{
+		a.commit(backend.Progress{Ref: g.Ref, Park: []backend.Park{
 			{ID: id[0], Lane: "k", Attempt: 1, After: wait, Error: "e"}, {ID: id[1], Lane: "k"}, {ID: id[2], Lane: "far", Attempt: 1, After: long, Error: "e"},
 		}})
 		p := a.parked()
@@ -236,31 +236,31 @@ var parkedChecks = []check{
 	{"Parked/Is_updated_in_its_place", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a, g, id := laned(t, be, 2)
-		a.commit(lease.Progress{Ref: g.Ref, Park: []lease.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "e"}, {ID: id[1], Lane: "k"}}})
-		a.commit(lease.Progress{Ref: g.Ref, Park: []lease.Park{{ID: id[0], Lane: "k", Attempt: 2, Error: "e"}}})
+		a.commit(backend.Progress{Ref: g.Ref, Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "e"}, {ID: id[1], Lane: "k"}}})
+		a.commit(backend.Progress{Ref: g.Ref, Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 2, Error: "e"}}})
 		p := a.parked()
 		equalSlices(t, "order", parkedIDs(p.Messages), id)
 		equal(t, "attempt", p.Messages[0].Attempt, 2)
 		equal(t, "attempt of the one behind", p.Messages[1].Attempt, 0)
-		a.commit(lease.Progress{Ref: g.Ref, Park: []lease.Park{{ID: id[0], Lane: "k", Attempt: 3, After: long, Error: "e"}}})
+		a.commit(backend.Progress{Ref: g.Ref, Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 3, After: long, Error: "e"}}})
 		equal(t, "due behind a head that waits", len(a.parked().Messages), 0)
 	}},
 	{"Parked/Limit_cuts_it_short", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a, g, id := laned(t, be, 5)
-		var ps []lease.Park
+		var ps []backend.Park
 		for _, i := range id {
-			ps = append(ps, lease.Park{ID: i, Lane: "k"})
+			ps = append(ps, backend.Park{ID: i, Lane: "k"})
 		}
-		a.commit(lease.Progress{Ref: g.Ref, Park: ps})
-		req := lease.ParkedRequest{Session: a.id, Consumer: a.info, Limit: 2, MaxPayload: roomy}
-		p := must[lease.Parked](t)(be.FetchParked(t.Context(), req))
+		a.commit(backend.Progress{Ref: g.Ref, Park: ps})
+		req := backend.ParkedRequest{Session: a.id, Consumer: a.info, Limit: 2, MaxPayload: roomy}
+		p := must[backend.Parked](t)(be.FetchParked(t.Context(), req))
 		equalSlices(t, "first", parkedIDs(p.Messages), id[:2])
 		equal(t, "more", p.More, true)
 		equal(t, "last", p.Messages[1].Last, false)
-		a.commit(lease.Progress{Ref: g.Ref, Done: id[:2]})
+		a.commit(backend.Progress{Ref: g.Ref, Done: id[:2]})
 		req.Limit = 3
-		p = must[lease.Parked](t)(be.FetchParked(t.Context(), req))
+		p = must[backend.Parked](t)(be.FetchParked(t.Context(), req))
 		equalSlices(t, "rest", parkedIDs(p.Messages), id[2:])
 		equal(t, "more", p.More, false)
 		equal(t, "last", p.Messages[2].Last, true)
@@ -274,39 +274,39 @@ var parkedChecks = []check{
 		}
 		a := join(t, be, perTopic(), long).register("a", "b", "c")
 		for _, g := range a.acquire(3) {
-			var ps []lease.Park
+			var ps []backend.Park
 			for _, m := range a.fetch(g.Resource, g.Cursor, 9).Messages {
-				ps = append(ps, lease.Park{ID: m.ID, Lane: m.Key, Attempt: 1, Error: "e"})
+				ps = append(ps, backend.Park{ID: m.ID, Lane: m.Key, Attempt: 1, Error: "e"})
 			}
-			a.commit(lease.Progress{Ref: g.Ref, Park: ps})
+			a.commit(backend.Progress{Ref: g.Ref, Park: ps})
 		}
-		read := func(req lease.ParkedRequest) (lease.Parked, string) {
+		read := func(req backend.ParkedRequest) (backend.Parked, string) {
 			req.Session, req.Consumer, req.MaxPayload = a.id, a.info, roomy
-			p := must[lease.Parked](t)(be.FetchParked(t.Context(), req))
+			p := must[backend.Parked](t)(be.FetchParked(t.Context(), req))
 			n := map[string]int{}
 			for _, m := range p.Messages {
 				n[m.Resource]++
 			}
 			return p, fmt.Sprint(n)
 		}
-		_, n := read(lease.ParkedRequest{Limit: 100})
+		_, n := read(backend.ParkedRequest{Limit: 100})
 		equal(t, "all", n, "map[a:4 b:4 c:4]")
-		_, n = read(lease.ParkedRequest{Limit: 100, Resources: []string{"b"}})
+		_, n = read(backend.ParkedRequest{Limit: 100, Resources: []string{"b"}})
 		equal(t, "one asked for", n, "map[b:4]")
-		_, n = read(lease.ParkedRequest{Limit: 100, Exclude: []string{"b", "c"}})
+		_, n = read(backend.ParkedRequest{Limit: 100, Exclude: []string{"b", "c"}})
 		equal(t, "two left out", n, "map[a:4]")
-		p, n := read(lease.ParkedRequest{Limit: 100, PerResource: 3})
+		p, n := read(backend.ParkedRequest{Limit: 100, PerResource: 3})
 		equal(t, "three of each", n, "map[a:3 b:3 c:3]")
 		equal(t, "more", p.More, true)
-		p, n = read(lease.ParkedRequest{Limit: 100, PerResource: 2, Resources: []string{"a"}})
+		p, n = read(backend.ParkedRequest{Limit: 100, PerResource: 2, Resources: []string{"a"}})
 		equal(t, "two of one", n, "map[a:2]")
 		equal(t, "the last of their lane", p.Messages[1].Last, true)
 	}},
 	{"Parked/Is_removed_by_Done_and_by_Dead", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a, g, id := laned(t, be, 2)
-		a.commit(lease.Progress{Ref: g.Ref, Park: []lease.Park{{ID: id[0], Lane: "a", Attempt: 1, Error: "e"}, {ID: id[1], Lane: "b", Attempt: 1, Error: "e"}}})
-		a.commit(lease.Progress{Ref: g.Ref, Done: id[:1], Dead: []lease.Dead{{ID: id[1], Attempt: 2, Reason: "gave up"}}})
+		a.commit(backend.Progress{Ref: g.Ref, Park: []backend.Park{{ID: id[0], Lane: "a", Attempt: 1, Error: "e"}, {ID: id[1], Lane: "b", Attempt: 1, Error: "e"}}})
+		a.commit(backend.Progress{Ref: g.Ref, Done: id[:1], Dead: []backend.Dead{{ID: id[1], Attempt: 2, Reason: "gave up"}}})
 		equal(t, "parked", len(a.parked().Messages), 0)
 		d := a.deadLetters()
 		equal(t, "dead letters", len(d), 1)
@@ -318,7 +318,7 @@ var parkedChecks = []check{
 		be := f.New(t)
 		a, g, id := laned(t, be, 1)
 		b := join(t, f.Again(t, be), perTopic(), long)
-		a.commit(lease.Progress{Ref: g.Ref, Park: []lease.Park{{ID: id[0], Lane: "k", Attempt: 4, Error: "e"}}})
+		a.commit(backend.Progress{Ref: g.Ref, Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 4, Error: "e"}}})
 		equal(t, "seen by another", len(b.parked().Messages), 0)
 		a.release(g.Ref)
 		equal(t, "seen after release", len(a.parked().Messages), 0)
@@ -330,8 +330,8 @@ var parkedChecks = []check{
 	{"Parked/Does_not_load_what_is_larger_than_MaxPayload", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a, g, id := laned(t, be, 1)
-		a.commit(lease.Progress{Ref: g.Ref, Park: []lease.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "e"}}})
-		p := must[lease.Parked](t)(be.FetchParked(t.Context(), lease.ParkedRequest{Session: a.id, Consumer: a.info, Limit: 9, MaxPayload: 3}))
+		a.commit(backend.Progress{Ref: g.Ref, Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "e"}}})
+		p := must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: a.id, Consumer: a.info, Limit: 9, MaxPayload: 3}))
 		equal(t, "messages", len(p.Messages), 1)
 		if p.Messages[0].Payload != nil || p.Messages[0].Size <= 3 {
 			t.Fatalf("payload %d bytes, size %d", len(p.Messages[0].Payload), p.Messages[0].Size)

@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // fromNow is info for a consumer that begins in the present.
-func fromNow(info lease.ConsumerInfo) lease.ConsumerInfo {
-	info.From = lease.FromNow
+func fromNow(info backend.ConsumerInfo) backend.ConsumerInfo {
+	info.From = backend.FromNow
 	return info
 }
 
@@ -38,31 +39,28 @@ func total(by map[string][]string) (n int) {
 // cursors skips what a backend without the operator's cursors cannot do. It gives the
 // operator, an owner of topic x that has passed two of its five messages, its lease, and
 // the ids of all.
-func cursors(run func(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, all []string)) func(testing.TB, Factory) {
+func cursors(run func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string)) func(testing.TB, Factory) {
 	return func(t testing.TB, f Factory) {
 		be := f.New(t)
-		op, has := be.(lease.CursorOperator)
-		if !has {
-			t.Skip("the backend has no operations on cursors")
-		}
+		op := operator(t, be)
 		publish(t, be, events("x", 5)...)
 		a := join(t, be, perTopic("x", "y"), long).register("x")
 		g := a.acquireOne()
 		got := a.fetch("x", g.Cursor, 9)
-		a.commit(lease.Progress{Ref: g.Ref, Cursor: got.Cut(2),
-			Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1, Error: "e"}},
-			Dead: []lease.Dead{{ID: got.Messages[1].ID, Attempt: 1, Reason: "r"}}})
+		a.commit(backend.Progress{Ref: g.Ref, Cursor: got.Cut(2),
+			Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1, Error: "e"}},
+			Dead: []backend.Dead{{ID: got.Messages[1].ID, Attempt: 1, Reason: "r"}}})
 		run(t, op, a, g, ids(got.Messages))
 	}
 }
 
 // moved checks that a cursor was moved, that its owner is fenced, and that the next owner
 // reads want.
-func moved(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, to lease.CursorTarget, want []string) {
+func moved(t testing.TB, op operate.Operator, a *holder, g backend.Grant, to operate.CursorTarget, want []string) {
 	t.Helper()
 	late := a.fetch("x", g.Cursor, 9)
 	equal(t, "moved", must[int](t)(op.SetCursor(t.Context(), "c", "x", to)), 1)
-	equalSlices(t, "commit of the owner before", a.tryCommit(lease.Progress{Ref: g.Ref, Cursor: late.Next}), []string{"x"})
+	equalSlices(t, "commit of the owner before", a.tryCommit(backend.Progress{Ref: g.Ref, Cursor: late.Next}), []string{"x"})
 	a.release(g.Ref)
 	again := a.acquireOne()
 	if again.Epoch <= g.Epoch {
@@ -74,9 +72,9 @@ func moved(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, to l
 
 var cursorChecks = []check{
 	{"From/Now_passes_over_what_is_there", func(t testing.TB, f Factory) {
-		for _, info := range []lease.ConsumerInfo{perTopic(), perGroup("*"), perPartition(), perStream()} {
+		for _, info := range []backend.ConsumerInfo{perTopic(), perGroup("*"), perPartition(), perStream()} {
 			be := f.New(t)
-			if _, ok := be.(lease.Streamer); !ok && info.Per == lease.PerStream {
+			if be.Capabilities().Streams == nil && info.Per == backend.PerStream {
 				continue
 			}
 			publish(t, be, event("x", "a", 1), event("x", "a", 2), event("z", "c", 1))
@@ -102,7 +100,7 @@ var cursorChecks = []check{
 		equal(t, "read", total(a.numbersOf()), 3)
 	}},
 	{"From/Beginning_reads_what_is_there", func(t testing.TB, f Factory) {
-		for _, info := range []lease.ConsumerInfo{perTopic(), perGroup("*"), perPartition()} {
+		for _, info := range []backend.ConsumerInfo{perTopic(), perGroup("*"), perPartition()} {
 			be := f.New(t)
 			publish(t, be, events("x", 3, "a", "b")...)
 			a := join(t, be, info, long)
@@ -112,13 +110,13 @@ var cursorChecks = []check{
 	}},
 	{"Commit/Older_progress_changes_nothing_and_is_not_fenced", func(t testing.TB, f Factory) { olderProgress(t, f.New(t), false) }},
 	{"Commit/Older_progress_beside_newer_changes_nothing_and_is_not_fenced", func(t testing.TB, f Factory) { olderProgress(t, f.New(t), true) }},
-	{"Cursor/Shows_how_far_consumers_have_got", cursors(func(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, all []string) {
+	{"Cursor/Shows_how_far_consumers_have_got", cursors(func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string) {
 		publish(t, a.be, event("y", "k", 1))
 		a.register("y")
 		time.Sleep(time.Millisecond) // messages have an age
-		cs := must[[]lease.CursorStatus](t)(op.Cursors(t.Context(), "c", "", 9))
+		cs := must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "", 9))
 		equal(t, "resources", len(cs), 2)
-		for i, want := range []lease.CursorStatus{
+		for i, want := range []operate.CursorStatus{
 			{Resource: "x", Session: a.id, Epoch: g.Epoch, Position: all[1], Lag: 3}, {Resource: "y", Lag: 1},
 		} {
 			if cs[i].OldestUnread <= 0 || cs[i].OldestUnread > time.Minute {
@@ -127,43 +125,40 @@ var cursorChecks = []check{
 			cs[i].OldestUnread = 0
 			equal(t, "cursor", cs[i], want)
 		}
-		equal(t, "of one resource", len(must[[]lease.CursorStatus](t)(op.Cursors(t.Context(), "c", "y", 9))), 1)
-		equal(t, "at most one", must[[]lease.CursorStatus](t)(op.Cursors(t.Context(), "c", "", 1))[0].Resource, "x")
+		equal(t, "of one resource", len(must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "y", 9))), 1)
+		equal(t, "at most one", must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "", 1))[0].Resource, "x")
 	})},
-	{"Cursor/Set_to_the_beginning_fences_and_forgets_failures", cursors(func(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, all []string) {
-		moved(t, op, a, g, lease.CursorTarget{Beginning: true}, all)
+	{"Cursor/Set_to_the_beginning_fences_and_forgets_failures", cursors(func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string) {
+		moved(t, op, a, g, operate.CursorTarget{Beginning: true}, all)
 		equal(t, "parked", len(a.parked().Messages), 0)
 		equal(t, "dead letters", len(a.deadLetters()), 0)
 	})},
-	{"Cursor/Set_to_now_fences_and_keeps_failures", cursors(func(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, all []string) {
-		moved(t, op, a, g, lease.CursorTarget{Now: true}, nil)
+	{"Cursor/Set_to_now_fences_and_keeps_failures", cursors(func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string) {
+		moved(t, op, a, g, operate.CursorTarget{Now: true}, nil)
 		equalSlices(t, "parked", parkedIDs(a.parked().Messages), all[:1])
 		equal(t, "dead letters", len(a.deadLetters()), 1)
 	})},
-	{"Cursor/Set_after_a_message", cursors(func(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, all []string) {
-		moved(t, op, a, g, lease.CursorTarget{After: all[3]}, all[4:])
+	{"Cursor/Set_after_a_message", cursors(func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string) {
+		moved(t, op, a, g, operate.CursorTarget{After: all[3]}, all[4:])
 		equalSlices(t, "parked", parkedIDs(a.parked().Messages), all[:1])
 	})},
-	{"Cursor/Set_on_all_resources_or_none", cursors(func(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, all []string) {
+	{"Cursor/Set_on_all_resources_or_none", cursors(func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string) {
 		publish(t, a.be, event("y", "k", 1))
 		a.register("y")
-		equal(t, "moved", must[int](t)(op.SetCursor(t.Context(), "c", "", lease.CursorTarget{Now: true})), 2)
+		equal(t, "moved", must[int](t)(op.SetCursor(t.Context(), "c", "", operate.CursorTarget{Now: true})), 2)
 		equal(t, "messages left", total(a.numbersOf()), 0)
-		equal(t, "moved of an unknown resource", must[int](t)(op.SetCursor(t.Context(), "c", "nobody's", lease.CursorTarget{Now: true})), 0)
+		equal(t, "moved of an unknown resource", must[int](t)(op.SetCursor(t.Context(), "c", "nobody's", operate.CursorTarget{Now: true})), 0)
 	})},
-	{"Cursor/Refuses_a_target_that_is_none", cursors(func(t testing.TB, op lease.CursorOperator, a *holder, g lease.Grant, all []string) {
-		for _, to := range []lease.CursorTarget{{}, {Beginning: true, Now: true}, {Now: true, After: all[0]}, {After: "no id"}} {
+	{"Cursor/Refuses_a_target_that_is_none", cursors(func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string) {
+		for _, to := range []operate.CursorTarget{{}, {Beginning: true, Now: true}, {Now: true, After: all[0]}, {After: "no id"}} {
 			if n, err := op.SetCursor(t.Context(), "c", "x", to); err == nil {
 				t.Fatalf("%+v moved %d cursors", to, n)
 			}
 		}
-		a.commit(lease.Progress{Ref: g.Ref})
+		a.commit(backend.Progress{Ref: g.Ref})
 	})},
-	{"Cursor/Set_back_makes_a_retired_stream_wanted", streaming(func(t testing.TB, f Factory, be lease.Backend) {
-		op, has := be.(lease.CursorOperator)
-		if !has {
-			t.Skip("the backend has no operations on cursors")
-		}
+	{"Cursor/Set_back_makes_a_retired_stream_wanted", streaming(func(t testing.TB, f Factory, be backend.Backend) {
+		op := operator(t, be)
 		publish(t, be, events("x", 3, "a", "b", "c")...)
 		h := join(t, be, perStream(), long).register("a", "b", "c")
 		gs := h.acquire(9)
@@ -171,39 +166,36 @@ var cursorChecks = []check{
 			h.pass(g)
 		}
 		h.retire(refs(gs)...)
-		equal(t, "moved", must[int](t)(op.SetCursor(t.Context(), "c", "b", lease.CursorTarget{Beginning: true})), 1)
+		equal(t, "moved", must[int](t)(op.SetCursor(t.Context(), "c", "b", operate.CursorTarget{Beginning: true})), 1)
 		ok(t, be.Register(t.Context(), h.info, nil))
 		if got := fmt.Sprint(resources(h.acquire(9))); got != "[b]" {
 			t.Fatalf("acquired %s, want [b]", got)
 		}
 	})},
-	{"Cursor/Announced_streams_and_singletons_have_none", streaming(func(t testing.TB, f Factory, be lease.Backend) {
-		op, has := be.(lease.CursorOperator)
-		if !has {
-			t.Skip("the backend has no operations on cursors")
-		}
-		for info, resource := range map[*lease.ConsumerInfo]string{
-			{Name: "imports", Per: lease.PerStream, Announced: true}: "a",
-			{Name: "leader", Per: lease.PerCluster}:                  lease.Whole,
+	{"Cursor/Announced_streams_and_singletons_have_none", streaming(func(t testing.TB, f Factory, be backend.Backend) {
+		op := operator(t, be)
+		for info, resource := range map[*backend.ConsumerInfo]string{
+			{Name: "imports", Per: backend.PerStream, Announced: true}: "a",
+			{Name: "leader", Per: backend.PerCluster}:                  backend.Whole,
 		} {
 			h := join(t, be, *info, long).register(resource)
 			g := h.acquireOne()
 			if info.Announced {
 				h.retire(g.Ref) // it has finished
 			}
-			for _, to := range []lease.CursorTarget{{Beginning: true}, {Now: true}, {After: "1"}} {
-				if n, err := op.SetCursor(t.Context(), info.Name, "", to); n != 0 || !errors.Is(err, lease.ErrNoCursor) {
+			for _, to := range []operate.CursorTarget{{Beginning: true}, {Now: true}, {After: "1"}} {
+				if n, err := op.SetCursor(t.Context(), info.Name, "", to); n != 0 || !errors.Is(err, operate.ErrNoCursor) {
 					t.Errorf("%s: %d cursors were moved to %+v, %v", info.Name, n, to, err)
 				}
 			}
-			if shown, err := op.Cursors(t.Context(), info.Name, "", 9); len(shown) > 0 || !errors.Is(err, lease.ErrNoCursor) {
+			if shown, err := op.Cursors(t.Context(), info.Name, "", 9); len(shown) > 0 || !errors.Is(err, operate.ErrNoCursor) {
 				t.Errorf("%s: cursors %+v, %v", info.Name, shown, err)
 			}
 			if info.Announced {
 				ok(t, be.Register(t.Context(), h.info, nil))
 				h.streams(0, 0)
 			} else {
-				h.commit(lease.Progress{Ref: g.Ref}) // it was not fenced
+				h.commit(backend.Progress{Ref: g.Ref}) // it was not fenced
 			}
 		}
 	})},
@@ -211,7 +203,7 @@ var cursorChecks = []check{
 
 // olderProgress commits progress of topic x that was held up on its way, alone or beside
 // progress of topic y that was not.
-func olderProgress(t testing.TB, be lease.Backend, beside bool) {
+func olderProgress(t testing.TB, be backend.Backend, beside bool) {
 	t.Helper()
 	publish(t, be, events("x", 6)...)
 	publish(t, be, events("y", 9)...)
@@ -219,22 +211,22 @@ func olderProgress(t testing.TB, be lease.Backend, beside bool) {
 	g := a.acquireOne()
 	got := a.fetch("x", g.Cursor, 9)
 	id := func(i int) string { return got.Messages[i].ID }
-	commit := func(p lease.Progress) { a.commit(p) }
+	commit := func(p backend.Progress) { a.commit(p) }
 	if beside {
 		a.register("y")
 		y := a.acquireOne()
 		other, n := a.fetch("y", y.Cursor, 9), 0
-		commit = func(p lease.Progress) {
+		commit = func(p backend.Progress) {
 			n++
-			a.commit(lease.Progress{Ref: y.Ref, Seq: int64(n), Cursor: other.Cut(n), Dead: []lease.Dead{{ID: other.Messages[n-1].ID, Attempt: 1, Reason: "y"}}}, p)
+			a.commit(backend.Progress{Ref: y.Ref, Seq: int64(n), Cursor: other.Cut(n), Dead: []backend.Dead{{ID: other.Messages[n-1].ID, Attempt: 1, Reason: "y"}}}, p)
 			equal(t, "messages left on y", len(a.fetch("y", other.Cut(n), 9).Messages), 9-n)
 		}
 	}
-	newer := lease.Progress{Ref: g.Ref, Seq: 7, Cursor: got.Cut(4), Park: []lease.Park{{ID: id(1), Lane: "k", Attempt: 2, After: time.Hour, Error: "e"}}}
+	newer := backend.Progress{Ref: g.Ref, Seq: 7, Cursor: got.Cut(4), Park: []backend.Park{{ID: id(1), Lane: "k", Attempt: 2, After: time.Hour, Error: "e"}}}
 	commit(newer)
 	commit(newer) // its reply was lost
-	commit(lease.Progress{Ref: g.Ref, Seq: 6, Cursor: got.Cut(1), Done: []string{id(1)},
-		Park: []lease.Park{{ID: id(0), Lane: "k", Attempt: 1, Error: "late"}}, Dead: []lease.Dead{{ID: id(3), Attempt: 1, Reason: "late"}}})
+	commit(backend.Progress{Ref: g.Ref, Seq: 6, Cursor: got.Cut(1), Done: []string{id(1)},
+		Park: []backend.Park{{ID: id(0), Lane: "k", Attempt: 1, Error: "late"}}, Dead: []backend.Dead{{ID: id(3), Attempt: 1, Reason: "late"}}})
 	for _, d := range a.deadLetters() {
 		equal(t, "topic of a dead letter", d.Topic, "y")
 	}
@@ -246,7 +238,7 @@ func olderProgress(t testing.TB, be lease.Backend, beside bool) {
 	if len(waiting.Messages) != 0 || waiting.Next < 30*time.Minute {
 		t.Fatalf("parked: %+v", waiting)
 	}
-	commit(lease.Progress{Ref: g2.Ref, Seq: 1, Cursor: got.Cut(6)}) // numbers begin again with the epoch
+	commit(backend.Progress{Ref: g2.Ref, Seq: 1, Cursor: got.Cut(6)}) // numbers begin again with the epoch
 	a.release(g2.Ref)
 	equal(t, "messages left", len(a.fetch("x", a.acquireOne().Cursor, 9).Messages), 0)
 	if beside {

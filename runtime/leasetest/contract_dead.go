@@ -5,19 +5,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // buried makes n dead letters of keys a and b in turn.
-func buried(t testing.TB, be lease.Backend, n int) (*holder, lease.Grant, []string) {
+func buried(t testing.TB, be backend.Backend, n int) (*holder, backend.Grant, []string) {
 	t.Helper()
 	publish(t, be, events("x", n, "a", "b")...)
 	a := join(t, be, perTopic(), long).register("x")
 	g := a.acquireOne()
 	got := a.fetch("x", g.Cursor, n)
-	p := lease.Progress{Ref: g.Ref, Cursor: got.Next}
+	p := backend.Progress{Ref: g.Ref, Cursor: got.Next}
 	for i, m := range got.Messages {
-		p.Dead = append(p.Dead, lease.Dead{ID: m.ID, Attempt: i + 1, Reason: fmt.Sprintf("reason %d", i+1)})
+		p.Dead = append(p.Dead, backend.Dead{ID: m.ID, Attempt: i + 1, Reason: fmt.Sprintf("reason %d", i+1)})
 	}
 	a.commit(p)
 	return a, g, ids(got.Messages)
@@ -33,9 +34,9 @@ var deadChecks = []check{
 		g := a.acquireOne()
 		got := a.fetch("x", g.Cursor, 1)
 		m := got.Messages[0]
-		a.commit(lease.Progress{Ref: g.Ref, Cursor: got.Next, Park: []lease.Park{{ID: m.ID, Lane: "k", Attempt: 1, Error: "first"}}})
+		a.commit(backend.Progress{Ref: g.Ref, Cursor: got.Next, Park: []backend.Park{{ID: m.ID, Lane: "k", Attempt: 1, Error: "first"}}})
 		time.Sleep(10 * time.Millisecond) // FirstFailed and DeadAt differ
-		a.commit(lease.Progress{Ref: g.Ref, Dead: []lease.Dead{{ID: m.ID, Attempt: 3, Reason: "carrier: 503"}}})
+		a.commit(backend.Progress{Ref: g.Ref, Dead: []backend.Dead{{ID: m.ID, Attempt: 3, Reason: "carrier: 503"}}})
 		d := a.deadLetters()
 		equal(t, "dead letters", len(d), 1)
 		equal(t, "consumer", d[0].Consumer, "c")
@@ -50,7 +51,7 @@ var deadChecks = []check{
 		if !d[0].FirstFailed.Before(d[0].DeadAt) || d[0].FirstFailed.Before(m.PublishedAt) {
 			t.Fatalf("published %v, first failed %v, dead %v", m.PublishedAt, d[0].FirstFailed, d[0].DeadAt)
 		}
-		one := must[[]lease.DeadLetterInfo](t)(a.operator().DeadLetters(t.Context(), lease.DeadLetterFilter{IDs: []string{d[0].ID}}))
+		one := must[[]operate.DeadLetterInfo](t)(a.operator().DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{d[0].ID}}))
 		equal(t, "payload", string(one[0].Payload), string(e.Payload))
 	}},
 	{"Dead/Is_selected_by_every_field_of_the_filter", func(t testing.TB, f Factory) {
@@ -65,34 +66,34 @@ var deadChecks = []check{
 			}
 		}
 		for _, c := range []struct {
-			f    lease.DeadLetterFilter
+			f    operate.DeadLetterFilter
 			want int
 		}{
-			{lease.DeadLetterFilter{}, 4},
-			{lease.DeadLetterFilter{Consumer: "c"}, 4},
-			{lease.DeadLetterFilter{Consumer: "other"}, 0},
-			{lease.DeadLetterFilter{IDs: []string{all[1].ID, all[3].ID}}, 2},
-			{lease.DeadLetterFilter{Topic: "x"}, 4},
-			{lease.DeadLetterFilter{Topic: "y*"}, 0},
-			{lease.DeadLetterFilter{Key: "a"}, 2},
-			{lease.DeadLetterFilter{Reason: "*3"}, 1},
-			{lease.DeadLetterFilter{Reason: "reason_3"}, 0},
-			{lease.DeadLetterFilter{Reason: "reason %"}, 0},
-			{lease.DeadLetterFilter{Reason: "reason *", Key: "b"}, 2},
-			{lease.DeadLetterFilter{Limit: 3}, 3},
+			{operate.DeadLetterFilter{}, 4},
+			{operate.DeadLetterFilter{Consumer: "c"}, 4},
+			{operate.DeadLetterFilter{Consumer: "other"}, 0},
+			{operate.DeadLetterFilter{IDs: []string{all[1].ID, all[3].ID}}, 2},
+			{operate.DeadLetterFilter{Topic: "x"}, 4},
+			{operate.DeadLetterFilter{Topic: "y*"}, 0},
+			{operate.DeadLetterFilter{Key: "a"}, 2},
+			{operate.DeadLetterFilter{Reason: "*3"}, 1},
+			{operate.DeadLetterFilter{Reason: "reason_3"}, 0},
+			{operate.DeadLetterFilter{Reason: "reason %"}, 0},
+			{operate.DeadLetterFilter{Reason: "reason *", Key: "b"}, 2},
+			{operate.DeadLetterFilter{Limit: 3}, 3},
 		} {
-			got := must[[]lease.DeadLetterInfo](t)(a.operator().DeadLetters(t.Context(), c.f))
+			got := must[[]operate.DeadLetterInfo](t)(a.operator().DeadLetters(t.Context(), c.f))
 			equal(t, fmt.Sprintf("selected by %+v", c.f), len(got), c.want)
 		}
 	}},
 	{"Dead/Replay_puts_back_in_order_and_forgets_attempts", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a, _, id := buried(t, be, 6)
-		feed := must[lease.Feed](t)(be.OpenFeed(t.Context(), []lease.ConsumerInfo{a.info}))
+		feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{a.info}))
 		defer feed.Close()
-		n := must[int](t)(a.operator().Replay(t.Context(), lease.DeadLetterFilter{Consumer: "c", Key: "a"}))
+		n := must[int](t)(a.operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c", Key: "a"}))
 		equal(t, "replayed", n, 3)
-		eventually(t, "the feed tells", func() bool { return must[lease.News](t)(feed.Next(t.Context())).Parked })
+		eventually(t, "the feed tells", func() bool { return must[backend.News](t)(feed.Next(t.Context())).Parked })
 		p := a.parked()
 		equalSlices(t, "parked", parkedIDs(p.Messages), []string{id[0], id[2], id[4]})
 		for _, m := range p.Messages {
@@ -100,14 +101,14 @@ var deadChecks = []check{
 			equal(t, "key", m.Key, "a")
 		}
 		equal(t, "dead letters left", len(a.deadLetters()), 3)
-		equal(t, "replayed again", must[int](t)(a.operator().Replay(t.Context(), lease.DeadLetterFilter{Consumer: "c", Key: "a"})), 0)
+		equal(t, "replayed again", must[int](t)(a.operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c", Key: "a"})), 0)
 	}},
 	{"Dead/Can_die_again_after_a_replay", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a, g, id := buried(t, be, 1)
 		for range 2 {
-			equal(t, "replayed", must[int](t)(a.operator().Replay(t.Context(), lease.DeadLetterFilter{})), 1)
-			a.commit(lease.Progress{Ref: g.Ref, Dead: []lease.Dead{{ID: id[0], Attempt: 1, Reason: "again"}}})
+			equal(t, "replayed", must[int](t)(a.operator().Replay(t.Context(), operate.DeadLetterFilter{})), 1)
+			a.commit(backend.Progress{Ref: g.Ref, Dead: []backend.Dead{{ID: id[0], Attempt: 1, Reason: "again"}}})
 			d := a.deadLetters()
 			equal(t, "dead letters", len(d), 1)
 			equal(t, "reason", d[0].Reason, "again")
@@ -117,7 +118,7 @@ var deadChecks = []check{
 		be := f.New(t)
 		a, g, id := buried(t, be, 1)
 		a.release(g.Ref)
-		must[int](t)(a.operator().Replay(t.Context(), lease.DeadLetterFilter{}))
+		must[int](t)(a.operator().Replay(t.Context(), operate.DeadLetterFilter{}))
 		g = a.acquireOne()
 		equal(t, "lanes", len(g.Lanes), 1)
 		equalSlices(t, "parked", parkedIDs(a.parked().Messages), id)
@@ -125,17 +126,17 @@ var deadChecks = []check{
 	{"Dead/Purge_deletes", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a, _, _ := buried(t, be, 4)
-		equal(t, "purged", must[int](t)(a.operator().Purge(t.Context(), lease.DeadLetterFilter{Key: "b"})), 2)
+		equal(t, "purged", must[int](t)(a.operator().Purge(t.Context(), operate.DeadLetterFilter{Key: "b"})), 2)
 		equal(t, "left", len(a.deadLetters()), 2)
-		equal(t, "replayed", must[int](t)(a.operator().Replay(t.Context(), lease.DeadLetterFilter{Key: "b"})), 0)
+		equal(t, "replayed", must[int](t)(a.operator().Replay(t.Context(), operate.DeadLetterFilter{Key: "b"})), 0)
 	}},
 	{"Dead/Maintain_keeps_to_the_bounds_and_counts_what_it_drops", func(t testing.TB, f Factory) { // T003-29 to -31, -34, -36
 		be := f.New(t)
 		a, _, id := buried(t, be, 6)
-		maintain := func(keep time.Duration, limit int) lease.MaintainReport {
+		maintain := func(keep time.Duration, limit int) operate.MaintainReport {
 			info := a.info
 			info.Keep, info.Max = keep, limit
-			return must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{info}))
+			return must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{info}))
 		}
 		maintain(0, 0)
 		maintain(long, 6)

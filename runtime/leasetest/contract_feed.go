@@ -7,24 +7,24 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // watch opens a feed and keeps what it says.
 type watched struct {
 	t    testing.TB
-	feed lease.Feed
+	feed backend.Feed
 }
 
-func watch(t testing.TB, be lease.Backend, infos ...lease.ConsumerInfo) *watched {
+func watch(t testing.TB, be backend.Backend, infos ...backend.ConsumerInfo) *watched {
 	t.Helper()
-	f := must[lease.Feed](t)(be.OpenFeed(t.Context(), infos))
+	f := must[backend.Feed](t)(be.OpenFeed(t.Context(), infos))
 	t.Cleanup(f.Close)
 	return &watched{t, f}
 }
 
 // until reads news until ok.
-func (w *watched) until(what string, ok func(lease.News) bool) {
+func (w *watched) until(what string, ok func(backend.News) bool) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience(w.t))
 	defer cancel()
@@ -45,7 +45,7 @@ func (w *watched) topics(want ...string) {
 	for _, t := range want {
 		missing[t] = true
 	}
-	w.until(fmt.Sprint("topics ", want), func(n lease.News) bool {
+	w.until(fmt.Sprint("topics ", want), func(n backend.News) bool {
 		for _, t := range n.Topics {
 			delete(missing, t)
 		}
@@ -55,7 +55,7 @@ func (w *watched) topics(want ...string) {
 
 func (w *watched) ownership(what string) {
 	w.t.Helper()
-	w.until(what, func(n lease.News) bool { return n.Ownership })
+	w.until(what, func(n backend.News) bool { return n.Ownership })
 }
 
 var feedChecks = []check{
@@ -67,7 +67,7 @@ var feedChecks = []check{
 		ctx, cancel := context.WithTimeout(t.Context(), patience(t))
 		defer cancel()
 		for seen := false; !seen; {
-			n := must[lease.News](t)(w.feed.Next(ctx))
+			n := must[backend.News](t)(w.feed.Next(ctx))
 			for _, topic := range n.Topics {
 				if topic == "noise" {
 					t.Fatal("the feed reports a topic that no consumer matches")
@@ -90,7 +90,7 @@ var feedChecks = []check{
 			}
 			wg.Go(func() {
 				for i := range 50 {
-					if err := from.Publish(t.Context(), []lease.Event{event(fmt.Sprintf("t%d.%02d", p, i), "", i)}); err != nil {
+					if err := from.Publish(t.Context(), []backend.Event{event(fmt.Sprintf("t%d.%02d", p, i), "", i)}); err != nil {
 						t.Error(err)
 					}
 				}
@@ -106,7 +106,7 @@ var feedChecks = []check{
 		w := watch(t, be, perTopic())
 		quiet := func() { // what is known by now is no news later
 			for deadline := time.Now().Add(patience(t)); ; {
-				if n := must[lease.News](t)(w.feed.Next(t.Context())); !n.Ownership {
+				if n := must[backend.News](t)(w.feed.Next(t.Context())); !n.Ownership {
 					return
 				}
 				if time.Now().After(deadline) {
@@ -142,7 +142,7 @@ var feedChecks = []check{
 		began := time.Now()
 		calls := 0
 		for time.Since(began) < 2*time.Second {
-			must[lease.News](t)(w.feed.Next(ctx))
+			must[backend.News](t)(w.feed.Next(ctx))
 			calls++
 		}
 		if calls < 1 || calls > 40 {
@@ -166,7 +166,7 @@ var feedChecks = []check{
 		best := time.Hour
 		for i := range 8 {
 			time.AfterFunc(20*time.Millisecond, func() {
-				if err := other.Publish(context.WithoutCancel(t.Context()), []lease.Event{event(fmt.Sprint("t", i), "", i)}); err != nil {
+				if err := other.Publish(context.WithoutCancel(t.Context()), []backend.Event{event(fmt.Sprint("t", i), "", i)}); err != nil {
 					t.Error(err)
 				}
 			})

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // historyChecks are what the contract says of sessions and positions of a history that is gone.
@@ -18,7 +18,7 @@ var historyChecks = []check{
 		h := join(t, be, perTopic(), long).register("x")
 		g := h.acquireOne()
 		read := h.fetch("x", g.Cursor, 3)
-		h.commit(lease.Progress{Ref: g.Ref, Seq: 1, Cursor: read.Next})
+		h.commit(backend.Progress{Ref: g.Ref, Seq: 1, Cursor: read.Next})
 		restore := f.SetBack(t, be)
 		publish(t, be, events("x", 50)...)
 		ahead := h.fetch("x", read.Next, 100)
@@ -34,19 +34,19 @@ var historyChecks = []check{
 				if err == nil {
 					t.Fatalf("%s succeeded", what)
 				}
-				return errors.Is(err, lease.ErrSessionLost) || errors.Is(err, lease.ErrFenced)
+				return errors.Is(err, backend.ErrSessionLost) || errors.Is(err, backend.ErrFenced)
 			})
 		}
 		definite("a commit", func() error {
-			fenced, err := be.Commit(t.Context(), h.id, h.info.Name, []lease.Progress{{Ref: g.Ref, Seq: 2, Cursor: ahead.Next}})
+			fenced, err := be.Commit(t.Context(), h.id, h.info.Name, []backend.Progress{{Ref: g.Ref, Seq: 2, Cursor: ahead.Next}})
 			if err == nil && len(fenced) == 1 {
-				return lease.ErrFenced
+				return backend.ErrFenced
 			}
 			return err
 		})
 		definite("a fetch", func() error {
-			_, err := be.Fetch(t.Context(), lease.FetchRequest{
-				Consumer: h.info, MaxPayload: roomy, Items: []lease.FetchItem{{Resource: "x", From: ahead.Next, Limit: 9}},
+			_, err := be.Fetch(t.Context(), backend.FetchRequest{
+				Consumer: h.info, MaxPayload: roomy, Items: []backend.FetchItem{{Resource: "x", From: ahead.Next, Limit: 9}},
 			})
 			return err
 		})
@@ -54,7 +54,7 @@ var historyChecks = []check{
 
 		// The next incarnation goes on where the storage says, and finds all of it.
 		next := &holder{t: t, be: be, id: newID(), info: h.info}
-		sess, err := be.OpenSession(t.Context(), lease.SessionSpec{ID: next.id, TTL: long, Consumers: []string{h.info.Name}, Host: "host", PID: 7, Replaces: h.id})
+		sess, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: next.id, TTL: long, Consumers: []string{h.info.Name}, Host: "host", PID: 7, Replaces: h.id})
 		ok(t, err)
 		next.sess = sess
 		again := next.takeOver()

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 var leaseChecks = []check{
@@ -27,9 +27,9 @@ var leaseChecks = []check{
 		a := join(t, be, perTopic(), long).register("x")
 		g := a.acquireOne()
 		fetched := a.fetch("x", g.Cursor, 2)
-		a.commit(lease.Progress{Ref: g.Ref, Cursor: fetched.Next})
+		a.commit(backend.Progress{Ref: g.Ref, Cursor: fetched.Next})
 		a.register("x", "y")
-		a.commit(lease.Progress{Ref: g.Ref})
+		a.commit(backend.Progress{Ref: g.Ref})
 		a.release(g.Ref)
 		for _, g := range a.acquire(9) {
 			if g.Resource == "x" {
@@ -40,10 +40,10 @@ var leaseChecks = []check{
 	}},
 	{"Register/Group_and_cluster_have_one_resource", func(t testing.TB, f Factory) {
 		be := f.New(t)
-		for _, info := range []lease.ConsumerInfo{perGroup("*"), {Name: "s", Per: lease.PerCluster}} {
+		for _, info := range []backend.ConsumerInfo{perGroup("*"), {Name: "s", Per: backend.PerCluster}} {
 			ok(t, be.Register(t.Context(), info, nil))
 			a := join(t, be, info, long)
-			equalSlices(t, "acquired", resources(a.acquire(9)), []string{lease.Whole})
+			equalSlices(t, "acquired", resources(a.acquire(9)), []string{backend.Whole})
 			equal(t, "acquired by another", len(join(t, f.Again(t, be), info, long).acquire(9)), 0)
 		}
 	}},
@@ -118,10 +118,10 @@ var leaseChecks = []check{
 		be := f.New(t)
 		a := join(t, be, perTopic(), long).register("1", "2", "3", "4")
 		req := a.request(2)
-		first := must[[]lease.Grant](t)(be.Acquire(t.Context(), req))
-		again := must[[]lease.Grant](t)(be.Acquire(t.Context(), req))
-		epochs := func(gs []lease.Grant) map[lease.Ref]bool {
-			m := map[lease.Ref]bool{}
+		first := must[[]backend.Grant](t)(be.Acquire(t.Context(), req))
+		again := must[[]backend.Grant](t)(be.Acquire(t.Context(), req))
+		epochs := func(gs []backend.Grant) map[backend.Ref]bool {
+			m := map[backend.Ref]bool{}
 			for _, g := range gs {
 				m[g.Ref] = true
 			}
@@ -138,7 +138,7 @@ var leaseChecks = []check{
 		a := join(t, be, perTopic(), long).register("1", "2", "3")
 		req := a.request(9)
 		req.Exclude = []string{"1", "3"}
-		equalSlices(t, "acquired", resources(must[[]lease.Grant](t)(be.Acquire(t.Context(), req))), []string{"2"})
+		equalSlices(t, "acquired", resources(must[[]backend.Grant](t)(be.Acquire(t.Context(), req))), []string{"2"})
 	}},
 	{"Acquire/Takes_over_after_the_TTL_and_not_before", func(t testing.TB, f Factory) { // T000-04, T000-15, T003-04
 		be := f.New(t)
@@ -163,7 +163,7 @@ var leaseChecks = []check{
 		sent := time.Now()
 		a := join(t, be, info, short).register("x", "y")
 		gs := a.acquire(2)
-		i := slices.IndexFunc(gs, func(g lease.Grant) bool { return g.Resource == "y" })
+		i := slices.IndexFunc(gs, func(g backend.Grant) bool { return g.Resource == "y" })
 		a.release(gs[i].Ref)
 		equalSlices(t, "free at once", resources(b.acquire(2)), []string{"y"})
 		equal(t, "taken over", b.takeOver().Resource, "x")
@@ -210,22 +210,22 @@ var leaseChecks = []check{
 		g := a.acquireOne()
 		a.release(g.Ref)
 		a.release(g.Ref)
-		equalSlices(t, "commit after release", a.tryCommit(lease.Progress{Ref: g.Ref}), []string{"x"})
+		equalSlices(t, "commit after release", a.tryCommit(backend.Progress{Ref: g.Ref}), []string{"x"})
 		got := b.acquireOne()
 		equal(t, "suspicion", got.Suspicion, 0)
 		a.release(g.Ref)
-		b.commit(lease.Progress{Ref: got.Ref})
+		b.commit(backend.Progress{Ref: got.Ref})
 	}},
 	{"Release/Passes_over_what_is_not_held", func(t testing.TB, f Factory) { // T000-18, T000-22, T003-12, A22
 		be := f.New(t)
 		a := join(t, be, perTopic(), long).register("x")
 		b := join(t, f.Again(t, be), perTopic(), long)
-		b.release(lease.Ref{Resource: "x", Epoch: 1}, lease.Ref{Resource: "unknown", Epoch: 1})
+		b.release(backend.Ref{Resource: "x", Epoch: 1}, backend.Ref{Resource: "unknown", Epoch: 1})
 		g := a.acquireOne()
 		b.release(g.Ref) // right epoch, another's lease
-		a.commit(lease.Progress{Ref: g.Ref})
-		a.release(lease.Ref{Resource: "x", Epoch: g.Epoch - 1}) // own lease, old epoch
-		a.commit(lease.Progress{Ref: g.Ref})
+		a.commit(backend.Progress{Ref: g.Ref})
+		a.release(backend.Ref{Resource: "x", Epoch: g.Epoch - 1}) // own lease, old epoch
+		a.commit(backend.Progress{Ref: g.Ref})
 		equal(t, "free", a.survey().Free, 0)
 	}},
 	{"Owned/Lists_what_a_session_owns", func(t testing.TB, f Factory) {
@@ -234,11 +234,11 @@ var leaseChecks = []check{
 		b := join(t, f.Again(t, be), perTopic(), long)
 		owned := func(h *holder) []string {
 			t.Helper()
-			refs := must[[]lease.Ref](t)(h.be.Owned(t.Context(), h.id, h.info.Name))
+			refs := must[[]backend.Ref](t)(h.be.Owned(t.Context(), h.id, h.info.Name))
 			var names []string
-			var ps []lease.Progress
+			var ps []backend.Progress
 			for _, r := range refs {
-				names, ps = append(names, r.Resource), append(ps, lease.Progress{Ref: r})
+				names, ps = append(names, r.Resource), append(ps, backend.Progress{Ref: r})
 			}
 			equal(t, "fenced, of those listed", len(h.tryCommit(ps...)), 0)
 			slices.Sort(names)
@@ -250,10 +250,10 @@ var leaseChecks = []check{
 		equalSlices(t, "owned by a", owned(a), resources(gs))
 		equal(t, "owned by b", len(owned(b)), 1)
 		a.release(gs[1].Ref)
-		equalSlices(t, "owned by a", owned(a), resources([]lease.Grant{gs[0], gs[2]}))
+		equalSlices(t, "owned by a", owned(a), resources([]backend.Grant{gs[0], gs[2]}))
 		b.acquire(2)
 		equal(t, "owned by b", len(owned(b)), 3)
-		equal(t, "of another consumer", len(must[[]lease.Ref](t)(be.Owned(t.Context(), a.id, "unknown"))), 0)
+		equal(t, "of another consumer", len(must[[]backend.Ref](t)(be.Owned(t.Context(), a.id, "unknown"))), 0)
 	}},
 	{"Survey/Counts_resources_free_and_owned", func(t testing.TB, f Factory) {
 		be := f.New(t)
@@ -270,7 +270,7 @@ var leaseChecks = []check{
 		}
 		equal(t, "owned by a", owned[a.id], 3)
 		equal(t, "owned by b", owned[b.id], 1)
-		if !slices.IsSortedFunc(s.Members, func(a, b lease.Member) int { return cmpString(a.Session, b.Session) }) {
+		if !slices.IsSortedFunc(s.Members, func(a, b backend.Member) int { return cmpString(a.Session, b.Session) }) {
 			t.Fatalf("members are not ordered by session id: %v", s.Members)
 		}
 	}},

@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 var logChecks = []check{
 	{"Fetch/Returns_messages_as_published", func(t testing.TB, f Factory) {
 		be := f.New(t)
-		want := []lease.Event{
+		want := []backend.Event{
 			{Topic: "x", Key: "k", Kind: "a", Payload: []byte(`{"n":1}`), Headers: map[string]string{"trace": "1", "ü": "'\"\\"}},
 			{Topic: "x", Kind: "b", Payload: []byte{0, 0xff, '\n', 0}},
 			{Topic: "x", Key: "κ", Kind: "", Payload: []byte{}},
@@ -80,11 +81,11 @@ var logChecks = []check{
 			}
 		}
 		a := join(t, be, perTopic(), long).register(topics...)
-		req := lease.FetchRequest{Consumer: a.info, MaxPayload: roomy}
+		req := backend.FetchRequest{Consumer: a.info, MaxPayload: roomy}
 		for _, g := range a.acquire(50) {
-			req.Items = append(req.Items, lease.FetchItem{Resource: g.Resource, From: g.Cursor, Limit: 100})
+			req.Items = append(req.Items, backend.FetchItem{Resource: g.Resource, From: g.Cursor, Limit: 100})
 		}
-		got := must[[]lease.Fetched](t)(be.Fetch(t.Context(), req))
+		got := must[[]backend.Fetched](t)(be.Fetch(t.Context(), req))
 		equal(t, "items", len(got), 50)
 		for i, g := range got {
 			equal(t, "resource, in the order asked", g.Resource, req.Items[i].Resource)
@@ -112,7 +113,7 @@ var logChecks = []check{
 		}
 		at, got := a.acquireOne().Cursor, []string(nil)
 		for {
-			part := a.fetch(lease.Whole, at, 7)
+			part := a.fetch(backend.Whole, at, 7)
 			for _, m := range part.Messages {
 				got = append(got, m.Topic+string(m.Payload))
 			}
@@ -126,11 +127,11 @@ var logChecks = []check{
 	{"Fetch/Does_not_load_what_is_larger_than_MaxPayload", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		for _, n := range []int{99, 100, 101, 70_000} {
-			publish(t, be, lease.Event{Topic: "x", Payload: bytes.Repeat([]byte{'a'}, n)})
+			publish(t, be, backend.Event{Topic: "x", Payload: bytes.Repeat([]byte{'a'}, n)})
 		}
 		a := join(t, be, perTopic(), long).register("x")
-		got := must[[]lease.Fetched](t)(be.Fetch(t.Context(), lease.FetchRequest{
-			Consumer: a.info, MaxPayload: 100, Items: []lease.FetchItem{{Resource: "x", From: a.acquireOne().Cursor, Limit: 9}},
+		got := must[[]backend.Fetched](t)(be.Fetch(t.Context(), backend.FetchRequest{
+			Consumer: a.info, MaxPayload: 100, Items: []backend.FetchItem{{Resource: "x", From: a.acquireOne().Cursor, Limit: 9}},
 		}))[0].Messages
 		equal(t, "messages", len(got), 4)
 		for i, n := range []int{99, 100, 101, 70_000} {
@@ -163,7 +164,7 @@ var logChecks = []check{
 			from := f.Again(t, be)
 			wg.Go(func() {
 				for n := range each {
-					if err := from.Publish(t.Context(), []lease.Event{event("x", fmt.Sprint(p), n)}); err != nil {
+					if err := from.Publish(t.Context(), []backend.Event{event("x", fmt.Sprint(p), n)}); err != nil {
 						t.Error(err)
 					}
 				}
@@ -181,7 +182,7 @@ var logChecks = []check{
 				next[m.Key]++
 				total++
 			}
-			a.commit(lease.Progress{Ref: g.Ref, Cursor: part.Next})
+			a.commit(backend.Progress{Ref: g.Ref, Cursor: part.Next})
 			at = part.Next
 			if len(part.Messages) > 0 {
 				continue
@@ -204,21 +205,21 @@ var logChecks = []check{
 		slow := join(t, be, perGroup("*"), long).register()
 		ga, gs := a.acquireOne(), slow.acquireOne()
 		fa := a.fetch("x", ga.Cursor, 10)
-		a.commit(lease.Progress{Ref: ga.Ref, Cursor: fa.Next,
-			Park: []lease.Park{{ID: fa.Messages[0].ID, Lane: "k", Attempt: 1, Error: "e"}},
-			Dead: []lease.Dead{{ID: fa.Messages[1].ID, Attempt: 1, Reason: "r"}}})
-		fs := slow.fetch(lease.Whole, gs.Cursor, 4)
-		slow.commit(lease.Progress{Ref: gs.Ref, Cursor: fs.Next})
+		a.commit(backend.Progress{Ref: ga.Ref, Cursor: fa.Next,
+			Park: []backend.Park{{ID: fa.Messages[0].ID, Lane: "k", Attempt: 1, Error: "e"}},
+			Dead: []backend.Dead{{ID: fa.Messages[1].ID, Attempt: 1, Reason: "r"}}})
+		fs := slow.fetch(backend.Whole, gs.Cursor, 4)
+		slow.commit(backend.Progress{Ref: gs.Ref, Cursor: fs.Next})
 		for range 2 {
-			must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{a.info, slow.info}))
+			must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{a.info, slow.info}))
 		}
-		rest := slow.fetch(lease.Whole, fs.Next, 99)
+		rest := slow.fetch(backend.Whole, fs.Next, 99)
 		equalSlices(t, "left for the slow consumer", ids(rest.Messages), ids(fa.Messages[4:]))
-		slow.commit(lease.Progress{Ref: gs.Ref, Cursor: rest.Next})
-		must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{a.info, slow.info}))
+		slow.commit(backend.Progress{Ref: gs.Ref, Cursor: rest.Next})
+		must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{a.info, slow.info}))
 		equalSlices(t, "parked", parkedIDs(a.parked().Messages), ids(fa.Messages[:1]))
 		equal(t, "its payload", string(a.parked().Messages[0].Payload), string(fa.Messages[0].Payload))
-		dead := must[[]lease.DeadLetterInfo](t)(a.operator().DeadLetters(t.Context(), lease.DeadLetterFilter{IDs: []string{a.deadLetters()[0].ID}}))
+		dead := must[[]operate.DeadLetterInfo](t)(a.operator().DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{a.deadLetters()[0].ID}}))
 		equal(t, "payload of the dead letter", string(dead[0].Payload), string(fa.Messages[1].Payload))
 		publish(t, be, event("x", "k", 11))
 		equal(t, "new messages", len(a.fetch("x", fa.Next, 9).Messages), 1)
@@ -228,7 +229,7 @@ var logChecks = []check{
 		a := join(t, be, perTopic(), short)
 		b := join(t, be, perTopic(), long)
 		eventually(t, "the session expired", func() bool { return len(b.survey().Members) == 1 })
-		must[lease.MaintainReport](t)(be.Maintain(t.Context(), []lease.ConsumerInfo{a.info}))
+		must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{a.info}))
 		wantLost(t, "heartbeat of a forgotten session", a.sess.Heartbeat(t.Context()))
 		ok(t, b.sess.Heartbeat(t.Context()))
 	}},
@@ -237,13 +238,13 @@ var logChecks = []check{
 // lateChecks apply where a transaction with a lower id may commit after one with a
 // higher id was read.
 var lateChecks = []check{
-	{"Fetch/Finds_messages_that_were_committed_late", late(func(t testing.TB, f Factory, be lease.Backend, a *holder, resource string) {
+	{"Fetch/Finds_messages_that_were_committed_late", late(func(t testing.TB, f Factory, be backend.Backend, a *holder, resource string) {
 		commit1, _ := f.PublishLate(t, be, event("x", "", 1))
 		commit2, _ := f.PublishLate(t, be, event("x", "", 2))
 		_, rollback := f.PublishLate(t, be, event("x", "", 3))
 		publish(t, be, event("x", "", 4), event("x", "", 5))
 		g := a.acquireOne()
-		read := func(at lease.Cursor, want ...string) lease.Cursor {
+		read := func(at backend.Cursor, want ...string) backend.Cursor {
 			t.Helper()
 			got := a.fetch(resource, at, 9)
 			var payloads []string
@@ -257,24 +258,24 @@ var lateChecks = []check{
 		at := read(g.Cursor, n(4), n(5))
 		commit2()
 		at = read(at, n(2)) // from a cursor that was not stored
-		a.commit(lease.Progress{Ref: g.Ref, Cursor: at})
+		a.commit(backend.Progress{Ref: g.Ref, Cursor: at})
 		rollback()
 		commit1()
 		a.release(g.Ref)
 		g = a.acquireOne()
 		at = read(g.Cursor, n(1)) // from a stored one
-		a.commit(lease.Progress{Ref: g.Ref, Cursor: at})
+		a.commit(backend.Progress{Ref: g.Ref, Cursor: at})
 		read(at)
 		publish(t, be, event("x", "", 6))
 		read(at, n(6))
 	})},
-	{"Fetch/Finds_late_messages_after_any_cut", late(func(t testing.TB, f Factory, be lease.Backend, a *holder, resource string) {
+	{"Fetch/Finds_late_messages_after_any_cut", late(func(t testing.TB, f Factory, be backend.Backend, a *holder, resource string) {
 		commit, _ := f.PublishLate(t, be, event("x", "", 0))
 		publish(t, be, events("x", 4)...)
 		g := a.acquireOne()
 		got := a.fetch(resource, g.Cursor, 9)
 		equal(t, "messages", len(got.Messages), 4)
-		a.commit(lease.Progress{Ref: g.Ref, Cursor: got.Cut(2)})
+		a.commit(backend.Progress{Ref: g.Ref, Cursor: got.Cut(2)})
 		a.release(g.Ref)
 		commit()
 		g = a.acquireOne()
@@ -297,7 +298,7 @@ var lateChecks = []check{
 }
 
 // late runs a check for both kinds of resources.
-func late(run func(t testing.TB, f Factory, be lease.Backend, a *holder, resource string)) func(testing.TB, Factory) {
+func late(run func(t testing.TB, f Factory, be backend.Backend, a *holder, resource string)) func(testing.TB, Factory) {
 	return func(t testing.TB, f Factory) {
 		if f.PublishLate == nil {
 			t.Skip("events become visible in the order of their ids")
@@ -305,6 +306,6 @@ func late(run func(t testing.TB, f Factory, be lease.Backend, a *holder, resourc
 		be := f.New(t)
 		run(t, f, be, join(t, be, perTopic(), long).register("x"), "x")
 		be = f.New(t)
-		run(t, f, be, join(t, be, perGroup("*"), long).register(), lease.Whole)
+		run(t, f, be, join(t, be, perGroup("*"), long).register(), backend.Whole)
 	}
 }

@@ -6,22 +6,22 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
-func perPartition(patterns ...string) lease.ConsumerInfo {
+func perPartition(patterns ...string) backend.ConsumerInfo {
 	if len(patterns) == 0 {
 		patterns = []string{"*"}
 	}
-	return lease.ConsumerInfo{Name: "c", Per: lease.PerPartition, Topics: patterns}
+	return backend.ConsumerInfo{Name: "c", Per: backend.PerPartition, Topics: patterns}
 }
 
 // slots acquires all slots there are, and returns their grants by number.
-func (h *holder) slots() []lease.Grant {
+func (h *holder) slots() []backend.Grant {
 	h.t.Helper()
 	ok(h.t, h.be.Register(h.t.Context(), h.info, nil))
 	gs := h.acquire(1 << 20)
-	byNumber := make([]lease.Grant, len(gs))
+	byNumber := make([]backend.Grant, len(gs))
 	for _, g := range gs {
 		n, err := strconv.Atoi(g.Resource)
 		if err != nil || n < 0 || n >= len(gs) || byNumber[n].Resource != "" {
@@ -36,14 +36,14 @@ func (h *holder) slots() []lease.Grant {
 }
 
 // read reads all slots at once.
-func (h *holder) read(gs []lease.Grant) [][]lease.Raw {
+func (h *holder) read(gs []backend.Grant) [][]backend.Raw {
 	h.t.Helper()
-	req := lease.FetchRequest{Consumer: h.info, MaxPayload: roomy}
+	req := backend.FetchRequest{Consumer: h.info, MaxPayload: roomy}
 	for _, g := range gs {
-		req.Items = append(req.Items, lease.FetchItem{Resource: g.Resource, From: g.Cursor, Limit: 1000})
+		req.Items = append(req.Items, backend.FetchItem{Resource: g.Resource, From: g.Cursor, Limit: 1000})
 	}
-	fs := must[[]lease.Fetched](h.t)(h.be.Fetch(h.t.Context(), req))
-	out := make([][]lease.Raw, len(fs))
+	fs := must[[]backend.Fetched](h.t)(h.be.Fetch(h.t.Context(), req))
+	out := make([][]backend.Raw, len(fs))
 	for i, f := range fs {
 		equal(h.t, "slot", f.Resource, gs[i].Resource)
 		out[i] = f.Messages
@@ -54,7 +54,7 @@ func (h *holder) read(gs []lease.Grant) [][]lease.Raw {
 var partitionChecks = []check{
 	{"Partition/Slots_have_every_message_once_and_each_key_in_one", func(t testing.TB, f Factory) {
 		be := f.New(t)
-		var es []lease.Event
+		var es []backend.Event
 		for n := range 600 {
 			key := fmt.Sprint("customer ", n%97)
 			if n%5 == 0 {
@@ -97,7 +97,7 @@ var partitionChecks = []check{
 		be := f.New(t)
 		h := join(t, be, perPartition(), long)
 		gs := h.slots()
-		es := make([]lease.Event, 2*len(gs))
+		es := make([]backend.Event, 2*len(gs))
 		for n := range es {
 			es[n] = event("x", "", n)
 		}
@@ -118,11 +118,11 @@ var partitionChecks = []check{
 		for range 2 {
 			publish(t, be, event("x", "a", 1), event("y", "a", 2))
 		}
-		slot := slices.IndexFunc(h.read(gs), func(ms []lease.Raw) bool { return len(ms) > 0 })
+		slot := slices.IndexFunc(h.read(gs), func(ms []backend.Raw) bool { return len(ms) > 0 })
 		got := h.fetch(gs[slot].Resource, gs[slot].Cursor, 3)
 		equal(t, "messages", len(got.Messages), 3)
 		equal(t, "more", got.More, true)
-		h.commit(lease.Progress{Ref: gs[slot].Ref, Cursor: got.Next})
+		h.commit(backend.Progress{Ref: gs[slot].Ref, Cursor: got.Next})
 		h.release(refs(gs)...)
 		publish(t, be, event("x", "a", 5))
 		later := join(t, f.Again(t, be), perPartition(), long)
@@ -146,7 +146,7 @@ var partitionChecks = []check{
 				missing[fmt.Sprint(n)] = true
 			}
 		}
-		w.until("slots", func(n lease.News) bool {
+		w.until("slots", func(n backend.News) bool {
 			for _, r := range n.Resources["c"] {
 				delete(missing, r)
 			}

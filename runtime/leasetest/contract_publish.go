@@ -11,17 +11,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // withID returns e with an id.
-func withID(e lease.Event, id string) lease.Event {
+func withID(e backend.Event, id string) backend.Event {
 	e.ID = id
 	return e
 }
 
 // after returns e delayed.
-func after(e lease.Event, d time.Duration) lease.Event {
+func after(e backend.Event, d time.Duration) backend.Event {
 	e.After = d
 	return e
 }
@@ -30,26 +30,26 @@ func after(e lease.Event, d time.Duration) lease.Event {
 type reader struct {
 	*holder
 	*watched
-	g lease.Grant
+	g backend.Grant
 }
 
-func read(t testing.TB, be lease.Backend) *reader {
+func read(t testing.TB, be backend.Backend) *reader {
 	t.Helper()
 	h := join(t, be, perTopic(), long).register("x")
 	return &reader{h, watch(t, be, perTopic()), h.acquireOne()}
 }
 
-func (r *reader) all() []lease.Raw {
+func (r *reader) all() []backend.Raw {
 	r.holder.t.Helper()
 	return r.fetch("x", r.g.Cursor, 1000).Messages
 }
 
 // await waits until n messages are there.
-func (r *reader) await(n int) []lease.Raw {
+func (r *reader) await(n int) []backend.Raw {
 	r.holder.t.Helper()
-	var got []lease.Raw
+	var got []backend.Raw
 	if got = r.all(); len(got) < n {
-		r.until(fmt.Sprintf("%d messages", n), func(lease.News) bool {
+		r.until(fmt.Sprintf("%d messages", n), func(backend.News) bool {
 			got = r.all()
 			return len(got) >= n
 		})
@@ -58,7 +58,7 @@ func (r *reader) await(n int) []lease.Raw {
 	return got
 }
 
-func payloads(ms []lease.Raw) []string {
+func payloads(ms []backend.Raw) []string {
 	out := make([]string, len(ms))
 	for i, m := range ms {
 		out[i] = string(m.Payload)
@@ -66,7 +66,7 @@ func payloads(ms []lease.Raw) []string {
 	return out
 }
 
-func payloadsOf(es []lease.Event) []string {
+func payloadsOf(es []backend.Event) []string {
 	out := make([]string, len(es))
 	for i, e := range es {
 		out[i] = string(e.Payload)
@@ -78,7 +78,7 @@ var publishChecks = []check{
 	{"Publish/Refuses_what_a_backend_cannot_keep_as_text", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		tooLong := strings.Repeat("secret", 171) // 1,026 bytes
-		for name, bad := range map[string]lease.Event{
+		for name, bad := range map[string]backend.Event{
 			"no topic":    {},
 			"long topic":  {Topic: tooLong},
 			"long key":    {Topic: "x", Key: tooLong},
@@ -121,17 +121,17 @@ var publishChecks = []check{
 		}
 		e := event(longest(), longest(), 1)
 		e.Kind, e.ID = longest(), longest()
-		for _, per := range []lease.Per{lease.PerTopic, lease.PerStream, lease.PerPartition} {
-			info := lease.ConsumerInfo{Name: strings.Repeat(strconv.Itoa(int(per)), 63), Per: per, Topics: []string{"*"}}
+		for _, per := range []backend.Per{backend.PerTopic, backend.PerStream, backend.PerPartition} {
+			info := backend.ConsumerInfo{Name: strings.Repeat(strconv.Itoa(int(per)), 63), Per: per, Topics: []string{"*"}}
 			ok(t, be.Register(t.Context(), info, nil))
 		}
 		publish(t, be, e)
 		publish(t, be, e) // kept out
-		for _, per := range []lease.Per{lease.PerTopic, lease.PerStream} {
-			info := lease.ConsumerInfo{Name: strings.Repeat(strconv.Itoa(int(per)), 63), Per: per, Topics: []string{"*"}}
+		for _, per := range []backend.Per{backend.PerTopic, backend.PerStream} {
+			info := backend.ConsumerInfo{Name: strings.Repeat(strconv.Itoa(int(per)), 63), Per: per, Topics: []string{"*"}}
 			h := join(t, be, info, long)
 			resource := e.Topic
-			if per == lease.PerStream {
+			if per == backend.PerStream {
 				resource = e.Key
 			}
 			ok(t, be.Register(t.Context(), info, []string{resource}))
@@ -142,9 +142,9 @@ var publishChecks = []check{
 			if m.Topic != e.Topic || m.Key != e.Key || m.Kind != e.Kind {
 				t.Fatal("topic, key and kind are not those published")
 			}
-			h.commit(lease.Progress{Ref: g.Ref, Seq: 1, Cursor: got.Next, Park: []lease.Park{{ID: m.ID, Lane: e.Key, Attempt: 1, Error: "once"}}})
+			h.commit(backend.Progress{Ref: g.Ref, Seq: 1, Cursor: got.Next, Park: []backend.Park{{ID: m.ID, Lane: e.Key, Attempt: 1, Error: "once"}}})
 			equal(t, "parked", len(h.parked().Messages), 1)
-			h.commit(lease.Progress{Ref: g.Ref, Seq: 2, Dead: []lease.Dead{{ID: m.ID, Attempt: 2, Reason: "twice"}}})
+			h.commit(backend.Progress{Ref: g.Ref, Seq: 2, Dead: []backend.Dead{{ID: m.ID, Attempt: 2, Reason: "twice"}}})
 			equal(t, "dead letters", len(h.deadLetters()), 1)
 		}
 	}},
@@ -178,11 +178,11 @@ var publishChecks = []check{
 		publish(t, f.Again(t, be), withID(es[7], "i"))
 		publish(t, be, withID(event("y", "k", 10), "i")) // ids are those of a topic
 		publish(t, be, withID(es[8], "k"))
-		want := payloadsOf([]lease.Event{es[0], es[1], es[2], es[4], es[6], es[8]})
+		want := payloadsOf([]backend.Event{es[0], es[1], es[2], es[4], es[6], es[8]})
 		r := read(t, be)
 		equalSlices(t, "published", payloads(r.all()), want)
 		equal(t, "on the other topic", len(r.fetch("y", nil, 9).Messages), 1)
-		ok(t, func() error { _, err := be.Maintain(t.Context(), []lease.ConsumerInfo{perTopic()}); return err }())
+		ok(t, func() error { _, err := be.Maintain(t.Context(), []backend.ConsumerInfo{perTopic()}); return err }())
 		publish(t, be, withID(es[7], "i")) // housekeeping does not forget it yet
 		equal(t, "published after housekeeping", len(r.all()), len(want))
 	}},
@@ -194,7 +194,7 @@ var publishChecks = []check{
 			from := f.Again(t, be)
 			wg.Go(func() {
 				for i := range ids {
-					es := []lease.Event{withID(event("x", "k", i), fmt.Sprint("i", i)), withID(event("x", "k", i+1), fmt.Sprint("i", i+1))}
+					es := []backend.Event{withID(event("x", "k", i), fmt.Sprint("i", i)), withID(event("x", "k", i+1), fmt.Sprint("i", i+1))}
 					if p%2 == 1 {
 						slices.Reverse(es) // claims in another order must not deadlock
 					}
@@ -217,14 +217,14 @@ var publishChecks = []check{
 		be := f.New(t)
 		_, rollback := f.PublishLate(t, be, withID(event("x", "k", 1), "i"))
 		done := make(chan error, 1)
-		go func() { done <- be.Publish(t.Context(), []lease.Event{withID(event("x", "k", 2), "i")}) }()
+		go func() { done <- be.Publish(t.Context(), []backend.Event{withID(event("x", "k", 2), "i")}) }()
 		rollback() // the second waits for this, or comes after it
 		ok(t, <-done)
 		commit, _ := f.PublishLate(t, be, withID(event("x", "k", 3), "j"))
-		go func() { done <- be.Publish(t.Context(), []lease.Event{withID(event("x", "k", 4), "j")}) }()
+		go func() { done <- be.Publish(t.Context(), []backend.Event{withID(event("x", "k", 4), "j")}) }()
 		commit()
 		ok(t, <-done)
-		equalSlices(t, "published", payloads(read(t, be).all()), payloadsOf([]lease.Event{event("x", "k", 2), event("x", "k", 3)}))
+		equalSlices(t, "published", payloads(read(t, be).all()), payloadsOf([]backend.Event{event("x", "k", 2), event("x", "k", 3)}))
 	}},
 	{"Publish/Delayed_events_join_the_log_in_time_and_not_before", func(t testing.TB, f Factory) {
 		be := f.New(t)
@@ -253,7 +253,7 @@ var publishChecks = []check{
 		r := read(t, be)
 		const gap = 50 * time.Millisecond
 		var due time.Time
-		at := func(n int, d time.Duration) lease.Event {
+		at := func(n int, d time.Duration) backend.Event {
 			e := event("x", "k", n)
 			e.At = due.Add(d)
 			return e
@@ -278,7 +278,7 @@ var publishChecks = []check{
 		due = r.all()[0].PublishedAt.Add(2 * time.Second)
 		want := []string{string(event("x", "k", 0).Payload)}
 		for n := 1; n <= 300; {
-			var es []lease.Event
+			var es []backend.Event
 			for ; len(es) < 60; n += 3 {
 				es = append(es, at(n+1, gap), at(n+2, gap), at(n, 0))
 			}
@@ -315,13 +315,13 @@ var publishChecks = []check{
 		}
 		be := f.New(t)
 		r := read(t, be)
-		es := []lease.Event{withID(event("x", "k", 1), "i"), after(event("x", "k", 2), 10*time.Millisecond), event("x", "k", 3)}
+		es := []backend.Event{withID(event("x", "k", 1), "i"), after(event("x", "k", 2), 10*time.Millisecond), event("x", "k", 3)}
 		_, rollback := f.PublishLate(t, be, es...)
 		rollback()
 		commit, _ := f.PublishLate(t, be, es...)
 		time.Sleep(20 * time.Millisecond) // what is due before the commit joins after it
 		commit()
 		got := payloads(r.await(3))
-		equalSlices(t, "published", got, payloadsOf([]lease.Event{es[0], es[2], es[1]}))
+		equalSlices(t, "published", got, payloadsOf([]backend.Event{es[0], es[2], es[1]}))
 	}},
 }

@@ -5,15 +5,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // replacing opens a session in place of another of the same process.
-func replacing(t testing.TB, be lease.Backend, info lease.ConsumerInfo, replaces string) *holder {
+func replacing(t testing.TB, be backend.Backend, info backend.ConsumerInfo, replaces string) *holder {
 	t.Helper()
 	h := &holder{t: t, be: be, id: newID(), info: info}
-	spec := lease.SessionSpec{ID: h.id, TTL: long, Consumers: []string{info.Name}, Replaces: replaces, Host: "host", PID: 7}
-	h.sess = must[lease.Session](t)(be.OpenSession(t.Context(), spec))
+	spec := backend.SessionSpec{ID: h.id, TTL: long, Consumers: []string{info.Name}, Replaces: replaces, Host: "host", PID: 7}
+	h.sess = must[backend.Session](t)(be.OpenSession(t.Context(), spec))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -26,7 +26,7 @@ func replacing(t testing.TB, be lease.Backend, info lease.ConsumerInfo, replaces
 // it has would be a member that nobody works for until it expires.
 var replacesChecks = []check{
 	{"Replaces/The_session_named_has_ended_when_the_new_one_is_open", func(t testing.TB, f Factory) {
-		for _, info := range []lease.ConsumerInfo{perTopic(), {Name: "p", Per: lease.PerPartition, Topics: []string{"*"}}} {
+		for _, info := range []backend.ConsumerInfo{perTopic(), {Name: "p", Per: backend.PerPartition, Topics: []string{"*"}}} {
 			be := f.New(t)
 			a := join(t, be, info, long).register("x", "y")
 			stranger := join(t, f.Again(t, be), info, long)
@@ -40,7 +40,7 @@ var replacesChecks = []check{
 			if counted[a.id] || !counted[b.id] || !counted[stranger.id] || len(counted) != 2 {
 				t.Fatalf("%s: members are %v, want %s and %s, without the replaced %s", info.Name, counted, b.id, stranger.id, a.id)
 			}
-			got := map[string]lease.Grant{}
+			got := map[string]backend.Grant{}
 			for _, g := range b.acquire(1000) {
 				got[g.Resource] = g
 			}
@@ -52,11 +52,11 @@ var replacesChecks = []check{
 			if _, taken := got[kept[0].Resource]; taken {
 				t.Fatalf("%s: a lease of a session that was not named was taken", info.Name)
 			}
-			stranger.commit(lease.Progress{Ref: kept[0].Ref})
+			stranger.commit(backend.Progress{Ref: kept[0].Ref})
 			wantLost(t, "heartbeat of the replaced session", a.sess.Heartbeat(t.Context()))
 			_, err := be.Acquire(t.Context(), a.request(1))
 			wantLost(t, "acquire of the replaced session", err)
-			fenced := must[[]string](t)(be.Commit(t.Context(), a.id, info.Name, []lease.Progress{{Ref: held[0].Ref, Seq: 1}}))
+			fenced := must[[]string](t)(be.Commit(t.Context(), a.id, info.Name, []backend.Progress{{Ref: held[0].Ref, Seq: 1}}))
 			equalSlices(t, "fenced", fenced, []string{held[0].Resource})
 		}
 	}},
@@ -66,7 +66,7 @@ var replacesChecks = []check{
 		b := replacing(t, be, perTopic(), late).register("x")
 		b.acquireOne()
 		other := f.Again(t, be)
-		_, err := other.OpenSession(t.Context(), lease.SessionSpec{ID: late, TTL: long, Consumers: []string{"c"}, Host: "host", PID: 7})
+		_, err := other.OpenSession(t.Context(), backend.SessionSpec{ID: late, TTL: long, Consumers: []string{"c"}, Host: "host", PID: 7})
 		wantLost(t, "opening a session that was replaced", err)
 		equal(t, "members", len(b.survey().Members), 1)
 		ok(t, b.sess.Heartbeat(t.Context()))
@@ -78,12 +78,12 @@ var replacesChecks = []check{
 		b := replacing(t, be, perTopic(), a.id)
 		g := b.acquireOne()
 		// A second copy of the request changes nothing any more, whether or not it is refused.
-		spec := lease.SessionSpec{ID: b.id, TTL: long, Consumers: []string{"c"}, Replaces: a.id, Host: "host", PID: 7}
+		spec := backend.SessionSpec{ID: b.id, TTL: long, Consumers: []string{"c"}, Replaces: a.id, Host: "host", PID: 7}
 		if again, err := f.Again(t, be).OpenSession(t.Context(), spec); err == nil {
 			ok(t, again.Heartbeat(t.Context()))
 		}
 		ok(t, b.sess.Heartbeat(t.Context()))
-		b.commit(lease.Progress{Ref: g.Ref})
+		b.commit(backend.Progress{Ref: g.Ref})
 		equal(t, "members", len(b.survey().Members), 1)
 	}},
 }

@@ -4,32 +4,32 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // perRow is a consumer of announced streams whose leases expire one by one.
-func perRow(ttl time.Duration) lease.ConsumerInfo {
+func perRow(ttl time.Duration) backend.ConsumerInfo {
 	info := announced()
-	info.Lock, info.TTL = lease.LockRow, ttl
+	info.Lock, info.TTL = backend.LockRow, ttl
 	return info
 }
 
 // rowLocking skips what a backend without leases that expire one by one cannot do.
-func rowLocking(run func(t testing.TB, f Factory, be lease.Backend)) func(testing.TB, Factory) {
-	return streaming(func(t testing.TB, f Factory, be lease.Backend) {
-		if _, ok := be.(lease.RowLocker); !ok {
+func rowLocking(run func(t testing.TB, f Factory, be backend.Backend)) func(testing.TB, Factory) {
+	return streaming(func(t testing.TB, f Factory, be backend.Backend) {
+		if be.Capabilities().Rows == nil {
 			t.Skip("the backend has no leases that expire one by one")
 		}
 		run(t, f, be)
 	})
 }
 
-func (h *holder) renew(refs ...lease.Ref) (lost []string) {
+func (h *holder) renew(refs ...backend.Ref) (lost []string) {
 	h.t.Helper()
-	return must[[]string](h.t)(h.be.(lease.RowLocker).Renew(h.t.Context(), h.id, h.info, refs))
+	return must[[]string](h.t)(h.be.Capabilities().Rows.Renew(h.t.Context(), h.id, h.info, refs))
 }
 
-func (h *holder) grantOf(gs []lease.Grant, resource string) lease.Grant {
+func (h *holder) grantOf(gs []backend.Grant, resource string) backend.Grant {
 	h.t.Helper()
 	for _, g := range gs {
 		if g.Resource == resource {
@@ -37,11 +37,11 @@ func (h *holder) grantOf(gs []lease.Grant, resource string) lease.Grant {
 		}
 	}
 	h.t.Fatalf("%s was not granted", resource)
-	return lease.Grant{}
+	return backend.Grant{}
 }
 
 var rowChecks = []check{
-	{"Row/Renew_keeps_leases_beyond_their_TTL", rowLocking(func(t testing.TB, f Factory, be lease.Backend) { // T000-05, T000-17
+	{"Row/Renew_keeps_leases_beyond_their_TTL", rowLocking(func(t testing.TB, f Factory, be backend.Backend) { // T000-05, T000-17
 		a := join(t, be, perRow(short), long).register("1", "2")
 		b := join(t, f.Again(t, be), perRow(short), long)
 		gs := a.acquire(2)
@@ -49,15 +49,15 @@ var rowChecks = []check{
 			equalSlices(t, "lost", a.renew(refs(gs)...), nil)
 			equal(t, "acquired by another", len(b.acquire(9)), 0)
 		}
-		a.commit(lease.Progress{Ref: gs[0].Ref}, lease.Progress{Ref: gs[1].Ref})
+		a.commit(backend.Progress{Ref: gs[0].Ref}, backend.Progress{Ref: gs[1].Ref})
 	})},
-	{"Row/Leases_expire_one_by_one", rowLocking(func(t testing.TB, f Factory, be lease.Backend) { // T000-04, T000-06, T000-21
+	{"Row/Leases_expire_one_by_one", rowLocking(func(t testing.TB, f Factory, be backend.Backend) { // T000-04, T000-06, T000-21
 		a := join(t, be, perRow(short), long).register("kept", "left")
 		b := join(t, f.Again(t, be), perRow(short), long)
 		sent := time.Now()
 		gs := a.acquire(2)
 		kept, left := a.grantOf(gs, "kept"), a.grantOf(gs, "left")
-		var got []lease.Grant
+		var got []backend.Grant
 		eventually(t, "a lease expires", func() bool {
 			equalSlices(t, "lost", a.renew(kept.Ref), nil)
 			got = b.acquire(9)
@@ -72,9 +72,9 @@ var rowChecks = []check{
 		}
 		equal(t, "suspicion: its owner lives", got[0].Suspicion, 0)
 		equalSlices(t, "lost", a.renew(kept.Ref, left.Ref), []string{"left"})
-		equalSlices(t, "fenced", a.tryCommit(lease.Progress{Ref: left.Ref}, lease.Progress{Ref: kept.Ref}), []string{"left"})
+		equalSlices(t, "fenced", a.tryCommit(backend.Progress{Ref: left.Ref}, backend.Progress{Ref: kept.Ref}), []string{"left"})
 	})},
-	{"Row/Renew_revives_nothing", rowLocking(func(t testing.TB, f Factory, be lease.Backend) {
+	{"Row/Renew_revives_nothing", rowLocking(func(t testing.TB, f Factory, be backend.Backend) {
 		a := join(t, be, perRow(short), long).register("1")
 		g := a.acquireOne()
 		eventually(t, "it expires", func() bool { return a.survey().Free == 1 })
@@ -87,21 +87,21 @@ var rowChecks = []check{
 		equalSlices(t, "lost", a.renew(g.Ref), []string{"1"})
 		equalSlices(t, "lost", a.renew(again.Ref), nil)
 	})},
-	{"Row/Renew_names_what_is_not_held", rowLocking(func(t testing.TB, f Factory, be lease.Backend) { // T000-06
+	{"Row/Renew_names_what_is_not_held", rowLocking(func(t testing.TB, f Factory, be backend.Backend) { // T000-06
 		a := join(t, be, perRow(long), long).register("1", "2")
 		b := join(t, f.Again(t, be), perRow(long), long)
 		g := a.acquire(1)[0]
 		other := b.acquireOne()
-		old := lease.Ref{Resource: g.Resource, Epoch: g.Epoch - 1}
+		old := backend.Ref{Resource: g.Resource, Epoch: g.Epoch - 1}
 		equalSlices(t, "another's", a.renew(other.Ref, g.Ref), []string{other.Resource})
 		equalSlices(t, "old", a.renew(old), []string{g.Resource})
-		equalSlices(t, "unknown", a.renew(lease.Ref{Resource: "unknown", Epoch: 1}), []string{"unknown"})
+		equalSlices(t, "unknown", a.renew(backend.Ref{Resource: "unknown", Epoch: 1}), []string{"unknown"})
 		a.release(g.Ref)
 		equalSlices(t, "released", a.renew(g.Ref), []string{g.Resource})
 		equalSlices(t, "nothing", a.renew(), nil)
 		equalSlices(t, "the other's own", b.renew(other.Ref), nil)
 	})},
-	{"Row/A_dead_session_renews_nothing", rowLocking(func(t testing.TB, f Factory, be lease.Backend) {
+	{"Row/A_dead_session_renews_nothing", rowLocking(func(t testing.TB, f Factory, be backend.Backend) {
 		a := join(t, be, perRow(long), short).register("1")
 		b := join(t, f.Again(t, be), perRow(long), long)
 		g := a.acquireOne()
@@ -109,7 +109,7 @@ var rowChecks = []check{
 		equalSlices(t, "lost", a.renew(g.Ref), []string{"1"})
 		equal(t, "suspicion after a crash", b.takeOver().Suspicion, 1)
 	})},
-	{"Row/Grace_counts_from_the_end_of_the_lease", rowLocking(func(t testing.TB, f Factory, be lease.Backend) {
+	{"Row/Grace_counts_from_the_end_of_the_lease", rowLocking(func(t testing.TB, f Factory, be backend.Backend) {
 		info := perRow(short)
 		info.Grace = short
 		a := join(t, be, info, long).register("1")

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 var sessionChecks = []check{
@@ -20,7 +20,7 @@ var sessionChecks = []check{
 				t.Fatalf("a lease was taken from a session that sends heartbeats: %+v", got)
 			}
 		}
-		a.commit(lease.Progress{Ref: g.Ref})
+		a.commit(backend.Progress{Ref: g.Ref})
 	}},
 	{"Session/Ends_terminally_when_it_expires", func(t testing.TB, f Factory) { // T000-06, T000-21, B4
 		be := f.New(t)
@@ -58,7 +58,7 @@ var sessionChecks = []check{
 			equal(t, "suspicion after a clean end", g.Suspicion, 0)
 		}
 		for _, g := range kept {
-			b.commit(lease.Progress{Ref: g.Ref})
+			b.commit(backend.Progress{Ref: g.Ref})
 		}
 		wantLost(t, "heartbeat after close", a.sess.Heartbeat(t.Context()))
 	}},
@@ -70,12 +70,12 @@ var sessionChecks = []check{
 		b := join(t, be, perTopic(), long)
 		g := b.acquireOne()
 		ok(t, a.sess.Close(t.Context()))
-		b.commit(lease.Progress{Ref: g.Ref})
+		b.commit(backend.Progress{Ref: g.Ref})
 	}},
 	{"Session/Must_be_open_to_acquire", func(t testing.TB, f Factory) { // T003-19 in reverse: nothing revives one
 		be := f.New(t)
 		join(t, be, perTopic(), long).register("x")
-		_, err := be.Acquire(t.Context(), lease.AcquireRequest{Session: newID(), Consumer: perTopic(), Max: 1, Attempt: newID()})
+		_, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: newID(), Consumer: perTopic(), Max: 1, Attempt: newID()})
 		wantLost(t, "acquire without a session", err)
 	}},
 	{"Session/Is_a_member_of_its_consumers_only", func(t testing.TB, f Factory) {
@@ -83,14 +83,14 @@ var sessionChecks = []check{
 		var sorted []string
 		for _, consumers := range [][]string{{"c"}, {"c", "g"}, {"g"}} {
 			id := newID()
-			sess := must[lease.Session](t)(be.OpenSession(t.Context(), lease.SessionSpec{ID: id, TTL: long, Consumers: consumers}))
+			sess := must[backend.Session](t)(be.OpenSession(t.Context(), backend.SessionSpec{ID: id, TTL: long, Consumers: consumers}))
 			t.Cleanup(func() { sess.Close(t.Context()) })
 			if slices.Contains(consumers, "c") {
 				sorted = append(sorted, id)
 			}
 		}
 		slices.Sort(sorted)
-		got := must[[]lease.Survey](t)(be.Survey(t.Context(), []string{"c", "nobody"}))
+		got := must[[]backend.Survey](t)(be.Survey(t.Context(), []string{"c", "nobody"}))
 		equal(t, "surveys", len(got), 2)
 		var members []string
 		for _, m := range got[0].Members {

@@ -7,42 +7,43 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-func perStream(patterns ...string) lease.ConsumerInfo {
+func perStream(patterns ...string) backend.ConsumerInfo {
 	if len(patterns) == 0 {
 		patterns = []string{"*"}
 	}
-	return lease.ConsumerInfo{Name: "c", Per: lease.PerStream, Topics: patterns}
+	return backend.ConsumerInfo{Name: "c", Per: backend.PerStream, Topics: patterns}
 }
 
 // announced is a consumer of streams that the application names.
-func announced() lease.ConsumerInfo {
-	return lease.ConsumerInfo{Name: "c", Per: lease.PerStream, Announced: true}
+func announced() backend.ConsumerInfo {
+	return backend.ConsumerInfo{Name: "c", Per: backend.PerStream, Announced: true}
 }
 
 // streaming skips what a backend without streams cannot do.
-func streaming(run func(t testing.TB, f Factory, be lease.Backend)) func(testing.TB, Factory) {
+func streaming(run func(t testing.TB, f Factory, be backend.Backend)) func(testing.TB, Factory) {
 	return func(t testing.TB, f Factory) {
 		be := f.New(t)
-		if _, ok := be.(lease.Streamer); !ok {
+		if be.Capabilities().Streams == nil {
 			t.Skip("the backend has no streams")
 		}
 		run(t, f, be)
 	}
 }
 
-func (h *holder) retire(refs ...lease.Ref) {
+func (h *holder) retire(refs ...backend.Ref) {
 	h.t.Helper()
-	ok(h.t, h.be.(lease.Streamer).Retire(h.t.Context(), h.id, h.info.Name, refs))
+	ok(h.t, h.be.Capabilities().Streams.Retire(h.t.Context(), h.id, h.info.Name, refs))
 }
 
 // pass reads all of a stream and stores that.
-func (h *holder) pass(g lease.Grant) []lease.Raw {
+func (h *holder) pass(g backend.Grant) []backend.Raw {
 	h.t.Helper()
 	got := h.fetch(g.Resource, g.Cursor, 1000)
-	h.commit(lease.Progress{Ref: g.Ref, Cursor: got.Next})
+	h.commit(backend.Progress{Ref: g.Ref, Cursor: got.Next})
 	return got.Messages
 }
 
@@ -56,7 +57,7 @@ func (h *holder) streams(wanted, free int) {
 }
 
 var streamChecks = []check{
-	{"Stream/Is_granted_when_it_was_registered", streaming(func(t testing.TB, f Factory, be lease.Backend) { // T000-25
+	{"Stream/Is_granted_when_it_was_registered", streaming(func(t testing.TB, f Factory, be backend.Backend) { // T000-25
 		publish(t, be, event("x", "a", 1), event("x", "b", 1))
 		h := join(t, be, perStream(), long).register()
 		h.streams(0, 0)
@@ -70,7 +71,7 @@ var streamChecks = []check{
 		h.streams(2, 0)
 		equal(t, "acquired by another", len(join(t, f.Again(t, be), perStream(), long).acquire(9)), 0) // T000-32
 	})},
-	{"Stream/A_sweep_finds_all_that_have_work", streaming(func(t testing.TB, f Factory, be lease.Backend) {
+	{"Stream/A_sweep_finds_all_that_have_work", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, event("orders.eu", "a", 1), event("orders.us", "b", 1), event("orders.us", "b", 2), event("mail", "c", 1), event("orders.eu", "", 1))
 		h := join(t, be, perStream("orders.*"), long)
 		sweep := func() { ok(t, be.Register(t.Context(), h.info, nil)) }
@@ -87,7 +88,7 @@ var streamChecks = []check{
 		sweep()
 		equalSlices(t, "acquired later", resources(h.acquire(9)), []string{"b"})
 	})},
-	{"Stream/Has_the_messages_with_its_key", streaming(func(t testing.TB, f Factory, be lease.Backend) { // T000-31
+	{"Stream/Has_the_messages_with_its_key", streaming(func(t testing.TB, f Factory, be backend.Backend) { // T000-31
 		publish(t, be, event("x", "a", 1), event("x", "b", 2), event("y", "a", 3), event("z", "a", 4), event("x", "", 5), event("x", "a", 6))
 		h := join(t, be, perStream("x", "y"), long).register("a", "b", "")
 		for _, g := range h.acquire(9) {
@@ -95,7 +96,7 @@ var streamChecks = []check{
 			for _, m := range h.pass(g) {
 				got = append(got, m.Topic+string(m.Payload))
 			}
-			want := map[string][]lease.Event{
+			want := map[string][]backend.Event{
 				"a": {event("x", "a", 1), event("y", "a", 3), event("x", "a", 6)}, "b": {event("x", "b", 2)}, "": {event("x", "", 5)},
 			}[g.Resource]
 			if len(got) != len(want) {
@@ -106,7 +107,7 @@ var streamChecks = []check{
 			}
 		}
 	})},
-	{"Stream/Retired_without_work_is_gone_until_it_is_registered", streaming(func(t testing.TB, f Factory, be lease.Backend) { // T000-27, T000-28
+	{"Stream/Retired_without_work_is_gone_until_it_is_registered", streaming(func(t testing.TB, f Factory, be backend.Backend) { // T000-27, T000-28
 		publish(t, be, events("x", 3, "a")...)
 		h := join(t, be, perStream(), long).register("a")
 		g := h.acquireOne()
@@ -115,7 +116,7 @@ var streamChecks = []check{
 		h.retire(g.Ref) // its reply was lost
 		h.streams(0, 0)
 		equal(t, "acquired", len(h.acquire(9)), 0)
-		equalSlices(t, "commit after it was retired", h.tryCommit(lease.Progress{Ref: g.Ref}), []string{"a"})
+		equalSlices(t, "commit after it was retired", h.tryCommit(backend.Progress{Ref: g.Ref}), []string{"a"})
 		publish(t, be, event("x", "a", 4))
 		h.register("a")
 		h.streams(1, 1)
@@ -125,7 +126,7 @@ var streamChecks = []check{
 		}
 		equal(t, "messages since", len(h.pass(again)), 1)
 	})},
-	{"Stream/Retired_with_unread_messages_stays_wanted", streaming(func(t testing.TB, f Factory, be lease.Backend) {
+	{"Stream/Retired_with_unread_messages_stays_wanted", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, events("x", 3, "a")...)
 		h := join(t, be, perStream("x"), long).register("a", "b")
 		gs := h.acquire(2)
@@ -141,21 +142,21 @@ var streamChecks = []check{
 		h.retire(g.Ref)
 		h.streams(0, 0)
 	})},
-	{"Stream/Retired_with_parked_messages_stays_wanted", streaming(func(t testing.TB, f Factory, be lease.Backend) {
+	{"Stream/Retired_with_parked_messages_stays_wanted", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, events("x", 1, "a")...)
 		h := join(t, be, perStream(), long).register("a")
 		g := h.acquireOne()
 		got := h.fetch("a", g.Cursor, 9)
-		h.commit(lease.Progress{Ref: g.Ref, Cursor: got.Next, Park: []lease.Park{{ID: got.Messages[0].ID, Lane: "a", Attempt: 1, Error: "e"}}})
+		h.commit(backend.Progress{Ref: g.Ref, Cursor: got.Next, Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "a", Attempt: 1, Error: "e"}}})
 		h.retire(g.Ref)
 		h.streams(1, 1)
 		g = h.acquireOne()
 		equalSlices(t, "lanes", g.Lanes, []string{"a"})
-		h.commit(lease.Progress{Ref: g.Ref, Done: []string{got.Messages[0].ID}})
+		h.commit(backend.Progress{Ref: g.Ref, Done: []string{got.Messages[0].ID}})
 		h.retire(g.Ref)
 		h.streams(0, 0)
 	})},
-	{"Stream/Released_stays_wanted", streaming(func(t testing.TB, f Factory, be lease.Backend) {
+	{"Stream/Released_stays_wanted", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		h := join(t, be, announced(), long).register("a", "b")
 		gs := h.acquire(2)
 		h.release(gs[0].Ref)
@@ -163,16 +164,16 @@ var streamChecks = []check{
 		ok(t, h.sess.Close(t.Context()))
 		join(t, f.Again(t, be), announced(), long).streams(2, 2)
 	})},
-	{"Stream/Retire_passes_over_what_is_not_held", streaming(func(t testing.TB, f Factory, be lease.Backend) {
+	{"Stream/Retire_passes_over_what_is_not_held", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		a := join(t, be, announced(), long).register("a")
 		b := join(t, f.Again(t, be), announced(), long)
 		g := a.acquireOne()
-		b.retire(g.Ref, lease.Ref{Resource: "unknown", Epoch: 1}) // right epoch, another's lease
-		a.retire(lease.Ref{Resource: "a", Epoch: g.Epoch - 1})    // own lease, old epoch
+		b.retire(g.Ref, backend.Ref{Resource: "unknown", Epoch: 1}) // right epoch, another's lease
+		a.retire(backend.Ref{Resource: "a", Epoch: g.Epoch - 1})    // own lease, old epoch
 		a.streams(1, 0)
-		a.commit(lease.Progress{Ref: g.Ref})
+		a.commit(backend.Progress{Ref: g.Ref})
 	})},
-	{"Stream/Announced_ones_are_wanted_until_retired", streaming(func(t testing.TB, f Factory, be lease.Backend) { // T000-38
+	{"Stream/Announced_ones_are_wanted_until_retired", streaming(func(t testing.TB, f Factory, be backend.Backend) { // T000-38
 		publish(t, be, event("x", "c", 1)) // no stream of the application's
 		h := join(t, be, announced(), long).register()
 		ok(t, be.Register(t.Context(), h.info, nil))
@@ -188,21 +189,21 @@ var streamChecks = []check{
 			h.streams(2, 2)
 		}
 	})},
-	{"Stream/Dead_letters_put_back_make_it_wanted", streaming(func(t testing.TB, f Factory, be lease.Backend) {
+	{"Stream/Dead_letters_put_back_make_it_wanted", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, events("x", 1, "a")...)
 		h := join(t, be, perStream(), long).register("a")
 		g := h.acquireOne()
 		got := h.fetch("a", g.Cursor, 9)
-		h.commit(lease.Progress{Ref: g.Ref, Cursor: got.Next, Dead: []lease.Dead{{ID: got.Messages[0].ID, Attempt: 1, Reason: "r"}}})
+		h.commit(backend.Progress{Ref: g.Ref, Cursor: got.Next, Dead: []backend.Dead{{ID: got.Messages[0].ID, Attempt: 1, Reason: "r"}}})
 		h.retire(g.Ref)
 		h.streams(0, 0)
-		equal(t, "replayed", must[int](t)(h.operator().Replay(t.Context(), lease.DeadLetterFilter{Consumer: "c"})), 1)
+		equal(t, "replayed", must[int](t)(h.operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c"})), 1)
 		ok(t, be.Register(t.Context(), h.info, nil)) // the runtime does so on news of a replay
 		h.streams(1, 1)
 		h.acquireOne()
 		equalSlices(t, "parked", parkedIDs(h.parked().Messages), ids(got.Messages))
 	})},
-	{"Stream/No_message_is_forgotten_between_retiring_and_registering", streaming(func(t testing.TB, f Factory, be lease.Backend) {
+	{"Stream/No_message_is_forgotten_between_retiring_and_registering", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		const publishers, each = 4, 40
 		var wg, owning sync.WaitGroup
 		var mu sync.Mutex
@@ -216,14 +217,14 @@ var streamChecks = []check{
 				return false
 			}
 			for _, g := range gs {
-				fs, err := h.be.Fetch(t.Context(), lease.FetchRequest{
-					Consumer: h.info, MaxPayload: roomy, Items: []lease.FetchItem{{Resource: g.Resource, From: g.Cursor, Limit: 1000}}})
+				fs, err := h.be.Fetch(t.Context(), backend.FetchRequest{
+					Consumer: h.info, MaxPayload: roomy, Items: []backend.FetchItem{{Resource: g.Resource, From: g.Cursor, Limit: 1000}}})
 				time.Sleep(time.Millisecond) // messages arrive
 				if err == nil {
-					_, err = h.be.Commit(t.Context(), h.id, h.info.Name, []lease.Progress{{Ref: g.Ref, Cursor: fs[0].Next}})
+					_, err = h.be.Commit(t.Context(), h.id, h.info.Name, []backend.Progress{{Ref: g.Ref, Cursor: fs[0].Next}})
 				}
 				if err == nil {
-					err = h.be.(lease.Streamer).Retire(t.Context(), h.id, h.info.Name, []lease.Ref{g.Ref})
+					err = h.be.Capabilities().Streams.Retire(t.Context(), h.id, h.info.Name, []backend.Ref{g.Ref})
 				}
 				if err != nil {
 					t.Error(err)
@@ -256,7 +257,7 @@ var streamChecks = []check{
 			wg.Go(func() {
 				for i := range each {
 					key := fmt.Sprint("k", i/2) // what is forgotten of a stream stays so after its last message
-					err := from.Publish(t.Context(), []lease.Event{event("x", key, i)})
+					err := from.Publish(t.Context(), []backend.Event{event("x", key, i)})
 					if err == nil {
 						err = from.Register(t.Context(), first.info, []string{key}) // as processes do that hear of it
 					}
@@ -277,7 +278,7 @@ var streamChecks = []check{
 			equal(t, "times "+id+" was read", n, 1)
 		}
 	})},
-	{"Stream/The_feed_names_those_with_news", streaming(func(t testing.TB, f Factory, be lease.Backend) {
+	{"Stream/The_feed_names_those_with_news", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		other := perStream("mail")
 		other.Name = "d"
 		ok(t, be.Register(t.Context(), perStream("orders.*"), []string{}))
@@ -286,7 +287,7 @@ var streamChecks = []check{
 		from := f.Again(t, be)
 		publish(t, from, event("orders.eu", "a", 1), event("noise", "z", 1), event("mail", "b", 1), event("orders.us", "", 1))
 		seen := map[string]bool{}
-		w.until("streams", func(n lease.News) bool {
+		w.until("streams", func(n backend.News) bool {
 			for name, rs := range n.Resources {
 				for _, r := range rs {
 					seen[name+"/"+r] = true

@@ -6,20 +6,15 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
-
-// Backend is what Drain needs: every backend of leasegen is one.
-type Backend interface {
-	lease.Backend
-	lease.Operator
-}
 
 // Drain runs consumer until it has dealt with every message that was published to be
 // before: handled it, skipped it, or made a dead letter of it. Then it stops the
 // consumer and waits for it. The test fails at once when that takes longer than 30
 // seconds; retries count, so give the consumer a short backoff. Events that are published
 // for later are waited for on the memory backend only.
-// It may be called inside t.Cleanup.
+// It may be called inside t.Cleanup. The backend needs an operator, which all of leasegen's have.
 //
 //	be := leasemem.New()
 //	h := &Billing{}
@@ -29,8 +24,12 @@ type Backend interface {
 //	// ...
 //	leasetest.Drain(t, be, consumer)
 //	// now look at what h did, and at be.DeadLetters
-func Drain(t testing.TB, be Backend, consumer *lease.Consumer) {
+func Drain(t testing.TB, be lease.Backend, consumer *lease.Consumer) {
 	t.Helper()
+	operator := be.Capabilities().Operator
+	if operator == nil {
+		t.Fatalf("drain consumer %s: the backend %T has no operator to ask what is left", consumer.Name(), be)
+	}
 	parent := context.WithoutCancel(t.Context())                      // which ends before the functions of t.Cleanup are called
 	if err := be.Register(parent, consumer.Info(), nil); err != nil { // from now on status counts all messages
 		t.Fatalf("register consumer %s: %v", consumer.Name(), err)
@@ -47,7 +46,7 @@ func Drain(t testing.TB, be Backend, consumer *lease.Consumer) {
 	const limit = 30 * time.Second
 	again := true // registered since the log was last seen with something in it
 	for began := time.Now(); ; {
-		st, err := statusOf(ctx, be, consumer.Name())
+		st, err := statusOf(ctx, operator, consumer.Name())
 		if err != nil {
 			t.Fatalf("status of consumer %s: %v", consumer.Name(), err)
 		}
@@ -77,12 +76,12 @@ func Drain(t testing.TB, be Backend, consumer *lease.Consumer) {
 }
 
 // statusOf returns the consumer's line of status.
-func statusOf(ctx context.Context, be lease.Operator, name string) (lease.ConsumerStatus, error) {
-	all, err := be.Status(ctx)
+func statusOf(ctx context.Context, op operate.Operator, name string) (operate.ConsumerStatus, error) {
+	all, err := op.Status(ctx)
 	for _, st := range all {
 		if st.Consumer == name {
 			return st, err
 		}
 	}
-	return lease.ConsumerStatus{}, err
+	return operate.ConsumerStatus{}, err
 }

@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
 	"github.com/leasegen/leasegen/runtime/leasetest"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 type placed struct{ Cents int }
@@ -19,7 +21,7 @@ func TestDrainHandlesAllThatWasPublishedBefore(t *testing.T) {
 	be := leasemem.New()
 	var got []int
 	consumer, err := lease.NewConsumer(be, lease.Spec{
-		Name: "billing", Per: lease.PerTopic, Topics: []string{"orders.*"},
+		Name: "billing", Per: backend.PerTopic, Topics: []string{"orders.*"},
 		Retry: lease.Retry{Max: 2, Min: time.Millisecond},
 		Handlers: []lease.Handler{lease.One("placed", func(_ context.Context, m lease.Message[placed]) error {
 			if m.Payload.Cents < 0 {
@@ -50,7 +52,7 @@ func TestDrainHandlesAllThatWasPublishedBefore(t *testing.T) {
 	if want := []int{1, 2, 3}; !slices.Equal(got, want) {
 		t.Fatalf("handled %v, want %v", got, want)
 	}
-	dead, err := be.DeadLetters(t.Context(), lease.DeadLetterFilter{})
+	dead, err := be.DeadLetters(t.Context(), operate.DeadLetterFilter{})
 	if err != nil || len(dead) != 1 || dead[0].Attempts != 2 {
 		t.Fatalf("dead letters: %+v, %v", dead, err)
 	}
@@ -60,7 +62,7 @@ func TestDrainHandlesAllThatWasPublishedBefore(t *testing.T) {
 func numbers(t *testing.T, be *leasemem.Backend, got *[]int) (consumer *lease.Consumer, publish func(cents int, after time.Duration)) {
 	t.Helper()
 	consumer, err := lease.NewConsumer(be, lease.Spec{
-		Name: "billing", Per: lease.PerTopic, Topics: []string{"orders.*"},
+		Name: "billing", Per: backend.PerTopic, Topics: []string{"orders.*"},
 		Handlers: []lease.Handler{lease.One("placed", func(_ context.Context, m lease.Message[placed]) error {
 			*got = append(*got, m.Payload.Cents)
 			return nil
@@ -71,7 +73,7 @@ func numbers(t *testing.T, be *leasemem.Backend, got *[]int) (consumer *lease.Co
 	}
 	return consumer, func(cents int, after time.Duration) {
 		t.Helper()
-		if err := be.Publish(context.Background(), []lease.Event{{Topic: "orders.eu", Kind: "placed", Payload: fmt.Appendf(nil, `{"Cents":%d}`, cents), After: after}}); err != nil {
+		if err := be.Publish(context.Background(), []backend.Event{{Topic: "orders.eu", Kind: "placed", Payload: fmt.Appendf(nil, `{"Cents":%d}`, cents), After: after}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,7 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 const (
@@ -30,12 +31,12 @@ func patience(t testing.TB) time.Duration {
 
 // slack is what a bound on time allows a busy machine in addition: many times what a request
 // takes there now, or what waits its turn behind others.
-func slack(t testing.TB, be lease.Backend) time.Duration {
+func slack(t testing.TB, be backend.Backend) time.Duration {
 	t.Helper()
 	var worst time.Duration
 	for range 10 {
 		began := time.Now()
-		must[[]lease.Survey](t)(be.Survey(t.Context(), []string{"c"}))
+		must[[]backend.Survey](t)(be.Survey(t.Context(), []string{"c"}))
 		time.Sleep(time.Millisecond)
 		worst = max(worst, time.Since(began)-time.Millisecond)
 	}
@@ -92,32 +93,32 @@ func newID() string {
 }
 
 // perTopic is the consumer that most contract checks use.
-func perTopic(patterns ...string) lease.ConsumerInfo {
+func perTopic(patterns ...string) backend.ConsumerInfo {
 	if len(patterns) == 0 {
 		patterns = []string{"*"}
 	}
-	return lease.ConsumerInfo{Name: "c", Per: lease.PerTopic, Topics: patterns}
+	return backend.ConsumerInfo{Name: "c", Per: backend.PerTopic, Topics: patterns}
 }
 
-func perGroup(patterns ...string) lease.ConsumerInfo {
-	return lease.ConsumerInfo{Name: "g", Per: lease.PerGroup, Topics: patterns}
+func perGroup(patterns ...string) backend.ConsumerInfo {
+	return backend.ConsumerInfo{Name: "g", Per: backend.PerGroup, Topics: patterns}
 }
 
 // holder is a session on one handle, as a process has it.
 type holder struct {
 	t    testing.TB
-	be   lease.Backend
+	be   backend.Backend
 	id   string
-	sess lease.Session
-	info lease.ConsumerInfo
+	sess backend.Session
+	info backend.ConsumerInfo
 	seq  int64 // of the last results told, see tells
 }
 
 // join opens a session for the consumer.
-func join(t testing.TB, be lease.Backend, info lease.ConsumerInfo, ttl time.Duration) *holder {
+func join(t testing.TB, be backend.Backend, info backend.ConsumerInfo, ttl time.Duration) *holder {
 	t.Helper()
 	h := &holder{t: t, be: be, id: newID(), info: info}
-	sess, err := be.OpenSession(t.Context(), lease.SessionSpec{
+	sess, err := be.OpenSession(t.Context(), backend.SessionSpec{
 		ID: h.id, TTL: ttl, Consumers: []string{info.Name}, Topics: map[string][]string{info.Name: info.Topics}, Host: "host", PID: 7,
 	})
 	if err != nil {
@@ -135,27 +136,27 @@ func join(t testing.TB, be lease.Backend, info lease.ConsumerInfo, ttl time.Dura
 func (h *holder) register(topics ...string) *holder {
 	h.t.Helper()
 	switch h.info.Per {
-	case lease.PerTopic:
-	case lease.PerStream:
+	case backend.PerTopic:
+	case backend.PerStream:
 		topics = append([]string{}, topics...) // none, and not all
 	default:
-		topics = []string{lease.Whole}
+		topics = []string{backend.Whole}
 	}
 	ok(h.t, h.be.Register(h.t.Context(), h.info, topics))
 	return h
 }
 
-func (h *holder) request(n int) lease.AcquireRequest {
-	return lease.AcquireRequest{Session: h.id, Consumer: h.info, Max: n, Attempt: newID()}
+func (h *holder) request(n int) backend.AcquireRequest {
+	return backend.AcquireRequest{Session: h.id, Consumer: h.info, Max: n, Attempt: newID()}
 }
 
-func (h *holder) acquire(n int) []lease.Grant {
+func (h *holder) acquire(n int) []backend.Grant {
 	h.t.Helper()
-	return must[[]lease.Grant](h.t)(h.be.Acquire(h.t.Context(), h.request(n)))
+	return must[[]backend.Grant](h.t)(h.be.Acquire(h.t.Context(), h.request(n)))
 }
 
 // acquireOne takes the one resource that is free.
-func (h *holder) acquireOne() lease.Grant {
+func (h *holder) acquireOne() backend.Grant {
 	h.t.Helper()
 	gs := h.acquire(1)
 	if len(gs) != 1 {
@@ -165,9 +166,9 @@ func (h *holder) acquireOne() lease.Grant {
 }
 
 // takeOver waits until a resource becomes free, and takes it.
-func (h *holder) takeOver() lease.Grant {
+func (h *holder) takeOver() backend.Grant {
 	h.t.Helper()
-	var g []lease.Grant
+	var g []backend.Grant
 	eventually(h.t, "a lease to take over", func() bool {
 		g = h.acquire(1)
 		return len(g) == 1
@@ -175,28 +176,28 @@ func (h *holder) takeOver() lease.Grant {
 	return g[0]
 }
 
-func (h *holder) release(refs ...lease.Ref) {
+func (h *holder) release(refs ...backend.Ref) {
 	h.t.Helper()
 	ok(h.t, h.be.Release(h.t.Context(), h.id, h.info.Name, refs))
 }
 
-func (h *holder) tryCommit(p ...lease.Progress) []string {
+func (h *holder) tryCommit(p ...backend.Progress) []string {
 	h.t.Helper()
 	return must[[]string](h.t)(h.be.Commit(h.t.Context(), h.id, h.info.Name, p))
 }
 
 // commit stores progress that must not be fenced.
-func (h *holder) commit(p ...lease.Progress) {
+func (h *holder) commit(p ...backend.Progress) {
 	h.t.Helper()
 	if fenced := h.tryCommit(p...); len(fenced) > 0 {
 		h.t.Fatalf("fenced: %v", fenced)
 	}
 }
 
-func (h *holder) fetch(resource string, from lease.Cursor, limit int) lease.Fetched {
+func (h *holder) fetch(resource string, from backend.Cursor, limit int) backend.Fetched {
 	h.t.Helper()
-	fs := must[[]lease.Fetched](h.t)(h.be.Fetch(h.t.Context(), lease.FetchRequest{
-		Consumer: h.info, MaxPayload: roomy, Items: []lease.FetchItem{{Resource: resource, From: from, Limit: limit}},
+	fs := must[[]backend.Fetched](h.t)(h.be.Fetch(h.t.Context(), backend.FetchRequest{
+		Consumer: h.info, MaxPayload: roomy, Items: []backend.FetchItem{{Resource: resource, From: from, Limit: limit}},
 	}))
 	if len(fs) != 1 || fs[0].Resource != resource {
 		h.t.Fatalf("fetch of %s returned %d items", resource, len(fs))
@@ -204,52 +205,65 @@ func (h *holder) fetch(resource string, from lease.Cursor, limit int) lease.Fetc
 	return fs[0]
 }
 
-func (h *holder) parked() lease.Parked {
+func (h *holder) parked() backend.Parked {
 	h.t.Helper()
-	return must[lease.Parked](h.t)(h.be.FetchParked(h.t.Context(), lease.ParkedRequest{
+	return must[backend.Parked](h.t)(h.be.FetchParked(h.t.Context(), backend.ParkedRequest{
 		Session: h.id, Consumer: h.info, Limit: 1000, MaxPayload: roomy,
 	}))
 }
 
-func (h *holder) survey() lease.Survey {
+func (h *holder) survey() backend.Survey {
 	h.t.Helper()
-	s := must[[]lease.Survey](h.t)(h.be.Survey(h.t.Context(), []string{h.info.Name}))
+	s := must[[]backend.Survey](h.t)(h.be.Survey(h.t.Context(), []string{h.info.Name}))
 	if len(s) != 1 || s[0].Consumer != h.info.Name {
 		h.t.Fatalf("survey of %s: %+v", h.info.Name, s)
 	}
 	return s[0]
 }
 
-func (h *holder) deadLetters() []lease.DeadLetterInfo {
+func (h *holder) deadLetters() []operate.DeadLetterInfo {
 	h.t.Helper()
-	return must[[]lease.DeadLetterInfo](h.t)(h.operator().DeadLetters(h.t.Context(), lease.DeadLetterFilter{Consumer: h.info.Name}))
+	return must[[]operate.DeadLetterInfo](h.t)(h.operator().DeadLetters(h.t.Context(), operate.DeadLetterFilter{Consumer: h.info.Name}))
 }
 
-func (h *holder) operator() lease.Operator { return h.be.(lease.Operator) }
+func (h *holder) operator() operate.Operator {
+	h.t.Helper()
+	return operator(h.t, h.be)
+}
+
+// operator skips what a backend without an operator cannot show.
+func operator(t testing.TB, be backend.Backend) operate.Operator {
+	t.Helper()
+	op := be.Capabilities().Operator
+	if op == nil {
+		t.Skip("the backend has no operator")
+	}
+	return op
+}
 
 // event returns one with a JSON payload that numbers it.
-func event(topic, key string, n int) lease.Event {
-	return lease.Event{Topic: topic, Key: key, Kind: "order", Payload: fmt.Appendf(nil, `{"n":%d,"key":%q}`, n, key)}
+func event(topic, key string, n int) backend.Event {
+	return backend.Event{Topic: topic, Key: key, Kind: "order", Payload: fmt.Appendf(nil, `{"n":%d,"key":%q}`, n, key)}
 }
 
 // events returns n of them, numbered from 1, on one topic, with keys in turn.
-func events(topic string, n int, keys ...string) []lease.Event {
+func events(topic string, n int, keys ...string) []backend.Event {
 	if len(keys) == 0 {
 		keys = []string{"k"}
 	}
-	out := make([]lease.Event, n)
+	out := make([]backend.Event, n)
 	for i := range out {
 		out[i] = event(topic, keys[i%len(keys)], i+1)
 	}
 	return out
 }
 
-func publish(t testing.TB, be lease.Publisher, es ...lease.Event) {
+func publish(t testing.TB, be backend.Publisher, es ...backend.Event) {
 	t.Helper()
 	ok(t, be.Publish(t.Context(), es))
 }
 
-func ids(ms []lease.Raw) []string {
+func ids(ms []backend.Raw) []string {
 	out := make([]string, len(ms))
 	for i, m := range ms {
 		out[i] = m.ID
@@ -257,7 +271,7 @@ func ids(ms []lease.Raw) []string {
 	return out
 }
 
-func parkedIDs(ms []lease.ParkedMessage) []string {
+func parkedIDs(ms []backend.ParkedMessage) []string {
 	out := make([]string, len(ms))
 	for i, m := range ms {
 		out[i] = m.ID
@@ -265,7 +279,7 @@ func parkedIDs(ms []lease.ParkedMessage) []string {
 	return out
 }
 
-func resources(gs []lease.Grant) []string {
+func resources(gs []backend.Grant) []string {
 	out := make([]string, len(gs))
 	for i, g := range gs {
 		out[i] = g.Resource
@@ -274,8 +288,8 @@ func resources(gs []lease.Grant) []string {
 	return out
 }
 
-func refs(gs []lease.Grant) []lease.Ref {
-	out := make([]lease.Ref, len(gs))
+func refs(gs []backend.Grant) []backend.Ref {
+	out := make([]backend.Ref, len(gs))
 	for i, g := range gs {
 		out[i] = g.Ref
 	}
@@ -286,7 +300,7 @@ func cmpString(a, b string) int { return strings.Compare(a, b) }
 
 func wantLost(t testing.TB, what string, err error) {
 	t.Helper()
-	if !errors.Is(err, lease.ErrSessionLost) {
+	if !errors.Is(err, backend.ErrSessionLost) {
 		t.Fatalf("%s: got error %v, want ErrSessionLost", what, err)
 	}
 }

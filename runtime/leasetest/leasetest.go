@@ -9,22 +9,22 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // Factory makes backends for the suite.
 type Factory struct {
 	// New returns a backend with an empty storage of its own. What it opens is closed
 	// with t.Cleanup.
-	New func(t testing.TB) lease.Backend
+	New func(t testing.TB) backend.Backend
 	// Again returns another handle on the storage of be, as another process would have.
-	Again func(t testing.TB, be lease.Backend) lease.Backend
+	Again func(t testing.TB, be backend.Backend) backend.Backend
 
 	// Effect writes value through the transaction that handlers of the transaction form
 	// get. Nil when the backend has no transactions.
-	Effect func(ctx context.Context, be lease.Backend, tx any, value string) error
+	Effect func(ctx context.Context, be backend.Backend, tx any, value string) error
 	// Effects returns what committed transactions wrote, in the order of writing.
-	Effects func(t testing.TB, be lease.Backend) []string
+	Effects func(t testing.TB, be backend.Backend) []string
 
 	// Polls says that New's backends are not notified of changes (behind a transaction
 	// pooler, say) and find them by polling, which makes handovers up to a second slower.
@@ -37,11 +37,11 @@ type Factory struct {
 	// SetBack remembers the storage of be as it is now. The function it returns brings it back to that
 	// under all who use it, as the promotion of a standby does that lacks every write since. Nil when
 	// the backend is not set back in this run, see RunHistory.
-	SetBack func(t testing.TB, be lease.Backend) (restore func())
+	SetBack func(t testing.TB, be backend.Backend) (restore func())
 
 	// PublishLate writes events within a transaction that stays open until commit or
 	// rollback is called. Nil when published events are visible in the order of their ids.
-	PublishLate func(t testing.TB, be lease.Backend, events ...lease.Event) (commit, rollback func())
+	PublishLate func(t testing.TB, be backend.Backend, events ...backend.Event) (commit, rollback func())
 }
 
 // check is one test of the suite. It gets a testing.TB so that mutants can be run

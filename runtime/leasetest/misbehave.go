@@ -6,7 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // misbehaviour is one way in which a call goes wrong.
@@ -109,25 +110,15 @@ const lateness = 2 * time.Second
 // misbehaving is the backend of one process: a fault may hit its calls, all of them are
 // counted, and what it hands out is missed when it is not given back.
 type misbehaving struct {
-	be      lease.Backend
+	be      backend.Backend
 	process string
 	fault   *fault
 	tally   *tally
 }
 
-var (
-	_ lease.Streamer  = (*misbehaving)(nil)
-	_ lease.RowLocker = (*misbehaving)(nil)
-	_ lease.Ledger    = (*misbehaving)(nil)
-	_ lease.LedgerTx  = (*misbehavingTx)(nil)
-)
-
 // misbehave returns a backend for the process, on be.
-func misbehave(be lease.Backend, process string, f *fault) (lease.Backend, *tally) {
+func misbehave(be backend.Backend, process string, f *fault) (backend.Backend, *tally) {
 	m := &misbehaving{be, process, f, newTally()}
-	if tr, ok := be.(lease.Transactor); ok {
-		return &misbehavingTransactor{m, tr}, m.tally
-	}
 	return m, m.tally
 }
 
@@ -197,9 +188,9 @@ func through[T any](ctx context.Context, m *misbehaving, r request, a answer[T])
 // foreign is an error that is about something else than the call. It comes instead of an effect.
 func foreign(op string, nth int) error {
 	if op == "Tx.Commit" {
-		return lease.ErrFenced // ErrRolledBack is a verdict there
+		return backend.ErrFenced // ErrRolledBack is a verdict there
 	}
-	return []error{lease.ErrFenced, lease.ErrRolledBack}[nth%2]
+	return []error{backend.ErrFenced, backend.ErrRolledBack}[nth%2]
 }
 
 // told makes a call that returns nothing but an error.
@@ -215,7 +206,7 @@ func about(op, consumer string, resources ...string) request {
 	return request{op: op, consumers: []string{consumer}, resources: resources}
 }
 
-func aboutAll(op string, infos []lease.ConsumerInfo) request {
+func aboutAll(op string, infos []backend.ConsumerInfo) request {
 	r := request{op: op}
 	for _, c := range infos {
 		r.consumers = append(r.consumers, c.Name)
@@ -223,7 +214,7 @@ func aboutAll(op string, infos []lease.ConsumerInfo) request {
 	return r
 }
 
-func named(refs []lease.Ref) []string {
+func named(refs []backend.Ref) []string {
 	out := make([]string, len(refs))
 	for i, r := range refs {
 		out[i] = r.Resource
@@ -237,36 +228,36 @@ func turn[T any](nth int, ways ...func() T) T { return ways[nth%len(ways)]() }
 // ghost is a consumer and a resource that nobody asked for.
 const ghost = "ghost"
 
-func (m *misbehaving) Publish(ctx context.Context, es []lease.Event) error {
+func (m *misbehaving) Publish(ctx context.Context, es []backend.Event) error {
 	return m.be.Publish(ctx, es) // the runtime does not call it
 }
 
-func (m *misbehaving) Check(ctx context.Context, infos []lease.ConsumerInfo) error {
+func (m *misbehaving) Check(ctx context.Context, infos []backend.ConsumerInfo) error {
 	return told(ctx, m, aboutAll("Check", infos), func(ctx context.Context) error { return m.be.Check(ctx, infos) })
 }
 
-func (m *misbehaving) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
-	return through(ctx, m, request{op: "OpenSession", consumers: spec.Consumers}, answer[lease.Session]{
-		well: func(ctx context.Context) (lease.Session, error) {
+func (m *misbehaving) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
+	return through(ctx, m, request{op: "OpenSession", consumers: spec.Consumers}, answer[backend.Session]{
+		well: func(ctx context.Context) (backend.Session, error) {
 			s, err := m.be.OpenSession(ctx, spec)
 			if err != nil {
 				return nil, err
 			}
 			return &misbehavingSession{m, s, spec.Consumers}, nil
 		},
-		wrongly: func(lease.Session, int) lease.Session { return nil },
+		wrongly: func(backend.Session, int) backend.Session { return nil },
 	})
 }
 
-func (m *misbehaving) Register(ctx context.Context, c lease.ConsumerInfo, resources []string) error {
+func (m *misbehaving) Register(ctx context.Context, c backend.ConsumerInfo, resources []string) error {
 	return told(ctx, m, about("Register", c.Name, resources...), func(ctx context.Context) error { return m.be.Register(ctx, c, resources) })
 }
 
-func (m *misbehaving) Survey(ctx context.Context, consumers []string) ([]lease.Survey, error) {
-	return through(ctx, m, request{op: "Survey", consumers: consumers}, answer[[]lease.Survey]{
-		well: func(ctx context.Context) ([]lease.Survey, error) { return m.be.Survey(ctx, consumers) },
-		wrongly: func(s []lease.Survey, nth int) []lease.Survey {
-			each := func(change func(*lease.Survey)) []lease.Survey {
+func (m *misbehaving) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
+	return through(ctx, m, request{op: "Survey", consumers: consumers}, answer[[]backend.Survey]{
+		well: func(ctx context.Context) ([]backend.Survey, error) { return m.be.Survey(ctx, consumers) },
+		wrongly: func(s []backend.Survey, nth int) []backend.Survey {
+			each := func(change func(*backend.Survey)) []backend.Survey {
 				out := slices.Clone(s)
 				for i := range out {
 					change(&out[i])
@@ -274,28 +265,28 @@ func (m *misbehaving) Survey(ctx context.Context, consumers []string) ([]lease.S
 				return out
 			}
 			return turn(nth,
-				func() []lease.Survey { return nil },
-				func() []lease.Survey { return []lease.Survey{{Consumer: ghost, Resources: 9, Free: 9}} },
-				func() []lease.Survey { return append(slices.Clone(s), s...) },
-				func() []lease.Survey { return make([]lease.Survey, len(s)) },
-				func() []lease.Survey { return each(func(x *lease.Survey) { x.Members = nil }) },
-				func() []lease.Survey { return each(func(x *lease.Survey) { x.Resources, x.Free = 1<<40, 1<<40 }) },
-				func() []lease.Survey { return each(func(x *lease.Survey) { x.Resources, x.Free = -1<<40, -1<<40 }) },
+				func() []backend.Survey { return nil },
+				func() []backend.Survey { return []backend.Survey{{Consumer: ghost, Resources: 9, Free: 9}} },
+				func() []backend.Survey { return append(slices.Clone(s), s...) },
+				func() []backend.Survey { return make([]backend.Survey, len(s)) },
+				func() []backend.Survey { return each(func(x *backend.Survey) { x.Members = nil }) },
+				func() []backend.Survey { return each(func(x *backend.Survey) { x.Resources, x.Free = 1<<40, 1<<40 }) },
+				func() []backend.Survey { return each(func(x *backend.Survey) { x.Resources, x.Free = -1<<40, -1<<40 }) },
 			)
 		},
 	})
 }
 
-func (m *misbehaving) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
-	return through(ctx, m, about("Acquire", req.Consumer.Name), answer[[]lease.Grant]{
-		well: func(ctx context.Context) ([]lease.Grant, error) { return m.be.Acquire(ctx, req) },
-		wrongly: func(gs []lease.Grant, nth int) []lease.Grant {
+func (m *misbehaving) Acquire(ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
+	return through(ctx, m, about("Acquire", req.Consumer.Name), answer[[]backend.Grant]{
+		well: func(ctx context.Context) ([]backend.Grant, error) { return m.be.Acquire(ctx, req) },
+		wrongly: func(gs []backend.Grant, nth int) []backend.Grant {
 			return turn(nth,
-				func() []lease.Grant { return nil },
-				func() []lease.Grant { return append(gs, lease.Grant{Ref: lease.Ref{Resource: ghost, Epoch: 1}}) },
-				func() []lease.Grant { return append(slices.Clone(gs), gs...) },
-				func() []lease.Grant { return make([]lease.Grant, len(gs)) },
-				func() []lease.Grant {
+				func() []backend.Grant { return nil },
+				func() []backend.Grant { return append(gs, backend.Grant{Ref: backend.Ref{Resource: ghost, Epoch: 1}}) },
+				func() []backend.Grant { return append(slices.Clone(gs), gs...) },
+				func() []backend.Grant { return make([]backend.Grant, len(gs)) },
+				func() []backend.Grant {
 					out := slices.Clone(gs)
 					for i := range out {
 						out[i].Epoch--
@@ -307,20 +298,20 @@ func (m *misbehaving) Acquire(ctx context.Context, req lease.AcquireRequest) ([]
 	})
 }
 
-func (m *misbehaving) Release(ctx context.Context, session, consumer string, refs []lease.Ref) error {
+func (m *misbehaving) Release(ctx context.Context, session, consumer string, refs []backend.Ref) error {
 	return told(ctx, m, about("Release", consumer, named(refs)...), func(ctx context.Context) error { return m.be.Release(ctx, session, consumer, refs) })
 }
 
-func (m *misbehaving) Owned(ctx context.Context, session, consumer string) ([]lease.Ref, error) {
-	return through(ctx, m, about("Owned", consumer), answer[[]lease.Ref]{
-		well: func(ctx context.Context) ([]lease.Ref, error) { return m.be.Owned(ctx, session, consumer) },
-		wrongly: func(refs []lease.Ref, nth int) []lease.Ref {
+func (m *misbehaving) Owned(ctx context.Context, session, consumer string) ([]backend.Ref, error) {
+	return through(ctx, m, about("Owned", consumer), answer[[]backend.Ref]{
+		well: func(ctx context.Context) ([]backend.Ref, error) { return m.be.Owned(ctx, session, consumer) },
+		wrongly: func(refs []backend.Ref, nth int) []backend.Ref {
 			return turn(nth,
-				func() []lease.Ref { return nil },
-				func() []lease.Ref { return append(slices.Clone(refs), lease.Ref{Resource: ghost, Epoch: 1}) },
-				func() []lease.Ref { return append(slices.Clone(refs), refs...) },
-				func() []lease.Ref { return make([]lease.Ref, len(refs)) },
-				func() []lease.Ref {
+				func() []backend.Ref { return nil },
+				func() []backend.Ref { return append(slices.Clone(refs), backend.Ref{Resource: ghost, Epoch: 1}) },
+				func() []backend.Ref { return append(slices.Clone(refs), refs...) },
+				func() []backend.Ref { return make([]backend.Ref, len(refs)) },
+				func() []backend.Ref {
 					out := slices.Clone(refs)
 					for i := range out {
 						out[i].Epoch--
@@ -332,9 +323,9 @@ func (m *misbehaving) Owned(ctx context.Context, session, consumer string) ([]le
 	})
 }
 
-func (m *misbehaving) OpenFeed(ctx context.Context, infos []lease.ConsumerInfo) (lease.Feed, error) {
-	return through(ctx, m, aboutAll("OpenFeed", infos), answer[lease.Feed]{
-		well: func(ctx context.Context) (lease.Feed, error) {
+func (m *misbehaving) OpenFeed(ctx context.Context, infos []backend.ConsumerInfo) (backend.Feed, error) {
+	return through(ctx, m, aboutAll("OpenFeed", infos), answer[backend.Feed]{
+		well: func(ctx context.Context) (backend.Feed, error) {
 			f, err := m.be.OpenFeed(ctx, infos)
 			if err != nil {
 				return nil, err
@@ -342,59 +333,59 @@ func (m *misbehaving) OpenFeed(ctx context.Context, infos []lease.ConsumerInfo) 
 			m.tally.lend("feeds")
 			return &misbehavingFeed{m: m, f: f, infos: infos}, nil
 		},
-		wrongly: func(f lease.Feed, _ int) lease.Feed {
+		wrongly: func(f backend.Feed, _ int) backend.Feed {
 			f.Close()
 			return nil
 		},
-		discard: func(f lease.Feed) { f.Close() },
+		discard: func(f backend.Feed) { f.Close() },
 	})
 }
 
-func (m *misbehaving) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
+func (m *misbehaving) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
 	r := about("Fetch", req.Consumer.Name)
 	for _, it := range req.Items {
 		r.resources = append(r.resources, it.Resource)
 	}
-	return through(ctx, m, r, answer[[]lease.Fetched]{
-		well: func(ctx context.Context) ([]lease.Fetched, error) { return m.be.Fetch(ctx, req) },
-		wrongly: func(fs []lease.Fetched, nth int) []lease.Fetched {
-			each := func(change func(*lease.Fetched)) []lease.Fetched {
+	return through(ctx, m, r, answer[[]backend.Fetched]{
+		well: func(ctx context.Context) ([]backend.Fetched, error) { return m.be.Fetch(ctx, req) },
+		wrongly: func(fs []backend.Fetched, nth int) []backend.Fetched {
+			each := func(change func(*backend.Fetched)) []backend.Fetched {
 				for i := range fs {
 					change(&fs[i])
 				}
 				return fs
 			}
 			return turn(nth,
-				func() []lease.Fetched { slices.Reverse(fs); return fs },
-				func() []lease.Fetched { return fs[1:] },
-				func() []lease.Fetched { return append(fs, fs...) },
-				func() []lease.Fetched { return each(func(f *lease.Fetched) { f.Resource = ghost }) },
-				func() []lease.Fetched { return make([]lease.Fetched, len(fs)) },
-				func() []lease.Fetched { return each(func(f *lease.Fetched) { f.Cut = nil }) },
-				func() []lease.Fetched { return each(func(f *lease.Fetched) { f.Next = nil }) },
-				func() []lease.Fetched { return nil },
+				func() []backend.Fetched { slices.Reverse(fs); return fs },
+				func() []backend.Fetched { return fs[1:] },
+				func() []backend.Fetched { return append(fs, fs...) },
+				func() []backend.Fetched { return each(func(f *backend.Fetched) { f.Resource = ghost }) },
+				func() []backend.Fetched { return make([]backend.Fetched, len(fs)) },
+				func() []backend.Fetched { return each(func(f *backend.Fetched) { f.Cut = nil }) },
+				func() []backend.Fetched { return each(func(f *backend.Fetched) { f.Next = nil }) },
+				func() []backend.Fetched { return nil },
 			)
 		},
 	})
 }
 
-func (m *misbehaving) FetchParked(ctx context.Context, req lease.ParkedRequest) (lease.Parked, error) {
+func (m *misbehaving) FetchParked(ctx context.Context, req backend.ParkedRequest) (backend.Parked, error) {
 	r := about("FetchParked", req.Consumer.Name, req.Resources...)
 	if len(req.Resources) == 0 && !slices.Contains(req.Exclude, poison) { // it is for all
 		r.resources = []string{poison}
 	}
-	return through(ctx, m, r, answer[lease.Parked]{
-		well: func(ctx context.Context) (lease.Parked, error) { return m.be.FetchParked(ctx, req) },
-		wrongly: func(p lease.Parked, nth int) lease.Parked {
+	return through(ctx, m, r, answer[backend.Parked]{
+		well: func(ctx context.Context) (backend.Parked, error) { return m.be.FetchParked(ctx, req) },
+		wrongly: func(p backend.Parked, nth int) backend.Parked {
 			return turn(nth,
-				func() lease.Parked { return lease.Parked{} },
-				func() lease.Parked { return lease.Parked{More: true} },
-				func() lease.Parked {
+				func() backend.Parked { return backend.Parked{} },
+				func() backend.Parked { return backend.Parked{More: true} },
+				func() backend.Parked {
 					p.Messages, p.Next = append(slices.Clone(p.Messages), p.Messages...), 0
 					return p
 				},
-				func() lease.Parked {
-					p.Messages, p.Next = append(p.Messages, lease.ParkedMessage{Resource: ghost, Last: true}), 0
+				func() backend.Parked {
+					p.Messages, p.Next = append(p.Messages, backend.ParkedMessage{Resource: ghost, Last: true}), 0
 					return p
 				},
 			)
@@ -402,7 +393,7 @@ func (m *misbehaving) FetchParked(ctx context.Context, req lease.ParkedRequest) 
 	})
 }
 
-func (m *misbehaving) Commit(ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+func (m *misbehaving) Commit(ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
 	r := about("Commit", consumer)
 	for _, p := range ps {
 		r.resources = append(r.resources, p.Resource)
@@ -418,11 +409,11 @@ func (m *misbehaving) Commit(ctx context.Context, session, consumer string, ps [
 	})
 }
 
-func (m *misbehaving) Maintain(ctx context.Context, infos []lease.ConsumerInfo) (lease.MaintainReport, error) {
-	return through(ctx, m, aboutAll("Maintain", infos), answer[lease.MaintainReport]{
-		well: func(ctx context.Context) (lease.MaintainReport, error) { return m.be.Maintain(ctx, infos) },
-		wrongly: func(lease.MaintainReport, int) lease.MaintainReport {
-			return lease.MaintainReport{DeadLettersDropped: -1, SessionsForgotten: 1 << 40}
+func (m *misbehaving) Maintain(ctx context.Context, infos []backend.ConsumerInfo) (operate.MaintainReport, error) {
+	return through(ctx, m, aboutAll("Maintain", infos), answer[operate.MaintainReport]{
+		well: func(ctx context.Context) (operate.MaintainReport, error) { return m.be.Maintain(ctx, infos) },
+		wrongly: func(operate.MaintainReport, int) operate.MaintainReport {
+			return operate.MaintainReport{DeadLettersDropped: -1, SessionsForgotten: 1 << 40}
 		},
 	})
 }
@@ -430,16 +421,19 @@ func (m *misbehaving) Maintain(ctx context.Context, infos []lease.ConsumerInfo) 
 // Retire, Renew and StartOnce are there whatever the backend has: what needs them is skipped
 // without.
 
-func (m *misbehaving) Retire(ctx context.Context, session, consumer string, refs []lease.Ref) error {
+func (m *misbehaving) Retire(ctx context.Context, session, consumer string, refs []backend.Ref) error {
 	return told(ctx, m, about("Retire", consumer, named(refs)...), func(ctx context.Context) error {
-		return m.be.(lease.Streamer).Retire(ctx, session, consumer, refs)
+		return m.be.Capabilities().Streams.Retire(ctx, session, consumer, refs)
 	})
 }
 
-func (m *misbehaving) Renew(ctx context.Context, session string, c lease.ConsumerInfo, refs []lease.Ref) ([]string, error) {
+// Capabilities are those of the backend, misbehaving.
+func (m *misbehaving) Capabilities() backend.Capabilities { return standIn(m, m.be.Capabilities()) }
+
+func (m *misbehaving) Renew(ctx context.Context, session string, c backend.ConsumerInfo, refs []backend.Ref) ([]string, error) {
 	return through(ctx, m, about("Renew", c.Name, named(refs)...), answer[[]string]{
 		well: func(ctx context.Context) ([]string, error) {
-			return m.be.(lease.RowLocker).Renew(ctx, session, c, refs)
+			return m.be.Capabilities().Rows.Renew(ctx, session, c, refs)
 		},
 		wrongly: func(lost []string, nth int) []string {
 			return turn(nth,
@@ -450,20 +444,22 @@ func (m *misbehaving) Renew(ctx context.Context, session string, c lease.Consume
 	})
 }
 
-func (m *misbehaving) StartOnce(ctx context.Context, session, consumer string, ref lease.Ref, key, message string) (lease.OnceState, error) {
-	return through(ctx, m, about("StartOnce", consumer, ref.Resource), answer[lease.OnceState]{
-		well: func(ctx context.Context) (lease.OnceState, error) {
-			return m.be.(lease.Ledger).StartOnce(ctx, session, consumer, ref, key, message)
+func (m *misbehaving) StartOnce(ctx context.Context, session, consumer string, ref backend.Ref, key, message string) (backend.OnceState, error) {
+	return through(ctx, m, about("StartOnce", consumer, ref.Resource), answer[backend.OnceState]{
+		well: func(ctx context.Context) (backend.OnceState, error) {
+			return m.be.Capabilities().Ledger.StartOnce(ctx, session, consumer, ref, key, message)
 		},
-		wrongly: func(_ lease.OnceState, nth int) lease.OnceState { return lease.OnceState([]int{-1, 99}[nth%2]) },
+		wrongly: func(_ backend.OnceState, nth int) backend.OnceState { return backend.OnceState([]int{-1, 99}[nth%2]) },
 	})
 }
 
 type misbehavingSession struct {
 	m         *misbehaving
-	s         lease.Session
+	s         backend.Session
 	consumers []string
 }
+
+func (s *misbehavingSession) Alarm() <-chan struct{} { return nil }
 
 func (s *misbehavingSession) Heartbeat(ctx context.Context) error {
 	return told(ctx, s.m, request{op: "Heartbeat", consumers: s.consumers}, s.s.Heartbeat)
@@ -475,22 +471,22 @@ func (s *misbehavingSession) Close(ctx context.Context) error {
 
 type misbehavingFeed struct {
 	m     *misbehaving
-	f     lease.Feed
-	infos []lease.ConsumerInfo
-	again *lease.News // to be told twice
+	f     backend.Feed
+	infos []backend.ConsumerInfo
+	again *backend.News // to be told twice
 	once  sync.Once
 }
 
-func (f *misbehavingFeed) Next(ctx context.Context) (lease.News, error) {
-	return through(ctx, f.m, aboutAll("Feed.Next", f.infos), answer[lease.News]{
+func (f *misbehavingFeed) Next(ctx context.Context) (backend.News, error) {
+	return through(ctx, f.m, aboutAll("Feed.Next", f.infos), answer[backend.News]{
 		well: f.f.Next,
-		wrongly: func(n lease.News, nth int) lease.News {
+		wrongly: func(n backend.News, nth int) backend.News {
 			n.Topics = append(n.Topics, "", ghost, ghost)
 			n.Resources = map[string][]string{ghost: {ghost}, victim: {ghost, ""}, "": nil}
 			n.Ownership, n.Parked = nth%2 == 0, nth%3 == 0
 			return n
 		},
-		again: func(ctx context.Context) (lease.News, error) { // news that was taken is not there again
+		again: func(ctx context.Context) (backend.News, error) { // news that was taken is not there again
 			if n := f.again; n != nil {
 				f.again = nil
 				return *n, nil
@@ -501,12 +497,12 @@ func (f *misbehavingFeed) Next(ctx context.Context) (lease.News, error) {
 			}
 			return n, err
 		},
-		flooding: func(ctx context.Context) (lease.News, error) {
+		flooding: func(ctx context.Context) (backend.News, error) {
 			soon, cancel := context.WithTimeout(ctx, time.Millisecond)
 			defer cancel()
 			n, err := f.f.Next(soon)
 			if err != nil && ctx.Err() == nil {
-				return lease.News{}, nil
+				return backend.News{}, nil
 			}
 			return n, err
 		},
@@ -518,33 +514,27 @@ func (f *misbehavingFeed) Close() {
 	f.f.Close()
 }
 
-// misbehavingTransactor is misbehaving on a backend with transactions.
-type misbehavingTransactor struct {
-	*misbehaving
-	tr lease.Transactor
-}
-
-func (m *misbehavingTransactor) Begin(ctx context.Context) (lease.Tx, error) {
-	return through(ctx, m.misbehaving, request{op: "Begin"}, answer[lease.Tx]{
-		well: func(ctx context.Context) (lease.Tx, error) {
-			tx, err := m.tr.Begin(ctx)
+func (m *misbehaving) Begin(ctx context.Context) (backend.Tx, error) {
+	return through(ctx, m, request{op: "Begin"}, answer[backend.Tx]{
+		well: func(ctx context.Context) (backend.Tx, error) {
+			tx, err := m.be.Capabilities().Tx.Begin(ctx)
 			if err != nil {
 				return nil, err
 			}
 			m.tally.lend("transactions")
-			return &misbehavingTx{m: m.misbehaving, tx: tx}, nil
+			return &misbehavingTx{m: m, tx: tx}, nil
 		},
-		wrongly: func(tx lease.Tx, _ int) lease.Tx {
+		wrongly: func(tx backend.Tx, _ int) backend.Tx {
 			tx.Rollback(context.WithoutCancel(ctx))
 			return nil
 		},
-		discard: func(tx lease.Tx) { tx.Rollback(context.WithoutCancel(ctx)) },
+		discard: func(tx backend.Tx) { tx.Rollback(context.WithoutCancel(ctx)) },
 	})
 }
 
 type misbehavingTx struct {
 	m    *misbehaving
-	tx   lease.Tx
+	tx   backend.Tx
 	once sync.Once
 	sent bool
 	err  error
@@ -552,14 +542,16 @@ type misbehavingTx struct {
 
 func (t *misbehavingTx) Handle() any { return t.tx.Handle() }
 
+func (t *misbehavingTx) Intact() error { return t.tx.Intact() }
+
 func (t *misbehavingTx) Lost() bool { return t.tx.Lost() }
 
 func (t *misbehavingTx) Once(ctx context.Context, consumer, key string) (bool, error) {
-	return t.tx.(lease.LedgerTx).Once(ctx, consumer, key)
+	return t.tx.Once(ctx, consumer, key)
 }
 
 // Commit is sent to the server once: what is executed twice finds no transaction there.
-func (t *misbehavingTx) Commit(ctx context.Context, session, consumer string, p lease.Progress) error {
+func (t *misbehavingTx) Commit(ctx context.Context, session, consumer string, p backend.Progress) error {
 	t.end()
 	err := told(ctx, t.m, about("Tx.Commit", consumer, p.Resource), func(ctx context.Context) error {
 		if !t.sent {

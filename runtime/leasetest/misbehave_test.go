@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasemem"
 )
 
@@ -36,9 +36,9 @@ func memory() Factory {
 	var mu sync.Mutex
 	var effects []string
 	return Factory{
-		New:   func(testing.TB) lease.Backend { return leasemem.New() },
-		Again: func(_ testing.TB, be lease.Backend) lease.Backend { return be.(*leasemem.Backend).Share() },
-		Effect: func(_ context.Context, _ lease.Backend, tx any, value string) error {
+		New:   func(testing.TB) backend.Backend { return leasemem.New() },
+		Again: func(_ testing.TB, be backend.Backend) backend.Backend { return be.(*leasemem.Backend).Share() },
+		Effect: func(_ context.Context, _ backend.Backend, tx any, value string) error {
 			tx.(*leasemem.Tx).Do(func() {
 				mu.Lock()
 				defer mu.Unlock()
@@ -46,7 +46,7 @@ func memory() Factory {
 			})
 			return nil
 		},
-		Effects: func(testing.TB, lease.Backend) []string {
+		Effects: func(testing.TB, backend.Backend) []string {
 			mu.Lock()
 			defer mu.Unlock()
 			return slices.Clone(effects)

@@ -5,8 +5,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // mutant is a handle on a memory backend whose methods a mutation replaces.
@@ -18,45 +19,49 @@ type mutant struct {
 
 // mutation holds the broken methods; nil ones are not broken.
 type mutation struct {
-	begin       func(m *mutant, ctx context.Context) (lease.Tx, error)
-	openSession func(m *mutant, ctx context.Context, spec lease.SessionSpec) (lease.Session, error)
-	acquire     func(m *mutant, ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error)
-	release     func(m *mutant, ctx context.Context, session, consumer string, refs []lease.Ref) error
-	owned       func(m *mutant) ([]lease.Ref, error)
-	commit      func(m *mutant, ctx context.Context, session, consumer string, p []lease.Progress) ([]string, error)
-	fetch       func(m *mutant, ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error)
-	next        func(m *mutant, n lease.News) lease.News
-	survey      func(m *mutant, s []lease.Survey) []lease.Survey
-	retire      func(m *mutant, ctx context.Context, session, consumer string, refs []lease.Ref) error
-	renew       func(m *mutant, ctx context.Context, session string, c lease.ConsumerInfo, refs []lease.Ref) ([]string, error)
-	register    func(m *mutant, ctx context.Context, c lease.ConsumerInfo, resources []string) error
-	setCursor   func(m *mutant, ctx context.Context, consumer, resource string, to lease.CursorTarget) (int, error)
+	begin       func(m *mutant, ctx context.Context) (backend.Tx, error)
+	openSession func(m *mutant, ctx context.Context, spec backend.SessionSpec) (backend.Session, error)
+	acquire     func(m *mutant, ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error)
+	release     func(m *mutant, ctx context.Context, session, consumer string, refs []backend.Ref) error
+	owned       func(m *mutant) ([]backend.Ref, error)
+	commit      func(m *mutant, ctx context.Context, session, consumer string, p []backend.Progress) ([]string, error)
+	fetch       func(m *mutant, ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error)
+	next        func(m *mutant, n backend.News) backend.News
+	survey      func(m *mutant, s []backend.Survey) []backend.Survey
+	retire      func(m *mutant, ctx context.Context, session, consumer string, refs []backend.Ref) error
+	renew       func(m *mutant, ctx context.Context, session string, c backend.ConsumerInfo, refs []backend.Ref) ([]string, error)
+	register    func(m *mutant, ctx context.Context, c backend.ConsumerInfo, resources []string) error
+	setCursor   func(m *mutant, ctx context.Context, consumer, resource string, to operate.CursorTarget) (int, error)
 }
 
 // mutantState is what all handles on one storage know.
 type mutantState struct {
 	mu    sync.Mutex
-	owner map[string]lease.Ref // the newest grant of each resource
-	by    map[string]string    // the session it went to
-	infos map[string]lease.ConsumerInfo
+	owner map[string]backend.Ref // the newest grant of each resource
+	by    map[string]string      // the session it went to
+	infos map[string]backend.ConsumerInfo
 }
 
-func (m *mutant) Begin(ctx context.Context) (lease.Tx, error) {
+func (m *mutant) Capabilities() backend.Capabilities {
+	return backend.Capabilities{Rows: m, Streams: m, Ledger: m, Tx: m, Operator: m}
+}
+
+func (m *mutant) Begin(ctx context.Context) (backend.Tx, error) {
 	if m.begin != nil {
 		return m.begin(m, ctx)
 	}
 	return m.Backend.Begin(ctx)
 }
 
-func (m *mutant) OpenSession(ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+func (m *mutant) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
 	if m.openSession != nil {
 		return m.openSession(m, ctx, spec)
 	}
 	return m.Backend.OpenSession(ctx, spec)
 }
 
-func (m *mutant) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
-	call := func(m *mutant, ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+func (m *mutant) Acquire(ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
+	call := func(m *mutant, ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
 		return m.Backend.Acquire(ctx, req)
 	}
 	if m.acquire != nil {
@@ -71,35 +76,35 @@ func (m *mutant) Acquire(ctx context.Context, req lease.AcquireRequest) ([]lease
 	return gs, err
 }
 
-func (m *mutant) Release(ctx context.Context, session, consumer string, refs []lease.Ref) error {
+func (m *mutant) Release(ctx context.Context, session, consumer string, refs []backend.Ref) error {
 	if m.release != nil {
 		return m.release(m, ctx, session, consumer, refs)
 	}
 	return m.Backend.Release(ctx, session, consumer, refs)
 }
 
-func (m *mutant) Owned(ctx context.Context, session, consumer string) ([]lease.Ref, error) {
+func (m *mutant) Owned(ctx context.Context, session, consumer string) ([]backend.Ref, error) {
 	if m.owned != nil {
 		return m.owned(m)
 	}
 	return m.Backend.Owned(ctx, session, consumer)
 }
 
-func (m *mutant) Commit(ctx context.Context, session, consumer string, p []lease.Progress) ([]string, error) {
+func (m *mutant) Commit(ctx context.Context, session, consumer string, p []backend.Progress) ([]string, error) {
 	if m.commit != nil {
 		return m.commit(m, ctx, session, consumer, p)
 	}
 	return m.Backend.Commit(ctx, session, consumer, p)
 }
 
-func (m *mutant) Fetch(ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
+func (m *mutant) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
 	if m.fetch != nil {
 		return m.fetch(m, ctx, req)
 	}
 	return m.Backend.Fetch(ctx, req)
 }
 
-func (m *mutant) Register(ctx context.Context, c lease.ConsumerInfo, resources []string) error {
+func (m *mutant) Register(ctx context.Context, c backend.ConsumerInfo, resources []string) error {
 	m.shared.mu.Lock()
 	m.shared.infos[c.Name] = c
 	m.shared.mu.Unlock()
@@ -109,28 +114,28 @@ func (m *mutant) Register(ctx context.Context, c lease.ConsumerInfo, resources [
 	return m.Backend.Register(ctx, c, resources)
 }
 
-func (m *mutant) Retire(ctx context.Context, session, consumer string, refs []lease.Ref) error {
+func (m *mutant) Retire(ctx context.Context, session, consumer string, refs []backend.Ref) error {
 	if m.retire != nil {
 		return m.retire(m, ctx, session, consumer, refs)
 	}
 	return m.Backend.Retire(ctx, session, consumer, refs)
 }
 
-func (m *mutant) Renew(ctx context.Context, session string, c lease.ConsumerInfo, refs []lease.Ref) ([]string, error) {
+func (m *mutant) Renew(ctx context.Context, session string, c backend.ConsumerInfo, refs []backend.Ref) ([]string, error) {
 	if m.renew != nil {
 		return m.renew(m, ctx, session, c, refs)
 	}
 	return m.Backend.Renew(ctx, session, c, refs)
 }
 
-func (m *mutant) SetCursor(ctx context.Context, consumer, resource string, to lease.CursorTarget) (int, error) {
+func (m *mutant) SetCursor(ctx context.Context, consumer, resource string, to operate.CursorTarget) (int, error) {
 	if m.setCursor != nil {
 		return m.setCursor(m, ctx, consumer, resource, to)
 	}
 	return m.Backend.SetCursor(ctx, consumer, resource, to)
 }
 
-func (m *mutant) Survey(ctx context.Context, consumers []string) ([]lease.Survey, error) {
+func (m *mutant) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
 	s, err := m.Backend.Survey(ctx, consumers)
 	if m.survey != nil {
 		s = m.survey(m, s)
@@ -138,7 +143,7 @@ func (m *mutant) Survey(ctx context.Context, consumers []string) ([]lease.Survey
 	return s, err
 }
 
-func (m *mutant) OpenFeed(ctx context.Context, infos []lease.ConsumerInfo) (lease.Feed, error) {
+func (m *mutant) OpenFeed(ctx context.Context, infos []backend.ConsumerInfo) (backend.Feed, error) {
 	f, err := m.Backend.OpenFeed(ctx, infos)
 	if err == nil && m.next != nil {
 		f = &mutantFeed{f, m}
@@ -147,24 +152,24 @@ func (m *mutant) OpenFeed(ctx context.Context, infos []lease.ConsumerInfo) (leas
 }
 
 type mutantFeed struct {
-	lease.Feed
+	backend.Feed
 	m *mutant
 }
 
-func (f *mutantFeed) Next(ctx context.Context) (lease.News, error) {
+func (f *mutantFeed) Next(ctx context.Context) (backend.News, error) {
 	n, err := f.Feed.Next(ctx)
 	return f.m.next(f.m, n), err
 }
 
 // current returns the newest grant of a resource and the session it went to.
-func (s *mutantState) current(resource string) (lease.Ref, string) {
+func (s *mutantState) current(resource string) (backend.Ref, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.owner[resource], s.by[resource]
 }
 
 func newMutant(mu mutation, opts ...leasemem.Option) *mutant {
-	return &mutant{leasemem.New(opts...), &mutantState{owner: map[string]lease.Ref{}, by: map[string]string{}, infos: map[string]lease.ConsumerInfo{}}, mu}
+	return &mutant{leasemem.New(opts...), &mutantState{owner: map[string]backend.Ref{}, by: map[string]string{}, infos: map[string]backend.ConsumerInfo{}}, mu}
 }
 
 func (m *mutant) share(opts ...leasemem.Option) *mutant {
@@ -173,10 +178,10 @@ func (m *mutant) share(opts ...leasemem.Option) *mutant {
 
 func factoryOf(mu mutation) Factory {
 	return Factory{
-		New: func(testing.TB) lease.Backend {
+		New: func(testing.TB) backend.Backend {
 			return newMutant(mu)
 		},
-		Again: func(_ testing.TB, be lease.Backend) lease.Backend {
+		Again: func(_ testing.TB, be backend.Backend) backend.Backend {
 			return be.(*mutant).share()
 		},
 	}

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasemem"
 )
 
@@ -18,13 +18,19 @@ type ledgerMutant struct {
 }
 
 type ledgerMutation struct {
-	start   func(state lease.OnceState, err error) (lease.OnceState, error)
-	end     func(p *lease.Progress)
-	publish func(es []lease.Event) []lease.Event
+	start   func(state backend.OnceState, err error) (backend.OnceState, error)
+	end     func(p *backend.Progress)
+	publish func(es []backend.Event) []backend.Event
 	notes   func(first bool) bool
 }
 
-func (m *ledgerMutant) StartOnce(ctx context.Context, session, consumer string, ref lease.Ref, key, message string) (lease.OnceState, error) {
+func (m *ledgerMutant) Capabilities() backend.Capabilities {
+	caps := m.Backend.Capabilities()
+	caps.Ledger, caps.Tx = m, m
+	return caps
+}
+
+func (m *ledgerMutant) StartOnce(ctx context.Context, session, consumer string, ref backend.Ref, key, message string) (backend.OnceState, error) {
 	state, err := m.Backend.StartOnce(ctx, session, consumer, ref, key, message)
 	if m.start != nil {
 		return m.start(state, err)
@@ -32,7 +38,7 @@ func (m *ledgerMutant) StartOnce(ctx context.Context, session, consumer string, 
 	return state, err
 }
 
-func (m *ledgerMutant) Commit(ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+func (m *ledgerMutant) Commit(ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
 	if m.end != nil {
 		ps = slices.Clone(ps)
 		for i := range ps {
@@ -43,14 +49,14 @@ func (m *ledgerMutant) Commit(ctx context.Context, session, consumer string, ps 
 	return m.Backend.Commit(ctx, session, consumer, ps)
 }
 
-func (m *ledgerMutant) Publish(ctx context.Context, es []lease.Event) error {
+func (m *ledgerMutant) Publish(ctx context.Context, es []backend.Event) error {
 	if m.publish != nil {
 		es = m.publish(slices.Clone(es))
 	}
 	return m.Backend.Publish(ctx, es)
 }
 
-func (m *ledgerMutant) Begin(ctx context.Context) (lease.Tx, error) {
+func (m *ledgerMutant) Begin(ctx context.Context) (backend.Tx, error) {
 	tx, err := m.Backend.Begin(ctx)
 	if err != nil || m.notes == nil {
 		return tx, err
@@ -59,12 +65,12 @@ func (m *ledgerMutant) Begin(ctx context.Context) (lease.Tx, error) {
 }
 
 type ledgerMutantTx struct {
-	lease.Tx
+	backend.Tx
 	m *ledgerMutant
 }
 
 func (t *ledgerMutantTx) Once(ctx context.Context, consumer, key string) (bool, error) {
-	first, err := t.Tx.(lease.LedgerTx).Once(ctx, consumer, key)
+	first, err := t.Tx.Once(ctx, consumer, key)
 	return t.m.notes(first), err
 }
 
@@ -72,11 +78,11 @@ func ledgerFactory(mu ledgerMutation) Factory {
 	var lock sync.Mutex
 	var written []string
 	return Factory{
-		New: func(testing.TB) lease.Backend { return &ledgerMutant{leasemem.New(), mu} },
-		Again: func(_ testing.TB, be lease.Backend) lease.Backend {
+		New: func(testing.TB) backend.Backend { return &ledgerMutant{leasemem.New(), mu} },
+		Again: func(_ testing.TB, be backend.Backend) backend.Backend {
 			return &ledgerMutant{be.(*ledgerMutant).Backend.Share(), mu}
 		},
-		Effect: func(_ context.Context, _ lease.Backend, tx any, value string) error {
+		Effect: func(_ context.Context, _ backend.Backend, tx any, value string) error {
 			tx.(*leasemem.Tx).Do(func() {
 				lock.Lock()
 				defer lock.Unlock()
@@ -84,7 +90,7 @@ func ledgerFactory(mu ledgerMutation) Factory {
 			})
 			return nil
 		},
-		Effects: func(testing.TB, lease.Backend) []string {
+		Effects: func(testing.TB, backend.Backend) []string {
 			lock.Lock()
 			defer lock.Unlock()
 			return slices.Clone(written)
@@ -92,8 +98,8 @@ func ledgerFactory(mu ledgerMutation) Factory {
 	}
 }
 
-func answers(from, to lease.OnceState) func(lease.OnceState, error) (lease.OnceState, error) {
-	return func(s lease.OnceState, err error) (lease.OnceState, error) {
+func answers(from, to backend.OnceState) func(backend.OnceState, error) (backend.OnceState, error) {
+	return func(s backend.OnceState, err error) (backend.OnceState, error) {
 		if s == from && err == nil {
 			s = to
 		}
@@ -106,52 +112,52 @@ var ledgerMutants = []struct {
 	mutate ledgerMutation
 	caught []string
 }{
-	{"the ledger forgets what is done", ledgerMutation{end: func(p *lease.Progress) { p.Once = nil }},
+	{"the ledger forgets what is done", ledgerMutation{end: func(p *backend.Progress) { p.Once = nil }},
 		[]string{"Once/An_item_that_is_done_stays_done", "Once_Items_named_by_several_messages_are_executed_once"}},
-	{"what is done is not kept", ledgerMutation{start: answers(lease.OnceDone, lease.OnceNew)},
+	{"what is done is not kept", ledgerMutation{start: answers(backend.OnceDone, backend.OnceNew)},
 		[]string{"Once/An_item_that_is_done_stays_done", "Once_Items_named_by_several_messages_are_executed_once"}},
-	{"failures are not told", ledgerMutation{end: func(p *lease.Progress) {
-		p.Once = slices.DeleteFunc(p.Once, func(r lease.OnceResult) bool { return !r.Done })
+	{"failures are not told", ledgerMutation{end: func(p *backend.Progress) {
+		p.Once = slices.DeleteFunc(p.Once, func(r backend.OnceResult) bool { return !r.Done })
 	}}, []string{"Once/An_item_that_failed_may_be_started_again"}},
-	{"what is unknown counts as new", ledgerMutation{start: answers(lease.OnceUnknown, lease.OnceNew)},
+	{"what is unknown counts as new", ledgerMutation{start: answers(backend.OnceUnknown, backend.OnceNew)},
 		[]string{"Once/The_end_is_unknown_when_the_lease_ended_without_telling", "Once/The_end_is_unknown_after_a_crash_and_not_before_its_TTL",
 			"Once_An_unknown_item_is_parked_until_it_is_replayed"}},
-	{"an item being executed is started again", ledgerMutation{start: answers(lease.OnceBusy, lease.OnceNew)},
+	{"an item being executed is started again", ledgerMutation{start: answers(backend.OnceBusy, backend.OnceNew)},
 		[]string{"Once/Two_leases_do_not_execute_an_item_at_once", "Once_Items_named_by_several_messages_are_executed_once"}},
-	{"an item being executed looks unknown", ledgerMutation{start: answers(lease.OnceBusy, lease.OnceUnknown)},
+	{"an item being executed looks unknown", ledgerMutation{start: answers(backend.OnceBusy, backend.OnceUnknown)},
 		[]string{"Once/The_end_is_unknown_after_a_crash_and_not_before_its_TTL", "Once_Items_named_by_several_messages_are_executed_once"}},
-	{"a start is not fenced", ledgerMutation{start: func(s lease.OnceState, err error) (lease.OnceState, error) {
-		if errors.Is(err, lease.ErrFenced) {
-			return lease.OnceNew, nil
+	{"a start is not fenced", ledgerMutation{start: func(s backend.OnceState, err error) (backend.OnceState, error) {
+		if errors.Is(err, backend.ErrFenced) {
+			return backend.OnceNew, nil
 		}
 		return s, err
 	}}, []string{"Once/Start_and_end_are_fenced"}},
-	{"nobody is asked", ledgerMutation{end: func(p *lease.Progress) {
+	{"nobody is asked", ledgerMutation{end: func(p *backend.Progress) {
 		for i := range p.Once {
 			p.Once[i].Asked = ""
 		}
 	}}, []string{"Once/What_was_asked_about_is_started_anew_by_its_own_message", "Once_An_unknown_item_is_parked_until_it_is_replayed"}},
 	{"transactions note nothing", ledgerMutation{notes: func(bool) bool { return true }},
 		[]string{"Once/A_transaction_notes_an_item_when_it_commits", "Once_Effects_of_an_item_happen_exactly_once_in_transactions"}},
-	{"ids are ignored", ledgerMutation{publish: func(es []lease.Event) []lease.Event {
+	{"ids are ignored", ledgerMutation{publish: func(es []backend.Event) []backend.Event {
 		for i := range es {
 			es[i].ID = ""
 		}
 		return es
 	}}, []string{"Publish/An_ID_keeps_out_a_second_event", "Publish/Of_events_with_one_ID_published_at_once_one_stays"}},
-	{"delays are ignored", ledgerMutation{publish: func(es []lease.Event) []lease.Event {
+	{"delays are ignored", ledgerMutation{publish: func(es []backend.Event) []backend.Event {
 		for i := range es {
 			es[i].After = 0
 		}
 		return es
 	}}, []string{"Publish/Delayed_events_join_the_log_in_time_and_not_before"}},
-	{"delays are too short", ledgerMutation{publish: func(es []lease.Event) []lease.Event {
+	{"delays are too short", ledgerMutation{publish: func(es []backend.Event) []backend.Event {
 		for i := range es {
 			es[i].After /= 2
 		}
 		return es
 	}}, []string{"Publish/Delayed_events_join_the_log_in_time_and_not_before"}},
-	{"a delayed event comes twice", ledgerMutation{publish: func(es []lease.Event) []lease.Event {
+	{"a delayed event comes twice", ledgerMutation{publish: func(es []backend.Event) []backend.Event {
 		for _, e := range es {
 			if !e.At.IsZero() {
 				return append(es, e)
@@ -159,13 +165,13 @@ var ledgerMutants = []struct {
 		}
 		return es
 	}}, []string{"Publish/Delayed_events_come_once_in_the_order_of_their_times"}},
-	{"many are published in another order", ledgerMutation{publish: func(es []lease.Event) []lease.Event {
+	{"many are published in another order", ledgerMutation{publish: func(es []backend.Event) []backend.Event {
 		if len(es) > 1000 {
 			es[1000], es[1001] = es[1001], es[1000]
 		}
 		return es
 	}}, []string{"Publish/Many_at_once_keep_their_order"}},
-	{"headers are lost", ledgerMutation{publish: func(es []lease.Event) []lease.Event {
+	{"headers are lost", ledgerMutation{publish: func(es []backend.Event) []backend.Event {
 		for i := range es {
 			es[i].Headers = nil
 		}

@@ -12,7 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // The suite is judged by the broken backends that it catches. Each mutant breaks one
@@ -94,7 +95,7 @@ func try(t *testing.T, run func(t testing.TB)) []string {
 }
 
 // deaf is a session whose heartbeats never say that it is lost.
-type deaf struct{ lease.Session }
+type deaf struct{ backend.Session }
 
 func (d deaf) Heartbeat(ctx context.Context) error {
 	d.Session.Heartbeat(ctx)
@@ -103,14 +104,14 @@ func (d deaf) Heartbeat(ctx context.Context) error {
 
 // shortTTL is as if holders believed without a margin, and longer.
 var shortTTL = mutation{
-	openSession: func(m *mutant, ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+	openSession: func(m *mutant, ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
 		spec.TTL /= 2
 		return m.Backend.OpenSession(ctx, spec)
 	},
 }
 
 var forgetParked = mutation{
-	commit: func(m *mutant, ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+	commit: func(m *mutant, ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
 		ps = slices.Clone(ps)
 		for i := range ps {
 			ps[i].Park = nil
@@ -122,7 +123,7 @@ var forgetParked = mutation{
 // retireBlindly makes the backend believe that the application announces the streams, which
 // have no messages then.
 var retireBlindly = mutation{
-	retire: func(m *mutant, ctx context.Context, session, consumer string, refs []lease.Ref) error {
+	retire: func(m *mutant, ctx context.Context, session, consumer string, refs []backend.Ref) error {
 		m.shared.mu.Lock()
 		info := m.shared.infos[consumer]
 		m.shared.mu.Unlock()
@@ -138,8 +139,8 @@ var retireBlindly = mutation{
 
 // registerOnce is without a sweep too.
 var registerOnce = mutation{
-	register: func(m *mutant, ctx context.Context, c lease.ConsumerInfo, resources []string) error {
-		if c.Per == lease.PerStream {
+	register: func(m *mutant, ctx context.Context, c backend.ConsumerInfo, resources []string) error {
+		if c.Per == backend.PerStream {
 			resources = slices.DeleteFunc(append([]string{}, resources...), func(r string) bool { _, by := m.shared.current(r); return by != "" })
 		}
 		return m.Backend.Register(ctx, c, resources)
@@ -148,7 +149,7 @@ var registerOnce = mutation{
 
 // shiftSlots is as if the feed hashed keys in another way than the log.
 var shiftSlots = mutation{
-	next: func(m *mutant, n lease.News) lease.News {
+	next: func(m *mutant, n backend.News) backend.News {
 		for _, rs := range n.Resources {
 			for i, r := range rs {
 				if slot, err := strconv.Atoi(r); err == nil {
@@ -166,11 +167,11 @@ var mutants = []struct {
 	caught []string
 }{
 	{"M14 no fence: a commit counts whatever its epoch", mutation{
-		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
 			for _, p := range ps {
 				ref, by := m.shared.current(p.Resource)
 				p.Ref = ref
-				if _, err := m.Backend.Commit(ctx, by, consumer, []lease.Progress{p}); err != nil {
+				if _, err := m.Backend.Commit(ctx, by, consumer, []backend.Progress{p}); err != nil {
 					return nil, err
 				}
 			}
@@ -181,7 +182,7 @@ var mutants = []struct {
 		"Commit/Is_fenced_after_a_takeover_from_a_crashed_session",
 	}},
 	{"M8 the owner is fenced by its name, not by its epoch", mutation{
-		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
 			ps = slices.Clone(ps)
 			for i, p := range ps {
 				if ref, by := m.shared.current(p.Resource); by == session {
@@ -192,23 +193,23 @@ var mutants = []struct {
 		},
 	}, []string{"Commit/Is_fenced_when_the_lease_was_lost_and_regained"}},
 	{"M3 a heartbeat revives a dead session", mutation{
-		openSession: func(m *mutant, ctx context.Context, spec lease.SessionSpec) (lease.Session, error) {
+		openSession: func(m *mutant, ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
 			s, err := m.Backend.OpenSession(ctx, spec)
 			return deaf{s}, err
 		},
 	}, []string{"Session/Ends_terminally_when_it_expires"}},
 	{"no margin: the server's TTL is shorter than the holder's belief", shortTTL, []string{"Acquire/Takes_over_after_the_TTL_and_not_before", "X-02_T003-21_A_partitioned_handler_is_cancelled_before_the_TTL"}},
 	{"F3 a repeated attempt is a new one", mutation{
-		acquire: func(m *mutant, ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+		acquire: func(m *mutant, ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
 			req.Attempt = newID()
 			return m.Backend.Acquire(ctx, req)
 		},
 	}, []string{"Acquire/Repeated_attempt_returns_what_it_was_granted"}},
 	{"M15 release without comparing the owner", mutation{
-		release: func(m *mutant, ctx context.Context, session, consumer string, refs []lease.Ref) error {
+		release: func(m *mutant, ctx context.Context, session, consumer string, refs []backend.Ref) error {
 			for _, r := range refs {
 				ref, by := m.shared.current(r.Resource)
-				if err := m.Backend.Release(ctx, by, consumer, []lease.Ref{ref}); err != nil && by != "" {
+				if err := m.Backend.Release(ctx, by, consumer, []backend.Ref{ref}); err != nil && by != "" {
 					return err
 				}
 			}
@@ -216,10 +217,10 @@ var mutants = []struct {
 		},
 	}, []string{"Release/Frees_at_once_and_can_be_repeated", "Release/Passes_over_what_is_not_held"}},
 	{"leases that their owner does not know of are kept", mutation{
-		owned: func(*mutant) ([]lease.Ref, error) { return nil, nil },
+		owned: func(*mutant) ([]backend.Ref, error) { return nil, nil },
 	}, []string{"Owned/Lists_what_a_session_owns", "A_lease_that_its_owner_does_not_know_of_is_given_back"}},
 	{"M11 M33 epochs start again", mutation{
-		acquire: func(m *mutant, ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+		acquire: func(m *mutant, ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
 			gs, err := m.Backend.Acquire(ctx, req)
 			for i := range gs {
 				gs[i].Epoch = 1
@@ -228,14 +229,14 @@ var mutants = []struct {
 		},
 	}, []string{"Acquire/Epochs_rise_over_release_close_and_crash", "X-04_Epochs_rise_on_a_storage_that_lost_its_memory"}},
 	{"Exclude is ignored", mutation{
-		acquire: func(m *mutant, ctx context.Context, req lease.AcquireRequest) ([]lease.Grant, error) {
+		acquire: func(m *mutant, ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
 			req.Exclude = nil
 			return m.Backend.Acquire(ctx, req)
 		},
 	}, []string{"Acquire/Passes_over_Exclude"}},
 	{"M34 the cursor moves on without what was parked", forgetParked, []string{"Parked/Comes_lane_by_lane_in_order", "T000-41_T000-43_Dead_letter_after_exactly_Max_attempts_and_on_with_the_next"}},
 	{"M39 dead letters are dropped", mutation{
-		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
 			ps = slices.Clone(ps)
 			for i := range ps {
 				ps[i].Dead = nil
@@ -244,7 +245,7 @@ var mutants = []struct {
 		},
 	}, []string{"Dead/Keeps_what_is_needed_to_understand_it", "X-11_T003-58_Bad_payloads_become_dead_letters_and_their_neighbours_are_handled"}},
 	{"M21 attempts are not stored", mutation{
-		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
 			ps = slices.Clone(ps)
 			for i := range ps {
 				ps[i].Park = slices.Clone(ps[i].Park)
@@ -256,57 +257,57 @@ var mutants = []struct {
 		},
 	}, []string{"Parked/Is_updated_in_its_place", "T000-40_Backoff_and_attempts_survive_a_restart"}},
 	{"M10 a cut goes one message too far", mutation{
-		fetch: func(m *mutant, ctx context.Context, req lease.FetchRequest) ([]lease.Fetched, error) {
+		fetch: func(m *mutant, ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
 			fs, err := m.Backend.Fetch(ctx, req)
 			for i := range fs {
 				cut, n := fs[i].Cut, len(fs[i].Messages)
-				fs[i].Cut = func(k int) lease.Cursor { return cut(min(k+1, n)) }
+				fs[i].Cut = func(k int) backend.Cursor { return cut(min(k+1, n)) }
 			}
 			return fs, err
 		},
 	}, []string{"Fetch/Reads_on_from_any_cut", "Commit/Moves_the_cursor_for_the_next_owner"}},
 	{"the feed drops a topic now and then", mutation{
-		next: func(m *mutant, n lease.News) lease.News {
+		next: func(m *mutant, n backend.News) backend.News {
 			n.Topics = slices.DeleteFunc(n.Topics, func(t string) bool { return strings.HasSuffix(t, "7") })
 			return n
 		},
 	}, []string{"Feed/Misses_nothing_under_load"}},
 	{"the feed is silent about ownership", mutation{
-		next: func(m *mutant, n lease.News) lease.News { n.Ownership = false; return n },
+		next: func(m *mutant, n backend.News) backend.News { n.Ownership = false; return n },
 	}, []string{"Feed/Reports_changes_of_ownership"}},
 	{"streams are retired without looking for unread messages", retireBlindly, []string{
 		"Stream/Retired_with_unread_messages_stays_wanted", "Stream/Retired_with_parked_messages_stays_wanted",
 		"Stream/No_message_is_forgotten_between_retiring_and_registering",
 	}},
 	{"retired streams stay wanted", mutation{
-		retire: func(m *mutant, ctx context.Context, session, consumer string, refs []lease.Ref) error {
+		retire: func(m *mutant, ctx context.Context, session, consumer string, refs []backend.Ref) error {
 			return m.Backend.Release(ctx, session, consumer, refs)
 		},
 	}, []string{"Stream/Retired_without_work_is_gone_until_it_is_registered", "T000-25_T000-31_Streams_are_owned_while_they_have_messages_and_handled_in_order"}},
 	{"registering a known stream does nothing", registerOnce, []string{"Stream/Retired_without_work_is_gone_until_it_is_registered", "T000-38_A_stream_runs_again_when_it_is_announced_again"}},
 	{"the feed names other slots than those that hold the messages", shiftSlots, []string{"Partition/The_feed_names_the_slots_that_hold_the_news"}},
 	{"M3 a renewal revives an expired lease", mutation{
-		renew: func(m *mutant, ctx context.Context, session string, c lease.ConsumerInfo, refs []lease.Ref) ([]string, error) {
+		renew: func(m *mutant, ctx context.Context, session string, c backend.ConsumerInfo, refs []backend.Ref) ([]string, error) {
 			m.Backend.Renew(ctx, session, c, refs)
 			return nil, nil
 		},
 	}, []string{"Row/Renew_revives_nothing", "Row/Renew_names_what_is_not_held", "Row/A_dead_session_renews_nothing"}},
 	{"renewals renew nothing", mutation{
-		renew: func(m *mutant, ctx context.Context, session string, c lease.ConsumerInfo, refs []lease.Ref) ([]string, error) {
+		renew: func(m *mutant, ctx context.Context, session string, c backend.ConsumerInfo, refs []backend.Ref) ([]string, error) {
 			return nil, nil
 		},
 	}, []string{"Row/Renew_keeps_leases_beyond_their_TTL"}},
 	{"every replica begins in its own present", mutation{
-		register: func(m *mutant, ctx context.Context, c lease.ConsumerInfo, resources []string) error {
+		register: func(m *mutant, ctx context.Context, c backend.ConsumerInfo, resources []string) error {
 			err := m.Backend.Register(ctx, c, resources)
-			if err == nil && c.From == lease.FromNow {
-				_, err = m.Backend.SetCursor(ctx, c.Name, "", lease.CursorTarget{Now: true})
+			if err == nil && c.From == backend.FromNow {
+				_, err = m.Backend.SetCursor(ctx, c.Name, "", operate.CursorTarget{Now: true})
 			}
 			return err
 		},
 	}, []string{"From/Now_passes_over_what_is_there", "From/Now_counts_for_the_first_time_only"}},
 	{"progress counts in the order of its arrival", mutation{
-		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
 			ps = slices.Clone(ps)
 			for i := range ps {
 				ps[i].Seq = 0
@@ -315,15 +316,15 @@ var mutants = []struct {
 		},
 	}, []string{"Commit/Older_progress_changes_nothing_and_is_not_fenced"}},
 	{"an operator's cursor leaves the owner's lease alone", mutation{
-		setCursor: func(m *mutant, ctx context.Context, consumer, resource string, to lease.CursorTarget) (int, error) {
+		setCursor: func(m *mutant, ctx context.Context, consumer, resource string, to operate.CursorTarget) (int, error) {
 			n, err := m.Backend.SetCursor(ctx, consumer, resource, to)
 			_, by := m.shared.current(resource)
 			if err == nil && by != "" {
-				_, err = m.Acquire(ctx, lease.AcquireRequest{Session: by, Consumer: m.shared.infos[consumer], Max: 1, Attempt: newID()})
+				_, err = m.Acquire(ctx, backend.AcquireRequest{Session: by, Consumer: m.shared.infos[consumer], Max: 1, Attempt: newID()})
 			}
 			return n, err
 		},
-		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []lease.Progress) ([]string, error) {
+		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
 			ps = slices.Clone(ps)
 			for i := range ps {
 				ps[i].Ref, _ = m.shared.current(ps[i].Resource)
@@ -332,7 +333,7 @@ var mutants = []struct {
 		},
 	}, []string{"Cursor/Set_to_the_beginning_fences_and_forgets_failures", "Cursor/Set_to_now_fences_and_keeps_failures", "Cursor/Set_after_a_message"}},
 	{"the survey counts nothing as free", mutation{
-		survey: func(m *mutant, s []lease.Survey) []lease.Survey {
+		survey: func(m *mutant, s []backend.Survey) []backend.Survey {
 			for i := range s {
 				s[i].Free = 0
 			}

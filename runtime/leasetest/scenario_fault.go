@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // atWork waits until p has handled something.
@@ -106,13 +107,13 @@ var faultScenarios = []check{
 		p.link.cut()
 		q := w.start(mortal(), fine)
 		w.owning(5)
-		eventually(t, "losses", func() bool { return len(observations[lease.ObservedLoss](p)) >= 5 })
+		eventually(t, "losses", func() bool { return len(observations[operate.ObservedLoss](p)) >= 5 })
 		p.link.mend()
 		eventually(t, "both are members", func() bool { return len(w.owners()) == 2 })
 		q.stop()
 		w.owning(5)
 		lost := map[string]int{}
-		for _, o := range observations[lease.ObservedLoss](p) {
+		for _, o := range observations[operate.ObservedLoss](p) {
 			lost[fmt.Sprint(o.Resource, o.Epoch)]++
 			if o.Reason == "" {
 				t.Fatal("a loss without a reason")
@@ -160,7 +161,7 @@ var faultScenarios = []check{
 		w.start(mortal(), slowly)
 		w.owning(2, 2)
 		p.link.refuse("Heartbeat", true)
-		eventually(t, "it loses its leases", func() bool { return len(observations[lease.ObservedLoss](p)) >= 2 })
+		eventually(t, "it loses its leases", func() bool { return len(observations[operate.ObservedLoss](p)) >= 2 })
 		p.link.refuse("Heartbeat", false)
 		w.owning(2, 2)
 		w.apart()
@@ -254,7 +255,7 @@ var faultScenarios = []check{
 		})
 		arrive(t, entered)
 		p.link.cut()
-		eventually(t, "it lost its leases", func() bool { return len(observations[lease.ObservedLoss](p)) == 2 })
+		eventually(t, "it lost its leases", func() bool { return len(observations[operate.ObservedLoss](p)) == 2 })
 		w.start(mortal(), fine)
 		w.handled(6)
 		p.link.mend()
@@ -303,7 +304,7 @@ var killScenarios = []check{
 		seen := numbers(w.successes())
 		slices.Sort(seen)
 		equal(t, "neighbours", len(slices.Compact(seen)), 19)
-		for _, l := range must[[]lease.LeaseStatus](t)(w.operator().Leases(t.Context(), "c", 9)) {
+		for _, l := range must[[]operate.LeaseStatus](t)(w.operator().Leases(t.Context(), "c", 9)) {
 			if l.Suspicion > int(crashes.Load()) {
 				t.Fatalf("suspicion %d after %d crashes", l.Suspicion, crashes.Load())
 			}

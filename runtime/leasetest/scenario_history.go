@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // RunHistory runs the part of the suite that needs Factory.SetBack, for backends that have it
@@ -38,7 +38,7 @@ func (w *world) sinceSetBack(calls, topics, first, last int) {
 // historyScenarios set the storage back under living processes: positions, ids and progress that
 // they have in memory are of a history that is gone.
 var historyScenarios = func() (all []check) {
-	for _, per := range []lease.Per{lease.PerTopic, lease.PerGroup, lease.PerPartition, lease.PerStream} {
+	for _, per := range []backend.Per{backend.PerTopic, backend.PerGroup, backend.PerPartition, backend.PerStream} {
 		all = append(all, check{"What_is_published_after_the_storage_was_set_back_is_handled_by_" + per.String(), func(t testing.TB, f Factory) {
 			if f.SetBack == nil {
 				t.Skip("this backend is not set back here")

@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // Each kind of call of a backend misbehaves in each way, in a cell of its own: a fault that
@@ -219,22 +221,17 @@ const again = "again"
 
 func runCell(t testing.TB, f Factory, c cell, pc pace) {
 	w := &ward{world: newWorld(t, f), cell: c, pace: pc, fault: &fault{kind: c.kind, hits: c.hits, silence: pc.silence}}
-	switch _, isTransactor := w.be.(lease.Transactor); {
-	case c.form == formTx && (!isTransactor || f.Effect == nil):
+	switch caps := w.be.Capabilities(); {
+	case c.form == formTx && (caps.Tx == nil || f.Effect == nil):
 		t.Skip("the backend has no transactions")
-	case c.form == formOnce && !has[lease.Ledger](w.be):
+	case c.form == formOnce && caps.Ledger == nil:
 		t.Skip("the backend keeps no ledger")
-	case (c.form == formStreams || c.form == formRows) && !has[lease.Streamer](w.be):
+	case (c.form == formStreams || c.form == formRows) && caps.Streams == nil:
 		t.Skip("the backend has no streams")
-	case c.form == formRows && !has[lease.RowLocker](w.be):
+	case c.form == formRows && caps.Rows == nil:
 		t.Skip("the backend has no leases that expire one by one")
 	}
 	w.run()
-}
-
-func has[I any](be lease.Backend) bool {
-	_, ok := be.(I)
-	return ok
 }
 
 func (w *ward) run() {
@@ -280,7 +277,7 @@ func (w *ward) run() {
 		time.Sleep(w.gap)
 	}
 	had := map[string]bool{}
-	for _, a := range observations[lease.ObservedAcquire](patient) {
+	for _, a := range observations[operate.ObservedAcquire](patient) {
 		had[a.Resource] = had[a.Resource] || a.Consumer == victim
 	}
 	w.doneUnless("while the fault lasts", time.Time{}, w.posted[began:], func(m posted, consumer string) bool {
@@ -337,7 +334,7 @@ func (w *ward) round(resources int) {
 		if m.fails() && !w.streamed() {
 			key = fmt.Sprint(m.resource, "/", m.n) // nothing waits behind it
 		}
-		es := []lease.Event{event(m.resource, key, m.n)}
+		es := []backend.Event{event(m.resource, key, m.n)}
 		if w.form == formOnce { // names the item a second time
 			es = append(es, es[0])
 			es[1].Kind = again
@@ -382,7 +379,7 @@ func (w *ward) admit(name string) *process {
 }
 
 // team is the victim and its neighbour.
-func (w *ward) team(p *process, be lease.Backend) *lease.Group {
+func (w *ward) team(p *process, be backend.Backend) *lease.Group {
 	handle := func(_ context.Context, _ *process, m lease.Message[payload]) error {
 		if (posted{n: m.Payload.N}).fails() && m.Attempt == 1 && !w.streamed() {
 			return errHandler
@@ -404,9 +401,9 @@ func (w *ward) team(p *process, be lease.Backend) *lease.Group {
 		}
 		theirs.Unknown = lease.UnknownSkip
 	case formStreams, formRows:
-		mine.Per, mine.Idle = lease.PerStream, 200*time.Millisecond
+		mine.Per, mine.Idle = backend.PerStream, 200*time.Millisecond
 		if w.form == formRows {
-			mine.Lock, mine.Idle = lease.LockRow, time.Minute
+			mine.Lock, mine.Idle = backend.LockRow, time.Minute
 		}
 	}
 	g := lease.NewGroup()
@@ -440,7 +437,7 @@ func (w *ward) shared() {
 		consumers = append(consumers, victim)
 	}
 	if !w.await(w.hold, func() bool {
-		for _, s := range must[[]lease.Survey](w.t)(w.be.Survey(w.t.Context(), consumers)) {
+		for _, s := range must[[]backend.Survey](w.t)(w.be.Survey(w.t.Context(), consumers)) {
 			if len(s.Members) != 2 || s.Members[0].Owned != wardResources/2 || s.Members[1].Owned != wardResources/2 {
 				return false
 			}
@@ -519,16 +516,16 @@ func (w *ward) judge() {
 	}
 	if !w.await(w.hold, func() bool {
 		rest := 0
-		for _, s := range must[[]lease.ConsumerStatus](t)(w.operator().Status(t.Context())) {
+		for _, s := range must[[]operate.ConsumerStatus](t)(w.operator().Status(t.Context())) {
 			if s.Consumer == victim || s.Consumer == neighbour {
 				rest += int(s.LagTotal) + s.ParkedKeys
 			}
 		}
 		return rest == 0
 	}) {
-		t.Errorf("after the fault: not drained: %+v", must[[]lease.ConsumerStatus](t)(w.operator().Status(t.Context())))
+		t.Errorf("after the fault: not drained: %+v", must[[]operate.ConsumerStatus](t)(w.operator().Status(t.Context())))
 	}
-	for _, d := range must[[]lease.DeadLetterInfo](t)(w.operator().DeadLetters(t.Context(), lease.DeadLetterFilter{})) {
+	for _, d := range must[[]operate.DeadLetterInfo](t)(w.operator().DeadLetters(t.Context(), operate.DeadLetterFilter{})) {
 		t.Errorf("a dead letter of %s on %s after %d attempts: %s", d.Consumer, d.Resource, d.Attempts, d.Reason)
 	}
 	for _, c := range w.history(func(c call) bool { return c.topic != c.resource }) {

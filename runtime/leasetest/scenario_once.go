@@ -9,18 +9,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // StartOnce is there whatever the backend has, like Retire.
-func (l *link) StartOnce(ctx context.Context, session, consumer string, ref lease.Ref, key, message string) (lease.OnceState, error) {
-	return over(ctx, l, "StartOnce", func() (lease.OnceState, error) {
-		return l.be.(lease.Ledger).StartOnce(ctx, session, consumer, ref, key, message)
+func (l *link) StartOnce(ctx context.Context, session, consumer string, ref backend.Ref, key, message string) (backend.OnceState, error) {
+	return over(ctx, l, "StartOnce", func() (backend.OnceState, error) {
+		return l.be.Capabilities().Ledger.StartOnce(ctx, session, consumer, ref, key, message)
 	})
 }
 
 func (t *linkTx) Once(ctx context.Context, consumer, key string) (bool, error) {
-	return over(ctx, t.l, "TxOnce", func() (bool, error) { return t.tx.(lease.LedgerTx).Once(ctx, consumer, key) })
+	return over(ctx, t.l, "TxOnce", func() (bool, error) { return t.tx.Once(ctx, consumer, key) })
 }
 
 // itemOf is the item of a message of the suite: its number.
@@ -58,7 +60,7 @@ func upTo(n int) []int {
 func onceWorld(t testing.TB, f Factory) *world {
 	t.Helper()
 	w := newWorld(t, f)
-	if _, ok := w.be.(lease.Ledger); !ok {
+	if w.be.Capabilities().Ledger == nil {
 		t.Skip("the backend keeps no ledger")
 	}
 	return w
@@ -155,7 +157,7 @@ var onceScenarios = []check{
 			return nil
 		}))
 		eventually(t, "the dead letter of #4", func() bool {
-			return slices.ContainsFunc(w.dead(), func(d lease.DeadLetterInfo) bool { return len(w.of(4)) > 0 && d.MessageID == w.of(4)[0].id })
+			return slices.ContainsFunc(w.dead(), func(d operate.DeadLetterInfo) bool { return len(w.of(4)) > 0 && d.MessageID == w.of(4)[0].id })
 		})
 		w.drained()
 		// Of those executed before the crash some may not have been told; those too are asked about.
@@ -168,7 +170,7 @@ var onceScenarios = []check{
 		w.publish(event("x", "k", 4))
 		eventually(t, "a second dead letter of #4", func() bool { return len(w.dead()) == dead+1 })
 		equal(t, "executions of #4 before the replay", fours.Load(), 0)
-		equal(t, "replayed", must[int](t)(w.operator().Replay(t.Context(), lease.DeadLetterFilter{Consumer: "c"})), dead+1)
+		equal(t, "replayed", must[int](t)(w.operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c"})), dead+1)
 		w.drained()
 		equal(t, "executions of #4", fours.Load(), 1)
 		equal(t, "dead letters", len(w.dead()), 0)
@@ -210,7 +212,7 @@ var onceScenarios = []check{
 	}},
 	{"Once_Effects_of_an_item_happen_exactly_once_in_transactions", func(t testing.TB, f Factory) {
 		w := effectsWorld(t, f)
-		if _, ok := w.be.(lease.Ledger); !ok {
+		if w.be.Capabilities().Ledger == nil {
 			t.Skip("the backend keeps no ledger")
 		}
 		for _, topic := range []string{"x", "y", "z"} {

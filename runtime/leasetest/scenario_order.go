@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -35,7 +36,7 @@ var orderScenarios = []check{
 			w.publish(event(fmt.Sprint("t", n%7), fmt.Sprint(n%3), n), event("noise", "", n))
 		}
 		s := spec()
-		s.Per, s.Topics = lease.PerGroup, []string{"t*"}
+		s.Per, s.Topics = backend.PerGroup, []string{"t*"}
 		for range 2 {
 			w.start(s, fine, lease.WithBatch(9))
 		}
@@ -54,7 +55,7 @@ var orderScenarios = []check{
 			be := f.Again(t, w.be)
 			wg.Go(func() {
 				for n := 1; n <= 20; n++ {
-					if err := be.Publish(t.Context(), []lease.Event{event(fmt.Sprint("t", n%3), fmt.Sprint(p), n)}); err != nil {
+					if err := be.Publish(t.Context(), []backend.Event{event(fmt.Sprint("t", n%3), fmt.Sprint(p), n)}); err != nil {
 						t.Error(err)
 					}
 				}
@@ -179,7 +180,7 @@ var orderScenarios = []check{
 			return nil
 		}
 		s := spec()
-		s.Per = lease.PerGroup
+		s.Per = backend.PerGroup
 		a := w.start(s, slow, lease.WithBatch(5))
 		w.start(s, slow, lease.WithBatch(5))
 		w.handled(30)

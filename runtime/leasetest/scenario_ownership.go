@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // busyWorld publishes n topics and goes on publishing to them until the test ends.
@@ -28,7 +30,7 @@ func busyWorld(t testing.TB, f Factory, topics int) *world {
 					return
 				case <-time.After(time.Millisecond):
 				}
-				if err := w.be.Publish(context.Background(), []lease.Event{event(fmt.Sprintf("t%02d", i), "k", n)}); err != nil {
+				if err := w.be.Publish(context.Background(), []backend.Event{event(fmt.Sprintf("t%02d", i), "k", n)}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -55,16 +57,16 @@ var ownershipScenarios = []check{
 		c := w.start(s, slowly)
 		w.owning(4, 4, 4)
 		// The backend knows of a lease before its owner has the answer.
-		taken := func(p *process) int { return len(observations[lease.ObservedAcquire](p)) }
+		taken := func(p *process) int { return len(observations[operate.ObservedAcquire](p)) }
 		given := func() int {
-			return len(observations[lease.ObservedRelease](a)) + len(observations[lease.ObservedRelease](b))
+			return len(observations[operate.ObservedRelease](a)) + len(observations[operate.ObservedRelease](b))
 		}
 		eventually(t, "the processes know what moved", func() bool { return taken(a) >= 12 && taken(b) >= 6 && taken(c) >= 4 && given() >= 10 })
 		equal(t, "moved to b", taken(b), 6)
 		equal(t, "moved to c", taken(c), 4)
 		equal(t, "taken by a", taken(a), 12)
 		equal(t, "given by a and b", given(), 10)
-		equal(t, "lost", len(observations[lease.ObservedLoss](a))+len(observations[lease.ObservedLoss](b)), 0)
+		equal(t, "lost", len(observations[operate.ObservedLoss](a))+len(observations[operate.ObservedLoss](b)), 0)
 		c.stop()
 		w.owning(6, 6)
 		b.stop()
@@ -77,7 +79,7 @@ var ownershipScenarios = []check{
 	{"X-17_A_graceful_stop_hands_over_in_100_ms_uncounted", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		s := spec()
-		s.Per = lease.PerGroup
+		s.Per = backend.PerGroup
 		s.TTL = long // a takeover would take that long
 		w.publish(events("x", 2000)...)
 		best := time.Hour
@@ -129,14 +131,14 @@ var ownershipScenarios = []check{
 		a := w.start(spec(), fine, lease.WithCapacity(1))
 		w.owning(1)
 		w.handled(1)
-		eventually(t, "the session is told", func() bool { return len(observations[lease.ObservedSession](a)) > 0 })
+		eventually(t, "the session is told", func() bool { return len(observations[operate.ObservedSession](a)) > 0 })
 		// As after a failover that lost a release, or when an old request arrives late.
-		req := lease.AcquireRequest{Session: observations[lease.ObservedSession](a)[0].Session, Consumer: perTopic(), Max: 1, Attempt: newID()}
-		equal(t, "granted behind its back", len(must[[]lease.Grant](t)(w.be.Acquire(t.Context(), req))), 1)
+		req := backend.AcquireRequest{Session: observations[operate.ObservedSession](a)[0].Session, Consumer: perTopic(), Max: 1, Attempt: newID()}
+		equal(t, "granted behind its back", len(must[[]backend.Grant](t)(w.be.Acquire(t.Context(), req))), 1)
 		w.start(spec(), fine)
 		w.owning(1, 1)
 		w.handled(2)
-		equal(t, "lost", len(observations[lease.ObservedLoss](a)), 0)
+		equal(t, "lost", len(observations[operate.ObservedLoss](a)), 0)
 		equal(t, "handled twice", twice(w), 0)
 	}},
 	{"T000-07_T000-38_T003-33_A_stopped_consumer_leaves_nothing_behind", func(t testing.TB, f Factory) {
@@ -146,7 +148,7 @@ var ownershipScenarios = []check{
 		w.handled(5)
 		p.stop()
 		equal(t, "members", len(w.owners()), 0)
-		for _, l := range must[[]lease.LeaseStatus](t)(w.operator().Leases(t.Context(), "c", 9)) {
+		for _, l := range must[[]operate.LeaseStatus](t)(w.operator().Leases(t.Context(), "c", 9)) {
 			equal(t, "owner of "+l.Resource, l.Session, "")
 			equal(t, "suspicion of "+l.Resource, l.Suspicion, 0)
 			equal(t, "lag of "+l.Resource, l.Lag, 0)
@@ -158,7 +160,7 @@ var ownershipScenarios = []check{
 	}},
 	{"T000-32_A_cluster_consumer_runs_on_one_process_and_moves", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
-		s := lease.Spec{Name: "c", Per: lease.PerCluster, TTL: short}
+		s := lease.Spec{Name: "c", Per: backend.PerCluster, TTL: short}
 		var running, most atomic.Int32
 		var mu sync.Mutex
 		var epochs []int64
@@ -216,7 +218,7 @@ var ownershipScenarios = []check{
 		w.drained()
 		p.stop()
 		var handled, parked, dead, skipped int
-		for _, c := range observations[lease.ObservedCommit](p) {
+		for _, c := range observations[operate.ObservedCommit](p) {
 			handled, parked, dead, skipped = handled+c.Handled, parked+c.Parked, dead+c.Dead, skipped+c.Skipped
 		}
 		equal(t, "handled", handled, 8)
@@ -225,14 +227,14 @@ var ownershipScenarios = []check{
 		if parked < 2 {
 			t.Fatalf("parked %d times, want one for each retry", parked)
 		}
-		equal(t, "dead letters", len(observations[lease.ObservedDeadLetter](p)), 2)
-		equal(t, "handler calls", len(observations[lease.ObservedHandle](p)), len(w.history(func(call) bool { return true })))
-		acquired, released := observations[lease.ObservedAcquire](p), observations[lease.ObservedRelease](p)
+		equal(t, "dead letters", len(observations[operate.ObservedDeadLetter](p)), 2)
+		equal(t, "handler calls", len(observations[operate.ObservedHandle](p)), len(w.history(func(call) bool { return true })))
+		acquired, released := observations[operate.ObservedAcquire](p), observations[operate.ObservedRelease](p)
 		equal(t, "acquired", len(acquired), 1)
 		equal(t, "released", len(released), 1)
 		equal(t, "epoch", acquired[0].Epoch, released[0].Epoch)
-		equal(t, "lost", len(observations[lease.ObservedLoss](p)), 0)
-		sessions := observations[lease.ObservedSession](p)
+		equal(t, "lost", len(observations[operate.ObservedLoss](p)), 0)
+		sessions := observations[operate.ObservedSession](p)
 		equal(t, "session events", len(sessions), 2)
 		equal(t, "opened first", sessions[0].Open && !sessions[1].Open, true)
 	}},

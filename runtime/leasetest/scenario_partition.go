@@ -7,13 +7,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // partitioned is the consumer of the scenarios here.
 func partitioned() lease.Spec {
 	s := spec()
-	s.Per = lease.PerPartition
+	s.Per = backend.PerPartition
 	s.TTL = time.Minute // 8 processes on a busy machine
 	return s
 }
@@ -26,7 +28,7 @@ func (w *world) keysPublished() (stop func() int) {
 	go func() {
 		n := 0
 		for ctx.Err() == nil {
-			es := make([]lease.Event, 5)
+			es := make([]backend.Event, 5)
 			for i := range es {
 				n++
 				es[i] = event("x", fmt.Sprint("k", n%100), n)
@@ -72,7 +74,7 @@ var partitionScenarios = []check{
 		slots := w.status().Resources
 		acquired := func() (n int) {
 			for _, p := range all {
-				n += len(observations[lease.ObservedAcquire](p))
+				n += len(observations[operate.ObservedAcquire](p))
 			}
 			return n
 		}
@@ -118,7 +120,7 @@ var partitionScenarios = []check{
 		inOrder(t, w.successes(), byKey)
 		w.apart()
 		for _, p := range all {
-			equal(t, "lost", len(observations[lease.ObservedLoss](p)), 0)
+			equal(t, "lost", len(observations[operate.ObservedLoss](p)), 0)
 		}
 	}},
 	{"Partition_keys_retry_and_wait_in_their_order", func(t testing.TB, f Factory) {

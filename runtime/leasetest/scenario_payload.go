@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -39,7 +40,7 @@ var payloadScenarios = []check{
 		w := newWorld(t, f)
 		good := 0
 		for i, b := range badPayloads {
-			w.publish(event("x", "k", 100+i), lease.Event{Topic: "x", Key: "k", Kind: "order", Payload: b.payload, Headers: b.headers})
+			w.publish(event("x", "k", 100+i), backend.Event{Topic: "x", Key: "k", Kind: "order", Payload: b.payload, Headers: b.headers})
 			good++
 			if b.decodes {
 				good++
@@ -90,7 +91,7 @@ var payloadScenarios = []check{
 	}},
 	{"Oversize_payloads_become_dead_letters_unread", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
-		w.publish(event("x", "k", 1), lease.Event{Topic: "x", Key: "k", Kind: "order", Payload: bytes.Repeat([]byte("a"), 101)}, event("x", "k", 3))
+		w.publish(event("x", "k", 1), backend.Event{Topic: "x", Key: "k", Kind: "order", Payload: bytes.Repeat([]byte("a"), 101)}, event("x", "k", 3))
 		w.start(spec(), fine, lease.WithMaxPayload(100))
 		w.handled(2)
 		w.drained()

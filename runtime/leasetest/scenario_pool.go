@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // crowded is a consumer with more handlers in transactions at work than a pool has connections:
@@ -43,7 +44,7 @@ func crowded(t testing.TB, f Factory, order lease.Order) {
 	if order == lease.OrderBlock {
 		inOrder(t, w.successes(), byTopic)
 	}
-	equal(t, "leases lost", len(observations[lease.ObservedLoss](p)), 0)
+	equal(t, "leases lost", len(observations[operate.ObservedLoss](p)), 0)
 }
 
 var poolScenarios = []check{
@@ -58,7 +59,7 @@ var poolScenarios = []check{
 	}},
 	{"Pool_Once_in_transactions_with_many_at_work", func(t testing.TB, f Factory) {
 		w := effectsWorld(t, f)
-		if _, ok := w.be.(lease.Ledger); !ok {
+		if w.be.Capabilities().Ledger == nil {
 			t.Skip("the backend keeps no ledger")
 		}
 		const topics, items = 24, 8

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 var errHandler = errors.New("carrier: 503")
@@ -239,7 +240,7 @@ var retryScenarios = []check{
 		eventually(t, "two dead letters", func() bool { return len(w.dead()) == 2 })
 		mended.Store(true)
 		replayed := time.Now()
-		equal(t, "replayed", must[int](t)(w.operator().Replay(t.Context(), lease.DeadLetterFilter{Consumer: "c"})), 2)
+		equal(t, "replayed", must[int](t)(w.operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c"})), 2)
 		w.handled(5)
 		w.drained()
 		if took, limit := time.Since(replayed), 4*time.Second+slack(t, w.be); took > limit {
@@ -264,8 +265,8 @@ var retryScenarios = []check{
 		cs := w.of(2)
 		equal(t, "calls", len(cs), 2)
 		equal(t, "attempt", cs[1].attempt, 2)
-		eventually(t, "a report", func() bool { return len(observations[lease.ObservedStuck](p)) > 0 })
-		stuck := observations[lease.ObservedStuck](p)
+		eventually(t, "a report", func() bool { return len(observations[operate.ObservedStuck](p)) > 0 })
+		stuck := observations[operate.ObservedStuck](p)
 		equal(t, "reports", len(stuck), 1)
 		equal(t, "its message", stuck[0].ID, cs[0].id)
 	}},

@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // rollingKeys are the keys of a rolling deploy's messages.
@@ -18,32 +20,32 @@ type rolling struct {
 }
 
 // rollingOwns says how many resources the older version owns before the newer one comes.
-func rollingOwns(per lease.Per, t testing.TB, w *world) int {
+func rollingOwns(per backend.Per, t testing.TB, w *world) int {
 	switch per {
-	case lease.PerGroup:
+	case backend.PerGroup:
 		return 1
-	case lease.PerTopic:
+	case backend.PerTopic:
 		return 1 // a.x
-	case lease.PerStream:
+	case backend.PerStream:
 		return len(rollingKeys)
 	}
 	t.Helper()
 	slots := 0
 	eventually(t, "the slots are registered", func() bool {
-		slots = must[[]lease.Survey](t)(w.be.Survey(t.Context(), []string{"c"}))[0].Resources
+		slots = must[[]backend.Survey](t)(w.be.Survey(t.Context(), []string{"c"}))[0].Resources
 		return slots > 0
 	})
 	return slots
 }
 
 // startRolling starts an older version, which owns everything, and then a newer one beside it.
-func startRolling(t testing.TB, f Factory, per lease.Per, older, newer func(s *lease.Spec), kinds []string) *rolling {
+func startRolling(t testing.TB, f Factory, per backend.Per, older, newer func(s *lease.Spec), kinds []string) *rolling {
 	t.Helper()
 	w := newWorld(t, f)
 	s := spec()
 	s.Per, s.Idle = per, long // streams stay where they are
 	s.Topics = []string{"a.*"}
-	var first []lease.Event
+	var first []backend.Event
 	for i, k := range rollingKeys {
 		first = append(first, event("a.x", k, i+1))
 	}
@@ -68,8 +70,8 @@ func startRolling(t testing.TB, f Factory, per lease.Per, older, newer func(s *l
 }
 
 // interleaved are 40 messages made by change, each followed by one of its key that both versions know.
-func interleaved(change func(e *lease.Event)) []lease.Event {
-	var es []lease.Event
+func interleaved(change func(e *backend.Event)) []backend.Event {
+	var es []backend.Event
 	for i := range 40 {
 		k := rollingKeys[i%len(rollingKeys)]
 		e := event("a.x", k, 100+2*i)
@@ -98,15 +100,15 @@ func (r *rolling) passed() {
 	eventually(r.t, "everything was passed", func() bool { return r.status().LagTotal == 0 })
 }
 
-var rollingPers = []lease.Per{lease.PerGroup, lease.PerStream, lease.PerPartition, lease.PerTopic}
+var rollingPers = []backend.Per{backend.PerGroup, backend.PerStream, backend.PerPartition, backend.PerTopic}
 
 var rollingScenarios = func() (all []check) {
 	for _, per := range rollingPers {
 		all = append(all, check{"Rolling_deploy_that_widens_topics_loses_nothing_per=" + per.String(), func(t testing.TB, f Factory) {
 			r := startRolling(t, f, per, func(*lease.Spec) {}, func(s *lease.Spec) { s.Topics = []string{"a.*", "b.*"} }, []string{"order"})
-			r.publish(interleaved(func(e *lease.Event) { e.Topic = "b.x" })...)
+			r.publish(interleaved(func(e *backend.Event) { e.Topic = "b.x" })...)
 			order := func(c call) string { return c.key }
-			if per == lease.PerTopic { // each topic has its own order, and who owns the new one handles it
+			if per == backend.PerTopic { // each topic has its own order, and who owns the new one handles it
 				order = byTopic
 			} else {
 				r.passed()
@@ -117,7 +119,7 @@ var rollingScenarios = func() (all []check) {
 			r.replaced(order)
 		}}, check{"Rolling_deploy_that_adds_a_kind_loses_nothing_per=" + per.String(), func(t testing.TB, f Factory) {
 			r := startRolling(t, f, per, func(*lease.Spec) {}, func(*lease.Spec) {}, []string{"order", "refund"})
-			r.publish(interleaved(func(e *lease.Event) { e.Kind = "refund" })...)
+			r.publish(interleaved(func(e *backend.Event) { e.Kind = "refund" })...)
 			r.passed()
 			r.replaced(byKey)
 		}})
@@ -125,16 +127,16 @@ var rollingScenarios = func() (all []check) {
 	return append(all,
 		check{"Rolling_deploy_with_order=block_waits_in_total_order", func(t testing.TB, f Factory) {
 			block := func(s *lease.Spec) { s.Retry.Order = lease.OrderBlock }
-			r := startRolling(t, f, lease.PerGroup, block, block, []string{"order", "refund"})
-			r.publish(interleaved(func(e *lease.Event) { e.Kind = "refund" })...)
+			r := startRolling(t, f, backend.PerGroup, block, block, []string{"order", "refund"})
+			r.publish(interleaved(func(e *backend.Event) { e.Kind = "refund" })...)
 			eventually(t, "the first one waits", func() bool { return r.status().ParkedKeys == 1 })
 			equal(t, "messages handled", len(r.successes()), len(rollingKeys))
 			r.replaced(byTopic)
 		}},
 		check{"Rolling_deploy_with_order=none_lets_the_others_pass", func(t testing.TB, f Factory) {
 			none := func(s *lease.Spec) { s.Retry.Order = lease.OrderNone }
-			r := startRolling(t, f, lease.PerGroup, none, none, []string{"order", "refund"})
-			r.publish(interleaved(func(e *lease.Event) { e.Kind = "refund" })...)
+			r := startRolling(t, f, backend.PerGroup, none, none, []string{"order", "refund"})
+			r.publish(interleaved(func(e *backend.Event) { e.Kind = "refund" })...)
 			r.handled(len(rollingKeys) + 40)
 			r.replaced(func(c call) string { return fmt.Sprint(c.n) })
 		}},
@@ -170,7 +172,7 @@ var rollingScenarios = func() (all []check) {
 			w.publish(es...)
 			p := w.start(spec(), fine)
 			eventually(t, "all are passed", func() bool { return w.status().LagTotal == 0 })
-			told := observations[lease.ObservedUnknown](p)
+			told := observations[operate.ObservedUnknown](p)
 			equal(t, "times told", len(told), 1)
 			equal(t, "kind told", told[0].Kind, "mystery")
 		}},

@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // streamed skips scenarios that need what a backend may lack, and runs the others with both
@@ -17,14 +19,14 @@ import (
 func streamed(run func(t testing.TB, f Factory, s lease.Spec)) func(testing.TB, Factory) {
 	return func(t testing.TB, f Factory) {
 		be := f.New(t)
-		if _, ok := be.(lease.Streamer); !ok {
+		if be.Capabilities().Streams == nil {
 			t.Skip("the backend has no streams")
 		}
 		s := spec()
-		s.Per, s.Poll, s.Idle = lease.PerStream, 50*time.Millisecond, 200*time.Millisecond
+		s.Per, s.Poll, s.Idle = backend.PerStream, 50*time.Millisecond, 200*time.Millisecond
 		run(t, f, s)
-		if _, ok := be.(lease.RowLocker); ok {
-			s.Lock = lease.LockRow
+		if be.Capabilities().Rows != nil {
+			s.Lock = backend.LockRow
 			run(t, f, s)
 		}
 	}
@@ -157,8 +159,8 @@ var streamScenarios = []check{
 			w.publish(event("x", "a", n+1))
 			w.handled(n + 1)
 		}
-		eventually(t, "the lease is told", func() bool { return len(observations[lease.ObservedAcquire](p)) > 0 })
-		equal(t, "acquired", len(observations[lease.ObservedAcquire](p)), 1)
+		eventually(t, "the lease is told", func() bool { return len(observations[operate.ObservedAcquire](p)) > 0 })
+		equal(t, "acquired", len(observations[operate.ObservedAcquire](p)), 1)
 	})},
 	{"T000-26_T000-28_T000-30_Capacity_caps_streams_and_giving_up_frees_it", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
@@ -201,7 +203,7 @@ var streamScenarios = []check{
 		b := w.startWith(s, j.handlers(until))
 		eventually(t, "the other is a member", func() bool { return len(w.owners()) == 2 })
 		time.Sleep(10 * s.Poll) // it announces the same
-		equal(t, "acquired by the other", len(observations[lease.ObservedAcquire](b)), 0)
+		equal(t, "acquired by the other", len(observations[operate.ObservedAcquire](b)), 0)
 	})},
 	{"T000-37_Concurrent_announcements_share_one_acquire", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
@@ -284,9 +286,9 @@ var streamScenarios = []check{
 		eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
 		a.stop()
 		eventually(t, "they run elsewhere", func() bool { return len(j.at()) == 6 })
-		equal(t, "lost", len(observations[lease.ObservedLoss](a)), 0)
-		eventually(t, "acquired by the other", func() bool { return len(observations[lease.ObservedAcquire](b)) >= 6 })
-		equal(t, "acquired by the other", len(observations[lease.ObservedAcquire](b)), 6)
+		equal(t, "lost", len(observations[operate.ObservedLoss](a)), 0)
+		eventually(t, "acquired by the other", func() bool { return len(observations[operate.ObservedAcquire](b)) >= 6 })
+		equal(t, "acquired by the other", len(observations[operate.ObservedAcquire](b)), 6)
 	})},
 	{"X-02_Streams_of_a_partitioned_process_end_before_others_run_them", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
@@ -298,10 +300,10 @@ var streamScenarios = []check{
 		b := w.startWith(s, j.handlers(until))
 		eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
 		a.link.cut()
-		eventually(t, "they run elsewhere", func() bool { return len(observations[lease.ObservedAcquire](b)) == 4 && len(j.at()) == 4 })
-		eventually(t, "losses are told", func() bool { return len(observations[lease.ObservedLoss](a)) >= 4 })
+		eventually(t, "they run elsewhere", func() bool { return len(observations[operate.ObservedAcquire](b)) == 4 && len(j.at()) == 4 })
+		eventually(t, "losses are told", func() bool { return len(observations[operate.ObservedLoss](a)) >= 4 })
 		told := map[string]int{}
-		for _, o := range observations[lease.ObservedLoss](a) {
+		for _, o := range observations[operate.ObservedLoss](a) {
 			told[fmt.Sprint(o.Resource, o.Epoch)]++
 		}
 		if len(told) < 4 { // more if the machine was too slow for a session

@@ -15,7 +15,7 @@ import (
 func effectsWorld(t testing.TB, f Factory) *world {
 	t.Helper()
 	w := newWorld(t, f)
-	if _, isTransactor := w.be.(lease.Transactor); !isTransactor || f.Effect == nil {
+	if w.be.Capabilities().Tx == nil || f.Effect == nil {
 		t.Skip("the backend has no transactions")
 	}
 	return w

@@ -13,8 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 var (
@@ -46,7 +48,7 @@ func TestSimulation(t *testing.T) {
 func TestSimulationCatchesMutants(t *testing.T) {
 	for name, mu := range map[string]mutation{
 		"M14 no fence": {
-			begin: func(m *mutant, ctx context.Context) (lease.Tx, error) {
+			begin: func(m *mutant, ctx context.Context) (backend.Tx, error) {
 				tx, err := m.Backend.Begin(ctx)
 				if err != nil {
 					return nil, err
@@ -80,7 +82,7 @@ func TestSimulationCatchesMutants(t *testing.T) {
 
 // sleepless has no sweep that finds what was forgotten.
 func sleepless(mu mutation) mutation {
-	mu.register = func(m *mutant, ctx context.Context, c lease.ConsumerInfo, resources []string) error {
+	mu.register = func(m *mutant, ctx context.Context, c backend.ConsumerInfo, resources []string) error {
 		if resources == nil {
 			resources = []string{}
 		}
@@ -91,11 +93,11 @@ func sleepless(mu mutation) mutation {
 
 // unfenced is a transaction that commits for whoever owns the lease now.
 type unfenced struct {
-	lease.Tx
+	backend.Tx
 	m *mutant
 }
 
-func (u *unfenced) Commit(ctx context.Context, _, consumer string, p lease.Progress) error {
+func (u *unfenced) Commit(ctx context.Context, _, consumer string, p backend.Progress) error {
 	ref, by := u.m.shared.current(p.Resource)
 	p.Ref = ref
 	return u.Tx.Commit(ctx, by, consumer, p)
@@ -120,8 +122,8 @@ func (d *dice) upTo(most time.Duration) time.Duration { return time.Duration(d.b
 
 // plan is what a seed chooses for a whole simulation.
 type plan struct {
-	per     lease.Per
-	lock    lease.Lock
+	per     backend.Per
+	lock    backend.Lock
 	room    int // streams that a process may own
 	order   lease.Order
 	tx      bool // transaction form
@@ -159,12 +161,12 @@ const simTopics, simKeys, simMessages = 4, 3, 25 // messages of each topic
 func simulate(t testing.TB, seed uint64, mu mutation) {
 	d := &dice{rng: rand.New(rand.NewPCG(seed, 1))}
 	s := &simulation{dice: d, plan: plan{
-		per:   []lease.Per{lease.PerTopic, lease.PerGroup, lease.PerPartition, lease.PerStream}[d.below(4)],
+		per:   []backend.Per{backend.PerTopic, backend.PerGroup, backend.PerPartition, backend.PerStream}[d.below(4)],
 		order: []lease.Order{lease.OrderKey, lease.OrderBlock}[d.below(2)],
 		tx:    d.roll(2), calm: d.roll(8), workers: 1 + 2*d.below(2),
 	}}
-	if s.per == lease.PerStream {
-		s.lock, s.room = []lease.Lock{lease.LockSession, lease.LockRow}[d.below(2)], 1+d.below(3)
+	if s.per == backend.PerStream {
+		s.lock, s.room = []backend.Lock{backend.LockSession, backend.LockRow}[d.below(2)], 1+d.below(3)
 	}
 	if s.tx {
 		s.workers, s.steps = 1, !s.calm && d.roll(2)
@@ -175,10 +177,10 @@ func simulate(t testing.TB, seed uint64, mu mutation) {
 		}
 	}()
 	s.world = newWorld(t, Factory{
-		New: func(testing.TB) lease.Backend {
+		New: func(testing.TB) backend.Backend {
 			return newMutant(mu, leasemem.WithSlots(6), leasemem.WithClock(func() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }))
 		},
-		Again: func(_ testing.TB, be lease.Backend) lease.Backend {
+		Again: func(_ testing.TB, be backend.Backend) backend.Backend {
 			return be.(*mutant).share(leasemem.WithFaults(s.fault))
 		},
 	})
@@ -279,7 +281,7 @@ func (s *simulation) handle(ctx context.Context, p *process, m lease.Message[pay
 func (s *simulation) publishAll() {
 	for n := 1; n <= simMessages; n++ {
 		for i := range simTopics {
-			s.be.Publish(context.Background(), []lease.Event{event(fmt.Sprint("t", i), fmt.Sprint("k", n%simKeys), n)})
+			s.be.Publish(context.Background(), []backend.Event{event(fmt.Sprint("t", i), fmt.Sprint("k", n%simKeys), n)})
 			time.Sleep(s.dice.upTo(300 * time.Millisecond))
 		}
 	}
@@ -309,7 +311,7 @@ func (s *simulation) strike() {
 			s.clock.Add(int64(s.dice.upTo(2*time.Minute) - time.Minute))
 		}
 	case 5: // in vain: they fail again
-		must[int](s.t)(s.operator().Replay(s.t.Context(), lease.DeadLetterFilter{Consumer: "c", Reason: "*" + errHandler.Error() + "*"}))
+		must[int](s.t)(s.operator().Replay(s.t.Context(), operate.DeadLetterFilter{Consumer: "c", Reason: "*" + errHandler.Error() + "*"}))
 	default:
 		if len(s.running) < 5 {
 			s.launch()
@@ -323,7 +325,7 @@ func (s *simulation) settle() {
 	const limit = 10 * time.Minute // a clock that was set back keeps dead sessions alive
 	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		st := s.status()
-		if st.LagTotal == 0 && st.ParkedKeys == 0 && (st.Resources > 0 || s.per == lease.PerStream) {
+		if st.LagTotal == 0 && st.ParkedKeys == 0 && (st.Resources > 0 || s.per == backend.PerStream) {
 			return
 		}
 		if time.Since(began) > limit {
@@ -379,14 +381,14 @@ func (s *simulation) judge() {
 	owner := map[string]string{}
 	lost := map[string]bool{}
 	for _, p := range s.all {
-		for _, a := range observations[lease.ObservedAcquire](p) {
+		for _, a := range observations[operate.ObservedAcquire](p) {
 			k := fmt.Sprint(a.Resource, "@", a.Epoch)
 			if by, ok := owner[k]; ok && by != a.Session {
 				s.t.Fatalf("I1: %s was granted to %s and to %s", k, by, a.Session)
 			}
 			owner[k] = a.Session
 		}
-		for _, l := range observations[lease.ObservedLoss](p) {
+		for _, l := range observations[operate.ObservedLoss](p) {
 			k := fmt.Sprint(l.Resource, "@", l.Epoch)
 			if lost[k] {
 				s.t.Fatalf("I10: the loss of %s was told twice", k)

@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // world is a backend and the simulated processes that work on it. Each process has
@@ -18,7 +20,7 @@ import (
 type world struct {
 	t    testing.TB
 	f    Factory
-	be   lease.Backend
+	be   backend.Backend
 	name int // of the process started last
 
 	refused string // an operation that processes started from now on cannot do at first
@@ -69,7 +71,7 @@ func newWorld(t testing.TB, f Factory) *world {
 	return &world{t: t, f: f, be: f.New(t)}
 }
 
-func (w *world) publish(es ...lease.Event) {
+func (w *world) publish(es ...backend.Event) {
 	w.t.Helper()
 	publish(w.t, w.be, es...)
 }
@@ -88,17 +90,17 @@ type process struct {
 	once   sync.Once
 
 	mu       sync.Mutex
-	observed []lease.Observation
+	observed []operate.Observation
 }
 
-func (p *process) Observe(o lease.Observation) {
+func (p *process) Observe(o operate.Observation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.observed = append(p.observed, o)
 }
 
 // observations returns those of one type so far.
-func observations[O lease.Observation](p *process) []O {
+func observations[O operate.Observation](p *process) []O {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var out []O
@@ -114,7 +116,7 @@ func observations[O lease.Observation](p *process) []O {
 // outlive a machine that stalls for seconds; see mortal.
 func spec() lease.Spec {
 	return lease.Spec{
-		Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, TTL: 10 * time.Second, Drain: 5 * time.Second,
+		Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, TTL: 10 * time.Second, Drain: 5 * time.Second,
 		Retry: lease.Retry{Max: 3, Min: 5 * time.Millisecond, Cap: 20 * time.Millisecond},
 	}
 }
@@ -295,16 +297,16 @@ func (w *world) handled(n int) {
 	})
 }
 
-func (w *world) operator() lease.Operator { return w.be.(lease.Operator) }
+func (w *world) operator() operate.Operator { return operator(w.t, w.be) }
 
-func (w *world) status() lease.ConsumerStatus {
+func (w *world) status() operate.ConsumerStatus {
 	w.t.Helper()
-	for _, s := range must[[]lease.ConsumerStatus](w.t)(w.operator().Status(w.t.Context())) {
+	for _, s := range must[[]operate.ConsumerStatus](w.t)(w.operator().Status(w.t.Context())) {
 		if s.Consumer == "c" {
 			return s
 		}
 	}
-	return lease.ConsumerStatus{LagTotal: -1}
+	return operate.ConsumerStatus{LagTotal: -1}
 }
 
 // drained waits until nothing is left to do.
@@ -316,16 +318,16 @@ func (w *world) drained() {
 	})
 }
 
-func (w *world) dead() []lease.DeadLetterInfo {
+func (w *world) dead() []operate.DeadLetterInfo {
 	w.t.Helper()
-	return must[[]lease.DeadLetterInfo](w.t)(w.operator().DeadLetters(w.t.Context(), lease.DeadLetterFilter{Consumer: "c"}))
+	return must[[]operate.DeadLetterInfo](w.t)(w.operator().DeadLetters(w.t.Context(), operate.DeadLetterFilter{Consumer: "c"}))
 }
 
 // owners returns how many resources each live session owns, by session.
 func (w *world) owners() map[string]int {
 	w.t.Helper()
 	out := map[string]int{}
-	for _, m := range must[[]lease.Survey](w.t)(w.be.Survey(w.t.Context(), []string{"c"}))[0].Members {
+	for _, m := range must[[]backend.Survey](w.t)(w.be.Survey(w.t.Context(), []string{"c"}))[0].Members {
 		out[m.Session] = m.Owned
 	}
 	return out

@@ -27,7 +27,7 @@ func publish(g *jen.File, e *ir.Event) {
 	if len(typ) > 1 {
 		literal = lines("{", "}", typ...)
 	}
-	comment(g, fmt.Sprintf("%s appends %s events to a topic, all or none, in the order given. %s",
+	comment(g, fmt.Sprintf("%s appends %s events to a topic, in the order given; see lease.Publisher. %s",
 		e.Publish, e.Kind, text))
 	g.Func().Id(e.Publish).Params(
 		jen.Id(e.Locals["ctx"]).Qual("context", "Context"),

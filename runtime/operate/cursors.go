@@ -1,0 +1,28 @@
+package operate
+
+import (
+	"errors"
+	"time"
+)
+
+// CursorTarget says where to; exactly one field is set.
+type CursorTarget struct {
+	Beginning bool
+	Now       bool
+	After     string // the id of the last message to count as handled
+}
+
+// CursorStatus is how far a consumer has got on one resource.
+type CursorStatus struct {
+	Resource string
+	Session  string // of the owner; empty when unowned
+	Epoch    int64
+	Position string // id of the last message passed; empty at the beginning
+	Lag      int64  // messages not yet passed
+	// OldestUnread is the age of the oldest message not yet passed; 0 when there is none.
+	OldestUnread time.Duration
+}
+
+// ErrNoCursor says that a consumer reads no messages, so that it has no cursor to show or to move: a
+// singleton, or one whose streams the application announces.
+var ErrNoCursor = errors.New("lease: the consumer reads no messages and has no cursor; a stream runs again when it is announced again")

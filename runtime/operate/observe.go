@@ -1,0 +1,189 @@
+package operate
+
+import "time"
+
+// Observer receives what the runtime does, for metrics and traces. Each consumer calls its
+// observer from one goroutine at a time, in the order in which things happened and a moment
+// after they did. No work waits for it: one that is slow loses what comes on top of 16,384
+// observations that wait, and is told how many in ObservedDropped; a panic is logged. All is
+// told before Run returns, unless that takes more than two seconds. Consumers may share an
+// observer, which is then called by several at once. Use names of consumers and kinds as
+// metric labels; resources and ids are unbounded.
+type Observer interface {
+	Observe(o Observation)
+}
+
+// ObserverFunc is a function as an Observer.
+type ObserverFunc func(Observation)
+
+// Observe calls f.
+func (f ObserverFunc) Observe(o Observation) { f(o) }
+
+// Observation is one of the Observed types of this package. New ones may be added:
+// ignore those you do not know.
+type Observation interface{ observation() }
+
+// ObservedAcquire: a lease was acquired.
+type ObservedAcquire struct {
+	Consumer, Resource, Session string
+	Epoch                       int64
+	Crashed                     bool // the owner before did not release it
+}
+
+func (ObservedAcquire) observation() {}
+
+// ObservedRelease: a lease was given back.
+type ObservedRelease struct {
+	Consumer, Resource, Session string
+	Epoch                       int64
+	Retired                     bool // a stream without more work
+}
+
+func (ObservedRelease) observation() {}
+
+// ObservedLoss: a lease ended against the holder's will. Reported once per lease.
+type ObservedLoss struct {
+	Consumer, Resource, Session string
+	Epoch                       int64
+	Reason                      string
+}
+
+func (ObservedLoss) observation() {}
+
+// ObservedSession: the process's session began, or ended with a reason.
+type ObservedSession struct {
+	Session string
+	Open    bool
+	Reason  string
+}
+
+func (ObservedSession) observation() {}
+
+// ObservedHeartbeat: one heartbeat was tried.
+type ObservedHeartbeat struct {
+	Session  string
+	Duration time.Duration
+	Err      error
+}
+
+func (ObservedHeartbeat) observation() {}
+
+// ObservedRenew: the renewal of a LockRow consumer's leases was tried.
+type ObservedRenew struct {
+	Consumer, Session string
+	Leases, Lost      int // asked for, and found to be lost
+	Duration          time.Duration
+	Err               error
+}
+
+func (ObservedRenew) observation() {}
+
+// ObservedHandle: a handler call ended. Count is the number of messages it was given.
+type ObservedHandle struct {
+	Consumer, Resource, Kind string
+	Epoch                    int64
+	Count                    int
+	Duration                 time.Duration
+	Err                      error // nil on success
+}
+
+func (ObservedHandle) observation() {}
+
+// ObservedCommit: progress was stored. Messages counts those handled, parked for
+// retry, dead-lettered and skipped since the commit before.
+type ObservedCommit struct {
+	Consumer, Resource             string
+	Epoch                          int64
+	Handled, Parked, Dead, Skipped int
+}
+
+func (ObservedCommit) observation() {}
+
+// ObservedFenced: progress was refused because the lease has a newer epoch.
+type ObservedFenced struct {
+	Consumer, Resource, Session string
+	Epoch                       int64
+}
+
+func (ObservedFenced) observation() {}
+
+// ObservedDeadLetter: a message was given up on.
+type ObservedDeadLetter struct {
+	Consumer, Resource, Kind, ID, Reason string
+	Attempts                             int
+}
+
+func (ObservedDeadLetter) observation() {}
+
+// ObservedUnknown: messages of a kind that the process has no handler for, or of a topic that
+// it does not read, wait for another version of the consumer, up to Wait. Reported once per
+// process and kind, or topic.
+type ObservedUnknown struct {
+	Consumer, Kind string
+	Topic          string // when that is what is not known
+	Wait           time.Duration
+}
+
+func (ObservedUnknown) observation() {}
+
+// ObservedStuck: a handler call has been running for too long. Reported once per call.
+type ObservedStuck struct {
+	Consumer, Resource, Kind, ID string
+	Running                      time.Duration
+}
+
+func (ObservedStuck) observation() {}
+
+// ObservedMaintain: housekeeping was done.
+type ObservedMaintain struct {
+	MaintainReport
+	Err error
+}
+
+func (ObservedMaintain) observation() {}
+
+// ObservedTopology: a backend asked its cluster for the present topology, after the error
+// Cause, or because it was told to.
+type ObservedTopology struct {
+	Cause error
+	Err   error
+}
+
+func (ObservedTopology) observation() {}
+
+// ObservedStalled: a consumer has work of one kind and has not got on with it for too long.
+// It is told once, and once more with Over when it goes on.
+type ObservedStalled struct {
+	Consumer, Session string
+	Waits             string // for what, and since when
+	Over              bool
+}
+
+func (ObservedStalled) observation() {}
+
+// ObservedDropped: observations were dropped because the observer is too slow.
+type ObservedDropped struct {
+	Consumer string
+	Dropped  int
+}
+
+func (ObservedDropped) observation() {}
+
+// ObservedSetBack: a position lay beyond what the server has given out, because the server, its log or a
+// table was set back, and was taken back to where nothing is passed over.
+type ObservedSetBack struct {
+	Consumer string
+	Resource string // empty: all of them
+	Reason   string
+}
+
+func (ObservedSetBack) observation() {}
+
+// ObservedMissed: messages of a stream that others write to were deleted before they were read.
+type ObservedMissed struct {
+	Consumer string
+	Resource string // the stream
+	Messages int    // 0: it is not known how many
+}
+
+func (ObservedMissed) observation() {}

@@ -1,0 +1,84 @@
+// Package operate is for those who run consumers: what a backend tells of them and what can be repaired there
+// ([Operator]), and what the runtime tells of its work as it happens ([Observer]), for metrics and traces.
+package operate
+
+import (
+	"context"
+	"time"
+)
+
+// Operator looks at a backend and repairs it: the leasegen command, pages and exporters use it. A backend offers it in
+// its Capabilities. Its answers are of one moment for each consumer, not for all.
+type Operator interface {
+	// Status describes every consumer known to the backend, ordered by name.
+	Status(ctx context.Context) ([]ConsumerStatus, error)
+	// Members lists the live sessions of a consumer, ordered by the time they joined.
+	Members(ctx context.Context, consumer string) ([]MemberStatus, error)
+	// Leases lists up to limit leases of a consumer, the furthest behind first.
+	Leases(ctx context.Context, consumer string, limit int) ([]LeaseStatus, error)
+	// DeadLetters lists dead letters, the oldest first.
+	DeadLetters(ctx context.Context, f DeadLetterFilter) ([]DeadLetterInfo, error)
+	// Replay puts dead letters back for their consumer, as parked messages that are
+	// due at once with their attempts forgotten, and returns how many.
+	Replay(ctx context.Context, f DeadLetterFilter) (int, error)
+	// Purge deletes dead letters and returns how many.
+	Purge(ctx context.Context, f DeadLetterFilter) (int, error)
+	// Parked lists the messages that wait for a retry and the messages queued behind those, lane by lane, each lane in
+	// the order in which it is handled. With a Key it looks at every parked message of the consumer until it has
+	// found Limit.
+	Parked(ctx context.Context, f ParkedFilter) ([]ParkedInfo, error)
+	// Cursors shows how far a consumer has got on the resource given, or on up to limit
+	// of all when it is empty, the furthest behind first. For a consumer that reads no messages it returns ErrNoCursor.
+	Cursors(ctx context.Context, consumer, resource string, limit int) ([]CursorStatus, error)
+	// SetCursor moves the cursor of the resource given, or of all when it is empty, and
+	// returns how many it moved. Owners are fenced and their leases freed, so that the next owners
+	// begin there. Parked messages and dead letters of those resources are
+	// dropped when the target is Beginning, and left otherwise. For a consumer that reads no messages it returns
+	// ErrNoCursor.
+	SetCursor(ctx context.Context, consumer, resource string, to CursorTarget) (int, error)
+}
+
+// ConsumerStatus is one line of leasegen status.
+type ConsumerStatus struct {
+	Consumer  string
+	Per       string
+	Lock      string
+	Resources int
+	Members   int
+	Standbys  int // members that own nothing
+	Unowned   int
+	// OldestUnread is the age of the oldest message not yet passed; 0 when there is none.
+	OldestUnread time.Duration
+	LagMax       int64 // messages behind, of the resource furthest behind
+	LagTotal     int64
+	// Delayed counts events of its topics that are published for later, as far as the backend
+	// counts them; only the memory backend does.
+	Delayed     int64
+	ParkedKeys  int
+	DeadLetters int
+	// Note is what the figures leave out, and why; empty when they are whole.
+	Note string
+}
+
+// MemberStatus is one live session of a consumer. Durations are by the server's clock.
+type MemberStatus struct {
+	Session      string
+	Host         string
+	PID          int
+	Since        time.Duration // since the session was opened
+	SinceBeat    time.Duration // since its last heartbeat
+	Owned        int
+	FairShare    int
+	TTLRemaining time.Duration
+}
+
+// LeaseStatus is one lease.
+type LeaseStatus struct {
+	Resource  string
+	Session   string // empty when unowned
+	Epoch     int64
+	Since     time.Duration // since it was acquired
+	Lag       int64
+	Parked    int
+	Suspicion int
+}

@@ -14,7 +14,7 @@ type Ownership interface {
 	// consumer the one resource Whole, whatever is given.
 	// Known resources are left as they are, at the price of a read, except that a stream
 	// which has work (see Streamer) becomes wanted. A consumer that is known with another Per is refused with an error
-	// that names both.
+	// that names both; group and cluster may pass for one, since their resource is the same.
 	// Of the log a consumer reads what matches the patterns of any of its members: from when
 	// Register returned to one of them on, at least as long as that member's session lives,
 	// no Fetch and no housekeeping passes over a message that its patterns match, whichever
@@ -35,8 +35,8 @@ type Ownership interface {
 	Acquire(ctx context.Context, req AcquireRequest) ([]Grant, error)
 
 	// Release gives leases back while their session lives, each in one step. Epochs survive.
-	// Leases that are no longer held are passed over, so that a repetition does nothing; those of a dead session are
-	// free anyway, and no error.
+	// Leases that are no longer held are passed over, so that a repetition does nothing. For a session that is not live
+	// it may return ErrSessionLost.
 	Release(ctx context.Context, session, consumer string, leases []Ref) error
 
 	// Owned lists the leases of the consumer that the session owns, as far as the backend

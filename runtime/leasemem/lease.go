@@ -86,6 +86,8 @@ func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resou
 			if info.From == backend.FromNow {
 				c.start = cursor(s.lastID)
 			}
+		} else if one := func(p backend.Per) bool { return p == backend.PerGroup || p == backend.PerCluster }; c.info.Per != info.Per && !(one(c.info.Per) && one(info.Per)) {
+			return fmt.Errorf("leasemem: register consumer %s: it was per=%s before and is per=%s now, whose resources are others; give the consumer another name", info.Name, c.info.Per, info.Per)
 		}
 		patterns := c.info.Topics
 		c.info = info

@@ -1,8 +1,10 @@
 package leasetest
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -202,6 +204,34 @@ var leaseChecks = []check{
 		got = append(got, resources(join(t, be, perTopic(), long).acquire(64))...)
 		slices.Sort(got)
 		equalSlices(t, "granted", got, topics)
+	}},
+	{"Register/Refuses_another_unit_of_ownership", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		a := join(t, be, perTopic(), long).register("x")
+		g := a.acquireOne()
+		for _, per := range []backend.Per{backend.PerGroup, backend.PerPartition} {
+			err := f.Again(t, be).Register(t.Context(), backend.ConsumerInfo{Name: a.info.Name, Per: per, Topics: []string{"*"}}, nil)
+			if err == nil || !strings.Contains(err.Error(), "topic") || !strings.Contains(err.Error(), per.String()) {
+				t.Fatalf("per=topic became per=%s: %v", per, err)
+			}
+		}
+		a.commit(backend.Progress{Ref: g.Ref})
+		equal(t, "resources", a.survey().Resources, 1)
+	}},
+	{"Release/Of_a_dead_session_takes_nothing_from_the_next_owner", func(t testing.TB, f Factory) {
+		be := f.New(t)
+		a := join(t, be, perTopic(), long).register("x")
+		g := a.acquireOne()
+		ok(t, a.sess.Close(t.Context()))
+		next := join(t, f.Again(t, be), perTopic(), long).acquireOne()
+		for range 2 {
+			for _, ref := range []backend.Ref{g.Ref, next.Ref} {
+				if err := be.Release(t.Context(), a.id, "c", []backend.Ref{ref}); err != nil && !errors.Is(err, backend.ErrSessionLost) {
+					t.Fatal(err)
+				}
+			}
+		}
+		equal(t, "free", a.survey().Free, 0)
 	}},
 	{"Release/Frees_at_once_and_can_be_repeated", func(t testing.TB, f Factory) { // T000-07, T000-08, T003-10, T003-13
 		be := f.New(t)

@@ -18,6 +18,9 @@ const (
 	surveySoon = 20 * time.Millisecond
 )
 
+// surveyLate is the longest time between surveys that come too late to be of use.
+const surveyLate = 2 * time.Second
+
 // surveyGap is the least time between surveys that hints ask for.
 const surveyGap = 5 * time.Millisecond
 
@@ -221,30 +224,43 @@ func (w *work) deliverSurvey(x surveyed) {
 
 // own keeps the consumer's leases at its fair share until the session ends.
 func (w *work) own() {
-	wish := surveyAny
+	wish, late := time.Now().Add(surveyAny), 0
 	for w.s.ctx.Err() == nil {
-		t := time.NewTimer(wish)
+		t := time.NewTimer(time.Until(wish))
 		select {
 		case x := <-w.surveys.latest:
 			w.course.step(surveying)
 			w.mu.Lock()
-			late := x.asked != w.surveys.acquired
+			outdated := x.asked != w.surveys.acquired
 			w.mu.Unlock()
-			if late {
-				w.hintSurvey()
+			if outdated {
+				if again := time.Now().Add(againIn(late)); again.Before(wish) {
+					wish = again
+				}
+				late++
 				break
 			}
+			late = 0
 			w.reconcile(x.Survey, x.known)
-			wish = w.balance(x.Survey)
+			wish = time.Now().Add(w.balance(x.Survey))
 		case <-w.streams.wanted:
 			w.takeWanted()
 		case <-t.C:
-			wish = surveyAny
+			wish = time.Now().Add(surveyAny)
 			w.hintSurvey()
 		case <-w.s.ctx.Done():
 		}
 		t.Stop()
 	}
+}
+
+// againIn is how long to wait for another survey after so many that were out of date when they came. A consumer that acquires
+// all the time, as one of streams does, would else survey all the time.
+func againIn(late int) time.Duration {
+	if late == 0 {
+		return 0
+	}
+	return min(surveySoon<<min(late, 10), surveyLate)
 }
 
 // settleTime is how long the members must have been the same before leases are given away:

@@ -20,6 +20,7 @@ import (
 // watchEvery), an idle process reads 4.2 to 4.5 times a second.
 const (
 	pollLeast  = 2 * time.Millisecond    // between polls right after news
+	pollRest   = 100 * time.Millisecond  // at most, while a server that is late gets time: a poll has a third of it
 	pollMost   = 1200 * time.Millisecond // when idle
 	ownerPoll  = 10 * time.Second        // of sessions that died: nobody notifies of that
 	pollPooled = 500 * time.Millisecond  // when idle behind a pooler, where no notification arrives
@@ -40,14 +41,16 @@ type feed struct {
 	tables    []*tableFeed           // of those that read a table
 	wanted    map[string]interest    // by topic
 
-	conn    *pgx.Conn
-	at      *cursor
-	last    int64         // id drawn, as of the last poll
-	wait    time.Duration // between polls
-	next    time.Time     // of polls, at the latest
-	members string
-	free    int64
-	surveys time.Time // when ownership was looked at last
+	conn     *pgx.Conn
+	at       *cursor
+	last     int64         // id drawn, as of the last poll
+	wait     time.Duration // between polls
+	next     time.Time     // of polls, at the latest
+	rest     time.Duration // after the last poll, by how long that took
+	earliest time.Time     // of the poll that a message asks for
+	members  string
+	free     int64
+	surveys  time.Time // when ownership was looked at last
 
 	delayed time.Duration // until a delayed event is due, as of the last poll; negative: never
 	due     time.Time     // when to move delayed events
@@ -145,9 +148,12 @@ func (f *feed) Next(ctx context.Context) (backend.News, error) {
 		if (news.Ownership || len(news.Wanted) > 0) && time.Now().Before(f.next) {
 			return nil // a lease may be free: the log can wait until its time
 		}
+		began := time.Now()
 		if err := f.poll(ctx, &news); err != nil {
 			return err
 		}
+		f.rest = min(2*time.Since(began), pollRest)
+		f.earliest = time.Now().Add(f.rest)
 		f.schedule(&news)
 		return nil
 	}()
@@ -180,7 +186,7 @@ func (f *feed) forget() {
 // later while there is nothing.
 func (f *feed) schedule(news *backend.News) {
 	if len(news.Topics)+len(news.Resources) > 0 || news.Parked && !f.b.pooled.Load() {
-		f.wait = pollLeast
+		f.wait = max(pollLeast, f.rest)
 	} else {
 		f.wait = min(2*f.wait, f.idle(pollMost, pollPooled))
 		if len(f.tables) > 0 {
@@ -225,6 +231,13 @@ func (f *feed) sleep(ctx context.Context, news *backend.News) error {
 				news.Parked = true
 			case wanted:
 				news.Wanted = append(news.Wanted, consumer)
+			default:
+				if rest := time.Until(f.earliest); rest > 0 {
+					var rested context.CancelFunc
+					wait, rested = context.WithTimeout(ctx, rest)
+					defer rested()
+					continue
+				}
 			}
 			return nil
 		case ctx.Err() != nil:

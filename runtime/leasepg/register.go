@@ -46,7 +46,8 @@ func (b *Backend) Register(ctx context.Context, c backend.ConsumerInfo, resource
 	}
 	// First what may note the present as the consumer's start: see DescribeConsumer.
 	shared := func(q *leasedb.Queries) error { return q.ShareTopics(ctx, c.Name) }
-	steps := append([]step{durable(ctx), boundLocks(ctx), shared, b.describe(ctx, c)}, b.registering(ctx, c, resources)...)
+	var left []string // streams that others were changing
+	steps := append([]step{durable(ctx), boundLocks(ctx), shared, b.describe(ctx, c)}, b.registering(ctx, c, resources, &left)...)
 	var sweeps []*sweep
 	if resources == nil {
 		sweeps = b.sweeps(ctx, c)
@@ -55,6 +56,14 @@ func (b *Backend) Register(ctx context.Context, c backend.ConsumerInfo, resource
 		steps = append(steps, steady(ctx), s.part)
 	}
 	err := b.pipeline(ctx, b.pool, steps...)
+	for pace := leftOverPause; err == nil && len(left) > 0; pace = min(2*pace, 10*leftOverPause) {
+		select {
+		case <-time.After(pace):
+			err = b.pipeline(ctx, b.pool, durable(ctx), boundLocks(ctx), shared, b.wantStreams(ctx, c.Name, left, &left))
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
 	for _, s := range sweeps {
 		for err == nil && s.next() {
 			err = b.pipeline(ctx, b.pool, durable(ctx), boundLocks(ctx), shared, steady(ctx), s.part)
@@ -151,8 +160,22 @@ func (b *Backend) describe(ctx context.Context, c backend.ConsumerInfo) step {
 	return func(q *leasedb.Queries) error { return q.DescribeConsumer(ctx, p) }
 }
 
+// leftOverPause is how long a row that others are changing is left to them.
+const leftOverPause = 10 * time.Millisecond
+
+// wantStreams makes streams wanted and returns in left those that others are changing.
+func (b *Backend) wantStreams(ctx context.Context, consumer string, streams []string, left *[]string) step {
+	return func(q *leasedb.Queries) error {
+		r, err := q.RegisterStreams(ctx, leasedb.RegisterStreamsParams{
+			Consumer: consumer, Resources: streams, Channel: b.schema.name, Payload: wakeWanted + consumer,
+		})
+		*left = r.LeftOver
+		return err
+	}
+}
+
 // registering is Register for one kind of resource.
-func (b *Backend) registering(ctx context.Context, c backend.ConsumerInfo, resources []string) []step {
+func (b *Backend) registering(ctx context.Context, c backend.ConsumerInfo, resources []string, left *[]string) []step {
 	switch c.Per {
 	case backend.PerPartition:
 		return []step{func(q *leasedb.Queries) error { _, err := q.RegisterSlots(ctx, c.Name); return err }}
@@ -160,11 +183,7 @@ func (b *Backend) registering(ctx context.Context, c backend.ConsumerInfo, resou
 		if resources == nil {
 			return nil // see sweeps
 		}
-		return []step{func(q *leasedb.Queries) error {
-			return q.RegisterStreams(ctx, leasedb.RegisterStreamsParams{
-				Consumer: c.Name, Resources: resources, Channel: b.schema.name, Payload: wakeWanted + c.Name,
-			})
-		}}
+		return []step{b.wantStreams(ctx, c.Name, resources, left)}
 	case backend.PerTopic:
 		if resources == nil {
 			return nil // see sweeps

@@ -85,19 +85,32 @@ WHERE c.name = sqlc.arg(consumer)::text
   AND NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = n.slot::text)
 ON CONFLICT DO NOTHING;
 
--- name: RegisterStreams :exec
--- Streams become wanted; those that are cost a read. Tells the members when some became so.
-WITH made AS (
+-- name: RegisterStreams :one
+-- Streams become wanted; those that are cost a read. Tells the members when some became so. Every member hears of a message at
+-- once: a row that another one is changing is not waited for, but returned, to be looked at again.
+WITH asked AS (
+    SELECT DISTINCT unnest(sqlc.arg(resources)::text[]) AS resource
+), resting AS MATERIALIZED (
+    SELECT l.resource FROM asked a JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = a.resource
+    WHERE NOT l.wanted ORDER BY l.resource COLLATE "C" FOR NO KEY UPDATE OF l SKIP LOCKED
+), roused AS (
+    UPDATE leasegen.lease l SET wanted = true
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT r.resource FROM resting r)) AND NOT l.wanted
+    RETURNING l.resource
+), made AS (
     INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
-    SELECT c.name, r.resource, c.start_pos, c.start_snap, c.start_x
-    FROM (SELECT DISTINCT unnest(sqlc.arg(resources)::text[]) AS resource) r
-    JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
-    WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = r.resource AND l.wanted)
-    ORDER BY r.resource COLLATE "C"
-    ON CONFLICT (consumer, resource) DO UPDATE SET wanted = true WHERE NOT lease.wanted
+    SELECT c.name, a.resource, c.start_pos, c.start_snap, c.start_x
+    FROM asked a JOIN leasegen.consumer c ON c.name = sqlc.arg(consumer)::text
+    WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = a.resource)
+    ORDER BY a.resource COLLATE "C"
+    ON CONFLICT (consumer, resource) DO NOTHING
     RETURNING resource
 )
-SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text) WHERE EXISTS (SELECT FROM made);
+SELECT ARRAY(
+    SELECT l.resource FROM asked a JOIN leasegen.lease l ON l.consumer = sqlc.arg(consumer)::text AND l.resource = a.resource
+    WHERE NOT l.wanted EXCEPT SELECT r.resource FROM resting r)::text[] AS left_over,
+    (SELECT count(pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text))
+     WHERE EXISTS (SELECT FROM made) OR EXISTS (SELECT FROM roused))::bigint AS told;
 
 -- name: SweepStreams :one
 -- Streams with work become wanted: keys of the log from one on, so many, found by one index descent

@@ -158,36 +158,56 @@ func (q *Queries) RegisterSlots(ctx context.Context, consumer string) (int64, er
 	return result.RowsAffected(), nil
 }
 
-const RegisterStreams = `-- name: RegisterStreams :exec
-WITH made AS (
+const RegisterStreams = `-- name: RegisterStreams :one
+WITH asked AS (
+    SELECT DISTINCT unnest($4::text[]) AS resource
+), resting AS MATERIALIZED (
+    SELECT l.resource FROM asked a JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = a.resource
+    WHERE NOT l.wanted ORDER BY l.resource COLLATE "C" FOR NO KEY UPDATE OF l SKIP LOCKED
+), roused AS (
+    UPDATE leasegen.lease l SET wanted = true
+    WHERE l.consumer = $1::text AND l.resource = ANY (ARRAY(SELECT r.resource FROM resting r)) AND NOT l.wanted
+    RETURNING l.resource
+), made AS (
     INSERT INTO leasegen.lease (consumer, resource, pos, snap, x)
-    SELECT c.name, r.resource, c.start_pos, c.start_snap, c.start_x
-    FROM (SELECT DISTINCT unnest($3::text[]) AS resource) r
-    JOIN leasegen.consumer c ON c.name = $4::text
-    WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = r.resource AND l.wanted)
-    ORDER BY r.resource COLLATE "C"
-    ON CONFLICT (consumer, resource) DO UPDATE SET wanted = true WHERE NOT lease.wanted
+    SELECT c.name, a.resource, c.start_pos, c.start_snap, c.start_x
+    FROM asked a JOIN leasegen.consumer c ON c.name = $1::text
+    WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.resource = a.resource)
+    ORDER BY a.resource COLLATE "C"
+    ON CONFLICT (consumer, resource) DO NOTHING
     RETURNING resource
 )
-SELECT pg_notify($1::text, $2::text) WHERE EXISTS (SELECT FROM made)
+SELECT ARRAY(
+    SELECT l.resource FROM asked a JOIN leasegen.lease l ON l.consumer = $1::text AND l.resource = a.resource
+    WHERE NOT l.wanted EXCEPT SELECT r.resource FROM resting r)::text[] AS left_over,
+    (SELECT count(pg_notify($2::text, $3::text))
+     WHERE EXISTS (SELECT FROM made) OR EXISTS (SELECT FROM roused))::bigint AS told
 `
 
 type RegisterStreamsParams struct {
+	Consumer  string
 	Channel   string
 	Payload   string
 	Resources []string
-	Consumer  string
 }
 
-// Streams become wanted; those that are cost a read. Tells the members when some became so.
-func (q *Queries) RegisterStreams(ctx context.Context, arg RegisterStreamsParams) error {
-	_, err := q.db.Exec(ctx, RegisterStreams,
+type RegisterStreamsRow struct {
+	LeftOver []string
+	Told     int64
+}
+
+// Streams become wanted; those that are cost a read. Tells the members when some became so. Every member hears of a message at
+// once: a row that another one is changing is not waited for, but returned, to be looked at again.
+func (q *Queries) RegisterStreams(ctx context.Context, arg RegisterStreamsParams) (RegisterStreamsRow, error) {
+	row := q.db.QueryRow(ctx, RegisterStreams,
+		arg.Consumer,
 		arg.Channel,
 		arg.Payload,
 		arg.Resources,
-		arg.Consumer,
 	)
-	return err
+	var i RegisterStreamsRow
+	err := row.Scan(&i.LeftOver, &i.Told)
+	return i, err
 }
 
 const RegisterTopics = `-- name: RegisterTopics :one

@@ -225,18 +225,23 @@ func (w *work) deliverSurvey(x surveyed) {
 // own keeps the consumer's leases at its fair share until the session ends.
 func (w *work) own() {
 	wish, late := time.Now().Add(surveyAny), 0
+	var came time.Time // the last survey
+	sooner := func(at time.Time) {
+		if at.Before(wish) {
+			wish = at
+		}
+	}
 	for w.s.ctx.Err() == nil {
 		t := time.NewTimer(time.Until(wish))
 		select {
 		case x := <-w.surveys.latest:
 			w.course.step(surveying)
+			came = time.Now()
 			w.mu.Lock()
 			outdated := x.asked != w.surveys.acquired
 			w.mu.Unlock()
 			if outdated {
-				if again := time.Now().Add(againIn(late)); again.Before(wish) {
-					wish = again
-				}
+				sooner(time.Now().Add(againIn(late)))
 				late++
 				break
 			}
@@ -244,7 +249,9 @@ func (w *work) own() {
 			w.reconcile(x.Survey, x.known)
 			wish = time.Now().Add(w.balance(x.Survey))
 		case <-w.streams.wanted:
-			w.takeWanted()
+			if w.takeWanted() {
+				sooner(came.Add(crowdedGap))
+			}
 		case <-t.C:
 			wish = time.Now().Add(surveyAny)
 			w.hintSurvey()

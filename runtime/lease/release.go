@@ -85,8 +85,11 @@ func (w *work) release(give []*held) {
 		case err == nil:
 			w.course.step(releasing)
 			w.released(part)
-			if !retires || w.crowded() {
-				w.hintSurvey() // there may be more to give, or room for other streams
+			switch {
+			case !retires:
+				w.hintSurvey() // there may be more to give
+			case w.crowded():
+				hint(w.streams.wanted) // there is room
 			}
 			continue
 		case isLost(err):

@@ -20,7 +20,8 @@ type streamState struct {
 	wanted  chan struct{} // a hint that streams became wanted
 	sweep   chan struct{} // a hint to look for streams that were forgotten
 	lookAt  time.Time     // when to look for streams without work
-	waiting int           // streams that wait for room
+	waiting int           // streams that wait for room, as of the last survey
+	short   bool          // there was no room for all when streams were last taken
 	members []string      // of the last survey
 
 	finished map[string]struct{}  // retired since the application was last asked
@@ -60,24 +61,28 @@ func (w *work) room() int { return max(w.c.spec.Capacity-w.owned(), 0) }
 // owns makes this one try.
 const vainGap = 20 * time.Millisecond
 
+// crowdedGap is the least time between surveys for want of room.
+const crowdedGap = 100 * time.Millisecond
+
 // takeWanted takes streams that became wanted, without a survey first: an acquisition costs what is free, a survey what
-// there is. One is needed when this process has no room for all.
-func (w *work) takeWanted() {
+// there is. It reports that this process may have had no room for all: a survey tells how many wait.
+func (w *work) takeWanted() (crowded bool) {
 	if w.stopping() {
-		return
+		return false
 	}
 	gap, room := surveyGap, w.room()
 	granted := 0
 	if room > 0 {
 		granted = w.acquire(room)
 	}
-	switch granted {
-	case room:
-		w.hintSurvey()
-	case 0:
+	if granted == 0 {
 		gap = vainGap
 	}
+	w.mu.Lock()
+	w.streams.short = granted == room
+	w.mu.Unlock()
 	pause(w.s.ctx, gap)
+	return granted == room
 }
 
 // takeStreams takes what is free as long as there is room. Who comes first is served first.
@@ -115,11 +120,11 @@ func (w *work) takeStreams(s backend.Survey) {
 func (w *work) crowded() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.streams.waiting > 0
+	return w.streams.waiting > 0 || w.streams.short
 }
 
 // crowdedIdle is how long a stream without work stays when others wait for its place.
-const crowdedIdle = 100 * time.Millisecond
+const crowdedIdle = 20 * time.Millisecond
 
 // stepIdle retires streams without work, and returns when to look again.
 func (w *work) stepIdle() time.Duration {

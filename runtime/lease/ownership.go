@@ -21,8 +21,13 @@ const (
 // surveyLate is the longest time between surveys that come too late to be of use.
 const surveyLate = 2 * time.Second
 
-// surveyGap is the least time between surveys that hints ask for.
-const surveyGap = 5 * time.Millisecond
+const (
+	// surveyGap is the least time between surveys that hints ask for.
+	surveyGap = 5 * time.Millisecond
+	// surveyRest is the most: a process rests four times as long as its last survey took, so that a server that is late
+	// gets no later by being asked.
+	surveyRest = 250 * time.Millisecond
+)
 
 // giveLeast is how many leases a process gives away at once, at least: the others stay at
 // work until it is their turn, so that none rests while all are moved.
@@ -124,6 +129,7 @@ func (p *process) survey(s *session, works []*work) {
 			hinted := w.surveys.hinted.Swap(false)
 			return w.surveyedAlone() || !all && !hinted
 		})
+		began := time.Now()
 		if len(together) > 0 {
 			err := p.surveyOf(s, together)
 			switch {
@@ -139,7 +145,7 @@ func (p *process) survey(s *session, works []*work) {
 				}
 			}
 		}
-		pause(s.ctx, surveyGap)
+		pause(s.ctx, max(surveyGap, min(4*time.Since(began), surveyRest)))
 		t := time.NewTimer(time.Until(due))
 		select {
 		case <-s.ownership.wake:

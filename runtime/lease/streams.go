@@ -137,7 +137,7 @@ func (w *work) stepIdle() time.Duration {
 		idle = min(idle, crowdedIdle)
 	}
 	w.streams.lookAt = now.Add(max(idle, time.Millisecond))
-	soonest := now.Add(idle / 10) // those that rest within that time are retired in one call
+	soonest := now.Add(max(idle/10, min(idle, crowdedIdle)/2)) // those that rest within that time are retired in one call
 	for _, h := range w.held {
 		if !h.quiet() {
 			continue

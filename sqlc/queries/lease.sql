@@ -65,18 +65,21 @@ WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
     SELECT l.resource
     FROM leasegen.lease l
     WHERE l.consumer = sqlc.arg(consumer)::text AND l.wanted
-      AND l.resource = ANY (ARRAY( -- by the index on owners, as far as a lease's own time does not matter
-            SELECT f.resource FROM leasegen.lease f
-            WHERE f.consumer = sqlc.arg(consumer)::text AND f.wanted AND f.session IS NULL
-            UNION ALL
-            SELECT f.resource FROM leasegen.lease f
-            WHERE f.consumer = sqlc.arg(consumer)::text AND f.wanted AND f.session = ANY (ARRAY(
-                SELECT s.id FROM leasegen.session s WHERE s.state IN ('closed', 'dead')))
-            UNION ALL
-            SELECT f.resource FROM leasegen.lease f
-            WHERE f.consumer = sqlc.arg(consumer)::text AND f.wanted
-              AND (f.expires_at + sqlc.arg(grace)::interval < clock_timestamp() OR f.advisory)
-              AND (SELECT c.lock FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text) <> 'session'))
+      AND l.resource = ANY (ARRAY( -- by the index on owners, as far as a lease's own time does not matter; some of them at random
+            SELECT n.resource FROM (
+                SELECT f.resource FROM leasegen.lease f
+                WHERE f.consumer = sqlc.arg(consumer)::text AND f.wanted AND f.session IS NULL
+                UNION ALL
+                SELECT f.resource FROM leasegen.lease f
+                WHERE f.consumer = sqlc.arg(consumer)::text AND f.wanted AND f.session = ANY (ARRAY(
+                    SELECT s.id FROM leasegen.session s WHERE s.state IN ('closed', 'dead')))
+                UNION ALL
+                SELECT f.resource FROM leasegen.lease f
+                WHERE f.consumer = sqlc.arg(consumer)::text AND f.wanted
+                  AND (f.expires_at + sqlc.arg(grace)::interval < clock_timestamp() OR f.advisory)
+                  AND (SELECT c.lock FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text) <> 'session') n
+            WHERE n.resource <> ALL (sqlc.arg(exclude)::text[])
+            ORDER BY random() LIMIT greatest(4 * sqlc.arg(max)::bigint, 256)))
       AND (l.session IS NULL OR l.session = ANY (ARRAY(
             SELECT s.id FROM leasegen.session s
             WHERE s.state = 'closed'
@@ -85,7 +88,6 @@ WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
            OR l.expires_at + sqlc.arg(grace)::interval < clock_timestamp()
            OR sqlc.arg(advisory)::boolean AND l.advisory AND l.session <> sqlc.arg(session)::text
               AND sqlc.arg(grace)::interval = '0')
-      AND l.resource <> ALL (sqlc.arg(exclude)::text[])
       AND EXISTS (SELECT FROM leasegen.session s
                   WHERE s.id = sqlc.arg(session)::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
       AND NOT EXISTS (SELECT FROM before)

@@ -54,6 +54,7 @@ SELECT (SELECT coalesce(md5(string_agg(s.id || '/' || c.name || '/' || s.state
 SELECT pg_advisory_xact_lock(hashtextextended(sqlc.arg(session)::text || '/' || sqlc.arg(consumer)::text || '/' || sqlc.arg(attempt)::text, 0));
 
 -- name: AcquireLeases :many
+-- What has been free longest comes first: the transaction that freed it, or made it wanted, is the last that wrote the row.
 -- row_ttl is 0 except for leases that expire one by one. advisory: the caller holds the lock of the
 -- consumer, which proves that an owner by that lock no longer is one. A lease that expired
 -- under a session that lives was not left by a crash.
@@ -65,21 +66,21 @@ WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
     SELECT l.resource
     FROM leasegen.lease l
     WHERE l.consumer = sqlc.arg(consumer)::text AND l.wanted
-      AND l.resource = ANY (ARRAY( -- by the index on owners, as far as a lease's own time does not matter; some of them at random
+      AND l.resource = ANY (ARRAY( -- by the index on owners, as far as a lease's own time does not matter; those that changed longest ago
             SELECT n.resource FROM (
-                SELECT f.resource FROM leasegen.lease f
+                SELECT f.resource, age(f.xmin) AS waited FROM leasegen.lease f
                 WHERE f.consumer = sqlc.arg(consumer)::text AND f.wanted AND f.session IS NULL
                 UNION ALL
-                SELECT f.resource FROM leasegen.lease f
+                SELECT f.resource, age(f.xmin) AS waited FROM leasegen.lease f
                 WHERE f.consumer = sqlc.arg(consumer)::text AND f.wanted AND f.session = ANY (ARRAY(
                     SELECT s.id FROM leasegen.session s WHERE s.state IN ('closed', 'dead')))
                 UNION ALL
-                SELECT f.resource FROM leasegen.lease f
+                SELECT f.resource, age(f.xmin) AS waited FROM leasegen.lease f
                 WHERE f.consumer = sqlc.arg(consumer)::text AND f.wanted
                   AND (f.expires_at + sqlc.arg(grace)::interval < clock_timestamp() OR f.advisory)
                   AND (SELECT c.lock FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text) <> 'session') n
             WHERE n.resource <> ALL (sqlc.arg(exclude)::text[])
-            ORDER BY random() LIMIT greatest(4 * sqlc.arg(max)::bigint, 256)))
+            ORDER BY n.waited DESC LIMIT greatest(4 * sqlc.arg(max)::bigint, 256)))
       AND (l.session IS NULL OR l.session = ANY (ARRAY(
             SELECT s.id FROM leasegen.session s
             WHERE s.state = 'closed'
@@ -91,7 +92,7 @@ WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
       AND EXISTS (SELECT FROM leasegen.session s
                   WHERE s.id = sqlc.arg(session)::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
       AND NOT EXISTS (SELECT FROM before)
-    ORDER BY random()
+    ORDER BY age(l.xmin) DESC
     LIMIT sqlc.arg(max)::bigint
     FOR UPDATE OF l SKIP LOCKED
 ), taken AS (

@@ -20,21 +20,21 @@ WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
     SELECT l.resource
     FROM leasegen.lease l
     WHERE l.consumer = $1::text AND l.wanted
-      AND l.resource = ANY (ARRAY( -- by the index on owners, as far as a lease's own time does not matter; some of them at random
+      AND l.resource = ANY (ARRAY( -- by the index on owners, as far as a lease's own time does not matter; those that changed longest ago
             SELECT n.resource FROM (
-                SELECT f.resource FROM leasegen.lease f
+                SELECT f.resource, age(f.xmin) AS waited FROM leasegen.lease f
                 WHERE f.consumer = $1::text AND f.wanted AND f.session IS NULL
                 UNION ALL
-                SELECT f.resource FROM leasegen.lease f
+                SELECT f.resource, age(f.xmin) AS waited FROM leasegen.lease f
                 WHERE f.consumer = $1::text AND f.wanted AND f.session = ANY (ARRAY(
                     SELECT s.id FROM leasegen.session s WHERE s.state IN ('closed', 'dead')))
                 UNION ALL
-                SELECT f.resource FROM leasegen.lease f
+                SELECT f.resource, age(f.xmin) AS waited FROM leasegen.lease f
                 WHERE f.consumer = $1::text AND f.wanted
                   AND (f.expires_at + $4::interval < clock_timestamp() OR f.advisory)
                   AND (SELECT c.lock FROM leasegen.consumer c WHERE c.name = $1::text) <> 'session') n
             WHERE n.resource <> ALL ($5::text[])
-            ORDER BY random() LIMIT greatest(4 * $6::bigint, 256)))
+            ORDER BY n.waited DESC LIMIT greatest(4 * $6::bigint, 256)))
       AND (l.session IS NULL OR l.session = ANY (ARRAY(
             SELECT s.id FROM leasegen.session s
             WHERE s.state = 'closed'
@@ -46,7 +46,7 @@ WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
       AND EXISTS (SELECT FROM leasegen.session s
                   WHERE s.id = $2::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
       AND NOT EXISTS (SELECT FROM before)
-    ORDER BY random()
+    ORDER BY age(l.xmin) DESC
     LIMIT $6::bigint
     FOR UPDATE OF l SKIP LOCKED
 ), taken AS (
@@ -94,6 +94,7 @@ type AcquireLeasesRow struct {
 	MarkCount int32
 }
 
+// What has been free longest comes first: the transaction that freed it, or made it wanted, is the last that wrote the row.
 // row_ttl is 0 except for leases that expire one by one. advisory: the caller holds the lock of the
 // consumer, which proves that an owner by that lock no longer is one. A lease that expired
 // under a session that lives was not left by a crash.

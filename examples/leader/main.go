@@ -76,5 +76,5 @@ func (r *run) main(ctx context.Context) error {
 
 // keys are the advisory locks of the jobs.
 func (r *run) keys() []int64 {
-	return []int64{lease.LockKey("mailer"), lease.LockKey("sweeper"), lease.LockKey("exporter"), lease.LockKey("biller"), lease.LockKey("indexer")}
+	return []int64{leasepg.LockKey("mailer"), leasepg.LockKey("sweeper"), leasepg.LockKey("exporter"), leasepg.LockKey("biller"), leasepg.LockKey("indexer")}
 }

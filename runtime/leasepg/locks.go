@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/leasegen/leasegen/runtime/backend"
-	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
@@ -22,7 +21,7 @@ func (b *Backend) lockKey(consumer string) int64 {
 	if b.schema.name != defaultSchema {
 		consumer = b.schema.name + "\x00" + consumer
 	}
-	return lease.LockKey(consumer)
+	return LockKey(consumer)
 }
 
 // session returns a session that lives in this process.

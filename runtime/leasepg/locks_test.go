@@ -18,7 +18,6 @@ import (
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
-	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -46,7 +45,7 @@ func leader(t testing.TB, be *leasepg.Backend, ttl time.Duration) (string, backe
 // held counts how often the lock of a consumer is held.
 func held(t testing.TB, pool *pgxpool.Pool, consumer string) int {
 	t.Helper()
-	return query[int](t, pool, "SELECT count(*) FROM leasegen.lock_holders($1)", lease.LockKey(consumer))
+	return query[int](t, pool, "SELECT count(*) FROM leasegen.lock_holders($1)", leasepg.LockKey(consumer))
 }
 
 // A consumer led by its advisory lock: one leader, standbys that find it free the moment it
@@ -222,7 +221,7 @@ func TestSquattedKey(t *testing.T) {
 	cfg := pool.Config().ConnConfig
 	cfg.RuntimeParams["application_name"] = "squat"
 	squatter := must[*pgx.Conn](t)(pgx.ConnectConfig(t.Context(), cfg))
-	_, err = squatter.Exec(t.Context(), "SELECT pg_advisory_lock($1)", lease.LockKey(led.Name))
+	_, err = squatter.Exec(t.Context(), "SELECT pg_advisory_lock($1)", leasepg.LockKey(led.Name))
 	ok(t, err)
 	id, _ := leader(t, be, time.Hour)
 	g := acquire(t, be, id, led, 1)

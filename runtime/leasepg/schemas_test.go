@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
-	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
@@ -25,5 +24,5 @@ func TestLeadersOfTwoSchemas(t *testing.T) {
 		other, _ := leader(t, be, time.Hour)
 		equal(t, "leads beside the leader of "+schema, len(acquire(t, be, other, led, 1)), 0)
 	}
-	equal(t, "holders of the default schema's lock", query[int](t, pool, "SELECT count(*) FROM leasegen.lock_holders($1)", lease.LockKey(led.Name)), 1)
+	equal(t, "holders of the default schema's lock", query[int](t, pool, "SELECT count(*) FROM leasegen.lock_holders($1)", leasepg.LockKey(led.Name)), 1)
 }

@@ -34,7 +34,7 @@ func (r *resolver) lockKeys(sources []*Source, key func(name string) int64) {
 	}
 }
 
-// lockKey is what lease.LockKey returns; the generator does not depend on the runtime.
+// lockKey is what leasepg.LockKey returns; the generator does not depend on the runtime.
 func lockKey(name string) int64 {
 	sum := sha256.Sum256([]byte("leasegen/" + name))
 	return int64(binary.BigEndian.Uint64(sum[:]))

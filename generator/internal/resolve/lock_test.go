@@ -9,13 +9,13 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/load"
 	"github.com/leasegen/leasegen/generator/internal/spec"
-	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
 // TestLockKey holds that generator and runtime mean the same lock.
 func TestLockKey(t *testing.T) {
 	for _, name := range []string{"a", "billing", "billing.eu-2_b"} {
-		if got, want := lockKey(name), lease.LockKey(name); got != want {
+		if got, want := lockKey(name), leasepg.LockKey(name); got != want {
 			t.Errorf("%s: %d, the runtime locks %d", name, got, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package lease
+package leasepg
 
 import (
 	"crypto/sha256"

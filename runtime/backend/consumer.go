@@ -21,28 +21,11 @@ type ConsumerInfo struct {
 	Max      int           // how many dead letters are kept; 0 = no bound
 }
 
-// ReadsNothing reports that a consumer has work but no messages: see [ErrNoCursor].
+// ReadsNothing reports that a consumer has work but no messages: see [operate.ErrNoCursor].
 func (c ConsumerInfo) ReadsNothing() bool { return c.Per == PerCluster || c.Announced }
 
-// Per says what has exactly one owner.
+// Per sets the unit of ownership.
 type Per int
-
-// String returns the word used in annotations.
-func (p Per) String() string {
-	switch p {
-	case PerTopic:
-		return "topic"
-	case PerGroup:
-		return "group"
-	case PerCluster:
-		return "cluster"
-	case PerPartition:
-		return "partition"
-	case PerStream:
-		return "stream"
-	}
-	return "unknown"
-}
 
 const (
 	// PerTopic gives each topic that matches the consumer's patterns its own lease.
@@ -62,8 +45,36 @@ const (
 	PerStream
 )
 
+// String returns the word used in annotations.
+func (p Per) String() string {
+	switch p {
+	case PerTopic:
+		return "topic"
+	case PerGroup:
+		return "group"
+	case PerCluster:
+		return "cluster"
+	case PerPartition:
+		return "partition"
+	case PerStream:
+		return "stream"
+	}
+	return "unknown"
+}
+
 // Lock says how ownership is held.
 type Lock int
+
+const (
+	// LockSession holds all leases by the one heartbeat of the process. The default.
+	LockSession Lock = iota
+	// LockAdvisory (PerCluster, PerGroup) holds each lease by an advisory lock on the
+	// session's connection: no writes at all, and lost with the connection.
+	LockAdvisory
+	// LockRow (PerStream) gives each lease an expiry of its own, renewed every third of
+	// the TTL.
+	LockRow
+)
 
 // String returns the word used in annotations.
 func (l Lock) String() string {
@@ -78,19 +89,15 @@ func (l Lock) String() string {
 	return "unknown"
 }
 
-const (
-	// LockSession holds all leases by the one heartbeat of the process. The default.
-	LockSession Lock = iota
-	// LockAdvisory (PerCluster, PerGroup) holds each lease by an advisory lock on the
-	// session's connection: no writes at all, and lost with the connection.
-	LockAdvisory
-	// LockRow (PerStream) gives each lease an expiry of its own, renewed every third of
-	// the TTL.
-	LockRow
-)
-
 // From says where a consumer begins that has never run.
 type From int
+
+const (
+	// FromBeginning begins with the oldest message there is. The default.
+	FromBeginning From = iota
+	// FromNow passes over what is there when the consumer runs for the first time.
+	FromNow
+)
 
 // String returns the word used in annotations.
 func (f From) String() string {
@@ -102,13 +109,6 @@ func (f From) String() string {
 	}
 	return "unknown"
 }
-
-const (
-	// FromBeginning begins with the oldest message there is. The default.
-	FromBeginning From = iota
-	// FromNow passes over what is there when the consumer runs for the first time.
-	FromNow
-)
 
 // Whole is the one resource of a group or cluster consumer.
 const Whole = "*"

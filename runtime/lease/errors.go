@@ -7,7 +7,6 @@ import (
 )
 
 var (
-
 	// ErrLost is the cause of a handler's cancelled context when its lease ended
 	// against its will.
 	ErrLost = errors.New("lease: lease lost")

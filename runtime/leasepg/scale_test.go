@@ -97,14 +97,18 @@ var scaled = struct{ topics, slots, streams, group, idle backend.ConsumerInfo }{
 	idle:    backend.ConsumerInfo{Name: "idle", Per: backend.PerTopic, Topics: []string{"*"}},
 }
 
-// fillScale fills a database by SQL. Nearly all messages are of one transaction, and half of them of
+// fillScale fills a database by SQL. Nearly all messages of a partition are of one transaction, and half of them of
 // four topics: that is what ANALYZE sees.
 func fillScale(t testing.TB, be *leasepg.Backend, m *meter, messages int) {
 	t.Helper()
 	topics, keys, kept := min(max(messages/100, 100), 40_000), max(messages/50, 100), messages/10
-	exec(t, m.pool, `INSERT INTO leasegen.message (topic, key, kind, payload)
-		SELECT CASE WHEN g % 2 = 0 THEN 'topic-' || g % 4 ELSE 'topic-' || g % $2 END, 'key-' || g % $3, 'kind', 'payload'
-		FROM generate_series(1, $1::int) g`, messages, topics, keys)
+	const most = 1_000_000 // as many as a partition has
+	for from := 0; from < messages; from += most {
+		exec(t, m.pool, "SELECT leasegen.ensure_segments($1)", from+3*most)
+		exec(t, m.pool, `INSERT INTO leasegen.message (topic, key, kind, payload)
+			SELECT CASE WHEN g % 2 = 0 THEN 'topic-' || g % 4 ELSE 'topic-' || g % $3 END, 'key-' || g % $4, 'kind', 'payload'
+			FROM generate_series($1::int + 1, $2::int) g`, from, min(from+most, messages), topics, keys)
+	}
 	// Empty partitions like those before and after.
 	exec(t, m.pool, "SELECT setval('leasegen.message_id_seq', (last_value / 1000000 + 1) * 1000000 + 10) FROM leasegen.message_id_seq")
 	exec(t, m.pool, `INSERT INTO leasegen.message (topic, key, kind, payload) SELECT 'topic-' || g % 4, 'key-' || g, 'kind', 'payload' FROM generate_series(1, 1000) g`)

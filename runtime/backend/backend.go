@@ -19,13 +19,13 @@ type Backend interface {
 }
 
 // Capabilities are optional roles. A field that is nil is a role that the backend lacks: the runtime refuses consumers
-// that need it when they are made. Its zero value is that of a backend without any.
+// that need it when they are made. Register and Check refuse what else a backend lacks, a Source for instance. Its zero value is that of a backend without any.
 type Capabilities struct {
 	Rows     RowLocker        // lock=row
 	Streams  Streamer         // per=stream
 	Ledger   Ledger           // once=
 	Tx       Transactor       // handlers that take a transaction
-	Operator operate.Operator // the leasegen command
+	Operator operate.Operator // the leasegen command, and most of leasetest
 }
 
 // Housekeeping is what keeps a store usable.

@@ -13,7 +13,7 @@ type Log interface {
 	OpenFeed(ctx context.Context, consumers []ConsumerInfo) (Feed, error)
 
 	// Fetch reads the next messages of each item, in order, in one round trip to each server. It writes nothing.
-	// Items without news come back without messages. It answers for no resource that it was not asked for.
+	// Items without news come back without messages. Messages that match no pattern are passed over in Next. It answers for no resource that it was not asked for.
 	Fetch(ctx context.Context, req FetchRequest) ([]Fetched, error)
 }
 
@@ -23,7 +23,8 @@ type Raw struct {
 	Topic, Key, Kind string
 	Payload          []byte
 	Headers          map[string]string
-	PublishedAt      time.Time
+	// PublishedAt of a delayed event is when it joined the log.
+	PublishedAt time.Time
 	// Attempt is the number of failures so far: 0 for a message read from the log.
 	Attempt int
 	// Value is the payload of a source that reads it typed; Payload is nil then.
@@ -33,7 +34,7 @@ type Raw struct {
 	Size int
 }
 
-// Cursor is how far a consumer has got on a resource. Only its backend can read it.
+// Cursor is how far a consumer has got on a resource; nil is the beginning. Only its backend can read it.
 // Its values can be compared with ==, and one may be in use by a Fetch and a Commit at once.
 type Cursor any
 
@@ -50,7 +51,8 @@ type News struct {
 	// Topics of the log received messages. Topics that no consumer of the feed matches are left out.
 	Topics []string
 	// Resources received messages, by consumer: slots, streams, and the resources of
-	// consumers with a source of their own, which Topics cannot tell.
+	// consumers with a source of their own, which Topics cannot tell. Topics of which only such consumers read need not
+	// be named.
 	Resources map[string][]string
 	// Ownership: a session joined, left or died, or leases were released.
 	Ownership bool

@@ -16,7 +16,7 @@ type Ownership interface {
 	// which has work (see Streamer) becomes wanted. A consumer that is known with another Per is refused with an error
 	// that names both; group and cluster may pass for one, since their resource is the same.
 	// Of the log a consumer reads what matches the patterns of any of its members: from when
-	// Register returned to one of them on, at least as long as that member's session lives,
+	// Register returned to one of them on, or its session was opened with them, until housekeeping forgets that session,
 	// no Fetch and no housekeeping passes over a message that its patterns match, whichever
 	// patterns the call itself has. What the caller does not take is for the caller to set aside.
 	// With FromNow, what the source holds when the consumer is registered for the first
@@ -31,7 +31,7 @@ type Ownership interface {
 	// it has no owner or its owner's session is dead; the backend first moves an
 	// expired session from live to dead, terminally, and then takes its leases.
 	// Each grant has a new, higher epoch. Repeating a call with the same Attempt
-	// returns what that attempt was granted. It returns ErrSessionLost when the session is not live.
+	// returns what that attempt was granted, as far as it is still held. It returns ErrSessionLost when the session is not live.
 	Acquire(ctx context.Context, req AcquireRequest) ([]Grant, error)
 
 	// Release gives leases back while their session lives, each in one step. Epochs survive.
@@ -100,7 +100,7 @@ type Grant struct {
 	Cursor Cursor
 	// Lanes are the parked lanes of the resource.
 	Lanes []string
-	// Suspicion counts takeovers from crashed sessions since the resource last made progress.
+	// Suspicion counts takeovers from crashed sessions since the last Progress with Trust.
 	Suspicion int
 	// Mark is the message that was being handled alone when its owner crashed; empty if none.
 	// MarkCount says how many owners marked it without getting past it.

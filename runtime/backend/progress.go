@@ -22,7 +22,8 @@ type Progress struct {
 	Ref
 	// Seq rises from one progress of a lease to the next; a repeated one keeps its Seq. One
 	// that arrives when a higher Seq of the same epoch is stored changes nothing and is not
-	// fenced: it is an old request that was held up on its way.
+	// fenced: it is an old request that was held up on its way. A repetition of the stored Seq may be ignored or applied
+	// again. Seq 0 is not numbered: it is applied each time, and does not change the stored one.
 	Seq int64
 	// Cursor replaces the stored cursor; nil leaves it.
 	Cursor Cursor
@@ -33,7 +34,8 @@ type Progress struct {
 	// Dead turns messages, from the log or parked, into dead letters.
 	Dead []Dead
 	// Mark, when set, names the one message that is about to be handled; the backend
-	// counts how often the same one is marked. A progress without Mark clears it.
+	// counts how many epochs marked the same one. A progress without Mark, or with another one, clears it; Release and
+	// the end of a session leave it.
 	Mark string
 	// Once tells how executions that were begun with StartOnce have ended.
 	Once []OnceResult

@@ -121,13 +121,17 @@ var publishChecks = []check{
 		}
 		e := event(longest(), longest(), 1)
 		e.Kind, e.ID = longest(), longest()
-		for _, per := range []backend.Per{backend.PerTopic, backend.PerStream, backend.PerPartition} {
+		pers := []backend.Per{backend.PerTopic}
+		if be.Capabilities().Streams != nil {
+			pers = append(pers, backend.PerStream)
+		}
+		for _, per := range append(pers, backend.PerPartition) {
 			info := backend.ConsumerInfo{Name: strings.Repeat(strconv.Itoa(int(per)), 63), Per: per, Topics: []string{"*"}}
 			ok(t, be.Register(t.Context(), info, nil))
 		}
 		publish(t, be, e)
 		publish(t, be, e) // kept out
-		for _, per := range []backend.Per{backend.PerTopic, backend.PerStream} {
+		for _, per := range pers {
 			info := backend.ConsumerInfo{Name: strings.Repeat(strconv.Itoa(int(per)), 63), Per: per, Topics: []string{"*"}}
 			h := join(t, be, info, long)
 			resource := e.Topic

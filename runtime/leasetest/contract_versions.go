@@ -49,6 +49,7 @@ var versionChecks = func() (all []check) {
 	for _, per := range versionPers {
 		all = append(all, check{"Versions/Who_owns_reads_what_any_member_wants_per=" + per.String(), func(t testing.TB, f Factory) {
 			be := f.New(t)
+			needs(t, be, per)
 			narrow := backend.ConsumerInfo{Name: "c", Per: per, Topics: []string{"a"}}
 			wide := narrow
 			wide.Topics = []string{"b", "a"}

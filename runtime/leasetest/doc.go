@@ -10,11 +10,14 @@
 //
 // [Run] runs the suite on a backend. It has two layers:
 //
-//   - the contract: every method and every rule of runtime/lease/backend.go, called
+//   - the contract: every method and every rule of package backend, called
 //     directly. These tests are named Subject/Rule.
 //   - scenarios: several simulated processes, each a consumer of the real runtime with
 //     its own handle on the backend, that fail, retry, crash, are cut off, join and
 //     leave. These are named after the scenarios below, where they have a number.
+//
+// What needs a role that the backend's Capabilities lack, or a function that the [Factory] lacks, is skipped. Most scenarios, and [Drain],
+// need Capabilities.Operator. The backend's log has 64 slots or more.
 //
 // Most of the time the tests wait, so run many at once: see [Parallel].
 //

@@ -231,6 +231,14 @@ func (h *holder) operator() operate.Operator {
 	return operator(h.t, h.be)
 }
 
+// needs skips what a backend without streams cannot own.
+func needs(t testing.TB, be backend.Backend, per backend.Per) {
+	t.Helper()
+	if per == backend.PerStream && be.Capabilities().Streams == nil {
+		t.Skip("the backend has no streams")
+	}
+}
+
 // operator skips what a backend without an operator cannot show.
 func operator(t testing.TB, be backend.Backend) operate.Operator {
 	t.Helper()

@@ -17,7 +17,8 @@ type Factory struct {
 	// New returns a backend with an empty storage of its own. What it opens is closed
 	// with t.Cleanup.
 	New func(t testing.TB) backend.Backend
-	// Again returns another handle on the storage of be, as another process would have.
+	// Again returns another handle on the storage of be, as another process would have. It may be be itself when a
+	// backend keeps nothing of its caller.
 	Again func(t testing.TB, be backend.Backend) backend.Backend
 
 	// Effect writes value through the transaction that handlers of the transaction form
@@ -31,7 +32,8 @@ type Factory struct {
 	Polls bool
 
 	// Simulated runs each test in simulated time (testing/synctest): at once, and exact on any machine. It is
-	// for backends that live in the test's process alone.
+	// for backends that live in the test's process alone. New is called within the bubble, where all timers, channels
+	// and goroutines of the backend belong. Tests that are skipped are reported as passed; -v prints the reason.
 	Simulated bool
 
 	// SetBack remembers the storage of be as it is now. The function it returns brings it back to that

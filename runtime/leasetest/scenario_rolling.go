@@ -42,6 +42,7 @@ func rollingOwns(per backend.Per, t testing.TB, w *world) int {
 func startRolling(t testing.TB, f Factory, per backend.Per, older, newer func(s *lease.Spec), kinds []string) *rolling {
 	t.Helper()
 	w := newWorld(t, f)
+	needs(t, w.be, per)
 	s := spec()
 	s.Per, s.Idle = per, long // streams stay where they are
 	s.Topics = []string{"a.*"}

@@ -8,7 +8,8 @@ import (
 )
 
 // Operator looks at a backend and repairs it: the leasegen command, pages and exporters use it. A backend offers it in
-// its Capabilities. Its answers are of one moment for each consumer, not for all.
+// its Capabilities. Its answers are of one moment for each consumer, not for all. Of a consumer that is not known lists are
+// empty, without an error.
 type Operator interface {
 	// Status describes every consumer known to the backend, ordered by name.
 	Status(ctx context.Context) ([]ConsumerStatus, error)
@@ -68,7 +69,7 @@ type MemberStatus struct {
 	Since        time.Duration // since the session was opened
 	SinceBeat    time.Duration // since its last heartbeat
 	Owned        int
-	FairShare    int
+	FairShare    int // resources divided by members, rounded up
 	TTLRemaining time.Duration
 }
 

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	maintainAtOnce = 1000               // of each kind, in one call
-	sessionKept    = 7 * 24 * time.Hour // how long a dead session is remembered
+	maintainAtOnce = 1000      // of each kind, in one call
+	sessionKept    = time.Hour // how long a dead session is remembered, and longer while leases wait for its grace
 )
 
 type parked struct {
@@ -150,7 +150,7 @@ func (c commit) apply(s *state) (any, error) {
 		switch {
 		case l == nil:
 			fenced = append(fenced, p.Resource)
-		case p.Seq > l.seq:
+		case p.Seq > l.seq || p.Seq == 0 && l.seq <= 0: // 0 is not numbered, and harmless to repeat
 			s.progress(c.Consumer, l, p)
 			s.changed = true
 		}
@@ -184,6 +184,11 @@ func (s *state) progress(consumer string, l *lease, p progress) {
 		}
 	}
 	for _, dead := range p.Dead {
+		if slices.ContainsFunc(s.dead, func(d *deadLetter) bool {
+			return d.consumer == consumer && d.resource == l.resource && d.message.id() == dead.ID
+		}) {
+			continue // it is repeated
+		}
 		s.deaths++
 		d := &deadLetter{message: s.message(dead.ID), id: strconv.Itoa(s.deaths), consumer: consumer, resource: l.resource,
 			reason: dead.Reason, attempts: dead.Attempt, firstFailed: s.now, at: s.now}
@@ -234,8 +239,14 @@ func (c maintain) apply(s *state) (any, error) {
 			return true
 		})
 	}
+	holds := map[string]bool{}
+	for _, c := range s.consumers {
+		for _, l := range c.order {
+			holds[l.session] = true
+		}
+	}
 	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
-		if s.now.Sub(s.sessions[id].expires) > sessionKept && report.SessionsForgotten < maintainAtOnce {
+		if !holds[id] && s.now.Sub(s.sessions[id].expires) > sessionKept && report.SessionsForgotten < maintainAtOnce {
 			delete(s.sessions, id)
 			report.SessionsForgotten++
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	slots      = 16                 // of PerPartition; another number would change the order of keys
+	slots      = 64                 // of PerPartition; another number would change the order of keys
 	keepsOut   = 7 * 24 * time.Hour // how long an event's ID keeps out a second one
 	pollPeriod = 5 * time.Second    // a feed answers at least so often
 )
@@ -126,9 +126,9 @@ func (s *state) unread(per backend.Per, resource string, from position) []*messa
 	return all[i:]
 }
 
-// wants tells which messages a consumer reads: those that match a pattern of the call, or of any live member. Members
-// of another version may read other topics, and what one of them wants no other may pass over. The lease of a topic is
-// for all messages of that topic.
+// wants tells which messages a consumer reads: those that match a pattern of the call, or of any member. Members of
+// another version may read other topics, and what one of them wants no other may pass over, also while that one
+// restarts: its session counts until it is forgotten. The lease of a topic is for all messages of that topic.
 func (s *state) wants(info backend.ConsumerInfo) func(*message) bool {
 	if info.Per == backend.PerTopic {
 		return func(*message) bool { return true }
@@ -140,9 +140,7 @@ func (s *state) wants(info backend.ConsumerInfo) func(*message) bool {
 func (s *state) patterns(info backend.ConsumerInfo) []string {
 	patterns := slices.Clone(info.Topics)
 	for _, m := range s.sessions {
-		if m.live(s.now) {
-			patterns = append(patterns, m.spec.Topics[info.Name]...)
-		}
+		patterns = append(patterns, m.spec.Topics[info.Name]...)
 	}
 	slices.Sort(patterns)
 	return slices.Compact(patterns)
@@ -153,12 +151,12 @@ func (b *Backend) Fetch(ctx context.Context, req backend.FetchRequest) (answer [
 	err = b.read(ctx, "fetch", func(s *state) error {
 		wants := s.wants(req.Consumer)
 		for _, item := range req.Items {
-			from, ok := item.From.(position)
-			if !ok {
+			from, ok := item.From.(position) // nil is the beginning
+			if !ok && item.From != nil {
 				return fmt.Errorf("fetch %s %s: the cursor is a %T of another backend; use the grant's", req.Consumer.Name, item.Resource, item.From)
 			}
-			f := backend.Fetched{Resource: item.Resource, Next: from}
-			cuts := []position{from}
+			f := backend.Fetched{Resource: item.Resource, Next: item.From}
+			cuts := []backend.Cursor{item.From}
 			if s.consumers[req.Consumer.Name] != nil {
 				for _, m := range s.unread(req.Consumer.Per, item.Resource, from) {
 					if f.More = len(f.Messages) >= item.Limit; f.More {

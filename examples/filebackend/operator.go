@@ -28,14 +28,13 @@ func (s *state) behind(c *consumer, l *lease) (lag int64, oldest time.Duration) 
 	return lag, oldest
 }
 
-// on reads one consumer, which has to be known.
+// on reads one consumer. Of one that is not known there is nothing to tell.
 func (o operator) on(ctx context.Context, operation, name string, fn func(*state, *consumer) error) error {
 	return o.b.read(ctx, operation, func(s *state) error {
-		c := s.consumers[name]
-		if c == nil {
-			return fmt.Errorf("%s %s: there is no such consumer; the status lists those there are", operation, name)
+		if c := s.consumers[name]; c != nil {
+			return fn(s, c)
 		}
-		return fn(s, c)
+		return nil
 	})
 }
 

@@ -13,41 +13,35 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-const (
-	maintainAtOnce = 1000      // of each kind, in one call
-	sessionKept    = time.Hour // how long a dead session is remembered, and longer while leases wait for its grace
-)
+// sessionKept is how long a dead session is remembered; longer while leases wait for its grace.
+const sessionKept = time.Hour
 
 type parked struct {
 	*message
-	lane        string
-	attempt     int
-	err         string
-	due         time.Time
-	since       time.Time // when it was set aside, or its attempt or error last changed
-	firstFailed time.Time
+	backend.Park
+	due, firstFailed time.Time
+	since            time.Time // when it was set aside, or its attempt or error last changed
 }
 
 type deadLetter struct {
+	operate.DeadLetterInfo
 	*message
-	id, consumer, resource, lane, reason string
-	attempts                             int
-	firstFailed, at                      time.Time
+	lane string
 }
 
 // find returns where a message is parked, or -1.
 func (l *lease) find(id string) int {
-	return slices.IndexFunc(l.parked, func(p *parked) bool { return p.id() == id })
+	return slices.IndexFunc(l.parked, func(p *parked) bool { return p.ID == id })
 }
 
 // lanes returns the parked messages by lane, in the order in which the lanes came to be.
 func (l *lease) lanes() (lanes [][]*parked) {
 	index := map[string]int{}
 	for _, p := range l.parked {
-		i, there := index[p.lane]
+		i, there := index[p.Lane]
 		if !there {
 			i = len(lanes)
-			index[p.lane] = i
+			index[p.Lane] = i
 			lanes = append(lanes, nil)
 		}
 		lanes[i] = append(lanes[i], p)
@@ -55,74 +49,47 @@ func (l *lease) lanes() (lanes [][]*parked) {
 	return lanes
 }
 
-// FetchParked reads the lanes whose head is due.
+// FetchParked reads the lanes whose head is due, those that have waited longest first.
 func (b *Backend) FetchParked(ctx context.Context, req backend.ParkedRequest) (backend.Parked, error) {
-	answer := backend.Parked{Next: -1}
-	err := b.read(ctx, "fetch parked", func(s *state) error {
-		c := s.consumers[req.Consumer.Name]
-		if c == nil || !s.live(req.Session) {
-			return nil
-		}
-		asked := func(l *lease) bool {
-			if len(req.Resources) > 0 {
-				return slices.Contains(req.Resources, l.resource)
-			}
-			return !slices.Contains(req.Exclude, l.resource)
-		}
-		for _, l := range c.order {
-			if l.session != req.Session || !asked(l) {
+	return read(ctx, b, "fetch parked", func(s *state) (backend.Parked, error) {
+		answer := backend.Parked{Next: -1}
+		for _, l := range s.owned(req.Session, req.Consumer.Name) {
+			if len(req.Resources) > 0 && !slices.Contains(req.Resources, l.resource) ||
+				len(req.Resources) == 0 && slices.Contains(req.Exclude, l.resource) {
 				continue
 			}
-			lanes, taken := l.lanes(), 0
+			room := req.Limit - len(answer.Messages)
+			if req.PerResource > 0 {
+				room = min(room, req.PerResource)
+			}
+			lanes := l.lanes()
 			slices.SortStableFunc(lanes, func(a, b []*parked) int { return a[0].due.Compare(b[0].due) })
 			for _, lane := range lanes {
-				if wait := lane[0].due.Sub(s.now); wait > 0 {
-					if answer.Next < 0 || wait < answer.Next {
-						answer.Next = wait
-					}
-					break // the lanes behind are due later
+				if wait := lane[0].due.Sub(s.now); wait > 0 && (answer.Next < 0 || wait < answer.Next) {
+					answer.Next = wait
 				}
 				for i, p := range lane {
 					if p.due.After(s.now) {
 						break
 					}
-					if len(answer.Messages) >= req.Limit || req.PerResource > 0 && taken >= req.PerResource {
+					if room--; room < 0 {
 						answer.More = true
 						break
 					}
-					m := backend.ParkedMessage{Resource: l.resource, Lane: p.lane, Raw: p.raw(req.MaxPayload),
-						Last: i == len(lane)-1, Error: p.err, Waited: s.now.Sub(p.since)}
-					m.Attempt = p.attempt
+					m := backend.ParkedMessage{Resource: l.resource, Lane: p.Lane, Raw: p.raw(req.MaxPayload),
+						Last: i == len(lane)-1, Error: p.Error, Waited: s.now.Sub(p.since)}
+					m.Attempt = p.Attempt
 					answer.Messages = append(answer.Messages, m)
-					taken++
 				}
 			}
 		}
-		return nil
+		return answer, nil
 	})
-	return answer, err
 }
 
-// Commit stores progress.
-func (b *Backend) Commit(ctx context.Context, session, consumer string, entries []backend.Progress) ([]string, error) {
-	c := commit{Session: session, Consumer: consumer}
-	for _, e := range entries {
-		p := progress{Progress: e}
-		if e.Cursor != nil {
-			cursor, ok := e.Cursor.(position)
-			if !ok {
-				return nil, fmt.Errorf("commit %s %s: the cursor is a %T of another backend; use one that Fetch returned", consumer, e.Resource, e.Cursor)
-			}
-			p.Cursor = &cursor
-		}
-		c.Progress = append(c.Progress, p)
-	}
-	return change[[]string](ctx, b, "commit", c)
-}
-
-type commit struct {
+type progresses struct {
 	Session, Consumer string
-	Progress          []progress
+	Entries           []progress
 }
 
 // progress is backend.Progress with a cursor that can be read back.
@@ -131,27 +98,41 @@ type progress struct {
 	Cursor *position
 }
 
-func (c commit) apply(s *state) (any, error) {
-	var fenced []string
-	for _, p := range c.Progress { // before anything changes
+// Commit stores progress.
+func (b *Backend) Commit(ctx context.Context, session, consumer string, entries []backend.Progress) ([]string, error) {
+	all := progresses{Session: session, Consumer: consumer}
+	for _, e := range entries {
+		p := progress{Progress: e}
+		if cursor, ok := e.Cursor.(position); ok {
+			p.Cursor = &cursor
+		} else if e.Cursor != nil {
+			return nil, fmt.Errorf("commit %s: the cursor is a %T; use one of this backend", e.Resource, e.Cursor)
+		}
+		all.Entries = append(all.Entries, p)
+	}
+	return change[[]string](ctx, b, "commit", all)
+}
+
+func (s *state) commit(all progresses) (fenced []string, err error) {
+	for _, p := range all.Entries { // before anything changes
+		ids := []string(nil)
 		for _, park := range p.Park {
-			if s.message(park.ID) == nil {
-				return nil, fmt.Errorf("commit %s %s: there is no message %q to park; use ids that Fetch returned", c.Consumer, p.Resource, park.ID)
-			}
+			ids = append(ids, park.ID)
 		}
 		for _, dead := range p.Dead {
-			if s.message(dead.ID) == nil {
-				return nil, fmt.Errorf("commit %s %s: there is no message %q to give up; use ids that Fetch returned", c.Consumer, p.Resource, dead.ID)
+			ids = append(ids, dead.ID)
+		}
+		for _, id := range ids {
+			if s.message(id) == nil {
+				return nil, fmt.Errorf("commit %s: there is no message %q; use ids that Fetch returned", p.Resource, id)
 			}
 		}
 	}
-	for _, p := range c.Progress {
-		l := s.held(c.Session, c.Consumer, p.Ref)
-		switch {
-		case l == nil:
+	for _, p := range all.Entries {
+		if l := s.held(all.Session, all.Consumer, p.Ref); l == nil {
 			fenced = append(fenced, p.Resource)
-		case p.Seq > l.seq || p.Seq == 0 && l.seq <= 0: // 0 is not numbered, and harmless to repeat
-			s.progress(c.Consumer, l, p)
+		} else if p.Seq > l.seq || p.Seq == 0 && l.seq == 0 { // 0 is not numbered, and harmless to repeat
+			s.progress(all.Consumer, l, p)
 			s.changed = true
 		}
 	}
@@ -167,37 +148,22 @@ func (s *state) progress(consumer string, l *lease, p progress) {
 		i := l.find(park.ID)
 		if i < 0 {
 			i = len(l.parked)
-			l.parked = append(l.parked, &parked{message: s.message(park.ID), lane: park.Lane, since: s.now})
+			l.parked = append(l.parked, &parked{message: s.message(park.ID), since: s.now})
 		}
 		m := l.parked[i]
-		if park.Attempt > m.attempt || park.Error != m.err {
+		if park.Attempt > m.Attempt || park.Error != m.Error {
 			m.since = s.now
 		}
-		if park.Attempt > 0 && m.firstFailed.IsZero() {
-			m.firstFailed = s.now
+		if park.Attempt > 0 {
+			m.firstFailed = cmp.Or(m.firstFailed, s.now)
 		}
-		m.attempt, m.err, m.due = park.Attempt, park.Error, s.now.Add(park.After)
+		m.Park, m.due = park, s.now.Add(park.After)
 	}
 	for _, id := range p.Done {
-		if i := l.find(id); i >= 0 {
-			l.parked = slices.Delete(l.parked, i, i+1)
-		}
+		l.unpark(id)
 	}
 	for _, dead := range p.Dead {
-		if slices.ContainsFunc(s.dead, func(d *deadLetter) bool {
-			return d.consumer == consumer && d.resource == l.resource && d.message.id() == dead.ID
-		}) {
-			continue // it is repeated
-		}
-		s.deaths++
-		d := &deadLetter{message: s.message(dead.ID), id: strconv.Itoa(s.deaths), consumer: consumer, resource: l.resource,
-			reason: dead.Reason, attempts: dead.Attempt, firstFailed: s.now, at: s.now}
-		d.lane = d.Key
-		if i := l.find(dead.ID); i >= 0 {
-			d.lane, d.firstFailed = l.parked[i].lane, cmp.Or(l.parked[i].firstFailed, s.now)
-			l.parked = slices.Delete(l.parked, i, i+1)
-		}
-		s.dead = append(s.dead, d)
+		s.bury(consumer, l, dead)
 	}
 	// An owner that marks the same message again has not got past it, but it is still one owner.
 	if p.Mark != l.mark {
@@ -211,26 +177,56 @@ func (s *state) progress(consumer string, l *lease, p progress) {
 	}
 }
 
+// unpark removes a parked message and returns it; nil when it is not parked.
+func (l *lease) unpark(id string) *parked {
+	i := l.find(id)
+	if i < 0 {
+		return nil
+	}
+	p := l.parked[i]
+	l.parked = slices.Delete(l.parked, i, i+1)
+	return p
+}
+
+// bury makes a dead letter of a message, unless there is one already because the progress is repeated.
+func (s *state) bury(consumer string, l *lease, dead backend.Dead) {
+	m, first := s.message(dead.ID), s.now
+	lane := m.Key
+	if p := l.unpark(dead.ID); p != nil {
+		lane, first = p.Lane, cmp.Or(p.firstFailed, s.now)
+	}
+	if slices.ContainsFunc(s.dead, func(d *deadLetter) bool {
+		return d.Consumer == consumer && d.Resource == l.resource && d.MessageID == dead.ID
+	}) {
+		return
+	}
+	s.deaths++
+	info := operate.DeadLetterInfo{ID: strconv.Itoa(s.deaths), Consumer: consumer, Resource: l.resource, MessageID: dead.ID,
+		Topic: m.Topic, Key: m.Key, Kind: m.Kind, Size: len(m.Payload), Headers: m.Headers, PublishedAt: m.published,
+		FirstFailed: first, DeadAt: s.now, Attempts: dead.Attempt, Reason: dead.Reason}
+	s.dead = append(s.dead, &deadLetter{info, m, lane})
+}
+
 type maintained = operate.MaintainReport
 
-type maintain struct{ Consumers []backend.ConsumerInfo }
+// Maintain forgets what is due to be forgotten, all at once: it is a matter of memory alone.
+func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo) (maintained, error) {
+	return change[maintained](ctx, b, "maintain", consumers)
+}
 
-func (c maintain) apply(s *state) (any, error) {
-	var report maintained
-	for _, info := range c.Consumers {
+func (s *state) maintain(consumers []backend.ConsumerInfo) (report maintained, err error) {
+	for _, info := range consumers {
 		count := 0
 		for _, d := range s.dead {
-			if d.consumer == info.Name {
+			if d.Consumer == info.Name {
 				count++
 			}
 		}
 		s.dead = slices.DeleteFunc(s.dead, func(d *deadLetter) bool {
 			switch {
-			case d.consumer != info.Name || report.DeadLettersExpired+report.DeadLettersDropped >= maintainAtOnce:
-				return false
-			case info.Keep > 0 && s.now.Sub(d.at) > info.Keep:
+			case d.Consumer == info.Name && info.Keep > 0 && s.now.Sub(d.DeadAt) > info.Keep:
 				report.DeadLettersExpired++
-			case info.Max > 0 && count > info.Max:
+			case d.Consumer == info.Name && info.Max > 0 && count > info.Max:
 				report.DeadLettersDropped++
 			default:
 				return false
@@ -245,17 +241,10 @@ func (c maintain) apply(s *state) (any, error) {
 			holds[l.session] = true
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
-		if !holds[id] && s.now.Sub(s.sessions[id].expires) > sessionKept && report.SessionsForgotten < maintainAtOnce {
-			delete(s.sessions, id)
-			report.SessionsForgotten++
-		}
-	}
-	for len(s.idQueue) > 0 && !s.now.Before(s.ids[s.idQueue[0]]) && report.IDsForgotten < maintainAtOnce {
-		delete(s.ids, s.idQueue[0])
-		s.idQueue = s.idQueue[1:]
-		report.IDsForgotten++
-	}
+	sessions, ids := len(s.sessions), len(s.ids)
+	maps.DeleteFunc(s.sessions, func(id string, m *session) bool { return !holds[id] && s.now.Sub(m.expires) > sessionKept })
+	maps.DeleteFunc(s.ids, func(_ eventID, until time.Time) bool { return !s.now.Before(until) })
+	report.SessionsForgotten, report.IDsForgotten = sessions-len(s.sessions), ids-len(s.ids)
 	s.changed = report != maintained{}
 	return report, nil
 }

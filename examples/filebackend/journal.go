@@ -18,29 +18,35 @@ type record struct {
 	Args json.RawMessage
 }
 
-// command is a call that changes the state. It changes nothing when it returns an error, and sets state.changed when it
-// changes something. Its present is state.now.
-type command interface {
-	apply(s *state) (answer any, err error)
+// commands are all kinds there are. A kind that was written once must keep its name, its arguments and its meaning.
+var commands = map[string]func(*state, json.RawMessage) (any, error){
+	"publish":    command((*state).publish),
+	"open":       command((*state).open),
+	"heartbeat":  command((*state).heartbeat),
+	"close":      command((*state).close),
+	"register":   command((*state).register),
+	"acquire":    command((*state).acquire),
+	"release":    command((*state).release),
+	"commit":     command((*state).commit),
+	"maintain":   command((*state).maintain),
+	"replay":     command((*state).replay),
+	"purge":      command((*state).purge),
+	"set cursor": command((*state).setCursor),
 }
 
-// commands are all kinds there are. A name that was written once must stay, and so must the meaning of its arguments.
-var commands = map[string]func() command{
-	"publish":    func() command { return new(publish) },
-	"open":       func() command { return new(openSession) },
-	"heartbeat":  func() command { return new(heartbeat) },
-	"close":      func() command { return new(closeSession) },
-	"register":   func() command { return new(register) },
-	"acquire":    func() command { return new(acquire) },
-	"release":    func() command { return new(release) },
-	"commit":     func() command { return new(commit) },
-	"maintain":   func() command { return new(maintain) },
-	"replay":     func() command { return new(replay) },
-	"purge":      func() command { return new(purge) },
-	"set cursor": func() command { return new(setCursor) },
+// command decodes the arguments of a method. The method sets state.changed when it changes something, and changes
+// nothing when it returns an error. Its present is state.now.
+func command[A, B any](method func(*state, A) (B, error)) func(*state, json.RawMessage) (any, error) {
+	return func(s *state, raw json.RawMessage) (any, error) {
+		var args A
+		if err := json.Unmarshal(raw, &args); err != nil {
+			return nil, err
+		}
+		return method(s, args)
+	}
 }
 
-func encode(at time.Time, kind string, args command) ([]byte, error) {
+func encode(at time.Time, kind string, args any) ([]byte, error) {
 	raw, err := json.Marshal(args)
 	if err != nil {
 		return nil, err
@@ -49,28 +55,24 @@ func encode(at time.Time, kind string, args command) ([]byte, error) {
 	return append(line, '\n'), err
 }
 
-// carryOut decodes a line and applies it. Both a new command and one that is read back go through here.
+// carryOut decodes a line and carries it out. Both a new command and one that is read back go through here.
 func (s *state) carryOut(line []byte) (answer any, err error) {
 	var r record
 	if err := json.Unmarshal(line, &r); err != nil {
 		return nil, err
 	}
-	make := commands[r.Kind]
-	if make == nil {
+	method := commands[r.Kind]
+	if method == nil {
 		return nil, fmt.Errorf("unknown command %q", r.Kind)
-	}
-	c := make()
-	if err := json.Unmarshal(r.Args, c); err != nil {
-		return nil, err
 	}
 	s.advance(r.At)
 	s.changed = false
-	return c.apply(s)
+	return method(s, r.Args)
 }
 
-// openJournal opens the file and hands each line to apply. A last line without its end is a write that was cut short
+// openJournal opens the file and carries out each line. A last line without its end is a write that was cut short
 // before its call had answered: it is cut off. Any other line that does not decode is damage, which is not mended here.
-func openJournal(path string, apply func(line []byte) error) (_ *os.File, err error) {
+func openJournal(path string, s *state) (_ *os.File, err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
@@ -86,19 +88,13 @@ func openJournal(path string, apply func(line []byte) error) (_ *os.File, err er
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			return nil, err
+		if err == nil {
+			_, err = s.carryOut(line)
 		}
-		if err := apply(line); err != nil {
+		if err != nil {
 			return nil, fmt.Errorf("record at offset %d: %w; restore the file from a copy", offset, err)
 		}
 		offset += int64(len(line))
-	}
-	if err := f.Truncate(offset); err != nil {
-		return nil, err
-	}
-	if err := f.Sync(); err != nil {
-		return nil, err
 	}
 	// A file that was just made is there after a crash only when its directory was synced too.
 	dir, err := os.Open(filepath.Dir(path))
@@ -106,7 +102,7 @@ func openJournal(path string, apply func(line []byte) error) (_ *os.File, err er
 		return nil, err
 	}
 	defer dir.Close()
-	return f, dir.Sync()
+	return f, errors.Join(f.Truncate(offset), f.Sync(), dir.Sync())
 }
 
 func appendLine(f *os.File, line []byte) error {

@@ -13,22 +13,29 @@ import (
 )
 
 const (
-	slots      = 64                 // of PerPartition; another number would change the order of keys
-	keepsOut   = 7 * 24 * time.Hour // how long an event's ID keeps out a second one
-	pollPeriod = 5 * time.Second    // a feed answers at least so often
+	slots      = 64                     // of PerPartition; another number would change the order of keys
+	keepsOut   = 7 * 24 * time.Hour     // how long an event's ID keeps out a second one
+	pollPeriod = 200 * time.Millisecond // in which feeds find what time alone has changed
 )
 
-// position is a backend.Cursor: how many messages of the whole log have been passed. The message at position n is the
-// nth, and n is its id.
+// position is a backend.Cursor: how many messages of the whole log have been passed. The id of a message is its number
+// in the log, so that a cursor holds the id of the last message passed.
 type position int64
+
+func (p position) id() string { return strconv.FormatInt(int64(p), 10) }
 
 type message struct {
 	backend.Event
-	position  position
+	position
 	published time.Time
 }
 
-func (m *message) id() string { return strconv.FormatInt(int64(m.position), 10) }
+type delayed struct {
+	event backend.Event
+	due   time.Time
+}
+
+type eventID struct{ topic, id string }
 
 // slot spreads messages without a key over all slots.
 func (m *message) slot() int {
@@ -55,61 +62,55 @@ func (b *Backend) Publish(ctx context.Context, events []backend.Event) error {
 	if err := backend.CheckEvents(events); err != nil {
 		return err
 	}
-	_, err := change[any](ctx, b, "publish", publish{events})
+	_, err := change[any](ctx, b, "publish", events)
 	return err
 }
 
-type publish struct{ Events []backend.Event }
-
-func (c publish) apply(s *state) (any, error) {
-	for _, e := range c.Events {
-		if e.ID != "" {
-			id := eventID{e.Topic, e.ID}
-			if until, there := s.ids[id]; there && s.now.Before(until) {
-				continue
-			}
-			until := s.now.Add(keepsOut)
-			s.ids[id] = until
-			s.idQueue = append(s.idQueue, id)
+func (s *state) publish(events []backend.Event) (any, error) {
+	for _, e := range events {
+		id := eventID{e.Topic, e.ID}
+		if e.ID != "" && s.now.Before(s.ids[id]) {
+			continue
+		} else if e.ID != "" {
+			s.ids[id] = s.now.Add(keepsOut)
 		}
-		due := s.now.Add(e.After)
+		due := s.now.Add(max(e.After, 0))
 		if e.At.After(due) {
 			due = e.At
 		}
+		s.delayed = append(s.delayed, delayed{e, due})
 		s.changed = true
-		if !due.After(s.now) {
-			s.append(e, s.now)
-			continue
-		}
-		i, _ := slices.BinarySearchFunc(s.delayed, due, func(d delayed, due time.Time) int {
-			if d.due.After(due) {
-				return 1
-			}
-			return -1 // also when they are due together: the one published first comes first
-		})
-		s.delayed = slices.Insert(s.delayed, i, delayed{e, due})
 	}
+	slices.SortStableFunc(s.delayed, func(a, b delayed) int { return a.due.Compare(b.due) })
+	s.advance(s.now) // those that are not delayed join the log at once
 	return nil, nil
 }
 
-// append adds a message to the log and its indexes.
-func (s *state) append(e backend.Event, at time.Time) {
-	m := &message{Event: e, position: position(len(s.log) + 1), published: at}
-	s.log = append(s.log, m)
-	s.topics[m.Topic] = append(s.topics[m.Topic], m)
-	s.slots[m.slot()] = append(s.slots[m.slot()], m)
+// advance sets the present and lets events that are due join the log. It depends on the time alone, so that the log is
+// the same whether a read or a later command finds them due.
+func (s *state) advance(now time.Time) {
+	if now.After(s.now) {
+		s.now = now
+	}
+	for len(s.delayed) > 0 && !s.delayed[0].due.After(s.now) {
+		m := &message{s.delayed[0].event, position(len(s.log) + 1), s.delayed[0].due}
+		s.delayed = s.delayed[1:]
+		s.log = append(s.log, m)
+		s.topics[m.Topic] = append(s.topics[m.Topic], m)
+		s.slots[m.slot()] = append(s.slots[m.slot()], m)
+	}
 }
 
 // message returns the message with this id, or nil.
 func (s *state) message(id string) *message {
-	n, err := strconv.ParseInt(id, 10, 64)
-	if err != nil || n < 1 || n > int64(len(s.log)) || s.log[n-1].id() != id {
+	n, err := strconv.Atoi(id)
+	if err != nil || n < 1 || n > len(s.log) || s.log[n-1].id() != id {
 		return nil
 	}
 	return s.log[n-1]
 }
 
-// unread returns the messages of a resource after a position, matching or not.
+// unread returns the messages of a resource after a position, whether the consumer wants them or not.
 func (s *state) unread(per backend.Per, resource string, from position) []*message {
 	var all []*message
 	switch per {
@@ -126,151 +127,117 @@ func (s *state) unread(per backend.Per, resource string, from position) []*messa
 	return all[i:]
 }
 
-// wants tells which messages a consumer reads: those that match a pattern of the call, or of any member. Members of
+// wants tells which topics a consumer reads: those that match a pattern of the call, or of any member. Members of
 // another version may read other topics, and what one of them wants no other may pass over, also while that one
-// restarts: its session counts until it is forgotten. The lease of a topic is for all messages of that topic.
-func (s *state) wants(info backend.ConsumerInfo) func(*message) bool {
-	if info.Per == backend.PerTopic {
-		return func(*message) bool { return true }
-	}
-	patterns := s.patterns(info)
-	return func(m *message) bool { return backend.MatchTopic(patterns, m.Topic) }
-}
-
-func (s *state) patterns(info backend.ConsumerInfo) []string {
+// restarts: its session counts until it is forgotten.
+func (s *state) wants(info backend.ConsumerInfo) func(topic string) bool {
 	patterns := slices.Clone(info.Topics)
 	for _, m := range s.sessions {
 		patterns = append(patterns, m.spec.Topics[info.Name]...)
 	}
 	slices.Sort(patterns)
-	return slices.Compact(patterns)
+	patterns = slices.Compact(patterns)
+	return func(topic string) bool { return backend.MatchTopic(patterns, topic) }
 }
 
 // Fetch reads the log.
-func (b *Backend) Fetch(ctx context.Context, req backend.FetchRequest) (answer []backend.Fetched, err error) {
-	err = b.read(ctx, "fetch", func(s *state) error {
+func (b *Backend) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
+	return read(ctx, b, "fetch", func(s *state) (answer []backend.Fetched, err error) {
 		wants := s.wants(req.Consumer)
 		for _, item := range req.Items {
 			from, ok := item.From.(position) // nil is the beginning
 			if !ok && item.From != nil {
-				return fmt.Errorf("fetch %s %s: the cursor is a %T of another backend; use the grant's", req.Consumer.Name, item.Resource, item.From)
+				return nil, fmt.Errorf("fetch %s: the cursor is a %T; use one of this backend", item.Resource, item.From)
 			}
 			f := backend.Fetched{Resource: item.Resource, Next: item.From}
 			cuts := []backend.Cursor{item.From}
-			if s.consumers[req.Consumer.Name] != nil {
-				for _, m := range s.unread(req.Consumer.Per, item.Resource, from) {
-					if f.More = len(f.Messages) >= item.Limit; f.More {
-						break
-					}
-					f.Next = m.position
-					if wants(m) {
-						f.Messages = append(f.Messages, m.raw(req.MaxPayload))
-						cuts = append(cuts, m.position)
-					}
+			for _, m := range s.unread(req.Consumer.Per, item.Resource, from) {
+				if f.More = len(f.Messages) >= item.Limit; f.More {
+					break
+				}
+				f.Next = m.position
+				if req.Consumer.Per == backend.PerTopic || wants(m.Topic) {
+					f.Messages = append(f.Messages, m.raw(req.MaxPayload))
+					cuts = append(cuts, m.position)
 				}
 			}
 			f.Cut = func(n int) backend.Cursor { return cuts[n] }
 			answer = append(answer, f)
 		}
-		return nil
+		return answer, nil
 	})
-	return answer, err
-}
-
-// OpenFeed starts watching.
-func (b *Backend) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo) (backend.Feed, error) {
-	f := &feed{b: b, consumers: consumers}
-	err := b.read(ctx, "open feed", func(s *state) error {
-		f.seen, f.ownership, f.replays, f.at = len(s.log), s.ownership, s.replays, s.now
-		return nil
-	})
-	return f, err
 }
 
 // feed remembers how much of the state it has told of.
 type feed struct {
-	b                        *Backend
-	consumers                []backend.ConsumerInfo
-	seen, ownership, replays int
-	at                       time.Time
+	b         *Backend
+	consumers []backend.ConsumerInfo
+	told      versions
+}
+
+// versions tell whether anything that feeds report has changed.
+type versions struct{ messages, ownership, live, replays int }
+
+func (s *state) versions() versions {
+	v := versions{messages: len(s.log), ownership: s.ownership, replays: s.replays}
+	for _, m := range s.sessions {
+		if m.live(s.now) {
+			v.live++
+		}
+	}
+	return v
+}
+
+// OpenFeed starts watching.
+func (b *Backend) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo) (backend.Feed, error) {
+	told, err := read(ctx, b, "open feed", func(s *state) (versions, error) { return s.versions(), nil })
+	return &feed{b, consumers, told}, err
 }
 
 func (f *feed) Close() {}
 
-func (f *feed) Next(ctx context.Context) (news backend.News, err error) {
-	for {
-		var found bool
-		var wait time.Duration
+// Next looks after each command, and once more after a period, for delayed events and sessions that expire.
+func (f *feed) Next(ctx context.Context) (backend.News, error) {
+	poll := time.NewTimer(pollPeriod)
+	defer poll.Stop()
+	for last := false; ; {
 		var changed <-chan struct{}
-		err := f.b.read(ctx, "feed", func(s *state) error {
-			news, found, wait = f.look(s)
+		told := f.told
+		news, err := read(ctx, f.b, "feed", func(s *state) (backend.News, error) {
 			changed = f.b.changed
-			return nil
+			return f.look(s), nil
 		})
-		if err != nil || found {
+		if err != nil || last || f.told != told {
 			return news, err
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return news, ctx.Err()
 		case <-changed:
-			timer.Stop()
-		case <-timer.C: // time alone makes news too: delayed events, and sessions that expire
-			err = f.b.read(ctx, "feed", func(s *state) error {
-				news, _, _ = f.look(s)
-				return nil
-			})
-			return news, err
+		case <-poll.C:
+			last = true
 		}
 	}
 }
 
-// look returns what is new, whether there is anything, and how long there will be nothing unless a command is carried out.
-func (f *feed) look(s *state) (news backend.News, found bool, wait time.Duration) {
-	news.Ownership, news.Parked = s.ownership > f.ownership, s.replays > f.replays
+// look returns what is new since the look before.
+func (f *feed) look(s *state) backend.News {
+	v := s.versions()
+	news := backend.News{Resources: map[string][]string{}, Parked: v.replays != f.told.replays}
+	news.Ownership = v.ownership != f.told.ownership || v.live != f.told.live
+	topics := map[string]bool{}
 	for _, c := range f.consumers {
-		patterns := s.patterns(c)
-		for _, m := range s.log[f.seen:] {
-			if !backend.MatchTopic(patterns, m.Topic) {
-				continue
-			}
-			if c.Per != backend.PerPartition {
-				news.Topics = append(news.Topics, m.Topic)
-				continue
-			}
-			if news.Resources == nil {
-				news.Resources = map[string][]string{}
-			}
-			if slot := strconv.Itoa(m.slot()); !slices.Contains(news.Resources[c.Name], slot) {
-				news.Resources[c.Name] = append(news.Resources[c.Name], slot)
+		wants, slots := s.wants(c), map[string]bool{}
+		for _, m := range s.log[f.told.messages:] {
+			if wants(m.Topic) {
+				topics[m.Topic], slots[strconv.Itoa(m.slot())] = true, true
 			}
 		}
-	}
-	slices.Sort(news.Topics)
-	news.Topics = slices.Compact(news.Topics)
-	next := s.now.Add(pollPeriod)
-	if len(s.delayed) > 0 && s.delayed[0].due.Before(next) {
-		next = s.delayed[0].due
-	}
-	graces := []time.Duration{0}
-	for _, c := range f.consumers {
-		graces = append(graces, c.Grace)
-	}
-	for _, m := range s.sessions {
-		for _, grace := range graces {
-			free := m.expires.Add(grace)
-			switch {
-			case m.closed:
-			case free.After(s.now) && free.Before(next):
-				next = free
-			case free.After(f.at) && !free.After(s.now):
-				news.Ownership = true
-			}
+		if c.Per == backend.PerPartition && len(slots) > 0 {
+			news.Resources[c.Name] = slices.Collect(maps.Keys(slots))
 		}
 	}
-	f.seen, f.ownership, f.replays, f.at = len(s.log), s.ownership, s.replays, s.now
-	found = news.Ownership || news.Parked || len(news.Topics) > 0 || len(news.Resources) > 0
-	return news, found, next.Sub(s.now)
+	news.Topics = slices.Collect(maps.Keys(topics))
+	f.told = v
+	return news
 }

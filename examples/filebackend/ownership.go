@@ -1,13 +1,13 @@
 package filebackend
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
@@ -21,32 +21,23 @@ type state struct {
 	log     []*message
 	topics  map[string][]*message
 	slots   [slots][]*message
-	delayed []delayed // in the order in which they will join the log
-	ids     map[eventID]time.Time
-	idQueue []eventID // the oldest first
+	delayed []delayed             // in the order in which they will join the log
+	ids     map[eventID]time.Time // until when they keep out a second event
 
 	sessions  map[string]*session // the dead too, until they are forgotten
 	consumers map[string]*consumer
 	dead      []*deadLetter // the oldest first
 	deaths    int           // dead letters there have ever been
 
-	ownership, replays int // these rise with each change that feeds tell of
+	ownership, replays int // these rise when feeds have to tell of it
 }
-
-type delayed struct {
-	event backend.Event
-	due   time.Time
-}
-
-type eventID struct{ topic, id string }
 
 type session struct {
 	spec                  backend.SessionSpec
 	opened, beat, expires time.Time
-	closed                bool // it ended in order, and holds nothing
 }
 
-func (m *session) live(now time.Time) bool { return !m.closed && now.Before(m.expires) }
+func (m *session) live(now time.Time) bool { return now.Before(m.expires) }
 
 type consumer struct {
 	info   backend.ConsumerInfo
@@ -56,34 +47,19 @@ type consumer struct {
 }
 
 type lease struct {
-	resource  string
-	epoch     int64
-	session   string // empty when it was given back; it may be dead
-	attempt   string // the Acquire that granted it
-	since     time.Time
-	seq       int64 // of the last progress in this epoch
-	cursor    position
-	parked    []*parked
-	suspicion int
-	mark      string
-	marks     int
-	marked    int64 // the last epoch that set the mark
+	resource, session, attempt string // session is empty when it was given back, and may be dead; attempt is the Acquire's
+	epoch, seq                 int64  // seq is that of the last progress in this epoch
+	since                      time.Time
+	cursor                     position
+	parked                     []*parked
+	suspicion                  int
+	mark                       string
+	marks                      int
+	marked                     int64 // the last epoch that set the mark
 }
 
 func newState() *state {
 	return &state{topics: map[string][]*message{}, ids: map[eventID]time.Time{}, sessions: map[string]*session{}, consumers: map[string]*consumer{}}
-}
-
-// advance sets the present and lets delayed events that are due join the log. It depends on the time alone, so that the
-// log is the same whether a read or a later command finds them due.
-func (s *state) advance(now time.Time) {
-	if now.After(s.now) {
-		s.now = now
-	}
-	for len(s.delayed) > 0 && !s.delayed[0].due.After(s.now) {
-		s.append(s.delayed[0].event, s.delayed[0].due)
-		s.delayed = s.delayed[1:]
-	}
 }
 
 func (s *state) live(id string) bool {
@@ -114,15 +90,17 @@ func (s *state) drop(l *lease) {
 	s.ownership++
 }
 
-// end ends a session in order.
-func (s *state) end(id string) {
-	m := s.sessions[id]
-	m.closed, m.expires = true, s.now
+// end ends a session in order, so that it holds nothing any more. One that has expired already stays as it is, but for
+// its leases.
+func (s *state) end(m *session) {
+	if m.live(s.now) {
+		m.expires = s.now
+	}
 	s.changed = true
 	s.ownership++
 	for _, c := range s.consumers {
 		for _, l := range c.order {
-			if l.session == id {
+			if l.session == m.spec.ID {
 				s.drop(l)
 			}
 		}
@@ -131,30 +109,30 @@ func (s *state) end(id string) {
 
 // OpenSession starts a session.
 func (b *Backend) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
-	if _, err := change[any](ctx, b, "open", openSession{spec}); err != nil {
-		return nil, err
-	}
-	return handle{b, spec.ID}, nil
+	_, err := change[any](ctx, b, "open", spec)
+	return handle{b, spec.ID}, err
 }
 
-type openSession struct{ Spec backend.SessionSpec }
-
-func (c openSession) apply(s *state) (any, error) {
-	if m := s.sessions[c.Spec.ID]; m != nil {
-		if !m.live(s.now) {
-			return nil, backend.ErrSessionLost
-		}
-		return nil, nil
+func (s *state) open(spec backend.SessionSpec) (any, error) {
+	if s.sessions[spec.ID] != nil {
+		return s.alive(spec.ID)
 	}
-	if id := c.Spec.Replaces; id != "" {
-		if s.sessions[id] == nil {
-			s.sessions[id] = &session{} // a request to open it may be on its way, and must find it dead
+	if id := spec.Replaces; id != "" {
+		if s.sessions[id] == nil { // a request to open it may be on its way, and must find it dead
+			s.sessions[id] = &session{spec: backend.SessionSpec{ID: id}, expires: s.now}
 		}
-		s.end(id)
+		s.end(s.sessions[id])
 	}
-	s.sessions[c.Spec.ID] = &session{spec: c.Spec, opened: s.now, beat: s.now, expires: s.now.Add(c.Spec.TTL)}
+	s.sessions[spec.ID] = &session{spec: spec, opened: s.now, beat: s.now, expires: s.now.Add(spec.TTL)}
 	s.changed = true
 	s.ownership++
+	return nil, nil
+}
+
+func (s *state) alive(id string) (any, error) {
+	if !s.live(id) {
+		return nil, backend.ErrSessionLost
+	}
 	return nil, nil
 }
 
@@ -167,43 +145,29 @@ type handle struct {
 func (h handle) Alarm() <-chan struct{} { return nil }
 
 func (h handle) Heartbeat(ctx context.Context) error {
-	_, err := change[any](ctx, h.b, "heartbeat", heartbeat{h.id})
+	_, err := change[any](ctx, h.b, "heartbeat", h.id)
 	return err
 }
 
 func (h handle) Close(ctx context.Context) error {
-	_, err := change[any](ctx, h.b, "close", closeSession{h.id})
+	_, err := change[any](ctx, h.b, "close", h.id)
 	return err
 }
 
-type heartbeat struct{ Session string }
-
-func (c heartbeat) apply(s *state) (any, error) {
-	if !s.live(c.Session) {
-		return nil, backend.ErrSessionLost
+func (s *state) heartbeat(id string) (any, error) {
+	if s.live(id) {
+		m := s.sessions[id]
+		m.beat, m.expires = s.now, s.now.Add(m.spec.TTL)
+		s.changed = true
 	}
-	m := s.sessions[c.Session]
-	m.beat, m.expires = s.now, s.now.Add(m.spec.TTL)
-	s.changed = true
-	return nil, nil
+	return s.alive(id)
 }
 
-type closeSession struct{ Session string }
-
-func (c closeSession) apply(s *state) (any, error) {
-	if s.live(c.Session) {
-		s.end(c.Session)
+func (s *state) close(id string) (any, error) {
+	if s.live(id) {
+		s.end(s.sessions[id])
 	}
 	return nil, nil
-}
-
-// Register makes resources known.
-func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resources []string) error {
-	if err := supported(info); err != nil {
-		return err
-	}
-	_, err := change[any](ctx, b, "register", register{info, resources})
-	return err
 }
 
 // supported refuses consumers that need more than a log.
@@ -217,44 +181,45 @@ func supported(info backend.ConsumerInfo) error {
 	return nil
 }
 
-type register struct {
+// Register makes resources known.
+func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resources []string) error {
+	if err := supported(info); err != nil {
+		return err
+	}
+	_, err := change[any](ctx, b, "register", registration{info, resources})
+	return err
+}
+
+type registration struct {
 	Consumer  backend.ConsumerInfo
 	Resources []string
 }
 
-func (r register) apply(s *state) (any, error) {
+func (s *state) register(r registration) (any, error) {
 	info, names := r.Consumer, r.Resources
 	c := s.consumers[info.Name]
 	one := func(p backend.Per) bool { return p == backend.PerGroup || p == backend.PerCluster }
-	if c != nil && c.info.Per != info.Per && !(one(c.info.Per) && one(info.Per)) {
-		return nil, fmt.Errorf("register %s: it is known per %s and asked for per %s; give one of the two another name", info.Name, c.info.Per, info.Per)
-	}
-	if c == nil {
-		c = &consumer{info: info, leases: map[string]*lease{}}
+	switch {
+	case c == nil:
+		c = &consumer{leases: map[string]*lease{}}
 		if info.From == backend.FromNow {
 			c.start = position(len(s.log))
 		}
 		s.consumers[info.Name] = c
-		s.changed = true
+	case c.info.Per != info.Per && !(one(c.info.Per) && one(info.Per)):
+		return nil, fmt.Errorf("register %s: it is known per %s and asked for per %s; rename one of the two", info.Name, c.info.Per, info.Per)
 	}
 	if !reflect.DeepEqual(c.info, info) {
 		c.info = info
 		s.changed = true
 	}
-	switch {
-	case one(info.Per):
+	if one(info.Per) {
 		names = []string{backend.Whole}
-	case info.Per == backend.PerPartition:
-		names = nil
-		for i := range slots {
-			names = append(names, strconv.Itoa(i))
-		}
-	case names == nil:
-		for _, topic := range slices.Sorted(maps.Keys(s.topics)) {
-			if backend.MatchTopic(info.Topics, topic) {
-				names = append(names, topic)
-			}
-		}
+	} else if info.Per == backend.PerPartition {
+		names = slotNames
+	} else if names == nil {
+		names = slices.Sorted(maps.Keys(s.topics))
+		names = slices.DeleteFunc(names, func(topic string) bool { return !backend.MatchTopic(info.Topics, topic) })
 	}
 	for _, name := range names {
 		if c.leases[name] == nil {
@@ -266,30 +231,12 @@ func (r register) apply(s *state) (any, error) {
 	return nil, nil
 }
 
-// Survey counts members and leases.
-func (b *Backend) Survey(ctx context.Context, consumers []string) (surveys []backend.Survey, err error) {
-	err = b.read(ctx, "survey", func(s *state) error {
-		for _, name := range consumers {
-			survey := backend.Survey{Consumer: name}
-			owned := map[string]int{}
-			if c := s.consumers[name]; c != nil {
-				survey.Resources = len(c.order)
-				for _, l := range c.order {
-					owned[l.session]++
-					if s.free(l, c.info.Grace) {
-						survey.Free++
-					}
-				}
-			}
-			for _, m := range s.members(name) {
-				survey.Members = append(survey.Members, backend.Member{Session: m.spec.ID, Owned: owned[m.spec.ID]})
-			}
-			surveys = append(surveys, survey)
-		}
-		return nil
-	})
-	return surveys, err
-}
+var slotNames = func() (names []string) {
+	for i := range slots {
+		names = append(names, strconv.Itoa(i))
+	}
+	return names
+}()
 
 // members returns the live sessions of a consumer, ordered by id.
 func (s *state) members(consumer string) (members []*session) {
@@ -298,51 +245,86 @@ func (s *state) members(consumer string) (members []*session) {
 			members = append(members, m)
 		}
 	}
-	slices.SortFunc(members, func(a, b *session) int { return cmp.Compare(a.spec.ID, b.spec.ID) })
+	slices.SortFunc(members, func(a, b *session) int { return strings.Compare(a.spec.ID, b.spec.ID) })
 	return members
+}
+
+// owned returns the leases of a session, as long as it lives.
+func (s *state) owned(session, consumer string) (owned []*lease) {
+	if c := s.consumers[consumer]; c != nil && s.live(session) {
+		for _, l := range c.order {
+			if l.session == session {
+				owned = append(owned, l)
+			}
+		}
+	}
+	return owned
+}
+
+// Survey counts members and leases.
+func (b *Backend) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
+	return read(ctx, b, "survey", func(s *state) (surveys []backend.Survey, err error) {
+		for _, name := range consumers {
+			survey := backend.Survey{Consumer: name}
+			if c := s.consumers[name]; c != nil {
+				survey.Resources = len(c.order)
+				for _, l := range c.order {
+					if s.free(l, c.info.Grace) {
+						survey.Free++
+					}
+				}
+			}
+			for _, m := range s.members(name) {
+				survey.Members = append(survey.Members, backend.Member{Session: m.spec.ID, Owned: len(s.owned(m.spec.ID, name))})
+			}
+			surveys = append(surveys, survey)
+		}
+		return surveys, nil
+	})
+}
+
+// Owned lists what a session holds.
+func (b *Backend) Owned(ctx context.Context, session, consumer string) ([]backend.Ref, error) {
+	return read(ctx, b, "owned", func(s *state) (refs []backend.Ref, err error) {
+		for _, l := range s.owned(session, consumer) {
+			refs = append(refs, backend.Ref{Resource: l.resource, Epoch: l.epoch})
+		}
+		return refs, nil
+	})
 }
 
 // Acquire grants free resources.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
-	return change[[]backend.Grant](ctx, b, "acquire", acquire{req})
+	return change[[]backend.Grant](ctx, b, "acquire", req)
 }
 
-type acquire struct{ Request backend.AcquireRequest }
-
-func (a acquire) apply(s *state) (any, error) {
-	req, grants := a.Request, []backend.Grant(nil)
+func (s *state) acquire(req backend.AcquireRequest) (grants []backend.Grant, err error) {
 	if !s.live(req.Session) {
 		return nil, backend.ErrSessionLost
 	}
-	c := s.consumers[req.Consumer.Name]
-	if c == nil {
-		return nil, nil
-	}
-	for _, l := range c.order {
-		if req.Attempt != "" && l.session == req.Session && l.attempt == req.Attempt {
+	for _, l := range s.owned(req.Session, req.Consumer.Name) {
+		if req.Attempt != "" && l.attempt == req.Attempt {
 			grants = append(grants, l.grant())
 		}
 	}
-	if len(grants) > 0 {
-		return grants, nil // the answer was lost, and the same call comes again
+	c := s.consumers[req.Consumer.Name]
+	if c == nil || len(grants) > 0 { // the answer was lost, and the same call comes again
+		return grants, nil
 	}
 	exclude := map[string]bool{}
 	for _, resource := range req.Exclude {
 		exclude[resource] = true
 	}
 	for _, l := range c.order {
-		if len(grants) >= req.Max {
-			break
-		}
-		if exclude[l.resource] || !s.free(l, req.Consumer.Grace) {
+		if len(grants) >= req.Max || exclude[l.resource] || !s.free(l, req.Consumer.Grace) {
 			continue
 		}
 		if l.session != "" {
 			l.suspicion++ // its owner died without giving it back
 		}
-		// With the clock in it an epoch does not come twice even when an old copy of the file is used.
+		// With the clock in it an epoch does not come twice, even when an old copy of the file is used.
 		l.epoch = max(l.epoch+1, s.now.UnixMicro())
-		l.session, l.attempt, l.since, l.seq = req.Session, req.Attempt, s.now, -1
+		l.session, l.attempt, l.since, l.seq = req.Session, req.Attempt, s.now, 0
 		grants = append(grants, l.grant())
 		s.changed = true
 	}
@@ -353,45 +335,27 @@ func (l *lease) grant() backend.Grant {
 	g := backend.Grant{Ref: backend.Ref{Resource: l.resource, Epoch: l.epoch}, Cursor: l.cursor,
 		Suspicion: l.suspicion, Mark: l.mark, MarkCount: l.marks}
 	for _, lane := range l.lanes() {
-		g.Lanes = append(g.Lanes, lane[0].lane)
+		g.Lanes = append(g.Lanes, lane[0].Lane)
 	}
 	return g
 }
 
 // Release gives leases back.
 func (b *Backend) Release(ctx context.Context, session, consumer string, leases []backend.Ref) error {
-	_, err := change[any](ctx, b, "release", release{session, consumer, leases})
+	_, err := change[any](ctx, b, "release", handover{session, consumer, leases})
 	return err
 }
 
-type release struct {
+type handover struct {
 	Session, Consumer string
 	Leases            []backend.Ref
 }
 
-func (r release) apply(s *state) (any, error) {
-	if !s.live(r.Session) {
-		return nil, backend.ErrSessionLost
-	}
-	for _, ref := range r.Leases {
-		if l := s.held(r.Session, r.Consumer, ref); l != nil {
+func (s *state) release(h handover) (any, error) {
+	for _, ref := range h.Leases {
+		if l := s.held(h.Session, h.Consumer, ref); l != nil {
 			s.drop(l)
 		}
 	}
-	return nil, nil
-}
-
-// Owned lists what a session holds.
-func (b *Backend) Owned(ctx context.Context, session, consumer string) (refs []backend.Ref, err error) {
-	err = b.read(ctx, "owned", func(s *state) error {
-		if c := s.consumers[consumer]; c != nil && s.live(session) {
-			for _, l := range c.order {
-				if l.session == session {
-					refs = append(refs, backend.Ref{Resource: l.resource, Epoch: l.epoch})
-				}
-			}
-		}
-		return nil
-	})
-	return refs, err
+	return s.alive(h.Session)
 }

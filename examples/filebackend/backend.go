@@ -5,8 +5,8 @@
 // line of a journal with its arguments and its time. Opening the file carries all of them out again. So the state needs
 // no format of its own, and no command may look at a clock, at random numbers or at the order of a map.
 //
-// One process may have the file open at a time. Its consumers may share one Backend, which keeps nothing of its callers.
-// The journal only grows, no message is ever deleted, and a call that waits for the disk does not end with its context.
+// One process may have the file open at a time. Its consumers may share one Backend, which has no state of any caller.
+// The journal only grows, and the log keeps every message. A call that waits for the disk does not end with its context.
 package filebackend
 
 import (
@@ -26,8 +26,8 @@ type Backend struct {
 	mu      sync.Mutex
 	state   *state
 	file    *os.File
-	broken  error         // why no call is answered any more
-	changed chan struct{} // closed when something changes: feeds wait for it
+	broken  error         // every later call returns it
+	changed chan struct{} // the next change closes it; feeds wait for that
 	opened  time.Time
 	start   time.Time // the time of the store when it was opened
 }
@@ -46,7 +46,7 @@ func Open(path string) (*Backend, error) {
 	return b, nil
 }
 
-// Close closes the file. Sessions live on for their TTL, and are there when the file is opened again before that.
+// Close closes the file. Sessions live on for their TTL: opening the file again before that finds them alive.
 func (b *Backend) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -83,9 +83,9 @@ func read[A any](ctx context.Context, b *Backend, operation string, fn func(*sta
 	return fn(b.state)
 }
 
-// change carries out a command and writes it down before it answers. What is carried out is what will be read back, not
-// what the caller gave: encoding may have changed it, and the caller may go on using its slices. A command that changed
-// nothing is not written.
+// change carries out a command and writes it down before it answers. It carries out the line that will be read back and
+// not the caller's arguments: encoding may have changed them, and the caller may go on using its slices. Only commands
+// that have changed the state are written.
 func change[A any](ctx context.Context, b *Backend, kind string, args any) (A, error) {
 	return read(ctx, b, kind, func(s *state) (answer A, err error) {
 		line, err := encode(s.now, kind, args)

@@ -13,7 +13,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// sessionKept is how long a dead session is remembered; longer while leases wait for its grace.
+// sessionKept is how long a dead session is remembered at least. One that leases still name is kept for their grace.
 const sessionKept = time.Hour
 
 type parked struct {
@@ -177,7 +177,7 @@ func (s *state) progress(consumer string, l *lease, p progress) {
 	}
 }
 
-// unpark removes a parked message and returns it; nil when it is not parked.
+// unpark removes a parked message and returns it, or nil.
 func (l *lease) unpark(id string) *parked {
 	i := l.find(id)
 	if i < 0 {
@@ -188,7 +188,7 @@ func (l *lease) unpark(id string) *parked {
 	return p
 }
 
-// bury makes a dead letter of a message, unless there is one already because the progress is repeated.
+// bury makes a dead letter of a message. A repeated progress finds it there already and leaves it.
 func (s *state) bury(consumer string, l *lease, dead backend.Dead) {
 	m, first := s.message(dead.ID), s.now
 	lane := m.Key
@@ -209,7 +209,7 @@ func (s *state) bury(consumer string, l *lease, dead backend.Dead) {
 
 type maintained = operate.MaintainReport
 
-// Maintain forgets what is due to be forgotten, all at once: it is a matter of memory alone.
+// Maintain forgets in one call all that is due: in memory that is quick.
 func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo) (maintained, error) {
 	return change[maintained](ctx, b, "maintain", consumers)
 }

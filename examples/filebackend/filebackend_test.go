@@ -19,8 +19,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The backend keeps nothing of its callers, so that one value is a handle of every process. After each check the file
-// is opened again: all that the suite does to a store has to be read back.
+// The backend has no state of any caller, so that one value is a handle of every process. Each check ends by opening
+// the file again: reading it has to bring back all that the suite did to the store.
 func TestConformance(t *testing.T) {
 	leasetest.Run(t, leasetest.Factory{
 		Simulated: true,
@@ -54,14 +54,14 @@ func reopen(t testing.TB, b *Backend, path string) *Backend {
 	return again
 }
 
-// same checks that two stores are in the same state, but for what was no change.
+// same checks that two stores are in the same state. The time and the last command of b are no part of that.
 func same(t testing.TB, b, again *Backend) {
 	t.Helper()
 	again.state.advance(b.state.now)
 	b.state.advance(again.state.now)
 	again.state.changed = b.state.changed
 	if !reflect.DeepEqual(b.state, again.state) {
-		t.Errorf("what was read back differs:\n got %+v\nwant %+v", again.state, b.state)
+		t.Errorf("the state that was read back differs:\n got %+v\nwant %+v", again.state, b.state)
 	}
 }
 

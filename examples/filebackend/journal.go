@@ -34,8 +34,8 @@ var commands = map[string]func(*state, json.RawMessage) (any, error){
 	"set cursor": command((*state).setCursor),
 }
 
-// command decodes the arguments of a method. The method sets state.changed when it changes something, and changes
-// nothing when it returns an error. Its present is state.now.
+// command decodes the arguments of a method. A method that changes the state says so in state.changed. One that returns
+// an error has left the state as it was. The present of both is state.now.
 func command[A, B any](method func(*state, A) (B, error)) func(*state, json.RawMessage) (any, error) {
 	return func(s *state, raw json.RawMessage) (any, error) {
 		var args A
@@ -70,8 +70,8 @@ func (s *state) carryOut(line []byte) (answer any, err error) {
 	return method(s, r.Args)
 }
 
-// openJournal opens the file and carries out each line. A last line without its end is a write that was cut short
-// before its call had answered: it is cut off. Any other line that does not decode is damage, which is not mended here.
+// openJournal opens the file and carries out each line. A last line without its end is a write that a crash cut short
+// before its call had answered: openJournal cuts it off. Any other line that does not decode is damage, and an error.
 func openJournal(path string, s *state) (_ *os.File, err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -96,7 +96,7 @@ func openJournal(path string, s *state) (_ *os.File, err error) {
 		}
 		offset += int64(len(line))
 	}
-	// A file that was just made is there after a crash only when its directory was synced too.
+	// Syncing the directory too makes a new file outlast a crash.
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return nil, err

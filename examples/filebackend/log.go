@@ -15,7 +15,7 @@ import (
 const (
 	slots      = 64                     // of PerPartition; another number would change the order of keys
 	keepsOut   = 7 * 24 * time.Hour     // how long an event's ID keeps out a second one
-	pollPeriod = 200 * time.Millisecond // in which feeds find what time alone has changed
+	pollPeriod = 200 * time.Millisecond // in which feeds find the changes that time alone makes
 )
 
 // position is a backend.Cursor: how many messages of the whole log have been passed. The id of a message is its number
@@ -82,7 +82,7 @@ func (s *state) publish(events []backend.Event) (any, error) {
 		s.changed = true
 	}
 	slices.SortStableFunc(s.delayed, func(a, b delayed) int { return a.due.Compare(b.due) })
-	s.advance(s.now) // those that are not delayed join the log at once
+	s.advance(s.now) // events without delay join the log at once
 	return nil, nil
 }
 
@@ -128,8 +128,8 @@ func (s *state) unread(per backend.Per, resource string, from position) []*messa
 }
 
 // wants tells which topics a consumer reads: those that match a pattern of the call, or of any member. Members of
-// another version may read other topics, and what one of them wants no other may pass over, also while that one
-// restarts: its session counts until it is forgotten.
+// another version may read other topics, and no member may pass over a message that another one wants, also while that
+// one restarts: its session counts until it is forgotten.
 func (s *state) wants(info backend.ConsumerInfo) func(topic string) bool {
 	patterns := slices.Clone(info.Topics)
 	for _, m := range s.sessions {

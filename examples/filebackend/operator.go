@@ -36,7 +36,7 @@ func (s *state) owner(l *lease) string {
 	return ""
 }
 
-// list reads something of each lease of a consumer, as far as it is asked for. Of an unknown consumer there is none.
+// list reads the leases of a consumer, or the one of a resource. An unknown consumer has none.
 func list[A any](ctx context.Context, o operator, operation, name, resource string, of func(*state, *consumer, *lease) []A) ([]A, error) {
 	return read(ctx, o.b, operation, func(s *state) (all []A, err error) {
 		if c := s.consumers[name]; c != nil {
@@ -50,7 +50,7 @@ func list[A any](ctx context.Context, o operator, operation, name, resource stri
 	})
 }
 
-// first returns the first n of all, or all when n is 0.
+// first returns the first n of all; 0 stands for all.
 func first[T any](all []T, n int) []T {
 	if n > 0 && n < len(all) {
 		return all[:n]
@@ -121,7 +121,7 @@ func (o operator) Leases(ctx context.Context, name string, limit int) ([]operate
 }
 
 func (o operator) Cursors(ctx context.Context, name, resource string, limit int) ([]operate.CursorStatus, error) {
-	if _, err := read(ctx, o.b, "cursors", func(s *state) (any, error) { return s.reader(name) }); err != nil {
+	if _, err := read(ctx, o.b, "cursors", func(s *state) (any, error) { return s.reader("cursors", name) }); err != nil {
 		return nil, err
 	}
 	all, err := list(ctx, o, "cursors", name, resource, func(s *state, c *consumer, l *lease) []operate.CursorStatus {
@@ -137,10 +137,10 @@ func (o operator) Cursors(ctx context.Context, name, resource string, limit int)
 }
 
 // reader returns a consumer that has cursors.
-func (s *state) reader(name string) (*consumer, error) {
+func (s *state) reader(operation, name string) (*consumer, error) {
 	c := s.consumers[name]
 	if c == nil {
-		return nil, fmt.Errorf("cursors %s: there is no such consumer; the status lists those there are", name)
+		return nil, fmt.Errorf("%s %s: there is no such consumer; the status lists those there are", operation, name)
 	}
 	if c.info.ReadsNothing() {
 		return nil, operate.ErrNoCursor
@@ -229,7 +229,7 @@ type move struct {
 }
 
 func (s *state) setCursor(m move) (moved int, err error) {
-	c, err := s.reader(m.Consumer)
+	c, err := s.reader("set cursor", m.Consumer)
 	if err != nil {
 		return 0, err
 	}

@@ -29,7 +29,7 @@ type state struct {
 	dead      []*deadLetter // the oldest first
 	deaths    int           // dead letters there have ever been
 
-	ownership, replays int // these rise when feeds have to tell of it
+	ownership, replays int // these rise with each change that feeds tell of
 }
 
 type session struct {
@@ -67,7 +67,7 @@ func (s *state) live(id string) bool {
 	return m != nil && m.live(s.now)
 }
 
-// held returns the lease if the session is live and holds it under this epoch, and nil otherwise.
+// held returns the lease that a live session holds under this epoch, or nil.
 func (s *state) held(session, consumer string, ref backend.Ref) *lease {
 	if c := s.consumers[consumer]; c != nil && s.live(session) {
 		if l := c.leases[ref.Resource]; l != nil && l.session == session && l.epoch == ref.Epoch {
@@ -90,8 +90,7 @@ func (s *state) drop(l *lease) {
 	s.ownership++
 }
 
-// end ends a session in order, so that it holds nothing any more. One that has expired already stays as it is, but for
-// its leases.
+// end ends a session in order and frees its leases, also those of one that has expired already.
 func (s *state) end(m *session) {
 	if m.live(s.now) {
 		m.expires = s.now
@@ -110,7 +109,10 @@ func (s *state) end(m *session) {
 // OpenSession starts a session.
 func (b *Backend) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
 	_, err := change[any](ctx, b, "open", spec)
-	return handle{b, spec.ID}, err
+	if err != nil {
+		return nil, err
+	}
+	return handle{b, spec.ID}, nil
 }
 
 func (s *state) open(spec backend.SessionSpec) (any, error) {
@@ -308,7 +310,7 @@ func (s *state) acquire(req backend.AcquireRequest) (grants []backend.Grant, err
 		}
 	}
 	c := s.consumers[req.Consumer.Name]
-	if c == nil || len(grants) > 0 { // the answer was lost, and the same call comes again
+	if c == nil || len(grants) > 0 { // granted before: that answer was lost
 		return grants, nil
 	}
 	exclude := map[string]bool{}

@@ -96,7 +96,7 @@ func change[A any](ctx context.Context, b *Backend, kind string, args any) (A, e
 		if err == nil && s.changed {
 			if err = appendLine(b.file, line); err != nil {
 				// The state is ahead of the file, and the end of the file is unknown. Reading it again settles both.
-				err = fmt.Errorf("the journal cannot be written: %w; mend the disk and open the file again", err)
+				err = fmt.Errorf("the journal cannot be written: %w; fix the disk and open the file again", err)
 				b.fail(err)
 			}
 			b.wake()

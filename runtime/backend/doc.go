@@ -27,5 +27,6 @@
 // # Checking a backend
 //
 // Package leasetest runs the whole of this contract against a backend, with the runtime on top, and its simulation
-// searches for orders of events that break it.
+// searches for orders of events that break it. examples/filebackend, a backend on one file, was written from this
+// documentation.
 package backend

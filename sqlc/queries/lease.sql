@@ -73,11 +73,14 @@ WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
                 UNION ALL
                 SELECT f.resource, age(f.xmin) AS waited FROM leasegen.lease f
                 WHERE f.consumer = sqlc.arg(consumer)::text AND f.wanted AND f.session = ANY (ARRAY(
-                    SELECT s.id FROM leasegen.session s WHERE s.state IN ('closed', 'dead')))
+                    SELECT s.id FROM leasegen.session s -- one whose grace is not over would hide what is free
+                    WHERE s.state = 'closed'
+                       OR s.state = 'dead' AND (sqlc.arg(grace)::interval = '0'
+                                                OR s.expires_at + sqlc.arg(grace)::interval < clock_timestamp())))
                 UNION ALL
                 SELECT f.resource, age(f.xmin) AS waited FROM leasegen.lease f
                 WHERE f.consumer = sqlc.arg(consumer)::text AND f.wanted
-                  AND (f.expires_at + sqlc.arg(grace)::interval < clock_timestamp() OR f.advisory)
+                  AND (f.expires_at + sqlc.arg(grace)::interval < clock_timestamp() OR sqlc.arg(advisory)::boolean AND f.advisory)
                   AND (SELECT c.lock FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text) <> 'session') n
             WHERE n.resource <> ALL (sqlc.arg(exclude)::text[])
             ORDER BY n.waited DESC LIMIT greatest(4 * sqlc.arg(max)::bigint, 256)))

@@ -27,33 +27,36 @@ WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
                 UNION ALL
                 SELECT f.resource, age(f.xmin) AS waited FROM leasegen.lease f
                 WHERE f.consumer = $1::text AND f.wanted AND f.session = ANY (ARRAY(
-                    SELECT s.id FROM leasegen.session s WHERE s.state IN ('closed', 'dead')))
+                    SELECT s.id FROM leasegen.session s -- one whose grace is not over would hide what is free
+                    WHERE s.state = 'closed'
+                       OR s.state = 'dead' AND ($4::interval = '0'
+                                                OR s.expires_at + $4::interval < clock_timestamp())))
                 UNION ALL
                 SELECT f.resource, age(f.xmin) AS waited FROM leasegen.lease f
                 WHERE f.consumer = $1::text AND f.wanted
-                  AND (f.expires_at + $4::interval < clock_timestamp() OR f.advisory)
+                  AND (f.expires_at + $4::interval < clock_timestamp() OR $5::boolean AND f.advisory)
                   AND (SELECT c.lock FROM leasegen.consumer c WHERE c.name = $1::text) <> 'session') n
-            WHERE n.resource <> ALL ($5::text[])
-            ORDER BY n.waited DESC LIMIT greatest(4 * $6::bigint, 256)))
+            WHERE n.resource <> ALL ($6::text[])
+            ORDER BY n.waited DESC LIMIT greatest(4 * $7::bigint, 256)))
       AND (l.session IS NULL OR l.session = ANY (ARRAY(
             SELECT s.id FROM leasegen.session s
             WHERE s.state = 'closed'
                OR s.state = 'dead' AND ($4::interval = '0'
                                         OR s.expires_at + $4::interval < clock_timestamp())))
            OR l.expires_at + $4::interval < clock_timestamp()
-           OR $7::boolean AND l.advisory AND l.session <> $2::text
+           OR $5::boolean AND l.advisory AND l.session <> $2::text
               AND $4::interval = '0')
       AND EXISTS (SELECT FROM leasegen.session s
                   WHERE s.id = $2::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
       AND NOT EXISTS (SELECT FROM before)
     ORDER BY age(l.xmin) DESC
-    LIMIT $6::bigint
+    LIMIT $7::bigint
     FOR UPDATE OF l SKIP LOCKED
 ), taken AS (
     UPDATE leasegen.lease l
     SET session = $2::text, attempt = $3::text, acquired_at = clock_timestamp(),
         epoch = greatest(l.epoch + 1, (extract(epoch FROM clock_timestamp()) * 1000000.0)::bigint),
-        expires_at = clock_timestamp() + nullif($8::interval, '0'), advisory = $7::boolean,
+        expires_at = clock_timestamp() + nullif($8::interval, '0'), advisory = $5::boolean,
         suspicion = l.suspicion + CASE
             WHEN l.session IS NULL OR l.expires_at IS NOT NULL AND EXISTS (
                 SELECT FROM leasegen.session s WHERE s.id = l.session AND s.state = 'live') THEN 0 ELSE 1 END
@@ -75,9 +78,9 @@ type AcquireLeasesParams struct {
 	Session  string
 	Attempt  string
 	Grace    time.Duration
+	Advisory bool
 	Exclude  []string
 	Max      int64
-	Advisory bool
 	RowTtl   time.Duration
 }
 
@@ -104,9 +107,9 @@ func (q *Queries) AcquireLeases(ctx context.Context, arg AcquireLeasesParams) ([
 		arg.Session,
 		arg.Attempt,
 		arg.Grace,
+		arg.Advisory,
 		arg.Exclude,
 		arg.Max,
-		arg.Advisory,
 		arg.RowTtl,
 	)
 	if err != nil {

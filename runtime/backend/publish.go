@@ -49,8 +49,9 @@ func (e *Event) problem() string {
 // offers another one that joins the caller's.
 type Publisher interface {
 	// Publish appends events in the order given, in one step or several, each of which appends its events all or none:
-	// leasepg and leasemem append all events of a call in one, leaseredis up to 1,000 events and 1 MB of one topic. After an
-	// error the first steps may have been made. A repetition appends again, but for events whose ID is there already.
+	// leasepg and leasemem append all events of a call in one, leaseredis up to 1,000 events and 1 MB of one topic, or less
+	// where many consumers take copies. After an error the first steps may have been made. A repetition appends again, but
+	// for events whose ID is there already.
 	Publish(ctx context.Context, events []Event) error
 }
 

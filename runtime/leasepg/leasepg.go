@@ -34,6 +34,7 @@ type Backend struct {
 	heldBackAfter time.Duration // see heldBackLong
 	heldBack      throttle
 
+	resting  resting
 	handlers turns // of transactions that handlers have open
 
 	pooled   atomic.Bool  // a transaction pooler is in between: no LISTEN

@@ -2,6 +2,8 @@ package leasepg
 
 import (
 	"context"
+	"math"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,8 +30,17 @@ const (
 	heldBackAgain = time.Hour
 )
 
-// forgetRows bounds how many items and ids are forgotten in one go.
-const forgetRows = 20_000
+const (
+	forgetRows   = 20_000 // items, ids and dead letters that are forgotten in one go
+	countRows    = 10_000 // dead letters that one statement counts
+	restingLooks = 100    // at streams that rest, in a transaction each
+)
+
+// resting is the lease after which the next look for streams to forget begins.
+type resting struct {
+	sync.Mutex
+	consumer, resource string
+}
 
 // Maintain does the housekeeping. Replicas that race leave it to one.
 func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo) (operate.MaintainReport, error) {
@@ -65,11 +76,11 @@ func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo
 				r.DeadLettersExpired += int(n)
 			}
 			if c.Max > 0 {
-				n, err := q.BoundDeadLetters(ctx, leasedb.BoundDeadLettersParams{Consumer: c.Name, Max: int64(c.Max)})
+				n, err := boundDeadLetters(ctx, q, c)
 				if err != nil {
 					return err
 				}
-				r.DeadLettersDropped += int(n)
+				r.DeadLettersDropped += n
 			}
 			if c.OnceKeep > 0 {
 				n, err := q.ForgetOnce(ctx, leasedb.ForgetOnceParams{Consumer: c.Name, Keep: c.OnceKeep, Max: forgetRows})
@@ -128,12 +139,10 @@ func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo
 	if !log {
 		return r, nil
 	}
-	// By themselves: who registers streams, or reads the log, is not to wait for the rest.
-	forgotten, err := b.queries(b.pool).ForgetStreams(ctx, restedFor)
-	if err != nil {
+	// By themselves: registering streams, or reading the log, is not to wait for the rest.
+	if r.StreamsForgotten, err = b.forgetStreams(ctx); err != nil {
 		return r, b.fail("maintain", err)
 	}
-	r.StreamsForgotten = int(forgotten)
 	for range dropsAtOnce { // in a transaction each
 		dropped, err := b.queries(b.pool).DropSegments(ctx)
 		if err != nil {
@@ -145,6 +154,39 @@ func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo
 		r.SegmentsDropped += int(dropped)
 	}
 	return r, b.fail("maintain", b.tellHeldBack(ctx))
+}
+
+// boundDeadLetters drops dead letters, the oldest first, beyond as many as the consumer keeps.
+func boundDeadLetters(ctx context.Context, q *leasedb.Queries, c backend.ConsumerInfo) (int, error) {
+	before := int64(math.MaxInt64)
+	for left := int64(c.Max); left > 0; left -= countRows {
+		id, err := q.SkipDeadLetters(ctx, leasedb.SkipDeadLettersParams{Consumer: c.Name, Before: before, Number: min(left, countRows)})
+		if err != nil || id == 0 {
+			return 0, err
+		}
+		before = id
+	}
+	n, err := q.BoundDeadLetters(ctx, leasedb.BoundDeadLettersParams{Consumer: c.Name, Before: before, Max: forgetRows})
+	return int(n), err
+}
+
+// forgetStreams forgets streams that have rested for long, and remembers where to go on the next time.
+func (b *Backend) forgetStreams(ctx context.Context) (int, error) {
+	b.resting.Lock()
+	defer b.resting.Unlock()
+	forgotten := 0
+	for range restingLooks {
+		r, err := b.queries(b.pool).ForgetStreams(ctx, leasedb.ForgetStreamsParams{
+			Older: restedFor, Consumer: b.resting.consumer, Resource: b.resting.resource})
+		if err != nil {
+			return forgotten, err
+		}
+		forgotten += int(r.Forgotten)
+		if b.resting.consumer, b.resting.resource = r.Consumer, r.Resource; r.Consumer == "" {
+			break
+		}
+	}
+	return forgotten, nil
 }
 
 // HeldBack names the transaction that keeps the log from being shortened, and says for how long it has been open;

@@ -268,7 +268,7 @@ GRANT SELECT, DELETE ON leasegen.published_id TO :role;
 GRANT SELECT, INSERT, DELETE, UPDATE ON leasegen.once TO :role;
 GRANT SELECT, INSERT, UPDATE ON leasegen.chore TO :role;
 GRANT EXECUTE ON FUNCTION leasegen.ensure_segments(bigint), leasegen.drop_segments(),
-    leasegen.forget_sessions(interval), leasegen.forget_streams(interval), leasegen.index_log(text),
+    leasegen.forget_sessions(interval), leasegen.forget_streams(interval, text, text), leasegen.index_log(text),
     leasegen.take_turn(text), leasegen.release_delayed(bigint) TO :role;
 `
 )

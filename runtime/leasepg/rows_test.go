@@ -341,6 +341,43 @@ func TestRetireLosesNothing(t *testing.T) {
 	equal(t, "seen", query[int](t, pool, "SELECT count(*) FROM seen"), publishers*each)
 }
 
+// The looks for streams to forget go on behind as many as can not be forgotten.
+func TestForgetStreamsBehindOthers(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	ok(t, be.Register(t.Context(), announced, nil))
+	exec(t, pool, `INSERT INTO leasegen.lease (consumer, resource, wanted, rested_at)
+		SELECT $1, 'rests ' || lpad(g::text, 5, '0'), false, clock_timestamp() - CASE WHEN g % 40 = 0 THEN interval '25 h' ELSE interval '0' END
+		FROM generate_series(1, 12000) g`, announced.Name)
+	exec(t, pool, `INSERT INTO leasegen.dead_letter (consumer, resource, message_id, topic, key, kind, payload, published_at, failed_at, attempts, reason)
+		SELECT consumer, resource, 1, 'x', '', '', '', clock_timestamp(), clock_timestamp(), 1, '' FROM leasegen.lease WHERE resource < 'rests 11000'`)
+	forget := func() int {
+		return must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil)).StreamsForgotten
+	}
+	equal(t, "forgotten", forget(), 26) // of 300, 100 in a look
+	exec(t, pool, "DELETE FROM leasegen.dead_letter")
+	equal(t, "forgotten then", forget(), 274)
+	equal(t, "left", query[int](t, pool, "SELECT count(*) FROM leasegen.lease"), 11_700)
+}
+
+// The newest dead letters are kept, as many as the consumer says, however many are counted at once.
+func TestDeadLettersBeyondTheBound(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	bounded := backend.ConsumerInfo{Name: "bounded", Per: backend.PerTopic, Topics: []string{"*"}, Max: 25_000}
+	ok(t, be.Register(t.Context(), bounded, nil))
+	exec(t, pool, `INSERT INTO leasegen.dead_letter (consumer, resource, message_id, topic, key, kind, payload, published_at, failed_at, attempts, reason)
+		SELECT c, 'x', g, 'x', '', '', '', clock_timestamp(), clock_timestamp(), 1, '' FROM generate_series(1, 46000) g, unnest('{bounded,other}'::text[]) c`)
+	drop := func() int {
+		return must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{bounded})).DeadLettersDropped
+	}
+	equal(t, "dropped", drop(), 20_000)
+	equal(t, "dropped then", drop(), 1000)
+	equal(t, "dropped at last", drop(), 0)
+	equal(t, "oldest", query[int](t, pool, "SELECT min(message_id) FROM leasegen.dead_letter WHERE consumer = 'bounded'"), 21_001)
+	equal(t, "of others", query[int](t, pool, "SELECT count(*) FROM leasegen.dead_letter WHERE consumer = 'other'"), 46_000)
+}
+
 // Streams that have rested for long are forgotten, but none that may be asked for.
 func TestForgetStreams(t *testing.T) {
 	t.Parallel()

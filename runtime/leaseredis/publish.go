@@ -27,10 +27,11 @@ const (
 const publishPatience = 10 * time.Second
 
 // Publish appends events to the log, in their order. Events of one topic, or of topics that
-// share a hash tag, are appended all or none as long as they are at most 1,000 and 1 MB. What
-// is more, or goes to other tags, follows in further steps. How far it got is unknown when
+// share a hash tag, are appended all or none as long as they are at most 1,000 and 1 MB, and 5,000
+// entries with the copies for consumers that do not read by topic. What is more, or goes to other
+// tags, follows in further steps. How far it got is unknown when
 // Publish returns an error: it has then tried each step for up to ten seconds, and appends
-// nothing twice meanwhile.
+// nothing twice.
 //
 // Between topics of different tags, what is published later has a greater id if the same process
 // has published both, or has read the one before it published the other; otherwise the clocks
@@ -61,12 +62,15 @@ func (b *Backend) publishSome(ctx context.Context, events []backend.Event) (n in
 				a.over()
 				a = b.known.publisher.begin(tag)
 			}
-			var s step
-			s, n = b.publishStep(sh, a, events)
+			s := b.publishStep(sh, a, events)
 			var reply any
 			if reply, err = b.run(ctx, s.tag, s.script, s.args...); err == nil {
-				b.saw(number(reply))
-				return n, nil
+				r := list(reply)
+				if len(r) != 2 || number(r[1]) < 1 {
+					return 0, unexpected(answer{value: reply})
+				}
+				b.saw(number(r[0]))
+				return int(number(r[1])), nil
 			}
 		}
 		if !failed.again(ctx, err) {
@@ -132,8 +136,8 @@ func (a *attempt) over() {
 	delete(a.of.open, a.number)
 }
 
-// publishStep is the step for the first events that share a tag, and how many these are.
-func (b *Backend) publishStep(sh *shape, a *attempt, events []backend.Event) (step, int) {
+// publishStep is the step for the first events that share a tag.
+func (b *Backend) publishStep(sh *shape, a *attempt, events []backend.Event) step {
 	tag := a.of.tag
 	args := []any{a.p.id, a.number, a.low(), b.known.seen.Load()}
 	n, size := 0, 0
@@ -153,7 +157,7 @@ func (b *Backend) publishStep(sh *shape, a *attempt, events []backend.Event) (st
 		}
 		args = append(args, e.Topic, e.Kind, e.Key, slot, headersJSON(e.Headers), e.Payload, e.ID, due, microseconds(e.After))
 	}
-	return step{tag: tag, script: scripts.publish, args: args}, n
+	return step{tag: tag, script: scripts.publish, args: args}
 }
 
 // microseconds is a duration as scripts take it; what has begun counts as one.

@@ -141,13 +141,16 @@ func (m *meter) fill(f func()) {
 	ok(m.t, m.c.Do(m.t.Context(), "slowlog", "reset").Err())
 }
 
-// scaled fills a server with what size says, and uses it as processes and operators do.
-func scaled(t *testing.T, size int, counting bool) map[string]scriptCost {
+// scale is how much a server is filled with.
+type scale struct{ topics, parked, dead, consumers, sessions int }
+
+// scaled fills a server, and uses it as processes and operators do.
+func scaled(t *testing.T, size scale, counting bool) map[string]scriptCost {
 	s := redistest.Start(t)
 	be := on(s.Client(t), "lg", leaseredis.WithTags(1), leaseredis.WithLogger(discard))
 	ctx := t.Context()
 	m := newMeter(t, s, counting)
-	topics := topicNames(100 * size)
+	topics := topicNames(size.topics)
 	const hot = "hot" // the one with very many parked keys
 	partitioned := backend.ConsumerInfo{Name: "partitioned", Per: backend.PerPartition, Topics: []string{"*"}}
 	streamed := backend.ConsumerInfo{Name: "streamed", Per: backend.PerStream, Topics: []string{"*"}}
@@ -161,9 +164,15 @@ func scaled(t *testing.T, size int, counting bool) map[string]scriptCost {
 		}
 		ok(t, be.Register(ctx, topical, append(topics, hot)))
 		live, beat = member(t, be, time.Hour, all...)
-		for i := 0; i < 100*size; i += 500 {
+		for i := range size.consumers {
+			ok(t, be.Register(ctx, backend.ConsumerInfo{Name: fmt.Sprint("other-", i), Per: backend.PerGroup, Topics: []string{"*"}}, nil))
+		}
+		for range size.sessions {
+			member(t, be, time.Hour, topical, partitioned, grouped)
+		}
+		for i := 0; i < size.topics; i += 500 {
 			var es []backend.Event
-			for j := i; j < min(i+500, 100*size); j++ {
+			for j := i; j < min(i+500, size.topics); j++ {
 				es = append(es, backend.Event{Topic: topics[j], Key: fmt.Sprint("k", j), Kind: "k", Payload: bytes.Repeat([]byte("x"), 300)})
 			}
 			ok(t, be.Publish(ctx, es))
@@ -171,15 +180,15 @@ func scaled(t *testing.T, size int, counting bool) map[string]scriptCost {
 		ok(t, be.Publish(ctx, []backend.Event{{Topic: topics[0], Key: "k", Kind: "k", Payload: []byte("1"), After: time.Hour}}))
 		gs := acquire(t, be, live, topical, len(topics)+1)
 		g = gs[slices.IndexFunc(gs, func(g backend.Grant) bool { return g.Resource == hot })]
-		parks(t, be, live, g, bytes.Repeat([]byte("x"), 300), 500*size, func(i int) string { return fmt.Sprint("lane", i) })
-		// Half of them are dead letters.
-		p := must[backend.Parked](t)(be.FetchParked(ctx, backend.ParkedRequest{Session: live, Consumer: topical, Limit: 250 * size, MaxPayload: mega}))
-		for some := range slices.Chunk(p.Messages, 500) {
+		parks(t, be, live, g, bytes.Repeat([]byte("x"), 300), size.parked+size.dead, func(i int) string { return fmt.Sprint("lane", i) })
+		for left := size.dead; left > 0; {
+			p := must[backend.Parked](t)(be.FetchParked(ctx, backend.ParkedRequest{Session: live, Consumer: topical, Limit: min(left, 500), MaxPayload: mega}))
 			progress := backend.Progress{Ref: g.Ref, Seq: time.Now().UnixMicro()}
-			for _, d := range some {
+			for _, d := range p.Messages {
 				progress.Dead = append(progress.Dead, backend.Dead{ID: d.ID, Attempt: 2, Reason: "why"})
 			}
 			must[[]string](t)(be.Commit(ctx, live, topical.Name, []backend.Progress{progress}))
+			left -= len(p.Messages)
 		}
 		ok(t, be.Release(ctx, live, topical.Name, refs(gs)))
 		// Processes that hold all of it die.
@@ -210,7 +219,7 @@ func scaled(t *testing.T, size int, counting bool) map[string]scriptCost {
 		ok(t, beat.Heartbeat(ctx))
 		must[[]backend.Ref](t)(be.Owned(ctx, live, topical.Name))
 		feed := must[backend.Feed](t)(be.OpenFeed(ctx, all))
-		ok(t, be.Publish(ctx, events(topics[0], 100)))
+		ok(t, be.Publish(ctx, events(topics[0], 500)))
 		must[backend.News](t)(feed.Next(ctx))
 		feed.Close()
 		req := backend.FetchRequest{Consumer: topical, MaxPayload: mega}
@@ -240,11 +249,11 @@ func scaled(t *testing.T, size int, counting bool) map[string]scriptCost {
 }
 
 // What a script does at a time does not grow with what there is: leases, sessions, messages, parked ones, dead letters. In make
-// test that is a number of commands; make proof judges the time that the server took for one call, at a hundred times as much too.
+// test that is a number of commands; make scale judges the time that the server took for one call, at a hundred times as much too.
 func TestScriptsDoLittleAtATime(t *testing.T) {
-	sizes := []int{1, 6}
+	sizes := []scale{{100, 250, 250, 5, 1}, {600, 1500, 1500, 30, 6}}
 	if pace.Judged() {
-		sizes = []int{1, 10, 100}
+		sizes = []scale{{400, 10_000, 10_000, 5, 1}, {4000, 100_000, 100_000, 50, 10}, {40_000, 1_000_000, 1_000_000, 500, 100}}
 	}
 	costs := make([]map[string]scriptCost, len(sizes))
 	for i, size := range sizes {

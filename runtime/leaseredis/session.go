@@ -17,8 +17,8 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
-// leaseChunk is how many leases one script call works on at most: the server does nothing else meanwhile.
-const leaseChunk = 1000
+// leaseChunk is how many leases one script call works on at most: the server does nothing else in that time.
+const leaseChunk = 500
 
 // session is the liveness of this process: an entry under every tag, and one pipelined heartbeat
 // for all of them.

@@ -50,7 +50,7 @@ FROM (VALUES
     ('EXECUTE on ensure_segments', has_function_privilege('leasegen.ensure_segments(bigint)', 'EXECUTE')),
     ('EXECUTE on drop_segments', has_function_privilege('leasegen.drop_segments()', 'EXECUTE')),
     ('EXECUTE on forget_sessions', has_function_privilege('leasegen.forget_sessions(interval)', 'EXECUTE')),
-    ('EXECUTE on forget_streams', has_function_privilege('leasegen.forget_streams(interval)', 'EXECUTE')),
+    ('EXECUTE on forget_streams', has_function_privilege('leasegen.forget_streams(interval, text, text)', 'EXECUTE')),
     ('EXECUTE on take_turn', has_function_privilege('leasegen.take_turn(text)', 'EXECUTE')),
     ('EXECUTE on release_delayed', has_function_privilege('leasegen.release_delayed(bigint)', 'EXECUTE')),
     ('EXECUTE on index_log', has_function_privilege('leasegen.index_log(text)', 'EXECUTE'))

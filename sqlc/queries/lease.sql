@@ -191,4 +191,6 @@ WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT o
 RETURNING l.resource;
 
 -- name: ForgetStreams :one
-SELECT leasegen.forget_streams(sqlc.arg(older)::interval)::int AS forgotten;
+-- Goes on after a lease, and says where to go on next: nowhere after the last one.
+SELECT f.forgotten::int AS forgotten, coalesce(f.reached[1], '')::text AS consumer, coalesce(f.reached[2], '')::text AS resource
+FROM leasegen.forget_streams(sqlc.arg(older)::interval, sqlc.arg(consumer)::text, sqlc.arg(resource)::text) f;

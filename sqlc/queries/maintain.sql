@@ -16,11 +16,19 @@ WHERE consumer = sqlc.arg(consumer)::text AND id IN (
     WHERE d.consumer = sqlc.arg(consumer)::text AND d.dead_at < (SELECT clock_timestamp() - sqlc.arg(keep)::interval)
     ORDER BY d.consumer, d.dead_at LIMIT sqlc.arg(max)::bigint);
 
+-- name: SkipDeadLetters :one
+-- The id that a number of dead letters from one on, newest first, reach; 0 if there are fewer.
+SELECT coalesce((
+    SELECT o.id FROM leasegen.dead_letter o WHERE o.consumer = sqlc.arg(consumer)::text AND o.id < sqlc.arg(before)::bigint
+    ORDER BY o.consumer DESC, o.id DESC OFFSET sqlc.arg(number)::bigint - 1 LIMIT 1), 0)::bigint AS id;
+
 -- name: BoundDeadLetters :execrows
-DELETE FROM leasegen.dead_letter d
-WHERE d.consumer = sqlc.arg(consumer)::text AND d.id <= (
-    SELECT o.id FROM leasegen.dead_letter o WHERE o.consumer = sqlc.arg(consumer)::text
-    ORDER BY o.id DESC OFFSET sqlc.arg(max)::bigint LIMIT 1);
+-- The oldest ones.
+DELETE FROM leasegen.dead_letter
+WHERE consumer = sqlc.arg(consumer)::text AND id IN (
+    SELECT d.id FROM leasegen.dead_letter d
+    WHERE d.consumer = sqlc.arg(consumer)::text AND d.id < sqlc.arg(before)::bigint
+    ORDER BY d.consumer, d.id LIMIT sqlc.arg(max)::bigint);
 
 -- name: ForgetSessions :one
 SELECT leasegen.forget_sessions(sqlc.arg(older)::interval)::int AS forgotten;

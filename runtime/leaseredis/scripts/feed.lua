@@ -30,6 +30,7 @@ end
 local wrong, moved = '', {}
 local due = call('ZRANGEBYSCORE', T .. 'delayed', '-inf', int(now), 'LIMIT', 0, 200)
 for _, member in ipairs(due) do
+  if work >= most then break end
   local e = call('HGET', T .. 'delayed:e', member)
   local bad
   if e then

@@ -31,6 +31,10 @@ local function view_of(consumer)
   return v and cjson.decode(v)
 end
 
+-- What one call writes is bounded, however many views its messages go to: the server does nothing else in that time.
+-- An entry counts once for each 3 kB, a view that is matched against a topic for a tenth.
+local most, work = 5000, 0
+
 local views -- those that are live, when they are needed
 local by_topic = {}
 local function readers(topic)
@@ -46,6 +50,7 @@ local function readers(topic)
       end
     end
   end
+  work = work + #views / 10
   local match = {}
   for _, v in ipairs(views) do
     if fits_any(v.p, topic) then match[#match + 1] = v end
@@ -81,6 +86,7 @@ local function plan(m)
     bad = foreign(stream)
     if bad then return bad end
     m.copies = {{stream, m.view, m.resource}}
+    work = work + 1 + #m.payload / 3000
     last = id
     planned[#planned + 1] = m
     return
@@ -103,6 +109,7 @@ local function plan(m)
     m.copies = m.copies or {}
     m.copies[#m.copies + 1] = {stream, v.name, resource}
   end
+  work = work + (1 + #(m.copies or {})) * (1 + #m.payload / 3000)
   last = id
   planned[#planned + 1] = m
 end

@@ -1,19 +1,23 @@
--- Appends events to the log, all or none, once for each attempt.
+-- Appends events to the log once for each attempt: the first ones, as many as one call may write.
 -- publisher, number of its attempt, least number of those that are not over, seen (greatest id that the publisher
 -- knows of), then of each event: topic, kind,
 -- key, slot ('' when it has no key), headers, payload, event id, due (µs or 0), delay (µs)
--- Returns the last id that was given.
+-- Returns the last id that was given, and how many of the events were appended: all of these, or none after an error.
 local attempts, number, low, seen = T .. 'pub:' .. arg(), arg(), argn(), argn()
 local known = call('HMGET', attempts, number, 'low')
-if known[1] then return tonumber(known[1]) end
+if known[1] then
+  local id, n = known[1]:match('^(%d+) (%d+)$')
+  return {tonumber(id), tonumber(n)}
+end
 local was = tonumber(known[2] or low)
-if tonumber(number) < was then return last end -- it was carried out, and held up on its way
+if tonumber(number) < was then return {last, 0} end -- it was carried out, and held up on its way
 
 -- Ids rise also above what the publisher has seen of other tags, whose clocks may differ. What is
 -- a day ahead is not followed: no clock gave it.
 if seen > last and seen < now + 86400000000 then last = seen end
-local ids, waiting = {}, {}
-for _ = 1, (#ARGV - 4) / 9 do
+local ids, waiting, appended = {}, {}, 0
+while argi < #ARGV and work < most do
+  appended = appended + 1
   local m = {topic = arg(), kind = arg(), key = arg(), slot = arg(), headers = arg(), payload = arg()}
   local id, due, delay = arg(), argn(), argn()
   local claimed = false
@@ -37,7 +41,7 @@ end
 
 -- Attempts that are over are forgotten: a number says below which all are.
 low = math.max(was, math.min(low, was + 1000))
-call('HSET', attempts, number, int(last), 'low', int(low))
+call('HSET', attempts, number, int(last) .. ' ' .. int(appended), 'low', int(low))
 for n = was, low - 1 do call('HDEL', attempts, int(n)) end
 call('PEXPIRE', attempts, 60000) -- longer than it is tried again
 local ok, err = pcall(carry_out)
@@ -51,4 +55,4 @@ for _, w in ipairs(waiting) do
 end
 if #planned == 0 and #waiting > 0 then call('HSET', KEYS[1], 'last', int(last)) end
 if #planned > 0 or #waiting > 0 then news('m') end
-return last
+return {last, appended}

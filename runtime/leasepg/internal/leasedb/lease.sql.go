@@ -142,14 +142,28 @@ func (q *Queries) AcquireLeases(ctx context.Context, arg AcquireLeasesParams) ([
 }
 
 const ForgetStreams = `-- name: ForgetStreams :one
-SELECT leasegen.forget_streams($1::interval)::int AS forgotten
+SELECT f.forgotten::int AS forgotten, coalesce(f.reached[1], '')::text AS consumer, coalesce(f.reached[2], '')::text AS resource
+FROM leasegen.forget_streams($1::interval, $2::text, $3::text) f
 `
 
-func (q *Queries) ForgetStreams(ctx context.Context, older time.Duration) (int32, error) {
-	row := q.db.QueryRow(ctx, ForgetStreams, older)
-	var forgotten int32
-	err := row.Scan(&forgotten)
-	return forgotten, err
+type ForgetStreamsParams struct {
+	Older    time.Duration
+	Consumer string
+	Resource string
+}
+
+type ForgetStreamsRow struct {
+	Forgotten int32
+	Consumer  string
+	Resource  string
+}
+
+// Goes on after a lease, and says where to go on next: nowhere after the last one.
+func (q *Queries) ForgetStreams(ctx context.Context, arg ForgetStreamsParams) (ForgetStreamsRow, error) {
+	row := q.db.QueryRow(ctx, ForgetStreams, arg.Older, arg.Consumer, arg.Resource)
+	var i ForgetStreamsRow
+	err := row.Scan(&i.Forgotten, &i.Consumer, &i.Resource)
+	return i, err
 }
 
 const GrantedLanes = `-- name: GrantedLanes :many

@@ -12,19 +12,22 @@ import (
 )
 
 const BoundDeadLetters = `-- name: BoundDeadLetters :execrows
-DELETE FROM leasegen.dead_letter d
-WHERE d.consumer = $1::text AND d.id <= (
-    SELECT o.id FROM leasegen.dead_letter o WHERE o.consumer = $1::text
-    ORDER BY o.id DESC OFFSET $2::bigint LIMIT 1)
+DELETE FROM leasegen.dead_letter
+WHERE consumer = $1::text AND id IN (
+    SELECT d.id FROM leasegen.dead_letter d
+    WHERE d.consumer = $1::text AND d.id < $2::bigint
+    ORDER BY d.consumer, d.id LIMIT $3::bigint)
 `
 
 type BoundDeadLettersParams struct {
 	Consumer string
+	Before   int64
 	Max      int64
 }
 
+// The oldest ones.
 func (q *Queries) BoundDeadLetters(ctx context.Context, arg BoundDeadLettersParams) (int64, error) {
-	result, err := q.db.Exec(ctx, BoundDeadLetters, arg.Consumer, arg.Max)
+	result, err := q.db.Exec(ctx, BoundDeadLetters, arg.Consumer, arg.Before, arg.Max)
 	if err != nil {
 		return 0, err
 	}
@@ -112,6 +115,26 @@ func (q *Queries) HeldBack(ctx context.Context) (HeldBackRow, error) {
 	var i HeldBackRow
 	err := row.Scan(&i.What, &i.Seconds)
 	return i, err
+}
+
+const SkipDeadLetters = `-- name: SkipDeadLetters :one
+SELECT coalesce((
+    SELECT o.id FROM leasegen.dead_letter o WHERE o.consumer = $1::text AND o.id < $2::bigint
+    ORDER BY o.consumer DESC, o.id DESC OFFSET $3::bigint - 1 LIMIT 1), 0)::bigint AS id
+`
+
+type SkipDeadLettersParams struct {
+	Consumer string
+	Before   int64
+	Number   int64
+}
+
+// The id that a number of dead letters from one on, newest first, reach; 0 if there are fewer.
+func (q *Queries) SkipDeadLetters(ctx context.Context, arg SkipDeadLettersParams) (int64, error) {
+	row := q.db.QueryRow(ctx, SkipDeadLetters, arg.Consumer, arg.Before, arg.Number)
+	var id int64
+	err := row.Scan(&id)
+	return id, err
 }
 
 const TryMaintain = `-- name: TryMaintain :one

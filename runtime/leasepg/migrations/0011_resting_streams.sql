@@ -1,0 +1,47 @@
+-- 0011: a look for streams to forget costs what it may look at, not what there is.
+
+-- forget_streams deletes leases of streams that have had no work for long and whose messages are gone. It looks at
+-- 10,000 leases, in the order of consumers and resources, from the one after; and at the messages of 100 that have
+-- rested for long. The look goes on from where it ended, in reached, which is null after the last lease.
+-- The epoch of a lease that is made again is higher: it is at least the time.
+CREATE FUNCTION leasegen.forget_streams(older interval, of text, after text, OUT forgotten integer, OUT reached text[])
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    looked CONSTANT integer := 10000;
+    judged CONSTANT integer := 100;
+    rested text[];
+BEGIN
+    older := greatest(older, interval '1 hour');
+    forgotten := 0;
+    SELECT ARRAY[l.consumer, l.resource] INTO reached FROM leasegen.lease l WHERE (l.consumer, l.resource) > (of, after)
+    ORDER BY l.consumer, l.resource OFFSET looked - 1 LIMIT 1;
+    -- A lease that is registered or retired just now is left to the next look.
+    rested := ARRAY(
+        SELECT ARRAY[l.consumer, l.resource] FROM leasegen.lease l
+        WHERE (l.consumer, l.resource) > (of, after) AND (reached IS NULL OR (l.consumer, l.resource) <= (reached[1], reached[2]))
+          AND NOT l.wanted AND l.rested_at < clock_timestamp() - older
+          AND l.consumer IN (SELECT k.name FROM leasegen.consumer k WHERE k.per = 'stream')
+        ORDER BY l.consumer, l.resource LIMIT judged FOR UPDATE OF l SKIP LOCKED);
+    IF array_length(rested, 1) = judged THEN
+        reached := ARRAY[rested[judged][1], rested[judged][2]];
+    END IF;
+    DELETE FROM leasegen.lease l USING leasegen.consumer k
+    WHERE (l.consumer, l.resource) IN (SELECT rested[i][1], rested[i][2] FROM generate_subscripts(rested, 1) i) AND k.name = l.consumer
+      AND (cardinality(k.likes) = 0 OR NOT EXISTS (SELECT FROM leasegen.message m WHERE m.key = l.resource))
+      AND NOT EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
+      AND NOT EXISTS (SELECT FROM leasegen.dead_letter d WHERE d.consumer = l.consumer AND d.resource = l.resource);
+    GET DIAGNOSTICS forgotten = ROW_COUNT;
+END $$;
+
+REVOKE ALL ON FUNCTION leasegen.forget_streams(interval, text, text) FROM PUBLIC;
+
+-- A role that may forget streams as before may do so from here on; programs of version 10 still do it the old way.
+DO $do$
+DECLARE
+    r record;
+BEGIN
+    FOR r IN SELECT a.grantee::regrole AS name FROM pg_proc p, aclexplode(p.proacl) a
+             WHERE p.oid = 'leasegen.forget_streams(interval)'::regprocedure AND a.privilege_type = 'EXECUTE' AND a.grantee NOT IN (0, p.proowner) LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION leasegen.forget_streams(interval, text, text) TO %s', r.name);
+    END LOOP;
+END $do$;

@@ -19,9 +19,9 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// a holder is frozen between its handler and its commit, for longer than its
+// A holder is frozen between its handler and its commit, for longer than its
 // lease lasts, and goes on: nothing that it does has an effect.
-func TestX01FrozenHolder(t *testing.T) {
+func TestFrozenHolder(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, fenceOnly)
 	f := startFleet(t, fenceOnly, s.dsn, s.dsn)
@@ -69,9 +69,9 @@ func TestX01FrozenHolder(t *testing.T) {
 	}
 }
 
-// a holder that is cut off from the server, without any connection breaking,
+// A holder that is cut off from the server, without any connection breaking,
 // hears of it before somebody else can be working.
-func TestX02Partition(t *testing.T) {
+func TestHolderIsCutOff(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whole)
 	proxy := faultproxy.Start(t, s.server.Addr())
@@ -122,10 +122,10 @@ func TestX02Partition(t *testing.T) {
 	cutOff() // and it can still be stopped
 }
 
-// the server is killed with SIGKILL and started again, under load, with
+// The server is killed with SIGKILL and started again, under load, with
 // synchronous_commit off by default: no epoch is granted twice, and no effect is lost
 // or repeated.
-func TestX04ServerKilled(t *testing.T) {
+func TestServerKilled(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whole, pgtest.Config("synchronous_commit", "off"), pgtest.Config("wal_writer_delay", "10s"))
 	s.faulty = true
@@ -166,8 +166,8 @@ func TestX04ServerKilled(t *testing.T) {
 	}
 }
 
-// when only the heartbeat's connection is killed, again and again, nothing is lost.
-func TestX05HeartbeatConnectionKilled(t *testing.T) {
+// When only the heartbeat's connection is killed, again and again, nothing is lost.
+func TestHeartbeatConnectionKilled(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whole)
 	var losses atomic.Int64
@@ -211,9 +211,9 @@ func TestX05HeartbeatConnectionKilled(t *testing.T) {
 	}
 }
 
-// with a pool of one connection, and a handler that holds it in a transaction for
+// With a pool of one connection, and a handler that holds it in a transaction for
 // longer than the ttl, the lease survives: heartbeats need no connection of the pool.
-func TestX06PoolOfOne(t *testing.T) {
+func TestPoolOfOne(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whole)
 	if err := s.publish(t.Context(), "t.one", 2); err != nil {

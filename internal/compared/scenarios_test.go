@@ -119,8 +119,8 @@ func (r *record) wait(t *testing.T, n int) {
 	}
 }
 
-// T001-13: an event wakes every instance that waits for it, whatever process published it.
-func TestT00113EveryInstanceIsWoken(t *testing.T) {
+// An event wakes every instance that waits for it, whatever process published it.
+func TestEveryInstanceIsWoken(t *testing.T) {
 	be, _, again := fresh(t)
 	var records []*record
 	for i := range 4 {
@@ -163,8 +163,8 @@ func TestT00113EveryInstanceIsWoken(t *testing.T) {
 	}
 }
 
-// deletes, VACUUM and inserts do not change the order in which messages come.
-func TestX10OrderOverDeleteAndVacuum(t *testing.T) {
+// Deletes, VACUUM and inserts do not change the order in which messages come.
+func TestOrderOverDeleteAndVacuum(t *testing.T) {
 	for _, per := range []lease.Per{lease.PerTopic, lease.PerGroup} {
 		t.Run(per.String(), func(t *testing.T) {
 			be, pool, _ := fresh(t)
@@ -202,9 +202,9 @@ func TestX10OrderOverDeleteAndVacuum(t *testing.T) {
 	}
 }
 
-// the connection that listens is cut while messages are published, again and again;
+// The connection that listens is cut while messages are published, again and again;
 // each is handled, without waiting for one that comes later.
-func TestX18ListenIsCutDuringPublish(t *testing.T) {
+func TestListenIsCutDuringPublish(t *testing.T) {
 	be, pool, again := fresh(t)
 	c, r := consumer(t, again(), "c", lease.PerGroup, nil)
 	run(t, c)
@@ -231,9 +231,9 @@ func TestX18ListenIsCutDuringPublish(t *testing.T) {
 	}
 }
 
-// whatever the backend says about an error, its cause is still there for errors.Is
+// The cause of a backend's error is still there for errors.Is
 // and errors.As.
-func TestX24ErrorsKeepTheirCause(t *testing.T) {
+func TestErrorsKeepTheirCause(t *testing.T) {
 	be, pool, _ := fresh(t)
 	c, _ := consumer(t, be, "c", lease.PerTopic, nil)
 	calls := func(be *leasepg.Backend) map[string]error {

@@ -95,9 +95,9 @@ func withClock(t *testing.T) (*redistest.Server, func(time.Duration)) {
 	}
 }
 
-// E9: the server's clock jumps by an hour, forth and back. After the jump forth all sessions
+// The server's clock jumps by an hour, forth and back. After the jump forth all sessions
 // have expired; after the one back what is held stays held, and epochs and ids go on rising.
-func TestE09ClockSteps(t *testing.T) {
+func TestClockSteps(t *testing.T) {
 	server, set := withClock(t)
 	s := onServer(t, server, whole, 4, "")
 	before, err := s.client.Time(t.Context()).Result()
@@ -110,7 +110,7 @@ func TestE09ClockSteps(t *testing.T) {
 		t.Fatalf("the server's clock was moved from %v to %v: %v", before, after, err)
 	}
 	set(0)
-	mustHold(t, s, "E9 clock by an hour, and back", rounds(t, 1, 20), func(f *fleet) {
+	mustHold(t, s, "clock by an hour, and back", rounds(t, 1, 20), func(f *fleet) {
 		from := f.marker()
 		set(time.Hour)
 		s.again(t, s.lastOf(), 30*time.Second)

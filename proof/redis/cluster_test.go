@@ -113,7 +113,7 @@ func (s *site) back(t *testing.T, c *redistest.Cluster, tag string, begin time.T
 	pace.Within(t, "working on everything again after the failover", again.Sub(elected), recovery(hangs))
 }
 
-// CL1: a master whose replica is in sync is killed.
+// A master whose replica is in sync is killed.
 func masterKilled(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, whole)
 	s.losesProgress = true // commits between the look at the replica and the kill
@@ -130,7 +130,7 @@ func masterKilled(t *testing.T, c *redistest.Cluster) {
 	})
 }
 
-// CL2: a master is frozen until it is replaced, and goes on later.
+// A master is frozen until it is replaced, and goes on later.
 func masterFrozen(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, whole)
 	s.losesProgress = true
@@ -148,7 +148,7 @@ func masterFrozen(t *testing.T, c *redistest.Cluster) {
 	})
 }
 
-// M18: with the topology left to go-redis, which looks at it once a minute, a master that hangs holds
+// With the topology left to go-redis, which looks at it once a minute, a master that hangs holds
 // everything up for as long.
 func topologyNotReloaded(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, neverReloads)
@@ -176,7 +176,7 @@ func topologyNotReloaded(t *testing.T, c *redistest.Cluster) {
 	c.WaitHealthy(t)
 }
 
-// CL3: a replica that lags becomes the master. What it lacks is lost, counted, and no epoch falls.
+// A replica that lags becomes the master. What it lacks is lost, counted, and no epoch falls.
 func laggingReplica(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, whole)
 	s.losesMessages = true
@@ -214,7 +214,7 @@ func laggingReplica(t *testing.T, c *redistest.Cluster) {
 	t.Logf("CL3: of %d acknowledged messages %d are lost, %d were handled again after their commit, as documented", r.published, r.lost, r.undone)
 }
 
-// CL4: a master that is cut off from all others goes on acknowledging for a while.
+// A master that is cut off from all others goes on acknowledging for a while.
 func minorityMaster(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, whole)
 	s.losesMessages = true
@@ -242,7 +242,7 @@ func minorityMaster(t *testing.T, c *redistest.Cluster) {
 	t.Logf("CL4: of %d acknowledged messages %d are lost, %d were handled again after their commit, as documented", r.published, r.lost, r.undone)
 }
 
-// CL5: slots of the namespace move from node to node while everything is worked on.
+// Slots of the namespace move from node to node while everything is worked on.
 func resharding(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, whole)
 	n := rounds(t, 3, 20)
@@ -309,7 +309,7 @@ func isMaster(t *testing.T, n *redistest.Server) bool {
 	return false
 }
 
-// CL6: a node joins, takes a slot, gives it back and leaves; replicas become masters when told to.
+// A node joins, takes a slot, gives it back and leaves; replicas become masters when told to.
 func requested(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, whole)
 	s.losesProgress = true // TAKEOVER asks nobody
@@ -335,7 +335,7 @@ func requested(t *testing.T, c *redistest.Cluster) {
 	})
 }
 
-// CL7: all nodes are restarted one by one, as for an upgrade.
+// All nodes are restarted one by one, as for an upgrade.
 func rollingRestart(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, whole)
 	s.losesProgress = true
@@ -348,7 +348,7 @@ func rollingRestart(t *testing.T, c *redistest.Cluster) {
 	})
 }
 
-// CL10: a master is lost with its replica. Topics of other nodes go on, nobody spins, and
+// A master is lost with its replica. Topics of other nodes go on, nobody spins, and
 // when the nodes are back nothing is missing.
 func lostShard(t *testing.T, c *redistest.Cluster) {
 	set := func(v string) {

@@ -33,19 +33,19 @@
 // A test that cannot fail proves nothing, so for each mechanism there is a mutant that does without
 // it (mutants_test.go), and a test that the same checks find it out (mutation_test.go, inprocess_test.go):
 //
-//	M3, M9  a heartbeat that writes its session anew   sessions that had expired live again
-//	M6      belief counted from the reply              two owners' handlers run at once
-//	M8      a session named after the consumer         nobody takes over from replicas that were killed
-//	M14     commits without the fence                  a former owner's commit succeeds
-//	M18     the topology left to go-redis              a master that hangs holds everything up for a minute
-//	M20     a reader that ends at what it cannot read  messages behind a poisoned one are not handled
-//	M22     a bound that drops dead letters in silence they are neither there nor counted
-//	M37     notifications that are trusted             nothing is handled when they do not arrive
-//	M39     the cursor committed before dead letters   a crash between the two loses messages
+//	a heartbeat that writes its session anew    sessions that had expired live again
+//	belief counted from the reply               two owners' handlers run at once
+//	a session named after the consumer          nobody takes over from replicas that were killed
+//	commits without the fence                   a former owner's commit succeeds
+//	the topology left to go-redis               a master that hangs holds everything up for a minute
+//	a reader that ends at what it cannot read   messages behind a poisoned one are not handled
+//	a bound that drops dead letters in silence  they are neither there nor counted
+//	notifications that are trusted              nothing is handled when they do not arrive
+//	the cursor committed before dead letters    a crash between the two loses messages
 //
 // What others of that list break does not exist here: there are no consumer groups, so there is
-// no acknowledgement that could go apart from what it stands for (M1, M2, M17), no group that begins in the
-// present (M16: a consumer's first cursor is the beginning), no entry that is claimed for being idle, or without
-// its body (M36, M38: leases are taken over from dead sessions only, E2), and no blocking
-// read that waits for ever (M19: every wait is bounded).
+// no acknowledgement that could go apart from what it stands for, no group that begins in the
+// present (a consumer's first cursor is the beginning), no entry that is claimed for being idle, or without
+// its body (leases are taken over from dead sessions only), and no blocking
+// read that waits for ever (every wait is bounded).
 package redisproof

@@ -67,7 +67,7 @@ func waitFor[T any](t *testing.T, c <-chan T, what string) T {
 	}
 }
 
-// a holder that is cut off from the server, without any connection breaking, hears of
+// A holder that is cut off from the server, without any connection breaking, hears of
 // it before somebody else works.
 func TestCutOffHolderStopsFirst(t *testing.T) {
 	t.Parallel()
@@ -76,7 +76,7 @@ func TestCutOffHolderStopsFirst(t *testing.T) {
 	}
 }
 
-// M6: with belief counted from the reply, not from before the request, both work at once.
+// With belief counted from the reply, not from before the request, both work at once.
 func TestMutantBeliefFromReply(t *testing.T) {
 	t.Parallel()
 	overlap := cutOffHolder(t, func(b *leaseredis.Backend) lease.Backend { return &lateBackend{b} })
@@ -150,15 +150,15 @@ func (s *lateSession) Heartbeat(ctx context.Context) error {
 	}
 }
 
-// E15: a message that cannot be decoded becomes a dead letter; the one after it is handled.
-func TestE15PoisonIsSetAside(t *testing.T) {
+// A message that cannot be decoded becomes a dead letter; the one after it is handled.
+func TestPoisonIsSetAside(t *testing.T) {
 	t.Parallel()
 	if n := poisoned(t, nil, true); n != 10 {
 		t.Errorf("%d of 10 messages behind a poisoned one were handled", n)
 	}
 }
 
-// M20: a reader that ends at what it cannot decode is found out.
+// A reader that ends at what it cannot decode is found out.
 func TestMutantPoisonEndsReader(t *testing.T) {
 	t.Parallel()
 	if n := poisoned(t, func(b *leaseredis.Backend) lease.Backend { return &squeamish{b} }, false); n == 10 {
@@ -212,8 +212,8 @@ func (b *squeamish) Fetch(ctx context.Context, req backend.FetchRequest) ([]back
 	return fetched, err
 }
 
-// E20: what a bound on dead letters drops is counted, and what has no bound is all there.
-func TestE20DeadLettersAreCounted(t *testing.T) {
+// A bound on dead letters counts what it drops; without one they are all there.
+func TestDeadLettersAreCounted(t *testing.T) {
 	t.Parallel()
 	for _, bound := range []int{0, 1000} {
 		if there, dropped := overflow(t, bound, nil); there+dropped != beyond || bound == 0 && dropped > 0 || bound > 0 && there > bound {
@@ -222,7 +222,7 @@ func TestE20DeadLettersAreCounted(t *testing.T) {
 	}
 }
 
-// M22: a bound that drops dead letters in silence is found out.
+// A bound that drops dead letters in silence is found out.
 func TestMutantDeadLettersTrimmed(t *testing.T) {
 	t.Parallel()
 	there, dropped := overflow(t, 1000, func(b *leaseredis.Backend) lease.Backend { return &trimming{b} })

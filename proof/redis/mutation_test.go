@@ -39,14 +39,14 @@ func found(t *testing.T, s *site, n int, round func(*fleet), wrong func(verdict)
 	}
 }
 
-// M14: without the fence a former owner's commit succeeds, or takes the cursor back over what others have committed.
+// Without the fence a former owner's commit succeeds, or takes the cursor back over what others have committed.
 func TestMutantFenceRemoved(t *testing.T) {
 	t.Parallel()
 	s := onServer(t, redistest.Shared(t), unfenced, 4, "")
 	found(t, s, rounds(t, 15, 30), freezeRound, func(v verdict) bool { return v.stale+v.undone > 0 })
 }
 
-// M39: with commits in two steps, the cursor before the dead letter, a crash between them loses messages.
+// With commits in two steps, the cursor before the dead letter, a crash between them loses messages.
 func TestMutantCommitInTwoSteps(t *testing.T) {
 	t.Parallel()
 	s := onServer(t, redistest.Shared(t), splits, 4, "")
@@ -78,15 +78,15 @@ func TestMutantCommitInTwoSteps(t *testing.T) {
 	}
 }
 
-// E19: a session that has expired is not extended, and not made again.
-func TestE19ExpiredSessionStaysSo(t *testing.T) {
+// A session that has expired is not extended, and not made again.
+func TestExpiredSessionStaysSo(t *testing.T) {
 	t.Parallel()
 	if n, extended := extendExpired(t, whole); extended > 0 {
 		t.Errorf("%d of %d sessions that had expired were extended", extended, n)
 	}
 }
 
-// M3, M9: a heartbeat that writes its session anew, whether it has expired or not, is found out.
+// A heartbeat that writes its session anew, whether it has expired or not, is found out.
 func TestMutantExpiredSessionsRevived(t *testing.T) {
 	t.Parallel()
 	if n, extended := extendExpired(t, revives); extended == 0 { // some may have expired again before they were counted
@@ -128,7 +128,7 @@ func extendExpired(t *testing.T, m mode) (n, extended int) {
 	return n, members()
 }
 
-// M8: with one session for all replicas, which lives as long as any of them, nobody takes over from
+// With one session for all replicas, which lives as long as any of them, nobody takes over from
 // those that were killed.
 func TestMutantSessionNamedAfterConsumer(t *testing.T) {
 	t.Parallel()
@@ -154,7 +154,7 @@ func TestMutantSessionNamedAfterConsumer(t *testing.T) {
 	}
 }
 
-// M37: who looks for news only when told of some hears of nothing without notifications.
+// A reader that looks for news on a hint alone hears of nothing without notifications.
 func TestMutantNotificationsTrusted(t *testing.T) {
 	t.Parallel()
 	for _, m := range []mode{whole, notified} {

@@ -22,18 +22,18 @@ import (
 	"github.com/leasegen/leasegen/internal/redistest"
 )
 
-// E3: replicas are killed at each kind of request that they make, when the server has acted
+// Replicas are killed at each kind of request that they make, when the server has acted
 // on it and the reply is on its way. The state before the request is that after the one before it, so
 // this is every window there is between any two steps.
-func TestE03KilledBetweenSteps(t *testing.T) {
+func TestKilledBetweenSteps(t *testing.T) {
 	t.Parallel()
-	atEachStep(t, "E3 SIGKILL at each step", 1, 100, true)
+	atEachStep(t, "SIGKILL at each step", 1, 100, true)
 }
 
-// E4: replies are lost, at each kind of request; those to publishers, too.
-func TestE04RepliesLost(t *testing.T) {
+// Replies are lost, at each kind of request; those to publishers, too.
+func TestRepliesLost(t *testing.T) {
 	t.Parallel()
-	atEachStep(t, "E4 reply lost at each step", 1, 100, false)
+	atEachStep(t, "reply lost at each step", 1, 100, false)
 }
 
 func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
@@ -41,7 +41,7 @@ func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
 	server := redistest.Shared(t)
 	publisher := faultproxy.Start(t, server.Addr())
 	s := onServer(t, server, failing, 4, publisher.Addr())
-	s.blames = true // replicas are killed to make the others take over, in E4 too; how many may be blamed is judged below
+	s.blames = true // replicas are killed to make the others take over, where replies are lost, too; how many may be blamed is judged below
 	steps := newSteps(t)
 	var proxies []*faultproxy.Proxy
 	all := names(s.settings, 2)

@@ -59,19 +59,19 @@ func freezeRound(f *fleet) {
 	time.Sleep(ttl/4 + rand.N(ttl/4))
 }
 
-// E1: replicas that are killed lose nothing, and undo nothing that was committed.
-func TestE01Kill(t *testing.T) {
+// Replicas that are killed lose nothing, and undo nothing that was committed.
+func TestKill(t *testing.T) {
 	t.Parallel()
 	s := onServer(t, redistest.Shared(t), whole, 1, "")
-	mustHit(t, s, names(s.settings, 3), "E1 SIGKILL", rounds(t, 4, 100), killRound)
+	mustHit(t, s, names(s.settings, 3), "SIGKILL", rounds(t, 4, 100), killRound)
 }
 
-// E1, over several hash tags and while handlers fail: retries are not forgotten, nothing jumps the
+// Over several hash tags and while handlers fail: retries are not forgotten, nothing jumps the
 // queue of its key, and exactly the messages that cannot be handled become dead letters.
-func TestE01KillWhileHandlersFail(t *testing.T) {
+func TestKillWhileHandlersFail(t *testing.T) {
 	t.Parallel()
 	s := onServer(t, redistest.Shared(t), failing, 4, "")
-	mustHit(t, s, names(s.settings, 3), "E1 SIGKILL, handlers fail, 4 tags", rounds(t, 4, 100), killRound)
+	mustHit(t, s, names(s.settings, 3), "SIGKILL, handlers fail, 4 tags", rounds(t, 4, 100), killRound)
 }
 
 // Clients with pools of 1, 2 and 4 connections, fewer than topics at work, starve none of them.
@@ -85,8 +85,8 @@ func TestKillOnSmallPools(t *testing.T) {
 	mustHit(t, s, all, "SIGKILL, handlers fail, pools of 1, 2 and 4", rounds(t, 3, 20), killRound)
 }
 
-// E2: handlers that take ten times as long as a session lasts are never taken for dead.
-func TestE02SlowHandlers(t *testing.T) {
+// Handlers that take ten times as long as a session lasts are never taken for dead.
+func TestSlowHandlers(t *testing.T) {
 	t.Parallel()
 	const each = 100 // topics, with one message each, all handled at once
 	n := rounds(t, 1, 2)
@@ -112,16 +112,16 @@ func TestE02SlowHandlers(t *testing.T) {
 	}
 	f.stop()
 	s.history.catchUp(t)
-	r := row{"E2 handlers take 10 ttl", n * each, f.count(takenOver), f.count(is("fenced")), time.Since(begin), s.history.verdict(t)}
+	r := row{"handlers take 10 ttl", n * each, f.count(takenOver), f.count(is("fenced")), time.Since(begin), s.history.verdict(t)}
 	printTable(t, r)
 	if r.effects != int64(n*each) || r.violations(s) > 0 || r.takeovers > 0 || f.count(is("lost")) > 0 {
 		t.Errorf("%d effects of %d messages, %d leases lost, %d taken over: %+v", r.effects, n*each, f.count(is("lost")), r.takeovers, r.verdict)
 	}
 }
 
-// E5: eight processes that start at once on what is there handle each message once. A machine that stands still ends
+// Eight processes that start at once on what is there handle each message once. A machine that stands still ends
 // sessions, whose messages are handled again: such a round does not count.
-func TestE05StartTogether(t *testing.T) {
+func TestStartTogether(t *testing.T) {
 	t.Parallel()
 	for round, spoilt := 0, 0; round < rounds(t, 2, 20); round++ {
 		s := onServer(t, redistest.Shared(t), whole, 1+3*(round%2), "")
@@ -133,7 +133,7 @@ func TestE05StartTogether(t *testing.T) {
 		}
 		begin := time.Now()
 		f := startFleet(t, names(s.settings, 8)...)
-		r := s.close(t, f, "E5 eight start at once", 1, begin)
+		r := s.close(t, f, "eight start at once", 1, begin)
 		lost := f.count(is("lost"))
 		switch {
 		case r.effects == topics*each:
@@ -146,8 +146,8 @@ func TestE05StartTogether(t *testing.T) {
 	}
 }
 
-// E6: the server is killed with SIGKILL and started again.
-func TestE06ServerKilled(t *testing.T) {
+// The server is killed with SIGKILL and started again.
+func TestServerKilled(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	s := onServer(t, server, whole, 4, "")
@@ -162,7 +162,7 @@ func TestE06ServerKilled(t *testing.T) {
 			s.losesMessages = true
 		}
 	}
-	mustHold(t, s, "E6 server SIGKILL, AOF everysec", rounds(t, 2, 10), func(*fleet) {
+	mustHold(t, s, "server SIGKILL, AOF everysec", rounds(t, 2, 10), func(*fleet) {
 		time.Sleep(rand.N(ttl / 2))
 		delayed()
 		server.Kill()
@@ -172,13 +172,13 @@ func TestE06ServerKilled(t *testing.T) {
 	})
 }
 
-// E8: the server is frozen for longer than leases last: owners stop believing, and start again.
-func TestE08ServerFrozen(t *testing.T) {
+// The server is frozen for longer than leases last: owners stop believing, and start again.
+func TestServerFrozen(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	s := onServer(t, server, whole, 1, "")
 	n := rounds(t, 2, 20)
-	mustHold(t, s, "E8 server SIGSTOP for 2 ttl", n, func(f *fleet) {
+	mustHold(t, s, "server SIGSTOP for 2 ttl", n, func(f *fleet) {
 		from := f.marker()
 		server.Pause()
 		time.Sleep(2 * ttl)
@@ -193,18 +193,18 @@ func TestE08ServerFrozen(t *testing.T) {
 // mute may do everything but look at or change the configuration.
 var mute = []string{"~*", "&*", "+@all", "-config"}
 
-// E10: when every notification is lost, and with CONFIG forbidden, everything works all the same.
-func TestE10WithoutNotifications(t *testing.T) {
+// When every notification is lost, and with CONFIG forbidden, everything works all the same.
+func TestWithoutNotifications(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	s := onServer(t, server, whole, 4, "")
 	opts := server.User(t, "mute", mute...).Options()
 	s.settings.User, s.settings.Password, s.settings.Deaf = opts.Username, opts.Password, true
-	mustHit(t, s, names(s.settings, 3), "E10 no notifications, SIGKILL", rounds(t, 2, 100), killRound)
+	mustHit(t, s, names(s.settings, 3), "no notifications, SIGKILL", rounds(t, 2, 100), killRound)
 }
 
-// E13: what the server refuses for a while is tried again.
-func TestE13ServerRefuses(t *testing.T) {
+// Requests that the server refuses for a while are tried again.
+func TestServerRefuses(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	s := onServer(t, server, whole, 4, "")
@@ -228,7 +228,7 @@ func TestE13ServerRefuses(t *testing.T) {
 		{"CLIENT PAUSE", func() { do("CLIENT", "PAUSE", ttl.Milliseconds()/2, "ALL") }, func() {}},
 	}
 	i := 0
-	mustHold(t, s, "E13 server refuses", len(refusals)*rounds(t, 1, 20), func(*fleet) {
+	mustHold(t, s, "server refuses", len(refusals)*rounds(t, 1, 20), func(*fleet) {
 		r := refusals[i%len(refusals)]
 		i++
 		r.begin()
@@ -241,20 +241,20 @@ func TestE13ServerRefuses(t *testing.T) {
 	})
 }
 
-// E18: replicas that are all called the same do not take each other's leases.
-func TestE18SameName(t *testing.T) {
+// Replicas that are all called the same do not take each other's leases.
+func TestSameName(t *testing.T) {
 	t.Parallel()
 	s := onServer(t, redistest.Shared(t), whole, 1, "")
 	s.settings.Name = "pod"
-	mustHit(t, s, []settings{s.settings, s.settings}, "E18 replicas of one name, SIGKILL", rounds(t, 2, 50), killRound)
+	mustHit(t, s, []settings{s.settings, s.settings}, "replicas of one name, SIGKILL", rounds(t, 2, 50), killRound)
 }
 
-// E19: replicas that are frozen until their sessions have expired do not extend them, and
+// Replicas that are frozen until their sessions have expired do not extend them, and
 // change nothing any more.
-func TestE19Freeze(t *testing.T) {
+func TestFreeze(t *testing.T) {
 	t.Parallel()
 	s := onServer(t, redistest.Shared(t), whole, 4, "")
-	mustHit(t, s, names(s.settings, 3), "E19 SIGSTOP", rounds(t, 2, 200), notRevived(t, s))
+	mustHit(t, s, names(s.settings, 3), "SIGSTOP", rounds(t, 2, 200), notRevived(t, s))
 }
 
 // notRevived freezes a replica until its session has expired, and checks that this session is over.

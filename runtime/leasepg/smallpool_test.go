@@ -27,7 +27,7 @@ func TestConformanceOnSmallPools(t *testing.T) {
 		t.Run(fmt.Sprint(conns), func(t *testing.T) {
 			tests := []string{"Pool_", "Once_Effects"}
 			if conns == 1 || pace.Judged() {
-				tests = append(tests, "T003-56", "X-01", "T000-40", "A_failing_batch", "Partition_keys", "Publish/", "Parked/", "Cursor/")
+				tests = append(tests, "Effects_", "A_zombie", "Retry_then_succeed", "Backoff_and_attempts", "A_stream_survives", "A_failing_batch", "Partition_keys", "Publish/", "Parked/", "Cursor/")
 			}
 			leasetest.RunSome(t, factoryMax(ownName, conns), tests...)
 		})

@@ -100,7 +100,7 @@ func logged(t *testing.T, s *redistest.Server) string {
 	return log.String()
 }
 
-func TestCheckLooksAtTheServersSettings(t *testing.T) { // E7, E14
+func TestCheckLooksAtTheServersSettings(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts servers of its own")
 	}
@@ -124,7 +124,7 @@ func TestCheckLooksAtTheServersSettings(t *testing.T) { // E7, E14
 }
 
 // All rights that are missing are named at once, and nothing is asked that managed servers forbid.
-func TestCheckNamesAllMissingRights(t *testing.T) { // E10
+func TestCheckNamesAllMissingRights(t *testing.T) {
 	s := redistest.Shared(t)
 	name := redistest.Namespace(t)
 	all := leaseredis.ACL(name)
@@ -176,7 +176,7 @@ func TestRulesAreWhatScriptsUse(t *testing.T) {
 	}
 }
 
-func TestCheckWordsWhatAServerSays(t *testing.T) { // E13
+func TestCheckWordsWhatAServerSays(t *testing.T) {
 	for says, want := range map[string]string{
 		"LOADING Redis is loading the dataset in memory":                    "still loading",
 		"CLUSTERDOWN Hash slot not served":                                  "the cluster is down",
@@ -221,7 +221,7 @@ func saying(t *testing.T, answer string) *redis.Client {
 	return c
 }
 
-func TestCheckDoesNotWaitForEver(t *testing.T) { // CL11
+func TestCheckDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	c := redis.NewClient(&redis.Options{Addr: must[net.Listener](t)(silent(t)).Addr().String()})
 	defer c.Close()
@@ -245,7 +245,7 @@ func silent(t *testing.T) (net.Listener, error) {
 }
 
 // A client that sees half of a cluster is told so.
-func TestCheckFindsHalfAClusterMissing(t *testing.T) { // CL11
+func TestCheckFindsHalfAClusterMissing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts six servers")
 	}

@@ -71,7 +71,7 @@ func TestAMarkCountsOnceForEachOwner(t *testing.T) {
 	})
 }
 
-// E11, and a crash or a foreign hand between the steps of a commit.
+// An entry that is gone, and a crash or a foreign hand between the steps of a commit.
 func TestAMessageThatSomebodyDeletedBecomesADeadLetterWithoutPayload(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
 		a.publishes(4, "x")
@@ -137,7 +137,7 @@ func TestNothingIsLostBetweenReadingAMessageAndStoringIt(t *testing.T) {
 	})
 }
 
-// E16: the message stays where it was until its dead letter can be stored.
+// The message stays where it was until its dead letter can be stored.
 func TestWithoutUsableDeadLetterKeysTheMessageStays(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
 		a.publishes(2, "x")

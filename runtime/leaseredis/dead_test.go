@@ -25,7 +25,7 @@ func (a *actor) buries(n int, topics ...string) (ids []string) {
 	return ids
 }
 
-// E20: more poison than any bound.
+// More poison than any bound.
 func TestDeadLettersKeptAndDroppedAddUp(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
 		topics := []string{"a", "b", "c", "d", "e", "f", "g"}

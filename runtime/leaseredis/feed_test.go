@@ -124,7 +124,7 @@ func TestAHintWakesAtOnce(t *testing.T) {
 
 // A replica that was promoted without the last messages, and whose clock is behind, gives no
 // id that a feed has seen: readers would have passed it.
-func TestIdsDoNotGoBack(t *testing.T) { // CL3
+func TestIdsDoNotGoBack(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	be := on(client, namespace, leaseredis.WithLogger(discard))

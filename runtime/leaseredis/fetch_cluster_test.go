@@ -12,7 +12,7 @@ import (
 
 // A node that hangs holds up the topics that are kept there, and no others; their time comes
 // when it answers again.
-func TestANodeThatHangsHoldsUpNoOtherTopics(t *testing.T) { // CL10
+func TestANodeThatHangsHoldsUpNoOtherTopics(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("it starts six servers")

@@ -44,7 +44,7 @@ func (l *logBook) option() leaseredis.Option {
 }
 
 // A key of another type stops its own resource only, with one warning.
-func TestAKeyOfAnotherTypeStopsNoOtherResource(t *testing.T) { // E12
+func TestAKeyOfAnotherTypeStopsNoOtherResource(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	var log logBook
@@ -76,7 +76,7 @@ func TestAKeyOfAnotherTypeStopsNoOtherResource(t *testing.T) { // E12
 }
 
 // Entries that others delete are passed over; the reader neither stops nor spins.
-func TestDeletedEntriesArePassedOver(t *testing.T) { // E11, E12
+func TestDeletedEntriesArePassedOver(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	be := on(client, namespace, leaseredis.WithLogger(discard))
@@ -102,7 +102,7 @@ func TestDeletedEntriesArePassedOver(t *testing.T) { // E11, E12
 
 // Entries that others write into a topic are read like any other, whatever they hold: the handler's
 // failure ends as a dead letter with all their fields, and what stands around them is handled.
-func TestPoisonEntriesBecomeDeadLetters(t *testing.T) { // E15
+func TestPoisonEntriesBecomeDeadLetters(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	be := on(client, namespace, leaseredis.WithLogger(discard))

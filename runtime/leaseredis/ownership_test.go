@@ -141,7 +141,7 @@ func TestALeaseThatExpiredTwiceIsCountedOnce(t *testing.T) {
 }
 
 // Names of resources and lanes may contain anything; those of consumers must not end early.
-func TestNamesOfResources(t *testing.T) { // CL9, I6
+func TestNamesOfResources(t *testing.T) {
 	be := fresh(t, leaseredis.WithTags(3))
 	names := []string{"a", "a:b", "{lg1}", "}{", "*", " ", "\n", "[x]?", `\`, "é", fmt.Sprint("l", string(make([]byte, 900)))}
 	id, _ := member(t, be, time.Hour, topical)

@@ -12,7 +12,7 @@ import (
 )
 
 // When a shard is lost, parked messages that the others keep are retried, and housekeeping is done there.
-func TestALostShardHoldsUpNoParkedMessagesElsewhere(t *testing.T) { // CL10
+func TestALostShardHoldsUpNoParkedMessagesElsewhere(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("it starts six servers")

@@ -191,7 +191,7 @@ var oddNames = []string{
 	"{}", "{a}", "}{", "a{b}c", "{lg0}:t:x", "with space", "tab\there", "new\nline", "co:lon", "::", "*", "a*b", "%d%s", "%", "-", "(1", "ü/κ", "'\"\\", "~&+-@", "$1",
 }
 
-func TestNamesMayBeAnything(t *testing.T) { // CL9
+func TestNamesMayBeAnything(t *testing.T) {
 	test := func(t *testing.T, c redis.UniversalClient, opts ...leaseredis.Option) {
 		be := on(c, redistest.Namespace(t), append(opts, leaseredis.WithLogger(discard))...)
 		streams := backend.ConsumerInfo{Name: "streams", Per: backend.PerStream, Topics: []string{"*"}}
@@ -240,7 +240,7 @@ func TestNamesMayBeAnything(t *testing.T) { // CL9
 
 // What others put into a topic's key is told, nothing of the call is published, and it holds
 // up nothing else.
-func TestAForeignKeyIsTold(t *testing.T) { // E12
+func TestAForeignKeyIsTold(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	be := on(client, namespace, leaseredis.WithLogger(discard))

@@ -53,7 +53,7 @@ func unknown(t *testing.T, p *faultproxy.Proxy, script string, call func() error
 }
 
 // All calls can be repeated when their replies are lost.
-func TestLostReplies(t *testing.T) { // E4
+func TestLostReplies(t *testing.T) {
 	for _, tags := range []int{1, 3} {
 		t.Run(fmt.Sprint("tags=", tags), func(t *testing.T) {
 			ctx := t.Context()
@@ -133,7 +133,7 @@ func TestAcquireInPartsOverALostReply(t *testing.T) {
 
 // A process that dies while it closes its session leaves what it has not given back to be taken
 // over.
-func TestCrashWhileClosing(t *testing.T) { // E3
+func TestCrashWhileClosing(t *testing.T) {
 	const n = 2500
 	be, straight, p := proxied(t)
 	id, s := member(t, be, 6*time.Second, topical)
@@ -203,7 +203,7 @@ func TestAClosedSessionLeavesNoConnection(t *testing.T) {
 }
 
 // An emptied server has forgotten everything: sessions end, and it goes on with higher epochs.
-func TestFlushAll(t *testing.T) { // E12
+func TestFlushAll(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
 	be := on(s.Client(t), "x", leaseredis.WithTags(3))
@@ -240,7 +240,7 @@ func TestFlushAll(t *testing.T) { // E12
 }
 
 // A server may forget its scripts at any time.
-func TestScriptFlush(t *testing.T) { // E13
+func TestScriptFlush(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
 	be := on(s.Client(t), "x", leaseredis.WithTags(3))
@@ -263,7 +263,7 @@ func TestScriptFlush(t *testing.T) { // E13
 }
 
 // A server that was killed and comes back has lost no session that its append-only file has.
-func TestServerRestart(t *testing.T) { // E6
+func TestServerRestart(t *testing.T) {
 	s := redistest.Start(t, redistest.Config("appendfsync", "always"))
 	be := on(s.Client(t), "x")
 	id, sess := member(t, be, time.Minute, topical)
@@ -302,7 +302,7 @@ func TestSessionsAreForgotten(t *testing.T) {
 }
 
 // When the server's clock is set back, leases do not wait until it has caught up.
-func TestTheServersClockIsSetBack(t *testing.T) { // E9
+func TestTheServersClockIsSetBack(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
 	name := redistest.Namespace(t)
 	be := on(c, name, leaseredis.WithTags(2), leaseredis.WithLogger(discard))

@@ -16,7 +16,7 @@ import (
 
 // What is kept on the nodes that are left goes on when a shard is lost, and the rest follows
 // when it comes back.
-func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) { // CL10
+func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("it starts six servers")
@@ -96,7 +96,7 @@ func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) { // CL10
 }
 
 // A session that could not enter a tag says nothing of it, and enters it as soon as it can.
-func TestASessionEntersWhatComesBack(t *testing.T) { // CL10
+func TestASessionEntersWhatComesBack(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("it starts six servers")
@@ -153,7 +153,7 @@ func TestASessionEntersWhatComesBack(t *testing.T) { // CL10
 }
 
 // The nodes that a client was told at its start may be gone when a session is opened later.
-func TestASessionOpensWithoutTheFirstNodes(t *testing.T) { // CL6
+func TestASessionOpensWithoutTheFirstNodes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts six servers")
 	}

@@ -131,7 +131,7 @@ func TestStreamsOfOthersWakeTheirConsumer(t *testing.T) {
 }
 
 // A stream that was deleted and has begun again with smaller ids is read from its beginning.
-func TestAStreamThatBeginsAgainIsReadFromItsBeginning(t *testing.T) { // E12
+func TestAStreamThatBeginsAgainIsReadFromItsBeginning(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
 	ns := redistest.Namespace(t)
 	var log logBook

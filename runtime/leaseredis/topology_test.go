@@ -13,7 +13,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// T004-22: whoever knows that the topology has changed may say so; it is observed, and what
+// Whoever knows that the topology has changed may say so; it is observed, and what
 // the client knew wrong is right then. Without a cluster there is nothing to do.
 func TestResetTopology(t *testing.T) {
 	seen := make(chan operate.ObservedTopology, 100)

@@ -23,7 +23,7 @@ var commitChecks = []check{
 		g = b.acquireOne()
 		equalSlices(t, "left", ids(b.fetch("x", g.Cursor, 9).Messages), ids(got.Messages[3:]))
 	}},
-	{"Commit/Fenced_changes_nothing", func(t testing.TB, f Factory) { // I2, M14, D3, X-14
+	{"Commit/Fenced_changes_nothing", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		publish(t, be, events("x", 6)...)
 		a := join(t, be, perTopic(), long).register("x")
@@ -73,7 +73,7 @@ var commitChecks = []check{
 			equal(t, "left on "+g.Resource, len(a.fetch(g.Resource, g.Cursor, 9).Messages), 0)
 		}
 	}},
-	{"Commit/Is_fenced_when_the_lease_was_lost_and_regained", func(t testing.TB, f Factory) { // A13, B5, T003-16
+	{"Commit/Is_fenced_when_the_lease_was_lost_and_regained", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		publish(t, be, events("x", 2)...)
 		a := join(t, be, perTopic(), long).register("x")
@@ -85,7 +85,7 @@ var commitChecks = []check{
 		a.commit(backend.Progress{Ref: g.Ref})
 		equal(t, "left", len(a.fetch("x", g.Cursor, 9).Messages), 2)
 	}},
-	{"Commit/Is_fenced_after_a_takeover_from_a_crashed_session", func(t testing.TB, f Factory) { // X-01, T000-24
+	{"Commit/Is_fenced_after_a_takeover_from_a_crashed_session", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		publish(t, be, events("x", 2)...)
 		a := join(t, be, perTopic(), short).register("x")
@@ -101,7 +101,7 @@ var commitChecks = []check{
 		equal(t, "left", len(b.fetch("x", g.Cursor, 9).Messages), 2)
 		b.commit(backend.Progress{Ref: g.Ref})
 	}},
-	{"Commit/Can_be_repeated", func(t testing.TB, f Factory) { // F3, I12
+	{"Commit/Can_be_repeated", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		publish(t, be, events("x", 4)...)
 		a := join(t, be, perTopic(), long).register("x")
@@ -209,7 +209,7 @@ var parkedChecks = []check{
 		a.release(g.Ref)
 		equalSlices(t, "lanes of the grant", slices.Sorted(slices.Values(a.acquireOne().Lanes)), []string{"a", "b"})
 	}},
-	{"Parked/Waits_until_its_head_is_due", func(t testing.TB, f Factory) { // T000-40
+	{"Parked/Waits_until_its_head_is_due", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a, g, id := laned(t, be, 3)
 		const wait = 600 * time.Millisecond

@@ -25,7 +25,7 @@ func buried(t testing.TB, be backend.Backend, n int) (*holder, backend.Grant, []
 }
 
 var deadChecks = []check{
-	{"Dead/Keeps_what_is_needed_to_understand_it", func(t testing.TB, f Factory) { // T000-41, T000-42
+	{"Dead/Keeps_what_is_needed_to_understand_it", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		e := event("x", "k", 1)
 		e.Headers = map[string]string{"trace": "7"}
@@ -130,7 +130,7 @@ var deadChecks = []check{
 		equal(t, "left", len(a.deadLetters()), 2)
 		equal(t, "replayed", must[int](t)(a.operator().Replay(t.Context(), operate.DeadLetterFilter{Key: "b"})), 0)
 	}},
-	{"Dead/Maintain_keeps_to_the_bounds_and_counts_what_it_drops", func(t testing.TB, f Factory) { // T003-29 to -31, -34, -36
+	{"Dead/Maintain_keeps_to_the_bounds_and_counts_what_it_drops", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a, _, id := buried(t, be, 6)
 		maintain := func(keep time.Duration, limit int) operate.MaintainReport {

@@ -59,7 +59,7 @@ func (w *watched) ownership(what string) {
 }
 
 var feedChecks = []check{
-	{"Feed/Reports_topics_that_consumers_match", func(t testing.TB, f Factory) { // T003-61, T003-62
+	{"Feed/Reports_topics_that_consumers_match", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		w := watch(t, be, perTopic("orders.*"), perGroup("mail"))
 		other := f.Again(t, be)
@@ -134,7 +134,7 @@ var feedChecks = []check{
 		w.ownership("a session that died")
 		a.acquireOne()
 	}},
-	{"Feed/Waits_a_poll_interval_and_no_longer_than_its_context", func(t testing.TB, f Factory) { // T003-05
+	{"Feed/Waits_a_poll_interval_and_no_longer_than_its_context", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		w := watch(t, be, perTopic("orders.*"))
 		ctx, cancel := context.WithTimeout(t.Context(), patience(t))

@@ -49,14 +49,14 @@ var leaseChecks = []check{
 			equal(t, "acquired by another", len(join(t, f.Again(t, be), info, long).acquire(9)), 0)
 		}
 	}},
-	{"Register/Before_there_are_messages", func(t testing.TB, f Factory) { // T003-02
+	{"Register/Before_there_are_messages", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a := join(t, be, perTopic("new.*"), long).register("new.1")
 		g := a.acquireOne()
 		publish(t, be, event("new.1", "", 1))
 		equal(t, "messages", len(a.fetch("new.1", g.Cursor, 9).Messages), 1)
 	}},
-	{"Acquire/Takes_what_is_unheld_and_refuses_what_is_held", func(t testing.TB, f Factory) { // T000-01, T000-02, T003-01, T003-07
+	{"Acquire/Takes_what_is_unheld_and_refuses_what_is_held", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a := join(t, be, perTopic(), long).register("x")
 		g := a.acquireOne()
@@ -66,7 +66,7 @@ var leaseChecks = []check{
 		equal(t, "acquired by another", len(join(t, f.Again(t, be), perTopic(), long).acquire(1)), 0)
 		equal(t, "acquired again by the owner", len(a.acquire(1)), 0)
 	}},
-	{"Acquire/Epochs_rise_over_release_close_and_crash", func(t testing.TB, f Factory) { // T000-03, A14, I1
+	{"Acquire/Epochs_rise_over_release_close_and_crash", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		last := int64(0)
 		rise := func(how string, epoch int64) {
@@ -91,7 +91,7 @@ var leaseChecks = []check{
 		rise("close", crashed.acquireOne().Epoch)
 		rise("crash", a.takeOver().Epoch)
 	}},
-	{"X-04_Epochs_rise_on_a_storage_that_lost_its_memory", func(t testing.TB, f Factory) {
+	{"Epochs_rise_on_a_storage_that_lost_its_memory", func(t testing.TB, f Factory) {
 		// A replica promoted without the newest grants has a lower previous epoch: the
 		// epoch then comes from the server's clock.
 		before := join(t, f.New(t), perTopic(), long).register("x").acquireOne()
@@ -101,7 +101,7 @@ var leaseChecks = []check{
 			t.Fatalf("epoch %d was granted after %d", after.Epoch, before.Epoch)
 		}
 	}},
-	{"Acquire/Is_bulk_and_bounded_by_Max", func(t testing.TB, f Factory) { // X-08 in small
+	{"Acquire/Is_bulk_and_bounded_by_Max", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		topics := make([]string, 2000)
 		for i := range topics {
@@ -116,7 +116,7 @@ var leaseChecks = []check{
 		a.release(refs(first)...)
 		equal(t, "released", len(join(t, be, perTopic(), long).acquire(5000)), 1500)
 	}},
-	{"Acquire/Repeated_attempt_returns_what_it_was_granted", func(t testing.TB, f Factory) { // F3, A8
+	{"Acquire/Repeated_attempt_returns_what_it_was_granted", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a := join(t, be, perTopic(), long).register("1", "2", "3", "4")
 		req := a.request(2)
@@ -142,7 +142,7 @@ var leaseChecks = []check{
 		req.Exclude = []string{"1", "3"}
 		equalSlices(t, "acquired", resources(must[[]backend.Grant](t)(be.Acquire(t.Context(), req))), []string{"2"})
 	}},
-	{"Acquire/Takes_over_after_the_TTL_and_not_before", func(t testing.TB, f Factory) { // T000-04, T000-15, T003-04
+	{"Acquire/Takes_over_after_the_TTL_and_not_before", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		b := join(t, f.Again(t, be), perTopic(), long)
 		sent := time.Now()
@@ -173,7 +173,7 @@ var leaseChecks = []check{
 			t.Fatalf("taken over %v after the session was opened with TTL %v and grace %v", took, short, info.Grace)
 		}
 	}},
-	{"Acquire/Grants_each_resource_once_under_contention", func(t testing.TB, f Factory) { // A1, T000-16
+	{"Acquire/Grants_each_resource_once_under_contention", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		topics := make([]string, 64)
 		for i := range topics {
@@ -233,7 +233,7 @@ var leaseChecks = []check{
 		}
 		equal(t, "free", a.survey().Free, 0)
 	}},
-	{"Release/Frees_at_once_and_can_be_repeated", func(t testing.TB, f Factory) { // T000-07, T000-08, T003-10, T003-13
+	{"Release/Frees_at_once_and_can_be_repeated", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a := join(t, be, perTopic(), long).register("x")
 		b := join(t, f.Again(t, be), perTopic(), long)
@@ -246,7 +246,7 @@ var leaseChecks = []check{
 		a.release(g.Ref)
 		b.commit(backend.Progress{Ref: got.Ref})
 	}},
-	{"Release/Passes_over_what_is_not_held", func(t testing.TB, f Factory) { // T000-18, T000-22, T003-12, A22
+	{"Release/Passes_over_what_is_not_held", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a := join(t, be, perTopic(), long).register("x")
 		b := join(t, f.Again(t, be), perTopic(), long)

@@ -155,7 +155,7 @@ var logChecks = []check{
 		}
 		ok(t, be.Publish(t.Context(), nil))
 	}},
-	{"X-09_Concurrent_publishers_lose_nothing_and_keep_their_order", func(t testing.TB, f Factory) {
+	{"Concurrent_publishers_lose_nothing_and_keep_their_order", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a := join(t, be, perTopic(), long).register("x")
 		const publishers, each = 16, 40

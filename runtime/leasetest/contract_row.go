@@ -41,7 +41,7 @@ func (h *holder) grantOf(gs []backend.Grant, resource string) backend.Grant {
 }
 
 var rowChecks = []check{
-	{"Row/Renew_keeps_leases_beyond_their_TTL", rowLocking(func(t testing.TB, f Factory, be backend.Backend) { // T000-05, T000-17
+	{"Row/Renew_keeps_leases_beyond_their_TTL", rowLocking(func(t testing.TB, f Factory, be backend.Backend) {
 		a := join(t, be, perRow(short), long).register("1", "2")
 		b := join(t, f.Again(t, be), perRow(short), long)
 		gs := a.acquire(2)
@@ -51,7 +51,7 @@ var rowChecks = []check{
 		}
 		a.commit(backend.Progress{Ref: gs[0].Ref}, backend.Progress{Ref: gs[1].Ref})
 	})},
-	{"Row/Leases_expire_one_by_one", rowLocking(func(t testing.TB, f Factory, be backend.Backend) { // T000-04, T000-06, T000-21
+	{"Row/Leases_expire_one_by_one", rowLocking(func(t testing.TB, f Factory, be backend.Backend) {
 		a := join(t, be, perRow(short), long).register("kept", "left")
 		b := join(t, f.Again(t, be), perRow(short), long)
 		sent := time.Now()
@@ -87,7 +87,7 @@ var rowChecks = []check{
 		equalSlices(t, "lost", a.renew(g.Ref), []string{"1"})
 		equalSlices(t, "lost", a.renew(again.Ref), nil)
 	})},
-	{"Row/Renew_names_what_is_not_held", rowLocking(func(t testing.TB, f Factory, be backend.Backend) { // T000-06
+	{"Row/Renew_names_what_is_not_held", rowLocking(func(t testing.TB, f Factory, be backend.Backend) {
 		a := join(t, be, perRow(long), long).register("1", "2")
 		b := join(t, f.Again(t, be), perRow(long), long)
 		g := a.acquire(1)[0]

@@ -9,7 +9,7 @@ import (
 )
 
 var sessionChecks = []check{
-	{"Session/Heartbeat_keeps_it_beyond_its_TTL", func(t testing.TB, f Factory) { // T000-05, T003-03
+	{"Session/Heartbeat_keeps_it_beyond_its_TTL", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a := join(t, be, perTopic(), short).register("x")
 		g := a.acquireOne()
@@ -22,7 +22,7 @@ var sessionChecks = []check{
 		}
 		a.commit(backend.Progress{Ref: g.Ref})
 	}},
-	{"Session/Ends_terminally_when_it_expires", func(t testing.TB, f Factory) { // T000-06, T000-21, B4
+	{"Session/Ends_terminally_when_it_expires", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a := join(t, be, perTopic(), short).register("x", "y")
 		a.acquire(1)
@@ -37,7 +37,7 @@ var sessionChecks = []check{
 		}
 		equal(t, "members", len(b.survey().Members), 1)
 	}},
-	{"Session/Close_frees_its_leases_at_once_and_no_others", func(t testing.TB, f Factory) { // T000-09, -10, -19, -23
+	{"Session/Close_frees_its_leases_at_once_and_no_others", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		other := f.Again(t, be)
 		a := join(t, be, perTopic(), long).register("1", "2", "3", "4")
@@ -62,7 +62,7 @@ var sessionChecks = []check{
 		}
 		wantLost(t, "heartbeat after close", a.sess.Heartbeat(t.Context()))
 	}},
-	{"Session/Close_can_be_repeated", func(t testing.TB, f Factory) { // T000-08, T000-10
+	{"Session/Close_can_be_repeated", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a := join(t, be, perTopic(), long).register("x")
 		a.acquireOne()
@@ -72,7 +72,7 @@ var sessionChecks = []check{
 		ok(t, a.sess.Close(t.Context()))
 		b.commit(backend.Progress{Ref: g.Ref})
 	}},
-	{"Session/Must_be_open_to_acquire", func(t testing.TB, f Factory) { // T003-19 in reverse: nothing revives one
+	{"Session/Must_be_open_to_acquire", func(t testing.TB, f Factory) { // nothing revives one
 		be := f.New(t)
 		join(t, be, perTopic(), long).register("x")
 		_, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: newID(), Consumer: perTopic(), Max: 1, Attempt: newID()})

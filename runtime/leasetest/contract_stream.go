@@ -57,7 +57,7 @@ func (h *holder) streams(wanted, free int) {
 }
 
 var streamChecks = []check{
-	{"Stream/Is_granted_when_it_was_registered", streaming(func(t testing.TB, f Factory, be backend.Backend) { // T000-25
+	{"Stream/Is_granted_when_it_was_registered", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, event("x", "a", 1), event("x", "b", 1))
 		h := join(t, be, perStream(), long).register()
 		h.streams(0, 0)
@@ -69,7 +69,7 @@ var streamChecks = []check{
 		equalSlices(t, "acquired", resources(h.acquire(9)), []string{"a", "new"})
 		h.register("a")
 		h.streams(2, 0)
-		equal(t, "acquired by another", len(join(t, f.Again(t, be), perStream(), long).acquire(9)), 0) // T000-32
+		equal(t, "acquired by another", len(join(t, f.Again(t, be), perStream(), long).acquire(9)), 0)
 	})},
 	{"Stream/A_sweep_finds_all_that_have_work", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, event("orders.eu", "a", 1), event("orders.us", "b", 1), event("orders.us", "b", 2), event("mail", "c", 1), event("orders.eu", "", 1))
@@ -88,7 +88,7 @@ var streamChecks = []check{
 		sweep()
 		equalSlices(t, "acquired later", resources(h.acquire(9)), []string{"b"})
 	})},
-	{"Stream/Has_the_messages_with_its_key", streaming(func(t testing.TB, f Factory, be backend.Backend) { // T000-31
+	{"Stream/Has_the_messages_with_its_key", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, event("x", "a", 1), event("x", "b", 2), event("y", "a", 3), event("z", "a", 4), event("x", "", 5), event("x", "a", 6))
 		h := join(t, be, perStream("x", "y"), long).register("a", "b", "")
 		for _, g := range h.acquire(9) {
@@ -107,7 +107,7 @@ var streamChecks = []check{
 			}
 		}
 	})},
-	{"Stream/Retired_without_work_is_gone_until_it_is_registered", streaming(func(t testing.TB, f Factory, be backend.Backend) { // T000-27, T000-28
+	{"Stream/Retired_without_work_is_gone_until_it_is_registered", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, events("x", 3, "a")...)
 		h := join(t, be, perStream(), long).register("a")
 		g := h.acquireOne()
@@ -173,7 +173,7 @@ var streamChecks = []check{
 		a.streams(1, 0)
 		a.commit(backend.Progress{Ref: g.Ref})
 	})},
-	{"Stream/Announced_ones_are_wanted_until_retired", streaming(func(t testing.TB, f Factory, be backend.Backend) { // T000-38
+	{"Stream/Announced_ones_are_wanted_until_retired", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, event("x", "c", 1)) // no stream of the application's
 		h := join(t, be, announced(), long).register()
 		ok(t, be.Register(t.Context(), h.info, nil))

@@ -25,7 +25,7 @@ func effect(t testing.TB, f Factory, be backend.Backend, tx backend.Tx, value st
 }
 
 var txChecks = []check{
-	{"Tx/Commits_effects_together_with_progress", transactional(func(t testing.TB, f Factory, be backend.Backend, tr backend.Transactor) { // T003-56
+	{"Tx/Commits_effects_together_with_progress", transactional(func(t testing.TB, f Factory, be backend.Backend, tr backend.Transactor) {
 		publish(t, be, events("x", 3)...)
 		a := join(t, be, perTopic(), long).register("x")
 		g := a.acquireOne()
@@ -42,7 +42,7 @@ var txChecks = []check{
 		a.release(g.Ref)
 		equalSlices(t, "left", ids(a.fetch("x", a.acquireOne().Cursor, 9).Messages), id[2:])
 	})},
-	{"Tx/Fenced_rolls_back", transactional(func(t testing.TB, f Factory, be backend.Backend, tr backend.Transactor) { // I2, T003-57
+	{"Tx/Fenced_rolls_back", transactional(func(t testing.TB, f Factory, be backend.Backend, tr backend.Transactor) {
 		publish(t, be, events("x", 3)...)
 		a := join(t, be, perTopic(), long).register("x")
 		old := a.acquireOne()
@@ -61,7 +61,7 @@ var txChecks = []check{
 		equal(t, "dead letters", len(b.deadLetters()), 0)
 		equal(t, "left", len(b.fetch("x", g.Cursor, 9).Messages), 3)
 	})},
-	{"Tx/Rollback_undoes_everything", transactional(func(t testing.TB, f Factory, be backend.Backend, tr backend.Transactor) { // T003-47
+	{"Tx/Rollback_undoes_everything", transactional(func(t testing.TB, f Factory, be backend.Backend, tr backend.Transactor) {
 		a := join(t, be, perTopic(), long).register("x")
 		g := a.acquireOne()
 		tx := must[backend.Tx](t)(tr.Begin(t.Context()))

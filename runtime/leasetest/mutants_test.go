@@ -166,7 +166,7 @@ var mutants = []struct {
 	mutate mutation
 	caught []string
 }{
-	{"M14 no fence: a commit counts whatever its epoch", mutation{
+	{"no fence: a commit counts whatever its epoch", mutation{
 		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
 			for _, p := range ps {
 				ref, by := m.shared.current(p.Resource)
@@ -181,7 +181,7 @@ var mutants = []struct {
 		"Commit/Fenced_changes_nothing", "Commit/Fences_entry_by_entry", "Commit/Is_fenced_when_the_lease_was_lost_and_regained",
 		"Commit/Is_fenced_after_a_takeover_from_a_crashed_session",
 	}},
-	{"M8 the owner is fenced by its name, not by its epoch", mutation{
+	{"the owner is fenced by its name, not by its epoch", mutation{
 		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
 			ps = slices.Clone(ps)
 			for i, p := range ps {
@@ -192,20 +192,20 @@ var mutants = []struct {
 			return m.Backend.Commit(ctx, session, consumer, ps)
 		},
 	}, []string{"Commit/Is_fenced_when_the_lease_was_lost_and_regained"}},
-	{"M3 a heartbeat revives a dead session", mutation{
+	{"a heartbeat revives a dead session", mutation{
 		openSession: func(m *mutant, ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
 			s, err := m.Backend.OpenSession(ctx, spec)
 			return deaf{s}, err
 		},
 	}, []string{"Session/Ends_terminally_when_it_expires"}},
-	{"no margin: the server's TTL is shorter than the holder's belief", shortTTL, []string{"Acquire/Takes_over_after_the_TTL_and_not_before", "X-02_T003-21_A_partitioned_handler_is_cancelled_before_the_TTL"}},
-	{"F3 a repeated attempt is a new one", mutation{
+	{"no margin: the server's TTL is shorter than the holder's belief", shortTTL, []string{"Acquire/Takes_over_after_the_TTL_and_not_before", "A_partitioned_handler_is_cancelled_before_the_TTL"}},
+	{"a repeated attempt is a new one", mutation{
 		acquire: func(m *mutant, ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
 			req.Attempt = newID()
 			return m.Backend.Acquire(ctx, req)
 		},
 	}, []string{"Acquire/Repeated_attempt_returns_what_it_was_granted"}},
-	{"M15 release without comparing the owner", mutation{
+	{"release without comparing the owner", mutation{
 		release: func(m *mutant, ctx context.Context, session, consumer string, refs []backend.Ref) error {
 			for _, r := range refs {
 				ref, by := m.shared.current(r.Resource)
@@ -219,7 +219,7 @@ var mutants = []struct {
 	{"leases that their owner does not know of are kept", mutation{
 		owned: func(*mutant) ([]backend.Ref, error) { return nil, nil },
 	}, []string{"Owned/Lists_what_a_session_owns", "A_lease_that_its_owner_does_not_know_of_is_given_back"}},
-	{"M11 M33 epochs start again", mutation{
+	{"epochs start again", mutation{
 		acquire: func(m *mutant, ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
 			gs, err := m.Backend.Acquire(ctx, req)
 			for i := range gs {
@@ -227,15 +227,15 @@ var mutants = []struct {
 			}
 			return gs, err
 		},
-	}, []string{"Acquire/Epochs_rise_over_release_close_and_crash", "X-04_Epochs_rise_on_a_storage_that_lost_its_memory"}},
+	}, []string{"Acquire/Epochs_rise_over_release_close_and_crash", "Epochs_rise_on_a_storage_that_lost_its_memory"}},
 	{"Exclude is ignored", mutation{
 		acquire: func(m *mutant, ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
 			req.Exclude = nil
 			return m.Backend.Acquire(ctx, req)
 		},
 	}, []string{"Acquire/Passes_over_Exclude"}},
-	{"M34 the cursor moves on without what was parked", forgetParked, []string{"Parked/Comes_lane_by_lane_in_order", "T000-41_T000-43_Dead_letter_after_exactly_Max_attempts_and_on_with_the_next"}},
-	{"M39 dead letters are dropped", mutation{
+	{"the cursor moves on without what was parked", forgetParked, []string{"Parked/Comes_lane_by_lane_in_order", "Dead_letter_after_exactly_Max_attempts_and_on_with_the_next"}},
+	{"dead letters are dropped", mutation{
 		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
 			ps = slices.Clone(ps)
 			for i := range ps {
@@ -243,8 +243,8 @@ var mutants = []struct {
 			}
 			return m.Backend.Commit(ctx, session, consumer, ps)
 		},
-	}, []string{"Dead/Keeps_what_is_needed_to_understand_it", "X-11_T003-58_Bad_payloads_become_dead_letters_and_their_neighbours_are_handled"}},
-	{"M21 attempts are not stored", mutation{
+	}, []string{"Dead/Keeps_what_is_needed_to_understand_it", "Bad_payloads_become_dead_letters_and_their_neighbours_are_handled"}},
+	{"attempts are not stored", mutation{
 		commit: func(m *mutant, ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
 			ps = slices.Clone(ps)
 			for i := range ps {
@@ -255,8 +255,8 @@ var mutants = []struct {
 			}
 			return m.Backend.Commit(ctx, session, consumer, ps)
 		},
-	}, []string{"Parked/Is_updated_in_its_place", "T000-40_Backoff_and_attempts_survive_a_restart"}},
-	{"M10 a cut goes one message too far", mutation{
+	}, []string{"Parked/Is_updated_in_its_place", "Backoff_and_attempts_survive_a_restart"}},
+	{"a cut goes one message too far", mutation{
 		fetch: func(m *mutant, ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
 			fs, err := m.Backend.Fetch(ctx, req)
 			for i := range fs {
@@ -283,10 +283,10 @@ var mutants = []struct {
 		retire: func(m *mutant, ctx context.Context, session, consumer string, refs []backend.Ref) error {
 			return m.Backend.Release(ctx, session, consumer, refs)
 		},
-	}, []string{"Stream/Retired_without_work_is_gone_until_it_is_registered", "T000-25_T000-31_Streams_are_owned_while_they_have_messages_and_handled_in_order"}},
-	{"registering a known stream does nothing", registerOnce, []string{"Stream/Retired_without_work_is_gone_until_it_is_registered", "T000-38_A_stream_runs_again_when_it_is_announced_again"}},
+	}, []string{"Stream/Retired_without_work_is_gone_until_it_is_registered", "Streams_are_owned_while_they_have_messages_and_handled_in_order"}},
+	{"registering a known stream does nothing", registerOnce, []string{"Stream/Retired_without_work_is_gone_until_it_is_registered", "A_stream_runs_again_when_it_is_announced_again"}},
 	{"the feed names other slots than those that hold the messages", shiftSlots, []string{"Partition/The_feed_names_the_slots_that_hold_the_news"}},
-	{"M3 a renewal revives an expired lease", mutation{
+	{"a renewal revives an expired lease", mutation{
 		renew: func(m *mutant, ctx context.Context, session string, c backend.ConsumerInfo, refs []backend.Ref) ([]string, error) {
 			m.Backend.Renew(ctx, session, c, refs)
 			return nil, nil

@@ -14,7 +14,7 @@ import (
 )
 
 var orderScenarios = []check{
-	{"T000-39_T003-45_Messages_of_a_topic_are_handled_once_and_in_order", func(t testing.TB, f Factory) {
+	{"Messages_of_a_topic_are_handled_once_and_in_order", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		for _, topic := range []string{"a", "b", "c"} {
 			w.publish(events(topic, 60, "x", "y")...)
@@ -30,7 +30,7 @@ var orderScenarios = []check{
 			equal(t, "attempt", c.attempt, 1)
 		}
 	}},
-	{"T003-46_A_group_has_one_order_over_all_its_topics", func(t testing.TB, f Factory) {
+	{"A_group_has_one_order_over_all_its_topics", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		for n := 1; n <= 60; n++ {
 			w.publish(event(fmt.Sprint("t", n%7), fmt.Sprint(n%3), n), event("noise", "", n))
@@ -45,7 +45,7 @@ var orderScenarios = []check{
 		inOrder(t, w.successes(), func(call) string { return "the group" })
 		equal(t, "calls", len(w.successes()), 60)
 	}},
-	{"X-09_Concurrent_publishers_while_it_is_consumed", func(t testing.TB, f Factory) {
+	{"Concurrent_publishers_while_it_is_consumed", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		s := spec()
 		s.Workers = 4
@@ -97,7 +97,7 @@ var orderScenarios = []check{
 		}
 		inOrder(t, w.successes(), byKey)
 	}},
-	{"T003-50_A_batch_holds_messages_of_one_kind_in_order", func(t testing.TB, f Factory) {
+	{"A_batch_holds_messages_of_one_kind_in_order", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		for n := 1; n <= 50; n++ {
 			e := event("x", "k", n)
@@ -131,7 +131,7 @@ var orderScenarios = []check{
 			t.Fatalf("the largest batch had %d messages, want 2 to 10", largest)
 		}
 	}},
-	{"T003-14_T003-25_X-25_A_stopping_process_finishes_its_call_and_starts_no_other", func(t testing.TB, f Factory) {
+	{"A_stopping_process_finishes_its_call_and_starts_no_other", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		w.publish(events("x", 10)...)
 		entered, leave := make(chan struct{}), w.gate()
@@ -160,7 +160,7 @@ var orderScenarios = []check{
 		equal(t, "calls", len(w.history(func(call) bool { return true })), 10)
 		w.apart()
 	}},
-	{"X-16_A_group_takes_a_consumer_once", func(t testing.TB, f Factory) {
+	{"A_group_takes_a_consumer_once", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		s := spec()
 		s.Handlers = []lease.Handler{lease.One("order", func(context.Context, lease.Message[payload]) error { return nil })}
@@ -172,7 +172,7 @@ var orderScenarios = []check{
 			t.Fatal("the group took two consumers of one name")
 		}
 	}},
-	{"X-16_Two_subscribers_in_one_process_take_turns", func(t testing.TB, f Factory) {
+	{"Two_subscribers_in_one_process_take_turns", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		w.publish(events("x", 100)...)
 		slow := func(context.Context, *process, lease.Message[payload]) error {

@@ -46,7 +46,7 @@ func slowly(context.Context, *process, lease.Message[payload]) error {
 }
 
 var ownershipScenarios = []check{
-	{"X-21_T003-38_Who_joins_gets_its_fair_share_and_the_minimum_moves", func(t testing.TB, f Factory) {
+	{"A_process_that_joins_gets_its_fair_share_and_the_minimum_moves", func(t testing.TB, f Factory) {
 		w := busyWorld(t, f, 12)
 		s := spec()
 		s.TTL = long // no handover waits for it
@@ -76,7 +76,7 @@ var ownershipScenarios = []check{
 		equal(t, "failed", len(w.history(func(c call) bool { return c.err != nil })), 0)
 		equal(t, "handled twice", twice(w), 0)
 	}},
-	{"X-17_A_graceful_stop_hands_over_in_100_ms_uncounted", func(t testing.TB, f Factory) {
+	{"A_graceful_stop_hands_over_in_100_ms_uncounted", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		s := spec()
 		s.Per = backend.PerGroup
@@ -113,7 +113,7 @@ var ownershipScenarios = []check{
 		equal(t, "handled twice", twice(w), 0)
 		inOrder(t, w.successes(), byTopic)
 	}},
-	{"T000-26_Capacity_caps_a_process", func(t testing.TB, f Factory) {
+	{"Capacity_caps_a_process", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		for i := range 6 {
 			w.publish(events(fmt.Sprint("t", i), 1)...)
@@ -122,7 +122,7 @@ var ownershipScenarios = []check{
 		w.owning(2)
 		w.start(spec(), fine, lease.WithCapacity(3))
 		w.owning(2, 3)
-		a.stop() // T000-28: its place becomes free, but the other has no room
+		a.stop() // its place becomes free, but the other has no room
 		w.owning(3)
 	}},
 	{"A_lease_that_its_owner_does_not_know_of_is_given_back", func(t testing.TB, f Factory) {
@@ -141,7 +141,7 @@ var ownershipScenarios = []check{
 		equal(t, "lost", len(observations[operate.ObservedLoss](a)), 0)
 		equal(t, "handled twice", twice(w), 0)
 	}},
-	{"T000-07_T000-38_T003-33_A_stopped_consumer_leaves_nothing_behind", func(t testing.TB, f Factory) {
+	{"A_stopped_consumer_leaves_nothing_behind", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		w.publish(events("x", 5)...)
 		p := w.start(spec(), fine)
@@ -158,7 +158,7 @@ var ownershipScenarios = []check{
 		w.handled(6)
 		equal(t, "handled twice", twice(w), 0)
 	}},
-	{"T000-32_A_cluster_consumer_runs_on_one_process_and_moves", func(t testing.TB, f Factory) {
+	{"A_cluster_consumer_runs_on_one_process_and_moves", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		s := lease.Spec{Name: "c", Per: backend.PerCluster, TTL: short}
 		var running, most atomic.Int32
@@ -206,7 +206,7 @@ var ownershipScenarios = []check{
 			}
 		}
 	}},
-	{"T000-30_An_observer_sees_what_happened", func(t testing.TB, f Factory) {
+	{"An_observer_sees_what_happened", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		es := events("x", 10, "a", "b")
 		es[2].Kind = "mystery"

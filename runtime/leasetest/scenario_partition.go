@@ -62,7 +62,7 @@ func shares(n, members int) []int {
 }
 
 var partitionScenarios = []check{
-	{"X-21_Partitions_rebalance_from_1_to_4_to_8_to_3_processes", func(t testing.TB, f Factory) {
+	{"Partitions_rebalance_from_1_to_4_to_8_to_3_processes", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		stop := w.keysPublished()
 		all := []*process{w.start(partitioned(), fine)}
@@ -137,7 +137,7 @@ var partitionScenarios = []check{
 		equal(t, "calls of the failing one", len(w.of(7)), 4)
 		equal(t, "handled twice", twice(w), 0)
 	}},
-	{"T000-04_Partitions_of_a_crashed_process_are_taken_over", func(t testing.TB, f Factory) {
+	{"Partitions_of_a_crashed_process_are_taken_over", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		s := partitioned()
 		s.TTL = short

@@ -36,7 +36,7 @@ var badPayloads = []struct {
 }
 
 var payloadScenarios = []check{
-	{"X-11_T003-58_Bad_payloads_become_dead_letters_and_their_neighbours_are_handled", func(t testing.TB, f Factory) {
+	{"Bad_payloads_become_dead_letters_and_their_neighbours_are_handled", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		good := 0
 		for i, b := range badPayloads {
@@ -101,7 +101,7 @@ var payloadScenarios = []check{
 			t.Fatalf("the reason %q does not name size and limit", d[0].Reason)
 		}
 	}},
-	{"T003-65_Unknown_kinds_become_dead_letters_or_are_skipped", func(t testing.TB, f Factory) {
+	{"Unknown_kinds_become_dead_letters_or_are_skipped", func(t testing.TB, f Factory) {
 		for _, unknown := range []lease.Unknown{lease.UnknownDeadLetter, lease.UnknownSkip} {
 			w := newWorld(t, f)
 			es := events("x", 3)

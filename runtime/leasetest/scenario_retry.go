@@ -62,20 +62,20 @@ func (w *world) before4(keep func(call) bool) int {
 }
 
 var retryScenarios = []check{
-	{"T000-40_Retry_then_succeed_order=key_lets_other_keys_flow", func(t testing.TB, f Factory) {
+	{"Retry_then_succeed_order=key_lets_other_keys_flow", func(t testing.TB, f Factory) {
 		w := retried(t, f, lease.OrderKey)
 		inOrder(t, w.successes(), byKey)
 		equal(t, "other keys handled before it", w.before4(func(c call) bool { return c.key != "a" }), 20)
 	}},
-	{"T000-40_Retry_then_succeed_order=block_holds_the_resource", func(t testing.TB, f Factory) {
+	{"Retry_then_succeed_order=block_holds_the_resource", func(t testing.TB, f Factory) {
 		w := retried(t, f, lease.OrderBlock)
 		inOrder(t, w.successes(), byTopic)
 	}},
-	{"T000-40_Retry_then_succeed_order=none_holds_only_the_message", func(t testing.TB, f Factory) {
+	{"Retry_then_succeed_order=none_holds_only_the_message", func(t testing.TB, f Factory) {
 		w := retried(t, f, lease.OrderNone)
 		equal(t, "all others handled before it", w.before4(func(call) bool { return true }), 29)
 	}},
-	{"T000-40_Backoff_and_attempts_survive_a_restart", func(t testing.TB, f Factory) {
+	{"Backoff_and_attempts_survive_a_restart", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		w.publish(events("x", 3)...)
 		const wait = 1500 * time.Millisecond
@@ -98,7 +98,7 @@ var retryScenarios = []check{
 		}
 		inOrder(t, w.successes(), byKey)
 	}},
-	{"T000-41_T000-43_Dead_letter_after_exactly_Max_attempts_and_on_with_the_next", func(t testing.TB, f Factory) {
+	{"Dead_letter_after_exactly_Max_attempts_and_on_with_the_next", func(t testing.TB, f Factory) {
 		for _, order := range []lease.Order{lease.OrderKey, lease.OrderBlock, lease.OrderNone} {
 			w := newWorld(t, f)
 			w.publish(events("x", 10)...)
@@ -192,7 +192,7 @@ var retryScenarios = []check{
 			equal(t, fmt.Sprintf("times that #%d was handled", n), times, 1)
 		}
 	}},
-	{"X-12_Restarts_and_handovers_consume_no_attempts", func(t testing.TB, f Factory) {
+	{"Restarts_and_handovers_consume_no_attempts", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
 		w.publish(events("x", 3)...)
 		s := spec()

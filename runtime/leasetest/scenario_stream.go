@@ -133,7 +133,7 @@ func until(ctx context.Context, _ *process, _ lease.Lease) error {
 }
 
 var streamScenarios = []check{
-	{"T000-25_T000-31_Streams_are_owned_while_they_have_messages_and_handled_in_order", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+	{"Streams_are_owned_while_they_have_messages_and_handled_in_order", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
 		for range 3 {
 			w.start(s, slowly)
@@ -151,7 +151,7 @@ var streamScenarios = []check{
 		inOrder(t, w.successes(), byKey)
 		equal(t, "handled twice", twice(w), 0)
 	})},
-	{"T000-27_A_stream_is_kept_while_there_is_work", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+	{"A_stream_is_kept_while_there_is_work", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
 		s.Idle = 20 * time.Second
 		p := w.start(s, fine)
@@ -162,7 +162,7 @@ var streamScenarios = []check{
 		eventually(t, "the lease is told", func() bool { return len(observations[operate.ObservedAcquire](p)) > 0 })
 		equal(t, "acquired", len(observations[operate.ObservedAcquire](p)), 1)
 	})},
-	{"T000-26_T000-28_T000-30_Capacity_caps_streams_and_giving_up_frees_it", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+	{"Capacity_caps_streams_and_giving_up_frees_it", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
 		s.Idle = time.Hour // others wait, so nobody stays idle
 		j := newJobs(t, names("s", 9)...)
@@ -186,7 +186,7 @@ var streamScenarios = []check{
 		eventually(t, "all are done", func() bool { return len(j.finished()) == 9 })
 		eventually(t, "all are given up", func() bool { return w.status().Resources == 0 })
 	})},
-	{"T000-28_Idle_streams_make_room_for_those_that_wait", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+	{"Idle_streams_make_room_for_those_that_wait", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
 		s.Idle = time.Hour
 		w.publish(events("x", 60, names("k", 12)...)...)
@@ -194,7 +194,7 @@ var streamScenarios = []check{
 		w.handled(60)
 		inOrder(t, w.successes(), byKey)
 	})},
-	{"T000-32_T000-35_T000-36_A_stream_owned_elsewhere_does_not_run", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+	{"A_stream_owned_elsewhere_does_not_run", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
 		j := newJobs(t, "a")
 		s.Topics, s.Streams = nil, j.streams
@@ -205,7 +205,7 @@ var streamScenarios = []check{
 		time.Sleep(10 * s.Poll) // it announces the same
 		equal(t, "acquired by the other", len(observations[operate.ObservedAcquire](b)), 0)
 	})},
-	{"T000-37_Concurrent_announcements_share_one_acquire", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+	{"Concurrent_announcements_share_one_acquire", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
 		all := names("s", 20)
 		j := newJobs(t, append(slices.Clone(all), all...)...) // each twice
@@ -229,7 +229,7 @@ var streamScenarios = []check{
 		g.open()
 		eventually(t, "all are done", func() bool { return len(j.finished()) == 20 })
 	})},
-	{"T000-38_A_stream_runs_again_when_it_is_announced_again", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+	{"A_stream_runs_again_when_it_is_announced_again", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
 		j := newJobs(t)
 		s.Topics, s.Streams = nil, j.streams
@@ -248,7 +248,7 @@ var streamScenarios = []check{
 			}
 		}
 	})},
-	{"T000-04_T000-24_Streams_of_a_crashed_process_run_elsewhere", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+	{"Streams_of_a_crashed_process_run_elsewhere", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
 		s.TTL = short
 		j := newJobs(t, names("s", 6)...)
@@ -275,7 +275,7 @@ var streamScenarios = []check{
 			}
 		}
 	})},
-	{"X-17_Streams_of_a_stopping_process_run_elsewhere_at_once", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+	{"Streams_of_a_stopping_process_run_elsewhere_at_once", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
 		s.TTL = long // a takeover would take that long
 		j := newJobs(t, names("s", 6)...)
@@ -290,7 +290,7 @@ var streamScenarios = []check{
 		eventually(t, "acquired by the other", func() bool { return len(observations[operate.ObservedAcquire](b)) >= 6 })
 		equal(t, "acquired by the other", len(observations[operate.ObservedAcquire](b)), 6)
 	})},
-	{"X-02_Streams_of_a_partitioned_process_end_before_others_run_them", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+	{"Streams_of_a_partitioned_process_end_before_others_run_them", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
 		s.TTL = short
 		j := newJobs(t, names("s", 4)...) // handlers complains of two at once
@@ -314,7 +314,7 @@ var streamScenarios = []check{
 		}
 		a.link.mend()
 	})},
-	{"T000-40_T000-43_A_stream_survives_failures_of_its_messages", streamed(func(t testing.TB, f Factory, s lease.Spec) {
+	{"A_stream_survives_failures_of_its_messages", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
 		w.publish(events("x", 40, "a", "b")...)
 		for range 2 {

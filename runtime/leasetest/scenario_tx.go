@@ -63,7 +63,7 @@ func (w *world) effectsAre(topics []string, n int, missing ...int) {
 }
 
 var txScenarios = []check{
-	{"T003-56_T003-57_Effects_of_the_transaction_form_happen_exactly_once", func(t testing.TB, f Factory) {
+	{"Effects_of_the_transaction_form_happen_exactly_once", func(t testing.TB, f Factory) {
 		w := effectsWorld(t, f)
 		w.publish(events("x", 40, "a", "b", "c")...)
 		w.startWith(spec(), w.inTx(func(_ context.Context, _ *process, m lease.Message[payload]) error {
@@ -81,7 +81,7 @@ var txScenarios = []check{
 		equal(t, "dead letters", len(w.dead()), 3)
 		w.effectsAre([]string{"x"}, 40, 9, 12, 20)
 	}},
-	{"T003-56_Effects_of_the_batch_transaction_form_happen_exactly_once", func(t testing.TB, f Factory) {
+	{"Effects_of_the_batch_transaction_form_happen_exactly_once", func(t testing.TB, f Factory) {
 		w := effectsWorld(t, f)
 		w.publish(events("x", 40, "a", "b", "c")...)
 		w.startWith(spec(), func(*process) []lease.Handler {
@@ -101,7 +101,7 @@ var txScenarios = []check{
 		equal(t, "dead letters", len(w.dead()), 1)
 		w.effectsAre([]string{"x"}, 40, 9)
 	}},
-	{"X-01_X-13_X-14_Effects_survive_crashes_zombies_and_lost_replies_exactly_once", func(t testing.TB, f Factory) {
+	{"Effects_survive_crashes_zombies_and_lost_replies_exactly_once", func(t testing.TB, f Factory) {
 		w := effectsWorld(t, f)
 		topics := []string{"t0", "t1", "t2"}
 		for _, topic := range topics {
@@ -145,7 +145,7 @@ var txScenarios = []check{
 		w.effectsAre(topics, 41)
 		equal(t, "dead letters", len(w.dead()), 0)
 	}},
-	{"T003-47_A_transaction_of_a_handler_that_is_told_to_stop_is_rolled_back", func(t testing.TB, f Factory) {
+	{"A_transaction_of_a_handler_that_is_told_to_stop_is_rolled_back", func(t testing.TB, f Factory) {
 		w := effectsWorld(t, f)
 		w.publish(events("x", 2)...)
 		s := spec()

@@ -47,7 +47,7 @@ func TestSimulation(t *testing.T) {
 // TestSimulationCatchesMutants shows that the simulation is able to fail.
 func TestSimulationCatchesMutants(t *testing.T) {
 	for name, mu := range map[string]mutation{
-		"M14 no fence": {
+		"no fence": {
 			begin: func(m *mutant, ctx context.Context) (backend.Tx, error) {
 				tx, err := m.Backend.Begin(ctx)
 				if err != nil {
@@ -57,7 +57,7 @@ func TestSimulationCatchesMutants(t *testing.T) {
 			},
 		},
 		"no margin: the server's TTL is shorter than the holder's belief": shortTTL,
-		"M34 the cursor moves on without what was parked":                 forgetParked,
+		"the cursor moves on without what was parked":                     forgetParked,
 		"streams are retired without looking for unread messages":         sleepless(retireBlindly),
 		"the feed names other slots than those that hold the messages":    shiftSlots,
 		"registering a known stream does nothing":                         registerOnce,
@@ -355,7 +355,7 @@ func (s *simulation) judge() {
 			gone[id] = true
 		}
 		equal(s.t, "I4, I6: handled or dead", len(gone), total)
-		inOrder(s.t, s.successes(), byKey) // I8
+		inOrder(s.t, s.successes(), byKey)
 		if s.calm {
 			equal(s.t, "I7: handled twice without a fault", twice(s.world), 0)
 		}
@@ -376,7 +376,7 @@ func (s *simulation) judge() {
 			}
 		}
 		equal(s.t, "dead letters: #7 of each topic", buried, simTopics)
-		s.apart() // I3, I10
+		s.apart()
 	}
 	owner := map[string]string{}
 	lost := map[string]bool{}
@@ -401,8 +401,8 @@ func (s *simulation) judge() {
 	}
 }
 
-// judgeEffects checks what transactions wrote: exactly once (I4 to I7), never under an
-// epoch older than one already used (I2), in the order of the keys (I8).
+// judgeEffects checks what transactions wrote: exactly once, never under an
+// epoch older than one already used, in the order of the keys.
 func (s *simulation) judgeEffects(want int) {
 	epoch, last := map[string]int64{}, map[string]int{}
 	for _, e := range s.effects {

@@ -23,9 +23,8 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// The scenarios of redis-stream-client-go, T004 in docs/compared.md, that the conformance
-// suite does not have: work items name streams, and each stream is one process's while its
-// item is handled.
+// The tests of this file have several processes that share work items, each of which names a stream: a stream is
+// one process's while its item is handled.
 
 // item is a work item.
 type item struct {
@@ -248,8 +247,8 @@ func until(release <-chan struct{}) func(context.Context, lease.Message[item]) e
 
 func instantly(context.Context, lease.Message[item]) error { return nil }
 
-// T004-01: two consumers share the items, and the figures say exactly who had what.
-func TestT00401LoadBalance(t *testing.T) {
+// Two consumers share the items, and the figures say exactly who had what.
+func TestItemsAreShared(t *testing.T) {
 	f := newFleet(t, redistest.Shared(t))
 	f.publish(1, names(40)...) // before anybody has ever run
 	release := make(chan struct{})
@@ -267,8 +266,8 @@ func TestT00401LoadBalance(t *testing.T) {
 	f.exclusive()
 }
 
-// T004-02: what a process had not done when it stopped, it does when it runs again.
-func TestT00402Restart(t *testing.T) {
+// What a process had not done when it stopped, it does when it runs again.
+func TestARestartDoesWhatWasLeft(t *testing.T) {
 	f := newFleet(t, redistest.Shared(t))
 	f.publish(1, names(6)...)
 	never := make(chan struct{})
@@ -283,9 +282,9 @@ func TestT00402Restart(t *testing.T) {
 	f.exclusive()
 }
 
-// T004-03: of the items that a lost process had, those that it had not done, and no
+// Of the items that a lost process had, those that it had not done, and no
 // others, are handled by another one, wherever they lie between the others.
-func TestT00403WhatALostProcessHadNotDone(t *testing.T) {
+func TestWhatALostProcessHadNotDone(t *testing.T) {
 	f := newFleet(t, redistest.Shared(t))
 	all := names(9)
 	f.publish(1, all...)
@@ -315,9 +314,9 @@ func TestT00403WhatALostProcessHadNotDone(t *testing.T) {
 	f.exclusive()
 }
 
-// T004-06, T004-22: what wakes processes up is no keyspace notification, and nothing of the
+// What wakes processes up is no keyspace notification, and nothing of the
 // server's configuration is changed.
-func TestT00406NoKeyspaceNotifications(t *testing.T) {
+func TestNoKeyspaceNotifications(t *testing.T) {
 	server := redistest.Start(t)
 	f := newFleet(t, server)
 	client := server.Client(t)
@@ -341,8 +340,8 @@ func TestT00406NoKeyspaceNotifications(t *testing.T) {
 	f.exclusive()
 }
 
-// T004-07: 2,000 streams over 10 processes, of which 2 are lost: all go on elsewhere.
-func TestT00407Bulk(t *testing.T) {
+// 2,000 streams over 10 processes, of which 2 are lost: all go on elsewhere.
+func TestStreamsOfLostProcessesGoOn(t *testing.T) {
 	const streams, processes, room = 2000, 10, 250
 	f := newFleet(t, redistest.Shared(t))
 	f.publish(1, names(streams)...)
@@ -386,8 +385,8 @@ func TestT00407Bulk(t *testing.T) {
 	t.Logf("%d streams of 2 lost processes went to the others", had)
 }
 
-// T004-08, T004-09: what is done is gone from the server, of one stream and of several.
-func TestT00408DoneIsGone(t *testing.T) {
+// What is done is gone from the server, of one stream and of several.
+func TestDoneIsGone(t *testing.T) {
 	f := newFleet(t, redistest.Shared(t))
 	client := f.server.Client(t)
 	f.start("a", 10, instantly)
@@ -410,9 +409,9 @@ func TestT00408DoneIsGone(t *testing.T) {
 	})
 }
 
-// T004-10: a lost process's stream is taken over and its handler told so; a normal end is
+// A lost process's stream is taken over and its handler told so; a normal end is
 // no loss, and hands over at once.
-func TestT00410LossAndNormalEnd(t *testing.T) {
+func TestLossAndNormalEnd(t *testing.T) {
 	f := newFleet(t, redistest.Shared(t))
 	causes := make(chan error, 2)
 	told := func(ctx context.Context, _ lease.Message[item]) error {
@@ -446,8 +445,8 @@ func TestT00410LossAndNormalEnd(t *testing.T) {
 	f.exclusive()
 }
 
-// T004-11: what happens goes to the logger that was given, and no payload with it.
-func TestT00411Logger(t *testing.T) {
+// What happens goes to the logger that was given, and no payload with it.
+func TestLogger(t *testing.T) {
 	f := newFleet(t, redistest.Shared(t))
 	var out lines
 	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -491,8 +490,8 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// T004-12: what cannot be read at the start does not keep a process from the rest.
-func TestT00412StartsBesideWhatIsBroken(t *testing.T) {
+// What cannot be read at the start does not keep a process from the rest.
+func TestStartsBesideWhatIsBroken(t *testing.T) {
 	f := newFleet(t, redistest.Shared(t))
 	client := f.server.Client(t)
 	f.publish(1, "before")
@@ -509,10 +508,10 @@ func TestT00412StartsBesideWhatIsBroken(t *testing.T) {
 	f.eventually("what came later, too", func() bool { return f.done() == 2 && f.status().Resources == 2 })
 }
 
-// T004-18: an owner that takes ten times the time after which a dead one is replaced keeps
+// An owner that takes ten times the time after which a dead one is replaced keeps
 // what it has, whoever joins, and however the others look for work. A machine that stands still for longer than that time ends
 // sessions, which takes leases from their owners as well: then the time is doubled.
-func TestT00418SlowIsNotDead(t *testing.T) {
+func TestSlowIsNotDead(t *testing.T) {
 	t.Parallel() // it mostly waits
 	for ttl := 3 * time.Second; ; ttl *= 2 {
 		lost := slowIsNotDead(t, ttl)
@@ -566,8 +565,8 @@ func slowIsNotDead(t *testing.T, ttl time.Duration) (lost int) {
 	return lost
 }
 
-// T004-21: an item that fails too often is a dead letter, and the stream goes on.
-func TestT00421DeadLetterAfterMax(t *testing.T) {
+// An item that fails too often is a dead letter, and the stream goes on.
+func TestDeadLetterAfterMax(t *testing.T) {
 	f := newFleet(t, redistest.Shared(t))
 	var calls atomic.Int64
 	f.start("a", 5, func(_ context.Context, m lease.Message[item]) error {

@@ -3,7 +3,6 @@
 SHELL         := bash
 
 GO            ?= go
-SQLC_VERSION  := v1.31.1
 STATICCHECK   := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PROOF_ROUNDS  ?= 100
 TRIALS        ?= 100
@@ -16,8 +15,8 @@ LONG          := ./runtime/leasepg ./runtime/leaseredis ./runtime/leasetest ./pr
 # Logs of servers surround the lines that say what failed; this repeats those.
 FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- FAIL|^FAIL|^panic:|^fatal error:|DATA RACE|^ +[a-z0-9_]+_test\.go:[0-9]+: '
 
-# What generates code for tables, and the runtime's own queries; built once, into bin.
-export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc-$(SQLC_VERSION)/sqlc
+# What generates code for tables, and the runtime's own queries; sqlc/go.mod pins it.
+export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 
 .PHONY: help demo test generate lint proof proof-redis soak scale failover bench-local bench-redis compare apps clean tools packages
 
@@ -90,14 +89,14 @@ failover: tools
 	$(GO) run ./proof/failover -trials $(TRIALS)
 
 bench-local: tools
-	$(GO) run ./proof/bench
+	cd bench && $(GO) run ./postgres
 
 bench-redis: tools
-	cd bench && $(GO) run .
-	cd bench && $(GO) run . -held
+	cd bench && $(GO) run ./redis
+	cd bench && $(GO) run ./redis -held
 
 compare: tools
-	$(GO) run ./proof/bench -compare
+	cd bench && $(GO) run ./postgres -compare
 
 # Only what is generated for is compiled, the first time with what it imports.
 apps:
@@ -107,9 +106,9 @@ clean:
 	$(GO) clean -testcache
 	rm -rf bin
 
-$(LEASEGEN_SQLC):
+$(LEASEGEN_SQLC): sqlc/go.mod
 	@echo "== building sqlc (once: two minutes)"
-	@GOBIN=$(@D) $(GO) install github.com/sqlc-dev/sqlc/cmd/sqlc@$(SQLC_VERSION)
+	@cd sqlc && $(GO) build -o $@ github.com/sqlc-dev/sqlc/cmd/sqlc
 
 # The tests need a C compiler, for the race detector, PostgreSQL 14 or newer, PgBouncer and
 # Redis 6.2 or newer. sqlc is built last: it needs the compiler, too.

@@ -23,7 +23,7 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/fsout"
 	"github.com/leasegen/leasegen/generator/internal/load"
-	"github.com/leasegen/leasegen/generator/internal/sqlc"
+	"github.com/leasegen/leasegen/internal/sqlctest"
 )
 
 var update = flag.Bool("update", false, "rewrite the want/ sections of testdata/golden")
@@ -369,20 +369,13 @@ func newModule(t testing.TB) string {
 	return root
 }
 
-// sqlc is the sqlc of this repository, which make tools builds, for goldens that need it.
+// sqlc is the sqlc of this repository, for goldens that need it.
 func (g *golden) sqlc(t testing.TB) string {
 	t.Helper()
 	if !bytes.Contains(txtar.Format(g.archive), []byte("//leasegen:table ")) {
 		return ""
 	}
-	path := os.Getenv("LEASEGEN_SQLC")
-	if path == "" {
-		path, _ = filepath.Abs("../bin/sqlc-" + sqlc.Pinned + "/sqlc")
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("%v: run make tools first, or set LEASEGEN_SQLC to sqlc %s", err, sqlc.Pinned)
-	}
-	return path
+	return sqlctest.Path(t)
 }
 
 func writeFile(t testing.TB, name string, data []byte) {

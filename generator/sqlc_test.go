@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/leasegen/leasegen/generator/internal/sqlc"
+	"github.com/leasegen/leasegen/internal/sqlctest"
 )
 
 // TestTablesShareRuns: sqlc makes a schema out once, however many packages have tables of it, and
@@ -19,13 +19,6 @@ func TestTablesShareRuns(t *testing.T) {
 	procs := runtime.GOMAXPROCS(2)
 	defer runtime.GOMAXPROCS(procs)
 	root, log := newModule(t), t.TempDir()
-	real, err := filepath.Abs("../bin/sqlc-" + sqlc.Pinned + "/sqlc")
-	if p := os.Getenv("LEASEGEN_SQLC"); p != "" {
-		real = p
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	script := fmt.Sprintf(`#!/bin/sh
 [ "$1" = generate ] || exec %[1]s "$@"
 if grep -q catalog.json "$3"; then echo catalog > %[2]s/run.$$; exec %[1]s "$@"; fi
@@ -40,7 +33,7 @@ echo $seen > %[2]s/seen.$$
 code=$?
 rm %[2]s/now.$$
 exit $code
-`, real, log)
+`, sqlctest.Path(t), log)
 	fake := filepath.Join(log, "sqlc")
 	if err := os.WriteFile(fake, []byte(script), 0o755); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/internal/sqlctest"
 )
 
 func TestMain(m *testing.M) {
@@ -31,14 +32,7 @@ func TestMain(m *testing.M) {
 // code N COMMAND holds a command to its exit code.
 func TestScript(t *testing.T) {
 	repo, vars := scriptEnv(t)
-	sqlc := os.Getenv("LEASEGEN_SQLC")
-	if sqlc == "" { // as make tools leaves it
-		found, err := filepath.Glob(filepath.Join(repo, "bin", "sqlc-*", "sqlc"))
-		if err != nil || len(found) == 0 {
-			t.Fatal("there is no sqlc: run make tools first, or set LEASEGEN_SQLC")
-		}
-		sqlc = found[0]
-	}
+	sqlc := sqlctest.Path(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "../../testdata/script",
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",

@@ -19,6 +19,7 @@ import (
 	"github.com/leasegen/leasegen/generator"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/internal/sqlctest"
 )
 
 func TestMain(m *testing.M) { os.Exit(redistest.Wrap(pgtest.Wrap(m)).Run()) }
@@ -325,13 +326,7 @@ func module(t *testing.T) string {
 // generate does what leasegen does with patterns.
 func generate(t *testing.T, dir string, patterns []string) {
 	t.Helper()
-	sqlc := os.Getenv("LEASEGEN_SQLC")
-	if sqlc == "" {
-		if found, _ := filepath.Glob(filepath.Join(root, "bin/sqlc-*/sqlc")); len(found) > 0 {
-			sqlc, _ = filepath.Abs(found[0])
-		}
-	}
-	res, err := generator.Generate(t.Context(), generator.Config{Dir: dir, Patterns: patterns, SQLC: sqlc})
+	res, err := generator.Generate(t.Context(), generator.Config{Dir: dir, Patterns: patterns, SQLC: sqlctest.Path(t)})
 	if err != nil || res.Diags.Len() > 0 {
 		t.Fatal(patterns, err, res.Diags.All())
 	}

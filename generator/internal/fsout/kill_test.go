@@ -21,6 +21,7 @@ import (
 
 	"github.com/leasegen/leasegen/generator"
 	"github.com/leasegen/leasegen/generator/internal/fsout"
+	"github.com/leasegen/leasegen/internal/sqlctest"
 )
 
 const kept = `package p
@@ -136,7 +137,7 @@ func TestKilled(t *testing.T) {
 		}
 	}
 	plan := func() *fsout.Changes {
-		res, err := generator.Generate(t.Context(), generator.Config{Dir: root, Patterns: []string{"./..."}, SQLC: sqlc(t, repo)})
+		res, err := generator.Generate(t.Context(), generator.Config{Dir: root, Patterns: []string{"./..."}, SQLC: sqlctest.Path(t)})
 		if err != nil || res.Diags.Errors() > 0 {
 			t.Fatal(err, res.Diags.All())
 		}
@@ -194,17 +195,6 @@ func put(t *testing.T, root, name, content string) {
 	if err := os.WriteFile(full, []byte(content), 0o644); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func sqlc(t *testing.T, repo string) string {
-	if p := os.Getenv("LEASEGEN_SQLC"); p != "" {
-		return p
-	}
-	found, err := filepath.Glob(filepath.Join(repo, "bin/sqlc-*/sqlc"))
-	if err != nil || len(found) == 0 {
-		t.Fatal("run make tools first, or set LEASEGEN_SQLC")
-	}
-	return found[0]
 }
 
 // text is all Go files below dir.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -45,5 +46,16 @@ func TestFindRunsNoCodeOfTheModule(t *testing.T) {
 	}
 	if _, err := os.Stat(ran); err != nil {
 		t.Error("the module's own sqlc was not run")
+	}
+}
+
+// TestPinned: users are told of the version that this repository is tested with.
+func TestPinned(t *testing.T) {
+	mod, err := os.ReadFile("../../../sqlc/go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(mod), "github.com/sqlc-dev/sqlc "+Pinned+" ") {
+		t.Errorf("sqlc/go.mod does not require sqlc %s", Pinned)
 	}
 }

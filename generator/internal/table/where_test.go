@@ -2,22 +2,17 @@ package table
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/leasegen/leasegen/generator/internal/sqlc"
+	"github.com/leasegen/leasegen/internal/sqlctest"
 )
 
 // TestConditions: PostgreSQL's grammar says what a condition is, and what cannot be one on these columns is refused.
 func TestConditions(t *testing.T) {
-	path := os.Getenv("LEASEGEN_SQLC")
-	if path == "" {
-		path, _ = filepath.Abs("../../../bin/sqlc-" + sqlc.Pinned + "/sqlc")
-	}
-	runner, err := sqlc.Find(t.Context(), path, t.TempDir())
+	runner, err := sqlc.Find(t.Context(), sqlctest.Path(t), t.TempDir())
 	if err != nil {
-		t.Fatalf("%v: run make tools first, or set LEASEGEN_SQLC to sqlc %s", err, sqlc.Pinned)
+		t.Fatal(err)
 	}
 	columns := []sqlc.Column{{Name: "status", Type: "text"}, {Name: "amount", Type: "int4"}, {Name: "price", Type: "numeric"}, {Name: "made", Type: "timestamptz"},
 		{Name: "OrderID", Type: "uuid"}, {Name: "body", Type: "jsonb"}, {Name: "tags", Type: "text", Array: true}, {Name: "flag", Type: "bool"},

@@ -3,7 +3,7 @@
 // from machine to machine; absolute figures do not.
 //
 //	make bench-local
-//	go run ./proof/bench -only drain,latency -messages 100000
+//	cd bench && go run ./postgres -only drain,latency -messages 100000
 //
 // With -compare it repeats instead what other systems were measured with, and prints
 // their figures beside its own:

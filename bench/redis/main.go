@@ -2,8 +2,8 @@
 // one run on one server of its own, and prints who is how fast.
 //
 //	make bench-redis
-//	cd bench && go run . -n 100000
-//	cd bench && go run . -held
+//	cd bench && go run ./redis -n 100000
+//	cd bench && go run ./redis -held
 //
 // The contenders take turns, one round each, and each one's figure is the median of its
 // rounds: what else the machine does hits all of them. Handlers do nothing. Ratios travel

@@ -44,7 +44,7 @@ func NewReader(be lease.Backend, h *Reader, opts ...lease.Option) (*lease.Consum
 			lease.One("feed.opened", h.HandleFeedOpened),
 		},
 		Capacity: 8,
-		TTL:      2 * time.Second,
 		Drain:    100 * time.Millisecond,
+		TTL:      2 * time.Second,
 	}, opts...)
 }

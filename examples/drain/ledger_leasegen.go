@@ -44,8 +44,8 @@ func NewLedger(be *leasepg.Backend, h *Ledger, opts ...lease.Option) (*lease.Con
 		Handlers: []lease.Handler{
 			lease.BatchTx("payment", h.HandlePayment),
 		},
-		TTL:   2 * time.Second,
 		Batch: 500,
+		TTL:   2 * time.Second,
 		Retry: lease.Retry{Max: 3, Min: 20 * time.Millisecond, Cap: 100 * time.Millisecond},
 	}, opts...)
 }

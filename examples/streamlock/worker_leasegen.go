@@ -31,12 +31,12 @@ func NewWorker(be lease.Backend, h *Worker, opts ...lease.Option) (*lease.Consum
 		Name:    "worker",
 		Per:     lease.PerStream,
 		Streams: h.Streams,
-		Poll:    200 * time.Millisecond,
 		Handlers: []lease.Handler{
 			lease.Run(h.Run),
 		},
 		Lock:     lease.LockRow,
 		Capacity: 8,
+		Poll:     200 * time.Millisecond,
 		TTL:      2 * time.Second,
 	}, opts...)
 }

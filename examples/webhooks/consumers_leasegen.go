@@ -44,8 +44,8 @@ func NewActivity(be *leasepg.Backend, h *Activity, opts ...lease.Option) (*lease
 			lease.OneTx("installation", h.HandleInstallation),
 			lease.OneTx("", h.HandleOther),
 		},
-		TTL:         2 * time.Second,
 		Batch:       20,
+		TTL:         2 * time.Second,
 		Retry:       lease.Retry{Max: 5, Min: 100 * time.Millisecond, Cap: 5 * time.Second},
 		DeadLetters: lease.DeadLetters{Keep: 720 * time.Hour},
 	}, opts...)
@@ -70,7 +70,7 @@ func NewArchive(be *leasepg.Backend, h *Archive, opts ...lease.Option) (*lease.C
 		Handlers: []lease.Handler{
 			lease.BatchTx("", h.HandleAny),
 		},
-		TTL:   2 * time.Second,
 		Batch: 50,
+		TTL:   2 * time.Second,
 	}, opts...)
 }

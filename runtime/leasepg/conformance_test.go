@@ -2,11 +2,13 @@ package leasepg_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
@@ -84,8 +86,16 @@ func migratedAt(t testing.TB, dsn string, opts ...leasepg.Option) (*leasepg.Back
 
 func exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
 	t.Helper()
-	if _, err := pool.Exec(context.Background(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
+	for {
+		_, err := pool.Exec(context.Background(), sql, args...)
+		var refused *pgconn.PgError
+		if errors.As(err, &refused) && refused.Code == "40P01" {
+			continue // DDL met a reader that took its locks in another order; nothing of it was done
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+		return
 	}
 }
 

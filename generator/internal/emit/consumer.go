@@ -93,7 +93,7 @@ func describe(c *ir.Consumer) string {
 		return describeRedis(c)
 	}
 	order := "in order"
-	if c.Workers > 1 {
+	if c.Parallel() {
 		order = "in order for each key"
 	}
 	switch c.Per {
@@ -141,63 +141,9 @@ func spec(c *ir.Consumer) *jen.Statement {
 	if c.Streams {
 		s.add("Streams", jen.Id(c.Locals["h"]).Dot("Streams"))
 	}
-	s.duration("Poll", c.Poll)
 	s.add("Handlers", jen.Index().Qual(names.Lease, "Handler").Add(lines("{", "}", handlers...)))
-	switch c.Lock {
-	case ir.LockAdvisory:
-		s.add("Lock", jen.Qual(names.Lease, "LockAdvisory"))
-	case ir.LockRow:
-		s.add("Lock", jen.Qual(names.Lease, "LockRow"))
-	}
-	if c.FromNow {
-		s.add("From", jen.Qual(names.Lease, "FromNow"))
-	}
-	s.int("Capacity", c.Capacity)
-	s.duration("Idle", c.Idle)
-	s.duration("OnceKeep", c.OnceKeep)
-	s.duration("TTL", c.TTL)
-	s.duration("Margin", c.Margin)
-	s.duration("Grace", c.Grace)
-	s.int("Workers", c.Workers)
-	s.int("Batch", c.Batch)
-	s.duration("Drain", c.Drain)
-	if c.SkipUnknown {
-		s.add("Unknown", jen.Qual(names.Lease, "UnknownSkip"))
-	}
-	if c.UnknownWait.Duration < 0 {
-		s.add("UnknownWait", jen.Lit(-1))
-	} else {
-		s.duration("UnknownWait", c.UnknownWait)
-	}
-	if r := retry(c.Retry); len(r) > 0 {
-		s.add("Retry", jen.Qual(names.Lease, "Retry").Values(r...))
-	}
-	var d fields
-	d.duration("Keep", c.Keep)
-	d.int("Max", c.Max)
-	if len(d) > 0 {
-		s.add("DeadLetters", jen.Qual(names.Lease, "DeadLetters").Values(d...))
-	}
+	s.settings(c.Settings)
 	return jen.Qual(names.Lease, "Spec").Add(lines("{", "}", s...))
-}
-
-func retry(r ir.Retry) fields {
-	var s fields
-	s.int("Max", r.Max)
-	s.duration("Min", r.Min)
-	s.duration("Cap", r.Cap)
-	if r.Jitter != 0 {
-		s.add("Jitter", jen.Lit(r.Jitter))
-	}
-	switch r.Order {
-	case ir.OrderKey:
-		s.add("Order", jen.Qual(names.Lease, "OrderKey"))
-	case ir.OrderBlock:
-		s.add("Order", jen.Qual(names.Lease, "OrderBlock"))
-	case ir.OrderNone:
-		s.add("Order", jen.Qual(names.Lease, "OrderNone"))
-	}
-	return s
 }
 
 // handler binds a method to the kind it takes.
@@ -219,22 +165,36 @@ func handler(x ir.Handler, locals map[string]string) jen.Code {
 		bound, getter(x.Payload, x.Once, locals["e"]), jen.Qual(names.Lease, unknown)))
 }
 
-// fields are the fields of a composite literal that are not zero, in order.
+// fields are the fields of a composite literal that are set, in order.
 type fields []jen.Code
 
 func (s *fields) add(name string, value *jen.Statement) {
 	*s = append(*s, jen.Id(name).Op(":").Add(value))
 }
 
-func (s *fields) int(name string, n int) {
-	if n != 0 {
-		s.add(name, jen.Lit(n))
+// settings adds fields of Spec; those of one struct within it share a literal.
+func (s *fields) settings(all []ir.Setting) {
+	for i := 0; i < len(all); {
+		within, _, nested := strings.Cut(all[i].Field, ".")
+		if !nested {
+			s.add(within, setting(all[i].Value))
+			i++
+			continue
+		}
+		var inner fields
+		for ; i < len(all) && strings.HasPrefix(all[i].Field, within+"."); i++ {
+			inner.add(strings.TrimPrefix(all[i].Field, within+"."), setting(all[i].Value))
+		}
+		s.add(within, jen.Qual(names.Lease, within).Values(inner...))
 	}
 }
 
-// duration writes d as it is spelt.
-func (s *fields) duration(name string, d ir.Duration) {
-	if d.Duration != 0 {
-		s.add(name, duration(d))
+func setting(value any) *jen.Statement {
+	switch v := value.(type) {
+	case ir.Const:
+		return jen.Qual(names.Lease, string(v))
+	case ir.Duration:
+		return duration(v)
 	}
+	return jen.Lit(value)
 }

@@ -14,7 +14,7 @@ import (
 // describeRedis says what has one owner, for a consumer of streams that others write to.
 func describeRedis(c *ir.Consumer) string {
 	order := "in order"
-	if c.Workers > 1 {
+	if c.Parallel() {
 		order = "in order for each key"
 	}
 	shown := make([]string, len(c.Redis.Streams))

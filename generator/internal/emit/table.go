@@ -12,7 +12,7 @@ import (
 // describeTable says what has one owner, for a consumer of a table.
 func describeTable(c *ir.Consumer) string {
 	order := "in order"
-	if c.Workers > 1 {
+	if c.Parallel() {
 		order = "in order for each key"
 	}
 	switch c.Per {
@@ -35,8 +35,8 @@ func source(c *ir.Consumer) *jen.Statement {
 	if t.Topic != "" {
 		s.add("Topic", jen.Lit(t.Topic))
 	}
-	s.int("Slots", t.Slots)
 	if t.Slots > 0 {
+		s.add("Slots", jen.Lit(t.Slots))
 		s.add("Key", jen.Lit(t.Key))
 		s.add("Slot", jen.Lit(t.Slot))
 	}

@@ -2,7 +2,10 @@
 // syntax trees, types and formatting. Everything is ordered by file and offset.
 package ir
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // File is one output file: what the source file beside it declares, or a package's Register.
 type File struct {
@@ -92,17 +95,7 @@ const (
 	PerCluster
 )
 
-// Lock says how ownership is held.
-type Lock int
-
-const (
-	LockSession Lock = iota // the runtime's default
-	LockAdvisory
-	LockRow
-)
-
-// Consumer is an annotated handler struct. Zero values were not set by the
-// annotations and are left to the runtime's defaults.
+// Consumer is an annotated handler struct.
 type Consumer struct {
 	Type     Type
 	Name     string
@@ -113,26 +106,22 @@ type Consumer struct {
 	Redis    *Redis // read instead of the log, if not nil
 	Handlers []Handler
 
-	Lock       Lock
-	FromNow    bool
-	Capacity   int
-	Poll, Idle Duration
-	OnceKeep   Duration
-
-	TTL, Margin, Grace Duration
-	Workers, Batch     int
-	Drain              Duration
-	SkipUnknown        bool
-	UnknownWait        Duration // negative for none
-	Retry              Retry
-	Keep               Duration
-	Max                int
+	Settings []Setting
 
 	// Constructor is the name of the generated function.
 	Constructor string
 	// Locals are the names of the function's parameters, by role.
 	Locals map[string]string
 }
+
+// Setting is a field of the runtime's Spec that the annotations set.
+type Setting struct {
+	Field string // or a field of a struct within: Retry.Max
+	Value any    // int, float64, Duration or Const
+}
+
+// Const names a constant of the runtime.
+type Const string
 
 // Duration is a duration and how the annotation spells it, as in 1m30s.
 type Duration struct {
@@ -159,22 +148,10 @@ type Redis struct {
 	Kind, Key, Payload string
 }
 
-// Retry is what //leasegen:retry set.
-type Retry struct {
-	Max      int
-	Min, Cap Duration
-	Jitter   float64 // negative for none
-	Order    Order
+// Parallel reports whether messages of one resource are handled at once.
+func (c *Consumer) Parallel() bool {
+	return slices.ContainsFunc(c.Settings, func(s Setting) bool { n, _ := s.Value.(int); return s.Field == "Workers" && n > 1 })
 }
-
-// Order says what waits while a failed message waits; zero means the default.
-type Order int
-
-const (
-	OrderKey Order = iota + 1
-	OrderBlock
-	OrderNone
-)
 
 // Postgres reports whether the consumer needs PostgreSQL.
 func (c *Consumer) Postgres() bool { return c.Tx() || c.Table != nil }

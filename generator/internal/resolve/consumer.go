@@ -7,13 +7,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/ir"
-	"github.com/leasegen/leasegen/generator/internal/spec"
 )
 
 // consumer resolves an annotated handler struct.
@@ -35,23 +33,7 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 		Type: typeOf(obj), Name: c.Name, Constructor: c.constructor(),
 		Per: map[string]ir.Per{"topic": ir.PerTopic, "group": ir.PerGroup, "partition": ir.PerPartition,
 			"stream": ir.PerStream, "cluster": ir.PerCluster}[c.Consumer.Per],
-		Topics: c.Consumer.Patterns(), FromNow: c.Consumer.From == "now",
-		Lock:     map[string]ir.Lock{"advisory": ir.LockAdvisory, "row": ir.LockRow}[c.Consumer.EffectiveLock()],
-		Capacity: c.Consumer.Capacity, Poll: written(&c.Consumer.Source, "poll", c.Consumer.Poll),
-		Idle: written(&c.Consumer.Source, "idle", c.Consumer.Idle), OnceKeep: written(&c.Once.Source, "keep", c.Once.Keep),
-		Workers: c.Consumer.Workers, Batch: c.Consumer.Batch, Drain: written(&c.Consumer.Source, "drain", c.Consumer.Drain),
-		SkipUnknown: c.Consumer.Unknown == "skip", UnknownWait: written(&c.Consumer.Source, "unknown_wait", c.Consumer.UnknownWait),
-		TTL: written(&c.Lease.Source, "ttl", c.Lease.TTL), Margin: written(&c.Lease.Source, "margin", c.Lease.Margin),
-		Grace: written(&c.Lease.Source, "grace", c.Lease.Grace),
-		Retry: ir.Retry{Max: c.Retry.Max, Min: written(&c.Retry.Source, "min", c.Retry.Min), Cap: written(&c.Retry.Source, "cap", c.Retry.Cap), Jitter: c.Retry.Jitter,
-			Order: map[string]ir.Order{"key": ir.OrderKey, "block": ir.OrderBlock, "none": ir.OrderNone}[c.Retry.Order]},
-		Keep: written(&c.DLQ.Source, "keep", c.DLQ.Keep), Max: c.DLQ.Max, Table: c.SQL,
-	}
-	if c.Consumer.Has("unknown_wait") && c.Consumer.UnknownWait == 0 {
-		out.UnknownWait.Duration = -1 // as the runtime spells not at all
-	}
-	if c.Retry.Has("jitter") && c.Retry.Jitter == 0 {
-		out.Retry.Jitter = -1 // as the runtime spells none
+		Topics: c.Consumer.Patterns(), Settings: c.Settings(), Table: c.SQL,
 	}
 	if out.Per == 0 || c.Unsourced { // reported where the directive was decoded
 		return
@@ -72,20 +54,15 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 	if c.Redis != nil {
 		out.Redis = h.redis(&out)
 	}
-	if out.Workers > 1 && out.Tx() {
+	if out.Parallel() && out.Tx() {
 		pos, end := c.Consumer.Span("workers")
 		r.add(diag.Diagnostic{Code: "LG0310", Pos: pos, End: end,
-			Message: fmt.Sprintf("workers=%d does not go with transaction handlers of %s", out.Workers, obj.Name()),
+			Message: fmt.Sprintf("workers=%d does not go with transaction handlers of %s", c.Consumer.Workers, obj.Name()),
 			Hint:    "one cursor moves in one transaction: remove workers, or take no pgx.Tx"})
 	}
 	r.postgres[c] = out.Postgres() && c.Redis == nil // both is a finding already
 	f := r.file(s)
 	f.Consumers = append(f.Consumers, out)
-}
-
-// written is a duration with the spelling that its argument has.
-func written(s *spec.Source, key string, d time.Duration) ir.Duration {
-	return ir.Duration{Duration: d, Text: s.Text(key)}
 }
 
 // methods are the methods of *T, promoted ones included: first those of its own package

@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/ir"
@@ -12,7 +13,8 @@ import (
 func (h *handlers) redis(out *ir.Consumer) *ir.Redis {
 	c := h.consumer
 	if len(out.Handlers) == 1 && !c.Redis.Has("kind") {
-		out.Handlers[0].Kind, out.SkipUnknown, out.UnknownWait = "", false, ir.Duration{}
+		out.Handlers[0].Kind = ""
+		out.Settings = slices.DeleteFunc(out.Settings, func(s ir.Setting) bool { return s.Field == "Unknown" || s.Field == "UnknownWait" })
 		for _, key := range []string{"unknown", "unknown_wait"} {
 			if !c.Consumer.Own(key) {
 				continue

@@ -1,11 +1,12 @@
 // Package spec defines every directive and its arguments, once: as a struct whose tags
-// carry key, default, limits and help. The decoder, leasegen explain and
-// docs/directives.md are derived from these structs.
+// carry key, default, limits and help. The decoder, leasegen explain,
+// docs/directives.md and what is set of the runtime's lease.Spec are derived from these structs.
 //
 // Tags: arg is the key; required marks what has no default; default is shown, never
 // filled in, because defaults belong to the runtime; min, max and enum bound the value;
 // form names the check of a string; nodefault keeps an argument out of
-// //leasegen:defaults; help is one sentence.
+// //leasegen:defaults; help is one sentence. spec is the field of lease.Spec that the argument sets, consts are the
+// runtime's names for enum, and zero is how the runtime spells 0 where that is not its default.
 package spec
 
 import (
@@ -18,21 +19,20 @@ import (
 // Consumer makes a struct a consumer. What is not set is zero.
 type Consumer struct {
 	Source
-	Name     string        `arg:"name" default:"the type's name, words joined by _" form:"consumer" nodefault:"true" help:"Shared by all replicas of the consumer; changing it starts a new consumer."`
-	Per      string        `arg:"per" required:"true" enum:"topic,group,partition,stream,cluster" nodefault:"true" help:"What has exactly one owner: a topic, the group, a partition of the keys, a stream with work, the singleton."`
-	Topics   []string      `arg:"topics" form:"topics" default:"none; required with per=topic, group and partition" nodefault:"true" help:"Patterns of the topics consumed, separated by commas; * stands for any run of characters."`
-	Input    []string      `arg:"input" form:"topics" default:"none: the method Streams names the streams" nodefault:"true" help:"With per=stream: patterns of the topics consumed; the keys of their messages are the streams."`
-	Lock     string        `arg:"lock" default:"session; with per=cluster advisory" enum:"session,advisory,row" help:"What ownership hangs on: the heartbeat of the process, a lock of its connection, or an expiry of each stream's."`
-	From     string        `arg:"from" default:"beginning" enum:"beginning,now" help:"Where the consumer begins when it first runs: at the oldest message, or at those published from then on."`
-	Capacity int           `arg:"capacity" default:"no bound; with per=stream 32" min:"1" max:"2147483647" help:"Topics, partitions or streams that a process owns at most; what no process has room for waits."`
-	Poll     time.Duration `arg:"poll" default:"5s" min:"1ms" help:"With per=stream: how often the method Streams is asked."`
-	Idle     time.Duration `arg:"idle" default:"5s" min:"1ms" help:"With input: how long a stream without work stays with its owner."`
-	Workers  int           `arg:"workers" default:"1" min:"1" max:"1024" help:"Messages of one resource handled at once; messages with one key never are. Not with transaction handlers."`
-	Batch    int           `arg:"batch" default:"100" min:"1" max:"10000" help:"Messages read, handled and committed together."`
-	Drain    time.Duration `arg:"drain" default:"10s" min:"1ms" help:"How long a stopping process lets running handlers finish."`
-	Unknown  string        `arg:"unknown" default:"deadletter" enum:"deadletter,skip" help:"What becomes of messages of a kind without a handler."`
-	// UnknownWait may be 0, which the runtime spells -1.
-	UnknownWait time.Duration `arg:"unknown_wait" default:"10m" min:"0s" help:"How long a message that only another version of the consumer takes waits for it; then it is a dead letter."`
+	Name        string        `arg:"name" default:"the type's name, words joined by _" form:"consumer" nodefault:"true" help:"Shared by all replicas of the consumer; changing it starts a new consumer."`
+	Per         string        `arg:"per" required:"true" enum:"topic,group,partition,stream,cluster" nodefault:"true" help:"What has exactly one owner: a topic, the group, a partition of the keys, a stream with work, the singleton."`
+	Topics      []string      `arg:"topics" form:"topics" default:"none; required with per=topic, group and partition" nodefault:"true" help:"Patterns of the topics consumed, separated by commas; * stands for any run of characters."`
+	Input       []string      `arg:"input" form:"topics" default:"none: the method Streams names the streams" nodefault:"true" help:"With per=stream: patterns of the topics consumed; the keys of their messages are the streams."`
+	Lock        string        `arg:"lock" spec:"Lock" consts:"LockSession,LockAdvisory,LockRow" default:"session; with per=cluster advisory" enum:"session,advisory,row" help:"What ownership hangs on: the heartbeat of the process, a lock of its connection, or an expiry of each stream's."`
+	From        string        `arg:"from" spec:"From" consts:"FromBeginning,FromNow" default:"beginning" enum:"beginning,now" help:"Where the consumer begins when it first runs: at the oldest message, or at those published from then on."`
+	Capacity    int           `arg:"capacity" spec:"Capacity" default:"no bound; with per=stream 32" min:"1" max:"2147483647" help:"Topics, partitions or streams that a process owns at most; what no process has room for waits."`
+	Poll        time.Duration `arg:"poll" spec:"Poll" default:"5s" min:"1ms" help:"With per=stream: how often the method Streams is asked."`
+	Idle        time.Duration `arg:"idle" spec:"Idle" default:"5s" min:"1ms" help:"With input: how long a stream without work stays with its owner."`
+	Workers     int           `arg:"workers" spec:"Workers" default:"1" min:"1" max:"1024" help:"Messages of one resource handled at once; messages with one key never are. Not with transaction handlers."`
+	Batch       int           `arg:"batch" spec:"Batch" default:"100" min:"1" max:"10000" help:"Messages read, handled and committed together."`
+	Drain       time.Duration `arg:"drain" spec:"Drain" default:"10s" min:"1ms" help:"How long a stopping process lets running handlers finish."`
+	Unknown     string        `arg:"unknown" spec:"Unknown" consts:"UnknownDeadLetter,UnknownSkip" default:"deadletter" enum:"deadletter,skip" help:"What becomes of messages of a kind without a handler."`
+	UnknownWait time.Duration `arg:"unknown_wait" spec:"UnknownWait" zero:"-1" default:"10m" min:"0s" help:"How long a message that only another version of the consumer takes waits for it; then it is a dead letter."`
 	// Constructor, and Event.Publish, are for packages that have a function of the name already.
 	Constructor string `arg:"constructor" default:"New and the type's name" form:"function" nodefault:"true" help:"Name of the generated function; for a package that has a function of the default name."`
 }
@@ -50,27 +50,26 @@ type Event struct {
 // Lease says how long a silent process keeps what it owns.
 type Lease struct {
 	Source
-	TTL    time.Duration `arg:"ttl" default:"15s" min:"1s" max:"24h" help:"How long a silent process keeps its leases."`
-	Margin time.Duration `arg:"margin" default:"a tenth of ttl, at least 250ms" min:"1ms" help:"How long before the ttl a holder stops believing; at most half the ttl."`
-	Grace  time.Duration `arg:"grace" default:"0s" min:"0s" help:"How long the leases of a dead process stay untaken beyond the ttl, for effects that cannot be fenced."`
+	TTL    time.Duration `arg:"ttl" spec:"TTL" default:"15s" min:"1s" max:"24h" help:"How long a silent process keeps its leases."`
+	Margin time.Duration `arg:"margin" spec:"Margin" default:"a tenth of ttl, at least 250ms" min:"1ms" help:"How long before the ttl a holder stops believing; at most half the ttl."`
+	Grace  time.Duration `arg:"grace" spec:"Grace" default:"0s" min:"0s" help:"How long the leases of a dead process stay untaken beyond the ttl, for effects that cannot be fenced."`
 }
 
 // Retry says how failed messages are retried.
 type Retry struct {
 	Source
-	Max int           `arg:"max" default:"8" min:"1" max:"2147483647" help:"Attempts in all before a message becomes a dead letter."`
-	Min time.Duration `arg:"min" default:"200ms" min:"1ns" help:"Wait before the second attempt; it doubles from attempt to attempt."`
-	Cap time.Duration `arg:"cap" default:"1m, or min if that is longer" min:"1ns" help:"Longest wait between attempts; at least min."`
-	// Jitter may be 0, which the runtime spells -1.
-	Jitter float64 `arg:"jitter" default:"0.2" min:"0" max:"1" help:"Fraction of the wait that is random."`
-	Order  string  `arg:"order" default:"key" enum:"key,block,none" help:"What waits with a failed message: later messages of its key, the whole resource, or nothing."`
+	Max    int           `arg:"max" spec:"Retry.Max" default:"8" min:"1" max:"2147483647" help:"Attempts in all before a message becomes a dead letter."`
+	Min    time.Duration `arg:"min" spec:"Retry.Min" default:"200ms" min:"1ns" help:"Wait before the second attempt; it doubles from attempt to attempt."`
+	Cap    time.Duration `arg:"cap" spec:"Retry.Cap" default:"1m, or min if that is longer" min:"1ns" help:"Longest wait between attempts; at least min."`
+	Jitter float64       `arg:"jitter" spec:"Retry.Jitter" zero:"-1" default:"0.2" min:"0" max:"1" help:"Fraction of the wait that is random."`
+	Order  string        `arg:"order" spec:"Retry.Order" consts:"OrderKey,OrderBlock,OrderNone" default:"key" enum:"key,block,none" help:"What waits with a failed message: later messages of its key, the whole resource, or nothing."`
 }
 
 // DLQ bounds the dead letters that are kept.
 type DLQ struct {
 	Source
-	Keep time.Duration `arg:"keep" default:"0s, for ever" min:"0s" help:"How long dead letters are kept."`
-	Max  int           `arg:"max" default:"0, no bound; on Redis 10000" min:"0" max:"2147483647" help:"How many dead letters are kept; the oldest go first, counted and logged."`
+	Keep time.Duration `arg:"keep" spec:"DeadLetters.Keep" default:"0s, for ever" min:"0s" help:"How long dead letters are kept."`
+	Max  int           `arg:"max" spec:"DeadLetters.Max" default:"0, no bound; on Redis 10000" min:"0" max:"2147483647" help:"How many dead letters are kept; the oldest go first, counted and logged."`
 }
 
 // Once makes a consumer execute each item once, whatever number of messages it comes in.
@@ -78,7 +77,7 @@ type Once struct {
 	Source
 	Key       string        `arg:"key" required:"true" form:"path" nodefault:"true" help:"Field, or path of fields, of every event handled, whose value names the item."`
 	OnUnknown string        `arg:"on_unknown" default:"retry" enum:"retry,park" help:"What becomes of an item whose execution a crash cut off: executed again, or set aside as a dead letter."`
-	Keep      time.Duration `arg:"keep" default:"0s, for ever" min:"0s" help:"How long executed items are remembered."`
+	Keep      time.Duration `arg:"keep" spec:"OnceKeep" default:"0s, for ever" min:"0s" help:"How long executed items are remembered."`
 }
 
 // Table makes a consumer read a table of the application instead of leasegen's log.

@@ -1,6 +1,7 @@
 package filebackend
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -15,7 +16,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	leasetest.Parallel(32)
+	flag.Parse()
+	flag.Set("test.parallel", "32") // the checks mostly wait
 	os.Exit(m.Run())
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/leasegen/leasegen/examples/outbox/leasedb"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/leasepg/pgtable"
 )
 
 // The runtime this file was generated for. If the next line does not compile, the runtime
@@ -33,7 +34,7 @@ func NewShipping(be *leasepg.Backend, h *Shipping, opts ...lease.Option) (*lease
 	return lease.NewConsumer(be, lease.Spec{
 		Name: "shipping",
 		Per:  lease.PerPartition,
-		Source: &leasepg.TableSource{
+		Source: &pgtable.Source{
 			Table:    "shop.outbox",
 			Position: "id",
 			XID:      "xid",
@@ -41,26 +42,26 @@ func NewShipping(be *leasepg.Backend, h *Shipping, opts ...lease.Option) (*lease
 			Key:      "customer",
 			Slot:     "(CASE WHEN coalesce(customer::text, '') = '' THEN id::bigint ELSE hashtextextended(customer::text, 0) & 9223372036854775807 END % 16::bigint)::smallint",
 			Filtered: true,
-			Now: func(ctx context.Context, db leasepg.Querier) (leasepg.TableNow, error) {
+			Now: func(ctx context.Context, db pgtable.Querier) (pgtable.Now, error) {
 				now, err := leasedb.New(db).ShippingNow(ctx)
-				return leasepg.TableNow(now), err
+				return pgtable.Now(now), err
 			},
-			News: func(ctx context.Context, db leasepg.Querier, p leasepg.TableNewsParams) ([]leasepg.TableNews, error) {
+			News: func(ctx context.Context, db pgtable.Querier, p pgtable.NewsParams) ([]pgtable.News, error) {
 				rows, err := leasedb.New(db).ShippingNews(ctx, leasedb.ShippingNewsParams(p))
-				return leasepg.TableRows(rows, err, func(r leasedb.ShippingNewsRow) leasepg.TableNews {
-					return leasepg.TableNews(r)
+				return pgtable.Rows(rows, err, func(r leasedb.ShippingNewsRow) pgtable.News {
+					return pgtable.News(r)
 				})
 			},
-			Heads: func(ctx context.Context, db leasepg.Querier, p leasepg.TableHeadsParams) ([]leasepg.TableHead, error) {
+			Heads: func(ctx context.Context, db pgtable.Querier, p pgtable.HeadsParams) ([]pgtable.Head, error) {
 				rows, err := leasedb.New(db).ShippingHeads(ctx, leasedb.ShippingHeadsParams(p))
-				return leasepg.TableRows(rows, err, func(r leasedb.ShippingHeadsRow) leasepg.TableHead {
-					return leasepg.TableHead(r)
+				return pgtable.Rows(rows, err, func(r leasedb.ShippingHeadsRow) pgtable.Head {
+					return pgtable.Head(r)
 				})
 			},
-			Read: func(ctx context.Context, db leasepg.Querier, p leasepg.TableReadParams) ([]leasepg.TableRow, error) {
+			Read: func(ctx context.Context, db pgtable.Querier, p pgtable.ReadParams) ([]pgtable.Row, error) {
 				rows, err := leasedb.New(db).ShippingRead(ctx, leasedb.ShippingReadParams(p))
-				return leasepg.TableRows(rows, err, func(r leasedb.ShippingReadRow) leasepg.TableRow {
-					return leasepg.TableRow{
+				return pgtable.Rows(rows, err, func(r leasedb.ShippingReadRow) pgtable.Row {
+					return pgtable.Row{
 						Part:     r.Part,
 						Item:     r.Item,
 						Position: r.Position,
@@ -71,10 +72,10 @@ func NewShipping(be *leasepg.Backend, h *Shipping, opts ...lease.Option) (*lease
 					}
 				})
 			},
-			Rows: func(ctx context.Context, db leasepg.Querier, p []int64) ([]leasepg.TableRow, error) {
+			Rows: func(ctx context.Context, db pgtable.Querier, p []int64) ([]pgtable.Row, error) {
 				rows, err := leasedb.New(db).ShippingRows(ctx, p)
-				return leasepg.TableRows(rows, err, func(r leasedb.ShippingRowsRow) leasepg.TableRow {
-					return leasepg.TableRow{
+				return pgtable.Rows(rows, err, func(r leasedb.ShippingRowsRow) pgtable.Row {
+					return pgtable.Row{
 						Position: r.Position,
 						Topic:    r.Topic,
 						Key:      r.Key,

@@ -11,6 +11,7 @@ import (
 	"github.com/leasegen/leasegen/internal/tabletest/leasedb"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/leasepg/pgtable"
 )
 
 // The runtime this file was generated for. If the next line does not compile, the runtime
@@ -32,30 +33,30 @@ func NewByGroup(be *leasepg.Backend, h *ByGroup, opts ...lease.Option) (*lease.C
 	return lease.NewConsumer(be, lease.Spec{
 		Name: "by_group",
 		Per:  lease.PerGroup,
-		Source: &leasepg.TableSource{
+		Source: &pgtable.Source{
 			Table:    "app.outbox",
 			Position: "id",
 			XID:      "xid",
-			Now: func(ctx context.Context, db leasepg.Querier) (leasepg.TableNow, error) {
+			Now: func(ctx context.Context, db pgtable.Querier) (pgtable.Now, error) {
 				now, err := leasedb.New(db).ByGroupNow(ctx)
-				return leasepg.TableNow(now), err
+				return pgtable.Now(now), err
 			},
-			News: func(ctx context.Context, db leasepg.Querier, p leasepg.TableNewsParams) ([]leasepg.TableNews, error) {
+			News: func(ctx context.Context, db pgtable.Querier, p pgtable.NewsParams) ([]pgtable.News, error) {
 				rows, err := leasedb.New(db).ByGroupNews(ctx, leasedb.ByGroupNewsParams(p))
-				return leasepg.TableRows(rows, err, func(r leasedb.ByGroupNewsRow) leasepg.TableNews {
-					return leasepg.TableNews(r)
+				return pgtable.Rows(rows, err, func(r leasedb.ByGroupNewsRow) pgtable.News {
+					return pgtable.News(r)
 				})
 			},
-			Heads: func(ctx context.Context, db leasepg.Querier, p leasepg.TableHeadsParams) ([]leasepg.TableHead, error) {
+			Heads: func(ctx context.Context, db pgtable.Querier, p pgtable.HeadsParams) ([]pgtable.Head, error) {
 				rows, err := leasedb.New(db).ByGroupHeads(ctx, leasedb.ByGroupHeadsParams(p))
-				return leasepg.TableRows(rows, err, func(r leasedb.ByGroupHeadsRow) leasepg.TableHead {
-					return leasepg.TableHead(r)
+				return pgtable.Rows(rows, err, func(r leasedb.ByGroupHeadsRow) pgtable.Head {
+					return pgtable.Head(r)
 				})
 			},
-			Read: func(ctx context.Context, db leasepg.Querier, p leasepg.TableReadParams) ([]leasepg.TableRow, error) {
+			Read: func(ctx context.Context, db pgtable.Querier, p pgtable.ReadParams) ([]pgtable.Row, error) {
 				rows, err := leasedb.New(db).ByGroupRead(ctx, leasedb.ByGroupReadParams(p))
-				return leasepg.TableRows(rows, err, func(r leasedb.ByGroupReadRow) leasepg.TableRow {
-					return leasepg.TableRow{
+				return pgtable.Rows(rows, err, func(r leasedb.ByGroupReadRow) pgtable.Row {
+					return pgtable.Row{
 						Part:     r.Part,
 						Item:     r.Item,
 						Position: r.Position,
@@ -66,10 +67,10 @@ func NewByGroup(be *leasepg.Backend, h *ByGroup, opts ...lease.Option) (*lease.C
 					}
 				})
 			},
-			Rows: func(ctx context.Context, db leasepg.Querier, p []int64) ([]leasepg.TableRow, error) {
+			Rows: func(ctx context.Context, db pgtable.Querier, p []int64) ([]pgtable.Row, error) {
 				rows, err := leasedb.New(db).ByGroupRows(ctx, p)
-				return leasepg.TableRows(rows, err, func(r leasedb.ByGroupRowsRow) leasepg.TableRow {
-					return leasepg.TableRow{
+				return pgtable.Rows(rows, err, func(r leasedb.ByGroupRowsRow) pgtable.Row {
+					return pgtable.Row{
 						Position: r.Position,
 						Topic:    r.Topic,
 						Key:      r.Key,
@@ -102,34 +103,34 @@ func NewByTopic(be *leasepg.Backend, h *ByTopic, opts ...lease.Option) (*lease.C
 	return lease.NewConsumer(be, lease.Spec{
 		Name: "by_topic",
 		Per:  lease.PerTopic,
-		Source: &leasepg.TableSource{
+		Source: &pgtable.Source{
 			Table:    "app.outbox",
 			Position: "id",
 			XID:      "xid",
 			Topic:    "channel",
-			Now: func(ctx context.Context, db leasepg.Querier) (leasepg.TableNow, error) {
+			Now: func(ctx context.Context, db pgtable.Querier) (pgtable.Now, error) {
 				now, err := leasedb.New(db).ByTopicNow(ctx)
-				return leasepg.TableNow(now), err
+				return pgtable.Now(now), err
 			},
-			News: func(ctx context.Context, db leasepg.Querier, p leasepg.TableNewsParams) ([]leasepg.TableNews, error) {
+			News: func(ctx context.Context, db pgtable.Querier, p pgtable.NewsParams) ([]pgtable.News, error) {
 				rows, err := leasedb.New(db).ByTopicNews(ctx, leasedb.ByTopicNewsParams(p))
-				return leasepg.TableRows(rows, err, func(r leasedb.ByTopicNewsRow) leasepg.TableNews {
-					return leasepg.TableNews(r)
+				return pgtable.Rows(rows, err, func(r leasedb.ByTopicNewsRow) pgtable.News {
+					return pgtable.News(r)
 				})
 			},
-			Topics: func(ctx context.Context, db leasepg.Querier) ([]string, error) {
+			Topics: func(ctx context.Context, db pgtable.Querier) ([]string, error) {
 				return leasedb.New(db).ByTopicTopics(ctx)
 			},
-			Heads: func(ctx context.Context, db leasepg.Querier, p leasepg.TableHeadsParams) ([]leasepg.TableHead, error) {
+			Heads: func(ctx context.Context, db pgtable.Querier, p pgtable.HeadsParams) ([]pgtable.Head, error) {
 				rows, err := leasedb.New(db).ByTopicHeads(ctx, leasedb.ByTopicHeadsParams(p))
-				return leasepg.TableRows(rows, err, func(r leasedb.ByTopicHeadsRow) leasepg.TableHead {
-					return leasepg.TableHead(r)
+				return pgtable.Rows(rows, err, func(r leasedb.ByTopicHeadsRow) pgtable.Head {
+					return pgtable.Head(r)
 				})
 			},
-			Read: func(ctx context.Context, db leasepg.Querier, p leasepg.TableReadParams) ([]leasepg.TableRow, error) {
+			Read: func(ctx context.Context, db pgtable.Querier, p pgtable.ReadParams) ([]pgtable.Row, error) {
 				rows, err := leasedb.New(db).ByTopicRead(ctx, leasedb.ByTopicReadParams(p))
-				return leasepg.TableRows(rows, err, func(r leasedb.ByTopicReadRow) leasepg.TableRow {
-					return leasepg.TableRow{
+				return pgtable.Rows(rows, err, func(r leasedb.ByTopicReadRow) pgtable.Row {
+					return pgtable.Row{
 						Part:     r.Part,
 						Item:     r.Item,
 						Position: r.Position,
@@ -140,10 +141,10 @@ func NewByTopic(be *leasepg.Backend, h *ByTopic, opts ...lease.Option) (*lease.C
 					}
 				})
 			},
-			Rows: func(ctx context.Context, db leasepg.Querier, p []int64) ([]leasepg.TableRow, error) {
+			Rows: func(ctx context.Context, db pgtable.Querier, p []int64) ([]pgtable.Row, error) {
 				rows, err := leasedb.New(db).ByTopicRows(ctx, p)
-				return leasepg.TableRows(rows, err, func(r leasedb.ByTopicRowsRow) leasepg.TableRow {
-					return leasepg.TableRow{
+				return pgtable.Rows(rows, err, func(r leasedb.ByTopicRowsRow) pgtable.Row {
+					return pgtable.Row{
 						Position: r.Position,
 						Topic:    r.Topic,
 						Key:      r.Key,
@@ -176,33 +177,33 @@ func NewByKey(be *leasepg.Backend, h *ByKey, opts ...lease.Option) (*lease.Consu
 	return lease.NewConsumer(be, lease.Spec{
 		Name: "by_key",
 		Per:  lease.PerPartition,
-		Source: &leasepg.TableSource{
+		Source: &pgtable.Source{
 			Table:    "app.outbox",
 			Position: "id",
 			XID:      "xid",
 			Slots:    16,
 			Key:      "customer_id",
 			Slot:     "(CASE WHEN coalesce(customer_id::text, '') = '' THEN id::bigint ELSE hashtextextended(customer_id::text, 0) & 9223372036854775807 END % 16::bigint)::smallint",
-			Now: func(ctx context.Context, db leasepg.Querier) (leasepg.TableNow, error) {
+			Now: func(ctx context.Context, db pgtable.Querier) (pgtable.Now, error) {
 				now, err := leasedb.New(db).ByKeyNow(ctx)
-				return leasepg.TableNow(now), err
+				return pgtable.Now(now), err
 			},
-			News: func(ctx context.Context, db leasepg.Querier, p leasepg.TableNewsParams) ([]leasepg.TableNews, error) {
+			News: func(ctx context.Context, db pgtable.Querier, p pgtable.NewsParams) ([]pgtable.News, error) {
 				rows, err := leasedb.New(db).ByKeyNews(ctx, leasedb.ByKeyNewsParams(p))
-				return leasepg.TableRows(rows, err, func(r leasedb.ByKeyNewsRow) leasepg.TableNews {
-					return leasepg.TableNews(r)
+				return pgtable.Rows(rows, err, func(r leasedb.ByKeyNewsRow) pgtable.News {
+					return pgtable.News(r)
 				})
 			},
-			Heads: func(ctx context.Context, db leasepg.Querier, p leasepg.TableHeadsParams) ([]leasepg.TableHead, error) {
+			Heads: func(ctx context.Context, db pgtable.Querier, p pgtable.HeadsParams) ([]pgtable.Head, error) {
 				rows, err := leasedb.New(db).ByKeyHeads(ctx, leasedb.ByKeyHeadsParams(p))
-				return leasepg.TableRows(rows, err, func(r leasedb.ByKeyHeadsRow) leasepg.TableHead {
-					return leasepg.TableHead(r)
+				return pgtable.Rows(rows, err, func(r leasedb.ByKeyHeadsRow) pgtable.Head {
+					return pgtable.Head(r)
 				})
 			},
-			Read: func(ctx context.Context, db leasepg.Querier, p leasepg.TableReadParams) ([]leasepg.TableRow, error) {
+			Read: func(ctx context.Context, db pgtable.Querier, p pgtable.ReadParams) ([]pgtable.Row, error) {
 				rows, err := leasedb.New(db).ByKeyRead(ctx, leasedb.ByKeyReadParams(p))
-				return leasepg.TableRows(rows, err, func(r leasedb.ByKeyReadRow) leasepg.TableRow {
-					return leasepg.TableRow{
+				return pgtable.Rows(rows, err, func(r leasedb.ByKeyReadRow) pgtable.Row {
+					return pgtable.Row{
 						Part:     r.Part,
 						Item:     r.Item,
 						Position: r.Position,
@@ -213,10 +214,10 @@ func NewByKey(be *leasepg.Backend, h *ByKey, opts ...lease.Option) (*lease.Consu
 					}
 				})
 			},
-			Rows: func(ctx context.Context, db leasepg.Querier, p []int64) ([]leasepg.TableRow, error) {
+			Rows: func(ctx context.Context, db pgtable.Querier, p []int64) ([]pgtable.Row, error) {
 				rows, err := leasedb.New(db).ByKeyRows(ctx, p)
-				return leasepg.TableRows(rows, err, func(r leasedb.ByKeyRowsRow) leasepg.TableRow {
-					return leasepg.TableRow{
+				return pgtable.Rows(rows, err, func(r leasedb.ByKeyRowsRow) pgtable.Row {
+					return pgtable.Row{
 						Position: r.Position,
 						Topic:    r.Topic,
 						Key:      r.Key,
@@ -248,31 +249,31 @@ func NewReady(be *leasepg.Backend, h *Ready, opts ...lease.Option) (*lease.Consu
 	return lease.NewConsumer(be, lease.Spec{
 		Name: "ready",
 		Per:  lease.PerGroup,
-		Source: &leasepg.TableSource{
+		Source: &pgtable.Source{
 			Table:    "app.outbox",
 			Position: "id",
 			XID:      "xid",
 			Filtered: true,
-			Now: func(ctx context.Context, db leasepg.Querier) (leasepg.TableNow, error) {
+			Now: func(ctx context.Context, db pgtable.Querier) (pgtable.Now, error) {
 				now, err := leasedb.New(db).ReadyNow(ctx)
-				return leasepg.TableNow(now), err
+				return pgtable.Now(now), err
 			},
-			News: func(ctx context.Context, db leasepg.Querier, p leasepg.TableNewsParams) ([]leasepg.TableNews, error) {
+			News: func(ctx context.Context, db pgtable.Querier, p pgtable.NewsParams) ([]pgtable.News, error) {
 				rows, err := leasedb.New(db).ReadyNews(ctx, leasedb.ReadyNewsParams(p))
-				return leasepg.TableRows(rows, err, func(r leasedb.ReadyNewsRow) leasepg.TableNews {
-					return leasepg.TableNews(r)
+				return pgtable.Rows(rows, err, func(r leasedb.ReadyNewsRow) pgtable.News {
+					return pgtable.News(r)
 				})
 			},
-			Heads: func(ctx context.Context, db leasepg.Querier, p leasepg.TableHeadsParams) ([]leasepg.TableHead, error) {
+			Heads: func(ctx context.Context, db pgtable.Querier, p pgtable.HeadsParams) ([]pgtable.Head, error) {
 				rows, err := leasedb.New(db).ReadyHeads(ctx, leasedb.ReadyHeadsParams(p))
-				return leasepg.TableRows(rows, err, func(r leasedb.ReadyHeadsRow) leasepg.TableHead {
-					return leasepg.TableHead(r)
+				return pgtable.Rows(rows, err, func(r leasedb.ReadyHeadsRow) pgtable.Head {
+					return pgtable.Head(r)
 				})
 			},
-			Read: func(ctx context.Context, db leasepg.Querier, p leasepg.TableReadParams) ([]leasepg.TableRow, error) {
+			Read: func(ctx context.Context, db pgtable.Querier, p pgtable.ReadParams) ([]pgtable.Row, error) {
 				rows, err := leasedb.New(db).ReadyRead(ctx, leasedb.ReadyReadParams(p))
-				return leasepg.TableRows(rows, err, func(r leasedb.ReadyReadRow) leasepg.TableRow {
-					return leasepg.TableRow{
+				return pgtable.Rows(rows, err, func(r leasedb.ReadyReadRow) pgtable.Row {
+					return pgtable.Row{
 						Part:     r.Part,
 						Item:     r.Item,
 						Position: r.Position,
@@ -283,10 +284,10 @@ func NewReady(be *leasepg.Backend, h *Ready, opts ...lease.Option) (*lease.Consu
 					}
 				})
 			},
-			Rows: func(ctx context.Context, db leasepg.Querier, p []int64) ([]leasepg.TableRow, error) {
+			Rows: func(ctx context.Context, db pgtable.Querier, p []int64) ([]pgtable.Row, error) {
 				rows, err := leasedb.New(db).ReadyRows(ctx, p)
-				return leasepg.TableRows(rows, err, func(r leasedb.ReadyRowsRow) leasepg.TableRow {
-					return leasepg.TableRow{
+				return pgtable.Rows(rows, err, func(r leasedb.ReadyRowsRow) pgtable.Row {
+					return pgtable.Row{
 						Position: r.Position,
 						Topic:    r.Topic,
 						Key:      r.Key,

@@ -8,13 +8,14 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasemem"
 	"github.com/leasegen/leasegen/runtime/leasetest"
 )
 
 func TestMain(m *testing.M) {
-	leasetest.Parallel(32)
+	pace.Parallel(32)
 	goleak.VerifyTestMain(m)
 }
 

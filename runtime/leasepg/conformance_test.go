@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg"
@@ -18,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	leasetest.Parallel(6)
+	pace.Parallel(6)
 	pgtest.Main(m)
 }
 

@@ -32,7 +32,7 @@ func (b *Backend) releaseDelayed(ctx context.Context, on database) error {
 	}
 	for moved := int64(releaseRows); moved == releaseRows; {
 		var last int64
-		err := pgx.BeginFunc(ctx, on.(Beginner), func(tx pgx.Tx) error {
+		err := pgx.BeginFunc(ctx, on.(beginner), func(tx pgx.Tx) error {
 			q := b.queries(tx)
 			r, err := q.ReleaseDelayed(ctx, releaseRows)
 			if err != nil || r.Moved == 0 {

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/leasepg/pgtable"
 )
 
 // PublishBy publishes in tx by COPY, or by statements that take arrays, whatever is faster
@@ -38,6 +39,6 @@ func Sent(sql string) string { return newSchema(defaultSchema).statement(sql) }
 func TellHeldBackAfter(b *Backend, d time.Duration) { b.heldBackAfter = d }
 
 // RowsOf is what reads rows of an application's table.
-func RowsOf(db Querier, query func(Querier) ([]TableRow, error)) ([]TableRow, error) {
+func RowsOf(db pgtable.Querier, query func(pgtable.Querier) ([]pgtable.Row, error)) ([]pgtable.Row, error) {
 	return rowsOf(db, query)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+	"github.com/leasegen/leasegen/runtime/leasepg/pgtable"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -201,7 +202,7 @@ func (b *Backend) tellSetBack(consumer string, resources []string, from, to int6
 // takeBack answers for the items whose cursors have passed positions that were given out again,
 // because the sequence, or with it the table, was set back. Each goes on with what its snapshot did not
 // show, wherever that stands, and so nothing is read twice.
-func (b *Backend) takeBack(ctx context.Context, t *TableSource, req backend.FetchRequest, h horizon, suspects []int, reads []read, out []backend.Fetched) error {
+func (b *Backend) takeBack(ctx context.Context, t *tableSource, req backend.FetchRequest, h horizon, suspects []int, reads []read, out []backend.Fetched) error {
 	if len(suspects) == 0 {
 		return nil
 	}
@@ -255,14 +256,14 @@ func (c *cursor) suspect(h horizon) bool {
 }
 
 // name is the table's, quoted.
-func (t *TableSource) name() string {
+func (t *tableSource) name() string {
 	schema, name, _ := strings.Cut(t.Table, ".")
 	return pgx.Identifier{schema, name}.Sanitize()
 }
 
 // horizon is a query for how far the table has got.
-func (b *Backend) horizon(ctx context.Context, t *TableSource, to *horizon) func(Querier) error {
-	return func(db Querier) error {
+func (b *Backend) horizon(ctx context.Context, t *tableSource, to *horizon) func(pgtable.Querier) error {
+	return func(db pgtable.Querier) error {
 		r, err := b.queries(db).TableHorizon(ctx, leasedb.TableHorizonParams{Sequence: b.tables.sequence(t), Name: t.name()})
 		if err != nil {
 			return err

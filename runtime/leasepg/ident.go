@@ -27,7 +27,7 @@ func ident(name string) string {
 }
 
 // printed is the table's name, as ident has it.
-func (t *TableSource) printed() string {
+func (t *tableSource) printed() string {
 	schema, name, _ := strings.Cut(t.Table, ".")
 	return ident(schema) + "." + ident(name)
 }

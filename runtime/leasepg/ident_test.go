@@ -35,7 +35,7 @@ func TestPrintedStatements(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
-	source := &TableSource{Table: "Shop.order", Position: "user", XID: "Xid", Topic: "group", Slots: 4, Key: "OrderID", Slot: `hashtextextended("OrderID", 0)`}
+	source := &tableSource{Table: "Shop.order", Position: "user", XID: "Xid", Topic: "group", Slots: 4, Key: "OrderID", Slot: `hashtextextended("OrderID", 0)`}
 	none := leasedb.TableFactsRow{}
 	statements := []string{`CREATE SCHEMA "Shop"`, `CREATE TABLE "Shop"."order" ("user" bigint GENERATED ALWAYS AS IDENTITY, "group" text NOT NULL, "OrderID" text)`,
 		source.addXID(), source.wrong(leasedb.TableFactsRow{Kind: "r", Readable: true, PositionPlace: 1, PositionType: "bigint", PositionSet: true,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+	"github.com/leasegen/leasegen/runtime/leasepg/pgtable"
 )
 
 // A cursor lists the transactions that may still bring it something. Most of them never wrote a
@@ -204,17 +205,17 @@ func (b *Backend) askLog(per backend.Per) ask {
 }
 
 // askTable looks transactions up in a table, some together: what they wrote counts for each of them.
-func (b *Backend) askTable(t *TableSource) ask {
+func (b *Backend) askTable(t *tableSource) ask {
 	const together = 30
 	return func(ctx context.Context, xids []string) (map[uint64]*wrote, string, error) {
 		var (
 			now     horizon
 			found   = map[uint64]*wrote{}
-			queries = []func(Querier) error{b.horizon(ctx, t, &now)}
+			queries = []func(pgtable.Querier) error{b.horizon(ctx, t, &now)}
 		)
 		for some := range slices.Chunk(xids, together) {
-			queries = append(queries, func(db Querier) error {
-				rows, err := t.News(ctx, db, TableNewsParams{Position: math.MaxInt64, Max: 0, Late: some})
+			queries = append(queries, func(db pgtable.Querier) error {
+				rows, err := t.News(ctx, db, pgtable.NewsParams{Position: math.MaxInt64, Max: 0, Late: some})
 				if err != nil {
 					return err
 				}

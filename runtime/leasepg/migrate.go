@@ -55,20 +55,20 @@ func latestVersion() int {
 	return all[len(all)-1].version
 }
 
-// Beginner is a pool or a connection.
-type Beginner interface {
-	Begin(ctx context.Context) (pgx.Tx, error)
+// beginner is a pool or a connection.
+type beginner = interface {
+	Begin(context.Context) (pgx.Tx, error)
 }
 
 // pinned keeps operators and functions that others have made from what is resolved now and stays: columns that
 // are generated, conditions of triggers and indexes.
 const pinned = "SET LOCAL search_path = pg_catalog, pg_temp"
 
-// Migrate brings the schema to this program's version, in one transaction, and returns
+// Migrate, on a pool or a connection, brings the schema to this program's version, in one transaction, and returns
 // the names of the migrations it applied; none when there was nothing to do, or when the schema is
 // newer and serves this program, too. Replicas may race: one applies, the others wait for it. A statement that would have to wait for a
 // lock of a running program for more than five seconds fails, and with it the migration.
-func Migrate(ctx context.Context, db Beginner, opts ...Option) (applied []string, err error) {
+func Migrate(ctx context.Context, db beginner, opts ...Option) (applied []string, err error) {
 	o := resolve(opts)
 	s := newSchema(o.schema)
 	if err := s.valid(); err != nil {

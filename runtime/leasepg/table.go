@@ -15,135 +15,14 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+	"github.com/leasegen/leasegen/runtime/leasepg/pgtable"
 )
 
-// TableSource makes a consumer read a table of the application instead of leasegen's log:
-// its rows are the messages. Generated code fills it in, with functions around the queries
-// that sqlc has made for that table, and sets it as lease.Spec.Source.
-//
-// The table is read with the same cursor as the log, so it has to keep the log's two rules:
-// every insert draws its xid before its position, and positions are drawn one by one. What
-// is not so is told by Register, with the statement that mends it.
-//
-// The functions are called by many goroutines at once.
-type TableSource struct {
-	// Table is the table's schema and name, as in app.outbox.
-	Table string
-	// Position, XID and Topic are columns: the increasing number, the xid8, and the one whose
-	// values are the resources of a PerTopic consumer (empty for others).
-	Position, XID, Topic string
-	// Slots is how many partitions a PerPartition consumer has, Key the column whose hash
-	// decides, and Slot the expression that gives a row's; zero for others.
-	Slots     int
-	Key, Slot string
-	// Filtered says that rows are left out, so that positions without a message are passed.
-	Filtered bool
-
-	// Now returns the table's present: a cursor behind all that is there.
-	Now func(context.Context, Querier) (TableNow, error)
-	// News tells which resources have rows that a cursor has not passed.
-	News func(context.Context, Querier, TableNewsParams) ([]TableNews, error)
-	// Topics lists the resources of a PerTopic consumer; nil for others.
-	Topics func(context.Context, Querier) ([]string, error)
-	// Heads returns how far a read of many resources goes, and Read its rows. Both are
-	// called in one snapshot, with the same parameters.
-	Heads func(context.Context, Querier, TableHeadsParams) ([]TableHead, error)
-	Read  func(context.Context, Querier, TableReadParams) ([]TableRow, error)
-	// Rows returns the rows at the positions given, with a copy as JSON.
-	Rows func(context.Context, Querier, []int64) ([]TableRow, error)
-}
-
-// Querier is what code made by sqlc runs queries on.
-type Querier = leasedb.DBTX
-
-// TableNow is the present of a table.
-type TableNow struct {
-	Position int64  // the greatest one
-	Snap     string // of the statement
-	X        string // an xid drawn after Snap
-	Foreign  bool   // rows carry xids of another cluster
-}
-
-// TableNewsParams is a cursor and how many rows beyond it to look at.
-type TableNewsParams struct {
-	Position int64
-	Max      int64
-	Late     []string // xids
-}
-
-// TableNews is a resource with news, or, with Snap, how far the statement has looked.
-type TableNews struct {
-	Resource string
-	Snap     string
-	Position int64
-	X        string // empty when there is nothing beyond the cursor
-}
-
-// TableHeadsParams are resources and how far each has been read. Scan is how many rows of
-// one resource are looked at.
-type TableHeadsParams struct {
-	Items     []int32
-	Resources []string
-	Positions []int64
-	Scan      int64
-}
-
-// TableHead is how far a read of one resource goes.
-type TableHead struct {
-	Item   int32
-	Top    int64  // position of the last row looked at; 0 when there is none
-	Looked int64  // rows looked at
-	Snap   string // of the statement
-	X      string // an xid drawn after Snap; empty when there is no row
-}
-
-// TableReadParams asks for the rows of many resources: those that were late, which are found
-// by xid; further pages of such; and those beyond a position.
-type TableReadParams struct {
-	LateItems     []int32
-	LateResources []string
-	LateUpto      []int64
-	LateXids      []string
-	LateLimits    []int64
-
-	PagedItems     []int32
-	PagedResources []string
-	PagedAfter     []int64
-	PagedUpto      []int64
-	PagedSnaps     []string
-	PagedLateSnaps []string
-	PagedLimits    []int64
-
-	Items     []int32
-	Resources []string
-	Positions []int64
-	Limits    []int64
-	Scan      int64
-}
-
-// TableRow is a row as a message. Part and Item are set by Read, JSON by Rows.
-type TableRow struct {
-	Part, Item       int32
-	Position         int64
-	Topic, Key, Kind string
-	JSON             string
-	Row              any // sqlc's type, or an error in its place
-}
-
-// TableRows converts what a generated query returned.
-func TableRows[A, B any](rows []A, err error, convert func(A) B) ([]B, error) {
-	if err != nil {
-		return nil, err
-	}
-	out := make([]B, len(rows))
-	for i := range rows {
-		out[i] = convert(rows[i])
-	}
-	return out, nil
-}
+// tableSource is a consumer's table, as generated code describes it.
+type tableSource pgtable.Source
 
 // identity says what the consumer's cursors mean. It is stored with the consumer.
-func (t *TableSource) identity() string {
+func (t *tableSource) identity() string {
 	b, err := json.Marshal(struct {
 		Table    string `json:"table"`
 		Position string `json:"position"`
@@ -161,33 +40,34 @@ func (t *TableSource) identity() string {
 // tables are the sources of consumers, by the consumer's name. A commit names its consumer only.
 type tables struct {
 	names   schema   // of what generated queries call
-	sources sync.Map // string → *TableSource
-	checked sync.Map // *TableSource → the name of the sequence of its positions; "" when that may not be read
+	sources sync.Map // string → *tableSource
+	checked sync.Map // *tableSource → the name of the sequence of its positions; "" when that may not be read
 }
 
-func (t *tables) sequence(s *TableSource) string {
+func (t *tables) sequence(s *tableSource) string {
 	v, _ := t.checked.Load(s)
 	name, _ := v.(string)
 	return name
 }
 
 // of returns the consumer's table, or nil if it reads the log.
-func (t *tables) of(c backend.ConsumerInfo) *TableSource {
-	s, _ := c.Source.(*TableSource)
+func (t *tables) of(c backend.ConsumerInfo) *tableSource {
+	source, _ := c.Source.(*pgtable.Source)
+	s := (*tableSource)(source)
 	if s != nil {
 		t.sources.Store(c.Name, s)
 	}
 	return s
 }
 
-func (t *tables) named(consumer string) *TableSource {
+func (t *tables) named(consumer string) *tableSource {
 	v, _ := t.sources.Load(consumer)
-	s, _ := v.(*TableSource)
+	s, _ := v.(*tableSource)
 	return s
 }
 
 // registerTable is Register for a consumer of a table.
-func (b *Backend) registerTable(ctx context.Context, t *TableSource, c backend.ConsumerInfo, resources []string) error {
+func (b *Backend) registerTable(ctx context.Context, t *tableSource, c backend.ConsumerInfo, resources []string) error {
 	if err := b.mendTable(ctx, t, c.Name); err != nil {
 		return err
 	}
@@ -202,8 +82,8 @@ func (b *Backend) registerTable(ctx context.Context, t *TableSource, c backend.C
 		return err
 	}
 	if !known && c.From == backend.FromNow {
-		var now TableNow
-		err := b.readTable(ctx, t, func(db Querier) (err error) { now, err = t.Now(ctx, db); return err })
+		var now pgtable.Now
+		err := b.readTable(ctx, t, func(db pgtable.Querier) (err error) { now, err = t.Now(ctx, db); return err })
 		if err != nil {
 			return err
 		}
@@ -217,7 +97,7 @@ func (b *Backend) registerTable(ctx context.Context, t *TableSource, c backend.C
 		}
 	case backend.PerTopic:
 		if resources == nil {
-			err := b.readTable(ctx, t, func(db Querier) (err error) { resources, err = t.Topics(ctx, db); return err })
+			err := b.readTable(ctx, t, func(db pgtable.Querier) (err error) { resources, err = t.Topics(ctx, db); return err })
 			if err != nil {
 				return err
 			}
@@ -259,15 +139,15 @@ func describeSource(identity string) string {
 const tableScan = 20_000
 
 // fetchTable is Fetch for a consumer of a table.
-func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req backend.FetchRequest, out []backend.Fetched) error {
+func (b *Backend) fetchTable(ctx context.Context, t *tableSource, req backend.FetchRequest, out []backend.Fetched) error {
 	if _, ok := b.tables.checked.Load(t); !ok { // a lease may be taken before Register has answered
 		if err := b.mendTable(ctx, t, req.Consumer.Name); err != nil {
 			return err
 		}
 	}
 	// Empty arrays, since nil would be NULL.
-	h := TableHeadsParams{Items: []int32{}, Resources: []string{}, Positions: []int64{}, Scan: 1}
-	p := TableReadParams{Items: []int32{}, Limits: []int64{}}
+	h := pgtable.HeadsParams{Items: []int32{}, Resources: []string{}, Positions: []int64{}, Scan: 1}
+	p := pgtable.ReadParams{Items: []int32{}, Limits: []int64{}}
 	if t.Filtered {
 		h.Scan = max(tableScan/int64(len(req.Items)), 100)
 	}
@@ -309,7 +189,7 @@ func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req backend.Fe
 	more := make([]bool, len(reads)) // the table goes on where the read stopped looking
 	var now horizon
 	err = b.readTable(ctx, t, b.horizon(ctx, t, &now),
-		func(db Querier) error {
+		func(db pgtable.Querier) error {
 			heads, err := t.Heads(ctx, db, h)
 			for _, h := range heads {
 				if err := reads[h.Item].head(t, h); err != nil {
@@ -319,15 +199,15 @@ func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req backend.Fe
 			}
 			return err
 		},
-		func(db Querier) error {
-			rows, err := rowsOf(db, func(db Querier) ([]TableRow, error) { return t.Read(ctx, db, p) })
+		func(db pgtable.Querier) error {
+			rows, err := rowsOf(db, func(db pgtable.Querier) ([]pgtable.Row, error) { return t.Read(ctx, db, p) })
 			for i := range rows {
 				row := &rows[i]
 				r := &reads[row.Item]
 				if row.Part == partLate {
 					r.late++
 				}
-				r.ids, r.messages = append(r.ids, row.Position), append(r.messages, row.message())
+				r.ids, r.messages = append(r.ids, row.Position), append(r.messages, rowMessage(row))
 			}
 			return err
 		})
@@ -353,7 +233,7 @@ func (b *Backend) fetchTable(ctx context.Context, t *TableSource, req backend.Fe
 	return b.takeBack(ctx, t, req, now, suspects, reads, out)
 }
 
-func (r *read) head(t *TableSource, h TableHead) (err error) {
+func (r *read) head(t *tableSource, h pgtable.Head) (err error) {
 	r.snap = h.Snap
 	if h.X == "" {
 		return nil
@@ -365,7 +245,7 @@ func (r *read) head(t *TableSource, h TableHead) (err error) {
 	return err
 }
 
-func (row *TableRow) message() backend.Raw {
+func rowMessage(row *pgtable.Row) backend.Raw {
 	return backend.Raw{ID: strconv.FormatInt(row.Position, 10), Topic: row.Topic, Key: laneOf(row.Key), Kind: row.Kind, Value: row.Row}
 }
 
@@ -384,7 +264,7 @@ func laneOf(key string) string {
 var errRowGone = errors.New("its row was deleted before it was handled")
 
 // rereadParked gives parked messages their rows as they are now.
-func (b *Backend) rereadParked(ctx context.Context, t *TableSource, messages []backend.ParkedMessage) error {
+func (b *Backend) rereadParked(ctx context.Context, t *tableSource, messages []backend.ParkedMessage) error {
 	if len(messages) == 0 {
 		return nil
 	}
@@ -395,8 +275,8 @@ func (b *Backend) rereadParked(ctx context.Context, t *TableSource, messages []b
 			return err
 		}
 	}
-	var rows map[int64]*TableRow
-	err := b.readTable(ctx, t, func(db Querier) (err error) { rows, err = t.byPosition(ctx, db, ids); return err })
+	var rows map[int64]*pgtable.Row
+	err := b.readTable(ctx, t, func(db pgtable.Querier) (err error) { rows, err = t.byPosition(ctx, db, ids); return err })
 	if err != nil {
 		return err
 	}
@@ -410,12 +290,12 @@ func (b *Backend) rereadParked(ctx context.Context, t *TableSource, messages []b
 	return nil
 }
 
-func (t *TableSource) byPosition(ctx context.Context, db Querier, ids []int64) (map[int64]*TableRow, error) {
-	rows, err := rowsOf(db, func(db Querier) ([]TableRow, error) { return t.Rows(ctx, db, ids) })
+func (t *tableSource) byPosition(ctx context.Context, db pgtable.Querier, ids []int64) (map[int64]*pgtable.Row, error) {
+	rows, err := rowsOf(db, func(db pgtable.Querier) ([]pgtable.Row, error) { return t.Rows(ctx, db, ids) })
 	if err != nil {
 		return nil, err
 	}
-	out := make(map[int64]*TableRow, len(rows))
+	out := make(map[int64]*pgtable.Row, len(rows))
 	for i := range rows {
 		out[rows[i].Position] = &rows[i]
 	}
@@ -429,12 +309,12 @@ type contents struct {
 }
 
 // copyRows copies the rows at ids, in their order. Of a row that is gone its position is left.
-func (b *Backend) copyRows(ctx context.Context, t *TableSource, on database, ids []int64) (c contents, err error) {
+func (b *Backend) copyRows(ctx context.Context, t *tableSource, on database, ids []int64) (c contents, err error) {
 	if len(ids) == 0 {
 		return c, nil
 	}
-	var rows map[int64]*TableRow
-	read := func(db Querier) (err error) { rows, err = t.byPosition(ctx, db, ids); return err }
+	var rows map[int64]*pgtable.Row
+	read := func(db pgtable.Querier) (err error) { rows, err = t.byPosition(ctx, db, ids); return err }
 	if tx, ok := on.(pgx.Tx); ok {
 		err = b.readTableIn(ctx, t, tx, read)
 	} else {
@@ -446,7 +326,7 @@ func (b *Backend) copyRows(ctx context.Context, t *TableSource, on database, ids
 	for _, id := range ids {
 		row, ok := rows[id]
 		if !ok {
-			row = &TableRow{JSON: fmt.Sprintf(`{%q: %d}`, t.Position, id)}
+			row = &pgtable.Row{JSON: fmt.Sprintf(`{%q: %d}`, t.Position, id)}
 		}
 		c.topics, c.keys, c.kinds = append(c.topics, row.Topic), append(c.keys, laneOf(row.Key)), append(c.kinds, row.Kind)
 		c.payloads = append(c.payloads, []byte(row.JSON))
@@ -455,7 +335,7 @@ func (b *Backend) copyRows(ctx context.Context, t *TableSource, on database, ids
 }
 
 // tableSteps replaces what copies messages from the log in a commit.
-func (b *Backend) tableSteps(ctx context.Context, t *TableSource, on database, fresh leasedb.ParkNewParams, dead leasedb.GiveUpParams) ([]step, error) {
+func (b *Backend) tableSteps(ctx context.Context, t *tableSource, on database, fresh leasedb.ParkNewParams, dead leasedb.GiveUpParams) ([]step, error) {
 	var steps []step
 	if len(fresh.Ids) > 0 {
 		c, err := b.copyRows(ctx, t, on, fresh.Ids)

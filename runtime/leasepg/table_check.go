@@ -11,18 +11,19 @@ import (
 
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+	"github.com/leasegen/leasegen/runtime/leasepg/pgtable"
 )
 
 // checkTable reports, once per process, why the table would lose messages or cannot be
 // read, and warns of indexes that are missing. The generator has looked at the migrations;
 // this looks at the database.
-func (b *Backend) checkTable(ctx context.Context, t *TableSource, c backend.ConsumerInfo) error {
+func (b *Backend) checkTable(ctx context.Context, t *tableSource, c backend.ConsumerInfo) error {
 	if _, ok := b.tables.checked.Load(t); ok {
 		return nil
 	}
 	schema, name, _ := strings.Cut(t.Table, ".")
 	var facts leasedb.TableFactsRow
-	err := b.readTable(ctx, t, func(db Querier) (err error) {
+	err := b.readTable(ctx, t, func(db pgtable.Querier) (err error) {
 		facts, err = b.queries(db).TableFacts(ctx, leasedb.TableFactsParams{
 			Schema: schema, Name: name, Position: t.Position, Xid: t.XID, Topic: t.Topic, Slots: int32(t.Slots),
 		})
@@ -37,8 +38,8 @@ func (b *Backend) checkTable(ctx context.Context, t *TableSource, c backend.Cons
 	if wrong := t.wrong(facts); wrong != "" {
 		return fmt.Errorf("table %s: %s", t.Table, wrong)
 	}
-	var now TableNow
-	if err := b.readTable(ctx, t, func(db Querier) (err error) { now, err = t.Now(ctx, db); return err }); err != nil {
+	var now pgtable.Now
+	if err := b.readTable(ctx, t, func(db pgtable.Querier) (err error) { now, err = t.Now(ctx, db); return err }); err != nil {
 		return err
 	}
 	if now.Foreign {
@@ -61,7 +62,7 @@ func (b *Backend) checkTable(ctx context.Context, t *TableSource, c backend.Cons
 
 var integers = []string{"bigint", "integer", "smallint"}
 
-func (t *TableSource) wrong(f leasedb.TableFactsRow) string {
+func (t *tableSource) wrong(f leasedb.TableFactsRow) string {
 	switch {
 	case f.Kind != "r" && f.Kind != "p":
 		return "is not a plain or partitioned table"
@@ -91,12 +92,12 @@ func (t *TableSource) wrong(f leasedb.TableFactsRow) string {
 	return ""
 }
 
-func (t *TableSource) addXID() string {
+func (t *tableSource) addXID() string {
 	return fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s xid8;\nALTER TABLE %[1]s ALTER COLUMN %[2]s SET DEFAULT pg_current_xact_id();\n%s", t.printed(), ident(t.XID), t.xidFirst())
 }
 
 // xidFirst is the trigger that draws the xid before the first row's defaults are evaluated.
-func (t *TableSource) xidFirst() string {
+func (t *tableSource) xidFirst() string {
 	schema, name, _ := strings.Cut(t.Table, ".")
 	name = ident(name + "_xid_first")
 	return fmt.Sprintf("CREATE FUNCTION %[3]s.%[2]s() RETURNS trigger LANGUAGE plpgsql AS\n"+
@@ -104,7 +105,7 @@ func (t *TableSource) xidFirst() string {
 		"CREATE TRIGGER %[2]s BEFORE INSERT ON %[1]s\n    FOR EACH STATEMENT EXECUTE FUNCTION %[3]s.%[2]s();", t.printed(), name, ident(schema))
 }
 
-func (t *TableSource) missingIndexes(f leasedb.TableFactsRow) (missing []string) {
+func (t *tableSource) missingIndexes(f leasedb.TableFactsRow) (missing []string) {
 	if !f.PositionIndexed {
 		missing = append(missing, "("+ident(t.Position)+")")
 	}

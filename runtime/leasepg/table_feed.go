@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/leasepg/pgtable"
 )
 
 // pollTables is how long an idle process waits between looks at tables: their writers need
@@ -122,7 +123,7 @@ func (f *tablesFeed) survey(ctx context.Context, news *backend.News) error {
 // tableFeed watches the table of one consumer with a cursor of its own.
 type tableFeed struct {
 	consumer string
-	source   *TableSource
+	source   *tableSource
 	at       *cursor
 	now      horizon // as of the last poll
 }
@@ -132,9 +133,9 @@ func (f *tableFeed) start(ctx context.Context, b *Backend) error {
 	if f.at != nil {
 		return nil
 	}
-	var now TableNow
+	var now pgtable.Now
 	err := b.readTable(ctx, f.source, b.horizon(ctx, f.source, &f.now),
-		func(db Querier) (err error) { now, err = f.source.Now(ctx, db); return err })
+		func(db pgtable.Querier) (err error) { now, err = f.source.Now(ctx, db); return err })
 	if err != nil {
 		return err
 	}
@@ -153,10 +154,10 @@ func (f *tableFeed) poll(ctx context.Context, b *Backend, news *backend.News) er
 	}
 	var (
 		now  horizon
-		rows []TableNews
+		rows []pgtable.News
 	)
-	err = b.readTable(ctx, f.source, b.horizon(ctx, f.source, &now), func(db Querier) (err error) {
-		rows, err = f.source.News(ctx, db, TableNewsParams{Position: f.at.pos, Max: feedRows, Late: xidTexts(late)})
+	err = b.readTable(ctx, f.source, b.horizon(ctx, f.source, &now), func(db pgtable.Querier) (err error) {
+		rows, err = f.source.News(ctx, db, pgtable.NewsParams{Position: f.at.pos, Max: feedRows, Late: xidTexts(late)})
 		return err
 	})
 	if err != nil {

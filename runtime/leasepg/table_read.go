@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/leasegen/leasegen/runtime/leasepg/pgtable"
 )
 
 // A table belongs to the application: it may be locked for as long as a migration takes, renamed
@@ -22,7 +24,7 @@ const (
 )
 
 // readTable runs queries on a table in one snapshot.
-func (b *Backend) readTable(ctx context.Context, t *TableSource, queries ...func(Querier) error) error {
+func (b *Backend) readTable(ctx context.Context, t *tableSource, queries ...func(pgtable.Querier) error) error {
 	ctx, cancel := context.WithTimeout(ctx, tableTimeout)
 	defer cancel()
 	conn, err := b.pool.Acquire(ctx)
@@ -31,14 +33,14 @@ func (b *Backend) readTable(ctx context.Context, t *TableSource, queries ...func
 	}
 	defer conn.Release()
 	for i, q := range queries {
-		queries[i] = func(db Querier) error { return q(b.catalogued(db)) }
+		queries[i] = func(db pgtable.Querier) error { return q(b.catalogued(db)) }
 	}
 	return b.blameTable(t, inSnapshot(ctx, conn.Conn(), queries...))
 }
 
 // readTableIn runs a query on a table in a transaction of a handler, which keeps its own
 // lock_timeout for what comes after.
-func (b *Backend) readTableIn(ctx context.Context, t *TableSource, tx pgx.Tx, query func(Querier) error) error {
+func (b *Backend) readTableIn(ctx context.Context, t *tableSource, tx pgx.Tx, query func(pgtable.Querier) error) error {
 	var before string
 	if err := tx.QueryRow(ctx, "SHOW lock_timeout").Scan(&before); err != nil {
 		return err
@@ -55,7 +57,7 @@ func (b *Backend) readTableIn(ctx context.Context, t *TableSource, tx pgx.Tx, qu
 
 // inSnapshot runs queries in one snapshot. The first round trip bounds what the others wait for
 // locks: they are taken while a statement is prepared, too.
-func inSnapshot(ctx context.Context, c *pgx.Conn, queries ...func(Querier) error) (err error) {
+func inSnapshot(ctx context.Context, c *pgx.Conn, queries ...func(pgtable.Querier) error) (err error) {
 	if _, err := c.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ; "+boundedLocks+"; "+steadyReads); err != nil {
 		return err
 	}
@@ -91,11 +93,13 @@ func inSnapshot(ctx context.Context, c *pgx.Conn, queries ...func(Querier) error
 // catalogued runs queries that were generated for a table. Their functions are those of pg_catalog, whatever
 // search_path says; their operators are written so that they fit.
 type catalogued struct {
-	Querier
+	pgtable.Querier
 	names schema
 }
 
-func (b *Backend) catalogued(db Querier) Querier { return catalogued{db, b.tables.names} }
+func (b *Backend) catalogued(db pgtable.Querier) pgtable.Querier {
+	return catalogued{db, b.tables.names}
+}
 
 func (c catalogued) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	return c.Querier.Exec(ctx, c.names.statement(sql), args...)
@@ -125,7 +129,7 @@ func (e *tableError) Error() string {
 func (e *tableError) Unwrap() error { return e.err }
 
 // blameTable names the table, and the fix, in errors of the server that are about it.
-func (b *Backend) blameTable(t *TableSource, err error) error {
+func (b *Backend) blameTable(t *tableSource, err error) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || strings.Contains(pg.Message, `"`+b.schema.name+`.`) || strings.Contains(pg.Message, " "+b.schema.name+".") {
 		return err

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+	"github.com/leasegen/leasegen/runtime/leasepg/pgtable"
 )
 
 // everything is a snapshot that shows what any transaction has written.
@@ -19,7 +20,7 @@ const missedPage = 1000
 // cluster and restamped: what they had not passed, because it was committed late, is parked,
 // due at once; everything else up to their positions counts as passed. The first replica
 // does it, the others wait.
-func (b *Backend) mendTable(ctx context.Context, t *TableSource, consumer string) error {
+func (b *Backend) mendTable(ctx context.Context, t *tableSource, consumer string) error {
 	err := pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error {
 		q := b.queries(tx)
 		foreign, err := q.ForeignCursors(ctx, consumer)
@@ -91,10 +92,10 @@ func (b *Backend) mendTable(ctx context.Context, t *TableSource, consumer string
 
 // between returns the positions of a resource's rows beyond after and up to upto that snap
 // did not show and lateSnap does.
-func (t *TableSource) between(ctx context.Context, db Querier, resource string, after, upto int64, snap, lateSnap string) ([]int64, error) {
+func (t *tableSource) between(ctx context.Context, db pgtable.Querier, resource string, after, upto int64, snap, lateSnap string) ([]int64, error) {
 	var out []int64
 	for {
-		rows, err := t.Read(ctx, db, TableReadParams{
+		rows, err := t.Read(ctx, db, pgtable.ReadParams{
 			PagedItems: []int32{0}, PagedResources: []string{resource}, PagedAfter: []int64{after}, PagedUpto: []int64{upto},
 			PagedSnaps: []string{snap}, PagedLateSnaps: []string{lateSnap}, PagedLimits: []int64{missedPage}, Scan: 1,
 		})

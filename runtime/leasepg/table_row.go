@@ -7,12 +7,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/leasegen/leasegen/runtime/leasepg/pgtable"
 )
 
 // rowsOf runs a generated query that returns rows of the application's table. A row with a value that does not
 // fit the type that was generated for its column, a NULL that a later migration allows, say, has the reason in place of
 // its content: it becomes a dead letter, and the rows beside it are handled.
-func rowsOf(db Querier, query func(Querier) ([]TableRow, error)) ([]TableRow, error) {
+func rowsOf(db pgtable.Querier, query func(pgtable.Querier) ([]pgtable.Row, error)) ([]pgtable.Row, error) {
 	t := tolerant{db, map[int64]error{}}
 	rows, err := query(t)
 	for i := range rows {
@@ -24,7 +26,7 @@ func rowsOf(db Querier, query func(Querier) ([]TableRow, error)) ([]TableRow, er
 }
 
 type tolerant struct {
-	Querier
+	pgtable.Querier
 	unfit map[int64]error // by position
 }
 

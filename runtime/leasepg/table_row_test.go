@@ -11,6 +11,7 @@ import (
 	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/leasepg/pgtable"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -76,14 +77,14 @@ func TestTableColumnOfAnotherType(t *testing.T) {
 		{"NULL::bigint", &n, false, "column ref: is NULL, want int16"},
 		{"70000::bigint", &n, false, "column ref: its value does not fit int16"},
 	} {
-		rows, err := leasepg.RowsOf(pool, func(db leasepg.Querier) (out []leasepg.TableRow, err error) {
+		rows, err := leasepg.RowsOf(pool, func(db pgtable.Querier) (out []pgtable.Row, err error) {
 			rows, err := db.Query(t.Context(), "SELECT 7::bigint AS position, "+c.value+" AS ref")
 			if err != nil {
 				return nil, err
 			}
 			defer rows.Close()
 			for rows.Next() {
-				var r leasepg.TableRow
+				var r pgtable.Row
 				if err := rows.Scan(&r.Position, c.field); err != nil {
 					return nil, err
 				}

@@ -22,6 +22,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/leasepg/pgtable"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -246,7 +247,7 @@ func TestTableOtherSource(t *testing.T) {
 	var leases int
 	ok(t, pool.QueryRow(t.Context(), "SELECT count(*) FROM leasegen.lease WHERE consumer = 'by_key'").Scan(&leases))
 	equal(t, "slots", leases, 16)
-	source := *info.Source.(*leasepg.TableSource)
+	source := *info.Source.(*pgtable.Source)
 	source.Slots = 32
 	info.Source = &source
 	if err := be.Register(t.Context(), info, nil); err == nil || !strings.Contains(err.Error(), "give the consumer another name") {

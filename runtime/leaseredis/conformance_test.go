@@ -14,7 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	leasetest.Parallel(16)
+	pace.Parallel(16)
 	redistest.Main(m)
 }
 

@@ -108,11 +108,8 @@ func (b *Backend) look(err error) {
 	}()
 }
 
-// ResetTopology asks the cluster for its present topology. Nobody has to call it: every
-// error that a change of the topology may have caused has the same effect, at most twice a
-// second. Without a cluster it does nothing.
-func (b *Backend) ResetTopology(ctx context.Context) error { return b.reload(ctx, nil) }
-
+// reload asks the cluster for its present topology, after an error that a change of it may have caused. Without a
+// cluster it does nothing.
 func (b *Backend) reload(ctx context.Context, cause error) error {
 	c, ok := b.client.(*redis.ClusterClient)
 	if !ok {

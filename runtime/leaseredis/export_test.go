@@ -1,6 +1,7 @@
 package leaseredis
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"slices"
@@ -32,3 +33,6 @@ func ScriptSources() map[string]string {
 	}
 	return sources
 }
+
+// Reload asks the cluster for its topology.
+func Reload(ctx context.Context, b *Backend) error { return b.reload(ctx, nil) }

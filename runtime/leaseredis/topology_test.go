@@ -13,9 +13,8 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// Whoever knows that the topology has changed may say so; it is observed, and what
-// the client knew wrong is right then. Without a cluster there is nothing to do.
-func TestResetTopology(t *testing.T) {
+// A client that asks for the topology knows it then, and an observer hears of that. Without a cluster there is nothing to do.
+func TestTopologyIsAskedFor(t *testing.T) {
 	seen := make(chan operate.ObservedTopology, 100)
 	observer := leaseredis.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
 		if o, is := o.(operate.ObservedTopology); is {
@@ -26,7 +25,7 @@ func TestResetTopology(t *testing.T) {
 	defer cancel()
 
 	single := leaseredis.New(redistest.Shared(t).Client(t), quiet(), observer)
-	if err := single.ResetTopology(ctx); err != nil || len(seen) != 0 {
+	if err := leaseredis.Reload(ctx, single); err != nil || len(seen) != 0 {
 		t.Errorf("on one server: %v, observed %d times", err, len(seen))
 	}
 
@@ -37,7 +36,7 @@ func TestResetTopology(t *testing.T) {
 	slot := redistest.KeySlot("lg0")
 	old, replica := c.MasterOf(t, "lg0"), c.ReplicaOf(t, "lg0")
 	c.Failover(t, replica, "")
-	if err := be.ResetTopology(ctx); err != nil {
+	if err := leaseredis.Reload(ctx, be); err != nil {
 		t.Fatal(err)
 	}
 	if o := <-seen; o.Err != nil || o.Cause != nil {
@@ -45,7 +44,7 @@ func TestResetTopology(t *testing.T) {
 	}
 	// A node that is asked may not have heard of it yet itself.
 	eventually(t, "the client asks the new master first", func() bool {
-		ok(t, be.ResetTopology(ctx))
+		ok(t, leaseredis.Reload(ctx, be))
 		shard, err := client.MasterForKey(ctx, "{lg0}:meta")
 		return err == nil && shard.Options().Addr == replica.Addr()
 	})
@@ -59,7 +58,7 @@ func TestResetTopology(t *testing.T) {
 	short, stop := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer stop()
 	began := time.Now()
-	_ = gone.ResetTopology(short) // it returns, whatever becomes of it
+	_ = leaseredis.Reload(short, gone) // it returns, whatever becomes of it
 	if took := time.Since(began); took > time.Minute {
 		t.Errorf("it took %v although its context ended", took)
 	}

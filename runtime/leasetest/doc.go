@@ -19,7 +19,7 @@
 // What needs a role that the backend's Capabilities lack, or a function that the [Factory] lacks, is skipped. Most scenarios, and [Drain],
 // need Capabilities.Operator. The backend's log has 64 slots or more.
 //
-// Most of the time the tests wait, so run many at once: see [Parallel].
+// Most of the time the tests wait, so run many at once: go test -parallel 32.
 //
 // That the suite is able to fail is tested too: mutants_test.go breaks a backend in one
 // way at a time and wants the suite to notice. sim_test.go runs the runtime in

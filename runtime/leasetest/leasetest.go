@@ -2,9 +2,7 @@ package leasetest
 
 import (
 	"context"
-	"flag"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -100,17 +98,4 @@ func checks() []check {
 		all = append(all, part...)
 	}
 	return all
-}
-
-// Parallel lets n tests run at once, unless the command line says how many. The suite
-// mostly waits, so many more than there are cores make it faster. Call it in TestMain.
-func Parallel(n int) {
-	if !flag.Parsed() {
-		flag.Parse()
-	}
-	chosen := false
-	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
-	if !chosen {
-		flag.Set("test.parallel", strconv.Itoa(n))
-	}
 }

@@ -4,9 +4,11 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/leasegen/leasegen/internal/pace"
 )
 
 func TestMain(m *testing.M) {
-	Parallel(32)
+	pace.Parallel(32)
 	goleak.VerifyTestMain(m)
 }

@@ -173,8 +173,8 @@ func (c cell) mayWait(m posted, consumer string, had map[string]bool) bool {
 	return c.stops && had[m.resource]
 }
 
-// pace is how fast a cell goes: in simulated time faults can last longer than any deadline.
-type pace struct {
+// tempo is how fast a cell goes: in simulated time faults can last longer than any deadline.
+type tempo struct {
 	rounds  int           // messages of each resource while the fault lasts
 	gap     time.Duration // between them
 	poll    time.Duration
@@ -185,8 +185,8 @@ type pace struct {
 }
 
 var (
-	simulatedPace = pace{rounds: 25, gap: 4 * time.Second, poll: 500 * time.Millisecond, hold: 70 * time.Second, stop: 45 * time.Second, silence: time.Hour, rate: 200}
-	realPace      = pace{rounds: 12, gap: 50 * time.Millisecond, poll: 20 * time.Millisecond, hold: time.Minute, stop: time.Minute, silence: 300 * time.Millisecond, rate: 1000}
+	simulatedPace = tempo{rounds: 25, gap: 4 * time.Second, poll: 500 * time.Millisecond, hold: 70 * time.Second, stop: 45 * time.Second, silence: time.Hour, rate: 200}
+	realPace      = tempo{rounds: 12, gap: 50 * time.Millisecond, poll: 20 * time.Millisecond, hold: time.Minute, stop: time.Minute, silence: 300 * time.Millisecond, rate: 1000}
 )
 
 // posted is a message of a cell: each consumer handles it.
@@ -205,7 +205,7 @@ func (m posted) fails() bool { return m.n%5 == 0 }
 type ward struct {
 	*world
 	cell
-	pace
+	tempo
 	fault   *fault
 	tallies []*tally
 	all     []*process
@@ -219,8 +219,8 @@ const wardResources = 6
 // again is the kind of messages that name an item a second time, for the victim only.
 const again = "again"
 
-func runCell(t testing.TB, f Factory, c cell, pc pace) {
-	w := &ward{world: newWorld(t, f), cell: c, pace: pc, fault: &fault{kind: c.kind, hits: c.hits, silence: pc.silence}}
+func runCell(t testing.TB, f Factory, c cell, pc tempo) {
+	w := &ward{world: newWorld(t, f), cell: c, tempo: pc, fault: &fault{kind: c.kind, hits: c.hits, silence: pc.silence}}
 	switch caps := w.be.Capabilities(); {
 	case c.form == formTx && (caps.Tx == nil || f.Effect == nil):
 		t.Skip("the backend has no transactions")
@@ -509,7 +509,7 @@ func (w *ward) judge() {
 	t := w.t
 	switch {
 	case w.fault.strikes() > 0:
-	case w.pace == simulatedPace:
+	case w.tempo == simulatedPace:
 		t.Errorf("no call of %s was hit: the cell tests nothing", w.op)
 	default: // in real time the machine decides whether the call is made while the fault lasts
 		t.Logf("no call of %s was hit", w.op)

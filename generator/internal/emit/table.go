@@ -44,22 +44,22 @@ func source(c *ir.Consumer) *jen.Statement {
 		s.add("Filtered", jen.True())
 	}
 	q := tableQueries{c.Locals, t}
-	s.add("Now", q.closure(pg("TableNow"), nil, func(g *jen.Group) {
+	s.add("Now", q.closure(pg("Now"), nil, func(g *jen.Group) {
 		g.List(jen.Id(q.local["now"]), jen.Err()).Op(":=").Add(q.call("Now"))
-		g.Return(pg("TableNow").Call(jen.Id(q.local["now"])), jen.Err())
+		g.Return(pg("Now").Call(jen.Id(q.local["now"])), jen.Err())
 	}))
-	s.add("News", q.converted("News", "TableNews", "TableNewsParams"))
+	s.add("News", q.converted("News", "News", "NewsParams"))
 	if t.Topic != "" {
 		s.add("Topics", q.closure(jen.Index().String(), nil, func(g *jen.Group) { g.Return(q.call("Topics")) }))
 	}
-	s.add("Heads", q.converted("Heads", "TableHead", "TableHeadsParams"))
-	s.add("Read", q.rows("Read", pg("TableReadParams"), true))
+	s.add("Heads", q.converted("Heads", "Head", "HeadsParams"))
+	s.add("Read", q.rows("Read", pg("ReadParams"), true))
 	s.add("Rows", q.rows("Rows", jen.Index().Int64(), false))
-	return jen.Op("&").Add(pg("TableSource")).Add(lines("{", "}", s...))
+	return jen.Op("&").Add(pg("Source")).Add(lines("{", "}", s...))
 }
 
-// pg refers to a name of the PostgreSQL runtime.
-func pg(name string) *jen.Statement { return jen.Qual(names.LeasePG, name) }
+// pg refers to a name of package pgtable.
+func pg(name string) *jen.Statement { return jen.Qual(names.PGTable, name) }
 
 type tableQueries struct {
 	local map[string]string
@@ -90,7 +90,7 @@ func (q tableQueries) closure(result *jen.Statement, params *jen.Statement, body
 func (q tableQueries) many(query string, result, params, arg *jen.Statement, convert jen.Code) *jen.Statement {
 	return q.closure(jen.Index().Add(result), params, func(g *jen.Group) {
 		g.List(jen.Id(q.local["rows"]), jen.Err()).Op(":=").Add(q.call(query, arg))
-		g.Return(pg("TableRows").Call(jen.Id(q.local["rows"]), jen.Err(),
+		g.Return(pg("Rows").Call(jen.Id(q.local["rows"]), jen.Err(),
 			jen.Func().Params(jen.Id(q.local["r"]).Add(q.of(query, "Row"))).Add(result).Block(jen.Return(convert))))
 	})
 }
@@ -118,5 +118,5 @@ func (q tableQueries) rows(query string, params *jen.Statement, read bool) *jen.
 		s.add("JSON", r("Json"))
 	}
 	s.add("Row", r(q.table.Row.Name))
-	return q.many(query, pg("TableRow"), params, arg, pg("TableRow").Add(lines("{", "}", s...)))
+	return q.many(query, pg("Row"), params, arg, pg("Row").Add(lines("{", "}", s...)))
 }

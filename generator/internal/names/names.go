@@ -25,6 +25,7 @@ import (
 const (
 	Lease      = "github.com/leasegen/leasegen/runtime/lease"
 	LeasePG    = "github.com/leasegen/leasegen/runtime/leasepg"
+	PGTable    = "github.com/leasegen/leasegen/runtime/leasepg/pgtable"
 	LeaseRedis = "github.com/leasegen/leasegen/runtime/leaseredis"
 	PGX        = "github.com/jackc/pgx/v5"
 )
@@ -182,7 +183,7 @@ func imports(f *ir.File, scope map[string]bool) []ir.Import {
 		out = append(out, ir.Import{Path: importPath, Name: local, Alias: local != assumed(importPath)})
 	}
 	for _, t := range []ir.Type{
-		{Path: Lease, PkgName: "lease"}, {Path: LeasePG, PkgName: "leasepg"}, {Path: LeaseRedis, PkgName: "leaseredis"}, {Path: PGX, PkgName: "pgx"},
+		{Path: Lease, PkgName: "lease"}, {Path: LeasePG, PkgName: "leasepg"}, {Path: PGTable, PkgName: "pgtable"}, {Path: LeaseRedis, PkgName: "leaseredis"}, {Path: PGX, PkgName: "pgx"},
 		{Path: "context", PkgName: "context"}, {Path: "time", PkgName: "time"}, {Path: "strconv", PkgName: "strconv"},
 	} {
 		add(t.Path, t.PkgName)

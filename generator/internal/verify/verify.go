@@ -49,6 +49,7 @@ func Imports(sources []*resolve.Source, tables []fsout.File) []string {
 			switch {
 			case c.Table != nil:
 				add(names.LeasePG)
+				add(names.PGTable)
 				add(path.Join(s.Pkg.Path, c.Table.Folder()))
 			case s.Pkg.Imports(names.PGX):
 				add(names.LeasePG)

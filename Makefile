@@ -18,10 +18,11 @@ FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- 
 # What generates code for tables, and the runtime's own queries; sqlc/go.mod pins it.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 
-.PHONY: help demo test generate lint proof proof-redis soak scale failover bench-local bench-redis compare apps clean tools packages
+.PHONY: help demo check unit suite test generate lint proof proof-redis soak scale failover bench-local bench-redis compare apps clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
+	@echo "make check        what finds most mistakes soon: lint, unit tests, goldens, the suite once on each backend"
 	@echo "make test         all checks and tests, with the race detector and real PostgreSQL and Redis servers;"
 	@echo "                  what depends on the speed of the machine is measured by the commands below"
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
@@ -40,6 +41,15 @@ help:
 demo:
 	@$(GO) run ./cmd/leasegen ./examples/quickstart
 	@$(GO) run ./examples/quickstart
+
+check: tools
+	@$(MAKE) --no-print-directory -s -j3 --output-sync=target lint unit suite
+
+unit:
+	$(GO) test -vet=off ./generator/... ./runtime/lease ./runtime/backend ./runtime/operate ./internal/faultproxy
+
+suite:
+	$(GO) test -vet=off -run 'TestConformance$$' ./runtime/leasemem ./runtime/leasepg ./runtime/leaseredis
 
 test: tools lint
 	@echo "== go test: the generator and its command (one goroutine; where it has more, in generator/internal, the race detector looks)"

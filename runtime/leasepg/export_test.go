@@ -42,3 +42,9 @@ func TellHeldBackAfter(b *Backend, d time.Duration) { b.heldBackAfter = d }
 func RowsOf(db pgtable.Querier, query func(pgtable.Querier) ([]pgtable.Row, error)) ([]pgtable.Row, error) {
 	return rowsOf(db, query)
 }
+
+// Ended reports whether a session of this process has ended, or is about to.
+func Ended(b *Backend, id string) bool {
+	s := b.session(id)
+	return s == nil || s.ended.Load()
+}

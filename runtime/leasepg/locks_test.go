@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
@@ -91,33 +92,43 @@ func TestAdvisoryLeader(t *testing.T) {
 	equal(t, "holders after a stale release", held(t, pool, led.Name), 1)
 }
 
-// Standbys are told when both the lease and the lock are free, and not before.
-func TestStandbyIsWokenInTime(t *testing.T) {
-	t.Parallel()
-	be, pool := migrated(t)
-	ok(t, be.Register(t.Context(), led, nil))
+// wakes listens as a standby does. fromNow passes over what was notified before, wait returns what comes next.
+func wakes(t testing.TB, pool *pgxpool.Pool) (fromNow func(), wait func() string) {
+	t.Helper()
 	conn := must[*pgx.Conn](t)(pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig))
-	defer conn.Close(context.Background())
+	t.Cleanup(func() { conn.Close(context.Background()) })
 	exec := func(sql string) {
 		_, err := conn.Exec(t.Context(), sql)
 		ok(t, err)
 	}
 	exec("LISTEN leasegen")
-	wait := func() string {
+	wait = func() string {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		n, err := conn.WaitForNotification(ctx)
 		ok(t, err)
 		return n.Payload
 	}
+	fromNow = func() {
+		exec("NOTIFY leasegen, 'so far'")
+		for wait() != "so far" {
+		}
+	}
+	return fromNow, wait
+}
+
+// Standbys are told when both the lease and the lock are free, and not before.
+func TestStandbyIsWokenInTime(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	ok(t, be.Register(t.Context(), led, nil))
+	fromNow, wait := wakes(t, pool)
 	standby, _ := leader(t, be, time.Hour)
 	for i := range 50 {
 		id, s := leader(t, be, time.Hour)
 		g := acquire(t, be, id, led, 1)
 		equal(t, "acquired", len(g), 1)
-		exec("NOTIFY leasegen, 'so far'") // what was notified before comes before it
-		for wait() != "so far" {
-		}
+		fromNow()
 		done := make(chan error, 1)
 		go func() {
 			if i%2 == 0 {
@@ -134,6 +145,45 @@ func TestStandbyIsWokenInTime(t *testing.T) {
 		if i%2 == 1 {
 			ok(t, s.Close(t.Context()))
 		}
+	}
+}
+
+// A leader that stops while it looks after other sessions gives its lock back on the connection that has it: the standby that is
+// woken finds it free, and no stranger is suspected.
+func TestLeaderStopsWhileItLooks(t *testing.T) {
+	t.Parallel()
+	_, pool := migrated(t)
+	var log bytes.Buffer
+	be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	ok(t, be.Register(t.Context(), led, nil))
+	exec(t, pool, `CREATE TABLE closed (pid integer);
+		CREATE FUNCTION note_closed() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.closed VALUES (pg_backend_pid()); RETURN NEW; END';
+		CREATE TRIGGER note_closed AFTER UPDATE ON leasegen.session FOR EACH ROW WHEN (NEW.state = 'closed') EXECUTE FUNCTION note_closed()`)
+	fromNow, wait := wakes(t, pool)
+	standby, _ := leader(t, be, time.Hour)
+	for range 5 {
+		id, s := leader(t, be, time.Hour)
+		equal(t, "acquired", len(acquire(t, be, id, led, 1)), 1)
+		pid := query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", id)
+		tx := must[pgx.Tx](t)(pool.Begin(t.Context()))
+		must[pgconn.CommandTag](t)(tx.Exec(t.Context(), "LOCK TABLE leasegen.session IN ACCESS EXCLUSIVE MODE"))
+		eventually(t, "it looks", func() bool {
+			return query[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock')", pid)
+		})
+		closed := make(chan error, 1)
+		go func() { closed <- s.Close(context.Background()) }()
+		eventually(t, "it stops", func() bool { return leasepg.Ended(be, id) })
+		fromNow()
+		ok(t, tx.Rollback(t.Context()))
+		wait()
+		next := acquire(t, be, standby, led, 1)
+		equal(t, "granted to the standby that was woken", len(next), 1)
+		ok(t, <-closed)
+		equal(t, "backend that closed it", query[int](t, pool, "DELETE FROM closed RETURNING pid"), pid)
+		ok(t, be.Release(t.Context(), standby, led.Name, refs(next)))
+	}
+	if strings.Contains(log.String(), "not one of its processes") {
+		t.Errorf("a session is taken for a stranger: %s", log.String())
 	}
 }
 

@@ -71,6 +71,7 @@ type session struct {
 	called    atomic.Int64 // when the runtime asked for a heartbeat last, since born
 	born      time.Time
 	ended     atomic.Bool
+	closing   atomic.Bool // ended by Close, which still needs the connection: it has the locks
 	estranged atomic.Bool // the server has another history by now
 	abandoned atomic.Bool
 	alarm     chan struct{}
@@ -159,14 +160,24 @@ func (s *session) Close(ctx context.Context) error {
 	case <-s.watched:
 	case <-ctx.Done():
 	}
+	s.closing.Store(true)
 	ended := s.ended.Swap(true)
 	err := s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		steps := append([]step{durable(ctx)}, s.b.closing(ctx, s.spec.ID, s.spec.Consumers)...)
-		if len(s.locked) == 0 {
+		s.mu.Lock()
+		leads := len(s.led) > 0
+		s.mu.Unlock()
+		if len(s.locked) == 0 && !leads {
 			return s.b.pipeline(ctx, c, append(steps, s.b.notify(ctx, wakeOwnership))...)
 		}
 		if err := s.b.pipeline(ctx, c, steps...); err != nil {
 			return err
+		}
+		if len(s.locked) == 0 { // they are the former connection's, which the server may still have
+			if err := s.b.queries(c).EndHolders(ctx, leasedb.EndHoldersParams{Key: s.key, Pid: int32(s.pid)}); err != nil {
+				return err
+			}
+			return s.b.pipeline(ctx, c, s.b.notify(ctx, wakeOwnership))
 		}
 		var keys []int64
 		for consumer := range s.locked {
@@ -228,7 +239,7 @@ func (s *session) use(ctx context.Context, f func(context.Context, *pgx.Conn) er
 		run, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
 		err := s.run(run, f)
-		if s.abandoned.Load() || s.ended.Load() { // while this waited for its turn
+		if s.abandoned.Load() || s.ended.Load() && !s.closing.Load() { // while this waited for its turn
 			s.drop()
 		}
 		<-s.turn

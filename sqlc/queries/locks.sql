@@ -24,10 +24,11 @@ WHERE l.session = sqlc.arg(session)::text;
 SELECT pg_terminate_backend(h.pid, 1000) FROM leasegen.lock_holders(sqlc.arg(key)::bigint) h WHERE h.pid = sqlc.arg(pid)::int;
 
 -- name: ConsumerHolders :many
--- The holders of the lock of a consumer, and whether each is a session of it.
+-- The holders of the lock of a consumer, and whether each is a session of it, or was until just now.
 SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS application,
        EXISTS (SELECT FROM leasegen.session s
-               WHERE s.backend_pid = h.pid AND s.state = 'live' AND coalesce(s.role = h.role, true)
+               WHERE s.backend_pid = h.pid AND coalesce(s.role = h.role, true)
+                 AND (s.state = 'live' OR s.state = 'closed' AND s.expires_at > clock_timestamp() - interval '10 s')
                  AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[sqlc.arg(consumer)::text])::boolean AS member
 FROM leasegen.lock_holders(sqlc.arg(key)::bigint) h;
 

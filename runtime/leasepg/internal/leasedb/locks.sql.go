@@ -22,7 +22,8 @@ func (q *Queries) BoundLocks(ctx context.Context) error {
 const ConsumerHolders = `-- name: ConsumerHolders :many
 SELECT h.pid::int AS pid, h.role::text AS role, h.application::text AS application,
        EXISTS (SELECT FROM leasegen.session s
-               WHERE s.backend_pid = h.pid AND s.state = 'live' AND coalesce(s.role = h.role, true)
+               WHERE s.backend_pid = h.pid AND coalesce(s.role = h.role, true)
+                 AND (s.state = 'live' OR s.state = 'closed' AND s.expires_at > clock_timestamp() - interval '10 s')
                  AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[$1::text])::boolean AS member
 FROM leasegen.lock_holders($2::bigint) h
 `
@@ -39,7 +40,7 @@ type ConsumerHoldersRow struct {
 	Member      bool
 }
 
-// The holders of the lock of a consumer, and whether each is a session of it.
+// The holders of the lock of a consumer, and whether each is a session of it, or was until just now.
 func (q *Queries) ConsumerHolders(ctx context.Context, arg ConsumerHoldersParams) ([]ConsumerHoldersRow, error) {
 	rows, err := q.db.Query(ctx, ConsumerHolders, arg.Consumer, arg.Key)
 	if err != nil {

@@ -354,7 +354,7 @@ func TestForgetStreamsBehindOthers(t *testing.T) {
 	forget := func() int {
 		return must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil)).StreamsForgotten
 	}
-	equal(t, "forgotten", forget(), 26) // of 300, 100 in a look
+	equal(t, "forgotten", forget(), 26) // of 300, 10 in a look
 	exec(t, pool, "DELETE FROM leasegen.dead_letter")
 	equal(t, "forgotten then", forget(), 274)
 	equal(t, "left", query[int](t, pool, "SELECT count(*) FROM leasegen.lease"), 11_700)

@@ -403,7 +403,7 @@ func (b *Backend) cursors(ctx context.Context, sh *shape, consumer string, resou
 // pipelined sends plain commands in one round trip to each node. Each has its own error;
 // what is returned is that ctx has ended.
 func (b *Backend) pipelined(ctx context.Context, queue func(redis.Pipeliner)) error {
-	ctx, cancel := b.patient(ctx)
+	ctx, cancel := b.patient(ctx, 1)
 	defer cancel()
 	_, err := within(ctx, func(ctx context.Context) (struct{}, error) {
 		pipe := b.client.Pipeline()

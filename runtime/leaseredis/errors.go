@@ -72,9 +72,9 @@ const reloadEvery = 500 * time.Millisecond
 // patient bounds a request to a cluster by the client's ReadTimeout, so that it is soon made again, where
 // the topology says by then: go-redis itself asks a node that hangs up to four times, for so long
 // each. The outcome is unknown, as with every lost reply.
-func (b *Backend) patient(ctx context.Context) (context.Context, context.CancelFunc) {
+func (b *Backend) patient(ctx context.Context, rounds int) (context.Context, context.CancelFunc) {
 	if c, ok := b.client.(*redis.ClusterClient); ok && c.Options().ReadTimeout > 0 {
-		return context.WithTimeout(ctx, c.Options().ReadTimeout)
+		return context.WithTimeout(ctx, time.Duration(rounds)*c.Options().ReadTimeout)
 	}
 	return ctx, func() {}
 }

@@ -60,7 +60,7 @@ func (b *Backend) readAfter(ctx context.Context, before func(redis.Pipeliner), r
 		reads = slices.DeleteFunc(slices.Clone(reads), (*read).atEnd)
 	}
 	if len(reads) == 1 && before == nil {
-		ctx, cancel := b.patient(ctx)
+		ctx, cancel := b.patient(ctx, 1)
 		defer cancel()
 		_, err := within(ctx, func(ctx context.Context) (struct{}, error) {
 			reads[0].queue(ctx, b.client)

@@ -78,8 +78,8 @@ func (b *Backend) run(ctx context.Context, tag int, s *script, args ...any) (any
 	return a[0].value, a[0].err
 }
 
-// runAll runs scripts in one round trip for each tag of a cluster, and in one in all on a server. Each
-// step succeeds or fails by itself.
+// runAll runs scripts in one round trip for each tag of a cluster, and in one in all on a server, unless they are many.
+// Each step succeeds or fails by itself.
 func (b *Backend) runAll(ctx context.Context, steps []step) []answer {
 	return b.runOn(ctx, b.client, steps)
 }
@@ -87,13 +87,16 @@ func (b *Backend) runAll(ctx context.Context, steps []step) []answer {
 // runOn returns what it has when ctx ends: go-redis looks at a context's deadline only if the client
 // was told to, and one node that hangs must not hide what the others answered.
 func (b *Backend) runOn(ctx context.Context, client redis.UniversalClient, steps []step) []answer {
-	ctx, cancel := b.patient(ctx)
-	defer cancel()
 	type part struct {
 		of      []int
 		answers []answer
 	}
-	parts := b.parts(steps)
+	parts, rounds := b.parts(steps), 1
+	for _, of := range parts {
+		rounds = max(rounds, (len(of)+pipelined-1)/pipelined)
+	}
+	ctx, cancel := b.patient(ctx, rounds)
+	defer cancel()
 	done := make(chan part, len(parts))
 	for _, of := range parts {
 		some := make([]step, len(of))
@@ -157,7 +160,21 @@ func (b *Backend) parts(steps []step) (parts [][]int) {
 }
 
 // runPart runs scripts in one round trip, and once more whole those that the server does not know yet.
-func (b *Backend) runPart(ctx context.Context, client redis.UniversalClient, steps []step) []answer {
+func (b *Backend) runPart(ctx context.Context, client redis.UniversalClient, steps []step) (answers []answer) {
+	for some := range slices.Chunk(steps, pipelined) {
+		if last := len(answers) - 1; last >= 0 && moved(answers[last].err) { // each further round would wait as long
+			answers = append(answers, slices.Repeat(answers[last:], len(some))...)
+			continue
+		}
+		answers = append(answers, b.runRound(ctx, client, some)...)
+	}
+	return answers
+}
+
+// pipelined is how many scripts are sent at once: the answers of all have to come within the client's ReadTimeout.
+const pipelined = 32
+
+func (b *Backend) runRound(ctx context.Context, client redis.UniversalClient, steps []step) []answer {
 	answers := b.pipeline(ctx, client, steps, false)
 	var missing []int
 	var again []step

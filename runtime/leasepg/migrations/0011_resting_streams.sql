@@ -1,14 +1,14 @@
 -- 0011: a look for streams to forget costs what it may look at, not what there is.
 
 -- forget_streams deletes leases of streams that have had no work for long and whose messages are gone. It looks at
--- 10,000 leases, in the order of consumers and resources, from the one after; and at the messages of 100 that have
+-- 1,000 leases, in the order of consumers and resources, from the one after; and at the messages of 10 that have
 -- rested for long. The look goes on from where it ended, in reached, which is null after the last lease.
 -- The epoch of a lease that is made again is higher: it is at least the time.
 CREATE FUNCTION leasegen.forget_streams(older interval, of text, after text, OUT forgotten integer, OUT reached text[])
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
-    looked CONSTANT integer := 10000;
-    judged CONSTANT integer := 100;
+    looked CONSTANT integer := 1000;
+    judged CONSTANT integer := 10;
     rested text[];
 BEGIN
     older := greatest(older, interval '1 hour');

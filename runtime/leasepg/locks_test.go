@@ -148,6 +148,36 @@ func TestStandbyIsWokenInTime(t *testing.T) {
 	}
 }
 
+// noteWhoCloses has the table closed tell the backends that close sessions.
+func noteWhoCloses(t testing.TB, pool *pgxpool.Pool) {
+	t.Helper()
+	exec(t, pool, `CREATE TABLE closed (pid integer);
+		CREATE FUNCTION note_closed() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.closed VALUES (pg_backend_pid()); RETURN NEW; END';
+		CREATE TRIGGER note_closed AFTER UPDATE ON leasegen.session FOR EACH ROW WHEN (NEW.state = 'closed') EXECUTE FUNCTION note_closed()`)
+}
+
+// A leader without the lock, which a stranger holds, stops on the connection that it has.
+func TestLeaderWithoutTheLockStops(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	noteWhoCloses(t, pool)
+	ok(t, be.Register(t.Context(), led, nil))
+	squatter := must[*pgx.Conn](t)(pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig))
+	defer squatter.Close(context.Background())
+	must[pgconn.CommandTag](t)(squatter.Exec(t.Context(), "SELECT pg_advisory_lock($1)", leasepg.LockKey(led.Name)))
+	id, s := leader(t, be, time.Hour)
+	equal(t, "acquired", len(acquire(t, be, id, led, 1)), 1)
+	pid := query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", id)
+	ok(t, s.Close(t.Context()))
+	equal(t, "backend that closed it", query[int](t, pool, "SELECT pid FROM closed"), pid)
+	eventually(t, "its backend has ended", func() bool {
+		return query[int](t, pool, "SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid) == 0
+	})
+	equal(t, "backends that were ended by force", query[int](t, pool, "SELECT sessions_killed FROM pg_stat_database WHERE datname = current_database()"), 0)
+	next, _ := leader(t, be, time.Hour)
+	equal(t, "acquired by the next", len(acquire(t, be, next, led, 1)), 1)
+}
+
 // A leader that stops while it looks after other sessions gives its lock back on the connection that has it: the standby that is
 // woken finds it free, and no stranger is suspected.
 func TestLeaderStopsWhileItLooks(t *testing.T) {
@@ -156,9 +186,7 @@ func TestLeaderStopsWhileItLooks(t *testing.T) {
 	var log bytes.Buffer
 	be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	ok(t, be.Register(t.Context(), led, nil))
-	exec(t, pool, `CREATE TABLE closed (pid integer);
-		CREATE FUNCTION note_closed() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.closed VALUES (pg_backend_pid()); RETURN NEW; END';
-		CREATE TRIGGER note_closed AFTER UPDATE ON leasegen.session FOR EACH ROW WHEN (NEW.state = 'closed') EXECUTE FUNCTION note_closed()`)
+	noteWhoCloses(t, pool)
 	fromNow, wait := wakes(t, pool)
 	standby, _ := leader(t, be, time.Hour)
 	for range 5 {

@@ -172,7 +172,9 @@ func boundDeadLetters(ctx context.Context, q *leasedb.Queries, c backend.Consume
 
 // forgetStreams forgets streams that have rested for long, and remembers where to go on the next time.
 func (b *Backend) forgetStreams(ctx context.Context) (int, error) {
-	b.resting.Lock()
+	if !b.resting.TryLock() {
+		return 0, nil // another call is at it
+	}
 	defer b.resting.Unlock()
 	forgotten := 0
 	for range restingLooks {

@@ -164,16 +164,14 @@ func (s *session) Close(ctx context.Context) error {
 	ended := s.ended.Swap(true)
 	err := s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		steps := append([]step{durable(ctx)}, s.b.closing(ctx, s.spec.ID, s.spec.Consumers)...)
-		s.mu.Lock()
-		leads := len(s.led) > 0
-		s.mu.Unlock()
-		if len(s.locked) == 0 && !leads {
+		elsewhere := s.pid != c.PgConn().PID() && s.leadsByLock() // its locks are the former connection's, which the server may still have
+		if len(s.locked) == 0 && !elsewhere {
 			return s.b.pipeline(ctx, c, append(steps, s.b.notify(ctx, wakeOwnership))...)
 		}
 		if err := s.b.pipeline(ctx, c, steps...); err != nil {
 			return err
 		}
-		if len(s.locked) == 0 { // they are the former connection's, which the server may still have
+		if elsewhere {
 			if err := s.b.queries(c).EndHolders(ctx, leasedb.EndHoldersParams{Key: s.key, Pid: int32(s.pid)}); err != nil {
 				return err
 			}
@@ -192,6 +190,18 @@ func (s *session) Close(ctx context.Context) error {
 	}
 	s.abandon()
 	return s.b.fail("close session", err)
+}
+
+// leadsByLock reports whether the session leads a consumer by its lock.
+func (s *session) leadsByLock() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.led {
+		if l.locked {
+			return true
+		}
+	}
+	return false
 }
 
 // closing are steps that end a session and free its leases.
@@ -321,7 +331,7 @@ func (s *session) link(ctx context.Context) error {
 	return nil
 }
 
-func (s *session) join(ctx context.Context, c *pgx.Conn) error {
+func (s *session) join(ctx context.Context, c *pgx.Conn) (err error) {
 	if s.opened && (s.key == 0 || s.ended.Load()) {
 		return nil // behind a pooler there is no lock to tell of; at the end none is needed
 	}
@@ -349,6 +359,11 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) error {
 		}
 	}
 	s.key, s.pid = key, c.PgConn().PID()
+	defer func() {
+		if err != nil && s.opened { // the former connection is still the one that may have locks
+			s.key, s.pid = before, pid
+		}
+	}()
 	var live bool
 	if !s.opened {
 		topics, err := json.Marshal(s.spec.Topics)
@@ -373,7 +388,7 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) error {
 		s.opened = err == nil
 		return err
 	}
-	err := s.b.pipeline(ctx, c, durable(ctx), s.b.expect(ctx, s.spec.ID), func(q *leasedb.Queries) error {
+	err = s.b.pipeline(ctx, c, durable(ctx), s.b.expect(ctx, s.spec.ID), func(q *leasedb.Queries) error {
 		n, err := q.RejoinSession(ctx, leasedb.RejoinSessionParams{ID: s.spec.ID, LockKey: key})
 		live = n == 1
 		return err

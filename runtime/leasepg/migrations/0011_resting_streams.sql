@@ -5,7 +5,7 @@
 -- rested for long. The look goes on from where it ended, in reached, which is null after the last lease.
 -- The epoch of a lease that is made again is higher: it is at least the time.
 CREATE FUNCTION leasegen.forget_streams(older interval, of text, after text, OUT forgotten integer, OUT reached text[])
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
     looked CONSTANT integer := 1000;
     judged CONSTANT integer := 10;

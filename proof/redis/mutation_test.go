@@ -160,6 +160,7 @@ func TestMutantNotificationsTrusted(t *testing.T) {
 	for _, m := range []mode{whole, notified} {
 		s := onServer(t, redistest.Shared(t), m, 1, "")
 		s.settings.Deaf = true
+		s.settings.TTL = 20 * ttl // a new session would look at everything
 		f := startFleet(t, names(s.settings, 2)...)
 		for i := range topicCount {
 			if err := s.publish(t.Context(), topicName(i), 1); err != nil {

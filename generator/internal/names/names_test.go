@@ -44,6 +44,7 @@ func TestFile(t *testing.T) {
 	want := map[string]ir.Import{
 		Lease:         {Path: Lease, Name: "lease3", Alias: true},
 		LeasePG:       {Path: LeasePG, Name: "leasepg"},
+		PGTable:       {Path: PGTable, Name: "pgtable"},
 		LeaseRedis:    {Path: LeaseRedis, Name: "leaseredis"},
 		PGX:           {Path: PGX, Name: "pgx"},
 		"context":     {Path: "context", Name: "context2", Alias: true},

@@ -184,7 +184,7 @@ func (g *generation) conclude(e *env, code int, root string, findings *generator
 	case code == exitError:
 		fmt.Fprintf(e.Stderr, "%s; nothing written\n", findings.Summary())
 	case code == exitDiffers && g.check:
-		fmt.Fprintf(e.Stderr, "%s; to mend: %s\n", findings.Summary(), g.mend(e, root))
+		fmt.Fprintf(e.Stderr, "%s; to fix: %s\n", findings.Summary(), g.fix(e, root))
 	case g.check || g.diff:
 	default:
 		if g.format == "text" {
@@ -195,8 +195,8 @@ func (g *generation) conclude(e *env, code int, root string, findings *generator
 	}
 }
 
-// mend is the command that brings the files up to date.
-func (g *generation) mend(e *env, root string) string {
+// fix is the command that brings the files up to date.
+func (g *generation) fix(e *env, root string) string {
 	words := []string{"leasegen"}
 	if mod, err := os.ReadFile(filepath.Join(root, "go.mod")); err == nil {
 		const module, tool = "github.com/leasegen/leasegen", "github.com/leasegen/leasegen/cmd/leasegen"

@@ -18,7 +18,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// operatorCommands are the commands that look at a database and mend it.
+// operatorCommands are the commands that look at a database and fix it.
 func operatorCommands() []command {
 	return []command{migrateCommand(), aclCommand(), statusCommand(), parkedCommand(), dlqCommand(), cursorCommand(), forgetCommand()}
 }

@@ -49,7 +49,7 @@ func (l *lease) lanes() (lanes [][]*parked) {
 	return lanes
 }
 
-// FetchParked reads the lanes whose head is due, those that have waited longest first.
+// FetchParked reads the lanes whose head is due, the longest wait first.
 func (b *Backend) FetchParked(ctx context.Context, req backend.ParkedRequest) (backend.Parked, error) {
 	return read(ctx, b, "fetch parked", func(s *state) (backend.Parked, error) {
 		answer := backend.Parked{Next: -1}

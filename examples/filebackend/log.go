@@ -127,7 +127,7 @@ func (s *state) unread(per backend.Per, resource string, from position) []*messa
 	return all[i:]
 }
 
-// wants tells which topics a consumer reads: those that match a pattern of the call, or of any member. Members of
+// wants tells which topics a consumer reads. A topic is read when it matches a pattern of the call, or of any member. Members of
 // another version may read other topics, and no member may pass over a message that another one wants, also while that
 // one restarts: its session counts until it is forgotten.
 func (s *state) wants(info backend.ConsumerInfo) func(topic string) bool {

@@ -6,7 +6,7 @@
 // It starts a PostgreSQL server, runs the shop's migrations, and starts three replicas,
 // which are processes. Eight sellers place orders at full speed, one transaction stays open
 // while all others commit, and a replica is killed. An order without an address becomes a
-// dead letter; its row is mended, and it is replayed. At the end it adds up.
+// dead letter; its row is fixed, and it is replayed. At the end it adds up.
 package main
 
 import (

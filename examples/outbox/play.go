@@ -19,7 +19,7 @@ const (
 	customers = 400
 )
 
-// play sells, holds one sale back, kills a replica, and mends an order.
+// play sells, holds one sale back, kills a replica, and fixes an order.
 func (r *run) play(ctx context.Context) error {
 	// The first to draw a position is the last to commit.
 	late, err := r.Pool.Begin(ctx)
@@ -48,7 +48,7 @@ func (r *run) play(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintf(r.out, "the open transaction commits; its order is shipped %d ms later\n", time.Since(committed).Milliseconds())
-	if err := r.mend(ctx); err != nil {
+	if err := r.fix(ctx); err != nil {
 		return err
 	}
 	return r.total(ctx)
@@ -102,8 +102,8 @@ func (r *run) shipped(ctx context.Context, want int) error {
 	})
 }
 
-// mend places an order that cannot be shipped, and replays it once its row is right.
-func (r *run) mend(ctx context.Context) error {
+// fix places an order that cannot be shipped, and replays it once its row is right.
+func (r *run) fix(ctx context.Context) error {
 	err := pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error { return order(ctx, tx, customers+2, "") })
 	if err != nil {
 		return err

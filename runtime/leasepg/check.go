@@ -35,8 +35,8 @@ func (b *Backend) Check(ctx context.Context, consumers []backend.ConsumerInfo) e
 			continue
 		}
 		if err := b.checkTable(ctx, t, c); err != nil && ctx.Err() == nil {
-			// It stops this consumer alone, and it may be mended while the others work.
-			b.log.Error("leasepg: a consumer cannot read its table; it begins when that is mended, the others go on",
+			// It stops this consumer alone, and it may be fixed while the others work.
+			b.log.Error("leasepg: a consumer cannot read its table; it begins when that is fixed, the others go on",
 				"consumer", c.Name, "table", t.Table, "error", err)
 		}
 	}

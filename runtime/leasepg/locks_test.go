@@ -117,7 +117,7 @@ func wakes(t testing.TB, pool *pgxpool.Pool) (fromNow func(), wait func() string
 	return fromNow, wait
 }
 
-// Standbys are told when both the lease and the lock are free, and not before.
+// Standbys are woken when both the lease and the lock are free, and not before.
 func TestStandbyIsWokenInTime(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)

@@ -27,7 +27,7 @@ var troubles = []struct{ name, begin, end, says string }{
 	{"revoked", "REVOKE ALL ON app.outbox FROM apart_reader", "GRANT SELECT ON app.outbox TO apart_reader", "GRANT SELECT ON app.outbox"},
 }
 
-// A table that is locked, renamed or gone stops its own consumer until it is mended, and no other
+// A table that is locked, renamed or gone stops its own consumer until it is fixed, and no other
 // of the group: those of the log go on, on a pool of two connections.
 func TestATableInTroubleStopsItsOwnConsumerAlone(t *testing.T) {
 	_, pool := withTable(t)

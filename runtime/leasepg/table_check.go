@@ -86,7 +86,7 @@ func (t *tableSource) wrong(f leasedb.TableFactsRow) string {
 	case f.XidDefault != "pg_current_xact_id()":
 		return fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT pg_current_xact_id()", t.printed(), ident(t.XID))
 	case f.XidPlace > f.PositionPlace && !f.XidFirst:
-		return fmt.Sprintf("column %s stands after %s, so that a row draws its position before its xid, and may be lost when it commits late. To mend it:\n%s",
+		return fmt.Sprintf("column %s stands after %s, so that a row draws its position before its xid, and may be lost when it commits late. To fix it:\n%s",
 			t.XID, t.Position, t.xidFirst())
 	}
 	return ""

@@ -14,7 +14,7 @@ import (
 )
 
 // A table belongs to the application: it may be locked for as long as a migration takes, renamed
-// or dropped. That stops the consumer of the table until it is mended, and nobody else: no read
+// or dropped. That stops the consumer of the table until it is fixed, and no other: no read
 // of a table keeps a connection of the pool for longer than this while it waits for a lock.
 const (
 	boundedLocks = "SET LOCAL lock_timeout = '1s'"

@@ -244,7 +244,7 @@ func silent(t *testing.T) (net.Listener, error) {
 	return l, err
 }
 
-// A client that sees half of a cluster is told so.
+// A client that sees half of a cluster gets an error that says so.
 func TestCheckFindsHalfAClusterMissing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts six servers")

@@ -22,7 +22,8 @@ import (
 // registers meanwhile is seen by the script that trims.
 
 const (
-	trimTopics = 100 // in one script call
+	trimTopics = 100    // in one script call
+	trimPairs  = 20_000 // of topics and consumers, in one script call
 	trimViews  = 300
 	trimEvery  = time.Second            // what this process reads
 	trimKeys   = 2000                   // streams of a view with messages left, up to which these are looked at for that
@@ -63,7 +64,7 @@ func (b *Backend) trim(ctx context.Context, sh *shape, _ []backend.ConsumerInfo)
 			for i, z := range page {
 				topics[i] = z.Member.(string)
 			}
-			n, err := b.trimTopics(ctx, tag, passed, topics)
+			n, err := b.trimTopics(ctx, tag, len(readers), passed, topics)
 			total += n
 			return err
 		})
@@ -221,9 +222,9 @@ func (b *Backend) trimCopies(ctx context.Context, sh *shape, tag int, consumer s
 	return least, dropped, nil
 }
 
-// trimTopics trims topics of a tag, given how far the consumers with views have got.
-func (b *Backend) trimTopics(ctx context.Context, tag int, passed map[string]int64, topics []string) (dropped int, err error) {
-	for part := range slices.Chunk(topics, trimTopics) {
+// trimTopics trims topics of a tag that has so many readers, given how far consumers with views have got.
+func (b *Backend) trimTopics(ctx context.Context, tag, readers int, passed map[string]int64, topics []string) (dropped int, err error) {
+	for part := range slices.Chunk(topics, max(1, min(trimTopics, trimPairs/max(1, readers)))) {
 		args := []any{tag, len(passed)}
 		for name, upto := range passed {
 			args = append(args, name, upto)
@@ -385,6 +386,6 @@ func (b *Backend) trimTag(ctx context.Context, sh *shape, tag int, topics []stri
 			return err
 		}
 	}
-	_, err = b.trimTopics(ctx, tag, passed, topics)
+	_, err = b.trimTopics(ctx, tag, len(readers), passed, topics)
 	return err
 }

@@ -6,7 +6,7 @@ import "slices"
 type Entry struct {
 	Code    string
 	Title   string
-	Explain string // what it means and how to mend it; line breaks have no meaning
+	Explain string // what it means and how to fix it; line breaks have no meaning
 }
 
 // Codes returns the catalogue in the order of the codes. LG01 is syntax, LG02 placement,

@@ -74,7 +74,7 @@ func failure(root, name string, err error) diag.Diagnostic {
 	if errors.Is(err, fs.ErrPermission) {
 		return finding(root, "LG0605", name, "cannot be written: "+reason(err), "change the permissions of its directory")
 	}
-	return finding(root, "LG0607", name, "cannot be written: "+reason(err), "mend that and run again; all files are as before")
+	return finding(root, "LG0607", name, "cannot be written: "+reason(err), "fix that and run again; all files are as before")
 }
 
 func interrupted(root string) diag.Diagnostic {

@@ -49,7 +49,7 @@ func TestFindRunsNoCodeOfTheModule(t *testing.T) {
 	}
 }
 
-// TestPinned: users are told of the version that this repository is tested with.
+// TestPinned: error messages and docs name the version that this repository is tested with.
 func TestPinned(t *testing.T) {
 	mod, err := os.ReadFile("../../../sqlc/go.mod")
 	if err != nil {

@@ -1,13 +1,13 @@
 -- 0011: a look for streams to forget costs what it may look at, not what there is.
 
 -- forget_streams deletes leases of streams that have had no work for long and whose messages are gone. It looks at
--- 1,000 leases, in the order of consumers and resources, from the one after; and at the messages of 10 that have
+-- 400 leases, in the order of consumers and resources, from the one after; and at the messages of 10 that have
 -- rested for long. The look goes on from where it ended, in reached, which is null after the last lease.
 -- The epoch of a lease that is made again is higher: it is at least the time.
 CREATE FUNCTION leasegen.forget_streams(older interval, of text, after text, OUT forgotten integer, OUT reached text[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
-    looked CONSTANT integer := 1000;
+    looked CONSTANT integer := 400;
     judged CONSTANT integer := 10;
     rested text[];
 BEGIN

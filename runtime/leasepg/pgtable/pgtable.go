@@ -1,5 +1,5 @@
 // Package pgtable is what generated code says to package leasepg of a table of the application that a consumer reads
-// (//leasegen:table). Nobody else needs it.
+// (//leasegen:table). Programs do not call it.
 package pgtable
 
 import (

@@ -33,7 +33,7 @@ end
 
 -- What one call writes is bounded, however many views its messages go to: the server does nothing else in that time.
 -- An entry counts once for each 3 kB, a view that is matched against a topic for a tenth.
-local most, work = 2500, 0
+local most, work = 1500, 0
 
 local views -- those that are live, when they are needed
 local by_topic = {}

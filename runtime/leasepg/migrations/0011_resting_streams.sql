@@ -9,27 +9,37 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit 
 DECLARE
     looked CONSTANT integer := 400;
     judged CONSTANT integer := 10;
-    rested text[];
+    more integer := looked;
+    rested text[] := '{}';
+    l record;
 BEGIN
     older := greatest(older, interval '1 hour');
-    forgotten := 0;
-    SELECT ARRAY[l.consumer, l.resource] INTO reached FROM leasegen.lease l WHERE (l.consumer, l.resource) > (of, after)
-    ORDER BY l.consumer, l.resource OFFSET looked - 1 LIMIT 1;
+    FOR l IN
+        SELECT s.consumer, s.resource, NOT s.wanted AND s.rested_at < clock_timestamp() - older
+               AND s.consumer IN (SELECT k.name FROM leasegen.consumer k WHERE k.per = 'stream') AS rests
+        FROM leasegen.lease s WHERE (s.consumer, s.resource) > (of, after) ORDER BY s.consumer, s.resource LIMIT looked
+    LOOP
+        more := more - 1;
+        reached := ARRAY[l.consumer, l.resource];
+        IF l.rests THEN
+            rested := rested || ARRAY[reached];
+        END IF;
+        EXIT WHEN array_length(rested, 1) = judged;
+    END LOOP;
+    IF more > 0 AND array_length(rested, 1) IS DISTINCT FROM judged THEN
+        reached := NULL;
+    END IF;
     -- A lease that is registered or retired just now is left to the next look.
     rested := ARRAY(
-        SELECT ARRAY[l.consumer, l.resource] FROM leasegen.lease l
-        WHERE (l.consumer, l.resource) > (of, after) AND (reached IS NULL OR (l.consumer, l.resource) <= (reached[1], reached[2]))
-          AND NOT l.wanted AND l.rested_at < clock_timestamp() - older
-          AND l.consumer IN (SELECT k.name FROM leasegen.consumer k WHERE k.per = 'stream')
-        ORDER BY l.consumer, l.resource LIMIT judged FOR UPDATE OF l SKIP LOCKED);
-    IF array_length(rested, 1) = judged THEN
-        reached := ARRAY[rested[judged][1], rested[judged][2]];
-    END IF;
-    DELETE FROM leasegen.lease l USING leasegen.consumer k
-    WHERE (l.consumer, l.resource) IN (SELECT rested[i][1], rested[i][2] FROM generate_subscripts(rested, 1) i) AND k.name = l.consumer
-      AND (cardinality(k.likes) = 0 OR NOT EXISTS (SELECT FROM leasegen.message m WHERE m.key = l.resource))
-      AND NOT EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = l.consumer AND p.resource = l.resource)
-      AND NOT EXISTS (SELECT FROM leasegen.dead_letter d WHERE d.consumer = l.consumer AND d.resource = l.resource);
+        SELECT ARRAY[s.consumer, s.resource] FROM leasegen.lease s
+        WHERE (s.consumer, s.resource) IN (SELECT rested[i][1], rested[i][2] FROM generate_subscripts(rested, 1) i)
+          AND NOT s.wanted AND s.rested_at < clock_timestamp() - older
+        FOR UPDATE OF s SKIP LOCKED);
+    DELETE FROM leasegen.lease s USING leasegen.consumer k
+    WHERE (s.consumer, s.resource) IN (SELECT rested[i][1], rested[i][2] FROM generate_subscripts(rested, 1) i) AND k.name = s.consumer
+      AND (cardinality(k.likes) = 0 OR NOT EXISTS (SELECT FROM leasegen.message m WHERE m.key = s.resource))
+      AND NOT EXISTS (SELECT FROM leasegen.parked p WHERE p.consumer = s.consumer AND p.resource = s.resource)
+      AND NOT EXISTS (SELECT FROM leasegen.dead_letter d WHERE d.consumer = s.consumer AND d.resource = s.resource);
     GET DIAGNOSTICS forgotten = ROW_COUNT;
 END $$;
 

@@ -37,7 +37,7 @@ func (w *work) alone(ctx context.Context, h *held, p *pass, i int, tx bool) bool
 	if w.killed(h, m.ID) {
 		p.out[i] = w.killer(h, m)
 		w.settle(h, p, i, i+1)
-		return w.flush(h)
+		return w.store.flush(h)
 	}
 	end, ok := w.mark(ctx, h, m.ID)
 	if !ok {
@@ -54,7 +54,7 @@ func (w *work) alone(ctx context.Context, h *held, p *pass, i int, tx bool) bool
 		w.unmark(h)
 		return false
 	}
-	return w.flush(h) && ok
+	return w.store.flush(h) && ok
 }
 
 const (
@@ -78,8 +78,8 @@ func (w *work) mark(ctx context.Context, h *held, id string) (end func(), ok boo
 		}
 		end = open
 	}
-	w.handOver(h, backend.Progress{Ref: h.ref, Mark: id}, counts{})
-	if !w.flush(h) {
+	w.store.submit(h, backend.Progress{Ref: h.ref, Mark: id}, counts{})
+	if !w.store.flush(h) {
 		end()
 		return end, false
 	}
@@ -87,7 +87,7 @@ func (w *work) mark(ctx context.Context, h *held, id string) (end func(), ok boo
 		return end, true
 	}
 	h.only = true
-	open, late := end, w.nextSeq(h)
+	open, late := end, w.store.nextSeq(h)
 	timer := time.AfterFunc(aloneTime, func() {
 		open()
 		w.acquit(h, late)
@@ -114,7 +114,7 @@ func (w *work) acquit(h *held, seq int64) {
 
 // unmark takes the mark back from a message that was interrupted: its owner, who tells,
 // has not crashed over it.
-func (w *work) unmark(h *held) { w.handOver(h, backend.Progress{Ref: h.ref}, counts{}) }
+func (w *work) unmark(h *held) { w.store.submit(h, backend.Progress{Ref: h.ref}, counts{}) }
 
 // markLimit is how many owners may crash over one marked message.
 const markLimit = 3
@@ -133,5 +133,5 @@ func (w *work) trust(h *held) {
 		return
 	}
 	h.suspicion = 0
-	w.submit(h, backend.Progress{Ref: h.ref, Trust: true}, counts{})
+	w.store.submit(h, backend.Progress{Ref: h.ref, Trust: true}, counts{})
 }

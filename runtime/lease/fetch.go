@@ -140,7 +140,7 @@ func (w *work) startFetch(items []*held) {
 				failures := w.reads.failures
 				w.reads.failures++
 				w.mu.Unlock()
-				w.endure("fetch failed, trying again with fewer resources at once", failures, err)
+				endure(w.s.ctx, w.log, "fetch failed, trying again with fewer resources at once", failures, err)
 				w.mu.Lock()
 			}
 			for _, h := range items {
@@ -224,7 +224,7 @@ func (w *work) deliver(h *held, f *backend.Fetched) {
 		}
 		if moved {
 			// Nothing for this consumer so far; remember that, so that the log can forget.
-			w.submit(h, backend.Progress{Ref: h.ref, Cursor: f.Next}, counts{})
+			w.store.submit(h, backend.Progress{Ref: h.ref, Cursor: f.Next}, counts{})
 		}
 	}
 	w.queueFetch(h)

@@ -120,7 +120,7 @@ func (q *sequence) admit(ctx context.Context, hd *Handler) bool {
 		q.failed = true
 	case q.h.stopped(ctx):
 		q.failed = true
-		q.w.tell(q.h, backend.OnceResult{Key: key}) // known: it was not called
+		q.w.store.tell(q.h, backend.OnceResult{Key: key}) // known: it was not called
 	case state == backend.OnceDone:
 		q.out[q.i].verdict = skipped
 	case state == backend.OnceBusy:
@@ -195,7 +195,7 @@ func (q *sequence) wait(m *backend.Raw) {
 func (q *sequence) startOnce(ctx context.Context, key, message string) (backend.OnceState, bool) {
 	w := q.w
 	// How the same lease told of this item before has to be stored first.
-	if w.untold(q.h, key) && !w.flush(q.h) {
+	if w.store.untold(q.h, key) && !w.store.flush(q.h) {
 		return 0, false
 	}
 	var failed backoff
@@ -216,7 +216,7 @@ func (q *sequence) startOnce(ctx context.Context, key, message string) (backend.
 			w.s.lose("the backend declared the session dead")
 			return 0, false
 		case q.h.stopped(ctx):
-			w.tell(q.h, backend.OnceResult{Key: key})
+			w.store.tell(q.h, backend.OnceResult{Key: key})
 			return 0, false
 		}
 		failed.pause(ctx, w.log, "noting the start of an execution failed", err)
@@ -231,31 +231,9 @@ func (q *sequence) endOnce(ctx context.Context, err error) {
 	}
 	q.item = ""
 	if err == nil || ctx.Err() == nil {
-		q.w.tell(q.h, backend.OnceResult{Key: key, Done: err == nil})
+		q.w.store.tell(q.h, backend.OnceResult{Key: key, Done: err == nil})
 	}
 	q.w.c.endItem(key)
-}
-
-// toldLimit bounds what a lease remembers of results on their way to the backend.
-const toldLimit = 1000
-
-// tell hands a result over at once: until it is stored, a crash leaves the item unknown.
-func (w *work) tell(h *held, r backend.OnceResult) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if h.told == nil || h.uncommitted == 0 {
-		h.told = map[string]struct{}{}
-	}
-	h.told[r.Key] = struct{}{}
-	w.submit(h, backend.Progress{Ref: h.ref, Once: []backend.OnceResult{r}}, counts{})
-}
-
-// untold reports whether a result of the item may be on its way.
-func (w *work) untold(h *held, key string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	_, told := h.told[key]
-	return h.uncommitted > 0 && (told || len(h.told) > toldLimit)
 }
 
 // beginItem and endItem bracket the execution of an item within this process, across

@@ -411,8 +411,8 @@ func (w *work) checkHeld(owned []backend.Ref) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, h := range w.held {
-		if !is[h.ref] && h.uncommitted == 0 && !h.inGive && (!h.running || w.runs()) {
-			w.submit(h, backend.Progress{Ref: h.ref}, counts{})
+		if !is[h.ref] && w.store.uncommitted(h) == 0 && !h.inGive && (!h.running || w.runs()) {
+			w.store.submit(h, backend.Progress{Ref: h.ref}, counts{})
 		}
 	}
 }

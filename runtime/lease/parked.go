@@ -260,7 +260,7 @@ func (w *work) parkedFailed(resource string, err error) time.Duration {
 // its batches until then. A resource that is at work, or whose turn a batch is, is looked at
 // when that is done.
 func (w *work) mayPass(h *held) bool {
-	if !h.idle() || h.turn || len(h.waited) > 0 {
+	if !w.idle(h) || h.turn || len(h.waited) > 0 {
 		h.missed = true
 		return false
 	}
@@ -297,8 +297,8 @@ func (w *work) deliverParked(found backend.Parked, began uint64, covered func(*h
 		if !covered(h) {
 			continue
 		}
-		if !h.idle() || h.idleAt > began || h.busyAt > began || len(h.waited) > 0 {
-			if h.idle() && len(h.waited) == 0 {
+		if !w.idle(h) || h.idleAt > began || h.busyAt > began || len(h.waited) > 0 {
+			if w.idle(h) && len(h.waited) == 0 {
 				w.parked.due = time.Time{} // it became idle meanwhile
 			}
 			continue // settled asks again for the others

@@ -205,7 +205,7 @@ func (p *process) live(ctx context.Context, s *session) {
 		wg.Go(w.register)
 		wg.Go(w.own)
 		wg.Go(w.schedule)
-		wg.Go(w.store)
+		wg.Go(w.store.run)
 		wg.Go(w.watchStuck)
 		wg.Go(w.watchProgress)
 		switch {

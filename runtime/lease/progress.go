@@ -147,7 +147,7 @@ func (w *work) pending() (all [activities]pending) {
 	if w.parked.fetching || w.parked.reading.busy > 0 || w.parked.failures > 0 {
 		all[readParked] = pending{what: "a read of parked messages"}
 	}
-	if stores := func(h *held) bool { return h.uncommitted > 0 }; w.anyOf(stores) {
+	if stores := func(h *held) bool { return w.store.uncommitted(h) > 0 }; w.anyOf(stores) {
 		all[storing] = pending{what: "progress to be stored of " + w.someOf(stores)}
 	}
 	if gives := func(h *held) bool { return h.inGive }; !w.stopped && w.anyOf(gives) {

@@ -27,7 +27,7 @@ func (w *work) giveBack(n int) {
 			if n <= 0 {
 				break
 			}
-			if h.giving.Load() || onlyIdle && !(h.idle() && len(h.next) == 0) {
+			if h.giving.Load() || onlyIdle && !(w.idle(h) && len(h.next) == 0) {
 				continue
 			}
 			w.queueGive(h)
@@ -178,7 +178,7 @@ func (w *work) forget(h *held) {
 	delete(w.parked.laned, h)
 	delete(w.parked.yielding, h)
 	delete(w.parked.strains, h)
-	w.stored.Broadcast()
+	w.store.end(h)
 }
 
 // loseAll tells of every lease that is left when the session ends.
@@ -187,10 +187,10 @@ func (w *work) loseAll(cause error) {
 	left := make([]*held, 0, len(w.held))
 	for _, h := range w.held {
 		h.gone = true
+		w.store.end(h)
 		left = append(left, h)
 	}
 	clear(w.held)
-	w.stored.Broadcast()
 	w.mu.Unlock()
 	if len(left) > 0 && errors.Is(cause, ErrLost) {
 		w.log.Error("leases lost with the session", "leases", len(left), "reason", cause)

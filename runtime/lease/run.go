@@ -61,7 +61,7 @@ func (w *work) runOnce(ctx context.Context, h *held) {
 	defer w.mu.Unlock()
 	if h.suspicion > 0 {
 		h.suspicion = 0
-		w.submit(h, backend.Progress{Ref: h.ref, Trust: true}, counts{})
+		w.store.submit(h, backend.Progress{Ref: h.ref, Trust: true}, counts{})
 	}
 	if w.info.Announced && err == nil {
 		w.retire(h)

@@ -1,6 +1,9 @@
 package lease
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // One call of the backend is made for many resources, and any of them may be the one for
 // which it fails or takes too long. After a failure its resources are asked for among fewer
@@ -75,12 +78,12 @@ func (s *strain) passed(d time.Duration) {
 }
 
 // endure logs now and then that a call for several resources failed, and spaces out the tries.
-func (w *work) endure(what string, failures int, err error) {
+func endure(ctx context.Context, log logger, what string, failures int, err error) {
 	failed := backoff{failures: failures}
-	failed.pause(w.s.ctx, w.log, what, err)
+	failed.pause(ctx, log, what, err)
 }
 
-// slots counts calls of one kind that are under way. It is guarded by work.mu.
+// slots counts calls of one kind that are under way. Its user's lock guards it.
 type slots struct {
 	busy, strained int
 	began          time.Time // when the last one was made

@@ -139,7 +139,7 @@ func (w *work) stepIdle() time.Duration {
 	w.streams.lookAt = now.Add(max(idle, time.Millisecond))
 	soonest := now.Add(max(idle/10, min(idle, crowdedIdle)/2)) // those that rest within that time are retired in one call
 	for _, h := range w.held {
-		if !h.quiet() {
+		if !w.quiet(h) {
 			continue
 		}
 		leave := h.activeAt.Add(w.c.spec.Idle)
@@ -162,8 +162,8 @@ func (w *work) stepIdle() time.Duration {
 }
 
 // quiet reports that nothing is left to do for h as far as is known.
-func (h *held) quiet() bool {
-	return h.idle() && !h.dirty && !h.reads.busy && !h.reads.queued && len(h.next) == 0 && len(h.waited) == 0 &&
+func (w *work) quiet(h *held) bool {
+	return w.idle(h) && !h.dirty && !h.reads.busy && !h.reads.queued && len(h.next) == 0 && len(h.waited) == 0 &&
 		len(h.lanes) == 0 && !h.gone && !h.giving.Load()
 }
 

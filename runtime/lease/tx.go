@@ -18,7 +18,7 @@ import (
 // transaction holds a connection. Storing may need one, and so does a message that is tried alone.
 func (w *work) inTx(ctx context.Context, h *held, p *pass, from, to int) bool {
 	out := p.out
-	if !w.flush(h) {
+	if !w.store.flush(h) {
 		return false
 	}
 	if !h.only {
@@ -71,7 +71,7 @@ func (w *work) inTx(ctx context.Context, h *held, p *pass, from, to int) bool {
 			return true
 		}
 		g, n := w.progress(h, p, from, upto)
-		g.Seq = w.nextSeq(h)
+		g.Seq = w.store.nextSeq(h)
 		err = do(of(ctx, "commit", h.Resource), func(ctx context.Context) error { return tx.Commit(ctx, w.s.id, w.info.Name, g) })
 		if err == nil {
 			h.interruptions = 0

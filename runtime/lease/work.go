@@ -21,7 +21,7 @@ import (
 //	fetch    (fetch.go)  reads resources with news: one Fetch for many
 //	process  (handle.go) calls the handlers and decides what becomes of each message
 //	settle   (settle.go) turns decisions into Progress and hands it over
-//	store    (settle.go) commits the progress of many resources at once, fenced
+//	storer   (store.go)  commits the progress of many resources at once, fenced
 //
 // With a transaction, tx.go takes the place of the last two. Messages that failed come
 // back through parked.go; careful.go finds those that kill the process; release.go is how
@@ -34,6 +34,8 @@ type work struct {
 	info backend.ConsumerInfo
 	log  *slog.Logger
 	wake chan struct{} // schedule has something to look at
+
+	store *storer
 
 	mu      sync.Mutex
 	held    map[string]*held
@@ -54,8 +56,6 @@ type work struct {
 	surveys surveys
 	enroll  registration
 	parked  parkedState
-	stores  storeState
-	stored  *sync.Cond // on mu: progress was stored, or never will be
 	watched map[*sequence]struct{}
 
 	calls sync.WaitGroup // reads and releases under way
@@ -79,21 +79,18 @@ type held struct {
 	reads  resourceReads
 	stores resourceStores
 
-	running     bool                // a goroutine works on it
-	uncommitted int                 // progress handed over and not yet stored
-	told        map[string]struct{} // items whose results may be among that
-	busyAt      uint64
-	idleAt      uint64
-	yield       bool // let parked messages go first
-	turn        bool // let a batch go before the next parked messages
-	missed      bool // parked messages were read without those of h
-	gone        bool // released or lost
-	retire      bool // a stream without more work: it is not only released
-	renewAmong  int  // LockRow: to be renewed among so many at most; 0: no bound
-	locked      bool // LockAdvisory: lost, and its lock is still to be given back
-	seq         int64
-	anchored    instant   // LockRow: before the request that granted or last renewed it was sent
-	activeAt    time.Time // when work on it last ended
+	running    bool // a goroutine works on it
+	busyAt     uint64
+	idleAt     uint64
+	yield      bool      // let parked messages go first
+	turn       bool      // let a batch go before the next parked messages
+	missed     bool      // parked messages were read without those of h
+	gone       bool      // released or lost
+	retire     bool      // a stream without more work: it is not only released
+	renewAmong int       // LockRow: to be renewed among so many at most; 0: no bound
+	locked     bool      // LockAdvisory: lost, and its lock is still to be given back
+	anchored   instant   // LockRow: before the request that granted or last renewed it was sent
+	activeAt   time.Time // when work on it last ended
 
 	inReady, inGive bool // queued there
 
@@ -120,12 +117,11 @@ func newWork(c *Consumer, s *session, p *process) *work {
 		c: c, s: s.as(caller{left: &c.left, progress: course}), course: course, be: p.be, caps: p.be.Capabilities(), info: c.Info(), log: c.logger.With("consumer", c.Name()),
 		wake: make(chan struct{}, 1), held: map[string]*held{}, known: map[string]struct{}{},
 		parked:  parkedState{due: time.Now().Add(parkedAtLeast), laned: map[*held]struct{}{}, yielding: map[*held]struct{}{}, strains: map[*held]*strain{}},
-		stores:  storeState{wake: make(chan struct{}, 1), byHeld: map[*held]*entry{}},
 		awaited: map[string]time.Time{}, watched: map[*sequence]struct{}{}, streams: streamState{wanted: make(chan struct{}, 1), sweep: make(chan struct{}, 1)},
 		surveys: surveys{latest: make(chan surveyed, 1)},
 		enroll:  registration{wake: make(chan struct{}, 1), fresh: map[string]struct{}{}, limit: registerItems},
 	}
-	w.stored = sync.NewCond(&w.mu)
+	w.store = newStorer(w.be, w.s, w.info.Name, w.log, w.course, &w.calls, w)
 	return w
 }
 
@@ -292,7 +288,7 @@ func (w *work) queueFetch(h *held) {
 
 func (w *work) queueReady(h *held) {
 	if h.inReady || h.running || h.gone || h.giving.Load() ||
-		len(h.waited) == 0 && (len(h.next) == 0 || h.uncommitted > 1 || h.yield || w.blocked(h)) {
+		len(h.waited) == 0 && (len(h.next) == 0 || w.store.uncommitted(h) > 1 || h.yield || w.blocked(h)) {
 		return
 	}
 	h.inReady = true
@@ -301,14 +297,14 @@ func (w *work) queueReady(h *held) {
 
 func (w *work) queueGive(h *held) {
 	h.giving.Store(true)
-	if h.inGive || h.gone || !h.idle() {
+	if h.inGive || h.gone || !w.idle(h) {
 		return
 	}
 	h.inGive = true
 	w.give = append(w.give, h)
 }
 
-func (h *held) idle() bool { return !h.running && h.uncommitted == 0 }
+func (w *work) idle(h *held) bool { return !h.running && w.store.uncommitted(h) == 0 }
 
 // blocked reports that a parked message holds back the whole resource. The lanes of a
 // running resource belong to its goroutine, which asks again when it is done.
@@ -416,7 +412,7 @@ func (w *work) settled(h *held) {
 	if h.gone {
 		return
 	}
-	if h.idle() {
+	if w.idle(h) {
 		h.activeAt = time.Now()
 		w.ticks++
 		h.idleAt = w.ticks

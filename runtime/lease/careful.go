@@ -20,41 +20,41 @@ const suspicionLimit = 2
 
 // doubtful is how many messages the stored cursor may have been behind a crashed owner: one pass
 // that was being handled and one not yet stored.
-func (w *work) doubtful() int {
+func (c *Consumer) doubtful() int {
 	batches := 1 // in a pass
-	if w.grows() {
+	if c.grows() {
 		batches = crewReach
 	}
-	return 2 * batches * w.c.spec.Batch
+	return 2 * batches * c.spec.Batch
 }
 
 // careful says to handle messages alone. It is asked by whoever runs h.
 func (h *held) careful() bool { return h.doubt > 0 && h.suspicion >= suspicionLimit }
 
 // alone handles one message of a resource whose owners keep crashing.
-func (w *work) alone(ctx context.Context, h *held, p *pass, i int, tx bool) bool {
-	m := &p.ms[i]
-	if w.killed(h, m.ID) {
-		p.out[i] = w.killer(h, m)
-		w.settle(h, p, i, i+1)
-		return w.store.flush(h)
+func (t *turn) alone(ctx context.Context, i int, tx bool) bool {
+	m := &t.p.ms[i]
+	if t.h.killed(m.ID) {
+		t.p.out[i] = t.h.killer(m)
+		t.settle(i, i+1)
+		return t.w.store.flush(t.h)
 	}
-	end, ok := w.mark(ctx, h, m.ID)
+	end, ok := t.mark(ctx, m.ID)
 	if !ok {
 		return false
 	}
 	defer end()
 	if tx {
-		ok = w.inTx(ctx, h, p, i, i+1)
+		ok = t.inTx(ctx, i, i+1)
 	} else {
-		w.lanes(ctx, h, p, i, i+1)
-		w.settle(h, p, i, i+prefix(p.out[i:i+1]))
+		t.lanes(ctx, i, i+1)
+		t.settle(i, i+prefix(t.p.out[i:i+1]))
 	}
-	if p.out[i].verdict == undecided {
-		w.unmark(h)
+	if t.p.out[i].verdict == undecided {
+		t.unmark()
 		return false
 	}
-	return w.store.flush(h) && ok
+	return t.w.store.flush(t.h) && ok
 }
 
 const (
@@ -68,32 +68,32 @@ const (
 
 // mark stores that the message id is about to be handled, by itself if an owner has crashed
 // while it was marked. The function that it returns ends that.
-func (w *work) mark(ctx context.Context, h *held, id string) (end func(), ok bool) {
+func (t *turn) mark(ctx context.Context, id string) (end func(), ok bool) {
 	end = func() {}
-	suspect := h.marked == id && h.markCount > 0
+	suspect := t.h.marked == id && t.h.markCount > 0
 	if suspect {
-		open := w.s.gate.alone(ctx, aloneWait)
+		open := t.w.s.gate.alone(ctx, aloneWait)
 		if open == nil {
-			return end, !h.stopped(ctx)
+			return end, !t.h.stopped(ctx)
 		}
 		end = open
 	}
-	w.store.submit(h, backend.Progress{Ref: h.ref, Mark: id}, counts{})
-	if !w.store.flush(h) {
+	t.w.store.submit(t.h, backend.Progress{Ref: t.h.ref, Mark: id}, counts{})
+	if !t.w.store.flush(t.h) {
 		end()
 		return end, false
 	}
 	if !suspect {
 		return end, true
 	}
-	h.only = true
-	open, late := end, w.store.nextSeq(h)
+	t.h.only = true
+	open, late := end, t.w.store.nextSeq(t.h)
 	timer := time.AfterFunc(aloneTime, func() {
 		open()
-		w.acquit(h, late)
+		t.acquit(late)
 	})
 	return func() {
-		h.only = false
+		t.h.only = false
 		timer.Stop()
 		open()
 	}, true
@@ -101,27 +101,27 @@ func (w *work) mark(ctx context.Context, h *held, id string) (end func(), ok boo
 
 // acquit takes the mark back from a message that is still being handled. Its Seq was drawn when
 // the message was marked, so it cannot overtake what the handler's end stores.
-func (w *work) acquit(h *held, seq int64) {
-	w.log.Info("a message that was suspected of killing its process runs on; it is no longer", "resource", h.Resource, "after", aloneTime)
-	err := do(of(w.s.ctx, "commit", h.Resource), func(ctx context.Context) error {
-		_, err := w.be.Commit(ctx, w.s.id, w.info.Name, []backend.Progress{{Ref: h.ref, Seq: seq}})
+func (t *turn) acquit(seq int64) {
+	t.w.log.Info("a message that was suspected of killing its process runs on; it is no longer", "resource", t.h.Resource, "after", aloneTime)
+	err := do(of(t.w.s.ctx, "commit", t.h.Resource), func(ctx context.Context) error {
+		_, err := t.w.be.Commit(ctx, t.w.s.id, t.w.info.Name, []backend.Progress{{Ref: t.h.ref, Seq: seq}})
 		return err
 	})
-	if err != nil && w.s.ctx.Err() == nil {
-		w.log.Warn("taking back the mark of a message failed; a crash will be blamed on it", "resource", h.Resource, "error", err)
+	if err != nil && t.w.s.ctx.Err() == nil {
+		t.w.log.Warn("taking back the mark of a message failed; a crash will be blamed on it", "resource", t.h.Resource, "error", err)
 	}
 }
 
 // unmark takes the mark back from a message that was interrupted: its owner, who tells,
 // has not crashed over it.
-func (w *work) unmark(h *held) { w.store.submit(h, backend.Progress{Ref: h.ref}, counts{}) }
+func (t *turn) unmark() { t.w.store.submit(t.h, backend.Progress{Ref: t.h.ref}, counts{}) }
 
 // markLimit is how many owners may crash over one marked message.
 const markLimit = 3
 
-func (w *work) killed(h *held, id string) bool { return h.marked == id && h.markCount >= markLimit }
+func (h *held) killed(id string) bool { return h.marked == id && h.markCount >= markLimit }
 
-func (w *work) killer(h *held, m *backend.Raw) outcome {
+func (h *held) killer(m *backend.Raw) outcome {
 	return outcome{verdict: dead, attempt: m.Attempt + h.markCount,
 		reason: fmt.Sprintf("the process died %d times while handling this message, the last time with nothing else running", h.markCount)}
 }

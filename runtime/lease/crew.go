@@ -15,20 +15,20 @@ import (
 // lanes handles p.ms[from:to] by as many workers as the consumer has, those of one key in
 // order. Beside a slow message the others go on with batches that were read meanwhile, which
 // become part of the pass.
-func (w *work) lanes(ctx context.Context, h *held, p *pass, from, to int) {
-	if w.c.spec.Workers == 1 || to-from == 1 && !w.mayGrow(h, p, to) {
-		w.sequence(h, p, from, to).run(ctx)
+func (t *turn) lanes(ctx context.Context, from, to int) {
+	if t.w.c.spec.Workers == 1 || to-from == 1 && !t.mayGrow(to) {
+		t.sequence(from, to).run(ctx)
 		return
 	}
-	c := &crew{w: w, h: h, p: p, seed: maphash.MakeSeed(), lines: map[string]*line{}, freed: make(chan struct{}, 1),
-		batches: slices.ContainsFunc(w.c.spec.Handlers, func(hd Handler) bool { return hd.batch })}
+	c := &crew{turn: t, seed: maphash.MakeSeed(), lines: map[string]*line{}, freed: make(chan struct{}, 1),
+		batches: slices.ContainsFunc(t.w.c.spec.Handlers, func(hd Handler) bool { return hd.batch })}
 	c.halt.Store(math.MaxInt64)
 	c.queue(from, to)
 	c.run(ctx)
 	to += c.grown
 	// Where one worker had to stop and others got further, a message stays parked, or is parked,
 	// due at once: the cursor can pass it, and nothing is handled twice.
-	out := p.out[from:to]
+	out := t.p.out[from:to]
 	for last := len(out) - 1; last >= 0; last-- {
 		if out[last].verdict == undecided {
 			continue
@@ -36,10 +36,10 @@ func (w *work) lanes(ctx context.Context, h *held, p *pass, from, to int) {
 		for i := range out[:last] {
 			switch {
 			case out[i].verdict != undecided:
-			case p.parked != nil:
+			case t.p.parked != nil:
 				out[i] = outcome{verdict: stays}
 			default:
-				out[i] = outcome{verdict: parked, lane: p.lane(w.c.spec.Retry.Order, from+i)}
+				out[i] = outcome{verdict: parked, lane: t.p.lane(t.w.c.spec.Retry.Order, from+i)}
 			}
 		}
 		break
@@ -51,18 +51,16 @@ func (w *work) lanes(ctx context.Context, h *held, p *pass, from, to int) {
 const crewReach = 16
 
 // grows reports that passes of the consumer grow beside slow messages.
-func (w *work) grows() bool { return w.c.spec.Workers > 1 && w.c.spec.Retry.Order != OrderBlock }
+func (c *Consumer) grows() bool { return c.spec.Workers > 1 && c.spec.Retry.Order != OrderBlock }
 
 // mayGrow reports that more batches may be added to a pass that is handled up to to.
-func (w *work) mayGrow(h *held, p *pass, to int) bool {
-	return w.grows() && p.parked == nil && to == len(p.ms) && !h.careful()
+func (t *turn) mayGrow(to int) bool {
+	return t.w.c.grows() && t.p.parked == nil && to == len(t.p.ms) && !t.h.careful()
 }
 
 // crew is the workers of one pass.
 type crew struct {
-	w       *work
-	h       *held
-	p       *pass
+	turn    *turn
 	seed    maphash.Seed
 	batches bool // a handler takes many messages: lines are of several keys, which it is called with
 	halt    atomic.Int64
@@ -93,16 +91,16 @@ type line struct {
 
 // queue puts p.ms[from:to] in line.
 func (c *crew) queue(from, to int) {
-	mixed := c.p.mixesKeys(c.w.c.spec.Retry.Order)
+	mixed := c.turn.p.mixesKeys(c.turn.w.c.spec.Retry.Order)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := from; i < to; i++ {
-		name := c.p.ms[i].Key // one that waits alone is still not called beside others of its key
+		name := c.turn.p.ms[i].Key // one that waits alone is still not called beside others of its key
 		if mixed {
 			name = ""
 		}
 		if c.batches {
-			name = strconv.Itoa(int(maphash.String(c.seed, name) % uint64(c.w.c.spec.Workers)))
+			name = strconv.Itoa(int(maphash.String(c.seed, name) % uint64(c.turn.w.c.spec.Workers)))
 		}
 		l := c.lines[name]
 		if l == nil {
@@ -121,7 +119,7 @@ func (c *crew) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for {
 		c.mu.Lock()
-		for len(c.ready) > 0 && c.active < c.w.c.spec.Workers {
+		for len(c.ready) > 0 && c.active < c.turn.w.c.spec.Workers {
 			l := c.ready[0]
 			c.ready = c.ready[1:]
 			c.active++
@@ -132,12 +130,12 @@ func (c *crew) run(ctx context.Context) {
 		if active == 0 {
 			break
 		}
-		if active < c.w.c.spec.Workers && c.grow(ctx) {
+		if active < c.turn.w.c.spec.Workers && c.grow(ctx) {
 			continue
 		}
 		select {
 		case <-c.freed:
-		case <-c.h.more:
+		case <-c.turn.h.more:
 		}
 	}
 	wg.Wait()
@@ -147,16 +145,16 @@ func (c *crew) run(ctx context.Context) {
 func (c *crew) work(ctx context.Context, l *line) {
 	for l != nil {
 		c.mu.Lock()
-		q := &sequence{w: c.w, h: c.h, p: c.p, index: l.index, out: make([]outcome, len(l.index)), behind: l.behind, halt: &c.halt}
+		q := &sequence{turn: c.turn, index: l.index, out: make([]outcome, len(l.index)), behind: l.behind, halt: &c.halt}
 		for _, i := range l.index {
-			q.ms = append(q.ms, c.p.ms[i])
+			q.ms = append(q.ms, c.turn.p.ms[i])
 		}
 		l.index = nil
 		c.mu.Unlock()
 		q.run(ctx)
 		c.mu.Lock()
 		for k, i := range q.index {
-			c.p.out[i] = q.out[k]
+			c.turn.p.out[i] = q.out[k]
 		}
 		l.behind = q.behind
 		if l.busy = len(l.index) > 0; l.busy {
@@ -177,23 +175,23 @@ func (c *crew) work(ctx context.Context, l *line) {
 // grow adds the next batch to the pass, if there is one and it may.
 func (c *crew) grow(ctx context.Context) bool {
 	c.mu.Lock()
-	at := len(c.p.ms)
-	may := c.w.mayGrow(c.h, c.p, at) && len(c.p.read) < crewReach && !c.h.stopped(ctx)
+	at := len(c.turn.p.ms)
+	may := c.turn.mayGrow(at) && len(c.turn.p.read) < crewReach && !c.turn.h.stopped(ctx)
 	c.mu.Unlock()
 	if !may {
 		return false
 	}
-	c.w.mu.Lock()
-	if len(c.h.next) == 0 || c.h.yield || c.h.gone {
-		c.w.mu.Unlock()
+	c.turn.w.mu.Lock()
+	if len(c.turn.h.next) == 0 || c.turn.h.yield || c.turn.h.gone {
+		c.turn.w.mu.Unlock()
 		return false
 	}
-	f := c.w.nextBatch(c.h)
-	c.w.queueFetch(c.h)
-	c.w.mu.Unlock()
-	c.w.kick()
+	f := c.turn.w.nextBatch(c.turn.h)
+	c.turn.w.queueFetch(c.turn.h)
+	c.turn.w.mu.Unlock()
+	c.turn.w.kick()
 	c.mu.Lock()
-	c.p.add(f)
+	c.turn.p.add(f)
 	c.grown += len(f.Messages)
 	c.mu.Unlock()
 	c.queue(at, at+len(f.Messages))

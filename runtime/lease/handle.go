@@ -64,55 +64,63 @@ func (p *pass) lane(o Order, i int) string {
 	return o.lane(&p.ms[i])
 }
 
+// turn is one resource at work on a pass, in one goroutine. No other goroutine works on the resource then, so what
+// of h belongs to whoever runs it needs no lock.
+type turn struct {
+	w *work
+	h *held
+	p *pass
+}
+
 // process handles a pass of one resource and hands over its progress. Consecutive messages
 // whose handlers take a transaction share one; the others share a commit.
-func (w *work) process(ctx context.Context, h *held, p *pass) {
+func (t *turn) process(ctx context.Context) {
 	done := 0
-	for done < len(p.out) && !h.stopped(ctx) {
-		end, tx := w.segment(p.ms, done)
+	for done < len(t.p.out) && !t.h.stopped(ctx) {
+		end, tx := t.w.c.segment(t.p.ms, done)
 		ok := true
 		switch {
-		case h.careful():
-			ok = w.alone(ctx, h, p, done, tx)
+		case t.h.careful():
+			ok = t.alone(ctx, done, tx)
 		case tx:
-			ok = w.inTx(ctx, h, p, done, end)
+			ok = t.inTx(ctx, done, end)
 		default:
-			w.lanes(ctx, h, p, done, end) // perhaps beyond end
-			w.settle(h, p, done, prefix(p.out))
+			t.lanes(ctx, done, end) // perhaps beyond end
+			t.settle(done, prefix(t.p.out))
 		}
-		upto := prefix(p.out)
+		upto := prefix(t.p.out)
 		if !ok || upto == done {
 			break
 		}
-		if p.parked == nil {
-			h.doubt = max(h.doubt-(upto-done), 0)
+		if t.p.parked == nil {
+			t.h.doubt = max(t.h.doubt-(upto-done), 0)
 		}
-		if done = upto; p.parked == nil && w.c.spec.Retry.Order == OrderBlock && len(h.lanes) > 0 {
+		if done = upto; t.p.parked == nil && t.w.c.spec.Retry.Order == OrderBlock && len(t.h.lanes) > 0 {
 			break
 		}
 	}
-	if p.parked != nil {
+	if t.p.parked != nil {
 		return // what is left is read again
 	}
-	if done < len(p.out) {
-		w.rewind(h, p.cursor(done))
+	if done < len(t.p.out) {
+		t.rewind(t.p.cursor(done))
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.trust(h)
-	h.dirty = h.dirty || h.doubt > 0 // there may be nothing else to get past
+	t.w.mu.Lock()
+	defer t.w.mu.Unlock()
+	t.w.trust(t.h)
+	t.h.dirty = t.h.dirty || t.h.doubt > 0 // there may be nothing else to get past
 }
 
 // segment returns the end of the run of messages from i on whose handlers all take a
 // transaction, or all do not. Messages without a handler go with any.
-func (w *work) segment(ms []backend.Raw, i int) (end int, tx bool) {
-	if !w.c.hasTx {
+func (c *Consumer) segment(ms []backend.Raw, i int) (end int, tx bool) {
+	if !c.hasTx {
 		return len(ms), false
 	}
 	known := false
 	for end = i; end < len(ms); end++ {
-		hd := w.c.handlerFor(ms[end].Kind)
+		hd := c.handlerFor(ms[end].Kind)
 		if hd == nil {
 			continue
 		}
@@ -134,11 +142,11 @@ func prefix(out []outcome) int {
 }
 
 // rewind makes the messages from cursor on be read again, if the lease is still held.
-func (w *work) rewind(h *held, cursor backend.Cursor) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	h.cursor, h.next, h.dirty, h.turn = cursor, nil, true, false
-	h.reads.voided++
+func (t *turn) rewind(cursor backend.Cursor) {
+	t.w.mu.Lock()
+	defer t.w.mu.Unlock()
+	t.h.cursor, t.h.next, t.h.dirty, t.h.turn = cursor, nil, true, false
+	t.h.reads.voided++
 }
 
 // stopped says to begin no further call: the lease has ended or is being given away.
@@ -146,9 +154,7 @@ func (h *held) stopped(ctx context.Context) bool { return h.giving.Load() || ctx
 
 // sequence handles messages in order.
 type sequence struct {
-	w *work
-	h *held
-	p *pass
+	*turn
 	// tx is what handlers are given of the transaction joined; both are nil outside one. conflict says that what
 	// failed is noting an item in it.
 	tx       any
@@ -178,8 +184,8 @@ type sequence struct {
 	watch   watched
 }
 
-func (w *work) sequence(h *held, p *pass, from, to int) *sequence {
-	return &sequence{w: w, h: h, p: p, ms: p.ms[from:to], out: p.out[from:to], from: from, only: h.only}
+func (t *turn) sequence(from, to int) *sequence {
+	return &sequence{turn: t, ms: t.p.ms[from:to], out: t.p.out[from:to], from: from, only: t.h.only}
 }
 
 // at is the place in the pass of ms[i].

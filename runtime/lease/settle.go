@@ -9,14 +9,14 @@ import (
 type counts struct{ handled, parked, dead, skipped int }
 
 // progress turns the decisions on p.ms[from:to] into what is to be stored.
-func (w *work) progress(h *held, p *pass, from, to int) (backend.Progress, counts) {
-	g := backend.Progress{Ref: h.ref}
-	if p.parked == nil {
-		g.Cursor = p.cursor(to)
+func (t *turn) progress(from, to int) (backend.Progress, counts) {
+	g := backend.Progress{Ref: t.h.ref}
+	if t.p.parked == nil {
+		g.Cursor = t.p.cursor(to)
 	}
 	var n counts
 	for i := from; i < to; i++ {
-		m, o := &p.ms[i], &p.out[i]
+		m, o := &t.p.ms[i], &t.p.out[i]
 		switch o.verdict {
 		case handled:
 			n.handled++
@@ -26,15 +26,15 @@ func (w *work) progress(h *held, p *pass, from, to int) (backend.Progress, count
 			n.parked++
 			g.Park = append(g.Park, backend.Park{ID: m.ID, Lane: o.lane, Attempt: o.attempt, After: o.after, Error: o.reason})
 			if o.failed {
-				w.log.Info("handler failed, trying the message again", "resource", h.Resource, "kind", m.Kind, "id", m.ID,
+				t.w.log.Info("handler failed, trying the message again", "resource", t.h.Resource, "kind", m.Kind, "id", m.ID,
 					"attempt", o.attempt, "after", o.after, "error", o.reason)
 			}
 		case dead:
 			n.dead++
-			g.Dead = append(g.Dead, w.giveUp(h, m, o))
+			g.Dead = append(g.Dead, t.giveUp(m, o))
 			g.Once = append(g.Once, o.ask(m.ID)...)
 		}
-		if p.parked != nil && (o.verdict == handled || o.verdict == skipped) {
+		if t.p.parked != nil && (o.verdict == handled || o.verdict == skipped) {
 			g.Done = append(g.Done, m.ID)
 		}
 	}
@@ -43,57 +43,57 @@ func (w *work) progress(h *held, p *pass, from, to int) (backend.Progress, count
 
 // noteLanes remembers the lanes that the decisions on p.ms[from:to] have made or emptied, and
 // when they are due. It is called by whoever runs h.
-func (w *work) noteLanes(h *held, p *pass, from, to int) {
+func (t *turn) noteLanes(from, to int) {
 	for i := from; i < to; i++ {
-		w.noteLate(h, p, i)
-		switch o := &p.out[i]; {
+		t.noteLateLane(i)
+		switch o := &t.p.out[i]; {
 		case o.verdict == parked:
-			h.addLane(o.lane)
+			t.h.addLane(o.lane)
 			if o.attempt > 0 || o.after > 0 {
-				w.parkedDue(o.after)
+				t.w.parkedDue(o.after)
 			}
-			if p.parked != nil {
-				p.behind[o.lane] = struct{}{}
+			if t.p.parked != nil {
+				t.p.behind[o.lane] = struct{}{}
 			}
-		case p.parked != nil && o.verdict != stays && p.parked[i].Last:
-			delete(h.lanes, p.parked[i].Lane)
+		case t.p.parked != nil && o.verdict != stays && t.p.parked[i].Last:
+			delete(t.h.lanes, t.p.parked[i].Lane)
 		}
 	}
 }
 
-// noteLate keeps in mind which lanes wait for another version, and have outlived a message.
-func (w *work) noteLate(h *held, p *pass, i int) {
-	o := &p.out[i]
-	if p.parked == nil || o.verdict == stays {
+// noteLateLane keeps in mind which lanes wait for another version, and have outlived a message.
+func (t *turn) noteLateLane(i int) {
+	o := &t.p.out[i]
+	if t.p.parked == nil || o.verdict == stays {
 		return
 	}
-	if lane := p.parked[i].Lane; o.late && !p.parked[i].Last {
-		if h.late == nil {
-			h.late = map[string]struct{}{}
+	if lane := t.p.parked[i].Lane; o.late && !t.p.parked[i].Last {
+		if t.h.late == nil {
+			t.h.late = map[string]struct{}{}
 		}
-		h.late[lane] = struct{}{}
+		t.h.late[lane] = struct{}{}
 	} else {
-		delete(h.late, lane)
+		delete(t.h.late, lane)
 	}
 }
 
-func (w *work) giveUp(h *held, m *backend.Raw, o *outcome) backend.Dead {
-	w.log.Warn("dead letter", "resource", h.Resource, "kind", m.Kind, "id", m.ID, "attempts", o.attempt, "reason", o.reason)
-	w.c.observe(operate.ObservedDeadLetter{Consumer: h.Consumer, Resource: h.Resource, Kind: m.Kind, ID: m.ID, Reason: o.reason, Attempts: o.attempt})
+func (t *turn) giveUp(m *backend.Raw, o *outcome) backend.Dead {
+	t.w.log.Warn("dead letter", "resource", t.h.Resource, "kind", m.Kind, "id", m.ID, "attempts", o.attempt, "reason", o.reason)
+	t.w.c.observe(operate.ObservedDeadLetter{Consumer: t.h.Consumer, Resource: t.h.Resource, Kind: m.Kind, ID: m.ID, Reason: o.reason, Attempts: o.attempt})
 	return backend.Dead{ID: m.ID, Attempt: o.attempt, Reason: o.reason}
 }
 
 // settle hands over the progress made on p.ms[from:to].
-func (w *work) settle(h *held, p *pass, from, to int) {
+func (t *turn) settle(from, to int) {
 	if from == to {
 		return
 	}
-	g, n := w.progress(h, p, from, to)
-	w.noteLanes(h, p, from, to)
-	if p.parked != nil && n == (counts{}) && !h.careful() {
+	g, n := t.progress(from, to)
+	t.noteLanes(from, to)
+	if t.p.parked != nil && n == (counts{}) && !t.h.careful() {
 		return // all of it stays as it is
 	}
-	w.store.submit(h, g, n)
+	t.w.store.submit(t.h, g, n)
 }
 
 // stored notes that a commit succeeded, but for the leases that it names as fenced.

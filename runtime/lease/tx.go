@@ -16,45 +16,45 @@ import (
 //
 // All progress made before is stored first, and the gate is entered: neither is waited for while the
 // transaction holds a connection. Storing may need one, and so does a message that is tried alone.
-func (w *work) inTx(ctx context.Context, h *held, p *pass, from, to int) bool {
-	out := p.out
-	if !w.store.flush(h) {
+func (t *turn) inTx(ctx context.Context, from, to int) bool {
+	out := t.p.out
+	if !t.w.store.flush(t.h) {
 		return false
 	}
-	if !h.only {
-		if !w.s.gate.enter(ctx) {
+	if !t.h.only {
+		if !t.w.s.gate.enter(ctx) {
 			clear(out[from:])
 			return true
 		}
-		defer w.s.gate.leave()
+		defer t.w.s.gate.leave()
 	}
 	end, single := to, 0
 	for {
-		tx, err := w.begin(ctx, h)
+		tx, err := t.begin(ctx)
 		if err != nil {
 			clear(out[from:])
 			return false
 		}
 		clear(out[from:end])
-		q := w.sequence(h, p, from, end)
+		q := t.sequence(from, end)
 		q.single = single
 		q.join(tx)
 		q.run(ctx)
 		if q.failed {
 			lost := tx.Lost() || q.conflict
-			w.rollback(tx)
+			t.rollback(tx)
 			if ctx.Err() != nil {
 				clear(out[from:])
 				return true
 			}
-			if lost && w.interrupted(ctx, h) {
+			if lost && t.interrupted(ctx) {
 				continue
 			}
 			single = max(single, q.single)
 			if q.out[q.i].verdict != undecided {
 				end = from + q.i // goes again without the failed one
 				if end == from {
-					w.settle(h, p, from, from+1)
+					t.settle(from, from+1)
 					clear(out[from+1:])
 					return true
 				}
@@ -67,29 +67,29 @@ func (w *work) inTx(ctx context.Context, h *held, p *pass, from, to int) bool {
 		}
 		clear(out[upto:])
 		if upto == from {
-			w.rollback(tx)
+			t.rollback(tx)
 			return true
 		}
-		g, n := w.progress(h, p, from, upto)
-		g.Seq = w.store.nextSeq(h)
-		err = do(of(ctx, "commit", h.Resource), func(ctx context.Context) error { return tx.Commit(ctx, w.s.id, w.info.Name, g) })
+		g, n := t.progress(from, upto)
+		g.Seq = t.w.store.nextSeq(t.h)
+		err = do(of(ctx, "commit", t.h.Resource), func(ctx context.Context) error { return tx.Commit(ctx, t.w.s.id, t.w.info.Name, g) })
 		if err == nil {
-			h.interruptions = 0
-			w.noteLanes(h, p, from, upto)
-			w.committed(h, n)
+			t.h.interruptions = 0
+			t.noteLanes(from, upto)
+			t.w.committed(t.h, n)
 			return true
 		}
 		if !errors.Is(err, backend.ErrRolledBack) {
 			clear(out[from:])
-			w.uncertain(ctx, h, err)
+			t.uncertain(ctx, err)
 			return false
 		}
-		w.rollback(tx)
+		t.rollback(tx)
 		if upto == from+1 {
 			if out[from].verdict == handled { // else its fate was decided before, and is stored without the transaction
 				out[from] = q.judgeAt(0, examine(err))
 			}
-			w.settle(h, p, from, upto)
+			t.settle(from, upto)
 			return true
 		}
 		clear(out[from:])
@@ -107,13 +107,13 @@ func (q *sequence) join(tx backend.Tx) {
 const interruptionLimit = 3
 
 // interrupted reports that a lost connection shall not count, and waits a little.
-func (w *work) interrupted(ctx context.Context, h *held) bool {
-	if h.interruptions == interruptionLimit {
-		h.interruptions = 0
+func (t *turn) interrupted(ctx context.Context) bool {
+	if t.h.interruptions == interruptionLimit {
+		t.h.interruptions = 0
 		return false
 	}
-	h.interruptions++
-	pause(ctx, jitter(50*time.Millisecond<<h.interruptions))
+	t.h.interruptions++
+	pause(ctx, jitter(50*time.Millisecond<<t.h.interruptions))
 	return true
 }
 
@@ -123,34 +123,34 @@ const uncertainPause = 250 * time.Millisecond
 // uncertain deals with a commit that was fenced, or that may or may not have happened.
 // In the second case it gives the lease back: the release waits for the transaction's
 // end, and the next owner, with a new epoch, starts from what was really stored.
-func (w *work) uncertain(ctx context.Context, h *held, err error) {
+func (t *turn) uncertain(ctx context.Context, err error) {
 	if errors.Is(err, backend.ErrFenced) {
-		w.fenced(h)
+		t.w.fenced(t.h)
 		return
 	}
-	w.log.Warn("the outcome of a commit is unknown, giving the lease back", "resource", h.Resource, "error", err)
+	t.w.log.Warn("the outcome of a commit is unknown, giving the lease back", "resource", t.h.Resource, "error", err)
 	pause(ctx, jitter(uncertainPause))
-	h.giving.Store(true)
+	t.h.giving.Store(true)
 }
 
 // begin tries until a transaction is open or the lease ends.
-func (w *work) begin(ctx context.Context, h *held) (backend.Tx, error) {
-	defer w.course.waiting("a transaction for " + h.Resource + ": the backend begins none")()
+func (t *turn) begin(ctx context.Context) (backend.Tx, error) {
+	defer t.w.course.waiting("a transaction for " + t.h.Resource + ": the backend begins none")()
 	var failed backoff
 	for {
-		tx, err := call(of(ctx, "begin"), w.caps.Tx.Begin)
-		if err == nil || h.stopped(ctx) {
+		tx, err := call(of(ctx, "begin"), t.w.caps.Tx.Begin)
+		if err == nil || t.h.stopped(ctx) {
 			return tx, err
 		}
-		failed.pause(ctx, w.log, "begin failed", err)
+		failed.pause(ctx, t.w.log, "begin failed", err)
 	}
 }
 
 // rollback undoes a transaction even after its lease has ended.
-func (w *work) rollback(tx backend.Tx) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.s.ctx), w.s.ttl/3)
+func (t *turn) rollback(tx backend.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.w.s.ctx), t.w.s.ttl/3)
 	defer cancel()
 	if err := tx.Rollback(ctx); err != nil {
-		w.log.Warn("rollback failed; the server will do it", "error", err)
+		t.w.log.Warn("rollback failed; the server will do it", "error", err)
 	}
 }

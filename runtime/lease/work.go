@@ -169,7 +169,7 @@ func (w *work) take(grants []backend.Grant, asked instant) {
 			suspicion: g.Suspicion, marked: g.Mark, markCount: g.MarkCount,
 		}
 		if g.Suspicion > 0 {
-			h.doubt = w.doubtful()
+			h.doubt = w.c.doubtful()
 		}
 		for _, lane := range g.Lanes {
 			h.addLane(lane)
@@ -343,7 +343,7 @@ func (w *work) step() time.Duration {
 		if ms := h.waited; len(ms) > 0 {
 			h.waited = nil
 			w.start(h, func(ctx context.Context) {
-				w.process(ctx, h, parkedPass(ms))
+				(&turn{w, h, parkedPass(ms)}).process(ctx)
 				w.endTurn(h)
 			})
 			continue
@@ -353,7 +353,7 @@ func (w *work) step() time.Duration {
 		}
 		f := w.nextBatch(h)
 		h.turn = false
-		w.start(h, func(ctx context.Context) { w.process(ctx, h, freshPass(f)) })
+		w.start(h, func(ctx context.Context) { (&turn{w, h, freshPass(f)}).process(ctx) })
 		w.queueFetch(h) // the next batch is read while this one is handled
 	}
 	read := w.stepFetch()

@@ -184,20 +184,20 @@ func (c *Consumer) enter(resource string) {
 }
 
 // leave is told who entered: a resource that an earlier session left busy may be taken now.
-func (c *Consumer) leave(resource string, by *work) {
+func (c *Consumer) leave(resource string, by *owner) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.busy[resource]--; c.busy[resource] > 0 {
 		return
 	}
 	delete(c.busy, resource)
-	if c.work != nil && c.work != by {
-		c.work.hintSurvey()
+	if c.work != nil && c.work.own != by {
+		c.work.own.hintSurvey()
 	}
 }
 
 // busyBeside counts the resources on which a handler runs and that are not held.
-func (c *Consumer) busyBeside(held map[string]*held) (n int) {
+func (c *Consumer) busyBeside(held map[string]*holding) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for r := range c.busy {

@@ -14,12 +14,12 @@ import (
 // runs.
 func (p *process) drain(s *session, works []*work) {
 	for _, w := range works {
-		w.giveAll()
+		w.own.giveAll()
 	}
 	left, rest := works, false
 	for began, late := now(), false; !late && s.alive(); s.awaitSettled() {
 		took := began.since()
-		left = slices.DeleteFunc(slices.Clone(left), (*work).gone)
+		left = slices.DeleteFunc(slices.Clone(left), func(w *work) bool { return w.own.gone() })
 		if rest = allRest(left); rest {
 			break
 		}
@@ -27,7 +27,7 @@ func (p *process) drain(s *session, works []*work) {
 		for _, w := range left {
 			limit := w.c.spec.Drain
 			if took > limit {
-				w.cancelAll(fmt.Errorf("%w: the process stops and its drain time of %v is over", ErrHandover, limit))
+				w.run.cancelAll(fmt.Errorf("%w: the process stops and its drain time of %v is over", ErrHandover, limit))
 			}
 			late = late && took-limit > min(s.ttl/4, 2*time.Second)
 		}
@@ -38,7 +38,7 @@ func (p *process) drain(s *session, works []*work) {
 	s.end(fmt.Errorf("%w: the process stopped", ErrHandover)) // first: what is under way must not find a closed session
 	if !rest {
 		for _, w := range left {
-			w.log.Error("handlers or the backend did not return in time; their leases are left to expire", "leases", w.owned(), "session", s.id)
+			w.log.Error("handlers or the backend did not return in time; their leases are left to expire", "leases", w.own.owned(), "session", s.id)
 		}
 		return
 	}
@@ -47,7 +47,7 @@ func (p *process) drain(s *session, works []*work) {
 		return
 	}
 	for _, w := range left {
-		w.ended()
+		w.own.ended()
 	}
 }
 
@@ -56,20 +56,15 @@ func (p *process) drain(s *session, works []*work) {
 func allRest(works []*work) bool {
 	var resting []*work
 	for _, w := range works {
-		w.mu.Lock()
-		if w.rests() {
+		if w.own.resting() {
 			resting = append(resting, w)
 		}
-		w.mu.Unlock()
 	}
 	if len(resting) == len(works) {
 		return true
 	}
 	for _, w := range resting {
-		w.mu.Lock()
-		w.early = true
-		w.mu.Unlock()
-		w.kick()
+		w.own.releaseEarly()
 	}
 	return false
 }

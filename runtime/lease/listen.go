@@ -48,9 +48,9 @@ func (l *listener) listen() {
 		err := l.follow(&failed)
 		for _, w := range l.works {
 			w.course.feedClosed(err)
-			w.doubtHeld()
-			w.dirtyAll()
-			w.parkedDue(0)
+			w.own.doubtHeld()
+			w.run.hearAll()
+			w.run.parkedDue(0)
 		}
 		failed.pause(l.s.ctx, l.log, "feed failed", err)
 	}
@@ -72,9 +72,9 @@ func (l *listener) follow(failed *backoff) error {
 		}
 	}()
 	for _, w := range l.works {
-		w.registerAll()
-		w.dirtyAll()
-		w.parkedDue(0) // a replay may have been missed too
+		w.own.names.registerAll()
+		w.run.hearAll()
+		w.run.parkedDue(0) // a replay may have been missed too
 		w.course.feedOpened()
 	}
 	l.s.hintOwnership()
@@ -108,15 +108,13 @@ func (l *listener) tell(news *backend.News) {
 	for _, w := range l.works {
 		w.course.step(listening)
 		if slices.Contains(news.Wanted, w.info.Name) {
-			hint(w.streams.wanted)
+			hint(w.own.wanted)
 		}
 		if news.Parked {
-			w.parkedDue(0)
-			w.hintSweep() // perhaps of streams that were retired
+			w.run.parkedDue(0)
+			hint(w.own.searches) // perhaps of streams that were retired
 		}
-		if fresh := w.hear(news); len(fresh) > 0 {
-			w.registerThese(fresh)
-		}
+		w.hear(news)
 	}
 }
 

@@ -120,7 +120,7 @@ func (p *process) keep(ctx context.Context) {
 			}
 			lost = ""
 			c.logger.Error("handlers still run on leases that were lost; their resources get no leases here until they return",
-				"consumer", c.Name(), "resources", some(c.busyResources()))
+				"consumer", c.Name(), "resources", few(c.busyResources()))
 		}
 	}
 	for _, c := range p.consumers { // Run outlives its handlers, if they return soon
@@ -128,8 +128,8 @@ func (p *process) keep(ctx context.Context) {
 	}
 }
 
-// some is the first of many names, for the log.
-func some(names []string) []string {
+// few is the first of many names, for the log.
+func few(names []string) []string {
 	slices.Sort(names)
 	return names[:min(len(names), 10)]
 }
@@ -202,22 +202,7 @@ func (p *process) live(ctx context.Context, s *session) {
 	wg.Go(func() { p.survey(s, works) })
 	wg.Go(func() { p.maintain(s, works) })
 	for _, w := range works {
-		wg.Go(w.register)
-		wg.Go(w.own)
-		wg.Go(w.schedule)
-		wg.Go(w.store.run)
-		wg.Go(w.watchStuck)
-		wg.Go(w.watchProgress)
-		switch {
-		case w.info.Announced:
-			wg.Go(w.announce)
-		case w.info.Per == PerStream:
-			wg.Go(w.sweep)
-		}
-		if w.info.Lock == LockRow {
-			wg.Go(w.renewRows)
-			wg.Go(w.watchRows)
-		}
+		w.start(&wg)
 	}
 	select {
 	case <-s.ctx.Done():
@@ -226,13 +211,13 @@ func (p *process) live(ctx context.Context, s *session) {
 	}
 	reason := context.Cause(s.ctx)
 	for _, w := range works {
-		w.loseAll(reason)
+		w.own.loseAll(reason)
 		w.c.without(reason)
 	}
 	s.observe(operate.ObservedSession{Session: s.id, Reason: reason.Error()})
 	wg.Wait()
 	for _, w := range works {
 		w.calls.Wait()
-		w.loseAll(reason) // what an Acquire that was under way has brought
+		w.own.loseAll(reason) // what an Acquire that was under way has brought
 	}
 }

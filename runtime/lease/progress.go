@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -126,73 +127,69 @@ type pending struct {
 
 // pending says what the consumer has to do.
 func (w *work) pending() (all [activities]pending) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	const often = 30 * time.Second // backends answer within that, news or not
-	all[listening] = pending{"news: the feed does not answer", often}
-	all[surveying] = pending{"a survey of its leases", often}
-	if w.stopped {
-		all[listening].what, all[surveying].what = "", ""
-	}
-	if len(w.watched) > 0 { // calls of handlers under way
-		on := map[*held]bool{}
-		for q := range w.watched {
-			on[q.h] = true
-		}
-		all[handling] = pending{fmt.Sprintf("a handler on %s; %d of at most %d run", w.someOf(func(h *held) bool { return on[h] }), len(on), w.c.concurrency), w.c.stuckAfter}
-	}
-	if reads := func(h *held) bool { return h.reads.busy || h.reads.strain.resting }; w.reads.calls.busy > 0 || w.anyOf(reads) {
-		all[reading] = pending{what: "a read of " + w.someOf(reads)}
-	}
-	if w.parked.fetching || w.parked.reading.busy > 0 || w.parked.failures > 0 {
-		all[readParked] = pending{what: "a read of parked messages"}
-	}
-	if stores := func(h *held) bool { return w.store.uncommitted(h) > 0 }; w.anyOf(stores) {
-		all[storing] = pending{what: "progress to be stored of " + w.someOf(stores)}
-	}
-	if gives := func(h *held) bool { return h.inGive }; !w.stopped && w.anyOf(gives) {
-		all[releasing] = pending{what: "leases to be released: " + w.someOf(gives)}
-	}
-	switch {
-	case w.asking:
-		all[acquiring] = pending{what: "leases to be acquired"}
-	case w.surveys.wanted > 0 && !w.stopped:
-		all[acquiring] = pending{what: fmt.Sprintf("%d free resources, of which the backend grants none", w.surveys.wanted)}
-	}
-	if w.enroll.under {
-		all[registering] = pending{what: "its resources to be registered"}
-	}
+	w.own.pending(&all)
+	w.run.pending(&all)
 	return all
 }
 
-func (w *work) anyOf(is func(h *held) bool) bool {
-	for _, h := range w.held {
-		if is(h) {
-			return true
+const often = 30 * time.Second // backends answer surveys and feeds within that, news or not
+
+func (o *owner) pending(all *[activities]pending) {
+	if _, under := o.names.registered(); under {
+		all[registering] = pending{what: "its resources to be registered"}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.stopped {
+		all[listening] = pending{"news: the feed does not answer", often}
+		all[surveying] = pending{"a survey of its leases", often}
+		if gives := some(o.held, func(h *holding) bool { return h.is(leaseReleasing) }); gives != "" {
+			all[releasing] = pending{what: "leases to be released: " + gives}
 		}
 	}
-	return false
+	switch free := o.surveys.wants(); {
+	case o.asking:
+		all[acquiring] = pending{what: "leases to be acquired"}
+	case free > 0 && !o.stopped:
+		all[acquiring] = pending{what: fmt.Sprintf("%d free resources, of which the backend grants none", free)}
+	}
 }
 
-// someOf names a few of the resources held that pass is, and how many more there are. The caller
-// holds w.mu.
-func (w *work) someOf(is func(h *held) bool) string {
+func (r *runner) pending(all *[activities]pending) {
+	on := r.stuck.on()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(on) > 0 { // calls of handlers under way
+		all[handling] = pending{fmt.Sprintf("a handler on %s; %d of at most %d run", orLost(some(r.at, func(h *holding) bool { return on[h] })), len(on), r.c.concurrency), r.c.stuckAfter}
+	}
+	if reads := some(r.at, func(h *holding) bool { return h.reads.busy || h.reads.strain.resting }); r.reads.calls.busy > 0 || reads != "" {
+		all[reading] = pending{what: "a read of " + orLost(reads)}
+	}
+	if r.parked.fetching || r.parked.reading.busy > 0 || r.parked.failures > 0 {
+		all[readParked] = pending{what: "a read of parked messages"}
+	}
+	if stores := some(r.at, func(h *holding) bool { return r.store.uncommitted(h) > 0 }); stores != "" {
+		all[storing] = pending{what: "progress to be stored of " + stores}
+	}
+}
+
+func orLost(names string) string { return cmp.Or(names, "leases that were lost") }
+
+// some names a few of the leases that pass is, and how many more there are; empty for none.
+func some(held map[string]*holding, is func(h *holding) bool) string {
 	const most = 3
 	var names []string
 	n := 0
-	for r, h := range w.held {
+	for name, h := range held {
 		if is(h) {
 			if n++; len(names) < most {
-				names = append(names, r)
+				names = append(names, name)
 			}
 		}
 	}
 	slices.Sort(names)
 	text := strings.Join(names, ", ")
-	switch {
-	case n == 0:
-		return "leases that were lost"
-	case n > most:
+	if n > most {
 		text += fmt.Sprintf(" and %d more", n-most)
 	}
 	return text
@@ -253,9 +250,8 @@ func (p *progress) look(all [activities]pending, limit time.Duration) (begun, ov
 
 // readiness reports why the consumer is not getting on under this session; nil when it is.
 func (w *work) readiness() error {
-	w.mu.Lock()
-	stopped, registered := w.stopped, w.enroll.done
-	w.mu.Unlock()
+	stopped := w.own.stopping()
+	registered, _ := w.own.names.registered()
 	p := w.course
 	p.mu.Lock()
 	defer p.mu.Unlock()

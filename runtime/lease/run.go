@@ -2,87 +2,302 @@ package lease
 
 import (
 	"context"
-	"fmt"
-	"runtime/debug"
+	"math"
+	"sync"
 	"time"
-
-	"github.com/leasegen/leasegen/runtime/backend"
-	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// startRuns calls the Run handler of every lease that has none running, and returns
-// when to look again.
-func (w *work) startRuns() time.Duration {
-	wait := time.Hour
-	for _, h := range w.held {
-		if h.running || h.giving.Load() {
-			continue
-		}
-		if d := time.Until(h.runAt); d > 0 {
-			wait = min(wait, d)
-			continue
-		}
-		w.start(h, func(ctx context.Context) { w.runOnce(ctx, h) })
-	}
-	return wait
+// runner works on the leases of one consumer under one session.
+type runner struct {
+	*scope
+	own   *owner
+	store *storer
+	stuck *stuckWatch
+	wake  chan struct{} // schedule has something to look at
+
+	mu      sync.Mutex
+	at      map[string]*holding // held, by resource
+	ready   []*holding          // have a batch ready
+	rested  []*holding          // are leaving or over, and idle: for the owner
+	running int                 // goroutines at work
+	ticks   uint64              // orders the beginnings and ends of work on resources
+	reads   readState
+	parked  parkedState
 }
 
-// runOnce calls the Run handler. One that returns while its lease is held is called again
-// after the backoff of its retry policy; a stream's is done with nil, and is given up when
-// it keeps failing.
-func (w *work) runOnce(ctx context.Context, h *held) {
-	leave := w.s.gate.enterRun(ctx, aloneTime)
-	if leave == nil {
+func newRunner(x *scope) *runner {
+	return &runner{scope: x, stuck: &stuckWatch{scope: x, watched: map[*sequence]struct{}{}}, wake: make(chan struct{}, 1), at: map[string]*holding{},
+		parked: parkedState{due: time.Now().Add(parkedAtLeast), laned: map[*holding]struct{}{}, yielding: map[*holding]struct{}{}, strains: map[*holding]*strain{}}}
+}
+
+func (r *runner) kick() { hint(r.wake) }
+
+// add begins to work on a lease.
+func (r *runner) add(h *holding) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.at[h.Resource] = h
+	if len(h.lanes) > 0 {
+		r.parked.laned[h] = struct{}{}
+		r.yieldTo(h)
+	}
+	r.ticks++
+	h.idleAt = r.ticks // parked messages read before, under an older epoch, are not its own
+	r.queueRead(h)
+}
+
+// drop forgets a lease that is over. What runs on it goes on until its context ends.
+func (r *runner) drop(h *holding) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.at[h.Resource] == h {
+		delete(r.at, h.Resource)
+	}
+	delete(r.parked.laned, h)
+	delete(r.parked.yielding, h)
+	delete(r.parked.strains, h)
+}
+
+// cancel ends the context of what runs on a lease.
+func (r *runner) cancel(h *holding, cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if h.cancel != nil {
+		h.cancel(cause)
+	}
+}
+
+func (r *runner) cancelAll(cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, h := range r.at {
+		if h.cancel != nil {
+			h.cancel(cause)
+		}
+	}
+}
+
+// hear notes which of the resources held have news, and returns the ones that are not held, or not for long.
+func (r *runner) hear(resources []string) (absent []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range resources {
+		h := r.at[name]
+		if h != nil {
+			r.markDirty(h)
+		}
+		if h == nil || h.leaving() {
+			absent = append(absent, name)
+		}
+	}
+	r.kick()
+	return absent
+}
+
+// hearAll is hear for all resources, after news may have been missed.
+func (r *runner) hearAll() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, h := range r.at {
+		r.markDirty(h)
+	}
+	r.kick()
+}
+
+func (r *runner) markDirty(h *holding) {
+	h.dirty = true
+	r.queueRead(h)
+}
+
+// queueRead and queueReady queue h if its state allows it. They are called after
+// every change of state that might, with r.mu held.
+func (r *runner) queueRead(h *holding) {
+	if h.reads.queued || h.reads.busy || h.reads.strain.resting || len(h.next) >= readAhead || !h.dirty ||
+		h.leaving() || r.blocked(h) || r.runs() {
 		return
 	}
-	defer leave()
-	began := time.Now()
-	ended := make(chan error, 1)
+	h.reads.queued = true
+	if h.reads.strain.alone() {
+		r.reads.alone = append(r.reads.alone, h)
+	} else {
+		r.reads.queue = append(r.reads.queue, h)
+	}
+}
+
+func (r *runner) queueReady(h *holding) {
+	if h.inReady || h.running || h.leaving() ||
+		len(h.waited) == 0 && (len(h.next) == 0 || r.store.uncommitted(h) > 1 || h.yield || r.blocked(h)) {
+		return
+	}
+	h.inReady = true
+	r.ready = append(r.ready, h)
+}
+
+// idle reports that nothing runs on h and nothing of it is to be stored. The caller holds r.mu.
+func (r *runner) idle(h *holding) bool { return !h.running && r.store.uncommitted(h) == 0 }
+
+func (r *runner) isIdle(h *holding) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.idle(h)
+}
+
+// unoccupied reports that h is idle, and has no batch ready.
+func (r *runner) unoccupied(h *holding) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.idle(h) && len(h.next) == 0
+}
+
+func (r *runner) isRunning(h *holding) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return h.running
+}
+
+// quiet reports that nothing is left to do for h as far as is known, and since when.
+func (r *runner) quiet(h *holding) (since time.Time, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return h.activeAt, r.restsOn(h)
+}
+
+// stopQuiet makes h leave if it is quiet: news that comes later finds it leaving.
+func (r *runner) stopQuiet(h *holding) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.restsOn(h) {
+		return false
+	}
+	h.advance(leaseGiving)
+	return true
+}
+
+func (r *runner) restsOn(h *holding) bool {
+	return r.idle(h) && !h.dirty && !h.reads.busy && !h.reads.queued && len(h.next) == 0 && len(h.waited) == 0 &&
+		len(h.lanes) == 0 && !h.leaving()
+}
+
+// blocked reports that a parked message holds back the whole resource. The lanes of a
+// running resource belong to its goroutine, which asks again when it is done.
+func (r *runner) blocked(h *holding) bool {
+	return r.c.spec.Retry.Order == OrderBlock && (h.running || len(h.lanes) > 0)
+}
+
+// schedule starts reads and handlers until the session ends.
+func (r *runner) schedule() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for r.s.ctx.Err() == nil {
+		timer.Reset(r.step())
+		select {
+		case <-r.wake:
+		case <-timer.C:
+		case <-r.s.ctx.Done():
+		}
+	}
+}
+
+// step starts what can be started and returns when to look again.
+func (r *runner) step() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.runs() {
+		return r.startRuns()
+	}
+	for len(r.ready) > 0 && r.running < r.c.concurrency {
+		h := pop(&r.ready)
+		h.inReady = false
+		if h.running || h.leaving() {
+			continue
+		}
+		if ms := h.waited; len(ms) > 0 {
+			h.waited = nil
+			r.start(h, func(ctx context.Context) {
+				(&turn{r, h, parkedPass(ms)}).process(ctx)
+				r.endTurn(h)
+			})
+			continue
+		}
+		if len(h.next) == 0 || h.yield {
+			continue
+		}
+		f := r.nextBatch(h)
+		h.turn = false
+		r.start(h, func(ctx context.Context) { (&turn{r, h, freshPass(f)}).process(ctx) })
+		r.queueRead(h) // the next batch is read while this one is handled
+	}
+	read := r.stepRead()
+	return min(r.stepParked(), read, time.Duration(math.MaxInt64))
+}
+
+func pop(q *[]*holding) *holding {
+	h := (*q)[0]
+	(*q)[0] = nil
+	*q = (*q)[1:]
+	return h
+}
+
+// start runs f for h in a goroutine, with a context that ends with the lease.
+func (r *runner) start(h *holding, f func(ctx context.Context)) {
+	ctx, cancel := context.WithCancelCause(context.WithValue(r.s.ctx, leaseKey{}, h.Lease))
+	h.running, h.cancel = true, cancel
+	r.ticks++
+	h.busyAt = r.ticks
+	r.running++
+	r.c.enter(h.Resource)
 	go func() {
-		err := errGoexit
 		defer func() {
-			if r := recover(); r != nil {
-				err = &panicError{r}
-				w.log.Error("handler panicked", "resource", h.Resource, "panic", oneLine(fmt.Sprint(r)), "stack", string(debug.Stack()))
-			}
-			ended <- err
+			cancel(nil)
+			r.c.leave(h.Resource, r.own)
+			r.mu.Lock()
+			r.running--
+			h.running, h.cancel = false, nil
+			r.settled(h)
+			r.mu.Unlock()
+			r.kick()
 		}()
-		err = w.c.spec.Handlers[0].run(ctx, h.Lease)
+		if r.own.alive(h) {
+			f(ctx)
+		}
 	}()
-	err := <-ended
-	w.c.observe(operate.ObservedHandle{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch, Duration: time.Since(began), Err: err})
-	if h.stopped(ctx) {
-		return
-	}
-	if time.Since(began) > w.c.spec.Retry.Cap {
-		h.runFailures = 0
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if h.suspicion > 0 {
-		h.suspicion = 0
-		w.store.submit(h, backend.Progress{Ref: h.ref, Trust: true}, counts{})
-	}
-	if w.info.Announced && err == nil {
-		w.retire(h)
-		return
-	}
-	h.runFailures++
-	if w.info.Announced && h.runFailures >= w.c.spec.Retry.Max {
-		w.log.Error("Run failed too often; the stream is left alone for a while", "resource", h.Resource,
-			"failures", h.runFailures, "for", w.c.spec.Retry.Cap, "error", err)
-		w.avoid(h)
-		return
-	}
-	again := w.c.spec.Retry.wait(h.runFailures)
-	w.log.Warn("Run returned while its lease is held; calling it again", "resource", h.Resource, "after", again, "error", err)
-	h.runAt = time.Now().Add(again)
 }
 
-// stopRun asks a Run handler to return because its lease is given away. Handlers of
-// messages finish their call instead.
-func (w *work) stopRun(h *held) {
-	if w.runs() && h.cancel != nil {
-		h.cancel(ErrHandover)
+// settled is called when work on h, or the storing of its progress, has ended. The caller holds r.mu.
+func (r *runner) settled(h *holding) {
+	if h.leaving() && (r.idle(h) || h.is(leaseOver) && !h.running) {
+		r.rested = append(r.rested, h)
+		hint(r.own.wake)
 	}
+	if h.is(leaseOver) {
+		return
+	}
+	if r.idle(h) {
+		h.activeAt = time.Now()
+		r.ticks++
+		h.idleAt = r.ticks
+		if len(h.lanes) > 0 {
+			r.parked.laned[h] = struct{}{}
+		} else {
+			delete(r.parked.laned, h)
+		}
+		if h.missed && !h.turn && r.parked.strains[h] == nil {
+			h.missed = false
+			r.yieldTo(h)
+		}
+		if h.yield {
+			r.parked.due = time.Time{}
+		}
+	}
+	r.queueReady(h)
+	r.queueRead(h)
+}
+
+// takeRested returns the leases that became idle while they leave, or after they were lost.
+func (r *runner) takeRested() []*holding {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	hs := r.rested
+	r.rested = nil
+	return hs
 }

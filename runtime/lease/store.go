@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -12,23 +11,16 @@ import (
 // storer stores the progress of one consumer under one session: that of many leases in one
 // commit, each fenced by its epoch. What is handed over while a commit is under way is merged, by lease, into the
 // next one, so the number of round trips does not grow with the resources.
-//
-// Its lock may be taken with work.mu held, and not the other way round.
 type storer struct {
-	be       backend.Commits
-	s        *session
-	consumer string
-	log      *slog.Logger
-	course   *progress
-	calls    *sync.WaitGroup
-	on       storeEvents
+	*scope
+	on storeEvents
 
 	mu       sync.Mutex
 	changed  *sync.Cond // on mu: progress was stored, or never will be
 	wake     chan struct{}
-	order    []*held // whose progress may be stored now
-	alone    []*held // the same, by themselves
-	waiting  map[*held]*entry
+	order    []*holding // whose progress may be stored now
+	alone    []*holding // the same, by themselves
+	waiting  map[*holding]*entry
 	slots    slots
 	failures int // of commits of several, in a row
 }
@@ -36,7 +28,7 @@ type storer struct {
 // storeEvents is told what becomes of progress. It is called without locks.
 type storeEvents interface {
 	// stored follows a commit. It calls account.
-	stored(hs []*held, es []*entry, fenced []string)
+	stored(hs []*holding, es []*entry, fenced []string)
 	// kick follows every commit, stored or not.
 	kick()
 }
@@ -58,21 +50,20 @@ type entry struct {
 	parts int
 }
 
-func newStorer(be backend.Commits, s *session, consumer string, log *slog.Logger, course *progress, calls *sync.WaitGroup, on storeEvents) *storer {
-	st := &storer{be: be, s: s, consumer: consumer, log: log, course: course, calls: calls, on: on,
-		wake: make(chan struct{}, 1), waiting: map[*held]*entry{}}
+func newStorer(x *scope, on storeEvents) *storer {
+	st := &storer{scope: x, on: on, wake: make(chan struct{}, 1), waiting: map[*holding]*entry{}}
 	st.changed = sync.NewCond(&st.mu)
 	return st
 }
 
 // submit hands progress of h over. It does nothing after end.
-func (st *storer) submit(h *held, p backend.Progress, n counts) {
+func (st *storer) submit(h *holding, p backend.Progress, n counts) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.add(h, p, n)
 }
 
-func (st *storer) add(h *held, p backend.Progress, n counts) {
+func (st *storer) add(h *holding, p backend.Progress, n counts) {
 	if h.stores.over {
 		return
 	}
@@ -82,26 +73,26 @@ func (st *storer) add(h *held, p backend.Progress, n counts) {
 }
 
 // uncommitted counts what was handed over of h and is not yet stored.
-func (st *storer) uncommitted(h *held) int {
+func (st *storer) uncommitted(h *holding) int {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return h.stores.uncommitted
 }
 
 // nextSeq numbers what is stored of h.
-func (st *storer) nextSeq(h *held) int64 {
+func (st *storer) nextSeq(h *holding) int64 {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return h.nextSeq()
 }
 
-func (h *held) nextSeq() int64 {
+func (h *holding) nextSeq() int64 {
 	h.stores.seq++
 	return h.stores.seq
 }
 
 // flush waits until all progress of h is stored, and reports whether it was.
-func (st *storer) flush(h *held) bool {
+func (st *storer) flush(h *holding) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for h.stores.uncommitted > 0 && !h.stores.over && st.s.ctx.Err() == nil {
@@ -111,7 +102,7 @@ func (st *storer) flush(h *held) bool {
 }
 
 // end forgets h, which was released or lost.
-func (st *storer) end(h *held) {
+func (st *storer) end(h *holding) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	h.stores.over = true
@@ -122,7 +113,7 @@ func (st *storer) end(h *held) {
 const toldLimit = 1000
 
 // tell hands over how the execution of an item ended, at once: until it is stored, a crash leaves the item unknown.
-func (st *storer) tell(h *held, r backend.OnceResult) {
+func (st *storer) tell(h *holding, r backend.OnceResult) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if h.stores.told == nil || h.stores.uncommitted == 0 {
@@ -133,7 +124,7 @@ func (st *storer) tell(h *held, r backend.OnceResult) {
 }
 
 // untold reports whether a result of the item may be on its way.
-func (st *storer) untold(h *held, key string) bool {
+func (st *storer) untold(h *holding, key string) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	_, told := h.stores.told[key]
@@ -141,7 +132,7 @@ func (st *storer) untold(h *held, key string) bool {
 }
 
 // merge adds progress to what waits to be stored of h.
-func (st *storer) merge(h *held, add *entry) {
+func (st *storer) merge(h *holding, add *entry) {
 	e := st.waiting[h]
 	if e == nil {
 		st.waiting[h] = add
@@ -162,7 +153,7 @@ func (st *storer) merge(h *held, add *entry) {
 }
 
 // queue queues h if it has progress and none of its is under way.
-func (st *storer) queue(h *held) {
+func (st *storer) queue(h *holding) {
 	r := &h.stores
 	if r.queued || r.busy || r.strain.resting || st.waiting[h] == nil {
 		return
@@ -211,7 +202,7 @@ func (st *storer) step() time.Duration {
 		} else if wait < 0 {
 			break
 		}
-		var hs []*held
+		var hs []*holding
 		among := storeItems
 		for len(st.order) > 0 && len(hs) < among {
 			if n := st.order[0].stores.strain.among; n > 0 {
@@ -228,7 +219,7 @@ func (st *storer) step() time.Duration {
 }
 
 // storable appends h, which was queued, if it is still held.
-func (st *storer) storable(hs []*held, h *held) []*held {
+func (st *storer) storable(hs []*holding, h *holding) []*holding {
 	h.stores.queued = false
 	if h.stores.over { // a lease of the same name may be held again
 		h.stores.uncommitted -= st.waiting[h].parts
@@ -239,7 +230,7 @@ func (st *storer) storable(hs []*held, h *held) []*held {
 }
 
 // start commits the progress of several leases in one call.
-func (st *storer) start(hs []*held) {
+func (st *storer) start(hs []*holding) {
 	if len(hs) == 0 {
 		return
 	}
@@ -268,7 +259,7 @@ func (st *storer) start(hs []*held) {
 				ctx = of(ctx, "commit", hs[0].Resource)
 			}
 			fenced, err = callFor(ctx, within, func(ctx context.Context) ([]string, error) {
-				return st.be.Commit(ctx, st.s.id, st.consumer, ps)
+				return st.be.Commit(ctx, st.s.id, st.info.Name, ps)
 			})
 		}
 		if isLost(err) {
@@ -295,7 +286,7 @@ func (st *storer) start(hs []*held) {
 	})
 }
 
-func (st *storer) passed(hs []*held, took time.Duration) {
+func (st *storer) passed(hs []*holding, took time.Duration) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.failures = 0
@@ -305,7 +296,7 @@ func (st *storer) passed(hs []*held, took time.Duration) {
 }
 
 // account notes that progress is stored.
-func (st *storer) account(hs []*held, es []*entry) {
+func (st *storer) account(hs []*holding, es []*entry) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for i, h := range hs {
@@ -315,7 +306,7 @@ func (st *storer) account(hs []*held, es []*entry) {
 
 // failed puts progress back whose commit failed or is of unknown outcome, before what was queued
 // since.
-func (st *storer) failed(hs []*held, es []*entry, late bool, err error) {
+func (st *storer) failed(hs []*holding, es []*entry, late bool, err error) {
 	st.course.failed("commit failed", err)
 	st.mu.Lock()
 	for i, h := range hs {
@@ -339,7 +330,7 @@ func (st *storer) failed(hs []*held, es []*entry, late bool, err error) {
 }
 
 // rest keeps the progress of a lease from being stored for a while that fails by itself.
-func (st *storer) rest(h *held, wait time.Duration, err error) {
+func (st *storer) rest(h *holding, wait time.Duration, err error) {
 	s := &h.stores.strain
 	if s.failures%10 == 1 && st.s.ctx.Err() == nil {
 		st.log.Warn("commit failed for a lease, trying it again by itself", "resource", h.Resource, "failures", s.failures, "after", wait, "error", err)

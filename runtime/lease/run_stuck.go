@@ -3,12 +3,21 @@ package lease
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
+
+// stuckWatch watches the handler calls of one consumer.
+type stuckWatch struct {
+	*scope
+
+	mu      sync.Mutex
+	watched map[*sequence]struct{}
+}
 
 // watched is the handler call that a sequence is in. Progress is watched apart from
 // liveness: a process that heartbeats may still hang in a handler. The calls only
@@ -18,35 +27,47 @@ type watched struct {
 	calls   atomic.Uint64
 	cancel  atomic.Pointer[context.CancelCauseFunc]
 
-	// These belong to watchStuck.
+	// These belong to stuckWatch.watch.
 	seen     uint64 // the call seen last
 	since    time.Time
 	reported bool
 }
 
-func (w *work) watching(q *sequence, on bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// watching notes that a sequence has begun or ended.
+func (k *stuckWatch) watching(q *sequence, on bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if on {
-		w.watched[q] = struct{}{}
+		k.watched[q] = struct{}{}
 	} else {
-		delete(w.watched, q)
+		delete(k.watched, q)
 	}
 }
 
-// watchStuck reports calls that take too long, once each, until the session ends.
-func (w *work) watchStuck() {
-	for pause(w.s.ctx, max(w.c.stuckAfter/8, time.Millisecond)) {
+// on returns the leases on which handler calls are under way.
+func (k *stuckWatch) on() map[*holding]bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	on := map[*holding]bool{}
+	for q := range k.watched {
+		on[q.h] = true
+	}
+	return on
+}
+
+// watch reports calls that take too long, once each, until the session ends.
+func (k *stuckWatch) watch() {
+	for pause(k.s.ctx, max(k.c.stuckAfter/8, time.Millisecond)) {
 		var stuck []*sequence
-		w.mu.Lock()
-		for q := range w.watched {
-			if q.watch.stuckFor(w.c.stuckAfter) {
+		k.mu.Lock()
+		for q := range k.watched {
+			if q.watch.stuckFor(k.c.stuckAfter) {
 				stuck = append(stuck, q)
 			}
 		}
-		w.mu.Unlock()
+		k.mu.Unlock()
 		for _, q := range stuck {
-			w.reportStuck(q)
+			k.reportStuck(q)
 		}
 	}
 }
@@ -63,14 +84,14 @@ func (c *watched) stuckFor(d time.Duration) bool {
 	return true
 }
 
-func (w *work) reportStuck(q *sequence) {
+func (k *stuckWatch) reportStuck(q *sequence) {
 	m, cancel := q.watch.message.Load(), q.watch.cancel.Load()
 	if m == nil || q.watch.calls.Load() != q.watch.seen {
 		return // it has just returned; what was loaded may belong to the next call
 	}
-	w.log.Error("handler is stuck", "resource", q.h.Resource, "kind", m.Kind, "id", m.ID, "after", w.c.stuckAfter, "cancelled", w.c.cancelStuck)
-	w.c.observe(operate.ObservedStuck{Consumer: q.h.Consumer, Resource: q.h.Resource, Kind: m.Kind, ID: m.ID, Running: w.c.stuckAfter})
+	k.log.Error("handler is stuck", "resource", q.h.Resource, "kind", m.Kind, "id", m.ID, "after", k.c.stuckAfter, "cancelled", k.c.cancelStuck)
+	k.c.observe(operate.ObservedStuck{Consumer: q.h.Consumer, Resource: q.h.Resource, Kind: m.Kind, ID: m.ID, Running: k.c.stuckAfter})
 	if cancel != nil {
-		(*cancel)(fmt.Errorf("%w: it was given %v", ErrStuck, w.c.stuckAfter))
+		(*cancel)(fmt.Errorf("%w: it was given %v", ErrStuck, k.c.stuckAfter))
 	}
 }

@@ -16,12 +16,12 @@ import (
 // order. Beside a slow message the others go on with batches that were read meanwhile, which
 // become part of the pass.
 func (t *turn) lanes(ctx context.Context, from, to int) {
-	if t.w.c.spec.Workers == 1 || to-from == 1 && !t.mayGrow(to) {
+	if t.r.c.spec.Workers == 1 || to-from == 1 && !t.mayGrow(to) {
 		t.sequence(from, to).run(ctx)
 		return
 	}
 	c := &crew{turn: t, seed: maphash.MakeSeed(), lines: map[string]*line{}, freed: make(chan struct{}, 1),
-		batches: slices.ContainsFunc(t.w.c.spec.Handlers, func(hd Handler) bool { return hd.batch })}
+		batches: slices.ContainsFunc(t.r.c.spec.Handlers, func(hd Handler) bool { return hd.batch })}
 	c.halt.Store(math.MaxInt64)
 	c.queue(from, to)
 	c.run(ctx)
@@ -39,7 +39,7 @@ func (t *turn) lanes(ctx context.Context, from, to int) {
 			case t.p.parked != nil:
 				out[i] = outcome{verdict: stays}
 			default:
-				out[i] = outcome{verdict: parked, lane: t.p.lane(t.w.c.spec.Retry.Order, from+i)}
+				out[i] = outcome{verdict: parked, lane: t.p.lane(t.r.c.spec.Retry.Order, from+i)}
 			}
 		}
 		break
@@ -55,7 +55,7 @@ func (c *Consumer) grows() bool { return c.spec.Workers > 1 && c.spec.Retry.Orde
 
 // mayGrow reports that more batches may be added to a pass that is handled up to to.
 func (t *turn) mayGrow(to int) bool {
-	return t.w.c.grows() && t.p.parked == nil && to == len(t.p.ms) && !t.h.careful()
+	return t.r.c.grows() && t.p.parked == nil && to == len(t.p.ms) && !t.h.careful()
 }
 
 // crew is the workers of one pass.
@@ -91,7 +91,7 @@ type line struct {
 
 // queue puts p.ms[from:to] in line.
 func (c *crew) queue(from, to int) {
-	mixed := c.turn.p.mixesKeys(c.turn.w.c.spec.Retry.Order)
+	mixed := c.turn.p.mixesKeys(c.turn.r.c.spec.Retry.Order)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := from; i < to; i++ {
@@ -100,7 +100,7 @@ func (c *crew) queue(from, to int) {
 			name = ""
 		}
 		if c.batches {
-			name = strconv.Itoa(int(maphash.String(c.seed, name) % uint64(c.turn.w.c.spec.Workers)))
+			name = strconv.Itoa(int(maphash.String(c.seed, name) % uint64(c.turn.r.c.spec.Workers)))
 		}
 		l := c.lines[name]
 		if l == nil {
@@ -119,7 +119,7 @@ func (c *crew) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for {
 		c.mu.Lock()
-		for len(c.ready) > 0 && c.active < c.turn.w.c.spec.Workers {
+		for len(c.ready) > 0 && c.active < c.turn.r.c.spec.Workers {
 			l := c.ready[0]
 			c.ready = c.ready[1:]
 			c.active++
@@ -130,7 +130,7 @@ func (c *crew) run(ctx context.Context) {
 		if active == 0 {
 			break
 		}
-		if active < c.turn.w.c.spec.Workers && c.grow(ctx) {
+		if active < c.turn.r.c.spec.Workers && c.grow(ctx) {
 			continue
 		}
 		select {
@@ -181,15 +181,15 @@ func (c *crew) grow(ctx context.Context) bool {
 	if !may {
 		return false
 	}
-	c.turn.w.mu.Lock()
-	if len(c.turn.h.next) == 0 || c.turn.h.yield || c.turn.h.gone {
-		c.turn.w.mu.Unlock()
+	c.turn.r.mu.Lock()
+	if len(c.turn.h.next) == 0 || c.turn.h.yield || c.turn.h.leaving() {
+		c.turn.r.mu.Unlock()
 		return false
 	}
-	f := c.turn.w.nextBatch(c.turn.h)
-	c.turn.w.queueFetch(c.turn.h)
-	c.turn.w.mu.Unlock()
-	c.turn.w.kick()
+	f := c.turn.r.nextBatch(c.turn.h)
+	c.turn.r.queueRead(c.turn.h)
+	c.turn.r.mu.Unlock()
+	c.turn.r.kick()
 	c.mu.Lock()
 	c.turn.p.add(f)
 	c.grown += len(f.Messages)

@@ -29,7 +29,7 @@ func (c *Consumer) doubtful() int {
 }
 
 // careful says to handle messages alone. It is asked by whoever runs h.
-func (h *held) careful() bool { return h.doubt > 0 && h.suspicion >= suspicionLimit }
+func (h *holding) careful() bool { return h.doubt > 0 && h.suspicion >= suspicionLimit }
 
 // alone handles one message of a resource whose owners keep crashing.
 func (t *turn) alone(ctx context.Context, i int, tx bool) bool {
@@ -37,7 +37,7 @@ func (t *turn) alone(ctx context.Context, i int, tx bool) bool {
 	if t.h.killed(m.ID) {
 		t.p.out[i] = t.h.killer(m)
 		t.settle(i, i+1)
-		return t.w.store.flush(t.h)
+		return t.r.store.flush(t.h)
 	}
 	end, ok := t.mark(ctx, m.ID)
 	if !ok {
@@ -54,7 +54,7 @@ func (t *turn) alone(ctx context.Context, i int, tx bool) bool {
 		t.unmark()
 		return false
 	}
-	return t.w.store.flush(t.h) && ok
+	return t.r.store.flush(t.h) && ok
 }
 
 const (
@@ -72,14 +72,14 @@ func (t *turn) mark(ctx context.Context, id string) (end func(), ok bool) {
 	end = func() {}
 	suspect := t.h.marked == id && t.h.markCount > 0
 	if suspect {
-		open := t.w.s.gate.alone(ctx, aloneWait)
+		open := t.r.s.gate.alone(ctx, aloneWait)
 		if open == nil {
 			return end, !t.h.stopped(ctx)
 		}
 		end = open
 	}
-	t.w.store.submit(t.h, backend.Progress{Ref: t.h.ref, Mark: id}, counts{})
-	if !t.w.store.flush(t.h) {
+	t.r.store.submit(t.h, backend.Progress{Ref: t.h.ref, Mark: id}, counts{})
+	if !t.r.store.flush(t.h) {
 		end()
 		return end, false
 	}
@@ -87,7 +87,7 @@ func (t *turn) mark(ctx context.Context, id string) (end func(), ok bool) {
 		return end, true
 	}
 	t.h.only = true
-	open, late := end, t.w.store.nextSeq(t.h)
+	open, late := end, t.r.store.nextSeq(t.h)
 	timer := time.AfterFunc(aloneTime, func() {
 		open()
 		t.acquit(late)
@@ -102,36 +102,36 @@ func (t *turn) mark(ctx context.Context, id string) (end func(), ok bool) {
 // acquit takes the mark back from a message that is still being handled. Its Seq was drawn when
 // the message was marked, so it cannot overtake what the handler's end stores.
 func (t *turn) acquit(seq int64) {
-	t.w.log.Info("a message that was suspected of killing its process runs on; it is no longer", "resource", t.h.Resource, "after", aloneTime)
-	err := do(of(t.w.s.ctx, "commit", t.h.Resource), func(ctx context.Context) error {
-		_, err := t.w.be.Commit(ctx, t.w.s.id, t.w.info.Name, []backend.Progress{{Ref: t.h.ref, Seq: seq}})
+	t.r.log.Info("a message that was suspected of killing its process runs on; it is no longer", "resource", t.h.Resource, "after", aloneTime)
+	err := do(of(t.r.s.ctx, "commit", t.h.Resource), func(ctx context.Context) error {
+		_, err := t.r.be.Commit(ctx, t.r.s.id, t.r.info.Name, []backend.Progress{{Ref: t.h.ref, Seq: seq}})
 		return err
 	})
-	if err != nil && t.w.s.ctx.Err() == nil {
-		t.w.log.Warn("taking back the mark of a message failed; a crash will be blamed on it", "resource", t.h.Resource, "error", err)
+	if err != nil && t.r.s.ctx.Err() == nil {
+		t.r.log.Warn("taking back the mark of a message failed; a crash will be blamed on it", "resource", t.h.Resource, "error", err)
 	}
 }
 
 // unmark takes the mark back from a message that was interrupted: its owner, who tells,
 // has not crashed over it.
-func (t *turn) unmark() { t.w.store.submit(t.h, backend.Progress{Ref: t.h.ref}, counts{}) }
+func (t *turn) unmark() { t.r.store.submit(t.h, backend.Progress{Ref: t.h.ref}, counts{}) }
 
 // markLimit is how many owners may crash over one marked message.
 const markLimit = 3
 
-func (h *held) killed(id string) bool { return h.marked == id && h.markCount >= markLimit }
+func (h *holding) killed(id string) bool { return h.marked == id && h.markCount >= markLimit }
 
-func (h *held) killer(m *backend.Raw) outcome {
+func (h *holding) killer(m *backend.Raw) outcome {
 	return outcome{verdict: dead, attempt: m.Attempt + h.markCount,
 		reason: fmt.Sprintf("the process died %d times while handling this message, the last time with nothing else running", h.markCount)}
 }
 
 // trust clears the suspicion on a resource that has got past what its crashed owners
 // may have stumbled over. The caller holds w.mu.
-func (w *work) trust(h *held) {
+func (r *runner) trust(h *holding) {
 	if h.suspicion == 0 || h.doubt > 0 {
 		return
 	}
 	h.suspicion = 0
-	w.store.submit(h, backend.Progress{Ref: h.ref, Trust: true}, counts{})
+	r.store.submit(h, backend.Progress{Ref: h.ref, Trust: true}, counts{})
 }

@@ -16,8 +16,8 @@ const (
 )
 
 // nextBatch takes the next batch out of what was read of h: a Fetch may bring several.
-func (w *work) nextBatch(h *held) backend.Fetched {
-	f, n := h.next[0], w.c.spec.Batch
+func (r *runner) nextBatch(h *holding) backend.Fetched {
+	f, n := h.next[0], r.c.spec.Batch
 	if len(f.Messages) <= n {
 		h.next = h.next[1:]
 		return f
@@ -29,10 +29,10 @@ func (w *work) nextBatch(h *held) backend.Fetched {
 	return backend.Fetched{Resource: f.Resource, Messages: f.Messages[:n], Next: f.Cut(n), Cut: f.Cut}
 }
 
-// readState is guarded by work.mu.
+// readState is guarded by runner.mu.
 type readState struct {
-	queue    []*held // may have news and no batch ready
-	alone    []*held // the same, to be read by themselves
+	queue    []*holding // may have news and no batch ready
+	alone    []*holding // the same, to be read by themselves
 	calls    slots
 	failures int // of reads of several, in a row
 }
@@ -44,55 +44,55 @@ type resourceReads struct {
 	strain       strain
 }
 
-// stepFetch starts the reads that may be started, and returns when to look again.
-func (w *work) stepFetch() time.Duration {
-	r := &w.reads
-	for len(r.alone) > 0 && r.calls.freeAlone() {
-		h := pop(&r.alone)
-		w.startFetch(w.readable(nil, h))
+// stepRead starts the reads that may be started, and returns when to look again.
+func (r *runner) stepRead() time.Duration {
+	q := &r.reads
+	for len(q.alone) > 0 && q.calls.freeAlone() {
+		h := pop(&q.alone)
+		r.startRead(r.readable(nil, h))
 	}
-	for len(r.queue) > 0 && len(w.ready) < w.c.concurrency {
-		if wait := r.calls.free(time.Now()); wait != 0 {
+	for len(q.queue) > 0 && len(r.ready) < r.c.concurrency {
+		if wait := q.calls.free(time.Now()); wait != 0 {
 			if wait < 0 {
 				break
 			}
 			return wait
 		}
-		var items []*held
+		var items []*holding
 		among := fetchItems
-		for len(r.queue) > 0 && len(items) < among {
-			h := r.queue[0]
+		for len(q.queue) > 0 && len(items) < among {
+			h := q.queue[0]
 			if n := h.reads.strain.among; n > 0 {
 				if len(items) >= n {
 					break
 				}
 				among = min(among, n)
 			}
-			items = w.readable(items, pop(&r.queue))
+			items = r.readable(items, pop(&q.queue))
 		}
-		w.startFetch(items)
+		r.startRead(items)
 	}
 	return time.Hour
 }
 
 // readable appends h, which was queued, if it still wants to be read.
-func (w *work) readable(items []*held, h *held) []*held {
+func (r *runner) readable(items []*holding, h *holding) []*holding {
 	h.reads.queued = false
-	if h.gone || h.giving.Load() || len(h.next) >= readAhead {
+	if h.leaving() || len(h.next) >= readAhead {
 		return items
 	}
 	return append(items, h)
 }
 
-// startFetch reads resources in one round trip.
-func (w *work) startFetch(items []*held) {
+// startRead reads resources in one round trip.
+func (r *runner) startRead(items []*holding) {
 	if len(items) == 0 {
 		return
 	}
 	alone := len(items) == 1 && items[0].reads.strain.alone()
-	limit := max(min(max(fetchBudget, w.c.spec.Batch)/len(items), w.c.spec.Batch*fetchRun), 1)
+	limit := max(min(max(fetchBudget, r.c.spec.Batch)/len(items), r.c.spec.Batch*fetchRun), 1)
 	within := strainTime
-	req := backend.FetchRequest{Consumer: w.info, MaxPayload: w.c.maxPayload}
+	req := backend.FetchRequest{Consumer: r.info, MaxPayload: r.c.maxPayload}
 	voids := make([]uint64, len(items))
 	for i, h := range items {
 		h.reads.busy, h.dirty = true, false
@@ -100,75 +100,75 @@ func (w *work) startFetch(items []*held) {
 		req.Items = append(req.Items, backend.FetchItem{Resource: h.Resource, From: h.cursor, Limit: h.reads.strain.limit(limit)})
 		within = max(within, h.reads.strain.timeout())
 	}
-	w.reads.calls.begin(alone)
-	w.calls.Go(func() {
+	r.reads.calls.begin(alone)
+	r.calls.Go(func() {
 		began := time.Now()
-		ctx := of(w.s.ctx, "fetch")
+		ctx := of(r.s.ctx, "fetch")
 		if alone {
 			ctx = of(ctx, "fetch", items[0].Resource)
 		}
-		fetched, err := callFor(ctx, within, func(ctx context.Context) ([]backend.Fetched, error) { return w.be.Fetch(ctx, req) })
+		fetched, err := callFor(ctx, within, func(ctx context.Context) ([]backend.Fetched, error) { return r.be.Fetch(ctx, req) })
 		if err == nil {
 			err = checkFetched(&req, fetched)
 		}
 		if isLost(err) {
-			w.s.lose("the backend declared the session dead")
+			r.s.lose("the backend declared the session dead")
 		}
-		w.mu.Lock()
+		r.mu.Lock()
 		if err == nil {
-			w.course.step(reading)
-			w.reads.failures = 0
+			r.course.step(reading)
+			r.reads.failures = 0
 			for i, h := range items {
 				h.reads.strain.passed(time.Since(began))
 				h.reads.busy = false
 				if h.reads.voided != voids[i] {
 					h.dirty = true
-					w.queueFetch(h)
+					r.queueRead(h)
 					continue
 				}
-				w.deliver(h, &fetched[i])
+				r.deliver(h, &fetched[i])
 			}
 		} else {
-			w.course.failed("fetch failed", err)
+			r.course.failed("fetch failed", err)
 			for _, h := range items {
 				h.dirty = true
 				if wait := h.reads.strain.failed(len(items), time.Since(began) >= within); wait > 0 {
-					w.restRead(h, wait, err)
+					r.restRead(h, wait, err)
 				}
 			}
 			if len(items) > 1 {
-				failures := w.reads.failures
-				w.reads.failures++
-				w.mu.Unlock()
-				endure(w.s.ctx, w.log, "fetch failed, trying again with fewer resources at once", failures, err)
-				w.mu.Lock()
+				failures := r.reads.failures
+				r.reads.failures++
+				r.mu.Unlock()
+				endure(r.s.ctx, r.log, "fetch failed, trying again with fewer resources at once", failures, err)
+				r.mu.Lock()
 			}
 			for _, h := range items {
 				h.reads.busy = false
-				w.queueFetch(h)
+				r.queueRead(h)
 			}
 		}
-		w.reads.calls.end(alone)
-		w.mu.Unlock()
-		w.kick()
+		r.reads.calls.end(alone)
+		r.mu.Unlock()
+		r.kick()
 	})
 }
 
 // restRead keeps a resource from being read for a while that fails by itself. The caller holds
-// w.mu.
-func (w *work) restRead(h *held, wait time.Duration, err error) {
+// r.mu.
+func (r *runner) restRead(h *holding, wait time.Duration, err error) {
 	s := &h.reads.strain
-	if s.failures%10 == 1 && w.s.ctx.Err() == nil {
-		w.log.Warn("reading a resource failed, trying it again by itself", "resource", h.Resource, "failures", s.failures, "after", wait, "error", err)
+	if s.failures%10 == 1 && r.s.ctx.Err() == nil {
+		r.log.Warn("reading a resource failed, trying it again by itself", "resource", h.Resource, "failures", s.failures, "after", wait, "error", err)
 	}
 	s.resting = true
-	w.calls.Go(func() {
-		pause(w.s.ctx, wait)
-		w.mu.Lock()
+	r.calls.Go(func() {
+		pause(r.s.ctx, wait)
+		r.mu.Lock()
 		s.resting = false
-		w.queueFetch(h)
-		w.mu.Unlock()
-		w.kick()
+		r.queueRead(h)
+		r.mu.Unlock()
+		r.kick()
 	})
 }
 
@@ -193,8 +193,8 @@ func checkFetched(req *backend.FetchRequest, fetched []backend.Fetched) error {
 const emptyPause = 20 * time.Millisecond
 
 // deliver puts a batch just read in line.
-func (w *work) deliver(h *held, f *backend.Fetched) {
-	if h.gone || h.giving.Load() {
+func (r *runner) deliver(h *holding, f *backend.Fetched) {
+	if h.leaving() {
 		return
 	}
 	moved := f.Next != h.cursor
@@ -202,30 +202,30 @@ func (w *work) deliver(h *held, f *backend.Fetched) {
 	h.dirty = h.dirty || f.More
 	if f.More && len(f.Messages) == 0 && !moved {
 		h.reads.strain.resting = true
-		w.calls.Go(func() {
-			pause(w.s.ctx, emptyPause)
-			w.mu.Lock()
+		r.calls.Go(func() {
+			pause(r.s.ctx, emptyPause)
+			r.mu.Lock()
 			h.reads.strain.resting = false
-			w.queueFetch(h)
-			w.mu.Unlock()
-			w.kick()
+			r.queueRead(h)
+			r.mu.Unlock()
+			r.kick()
 		})
 	}
 	if len(f.Messages) > 0 {
 		h.next = append(h.next, *f)
-		w.queueReady(h)
+		r.queueReady(h)
 		hint(h.more)
 	} else if !h.running && len(h.next) == 0 { // all that was read before is handled
 		if !f.More && len(h.lanes) == 0 && h.doubt > 0 {
 			h.doubt = 0 // nothing is left that its owners can have crashed over
 			if h.busyAt > 0 {
-				w.trust(h)
+				r.trust(h)
 			}
 		}
 		if moved {
 			// Nothing for this consumer so far; remember that, so that the log can forget.
-			w.store.submit(h, backend.Progress{Ref: h.ref, Cursor: f.Next}, counts{})
+			r.store.submit(h, backend.Progress{Ref: h.ref, Cursor: f.Next}, counts{})
 		}
 	}
-	w.queueFetch(h)
+	r.queueRead(h)
 }

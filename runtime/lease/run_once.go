@@ -105,11 +105,11 @@ func (q *sequence) admit(ctx context.Context, hd *Handler) bool {
 		}
 		return false
 	}
-	q.itemKey = q.w.info.Name + "/" + key
+	q.itemKey = q.r.info.Name + "/" + key
 	if hd.tx {
 		return q.admitTx(ctx, key)
 	}
-	if !q.w.c.beginItem(key) {
+	if !q.r.c.beginItem(key) {
 		q.wait(m)
 		return false
 	}
@@ -120,7 +120,7 @@ func (q *sequence) admit(ctx context.Context, hd *Handler) bool {
 		q.failed = true
 	case q.h.stopped(ctx):
 		q.failed = true
-		q.w.store.tell(q.h, backend.OnceResult{Key: key}) // known: it was not called
+		q.r.store.tell(q.h, backend.OnceResult{Key: key}) // known: it was not called
 	case state == backend.OnceDone:
 		q.out[q.i].verdict = skipped
 	case state == backend.OnceBusy:
@@ -131,7 +131,7 @@ func (q *sequence) admit(ctx context.Context, hd *Handler) bool {
 		return true
 	}
 	q.item = ""
-	q.w.c.endItem(key)
+	q.r.c.endItem(key)
 	return false
 }
 
@@ -145,7 +145,7 @@ func (o *outcome) ask(message string) []backend.OnceResult {
 
 // admitTx notes the item in the transaction that the handler joins.
 func (q *sequence) admitTx(ctx context.Context, key string) bool {
-	first, err := q.joined.Once(ctx, q.w.info.Name, key)
+	first, err := q.joined.Once(ctx, q.r.info.Name, key)
 	if err != nil {
 		q.conflict = true // with another transaction, or the connection: nothing the handler did
 		q.fail(ctx, examine(err))
@@ -162,7 +162,7 @@ func (q *sequence) itemOf(hd *Handler, m *backend.Raw) (key string, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = &panicError{r}
-			q.w.log.Error("the key function of Once panicked", "resource", q.h.Resource, "kind", m.Kind, "id", m.ID,
+			q.r.log.Error("the key function of Once panicked", "resource", q.h.Resource, "kind", m.Kind, "id", m.ID,
 				"panic", oneLine(fmt.Sprint(r)), "stack", string(debug.Stack()))
 		}
 	}()
@@ -185,7 +185,7 @@ func checkItem(key string) error {
 
 // wait sets the message aside because its item is being executed elsewhere.
 func (q *sequence) wait(m *backend.Raw) {
-	r := q.w.c.spec.Retry
+	r := q.r.c.spec.Retry
 	q.setAside(outcome{verdict: parked, lane: q.lane(q.i), attempt: m.Attempt, after: max(r.wait(3), 50*time.Millisecond),
 		reason: "the same item is being executed by another handler"})
 }
@@ -193,7 +193,7 @@ func (q *sequence) wait(m *backend.Raw) {
 // startOnce notes the beginning of an execution, until it is known to be noted. It returns
 // false when the lease cannot go on.
 func (q *sequence) startOnce(ctx context.Context, key, message string) (backend.OnceState, bool) {
-	w := q.w
+	w := q.r
 	// How the same lease told of this item before has to be stored first.
 	if w.store.untold(q.h, key) && !w.store.flush(q.h) {
 		return 0, false
@@ -210,7 +210,7 @@ func (q *sequence) startOnce(ctx context.Context, key, message string) (backend.
 		case err == nil:
 			return state, true
 		case errors.Is(err, backend.ErrFenced):
-			w.fenced(q.h)
+			w.own.fenced(q.h)
 			return 0, false
 		case isLost(err):
 			w.s.lose("the backend declared the session dead")
@@ -231,9 +231,9 @@ func (q *sequence) endOnce(ctx context.Context, err error) {
 	}
 	q.item = ""
 	if err == nil || ctx.Err() == nil {
-		q.w.store.tell(q.h, backend.OnceResult{Key: key, Done: err == nil})
+		q.r.store.tell(q.h, backend.OnceResult{Key: key, Done: err == nil})
 	}
-	q.w.c.endItem(key)
+	q.r.c.endItem(key)
 }
 
 // beginItem and endItem bracket the execution of an item within this process, across

@@ -29,13 +29,13 @@ const waitsForVersion = "waits for a version of the consumer that takes it"
 
 // foreign reports that a message is of a topic that only another version of the consumer
 // reads. Who owns a topic handles it, whatever the patterns.
-func (w *work) foreign(m *backend.Raw) bool {
-	return w.info.Per != PerTopic && w.info.Source == nil && len(w.info.Topics) > 0 && !backend.MatchTopic(w.info.Topics, m.Topic)
+func (r *runner) foreign(m *backend.Raw) bool {
+	return r.info.Per != PerTopic && r.info.Source == nil && len(r.info.Topics) > 0 && !backend.MatchTopic(r.info.Topics, m.Topic)
 }
 
 // unknown is what becomes of ms[i], which this process has no handler for.
 func (q *sequence) unknown(i int) outcome {
-	m, c := &q.ms[i], q.w.c
+	m, c := &q.ms[i], q.r.c
 	var waited time.Duration
 	if q.p.parked != nil {
 		// Time behind a message that failed, or until a retry, is not a wait for another version. Behind
@@ -46,24 +46,24 @@ func (q *sequence) unknown(i int) outcome {
 		}
 	}
 	what := fmt.Sprintf("has no handler for kind %q", m.Kind)
-	topic := q.w.foreign(m)
+	topic := q.r.foreign(m)
 	if topic {
 		what = fmt.Sprintf("does not read topic %q", m.Topic)
 	}
 	left := c.spec.UnknownWait - waited
 	if left <= 0 {
-		reason := "consumer " + q.w.info.Name + " " + what
+		reason := "consumer " + q.r.info.Name + " " + what
 		if c.spec.UnknownWait > 0 {
 			reason += fmt.Sprintf(", and no replica that does has taken it within %v", c.spec.UnknownWait)
 		}
 		return outcome{verdict: dead, attempt: m.Attempt, reason: oneLine(reason), late: true}
 	}
-	o := operate.ObservedUnknown{Consumer: q.w.info.Name, Kind: m.Kind, Wait: c.spec.UnknownWait}
+	o := operate.ObservedUnknown{Consumer: q.r.info.Name, Kind: m.Kind, Wait: c.spec.UnknownWait}
 	if topic {
 		o.Topic = m.Topic
 	}
 	if c.strangers.first(o) {
-		q.w.log.Warn("messages wait for another version of the consumer: this one "+oneLine(what), "resource", q.h.Resource, "id", m.ID,
+		q.r.log.Warn("messages wait for another version of the consumer: this one "+oneLine(what), "resource", q.h.Resource, "id", m.ID,
 			"kind", m.Kind, "dead_letters_after", c.spec.UnknownWait)
 		c.observe(o)
 	}
@@ -77,12 +77,12 @@ func (q *sequence) unknown(i int) outcome {
 // hold notes what waits behind a message of this sequence that is not handled now.
 func (q *sequence) hold(o outcome) {
 	switch {
-	case q.p.parked != nil || q.w.c.spec.Retry.Order == OrderKey:
+	case q.p.parked != nil || q.r.c.spec.Retry.Order == OrderKey:
 		if q.behind == nil {
 			q.behind = map[string]struct{}{}
 		}
 		q.behind[o.lane] = struct{}{}
-	case q.w.c.spec.Retry.Order == OrderBlock:
+	case q.r.c.spec.Retry.Order == OrderBlock:
 		q.blocked = true
 		q.halts(q.i)
 	}

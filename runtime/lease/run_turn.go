@@ -67,8 +67,8 @@ func (p *pass) lane(o Order, i int) string {
 // turn is one resource at work on a pass, in one goroutine. No other goroutine works on the resource then, so what
 // of h belongs to whoever runs it needs no lock.
 type turn struct {
-	w *work
-	h *held
+	r *runner
+	h *holding
 	p *pass
 }
 
@@ -77,7 +77,7 @@ type turn struct {
 func (t *turn) process(ctx context.Context) {
 	done := 0
 	for done < len(t.p.out) && !t.h.stopped(ctx) {
-		end, tx := t.w.c.segment(t.p.ms, done)
+		end, tx := t.r.c.segment(t.p.ms, done)
 		ok := true
 		switch {
 		case t.h.careful():
@@ -95,7 +95,7 @@ func (t *turn) process(ctx context.Context) {
 		if t.p.parked == nil {
 			t.h.doubt = max(t.h.doubt-(upto-done), 0)
 		}
-		if done = upto; t.p.parked == nil && t.w.c.spec.Retry.Order == OrderBlock && len(t.h.lanes) > 0 {
+		if done = upto; t.p.parked == nil && t.r.c.spec.Retry.Order == OrderBlock && len(t.h.lanes) > 0 {
 			break
 		}
 	}
@@ -106,9 +106,9 @@ func (t *turn) process(ctx context.Context) {
 		t.rewind(t.p.cursor(done))
 		return
 	}
-	t.w.mu.Lock()
-	defer t.w.mu.Unlock()
-	t.w.trust(t.h)
+	t.r.mu.Lock()
+	defer t.r.mu.Unlock()
+	t.r.trust(t.h)
 	t.h.dirty = t.h.dirty || t.h.doubt > 0 // there may be nothing else to get past
 }
 
@@ -143,14 +143,11 @@ func prefix(out []outcome) int {
 
 // rewind makes the messages from cursor on be read again, if the lease is still held.
 func (t *turn) rewind(cursor backend.Cursor) {
-	t.w.mu.Lock()
-	defer t.w.mu.Unlock()
+	t.r.mu.Lock()
+	defer t.r.mu.Unlock()
 	t.h.cursor, t.h.next, t.h.dirty, t.h.turn = cursor, nil, true, false
 	t.h.reads.voided++
 }
-
-// stopped says to begin no further call: the lease has ended or is being given away.
-func (h *held) stopped(ctx context.Context) bool { return h.giving.Load() || ctx.Err() != nil }
 
 // sequence handles messages in order.
 type sequence struct {
@@ -201,7 +198,7 @@ func (q *sequence) lane(i int) string {
 	if q.p.parked != nil {
 		return q.p.parked[q.at(i)].Lane
 	}
-	return q.w.c.spec.Retry.Order.lane(&q.ms[i])
+	return q.r.c.spec.Retry.Order.lane(&q.ms[i])
 }
 
 // run handles messages until all are decided or it has to stop. It survives handlers
@@ -210,8 +207,8 @@ func (q *sequence) run(ctx context.Context) {
 	if !q.alive() {
 		return
 	}
-	q.w.watching(q, true)
-	defer q.w.watching(q, false)
+	q.r.stuck.watching(q, true)
+	defer q.r.stuck.watching(q, false)
 	for {
 		ended := make(chan bool, 1)
 		go func() {
@@ -239,7 +236,7 @@ func (q *sequence) alive() bool {
 		return true
 	}
 	q.sure = t
-	return q.w.alive(q.h)
+	return q.r.own.alive(q.h)
 }
 
 func (q *sequence) loop(ctx context.Context) {
@@ -252,10 +249,10 @@ func (q *sequence) loop(ctx context.Context) {
 			q.i++
 			continue
 		}
-		hd := q.w.c.handlerFor(q.ms[q.i].Kind)
+		hd := q.r.c.handlerFor(q.ms[q.i].Kind)
 		q.n = 1
 		if hd.batch && q.i >= q.single {
-			for j := q.i + 1; j < len(q.ms) && q.out[j].verdict == undecided && !q.decide(j) && q.w.c.handlerFor(q.ms[j].Kind) == hd; j++ {
+			for j := q.i + 1; j < len(q.ms) && q.out[j].verdict == undecided && !q.decide(j) && q.r.c.handlerFor(q.ms[j].Kind) == hd; j++ {
 				q.n++
 			}
 		}
@@ -268,7 +265,7 @@ func (q *sequence) loop(ctx context.Context) {
 				failed = examine(err)
 			}
 		}
-		q.w.course.step(handling)
+		q.r.course.step(handling)
 		if failed != nil {
 			q.endOnce(ctx, failed.err)
 			q.fail(ctx, failed)
@@ -288,12 +285,12 @@ func (q *sequence) loop(ctx context.Context) {
 // settled in its turn only, since what comes before it may fail.
 func (q *sequence) decide(j int) bool {
 	m, o := &q.ms[j], &q.out[j]
-	switch hd := q.w.c.handlerFor(m.Kind); {
+	switch hd := q.r.c.handlerFor(m.Kind); {
 	case q.waits(j):
 		if *o = (outcome{verdict: parked, lane: q.lane(j)}); q.p.parked != nil {
 			o.verdict = stays
 		}
-	case q.w.foreign(m), hd == nil && q.w.c.spec.Unknown != UnknownSkip:
+	case q.r.foreign(m), hd == nil && q.r.c.spec.Unknown != UnknownSkip:
 		if j > q.i {
 			break
 		}
@@ -302,8 +299,8 @@ func (q *sequence) decide(j int) bool {
 		}
 	case hd == nil:
 		o.verdict = skipped
-	case m.Size > q.w.c.maxPayload:
-		*o = outcome{verdict: dead, attempt: m.Attempt, reason: fmt.Sprintf("payload of %d bytes is over the limit of %d bytes", m.Size, q.w.c.maxPayload)}
+	case m.Size > q.r.c.maxPayload:
+		*o = outcome{verdict: dead, attempt: m.Attempt, reason: fmt.Sprintf("payload of %d bytes is over the limit of %d bytes", m.Size, q.r.c.maxPayload)}
 	default:
 		return false
 	}
@@ -318,7 +315,7 @@ func (q *sequence) waits(i int) bool {
 	}
 	before := q.p.behind
 	if q.p.parked == nil {
-		if q.w.c.spec.Retry.Order != OrderKey {
+		if q.r.c.spec.Retry.Order != OrderKey {
 			return false
 		}
 		before = q.h.lanes
@@ -340,7 +337,7 @@ func (q *sequence) fail(ctx context.Context, f *failure) {
 		return
 	}
 	if q.n > 1 {
-		q.w.log.Info("a batch failed; its messages are handled one by one", "resource", q.h.Resource, "kind", q.ms[q.i].Kind,
+		q.r.log.Info("a batch failed; its messages are handled one by one", "resource", q.h.Resource, "kind", q.ms[q.i].Kind,
 			"messages", q.n, "error", f.reason)
 	}
 	if q.tx != nil {
@@ -363,7 +360,7 @@ func (q *sequence) fail(ctx context.Context, f *failure) {
 func (q *sequence) judge(f *failure) outcome { return q.judgeAt(q.i, f) }
 
 func (q *sequence) judgeAt(i int, f *failure) outcome {
-	o := q.w.c.spec.Retry.judge(&q.ms[i], f)
+	o := q.r.c.spec.Retry.judge(&q.ms[i], f)
 	if o.verdict == parked {
 		o.lane = q.lane(i)
 	}
@@ -375,12 +372,12 @@ func (q *sequence) setAside(o outcome) {
 	q.out[q.i] = o
 	if o.verdict == parked {
 		switch {
-		case q.p.parked != nil || q.w.c.spec.Retry.Order == OrderKey:
+		case q.p.parked != nil || q.r.c.spec.Retry.Order == OrderKey:
 			if q.behind == nil {
 				q.behind = map[string]struct{}{}
 			}
 			q.behind[o.lane] = struct{}{}
-		case q.w.c.spec.Retry.Order == OrderBlock:
+		case q.r.c.spec.Retry.Order == OrderBlock:
 			q.failed = true
 			q.halts(q.i)
 		}
@@ -405,20 +402,20 @@ func (q *sequence) halts(i int) {
 // panic of the error's own methods is caught, too.
 func (q *sequence) call(ctx context.Context, hd *Handler, ms []backend.Raw) (failed *failure) {
 	if !q.only && q.tx == nil { // see inTx
-		if !q.w.s.gate.enter(ctx) {
+		if !q.r.s.gate.enter(ctx) {
 			return examine(context.Cause(ctx))
 		}
-		defer q.w.s.gate.leave()
+		defer q.r.s.gate.leave()
 	}
 	q.watch.calls.Add(1) // first, see reportStuck
-	if q.w.c.cancelStuck {
+	if q.r.c.cancelStuck {
 		var cancel context.CancelCauseFunc
 		ctx, cancel = context.WithCancelCause(ctx)
 		defer cancel(nil)
 		q.watch.cancel.Store(&cancel)
 	}
 	var began time.Time
-	if q.w.c.observer != nil {
+	if q.r.c.observer != nil {
 		began = time.Now()
 	}
 	q.watch.message.Store(&ms[0])
@@ -427,18 +424,18 @@ func (q *sequence) call(ctx context.Context, hd *Handler, ms []backend.Raw) (fai
 		q.watch.message.Store(nil)
 		if r := recover(); r != nil {
 			failed = examine(&panicError{r})
-			q.w.log.Error("handler panicked", "resource", q.h.Resource, "kind", ms[0].Kind, "id", ms[0].ID,
+			q.r.log.Error("handler panicked", "resource", q.h.Resource, "kind", ms[0].Kind, "id", ms[0].ID,
 				"panic", failed.reason, "stack", string(debug.Stack()))
 		} else if !returned {
 			failed = examine(errGoexit)
 		}
-		if q.w.c.observer != nil {
+		if q.r.c.observer != nil {
 			o := operate.ObservedHandle{Consumer: q.h.Consumer, Resource: q.h.Resource, Kind: ms[0].Kind, Epoch: q.h.Epoch,
 				Count: len(ms), Duration: time.Since(began)}
 			if failed != nil {
 				o.Err = failed.err
 			}
-			q.w.c.observe(o)
+			q.r.c.observe(o)
 		}
 	}()
 	if !hd.batch {

@@ -19,21 +19,21 @@ const (
 	parkedGap = 10 * time.Millisecond
 )
 
-// parkedState is guarded by work.mu.
+// parkedState is guarded by runner.mu.
 type parkedState struct {
 	due      time.Time // when to look next,
 	since    time.Time // but not before
 	fetching bool
-	laned    map[*held]struct{} // have parked lanes
-	yielding map[*held]struct{} // hold back fresh messages until parked ones were looked at
-	failures int                // of reads, in a row
-	hollow   int                // answers in a row that brought nothing and called for the next read soon
+	laned    map[*holding]struct{} // have parked lanes
+	yielding map[*holding]struct{} // hold back fresh messages until parked ones were looked at
+	failures int                   // of reads, in a row
+	hollow   int                   // answers in a row that brought nothing and called for the next read soon
 
 	// After a failed read the resources with known lanes are read apart, see strain.
-	strains map[*held]*strain
-	apart   []*held // to be read next
-	alone   []*held // the same, by themselves
-	reading slots   // of these reads
+	strains map[*holding]*strain
+	apart   []*holding // to be read next
+	alone   []*holding // the same, by themselves
+	reading slots      // of these reads
 }
 
 // notYet is when to look again after next: ever later while a backend says that something is
@@ -46,39 +46,49 @@ func (p *parkedState) notYet(next time.Duration, lined int) time.Duration {
 }
 
 // parkedDue makes the scheduler look for parked messages after d at the latest.
-func (w *work) parkedDue(d time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.dueIn(d)
-	w.kick()
+func (r *runner) parkedDue(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dueIn(d)
+	r.kick()
 }
 
-func (w *work) dueIn(d time.Duration) {
-	if t := time.Now().Add(d); t.Before(w.parked.due) {
-		w.parked.due = t
+// expectParked is called before leases are acquired. Grants tell of what is parked; a hint from now on may be about
+// later.
+func (r *runner) expectParked() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.at) == 0 {
+		r.parked.due = time.Now().Add(parkedAtLeast)
+	}
+}
+
+func (r *runner) dueIn(d time.Duration) {
+	if t := time.Now().Add(d); t.Before(r.parked.due) {
+		r.parked.due = t
 	}
 }
 
 // yieldTo lets the parked messages of h go before its fresh ones.
-func (w *work) yieldTo(h *held) {
+func (r *runner) yieldTo(h *holding) {
 	h.yield = true
-	w.parked.yielding[h] = struct{}{}
-	w.parked.due = time.Time{}
+	r.parked.yielding[h] = struct{}{}
+	r.parked.due = time.Time{}
 }
 
 // endTurn is called by whoever runs h after a pass of its parked messages. A batch that is
 // ready goes next: passes and batches alternate, so that neither starves the other.
-func (w *work) endTurn(h *held) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	h.turn = len(h.next) > 0 && !(w.c.spec.Retry.Order == OrderBlock && len(h.lanes) > 0)
+func (r *runner) endTurn(h *holding) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h.turn = len(h.next) > 0 && !(r.c.spec.Retry.Order == OrderBlock && len(h.lanes) > 0)
 }
 
 // stepParked looks for due messages when it is time, and returns when to look again.
-func (w *work) stepParked() time.Duration {
-	p := &w.parked
-	w.stepApart()
-	if p.fetching || len(w.held) == 0 {
+func (r *runner) stepParked() time.Duration {
+	p := &r.parked
+	r.stepApart()
+	if p.fetching || len(r.at) == 0 {
 		return parkedAtLeast
 	}
 	if wait := max(time.Until(p.due), time.Until(p.since)); wait > 0 {
@@ -89,19 +99,19 @@ func (w *work) stepParked() time.Duration {
 	p.due = time.Now().Add(parkedAtLeast)
 	var exclude []string
 	for h := range p.laned {
-		if (p.strains[h] != nil || !w.mayPass(h)) && len(exclude) < parkedExcluded {
+		if (p.strains[h] != nil || !r.mayPass(h)) && len(exclude) < parkedExcluded {
 			exclude = append(exclude, h.Resource)
 		}
 	}
-	w.readParked(backend.ParkedRequest{Exclude: exclude, PerResource: w.c.spec.Batch}, strainTime, func(found backend.Parked, began uint64, _ bool, err error) {
+	r.readParked(backend.ParkedRequest{Exclude: exclude, PerResource: r.c.spec.Batch}, strainTime, func(found backend.Parked, began uint64, _ bool, err error) {
 		p.fetching = false
 		p.since = time.Now().Add(min(max(parkedGap, 4*time.Since(sent)), time.Second))
 		if err == nil {
 			p.failures = 0
-			w.deliverParked(found, began, func(h *held) bool { return p.strains[h] == nil })
+			r.deliverParked(found, began, func(h *holding) bool { return p.strains[h] == nil })
 			return
 		}
-		w.dueIn(w.parkedFailed("", err))
+		r.dueIn(r.parkedFailed("", err))
 		for h := range p.laned {
 			if p.strains[h] == nil {
 				p.strains[h] = &strain{among: max(len(p.laned)/8, 2)}
@@ -113,33 +123,33 @@ func (w *work) stepParked() time.Duration {
 }
 
 // stepApart starts reads of resources whose reads failed before.
-func (w *work) stepApart() {
-	p := &w.parked
-	var later []*held
+func (r *runner) stepApart() {
+	p := &r.parked
+	var later []*holding
 	for len(p.alone) > 0 && p.reading.freeAlone() {
-		later = append(later, w.readApart(&p.alone)...)
+		later = append(later, r.readApart(&p.alone)...)
 	}
 	for len(p.apart) > 0 && p.reading.busy-p.reading.strained < callsAtOnce-strainedAtOnce {
-		later = append(later, w.readApart(&p.apart)...)
+		later = append(later, r.readApart(&p.apart)...)
 	}
-	w.readAgain(later, 100*time.Millisecond)
+	r.readAgain(later, 100*time.Millisecond)
 }
 
 // readApart reads the parked messages of the next resources of a queue, and returns those that
 // are at work.
-func (w *work) readApart(queue *[]*held) (later []*held) {
-	p := &w.parked
-	var asked []*held
-	req := backend.ParkedRequest{PerResource: w.c.spec.Batch}
+func (r *runner) readApart(queue *[]*holding) (later []*holding) {
+	p := &r.parked
+	var asked []*holding
+	req := backend.ParkedRequest{PerResource: r.c.spec.Batch}
 	within := strainTime
 	for n := parkedExcluded; len(*queue) > 0 && len(asked) < n; {
 		h := pop(queue)
 		s := p.strains[h]
 		switch {
 		case s == nil:
-		case h.gone:
+		case h.is(leaseOver):
 			delete(p.strains, h)
-		case !w.mayPass(h):
+		case !r.mayPass(h):
 			later = append(later, h)
 		default:
 			n = min(n, s.among)
@@ -153,104 +163,104 @@ func (w *work) readApart(queue *[]*held) (later []*held) {
 	}
 	alone := queue == &p.alone
 	p.reading.begin(alone)
-	w.readParked(req, within, func(found backend.Parked, began uint64, late bool, err error) {
+	r.readParked(req, within, func(found backend.Parked, began uint64, late bool, err error) {
 		p.reading.end(alone)
 		if err == nil {
 			p.failures = 0
 			for _, h := range asked {
 				delete(p.strains, h)
 			}
-			w.deliverParked(found, began, func(h *held) bool { return slices.Contains(asked, h) })
+			r.deliverParked(found, began, func(h *holding) bool { return slices.Contains(asked, h) })
 			return
 		}
 		resource := ""
 		if len(asked) == 1 {
 			resource = asked[0].Resource
 		}
-		wait := w.parkedFailed(resource, err)
+		wait := r.parkedFailed(resource, err)
 		for _, h := range asked {
 			if s := p.strains[h]; s != nil {
 				wait = max(wait, s.failed(len(asked), late))
 			}
 		}
-		w.readAgain(asked, wait)
+		r.readAgain(asked, wait)
 	})
 	return later
 }
 
 // readAgain makes resources be read apart after d.
-func (w *work) readAgain(hs []*held, d time.Duration) {
+func (r *runner) readAgain(hs []*holding, d time.Duration) {
 	if len(hs) == 0 {
 		return
 	}
-	w.calls.Go(func() {
-		pause(w.s.ctx, d)
-		w.mu.Lock()
+	r.calls.Go(func() {
+		pause(r.s.ctx, d)
+		r.mu.Lock()
 		for _, h := range hs {
-			if s := w.parked.strains[h]; s != nil && s.alone() {
-				w.parked.alone = append(w.parked.alone, h)
+			if s := r.parked.strains[h]; s != nil && s.alone() {
+				r.parked.alone = append(r.parked.alone, h)
 			} else {
-				w.parked.apart = append(w.parked.apart, h)
+				r.parked.apart = append(r.parked.apart, h)
 			}
 		}
-		w.mu.Unlock()
-		w.kick()
+		r.mu.Unlock()
+		r.kick()
 	})
 }
 
 // yieldTime is how long batches are held back by a read of parked messages that is under way.
 const yieldTime = 500 * time.Millisecond
 
-// readParked makes one read, and calls then with work.mu held when it has ended.
-func (w *work) readParked(req backend.ParkedRequest, within time.Duration, then func(found backend.Parked, began uint64, late bool, err error)) {
-	req.Session, req.Consumer, req.Limit, req.MaxPayload = w.s.id, w.info, parkedLimit, w.c.maxPayload
-	began := w.ticks
+// readParked makes one read, and calls then with r.mu held when it has ended.
+func (r *runner) readParked(req backend.ParkedRequest, within time.Duration, then func(found backend.Parked, began uint64, late bool, err error)) {
+	req.Session, req.Consumer, req.Limit, req.MaxPayload = r.s.id, r.info, parkedLimit, r.c.maxPayload
+	began := r.ticks
 	release := time.AfterFunc(yieldTime, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.stopYielding()
-		w.kick()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.stopYielding()
+		r.kick()
 	})
-	w.calls.Go(func() {
+	r.calls.Go(func() {
 		sent := time.Now()
 		single := ""
 		if len(req.Resources) == 1 {
 			single = req.Resources[0]
 		}
-		found, err := callFor(of(w.s.ctx, "parked", single), within, func(ctx context.Context) (backend.Parked, error) { return w.be.FetchParked(ctx, req) })
+		found, err := callFor(of(r.s.ctx, "parked", single), within, func(ctx context.Context) (backend.Parked, error) { return r.be.FetchParked(ctx, req) })
 		release.Stop()
 		if isLost(err) {
-			w.s.lose("the backend declared the session dead")
+			r.s.lose("the backend declared the session dead")
 		}
-		w.mu.Lock()
-		defer w.mu.Unlock()
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		if err != nil {
-			w.stopYielding()
-			w.course.failed("reading parked messages failed", err)
+			r.stopYielding()
+			r.course.failed("reading parked messages failed", err)
 		} else {
-			w.course.step(readParked)
+			r.course.step(readParked)
 		}
 		then(found, began, time.Since(sent) >= within, err)
-		w.kick()
+		r.kick()
 	})
 }
 
 // stopYielding lets batches go on: the lanes that they must not overtake are known.
-func (w *work) stopYielding() {
-	for h := range w.parked.yielding {
-		delete(w.parked.yielding, h)
+func (r *runner) stopYielding() {
+	for h := range r.parked.yielding {
+		delete(r.parked.yielding, h)
 		h.yield = false
-		w.queueReady(h)
-		w.queueFetch(h)
+		r.queueReady(h)
+		r.queueRead(h)
 	}
 }
 
 // parkedFailed tells of a failed read and returns when to make the next one. The caller holds
-// w.mu.
-func (w *work) parkedFailed(resource string, err error) time.Duration {
-	p := &w.parked
-	if p.failures%10 == 0 && w.s.ctx.Err() == nil {
-		w.log.Warn("reading parked messages failed, trying again", "resource", resource, "error", err, "failures", p.failures+1)
+// r.mu.
+func (r *runner) parkedFailed(resource string, err error) time.Duration {
+	p := &r.parked
+	if p.failures%10 == 0 && r.s.ctx.Err() == nil {
+		r.log.Warn("reading parked messages failed, trying again", "resource", resource, "error", err, "failures", p.failures+1)
 	}
 	p.failures++
 	return min(250*time.Millisecond<<min(p.failures, 8), time.Second)
@@ -259,69 +269,69 @@ func (w *work) parkedFailed(resource string, err error) time.Duration {
 // mayPass reports that parked messages of h can be handled once they are read, and holds back
 // its batches until then. A resource that is at work, or whose turn a batch is, is looked at
 // when that is done.
-func (w *work) mayPass(h *held) bool {
-	if !w.idle(h) || h.turn || len(h.waited) > 0 {
+func (r *runner) mayPass(h *holding) bool {
+	if !r.idle(h) || h.turn || len(h.waited) > 0 {
 		h.missed = true
 		return false
 	}
 	h.yield = true
-	w.parked.yielding[h] = struct{}{}
+	r.parked.yielding[h] = struct{}{}
 	return true
 }
 
 // deliverParked lines up those of the resources covered that have been held and idle since
 // before the parked messages were read; what was read of the others may be out of date, and is
 // read again when they are idle.
-func (w *work) deliverParked(found backend.Parked, began uint64, covered func(*held) bool) {
-	due := map[*held][]backend.ParkedMessage{}
+func (r *runner) deliverParked(found backend.Parked, began uint64, covered func(*holding) bool) {
+	due := map[*holding][]backend.ParkedMessage{}
 	type name struct{ resource, id string }
 	seen := make(map[name]bool, len(found.Messages))
 	strange := 0
 	for _, m := range found.Messages {
-		h := w.held[m.Resource]
+		h := r.at[m.Resource]
 		if h == nil || !covered(h) || seen[name{m.Resource, m.ID}] {
 			strange++ // it was given back meanwhile, or the backend answered what was not asked, or twice
 			continue
 		}
 		seen[name{m.Resource, m.ID}] = true
-		if !h.giving.Load() && !h.turn {
+		if !h.leaving() && !h.turn {
 			due[h] = append(due[h], m)
 			h.yield = true
-			w.parked.yielding[h] = struct{}{}
+			r.parked.yielding[h] = struct{}{}
 		} else {
 			h.missed = true
 		}
 	}
 	lined := 0
-	for h := range w.parked.yielding {
+	for h := range r.parked.yielding {
 		if !covered(h) {
 			continue
 		}
-		if !w.idle(h) || h.idleAt > began || h.busyAt > began || len(h.waited) > 0 {
-			if w.idle(h) && len(h.waited) == 0 {
-				w.parked.due = time.Time{} // it became idle meanwhile
+		if !r.idle(h) || h.idleAt > began || h.busyAt > began || len(h.waited) > 0 {
+			if r.idle(h) && len(h.waited) == 0 {
+				r.parked.due = time.Time{} // it became idle meanwhile
 			}
 			continue // settled asks again for the others
 		}
-		delete(w.parked.yielding, h)
+		delete(r.parked.yielding, h)
 		h.yield = false
 		if h.waited = due[h]; len(h.waited) > 0 {
 			lined++
 		}
-		w.queueReady(h)
-		w.queueFetch(h)
+		r.queueReady(h)
+		r.queueRead(h)
 	}
 	if found.Next >= 0 {
-		w.dueIn(w.parked.notYet(found.Next, lined))
+		r.dueIn(r.parked.notYet(found.Next, lined))
 	}
 	switch {
 	case !found.More:
 	case lined > 0:
-		w.dueIn(5 * time.Millisecond)
+		r.dueIn(5 * time.Millisecond)
 	default:
-		w.dueIn(100 * time.Millisecond) // what there is more of cannot be handled now
+		r.dueIn(100 * time.Millisecond) // what there is more of cannot be handled now
 	}
 	if strange > 0 {
-		w.log.Debug("parked messages came twice, or of resources that were not asked for or are given back", "messages", strange)
+		r.log.Debug("parked messages came twice, or of resources that were not asked for or are given back", "messages", strange)
 	}
 }

@@ -18,15 +18,15 @@ import (
 // transaction holds a connection. Storing may need one, and so does a message that is tried alone.
 func (t *turn) inTx(ctx context.Context, from, to int) bool {
 	out := t.p.out
-	if !t.w.store.flush(t.h) {
+	if !t.r.store.flush(t.h) {
 		return false
 	}
 	if !t.h.only {
-		if !t.w.s.gate.enter(ctx) {
+		if !t.r.s.gate.enter(ctx) {
 			clear(out[from:])
 			return true
 		}
-		defer t.w.s.gate.leave()
+		defer t.r.s.gate.leave()
 	}
 	end, single := to, 0
 	for {
@@ -71,12 +71,12 @@ func (t *turn) inTx(ctx context.Context, from, to int) bool {
 			return true
 		}
 		g, n := t.progress(from, upto)
-		g.Seq = t.w.store.nextSeq(t.h)
-		err = do(of(ctx, "commit", t.h.Resource), func(ctx context.Context) error { return tx.Commit(ctx, t.w.s.id, t.w.info.Name, g) })
+		g.Seq = t.r.store.nextSeq(t.h)
+		err = do(of(ctx, "commit", t.h.Resource), func(ctx context.Context) error { return tx.Commit(ctx, t.r.s.id, t.r.info.Name, g) })
 		if err == nil {
 			t.h.interruptions = 0
 			t.noteLanes(from, upto)
-			t.w.committed(t.h, n)
+			t.r.committed(t.h, n)
 			return true
 		}
 		if !errors.Is(err, backend.ErrRolledBack) {
@@ -125,32 +125,32 @@ const uncertainPause = 250 * time.Millisecond
 // end, and the next owner, with a new epoch, starts from what was really stored.
 func (t *turn) uncertain(ctx context.Context, err error) {
 	if errors.Is(err, backend.ErrFenced) {
-		t.w.fenced(t.h)
+		t.r.own.fenced(t.h)
 		return
 	}
-	t.w.log.Warn("the outcome of a commit is unknown, giving the lease back", "resource", t.h.Resource, "error", err)
+	t.r.log.Warn("the outcome of a commit is unknown, giving the lease back", "resource", t.h.Resource, "error", err)
 	pause(ctx, jitter(uncertainPause))
-	t.h.giving.Store(true)
+	t.h.advance(leaseGiving)
 }
 
 // begin tries until a transaction is open or the lease ends.
 func (t *turn) begin(ctx context.Context) (backend.Tx, error) {
-	defer t.w.course.waiting("a transaction for " + t.h.Resource + ": the backend begins none")()
+	defer t.r.course.waiting("a transaction for " + t.h.Resource + ": the backend begins none")()
 	var failed backoff
 	for {
-		tx, err := call(of(ctx, "begin"), t.w.caps.Tx.Begin)
+		tx, err := call(of(ctx, "begin"), t.r.caps.Tx.Begin)
 		if err == nil || t.h.stopped(ctx) {
 			return tx, err
 		}
-		failed.pause(ctx, t.w.log, "begin failed", err)
+		failed.pause(ctx, t.r.log, "begin failed", err)
 	}
 }
 
 // rollback undoes a transaction even after its lease has ended.
 func (t *turn) rollback(tx backend.Tx) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.w.s.ctx), t.w.s.ttl/3)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.r.s.ctx), t.r.s.ttl/3)
 	defer cancel()
 	if err := tx.Rollback(ctx); err != nil {
-		t.w.log.Warn("rollback failed; the server will do it", "error", err)
+		t.r.log.Warn("rollback failed; the server will do it", "error", err)
 	}
 }

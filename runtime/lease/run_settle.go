@@ -26,7 +26,7 @@ func (t *turn) progress(from, to int) (backend.Progress, counts) {
 			n.parked++
 			g.Park = append(g.Park, backend.Park{ID: m.ID, Lane: o.lane, Attempt: o.attempt, After: o.after, Error: o.reason})
 			if o.failed {
-				t.w.log.Info("handler failed, trying the message again", "resource", t.h.Resource, "kind", m.Kind, "id", m.ID,
+				t.r.log.Info("handler failed, trying the message again", "resource", t.h.Resource, "kind", m.Kind, "id", m.ID,
 					"attempt", o.attempt, "after", o.after, "error", o.reason)
 			}
 		case dead:
@@ -50,7 +50,7 @@ func (t *turn) noteLanes(from, to int) {
 		case o.verdict == parked:
 			t.h.addLane(o.lane)
 			if o.attempt > 0 || o.after > 0 {
-				t.w.parkedDue(o.after)
+				t.r.parkedDue(o.after)
 			}
 			if t.p.parked != nil {
 				t.p.behind[o.lane] = struct{}{}
@@ -78,8 +78,8 @@ func (t *turn) noteLateLane(i int) {
 }
 
 func (t *turn) giveUp(m *backend.Raw, o *outcome) backend.Dead {
-	t.w.log.Warn("dead letter", "resource", t.h.Resource, "kind", m.Kind, "id", m.ID, "attempts", o.attempt, "reason", o.reason)
-	t.w.c.observe(operate.ObservedDeadLetter{Consumer: t.h.Consumer, Resource: t.h.Resource, Kind: m.Kind, ID: m.ID, Reason: o.reason, Attempts: o.attempt})
+	t.r.log.Warn("dead letter", "resource", t.h.Resource, "kind", m.Kind, "id", m.ID, "attempts", o.attempt, "reason", o.reason)
+	t.r.c.observe(operate.ObservedDeadLetter{Consumer: t.h.Consumer, Resource: t.h.Resource, Kind: m.Kind, ID: m.ID, Reason: o.reason, Attempts: o.attempt})
 	return backend.Dead{ID: m.ID, Attempt: o.attempt, Reason: o.reason}
 }
 
@@ -93,64 +93,40 @@ func (t *turn) settle(from, to int) {
 	if t.p.parked != nil && n == (counts{}) && !t.h.careful() {
 		return // all of it stays as it is
 	}
-	t.w.store.submit(t.h, g, n)
+	t.r.store.submit(t.h, g, n)
 }
 
 // stored notes that a commit succeeded, but for the leases that it names as fenced.
-func (w *work) stored(hs []*held, es []*entry, fenced []string) {
+func (r *runner) stored(hs []*holding, es []*entry, fenced []string) {
 	refused := make(map[string]bool, len(fenced))
 	for _, r := range fenced {
 		refused[r] = true
 	}
 	for i, h := range hs {
 		if refused[h.Resource] {
-			w.fenced(h)
+			r.own.fenced(h)
 		} else {
-			w.committed(h, es[i].n)
+			r.committed(h, es[i].n)
 		}
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.store.account(hs, es) // together with what follows: a lease that is idle was settled
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.store.account(hs, es) // together with what follows: a lease that is idle was settled
 	for i, h := range hs {
 		for _, p := range es[i].p.Park {
 			if p.Attempt > 0 || p.After > 0 {
-				w.dueIn(p.After) // it waits from now on; who looked before it was stored did not see it
+				r.dueIn(p.After) // it waits from now on; who looked before it was stored did not see it
 			}
 		}
-		w.settled(h)
+		r.settled(h)
 	}
 }
 
-func (w *work) committed(h *held, n counts) {
-	w.refusals.forget(h.Resource)
-	w.course.step(storing)
+func (r *runner) committed(h *holding, n counts) {
+	r.own.refusals.forget(h.Resource)
+	r.course.step(storing)
 	if n != (counts{}) {
-		w.c.observe(operate.ObservedCommit{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch,
+		r.c.observe(operate.ObservedCommit{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch,
 			Handled: n.handled, Parked: n.parked, Dead: n.dead, Skipped: n.skipped})
-	}
-}
-
-// fenced is called when a write was refused because the lease has a newer epoch.
-func (w *work) fenced(h *held) {
-	w.c.observe(operate.ObservedFenced{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch})
-	w.lose(h, "a write was refused: the lease has a newer epoch")
-	w.refusals.add(h.Resource)
-	w.hintSurvey() // it may be free
-	if w.info.Lock != LockAdvisory {
-		return
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	h.locked = true
-	w.unlock(h)
-}
-
-// unlock gives back the lock of a lease that was lost while the session lives, and nothing
-// runs on it any more: it would keep out whoever's turn is next. The caller holds w.mu.
-func (w *work) unlock(h *held) {
-	if h.locked && !h.running {
-		h.locked = false
-		w.calls.Go(func() { w.release([]*held{h}) })
 	}
 }

@@ -48,9 +48,9 @@ func (l *listener) listen() {
 		err := l.follow(&failed)
 		for _, w := range l.works {
 			w.course.feedClosed(err)
-			w.own.doubtHeld()
+			w.own.audit.doubtHeld()
 			w.run.hearAll()
-			w.run.parkedDue(0)
+			w.run.parked.lookWithin(0)
 		}
 		failed.pause(l.s.ctx, l.log, "feed failed", err)
 	}
@@ -74,7 +74,7 @@ func (l *listener) follow(failed *backoff) error {
 	for _, w := range l.works {
 		w.own.names.registerAll()
 		w.run.hearAll()
-		w.run.parkedDue(0) // a replay may have been missed too
+		w.run.parked.lookWithin(0) // a replay may have been missed too
 		w.course.feedOpened()
 	}
 	l.s.hintOwnership()
@@ -108,11 +108,11 @@ func (l *listener) tell(news *backend.News) {
 	for _, w := range l.works {
 		w.course.step(listening)
 		if slices.Contains(news.Wanted, w.info.Name) {
-			hint(w.own.wanted)
+			hint(w.own.streams.wanted)
 		}
 		if news.Parked {
-			w.run.parkedDue(0)
-			hint(w.own.searches) // perhaps of streams that were retired
+			w.run.parked.lookWithin(0)
+			hint(w.own.streams.searches) // perhaps of streams that were retired
 		}
 		w.hear(news)
 	}

@@ -19,13 +19,13 @@ type owner struct {
 	store *storer
 
 	names     *registrar
-	rows      *renewer   // with LockRow
+	rows      *renewer // with LockRow
+	streams   *streams
 	announced *announcer // of streams that the application names
 	surveys   surveys
+	audit     *audit
 	beyond    beyondShare // of keepShare
 	refusals  refusals
-	wanted    chan struct{} // a hint that streams became wanted
-	searches  chan struct{} // a hint to look for streams that were forgotten
 	wake      chan struct{} // release has something to look at
 
 	mu      sync.Mutex
@@ -34,16 +34,16 @@ type owner struct {
 	stopped bool                 // the process is draining
 	early   bool                 // and has other work: what rests does not wait for the end of the session
 	asking  bool                 // an Acquire is under way
-	doubt   bool                 // the backend may have lost writes; see reconcile
 	awaited map[string]time.Time // with a grace: resources lost lately, and when their owners have waited long enough
-	streams streamState
 }
 
 func newOwner(x *scope) *owner {
-	o := &owner{scope: x, surveys: surveys{latest: make(chan surveyed, 1)}, wanted: make(chan struct{}, 1), searches: make(chan struct{}, 1),
+	o := &owner{scope: x, surveys: surveys{latest: make(chan surveyed, 1)},
 		wake: make(chan struct{}, 1), held: map[string]*holding{}, awaited: map[string]time.Time{}}
 	o.names = &registrar{scope: x, own: o, wake: make(chan struct{}, 1), fresh: map[string]struct{}{}, known: map[string]struct{}{}, limit: registerItems}
 	o.rows = &renewer{scope: x, own: o}
+	o.audit = &audit{scope: x, own: o}
+	o.streams = &streams{scope: x, own: o, wanted: make(chan struct{}, 1), searches: make(chan struct{}, 1)}
 	o.announced = &announcer{scope: x, own: o}
 	return o
 }

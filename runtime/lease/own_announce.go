@@ -42,7 +42,7 @@ func (an *announcer) announce() {
 			continue
 		}
 		failed.reset()
-		hint(an.own.wanted)
+		hint(an.own.streams.wanted)
 		pause(an.s.ctx, max(jitter(an.c.spec.Poll), pollLeast))
 	}
 }

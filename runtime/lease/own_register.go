@@ -121,7 +121,7 @@ func (g *registrar) registerOnce(all bool, names []string) error {
 	case all || g.info.Per != PerStream:
 		g.own.hintSurvey()
 	case g.own.room() > 0:
-		hint(g.own.wanted)
+		hint(g.own.streams.wanted)
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func (o *owner) stepRelease() time.Duration {
 	}
 	wait := time.Hour
 	if o.info.Per == PerStream && !o.runs() {
-		wait = o.stepIdle()
+		wait = o.streams.stepIdle()
 	}
 	if len(o.gives) == 0 || o.rests() && !o.early {
 		return wait // see process.drain
@@ -165,8 +165,8 @@ func (o *owner) releaseNow(give []*holding) {
 			switch {
 			case !retires:
 				o.hintSurvey() // there may be more to give
-			case o.crowded():
-				hint(o.wanted) // there is room
+			case o.streams.crowded():
+				hint(o.streams.wanted) // there is room
 			}
 			continue
 		case isLost(err):

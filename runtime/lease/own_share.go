@@ -88,10 +88,10 @@ func (o *owner) keepShare() {
 				break
 			}
 			late = 0
-			o.reconcile(x.Survey, x.known)
+			o.audit.reconcile(x.Survey, x.known)
 			wish = time.Now().Add(o.balance(x.Survey))
-		case <-o.wanted:
-			if o.takeWanted() {
+		case <-o.streams.wanted:
+			if o.streams.takeWanted() {
 				sooner(came.Add(crowdedGap))
 			}
 		case <-t.C:
@@ -120,7 +120,7 @@ const settleTime = 200 * time.Millisecond
 // begins to give away what is too much. It returns when it wants to see a survey again.
 func (o *owner) balance(s backend.Survey) time.Duration {
 	if o.info.Per == PerStream {
-		o.takeStreams(s)
+		o.streams.take(s)
 		return surveyAny
 	}
 	target := share(s, o.s.id)
@@ -151,118 +151,6 @@ func (o *owner) withheld() int {
 	return len(o.announced.avoids()) + o.c.busyBeside(o.held)
 }
 
-// reconcile compares what the backend counts as this process's with what it holds, and known,
-// what it held and worked on before the backend counted. They differ when somebody else has
-// fenced a lease (an operator who moved its cursor), when a failover lost writes, or when a
-// request of this process came late.
-func (o *owner) reconcile(s backend.Survey, known int) {
-	i := slices.IndexFunc(s.Members, func(m backend.Member) bool { return m.Session == o.s.id })
-	if i < 0 {
-		return
-	}
-	owned := s.Members[i].Owned
-	o.mu.Lock()
-	agreed := !o.doubt && owned <= known && (owned >= len(o.held) || owned >= o.firm())
-	o.doubt = false
-	o.mu.Unlock()
-	if agreed {
-		return
-	}
-	names := o.mayOwn()
-	refs, err := call(of(o.s.ctx, "owned"), func(ctx context.Context) ([]backend.Ref, error) { return o.be.Owned(ctx, o.s.id, o.info.Name) })
-	if err != nil {
-		if o.s.ctx.Err() == nil {
-			o.log.Warn("listing the leases that the backend knows of failed, trying again", "error", err)
-		}
-		o.doubtHeld()
-		return
-	}
-	o.checkHeld(refs)
-	if strays := slices.DeleteFunc(refs, func(r backend.Ref) bool { return names[r.Resource] }); len(strays) > 0 {
-		o.giveStrays(strays)
-	}
-}
-
-// firm counts the leases that are not being given away. The caller holds w.mu.
-func (o *owner) firm() (n int) {
-	for _, h := range o.held {
-		if !h.is(leaseReleasing) {
-			n++
-		}
-	}
-	return n
-}
-
-// mayOwn names the resources of which the backend may say that this process owns them: those that
-// it holds, those that it lost and a handler still runs on, and, with a grace, those that it lost
-// lately and that others are to wait for.
-func (o *owner) mayOwn() map[string]bool {
-	o.mu.Lock()
-	names := make(map[string]bool, len(o.held))
-	for r := range o.held {
-		names[r] = true
-	}
-	for r, until := range o.awaited {
-		if time.Now().Before(until) {
-			names[r] = true
-		} else {
-			delete(o.awaited, r)
-		}
-	}
-	o.mu.Unlock()
-	for _, r := range o.c.busyResources() {
-		names[r] = true
-	}
-	return names
-}
-
-// mayOwnCount is at least the length of mayOwn.
-func (o *owner) mayOwnCount() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return len(o.held) + len(o.awaited) + o.c.busyBeside(o.held)
-}
-
-// doubtHeld makes the next survey compare all leases, not only their numbers.
-func (o *owner) doubtHeld() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.doubt = true
-}
-
-// checkHeld asks for each idle lease that is not among owned whether it is still held: its owner
-// would else not know until its next write.
-func (o *owner) checkHeld(owned []backend.Ref) {
-	is := make(map[backend.Ref]bool, len(owned))
-	for _, r := range owned {
-		is[r] = true
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, h := range o.held {
-		if !is[h.ref] && !h.is(leaseReleasing) && o.store.uncommitted(h) == 0 && (o.runs() || !o.run.isRunning(h)) {
-			o.store.submit(h, backend.Progress{Ref: h.ref}, counts{})
-		}
-	}
-}
-
-// giveStrays gives back leases that only the backend knows of. Nobody would ever work on them:
-// they are not free while the session lives.
-func (o *owner) giveStrays(strays []backend.Ref) {
-	o.calls.Go(func() {
-		err := do(of(o.s.ctx, "release strays"), func(ctx context.Context) error { return o.be.Release(ctx, o.s.id, o.info.Name, strays) })
-		switch {
-		case isLost(err):
-			o.s.lose("the backend declared the session dead")
-		case err == nil:
-			o.log.Warn("gave back leases that only the backend knew of: it lost writes, or a request came late", "leases", len(strays))
-			o.hintSurvey()
-		case o.s.ctx.Err() == nil: // the next survey finds them again
-			o.log.Warn("giving back leases that only the backend knows of failed, trying again", "error", err)
-		}
-	})
-}
-
 // acquire takes up to n free resources, and returns how many it got. A lost reply is
 // resolved by asking again with the same attempt id.
 func (o *owner) acquire(n int) (granted int) {
@@ -274,7 +162,7 @@ func (o *owner) acquire(n int) (granted int) {
 	if stopped {
 		return
 	}
-	o.run.expectParked()
+	o.run.parked.expect()
 	o.surveys.outdate()
 	defer func() { o.mu.Lock(); o.asking = false; o.mu.Unlock(); o.surveys.outdate() }()
 	var failed backoff
@@ -308,3 +196,6 @@ func (o *owner) acquire(n int) (granted int) {
 func (o *owner) excluded() []string {
 	return slices.Concat(o.c.busyResources(), o.refusals.shunned(), o.announced.avoids())
 }
+
+// room is how many more streams this process can take.
+func (o *owner) room() int { return max(o.c.spec.Capacity-o.owned(), 0) }

@@ -33,7 +33,7 @@ const (
 )
 
 // progress is how a consumer gets on under one session. Its methods may be called from many
-// goroutines, with work.mu held or not.
+// goroutines, with locks held or not.
 type progress struct {
 	steps [activities]atomic.Uint64
 

@@ -22,12 +22,13 @@ type runner struct {
 	running int                 // goroutines at work
 	ticks   uint64              // orders the beginnings and ends of work on resources
 	reads   readState
-	parked  parkedState
+	parked  *parkedReader
 }
 
 func newRunner(x *scope) *runner {
-	return &runner{scope: x, stuck: &stuckWatch{scope: x, watched: map[*sequence]struct{}{}}, wake: make(chan struct{}, 1), at: map[string]*holding{},
-		parked: parkedState{due: time.Now().Add(parkedAtLeast), laned: map[*holding]struct{}{}, yielding: map[*holding]struct{}{}, strains: map[*holding]*strain{}}}
+	r := &runner{scope: x, stuck: &stuckWatch{scope: x, watched: map[*sequence]struct{}{}}, wake: make(chan struct{}, 1), at: map[string]*holding{}}
+	r.parked = &parkedReader{r: r, due: time.Now().Add(parkedAtLeast), laned: map[*holding]struct{}{}, yielding: map[*holding]struct{}{}, strains: map[*holding]*strain{}}
+	return r
 }
 
 func (r *runner) kick() { hint(r.wake) }
@@ -39,7 +40,7 @@ func (r *runner) add(h *holding) {
 	r.at[h.Resource] = h
 	if len(h.lanes) > 0 {
 		r.parked.laned[h] = struct{}{}
-		r.yieldTo(h)
+		r.parked.yieldTo(h)
 	}
 	r.ticks++
 	h.idleAt = r.ticks // parked messages read before, under an older epoch, are not its own
@@ -228,7 +229,7 @@ func (r *runner) step() time.Duration {
 		r.queueRead(h) // the next batch is read while this one is handled
 	}
 	read := r.stepRead()
-	return min(r.stepParked(), read, time.Duration(math.MaxInt64))
+	return min(r.parked.step(), read, time.Duration(math.MaxInt64))
 }
 
 func pop(q *[]*holding) *holding {
@@ -263,6 +264,14 @@ func (r *runner) start(h *holding, f func(ctx context.Context)) {
 	}()
 }
 
+// endTurn is called by whoever runs h after a pass of its parked messages. A batch that is
+// ready goes next: passes and batches alternate, so that neither starves the other.
+func (r *runner) endTurn(h *holding) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h.turn = len(h.next) > 0 && !(r.c.spec.Retry.Order == OrderBlock && len(h.lanes) > 0)
+}
+
 // settled is called when work on h, or the storing of its progress, has ended. The caller holds r.mu.
 func (r *runner) settled(h *holding) {
 	if h.leaving() && (r.idle(h) || h.is(leaseOver) && !h.running) {
@@ -283,7 +292,7 @@ func (r *runner) settled(h *holding) {
 		}
 		if h.missed && !h.turn && r.parked.strains[h] == nil {
 			h.missed = false
-			r.yieldTo(h)
+			r.parked.yieldTo(h)
 		}
 		if h.yield {
 			r.parked.due = time.Time{}

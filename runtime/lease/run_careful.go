@@ -127,7 +127,7 @@ func (h *holding) killer(m *backend.Raw) outcome {
 }
 
 // trust clears the suspicion on a resource that has got past what its crashed owners
-// may have stumbled over. The caller holds w.mu.
+// may have stumbled over. The caller holds r.mu.
 func (r *runner) trust(h *holding) {
 	if h.suspicion == 0 || h.doubt > 0 {
 		return

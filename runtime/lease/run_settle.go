@@ -50,7 +50,7 @@ func (t *turn) noteLanes(from, to int) {
 		case o.verdict == parked:
 			t.h.addLane(o.lane)
 			if o.attempt > 0 || o.after > 0 {
-				t.r.parkedDue(o.after)
+				t.r.parked.lookWithin(o.after)
 			}
 			if t.p.parked != nil {
 				t.p.behind[o.lane] = struct{}{}
@@ -115,7 +115,7 @@ func (r *runner) stored(hs []*holding, es []*entry, fenced []string) {
 	for i, h := range hs {
 		for _, p := range es[i].p.Park {
 			if p.Attempt > 0 || p.After > 0 {
-				r.dueIn(p.After) // it waits from now on; who looked before it was stored did not see it
+				r.parked.dueIn(p.After) // it waits from now on; who looked before it was stored did not see it
 			}
 		}
 		r.settled(h)

@@ -76,7 +76,7 @@ func (w *work) start(wg *sync.WaitGroup) {
 	case w.info.Announced:
 		wg.Go(w.own.announced.announce)
 	case w.info.Per == PerStream:
-		wg.Go(w.own.sweep)
+		wg.Go(w.own.streams.sweep)
 	}
 	if w.info.Lock == LockRow {
 		wg.Go(w.own.rows.renewRows)

@@ -76,16 +76,16 @@ type runnerFields struct {
 	dirty  bool                    // there may be messages after cursor
 	reads  resourceReads
 
-	running  bool // a goroutine works on it
-	cancel   context.CancelCauseFunc
-	busyAt   uint64
-	idleAt   uint64
-	activeAt time.Time // when work on it last ended
-	inReady  bool      // queued there
-	yield    bool      // let parked messages go first
-	turn     bool      // let a batch go before the next parked messages
-	missed   bool      // parked messages were read without those of h
-	runAt    time.Time // Run handlers: not before
+	running   bool // a goroutine works on it
+	cancel    context.CancelCauseFunc
+	busyAt    uint64
+	idleAt    uint64
+	activeAt  time.Time // when work on it last ended
+	inReady   bool      // queued there
+	yield     bool      // let parked messages go first
+	batchNext bool      // let a batch go before the next parked messages
+	missed    bool      // parked messages were read without those of h
+	runAt     time.Time // Run handlers: not before
 }
 
 type turnFields struct {

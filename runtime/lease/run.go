@@ -224,7 +224,7 @@ func (r *runner) step() time.Duration {
 			continue
 		}
 		f := r.nextBatch(h)
-		h.turn = false
+		h.batchNext = false
 		r.start(h, func(ctx context.Context) { (&turn{r, h, freshPass(f)}).process(ctx) })
 		r.queueRead(h) // the next batch is read while this one is handled
 	}
@@ -269,7 +269,7 @@ func (r *runner) start(h *holding, f func(ctx context.Context)) {
 func (r *runner) endTurn(h *holding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	h.turn = len(h.next) > 0 && !(r.c.spec.Retry.Order == OrderBlock && len(h.lanes) > 0)
+	h.batchNext = len(h.next) > 0 && !(r.c.spec.Retry.Order == OrderBlock && len(h.lanes) > 0)
 }
 
 // settled is called when work on h, or the storing of its progress, has ended. The caller holds r.mu.
@@ -290,7 +290,7 @@ func (r *runner) settled(h *holding) {
 		} else {
 			delete(r.parked.laned, h)
 		}
-		if h.missed && !h.turn && r.parked.strains[h] == nil {
+		if h.missed && !h.batchNext && r.parked.strains[h] == nil {
 			h.missed = false
 			r.parked.yieldTo(h)
 		}

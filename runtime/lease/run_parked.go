@@ -260,7 +260,7 @@ func (p *parkedReader) failed(resource string, err error) time.Duration {
 // its batches until then. A resource that is at work, or whose turn a batch is, is looked at
 // when that is done.
 func (p *parkedReader) mayPass(h *holding) bool {
-	if !p.r.idle(h) || h.turn || len(h.waited) > 0 {
+	if !p.r.idle(h) || h.batchNext || len(h.waited) > 0 {
 		h.missed = true
 		return false
 	}
@@ -284,7 +284,7 @@ func (p *parkedReader) deliver(found backend.Parked, began uint64, covered func(
 			continue
 		}
 		seen[name{m.Resource, m.ID}] = true
-		if !h.leaving() && !h.turn {
+		if !h.leaving() && !h.batchNext {
 			due[h] = append(due[h], m)
 			h.yield = true
 			p.yielding[h] = struct{}{}

@@ -90,11 +90,14 @@ func (o *owner) take(grants []backend.Grant, asked instant) {
 		h := o.newHolding(g, asked)
 		o.held[g.Resource] = h
 		o.names.know(g.Resource)
+		o.c.observe(operate.ObservedAcquire{Consumer: o.info.Name, Resource: g.Resource, Session: o.s.id, Epoch: g.Epoch, Crashed: g.Suspicion > 0})
+		if o.stopped {
+			h.advance(leaseGiving) // before the runner sees it
+		}
 		o.run.add(h)
 		if o.stopped {
 			o.give(h)
 		}
-		o.c.observe(operate.ObservedAcquire{Consumer: o.info.Name, Resource: g.Resource, Session: o.s.id, Epoch: g.Epoch, Crashed: g.Suspicion > 0})
 	}
 	o.run.kick()
 }

@@ -122,8 +122,8 @@ func (o *owner) checkHeld(owned []backend.Ref) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, h := range o.held {
-		if !is[h.ref] && !h.is(leaseReleasing) && o.store.uncommitted(h) == 0 && (o.runs() || !o.run.isRunning(h)) {
-			o.store.submit(h, backend.Progress{Ref: h.ref}, counts{})
+		if !is[h.ref] && !h.is(leaseReleasing) {
+			o.run.probe(h)
 		}
 	}
 }

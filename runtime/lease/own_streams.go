@@ -132,19 +132,20 @@ func (x *streams) stepIdle() time.Duration {
 		if !quiet {
 			continue
 		}
-		leave := since.Add(x.c.spec.Idle)
+		leave, crowded := since.Add(x.c.spec.Idle), false
 		if now.Before(leave) && x.waiting > 0 {
-			leave = since.Add(idle)
-			if !now.Before(leave) {
+			leave, crowded = since.Add(idle), true
+		}
+		switch {
+		case now.Before(leave):
+			if leave.Before(x.lookAt) {
+				x.lookAt = leave
+			}
+		case x.own.run.stopQuiet(h):
+			x.own.retire(h)
+			if crowded {
 				x.waiting--
 			}
-		}
-		if !now.Before(leave) {
-			if x.own.run.stopQuiet(h) {
-				x.own.retire(h)
-			}
-		} else if leave.Before(x.lookAt) {
-			x.lookAt = leave
 		}
 	}
 	if x.lookAt.Before(soonest) {

@@ -2,9 +2,10 @@ package lease
 
 import (
 	"context"
-	"math"
 	"sync"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // runner works on the leases of one consumer under one session.
@@ -156,6 +157,15 @@ func (r *runner) isRunning(h *holding) bool {
 	return h.running
 }
 
+// probe stores nothing for h, which tells whether it is still held. What runs on h, or is to be stored, tells that anyway.
+func (r *runner) probe(h *holding) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.store.uncommitted(h) == 0 && (r.runs() || !h.running) {
+		r.store.submit(h, backend.Progress{Ref: h.ref}, counts{})
+	}
+}
+
 // quiet reports that nothing is left to do for h as far as is known, and since when.
 func (r *runner) quiet(h *holding) (since time.Time, ok bool) {
 	r.mu.Lock()
@@ -229,7 +239,7 @@ func (r *runner) step() time.Duration {
 		r.queueRead(h) // the next batch is read while this one is handled
 	}
 	read := r.stepRead()
-	return min(r.parked.step(), read, time.Duration(math.MaxInt64))
+	return min(r.parked.step(), read)
 }
 
 func pop(q *[]*holding) *holding {

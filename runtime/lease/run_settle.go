@@ -42,7 +42,7 @@ func (t *turn) progress(from, to int) (backend.Progress, counts) {
 }
 
 // noteLanes remembers the lanes that the decisions on p.ms[from:to] have made or emptied, and
-// when they are due. It is called by whoever runs h.
+// when they are due.
 func (t *turn) noteLanes(from, to int) {
 	for i := from; i < to; i++ {
 		t.noteLateLane(i)

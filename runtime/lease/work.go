@@ -20,7 +20,7 @@ import (
 //	runner.startRead (run_read.go)     one Fetch for many resources brings it
 //	runner.step      (run.go)          its resource gets a turn
 //	turn.process     (run_turn.go)     the pass that it came with is handled, in the order of its keys
-//	sequence.call    (run_turn.go)     its handler is called
+//	sequence.call    (run_sequence.go) its handler is called
 //	turn.settle      (run_settle.go)   what became of it is made Progress
 //	storer.start     (store.go)        the Progress of many resources is committed
 //	runner.stored    (run_settle.go)   its resource is idle, and may have its next turn
@@ -28,8 +28,8 @@ import (
 // With a transaction, run_tx.go takes the place of the last three. Messages that failed come back through
 // run_parked.go; run_careful.go finds the ones that kill their process.
 //
-// Locks are taken in the order of the parts: owner.mu, runner.mu, storer.mu. What a part tells one before it, it tells without a
-// lock of its own.
+// Locks are taken in the order owner.mu, streams.mu, runner.mu, storer.mu; the locks of the smaller parts come after owner.mu, and no
+// other lock is taken under them. What a part tells one before it, it tells without a lock of its own.
 type work struct {
 	*scope
 	own   *owner

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -79,7 +80,12 @@ func TestCutOffHolderStopsFirst(t *testing.T) {
 // With belief counted from the reply, not from before the request, both work at once.
 func TestMutantBeliefFromReply(t *testing.T) {
 	t.Parallel()
-	overlap := cutOffHolder(t, func(b *leaseredis.Backend) lease.Backend { return &lateBackend{b} })
+	var overlap time.Duration
+	for n := 0; n < 6 && overlap <= 0; n++ { // on a busy machine the second may begin late
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			overlap = cutOffHolder(t, func(b *leaseredis.Backend) lease.Backend { return &lateBackend{b} })
+		})
+	}
 	if overlap <= 0 {
 		t.Errorf("the first handler was cancelled %v before the second began: the mutant does no harm", -overlap)
 	}

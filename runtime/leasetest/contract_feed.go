@@ -163,8 +163,8 @@ var feedChecks = []check{
 		be := f.New(t)
 		w := watch(t, be, perTopic())
 		other := f.Again(t, be)
-		best := time.Hour
-		for i := range 8 {
+		best, limit := time.Hour, 200*time.Millisecond+slack(t, be)
+		for i := 0; i == 0 || best > limit && i < tries(t); i++ {
 			time.AfterFunc(20*time.Millisecond, func() {
 				if err := other.Publish(context.WithoutCancel(t.Context()), []backend.Event{event(fmt.Sprint("t", i), "", i)}); err != nil {
 					t.Error(err)
@@ -174,8 +174,8 @@ var feedChecks = []check{
 			w.topics(fmt.Sprint("t", i))
 			best = min(best, time.Since(began)-20*time.Millisecond)
 		}
-		if limit := 200*time.Millisecond + slack(t, be); best > limit {
-			t.Fatalf("the fastest of 8 wakings took %v, want at most %v", best, limit)
+		if best > limit {
+			t.Fatalf("the fastest of %d wakings took %v, want at most %v", tries(t), best, limit)
 		}
 	}},
 }

@@ -43,6 +43,14 @@ func slack(t testing.TB, be backend.Backend) time.Duration {
 	return 20 * worst
 }
 
+// tries is how often a bound on time may be missed before that counts, on a machine that does other things, too.
+func tries(t testing.TB) int {
+	if patience(t) < time.Minute {
+		return 5
+	}
+	return 15
+}
+
 // eventually waits for ok.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()

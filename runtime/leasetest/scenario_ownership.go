@@ -82,9 +82,13 @@ var ownershipScenarios = []check{
 		s.Per = backend.PerGroup
 		s.TTL = long // a takeover would take that long
 		w.publish(events("x", 2000)...)
+		limit := 100*time.Millisecond + slack(t, w.be)
+		if f.Polls {
+			limit += 2 * time.Second
+		}
 		best := time.Hour
 		p := w.start(s, slowly, lease.WithBatch(20))
-		for range 5 {
+		for n := 0; n < 3 || best > limit && n < tries(t); n++ {
 			next := w.start(s, slowly, lease.WithBatch(20))
 			eventually(t, "the standby is a member", func() bool { return len(w.owners()) == 2 })
 			before := len(w.successes())
@@ -100,12 +104,8 @@ var ownershipScenarios = []check{
 			best = min(best, w.history(mine)[0].began.Sub(last))
 			p = next
 		}
-		limit := 100*time.Millisecond + slack(t, w.be)
-		if f.Polls {
-			limit += 2 * time.Second
-		}
 		if best > limit {
-			t.Errorf("the best of 5 handovers took %v, want at most %v", best, limit)
+			t.Errorf("the best of %d handovers took %v, want at most %v", tries(t), best, limit)
 		}
 		for _, c := range w.history(func(call) bool { return true }) {
 			equal(t, "attempt", c.attempt, 1)

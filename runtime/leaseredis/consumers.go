@@ -120,13 +120,12 @@ func (b *Backend) info(ctx context.Context, consumer string) (backend.ConsumerIn
 		return backend.ConsumerInfo{}, err
 	}
 	key := b.prefix(sh.tagOf(consumer)) + "consumers"
-	stored, err := within(ctx, func(ctx context.Context) (string, error) { return b.client.HGet(ctx, key, consumer).Result() })
+	stored, err := ask(ctx, &b.shards, key+" of "+consumer, func(ctx context.Context) (string, error) { return b.client.HGet(ctx, key, consumer).Result() })
 	switch {
-	case errors.Is(err, redis.Nil):
-		return backend.ConsumerInfo{}, fmt.Errorf("leaseredis: consumer %q: %w", consumer, errUnknownConsumer)
 	case err != nil:
-		b.look(err)
-		return backend.ConsumerInfo{}, fmt.Errorf("leaseredis: read what is stored of consumer %q: %w", consumer, err)
+		return backend.ConsumerInfo{}, err
+	case stored == "":
+		return backend.ConsumerInfo{}, fmt.Errorf("leaseredis: consumer %q: %w", consumer, errUnknownConsumer)
 	}
 	return infoOf(consumer, stored)
 }
@@ -236,23 +235,15 @@ func ofTags(at []position) cursor {
 
 // startOf reads where a consumer's resources begin.
 func (b *Backend) startOf(ctx context.Context, sh *shape, consumer string) (cursor, error) {
-	cmds := make([]*redis.StringCmd, sh.tags)
-	err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
-		for tag := range cmds {
-			cmds[tag] = pipe.HGet(ctx, b.prefix(tag)+"starts", consumer)
-		}
+	stored, err := askTags(ctx, &b.shards, sh.tags, "starts of "+consumer, func(pipe redis.Pipeliner, prefix string) *redis.StringCmd {
+		return pipe.HGet(ctx, prefix+"starts", consumer)
 	})
 	if err != nil {
 		return "", err
 	}
 	starts := make([]position, sh.tags)
-	for tag, cmd := range cmds {
-		start, err := cmd.Result()
-		switch {
-		case err != nil && !errors.Is(err, redis.Nil):
-			b.look(err)
-			return "", fmt.Errorf("leaseredis: read where consumer %q began: %w", consumer, err)
-		case strings.HasPrefix(start, "{"):
+	for tag, start := range stored {
+		if strings.HasPrefix(start, "{") {
 			return cursor(start), nil // of an application's streams
 		}
 		starts[tag] = parsePosition(start)
@@ -340,41 +331,6 @@ func (b *Backend) scores(ctx context.Context, sh *shape, name string, keep func(
 	return slices.Sorted(maps.Keys(seen)), nil
 }
 
-// pages reads a sorted set by score from min on. Members with one score come together, however many these
-// are. A member whose score rises meanwhile may come twice.
-func (b *Backend) pages(ctx context.Context, key, min string, each func([]redis.Z) error) error {
-	read := func(by redis.ZRangeBy) ([]redis.Z, error) {
-		page, err := within(ctx, func(ctx context.Context) ([]redis.Z, error) {
-			return b.client.ZRangeByScoreWithScores(ctx, key, &by).Result()
-		})
-		if err != nil {
-			b.look(err)
-			return nil, fmt.Errorf("leaseredis: read %s: %w", key, err)
-		}
-		return page, nil
-	}
-	for {
-		page, err := read(redis.ZRangeBy{Min: min, Max: "+inf", Count: scoresPage})
-		if err != nil || len(page) == 0 {
-			return err
-		}
-		whole := len(page) < scoresPage
-		if !whole { // the next page begins above the last score
-			top := page[len(page)-1].Score
-			at := strconv.FormatFloat(top, 'f', -1, 64)
-			equal, err := read(redis.ZRangeBy{Min: at, Max: at})
-			if err != nil {
-				return err
-			}
-			page = append(slices.DeleteFunc(page, func(z redis.Z) bool { return z.Score == top }), equal...)
-			min = "(" + at
-		}
-		if err := each(page); err != nil || whole {
-			return err
-		}
-	}
-}
-
 // cursors reads the stored cursors of resources. Those that are not known are where the consumer begins.
 func (b *Backend) cursors(ctx context.Context, sh *shape, consumer string, resources []string) (map[string]cursor, error) {
 	at := make(map[string]cursor, len(resources))
@@ -391,28 +347,12 @@ func (b *Backend) cursors(ctx context.Context, sh *shape, consumer string, resou
 		for i, r := range page {
 			c, err := cmds[i].Result()
 			if err != nil && !errors.Is(err, redis.Nil) {
-				b.look(err)
 				return nil, fmt.Errorf("leaseredis: read the cursor of %s/%s: %w", consumer, r, err)
 			}
 			at[r] = cursor(c)
 		}
 	}
 	return at, nil
-}
-
-// pipelined sends plain commands in one round trip to each node. Each has its own error;
-// what is returned is that ctx has ended.
-func (b *Backend) pipelined(ctx context.Context, queue func(redis.Pipeliner)) error {
-	ctx, cancel := b.patient(ctx, 1)
-	defer cancel()
-	_, err := within(ctx, func(ctx context.Context) (struct{}, error) {
-		pipe := b.client.Pipeline()
-		queue(pipe)
-		pipe.Exec(ctx) // each command has its own error
-		return struct{}{}, nil
-	})
-	b.look(err)
-	return err
 }
 
 // warnEvery is how often the same warning is logged at most.

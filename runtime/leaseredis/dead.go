@@ -243,12 +243,11 @@ func (b *Backend) boundDead(ctx context.Context, sh *shape, consumer string, lim
 				continue
 			}
 			key := b.prefix(tag) + "dead:" + consumer
-			numbers, err := within(ctx, func(ctx context.Context) ([]string, error) {
+			numbers, err := ask(ctx, &b.shards, key, func(ctx context.Context) ([]string, error) {
 				return b.client.ZRange(ctx, key, 0, int64(min(over, deadPage))-1).Result()
 			})
 			if err != nil {
-				b.look(err)
-				return dropped, fmt.Errorf("read %s: %w", key, err)
+				return dropped, err
 			}
 			for _, n := range numbers {
 				oldest = append(oldest, deadLetter{number: n, tag: tag})

@@ -7,12 +7,10 @@ import (
 	"io"
 	"net"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/runtime/backend"
-	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // Scripts refuse with these words.
@@ -41,7 +39,7 @@ func failure(err error) error {
 }
 
 // fail says what was being done when err happened. The definite errors of package lease stay what they are.
-func (b *Backend) fail(doing string, err error) error {
+func fail(doing string, err error) error {
 	switch {
 	case err == nil, errors.Is(err, backend.ErrSessionLost), errors.Is(err, backend.ErrFenced):
 		return err
@@ -64,70 +62,4 @@ func moved(err error) bool {
 	var ne net.Error
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.As(err, &ne)
-}
-
-// reloadEvery is how often the topology is asked for at most.
-const reloadEvery = 500 * time.Millisecond
-
-// patient bounds a request to a cluster by the client's ReadTimeout, so that it is soon made again, where
-// the topology says by then: go-redis itself asks a node that hangs up to four times, for so long
-// each. The outcome is unknown, as with every lost reply.
-func (b *Backend) patient(ctx context.Context, rounds int) (context.Context, context.CancelFunc) {
-	if c, ok := b.client.(*redis.ClusterClient); ok && c.Options().ReadTimeout > 0 {
-		return context.WithTimeout(ctx, time.Duration(rounds)*c.Options().ReadTimeout)
-	}
-	return ctx, func() {}
-}
-
-// troubleLasts is how long after the last error the topology is asked for: who is asked first
-// may not have heard of the change, or hang, and requests that wait tell nothing meanwhile.
-const troubleLasts = 3 * time.Second
-
-// look asks for the cluster's topology, again and again for a while, after an error that may come from an
-// old one. go-redis by itself goes on asking the node that died until its own timer fires, after a minute.
-func (b *Backend) look(err error) {
-	if !moved(err) || !b.clustered() {
-		return
-	}
-	b.troubled.Store(time.Now().UnixNano())
-	if !b.reloading.TryLock() {
-		return
-	}
-	go func() {
-		defer b.reloading.Unlock()
-		for wait := reloadEvery - time.Since(b.reloaded); ; wait = reloadEvery {
-			time.Sleep(wait)
-			b.reloaded = time.Now()
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			again := b.reload(ctx, err)
-			cancel()
-			if errors.Is(again, redis.ErrClosed) || time.Since(time.Unix(0, b.troubled.Load())) > troubleLasts {
-				return
-			}
-		}
-	}()
-}
-
-// reload asks the cluster for its present topology, after an error that a change of it may have caused. Without a
-// cluster it does nothing.
-func (b *Backend) reload(ctx context.Context, cause error) error {
-	c, ok := b.client.(*redis.ClusterClient)
-	if !ok {
-		return nil
-	}
-	clients := b.sessions.clients()
-	_, err := within(ctx, func(ctx context.Context) (struct{}, error) {
-		c.ReloadState(ctx)
-		for _, own := range clients {
-			own.ReloadState(ctx)
-		}
-		return struct{}{}, nil
-	})
-	if b.observer != nil {
-		b.observer.Observe(operate.ObservedTopology{Cause: cause, Err: err})
-	}
-	if err != nil {
-		return fmt.Errorf("leaseredis: ask for the cluster's topology: %w", err)
-	}
-	return nil
 }

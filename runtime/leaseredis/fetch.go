@@ -203,9 +203,8 @@ func (f *fetch) read(ctx context.Context, items []*fetchedItem, reads []*read) e
 			}
 		}
 		if err = failure(err); err != nil {
-			f.b.look(err)
 			if errors.Is(err, errShape) {
-				f.b.shaped.Store(nil)
+				f.b.forgetShape()
 			}
 			return err
 		}

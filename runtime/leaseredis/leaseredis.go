@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,24 +16,10 @@ import (
 // Backend keeps sessions, leases and messages in one namespace of a Redis server or of a
 // Redis Cluster. It is safe for concurrent use.
 type Backend struct {
-	client    redis.UniversalClient
-	namespace string
-	log       *slog.Logger
-	observer  operate.Observer
-	wanted    shape // what the options say; zero fields leave it to what is stored, or to the defaults
-	maxDead   int
-	misuse    error // what is wrong with the client or the options
-
-	shaping sync.Mutex
-	shaped  atomic.Pointer[shape]
-
+	shards
+	maxDead  int
 	sessions sessions
-
-	known knowledge
-
-	reloading sync.Mutex   // held by who reloads the topology
-	reloaded  time.Time    // when that was last begun
-	troubled  atomic.Int64 // when an error was last seen that may come from an old topology, Unix time in ns
+	known    knowledge
 }
 
 // Option adjusts a Backend.
@@ -94,7 +78,8 @@ func WithMaxDeadLetters(n int) Option { return func(b *Backend) { b.maxDead = ma
 // it a running process keeps a connection of its own to each node for heartbeats, made from
 // the client's options, and one subscription on the client.
 func New(client redis.UniversalClient, opts ...Option) *Backend {
-	b := &Backend{client: client, namespace: "lg", log: slog.Default(), maxDead: 10_000}
+	b := &Backend{shards: shards{client: client, namespace: "lg", log: slog.Default()}, maxDead: 10_000}
+	b.owner = b
 	for _, o := range opts {
 		o(b)
 	}
@@ -108,33 +93,6 @@ func New(client redis.UniversalClient, opts ...Option) *Backend {
 }
 
 var namespacePattern = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
-
-// clustered reports that the client is one of a cluster.
-func (b *Backend) clustered() bool {
-	_, ok := b.client.(*redis.ClusterClient)
-	return ok
-}
-
-// within runs f, which does network calls, but returns when ctx ends: go-redis looks at a
-// context's deadline only if the client was told to. What f would have returned is unknown then.
-func within[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
-	type result struct {
-		v   T
-		err error
-	}
-	done := make(chan result, 1)
-	go func() {
-		v, err := f(ctx)
-		done <- result{v, err}
-	}()
-	select {
-	case r := <-done:
-		return r.v, r.err
-	case <-ctx.Done():
-		var zero T
-		return zero, ctx.Err()
-	}
-}
 
 // pause waits for d or until ctx ends, and reports whether it waited.
 func pause(ctx context.Context, d time.Duration) bool {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -68,24 +67,6 @@ func (b *Backend) parkedOf(ctx context.Context, tag int, resource string, f oper
 		}
 	}
 	return out, nil
-}
-
-// ranked yields the members of a sorted set, page by page, the lowest first.
-func (b *Backend) ranked(ctx context.Context, key string) iter.Seq2[[]string, error] {
-	return func(yield func([]string, error) bool) {
-		for from := int64(0); ; from += parkedPage {
-			names, err := within(ctx, func(ctx context.Context) ([]string, error) {
-				return b.client.ZRange(ctx, key, from, from+parkedPage-1).Result()
-			})
-			if err != nil {
-				b.look(err)
-				err = fmt.Errorf("read %s: %w", key, err)
-			}
-			if len(names) == 0 && err == nil || !yield(names, err) || err != nil || len(names) < parkedPage {
-				return
-			}
-		}
-	}
 }
 
 // parkedIn adds to out what f selects in lanes of a resource, until it has as many as f wants.

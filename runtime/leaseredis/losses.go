@@ -2,11 +2,8 @@ package leaseredis
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -131,22 +128,21 @@ func (f *sourceFeed) verify(ctx context.Context, which []int, infos []streamInfo
 	for k, i := range which {
 		stream := f.ins[i].name
 		lost := b.known.reads.verify(name, stream, infos[k], func() (at position, passed int64, ok bool) {
-			stored, err := within(ctx, func(ctx context.Context) (string, error) { return b.client.HGet(ctx, key, stream).Result() })
-			if err != nil && !errors.Is(err, redis.Nil) {
-				b.look(err)
-			}
+			stored, err := ask(ctx, &b.shards, key, func(ctx context.Context) (string, error) { return b.client.HGet(ctx, key, stream).Result() })
 			var id string
-			if _, err := fmt.Sscan(stored, &id, &passed); err != nil {
+			if err == nil {
+				_, err = fmt.Sscan(stored, &id, &passed)
+			}
+			if err != nil {
 				return position{}, 0, false
 			}
 			return parsePosition(id), passed, true
 		})
 		if lost.store != "" {
-			if _, err := within(ctx, func(ctx context.Context) (int64, error) {
+			// When this fails, the next owner does not notice what is lost until then.
+			_, _ = ask(ctx, &b.shards, key, func(ctx context.Context) (int64, error) {
 				return b.client.HSet(ctx, key, stream, lost.store).Result()
-			}); err != nil {
-				b.look(err) // who takes it over does not notice what is lost meanwhile
-			}
+			})
 		}
 		if lost.again {
 			again = append(again, i)

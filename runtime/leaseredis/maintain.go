@@ -224,7 +224,6 @@ func (b *Backend) withoutMessages(ctx context.Context, sh *shape, info backend.C
 		for _, c := range lengths[i] {
 			n, err := c.Result()
 			if err != nil {
-				b.look(err)
 				return nil, fmt.Errorf("count the messages of stream %s: %w", name, err)
 			}
 			total += n

@@ -17,47 +17,16 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// operatorPatience is for how long what an operator asked for is tried again while the cluster
-// changes.
-const operatorPatience = 10 * time.Second
-
-// repeat calls f again while it fails for reasons that pass: the cluster's layout changes, a node
-// fails over, the namespace is created again.
-func (b *Backend) repeat(ctx context.Context, f func() error) error {
-	deadline := time.Now().Add(operatorPatience)
-	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		err := f()
-		if err == nil || ctx.Err() != nil || !moved(err) && !errors.Is(err, errShape) || time.Now().Add(wait).After(deadline) {
-			return err
-		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return err
-		}
-	}
-}
-
 // consumers returns the names of all consumers that were ever registered.
 func (b *Backend) consumers(ctx context.Context, sh *shape) ([]string, error) {
-	cmds := make([]*redis.StringSliceCmd, sh.tags)
-	err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
-		for tag := range cmds {
-			cmds[tag] = pipe.HKeys(ctx, b.prefix(tag)+"consumers")
-		}
+	stored, err := askTags(ctx, &b.shards, sh.tags, "consumers", func(pipe redis.Pipeliner, prefix string) *redis.StringSliceCmd {
+		return pipe.HKeys(ctx, prefix+"consumers")
 	})
 	if err != nil {
 		return nil, err
 	}
 	names := map[string]struct{}{}
-	for tag, c := range cmds {
-		some, err := c.Result()
-		if err != nil {
-			b.look(err)
-			return nil, fmt.Errorf("read %sconsumers: %w", b.prefix(tag), err)
-		}
+	for _, some := range stored {
 		for _, n := range some {
 			names[n] = struct{}{}
 		}
@@ -72,12 +41,14 @@ func (b *Backend) registered(ctx context.Context, sh *shape) ([]string, error) {
 	if err != nil || len(names) == 0 {
 		return nil, err
 	}
-	noted, views := make([]*redis.SliceCmd, sh.tags), make([]*redis.SliceCmd, sh.tags)
-	err = b.pipelined(ctx, func(pipe redis.Pipeliner) {
-		for tag := range noted {
-			noted[tag] = pipe.HMGet(ctx, b.prefix(tag)+"consumers", names...)
-			views[tag] = pipe.HMGet(ctx, b.prefix(tag)+"views", names...)
-		}
+	noted, err := askTags(ctx, &b.shards, sh.tags, "consumers", func(pipe redis.Pipeliner, prefix string) *redis.SliceCmd {
+		return pipe.HMGet(ctx, prefix+"consumers", names...)
+	})
+	if err != nil {
+		return nil, err
+	}
+	views, err := askTags(ctx, &b.shards, sh.tags, "views", func(pipe redis.Pipeliner, prefix string) *redis.SliceCmd {
+		return pipe.HMGet(ctx, prefix+"views", names...)
 	})
 	if err != nil {
 		return nil, err
@@ -86,19 +57,15 @@ func (b *Backend) registered(ctx context.Context, sh *shape) ([]string, error) {
 	for i, name := range names {
 		ready := true
 		for tag := range noted {
-			if err := cmp.Or(noted[tag].Err(), views[tag].Err()); err != nil {
-				b.look(err)
-				return nil, fmt.Errorf("read %sconsumers and views: %w", b.prefix(tag), err)
-			}
 			var view struct {
 				Filled *string `json:"at"` // absent when all is there
 			}
-			if stored := text(views[tag].Val()[i]); stored != "" {
+			if stored := text(views[tag][i]); stored != "" {
 				if err := json.Unmarshal([]byte(stored), &view); err != nil {
 					return nil, fmt.Errorf("read the view of %s: %w", name, err)
 				}
 			}
-			ready = ready && noted[tag].Val()[i] != nil && view.Filled == nil
+			ready = ready && noted[tag][i] != nil && view.Filled == nil
 		}
 		if ready {
 			out = append(out, name)
@@ -109,25 +76,14 @@ func (b *Backend) registered(ctx context.Context, sh *shape) ([]string, error) {
 
 // cards counts the members of a sorted set of that name under each tag.
 func (b *Backend) cards(ctx context.Context, sh *shape, name string) ([]int, error) {
-	cmds := make([]*redis.IntCmd, sh.tags)
-	err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
-		for tag := range cmds {
-			cmds[tag] = pipe.ZCard(ctx, b.prefix(tag)+name)
-		}
+	stored, err := askTags(ctx, &b.shards, sh.tags, name, func(pipe redis.Pipeliner, prefix string) *redis.IntCmd {
+		return pipe.ZCard(ctx, prefix+name)
 	})
-	if err != nil {
-		return nil, err
-	}
-	counts := make([]int, sh.tags)
-	for tag, c := range cmds {
-		n, err := c.Result()
-		if err != nil {
-			b.look(err)
-			return nil, fmt.Errorf("count %s%s: %w", b.prefix(tag), name, err)
-		}
+	counts := make([]int, len(stored))
+	for tag, n := range stored {
 		counts[tag] = int(n)
 	}
-	return counts, nil
+	return counts, err
 }
 
 // leasePage is how many leases one script call describes.
@@ -195,53 +151,14 @@ func (b *Backend) leases(ctx context.Context, sh *shape, info backend.ConsumerIn
 // the one given, if it is known there.
 func (b *Backend) resources(ctx context.Context, tag int, consumer, only string, each func([]string) error) error {
 	key := b.prefix(tag) + "res:" + consumer
-	fail := func(err error) error {
-		b.look(err)
-		return fmt.Errorf("read %s: %w", key, err)
-	}
 	if only != "" {
-		known, err := within(ctx, func(ctx context.Context) (bool, error) { return b.client.SIsMember(ctx, key, only).Result() })
-		if err != nil {
-			return fail(err)
+		known, err := ask(ctx, &b.shards, key, func(ctx context.Context) (bool, error) { return b.client.SIsMember(ctx, key, only).Result() })
+		if err == nil && known {
+			err = each([]string{only})
 		}
-		if known {
-			return each([]string{only})
-		}
-		return nil
+		return err
 	}
 	return b.scanSet(ctx, key, each)
-}
-
-// scanSet passes on the members of a set, page by page, each once.
-func (b *Backend) scanSet(ctx context.Context, key string, each func([]string) error) error {
-	seen := map[string]bool{} // a scan may tell of one twice
-	for at := uint64(0); ; {
-		type page struct {
-			names []string
-			next  uint64
-		}
-		p, err := within(ctx, func(ctx context.Context) (p page, err error) {
-			p.names, p.next, err = b.client.SScan(ctx, key, at, "", leasePage).Result()
-			return p, err
-		})
-		if err != nil {
-			b.look(err)
-			return fmt.Errorf("read %s: %w", key, err)
-		}
-		names := slices.DeleteFunc(p.names, func(n string) bool {
-			was := seen[n]
-			seen[n] = true
-			return was
-		})
-		for some := range slices.Chunk(names, leasePage) {
-			if err := each(some); err != nil {
-				return err
-			}
-		}
-		if at = p.next; at == 0 {
-			return nil
-		}
-	}
 }
 
 // Status describes every consumer that was registered. One that is registered for the first time

@@ -214,23 +214,12 @@ func (b *Backend) targetInStreams(ctx context.Context, s *StreamSource, to opera
 
 // lastIDs returns the number of the last message under each tag.
 func (b *Backend) lastIDs(ctx context.Context, sh *shape) ([]int64, error) {
-	cmds := make([]*redis.StringCmd, sh.tags)
-	err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
-		for tag := range cmds {
-			cmds[tag] = pipe.HGet(ctx, b.prefix(tag)+"meta", "last")
-		}
+	stored, err := askTags(ctx, &b.shards, sh.tags, "meta", func(pipe redis.Pipeliner, prefix string) *redis.StringCmd {
+		return pipe.HGet(ctx, prefix+"meta", "last")
 	})
-	if err != nil {
-		return nil, err
+	last := make([]int64, len(stored))
+	for tag, v := range stored {
+		last[tag] = number(v)
 	}
-	last := make([]int64, sh.tags)
-	for tag, c := range cmds {
-		v, err := c.Int64()
-		if err != nil && !errors.Is(err, redis.Nil) {
-			b.look(err)
-			return nil, fmt.Errorf("read the last id from %smeta: %w", b.prefix(tag), err)
-		}
-		last[tag] = v
-	}
-	return last, nil
+	return last, err
 }

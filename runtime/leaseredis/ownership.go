@@ -42,13 +42,13 @@ func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resou
 	}
 	start, err := b.attach(ctx, sh, info)
 	if err != nil {
-		return b.fail("register consumer "+info.Name, err)
+		return fail("register consumer "+info.Name, err)
 	}
 	sweep := resources == nil && info.Per == backend.PerStream
 	switch {
 	case info.Per == backend.PerPartition, resources == nil && info.Per != backend.PerCluster:
 		if resources, err = b.discover(ctx, sh, info); err != nil {
-			return b.fail("find the resources of "+info.Name, err)
+			return fail("find the resources of "+info.Name, err)
 		}
 	case info.Per == backend.PerTopic && sourceOf(info) == nil:
 		resources = slices.DeleteFunc(slices.Clone(resources), func(t string) bool { return !backend.MatchTopic(info.Topics, t) })
@@ -70,7 +70,7 @@ func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resou
 			steps = append(steps, step{tag: tag, script: scripts.register, args: args})
 		}
 	}
-	return b.fail("register resources of "+info.Name, firstError(b.runAll(ctx, steps)))
+	return fail("register resources of "+info.Name, firstError(b.runAll(ctx, steps)))
 }
 
 // byTag groups resources by the tags of their leases.
@@ -111,12 +111,12 @@ func (b *Backend) Survey(ctx context.Context, consumers []string) ([]backend.Sur
 	for _, a := range b.runAll(ctx, steps) {
 		counts := list(a.value)
 		if a.err != nil || len(counts) != len(consumers) {
-			return nil, b.fail("survey", unexpected(a))
+			return nil, fail("survey", unexpected(a))
 		}
 		for i := range consumers {
 			c := list(counts[i])
 			if len(c) != 3 {
-				return nil, b.fail("survey", unexpected(a))
+				return nil, fail("survey", unexpected(a))
 			}
 			out[i].Resources += int(number(c[0]))
 			out[i].Free += int(number(c[1]))
@@ -150,7 +150,7 @@ func (b *Backend) Owned(ctx context.Context, session, consumer string) ([]backen
 			reply, err := b.run(ctx, tag, scripts.owned, session, consumer, at, leaseChunk)
 			l := list(reply)
 			if err != nil || len(l) == 0 {
-				return nil, b.fail("list the leases of "+consumer, unexpected(answer{reply, err}))
+				return nil, fail("list the leases of "+consumer, unexpected(answer{reply, err}))
 			}
 			for p := l[1:]; len(p) > 1; p = p[2:] {
 				refs = append(refs, backend.Ref{Resource: text(p[0]), Epoch: number(p[1])})
@@ -205,7 +205,7 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) ([]ba
 		}
 		b.known.holdings.took(req.Session, name, grants[len(grants)-len(got):])
 		parts[tag]++
-		return len(got), b.fail("acquire leases of "+name, err)
+		return len(got), fail("acquire leases of "+name, err)
 	}
 	if last, _ := b.known.attempts.Swap(name, req.Attempt); last == req.Attempt {
 		// It is repeated: what it was granted before comes first, so that it does not get more than Max.
@@ -243,13 +243,12 @@ func (b *Backend) lanes(ctx context.Context, tag int, consumer, resource string)
 			pairs []string
 			next  uint64
 		}
-		p, err := within(ctx, func(ctx context.Context) (p page, err error) {
+		p, err := ask(ctx, &b.shards, key, func(ctx context.Context) (p page, err error) {
 			p.pairs, p.next, err = b.client.ZScan(ctx, key, at, "", leaseChunk).Result()
 			return p, err
 		})
 		if err != nil {
-			b.look(err)
-			return nil, fmt.Errorf("read %s: %w", key, err)
+			return nil, err
 		}
 		for i := 0; i < len(p.pairs); i += 2 {
 			seen[p.pairs[i]] = struct{}{}

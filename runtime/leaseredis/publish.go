@@ -42,7 +42,7 @@ func (b *Backend) Publish(ctx context.Context, events []backend.Event) error {
 	for len(events) > 0 {
 		n, err := b.publishSome(ctx, events)
 		if err != nil {
-			return b.fail("publish", explained(err))
+			return fail("publish", explained(err))
 		}
 		events = events[n:]
 	}

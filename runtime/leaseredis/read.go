@@ -50,28 +50,28 @@ func (r *read) queue(ctx context.Context, to interface {
 
 // readAll carries out all reads in one round trip. Each succeeds or fails by itself; what is
 // returned is that ctx has ended.
-func (b *Backend) readAll(ctx context.Context, reads []*read) error {
-	return b.readAfter(ctx, nil, reads)
+func (d *shards) readAll(ctx context.Context, reads []*read) error {
+	return d.readAfter(ctx, nil, reads)
 }
 
 // readAfter is readAll with commands that go before the reads of the same tag.
-func (b *Backend) readAfter(ctx context.Context, before func(redis.Pipeliner), reads []*read) error {
+func (d *shards) readAfter(ctx context.Context, before func(redis.Pipeliner), reads []*read) error {
 	if slices.ContainsFunc(reads, (*read).atEnd) {
 		reads = slices.DeleteFunc(slices.Clone(reads), (*read).atEnd)
 	}
 	if len(reads) == 1 && before == nil {
-		ctx, cancel := b.patient(ctx, 1)
+		ctx, cancel := d.patient(ctx, 1)
 		defer cancel()
 		_, err := within(ctx, func(ctx context.Context) (struct{}, error) {
-			reads[0].queue(ctx, b.client)
+			reads[0].queue(ctx, d.client)
 			return struct{}{}, nil
 		})
 		if err != nil {
-			b.look(err)
+			d.look(err)
 			return err
 		}
 	} else if len(reads) > 0 {
-		err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
+		err := d.pipelined(ctx, func(pipe redis.Pipeliner) {
 			if before != nil {
 				before(pipe)
 			}
@@ -97,21 +97,21 @@ func (b *Backend) readAfter(ctx context.Context, before func(redis.Pipeliner), r
 		r.cmd = nil
 	}
 	if len(refused) > 0 {
-		if err := b.readAgain(ctx, refused); err != nil {
+		if err := d.readAgain(ctx, refused); err != nil {
 			return err
 		}
 	}
 	for _, r := range reads {
-		b.look(r.err)
+		d.look(r.err)
 	}
 	return nil
 }
 
 // readAgain repeats reads that were refused, in go-redis's own form, which follows the slots
 // of a cluster to where they are.
-func (b *Backend) readAgain(ctx context.Context, reads []*read) error {
+func (d *shards) readAgain(ctx context.Context, reads []*read) error {
 	cmds := make([]*redis.Cmd, len(reads))
-	err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
+	err := d.pipelined(ctx, func(pipe redis.Pipeliner) {
 		for i, r := range reads {
 			cmds[i] = pipe.Do(ctx, r.args()...)
 		}

@@ -19,7 +19,7 @@ func (b *Backend) Release(ctx context.Context, session, consumer string, leases 
 	if err == nil {
 		b.known.holdings.gave(session, consumer, leases)
 	}
-	return b.fail("release leases of "+consumer, err)
+	return fail("release leases of "+consumer, err)
 }
 
 // refSteps are the calls of a script for leases: by tag, in chunks, each with the arguments
@@ -58,7 +58,7 @@ func (b *Backend) Retire(ctx context.Context, session, consumer string, leases [
 	}
 	info, err := b.info(ctx, consumer)
 	if err != nil {
-		return b.fail("retire streams of "+consumer, err)
+		return fail("retire streams of "+consumer, err)
 	}
 	first := []any{session, consumer}
 	idle := func(backend.Ref) any { return "*" }
@@ -69,7 +69,7 @@ func (b *Backend) Retire(ctx context.Context, session, consumer string, leases [
 		for i, a := range b.runAll(ctx, steps) {
 			reply := list(a.value)
 			if a.err != nil || len(reply) != len(chunks[i]) {
-				return b.fail("retire streams of "+consumer, unexpected(a))
+				return fail("retire streams of "+consumer, unexpected(a))
 			}
 			for j, ref := range chunks[i] {
 				if l := list(reply[j]); len(l) == 2 {
@@ -79,7 +79,7 @@ func (b *Backend) Retire(ctx context.Context, session, consumer string, leases [
 		}
 		unread, err := b.unread(ctx, sh, info, at)
 		if err != nil {
-			return b.fail("retire streams of "+consumer, err)
+			return fail("retire streams of "+consumer, err)
 		}
 		idle = func(ref backend.Ref) any {
 			if unread[ref.Resource] {
@@ -92,7 +92,7 @@ func (b *Backend) Retire(ctx context.Context, session, consumer string, leases [
 	if err = firstError(b.runAll(ctx, steps)); err == nil {
 		b.known.holdings.gave(session, consumer, leases)
 	}
-	return b.fail("retire streams of "+consumer, err)
+	return fail("retire streams of "+consumer, err)
 }
 
 // Renew extends leases that expire one by one.
@@ -105,7 +105,7 @@ func (b *Backend) Renew(ctx context.Context, session string, info backend.Consum
 	lost := map[string]bool{}
 	for _, a := range b.runAll(ctx, steps) {
 		if a.err != nil {
-			return nil, b.fail("renew leases of "+info.Name, a.err)
+			return nil, fail("renew leases of "+info.Name, a.err)
 		}
 		for _, r := range list(a.value) {
 			lost[text(r)] = true

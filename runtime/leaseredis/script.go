@@ -63,39 +63,30 @@ type answer struct {
 	err   error
 }
 
-// keys are what every script declares. The first is always there and the second never: while
-// a cluster moves the slot of a tag from one node to another, a script that declares both is
-// refused whole (TRYAGAIN), on the old node and on the new. Without that it would stop
-// in the middle at the first key that has moved already.
-func (b *Backend) keys(tag int) []string {
-	p := b.prefix(tag)
-	return []string{p + "meta", p + "none"}
-}
-
 // run runs one script.
-func (b *Backend) run(ctx context.Context, tag int, s *script, args ...any) (any, error) {
-	a := b.runAll(ctx, []step{{tag: tag, script: s, args: args}})
+func (d *shards) run(ctx context.Context, tag int, s *script, args ...any) (any, error) {
+	a := d.runAll(ctx, []step{{tag: tag, script: s, args: args}})
 	return a[0].value, a[0].err
 }
 
 // runAll runs scripts in one round trip for each tag of a cluster, and in one in all on a server, unless they are many.
 // Each step succeeds or fails by itself.
-func (b *Backend) runAll(ctx context.Context, steps []step) []answer {
-	return b.runOn(ctx, b.client, steps)
+func (d *shards) runAll(ctx context.Context, steps []step) []answer {
+	return d.runOn(ctx, d.client, steps)
 }
 
 // runOn returns what it has when ctx ends: go-redis looks at a context's deadline only if the client
 // was told to, and one node that hangs must not hide what the others answered.
-func (b *Backend) runOn(ctx context.Context, client redis.UniversalClient, steps []step) []answer {
+func (d *shards) runOn(ctx context.Context, client redis.UniversalClient, steps []step) []answer {
 	type part struct {
 		of      []int
 		answers []answer
 	}
-	parts, rounds := b.parts(steps), 1
+	parts, rounds := d.parts(steps), 1
 	for _, of := range parts {
 		rounds = max(rounds, (len(of)+pipelined-1)/pipelined)
 	}
-	ctx, cancel := b.patient(ctx, rounds)
+	ctx, cancel := d.patient(ctx, rounds)
 	defer cancel()
 	done := make(chan part, len(parts))
 	for _, of := range parts {
@@ -103,7 +94,7 @@ func (b *Backend) runOn(ctx context.Context, client redis.UniversalClient, steps
 		for i, j := range of {
 			some[i] = steps[j]
 		}
-		go func() { done <- part{of, b.runPart(ctx, client, some)} }()
+		go func() { done <- part{of, d.runPart(ctx, client, some)} }()
 	}
 	answers := make([]answer, len(steps))
 	for i := range answers {
@@ -124,14 +115,12 @@ func (b *Backend) runOn(ctx context.Context, client redis.UniversalClient, steps
 		if answers[i].err == errPending {
 			answers[i].err = ctx.Err()
 		}
-		b.look(answers[i].err)
-		if errors.Is(answers[i].err, redis.ErrClosed) && client == b.client {
-			b.sessions.unusable.Store(true)
-			b.alarm()
+		d.look(answers[i].err)
+		if errors.Is(answers[i].err, redis.ErrClosed) && client == d.client {
+			d.owner.clientClosed()
 		}
 		if errors.Is(answers[i].err, errShape) {
-			b.shaped.Store(nil) // it is created again by who calls next
-			b.alarm()
+			d.forgetShape()
 		}
 	}
 	return answers
@@ -141,11 +130,11 @@ func (b *Backend) runOn(ctx context.Context, client redis.UniversalClient, steps
 var errPending = errors.New("leaseredis: no answer yet")
 
 // parts divides steps by what may answer without the others: the tags of a cluster.
-func (b *Backend) parts(steps []step) (parts [][]int) {
+func (d *shards) parts(steps []step) (parts [][]int) {
 	byTag := map[int]int{} // index in parts
 	for i, s := range steps {
 		tag := 0
-		if b.clustered() {
+		if d.clustered() {
 			tag = s.tag
 		}
 		at, known := byTag[tag]
@@ -160,13 +149,13 @@ func (b *Backend) parts(steps []step) (parts [][]int) {
 }
 
 // runPart runs scripts in one round trip, and once more whole those that the server does not know yet.
-func (b *Backend) runPart(ctx context.Context, client redis.UniversalClient, steps []step) (answers []answer) {
+func (d *shards) runPart(ctx context.Context, client redis.UniversalClient, steps []step) (answers []answer) {
 	for some := range slices.Chunk(steps, pipelined) {
 		if last := len(answers) - 1; last >= 0 && moved(answers[last].err) { // each further round would wait as long
 			answers = append(answers, slices.Repeat(answers[last:], len(some))...)
 			continue
 		}
-		answers = append(answers, b.runRound(ctx, client, some)...)
+		answers = append(answers, d.runRound(ctx, client, some)...)
 	}
 	return answers
 }
@@ -174,8 +163,8 @@ func (b *Backend) runPart(ctx context.Context, client redis.UniversalClient, ste
 // pipelined is how many scripts are sent at once: the answers of all have to come within the client's ReadTimeout.
 const pipelined = 32
 
-func (b *Backend) runRound(ctx context.Context, client redis.UniversalClient, steps []step) []answer {
-	answers := b.pipeline(ctx, client, steps, false)
+func (d *shards) runRound(ctx context.Context, client redis.UniversalClient, steps []step) []answer {
+	answers := d.pipeline(ctx, client, steps, false)
 	var missing []int
 	var again []step
 	for i, a := range answers {
@@ -184,18 +173,18 @@ func (b *Backend) runRound(ctx context.Context, client redis.UniversalClient, st
 		}
 	}
 	if again != nil {
-		for j, a := range b.pipeline(ctx, client, again, true) {
+		for j, a := range d.pipeline(ctx, client, again, true) {
 			answers[missing[j]] = a
 		}
 	}
 	return answers
 }
 
-func (b *Backend) pipeline(ctx context.Context, client redis.UniversalClient, steps []step, whole bool) []answer {
+func (d *shards) pipeline(ctx context.Context, client redis.UniversalClient, steps []step, whole bool) []answer {
 	send := func(c redis.Cmdable, s step) *redis.Cmd {
 		keys := s.keys
 		if keys == nil {
-			keys = b.keys(s.tag)
+			keys = d.keys(s.tag)
 		}
 		if whole {
 			return c.Eval(ctx, s.script.src, keys, s.args...)

@@ -82,7 +82,7 @@ func (b *Backend) OpenSession(ctx context.Context, spec backend.SessionSpec) (ba
 			defer cancel()
 			s.Close(closing) // else it expires
 		}
-		return nil, b.fail("open a session", err)
+		return nil, fail("open a session", err)
 	}
 	b.endSilent()
 	b.sessions.mu.Lock()
@@ -153,6 +153,16 @@ func (ss *sessions) clients() (out []*redis.ClusterClient) {
 	}
 	return out
 }
+
+// clientClosed, namespaceGone and ownClients are for the shards.
+func (b *Backend) clientClosed() {
+	b.sessions.unusable.Store(true)
+	b.alarm()
+}
+
+func (b *Backend) namespaceGone() { b.alarm() }
+
+func (b *Backend) ownClients() []*redis.ClusterClient { return b.sessions.clients() }
 
 // alarm tells all sessions that something is wrong: the server was emptied, say.
 func (b *Backend) alarm() {
@@ -318,7 +328,7 @@ func (s *session) Heartbeat(ctx context.Context) error {
 		}
 	}
 	if failed != nil {
-		return s.b.fail("send a heartbeat", failed)
+		return fail("send a heartbeat", failed)
 	}
 	if len(out) > 0 {
 		s.join(out)
@@ -372,7 +382,7 @@ func (s *session) Close(ctx context.Context) error {
 			}
 		}
 	}
-	return s.b.fail("close the session", failed)
+	return fail("close the session", failed)
 }
 
 // end notes that the session is over and gives up its connections. It does not tell the server.
@@ -473,7 +483,7 @@ func (b *Backend) forgetSessions(ctx context.Context, sh *shape) (int, error) {
 	back := 0
 	err := b.everyTag(ctx, sh, scripts.rewind, func(v any) int { n := int(number(v)); back += n; return n })
 	if err != nil {
-		return 0, b.fail("look at the server's clock", err)
+		return 0, fail("look at the server's clock", err)
 	}
 	if back > 0 {
 		b.warn("clock", "the server's clock was set back by more than a minute: sessions and leases that waited for a time wait no longer than they would have", "corrected", back)
@@ -485,5 +495,5 @@ func (b *Backend) forgetSessions(ctx context.Context, sh *shape) (int, error) {
 		}
 		return len(list(v))
 	}, sessionsKept.Microseconds())
-	return len(gone), b.fail("forget sessions", err)
+	return len(gone), fail("forget sessions", err)
 }

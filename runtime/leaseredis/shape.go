@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
-	"strconv"
 
 	"github.com/redis/go-redis/v9"
 
@@ -24,47 +23,47 @@ const (
 )
 
 // shape returns the namespace's shape, and creates the namespace if need be.
-func (b *Backend) shape(ctx context.Context) (*shape, error) {
-	if s := b.shaped.Load(); s != nil {
+func (d *shards) shape(ctx context.Context) (*shape, error) {
+	if s := d.shaped.Load(); s != nil {
 		return s, nil
 	}
-	b.shaping.Lock()
-	defer b.shaping.Unlock()
-	if s := b.shaped.Load(); s != nil {
+	d.shaping.Lock()
+	defer d.shaping.Unlock()
+	if s := d.shaped.Load(); s != nil {
 		return s, nil
 	}
-	if b.misuse != nil {
-		return nil, b.misuse
+	if d.misuse != nil {
+		return nil, d.misuse
 	}
-	want := b.wanted
+	want := d.wanted
 	if want.tags == 0 {
-		if want.tags = defaultTagsServer; b.clustered() {
+		if want.tags = defaultTagsServer; d.clustered() {
 			want.tags = defaultTagsNodes
 		}
 	}
 	if want.slots == 0 {
 		want.slots = defaultSlots
 	}
-	have, err := b.decided(ctx, want)
+	have, err := d.decided(ctx, want)
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case b.wanted.tags != 0 && b.wanted.tags != have.tags:
+	case d.wanted.tags != 0 && d.wanted.tags != have.tags:
 		return nil, fmt.Errorf("leaseredis: namespace %q was created with %d tags and cannot be opened with WithTags(%d): resources would be in two places; leave the option out, or choose another namespace",
-			b.namespace, have.tags, b.wanted.tags)
-	case b.wanted.slots != 0 && b.wanted.slots != have.slots:
+			d.namespace, have.tags, d.wanted.tags)
+	case d.wanted.slots != 0 && d.wanted.slots != have.slots:
 		return nil, fmt.Errorf("leaseredis: namespace %q was created with %d slots and cannot be opened with WithSlots(%d): keys would be in two places; leave the option out, or choose another namespace",
-			b.namespace, have.slots, b.wanted.slots)
+			d.namespace, have.slots, d.wanted.slots)
 	}
 	var steps []step
 	for tag := range have.tags {
-		steps = append(steps, step{tag: tag, script: scripts.shape, args: []any{have.tags, have.slots, b.namespace}})
+		steps = append(steps, step{tag: tag, script: scripts.shape, args: []any{have.tags, have.slots, d.namespace}})
 	}
 	reached := false
-	for tag, a := range b.runAll(ctx, steps) {
+	for tag, a := range d.runAll(ctx, steps) {
 		if a.err == nil {
-			_, a.err = b.shapeIn(tag, list(a.value))
+			_, a.err = d.shapeIn(tag, list(a.value))
 		}
 		switch {
 		case a.err == nil:
@@ -72,46 +71,52 @@ func (b *Backend) shape(ctx context.Context) (*shape, error) {
 		case moved(a.err):
 			err = a.err // it follows when it can: whoever needs it then finds it missing
 		default:
-			return nil, b.fail(fmt.Sprintf("prepare namespace %q", b.namespace), a.err)
+			return nil, fail(fmt.Sprintf("prepare namespace %q", d.namespace), a.err)
 		}
 	}
 	if !reached {
-		return nil, fmt.Errorf("leaseredis: prepare namespace %q: %w", b.namespace, err)
+		return nil, fmt.Errorf("leaseredis: prepare namespace %q: %w", d.namespace, err)
 	}
-	b.shaped.Store(&have)
+	d.shaped.Store(&have)
 	return &have, nil
+}
+
+// forgetShape makes the next call create the namespace again: what was stored is gone.
+func (d *shards) forgetShape() {
+	d.shaped.Store(nil)
+	d.owner.namespaceGone()
 }
 
 // decided returns the shape that the first tag has, or is given now. If it cannot be reached, that of
 // another which has one decides: the namespace was created before.
-func (b *Backend) decided(ctx context.Context, want shape) (shape, error) {
-	reply, err := b.run(ctx, 0, scripts.shape, want.tags, want.slots, b.namespace)
+func (d *shards) decided(ctx context.Context, want shape) (shape, error) {
+	reply, err := d.run(ctx, 0, scripts.shape, want.tags, want.slots, d.namespace)
 	if err == nil {
-		return b.shapeIn(0, list(reply))
+		return d.shapeIn(0, list(reply))
 	}
-	if b.clustered() && moved(err) {
+	if d.clustered() && moved(err) {
 		cmds := make([]*redis.SliceCmd, want.tags)
-		ended := b.pipelined(ctx, func(pipe redis.Pipeliner) {
+		ended := d.pipelined(ctx, func(pipe redis.Pipeliner) {
 			for tag := range cmds {
-				cmds[tag] = pipe.HMGet(ctx, b.prefix(tag)+"meta", "tags", "slots", "namespace")
+				cmds[tag] = pipe.HMGet(ctx, d.prefix(tag)+"meta", "tags", "slots", "namespace")
 			}
 		})
 		for tag := 0; tag < len(cmds) && ended == nil; tag++ {
 			if got, err := cmds[tag].Result(); err == nil && len(got) == 3 && got[0] != nil {
-				return b.shapeIn(tag, got)
+				return d.shapeIn(tag, got)
 			}
 		}
 	}
-	return shape{}, fmt.Errorf("leaseredis: prepare namespace %q: %w", b.namespace, err)
+	return shape{}, fmt.Errorf("leaseredis: prepare namespace %q: %w", d.namespace, err)
 }
 
 // shapeIn reads what is stored of the shape under a tag.
-func (b *Backend) shapeIn(tag int, got []any) (shape, error) {
-	if len(got) == 3 && text(got[2]) != b.namespace {
-		return shape{}, fmt.Errorf("leaseredis: namespace %q: its tag {%s%d} belongs to namespace %q; choose a namespace that does not end with a digit", b.namespace, b.namespace, tag, text(got[2]))
+func (d *shards) shapeIn(tag int, got []any) (shape, error) {
+	if len(got) == 3 && text(got[2]) != d.namespace {
+		return shape{}, fmt.Errorf("leaseredis: namespace %q: its tag {%s%d} belongs to namespace %q; choose a namespace that does not end with a digit", d.namespace, d.namespace, tag, text(got[2]))
 	}
 	if len(got) != 3 || number(got[0]) < 1 || number(got[1]) < 1 {
-		return shape{}, fmt.Errorf("leaseredis: namespace %q: key %s holds something else; choose another namespace", b.namespace, b.prefix(tag)+"meta")
+		return shape{}, fmt.Errorf("leaseredis: namespace %q: key %s holds something else; choose another namespace", d.namespace, d.prefix(tag)+"meta")
 	}
 	return shape{tags: int(number(got[0])), slots: int(number(got[1]))}, nil
 }
@@ -135,6 +140,3 @@ func hash(s string) uint64 {
 	h.Write([]byte(s))
 	return h.Sum64()
 }
-
-// prefix is what all keys of a tag begin with.
-func (b *Backend) prefix(tag int) string { return "{" + b.namespace + strconv.Itoa(tag) + "}:" }

@@ -113,10 +113,9 @@ func (b *Backend) trimDue(ctx context.Context, tag int, consumer string) (bool, 
 		return false, err
 	}
 	key := b.prefix(tag) + "dirty:" + consumer
-	n, err := within(ctx, func(ctx context.Context) (int64, error) { return b.client.ZCard(ctx, key).Result() })
+	n, err := ask(ctx, &b.shards, key, func(ctx context.Context) (int64, error) { return b.client.ZCard(ctx, key).Result() })
 	if err != nil {
-		b.look(err)
-		return false, fmt.Errorf("leaseredis: read %s: %w", key, err)
+		return false, err
 	}
 	return b.known.looks.due(viewPart{tag: tag, consumer: consumer}, int64(last.ms), int(n)), nil
 }
@@ -124,12 +123,7 @@ func (b *Backend) trimDue(ctx context.Context, tag int, consumer string) (bool, 
 // readersOf returns the consumers that are known under a tag, with the patterns of all their members.
 func (b *Backend) readersOf(ctx context.Context, tag int) (map[string]backend.ConsumerInfo, error) {
 	read := func(key string) (map[string]string, error) {
-		stored, err := within(ctx, func(ctx context.Context) (map[string]string, error) { return b.client.HGetAll(ctx, key).Result() })
-		if err != nil {
-			b.look(err)
-			return nil, fmt.Errorf("leaseredis: read %s: %w", key, err)
-		}
-		return stored, nil
+		return ask(ctx, &b.shards, key, func(ctx context.Context) (map[string]string, error) { return b.client.HGetAll(ctx, key).Result() })
 	}
 	stored, err := read(b.prefix(tag) + "consumers")
 	if err != nil {
@@ -157,14 +151,10 @@ func (b *Backend) readersOf(ctx context.Context, tag int) (map[string]backend.Co
 
 // lastID is the id of the last message of a tag.
 func (b *Backend) lastID(ctx context.Context, tag int) (position, error) {
-	last, err := within(ctx, func(ctx context.Context) (string, error) {
+	last, err := ask(ctx, &b.shards, b.prefix(tag)+"meta", func(ctx context.Context) (string, error) {
 		return b.client.HGet(ctx, b.prefix(tag)+"meta", "last").Result()
 	})
-	if err != nil && err != redis.Nil {
-		b.look(err)
-		return position{}, fmt.Errorf("leaseredis: read the last id of %s: %w", b.prefix(tag), err)
-	}
-	return parsePosition(last), nil
+	return parsePosition(last), err
 }
 
 // trimView trims the streams of a consumer's view under a tag. It returns the id up to which
@@ -372,11 +362,10 @@ func (b *Backend) trimTag(ctx context.Context, sh *shape, tag int, topics []stri
 		if viewed(info) == "" || !slices.ContainsFunc(topics, func(t string) bool { return backend.MatchTopic(info.Topics, t) }) {
 			continue
 		}
-		left, err := within(ctx, func(ctx context.Context) (int64, error) {
+		left, err := ask(ctx, &b.shards, "dirty:"+name, func(ctx context.Context) (int64, error) {
 			return b.client.ZCard(ctx, b.prefix(tag)+"dirty:"+name).Result()
 		})
 		if err != nil {
-			b.look(err)
 			return err
 		}
 		if left > trimKeys {

@@ -41,7 +41,7 @@ func (b *Backend) UnmatchedTopics(ctx context.Context) ([]UnmatchedTopic, error)
 		return nil
 	})
 	if err != nil {
-		return nil, b.fail("look for topics without a consumer", err)
+		return nil, fail("look for topics without a consumer", err)
 	}
 	slices.SortFunc(out, func(a, b UnmatchedTopic) int {
 		return cmp.Or(cmp.Compare(b.Messages, a.Messages), strings.Compare(a.Topic, b.Topic))
@@ -84,7 +84,6 @@ func (b *Backend) unmatched(ctx context.Context, tag int) (out []UnmatchedTopic,
 			key := b.prefix(tag) + "t:" + t
 			n, err := lens[i].Result()
 			if err != nil {
-				b.look(err)
 				return fmt.Errorf("leaseredis: count the messages of %s: %w", strconv.Quote(key), err)
 			}
 			if n > 0 {

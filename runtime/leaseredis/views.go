@@ -89,11 +89,10 @@ func (b *Backend) backfill(ctx context.Context, sh *shape, tag int, info backend
 
 // viewPatterns are the patterns of a view: those of all versions of its consumer.
 func (b *Backend) viewPatterns(ctx context.Context, tag int, consumer string) ([]string, error) {
-	stored, err := within(ctx, func(ctx context.Context) (string, error) {
+	stored, err := ask(ctx, &b.shards, b.prefix(tag)+"views", func(ctx context.Context) (string, error) {
 		return b.client.HGet(ctx, b.prefix(tag)+"views", consumer).Result()
 	})
 	if err != nil {
-		b.look(err)
 		return nil, err
 	}
 	var view struct {

@@ -28,7 +28,7 @@ type holding struct {
 //	   └───────────┴──────────────────────┘  lost
 //
 // A holding that is working has turns. One that is giving finishes the call that it is in, and what was decided is stored. One that
-// is releasing is idle for good, and the backend is told, or will be with the end of the session. One that is over is not this
+// is releasing is idle for good, and is released, or will be with the session's end. One that is over is not this
 // process's any more.
 type leaseState int32
 
@@ -84,7 +84,7 @@ type runnerFields struct {
 	inReady   bool      // queued there
 	yield     bool      // let parked messages go first
 	batchNext bool      // let a batch go before the next parked messages
-	missed    bool      // parked messages were read without those of h
+	missed    bool      // parked messages were read without the ones of h
 	runAt     time.Time // Run handlers: not before
 }
 

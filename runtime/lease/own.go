@@ -127,7 +127,7 @@ func (o *owner) expire(h *holding) {
 	o.lose(h, fmt.Sprintf("it was not renewed for %v", o.c.spec.TTL-o.c.spec.Margin))
 }
 
-// lose ends a lease against its holder's will. It is told once.
+// lose ends a lease against its holder's will. Observer and log get it once.
 func (o *owner) lose(h *holding, reason string) {
 	o.mu.Lock()
 	if h.is(leaseOver) {

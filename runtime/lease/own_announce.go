@@ -52,7 +52,7 @@ const (
 	streamsTimeout = 30 * time.Second // of one question
 )
 
-// ask asks the application for streams, and returns those that are to be registered. It
+// ask asks the application for streams, and returns the names to register. It
 // is asked once at a time, also across sessions, and not waited for when the session ends.
 func (an *announcer) ask() ([]string, error) {
 	defer an.course.waiting("Streams, the application's function, to return")()

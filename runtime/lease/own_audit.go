@@ -49,8 +49,8 @@ func (a *audit) reconcile(s backend.Survey, known int) {
 	}
 }
 
-// giveStrays gives back leases that only the backend knows of. Nobody would ever work on them:
-// they are not free while the session lives.
+// giveStrays gives back leases that only the backend knows of. They would rest:
+// the backend counts them as owned while the session lives.
 func (a *audit) giveStrays(strays []backend.Ref) {
 	a.calls.Go(func() {
 		err := do(of(a.s.ctx, "release strays"), func(ctx context.Context) error { return a.be.Release(ctx, a.s.id, a.info.Name, strays) })
@@ -82,8 +82,8 @@ func (o *owner) holdsAtMost(n int) bool {
 	return firm <= n
 }
 
-// mayOwn names the resources of which the backend may say that this process owns them: those that
-// it holds, those that it lost and a handler still runs on, and, with a grace, those that it lost
+// mayOwn names the resources of which the backend may say that this process owns them: the ones
+// that it holds, that it lost while a handler still runs on them, and, with a grace, that it lost
 // lately and that others are to wait for.
 func (o *owner) mayOwn() map[string]bool {
 	o.mu.Lock()

@@ -52,7 +52,7 @@ func (g *registrar) registerThese(names []string) {
 }
 
 // register tells the backend of resources until the session ends. One that cannot be told is
-// tried again, and stops nobody but its consumer.
+// tried again, and stops its own consumer alone.
 func (g *registrar) register() {
 	var failed backoff
 	for g.s.ctx.Err() == nil {

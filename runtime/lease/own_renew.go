@@ -117,7 +117,7 @@ func (n *renewer) renewTogether() {
 	})
 }
 
-// renewable returns the leases to renew, all but those whose release is under way, in the parts
+// renewable returns the leases to renew, all but the ones whose release is under way, in the parts
 // in which they are to be renewed.
 func (n *renewer) renewable() (parts [][]*holding) {
 	byAmong := map[int][]*holding{} // leases that may be asked for with so many; 0: with any number

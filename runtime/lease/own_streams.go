@@ -7,9 +7,9 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
-// Streams are owned only while they have work. Who hears of messages of a stream that is
-// not its own registers it, which makes it wanted; whoever has room takes it, and retires
-// it when there is nothing more to do. What nobody has room for stays wanted and free.
+// Streams are owned only while they have work. A process that hears of messages of a stream that it does
+// not own registers it, which makes it wanted; a process with room takes it, and retires
+// it when there is nothing more to do. Without room anywhere it stays wanted and free.
 
 // streams takes streams that have work, and retires the ones that have none. Its lock may be taken with owner.mu held.
 type streams struct {
@@ -126,7 +126,7 @@ func (x *streams) stepIdle() time.Duration {
 		idle = min(idle, crowdedIdle)
 	}
 	x.lookAt = now.Add(max(idle, time.Millisecond))
-	soonest := now.Add(max(idle/10, min(idle, crowdedIdle)/2)) // those that rest within that time are retired in one call
+	soonest := now.Add(max(idle/10, min(idle, crowdedIdle)/2)) // streams that rest within that time are retired in one call
 	for _, h := range x.own.held {
 		since, quiet := x.own.run.quiet(h)
 		if !quiet {

@@ -274,7 +274,7 @@ func (r *runner) start(h *holding, f func(ctx context.Context)) {
 	}()
 }
 
-// endTurn is called by whoever runs h after a pass of its parked messages. A batch that is
+// endTurn follows a pass of the parked messages of h, in the goroutine that runs it. A batch that is
 // ready goes next: passes and batches alternate, so that neither starves the other.
 func (r *runner) endTurn(h *holding) {
 	r.mu.Lock()

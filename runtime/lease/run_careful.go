@@ -28,7 +28,7 @@ func (c *Consumer) doubtful() int {
 	return 2 * batches * c.spec.Batch
 }
 
-// careful says to handle messages alone. It is asked by whoever runs h.
+// careful says to handle messages alone.
 func (h *holding) careful() bool { return h.doubt > 0 && h.suspicion >= suspicionLimit }
 
 // alone handles one message of a resource whose owners keep crashing.

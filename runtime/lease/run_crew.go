@@ -12,8 +12,8 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
-// lanes handles p.ms[from:to] by as many workers as the consumer has, those of one key in
-// order. Beside a slow message the others go on with batches that were read meanwhile, which
+// lanes handles p.ms[from:to] by as many workers as the consumer has, the messages of one key in
+// order. Beside a slow message the others go on with batches that were read since, which
 // become part of the pass.
 func (t *turn) lanes(ctx context.Context, from, to int) {
 	if t.r.c.spec.Workers == 1 || to-from == 1 && !t.mayGrow(to) {
@@ -81,7 +81,7 @@ func (p *pass) mixesKeys(o Order) bool {
 	}))
 }
 
-// line is messages that are handled in order: those of a key, or all of a parked pass whose lanes
+// line is messages that are handled in order: the ones of a key, or all of a parked pass whose lanes
 // mix keys.
 type line struct {
 	index  []int // in the pass

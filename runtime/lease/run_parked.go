@@ -14,7 +14,7 @@ const parkedAtLeast = 5 * time.Second
 
 const (
 	parkedLimit    = 500  // messages in one FetchParked
-	parkedExcluded = 1000 // resources that it is told to leave out
+	parkedExcluded = 1000 // resources that it leaves out
 	// parkedGap is the least time between two reads; after one that took long it is longer.
 	parkedGap = 10 * time.Millisecond
 )
@@ -127,8 +127,8 @@ func (p *parkedReader) stepApart() {
 	p.readAgain(later, 100*time.Millisecond)
 }
 
-// readApart reads the parked messages of the next resources of a queue, and returns those that
-// are at work.
+// readApart reads the parked messages of the next resources of a queue, and returns the ones
+// at work.
 func (p *parkedReader) readApart(queue *[]*holding) (later []*holding) {
 	var asked []*holding
 	req := backend.ParkedRequest{PerResource: p.r.c.spec.Batch}
@@ -269,7 +269,7 @@ func (p *parkedReader) mayPass(h *holding) bool {
 	return true
 }
 
-// deliver lines up those of the resources covered that have been held and idle since
+// deliver lines up messages of the resources covered that have been held and idle since
 // before the parked messages were read; what was read of the others may be out of date, and is
 // read again when they are idle.
 func (p *parkedReader) deliver(found backend.Parked, began uint64, covered func(*holding) bool) {
@@ -280,7 +280,7 @@ func (p *parkedReader) deliver(found backend.Parked, began uint64, covered func(
 	for _, m := range found.Messages {
 		h := p.r.at[m.Resource]
 		if h == nil || !covered(h) || seen[name{m.Resource, m.ID}] {
-			strange++ // it was given back meanwhile, or the backend answered what was not asked, or twice
+			strange++ // it was given back since, or the backend answered what was not asked, or twice
 			continue
 		}
 		seen[name{m.Resource, m.ID}] = true
@@ -299,7 +299,7 @@ func (p *parkedReader) deliver(found backend.Parked, began uint64, covered func(
 		}
 		if !p.r.idle(h) || h.idleAt > began || h.busyAt > began || len(h.waited) > 0 {
 			if p.r.idle(h) && len(h.waited) == 0 {
-				p.due = time.Time{} // it became idle meanwhile
+				p.due = time.Time{} // it became idle since
 			}
 			continue // settled asks again for the others
 		}

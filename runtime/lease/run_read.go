@@ -172,7 +172,7 @@ func (r *runner) restRead(h *holding, wait time.Duration, err error) {
 	})
 }
 
-// checkFetched refuses answers that are not those that were asked for.
+// checkFetched refuses answers to other questions than were asked.
 func checkFetched(req *backend.FetchRequest, fetched []backend.Fetched) error {
 	if len(fetched) != len(req.Items) {
 		return fmt.Errorf("lease: fetch messages of %s: the backend answered for %d of %d resources", req.Consumer.Name, len(fetched), len(req.Items))

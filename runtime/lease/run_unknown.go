@@ -98,7 +98,7 @@ func (q *sequence) afterLate(lane string) bool {
 	return ok
 }
 
-// noteLate notes what became of ms[i] for those that come after it in its parked lane.
+// noteLate notes what became of ms[i] for what comes after it in its parked lane.
 func (q *sequence) noteLate(i int) {
 	if q.p.parked == nil || !q.out[i].late && len(q.late) == 0 && len(q.h.late) == 0 {
 		return

@@ -25,7 +25,7 @@ type storer struct {
 	failures int // of commits of several, in a row
 }
 
-// storeEvents is told what becomes of progress. It is called without locks.
+// storeEvents learns what becomes of progress. Its methods are called without locks.
 type storeEvents interface {
 	// stored follows a commit. It calls account.
 	stored(hs []*holding, es []*entry, fenced []string)

@@ -37,12 +37,12 @@ type shards struct {
 	troubled  atomic.Int64 // when an error was last seen that may come from an old topology, Unix time in ns
 }
 
-// shardsOwner is what the layer above is told, and asked.
+// shardsOwner is the layer above, as the shards see it.
 type shardsOwner interface {
 	// clientClosed and namespaceGone follow calls that failed.
 	clientClosed()
 	namespaceGone()
-	// ownClients are those of the cluster's clients that the application has not made.
+	// ownClients are the cluster's clients that the application has not made.
 	ownClients() []*redis.ClusterClient
 }
 
@@ -150,7 +150,7 @@ func (d *shards) patient(ctx context.Context, rounds int) (context.Context, cont
 const reloadEvery = 500 * time.Millisecond
 
 // troubleLasts is how long after the last error the topology is asked for: who is asked first
-// may not have heard of the change, or hang, and requests that wait tell nothing meanwhile.
+// may not have heard of the change, or hang, and requests that wait tell nothing until then.
 const troubleLasts = 3 * time.Second
 
 // look asks for the cluster's topology, again and again for a while, after an error that may come from an
@@ -226,7 +226,7 @@ func (d *shards) repeat(ctx context.Context, f func() error) error {
 }
 
 // pages reads a sorted set by score from min on. Members with one score come together, however many these
-// are. A member whose score rises meanwhile may come twice.
+// are. A member whose score rises between two pages may come twice.
 func (d *shards) pages(ctx context.Context, key, min string, each func([]redis.Z) error) error {
 	read := func(by redis.ZRangeBy) ([]redis.Z, error) {
 		return ask(ctx, d, key, func(ctx context.Context) ([]redis.Z, error) {

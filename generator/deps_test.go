@@ -164,3 +164,46 @@ func sources(t *testing.T, visit func(dir string, fset *token.FileSet, f *ast.Fi
 		t.Fatal(err)
 	}
 }
+
+// TestTypesStaySmall: a type that does everything is one that nobody reads to its end.
+func TestTypesStaySmall(t *testing.T) {
+	const most = 40 // methods
+	count := map[string]int{}
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "testdata" || d.Name() == "leasedb"): // leasedb: sqlc's
+			return filepath.SkipDir
+		case d.IsDir() || !strings.HasSuffix(path, ".go"):
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		for _, decl := range file.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv != nil {
+				recv := f.Recv.List[0].Type
+				if star, ok := recv.(*ast.StarExpr); ok {
+					recv = star.X
+				}
+				if id, ok := recv.(*ast.Ident); ok {
+					count[filepath.Dir(path)+"."+id.Name]++
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if count["../runtime/lease.runner"] == 0 {
+		t.Fatalf("no methods of lease.runner found among %d types", len(count))
+	}
+	for name, n := range count {
+		if n > most {
+			t.Errorf("%s has %d methods, more than %d", name, n, most)
+		}
+	}
+}

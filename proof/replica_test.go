@@ -144,7 +144,7 @@ func newConsumer(be lease.Backend, name string, m mode, opts ...lease.Option) (*
 	}
 	per, ttl := lease.PerTopic, ttl
 	if m == slots {
-		per, ttl = lease.PerPartition, 5*ttl // no replica is lost there, however busy the machine is
+		per, ttl = lease.PerPartition, calm // no replica is lost there
 	}
 	return lease.NewConsumer(be, lease.Spec{
 		Name: consumerName, Per: per, Topics: []string{"t.*"}, TTL: ttl, Batch: 20, Drain: 2 * time.Second, Retry: retry,

@@ -86,7 +86,7 @@ func TestHolderIsCutOff(t *testing.T) {
 	}
 	first, second := make(chan call, 1), make(chan call, 1)
 	began := make(chan struct{})
-	cutOff := inProcess(t, s.through(proxy), 4, func(ctx context.Context, m lease.Message[numbered]) error {
+	cutOff := inProcess(t, s.through(proxy), 4, ttl, func(ctx context.Context, m lease.Message[numbered]) error {
 		c := call{began: time.Now(), epoch: m.Epoch}
 		close(began)
 		<-ctx.Done()
@@ -95,7 +95,7 @@ func TestHolderIsCutOff(t *testing.T) {
 		return c.cause
 	})
 	waitFor(t, began, "the first replica begins to handle the message")
-	inProcess(t, s.dsn, 4, func(ctx context.Context, m lease.Message[numbered]) error {
+	inProcess(t, s.dsn, 4, ttl, func(ctx context.Context, m lease.Message[numbered]) error {
 		select {
 		case second <- call{began: time.Now(), epoch: m.Epoch}:
 		default:
@@ -172,7 +172,7 @@ func TestHeartbeatConnectionKilled(t *testing.T) {
 	s := newSite(t, whole)
 	var losses atomic.Int64
 	handled := make(chan int64, 100)
-	inProcess(t, s.dsn, 4, func(_ context.Context, m lease.Message[numbered]) error {
+	inProcess(t, s.dsn, 4, calm, func(_ context.Context, m lease.Message[numbered]) error {
 		handled <- m.Epoch
 		return nil
 	}, lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
@@ -226,7 +226,7 @@ func TestPoolOfOne(t *testing.T) {
 	calls := make(chan call, 10)
 	slow := func(ctx context.Context, tx pgx.Tx, m lease.Message[numbered]) error {
 		// The transaction is in use all the time, so the server has no reason to end it.
-		_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, (ttl + ttl/2).Seconds())
+		_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, (calm + ttl).Seconds())
 		if err == nil {
 			_, err = tx.Exec(ctx, `INSERT INTO effect (message_id, topic, seq, epoch, replica) VALUES ($1, $2, $3, $4, 'one')`,
 				m.ID, m.Topic, m.Payload.Seq, m.Epoch)
@@ -234,9 +234,9 @@ func TestPoolOfOne(t *testing.T) {
 		calls <- call{m.Epoch, err}
 		return err
 	}
-	start(t, s.dsn, 1, lease.OneTx("numbered", slow))
+	start(t, s.dsn, 1, calm, lease.OneTx("numbered", slow))
 	a := waitFor(t, calls, "the first message is handled")
-	start(t, s.dsn, 4, lease.OneTx("numbered", slow)) // somebody who would take the lease
+	start(t, s.dsn, 4, calm, lease.OneTx("numbered", slow)) // somebody who would take the lease
 	b := waitFor(t, calls, "the second message is handled")
 	if a.err != nil || b.err != nil || a.epoch != b.epoch {
 		t.Errorf("first call %+v, second %+v: want no error and one epoch", a, b)
@@ -247,14 +247,17 @@ func TestPoolOfOne(t *testing.T) {
 	}
 }
 
+// calm is the TTL of replicas that are to lose nothing, however busy the machine is.
+const calm = 4 * ttl
+
 // inProcess runs a replica of this process, whose handler has the one form, until the
 // test ends or stop is called.
-func inProcess(t *testing.T, dsn string, conns int32, handle func(context.Context, lease.Message[numbered]) error, opts ...lease.Option) (stop func()) {
+func inProcess(t *testing.T, dsn string, conns int32, ttl time.Duration, handle func(context.Context, lease.Message[numbered]) error, opts ...lease.Option) (stop func()) {
 	t.Helper()
-	return start(t, dsn, conns, lease.One("numbered", handle), opts...)
+	return start(t, dsn, conns, ttl, lease.One("numbered", handle), opts...)
 }
 
-func start(t *testing.T, dsn string, conns int32, h lease.Handler, opts ...lease.Option) (stop func()) {
+func start(t *testing.T, dsn string, conns int32, ttl time.Duration, h lease.Handler, opts ...lease.Option) (stop func()) {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {

@@ -55,7 +55,7 @@ func (s *store) validate(consumer string, l *leaseState, p backend.Progress) err
 		return fmt.Errorf("leasemem: commit %s/%s: the cursor is a %T of another backend", consumer, l.resource, p.Cursor)
 	}
 	known := func(id string) bool {
-		return l.parkedByID[id] != nil || s.find(id) != nil || c.deadLetterOf(l.resource, id) != nil
+		return l.parkedByID[id] != nil || s.log.find(id) != nil || c.deadLetterOf(l.resource, id) != nil
 	}
 	for _, k := range p.Park {
 		if !known(k.ID) {
@@ -106,7 +106,7 @@ func (s *store) apply(consumer string, l *leaseState, p backend.Progress, now ti
 func (s *store) park(l *leaseState, k backend.Park, now time.Time) {
 	m := l.parkedByID[k.ID]
 	if m == nil {
-		found := s.find(k.ID)
+		found := s.log.find(k.ID)
 		if found == nil {
 			return // a repeated call: it is a dead letter by now
 		}
@@ -130,7 +130,7 @@ func (s *store) bury(c *consumer, l *leaseState, d backend.Dead, now time.Time) 
 			dl.firstFailed = m.firstFailed
 		}
 	} else {
-		dl.message = s.find(d.ID)
+		dl.message = s.log.find(d.ID)
 	}
 	if c.deadLetterOf(l.resource, d.ID) != nil || dl.message == nil {
 		return
@@ -289,7 +289,7 @@ func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo
 
 // behind counts the messages that follow a lease's cursor, and tells the age of the oldest.
 func (s *store) behind(c *consumer, l *leaseState, now time.Time) (lag int64, oldest time.Duration) {
-	for _, m := range s.pending(c.info, l.resource, l.cursor) {
+	for _, m := range s.log.pending(c.info, l.resource, l.cursor) {
 		if !matches(c.info, m) {
 			continue
 		}

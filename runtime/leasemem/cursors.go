@@ -88,7 +88,7 @@ func (s *store) target(to operate.CursorTarget) (cursor, error) {
 	case to.Beginning && !to.Now && to.After == "":
 		return 0, nil
 	case to.Now && !to.Beginning && to.After == "":
-		return cursor(s.lastID), nil
+		return cursor(s.log.lastID), nil
 	case to.After != "" && !to.Beginning && !to.Now:
 		id, err := strconv.ParseInt(to.After, 10, 64)
 		if err != nil || id < 1 {

@@ -86,7 +86,7 @@ func (f *feed) published(m *message) {
 			if f.resources[c.Name] == nil {
 				f.resources[c.Name] = map[string]bool{}
 			}
-			f.resources[c.Name][f.backend.store.resourceOf(c, m)] = true
+			f.resources[c.Name][f.backend.store.log.resourceOf(c, m)] = true
 		}
 		f.signal()
 	}

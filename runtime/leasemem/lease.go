@@ -84,7 +84,7 @@ func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resou
 			c = &consumer{leases: map[string]*leaseState{}, wanted: map[string]time.Time{}}
 			s.consumers[info.Name] = c
 			if info.From == backend.FromNow {
-				c.start = cursor(s.lastID)
+				c.start = cursor(s.log.lastID)
 			}
 		} else if one := func(p backend.Per) bool { return p == backend.PerGroup || p == backend.PerCluster }; c.info.Per != info.Per && !(one(c.info.Per) && one(info.Per)) {
 			return fmt.Errorf("leasemem: register consumer %s: it was per=%s before and is per=%s now, whose resources are others; give the consumer another name", info.Name, c.info.Per, info.Per)
@@ -97,7 +97,7 @@ func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resou
 		switch info.Per {
 		case backend.PerTopic:
 			if resources == nil {
-				resources = slices.Collect(maps.Keys(s.by.topics))
+				resources = slices.Collect(maps.Keys(s.log.topics))
 			}
 			for _, t := range resources {
 				if backend.MatchTopic(c.info.Topics, t) {
@@ -105,7 +105,7 @@ func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resou
 				}
 			}
 		case backend.PerPartition:
-			for i := range s.slots {
+			for i := range s.log.slotCount {
 				c.register(strconv.Itoa(i))
 			}
 		case backend.PerStream:

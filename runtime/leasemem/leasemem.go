@@ -59,10 +59,10 @@ func New(opts ...Option) *Backend {
 		now:       time.Now,
 		sessions:  map[string]*session{},
 		consumers: map[string]*consumer{},
-		by:        newLogs(),
-		slots:     defaultSlots,
 		feeds:     map[*feed]struct{}{},
 	}}
+	b.store.log.slotCount = defaultSlots
+	b.store.log.restore(nil, 0)
 	for _, o := range opts {
 		o(b)
 	}
@@ -95,10 +95,7 @@ type store struct {
 	ledger    ledger
 	outbox    outbox
 
-	log        []*message // by id
-	by         logs       // the same, by topic, slot and key
-	slots      int
-	lastID     int64
+	log        log
 	lastDeadID int64
 }
 

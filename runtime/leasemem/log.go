@@ -47,12 +47,60 @@ func (b *Backend) Publish(ctx context.Context, events []backend.Event) error {
 	})
 }
 
+// log holds the messages in the order of their ids: all of them, and the parts that consumers read.
+type log struct {
+	all    []*message
+	topics map[string][]*message
+	slots  map[string][]*message
+	keys   map[string][]*message
+
+	slotCount int
+	lastID    int64
+}
+
+// add appends an event, which the log keeps.
+func (l *log) add(e backend.Event, now time.Time) *message {
+	l.lastID++
+	m := &message{id: l.lastID, event: e, publishedAt: now}
+	l.all = append(l.all, m)
+	l.index(m)
+	return m
+}
+
+// restore makes messages, in the order of their ids, all that there are.
+func (l *log) restore(messages []*message, lastID int64) {
+	*l = log{all: messages, topics: map[string][]*message{}, slots: map[string][]*message{}, keys: map[string][]*message{}, slotCount: l.slotCount, lastID: lastID}
+	for _, m := range messages {
+		l.index(m)
+	}
+}
+
+func (l *log) index(m *message) {
+	for _, by := range []struct {
+		part map[string][]*message
+		name string
+	}{{l.topics, m.event.Topic}, {l.slots, strconv.Itoa(l.slotOf(m))}, {l.keys, m.event.Key}} {
+		by.part[by.name] = append(by.part[by.name], m)
+	}
+}
+
+// drop removes the messages that passed is true for.
+func (l *log) drop(passed func(*message) bool) {
+	l.all = slices.DeleteFunc(l.all, passed)
+	for _, part := range []map[string][]*message{l.topics, l.slots, l.keys} {
+		for name, ms := range part {
+			if ms = slices.DeleteFunc(ms, passed); len(ms) == 0 {
+				delete(part, name)
+			} else {
+				part[name] = ms
+			}
+		}
+	}
+}
+
 // append adds an event to the log, which keeps it.
 func (s *store) append(e backend.Event, now time.Time) {
-	s.lastID++
-	m := &message{id: s.lastID, event: e, publishedAt: now}
-	s.log = append(s.log, m)
-	s.index(m)
+	m := s.log.add(e, now)
 	for f := range s.feeds {
 		f.published(m)
 	}
@@ -65,12 +113,12 @@ func after(log []*message, c cursor) []*message {
 }
 
 // find returns the message of that name, or nil.
-func (s *store) find(name string) *message {
+func (l *log) find(name string) *message {
 	id, err := strconv.ParseInt(name, 10, 64)
 	if err != nil {
 		return nil
 	}
-	if rest := after(s.log, cursor(id-1)); len(rest) > 0 && rest[0].id == id {
+	if rest := after(l.all, cursor(id-1)); len(rest) > 0 && rest[0].id == id {
 		return rest[0]
 	}
 	return nil
@@ -78,16 +126,16 @@ func (s *store) find(name string) *message {
 
 // pending returns the messages that follow c on a resource. They are still to be matched
 // with the consumer's topics.
-func (s *store) pending(info backend.ConsumerInfo, resource string, c cursor) []*message {
+func (l *log) pending(info backend.ConsumerInfo, resource string, c cursor) []*message {
 	switch info.Per {
 	case backend.PerTopic:
-		return after(s.by.topics[resource], c)
+		return after(l.topics[resource], c)
 	case backend.PerPartition:
-		return after(s.by.slots[resource], c)
+		return after(l.slots[resource], c)
 	case backend.PerStream:
-		return after(s.by.keys[resource], c)
+		return after(l.keys[resource], c)
 	case backend.PerGroup:
-		return after(s.log, c)
+		return after(l.all, c)
 	}
 	return nil
 }
@@ -115,7 +163,7 @@ func (b *Backend) Fetch(ctx context.Context, req backend.FetchRequest) ([]backen
 func (s *store) fetch(info backend.ConsumerInfo, item backend.FetchItem, from cursor, maxPayload int) backend.Fetched {
 	f := backend.Fetched{Resource: item.Resource}
 	cuts := []cursor{from}
-	for _, m := range s.pending(info, item.Resource, from) {
+	for _, m := range s.log.pending(info, item.Resource, from) {
 		if !matches(info, m) {
 			continue
 		}
@@ -141,7 +189,7 @@ func (s *store) trim() int {
 				continue
 			}
 			at := c.start
-			if l := c.leases[s.resourceOf(c.info, m)]; l != nil {
+			if l := c.leases[s.log.resourceOf(c.info, m)]; l != nil {
 				at = l.cursor
 			}
 			if at < cursor(m.id) {
@@ -151,12 +199,12 @@ func (s *store) trim() int {
 		}
 		return matched
 	}
-	before := len(s.log)
 	gone := map[*message]bool{}
-	for _, m := range s.log {
-		gone[m] = passed(m)
+	for _, m := range s.log.all {
+		if passed(m) {
+			gone[m] = true
+		}
 	}
-	s.log = slices.DeleteFunc(s.log, func(m *message) bool { return gone[m] })
-	s.by.drop(func(m *message) bool { return gone[m] })
-	return before - len(s.log)
+	s.log.drop(func(m *message) bool { return gone[m] })
+	return len(gone)
 }

@@ -32,12 +32,9 @@ func (b *Backend) Restore(from *Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	again := from.copy()
-	s.log, s.lastID, s.lastDeadID = again.log, again.lastID, again.lastDeadID
+	s.log.restore(again.log, again.lastID)
+	s.lastDeadID = again.lastDeadID
 	s.consumers, s.ledger.items, s.outbox = again.consumers, again.items, again.outbox
-	s.by = newLogs()
-	for _, m := range s.log {
-		s.index(m)
-	}
 	s.sessions = map[string]*session{}
 	now := s.now()
 	for _, c := range s.consumers {
@@ -54,7 +51,7 @@ func (b *Backend) Restore(from *Snapshot) {
 }
 
 func (s *store) snapshot() *Snapshot {
-	all := &Snapshot{log: s.log, lastID: s.lastID, lastDeadID: s.lastDeadID, consumers: s.consumers, items: s.ledger.items, outbox: s.outbox}
+	all := &Snapshot{log: s.log.all, lastID: s.log.lastID, lastDeadID: s.lastDeadID, consumers: s.consumers, items: s.ledger.items, outbox: s.outbox}
 	return all.copy()
 }
 
@@ -95,8 +92,8 @@ func (l *leaseState) copy() *leaseState {
 
 // known refuses a position from the future: a storage that was set back has not given it.
 func (s *store) known(c cursor) error {
-	if int64(c) > s.lastID {
-		return fmt.Errorf("%w: position %d is from the future, the last message is %d", backend.ErrSessionLost, c, s.lastID)
+	if int64(c) > s.log.lastID {
+		return fmt.Errorf("%w: position %d is from the future, the last message is %d", backend.ErrSessionLost, c, s.log.lastID)
 	}
 	return nil
 }

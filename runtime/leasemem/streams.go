@@ -12,7 +12,7 @@ import (
 // registerStreams makes streams wanted: those named, or all with work.
 func (s *store) registerStreams(c *consumer, names []string) (changed bool) {
 	if names == nil && !c.info.Announced {
-		names = slices.Collect(maps.Keys(s.by.keys))
+		names = slices.Collect(maps.Keys(s.log.keys))
 		for name, l := range c.leases {
 			if len(l.parked) > 0 {
 				names = append(names, name)
@@ -34,7 +34,7 @@ func (s *store) unleased(c *consumer) (out []*leaseState) {
 	if c.info.Per != backend.PerStream || c.info.Announced {
 		return nil
 	}
-	for key := range s.by.keys {
+	for key := range s.log.keys {
 		if c.leases[key] == nil {
 			out = append(out, &leaseState{resource: key, cursor: c.start})
 		}
@@ -51,7 +51,7 @@ func (s *store) hasWork(c *consumer, stream string) bool {
 		}
 		at = l.cursor
 	}
-	return slices.ContainsFunc(s.pending(c.info, stream, at), func(m *message) bool { return matches(c.info, m) })
+	return slices.ContainsFunc(s.log.pending(c.info, stream, at), func(m *message) bool { return matches(c.info, m) })
 }
 
 // Retire gives streams back; those without work are not granted until they are registered again.
@@ -88,7 +88,7 @@ func (s *store) forgetStreams(c *consumer, now time.Time) (n int) {
 		buried[d.resource] = true
 	}
 	for name, l := range c.leases {
-		if !l.wanted && now.Sub(l.since) > forgottenAfter && len(l.parked) == 0 && !buried[name] && (c.info.Announced || len(s.by.keys[name]) == 0) {
+		if !l.wanted && now.Sub(l.since) > forgottenAfter && len(l.parked) == 0 && !buried[name] && (c.info.Announced || len(s.log.keys[name]) == 0) {
 			delete(c.leases, name)
 			n++
 		}

@@ -21,6 +21,7 @@ const (
 // bell listens on one connection for all feeds of tables, so that a table costs none of its
 // own. It is connected while there is such a feed. What it tells is a hint.
 type bell struct {
+	*server
 	mu   sync.Mutex
 	ears map[*ear]struct{}
 	stop context.CancelFunc
@@ -55,29 +56,29 @@ func (e *ear) tell(ownership, parked bool) {
 }
 
 // hear begins to listen; end with deafen.
-func (b *Backend) hear() *ear {
+func (l *bell) hear() *ear {
 	e := &ear{wake: make(chan struct{}, 1)}
-	b.bell.mu.Lock()
-	defer b.bell.mu.Unlock()
-	if b.bell.ears == nil {
-		b.bell.ears = map[*ear]struct{}{}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ears == nil {
+		l.ears = map[*ear]struct{}{}
 	}
-	b.bell.ears[e] = struct{}{}
-	if len(b.bell.ears) == 1 {
+	l.ears[e] = struct{}{}
+	if len(l.ears) == 1 {
 		ctx, stop := context.WithCancel(context.Background())
-		b.bell.stop = stop
-		go b.listen(ctx)
+		l.stop = stop
+		go l.listen(ctx)
 	}
 	return e
 }
 
-func (b *Backend) deafen(e *ear) {
-	b.bell.mu.Lock()
-	defer b.bell.mu.Unlock()
-	delete(b.bell.ears, e)
-	if len(b.bell.ears) == 0 {
-		b.bell.stop()
-		b.bell.on = false
+func (l *bell) deafen(e *ear) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.ears, e)
+	if len(l.ears) == 0 {
+		l.stop()
+		l.on = false
 	}
 }
 
@@ -107,15 +108,15 @@ func (l *bell) set(ctx context.Context, on bool) {
 }
 
 // listen keeps a connection that listens until ctx ends. While there is none, feeds poll.
-func (b *Backend) listen(ctx context.Context) {
-	for ctx.Err() == nil && !b.pooled.Load() {
-		err := b.listenOnce(ctx)
-		b.bell.set(ctx, false)
+func (l *bell) listen(ctx context.Context) {
+	for ctx.Err() == nil && !l.pooled.Load() {
+		err := l.listenOnce(ctx)
+		l.set(ctx, false)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			b.log.Warn("leasepg: listening for news failed, trying again; tables are polled meanwhile", "error", b.fail("listen", err))
+			l.log.Warn("leasepg: listening for news failed, trying again; tables are polled meanwhile", "error", l.fail("listen", err))
 		}
 		select {
 		case <-time.After(bellAgain + rand.N(bellAgain/4)):
@@ -124,24 +125,24 @@ func (b *Backend) listen(ctx context.Context) {
 	}
 }
 
-func (b *Backend) listenOnce(ctx context.Context) error {
+func (l *bell) listenOnce(ctx context.Context) error {
 	opening, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
-	c, err := b.connect(opening)
+	c, err := l.connect(opening)
 	if err != nil {
 		return err
 	}
 	defer closeConn(c)
-	if err := b.detectPooler(opening, c); err != nil || b.pooled.Load() {
+	if err := l.detectPooler(opening, c); err != nil || l.pooled.Load() {
 		return err
 	}
-	if _, err := c.Exec(opening, "listen "+b.schema.ident()); err != nil {
+	if _, err := c.Exec(opening, "listen "+l.schema.ident()); err != nil {
 		return err
 	}
-	b.bell.set(ctx, true)
-	b.bell.ring(true, true) // what was notified before is lost
+	l.set(ctx, true)
+	l.ring(true, true) // what was notified before is lost
 	for {
-		if err := b.waitForNews(ctx, c); err != nil {
+		if err := l.waitForNews(ctx, c); err != nil {
 			return err
 		}
 	}
@@ -149,7 +150,7 @@ func (b *Backend) listenOnce(ctx context.Context) error {
 
 // waitForNews passes one notification on. A connection that is silent may have been cut off
 // unnoticed, so it is tested now and then.
-func (b *Backend) waitForNews(ctx context.Context, c *pgx.Conn) error {
+func (l *bell) waitForNews(ctx context.Context, c *pgx.Conn) error {
 	wait, cancel := context.WithTimeout(ctx, bellTest)
 	defer cancel()
 	n, err := c.WaitForNotification(wait)
@@ -157,7 +158,7 @@ func (b *Backend) waitForNews(ctx context.Context, c *pgx.Conn) error {
 	case err == nil && (n.Payload == wakeMessages || strings.HasPrefix(n.Payload, wakeWanted)):
 		return nil // of the log, or of streams, which a table does not have; triggers of tables say what they like
 	case err == nil:
-		b.bell.ring(n.Payload == wakeOwnership, n.Payload == wakeParked)
+		l.ring(n.Payload == wakeOwnership, n.Payload == wakeParked)
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()

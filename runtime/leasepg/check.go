@@ -3,6 +3,7 @@ package leasepg
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 
@@ -15,28 +16,34 @@ const (
 	sensiblePool = 4 // connections: pgxpool's own default on small machines
 )
 
+// checker looks whether the server, the schema and the rights are what the backend needs.
+type checker struct {
+	*tables
+	small sync.Once // the log line about a small pool
+}
+
 // Check reports why the backend cannot be used now, or not by these consumers.
-func (b *Backend) Check(ctx context.Context, consumers []backend.ConsumerInfo) error {
-	if err := b.schema.valid(); err != nil {
+func (ch *checker) Check(ctx context.Context, consumers []backend.ConsumerInfo) error {
+	if err := ch.schema.valid(); err != nil {
 		return err
 	}
-	b.tellSmall()
-	if err := b.checkServer(ctx); err != nil {
+	ch.tellSmall()
+	if err := ch.checkServer(ctx); err != nil {
 		return err
 	}
 	for _, c := range consumers {
-		if b.pooled.Load() && c.Lock == backend.LockAdvisory {
+		if ch.pooled.Load() && c.Lock == backend.LockAdvisory {
 			return fmt.Errorf("leasepg: consumer %s: %w", c.Name, errPooledLock)
 		}
 	}
 	for _, c := range consumers {
-		t := b.tables.of(c)
+		t := ch.tables.of(c)
 		if t == nil {
 			continue
 		}
-		if err := b.checkTable(ctx, t, c); err != nil && ctx.Err() == nil {
+		if err := ch.checkTable(ctx, t, c); err != nil && ctx.Err() == nil {
 			// It stops this consumer alone, and it may be fixed while the others work.
-			b.log.Error("leasepg: a consumer cannot read its table; it begins when that is fixed, the others go on",
+			ch.log.Error("leasepg: a consumer cannot read its table; it begins when that is fixed, the others go on",
 				"consumer", c.Name, "table", t.Table, "error", err)
 		}
 	}
@@ -44,22 +51,22 @@ func (b *Backend) Check(ctx context.Context, consumers []backend.ConsumerInfo) e
 }
 
 // checkServer is what Check asks of the server and the schema.
-func (b *Backend) checkServer(ctx context.Context) error {
-	conn, err := b.pool.Acquire(ctx)
+func (ch *checker) checkServer(ctx context.Context) error {
+	conn, err := ch.pool.Acquire(ctx)
 	if err != nil {
-		return b.fail("connect", err)
+		return ch.fail("connect", err)
 	}
 	defer conn.Release()
-	return b.check(ctx, conn.Conn())
+	return ch.check(ctx, conn.Conn())
 }
 
 // tellSmall says, once, that handlers in transactions will wait for each other.
-func (b *Backend) tellSmall() {
-	conns := b.pool.Config().MaxConns
+func (ch *checker) tellSmall() {
+	conns := ch.pool.Config().MaxConns
 	if conns >= sensiblePool {
 		return
 	}
-	b.small.Do(func() {
+	ch.small.Do(func() {
 		text := "leasepg: the pool is small: one handler after the other works in a transaction"
 		if conns == 1 {
 			text = "leasepg: the pool is small: while a handler works in a transaction, progress is not stored, leases are neither " +
@@ -67,17 +74,17 @@ func (b *Backend) tellSmall() {
 		} else if conns > 2 {
 			text = fmt.Sprintf("leasepg: the pool is small: %d handlers work in transactions at once", conns-1)
 		}
-		b.log.Warn(text, "connections", conns, "fix", "set MaxConns (pool_max_conns in the DSN) to the handlers that shall be at work at once, and one or two more")
+		ch.log.Warn(text, "connections", conns, "fix", "set MaxConns (pool_max_conns in the DSN) to the handlers that shall be at work at once, and one or two more")
 	})
 }
 
-func (b *Backend) check(ctx context.Context, conn *pgx.Conn) error {
-	q := b.queries(conn)
+func (ch *checker) check(ctx context.Context, conn *pgx.Conn) error {
+	q := ch.queries(conn)
 	f, err := q.ServerFacts(ctx)
 	if err != nil {
-		return b.fail("look at the server", err)
+		return ch.fail("look at the server", err)
 	}
-	name := b.schema.name
+	name := ch.schema.name
 	switch {
 	case f.Version < oldestServer:
 		return fmt.Errorf("leasepg: the server has version %d.%d, 14 or newer is needed", f.Version/10000, f.Version%10000)
@@ -98,31 +105,31 @@ func (b *Backend) check(ctx context.Context, conn *pgx.Conn) error {
 	have, err := q.SchemaVersion(ctx)
 	switch want := int32(latestVersion()); {
 	case err != nil:
-		return b.fail("look at the schema's version", err)
+		return ch.fail("look at the schema's version", err)
 	case have < want:
 		return fmt.Errorf("leasepg: schema %s has version %d: run leasegen migrate -dsn … to bring it from %d to %d", name, have, have, want)
 	case have > want:
 		if err := serves(ctx, q, have); err != nil {
 			return fmt.Errorf("leasepg: schema %s: %w", name, err)
 		}
-		b.log.Info("leasepg: the schema is newer than this program, and serves it", "schema", name, "version", have, "known", want)
+		ch.log.Info("leasepg: the schema is newer than this program, and serves it", "schema", name, "version", have, "known", want)
 	}
 	missing, err := q.MissingGrants(ctx)
 	if err != nil {
-		return b.fail("look at the grants", err)
+		return ch.fail("look at the grants", err)
 	}
 	if missing != "" {
 		return fmt.Errorf("leasepg: role %s lacks privileges in schema %s (%s): run the SQL that leasegen migrate -grants %s prints", f.Role, name, missing, f.Role)
 	}
 	o, err := q.Origin(ctx)
 	if err != nil {
-		return b.fail("look at the schema's origin", err)
+		return ch.fail("look at the schema's origin", err)
 	}
 	if o.Recorded != o.Actual {
 		return fmt.Errorf("leasepg: schema %s was restored from another cluster (system identifier %d, here %d), whose transaction ids "+
-			"mean nothing here: stop its users and run SELECT %s.restamp() as its owner", name, o.Recorded, o.Actual, b.schema.ident())
+			"mean nothing here: stop its users and run SELECT %s.restamp() as its owner", name, o.Recorded, o.Actual, ch.schema.ident())
 	}
-	return b.detectPooler(ctx, conn)
+	return ch.detectPooler(ctx, conn)
 }
 
 // serves reports that a schema of a newer version does not serve programs of this one.
@@ -139,18 +146,18 @@ func serves(ctx context.Context, q *leasedb.Queries, have int32) error {
 
 // detectPooler notes whether a pooler hands out server connections per transaction: then
 // the process that answers is not the one that was connected to.
-func (b *Backend) detectPooler(ctx context.Context, conn *pgx.Conn) error {
-	f, err := leasedb.New(inSchema{conn, b.schema}).ServerFacts(ctx)
+func (sv *server) detectPooler(ctx context.Context, conn *pgx.Conn) error {
+	f, err := leasedb.New(inSchema{conn, sv.schema}).ServerFacts(ctx)
 	if err != nil {
-		return b.fail("look at the server", err)
+		return sv.fail("look at the server", err)
 	}
 	if uint32(f.Pid) != conn.PgConn().PID() {
-		b.pooled.Store(true)
-		if err := b.checkPooler(ctx, conn); err != nil {
+		sv.pooled.Store(true)
+		if err := sv.checkPooler(ctx, conn); err != nil {
 			return err
 		}
-		b.told.Do(func() {
-			b.log.Warn("leasepg: connected through a transaction pooler: messages are found by polling alone, up to 500 ms later, and a crashed process by its TTL alone",
+		sv.told.Do(func() {
+			sv.log.Warn("leasepg: connected through a transaction pooler: messages are found by polling alone, up to 500 ms later, and a crashed process by its TTL alone",
 				"fix", "give leasegen a direct connection to the server")
 		})
 	}
@@ -159,7 +166,7 @@ func (b *Backend) detectPooler(ctx context.Context, conn *pgx.Conn) error {
 
 // checkPooler reports that the pool's way to run queries does not go through the pooler.
 // Left to itself it would show only when two clients meet on a server connection.
-func (b *Backend) checkPooler(ctx context.Context, conn *pgx.Conn) error {
+func (sv *server) checkPooler(ctx context.Context, conn *pgx.Conn) error {
 	switch conn.Config().DefaultQueryExecMode {
 	case pgx.QueryExecModeCacheStatement:
 		// A pooler that keeps prepared statements gives them names of its own.
@@ -168,7 +175,7 @@ func (b *Backend) checkPooler(ctx context.Context, conn *pgx.Conn) error {
 			return tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_prepared_statements WHERE name LIKE 'stmtcache\_%')`).Scan(&passed)
 		})
 		if err != nil {
-			return b.fail("look at the pooler", err)
+			return sv.fail("look at the pooler", err)
 		}
 		if !passed {
 			return nil

@@ -5,17 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
+// commits stores what became of messages and items, and finds the messages that wait for another attempt.
+type commits struct {
+	*sessions
+	places sync.Map // [session, consumer] → place of parked messages
+}
+
 // Commit stores progress in one round trip.
-func (b *Backend) Commit(ctx context.Context, session, consumer string, progress []backend.Progress) ([]string, error) {
-	fenced, err := b.commit(ctx, b.pool, "", session, consumer, progress)
+func (cs *commits) Commit(ctx context.Context, session, consumer string, progress []backend.Progress) ([]string, error) {
+	fenced, err := cs.commit(ctx, cs.pool, "", session, consumer, progress)
 	if err != nil && !errors.Is(err, errOvertaken) {
-		return nil, b.fail("commit progress of "+consumer, err)
+		return nil, cs.fail("commit progress of "+consumer, err)
 	}
 	return fenced, nil
 }
@@ -24,7 +31,7 @@ func (b *Backend) Commit(ctx context.Context, session, consumer string, progress
 var errOvertaken = errors.New("later progress of the lease has been stored")
 
 // commit stores progress. mark is that of a handler's transaction, or empty.
-func (b *Backend) commit(ctx context.Context, on database, mark, session, consumer string, progress []backend.Progress) (fenced []string, err error) {
+func (cs *commits) commit(ctx context.Context, on database, mark, session, consumer string, progress []backend.Progress) (fenced []string, err error) {
 	if len(progress) == 0 {
 		return nil, nil
 	}
@@ -79,7 +86,7 @@ func (b *Backend) commit(ctx context.Context, on database, mark, session, consum
 		}
 	}
 	var held []string
-	expected := b.expectIn(ctx, mark, session, cursors...)
+	expected := cs.expectIn(ctx, mark, session, cursors...)
 	steps := []step{durable(ctx), expected, func(q *leasedb.Queries) (err error) {
 		held, err = q.CommitLeases(ctx, c)
 		return err
@@ -97,7 +104,7 @@ func (b *Backend) commit(ctx context.Context, on database, mark, session, consum
 			return err
 		}}
 	}
-	table := b.tables.named(consumer)
+	table := cs.tables.named(consumer)
 	if len(again.Ids) > 0 {
 		fresh.Resources, fresh.Epochs, fresh.Seqs, fresh.Ids = again.Resources, again.Epochs, again.Seqs, again.Ids
 		fresh.Attempts, fresh.Micros, fresh.Errors = again.Attempts, again.Micros, again.Errors
@@ -110,7 +117,7 @@ func (b *Backend) commit(ctx context.Context, on database, mark, session, consum
 		steps = append(steps, func(q *leasedb.Queries) error { return q.ParkedDone(ctx, done) })
 	}
 	if table != nil {
-		copies, err := b.tableSteps(ctx, table, on, fresh, dead)
+		copies, err := cs.tableSteps(ctx, table, on, fresh, dead)
 		if err != nil {
 			return nil, err
 		}
@@ -127,16 +134,16 @@ func (b *Backend) commit(ctx context.Context, on database, mark, session, consum
 	}
 	// What else goes with progress joins here: its statements see the leases locked, and
 	// have to leave out those whose lease has another epoch, session or seq.
-	err = b.pipeline(ctx, on, steps...)
+	err = cs.pipeline(ctx, on, steps...)
 	if errors.Is(err, backend.ErrSessionLost) {
-		b.estrangeNamed(err, session)
+		cs.estrangeNamed(err, session)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if len(progress) == 1 && len(held) == 0 {
 		// Fenced, or overtaken by later progress of the same epoch.
-		still, err := b.queries(on).HoldsLease(ctx, leasedb.HoldsLeaseParams{
+		still, err := cs.queries(on).HoldsLease(ctx, leasedb.HoldsLeaseParams{
 			Consumer: consumer, Resource: c.Resources[0], Session: session, Epoch: c.Epochs[0],
 		})
 		if still {
@@ -181,20 +188,20 @@ func notNil(s []string) []string {
 }
 
 // FetchParked reads parked messages whose wait is over, the lane that is due longest first.
-func (b *Backend) FetchParked(ctx context.Context, req backend.ParkedRequest) (backend.Parked, error) {
+func (cs *commits) FetchParked(ctx context.Context, req backend.ParkedRequest) (backend.Parked, error) {
 	out := backend.Parked{Next: -1}
 	per := req.PerResource
 	if per <= 0 {
 		per = req.Limit
 	}
 	p := leasedb.FetchParkedParams{Consumer: req.Consumer.Name, MaxPayload: int32(req.MaxPayload), PerLane: int64(per) + 1, Max: int64(req.Limit) + 1}
-	lanes := b.dueLanes
+	lanes := cs.dueLanes
 	if len(req.Resources) > 0 {
-		lanes = b.dueLanesOf
+		lanes = cs.dueLanesOf
 	}
 	var err error
 	if p.Resources, p.Lanes, err = lanes(ctx, req, per, &out); err != nil {
-		return out, b.fail("read parked messages of "+req.Consumer.Name, err)
+		return out, cs.fail("read parked messages of "+req.Consumer.Name, err)
 	}
 	if len(p.Lanes) == 0 {
 		return out, nil
@@ -204,9 +211,9 @@ func (b *Backend) FetchParked(ctx context.Context, req backend.ParkedRequest) (b
 		p.Items[i] = int32(i)
 	}
 	var rows []leasedb.FetchParkedRow
-	err = b.pipeline(ctx, b.pool, steady(ctx), func(q *leasedb.Queries) (err error) { rows, err = q.FetchParked(ctx, p); return err })
+	err = cs.pipeline(ctx, cs.pool, steady(ctx), func(q *leasedb.Queries) (err error) { rows, err = q.FetchParked(ctx, p); return err })
 	if err != nil {
-		return out, b.fail("read parked messages of "+req.Consumer.Name, err)
+		return out, cs.fail("read parked messages of "+req.Consumer.Name, err)
 	}
 	passed := map[int32]bool{} // lanes that have come to a message that still waits, or to the limit
 	read := map[string]int{}   // by resource
@@ -231,9 +238,9 @@ func (b *Backend) FetchParked(ctx context.Context, req backend.ParkedRequest) (b
 		m.Error, m.Waited = r.Error, time.Duration(r.WaitedMicros)*time.Microsecond
 		out.Messages = append(out.Messages, m)
 	}
-	if t := b.tables.of(req.Consumer); t != nil {
-		if err := b.rereadParked(ctx, t, out.Messages); err != nil {
-			return out, b.fail("read parked messages of "+req.Consumer.Name, err)
+	if t := cs.tables.of(req.Consumer); t != nil {
+		if err := cs.rereadParked(ctx, t, out.Messages); err != nil {
+			return out, cs.fail("read parked messages of "+req.Consumer.Name, err)
 		}
 	}
 	return out, nil
@@ -253,17 +260,17 @@ type place struct {
 }
 
 // dueLanes are the lanes of a session that are due, the one that is due longest first.
-func (b *Backend) dueLanes(ctx context.Context, req backend.ParkedRequest, per int, out *backend.Parked) (resources, names []string, err error) {
+func (cs *commits) dueLanes(ctx context.Context, req backend.ParkedRequest, per int, out *backend.Parked) (resources, names []string, err error) {
 	reader := [2]string{req.Session, req.Consumer.Name}
 	var from place
-	if v, ok := b.places.LoadAndDelete(reader); ok {
+	if v, ok := cs.places.LoadAndDelete(reader); ok {
 		from = v.(place)
 	}
 	began := from
 	of := map[string]int{} // lanes by resource
 	for range parkedScans {
 		var rows []leasedb.DueLanesRow
-		err := b.pipeline(ctx, b.pool, steady(ctx), func(q *leasedb.Queries) (err error) {
+		err := cs.pipeline(ctx, cs.pool, steady(ctx), func(q *leasedb.Queries) (err error) {
 			rows, err = q.DueLanes(ctx, leasedb.DueLanesParams{
 				Consumer: req.Consumer.Name, Session: req.Session, Exclude: notNil(req.Exclude), AfterAt: from.at, AfterSeq: from.seq, Scan: parkedScan,
 			})
@@ -286,7 +293,7 @@ func (b *Backend) dueLanes(ctx context.Context, req backend.ParkedRequest, per i
 			return resources, names, nil // begins at the beginning again: what was found is gone by then
 		case looked < parkedScan && began == place{}:
 			var micros int64
-			err := b.pipeline(ctx, b.pool, steady(ctx), func(q *leasedb.Queries) (err error) {
+			err := cs.pipeline(ctx, cs.pool, steady(ctx), func(q *leasedb.Queries) (err error) {
 				micros, err = q.NextLane(ctx, leasedb.NextLaneParams{
 					Consumer: req.Consumer.Name, Session: req.Session, Exclude: notNil(req.Exclude), Scan: parkedScan,
 				})
@@ -302,14 +309,14 @@ func (b *Backend) dueLanes(ctx context.Context, req backend.ParkedRequest, per i
 		}
 	}
 	out.More = true
-	b.places.Store(reader, from)
+	cs.places.Store(reader, from)
 	return resources, names, nil
 }
 
 // dueLanesOf are the same of some resources.
-func (b *Backend) dueLanesOf(ctx context.Context, req backend.ParkedRequest, per int, out *backend.Parked) (resources, names []string, err error) {
+func (cs *commits) dueLanesOf(ctx context.Context, req backend.ParkedRequest, per int, out *backend.Parked) (resources, names []string, err error) {
 	var lanes []leasedb.ParkedLanesRow
-	err = b.pipeline(ctx, b.pool, steady(ctx), func(q *leasedb.Queries) (err error) {
+	err = cs.pipeline(ctx, cs.pool, steady(ctx), func(q *leasedb.Queries) (err error) {
 		// One lane more than can be read says when the next one is due.
 		lanes, err = q.ParkedLanes(ctx, leasedb.ParkedLanesParams{
 			Consumer: req.Consumer.Name, Session: req.Session, Max: int64(req.Limit) + 1, PerResource: int64(per) + 1,

@@ -26,26 +26,26 @@ func nextDelayed(ctx context.Context, next *time.Duration) step {
 
 // releaseDelayed moves delayed events that are due into the log, in the order of their
 // time and then of their publication. Of processes that race, one moves them.
-func (b *Backend) releaseDelayed(ctx context.Context, on database) error {
-	if err := b.makeRoom(ctx, on, releaseRows); err != nil {
+func (p *publisher) releaseDelayed(ctx context.Context, on database) error {
+	if err := p.makeRoom(ctx, on, releaseRows); err != nil {
 		return err
 	}
 	for moved := int64(releaseRows); moved == releaseRows; {
 		var last int64
 		err := pgx.BeginFunc(ctx, on.(beginner), func(tx pgx.Tx) error {
-			q := b.queries(tx)
+			q := p.queries(tx)
 			r, err := q.ReleaseDelayed(ctx, releaseRows)
 			if err != nil || r.Moved == 0 {
 				moved = 0
 				return err
 			}
 			moved, last = r.Moved, r.Last
-			return b.notify(ctx, wakeMessages)(q)
+			return p.notify(ctx, wakeMessages)(q)
 		})
 		if err != nil {
 			return err
 		}
-		b.keepAhead(ctx, last)
+		p.keepAhead(ctx, last)
 	}
 	return nil
 }

@@ -12,14 +12,14 @@ import (
 
 // fail says what was tried, and adds the fix to causes that have a known one. Errors of
 // the runtime pass as they are.
-func (b *Backend) fail(what string, err error) error {
+func (sv *server) fail(what string, err error) error {
 	if err == nil || errors.Is(err, backend.ErrFenced) || errors.Is(err, backend.ErrSessionLost) {
 		return err
 	}
 	if strings.HasPrefix(err.Error(), "leasepg: ") {
 		return err // it has been said
 	}
-	if fix := b.fix(err); fix != "" {
+	if fix := sv.fix(err); fix != "" {
 		return fmt.Errorf("leasepg: %s: %w; %s", what, err, fix)
 	}
 	return fmt.Errorf("leasepg: %s: %w", what, err)
@@ -39,7 +39,7 @@ const noStatement = "26000"
 // noPrepared is the fix for the one thing that a pool must be told behind such a pooler.
 const noPrepared = "a transaction pooler that keeps no prepared statements is in between: add default_query_exec_mode=exec to the DSN"
 
-func (b *Backend) fix(err error) string {
+func (sv *server) fix(err error) string {
 	if _, ok := errors.AsType[*tableError](err); ok {
 		return "" // it has been said
 	}
@@ -49,7 +49,7 @@ func (b *Backend) fix(err error) string {
 	}
 	switch pg.Code {
 	case "3F000", "42P01", "42703", "42883": // schema, table, column, function is missing
-		return "the schema " + b.schema.name + " is missing or older than this program: run leasegen migrate"
+		return "the schema " + sv.schema.name + " is missing or older than this program: run leasegen migrate"
 	case "42501": // insufficient_privilege
 		return "the role lacks a privilege: leasegen migrate -grants ROLE prints what it needs"
 	case "55000": // object_not_in_prerequisite_state, of which recovery is one

@@ -33,7 +33,7 @@ const (
 // feed watches the log and the ownership tables for one process, on a connection of its
 // own. Notifications only make it look sooner.
 type feed struct {
-	b         *Backend
+	rd        *reader
 	consumers []string
 	infos     []backend.ConsumerInfo // of those that read the log
 	slots     bool                   // some of them read slots
@@ -58,14 +58,14 @@ type feed struct {
 }
 
 // OpenFeed starts watching from the present on.
-func (b *Backend) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo) (backend.Feed, error) {
-	if len(consumers) > 0 && !slices.ContainsFunc(consumers, func(c backend.ConsumerInfo) bool { return b.tables.of(c) == nil }) {
-		return b.openTables(ctx, consumers)
+func (rd *reader) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo) (backend.Feed, error) {
+	if len(consumers) > 0 && !slices.ContainsFunc(consumers, func(c backend.ConsumerInfo) bool { return rd.tables.of(c) == nil }) {
+		return rd.openTables(ctx, consumers)
 	}
-	f := &feed{b: b, wanted: map[string]interest{}}
+	f := &feed{rd: rd, wanted: map[string]interest{}}
 	for _, c := range consumers {
 		f.consumers = append(f.consumers, c.Name)
-		if t := b.tables.of(c); t != nil {
+		if t := rd.tables.of(c); t != nil {
 			f.tables = append(f.tables, &tableFeed{consumer: c.Name, source: t})
 		}
 		if len(c.Topics) == 0 || c.Source != nil {
@@ -77,7 +77,7 @@ func (b *Backend) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo
 	}
 	if err := f.open(ctx); err != nil {
 		f.Close()
-		return nil, b.fail("open the feed", err)
+		return nil, rd.fail("open the feed", err)
 	}
 	return f, nil
 }
@@ -86,20 +86,20 @@ func (b *Backend) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo
 func (f *feed) open(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
-	f.b.ledgers.forget()
-	if f.conn, err = f.b.connect(ctx); err != nil {
+	f.rd.ledgers.forget()
+	if f.conn, err = f.rd.connect(ctx); err != nil {
 		return err
 	}
-	if err := f.b.detectPooler(ctx, f.conn); err != nil {
+	if err := f.rd.detectPooler(ctx, f.conn); err != nil {
 		return err
 	}
-	if !f.b.pooled.Load() {
-		if _, err := f.conn.Exec(ctx, "listen "+f.b.schema.ident()); err != nil {
+	if !f.rd.pooled.Load() {
+		if _, err := f.conn.Exec(ctx, "listen "+f.rd.schema.ident()); err != nil {
 			return err
 		}
 	}
 	if f.at == nil {
-		now, err := f.b.queries(f.conn).LogNow(ctx)
+		now, err := f.rd.queries(f.conn).LogNow(ctx)
 		if err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func (f *feed) open(ctx context.Context) (err error) {
 			return err
 		}
 		f.at.history, f.last = now.History, 0
-		w, err := f.b.queries(f.conn).WatchOwnership(ctx, f.consumers)
+		w, err := f.rd.queries(f.conn).WatchOwnership(ctx, f.consumers)
 		if err != nil {
 			return err
 		}
@@ -115,7 +115,7 @@ func (f *feed) open(ctx context.Context) (err error) {
 		f.surveys = time.Now()
 	}
 	for _, t := range f.tables {
-		if err := t.start(ctx, f.b); err != nil {
+		if err := t.start(ctx, f.rd); err != nil {
 			return err
 		}
 	}
@@ -165,7 +165,7 @@ func (f *feed) Next(ctx context.Context) (backend.News, error) {
 		if ctx.Err() != nil {
 			return backend.News{}, ctx.Err()
 		}
-		return backend.News{}, f.b.fail("watch the log", err)
+		return backend.News{}, f.rd.fail("watch the log", err)
 	}
 	return news, nil
 }
@@ -185,7 +185,7 @@ func (f *feed) forget() {
 // schedule sets the time of the next poll: soon when there was something to read, and ever
 // later while there is nothing.
 func (f *feed) schedule(news *backend.News) {
-	if len(news.Topics)+len(news.Resources) > 0 || news.Parked && !f.b.pooled.Load() {
+	if len(news.Topics)+len(news.Resources) > 0 || news.Parked && !f.rd.pooled.Load() {
 		f.wait = max(pollLeast, f.rest)
 	} else {
 		f.wait = min(2*f.wait, f.idle(pollMost, pollPooled))
@@ -197,7 +197,7 @@ func (f *feed) schedule(news *backend.News) {
 }
 
 func (f *feed) idle(notified, pooled time.Duration) time.Duration {
-	if f.b.pooled.Load() {
+	if f.rd.pooled.Load() {
 		return pooled
 	}
 	return notified
@@ -209,7 +209,7 @@ func (f *feed) sleep(ctx context.Context, news *backend.News) error {
 	if f.delayed >= 0 {
 		due = min(due, max(time.Until(f.due), pollLeast))
 	}
-	if f.b.pooled.Load() {
+	if f.rd.pooled.Load() {
 		select {
 		case <-time.After(due):
 			return nil
@@ -255,7 +255,7 @@ func (f *feed) poll(ctx context.Context, news *backend.News) error {
 	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
 	for _, t := range f.tables {
-		if err := t.poll(ctx, f.b, news); err != nil {
+		if err := t.poll(ctx, f.rd, news); err != nil {
 			return err
 		}
 	}
@@ -286,14 +286,14 @@ func (f *feed) poll(ctx context.Context, news *backend.News) error {
 			}
 			f.members, f.free = w.Members, w.Free
 			// Nobody tells of replayed messages here.
-			news.Parked = news.Parked || f.b.pooled.Load()
+			news.Parked = news.Parked || f.rd.pooled.Load()
 			return nil
 		})
 	}
 	if len(steps) == 0 {
 		return nil
 	}
-	return f.b.pipeline(ctx, f.conn, steps...)
+	return f.rd.pipeline(ctx, f.conn, steps...)
 }
 
 // release moves delayed events into the log when they may be due. That it fails holds up
@@ -302,9 +302,9 @@ func (f *feed) release(ctx context.Context) {
 	if f.delayed < 0 || time.Now().Before(f.due) {
 		return
 	}
-	if err := f.b.releaseDelayed(ctx, f.conn); err != nil && ctx.Err() == nil && !f.conn.IsClosed() {
+	if err := f.rd.publisher.releaseDelayed(ctx, f.conn); err != nil && ctx.Err() == nil && !f.conn.IsClosed() {
 		f.refused = time.Now()
-		f.b.log.Warn("leasepg: could not move delayed events into the log, trying again", "err", err)
+		f.rd.log.Warn("leasepg: could not move delayed events into the log, trying again", "err", err)
 	}
 }
 

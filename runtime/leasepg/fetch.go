@@ -23,19 +23,27 @@ const (
 	slotJump = 10_000  // ids without a message of a slot that are worth storing
 )
 
+// reader reads messages and watches for news of them.
+type reader struct {
+	*sessions
+	publisher *publisher // of delayed events
+	bell      *bell
+	patterns  patterns
+}
+
 // Fetch reads the next messages of each item. It draws one xid when it finds any.
-func (b *Backend) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
+func (rd *reader) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
 	out := make([]backend.Fetched, len(req.Items))
 	err := func() error {
-		if t := b.tables.of(req.Consumer); t != nil {
-			return b.fetchTable(ctx, t, req, out)
+		if t := rd.tables.of(req.Consumer); t != nil {
+			return rd.fetchTable(ctx, t, req, out)
 		}
 		switch req.Consumer.Per {
 		case backend.PerTopic, backend.PerPartition, backend.PerStream:
-			return b.patterns.reads(req.Consumer, func(r *reading) (string, error) { return b.fetchMany(ctx, req, r, out) })
+			return rd.patterns.reads(req.Consumer, func(r *reading) (string, error) { return rd.fetchMany(ctx, req, r, out) })
 		}
 		for i := range req.Items {
-			err := b.patterns.reads(req.Consumer, func(r *reading) (string, error) { return b.fetchLog(ctx, req, r, i, &out[i]) })
+			err := rd.patterns.reads(req.Consumer, func(r *reading) (string, error) { return rd.fetchLog(ctx, req, r, i, &out[i]) })
 			if err != nil {
 				return err
 			}
@@ -44,9 +52,9 @@ func (b *Backend) Fetch(ctx context.Context, req backend.FetchRequest) ([]backen
 	}()
 	if err != nil {
 		if errors.Is(err, backend.ErrSessionLost) {
-			b.estrange(err, func(s *session) bool { return slices.Contains(s.spec.Consumers, req.Consumer.Name) })
+			rd.estrange(err, func(s *session) bool { return slices.Contains(s.spec.Consumers, req.Consumer.Name) })
 		}
-		return nil, b.fail("fetch messages of "+req.Consumer.Name, err)
+		return nil, rd.fail("fetch messages of "+req.Consumer.Name, err)
 	}
 	return out, nil
 }
@@ -70,17 +78,17 @@ func (c *captured) QueryRow(context.Context, string, ...any) pgx.Row { return co
 
 // readLog runs one of the reads of sqlc/queries/log.sql and shares its rows out to reads.
 // What goes beyond fetchBytes is left for the next read.
-func (b *Backend) readLog(ctx context.Context, query func(q *leasedb.Queries) error, reads []read, head func(position)) (err error) {
+func (rd *reader) readLog(ctx context.Context, query func(q *leasedb.Queries) error, reads []read, head func(position)) (err error) {
 	var c captured
-	if err := query(b.queries(&c)); !errors.Is(err, errCollected) {
+	if err := query(rd.queries(&c)); !errors.Is(err, errCollected) {
 		return err
 	}
 	var batch pgx.Batch
-	if err := b.queries(collector{&batch}).Steady(ctx); err != nil && !errors.Is(err, errCollected) {
+	if err := rd.queries(collector{&batch}).Steady(ctx); err != nil && !errors.Is(err, errCollected) {
 		return err
 	}
 	batch.Queue(c.sql, c.args...)
-	results := b.pool.SendBatch(ctx, &batch)
+	results := rd.pool.SendBatch(ctx, &batch)
 	defer func() {
 		if e := results.Close(); err == nil {
 			err = e
@@ -143,19 +151,19 @@ func judge(head position, reads []read) error {
 
 // fetchLog reads on for an item whose resource is the whole log. It returns the patterns that
 // count, when it was asked with others.
-func (b *Backend) fetchLog(ctx context.Context, req backend.FetchRequest, what *reading, i int, out *backend.Fetched) (patterns string, err error) {
+func (rd *reader) fetchLog(ctx context.Context, req backend.FetchRequest, what *reading, i int, out *backend.Fetched) (patterns string, err error) {
 	item := req.Items[i]
 	c, err := from(item.From)
 	if err != nil {
 		return "", err
 	}
 	s := logScan{consumer: req.Consumer.Name, limit: item.Limit, maxPayload: int32(req.MaxPayload), likes: what.likes, every: what.every,
-		ledger: b.ledgers.get(backend.PerGroup), ask: b.askLog(backend.PerGroup)}
+		ledger: rd.ledgers.get(backend.PerGroup), ask: rd.askLog(backend.PerGroup)}
 	for attempt := 1; ; attempt++ {
 		query, err := s.query(ctx, c)
 		if errors.Is(err, errFar) {
 			var now leasedb.HorizonRow
-			if now, err = b.queries(b.pool).Horizon(ctx); err == nil {
+			if now, err = rd.queries(rd.pool).Horizon(ctx); err == nil {
 				c = c.pages(now.Snap)
 				query, err = s.query(ctx, c)
 			}
@@ -167,7 +175,7 @@ func (b *Backend) fetchLog(ctx context.Context, req backend.FetchRequest, what *
 		r := &reads[0]
 		beyond := false // the log goes on where the window ends
 		var head position
-		err = b.readLog(ctx, query, reads, func(p position) {
+		err = rd.readLog(ctx, query, reads, func(p position) {
 			head = p
 			r.snap, r.x, r.top = p.snap, p.x, min(p.id, c.pos+scanWindow)
 			beyond = p.id > r.top
@@ -183,7 +191,7 @@ func (b *Backend) fetchLog(ctx context.Context, req backend.FetchRequest, what *
 		if r.from.suspect(r.at) {
 			one := []backend.Fetched{*out}
 			alone := backend.FetchRequest{Consumer: req.Consumer, Items: req.Items[i : i+1]}
-			if err := b.takeBack(ctx, nil, alone, r.at, []int{0}, reads, one); err != nil {
+			if err := rd.takeBack(ctx, nil, alone, r.at, []int{0}, reads, one); err != nil {
 				return "", err
 			}
 			*out = one[0]

@@ -12,13 +12,13 @@ import (
 )
 
 // fetchMany reads many topics, slots or streams in one statement, and returns the patterns that count.
-func (b *Backend) fetchMany(ctx context.Context, req backend.FetchRequest, what *reading, out []backend.Fetched) (patterns string, err error) {
-	m, reads, err := b.newMany(ctx, req, what)
+func (rd *reader) fetchMany(ctx context.Context, req backend.FetchRequest, what *reading, out []backend.Fetched) (patterns string, err error) {
+	m, reads, err := rd.newMany(ctx, req, what)
 	if err != nil {
 		return "", err
 	}
 	var head position
-	if err := b.readLog(ctx, m.query(ctx), reads, func(p position) { head = p }); err != nil {
+	if err := rd.readLog(ctx, m.query(ctx), reads, func(p position) { head = p }); err != nil {
 		return "", err
 	}
 	if err := judge(head, reads); err != nil {
@@ -55,7 +55,7 @@ func (b *Backend) fetchMany(ctx context.Context, req backend.FetchRequest, what 
 	if len(suspects) == 0 {
 		return head.patterns, nil
 	}
-	return head.patterns, b.takeBack(ctx, nil, req, reads[0].at, suspects, reads, out)
+	return head.patterns, rd.takeBack(ctx, nil, req, reads[0].at, suspects, reads, out)
 }
 
 // many is what a read of many resources asks for: of each the late messages of some
@@ -93,7 +93,7 @@ type many struct {
 	pagedAfter, pagedUpto, pagedLimits []int64
 }
 
-func (b *Backend) newMany(ctx context.Context, req backend.FetchRequest, what *reading) (*many, []read, error) {
+func (rd *reader) newMany(ctx context.Context, req backend.FetchRequest, what *reading) (*many, []read, error) {
 	m := &many{
 		consumer: req.Consumer.Name, per: req.Consumer.Per, maxPayload: int32(req.MaxPayload), every: what.every, likes: what.likes, span: slotSpan, upto: math.MaxInt64, far: slotJump,
 		items: []int32{}, names: []string{}, positions: []int64{}, limits: []int64{}, // nil would be NULL, of which unnest makes nothing, too
@@ -101,12 +101,12 @@ func (b *Backend) newMany(ctx context.Context, req backend.FetchRequest, what *r
 	if m.every {
 		m.span = math.MaxInt64 / 2 // nothing to pass over
 	}
-	reads, late, err := b.inQuestion(ctx, b.ledgers.get(m.per), b.askLog(m.per), m.per != backend.PerPartition, req)
+	reads, late, err := rd.inQuestion(ctx, rd.ledgers.get(m.per), rd.askLog(m.per), m.per != backend.PerPartition, req)
 	if err != nil {
 		return nil, nil, err
 	}
-	if m.per == backend.PerPartition && !b.bySlot.done.Load() {
-		if err := b.plain(ctx, m, reads); err != nil {
+	if m.per == backend.PerPartition && !rd.bySlot.done.Load() {
+		if err := rd.plain(ctx, m, reads); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -181,7 +181,7 @@ func (b *Backend) newMany(ctx context.Context, req backend.FetchRequest, what *r
 // inQuestion returns the reads of a request, and for each the transactions that may have brought
 // something that was late for it.
 // With apart, those that are running are told apart.
-func (b *Backend) inQuestion(ctx context.Context, l *ledger, ask ask, apart bool, req backend.FetchRequest) ([]read, []question, error) {
+func (rd *reader) inQuestion(ctx context.Context, l *ledger, ask ask, apart bool, req backend.FetchRequest) ([]read, []question, error) {
 	reads, late := make([]read, len(req.Items)), make([]question, len(req.Items))
 	var history, now string
 	for i, item := range req.Items {
@@ -193,7 +193,7 @@ func (b *Backend) inQuestion(ctx context.Context, l *ledger, ask ask, apart bool
 		late[i].xids, err = c.late()
 		if errors.Is(err, errFar) {
 			if now == "" {
-				h, err := b.queries(b.pool).Horizon(ctx)
+				h, err := rd.queries(rd.pool).Horizon(ctx)
 				if err != nil {
 					return nil, nil, err
 				}
@@ -284,13 +284,13 @@ func (m *many) query(ctx context.Context) func(*leasedb.Queries) error {
 }
 
 // plain bounds a read of slots while the log has no index by slot: for each slot all messages are looked at.
-func (b *Backend) plain(ctx context.Context, m *many, reads []read) error {
+func (rd *reader) plain(ctx context.Context, m *many, reads []read) error {
 	least := int64(math.MaxInt64)
 	for i := range reads {
 		least = min(least, reads[i].from.pos)
 	}
 	m.far = 1
-	return b.pipeline(ctx, b.pool, steady(ctx), func(q *leasedb.Queries) error {
+	return rd.pipeline(ctx, rd.pool, steady(ctx), func(q *leasedb.Queries) error {
 		upto, err := q.PlainUpto(ctx, leasedb.PlainUptoParams{Pos: least, Rows: plainRows - 1})
 		if upto > 0 {
 			m.upto = upto

@@ -10,10 +10,10 @@ import (
 // that was renamed, say. It refuses while there are dead letters; replay or purge them first.
 // It takes the role that migrated, and no program of the consumer may start meanwhile. One that
 // runs later begins anew.
-func (b *Backend) Forget(ctx context.Context, consumer string) error {
-	n, err := b.queries(b.pool).ForgetConsumer(ctx, consumer)
+func (op *operator) Forget(ctx context.Context, consumer string) error {
+	n, err := op.queries(op.pool).ForgetConsumer(ctx, consumer)
 	if err != nil {
-		return b.fail("forget consumer "+consumer, err)
+		return op.fail("forget consumer "+consumer, err)
 	}
 	if n == 0 {
 		return fmt.Errorf("leasepg: forget consumer %q: it has live members or dead letters, or there is none; see leasegen status", consumer)

@@ -82,14 +82,14 @@ func (c *cursor) in(h horizon) error {
 
 // expect is a step that fails with ErrSessionLost, and the transaction with it, when the server
 // has another history than the session, or one of the cursors is from its future.
-func (b *Backend) expect(ctx context.Context, session string, cursors ...*cursor) step {
-	return b.expectIn(ctx, "", session, cursors...)
+func (ss *sessions) expect(ctx context.Context, session string, cursors ...*cursor) step {
+	return ss.expectIn(ctx, "", session, cursors...)
 }
 
 // expectIn is expect in the transaction of a handler, which has a mark.
-func (b *Backend) expectIn(ctx context.Context, mark, session string, cursors ...*cursor) step {
+func (ss *sessions) expectIn(ctx context.Context, mark, session string, cursors ...*cursor) step {
 	var p leasedb.ExpectParams
-	if s := b.session(session); s != nil {
+	if s := ss.session(session); s != nil {
 		p.History = s.history
 	}
 	var x uint64
@@ -113,37 +113,27 @@ func (b *Backend) expectIn(ctx context.Context, mark, session string, cursors ..
 // estrange ends what this process has in memory of another history: the sessions given, and what
 // was found out about the schema. The next heartbeat tells the runtime, which is asked to send
 // it at once.
-func (b *Backend) estrange(reason error, concerned func(*session) bool) {
-	b.sessions.Range(func(_, v any) bool {
+func (ss *sessions) estrange(reason error, concerned func(*session) bool) {
+	ss.open.Range(func(_, v any) bool {
 		if s := v.(*session); concerned(s) && !s.estranged.Swap(true) {
-			b.log.Warn("leasepg: the server was set back, or replaced by one that lacks writes: the session ends, and all positions are read again",
+			ss.log.Warn("leasepg: the server was set back, or replaced by one that lacks writes: the session ends, and all positions are read again",
 				"session", s.spec.ID, "reason", reason)
 			s.raise()
 		}
 		return true
 	})
-	b.forgetSchema()
-}
-
-// forgetSchema drops what was found out about the schema: on another server it may not be so yet.
-func (b *Backend) forgetSchema() {
-	b.logEnd.Store(0)
-	b.ledgers.forget()
-	b.bySlot.done.Store(false)
-	b.byKey.done.Store(false)
-	b.kinds.Clear()
-	b.tables.checked.Clear()
+	ss.forget()
 }
 
 // estrangeNamed is estrange for the session of one id.
-func (b *Backend) estrangeNamed(reason error, id string) {
-	b.estrange(reason, func(s *session) bool { return s.spec.ID == id })
+func (ss *sessions) estrangeNamed(reason error, id string) {
+	ss.estrange(reason, func(s *session) bool { return s.spec.ID == id })
 }
 
 // rescue looks at leases just granted. One whose stored cursor is from the future was written on
 // another server, and nothing tells what of the log it has passed here: it begins again at
 // the beginning, durably, before anyone reads on.
-func (b *Backend) rescue(ctx context.Context, on sender, session, consumer string, h horizon, grants []backend.Grant) error {
+func (o *owner) rescue(ctx context.Context, on sender, session, consumer string, h horizon, grants []backend.Grant) error {
 	var ahead []string
 	for i := range grants {
 		c := grants[i].Cursor.(*cursor)
@@ -159,7 +149,7 @@ func (b *Backend) rescue(ctx context.Context, on sender, session, consumer strin
 		return nil
 	}
 	var back []leasedb.TakeBackRow
-	err := b.pipeline(ctx, on, durable(ctx), func(q *leasedb.Queries) (err error) {
+	err := o.pipeline(ctx, on, durable(ctx), func(q *leasedb.Queries) (err error) {
 		back, err = q.TakeBack(ctx, leasedb.TakeBackParams{Consumer: consumer, Session: session, Resources: ahead})
 		return err
 	})
@@ -180,29 +170,29 @@ func (b *Backend) rescue(ctx context.Context, on sender, session, consumer strin
 			resources, from = append(resources, grants[i].Resource), max(from, pos)
 		}
 	}
-	b.tellSetBack(consumer, resources, from, 0, "stored positions know transactions that have not begun on this server: they were written on another one")
+	o.tellSetBack(consumer, resources, from, 0, "stored positions know transactions that have not begun on this server: they were written on another one")
 	return nil
 }
 
 // tellSetBack says that positions were taken back, from as far as from.
-func (b *Backend) tellSetBack(consumer string, resources []string, from, to int64, reason string) {
+func (sv *server) tellSetBack(consumer string, resources []string, from, to int64, reason string) {
 	if len(resources) == 0 {
 		return
 	}
-	b.log.Warn("leasepg: positions were taken back, so that nothing is passed over", "consumer", consumer, "resources", len(resources),
+	sv.log.Warn("leasepg: positions were taken back, so that nothing is passed over", "consumer", consumer, "resources", len(resources),
 		"one_of_them", resources[0], "from", from, "to", to, "reason", reason)
-	if b.observer == nil {
+	if sv.observer == nil {
 		return
 	}
 	for _, r := range resources {
-		b.observer.Observe(operate.ObservedSetBack{Consumer: consumer, Resource: r, Reason: reason})
+		sv.observer.Observe(operate.ObservedSetBack{Consumer: consumer, Resource: r, Reason: reason})
 	}
 }
 
 // takeBack answers for the items whose cursors have passed positions that were given out again,
 // because the sequence, or with it the table, was set back. Each goes on with what its snapshot did not
 // show, wherever that stands, and so nothing is read twice.
-func (b *Backend) takeBack(ctx context.Context, t *tableSource, req backend.FetchRequest, h horizon, suspects []int, reads []read, out []backend.Fetched) error {
+func (rd *reader) takeBack(ctx context.Context, t *tableSource, req backend.FetchRequest, h horizon, suspects []int, reads []read, out []backend.Fetched) error {
 	if len(suspects) == 0 {
 		return nil
 	}
@@ -214,7 +204,7 @@ func (b *Backend) takeBack(ctx context.Context, t *tableSource, req backend.Fetc
 	for i, n := range suspects {
 		positions[i], xs[i] = reads[n].from.pos, reads[n].from.xText()
 	}
-	q := b.queries(b.pool)
+	q := rd.queries(rd.pool)
 	unseen, err := func() ([]int32, error) {
 		if t == nil {
 			return q.UnseenMessages(ctx, leasedb.UnseenMessagesParams{Positions: positions, Xs: xs})
@@ -246,7 +236,7 @@ func (b *Backend) takeBack(ctx context.Context, t *tableSource, req backend.Fetc
 		}
 		resources, from = append(resources, req.Items[n].Resource), max(from, was.pos)
 	}
-	b.tellSetBack(req.Consumer.Name, resources, from, to.Pos, "positions that they had passed were given out again: the sequence or the table was set back")
+	rd.tellSetBack(req.Consumer.Name, resources, from, to.Pos, "positions that they had passed were given out again: the sequence or the table was set back")
 	return nil
 }
 
@@ -262,9 +252,9 @@ func (t *tableSource) name() string {
 }
 
 // horizon is a query for how far the table has got.
-func (b *Backend) horizon(ctx context.Context, t *tableSource, to *horizon) func(pgtable.Querier) error {
+func (ts *tables) horizon(ctx context.Context, t *tableSource, to *horizon) func(pgtable.Querier) error {
 	return func(db pgtable.Querier) error {
-		r, err := b.queries(db).TableHorizon(ctx, leasedb.TableHorizonParams{Sequence: b.tables.sequence(t), Name: t.name()})
+		r, err := ts.queries(db).TableHorizon(ctx, leasedb.TableHorizonParams{Sequence: ts.sequence(t), Name: t.name()})
 		if err != nil {
 			return err
 		}

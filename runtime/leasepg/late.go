@@ -179,11 +179,11 @@ func sift(all []uint64, questions []question, answers map[uint64]*wrote) (unknow
 }
 
 // askLog looks transactions up in the log.
-func (b *Backend) askLog(per backend.Per) ask {
+func (rd *reader) askLog(per backend.Per) ask {
 	return func(ctx context.Context, xids []string) (map[uint64]*wrote, string, error) {
 		var rows []leasedb.WroteRow
 		var history string
-		err := b.pipeline(ctx, b.pool, steady(ctx),
+		err := rd.pipeline(ctx, rd.pool, steady(ctx),
 			func(q *leasedb.Queries) (err error) { history, err = q.History(ctx); return err },
 			func(q *leasedb.Queries) (err error) {
 				rows, err = q.Wrote(ctx, leasedb.WroteParams{Xids: xids, Per: per.String(), Most: readNames, LateFrom: xids[0]})
@@ -205,13 +205,13 @@ func (b *Backend) askLog(per backend.Per) ask {
 }
 
 // askTable looks transactions up in a table, some together: what they wrote counts for each of them.
-func (b *Backend) askTable(t *tableSource) ask {
+func (rd *reader) askTable(t *tableSource) ask {
 	const together = 30
 	return func(ctx context.Context, xids []string) (map[uint64]*wrote, string, error) {
 		var (
 			now     horizon
 			found   = map[uint64]*wrote{}
-			queries = []func(pgtable.Querier) error{b.horizon(ctx, t, &now)}
+			queries = []func(pgtable.Querier) error{rd.horizon(ctx, t, &now)}
 		)
 		for some := range slices.Chunk(xids, together) {
 			queries = append(queries, func(db pgtable.Querier) error {
@@ -243,7 +243,7 @@ func (b *Backend) askTable(t *tableSource) ask {
 				return nil
 			})
 		}
-		err := b.readTable(ctx, t, queries...)
+		err := rd.readTable(ctx, t, queries...)
 		return found, now.history, err
 	}
 }

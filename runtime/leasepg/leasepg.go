@@ -1,22 +1,13 @@
 package leasepg
 
 import (
-	"context"
 	"crypto/rand"
-	"fmt"
 	"log/slog"
-	"regexp"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/runtime/backend"
-	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -24,37 +15,23 @@ var _ backend.Backend = (*Backend)(nil)
 
 // Backend keeps sessions, leases and messages in one schema of a PostgreSQL database.
 // It is safe for concurrent use.
+//
+// It has a part for each role, and below these what they share: the sessions of this process, what is known of the schema, the tables of
+// applications, and the server.
 type Backend struct {
-	pool     *pgxpool.Pool
-	schema   schema
-	log      *slog.Logger
-	observer operate.Observer // nil: nobody
+	*server
+	*tables
+	*known
+	*sessions
 
-	id            string        // of this process, among those that share the schema
-	heldBackAfter time.Duration // see heldBackLong
-	heldBack      throttle
-
-	resting  resting
-	handlers turns // of transactions that handlers have open
-
-	pooled   atomic.Bool  // a transaction pooler is in between: no LISTEN
-	told     sync.Once    // the log line about that
-	small    sync.Once    // the log line about a small pool
-	ttl      atomic.Int64 // of the session last opened, in ns
-	notified throttle     // wakes sent by Publish
-	joined   throttle     // wakes sent in callers' transactions
-	logEnd   atomic.Int64 // first id known to have no partition
-
-	sessions  sync.Map // id → *session, of those that live in this process
-	squatters sync.Map // strangers that hold the lock of a consumer, and were told of
-
-	bell          bell // for feeds of tables
-	bySlot, byKey logIndex
-	tables        tables
-	kinds         sync.Map // kind → struct{}
-	patterns      patterns
-	ledgers       ledgers  // of transactions, see late.go
-	places        sync.Map // [session, consumer] → place of parked messages
+	*owner
+	*publisher
+	*reader
+	*commits
+	*transactor
+	*keeper
+	*operator
+	*checker
 }
 
 // Option adjusts a Backend, or the SQL of [Migrate], [Migrations] and [Grants].
@@ -102,107 +79,18 @@ func resolve(opts []Option) options {
 // for watching, so that handlers that use up the pool cannot cost it its leases.
 func New(pool *pgxpool.Pool, opts ...Option) *Backend {
 	o := resolve(opts)
-	b := &Backend{pool: pool, schema: newSchema(o.schema), log: o.logger, observer: o.observer, handlers: turnsFor(pool.Config().MaxConns)}
-	b.id, b.heldBackAfter = rand.Text(), heldBackLong
-	b.ttl.Store(int64(15 * time.Second))
-	b.bySlot.column, b.byKey.column = "slot", "key"
-	b.tables.names = newSchema(defaultSchema)
-	return b
-}
-
-const defaultSchema = "leasegen"
-
-var (
-	schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
-	schemaUse  = regexp.MustCompile(`\bleasegen(\.|;| TO )`)
-	// Functions of pg_catalog that statements call. Operators are written so that they fit one signature of
-	// pg_catalog exactly, or with their schema.
-	calls = regexp.MustCompile(`\b(array_agg|array_append|array_cat|array_remove|array_to_json|bool_and|cardinality|ceil|clock_timestamp|count|current_schemas|current_setting|` +
-		`format|format_type|generate_series|generate_subscripts|has_\w+_privilege|hashtextextended|left|max|md5|min|octet_length|pg_\w+|random|` +
-		`row_number|row_security_active|set_config|string_agg|to_jsonb|to_regclass|unnest)\(`)
-)
-
-// schema puts names into SQL that was written, and checked, without: the schema's own into what is written for
-// the default one, and pg_catalog before its functions. So search_path never matters, and what another role puts
-// into a schema on it is not called instead.
-type schema struct {
-	name    string
-	written *sync.Map // SQL as compiled → SQL as sent
-}
-
-func newSchema(name string) schema { return schema{name, &sync.Map{}} }
-
-func (s schema) valid() error {
-	if !schemaName.MatchString(s.name) || strings.HasPrefix(s.name, "pg_") {
-		return fmt.Errorf("leasepg: schema name %q: use lower-case letters, digits and underscores, "+
-			"at most 63, not beginning with a digit or pg_", s.name)
+	sv := &server{pool: pool, schema: newSchema(o.schema), log: o.logger, observer: o.observer}
+	ts := &tables{server: sv, names: newSchema(defaultSchema)}
+	kn := &known{tables: ts, bySlot: logIndex{column: "slot"}, byKey: logIndex{column: "key"}}
+	ss := &sessions{known: kn}
+	ss.ttl.Store(int64(15 * time.Second))
+	p, cs := &publisher{known: kn}, &commits{sessions: ss}
+	return &Backend{
+		server: sv, tables: ts, known: kn, sessions: ss,
+		owner: &owner{sessions: ss}, publisher: p, reader: &reader{sessions: ss, publisher: p, bell: &bell{server: sv}}, commits: cs,
+		transactor: &transactor{sessions: ss, commits: cs, handlers: turnsFor(pool.Config().MaxConns)},
+		keeper:     &keeper{known: kn, id: rand.Text(), heldBackAfter: heldBackLong}, operator: &operator{sv}, checker: &checker{tables: ts},
 	}
-	return nil
-}
-
-func (s schema) ident() string { return pgx.Identifier{s.name}.Sanitize() }
-
-// rewrite is for a script of SQL, which fixes search_path itself.
-func (s schema) rewrite(sql string) string {
-	if s.name == defaultSchema {
-		return sql
-	}
-	return schemaUse.ReplaceAllString(sql, strings.ReplaceAll(s.ident(), "$", "$$")+"$1")
-}
-
-// statement is for one statement of many.
-func (s schema) statement(sql string) string {
-	if w, ok := s.written.Load(sql); ok {
-		return w.(string)
-	}
-	w := qualify(s.rewrite(sql))
-	s.written.Store(sql, w)
-	return w
-}
-
-func qualify(sql string) string {
-	var b strings.Builder
-	done := 0
-	for _, at := range calls.FindAllStringIndex(sql, -1) {
-		if at[0] > 0 && sql[at[0]-1] == '.' {
-			continue // it has a schema
-		}
-		b.WriteString(sql[done:at[0]])
-		b.WriteString("pg_catalog.")
-		done = at[0]
-	}
-	b.WriteString(sql[done:])
-	return b.String()
-}
-
-// queries runs sqlc's queries on db, in this backend's schema.
-func (b *Backend) queries(db leasedb.DBTX) *leasedb.Queries {
-	return leasedb.New(inSchema{db, b.schema})
-}
-
-type inSchema struct {
-	leasedb.DBTX
-	schema schema
-}
-
-func (d inSchema) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	return d.DBTX.Exec(ctx, d.schema.statement(sql), args...)
-}
-
-func (d inSchema) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return d.DBTX.Query(ctx, d.schema.statement(sql), args...)
-}
-
-func (d inSchema) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return d.DBTX.QueryRow(ctx, d.schema.statement(sql), args...)
-}
-
-// throttle lets one event through per interval.
-type throttle struct{ last atomic.Int64 }
-
-func (t *throttle) ready(now time.Time, every time.Duration) bool {
-	last := t.last.Load()
-	return now.UnixNano()-last >= int64(every) && t.last.CompareAndSwap(last, now.UnixNano())
 }
 
 // Capabilities are all that there are.

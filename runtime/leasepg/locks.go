@@ -17,16 +17,16 @@ var errPooledLock = errors.New("lock=advisory needs a connection that stays with
 
 // lockKey is the advisory lock of a consumer. Locks belong to the whole database, consumers to
 // a schema of it: in one of another name they have keys of their own.
-func (b *Backend) lockKey(consumer string) int64 {
-	if b.schema.name != defaultSchema {
-		consumer = b.schema.name + "\x00" + consumer
+func (sv *server) lockKey(consumer string) int64 {
+	if sv.schema.name != defaultSchema {
+		consumer = sv.schema.name + "\x00" + consumer
 	}
 	return LockKey(consumer)
 }
 
 // session returns a session that lives in this process.
-func (b *Backend) session(id string) *session {
-	if s, ok := b.sessions.Load(id); ok {
+func (ss *sessions) session(id string) *session {
+	if s, ok := ss.open.Load(id); ok {
 		return s.(*session)
 	}
 	return nil
@@ -35,26 +35,26 @@ func (b *Backend) session(id string) *session {
 // acquireAdvisory takes the lease of a consumer by its advisory lock. The lock comes first:
 // who holds it knows that no other owner by that lock is left, and bumps the epoch in the
 // same session. A lock that brings no lease is given back.
-func (b *Backend) acquireAdvisory(ctx context.Context, req backend.AcquireRequest) (grants []backend.Grant, err error) {
-	s := b.session(req.Session)
+func (o *owner) acquireAdvisory(ctx context.Context, req backend.AcquireRequest) (grants []backend.Grant, err error) {
+	s := o.session(req.Session)
 	if s == nil {
 		return nil, backend.ErrSessionLost
 	}
-	name, key := req.Consumer.Name, b.lockKey(req.Consumer.Name)
+	name, key := req.Consumer.Name, o.lockKey(req.Consumer.Name)
 	result := make(chan []backend.Grant, 1)
 	err = s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		if s.key == 0 {
 			return errPooledLock
 		}
 		if !s.locked[name] { // locks of one session pile up: it takes each once
-			held, err := b.queries(c).TryLock(ctx, key)
+			held, err := o.queries(c).TryLock(ctx, key)
 			if err != nil {
 				return err
 			}
 			if held {
 				s.locked[name] = true
 			} else {
-				strangers, err := b.strangers(ctx, c, name, key)
+				strangers, err := o.strangers(ctx, c, name, key)
 				if err != nil || !strangers {
 					return err // a member has it, or has just had it
 				}
@@ -62,7 +62,7 @@ func (b *Backend) acquireAdvisory(ctx context.Context, req backend.AcquireReques
 				req.Consumer.Lock = backend.LockSession
 			}
 		}
-		granted, err := b.acquire(ctx, c, req)
+		granted, err := o.acquire(ctx, c, req)
 		if err == nil && len(granted) > 0 {
 			s.mu.Lock()
 			s.led[name] = leadership{granted[0].Epoch, s.locked[name]}
@@ -80,7 +80,7 @@ func (b *Backend) acquireAdvisory(ctx context.Context, req backend.AcquireReques
 		return errors.Join(err, s.unlock(ctx, c, name))
 	})
 	if err != nil {
-		return nil, b.fail("acquire the lease of "+name, err)
+		return nil, o.fail("acquire the lease of "+name, err)
 	}
 	select {
 	case grants = <-result:
@@ -94,7 +94,7 @@ func (b *Backend) acquireAdvisory(ctx context.Context, req backend.AcquireReques
 func (s *session) releaseAdvisory(ctx context.Context, p leasedb.ReleaseLeasesParams) error {
 	return s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		var released int64
-		err := s.b.pipeline(ctx, c, durable(ctx), func(q *leasedb.Queries) (err error) {
+		err := s.ss.pipeline(ctx, c, durable(ctx), func(q *leasedb.Queries) (err error) {
 			released, err = q.ReleaseLeases(ctx, p)
 			return err
 		})
@@ -120,7 +120,7 @@ func (s *session) releaseAdvisory(ctx context.Context, p leasedb.ReleaseLeasesPa
 				return err
 			}
 		}
-		return s.b.pipeline(ctx, c, s.b.notify(ctx, wakeOwnership))
+		return s.ss.pipeline(ctx, c, s.ss.notify(ctx, wakeOwnership))
 	})
 }
 
@@ -135,7 +135,7 @@ func (s *session) unlock(ctx context.Context, c *pgx.Conn, consumer string) erro
 	if !s.locked[consumer] {
 		return nil
 	}
-	if err := s.b.queries(c).Unlock(ctx, []int64{s.b.lockKey(consumer)}); err != nil {
+	if err := s.ss.queries(c).Unlock(ctx, []int64{s.ss.lockKey(consumer)}); err != nil {
 		s.drop()
 		return err
 	}
@@ -160,7 +160,7 @@ func (s *session) leadAgain(ctx context.Context, c *pgx.Conn, before int64, pid 
 	for consumer, leads := range s.led {
 		p.Consumers, p.Epochs = append(p.Consumers, consumer), append(p.Epochs, leads.epoch)
 		if leads.locked {
-			keys, names = append(keys, s.b.lockKey(consumer)), append(names, consumer)
+			keys, names = append(keys, s.ss.lockKey(consumer)), append(names, consumer)
 		}
 	}
 	s.mu.Unlock()
@@ -168,7 +168,7 @@ func (s *session) leadAgain(ctx context.Context, c *pgx.Conn, before int64, pid 
 		return nil
 	}
 	var held, unchanged bool
-	err := s.b.pipeline(ctx, c,
+	err := s.ss.pipeline(ctx, c,
 		func(q *leasedb.Queries) error {
 			return q.EndHolders(ctx, leasedb.EndHoldersParams{Key: before, Pid: int32(pid)})
 		},
@@ -188,8 +188,8 @@ func (s *session) leadAgain(ctx context.Context, c *pgx.Conn, before int64, pid 
 
 // strangers tells whether the lock of a consumer is held by strangers alone, and says so once for each. Every
 // role that may connect can take an advisory lock.
-func (b *Backend) strangers(ctx context.Context, c *pgx.Conn, consumer string, key int64) (bool, error) {
-	holders, err := b.queries(c).ConsumerHolders(ctx, leasedb.ConsumerHoldersParams{Key: key, Consumer: consumer})
+func (o *owner) strangers(ctx context.Context, c *pgx.Conn, consumer string, key int64) (bool, error) {
+	holders, err := o.queries(c).ConsumerHolders(ctx, leasedb.ConsumerHoldersParams{Key: key, Consumer: consumer})
 	if err != nil || len(holders) == 0 {
 		return false, err
 	}
@@ -199,8 +199,8 @@ func (b *Backend) strangers(ctx context.Context, c *pgx.Conn, consumer string, k
 		}
 	}
 	for _, h := range holders {
-		if _, told := b.squatters.LoadOrStore(fmt.Sprint(consumer, " ", h.Pid), true); !told {
-			b.log.Error("leasepg: the advisory lock of a consumer is held by a connection that is not one of its processes; its lease decides who leads",
+		if _, told := o.squatters.LoadOrStore(fmt.Sprint(consumer, " ", h.Pid), true); !told {
+			o.log.Error("leasepg: the advisory lock of a consumer is held by a connection that is not one of its processes; its lease decides who leads",
 				"consumer", consumer, "key", key, "pid", h.Pid, "application_name", h.Application, "role", h.Role,
 				"fix", fmt.Sprintf("find out who uses the key, or SELECT pg_terminate_backend(%d)", h.Pid))
 		}
@@ -209,11 +209,11 @@ func (b *Backend) strangers(ctx context.Context, c *pgx.Conn, consumer string, k
 }
 
 // held adds to an error about a lock that could not be shared in time who has it. All processes calculate its key from its name.
-func (b *Backend) held(ctx context.Context, err error, name string) error {
+func (o *owner) held(ctx context.Context, err error, name string) error {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != lockNotAvailable {
 		return err
 	}
-	holders, e := b.queries(b.pool).NamedHolders(ctx, name)
+	holders, e := o.queries(o.pool).NamedHolders(ctx, name)
 	if e != nil || len(holders) == 0 {
 		return err
 	}

@@ -42,17 +42,26 @@ type resting struct {
 	consumer, resource string
 }
 
+// keeper does the housekeeping.
+type keeper struct {
+	*known
+	id            string        // of this process, among those that share the schema
+	heldBackAfter time.Duration // see heldBackLong
+	heldBack      throttle
+	resting       resting
+}
+
 // Maintain does the housekeeping. Replicas that race leave it to one.
-func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo) (operate.MaintainReport, error) {
+func (k *keeper) Maintain(ctx context.Context, consumers []backend.ConsumerInfo) (operate.MaintainReport, error) {
 	var r operate.MaintainReport
 	mine := func(q *leasedb.Queries, chore string) (bool, error) {
-		n, err := q.Chore(ctx, leasedb.ChoreParams{Name: chore, Process: b.id, Every: choreEvery})
+		n, err := q.Chore(ctx, leasedb.ChoreParams{Name: chore, Process: k.id, Every: choreEvery})
 		return n > 0, err
 	}
 	log := false // whether this process is the one that looks after the log
 	var chores []backend.ConsumerInfo
-	err := pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error {
-		q := b.queries(tx)
+	err := pgx.BeginFunc(ctx, k.pool, func(tx pgx.Tx) error {
+		q := k.queries(tx)
 		free, err := q.TryMaintain(ctx)
 		if err != nil || !free {
 			return err
@@ -98,7 +107,7 @@ func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo
 			return err
 		}
 		if buried > 0 {
-			if err := b.notify(ctx, wakeOwnership)(q); err != nil {
+			if err := k.notify(ctx, wakeOwnership)(q); err != nil {
 				return err
 			}
 		}
@@ -120,40 +129,40 @@ func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo
 		if err != nil {
 			return err
 		}
-		b.logEnd.Store(ahead)
+		k.logEnd.Store(ahead)
 		return nil
 	})
 	if err != nil {
-		return r, b.fail("maintain", err)
+		return r, k.fail("maintain", err)
 	}
 	for _, c := range consumers {
-		if err := b.index(ctx, b.indexFor(c)); err != nil { // what was busy when the consumer was registered
-			return r, b.fail("index the log for "+c.Name, err)
+		if err := k.index(ctx, k.indexFor(c)); err != nil { // what was busy when the consumer was registered
+			return r, k.fail("index the log for "+c.Name, err)
 		}
 	}
 	for _, c := range chores {
-		if err := b.narrow(ctx, c); err != nil {
-			return r, b.fail("drop patterns of "+c.Name, err)
+		if err := k.narrow(ctx, c); err != nil {
+			return r, k.fail("drop patterns of "+c.Name, err)
 		}
 	}
 	if !log {
 		return r, nil
 	}
 	// By themselves: registering streams, or reading the log, is not to wait for the rest.
-	if r.StreamsForgotten, err = b.forgetStreams(ctx); err != nil {
-		return r, b.fail("maintain", err)
+	if r.StreamsForgotten, err = k.forgetStreams(ctx); err != nil {
+		return r, k.fail("maintain", err)
 	}
 	for range dropsAtOnce { // in a transaction each
-		dropped, err := b.queries(b.pool).DropSegments(ctx)
+		dropped, err := k.queries(k.pool).DropSegments(ctx)
 		if err != nil {
-			return r, b.fail("maintain", err)
+			return r, k.fail("maintain", err)
 		}
 		if dropped == 0 {
 			break
 		}
 		r.SegmentsDropped += int(dropped)
 	}
-	return r, b.fail("maintain", b.tellHeldBack(ctx))
+	return r, k.fail("maintain", k.tellHeldBack(ctx))
 }
 
 // boundDeadLetters drops dead letters, the oldest first, beyond as many as the consumer keeps.
@@ -171,20 +180,20 @@ func boundDeadLetters(ctx context.Context, q *leasedb.Queries, c backend.Consume
 }
 
 // forgetStreams forgets streams that have rested for long, and remembers where to go on the next time.
-func (b *Backend) forgetStreams(ctx context.Context) (int, error) {
-	if !b.resting.TryLock() {
+func (k *keeper) forgetStreams(ctx context.Context) (int, error) {
+	if !k.resting.TryLock() {
 		return 0, nil // another call is at it
 	}
-	defer b.resting.Unlock()
+	defer k.resting.Unlock()
 	forgotten := 0
 	for range restingLooks {
-		r, err := b.queries(b.pool).ForgetStreams(ctx, leasedb.ForgetStreamsParams{
-			Older: restedFor, Consumer: b.resting.consumer, Resource: b.resting.resource})
+		r, err := k.queries(k.pool).ForgetStreams(ctx, leasedb.ForgetStreamsParams{
+			Older: restedFor, Consumer: k.resting.consumer, Resource: k.resting.resource})
 		if err != nil {
 			return forgotten, err
 		}
 		forgotten += int(r.Forgotten)
-		if b.resting.consumer, b.resting.resource = r.Consumer, r.Resource; r.Consumer == "" {
+		if k.resting.consumer, k.resting.resource = r.Consumer, r.Resource; r.Consumer == "" {
 			break
 		}
 	}
@@ -193,19 +202,19 @@ func (b *Backend) forgetStreams(ctx context.Context) (int, error) {
 
 // HeldBack names the transaction that keeps the log from being shortened, and says for how long it has been open;
 // nothing for one that is not old. It may be in another database, which the operator of this one does not look at.
-func (b *Backend) HeldBack(ctx context.Context) (transaction string, open time.Duration, err error) {
-	h, err := b.queries(b.pool).HeldBack(ctx)
-	if open = time.Duration(h.Seconds) * time.Second; err != nil || h.What == "" || open < b.heldBackAfter {
-		return "", 0, b.fail("look for old transactions", err)
+func (k *keeper) HeldBack(ctx context.Context) (transaction string, open time.Duration, err error) {
+	h, err := k.queries(k.pool).HeldBack(ctx)
+	if open = time.Duration(h.Seconds) * time.Second; err != nil || h.What == "" || open < k.heldBackAfter {
+		return "", 0, k.fail("look for old transactions", err)
 	}
 	return h.What, open, nil
 }
 
 // tellHeldBack logs that, now and then.
-func (b *Backend) tellHeldBack(ctx context.Context) error {
-	transaction, open, err := b.HeldBack(ctx)
-	if transaction != "" && b.heldBack.ready(time.Now(), heldBackAgain) {
-		b.log.Warn("leasepg: the log cannot be shortened: an old transaction is open on the server; commit it or roll it back",
+func (k *keeper) tellHeldBack(ctx context.Context) error {
+	transaction, open, err := k.HeldBack(ctx)
+	if transaction != "" && k.heldBack.ready(time.Now(), heldBackAgain) {
+		k.log.Warn("leasepg: the log cannot be shortened: an old transaction is open on the server; commit it or roll it back",
 			"transaction", transaction, "open_for", open)
 	}
 	return err

@@ -8,13 +8,13 @@ import (
 )
 
 // StartOnce notes durably that the execution of an item is about to begin.
-func (b *Backend) StartOnce(ctx context.Context, session, consumer string, ref backend.Ref, key, message string) (backend.OnceState, error) {
+func (cs *commits) StartOnce(ctx context.Context, session, consumer string, ref backend.Ref, key, message string) (backend.OnceState, error) {
 	id, err := messageID(message, true)
 	if err != nil {
-		return 0, b.fail("start an item of "+consumer, err)
+		return 0, cs.fail("start an item of "+consumer, err)
 	}
 	var r leasedb.StartOnceRow
-	err = b.pipeline(ctx, b.pool, durable(ctx), b.expect(ctx, session), func(q *leasedb.Queries) (err error) {
+	err = cs.pipeline(ctx, cs.pool, durable(ctx), cs.expect(ctx, session), func(q *leasedb.Queries) (err error) {
 		r, err = q.StartOnce(ctx, leasedb.StartOnceParams{
 			Consumer: consumer, Session: session, Resource: ref.Resource, Epoch: ref.Epoch, Key: key, Message: id,
 		})
@@ -22,7 +22,7 @@ func (b *Backend) StartOnce(ctx context.Context, session, consumer string, ref b
 	})
 	switch {
 	case err != nil:
-		return 0, b.fail("start an item of "+consumer, err)
+		return 0, cs.fail("start an item of "+consumer, err)
 	case !r.Held:
 		return 0, backend.ErrFenced
 	case r.Begun && r.Unknown:
@@ -58,6 +58,6 @@ func endOnce(ctx context.Context, session, consumer string, progress []backend.P
 
 // Once notes an item as done when the transaction commits.
 func (t *effects) Once(ctx context.Context, consumer, key string) (bool, error) {
-	n, err := t.b.queries(t.tx).NoteOnce(ctx, leasedb.NoteOnceParams{Consumer: consumer, Key: key})
-	return n == 1, t.b.fail("note an item of "+consumer, err)
+	n, err := t.tr.queries(t.tx).NoteOnce(ctx, leasedb.NoteOnceParams{Consumer: consumer, Key: key})
+	return n == 1, t.tr.fail("note an item of "+consumer, err)
 }

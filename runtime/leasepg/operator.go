@@ -23,12 +23,15 @@ func lagBoundFor(leases int) int64 {
 	return int64(max(min(lagBound, lagBudget/max(leases, 1)), 100))
 }
 
+// operator is for people: what is there, and changes by hand.
+type operator struct{ *server }
+
 // Status describes every consumer, all at the same moment. Messages behind one lease are
 // counted up to 100,000, fewer when there are many leases.
-func (b *Backend) Status(ctx context.Context) (out []operate.ConsumerStatus, err error) {
+func (op *operator) Status(ctx context.Context) (out []operate.ConsumerStatus, err error) {
 	oneMoment := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err = pgx.BeginTxFunc(ctx, b.pool, oneMoment, func(tx pgx.Tx) error {
-		q := b.queries(tx)
+	err = pgx.BeginTxFunc(ctx, op.pool, oneMoment, func(tx pgx.Tx) error {
+		q := op.queries(tx)
 		if err := q.Uncompiled(ctx); err != nil {
 			return err
 		}
@@ -58,7 +61,7 @@ func (b *Backend) Status(ctx context.Context) (out []operate.ConsumerStatus, err
 		}
 		return nil
 	})
-	return out, b.fail("status", err)
+	return out, op.fail("status", err)
 }
 
 // note is what an operator is told when the table of a consumer is not read.
@@ -70,10 +73,10 @@ func note(reason string) string {
 }
 
 // Members lists the live sessions of a consumer.
-func (b *Backend) Members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
-	rows, err := b.queries(b.pool).ListMembers(ctx, consumer)
+func (op *operator) Members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
+	rows, err := op.queries(op.pool).ListMembers(ctx, consumer)
 	if err != nil {
-		return nil, b.fail("members of "+consumer, err)
+		return nil, op.fail("members of "+consumer, err)
 	}
 	out := make([]operate.MemberStatus, len(rows))
 	for i, r := range rows {
@@ -89,10 +92,10 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 
 // Leases lists leases of a consumer. Messages behind are counted up to 100,000 for each,
 // without those that were late for the cursor.
-func (b *Backend) Leases(ctx context.Context, consumer string, limit int) ([]operate.LeaseStatus, error) {
-	rows, err := b.lags(ctx, leasedb.LeaseLagsParams{Consumer: consumer, Max: int64(limit)})
+func (op *operator) Leases(ctx context.Context, consumer string, limit int) ([]operate.LeaseStatus, error) {
+	rows, err := op.lags(ctx, leasedb.LeaseLagsParams{Consumer: consumer, Max: int64(limit)})
 	if err != nil {
-		return nil, b.fail("leases of "+consumer, err)
+		return nil, op.fail("leases of "+consumer, err)
 	}
 	out := make([]operate.LeaseStatus, len(rows))
 	for i, r := range rows {
@@ -105,31 +108,31 @@ func (b *Backend) Leases(ctx context.Context, consumer string, limit int) ([]ope
 }
 
 // lags reads leases with a bound that goes with their number.
-func (b *Backend) lags(ctx context.Context, p leasedb.LeaseLagsParams) ([]leasedb.LeaseLagsRow, error) {
-	of, err := b.queries(b.pool).CountLeases(ctx, p.Consumer)
+func (op *operator) lags(ctx context.Context, p leasedb.LeaseLagsParams) ([]leasedb.LeaseLagsRow, error) {
+	of, err := op.queries(op.pool).CountLeases(ctx, p.Consumer)
 	if err != nil {
 		return nil, err
 	}
 	p.Bound, p.Counted = lagBoundFor(int(of.Leases)), of.Note == ""
 	var rows []leasedb.LeaseLagsRow
-	err = b.pipeline(ctx, b.pool,
+	err = op.pipeline(ctx, op.pool,
 		func(q *leasedb.Queries) error { return q.Uncompiled(ctx) },
 		func(q *leasedb.Queries) (err error) { rows, err = q.LeaseLags(ctx, p); return err })
 	return rows, err
 }
 
 // DeadLetters lists dead letters, the oldest first.
-func (b *Backend) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) ([]operate.DeadLetterInfo, error) {
+func (op *operator) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) ([]operate.DeadLetterInfo, error) {
 	ids, err := deadLetterIDs(f.IDs)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := b.queries(b.pool).ListDeadLetters(ctx, leasedb.ListDeadLettersParams{
+	rows, err := op.queries(op.pool).ListDeadLetters(ctx, leasedb.ListDeadLettersParams{
 		WithPayload: len(ids) == 1, Consumer: f.Consumer, Ids: ids, Topic: like(f.Topic), Key: f.Key,
 		Reason: like(f.Reason), Max: int64(f.Limit),
 	})
 	if err != nil {
-		return nil, b.fail("dead letters", err)
+		return nil, op.fail("dead letters", err)
 	}
 	out := make([]operate.DeadLetterInfo, len(rows))
 	for i, r := range rows {
@@ -146,12 +149,12 @@ func (b *Backend) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) (
 }
 
 // Parked lists parked messages.
-func (b *Backend) Parked(ctx context.Context, f operate.ParkedFilter) ([]operate.ParkedInfo, error) {
-	rows, err := b.queries(b.pool).ListParked(ctx, leasedb.ListParkedParams{
+func (op *operator) Parked(ctx context.Context, f operate.ParkedFilter) ([]operate.ParkedInfo, error) {
+	rows, err := op.queries(op.pool).ListParked(ctx, leasedb.ListParkedParams{
 		Consumer: f.Consumer, Resource: f.Resource, Key: f.Key, Max: int64(f.Limit),
 	})
 	if err != nil {
-		return nil, b.fail("parked messages of "+f.Consumer, err)
+		return nil, op.fail("parked messages of "+f.Consumer, err)
 	}
 	out := make([]operate.ParkedInfo, len(rows))
 	for i, r := range rows {
@@ -164,33 +167,33 @@ func (b *Backend) Parked(ctx context.Context, f operate.ParkedFilter) ([]operate
 }
 
 // Replay puts dead letters back for their consumers.
-func (b *Backend) Replay(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
+func (op *operator) Replay(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
 	ids, err := deadLetterIDs(f.IDs)
 	if err != nil {
 		return 0, err
 	}
 	var n int64
-	err = b.pipeline(ctx, b.pool, durable(ctx),
+	err = op.pipeline(ctx, op.pool, durable(ctx),
 		func(q *leasedb.Queries) (err error) {
 			n, err = q.ReplayDeadLetters(ctx, leasedb.ReplayDeadLettersParams{
 				Consumer: f.Consumer, Ids: ids, Topic: like(f.Topic), Key: f.Key, Reason: like(f.Reason), Max: int64(f.Limit),
 			})
 			return err
 		},
-		b.notify(ctx, wakeParked))
-	return int(n), b.fail("replay dead letters", err)
+		op.notify(ctx, wakeParked))
+	return int(n), op.fail("replay dead letters", err)
 }
 
 // Purge deletes dead letters.
-func (b *Backend) Purge(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
+func (op *operator) Purge(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
 	ids, err := deadLetterIDs(f.IDs)
 	if err != nil {
 		return 0, err
 	}
-	n, err := b.queries(b.pool).PurgeDeadLetters(ctx, leasedb.PurgeDeadLettersParams{
+	n, err := op.queries(op.pool).PurgeDeadLetters(ctx, leasedb.PurgeDeadLettersParams{
 		Consumer: f.Consumer, Ids: ids, Topic: like(f.Topic), Key: f.Key, Reason: like(f.Reason), Max: int64(f.Limit),
 	})
-	return int(n), b.fail("purge dead letters", err)
+	return int(n), op.fail("purge dead letters", err)
 }
 
 func deadLetterIDs(ids []string) ([]int64, error) {

@@ -14,13 +14,13 @@ import (
 
 // Cursors shows how far a consumer has got. Messages behind are counted up to 100,000 for
 // each resource, fewer when there are many.
-func (b *Backend) Cursors(ctx context.Context, consumer, resource string, limit int) ([]operate.CursorStatus, error) {
-	if err := b.hasCursors(ctx, consumer); err != nil {
-		return nil, b.fail("cursors of "+consumer, err)
+func (op *operator) Cursors(ctx context.Context, consumer, resource string, limit int) ([]operate.CursorStatus, error) {
+	if err := op.hasCursors(ctx, consumer); err != nil {
+		return nil, op.fail("cursors of "+consumer, err)
 	}
-	rows, err := b.lags(ctx, leasedb.LeaseLagsParams{Consumer: consumer, Resource: resource, Idle: true, Max: int64(limit)})
+	rows, err := op.lags(ctx, leasedb.LeaseLagsParams{Consumer: consumer, Resource: resource, Idle: true, Max: int64(limit)})
 	if err != nil {
-		return nil, b.fail("cursors of "+consumer, err)
+		return nil, op.fail("cursors of "+consumer, err)
 	}
 	out := make([]operate.CursorStatus, len(rows))
 	for i, r := range rows {
@@ -37,22 +37,22 @@ func (b *Backend) Cursors(ctx context.Context, consumer, resource string, limit 
 // SetCursor moves cursors, and with them, when all are moved, the start of resources that
 // appear later. Messages that retention has dropped do not come back: the beginning is what
 // the log still has.
-func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to operate.CursorTarget) (int, error) {
+func (op *operator) SetCursor(ctx context.Context, consumer, resource string, to operate.CursorTarget) (int, error) {
 	p := leasedb.SetCursorsParams{Consumer: consumer, Resource: resource, Beginning: to.Beginning, Now: to.Now}
 	if n := btoi(to.Beginning) + btoi(to.Now) + btoi(to.After != ""); n != 1 {
 		return 0, fmt.Errorf("leasepg: set cursor of %s: %d targets are given, want one", consumer, n)
 	}
-	if err := b.hasCursors(ctx, consumer); err != nil {
-		return 0, b.fail("set cursor of "+consumer, err)
+	if err := op.hasCursors(ctx, consumer); err != nil {
+		return 0, op.fail("set cursor of "+consumer, err)
 	}
 	if to.After != "" {
 		id, err := strconv.ParseInt(to.After, 10, 64)
 		if err != nil || id <= 0 {
 			return 0, fmt.Errorf("leasepg: set cursor of %s: %q is not the id of a message", consumer, to.After)
 		}
-		last, err := b.lastMessage(ctx, consumer)
+		last, err := op.lastMessage(ctx, consumer)
 		if err != nil {
-			return 0, b.fail("set cursor of "+consumer, err)
+			return 0, op.fail("set cursor of "+consumer, err)
 		}
 		if id > last {
 			return 0, fmt.Errorf("leasepg: set cursor of %s: there is no message %d yet, the last one has id %d", consumer, id, last)
@@ -73,13 +73,13 @@ func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to o
 				return q.DropDeadLetters(ctx, leasedb.DropDeadLettersParams{Consumer: consumer, Resource: resource})
 			})
 	}
-	err := b.pipeline(ctx, b.pool, append(steps, b.notify(ctx, wakeOwnership))...)
-	return int(moved), b.fail("set cursor of "+consumer, err)
+	err := op.pipeline(ctx, op.pool, append(steps, op.notify(ctx, wakeOwnership))...)
+	return int(moved), op.fail("set cursor of "+consumer, err)
 }
 
 // hasCursors is an error for a consumer that reads no messages.
-func (b *Backend) hasCursors(ctx context.Context, consumer string) error {
-	has, err := b.queries(b.pool).HasCursors(ctx, consumer)
+func (op *operator) hasCursors(ctx context.Context, consumer string) error {
+	has, err := op.queries(op.pool).HasCursors(ctx, consumer)
 	if errors.Is(err, pgx.ErrNoRows) { // it has not run yet
 		return nil
 	}
@@ -90,8 +90,8 @@ func (b *Backend) hasCursors(ctx context.Context, consumer string) error {
 }
 
 // lastMessage is the greatest id that a consumer can have passed, in the log or in its table.
-func (b *Backend) lastMessage(ctx context.Context, consumer string) (int64, error) {
-	q := b.queries(b.pool)
+func (op *operator) lastMessage(ctx context.Context, consumer string) (int64, error) {
+	q := op.queries(op.pool)
 	s, err := q.SourceTop(ctx, consumer)
 	if err == nil && s.Source != "" {
 		return s.Top, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,14 +14,20 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
+// owner registers consumers, gives leases to sessions and takes them back.
+type owner struct {
+	*sessions
+	squatters sync.Map // strangers that hold the lock of a consumer, and were told of
+}
+
 // Survey counts members and leases.
-func (b *Backend) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
+func (o *owner) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
 	var rows []leasedb.SurveyRow
-	err := b.pipeline(ctx, b.pool,
+	err := o.pipeline(ctx, o.pool,
 		func(q *leasedb.Queries) error { return q.Uncompiled(ctx) },
 		func(q *leasedb.Queries) (err error) { rows, err = q.Survey(ctx, consumers); return err })
 	if err != nil {
-		return nil, b.fail("survey", err)
+		return nil, o.fail("survey", err)
 	}
 	out := make([]backend.Survey, len(consumers))
 	for i, name := range consumers {
@@ -38,9 +45,9 @@ func (b *Backend) Survey(ctx context.Context, consumers []string) ([]backend.Sur
 }
 
 // Owned lists the leases of a session.
-func (b *Backend) Owned(ctx context.Context, session, consumer string) ([]backend.Ref, error) {
+func (o *owner) Owned(ctx context.Context, session, consumer string) ([]backend.Ref, error) {
 	var refs []backend.Ref
-	err := b.pipeline(ctx, b.pool, func(q *leasedb.Queries) error {
+	err := o.pipeline(ctx, o.pool, func(q *leasedb.Queries) error {
 		rows, err := q.OwnedLeases(ctx, leasedb.OwnedLeasesParams{Consumer: consumer, Session: session})
 		refs = make([]backend.Ref, len(rows))
 		for i, r := range rows {
@@ -48,22 +55,22 @@ func (b *Backend) Owned(ctx context.Context, session, consumer string) ([]backen
 		}
 		return err
 	})
-	return refs, b.fail("list the leases of "+consumer, err)
+	return refs, o.fail("list the leases of "+consumer, err)
 }
 
 // Acquire takes free leases in one round trip, whatever their number.
-func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
+func (o *owner) Acquire(ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
 	if req.Consumer.Lock == backend.LockAdvisory {
-		return b.acquireAdvisory(ctx, req)
+		return o.acquireAdvisory(ctx, req)
 	}
-	grants, err := b.acquire(ctx, b.pool, req)
+	grants, err := o.acquire(ctx, o.pool, req)
 	if err != nil {
-		return nil, b.fail("acquire leases of "+req.Consumer.Name, err)
+		return nil, o.fail("acquire leases of "+req.Consumer.Name, err)
 	}
 	return grants, nil
 }
 
-func (b *Backend) acquire(ctx context.Context, on sender, req backend.AcquireRequest) ([]backend.Grant, error) {
+func (o *owner) acquire(ctx context.Context, on sender, req backend.AcquireRequest) ([]backend.Grant, error) {
 	var (
 		grants []backend.Grant
 		lost   bool
@@ -75,7 +82,7 @@ func (b *Backend) acquire(ctx context.Context, on sender, req backend.AcquireReq
 		rowTTL = req.Consumer.TTL
 	}
 	var now horizon
-	err := b.pipeline(ctx, on, durable(ctx), b.expect(ctx, req.Session),
+	err := o.pipeline(ctx, on, durable(ctx), o.expect(ctx, req.Session),
 		func(q *leasedb.Queries) error {
 			return q.LockAttempts(ctx, leasedb.LockAttemptsParams{Session: req.Session, Consumer: name, Attempt: req.Attempt})
 		},
@@ -89,7 +96,7 @@ func (b *Backend) acquire(ctx context.Context, on sender, req backend.AcquireReq
 		},
 		func(q *leasedb.Queries) error { _, err := q.BuryExpired(ctx); return err },
 		func(q *leasedb.Queries) error {
-			return q.NotifyIfBuried(ctx, leasedb.NotifyIfBuriedParams{Channel: b.schema.name, Payload: wakeOwnership})
+			return q.NotifyIfBuried(ctx, leasedb.NotifyIfBuriedParams{Channel: o.schema.name, Payload: wakeOwnership})
 		},
 		func(q *leasedb.Queries) error {
 			rows, err := q.AcquireLeases(ctx, leasedb.AcquireLeasesParams{
@@ -135,7 +142,7 @@ func (b *Backend) acquire(ctx context.Context, on sender, req backend.AcquireReq
 			return err
 		})
 	if errors.Is(err, backend.ErrSessionLost) {
-		b.estrangeNamed(err, req.Session)
+		o.estrangeNamed(err, req.Session)
 	}
 	if err == nil && lost {
 		err = backend.ErrSessionLost
@@ -146,22 +153,22 @@ func (b *Backend) acquire(ctx context.Context, on sender, req backend.AcquireReq
 	for i := range grants {
 		grants[i].Cursor.(*cursor).history = now.history
 	}
-	if err := b.rescue(ctx, on, req.Session, name, now, grants); err != nil {
+	if err := o.rescue(ctx, on, req.Session, name, now, grants); err != nil {
 		return nil, err
 	}
 	return grants, nil
 }
 
 // Release gives leases back.
-func (b *Backend) Release(ctx context.Context, session, consumer string, leases []backend.Ref) error {
+func (o *owner) Release(ctx context.Context, session, consumer string, leases []backend.Ref) error {
 	p := leasedb.ReleaseLeasesParams{Consumer: consumer, Session: session}
 	p.Resources, p.Epochs = refColumns(leases)
-	if s := b.session(session); s != nil && s.leads(consumer) {
-		return b.fail("release the lease of "+consumer, s.releaseAdvisory(ctx, p))
+	if s := o.session(session); s != nil && s.leads(consumer) {
+		return o.fail("release the lease of "+consumer, s.releaseAdvisory(ctx, p))
 	}
-	return b.fail("release leases of "+consumer, b.pipeline(ctx, b.pool, durable(ctx),
+	return o.fail("release leases of "+consumer, o.pipeline(ctx, o.pool, durable(ctx),
 		func(q *leasedb.Queries) error { _, err := q.ReleaseLeases(ctx, p); return err },
-		b.notify(ctx, wakeOwnership)))
+		o.notify(ctx, wakeOwnership)))
 }
 
 func refColumns(leases []backend.Ref) (resources []string, epochs []int64) {

@@ -107,16 +107,16 @@ func (p *patterns) reads(c backend.ConsumerInfo, read func(*reading) (stored str
 }
 
 // narrow drops the patterns that no member of a consumer has had for a while.
-func (b *Backend) narrow(ctx context.Context, c backend.ConsumerInfo) error {
+func (k *keeper) narrow(ctx context.Context, c backend.ConsumerInfo) error {
 	if len(c.Topics) == 0 || c.Source != nil {
 		return nil
 	}
 	p := leasedb.UnwantedTopicsParams{Consumer: c.Name, Kept: patternsKept}
-	if unwanted, err := b.queries(b.pool).UnwantedTopics(ctx, p); err != nil || len(unwanted) == 0 {
+	if unwanted, err := k.queries(k.pool).UnwantedTopics(ctx, p); err != nil || len(unwanted) == 0 {
 		return err
 	}
-	return pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error {
-		q := b.queries(tx)
+	return pgx.BeginFunc(ctx, k.pool, func(tx pgx.Tx) error {
+		q := k.queries(tx)
 		if closed, err := q.TryCloseTopics(ctx, c.Name); err != nil || !closed {
 			return err
 		}
@@ -124,7 +124,7 @@ func (b *Backend) narrow(ctx context.Context, c backend.ConsumerInfo) error {
 		if err != nil || len(unwanted) == 0 {
 			return err
 		}
-		b.log.Info("leasepg: no process has had these topic patterns for a while: the consumer reads them no more",
+		k.log.Info("leasepg: no process has had these topic patterns for a while: the consumer reads them no more",
 			"consumer", c.Name, "patterns", unwanted, "for", patternsKept)
 		return q.NarrowConsumer(ctx, leasedb.NarrowConsumerParams{Consumer: c.Name, Topics: unwanted, Likes: likes(unwanted)})
 	})

@@ -21,9 +21,9 @@ type step func(q *leasedb.Queries) error
 
 // pipeline runs steps in one round trip. Outside a transaction they form one: they all
 // take effect, or none. A step's answer must not decide what a later step sends.
-func (b *Backend) pipeline(ctx context.Context, on sender, steps ...step) (err error) {
+func (sv *server) pipeline(ctx context.Context, on sender, steps ...step) (err error) {
 	var batch pgx.Batch
-	q := b.queries(collector{&batch})
+	q := sv.queries(collector{&batch})
 	for _, s := range steps {
 		if err := s(q); err != nil && !errors.Is(err, errCollected) {
 			return err
@@ -36,7 +36,7 @@ func (b *Backend) pipeline(ctx context.Context, on sender, steps ...step) (err e
 			err = e
 		}
 	}()
-	q = leasedb.New(reader{results})
+	q = leasedb.New(answers{results})
 	for _, s := range steps {
 		if err := s(q); err != nil {
 			return estranged(err)
@@ -69,17 +69,17 @@ type collectedRow struct{}
 
 func (collectedRow) Scan(...any) error { return errCollected }
 
-// reader answers queries with the results of the batch, in turn.
-type reader struct{ results pgx.BatchResults }
+// answers are the results of a batch, given to queries in turn.
+type answers struct{ results pgx.BatchResults }
 
-func (r reader) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
+func (r answers) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
 	return r.results.Exec()
 }
 
-func (r reader) Query(context.Context, string, ...any) (pgx.Rows, error) {
+func (r answers) Query(context.Context, string, ...any) (pgx.Rows, error) {
 	return r.results.Query()
 }
 
-func (r reader) QueryRow(context.Context, string, ...any) pgx.Row {
+func (r answers) QueryRow(context.Context, string, ...any) pgx.Row {
 	return r.results.QueryRow()
 }

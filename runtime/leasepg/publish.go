@@ -33,11 +33,18 @@ const (
 	wakeWanted    = "w/" // and a consumer's name: streams of it became wanted
 )
 
+// publisher publishes, and keeps partitions of the log ahead of what is published.
+type publisher struct {
+	*known
+	notified throttle // wakes sent by Publish
+	joined   throttle // wakes sent in callers' transactions
+}
+
 // Publish appends events to the log in a transaction of its own.
-func (b *Backend) Publish(ctx context.Context, events []backend.Event) error {
-	err := b.publish(ctx, b.pool, &b.notified, events)
-	if b.outrun(err) {
-		err = b.publish(ctx, b.pool, &b.notified, events)
+func (p *publisher) Publish(ctx context.Context, events []backend.Event) error {
+	err := p.publish(ctx, p.pool, &p.notified, events)
+	if p.outrun(err) {
+		err = p.publish(ctx, p.pool, &p.notified, events)
 	}
 	return err
 }
@@ -46,28 +53,28 @@ const noPartition = "23514" // check_violation, as PostgreSQL reports a row with
 
 // outrun tells whether ids were drawn, by plain inserts say, faster than partitions were added. Then nothing was
 // written, and the next one who publishes looks where the log ends.
-func (b *Backend) outrun(err error) bool {
+func (p *publisher) outrun(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || pg.Code != noPartition || pg.ConstraintName != "" {
 		return false
 	}
-	b.logEnd.Store(0)
+	p.logEnd.Store(0)
 	return true
 }
 
 // In returns a publisher that appends events in the caller's transaction: they become
 // visible when it commits. Events with an id wait for other transactions that are
 // publishing the same one.
-func (b *Backend) In(tx pgx.Tx) backend.Publisher { return joined{b, tx} }
+func (p *publisher) In(tx pgx.Tx) backend.Publisher { return joined{p, tx} }
 
 type joined struct {
-	b  *Backend
+	p  *publisher
 	tx pgx.Tx
 }
 
 func (j joined) Publish(ctx context.Context, events []backend.Event) error {
-	err := j.b.publish(ctx, j.tx, &j.b.joined, events)
-	j.b.outrun(err)
+	err := j.p.publish(ctx, j.tx, &j.p.joined, events)
+	j.p.outrun(err)
 	return err
 }
 
@@ -78,15 +85,15 @@ type database interface {
 	CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error)
 }
 
-func (b *Backend) publish(ctx context.Context, on database, wake *throttle, events []backend.Event) error {
+func (p *publisher) publish(ctx context.Context, on database, wake *throttle, events []backend.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
 	if err := backend.CheckEvents(events); err != nil {
 		return err
 	}
-	if err := b.makeRoom(ctx, on, int64(len(events))); err != nil {
-		return b.fail("publish", err)
+	if err := p.makeRoom(ctx, on, int64(len(events))); err != nil {
+		return p.fail("publish", err)
 	}
 	var (
 		selected = slices.ContainsFunc(events, isSelected)
@@ -94,14 +101,14 @@ func (b *Backend) publish(ctx context.Context, on database, wake *throttle, even
 		err      error
 	)
 	if !selected && len(events) >= copyRows {
-		last, err = b.copyIn(ctx, on, wake, events)
+		last, err = p.copyIn(ctx, on, wake, events)
 	} else {
-		last, err = b.insert(ctx, on, wake, events, selected)
+		last, err = p.insert(ctx, on, wake, events, selected)
 	}
 	if err != nil {
-		return b.fail("publish", err)
+		return p.fail("publish", err)
 	}
-	b.keepAhead(ctx, last)
+	p.keepAhead(ctx, last)
 	return nil
 }
 
@@ -109,7 +116,7 @@ func (b *Backend) publish(ctx context.Context, on database, wake *throttle, even
 func isSelected(e backend.Event) bool { return e.ID != "" || e.After > 0 || !e.At.IsZero() }
 
 // insert publishes by statements that take arrays, and returns the last id.
-func (b *Backend) insert(ctx context.Context, on database, wake *throttle, events []backend.Event, selected bool) (last int64, err error) {
+func (p *publisher) insert(ctx context.Context, on database, wake *throttle, events []backend.Event, selected bool) (last int64, err error) {
 	var steps []step
 	for len(events) > 0 {
 		n, size := 0, 0
@@ -117,15 +124,15 @@ func (b *Backend) insert(ctx context.Context, on database, wake *throttle, event
 			size += len(events[n].Payload)
 			n++
 		}
-		p, err := columns(events[:n])
+		c, err := columns(events[:n])
 		if err != nil {
 			return 0, err
 		}
 		publish := func(q *leasedb.Queries) (int64, error) {
-			return q.Publish(ctx, leasedb.PublishParams{Topics: p.Topics, Keys: p.Keys, Kinds: p.Kinds, Payloads: p.Payloads, Headers: p.Headers})
+			return q.Publish(ctx, leasedb.PublishParams{Topics: c.Topics, Keys: c.Keys, Kinds: c.Kinds, Payloads: c.Payloads, Headers: c.Headers})
 		}
 		if selected {
-			publish = func(q *leasedb.Queries) (int64, error) { return q.PublishSelected(ctx, p) }
+			publish = func(q *leasedb.Queries) (int64, error) { return q.PublishSelected(ctx, c) }
 		}
 		steps = append(steps, func(q *leasedb.Queries) error {
 			id, err := publish(q)
@@ -135,9 +142,9 @@ func (b *Backend) insert(ctx context.Context, on database, wake *throttle, event
 		events = events[n:]
 	}
 	if wake.ready(time.Now(), notifyEvery) {
-		steps = append(steps, b.notify(ctx, wakeMessages))
+		steps = append(steps, p.notify(ctx, wakeMessages))
 	}
-	return last, b.pipeline(ctx, on, steps...)
+	return last, p.pipeline(ctx, on, steps...)
 }
 
 // columns turns events into arrays.
@@ -175,9 +182,9 @@ func headers(e *backend.Event) (string, error) {
 
 // copyIn publishes by COPY, which evaluates defaults in the order of the columns too, and
 // returns an id not below the last.
-func (b *Backend) copyIn(ctx context.Context, on database, wake *throttle, events []backend.Event) (int64, error) {
+func (p *publisher) copyIn(ctx context.Context, on database, wake *throttle, events []backend.Event) (int64, error) {
 	columns := []string{"topic", "key", "kind", "payload", "headers"}
-	_, err := on.CopyFrom(ctx, pgx.Identifier{b.schema.name, "message"}, columns, pgx.CopyFromSlice(len(events), func(i int) ([]any, error) {
+	_, err := on.CopyFrom(ctx, pgx.Identifier{p.schema.name, "message"}, columns, pgx.CopyFromSlice(len(events), func(i int) ([]any, error) {
 		e := &events[i]
 		row := []any{e.Topic, e.Key, e.Kind, payload(e), nil}
 		if len(e.Headers) > 0 {
@@ -194,42 +201,42 @@ func (b *Backend) copyIn(ctx context.Context, on database, wake *throttle, event
 		return err
 	}}
 	if wake.ready(time.Now(), notifyEvery) {
-		steps = append(steps, b.notify(ctx, wakeMessages))
+		steps = append(steps, p.notify(ctx, wakeMessages))
 	}
-	if err := b.pipeline(ctx, on, steps...); err != nil {
+	if err := p.pipeline(ctx, on, steps...); err != nil {
 		if _, joined := on.(pgx.Tx); joined {
 			return 0, err
 		}
-		b.log.Warn("leasepg: published, but could not wake consumers; they poll", "err", err)
+		p.log.Warn("leasepg: published, but could not wake consumers; they poll", "err", err)
 	}
 	return end.LastDrawn, nil
 }
 
 // keepAhead adds partitions when the id last comes close to where they end.
-func (b *Backend) keepAhead(ctx context.Context, last int64) {
-	if last+segmentsAhead/2 <= b.logEnd.Load() {
+func (p *publisher) keepAhead(ctx context.Context, last int64) {
+	if last+segmentsAhead/2 <= p.logEnd.Load() {
 		return
 	}
 	// The events are in; room for later ones can wait for a later try.
-	if err := b.ensureSegments(ctx, last); err != nil {
-		b.log.Warn("leasepg: could not add partitions to the log", "err", err)
+	if err := p.ensureSegments(ctx, last); err != nil {
+		p.log.Warn("leasepg: could not add partitions to the log", "err", err)
 	}
 }
 
 // makeRoom makes sure that n more ids have partitions when that is in doubt.
-func (b *Backend) makeRoom(ctx context.Context, on database, n int64) error {
-	if n <= segmentsAhead/40 && b.logEnd.Load() > 0 {
+func (p *publisher) makeRoom(ctx context.Context, on database, n int64) error {
+	if n <= segmentsAhead/40 && p.logEnd.Load() > 0 {
 		return nil // what others draw meanwhile is covered by the rest
 	}
-	end, err := b.queries(on).LogEnd(ctx)
+	end, err := p.queries(on).LogEnd(ctx)
 	if err != nil {
 		return err
 	}
-	b.logEnd.Store(end.FirstMissing)
+	p.logEnd.Store(end.FirstMissing)
 	if end.LastDrawn+n+segmentsAhead/2 < end.FirstMissing {
 		return nil
 	}
-	return b.ensureSegments(ctx, end.LastDrawn+n)
+	return p.ensureSegments(ctx, end.LastDrawn+n)
 }
 
 // segmentsTimeout bounds what a publisher, who may have a transaction open, waits for partitions.
@@ -237,23 +244,23 @@ const segmentsTimeout = 10 * time.Second
 
 // ensureSegments adds partitions ahead of the id last. It uses a connection of its own:
 // the pool's may all wait in transactions that publish.
-func (b *Backend) ensureSegments(ctx context.Context, last int64) error {
+func (p *publisher) ensureSegments(ctx context.Context, last int64) error {
 	ctx, cancel := context.WithTimeout(ctx, segmentsTimeout)
 	defer cancel()
-	conn, err := b.connect(ctx)
+	conn, err := p.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer closeConn(conn)
-	end, err := b.queries(conn).EnsureSegments(ctx, last+segmentsAhead)
+	end, err := p.queries(conn).EnsureSegments(ctx, last+segmentsAhead)
 	if err == nil {
-		b.logEnd.Store(end)
+		p.logEnd.Store(end)
 	}
 	return err
 }
 
-func (b *Backend) notify(ctx context.Context, payload string) step {
+func (sv *server) notify(ctx context.Context, payload string) step {
 	return func(q *leasedb.Queries) error {
-		return q.Notify(ctx, leasedb.NotifyParams{Channel: b.schema.name, Payload: payload})
+		return q.Notify(ctx, leasedb.NotifyParams{Channel: sv.schema.name, Payload: payload})
 	}
 }

@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
@@ -30,46 +27,46 @@ var likeEscapes = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`, `*`, `%`)
 func like(pattern string) string { return likeEscapes.Replace(pattern) }
 
 // Register makes resources known. When they are known already it only reads.
-func (b *Backend) Register(ctx context.Context, c backend.ConsumerInfo, resources []string) error {
-	if t := b.tables.of(c); t != nil {
-		return b.fail("register resources of "+c.Name, b.registerTable(ctx, t, c, resources))
+func (o *owner) Register(ctx context.Context, c backend.ConsumerInfo, resources []string) error {
+	if t := o.tables.of(c); t != nil {
+		return o.fail("register resources of "+c.Name, o.registerTable(ctx, t, c, resources))
 	}
 	kind := kind{c.Name, c.Per}
-	if _, ok := b.kinds.Load(kind); !ok {
-		if _, err := b.checkKind(ctx, c.Name, c.Per.String(), ""); err != nil {
-			return b.fail("register resources of "+c.Name, err)
+	if _, ok := o.kinds.Load(kind); !ok {
+		if _, err := o.checkKind(ctx, c.Name, c.Per.String(), ""); err != nil {
+			return o.fail("register resources of "+c.Name, err)
 		}
-		b.kinds.Store(kind, struct{}{})
+		o.kinds.Store(kind, struct{}{})
 	}
-	if err := b.index(ctx, b.indexFor(c)); err != nil {
-		return b.fail("index the log for "+c.Name, err)
+	if err := o.index(ctx, o.indexFor(c)); err != nil {
+		return o.fail("index the log for "+c.Name, err)
 	}
 	// First what may note the present as the consumer's start: see DescribeConsumer.
 	shared := func(q *leasedb.Queries) error { return q.ShareTopics(ctx, c.Name) }
 	var left []string // streams that others were changing
-	steps := append([]step{durable(ctx), boundLocks(ctx), shared, b.describe(ctx, c)}, b.registering(ctx, c, resources, &left)...)
+	steps := append([]step{durable(ctx), boundLocks(ctx), shared, o.describe(ctx, c)}, o.registering(ctx, c, resources, &left)...)
 	var sweeps []*sweep
 	if resources == nil {
-		sweeps = b.sweeps(ctx, c)
+		sweeps = o.sweeps(ctx, c)
 	}
 	for _, s := range sweeps { // where there is little, it becomes known with the consumer
 		steps = append(steps, steady(ctx), s.part)
 	}
-	err := b.pipeline(ctx, b.pool, steps...)
+	err := o.pipeline(ctx, o.pool, steps...)
 	for pace := leftOverPause; err == nil && len(left) > 0; pace = min(2*pace, 10*leftOverPause) {
 		select {
 		case <-time.After(pace):
-			err = b.pipeline(ctx, b.pool, durable(ctx), boundLocks(ctx), shared, b.wantStreams(ctx, c.Name, left, &left))
+			err = o.pipeline(ctx, o.pool, durable(ctx), boundLocks(ctx), shared, o.wantStreams(ctx, c.Name, left, &left))
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
 	}
 	for _, s := range sweeps {
 		for err == nil && s.next() {
-			err = b.pipeline(ctx, b.pool, durable(ctx), boundLocks(ctx), shared, steady(ctx), s.part)
+			err = o.pipeline(ctx, o.pool, durable(ctx), boundLocks(ctx), shared, steady(ctx), s.part)
 		}
 	}
-	return b.fail("register resources of "+c.Name, b.held(ctx, err, "leasegen.topics/"+c.Name))
+	return o.fail("register resources of "+c.Name, o.held(ctx, err, "leasegen.topics/"+c.Name))
 }
 
 // boundLocks keeps the transaction from waiting long for a lock that a stranger can hold.
@@ -91,7 +88,7 @@ func (s *sweep) next() bool {
 	return s.last != ""
 }
 
-func (b *Backend) sweeps(ctx context.Context, c backend.ConsumerInfo) []*sweep {
+func (o *owner) sweeps(ctx context.Context, c backend.ConsumerInfo) []*sweep {
 	switch {
 	case c.Per == backend.PerTopic:
 		s := &sweep{}
@@ -106,19 +103,19 @@ func (b *Backend) sweeps(ctx context.Context, c backend.ConsumerInfo) []*sweep {
 	keys, parked := &sweep{}, &sweep{}
 	keys.part = func(q *leasedb.Queries) error {
 		r, err := q.SweepStreams(ctx, leasedb.SweepStreamsParams{
-			Consumer: c.Name, First: keys.first, Max: sweepRows, Channel: b.schema.name, Payload: wakeWanted + c.Name,
+			Consumer: c.Name, First: keys.first, Max: sweepRows, Channel: o.schema.name, Payload: wakeWanted + c.Name,
 		})
 		keys.last = r.Last
 		return err
 	}
-	if !b.byKey.done.Load() {
+	if !o.byKey.done.Load() {
 		keys.part = func(q *leasedb.Queries) error {
-			return q.SweepUnindexed(ctx, leasedb.SweepUnindexedParams{Consumer: c.Name, Channel: b.schema.name, Payload: wakeWanted + c.Name})
+			return q.SweepUnindexed(ctx, leasedb.SweepUnindexedParams{Consumer: c.Name, Channel: o.schema.name, Payload: wakeWanted + c.Name})
 		}
 	}
 	parked.part = func(q *leasedb.Queries) error {
 		r, err := q.SweepParked(ctx, leasedb.SweepParkedParams{
-			Consumer: c.Name, First: parked.first, Max: sweepRows, Channel: b.schema.name, Payload: wakeWanted + c.Name,
+			Consumer: c.Name, First: parked.first, Max: sweepRows, Channel: o.schema.name, Payload: wakeWanted + c.Name,
 		})
 		parked.last = r.Last
 		return err
@@ -134,8 +131,8 @@ type kind struct {
 
 // checkKind refuses a consumer whose resources or cursors mean something else to one that had
 // its name before, and tells whether there was one.
-func (b *Backend) checkKind(ctx context.Context, name, per, source string) (known bool, err error) {
-	had, err := b.queries(b.pool).ConsumerKind(ctx, name)
+func (o *owner) checkKind(ctx context.Context, name, per, source string) (known bool, err error) {
+	had, err := o.queries(o.pool).ConsumerKind(ctx, name)
 	whole := func(per string) bool { return per == backend.PerGroup.String() || per == backend.PerCluster.String() }
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -152,7 +149,7 @@ func (b *Backend) checkKind(ctx context.Context, name, per, source string) (know
 	return true, nil
 }
 
-func (b *Backend) describe(ctx context.Context, c backend.ConsumerInfo) step {
+func (o *owner) describe(ctx context.Context, c backend.ConsumerInfo) step {
 	p := leasedb.DescribeConsumerParams{
 		Name: c.Name, Per: c.Per.String(), Topics: sorted(c.Topics), Likes: likes(sorted(c.Topics)), Grace: c.Grace,
 		Lock: c.Lock.String(), FromNow: c.From == backend.FromNow,
@@ -164,10 +161,10 @@ func (b *Backend) describe(ctx context.Context, c backend.ConsumerInfo) step {
 const leftOverPause = 10 * time.Millisecond
 
 // wantStreams makes streams wanted and returns in left those that others are changing.
-func (b *Backend) wantStreams(ctx context.Context, consumer string, streams []string, left *[]string) step {
+func (o *owner) wantStreams(ctx context.Context, consumer string, streams []string, left *[]string) step {
 	return func(q *leasedb.Queries) error {
 		r, err := q.RegisterStreams(ctx, leasedb.RegisterStreamsParams{
-			Consumer: consumer, Resources: streams, Channel: b.schema.name, Payload: wakeWanted + consumer,
+			Consumer: consumer, Resources: streams, Channel: o.schema.name, Payload: wakeWanted + consumer,
 		})
 		*left = r.LeftOver
 		return err
@@ -175,7 +172,7 @@ func (b *Backend) wantStreams(ctx context.Context, consumer string, streams []st
 }
 
 // registering is Register for one kind of resource.
-func (b *Backend) registering(ctx context.Context, c backend.ConsumerInfo, resources []string, left *[]string) []step {
+func (o *owner) registering(ctx context.Context, c backend.ConsumerInfo, resources []string, left *[]string) []step {
 	switch c.Per {
 	case backend.PerPartition:
 		return []step{func(q *leasedb.Queries) error { _, err := q.RegisterSlots(ctx, c.Name); return err }}
@@ -183,7 +180,7 @@ func (b *Backend) registering(ctx context.Context, c backend.ConsumerInfo, resou
 		if resources == nil {
 			return nil // see sweeps
 		}
-		return []step{b.wantStreams(ctx, c.Name, resources, left)}
+		return []step{o.wantStreams(ctx, c.Name, resources, left)}
 	case backend.PerTopic:
 		if resources == nil {
 			return nil // see sweeps
@@ -195,59 +192,4 @@ func (b *Backend) registering(ctx context.Context, c backend.ConsumerInfo, resou
 		_, err := q.RegisterResources(ctx, leasedb.RegisterResourcesParams{Consumer: c.Name, Resources: resources})
 		return err
 	}}
-}
-
-// logIndex is an index of the log that readers of one kind need, see index_log.
-type logIndex struct {
-	column string
-	done   atomic.Bool
-	tried  throttle
-}
-
-const (
-	indexAgain       = 10 * time.Second
-	lockNotAvailable = "55P03"
-)
-
-func (b *Backend) indexFor(c backend.ConsumerInfo) *logIndex {
-	switch {
-	case c.Source != nil || c.Announced:
-	case c.Per == backend.PerPartition:
-		return &b.bySlot
-	case c.Per == backend.PerStream:
-		return &b.byKey
-	}
-	return nil
-}
-
-// index makes sure that the log has the index that readers of slots and streams need. It
-// does not insist: a partition of the log in which a transaction stays open is read slowly
-// until a later try.
-func (b *Backend) index(ctx context.Context, i *logIndex) error {
-	if i == nil || i.done.Load() || !i.tried.ready(time.Now(), indexAgain) {
-		return nil
-	}
-	q := b.queries(b.pool)
-	for before := int32(math.MaxInt32); ; {
-		done, err := q.LogIndexed(ctx, i.column)
-		if done {
-			i.done.Store(true)
-		}
-		if err != nil || done {
-			return err
-		}
-		left, err := q.IndexLog(ctx, i.column)
-		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == lockNotAvailable {
-			err, left = nil, before // another replica is at it
-		}
-		switch {
-		case err != nil:
-			return err
-		case left >= before:
-			b.log.Warn("leasepg: a part of the log has no index by "+i.column+" yet: another replica makes it, or a transaction that wrote there is open; "+
-				"until then it is read slowly", "again_in", indexAgain)
-			return nil
-		}
-		before = left
-	}
 }

@@ -9,11 +9,11 @@ import (
 )
 
 // Renew extends leases that expire one by one, in one statement for all.
-func (b *Backend) Renew(ctx context.Context, session string, c backend.ConsumerInfo, leases []backend.Ref) (lost []string, err error) {
+func (o *owner) Renew(ctx context.Context, session string, c backend.ConsumerInfo, leases []backend.Ref) (lost []string, err error) {
 	p := leasedb.RenewLeasesParams{Consumer: c.Name, Session: session, Ttl: c.TTL}
 	p.Resources, p.Epochs = refColumns(leases)
 	renewed := make(map[string]bool, len(leases))
-	err = b.pipeline(ctx, b.pool, durable(ctx), b.expect(ctx, session), func(q *leasedb.Queries) error {
+	err = o.pipeline(ctx, o.pool, durable(ctx), o.expect(ctx, session), func(q *leasedb.Queries) error {
 		resources, err := q.RenewLeases(ctx, p)
 		for _, r := range resources {
 			renewed[r] = true
@@ -21,7 +21,7 @@ func (b *Backend) Renew(ctx context.Context, session string, c backend.ConsumerI
 		return err
 	})
 	if err != nil {
-		return nil, b.fail("renew leases of "+c.Name, err)
+		return nil, o.fail("renew leases of "+c.Name, err)
 	}
 	for _, l := range leases {
 		if !renewed[l.Resource] {
@@ -34,14 +34,14 @@ func (b *Backend) Renew(ctx context.Context, session string, c backend.ConsumerI
 // Retire gives streams back that have no more work, as far as their owner knows. First they come to rest. What was not seen
 // of them until then is looked for in a second transaction, which is repeated with the first when it fails. A process that
 // ends between the two leaves it to a sweep.
-func (b *Backend) Retire(ctx context.Context, session, consumer string, leases []backend.Ref) error {
+func (o *owner) Retire(ctx context.Context, session, consumer string, leases []backend.Ref) error {
 	p := leasedb.RetireStreamsParams{Consumer: consumer, Session: session}
 	p.Resources, p.Epochs = refColumns(leases)
-	err := b.pipeline(ctx, b.pool, durable(ctx), b.expect(ctx, session), func(q *leasedb.Queries) error { return q.RetireStreams(ctx, p) })
+	err := o.pipeline(ctx, o.pool, durable(ctx), o.expect(ctx, session), func(q *leasedb.Queries) error { return q.RetireStreams(ctx, p) })
 	if err != nil {
-		return b.fail("retire streams of "+consumer, err)
+		return o.fail("retire streams of "+consumer, err)
 	}
-	r := leasedb.RouseStreamsParams{Consumer: consumer, Resources: slices.Sorted(slices.Values(p.Resources)), Channel: b.schema.name, Payload: wakeWanted + consumer}
-	err = b.pipeline(ctx, b.pool, durable(ctx), steady(ctx), func(q *leasedb.Queries) error { return q.RouseStreams(ctx, r) })
-	return b.fail("look for work of streams of "+consumer, err)
+	r := leasedb.RouseStreamsParams{Consumer: consumer, Resources: slices.Sorted(slices.Values(p.Resources)), Channel: o.schema.name, Payload: wakeWanted + consumer}
+	err = o.pipeline(ctx, o.pool, durable(ctx), steady(ctx), func(q *leasedb.Queries) error { return q.RouseStreams(ctx, r) })
+	return o.fail("look for work of streams of "+consumer, err)
 }

@@ -19,21 +19,6 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
-// connect opens a connection outside the pool, to the pool's server.
-func (b *Backend) connect(ctx context.Context) (*pgx.Conn, error) {
-	c := b.pool.Config().ConnConfig // a copy
-	if c.RuntimeParams["application_name"] == "" {
-		c.RuntimeParams["application_name"] = "leasegen" // to be told apart in pg_stat_activity
-	}
-	return pgx.ConnectConfig(ctx, c)
-}
-
-func closeConn(c *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	c.Close(ctx)
-}
-
 // durable makes the transaction wait for the disk whatever the role's default is: a
 // granted epoch must survive the server.
 func durable(ctx context.Context) step {
@@ -45,12 +30,19 @@ func steady(ctx context.Context) step {
 	return func(q *leasedb.Queries) error { return q.Steady(ctx) }
 }
 
+// sessions are those of this process.
+type sessions struct {
+	*known
+	open sync.Map     // id → *session
+	ttl  atomic.Int64 // of the session last opened, in ns
+}
+
 // session is one incarnation of this process. It has a connection of its own, so that no
 // handler can starve the heartbeat, and holds an advisory lock on it: the lock is gone when
 // the process is, at once (see watch.go). Advisory locks of consumers are held on it too
 // (locks.go).
 type session struct {
-	b    *Backend
+	ss   *sessions
 	spec backend.SessionSpec
 
 	turn    chan struct{} // has room for the one who uses what follows
@@ -80,29 +72,29 @@ type session struct {
 }
 
 // OpenSession starts a new incarnation of this process.
-func (b *Backend) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
+func (ss *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
 	if spec.ID == "" || spec.TTL <= 0 {
 		return nil, fmt.Errorf("leasepg: open session: id %q with ttl %v: both must be set", spec.ID, spec.TTL)
 	}
 	spec.Consumers = append([]string{}, spec.Consumers...)
 	s := &session{
-		b: b, spec: spec, turn: make(chan struct{}, 1), locked: map[string]bool{}, led: map[string]leadership{},
+		ss: ss, spec: spec, turn: make(chan struct{}, 1), locked: map[string]bool{}, led: map[string]leadership{},
 		born: time.Now(), alarm: make(chan struct{}, 1), watched: make(chan struct{}),
 	}
-	b.ttl.Store(int64(spec.TTL))
-	if before := b.session(spec.Replaces); before != nil {
+	ss.ttl.Store(int64(spec.TTL))
+	if before := ss.session(spec.Replaces); before != nil {
 		before.ended.Store(true)
 		before.abandon() // with its locks
 	}
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
-	b.sessions.Store(spec.ID, s)
+	ss.open.Store(spec.ID, s)
 	if err := s.use(ctx, func(context.Context, *pgx.Conn) error { return nil }); err != nil {
 		s.abandon()
 		close(s.watched)
-		return nil, b.fail("open session", err)
+		return nil, ss.fail("open session", err)
 	}
-	if b.pooled.Load() {
+	if ss.pooled.Load() {
 		close(s.watched)
 	} else {
 		go s.watch(watching)
@@ -123,7 +115,7 @@ func (s *session) Heartbeat(ctx context.Context) error {
 			s.end()
 			return backend.ErrSessionLost
 		}
-		expected := s.b.expect(ctx, s.spec.ID)
+		expected := s.ss.expect(ctx, s.spec.ID)
 		beat := []step{durable(ctx), expected, func(q *leasedb.Queries) error {
 			n, err := q.Heartbeat(ctx, s.spec.ID)
 			live = n == 1
@@ -135,9 +127,9 @@ func (s *session) Heartbeat(ctx context.Context) error {
 				return err
 			}}
 		}
-		err := s.b.pipeline(ctx, c, beat...)
+		err := s.ss.pipeline(ctx, c, beat...)
 		if errors.Is(err, backend.ErrSessionLost) {
-			s.b.estrangeNamed(err, s.spec.ID)
+			s.ss.estrangeNamed(err, s.spec.ID)
 			s.end()
 		}
 		if err != nil {
@@ -149,7 +141,7 @@ func (s *session) Heartbeat(ctx context.Context) error {
 		}
 		return nil
 	})
-	return s.b.fail("heartbeat", err)
+	return s.ss.fail("heartbeat", err)
 }
 
 // Close ends the session and frees its leases. Locks go after the leases that they hold, and
@@ -163,33 +155,33 @@ func (s *session) Close(ctx context.Context) error {
 	s.closing.Store(true)
 	ended := s.ended.Swap(true)
 	err := s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		steps := append([]step{durable(ctx)}, s.b.closing(ctx, s.spec.ID, s.spec.Consumers)...)
+		steps := append([]step{durable(ctx)}, s.ss.closing(ctx, s.spec.ID, s.spec.Consumers)...)
 		elsewhere := s.pid != c.PgConn().PID() && s.leadsByLock() // its locks are the former connection's, which the server may still have
 		if len(s.locked) == 0 && !elsewhere {
-			return s.b.pipeline(ctx, c, append(steps, s.b.notify(ctx, wakeOwnership))...)
+			return s.ss.pipeline(ctx, c, append(steps, s.ss.notify(ctx, wakeOwnership))...)
 		}
-		if err := s.b.pipeline(ctx, c, steps...); err != nil {
+		if err := s.ss.pipeline(ctx, c, steps...); err != nil {
 			return err
 		}
 		if elsewhere {
-			if err := s.b.queries(c).EndHolders(ctx, leasedb.EndHoldersParams{Key: s.key, Pid: int32(s.pid)}); err != nil {
+			if err := s.ss.queries(c).EndHolders(ctx, leasedb.EndHoldersParams{Key: s.key, Pid: int32(s.pid)}); err != nil {
 				return err
 			}
-			return s.b.pipeline(ctx, c, s.b.notify(ctx, wakeOwnership))
+			return s.ss.pipeline(ctx, c, s.ss.notify(ctx, wakeOwnership))
 		}
 		var keys []int64
 		for consumer := range s.locked {
-			keys = append(keys, s.b.lockKey(consumer))
+			keys = append(keys, s.ss.lockKey(consumer))
 		}
-		return s.b.pipeline(ctx, c,
+		return s.ss.pipeline(ctx, c,
 			func(q *leasedb.Queries) error { return q.Unlock(ctx, keys) },
-			s.b.notify(ctx, wakeOwnership))
+			s.ss.notify(ctx, wakeOwnership))
 	})
 	if err != nil && !ended {
 		s.ended.Store(false) // may be tried again
 	}
 	s.abandon()
-	return s.b.fail("close session", err)
+	return s.ss.fail("close session", err)
 }
 
 // leadsByLock reports whether the session leads a consumer by its lock.
@@ -205,7 +197,7 @@ func (s *session) leadsByLock() bool {
 }
 
 // closing are steps that end a session and free its leases.
-func (b *Backend) closing(ctx context.Context, id string, consumers []string) []step {
+func (ss *sessions) closing(ctx context.Context, id string, consumers []string) []step {
 	leases := leasedb.FreeSessionLeasesParams{Consumers: consumers, Session: id}
 	return []step{
 		func(q *leasedb.Queries) error { _, err := q.CloseSession(ctx, id); return err },
@@ -220,7 +212,7 @@ func (b *Backend) closing(ctx context.Context, id string, consumers []string) []
 // Alarm is ready when the connection broke or the session has ended, so that the runtime
 // need not wait for the next heartbeat to learn what is left of its leases.
 func (s *session) Alarm() <-chan struct{} {
-	if s.b.pooled.Load() {
+	if s.ss.pooled.Load() {
 		return nil // watch does not run
 	}
 	return s.alarm
@@ -315,7 +307,7 @@ func (s *session) run(ctx context.Context, f func(context.Context, *pgx.Conn) er
 // session's row. Each connection has a lock of its own: the server may still hold that of
 // the one before, which was cut off.
 func (s *session) link(ctx context.Context) error {
-	c, err := s.b.connect(ctx)
+	c, err := s.ss.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -335,19 +327,19 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) (err error) {
 	if s.opened && (s.key == 0 || s.ended.Load()) {
 		return nil // behind a pooler there is no lock to tell of; at the end none is needed
 	}
-	if err := s.b.detectPooler(ctx, c); err != nil {
+	if err := s.ss.detectPooler(ctx, c); err != nil {
 		return err
 	}
 	s.links++
 	before, pid, key := s.key, s.pid, int64(0)
-	if s.b.pooled.Load() {
+	if s.ss.pooled.Load() {
 		if s.spec.Advisory {
 			return errPooledLock
 		}
 	} else {
 		key = sessionKey(s.spec.ID, s.links)
 		var held bool
-		err := s.b.pipeline(ctx, c, s.guard(ctx), func(q *leasedb.Queries) (err error) {
+		err := s.ss.pipeline(ctx, c, s.guard(ctx), func(q *leasedb.Queries) (err error) {
 			held, err = q.TryLock(ctx, key)
 			return err
 		})
@@ -372,7 +364,7 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) (err error) {
 		}
 		steps := append([]step{durable(ctx),
 			func(q *leasedb.Queries) (err error) { s.history, err = q.History(ctx); return err }}, s.replace(ctx)...)
-		err = s.b.pipeline(ctx, c, append(steps,
+		err = s.ss.pipeline(ctx, c, append(steps,
 			func(q *leasedb.Queries) error {
 				n, err := q.OpenSession(ctx, leasedb.OpenSessionParams{
 					ID: s.spec.ID, Host: s.spec.Host, Pid: int32(s.spec.PID), Consumers: s.spec.Consumers, Topics: string(topics),
@@ -381,20 +373,20 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) (err error) {
 				live = n == 1
 				return err
 			},
-			s.b.notify(ctx, wakeOwnership))...)
+			s.ss.notify(ctx, wakeOwnership))...)
 		if err == nil && !live {
 			return backend.ErrSessionLost // it has ended, or was replaced before this arrived
 		}
 		s.opened = err == nil
 		return err
 	}
-	err = s.b.pipeline(ctx, c, durable(ctx), s.b.expect(ctx, s.spec.ID), func(q *leasedb.Queries) error {
+	err = s.ss.pipeline(ctx, c, durable(ctx), s.ss.expect(ctx, s.spec.ID), func(q *leasedb.Queries) error {
 		n, err := q.RejoinSession(ctx, leasedb.RejoinSessionParams{ID: s.spec.ID, LockKey: key})
 		live = n == 1
 		return err
 	})
 	if errors.Is(err, backend.ErrSessionLost) {
-		s.b.estrangeNamed(err, s.spec.ID)
+		s.ss.estrangeNamed(err, s.spec.ID)
 	}
 	if err != nil {
 		return err
@@ -451,7 +443,7 @@ func (s *session) drop() {
 // the turn.
 func (s *session) end() {
 	s.ended.Store(true)
-	s.b.sessions.Delete(s.spec.ID)
+	s.ss.open.Delete(s.spec.ID)
 	s.stop()
 	s.drop()
 	s.raise()
@@ -459,7 +451,7 @@ func (s *session) end() {
 
 // abandon lets go of the connection, now or when whoever uses it is done.
 func (s *session) abandon() {
-	s.b.sessions.Delete(s.spec.ID)
+	s.ss.open.Delete(s.spec.ID)
 	s.stop()
 	s.abandoned.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)

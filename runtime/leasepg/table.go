@@ -39,51 +39,52 @@ func (t *tableSource) identity() string {
 
 // tables are the sources of consumers, by the consumer's name. A commit names its consumer only.
 type tables struct {
+	*server
 	names   schema   // of what generated queries call
 	sources sync.Map // string → *tableSource
 	checked sync.Map // *tableSource → the name of the sequence of its positions; "" when that may not be read
 }
 
-func (t *tables) sequence(s *tableSource) string {
-	v, _ := t.checked.Load(s)
+func (ts *tables) sequence(s *tableSource) string {
+	v, _ := ts.checked.Load(s)
 	name, _ := v.(string)
 	return name
 }
 
 // of returns the consumer's table, or nil if it reads the log.
-func (t *tables) of(c backend.ConsumerInfo) *tableSource {
+func (ts *tables) of(c backend.ConsumerInfo) *tableSource {
 	source, _ := c.Source.(*pgtable.Source)
 	s := (*tableSource)(source)
 	if s != nil {
-		t.sources.Store(c.Name, s)
+		ts.sources.Store(c.Name, s)
 	}
 	return s
 }
 
-func (t *tables) named(consumer string) *tableSource {
-	v, _ := t.sources.Load(consumer)
+func (ts *tables) named(consumer string) *tableSource {
+	v, _ := ts.sources.Load(consumer)
 	s, _ := v.(*tableSource)
 	return s
 }
 
 // registerTable is Register for a consumer of a table.
-func (b *Backend) registerTable(ctx context.Context, t *tableSource, c backend.ConsumerInfo, resources []string) error {
-	if err := b.mendTable(ctx, t, c.Name); err != nil {
+func (o *owner) registerTable(ctx context.Context, t *tableSource, c backend.ConsumerInfo, resources []string) error {
+	if err := o.mendTable(ctx, t, c.Name); err != nil {
 		return err
 	}
-	if err := b.checkTable(ctx, t, c); err != nil {
+	if err := o.checkTable(ctx, t, c); err != nil {
 		return err
 	}
 	p := leasedb.DescribeTableConsumerParams{
 		Name: c.Name, Per: c.Per.String(), Grace: c.Grace, Lock: c.Lock.String(), Source: t.identity(),
 	}
-	known, err := b.checkKind(ctx, c.Name, p.Per, p.Source)
+	known, err := o.checkKind(ctx, c.Name, p.Per, p.Source)
 	if err != nil {
 		return err
 	}
 	if !known && c.From == backend.FromNow {
 		var now pgtable.Now
-		err := b.readTable(ctx, t, func(db pgtable.Querier) (err error) { now, err = t.Now(ctx, db); return err })
+		err := o.readTable(ctx, t, func(db pgtable.Querier) (err error) { now, err = t.Now(ctx, db); return err })
 		if err != nil {
 			return err
 		}
@@ -97,7 +98,7 @@ func (b *Backend) registerTable(ctx context.Context, t *tableSource, c backend.C
 		}
 	case backend.PerTopic:
 		if resources == nil {
-			err := b.readTable(ctx, t, func(db pgtable.Querier) (err error) { resources, err = t.Topics(ctx, db); return err })
+			err := o.readTable(ctx, t, func(db pgtable.Querier) (err error) { resources, err = t.Topics(ctx, db); return err })
 			if err != nil {
 				return err
 			}
@@ -107,8 +108,8 @@ func (b *Backend) registerTable(ctx context.Context, t *tableSource, c backend.C
 			if !long {
 				return false
 			}
-			if _, told := b.squatters.LoadOrStore(fmt.Sprintf("%s %x", c.Name, sha256.Sum256([]byte(r))), true); !told {
-				b.log.Error("leasepg: rows of a topic are not read: a topic has 1 to 1,024 bytes", "consumer", c.Name, "table", t.Table, "bytes", len(r),
+			if _, told := o.squatters.LoadOrStore(fmt.Sprintf("%s %x", c.Name, sha256.Sum256([]byte(r))), true); !told {
+				o.log.Error("leasepg: rows of a topic are not read: a topic has 1 to 1,024 bytes", "consumer", c.Name, "table", t.Table, "bytes", len(r),
 					"fix", "give these rows a shorter "+t.Topic)
 			}
 			return true
@@ -116,7 +117,7 @@ func (b *Backend) registerTable(ctx context.Context, t *tableSource, c backend.C
 	default:
 		resources = []string{backend.Whole}
 	}
-	return b.pipeline(ctx, b.pool, durable(ctx),
+	return o.pipeline(ctx, o.pool, durable(ctx),
 		func(q *leasedb.Queries) error { return q.DescribeTableConsumer(ctx, p) },
 		func(q *leasedb.Queries) error {
 			_, err := q.RegisterResources(ctx, leasedb.RegisterResourcesParams{Consumer: c.Name, Resources: append([]string{}, resources...)})
@@ -139,9 +140,9 @@ func describeSource(identity string) string {
 const tableScan = 20_000
 
 // fetchTable is Fetch for a consumer of a table.
-func (b *Backend) fetchTable(ctx context.Context, t *tableSource, req backend.FetchRequest, out []backend.Fetched) error {
-	if _, ok := b.tables.checked.Load(t); !ok { // a lease may be taken before Register has answered
-		if err := b.mendTable(ctx, t, req.Consumer.Name); err != nil {
+func (rd *reader) fetchTable(ctx context.Context, t *tableSource, req backend.FetchRequest, out []backend.Fetched) error {
+	if _, ok := rd.tables.checked.Load(t); !ok { // a lease may be taken before Register has answered
+		if err := rd.mendTable(ctx, t, req.Consumer.Name); err != nil {
 			return err
 		}
 	}
@@ -151,7 +152,7 @@ func (b *Backend) fetchTable(ctx context.Context, t *tableSource, req backend.Fe
 	if t.Filtered {
 		h.Scan = max(tableScan/int64(len(req.Items)), 100)
 	}
-	reads, late, err := b.inQuestion(ctx, b.ledgers.get(t), b.askTable(t), false, req)
+	reads, late, err := rd.inQuestion(ctx, rd.ledgers.get(t), rd.askTable(t), false, req)
 	if err != nil {
 		return err
 	}
@@ -188,7 +189,7 @@ func (b *Backend) fetchTable(ctx context.Context, t *tableSource, req backend.Fe
 	}
 	more := make([]bool, len(reads)) // the table goes on where the read stopped looking
 	var now horizon
-	err = b.readTable(ctx, t, b.horizon(ctx, t, &now),
+	err = rd.readTable(ctx, t, rd.horizon(ctx, t, &now),
 		func(db pgtable.Querier) error {
 			heads, err := t.Heads(ctx, db, h)
 			for _, h := range heads {
@@ -230,7 +231,7 @@ func (b *Backend) fetchTable(ctx context.Context, t *tableSource, req backend.Fe
 		out[i] = reads[i].result(item.Resource, item.Limit)
 		out[i].More = out[i].More || more[i]
 	}
-	return b.takeBack(ctx, t, req, now, suspects, reads, out)
+	return rd.takeBack(ctx, t, req, now, suspects, reads, out)
 }
 
 func (r *read) head(t *tableSource, h pgtable.Head) (err error) {
@@ -264,7 +265,7 @@ func laneOf(key string) string {
 var errRowGone = errors.New("its row was deleted before it was handled")
 
 // rereadParked gives parked messages their rows as they are now.
-func (b *Backend) rereadParked(ctx context.Context, t *tableSource, messages []backend.ParkedMessage) error {
+func (ts *tables) rereadParked(ctx context.Context, t *tableSource, messages []backend.ParkedMessage) error {
 	if len(messages) == 0 {
 		return nil
 	}
@@ -276,7 +277,7 @@ func (b *Backend) rereadParked(ctx context.Context, t *tableSource, messages []b
 		}
 	}
 	var rows map[int64]*pgtable.Row
-	err := b.readTable(ctx, t, func(db pgtable.Querier) (err error) { rows, err = t.byPosition(ctx, db, ids); return err })
+	err := ts.readTable(ctx, t, func(db pgtable.Querier) (err error) { rows, err = t.byPosition(ctx, db, ids); return err })
 	if err != nil {
 		return err
 	}
@@ -309,16 +310,16 @@ type contents struct {
 }
 
 // copyRows copies the rows at ids, in their order. Of a row that is gone its position is left.
-func (b *Backend) copyRows(ctx context.Context, t *tableSource, on database, ids []int64) (c contents, err error) {
+func (ts *tables) copyRows(ctx context.Context, t *tableSource, on database, ids []int64) (c contents, err error) {
 	if len(ids) == 0 {
 		return c, nil
 	}
 	var rows map[int64]*pgtable.Row
 	read := func(db pgtable.Querier) (err error) { rows, err = t.byPosition(ctx, db, ids); return err }
 	if tx, ok := on.(pgx.Tx); ok {
-		err = b.readTableIn(ctx, t, tx, read)
+		err = ts.readTableIn(ctx, t, tx, read)
 	} else {
-		err = b.readTable(ctx, t, read)
+		err = ts.readTable(ctx, t, read)
 	}
 	if err != nil {
 		return c, err
@@ -335,10 +336,10 @@ func (b *Backend) copyRows(ctx context.Context, t *tableSource, on database, ids
 }
 
 // tableSteps replaces what copies messages from the log in a commit.
-func (b *Backend) tableSteps(ctx context.Context, t *tableSource, on database, fresh leasedb.ParkNewParams, dead leasedb.GiveUpParams) ([]step, error) {
+func (ts *tables) tableSteps(ctx context.Context, t *tableSource, on database, fresh leasedb.ParkNewParams, dead leasedb.GiveUpParams) ([]step, error) {
 	var steps []step
 	if len(fresh.Ids) > 0 {
-		c, err := b.copyRows(ctx, t, on, fresh.Ids)
+		c, err := ts.copyRows(ctx, t, on, fresh.Ids)
 		if err != nil {
 			return nil, err
 		}
@@ -350,7 +351,7 @@ func (b *Backend) tableSteps(ctx context.Context, t *tableSource, on database, f
 		steps = append(steps, func(q *leasedb.Queries) error { return q.ParkRows(ctx, p) })
 	}
 	if len(dead.Ids) > 0 {
-		c, err := b.copyRows(ctx, t, on, dead.Ids)
+		c, err := ts.copyRows(ctx, t, on, dead.Ids)
 		if err != nil {
 			return nil, err
 		}

@@ -17,14 +17,14 @@ import (
 // checkTable reports, once per process, why the table would lose messages or cannot be
 // read, and warns of indexes that are missing. The generator has looked at the migrations;
 // this looks at the database.
-func (b *Backend) checkTable(ctx context.Context, t *tableSource, c backend.ConsumerInfo) error {
-	if _, ok := b.tables.checked.Load(t); ok {
+func (ts *tables) checkTable(ctx context.Context, t *tableSource, c backend.ConsumerInfo) error {
+	if _, ok := ts.checked.Load(t); ok {
 		return nil
 	}
 	schema, name, _ := strings.Cut(t.Table, ".")
 	var facts leasedb.TableFactsRow
-	err := b.readTable(ctx, t, func(db pgtable.Querier) (err error) {
-		facts, err = b.queries(db).TableFacts(ctx, leasedb.TableFactsParams{
+	err := ts.readTable(ctx, t, func(db pgtable.Querier) (err error) {
+		facts, err = ts.queries(db).TableFacts(ctx, leasedb.TableFactsParams{
 			Schema: schema, Name: name, Position: t.Position, Xid: t.XID, Topic: t.Topic, Slots: int32(t.Slots),
 		})
 		return err
@@ -39,7 +39,7 @@ func (b *Backend) checkTable(ctx context.Context, t *tableSource, c backend.Cons
 		return fmt.Errorf("table %s: %s", t.Table, wrong)
 	}
 	var now pgtable.Now
-	if err := b.readTable(ctx, t, func(db pgtable.Querier) (err error) { now, err = t.Now(ctx, db); return err }); err != nil {
+	if err := ts.readTable(ctx, t, func(db pgtable.Querier) (err error) { now, err = t.Now(ctx, db); return err }); err != nil {
 		return err
 	}
 	if now.Foreign {
@@ -48,15 +48,15 @@ func (b *Backend) checkTable(ctx context.Context, t *tableSource, c backend.Cons
 			t.Table, t.printed(), ident(t.XID), ident(t.XID))
 	}
 	for _, index := range t.missingIndexes(facts) {
-		b.log.Warn("leasepg: an index is missing, so that every read walks through the whole table", "consumer", c.Name, "table", t.Table,
+		ts.log.Warn("leasepg: an index is missing, so that every read walks through the whole table", "consumer", c.Name, "table", t.Table,
 			"fix", "CREATE INDEX CONCURRENTLY ON "+t.printed()+" "+index)
 	}
 	if facts.Sequence == "" || !facts.SequenceReadable {
-		b.log.Warn("leasepg: the sequence of positions may not be read, so that a table that is set back while nobody reads it may lose rows",
+		ts.log.Warn("leasepg: the sequence of positions may not be read, so that a table that is set back while nobody reads it may lose rows",
 			"consumer", c.Name, "table", t.Table, "fix", "GRANT SELECT ON SEQUENCE "+facts.Sequence+" TO …")
 		facts.Sequence = ""
 	}
-	b.tables.checked.Store(t, facts.Sequence)
+	ts.checked.Store(t, facts.Sequence)
 	return nil
 }
 

@@ -18,7 +18,7 @@ const pollTables = 500 * time.Millisecond
 // tablesFeed watches tables alone, through the pool, so that a table costs no connection of its
 // own; one bell for the process wakes it.
 type tablesFeed struct {
-	b         *Backend
+	rd        *reader
 	consumers []string
 	tables    []*tableFeed
 	ear       *ear
@@ -31,15 +31,15 @@ type tablesFeed struct {
 }
 
 // openTables starts watching tables from their present on.
-func (b *Backend) openTables(ctx context.Context, consumers []backend.ConsumerInfo) (backend.Feed, error) {
-	f := &tablesFeed{b: b, ear: b.hear()}
+func (rd *reader) openTables(ctx context.Context, consumers []backend.ConsumerInfo) (backend.Feed, error) {
+	f := &tablesFeed{rd: rd, ear: rd.bell.hear()}
 	for _, c := range consumers {
 		f.consumers = append(f.consumers, c.Name)
-		f.tables = append(f.tables, &tableFeed{consumer: c.Name, source: b.tables.of(c)})
+		f.tables = append(f.tables, &tableFeed{consumer: c.Name, source: rd.tables.of(c)})
 	}
 	if err := f.open(ctx); err != nil {
 		f.Close()
-		return nil, b.fail("open the feed of "+strings.Join(f.consumers, ", "), err)
+		return nil, rd.fail("open the feed of "+strings.Join(f.consumers, ", "), err)
 	}
 	return f, nil
 }
@@ -50,7 +50,7 @@ func (f *tablesFeed) open(ctx context.Context) error {
 		return err
 	}
 	for _, t := range f.tables {
-		if err := t.start(ctx, f.b); err != nil {
+		if err := t.start(ctx, f.rd); err != nil {
 			return err
 		}
 	}
@@ -60,7 +60,7 @@ func (f *tablesFeed) open(ctx context.Context) error {
 }
 
 // Close stops watching.
-func (f *tablesFeed) Close() { f.b.deafen(f.ear) }
+func (f *tablesFeed) Close() { f.rd.bell.deafen(f.ear) }
 
 // Next waits until the bell rings or a poll is due.
 func (f *tablesFeed) Next(ctx context.Context) (backend.News, error) {
@@ -77,7 +77,7 @@ func (f *tablesFeed) Next(ctx context.Context) (backend.News, error) {
 		if ctx.Err() != nil {
 			return backend.News{}, ctx.Err()
 		}
-		return backend.News{}, f.b.fail("watch the table of "+strings.Join(f.consumers, ", "), err)
+		return backend.News{}, f.rd.fail("watch the table of "+strings.Join(f.consumers, ", "), err)
 	}
 	if len(news.Resources) > 0 || news.Ownership || news.Parked {
 		f.wait = pollLeast
@@ -90,12 +90,12 @@ func (f *tablesFeed) Next(ctx context.Context) (backend.News, error) {
 
 func (f *tablesFeed) poll(ctx context.Context, news *backend.News) error {
 	for _, t := range f.tables {
-		if err := t.poll(ctx, f.b, news); err != nil {
+		if err := t.poll(ctx, f.rd, news); err != nil {
 			return err
 		}
 	}
 	every := ownPooled
-	if f.b.bell.listens() {
+	if f.rd.bell.listens() {
 		every = ownerPoll
 	}
 	if time.Since(f.surveys) < every {
@@ -111,7 +111,7 @@ func (f *tablesFeed) poll(ctx context.Context, news *backend.News) error {
 func (f *tablesFeed) survey(ctx context.Context, news *backend.News) error {
 	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
-	w, err := f.b.queries(f.b.pool).WatchOwnership(ctx, f.consumers)
+	w, err := f.rd.queries(f.rd.pool).WatchOwnership(ctx, f.consumers)
 	if err != nil {
 		return err
 	}
@@ -129,12 +129,12 @@ type tableFeed struct {
 }
 
 // start begins at the table's present, unless the feed has begun before.
-func (f *tableFeed) start(ctx context.Context, b *Backend) error {
+func (f *tableFeed) start(ctx context.Context, rd *reader) error {
 	if f.at != nil {
 		return nil
 	}
 	var now pgtable.Now
-	err := b.readTable(ctx, f.source, b.horizon(ctx, f.source, &f.now),
+	err := rd.readTable(ctx, f.source, rd.horizon(ctx, f.source, &f.now),
 		func(db pgtable.Querier) (err error) { now, err = f.source.Now(ctx, db); return err })
 	if err != nil {
 		return err
@@ -147,7 +147,7 @@ func (f *tableFeed) start(ctx context.Context, b *Backend) error {
 }
 
 // poll adds the resources that have rows which the cursor has not passed.
-func (f *tableFeed) poll(ctx context.Context, b *Backend, news *backend.News) error {
+func (f *tableFeed) poll(ctx context.Context, rd *reader, news *backend.News) error {
 	late, err := f.at.late()
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (f *tableFeed) poll(ctx context.Context, b *Backend, news *backend.News) er
 		now  horizon
 		rows []pgtable.News
 	)
-	err = b.readTable(ctx, f.source, b.horizon(ctx, f.source, &now), func(db pgtable.Querier) (err error) {
+	err = rd.readTable(ctx, f.source, rd.horizon(ctx, f.source, &now), func(db pgtable.Querier) (err error) {
 		rows, err = f.source.News(ctx, db, pgtable.NewsParams{Position: f.at.pos, Max: feedRows, Late: xidTexts(late)})
 		return err
 	})

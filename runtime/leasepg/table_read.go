@@ -24,23 +24,23 @@ const (
 )
 
 // readTable runs queries on a table in one snapshot.
-func (b *Backend) readTable(ctx context.Context, t *tableSource, queries ...func(pgtable.Querier) error) error {
+func (ts *tables) readTable(ctx context.Context, t *tableSource, queries ...func(pgtable.Querier) error) error {
 	ctx, cancel := context.WithTimeout(ctx, tableTimeout)
 	defer cancel()
-	conn, err := b.pool.Acquire(ctx)
+	conn, err := ts.pool.Acquire(ctx)
 	if err != nil {
 		return err // the table is not to blame
 	}
 	defer conn.Release()
 	for i, q := range queries {
-		queries[i] = func(db pgtable.Querier) error { return q(b.catalogued(db)) }
+		queries[i] = func(db pgtable.Querier) error { return q(ts.catalogued(db)) }
 	}
-	return b.blameTable(t, inSnapshot(ctx, conn.Conn(), queries...))
+	return ts.blameTable(t, inSnapshot(ctx, conn.Conn(), queries...))
 }
 
 // readTableIn runs a query on a table in a transaction of a handler, which keeps its own
 // lock_timeout for what comes after.
-func (b *Backend) readTableIn(ctx context.Context, t *tableSource, tx pgx.Tx, query func(pgtable.Querier) error) error {
+func (ts *tables) readTableIn(ctx context.Context, t *tableSource, tx pgx.Tx, query func(pgtable.Querier) error) error {
 	var before string
 	if err := tx.QueryRow(ctx, "SHOW lock_timeout").Scan(&before); err != nil {
 		return err
@@ -48,8 +48,8 @@ func (b *Backend) readTableIn(ctx context.Context, t *tableSource, tx pgx.Tx, qu
 	if _, err := tx.Exec(ctx, boundedLocks); err != nil {
 		return err
 	}
-	if err := query(b.catalogued(tx)); err != nil {
-		return b.blameTable(t, err)
+	if err := query(ts.catalogued(tx)); err != nil {
+		return ts.blameTable(t, err)
 	}
 	_, err := tx.Exec(ctx, "SELECT pg_catalog.set_config('lock_timeout', $1, true)", before)
 	return err
@@ -82,7 +82,7 @@ func inSnapshot(ctx context.Context, c *pgx.Conn, queries ...func(pgtable.Querie
 		}
 	}()
 	for _, q := range queries {
-		if err := q(reader{results}); err != nil {
+		if err := q(answers{results}); err != nil {
 			return err
 		}
 	}
@@ -97,8 +97,8 @@ type catalogued struct {
 	names schema
 }
 
-func (b *Backend) catalogued(db pgtable.Querier) pgtable.Querier {
-	return catalogued{db, b.tables.names}
+func (ts *tables) catalogued(db pgtable.Querier) pgtable.Querier {
+	return catalogued{db, ts.names}
 }
 
 func (c catalogued) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
@@ -129,19 +129,19 @@ func (e *tableError) Error() string {
 func (e *tableError) Unwrap() error { return e.err }
 
 // blameTable names the table, and the fix, in errors of the server that are about it.
-func (b *Backend) blameTable(t *tableSource, err error) error {
+func (ts *tables) blameTable(t *tableSource, err error) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || strings.Contains(pg.Message, `"`+b.schema.name+`.`) || strings.Contains(pg.Message, " "+b.schema.name+".") {
+	if !ok || strings.Contains(pg.Message, `"`+ts.schema.name+`.`) || strings.Contains(pg.Message, " "+ts.schema.name+".") {
 		return err
 	}
 	fix := ""
 	switch pg.Code {
 	case "42P01", "3F000": // undefined_table, invalid_schema_name
 		fix = "it is missing or was renamed: bring it back, or change //leasegen:table and generate again"
-		b.tables.checked.Delete(t) // what comes back under its name is looked at anew
+		ts.checked.Delete(t) // what comes back under its name is looked at anew
 	case "42703": // undefined_column
 		fix = "run the application's migrations, or generate again"
-		b.tables.checked.Delete(t)
+		ts.checked.Delete(t)
 	case lockNotAvailable:
 		fix = "another transaction has locked it, see pg_locks; it is read again when that has ended"
 	case "57014": // query_canceled

@@ -20,9 +20,9 @@ const missedPage = 1000
 // cluster and restamped: what they had not passed, because it was committed late, is parked,
 // due at once; everything else up to their positions counts as passed. The first replica
 // does it, the others wait.
-func (b *Backend) mendTable(ctx context.Context, t *tableSource, consumer string) error {
-	err := pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error {
-		q := b.queries(tx)
+func (ts *tables) mendTable(ctx context.Context, t *tableSource, consumer string) error {
+	err := pgx.BeginFunc(ctx, ts.pool, func(tx pgx.Tx) error {
+		q := ts.queries(tx)
 		foreign, err := q.ForeignCursors(ctx, consumer)
 		if err != nil || !foreign {
 			if errors.Is(err, pgx.ErrNoRows) {
@@ -37,7 +37,7 @@ func (b *Backend) mendTable(ctx context.Context, t *tableSource, consumer string
 			return err
 		}
 		if t.Topics != nil { // topics without a lease have begun at a start that is foreign, too
-			topics, err := t.Topics(ctx, b.catalogued(tx))
+			topics, err := t.Topics(ctx, ts.catalogued(tx))
 			if err != nil {
 				return err
 			}
@@ -50,13 +50,13 @@ func (b *Backend) mendTable(ctx context.Context, t *tableSource, consumer string
 			return err
 		}
 		for _, c := range cursors {
-			missed, err := t.between(ctx, b.catalogued(tx), c.Resource, 0, c.Pos, c.Snap, everything)
+			missed, err := t.between(ctx, ts.catalogued(tx), c.Resource, 0, c.Pos, c.Snap, everything)
 			if err != nil {
 				return err
 			}
 			read := map[int64]bool{} // page by page, when the copy was made
 			if c.LateSnap != "" {
-				rows, err := t.between(ctx, b.catalogued(tx), c.Resource, 0, c.LatePos, c.Snap, c.LateSnap)
+				rows, err := t.between(ctx, ts.catalogued(tx), c.Resource, 0, c.LatePos, c.Snap, c.LateSnap)
 				if err != nil {
 					return err
 				}
@@ -73,7 +73,7 @@ func (b *Backend) mendTable(ctx context.Context, t *tableSource, consumer string
 			if len(p.Ids) == 0 {
 				continue
 			}
-			copies, err := b.copyRows(ctx, t, tx, p.Ids)
+			copies, err := ts.copyRows(ctx, t, tx, p.Ids)
 			if err != nil {
 				return err
 			}
@@ -87,7 +87,7 @@ func (b *Backend) mendTable(ctx context.Context, t *tableSource, consumer string
 		}
 		return q.MendStart(ctx, consumer)
 	})
-	return b.blameTable(t, err)
+	return ts.blameTable(t, err)
 }
 
 // between returns the positions of a resource's rows beyond after and up to upto that snap

@@ -35,29 +35,36 @@ func (t turns) take(ctx context.Context) error {
 
 func (t turns) giveBack() { <-t }
 
+// transactor opens transactions for effects of handlers.
+type transactor struct {
+	*sessions
+	commits  *commits
+	handlers turns // of transactions that handlers have open
+}
+
 // Begin opens a transaction for a handler's effects, in one round trip. It waits while
 // MaxConns-1 of them are open. Should the process freeze in it, the server ends it after
 // about a session's TTL, so that it cannot hold up the next owner.
-func (b *Backend) Begin(ctx context.Context) (backend.Tx, error) {
-	if err := b.handlers.take(ctx); err != nil {
-		return nil, b.fail("begin", err)
+func (tr *transactor) Begin(ctx context.Context) (backend.Tx, error) {
+	if err := tr.handlers.take(ctx); err != nil {
+		return nil, tr.fail("begin", err)
 	}
-	idle := max(time.Duration(b.ttl.Load()), time.Second)
+	idle := max(time.Duration(tr.ttl.Load()), time.Second)
 	mark := rand.Text()
-	tx, err := b.pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: fmt.Sprintf(
+	tx, err := tr.pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: fmt.Sprintf(
 		"begin isolation level read committed read write; set local synchronous_commit = on; set local idle_in_transaction_session_timeout = %d; "+
 			"select pg_catalog.set_config('lease.effects', pg_catalog.concat('%s/', current_user), true)",
 		idle.Milliseconds(), mark)})
 	if err != nil {
-		b.handlers.giveBack()
-		return nil, b.fail("begin", err)
+		tr.handlers.giveBack()
+		return nil, tr.fail("begin", err)
 	}
-	return &effects{b: b, tx: tx, mark: mark, done: sync.OnceFunc(b.handlers.giveBack)}, nil
+	return &effects{tr: tr, tx: tx, mark: mark, done: sync.OnceFunc(tr.handlers.giveBack)}, nil
 }
 
 // effects is a transaction that a handler writes its effects in.
 type effects struct {
-	b         *Backend
+	tr        *transactor
 	tx        pgx.Tx
 	mark      string      // gone with the transaction, however that ends
 	done      func()      // gives the turn back, once
@@ -105,13 +112,13 @@ var errAbandoned = errors.New("the handler rolled its transaction back; a handle
 func (t *effects) Commit(ctx context.Context, session, consumer string, p backend.Progress) error {
 	if t.abandoned.Load() {
 		_ = t.Rollback(ctx) // the error that matters is the handler's
-		return t.b.fail("commit effects of "+consumer, fmt.Errorf("%w: %w", backend.ErrRolledBack, errAbandoned))
+		return t.tr.fail("commit effects of "+consumer, fmt.Errorf("%w: %w", backend.ErrRolledBack, errAbandoned))
 	}
 	if wrong := t.Intact(); wrong != nil {
 		_ = t.Rollback(ctx)
-		return t.b.fail("commit effects of "+consumer, fmt.Errorf("%w: %w", backend.ErrRolledBack, wrong))
+		return t.tr.fail("commit effects of "+consumer, fmt.Errorf("%w: %w", backend.ErrRolledBack, wrong))
 	}
-	fenced, err := t.b.commit(ctx, t.tx, t.mark, session, consumer, []backend.Progress{p})
+	fenced, err := t.tr.commits.commit(ctx, t.tx, t.mark, session, consumer, []backend.Progress{p})
 	if err == nil && len(fenced) > 0 {
 		err = backend.ErrFenced
 	}
@@ -120,10 +127,10 @@ func (t *effects) Commit(ctx context.Context, session, consumer string, p backen
 			t.forgetful.Store(true)
 		}
 		_ = t.Rollback(ctx) // the error that matters is err
-		return t.b.fail("commit effects of "+consumer, refused(t.b.disowned(ctx, err)))
+		return t.tr.fail("commit effects of "+consumer, refused(t.tr.disowned(ctx, err)))
 	}
 	defer t.done() // whatever comes of it, the connection goes back
-	return t.b.fail("commit effects of "+consumer, refused(t.tx.Commit(ctx)))
+	return t.tr.fail("commit effects of "+consumer, refused(t.tx.Commit(ctx)))
 }
 
 // Intact tells why the transaction cannot be committed any more. A handler that returns nil has seen no error
@@ -143,11 +150,11 @@ func (t *effects) Intact() error {
 }
 
 // disowned tells a handler that has changed its role from a role that lacks rights: the pool's has them.
-func (b *Backend) disowned(ctx context.Context, err error) error {
+func (tr *transactor) disowned(ctx context.Context, err error) error {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "42501" { // insufficient_privilege
 		return err
 	}
-	if missing, e := b.queries(b.pool).MissingGrants(ctx); e != nil || missing != "" {
+	if missing, e := tr.queries(tr.pool).MissingGrants(ctx); e != nil || missing != "" {
 		return err
 	}
 	return fmt.Errorf("%w: the handler has changed the role of its transaction: %w", backend.ErrRolledBack, err)
@@ -186,5 +193,5 @@ func (t *effects) Rollback(ctx context.Context) error {
 	if errors.Is(err, pgx.ErrTxClosed) {
 		return nil
 	}
-	return t.b.fail("roll back", err)
+	return t.tr.fail("roll back", err)
 }

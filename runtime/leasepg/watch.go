@@ -107,7 +107,7 @@ func (s *session) look(ctx context.Context) (buried int, err error) {
 		early    bool
 	)
 	err = s.use(ctx, func(ctx context.Context, c *pgx.Conn) (err error) {
-		suspects, err = s.b.queries(c).WatchSessions(ctx, s.spec.ID)
+		suspects, err = s.ss.queries(c).WatchSessions(ctx, s.spec.ID)
 		early = !s.back.IsZero() && time.Since(s.back) < s.patience()
 		return err
 	})
@@ -131,13 +131,13 @@ func (s *session) look(ctx context.Context) (buried int, err error) {
 	var found int // not buried itself: f may still run when use has returned
 	err = s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		var dead []leasedb.BurySessionsRow
-		err := s.b.pipeline(ctx, c, durable(ctx),
+		err := s.ss.pipeline(ctx, c, durable(ctx),
 			func(q *leasedb.Queries) (err error) {
 				dead, err = q.BurySessions(ctx, suspects)
 				return err
 			},
 			func(q *leasedb.Queries) error {
-				return q.NotifyIfBuried(ctx, leasedb.NotifyIfBuriedParams{Channel: s.b.schema.name, Payload: wakeOwnership})
+				return q.NotifyIfBuried(ctx, leasedb.NotifyIfBuriedParams{Channel: s.ss.schema.name, Payload: wakeOwnership})
 			})
 		if err != nil {
 			return err
@@ -147,7 +147,7 @@ func (s *session) look(ctx context.Context) (buried int, err error) {
 			if d.Expired {
 				reason = "it sent no heartbeat"
 			}
-			s.b.log.Warn("leasepg: a session has died, its leases are free", "session", d.ID, "host", d.Host, "pid", d.Pid, "reason", reason)
+			s.ss.log.Warn("leasepg: a session has died, its leases are free", "session", d.ID, "host", d.Host, "pid", d.Pid, "reason", reason)
 		}
 		found = len(dead)
 		return nil

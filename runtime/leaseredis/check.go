@@ -27,13 +27,16 @@ const (
 	allSlots = 16384
 )
 
+// checker looks whether client, server and rights are what the backend needs.
+type checker struct{ *catalog }
+
 // Check reports why the backend cannot be used now, or not by these consumers: options that do not
 // fit the namespace, a server that is older than 6.2 or may evict leases, a cluster of which
 // a part cannot be reached, commands, keys and channels that the client's user may not use. It warns
 // of a server that loses what it acknowledged when it crashes. It changes no setting.
-func (b *Backend) Check(ctx context.Context, consumers []backend.ConsumerInfo) error {
-	if b.misuse != nil {
-		return b.misuse
+func (ch *checker) Check(ctx context.Context, consumers []backend.ConsumerInfo) error {
+	if ch.misuse != nil {
+		return ch.misuse
 	}
 	for _, c := range consumers {
 		if err := checkName(c.Name); err != nil {
@@ -46,53 +49,53 @@ func (b *Backend) Check(ctx context.Context, consumers []backend.ConsumerInfo) e
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
 	for began := time.Now(); ; {
-		err := b.checkServer(ctx, consumers)
+		err := ch.checkServer(ctx, consumers)
 		if !moved(err) || time.Since(began) > checkPatience || !pause(ctx, 100*time.Millisecond) {
-			return b.unusable(err)
+			return ch.unusable(err)
 		}
 	}
 }
 
 // checkServer is Check without what needs no server, and without the words for its errors.
-func (b *Backend) checkServer(ctx context.Context, consumers []backend.ConsumerInfo) error {
+func (ch *checker) checkServer(ctx context.Context, consumers []backend.ConsumerInfo) error {
 	var facts []serverFacts
 	var err error
-	if c, ok := b.client.(*redis.ClusterClient); ok {
-		facts, err = b.nodes(ctx, c)
+	if c, ok := ch.client.(*redis.ClusterClient); ok {
+		facts, err = ch.nodes(ctx, c)
 	} else {
 		var f serverFacts
-		f, err = within(ctx, func(ctx context.Context) (serverFacts, error) { return factsOf(ctx, b.client) })
-		f.addr = addressOf(b.client)
+		f, err = within(ctx, func(ctx context.Context) (serverFacts, error) { return factsOf(ctx, ch.client) })
+		f.addr = addressOf(ch.client)
 		facts = []serverFacts{f}
 	}
 	if err != nil {
 		return err
 	}
 	for _, f := range facts {
-		if err := f.refused(b.clustered()); err != nil {
+		if err := f.refused(ch.clustered()); err != nil {
 			return err
 		}
 	}
-	if err := b.checkRights(ctx, consumers); err != nil {
+	if err := ch.checkRights(ctx, consumers); err != nil {
 		return err
 	}
-	sh, err := b.shape(ctx)
+	sh, err := ch.shape(ctx)
 	if err != nil {
 		return err
 	}
-	if err := b.checkKinds(ctx, sh, consumers); err != nil {
+	if err := ch.checkKinds(ctx, sh, consumers); err != nil {
 		return err
 	}
 	for _, f := range facts {
-		b.caution(f)
+		ch.caution(f)
 	}
 	return nil
 }
 
 // checkClient refuses clients that read from anywhere else than the masters, or whose servers do
 // not know of each other.
-func (b *Backend) checkClient() error {
-	switch c := b.client.(type) {
+func (ch *checker) checkClient() error {
+	switch c := ch.client.(type) {
 	case nil:
 		return errors.New("leaseredis: New was given no client")
 	case *redis.Ring:
@@ -106,7 +109,7 @@ func (b *Backend) checkClient() error {
 }
 
 // unusable words an error of a server that cannot be used now.
-func (b *Backend) unusable(err error) error {
+func (ch *checker) unusable(err error) error {
 	says := func(format string, args ...any) error { return fmt.Errorf("leaseredis: "+format, args...) }
 	has := func(word string) bool {
 		return redis.HasErrorPrefix(err, word) || strings.Contains(err.Error(), ": "+word+" ")
@@ -222,20 +225,20 @@ func (f *serverFacts) of() string {
 }
 
 // caution warns of what a server may lose.
-func (b *Backend) caution(f serverFacts) {
+func (ch *checker) caution(f serverFacts) {
 	if f.info["aof_enabled"] == "0" {
-		b.warn("aof "+f.addr, "the server has no append-only file: what it acknowledged since its last snapshot is lost when it crashes",
+		ch.warn("aof "+f.addr, "the server has no append-only file: what it acknowledged since its last snapshot is lost when it crashes",
 			"server", f.addr, "fix", "set appendonly yes")
 	}
 	if policy := f.info["maxmemory_policy"]; strings.HasPrefix(policy, "volatile-") && f.info["maxmemory"] != "0" {
-		b.warn("volatile "+f.addr, "the server evicts keys that expire when its memory is full: an event id may then let a second message in",
+		ch.warn("volatile "+f.addr, "the server evicts keys that expire when its memory is full: an event id may then let a second message in",
 			"server", f.addr, "maxmemory-policy", policy, "fix", "set maxmemory-policy noeviction")
 	}
 }
 
 // nodes asks every master of a cluster, and reports those that cannot be reached, and slots that
 // have no node.
-func (b *Backend) nodes(ctx context.Context, c *redis.ClusterClient) ([]serverFacts, error) {
+func (ch *checker) nodes(ctx context.Context, c *redis.ClusterClient) ([]serverFacts, error) {
 	var mu sync.Mutex
 	facts := map[string]serverFacts{}
 	failed := map[string]error{}
@@ -272,7 +275,7 @@ func (b *Backend) nodes(ctx context.Context, c *redis.ClusterClient) ([]serverFa
 	if len(failed) > 0 {
 		addr := slices.Min(slices.Collect(maps.Keys(failed)))
 		if refusedRight(failed[addr]) {
-			return nil, fmt.Errorf("leaseredis: the client's user may not ask for the cluster's slots (+cluster|slots): give it what leaseredis.ACL(%q) returns", b.namespace)
+			return nil, fmt.Errorf("leaseredis: the client's user may not ask for the cluster's slots (+cluster|slots): give it what leaseredis.ACL(%q) returns", ch.namespace)
 		}
 		return nil, fmt.Errorf("leaseredis: %d of the %d masters of the cluster cannot be reached, the first under the address %s that the cluster announces: "+
 			"check that address from here (cluster-announce-ip, NAT): %w", len(failed), len(facts), addr, failed[addr])
@@ -300,7 +303,7 @@ func refusedRight(err error) bool { return redis.HasErrorPrefix(err, "NOPERM") }
 
 // checkRights tries every command under every tag, on a key that goes away again, and names all that
 // the client's user may not use.
-func (b *Backend) checkRights(ctx context.Context, consumers []backend.ConsumerInfo) error {
+func (ch *checker) checkRights(ctx context.Context, consumers []backend.ConsumerInfo) error {
 	lacks := map[string]bool{}
 	var streams []string // that may not be read
 	note := func(command, key, channel string, err error) error {
@@ -319,23 +322,23 @@ func (b *Backend) checkRights(ctx context.Context, consumers []backend.ConsumerI
 	}
 	// Where the namespace is not created yet, its first tag is the one that is sure to be used.
 	tags := 1
-	if s := b.shaped.Load(); s != nil {
+	if s := ch.shaped.Load(); s != nil {
 		tags = s.tags
-	} else if b.wanted.tags > 0 {
-		tags = b.wanted.tags
-	} else if b.clustered() {
+	} else if ch.wanted.tags > 0 {
+		tags = ch.wanted.tags
+	} else if ch.clustered() {
 		tags = defaultTagsNodes
 	}
 	for tag := range tags {
-		p := b.prefix(tag)
-		if err := b.tryCommands(ctx, p+"probe", p+"none", p+"news", func(command string, err error) error {
+		p := ch.prefix(tag)
+		if err := ch.tryCommands(ctx, p+"probe", p+"none", p+"news", func(command string, err error) error {
 			return note(command, p+"*", p+"news", err)
 		}); err != nil {
 			return err
 		}
 	}
-	if err := b.tryHints(ctx, b.prefix(0)+"news", func(err error) error {
-		return note("subscribe", "", b.prefix(0)+"news", err)
+	if err := ch.tryHints(ctx, ch.prefix(0)+"news", func(err error) error {
+		return note("subscribe", "", ch.prefix(0)+"news", err)
 	}); err != nil {
 		return err
 	}
@@ -346,7 +349,7 @@ func (b *Backend) checkRights(ctx context.Context, consumers []backend.ConsumerI
 		}
 		for _, name := range s.Names {
 			_, err := within(ctx, func(ctx context.Context) (any, error) {
-				return b.client.XRevRangeN(ctx, name, "+", "-", 1).Result()
+				return ch.client.XRevRangeN(ctx, name, "+", "-", 1).Result()
 			})
 			if refusedRight(err) {
 				streams = append(streams, name)
@@ -358,7 +361,7 @@ func (b *Backend) checkRights(ctx context.Context, consumers []backend.ConsumerI
 	}
 	if len(lacks) > 0 {
 		return fmt.Errorf("leaseredis: the client's user lacks rights: %s: give it what leaseredis.ACL(%s) returns",
-			strings.Join(slices.Sorted(maps.Keys(lacks)), ", "), arguments(b.namespace, streams))
+			strings.Join(slices.Sorted(maps.Keys(lacks)), ", "), arguments(ch.namespace, streams))
 	}
 	return nil
 }
@@ -377,13 +380,13 @@ func arguments(namespace string, streams []string) string {
 }
 
 // tryCommands sends all commands in one round trip.
-func (b *Backend) tryCommands(ctx context.Context, key, none, channel string, each func(command string, err error) error) error {
+func (ch *checker) tryCommands(ctx context.Context, key, none, channel string, each func(command string, err error) error) error {
 	names := slices.Sorted(maps.Keys(commands))
 	// The key is a string from here on, and away in a minute at the latest.
 	names = append([]string{"set"}, slices.DeleteFunc(names, func(n string) bool { return n == "set" })...)
 	put := strings.NewReplacer("KEY", key, "NONE", none, "CHANNEL", channel)
 	errs, err := within(ctx, func(ctx context.Context) ([]error, error) {
-		pipe := b.client.Pipeline()
+		pipe := ch.client.Pipeline()
 		cmds := make([]*redis.Cmd, len(names))
 		for i, n := range names {
 			args := []any{n}
@@ -408,7 +411,7 @@ func (b *Backend) tryCommands(ctx context.Context, key, none, channel string, ea
 		for i, c := range cmds {
 			errs[i] = c.Err()
 		}
-		b.client.Unlink(ctx, key)
+		ch.client.Unlink(ctx, key)
 		return errs, nil
 	})
 	if err != nil {
@@ -423,11 +426,11 @@ func (b *Backend) tryCommands(ctx context.Context, key, none, channel string, ea
 }
 
 // checkKinds refuses consumers that were of another kind when they were registered.
-func (b *Backend) checkKinds(ctx context.Context, sh *shape, consumers []backend.ConsumerInfo) error {
+func (ch *checker) checkKinds(ctx context.Context, sh *shape, consumers []backend.ConsumerInfo) error {
 	stored := make([]*redis.StringCmd, len(consumers))
-	err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
+	err := ch.pipelined(ctx, func(pipe redis.Pipeliner) {
 		for i, c := range consumers {
-			stored[i] = pipe.HGet(ctx, b.prefix(sh.tagOf(c.Name))+"consumers", c.Name)
+			stored[i] = pipe.HGet(ctx, ch.prefix(sh.tagOf(c.Name))+"consumers", c.Name)
 		}
 	})
 	if err != nil {
@@ -466,9 +469,9 @@ func errOtherKind(now backend.ConsumerInfo, was string) error {
 }
 
 // tryHints subscribes to a channel and leaves it again.
-func (b *Backend) tryHints(ctx context.Context, channel string, each func(error) error) error {
+func (ch *checker) tryHints(ctx context.Context, channel string, each func(error) error) error {
 	_, err := within(ctx, func(ctx context.Context) (struct{}, error) {
-		sub := b.client.Subscribe(ctx, channel)
+		sub := ch.client.Subscribe(ctx, channel)
 		defer sub.Close()
 		_, err := sub.ReceiveTimeout(ctx, nodeTime)
 		return struct{}{}, err

@@ -17,15 +17,18 @@ const (
 	commitBytes  = 1 << 20
 )
 
+// commits stores what became of messages, and finds those that wait for another attempt.
+type commits struct{ *catalog }
+
 // Commit stores progress: one script call for each tag that has leases among it, in one
 // round trip. Messages that are set aside or given up on for the first time are read before, since
 // their entries in the log do not stay.
-func (b *Backend) Commit(ctx context.Context, session, consumer string, progress []backend.Progress) ([]string, error) {
-	sh, err := b.shape(ctx)
+func (cs *commits) Commit(ctx context.Context, session, consumer string, progress []backend.Progress) ([]string, error) {
+	sh, err := cs.shape(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("leaseredis: commit of %s: %w", consumer, err)
 	}
-	c := &commit{b: b, sh: sh, session: session, consumer: consumer}
+	c := &commit{cat: cs.catalog, sh: sh, session: session, consumer: consumer}
 	for i := range progress {
 		if _, ok := progress[i].Cursor.(cursor); !ok && progress[i].Cursor != nil {
 			return nil, fmt.Errorf("leaseredis: commit %s/%s: the cursor is a %T of another backend", consumer, progress[i].Resource, progress[i].Cursor)
@@ -41,7 +44,7 @@ func (b *Backend) Commit(ctx context.Context, session, consumer string, progress
 
 // commit is one call of Commit.
 type commit struct {
-	b                 *Backend
+	cat               *catalog
 	sh                *shape
 	session, consumer string
 	entries           []*commitEntry
@@ -123,11 +126,11 @@ func (c *commit) read(ctx context.Context, entries []*commitEntry, want func(*co
 	if len(ids) == 0 {
 		return nil
 	}
-	info, err := c.b.info(ctx, c.consumer)
+	info, err := c.cat.info(ctx, c.consumer)
 	if err != nil {
 		return err
 	}
-	bodies, err := c.b.bodies(ctx, c.sh, info, ids)
+	bodies, err := c.cat.bodies(ctx, c.sh, info, ids)
 	if err != nil {
 		return err
 	}
@@ -156,7 +159,7 @@ func (c *commit) send(ctx context.Context, entries []*commitEntry) (missing map[
 			es = es[n:]
 		}
 	}
-	for i, a := range c.b.runAll(ctx, steps) {
+	for i, a := range c.cat.runAll(ctx, steps) {
 		if a.err != nil {
 			err = cmp.Or(err, a.err)
 			continue
@@ -246,16 +249,16 @@ func (c *commit) replaceLost(ctx context.Context, missing map[*commitEntry][]str
 			if e.bodies[id] != "" {
 				continue
 			}
-			info, err := c.b.info(ctx, c.consumer)
+			info, err := c.cat.info(ctx, c.consumer)
 			if err != nil {
 				return err
 			}
 			if last == nil {
-				if last, err = c.b.lastIDs(ctx, c.sh); err != nil {
+				if last, err = c.cat.lastIDs(ctx, c.sh); err != nil {
 					return err
 				}
 			}
-			ins := c.b.inputsOf(c.sh, info, e.Resource)
+			ins := c.cat.inputsOf(c.sh, info, e.Resource)
 			if n, at, ok := findMessage(ins, id); !ok || ins[n].tag >= 0 && at.ms > uint64(last[ins[n].tag]) {
 				return fmt.Errorf("%s: there is no message %q to set aside or to give up on", e.Resource, id)
 			}
@@ -265,7 +268,7 @@ func (c *commit) replaceLost(ctx context.Context, missing map[*commitEntry][]str
 				stub.Topic = e.Resource
 			}
 			e.bodies[id] = packMessage(stub)
-			c.b.log.Warn("a message failed, and its entry was deleted from the stream by someone else before it could be kept; it becomes a dead letter without payload",
+			c.cat.log.Warn("a message failed, and its entry was deleted from the stream by someone else before it could be kept; it becomes a dead letter without payload",
 				"consumer", c.consumer, "resource", e.Resource, "id", id)
 		}
 		e.Dead = slices.Clone(e.Dead)

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,20 +17,11 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
-// knowledge is what this process remembers of the log and its readers.
-type knowledge struct {
-	consumers sync.Map // name → backend.ConsumerInfo, of those this process works for
-	attached  sync.Map // name → attachment
-	attempts  sync.Map // name → the last attempt to acquire leases
-	seen      atomic.Int64
-	warned    sync.Map // text → time.Time, see warn
-	sizes     sync.Map // consumer → *sizes
-	holdings  holdings
-	publisher publisher
-	reads     streamReads
-	touched   touched
-	looks     looks
-	missed    missed
+// catalog is what is known of consumers: in this process, and as it is stored. It finds their resources and where these are read up to.
+type catalog struct {
+	*streams
+	running  sync.Map // name → backend.ConsumerInfo, of those this process works for
+	attached sync.Map // name → attachment
 }
 
 // attachment is a consumer that was attached by this process.
@@ -104,23 +94,23 @@ func wordOf[T fmt.Stringer](word string, values ...T) (v T) {
 }
 
 // remember notes what the runtime says of a consumer, for calls that tell its name only.
-func (b *Backend) remember(info backend.ConsumerInfo) { b.known.consumers.Store(info.Name, info) }
+func (cat *catalog) remember(info backend.ConsumerInfo) { cat.running.Store(info.Name, info) }
 
 // errUnknownConsumer: nobody ever registered the consumer.
 var errUnknownConsumer = errors.New("no such consumer has run")
 
 // info returns what is known of a consumer: in this process, else what is stored. It returns
 // errUnknownConsumer for one that was never registered.
-func (b *Backend) info(ctx context.Context, consumer string) (backend.ConsumerInfo, error) {
-	if v, ok := b.known.consumers.Load(consumer); ok {
+func (cat *catalog) info(ctx context.Context, consumer string) (backend.ConsumerInfo, error) {
+	if v, ok := cat.running.Load(consumer); ok {
 		return v.(backend.ConsumerInfo), nil
 	}
-	sh, err := b.shape(ctx)
+	sh, err := cat.shape(ctx)
 	if err != nil {
 		return backend.ConsumerInfo{}, err
 	}
-	key := b.prefix(sh.tagOf(consumer)) + "consumers"
-	stored, err := ask(ctx, &b.shards, key+" of "+consumer, func(ctx context.Context) (string, error) { return b.client.HGet(ctx, key, consumer).Result() })
+	key := cat.prefix(sh.tagOf(consumer)) + "consumers"
+	stored, err := ask(ctx, cat.shards, key+" of "+consumer, func(ctx context.Context) (string, error) { return cat.client.HGet(ctx, key, consumer).Result() })
 	switch {
 	case err != nil:
 		return backend.ConsumerInfo{}, err
@@ -145,29 +135,29 @@ func viewed(info backend.ConsumerInfo) string {
 
 // attach notes a consumer under every tag, creates its views and fills them with what the log
 // holds. It returns where its resources begin. Calls that change nothing cost nothing.
-func (b *Backend) attach(ctx context.Context, sh *shape, info backend.ConsumerInfo) (cursor, error) {
+func (cat *catalog) attach(ctx context.Context, sh *shape, info backend.ConsumerInfo) (cursor, error) {
 	if err := checkSource(info); err != nil {
 		return "", err
 	}
-	b.remember(info)
+	cat.remember(info)
 	stored, err := recordOf(info)
 	if err != nil {
 		return "", fmt.Errorf("leaseredis: register consumer %q: %w", info.Name, err)
 	}
-	if v, ok := b.known.attached.Load(info.Name); ok {
+	if v, ok := cat.attached.Load(info.Name); ok {
 		if a := v.(attachment); a.sh == sh && a.record == stored {
 			return a.start, nil
 		}
 	}
-	start, err := b.attachAll(ctx, sh, info, stored)
+	start, err := cat.attachAll(ctx, sh, info, stored)
 	if err != nil {
 		return "", err
 	}
-	b.known.attached.Store(info.Name, attachment{sh, stored, start})
+	cat.attached.Store(info.Name, attachment{sh, stored, start})
 	return start, nil
 }
 
-func (b *Backend) attachAll(ctx context.Context, sh *shape, info backend.ConsumerInfo, stored string) (cursor, error) {
+func (cat *catalog) attachAll(ctx context.Context, sh *shape, info backend.ConsumerInfo, stored string) (cursor, error) {
 	source, from := "", ""
 	if info.From == backend.FromNow {
 		from = "now"
@@ -175,7 +165,7 @@ func (b *Backend) attachAll(ctx context.Context, sh *shape, info backend.Consume
 	if s := sourceOf(info); s != nil {
 		source = "streams"
 		if from != "" {
-			at, err := b.present(ctx, s)
+			at, err := cat.present(ctx, s)
 			if err != nil {
 				return "", fmt.Errorf("leaseredis: register consumer %q: %w", info.Name, err)
 			}
@@ -192,7 +182,7 @@ func (b *Backend) attachAll(ctx context.Context, sh *shape, info backend.Consume
 	}
 	starts := make([]position, sh.tags)
 	var start cursor
-	for tag, a := range b.runAll(ctx, steps) {
+	for tag, a := range cat.runAll(ctx, steps) {
 		switch {
 		case a.err != nil && strings.Contains(a.err.Error(), otherKind):
 			_, was, _ := strings.Cut(a.err.Error(), otherKind+" ")
@@ -210,7 +200,7 @@ func (b *Backend) attachAll(ctx context.Context, sh *shape, info backend.Consume
 		}
 		starts[tag] = parsePosition(text(reply[0]))
 		if building := text(reply[1]); building != "" {
-			if err := b.backfill(ctx, sh, tag, info, building); err != nil {
+			if err := cat.backfill(ctx, sh, tag, info, building); err != nil {
 				return "", fmt.Errorf("leaseredis: register consumer %q: copy what topics hold: %w", info.Name, err)
 			}
 		}
@@ -234,8 +224,8 @@ func ofTags(at []position) cursor {
 }
 
 // startOf reads where a consumer's resources begin.
-func (b *Backend) startOf(ctx context.Context, sh *shape, consumer string) (cursor, error) {
-	stored, err := askTags(ctx, &b.shards, sh.tags, "starts of "+consumer, func(pipe redis.Pipeliner, prefix string) *redis.StringCmd {
+func (cat *catalog) startOf(ctx context.Context, sh *shape, consumer string) (cursor, error) {
+	stored, err := askTags(ctx, cat.shards, sh.tags, "starts of "+consumer, func(pipe redis.Pipeliner, prefix string) *redis.StringCmd {
 		return pipe.HGet(ctx, prefix+"starts", consumer)
 	})
 	if err != nil {
@@ -260,7 +250,7 @@ func allZero(at []position) bool {
 
 // discover returns the resources that a consumer's source holds: topics that match, streams
 // with unread messages that are not wanted yet, the streams of an application.
-func (b *Backend) discover(ctx context.Context, sh *shape, info backend.ConsumerInfo) ([]string, error) {
+func (cat *catalog) discover(ctx context.Context, sh *shape, info backend.ConsumerInfo) ([]string, error) {
 	if s := sourceOf(info); s != nil {
 		if info.Per == backend.PerTopic {
 			return slices.Clone(s.Names), nil
@@ -269,7 +259,7 @@ func (b *Backend) discover(ctx context.Context, sh *shape, info backend.Consumer
 	}
 	switch info.Per {
 	case backend.PerTopic:
-		return b.scores(ctx, sh, "topics", func(topic string) bool { return backend.MatchTopic(info.Topics, topic) })
+		return cat.scores(ctx, sh, "topics", func(topic string) bool { return backend.MatchTopic(info.Topics, topic) })
 	case backend.PerPartition:
 		out := make([]string, sh.slots)
 		for i := range out {
@@ -283,7 +273,7 @@ func (b *Backend) discover(ctx context.Context, sh *shape, info backend.Consumer
 		// Those that are wanted are registered; held ones are among them, and nobody has to look at these.
 		wanted := map[string]bool{}
 		for tag := range sh.tags {
-			err := b.scanSet(ctx, b.prefix(tag)+"want:"+info.Name, func(names []string) error {
+			err := cat.scanSet(ctx, cat.prefix(tag)+"want:"+info.Name, func(names []string) error {
 				for _, n := range names {
 					wanted[n] = true
 				}
@@ -293,15 +283,15 @@ func (b *Backend) discover(ctx context.Context, sh *shape, info backend.Consumer
 				return nil, err
 			}
 		}
-		keys, err := b.scores(ctx, sh, "dirty:"+info.Name, func(stream string) bool { return !wanted[stream] })
+		keys, err := cat.scores(ctx, sh, "dirty:"+info.Name, func(stream string) bool { return !wanted[stream] })
 		if err != nil {
 			return nil, err
 		}
-		at, err := b.cursors(ctx, sh, info.Name, keys)
+		at, err := cat.cursors(ctx, sh, info.Name, keys)
 		if err != nil {
 			return nil, err
 		}
-		unread, err := b.unread(ctx, sh, info, at)
+		unread, err := cat.unread(ctx, sh, info, at)
 		if err != nil {
 			return nil, err
 		}
@@ -313,10 +303,10 @@ func (b *Backend) discover(ctx context.Context, sh *shape, info backend.Consumer
 const scoresPage = 1000
 
 // scores lists the members of a sorted set of that name under all tags in reach, each once.
-func (b *Backend) scores(ctx context.Context, sh *shape, name string, keep func(string) bool) ([]string, error) {
+func (cat *catalog) scores(ctx context.Context, sh *shape, name string, keep func(string) bool) ([]string, error) {
 	seen := map[string]struct{}{}
-	for _, tag := range b.reach(sh) {
-		err := b.pages(ctx, b.prefix(tag)+name, "-inf", func(page []redis.Z) error {
+	for _, tag := range cat.reach(sh) {
+		err := cat.pages(ctx, cat.prefix(tag)+name, "-inf", func(page []redis.Z) error {
 			for _, z := range page {
 				if m := z.Member.(string); keep == nil || keep(m) {
 					seen[m] = struct{}{}
@@ -332,13 +322,13 @@ func (b *Backend) scores(ctx context.Context, sh *shape, name string, keep func(
 }
 
 // cursors reads the stored cursors of resources. Those that are not known are where the consumer begins.
-func (b *Backend) cursors(ctx context.Context, sh *shape, consumer string, resources []string) (map[string]cursor, error) {
+func (cat *catalog) cursors(ctx context.Context, sh *shape, consumer string, resources []string) (map[string]cursor, error) {
 	at := make(map[string]cursor, len(resources))
 	for page := range slices.Chunk(resources, scoresPage) {
 		cmds := make([]*redis.StringCmd, len(page))
-		err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
+		err := cat.pipelined(ctx, func(pipe redis.Pipeliner) {
 			for i, r := range page {
-				cmds[i] = pipe.HGet(ctx, b.prefix(sh.leaseTag(consumer, r))+"l:"+consumer+":"+r, "c")
+				cmds[i] = pipe.HGet(ctx, cat.prefix(sh.leaseTag(consumer, r))+"l:"+consumer+":"+r, "c")
 			}
 		})
 		if err != nil {
@@ -359,18 +349,18 @@ func (b *Backend) cursors(ctx context.Context, sh *shape, consumer string, resou
 const warnEvery = time.Minute
 
 // warn logs what others do to the keys, or what goes on for long, not more than once a minute each.
-func (b *Backend) warn(about, message string, args ...any) {
+func (d *shards) warn(about, message string, args ...any) {
 	now := time.Now()
-	if v, ok := b.known.warned.Load(about); ok && now.Sub(v.(time.Time)) < warnEvery {
+	if v, ok := d.warned.Load(about); ok && now.Sub(v.(time.Time)) < warnEvery {
 		return
 	}
 	n := 0
-	b.known.warned.Range(func(k, v any) bool {
+	d.warned.Range(func(k, v any) bool {
 		if n++; now.Sub(v.(time.Time)) >= warnEvery || n > 1000 {
-			b.known.warned.Delete(k)
+			d.warned.Delete(k)
 		}
 		return true
 	})
-	b.known.warned.Store(about, now)
-	b.log.Warn("leaseredis: "+message, args...)
+	d.warned.Store(about, now)
+	d.log.Warn("leaseredis: "+message, args...)
 }

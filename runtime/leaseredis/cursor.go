@@ -81,7 +81,7 @@ type input struct {
 }
 
 // inputsOf returns the streams of a resource in the order that cursors have.
-func (b *Backend) inputsOf(sh *shape, info backend.ConsumerInfo, resource string) []input {
+func (st *streams) inputsOf(sh *shape, info backend.ConsumerInfo, resource string) []input {
 	if s := sourceOf(info); s != nil {
 		if info.Per == backend.PerTopic {
 			return []input{{key: resource, tag: -1, name: resource}}
@@ -95,7 +95,7 @@ func (b *Backend) inputsOf(sh *shape, info backend.ConsumerInfo, resource string
 	switch info.Per {
 	case backend.PerTopic:
 		tag := sh.tagOf(resource)
-		return []input{{key: b.topicKey(tag, resource), tag: tag}}
+		return []input{{key: st.topicKey(tag, resource), tag: tag}}
 	case backend.PerCluster:
 		return nil
 	}
@@ -104,14 +104,14 @@ func (b *Backend) inputsOf(sh *shape, info backend.ConsumerInfo, resource string
 	}
 	ins := make([]input, sh.tags)
 	for tag := range ins {
-		ins[tag] = input{key: b.viewKey(tag, info.Name, resource), tag: tag}
+		ins[tag] = input{key: st.viewKey(tag, info.Name, resource), tag: tag}
 	}
 	return ins
 }
 
 // inputs returns the keys of the streams that a resource's messages come from.
-func (b *Backend) inputs(sh *shape, info backend.ConsumerInfo, resource string) []string {
-	ins := b.inputsOf(sh, info, resource)
+func (st *streams) inputs(sh *shape, info backend.ConsumerInfo, resource string) []string {
+	ins := st.inputsOf(sh, info, resource)
 	keys := make([]string, len(ins))
 	for i, in := range ins {
 		keys[i] = in.key
@@ -119,10 +119,10 @@ func (b *Backend) inputs(sh *shape, info backend.ConsumerInfo, resource string) 
 	return keys
 }
 
-func (b *Backend) topicKey(tag int, topic string) string { return b.prefix(tag) + "t:" + topic }
+func (st *streams) topicKey(tag int, topic string) string { return st.prefix(tag) + "t:" + topic }
 
-func (b *Backend) viewKey(tag int, consumer, resource string) string {
-	return b.prefix(tag) + "v:" + consumer + ":" + resource
+func (st *streams) viewKey(tag int, consumer, resource string) string {
+	return st.prefix(tag) + "v:" + consumer + ":" + resource
 }
 
 // positions splits a cursor into those of the inputs.

@@ -35,10 +35,10 @@ func parseDeadID(id string) (number string, tag int, ok bool) {
 }
 
 // DeadLetters lists dead letters, the oldest first.
-func (b *Backend) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) ([]operate.DeadLetterInfo, error) {
+func (o *operator) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) ([]operate.DeadLetterInfo, error) {
 	var out []operate.DeadLetterInfo
-	err := b.repeat(ctx, func() error {
-		found, err := b.deadLetters(ctx, f)
+	err := o.repeat(ctx, func() error {
+		found, err := o.deadLetters(ctx, f)
 		out = make([]operate.DeadLetterInfo, len(found))
 		for i := range found {
 			out[i] = found[i].DeadLetterInfo
@@ -52,21 +52,21 @@ func (b *Backend) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) (
 }
 
 // deadLetters returns what f selects, the oldest first.
-func (b *Backend) deadLetters(ctx context.Context, f operate.DeadLetterFilter) ([]deadLetter, error) {
-	sh, err := b.shape(ctx)
+func (o *operator) deadLetters(ctx context.Context, f operate.DeadLetterFilter) ([]deadLetter, error) {
+	sh, err := o.shape(ctx)
 	if err != nil {
 		return nil, err
 	}
 	consumers := []string{f.Consumer}
 	if f.Consumer == "" {
-		if consumers, err = b.consumers(ctx, sh); err != nil {
+		if consumers, err = o.consumers(ctx, sh); err != nil {
 			return nil, err
 		}
 	}
 	var found []deadLetter
 	for _, consumer := range consumers {
 		for tag := range sh.tags {
-			some, err := b.deadLettersOf(ctx, consumer, tag, f)
+			some, err := o.deadLettersOf(ctx, consumer, tag, f)
 			if err != nil {
 				return nil, err
 			}
@@ -81,7 +81,7 @@ func (b *Backend) deadLetters(ctx context.Context, f operate.DeadLetterFilter) (
 }
 
 // deadLettersOf selects those of one consumer under one tag, at most f.Limit.
-func (b *Backend) deadLettersOf(ctx context.Context, consumer string, tag int, f operate.DeadLetterFilter) (found []deadLetter, err error) {
+func (o *operator) deadLettersOf(ctx context.Context, consumer string, tag int, f operate.DeadLetterFilter) (found []deadLetter, err error) {
 	var numbers []any
 	for _, id := range f.IDs {
 		if n, of, ok := parseDeadID(id); ok && of == tag {
@@ -97,13 +97,13 @@ func (b *Backend) deadLettersOf(ctx context.Context, consumer string, tag int, f
 		if n := min(len(numbers), deadPage); n > 0 {
 			args, numbers = append(args, numbers[:n]...), numbers[n:]
 		}
-		reply, err := b.run(ctx, tag, scripts.deadletters, args...)
+		reply, err := o.run(ctx, tag, scripts.deadletters, args...)
 		if err != nil {
 			return nil, err
 		}
 		page := list(reply)
 		for _, v := range list(page[1]) {
-			if d := b.readDead(consumer, tag, list(v), len(f.IDs) == 1); selects(f, d.DeadLetterInfo) {
+			if d := o.readDead(consumer, tag, list(v), len(f.IDs) == 1); selects(f, d.DeadLetterInfo) {
 				found = append(found, d)
 			}
 		}
@@ -119,8 +119,8 @@ func (b *Backend) deadLettersOf(ctx context.Context, consumer string, tag int, f
 }
 
 // readDead reads one dead letter as the script returns it.
-func (b *Backend) readDead(consumer string, tag int, v []any, payload bool) deadLetter {
-	m := b.unpackKept(text(v[7]), text(v[2]))
+func (o *operator) readDead(consumer string, tag int, v []any, payload bool) deadLetter {
+	m := o.unpackKept(text(v[7]), text(v[2]))
 	d := deadLetter{number: text(v[0]), tag: tag, DeadLetterInfo: operate.DeadLetterInfo{
 		Consumer: consumer, Resource: text(v[1]), MessageID: text(v[2]),
 		Topic: m.Topic, Key: m.Key, Kind: m.Kind, Headers: m.Headers, PublishedAt: m.PublishedAt, Size: int(number(v[8])),
@@ -140,9 +140,9 @@ func selects(f operate.DeadLetterFilter, d operate.DeadLetterInfo) bool {
 }
 
 // Replay puts dead letters back, each in the lane of its key, the oldest first.
-func (b *Backend) Replay(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
-	n, err := b.moveDead(ctx, f, func(consumer string, some []deadLetter) (*script, []any, error) {
-		info, err := b.info(ctx, consumer)
+func (o *operator) Replay(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
+	n, err := o.moveDead(ctx, f, func(consumer string, some []deadLetter) (*script, []any, error) {
+		info, err := o.info(ctx, consumer)
 		args := []any{consumer, flag(info.Per == backend.PerStream)}
 		for _, d := range some {
 			args = append(args, d.number, d.Key)
@@ -156,8 +156,8 @@ func (b *Backend) Replay(ctx context.Context, f operate.DeadLetterFilter) (int, 
 }
 
 // Purge deletes dead letters.
-func (b *Backend) Purge(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
-	n, err := b.moveDead(ctx, f, func(consumer string, some []deadLetter) (*script, []any, error) {
+func (o *operator) Purge(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
+	n, err := o.moveDead(ctx, f, func(consumer string, some []deadLetter) (*script, []any, error) {
 		return scripts.purge, purgeArgs(consumer, some), nil
 	})
 	if err != nil {
@@ -175,11 +175,11 @@ func purgeArgs(consumer string, some []deadLetter) []any {
 }
 
 // moveDead runs a script on what f selects, page by page, and returns how many were moved.
-func (b *Backend) moveDead(ctx context.Context, f operate.DeadLetterFilter, call func(consumer string, some []deadLetter) (*script, []any, error)) (n int, err error) {
+func (o *operator) moveDead(ctx context.Context, f operate.DeadLetterFilter, call func(consumer string, some []deadLetter) (*script, []any, error)) (n int, err error) {
 	var found []deadLetter
-	if err := b.repeat(ctx, func() error {
+	if err := o.repeat(ctx, func() error {
 		var err error
-		found, err = b.deadLetters(ctx, f)
+		found, err = o.deadLetters(ctx, f)
 		return err
 	}); err != nil {
 		return 0, err
@@ -199,12 +199,12 @@ func (b *Backend) moveDead(ctx context.Context, f operate.DeadLetterFilter, call
 	for _, p := range places {
 		for some := range slices.Chunk(byPlace[p], deadPage) {
 			unknown := false // an earlier try may have moved them
-			err := b.repeat(ctx, func() error {
+			err := o.repeat(ctx, func() error {
 				s, args, err := call(p.consumer, some)
 				if err != nil {
 					return err
 				}
-				reply, err := b.run(ctx, p.tag, s, args...)
+				reply, err := o.run(ctx, p.tag, s, args...)
 				switch {
 				case err != nil:
 					unknown = true
@@ -224,9 +224,9 @@ func (b *Backend) moveDead(ctx context.Context, f operate.DeadLetterFilter, call
 }
 
 // boundDead drops the oldest dead letters of a consumer beyond limit, and returns how many.
-func (b *Backend) boundDead(ctx context.Context, sh *shape, consumer string, limit int) (dropped int, err error) {
+func (k *keeper) boundDead(ctx context.Context, sh *shape, consumer string, limit int) (dropped int, err error) {
 	for {
-		counts, err := b.deadCounts(ctx, sh, consumer)
+		counts, err := k.deadCounts(ctx, sh, consumer)
 		if err != nil {
 			return dropped, err
 		}
@@ -242,9 +242,9 @@ func (b *Backend) boundDead(ctx context.Context, sh *shape, consumer string, lim
 			if n == 0 {
 				continue
 			}
-			key := b.prefix(tag) + "dead:" + consumer
-			numbers, err := ask(ctx, &b.shards, key, func(ctx context.Context) ([]string, error) {
-				return b.client.ZRange(ctx, key, 0, int64(min(over, deadPage))-1).Result()
+			key := k.prefix(tag) + "dead:" + consumer
+			numbers, err := ask(ctx, k.shards, key, func(ctx context.Context) ([]string, error) {
+				return k.client.ZRange(ctx, key, 0, int64(min(over, deadPage))-1).Result()
 			})
 			if err != nil {
 				return dropped, err
@@ -266,7 +266,7 @@ func (b *Backend) boundDead(ctx context.Context, sh *shape, consumer string, lim
 			if len(some) == 0 {
 				continue
 			}
-			reply, err := b.run(ctx, tag, scripts.purge, purgeArgs(consumer, some)...)
+			reply, err := k.run(ctx, tag, scripts.purge, purgeArgs(consumer, some)...)
 			if err != nil {
 				return dropped, err
 			}
@@ -279,8 +279,8 @@ func (b *Backend) boundDead(ctx context.Context, sh *shape, consumer string, lim
 }
 
 // deadCounts counts the dead letters of a consumer under each tag.
-func (b *Backend) deadCounts(ctx context.Context, sh *shape, consumer string) ([]int, error) {
-	return b.cards(ctx, sh, "dead:"+consumer)
+func (cat *catalog) deadCounts(ctx context.Context, sh *shape, consumer string) ([]int, error) {
+	return cat.cards(ctx, sh, "dead:"+consumer)
 }
 
 // flag is how scripts are told yes and no.

@@ -27,7 +27,7 @@ const (
 // feed watches the log and the leases on behalf of one process. What it looks at is complete
 // by itself; hints only make it look sooner, at the tag that they come from.
 type feed struct {
-	b     *Backend
+	r     *reader
 	sh    *shape
 	infos []backend.ConsumerInfo // of those that read the log
 	names []string               // of all
@@ -72,12 +72,12 @@ type lateLook struct {
 var errSetBack = errors.New("leaseredis: the server has lost what was stored last; all is registered again")
 
 // OpenFeed starts watching from the present on.
-func (b *Backend) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo) (backend.Feed, error) {
-	sh, err := b.shape(ctx)
+func (r *reader) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo) (backend.Feed, error) {
+	sh, err := r.shape(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("leaseredis: open the feed: %w", err)
 	}
-	f := &feed{b: b, sh: sh, tags: make([]tagFeed, sh.tags), late: make(chan lateLook, sh.tags), wait: feedLeast}
+	f := &feed{r: r, sh: sh, tags: make([]tagFeed, sh.tags), late: make(chan lateLook, sh.tags), wait: feedLeast}
 	graces := map[int64]bool{0: true}
 	for _, c := range consumers {
 		f.names = append(f.names, c.Name)
@@ -86,7 +86,7 @@ func (b *Backend) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo
 			f.expires = append(f.expires, c.Name)
 		}
 		if s := sourceOf(c); s != nil {
-			f.sources = append(f.sources, newSourceFeed(b, c, s))
+			f.sources = append(f.sources, newSourceFeed(r.catalog, c, s))
 			continue
 		}
 		if len(c.Topics) == 0 || c.Announced || c.Per == backend.PerCluster {
@@ -108,9 +108,9 @@ func (b *Backend) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo
 	}
 	background, cancel := context.WithCancel(context.Background())
 	f.background, f.cancel = background, cancel
-	f.hints = &hints{b: b, sh: sh, hinted: make([]atomic.Bool, sh.tags), wake: make(chan struct{}, 1), ignores: f.ignores}
+	f.hints = &hints{d: r.shards, sh: sh, hinted: make([]atomic.Bool, sh.tags), wake: make(chan struct{}, 1), ignores: f.ignores}
 	f.done.Go(func() { f.hints.listen(background) })
-	f.done.Go(func() { b.trimTouched(background) })
+	f.done.Go(func() { r.trimmer.trimTouched(background) })
 	for _, s := range f.sources {
 		f.done.Go(func() { s.watch(background, f.hints.signal) })
 	}
@@ -121,7 +121,7 @@ func (b *Backend) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo
 // partitions, and it holds none of them. When it takes one over, that is read from its cursor on.
 func (f *feed) ignores(what string) bool {
 	return what == "m" && !slices.ContainsFunc(f.infos, func(c backend.ConsumerInfo) bool {
-		return c.Per != backend.PerGroup && c.Per != backend.PerPartition || f.b.known.holdings.any(c.Name)
+		return c.Per != backend.PerGroup && c.Per != backend.PerPartition || f.r.holdings.any(c.Name)
 	})
 }
 
@@ -133,7 +133,7 @@ func (f *feed) start(ctx context.Context) error {
 	}
 	var failed error
 	reached := false
-	for tag, a := range f.b.runAll(ctx, steps) {
+	for tag, a := range f.r.runAll(ctx, steps) {
 		t := &f.tags[tag]
 		if a.err == nil {
 			var ignored backend.News
@@ -175,7 +175,7 @@ func (f *feed) Next(ctx context.Context) (backend.News, error) {
 		now := time.Now()
 		var news backend.News
 		due, next := f.due(now)
-		missed, again := f.b.known.missed.take(now)
+		missed, again := f.r.missed.take(now)
 		f.tellMissed(missed, &news)
 		fromSources := f.tellSources(&news)
 		looked, err := f.takeLate(&news)
@@ -260,7 +260,7 @@ func (f *feed) look(ctx context.Context, tags []int, news *backend.News) error {
 	}
 	call, cancel := context.WithTimeout(ctx, feedCall)
 	defer cancel()
-	answers := f.b.runAll(call, steps)
+	answers := f.r.runAll(call, steps)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -288,7 +288,7 @@ func (f *feed) heard(tag int, a answer, news *backend.News) error {
 	}
 	t.failures++
 	t.next = time.Now().Add(min(50*time.Millisecond<<min(t.failures, 6), feedFailed))
-	f.b.warn("feed "+f.b.prefix(tag), "looking for news failed, trying again", "tag", f.b.prefix(tag), "error", err)
+	f.r.warn("feed "+f.r.prefix(tag), "looking for news failed, trying again", "tag", f.r.prefix(tag), "error", err)
 	return nil
 }
 
@@ -307,7 +307,7 @@ func (f *feed) lookBeside(due []int) (rest []int) {
 		f.done.Go(func() {
 			ctx, cancel := context.WithTimeout(f.background, feedAgain)
 			defer cancel()
-			f.late <- lateLook{tag, f.b.runAll(ctx, []step{{tag: tag, script: scripts.feed, args: args}})[0]}
+			f.late <- lateLook{tag, f.r.runAll(ctx, []step{{tag: tag, script: scripts.feed, args: args}})[0]}
 			f.hints.signal()
 		})
 	}
@@ -352,7 +352,7 @@ func (f *feed) args(tag int, first bool) []any {
 // copy was restored, a replica was promoted too early), and everything has to be registered again.
 func (f *feed) registered() (names []any) {
 	for _, name := range f.names {
-		if v, ok := f.b.known.attached.Load(name); ok && v.(attachment).sh == f.sh {
+		if v, ok := f.r.attached.Load(name); ok && v.(attachment).sh == f.sh {
 			names = append(names, name)
 		}
 	}
@@ -374,8 +374,8 @@ func (f *feed) take(tag int, value any, news *backend.News) error {
 	}
 	expired, setBacks := number(reply[4])%2 != 0, number(reply[4])/2
 	if t.looked > 0 && setBacks != t.setBacks {
-		f.b.alarm() // the sessions have ended
-		f.b.tellSetBack(tag, f.names)
+		f.r.alarm() // the sessions have ended
+		f.r.tellSetBack(tag, f.names)
 		return errSetBack
 	}
 	t.setBacks = setBacks
@@ -389,7 +389,7 @@ func (f *feed) take(tag int, value any, news *backend.News) error {
 		}
 	}
 	if wrong := text(reply[7]); wrong != "" {
-		f.b.warn("delayed "+f.b.prefix(tag), "a delayed event cannot join the log, trying again", "error", explained(errors.New(wrong)))
+		f.r.warn("delayed "+f.r.prefix(tag), "a delayed event cannot join the log, trying again", "error", explained(errors.New(wrong)))
 	}
 	topics := list(reply[8])
 	for _, v := range topics {
@@ -430,14 +430,14 @@ func told(names []any, score, last int64) (int64, bool) {
 }
 
 // tellSetBack says that positions of the consumers were ahead of a server that has lost writes.
-func (b *Backend) tellSetBack(tag int, consumers []string) {
+func (r *reader) tellSetBack(tag int, consumers []string) {
 	const reason = "the server has lost what was stored last, and its clock is behind: positions are read again"
-	b.warn("setback "+b.prefix(tag), reason, "tag", b.prefix(tag), "consumers", consumers)
-	if b.observer == nil {
+	r.warn("setback "+r.prefix(tag), reason, "tag", r.prefix(tag), "consumers", consumers)
+	if r.observer == nil {
 		return
 	}
 	for _, c := range consumers {
-		b.observer.Observe(operate.ObservedSetBack{Consumer: c, Reason: reason})
+		r.observer.Observe(operate.ObservedSetBack{Consumer: c, Reason: reason})
 	}
 }
 

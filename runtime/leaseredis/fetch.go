@@ -13,15 +13,23 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
+// reader reads messages and watches for news of them.
+type reader struct {
+	*catalog
+	trimmer *trimmer
+	sizes   sync.Map // consumer → *sizes
+	missed  missed
+}
+
 // Fetch reads the next messages of each item, all in one round trip to each node. A resource
 // whose messages come from several tags gets them in the order of their ids, as far as no
 // message with a smaller id can still be added anywhere.
-func (b *Backend) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
-	sh, err := b.shape(ctx)
+func (r *reader) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
+	sh, err := r.shape(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("leaseredis: fetch for %s: %w", req.Consumer.Name, err)
 	}
-	f := &fetch{b: b, sh: sh, info: req.Consumer, maxPayload: req.MaxPayload, naming: logNaming, texts: interned{}}
+	f := &fetch{r: r, sh: sh, info: req.Consumer, maxPayload: req.MaxPayload, naming: logNaming, texts: interned{}}
 	if f.source = sourceOf(req.Consumer); f.source != nil {
 		f.naming = f.source.naming()
 	}
@@ -34,7 +42,7 @@ func (b *Backend) Fetch(ctx context.Context, req backend.FetchRequest) ([]backen
 
 // fetch is one call of Fetch.
 type fetch struct {
-	b          *Backend
+	r          *reader
 	sh         *shape
 	info       backend.ConsumerInfo
 	source     *StreamSource
@@ -107,10 +115,10 @@ func (f *fetch) run(ctx context.Context, asked []backend.FetchItem) ([]backend.F
 		if !ok && item.From != nil {
 			return nil, fmt.Errorf("the cursor of %q is a %T of another backend", item.Resource, item.From)
 		}
-		it := fetchedItem{FetchItem: item, from: from, ins: f.b.inputsOf(f.sh, f.info, item.Resource)}
+		it := fetchedItem{FetchItem: item, from: from, ins: f.r.inputsOf(f.sh, f.info, item.Resource)}
 		it.at = from.positions(it.ins)
 		if f.source == nil {
-			f.b.distrust(item.Resource, it.at)
+			f.r.distrust(item.Resource, it.at)
 		} else {
 			f.beginsAgain(&it)
 		}
@@ -119,7 +127,7 @@ func (f *fetch) run(ctx context.Context, asked []backend.FetchItem) ([]backend.F
 		}
 		items[i] = it
 	}
-	sizes := f.b.known.sizesOf(f.info.Name)
+	sizes := f.r.sizesOf(f.info.Name)
 	r := ration{left: fetchBytes, few: sizes.few()}
 	pending := make([]*fetchedItem, len(items))
 	for i := range items {
@@ -149,7 +157,7 @@ func (f *fetch) run(ctx context.Context, asked []backend.FetchItem) ([]backend.F
 		}
 		out[i] = f.merge(it)
 	}
-	f.b.known.touched.add(f.info.Name, f.source, f.info.Per, out)
+	f.r.trimmer.touched.add(f.info.Name, f.source, f.info.Per, out)
 	return out, nil
 }
 
@@ -179,17 +187,17 @@ func (f *fetch) round(ctx context.Context, items []*fetchedItem) error {
 // read carries the reads out. When a resource has several inputs, each tag is asked before
 // for the least id that it can still give.
 func (f *fetch) read(ctx context.Context, items []*fetchedItem, reads []*read) error {
-	if f.source == nil && f.info.Per == backend.PerTopic && f.b.clustered() {
+	if f.source == nil && f.info.Per == backend.PerTopic && f.r.clustered() {
 		return f.readByTag(ctx, items)
 	}
 	if f.source != nil || f.sh.tags == 1 || viewed(f.info) == "" {
-		return f.b.readAll(ctx, reads)
+		return f.r.readAll(ctx, reads)
 	}
 	clocks := make([]*redis.Cmd, f.sh.tags)
-	seen := f.b.known.seen.Load()
-	err := f.b.readAfter(ctx, func(pipe redis.Pipeliner) {
+	seen := f.r.seen.Load()
+	err := f.r.readAfter(ctx, func(pipe redis.Pipeliner) {
 		for tag := range clocks {
-			clocks[tag] = pipe.EvalSha(ctx, scripts.clock.sha, f.b.keys(tag), seen)
+			clocks[tag] = pipe.EvalSha(ctx, scripts.clock.sha, f.r.keys(tag), seen)
 		}
 	}, reads)
 	if err != nil {
@@ -198,13 +206,13 @@ func (f *fetch) read(ctx context.Context, items []*fetchedItem, reads []*read) e
 	for tag, c := range clocks {
 		v, err := c.Result()
 		if redis.HasErrorPrefix(err, "NOSCRIPT") {
-			if _, err = f.b.run(ctx, tag, scripts.clock, seen); err == nil {
+			if _, err = f.r.run(ctx, tag, scripts.clock, seen); err == nil {
 				return f.read(ctx, items, reads) // what was read says nothing without it
 			}
 		}
 		if err = failure(err); err != nil {
 			if errors.Is(err, errShape) {
-				f.b.forgetShape()
+				f.r.forgetShape()
 			}
 			return err
 		}
@@ -244,7 +252,7 @@ func (f *fetch) readByTag(ctx context.Context, items []*fetchedItem) error {
 			it.now[0] = &read{key: r.key, err: errSlowTag} // until it is answered
 		}
 		go func() {
-			if err := f.b.readAll(ctx, a.reads); err != nil {
+			if err := f.r.readAll(ctx, a.reads); err != nil {
 				failed := make([]*read, len(a.reads)) // the others may still be written to
 				for i, r := range a.reads {
 					failed[i] = &read{key: r.key, err: err}
@@ -281,13 +289,13 @@ func (f *fetch) settle(ctx context.Context, it *fetchedItem) error {
 		switch {
 		case r.err == nil:
 		case redis.HasErrorPrefix(r.err, "WRONGTYPE"):
-			f.b.warn("type "+r.key, "a key that is to be a stream holds something else; its messages wait until it is renamed or deleted",
+			f.r.warn("type "+r.key, "a key that is to be a stream holds something else; its messages wait until it is renamed or deleted",
 				"consumer", f.info.Name, "resource", it.Resource, "key", r.key)
 			r.err = nil
-		case f.info.Per == backend.PerTopic && f.b.clustered():
+		case f.info.Per == backend.PerTopic && f.r.clustered():
 			// Other topics may be on nodes that work. The feed names this one again.
-			f.b.known.missed.add(f.info.Name, it.Resource)
-			f.b.warn("read "+f.info.Name, "a topic cannot be read, trying again", "consumer", f.info.Name, "resource", it.Resource, "error", r.err)
+			f.r.missed.add(f.info.Name, it.Resource)
+			f.r.warn("read "+f.info.Name, "a topic cannot be read, trying again", "consumer", f.info.Name, "resource", it.Resource, "error", r.err)
 			r.err = nil
 		default:
 			return r.err
@@ -322,7 +330,7 @@ func (f *fetch) leaveOut(ctx context.Context, it *fetchedItem, n int) error {
 	if f.info.Per != backend.PerTopic {
 		args = []any{"", f.info.Name, it.Resource, adoptBytes}
 	}
-	reply, err := f.b.run(ctx, it.ins[n].tag, scripts.adopt, args...)
+	reply, err := f.r.run(ctx, it.ins[n].tag, scripts.adopt, args...)
 	ns := ints(reply)
 	if err != nil || len(ns) != 2 {
 		return unexpected(answer{reply, err})
@@ -332,17 +340,17 @@ func (f *fetch) leaveOut(ctx context.Context, it *fetchedItem, n int) error {
 		return nil // it is this process's clock that is behind
 	}
 	r.entries, r.cut = r.entries[:i], false
-	f.b.warn("adopt "+r.key, "another program wrote entries with ids far ahead of the clock; they are taken out and come again with others",
+	f.r.warn("adopt "+r.key, "another program wrote entries with ids far ahead of the clock; they are taken out and come again with others",
 		"consumer", f.info.Name, "key", r.key)
 	return nil
 }
 
 // distrust begins again where a position in the log is one that no clock can have given: messages would be
 // passed over. What was passed is trimmed, so that little comes twice.
-func (b *Backend) distrust(resource string, at []position) {
+func (r *reader) distrust(resource string, at []position) {
 	for i, p := range at {
 		if p.ms > never {
-			b.warn("position "+resource, "a position lies centuries ahead of the clock; what the log holds is read from its beginning",
+			r.warn("position "+resource, "a position lies centuries ahead of the clock; what the log holds is read from its beginning",
 				"resource", resource, "position", p.String())
 			at[i] = position{}
 		}
@@ -352,8 +360,8 @@ func (b *Backend) distrust(resource string, at []position) {
 // beginsAgain sets positions back in streams that were found to be others than those that were read.
 func (f *fetch) beginsAgain(it *fetchedItem) {
 	for n, in := range it.ins {
-		if it.at[n] != (position{}) && f.b.known.reads.begins(f.info.Name, in.name) {
-			f.b.warn("again "+f.info.Name+" "+in.key, "a stream was deleted and made again; it is read from its beginning",
+		if it.at[n] != (position{}) && f.r.reads.begins(f.info.Name, in.name) {
+			f.r.warn("again "+f.info.Name+" "+in.key, "a stream was deleted and made again; it is read from its beginning",
 				"consumer", f.info.Name, "stream", in.key, "cursor", it.at[n].id())
 			it.at[n] = position{}
 		}
@@ -364,19 +372,19 @@ func (f *fetch) beginsAgain(it *fetchedItem) {
 // anew with smaller ids, or these were set back: its entries would be passed over.
 func (f *fetch) beginAgain(ctx context.Context, it *fetchedItem, n int) error {
 	r := it.reads[n]
-	last, there, err := f.b.lastOf(ctx, r.key)
+	last, there, err := f.r.lastOf(ctx, r.key)
 	if err != nil || !there || last.compare(it.at[n]) >= 0 {
 		return err
 	}
 	again := &read{key: r.key, count: min(it.Limit+1, fetchLeast)}
-	if err := f.b.readAll(ctx, []*read{again}); err != nil || again.err != nil {
+	if err := f.r.readAll(ctx, []*read{again}); err != nil || again.err != nil {
 		return errors.Join(err, again.err)
 	}
 	if len(again.entries) == 0 {
 		return nil
 	}
 	again.cut = len(again.entries) == again.count
-	f.b.warn("again "+f.info.Name+" "+r.key, "a stream was deleted and has begun again with smaller ids; it is read from its beginning",
+	f.r.warn("again "+f.info.Name+" "+r.key, "a stream was deleted and has begun again with smaller ids; it is read from its beginning",
 		"consumer", f.info.Name, "stream", r.key, "cursor", it.at[n].id(), "last", last.id())
 	it.at = slices.Clone(it.at)
 	it.at[n] = position{}
@@ -420,7 +428,7 @@ func (f *fetch) merge(it *fetchedItem) backend.Fetched {
 			n[m.input]++
 		}
 		for i, in := range it.ins {
-			f.b.known.reads.moved(f.info.Name, in.name, it.at[i], at[i], n[i])
+			f.r.reads.moved(f.info.Name, in.name, it.at[i], at[i], n[i])
 		}
 	}
 	out.More = more
@@ -454,7 +462,7 @@ func (f *fetch) ordered(it *fetchedItem) (out []merged, more bool) {
 		last := r.entries[len(r.entries)-1].at
 		more = more || r.cut && len(r.entries) <= it.Limit
 		if bounded && !it.beyond(last) {
-			f.b.saw(int64(last.ms)) // the other tags' ids rise above it
+			f.r.saw(int64(last.ms)) // the other tags' ids rise above it
 		}
 		if len(it.ins) > 1 && r.cut {
 			// What follows the last one read was not read.

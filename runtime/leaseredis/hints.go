@@ -12,7 +12,7 @@ import (
 
 // hints listens for what scripts publish.
 type hints struct {
-	b         *Backend
+	d         *shards
 	sh        *shape
 	hinted    []atomic.Bool // by tag
 	wake      chan struct{}
@@ -58,7 +58,7 @@ func (h *hints) listen(ctx context.Context) {
 	tags := make(map[string]int, h.sh.tags)
 	channels := make([]string, h.sh.tags)
 	for tag := range channels {
-		channels[tag] = h.b.prefix(tag) + "news"
+		channels[tag] = h.d.prefix(tag) + "news"
 		tags[channels[tag]] = tag
 	}
 	for failures := 0; ctx.Err() == nil; failures++ {
@@ -69,12 +69,12 @@ func (h *hints) listen(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		h.b.look(err)
+		h.d.look(err)
 		if time.Since(began) > 2*hintMost {
 			failures = 0
 		}
 		if failures > 2 {
-			h.b.warn("hints", "the subscription that wakes this process fails; it looks for news twice a second instead", "error", err)
+			h.d.warn("hints", "the subscription that wakes this process fails; it looks for news twice a second instead", "error", err)
 		}
 		timer := time.NewTimer(min(hintPause<<min(failures, 6), hintMost))
 		select {
@@ -92,7 +92,7 @@ func (h *hints) follow(ctx context.Context, channels []string, tags map[string]i
 		h.mu.Unlock()
 		return context.Canceled
 	}
-	sub := h.b.client.Subscribe(ctx)
+	sub := h.d.client.Subscribe(ctx)
 	h.sub = sub
 	h.mu.Unlock()
 	defer sub.Close()

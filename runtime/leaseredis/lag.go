@@ -28,10 +28,10 @@ type looked struct {
 }
 
 // eachInput passes on what the server tells of the streams of resources, tag by tag, without reading their messages.
-func (b *Backend) eachInput(ctx context.Context, sh *shape, info backend.ConsumerInfo, at map[string]cursor, each func(l looked, s streamInfo, now int64) error) error {
+func (st *streams) eachInput(ctx context.Context, sh *shape, info backend.ConsumerInfo, at map[string]cursor, each func(l looked, s streamInfo, now int64) error) error {
 	byTag := map[int][]looked{}
 	for resource, c := range at {
-		ins := b.inputsOf(sh, info, resource)
+		ins := st.inputsOf(sh, info, resource)
 		for i, p := range c.positions(ins) {
 			byTag[ins[i].tag] = append(byTag[ins[i].tag], looked{resource, ins[i], p})
 		}
@@ -42,13 +42,13 @@ func (b *Backend) eachInput(ctx context.Context, sh *shape, info backend.Consume
 			for i := range page {
 				keys[i] = page[i].in.key
 			}
-			infos, now, err := b.describe(ctx, tag, keys)
+			infos, now, err := st.describe(ctx, tag, keys)
 			if err != nil {
 				return fmt.Errorf("leaseredis: look for unread messages of %s: %w", info.Name, err)
 			}
 			for i := range page {
 				if infos[i].other {
-					b.warn("type "+keys[i], "a key that is to be a stream holds something else; it is read when it is one", "consumer", info.Name, "key", keys[i])
+					st.warn("type "+keys[i], "a key that is to be a stream holds something else; it is read when it is one", "consumer", info.Name, "key", keys[i])
 					continue
 				}
 				if err := each(page[i], infos[i], now); err != nil {
@@ -61,12 +61,12 @@ func (b *Backend) eachInput(ctx context.Context, sh *shape, info backend.Consume
 }
 
 // unread tells of each resource whether messages follow its cursor.
-func (b *Backend) unread(ctx context.Context, sh *shape, info backend.ConsumerInfo, at map[string]cursor) (map[string]bool, error) {
+func (st *streams) unread(ctx context.Context, sh *shape, info backend.ConsumerInfo, at map[string]cursor) (map[string]bool, error) {
 	out := make(map[string]bool, len(at))
 	for resource := range at {
 		out[resource] = false
 	}
-	return out, b.eachInput(ctx, sh, info, at, func(l looked, s streamInfo, _ int64) error {
+	return out, st.eachInput(ctx, sh, info, at, func(l looked, s streamInfo, _ int64) error {
 		if s.length > 0 && l.at.compare(s.top) < 0 {
 			out[l.resource] = true
 		}
@@ -75,13 +75,13 @@ func (b *Backend) unread(ctx context.Context, sh *shape, info backend.ConsumerIn
 }
 
 // lag counts the messages that follow cursors.
-func (b *Backend) lag(ctx context.Context, sh *shape, info backend.ConsumerInfo, at map[string]cursor) (map[string]lagged, error) {
+func (st *streams) lag(ctx context.Context, sh *shape, info backend.ConsumerInfo, at map[string]cursor) (map[string]lagged, error) {
 	out := make(map[string]lagged, len(at))
 	for resource := range at {
 		out[resource] = lagged{}
 	}
-	return out, b.eachInput(ctx, sh, info, at, func(l looked, s streamInfo, now int64) error {
-		n, first, err := b.behind(ctx, l.in.tag, l.in.key, s, l.at)
+	return out, st.eachInput(ctx, sh, info, at, func(l looked, s streamInfo, now int64) error {
+		n, first, err := st.behind(ctx, l.in.tag, l.in.key, s, l.at)
 		if err != nil || n == 0 {
 			return err
 		}
@@ -100,7 +100,7 @@ func (b *Backend) lag(ctx context.Context, sh *shape, info backend.ConsumerInfo,
 
 // bodies reads messages of resources by id and packs them, in one round trip. Those that are gone are
 // absent: deleted by others, or their whole stream replaced.
-func (b *Backend) bodies(ctx context.Context, sh *shape, info backend.ConsumerInfo, ids map[string][]string) (map[string]map[string]string, error) {
+func (st *streams) bodies(ctx context.Context, sh *shape, info backend.ConsumerInfo, ids map[string][]string) (map[string]map[string]string, error) {
 	type message struct {
 		resource, id string
 		from         input
@@ -109,7 +109,7 @@ func (b *Backend) bodies(ctx context.Context, sh *shape, info backend.ConsumerIn
 	var wanted []message
 	var reads []*read
 	for resource, some := range ids {
-		ins := b.inputsOf(sh, info, resource)
+		ins := st.inputsOf(sh, info, resource)
 		for _, id := range some {
 			if n, at, ok := findMessage(ins, id); ok {
 				r := &read{key: ins[n].key, after: at, exact: true}
@@ -117,7 +117,7 @@ func (b *Backend) bodies(ctx context.Context, sh *shape, info backend.ConsumerIn
 			}
 		}
 	}
-	if err := b.readAll(ctx, reads); err != nil {
+	if err := st.readAll(ctx, reads); err != nil {
 		return nil, err
 	}
 	naming := logNaming

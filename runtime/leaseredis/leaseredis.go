@@ -15,11 +15,23 @@ import (
 
 // Backend keeps sessions, leases and messages in one namespace of a Redis server or of a
 // Redis Cluster. It is safe for concurrent use.
+//
+// It has a part for each role, and below these what they share: the streams and the catalog of consumers, the sessions of this
+// process, and the shards, which reach the server.
 type Backend struct {
-	shards
-	maxDead  int
-	sessions sessions
-	known    knowledge
+	*shards
+	*sessions
+	*streams
+	*catalog
+
+	*owner
+	*publisher
+	*reader
+	*commits
+	*ledger
+	*keeper
+	*operator
+	*checker
 }
 
 // Option adjusts a Backend.
@@ -69,7 +81,7 @@ func WithSlots(n int) Option {
 
 // WithMaxDeadLetters bounds the dead letters of consumers that set no bound of their own:
 // the oldest go first, counted and logged. Default 10,000; 0 is no bound.
-func WithMaxDeadLetters(n int) Option { return func(b *Backend) { b.maxDead = max(n, 0) } }
+func WithMaxDeadLetters(n int) Option { return func(b *Backend) { b.keeper.maxDead = max(n, 0) } }
 
 // New returns a backend on client's server or cluster: a *redis.Client, also one under
 // Sentinel, or a *redis.ClusterClient that reads from masters. It does not connect; what is
@@ -78,8 +90,17 @@ func WithMaxDeadLetters(n int) Option { return func(b *Backend) { b.maxDead = ma
 // it a running process keeps a connection of its own to each node for heartbeats, made from
 // the client's options, and one subscription on the client.
 func New(client redis.UniversalClient, opts ...Option) *Backend {
-	b := &Backend{shards: shards{client: client, namespace: "lg", log: slog.Default()}, maxDead: 10_000}
-	b.owner = b
+	d := &shards{client: client, namespace: "lg", log: slog.Default()}
+	ss := &sessions{shards: d}
+	d.owner = ss
+	st := &streams{sessions: ss}
+	c := &catalog{streams: st}
+	o, ledger, trimmer := &owner{catalog: c}, &ledger{c}, &trimmer{catalog: c}
+	b := &Backend{
+		shards: d, sessions: ss, streams: st, catalog: c,
+		owner: o, publisher: &publisher{streams: st}, reader: &reader{catalog: c, trimmer: trimmer}, commits: &commits{c}, ledger: ledger,
+		keeper: &keeper{catalog: c, trimmer: trimmer, ledger: ledger, maxDead: 10_000}, operator: &operator{c, o}, checker: &checker{c},
+	}
 	for _, o := range opts {
 		o(b)
 	}

@@ -13,10 +13,10 @@ import (
 const parkedPage = 200
 
 // Parked lists parked messages: tag by tag resources, and of these lanes, that are due soonest first.
-func (b *Backend) Parked(ctx context.Context, f operate.ParkedFilter) ([]operate.ParkedInfo, error) {
+func (o *operator) Parked(ctx context.Context, f operate.ParkedFilter) ([]operate.ParkedInfo, error) {
 	var out []operate.ParkedInfo
-	err := b.repeat(ctx, func() (err error) {
-		out, err = b.parked(ctx, f)
+	err := o.repeat(ctx, func() (err error) {
+		out, err = o.parked(ctx, f)
 		return err
 	})
 	if err != nil {
@@ -25,12 +25,12 @@ func (b *Backend) Parked(ctx context.Context, f operate.ParkedFilter) ([]operate
 	return out, nil
 }
 
-func (b *Backend) parked(ctx context.Context, f operate.ParkedFilter) (out []operate.ParkedInfo, err error) {
-	sh, err := b.shape(ctx)
+func (o *operator) parked(ctx context.Context, f operate.ParkedFilter) (out []operate.ParkedInfo, err error) {
+	sh, err := o.shape(ctx)
 	if err != nil {
 		return nil, err
 	}
-	info, err := b.info(ctx, f.Consumer)
+	info, err := o.info(ctx, f.Consumer)
 	if errors.Is(err, errUnknownConsumer) {
 		return nil, nil
 	}
@@ -38,15 +38,15 @@ func (b *Backend) parked(ctx context.Context, f operate.ParkedFilter) (out []ope
 		return nil, err
 	}
 	if f.Resource != "" {
-		return b.parkedOf(ctx, sh.leaseTag(f.Consumer, f.Resource), f.Resource, f, nil)
+		return o.parkedOf(ctx, sh.leaseTag(f.Consumer, f.Resource), f.Resource, f, nil)
 	}
-	for _, s := range b.leaseSteps(sh, info, nil) {
-		for resources, err := range b.ranked(ctx, b.prefix(s.tag)+"pr:"+f.Consumer) {
+	for _, s := range o.leaseSteps(sh, info, nil) {
+		for resources, err := range o.ranked(ctx, o.prefix(s.tag)+"pr:"+f.Consumer) {
 			if err != nil {
 				return nil, err
 			}
 			for _, resource := range resources {
-				out, err = b.parkedOf(ctx, s.tag, resource, f, out)
+				out, err = o.parkedOf(ctx, s.tag, resource, f, out)
 				if err != nil || f.Limit > 0 && len(out) >= f.Limit {
 					return out, err
 				}
@@ -57,10 +57,10 @@ func (b *Backend) parked(ctx context.Context, f operate.ParkedFilter) (out []ope
 }
 
 // parkedOf adds to out what f selects in a resource.
-func (b *Backend) parkedOf(ctx context.Context, tag int, resource string, f operate.ParkedFilter, out []operate.ParkedInfo) ([]operate.ParkedInfo, error) {
-	for lanes, err := range b.ranked(ctx, b.prefix(tag)+"due:"+f.Consumer+":"+resource) {
+func (o *operator) parkedOf(ctx context.Context, tag int, resource string, f operate.ParkedFilter, out []operate.ParkedInfo) ([]operate.ParkedInfo, error) {
+	for lanes, err := range o.ranked(ctx, o.prefix(tag)+"due:"+f.Consumer+":"+resource) {
 		if err == nil {
-			out, err = b.parkedIn(ctx, tag, resource, lanes, f, out)
+			out, err = o.parkedIn(ctx, tag, resource, lanes, f, out)
 		}
 		if err != nil || f.Limit > 0 && len(out) >= f.Limit {
 			return out, err
@@ -70,20 +70,20 @@ func (b *Backend) parkedOf(ctx context.Context, tag int, resource string, f oper
 }
 
 // parkedIn adds to out what f selects in lanes of a resource, until it has as many as f wants.
-func (b *Backend) parkedIn(ctx context.Context, tag int, resource string, lanes []string, f operate.ParkedFilter, out []operate.ParkedInfo) ([]operate.ParkedInfo, error) {
+func (o *operator) parkedIn(ctx context.Context, tag int, resource string, lanes []string, f operate.ParkedFilter, out []operate.ParkedInfo) ([]operate.ParkedInfo, error) {
 	for from := int64(0); len(lanes) > 0; {
 		args := []any{f.Consumer, resource, from, parkedPage, parkedBytes}
 		for _, lane := range lanes {
 			args = append(args, lane)
 		}
-		reply, err := b.run(ctx, tag, scripts.listparked, args...)
+		reply, err := o.run(ctx, tag, scripts.listparked, args...)
 		if err != nil {
 			return nil, err
 		}
 		r := list(reply)
 		for _, v := range list(r[2]) {
 			v := list(v)
-			m := b.unpackKept(text(v[6]), text(v[0]))
+			m := o.unpackKept(text(v[6]), text(v[0]))
 			if f.Key != "" && f.Key != m.Key {
 				continue
 			}

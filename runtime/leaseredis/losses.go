@@ -119,16 +119,16 @@ func (r *streamReads) verify(consumer, stream string, info streamInfo, before fu
 // verify tells of entries of streams that were deleted before they were read, and returns the streams that are to be read
 // again. What was passed is stored, for who takes the streams over.
 func (f *sourceFeed) verify(ctx context.Context, which []int, infos []streamInfo) (again []int) {
-	b, name := f.b, f.info.Name
-	sh, err := b.shape(ctx)
+	cat, name := f.cat, f.info.Name
+	sh, err := cat.shape(ctx)
 	if err != nil {
 		return nil // it is looked at again
 	}
-	key := b.prefix(sh.tagOf(name)) + "reads:" + name
+	key := cat.prefix(sh.tagOf(name)) + "reads:" + name
 	for k, i := range which {
 		stream := f.ins[i].name
-		lost := b.known.reads.verify(name, stream, infos[k], func() (at position, passed int64, ok bool) {
-			stored, err := ask(ctx, &b.shards, key, func(ctx context.Context) (string, error) { return b.client.HGet(ctx, key, stream).Result() })
+		lost := cat.reads.verify(name, stream, infos[k], func() (at position, passed int64, ok bool) {
+			stored, err := ask(ctx, cat.shards, key, func(ctx context.Context) (string, error) { return cat.client.HGet(ctx, key, stream).Result() })
 			var id string
 			if err == nil {
 				_, err = fmt.Sscan(stored, &id, &passed)
@@ -140,28 +140,28 @@ func (f *sourceFeed) verify(ctx context.Context, which []int, infos []streamInfo
 		})
 		if lost.store != "" {
 			// When this fails, the next owner does not notice what is lost until then.
-			_, _ = ask(ctx, &b.shards, key, func(ctx context.Context) (int64, error) {
-				return b.client.HSet(ctx, key, stream, lost.store).Result()
+			_, _ = ask(ctx, cat.shards, key, func(ctx context.Context) (int64, error) {
+				return cat.client.HSet(ctx, key, stream, lost.store).Result()
 			})
 		}
 		if lost.again {
 			again = append(again, i)
 		}
 		if lost.n != 0 {
-			b.tellLost(name, stream, lost.n)
+			cat.tellLost(name, stream, lost.n)
 		}
 	}
 	return again
 }
 
 // tellLost says that entries were deleted before they were read.
-func (b *Backend) tellLost(consumer, stream string, n int64) {
+func (st *streams) tellLost(consumer, stream string, n int64) {
 	args := []any{"consumer", consumer, "stream", stream}
 	if n > 0 {
 		args = append(args, "entries", n)
 	}
-	b.log.Warn("leaseredis: entries of a stream were trimmed or deleted before they were read; let who writes it keep more", args...)
-	if b.observer != nil {
-		b.observer.Observe(operate.ObservedMissed{Consumer: consumer, Resource: stream, Messages: int(max(n, 0))})
+	st.log.Warn("leaseredis: entries of a stream were trimmed or deleted before they were read; let who writes it keep more", args...)
+	if st.observer != nil {
+		st.observer.Observe(operate.ObservedMissed{Consumer: consumer, Resource: stream, Messages: int(max(n, 0))})
 	}
 }

@@ -21,17 +21,25 @@ const (
 	maintainStep   = 500              // what one script call deletes at most
 )
 
+// keeper keeps the namespace to its bounds.
+type keeper struct {
+	*catalog
+	trimmer *trimmer
+	ledger  *ledger
+	maxDead int // see WithMaxDeadLetters
+}
+
 // Maintain trims the log, keeps dead letters and executed items to their bounds, and forgets
 // sessions and streams that are no more. One replica at a time does it; for others there is nothing
 // to do.
-func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo) (operate.MaintainReport, error) {
+func (k *keeper) Maintain(ctx context.Context, consumers []backend.ConsumerInfo) (operate.MaintainReport, error) {
 	var r operate.MaintainReport
 	fail := func(what string, err error) error { return fmt.Errorf("leaseredis: housekeeping: %s: %w", what, err) }
-	sh, err := b.shape(ctx)
+	sh, err := k.shape(ctx)
 	if err != nil {
 		return r, fail("prepare", err)
 	}
-	release, err := b.take(ctx, sh, "maintaining", maintainToken)
+	release, err := k.take(ctx, sh, "maintaining", maintainToken)
 	if err != nil {
 		return r, fail("take the token", err)
 	}
@@ -48,59 +56,59 @@ func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo
 			}
 		}
 	}
-	add(&r.SegmentsDropped, "trim the log")(b.trim(ctx, sh, consumers))
-	add(&r.SessionsForgotten, "forget sessions")(b.forgetSessions(ctx, sh))
+	add(&r.SegmentsDropped, "trim the log")(k.trimmer.trim(ctx, sh, consumers))
+	add(&r.SessionsForgotten, "forget sessions")(k.forgetSessions(ctx, sh))
 	for _, info := range consumers {
-		if _, err := b.narrow(ctx, sh, info); err != nil {
+		if _, err := k.narrow(ctx, sh, info); err != nil {
 			errs = append(errs, fail("drop patterns of "+info.Name, err))
 		}
 		if info.Keep > 0 {
-			add(&r.DeadLettersExpired, "expire dead letters of "+info.Name)(b.expireDead(ctx, sh, info))
+			add(&r.DeadLettersExpired, "expire dead letters of "+info.Name)(k.expireDead(ctx, sh, info))
 		}
 		limit := info.Max
 		if limit == 0 {
-			limit = b.maxDead
+			limit = k.maxDead
 		}
 		if limit > 0 {
-			dropped, err := b.boundDead(ctx, sh, info.Name, limit)
+			dropped, err := k.boundDead(ctx, sh, info.Name, limit)
 			add(&r.DeadLettersDropped, "bound dead letters of "+info.Name)(dropped, err)
 			if dropped > 0 {
-				b.log.Warn("dead letters were dropped, the oldest first: there are more than are kept",
+				k.log.Warn("dead letters were dropped, the oldest first: there are more than are kept",
 					"consumer", info.Name, "dropped", dropped, "kept", limit)
 			}
 		}
 		if info.OnceKeep > 0 {
-			add(&r.OnceForgotten, "forget items of "+info.Name)(b.forgetItems(ctx, sh, info))
+			add(&r.OnceForgotten, "forget items of "+info.Name)(k.forgetItems(ctx, sh, info))
 		}
 		if info.Per == backend.PerStream {
-			add(&r.StreamsForgotten, "forget streams of "+info.Name)(b.forgetStreams(ctx, sh, info))
+			add(&r.StreamsForgotten, "forget streams of "+info.Name)(k.forgetStreams(ctx, sh, info))
 		}
 	}
 	return r, errors.Join(errs...)
 }
 
 // take takes a token of the namespace, and returns how to give it back; nil when somebody else has it.
-func (b *Backend) take(ctx context.Context, sh *shape, name string, ttl time.Duration) (release func(), err error) {
+func (k *keeper) take(ctx context.Context, sh *shape, name string, ttl time.Duration) (release func(), err error) {
 	var id [16]byte
 	rand.Read(id[:])
 	holder := hex.EncodeToString(id[:])
-	tag := b.reach(sh)[0]
-	reply, err := b.run(ctx, tag, scripts.token, name, holder, ttl.Milliseconds())
+	tag := k.reach(sh)[0]
+	reply, err := k.run(ctx, tag, scripts.token, name, holder, ttl.Milliseconds())
 	if err != nil || number(reply) == 0 {
 		return nil, err
 	}
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		b.run(ctx, tag, scripts.token, name, holder, 0) // else it expires
+		k.run(ctx, tag, scripts.token, name, holder, 0) // else it expires
 	}, nil
 }
 
 // expireDead deletes dead letters that are older than they are kept.
-func (b *Backend) expireDead(ctx context.Context, sh *shape, info backend.ConsumerInfo) (n int, err error) {
-	for _, tag := range b.reach(sh) {
+func (k *keeper) expireDead(ctx context.Context, sh *shape, info backend.ConsumerInfo) (n int, err error) {
+	for _, tag := range k.reach(sh) {
 		for {
-			reply, err := b.run(ctx, tag, scripts.expiredead, info.Name, info.Keep.Microseconds(), maintainStep)
+			reply, err := k.run(ctx, tag, scripts.expiredead, info.Name, info.Keep.Microseconds(), maintainStep)
 			if err != nil {
 				return n, err
 			}
@@ -114,16 +122,16 @@ func (b *Backend) expireDead(ctx context.Context, sh *shape, info backend.Consum
 }
 
 // forgetItems forgets items that were executed, or given up on, before they are kept.
-func (b *Backend) forgetItems(ctx context.Context, sh *shape, info backend.ConsumerInfo) (n int, err error) {
-	for _, tag := range b.reach(sh) {
+func (k *keeper) forgetItems(ctx context.Context, sh *shape, info backend.ConsumerInfo) (n int, err error) {
+	for _, tag := range k.reach(sh) {
 		for kept := 0; ; {
-			reply, err := b.run(ctx, tag, scripts.forgetonce, info.Name, info.OnceKeep.Microseconds(), kept, maintainStep)
+			reply, err := k.run(ctx, tag, scripts.forgetonce, info.Name, info.OnceKeep.Microseconds(), kept, maintainStep)
 			if err != nil {
 				return n, err
 			}
 			page := list(reply)
 			n += int(number(page[1]))
-			dropped, running, err := b.dropEnded(ctx, sh, tag, info, list(page[2]))
+			dropped, running, err := k.dropEnded(ctx, sh, tag, info, list(page[2]))
 			n += dropped
 			if err != nil {
 				return n, err
@@ -138,7 +146,7 @@ func (b *Backend) forgetItems(ctx context.Context, sh *shape, info backend.Consu
 }
 
 // dropEnded forgets those items whose leases have ended, and says how many still run.
-func (b *Backend) dropEnded(ctx context.Context, sh *shape, tag int, info backend.ConsumerInfo, begun []any) (dropped, running int, err error) {
+func (k *keeper) dropEnded(ctx context.Context, sh *shape, tag int, info backend.ConsumerInfo, begun []any) (dropped, running int, err error) {
 	if len(begun) == 0 {
 		return 0, 0, nil
 	}
@@ -147,7 +155,7 @@ func (b *Backend) dropEnded(ctx context.Context, sh *shape, tag int, info backen
 		v := list(v)
 		items[i] = begunItem{text(v[0]), text(v[1]), text(v[2]), text(v[3])}
 	}
-	executing, err := b.executing(ctx, sh, info.Name, items)
+	executing, err := k.ledger.executing(ctx, sh, info.Name, items)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -159,7 +167,7 @@ func (b *Backend) dropEnded(ctx context.Context, sh *shape, tag int, info backen
 		}
 	}
 	args[1] = n
-	reply, err := b.run(ctx, tag, scripts.droponce, args...)
+	reply, err := k.run(ctx, tag, scripts.droponce, args...)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -169,29 +177,29 @@ func (b *Backend) dropEnded(ctx context.Context, sh *shape, tag int, info backen
 
 // forgetStreams drops streams that have been without work for long and of which nothing is
 // left. The epoch of one that comes again is higher: it is at least the time.
-func (b *Backend) forgetStreams(ctx context.Context, sh *shape, info backend.ConsumerInfo) (n int, err error) {
-	if release, err := b.take(ctx, sh, "swept:"+info.Name, sweepEvery); err != nil || release == nil {
+func (k *keeper) forgetStreams(ctx context.Context, sh *shape, info backend.ConsumerInfo) (n int, err error) {
+	if release, err := k.take(ctx, sh, "swept:"+info.Name, sweepEvery); err != nil || release == nil {
 		return 0, err
 	}
-	for _, tag := range b.reach(sh) {
+	for _, tag := range k.reach(sh) {
 		choose := func(forget bool, names []string) ([]string, error) {
 			args := []any{info.Name, forgottenAfter.Microseconds(), flag(forget)}
 			for _, name := range names {
 				args = append(args, name)
 			}
-			reply, err := b.run(ctx, tag, scripts.forgetstreams, args...)
+			reply, err := k.run(ctx, tag, scripts.forgetstreams, args...)
 			var chosen []string
 			for _, v := range list(reply) {
 				chosen = append(chosen, text(v))
 			}
 			return chosen, err
 		}
-		err := b.resources(ctx, tag, info.Name, "", func(names []string) error {
+		err := k.resources(ctx, tag, info.Name, "", func(names []string) error {
 			idle, err := choose(false, names)
 			if err != nil || len(idle) == 0 {
 				return err
 			}
-			if idle, err = b.withoutMessages(ctx, sh, info, idle); err != nil || len(idle) == 0 {
+			if idle, err = k.withoutMessages(ctx, sh, info, idle); err != nil || len(idle) == 0 {
 				return err
 			}
 			gone, err := choose(true, idle)
@@ -206,11 +214,11 @@ func (b *Backend) forgetStreams(ctx context.Context, sh *shape, info backend.Con
 }
 
 // withoutMessages returns the streams of which the log holds nothing.
-func (b *Backend) withoutMessages(ctx context.Context, sh *shape, info backend.ConsumerInfo, streams []string) ([]string, error) {
+func (k *keeper) withoutMessages(ctx context.Context, sh *shape, info backend.ConsumerInfo, streams []string) ([]string, error) {
 	lengths := make([][]*redis.IntCmd, len(streams))
-	err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
+	err := k.pipelined(ctx, func(pipe redis.Pipeliner) {
 		for i, name := range streams {
-			for _, key := range b.inputs(sh, info, name) {
+			for _, key := range k.inputs(sh, info, name) {
 				lengths[i] = append(lengths[i], pipe.XLen(ctx, key))
 			}
 		}

@@ -14,24 +14,27 @@ import (
 // harm: it is an execution that the next owner hears of as unknown, or that told the truth about
 // its end.
 
+// ledger keeps the items that were executed.
+type ledger struct{ *catalog }
+
 // StartOnce notes that an execution is about to begin.
-func (b *Backend) StartOnce(ctx context.Context, session, consumer string, ref backend.Ref, key, message string) (backend.OnceState, error) {
-	state, err := b.startOnce(ctx, session, consumer, ref, key, message)
+func (l *ledger) StartOnce(ctx context.Context, session, consumer string, ref backend.Ref, key, message string) (backend.OnceState, error) {
+	state, err := l.startOnce(ctx, session, consumer, ref, key, message)
 	if err != nil && err != backend.ErrFenced {
 		err = fmt.Errorf("leaseredis: start an item of %s/%s: %w", consumer, ref.Resource, err)
 	}
 	return state, err
 }
 
-func (b *Backend) startOnce(ctx context.Context, session, consumer string, ref backend.Ref, key, message string) (backend.OnceState, error) {
-	sh, err := b.shape(ctx)
+func (l *ledger) startOnce(ctx context.Context, session, consumer string, ref backend.Ref, key, message string) (backend.OnceState, error) {
+	sh, err := l.shape(ctx)
 	if err != nil {
 		return 0, err
 	}
 	tag, leaseTag := sh.tagOf(key), sh.leaseTag(consumer, ref.Resource)
 	look, seq := 1, int64(0)
 	if tag != leaseTag {
-		reply, err := b.run(ctx, leaseTag, scripts.heldseq, session, consumer, 1, ref.Resource, ref.Epoch)
+		reply, err := l.run(ctx, leaseTag, scripts.heldseq, session, consumer, 1, ref.Resource, ref.Epoch)
 		if err != nil {
 			return 0, err
 		}
@@ -42,7 +45,7 @@ func (b *Backend) startOnce(ctx context.Context, session, consumer string, ref b
 	}
 	ended := []any{"", "", ""}
 	for range 3 { // it changes hands meanwhile at most
-		reply, err := b.run(ctx, tag, scripts.startonce, append([]any{consumer, key, session, ref.Resource, ref.Epoch, message, look, seq}, ended...)...)
+		reply, err := l.run(ctx, tag, scripts.startonce, append([]any{consumer, key, session, ref.Resource, ref.Epoch, message, look, seq}, ended...)...)
 		if err != nil {
 			return 0, err
 		}
@@ -58,9 +61,9 @@ func (b *Backend) startOnce(ctx context.Context, session, consumer string, ref b
 		}
 		other := list(reply)
 		if len(other) != 3 {
-			return 0, fmt.Errorf("key %q was changed by another program", b.prefix(tag)+"once:"+consumer)
+			return 0, fmt.Errorf("key %q was changed by another program", l.prefix(tag)+"once:"+consumer)
 		}
-		busy, err := b.executing(ctx, sh, consumer, []begunItem{{key, text(other[0]), text(other[1]), text(other[2])}})
+		busy, err := l.executing(ctx, sh, consumer, []begunItem{{key, text(other[0]), text(other[1]), text(other[2])}})
 		if err != nil {
 			return 0, err
 		}
@@ -76,8 +79,8 @@ func (b *Backend) startOnce(ctx context.Context, session, consumer string, ref b
 type begunItem struct{ item, session, resource, epoch string }
 
 // executing says which of the leases have not ended.
-func (b *Backend) executing(ctx context.Context, sh *shape, consumer string, items []begunItem) ([]bool, error) {
-	info, err := b.info(ctx, consumer)
+func (l *ledger) executing(ctx context.Context, sh *shape, consumer string, items []begunItem) ([]bool, error) {
+	info, err := l.info(ctx, consumer)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +89,7 @@ func (b *Backend) executing(ctx context.Context, sh *shape, consumer string, ite
 		steps[i] = step{tag: sh.leaseTag(consumer, it.resource), script: scripts.executing, args: []any{consumer, info.Grace.Microseconds(), flag(info.Lock == backend.LockRow), 1, it.session, it.resource, it.epoch}}
 	}
 	out := make([]bool, len(items))
-	for i, a := range b.runAll(ctx, steps) {
+	for i, a := range l.runAll(ctx, steps) {
 		if a.err != nil {
 			return nil, a.err
 		}
@@ -114,7 +117,7 @@ func (c *commit) tellEnds(ctx context.Context) error {
 		}
 	}
 	passed := map[*commitEntry]bool{}
-	for i, a := range c.b.runAll(ctx, steps) {
+	for i, a := range c.cat.runAll(ctx, steps) {
 		if a.err != nil {
 			return a.err
 		}
@@ -176,7 +179,7 @@ func (c *commit) tell(ctx context.Context, chosen func(*commitEntry, backend.Onc
 		flush(tag)
 	}
 	var err error
-	for _, a := range c.b.runAll(ctx, steps) {
+	for _, a := range c.cat.runAll(ctx, steps) {
 		err = cmp.Or(err, a.err)
 	}
 	return err

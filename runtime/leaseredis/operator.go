@@ -17,9 +17,15 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
+// operator is for people: what is there, and changes by hand.
+type operator struct {
+	*catalog
+	owner *owner
+}
+
 // consumers returns the names of all consumers that were ever registered.
-func (b *Backend) consumers(ctx context.Context, sh *shape) ([]string, error) {
-	stored, err := askTags(ctx, &b.shards, sh.tags, "consumers", func(pipe redis.Pipeliner, prefix string) *redis.StringSliceCmd {
+func (cat *catalog) consumers(ctx context.Context, sh *shape) ([]string, error) {
+	stored, err := askTags(ctx, cat.shards, sh.tags, "consumers", func(pipe redis.Pipeliner, prefix string) *redis.StringSliceCmd {
 		return pipe.HKeys(ctx, prefix+"consumers")
 	})
 	if err != nil {
@@ -36,18 +42,18 @@ func (b *Backend) consumers(ctx context.Context, sh *shape) ([]string, error) {
 
 // registered returns the consumers whose first registration has got so far that messages can
 // be counted: they are noted under every tag, and their views are filled.
-func (b *Backend) registered(ctx context.Context, sh *shape) ([]string, error) {
-	names, err := b.consumers(ctx, sh)
+func (cat *catalog) registered(ctx context.Context, sh *shape) ([]string, error) {
+	names, err := cat.consumers(ctx, sh)
 	if err != nil || len(names) == 0 {
 		return nil, err
 	}
-	noted, err := askTags(ctx, &b.shards, sh.tags, "consumers", func(pipe redis.Pipeliner, prefix string) *redis.SliceCmd {
+	noted, err := askTags(ctx, cat.shards, sh.tags, "consumers", func(pipe redis.Pipeliner, prefix string) *redis.SliceCmd {
 		return pipe.HMGet(ctx, prefix+"consumers", names...)
 	})
 	if err != nil {
 		return nil, err
 	}
-	views, err := askTags(ctx, &b.shards, sh.tags, "views", func(pipe redis.Pipeliner, prefix string) *redis.SliceCmd {
+	views, err := askTags(ctx, cat.shards, sh.tags, "views", func(pipe redis.Pipeliner, prefix string) *redis.SliceCmd {
 		return pipe.HMGet(ctx, prefix+"views", names...)
 	})
 	if err != nil {
@@ -75,8 +81,8 @@ func (b *Backend) registered(ctx context.Context, sh *shape) ([]string, error) {
 }
 
 // cards counts the members of a sorted set of that name under each tag.
-func (b *Backend) cards(ctx context.Context, sh *shape, name string) ([]int, error) {
-	stored, err := askTags(ctx, &b.shards, sh.tags, name, func(pipe redis.Pipeliner, prefix string) *redis.IntCmd {
+func (cat *catalog) cards(ctx context.Context, sh *shape, name string) ([]int, error) {
+	stored, err := askTags(ctx, cat.shards, sh.tags, name, func(pipe redis.Pipeliner, prefix string) *redis.IntCmd {
 		return pipe.ZCard(ctx, prefix+name)
 	})
 	counts := make([]int, len(stored))
@@ -98,7 +104,7 @@ type leaseView struct {
 }
 
 // leases describes the leases of a consumer, or the one of a resource, the furthest behind first.
-func (b *Backend) leases(ctx context.Context, sh *shape, info backend.ConsumerInfo, resource string) ([]leaseView, error) {
+func (o *operator) leases(ctx context.Context, sh *shape, info backend.ConsumerInfo, resource string) ([]leaseView, error) {
 	var views []leaseView
 	describe := func(tag int, names []string) error {
 		if len(names) == 0 {
@@ -109,7 +115,7 @@ func (b *Backend) leases(ctx context.Context, sh *shape, info backend.ConsumerIn
 		for _, n := range names {
 			args = append(args, n)
 		}
-		reply, err := b.run(ctx, tag, scripts.leases, args...)
+		reply, err := o.run(ctx, tag, scripts.leases, args...)
 		if err != nil {
 			return err
 		}
@@ -125,7 +131,7 @@ func (b *Backend) leases(ctx context.Context, sh *shape, info backend.ConsumerIn
 			at[l.Resource] = l.at
 			views = append(views, l)
 		}
-		behind, err := b.lag(ctx, sh, info, at)
+		behind, err := o.lag(ctx, sh, info, at)
 		if err != nil {
 			return err
 		}
@@ -135,8 +141,8 @@ func (b *Backend) leases(ctx context.Context, sh *shape, info backend.ConsumerIn
 		}
 		return nil
 	}
-	for _, s := range b.leaseSteps(sh, info, nil) {
-		err := b.resources(ctx, s.tag, info.Name, resource, func(names []string) error { return describe(s.tag, names) })
+	for _, s := range o.leaseSteps(sh, info, nil) {
+		err := o.resources(ctx, s.tag, info.Name, resource, func(names []string) error { return describe(s.tag, names) })
 		if err != nil {
 			return nil, err
 		}
@@ -149,24 +155,24 @@ func (b *Backend) leases(ctx context.Context, sh *shape, info backend.ConsumerIn
 
 // resources passes on the resources of a consumer that are known under a tag, page by page, or only
 // the one given, if it is known there.
-func (b *Backend) resources(ctx context.Context, tag int, consumer, only string, each func([]string) error) error {
-	key := b.prefix(tag) + "res:" + consumer
+func (cat *catalog) resources(ctx context.Context, tag int, consumer, only string, each func([]string) error) error {
+	key := cat.prefix(tag) + "res:" + consumer
 	if only != "" {
-		known, err := ask(ctx, &b.shards, key, func(ctx context.Context) (bool, error) { return b.client.SIsMember(ctx, key, only).Result() })
+		known, err := ask(ctx, cat.shards, key, func(ctx context.Context) (bool, error) { return cat.client.SIsMember(ctx, key, only).Result() })
 		if err == nil && known {
 			err = each([]string{only})
 		}
 		return err
 	}
-	return b.scanSet(ctx, key, each)
+	return cat.scanSet(ctx, key, each)
 }
 
 // Status describes every consumer that was registered. One that is registered for the first time
 // just now, so that the log is still being copied for it, follows when that is done.
-func (b *Backend) Status(ctx context.Context) ([]operate.ConsumerStatus, error) {
+func (o *operator) Status(ctx context.Context) ([]operate.ConsumerStatus, error) {
 	var out []operate.ConsumerStatus
-	err := b.repeat(ctx, func() (err error) {
-		out, err = b.status(ctx)
+	err := o.repeat(ctx, func() (err error) {
+		out, err = o.status(ctx)
 		return err
 	})
 	if err != nil {
@@ -183,22 +189,22 @@ func heldBy(l backend.Lock) backend.Lock {
 	return l
 }
 
-func (b *Backend) status(ctx context.Context) ([]operate.ConsumerStatus, error) {
-	sh, err := b.shape(ctx)
+func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error) {
+	sh, err := o.shape(ctx)
 	if err != nil {
 		return nil, err
 	}
-	names, err := b.registered(ctx, sh)
+	names, err := o.registered(ctx, sh)
 	if err != nil || len(names) == 0 {
 		return nil, err
 	}
-	surveys, err := b.Survey(ctx, names)
+	surveys, err := o.owner.Survey(ctx, names)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]operate.ConsumerStatus, len(names))
 	for i, name := range names {
-		info, err := b.info(ctx, name)
+		info, err := o.info(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -216,7 +222,7 @@ func (b *Backend) status(ctx context.Context) ([]operate.ConsumerStatus, error) 
 			st.LagMax = max(st.LagMax, count)
 			st.OldestUnread = max(st.OldestUnread, oldest)
 		}
-		views, err := b.leases(ctx, sh, info, "")
+		views, err := o.leases(ctx, sh, info, "")
 		if err != nil {
 			return nil, err
 		}
@@ -227,11 +233,11 @@ func (b *Backend) status(ctx context.Context) ([]operate.ConsumerStatus, error) 
 			st.ParkedKeys += l.lanes
 		}
 		if info.Per != backend.PerCluster { // some may not have been registered yet
-			found, err := b.discover(ctx, sh, info)
+			found, err := o.discover(ctx, sh, info)
 			if err != nil {
 				return nil, err
 			}
-			start, err := b.startOf(ctx, sh, name)
+			start, err := o.startOf(ctx, sh, name)
 			if err != nil {
 				return nil, err
 			}
@@ -241,7 +247,7 @@ func (b *Backend) status(ctx context.Context) ([]operate.ConsumerStatus, error) 
 				for _, r := range some {
 					at[r] = start
 				}
-				lags, err := b.lag(ctx, sh, info, at)
+				lags, err := o.lag(ctx, sh, info, at)
 				if err != nil {
 					return nil, err
 				}
@@ -250,7 +256,7 @@ func (b *Backend) status(ctx context.Context) ([]operate.ConsumerStatus, error) 
 				}
 			}
 		}
-		counts, err := b.deadCounts(ctx, sh, name)
+		counts, err := o.deadCounts(ctx, sh, name)
 		if err != nil {
 			return nil, err
 		}
@@ -262,10 +268,10 @@ func (b *Backend) status(ctx context.Context) ([]operate.ConsumerStatus, error) 
 }
 
 // Members lists the live sessions of a consumer.
-func (b *Backend) Members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
+func (o *operator) Members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
 	var out []operate.MemberStatus
-	err := b.repeat(ctx, func() (err error) {
-		out, err = b.members(ctx, consumer)
+	err := o.repeat(ctx, func() (err error) {
+		out, err = o.members(ctx, consumer)
 		return err
 	})
 	if err != nil {
@@ -274,8 +280,8 @@ func (b *Backend) Members(ctx context.Context, consumer string) ([]operate.Membe
 	return out, nil
 }
 
-func (b *Backend) members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
-	surveys, err := b.Survey(ctx, []string{consumer})
+func (o *operator) members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
+	surveys, err := o.owner.Survey(ctx, []string{consumer})
 	if err != nil {
 		return nil, err
 	}
@@ -284,7 +290,7 @@ func (b *Backend) members(ctx context.Context, consumer string) ([]operate.Membe
 		owned[m.Session] = m.Owned
 	}
 	// A session is the same under all tags, but for when its heartbeats arrived.
-	reply, err := b.run(ctx, 0, scripts.members, consumer)
+	reply, err := o.run(ctx, 0, scripts.members, consumer)
 	if err != nil {
 		return nil, err
 	}
@@ -312,8 +318,8 @@ func (b *Backend) members(ctx context.Context, consumer string) ([]operate.Membe
 func micros(reply any) time.Duration { return time.Duration(number(reply)) * time.Microsecond }
 
 // Leases lists leases of a consumer. A limit of 0 means all.
-func (b *Backend) Leases(ctx context.Context, consumer string, limit int) ([]operate.LeaseStatus, error) {
-	views, err := b.view(ctx, consumer, "", limit)
+func (o *operator) Leases(ctx context.Context, consumer string, limit int) ([]operate.LeaseStatus, error) {
+	views, err := o.view(ctx, consumer, "", limit)
 	if err != nil {
 		return nil, fmt.Errorf("leaseredis: leases of %s: %w", consumer, err)
 	}
@@ -325,20 +331,20 @@ func (b *Backend) Leases(ctx context.Context, consumer string, limit int) ([]ope
 }
 
 // view is leases for operators: nothing for a consumer that nobody knows.
-func (b *Backend) view(ctx context.Context, consumer, resource string, limit int) (views []leaseView, err error) {
-	err = b.repeat(ctx, func() error {
-		sh, err := b.shape(ctx)
+func (o *operator) view(ctx context.Context, consumer, resource string, limit int) (views []leaseView, err error) {
+	err = o.repeat(ctx, func() error {
+		sh, err := o.shape(ctx)
 		if err != nil {
 			return err
 		}
-		info, err := b.info(ctx, consumer)
+		info, err := o.info(ctx, consumer)
 		if errors.Is(err, errUnknownConsumer) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		views, err = b.leases(ctx, sh, info, resource)
+		views, err = o.leases(ctx, sh, info, resource)
 		return err
 	})
 	if limit > 0 && len(views) > limit {
@@ -354,11 +360,11 @@ const forgetStep = 200
 // parked messages and executed items, so that the log need not be kept for it any longer: one
 // that was renamed, say. It refuses while there are dead letters; replay or purge them first.
 // It can be repeated; a process that starts meanwhile begins anew.
-func (b *Backend) Forget(ctx context.Context, consumer string) error {
+func (o *operator) Forget(ctx context.Context, consumer string) error {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("leaseredis: forget consumer %q: %w", consumer, fmt.Errorf(format, args...))
 	}
-	sh, err := b.shape(ctx)
+	sh, err := o.shape(ctx)
 	if err != nil {
 		return fail("%w", err)
 	}
@@ -366,8 +372,8 @@ func (b *Backend) Forget(ctx context.Context, consumer string) error {
 	for _, limit := range []int{0, forgetStep} {
 		for tag := 0; tag < sh.tags; {
 			var reply any
-			err := b.repeat(ctx, func() (err error) {
-				reply, err = b.run(ctx, tag, scripts.forget, consumer, limit)
+			err := o.repeat(ctx, func() (err error) {
+				reply, err = o.run(ctx, tag, scripts.forget, consumer, limit)
 				return err
 			})
 			switch {
@@ -382,7 +388,7 @@ func (b *Backend) Forget(ctx context.Context, consumer string) error {
 			}
 		}
 	}
-	b.known.consumers.Delete(consumer)
-	b.known.attached.Delete(consumer)
+	o.running.Delete(consumer)
+	o.attached.Delete(consumer)
 	return nil
 }

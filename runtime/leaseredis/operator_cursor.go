@@ -15,20 +15,20 @@ import (
 )
 
 // Cursors shows how far a consumer has got. A limit of 0 means all.
-func (b *Backend) Cursors(ctx context.Context, consumer, resource string, limit int) ([]operate.CursorStatus, error) {
+func (o *operator) Cursors(ctx context.Context, consumer, resource string, limit int) ([]operate.CursorStatus, error) {
 	fail := func(err error) error { return fmt.Errorf("leaseredis: cursors of %s: %w", consumer, err) }
-	views, err := b.view(ctx, consumer, resource, limit)
+	views, err := o.view(ctx, consumer, resource, limit)
 	if err != nil {
 		return nil, fail(err)
 	}
 	if len(views) == 0 {
 		return nil, nil
 	}
-	sh, err := b.shape(ctx)
+	sh, err := o.shape(ctx)
 	if err != nil {
 		return nil, fail(err)
 	}
-	info, err := b.info(ctx, consumer)
+	info, err := o.info(ctx, consumer)
 	if err == nil && info.ReadsNothing() {
 		err = operate.ErrNoCursor
 	}
@@ -38,7 +38,7 @@ func (b *Backend) Cursors(ctx context.Context, consumer, resource string, limit 
 	out := make([]operate.CursorStatus, len(views))
 	for i, l := range views {
 		out[i] = operate.CursorStatus{Resource: l.Resource, Session: l.Session, Epoch: l.Epoch, Lag: l.Lag, OldestUnread: l.oldest}
-		ins := b.inputsOf(sh, info, l.Resource)
+		ins := o.inputsOf(sh, info, l.Resource)
 		var last position
 		for k, p := range l.at.positions(ins) {
 			if p != (position{}) && p.compare(last) >= 0 {
@@ -54,16 +54,16 @@ const setCursorStep = 500
 
 // SetCursor moves cursors and fences their owners, one resource after the other. Messages that
 // retention has dropped do not come back: the beginning is what the log still has.
-func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to operate.CursorTarget) (int, error) {
+func (o *operator) SetCursor(ctx context.Context, consumer, resource string, to operate.CursorTarget) (int, error) {
 	fail := func(err error) error { return fmt.Errorf("leaseredis: set the cursor of %s: %w", consumer, err) }
 	if n := flag(to.Beginning) + flag(to.Now) + flag(to.After != ""); n != 1 {
 		return 0, fail(errors.New("say exactly one of the beginning, now, and after which message"))
 	}
-	sh, err := b.shape(ctx)
+	sh, err := o.shape(ctx)
 	if err != nil {
 		return 0, fail(err)
 	}
-	info, err := b.info(ctx, consumer)
+	info, err := o.info(ctx, consumer)
 	if errors.Is(err, errUnknownConsumer) {
 		err = errUnknownConsumer
 	}
@@ -73,25 +73,25 @@ func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to o
 	if err != nil {
 		return 0, fail(err)
 	}
-	target, err := b.target(ctx, sh, info, to)
+	target, err := o.target(ctx, sh, info, to)
 	if err != nil {
 		return 0, fail(err)
 	}
 	moved := 0
-	for _, s := range b.leaseSteps(sh, info, nil) {
-		err := b.resources(ctx, s.tag, consumer, resource, func(names []string) error {
+	for _, s := range o.leaseSteps(sh, info, nil) {
+		err := o.resources(ctx, s.tag, consumer, resource, func(names []string) error {
 			at := map[string]cursor{}
 			for _, name := range names {
-				at[name] = target(b.inputsOf(sh, info, name))
+				at[name] = target(o.inputsOf(sh, info, name))
 			}
 			var unread map[string]bool
 			if info.Per == backend.PerStream && !info.Announced {
 				var err error
-				if unread, err = b.unread(ctx, sh, info, at); err != nil {
+				if unread, err = o.unread(ctx, sh, info, at); err != nil {
 					return err
 				}
 			}
-			n, err := b.setCursors(ctx, s.tag, info, names, at, to.Beginning, unread)
+			n, err := o.setCursors(ctx, s.tag, info, names, at, to.Beginning, unread)
 			if moved += n; err != nil {
 				return fmt.Errorf("after %d were moved: %w", moved, err)
 			}
@@ -106,16 +106,16 @@ func (b *Backend) SetCursor(ctx context.Context, consumer, resource string, to o
 
 // setCursors moves the cursors of resources of one tag, in as many steps as there is to drop, and
 // returns how many there were.
-func (b *Backend) setCursors(ctx context.Context, tag int, info backend.ConsumerInfo, names []string, at map[string]cursor, drop bool, unread map[string]bool) (moved int, err error) {
+func (o *operator) setCursors(ctx context.Context, tag int, info backend.ConsumerInfo, names []string, at map[string]cursor, drop bool, unread map[string]bool) (moved int, err error) {
 	for len(names) > 0 {
-		err := b.repeat(ctx, func() (err error) {
+		err := o.repeat(ctx, func() (err error) {
 			var left []string
 			steps := make([]step, len(names))
 			for i, name := range names {
 				steps[i] = step{tag: tag, script: scripts.setcursor, args: []any{info.Name, name, string(at[name]),
 					flag(drop), flag(info.Per == backend.PerStream), flag(unread[name]), setCursorStep, flag(i == len(names)-1)}}
 			}
-			for i, a := range b.runAll(ctx, steps) {
+			for i, a := range o.runAll(ctx, steps) {
 				switch {
 				case a.err != nil:
 					err = cmp.Or(err, a.err)
@@ -137,16 +137,16 @@ func (b *Backend) setCursors(ctx context.Context, tag int, info backend.Consumer
 }
 
 // target turns what the operator says into a cursor for inputs.
-func (b *Backend) target(ctx context.Context, sh *shape, info backend.ConsumerInfo, to operate.CursorTarget) (func([]input) cursor, error) {
+func (o *operator) target(ctx context.Context, sh *shape, info backend.ConsumerInfo, to operate.CursorTarget) (func([]input) cursor, error) {
 	if to.Beginning {
 		return func([]input) cursor { return "" }, nil
 	}
-	last, err := b.lastIDs(ctx, sh)
+	last, err := o.lastIDs(ctx, sh)
 	if err != nil {
 		return nil, err
 	}
 	if s := sourceOf(info); s != nil {
-		return b.targetInStreams(ctx, s, to)
+		return o.targetInStreams(ctx, s, to)
 	}
 	if to.Now {
 		return func(ins []input) cursor {
@@ -179,11 +179,11 @@ func (b *Backend) target(ctx context.Context, sh *shape, info backend.ConsumerIn
 }
 
 // targetInStreams is target for a consumer of an application's streams.
-func (b *Backend) targetInStreams(ctx context.Context, s *StreamSource, to operate.CursorTarget) (func([]input) cursor, error) {
+func (o *operator) targetInStreams(ctx context.Context, s *StreamSource, to operate.CursorTarget) (func([]input) cursor, error) {
 	var ends map[string]position
 	var after position
 	if to.Now {
-		present, err := b.present(ctx, s)
+		present, err := o.present(ctx, s)
 		if err != nil {
 			return nil, err
 		}
@@ -213,8 +213,8 @@ func (b *Backend) targetInStreams(ctx context.Context, s *StreamSource, to opera
 }
 
 // lastIDs returns the number of the last message under each tag.
-func (b *Backend) lastIDs(ctx context.Context, sh *shape) ([]int64, error) {
-	stored, err := askTags(ctx, &b.shards, sh.tags, "meta", func(pipe redis.Pipeliner, prefix string) *redis.StringCmd {
+func (st *streams) lastIDs(ctx context.Context, sh *shape) ([]int64, error) {
+	stored, err := askTags(ctx, st.shards, sh.tags, "meta", func(pipe redis.Pipeliner, prefix string) *redis.StringCmd {
 		return pipe.HGet(ctx, prefix+"meta", "last")
 	})
 	last := make([]int64, len(stored))

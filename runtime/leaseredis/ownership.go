@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/leasegen/leasegen/runtime/backend"
 )
@@ -31,23 +32,29 @@ func rule(info backend.ConsumerInfo) string {
 	return r
 }
 
+// owner gives leases to sessions, and takes them back.
+type owner struct {
+	*catalog
+	attempts sync.Map // consumer → the last attempt to acquire leases
+}
+
 // Register makes resources known to a consumer. Topics that its patterns do not match are passed over.
-func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resources []string) error {
+func (o *owner) Register(ctx context.Context, info backend.ConsumerInfo, resources []string) error {
 	if err := checkName(info.Name); err != nil {
 		return err
 	}
-	sh, err := b.shape(ctx)
+	sh, err := o.shape(ctx)
 	if err != nil {
 		return err
 	}
-	start, err := b.attach(ctx, sh, info)
+	start, err := o.attach(ctx, sh, info)
 	if err != nil {
 		return fail("register consumer "+info.Name, err)
 	}
 	sweep := resources == nil && info.Per == backend.PerStream
 	switch {
 	case info.Per == backend.PerPartition, resources == nil && info.Per != backend.PerCluster:
-		if resources, err = b.discover(ctx, sh, info); err != nil {
+		if resources, err = o.discover(ctx, sh, info); err != nil {
 			return fail("find the resources of "+info.Name, err)
 		}
 	case info.Per == backend.PerTopic && sourceOf(info) == nil:
@@ -56,8 +63,8 @@ func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resou
 		resources = []string{backend.Whole}
 	}
 	var steps []step
-	byTag := b.byTag(sh, info.Name, resources)
-	for _, tag := range b.reach(sh) {
+	byTag := o.byTag(sh, info.Name, resources)
+	for _, tag := range o.reach(sh) {
 		chunks := slices.Collect(slices.Chunk(byTag[tag], leaseChunk))
 		if sweep && len(chunks) == 0 {
 			chunks = [][]string{nil}
@@ -70,11 +77,11 @@ func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resou
 			steps = append(steps, step{tag: tag, script: scripts.register, args: args})
 		}
 	}
-	return fail("register resources of "+info.Name, firstError(b.runAll(ctx, steps)))
+	return fail("register resources of "+info.Name, firstError(o.runAll(ctx, steps)))
 }
 
 // byTag groups resources by the tags of their leases.
-func (b *Backend) byTag(sh *shape, consumer string, resources []string) map[int][]string {
+func (o *owner) byTag(sh *shape, consumer string, resources []string) map[int][]string {
 	out := map[int][]string{}
 	for _, r := range resources {
 		tag := sh.leaseTag(consumer, r)
@@ -93,8 +100,8 @@ func firstError(answers []answer) error {
 }
 
 // Survey counts members and leases, with one script for each tag.
-func (b *Backend) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
-	sh, err := b.shape(ctx)
+func (o *owner) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
+	sh, err := o.shape(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -103,12 +110,12 @@ func (b *Backend) Survey(ctx context.Context, consumers []string) ([]backend.Sur
 		names[i] = name
 	}
 	var steps []step
-	for _, tag := range b.reach(sh) {
+	for _, tag := range o.reach(sh) {
 		steps = append(steps, step{tag: tag, script: scripts.survey, args: names})
 	}
 	out := make([]backend.Survey, len(consumers))
 	owned := make([]map[string]int, len(consumers))
-	for _, a := range b.runAll(ctx, steps) {
+	for _, a := range o.runAll(ctx, steps) {
 		counts := list(a.value)
 		if a.err != nil || len(counts) != len(consumers) {
 			return nil, fail("survey", unexpected(a))
@@ -139,15 +146,15 @@ func (b *Backend) Survey(ctx context.Context, consumers []string) ([]backend.Sur
 }
 
 // Owned lists the leases of a session under the tags that can be reached, some hundreds at a time.
-func (b *Backend) Owned(ctx context.Context, session, consumer string) ([]backend.Ref, error) {
-	sh, err := b.shape(ctx)
+func (o *owner) Owned(ctx context.Context, session, consumer string) ([]backend.Ref, error) {
+	sh, err := o.shape(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var refs []backend.Ref
-	for _, tag := range b.reach(sh) {
+	for _, tag := range o.reach(sh) {
 		for at := "0"; ; {
-			reply, err := b.run(ctx, tag, scripts.owned, session, consumer, at, leaseChunk)
+			reply, err := o.run(ctx, tag, scripts.owned, session, consumer, at, leaseChunk)
 			l := list(reply)
 			if err != nil || len(l) == 0 {
 				return nil, fail("list the leases of "+consumer, unexpected(answer{reply, err}))
@@ -174,40 +181,40 @@ func unexpected(a answer) error {
 // Acquire takes free resources, tag by tag, in an order that follows from the attempt's id: so
 // members that ask at once begin at different tags, and a repeated attempt goes the same way. LockAdvisory is held
 // as LockSession is: on Redis nothing costs less than the heartbeat.
-func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
-	sh, err := b.shape(ctx)
+func (o *owner) Acquire(ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
+	sh, err := o.shape(ctx)
 	if err != nil {
 		return nil, err
 	}
 	name := req.Consumer.Name
-	exclude := b.byTag(sh, name, req.Exclude)
+	exclude := o.byTag(sh, name, req.Exclude)
 	var rowTTL int64
 	if req.Consumer.Lock == backend.LockRow {
 		rowTTL = req.Consumer.TTL.Microseconds()
 	}
 	var grants []backend.Grant
-	tags, parts := b.acquireFrom(sh, req), make([]int, sh.tags)
+	tags, parts := o.acquireFrom(sh, req), make([]int, sh.tags)
 	// take carries out the next part of the attempt under a tag, and says how many leases it brought.
 	take := func(tag, n int) (int, error) {
 		args := []any{req.Session, name, req.Attempt, parts[tag], n, req.Consumer.Grace.Microseconds(), rowTTL}
 		for _, r := range exclude[tag] {
 			args = append(args, r)
 		}
-		reply, err := b.run(ctx, tag, scripts.acquire, args...)
+		reply, err := o.run(ctx, tag, scripts.acquire, args...)
 		got := list(reply)
 		for _, g := range got {
 			g := list(g)
 			grant := grantOf(g)
 			if err == nil && len(g) == 7 && number(g[6]) == 1 {
-				grant.Lanes, err = b.lanes(ctx, tag, name, grant.Resource)
+				grant.Lanes, err = o.lanes(ctx, tag, name, grant.Resource)
 			}
 			grants = append(grants, grant)
 		}
-		b.known.holdings.took(req.Session, name, grants[len(grants)-len(got):])
+		o.holdings.took(req.Session, name, grants[len(grants)-len(got):])
 		parts[tag]++
 		return len(got), fail("acquire leases of "+name, err)
 	}
-	if last, _ := b.known.attempts.Swap(name, req.Attempt); last == req.Attempt {
+	if last, _ := o.attempts.Swap(name, req.Attempt); last == req.Attempt {
 		// It is repeated: what it was granted before comes first, so that it does not get more than Max.
 		for _, tag := range tags {
 			for n := 1; n > 0; {
@@ -235,16 +242,16 @@ func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) ([]ba
 
 // lanes lists the parked lanes of a resource that has very many. All that are there from first to last are among them;
 // it is owned by who asks, so that no others come but by replay.
-func (b *Backend) lanes(ctx context.Context, tag int, consumer, resource string) ([]string, error) {
-	key := b.prefix(tag) + "due:" + consumer + ":" + resource
+func (o *owner) lanes(ctx context.Context, tag int, consumer, resource string) ([]string, error) {
+	key := o.prefix(tag) + "due:" + consumer + ":" + resource
 	seen := map[string]struct{}{}
 	for at := uint64(0); ; {
 		type page struct {
 			pairs []string
 			next  uint64
 		}
-		p, err := ask(ctx, &b.shards, key, func(ctx context.Context) (p page, err error) {
-			p.pairs, p.next, err = b.client.ZScan(ctx, key, at, "", leaseChunk).Result()
+		p, err := ask(ctx, o.shards, key, func(ctx context.Context) (p page, err error) {
+			p.pairs, p.next, err = o.client.ZScan(ctx, key, at, "", leaseChunk).Result()
 			return p, err
 		})
 		if err != nil {
@@ -261,7 +268,7 @@ func (b *Backend) lanes(ctx context.Context, tag int, consumer, resource string)
 
 // acquireFrom lists the tags that have leases of the consumer, in the order of the attempt, without
 // those that the session has not entered.
-func (b *Backend) acquireFrom(sh *shape, req backend.AcquireRequest) []int {
+func (o *owner) acquireFrom(sh *shape, req backend.AcquireRequest) []int {
 	tags := make([]int, 0, sh.tags)
 	if per := req.Consumer.Per; per == backend.PerGroup || per == backend.PerCluster {
 		tags = append(tags, sh.leaseTag(req.Consumer.Name, backend.Whole))
@@ -270,7 +277,7 @@ func (b *Backend) acquireFrom(sh *shape, req backend.AcquireRequest) []int {
 			tags = append(tags, (sh.tagOf(req.Attempt)+tag)%sh.tags)
 		}
 	}
-	if s := b.session(req.Session); s != nil {
+	if s := o.session(req.Session); s != nil {
 		tags = slices.DeleteFunc(tags, func(tag int) bool { return !s.has(tag) })
 	}
 	return tags

@@ -14,9 +14,9 @@ import (
 const parkedBytes = 4 << 20
 
 // FetchParked reads due parked messages, the lane that is due longest first.
-func (b *Backend) FetchParked(ctx context.Context, req backend.ParkedRequest) (backend.Parked, error) {
+func (cs *commits) FetchParked(ctx context.Context, req backend.ParkedRequest) (backend.Parked, error) {
 	out := backend.Parked{Next: -1}
-	sh, err := b.shape(ctx)
+	sh, err := cs.shape(ctx)
 	if err != nil {
 		return out, fmt.Errorf("leaseredis: read parked messages of %s: %w", req.Consumer.Name, err)
 	}
@@ -26,7 +26,7 @@ func (b *Backend) FetchParked(ctx context.Context, req backend.ParkedRequest) (b
 		messages       []any
 	}
 	var lanes []lane
-	reach := b.reach(sh) // what a lost shard keeps waits for it
+	reach := cs.reach(sh) // what a lost shard keeps waits for it
 	per := req.PerResource
 	if per <= 0 {
 		per = req.Limit
@@ -39,9 +39,9 @@ func (b *Backend) FetchParked(ctx context.Context, req backend.ParkedRequest) (b
 	for _, r := range req.Exclude {
 		args = append(args, r)
 	}
-	steps := b.leaseSteps(sh, req.Consumer, scripts.fetchparked, args...)
+	steps := cs.leaseSteps(sh, req.Consumer, scripts.fetchparked, args...)
 	steps = slices.DeleteFunc(steps, func(s step) bool { return !slices.Contains(reach, s.tag) })
-	for _, a := range b.runAll(ctx, steps) {
+	for _, a := range cs.runAll(ctx, steps) {
 		if a.err != nil {
 			return backend.Parked{Next: -1}, fmt.Errorf("leaseredis: read parked messages of %s: %w", req.Consumer.Name, a.err)
 		}
@@ -66,7 +66,7 @@ func (b *Backend) FetchParked(ctx context.Context, req backend.ParkedRequest) (b
 				return out, nil
 			}
 			m := list(m)
-			raw := b.unpackKept(text(m[3]), text(m[0]))
+			raw := cs.unpackKept(text(m[3]), text(m[0]))
 			raw.Attempt = int(number(m[2]))
 			if raw.Size > req.MaxPayload {
 				raw.Payload = nil
@@ -79,7 +79,7 @@ func (b *Backend) FetchParked(ctx context.Context, req backend.ParkedRequest) (b
 }
 
 // leaseSteps runs a script under every tag that keeps leases of the consumer.
-func (b *Backend) leaseSteps(sh *shape, info backend.ConsumerInfo, s *script, args ...any) []step {
+func (cat *catalog) leaseSteps(sh *shape, info backend.ConsumerInfo, s *script, args ...any) []step {
 	if info.Per == backend.PerGroup || info.Per == backend.PerCluster {
 		return []step{{tag: sh.leaseTag(info.Name, backend.Whole), script: s, args: args}}
 	}
@@ -92,10 +92,10 @@ func (b *Backend) leaseSteps(sh *shape, info backend.ConsumerInfo, s *script, ar
 
 // unpackKept reads a message that was kept beside the log. One that cannot be read, because another
 // program wrote there, is a message without kind and payload, which no handler takes.
-func (b *Backend) unpackKept(packed, id string) backend.Raw {
+func (st *streams) unpackKept(packed, id string) backend.Raw {
 	raw, err := unpackMessage(packed)
 	if err != nil {
-		b.log.Warn("a kept message cannot be read", "id", id, "error", err)
+		st.log.Warn("a kept message cannot be read", "id", id, "error", err)
 		return backend.Raw{ID: id}
 	}
 	return raw

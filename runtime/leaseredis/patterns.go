@@ -28,12 +28,12 @@ func patternsIn(stored string) ([]string, error) {
 }
 
 // narrow drops patterns that no member of a consumer has had for a while, and returns them.
-func (b *Backend) narrow(ctx context.Context, sh *shape, info backend.ConsumerInfo) (dropped []string, err error) {
+func (k *keeper) narrow(ctx context.Context, sh *shape, info backend.ConsumerInfo) (dropped []string, err error) {
 	if len(info.Topics) == 0 || sourceOf(info) != nil {
 		return nil, nil
 	}
-	for _, tag := range b.reach(sh) {
-		reply, err := b.run(ctx, tag, scripts.narrow, info.Name, patternsKept.Microseconds())
+	for _, tag := range k.reach(sh) {
+		reply, err := k.run(ctx, tag, scripts.narrow, info.Name, patternsKept.Microseconds())
 		if err != nil {
 			return dropped, err
 		}
@@ -43,7 +43,7 @@ func (b *Backend) narrow(ctx context.Context, sh *shape, info backend.ConsumerIn
 	}
 	slices.Sort(dropped)
 	if dropped = slices.Compact(dropped); len(dropped) > 0 {
-		b.log.Info("leaseredis: no process has had these topic patterns for a while: the consumer reads them no more",
+		k.log.Info("leaseredis: no process has had these topic patterns for a while: the consumer reads them no more",
 			"consumer", info.Name, "patterns", dropped, "for", patternsKept)
 	}
 	return dropped, nil

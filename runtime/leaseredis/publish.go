@@ -26,6 +26,12 @@ const (
 // publishPatience is for how long a publication is tried again when the cluster changes.
 const publishPatience = 10 * time.Second
 
+// publisher publishes messages.
+type publisher struct {
+	*streams
+	numbering numbering
+}
+
 // Publish appends events to the log, in their order. Events of one topic, or of topics that
 // share a hash tag, are appended all or none as long as they are at most 1,000 and 1 MB, and 2,500
 // entries with the copies for consumers that do not read by topic, where an entry counts once more for
@@ -35,12 +41,12 @@ const publishPatience = 10 * time.Second
 // Between topics of different tags, what is published later has a greater id if the same process
 // has published both, or has read the one before it published the other; otherwise the clocks
 // of their servers decide.
-func (b *Backend) Publish(ctx context.Context, events []backend.Event) error {
+func (p *publisher) Publish(ctx context.Context, events []backend.Event) error {
 	if err := backend.CheckEvents(events); err != nil {
 		return err
 	}
 	for len(events) > 0 {
-		n, err := b.publishSome(ctx, events)
+		n, err := p.publishSome(ctx, events)
 		if err != nil {
 			return fail("publish", explained(err))
 		}
@@ -50,25 +56,25 @@ func (b *Backend) Publish(ctx context.Context, events []backend.Event) error {
 }
 
 // publishSome appends the first events, in one step, and returns how many.
-func (b *Backend) publishSome(ctx context.Context, events []backend.Event) (n int, err error) {
+func (p *publisher) publishSome(ctx context.Context, events []backend.Event) (n int, err error) {
 	var failed retrying
 	var a *attempt
 	defer func() { a.over() }()
 	for {
 		var sh *shape
-		if sh, err = b.shape(ctx); err == nil {
+		if sh, err = p.shape(ctx); err == nil {
 			if tag := sh.tagOf(events[0].Topic); a == nil || a.of.tag != tag { // the namespace was made again with others
 				a.over()
-				a = b.known.publisher.begin(tag)
+				a = p.numbering.begin(tag)
 			}
-			s := b.publishStep(sh, a, events)
+			s := p.publishStep(sh, a, events)
 			var reply any
-			if reply, err = b.run(ctx, s.tag, s.script, s.args...); err == nil {
+			if reply, err = p.run(ctx, s.tag, s.script, s.args...); err == nil {
 				r := list(reply)
 				if len(r) != 2 || number(r[1]) < 1 {
 					return 0, unexpected(answer{value: reply})
 				}
-				b.saw(number(r[0]))
+				p.saw(number(r[0]))
 				return int(number(r[1])), nil
 			}
 		}
@@ -78,9 +84,9 @@ func (b *Backend) publishSome(ctx context.Context, events []backend.Event) (n in
 	}
 }
 
-// publisher numbers the attempts to publish of this process, by tag. The server keeps those that are not over, so that
+// numbering numbers the attempts to publish of this process, by tag. The server keeps those that are not over, so that
 // a repeated one is carried out once, and the number below which all are.
-type publisher struct {
+type numbering struct {
 	mu   sync.Mutex
 	id   string
 	tags map[int]*attempts
@@ -94,31 +100,31 @@ type attempts struct {
 
 // attempt is one step, which may have to be repeated.
 type attempt struct {
-	p      *publisher
+	n      *numbering
 	of     *attempts
 	number int64
 }
 
-func (p *publisher) begin(tag int) *attempt {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.id == "" {
-		p.id, p.tags = newAttempt(), map[int]*attempts{}
+func (n *numbering) begin(tag int) *attempt {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.id == "" {
+		n.id, n.tags = newAttempt(), map[int]*attempts{}
 	}
-	of := p.tags[tag]
+	of := n.tags[tag]
 	if of == nil {
 		of = &attempts{tag: tag, open: map[int64]struct{}{}}
-		p.tags[tag] = of
+		n.tags[tag] = of
 	}
 	of.last++
 	of.open[of.last] = struct{}{}
-	return &attempt{p, of, of.last}
+	return &attempt{n, of, of.last}
 }
 
 // low is the least number of those that are not over.
 func (a *attempt) low() int64 {
-	a.p.mu.Lock()
-	defer a.p.mu.Unlock()
+	a.n.mu.Lock()
+	defer a.n.mu.Unlock()
 	low := a.number
 	for n := range a.of.open {
 		low = min(low, n)
@@ -130,15 +136,15 @@ func (a *attempt) over() {
 	if a == nil {
 		return
 	}
-	a.p.mu.Lock()
-	defer a.p.mu.Unlock()
+	a.n.mu.Lock()
+	defer a.n.mu.Unlock()
 	delete(a.of.open, a.number)
 }
 
 // publishStep is the step for the first events that share a tag.
-func (b *Backend) publishStep(sh *shape, a *attempt, events []backend.Event) step {
+func (p *publisher) publishStep(sh *shape, a *attempt, events []backend.Event) step {
 	tag := a.of.tag
-	args := []any{a.p.id, a.number, a.low(), b.known.seen.Load()}
+	args := []any{a.n.id, a.number, a.low(), p.seen.Load()}
 	n, size := 0, 0
 	for ; n < len(events) && n < publishEvents; n++ {
 		e := &events[n]
@@ -168,10 +174,10 @@ func microseconds(d time.Duration) int64 {
 }
 
 // saw notes the id of a message, so that messages published from here on have greater ones.
-func (b *Backend) saw(id int64) {
+func (st *streams) saw(id int64) {
 	for {
-		old := b.known.seen.Load()
-		if id <= old || b.known.seen.CompareAndSwap(old, id) {
+		old := st.seen.Load()
+		if id <= old || st.seen.CompareAndSwap(old, id) {
 			return
 		}
 	}

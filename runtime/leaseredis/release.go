@@ -9,15 +9,15 @@ import (
 )
 
 // Release gives leases back.
-func (b *Backend) Release(ctx context.Context, session, consumer string, leases []backend.Ref) error {
-	sh, err := b.shape(ctx)
+func (o *owner) Release(ctx context.Context, session, consumer string, leases []backend.Ref) error {
+	sh, err := o.shape(ctx)
 	if err != nil {
 		return err
 	}
 	steps, _ := refSteps(sh, scripts.release, consumer, leases, []any{session, consumer}, nil)
-	err = firstError(b.runAll(ctx, steps))
+	err = firstError(o.runAll(ctx, steps))
 	if err == nil {
-		b.known.holdings.gave(session, consumer, leases)
+		o.holdings.gave(session, consumer, leases)
 	}
 	return fail("release leases of "+consumer, err)
 }
@@ -51,12 +51,12 @@ func refSteps(sh *shape, s *script, consumer string, leases []backend.Ref, first
 // Whether there is work is looked up between two steps: the first notes how often a stream
 // was wanted, the second leaves it wanted when that has changed. So a message that comes meanwhile is not
 // forgotten, and a process that dies in between leaves the stream to be taken over.
-func (b *Backend) Retire(ctx context.Context, session, consumer string, leases []backend.Ref) error {
-	sh, err := b.shape(ctx)
+func (o *owner) Retire(ctx context.Context, session, consumer string, leases []backend.Ref) error {
+	sh, err := o.shape(ctx)
 	if err != nil {
 		return err
 	}
-	info, err := b.info(ctx, consumer)
+	info, err := o.info(ctx, consumer)
 	if err != nil {
 		return fail("retire streams of "+consumer, err)
 	}
@@ -66,7 +66,7 @@ func (b *Backend) Retire(ctx context.Context, session, consumer string, leases [
 		wanted := map[string]string{}
 		at := map[string]cursor{}
 		steps, chunks := refSteps(sh, scripts.retiring, consumer, leases, first, nil)
-		for i, a := range b.runAll(ctx, steps) {
+		for i, a := range o.runAll(ctx, steps) {
 			reply := list(a.value)
 			if a.err != nil || len(reply) != len(chunks[i]) {
 				return fail("retire streams of "+consumer, unexpected(a))
@@ -77,7 +77,7 @@ func (b *Backend) Retire(ctx context.Context, session, consumer string, leases [
 				}
 			}
 		}
-		unread, err := b.unread(ctx, sh, info, at)
+		unread, err := o.unread(ctx, sh, info, at)
 		if err != nil {
 			return fail("retire streams of "+consumer, err)
 		}
@@ -89,21 +89,21 @@ func (b *Backend) Retire(ctx context.Context, session, consumer string, leases [
 		}
 	}
 	steps, _ := refSteps(sh, scripts.retire, consumer, leases, first, idle)
-	if err = firstError(b.runAll(ctx, steps)); err == nil {
-		b.known.holdings.gave(session, consumer, leases)
+	if err = firstError(o.runAll(ctx, steps)); err == nil {
+		o.holdings.gave(session, consumer, leases)
 	}
 	return fail("retire streams of "+consumer, err)
 }
 
 // Renew extends leases that expire one by one.
-func (b *Backend) Renew(ctx context.Context, session string, info backend.ConsumerInfo, leases []backend.Ref) ([]string, error) {
-	sh, err := b.shape(ctx)
+func (o *owner) Renew(ctx context.Context, session string, info backend.ConsumerInfo, leases []backend.Ref) ([]string, error) {
+	sh, err := o.shape(ctx)
 	if err != nil {
 		return nil, err
 	}
 	steps, _ := refSteps(sh, scripts.renew, info.Name, leases, []any{session, info.Name, info.TTL.Microseconds(), info.Grace.Microseconds()}, nil)
 	lost := map[string]bool{}
-	for _, a := range b.runAll(ctx, steps) {
+	for _, a := range o.runAll(ctx, steps) {
 		if a.err != nil {
 			return nil, fail("renew leases of "+info.Name, a.err)
 		}

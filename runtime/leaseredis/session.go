@@ -26,7 +26,7 @@ const leaseChunk = 500
 // A tag that cannot be reached when the session is opened (a cluster lost the nodes of a shard) is
 // left out: what is kept under the others goes on. It is entered as soon as it can be.
 type session struct {
-	b     *Backend
+	ss    *sessions
 	spec  backend.SessionSpec
 	alarm chan struct{}
 
@@ -40,6 +40,8 @@ type session struct {
 
 // sessions are those that this process has open.
 type sessions struct {
+	*shards
+	holdings holdings
 	unusable atomic.Bool // a call found the application's client closed
 
 	mu   sync.Mutex
@@ -47,7 +49,7 @@ type sessions struct {
 }
 
 // OpenSession starts a new incarnation. Repeating it with the id of a live session returns that session.
-func (b *Backend) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
+func (ss *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
 	if spec.ID == "" || spec.TTL <= 0 || strings.Contains(spec.ID, "\n") {
 		return nil, fmt.Errorf("leaseredis: open session %q: it needs an id and a TTL above 0, not %v", spec.ID, spec.TTL)
 	}
@@ -56,23 +58,23 @@ func (b *Backend) OpenSession(ctx context.Context, spec backend.SessionSpec) (ba
 			return nil, err
 		}
 	}
-	sh, err := b.shape(ctx)
+	sh, err := ss.shape(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.closed(ctx); err != nil {
+	if err := ss.closed(ctx); err != nil {
 		return nil, err
 	}
-	if s := b.session(spec.ID); s != nil {
+	if s := ss.session(spec.ID); s != nil {
 		return s, s.Heartbeat(ctx)
 	}
-	s := &session{b: b, spec: spec, alarm: make(chan struct{}, 1), own: b.ownClient(spec.TTL), entered: make([]bool, sh.tags), heard: make([]time.Time, sh.tags)}
-	if before := b.session(spec.Replaces); before != nil {
+	s := &session{ss: ss, spec: spec, alarm: make(chan struct{}, 1), own: ss.ownClient(spec.TTL), entered: make([]bool, sh.tags), heard: make([]time.Time, sh.tags)}
+	if before := ss.session(spec.Replaces); before != nil {
 		before.end()
 	}
 	out, err := s.enterAll(ctx)
 	if err == nil && out > 0 {
-		b.warn("session "+spec.ID, "a part of the cluster cannot be reached: what is kept there waits, the rest goes on", "tags", out)
+		ss.warn("session "+spec.ID, "a part of the cluster cannot be reached: what is kept there waits, the rest goes on", "tags", out)
 		s.sound() // try again soon
 	}
 	if err != nil {
@@ -84,34 +86,34 @@ func (b *Backend) OpenSession(ctx context.Context, spec backend.SessionSpec) (ba
 		}
 		return nil, fail("open a session", err)
 	}
-	b.endSilent()
-	b.sessions.mu.Lock()
-	defer b.sessions.mu.Unlock()
-	if b.sessions.open == nil {
-		b.sessions.open = map[string]*session{}
+	ss.endSilent()
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.open == nil {
+		ss.open = map[string]*session{}
 	}
-	b.sessions.open[spec.ID] = s
+	ss.open[spec.ID] = s
 	return s, nil
 }
 
 // session returns the open session of that id, or nil.
-func (b *Backend) session(id string) *session {
-	b.sessions.mu.Lock()
-	defer b.sessions.mu.Unlock()
-	return b.sessions.open[id]
+func (ss *sessions) session(id string) *session {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return ss.open[id]
 }
 
 // endSilent gives up the connections of sessions that have heard nothing for longer than they
 // live: nobody believes in them any more, and nobody says so.
-func (b *Backend) endSilent() {
-	b.sessions.mu.Lock()
+func (ss *sessions) endSilent() {
+	ss.mu.Lock()
 	var silent []*session
-	for _, s := range b.sessions.open {
+	for _, s := range ss.open {
 		if !slices.ContainsFunc(s.tags(), s.reaches) {
 			silent = append(silent, s)
 		}
 	}
-	b.sessions.mu.Unlock()
+	ss.mu.Unlock()
 	for _, s := range silent {
 		s.end()
 	}
@@ -119,13 +121,13 @@ func (b *Backend) endSilent() {
 
 // reach lists the tags that this process works with: all but those that none of its open
 // sessions could enter, or has heard from as long as it lives.
-func (b *Backend) reach(sh *shape) []int {
-	b.sessions.mu.Lock()
-	defer b.sessions.mu.Unlock()
+func (ss *sessions) reach(sh *shape) []int {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
 	tags := make([]int, 0, sh.tags)
 	for tag := range sh.tags {
-		out := len(b.sessions.open) > 0
-		for _, s := range b.sessions.open {
+		out := len(ss.open) > 0
+		for _, s := range ss.open {
 			out = out && !s.reaches(tag)
 		}
 		if !out {
@@ -140,13 +142,13 @@ func (b *Backend) reach(sh *shape) []int {
 	return tags
 }
 
-// clients are those that heartbeats go over, in a cluster.
-func (ss *sessions) clients() (out []*redis.ClusterClient) {
+// ownClients are those that heartbeats go over, in a cluster.
+func (ss *sessions) ownClients() (out []*redis.ClusterClient) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	for _, s := range ss.open {
 		if c, _ := s.client(); c != nil {
-			if own, ok := c.(*redis.ClusterClient); ok && c != s.b.client {
+			if own, ok := c.(*redis.ClusterClient); ok && c != s.ss.client {
 				out = append(out, own)
 			}
 		}
@@ -154,21 +156,19 @@ func (ss *sessions) clients() (out []*redis.ClusterClient) {
 	return out
 }
 
-// clientClosed, namespaceGone and ownClients are for the shards.
-func (b *Backend) clientClosed() {
-	b.sessions.unusable.Store(true)
-	b.alarm()
+// clientClosed notes that the application has closed its client, and alarms all sessions.
+func (ss *sessions) clientClosed() {
+	ss.unusable.Store(true)
+	ss.alarm()
 }
 
-func (b *Backend) namespaceGone() { b.alarm() }
-
-func (b *Backend) ownClients() []*redis.ClusterClient { return b.sessions.clients() }
+func (ss *sessions) namespaceGone() { ss.alarm() }
 
 // alarm tells all sessions that something is wrong: the server was emptied, say.
-func (b *Backend) alarm() {
-	b.sessions.mu.Lock()
-	defer b.sessions.mu.Unlock()
-	for _, s := range b.sessions.open {
+func (ss *sessions) alarm() {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for _, s := range ss.open {
 		s.sound()
 	}
 }
@@ -223,7 +223,7 @@ func (s *session) client() (client redis.UniversalClient, over bool) {
 	if s.own != nil {
 		return s.own, s.over
 	}
-	return s.b.client, s.over
+	return s.ss.client, s.over
 }
 
 // enterAll opens the session under every tag. One that does not answer is asked again for a while,
@@ -260,7 +260,7 @@ func (s *session) enter(ctx context.Context, tags []int) (out int, err error) {
 	}
 	client, _ := s.client()
 	begun := time.Now()
-	for i, a := range s.b.runOn(ctx, client, steps) {
+	for i, a := range s.ss.runOn(ctx, client, steps) {
 		switch {
 		case a.err == nil:
 			s.mu.Lock()
@@ -280,13 +280,13 @@ func (s *session) enter(ctx context.Context, tags []int) (out int, err error) {
 
 // closed returns an error when the application has closed its client. A node that left a cluster says the same of
 // itself, so the client is asked once more.
-func (b *Backend) closed(ctx context.Context) error {
-	if !b.sessions.unusable.Load() {
+func (ss *sessions) closed(ctx context.Context) error {
+	if !ss.unusable.Load() {
 		return nil
 	}
-	_, err := within(ctx, func(ctx context.Context) (string, error) { return b.client.Ping(ctx).Result() })
+	_, err := within(ctx, func(ctx context.Context) (string, error) { return ss.client.Ping(ctx).Result() })
 	if !errors.Is(err, redis.ErrClosed) {
-		b.sessions.unusable.Store(false)
+		ss.unusable.Store(false)
 		return nil
 	}
 	return fmt.Errorf("leaseredis: the client that New was given is closed; stop consumers before you close it: %w", err)
@@ -298,9 +298,9 @@ func (s *session) Heartbeat(ctx context.Context) error {
 	if over {
 		return backend.ErrSessionLost
 	}
-	if err := s.b.closed(ctx); err != nil { // with a heartbeat of its own it would hold leases that nobody works on
+	if err := s.ss.closed(ctx); err != nil { // with a heartbeat of its own it would hold leases that nobody works on
 		s.end()
-		s.b.warn("closed", "the application closed its client while consumers ran; their leases are left to expire", "error", err)
+		s.ss.warn("closed", "the application closed its client while consumers ran; their leases are left to expire", "error", err)
 		return backend.ErrSessionLost
 	}
 	in, out := s.split()
@@ -310,7 +310,7 @@ func (s *session) Heartbeat(ctx context.Context) error {
 	}
 	var failed error
 	begun := time.Now()
-	for i, a := range s.b.runOn(ctx, client, steps) {
+	for i, a := range s.ss.runOn(ctx, client, steps) {
 		switch {
 		case errors.Is(a.err, backend.ErrSessionLost), errors.Is(a.err, errShape):
 			s.end()
@@ -319,8 +319,8 @@ func (s *session) Heartbeat(ctx context.Context) error {
 			failed = a.err
 		default:
 			if back := number(a.value); back > time.Second.Microseconds() {
-				s.b.warn("clock", "the server's clock was set back: leases, retries and delayed events go by the time that it had reached, and a tenth slower until the clock has caught up",
-					"tag", s.b.prefix(in[i]), "by", time.Duration(back)*time.Microsecond)
+				s.ss.warn("clock", "the server's clock was set back: leases, retries and delayed events go by the time that it had reached, and a tenth slower until the clock has caught up",
+					"tag", s.ss.prefix(in[i]), "by", time.Duration(back)*time.Microsecond)
 			}
 			s.mu.Lock()
 			s.heard[in[i]] = begun
@@ -354,7 +354,7 @@ func (s *session) join(tags []int) {
 			s.end()
 			s.sound()
 		case out < len(tags):
-			s.b.log.Info("leaseredis: a part of the cluster can be reached again", "tags", len(tags)-out)
+			s.ss.log.Info("leaseredis: a part of the cluster can be reached again", "tags", len(tags)-out)
 		}
 	}()
 }
@@ -371,7 +371,7 @@ func (s *session) Close(ctx context.Context) error {
 			steps[i] = step{tag: tag, script: scripts.close, args: []any{s.spec.ID, leaseChunk}}
 		}
 		again = again[:0]
-		for i, a := range s.b.runAll(ctx, steps) {
+		for i, a := range s.ss.runAll(ctx, steps) {
 			switch {
 			case errors.Is(a.err, errShape): // nothing is left
 			case a.err != nil && !s.has(steps[i].tag): // it was not opened there, or it expires
@@ -394,20 +394,20 @@ func (s *session) end() {
 	if own != nil {
 		own.Close()
 	}
-	s.b.known.holdings.ended(s.spec.ID)
-	s.b.sessions.mu.Lock()
-	defer s.b.sessions.mu.Unlock()
-	if s.b.sessions.open[s.spec.ID] == s {
-		delete(s.b.sessions.open, s.spec.ID)
+	s.ss.holdings.ended(s.spec.ID)
+	s.ss.mu.Lock()
+	defer s.ss.mu.Unlock()
+	if s.ss.open[s.spec.ID] == s {
+		delete(s.ss.open, s.spec.ID)
 	}
 }
 
 // ownClient returns a client like the application's for heartbeats alone: no handler can use up its
 // connections, and it neither waits nor repeats for longer than a heartbeat may take. Nil
 // when the client is of a kind that cannot be copied.
-func (b *Backend) ownClient(ttl time.Duration) redis.UniversalClient {
+func (ss *sessions) ownClient(ttl time.Duration) redis.UniversalClient {
 	patience := min(max(ttl/6, 100*time.Millisecond), 2*time.Second)
-	switch c := b.client.(type) {
+	switch c := ss.client.(type) {
 	case *redis.Client:
 		o := *c.Options()
 		o.ContextTimeoutEnabled = true
@@ -457,15 +457,15 @@ const sessionsKept = time.Hour
 
 // everyTag runs a script with limit as its last argument under every tag in reach, again and again
 // where it did as much as it may at a time, and passes on each answer. done tells how much that was.
-func (b *Backend) everyTag(ctx context.Context, sh *shape, s *script, done func(value any) int, args ...any) error {
+func (ss *sessions) everyTag(ctx context.Context, sh *shape, s *script, done func(value any) int, args ...any) error {
 	args = append(slices.Clone(args), leaseChunk)
-	for again := b.reach(sh); len(again) > 0; {
+	for again := ss.reach(sh); len(again) > 0; {
 		steps := make([]step, len(again))
 		for i, tag := range again {
 			steps[i] = step{tag: tag, script: s, args: args}
 		}
 		again = nil
-		for i, a := range b.runAll(ctx, steps) {
+		for i, a := range ss.runAll(ctx, steps) {
 			if a.err != nil {
 				return a.err
 			}
@@ -479,17 +479,17 @@ func (b *Backend) everyTag(ctx context.Context, sh *shape, s *script, done func(
 
 // forgetSessions declares expired sessions dead and forgets those that ended long ago. It also
 // sees to it that none lives on because the server's clock was set back.
-func (b *Backend) forgetSessions(ctx context.Context, sh *shape) (int, error) {
+func (ss *sessions) forgetSessions(ctx context.Context, sh *shape) (int, error) {
 	back := 0
-	err := b.everyTag(ctx, sh, scripts.rewind, func(v any) int { n := int(number(v)); back += n; return n })
+	err := ss.everyTag(ctx, sh, scripts.rewind, func(v any) int { n := int(number(v)); back += n; return n })
 	if err != nil {
 		return 0, fail("look at the server's clock", err)
 	}
 	if back > 0 {
-		b.warn("clock", "the server's clock was set back by more than a minute: sessions and leases that waited for a time wait no longer than they would have", "corrected", back)
+		ss.warn("clock", "the server's clock was set back by more than a minute: sessions and leases that waited for a time wait no longer than they would have", "corrected", back)
 	}
 	gone := map[string]bool{}
-	err = b.everyTag(ctx, sh, scripts.forgetsessions, func(v any) int {
+	err = ss.everyTag(ctx, sh, scripts.forgetsessions, func(v any) int {
 		for _, id := range list(v) {
 			gone[text(id)] = true
 		}

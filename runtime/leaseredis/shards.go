@@ -35,6 +35,8 @@ type shards struct {
 	reloading sync.Mutex   // held by who reloads the topology
 	reloaded  time.Time    // when that was last begun
 	troubled  atomic.Int64 // when an error was last seen that may come from an old topology, Unix time in ns
+
+	warned sync.Map // text → time.Time, see warn
 }
 
 // shardsOwner is the layer above, as the shards see it.

@@ -31,8 +31,8 @@ type sized struct {
 	rows    int   // of the last read that found some
 }
 
-func (k *knowledge) sizesOf(consumer string) *sizes {
-	v, _ := k.sizes.LoadOrStore(consumer, &sizes{of: map[string]sized{}})
+func (r *reader) sizesOf(consumer string) *sizes {
+	v, _ := r.sizes.LoadOrStore(consumer, &sizes{of: map[string]sized{}})
 	return v.(*sizes)
 }
 

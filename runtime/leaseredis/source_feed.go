@@ -23,7 +23,7 @@ const (
 
 // sourceFeed watches the streams of applications that one consumer reads, as far as this process holds them.
 type sourceFeed struct {
-	b    *Backend
+	cat  *catalog
 	info backend.ConsumerInfo
 	ins  []input
 	own  redis.UniversalClient // for reads that wait; nil if they cannot
@@ -38,8 +38,8 @@ type sourceFeed struct {
 	fresh map[string]bool
 }
 
-func newSourceFeed(b *Backend, info backend.ConsumerInfo, s *StreamSource) *sourceFeed {
-	f := &sourceFeed{b: b, info: info, fresh: map[string]bool{}}
+func newSourceFeed(cat *catalog, info backend.ConsumerInfo, s *StreamSource) *sourceFeed {
+	f := &sourceFeed{cat: cat, info: info, fresh: map[string]bool{}}
 	for _, n := range s.Names {
 		f.ins = append(f.ins, input{key: n, tag: -1, name: n})
 	}
@@ -50,11 +50,11 @@ func newSourceFeed(b *Backend, info backend.ConsumerInfo, s *StreamSource) *sour
 
 // held lists the streams that this process may read: a process that takes one over reads it from its cursor.
 func (f *sourceFeed) held() (which []int) {
-	if f.info.Per == backend.PerGroup && !f.b.known.holdings.has(f.info.Name, backend.Whole) {
+	if f.info.Per == backend.PerGroup && !f.cat.holdings.has(f.info.Name, backend.Whole) {
 		return nil
 	}
 	for i := range f.ins {
-		if f.info.Per == backend.PerGroup || f.b.known.holdings.has(f.info.Name, f.ins[i].name) {
+		if f.info.Per == backend.PerGroup || f.cat.holdings.has(f.info.Name, f.ins[i].name) {
 			which = append(which, i)
 		} else {
 			f.watched[i] = false
@@ -88,8 +88,8 @@ func (f *sourceFeed) add(news *backend.News, stream string) {
 
 // watch looks for news until ctx ends.
 func (f *sourceFeed) watch(ctx context.Context, signal func()) {
-	if !f.b.clustered() { // the streams of a cluster are on many nodes
-		if f.own = f.b.ownClient(sourcePatience); f.own != nil {
+	if !f.cat.clustered() { // the streams of a cluster are on many nodes
+		if f.own = f.cat.ownClient(sourcePatience); f.own != nil {
 			defer f.own.Close()
 		}
 	}
@@ -116,8 +116,8 @@ func (f *sourceFeed) watch(ctx context.Context, signal func()) {
 			return
 		}
 		if err != nil {
-			f.b.look(err)
-			f.b.warn("source "+f.info.Name, "looking for entries of streams failed, trying again", "consumer", f.info.Name, "error", err)
+			f.cat.look(err)
+			f.cat.warn("source "+f.info.Name, "looking for entries of streams failed, trying again", "consumer", f.info.Name, "error", err)
 		}
 		if len(names) > 0 {
 			f.mu.Lock()
@@ -181,13 +181,13 @@ func (f *sourceFeed) follow(ctx context.Context, which []int) (names []int, wait
 	for k, i := range which {
 		reads[k] = &read{key: f.ins[i].key, after: f.at[i], count: 1}
 	}
-	if err := f.b.readAll(ctx, reads); err != nil {
+	if err := f.cat.readAll(ctx, reads); err != nil {
 		return nil, false, err
 	}
 	for k, r := range reads {
 		switch {
 		case redis.HasErrorPrefix(r.err, "WRONGTYPE"):
-			f.b.warn("type "+r.key, "a key that is to be a stream holds something else; it is read when it is one",
+			f.cat.warn("type "+r.key, "a key that is to be a stream holds something else; it is read when it is one",
 				"consumer", f.info.Name, "key", r.key)
 		case r.err != nil:
 			err = r.err
@@ -234,7 +234,7 @@ func (f *sourceFeed) describe(ctx context.Context, which []int) (news []int, err
 	for k, i := range which {
 		keys[k] = f.ins[i].key
 	}
-	infos, _, err := f.b.describe(ctx, -1, keys)
+	infos, _, err := f.cat.describe(ctx, -1, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -246,7 +246,7 @@ func (f *sourceFeed) describe(ctx context.Context, which []int) (news []int, err
 			}
 			f.at[i] = infos[k].last
 		} else if infos[k].other {
-			f.b.warn("type "+keys[k], "a key that is to be a stream holds something else; it is read when it is one",
+			f.cat.warn("type "+keys[k], "a key that is to be a stream holds something else; it is read when it is one",
 				"consumer", f.info.Name, "key", keys[k])
 		}
 		f.watched[i] = true
@@ -265,8 +265,8 @@ func (f *sourceFeed) begunAgain(ctx context.Context, which []int, n int) ([]int,
 }
 
 // lastOf is the greatest id that a stream ever gave, and whether there is such a stream.
-func (b *Backend) lastOf(ctx context.Context, key string) (last position, there bool, err error) {
-	infos, _, err := b.describe(ctx, -1, []string{key})
+func (st *streams) lastOf(ctx context.Context, key string) (last position, there bool, err error) {
+	infos, _, err := st.describe(ctx, -1, []string{key})
 	if err != nil {
 		return position{}, false, err
 	}
@@ -274,11 +274,11 @@ func (b *Backend) lastOf(ctx context.Context, key string) (last position, there 
 }
 
 // present is the cursor behind all that an application's streams hold.
-func (b *Backend) present(ctx context.Context, s *StreamSource) (cursor, error) {
+func (st *streams) present(ctx context.Context, s *StreamSource) (cursor, error) {
 	ins := make([]input, 0, len(s.Names))
 	at := make([]position, 0, len(s.Names))
 	for _, n := range s.Names {
-		last, _, err := b.lastOf(ctx, n)
+		last, _, err := st.lastOf(ctx, n)
 		if err != nil {
 			return "", err
 		}

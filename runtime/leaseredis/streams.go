@@ -5,7 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 )
+
+// streams tells what the log and the streams of applications have for a reader: the keys to read, how far they go and how much of them is
+// unread.
+type streams struct {
+	*sessions
+	seen  atomic.Int64 // the highest id of a message that this process has published or read
+	reads streamReads
+}
 
 // streamInfo is what the server tells of a stream without its entries.
 type streamInfo struct {
@@ -26,9 +35,9 @@ const (
 )
 
 // describe tells of streams under one tag, or of applications' (tag below 0), and the server's time in µs when it did.
-func (b *Backend) describe(ctx context.Context, tag int, keys []string) (infos []streamInfo, now int64, err error) {
+func (st *streams) describe(ctx context.Context, tag int, keys []string) (infos []streamInfo, now int64, err error) {
 	most := describeKeys
-	if tag < 0 && b.clustered() {
+	if tag < 0 && st.clustered() {
 		most = 1 // they may lie on different nodes
 	}
 	infos = make([]streamInfo, 0, len(keys))
@@ -41,7 +50,7 @@ func (b *Backend) describe(ctx context.Context, tag int, keys []string) (infos [
 				break // the next call begins where this one stops
 			}
 		}
-		for i, a := range b.runAll(ctx, steps) {
+		for i, a := range st.runAll(ctx, steps) {
 			reply := list(a.value)
 			if a.err != nil || len(reply) < 2 {
 				return nil, 0, unexpected(a)
@@ -78,9 +87,9 @@ const (
 
 // countBetween counts entries from one id to another, up to countMost or so many bytes, and tells which is the
 // last of them, and whether that is all.
-func (b *Backend) countBetween(ctx context.Context, tag int, key, from, to string, rows int) (n int64, last position, whole bool, err error) {
+func (st *streams) countBetween(ctx context.Context, tag int, key, from, to string, rows int) (n int64, last position, whole bool, err error) {
 	for {
-		reply, err := b.runAll(ctx, []step{{tag: tag, script: scripts.count, keys: []string{key},
+		reply, err := st.runAll(ctx, []step{{tag: tag, script: scripts.count, keys: []string{key},
 			args: []any{from, to, min(int64(rows)-n, countRows), countBytes}}})[0].result()
 		l := list(reply)
 		if err != nil || len(l) != 3 {
@@ -100,25 +109,25 @@ func (b *Backend) countBetween(ctx context.Context, tag int, key, from, to strin
 func (a answer) result() (any, error) { return a.value, a.err }
 
 // behind counts the entries of a stream that follow a position, and tells when the first of them was added, as its id says.
-func (b *Backend) behind(ctx context.Context, tag int, key string, s streamInfo, at position) (n int64, first position, err error) {
+func (st *streams) behind(ctx context.Context, tag int, key string, s streamInfo, at position) (n int64, first position, err error) {
 	switch {
 	case s.length == 0 || at.compare(s.top) >= 0:
 		return 0, position{}, nil
 	case at.compare(s.first) < 0:
 		return s.length, s.first, nil
 	}
-	if n, first, _, err = b.countBetween(ctx, tag, key, at.after(), "+", 1); err != nil || n == 0 {
+	if n, first, _, err = st.countBetween(ctx, tag, key, at.after(), "+", 1); err != nil || n == 0 {
 		return 0, position{}, err
 	}
 	// What was passed and is still there is mostly little: a log is trimmed.
-	passed, _, whole, err := b.countBetween(ctx, tag, key, "-", at.id(), countMost)
+	passed, _, whole, err := st.countBetween(ctx, tag, key, "-", at.id(), countMost)
 	if err != nil {
 		return 0, position{}, err
 	}
 	if whole {
 		return max(s.length-passed, 1), first, nil
 	}
-	left, _, whole, err := b.countBetween(ctx, tag, key, at.after(), "+", countMost)
+	left, _, whole, err := st.countBetween(ctx, tag, key, at.after(), "+", countMost)
 	if err != nil || whole {
 		return left, first, err
 	}

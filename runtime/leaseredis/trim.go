@@ -32,12 +32,19 @@ const (
 	trimLeast  = 5 * time.Minute        // but at least so often, while messages are published
 )
 
+// trimmer drops what all readers have passed.
+type trimmer struct {
+	*catalog
+	looks   looks
+	touched touched
+}
+
 // trim drops what all consumers have passed, and returns how many entries. Of a stream that is
 // empty then nothing is left.
-func (b *Backend) trim(ctx context.Context, sh *shape, _ []backend.ConsumerInfo) (int, error) {
+func (tr *trimmer) trim(ctx context.Context, sh *shape, _ []backend.ConsumerInfo) (int, error) {
 	total := 0
 	for tag := range sh.tags {
-		readers, err := b.readersOf(ctx, tag)
+		readers, err := tr.readersOf(ctx, tag)
 		if err != nil {
 			return total, err
 		}
@@ -46,25 +53,25 @@ func (b *Backend) trim(ctx context.Context, sh *shape, _ []backend.ConsumerInfo)
 			if viewed(info) == "" {
 				continue
 			}
-			due, err := b.trimDue(ctx, tag, name)
+			due, err := tr.trimDue(ctx, tag, name)
 			if err != nil {
 				return total, err
 			}
 			if !due {
 				continue
 			}
-			upto, n, err := b.trimView(ctx, sh, tag, name)
+			upto, n, err := tr.trimView(ctx, sh, tag, name)
 			if total += n; err != nil {
 				return total, err
 			}
 			passed[name] = upto
 		}
-		err = b.pages(ctx, b.prefix(tag)+"topics", "-inf", func(page []redis.Z) error {
+		err = tr.pages(ctx, tr.prefix(tag)+"topics", "-inf", func(page []redis.Z) error {
 			topics := make([]string, len(page))
 			for i, z := range page {
 				topics[i] = z.Member.(string)
 			}
-			n, err := b.trimTopics(ctx, tag, len(readers), passed, topics)
+			n, err := tr.trimTopics(ctx, tag, len(readers), passed, topics)
 			total += n
 			return err
 		})
@@ -107,29 +114,29 @@ func (l *looks) due(view viewPart, last int64, n int) bool {
 }
 
 // trimDue asks what looks.due is to know.
-func (b *Backend) trimDue(ctx context.Context, tag int, consumer string) (bool, error) {
-	last, err := b.lastID(ctx, tag)
+func (tr *trimmer) trimDue(ctx context.Context, tag int, consumer string) (bool, error) {
+	last, err := tr.lastID(ctx, tag)
 	if err != nil {
 		return false, err
 	}
-	key := b.prefix(tag) + "dirty:" + consumer
-	n, err := ask(ctx, &b.shards, key, func(ctx context.Context) (int64, error) { return b.client.ZCard(ctx, key).Result() })
+	key := tr.prefix(tag) + "dirty:" + consumer
+	n, err := ask(ctx, tr.shards, key, func(ctx context.Context) (int64, error) { return tr.client.ZCard(ctx, key).Result() })
 	if err != nil {
 		return false, err
 	}
-	return b.known.looks.due(viewPart{tag: tag, consumer: consumer}, int64(last.ms), int(n)), nil
+	return tr.looks.due(viewPart{tag: tag, consumer: consumer}, int64(last.ms), int(n)), nil
 }
 
 // readersOf returns the consumers that are known under a tag, with the patterns of all their members.
-func (b *Backend) readersOf(ctx context.Context, tag int) (map[string]backend.ConsumerInfo, error) {
+func (cat *catalog) readersOf(ctx context.Context, tag int) (map[string]backend.ConsumerInfo, error) {
 	read := func(key string) (map[string]string, error) {
-		return ask(ctx, &b.shards, key, func(ctx context.Context) (map[string]string, error) { return b.client.HGetAll(ctx, key).Result() })
+		return ask(ctx, cat.shards, key, func(ctx context.Context) (map[string]string, error) { return cat.client.HGetAll(ctx, key).Result() })
 	}
-	stored, err := read(b.prefix(tag) + "consumers")
+	stored, err := read(cat.prefix(tag) + "consumers")
 	if err != nil {
 		return nil, err
 	}
-	patterns, err := read(b.prefix(tag) + "patterns")
+	patterns, err := read(cat.prefix(tag) + "patterns")
 	if err != nil {
 		return nil, err
 	}
@@ -150,27 +157,27 @@ func (b *Backend) readersOf(ctx context.Context, tag int) (map[string]backend.Co
 }
 
 // lastID is the id of the last message of a tag.
-func (b *Backend) lastID(ctx context.Context, tag int) (position, error) {
-	last, err := ask(ctx, &b.shards, b.prefix(tag)+"meta", func(ctx context.Context) (string, error) {
-		return b.client.HGet(ctx, b.prefix(tag)+"meta", "last").Result()
+func (st *streams) lastID(ctx context.Context, tag int) (position, error) {
+	last, err := ask(ctx, st.shards, st.prefix(tag)+"meta", func(ctx context.Context) (string, error) {
+		return st.client.HGet(ctx, st.prefix(tag)+"meta", "last").Result()
 	})
 	return parsePosition(last), err
 }
 
 // trimView trims the streams of a consumer's view under a tag. It returns the id up to which
 // the consumer has passed all that is copied there, and how many entries were dropped.
-func (b *Backend) trimView(ctx context.Context, sh *shape, tag int, consumer string) (upto int64, dropped int, err error) {
-	last, err := b.lastID(ctx, tag)
+func (tr *trimmer) trimView(ctx context.Context, sh *shape, tag int, consumer string) (upto int64, dropped int, err error) {
+	last, err := tr.lastID(ctx, tag)
 	if err != nil {
 		return 0, 0, err
 	}
 	upto = int64(last.ms)
-	err = b.pages(ctx, b.prefix(tag)+"dirty:"+consumer, "-inf", func(page []redis.Z) error {
+	err = tr.pages(ctx, tr.prefix(tag)+"dirty:"+consumer, "-inf", func(page []redis.Z) error {
 		resources := make([]string, len(page))
 		for i, z := range page {
 			resources[i] = z.Member.(string)
 		}
-		least, n, err := b.trimCopies(ctx, sh, tag, consumer, resources)
+		least, n, err := tr.trimCopies(ctx, sh, tag, consumer, resources)
 		if dropped += n; err == nil && least > 0 {
 			upto = min(upto, least-1)
 		}
@@ -181,8 +188,8 @@ func (b *Backend) trimView(ctx context.Context, sh *shape, tag int, consumer str
 
 // trimCopies trims streams of a consumer's view under a tag. It returns the least id that is
 // left in them, 0 for none, and how many entries were dropped.
-func (b *Backend) trimCopies(ctx context.Context, sh *shape, tag int, consumer string, resources []string) (least int64, dropped int, err error) {
-	at, err := b.cursors(ctx, sh, consumer, resources)
+func (tr *trimmer) trimCopies(ctx context.Context, sh *shape, tag int, consumer string, resources []string) (least int64, dropped int, err error) {
+	at, err := tr.cursors(ctx, sh, consumer, resources)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -196,7 +203,7 @@ func (b *Backend) trimCopies(ctx context.Context, sh *shape, tag int, consumer s
 			}
 			args = append(args, r, keep)
 		}
-		reply, err := b.run(ctx, tag, scripts.trimviews, args...)
+		reply, err := tr.run(ctx, tag, scripts.trimviews, args...)
 		if err != nil {
 			return 0, dropped, fmt.Errorf("leaseredis: trim what was copied for %s: %w", consumer, err)
 		}
@@ -213,7 +220,7 @@ func (b *Backend) trimCopies(ctx context.Context, sh *shape, tag int, consumer s
 }
 
 // trimTopics trims topics of a tag that has so many readers, given how far consumers with views have got.
-func (b *Backend) trimTopics(ctx context.Context, tag, readers int, passed map[string]int64, topics []string) (dropped int, err error) {
+func (tr *trimmer) trimTopics(ctx context.Context, tag, readers int, passed map[string]int64, topics []string) (dropped int, err error) {
 	for part := range slices.Chunk(topics, max(1, min(trimTopics, trimPairs/max(1, readers)))) {
 		args := []any{tag, len(passed)}
 		for name, upto := range passed {
@@ -222,7 +229,7 @@ func (b *Backend) trimTopics(ctx context.Context, tag, readers int, passed map[s
 		for _, t := range part {
 			args = append(args, t)
 		}
-		reply, err := b.run(ctx, tag, scripts.trimtopics, args...)
+		reply, err := tr.run(ctx, tag, scripts.trimtopics, args...)
 		if err != nil {
 			return dropped, fmt.Errorf("leaseredis: trim topics: %w", err)
 		}
@@ -287,7 +294,7 @@ func (t *touched) take() reading {
 
 // trimTouched trims what this process reads, until ctx ends: between two rounds of
 // housekeeping too much would pile up. That it fails is left to these to report.
-func (b *Backend) trimTouched(ctx context.Context) {
+func (tr *trimmer) trimTouched(ctx context.Context) {
 	ticker := time.NewTicker(trimEvery)
 	defer ticker.Stop()
 	var older reading // before the last tick: progress is stored a little later
@@ -297,11 +304,11 @@ func (b *Backend) trimTouched(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		now := b.known.touched.take()
+		now := tr.touched.take()
 		if len(now.topics)+len(older.topics) > 0 {
-			err := b.trimOf(ctx, reading{union(now.topics, older.topics), union(now.views, older.views)})
+			err := tr.trimOf(ctx, reading{union(now.topics, older.topics), union(now.views, older.views)})
 			if err != nil && ctx.Err() == nil {
-				b.log.Debug("leaseredis: trimming failed, it is tried again", "error", err)
+				tr.log.Debug("leaseredis: trimming failed, it is tried again", "error", err)
 			}
 		}
 		older = now
@@ -315,8 +322,8 @@ func union[K comparable](a, b map[K]struct{}) map[K]struct{} {
 	return out
 }
 
-func (b *Backend) trimOf(ctx context.Context, r reading) error {
-	sh, err := b.shape(ctx)
+func (tr *trimmer) trimOf(ctx context.Context, r reading) error {
+	sh, err := tr.shape(ctx)
 	if err != nil {
 		return err
 	}
@@ -337,23 +344,23 @@ func (b *Backend) trimOf(ctx context.Context, r reading) error {
 	}
 	var failed error
 	for tag := range topics {
-		failed = cmp.Or(failed, b.trimTag(ctx, sh, tag, topics[tag], views[tag]))
+		failed = cmp.Or(failed, tr.trimTag(ctx, sh, tag, topics[tag], views[tag]))
 	}
 	return failed
 }
 
 // trimTag trims what was read under a tag. Topics that a consumer with a view matches wait for
 // housekeeping when too much of the view has not been passed to see how far that is.
-func (b *Backend) trimTag(ctx context.Context, sh *shape, tag int, topics []string, views map[string][]string) error {
+func (tr *trimmer) trimTag(ctx context.Context, sh *shape, tag int, topics []string, views map[string][]string) error {
 	for consumer, resources := range views {
-		if _, _, err := b.trimCopies(ctx, sh, tag, consumer, resources); err != nil {
+		if _, _, err := tr.trimCopies(ctx, sh, tag, consumer, resources); err != nil {
 			return err
 		}
 	}
 	if len(topics) == 0 {
 		return nil
 	}
-	readers, err := b.readersOf(ctx, tag)
+	readers, err := tr.readersOf(ctx, tag)
 	if err != nil {
 		return err
 	}
@@ -362,8 +369,8 @@ func (b *Backend) trimTag(ctx context.Context, sh *shape, tag int, topics []stri
 		if viewed(info) == "" || !slices.ContainsFunc(topics, func(t string) bool { return backend.MatchTopic(info.Topics, t) }) {
 			continue
 		}
-		left, err := ask(ctx, &b.shards, "dirty:"+name, func(ctx context.Context) (int64, error) {
-			return b.client.ZCard(ctx, b.prefix(tag)+"dirty:"+name).Result()
+		left, err := ask(ctx, tr.shards, "dirty:"+name, func(ctx context.Context) (int64, error) {
+			return tr.client.ZCard(ctx, tr.prefix(tag)+"dirty:"+name).Result()
 		})
 		if err != nil {
 			return err
@@ -371,10 +378,10 @@ func (b *Backend) trimTag(ctx context.Context, sh *shape, tag int, topics []stri
 		if left > trimKeys {
 			continue
 		}
-		if passed[name], _, err = b.trimView(ctx, sh, tag, name); err != nil {
+		if passed[name], _, err = tr.trimView(ctx, sh, tag, name); err != nil {
 			return err
 		}
 	}
-	_, err = b.trimTopics(ctx, tag, len(readers), passed, topics)
+	_, err = tr.trimTopics(ctx, tag, len(readers), passed, topics)
 	return err
 }

@@ -23,16 +23,16 @@ type UnmatchedTopic struct {
 // UnmatchedTopics lists topics that have messages and that no consumer matches, those with the most
 // first: misspelt ones, say. Their messages wait for a consumer; deleting Key is all it takes to be rid of
 // them. It reads the names of all topics.
-func (b *Backend) UnmatchedTopics(ctx context.Context) ([]UnmatchedTopic, error) {
+func (o *operator) UnmatchedTopics(ctx context.Context) ([]UnmatchedTopic, error) {
 	var out []UnmatchedTopic
-	err := b.repeat(ctx, func() error {
-		sh, err := b.shape(ctx)
+	err := o.repeat(ctx, func() error {
+		sh, err := o.shape(ctx)
 		if err != nil {
 			return err
 		}
 		out = nil
 		for tag := range sh.tags {
-			some, err := b.unmatched(ctx, tag)
+			some, err := o.unmatched(ctx, tag)
 			if err != nil {
 				return err
 			}
@@ -50,8 +50,8 @@ func (b *Backend) UnmatchedTopics(ctx context.Context) ([]UnmatchedTopic, error)
 }
 
 // unmatched lists those of one tag.
-func (b *Backend) unmatched(ctx context.Context, tag int) (out []UnmatchedTopic, err error) {
-	readers, err := b.readersOf(ctx, tag)
+func (o *operator) unmatched(ctx context.Context, tag int) (out []UnmatchedTopic, err error) {
+	readers, err := o.readersOf(ctx, tag)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (b *Backend) unmatched(ctx context.Context, tag int) (out []UnmatchedTopic,
 			patterns = append(patterns, info.Topics...)
 		}
 	}
-	err = b.pages(ctx, b.prefix(tag)+"topics", "-inf", func(page []redis.Z) error {
+	err = o.pages(ctx, o.prefix(tag)+"topics", "-inf", func(page []redis.Z) error {
 		var topics []string
 		for _, z := range page {
 			if topic := z.Member.(string); !backend.MatchTopic(patterns, topic) {
@@ -72,16 +72,16 @@ func (b *Backend) unmatched(ctx context.Context, tag int) (out []UnmatchedTopic,
 			return nil
 		}
 		lens := make([]*redis.IntCmd, len(topics))
-		err := b.pipelined(ctx, func(pipe redis.Pipeliner) {
+		err := o.pipelined(ctx, func(pipe redis.Pipeliner) {
 			for i, t := range topics {
-				lens[i] = pipe.XLen(ctx, b.prefix(tag)+"t:"+t)
+				lens[i] = pipe.XLen(ctx, o.prefix(tag)+"t:"+t)
 			}
 		})
 		if err != nil {
 			return err
 		}
 		for i, t := range topics {
-			key := b.prefix(tag) + "t:" + t
+			key := o.prefix(tag) + "t:" + t
 			n, err := lens[i].Result()
 			if err != nil {
 				return fmt.Errorf("leaseredis: count the messages of %s: %w", strconv.Quote(key), err)

@@ -28,7 +28,7 @@ const (
 
 // fill is the filling of one view under one tag.
 type fill struct {
-	b      *Backend
+	cat    *catalog
 	sh     *shape
 	tag    int
 	info   backend.ConsumerInfo
@@ -55,21 +55,21 @@ type copied struct {
 // Replicas may do so at once: each step takes only what the steps before have left. It takes
 // what there was up to a moment, then what has come meanwhile, until that is so little that
 // one script copies it and makes the view live.
-func (b *Backend) backfill(ctx context.Context, sh *shape, tag int, info backend.ConsumerInfo, at string) error {
+func (cat *catalog) backfill(ctx context.Context, sh *shape, tag int, info backend.ConsumerInfo, at string) error {
 	for round := 0; at != ""; round++ {
-		patterns, err := b.viewPatterns(ctx, tag, info.Name)
+		patterns, err := cat.viewPatterns(ctx, tag, info.Name)
 		if err != nil {
 			return err
 		}
-		f := &fill{b: b, sh: sh, tag: tag, info: info, at: parsePosition(at), topics: map[string]*filling{}}
+		f := &fill{cat: cat, sh: sh, tag: tag, info: info, at: parsePosition(at), topics: map[string]*filling{}}
 		if round >= fillRounds { // more comes than is copied
 			f.hold = fillHold.Microseconds()
 		}
 		// No id up to this one is given any more.
-		if f.end, err = b.lastID(ctx, tag); err != nil {
+		if f.end, err = cat.lastID(ctx, tag); err != nil {
 			return err
 		}
-		err = b.pages(ctx, b.prefix(tag)+"topics", "("+f.at.String(), func(page []redis.Z) error {
+		err = cat.pages(ctx, cat.prefix(tag)+"topics", "("+f.at.String(), func(page []redis.Z) error {
 			for _, z := range page {
 				if topic := z.Member.(string); backend.MatchTopic(patterns, topic) {
 					f.topics[topic] = &filling{last: f.at, more: true}
@@ -88,9 +88,9 @@ func (b *Backend) backfill(ctx context.Context, sh *shape, tag int, info backend
 }
 
 // viewPatterns are the patterns of a view: those of all versions of its consumer.
-func (b *Backend) viewPatterns(ctx context.Context, tag int, consumer string) ([]string, error) {
-	stored, err := ask(ctx, &b.shards, b.prefix(tag)+"views", func(ctx context.Context) (string, error) {
-		return b.client.HGet(ctx, b.prefix(tag)+"views", consumer).Result()
+func (cat *catalog) viewPatterns(ctx context.Context, tag int, consumer string) ([]string, error) {
+	stored, err := ask(ctx, cat.shards, cat.prefix(tag)+"views", func(ctx context.Context) (string, error) {
+		return cat.client.HGet(ctx, cat.prefix(tag)+"views", consumer).Result()
 	})
 	if err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func (f *fill) run(ctx context.Context) (string, error) {
 		}
 	}
 	upto := max(f.at.ms, f.end.ms)
-	reply, err := f.b.run(ctx, f.tag, scripts.build, f.info.Name, upto, f.hold)
+	reply, err := f.cat.run(ctx, f.tag, scripts.build, f.info.Name, upto, f.hold)
 	return text(reply), err
 }
 
@@ -142,9 +142,9 @@ func (f *fill) read(ctx context.Context) error {
 	for page := range slices.Chunk(empty, 500) {
 		reads := make([]*read, len(page))
 		for i, topic := range page {
-			reads[i] = &read{key: f.b.topicKey(f.tag, topic), after: f.topics[topic].last, count: count}
+			reads[i] = &read{key: f.cat.topicKey(f.tag, topic), after: f.topics[topic].last, count: count}
 		}
-		if err := f.b.readAll(ctx, reads); err != nil {
+		if err := f.cat.readAll(ctx, reads); err != nil {
 			return err
 		}
 		for i, topic := range page {
@@ -223,7 +223,7 @@ func (f *fill) copy(ctx context.Context, messages []copied) (string, error) {
 		for _, m := range messages[:n] {
 			args = append(args, m.topic, m.at.id(), m.resource)
 		}
-		reply, err := f.b.run(ctx, f.tag, scripts.build, args...)
+		reply, err := f.cat.run(ctx, f.tag, scripts.build, args...)
 		if err != nil {
 			return "", err
 		}

@@ -1,0 +1,72 @@
+package leasepg
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+	"github.com/leasegen/leasegen/runtime/operate"
+)
+
+// server is what all parts of the backend ask: the database behind the application's pool, and in it one schema.
+type server struct {
+	pool     *pgxpool.Pool
+	schema   schema
+	log      *slog.Logger
+	observer operate.Observer // nil: nobody
+
+	pooled atomic.Bool // a transaction pooler is in between: no LISTEN
+	told   sync.Once   // the log line about that
+}
+
+// connect opens a connection outside the pool, to the pool's server.
+func (sv *server) connect(ctx context.Context) (*pgx.Conn, error) {
+	c := sv.pool.Config().ConnConfig // a copy
+	if c.RuntimeParams["application_name"] == "" {
+		c.RuntimeParams["application_name"] = "leasegen" // to be told apart in pg_stat_activity
+	}
+	return pgx.ConnectConfig(ctx, c)
+}
+
+func closeConn(c *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	c.Close(ctx)
+}
+
+// queries runs sqlc's queries on db, in this backend's schema.
+func (sv *server) queries(db leasedb.DBTX) *leasedb.Queries {
+	return leasedb.New(inSchema{db, sv.schema})
+}
+
+type inSchema struct {
+	leasedb.DBTX
+	schema schema
+}
+
+func (d inSchema) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return d.DBTX.Exec(ctx, d.schema.statement(sql), args...)
+}
+
+func (d inSchema) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return d.DBTX.Query(ctx, d.schema.statement(sql), args...)
+}
+
+func (d inSchema) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return d.DBTX.QueryRow(ctx, d.schema.statement(sql), args...)
+}
+
+// throttle lets one event through per interval.
+type throttle struct{ last atomic.Int64 }
+
+func (t *throttle) ready(now time.Time, every time.Duration) bool {
+	last := t.last.Load()
+	return now.UnixNano()-last >= int64(every) && t.last.CompareAndSwap(last, now.UnixNano())
+}

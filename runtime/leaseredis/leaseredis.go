@@ -92,7 +92,7 @@ func WithMaxDeadLetters(n int) Option { return func(b *Backend) { b.keeper.maxDe
 func New(client redis.UniversalClient, opts ...Option) *Backend {
 	d := &shards{client: client, namespace: "lg", log: slog.Default()}
 	ss := &sessions{shards: d}
-	d.owner = ss
+	d.above = ss
 	st := &streams{sessions: ss}
 	c := &catalog{streams: st}
 	o, ledger, trimmer := &owner{catalog: c}, &ledger{c}, &trimmer{catalog: c}

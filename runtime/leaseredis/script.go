@@ -117,7 +117,7 @@ func (d *shards) runOn(ctx context.Context, client redis.UniversalClient, steps 
 		}
 		d.look(answers[i].err)
 		if errors.Is(answers[i].err, redis.ErrClosed) && client == d.client {
-			d.owner.clientClosed()
+			d.above.clientClosed()
 		}
 		if errors.Is(answers[i].err, errShape) {
 			d.forgetShape()

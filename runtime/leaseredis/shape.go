@@ -84,7 +84,7 @@ func (d *shards) shape(ctx context.Context) (*shape, error) {
 // forgetShape makes the next call create the namespace again: what was stored is gone.
 func (d *shards) forgetShape() {
 	d.shaped.Store(nil)
-	d.owner.namespaceGone()
+	d.above.namespaceGone()
 }
 
 // decided returns the shape that the first tag has, or is given now. If it cannot be reached, that of

@@ -27,7 +27,7 @@ type shards struct {
 	observer  operate.Observer
 	wanted    shape // what the options say; zero fields leave it to what is stored, or to the defaults
 	misuse    error // what is wrong with the client or the options
-	owner     shardsOwner
+	above     shardsUser
 
 	shaping sync.Mutex
 	shaped  atomic.Pointer[shape]
@@ -39,8 +39,8 @@ type shards struct {
 	warned sync.Map // text → time.Time, see warn
 }
 
-// shardsOwner is the layer above, as the shards see it.
-type shardsOwner interface {
+// shardsUser is the layer above, as the shards see it.
+type shardsUser interface {
 	// clientClosed and namespaceGone follow calls that failed.
 	clientClosed()
 	namespaceGone()
@@ -187,7 +187,7 @@ func (d *shards) reload(ctx context.Context, cause error) error {
 	if !ok {
 		return nil
 	}
-	clients := d.owner.ownClients()
+	clients := d.above.ownClients()
 	_, err := within(ctx, func(ctx context.Context) (struct{}, error) {
 		c.ReloadState(ctx)
 		for _, own := range clients {

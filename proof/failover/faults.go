@@ -14,9 +14,9 @@ import (
 type fault struct {
 	name, what string
 	target     time.Duration // for p99; 0 for none
-	fleets     int           // at most so many side by side: they share the machine's cores
-	// once makes one trial of one fleet. Nil for faults of the server, which all fleets share.
-	once func(context.Context, *fleet) (took time.Duration, late int, err error)
+	pairs      int           // at most so many side by side: they share the machine's cores
+	// once makes one trial of one pair. Nil for faults of the server, which all pairs share.
+	once func(context.Context, *pair) (took time.Duration, late int, err error)
 }
 
 func faults() []fault {
@@ -30,7 +30,7 @@ func faults() []fault {
 	}
 }
 
-// trials makes n trials of a fault, shared out over the fleets.
+// trials makes n trials of a fault, shared out over the pairs.
 func (s *site) trials(ctx context.Context, f fault, n int) (took []time.Duration, late int, err error) {
 	if f.once == nil {
 		return s.restarts(ctx, n)
@@ -43,7 +43,7 @@ func (s *site) trials(ctx context.Context, f fault, n int) (took []time.Duration
 		errs []error
 		left = n
 	)
-	for _, fl := range s.fleets {
+	for _, pr := range s.pairs {
 		wg.Go(func() {
 			for {
 				mu.Lock()
@@ -54,7 +54,7 @@ func (s *site) trials(ctx context.Context, f fault, n int) (took []time.Duration
 					return
 				}
 				settle()
-				d, l, err := f.once(ctx, fl)
+				d, l, err := f.once(ctx, pr)
 				mu.Lock()
 				took, late = append(took, d), late+l
 				if err != nil {
@@ -76,21 +76,20 @@ func (s *site) trials(ctx context.Context, f fault, n int) (took []time.Duration
 func settle() { time.Sleep(100*time.Millisecond + rand.N(500*time.Millisecond)) }
 
 // terminate stops the owner in good order: from the end of its last call.
-func terminate(_ context.Context, f *fleet) (time.Duration, int, error) {
+func terminate(_ context.Context, f *pair) (time.Duration, int, error) {
 	old, i, err := f.owner()
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := old.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := old.Signal(syscall.SIGTERM); err != nil {
 		return 0, 0, err
 	}
 	next, err := f.first("the standby at work", func(c call) bool { return c.by == f.replicas[1-i] })
 	if err != nil {
 		return 0, 0, err
 	}
-	<-old.ended // all it told has been read
-	if !old.cmd.ProcessState.Success() {
-		return 0, 0, fmt.Errorf("%s: a replica ended with %v", f.name, old.cmd.ProcessState)
+	if err := old.Left(); err != nil { // all it told has been read
+		return 0, 0, err
 	}
 	var last time.Time
 	f.mu.Lock()
@@ -104,13 +103,13 @@ func terminate(_ context.Context, f *fleet) (time.Duration, int, error) {
 	return next.began.Sub(last), late, f.replace(i)
 }
 
-func kill(_ context.Context, f *fleet) (time.Duration, int, error) {
+func kill(_ context.Context, f *pair) (time.Duration, int, error) {
 	old, i, err := f.owner()
 	if err != nil {
 		return 0, 0, err
 	}
 	at := time.Now()
-	if err := old.cmd.Process.Kill(); err != nil {
+	if err := old.Signal(syscall.SIGKILL); err != nil {
 		return 0, 0, err
 	}
 	next, err := f.first("the standby at work", func(c call) bool { return c.by == f.replicas[1-i] })
@@ -120,20 +119,20 @@ func kill(_ context.Context, f *fleet) (time.Duration, int, error) {
 	return next.began.Sub(at), f.late(old, next), f.replace(i)
 }
 
-func freeze(_ context.Context, f *fleet) (time.Duration, int, error) {
+func freeze(_ context.Context, f *pair) (time.Duration, int, error) {
 	return f.away(
-		func(p *process) error { return p.cmd.Process.Signal(syscall.SIGSTOP) },
-		func(p *process) error { return p.cmd.Process.Signal(syscall.SIGCONT) })
+		func(p *process) error { return p.Signal(syscall.SIGSTOP) },
+		func(p *process) error { return p.Signal(syscall.SIGCONT) })
 }
 
-func cutOff(_ context.Context, f *fleet) (time.Duration, int, error) {
+func cutOff(_ context.Context, f *pair) (time.Duration, int, error) {
 	return f.away(
 		func(p *process) error { p.proxy.BlackHole(); return nil },
 		func(p *process) error { p.proxy.Heal(); return nil })
 }
 
 // away takes the owner away for a while, until the standby is at work.
-func (f *fleet) away(begin, end func(*process) error) (time.Duration, int, error) {
+func (f *pair) away(begin, end func(*process) error) (time.Duration, int, error) {
 	old, i, err := f.owner()
 	if err != nil {
 		return 0, 0, err
@@ -156,7 +155,7 @@ func (f *fleet) away(begin, end func(*process) error) (time.Duration, int, error
 }
 
 // late counts calls that the old owner began after the new owner's first.
-func (f *fleet) late(old *process, next call) (n int) {
+func (f *pair) late(old *process, next call) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, c := range f.calls {
@@ -169,7 +168,7 @@ func (f *fleet) late(old *process, next call) (n int) {
 
 // terminateBackend ends the connection that the owner's heartbeats use. Nobody need take
 // over: what counts is the longest time without an effect.
-func terminateBackend(ctx context.Context, f *fleet) (time.Duration, int, error) {
+func terminateBackend(ctx context.Context, f *pair) (time.Duration, int, error) {
 	old, _, err := f.owner()
 	if err != nil {
 		return 0, 0, err
@@ -177,7 +176,7 @@ func terminateBackend(ctx context.Context, f *fleet) (time.Duration, int, error)
 	at := time.Now()
 	var ended bool
 	err = f.site.pool.QueryRow(ctx, `SELECT coalesce(bool_and(pg_terminate_backend(backend_pid)), false)
-		FROM `+f.name+`.session WHERE pid = $1 AND state = 'live'`, old.cmd.Process.Pid).Scan(&ended)
+		FROM `+f.name+`.session WHERE pid = $1 AND state = 'live'`, old.PID()).Scan(&ended)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -189,7 +188,7 @@ func terminateBackend(ctx context.Context, f *fleet) (time.Duration, int, error)
 }
 
 // pause is the longest time without an effect in the two seconds after a fault.
-func (f *fleet) pause(at time.Time) (longest time.Duration, err error) {
+func (f *pair) pause(at time.Time) (longest time.Duration, err error) {
 	if _, err := f.first("an effect long after the fault", func(c call) bool { return c.began.Sub(at) > 2*time.Second }); err != nil {
 		return 0, err
 	}
@@ -207,11 +206,11 @@ func (f *fleet) pause(at time.Time) (longest time.Duration, err error) {
 	return longest, nil
 }
 
-// restarts restarts the server under all fleets: the longest time without an effect from
+// restarts restarts the server under all pairs: the longest time without an effect from
 // when it is up again.
 func (s *site) restarts(ctx context.Context, n int) (took []time.Duration, late int, err error) {
 	for len(took) < n && ctx.Err() == nil {
-		for _, f := range s.fleets {
+		for _, f := range s.pairs {
 			if _, _, err := f.owner(); err != nil {
 				return nil, 0, err
 			}
@@ -220,7 +219,7 @@ func (s *site) restarts(ctx context.Context, n int) (took []time.Duration, late 
 		s.server.Restart()
 		up := time.Now()
 		s.pool.Reset()
-		for _, f := range s.fleets[:min(len(s.fleets), n-len(took))] {
+		for _, f := range s.pairs[:min(len(s.pairs), n-len(took))] {
 			d, err := f.pause(up)
 			if err != nil {
 				return nil, 0, err

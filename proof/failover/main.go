@@ -68,20 +68,20 @@ type line struct {
 func run(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("failover", flag.ContinueOnError)
 	trials := fs.Int("trials", 100, "trials of each fault and lock")
-	fleets := fs.Int("fleets", 10, "pairs of replicas that are tried side by side, where time is mostly waiting")
+	pairs := fs.Int("pairs", 10, "pairs of replicas that are tried side by side, where time is mostly waiting")
 	onlyLocks := fs.String("locks", "", "comma-separated locks or pers; default all")
 	onlyFaults := fs.String("faults", "", "comma-separated faults; default all")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	lines, err := measure(ctx, out, *trials, *fleets, *onlyLocks, *onlyFaults)
+	lines, err := measure(ctx, out, *trials, *pairs, *onlyLocks, *onlyFaults)
 	if len(lines) > 0 {
 		table(out, lines)
 	}
 	return err
 }
 
-func measure(ctx context.Context, out io.Writer, trials, fleets int, onlyLocks, onlyFaults string) (lines []line, err error) {
+func measure(ctx context.Context, out io.Writer, trials, pairs int, onlyLocks, onlyFaults string) (lines []line, err error) {
 	wanted := func(list string, names ...string) bool {
 		return list == "" || slices.ContainsFunc(strings.Split(list, ","), func(w string) bool { return slices.Contains(names, w) })
 	}
@@ -94,7 +94,7 @@ func measure(ctx context.Context, out io.Writer, trials, fleets int, onlyLocks, 
 				continue
 			}
 			begun := time.Now()
-			l, err := try(ctx, k, f, trials, min(fleets, f.fleets))
+			l, err := try(ctx, k, f, trials, min(pairs, f.pairs))
 			if err != nil {
 				return lines, fmt.Errorf("%v, %s: %w", k, f.name, err)
 			}
@@ -109,20 +109,20 @@ func measure(ctx context.Context, out io.Writer, trials, fleets int, onlyLocks, 
 }
 
 // try makes the trials of one fault and lock on a fresh server.
-func try(ctx context.Context, k lockKind, f fault, trials, fleets int) (line, error) {
+func try(ctx context.Context, k lockKind, f fault, trials, pairs int) (line, error) {
 	server, err := pgtest.Launch(pgtest.Config("max_connections", "400"))
 	if err != nil {
 		return line{}, err
 	}
 	defer server.Close()
-	s, err := newSite(ctx, server, k, min(fleets, trials))
+	s, err := newSite(ctx, server, k, min(pairs, trials))
 	if err != nil {
 		return line{}, err
 	}
 	defer s.close()
 	l := line{kind: k, fault: f}
 	if l.took, l.late, err = s.trials(ctx, f, trials); err != nil {
-		return line{}, fmt.Errorf("%w\nreplicas said:\n%s", err, s.said())
+		return line{}, fmt.Errorf("%w\nreplicas said:\n%s", err, s.stderr.Last(40))
 	}
 	slices.Sort(l.took)
 	return l, nil

@@ -3,16 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/fleet"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -24,25 +22,15 @@ const (
 	envDSN     = "FAILOVER_DSN"
 )
 
-// replicaMain is a replica process. It ends when it is told to or its parent is gone.
+// replicaMain is a replica process.
 func replicaMain() int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	go func() {
-		io.Copy(io.Discard, os.Stdin) // ends with the parent
-		stop()
-		time.Sleep(5 * time.Second)
-		os.Exit(3)
-	}()
-	n, err := strconv.Atoi(os.Getenv(envKind))
-	if err == nil {
-		err = replica(ctx, locks()[n], os.Getenv(envReplica), os.Getenv(envDSN))
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
+	return fleet.Main(func(ctx context.Context) error {
+		n, err := strconv.Atoi(os.Getenv(envKind))
+		if err != nil {
+			return err
+		}
+		return replica(ctx, locks()[n], os.Getenv(envReplica), os.Getenv(envDSN))
+	})
 }
 
 func replica(ctx context.Context, k lockKind, name, dsn string) error {

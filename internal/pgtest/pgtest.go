@@ -20,7 +20,6 @@ package pgtest
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -90,11 +89,10 @@ func DB(t testing.TB) string {
 	return Shared(t).fresh(t, emptyTemplate)
 }
 
-// DBLike is DB with a copy of a database that prepare fills for the first test that asks for one of that
-// name: copying it costs less than filling each.
-func DBLike(t testing.TB, name string, prepare func(dsn string) error) string {
+// DBLike creates a copy of a database that prepare fills for the first test that asks for one of that name: copying it
+// costs less than filling each. The copy is dropped when the test ends.
+func (s *Server) DBLike(t testing.TB, name string, prepare func(dsn string) error) string {
 	t.Helper()
-	s := Shared(t)
 	if err := s.prepared(name, prepare); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +101,7 @@ func DBLike(t testing.TB, name string, prepare func(dsn string) error) string {
 
 func (s *Server) fresh(t testing.TB, template string) string {
 	t.Helper()
-	s.logOnFailure(t)
+	s.LogOnFailure(t)
 	shared.Lock()
 	shared.dbs++
 	n := shared.dbs
@@ -133,16 +131,16 @@ func Start(t testing.TB, opts ...Option) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.fail = func(err error) { t.Helper(); t.Fatal(err) }
+	s.Fail = func(err error) { t.Helper(); t.Fatal(err) }
 	t.Cleanup(s.Close)
-	s.logOnFailure(t)
+	s.LogOnFailure(t)
 	return s
 }
 
 // DB creates an empty database on s and returns its DSN. It goes when the server goes.
 func (s *Server) DB(name string) string {
 	if err := s.createDatabase(name, emptyTemplate); err != nil {
-		s.fail(err)
+		s.Fail(err)
 	}
 	return s.DSN(name)
 }
@@ -187,19 +185,6 @@ func (s *Server) admin(do func(context.Context, *pgx.Conn) error) error {
 	}
 	defer c.Close(ctx)
 	return do(ctx, c)
-}
-
-// logOnFailure shows what the server logs from now until the test ends, if it fails.
-func (s *Server) logOnFailure(t testing.TB) {
-	var from int64
-	if st, err := os.Stat(s.logPath()); err == nil {
-		from = st.Size()
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("PostgreSQL log:\n%s", s.logTail(from))
-		}
-	})
 }
 
 // identifier makes a database name of a test name.

@@ -81,7 +81,7 @@ func Shared(t testing.TB) *Server {
 	if shared.serverErr != nil {
 		t.Fatal(shared.serverErr)
 	}
-	shared.server.logOnFailure(t)
+	shared.server.LogOnFailure(t)
 	return shared.server
 }
 
@@ -139,9 +139,9 @@ func Start(t testing.TB, opts ...Option) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.fail = func(err error) { t.Helper(); t.Fatal(err) }
+	s.Fail = func(err error) { t.Helper(); t.Fatal(err) }
 	t.Cleanup(s.Close)
-	s.logOnFailure(t)
+	s.LogOnFailure(t)
 	return s
 }
 

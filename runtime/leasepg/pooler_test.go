@@ -11,7 +11,6 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -108,9 +107,8 @@ func TestTransactionPooler(t *testing.T) {
 func TestConformancePooled(t *testing.T) {
 	server := pgtest.Start(t, pgtest.Config("max_connections", "600"), pgtest.Config("fsync", "off"))
 	p := pgtest.StartPooler(t, server, "default_pool_size = 30")
-	var dbs atomic.Int64
 	f := factory(func(t testing.TB) string {
-		return p.Through(server, server.DB(fmt.Sprint("db", dbs.Add(1)))) + "&default_query_exec_mode=exec"
+		return p.Through(server, forSuiteOn(t, server)) + "&default_query_exec_mode=exec"
 	})
 	f.Polls = true
 	leasetest.RunVariant(t, f)

@@ -29,7 +29,7 @@ func TestConformanceOnSmallPools(t *testing.T) {
 			if conns == 1 || pace.Judged() {
 				tests = append(tests, "Effects_", "A_zombie", "Retry_then_succeed", "Backoff_and_attempts", "A_stream_survives", "A_failing_batch", "Partition_keys", "Publish/", "Parked/", "Cursor/")
 			}
-			leasetest.RunSome(t, factoryMax(ownName, conns), tests...)
+			leasetest.RunSome(t, factoryMax(forSuite, conns), tests...)
 		})
 	}
 }

@@ -34,7 +34,7 @@ type keyed struct {
 }
 
 // timed tells when leases are about to be released, by themselves or with their session:
-// from then on nobody works on them.
+// they rest from then on.
 type timed struct {
 	*leasepg.Backend
 	closing atomic.Int64 // when the session began to close
@@ -171,8 +171,7 @@ func (s *site) settled(t *testing.T, n int) {
 	})
 }
 
-// moved counts the leases acquired since a marker, and says how long nobody had worked on
-// each.
+// moved counts the leases acquired since a marker, and says how long each had rested before.
 func moved(t *testing.T, f *fleet.Fleet, from int) (n int, rests []time.Duration) {
 	t.Helper()
 	at := func(e fleet.Event) time.Time {

@@ -25,16 +25,16 @@ type Spec struct {
 	In     string              // where its directory is made; empty: where temporary files are
 	Prefix string              // of the directory's name
 	Owner  *syscall.Credential // of the directory; nil: the present user
-	// Command makes the process for one start. What the process prints is its log.
+	// Command makes the process for one start. Its output is the server's log.
 	Command func() (*exec.Cmd, error)
-	// Ready reports whether the process takes connections and is the one of this id.
+	// Ready reports whether the process takes connections; where the server tells its id, also whether it is this one.
 	Ready func(pid int) bool
 	// AtEnd is what ends the process at once, also when the test process ends.
 	AtEnd syscall.Signal
 }
 
 // Server is a process that takes connections at a port of 127.0.0.1, and the directory of its files. Its methods are for
-// one goroutine at a time. Fail gets what goes wrong in those that return no error.
+// one goroutine at a time. Fail gets the errors of methods that return none.
 type Server struct {
 	Dir  string
 	Port int
@@ -101,14 +101,18 @@ func (s *Server) End(sig syscall.Signal) {
 	}
 }
 
-// Kill ends all processes of the server with SIGKILL, frozen or not. What they had written to files stays written: only a
-// crash of the machine would lose that.
+// Kill ends all processes of the server with SIGKILL, frozen or not. Their files stay as written: only a crash of the
+// machine would lose that.
 func (s *Server) Kill() {
 	if s.proc == nil {
 		return
 	}
-	Signal(Freeze(s.proc.Pid), syscall.SIGKILL)
-	<-s.exited
+	select {
+	case <-s.exited: // by itself: its id may be another's now
+	default:
+		Signal(Freeze(s.proc.Pid), syscall.SIGKILL)
+		<-s.exited
+	}
 	s.proc, s.paused = nil, nil
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 // Fleet is the replicas of a test. Its methods are for one goroutine at a time, but for those that look at events.
-// What goes wrong in them ends the test.
+// An error in them ends the test.
 type Fleet struct {
 	Replicas []*Process
 
@@ -27,8 +27,8 @@ type Replica struct {
 	Env  []string // variables, name=value
 }
 
-// Event is one line that a replica told: what happened, to which resource, under which epoch, and a detail. What is missing
-// at the line's end is empty.
+// Event is one line that a replica told: what happened, to which resource, under which epoch, and a detail. Words that are
+// missing at the line's end are empty.
 type Event struct {
 	Replica  string
 	What     string
@@ -55,7 +55,7 @@ func Start(t testing.TB, replicas ...Replica) *Fleet {
 	}
 	for deadline := time.Now().Add(time.Minute); f.Count(Is("session")) < len(replicas); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("not all replicas had a session within a minute")
+			t.Fatalf("not all replicas had a session within a minute; replicas said:\n%s", f.said())
 		}
 	}
 	return f
@@ -81,7 +81,7 @@ func (f *Fleet) Join(r Replica) *Process {
 			return p
 		}
 		if time.Now().After(deadline) {
-			f.t.Fatalf("%s acquired nothing within a minute", r.Name)
+			f.t.Fatalf("%s acquired nothing within a minute; replicas said:\n%s", r.Name, f.said())
 		}
 	}
 }
@@ -126,19 +126,22 @@ func (f *Fleet) Thaw(p *Process) { f.t.Helper(); f.Signal(p, syscall.SIGCONT) }
 func (f *Fleet) Alive(p *Process) {
 	f.t.Helper()
 	if p.Gone() {
-		f.t.Fatalf("%s ended by itself: %v", p.Name, p.cmd.ProcessState)
+		f.t.Fatalf("%s ended by itself: %v; replicas said:\n%s", p.Name, p.cmd.ProcessState, f.said())
 	}
 }
 
-// Leave ends replicas in good order, all at once, and forgets them.
+// Leave ends replicas in good order, all at once, and forgets them. The test goes on after a bad exit, so that it also
+// judges what the replicas did.
 func (f *Fleet) Leave(leaving ...*Process) {
 	f.t.Helper()
 	for _, p := range leaving {
 		f.Signal(p, syscall.SIGTERM)
 	}
 	for _, p := range leaving {
-		if err := p.Left(); err != nil {
-			f.t.Fatal(err)
+		if err := p.Left(); err != nil && !p.Gone() {
+			f.t.Fatalf("%v; replicas said:\n%s", err, f.said())
+		} else if err != nil {
+			f.t.Error(err)
 		}
 	}
 	f.Replicas = slices.DeleteFunc(slices.Clone(f.Replicas), func(p *Process) bool { return slices.Contains(leaving, p) })
@@ -153,10 +156,13 @@ func (f *Fleet) End() {
 		p.End()
 	}
 	f.Replicas = nil
-	if said := f.errors.Last(60); f.t.Failed() && said != "" {
+	if said := f.said(); f.t.Failed() && said != "" {
 		f.t.Logf("replicas said:\n%s", said)
 	}
 }
+
+// said is the end of what the replicas wrote to standard error.
+func (f *Fleet) said() string { return f.errors.Last(60) }
 
 // Find returns the first event from index from on that match accepts, or -1.
 func (f *Fleet) Find(from int, match func(Event) bool) (int, Event) {
@@ -203,7 +209,7 @@ func (s *events) add(replica, line string) {
 	s.all = append(s.all, e)
 }
 
-// Tail is a writer that several processes share, and that shows the last lines of what they wrote.
+// Tail collects what several processes write, and shows the last lines.
 type Tail struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -1,5 +1,5 @@
-// Package fleet starts replicas for proofs and measurements: the program that asks runs again as processes of their own, which
-// tell in lines what happens to them, and are killed, frozen and started again.
+// Package fleet starts replicas for proofs and measurements. Each replica is the calling program, run again as a process of
+// its own. It tells in lines what happens to it, and is killed, frozen and started again.
 package fleet
 
 import (

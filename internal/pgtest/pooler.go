@@ -51,7 +51,8 @@ func launchPooler(s *Server, settings []string) (*Pooler, error) {
 	}
 	p := &Pooler{}
 	p.Server, err = childproc.NewServer(childproc.Spec{
-		Name: "PgBouncer", Prefix: dirPrefix, Owner: s.cred, AtEnd: syscall.SIGQUIT,
+		Name: "PgBouncer", Prefix: dirPrefix, Owner: s.cred,
+		AtEnd: syscall.SIGKILL, // before 1.19 it dumps core at SIGQUIT
 		Command: func() (*exec.Cmd, error) {
 			file, err := p.configure(s, settings)
 			return command(p.Dir, s.cred, bin, file), err

@@ -19,7 +19,7 @@ import (
 )
 
 // Server is a running or stopped PostgreSQL server. Its methods are for one goroutine at
-// a time. What goes wrong in them ends the test; on a server made by Launch it panics.
+// a time. An error in them ends the test; on a server made by Launch it panics.
 type Server struct {
 	*childproc.Server
 	bin    string   // directory of the binaries

@@ -18,7 +18,7 @@ import (
 )
 
 // Server is a running or stopped Redis server. Its methods are for one goroutine at a
-// time. What goes wrong in them ends the test; on a server made by Launch it panics.
+// time. An error in them ends the test; on a server made by Launch it panics.
 type Server struct {
 	*childproc.Server
 	bin     string

@@ -154,7 +154,7 @@ func (f *pair) record(p *process, text string) {
 	}
 }
 
-// await polls until cond, which is called with f.mu held, or a replica has ended by itself.
+// await polls until cond, which is called with f.mu held.
 func (f *pair) await(what string, cond func() bool) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		f.mu.Lock()

@@ -24,7 +24,7 @@ func TestWhatUsersCompile(t *testing.T) {
 		"runtime/backend":   {"runtime/operate"},
 		"runtime/lease":     {"runtime/backend", "runtime/operate"},
 		"runtime/leasemem":  {"runtime/backend", "runtime/operate"},
-		"runtime/leasetest": {"runtime/lease", "runtime/backend", "runtime/operate"},
+		"runtime/leasetest": {"runtime/lease", "runtime/backend", "runtime/operate", "runtime/internal/kit"},
 		"runtime/leasepg": {"runtime/backend", "runtime/operate", "runtime/leasepg",
 			"github.com/jackc/pgx/v5", "github.com/jackc/pgpassfile", "github.com/jackc/pgservicefile",
 			"github.com/jackc/puddle/v2", "golang.org/x/text", "golang.org/x/sync"},
@@ -173,7 +173,8 @@ func TestTypesStaySmall(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (d.Name() == "testdata" || d.Name() == "leasedb" || len(d.Name()) > 2 && d.Name()[0] == '.'): // leasedb: sqlc's
+		case d.IsDir() && (d.Name() == "testdata" || d.Name() == "leasedb" || path != ".." && strings.HasPrefix(d.Name(), ".")):
+			// sqlc writes leasedb. Hidden folders hold what tools keep, perhaps another tree of this module.
 			return filepath.SkipDir
 		case d.IsDir() || !strings.HasSuffix(path, ".go"):
 			return nil

@@ -14,6 +14,7 @@ import (
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leasetest"
 )
@@ -51,21 +52,20 @@ func migrated(t testing.TB, opts ...leasepg.Option) (*leasepg.Backend, *pgxpool.
 	if len(opts) > 0 {
 		return migratedAt(t, pgtest.DB(t), opts...)
 	}
-	return checked(t, open(t, copied(t, "leasegen")))
+	return checked(t, open(t, pgtest.Shared(t).DBLike(t, "migrated", func(dsn string) error { return fill(dsn, "") })))
 }
 
-// copied is a database with the schema of that name.
-func copied(t testing.TB, schema string) (dsn string) {
-	t.Helper()
-	return pgtest.Shared(t).DBLike(t, "with_"+schema, func(dsn string) error {
-		pool, err := pgxpool.New(context.Background(), dsn)
-		if err != nil {
-			return err
-		}
-		defer pool.Close()
-		_, err = leasepg.Migrate(context.Background(), pool, leasepg.WithSchema(schema))
+// fill brings the schema into a database and runs one statement more. It leaves no connection.
+func fill(dsn, statement string, opts ...leasepg.Option) error {
+	pool, err := pgxpool.New(context.Background(), dsn)
+	if err != nil {
 		return err
-	})
+	}
+	defer pool.Close()
+	if _, err = leasepg.Migrate(context.Background(), pool, opts...); err == nil {
+		_, err = pool.Exec(context.Background(), statement)
+	}
+	return err
 }
 
 // forSuite is a database with the schema of the suite, of another name, so that no query can do without the rewriting, and with
@@ -75,15 +75,7 @@ func forSuite(t testing.TB) (dsn string) { t.Helper(); return forSuiteOn(t, pgte
 func forSuiteOn(t testing.TB, s *pgtest.Server) (dsn string) {
 	t.Helper()
 	return s.DBLike(t, "for_suite", func(dsn string) error {
-		pool, err := pgxpool.New(context.Background(), dsn)
-		if err != nil {
-			return err
-		}
-		defer pool.Close()
-		if _, err = leasepg.Migrate(context.Background(), pool, leasepg.WithSchema("own_name")); err == nil {
-			_, err = pool.Exec(context.Background(), "CREATE TABLE effect (seq bigint GENERATED ALWAYS AS IDENTITY, value text NOT NULL)")
-		}
-		return err
+		return fill(dsn, "CREATE TABLE effect (seq bigint GENERATED ALWAYS AS IDENTITY, value text NOT NULL)", leasepg.WithSchema("own_name"))
 	})
 }
 
@@ -159,7 +151,7 @@ func factoryMax(db func(testing.TB) (dsn string), conns int32) leasetest.Factory
 	return leasetest.Factory{
 		New: func(t testing.TB) backend.Backend {
 			be := connect(t, open(t, db(t)))
-			ok(t, be.Check(t.Context(), nil))
+			kit.OK(t, be.Check(t.Context(), nil))
 			return be
 		},
 		Again: func(t testing.TB, be backend.Backend) backend.Backend {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // What each process asks once a second, and at each handover, takes milliseconds with 40,000
@@ -14,11 +15,11 @@ func TestFleetOf40000(t *testing.T) {
 	be, pool := migrated(t)
 	streams := backend.ConsumerInfo{Name: "streams", Per: backend.PerStream, Lock: backend.LockRow, TTL: time.Hour, Announced: true}
 	for _, c := range []backend.ConsumerInfo{topical, streams} {
-		id, _ := member(t, be, time.Hour, c)
-		other, _ := member(t, be, time.Hour, c)
-		ok(t, be.Register(t.Context(), c, topicNames(leases)))
-		gs := acquire(t, be, id, c, leases)
-		equal(t, "acquired", len(gs), leases)
+		id, _ := kit.Member(t, be, time.Hour, c)
+		other, _ := kit.Member(t, be, time.Hour, c)
+		kit.OK(t, be.Register(t.Context(), c, kit.Topics(leases)))
+		gs := kit.Acquire(t, be, id, c, leases)
+		kit.Equal(t, "acquired", len(gs), leases)
 		exec(t, pool, "VACUUM ANALYZE leasegen.lease")
 		var surveys, acquires, yardstick time.Duration = time.Hour, time.Hour, time.Hour
 		for i := range 6 {
@@ -28,10 +29,10 @@ func TestFleetOf40000(t *testing.T) {
 			at = time.Now()
 			s := surveyed(t, be, c)
 			surveys = min(surveys, time.Since(at))
-			equal(t, "resources", s.Resources, leases)
-			ok(t, be.Release(t.Context(), id, c.Name, refs(gs[i:i+1])))
+			kit.Equal(t, "resources", s.Resources, leases)
+			kit.OK(t, be.Release(t.Context(), id, c.Name, kit.Refs(gs[i:i+1])))
 			at = time.Now()
-			equal(t, "moved", len(acquire(t, be, other, c, 1)), 1)
+			kit.Equal(t, "moved", len(kit.Acquire(t, be, other, c, 1)), 1)
 			acquires = min(acquires, time.Since(at))
 		}
 		bound := 10 * yardstick

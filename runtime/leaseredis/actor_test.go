@@ -3,7 +3,6 @@ package leaseredis
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/sha1"
 	"encoding/hex"
 	"errors"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -53,18 +53,12 @@ func eachSpread(t *testing.T, test func(t *testing.T, a *actor)) {
 	}
 }
 
-func randomID() string {
-	var b [16]byte
-	rand.Read(b[:])
-	return hex.EncodeToString(b[:])
-}
-
 // join opens a session for a consumer.
 func join(t testing.TB, be *Backend, info backend.ConsumerInfo) *actor {
 	t.Helper()
-	a := &actor{Backend: be, t: t, id: randomID(), info: info}
+	a := &actor{Backend: be, t: t, id: kit.ID(), info: info}
 	s, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: a.id, TTL: time.Hour, Consumers: []string{info.Name}, Host: "h", PID: 1})
-	check(t, err)
+	kit.OK(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -79,20 +73,6 @@ func (a *actor) another() *actor {
 	return join(a.t, be, a.info)
 }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func same[T comparable](t testing.TB, what string, got, want T) {
-	t.Helper()
-	if got != want {
-		t.Fatalf("%s: got %v, want %v", what, got, want)
-	}
-}
-
 // publishes n messages on each topic, with their number as key.
 func (a *actor) publishes(n int, topics ...string) {
 	a.t.Helper()
@@ -102,15 +82,15 @@ func (a *actor) publishes(n int, topics ...string) {
 			es = append(es, backend.Event{Topic: topic, Key: fmt.Sprint("k", i), Kind: "order", Payload: fmt.Appendf(nil, `{"n":%d}`, i)})
 		}
 	}
-	check(a.t, a.Publish(a.t.Context(), es))
+	kit.OK(a.t, a.Publish(a.t.Context(), es))
 }
 
 // takes acquires up to n resources, once those named are known.
 func (a *actor) takes(n int, resources ...string) []backend.Grant {
 	a.t.Helper()
-	check(a.t, a.Register(a.t.Context(), a.info, append([]string{}, resources...)))
-	gs, err := a.Acquire(a.t.Context(), backend.AcquireRequest{Session: a.id, Consumer: a.info, Max: n, Attempt: randomID()})
-	check(a.t, err)
+	kit.OK(a.t, a.Register(a.t.Context(), a.info, append([]string{}, resources...)))
+	gs, err := a.Acquire(a.t.Context(), backend.AcquireRequest{Session: a.id, Consumer: a.info, Max: n, Attempt: kit.ID()})
+	kit.OK(a.t, err)
 	slices.SortFunc(gs, func(a, b backend.Grant) int { return strings.Compare(a.Resource, b.Resource) })
 	return gs
 }
@@ -127,7 +107,7 @@ func (a *actor) takesOne(resource string) backend.Grant {
 func (a *actor) reads(g backend.Grant, n int) backend.Fetched {
 	a.t.Helper()
 	fs, err := a.Fetch(a.t.Context(), backend.FetchRequest{Consumer: a.info, MaxPayload: 1 << 20, Items: []backend.FetchItem{{Resource: g.Resource, From: g.Cursor, Limit: n}}})
-	check(a.t, err)
+	kit.OK(a.t, err)
 	return fs[0]
 }
 
@@ -141,7 +121,7 @@ func (a *actor) next(g backend.Grant, p backend.Progress) backend.Progress {
 func (a *actor) commits(ps ...backend.Progress) {
 	a.t.Helper()
 	fenced, err := a.Commit(a.t.Context(), a.id, a.info.Name, ps)
-	check(a.t, err)
+	kit.OK(a.t, err)
 	if len(fenced) > 0 {
 		a.t.Fatalf("fenced: %v", fenced)
 	}
@@ -150,14 +130,14 @@ func (a *actor) commits(ps ...backend.Progress) {
 func (a *actor) dead() []operate.DeadLetterInfo {
 	a.t.Helper()
 	ds, err := a.DeadLetters(a.t.Context(), operate.DeadLetterFilter{Consumer: a.info.Name})
-	check(a.t, err)
+	kit.OK(a.t, err)
 	return ds
 }
 
 func (a *actor) due() backend.Parked {
 	a.t.Helper()
 	p, err := a.FetchParked(a.t.Context(), backend.ParkedRequest{Session: a.id, Consumer: a.info, Limit: 1000, MaxPayload: 1 << 20})
-	check(a.t, err)
+	kit.OK(a.t, err)
 	return p
 }
 
@@ -172,7 +152,7 @@ func (a *actor) ids(ms []backend.Raw) []string {
 // key is a plain key under the tag of a lease.
 func (a *actor) key(resource, name string) string {
 	sh, err := a.shape(a.t.Context())
-	check(a.t, err)
+	kit.OK(a.t, err)
 	return a.prefix(sh.leaseTag(a.info.Name, resource)) + name
 }
 
@@ -295,7 +275,7 @@ func again(t testing.TB, faults *faulty, f func() error) {
 		}
 		err = f()
 	}
-	check(t, err)
+	kit.OK(t, err)
 	if faults.lost == before {
 		t.Fatal("no reply was lost")
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 func TestACommitWhoseReplyWasLostIsStoredOnce(t *testing.T) {
@@ -31,12 +32,12 @@ func TestACommitWhoseReplyWasLostIsStoredOnce(t *testing.T) {
 				return err
 			})
 		}
-		same(t, "dead letters", len(a.dead()), 2)
-		same(t, "parked", len(a.due().Messages), 0)
+		kit.Equal(t, "dead letters", len(a.dead()), 2)
+		kit.Equal(t, "parked", len(a.due().Messages), 0)
 		left := []string{a.key("x", "pk:c:x"), a.key("x", "due:c:x"), a.key("x", "pr:c"), a.key("x", "lane:c:1:x:k")}
 		n, err := a.client.Exists(t.Context(), left...).Result()
-		check(t, err)
-		same(t, "keys left of parked messages", n, 0)
+		kit.OK(t, err)
+		kit.Equal(t, "keys left of parked messages", n, 0)
 	})
 }
 
@@ -48,9 +49,9 @@ func TestACommitThatWasOvertakenChangesNothing(t *testing.T) {
 		late := a.next(g, backend.Progress{Cursor: got.Cut(1), Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}})
 		a.commits(a.next(g, backend.Progress{Cursor: got.Cut(2)}))
 		a.commits(late)
-		same(t, "parked", len(a.due().Messages), 0)
-		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
-		same(t, "left", len(a.reads(a.takesOne("x"), 9).Messages), 1)
+		kit.Equal(t, "parked", len(a.due().Messages), 0)
+		kit.OK(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
+		kit.Equal(t, "left", len(a.reads(a.takesOne("x"), 9).Messages), 1)
 	})
 }
 
@@ -58,16 +59,16 @@ func TestAMarkCountsOnceForEachOwner(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
 		g := a.takesOne("x")
 		for owner := range 3 {
-			same(t, "counted before", g.MarkCount, owner)
+			kit.Equal(t, "counted before", g.MarkCount, owner)
 			a.commits(a.next(g, backend.Progress{Mark: "m"}))
 			a.commits(a.next(g, backend.Progress{Mark: "m"}))
-			check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
+			kit.OK(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
 			g = a.takesOne("x")
 		}
 		a.commits(a.next(g, backend.Progress{}))
-		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
+		kit.OK(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
 		g = a.takesOne("x")
-		same(t, "after progress", fmt.Sprint(g.Mark, g.MarkCount), "0")
+		kit.Equal(t, "after progress", fmt.Sprint(g.Mark, g.MarkCount), "0")
 	})
 }
 
@@ -80,15 +81,15 @@ func TestAMessageThatSomebodyDeletedBecomesADeadLetterWithoutPayload(t *testing.
 		id := a.ids(got.Messages)
 		topic := a.key("x", "t:x")
 		entries, err := a.client.XRange(t.Context(), topic, "-", "+").Result()
-		check(t, err)
+		kit.OK(t, err)
 		for _, i := range []int{0, 1} {
-			check(t, a.client.XDel(t.Context(), topic, entries[i].ID).Err())
+			kit.OK(t, a.client.XDel(t.Context(), topic, entries[i].ID).Err())
 		}
 		a.commits(a.next(g, backend.Progress{Cursor: got.Next,
 			Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "carrier: 503"}, {ID: id[2], Lane: "l", Attempt: 1, Error: "e"}},
 			Dead: []backend.Dead{{ID: id[1], Attempt: 5, Reason: "gave up"}}}))
 		ds := a.dead()
-		same(t, "dead letters", len(ds), 2)
+		kit.Equal(t, "dead letters", len(ds), 2)
 		for _, d := range ds {
 			cause := map[string]string{id[0]: "carrier: 503", id[1]: "gave up"}[d.MessageID]
 			if cause == "" || !strings.Contains(d.Reason, cause) || !strings.Contains(d.Reason, "deleted from the stream") || d.Size != 0 || d.Topic != "x" {
@@ -96,8 +97,8 @@ func TestAMessageThatSomebodyDeletedBecomesADeadLetterWithoutPayload(t *testing.
 			}
 		}
 		p := a.due()
-		same(t, "parked", len(p.Messages), 1)
-		same(t, "the message parked", p.Messages[0].ID, id[2])
+		kit.Equal(t, "parked", len(p.Messages), 1)
+		kit.Equal(t, "the message parked", p.Messages[0].ID, id[2])
 		// What never was is an error that names it, and nothing is stored.
 		for _, p := range []backend.Progress{
 			{Park: []backend.Park{{ID: "9999999999999999-0", Lane: "k", Attempt: 1}}},
@@ -109,8 +110,8 @@ func TestAMessageThatSomebodyDeletedBecomesADeadLetterWithoutPayload(t *testing.
 				t.Fatalf("got error %v", err)
 			}
 		}
-		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
-		same(t, "left", len(a.reads(a.takesOne("x"), 9).Messages), 0)
+		kit.OK(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
+		kit.Equal(t, "left", len(a.reads(a.takesOne("x"), 9).Messages), 0)
 	})
 }
 
@@ -126,14 +127,14 @@ func TestNothingIsLostBetweenReadingAMessageAndStoringIt(t *testing.T) {
 		if _, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{p}); !errors.Is(err, died) {
 			t.Fatalf("got %v", err)
 		}
-		same(t, "parked", len(a.due().Messages), 0)
+		kit.Equal(t, "parked", len(a.due().Messages), 0)
 		// Now the entries vanish between the two.
 		faults.onCall(scripts.commit, func() error { return a.client.Del(t.Context(), a.key("x", "t:x")).Err() })
 		a.commits(p)
 		faults.onCall(scripts.commit, nil)
 		parked := a.due()
-		same(t, "parked", len(parked.Messages), 1)
-		same(t, "its payload", string(parked.Messages[0].Payload), `{"n":0}`)
+		kit.Equal(t, "parked", len(parked.Messages), 1)
+		kit.Equal(t, "its payload", string(parked.Messages[0].Payload), `{"n":0}`)
 	})
 }
 
@@ -148,17 +149,17 @@ func TestWithoutUsableDeadLetterKeysTheMessageStays(t *testing.T) {
 		p := a.next(g, backend.Progress{Cursor: got.Next, Dead: []backend.Dead{{ID: id[0], Attempt: 2, Reason: "r"}, {ID: id[1], Attempt: 1, Reason: "r"}}})
 		for _, name := range []string{"dead:c", "dl:c", "dx:c:x"} {
 			key := a.key("x", name)
-			check(t, a.client.Set(t.Context(), key, "mine", 0).Err())
+			kit.OK(t, a.client.Set(t.Context(), key, "mine", 0).Err())
 			_, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{p})
 			if err == nil || !strings.Contains(err.Error(), key) {
 				t.Fatalf("got error %v, want one that names %s", err, key)
 			}
-			same(t, "parked", len(a.due().Messages), 1)
-			check(t, a.client.Del(t.Context(), key).Err())
+			kit.Equal(t, "parked", len(a.due().Messages), 1)
+			kit.OK(t, a.client.Del(t.Context(), key).Err())
 		}
 		a.commits(p)
-		same(t, "dead letters", len(a.dead()), 2)
-		same(t, "parked", len(a.due().Messages), 0)
+		kit.Equal(t, "dead letters", len(a.dead()), 2)
+		kit.Equal(t, "parked", len(a.due().Messages), 0)
 	})
 }
 
@@ -172,10 +173,10 @@ func TestWithoutMemoryProgressIsStored(t *testing.T) {
 	g := a.takesOne("x")
 	got := a.reads(g, 9)
 	p := a.next(g, backend.Progress{Cursor: got.Next, Dead: []backend.Dead{{ID: got.Messages[0].ID, Attempt: 1, Reason: "r"}}})
-	check(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	kit.OK(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	a.commits(p)
-	same(t, "dead letters", len(a.dead()), 1)
-	same(t, "stored cursor", client.HExists(t.Context(), a.key("x", "l:c:x"), "c").Val(), true)
+	kit.Equal(t, "dead letters", len(a.dead()), 1)
+	kit.Equal(t, "stored cursor", client.HExists(t.Context(), a.key("x", "l:c:x"), "c").Val(), true)
 }
 
 // However many resources with due messages belong to others, and however many leases the session has besides.
@@ -186,7 +187,7 @@ func TestParkedMessagesOfManyOthersDoNotHideMine(t *testing.T) {
 				const others = 6000 // above what one call looks at under a tag
 				b := a.another()
 				sh, err := a.shape(t.Context())
-				check(t, err)
+				kit.OK(t, err)
 				pipe := a.client.Pipeline()
 				past := float64(time.Now().Add(-time.Minute).UnixMicro())
 				for i := range others { // parked, and owned by others
@@ -198,7 +199,7 @@ func TestParkedMessagesOfManyOthersDoNotHideMine(t *testing.T) {
 					pipe.SAdd(t.Context(), a.prefix(sh.tagOf(n))+"held:c:"+b.id, n)
 				}
 				_, err = pipe.Exec(t.Context())
-				check(t, err)
+				kit.OK(t, err)
 				b.publishes(1, "mine")
 				g := b.takesOne("mine")
 				got := b.reads(g, 1)

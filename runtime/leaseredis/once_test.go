@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // items are some names that lie under all tags of a namespace with four.
@@ -20,21 +21,21 @@ func items() (names []string) {
 func (a *actor) starts(g backend.Grant, item, message string, want backend.OnceState) {
 	a.t.Helper()
 	got, err := a.StartOnce(a.t.Context(), a.id, a.info.Name, g.Ref, item, message)
-	check(a.t, err)
-	same(a.t, "state of "+item, got, want)
+	kit.OK(a.t, err)
+	kit.Equal(a.t, "state of "+item, got, want)
 }
 
 func TestLostRepliesOfTheLedger(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
 		g := a.takesOne("x")
 		sh, err := a.shape(t.Context())
-		check(t, err)
+		kit.OK(t, err)
 		faults := a.breaks()
 		for _, item := range items() {
 			start := func() error {
 				state, err := a.StartOnce(t.Context(), a.id, "c", g.Ref, item, "m")
 				if err == nil {
-					same(t, "state of "+item, state, backend.OnceNew)
+					kit.Equal(t, "state of "+item, state, backend.OnceNew)
 				}
 				return err
 			}
@@ -53,8 +54,8 @@ func TestLostRepliesOfTheLedger(t *testing.T) {
 			failed := a.next(g, backend.Progress{Once: []backend.OnceResult{{Key: item}}})
 			faults.loseReply(scripts.endonce)
 			again(t, faults, tell(failed))
-			check(t, start())
-			check(t, tell(failed)()) // it was held up on its way
+			kit.OK(t, start())
+			kit.OK(t, tell(failed)()) // it was held up on its way
 			done := a.next(g, backend.Progress{Once: []backend.OnceResult{{Key: item, Done: true}}})
 			faults.loseReply(scripts.commit) // how it ended is stored, the rest is unknown
 			again(t, faults, tell(done))
@@ -82,10 +83,10 @@ func TestAnItemThatWasToldBeforeACrashIsDone(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 		faults.onCall(scripts.commit, nil)
-		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
+		kit.OK(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
 		b := a.another()
 		h := b.takesOne("x")
-		same(t, "redelivered", len(b.reads(h, 9).Messages), 1)
+		kit.Equal(t, "redelivered", len(b.reads(h, 9).Messages), 1)
 		for _, item := range items() {
 			b.starts(h, item, got.Messages[0].ID, backend.OnceDone)
 		}
@@ -101,7 +102,7 @@ func TestNobodyIsAskedBeforeTheDeadLetterIsThere(t *testing.T) {
 		for _, item := range items() {
 			a.starts(g, item, "other", backend.OnceNew)
 		}
-		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
+		kit.OK(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
 		g = a.takesOne("x")
 		got := a.reads(g, 9)
 		id := got.Messages[0].ID
@@ -136,10 +137,10 @@ func TestItemsOfALeaseThatIsHeldAreNotForgotten(t *testing.T) {
 			a.starts(gs[0], item+"x", "m", backend.OnceNew)
 			a.starts(gs[1], item+"y", "m", backend.OnceNew)
 		}
-		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{gs[0].Ref}))
+		kit.OK(t, a.Release(t.Context(), a.id, "c", []backend.Ref{gs[0].Ref}))
 		r, err := a.Maintain(t.Context(), []backend.ConsumerInfo{info})
-		check(t, err)
-		same(t, "forgotten", r.OnceForgotten, len(items()))
+		kit.OK(t, err)
+		kit.Equal(t, "forgotten", r.OnceForgotten, len(items()))
 		for _, item := range items() {
 			a.starts(gs[1], item+"x", "m", backend.OnceNew)
 			a.starts(gs[1], item+"y", "m", backend.OnceNew) // the same lease asks again

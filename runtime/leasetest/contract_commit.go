@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 var commitChecks = []check{
@@ -44,8 +45,8 @@ var commitChecks = []check{
 		}), []string{"x"})
 		p := b.parked()
 		equalSlices(t, "parked", parkedIDs(p.Messages), id[:1])
-		equal(t, "its attempt", p.Messages[0].Attempt, 1)
-		equal(t, "dead letters", len(b.deadLetters()), 0)
+		kit.Equal(t, "its attempt", p.Messages[0].Attempt, 1)
+		kit.Equal(t, "dead letters", len(b.deadLetters()), 0)
 		b.release(g.Ref)
 		g = b.acquireOne()
 		equalSlices(t, "lanes", g.Lanes, []string{"k"})
@@ -70,7 +71,7 @@ var commitChecks = []check{
 		equalSlices(t, "fenced", fenced, []string{"2", "unknown"})
 		a.release(gs[0].Ref, gs[2].Ref)
 		for _, g := range a.acquire(2) {
-			equal(t, "left on "+g.Resource, len(a.fetch(g.Resource, g.Cursor, 9).Messages), 0)
+			kit.Equal(t, "left on "+g.Resource, len(a.fetch(g.Resource, g.Cursor, 9).Messages), 0)
 		}
 	}},
 	{"Commit/Is_fenced_when_the_lease_was_lost_and_regained", func(t testing.TB, f Factory) {
@@ -83,7 +84,7 @@ var commitChecks = []check{
 		g := a.acquireOne()
 		equalSlices(t, "fenced", a.tryCommit(backend.Progress{Ref: old.Ref, Cursor: got.Next}), []string{"x"})
 		a.commit(backend.Progress{Ref: g.Ref})
-		equal(t, "left", len(a.fetch("x", g.Cursor, 9).Messages), 2)
+		kit.Equal(t, "left", len(a.fetch("x", g.Cursor, 9).Messages), 2)
 	}},
 	{"Commit/Is_fenced_after_a_takeover_from_a_crashed_session", func(t testing.TB, f Factory) {
 		be := f.New(t)
@@ -98,7 +99,7 @@ var commitChecks = []check{
 		}
 		// A stolen session id does not help either, nor does the right epoch without it.
 		equalSlices(t, "another's epoch", a.fencedOrLost(backend.Progress{Ref: g.Ref, Cursor: got.Next}), []string{"x"})
-		equal(t, "left", len(b.fetch("x", g.Cursor, 9).Messages), 2)
+		kit.Equal(t, "left", len(b.fetch("x", g.Cursor, 9).Messages), 2)
 		b.commit(backend.Progress{Ref: g.Ref})
 	}},
 	{"Commit/Can_be_repeated", func(t testing.TB, f Factory) {
@@ -117,12 +118,12 @@ var commitChecks = []check{
 		a.commit(first)
 		p := a.parked()
 		equalSlices(t, "parked", parkedIDs(p.Messages), id[:2])
-		equal(t, "dead letters", len(a.deadLetters()), 1)
+		kit.Equal(t, "dead letters", len(a.deadLetters()), 1)
 		second := backend.Progress{Ref: g.Ref, Done: id[:1], Dead: []backend.Dead{{ID: id[1], Attempt: 2, Reason: "r"}}}
 		a.commit(second)
 		a.commit(second)
-		equal(t, "parked", len(a.parked().Messages), 0)
-		equal(t, "dead letters", len(a.deadLetters()), 2)
+		kit.Equal(t, "parked", len(a.parked().Messages), 0)
+		kit.Equal(t, "dead letters", len(a.deadLetters()), 2)
 	}},
 	{"Commit/Counts_marks_over_owners_until_they_are_cleared", func(t testing.TB, f Factory) {
 		be := f.New(t)
@@ -132,25 +133,25 @@ var commitChecks = []check{
 			eventually(t, "the lease is free", func() bool { return a.survey().Free == 1 })
 			h := join(t, be, perTopic(), short)
 			g := h.acquireOne()
-			equal(t, "mark count", g.MarkCount, owners-1)
-			equal(t, "suspicion", g.Suspicion, owners-1)
+			kit.Equal(t, "mark count", g.MarkCount, owners-1)
+			kit.Equal(t, "suspicion", g.Suspicion, owners-1)
 			h.commit(backend.Progress{Ref: g.Ref, Mark: "1"})
 		}
 		g := a.takeOver()
-		equal(t, "mark", g.Mark, "1")
-		equal(t, "mark count", g.MarkCount, 3)
-		equal(t, "suspicion", g.Suspicion, 3)
+		kit.Equal(t, "mark", g.Mark, "1")
+		kit.Equal(t, "mark count", g.MarkCount, 3)
+		kit.Equal(t, "suspicion", g.Suspicion, 3)
 		a.commit(backend.Progress{Ref: g.Ref, Mark: "2"})
 		a.release(g.Ref)
 		g = a.acquireOne()
-		equal(t, "another mark", g.Mark, "2")
-		equal(t, "its count", g.MarkCount, 1)
-		equal(t, "suspicion after a release", g.Suspicion, 3)
+		kit.Equal(t, "another mark", g.Mark, "2")
+		kit.Equal(t, "its count", g.MarkCount, 1)
+		kit.Equal(t, "suspicion after a release", g.Suspicion, 3)
 		a.commit(backend.Progress{Ref: g.Ref, Trust: true})
 		a.release(g.Ref)
 		g = a.acquireOne()
-		equal(t, "mark after progress", g.Mark, "")
-		equal(t, "suspicion after trust", g.Suspicion, 0)
+		kit.Equal(t, "mark after progress", g.Mark, "")
+		kit.Equal(t, "suspicion after trust", g.Suspicion, 0)
 	}},
 }
 
@@ -159,7 +160,7 @@ func (h *holder) fencedOrLost(p backend.Progress) []string {
 	h.t.Helper()
 	fenced, err := h.be.Commit(h.t.Context(), h.id, h.info.Name, []backend.Progress{p})
 	if err != nil {
-		wantLost(h.t, "commit", err)
+		kit.Lost(h.t, "commit", err)
 		return []string{p.Resource}
 	}
 	return fenced
@@ -192,17 +193,17 @@ var parkedChecks = []check{
 				order = append(order, m.Lane)
 			}
 			lanes[m.Lane] = append(lanes[m.Lane], m.ID)
-			equal(t, "resource", m.Resource, "x")
-			equal(t, "last of lane "+m.Lane, m.Last, len(lanes[m.Lane]) == map[string]int{"a": 3, "b": 2}[m.Lane])
+			kit.Equal(t, "resource", m.Resource, "x")
+			kit.Equal(t, "last of lane "+m.Lane, m.Last, len(lanes[m.Lane]) == map[string]int{"a": 3, "b": 2}[m.Lane])
 			if len(m.Payload) == 0 || m.Kind != "order" || m.Topic != "x" {
 				t.Fatalf("a parked message lost its content: %+v", m)
 			}
 		}
-		equal(t, "runs of one lane", len(order), 2)
+		kit.Equal(t, "runs of one lane", len(order), 2)
 		equalSlices(t, "lane a", lanes["a"], []string{id[0], id[2], id[3]})
 		equalSlices(t, "lane b", lanes["b"], []string{id[1], id[4]})
-		equal(t, "attempt of b", p.Messages[slices.IndexFunc(p.Messages, func(m backend.ParkedMessage) bool { return m.ID == id[1] })].Attempt, 2)
-		equal(t, "more", p.More, false)
+		kit.Equal(t, "attempt of b", p.Messages[slices.IndexFunc(p.Messages, func(m backend.ParkedMessage) bool { return m.ID == id[1] })].Attempt, 2)
+		kit.Equal(t, "more", p.More, false)
 		if p.Next >= 0 {
 			t.Fatalf("everything is due, but Next is %v", p.Next)
 		}
@@ -219,7 +220,7 @@ var parkedChecks = []check{
 		}})
 		p := a.parked()
 		if time.Since(sent) < wait {
-			equal(t, "due already", len(p.Messages), 0)
+			kit.Equal(t, "due already", len(p.Messages), 0)
 			if p.Next <= 0 || p.Next > wait {
 				t.Fatalf("Next is %v, want up to %v", p.Next, wait)
 			}
@@ -240,10 +241,10 @@ var parkedChecks = []check{
 		a.commit(backend.Progress{Ref: g.Ref, Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 2, Error: "e"}}})
 		p := a.parked()
 		equalSlices(t, "order", parkedIDs(p.Messages), id)
-		equal(t, "attempt", p.Messages[0].Attempt, 2)
-		equal(t, "attempt of the one behind", p.Messages[1].Attempt, 0)
+		kit.Equal(t, "attempt", p.Messages[0].Attempt, 2)
+		kit.Equal(t, "attempt of the one behind", p.Messages[1].Attempt, 0)
 		a.commit(backend.Progress{Ref: g.Ref, Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 3, After: long, Error: "e"}}})
-		equal(t, "due behind a head that waits", len(a.parked().Messages), 0)
+		kit.Equal(t, "due behind a head that waits", len(a.parked().Messages), 0)
 	}},
 	{"Parked/Limit_cuts_it_short", func(t testing.TB, f Factory) {
 		be := f.New(t)
@@ -254,16 +255,16 @@ var parkedChecks = []check{
 		}
 		a.commit(backend.Progress{Ref: g.Ref, Park: ps})
 		req := backend.ParkedRequest{Session: a.id, Consumer: a.info, Limit: 2, MaxPayload: roomy}
-		p := must[backend.Parked](t)(be.FetchParked(t.Context(), req))
+		p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), req))
 		equalSlices(t, "first", parkedIDs(p.Messages), id[:2])
-		equal(t, "more", p.More, true)
-		equal(t, "last", p.Messages[1].Last, false)
+		kit.Equal(t, "more", p.More, true)
+		kit.Equal(t, "last", p.Messages[1].Last, false)
 		a.commit(backend.Progress{Ref: g.Ref, Done: id[:2]})
 		req.Limit = 3
-		p = must[backend.Parked](t)(be.FetchParked(t.Context(), req))
+		p = kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), req))
 		equalSlices(t, "rest", parkedIDs(p.Messages), id[2:])
-		equal(t, "more", p.More, false)
-		equal(t, "last", p.Messages[2].Last, true)
+		kit.Equal(t, "more", p.More, false)
+		kit.Equal(t, "last", p.Messages[2].Last, true)
 	}},
 	{"Parked/Is_read_of_the_resources_asked_for_and_so_much_of_each", func(t testing.TB, f Factory) {
 		be := f.New(t)
@@ -282,7 +283,7 @@ var parkedChecks = []check{
 		}
 		read := func(req backend.ParkedRequest) (backend.Parked, string) {
 			req.Session, req.Consumer, req.MaxPayload = a.id, a.info, roomy
-			p := must[backend.Parked](t)(be.FetchParked(t.Context(), req))
+			p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), req))
 			n := map[string]int{}
 			for _, m := range p.Messages {
 				n[m.Resource]++
@@ -290,49 +291,49 @@ var parkedChecks = []check{
 			return p, fmt.Sprint(n)
 		}
 		_, n := read(backend.ParkedRequest{Limit: 100})
-		equal(t, "all", n, "map[a:4 b:4 c:4]")
+		kit.Equal(t, "all", n, "map[a:4 b:4 c:4]")
 		_, n = read(backend.ParkedRequest{Limit: 100, Resources: []string{"b"}})
-		equal(t, "one asked for", n, "map[b:4]")
+		kit.Equal(t, "one asked for", n, "map[b:4]")
 		_, n = read(backend.ParkedRequest{Limit: 100, Exclude: []string{"b", "c"}})
-		equal(t, "two left out", n, "map[a:4]")
+		kit.Equal(t, "two left out", n, "map[a:4]")
 		p, n := read(backend.ParkedRequest{Limit: 100, PerResource: 3})
-		equal(t, "three of each", n, "map[a:3 b:3 c:3]")
-		equal(t, "more", p.More, true)
+		kit.Equal(t, "three of each", n, "map[a:3 b:3 c:3]")
+		kit.Equal(t, "more", p.More, true)
 		p, n = read(backend.ParkedRequest{Limit: 100, PerResource: 2, Resources: []string{"a"}})
-		equal(t, "two of one", n, "map[a:2]")
-		equal(t, "the last of their lane", p.Messages[1].Last, true)
+		kit.Equal(t, "two of one", n, "map[a:2]")
+		kit.Equal(t, "the last of their lane", p.Messages[1].Last, true)
 	}},
 	{"Parked/Is_removed_by_Done_and_by_Dead", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a, g, id := laned(t, be, 2)
 		a.commit(backend.Progress{Ref: g.Ref, Park: []backend.Park{{ID: id[0], Lane: "a", Attempt: 1, Error: "e"}, {ID: id[1], Lane: "b", Attempt: 1, Error: "e"}}})
 		a.commit(backend.Progress{Ref: g.Ref, Done: id[:1], Dead: []backend.Dead{{ID: id[1], Attempt: 2, Reason: "gave up"}}})
-		equal(t, "parked", len(a.parked().Messages), 0)
+		kit.Equal(t, "parked", len(a.parked().Messages), 0)
 		d := a.deadLetters()
-		equal(t, "dead letters", len(d), 1)
-		equal(t, "message", d[0].MessageID, id[1])
+		kit.Equal(t, "dead letters", len(d), 1)
+		kit.Equal(t, "message", d[0].MessageID, id[1])
 		a.release(g.Ref)
-		equal(t, "lanes", len(a.acquireOne().Lanes), 0)
+		kit.Equal(t, "lanes", len(a.acquireOne().Lanes), 0)
 	}},
 	{"Parked/Belongs_to_who_owns_the_resource", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a, g, id := laned(t, be, 1)
 		b := join(t, f.Again(t, be), perTopic(), long)
 		a.commit(backend.Progress{Ref: g.Ref, Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 4, Error: "e"}}})
-		equal(t, "seen by another", len(b.parked().Messages), 0)
+		kit.Equal(t, "seen by another", len(b.parked().Messages), 0)
 		a.release(g.Ref)
-		equal(t, "seen after release", len(a.parked().Messages), 0)
+		kit.Equal(t, "seen after release", len(a.parked().Messages), 0)
 		b.acquireOne()
 		p := b.parked()
 		equalSlices(t, "seen by the new owner", parkedIDs(p.Messages), id)
-		equal(t, "its attempt", p.Messages[0].Attempt, 4)
+		kit.Equal(t, "its attempt", p.Messages[0].Attempt, 4)
 	}},
 	{"Parked/Does_not_load_what_is_larger_than_MaxPayload", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a, g, id := laned(t, be, 1)
 		a.commit(backend.Progress{Ref: g.Ref, Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "e"}}})
-		p := must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: a.id, Consumer: a.info, Limit: 9, MaxPayload: 3}))
-		equal(t, "messages", len(p.Messages), 1)
+		p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: a.id, Consumer: a.info, Limit: 9, MaxPayload: 3}))
+		kit.Equal(t, "messages", len(p.Messages), 1)
 		if p.Messages[0].Payload != nil || p.Messages[0].Size <= 3 {
 			t.Fatalf("payload %d bytes, size %d", len(p.Messages[0].Payload), p.Messages[0].Size)
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -59,14 +60,14 @@ func cursors(run func(t testing.TB, op operate.Operator, a *holder, g backend.Gr
 func moved(t testing.TB, op operate.Operator, a *holder, g backend.Grant, to operate.CursorTarget, want []string) {
 	t.Helper()
 	late := a.fetch("x", g.Cursor, 9)
-	equal(t, "moved", must[int](t)(op.SetCursor(t.Context(), "c", "x", to)), 1)
+	kit.Equal(t, "moved", kit.Must[int](t)(op.SetCursor(t.Context(), "c", "x", to)), 1)
 	equalSlices(t, "commit of the owner before", a.tryCommit(backend.Progress{Ref: g.Ref, Cursor: late.Next}), []string{"x"})
 	a.release(g.Ref)
 	again := a.acquireOne()
 	if again.Epoch <= g.Epoch {
 		t.Fatalf("epoch %d after %d", again.Epoch, g.Epoch)
 	}
-	equal(t, "suspicion", again.Suspicion, 0)
+	kit.Equal(t, "suspicion", again.Suspicion, 0)
 	equalSlices(t, "read", ids(a.fetch("x", again.Cursor, 9).Messages), want)
 }
 
@@ -79,13 +80,13 @@ var cursorChecks = []check{
 			}
 			publish(t, be, event("x", "a", 1), event("x", "a", 2), event("z", "c", 1))
 			a := join(t, be, fromNow(info), long)
-			ok(t, be.Register(t.Context(), a.info, nil))
+			kit.OK(t, be.Register(t.Context(), a.info, nil))
 			publish(t, be, event("x", "a", 3), event("y", "b", 4))
 			// Another replica that comes later moves nothing; what appeared since is read from its beginning.
 			again := f.Again(t, be)
-			ok(t, again.Register(t.Context(), a.info, nil))
+			kit.OK(t, again.Register(t.Context(), a.info, nil))
 			publish(t, be, event("x", "a", 5))
-			ok(t, again.Register(t.Context(), a.info, nil))
+			kit.OK(t, again.Register(t.Context(), a.info, nil))
 			if got := a.numbersOf(); total(got) != 3 {
 				t.Fatalf("%s: read %v, want what was published after it began", info.Per, got)
 			}
@@ -94,18 +95,18 @@ var cursorChecks = []check{
 	{"From/Now_counts_for_the_first_time_only", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		publish(t, be, events("x", 3)...)
-		ok(t, be.Register(t.Context(), perTopic("x"), nil))
+		kit.OK(t, be.Register(t.Context(), perTopic("x"), nil))
 		a := join(t, be, fromNow(perTopic("x")), long)
-		ok(t, f.Again(t, be).Register(t.Context(), a.info, nil))
-		equal(t, "read", total(a.numbersOf()), 3)
+		kit.OK(t, f.Again(t, be).Register(t.Context(), a.info, nil))
+		kit.Equal(t, "read", total(a.numbersOf()), 3)
 	}},
 	{"From/Beginning_reads_what_is_there", func(t testing.TB, f Factory) {
 		for _, info := range []backend.ConsumerInfo{perTopic(), perGroup("*"), perPartition()} {
 			be := f.New(t)
 			publish(t, be, events("x", 3, "a", "b")...)
 			a := join(t, be, info, long)
-			ok(t, be.Register(t.Context(), a.info, nil))
-			equal(t, info.Per.String(), total(a.numbersOf()), 3)
+			kit.OK(t, be.Register(t.Context(), a.info, nil))
+			kit.Equal(t, info.Per.String(), total(a.numbersOf()), 3)
 		}
 	}},
 	{"Commit/Older_progress_changes_nothing_and_is_not_fenced", func(t testing.TB, f Factory) { olderProgress(t, f.New(t), false) }},
@@ -114,8 +115,8 @@ var cursorChecks = []check{
 		publish(t, a.be, event("y", "k", 1))
 		a.register("y")
 		time.Sleep(time.Millisecond) // messages have an age
-		cs := must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "", 9))
-		equal(t, "resources", len(cs), 2)
+		cs := kit.Must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "", 9))
+		kit.Equal(t, "resources", len(cs), 2)
 		for i, want := range []operate.CursorStatus{
 			{Resource: "x", Session: a.id, Epoch: g.Epoch, Position: all[1], Lag: 3}, {Resource: "y", Lag: 1},
 		} {
@@ -123,20 +124,20 @@ var cursorChecks = []check{
 				t.Fatalf("the oldest unread message of %s is %v old", cs[i].Resource, cs[i].OldestUnread)
 			}
 			cs[i].OldestUnread = 0
-			equal(t, "cursor", cs[i], want)
+			kit.Equal(t, "cursor", cs[i], want)
 		}
-		equal(t, "of one resource", len(must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "y", 9))), 1)
-		equal(t, "at most one", must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "", 1))[0].Resource, "x")
+		kit.Equal(t, "of one resource", len(kit.Must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "y", 9))), 1)
+		kit.Equal(t, "at most one", kit.Must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "", 1))[0].Resource, "x")
 	})},
 	{"Cursor/Set_to_the_beginning_fences_and_forgets_failures", cursors(func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string) {
 		moved(t, op, a, g, operate.CursorTarget{Beginning: true}, all)
-		equal(t, "parked", len(a.parked().Messages), 0)
-		equal(t, "dead letters", len(a.deadLetters()), 0)
+		kit.Equal(t, "parked", len(a.parked().Messages), 0)
+		kit.Equal(t, "dead letters", len(a.deadLetters()), 0)
 	})},
 	{"Cursor/Set_to_now_fences_and_keeps_failures", cursors(func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string) {
 		moved(t, op, a, g, operate.CursorTarget{Now: true}, nil)
 		equalSlices(t, "parked", parkedIDs(a.parked().Messages), all[:1])
-		equal(t, "dead letters", len(a.deadLetters()), 1)
+		kit.Equal(t, "dead letters", len(a.deadLetters()), 1)
 	})},
 	{"Cursor/Set_after_a_message", cursors(func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string) {
 		moved(t, op, a, g, operate.CursorTarget{After: all[3]}, all[4:])
@@ -145,9 +146,9 @@ var cursorChecks = []check{
 	{"Cursor/Set_on_all_resources_or_none", cursors(func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string) {
 		publish(t, a.be, event("y", "k", 1))
 		a.register("y")
-		equal(t, "moved", must[int](t)(op.SetCursor(t.Context(), "c", "", operate.CursorTarget{Now: true})), 2)
-		equal(t, "messages left", total(a.numbersOf()), 0)
-		equal(t, "moved of an unknown resource", must[int](t)(op.SetCursor(t.Context(), "c", "nobody's", operate.CursorTarget{Now: true})), 0)
+		kit.Equal(t, "moved", kit.Must[int](t)(op.SetCursor(t.Context(), "c", "", operate.CursorTarget{Now: true})), 2)
+		kit.Equal(t, "messages left", total(a.numbersOf()), 0)
+		kit.Equal(t, "moved of an unknown resource", kit.Must[int](t)(op.SetCursor(t.Context(), "c", "nobody's", operate.CursorTarget{Now: true})), 0)
 	})},
 	{"Cursor/Refuses_a_target_that_is_none", cursors(func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string) {
 		for _, to := range []operate.CursorTarget{{}, {Beginning: true, Now: true}, {Now: true, After: all[0]}, {After: "no id"}} {
@@ -165,9 +166,9 @@ var cursorChecks = []check{
 		for _, g := range gs {
 			h.pass(g)
 		}
-		h.retire(refs(gs)...)
-		equal(t, "moved", must[int](t)(op.SetCursor(t.Context(), "c", "b", operate.CursorTarget{Beginning: true})), 1)
-		ok(t, be.Register(t.Context(), h.info, nil))
+		h.retire(kit.Refs(gs)...)
+		kit.Equal(t, "moved", kit.Must[int](t)(op.SetCursor(t.Context(), "c", "b", operate.CursorTarget{Beginning: true})), 1)
+		kit.OK(t, be.Register(t.Context(), h.info, nil))
 		if got := fmt.Sprint(resources(h.acquire(9))); got != "[b]" {
 			t.Fatalf("acquired %s, want [b]", got)
 		}
@@ -192,7 +193,7 @@ var cursorChecks = []check{
 				t.Errorf("%s: cursors %+v, %v", info.Name, shown, err)
 			}
 			if info.Announced {
-				ok(t, be.Register(t.Context(), h.info, nil))
+				kit.OK(t, be.Register(t.Context(), h.info, nil))
 				h.streams(0, 0)
 			} else {
 				h.commit(backend.Progress{Ref: g.Ref}) // it was not fenced
@@ -219,7 +220,7 @@ func olderProgress(t testing.TB, be backend.Backend, beside bool) {
 		commit = func(p backend.Progress) {
 			n++
 			a.commit(backend.Progress{Ref: y.Ref, Seq: int64(n), Cursor: other.Cut(n), Dead: []backend.Dead{{ID: other.Messages[n-1].ID, Attempt: 1, Reason: "y"}}}, p)
-			equal(t, "messages left on y", len(a.fetch("y", other.Cut(n), 9).Messages), 9-n)
+			kit.Equal(t, "messages left on y", len(a.fetch("y", other.Cut(n), 9).Messages), 9-n)
 		}
 	}
 	newer := backend.Progress{Ref: g.Ref, Seq: 7, Cursor: got.Cut(4), Park: []backend.Park{{ID: id(1), Lane: "k", Attempt: 2, After: time.Hour, Error: "e"}}}
@@ -228,11 +229,11 @@ func olderProgress(t testing.TB, be backend.Backend, beside bool) {
 	commit(backend.Progress{Ref: g.Ref, Seq: 6, Cursor: got.Cut(1), Done: []string{id(1)},
 		Park: []backend.Park{{ID: id(0), Lane: "k", Attempt: 1, Error: "late"}}, Dead: []backend.Dead{{ID: id(3), Attempt: 1, Reason: "late"}}})
 	for _, d := range a.deadLetters() {
-		equal(t, "topic of a dead letter", d.Topic, "y")
+		kit.Equal(t, "topic of a dead letter", d.Topic, "y")
 	}
 	a.release(g.Ref)
 	g2 := a.acquireOne()
-	equal(t, "messages left", len(a.fetch("x", g2.Cursor, 9).Messages), 2)
+	kit.Equal(t, "messages left", len(a.fetch("x", g2.Cursor, 9).Messages), 2)
 	equalSlices(t, "lanes", g2.Lanes, []string{"k"})
 	waiting := a.parked()
 	if len(waiting.Messages) != 0 || waiting.Next < 30*time.Minute {
@@ -240,8 +241,8 @@ func olderProgress(t testing.TB, be backend.Backend, beside bool) {
 	}
 	commit(backend.Progress{Ref: g2.Ref, Seq: 1, Cursor: got.Cut(6)}) // numbers begin again with the epoch
 	a.release(g2.Ref)
-	equal(t, "messages left", len(a.fetch("x", a.acquireOne().Cursor, 9).Messages), 0)
+	kit.Equal(t, "messages left", len(a.fetch("x", a.acquireOne().Cursor, 9).Messages), 0)
 	if beside {
-		equal(t, "dead letters of y", len(a.deadLetters()), 4)
+		kit.Equal(t, "dead letters of y", len(a.deadLetters()), 4)
 	}
 }

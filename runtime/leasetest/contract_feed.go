@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // watch opens a feed and keeps what it says.
@@ -18,7 +19,7 @@ type watched struct {
 
 func watch(t testing.TB, be backend.Backend, infos ...backend.ConsumerInfo) *watched {
 	t.Helper()
-	f := must[backend.Feed](t)(be.OpenFeed(t.Context(), infos))
+	f := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), infos))
 	t.Cleanup(f.Close)
 	return &watched{t, f}
 }
@@ -67,7 +68,7 @@ var feedChecks = []check{
 		ctx, cancel := context.WithTimeout(t.Context(), patience(t))
 		defer cancel()
 		for seen := false; !seen; {
-			n := must[backend.News](t)(w.feed.Next(ctx))
+			n := kit.Must[backend.News](t)(w.feed.Next(ctx))
 			for _, topic := range n.Topics {
 				if topic == "noise" {
 					t.Fatal("the feed reports a topic that no consumer matches")
@@ -106,7 +107,7 @@ var feedChecks = []check{
 		w := watch(t, be, perTopic())
 		quiet := func() { // what is known by now is no news later
 			for deadline := time.Now().Add(patience(t)); ; {
-				if n := must[backend.News](t)(w.feed.Next(t.Context())); !n.Ownership {
+				if n := kit.Must[backend.News](t)(w.feed.Next(t.Context())); !n.Ownership {
 					return
 				}
 				if time.Now().After(deadline) {
@@ -126,7 +127,7 @@ var feedChecks = []check{
 		b.release(g.Ref)
 		w.ownership("a released lease")
 		quiet()
-		ok(t, b.sess.Close(t.Context()))
+		kit.OK(t, b.sess.Close(t.Context()))
 		w.ownership("a session that left")
 		quiet()
 		join(t, other, perTopic(), short)
@@ -142,7 +143,7 @@ var feedChecks = []check{
 		began := time.Now()
 		calls := 0
 		for time.Since(began) < 2*time.Second {
-			must[backend.News](t)(w.feed.Next(ctx))
+			kit.Must[backend.News](t)(w.feed.Next(ctx))
 			calls++
 		}
 		if calls < 1 || calls > 40 {

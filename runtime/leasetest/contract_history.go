@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // historyChecks are what the contract says of sessions and positions of a history that is gone.
@@ -22,7 +23,7 @@ var historyChecks = []check{
 		restore := f.SetBack(t, be)
 		publish(t, be, events("x", 50)...)
 		ahead := h.fetch("x", read.Next, 100)
-		equal(t, "read", len(ahead.Messages), 52)
+		kit.Equal(t, "read", len(ahead.Messages), 52)
 		restore()
 		publish(t, be, events("x", 4)...)
 
@@ -53,16 +54,16 @@ var historyChecks = []check{
 		definite("a heartbeat", func() error { return h.sess.Heartbeat(t.Context()) })
 
 		// The next incarnation goes on where the storage says, and finds all of it.
-		next := &holder{t: t, be: be, id: newID(), info: h.info}
+		next := &holder{t: t, be: be, id: kit.ID(), info: h.info}
 		sess, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: next.id, TTL: long, Consumers: []string{h.info.Name}, Host: "host", PID: 7, Replaces: h.id})
-		ok(t, err)
+		kit.OK(t, err)
 		next.sess = sess
 		again := next.takeOver()
 		if again.Epoch <= g.Epoch {
 			t.Fatalf("epoch %d after %d", again.Epoch, g.Epoch)
 		}
 		rest := next.fetch("x", again.Cursor, 100)
-		equal(t, "messages left", len(rest.Messages), 6) // two of before, four of after
-		ok(t, sess.Close(t.Context()))
+		kit.Equal(t, "messages left", len(rest.Messages), 6) // two of before, four of after
+		kit.OK(t, sess.Close(t.Context()))
 	}},
 }

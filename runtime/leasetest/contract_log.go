@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -22,15 +23,15 @@ var logChecks = []check{
 		publish(t, be, want...)
 		a := join(t, be, perTopic(), long).register("x")
 		got := a.fetch("x", a.acquireOne().Cursor, 9).Messages
-		equal(t, "messages", len(got), len(want))
+		kit.Equal(t, "messages", len(got), len(want))
 		seen := map[string]bool{}
 		for i, m := range got {
 			w := want[i]
 			if m.Topic != w.Topic || m.Key != w.Key || m.Kind != w.Kind || !bytes.Equal(m.Payload, w.Payload) || fmt.Sprint(m.Headers) != fmt.Sprint(w.Headers) {
 				t.Fatalf("message %d: got %+v, want %+v", i, m, w)
 			}
-			equal(t, "size", m.Size, len(w.Payload))
-			equal(t, "attempt", m.Attempt, 0)
+			kit.Equal(t, "size", m.Size, len(w.Payload))
+			kit.Equal(t, "attempt", m.Attempt, 0)
 			if age := time.Since(m.PublishedAt).Abs(); age > time.Minute {
 				t.Fatalf("message %d was published %v ago", i, age)
 			}
@@ -45,15 +46,15 @@ var logChecks = []check{
 		publish(t, be, events("x", 7)...)
 		a := join(t, be, perTopic(), long).register("x")
 		all := a.fetch("x", a.acquireOne().Cursor, 7)
-		equal(t, "messages", len(all.Messages), 7)
+		kit.Equal(t, "messages", len(all.Messages), 7)
 		for n := range 8 {
 			rest := a.fetch("x", all.Cut(n), 9)
 			equalSlices(t, fmt.Sprintf("after the first %d", n), ids(rest.Messages), ids(all.Messages[n:]))
 		}
-		equal(t, "after Next", len(a.fetch("x", all.Next, 9).Messages), 0)
+		kit.Equal(t, "after Next", len(a.fetch("x", all.Next, 9).Messages), 0)
 		publish(t, be, event("x", "", 8))
-		equal(t, "new after Next", len(a.fetch("x", all.Next, 9).Messages), 1)
-		equal(t, "all after a fetch without news", len(a.fetch("x", a.fetch("x", all.Next, 9).Next, 9).Messages), 0)
+		kit.Equal(t, "new after Next", len(a.fetch("x", all.Next, 9).Messages), 1)
+		kit.Equal(t, "all after a fetch without news", len(a.fetch("x", a.fetch("x", all.Next, 9).Next, 9).Messages), 0)
 	}},
 	{"Fetch/Says_More_when_the_limit_cut_it_short", func(t testing.TB, f Factory) {
 		be := f.New(t)
@@ -62,11 +63,11 @@ var logChecks = []check{
 		at := a.acquireOne().Cursor
 		for _, want := range []int{2, 2, 1} {
 			got := a.fetch("x", at, 2)
-			equal(t, "messages", len(got.Messages), want)
+			kit.Equal(t, "messages", len(got.Messages), want)
 			if want == 1 {
-				equal(t, "more at the end", got.More, false)
+				kit.Equal(t, "more at the end", got.More, false)
 			} else {
-				equal(t, "more", got.More, true)
+				kit.Equal(t, "more", got.More, true)
 			}
 			at = got.Next
 		}
@@ -85,18 +86,18 @@ var logChecks = []check{
 		for _, g := range a.acquire(50) {
 			req.Items = append(req.Items, backend.FetchItem{Resource: g.Resource, From: g.Cursor, Limit: 100})
 		}
-		got := must[[]backend.Fetched](t)(be.Fetch(t.Context(), req))
-		equal(t, "items", len(got), 50)
+		got := kit.Must[[]backend.Fetched](t)(be.Fetch(t.Context(), req))
+		kit.Equal(t, "items", len(got), 50)
 		for i, g := range got {
-			equal(t, "resource, in the order asked", g.Resource, req.Items[i].Resource)
+			kit.Equal(t, "resource, in the order asked", g.Resource, req.Items[i].Resource)
 			var i, want int
 			fmt.Sscanf(g.Resource, "t%d", &i)
 			if i%2 == 0 {
 				want = i/2 + 1
 			}
-			equal(t, "messages of "+g.Resource, len(g.Messages), want)
+			kit.Equal(t, "messages of "+g.Resource, len(g.Messages), want)
 			for _, m := range g.Messages {
-				equal(t, "topic", m.Topic, g.Resource)
+				kit.Equal(t, "topic", m.Topic, g.Resource)
 			}
 		}
 	}},
@@ -130,12 +131,12 @@ var logChecks = []check{
 			publish(t, be, backend.Event{Topic: "x", Payload: bytes.Repeat([]byte{'a'}, n)})
 		}
 		a := join(t, be, perTopic(), long).register("x")
-		got := must[[]backend.Fetched](t)(be.Fetch(t.Context(), backend.FetchRequest{
+		got := kit.Must[[]backend.Fetched](t)(be.Fetch(t.Context(), backend.FetchRequest{
 			Consumer: a.info, MaxPayload: 100, Items: []backend.FetchItem{{Resource: "x", From: a.acquireOne().Cursor, Limit: 9}},
 		}))[0].Messages
-		equal(t, "messages", len(got), 4)
+		kit.Equal(t, "messages", len(got), 4)
 		for i, n := range []int{99, 100, 101, 70_000} {
-			equal(t, "size", got[i].Size, n)
+			kit.Equal(t, "size", got[i].Size, n)
 			if n > 100 && got[i].Payload != nil {
 				t.Fatalf("a payload of %d bytes was loaded", n)
 			}
@@ -149,11 +150,11 @@ var logChecks = []check{
 		a := join(t, be, perTopic(), long).register("x")
 		publish(t, be, events("x", 500)...)
 		got := a.fetch("x", a.acquireOne().Cursor, 1000).Messages
-		equal(t, "messages", len(got), 500)
+		kit.Equal(t, "messages", len(got), 500)
 		for i, m := range got {
-			equal(t, "payload", string(m.Payload), fmt.Sprintf(`{"n":%d,"key":"k"}`, i+1))
+			kit.Equal(t, "payload", string(m.Payload), fmt.Sprintf(`{"n":%d,"key":"k"}`, i+1))
 		}
-		ok(t, be.Publish(t.Context(), nil))
+		kit.OK(t, be.Publish(t.Context(), nil))
 	}},
 	{"Concurrent_publishers_lose_nothing_and_keep_their_order", func(t testing.TB, f Factory) {
 		be := f.New(t)
@@ -178,7 +179,7 @@ var logChecks = []check{
 			part := a.fetch("x", at, 13)
 			for _, m := range part.Messages {
 				want := fmt.Sprintf(`{"n":%d,"key":%q}`, next[m.Key], m.Key)
-				equal(t, "next of publisher "+m.Key, string(m.Payload), want)
+				kit.Equal(t, "next of publisher "+m.Key, string(m.Payload), want)
 				next[m.Key]++
 				total++
 			}
@@ -196,7 +197,7 @@ var logChecks = []check{
 			default:
 			}
 		}
-		equal(t, "messages", total, publishers*each)
+		kit.Equal(t, "messages", total, publishers*each)
 	}},
 	{"Maintain/Keeps_what_has_not_been_passed_or_is_still_needed", func(t testing.TB, f Factory) {
 		be := f.New(t)
@@ -211,27 +212,27 @@ var logChecks = []check{
 		fs := slow.fetch(backend.Whole, gs.Cursor, 4)
 		slow.commit(backend.Progress{Ref: gs.Ref, Cursor: fs.Next})
 		for range 2 {
-			must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{a.info, slow.info}))
+			kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{a.info, slow.info}))
 		}
 		rest := slow.fetch(backend.Whole, fs.Next, 99)
 		equalSlices(t, "left for the slow consumer", ids(rest.Messages), ids(fa.Messages[4:]))
 		slow.commit(backend.Progress{Ref: gs.Ref, Cursor: rest.Next})
-		must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{a.info, slow.info}))
+		kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{a.info, slow.info}))
 		equalSlices(t, "parked", parkedIDs(a.parked().Messages), ids(fa.Messages[:1]))
-		equal(t, "its payload", string(a.parked().Messages[0].Payload), string(fa.Messages[0].Payload))
-		dead := must[[]operate.DeadLetterInfo](t)(a.operator().DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{a.deadLetters()[0].ID}}))
-		equal(t, "payload of the dead letter", string(dead[0].Payload), string(fa.Messages[1].Payload))
+		kit.Equal(t, "its payload", string(a.parked().Messages[0].Payload), string(fa.Messages[0].Payload))
+		dead := kit.Must[[]operate.DeadLetterInfo](t)(a.operator().DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{a.deadLetters()[0].ID}}))
+		kit.Equal(t, "payload of the dead letter", string(dead[0].Payload), string(fa.Messages[1].Payload))
 		publish(t, be, event("x", "k", 11))
-		equal(t, "new messages", len(a.fetch("x", fa.Next, 9).Messages), 1)
+		kit.Equal(t, "new messages", len(a.fetch("x", fa.Next, 9).Messages), 1)
 	}},
 	{"Maintain/Forgets_dead_sessions_but_never_revives_them", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		a := join(t, be, perTopic(), short)
 		b := join(t, be, perTopic(), long)
 		eventually(t, "the session expired", func() bool { return len(b.survey().Members) == 1 })
-		must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{a.info}))
-		wantLost(t, "heartbeat of a forgotten session", a.sess.Heartbeat(t.Context()))
-		ok(t, b.sess.Heartbeat(t.Context()))
+		kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{a.info}))
+		kit.Lost(t, "heartbeat of a forgotten session", a.sess.Heartbeat(t.Context()))
+		kit.OK(t, b.sess.Heartbeat(t.Context()))
 	}},
 }
 
@@ -274,7 +275,7 @@ var lateChecks = []check{
 		publish(t, be, events("x", 4)...)
 		g := a.acquireOne()
 		got := a.fetch(resource, g.Cursor, 9)
-		equal(t, "messages", len(got.Messages), 4)
+		kit.Equal(t, "messages", len(got.Messages), 4)
 		a.commit(backend.Progress{Ref: g.Ref, Cursor: got.Cut(2)})
 		a.release(g.Ref)
 		commit()
@@ -289,11 +290,11 @@ var lateChecks = []check{
 				break
 			}
 		}
-		equal(t, "messages left", len(seen), 3)
+		kit.Equal(t, "messages left", len(seen), 3)
 		for id, n := range seen {
-			equal(t, "deliveries of "+id, n, 1)
+			kit.Equal(t, "deliveries of "+id, n, 1)
 		}
-		equal(t, "deliveries of the last", seen[got.Messages[3].ID], 1)
+		kit.Equal(t, "deliveries of the last", seen[got.Messages[3].ID], 1)
 	})},
 }
 

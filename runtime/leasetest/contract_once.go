@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -25,7 +26,7 @@ func ledger(run func(t testing.TB, f Factory, be backend.Backend)) func(testing.
 func (h *holder) starts(g backend.Grant, key, message string, want backend.OnceState) {
 	h.t.Helper()
 	got, err := h.be.Capabilities().Ledger.StartOnce(h.t.Context(), h.id, h.info.Name, g.Ref, key, message)
-	ok(h.t, err)
+	kit.OK(h.t, err)
 	if got != want {
 		h.t.Fatalf("start of %s: got state %d, want %d", key, got, want)
 	}
@@ -79,7 +80,7 @@ var onceChecks = []check{
 			end  func(a *holder, g backend.Grant)
 		}{
 			{"released", func(a *holder, g backend.Grant) { a.release(g.Ref) }},
-			{"closed", func(a *holder, _ backend.Grant) { ok(t, a.sess.Close(t.Context())) }},
+			{"closed", func(a *holder, _ backend.Grant) { kit.OK(t, a.sess.Close(t.Context())) }},
 		} {
 			a := join(t, be, perTopic(), long).register("x")
 			g := a.takeOver()
@@ -145,7 +146,7 @@ var onceChecks = []check{
 		refused(old.Ref)
 		refused(g.Ref) // of another session
 		b.starts(g, "j", "2", backend.OnceNew)
-		equal(t, "fenced", len(a.tryCommit(backend.Progress{Ref: old.Ref, Seq: 9, Once: []backend.OnceResult{isDone("i"), isDone("j")}})), 1)
+		kit.Equal(t, "fenced", len(a.tryCommit(backend.Progress{Ref: old.Ref, Seq: 9, Once: []backend.OnceResult{isDone("i"), isDone("j")}})), 1)
 		b.starts(g, "i", "1", backend.OnceUnknown)
 		b.tells(g, hasFailed("j"))
 		b.release(g.Ref)
@@ -194,10 +195,10 @@ var onceChecks = []check{
 		a.tells(g, isDone("done"))
 		maintain := func(keep time.Duration) int {
 			info.OnceKeep = keep
-			return must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{info})).OnceForgotten
+			return kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{info})).OnceForgotten
 		}
-		equal(t, "kept for ever", maintain(0), 0)
-		equal(t, "kept for an hour", maintain(time.Hour), 0)
+		kit.Equal(t, "kept for ever", maintain(0), 0)
+		kit.Equal(t, "kept for an hour", maintain(time.Hour), 0)
 		a.starts(g, "done", "1", backend.OnceDone)
 		n := 0
 		eventually(t, "the item is forgotten", func() bool { n += maintain(time.Microsecond); return n > 0 })
@@ -211,24 +212,24 @@ var onceChecks = []check{
 		}
 		a := join(t, be, perTopic(), long).register("x")
 		g := a.acquireOne()
-		begin := func() backend.Tx { return must[backend.Tx](t)(tr.Begin(t.Context())) }
+		begin := func() backend.Tx { return kit.Must[backend.Tx](t)(tr.Begin(t.Context())) }
 		notes := func(tx backend.Tx, key string, want bool) {
 			t.Helper()
-			equal(t, "first", must[bool](t)(tx.Once(t.Context(), "c", key)), want)
+			kit.Equal(t, "first", kit.Must[bool](t)(tx.Once(t.Context(), "c", key)), want)
 		}
 		tx := begin()
 		notes(tx, "i", true)
 		notes(tx, "i", false)
-		ok(t, tx.Rollback(t.Context()))
+		kit.OK(t, tx.Rollback(t.Context()))
 		tx = begin()
 		notes(tx, "i", true)
 		notes(tx, "j", true)
 		effect(t, f, be, tx, "i")
-		ok(t, tx.Commit(t.Context(), a.id, "c", backend.Progress{Ref: g.Ref}))
+		kit.OK(t, tx.Commit(t.Context(), a.id, "c", backend.Progress{Ref: g.Ref}))
 		tx = begin()
 		notes(tx, "i", false)
-		equal(t, "of another consumer", must[bool](t)(tx.Once(t.Context(), "other", "i")), true)
-		ok(t, tx.Rollback(t.Context()))
+		kit.Equal(t, "of another consumer", kit.Must[bool](t)(tx.Once(t.Context(), "other", "i")), true)
+		kit.OK(t, tx.Rollback(t.Context()))
 		a.starts(g, "j", "1", backend.OnceDone)
 		// One that is fenced notes nothing.
 		tx = begin()
@@ -246,12 +247,12 @@ var onceChecks = []check{
 		a := join(t, be, perTopic(), long).register("x")
 		g := a.acquireOne()
 		for _, commit := range []bool{false, true} {
-			first, second := must[backend.Tx](t)(tr.Begin(t.Context())), must[backend.Tx](t)(tr.Begin(t.Context()))
+			first, second := kit.Must[backend.Tx](t)(tr.Begin(t.Context())), kit.Must[backend.Tx](t)(tr.Begin(t.Context()))
 			t.Cleanup(func() { // should the test end before: pools wait for their connections
 				_ = first.Rollback(context.Background())
 				_ = second.Rollback(context.Background())
 			})
-			equal(t, "first", must[bool](t)(first.Once(t.Context(), "c", "i")), true)
+			kit.Equal(t, "first", kit.Must[bool](t)(first.Once(t.Context(), "c", "i")), true)
 			type answer struct {
 				first bool
 				err   error
@@ -267,18 +268,18 @@ var onceChecks = []check{
 			case <-time.After(100 * time.Millisecond):
 			}
 			if commit {
-				ok(t, first.Commit(t.Context(), a.id, "c", backend.Progress{Ref: g.Ref}))
+				kit.OK(t, first.Commit(t.Context(), a.id, "c", backend.Progress{Ref: g.Ref}))
 			} else {
-				ok(t, first.Rollback(t.Context()))
+				kit.OK(t, first.Rollback(t.Context()))
 			}
 			select {
 			case x := <-answered:
-				ok(t, x.err)
-				equal(t, "second is first", x.first, !commit)
+				kit.OK(t, x.err)
+				kit.Equal(t, "second is first", x.first, !commit)
 			case <-time.After(patience(t)):
 				t.Fatal("the second transaction waits for one that has ended")
 			}
-			ok(t, second.Rollback(t.Context()))
+			kit.OK(t, second.Rollback(t.Context()))
 		}
 	})},
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 func perPartition(patterns ...string) backend.ConsumerInfo {
@@ -19,7 +20,7 @@ func perPartition(patterns ...string) backend.ConsumerInfo {
 // slots acquires all slots there are, and returns their grants by number.
 func (h *holder) slots() []backend.Grant {
 	h.t.Helper()
-	ok(h.t, h.be.Register(h.t.Context(), h.info, nil))
+	kit.OK(h.t, h.be.Register(h.t.Context(), h.info, nil))
 	gs := h.acquire(1 << 20)
 	byNumber := make([]backend.Grant, len(gs))
 	for _, g := range gs {
@@ -42,10 +43,10 @@ func (h *holder) read(gs []backend.Grant) [][]backend.Raw {
 	for _, g := range gs {
 		req.Items = append(req.Items, backend.FetchItem{Resource: g.Resource, From: g.Cursor, Limit: 1000})
 	}
-	fs := must[[]backend.Fetched](h.t)(h.be.Fetch(h.t.Context(), req))
+	fs := kit.Must[[]backend.Fetched](h.t)(h.be.Fetch(h.t.Context(), req))
 	out := make([][]backend.Raw, len(fs))
 	for i, f := range fs {
-		equal(h.t, "slot", f.Resource, gs[i].Resource)
+		kit.Equal(h.t, "slot", f.Resource, gs[i].Resource)
 		out[i] = f.Messages
 	}
 	return out
@@ -88,7 +89,7 @@ var partitionChecks = []check{
 				last[m.Key] = m.ID
 			}
 		}
-		equal(t, "messages", len(seen), 400)
+		kit.Equal(t, "messages", len(seen), 400)
 		if used < 32 {
 			t.Fatalf("all messages are in %d slots", used)
 		}
@@ -120,10 +121,10 @@ var partitionChecks = []check{
 		}
 		slot := slices.IndexFunc(h.read(gs), func(ms []backend.Raw) bool { return len(ms) > 0 })
 		got := h.fetch(gs[slot].Resource, gs[slot].Cursor, 3)
-		equal(t, "messages", len(got.Messages), 3)
-		equal(t, "more", got.More, true)
+		kit.Equal(t, "messages", len(got.Messages), 3)
+		kit.Equal(t, "more", got.More, true)
 		h.commit(backend.Progress{Ref: gs[slot].Ref, Cursor: got.Next})
-		h.release(refs(gs)...)
+		h.release(kit.Refs(gs)...)
 		publish(t, be, event("x", "a", 5))
 		later := join(t, f.Again(t, be), perPartition(), long)
 		for n, ms := range later.read(later.slots()) {
@@ -131,7 +132,7 @@ var partitionChecks = []check{
 			if n == slot {
 				want = 2 // the fourth and the fifth
 			}
-			equal(t, fmt.Sprint("messages of slot ", n), len(ms), want)
+			kit.Equal(t, fmt.Sprint("messages of slot ", n), len(ms), want)
 		}
 	}},
 	{"Partition/The_feed_names_the_slots_that_hold_the_news", func(t testing.TB, f Factory) {
@@ -156,10 +157,10 @@ var partitionChecks = []check{
 	{"Partition/All_slots_are_there_whoever_registers", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		h := join(t, be, perPartition(), long)
-		ok(t, be.Register(t.Context(), h.info, []string{"no slot"}))
+		kit.OK(t, be.Register(t.Context(), h.info, []string{"no slot"}))
 		all := h.survey().Resources
-		ok(t, f.Again(t, be).Register(t.Context(), h.info, nil))
-		equal(t, "slots", h.survey().Resources, all)
-		equal(t, "acquired", len(h.slots()), all)
+		kit.OK(t, f.Again(t, be).Register(t.Context(), h.info, nil))
+		kit.Equal(t, "slots", h.survey().Resources, all)
+		kit.Equal(t, "acquired", len(h.slots()), all)
 	}},
 }

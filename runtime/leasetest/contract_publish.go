@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // withID returns e with an id.
@@ -54,7 +55,7 @@ func (r *reader) await(n int) []backend.Raw {
 			return len(got) >= n
 		})
 	}
-	equal(r.holder.t, "messages", len(got), n)
+	kit.Equal(r.holder.t, "messages", len(got), n)
 	return got
 }
 
@@ -110,7 +111,7 @@ var publishChecks = []check{
 			}
 		}
 		publish(t, be, event("x", "k", 1))
-		equal(t, "published", len(read(t, be).all()), 1)
+		kit.Equal(t, "published", len(read(t, be).all()), 1)
 	}},
 	{"Publish/The_longest_texts_pass_through_everything", func(t testing.TB, f Factory) {
 		be := f.New(t)
@@ -127,7 +128,7 @@ var publishChecks = []check{
 		}
 		for _, per := range append(pers, backend.PerPartition) {
 			info := backend.ConsumerInfo{Name: strings.Repeat(strconv.Itoa(int(per)), 63), Per: per, Topics: []string{"*"}}
-			ok(t, be.Register(t.Context(), info, nil))
+			kit.OK(t, be.Register(t.Context(), info, nil))
 		}
 		publish(t, be, e)
 		publish(t, be, e) // kept out
@@ -138,18 +139,18 @@ var publishChecks = []check{
 			if per == backend.PerStream {
 				resource = e.Key
 			}
-			ok(t, be.Register(t.Context(), info, []string{resource}))
+			kit.OK(t, be.Register(t.Context(), info, []string{resource}))
 			g := h.acquireOne()
 			got := h.fetch(resource, g.Cursor, 9)
-			equal(t, "messages", len(got.Messages), 1)
+			kit.Equal(t, "messages", len(got.Messages), 1)
 			m := got.Messages[0]
 			if m.Topic != e.Topic || m.Key != e.Key || m.Kind != e.Kind {
 				t.Fatal("topic, key and kind are not those published")
 			}
 			h.commit(backend.Progress{Ref: g.Ref, Seq: 1, Cursor: got.Next, Park: []backend.Park{{ID: m.ID, Lane: e.Key, Attempt: 1, Error: "once"}}})
-			equal(t, "parked", len(h.parked().Messages), 1)
+			kit.Equal(t, "parked", len(h.parked().Messages), 1)
 			h.commit(backend.Progress{Ref: g.Ref, Seq: 2, Dead: []backend.Dead{{ID: m.ID, Attempt: 2, Reason: "twice"}}})
-			equal(t, "dead letters", len(h.deadLetters()), 1)
+			kit.Equal(t, "dead letters", len(h.deadLetters()), 1)
 		}
 	}},
 	{"Publish/Keeps_headers", func(t testing.TB, f Factory) {
@@ -158,9 +159,9 @@ var publishChecks = []check{
 		e.Headers = map[string]string{"tenant": "7", "quote": `a"b\c`}
 		publish(t, be, e, event("x", "k", 2))
 		got := read(t, be).all()
-		equal(t, "messages", len(got), 2)
-		equal(t, "headers", fmt.Sprint(got[0].Headers), fmt.Sprint(e.Headers))
-		equal(t, "no headers", len(got[1].Headers), 0)
+		kit.Equal(t, "messages", len(got), 2)
+		kit.Equal(t, "headers", fmt.Sprint(got[0].Headers), fmt.Sprint(e.Headers))
+		kit.Equal(t, "no headers", len(got[1].Headers), 0)
 	}},
 	{"Publish/Many_at_once_keep_their_order", func(t testing.TB, f Factory) {
 		be := f.New(t)
@@ -170,8 +171,8 @@ var publishChecks = []check{
 		r := read(t, be)
 		got := r.fetch("x", r.g.Cursor, 3000).Messages
 		equalSlices(t, "payloads", payloads(got), payloadsOf(es))
-		equal(t, "header", got[1700].Headers["h"], "v")
-		equal(t, "key", got[1].Key, "b")
+		kit.Equal(t, "header", got[1700].Headers["h"], "v")
+		kit.Equal(t, "key", got[1].Key, "b")
 	}},
 	{"Publish/An_ID_keeps_out_a_second_event", func(t testing.TB, f Factory) {
 		be := f.New(t)
@@ -185,10 +186,10 @@ var publishChecks = []check{
 		want := payloadsOf([]backend.Event{es[0], es[1], es[2], es[4], es[6], es[8]})
 		r := read(t, be)
 		equalSlices(t, "published", payloads(r.all()), want)
-		equal(t, "on the other topic", len(r.fetch("y", nil, 9).Messages), 1)
-		ok(t, func() error { _, err := be.Maintain(t.Context(), []backend.ConsumerInfo{perTopic()}); return err }())
+		kit.Equal(t, "on the other topic", len(r.fetch("y", nil, 9).Messages), 1)
+		kit.OK(t, func() error { _, err := be.Maintain(t.Context(), []backend.ConsumerInfo{perTopic()}); return err }())
 		publish(t, be, withID(es[7], "i")) // housekeeping does not forget it yet
-		equal(t, "published after housekeeping", len(r.all()), len(want))
+		kit.Equal(t, "published after housekeeping", len(r.all()), len(want))
 	}},
 	{"Publish/Of_events_with_one_ID_published_at_once_one_stays", func(t testing.TB, f Factory) {
 		be := f.New(t)
@@ -211,8 +212,8 @@ var publishChecks = []check{
 		wg.Wait()
 		got := payloads(read(t, be).all())
 		slices.Sort(got)
-		equal(t, "published", len(got), ids+1)
-		equal(t, "different", len(slices.Compact(got)), ids+1)
+		kit.Equal(t, "published", len(got), ids+1)
+		kit.Equal(t, "different", len(slices.Compact(got)), ids+1)
 	}},
 	{"Publish/An_ID_of_a_publication_rolled_back_is_free", func(t testing.TB, f Factory) {
 		if f.PublishLate == nil {
@@ -223,11 +224,11 @@ var publishChecks = []check{
 		done := make(chan error, 1)
 		go func() { done <- be.Publish(t.Context(), []backend.Event{withID(event("x", "k", 2), "i")}) }()
 		rollback() // the second waits for this, or comes after it
-		ok(t, <-done)
+		kit.OK(t, <-done)
 		commit, _ := f.PublishLate(t, be, withID(event("x", "k", 3), "j"))
 		go func() { done <- be.Publish(t.Context(), []backend.Event{withID(event("x", "k", 4), "j")}) }()
 		commit()
-		ok(t, <-done)
+		kit.OK(t, <-done)
 		equalSlices(t, "published", payloads(read(t, be).all()), payloadsOf([]backend.Event{event("x", "k", 2), event("x", "k", 3)}))
 	}},
 	{"Publish/Delayed_events_join_the_log_in_time_and_not_before", func(t testing.TB, f Factory) {
@@ -236,18 +237,18 @@ var publishChecks = []check{
 		const d = 400 * time.Millisecond
 		publish(t, be, event("x", "k", 0)) // its time is the server's
 		publish(t, be, after(event("x", "k", 1), d), event("x", "k", 2))
-		equal(t, "at once", len(r.all()), 2)
+		kit.Equal(t, "at once", len(r.all()), 2)
 		got := r.await(3)
 		if waited := got[2].PublishedAt.Sub(got[0].PublishedAt); waited < d || waited > d+2*time.Second {
 			t.Fatalf("delayed by %v, want %v", waited, d)
 		}
-		equal(t, "delayed", string(got[2].Payload), string(event("x", "k", 1).Payload))
+		kit.Equal(t, "delayed", string(got[2].Payload), string(event("x", "k", 1).Payload))
 		at := event("x", "k", 3)
 		at.At = got[2].PublishedAt.Add(2 * d)
 		past := event("x", "k", 4)
 		past.At = got[0].PublishedAt
 		publish(t, be, at, past)
-		equal(t, "in the past is at once", len(r.all()), 4)
+		kit.Equal(t, "in the past is at once", len(r.all()), 4)
 		if got := r.await(5)[4]; got.PublishedAt.Before(at.At) || string(got.Payload) != string(at.Payload) {
 			t.Fatalf("%s joined at %v, want at at %v", got.Payload, got.PublishedAt, at.At)
 		}
@@ -304,14 +305,14 @@ var publishChecks = []check{
 			}
 		}
 		time.Sleep(50 * time.Millisecond) // what came twice would be there by now
-		equal(t, "in all", len(r.all()), 301)
+		kit.Equal(t, "in all", len(r.all()), 301)
 	}},
 	{"Publish/Delayed_events_wait_for_someone_to_look", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		publish(t, be, withID(after(event("x", "k", 1), 50*time.Millisecond), "i"), withID(after(event("x", "k", 2), 0), "i"))
 		time.Sleep(100 * time.Millisecond) // nobody watches
 		got := read(t, f.Again(t, be)).await(1)
-		equal(t, "payload", string(got[0].Payload), string(event("x", "k", 1).Payload))
+		kit.Equal(t, "payload", string(got[0].Payload), string(event("x", "k", 1).Payload))
 	}},
 	{"Publish/A_transaction_publishes_with_all_options", func(t testing.TB, f Factory) {
 		if f.PublishLate == nil {

@@ -6,14 +6,15 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // replacing opens a session in place of another of the same process.
 func replacing(t testing.TB, be backend.Backend, info backend.ConsumerInfo, replaces string) *holder {
 	t.Helper()
-	h := &holder{t: t, be: be, id: newID(), info: info}
+	h := &holder{t: t, be: be, id: kit.ID(), info: info}
 	spec := backend.SessionSpec{ID: h.id, TTL: long, Consumers: []string{info.Name}, Replaces: replaces, Host: "host", PID: 7}
-	h.sess = must[backend.Session](t)(be.OpenSession(t.Context(), spec))
+	h.sess = kit.Must[backend.Session](t)(be.OpenSession(t.Context(), spec))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -48,28 +49,28 @@ var replacesChecks = []check{
 			if !ok1 || g.Epoch <= held[0].Epoch {
 				t.Fatalf("%s: the lease of the replaced session is not free: held %+v, acquired %+v", info.Name, held[0].Ref, g.Ref)
 			}
-			equal(t, "suspicion after a session that was replaced", g.Suspicion, 0)
+			kit.Equal(t, "suspicion after a session that was replaced", g.Suspicion, 0)
 			if _, taken := got[kept[0].Resource]; taken {
 				t.Fatalf("%s: a lease of a session that was not named was taken", info.Name)
 			}
 			stranger.commit(backend.Progress{Ref: kept[0].Ref})
-			wantLost(t, "heartbeat of the replaced session", a.sess.Heartbeat(t.Context()))
+			kit.Lost(t, "heartbeat of the replaced session", a.sess.Heartbeat(t.Context()))
 			_, err := be.Acquire(t.Context(), a.request(1))
-			wantLost(t, "acquire of the replaced session", err)
-			fenced := must[[]string](t)(be.Commit(t.Context(), a.id, info.Name, []backend.Progress{{Ref: held[0].Ref, Seq: 1}}))
+			kit.Lost(t, "acquire of the replaced session", err)
+			fenced := kit.Must[[]string](t)(be.Commit(t.Context(), a.id, info.Name, []backend.Progress{{Ref: held[0].Ref, Seq: 1}}))
 			equalSlices(t, "fenced", fenced, []string{held[0].Resource})
 		}
 	}},
 	{"Replaces/A_request_that_arrives_after_its_replacement_opens_nothing", func(t testing.TB, f Factory) {
 		be := f.New(t)
-		late := newID() // its request is still on its way
+		late := kit.ID() // its request is still on its way
 		b := replacing(t, be, perTopic(), late).register("x")
 		b.acquireOne()
 		other := f.Again(t, be)
 		_, err := other.OpenSession(t.Context(), backend.SessionSpec{ID: late, TTL: long, Consumers: []string{"c"}, Host: "host", PID: 7})
-		wantLost(t, "opening a session that was replaced", err)
-		equal(t, "members", len(b.survey().Members), 1)
-		ok(t, b.sess.Heartbeat(t.Context()))
+		kit.Lost(t, "opening a session that was replaced", err)
+		kit.Equal(t, "members", len(b.survey().Members), 1)
+		kit.OK(t, b.sess.Heartbeat(t.Context()))
 	}},
 	{"Replaces/It_can_be_repeated", func(t testing.TB, f Factory) {
 		be := f.New(t)
@@ -80,10 +81,10 @@ var replacesChecks = []check{
 		// A second copy of the request changes nothing any more, whether or not it is refused.
 		spec := backend.SessionSpec{ID: b.id, TTL: long, Consumers: []string{"c"}, Replaces: a.id, Host: "host", PID: 7}
 		if again, err := f.Again(t, be).OpenSession(t.Context(), spec); err == nil {
-			ok(t, again.Heartbeat(t.Context()))
+			kit.OK(t, again.Heartbeat(t.Context()))
 		}
-		ok(t, b.sess.Heartbeat(t.Context()))
+		kit.OK(t, b.sess.Heartbeat(t.Context()))
 		b.commit(backend.Progress{Ref: g.Ref})
-		equal(t, "members", len(b.survey().Members), 1)
+		kit.Equal(t, "members", len(b.survey().Members), 1)
 	}},
 }

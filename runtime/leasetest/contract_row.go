@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // perRow is a consumer of announced streams whose leases expire one by one.
@@ -26,7 +27,7 @@ func rowLocking(run func(t testing.TB, f Factory, be backend.Backend)) func(test
 
 func (h *holder) renew(refs ...backend.Ref) (lost []string) {
 	h.t.Helper()
-	return must[[]string](h.t)(h.be.Capabilities().Rows.Renew(h.t.Context(), h.id, h.info, refs))
+	return kit.Must[[]string](h.t)(h.be.Capabilities().Rows.Renew(h.t.Context(), h.id, h.info, refs))
 }
 
 func (h *holder) grantOf(gs []backend.Grant, resource string) backend.Grant {
@@ -46,8 +47,8 @@ var rowChecks = []check{
 		b := join(t, f.Again(t, be), perRow(short), long)
 		gs := a.acquire(2)
 		for began := time.Now(); time.Since(began) < 2*short+short/2; time.Sleep(short / 5) {
-			equalSlices(t, "lost", a.renew(refs(gs)...), nil)
-			equal(t, "acquired by another", len(b.acquire(9)), 0)
+			equalSlices(t, "lost", a.renew(kit.Refs(gs)...), nil)
+			kit.Equal(t, "acquired by another", len(b.acquire(9)), 0)
 		}
 		a.commit(backend.Progress{Ref: gs[0].Ref}, backend.Progress{Ref: gs[1].Ref})
 	})},
@@ -70,7 +71,7 @@ var rowChecks = []check{
 		if got[0].Epoch <= left.Epoch {
 			t.Fatalf("epoch %d after %d", got[0].Epoch, left.Epoch)
 		}
-		equal(t, "suspicion: its owner lives", got[0].Suspicion, 0)
+		kit.Equal(t, "suspicion: its owner lives", got[0].Suspicion, 0)
 		equalSlices(t, "lost", a.renew(kept.Ref, left.Ref), []string{"left"})
 		equalSlices(t, "fenced", a.tryCommit(backend.Progress{Ref: left.Ref}, backend.Progress{Ref: kept.Ref}), []string{"left"})
 	})},
@@ -79,7 +80,7 @@ var rowChecks = []check{
 		g := a.acquireOne()
 		eventually(t, "it expires", func() bool { return a.survey().Free == 1 })
 		equalSlices(t, "lost", a.renew(g.Ref), []string{"1"})
-		equal(t, "free", a.survey().Free, 1)
+		kit.Equal(t, "free", a.survey().Free, 1)
 		again := a.acquireOne() // its owner may take it again, as a new lease
 		if again.Epoch <= g.Epoch {
 			t.Fatalf("epoch %d after %d", again.Epoch, g.Epoch)
@@ -107,7 +108,7 @@ var rowChecks = []check{
 		g := a.acquireOne()
 		eventually(t, "the session expires", func() bool { return b.survey().Free == 1 })
 		equalSlices(t, "lost", a.renew(g.Ref), []string{"1"})
-		equal(t, "suspicion after a crash", b.takeOver().Suspicion, 1)
+		kit.Equal(t, "suspicion after a crash", b.takeOver().Suspicion, 1)
 	})},
 	{"Row/Grace_counts_from_the_end_of_the_lease", rowLocking(func(t testing.TB, f Factory, be backend.Backend) {
 		info := perRow(short)

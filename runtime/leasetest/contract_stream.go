@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -36,7 +37,7 @@ func streaming(run func(t testing.TB, f Factory, be backend.Backend)) func(testi
 
 func (h *holder) retire(refs ...backend.Ref) {
 	h.t.Helper()
-	ok(h.t, h.be.Capabilities().Streams.Retire(h.t.Context(), h.id, h.info.Name, refs))
+	kit.OK(h.t, h.be.Capabilities().Streams.Retire(h.t.Context(), h.id, h.info.Name, refs))
 }
 
 // pass reads all of a stream and stores that.
@@ -61,7 +62,7 @@ var streamChecks = []check{
 		publish(t, be, event("x", "a", 1), event("x", "b", 1))
 		h := join(t, be, perStream(), long).register()
 		h.streams(0, 0)
-		equal(t, "acquired unregistered", len(h.acquire(9)), 0)
+		kit.Equal(t, "acquired unregistered", len(h.acquire(9)), 0)
 		for range 2 { // known streams are left as they are
 			h.register("a", "new")
 			h.streams(2, 2)
@@ -69,12 +70,12 @@ var streamChecks = []check{
 		equalSlices(t, "acquired", resources(h.acquire(9)), []string{"a", "new"})
 		h.register("a")
 		h.streams(2, 0)
-		equal(t, "acquired by another", len(join(t, f.Again(t, be), perStream(), long).acquire(9)), 0)
+		kit.Equal(t, "acquired by another", len(join(t, f.Again(t, be), perStream(), long).acquire(9)), 0)
 	})},
 	{"Stream/A_sweep_finds_all_that_have_work", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, event("orders.eu", "a", 1), event("orders.us", "b", 1), event("orders.us", "b", 2), event("mail", "c", 1), event("orders.eu", "", 1))
 		h := join(t, be, perStream("orders.*"), long)
-		sweep := func() { ok(t, be.Register(t.Context(), h.info, nil)) }
+		sweep := func() { kit.OK(t, be.Register(t.Context(), h.info, nil)) }
 		sweep()
 		gs := h.acquire(9)
 		equalSlices(t, "acquired", resources(gs), []string{"", "a", "b"})
@@ -103,7 +104,7 @@ var streamChecks = []check{
 				t.Fatalf("stream %q has %v", g.Resource, got)
 			}
 			for i, e := range want {
-				equal(t, "message of "+g.Resource, compact(got[i]), compact(e.Topic+string(e.Payload)))
+				kit.Equal(t, "message of "+g.Resource, compact(got[i]), compact(e.Topic+string(e.Payload)))
 			}
 		}
 	})},
@@ -111,11 +112,11 @@ var streamChecks = []check{
 		publish(t, be, events("x", 3, "a")...)
 		h := join(t, be, perStream(), long).register("a")
 		g := h.acquireOne()
-		equal(t, "messages", len(h.pass(g)), 3)
+		kit.Equal(t, "messages", len(h.pass(g)), 3)
 		h.retire(g.Ref)
 		h.retire(g.Ref) // its reply was lost
 		h.streams(0, 0)
-		equal(t, "acquired", len(h.acquire(9)), 0)
+		kit.Equal(t, "acquired", len(h.acquire(9)), 0)
 		equalSlices(t, "commit after it was retired", h.tryCommit(backend.Progress{Ref: g.Ref}), []string{"a"})
 		publish(t, be, event("x", "a", 4))
 		h.register("a")
@@ -124,7 +125,7 @@ var streamChecks = []check{
 		if again.Epoch <= g.Epoch {
 			t.Fatalf("epoch %d after %d", again.Epoch, g.Epoch)
 		}
-		equal(t, "messages since", len(h.pass(again)), 1)
+		kit.Equal(t, "messages since", len(h.pass(again)), 1)
 	})},
 	{"Stream/Retired_with_unread_messages_stays_wanted", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, events("x", 3, "a")...)
@@ -134,11 +135,11 @@ var streamChecks = []check{
 			h.pass(g)
 		}
 		publish(t, be, event("x", "a", 4), event("other", "b", 1)) // while it is being retired
-		h.retire(refs(gs)...)
+		h.retire(kit.Refs(gs)...)
 		h.streams(1, 1)
 		g := h.acquireOne()
-		equal(t, "stream", g.Resource, "a")
-		equal(t, "messages", len(h.pass(g)), 1)
+		kit.Equal(t, "stream", g.Resource, "a")
+		kit.Equal(t, "messages", len(h.pass(g)), 1)
 		h.retire(g.Ref)
 		h.streams(0, 0)
 	})},
@@ -161,7 +162,7 @@ var streamChecks = []check{
 		gs := h.acquire(2)
 		h.release(gs[0].Ref)
 		h.streams(2, 1)
-		ok(t, h.sess.Close(t.Context()))
+		kit.OK(t, h.sess.Close(t.Context()))
 		join(t, f.Again(t, be), announced(), long).streams(2, 2)
 	})},
 	{"Stream/Retire_passes_over_what_is_not_held", streaming(func(t testing.TB, f Factory, be backend.Backend) {
@@ -176,7 +177,7 @@ var streamChecks = []check{
 	{"Stream/Announced_ones_are_wanted_until_retired", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, event("x", "c", 1)) // no stream of the application's
 		h := join(t, be, announced(), long).register()
-		ok(t, be.Register(t.Context(), h.info, nil))
+		kit.OK(t, be.Register(t.Context(), h.info, nil))
 		h.streams(0, 0)
 		h.register("a", "b")
 		h.streams(2, 2)
@@ -197,8 +198,8 @@ var streamChecks = []check{
 		h.commit(backend.Progress{Ref: g.Ref, Cursor: got.Next, Dead: []backend.Dead{{ID: got.Messages[0].ID, Attempt: 1, Reason: "r"}}})
 		h.retire(g.Ref)
 		h.streams(0, 0)
-		equal(t, "replayed", must[int](t)(h.operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c"})), 1)
-		ok(t, be.Register(t.Context(), h.info, nil)) // the runtime does so on news of a replay
+		kit.Equal(t, "replayed", kit.Must[int](t)(h.operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c"})), 1)
+		kit.OK(t, be.Register(t.Context(), h.info, nil)) // the runtime does so on news of a replay
 		h.streams(1, 1)
 		h.acquireOne()
 		equalSlices(t, "parked", parkedIDs(h.parked().Messages), ids(got.Messages))
@@ -273,16 +274,16 @@ var streamChecks = []check{
 		for deadline := time.Now().Add(patience(t)); own(first) && time.Now().Before(deadline); {
 		}
 		first.streams(0, 0)
-		equal(t, "messages read", len(read), publishers*each)
+		kit.Equal(t, "messages read", len(read), publishers*each)
 		for id, n := range read {
-			equal(t, "times "+id+" was read", n, 1)
+			kit.Equal(t, "times "+id+" was read", n, 1)
 		}
 	})},
 	{"Stream/The_feed_names_those_with_news", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		other := perStream("mail")
 		other.Name = "d"
-		ok(t, be.Register(t.Context(), perStream("orders.*"), []string{}))
-		ok(t, be.Register(t.Context(), other, []string{}))
+		kit.OK(t, be.Register(t.Context(), perStream("orders.*"), []string{}))
+		kit.OK(t, be.Register(t.Context(), other, []string{}))
 		w := watch(t, be, perStream("orders.*"), other)
 		from := f.Again(t, be)
 		publish(t, from, event("orders.eu", "a", 1), event("noise", "z", 1), event("mail", "b", 1), event("orders.us", "", 1))

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // transactional makes a check that applies to backends with transactions.
@@ -21,7 +22,7 @@ func transactional(run func(t testing.TB, f Factory, be backend.Backend, tr back
 
 func effect(t testing.TB, f Factory, be backend.Backend, tx backend.Tx, value string) {
 	t.Helper()
-	ok(t, f.Effect(t.Context(), be, tx.Handle(), value))
+	kit.OK(t, f.Effect(t.Context(), be, tx.Handle(), value))
 }
 
 var txChecks = []check{
@@ -31,14 +32,14 @@ var txChecks = []check{
 		g := a.acquireOne()
 		got := a.fetch("x", g.Cursor, 9)
 		id := ids(got.Messages)
-		tx := must[backend.Tx](t)(tr.Begin(t.Context()))
+		tx := kit.Must[backend.Tx](t)(tr.Begin(t.Context()))
 		effect(t, f, be, tx, "1")
 		effect(t, f, be, tx, "2")
-		equal(t, "effects before commit", len(f.Effects(t, be)), 0)
-		ok(t, tx.Commit(t.Context(), a.id, "c", backend.Progress{Ref: g.Ref, Cursor: got.Cut(2), Dead: []backend.Dead{{ID: id[1], Attempt: 1, Reason: "r"}}}))
-		ok(t, tx.Rollback(t.Context())) // no-op
+		kit.Equal(t, "effects before commit", len(f.Effects(t, be)), 0)
+		kit.OK(t, tx.Commit(t.Context(), a.id, "c", backend.Progress{Ref: g.Ref, Cursor: got.Cut(2), Dead: []backend.Dead{{ID: id[1], Attempt: 1, Reason: "r"}}}))
+		kit.OK(t, tx.Rollback(t.Context())) // no-op
 		equalSlices(t, "effects", f.Effects(t, be), []string{"1", "2"})
-		equal(t, "dead letters", len(a.deadLetters()), 1)
+		kit.Equal(t, "dead letters", len(a.deadLetters()), 1)
 		a.release(g.Ref)
 		equalSlices(t, "left", ids(a.fetch("x", a.acquireOne().Cursor, 9).Messages), id[2:])
 	})},
@@ -47,7 +48,7 @@ var txChecks = []check{
 		a := join(t, be, perTopic(), long).register("x")
 		old := a.acquireOne()
 		got := a.fetch("x", old.Cursor, 9)
-		tx := must[backend.Tx](t)(tr.Begin(t.Context()))
+		tx := kit.Must[backend.Tx](t)(tr.Begin(t.Context()))
 		effect(t, f, be, tx, "stale")
 		a.release(old.Ref)
 		b := join(t, f.Again(t, be), perTopic(), long)
@@ -56,22 +57,22 @@ var txChecks = []check{
 		if !errors.Is(err, backend.ErrFenced) {
 			t.Fatalf("got %v, want ErrFenced", err)
 		}
-		ok(t, tx.Rollback(t.Context()))
-		equal(t, "effects", len(f.Effects(t, be)), 0)
-		equal(t, "dead letters", len(b.deadLetters()), 0)
-		equal(t, "left", len(b.fetch("x", g.Cursor, 9).Messages), 3)
+		kit.OK(t, tx.Rollback(t.Context()))
+		kit.Equal(t, "effects", len(f.Effects(t, be)), 0)
+		kit.Equal(t, "dead letters", len(b.deadLetters()), 0)
+		kit.Equal(t, "left", len(b.fetch("x", g.Cursor, 9).Messages), 3)
 	})},
 	{"Tx/Rollback_undoes_everything", transactional(func(t testing.TB, f Factory, be backend.Backend, tr backend.Transactor) {
 		a := join(t, be, perTopic(), long).register("x")
 		g := a.acquireOne()
-		tx := must[backend.Tx](t)(tr.Begin(t.Context()))
+		tx := kit.Must[backend.Tx](t)(tr.Begin(t.Context()))
 		effect(t, f, be, tx, "undone")
-		ok(t, tx.Rollback(t.Context()))
-		equal(t, "effects", len(f.Effects(t, be)), 0)
+		kit.OK(t, tx.Rollback(t.Context()))
+		kit.Equal(t, "effects", len(f.Effects(t, be)), 0)
 		if err := tx.Commit(t.Context(), a.id, "c", backend.Progress{Ref: g.Ref}); err == nil {
 			t.Fatal("a transaction was committed after its rollback")
 		}
-		equal(t, "effects", len(f.Effects(t, be)), 0)
+		kit.Equal(t, "effects", len(f.Effects(t, be)), 0)
 		a.commit(backend.Progress{Ref: g.Ref})
 	})},
 }

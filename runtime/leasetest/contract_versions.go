@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -25,7 +26,7 @@ func (h *holder) readOn(at map[string]backend.Cursor) (topics []string) {
 	for r, c := range at {
 		req.Items = append(req.Items, backend.FetchItem{Resource: r, From: c, Limit: 100})
 	}
-	for _, f := range must[[]backend.Fetched](h.t)(h.be.Fetch(h.t.Context(), req)) {
+	for _, f := range kit.Must[[]backend.Fetched](h.t)(h.be.Fetch(h.t.Context(), req)) {
 		for _, m := range f.Messages {
 			topics = append(topics, m.Topic)
 		}
@@ -55,7 +56,7 @@ var versionChecks = func() (all []check) {
 			wide.Topics = []string{"b", "a"}
 			publish(t, be, event("b", "k", 1), event("a", "k", 2)) // nobody wants b yet
 			old := join(t, be, narrow, long)
-			ok(t, be.Register(t.Context(), narrow, nil))
+			kit.OK(t, be.Register(t.Context(), narrow, nil))
 			at := map[string]backend.Cursor{}
 			for _, g := range old.acquireAll() {
 				at[g.Resource] = g.Cursor
@@ -63,17 +64,17 @@ var versionChecks = func() (all []check) {
 			old.reads(at, "a")
 			again := f.Again(t, be)
 			fresh := join(t, again, wide, long)
-			ok(t, again.Register(t.Context(), wide, nil))
+			kit.OK(t, again.Register(t.Context(), wide, nil))
 			publish(t, be, event("b", "k", 3), event("c", "k", 4), event("a", "k", 5))
 			old.reads(at, "b", "a")
 			// Neither the older version nor its housekeeping takes that back.
-			ok(t, be.Register(t.Context(), narrow, nil))
-			must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{narrow}))
+			kit.OK(t, be.Register(t.Context(), narrow, nil))
+			kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{narrow}))
 			publish(t, be, event("b", "k", 6), event("a", "k", 7))
 			old.reads(at, "b", "a")
 			// A process that crashes and comes back has missed nothing.
-			ok(t, fresh.sess.Close(t.Context()))
-			must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{narrow}))
+			kit.OK(t, fresh.sess.Close(t.Context()))
+			kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{narrow}))
 			publish(t, be, event("b", "k", 8), event("a", "k", 9))
 			old.reads(at, "b", "a")
 		}})
@@ -88,14 +89,14 @@ var versionChecks = func() (all []check) {
 			wide := narrow
 			wide.Topics = []string{"a", "b"}
 			old := join(t, be, narrow, long)
-			ok(t, be.Register(t.Context(), narrow, nil))
+			kit.OK(t, be.Register(t.Context(), narrow, nil))
 			commit, _ := f.PublishLate(t, be, event("b", "k", 1))
 			publish(t, be, event("a", "k", 2))
 			g := old.acquireOne()
 			at := map[string]backend.Cursor{g.Resource: g.Cursor}
 			old.reads(at, "a")
 			join(t, be, wide, long)
-			ok(t, be.Register(t.Context(), wide, nil))
+			kit.OK(t, be.Register(t.Context(), wide, nil))
 			commit()
 			old.reads(at, "b")
 		}},
@@ -107,15 +108,15 @@ var versionChecks = func() (all []check) {
 			fresh := join(t, be, wide, long).register("a", "b")
 			again := f.Again(t, be)
 			join(t, again, narrow, long)
-			ok(t, again.Register(t.Context(), narrow, []string{"a"}))
+			kit.OK(t, again.Register(t.Context(), narrow, []string{"a"}))
 			other := join(t, again, backend.ConsumerInfo{Name: "other", Per: backend.PerTopic, Topics: []string{"*"}}, long).register("b")
 			publish(t, be, event("b", "k", 1))
 			g := other.acquireOne()
 			other.commit(backend.Progress{Ref: g.Ref, Seq: 1, Cursor: other.fetch("b", g.Cursor, 10).Next})
-			must[operate.MaintainReport](t)(again.Maintain(t.Context(), []backend.ConsumerInfo{narrow, other.info}))
+			kit.Must[operate.MaintainReport](t)(again.Maintain(t.Context(), []backend.ConsumerInfo{narrow, other.info}))
 			for _, g := range fresh.acquireAll() {
 				if g.Resource == "b" {
-					equal(t, "messages left", len(fresh.fetch("b", g.Cursor, 10).Messages), 1)
+					kit.Equal(t, "messages left", len(fresh.fetch("b", g.Cursor, 10).Messages), 1)
 					return
 				}
 			}
@@ -130,7 +131,7 @@ var versionChecks = func() (all []check) {
 			waited := func() time.Duration {
 				t.Helper()
 				p := a.parked()
-				equal(t, "parked messages due", len(p.Messages), 1)
+				kit.Equal(t, "parked messages due", len(p.Messages), 1)
 				return p.Messages[0].Waited
 			}
 			time.Sleep(20 * time.Millisecond)
@@ -151,7 +152,7 @@ var versionChecks = func() (all []check) {
 				if most := time.Since(changing); w > most+clockSlack {
 					t.Fatalf("it waited %v since it was parked as %+v, want up to %v", w, p, most)
 				}
-				equal(t, "error told", a.parked().Messages[0].Error, "e")
+				kit.Equal(t, "error told", a.parked().Messages[0].Error, "e")
 			}
 		}},
 	)

@@ -2,9 +2,6 @@ package leasetest
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -29,18 +27,10 @@ func patience(t testing.TB) time.Duration {
 	return time.Minute
 }
 
-// slack is what a bound on time allows a busy machine in addition: many times what a request
-// takes there now, or what waits its turn behind others.
+// slack is kit.Slack for a small request.
 func slack(t testing.TB, be backend.Backend) time.Duration {
 	t.Helper()
-	var worst time.Duration
-	for range 10 {
-		began := time.Now()
-		must[[]backend.Survey](t)(be.Survey(t.Context(), []string{"c"}))
-		time.Sleep(time.Millisecond)
-		worst = max(worst, time.Since(began)-time.Millisecond)
-	}
-	return 20 * worst
+	return kit.Slack(func() { kit.Must[[]backend.Survey](t)(be.Survey(t.Context(), []string{"c"})) })
 }
 
 // tries is how often a bound on time may be missed before that counts, on a machine that does other things, too.
@@ -63,41 +53,11 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-func must[T any](t testing.TB) func(v T, err error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func equal[T comparable](t testing.TB, what string, got, want T) {
-	t.Helper()
-	if got != want {
-		t.Fatalf("%s: got %v, want %v", what, got, want)
-	}
-}
-
 func equalSlices[T comparable](t testing.TB, what string, got, want []T) {
 	t.Helper()
 	if !slices.Equal(got, want) {
 		t.Fatalf("%s:\n got %v\nwant %v", what, got, want)
 	}
-}
-
-func newID() string {
-	var b [16]byte
-	rand.Read(b[:])
-	return hex.EncodeToString(b[:])
 }
 
 // perTopic is the consumer that most contract checks use.
@@ -125,7 +85,7 @@ type holder struct {
 // join opens a session for the consumer.
 func join(t testing.TB, be backend.Backend, info backend.ConsumerInfo, ttl time.Duration) *holder {
 	t.Helper()
-	h := &holder{t: t, be: be, id: newID(), info: info}
+	h := &holder{t: t, be: be, id: kit.ID(), info: info}
 	sess, err := be.OpenSession(t.Context(), backend.SessionSpec{
 		ID: h.id, TTL: ttl, Consumers: []string{info.Name}, Topics: map[string][]string{info.Name: info.Topics}, Host: "host", PID: 7,
 	})
@@ -150,17 +110,17 @@ func (h *holder) register(topics ...string) *holder {
 	default:
 		topics = []string{backend.Whole}
 	}
-	ok(h.t, h.be.Register(h.t.Context(), h.info, topics))
+	kit.OK(h.t, h.be.Register(h.t.Context(), h.info, topics))
 	return h
 }
 
 func (h *holder) request(n int) backend.AcquireRequest {
-	return backend.AcquireRequest{Session: h.id, Consumer: h.info, Max: n, Attempt: newID()}
+	return backend.AcquireRequest{Session: h.id, Consumer: h.info, Max: n, Attempt: kit.ID()}
 }
 
 func (h *holder) acquire(n int) []backend.Grant {
 	h.t.Helper()
-	return must[[]backend.Grant](h.t)(h.be.Acquire(h.t.Context(), h.request(n)))
+	return kit.Must[[]backend.Grant](h.t)(h.be.Acquire(h.t.Context(), h.request(n)))
 }
 
 // acquireOne takes the one resource that is free.
@@ -186,12 +146,12 @@ func (h *holder) takeOver() backend.Grant {
 
 func (h *holder) release(refs ...backend.Ref) {
 	h.t.Helper()
-	ok(h.t, h.be.Release(h.t.Context(), h.id, h.info.Name, refs))
+	kit.OK(h.t, h.be.Release(h.t.Context(), h.id, h.info.Name, refs))
 }
 
 func (h *holder) tryCommit(p ...backend.Progress) []string {
 	h.t.Helper()
-	return must[[]string](h.t)(h.be.Commit(h.t.Context(), h.id, h.info.Name, p))
+	return kit.Must[[]string](h.t)(h.be.Commit(h.t.Context(), h.id, h.info.Name, p))
 }
 
 // commit stores progress that must not be fenced.
@@ -204,7 +164,7 @@ func (h *holder) commit(p ...backend.Progress) {
 
 func (h *holder) fetch(resource string, from backend.Cursor, limit int) backend.Fetched {
 	h.t.Helper()
-	fs := must[[]backend.Fetched](h.t)(h.be.Fetch(h.t.Context(), backend.FetchRequest{
+	fs := kit.Must[[]backend.Fetched](h.t)(h.be.Fetch(h.t.Context(), backend.FetchRequest{
 		Consumer: h.info, MaxPayload: roomy, Items: []backend.FetchItem{{Resource: resource, From: from, Limit: limit}},
 	}))
 	if len(fs) != 1 || fs[0].Resource != resource {
@@ -215,14 +175,14 @@ func (h *holder) fetch(resource string, from backend.Cursor, limit int) backend.
 
 func (h *holder) parked() backend.Parked {
 	h.t.Helper()
-	return must[backend.Parked](h.t)(h.be.FetchParked(h.t.Context(), backend.ParkedRequest{
+	return kit.Must[backend.Parked](h.t)(h.be.FetchParked(h.t.Context(), backend.ParkedRequest{
 		Session: h.id, Consumer: h.info, Limit: 1000, MaxPayload: roomy,
 	}))
 }
 
 func (h *holder) survey() backend.Survey {
 	h.t.Helper()
-	s := must[[]backend.Survey](h.t)(h.be.Survey(h.t.Context(), []string{h.info.Name}))
+	s := kit.Must[[]backend.Survey](h.t)(h.be.Survey(h.t.Context(), []string{h.info.Name}))
 	if len(s) != 1 || s[0].Consumer != h.info.Name {
 		h.t.Fatalf("survey of %s: %+v", h.info.Name, s)
 	}
@@ -231,7 +191,7 @@ func (h *holder) survey() backend.Survey {
 
 func (h *holder) deadLetters() []operate.DeadLetterInfo {
 	h.t.Helper()
-	return must[[]operate.DeadLetterInfo](h.t)(h.operator().DeadLetters(h.t.Context(), operate.DeadLetterFilter{Consumer: h.info.Name}))
+	return kit.Must[[]operate.DeadLetterInfo](h.t)(h.operator().DeadLetters(h.t.Context(), operate.DeadLetterFilter{Consumer: h.info.Name}))
 }
 
 func (h *holder) operator() operate.Operator {
@@ -276,7 +236,7 @@ func events(topic string, n int, keys ...string) []backend.Event {
 
 func publish(t testing.TB, be backend.Publisher, es ...backend.Event) {
 	t.Helper()
-	ok(t, be.Publish(t.Context(), es))
+	kit.OK(t, be.Publish(t.Context(), es))
 }
 
 func ids(ms []backend.Raw) []string {
@@ -304,22 +264,7 @@ func resources(gs []backend.Grant) []string {
 	return out
 }
 
-func refs(gs []backend.Grant) []backend.Ref {
-	out := make([]backend.Ref, len(gs))
-	for i, g := range gs {
-		out[i] = g.Ref
-	}
-	return out
-}
-
 func cmpString(a, b string) int { return strings.Compare(a, b) }
-
-func wantLost(t testing.TB, what string, err error) {
-	t.Helper()
-	if !errors.Is(err, backend.ErrSessionLost) {
-		t.Fatalf("%s: got error %v, want ErrSessionLost", what, err)
-	}
-}
 
 // arrive waits until a handler says that it was entered.
 func arrive(t testing.TB, entered <-chan struct{}) {

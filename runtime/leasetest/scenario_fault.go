@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -44,7 +45,7 @@ var faultScenarios = []check{
 		}
 		inOrder(t, w.successes(), byTopic)
 		for _, c := range mine {
-			equal(t, "attempt", c.attempt, 1)
+			kit.Equal(t, "attempt", c.attempt, 1)
 		}
 		if first := w.history(func(c call) bool { return c.proc == p.name }); mine[0].epoch <= first[0].epoch {
 			t.Fatalf("epoch %d after %d", mine[0].epoch, first[0].epoch)
@@ -92,7 +93,7 @@ var faultScenarios = []check{
 		if !next.began.After(hung[0].cancelled) {
 			t.Fatal("the next owner began before the handler was cancelled")
 		}
-		equal(t, "attempt", next.attempt, 1)
+		kit.Equal(t, "attempt", next.attempt, 1)
 		p.link.mend() // it comes back as a new incarnation
 		eventually(t, "it is a member again", func() bool { return len(w.owners()) == 2 })
 	}},
@@ -123,7 +124,7 @@ var faultScenarios = []check{
 			t.Fatalf("the loss of %d leases was told, want 5", len(lost))
 		}
 		for l, n := range lost {
-			equal(t, "times that the loss of "+l+" was told", n, 1)
+			kit.Equal(t, "times that the loss of "+l+" was told", n, 1)
 		}
 	}},
 	{"A_zombie_commits_nothing", func(t testing.TB, f Factory) {
@@ -149,9 +150,9 @@ var faultScenarios = []check{
 		w.publish(event("x", "k", 6), event("y", "k", 1))
 		w.handled(7)
 		w.drained()
-		equal(t, "dead letters", len(w.dead()), 0)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
 		for _, c := range w.successes() {
-			equal(t, "attempt", c.attempt, 1)
+			kit.Equal(t, "attempt", c.attempt, 1)
 		}
 		inOrder(t, w.successes(), byTopic)
 	}},
@@ -198,9 +199,9 @@ var faultScenarios = []check{
 				t.Fatalf("no reply of %s was lost: the scenario tests nothing", op)
 			}
 		}
-		equal(t, "dead letters", len(w.dead()), 4)
+		kit.Equal(t, "dead letters", len(w.dead()), 4)
 		for _, d := range w.dead() {
-			equal(t, "reason", d.Reason, "13")
+			kit.Equal(t, "reason", d.Reason, "13")
 		}
 		inOrder(t, w.successes(), byKey)
 		w.apart()
@@ -227,7 +228,7 @@ var faultScenarios = []check{
 			w.publish(event(fmt.Sprint("t", i), "k", 6))
 		}
 		w.handled(24)
-		equal(t, "handled twice", twice(w), 0)
+		kit.Equal(t, "handled twice", twice(w), 0)
 	}},
 	{"Stopping_over_a_broken_link_ends_soon_and_loses_nothing", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
@@ -300,11 +301,11 @@ var killScenarios = []check{
 		w.handled(19)
 		d := w.dead()
 		bad := w.of(7)
-		equal(t, "its dead letter", d[0].MessageID, bad[len(bad)-1].id)
+		kit.Equal(t, "its dead letter", d[0].MessageID, bad[len(bad)-1].id)
 		seen := numbers(w.successes())
 		slices.Sort(seen)
-		equal(t, "neighbours", len(slices.Compact(seen)), 19)
-		for _, l := range must[[]operate.LeaseStatus](t)(w.operator().Leases(t.Context(), "c", 9)) {
+		kit.Equal(t, "neighbours", len(slices.Compact(seen)), 19)
+		for _, l := range kit.Must[[]operate.LeaseStatus](t)(w.operator().Leases(t.Context(), "c", 9)) {
 			if l.Suspicion > int(crashes.Load()) {
 				t.Fatalf("suspicion %d after %d crashes", l.Suspicion, crashes.Load())
 			}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // RunHistory runs the part of the suite that needs Factory.SetBack, for backends that have it
@@ -74,7 +75,7 @@ var historyScenarios = func() (all []check) {
 					t.Fatalf("message %d of %s was handled before the storage was copied, and again", c.n, c.topic)
 				}
 			}
-			equal(t, "dead letters", len(w.dead()), 0)
+			kit.Equal(t, "dead letters", len(w.dead()), 0)
 			inOrder(t, w.history(func(c call) bool { return c.err == nil && c.n > 40 }), byTopic)
 		}})
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -437,7 +438,7 @@ func (w *ward) shared() {
 		consumers = append(consumers, victim)
 	}
 	if !w.await(w.hold, func() bool {
-		for _, s := range must[[]backend.Survey](w.t)(w.be.Survey(w.t.Context(), consumers)) {
+		for _, s := range kit.Must[[]backend.Survey](w.t)(w.be.Survey(w.t.Context(), consumers)) {
 			if len(s.Members) != 2 || s.Members[0].Owned != wardResources/2 || s.Members[1].Owned != wardResources/2 {
 				return false
 			}
@@ -516,16 +517,16 @@ func (w *ward) judge() {
 	}
 	if !w.await(w.hold, func() bool {
 		rest := 0
-		for _, s := range must[[]operate.ConsumerStatus](t)(w.operator().Status(t.Context())) {
+		for _, s := range kit.Must[[]operate.ConsumerStatus](t)(w.operator().Status(t.Context())) {
 			if s.Consumer == victim || s.Consumer == neighbour {
 				rest += int(s.LagTotal) + s.ParkedKeys
 			}
 		}
 		return rest == 0
 	}) {
-		t.Errorf("after the fault: not drained: %+v", must[[]operate.ConsumerStatus](t)(w.operator().Status(t.Context())))
+		t.Errorf("after the fault: not drained: %+v", kit.Must[[]operate.ConsumerStatus](t)(w.operator().Status(t.Context())))
 	}
-	for _, d := range must[[]operate.DeadLetterInfo](t)(w.operator().DeadLetters(t.Context(), operate.DeadLetterFilter{})) {
+	for _, d := range kit.Must[[]operate.DeadLetterInfo](t)(w.operator().DeadLetters(t.Context(), operate.DeadLetterFilter{})) {
 		t.Errorf("a dead letter of %s on %s after %d attempts: %s", d.Consumer, d.Resource, d.Attempts, d.Reason)
 	}
 	for _, c := range w.history(func(c call) bool { return c.topic != c.resource }) {
@@ -551,7 +552,7 @@ func (w *ward) judge() {
 				t.Errorf("the effect of %s was written twice", e)
 			}
 		}
-		equal(t, "effects", len(seen), len(w.posted))
+		kit.Equal(t, "effects", len(seen), len(w.posted))
 	}
 	for _, p := range w.tallies {
 		if rate, op := p.most(5); rate > w.rate {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -101,10 +102,10 @@ var onceScenarios = []check{
 		w.startWith(s, onceEach(lease.OnUnknownPark, h))
 		w.drained()
 		equalSlices(t, "executed", w.executed(), upTo(12))
-		equal(t, "dead letters", len(w.dead()), 0)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
 		for _, c := range w.history(func(call) bool { return true }) {
 			if c.n != 5 {
-				equal(t, "attempt", c.attempt, 1) // waiting is no failure
+				kit.Equal(t, "attempt", c.attempt, 1) // waiting is no failure
 			}
 		}
 	}},
@@ -136,7 +137,7 @@ var onceScenarios = []check{
 		defer mu.Unlock()
 		equalSlices(t, "executions of #4", keys[4], []string{"c/4", "c/4"})
 		equalSlices(t, "executed", w.executed()[len(w.executed())-3:], []int{4, 5, 6})
-		equal(t, "dead letters", len(w.dead()), 0)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
 	}},
 	{"Once_An_unknown_item_is_parked_until_it_is_replayed", func(t testing.TB, f Factory) {
 		w := onceWorld(t, f)
@@ -162,18 +163,18 @@ var onceScenarios = []check{
 		w.drained()
 		// Of those executed before the crash some may not have been told; those too are asked about.
 		for _, n := range []int{5, 6} {
-			equal(t, "executions", len(w.of(n)), 1)
+			kit.Equal(t, "executions", len(w.of(n)), 1)
 		}
-		equal(t, "executions of #4 before the replay", fours.Load(), 0)
+		kit.Equal(t, "executions of #4 before the replay", fours.Load(), 0)
 		// A second message of the item does not execute it either.
 		dead := len(w.dead())
 		w.publish(event("x", "k", 4))
 		eventually(t, "a second dead letter of #4", func() bool { return len(w.dead()) == dead+1 })
-		equal(t, "executions of #4 before the replay", fours.Load(), 0)
-		equal(t, "replayed", must[int](t)(w.operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c"})), dead+1)
+		kit.Equal(t, "executions of #4 before the replay", fours.Load(), 0)
+		kit.Equal(t, "replayed", kit.Must[int](t)(w.operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c"})), dead+1)
 		w.drained()
-		equal(t, "executions of #4", fours.Load(), 1)
-		equal(t, "dead letters", len(w.dead()), 0)
+		kit.Equal(t, "executions of #4", fours.Load(), 1)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
 	}},
 	{"Once_Lost_replies_and_cut_links_do_not_execute_twice", func(t testing.TB, f Factory) {
 		w := onceWorld(t, f)
@@ -188,11 +189,11 @@ var onceScenarios = []check{
 		}))
 		p.link.loseReplies("StartOnce", 3)
 		w.drained()
-		equal(t, "dead letters", len(w.dead()), 0)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
 		for n := 1; n <= 30; n++ {
-			equal(t, fmt.Sprintf("executions of #%d", n), calls[n].Load(), 1)
+			kit.Equal(t, fmt.Sprintf("executions of #%d", n), calls[n].Load(), 1)
 		}
-		equal(t, "replies left", p.link.left("StartOnce"), 0)
+		kit.Equal(t, "replies left", p.link.left("StartOnce"), 0)
 	}},
 	{"Once_An_item_without_a_key_becomes_a_dead_letter", func(t testing.TB, f Factory) {
 		w := onceWorld(t, f)
@@ -207,7 +208,7 @@ var onceScenarios = []check{
 		})
 		eventually(t, "the dead letters", func() bool { return len(w.dead()) == 2 })
 		w.handled(1)
-		equal(t, "reason", w.dead()[0].Reason, "the key is empty")
+		kit.Equal(t, "reason", w.dead()[0].Reason, "the key is empty")
 		equalSlices(t, "executed", w.executed(), []int{3})
 	}},
 	{"Once_Effects_of_an_item_happen_exactly_once_in_transactions", func(t testing.TB, f Factory) {
@@ -247,11 +248,11 @@ var onceScenarios = []check{
 		for _, e := range w.f.Effects(t, w.be) {
 			got[e]++
 		}
-		equal(t, "items", len(got), 20)
+		kit.Equal(t, "items", len(got), 20)
 		for item, n := range got {
-			equal(t, "effects of item "+item, n, 1)
+			kit.Equal(t, "effects of item "+item, n, 1)
 		}
-		equal(t, "dead letters", len(w.dead()), 0)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
 	}},
 }
 
@@ -261,9 +262,9 @@ var traceScenarios = []check{
 		const parent, state = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "rojo=00f067aa0ba902b7"
 		ctx := lease.ContextWithTrace(t.Context(), parent, state)
 		typ := lease.EventType[payload]{Kind: "order"}
-		ok(t, lease.Publish(ctx, w.be, "x", typ, []payload{{N: 1}}))
-		ok(t, lease.Publish(t.Context(), w.be, "x", typ, []payload{{N: 2}}))
-		ok(t, lease.Publish(ctx, lease.With(w.be, lease.After(time.Millisecond), lease.Headers(map[string]string{"tenant": "7"})), "x", typ, []payload{{N: 3}}))
+		kit.OK(t, lease.Publish(ctx, w.be, "x", typ, []payload{{N: 1}}))
+		kit.OK(t, lease.Publish(t.Context(), w.be, "x", typ, []payload{{N: 2}}))
+		kit.OK(t, lease.Publish(ctx, lease.With(w.be, lease.After(time.Millisecond), lease.Headers(map[string]string{"tenant": "7"})), "x", typ, []payload{{N: 3}}))
 		var mu sync.Mutex
 		seen := map[int]string{}
 		w.start(spec(), func(ctx context.Context, _ *process, m lease.Message[payload]) error {
@@ -276,8 +277,8 @@ var traceScenarios = []check{
 		w.handled(3)
 		mu.Lock()
 		defer mu.Unlock()
-		equal(t, "trace of #1", seen[1], parent+" "+state+" ")
-		equal(t, "trace of #2", seen[2], "  ")
-		equal(t, "trace of #3", seen[3], parent+" "+state+" 7")
+		kit.Equal(t, "trace of #1", seen[1], parent+" "+state+" ")
+		kit.Equal(t, "trace of #2", seen[2], "  ")
+		kit.Equal(t, "trace of #3", seen[3], parent+" "+state+" 7")
 	}},
 }

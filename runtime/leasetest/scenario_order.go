@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -25,9 +26,9 @@ var orderScenarios = []check{
 		w.handled(181)
 		w.drained()
 		inOrder(t, w.successes(), byTopic)
-		equal(t, "calls", len(w.successes()), 181)
+		kit.Equal(t, "calls", len(w.successes()), 181)
 		for _, c := range w.successes() {
-			equal(t, "attempt", c.attempt, 1)
+			kit.Equal(t, "attempt", c.attempt, 1)
 		}
 	}},
 	{"A_group_has_one_order_over_all_its_topics", func(t testing.TB, f Factory) {
@@ -43,7 +44,7 @@ var orderScenarios = []check{
 		w.handled(60)
 		w.drained()
 		inOrder(t, w.successes(), func(call) string { return "the group" })
-		equal(t, "calls", len(w.successes()), 60)
+		kit.Equal(t, "calls", len(w.successes()), 60)
 	}},
 	{"Concurrent_publishers_while_it_is_consumed", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
@@ -65,7 +66,7 @@ var orderScenarios = []check{
 		w.handled(320)
 		w.drained()
 		inOrder(t, w.successes(), byKey)
-		equal(t, "calls", len(w.successes()), 320)
+		kit.Equal(t, "calls", len(w.successes()), 320)
 	}},
 	{"Workers_never_handle_two_messages_of_a_key_at_once", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
@@ -91,7 +92,7 @@ var orderScenarios = []check{
 		w.handled(200)
 		mu.Lock()
 		defer mu.Unlock()
-		equal(t, "a key was handled twice at once", overlap, false)
+		kit.Equal(t, "a key was handled twice at once", overlap, false)
 		if most < 2 || most > 4 {
 			t.Fatalf("%d keys were handled at once, want 2 to 4", most)
 		}
@@ -125,8 +126,8 @@ var orderScenarios = []check{
 		eventually(t, "all are handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(got) >= 50 })
 		mu.Lock()
 		defer mu.Unlock()
-		equal(t, "messages", len(got), 50)
-		equal(t, "in order", slices.IsSorted(got), true)
+		kit.Equal(t, "messages", len(got), 50)
+		kit.Equal(t, "in order", slices.IsSorted(got), true)
 		if largest < 2 || largest > 10 {
 			t.Fatalf("the largest batch had %d messages, want 2 to 10", largest)
 		}
@@ -151,23 +152,23 @@ var orderScenarios = []check{
 		p.stopIt()
 		q := w.start(spec(), fine)
 		time.Sleep(200 * time.Millisecond) // enough for q to take the lease, were it free
-		equal(t, "calls of the next owner while the handler runs", len(w.history(func(c call) bool { return c.proc == q.name })), 0)
+		kit.Equal(t, "calls of the next owner while the handler runs", len(w.history(func(c call) bool { return c.proc == q.name })), 0)
 		leave.open()
 		p.stop()
 		w.handled(10)
-		equal(t, "calls after the stop", int(late.Load()), 0)
+		kit.Equal(t, "calls after the stop", int(late.Load()), 0)
 		inOrder(t, w.successes(), byTopic)
-		equal(t, "calls", len(w.history(func(call) bool { return true })), 10)
+		kit.Equal(t, "calls", len(w.history(func(call) bool { return true })), 10)
 		w.apart()
 	}},
 	{"A_group_takes_a_consumer_once", func(t testing.TB, f Factory) {
 		be := f.New(t)
 		s := spec()
 		s.Handlers = []lease.Handler{lease.One("order", func(context.Context, lease.Message[payload]) error { return nil })}
-		a := must[*lease.Consumer](t)(lease.NewConsumer(be, s))
-		b := must[*lease.Consumer](t)(lease.NewConsumer(be, s))
+		a := kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, s))
+		b := kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, s))
 		g := lease.NewGroup()
-		ok(t, g.Add(a))
+		kit.OK(t, g.Add(a))
 		if g.Add(b) == nil {
 			t.Fatal("the group took two consumers of one name")
 		}
@@ -188,6 +189,6 @@ var orderScenarios = []check{
 		w.handled(100)
 		w.apart()
 		inOrder(t, w.successes(), byTopic)
-		equal(t, "calls", len(w.successes()), 100)
+		kit.Equal(t, "calls", len(w.successes()), 100)
 	}},
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -116,11 +117,11 @@ var partitionScenarios = []check{
 		}
 		n := stop()
 		w.handled(n)
-		equal(t, "handled", len(w.successes()), n) // nothing twice
+		kit.Equal(t, "handled", len(w.successes()), n) // nothing twice
 		inOrder(t, w.successes(), byKey)
 		w.apart()
 		for _, p := range all {
-			equal(t, "lost", len(observations[operate.ObservedLoss](p)), 0)
+			kit.Equal(t, "lost", len(observations[operate.ObservedLoss](p)), 0)
 		}
 	}},
 	{"Partition_keys_retry_and_wait_in_their_order", func(t testing.TB, f Factory) {
@@ -134,8 +135,8 @@ var partitionScenarios = []check{
 		w.handled(60)
 		w.drained()
 		inOrder(t, w.successes(), byKey)
-		equal(t, "calls of the failing one", len(w.of(7)), 4)
-		equal(t, "handled twice", twice(w), 0)
+		kit.Equal(t, "calls of the failing one", len(w.of(7)), 4)
+		kit.Equal(t, "handled twice", twice(w), 0)
 	}},
 	{"Partitions_of_a_crashed_process_are_taken_over", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)

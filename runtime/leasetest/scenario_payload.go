@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -50,10 +51,10 @@ var payloadScenarios = []check{
 		w.handled(good)
 		w.drained()
 		d := w.dead()
-		equal(t, "handled", len(w.successes()), good)
-		equal(t, "handled and dead letters", good+len(d), 2*len(badPayloads))
+		kit.Equal(t, "handled", len(w.successes()), good)
+		kit.Equal(t, "handled and dead letters", good+len(d), 2*len(badPayloads))
 		for _, c := range w.successes() {
-			equal(t, "attempt", c.attempt, 1)
+			kit.Equal(t, "attempt", c.attempt, 1)
 		}
 		i := 0
 		for _, b := range badPayloads {
@@ -86,8 +87,8 @@ var payloadScenarios = []check{
 			got = append(got, <-seen)
 		}
 		equalSlices(t, "handled", got, []int{1, 2, 3, 5, 6, 7, 8, 10, 11, 12})
-		equal(t, "handled more", len(seen), 0)
-		equal(t, "dead letters", len(w.dead()), 2)
+		kit.Equal(t, "handled more", len(seen), 0)
+		kit.Equal(t, "dead letters", len(w.dead()), 2)
 	}},
 	{"Oversize_payloads_become_dead_letters_unread", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
@@ -96,7 +97,7 @@ var payloadScenarios = []check{
 		w.handled(2)
 		w.drained()
 		d := w.dead()
-		equal(t, "dead letters", len(d), 1)
+		kit.Equal(t, "dead letters", len(d), 1)
 		if !strings.Contains(d[0].Reason, "101") || !strings.Contains(d[0].Reason, "100") {
 			t.Fatalf("the reason %q does not name size and limit", d[0].Reason)
 		}
@@ -114,10 +115,10 @@ var payloadScenarios = []check{
 			w.drained()
 			d := w.dead()
 			if unknown == lease.UnknownSkip {
-				equal(t, "dead letters", len(d), 0)
+				kit.Equal(t, "dead letters", len(d), 0)
 				continue
 			}
-			equal(t, "dead letters", len(d), 1)
+			kit.Equal(t, "dead letters", len(d), 1)
 			if !strings.Contains(d[0].Reason, "mystery") {
 				t.Fatalf("the reason %q does not name the kind", d[0].Reason)
 			}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -32,19 +33,19 @@ func crowded(t testing.TB, f Factory, order lease.Order) {
 	}), lease.WithBatch(5), lease.WithConcurrency(16))
 	w.handled(topics * (each - 1))
 	w.drained()
-	equal(t, "dead letters", len(w.dead()), topics)
+	kit.Equal(t, "dead letters", len(w.dead()), topics)
 	seen := map[string]int{}
 	for _, e := range f.Effects(t, w.be) {
 		seen[e]++
 	}
-	equal(t, "effects", len(seen), topics*(each-1))
+	kit.Equal(t, "effects", len(seen), topics*(each-1))
 	for e, n := range seen {
-		equal(t, "effects of "+e, n, 1)
+		kit.Equal(t, "effects of "+e, n, 1)
 	}
 	if order == lease.OrderBlock {
 		inOrder(t, w.successes(), byTopic)
 	}
-	equal(t, "leases lost", len(observations[operate.ObservedLoss](p)), 0)
+	kit.Equal(t, "leases lost", len(observations[operate.ObservedLoss](p)), 0)
 }
 
 var poolScenarios = []check{
@@ -80,7 +81,7 @@ var poolScenarios = []check{
 			}), itemOf, lease.OnUnknownRetry)}
 		}, lease.WithBatch(1), lease.WithConcurrency(16))
 		w.drained()
-		equal(t, "effects", len(f.Effects(t, w.be)), items) // all topics have the same items
-		equal(t, "dead letters", len(w.dead()), 0)
+		kit.Equal(t, "effects", len(f.Effects(t, w.be)), items) // all topics have the same items
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
 	}},
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -39,11 +40,11 @@ func retried(t testing.TB, f Factory, order lease.Order) *world {
 	w.handled(30)
 	w.drained()
 	cs := w.of(4)
-	equal(t, "attempts of the failing message", len(cs), 3)
+	kit.Equal(t, "attempts of the failing message", len(cs), 3)
 	for i, c := range cs {
-		equal(t, "attempt", c.attempt, i+1)
+		kit.Equal(t, "attempt", c.attempt, i+1)
 	}
-	equal(t, "calls", len(w.history(func(call) bool { return true })), 32)
+	kit.Equal(t, "calls", len(w.history(func(call) bool { return true })), 32)
 	return w
 }
 
@@ -65,7 +66,7 @@ var retryScenarios = []check{
 	{"Retry_then_succeed_order=key_lets_other_keys_flow", func(t testing.TB, f Factory) {
 		w := retried(t, f, lease.OrderKey)
 		inOrder(t, w.successes(), byKey)
-		equal(t, "other keys handled before it", w.before4(func(c call) bool { return c.key != "a" }), 20)
+		kit.Equal(t, "other keys handled before it", w.before4(func(c call) bool { return c.key != "a" }), 20)
 	}},
 	{"Retry_then_succeed_order=block_holds_the_resource", func(t testing.TB, f Factory) {
 		w := retried(t, f, lease.OrderBlock)
@@ -73,7 +74,7 @@ var retryScenarios = []check{
 	}},
 	{"Retry_then_succeed_order=none_holds_only_the_message", func(t testing.TB, f Factory) {
 		w := retried(t, f, lease.OrderNone)
-		equal(t, "all others handled before it", w.before4(func(call) bool { return true }), 29)
+		kit.Equal(t, "all others handled before it", w.before4(func(call) bool { return true }), 29)
 	}},
 	{"Backoff_and_attempts_survive_a_restart", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
@@ -91,8 +92,8 @@ var retryScenarios = []check{
 		w.start(spec(), h)
 		w.handled(3)
 		cs := w.of(1)
-		equal(t, "calls", len(cs), 2)
-		equal(t, "attempt", cs[1].attempt, 2)
+		kit.Equal(t, "calls", len(cs), 2)
+		kit.Equal(t, "attempt", cs[1].attempt, 2)
 		if waited := cs[1].began.Sub(cs[0].ended); waited < wait {
 			t.Fatalf("retried after %v, want %v", waited, wait)
 		}
@@ -107,10 +108,10 @@ var retryScenarios = []check{
 			w.start(s, failing(4, 99))
 			w.handled(9)
 			w.drained()
-			equal(t, "attempts", len(w.of(4)), 3)
+			kit.Equal(t, "attempts", len(w.of(4)), 3)
 			d := w.dead()
-			equal(t, "dead letters", len(d), 1)
-			equal(t, "its attempts", d[0].Attempts, 3)
+			kit.Equal(t, "dead letters", len(d), 1)
+			kit.Equal(t, "its attempts", d[0].Attempts, 3)
 			if !strings.Contains(d[0].Reason, errHandler.Error()) {
 				t.Fatalf("the reason is %q", d[0].Reason)
 			}
@@ -131,9 +132,9 @@ var retryScenarios = []check{
 			})
 			w.handled(9)
 			w.drained()
-			equal(t, "attempts", len(w.of(4)), 3)
+			kit.Equal(t, "attempts", len(w.of(4)), 3)
 			d := w.dead()
-			equal(t, "dead letters", len(d), 1)
+			kit.Equal(t, "dead letters", len(d), 1)
 			if !strings.Contains(d[0].Reason, name) {
 				t.Fatalf("the reason is %q, want it to name %s", d[0].Reason, name)
 			}
@@ -150,9 +151,9 @@ var retryScenarios = []check{
 		})
 		w.handled(2)
 		w.drained()
-		equal(t, "attempts", len(w.of(2)), 1)
+		kit.Equal(t, "attempts", len(w.of(2)), 1)
 		d := w.dead()
-		equal(t, "dead letters", len(d), 1)
+		kit.Equal(t, "dead letters", len(d), 1)
 		if !strings.Contains(d[0].Reason, "no such customer") {
 			t.Fatalf("the reason is %q", d[0].Reason)
 		}
@@ -182,14 +183,14 @@ var retryScenarios = []check{
 		}, lease.WithBatch(10))
 		w.drained()
 		d := w.dead()
-		equal(t, "dead letters", len(d), 1)
-		equal(t, "its attempts", d[0].Attempts, 3)
+		kit.Equal(t, "dead letters", len(d), 1)
+		kit.Equal(t, "its attempts", d[0].Attempts, 3)
 		mu.Lock()
 		defer mu.Unlock()
-		equal(t, "calls of the culprit alone", culprit, 3)
-		equal(t, "handled", len(done), 19)
+		kit.Equal(t, "calls of the culprit alone", culprit, 3)
+		kit.Equal(t, "handled", len(done), 19)
 		for n, times := range done {
-			equal(t, fmt.Sprintf("times that #%d was handled", n), times, 1)
+			kit.Equal(t, fmt.Sprintf("times that #%d was handled", n), times, 1)
 		}
 	}},
 	{"Restarts_and_handovers_consume_no_attempts", func(t testing.TB, f Factory) {
@@ -214,7 +215,7 @@ var retryScenarios = []check{
 			p.stop()
 		}
 		for _, c := range w.of(2) {
-			equal(t, "attempt", c.attempt, 1)
+			kit.Equal(t, "attempt", c.attempt, 1)
 			if !errors.Is(c.cancelledCause, lease.ErrHandover) {
 				t.Fatalf("the cause of the cancellation is %v, want ErrHandover", c.cancelledCause)
 			}
@@ -223,9 +224,9 @@ var retryScenarios = []check{
 		w.start(s, h)
 		w.handled(3)
 		cs := w.of(2)
-		equal(t, "calls", len(cs), 6)
-		equal(t, "attempt at last", cs[5].attempt, 1)
-		equal(t, "dead letters", len(w.dead()), 0)
+		kit.Equal(t, "calls", len(cs), 6)
+		kit.Equal(t, "attempt at last", cs[5].attempt, 1)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
 	}},
 	{"Replay_brings_a_dead_letter_back_to_a_running_consumer", func(t testing.TB, f Factory) {
 		w := newWorld(t, f)
@@ -240,15 +241,15 @@ var retryScenarios = []check{
 		eventually(t, "two dead letters", func() bool { return len(w.dead()) == 2 })
 		mended.Store(true)
 		replayed := time.Now()
-		equal(t, "replayed", must[int](t)(w.operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c"})), 2)
+		kit.Equal(t, "replayed", kit.Must[int](t)(w.operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c"})), 2)
 		w.handled(5)
 		w.drained()
 		if took, limit := time.Since(replayed), 4*time.Second+slack(t, w.be); took > limit {
 			t.Errorf("it took %v, more than %v: the consumer was not told", took, limit)
 		}
-		equal(t, "dead letters", len(w.dead()), 0)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
 		for _, c := range w.successes() {
-			equal(t, "attempt", c.attempt, 1)
+			kit.Equal(t, "attempt", c.attempt, 1)
 		}
 	}},
 	{"A_handler_that_runs_too_long_is_reported_once_and_cancelled_if_so_configured", func(t testing.TB, f Factory) {
@@ -263,11 +264,11 @@ var retryScenarios = []check{
 		}, lease.WithStuckAfter(50*time.Millisecond, true))
 		w.handled(3)
 		cs := w.of(2)
-		equal(t, "calls", len(cs), 2)
-		equal(t, "attempt", cs[1].attempt, 2)
+		kit.Equal(t, "calls", len(cs), 2)
+		kit.Equal(t, "attempt", cs[1].attempt, 2)
 		eventually(t, "a report", func() bool { return len(observations[operate.ObservedStuck](p)) > 0 })
 		stuck := observations[operate.ObservedStuck](p)
-		equal(t, "reports", len(stuck), 1)
-		equal(t, "its message", stuck[0].ID, cs[0].id)
+		kit.Equal(t, "reports", len(stuck), 1)
+		kit.Equal(t, "its message", stuck[0].ID, cs[0].id)
 	}},
 }

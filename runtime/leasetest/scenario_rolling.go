@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -32,7 +33,7 @@ func rollingOwns(per backend.Per, t testing.TB, w *world) int {
 	t.Helper()
 	slots := 0
 	eventually(t, "the slots are registered", func() bool {
-		slots = must[[]backend.Survey](t)(w.be.Survey(t.Context(), []string{"c"}))[0].Resources
+		slots = kit.Must[[]backend.Survey](t)(w.be.Survey(t.Context(), []string{"c"}))[0].Resources
 		return slots > 0
 	})
 	return slots
@@ -88,9 +89,9 @@ func (r *rolling) replaced(order func(call) string) {
 	r.old.stop()
 	r.handled(len(rollingKeys) + 80)
 	r.drained()
-	equal(r.t, "dead letters", len(r.dead()), 0)
+	kit.Equal(r.t, "dead letters", len(r.dead()), 0)
 	for _, c := range r.history(func(call) bool { return true }) {
-		equal(r.t, fmt.Sprintf("attempt of #%d", c.n), c.attempt, 1)
+		kit.Equal(r.t, fmt.Sprintf("attempt of #%d", c.n), c.attempt, 1)
 	}
 	inOrder(r.t, r.successes(), order)
 }
@@ -114,7 +115,7 @@ var rollingScenarios = func() (all []check) {
 			} else {
 				r.passed()
 				for _, c := range r.history(func(c call) bool { return c.topic == "b.x" }) {
-					equal(t, fmt.Sprintf("#%d was handled by", c.n), c.proc, r.fresh.name)
+					kit.Equal(t, fmt.Sprintf("#%d was handled by", c.n), c.proc, r.fresh.name)
 				}
 			}
 			r.replaced(order)
@@ -131,7 +132,7 @@ var rollingScenarios = func() (all []check) {
 			r := startRolling(t, f, backend.PerGroup, block, block, []string{"order", "refund"})
 			r.publish(interleaved(func(e *backend.Event) { e.Kind = "refund" })...)
 			eventually(t, "the first one waits", func() bool { return r.status().ParkedKeys == 1 })
-			equal(t, "messages handled", len(r.successes()), len(rollingKeys))
+			kit.Equal(t, "messages handled", len(r.successes()), len(rollingKeys))
 			r.replaced(byTopic)
 		}},
 		check{"Rolling_deploy_with_order=none_lets_the_others_pass", func(t testing.TB, f Factory) {
@@ -150,7 +151,7 @@ var rollingScenarios = func() (all []check) {
 			s.UnknownWait = time.Hour
 			p := w.start(s, fine)
 			eventually(t, "it is set aside", func() bool { return w.status().ParkedKeys == 1 && w.status().LagTotal == 0 })
-			equal(t, "dead letters while it waits", len(w.dead()), 0)
+			kit.Equal(t, "dead letters while it waits", len(w.dead()), 0)
 			p.stop()
 			set := time.Now() // at the latest
 			s.UnknownWait = 2 * time.Second
@@ -161,7 +162,7 @@ var rollingScenarios = func() (all []check) {
 				w.t.Logf("it waited %v from when it was set aside, at least", waited)
 			}
 			d := w.dead()[0]
-			equal(t, "attempts", d.Attempts, 0)
+			kit.Equal(t, "attempts", d.Attempts, 0)
 			inOrder(t, w.successes(), byKey)
 		}},
 		check{"Unknown_kind_is_told_of_once", func(t testing.TB, f Factory) {
@@ -174,8 +175,8 @@ var rollingScenarios = func() (all []check) {
 			p := w.start(spec(), fine)
 			eventually(t, "all are passed", func() bool { return w.status().LagTotal == 0 })
 			told := observations[operate.ObservedUnknown](p)
-			equal(t, "times told", len(told), 1)
-			equal(t, "kind told", told[0].Kind, "mystery")
+			kit.Equal(t, "times told", len(told), 1)
+			kit.Equal(t, "kind told", told[0].Kind, "mystery")
 		}},
 	)
 }()

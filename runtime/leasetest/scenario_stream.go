@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -149,7 +150,7 @@ var streamScenarios = []check{
 		}
 		w.apart()
 		inOrder(t, w.successes(), byKey)
-		equal(t, "handled twice", twice(w), 0)
+		kit.Equal(t, "handled twice", twice(w), 0)
 	})},
 	{"A_stream_is_kept_while_there_is_work", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
@@ -160,7 +161,7 @@ var streamScenarios = []check{
 			w.handled(n + 1)
 		}
 		eventually(t, "the lease is told", func() bool { return len(observations[operate.ObservedAcquire](p)) > 0 })
-		equal(t, "acquired", len(observations[operate.ObservedAcquire](p)), 1)
+		kit.Equal(t, "acquired", len(observations[operate.ObservedAcquire](p)), 1)
 	})},
 	{"Capacity_caps_streams_and_giving_up_frees_it", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
@@ -203,7 +204,7 @@ var streamScenarios = []check{
 		b := w.startWith(s, j.handlers(until))
 		eventually(t, "the other is a member", func() bool { return len(w.owners()) == 2 })
 		time.Sleep(10 * s.Poll) // it announces the same
-		equal(t, "acquired by the other", len(observations[operate.ObservedAcquire](b)), 0)
+		kit.Equal(t, "acquired by the other", len(observations[operate.ObservedAcquire](b)), 0)
 	})},
 	{"Concurrent_announcements_share_one_acquire", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
@@ -224,8 +225,8 @@ var streamScenarios = []check{
 		eventually(t, "all run", func() bool { return len(j.at()) == 20 })
 		time.Sleep(10 * s.Poll) // announced again and again
 		st := w.status()
-		equal(t, "wanted", st.Resources, 20)
-		equal(t, "unowned", st.Unowned, 0)
+		kit.Equal(t, "wanted", st.Resources, 20)
+		kit.Equal(t, "unowned", st.Unowned, 0)
 		g.open()
 		eventually(t, "all are done", func() bool { return len(j.finished()) == 20 })
 	})},
@@ -286,9 +287,9 @@ var streamScenarios = []check{
 		eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
 		a.stop()
 		eventually(t, "they run elsewhere", func() bool { return len(j.at()) == 6 })
-		equal(t, "lost", len(observations[operate.ObservedLoss](a)), 0)
+		kit.Equal(t, "lost", len(observations[operate.ObservedLoss](a)), 0)
 		eventually(t, "acquired by the other", func() bool { return len(observations[operate.ObservedAcquire](b)) >= 6 })
-		equal(t, "acquired by the other", len(observations[operate.ObservedAcquire](b)), 6)
+		kit.Equal(t, "acquired by the other", len(observations[operate.ObservedAcquire](b)), 6)
 	})},
 	{"Streams_of_a_partitioned_process_end_before_others_run_them", streamed(func(t testing.TB, f Factory, s lease.Spec) {
 		w := newWorld(t, f)
@@ -310,7 +311,7 @@ var streamScenarios = []check{
 			t.Errorf("the loss of %d leases was told, want 4", len(told))
 		}
 		for l, n := range told {
-			equal(t, "times that the loss of "+l+" was told", n, 1)
+			kit.Equal(t, "times that the loss of "+l+" was told", n, 1)
 		}
 		a.link.mend()
 	})},
@@ -328,8 +329,8 @@ var streamScenarios = []check{
 		w.handled(39)
 		w.drained()
 		eventually(t, "they are given up", func() bool { return w.status().Resources == 0 })
-		equal(t, "dead letters", len(w.dead()), 1)
+		kit.Equal(t, "dead letters", len(w.dead()), 1)
 		inOrder(t, w.successes(), byKey)
-		equal(t, "handled twice", twice(w), 0)
+		kit.Equal(t, "handled twice", twice(w), 0)
 	})},
 }

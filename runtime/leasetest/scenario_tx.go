@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -59,7 +60,7 @@ func (w *world) effectsAre(topics []string, n int, missing ...int) {
 			w.t.Fatalf("the effect of %s was written although it failed", e)
 		}
 	}
-	equal(w.t, "effects", len(seen), len(topics)*(n-len(missing)))
+	kit.Equal(w.t, "effects", len(seen), len(topics)*(n-len(missing)))
 }
 
 var txScenarios = []check{
@@ -78,7 +79,7 @@ var txScenarios = []check{
 			return nil
 		}), lease.WithBatch(15))
 		w.drained()
-		equal(t, "dead letters", len(w.dead()), 3)
+		kit.Equal(t, "dead letters", len(w.dead()), 3)
 		w.effectsAre([]string{"x"}, 40, 9, 12, 20)
 	}},
 	{"Effects_of_the_batch_transaction_form_happen_exactly_once", func(t testing.TB, f Factory) {
@@ -98,7 +99,7 @@ var txScenarios = []check{
 			})}
 		}, lease.WithBatch(15))
 		w.drained()
-		equal(t, "dead letters", len(w.dead()), 1)
+		kit.Equal(t, "dead letters", len(w.dead()), 1)
 		w.effectsAre([]string{"x"}, 40, 9)
 	}},
 	{"Effects_survive_crashes_zombies_and_lost_replies_exactly_once", func(t testing.TB, f Factory) {
@@ -136,14 +137,14 @@ var txScenarios = []check{
 		wake.open()
 		zombie.link.mend()
 		eventually(t, "the zombie is back", func() bool { return len(w.owners()) == 2 })
-		equal(t, "lost replies of TxCommit", q.link.left("TxCommit"), 0)
+		kit.Equal(t, "lost replies of TxCommit", q.link.left("TxCommit"), 0)
 		for _, topic := range topics {
 			w.publish(event(topic, "a", 41))
 		}
 		w.handled(3 * 41)
 		w.drained()
 		w.effectsAre(topics, 41)
-		equal(t, "dead letters", len(w.dead()), 0)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
 	}},
 	{"A_transaction_of_a_handler_that_is_told_to_stop_is_rolled_back", func(t testing.TB, f Factory) {
 		w := effectsWorld(t, f)
@@ -168,7 +169,7 @@ var txScenarios = []check{
 		w.drained()
 		w.effectsAre([]string{"x"}, 2)
 		for _, c := range w.of(2) {
-			equal(t, "attempt", c.attempt, 1)
+			kit.Equal(t, "attempt", c.attempt, 1)
 			if c.err != nil && !errors.Is(c.cancelledCause, lease.ErrHandover) {
 				t.Fatalf("cause %v", c.cancelledCause)
 			}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -301,7 +302,7 @@ func (w *world) operator() operate.Operator { return operator(w.t, w.be) }
 
 func (w *world) status() operate.ConsumerStatus {
 	w.t.Helper()
-	for _, s := range must[[]operate.ConsumerStatus](w.t)(w.operator().Status(w.t.Context())) {
+	for _, s := range kit.Must[[]operate.ConsumerStatus](w.t)(w.operator().Status(w.t.Context())) {
 		if s.Consumer == "c" {
 			return s
 		}
@@ -320,14 +321,14 @@ func (w *world) drained() {
 
 func (w *world) dead() []operate.DeadLetterInfo {
 	w.t.Helper()
-	return must[[]operate.DeadLetterInfo](w.t)(w.operator().DeadLetters(w.t.Context(), operate.DeadLetterFilter{Consumer: "c"}))
+	return kit.Must[[]operate.DeadLetterInfo](w.t)(w.operator().DeadLetters(w.t.Context(), operate.DeadLetterFilter{Consumer: "c"}))
 }
 
 // owners returns how many resources each live session owns, by session.
 func (w *world) owners() map[string]int {
 	w.t.Helper()
 	out := map[string]int{}
-	for _, m := range must[[]backend.Survey](w.t)(w.be.Survey(w.t.Context(), []string{"c"}))[0].Members {
+	for _, m := range kit.Must[[]backend.Survey](w.t)(w.be.Survey(w.t.Context(), []string{"c"}))[0].Members {
 		out[m.Session] = m.Owned
 	}
 	return out

@@ -9,8 +9,18 @@ type Entry struct {
 	Explain string // what it means and how to fix it; line breaks have no meaning
 }
 
-// Codes returns the catalogue in the order of the codes. LG01 is syntax, LG02 placement,
-// LG03 types and signatures, LG04 names, LG05 values, LG06 output, LG07 loading, LG08 tables.
+// Codes returns the catalogue in the order of the codes. The packages that report most of a group:
+//
+//	LG01  syntax                directive; spec for arguments
+//	LG02  placement             directive
+//	LG03  types and signatures  resolve
+//	LG04  names                 resolve
+//	LG05  values                spec
+//	LG06  output                fsout
+//	LG07  loading               load, verify
+//	LG08  tables                table
+//
+// A test demands that a golden or a script of testdata shows each code.
 func Codes() []Entry {
 	return slices.Concat(syntaxCodes(), placementCodes(), typeCodes(), nameCodes(),
 		valueCodes(), outputCodes(), loadingCodes(), tableCodes())

@@ -5,8 +5,9 @@
 // Tags: arg is the key; required marks what has no default; default is shown, never
 // filled in, because defaults belong to the runtime; min, max and enum bound the value;
 // form names the check of a string; nodefault keeps an argument out of
-// //leasegen:defaults; help is one sentence. spec is the field of lease.Spec that the argument sets, consts are the
-// runtime's names for enum, and zero is how the runtime spells 0 where that is not its default.
+// //leasegen:defaults; help is one sentence. spec is the field of lease.Spec that the argument sets, and consts are the
+// runtime's names for enum. zero marks an argument whose 0 is -1 for the runtime, because 0 means the default there; of
+// others 0 sets nothing.
 package spec
 
 import (

@@ -73,7 +73,7 @@ func Shared(t testing.TB) *Server {
 		t.Fatal("pgtest: this package's TestMain must call pgtest.Main(m)")
 	}
 	if shared.server == nil && shared.err == nil {
-		shared.server, shared.err = Launch(Config("max_connections", "300"), Config("fsync", "off"))
+		shared.server, shared.err = Launch(Config("max_connections", "500"), Config("fsync", "off"))
 	}
 	if shared.err != nil {
 		t.Fatal(shared.err)

@@ -19,8 +19,9 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasetest"
 )
 
+// Tests that ask for the server's oldest transaction, or for what the whole server does, run alone: they are not parallel.
 func TestMain(m *testing.M) {
-	pace.Parallel(6)
+	pace.Parallel(8)
 	pgtest.Main(m)
 }
 

@@ -11,6 +11,7 @@ import (
 // What each process asks once a second, and at each handover, takes milliseconds with 40,000
 // leases: no statement is compiled by the server, which takes longer than all of them.
 func TestFleetOf40000(t *testing.T) {
+	t.Parallel()
 	const leases = 40_000
 	be, pool := migrated(t)
 	streams := backend.ConsumerInfo{Name: "streams", Per: backend.PerStream, Lock: backend.LockRow, TTL: time.Hour, Announced: true}

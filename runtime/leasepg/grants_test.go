@@ -27,6 +27,7 @@ func refusedFor(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 // TestGrantsReachNoFurther: with all documented grants a role can fence nobody's successor, delete nothing that is
 // unread, and make no more partitions than are soon used.
 func TestGrantsReachNoFurther(t *testing.T) {
+	t.Parallel()
 	c := distrustful(t)
 	be := leasepg.New(c.app)
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 20)))
@@ -90,6 +91,7 @@ func TestGrantsReachNoFurther(t *testing.T) {
 // TestNarrowGrants: a role that publishes only, and one that consumes only, do that with what Grants gives them,
 // and nothing of the other's.
 func TestNarrowGrants(t *testing.T) {
+	t.Parallel()
 	c := distrustful(t)
 	role := func(rights leasepg.Rights) (*leasepg.Backend, *pgxpool.Pool) {
 		name := string(rights) + "_" + kit.ID()[:8]

@@ -135,6 +135,7 @@ func TestSelectiveReader(t *testing.T) {
 
 // TestBytesBound: a batch of large payloads is cut, and nothing is lost by that.
 func TestBytesBound(t *testing.T) {
+	t.Parallel()
 	be, _ := migrated(t)
 	big := []byte(`"` + strings.Repeat("x", 900<<10) + `"`)
 	for range 50 {
@@ -270,6 +271,7 @@ func TestPublishJoinsTheTransaction(t *testing.T) {
 
 // TestQueryModes: every mode of pgx works, those for poolers among them.
 func TestQueryModes(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
 	} {

@@ -58,6 +58,7 @@ func raw(sql string) func(context.Context, pgx.Tx) error {
 // TestTransactionsThatHandlersSpoil: whatever a handler does to its transaction by SQL of its own, returning nil, its message is a dead
 // letter in the end, its neighbours' effects happen exactly once, and nothing that it wrote outlives a transaction that it did not commit.
 func TestTransactionsThatHandlersSpoil(t *testing.T) {
+	t.Parallel()
 	c := distrustful(t)
 	weak, strong := "weak_"+kit.ID()[:8], "strong_"+kit.ID()[:8]
 	exec(t, c.admin, fmt.Sprintf(`CREATE ROLE %s; CREATE ROLE %s; GRANT %[1]s, %[2]s TO %[3]s;
@@ -122,6 +123,7 @@ func TestTransactionsThatHandlersSpoil(t *testing.T) {
 // TestConnectionsWithoutTheirStatements: a handler that deallocates what pgx has prepared, and fails or not, costs
 // the messages that come next on that connection nothing.
 func TestConnectionsWithoutTheirStatements(t *testing.T) {
+	t.Parallel()
 	be, pool := migrated(t)
 	exec(t, pool, "CREATE TABLE effect (n int)")
 	var failed atomic.Int32
@@ -157,6 +159,7 @@ func TestConnectionsWithoutTheirStatements(t *testing.T) {
 // TestForeignWriter: what plain inserts of a role with the documented grants let into the log is handled or a dead letter,
 // for each way to own it; the messages beside it are handled, and every command of the operator answers.
 func TestForeignWriter(t *testing.T) {
+	t.Parallel()
 	c := distrustful(t)
 	be := leasepg.New(c.app)
 	seed := rand.Uint64()

@@ -106,6 +106,7 @@ func TestTransactionPooler(t *testing.T) {
 // TestConformancePooled: everything holds behind PgBouncer in transaction mode. The pooler
 // has enough connections for all: heartbeats, too, wait for one where it has not.
 func TestConformancePooled(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t, pgtest.Config("max_connections", "600"), pgtest.Config("fsync", "off"))
 	p := pgtest.StartPooler(t, server, "default_pool_size = 30")
 	through := func(dsn string) string { return p.Through(server, dsn) + "&default_query_exec_mode=exec" }
@@ -215,6 +216,7 @@ func TestPoolerRefusesAdvisoryLocks(t *testing.T) {
 // TestPoolerFailover: behind a pooler a crash is found when the TTL is over, and what the
 // dead process left in the middle of a transaction has no effect.
 func TestPoolerFailover(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Shared(t)
 	dsn := pgtest.DB(t)
 	direct := open(t, dsn)

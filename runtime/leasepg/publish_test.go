@@ -81,6 +81,7 @@ func TestDelayedEventsCostNothingUntilDue(t *testing.T) {
 
 // Processes that move delayed events at the same time move each once, and none out of order.
 func TestDelayedEventsAreMovedByOneAtATime(t *testing.T) {
+	t.Parallel()
 	be, pool := migrated(t)
 	const n = 3500 // more than one transaction moves
 	var es []backend.Event
@@ -173,6 +174,7 @@ func TestManyEventsAreAllOrNone(t *testing.T) {
 }
 
 func TestCopyWakesTheFeed(t *testing.T) {
+	t.Parallel()
 	be, _ := migrated(t)
 	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()

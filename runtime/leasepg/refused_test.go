@@ -110,6 +110,7 @@ func TestRefusedCommits(t *testing.T) {
 
 // A connection that the server ends under a handler costs the message no attempt.
 func TestTerminatedConnections(t *testing.T) {
+	t.Parallel()
 	be, pool := migrated(t)
 	exec(t, pool, "CREATE TABLE effect (n int, attempt int)")
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 20)))

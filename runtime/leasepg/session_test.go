@@ -20,6 +20,7 @@ import (
 // TestNoHeartbeatAfterTakeover is the stale join race: heartbeats and takeovers around the
 // moment of expiry. Once a lease was granted to another, no heartbeat succeeds any more.
 func TestNoHeartbeatAfterTakeover(t *testing.T) {
+	t.Parallel()
 	const rounds, ttl = 40, 30 * time.Millisecond
 	be, _ := migrated(t)
 	kit.OK(t, be.Register(t.Context(), grouped, nil))
@@ -227,6 +228,7 @@ func TestGrantsSurviveACrash(t *testing.T) {
 // TestFrozenTransactionEnds: a process that freezes in an effect transaction holds the next
 // owner up for about a TTL, not for ever.
 func TestFrozenTransactionEnds(t *testing.T) {
+	t.Parallel()
 	be, pool := migrated(t)
 	id, _ := kit.Member(t, be, 3*time.Second, grouped)
 	kit.OK(t, be.Register(t.Context(), grouped, nil))

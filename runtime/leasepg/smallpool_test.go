@@ -24,6 +24,7 @@ import (
 // are smaller than the handlers at work, too. Left out are scenarios that only wait for a TTL, and
 // tests that hold a transaction themselves while they ask for more.
 func TestConformanceOnSmallPools(t *testing.T) {
+	t.Parallel()
 	for _, conns := range []int32{1, 2, 4} {
 		t.Run(fmt.Sprint(conns), func(t *testing.T) {
 			tests := []string{"Pool_", "Once_Effects"}

@@ -58,6 +58,7 @@ func (l *text) String() string {
 // TestStrangerWaitsForALeader: a role that may only connect reads the keys of locks in pg_locks, waits for them, and has
 // them the moment the leader is killed. The next leader leads all the same, and the log names the stranger.
 func TestStrangerWaitsForALeader(t *testing.T) {
+	t.Parallel()
 	for name, function := range map[string]string{"exclusive": "pg_advisory_lock", "shared": "pg_advisory_lock_shared"} {
 		t.Run(name, func(t *testing.T) {
 			c := distrustful(t)
@@ -114,6 +115,7 @@ func TestStrangerWaitsForALeader(t *testing.T) {
 // TestStrangerHoldsNames: a role that may only connect holds every lock whose key is calculated from a name.
 // Publishing, delayed events and maintenance go on; what has to wait fails soon, and names the holder.
 func TestStrangerHoldsNames(t *testing.T) {
+	t.Parallel()
 	c := distrustful(t)
 	be := leasepg.New(c.app)
 	streams := backend.ConsumerInfo{Name: "streams", Per: backend.PerStream, Topics: []string{"*"}}

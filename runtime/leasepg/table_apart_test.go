@@ -31,6 +31,7 @@ var troubles = []struct{ name, begin, end, says string }{
 // A table that is locked, renamed or gone stops its own consumer until it is fixed, and no other
 // of the group: those of the log go on, on a pool of two connections.
 func TestATableInTroubleStopsItsOwnConsumerAlone(t *testing.T) {
+	t.Parallel()
 	_, pool := withTable(t)
 	exec(t, pool, "CREATE ROLE apart_reader LOGIN")
 	t.Cleanup(func() { exec(t, pool, "DROP OWNED BY apart_reader; DROP ROLE apart_reader") })

@@ -77,6 +77,7 @@ func TestTableCursor(t *testing.T) {
 
 // TestTableNotify: a trigger that notifies, as in docs/tables.md, makes it quicker than the poll.
 func TestTableNotify(t *testing.T) {
+	t.Parallel()
 	be, pool := withTable(t)
 	exec(t, pool, `CREATE FUNCTION app.outbox_notify() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_notify('leasegen', 't'); RETURN NULL; END $$;

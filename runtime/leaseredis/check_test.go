@@ -178,6 +178,7 @@ func TestRulesAreWhatScriptsUse(t *testing.T) {
 }
 
 func TestCheckWordsWhatAServerSays(t *testing.T) {
+	t.Parallel()
 	for says, want := range map[string]string{
 		"LOADING Redis is loading the dataset in memory":                    "still loading",
 		"CLUSTERDOWN Hash slot not served":                                  "the cluster is down",
@@ -247,6 +248,7 @@ func silent(t *testing.T) (net.Listener, error) {
 
 // A client that sees half of a cluster gets an error that says so.
 func TestCheckFindsHalfAClusterMissing(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it starts six servers")
 	}

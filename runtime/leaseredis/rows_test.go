@@ -16,7 +16,7 @@ func TestALeaseThatWasTakenIsNotFreedByTheEndOfItsFormerOwner(t *testing.T) {
 	rows := backend.ConsumerInfo{Name: "rows", Per: backend.PerStream, Announced: true, Lock: backend.LockRow, TTL: 50 * time.Millisecond}
 	kit.OK(t, be.Register(t.Context(), rows, []string{"s"}))
 	for range 20 {
-		kit.Member(t, be, 50*time.Millisecond, rows)
+		kit.Member(t, be, time.Second, rows)
 	}
 	former, _ := kit.Member(t, be, 3*time.Second, rows)
 	kit.Equal(t, "taken by the former owner", len(kit.Acquire(t, be, former, rows, 1)), 1)

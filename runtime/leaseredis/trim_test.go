@@ -73,6 +73,7 @@ func TestTrimKeepsWhatSomebodyHasNotPassed(t *testing.T) {
 
 // While much is published, little is kept: what was handled is dropped about every second.
 func TestHandledMessagesDoNotPileUp(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it publishes for seconds")
 	}
@@ -103,6 +104,7 @@ func TestHandledMessagesDoNotPileUp(t *testing.T) {
 // Two processes, each with a consumer of its own, trim what both have passed without waiting for
 // housekeeping; what one has not passed stays.
 func TestProcessesTrimTogether(t *testing.T) {
+	t.Parallel()
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	connect := func() *leaseredis.Backend { return on(client, namespace, leaseredis.WithLogger(discard)) }

@@ -401,6 +401,9 @@ func (w *ward) team(p *process, be backend.Backend) *lease.Group {
 			lease.Once(lease.One(again, p.wrap(handle)), item, lease.OnUnknownRetry),
 		}
 		theirs.Unknown = lease.UnknownSkip
+		if w.tempo == realPace { // an outcome is unknown, and its item executed again, after a lost lease or a drain cut short
+			mine.TTL, mine.Drain = time.Minute, w.stop/2
+		}
 	case formStreams, formRows:
 		mine.Per, mine.Idle = backend.PerStream, 200*time.Millisecond
 		if w.form == formRows {
@@ -541,7 +544,7 @@ func (w *ward) judge() {
 		for _, c := range w.history(func(c call) bool { return c.consumer == victim && c.err == nil }) {
 			item := fmt.Sprint(c.topic, "#", c.n)
 			if seen[item]++; seen[item] == 2 {
-				t.Errorf("the item %s was executed twice", item)
+				t.Errorf("the item %s was executed twice; lost leases: %v", item, w.losses())
 			}
 		}
 	}
@@ -566,6 +569,14 @@ func (w *ward) judge() {
 	if !w.await(w.hold, func() bool { return len(w.missed()) == 0 }) {
 		t.Errorf("not given back: %v", w.missed())
 	}
+}
+
+// losses are the leases that ended against their holders' will.
+func (w *ward) losses() (all []operate.ObservedLoss) {
+	for _, p := range w.all {
+		all = append(all, observations[operate.ObservedLoss](p)...)
+	}
+	return all
 }
 
 func (w *ward) missed() map[string]int {

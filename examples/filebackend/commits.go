@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
@@ -17,69 +16,52 @@ import (
 const sessionKept = time.Hour
 
 type parked struct {
-	*message
 	backend.Park
-	due, firstFailed time.Time
-	since            time.Time // when it was set aside, or its attempt or error last changed
+	Due, FirstFailed time.Time
+	Since            time.Time // when it was set aside, or its attempt or error last changed
 }
 
-type deadLetter struct {
-	operate.DeadLetterInfo
-	*message
-	lane string
-}
-
-// find returns where a message is parked, or -1.
-func (l *lease) find(id string) int {
-	return slices.IndexFunc(l.parked, func(p *parked) bool { return p.ID == id })
-}
-
-// lanes returns the parked messages by lane, in the order in which the lanes came to be.
-func (l *lease) lanes() (lanes [][]*parked) {
-	index := map[string]int{}
-	for _, p := range l.parked {
-		i, there := index[p.Lane]
-		if !there {
-			i = len(lanes)
-			index[p.Lane] = i
-			lanes = append(lanes, nil)
-		}
-		lanes[i] = append(lanes[i], p)
+// lanes returns the parked messages by lane, the lane first that has waited the longest.
+func (l *lease) lanes() [][]*parked {
+	lanes := map[string][]*parked{}
+	for _, p := range l.Parked {
+		lanes[p.Lane] = append(lanes[p.Lane], p)
 	}
-	return lanes
+	return slices.SortedFunc(maps.Values(lanes), func(a, b []*parked) int {
+		return cmp.Or(a[0].Due.Compare(b[0].Due), cmp.Compare(a[0].Lane, b[0].Lane))
+	})
 }
 
-// FetchParked reads the lanes whose head is due, the longest wait first.
+// FetchParked reads the lanes whose head is due.
 func (b *Backend) FetchParked(ctx context.Context, req backend.ParkedRequest) (backend.Parked, error) {
-	return read(ctx, b, "fetch parked", func(s *state) (backend.Parked, error) {
+	return call(ctx, b, "fetch parked", func(s *store) (backend.Parked, error) {
 		answer := backend.Parked{Next: -1}
-		for _, l := range s.owned(req.Session, req.Consumer.Name) {
-			if len(req.Resources) > 0 && !slices.Contains(req.Resources, l.resource) ||
-				len(req.Resources) == 0 && slices.Contains(req.Exclude, l.resource) {
+		for _, l := range s.Leases[req.Consumer.Name] {
+			if s.held(req.Session, req.Consumer.Name, l.Ref) == nil || slices.Contains(req.Exclude, l.Resource) ||
+				len(req.Resources) > 0 && !slices.Contains(req.Resources, l.Resource) {
 				continue
 			}
 			room := req.Limit - len(answer.Messages)
 			if req.PerResource > 0 {
 				room = min(room, req.PerResource)
 			}
-			lanes := l.lanes()
-			slices.SortStableFunc(lanes, func(a, b []*parked) int { return a[0].due.Compare(b[0].due) })
-			for _, lane := range lanes {
-				if wait := lane[0].due.Sub(s.now); wait > 0 && (answer.Next < 0 || wait < answer.Next) {
-					answer.Next = wait
-				}
+			for _, lane := range l.lanes() {
 				for i, p := range lane {
-					if p.due.After(s.now) {
+					if wait := p.Due.Sub(s.At); wait > 0 {
+						if answer.Next < 0 || wait < answer.Next {
+							answer.Next = wait
+						}
 						break
 					}
 					if room--; room < 0 {
 						answer.More = true
 						break
 					}
-					m := backend.ParkedMessage{Resource: l.resource, Lane: p.Lane, Raw: p.raw(req.MaxPayload),
-						Last: i == len(lane)-1, Error: p.Error, Waited: s.now.Sub(p.since)}
-					m.Attempt = p.Attempt
-					answer.Messages = append(answer.Messages, m)
+					m := s.message(p.ID)
+					raw := m.Raw(p.ID, m.Due, req.MaxPayload)
+					raw.Attempt = p.Attempt
+					answer.Messages = append(answer.Messages, backend.ParkedMessage{Resource: l.Resource, Lane: p.Lane, Raw: raw,
+						Last: i == len(lane)-1, Error: p.Error, Waited: s.At.Sub(p.Since)})
 				}
 			}
 		}
@@ -87,77 +69,58 @@ func (b *Backend) FetchParked(ctx context.Context, req backend.ParkedRequest) (b
 	})
 }
 
-type progresses struct {
-	Session, Consumer string
-	Entries           []progress
-}
-
-// progress is backend.Progress with a cursor that can be read back.
-type progress struct {
-	backend.Progress
-	Cursor *position
-}
-
 // Commit stores progress.
 func (b *Backend) Commit(ctx context.Context, session, consumer string, entries []backend.Progress) ([]string, error) {
-	all := progresses{Session: session, Consumer: consumer}
-	for _, e := range entries {
-		p := progress{Progress: e}
-		if cursor, ok := e.Cursor.(position); ok {
-			p.Cursor = &cursor
-		} else if e.Cursor != nil {
-			return nil, fmt.Errorf("commit %s: the cursor is a %T; use one of this backend", e.Resource, e.Cursor)
-		}
-		all.Entries = append(all.Entries, p)
-	}
-	return change[[]string](ctx, b, "commit", all)
-}
-
-func (s *state) commit(all progresses) (fenced []string, err error) {
-	for _, p := range all.Entries { // before anything changes
-		ids := []string(nil)
-		for _, park := range p.Park {
-			ids = append(ids, park.ID)
-		}
-		for _, dead := range p.Dead {
-			ids = append(ids, dead.ID)
-		}
-		for _, id := range ids {
-			if s.message(id) == nil {
-				return nil, fmt.Errorf("commit %s: there is no message %q; use ids that Fetch returned", p.Resource, id)
+	return call(ctx, b, "commit", func(s *store) (fenced []string, err error) {
+		for _, p := range entries { // before anything changes
+			if err := s.valid(p); err != nil {
+				return nil, fmt.Errorf("%s: %w", p.Resource, err)
 			}
 		}
-	}
-	for _, p := range all.Entries {
-		if l := s.held(all.Session, all.Consumer, p.Ref); l == nil {
-			fenced = append(fenced, p.Resource)
-		} else if p.Seq > l.seq || p.Seq == 0 && l.seq == 0 { // 0 is not numbered, and harmless to repeat
-			s.progress(all.Consumer, l, p)
-			s.changed = true
+		for _, p := range entries {
+			if l := s.held(session, consumer, p.Ref); l == nil {
+				fenced = append(fenced, p.Resource)
+			} else if p.Seq == 0 || p.Seq > l.Seq {
+				s.progress(consumer, l, p)
+				s.save(consumer, l)
+			}
 		}
-	}
-	return fenced, nil
+		return fenced, nil
+	})
 }
 
-func (s *state) progress(consumer string, l *lease, p progress) {
-	l.seq = p.Seq
-	if p.Cursor != nil {
-		l.cursor = *p.Cursor
+// valid refuses what cannot be stored.
+func (s *store) valid(p backend.Progress) error {
+	if _, ok := p.Cursor.(position); !ok && p.Cursor != nil {
+		return fmt.Errorf("the cursor is a %T; use one of this backend", p.Cursor)
+	}
+	unknown := func(id string) bool { return s.message(id) == nil }
+	if slices.ContainsFunc(p.Park, func(p backend.Park) bool { return unknown(p.ID) }) ||
+		slices.ContainsFunc(p.Dead, func(d backend.Dead) bool { return unknown(d.ID) }) {
+		return fmt.Errorf("there is no such message among %+v, %+v; use ids that Fetch returned", p.Park, p.Dead)
+	}
+	return nil
+}
+
+func (s *store) progress(consumer string, l *lease, p backend.Progress) {
+	l.Seq = max(l.Seq, p.Seq)
+	if cursor, ok := p.Cursor.(position); ok {
+		l.Cursor = cursor
 	}
 	for _, park := range p.Park {
 		i := l.find(park.ID)
 		if i < 0 {
-			i = len(l.parked)
-			l.parked = append(l.parked, &parked{message: s.message(park.ID), since: s.now})
+			i = len(l.Parked)
+			l.Parked = append(l.Parked, &parked{Since: s.At})
 		}
-		m := l.parked[i]
+		m := l.Parked[i]
 		if park.Attempt > m.Attempt || park.Error != m.Error {
-			m.since = s.now
+			m.Since = s.At
 		}
-		if park.Attempt > 0 {
-			m.firstFailed = cmp.Or(m.firstFailed, s.now)
+		if park.Attempt > 0 && m.FirstFailed.IsZero() {
+			m.FirstFailed = s.At
 		}
-		m.Park, m.due = park, s.now.Add(park.After)
+		m.Park, m.Due = park, s.At.Add(park.After)
 	}
 	for _, id := range p.Done {
 		l.unpark(id)
@@ -166,15 +129,20 @@ func (s *state) progress(consumer string, l *lease, p progress) {
 		s.bury(consumer, l, dead)
 	}
 	// An owner that marks the same message again has not got past it, but it is still one owner.
-	if p.Mark != l.mark {
-		l.mark, l.marks, l.marked = p.Mark, 0, 0
+	if p.Mark != l.Mark {
+		l.Mark, l.MarkCount, l.Marked = p.Mark, 0, 0
 	}
-	if p.Mark != "" && l.marked != l.epoch {
-		l.marks, l.marked = l.marks+1, l.epoch
+	if p.Mark != "" && l.Marked != l.Epoch {
+		l.MarkCount, l.Marked = l.MarkCount+1, l.Epoch
 	}
 	if p.Trust {
-		l.suspicion = 0
+		l.Suspicion = 0
 	}
+}
+
+// find returns where a message is parked, or -1.
+func (l *lease) find(id string) int {
+	return slices.IndexFunc(l.Parked, func(p *parked) bool { return p.ID == id })
 }
 
 // unpark removes a parked message and returns it, or nil.
@@ -183,68 +151,53 @@ func (l *lease) unpark(id string) *parked {
 	if i < 0 {
 		return nil
 	}
-	p := l.parked[i]
-	l.parked = slices.Delete(l.parked, i, i+1)
+	p := l.Parked[i]
+	l.Parked = slices.Delete(l.Parked, i, i+1)
 	return p
 }
 
 // bury makes a dead letter of a message. A repeated progress finds it there already and leaves it.
-func (s *state) bury(consumer string, l *lease, dead backend.Dead) {
-	m, first := s.message(dead.ID), s.now
-	lane := m.Key
-	if p := l.unpark(dead.ID); p != nil {
-		lane, first = p.Lane, cmp.Or(p.firstFailed, s.now)
+func (s *store) bury(consumer string, l *lease, dead backend.Dead) {
+	m, first, id := s.message(dead.ID), s.At, dead.ID+"-"+consumer
+	if p := l.unpark(dead.ID); p != nil && !p.FirstFailed.IsZero() {
+		first = p.FirstFailed
 	}
-	if slices.ContainsFunc(s.dead, func(d *deadLetter) bool {
-		return d.Consumer == consumer && d.Resource == l.resource && d.MessageID == dead.ID
-	}) {
-		return
+	if s.Dead[id] == nil {
+		s.line.Dead[id] = &operate.DeadLetterInfo{ID: id, Consumer: consumer, Resource: l.Resource, MessageID: dead.ID,
+			Topic: m.Topic, Key: m.Key, Kind: m.Kind, Size: len(m.Payload), Headers: m.Headers, PublishedAt: m.Due,
+			FirstFailed: first, DeadAt: s.At, Attempts: dead.Attempt, Reason: dead.Reason}
 	}
-	s.deaths++
-	info := operate.DeadLetterInfo{ID: strconv.Itoa(s.deaths), Consumer: consumer, Resource: l.resource, MessageID: dead.ID,
-		Topic: m.Topic, Key: m.Key, Kind: m.Kind, Size: len(m.Payload), Headers: m.Headers, PublishedAt: m.published,
-		FirstFailed: first, DeadAt: s.now, Attempts: dead.Attempt, Reason: dead.Reason}
-	s.dead = append(s.dead, &deadLetter{info, m, lane})
 }
-
-type maintained = operate.MaintainReport
 
 // Maintain forgets in one call all that is due: in memory that is quick.
-func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo) (maintained, error) {
-	return change[maintained](ctx, b, "maintain", consumers)
-}
-
-func (s *state) maintain(consumers []backend.ConsumerInfo) (report maintained, err error) {
-	for _, info := range consumers {
-		count := 0
-		for _, d := range s.dead {
-			if d.Consumer == info.Name {
-				count++
+func (b *Backend) Maintain(ctx context.Context, consumers []backend.ConsumerInfo) (operate.MaintainReport, error) {
+	return call(ctx, b, "maintain", func(s *store) (report operate.MaintainReport, err error) {
+		for _, c := range consumers {
+			letters := s.letters(operate.DeadLetterFilter{Consumer: c.Name})
+			for i, d := range letters { // the oldest first
+				switch {
+				case c.Keep > 0 && s.At.Sub(d.DeadAt) > c.Keep:
+					report.DeadLettersExpired++
+				case c.Max > 0 && len(letters)-i > c.Max:
+					report.DeadLettersDropped++
+				default:
+					continue
+				}
+				s.line.Dead[d.ID] = nil
 			}
 		}
-		s.dead = slices.DeleteFunc(s.dead, func(d *deadLetter) bool {
-			switch {
-			case d.Consumer == info.Name && info.Keep > 0 && s.now.Sub(d.DeadAt) > info.Keep:
-				report.DeadLettersExpired++
-			case d.Consumer == info.Name && info.Max > 0 && count > info.Max:
-				report.DeadLettersDropped++
-			default:
-				return false
+		holds := map[string]bool{}
+		for _, leases := range s.Leases {
+			for _, l := range leases {
+				holds[l.Session] = true
 			}
-			count--
-			return true
-		})
-	}
-	holds := map[string]bool{}
-	for _, c := range s.consumers {
-		for _, l := range c.order {
-			holds[l.session] = true
 		}
-	}
-	sessions, ids := len(s.sessions), len(s.ids)
-	maps.DeleteFunc(s.sessions, func(id string, m *session) bool { return !holds[id] && s.now.Sub(m.expires) > sessionKept })
-	maps.DeleteFunc(s.ids, func(_ eventID, until time.Time) bool { return !s.now.Before(until) })
-	report.SessionsForgotten, report.IDsForgotten = sessions-len(s.sessions), ids-len(s.ids)
-	s.changed = report != maintained{}
-	return report, nil
+		for id, m := range s.Sessions {
+			if !holds[id] && s.At.Sub(m.Expires) > sessionKept {
+				s.line.Sessions[id] = nil
+				report.SessionsForgotten++
+			}
+		}
+		return report, nil
+	})
 }

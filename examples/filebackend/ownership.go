@@ -2,105 +2,88 @@ package filebackend
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
-// state is the whole store.
-type state struct {
-	now     time.Time
-	changed bool // by the present command
-
-	log     []*message
-	topics  map[string][]*message
-	slots   [slots][]*message
-	delayed []delayed             // in the order in which they will join the log
-	ids     map[eventID]time.Time // until when they keep out a second event
-
-	sessions  map[string]*session // the dead too, until they are forgotten
-	consumers map[string]*consumer
-	dead      []*deadLetter // the oldest first
-	deaths    int           // dead letters there have ever been
-
-	ownership, replays int // these rise with each change that feeds tell of
-}
-
 type session struct {
-	spec                  backend.SessionSpec
-	opened, beat, expires time.Time
+	backend.SessionSpec
+	Opened, Beat, Expires time.Time
 }
-
-func (m *session) live(now time.Time) bool { return now.Before(m.expires) }
 
 type consumer struct {
-	info   backend.ConsumerInfo
-	start  position // where new resources begin
-	leases map[string]*lease
-	order  []*lease // in the order in which they became known
+	backend.ConsumerInfo
+	Start position // where new resources begin
 }
 
+// lease is a resource of a consumer, and what the next grant of it will say.
 type lease struct {
-	resource, session, attempt string // session is empty when it was given back, and may be dead; attempt is the Acquire's
-	epoch, seq                 int64  // seq is that of the last progress in this epoch
-	since                      time.Time
-	cursor                     position
-	parked                     []*parked
-	suspicion                  int
-	mark                       string
-	marks                      int
-	marked                     int64 // the last epoch that set the mark
+	backend.Grant
+	Cursor           position // in place of that of the grant, which does not say its type
+	Session, Attempt string   // Session is empty when it was given back, and may be dead; Attempt is that of its Acquire
+	Since            time.Time
+	Seq              int64 // of the last progress in this epoch
+	Marked           int64 // the last epoch that set the mark
+	Parked           []*parked
 }
 
-func newState() *state {
-	return &state{topics: map[string][]*message{}, ids: map[eventID]time.Time{}, sessions: map[string]*session{}, consumers: map[string]*consumer{}}
-}
-
-func (s *state) live(id string) bool {
-	m := s.sessions[id]
-	return m != nil && m.live(s.now)
+func (s *store) live(id string) bool {
+	m := s.Sessions[id]
+	return m != nil && s.At.Before(m.Expires)
 }
 
 // held returns the lease that a live session holds under this epoch, or nil.
-func (s *state) held(session, consumer string, ref backend.Ref) *lease {
-	if c := s.consumers[consumer]; c != nil && s.live(session) {
-		if l := c.leases[ref.Resource]; l != nil && l.session == session && l.epoch == ref.Epoch {
-			return l
-		}
+func (s *store) held(session, consumer string, ref backend.Ref) *lease {
+	l := s.Leases[consumer][ref.Resource]
+	if l == nil || l.Session != session || l.Epoch != ref.Epoch || !s.live(session) {
+		return nil
 	}
-	return nil
+	return l
 }
 
 // free tells whether a lease may be granted: it was given back, or its session has been dead for the grace period.
-func (s *state) free(l *lease, grace time.Duration) bool {
-	m := s.sessions[l.session]
-	return m == nil || !m.live(s.now) && !s.now.Before(m.expires.Add(grace))
+func (s *store) free(l *lease, grace time.Duration) bool {
+	m := s.Sessions[l.Session]
+	return m == nil || !s.At.Before(m.Expires.Add(grace))
+}
+
+// save has a lease written at the end of the call.
+func (s *store) save(consumer string, l *lease) {
+	if s.line.Leases[consumer] == nil {
+		s.line.Leases[consumer] = map[string]*lease{}
+	}
+	s.line.Leases[consumer][l.Resource] = l
 }
 
 // drop takes a lease from its session.
-func (s *state) drop(l *lease) {
-	l.session, l.attempt = "", ""
-	s.changed = true
+func (s *store) drop(consumer string, l *lease) {
+	l.Session, l.Attempt = "", ""
+	s.save(consumer, l)
 	s.ownership++
 }
 
-// end ends a session in order and frees its leases, also those of one that has expired already.
-func (s *state) end(m *session) {
-	if m.live(s.now) {
-		m.expires = s.now
+// end ends a session in order and frees its leases, also those of one that has expired already. One that is not known
+// cannot be opened later.
+func (s *store) end(id string) {
+	m := s.Sessions[id]
+	if m == nil {
+		m = &session{SessionSpec: backend.SessionSpec{ID: id}, Expires: s.At}
 	}
-	s.changed = true
-	s.ownership++
-	for _, c := range s.consumers {
-		for _, l := range c.order {
-			if l.session == m.spec.ID {
-				s.drop(l)
+	if s.At.Before(m.Expires) {
+		m.Expires = s.At
+	}
+	s.line.Sessions[id] = m
+	for consumer, leases := range s.Leases {
+		for _, l := range leases {
+			if l.Session == id {
+				s.drop(consumer, l)
 			}
 		}
 	}
@@ -108,34 +91,18 @@ func (s *state) end(m *session) {
 
 // OpenSession starts a session.
 func (b *Backend) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
-	_, err := change[any](ctx, b, "open", spec)
-	if err != nil {
-		return nil, err
-	}
-	return handle{b, spec.ID}, nil
-}
-
-func (s *state) open(spec backend.SessionSpec) (any, error) {
-	if s.sessions[spec.ID] != nil {
-		return s.alive(spec.ID)
-	}
-	if id := spec.Replaces; id != "" {
-		if s.sessions[id] == nil { // a request to open it may be on its way, and must find it dead
-			s.sessions[id] = &session{spec: backend.SessionSpec{ID: id}, expires: s.now}
+	return call(ctx, b, "open session", func(s *store) (backend.Session, error) {
+		if s.Sessions[spec.ID] == nil {
+			if spec.Replaces != "" {
+				s.end(spec.Replaces)
+			}
+			s.line.Sessions[spec.ID] = &session{spec, s.At, s.At, s.At.Add(spec.TTL)}
+			s.ownership++
+		} else if !s.live(spec.ID) {
+			return nil, backend.ErrSessionLost
 		}
-		s.end(s.sessions[id])
-	}
-	s.sessions[spec.ID] = &session{spec: spec, opened: s.now, beat: s.now, expires: s.now.Add(spec.TTL)}
-	s.changed = true
-	s.ownership++
-	return nil, nil
-}
-
-func (s *state) alive(id string) (any, error) {
-	if !s.live(id) {
-		return nil, backend.ErrSessionLost
-	}
-	return nil, nil
+		return handle{b, spec.ID}, nil
+	})
 }
 
 // handle is a backend.Session.
@@ -147,137 +114,96 @@ type handle struct {
 func (h handle) Alarm() <-chan struct{} { return nil }
 
 func (h handle) Heartbeat(ctx context.Context) error {
-	_, err := change[any](ctx, h.b, "heartbeat", h.id)
-	return err
+	return do(ctx, h.b, "heartbeat", func(s *store) error {
+		if !s.live(h.id) {
+			return backend.ErrSessionLost
+		}
+		m := s.Sessions[h.id]
+		m.Beat, m.Expires = s.At, s.At.Add(m.TTL)
+		s.line.Sessions[h.id] = m
+		return nil
+	})
 }
 
 func (h handle) Close(ctx context.Context) error {
-	_, err := change[any](ctx, h.b, "close", h.id)
-	return err
-}
-
-func (s *state) heartbeat(id string) (any, error) {
-	if s.live(id) {
-		m := s.sessions[id]
-		m.beat, m.expires = s.now, s.now.Add(m.spec.TTL)
-		s.changed = true
-	}
-	return s.alive(id)
-}
-
-func (s *state) close(id string) (any, error) {
-	if s.live(id) {
-		s.end(s.sessions[id])
-	}
-	return nil, nil
+	return do(ctx, h.b, "close session", func(s *store) error {
+		if s.live(h.id) {
+			s.end(h.id)
+		}
+		return nil
+	})
 }
 
 // supported refuses consumers that need more than a log.
-func supported(info backend.ConsumerInfo) error {
+func supported(c backend.ConsumerInfo) error {
 	switch {
-	case info.Source != nil:
-		return fmt.Errorf("register %s: this backend has no source but its log; leave the source out", info.Name)
-	case info.Per < backend.PerTopic || info.Per > backend.PerPartition:
-		return fmt.Errorf("register %s: this backend has no leases per %s; use topic, group, cluster or partition", info.Name, info.Per)
+	case c.Source != nil:
+		return errors.New("this backend has no source but its log; leave the source out")
+	case c.Per < backend.PerTopic || c.Per > backend.PerPartition:
+		return fmt.Errorf("this backend has no leases per %s; use topic, group, cluster or partition", c.Per)
 	}
 	return nil
 }
 
 // Register makes resources known.
 func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resources []string) error {
-	if err := supported(info); err != nil {
-		return err
-	}
-	_, err := change[any](ctx, b, "register", registration{info, resources})
-	return err
-}
-
-type registration struct {
-	Consumer  backend.ConsumerInfo
-	Resources []string
-}
-
-func (s *state) register(r registration) (any, error) {
-	info, names := r.Consumer, r.Resources
-	c := s.consumers[info.Name]
-	one := func(p backend.Per) bool { return p == backend.PerGroup || p == backend.PerCluster }
-	switch {
-	case c == nil:
-		c = &consumer{leases: map[string]*lease{}}
-		if info.From == backend.FromNow {
-			c.start = position(len(s.log))
+	return do(ctx, b, "register "+info.Name, func(s *store) error {
+		c := s.Consumers[info.Name]
+		if err := supported(info); err != nil {
+			return err
+		} else if c == nil {
+			c = &consumer{}
+			if info.From == backend.FromNow {
+				c.Start = position(len(s.log))
+			}
+		} else if err := backend.SamePer(c.Per, info.Per); err != nil {
+			return err
 		}
-		s.consumers[info.Name] = c
-	case c.info.Per != info.Per && !(one(c.info.Per) && one(info.Per)):
-		return nil, fmt.Errorf("register %s: it is known per %s and asked for per %s; rename one of the two", info.Name, c.info.Per, info.Per)
-	}
-	if !reflect.DeepEqual(c.info, info) {
-		c.info = info
-		s.changed = true
-	}
-	if one(info.Per) {
-		names = []string{backend.Whole}
-	} else if info.Per == backend.PerPartition {
-		names = slotNames
-	} else if names == nil {
-		names = slices.Sorted(maps.Keys(s.topics))
-		names = slices.DeleteFunc(names, func(topic string) bool { return !backend.MatchTopic(info.Topics, topic) })
-	}
-	for _, name := range names {
-		if c.leases[name] == nil {
-			c.leases[name] = &lease{resource: name, cursor: c.start}
-			c.order = append(c.order, c.leases[name])
-			s.changed = true
+		if !reflect.DeepEqual(c.ConsumerInfo, info) {
+			c.ConsumerInfo = info
+			s.line.Consumers[info.Name] = c
 		}
-	}
-	return nil, nil
+		topics := map[string]bool{}
+		for _, m := range s.log {
+			topics[m.Topic] = true
+		}
+		for _, name := range info.Resources(resources, maps.Keys(topics), slots) {
+			if s.Leases[info.Name][name] == nil {
+				s.save(info.Name, &lease{Grant: backend.Grant{Ref: backend.Ref{Resource: name}}, Cursor: c.Start})
+			}
+		}
+		return nil
+	})
 }
 
-var slotNames = func() (names []string) {
-	for i := range slots {
-		names = append(names, strconv.Itoa(i))
-	}
-	return names
-}()
-
-// members returns the live sessions of a consumer, ordered by id.
-func (s *state) members(consumer string) (members []*session) {
-	for _, m := range s.sessions {
-		if m.live(s.now) && slices.Contains(m.spec.Consumers, consumer) {
+// members returns the live sessions of a consumer, ordered by id, and how many leases each session has.
+func (s *store) members(consumer string) (members []*session, owned map[string]int) {
+	for _, m := range s.Sessions {
+		if s.live(m.ID) && slices.Contains(m.Consumers, consumer) {
 			members = append(members, m)
 		}
 	}
-	slices.SortFunc(members, func(a, b *session) int { return strings.Compare(a.spec.ID, b.spec.ID) })
-	return members
-}
-
-// owned returns the leases of a session, as long as it lives.
-func (s *state) owned(session, consumer string) (owned []*lease) {
-	if c := s.consumers[consumer]; c != nil && s.live(session) {
-		for _, l := range c.order {
-			if l.session == session {
-				owned = append(owned, l)
-			}
-		}
+	slices.SortFunc(members, func(a, b *session) int { return strings.Compare(a.ID, b.ID) })
+	owned = map[string]int{}
+	for _, l := range s.Leases[consumer] {
+		owned[l.Session]++
 	}
-	return owned
+	return members, owned
 }
 
 // Survey counts members and leases.
 func (b *Backend) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
-	return read(ctx, b, "survey", func(s *state) (surveys []backend.Survey, err error) {
+	return call(ctx, b, "survey", func(s *store) (surveys []backend.Survey, err error) {
 		for _, name := range consumers {
-			survey := backend.Survey{Consumer: name}
-			if c := s.consumers[name]; c != nil {
-				survey.Resources = len(c.order)
-				for _, l := range c.order {
-					if s.free(l, c.info.Grace) {
-						survey.Free++
-					}
+			survey := backend.Survey{Consumer: name, Resources: len(s.Leases[name])}
+			for _, l := range s.Leases[name] {
+				if s.free(l, s.Consumers[name].Grace) {
+					survey.Free++
 				}
 			}
-			for _, m := range s.members(name) {
-				survey.Members = append(survey.Members, backend.Member{Session: m.spec.ID, Owned: len(s.owned(m.spec.ID, name))})
+			members, owned := s.members(name)
+			for _, m := range members {
+				survey.Members = append(survey.Members, backend.Member{Session: m.ID, Owned: owned[m.ID]})
 			}
 			surveys = append(surveys, survey)
 		}
@@ -287,55 +213,51 @@ func (b *Backend) Survey(ctx context.Context, consumers []string) ([]backend.Sur
 
 // Owned lists what a session holds.
 func (b *Backend) Owned(ctx context.Context, session, consumer string) ([]backend.Ref, error) {
-	return read(ctx, b, "owned", func(s *state) (refs []backend.Ref, err error) {
-		for _, l := range s.owned(session, consumer) {
-			refs = append(refs, backend.Ref{Resource: l.resource, Epoch: l.epoch})
+	return call(ctx, b, "owned", func(s *store) (refs []backend.Ref, err error) {
+		for _, l := range s.Leases[consumer] {
+			if s.held(session, consumer, l.Ref) != nil {
+				refs = append(refs, l.Ref)
+			}
 		}
 		return refs, nil
 	})
 }
 
-// Acquire grants free resources.
+// Acquire grants free resources, in no particular order.
 func (b *Backend) Acquire(ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
-	return change[[]backend.Grant](ctx, b, "acquire", req)
-}
-
-func (s *state) acquire(req backend.AcquireRequest) (grants []backend.Grant, err error) {
-	if !s.live(req.Session) {
-		return nil, backend.ErrSessionLost
-	}
-	for _, l := range s.owned(req.Session, req.Consumer.Name) {
-		if req.Attempt != "" && l.attempt == req.Attempt {
+	return call(ctx, b, "acquire", func(s *store) (grants []backend.Grant, err error) {
+		if !s.live(req.Session) {
+			return nil, backend.ErrSessionLost
+		}
+		leases := s.Leases[req.Consumer.Name]
+		for _, l := range leases {
+			if l.Session == req.Session && l.Attempt == req.Attempt {
+				grants = append(grants, l.grant())
+			}
+		}
+		if len(grants) > 0 { // granted before: that answer was lost
+			return grants, nil
+		}
+		for _, l := range leases {
+			if len(grants) >= req.Max || slices.Contains(req.Exclude, l.Resource) || !s.free(l, req.Consumer.Grace) {
+				continue
+			}
+			if l.Session != "" {
+				l.Suspicion++ // its owner died without giving it back
+			}
+			// With the clock in it an epoch does not come twice, even when an old copy of the file is used.
+			l.Epoch = max(l.Epoch+1, s.At.UnixMicro())
+			l.Session, l.Attempt, l.Since, l.Seq = req.Session, req.Attempt, s.At, 0
+			s.save(req.Consumer.Name, l)
 			grants = append(grants, l.grant())
 		}
-	}
-	c := s.consumers[req.Consumer.Name]
-	if c == nil || len(grants) > 0 { // granted before: that answer was lost
 		return grants, nil
-	}
-	exclude := map[string]bool{}
-	for _, resource := range req.Exclude {
-		exclude[resource] = true
-	}
-	for _, l := range c.order {
-		if len(grants) >= req.Max || exclude[l.resource] || !s.free(l, req.Consumer.Grace) {
-			continue
-		}
-		if l.session != "" {
-			l.suspicion++ // its owner died without giving it back
-		}
-		// With the clock in it an epoch does not come twice, even when an old copy of the file is used.
-		l.epoch = max(l.epoch+1, s.now.UnixMicro())
-		l.session, l.attempt, l.since, l.seq = req.Session, req.Attempt, s.now, 0
-		grants = append(grants, l.grant())
-		s.changed = true
-	}
-	return grants, nil
+	})
 }
 
 func (l *lease) grant() backend.Grant {
-	g := backend.Grant{Ref: backend.Ref{Resource: l.resource, Epoch: l.epoch}, Cursor: l.cursor,
-		Suspicion: l.suspicion, Mark: l.mark, MarkCount: l.marks}
+	g := l.Grant
+	g.Cursor = l.Cursor
 	for _, lane := range l.lanes() {
 		g.Lanes = append(g.Lanes, lane[0].Lane)
 	}
@@ -344,20 +266,15 @@ func (l *lease) grant() backend.Grant {
 
 // Release gives leases back.
 func (b *Backend) Release(ctx context.Context, session, consumer string, leases []backend.Ref) error {
-	_, err := change[any](ctx, b, "release", handover{session, consumer, leases})
-	return err
-}
-
-type handover struct {
-	Session, Consumer string
-	Leases            []backend.Ref
-}
-
-func (s *state) release(h handover) (any, error) {
-	for _, ref := range h.Leases {
-		if l := s.held(h.Session, h.Consumer, ref); l != nil {
-			s.drop(l)
+	return do(ctx, b, "release", func(s *store) error {
+		if !s.live(session) {
+			return backend.ErrSessionLost
 		}
-	}
-	return s.alive(h.Session)
+		for _, ref := range leases {
+			if l := s.held(session, consumer, ref); l != nil {
+				s.drop(consumer, l)
+			}
+		}
+		return nil
+	})
 }

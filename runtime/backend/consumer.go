@@ -1,6 +1,12 @@
 package backend
 
-import "time"
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"time"
+)
 
 // ConsumerInfo is what a backend needs to know of a consumer.
 type ConsumerInfo struct {
@@ -60,6 +66,54 @@ func (p Per) String() string {
 		return "stream"
 	}
 	return "unknown"
+}
+
+// Whole reports that a consumer has one resource, whose name is Whole.
+func (p Per) Whole() bool { return p == PerGroup || p == PerCluster }
+
+// SamePer refuses a consumer that was registered with another Per before, whose resources were others. Group and cluster
+// may pass for one.
+func SamePer(before, now Per) error {
+	if before == now || before.Whole() && now.Whole() {
+		return nil
+	}
+	return fmt.Errorf("it has been per=%s before and now is per=%s: it would begin again, beside the leases that it had; give the consumer another name", before, now)
+}
+
+// ResourceOf names the resource that a message belongs to, given its slot.
+func (p Per) ResourceOf(topic, key string, slot int) string {
+	switch p {
+	case PerTopic:
+		return topic
+	case PerPartition:
+		return strconv.Itoa(slot)
+	case PerStream:
+		return key
+	}
+	return Whole
+}
+
+// Resources names what Register makes known to a consumer that has no streams, in a log of so many slots: of topics those
+// given, or, when given is nil, those that the log holds, as far as the consumer's patterns match them.
+func (c ConsumerInfo) Resources(given []string, held iter.Seq[string], slots int) (names []string) {
+	switch c.Per {
+	case PerTopic:
+		if given != nil {
+			held = slices.Values(given)
+		}
+		for topic := range held {
+			if MatchTopic(c.Topics, topic) {
+				names = append(names, topic)
+			}
+		}
+	case PerPartition:
+		for slot := range slots {
+			names = append(names, strconv.Itoa(slot))
+		}
+	default:
+		names = []string{Whole}
+	}
+	return names
 }
 
 // Lock says how ownership is held.

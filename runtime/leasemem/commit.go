@@ -1,7 +1,6 @@
 package leasemem
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -298,9 +297,4 @@ func (s *store) behind(c *consumer, l *leaseState, now time.Time) (lag int64, ol
 		}
 	}
 	return lag, oldest
-}
-
-// byLag orders lease states, the furthest behind first.
-func byLag(a, b operate.LeaseStatus) int {
-	return cmp.Or(cmp.Compare(b.Lag, a.Lag), cmp.Compare(a.Resource, b.Resource))
 }

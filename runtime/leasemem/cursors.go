@@ -1,14 +1,13 @@
 package leasemem
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -22,26 +21,7 @@ func (b *Backend) Cursors(ctx context.Context, name, resource string, limit int)
 		if c.info.ReadsNothing() {
 			return nil, fmt.Errorf("leasemem: cursors of %s: %w", name, operate.ErrNoCursor)
 		}
-		var out []operate.CursorStatus
-		for _, l := range c.sortedLeases() {
-			if resource != "" && l.resource != resource {
-				continue
-			}
-			st := operate.CursorStatus{Resource: l.resource, Epoch: l.epoch}
-			if s.owned(c, l, now) {
-				st.Session = l.owner
-			}
-			if l.cursor > 0 {
-				st.Position = strconv.FormatInt(int64(l.cursor), 10)
-			}
-			st.Lag, st.OldestUnread = s.behind(c, l, now)
-			out = append(out, st)
-		}
-		slices.SortStableFunc(out, func(a, b operate.CursorStatus) int { return cmp.Compare(b.Lag, a.Lag) })
-		if limit > 0 && len(out) > limit {
-			out = out[:limit]
-		}
-		return out, nil
+		return backend.CursorStatuses(s.views(c, resource, now), limit), nil
 	})
 }
 
@@ -84,17 +64,15 @@ func (b *Backend) SetCursor(ctx context.Context, name, resource string, to opera
 }
 
 func (s *store) target(to operate.CursorTarget) (cursor, error) {
-	switch {
-	case to.Beginning && !to.Now && to.After == "":
-		return 0, nil
-	case to.Now && !to.Beginning && to.After == "":
-		return cursor(s.log.lastID), nil
-	case to.After != "" && !to.Beginning && !to.Now:
-		id, err := strconv.ParseInt(to.After, 10, 64)
-		if err != nil || id < 1 {
-			return 0, fmt.Errorf("%q is not the id of a message", to.After)
-		}
-		return cursor(id), nil
+	if err := to.Check(); err != nil || to.Beginning {
+		return 0, err
 	}
-	return 0, errors.New("say exactly one of the beginning, now, and after which message")
+	if to.Now {
+		return cursor(s.log.lastID), nil
+	}
+	id, err := strconv.ParseInt(to.After, 10, 64)
+	if err != nil || id < 1 {
+		return 0, fmt.Errorf("%q is not the id of a message", to.After)
+	}
+	return cursor(id), nil
 }

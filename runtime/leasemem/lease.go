@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
@@ -86,32 +85,20 @@ func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resou
 			if info.From == backend.FromNow {
 				c.start = cursor(s.log.lastID)
 			}
-		} else if one := func(p backend.Per) bool { return p == backend.PerGroup || p == backend.PerCluster }; c.info.Per != info.Per && !(one(c.info.Per) && one(info.Per)) {
-			return fmt.Errorf("leasemem: register consumer %s: it was per=%s before and is per=%s now, whose resources are others; give the consumer another name", info.Name, c.info.Per, info.Per)
+		} else if err := backend.SamePer(c.info.Per, info.Per); err != nil {
+			return fmt.Errorf("leasemem: register consumer %s: %w", info.Name, err)
 		}
 		patterns := c.info.Topics
 		c.info = info
 		c.info.Topics = patterns
 		c.want(info.Topics, now)
 		before, changed := len(c.leases), false
-		switch info.Per {
-		case backend.PerTopic:
-			if resources == nil {
-				resources = slices.Collect(maps.Keys(s.log.topics))
-			}
-			for _, t := range resources {
-				if backend.MatchTopic(c.info.Topics, t) {
-					c.register(t)
-				}
-			}
-		case backend.PerPartition:
-			for i := range s.log.slotCount {
-				c.register(strconv.Itoa(i))
-			}
-		case backend.PerStream:
+		if info.Per == backend.PerStream {
 			changed = s.registerStreams(c, resources)
-		default:
-			c.register(backend.Whole)
+		} else {
+			for _, name := range c.info.Resources(resources, maps.Keys(s.log.topics), s.log.slotCount) {
+				c.register(name)
+			}
 		}
 		switch {
 		case !changed && len(c.leases) == before:

@@ -1,10 +1,8 @@
 package leasemem
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -26,14 +24,7 @@ func (m *message) name() string { return strconv.FormatInt(m.id, 10) }
 
 // raw copies m, without a payload larger than maxPayload.
 func (m *message) raw(maxPayload int) backend.Raw {
-	r := backend.Raw{
-		ID: m.name(), Topic: m.event.Topic, Key: m.event.Key, Kind: m.event.Kind,
-		Headers: maps.Clone(m.event.Headers), PublishedAt: m.publishedAt, Size: len(m.event.Payload),
-	}
-	if r.Size <= maxPayload {
-		r.Payload = bytes.Clone(m.event.Payload)
-	}
-	return r
+	return m.event.Raw(m.name(), m.publishedAt, maxPayload)
 }
 
 // Publish appends events to the log.

@@ -22,28 +22,22 @@ func (b *Backend) Status(ctx context.Context) ([]operate.ConsumerStatus, error) 
 			st := operate.ConsumerStatus{
 				Consumer: name, Per: c.info.Per.String(), Lock: c.info.Lock.String(), DeadLetters: len(c.dead),
 			}
-			owned := map[string]bool{}
-			for _, l := range c.leases {
-				lag, oldest := s.behind(c, l, now)
-				st.LagTotal += lag
-				st.LagMax = max(st.LagMax, lag)
-				st.OldestUnread = max(st.OldestUnread, oldest)
-				st.ParkedKeys += len(l.parked)
-				if !c.counts(l) {
+			var counted []backend.LeaseView
+			for _, v := range s.views(c, "", now) {
+				if c.counts(c.leases[v.Resource]) {
+					counted = append(counted, v)
 					continue
 				}
-				st.Resources++
-				if s.owned(c, l, now) {
-					owned[l.owner] = true
-				} else {
-					st.Unowned++
-				}
+				st.AddLag(v.Lag, v.OldestUnread)
+				st.ParkedKeys += v.Lanes
+			}
+			backend.AddLeases(&st, counted)
+			owned := map[string]bool{}
+			for _, v := range counted {
+				owned[v.Session] = true
 			}
 			for _, l := range s.unleased(c) { // nobody has asked for them yet
-				lag, oldest := s.behind(c, l, now)
-				st.LagTotal += lag
-				st.LagMax = max(st.LagMax, lag)
-				st.OldestUnread = max(st.OldestUnread, oldest)
+				st.AddLag(s.behind(c, l, now))
 			}
 			for _, d := range s.outbox.delayed {
 				if backend.MatchTopic(c.info.Topics, d.event.Topic) {
@@ -99,24 +93,30 @@ func (b *Backend) Leases(ctx context.Context, name string, limit int) ([]operate
 		if c == nil {
 			return nil, nil
 		}
-		out := make([]operate.LeaseStatus, 0, len(c.leases))
-		for _, l := range c.leases {
-			lag, _ := s.behind(c, l, now)
-			st := operate.LeaseStatus{
-				Resource: l.resource, Epoch: l.epoch, Lag: lag,
-				Parked: len(l.parkedByID), Suspicion: l.suspicion,
-			}
-			if s.owned(c, l, now) {
-				st.Session, st.Since = l.owner, now.Sub(l.acquired)
-			}
-			out = append(out, st)
-		}
-		slices.SortFunc(out, byLag)
-		if limit > 0 && len(out) > limit {
-			out = out[:limit]
-		}
-		return out, nil
+		return backend.LeaseStatuses(s.views(c, "", now), limit), nil
 	})
+}
+
+// views describes the leases of a consumer, or the one of a resource.
+func (s *store) views(c *consumer, resource string, now time.Time) []backend.LeaseView {
+	var out []backend.LeaseView
+	for _, l := range c.leases {
+		if resource != "" && l.resource != resource {
+			continue
+		}
+		v := backend.LeaseView{Lanes: len(l.parked), LeaseStatus: operate.LeaseStatus{
+			Resource: l.resource, Epoch: l.epoch, Parked: len(l.parkedByID), Suspicion: l.suspicion,
+		}}
+		v.Lag, v.OldestUnread = s.behind(c, l, now)
+		if s.owned(c, l, now) {
+			v.Session, v.Since = l.owner, now.Sub(l.acquired)
+		}
+		if l.cursor > 0 {
+			v.Position = strconv.FormatInt(int64(l.cursor), 10)
+		}
+		out = append(out, v)
+	}
+	return out
 }
 
 // DeadLetters lists dead letters.
@@ -124,20 +124,26 @@ func (b *Backend) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) (
 	return call(ctx, b, "DeadLetters", func(s *store, now time.Time) ([]operate.DeadLetterInfo, error) {
 		var out []operate.DeadLetterInfo
 		for _, d := range s.deadLetters(f) {
-			m := d.message
-			info := operate.DeadLetterInfo{
-				ID: strconv.FormatInt(d.id, 10), Consumer: d.consumer, Resource: d.resource, MessageID: m.name(),
-				Topic: m.event.Topic, Key: m.event.Key, Kind: m.event.Kind,
-				Size: len(m.event.Payload), Headers: maps.Clone(m.event.Headers), PublishedAt: m.publishedAt,
-				FirstFailed: d.firstFailed, DeadAt: d.deadAt, Attempts: d.attempts, Reason: d.reason,
-			}
+			info := d.info()
+			info.Headers = maps.Clone(info.Headers)
 			if len(f.IDs) == 1 {
-				info.Payload = bytes.Clone(m.event.Payload)
+				info.Payload = bytes.Clone(d.message.event.Payload)
 			}
 			out = append(out, info)
 		}
 		return out, nil
 	})
+}
+
+// info describes d. It shares the headers of its message.
+func (d *deadLetter) info() operate.DeadLetterInfo {
+	m := d.message
+	return operate.DeadLetterInfo{
+		ID: strconv.FormatInt(d.id, 10), Consumer: d.consumer, Resource: d.resource, MessageID: m.name(),
+		Topic: m.event.Topic, Key: m.event.Key, Kind: m.event.Kind,
+		Size: len(m.event.Payload), Headers: m.event.Headers, PublishedAt: m.publishedAt,
+		FirstFailed: d.firstFailed, DeadAt: d.deadAt, Attempts: d.attempts, Reason: d.reason,
+	}
 }
 
 // Parked lists parked messages.
@@ -201,24 +207,16 @@ func (b *Backend) Purge(ctx context.Context, f operate.DeadLetterFilter) (int, e
 
 // deadLetters returns what f selects, the oldest first.
 func (s *store) deadLetters(f operate.DeadLetterFilter) []*deadLetter {
-	match := func(pattern, v string) bool { return pattern == "" || backend.MatchTopic([]string{pattern}, v) }
 	var out []*deadLetter
-	for name, c := range s.consumers {
+	for _, c := range s.consumers {
 		for _, d := range c.dead {
-			if (f.Consumer == "" || f.Consumer == name) &&
-				(len(f.IDs) == 0 || slices.Contains(f.IDs, strconv.FormatInt(d.id, 10))) &&
-				match(f.Topic, d.message.event.Topic) &&
-				(f.Key == "" || f.Key == d.message.event.Key) &&
-				match(f.Reason, d.reason) {
+			if info := d.info(); backend.Selects(f, &info) {
 				out = append(out, d)
 			}
 		}
 	}
 	slices.SortFunc(out, func(a, b *deadLetter) int { return int(a.id - b.id) })
-	if f.Limit > 0 && len(out) > f.Limit {
-		out = out[:f.Limit]
-	}
-	return out
+	return backend.First(out, f.Limit)
 }
 
 func (s *store) forget(d *deadLetter) {

@@ -18,23 +18,22 @@ const (
 	pollPeriod = 200 * time.Millisecond // in which feeds find the changes that time alone makes
 )
 
-// position is a backend.Cursor: how many messages of the whole log have been passed. The id of a message is its number
-// in the log, so that a cursor holds the id of the last message passed.
-type position int64
-
-func (p position) id() string { return strconv.FormatInt(int64(p), 10) }
-
+// message is one of the log. Its id is its number, so that a cursor holds the id of the last message passed.
 type message struct {
 	backend.Event
-	Due      time.Time // when it joined the log, or will
-	position           // since then
+	Due    time.Time        // when it joined the log, or will
+	Number backend.Position `json:"-"` // since then
 }
+
+func (m *message) id() string { return strconv.FormatInt(int64(m.Number), 10) }
+
+func (m *message) raw(maxPayload int) backend.Raw { return m.Raw(m.id(), m.Due, maxPayload) }
 
 type eventID struct{ topic, id string }
 
 // resource names the one of a consumer that the message belongs to. Messages without a key are spread over all slots.
 func (m *message) resource(per backend.Per) string {
-	slot := uint32(m.position)
+	slot := uint32(m.Number)
 	if m.Key != "" {
 		h := fnv.New32a()
 		h.Write([]byte(m.Key))
@@ -62,16 +61,16 @@ func (b *Backend) Publish(ctx context.Context, events []backend.Event) error {
 	})
 }
 
-// join takes over the messages of a line.
-func (s *store) join(line rows) {
-	for _, m := range line.Messages {
+// join takes over messages that were published at a time.
+func (s *store) join(messages []*message, at time.Time) {
+	for _, m := range messages {
 		if m.ID != "" {
-			s.ids[eventID{m.Topic, m.ID}] = line.At.Add(keepsOut)
+			s.ids[eventID{m.Topic, m.ID}] = at.Add(keepsOut)
 		}
 	}
-	s.due = append(s.due, line.Messages...)
-	slices.SortStableFunc(s.due, func(a, b *message) int { return a.Due.Compare(b.Due) })
-	s.advance(line.At) // those without delay join the log at once
+	s.delayed = append(s.delayed, messages...)
+	slices.SortStableFunc(s.delayed, func(a, b *message) int { return a.Due.Compare(b.Due) })
+	s.advance(at) // those without delay join the log at once
 }
 
 // advance sets the present and lets events that are due join the log. It depends on the time alone, so that the log is
@@ -80,9 +79,9 @@ func (s *store) advance(now time.Time) {
 	if now.After(s.At) {
 		s.At = now
 	}
-	for len(s.due) > 0 && !s.due[0].Due.After(s.At) {
-		s.log, s.due = append(s.log, s.due[0]), s.due[1:]
-		s.log[len(s.log)-1].position = position(len(s.log))
+	for len(s.delayed) > 0 && !s.delayed[0].Due.After(s.At) {
+		s.log, s.delayed = append(s.log, s.delayed[0]), s.delayed[1:]
+		s.log[len(s.log)-1].Number = backend.Position(len(s.log))
 	}
 }
 
@@ -108,7 +107,7 @@ func (s *store) patterns(c backend.ConsumerInfo) []string {
 }
 
 // unread yields the messages of a resource after a position that match the patterns. Those of a topic need not.
-func (s *store) unread(per backend.Per, resource string, from position, patterns []string) iter.Seq[*message] {
+func (s *store) unread(per backend.Per, resource string, from backend.Position, patterns []string) iter.Seq[*message] {
 	return func(yield func(*message) bool) {
 		for _, m := range s.log[min(int(from), len(s.log)):] {
 			if per != backend.PerCluster && m.resource(per) == resource &&
@@ -124,7 +123,7 @@ func (b *Backend) Fetch(ctx context.Context, req backend.FetchRequest) ([]backen
 	return call(ctx, b, "fetch", func(s *store) (answer []backend.Fetched, err error) {
 		patterns := s.patterns(req.Consumer)
 		for _, item := range req.Items {
-			from, ok := item.From.(position) // nil is the beginning
+			from, ok := item.From.(backend.Position) // nil is the beginning
 			if !ok && item.From != nil {
 				return nil, fmt.Errorf("%s: the cursor is a %T; use one of this backend", item.Resource, item.From)
 			}
@@ -134,8 +133,8 @@ func (b *Backend) Fetch(ctx context.Context, req backend.FetchRequest) ([]backen
 				if f.More = len(f.Messages) >= item.Limit; f.More {
 					break
 				}
-				f.Messages = append(f.Messages, m.Raw(m.id(), m.Due, req.MaxPayload))
-				cuts = append(cuts, m.position)
+				f.Messages = append(f.Messages, m.raw(req.MaxPayload))
+				cuts = append(cuts, m.Number)
 			}
 			f.Next, f.Cut = cuts[len(cuts)-1], func(n int) backend.Cursor { return cuts[n] }
 			answer = append(answer, f)
@@ -155,9 +154,9 @@ type feed struct {
 type versions struct{ messages, ownership, live, replays int }
 
 func (s *store) versions() versions {
-	v := versions{messages: len(s.log), ownership: s.ownership, replays: s.replays}
-	for id := range s.Sessions {
-		if s.live(id) {
+	v := versions{messages: len(s.log), ownership: s.News, replays: s.replays}
+	for _, m := range s.Sessions {
+		if m.Live(s.At) {
 			v.live++
 		}
 	}

@@ -16,18 +16,12 @@ type operator struct{ b *Backend }
 
 // views describes the leases of a consumer, or the one of a resource.
 func (s *store) views(name, resource string) (views []backend.LeaseView) {
-	for _, l := range s.Leases[name] {
+	for _, l := range s.Of(name) {
 		if resource != "" && l.Resource != resource {
 			continue
 		}
-		c, v := s.Consumers[name], backend.LeaseView{Lanes: len(l.lanes())}
-		v.Resource, v.Epoch, v.Parked, v.Suspicion = l.Resource, l.Epoch, len(l.Parked), l.Suspicion
-		if s.live(l.Session) {
-			v.Session, v.Since = l.Session, s.At.Sub(l.Since)
-		}
-		if l.Cursor > 0 {
-			v.Position = l.Cursor.id()
-		}
+		c := s.Consumers[name]
+		v := s.View(l, c.Grace)
 		for m := range s.unread(c.Per, l.Resource, l.Cursor, s.patterns(c.ConsumerInfo)) {
 			if v.Lag++; v.Lag == 1 {
 				v.OldestUnread = s.At.Sub(m.Due)
@@ -45,14 +39,13 @@ func (o operator) Status(ctx context.Context) ([]operate.ConsumerStatus, error) 
 			st := operate.ConsumerStatus{Consumer: name, Per: c.Per.String(), Lock: c.Lock.String(),
 				DeadLetters: len(s.letters(operate.DeadLetterFilter{Consumer: name}))}
 			backend.AddLeases(&st, s.views(name, ""))
-			members, owned := s.members(name)
-			for _, m := range members {
-				if st.Members++; owned[m.ID] == 0 {
+			for _, m := range s.Survey(name, 0).Members {
+				if st.Members++; m.Owned == 0 {
 					st.Standbys++
 				}
 			}
 			patterns := s.patterns(c.ConsumerInfo)
-			for _, m := range s.due {
+			for _, m := range s.delayed {
 				if backend.MatchTopic(patterns, m.Topic) {
 					st.Delayed++
 				}
@@ -64,15 +57,8 @@ func (o operator) Status(ctx context.Context) ([]operate.ConsumerStatus, error) 
 }
 
 func (o operator) Members(ctx context.Context, name string) ([]operate.MemberStatus, error) {
-	return call(ctx, o.b, "members", func(s *store) (all []operate.MemberStatus, err error) {
-		members, owned := s.members(name)
-		slices.SortStableFunc(members, func(a, b *session) int { return a.Opened.Compare(b.Opened) })
-		for _, m := range members {
-			all = append(all, operate.MemberStatus{Session: m.ID, Host: m.Host, PID: m.PID, Since: s.At.Sub(m.Opened),
-				SinceBeat: s.At.Sub(m.Beat), TTLRemaining: m.Expires.Sub(s.At), Owned: owned[m.ID],
-				FairShare: (len(s.Leases[name]) + len(members) - 1) / len(members)})
-		}
-		return all, nil
+	return call(ctx, o.b, "members", func(s *store) ([]operate.MemberStatus, error) {
+		return s.Members(name), nil
 	})
 }
 
@@ -92,8 +78,8 @@ func (o operator) Cursors(ctx context.Context, name, resource string, limit int)
 }
 
 func (o operator) SetCursor(ctx context.Context, name, resource string, target operate.CursorTarget) (int, error) {
-	return call(ctx, o.b, "set cursor of "+name, func(s *store) (moved int, err error) {
-		last, to := s.message(target.After), position(0)
+	return call(ctx, o.b, "set cursor of "+name, func(s *store) (int, error) {
+		last, to := s.message(target.After), backend.Position(0)
 		switch c := s.Consumers[name]; {
 		case target.Check() != nil:
 			return 0, target.Check()
@@ -102,47 +88,25 @@ func (o operator) SetCursor(ctx context.Context, name, resource string, target o
 		case c.ReadsNothing():
 			return 0, operate.ErrNoCursor
 		case target.Now:
-			to = position(len(s.log))
+			to = backend.Position(len(s.log))
 		case target.After != "" && last == nil:
 			return 0, errors.New(target.After + " is not the id of a message; give one that Cursors shows")
 		case target.After != "":
-			to = last.position
+			to = last.Number
 		}
-		for _, l := range s.Leases[name] {
-			if resource != "" && l.Resource != resource {
-				continue
-			}
-			moved++
-			l.Cursor, l.Mark, l.MarkCount = to, "", 0
-			s.drop(name, l)
-			if !target.Beginning {
-				continue
-			}
-			l.Parked = nil
-			for id, d := range s.Dead {
-				if d.Consumer == name && d.Resource == l.Resource {
-					s.line.Dead[id] = nil
-				}
+		leases := s.MoveCursors(name, resource, to, target.Beginning)
+		for id, d := range s.Dead {
+			if target.Beginning && d.Consumer == name && (resource == "" || d.Resource == resource) {
+				s.line.Dead[id] = nil
 			}
 		}
-		return moved, nil
+		return len(leases), nil
 	})
 }
 
 func (o operator) Parked(ctx context.Context, f operate.ParkedFilter) ([]operate.ParkedInfo, error) {
-	return call(ctx, o.b, "parked", func(s *store) (all []operate.ParkedInfo, err error) {
-		for _, resource := range slices.Sorted(maps.Keys(s.Leases[f.Consumer])) {
-			for _, lane := range s.Leases[f.Consumer][resource].lanes() {
-				for i, p := range lane {
-					m := s.message(p.ID)
-					if (f.Resource == "" || f.Resource == resource) && (f.Key == "" || f.Key == m.Key) && (f.Limit <= 0 || len(all) < f.Limit) {
-						all = append(all, operate.ParkedInfo{Resource: resource, MessageID: p.ID, Topic: m.Topic, Key: m.Key, Kind: m.Kind,
-							Size: len(m.Payload), Attempts: p.Attempt, Due: p.Due, FirstFailed: p.FirstFailed, Behind: i > 0, Error: p.Error})
-					}
-				}
-			}
-		}
-		return all, nil
+	return call(ctx, o.b, "parked", func(s *store) ([]operate.ParkedInfo, error) {
+		return s.Parked(f, func(p *backend.ParkedRow) backend.Raw { return s.message(p.ID).raw(0) }), nil
 	})
 }
 
@@ -154,7 +118,7 @@ func (s *store) letters(f operate.DeadLetterFilter) (letters []*operate.DeadLett
 		}
 	}
 	slices.SortFunc(letters, func(a, b *operate.DeadLetterInfo) int {
-		return cmp.Or(a.DeadAt.Compare(b.DeadAt), cmp.Compare(s.message(a.MessageID).position, s.message(b.MessageID).position))
+		return cmp.Or(a.DeadAt.Compare(b.DeadAt), cmp.Compare(s.message(a.MessageID).Number, s.message(b.MessageID).Number))
 	})
 	return backend.First(letters, f.Limit)
 }
@@ -187,10 +151,9 @@ func (o operator) Replay(ctx context.Context, f operate.DeadLetterFilter) (int, 
 	return call(ctx, o.b, "replay", func(s *store) (int, error) {
 		letters := s.letters(f)
 		for _, d := range letters {
-			if l := s.Leases[d.Consumer][d.Resource]; l.find(d.MessageID) < 0 {
-				l.Parked = append(l.Parked, &parked{Park: backend.Park{ID: d.MessageID, Lane: d.Key}, Due: s.At, Since: s.At})
-				s.save(d.Consumer, l)
-			}
+			l := s.Leases[d.Consumer][d.Resource]
+			l.Replay(d, s.At)
+			s.Save(d.Consumer, l)
 			s.line.Dead[d.ID] = nil
 			s.replays++
 		}

@@ -12,6 +12,7 @@ package filebackend
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,53 +38,35 @@ type Backend struct {
 	opened, start time.Time // when the file was opened, by the machine's clock and by that of the store
 }
 
-// rows are what a line of the file holds. A row that is null is gone.
-type rows struct {
-	At        time.Time
-	Messages  []*message                         `json:",omitempty"` // new ones, in the order of publication
-	Sessions  map[string]*session                `json:",omitempty"` // by id; the dead too, until they are forgotten
-	Consumers map[string]*consumer               `json:",omitempty"` // by name
-	Leases    map[string]map[string]*lease       `json:",omitempty"` // by consumer and resource
-	Dead      map[string]*operate.DeadLetterInfo `json:",omitempty"` // by id
+// tables hold all rows, or those that a call changes, which are a line of the file. A row that is null is gone.
+type tables struct {
+	*backend.Rows                                    // sessions and leases, and the present
+	Messages      []*message                         `json:",omitempty"` // new ones, in the order of publication
+	Consumers     map[string]*consumer               `json:",omitempty"` // by name
+	Dead          map[string]*operate.DeadLetterInfo `json:",omitempty"` // by id
 }
 
-// store is the tables. Its methods are called with Backend.mu held.
+func newTables() tables {
+	return tables{Rows: backend.NewRows(), Consumers: map[string]*consumer{}, Dead: map[string]*operate.DeadLetterInfo{}}
+}
+
+// store is what is in memory. Its methods are called with Backend.mu held.
 type store struct {
-	rows                       // all there are, but the messages; At is the present
-	line rows                  // those that the present call changes
-	log  []*message            // in the order in which they became visible
-	due  []*message            // those that will join the log, in that order
-	ids  map[eventID]time.Time // until when they keep out a second event
-
-	ownership, replays int // these rise with each change that feeds tell of
-}
-
-func newRows(at time.Time) rows {
-	return rows{At: at, Sessions: map[string]*session{}, Consumers: map[string]*consumer{},
-		Leases: map[string]map[string]*lease{}, Dead: map[string]*operate.DeadLetterInfo{}}
+	tables                        // all rows, but the messages
+	line    tables                // what the present call changes
+	log     []*message            // in the order in which they became visible
+	delayed []*message            // those that will join the log, in that order
+	ids     map[eventID]time.Time // until when they keep out a second event
+	replays int                   // since the file was opened
 }
 
 // apply takes over what a line holds.
-func (s *store) apply(line rows) {
+func (s *store) apply(line tables) {
 	s.advance(line.At)
-	put(s.Sessions, line.Sessions)
-	put(s.Consumers, line.Consumers)
-	put(s.Dead, line.Dead)
-	for consumer, leases := range line.Leases {
-		if s.Leases[consumer] == nil {
-			s.Leases[consumer] = map[string]*lease{}
-		}
-		put(s.Leases[consumer], leases)
-	}
-	s.join(line)
-}
-
-func put[R any](table, rows map[string]*R) {
-	for key, row := range rows {
-		if table[key] = row; row == nil {
-			delete(table, key)
-		}
-	}
+	s.Merge(line.Rows)
+	backend.Merge(s.Consumers, line.Consumers)
+	backend.Merge(s.Dead, line.Dead)
+	s.join(line.Messages, line.At)
 }
 
 // Open opens the file, or makes it.
@@ -92,7 +75,7 @@ func Open(path string) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{file: file, changed: make(chan struct{}), store: &store{rows: newRows(time.Time{}), ids: map[eventID]time.Time{}}}
+	b := &Backend{file: file, changed: make(chan struct{}), store: &store{tables: newTables(), ids: map[eventID]time.Time{}}}
 	if err := b.load(path); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("open %s: %w", filepath.Base(path), err)
@@ -114,7 +97,7 @@ func (b *Backend) load(path string) error {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		var line rows
+		line := newTables()
 		if err == nil {
 			err = json.Unmarshal(text, &line)
 		}
@@ -157,24 +140,26 @@ func (b *Backend) wake() {
 	b.changed = make(chan struct{})
 }
 
-// call runs fn, which reads the store, or changes rows and puts them into store.line. It must not have changed anything
-// when it returns an error. The clock of the store is that of the machine when the file was opened, and goes on by the
-// monotonic clock from there: it cannot be set back under the sessions.
+// call runs fn, which reads the store, or changes rows and puts them into store.line: those of backend.Rows get there by
+// themselves. The clock of the store is that of the machine when the file was opened, and goes on by the monotonic clock
+// from there: it cannot be set back under the sessions.
 func call[A any](ctx context.Context, b *Backend, operation string, fn func(*store) (A, error)) (answer A, err error) {
-	if err := ctx.Err(); err != nil {
+	if err = ctx.Err(); err != nil {
 		return answer, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.broken != nil {
-		return answer, fmt.Errorf("%s: %w", operation, b.broken)
+	if err = b.broken; err == nil {
+		b.store.advance(b.start.Add(time.Since(b.opened)))
+		b.store.line = newTables()
+		b.store.line.At, b.store.Changed = b.store.At, b.store.line.Rows
+		answer, err = fn(b.store)
+		err = cmp.Or(b.write(b.store.line), err)
 	}
-	b.store.advance(b.start.Add(time.Since(b.opened)))
-	b.store.line = newRows(b.store.At)
-	if answer, err = fn(b.store); err != nil {
-		return answer, fmt.Errorf("%s: %w", operation, err)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", operation, err)
 	}
-	return answer, b.write(b.store.line)
+	return answer, err
 }
 
 // do is call for what has no answer.
@@ -184,11 +169,11 @@ func do(ctx context.Context, b *Backend, operation string, fn func(*store) error
 }
 
 // write appends a line to the file. The store gets what will be read back, and shares nothing with the caller's arguments.
-func (b *Backend) write(line rows) error {
+func (b *Backend) write(line tables) error {
 	if len(line.Messages)+len(line.Sessions)+len(line.Consumers)+len(line.Leases)+len(line.Dead) == 0 {
 		return nil
 	}
-	var written rows
+	written := newTables()
 	text, err := json.Marshal(line)
 	if err == nil {
 		err = json.Unmarshal(text, &written)

@@ -39,27 +39,17 @@ func (b *Backend) SetCursor(ctx context.Context, name, resource string, to opera
 		if c.info.ReadsNothing() {
 			return 0, fmt.Errorf("leasemem: set the cursor of %s: %w", name, operate.ErrNoCursor)
 		}
-		n := 0
-		for _, l := range c.leases {
-			if resource != "" && l.resource != resource {
-				continue
-			}
-			n++
-			l.cursor = at
-			l.epoch = max(l.epoch+1, now.UnixMicro())
-			l.attempt, l.mark, l.markEpoch, l.markCount = "", "", 0, 0
+		moved := s.MoveCursors(name, resource, at, to.Beginning)
+		for _, l := range moved {
 			if to.Beginning {
-				clear(l.parked)
-				clear(l.parkedByID)
-				c.dead = slices.DeleteFunc(c.dead, func(d *deadLetter) bool { return d.resource == l.resource })
+				c.dead = slices.DeleteFunc(c.dead, func(d *deadLetter) bool { return d.Resource == l.Resource })
 			}
-			l.wanted = l.wanted || s.hasWork(c, l.resource)
-			l.vacate(now)
+			l.Idle = l.Idle && !s.hasWork(c, l.Resource)
 		}
-		if n > 0 {
+		if len(moved) > 0 {
 			s.ownershipChanged()
 		}
-		return n, nil
+		return len(moved), nil
 	})
 }
 

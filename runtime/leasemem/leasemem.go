@@ -57,7 +57,7 @@ func WithClock(now func() time.Time) Option { return func(b *Backend) { b.store.
 func New(opts ...Option) *Backend {
 	b := &Backend{store: &store{
 		now:       time.Now,
-		sessions:  map[string]*session{},
+		Rows:      backend.NewRows(),
 		consumers: map[string]*consumer{},
 		feeds:     map[*feed]struct{}{},
 	}}
@@ -89,7 +89,7 @@ type store struct {
 	mu  sync.Mutex
 	now func() time.Time
 
-	sessions  map[string]*session
+	*backend.Rows
 	consumers map[string]*consumer
 	feeds     map[*feed]struct{}
 	ledger    ledger
@@ -121,7 +121,8 @@ func do(ctx context.Context, b *Backend, op string, f func(s *store, now time.Ti
 func locked[T any](s *store, f func(s *store, now time.Time) (T, error)) (T, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return f(s, s.now())
+	s.At = s.now()
+	return f(s, s.At)
 }
 
 func (b *Backend) fault(ctx context.Context, op string, phase Phase) error {

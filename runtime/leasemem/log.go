@@ -18,7 +18,7 @@ type message struct {
 }
 
 // cursor is the id of the last message passed.
-type cursor int64
+type cursor = backend.Position
 
 func (m *message) name() string { return strconv.FormatInt(m.id, 10) }
 
@@ -180,8 +180,8 @@ func (s *store) trim() int {
 				continue
 			}
 			at := c.start
-			if l := c.leases[s.log.resourceOf(c.info, m)]; l != nil {
-				at = l.cursor
+			if l := s.Leases[c.info.Name][s.log.resourceOf(c.info, m)]; l != nil {
+				at = l.Cursor
 			}
 			if at < cursor(m.id) {
 				return false

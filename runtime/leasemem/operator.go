@@ -5,7 +5,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
@@ -24,7 +23,7 @@ func (b *Backend) Status(ctx context.Context) ([]operate.ConsumerStatus, error) 
 			}
 			var counted []backend.LeaseView
 			for _, v := range s.views(c, "", now) {
-				if c.counts(c.leases[v.Resource]) {
+				if !s.Leases[name][v.Resource].Idle {
 					counted = append(counted, v)
 					continue
 				}
@@ -32,10 +31,6 @@ func (b *Backend) Status(ctx context.Context) ([]operate.ConsumerStatus, error) 
 				st.ParkedKeys += v.Lanes
 			}
 			backend.AddLeases(&st, counted)
-			owned := map[string]bool{}
-			for _, v := range counted {
-				owned[v.Session] = true
-			}
 			for _, l := range s.unleased(c) { // nobody has asked for them yet
 				st.AddLag(s.behind(c, l, now))
 			}
@@ -44,9 +39,9 @@ func (b *Backend) Status(ctx context.Context) ([]operate.ConsumerStatus, error) 
 					st.Delayed++
 				}
 			}
-			for _, m := range s.members(name, now) {
+			for _, m := range s.Rows.Survey(name, 0).Members {
 				st.Members++
-				if !owned[m.spec.ID] {
+				if m.Owned == 0 {
 					st.Standbys++
 				}
 			}
@@ -59,30 +54,7 @@ func (b *Backend) Status(ctx context.Context) ([]operate.ConsumerStatus, error) 
 // Members lists the live sessions of a consumer.
 func (b *Backend) Members(ctx context.Context, name string) ([]operate.MemberStatus, error) {
 	return call(ctx, b, "Members", func(s *store, now time.Time) ([]operate.MemberStatus, error) {
-		live := s.members(name, now)
-		slices.SortStableFunc(live, func(a, b *session) int { return a.opened.Compare(b.opened) })
-		owned, share := map[string]int{}, 0
-		if c := s.consumers[name]; c != nil {
-			resources := 0
-			for _, l := range c.leases {
-				if c.counts(l) {
-					owned[l.owner]++
-					resources++
-				}
-			}
-			if len(live) > 0 {
-				share = (resources + len(live) - 1) / len(live)
-			}
-		}
-		out := make([]operate.MemberStatus, len(live))
-		for i, se := range live {
-			out[i] = operate.MemberStatus{
-				Session: se.spec.ID, Host: se.spec.Host, PID: se.spec.PID,
-				Since: now.Sub(se.opened), SinceBeat: now.Sub(se.beat), TTLRemaining: se.expires.Sub(now),
-				Owned: owned[se.spec.ID], FairShare: share,
-			}
-		}
-		return out, nil
+		return s.Rows.Members(name), nil
 	})
 }
 
@@ -100,21 +72,12 @@ func (b *Backend) Leases(ctx context.Context, name string, limit int) ([]operate
 // views describes the leases of a consumer, or the one of a resource.
 func (s *store) views(c *consumer, resource string, now time.Time) []backend.LeaseView {
 	var out []backend.LeaseView
-	for _, l := range c.leases {
-		if resource != "" && l.resource != resource {
-			continue
+	for _, l := range s.Leases[c.info.Name] {
+		if resource == "" || l.Resource == resource {
+			v := s.View(l, c.info.Grace)
+			v.Lag, v.OldestUnread = s.behind(c, l, now)
+			out = append(out, v)
 		}
-		v := backend.LeaseView{Lanes: len(l.parked), LeaseStatus: operate.LeaseStatus{
-			Resource: l.resource, Epoch: l.epoch, Parked: len(l.parkedByID), Suspicion: l.suspicion,
-		}}
-		v.Lag, v.OldestUnread = s.behind(c, l, now)
-		if s.owned(c, l, now) {
-			v.Session, v.Since = l.owner, now.Sub(l.acquired)
-		}
-		if l.cursor > 0 {
-			v.Position = strconv.FormatInt(int64(l.cursor), 10)
-		}
-		out = append(out, v)
 	}
 	return out
 }
@@ -124,7 +87,7 @@ func (b *Backend) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) (
 	return call(ctx, b, "DeadLetters", func(s *store, now time.Time) ([]operate.DeadLetterInfo, error) {
 		var out []operate.DeadLetterInfo
 		for _, d := range s.deadLetters(f) {
-			info := d.info()
+			info := d.DeadLetterInfo
 			info.Headers = maps.Clone(info.Headers)
 			if len(f.IDs) == 1 {
 				info.Payload = bytes.Clone(d.message.event.Payload)
@@ -135,44 +98,10 @@ func (b *Backend) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) (
 	})
 }
 
-// info describes d. It shares the headers of its message.
-func (d *deadLetter) info() operate.DeadLetterInfo {
-	m := d.message
-	return operate.DeadLetterInfo{
-		ID: strconv.FormatInt(d.id, 10), Consumer: d.consumer, Resource: d.resource, MessageID: m.name(),
-		Topic: m.event.Topic, Key: m.event.Key, Kind: m.event.Kind,
-		Size: len(m.event.Payload), Headers: m.event.Headers, PublishedAt: m.publishedAt,
-		FirstFailed: d.firstFailed, DeadAt: d.deadAt, Attempts: d.attempts, Reason: d.reason,
-	}
-}
-
 // Parked lists parked messages.
 func (b *Backend) Parked(ctx context.Context, f operate.ParkedFilter) ([]operate.ParkedInfo, error) {
 	return call(ctx, b, "Parked", func(s *store, _ time.Time) ([]operate.ParkedInfo, error) {
-		c := s.consumers[f.Consumer]
-		if c == nil {
-			return nil, nil
-		}
-		var out []operate.ParkedInfo
-		for _, l := range c.sortedLeases() {
-			if f.Resource != "" && f.Resource != l.resource {
-				continue
-			}
-			for _, lane := range slices.Sorted(maps.Keys(l.parked)) {
-				for i, m := range l.parked[lane] {
-					if f.Limit > 0 && len(out) == f.Limit {
-						return out, nil
-					}
-					if e := &m.message.event; f.Key == "" || f.Key == e.Key {
-						out = append(out, operate.ParkedInfo{
-							Resource: l.resource, MessageID: m.message.name(), Topic: e.Topic, Key: e.Key, Kind: e.Kind, Size: len(e.Payload),
-							Attempts: m.attempt, Due: m.due, FirstFailed: m.firstFailed, Behind: i > 0, Error: m.err,
-						})
-					}
-				}
-			}
-		}
-		return out, nil
+		return s.Rows.Parked(f, func(m *backend.ParkedRow) backend.Raw { return m.Message.(*message).raw(0) }), nil
 	})
 }
 
@@ -181,14 +110,15 @@ func (b *Backend) Replay(ctx context.Context, f operate.DeadLetterFilter) (int, 
 	return call(ctx, b, "Replay", func(s *store, now time.Time) (int, error) {
 		chosen := s.deadLetters(f)
 		for _, d := range chosen {
-			l, lane := s.consumers[d.consumer].register(d.resource), d.message.event.Key
-			if !l.wanted {
-				l.wanted = true
+			l := s.register(s.consumers[d.Consumer], d.Resource)
+			if l.Idle {
+				l.Idle = false
 				s.ownershipChanged()
 			}
-			l.setAside(&parked{message: d.message, lane: lane, due: now, since: now})
+			l.Replay(&d.DeadLetterInfo, now)
+			l.Parked[len(l.Parked)-1].Message = d.message
 			s.forget(d)
-			s.replayed(d.consumer)
+			s.replayed(d.Consumer)
 		}
 		return len(chosen), nil
 	})
@@ -210,7 +140,7 @@ func (s *store) deadLetters(f operate.DeadLetterFilter) []*deadLetter {
 	var out []*deadLetter
 	for _, c := range s.consumers {
 		for _, d := range c.dead {
-			if info := d.info(); backend.Selects(f, &info) {
+			if backend.Selects(f, &d.DeadLetterInfo) {
 				out = append(out, d)
 			}
 		}
@@ -220,6 +150,6 @@ func (s *store) deadLetters(f operate.DeadLetterFilter) []*deadLetter {
 }
 
 func (s *store) forget(d *deadLetter) {
-	c := s.consumers[d.consumer]
+	c := s.consumers[d.Consumer]
 	c.dead = slices.DeleteFunc(c.dead, func(x *deadLetter) bool { return x == d })
 }

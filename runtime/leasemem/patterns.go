@@ -25,9 +25,9 @@ func (c *consumer) want(patterns []string, now time.Time) {
 
 // forgetPatterns drops what no session has had for long, unless that is all: then nobody was there to say.
 func (s *store) forgetPatterns(c *consumer, now time.Time) {
-	for _, se := range s.sessions {
-		if se.alive(now) {
-			for _, p := range se.spec.Topics[c.info.Name] {
+	for _, se := range s.Sessions {
+		if se.Live(now) {
+			for _, p := range se.Topics[c.info.Name] {
 				if _, ok := c.wanted[p]; ok {
 					c.wanted[p] = now
 				}

@@ -13,6 +13,7 @@ type Snapshot struct {
 	log                []*message
 	lastID, lastDeadID int64
 	consumers          map[string]*consumer
+	leases             map[string]map[string]*backend.LeaseRow
 	items              map[itemName]*item
 	outbox             outbox
 }
@@ -35,12 +36,12 @@ func (b *Backend) Restore(from *Snapshot) {
 	s.log.restore(again.log, again.lastID)
 	s.lastDeadID = again.lastDeadID
 	s.consumers, s.ledger.items, s.outbox = again.consumers, again.items, again.outbox
-	s.sessions = map[string]*session{}
-	now := s.now()
-	for _, c := range s.consumers {
-		for _, l := range c.leases {
-			if l.owner != "" {
-				l.vacate(now)
+	s.Rows = backend.NewRows()
+	s.At, s.Leases = s.now(), again.leases
+	for consumer, leases := range s.Leases {
+		for _, l := range leases {
+			if l.Session != "" {
+				s.Drop(consumer, l)
 			}
 		}
 	}
@@ -51,7 +52,7 @@ func (b *Backend) Restore(from *Snapshot) {
 }
 
 func (s *store) snapshot() *Snapshot {
-	all := &Snapshot{log: s.log.all, lastID: s.log.lastID, lastDeadID: s.lastDeadID, consumers: s.consumers, items: s.ledger.items, outbox: s.outbox}
+	all := &Snapshot{log: s.log.all, lastID: s.log.lastID, lastDeadID: s.lastDeadID, consumers: s.consumers, leases: s.Leases, items: s.ledger.items, outbox: s.outbox}
 	return all.copy()
 }
 
@@ -59,16 +60,17 @@ func (s *store) snapshot() *Snapshot {
 // copied here, and not shared with what changes them.
 func (p *Snapshot) copy() *Snapshot {
 	out := &Snapshot{
-		log: slices.Clone(p.log), lastID: p.lastID, lastDeadID: p.lastDeadID, consumers: map[string]*consumer{},
+		log: slices.Clone(p.log), lastID: p.lastID, lastDeadID: p.lastDeadID, consumers: map[string]*consumer{}, leases: map[string]map[string]*backend.LeaseRow{},
 		items: map[itemName]*item{}, outbox: outbox{ids: maps.Clone(p.outbox.ids), delayed: slices.Clone(p.outbox.delayed)},
 	}
 	for name, c := range p.consumers {
 		k := *c
-		k.dead, k.leases = slices.Clone(c.dead), map[string]*leaseState{}
-		for resource, l := range c.leases {
-			k.leases[resource] = l.copy()
-		}
+		k.dead = slices.Clone(c.dead)
 		out.consumers[name] = &k
+		out.leases[name] = map[string]*backend.LeaseRow{}
+		for resource, l := range p.leases[name] {
+			out.leases[name][resource] = copyLease(l)
+		}
 	}
 	for name, it := range p.items {
 		k := *it
@@ -78,14 +80,12 @@ func (p *Snapshot) copy() *Snapshot {
 	return out
 }
 
-func (l *leaseState) copy() *leaseState {
+func copyLease(l *backend.LeaseRow) *backend.LeaseRow {
 	k := *l
-	k.parked, k.parkedByID = map[string][]*parked{}, map[string]*parked{}
-	for _, lane := range l.parked {
-		for _, m := range lane {
-			aside := *m
-			k.setAside(&aside)
-		}
+	k.Parked = nil
+	for _, m := range l.Parked {
+		aside := *m
+		k.Parked = append(k.Parked, &aside)
 	}
 	return &k
 }

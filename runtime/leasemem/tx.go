@@ -55,7 +55,7 @@ func (t *transaction) Commit(ctx context.Context, session, consumer string, p ba
 		if t.ended {
 			return errors.New("leasemem: commit: the transaction has ended")
 		}
-		l := s.held(session, consumer, p.Ref)
+		l := s.Held(session, consumer, p.Ref)
 		if l == nil {
 			t.end(s, false, now)
 			return backend.ErrFenced

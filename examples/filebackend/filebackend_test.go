@@ -62,7 +62,7 @@ func same(t testing.TB, b, again *Backend) {
 	want, got := b.store, again.store
 	got.advance(want.At)
 	want.advance(got.At)
-	got.line, got.Changed, got.News, got.replays = want.line, want.Changed, want.News, want.replays // these end with the process
+	got.line, got.Changed, got.Handovers, got.Replays = want.line, want.Changed, want.Handovers, want.Replays // these end with the process
 	if !reflect.DeepEqual(want, got) {
 		t.Errorf("the state that was read back differs:\n got %+v\nwant %+v", got, want)
 	}

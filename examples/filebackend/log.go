@@ -2,7 +2,6 @@ package filebackend
 
 import (
 	"context"
-	"fmt"
 	"hash/fnv"
 	"iter"
 	"slices"
@@ -27,7 +26,8 @@ type message struct {
 
 func (m *message) id() string { return strconv.FormatInt(int64(m.Number), 10) }
 
-func (m *message) raw(maxPayload int) backend.Raw { return m.Raw(m.id(), m.Due, maxPayload) }
+// Raw copies the message.
+func (m *message) Raw(maxPayload int) backend.Raw { return m.Event.Raw(m.id(), m.Due, maxPayload) }
 
 type eventID struct{ topic, id string }
 
@@ -61,16 +61,16 @@ func (b *Backend) Publish(ctx context.Context, events []backend.Event) error {
 	})
 }
 
-// join takes over messages that were published at a time.
-func (s *store) join(messages []*message, at time.Time) {
+// join takes over messages that were just published.
+func (s *store) join(messages []*message) {
 	for _, m := range messages {
 		if m.ID != "" {
-			s.ids[eventID{m.Topic, m.ID}] = at.Add(keepsOut)
+			s.ids[eventID{m.Topic, m.ID}] = s.At.Add(keepsOut)
 		}
 	}
 	s.delayed = append(s.delayed, messages...)
 	slices.SortStableFunc(s.delayed, func(a, b *message) int { return a.Due.Compare(b.Due) })
-	s.advance(at) // those without delay join the log at once
+	s.advance(s.At) // those without delay join the log at once
 }
 
 // advance sets the present and lets events that are due join the log. It depends on the time alone, so that the log is
@@ -85,8 +85,8 @@ func (s *store) advance(now time.Time) {
 	}
 }
 
-// message returns the message with this id, or nil.
-func (s *store) message(id string) *message {
+// Message returns the message with this id, or nil.
+func (s *store) Message(id string) backend.Message {
 	n, err := strconv.Atoi(id)
 	if err != nil || n < 1 || n > len(s.log) || s.log[n-1].id() != id {
 		return nil
@@ -94,24 +94,12 @@ func (s *store) message(id string) *message {
 	return s.log[n-1]
 }
 
-// patterns are those of a call and of all members of the consumer. Members of another version may read other topics, and
-// no member may pass over a message that another one wants, also while that one restarts: a session counts until it is
-// forgotten.
-func (s *store) patterns(c backend.ConsumerInfo) []string {
-	patterns := slices.Clone(c.Topics)
-	for _, m := range s.Sessions {
-		patterns = append(patterns, m.Topics[c.Name]...)
-	}
-	slices.Sort(patterns)
-	return slices.Compact(patterns)
-}
-
-// unread yields the messages of a resource after a position that match the patterns. Those of a topic need not.
-func (s *store) unread(per backend.Per, resource string, from backend.Position, patterns []string) iter.Seq[*message] {
-	return func(yield func(*message) bool) {
+// Unread yields the messages of a resource after a position.
+func (s *store) Unread(c backend.ConsumerInfo, resource string, from backend.Position) iter.Seq2[backend.Position, backend.Message] {
+	return func(yield func(backend.Position, backend.Message) bool) {
 		for _, m := range s.log[min(int(from), len(s.log)):] {
-			if per != backend.PerCluster && m.resource(per) == resource &&
-				(per == backend.PerTopic || backend.MatchTopic(patterns, m.Topic)) && !yield(m) {
+			if c.Per != backend.PerCluster && m.resource(c.Per) == resource &&
+				(c.Per == backend.PerTopic || backend.MatchTopic(c.Topics, m.Topic)) && !yield(m.Number, m) {
 				return
 			}
 		}
@@ -120,27 +108,7 @@ func (s *store) unread(per backend.Per, resource string, from backend.Position, 
 
 // Fetch reads the log.
 func (b *Backend) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
-	return call(ctx, b, "fetch", func(s *store) (answer []backend.Fetched, err error) {
-		patterns := s.patterns(req.Consumer)
-		for _, item := range req.Items {
-			from, ok := item.From.(backend.Position) // nil is the beginning
-			if !ok && item.From != nil {
-				return nil, fmt.Errorf("%s: the cursor is a %T; use one of this backend", item.Resource, item.From)
-			}
-			f := backend.Fetched{Resource: item.Resource}
-			cuts := []backend.Cursor{item.From}
-			for m := range s.unread(req.Consumer.Per, item.Resource, from, patterns) {
-				if f.More = len(f.Messages) >= item.Limit; f.More {
-					break
-				}
-				f.Messages = append(f.Messages, m.raw(req.MaxPayload))
-				cuts = append(cuts, m.Number)
-			}
-			f.Next, f.Cut = cuts[len(cuts)-1], func(n int) backend.Cursor { return cuts[n] }
-			answer = append(answer, f)
-		}
-		return answer, nil
-	})
+	return call(ctx, b, "fetch", func(s *store) ([]backend.Fetched, error) { return s.Fetch(req) })
 }
 
 // feed remembers how much of the store it has told of.
@@ -154,7 +122,7 @@ type feed struct {
 type versions struct{ messages, ownership, live, replays int }
 
 func (s *store) versions() versions {
-	v := versions{messages: len(s.log), ownership: s.News, replays: s.replays}
+	v := versions{messages: len(s.log), ownership: s.Handovers, replays: s.Replays}
 	for _, m := range s.Sessions {
 		if m.Live(s.At) {
 			v.live++
@@ -197,9 +165,8 @@ func (f *feed) look(s *store) backend.News {
 	f.told = v
 	news := backend.News{Ownership: v.ownership != told.ownership || v.live != told.live, Parked: v.replays != told.replays}
 	for _, c := range f.consumers {
-		patterns := s.patterns(c)
 		for _, m := range s.log[told.messages:] {
-			if backend.MatchTopic(patterns, m.Topic) {
+			if backend.MatchTopic(c.Topics, m.Topic) {
 				news.Topics = append(news.Topics, m.Topic)
 				if c.Per == backend.PerPartition {
 					news.Add(c.Name, m.resource(c.Per))

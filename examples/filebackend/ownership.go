@@ -5,16 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
-	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
 )
-
-type consumer struct {
-	backend.ConsumerInfo
-	Start backend.Position // where new resources begin
-}
 
 // OpenSession starts a session.
 func (b *Backend) OpenSession(ctx context.Context, spec backend.SessionSpec) (backend.Session, error) {
@@ -51,45 +44,20 @@ func supported(c backend.ConsumerInfo) error {
 // Register makes resources known.
 func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resources []string) error {
 	return do(ctx, b, "register "+info.Name, func(s *store) error {
-		c := s.Consumers[info.Name]
 		if err := supported(info); err != nil {
 			return err
-		} else if c == nil {
-			c = &consumer{}
-			if info.From == backend.FromNow {
-				c.Start = backend.Position(len(s.log))
-			}
-		} else if err := backend.SamePer(c.Per, info.Per); err != nil {
-			return err
-		}
-		if !reflect.DeepEqual(c.ConsumerInfo, info) {
-			s.line.Consumers[info.Name] = &consumer{info, c.Start}
 		}
 		topics := map[string]bool{}
 		for _, m := range s.log {
 			topics[m.Topic] = true
 		}
-		for _, name := range info.Resources(resources, maps.Keys(topics), slots) {
-			if s.Leases[info.Name][name] == nil {
-				s.Save(info.Name, &backend.LeaseRow{Ref: backend.Ref{Resource: name}, Cursor: c.Start})
-			}
-		}
-		return nil
+		return s.Register(info, resources, maps.Keys(topics), slots, backend.Position(len(s.log)))
 	})
 }
 
 // Survey counts members and leases.
 func (b *Backend) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
-	return call(ctx, b, "survey", func(s *store) (surveys []backend.Survey, err error) {
-		for _, name := range consumers {
-			grace := time.Duration(0)
-			if c := s.Consumers[name]; c != nil {
-				grace = c.Grace
-			}
-			surveys = append(surveys, s.Survey(name, grace))
-		}
-		return surveys, nil
-	})
+	return call(ctx, b, "survey", func(s *store) ([]backend.Survey, error) { return s.Survey(consumers), nil })
 }
 
 // Owned lists what a session holds.

@@ -1,13 +1,14 @@
 // Package filebackend is a backend of leasegen that keeps everything in one file. It is an example for authors of
 // backends: it has the whole contract, and of the optional roles that for operators.
 //
-// The store is a few tables in memory. A call changes rows of them, and writes those that it changed, whole, as one line
-// of the file before it answers. So each call happens wholly or not at all, and to open the file is to read its lines:
-// a row takes the place of the one before.
+// The rules of ownership and progress are those of backend.Rows, which leasemem has, too. The rest of a backend is here:
+// the clock, the log and its feed, and rows that outlast the process. A call changes rows, and writes those that it
+// changed, whole, as one line of the file before it answers. So each call happens wholly or not at all, and to open the
+// file is to read its lines: a row takes the place of the one before.
 //
-// One process may have the file open at a time; its consumers may share one Backend. The file only grows, and the log
-// keeps every message: Fetch looks at all that came after a cursor. A call that waits for the disk does not end with
-// its context.
+// One process may have the file open at a time; its consumers may share one Backend. The file only grows, and all
+// messages and their ids are kept: a fetch looks at all that came after its cursor. A call that waits for the disk does
+// not end with its context.
 package filebackend
 
 import (
@@ -24,7 +25,6 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
-	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // Backend is a backend.Backend on one file.
@@ -38,35 +38,26 @@ type Backend struct {
 	opened, start time.Time // when the file was opened, by the machine's clock and by that of the store
 }
 
-// tables hold all rows, or those that a call changes, which are a line of the file. A row that is null is gone.
-type tables struct {
-	*backend.Rows                                    // sessions and leases, and the present
-	Messages      []*message                         `json:",omitempty"` // new ones, in the order of publication
-	Consumers     map[string]*consumer               `json:",omitempty"` // by name
-	Dead          map[string]*operate.DeadLetterInfo `json:",omitempty"` // by id
-}
-
-func newTables() tables {
-	return tables{Rows: backend.NewRows(), Consumers: map[string]*consumer{}, Dead: map[string]*operate.DeadLetterInfo{}}
+// line is a line of the file: the rows that a call changed, and the messages that it published. A row that is null is gone.
+type line struct {
+	*backend.Rows
+	Messages []*message `json:",omitempty"`
 }
 
 // store is what is in memory. Its methods are called with Backend.mu held.
 type store struct {
-	tables                        // all rows, but the messages
-	line    tables                // what the present call changes
-	log     []*message            // in the order in which they became visible
-	delayed []*message            // those that will join the log, in that order
-	ids     map[eventID]time.Time // until when they keep out a second event
-	replays int                   // since the file was opened
+	*backend.Rows                       // all there are
+	line          line                  // what the present call changes
+	log           []*message            // in the order in which they became visible
+	delayed       []*message            // those that will join the log, in that order
+	ids           map[eventID]time.Time // until when they keep out a second event
 }
 
 // apply takes over what a line holds.
-func (s *store) apply(line tables) {
-	s.advance(line.At)
-	s.Merge(line.Rows)
-	backend.Merge(s.Consumers, line.Consumers)
-	backend.Merge(s.Dead, line.Dead)
-	s.join(line.Messages, line.At)
+func (s *store) apply(l line) {
+	s.advance(l.At)
+	s.Merge(l.Rows)
+	s.join(l.Messages)
 }
 
 // Open opens the file, or makes it.
@@ -75,7 +66,8 @@ func Open(path string) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{file: file, changed: make(chan struct{}), store: &store{tables: newTables(), ids: map[eventID]time.Time{}}}
+	b := &Backend{file: file, changed: make(chan struct{}), store: &store{Rows: backend.NewRows(), ids: map[eventID]time.Time{}}}
+	b.store.Log = b.store
 	if err := b.load(path); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("open %s: %w", filepath.Base(path), err)
@@ -97,17 +89,17 @@ func (b *Backend) load(path string) error {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		line := newTables()
+		l := line{Rows: &backend.Rows{}}
 		if err == nil {
-			err = json.Unmarshal(text, &line)
+			err = json.Unmarshal(text, &l)
 		}
-		if err == nil && line.At.IsZero() {
+		if err == nil && l.At.IsZero() {
 			err = errors.New("it has no time")
 		}
 		if err != nil {
 			return fmt.Errorf("line at offset %d: %w; restore the file from a copy", offset, err)
 		}
-		b.store.apply(line)
+		b.store.apply(l)
 		offset += int64(len(text))
 	}
 	dir, err := os.Open(filepath.Dir(path)) // syncing it too makes a new file outlast a crash
@@ -140,9 +132,9 @@ func (b *Backend) wake() {
 	b.changed = make(chan struct{})
 }
 
-// call runs fn, which reads the store, or changes rows and puts them into store.line: those of backend.Rows get there by
-// themselves. The clock of the store is that of the machine when the file was opened, and goes on by the monotonic clock
-// from there: it cannot be set back under the sessions.
+// call runs fn on the store, and writes the rows that it changed: backend.Rows put them into store.line. The clock of the
+// store is that of the machine when the file was opened, and goes on by the monotonic clock from there: it cannot be set
+// back under the sessions.
 func call[A any](ctx context.Context, b *Backend, operation string, fn func(*store) (A, error)) (answer A, err error) {
 	if err = ctx.Err(); err != nil {
 		return answer, err
@@ -151,7 +143,7 @@ func call[A any](ctx context.Context, b *Backend, operation string, fn func(*sto
 	defer b.mu.Unlock()
 	if err = b.broken; err == nil {
 		b.store.advance(b.start.Add(time.Since(b.opened)))
-		b.store.line = newTables()
+		b.store.line = line{Rows: backend.NewRows()}
 		b.store.line.At, b.store.Changed = b.store.At, b.store.line.Rows
 		answer, err = fn(b.store)
 		err = cmp.Or(b.write(b.store.line), err)
@@ -169,12 +161,12 @@ func do(ctx context.Context, b *Backend, operation string, fn func(*store) error
 }
 
 // write appends a line to the file. The store gets what will be read back, and shares nothing with the caller's arguments.
-func (b *Backend) write(line tables) error {
-	if len(line.Messages)+len(line.Sessions)+len(line.Consumers)+len(line.Leases)+len(line.Dead) == 0 {
+func (b *Backend) write(l line) error {
+	if len(l.Messages)+len(l.Sessions)+len(l.Consumers)+len(l.Leases)+len(l.Dead) == 0 {
 		return nil
 	}
-	written := newTables()
-	text, err := json.Marshal(line)
+	written := line{Rows: &backend.Rows{}}
+	text, err := json.Marshal(l)
 	if err == nil {
 		err = json.Unmarshal(text, &written)
 	}

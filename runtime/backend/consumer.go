@@ -71,9 +71,9 @@ func (p Per) String() string {
 // Whole reports that a consumer has one resource, whose name is Whole.
 func (p Per) Whole() bool { return p == PerGroup || p == PerCluster }
 
-// SamePer refuses a consumer that was registered with another Per before, whose resources were others. Group and cluster
+// samePer refuses a consumer that was registered with another Per before, whose resources were others. Group and cluster
 // may pass for one.
-func SamePer(before, now Per) error {
+func samePer(before, now Per) error {
 	if before == now || before.Whole() && now.Whole() {
 		return nil
 	}
@@ -93,9 +93,9 @@ func (p Per) ResourceOf(topic, key string, slot int) string {
 	return Whole
 }
 
-// Resources names what Register makes known to a consumer that has no streams, in a log of so many slots: of topics those
+// resources names what Register makes known to a consumer that has no streams, in a log of so many slots: of topics those
 // given, or, when given is nil, those that the log holds, as far as the consumer's patterns match them.
-func (c ConsumerInfo) Resources(given []string, held iter.Seq[string], slots int) (names []string) {
+func (c ConsumerInfo) resources(given []string, held iter.Seq[string], slots int) (names []string) {
 	switch c.Per {
 	case PerTopic:
 		if given != nil {
@@ -110,6 +110,7 @@ func (c ConsumerInfo) Resources(given []string, held iter.Seq[string], slots int
 		for slot := range slots {
 			names = append(names, strconv.Itoa(slot))
 		}
+	case PerStream:
 	default:
 		names = []string{Whole}
 	}

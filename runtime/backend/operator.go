@@ -16,22 +16,10 @@ type LeaseView struct {
 	Lanes        int           // of parked messages
 }
 
-// AddLeases adds to a status what it says of leases.
-func AddLeases(st *operate.ConsumerStatus, leases []LeaseView) {
-	st.Resources += len(leases)
-	for _, l := range leases {
-		if l.Session == "" {
-			st.Unowned++
-		}
-		st.AddLag(l.Lag, l.OldestUnread)
-		st.ParkedKeys += l.Lanes
-	}
-}
-
 // LeaseStatuses answers Operator.Leases: the furthest behind first, up to limit of them, or all when it is 0.
 func LeaseStatuses(leases []LeaseView, limit int) []operate.LeaseStatus {
 	all := make([]operate.LeaseStatus, 0, len(leases))
-	for _, l := range FurthestBehind(leases, limit) {
+	for _, l := range furthestBehind(leases, limit) {
 		all = append(all, l.LeaseStatus)
 	}
 	return all
@@ -40,15 +28,15 @@ func LeaseStatuses(leases []LeaseView, limit int) []operate.LeaseStatus {
 // CursorStatuses answers Operator.Cursors, as LeaseStatuses does.
 func CursorStatuses(leases []LeaseView, limit int) []operate.CursorStatus {
 	all := make([]operate.CursorStatus, 0, len(leases))
-	for _, l := range FurthestBehind(leases, limit) {
+	for _, l := range furthestBehind(leases, limit) {
 		all = append(all, operate.CursorStatus{Resource: l.Resource, Session: l.Session, Epoch: l.Epoch, Position: l.Position,
 			Lag: l.Lag, OldestUnread: l.OldestUnread})
 	}
 	return all
 }
 
-// FurthestBehind sorts leases by their lag, then by resource, and returns the first limit of them, or all when it is 0.
-func FurthestBehind(leases []LeaseView, limit int) []LeaseView {
+// furthestBehind sorts leases by their lag, then by resource, and returns the first limit of them, or all when it is 0.
+func furthestBehind(leases []LeaseView, limit int) []LeaseView {
 	slices.SortFunc(leases, func(a, b LeaseView) int {
 		return cmp.Or(cmp.Compare(b.Lag, a.Lag), cmp.Compare(a.Resource, b.Resource))
 	})

@@ -194,11 +194,11 @@ func (f *feed) expiries(s *store) func(yield func(time.Time) bool) {
 // rowExpiries yields when leases that expire by themselves become free.
 func (f *feed) rowExpiries(s *store, yield func(time.Time) bool) bool {
 	for _, info := range f.consumers {
-		c := s.consumers[info.Name]
+		c := s.Consumers[info.Name]
 		if info.Lock != backend.LockRow || c == nil {
 			continue
 		}
-		for _, l := range s.Leases[c.info.Name] {
+		for _, l := range s.Leases[c.Name] {
 			if l.Session != "" && !yield(l.Expires.Add(info.Grace)) {
 				return false
 			}

@@ -9,44 +9,21 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
-// consumer is what is known of a registered consumer.
-type consumer struct {
-	info   backend.ConsumerInfo // as it was registered last, with the patterns of all members
-	wanted map[string]time.Time // patterns, and when a session was last seen to have them
-	dead   []*deadLetter        // the oldest first
-	start  cursor               // where resources begin
-}
-
 // Register makes resources known. Topics that the consumer's patterns do not match are passed over.
 func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resources []string) error {
 	return do(ctx, b, "Register", func(s *store, now time.Time) error {
 		if info.Source != nil {
 			return fmt.Errorf("leasemem: consumer %q has a source of its own, a %T, which is read by another backend", info.Name, info.Source)
 		}
-		c := s.consumers[info.Name]
-		if c == nil {
-			c = &consumer{wanted: map[string]time.Time{}}
-			s.consumers[info.Name] = c
-			if info.From == backend.FromNow {
-				c.start = cursor(s.log.lastID)
-			}
-		} else if err := backend.SamePer(c.info.Per, info.Per); err != nil {
+		before, changed := len(s.Leases[info.Name]), false
+		if err := s.Rows.Register(info, resources, maps.Keys(s.log.topics), s.log.slotCount, cursor(s.log.lastID)); err != nil {
 			return fmt.Errorf("leasemem: register consumer %s: %w", info.Name, err)
 		}
-		patterns := c.info.Topics
-		c.info = info
-		c.info.Topics = patterns
-		c.want(info.Topics, now)
-		before, changed := len(s.Leases[c.info.Name]), false
 		if info.Per == backend.PerStream {
-			changed = s.registerStreams(c, resources)
-		} else {
-			for _, name := range c.info.Resources(resources, maps.Keys(s.log.topics), s.log.slotCount) {
-				s.register(c, name)
-			}
+			changed = s.registerStreams(s.Consumers[info.Name], resources)
 		}
 		switch {
-		case !changed && len(s.Leases[c.info.Name]) == before:
+		case !changed && len(s.Leases[info.Name]) == before:
 		case info.Per == backend.PerStream:
 			s.streamsWanted(info.Name)
 		default:
@@ -56,27 +33,10 @@ func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resou
 	})
 }
 
-func (s *store) register(c *consumer, resource string) *backend.LeaseRow {
-	l := s.Leases[c.info.Name][resource]
-	if l == nil {
-		l = &backend.LeaseRow{Ref: backend.Ref{Resource: resource}, Cursor: c.start}
-		s.Save(c.info.Name, l)
-	}
-	return l
-}
-
 // Survey counts members and leases.
 func (b *Backend) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
 	return call(ctx, b, "Survey", func(s *store, now time.Time) ([]backend.Survey, error) {
-		out := make([]backend.Survey, len(consumers))
-		for i, name := range consumers {
-			grace := time.Duration(0)
-			if c := s.consumers[name]; c != nil {
-				grace = c.info.Grace
-			}
-			out[i] = s.Rows.Survey(name, grace)
-		}
-		return out, nil
+		return s.Rows.Survey(consumers), nil
 	})
 }
 

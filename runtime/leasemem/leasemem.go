@@ -56,11 +56,11 @@ func WithClock(now func() time.Time) Option { return func(b *Backend) { b.store.
 // New returns a backend with an empty storage.
 func New(opts ...Option) *Backend {
 	b := &Backend{store: &store{
-		now:       time.Now,
-		Rows:      backend.NewRows(),
-		consumers: map[string]*consumer{},
-		feeds:     map[*feed]struct{}{},
+		now:   time.Now,
+		Rows:  backend.NewRows(),
+		feeds: map[*feed]struct{}{},
 	}}
+	b.store.Log = b.store
 	b.store.log.slotCount = defaultSlots
 	b.store.log.restore(nil, 0)
 	for _, o := range opts {
@@ -90,13 +90,11 @@ type store struct {
 	now func() time.Time
 
 	*backend.Rows
-	consumers map[string]*consumer
-	feeds     map[*feed]struct{}
-	ledger    ledger
-	outbox    outbox
+	feeds  map[*feed]struct{}
+	ledger ledger
+	outbox outbox
 
-	log        log
-	lastDeadID int64
+	log log
 }
 
 // call runs f as one atomic step, between the two moments at which it may be made to fail.

@@ -77,7 +77,7 @@ func (s *store) executing(consumer string, it *item, now time.Time) bool {
 	if l == nil {
 		return false
 	}
-	free, _ := s.Free(l, s.consumers[consumer].info.Grace)
+	free, _ := s.Free(l, s.Consumers[consumer].Grace)
 	return !free
 }
 

@@ -10,12 +10,11 @@ import (
 
 // Snapshot is a storage as it was at one moment, see Backend.Snapshot.
 type Snapshot struct {
-	log                []*message
-	lastID, lastDeadID int64
-	consumers          map[string]*consumer
-	leases             map[string]map[string]*backend.LeaseRow
-	items              map[itemName]*item
-	outbox             outbox
+	log    []*message
+	lastID int64
+	rows   *backend.Rows // without sessions
+	items  map[itemName]*item
+	outbox outbox
 }
 
 // Snapshot copies the storage, so that a test can set it back.
@@ -34,10 +33,8 @@ func (b *Backend) Restore(from *Snapshot) {
 	defer s.mu.Unlock()
 	again := from.copy()
 	s.log.restore(again.log, again.lastID)
-	s.lastDeadID = again.lastDeadID
-	s.consumers, s.ledger.items, s.outbox = again.consumers, again.items, again.outbox
-	s.Rows = backend.NewRows()
-	s.At, s.Leases = s.now(), again.leases
+	s.Rows, s.ledger.items, s.outbox = again.rows, again.items, again.outbox
+	s.At, s.Log = s.now(), s
 	for consumer, leases := range s.Leases {
 		for _, l := range leases {
 			if l.Session != "" {
@@ -52,7 +49,7 @@ func (b *Backend) Restore(from *Snapshot) {
 }
 
 func (s *store) snapshot() *Snapshot {
-	all := &Snapshot{log: s.log.all, lastID: s.log.lastID, lastDeadID: s.lastDeadID, consumers: s.consumers, leases: s.Leases, items: s.ledger.items, outbox: s.outbox}
+	all := &Snapshot{log: s.log.all, lastID: s.log.lastID, rows: s.Rows, items: s.ledger.items, outbox: s.outbox}
 	return all.copy()
 }
 
@@ -60,16 +57,18 @@ func (s *store) snapshot() *Snapshot {
 // copied here, and not shared with what changes them.
 func (p *Snapshot) copy() *Snapshot {
 	out := &Snapshot{
-		log: slices.Clone(p.log), lastID: p.lastID, lastDeadID: p.lastDeadID, consumers: map[string]*consumer{}, leases: map[string]map[string]*backend.LeaseRow{},
+		log: slices.Clone(p.log), lastID: p.lastID, rows: backend.NewRows(),
 		items: map[itemName]*item{}, outbox: outbox{ids: maps.Clone(p.outbox.ids), delayed: slices.Clone(p.outbox.delayed)},
 	}
-	for name, c := range p.consumers {
+	maps.Copy(out.rows.Dead, p.rows.Dead)
+	for name, c := range p.rows.Consumers {
 		k := *c
-		k.dead = slices.Clone(c.dead)
-		out.consumers[name] = &k
-		out.leases[name] = map[string]*backend.LeaseRow{}
-		for resource, l := range p.leases[name] {
-			out.leases[name][resource] = copyLease(l)
+		k.Wanted = maps.Clone(c.Wanted)
+		out.rows.Consumers[name] = &k
+	}
+	for consumer, leases := range p.rows.Leases {
+		for _, l := range leases {
+			out.rows.Save(consumer, copyLease(l))
 		}
 	}
 	for name, it := range p.items {

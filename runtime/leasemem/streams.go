@@ -10,10 +10,10 @@ import (
 )
 
 // registerStreams makes streams wanted: those named, or all with work.
-func (s *store) registerStreams(c *consumer, names []string) (changed bool) {
-	if names == nil && !c.info.Announced {
+func (s *store) registerStreams(c *backend.ConsumerRow, names []string) (changed bool) {
+	if names == nil && !c.Announced {
 		names = slices.Collect(maps.Keys(s.log.keys))
-		for name, l := range s.Leases[c.info.Name] {
+		for name, l := range s.Leases[c.Name] {
 			if len(l.Parked) > 0 {
 				names = append(names, name)
 			}
@@ -21,8 +21,8 @@ func (s *store) registerStreams(c *consumer, names []string) (changed bool) {
 		names = slices.DeleteFunc(names, func(n string) bool { return !s.hasWork(c, n) })
 	}
 	for _, n := range names {
-		known := s.Leases[c.info.Name][n] != nil
-		l := s.register(c, n)
+		known := s.Leases[c.Name][n] != nil
+		l := s.Lease(c, n)
 		changed = changed || l.Idle || !known
 		l.Idle = false
 	}
@@ -30,28 +30,28 @@ func (s *store) registerStreams(c *consumer, names []string) (changed bool) {
 }
 
 // unleased returns what the leases of streams would be that were not registered yet.
-func (s *store) unleased(c *consumer) (out []*backend.LeaseRow) {
-	if c.info.Per != backend.PerStream || c.info.Announced {
+func (s *store) unleased(c *backend.ConsumerRow) (out []*backend.LeaseRow) {
+	if c.Per != backend.PerStream || c.Announced {
 		return nil
 	}
 	for key := range s.log.keys {
-		if s.Leases[c.info.Name][key] == nil {
-			out = append(out, &backend.LeaseRow{Ref: backend.Ref{Resource: key}, Cursor: c.start})
+		if s.Leases[c.Name][key] == nil {
+			out = append(out, &backend.LeaseRow{Ref: backend.Ref{Resource: key}, Cursor: c.Start})
 		}
 	}
 	return out
 }
 
 // hasWork reports that a stream has messages that its owners have not passed, or parked ones.
-func (s *store) hasWork(c *consumer, stream string) bool {
-	at := c.start
-	if l := s.Leases[c.info.Name][stream]; l != nil {
+func (s *store) hasWork(c *backend.ConsumerRow, stream string) bool {
+	at := c.Start
+	if l := s.Leases[c.Name][stream]; l != nil {
 		if len(l.Parked) > 0 {
 			return true
 		}
 		at = l.Cursor
 	}
-	return slices.ContainsFunc(s.log.pending(c.info, stream, at), func(m *message) bool { return matches(c.info, m) })
+	return slices.ContainsFunc(s.log.pending(c.ConsumerInfo, stream, at), func(m *message) bool { return matches(c.ConsumerInfo, m) })
 }
 
 // Retire gives streams back; those without work are not granted until they are registered again.
@@ -62,8 +62,8 @@ func (b *Backend) Retire(ctx context.Context, session, consumer string, leases [
 		}
 		for _, ref := range leases {
 			if l := s.Held(session, consumer, ref); l != nil {
-				c := s.consumers[consumer]
-				l.Idle = c.info.Announced || !s.hasWork(c, l.Resource)
+				c := s.Consumers[consumer]
+				l.Idle = c.Announced || !s.hasWork(c, l.Resource)
 				s.Drop(consumer, l)
 				if !l.Idle {
 					s.streamsWanted(consumer)
@@ -79,17 +79,17 @@ const forgottenAfter = 24 * time.Hour
 
 // forgetStreams drops streams without work of which nothing is left, and returns how many.
 // The epoch of one that comes again is higher: it is at least the time.
-func (s *store) forgetStreams(c *consumer, now time.Time) (n int) {
-	if c.info.Per != backend.PerStream {
+func (s *store) forgetStreams(c *backend.ConsumerRow, now time.Time) (n int) {
+	if c.Per != backend.PerStream {
 		return 0
 	}
 	buried := map[string]bool{}
-	for _, d := range c.dead {
-		buried[d.Resource] = true
+	for _, d := range s.Dead {
+		buried[d.Resource] = buried[d.Resource] || d.Consumer == c.Name
 	}
-	for name, l := range s.Leases[c.info.Name] {
-		if l.Idle && now.Sub(l.Since) > forgottenAfter && len(l.Parked) == 0 && !buried[name] && (c.info.Announced || len(s.log.keys[name]) == 0) {
-			delete(s.Leases[c.info.Name], name)
+	for name, l := range s.Leases[c.Name] {
+		if l.Idle && now.Sub(l.Since) > forgottenAfter && len(l.Parked) == 0 && !buried[name] && (c.Announced || len(s.log.keys[name]) == 0) {
+			delete(s.Leases[c.Name], name)
 			n++
 		}
 	}

@@ -120,9 +120,14 @@ func merge[Row any](table, rows map[string]*Row) {
 
 // Save stores a lease, which may be new.
 func (r *Rows) Save(consumer string, l *LeaseRow) {
-	one := &Rows{Leases: map[string]map[string]*LeaseRow{consumer: {l.Resource: l}}}
-	if r.Merge(one); r.Changed != nil {
-		r.Changed.Merge(one)
+	for _, rows := range []*Rows{r, r.Changed} {
+		if rows == nil {
+			continue
+		}
+		if rows.Leases[consumer] == nil {
+			rows.Leases[consumer] = map[string]*LeaseRow{}
+		}
+		rows.Leases[consumer][l.Resource] = l
 	}
 }
 

@@ -22,7 +22,7 @@ func (r *Rows) Fetch(req FetchRequest) (all []Fetched, err error) {
 			return nil, fmt.Errorf("fetch %s/%s: the cursor is a %T; use one of this backend", c.Name, item.Resource, item.From)
 		}
 		f := Fetched{Resource: item.Resource}
-		cuts := []Cursor{item.From}
+		cuts := []Position{from}
 		for at, m := range r.Log.Unread(c, item.Resource, from) {
 			if f.More = len(f.Messages) >= item.Limit; f.More {
 				break
@@ -30,7 +30,13 @@ func (r *Rows) Fetch(req FetchRequest) (all []Fetched, err error) {
 			f.Messages = append(f.Messages, m.Raw(req.MaxPayload))
 			cuts = append(cuts, at)
 		}
-		f.Next, f.Cut = cuts[len(cuts)-1], func(n int) Cursor { return cuts[n] }
+		f.Cut = func(n int) Cursor {
+			if n == 0 {
+				return item.From
+			}
+			return cuts[n]
+		}
+		f.Next = f.Cut(len(f.Messages))
 		all = append(all, f)
 	}
 	return all, nil

@@ -74,10 +74,7 @@ func (o *operator) deadLetters(ctx context.Context, f operate.DeadLetterFilter) 
 		}
 	}
 	slices.SortStableFunc(found, func(a, b deadLetter) int { return a.DeadAt.Compare(b.DeadAt) })
-	if f.Limit > 0 && len(found) > f.Limit {
-		found = found[:f.Limit]
-	}
-	return found, nil
+	return backend.First(found, f.Limit), nil
 }
 
 // deadLettersOf selects those of one consumer under one tag, at most f.Limit.
@@ -103,7 +100,7 @@ func (o *operator) deadLettersOf(ctx context.Context, consumer string, tag int, 
 		}
 		page := list(reply)
 		for _, v := range list(page[1]) {
-			if d := o.readDead(consumer, tag, list(v), len(f.IDs) == 1); selects(f, d.DeadLetterInfo) {
+			if d := o.readDead(consumer, tag, list(v), len(f.IDs) == 1); backend.Selects(f, &d.DeadLetterInfo) {
 				found = append(found, d)
 			}
 		}
@@ -132,11 +129,6 @@ func (o *operator) readDead(consumer string, tag int, v []any, payload bool) dea
 		d.Payload = m.Payload
 	}
 	return d
-}
-
-func selects(f operate.DeadLetterFilter, d operate.DeadLetterInfo) bool {
-	match := func(pattern, v string) bool { return pattern == "" || backend.MatchTopic([]string{pattern}, v) }
-	return (len(f.IDs) == 0 || slices.Contains(f.IDs, d.ID)) && match(f.Topic, d.Topic) && (f.Key == "" || f.Key == d.Key) && match(f.Reason, d.Reason)
 }
 
 // Replay puts dead letters back, each in the lane of its key, the oldest first.

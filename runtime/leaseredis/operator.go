@@ -95,17 +95,9 @@ func (cat *catalog) cards(ctx context.Context, sh *shape, name string) ([]int, e
 // leasePage is how many leases one script call describes.
 const leasePage = 500
 
-// leaseView is a lease as operators see it.
-type leaseView struct {
-	operate.LeaseStatus
-	at     cursor
-	lanes  int
-	oldest time.Duration // age of the oldest unread message
-}
-
-// leases describes the leases of a consumer, or the one of a resource, the furthest behind first.
-func (o *operator) leases(ctx context.Context, sh *shape, info backend.ConsumerInfo, resource string) ([]leaseView, error) {
-	var views []leaseView
+// leases describes the leases of a consumer, or the one of a resource.
+func (o *operator) leases(ctx context.Context, sh *shape, info backend.ConsumerInfo, resource string) ([]backend.LeaseView, error) {
+	var views []backend.LeaseView
 	describe := func(tag int, names []string) error {
 		if len(names) == 0 {
 			return nil
@@ -122,13 +114,20 @@ func (o *operator) leases(ctx context.Context, sh *shape, info backend.ConsumerI
 		first := len(views)
 		for _, v := range list(reply) {
 			v := list(v)
-			l := leaseView{at: cursor(text(v[4])), lanes: int(number(v[7])), LeaseStatus: operate.LeaseStatus{
+			l := backend.LeaseView{Lanes: int(number(v[7])), LeaseStatus: operate.LeaseStatus{
 				Resource: text(v[0]), Session: text(v[1]), Epoch: number(v[2]), Parked: int(number(v[6])), Suspicion: int(number(v[5])),
 			}}
 			if l.Session != "" {
 				l.Since = time.Duration(number(v[3])) * time.Microsecond
 			}
-			at[l.Resource] = l.at
+			at[l.Resource] = cursor(text(v[4]))
+			ins := o.inputsOf(sh, info, l.Resource)
+			var last position
+			for k, p := range at[l.Resource].positions(ins) {
+				if p != (position{}) && p.compare(last) >= 0 {
+					last, l.Position = p, messageID(ins[k], p)
+				}
+			}
 			views = append(views, l)
 		}
 		behind, err := o.lag(ctx, sh, info, at)
@@ -137,7 +136,7 @@ func (o *operator) leases(ctx context.Context, sh *shape, info backend.ConsumerI
 		}
 		for i := range views[first:] {
 			l := &views[first+i]
-			l.Lag, l.oldest = behind[l.Resource].count, behind[l.Resource].oldest
+			l.Lag, l.OldestUnread = behind[l.Resource].count, behind[l.Resource].oldest
 		}
 		return nil
 	}
@@ -147,9 +146,6 @@ func (o *operator) leases(ctx context.Context, sh *shape, info backend.ConsumerI
 			return nil, err
 		}
 	}
-	slices.SortFunc(views, func(a, b leaseView) int {
-		return cmp.Or(cmp.Compare(b.Lag, a.Lag), cmp.Compare(a.Resource, b.Resource))
-	})
 	return views, nil
 }
 
@@ -217,11 +213,6 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 				st.Standbys++
 			}
 		}
-		behind := func(count int64, oldest time.Duration) {
-			st.LagTotal += count
-			st.LagMax = max(st.LagMax, count)
-			st.OldestUnread = max(st.OldestUnread, oldest)
-		}
 		views, err := o.leases(ctx, sh, info, "")
 		if err != nil {
 			return nil, err
@@ -229,8 +220,8 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 		known := make(map[string]bool, len(views))
 		for _, l := range views {
 			known[l.Resource] = true
-			behind(l.Lag, l.oldest)
-			st.ParkedKeys += l.lanes
+			st.AddLag(l.Lag, l.OldestUnread)
+			st.ParkedKeys += l.Lanes
 		}
 		if info.Per != backend.PerCluster { // some may not have been registered yet
 			found, err := o.discover(ctx, sh, info)
@@ -252,7 +243,7 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 					return nil, err
 				}
 				for _, l := range lags {
-					behind(l.count, l.oldest)
+					st.AddLag(l.count, l.oldest)
 				}
 			}
 		}
@@ -319,19 +310,15 @@ func micros(reply any) time.Duration { return time.Duration(number(reply)) * tim
 
 // Leases lists leases of a consumer. A limit of 0 means all.
 func (o *operator) Leases(ctx context.Context, consumer string, limit int) ([]operate.LeaseStatus, error) {
-	views, err := o.view(ctx, consumer, "", limit)
+	views, err := o.views(ctx, consumer, "")
 	if err != nil {
 		return nil, fmt.Errorf("leaseredis: leases of %s: %w", consumer, err)
 	}
-	out := make([]operate.LeaseStatus, len(views))
-	for i := range views {
-		out[i] = views[i].LeaseStatus
-	}
-	return out, nil
+	return backend.LeaseStatuses(views, limit), nil
 }
 
-// view is leases for operators: nothing for a consumer that nobody knows.
-func (o *operator) view(ctx context.Context, consumer, resource string, limit int) (views []leaseView, err error) {
+// views is leases for operators: nothing for a consumer that nobody knows.
+func (o *operator) views(ctx context.Context, consumer, resource string) (views []backend.LeaseView, err error) {
 	err = o.repeat(ctx, func() error {
 		sh, err := o.shape(ctx)
 		if err != nil {
@@ -347,9 +334,6 @@ func (o *operator) view(ctx context.Context, consumer, resource string, limit in
 		views, err = o.leases(ctx, sh, info, resource)
 		return err
 	})
-	if limit > 0 && len(views) > limit {
-		views = views[:limit]
-	}
 	return views, err
 }
 

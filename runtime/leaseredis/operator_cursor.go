@@ -17,16 +17,12 @@ import (
 // Cursors shows how far a consumer has got. A limit of 0 means all.
 func (o *operator) Cursors(ctx context.Context, consumer, resource string, limit int) ([]operate.CursorStatus, error) {
 	fail := func(err error) error { return fmt.Errorf("leaseredis: cursors of %s: %w", consumer, err) }
-	views, err := o.view(ctx, consumer, resource, limit)
+	views, err := o.views(ctx, consumer, resource)
 	if err != nil {
 		return nil, fail(err)
 	}
 	if len(views) == 0 {
 		return nil, nil
-	}
-	sh, err := o.shape(ctx)
-	if err != nil {
-		return nil, fail(err)
 	}
 	info, err := o.info(ctx, consumer)
 	if err == nil && info.ReadsNothing() {
@@ -35,18 +31,7 @@ func (o *operator) Cursors(ctx context.Context, consumer, resource string, limit
 	if err != nil {
 		return nil, fail(err)
 	}
-	out := make([]operate.CursorStatus, len(views))
-	for i, l := range views {
-		out[i] = operate.CursorStatus{Resource: l.Resource, Session: l.Session, Epoch: l.Epoch, Lag: l.Lag, OldestUnread: l.oldest}
-		ins := o.inputsOf(sh, info, l.Resource)
-		var last position
-		for k, p := range l.at.positions(ins) {
-			if p != (position{}) && p.compare(last) >= 0 {
-				last, out[i].Position = p, messageID(ins[k], p)
-			}
-		}
-	}
-	return out, nil
+	return backend.CursorStatuses(views, limit), nil
 }
 
 // setCursorStep is how many parked messages and dead letters one script call drops.
@@ -56,8 +41,8 @@ const setCursorStep = 500
 // retention has dropped do not come back: the beginning is what the log still has.
 func (o *operator) SetCursor(ctx context.Context, consumer, resource string, to operate.CursorTarget) (int, error) {
 	fail := func(err error) error { return fmt.Errorf("leaseredis: set the cursor of %s: %w", consumer, err) }
-	if n := flag(to.Beginning) + flag(to.Now) + flag(to.After != ""); n != 1 {
-		return 0, fail(errors.New("say exactly one of the beginning, now, and after which message"))
+	if err := to.Check(); err != nil {
+		return 0, fail(err)
 	}
 	sh, err := o.shape(ctx)
 	if err != nil {

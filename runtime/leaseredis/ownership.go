@@ -59,7 +59,7 @@ func (o *owner) Register(ctx context.Context, info backend.ConsumerInfo, resourc
 		}
 	case info.Per == backend.PerTopic && sourceOf(info) == nil:
 		resources = slices.DeleteFunc(slices.Clone(resources), func(t string) bool { return !backend.MatchTopic(info.Topics, t) })
-	case info.Per == backend.PerGroup, info.Per == backend.PerCluster:
+	case info.Per.Whole():
 		resources = []string{backend.Whole}
 	}
 	var steps []step
@@ -270,7 +270,7 @@ func (o *owner) lanes(ctx context.Context, tag int, consumer, resource string) (
 // those that the session has not entered.
 func (o *owner) acquireFrom(sh *shape, req backend.AcquireRequest) []int {
 	tags := make([]int, 0, sh.tags)
-	if per := req.Consumer.Per; per == backend.PerGroup || per == backend.PerCluster {
+	if req.Consumer.Per.Whole() {
 		tags = append(tags, sh.leaseTag(req.Consumer.Name, backend.Whole))
 	} else {
 		for tag := range sh.tags {

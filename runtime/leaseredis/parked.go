@@ -80,7 +80,7 @@ func (cs *commits) FetchParked(ctx context.Context, req backend.ParkedRequest) (
 
 // leaseSteps runs a script under every tag that keeps leases of the consumer.
 func (cat *catalog) leaseSteps(sh *shape, info backend.ConsumerInfo, s *script, args ...any) []step {
-	if info.Per == backend.PerGroup || info.Per == backend.PerCluster {
+	if info.Per.Whole() {
 		return []step{{tag: sh.leaseTag(info.Name, backend.Whole), script: s, args: args}}
 	}
 	steps := make([]step, sh.tags)

@@ -77,13 +77,10 @@ func (f *sourceFeed) take() []string {
 
 // add names a stream's resource in news.
 func (f *sourceFeed) add(news *backend.News, stream string) {
-	if news.Resources == nil {
-		news.Resources = map[string][]string{}
-	}
 	if f.info.Per == backend.PerGroup {
 		stream = backend.Whole
 	}
-	news.Resources[f.info.Name] = append(news.Resources[f.info.Name], stream)
+	news.Add(f.info.Name, stream)
 }
 
 // watch looks for news until ctx ends.

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
+	"github.com/leasegen/leasegen/generator/internal/syntax"
 )
 
 // File holds the directives of one Go file, with what they belong to.
@@ -102,20 +103,9 @@ func mayBeStruct(spec *ast.TypeSpec) bool {
 // carriers maps doc comments to the struct types they belong to.
 func carriers(f *ast.File) map[*ast.CommentGroup]*ast.TypeSpec {
 	m := map[*ast.CommentGroup]*ast.TypeSpec{}
-	for _, decl := range f.Decls {
-		gen, ok := decl.(*ast.GenDecl)
-		if !ok || gen.Tok != token.TYPE {
-			continue
-		}
-		for _, s := range gen.Specs {
-			spec := s.(*ast.TypeSpec)
-			doc := spec.Doc
-			if !gen.Lparen.IsValid() {
-				doc = gen.Doc
-			}
-			if mayBeStruct(spec) && doc != nil {
-				m[doc] = spec
-			}
+	for spec, doc := range syntax.Types(f) {
+		if mayBeStruct(spec) && doc != nil {
+			m[doc] = spec
 		}
 	}
 	return m

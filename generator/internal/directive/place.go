@@ -6,6 +6,7 @@ import (
 	"go/token"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
+	"github.com/leasegen/leasegen/generator/internal/syntax"
 )
 
 // outline is the file once more with its function bodies, which the loader drops but
@@ -96,7 +97,7 @@ func (o *outline) owner(decl ast.Decl, at int) (what, code, hint string) {
 	switch decl := decl.(type) {
 	case *ast.FuncDecl:
 		name, hint := "func "+decl.Name.Name, ""
-		if t := receiver(decl); t != "" {
+		if t := syntax.Receiver(decl); t != "" {
 			name, hint = "method "+t+"."+decl.Name.Name, "move it to the doc comment of type "+t
 		}
 		if o.in(decl.Doc, at) {
@@ -182,28 +183,4 @@ func article(tok token.Token) string {
 		return "a variable"
 	}
 	return "an import"
-}
-
-// receiver returns the name of a method's receiver type, or "".
-func receiver(decl *ast.FuncDecl) string {
-	if decl.Recv == nil || len(decl.Recv.List) == 0 {
-		return ""
-	}
-	t := decl.Recv.List[0].Type
-	for {
-		switch x := t.(type) {
-		case *ast.StarExpr:
-			t = x.X
-		case *ast.ParenExpr:
-			t = x.X
-		case *ast.IndexExpr:
-			t = x.X
-		case *ast.IndexListExpr:
-			t = x.X
-		case *ast.Ident:
-			return x.Name
-		default:
-			return ""
-		}
-	}
 }

@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"golang.org/x/tools/go/packages"
+
+	"github.com/leasegen/leasegen/generator/internal/syntax"
 )
 
 // A shaker type-checks what annotated declarations are made of, and nothing else: it follows
@@ -68,7 +70,7 @@ type shaken struct {
 
 type file struct {
 	pkg     *shaken
-	syntax  *ast.File
+	tree    *ast.File
 	imports []*imported
 	kept    bool
 	aside   bool // of another platform: names are followed in it, and it is not checked
@@ -149,14 +151,14 @@ func (s *shaken) parse() {
 				continue // it may be stale or broken, whatever the patterns are
 			}
 		}
-		syntax, err := parseSignatures(s.l.m.Fset, name, src)
+		tree, err := parseSignatures(s.l.m.Fset, name, src)
 		if list, ok := errors.AsType[scanner.ErrorList](err); ok {
 			for _, e := range list {
 				s.Errors = append(s.Errors, packages.Error{Pos: e.Pos.String(), Msg: e.Msg, Kind: packages.ParseError})
 			}
 		}
-		if syntax != nil {
-			s.index(&file{pkg: s, syntax: syntax})
+		if tree != nil {
+			s.index(&file{pkg: s, tree: tree})
 		}
 	}
 	for name, decls := range s.decls { // a method may name its type by an alias
@@ -170,7 +172,7 @@ func (s *shaken) parse() {
 
 func (s *shaken) index(f *file) {
 	s.files = append(s.files, f)
-	for _, spec := range f.syntax.Imports {
+	for _, spec := range f.tree.Imports {
 		text, err := strconv.Unquote(spec.Path.Value)
 		if err != nil {
 			continue
@@ -188,49 +190,20 @@ func (s *shaken) index(f *file) {
 		f.imports = append(f.imports, i)
 	}
 	add := func(name *ast.Ident, d decl) { s.decls[name.Name] = append(s.decls[name.Name], d) }
-	for _, d := range f.syntax.Decls {
+	for _, d := range f.tree.Decls {
 		switch d := d.(type) {
 		case *ast.FuncDecl:
 			if d.Recv == nil {
 				add(d.Name, decl{file: f, fn: d})
-			} else if t := receiver(d); t != "" {
+			} else if t := syntax.Receiver(d); t != "" {
 				s.methods[t] = append(s.methods[t], decl{file: f, fn: d})
 			}
 		case *ast.GenDecl:
 			for _, spec := range d.Specs {
-				switch spec := spec.(type) {
-				case *ast.TypeSpec:
-					add(spec.Name, decl{file: f, gen: d, spec: spec})
-				case *ast.ValueSpec:
-					for _, name := range spec.Names {
-						add(name, decl{file: f, gen: d, spec: spec})
-					}
+				for _, name := range syntax.Names(spec) {
+					add(name, decl{file: f, gen: d, spec: spec})
 				}
 			}
-		}
-	}
-}
-
-// receiver returns the name of a method's receiver type, or "".
-func receiver(d *ast.FuncDecl) string {
-	if len(d.Recv.List) == 0 {
-		return ""
-	}
-	e := d.Recv.List[0].Type
-	for {
-		switch x := e.(type) {
-		case *ast.StarExpr:
-			e = x.X
-		case *ast.ParenExpr:
-			e = x.X
-		case *ast.IndexExpr:
-			e = x.X
-		case *ast.IndexListExpr:
-			e = x.X
-		case *ast.Ident:
-			return x.Name
-		default:
-			return ""
 		}
 	}
 }
@@ -280,7 +253,7 @@ func (s *shaken) check() {
 	}
 	s.Types, _ = conf.Check(s.PkgPath, s.Fset, files, nil)
 	for _, f := range s.files {
-		f.syntax = nil // it is large, and no more needed
+		f.tree = nil // it is large, and no more needed
 	}
 	s.files, s.decls, s.methods = nil, nil, nil
 }
@@ -288,16 +261,16 @@ func (s *shaken) check() {
 // shake returns the file with those of its declarations that matter.
 func (f *file) shake() *ast.File {
 	s := f.pkg
-	out := &ast.File{Package: f.syntax.Package, Name: f.syntax.Name, FileStart: f.syntax.FileStart, FileEnd: f.syntax.FileEnd, GoVersion: f.syntax.GoVersion}
+	out := &ast.File{Package: f.tree.Package, Name: f.tree.Name, FileStart: f.tree.FileStart, FileEnd: f.tree.FileEnd, GoVersion: f.tree.GoVersion}
 	done := map[ast.Node]bool{}
-	for _, d := range f.syntax.Decls {
+	for _, d := range f.tree.Decls {
 		switch d := d.(type) {
 		case *ast.FuncDecl:
 			name := d.Name.Name
 			switch {
 			case d.Recv != nil:
 				m := decl{file: f, fn: d}
-				if t := s.aliased(receiver(d)); t != "" && m.matters(s.parts[t]) {
+				if t := s.aliased(syntax.Receiver(d)); t != "" && m.matters(s.parts[t]) {
 					out.Decls = append(out.Decls, m.method(s.parts[t]))
 				}
 			case s.parts[name] != 0:
@@ -337,16 +310,7 @@ func (s *shaken) aliased(t string) string {
 // keep returns what is left of one type, constant or variable.
 func (f *file) keep(gen *ast.GenDecl, spec ast.Spec, done map[ast.Node]bool) (out []ast.Decl) {
 	s := f.pkg
-	var ids []*ast.Ident
-	switch spec := spec.(type) {
-	case *ast.TypeSpec:
-		ids = []*ast.Ident{spec.Name}
-	case *ast.ValueSpec:
-		ids = spec.Names
-	default:
-		return nil
-	}
-	for _, id := range ids {
+	for _, id := range syntax.Names(spec) {
 		d := decl{file: f, gen: gen, spec: spec}
 		unit := ast.Node(spec)
 		if gen.Tok == token.CONST {

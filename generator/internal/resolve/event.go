@@ -63,8 +63,7 @@ func (r *resolver) event(s *Source, e *Event) {
 		}
 		f, problem, hint := fieldAt(named, path)
 		if problem != "" {
-			pos, end := e.Spec.Span(key)
-			r.add(diag.Diagnostic{Code: "LG0311", Pos: pos, End: end, Message: key + ": " + problem, Hint: hint})
+			r.add(e.Spec.Finding("LG0311", key, key+": "+problem, hint))
 		}
 		return f
 	}
@@ -83,11 +82,8 @@ func (r *resolver) isStruct(at *ast.TypeSpec, obj *types.TypeName, s spec.Source
 			return false
 		}
 	}
-	pos, end := s.Span("")
-	r.add(diag.Diagnostic{Code: "LG0201", Pos: pos, End: end,
-		Message: fmt.Sprintf("//leasegen:%s stands on type %s, which is no struct", s.Directive.Name, obj.Name()),
-		Hint:    "put it into the doc comment of a struct type",
-		Related: []diag.Related{{Pos: r.position(at.Name.Pos()), Message: obj.Name() + " at"}}})
+	r.add(s.Finding("LG0201", "", fmt.Sprintf("//leasegen:%s stands on type %s, which is no struct", s.Directive.Name, obj.Name()),
+		"put it into the doc comment of a struct type", diag.Related{Pos: r.position(at.Name.Pos()), Message: obj.Name() + " at"}))
 	return false
 }
 
@@ -197,20 +193,20 @@ func fieldNames(s *types.Struct) []string {
 
 // undecodable finds the first field of an event that encoding/json cannot decode.
 func undecodable(t *types.Named) (field *types.Var, path, why string) {
-	if unmarshals(t) {
-		return nil, "", ""
-	}
-	seen := map[types.Type]bool{t: true}
 	st, ok := t.Underlying().(*types.Struct)
-	if !ok {
+	if !ok || unmarshals(t) {
 		return nil, "", ""
 	}
+	return undecodableIn(st, "", map[types.Type]bool{t: true})
+}
+
+func undecodableIn(st *types.Struct, prefix string, seen map[types.Type]bool) (field *types.Var, path, why string) {
 	for i := range st.NumFields() {
 		f := st.Field(i)
 		if skipped(f, st.Tag(i)) {
 			continue
 		}
-		if path, why := undecodableType(f.Type(), f.Name(), seen); why != "" {
+		if path, why := undecodableType(f.Type(), prefix+f.Name(), seen); why != "" {
 			return f, path, why
 		}
 	}
@@ -219,16 +215,8 @@ func undecodable(t *types.Named) (field *types.Var, path, why string) {
 
 // skipped reports whether encoding/json passes over a field.
 func skipped(f *types.Var, tag string) bool {
-	if reflect.StructTag(tag).Get("json") == "-" {
-		return true
-	}
-	if f.Exported() {
-		return false
-	}
-	if f.Embedded() { // the exported fields of an embedded struct count
-		return structOf(f.Type()) == nil
-	}
-	return true
+	// The exported fields of an embedded struct count.
+	return reflect.StructTag(tag).Get("json") == "-" || !f.Exported() && (!f.Embedded() || structOf(f.Type()) == nil)
 }
 
 // unknownType is why a field whose declaration does not type-check cannot be decoded.
@@ -277,13 +265,8 @@ func undecodableType(t types.Type, path string, seen map[types.Type]bool) (strin
 		}
 		return undecodableType(u.Elem(), path+"[]", seen)
 	case *types.Struct:
-		for i := range u.NumFields() {
-			if f := u.Field(i); !skipped(f, u.Tag(i)) {
-				if p, why := undecodableType(f.Type(), path+"."+f.Name(), seen); why != "" {
-					return p, why
-				}
-			}
-		}
+		_, path, why := undecodableIn(u, path+".", seen)
+		return path, why
 	}
 	return "", ""
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/ir"
 	"github.com/leasegen/leasegen/generator/internal/load"
 	"github.com/leasegen/leasegen/generator/internal/names"
+	"github.com/leasegen/leasegen/generator/internal/spec"
+	"github.com/leasegen/leasegen/generator/internal/syntax"
 )
 
 // Names chooses the identifiers of all files and refuses those that are taken.
@@ -36,10 +38,10 @@ func Names(prog *load.Program, sources []*Source, files []*ir.File, diags *diag.
 			continue
 		}
 		for _, e := range f.Events {
-			s.add(generated{f, e.Publish, "for event " + e.Type.Name, "publish", "event", at[[2]string{f.PkgPath, e.Type.Name}].publish})
+			s.add(generated{f, e.Publish, "for event " + e.Type.Name, "publish", "event", at[[3]string{f.PkgPath, e.Type.Name, "publish"}]})
 		}
 		for _, c := range f.Consumers {
-			s.add(generated{f, c.Constructor, "for consumer " + c.Type.Name, "constructor", "consumer", at[[2]string{f.PkgPath, c.Type.Name}].constructor})
+			s.add(generated{f, c.Constructor, "for consumer " + c.Type.Name, "constructor", "consumer", at[[3]string{f.PkgPath, c.Type.Name, "constructor"}]})
 		}
 		if f.Register != nil {
 			s.add(generated{file: f, name: f.Register.Handlers, what: "for the consumers of the package"})
@@ -75,21 +77,19 @@ type generated struct {
 	at             [2]token.Position // from, to
 }
 
-// positions of the names that the outputs declare, by package and type.
-func positions(sources []*Source) map[[2]string]struct{ publish, constructor [2]token.Position } {
-	out := map[[2]string]struct{ publish, constructor [2]token.Position }{}
+// positions of the names that the outputs declare, by package, type and the argument that gives them.
+func positions(sources []*Source) map[[3]string][2]token.Position {
+	out := map[[3]string][2]token.Position{}
+	add := func(s *Source, t *ast.TypeSpec, from *spec.Source, key string) {
+		pos, end := from.Span(key)
+		out[[3]string{s.Pkg.Path, t.Name.Name, key}] = [2]token.Position{pos, end}
+	}
 	for _, s := range sources {
 		for _, e := range s.Events {
-			key := [2]string{s.Pkg.Path, e.Type.Name.Name}
-			p := out[key]
-			p.publish[0], p.publish[1] = e.Spec.Span("publish")
-			out[key] = p
+			add(s, e.Type, &e.Spec.Source, "publish")
 		}
 		for _, c := range s.Consumers {
-			key := [2]string{s.Pkg.Path, c.Type.Name.Name}
-			p := out[key]
-			p.constructor[0], p.constructor[1] = c.Consumer.Span("constructor")
-			out[key] = p
+			add(s, c.Type, &c.Consumer.Source, "constructor")
 		}
 	}
 	return out
@@ -127,7 +127,7 @@ func (r *resolver) scope(pkg *load.Package) *scope {
 	}
 	for _, f := range r.prog.Module.Elsewhere(pkg) {
 		for _, d := range f.File.Decls {
-			for _, id := range load.Declared(d) {
+			for _, id := range syntax.Declared(d) {
 				s.declared[id.Name] = true
 				s.elsewhere = append(s.elsewhere, elsewhere{id, f.Constraint})
 			}
@@ -149,7 +149,7 @@ func (r *resolver) hidden(s *scope, name string, pkg *load.Package) {
 			pos = r.position(e.id.Pos())
 		}
 	}
-	r.add(diag.Diagnostic{Code: "LG0402", Pos: pos, End: after(pos, name),
+	r.add(diag.Diagnostic{Code: "LG0402", Pos: pos, End: diag.After(pos, name),
 		Message: fmt.Sprintf("package %s declares %s and hides Go's own, which generated code needs", pkg.Name, name),
 		Hint:    "rename it"})
 }
@@ -163,7 +163,7 @@ func (r *resolver) testNames(pkg *load.Package) map[string]token.Position {
 			continue
 		}
 		for _, d := range f.Decls {
-			for _, id := range load.Declared(d) {
+			for _, id := range syntax.Declared(d) {
 				out[id.Name] = r.position(id.Pos())
 			}
 		}
@@ -211,7 +211,7 @@ func (r *resolver) taken(s *scope) {
 		}
 		switch {
 		case exists:
-			r.add(diag.Diagnostic{Code: "LG0401", Pos: pos, End: after(pos, g.name), Hint: hint,
+			r.add(diag.Diagnostic{Code: "LG0401", Pos: pos, End: diag.After(pos, g.name), Hint: hint,
 				Message: fmt.Sprintf("%s exists already; leasegen declares it %s", g.name, what)})
 		case twice >= 0 && g.key != "":
 			r.add(diag.Diagnostic{Code: "LG0401", Pos: g.at[0], End: g.at[1], Hint: fmt.Sprintf("write %s=%s", g.key, s.free(g)),

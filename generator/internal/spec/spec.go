@@ -14,6 +14,7 @@ import (
 	"go/token"
 	"time"
 
+	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/directive"
 )
 
@@ -176,4 +177,10 @@ func (s *Source) Span(key string) (pos, end token.Position) {
 	}
 	d := s.Directive
 	return d.Position(d.Pos), d.Position(d.NamePos + token.Pos(len(d.Name)))
+}
+
+// Finding is one about the value of an argument, or, if it was not set, about the directive.
+func (s *Source) Finding(code, key, message, hint string, related ...diag.Related) diag.Diagnostic {
+	pos, end := s.Span(key)
+	return diag.Diagnostic{Code: code, Pos: pos, End: end, Message: message, Hint: hint, Related: related}
 }

@@ -53,7 +53,7 @@ func (c *Consumer) checkTable(t *Table, diags *diag.List) bool {
 	ok := true
 	bad := func(s *Source, code, key, message, hint string) {
 		ok = false
-		s.bad(diags, code, key, message, hint)
+		diags.Add(s.Finding(code, key, message, hint))
 	}
 	switch c.Per {
 	case "stream", "cluster":

@@ -244,9 +244,7 @@ func (p *Plan) finding(f load.Fault) diag.Diagnostic {
 	}
 	if m := clash.FindStringSubmatch(f.Message); m != nil && len(f.Others) > 0 {
 		d.Code, d.Pos, d.Hint = "LG0401", f.Others[0], "rename yours"
-		d.End = d.Pos
-		d.End.Column += len(m[1])
-		d.End.Offset += len(m[1])
+		d.End = diag.After(d.Pos, m[1])
 		d.Message = fmt.Sprintf("%s exists already; leasegen declares it in %s%s", m[1], output, where)
 		return d
 	}
@@ -321,8 +319,6 @@ func (p *Plan) owner(f load.Fault, d *diag.Diagnostic) (at *ast.TypeSpec, table 
 		}
 	}
 	d.Pos = load.Position(p.Module.Fset, at.Name.Pos())
-	d.End = d.Pos
-	d.End.Column += len(at.Name.Name)
-	d.End.Offset += len(at.Name.Name)
+	d.End = diag.After(d.Pos, at.Name.Name)
 	return at, nil
 }

@@ -10,11 +10,7 @@ import (
 )
 
 // describeTable says what has one owner, for a consumer of a table.
-func describeTable(c *ir.Consumer) string {
-	order := "in order"
-	if c.Parallel() {
-		order = "in order for each key"
-	}
+func describeTable(c *ir.Consumer, order string) string {
 	switch c.Per {
 	case ir.PerTopic:
 		return fmt.Sprintf("the rows of %s with one %s are worked on by one replica at a time, %s.", c.Table.Name, c.Table.Topic, order)

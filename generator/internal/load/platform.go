@@ -7,7 +7,6 @@ import (
 	"go/parser"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -215,9 +214,8 @@ func expression(c string) constraint.Expr {
 func (m *Module) Elsewhere(p *Package) []Syntax {
 	var out []Syntax
 	for _, f := range p.Excluded {
-		base := filepath.Base(f.Path)
-		if strings.HasPrefix(base, "_") || strings.HasPrefix(base, ".") {
-			continue // of no build
+		if Ignored(f.Path) {
+			continue
 		}
 		if s, ok := m.syntax(f.Path, p.clause()); ok && slices.ContainsFunc(m.Platforms([]string{s.Constraint}), func(pl Platform) bool { return pl.Holds(s.Constraint) }) {
 			out = append(out, s)

@@ -263,6 +263,7 @@ func (f *file) shake() *ast.File {
 	s := f.pkg
 	out := &ast.File{Package: f.tree.Package, Name: f.tree.Name, FileStart: f.tree.FileStart, FileEnd: f.tree.FileEnd, GoVersion: f.tree.GoVersion}
 	done := map[ast.Node]bool{}
+	c := cutter{file: f, cut: true}
 	for _, d := range f.tree.Decls {
 		switch d := d.(type) {
 		case *ast.FuncDecl:
@@ -271,16 +272,16 @@ func (f *file) shake() *ast.File {
 			case d.Recv != nil:
 				m := decl{file: f, fn: d}
 				if t := s.aliased(syntax.Receiver(d)); t != "" && m.matters(s.parts[t]) {
-					out.Decls = append(out.Decls, m.method(s.parts[t]))
+					out.Decls = append(out.Decls, c.method(m, s.parts[t]))
 				}
 			case s.parts[name] != 0:
-				out.Decls = append(out.Decls, s.declaration(decl{file: f, fn: d}, s.parts[name]))
+				out.Decls = append(out.Decls, c.declaration(decl{file: f, fn: d}, s.parts[name]))
 			case s.first(d.Name, decl{fn: d}):
 				out.Decls = append(out.Decls, &ast.FuncDecl{Name: d.Name, Type: &ast.FuncType{Func: d.Type.Func, Params: &ast.FieldList{}}})
 			}
 		case *ast.GenDecl:
 			for _, spec := range d.Specs {
-				out.Decls = append(out.Decls, f.keep(d, spec, done)...)
+				out.Decls = append(out.Decls, c.keep(d, spec, done)...)
 			}
 		}
 	}
@@ -308,10 +309,10 @@ func (s *shaken) aliased(t string) string {
 }
 
 // keep returns what is left of one type, constant or variable.
-func (f *file) keep(gen *ast.GenDecl, spec ast.Spec, done map[ast.Node]bool) (out []ast.Decl) {
-	s := f.pkg
+func (c cutter) keep(gen *ast.GenDecl, spec ast.Spec, done map[ast.Node]bool) (out []ast.Decl) {
+	s := c.pkg
 	for _, id := range syntax.Names(spec) {
-		d := decl{file: f, gen: gen, spec: spec}
+		d := decl{file: c.file, gen: gen, spec: spec}
 		unit := ast.Node(spec)
 		if gen.Tok == token.CONST {
 			unit = gen
@@ -319,11 +320,11 @@ func (f *file) keep(gen *ast.GenDecl, spec ast.Spec, done map[ast.Node]bool) (ou
 		if done[unit] {
 			continue
 		}
-		if gen.Tok == token.CONST && slices.ContainsFunc(gen.Specs, func(c ast.Spec) bool {
-			return slices.ContainsFunc(c.(*ast.ValueSpec).Names, func(id *ast.Ident) bool { return s.parts[id.Name] != 0 })
+		if gen.Tok == token.CONST && slices.ContainsFunc(gen.Specs, func(spec ast.Spec) bool {
+			return slices.ContainsFunc(spec.(*ast.ValueSpec).Names, func(id *ast.Ident) bool { return s.parts[id.Name] != 0 })
 		}) || s.parts[id.Name] != 0 {
 			done[unit] = true
-			out = append(out, s.declaration(d, s.parts[id.Name]))
+			out = append(out, c.declaration(d, s.parts[id.Name]))
 			continue
 		}
 		if s.first(id, d) {

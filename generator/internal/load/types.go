@@ -34,11 +34,11 @@ type Checked map[string]*packages.Package
 // Packages is how many packages something was type-checked of: these, and what they import.
 func (c Checked) Packages() int {
 	n := 0
-	packages.Visit(slices.Collect(maps.Values(c)), nil, func(p *packages.Package) {
+	for _, p := range c.all() {
 		if p.Types != nil {
 			n++
 		}
-	})
+	}
 	return n
 }
 

@@ -149,7 +149,7 @@ func register(r *ir.Register, taken map[string]bool) {
 func locals(taken, types map[string]bool, roles ...string) map[string]string {
 	out := make(map[string]string, len(roles))
 	for _, role := range roles {
-		out[role] = unused(role, func(name string) bool { return taken[name] || types[name] })
+		out[role] = Unused(role, func(name string) bool { return taken[name] || types[name] })
 	}
 	return out
 }
@@ -178,7 +178,7 @@ func imports(f *ir.File, scope map[string]bool) []ir.Import {
 		seen[importPath] = true
 		// jennifer renames imports that are reserved words to it; choosing first keeps
 		// its choice and ours the same.
-		local := unused(name, func(n string) bool { return used[n] || scope[n] || jen.IsReservedWord(n) })
+		local := Unused(name, func(n string) bool { return used[n] || scope[n] || jen.IsReservedWord(n) })
 		used[local] = true
 		out = append(out, ir.Import{Path: importPath, Name: local, Alias: local != assumed(importPath)})
 	}
@@ -214,8 +214,8 @@ func assumed(importPath string) string {
 	return base
 }
 
-// unused returns want, or want with the first number that makes it free.
-func unused(want string, taken func(string) bool) string {
+// Unused returns want, or want with the first number that makes it free.
+func Unused(want string, taken func(string) bool) string {
 	name := want
 	for i := 2; taken(name); i++ {
 		name = want + strconv.Itoa(i)

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
@@ -226,15 +225,8 @@ func (s *scope) add(g generated) { s.generated = append(s.generated, g) }
 // free is a name like g's that the package does not have and will not have.
 func (s *scope) free(g generated) string {
 	base := g.name + strings.ToUpper(g.directive[:1]) + g.directive[1:]
-	name := base
-	for i := 2; s.has(name); i++ {
-		name = base + strconv.Itoa(i)
-	}
-	return name
-}
-
-// has reports whether a package has a name, or will have it.
-func (s *scope) has(name string) bool {
-	_, exists := s.at[name]
-	return exists || s.declared[name] || slices.ContainsFunc(s.generated, func(g generated) bool { return g.name == name })
+	return names.Unused(base, func(name string) bool {
+		_, exists := s.at[name]
+		return exists || s.declared[name] || slices.ContainsFunc(s.generated, func(g generated) bool { return g.name == name })
+	})
 }

@@ -56,12 +56,17 @@ func Generate(ctx context.Context, module *load.Module, sources []*resolve.Sourc
 		return nil, err
 	}
 	// sqlc takes nearly all the time. Findings and files are put together in the order of folders.
-	shared, templates := &catalogs{of: map[string]*schemaRun{}}, parsed()
+	schemas, templates := map[string]*schemaRun{}, parsed() // the folders of a schema share one run of sqlc over it
 	runs := make([]*generation, len(folders))
 	var group sync.WaitGroup
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
 	for i, f := range folders {
-		g := &generation{ctx: ctx, diags: &diag.List{}, templates: templates, runner: runner, catalogs: shared, sql: map[*resolve.Consumer][]byte{}}
+		g := &generation{ctx: ctx, diags: &diag.List{}, templates: templates, runner: runner, sql: map[*resolve.Consumer][]byte{}}
+		key := strings.Join(f.schema(), ",") // no path has a comma
+		if schemas[key] == nil {
+			schemas[key] = &schemaRun{}
+		}
+		g.schema = schemas[key]
 		runs[i] = g
 		slots <- struct{}{}
 		group.Go(func() {
@@ -119,10 +124,23 @@ func foldersOf(module *load.Module, sources []*resolve.Source, failed map[*load.
 	return out
 }
 
+// schema is where the migrations are that its consumers name.
+func (f *folder) schema() (paths []string) {
+	for _, c := range f.consumers {
+		for _, p := range c.Table.Schema {
+			if !slices.Contains(paths, p) {
+				paths = append(paths, p)
+			}
+		}
+	}
+	return paths
+}
+
 // bad adds a finding at the value of an argument of a consumer's //leasegen:table.
 func (f *folder) bad(diags *diag.List, c *resolve.Consumer, code, key, message, hint string, detail ...string) {
-	pos, end := c.Table.Span(key)
-	diags.Add(diag.Diagnostic{Code: code, Pos: pos, End: end, Message: message, Hint: hint, Detail: detail})
+	d := c.Table.Finding(code, key, message, hint)
+	d.Detail = detail
+	diags.Add(d)
 }
 
 // generation is the work on one folder.
@@ -131,18 +149,12 @@ type generation struct {
 	diags     *diag.List
 	templates *template.Template
 	runner    *sqlc.Runner
-	catalogs  *catalogs
+	schema    *schemaRun
 	sql       map[*resolve.Consumer][]byte // each consumer's queries
 
 	files []fsout.File
 	ok    bool
 	err   error
-}
-
-// catalogs holds what sqlc has made out of schemas, so that the folders of a schema share one run.
-type catalogs struct {
-	mu sync.Mutex
-	of map[string]*schemaRun // by paths
 }
 
 // schemaRun is a run of sqlc over a schema. Its fields are set once once is done.
@@ -152,19 +164,6 @@ type schemaRun struct {
 	unreadable error
 	catalog    *sqlc.Catalog
 	err        error // sqlc.Problems, if the schema is why
-}
-
-func (c *catalogs) run(paths []string, do func(*schemaRun)) *schemaRun {
-	key := strings.Join(paths, ",") // no path has a comma
-	c.mu.Lock()
-	r := c.of[key]
-	if r == nil {
-		r = &schemaRun{}
-		c.of[key] = r
-	}
-	c.mu.Unlock()
-	r.once.Do(func() { do(r) })
-	return r
 }
 
 // header is the first line of a file of queries.
@@ -260,16 +259,8 @@ func original(migrations []sqlschema.File, name string) string {
 
 // catalog reads a folder's migrations and has sqlc make out the schema.
 func (g *generation) catalog(root string, f *folder) ([]sqlschema.File, *sqlc.Catalog, error) {
-	var paths []string
-	for _, c := range f.consumers {
-		for _, p := range c.Table.Schema {
-			if !slices.Contains(paths, p) {
-				paths = append(paths, p)
-			}
-		}
-	}
-	first := f.consumers[0]
-	r := g.catalogs.run(paths, func(r *schemaRun) { g.read(root, paths, r) })
+	first, r := f.consumers[0], g.schema
+	r.once.Do(func() { g.read(root, f.schema(), r) })
 	if r.unreadable != nil {
 		f.bad(g.diags, first, "LG0802", "schema", "the schema cannot be read: "+r.unreadable.Error(),
 			"name folders of migrations or .sql files, from the module's root")

@@ -82,22 +82,12 @@ func (p *lineParser) hidden(at int, r rune) {
 
 // runeName names a hidden character: "U+00A0 (no-break space)".
 func runeName(r rune) string {
-	name := ""
+	name := map[rune]string{
+		'\t': "tab", 0: "NUL", '\r': "carriage return", '\u00a0': "no-break space", '\u200b': "zero width space",
+		'\u200c': "zero width joiner", '\u200d': "zero width joiner", '\ufeff': "byte order mark",
+	}[r]
 	switch {
-	case r == '\t':
-		name = "tab"
-	case r == 0:
-		name = "NUL"
-	case r == '\r':
-		name = "carriage return"
-	case r == '\u00a0':
-		name = "no-break space"
-	case r == '\u200b':
-		name = "zero width space"
-	case r == '\u200c' || r == '\u200d':
-		name = "zero width joiner"
-	case r == '\ufeff':
-		name = "byte order mark"
+	case name != "":
 	case unicode.Is(unicode.Bidi_Control, r):
 		name = "bidirectional control"
 	case unicode.IsControl(r):

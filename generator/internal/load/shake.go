@@ -177,10 +177,8 @@ func (s *shaken) index(f *file) {
 		if err != nil {
 			continue
 		}
-		i := &imported{spec: spec, path: text}
-		if first, _, _ := strings.Cut(text, "/"); s.Module == nil && strings.Contains(first, ".") {
-			i.path = "vendor/" + text // the standard library's own
-		}
+		i := &imported{spec: spec}
+		i.path = s.listed(text)
 		if spec.Name != nil {
 			i.name = spec.Name.Name
 		}
@@ -348,34 +346,38 @@ func (s *shaken) first(id *ast.Ident, d decl) bool {
 	return first.spec == d.spec && first.fn == d.fn
 }
 
+// listed is the path by which the go command knows an import: the standard library has some of its own.
+func (s *shaken) listed(importPath string) string {
+	if first, _, _ := strings.Cut(importPath, "/"); s.Module == nil && strings.Contains(first, ".") {
+		return "vendor/" + importPath
+	}
+	return importPath
+}
+
 // importPackage returns a package as far as it matters, which may be by its name only.
 func (s *shaken) importPackage(importPath string) (*types.Package, error) {
 	if importPath == "unsafe" {
 		return types.Unsafe, nil
 	}
-	at := importPath
-	if first, _, _ := strings.Cut(at, "/"); s.Module == nil && strings.Contains(first, ".") {
-		at = "vendor/" + at
-	}
+	at := s.listed(importPath)
 	p := s.l.pkgs[at]
 	used := slices.ContainsFunc(s.files, func(f *file) bool {
 		return slices.ContainsFunc(f.imports, func(i *imported) bool { return i.path == at && i.used })
 	})
-	switch {
-	case p == nil || p.failed() && !used:
-		fake := types.NewPackage(importPath, guess(importPath))
-		fake.MarkComplete()
-		return fake, nil
-	case p.failed():
-		s.Imports[importPath] = p.Package
-		return nil, errors.New(p.Errors[0].Msg)
-	case !used && !p.whole:
-		fake := types.NewPackage(importPath, p.Name)
+	if p == nil || !used && (p.failed() || !p.whole) {
+		name := guess(importPath)
+		if p != nil && !p.failed() {
+			name = p.Name
+		}
+		fake := types.NewPackage(importPath, name)
 		fake.MarkComplete()
 		return fake, nil
 	}
 	s.Imports[importPath] = p.Package
-	if p.checked && p.Types == nil {
+	switch {
+	case p.failed():
+		return nil, errors.New(p.Errors[0].Msg)
+	case p.checked && p.Types == nil:
 		return nil, errors.New("import cycle")
 	}
 	p.check()

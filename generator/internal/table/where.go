@@ -252,21 +252,14 @@ func (j *judge) typeOf(v any) string {
 
 // group is the group of a type; "" for those that others compare with in ways of their own.
 func group(typ string) string {
-	switch {
-	case slices.Contains(integerTypes, typ), slices.Contains([]string{"numeric", "decimal", "float4", "float8", "real"}, typ):
+	if slices.Contains(integerTypes, typ) {
 		return "number"
-	case slices.Contains([]string{"text", "varchar", "bpchar"}, typ):
-		return "text"
-	case typ == "bool" || typ == "boolean":
-		return "bool"
-	case slices.Contains([]string{"timestamp", "timestamptz", "date"}, typ):
-		return "time"
-	case typ == "json" || typ == "jsonb":
-		return "json"
-	case typ == "uuid":
-		return typ
 	}
-	return ""
+	return map[string]string{
+		"numeric": "number", "decimal": "number", "float4": "number", "float8": "number", "real": "number",
+		"text": "text", "varchar": "text", "bpchar": "text", "bool": "bool", "boolean": "bool", "uuid": "uuid",
+		"timestamp": "time", "timestamptz": "time", "date": "time", "json": "json", "jsonb": "json",
+	}[typ]
 }
 
 var uuids = regexp.MustCompile(`(?i)^\{?([0-9a-f]{4}-?){8}\}?$`)

@@ -168,6 +168,13 @@ func (s *fields) add(name string, value *jen.Statement) {
 	*s = append(*s, jen.Id(name).Op(":").Add(value))
 }
 
+// text adds a field, unless its value is empty.
+func (s *fields) text(name, value string) {
+	if value != "" {
+		s.add(name, jen.Lit(value))
+	}
+}
+
 // settings adds fields of Spec; those of one struct within it share a literal.
 func (s *fields) settings(all []ir.Setting) {
 	for i := 0; i < len(all); {

@@ -40,10 +40,8 @@ func plain(s string) string {
 func streamSource(r *ir.Redis) *jen.Statement {
 	var s fields
 	s.add("Names", literals(r.Streams))
-	for _, f := range [][2]string{{"Kind", r.Kind}, {"Key", r.Key}, {"Payload", r.Payload}} {
-		if f[1] != "" {
-			s.add(f[0], jen.Lit(f[1]))
-		}
-	}
+	s.text("Kind", r.Kind)
+	s.text("Key", r.Key)
+	s.text("Payload", r.Payload)
 	return jen.Qual(names.LeaseRedis, "StreamSource").Add(lines("{", "}", s...))
 }

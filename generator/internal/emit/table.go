@@ -25,12 +25,10 @@ func describeTable(c *ir.Consumer, order string) string {
 func source(c *ir.Consumer) *jen.Statement {
 	t := c.Table
 	var s fields
-	s.add("Table", jen.Lit(t.Name))
-	s.add("Position", jen.Lit(t.Position))
-	s.add("XID", jen.Lit(t.XID))
-	if t.Topic != "" {
-		s.add("Topic", jen.Lit(t.Topic))
-	}
+	s.text("Table", t.Name)
+	s.text("Position", t.Position)
+	s.text("XID", t.XID)
+	s.text("Topic", t.Topic)
 	if t.Slots > 0 {
 		s.add("Slots", jen.Lit(t.Slots))
 		s.add("Key", jen.Lit(t.Key))

@@ -72,8 +72,7 @@ func Suffix(expr string) string {
 		case *constraint.TagExpr:
 			var b strings.Builder
 			for word := range strings.FieldsFuncSeq(e.Tag, func(r rune) bool { return r == '_' || r == '.' }) {
-				r, n := utf8.DecodeRuneInString(word)
-				b.WriteString(string(unicode.ToUpper(r)) + strings.ToLower(word[n:]))
+				b.WriteString(Title(strings.ToLower(word)))
 			}
 			return b.String()
 		}
@@ -103,8 +102,13 @@ func prefixed(exported, unexported, typ string) string {
 	if token.IsExported(typ) {
 		return exported + typ
 	}
-	r, n := utf8.DecodeRuneInString(typ)
-	return unexported + string(unicode.ToUpper(r)) + typ[n:]
+	return unexported + Title(typ)
+}
+
+// Title is a name with a capital.
+func Title(name string) string {
+	r, n := utf8.DecodeRuneInString(name)
+	return string(unicode.ToUpper(r)) + name[n:]
 }
 
 // File chooses the names of imports, parameters and locals of one output file.
@@ -182,11 +186,8 @@ func imports(f *ir.File, scope map[string]bool) []ir.Import {
 		used[local] = true
 		out = append(out, ir.Import{Path: importPath, Name: local, Alias: local != assumed(importPath)})
 	}
-	for _, t := range []ir.Type{
-		{Path: Lease, PkgName: "lease"}, {Path: LeasePG, PkgName: "leasepg"}, {Path: PGTable, PkgName: "pgtable"}, {Path: LeaseRedis, PkgName: "leaseredis"}, {Path: PGX, PkgName: "pgx"},
-		{Path: "context", PkgName: "context"}, {Path: "time", PkgName: "time"}, {Path: "strconv", PkgName: "strconv"},
-	} {
-		add(t.Path, t.PkgName)
+	for _, p := range []string{Lease, LeasePG, PGTable, LeaseRedis, PGX, "context", "time", "strconv"} {
+		add(p, assumed(p))
 	}
 	if f.Register != nil {
 		add("errors", "errors")

@@ -147,13 +147,16 @@ func fieldKind(t types.Type) (kind ir.FieldKind, addr bool) {
 		return ir.FieldTime, false
 	}
 	for _, m := range []struct {
-		name string
-		kind ir.FieldKind
-		fits func(*types.Signature) bool
-	}{{"MarshalText", ir.FieldText, marshalsText}, {"String", ir.FieldStringer, isString}} {
+		name    string
+		kind    ir.FieldKind
+		results []types.Type
+	}{
+		{"MarshalText", ir.FieldText, []types.Type{types.NewSlice(types.Typ[types.Byte]), types.Universe.Lookup("error").Type()}},
+		{"String", ir.FieldStringer, []types.Type{types.Typ[types.String]}},
+	} {
 		obj, _, _ := types.LookupFieldOrMethod(t, true, nil, m.name)
 		f, ok := obj.(*types.Func)
-		if !ok || !m.fits(f.Signature()) {
+		if !ok || !returns(f.Signature(), m.results) {
 			continue
 		}
 		byValue := types.NewMethodSet(t).Lookup(nil, m.name) != nil
@@ -169,16 +172,10 @@ func ofTime(t types.Type, name string) bool {
 	return ok && f.Signature().Recv() != nil && isNamed(types.Unalias(f.Signature().Recv().Type()), "time", "Time")
 }
 
-func marshalsText(s *types.Signature) bool {
-	if s.Params().Len() != 0 || s.Results().Len() != 2 || !isError(s.Results().At(1).Type()) {
-		return false
-	}
-	bytes, ok := types.Unalias(s.Results().At(0).Type()).(*types.Slice)
-	return ok && types.Identical(bytes.Elem(), types.Typ[types.Byte])
-}
-
-func isString(s *types.Signature) bool {
-	return s.Params().Len() == 0 && s.Results().Len() == 1 && types.Identical(s.Results().At(0).Type(), types.Typ[types.String])
+// returns reports whether a method takes nothing and returns these types.
+func returns(s *types.Signature, results []types.Type) bool {
+	return s.Params().Len() == 0 && slices.EqualFunc(slices.Collect(s.Results().Variables()), results,
+		func(v *types.Var, t types.Type) bool { return types.Identical(v.Type(), t) })
 }
 
 func fieldNames(s *types.Struct) []string {

@@ -76,8 +76,7 @@ func Parse(m *load.Module, diags *diag.List) []*Source {
 				sources = append(sources, s)
 			}
 		}
-		p.excluded()
-		p.tests()
+		p.ineffective()
 	}
 	return sources
 }
@@ -246,44 +245,33 @@ func (p *pkgParser) declaration(s *Source, t directive.TypeDirectives) {
 }
 
 func has(t directive.TypeDirectives, name string) bool {
-	for _, d := range t.Directives {
-		if d.Name == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.Directives, func(d directive.Directive) bool { return d.Name == name })
 }
 
-// excluded warns of directives in files that are not compiled here.
-func (p *pkgParser) excluded() {
-	for _, f := range p.pkg.Excluded {
-		if f.Src == nil {
-			continue
-		}
-		file := parseFile(p.fset, f.Path, f.Src, &diag.List{})
-		if d, ok := first(file); ok {
-			p.diags.Add(diag.Diagnostic{
-				Code: "LG0704", Warning: true, Pos: d.Position(d.Pos), End: d.Position(d.End),
-				Message: fmt.Sprintf("%s is left out here (%s), and its directives with it", filepath.Base(f.Path), load.Excluder(file.syntax, f.Path)),
-				Hint:    "pass -tags, or generate where the file is compiled",
-			})
-		}
-	}
-}
-
-// tests refuses directives in _test.go files.
-func (p *pkgParser) tests() {
-	for _, f := range p.pkg.Tests {
-		if f.Src == nil {
-			continue
-		}
-		if d, ok := first(parseFile(p.fset, f.Path, f.Src, &diag.List{})); ok {
-			p.diags.Add(diag.Diagnostic{
-				Code: "LG0705", Pos: d.Position(d.Pos), End: d.Position(d.End),
-				Message: "a directive in a _test.go file has no effect", Hint: "move the declaration to a file that is not a test",
-			})
+// ineffective reports directives in files that are not compiled here, or not with the package: one for each file.
+func (p *pkgParser) ineffective() {
+	report := func(files []load.File, finding func(path string, f parsed) diag.Diagnostic) {
+		for _, f := range files {
+			if f.Src == nil {
+				continue
+			}
+			file := parseFile(p.fset, f.Path, f.Src, &diag.List{})
+			if d, ok := first(file); ok {
+				x := finding(f.Path, file)
+				x.Pos, x.End = d.Position(d.Pos), d.Position(d.End)
+				p.diags.Add(x)
+			}
 		}
 	}
+	report(p.pkg.Excluded, func(path string, f parsed) diag.Diagnostic {
+		return diag.Diagnostic{Code: "LG0704", Warning: true,
+			Message: fmt.Sprintf("%s is left out here (%s), and its directives with it", filepath.Base(path), load.Excluder(f.syntax, path)),
+			Hint:    "pass -tags, or generate where the file is compiled"}
+	})
+	report(p.pkg.Tests, func(string, parsed) diag.Diagnostic {
+		return diag.Diagnostic{Code: "LG0705",
+			Message: "a directive in a _test.go file has no effect", Hint: "move the declaration to a file that is not a test"}
+	})
 }
 
 // first is the first directive of a file.

@@ -14,13 +14,12 @@ import (
 	"strings"
 	"sync"
 	"text/template"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/fsout"
 	"github.com/leasegen/leasegen/generator/internal/ir"
 	"github.com/leasegen/leasegen/generator/internal/load"
+	"github.com/leasegen/leasegen/generator/internal/names"
 	"github.com/leasegen/leasegen/generator/internal/resolve"
 	"github.com/leasegen/leasegen/generator/internal/sqlc"
 	"github.com/leasegen/leasegen/generator/internal/sqlschema"
@@ -331,20 +330,12 @@ func (g *generation) conditions(f *folder, cfg string, migrations []sqlschema.Fi
 func rowType(table string) string {
 	var b strings.Builder
 	for word := range strings.SplitSeq(table, "_") {
-		r, n := utf8.DecodeRuneInString(word)
-		if n > 0 {
-			b.WriteRune(unicode.ToUpper(r))
-			b.WriteString(word[n:])
+		if word != "" {
+			b.WriteString(names.Title(word))
 		}
 	}
 	b.WriteString("Row")
 	return b.String()
-}
-
-// exported is a type's name as a prefix of queries.
-func exported(typ string) string {
-	r, n := utf8.DecodeRuneInString(typ)
-	return string(unicode.ToUpper(r)) + typ[n:]
 }
 
 // irTable is a consumer's table, without a look at the schema.
@@ -352,7 +343,7 @@ func irTable(f *folder, c *resolve.Consumer) *ir.Table {
 	columns := c.Table.Columns()
 	schema, name := c.Table.Qualified()
 	t := &ir.Table{
-		Query: exported(c.Type.Name.Name), Name: schema + "." + name, Position: columns["position"], XID: columns["xid"],
+		Query: names.Title(c.Type.Name.Name), Name: schema + "." + name, Position: columns["position"], XID: columns["xid"],
 		Filtered: strings.TrimSpace(c.Table.Where) != "",
 		Row:      ir.Type{Path: path.Join(f.pkg.Path, f.name), PkgName: f.name, Name: rowType(name)},
 	}

@@ -16,19 +16,11 @@ import (
 
 // consumer resolves an annotated handler struct.
 func (r *resolver) consumer(s *Source, c *Consumer) {
-	obj := r.typeName(s, c.Type)
-	if obj == nil {
+	named := r.declared(s, c.Type, c.Consumer.Source, "a consumer is a plain struct", "declare a struct that embeds the instance you need")
+	if named == nil {
 		return
 	}
-	named, ok := obj.Type().(*types.Named)
-	if !ok || named.TypeParams().Len() > 0 {
-		r.at(c.Type.Name, diag.Diagnostic{Code: "LG0307",
-			Message: obj.Name() + " is generic; a consumer is a plain struct", Hint: "declare a struct that embeds the instance you need"})
-		return
-	}
-	if !r.isStruct(c.Type, obj, c.Consumer.Source) {
-		return
-	}
+	obj := named.Obj()
 	out := ir.Consumer{
 		Type: typeOf(obj), Name: c.Name, Constructor: c.constructor(),
 		Per: map[string]ir.Per{"topic": ir.PerTopic, "group": ir.PerGroup, "partition": ir.PerPartition,

@@ -27,19 +27,11 @@ type known struct {
 
 // event resolves an annotated payload struct.
 func (r *resolver) event(s *Source, e *Event) {
-	obj := r.typeName(s, e.Type)
-	if obj == nil {
+	named := r.declared(s, e.Type, e.Spec.Source, "an event is a plain struct", "declare a struct for each event")
+	if named == nil {
 		return
 	}
-	named, ok := obj.Type().(*types.Named)
-	if !ok || named.TypeParams().Len() > 0 {
-		r.at(e.Type.Name, diag.Diagnostic{Code: "LG0307",
-			Message: obj.Name() + " is generic; an event is a plain struct", Hint: "declare a struct for each event"})
-		return
-	}
-	if !r.isStruct(e.Type, obj, e.Spec.Source) {
-		return
-	}
+	obj := named.Obj()
 	r.events[typeKey(obj)] = &known{obj, e.Kind, e.Spec.Has("key"), r.position(e.Type.Name.Pos())}
 	f, path, why := undecodable(named)
 	switch why {
@@ -72,19 +64,33 @@ func (r *resolver) event(s *Source, e *Event) {
 	file.Events = append(file.Events, out)
 }
 
-// isStruct reports a type that is declared as another one which is no struct.
-func (r *resolver) isStruct(at *ast.TypeSpec, obj *types.TypeName, s spec.Source) bool {
-	switch u := obj.Type().Underlying().(type) {
+// declared finds the type of an annotated struct. One that is generic, or declared as another type which is no
+// struct, is reported; rule and hint say what it should be.
+func (r *resolver) declared(s *Source, t *ast.TypeSpec, from spec.Source, rule, hint string) *types.Named {
+	pkg := r.prog.Types(s.Pkg.Path)
+	if pkg == nil {
+		return nil
+	}
+	obj, _ := pkg.Scope().Lookup(t.Name.Name).(*types.TypeName)
+	if obj == nil {
+		return nil
+	}
+	named, ok := obj.Type().(*types.Named)
+	if !ok || named.TypeParams().Len() > 0 {
+		r.at(t.Name, diag.Diagnostic{Code: "LG0307", Message: obj.Name() + " is generic; " + rule, Hint: hint})
+		return nil
+	}
+	switch u := named.Underlying().(type) {
 	case *types.Struct:
-		return true
+		return named
 	case *types.Basic:
 		if u.Kind() == types.Invalid { // whatever it is declared as has been reported
-			return false
+			return nil
 		}
 	}
-	r.add(s.Finding("LG0201", "", fmt.Sprintf("//leasegen:%s stands on type %s, which is no struct", s.Directive.Name, obj.Name()),
-		"put it into the doc comment of a struct type", diag.Related{Pos: r.position(at.Name.Pos()), Message: obj.Name() + " at"}))
-	return false
+	r.add(from.Finding("LG0201", "", fmt.Sprintf("//leasegen:%s stands on type %s, which is no struct", from.Directive.Name, obj.Name()),
+		"put it into the doc comment of a struct type", diag.Related{Pos: r.position(t.Name.Pos()), Message: obj.Name() + " at"}))
+	return nil
 }
 
 // fieldAt finds the field of an event that a path names, and how it becomes a string.
@@ -310,7 +316,7 @@ func (r *resolver) foreignEvent(obj *types.TypeName) *known {
 	// What is wrong over there is reported where leasegen runs for that package.
 	var elsewhere diag.List
 	p := &pkgParser{fset: r.prog.Module.Fset, pkg: &load.Package{}, diags: &elsewhere}
-	s := p.source(p.file(load.File{Path: pos.Filename, Src: src}))
+	s := p.source(parseFile(p.fset, load.File{Path: pos.Filename, Src: src}, &elsewhere))
 	if s == nil {
 		return nil
 	}
@@ -320,16 +326,6 @@ func (r *resolver) foreignEvent(obj *types.TypeName) *known {
 		}
 	}
 	return nil
-}
-
-// typeName finds the object of an annotated struct.
-func (r *resolver) typeName(s *Source, t *ast.TypeSpec) *types.TypeName {
-	pkg := r.prog.Types(s.Pkg.Path)
-	if pkg == nil {
-		return nil
-	}
-	obj, _ := pkg.Scope().Lookup(t.Name.Name).(*types.TypeName)
-	return obj
 }
 
 func typeKey(obj *types.TypeName) string { return obj.Pkg().Path() + "." + obj.Name() }

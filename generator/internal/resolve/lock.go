@@ -12,7 +12,7 @@ import (
 // lockKeys refuses two consumers whose advisory locks are one, though their names differ.
 func (r *resolver) lockKeys(sources []*Source, key func(name string) int64) {
 	first := map[int64]*Consumer{}
-	for c := range consumers(sources) {
+	for c := range Consumers(sources) {
 		if c.Consumer.EffectiveLock() != "advisory" {
 			continue
 		}

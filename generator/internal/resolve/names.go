@@ -120,9 +120,17 @@ func (r *resolver) scope(pkg *load.Package) *scope {
 		s.declared[name] = true
 		s.at[name] = r.position(obj.Pos())
 	}
-	for name, pos := range r.testNames(pkg) {
-		s.declared[name] = true
-		s.at[name] = pos
+	for _, t := range pkg.Tests {
+		f, err := parser.ParseFile(r.prog.Module.Fset, t.Path, nil, parser.SkipObjectResolution)
+		if err != nil || f.Name.Name != pkg.Name { // tests outside the package have a scope of their own
+			continue
+		}
+		for _, d := range f.Decls {
+			for _, id := range syntax.Declared(d) {
+				s.declared[id.Name] = true
+				s.at[id.Name] = r.position(id.Pos())
+			}
+		}
 	}
 	for _, f := range r.prog.Module.Elsewhere(pkg) {
 		for _, d := range f.File.Decls {
@@ -151,23 +159,6 @@ func (r *resolver) hidden(s *scope, name string, pkg *load.Package) {
 	r.add(diag.Diagnostic{Code: "LG0402", Pos: pos, End: diag.After(pos, name),
 		Message: fmt.Sprintf("package %s declares %s and hides Go's own, which generated code needs", pkg.Name, name),
 		Hint:    "rename it"})
-}
-
-// testNames are the package-level names that tests inside the package declare.
-func (r *resolver) testNames(pkg *load.Package) map[string]token.Position {
-	out := map[string]token.Position{}
-	for _, t := range pkg.Tests {
-		f, err := parser.ParseFile(r.prog.Module.Fset, t.Path, nil, parser.SkipObjectResolution)
-		if err != nil || f.Name.Name != pkg.Name {
-			continue
-		}
-		for _, d := range f.Decls {
-			for _, id := range syntax.Declared(d) {
-				out[id.Name] = r.position(id.Pos())
-			}
-		}
-	}
-	return out
 }
 
 // headless reports a file that stands where f goes and declares what f would: an output that has lost its first line.

@@ -65,7 +65,7 @@ func Parse(m *load.Module, diags *diag.List) []*Source {
 		var files []parsed
 		for _, f := range pkg.Files {
 			if f.Src != nil {
-				files = append(files, p.file(f))
+				files = append(files, parseFile(m.Fset, f, p.diags))
 			}
 		}
 		for _, f := range files {
@@ -87,7 +87,7 @@ func Others(m *load.Module, files []load.File) []*Source {
 	var others []*Source
 	for _, f := range files {
 		p := &pkgParser{fset: m.Fset, pkg: &load.Package{}, diags: &diag.List{}}
-		if s := p.source(p.file(f)); s != nil {
+		if s := p.source(parseFile(m.Fset, f, p.diags)); s != nil {
 			others = append(others, s)
 		}
 	}
@@ -124,15 +124,13 @@ type parsed struct {
 	directives directive.File
 }
 
-func (p *pkgParser) file(f load.File) parsed { return parseFile(p.fset, f.Path, f.Src, p.diags) }
-
-func parseFile(fset *token.FileSet, path string, src []byte, diags *diag.List) parsed {
-	syntax, err := parser.ParseFile(fset, path, src, parser.ParseComments|parser.SkipObjectResolution)
+func parseFile(fset *token.FileSet, f load.File, diags *diag.List) parsed {
+	syntax, err := parser.ParseFile(fset, f.Path, f.Src, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		diags.Add(load.SyntaxErrors(err)...)
-		return parsed{path: path}
+		return parsed{path: f.Path}
 	}
-	return parsed{path, syntax, directive.Collect(fset, syntax, src, diags)}
+	return parsed{f.Path, syntax, directive.Collect(fset, syntax, f.Src, diags)}
 }
 
 // packageDefaults takes the one //leasegen:defaults of the package.
@@ -255,7 +253,7 @@ func (p *pkgParser) ineffective() {
 			if f.Src == nil {
 				continue
 			}
-			file := parseFile(p.fset, f.Path, f.Src, &diag.List{})
+			file := parseFile(p.fset, f, &diag.List{})
 			if d, ok := first(file); ok {
 				x := finding(f.Path, file)
 				x.Pos, x.End = d.Position(d.Pos), d.Position(d.End)

@@ -31,12 +31,12 @@ func (h *handlers) redis(out *ir.Consumer) *ir.Redis {
 // takes one backend for all.
 func (r *resolver) oneBackend(sources []*Source) {
 	first := map[string]*Consumer{} // that needs PostgreSQL, by package
-	for c, s := range consumers(sources) {
+	for c, s := range Consumers(sources) {
 		if r.postgres[c] {
 			firstOf(first, s.Pkg.Path, c)
 		}
 	}
-	for c, s := range consumers(sources) {
+	for c, s := range Consumers(sources) {
 		if f := first[s.Pkg.Path]; c.Redis != nil && f != nil && f != c {
 			r.at(c.Type.Name, diag.Diagnostic{Code: "LG0317",
 				Message: fmt.Sprintf("%s needs Redis, but %s of the same package needs PostgreSQL", c.Type.Name.Name, f.Type.Name.Name),

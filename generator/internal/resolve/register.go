@@ -77,7 +77,7 @@ func (r *resolver) elsewhere(pkg *load.Package) (constraints []string) {
 		if f.Src == nil || load.Ignored(f.Path) {
 			continue
 		}
-		file := parseFile(r.prog.Module.Fset, f.Path, f.Src, &diag.List{})
+		file := parseFile(r.prog.Module.Fset, f, &diag.List{})
 		if file.syntax == nil {
 			continue
 		}

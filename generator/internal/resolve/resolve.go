@@ -33,7 +33,7 @@ func Resolve(prog *load.Program, sources, others []*Source, diags *diag.List) []
 			r.event(s, e)
 		}
 	}
-	for c, s := range consumers(loaded) {
+	for c, s := range Consumers(loaded) {
 		r.consumer(s, c)
 	}
 	r.uniqueConsumers(others, sources)
@@ -85,10 +85,10 @@ func (r *resolver) file(s *Source) *ir.File {
 func (r *resolver) uniqueConsumers(others, sources []*Source) {
 	first := map[string]*Consumer{}
 	// Lower case: names are so already, unless that is a finding of its own.
-	for c := range consumers(others) {
+	for c := range Consumers(others) {
 		firstOf(first, strings.ToLower(c.Name), c)
 	}
-	for c := range consumers(sources) {
+	for c := range Consumers(sources) {
 		if f := firstOf(first, strings.ToLower(c.Name), c); f != c {
 			r.add(c.Consumer.Finding("LG0403", "name", fmt.Sprintf("there is a consumer named %q already, %s", c.Name, f.Type.Name.Name),
 				"consumers of one name share leases and cursors; write another name=",
@@ -129,8 +129,8 @@ func firstOf[K comparable, T any](noted map[K]T, key K, x T) T {
 	return x
 }
 
-// consumers are those of all sources, in their order.
-func consumers(sources []*Source) iter.Seq2[*Consumer, *Source] {
+// Consumers are those of all sources, in their order.
+func Consumers(sources []*Source) iter.Seq2[*Consumer, *Source] {
 	return func(yield func(*Consumer, *Source) bool) {
 		for _, s := range sources {
 			for _, c := range s.Consumers {

@@ -160,15 +160,6 @@ func (s *Source) Has(key string) bool {
 // Text returns the value of an argument as it is written, empty if it was not set.
 func (s *Source) Text(key string) string { return s.set[key].arg.Value }
 
-// Pos returns where the value of an argument stands; for one that was not set, where
-// the directive stands.
-func (s *Source) Pos(key string) token.Pos {
-	if o, ok := s.set[key]; ok {
-		return o.arg.ValuePos
-	}
-	return s.Directive.Pos
-}
-
 // Span returns the start and end of an argument's value; for one that was not set,
 // those of the directive's name.
 func (s *Source) Span(key string) (pos, end token.Position) {

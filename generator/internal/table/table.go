@@ -98,23 +98,21 @@ type folder struct {
 // foldersOf leaves consumers with findings out, and notes their packages in failed.
 func foldersOf(module *load.Module, sources []*resolve.Source, failed map[*load.Package]bool) []*folder {
 	byDir := map[string]*folder{}
-	for _, s := range sources {
-		for _, c := range s.Consumers {
-			if c.Table == nil {
-				continue
-			}
-			if c.Unsound {
-				failed[s.Pkg] = true
-				continue
-			}
-			dir := path.Join(module.Rel(s.Pkg.Dir), c.Table.Folder())
-			f := byDir[dir]
-			if f == nil {
-				f = &folder{pkg: s.Pkg, dir: dir, name: c.Table.Folder()}
-				byDir[dir] = f
-			}
-			f.consumers = append(f.consumers, c)
+	for c, s := range resolve.Consumers(sources) {
+		if c.Table == nil {
+			continue
 		}
+		if c.Unsound {
+			failed[s.Pkg] = true
+			continue
+		}
+		dir := path.Join(module.Rel(s.Pkg.Dir), c.Table.Folder())
+		f := byDir[dir]
+		if f == nil {
+			f = &folder{pkg: s.Pkg, dir: dir, name: c.Table.Folder()}
+			byDir[dir] = f
+		}
+		f.consumers = append(f.consumers, c)
 	}
 	var out []*folder
 	for _, dir := range slices.Sorted(maps.Keys(byDir)) {

@@ -41,20 +41,18 @@ func Imports(sources []*resolve.Source, tables []fsout.File) []string {
 			paths = append(paths, p)
 		}
 	}
-	for _, s := range sources {
-		for _, c := range s.Consumers {
-			if c.Redis != nil {
-				add(names.LeaseRedis)
-			}
-			switch {
-			case c.Table != nil:
-				add(names.LeasePG)
-				add(names.PGTable)
-				add(path.Join(s.Pkg.Path, c.Table.Folder()))
-			case s.Pkg.Imports(names.PGX):
-				add(names.LeasePG)
-				add(names.PGX)
-			}
+	for c, s := range resolve.Consumers(sources) {
+		if c.Redis != nil {
+			add(names.LeaseRedis)
+		}
+		switch {
+		case c.Table != nil:
+			add(names.LeasePG)
+			add(names.PGTable)
+			add(path.Join(s.Pkg.Path, c.Table.Folder()))
+		case s.Pkg.Imports(names.PGX):
+			add(names.LeasePG)
+			add(names.PGX)
 		}
 	}
 	for _, f := range tables {
@@ -283,12 +281,10 @@ func fieldsOf(f *ast.File, imported string) (lines []string) {
 // owner is the declaration that a fault's place in an output was made for. It sets the position of d.
 func (p *Plan) owner(f load.Fault, d *diag.Diagnostic) (at *ast.TypeSpec, table *resolve.Consumer) {
 	dir := filepath.Dir(f.Output)
-	for _, s := range p.Sources {
-		for _, c := range s.Consumers {
-			if c.Table != nil && c.SQL != nil && filepath.Join(s.Pkg.Dir, c.Table.Folder()) == dir {
-				d.Pos, d.End = c.Table.Span("name")
-				return c.Type, c
-			}
+	for c, s := range resolve.Consumers(p.Sources) {
+		if c.Table != nil && c.SQL != nil && filepath.Join(s.Pkg.Dir, c.Table.Folder()) == dir {
+			d.Pos, d.End = c.Table.Span("name")
+			return c.Type, c
 		}
 	}
 	i := slices.IndexFunc(p.Sources, func(s *resolve.Source) bool {

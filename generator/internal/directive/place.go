@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"slices"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/syntax"
@@ -141,19 +142,17 @@ func (o *outline) owner(decl ast.Decl, at int) (what, code, hint string) {
 	return "", "", ""
 }
 
-func (o *outline) localType(body *ast.BlockStmt, at int) (name string) {
-	ast.Inspect(body, func(n ast.Node) bool {
+func (o *outline) localType(body *ast.BlockStmt, at int) string {
+	for n := range ast.Preorder(body) {
 		if gen, ok := n.(*ast.GenDecl); ok && gen.Tok == token.TYPE {
-			for _, s := range gen.Specs {
-				spec := s.(*ast.TypeSpec)
-				if o.in(spec.Doc, at) || o.in(gen.Doc, at) {
-					name = spec.Name.Name
+			for _, spec := range slices.Backward(gen.Specs) { // of a group's doc comment the last one
+				if spec := spec.(*ast.TypeSpec); o.in(spec.Doc, at) || o.in(gen.Doc, at) {
+					return spec.Name.Name
 				}
 			}
 		}
-		return name == ""
-	})
-	return name
+	}
+	return ""
 }
 
 func isStruct(spec *ast.TypeSpec) bool {

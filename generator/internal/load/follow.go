@@ -242,7 +242,7 @@ func (c cutter) structure(t *ast.StructType, want part) {
 
 // value follows every name in what gives a constant or a variable its value.
 func (f *file) value(n ast.Node) {
-	ast.Inspect(n, func(n ast.Node) bool {
+	for n := range ast.Preorder(n) {
 		switch n := n.(type) {
 		case *ast.Ident:
 			f.local(n.Name, asName|asData|asValue)
@@ -251,8 +251,7 @@ func (f *file) value(n ast.Node) {
 				f.other(x.Name, n.Sel.Name, asName|asData|asValue)
 			}
 		}
-		return true
-	})
+	}
 }
 
 // local follows a name of the package, or of one that the file imports with a dot.

@@ -127,13 +127,12 @@ func (d decl) names(these map[string]bool) bool {
 	if d.fn != nil {
 		node = d.fn.Type
 	}
-	found := false
-	ast.Inspect(node, func(n ast.Node) bool {
-		id, ok := n.(*ast.Ident)
-		found = found || ok && these[id.Name]
-		return !found
-	})
-	return found
+	for n := range ast.Preorder(node) {
+		if id, ok := n.(*ast.Ident); ok && these[id.Name] {
+			return true
+		}
+	}
+	return false
 }
 
 // annotated says what the directives above a type make of it. It adds the folder of a table.

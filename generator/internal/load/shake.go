@@ -237,7 +237,7 @@ func (s *shaken) check() {
 	}
 	conf := &types.Config{
 		IgnoreFuncBodies: true, FakeImportC: true,
-		Importer: importer(func(path string) (*types.Package, error) { return s.importPackage(path) }),
+		Importer: s,
 		Error: func(err error) {
 			e, ok := err.(types.Error)
 			// Methods that a constraint asks for may have been left out.
@@ -354,8 +354,8 @@ func (s *shaken) listed(importPath string) string {
 	return importPath
 }
 
-// importPackage returns a package as far as it matters, which may be by its name only.
-func (s *shaken) importPackage(importPath string) (*types.Package, error) {
+// Import returns a package as far as it matters, which may be by its name only.
+func (s *shaken) Import(importPath string) (*types.Package, error) {
 	if importPath == "unsafe" {
 		return types.Unsafe, nil
 	}
@@ -383,7 +383,3 @@ func (s *shaken) importPackage(importPath string) (*types.Package, error) {
 	p.check()
 	return p.Types, nil
 }
-
-type importer func(path string) (*types.Package, error)
-
-func (f importer) Import(path string) (*types.Package, error) { return f(path) }

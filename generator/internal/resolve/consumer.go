@@ -16,7 +16,8 @@ import (
 
 // consumer resolves an annotated handler struct.
 func (r *resolver) consumer(s *Source, c *Consumer) {
-	named := r.declared(s, c.Type, c.Consumer.Source, "a consumer is a plain struct", "declare a struct that embeds the instance you need")
+	named := r.declared(s, c.Type, c.Consumer.Source,
+		"a consumer is a plain struct", "declare a struct that embeds the instance you need")
 	if named == nil {
 		return
 	}

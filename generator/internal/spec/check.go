@@ -260,7 +260,8 @@ func effectiveName(s *Source, given, typeName, sep string, longest int, diags *d
 	}
 	derived := joinWords(typeName, sep)
 	if p := nameProblem(derived, longest); p != nil {
-		diags.Add(s.Finding(p.code, "name", fmt.Sprintf("the name made from type %s is not allowed: %s", typeName, p.message), "write name=NAME"))
+		diags.Add(s.Finding(p.code, "name",
+			fmt.Sprintf("the name made from type %s is not allowed: %s", typeName, p.message), "write name=NAME"))
 		return derived, false
 	}
 	return derived, true

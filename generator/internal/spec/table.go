@@ -24,7 +24,8 @@ func (t *Table) Qualified() (schema, name string) {
 
 // Columns returns the columns that t names, by argument, defaults included.
 func (t *Table) Columns() map[string]string {
-	c := map[string]string{"position": cmp.Or(t.Position, "id"), "xid": cmp.Or(t.XID, "xid"), "topic": t.Topic, "key": t.Key, "kind": t.Kind}
+	c := map[string]string{
+		"position": cmp.Or(t.Position, "id"), "xid": cmp.Or(t.XID, "xid"), "topic": t.Topic, "key": t.Key, "kind": t.Kind}
 	maps.DeleteFunc(c, func(_, name string) bool { return name == "" })
 	return c
 }

@@ -14,6 +14,7 @@ import (
 	"go/token"
 	"time"
 
+	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/directive"
 )
 
@@ -159,15 +160,6 @@ func (s *Source) Has(key string) bool {
 // Text returns the value of an argument as it is written, empty if it was not set.
 func (s *Source) Text(key string) string { return s.set[key].arg.Value }
 
-// Pos returns where the value of an argument stands; for one that was not set, where
-// the directive stands.
-func (s *Source) Pos(key string) token.Pos {
-	if o, ok := s.set[key]; ok {
-		return o.arg.ValuePos
-	}
-	return s.Directive.Pos
-}
-
 // Span returns the start and end of an argument's value; for one that was not set,
 // those of the directive's name.
 func (s *Source) Span(key string) (pos, end token.Position) {
@@ -176,4 +168,10 @@ func (s *Source) Span(key string) (pos, end token.Position) {
 	}
 	d := s.Directive
 	return d.Position(d.Pos), d.Position(d.NamePos + token.Pos(len(d.Name)))
+}
+
+// Finding is one about the value of an argument, or, if it was not set, about the directive.
+func (s *Source) Finding(code, key, message, hint string, related ...diag.Related) diag.Diagnostic {
+	pos, end := s.Span(key)
+	return diag.Diagnostic{Code: code, Pos: pos, End: end, Message: message, Hint: hint, Related: related}
 }

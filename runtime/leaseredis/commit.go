@@ -174,9 +174,7 @@ func (c *commit) send(ctx context.Context, entries []*commitEntry) (missing map[
 				if missing == nil {
 					missing = map[*commitEntry][]string{}
 				}
-				for _, id := range list(r[2]) {
-					missing[e] = append(missing[e], text(id))
-				}
+				missing[e] = texts(r[2])
 			case "unusable":
 				err = cmp.Or(err, fmt.Errorf("%s: key %q is a %s that another program put there; rename or delete it, nothing was changed", e.Resource, text(r[2]), text(r[3])))
 			}
@@ -209,10 +207,7 @@ func (c *commit) arguments(tag int, es []*commitEntry) (args []any, n int) {
 		}
 		if len(e.Done) > 0 {
 			what += "d"
-			args = append(args, len(e.Done))
-			for _, id := range e.Done {
-				args = append(args, id)
-			}
+			args = with(append(args, len(e.Done)), e.Done...)
 		}
 		if len(e.Park) > 0 {
 			what += "p"

@@ -110,7 +110,7 @@ func (cat *catalog) info(ctx context.Context, consumer string) (backend.Consumer
 		return backend.ConsumerInfo{}, err
 	}
 	key := cat.prefix(sh.tagOf(consumer)) + "consumers"
-	stored, err := ask(ctx, cat.shards, key+" of "+consumer, func(ctx context.Context) (string, error) { return cat.client.HGet(ctx, key, consumer).Result() })
+	stored, err := cat.hget(ctx, key+" of "+consumer, key, consumer)
 	switch {
 	case err != nil:
 		return backend.ConsumerInfo{}, err
@@ -176,10 +176,7 @@ func (cat *catalog) attachAll(ctx context.Context, sh *shape, info backend.Consu
 	if err != nil {
 		return "", fmt.Errorf("leaseredis: register consumer %q: %w", info.Name, err)
 	}
-	steps := make([]step, sh.tags)
-	for tag := range steps {
-		steps[tag] = step{tag: tag, script: scripts.attach, args: []any{info.Name, stored, info.Per.String(), source, viewed(info), string(patterns), from}}
-	}
+	steps := same(sh.all(), scripts.attach, info.Name, stored, info.Per.String(), source, viewed(info), string(patterns), from)
 	starts := make([]position, sh.tags)
 	var start cursor
 	for tag, a := range cat.runAll(ctx, steps) {
@@ -273,14 +270,12 @@ func (cat *catalog) discover(ctx context.Context, sh *shape, info backend.Consum
 		// Those that are wanted are registered; held ones are among them, and nobody has to look at these.
 		wanted := map[string]bool{}
 		for tag := range sh.tags {
-			err := cat.scanSet(ctx, cat.prefix(tag)+"want:"+info.Name, func(names []string) error {
-				for _, n := range names {
-					wanted[n] = true
-				}
-				return nil
-			})
+			names, err := cat.members(ctx, cat.prefix(tag)+"want:"+info.Name)
 			if err != nil {
 				return nil, err
+			}
+			for _, n := range names {
+				wanted[n] = true
 			}
 		}
 		keys, err := cat.scores(ctx, sh, "dirty:"+info.Name, func(stream string) bool { return !wanted[stream] })
@@ -306,16 +301,15 @@ const scoresPage = 1000
 func (cat *catalog) scores(ctx context.Context, sh *shape, name string, keep func(string) bool) ([]string, error) {
 	seen := map[string]struct{}{}
 	for _, tag := range cat.reach(sh) {
-		err := cat.pages(ctx, cat.prefix(tag)+name, "-inf", func(page []redis.Z) error {
-			for _, z := range page {
-				if m := z.Member.(string); keep == nil || keep(m) {
+		for page, err := range cat.pages(ctx, cat.prefix(tag)+name, "-inf") {
+			if err != nil {
+				return nil, err
+			}
+			for _, m := range page {
+				if keep(m) {
 					seen[m] = struct{}{}
 				}
 			}
-			return nil
-		})
-		if err != nil {
-			return nil, err
 		}
 	}
 	return slices.Sorted(maps.Keys(seen)), nil
@@ -325,21 +319,16 @@ func (cat *catalog) scores(ctx context.Context, sh *shape, name string, keep fun
 func (cat *catalog) cursors(ctx context.Context, sh *shape, consumer string, resources []string) (map[string]cursor, error) {
 	at := make(map[string]cursor, len(resources))
 	for page := range slices.Chunk(resources, scoresPage) {
-		cmds := make([]*redis.StringCmd, len(page))
-		err := cat.pipelined(ctx, func(pipe redis.Pipeliner) {
-			for i, r := range page {
-				cmds[i] = pipe.HGet(ctx, cat.prefix(sh.leaseTag(consumer, r))+"l:"+consumer+":"+r, "c")
-			}
-		})
+		stored, err := askEach(ctx, cat.shards, len(page),
+			func(pipe redis.Pipeliner, i int) *redis.StringCmd {
+				return pipe.HGet(ctx, cat.prefix(sh.leaseTag(consumer, page[i]))+"l:"+consumer+":"+page[i], "c")
+			},
+			func(i int) string { return "leaseredis: read the cursor of " + consumer + "/" + page[i] })
 		if err != nil {
 			return nil, err
 		}
 		for i, r := range page {
-			c, err := cmds[i].Result()
-			if err != nil && !errors.Is(err, redis.Nil) {
-				return nil, fmt.Errorf("leaseredis: read the cursor of %s/%s: %w", consumer, r, err)
-			}
-			at[r] = cursor(c)
+			at[r] = cursor(stored[i])
 		}
 	}
 	return at, nil

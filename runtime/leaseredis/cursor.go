@@ -109,16 +109,6 @@ func (st *streams) inputsOf(sh *shape, info backend.ConsumerInfo, resource strin
 	return ins
 }
 
-// inputs returns the keys of the streams that a resource's messages come from.
-func (st *streams) inputs(sh *shape, info backend.ConsumerInfo, resource string) []string {
-	ins := st.inputsOf(sh, info, resource)
-	keys := make([]string, len(ins))
-	for i, in := range ins {
-		keys[i] = in.key
-	}
-	return keys
-}
-
 func (st *streams) topicKey(tag int, topic string) string { return st.prefix(tag) + "t:" + topic }
 
 func (st *streams) viewKey(tag int, consumer, resource string) string {

@@ -36,17 +36,13 @@ func parseDeadID(id string) (number string, tag int, ok bool) {
 
 // DeadLetters lists dead letters, the oldest first.
 func (o *operator) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) ([]operate.DeadLetterInfo, error) {
-	var out []operate.DeadLetterInfo
-	err := o.repeat(ctx, func() error {
-		found, err := o.deadLetters(ctx, f)
-		out = make([]operate.DeadLetterInfo, len(found))
-		for i := range found {
-			out[i] = found[i].DeadLetterInfo
-		}
-		return err
-	})
+	found, err := repeated(ctx, o.shards, "list dead letters", func() ([]deadLetter, error) { return o.deadLetters(ctx, f) })
 	if err != nil {
-		return nil, fmt.Errorf("leaseredis: list dead letters: %w", err)
+		return nil, err
+	}
+	out := make([]operate.DeadLetterInfo, len(found))
+	for i := range found {
+		out[i] = found[i].DeadLetterInfo
 	}
 	return out, nil
 }

@@ -128,7 +128,7 @@ func (f *sourceFeed) verify(ctx context.Context, which []int, infos []streamInfo
 	for k, i := range which {
 		stream := f.ins[i].name
 		lost := cat.reads.verify(name, stream, infos[k], func() (at position, passed int64, ok bool) {
-			stored, err := ask(ctx, cat.shards, key, func(ctx context.Context) (string, error) { return cat.client.HGet(ctx, key, stream).Result() })
+			stored, err := cat.hget(ctx, key, key, stream)
 			var id string
 			if err == nil {
 				_, err = fmt.Sscan(stored, &id, &passed)

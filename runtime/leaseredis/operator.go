@@ -164,21 +164,19 @@ func (cat *catalog) resources(ctx context.Context, tag int, consumer, only strin
 		}
 		return err
 	}
-	return cat.scanSet(ctx, key, each)
+	names, err := cat.members(ctx, key)
+	for some := range slices.Chunk(names, leasePage) {
+		if err == nil {
+			err = each(some)
+		}
+	}
+	return err
 }
 
 // Status describes every consumer that was registered. One that is registered for the first time
 // just now, so that the log is still being copied for it, follows when that is done.
 func (o *operator) Status(ctx context.Context) ([]operate.ConsumerStatus, error) {
-	var out []operate.ConsumerStatus
-	err := o.repeat(ctx, func() (err error) {
-		out, err = o.status(ctx)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("leaseredis: status: %w", err)
-	}
-	return out, nil
+	return repeated(ctx, o.shards, "status", func() ([]operate.ConsumerStatus, error) { return o.status(ctx) })
 }
 
 // heldBy is what leases of a lock hang on here, see Acquire.
@@ -269,18 +267,10 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 
 // Members lists the live sessions of a consumer.
 func (o *operator) Members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
-	var out []operate.MemberStatus
-	err := o.repeat(ctx, func() (err error) {
-		out, err = o.members(ctx, consumer)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("leaseredis: members of %s: %w", consumer, err)
-	}
-	return out, nil
+	return repeated(ctx, o.shards, "members of "+consumer, func() ([]operate.MemberStatus, error) { return o.memberStatus(ctx, consumer) })
 }
 
-func (o *operator) members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
+func (o *operator) memberStatus(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
 	surveys, err := o.owner.Survey(ctx, []string{consumer})
 	if err != nil {
 		return nil, err

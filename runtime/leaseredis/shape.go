@@ -56,10 +56,7 @@ func (d *shards) shape(ctx context.Context) (*shape, error) {
 		return nil, fmt.Errorf("leaseredis: namespace %q was created with %d slots and cannot be opened with WithSlots(%d): keys would be in two places; leave the option out, or choose another namespace",
 			d.namespace, have.slots, d.wanted.slots)
 	}
-	var steps []step
-	for tag := range have.tags {
-		steps = append(steps, step{tag: tag, script: scripts.shape, args: []any{have.tags, have.slots, d.namespace}})
-	}
+	steps := same(have.all(), scripts.shape, have.tags, have.slots, d.namespace)
 	reached := false
 	for tag, a := range d.runAll(ctx, steps) {
 		if a.err == nil {
@@ -119,6 +116,15 @@ func (d *shards) shapeIn(tag int, got []any) (shape, error) {
 		return shape{}, fmt.Errorf("leaseredis: namespace %q: key %s holds something else; choose another namespace", d.namespace, d.prefix(tag)+"meta")
 	}
 	return shape{tags: int(number(got[0])), slots: int(number(got[1]))}, nil
+}
+
+// all are the tags of the namespace.
+func (s *shape) all() []int {
+	tags := make([]int, s.tags)
+	for tag := range tags {
+		tags[tag] = tag
+	}
+	return tags
 }
 
 // tagOf says to which tag a topic, a stream or a consumer belongs.

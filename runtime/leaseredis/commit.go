@@ -237,7 +237,7 @@ const lostReason = "its entry was deleted from the stream by someone else"
 // their entries, into dead letters without payload: they must not hold up their resource. A
 // message that never was is an error.
 func (c *commit) replaceLost(ctx context.Context, missing map[*commitEntry][]string) error {
-	var last []int64
+	var last []position
 	for e, ids := range missing {
 		lost := map[string]bool{}
 		for _, id := range ids {
@@ -254,7 +254,7 @@ func (c *commit) replaceLost(ctx context.Context, missing map[*commitEntry][]str
 				}
 			}
 			ins := c.cat.inputsOf(c.sh, info, e.Resource)
-			if n, at, ok := findMessage(ins, id); !ok || ins[n].tag >= 0 && at.ms > uint64(last[ins[n].tag]) {
+			if n, at, ok := findMessage(ins, id); !ok || ins[n].tag >= 0 && at.ms > last[ins[n].tag].ms {
 				return fmt.Errorf("%s: there is no message %q to set aside or to give up on", e.Resource, id)
 			}
 			lost[id] = true

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,12 +74,12 @@ func infoOf(name, stored string) (backend.ConsumerInfo, error) {
 		Lock: wordOf(r.Lock, backend.LockSession, backend.LockAdvisory, backend.LockRow),
 		From: wordOf(r.From, backend.FromBeginning, backend.FromNow),
 	}
-	source, err := storedSource(r.Source)
-	if err != nil {
-		return backend.ConsumerInfo{}, fmt.Errorf("leaseredis: the source that is stored of consumer %q cannot be read: %w", name, err)
-	}
-	if source != nil {
-		info.Source = source
+	if len(r.Source) > 0 {
+		var s StreamSource
+		if err := json.Unmarshal(r.Source, &s); err != nil {
+			return backend.ConsumerInfo{}, fmt.Errorf("leaseredis: the source that is stored of consumer %q cannot be read: %w", name, err)
+		}
+		info.Source = s
 	}
 	return info, nil
 }
@@ -92,9 +91,6 @@ func wordOf[T fmt.Stringer](word string, values ...T) (v T) {
 	}
 	return v
 }
-
-// remember notes what the runtime says of a consumer, for calls that tell its name only.
-func (cat *catalog) remember(info backend.ConsumerInfo) { cat.running.Store(info.Name, info) }
 
 // errUnknownConsumer: nobody ever registered the consumer.
 var errUnknownConsumer = errors.New("no such consumer has run")
@@ -139,7 +135,7 @@ func (cat *catalog) attach(ctx context.Context, sh *shape, info backend.Consumer
 	if err := checkSource(info); err != nil {
 		return "", err
 	}
-	cat.remember(info)
+	cat.running.Store(info.Name, info) // for calls that tell its name only
 	stored, err := recordOf(info)
 	if err != nil {
 		return "", fmt.Errorf("leaseredis: register consumer %q: %w", info.Name, err)
@@ -210,7 +206,7 @@ func (cat *catalog) attachAll(ctx context.Context, sh *shape, info backend.Consu
 
 // ofTags is the cursor for positions under all tags.
 func ofTags(at []position) cursor {
-	if allZero(at) {
+	if !slices.ContainsFunc(at, func(p position) bool { return p != position{} }) {
 		return ""
 	}
 	all := make([]input, len(at))
@@ -240,10 +236,6 @@ func (cat *catalog) startOf(ctx context.Context, sh *shape, consumer string) (cu
 
 // otherKind is the word with which a consumer is refused that was registered as another kind.
 const otherKind = "LEASEKIND"
-
-func allZero(at []position) bool {
-	return !slices.ContainsFunc(at, func(p position) bool { return p != position{} })
-}
 
 // discover returns the resources that a consumer's source holds: topics that match, streams
 // with unread messages that are not wanted yet, the streams of an application.
@@ -299,20 +291,17 @@ const scoresPage = 1000
 
 // scores lists the members of a sorted set of that name under all tags in reach, each once.
 func (cat *catalog) scores(ctx context.Context, sh *shape, name string, keep func(string) bool) ([]string, error) {
-	seen := map[string]struct{}{}
+	var all []string
 	for _, tag := range cat.reach(sh) {
 		for page, err := range cat.pages(ctx, cat.prefix(tag)+name, "-inf") {
 			if err != nil {
 				return nil, err
 			}
-			for _, m := range page {
-				if keep(m) {
-					seen[m] = struct{}{}
-				}
-			}
+			all = append(all, slices.DeleteFunc(page, func(m string) bool { return !keep(m) })...)
 		}
 	}
-	return slices.Sorted(maps.Keys(seen)), nil
+	slices.Sort(all)
+	return slices.Compact(all), nil
 }
 
 // cursors reads the stored cursors of resources. Those that are not known are where the consumer begins.

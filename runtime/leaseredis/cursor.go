@@ -86,11 +86,7 @@ func (st *streams) inputsOf(sh *shape, info backend.ConsumerInfo, resource strin
 		if info.Per == backend.PerTopic {
 			return []input{{key: resource, tag: -1, name: resource}}
 		}
-		ins := make([]input, len(s.Names))
-		for i, n := range s.Names {
-			ins[i] = input{key: n, tag: -1, name: n, shared: true}
-		}
-		return ins
+		return s.inputs()
 	}
 	switch info.Per {
 	case backend.PerTopic:

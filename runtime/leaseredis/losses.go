@@ -37,9 +37,6 @@ func (r *streamReads) moved(consumer, stream string, from, to position, n int64)
 	defer r.mu.Unlock()
 	s := r.of[[2]string{consumer, stream}]
 	if s == nil {
-		if r.of == nil {
-			r.of = map[[2]string]*streamRead{}
-		}
 		s = &streamRead{at: from, base: from}
 		r.of[[2]string{consumer, stream}] = s
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -31,13 +30,9 @@ func (cat *catalog) consumers(ctx context.Context, sh *shape) ([]string, error) 
 	if err != nil {
 		return nil, err
 	}
-	names := map[string]struct{}{}
-	for _, some := range stored {
-		for _, n := range some {
-			names[n] = struct{}{}
-		}
-	}
-	return slices.Sorted(maps.Keys(names)), nil
+	names := slices.Concat(stored...)
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }
 
 // registered returns the consumers whose first registration has got so far that messages can
@@ -78,18 +73,6 @@ func (cat *catalog) registered(ctx context.Context, sh *shape) ([]string, error)
 		}
 	}
 	return out, nil
-}
-
-// cards counts the members of a sorted set of that name under each tag.
-func (cat *catalog) cards(ctx context.Context, sh *shape, name string) ([]int, error) {
-	stored, err := askTags(ctx, cat.shards, sh.tags, name, func(pipe redis.Pipeliner, prefix string) *redis.IntCmd {
-		return pipe.ZCard(ctx, prefix+name)
-	})
-	counts := make([]int, len(stored))
-	for tag, n := range stored {
-		counts[tag] = int(n)
-	}
-	return counts, err
 }
 
 // leasePage is how many leases one script call describes.
@@ -259,7 +242,7 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 			return nil, err
 		}
 		for _, n := range counts {
-			st.DeadLetters += n
+			st.DeadLetters += int(n)
 		}
 	}
 	return out, nil
@@ -267,7 +250,9 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 
 // Members lists the live sessions of a consumer.
 func (o *operator) Members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
-	return repeated(ctx, o.shards, "members of "+consumer, func() ([]operate.MemberStatus, error) { return o.memberStatus(ctx, consumer) })
+	return repeated(ctx, o.shards, "members of "+consumer, func() ([]operate.MemberStatus, error) {
+		return o.memberStatus(ctx, consumer)
+	})
 }
 
 func (o *operator) memberStatus(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {

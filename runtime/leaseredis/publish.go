@@ -99,9 +99,6 @@ type attempt struct {
 func (n *numbering) begin(tag int) *attempt {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.id == "" {
-		n.id, n.tags = newAttempt(), map[int]*attempts{}
-	}
 	of := n.tags[tag]
 	if of == nil {
 		of = &attempts{tag: tag, open: map[int64]struct{}{}}
@@ -173,7 +170,7 @@ func (st *streams) saw(id int64) {
 	}
 }
 
-// newAttempt is an id that a call has to itself.
+// newAttempt is an id that a call, or a process, has to itself.
 func newAttempt() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails

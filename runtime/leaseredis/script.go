@@ -141,20 +141,14 @@ func (d *shards) runOn(ctx context.Context, client redis.UniversalClient, steps 
 var errPending = errors.New("leaseredis: no answer yet")
 
 // parts divides steps by what may answer without the others: the tags of a cluster.
-func (d *shards) parts(steps []step) (parts [][]int) {
-	byTag := map[int]int{} // index in parts
+func (d *shards) parts(steps []step) map[int][]int {
+	parts, clustered := map[int][]int{}, d.clustered()
 	for i, s := range steps {
 		tag := 0
-		if d.clustered() {
+		if clustered {
 			tag = s.tag
 		}
-		at, known := byTag[tag]
-		if !known {
-			at = len(parts)
-			byTag[tag] = at
-			parts = append(parts, nil)
-		}
-		parts[at] = append(parts[at], i)
+		parts[tag] = append(parts[tag], i)
 	}
 	return parts
 }

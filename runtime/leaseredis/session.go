@@ -89,9 +89,6 @@ func (ss *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (
 	ss.endSilent()
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	if ss.open == nil {
-		ss.open = map[string]*session{}
-	}
 	ss.open[spec.ID] = s
 	return s, nil
 }

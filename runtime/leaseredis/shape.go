@@ -1,6 +1,7 @@
 package leaseredis
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -35,16 +36,7 @@ func (d *shards) shape(ctx context.Context) (*shape, error) {
 	if d.misuse != nil {
 		return nil, d.misuse
 	}
-	want := d.wanted
-	if want.tags == 0 {
-		if want.tags = defaultTagsServer; d.clustered() {
-			want.tags = defaultTagsNodes
-		}
-	}
-	if want.slots == 0 {
-		want.slots = defaultSlots
-	}
-	have, err := d.decided(ctx, want)
+	have, err := d.decided(ctx, d.first())
 	if err != nil {
 		return nil, err
 	}
@@ -76,6 +68,15 @@ func (d *shards) shape(ctx context.Context) (*shape, error) {
 	}
 	d.shaped.Store(&have)
 	return &have, nil
+}
+
+// first is the shape of a namespace that is not created yet.
+func (d *shards) first() shape {
+	tags := defaultTagsServer
+	if d.clustered() {
+		tags = defaultTagsNodes
+	}
+	return shape{tags: cmp.Or(d.wanted.tags, tags), slots: cmp.Or(d.wanted.slots, defaultSlots)}
 }
 
 // forgetShape makes the next call create the namespace again: what was stored is gone.

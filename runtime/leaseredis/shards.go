@@ -109,13 +109,15 @@ func (d *shards) hget(ctx context.Context, what, key, field string) (string, err
 type result[T any] interface{ Result() (T, error) }
 
 // askTags asks for something under each tag, in one round trip to each node. What is not there is the zero value.
-func askTags[T any, C result[T]](ctx context.Context, d *shards, tags int, what string, queue func(pipe redis.Pipeliner, prefix string) C) ([]T, error) {
+func askTags[T any, C result[T]](ctx context.Context, d *shards, tags int, what string,
+	queue func(pipe redis.Pipeliner, prefix string) C) ([]T, error) {
 	return askEach(ctx, d, tags, func(pipe redis.Pipeliner, tag int) C { return queue(pipe, d.prefix(tag)) },
 		func(tag int) string { return "leaseredis: read " + d.prefix(tag) + what })
 }
 
 // askEach asks for n things in one round trip to each node. What is not there is the zero value; doing says what failed.
-func askEach[T any, C result[T]](ctx context.Context, d *shards, n int, queue func(pipe redis.Pipeliner, i int) C, doing func(i int) string) ([]T, error) {
+func askEach[T any, C result[T]](ctx context.Context, d *shards, n int,
+	queue func(pipe redis.Pipeliner, i int) C, doing func(i int) string) ([]T, error) {
 	cmds := make([]C, n)
 	err := d.pipelined(ctx, func(pipe redis.Pipeliner) {
 		for i := range cmds {

@@ -54,7 +54,8 @@ func (tr *trimmer) trim(ctx context.Context, sh *shape) (int, error) {
 			due, err := tr.trimDue(ctx, tag, name)
 			if err != nil {
 				return total, err
-			} else if !due {
+			}
+			if !due {
 				continue
 			}
 			upto, n, err := tr.trimView(ctx, sh, tag, name)

@@ -59,12 +59,10 @@ func (o *operator) unmatched(ctx context.Context, tag int, out []UnmatchedTopic)
 		}
 	}
 	for topics, err := range o.pages(ctx, o.prefix(tag)+"topics", "-inf") {
-		topics = slices.DeleteFunc(topics, func(t string) bool { return backend.MatchTopic(patterns, t) })
 		if err != nil {
 			return nil, err
-		} else if len(topics) == 0 {
-			continue
 		}
+		topics = slices.DeleteFunc(topics, func(t string) bool { return backend.MatchTopic(patterns, t) })
 		lens, err := askEach(ctx, o.shards, len(topics),
 			func(pipe redis.Pipeliner, i int) *redis.IntCmd { return pipe.XLen(ctx, o.topicKey(tag, topics[i])) },
 			func(i int) string {

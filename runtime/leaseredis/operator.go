@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -31,13 +30,9 @@ func (cat *catalog) consumers(ctx context.Context, sh *shape) ([]string, error) 
 	if err != nil {
 		return nil, err
 	}
-	names := map[string]struct{}{}
-	for _, some := range stored {
-		for _, n := range some {
-			names[n] = struct{}{}
-		}
-	}
-	return slices.Sorted(maps.Keys(names)), nil
+	names := slices.Concat(stored...)
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }
 
 // registered returns the consumers whose first registration has got so far that messages can
@@ -78,18 +73,6 @@ func (cat *catalog) registered(ctx context.Context, sh *shape) ([]string, error)
 		}
 	}
 	return out, nil
-}
-
-// cards counts the members of a sorted set of that name under each tag.
-func (cat *catalog) cards(ctx context.Context, sh *shape, name string) ([]int, error) {
-	stored, err := askTags(ctx, cat.shards, sh.tags, name, func(pipe redis.Pipeliner, prefix string) *redis.IntCmd {
-		return pipe.ZCard(ctx, prefix+name)
-	})
-	counts := make([]int, len(stored))
-	for tag, n := range stored {
-		counts[tag] = int(n)
-	}
-	return counts, err
 }
 
 // leasePage is how many leases one script call describes.
@@ -160,21 +143,19 @@ func (cat *catalog) resources(ctx context.Context, tag int, consumer, only strin
 		}
 		return err
 	}
-	return cat.scanSet(ctx, key, each)
+	names, err := cat.members(ctx, key)
+	for some := range slices.Chunk(names, leasePage) {
+		if err == nil {
+			err = each(some)
+		}
+	}
+	return err
 }
 
 // Status describes every consumer that was registered. One that is registered for the first time
 // just now, so that the log is still being copied for it, follows when that is done.
 func (o *operator) Status(ctx context.Context) ([]operate.ConsumerStatus, error) {
-	var out []operate.ConsumerStatus
-	err := o.repeat(ctx, func() (err error) {
-		out, err = o.status(ctx)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("leaseredis: status: %w", err)
-	}
-	return out, nil
+	return repeated(ctx, o.shards, "status", func() ([]operate.ConsumerStatus, error) { return o.status(ctx) })
 }
 
 // heldBy is what leases of a lock hang on here, see Acquire.
@@ -252,7 +233,7 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 			return nil, err
 		}
 		for _, n := range counts {
-			st.DeadLetters += n
+			st.DeadLetters += int(n)
 		}
 	}
 	return out, nil
@@ -260,18 +241,12 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 
 // Members lists the live sessions of a consumer.
 func (o *operator) Members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
-	var out []operate.MemberStatus
-	err := o.repeat(ctx, func() (err error) {
-		out, err = o.members(ctx, consumer)
-		return err
+	return repeated(ctx, o.shards, "members of "+consumer, func() ([]operate.MemberStatus, error) {
+		return o.memberStatus(ctx, consumer)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("leaseredis: members of %s: %w", consumer, err)
-	}
-	return out, nil
 }
 
-func (o *operator) members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
+func (o *operator) memberStatus(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
 	surveys, err := o.owner.Survey(ctx, []string{consumer})
 	if err != nil {
 		return nil, err

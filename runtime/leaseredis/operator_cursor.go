@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -130,17 +131,21 @@ func (o *operator) target(ctx context.Context, sh *shape, info backend.ConsumerI
 	if err != nil {
 		return nil, err
 	}
-	if s := sourceOf(info); s != nil {
-		return o.targetInStreams(ctx, s, to)
-	}
-	if to.Now {
-		return func(ins []input) cursor {
-			at := make([]position, len(ins))
-			for i, in := range ins {
-				at[i] = position{ms: uint64(last[in.tag])}
-			}
-			return cursorAt(ins, at)
-		}, nil
+	s := sourceOf(info)
+	switch {
+	case to.Now:
+		present := ofTags(last)
+		if s != nil {
+			present, err = o.present(ctx, s)
+		}
+		return func(ins []input) cursor { return cursorAt(ins, present.positions(ins)) }, err
+	case s != nil:
+		id, _, _ := strings.Cut(to.After, "/")
+		after := parsePosition(id)
+		if after == (position{}) {
+			return nil, fmt.Errorf("%q is not the id of a message", to.After)
+		}
+		return func(ins []input) cursor { return cursorAt(ins, slices.Repeat([]position{after}, len(ins))) }, nil
 	}
 	number, of, found := strings.Cut(to.After, "-")
 	n, err := strconv.ParseInt(number, 10, 64)
@@ -148,8 +153,8 @@ func (o *operator) target(ctx context.Context, sh *shape, info backend.ConsumerI
 	switch {
 	case !found || err != nil || err2 != nil || n < 1 || tag < 0 || tag >= sh.tags:
 		return nil, fmt.Errorf("%q is not the id of a message", to.After)
-	case n > last[tag]:
-		return nil, fmt.Errorf("there is no message %s yet, the last one has id %d-%d", to.After, last[tag], tag)
+	case uint64(n) > last[tag].ms:
+		return nil, fmt.Errorf("there is no message %s yet, the last one has id %d-%d", to.After, last[tag].ms, tag)
 	}
 	return func(ins []input) cursor {
 		at := make([]position, len(ins))
@@ -163,48 +168,14 @@ func (o *operator) target(ctx context.Context, sh *shape, info backend.ConsumerI
 	}, nil
 }
 
-// targetInStreams is target for a consumer of an application's streams.
-func (o *operator) targetInStreams(ctx context.Context, s *StreamSource, to operate.CursorTarget) (func([]input) cursor, error) {
-	var ends map[string]position
-	var after position
-	if to.Now {
-		present, err := o.present(ctx, s)
-		if err != nil {
-			return nil, err
-		}
-		ins := make([]input, len(s.Names))
-		for i, n := range s.Names {
-			ins[i] = input{key: n, tag: -1, name: n}
-		}
-		ends = map[string]position{}
-		for i, p := range present.positions(ins) {
-			ends[ins[i].name] = p
-		}
-	} else {
-		id, _, _ := strings.Cut(to.After, "/")
-		if after = parsePosition(id); after == (position{}) {
-			return nil, fmt.Errorf("%q is not the id of a message", to.After)
-		}
-	}
-	return func(ins []input) cursor {
-		at := make([]position, len(ins))
-		for i, in := range ins {
-			if at[i] = after; to.Now {
-				at[i] = ends[in.name]
-			}
-		}
-		return cursorAt(ins, at)
-	}, nil
-}
-
-// lastIDs returns the number of the last message under each tag.
-func (st *streams) lastIDs(ctx context.Context, sh *shape) ([]int64, error) {
+// lastIDs returns the id of the last message under each tag.
+func (st *streams) lastIDs(ctx context.Context, sh *shape) ([]position, error) {
 	stored, err := askTags(ctx, st.shards, sh.tags, "meta", func(pipe redis.Pipeliner, prefix string) *redis.StringCmd {
 		return pipe.HGet(ctx, prefix+"meta", "last")
 	})
-	last := make([]int64, len(stored))
+	last := make([]position, len(stored))
 	for tag, v := range stored {
-		last[tag] = number(v)
+		last[tag] = parsePosition(v)
 	}
 	return last, err
 }

@@ -15,10 +15,10 @@ func TestFleetOf40000(t *testing.T) {
 	be, pool := migrated(t)
 	streams := backend.ConsumerInfo{Name: "streams", Per: backend.PerStream, Lock: backend.LockRow, TTL: time.Hour, Announced: true}
 	for _, c := range []backend.ConsumerInfo{topical, streams} {
-		id, _ := kit.Member(t, be, time.Hour, c)
-		other, _ := kit.Member(t, be, time.Hour, c)
+		id := kit.Join(t, be, c, time.Hour)
+		other := kit.Join(t, be, c, time.Hour)
 		kit.OK(t, be.Register(t.Context(), c, kit.Topics(leases)))
-		gs := kit.Acquire(t, be, id, c, leases)
+		gs := id.Acquires(leases)
 		kit.Equal(t, "acquired", len(gs), leases)
 		exec(t, pool, "VACUUM ANALYZE leasegen.lease")
 		var surveys, acquires, yardstick time.Duration = time.Hour, time.Hour, time.Hour
@@ -30,9 +30,9 @@ func TestFleetOf40000(t *testing.T) {
 			s := surveyed(t, be, c)
 			surveys = min(surveys, time.Since(at))
 			kit.Equal(t, "resources", s.Resources, leases)
-			kit.OK(t, be.Release(t.Context(), id, c.Name, kit.Refs(gs[i:i+1])))
+			kit.OK(t, be.Release(t.Context(), id.ID, c.Name, kit.Refs(gs[i:i+1])))
 			at = time.Now()
-			kit.Equal(t, "moved", len(kit.Acquire(t, be, other, c, 1)), 1)
+			kit.Equal(t, "moved", len(other.Acquires(1)), 1)
 			acquires = min(acquires, time.Since(at))
 		}
 		bound := 10 * yardstick

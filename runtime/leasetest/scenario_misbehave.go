@@ -266,7 +266,7 @@ func (w *ward) run() {
 			guest.stop()
 		}
 		if w.op == "Owned" && i%4 == 0 {
-			patient.link.loseReplies("Next", 1) // after that it compares what it holds
+			patient.link.loseReplies("Feed.Next", 1) // after that it compares what it holds
 		}
 		resources := wardResources
 		if i >= w.rounds/3 {

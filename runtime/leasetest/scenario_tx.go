@@ -12,14 +12,12 @@ import (
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
-// effectsWorld is a world whose handlers write an effect for each message.
-func effectsWorld(t testing.TB, f Factory) *world {
-	t.Helper()
-	w := newWorld(t, f)
-	if w.be.Capabilities().Tx == nil || f.Effect == nil {
-		t.Skip("the backend has no transactions")
-	}
-	return w
+// inEffectsWorld makes a scenario for backends with transactions.
+func inEffectsWorld(run func(t testing.TB, w *world)) func(testing.TB, Factory) {
+	return inWorld(func(t testing.TB, w *world) {
+		needs(t, w.be.Capabilities().Tx != nil && w.f.Effect != nil, "the backend has no transactions")
+		run(t, w)
+	})
 }
 
 // inTx makes handlers of the transaction form: they write the effect, and then do h.
@@ -64,8 +62,7 @@ func (w *world) effectsAre(topics []string, n int, missing ...int) {
 }
 
 var txScenarios = []check{
-	{"Effects_of_the_transaction_form_happen_exactly_once", func(t testing.TB, f Factory) {
-		w := effectsWorld(t, f)
+	{"Effects_of_the_transaction_form_happen_exactly_once", inEffectsWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 40, "a", "b", "c")...)
 		w.startWith(spec(), w.inTx(func(_ context.Context, _ *process, m lease.Message[payload]) error {
 			switch {
@@ -81,14 +78,13 @@ var txScenarios = []check{
 		w.drained()
 		kit.Equal(t, "dead letters", len(w.dead()), 3)
 		w.effectsAre([]string{"x"}, 40, 9, 12, 20)
-	}},
-	{"Effects_of_the_batch_transaction_form_happen_exactly_once", func(t testing.TB, f Factory) {
-		w := effectsWorld(t, f)
+	})},
+	{"Effects_of_the_batch_transaction_form_happen_exactly_once", inEffectsWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 40, "a", "b", "c")...)
 		w.startWith(spec(), func(*process) []lease.Handler {
 			return []lease.Handler{lease.BatchTx("order", func(ctx context.Context, tx any, ms []lease.Message[payload]) error {
 				for _, m := range ms {
-					if err := f.Effect(ctx, w.be, tx, fmt.Sprintf("%s/%s/%d", m.Topic, m.Key, m.Payload.N)); err != nil {
+					if err := w.f.Effect(ctx, w.be, tx, fmt.Sprintf("%s/%s/%d", m.Topic, m.Key, m.Payload.N)); err != nil {
 						return err
 					}
 					if m.Payload.N == 9 {
@@ -101,9 +97,8 @@ var txScenarios = []check{
 		w.drained()
 		kit.Equal(t, "dead letters", len(w.dead()), 1)
 		w.effectsAre([]string{"x"}, 40, 9)
-	}},
-	{"Effects_survive_crashes_zombies_and_lost_replies_exactly_once", func(t testing.TB, f Factory) {
-		w := effectsWorld(t, f)
+	})},
+	{"Effects_survive_crashes_zombies_and_lost_replies_exactly_once", inEffectsWorld(func(t testing.TB, w *world) {
 		topics := []string{"t0", "t1", "t2"}
 		for _, topic := range topics {
 			w.publish(events(topic, 40, "a", "b")...)
@@ -124,30 +119,28 @@ var txScenarios = []check{
 		}), lease.WithBatch(4))
 		arrive(t, entered)
 		p := w.startWith(mortal(), slow, lease.WithBatch(4))
-		for _, op := range []string{"TxCommit", "Begin", "Acquire", "Release"} {
+		for _, op := range []string{"Tx.Commit", "Begin", "Acquire", "Release"} {
 			p.link.loseReplies(op, 2)
 		}
 		p.atWork()
 		p.crash()
 		q := w.startWith(mortal(), slow, lease.WithBatch(4))
-		for _, op := range []string{"TxCommit", "Begin", "Acquire"} {
+		for _, op := range []string{"Tx.Commit", "Begin", "Acquire"} {
 			q.link.loseReplies(op, 2)
 		}
 		w.drained()
 		wake.open()
 		zombie.link.mend()
-		eventually(t, "the zombie is back", func() bool { return len(w.owners()) == 2 })
-		kit.Equal(t, "lost replies of TxCommit", q.link.left("TxCommit"), 0)
+		kit.Eventually(t, "the zombie is back", func() bool { return len(w.owners()) == 2 })
+		kit.Equal(t, "lost replies of Tx.Commit", q.link.left("Tx.Commit"), 0)
 		for _, topic := range topics {
 			w.publish(event(topic, "a", 41))
 		}
-		w.handled(3 * 41)
-		w.drained()
+		w.finished(3 * 41)
 		w.effectsAre(topics, 41)
 		kit.Equal(t, "dead letters", len(w.dead()), 0)
-	}},
-	{"A_transaction_of_a_handler_that_is_told_to_stop_is_rolled_back", func(t testing.TB, f Factory) {
-		w := effectsWorld(t, f)
+	})},
+	{"A_transaction_of_a_handler_that_is_told_to_stop_is_rolled_back", inEffectsWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 2)...)
 		s := spec()
 		s.Drain = time.Millisecond
@@ -174,5 +167,5 @@ var txScenarios = []check{
 				t.Fatalf("cause %v", c.cancelledCause)
 			}
 		}
-	}},
+	})},
 }

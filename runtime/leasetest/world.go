@@ -72,6 +72,11 @@ func newWorld(t testing.TB, f Factory) *world {
 	return &world{t: t, f: f, be: f.New(t)}
 }
 
+// inWorld makes a scenario.
+func inWorld(run func(t testing.TB, w *world)) func(testing.TB, Factory) {
+	return func(t testing.TB, f Factory) { run(t, newWorld(t, f)) }
+}
+
 func (w *world) publish(es ...backend.Event) {
 	w.t.Helper()
 	publish(w.t, w.be, es...)
@@ -186,8 +191,8 @@ func (p *process) end() {
 	p.stopIt()
 	select {
 	case <-p.done:
-	case <-time.After(patience(p.w.t)):
-		p.w.t.Errorf("%s did not stop within %v", p.name, patience(p.w.t))
+	case <-time.After(kit.Patience(p.w.t)):
+		p.w.t.Errorf("%s did not stop within %v", p.name, kit.Patience(p.w.t))
 	}
 }
 
@@ -197,8 +202,8 @@ func (p *process) stop() {
 	p.stopIt()
 	select {
 	case <-p.done:
-	case <-time.After(patience(p.w.t)):
-		p.w.t.Fatalf("%s did not stop within %v", p.name, patience(p.w.t))
+	case <-time.After(kit.Patience(p.w.t)):
+		p.w.t.Fatalf("%s did not stop within %v", p.name, kit.Patience(p.w.t))
 	}
 }
 
@@ -289,7 +294,7 @@ func numbers(cs []call) []int {
 // handled waits until so many messages were handled.
 func (w *world) handled(n int) {
 	w.t.Helper()
-	eventually(w.t, fmt.Sprintf("%d messages handled", n), func() bool {
+	kit.Eventually(w.t, fmt.Sprintf("%d messages handled", n), func() bool {
 		seen := map[string]bool{}
 		for _, c := range w.successes() {
 			seen[c.id] = true
@@ -298,7 +303,7 @@ func (w *world) handled(n int) {
 	})
 }
 
-func (w *world) operator() operate.Operator { return operator(w.t, w.be) }
+func (w *world) operator() operate.Operator { return kit.Operator(w.t, w.be) }
 
 func (w *world) status() operate.ConsumerStatus {
 	w.t.Helper()
@@ -313,10 +318,25 @@ func (w *world) status() operate.ConsumerStatus {
 // drained waits until nothing is left to do.
 func (w *world) drained() {
 	w.t.Helper()
-	eventually(w.t, "the log is drained", func() bool {
+	kit.Eventually(w.t, "the log is drained", func() bool {
 		s := w.status()
 		return s.LagTotal == 0 && s.ParkedKeys == 0
 	})
+}
+
+// finished waits until so many messages were handled and nothing is left to do.
+func (w *world) finished(n int) {
+	w.t.Helper()
+	w.handled(n)
+	w.drained()
+}
+
+// deadLetters returns the dead letters, which must be so many.
+func (w *world) deadLetters(n int) []operate.DeadLetterInfo {
+	w.t.Helper()
+	d := w.dead()
+	kit.Equal(w.t, "dead letters", len(d), n)
+	return d
 }
 
 func (w *world) dead() []operate.DeadLetterInfo {
@@ -344,7 +364,7 @@ func (w *world) owning(want ...int) {
 			w.t.Logf("owned at last: %v", got)
 		}
 	}()
-	eventually(w.t, fmt.Sprintf("members own %v", want), func() bool {
+	kit.Eventually(w.t, fmt.Sprintf("members own %v", want), func() bool {
 		got = got[:0]
 		for _, n := range w.owners() {
 			got = append(got, n)

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/leasegen/leasegen/bench/internal/must"
+	"github.com/leasegen/leasegen/internal/must"
 )
 
 // Two ways for a program without leasegen to read the log, in the order of ids.

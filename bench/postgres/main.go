@@ -25,12 +25,12 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/leasegen/leasegen/bench/internal/must"
+	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
-func main() { must.Main(run) }
+func main() { os.Exit(must.Main("bench", run)) }
 
 // bench is one run: a server, and what was measured on it.
 type bench struct {

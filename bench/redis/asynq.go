@@ -9,7 +9,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/leasegen/leasegen/bench/internal/must"
+	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/internal/redistest"
 )
 

@@ -18,6 +18,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -25,11 +26,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/bench/internal/must"
+	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/internal/redistest"
 )
 
-func main() { must.Main(run) }
+func main() { os.Exit(must.Main("bench", run)) }
 
 // options are the command's flags.
 type options struct {

@@ -95,10 +95,7 @@ var leaseChecks = []check{
 		}
 	}},
 	{"Acquire/Is_bulk_and_bounded_by_Max", fresh(func(t testing.TB, f Factory, be backend.Backend) {
-		topics := make([]string, 2000)
-		for i := range topics {
-			topics[i] = fmt.Sprintf("t%04d", i)
-		}
+		topics := kit.Topics(2000)
 		a := join(t, be, perTopic(), long).Registers(topics...)
 		first := a.Acquires(1500)
 		kit.Equal(t, "first", len(first), 1500)
@@ -162,10 +159,7 @@ var leaseChecks = []check{
 		}
 	})},
 	{"Acquire/Grants_each_resource_once_under_contention", fresh(func(t testing.TB, f Factory, be backend.Backend) {
-		topics := make([]string, 64)
-		for i := range topics {
-			topics[i] = fmt.Sprintf("t%02d", i)
-		}
+		topics := kit.Topics(64)
 		join(t, be, perTopic(), long).Registers(topics...)
 		var mu sync.Mutex
 		var got []string

@@ -234,11 +234,7 @@ var lateChecks = []check{
 		read := func(at backend.Cursor, want ...string) backend.Cursor {
 			t.Helper()
 			got := a.Reads(resource, at, 9)
-			var payloads []string
-			for _, m := range got.Messages {
-				payloads = append(payloads, string(m.Payload))
-			}
-			equalSlices(t, "read", payloads, want)
+			equalSlices(t, "read", payloads(got.Messages), want)
 			return got.Next
 		}
 		n := func(i int) string { return fmt.Sprintf(`{"n":%d,"key":""}`, i) }

@@ -60,19 +60,11 @@ func (r *reader) await(n int) []backend.Raw {
 }
 
 func payloads(ms []backend.Raw) []string {
-	out := make([]string, len(ms))
-	for i, m := range ms {
-		out[i] = string(m.Payload)
-	}
-	return out
+	return each(ms, func(m backend.Raw) string { return string(m.Payload) })
 }
 
 func payloadsOf(es []backend.Event) []string {
-	out := make([]string, len(es))
-	for i, e := range es {
-		out[i] = string(e.Payload)
-	}
-	return out
+	return each(es, func(e backend.Event) string { return string(e.Payload) })
 }
 
 var publishChecks = []check{

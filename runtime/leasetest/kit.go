@@ -110,29 +110,25 @@ func publish(t testing.TB, be backend.Publisher, es ...backend.Event) {
 	kit.OK(t, be.Publish(t.Context(), es))
 }
 
-func ids(ms []backend.Raw) []string {
-	out := make([]string, len(ms))
-	for i, m := range ms {
-		out[i] = m.ID
+// each is what f makes of the members of a list.
+func each[T, V any](l []T, f func(T) V) []V {
+	out := make([]V, len(l))
+	for i, v := range l {
+		out[i] = f(v)
 	}
 	return out
+}
+
+func ids(ms []backend.Raw) []string {
+	return each(ms, func(m backend.Raw) string { return m.ID })
 }
 
 func parkedIDs(ms []backend.ParkedMessage) []string {
-	out := make([]string, len(ms))
-	for i, m := range ms {
-		out[i] = m.ID
-	}
-	return out
+	return each(ms, func(m backend.ParkedMessage) string { return m.ID })
 }
 
 func resources(gs []backend.Grant) []string {
-	out := make([]string, len(gs))
-	for i, g := range gs {
-		out[i] = g.Resource
-	}
-	slices.Sort(out)
-	return out
+	return slices.Sorted(slices.Values(each(gs, func(g backend.Grant) string { return g.Resource })))
 }
 
 // arrive waits until a handler says that it was entered.

@@ -26,13 +26,7 @@ var faultScenarios = []check{
 	{"A_crashed_process_is_taken_over_from_after_the_TTL", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 20)...)
 		// #6 hangs when the process crashes; #7 to #20 were delivered to it and never started.
-		p := w.start(mortal(), func(ctx context.Context, p *process, m lease.Message[payload]) error {
-			if m.Payload.N == 6 {
-				p.crash()
-				return p.hang(ctx)
-			}
-			return nil
-		})
+		p := w.start(mortal(), on(6, dies))
 		kit.Eventually(t, "the crash", p.crashed)
 		crashed := time.Now()
 		q := w.start(mortal(), fine)
@@ -57,14 +51,7 @@ var faultScenarios = []check{
 		var cut atomic.Bool
 		spec := mortal()
 		spec.Margin = short / 3 // room for a busy machine between the cancellation and the TTL
-		p := w.start(spec, func(ctx context.Context, p *process, m lease.Message[payload]) error {
-			if m.Payload.N == 2 {
-				entered <- struct{}{}
-				<-ctx.Done()
-				return ctx.Err()
-			}
-			return nil
-		})
+		p := w.start(spec, on(2, stays(entered)))
 		arrive(t, entered)
 		q := w.start(mortal(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
 			if !cut.Load() {
@@ -127,14 +114,11 @@ var faultScenarios = []check{
 	{"A_zombie_commits_nothing", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 5)...)
 		entered, wake := make(chan struct{}, 9), w.gate()
-		p := w.start(mortal(), func(ctx context.Context, p *process, m lease.Message[payload]) error {
-			if m.Payload.N == 2 {
-				entered <- struct{}{}
-				<-wake.opened // deaf to its context, as a frozen process is
-				return errHandler
-			}
-			return nil
-		})
+		p := w.start(mortal(), on(2, func(ctx context.Context, p *process, m lease.Message[payload]) error {
+			entered <- struct{}{}
+			<-wake.opened // deaf to its context, as a frozen process is
+			return errHandler
+		}))
 		arrive(t, entered)
 		p.link.cut()
 		w.start(mortal(), fine)
@@ -263,14 +247,11 @@ var killScenarios = []check{
 	{"A_message_that_kills_its_process_becomes_a_dead_letter_and_its_neighbours_survive", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 20, "a", "b")...)
 		var crashes atomic.Int32
-		killer := func(ctx context.Context, p *process, m lease.Message[payload]) error {
-			if m.Payload.N == 7 {
-				crashes.Add(1)
-				p.crash()
-				return p.hang(ctx)
-			}
-			return nil
-		}
+		killer := on(7, func(ctx context.Context, p *process, m lease.Message[payload]) error {
+			crashes.Add(1)
+			p.crash()
+			return p.hang(ctx)
+		})
 		p := w.start(mortal(), killer)
 		for deadline := time.Now().Add(3 * kit.Patience(t)); ; time.Sleep(5 * time.Millisecond) {
 			if p.crashed() {

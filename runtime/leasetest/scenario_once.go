@@ -126,21 +126,13 @@ var onceScenarios = []check{
 	})},
 	{"Once_An_unknown_item_is_parked_until_it_is_replayed", inOnceWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 6)...)
-		p := w.startWith(mortal(), onceEach(lease.OnUnknownPark, func(ctx context.Context, p *process, m lease.Message[payload]) error {
-			if m.Payload.N == 4 {
-				p.crash()
-				return p.hang(ctx)
-			}
-			return nil
-		}))
+		p := w.startWith(mortal(), onceEach(lease.OnUnknownPark, on(4, dies)))
 		kit.Eventually(t, "the crash", p.crashed)
 		var fours atomic.Int32
-		w.startWith(patient(), onceEach(lease.OnUnknownPark, func(_ context.Context, _ *process, m lease.Message[payload]) error {
-			if m.Payload.N == 4 {
-				fours.Add(1)
-			}
+		w.startWith(patient(), onceEach(lease.OnUnknownPark, on(4, func(_ context.Context, _ *process, m lease.Message[payload]) error {
+			fours.Add(1)
 			return nil
-		}))
+		})))
 		kit.Eventually(t, "the dead letter of #4", func() bool {
 			return slices.ContainsFunc(w.dead(), func(d operate.DeadLetterInfo) bool { return len(w.of(4)) > 0 && d.MessageID == w.of(4)[0].id })
 		})

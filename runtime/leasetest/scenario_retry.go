@@ -120,12 +120,10 @@ var retryScenarios = []check{
 		for name, fall := range map[string]func(){"boom": func() { panic("boom") }, "Goexit": func() { runtime.Goexit() }} {
 			w := newWorld(t, f)
 			w.publish(events("x", 10, "a", "b")...)
-			w.start(spec(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
-				if m.Payload.N == 4 {
-					fall()
-				}
+			w.start(spec(), on(4, func(_ context.Context, _ *process, m lease.Message[payload]) error {
+				fall()
 				return nil
-			})
+			}))
 			w.finished(9)
 			kit.Equal(t, "attempts", len(w.of(4)), 3)
 			d := w.deadLetters(1)
@@ -136,12 +134,9 @@ var retryScenarios = []check{
 	}},
 	{"DeadLetter_gives_up_at_once", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 3)...)
-		w.start(spec(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
-			if m.Payload.N == 2 {
-				return fmt.Errorf("wrapped: %w", lease.DeadLetter("no such customer"))
-			}
-			return nil
-		})
+		w.start(spec(), on(2, func(_ context.Context, _ *process, m lease.Message[payload]) error {
+			return fmt.Errorf("wrapped: %w", lease.DeadLetter("no such customer"))
+		}))
 		w.finished(2)
 		kit.Equal(t, "attempts", len(w.of(2)), 1)
 		d := w.deadLetters(1)
@@ -186,17 +181,14 @@ var retryScenarios = []check{
 		w.publish(events("x", 3)...)
 		s := spec()
 		s.Drain = time.Millisecond
-		var stubborn atomic.Bool
-		stubborn.Store(true)
-		entered := make(chan struct{})
-		h := func(ctx context.Context, p *process, m lease.Message[payload]) error {
-			if m.Payload.N == 2 && stubborn.Load() {
-				entered <- struct{}{}
-				<-ctx.Done()
-				return ctx.Err()
+		var tame atomic.Bool
+		entered := make(chan struct{}, 9)
+		h := on(2, func(ctx context.Context, p *process, m lease.Message[payload]) error {
+			if tame.Load() {
+				return nil
 			}
-			return nil
-		}
+			return stays(entered)(ctx, p, m)
+		})
 		for range 5 { // more than Retry.Max
 			p := w.start(s, h)
 			arrive(t, entered)
@@ -208,7 +200,7 @@ var retryScenarios = []check{
 				t.Fatalf("the cause of the cancellation is %v, want ErrHandover", c.cancelledCause)
 			}
 		}
-		stubborn.Store(false)
+		tame.Store(true)
 		w.start(s, h)
 		w.handled(3)
 		cs := w.of(2)

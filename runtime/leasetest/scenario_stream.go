@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -109,11 +110,7 @@ func (j *jobs) finished() map[string]int {
 func (j *jobs) at() map[string]string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	out := map[string]string{}
-	for s, p := range j.running {
-		out[s] = p
-	}
-	return out
+	return maps.Clone(j.running)
 }
 
 func names(prefix string, n int) []string {

@@ -109,14 +109,12 @@ var txScenarios = []check{
 		})
 		// The zombie is cut off in the middle of a transaction and wakes when others are done.
 		entered, wake := make(chan struct{}, 9), w.gate()
-		zombie := w.startWith(mortal(), w.inTx(func(_ context.Context, p *process, m lease.Message[payload]) error {
-			if m.Payload.N == 10 {
-				p.link.cut()
-				entered <- struct{}{}
-				<-wake.opened
-			}
+		zombie := w.startWith(mortal(), w.inTx(on(10, func(_ context.Context, p *process, m lease.Message[payload]) error {
+			p.link.cut()
+			entered <- struct{}{}
+			<-wake.opened
 			return nil
-		}), lease.WithBatch(4))
+		})), lease.WithBatch(4))
 		arrive(t, entered)
 		p := w.startWith(mortal(), slow, lease.WithBatch(4))
 		for _, op := range []string{"Tx.Commit", "Begin", "Acquire", "Release"} {
@@ -144,15 +142,8 @@ var txScenarios = []check{
 		w.publish(events("x", 2)...)
 		s := spec()
 		s.Drain = time.Millisecond
-		entered := make(chan struct{})
-		p := w.startWith(s, w.inTx(func(ctx context.Context, _ *process, m lease.Message[payload]) error {
-			if m.Payload.N == 2 {
-				close(entered)
-				<-ctx.Done()
-				return ctx.Err()
-			}
-			return nil
-		}))
+		entered := make(chan struct{}, 9)
+		p := w.startWith(s, w.inTx(on(2, stays(entered))))
 		arrive(t, entered)
 		p.stop()
 		if n := len(w.f.Effects(t, w.be)); n > 1 {

@@ -188,21 +188,26 @@ func (p *process) end() {
 	for _, g := range gates {
 		g.open()
 	}
+	if !p.stopped() {
+		p.w.t.Errorf("%s did not stop within %v", p.name, kit.Patience(p.w.t))
+	}
+}
+
+// stopped stops it, and reports whether it has ended in time.
+func (p *process) stopped() bool {
 	p.stopIt()
 	select {
 	case <-p.done:
+		return true
 	case <-time.After(kit.Patience(p.w.t)):
-		p.w.t.Errorf("%s did not stop within %v", p.name, kit.Patience(p.w.t))
+		return false
 	}
 }
 
 // stop stops it as SIGTERM does, and waits until it has ended.
 func (p *process) stop() {
 	p.w.t.Helper()
-	p.stopIt()
-	select {
-	case <-p.done:
-	case <-time.After(kit.Patience(p.w.t)):
+	if !p.stopped() {
 		p.w.t.Fatalf("%s did not stop within %v", p.name, kit.Patience(p.w.t))
 	}
 }
@@ -264,6 +269,31 @@ func (p *process) wrap(h handler) func(context.Context, lease.Message[payload]) 
 // fine handles everything.
 func fine(context.Context, *process, lease.Message[payload]) error { return nil }
 
+// on does h with message n, and handles all others.
+func on(n int, h handler) handler {
+	return func(ctx context.Context, p *process, m lease.Message[payload]) error {
+		if m.Payload.N == n {
+			return h(ctx, p, m)
+		}
+		return nil
+	}
+}
+
+// dies ends its process.
+func dies(ctx context.Context, p *process, _ lease.Message[payload]) error {
+	p.crash()
+	return p.hang(ctx)
+}
+
+// stays says that it was entered, and returns when its context ends.
+func stays(entered chan<- struct{}) handler {
+	return func(ctx context.Context, _ *process, _ lease.Message[payload]) error {
+		entered <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+}
+
 // history returns the calls so far that pass keep, in the order in which they ended.
 func (w *world) history(keep func(call) bool) []call {
 	w.mu.Lock()
@@ -283,13 +313,7 @@ func (w *world) successes() []call { return w.history(func(c call) bool { return
 // of returns all calls of message n.
 func (w *world) of(n int) []call { return w.history(func(c call) bool { return c.n == n }) }
 
-func numbers(cs []call) []int {
-	out := make([]int, len(cs))
-	for i, c := range cs {
-		out[i] = c.n
-	}
-	return out
-}
+func numbers(cs []call) []int { return each(cs, func(c call) int { return c.n }) }
 
 // handled waits until so many messages were handled.
 func (w *world) handled(n int) {

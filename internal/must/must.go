@@ -37,14 +37,15 @@ func Catch(err *error) {
 	}
 }
 
-// Main is the main function of a command that measures.
-func Main(run func(ctx context.Context, args []string, out io.Writer) error) {
+// Main is what the main function of a command that measures does, and returns its exit code.
+func Main(command string, run func(ctx context.Context, args []string, out io.Writer) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
+		fmt.Fprintf(os.Stderr, "%s: %v\n", command, err)
+		return 1
 	}
+	return 0
 }
 
 // patience is how long a drain may stand still.

@@ -88,7 +88,8 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	// The defaults of a server with 2 GB, as the figures of the design were taken.
-	b.server = must.Get(pgtest.Launch(pgtest.Config("max_connections", "200"), pgtest.Config("shared_buffers", "512MB"), pgtest.Config("max_wal_size", "4GB")))
+	b.server = must.Get(pgtest.Launch(
+		pgtest.Config("max_connections", "200"), pgtest.Config("shared_buffers", "512MB"), pgtest.Config("max_wal_size", "4GB")))
 	defer b.server.Close()
 	begin := time.Now()
 	all := measures()

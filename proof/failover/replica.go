@@ -65,7 +65,8 @@ func replica(ctx context.Context, k lockKind, name, dsn string) error {
 			fmt.Println("loss")
 		}
 	})
-	c := must.Get(lease.NewConsumer(leasepg.New(pool, leasepg.WithSchema(name), leasepg.WithLogger(log)), spec, lease.WithLogger(log), lease.WithObserver(tell)))
+	be := leasepg.New(pool, leasepg.WithSchema(name), leasepg.WithLogger(log))
+	c := must.Get(lease.NewConsumer(be, spec, lease.WithLogger(log), lease.WithObserver(tell)))
 	return c.Run(ctx)
 }
 

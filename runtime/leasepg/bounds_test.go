@@ -154,8 +154,7 @@ func TestLateCostsWhatIsLate(t *testing.T) {
 			kit.OK(t, be.Release(t.Context(), session, c.Name, kit.Refs(grants)))
 
 			again, _, s := traced(t, dsn)
-			later := kit.Join(t, again, c, time.Hour)
-			session, grants = later.ID, later.Acquires(1000)
+			grants = kit.Join(t, again, c, time.Hour).Acquires(1000)
 			at := map[string]backend.Cursor{}
 			s.reset()
 			got := map[string]int{}

@@ -64,9 +64,7 @@ func moved(t testing.TB, op operate.Operator, a *kit.Actor, g backend.Grant, to 
 	equalSlices(t, "commit of the owner before", a.Fenced(backend.Progress{Ref: g.Ref, Cursor: late.Next}), []string{"x"})
 	a.Releases(g.Ref)
 	again := a.Takes()
-	if again.Epoch <= g.Epoch {
-		t.Fatalf("epoch %d after %d", again.Epoch, g.Epoch)
-	}
+	rises(t, again, g)
 	kit.Equal(t, "suspicion", again.Suspicion, 0)
 	equalSlices(t, "read", ids(a.Reads("x", again.Cursor, 9).Messages), want)
 }

@@ -53,9 +53,7 @@ var historyChecks = []check{
 		// The next incarnation goes on where the storage says, and finds all of it.
 		next := kit.Open(t, be, backend.SessionSpec{TTL: long, Replaces: h.ID}, h.Info)
 		again := next.TakesOver()
-		if again.Epoch <= g.Epoch {
-			t.Fatalf("epoch %d after %d", again.Epoch, g.Epoch)
-		}
+		rises(t, again, g)
 		rest := next.Reads("x", again.Cursor, 100)
 		kit.Equal(t, "messages left", len(rest.Messages), 6) // two of before, four of after
 		kit.OK(t, next.Session.Close(t.Context()))

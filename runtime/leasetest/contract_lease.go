@@ -90,9 +90,7 @@ var leaseChecks = []check{
 		before := join(t, f.New(t), perTopic(), long).Registers("x").Takes()
 		time.Sleep(time.Millisecond) // memory is not lost and replaced within a tick of the clock
 		after := join(t, f.New(t), perTopic(), long).Registers("x").Takes()
-		if after.Epoch <= before.Epoch {
-			t.Fatalf("epoch %d was granted after %d", after.Epoch, before.Epoch)
-		}
+		rises(t, after, before)
 	}},
 	{"Acquire/Is_bulk_and_bounded_by_Max", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		topics := kit.Topics(2000)
@@ -138,9 +136,7 @@ var leaseChecks = []check{
 		if took := time.Since(sent); took < short {
 			t.Fatalf("taken over %v after the session was opened with a TTL of %v", took, short)
 		}
-		if g.Epoch <= first.Epoch {
-			t.Fatalf("epoch %d after %d", g.Epoch, first.Epoch)
-		}
+		rises(t, g, first)
 		kit.Equal(t, "suspicion after a crash", g.Suspicion, 1)
 	})},
 	{"Acquire/Waits_for_Grace_after_a_crash_but_not_after_a_release", fresh(func(t testing.TB, f Factory, be backend.Backend) {

@@ -16,12 +16,7 @@ var operatorChecks = []check{
 		publish(t, be, append(append(events("1", 5), events("2", 3)...), event("other", "", 1))...)
 		a := join(t, be, perTopic("1", "2", "3"), long).Registers("1", "2", "3")
 		join(t, be, perGroup("*"), long).Registers()
-		var one backend.Grant
-		for _, g := range a.Acquires(9) {
-			if g.Resource == "1" {
-				one = g
-			}
-		}
+		one := grantOf(a, a.Acquires(9), "1")
 		got := a.Reads("1", one.Cursor, 9)
 		a.Commits(backend.Progress{Ref: one.Ref, Cursor: got.Cut(3),
 			Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1, Error: "e"}, {ID: got.Messages[2].ID, Lane: "k"}},

@@ -17,7 +17,7 @@ func perPartition(patterns ...string) backend.ConsumerInfo {
 	return backend.ConsumerInfo{Name: "c", Per: backend.PerPartition, Topics: patterns}
 }
 
-// slots acquires all slots there are, and returns their grants by number.
+// slotsOf acquires all slots there are, and returns their grants by number.
 func slotsOf(h *kit.Actor) []backend.Grant {
 	h.T.Helper()
 	kit.OK(h.T, h.Be.Register(h.T.Context(), h.Info, nil))
@@ -36,7 +36,7 @@ func slotsOf(h *kit.Actor) []backend.Grant {
 	return byNumber
 }
 
-// read reads all slots at once.
+// readSlots reads all slots at once.
 func readSlots(h *kit.Actor, gs []backend.Grant) [][]backend.Raw {
 	h.T.Helper()
 	req := backend.FetchRequest{Consumer: h.Info, MaxPayload: kit.Roomy}

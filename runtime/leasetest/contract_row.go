@@ -66,9 +66,7 @@ var rowChecks = []check{
 		if took := time.Since(sent); took < short {
 			t.Fatalf("taken %v after it was granted for %v", took, short)
 		}
-		if got[0].Epoch <= left.Epoch {
-			t.Fatalf("epoch %d after %d", got[0].Epoch, left.Epoch)
-		}
+		rises(t, got[0], left)
 		kit.Equal(t, "suspicion: its owner lives", got[0].Suspicion, 0)
 		equalSlices(t, "lost", renew(a, kept.Ref, left.Ref), []string{"left"})
 		equalSlices(t, "fenced", a.Fenced(backend.Progress{Ref: left.Ref}, backend.Progress{Ref: kept.Ref}), []string{"left"})
@@ -80,9 +78,7 @@ var rowChecks = []check{
 		equalSlices(t, "lost", renew(a, g.Ref), []string{"1"})
 		kit.Equal(t, "free", a.Surveys().Free, 1)
 		again := a.Takes() // its owner may take it again, as a new lease
-		if again.Epoch <= g.Epoch {
-			t.Fatalf("epoch %d after %d", again.Epoch, g.Epoch)
-		}
+		rises(t, again, g)
 		equalSlices(t, "lost", renew(a, g.Ref), []string{"1"})
 		equalSlices(t, "lost", renew(a, again.Ref), nil)
 	})},

@@ -69,12 +69,11 @@ var sessionChecks = []check{
 		kit.OK(t, a.Session.Close(t.Context()))
 		b.Commits(backend.Progress{Ref: g.Ref})
 	})},
-	{"Session/Must_be_open_to_acquire", func(t testing.TB, f Factory) { // nothing revives one
-		be := f.New(t)
+	{"Session/Must_be_open_to_acquire", fresh(func(t testing.TB, f Factory, be backend.Backend) { // nothing revives one
 		join(t, be, perTopic(), long).Registers("x")
 		_, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: kit.ID(), Consumer: perTopic(), Max: 1, Attempt: kit.ID()})
 		kit.Lost(t, "acquire without a session", err)
-	}},
+	})},
 	{"Session/Is_a_member_of_its_consumers_only", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		var sorted []string
 		for _, consumers := range [][]string{{"c"}, {"c", "g"}, {"g"}} {

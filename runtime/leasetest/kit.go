@@ -131,6 +131,32 @@ func resources(gs []backend.Grant) []string {
 	return slices.Sorted(slices.Values(each(gs, func(g backend.Grant) string { return g.Resource })))
 }
 
+// rises checks that a lease was granted anew since.
+func rises(t testing.TB, later, g backend.Grant) {
+	t.Helper()
+	if later.Epoch <= g.Epoch {
+		t.Fatalf("epoch %d after %d", later.Epoch, g.Epoch)
+	}
+}
+
+// allOnce checks that so many were counted, each of them once.
+func allOnce[K comparable](t testing.TB, what string, counted map[K]int, want int) {
+	t.Helper()
+	kit.Equal(t, what, len(counted), want)
+	for k, n := range counted {
+		kit.Equal(t, fmt.Sprintf("times of %v, of %s", k, what), n, 1)
+	}
+}
+
+// counts how often each is there.
+func counts(l []string) map[string]int {
+	n := map[string]int{}
+	for _, s := range l {
+		n[s]++
+	}
+	return n
+}
+
 // arrive waits until a handler says that it was entered.
 func arrive(t testing.TB, entered <-chan struct{}) {
 	t.Helper()

@@ -143,12 +143,12 @@ func (m *misbehaving) via(ctx context.Context, r request, call func(context.Cont
 	case flood:
 		return r.feed.flooded(ctx)
 	case wrong:
-		if !slices.Contains(answering, r.op) {
+		if r.told {
 			return nil, foreign(r.op, nth)
 		}
 		v, err := call(ctx)
 		if err == nil {
-			v = wrongly(ctx, r.op, v, nth)
+			v = wrongly(ctx, v, nth)
 		}
 		return v, err
 	}
@@ -186,11 +186,8 @@ func inEach[T any](change func(*T)) func([]T) []T {
 	}
 }
 
-// answering are the calls whose answer may be wrong; of others an error is.
-var answering = []string{"OpenSession", "OpenFeed", "Begin", "Survey", "Acquire", "Owned", "Fetch", "FetchParked", "Commit", "Renew", "Maintain", "StartOnce", "Feed.Next"}
-
 // wrongly makes a wrong answer of a right one, each time in another way.
-func wrongly(ctx context.Context, op string, answer any, nth int) any {
+func wrongly(ctx context.Context, answer any, nth int) any {
 	switch v := answer.(type) {
 	case []backend.Survey:
 		count := func(n int) func([]backend.Survey) []backend.Survey {
@@ -202,9 +199,11 @@ func wrongly(ctx context.Context, op string, answer any, nth int) any {
 		alone := inEach(func(s *backend.Survey) { s.Members = nil })
 		return turn(nth, v, none, strange, twofold, blank, alone, count(1<<40), count(-1<<40))
 	case []backend.Grant:
-		return turn(nth, v, none, plus(backend.Grant{Ref: backend.Ref{Resource: ghost, Epoch: 1}}), twofold, blank, inEach(func(g *backend.Grant) { g.Epoch-- }))
+		more := plus(backend.Grant{Ref: backend.Ref{Resource: ghost, Epoch: 1}})
+		return turn(nth, v, none, more, twofold, blank, inEach(func(g *backend.Grant) { g.Epoch-- }))
 	case []backend.Ref:
-		return turn(nth, v, none, plus(backend.Ref{Resource: ghost, Epoch: 1}), twofold, blank, inEach(func(r *backend.Ref) { r.Epoch-- }))
+		more := plus(backend.Ref{Resource: ghost, Epoch: 1})
+		return turn(nth, v, none, more, twofold, blank, inEach(func(r *backend.Ref) { r.Epoch-- }))
 	case []backend.Fetched:
 		reversed := func(fs []backend.Fetched) []backend.Fetched { slices.Reverse(fs); return fs }
 		fewer := func(fs []backend.Fetched) []backend.Fetched { return fs[1:] }

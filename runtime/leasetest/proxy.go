@@ -17,6 +17,7 @@ type request struct {
 	consumers []string
 	resources []string
 	feed      *proxyFeed // of Feed.Next
+	told      bool       // it returns nothing but an error
 }
 
 func (r request) names(consumer, resource string) bool {
@@ -61,6 +62,7 @@ func through[T any](ctx context.Context, p *proxy, r request, call func(context.
 
 // told is through for a call that returns nothing but an error.
 func (p *proxy) told(ctx context.Context, r request, call func(context.Context) error) error {
+	r.told = true
 	_, err := p.via(ctx, r, func(ctx context.Context) (any, error) { return nil, call(ctx) })
 	return err
 }
@@ -94,7 +96,9 @@ func (p *proxy) OpenSession(ctx context.Context, spec backend.SessionSpec) (back
 }
 
 func (p *proxy) Register(ctx context.Context, c backend.ConsumerInfo, resources []string) error {
-	return p.told(ctx, about("Register", c.Name, resources...), func(ctx context.Context) error { return p.be.Register(ctx, c, resources) })
+	return p.told(ctx, about("Register", c.Name, resources...), func(ctx context.Context) error {
+		return p.be.Register(ctx, c, resources)
+	})
 }
 
 func (p *proxy) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
@@ -278,7 +282,9 @@ type proxyTx struct {
 }
 
 func (t *proxyTx) Once(ctx context.Context, consumer, key string) (bool, error) {
-	return through(ctx, t.p, about("Tx.Once", consumer), func(ctx context.Context) (bool, error) { return t.Tx.Once(ctx, consumer, key) })
+	return through(ctx, t.p, about("Tx.Once", consumer), func(ctx context.Context) (bool, error) {
+		return t.Tx.Once(ctx, consumer, key)
+	})
 }
 
 // Commit is sent to the server once: what is executed twice finds no transaction there.

@@ -37,9 +37,7 @@ var faultScenarios = []check{
 			t.Errorf("taken over %v after the crash, want at most %v: TTL %v and a little", took, limit, short)
 		}
 		inOrder(t, w.successes(), byTopic)
-		for _, c := range mine {
-			kit.Equal(t, "attempt", c.attempt, 1)
-		}
+		firstAttempts(t, mine)
 		if first := w.history(func(c call) bool { return c.proc == p.name }); mine[0].epoch <= first[0].epoch {
 			t.Fatalf("epoch %d after %d", mine[0].epoch, first[0].epoch)
 		}
@@ -107,9 +105,7 @@ var faultScenarios = []check{
 		if len(lost) < 5 { // more if the machine was too slow for a session
 			t.Fatalf("the loss of %d leases was told, want 5", len(lost))
 		}
-		for l, n := range lost {
-			kit.Equal(t, "times that the loss of "+l+" was told", n, 1)
-		}
+		allOnce(t, "losses told", lost, len(lost))
 	})},
 	{"A_zombie_commits_nothing", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 5)...)
@@ -129,9 +125,7 @@ var faultScenarios = []check{
 		w.publish(event("x", "k", 6), event("y", "k", 1))
 		w.finished(7)
 		kit.Equal(t, "dead letters", len(w.dead()), 0)
-		for _, c := range w.successes() {
-			kit.Equal(t, "attempt", c.attempt, 1)
-		}
+		firstAttempts(t, w.successes())
 		inOrder(t, w.successes(), byTopic)
 	})},
 	{"Heartbeats_alone_fail", func(t testing.TB, f Factory) {

@@ -215,14 +215,7 @@ var onceScenarios = []check{
 			w.startWith(s, handlers, lease.WithBatch(5))
 		}
 		w.drained()
-		got := map[string]int{}
-		for _, e := range w.f.Effects(t, w.be) {
-			got[e]++
-		}
-		kit.Equal(t, "items", len(got), 20)
-		for item, n := range got {
-			kit.Equal(t, "effects of item "+item, n, 1)
-		}
+		allOnce(t, "effects of items", counts(w.f.Effects(t, w.be)), 20)
 		kit.Equal(t, "dead letters", len(w.dead()), 0)
 	})},
 }

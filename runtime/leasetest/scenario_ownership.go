@@ -107,9 +107,7 @@ var ownershipScenarios = []check{
 		if best > limit {
 			t.Errorf("the best of %d handovers took %v, want at most %v", tries(t), best, limit)
 		}
-		for _, c := range w.history(func(call) bool { return true }) {
-			kit.Equal(t, "attempt", c.attempt, 1)
-		}
+		firstAttempts(t, w.history(func(call) bool { return true }))
 		kit.Equal(t, "handled twice", twice(w), 0)
 		inOrder(t, w.successes(), byTopic)
 	})},
@@ -236,12 +234,8 @@ var ownershipScenarios = []check{
 
 // twice counts the messages that were handled more than once.
 func twice(w *world) int {
-	seen := map[string]int{}
-	for _, c := range w.successes() {
-		seen[c.id]++
-	}
 	n := 0
-	for _, times := range seen {
+	for _, times := range counts(each(w.successes(), func(c call) string { return c.id })) {
 		if times > 1 {
 			n++
 		}

@@ -32,14 +32,7 @@ func crowded(t testing.TB, w *world, order lease.Order) {
 	}), lease.WithBatch(5), lease.WithConcurrency(16))
 	w.finished(topics * (each - 1))
 	kit.Equal(t, "dead letters", len(w.dead()), topics)
-	seen := map[string]int{}
-	for _, e := range w.f.Effects(t, w.be) {
-		seen[e]++
-	}
-	kit.Equal(t, "effects", len(seen), topics*(each-1))
-	for e, n := range seen {
-		kit.Equal(t, "effects of "+e, n, 1)
-	}
+	allOnce(t, "effects", counts(w.f.Effects(t, w.be)), topics*(each-1))
 	if order == lease.OrderBlock {
 		inOrder(t, w.successes(), byTopic)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -108,9 +107,7 @@ var retryScenarios = []check{
 			kit.Equal(t, "attempts", len(w.of(4)), 3)
 			d := w.deadLetters(1)
 			kit.Equal(t, "its attempts", d[0].Attempts, 3)
-			if !strings.Contains(d[0].Reason, errHandler.Error()) {
-				t.Fatalf("the reason is %q", d[0].Reason)
-			}
+			says(t, d[0], errHandler.Error())
 			if order != lease.OrderNone {
 				inOrder(t, w.successes(), byKey)
 			}
@@ -127,9 +124,7 @@ var retryScenarios = []check{
 			w.finished(9)
 			kit.Equal(t, "attempts", len(w.of(4)), 3)
 			d := w.deadLetters(1)
-			if !strings.Contains(d[0].Reason, name) {
-				t.Fatalf("the reason is %q, want it to name %s", d[0].Reason, name)
-			}
+			says(t, d[0], name)
 		}
 	}},
 	{"DeadLetter_gives_up_at_once", inWorld(func(t testing.TB, w *world) {
@@ -140,9 +135,7 @@ var retryScenarios = []check{
 		w.finished(2)
 		kit.Equal(t, "attempts", len(w.of(2)), 1)
 		d := w.deadLetters(1)
-		if !strings.Contains(d[0].Reason, "no such customer") {
-			t.Fatalf("the reason is %q", d[0].Reason)
-		}
+		says(t, d[0], "no such customer")
 	})},
 	{"A_failing_batch_isolates_the_culprit", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 20, "a", "b")...)
@@ -172,10 +165,7 @@ var retryScenarios = []check{
 		mu.Lock()
 		defer mu.Unlock()
 		kit.Equal(t, "calls of the culprit alone", culprit, 3)
-		kit.Equal(t, "handled", len(done), 19)
-		for n, times := range done {
-			kit.Equal(t, fmt.Sprintf("times that #%d was handled", n), times, 1)
-		}
+		allOnce(t, "handled", done, 19)
 	})},
 	{"Restarts_and_handovers_consume_no_attempts", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 3)...)
@@ -226,9 +216,7 @@ var retryScenarios = []check{
 			t.Errorf("it took %v, more than %v: the consumer was not told", took, limit)
 		}
 		kit.Equal(t, "dead letters", len(w.dead()), 0)
-		for _, c := range w.successes() {
-			kit.Equal(t, "attempt", c.attempt, 1)
-		}
+		firstAttempts(t, w.successes())
 	})},
 	{"A_handler_that_runs_too_long_is_reported_once_and_cancelled_if_so_configured", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 3)...)

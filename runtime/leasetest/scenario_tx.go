@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,10 +45,7 @@ func (w *world) effectsAre(topics []string, n int, missing ...int) {
 			w.t.Fatalf("the effect of %s was written twice", e)
 		}
 		seen[e] = true
-		i := len(e) - 1
-		for e[i] != '/' {
-			i--
-		}
+		i := strings.LastIndexByte(e, '/')
 		var num int
 		fmt.Sscan(e[i+1:], &num)
 		if num <= last[e[:i]] {

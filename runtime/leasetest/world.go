@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -422,6 +423,24 @@ func apart(t testing.TB, all []call) {
 		if last, ok := until[c.resource]; !ok || end.After(last.ended) {
 			until[c.resource] = c
 		}
+	}
+}
+
+// says checks that the reason of a dead letter names all that is given.
+func says(t testing.TB, d operate.DeadLetterInfo, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if !strings.Contains(d.Reason, name) {
+			t.Fatalf("the reason is %q, want it to name %s", d.Reason, name)
+		}
+	}
+}
+
+// firstAttempts checks that no call of them was a retry.
+func firstAttempts(t testing.TB, cs []call) {
+	t.Helper()
+	for _, c := range cs {
+		kit.Equal(t, fmt.Sprintf("attempt of #%d", c.n), c.attempt, 1)
 	}
 }
 

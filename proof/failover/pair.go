@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/fleet"
+	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
@@ -69,14 +71,11 @@ func newSite(ctx context.Context, server *pgtest.Server, k lockKind, pairs int) 
 			s.close()
 		}
 	}()
-	if s.pool, err = pgxpool.New(ctx, server.DB("failover")); err != nil {
-		return nil, err
-	}
+	defer must.Catch(&err)
+	s.pool = must.Get(pgxpool.New(ctx, server.DB("failover")))
 	for i := range pairs {
 		f := &pair{site: s, name: fmt.Sprintf("pair_%d", i)}
-		if _, err := leasepg.Migrate(ctx, s.pool, leasepg.WithSchema(f.name)); err != nil {
-			return nil, err
-		}
+		must.Get(leasepg.Migrate(ctx, s.pool, leasepg.WithSchema(f.name)))
 		s.pairs = append(s.pairs, f)
 	}
 	ctx, s.cancel = context.WithCancel(ctx)
@@ -87,16 +86,12 @@ func newSite(ctx context.Context, server *pgtest.Server, k lockKind, pairs int) 
 	}
 	for _, f := range s.pairs {
 		for i := range f.replicas {
-			if f.replicas[i], err = f.start(); err != nil {
-				return nil, err
-			}
+			f.replicas[i] = f.start()
 		}
 	}
 	for _, f := range s.pairs {
 		for _, p := range f.replicas {
-			if err := f.await("every replica has a session", func() bool { return p.member }); err != nil {
-				return nil, err
-			}
+			f.await("every replica has a session", func() bool { return p.member })
 		}
 	}
 	return s, nil
@@ -119,22 +114,15 @@ func (f *pair) publish(ctx context.Context) {
 	}
 }
 
-func (f *pair) start() (p *process, err error) {
-	p = &process{}
-	if p.proxy, err = faultproxy.Listen(f.site.server.Addr()); err != nil {
-		return nil, err
-	}
-	kind := 0
-	for i, k := range locks() {
-		if k == f.site.kind {
-			kind = i
-		}
-	}
+func (f *pair) start() *process {
+	p := &process{proxy: must.Get(faultproxy.Listen(f.site.server.Addr()))}
+	kind := slices.Index(locks(), f.site.kind)
 	p.Process = fleet.NewProcess(f.name, []string{
 		envReplica + "=" + f.name, envKind + "=" + strconv.Itoa(kind),
 		envDSN + "=" + strings.Replace(f.site.pool.Config().ConnString(), f.site.server.Addr(), p.proxy.Addr(), 1),
 	}, func(line string) { f.record(p, line) }, &f.site.stderr)
-	return p, p.Start()
+	must.Do(p.Start())
+	return p
 }
 
 func (f *pair) record(p *process, text string) {
@@ -155,23 +143,23 @@ func (f *pair) record(p *process, text string) {
 }
 
 // await polls until cond, which is called with f.mu held.
-func (f *pair) await(what string, cond func() bool) error {
+func (f *pair) await(what string, cond func() bool) {
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		f.mu.Lock()
 		done := cond()
 		f.mu.Unlock()
 		if done {
-			return nil
+			return
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s: not within %v: %s", f.name, patience, what)
+			must.Do(fmt.Errorf("%s: not within %v: %s", f.name, patience, what))
 		}
 	}
 }
 
 // first waits for the first call that match accepts.
-func (f *pair) first(what string, match func(call) bool) (c call, err error) {
-	err = f.await(what, func() bool {
+func (f *pair) first(what string, match func(call) bool) (c call) {
+	f.await(what, func() bool {
 		for _, c = range f.calls {
 			if match(c) {
 				return true
@@ -179,38 +167,26 @@ func (f *pair) first(what string, match func(call) bool) (c call, err error) {
 		}
 		return false
 	})
-	return c, err
+	return c
 }
 
 // owner waits until a replica is at work, and returns it and the index of the other.
-func (f *pair) owner() (*process, int, error) {
-	err := f.await("both replicas have a session", func() bool { return f.replicas[0].member && f.replicas[1].member })
-	if err != nil {
-		return nil, 0, err
-	}
+func (f *pair) owner() (*process, int) {
+	f.await("both replicas have a session", func() bool { return f.replicas[0].member && f.replicas[1].member })
 	f.mu.Lock()
 	f.calls = nil
 	f.mu.Unlock()
-	c, err := f.first("an owner at work", func(c call) bool { return c.by == f.replicas[0] || c.by == f.replicas[1] })
-	if err != nil {
-		return nil, 0, err
-	}
-	if c.by == f.replicas[0] {
-		return c.by, 0, nil
-	}
-	return c.by, 1, nil
+	c := f.first("an owner at work", func(c call) bool { return c.by == f.replicas[0] || c.by == f.replicas[1] })
+	return c.by, slices.Index(f.replicas[:], c.by)
 }
 
 // replace starts a replica in the place of one that has ended.
-func (f *pair) replace(i int) error {
+func (f *pair) replace(i int) {
 	<-f.replicas[i].Ended()
 	f.replicas[i].proxy.Close()
-	p, err := f.start()
-	if err != nil {
-		return err
-	}
+	p := f.start()
 	f.replicas[i] = p
-	return f.await("the new replica has a session", func() bool { return p.member })
+	f.await("the new replica has a session", func() bool { return p.member })
 }
 
 func (s *site) close() {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/fleet"
+	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -24,25 +25,17 @@ const (
 
 // replicaMain is a replica process.
 func replicaMain() int {
-	return fleet.Main(func(ctx context.Context) error {
-		n, err := strconv.Atoi(os.Getenv(envKind))
-		if err != nil {
-			return err
-		}
+	return fleet.Main(func(ctx context.Context) (err error) {
+		defer must.Catch(&err)
+		n := must.Get(strconv.Atoi(os.Getenv(envKind)))
 		return replica(ctx, locks()[n], os.Getenv(envReplica), os.Getenv(envDSN))
 	})
 }
 
 func replica(ctx context.Context, k lockKind, name, dsn string) error {
-	cfg, err := pgxpool.ParseConfig(dsn)
-	if err != nil {
-		return err
-	}
+	cfg := must.Get(pgxpool.ParseConfig(dsn))
 	cfg.MaxConns = 4
-	pool, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		return err
-	}
+	pool := must.Get(pgxpool.NewWithConfig(ctx, cfg))
 	defer pool.Close()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("consumer", name, "pid", os.Getpid())
 	spec := lease.Spec{Name: name, Per: k.asPer, Lock: k.asLock, TTL: ttl, Batch: 20, Drain: 2 * time.Second}
@@ -72,10 +65,8 @@ func replica(ctx context.Context, k lockKind, name, dsn string) error {
 			fmt.Println("loss")
 		}
 	})
-	c, err := lease.NewConsumer(leasepg.New(pool, leasepg.WithSchema(name), leasepg.WithLogger(log)), spec, lease.WithLogger(log), lease.WithObserver(tell))
-	if err != nil {
-		return err
-	}
+	be := leasepg.New(pool, leasepg.WithSchema(name), leasepg.WithLogger(log))
+	c := must.Get(lease.NewConsumer(be, spec, lease.WithLogger(log), lease.WithObserver(tell)))
 	return c.Run(ctx)
 }
 

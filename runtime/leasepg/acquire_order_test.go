@@ -13,13 +13,13 @@ import (
 func TestLongestFreeIsGrantedFirst(t *testing.T) {
 	be, _ := migrated(t)
 	info := backend.ConsumerInfo{Name: "c", Per: backend.PerStream, Topics: []string{"*"}}
-	session, _ := kit.Member(t, be, time.Hour, info)
+	session := kit.Join(t, be, info, time.Hour)
 	const n = 12
 	for i := range n {
 		kit.OK(t, be.Register(t.Context(), info, []string{fmt.Sprint("s", (i*5)%n)}))
 	}
 	for i := range n {
-		gs := kit.Acquire(t, be, session, info, 1)
+		gs := session.Acquires(1)
 		kit.Equal(t, "granted", len(gs), 1)
 		kit.Equal(t, "granted next", gs[0].Resource, fmt.Sprint("s", (i*5)%n))
 	}
@@ -35,15 +35,15 @@ func TestGraceHidesNothingFree(t *testing.T) {
 		topics[i] = fmt.Sprint("t", i)
 	}
 	kit.OK(t, be.Register(t.Context(), info, topics))
-	crashed, _ := kit.Member(t, be, time.Hour, info)
-	kit.Equal(t, "held by the session that crashes", len(kit.Acquire(t, be, crashed, info, n-1)), n-1)
-	b, _ := kit.Member(t, be, time.Hour, info)
-	gs := kit.Acquire(t, be, b, info, 1)
+	crashed := kit.Join(t, be, info, time.Hour)
+	kit.Equal(t, "held by the session that crashes", len(crashed.Acquires(n-1)), n-1)
+	b := kit.Join(t, be, info, time.Hour)
+	gs := b.Acquires(1)
 	kit.Equal(t, "held by another", len(gs), 1)
-	exec(t, pool, "UPDATE leasegen.session SET state = 'dead', expires_at = clock_timestamp() WHERE id = $1", crashed)
-	kit.OK(t, be.Release(t.Context(), b, info.Name, kit.Refs(gs)))
-	c, _ := kit.Member(t, be, time.Hour, info)
-	got := kit.Acquire(t, be, c, info, 1)
+	exec(t, pool, "UPDATE leasegen.session SET state = 'dead', expires_at = clock_timestamp() WHERE id = $1", crashed.ID)
+	kit.OK(t, be.Release(t.Context(), b.ID, info.Name, kit.Refs(gs)))
+	c := kit.Join(t, be, info, time.Hour)
+	got := c.Acquires(1)
 	kit.Equal(t, "granted", len(got), 1)
 	kit.Equal(t, "granted", got[0].Resource, gs[0].Resource)
 }

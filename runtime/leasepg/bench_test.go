@@ -23,11 +23,11 @@ func BenchmarkAcquire40k(b *testing.B) {
 	b.ResetTimer()
 	for range b.N {
 		b.StopTimer()
-		id, s := kit.Member(b, be, time.Hour, topical)
+		id := kit.Join(b, be, topical, time.Hour)
 		b.StartTimer()
-		kit.Equal(b, "acquired", len(kit.Acquire(b, be, id, topical, manyLeases)), manyLeases)
+		kit.Equal(b, "acquired", len(id.Acquires(manyLeases)), manyLeases)
 		b.StopTimer()
-		kit.OK(b, s.Close(b.Context()))
+		kit.OK(b, id.Session.Close(b.Context()))
 		exec(b, pool, "VACUUM leasegen.lease")
 		b.StartTimer()
 	}
@@ -36,17 +36,17 @@ func BenchmarkAcquire40k(b *testing.B) {
 func BenchmarkTakeOver40k(b *testing.B) {
 	be, pool := migrated(b)
 	kit.OK(b, be.Register(b.Context(), topical, kit.Topics(manyLeases)))
-	owner, _ := kit.Member(b, be, time.Hour, topical)
-	kit.Acquire(b, be, owner, topical, manyLeases)
+	owner := kit.Join(b, be, topical, time.Hour)
+	owner.Acquires(manyLeases)
 	b.ResetTimer()
 	for range b.N {
 		b.StopTimer()
-		id, _ := kit.Member(b, be, time.Hour, topical)
-		expire(b, pool, owner)
+		id := kit.Join(b, be, topical, time.Hour)
+		expire(b, pool, owner.ID)
 		exec(b, pool, "VACUUM leasegen.lease")
 		b.StartTimer()
-		kit.Equal(b, "taken over", len(kit.Acquire(b, be, id, topical, manyLeases)), manyLeases)
-		owner = id
+		kit.Equal(b, "taken over", len(id.Acquires(manyLeases)), manyLeases)
+		owner.ID = id.ID
 	}
 }
 
@@ -54,8 +54,8 @@ func BenchmarkTakeOver40k(b *testing.B) {
 func BenchmarkSurvey40k(b *testing.B) {
 	be, _ := migrated(b)
 	kit.OK(b, be.Register(b.Context(), topical, kit.Topics(manyLeases)))
-	id, _ := kit.Member(b, be, time.Hour, topical)
-	kit.Acquire(b, be, id, topical, manyLeases)
+	id := kit.Join(b, be, topical, time.Hour)
+	id.Acquires(manyLeases)
 	for b.Loop() {
 		s := kit.Must[[]backend.Survey](b)(be.Survey(b.Context(), []string{topical.Name}))
 		kit.Equal(b, "owned", s[0].Members[0].Owned, manyLeases)
@@ -111,7 +111,7 @@ func BenchmarkDrain(b *testing.B) {
 			}
 			n += len(f.Messages)
 			at = f.Next
-			fenced, err := be.Commit(b.Context(), session, c.Name, []backend.Progress{{Ref: g.Ref, Cursor: at}})
+			fenced, err := be.Commit(b.Context(), session.ID, c.Name, []backend.Progress{{Ref: g.Ref, Cursor: at}})
 			kit.OK(b, err)
 			kit.Equal(b, "fenced", len(fenced), 0)
 		}
@@ -195,8 +195,8 @@ func BenchmarkManyTopics(b *testing.B) {
 	}
 	exec(b, pool, "VACUUM ANALYZE leasegen.message")
 	kit.OK(b, be.Register(b.Context(), topical, names))
-	id, _ := kit.Member(b, be, time.Hour, topical)
-	grants := kit.Acquire(b, be, id, topical, topics)
+	id := kit.Join(b, be, topical, time.Hour)
+	grants := id.Acquires(topics)
 	exec(b, pool, "VACUUM ANALYZE leasegen.lease")
 	var fetching, committing time.Duration
 	n := 0
@@ -216,7 +216,7 @@ func BenchmarkManyTopics(b *testing.B) {
 			ps[i] = backend.Progress{Ref: part[i].Ref, Cursor: f.Next}
 		}
 		start = time.Now()
-		fenced, err := be.Commit(b.Context(), id, topical.Name, ps)
+		fenced, err := be.Commit(b.Context(), id.ID, topical.Name, ps)
 		committing += time.Since(start)
 		kit.OK(b, err)
 		kit.Equal(b, "fenced", len(fenced), 0)

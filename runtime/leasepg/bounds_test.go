@@ -154,8 +154,7 @@ func TestLateCostsWhatIsLate(t *testing.T) {
 			kit.OK(t, be.Release(t.Context(), session, c.Name, kit.Refs(grants)))
 
 			again, _, s := traced(t, dsn)
-			session, _ = kit.Member(t, again, time.Hour, c)
-			grants = kit.Acquire(t, again, session, c, 1000)
+			grants = kit.Join(t, again, c, time.Hour).Acquires(1000)
 			at := map[string]backend.Cursor{}
 			s.reset()
 			got := map[string]int{}
@@ -201,7 +200,7 @@ func TestFarApart(t *testing.T) {
 			kit.OK(t, tx.Commit(t.Context()))
 			kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "x", Kind: "k", Payload: []byte("second")}}))
 			kit.OK(t, be.Release(t.Context(), session, c.Name, kit.Refs(grants)))
-			grants = kit.Acquire(t, be, session, c, 1000)
+			grants = kit.Acting(t, be, session, c).Acquires(1000)
 			read, _ := drainAll(t, be, c, session, grants, 10)
 			var payloads []string
 			for _, m := range read {
@@ -263,7 +262,7 @@ func TestParkedBehindOthers(t *testing.T) {
 		       clock_timestamp() + CASE WHEN g = 1 THEN interval '1 hour' ELSE interval '-1 hour' END, 'e' FROM generate_series(1, 9000) g`)
 	exec(t, pool, `INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, published_at, attempt, next_at, error)
 		SELECT 'topical', 'x', 'due', 10000, 'x', 'due', 'kind', 'p', clock_timestamp(), 1, clock_timestamp() - interval '1 minute', 'e'`)
-	req := backend.ParkedRequest{Session: session, Consumer: topical, Limit: 9, MaxPayload: 99}
+	req := backend.ParkedRequest{Session: session.ID, Consumer: topical, Limit: 9, MaxPayload: 99}
 	var found backend.Parked
 	reads := 0
 	for found = kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), req)); len(found.Messages) == 0; reads++ {
@@ -273,7 +272,7 @@ func TestParkedBehindOthers(t *testing.T) {
 		found = kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), req))
 	}
 	kit.Equal(t, "lane", found.Messages[0].Lane, "due")
-	_, err := be.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Done: []string{found.Messages[0].ID}}})
+	_, err := be.Commit(t.Context(), session.ID, topical.Name, []backend.Progress{{Ref: g.Ref, Done: []string{found.Messages[0].ID}}})
 	kit.OK(t, err)
 	exec(t, pool, "DELETE FROM leasegen.parked WHERE message_id BETWEEN 2 AND 9000")
 	kit.Eventually(t, "the time of the blocked lane is told", func() bool {
@@ -295,7 +294,7 @@ func TestRetentionOnePartitionATime(t *testing.T) {
 	}
 	exec(t, pool, "SELECT setval('leasegen.message_id_seq', 3500000)")
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 10)))
-	drain(t, be, grouped, session, g, 1000)
+	drain(t, be, grouped, session.ID, g, 1000)
 	kit.Equal(t, "in the call that closes them", query[int](t, pool, "SELECT leasegen.drop_segments()"), 0)
 	kit.Equal(t, "dropped in one call", query[int](t, pool, "SELECT leasegen.drop_segments()"), 1)
 	r := kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{grouped}))
@@ -341,7 +340,7 @@ func TestHeldBackIsTold(t *testing.T) {
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 10)))
 	exec(t, pool, "SELECT setval('leasegen.message_id_seq', 1500000)")
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 10)))
-	drain(t, be, grouped, session, g, 1000)
+	drain(t, be, grouped, session.ID, g, 1000)
 	r := kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{grouped}))
 	kit.Equal(t, "dropped", r.SegmentsDropped, 0)
 	if !strings.Contains(text.String(), "prepared transaction 'forgotten' of database elsewhere") {

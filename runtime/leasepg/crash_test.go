@@ -43,7 +43,7 @@ func TestProcess(t *testing.T) {
 	spec := backend.SessionSpec{ID: kit.ID(), TTL: p.TTL, Host: "host", PID: os.Getpid(), Consumers: []string{p.Consumer.Name},
 		Advisory: p.Consumer.Lock == backend.LockAdvisory}
 	s := kit.Must[backend.Session](t)(be.OpenSession(t.Context(), spec))
-	gs := kit.Acquire(t, be, spec.ID, p.Consumer, p.Max)
+	gs := kit.Acting(t, be, spec.ID, p.Consumer).Acquires(p.Max)
 	if len(gs) == 0 {
 		t.Fatal("nothing was to be had")
 	}
@@ -83,14 +83,14 @@ func TestKilledProcess(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(100)))
-	kit.Member(t, be, time.Hour, topical)
-	successor, _ := kit.Member(t, be, time.Hour, topical)
+	kit.Join(t, be, topical, time.Hour)
+	successor := kit.Join(t, be, topical, time.Hour)
 	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 100}.start(t)
 	time.Sleep(2 * time.Second) // it is not only killed in its first moment
 	kit.Equal(t, "state of a living process", state(t, pool, dead), "live")
 	killed := time.Now()
 	kit.OK(t, process.Kill())
-	kit.Eventually(t, "its leases are taken over, long before its TTL", func() bool { return len(kit.Acquire(t, be, successor, topical, 100)) == 100 })
+	kit.Eventually(t, "its leases are taken over, long before its TTL", func() bool { return len(successor.Acquires(100)) == 100 })
 	t.Logf("taken over within %v", time.Since(killed).Round(time.Millisecond))
 	kit.Equal(t, "suspicion", query[int](t, pool, "SELECT min(suspicion) FROM leasegen.lease"), 1)
 }
@@ -102,7 +102,7 @@ func TestKilledProcessWithGrace(t *testing.T) {
 	careful := topical
 	careful.Grace = 500 * time.Millisecond
 	kit.OK(t, be.Register(t.Context(), careful, kit.Topics(3)))
-	successor, _ := kit.Member(t, be, time.Hour, careful)
+	successor := kit.Join(t, be, careful, time.Hour)
 	const ttl = 8 * time.Second
 	process, dead := part{pool.Config().ConnString(), ttl, careful, 3}.start(t)
 	kit.OK(t, process.Kill())
@@ -115,7 +115,7 @@ func TestKilledProcessWithGrace(t *testing.T) {
 	if time.Now().Before(due) {
 		kit.Equal(t, "free", free, 0)
 	}
-	kit.Eventually(t, "its leases are taken over", func() bool { return len(kit.Acquire(t, be, successor, careful, 3)) == 3 })
+	kit.Eventually(t, "its leases are taken over", func() bool { return len(successor.Acquires(3)) == 3 })
 	if early := time.Until(due); early > 10*time.Millisecond {
 		t.Errorf("they were taken %v too early", early)
 	}
@@ -127,15 +127,15 @@ func TestFrozenLeader(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
 	kit.OK(t, be.Register(t.Context(), led, nil))
-	successor, _ := kit.Member(t, be, time.Hour, led)
+	successor := kit.Join(t, be, led, time.Hour)
 	const ttl = 5 * time.Second
 	process, frozen := part{pool.Config().ConnString(), ttl, led, 1}.start(t)
 	time.Sleep(ttl) // it lives by its lock, not by what it writes
 	kit.Equal(t, "state of a living leader", state(t, pool, frozen), "live")
-	kit.Equal(t, "acquired from a living leader", len(kit.Acquire(t, be, successor, led, 1)), 0)
+	kit.Equal(t, "acquired from a living leader", len(successor.Acquires(1)), 0)
 	kit.OK(t, process.Signal(syscall.SIGSTOP))
 	stopped := time.Now()
-	kit.Eventually(t, "it is replaced", func() bool { return len(kit.Acquire(t, be, successor, led, 1)) == 1 })
+	kit.Eventually(t, "it is replaced", func() bool { return len(successor.Acquires(1)) == 1 })
 	took := time.Since(stopped)
 	if took < ttl/2 {
 		t.Errorf("it was replaced after %v, its TTL is %v", took, ttl)
@@ -156,33 +156,33 @@ func TestTerminatedHeartbeat(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
 	kit.OK(t, be.Register(t.Context(), grouped, nil))
-	contender, _ := kit.Member(t, be, time.Hour, grouped)
-	kit.Member(t, be, time.Hour, grouped)
+	contender := kit.Join(t, be, grouped, time.Hour)
+	kit.Join(t, be, grouped, time.Hour)
 	const rounds = 20
 	survived := 0
 	for range rounds {
-		id, s := kit.Member(t, be, time.Minute, grouped)
+		id := kit.Join(t, be, grouped, time.Minute)
 		var gs []backend.Grant
-		kit.Eventually(t, "the lease is free", func() bool { gs = kit.Acquire(t, be, id, grouped, 1); return len(gs) == 1 })
-		pid := query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", id)
+		kit.Eventually(t, "the lease is free", func() bool { gs = id.Acquires(1); return len(gs) == 1 })
+		pid := query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", id.ID)
 		exec(t, pool, "SELECT pg_terminate_backend($1, 5000)", pid)
 		kit.Eventually(t, "it is back, or lost", func() bool {
-			return state(t, pool, id) == "dead" || query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", id) != pid
+			return state(t, pool, id.ID) == "dead" || query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", id.ID) != pid
 		})
 		time.Sleep(time.Second / 2) // the others have looked
-		taken := kit.Acquire(t, be, contender, grouped, 1)
-		fenced := kit.Must[[]string](t)(be.Commit(t.Context(), id, grouped.Name, []backend.Progress{{Ref: gs[0].Ref}}))
+		taken := contender.Acquires(1)
+		fenced := kit.Must[[]string](t)(be.Commit(t.Context(), id.ID, grouped.Name, []backend.Progress{{Ref: gs[0].Ref}}))
 		if len(taken)+len(fenced) == 1 || len(taken) != len(fenced) {
 			t.Fatalf("%d others own the lease, %d commits are fenced", len(taken), len(fenced))
 		}
-		switch err := s.Heartbeat(t.Context()); {
+		switch err := id.Session.Heartbeat(t.Context()); {
 		case err == nil:
 			kit.Equal(t, "taken from a living session", len(taken), 0)
 			survived++
-			kit.OK(t, s.Close(t.Context()))
+			kit.OK(t, id.Session.Close(t.Context()))
 		case errors.Is(err, backend.ErrSessionLost):
 			for _, g := range taken {
-				kit.OK(t, be.Release(t.Context(), contender, grouped.Name, []backend.Ref{g.Ref}))
+				kit.OK(t, be.Release(t.Context(), contender.ID, grouped.Name, []backend.Ref{g.Ref}))
 			}
 		default:
 			t.Fatal(err)
@@ -215,15 +215,15 @@ func TestServerRestartKillsNobody(t *testing.T) {
 			kit.OK(t, err)
 			link := faultproxy.Start(t, server.Addr())
 			far := leasepg.New(open(t, strings.Replace(dsn, server.Addr(), link.Addr(), 1)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-			id, s := kit.Member(t, far, time.Minute, topical)
+			id := kit.Join(t, far, topical, time.Minute)
 			kit.OK(t, far.Register(t.Context(), topical, kit.Topics(3)))
-			g := kit.Acquire(t, far, id, topical, 1)[0]
+			g := id.Acquires(1)[0]
 			leader, _ := memberSpec(t, far, backend.SessionSpec{TTL: time.Minute, Advisory: true, Consumers: []string{led.Name}})
 			kit.OK(t, far.Register(t.Context(), led, nil))
-			kit.Equal(t, "leases of the leader", len(kit.Acquire(t, far, leader, led, 1)), 1)
+			kit.Equal(t, "leases of the leader", len(kit.Acting(t, far, leader, led).Acquires(1)), 1)
 
 			be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-			near, near1 := kit.Member(t, be, time.Minute, topical, led)
+			near := kit.Join(t, be, topical, time.Minute, led)
 			link.BlackHole() // who is cut off cannot be back first, and the server did not see its connection end
 			before := query[string](t, pool, "SELECT leasegen.incarnation()")
 			restart(t, server, pool)
@@ -231,16 +231,16 @@ func TestServerRestartKillsNobody(t *testing.T) {
 				var now string
 				return pool.QueryRow(t.Context(), "SELECT leasegen.incarnation()").Scan(&now) == nil && now != before
 			})
-			kit.Eventually(t, "the near session is back", func() bool { return near1.Heartbeat(t.Context()) == nil })
+			kit.Eventually(t, "the near session is back", func() bool { return near.Session.Heartbeat(t.Context()) == nil })
 			// Who lives by the lock alone is dead: somebody may lead by now.
 			kit.Eventually(t, "the leader is found dead", func() bool { return state(t, pool, leader) == "dead" })
-			kit.Equal(t, "taken from the leader", len(kit.Acquire(t, be, near, led, 1)), 1)
+			kit.Equal(t, "taken from the leader", len(near.As(led).Acquires(1)), 1)
 			time.Sleep(1500 * time.Millisecond) // the near session looks all the time
-			kit.Equal(t, "state of who is cut off", state(t, pool, id), "live")
-			kit.Equal(t, "taken from who is cut off", len(kit.Acquire(t, be, near, topical, 9)), 2)
+			kit.Equal(t, "state of who is cut off", state(t, pool, id.ID), "live")
+			kit.Equal(t, "taken from who is cut off", len(near.Acquires(9)), 2)
 			link.Heal()
-			kit.Eventually(t, "it is back", func() bool { return s.Heartbeat(t.Context()) == nil })
-			fenced := kit.Must[[]string](t)(be.Commit(t.Context(), id, topical.Name, []backend.Progress{{Ref: g.Ref}}))
+			kit.Eventually(t, "it is back", func() bool { return id.Session.Heartbeat(t.Context()) == nil })
+			fenced := kit.Must[[]string](t)(be.Commit(t.Context(), id.ID, topical.Name, []backend.Progress{{Ref: g.Ref}}))
 			kit.Equal(t, "fenced", len(fenced), 0)
 		})
 	}
@@ -252,24 +252,24 @@ func TestCutOff(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(3)))
-	near, _ := kit.Member(t, be, time.Hour, topical)
+	near := kit.Join(t, be, topical, time.Hour)
 	cfg := pool.Config()
 	link := faultproxy.Start(t, pgtest.Shared(t).Addr())
 	far := leasepg.New(open(t, strings.Replace(cfg.ConnString(), pgtest.Shared(t).Addr(), link.Addr(), 1)))
-	id, s := kit.Member(t, far, 10*time.Minute, topical)
-	kit.Equal(t, "acquired", len(kit.Acquire(t, far, id, topical, 3)), 3)
+	id := kit.Join(t, far, topical, 10*time.Minute)
+	kit.Equal(t, "acquired", len(id.Acquires(3)), 3)
 	link.Cut()
-	kit.Eventually(t, "its leases are taken over, long before its TTL", func() bool { return len(kit.Acquire(t, be, near, topical, 3)) == 3 })
-	if err := s.Heartbeat(t.Context()); err == nil || errors.Is(err, backend.ErrSessionLost) {
+	kit.Eventually(t, "its leases are taken over, long before its TTL", func() bool { return len(near.Acquires(3)) == 3 })
+	if err := id.Session.Heartbeat(t.Context()); err == nil || errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("heartbeat while cut off: %v", err)
 	}
 	select {
-	case <-s.(interface{ Alarm() <-chan struct{} }).Alarm():
+	case <-id.Session.(interface{ Alarm() <-chan struct{} }).Alarm():
 	case <-time.After(time.Minute):
 		t.Error("the session does not tell that its connection broke")
 	}
 	link.Heal()
-	kit.Eventually(t, "it learns that it is lost", func() bool { return errors.Is(s.Heartbeat(t.Context()), backend.ErrSessionLost) })
+	kit.Eventually(t, "it learns that it is lost", func() bool { return errors.Is(id.Session.Heartbeat(t.Context()), backend.ErrSessionLost) })
 }
 
 // Any number of sessions: each death is found, also of neighbours in the ring.
@@ -282,11 +282,11 @@ func TestManyDeaths(t *testing.T) {
 	far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), pgtest.Shared(t).Addr(), link.Addr(), 1)))
 	for i := range 15 {
 		if i%3 == 0 {
-			id, _ := kit.Member(t, be, time.Hour, grouped)
-			alive[id] = true
+			id := kit.Join(t, be, grouped, time.Hour)
+			alive[id.ID] = true
 		} else {
-			id, _ := kit.Member(t, far, time.Hour, grouped)
-			doomed = append(doomed, id)
+			id := kit.Join(t, far, grouped, time.Hour)
+			doomed = append(doomed, id.ID)
 		}
 	}
 	link.Cut()
@@ -306,24 +306,24 @@ func TestSessionsLeaveNothing(t *testing.T) {
 	const connections = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'leasegen'"
 	before := goleak.IgnoreCurrent()
 	for i := range 12 {
-		id, s := kit.Member(t, be, time.Minute, led)
+		id := kit.Join(t, be, led, time.Minute)
 		switch i % 4 {
 		case 1:
-			kit.Equal(t, "acquired", len(kit.Acquire(t, be, id, led, 1)), 1)
-			expire(t, pool, id)
-			if err := s.Heartbeat(t.Context()); !errors.Is(err, backend.ErrSessionLost) {
+			kit.Equal(t, "acquired", len(id.Acquires(1)), 1)
+			expire(t, pool, id.ID)
+			if err := id.Session.Heartbeat(t.Context()); !errors.Is(err, backend.ErrSessionLost) {
 				t.Fatalf("heartbeat of an expired session: %v", err)
 			}
 		case 2: // it finds by itself that it is dead
-			exec(t, pool, "UPDATE leasegen.session SET state = 'dead' WHERE id = $1", id)
+			exec(t, pool, "UPDATE leasegen.session SET state = 'dead' WHERE id = $1", id.ID)
 		case 3:
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			if s.Close(ctx) == nil {
+			if id.Session.Close(ctx) == nil {
 				t.Error("a close that was cancelled says that it closed")
 			}
 		default:
-			kit.OK(t, s.Close(t.Context()))
+			kit.OK(t, id.Session.Close(t.Context()))
 		}
 	}
 	kit.Eventually(t, "no connection is left", func() bool { return query[int](t, pool, connections) == 0 })
@@ -335,7 +335,7 @@ func TestSessionsLeaveNothing(t *testing.T) {
 func TestSilentProcessLetsGo(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
-	kit.Member(t, be, time.Hour, led)
+	kit.Join(t, be, led, time.Hour)
 	id, _ := memberSpec(t, be, backend.SessionSpec{TTL: time.Second, Advisory: true, Consumers: []string{led.Name}})
 	kit.Eventually(t, "it is dead", func() bool { return state(t, pool, id) == "dead" })
 }
@@ -348,7 +348,7 @@ func TestCostOfWatching(t *testing.T) {
 	kit.OK(t, err)
 	be := leasepg.New(pool)
 	for range 3 {
-		kit.Member(t, be, time.Hour, grouped)
+		kit.Join(t, be, grouped, time.Hour)
 	}
 	counts := func() (statements int64) {
 		t.Helper()

@@ -196,12 +196,12 @@ func (c *chronicle) judge(r *reading) verdict {
 // Now and then it forgets what it knows and goes on from what was stored, as after a
 // crash, or commits only a part of a batch.
 func reader(t *testing.T, be *leasepg.Backend, c backend.ConsumerInfo, resources []string, r *reading) func() int {
-	session, _ := kit.Member(t, be, time.Hour, c)
+	session := kit.Join(t, be, c, time.Hour)
 	kit.OK(t, be.Register(t.Context(), c, resources))
 	held := map[string]backend.Grant{}
 	at := map[string]backend.Cursor{}
 	take := func() {
-		for _, g := range kit.Acquire(t, be, session, c, len(resources)) {
+		for _, g := range session.Acquires(len(resources)) {
 			held[g.Resource], at[g.Resource] = g, g.Cursor
 		}
 		kit.Equal(t, "resources held", len(held), len(resources))
@@ -213,7 +213,7 @@ func reader(t *testing.T, be *leasepg.Backend, c backend.ConsumerInfo, resources
 			for _, g := range held {
 				refs = append(refs, g.Ref)
 			}
-			kit.OK(t, be.Release(t.Context(), session, c.Name, refs))
+			kit.OK(t, be.Release(t.Context(), session.ID, c.Name, refs))
 			clear(held)
 			take()
 		}
@@ -238,7 +238,7 @@ func reader(t *testing.T, be *leasepg.Backend, c backend.ConsumerInfo, resources
 				ps = append(ps, backend.Progress{Ref: held[f.Resource].Ref, Cursor: next})
 			}
 		}
-		fenced, err := be.Commit(t.Context(), session, c.Name, ps)
+		fenced, err := be.Commit(t.Context(), session.ID, c.Name, ps)
 		kit.OK(t, err)
 		kit.Equal(t, "fenced", len(fenced), 0)
 		if n == 0 {

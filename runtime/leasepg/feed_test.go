@@ -50,14 +50,14 @@ func TestFeedIsToldOfASessionThatCloses(t *testing.T) {
 	be, _ := migrated(t)
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
 	kit.OK(t, be.Register(t.Context(), topical, nil))
-	id, s := kit.Member(t, be, time.Minute, topical)
-	kit.Equal(t, "acquired", len(kit.Acquire(t, be, id, topical, 9)), 1)
+	id := kit.Join(t, be, topical, time.Minute)
+	kit.Equal(t, "acquired", len(id.Acquires(9)), 1)
 	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); { // what was told before
 		kit.Must[backend.News](t)(feed.Next(t.Context()))
 	}
-	kit.OK(t, s.Close(t.Context()))
+	kit.OK(t, id.Session.Close(t.Context()))
 	for closed := time.Now(); !kit.Must[backend.News](t)(feed.Next(t.Context())).Ownership; {
 		if time.Since(closed) > 8*time.Second { // the feed looks by itself each ten
 			t.Fatal("not told")

@@ -13,23 +13,23 @@ func TestANewConsumerInOldStatistics(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
 	const leases, most = 20_000, 500
-	old, _ := kit.Member(t, be, time.Hour, topical)
+	old := kit.Join(t, be, topical, time.Hour)
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(leases)))
 	for owned := 0; owned < leases; owned += 2000 {
-		kit.Equal(t, "acquired", len(kit.Acquire(t, be, old, topical, 2000)), 2000)
+		kit.Equal(t, "acquired", len(old.Acquires(2000)), 2000)
 	}
 	exec(t, pool, "VACUUM ANALYZE leasegen.lease")
 	streams := backend.ConsumerInfo{Name: "streams", Per: backend.PerStream, Lock: backend.LockRow, TTL: time.Hour, Announced: true}
-	id, _ := kit.Member(t, be, time.Hour, streams)
+	a := kit.Join(t, be, streams, time.Hour)
 	kit.OK(t, be.Register(t.Context(), streams, kit.Topics(leases)))
 	round := func() (took time.Duration) {
 		took = time.Hour
 		for range 3 {
 			at := time.Now()
-			gs := kit.Acquire(t, be, id, streams, most)
+			gs := a.Acquires(most)
 			kit.Equal(t, "acquired", len(gs), most)
-			kit.Equal(t, "lost", len(kit.Must[[]string](t)(be.Capabilities().Rows.Renew(t.Context(), id, streams, kit.Refs(gs)))), 0)
-			kit.OK(t, be.Release(t.Context(), id, streams.Name, kit.Refs(gs)))
+			kit.Equal(t, "lost", len(kit.Must[[]string](t)(be.Capabilities().Rows.Renew(t.Context(), a.ID, streams, kit.Refs(gs)))), 0)
+			a.Releases(kit.Refs(gs)...)
 			took = min(took, time.Since(at))
 		}
 		return took
@@ -51,10 +51,10 @@ func TestFleetOf40000(t *testing.T) {
 	be, pool := migrated(t)
 	streams := backend.ConsumerInfo{Name: "streams", Per: backend.PerStream, Lock: backend.LockRow, TTL: time.Hour, Announced: true}
 	for _, c := range []backend.ConsumerInfo{topical, streams} {
-		id, _ := kit.Member(t, be, time.Hour, c)
-		other, _ := kit.Member(t, be, time.Hour, c)
+		id := kit.Join(t, be, c, time.Hour)
+		other := kit.Join(t, be, c, time.Hour)
 		kit.OK(t, be.Register(t.Context(), c, kit.Topics(leases)))
-		gs := kit.Acquire(t, be, id, c, leases)
+		gs := id.Acquires(leases)
 		kit.Equal(t, "acquired", len(gs), leases)
 		exec(t, pool, "VACUUM ANALYZE leasegen.lease")
 		var surveys, acquires, yardstick time.Duration = time.Hour, time.Hour, time.Hour
@@ -66,9 +66,9 @@ func TestFleetOf40000(t *testing.T) {
 			s := surveyed(t, be, c)
 			surveys = min(surveys, time.Since(at))
 			kit.Equal(t, "resources", s.Resources, leases)
-			kit.OK(t, be.Release(t.Context(), id, c.Name, kit.Refs(gs[i:i+1])))
+			kit.OK(t, be.Release(t.Context(), id.ID, c.Name, kit.Refs(gs[i:i+1])))
 			at = time.Now()
-			kit.Equal(t, "moved", len(kit.Acquire(t, be, other, c, 1)), 1)
+			kit.Equal(t, "moved", len(other.Acquires(1)), 1)
 			acquires = min(acquires, time.Since(at))
 		}
 		bound := 10 * yardstick

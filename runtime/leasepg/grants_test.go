@@ -38,7 +38,7 @@ func TestGrantsReachNoFurther(t *testing.T) {
 	kit.OK(t, be.Register(t.Context(), streams, []string{"s"}))
 
 	t.Run("epochs", func(t *testing.T) {
-		old := kit.Acquire(t, be, session, streams, 1)[0]
+		old := kit.Acting(t, be, session, streams).Acquires(1)[0]
 		exec(t, c.app, "UPDATE leasegen.lease SET session = NULL, wanted = false, rested_at = '2000-01-01' WHERE consumer = 'streams'")
 		exec(t, c.app, "SELECT leasegen.forget_streams('-100 years', '', '')")
 		exec(t, c.admin, "SELECT leasegen.forget_streams('-100 years')") // as programs of version 10 do
@@ -47,7 +47,7 @@ func TestGrantsReachNoFurther(t *testing.T) {
 		refusedFor(t, c.app, "UPDATE leasegen.lease SET epoch = $1, session = $2, wanted = true WHERE consumer = 'streams'", old.Epoch, session)
 		refusedFor(t, c.app, "UPDATE leasegen.lease SET epoch = 9223372036854775807 WHERE consumer = 'streams'")
 		exec(t, c.app, "UPDATE leasegen.lease SET wanted = true WHERE consumer = 'streams'")
-		again := kit.Acquire(t, be, session, streams, 1)
+		again := kit.Acting(t, be, session, streams).Acquires(1)
 		if len(again) != 1 || again[0].Epoch <= old.Epoch {
 			t.Errorf("acquired %+v after epoch %d", again, old.Epoch)
 		}
@@ -115,7 +115,7 @@ func TestNarrowGrants(t *testing.T) {
 	session, g := kit.Sole(t, to, topical, "x")
 	f := kit.Fetch(t, to, topical, "x", g.Cursor, 2000)
 	kit.Equal(t, "messages", len(f.Messages), 1005)
-	_, err := to.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next, Dead: []backend.Dead{{ID: f.Messages[0].ID, Reason: "r"}}}})
+	_, err := to.Commit(t.Context(), session.ID, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next, Dead: []backend.Dead{{ID: f.Messages[0].ID, Reason: "r"}}}})
 	kit.OK(t, err)
 	kit.Equal(t, "replayed", kit.Must[int](t)(to.Replay(t.Context(), operate.DeadLetterFilter{})), 1)
 	_, err = to.Maintain(t.Context(), []backend.ConsumerInfo{topical})

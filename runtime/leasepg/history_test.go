@@ -30,15 +30,15 @@ func TestAStoredPositionFromTheFuture(t *testing.T) {
 	kit.OK(t, be.Publish(t.Context(), kit.Events("t", 5)))
 	id, g := kit.Sole(t, be, grouped)
 	read := kit.Fetch(t, be, grouped, backend.Whole, g.Cursor, 10)
-	kit.Must[[]string](t)(be.Commit(t.Context(), id, grouped.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: read.Next}}))
-	kit.OK(t, be.Release(t.Context(), id, grouped.Name, []backend.Ref{g.Ref}))
+	kit.Must[[]string](t)(be.Commit(t.Context(), id.ID, grouped.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: read.Next}}))
+	kit.OK(t, be.Release(t.Context(), id.ID, grouped.Name, []backend.Ref{g.Ref}))
 	run("UPDATE leasegen.lease SET pos = 4000, snap = '9000000000:9000000000:', x = '9000000001'")
 	kit.OK(t, be.Publish(t.Context(), kit.Events("t", 2)))
 	for range 2 { // the second time it is stored
-		again := kit.Acquire(t, be, id, grouped, 1)
+		again := id.Acquires(1)
 		kit.Equal(t, "leases", len(again), 1)
 		kit.Equal(t, "messages", len(kit.Fetch(t, be, grouped, backend.Whole, again[0].Cursor, 10).Messages), 7)
-		kit.OK(t, be.Release(t.Context(), id, grouped.Name, []backend.Ref{again[0].Ref}))
+		kit.OK(t, be.Release(t.Context(), id.ID, grouped.Name, []backend.Ref{again[0].Ref}))
 	}
 	kit.Equal(t, "observed", fmt.Sprint(len(observed()), " ", observed()[0].Consumer, " ", observed()[0].Resource), "1 grouped *")
 }

@@ -186,9 +186,9 @@ func TestRetriesAreNotMoved(t *testing.T) {
 	session, g := kit.Sole(t, be, topical, "x")
 	f := kit.Fetch(t, be, topical, "x", g.Cursor, 9)
 	kit.Equal(t, "messages, with the one that was delayed", len(f.Messages), 3)
-	_, err := be.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next,
+	_, err := be.Commit(t.Context(), session.ID, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next,
 		Park: []backend.Park{{ID: f.Messages[0].ID, Lane: "l", Attempt: 1, After: time.Microsecond}}}})
 	kit.OK(t, err)
-	p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: topical, Limit: 9, MaxPayload: 99}))
+	p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session.ID, Consumer: topical, Limit: 9, MaxPayload: 99}))
 	kit.Equal(t, "messages due", len(p.Messages), 1)
 }

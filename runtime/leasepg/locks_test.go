@@ -61,13 +61,13 @@ func TestAdvisoryLeader(t *testing.T) {
 	kit.OK(t, be.Register(t.Context(), led, nil))
 	id, s := leader(t, be, time.Hour)
 	other, _ := leader(t, be, time.Hour)
-	g := kit.Acquire(t, be, id, led, 1)[0]
+	g := kit.Acting(t, be, id, led).Acquires(1)[0]
 	survey := func() backend.Survey {
 		return kit.Must[[]backend.Survey](t)(be.Survey(t.Context(), []string{led.Name}))[0]
 	}
 	kit.Equal(t, "free while led", survey().Free, 0)
 	kit.Equal(t, "members", len(survey().Members), 2)
-	kit.Equal(t, "granted to a standby", len(kit.Acquire(t, be, other, led, 1)), 0)
+	kit.Equal(t, "granted to a standby", len(kit.Acting(t, be, other, led).Acquires(1)), 0)
 	members := kit.Must[[]operate.MemberStatus](t)(be.Members(t.Context(), led.Name))
 	kit.Equal(t, "members listed", len(members), 2)
 	kit.Equal(t, "time that is left to who lives by its lock", members[0].TTLRemaining, time.Hour)
@@ -81,7 +81,7 @@ func TestAdvisoryLeader(t *testing.T) {
 		kit.OK(t, be.Release(t.Context(), id, led.Name, []backend.Ref{g.Ref}))
 		kit.Equal(t, "holders after the release", held(t, pool, led.Name), 0)
 		kit.Equal(t, "free after the release", survey().Free, 1)
-		next := kit.Acquire(t, be, other, led, 1)
+		next := kit.Acting(t, be, other, led).Acquires(1)
 		kit.Equal(t, "granted to a standby", len(next), 1)
 		if next[0].Epoch <= g.Epoch {
 			t.Fatalf("epoch %d after %d", next[0].Epoch, g.Epoch)
@@ -127,7 +127,7 @@ func TestStandbyIsWokenInTime(t *testing.T) {
 	standby, _ := leader(t, be, time.Hour)
 	for i := range 50 {
 		id, s := leader(t, be, time.Hour)
-		g := kit.Acquire(t, be, id, led, 1)
+		g := kit.Acting(t, be, id, led).Acquires(1)
 		kit.Equal(t, "acquired", len(g), 1)
 		fromNow()
 		done := make(chan error, 1)
@@ -139,7 +139,7 @@ func TestStandbyIsWokenInTime(t *testing.T) {
 			}
 		}()
 		wait()
-		next := kit.Acquire(t, be, standby, led, 1)
+		next := kit.Acting(t, be, standby, led).Acquires(1)
 		kit.Equal(t, "granted to the standby that was woken", len(next), 1)
 		kit.OK(t, <-done)
 		kit.OK(t, be.Release(t.Context(), standby, led.Name, []backend.Ref{next[0].Ref}))
@@ -167,7 +167,7 @@ func TestLeaderWithoutTheLockStops(t *testing.T) {
 	defer squatter.Close(context.Background())
 	kit.Must[pgconn.CommandTag](t)(squatter.Exec(t.Context(), "SELECT pg_advisory_lock($1)", leasepg.LockKey(led.Name)))
 	id, s := leader(t, be, time.Hour)
-	kit.Equal(t, "acquired", len(kit.Acquire(t, be, id, led, 1)), 1)
+	kit.Equal(t, "acquired", len(kit.Acting(t, be, id, led).Acquires(1)), 1)
 	pid := query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", id)
 	kit.OK(t, s.Close(t.Context()))
 	kit.Equal(t, "backend that closed it", query[int](t, pool, "SELECT pid FROM closed"), pid)
@@ -176,7 +176,7 @@ func TestLeaderWithoutTheLockStops(t *testing.T) {
 	})
 	kit.Equal(t, "backends that were ended by force", query[int](t, pool, "SELECT sessions_killed FROM pg_stat_database WHERE datname = current_database()"), 0)
 	next, _ := leader(t, be, time.Hour)
-	kit.Equal(t, "acquired by the next", len(kit.Acquire(t, be, next, led, 1)), 1)
+	kit.Equal(t, "acquired by the next", len(kit.Acting(t, be, next, led).Acquires(1)), 1)
 }
 
 // A leader that stops while it looks after other sessions gives its lock back on the connection that has it: the standby that is
@@ -192,7 +192,7 @@ func TestLeaderStopsWhileItLooks(t *testing.T) {
 	standby, _ := leader(t, be, time.Hour)
 	for range 5 {
 		id, s := leader(t, be, time.Hour)
-		kit.Equal(t, "acquired", len(kit.Acquire(t, be, id, led, 1)), 1)
+		kit.Equal(t, "acquired", len(kit.Acting(t, be, id, led).Acquires(1)), 1)
 		pid := query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", id)
 		tx := kit.Must[pgx.Tx](t)(pool.Begin(t.Context()))
 		kit.Must[pgconn.CommandTag](t)(tx.Exec(t.Context(), "LOCK TABLE leasegen.session IN ACCESS EXCLUSIVE MODE"))
@@ -205,7 +205,7 @@ func TestLeaderStopsWhileItLooks(t *testing.T) {
 		fromNow()
 		kit.OK(t, tx.Rollback(t.Context()))
 		wait()
-		next := kit.Acquire(t, be, standby, led, 1)
+		next := kit.Acting(t, be, standby, led).Acquires(1)
 		kit.Equal(t, "granted to the standby that was woken", len(next), 1)
 		kit.OK(t, <-closed)
 		kit.Equal(t, "backend that closed it", query[int](t, pool, "DELETE FROM closed RETURNING pid"), pid)
@@ -270,8 +270,8 @@ func TestFortyLeaderships(t *testing.T) {
 	id, s := memberSpec(t, be, spec)
 	standby, _ := memberSpec(t, be, spec)
 	for _, c := range infos {
-		kit.Equal(t, "acquired", len(kit.Acquire(t, be, id, c, 1)), 1)
-		kit.Equal(t, "acquired by the standby", len(kit.Acquire(t, be, standby, c, 1)), 0)
+		kit.Equal(t, "acquired", len(kit.Acting(t, be, id, c).Acquires(1)), 1)
+		kit.Equal(t, "acquired by the standby", len(kit.Acting(t, be, standby, c).Acquires(1)), 0)
 	}
 	kit.Equal(t, "connections of two processes", query[int](t, pool,
 		"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'leasegen'")-before, 2)
@@ -279,7 +279,7 @@ func TestFortyLeaderships(t *testing.T) {
 		WHERE locktype = 'advisory' AND pid = (SELECT backend_pid FROM leasegen.session WHERE id = $1)`, id), 41)
 	kit.OK(t, s.Close(t.Context()))
 	for _, c := range infos {
-		kit.Equal(t, "acquired by the standby", len(kit.Acquire(t, be, standby, c, 1)), 1)
+		kit.Equal(t, "acquired by the standby", len(kit.Acting(t, be, standby, c).Acquires(1)), 1)
 	}
 }
 
@@ -298,11 +298,11 @@ func TestSquattedKey(t *testing.T) {
 	_, err = squatter.Exec(t.Context(), "SELECT pg_advisory_lock($1)", leasepg.LockKey(led.Name))
 	kit.OK(t, err)
 	id, _ := leader(t, be, time.Hour)
-	g := kit.Acquire(t, be, id, led, 1)
+	g := kit.Acting(t, be, id, led).Acquires(1)
 	kit.Equal(t, "acquired beside the squatter", len(g), 1)
 	for range 5 {
 		kit.OK(t, be.Release(t.Context(), id, led.Name, []backend.Ref{g[0].Ref}))
-		g = kit.Acquire(t, be, id, led, 1)
+		g = kit.Acting(t, be, id, led).Acquires(1)
 	}
 	kit.OK(t, be.Release(t.Context(), id, led.Name, []backend.Ref{g[0].Ref}))
 	told := log.String()
@@ -313,9 +313,9 @@ func TestSquattedKey(t *testing.T) {
 		}
 	}
 	kit.OK(t, squatter.Close(t.Context()))
-	kit.Eventually(t, "it leads", func() bool { return len(kit.Acquire(t, be, id, led, 1)) == 1 })
+	kit.Eventually(t, "it leads", func() bool { return len(kit.Acting(t, be, id, led).Acquires(1)) == 1 })
 	other, _ := leader(t, be, time.Hour)
-	kit.Acquire(t, be, other, led, 1) // a rightful leader is no squatter
+	kit.Acting(t, be, other, led).Acquires(1) // a rightful leader is no squatter
 	kit.Equal(t, "lines", strings.Count(log.String(), "\n"), 1)
 }
 
@@ -341,10 +341,10 @@ func TestAdvisoryBehindPooler(t *testing.T) {
 		}
 	}
 	refused(err)
-	id, s := kit.Member(t, be, time.Minute, led)
-	_, err = be.Acquire(t.Context(), backend.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: kit.ID()})
+	id := kit.Join(t, be, led, time.Minute)
+	_, err = be.Acquire(t.Context(), backend.AcquireRequest{Session: id.ID, Consumer: led, Max: 1, Attempt: kit.ID()})
 	refused(err)
-	kit.OK(t, s.Heartbeat(t.Context()))
+	kit.OK(t, id.Session.Heartbeat(t.Context()))
 	kit.Equal(t, "locks held through the pooler", query[int](t, direct,
 		"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"), 0)
 	kit.Equal(t, "settings left on its connections", query[string](t, pool, "SELECT current_setting('idle_session_timeout')"), "0")
@@ -364,11 +364,11 @@ func TestLeaderIsCutOff(t *testing.T) {
 	for i := range 20 {
 		id, s := leader(t, far, time.Minute)
 		var g []backend.Grant
-		kit.Eventually(t, "it leads", func() bool { g = kit.Acquire(t, far, id, led, 1); return len(g) == 1 })
+		kit.Eventually(t, "it leads", func() bool { g = kit.Acting(t, far, id, led).Acquires(1); return len(g) == 1 })
 		link.Cut()
 		if i%2 == 1 {
 			var next []backend.Grant
-			kit.Eventually(t, "it is replaced", func() bool { next = kit.Acquire(t, be, standby, led, 1); return len(next) == 1 })
+			kit.Eventually(t, "it is replaced", func() bool { next = kit.Acting(t, be, standby, led).Acquires(1); return len(next) == 1 })
 			link.Heal()
 			kit.Eventually(t, "it learns that it is lost", func() bool { return errors.Is(s.Heartbeat(t.Context()), backend.ErrSessionLost) })
 			fenced := kit.Must[[]string](t)(be.Commit(t.Context(), id, led.Name, []backend.Progress{{Ref: g[0].Ref}}))
@@ -385,7 +385,7 @@ func TestLeaderIsCutOff(t *testing.T) {
 		})
 		if err == nil {
 			kit.Equal(t, "holders", held(t, pool, led.Name), 1)
-			kit.Equal(t, "acquired by the standby", len(kit.Acquire(t, be, standby, led, 1)), 0)
+			kit.Equal(t, "acquired by the standby", len(kit.Acting(t, be, standby, led).Acquires(1)), 0)
 			kept++
 			kit.OK(t, s.Close(t.Context()))
 		}
@@ -430,15 +430,15 @@ func TestLockChanges(t *testing.T) {
 	plain := led
 	plain.Lock = backend.LockSession
 	kit.OK(t, be.Register(t.Context(), plain, nil))
-	old, olds := kit.Member(t, be, time.Hour, plain)
+	old := kit.Join(t, be, plain, time.Hour)
 	id, s := leader(t, be, time.Hour)
-	kit.Equal(t, "acquired", len(kit.Acquire(t, be, old, plain, 1)), 1)
-	kit.Equal(t, "taken from a session", len(kit.Acquire(t, be, id, led, 1)), 0)
+	kit.Equal(t, "acquired", len(old.Acquires(1)), 1)
+	kit.Equal(t, "taken from a session", len(kit.Acting(t, be, id, led).Acquires(1)), 0)
 	kit.Equal(t, "holders", held(t, pool, led.Name), 0)
-	kit.OK(t, olds.Close(t.Context()))
-	kit.Equal(t, "acquired", len(kit.Acquire(t, be, id, led, 1)), 1)
-	old, _ = kit.Member(t, be, time.Hour, plain)
-	kit.Equal(t, "taken from a lock", len(kit.Acquire(t, be, old, plain, 1)), 0)
+	kit.OK(t, old.Session.Close(t.Context()))
+	kit.Equal(t, "acquired", len(kit.Acting(t, be, id, led).Acquires(1)), 1)
+	old = kit.Join(t, be, plain, time.Hour)
+	kit.Equal(t, "taken from a lock", len(old.Acquires(1)), 0)
 	kit.OK(t, s.Close(t.Context()))
-	kit.Equal(t, "acquired", len(kit.Acquire(t, be, old, plain, 1)), 1)
+	kit.Equal(t, "acquired", len(old.Acquires(1)), 1)
 }

@@ -51,13 +51,13 @@ func TestHugeLateTransaction(t *testing.T) {
 	type consumer struct {
 		info     backend.ConsumerInfo
 		resource string
-		session  string
-		grant    backend.Grant
+		*kit.Actor
+		grant backend.Grant
 	}
 	var all []*consumer
 	for _, c := range []*consumer{{info: grouped, resource: backend.Whole}, {info: topical, resource: "x"}} {
-		c.session, c.grant = kit.Sole(t, be, c.info, c.resource)
-		ids, at := drain(t, be, c.info, c.session, c.grant, limit)
+		c.Actor, c.grant = kit.Sole(t, be, c.info, c.resource)
+		ids, at := drain(t, be, c.info, c.ID, c.grant, limit)
 		kit.Equal(t, "read while the transaction was open", len(ids), 10)
 		c.grant.Cursor = at
 		all = append(all, c)
@@ -66,7 +66,7 @@ func TestHugeLateTransaction(t *testing.T) {
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 5)))
 	for _, c := range all {
 		start := time.Now()
-		ids, _ := drain(t, be, c.info, c.session, c.grant, limit)
+		ids, _ := drain(t, be, c.info, c.ID, c.grant, limit)
 		kit.Equal(t, c.info.Name+" read", len(ids), huge+5)
 		seen := map[string]bool{}
 		last := int64(0)
@@ -101,11 +101,11 @@ func TestCutWithinLateMessages(t *testing.T) {
 			if n > len(f.Messages) {
 				break
 			}
-			_, err := be.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Cut(n)}})
+			_, err := be.Commit(t.Context(), session.ID, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Cut(n)}})
 			kit.OK(t, err)
-			kit.OK(t, be.Release(t.Context(), session, topical.Name, []backend.Ref{g.Ref}))
-			g = kit.Acquire(t, be, session, topical, 1)[0]
-			rest, _ := drain(t, be, topical, session, g, limit)
+			kit.OK(t, be.Release(t.Context(), session.ID, topical.Name, []backend.Ref{g.Ref}))
+			g = session.Acquires(1)[0]
+			rest, _ := drain(t, be, topical, session.ID, g, limit)
 			kit.Equal(t, fmt.Sprintf("left after %d of %d", n, limit), len(rest), 9-n)
 		}
 	}
@@ -125,7 +125,7 @@ func TestSelectiveReader(t *testing.T) {
 	if len(first.Messages) != 0 || !first.More || first.Next == g.Cursor {
 		t.Fatalf("%d messages, more %v: want progress without messages", len(first.Messages), first.More)
 	}
-	ids, at := drain(t, be, picky, session, g, 10)
+	ids, at := drain(t, be, picky, session.ID, g, 10)
 	kit.Equal(t, "matched", len(ids), 1)
 	again := kit.Fetch(t, be, picky, backend.Whole, at, 10)
 	if len(again.Messages) != 0 || again.More || again.Next != at {
@@ -148,7 +148,7 @@ func TestBytesBound(t *testing.T) {
 		if n := len(f.Messages); n == 0 || n >= 50 || !f.More {
 			t.Fatalf("%d messages, more %v: want fewer than 50 and more", n, f.More)
 		}
-		ids, _ := drain(t, be, c, session, g, 50)
+		ids, _ := drain(t, be, c, session.ID, g, 50)
 		kit.Equal(t, "read in all", len(ids), 50)
 	}
 }
@@ -174,7 +174,7 @@ func TestPartitionsAhead(t *testing.T) {
 		return leasepg.New(one).In(tx).Publish(t.Context(), kit.Events("x", 2000))
 	}))
 	session, g := kit.Sole(t, be, grouped)
-	ids, _ := drain(t, be, grouped, session, g, 1000)
+	ids, _ := drain(t, be, grouped, session.ID, g, 1000)
 	kit.Equal(t, "read", len(ids), 1+30+2000)
 }
 
@@ -202,29 +202,29 @@ func TestRetention(t *testing.T) {
 	never("no consumer has come yet")
 
 	gs, g := kit.Sole(t, be, grouped)
-	_, at := drain(t, be, grouped, gs, g, 100)
+	_, at := drain(t, be, grouped, gs.ID, g, 100)
 	g.Cursor = at
-	ts, _ := kit.Member(t, be, time.Hour, topical)
+	ts := kit.Join(t, be, topical, time.Hour)
 	kit.OK(t, be.Register(t.Context(), topical, []string{"a"}))
 	never("topic b has no lease")
 	kit.OK(t, be.Register(t.Context(), topical, nil))
-	grants := kit.Acquire(t, be, ts, topical, 9)
+	grants := ts.Acquires(9)
 	kit.Equal(t, "topics", len(grants), 2)
 	never("topics have not been read")
 	for i := range grants {
-		_, grants[i].Cursor = drain(t, be, topical, ts, grants[i], 100)
+		_, grants[i].Cursor = drain(t, be, topical, ts.ID, grants[i], 100)
 	}
 	never("a transaction that wrote into it is open")
 	kit.OK(t, late.Commit(t.Context()))
 	never("its message was late for all")
 	for i := range grants {
-		ids, _ := drain(t, be, topical, ts, grants[i], 100)
+		ids, _ := drain(t, be, topical, ts.ID, grants[i], 100)
 		if grants[i].Resource == "a" {
 			kit.Equal(t, "late", len(ids), 1)
 		}
 	}
 	never("one consumer has not read the late message")
-	ids, _ := drain(t, be, grouped, gs, g, 100)
+	ids, _ := drain(t, be, grouped, gs.ID, g, 100)
 	kit.Equal(t, "late", len(ids), 1)
 
 	// A reader that only holds the log up for a moment does not make publishers wait.
@@ -292,10 +292,10 @@ func TestQueryModes(t *testing.T) {
 			kit.Equal(t, "messages", len(f.Messages), 2)
 			kit.Equal(t, "header", f.Messages[1].Headers["h"], "v")
 			kit.Equal(t, "payload", string(f.Messages[1].Payload), `{"n":1}`)
-			_, err = be.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next,
+			_, err = be.Commit(t.Context(), session.ID, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next,
 				Park: []backend.Park{{ID: f.Messages[0].ID, Lane: "l", Attempt: 1, Error: "no"}}, Dead: []backend.Dead{{ID: f.Messages[1].ID, Reason: "dead"}}}})
 			kit.OK(t, err)
-			p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: topical, Limit: 9, MaxPayload: 99}))
+			p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session.ID, Consumer: topical, Limit: 9, MaxPayload: 99}))
 			kit.Equal(t, "parked", len(p.Messages), 1)
 			kit.Equal(t, "replayed", kit.Must[int](t)(be.Replay(t.Context(), operate.DeadLetterFilter{Consumer: topical.Name})), 1)
 			feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))

@@ -171,17 +171,17 @@ func TestRoles(t *testing.T) {
 	session, g := kit.Sole(t, be, topical, "x")
 	f := kit.Fetch(t, be, topical, "x", g.Cursor, 5)
 	tx := kit.Must[backend.Tx](t)(be.Begin(t.Context()))
-	kit.OK(t, tx.Commit(t.Context(), session, topical.Name, backend.Progress{Ref: g.Ref, Cursor: f.Next,
+	kit.OK(t, tx.Commit(t.Context(), session.ID, topical.Name, backend.Progress{Ref: g.Ref, Cursor: f.Next,
 		Park: []backend.Park{{ID: f.Messages[0].ID, Lane: "l", Attempt: 1}, {ID: f.Messages[1].ID, Lane: "l"}},
 		Dead: []backend.Dead{{ID: f.Messages[2].ID, Reason: "r"}},
 	}))
-	_, err = be.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Done: []string{f.Messages[0].ID}}})
+	_, err = be.Commit(t.Context(), session.ID, topical.Name, []backend.Progress{{Ref: g.Ref, Done: []string{f.Messages[0].ID}}})
 	kit.OK(t, err)
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1000))) // by COPY
 	kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", ID: "i"}, {Topic: "x", Kind: "k", After: time.Microsecond}}))
 	kit.OK(t, leasepg.ReleaseDelayed(t.Context(), be))
-	kit.Equal(t, "start", kit.Must[backend.OnceState](t)(be.StartOnce(t.Context(), session, topical.Name, g.Ref, "item", "1")), backend.OnceNew)
-	_, err = be.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Once: []backend.OnceResult{{Key: "item", Done: true}}}})
+	kit.Equal(t, "start", kit.Must[backend.OnceState](t)(be.StartOnce(t.Context(), session.ID, topical.Name, g.Ref, "item", "1")), backend.OnceNew)
+	_, err = be.Commit(t.Context(), session.ID, topical.Name, []backend.Progress{{Ref: g.Ref, Once: []backend.OnceResult{{Key: "item", Done: true}}}})
 	kit.OK(t, err)
 	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	feed.Close()
@@ -190,7 +190,7 @@ func TestRoles(t *testing.T) {
 	_, err = be.Maintain(t.Context(), []backend.ConsumerInfo{topical})
 	kit.OK(t, err)
 	_ = kit.Must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
-	kit.OK(t, be.Release(t.Context(), session, topical.Name, []backend.Ref{g.Ref}))
+	kit.OK(t, be.Release(t.Context(), session.ID, topical.Name, []backend.Ref{g.Ref}))
 
 	for _, forbidden := range []string{
 		"DELETE FROM leasegen.lease",
@@ -309,7 +309,7 @@ func TestRestamp(t *testing.T) {
 	kit.OK(t, be.In(tx).Publish(t.Context(), kit.Events("x", 3)))
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 5)))
 	session, g := kit.Sole(t, be, topical, "x")
-	ids, _ := drain(t, be, topical, session, g, 9)
+	ids, _ := drain(t, be, topical, session.ID, g, 9)
 	kit.Equal(t, "read before", len(ids), 5)
 	kit.OK(t, tx.Commit(t.Context()))
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 2)))
@@ -326,15 +326,15 @@ func TestRestamp(t *testing.T) {
 	}
 	exec(t, pool, "SELECT leasegen.restamp()")
 	kit.OK(t, be.Check(t.Context(), nil))
-	session, _ = kit.Member(t, be, time.Hour, topical)
-	g = kit.Acquire(t, be, session, topical, 1)[0]
-	ids, _ = drain(t, be, topical, session, g, 9)
+	session = kit.Join(t, be, topical, time.Hour)
+	g = session.Acquires(1)[0]
+	ids, _ = drain(t, be, topical, session.ID, g, 9)
 	kit.Equal(t, "new messages read after", len(ids), 2)
-	p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: topical, Limit: 9, MaxPayload: 99}))
+	p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session.ID, Consumer: topical, Limit: 9, MaxPayload: 99}))
 	kit.Equal(t, "late messages parked", len(p.Messages), 3)
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 4)))
 	g.Cursor = nil
-	ids, _ = drain(t, be, topical, session, acquireAgain(t, be, session, g), 9)
+	ids, _ = drain(t, be, topical, session.ID, acquireAgain(t, be, session.ID, g), 9)
 	kit.Equal(t, "read later", len(ids), 4)
 }
 
@@ -342,5 +342,5 @@ func TestRestamp(t *testing.T) {
 func acquireAgain(t *testing.T, be *leasepg.Backend, session string, g backend.Grant) backend.Grant {
 	t.Helper()
 	kit.OK(t, be.Release(t.Context(), session, topical.Name, []backend.Ref{g.Ref}))
-	return kit.Acquire(t, be, session, topical, 1)[0]
+	return kit.Acting(t, be, session, topical).Acquires(1)[0]
 }

@@ -26,9 +26,9 @@ func TestOutageKillsNobody(t *testing.T) {
 	const ttl = 5 * time.Minute
 	sessions := map[string]backend.Session{}
 	for range 12 {
-		id, s := kit.Member(t, far, ttl, topical)
-		sessions[id] = s
-		kit.Equal(t, "acquired", len(kit.Acquire(t, far, id, topical, 1)), 1)
+		id := kit.Join(t, far, topical, ttl)
+		sessions[id.ID] = id.Session
+		kit.Equal(t, "acquired", len(id.Acquires(1)), 1)
 	}
 	for range 2 {
 		link.Cut()
@@ -55,11 +55,11 @@ func TestOutageKillsNobody(t *testing.T) {
 		kit.OK(t, s.Close(t.Context()))
 		break
 	}
-	near, _ := kit.Member(t, be, time.Hour, topical)
-	kit.Member(t, be, time.Hour, topical)
+	near := kit.Join(t, be, topical, time.Hour)
+	kit.Join(t, be, topical, time.Hour)
 	link.Cut()
 	kit.Eventually(t, "their leases are taken over", func() bool {
-		kit.Acquire(t, be, near, topical, 12)
-		return query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE session = $1", near) == 12
+		near.Acquires(12)
+		return query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE session = $1", near.ID) == 12
 	})
 }

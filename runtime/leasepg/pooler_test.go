@@ -97,10 +97,10 @@ func TestTransactionPooler(t *testing.T) {
 		news, err := feed.Next(t.Context())
 		return !errors.Is(err, net.ErrClosed) && len(news.Topics) == 1
 	})
-	id, s := kit.Member(t, be, 1<<40, topical)
+	id := kit.Join(t, be, topical, 1<<40)
 	kit.OK(t, be.Register(t.Context(), topical, nil))
-	kit.Equal(t, "acquired", len(kit.Acquire(t, be, id, topical, 9)), 1)
-	kit.OK(t, s.Heartbeat(t.Context()))
+	kit.Equal(t, "acquired", len(id.Acquires(9)), 1)
+	kit.OK(t, id.Session.Heartbeat(t.Context()))
 }
 
 // TestConformancePooled: everything holds behind PgBouncer in transaction mode. The pooler

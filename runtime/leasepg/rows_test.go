@@ -43,16 +43,16 @@ func TestRowLeasesExpireOneByOne(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
 	kit.OK(t, be.Register(t.Context(), rowed, []string{"a", "b", "c"}))
-	id, s := kit.Member(t, be, time.Hour, rowed)
-	other, _ := kit.Member(t, be, time.Hour, rowed)
-	gs := kit.Acquire(t, be, id, rowed, 9)
+	id := kit.Join(t, be, rowed, time.Hour)
+	other := kit.Join(t, be, rowed, time.Hour)
+	gs := id.Acquires(9)
 	kit.Equal(t, "acquired", len(gs), 3)
 	lapse := func(resource string) {
 		exec(t, pool, "UPDATE leasegen.lease SET expires_at = clock_timestamp() - interval '1 ms' WHERE resource = $1", resource)
 	}
 	renew := func(gs []backend.Grant) []string {
 		t.Helper()
-		lost := kit.Must[[]string](t)(be.Renew(t.Context(), id, rowed, kit.Refs(gs)))
+		lost := kit.Must[[]string](t)(be.Renew(t.Context(), id.ID, rowed, kit.Refs(gs)))
 		slices.Sort(lost)
 		return lost
 	}
@@ -64,8 +64,8 @@ func TestRowLeasesExpireOneByOne(t *testing.T) {
 	lapse("b")
 	kit.Equal(t, "lost", fmt.Sprint(renew(gs)), "[b]") // it cannot be revived
 	kit.Equal(t, "free", surveyed(t, be, rowed).Free, 1)
-	kit.OK(t, s.Heartbeat(t.Context()))
-	taken := kit.Acquire(t, be, other, rowed, 9)
+	kit.OK(t, id.Session.Heartbeat(t.Context()))
+	taken := other.Acquires(9)
 	kit.Equal(t, "taken", fmt.Sprint(resources(taken)), "[b]")
 	kit.Equal(t, "suspicion", taken[0].Suspicion, 0) // its owner lives
 	kit.Equal(t, "lost", fmt.Sprint(renew(gs)), "[b]")
@@ -74,9 +74,9 @@ func TestRowLeasesExpireOneByOne(t *testing.T) {
 	kit.Equal(t, "lost with an older epoch", fmt.Sprint(slices.Contains(renew(stale[:1]), stale[0].Resource)), "true")
 
 	// With the session all go, renewed or not.
-	expire(t, pool, id)
+	expire(t, pool, id.ID)
 	kit.Equal(t, "lost with the session", len(renew(gs)), 3)
-	kit.Equal(t, "taken", len(kit.Acquire(t, be, other, rowed, 9)), 2)
+	kit.Equal(t, "taken", len(other.Acquires(9)), 2)
 	kit.Equal(t, "free", surveyed(t, be, rowed).Free, 0)
 }
 
@@ -87,15 +87,15 @@ func TestRowLeaseGrace(t *testing.T) {
 	c := rowed
 	c.Grace = time.Hour
 	kit.OK(t, be.Register(t.Context(), c, []string{"a"}))
-	id, _ := kit.Member(t, be, time.Hour, c)
-	other, _ := kit.Member(t, be, time.Hour, c)
-	kit.Equal(t, "acquired", len(kit.Acquire(t, be, id, c, 9)), 1)
+	id := kit.Join(t, be, c, time.Hour)
+	other := kit.Join(t, be, c, time.Hour)
+	kit.Equal(t, "acquired", len(id.Acquires(9)), 1)
 	exec(t, pool, "UPDATE leasegen.lease SET expires_at = clock_timestamp() - interval '59 min'")
 	kit.Equal(t, "free", surveyed(t, be, c).Free, 0)
-	kit.Equal(t, "taken within the grace", len(kit.Acquire(t, be, other, c, 9)), 0)
+	kit.Equal(t, "taken within the grace", len(other.Acquires(9)), 0)
 	exec(t, pool, "UPDATE leasegen.lease SET expires_at = clock_timestamp() - interval '61 min'")
 	kit.Equal(t, "free", surveyed(t, be, c).Free, 1)
-	kit.Equal(t, "taken after it", len(kit.Acquire(t, be, other, c, 9)), 1)
+	kit.Equal(t, "taken after it", len(other.Acquires(9)), 1)
 }
 
 // A renewal that meets the end of the lease's time either holds or loses it, and nobody else
@@ -106,21 +106,21 @@ func TestRenewMeetsExpiry(t *testing.T) {
 	c := rowed
 	c.TTL = 100 * time.Millisecond
 	kit.OK(t, be.Register(t.Context(), c, []string{"a"}))
-	id, _ := kit.Member(t, be, time.Hour, c)
-	other, _ := kit.Member(t, be, time.Hour, c)
+	id := kit.Join(t, be, c, time.Hour)
+	other := kit.Join(t, be, c, time.Hour)
 	kept, lost := 0, 0
 	wait := c.TTL - 5*time.Millisecond // it comes to swing about the moment when the lease ends, whatever a call takes
 	for round := 0; round < 60 || (kept == 0 || lost == 0) && round < 400; round++ {
 		var gs []backend.Grant
-		kit.Eventually(t, "the lease is free", func() bool { gs = kit.Acquire(t, be, id, c, 1); return len(gs) == 1 })
+		kit.Eventually(t, "the lease is free", func() bool { gs = id.Acquires(1); return len(gs) == 1 })
 		time.Sleep(wait)
 		var (
 			wg   sync.WaitGroup
 			gone []string
 		)
 		sent := time.Now()
-		wg.Go(func() { gone = kit.Must[[]string](t)(be.Renew(context.Background(), id, c, kit.Refs(gs))) })
-		taken := kit.Acquire(t, be, other, c, 1)
+		wg.Go(func() { gone = kit.Must[[]string](t)(be.Renew(context.Background(), id.ID, c, kit.Refs(gs))) })
+		taken := other.Acquires(1)
 		came := time.Since(sent)
 		wg.Wait()
 		switch {
@@ -144,10 +144,10 @@ func TestRenewMeetsExpiry(t *testing.T) {
 func TestRetire(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
-	id, _ := kit.Member(t, be, time.Hour, streamed)
+	id := kit.Join(t, be, streamed, time.Hour)
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 7))) // keys k0 to k6
 	kit.OK(t, be.Register(t.Context(), streamed, nil))
-	gs := kit.Acquire(t, be, id, streamed, 99)
+	gs := id.Acquires(99)
 	kit.Equal(t, "acquired", len(gs), 7)
 	passed := make([]backend.Progress, len(gs))
 	for i, g := range gs {
@@ -173,28 +173,28 @@ func TestRetire(t *testing.T) {
 			}
 		}
 	}
-	kit.Equal(t, "fenced", len(kit.Must[[]string](t)(be.Commit(t.Context(), id, streamed.Name, passed))), 0)
+	kit.Equal(t, "fenced", len(kit.Must[[]string](t)(be.Commit(t.Context(), id.ID, streamed.Name, passed))), 0)
 	kit.OK(t, tx.Commit(t.Context()))
 	k4.Seq, k4.Cursor = 2, kit.Fetch(t, be, streamed, "k4", k4.Cursor, 1).Next // the first of two late ones
-	kit.Equal(t, "fenced", len(kit.Must[[]string](t)(be.Commit(t.Context(), id, streamed.Name, []backend.Progress{*k4}))), 0)
+	kit.Equal(t, "fenced", len(kit.Must[[]string](t)(be.Commit(t.Context(), id.ID, streamed.Name, []backend.Progress{*k4}))), 0)
 	kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "k3", Kind: "kind"}}))
 
 	stale := kit.Refs(gs)
 	for i := range stale {
 		stale[i].Epoch--
 	}
-	kit.OK(t, be.Retire(t.Context(), id, streamed.Name, stale)) // nothing: those leases are no more
+	kit.OK(t, be.Retire(t.Context(), id.ID, streamed.Name, stale)) // nothing: those leases are no more
 	kit.Equal(t, "owned", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE session IS NOT NULL"), 7)
 	for range 2 {
-		kit.OK(t, be.Retire(t.Context(), id, streamed.Name, kit.Refs(gs)))
+		kit.OK(t, be.Retire(t.Context(), id.ID, streamed.Name, kit.Refs(gs)))
 		kit.Equal(t, "owned", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE session IS NOT NULL"), 0)
 		kit.Equal(t, "resources", surveyed(t, be, streamed).Resources, 5)
 		kit.Equal(t, "free", surveyed(t, be, streamed).Free, 5)
 	}
 	// Unread, parked, late, new, and in the midst of what was late.
-	kit.Equal(t, "acquired", fmt.Sprint(resources(kit.Acquire(t, be, id, streamed, 99))), "[k0 k1 k2 k3 k4]")
+	kit.Equal(t, "acquired", fmt.Sprint(resources(id.Acquires(99))), "[k0 k1 k2 k3 k4]")
 	kit.OK(t, be.Register(t.Context(), streamed, []string{"k5"}))
-	kit.Equal(t, "acquired", fmt.Sprint(resources(kit.Acquire(t, be, id, streamed, 99))), "[k5]")
+	kit.Equal(t, "acquired", fmt.Sprint(resources(id.Acquires(99))), "[k5]")
 }
 
 // Streams that the application announces rest until they are announced again.
@@ -202,14 +202,14 @@ func TestRetireAnnounced(t *testing.T) {
 	t.Parallel()
 	be, _ := migrated(t)
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 3)))
-	id, _ := kit.Member(t, be, time.Hour, announced)
+	id := kit.Join(t, be, announced, time.Hour)
 	kit.OK(t, be.Register(t.Context(), announced, []string{"k1", "k2"}))
-	gs := kit.Acquire(t, be, id, announced, 9)
+	gs := id.Acquires(9)
 	kit.Equal(t, "acquired", len(gs), 2)
-	kit.OK(t, be.Retire(t.Context(), id, announced.Name, kit.Refs(gs)[:1]))
-	kit.Equal(t, "acquired", len(kit.Acquire(t, be, id, announced, 9)), 0)
+	kit.OK(t, be.Retire(t.Context(), id.ID, announced.Name, kit.Refs(gs)[:1]))
+	kit.Equal(t, "acquired", len(id.Acquires(9)), 0)
 	kit.OK(t, be.Register(t.Context(), announced, []string{"k1", "k2"}))
-	again := kit.Acquire(t, be, id, announced, 9)
+	again := id.Acquires(9)
 	kit.Equal(t, "acquired", fmt.Sprint(resources(again)), fmt.Sprint(resources(gs[:1])))
 	if again[0].Epoch <= gs[0].Epoch {
 		t.Errorf("epoch %d after %d", again[0].Epoch, gs[0].Epoch)
@@ -224,14 +224,14 @@ func TestRetireMeetsRegister(t *testing.T) {
 	exec(t, pool, `CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END $$`)
 	exec(t, pool, `CREATE CONSTRAINT TRIGGER linger AFTER UPDATE ON leasegen.lease DEFERRABLE INITIALLY DEFERRED
 		FOR EACH ROW WHEN (OLD.wanted AND NOT NEW.wanted) EXECUTE FUNCTION linger()`)
-	id, _ := kit.Member(t, be, time.Hour, streamed)
+	id := kit.Join(t, be, streamed, time.Hour)
 	kit.OK(t, be.Register(t.Context(), streamed, []string{"k"}))
-	gs := kit.Acquire(t, be, id, streamed, 1)
+	gs := id.Acquires(1)
 	blocker := kit.Must[pgx.Tx](t)(pool.Begin(t.Context()))
 	_, err := blocker.Exec(t.Context(), "SELECT pg_advisory_xact_lock(1)")
 	kit.OK(t, err)
 	retired := make(chan error, 1)
-	go func() { retired <- be.Retire(context.Background(), id, streamed.Name, kit.Refs(gs)) }()
+	go func() { retired <- be.Retire(context.Background(), id.ID, streamed.Name, kit.Refs(gs)) }()
 	kit.Eventually(t, "the retirement waits in its commit", func() bool {
 		return query[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')")
 	})
@@ -239,7 +239,7 @@ func TestRetireMeetsRegister(t *testing.T) {
 	kit.OK(t, be.Register(t.Context(), streamed, []string{"k"}))
 	kit.OK(t, blocker.Rollback(t.Context()))
 	kit.OK(t, <-retired)
-	kit.Equal(t, "acquired", len(kit.Acquire(t, be, id, streamed, 1)), 1)
+	kit.Equal(t, "acquired", len(id.Acquires(1)), 1)
 }
 
 // Whatever arrives while a stream is being retired is found by who owns it next: nobody
@@ -255,7 +255,7 @@ func TestRetireLosesNothing(t *testing.T) {
 	var wg sync.WaitGroup
 	for range workers {
 		be := leasepg.New(open(t, pool.Config().ConnString()))
-		id, _ := kit.Member(t, be, time.Hour, streamed)
+		id := kit.Join(t, be, streamed, time.Hour)
 		feed := kit.Must[backend.Feed](t)(be.OpenFeed(ctx, []backend.ConsumerInfo{streamed}))
 		fail := func(err error) bool {
 			if err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled) {
@@ -278,7 +278,7 @@ func TestRetireLosesNothing(t *testing.T) {
 		})
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				gs, err := be.Acquire(ctx, backend.AcquireRequest{Session: id, Consumer: streamed, Max: 2, Attempt: kit.ID()})
+				gs, err := be.Acquire(ctx, backend.AcquireRequest{Session: id.ID, Consumer: streamed, Max: 2, Attempt: kit.ID()})
 				if fail(err) {
 					return
 				}
@@ -298,12 +298,12 @@ func TestRetireLosesNothing(t *testing.T) {
 							}
 						}
 						g.Cursor = fs[0].Next
-						if _, err := be.Commit(ctx, id, streamed.Name, []backend.Progress{{Ref: g.Ref, Seq: seq, Cursor: g.Cursor}}); fail(err) {
+						if _, err := be.Commit(ctx, id.ID, streamed.Name, []backend.Progress{{Ref: g.Ref, Seq: seq, Cursor: g.Cursor}}); fail(err) {
 							return
 						}
 					}
 				}
-				if len(gs) > 0 && fail(be.Retire(ctx, id, streamed.Name, kit.Refs(gs))) {
+				if len(gs) > 0 && fail(be.Retire(ctx, id.ID, streamed.Name, kit.Refs(gs))) {
 					return
 				}
 			}
@@ -379,19 +379,19 @@ func TestDeadLettersBeyondTheBound(t *testing.T) {
 func TestForgetStreams(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
-	id, _ := kit.Member(t, be, time.Hour, announced, streamed)
+	id := kit.Join(t, be, announced, time.Hour, streamed)
 	kit.OK(t, be.Register(t.Context(), announced, []string{"a", "b", "c"}))
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 3)))
 	kit.OK(t, be.Register(t.Context(), streamed, nil))
-	gs := kit.Acquire(t, be, id, announced, 9)
-	kit.OK(t, be.Retire(t.Context(), id, announced.Name, kit.Refs(gs)))
-	ss := kit.Acquire(t, be, id, streamed, 9)
+	gs := id.Acquires(9)
+	kit.OK(t, be.Retire(t.Context(), id.ID, announced.Name, kit.Refs(gs)))
+	ss := id.As(streamed).Acquires(9)
 	for _, g := range ss {
 		f := kit.Fetch(t, be, streamed, g.Resource, g.Cursor, 9)
-		_, err := be.Commit(t.Context(), id, streamed.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}})
+		_, err := be.Commit(t.Context(), id.ID, streamed.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}})
 		kit.OK(t, err)
 	}
-	kit.OK(t, be.Retire(t.Context(), id, streamed.Name, kit.Refs(ss)))
+	kit.OK(t, be.Retire(t.Context(), id.ID, streamed.Name, kit.Refs(ss)))
 	kit.Equal(t, "wanted", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE wanted"), 0)
 	forget := func() int {
 		return kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil)).StreamsForgotten
@@ -401,7 +401,7 @@ func TestForgetStreams(t *testing.T) {
 	kit.OK(t, be.Register(t.Context(), announced, []string{"b"}))
 	kit.Equal(t, "forgotten", forget(), 2) // not b, and none that has messages
 	kit.OK(t, be.Register(t.Context(), announced, []string{"a"}))
-	for _, g := range kit.Acquire(t, be, id, announced, 9) {
+	for _, g := range id.Acquires(9) {
 		if i := slices.IndexFunc(gs, func(x backend.Grant) bool { return x.Resource == g.Resource }); g.Epoch <= gs[i].Epoch {
 			t.Errorf("epoch %d of %s after %d", g.Epoch, g.Resource, gs[i].Epoch)
 		}

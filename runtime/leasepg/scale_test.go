@@ -141,8 +141,8 @@ func crowd(t testing.TB, be *leasepg.Backend, messages int) {
 		all = append(all, other)
 	}
 	for range messages / 100_000 {
-		session, _ := kit.Member(t, be, time.Hour, all...)
-		kit.Acquire(t, be, session, scaled.idle, 400)
+		session := kit.Join(t, be, all[0], time.Hour, all[1:]...)
+		session.As(scaled.idle).Acquires(400)
 	}
 }
 
@@ -167,7 +167,7 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 		caughtUp(t, m.pool, c.Name)
 	}
 	exec(t, m.pool, "VACUUM leasegen.lease")
-	session, beating := kit.Member(t, be, time.Hour, scaled.topics, scaled.slots, scaled.streams, scaled.group)
+	session := kit.Join(t, be, scaled.topics, time.Hour, scaled.slots, scaled.streams, scaled.group)
 	measure("start", func() {
 		for _, c := range []backend.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group} {
 			kit.OK(t, be.Register(ctx, c, nil))
@@ -190,14 +190,14 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 	var grants map[string][]backend.Grant
 	measure("acquire", func() {
 		grants = map[string][]backend.Grant{
-			scaled.topics.Name: kit.Acquire(t, be, session, scaled.topics, 20),
-			scaled.slots.Name:  kit.Acquire(t, be, session, scaled.slots, 256),
-			scaled.group.Name:  kit.Acquire(t, be, session, scaled.group, 1),
+			scaled.topics.Name: session.Acquires(20),
+			scaled.slots.Name:  session.As(scaled.slots).Acquires(256),
+			scaled.group.Name:  session.As(scaled.group).Acquires(1),
 		}
 	})
 	measure("acquire nothing", func() {
 		for _, c := range []backend.ConsumerInfo{scaled.slots, scaled.group} {
-			kit.Acquire(t, be, session, c, 256)
+			session.As(c).Acquires(256)
 		}
 	})
 	read := func(c backend.ConsumerInfo, from map[string]backend.Cursor, resources []string) (n int) {
@@ -227,9 +227,9 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 	stored := func(c backend.ConsumerInfo, resources []string) {
 		t.Helper()
 		exec(t, m.pool, "UPDATE leasegen.lease SET session = NULL, wanted = true WHERE consumer = $1 AND resource = ANY ($2)", c.Name, resources)
-		exec(t, m.pool, "UPDATE leasegen.lease SET session = $3 WHERE consumer = $1 AND resource <> ALL ($2) AND session IS NULL AND wanted", c.Name, resources, session)
+		exec(t, m.pool, "UPDATE leasegen.lease SET session = $3 WHERE consumer = $1 AND resource <> ALL ($2) AND session IS NULL AND wanted", c.Name, resources, session.ID)
 		at[c.Name] = map[string]backend.Cursor{}
-		for _, g := range kit.Acquire(t, be, session, c, len(resources)) {
+		for _, g := range session.As(c).Acquires(len(resources)) {
 			at[c.Name][g.Resource] = g.Cursor
 			grants[c.Name] = append(grants[c.Name], g)
 		}
@@ -286,27 +286,29 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 		for _, g := range grants[scaled.slots.Name][:100] {
 			ps = append(ps, backend.Progress{Ref: g.Ref, Cursor: g.Cursor})
 		}
-		_, err := be.Commit(ctx, session, scaled.slots.Name, ps)
+		_, err := be.Commit(ctx, session.ID, scaled.slots.Name, ps)
 		kit.OK(t, err)
 	})
 	measure("parked", func() {
-		kit.Must[backend.Parked](t)(be.FetchParked(ctx, backend.ParkedRequest{Consumer: scaled.topics, Session: session, Limit: 100, MaxPayload: 1 << 20}))
+		kit.Must[backend.Parked](t)(be.FetchParked(ctx, backend.ParkedRequest{Consumer: scaled.topics, Session: session.ID, Limit: 100, MaxPayload: 1 << 20}))
 	})
 	measure("survey", func() {
 		kit.Must[[]backend.Survey](t)(be.Survey(ctx, []string{"topics", "slots", "streams", "group"}))
 	})
-	measure("retire", func() { kit.OK(t, be.Retire(ctx, session, scaled.streams.Name, kit.Refs(grants[scaled.streams.Name]))) })
+	measure("retire", func() {
+		kit.OK(t, be.Retire(ctx, session.ID, scaled.streams.Name, kit.Refs(grants[scaled.streams.Name])))
+	})
 	measure("wanted again", func() { kit.OK(t, be.Register(ctx, scaled.streams, keys)) })
 	measure("wanted still", func() { kit.OK(t, be.Register(ctx, scaled.streams, keys)) })
 	measure("release", func() {
-		kit.OK(t, be.Release(ctx, session, scaled.slots.Name, kit.Refs(grants[scaled.slots.Name])[:100]))
+		kit.OK(t, be.Release(ctx, session.ID, scaled.slots.Name, kit.Refs(grants[scaled.slots.Name])[:100]))
 	})
-	measure("heartbeat", func() { kit.OK(t, beating.Heartbeat(ctx)) })
+	measure("heartbeat", func() { kit.OK(t, session.Session.Heartbeat(ctx)) })
 	measure("maintain", func() {
 		kit.Must[operate.MaintainReport](t)(be.Maintain(ctx, []backend.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group}))
 	})
-	_, other := kit.Member(t, be, time.Hour, scaled.topics, scaled.slots, scaled.streams, scaled.group)
-	measure("close", func() { kit.OK(t, other.Close(ctx)) })
+	other := kit.Join(t, be, scaled.topics, time.Hour, scaled.slots, scaled.streams, scaled.group)
+	measure("close", func() { kit.OK(t, other.Session.Close(ctx)) })
 	return out
 }
 

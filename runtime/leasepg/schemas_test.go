@@ -20,10 +20,10 @@ func TestLeadersOfTwoSchemas(t *testing.T) {
 		kit.OK(t, be.Check(t.Context(), nil))
 		kit.OK(t, be.Register(t.Context(), led, nil))
 		id, s := leader(t, be, time.Hour)
-		kit.Equal(t, "leads in "+schema, len(kit.Acquire(t, be, id, led, 1)), 1)
+		kit.Equal(t, "leads in "+schema, len(kit.Acting(t, be, id, led).Acquires(1)), 1)
 		kit.OK(t, s.Heartbeat(t.Context()))
 		other, _ := leader(t, be, time.Hour)
-		kit.Equal(t, "leads beside the leader of "+schema, len(kit.Acquire(t, be, other, led, 1)), 0)
+		kit.Equal(t, "leads beside the leader of "+schema, len(kit.Acting(t, be, other, led).Acquires(1)), 0)
 	}
 	kit.Equal(t, "holders of the default schema's lock", query[int](t, pool, "SELECT count(*) FROM leasegen.lock_holders($1)", leasepg.LockKey(led.Name)), 1)
 }

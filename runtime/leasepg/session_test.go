@@ -24,14 +24,13 @@ func TestNoHeartbeatAfterTakeover(t *testing.T) {
 	const rounds, ttl = 40, 30 * time.Millisecond
 	be, _ := migrated(t)
 	kit.OK(t, be.Register(t.Context(), grouped, nil))
-	contender, _ := kit.Member(t, be, time.Hour, grouped)
+	contender := kit.Join(t, be, grouped, time.Hour)
 	var epoch int64
 	for range rounds {
-		var holder string
-		var s backend.Session
+		var holder *kit.Actor
 		kit.Eventually(t, "the holder gets the lease", func() bool {
-			holder, s = kit.Member(t, be, ttl, grouped)
-			gs, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: holder, Consumer: grouped, Max: 1, Attempt: kit.ID()})
+			holder = kit.Join(t, be, grouped, ttl)
+			gs, err := be.Acquire(t.Context(), holder.Request(1))
 			return err == nil && len(gs) == 1
 		})
 		var (
@@ -40,14 +39,14 @@ func TestNoHeartbeatAfterTakeover(t *testing.T) {
 		)
 		wg.Go(func() {
 			for {
-				gs := kit.Acquire(t, be, contender, grouped, 1)
+				gs := contender.Acquires(1)
 				if len(gs) == 1 {
 					granted <- time.Now()
 					if gs[0].Epoch <= epoch {
 						t.Errorf("epoch %d was granted after %d", gs[0].Epoch, epoch)
 					}
 					epoch = gs[0].Epoch
-					kit.OK(t, be.Release(context.Background(), contender, grouped.Name, []backend.Ref{gs[0].Ref}))
+					kit.OK(t, be.Release(context.Background(), contender.ID, grouped.Name, []backend.Ref{gs[0].Ref}))
 					return
 				}
 			}
@@ -56,7 +55,7 @@ func TestNoHeartbeatAfterTakeover(t *testing.T) {
 		for {
 			time.Sleep(rand.N(2 * ttl))
 			before := time.Now()
-			err := s.Heartbeat(t.Context())
+			err := holder.Session.Heartbeat(t.Context())
 			if errors.Is(err, backend.ErrSessionLost) {
 				break
 			}
@@ -73,18 +72,18 @@ func TestNoHeartbeatAfterTakeover(t *testing.T) {
 // TestHeartbeatCreatesAndRevivesNothing: only a live, unexpired session is extended.
 func TestHeartbeatCreatesAndRevivesNothing(t *testing.T) {
 	be, pool := migrated(t)
-	_, gone := kit.Member(t, be, time.Hour, grouped)
+	gone := kit.Join(t, be, grouped, time.Hour)
 	exec(t, pool, "DELETE FROM leasegen.session")
-	expired, late := kit.Member(t, be, time.Hour, grouped)
-	expire(t, pool, expired)
-	_, closed := kit.Member(t, be, time.Hour, grouped)
-	kit.OK(t, closed.Close(t.Context()))
-	for _, s := range []backend.Session{gone, late, closed} {
+	expired := kit.Join(t, be, grouped, time.Hour)
+	expire(t, pool, expired.ID)
+	closed := kit.Join(t, be, grouped, time.Hour)
+	kit.OK(t, closed.Session.Close(t.Context()))
+	for _, s := range []backend.Session{gone.Session, expired.Session, closed.Session} {
 		if err := s.Heartbeat(t.Context()); !errors.Is(err, backend.ErrSessionLost) {
 			t.Errorf("heartbeat: %v, want ErrSessionLost", err)
 		}
 	}
-	if _, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: expired, Consumer: grouped, Max: 1, Attempt: kit.ID()}); !errors.Is(err, backend.ErrSessionLost) {
+	if _, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: expired.ID, Consumer: grouped, Max: 1, Attempt: kit.ID()}); !errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("acquire: %v, want ErrSessionLost", err)
 	}
 }
@@ -99,9 +98,9 @@ func TestCostOfHolding(t *testing.T) {
 	kit.OK(t, err)
 	be := leasepg.New(pool)
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(leases)))
-	holder, s := kit.Member(t, be, time.Hour, topical)
-	standby, _ := kit.Member(t, be, time.Hour, topical)
-	kit.Equal(t, "acquired", len(kit.Acquire(t, be, holder, topical, leases)), leases)
+	holder := kit.Join(t, be, topical, time.Hour)
+	standby := kit.Join(t, be, topical, time.Hour)
+	kit.Equal(t, "acquired", len(holder.Acquires(leases)), leases)
 	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	for range 20 { // until it has become idle
@@ -128,7 +127,7 @@ func TestCostOfHolding(t *testing.T) {
 	w0, h0, l0 := settled()
 	x0 := query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
 	for range beats {
-		kit.OK(t, s.Heartbeat(t.Context()))
+		kit.OK(t, holder.Session.Heartbeat(t.Context()))
 	}
 	x1 := query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
 	kit.Equal(t, "transaction ids of the heartbeats", x1-x0, beats)
@@ -156,7 +155,7 @@ func TestCostOfHolding(t *testing.T) {
 	}
 	x1 = query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
 	kit.Equal(t, "transaction ids drawn by a standby", x1-x0, 0)
-	_ = standby
+	_ = standby.ID
 }
 
 // TestServerRestarts: sessions, feeds and commits go on after the server was killed or
@@ -168,14 +167,14 @@ func TestServerRestarts(t *testing.T) {
 	_, err := leasepg.Migrate(t.Context(), pool)
 	kit.OK(t, err)
 	be := leasepg.New(pool)
-	id, s := kit.Member(t, be, time.Minute, topical)
+	id := kit.Join(t, be, topical, time.Minute)
 	kit.OK(t, be.Register(t.Context(), topical, []string{"x"}))
-	g := kit.Acquire(t, be, id, topical, 1)[0]
+	g := id.Acquires(1)[0]
 	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	for i, restart := range []func(){func() { server.Restart() }, func() { server.Kill(); server.Start() }} {
 		restart()
-		kit.Eventually(t, "the heartbeat works again", func() bool { return s.Heartbeat(t.Context()) == nil })
+		kit.Eventually(t, "the heartbeat works again", func() bool { return id.Session.Heartbeat(t.Context()) == nil })
 		kit.Eventually(t, "publishing works again", func() bool { return be.Publish(t.Context(), kit.Events("x", 1)) == nil })
 		kit.Eventually(t, "the feed reports it", func() bool {
 			news, err := feed.Next(t.Context())
@@ -186,7 +185,7 @@ func TestServerRestarts(t *testing.T) {
 			t.Fatalf("no message after restart %d", i)
 		}
 		g.Cursor = f.Next
-		fenced, err := be.Commit(t.Context(), id, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next}})
+		fenced, err := be.Commit(t.Context(), id.ID, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next}})
 		kit.OK(t, err)
 		kit.Equal(t, "fenced", len(fenced), 0)
 	}
@@ -204,17 +203,17 @@ func TestGrantsSurviveACrash(t *testing.T) {
 	kit.OK(t, err)
 	be := leasepg.New(pool)
 	kit.OK(t, be.Register(t.Context(), grouped, nil))
-	id, _ := kit.Member(t, be, time.Hour, grouped)
+	id := kit.Join(t, be, grouped, time.Hour)
 	var last int64
 	for range 3 {
 		for range 20 {
-			gs := kit.Acquire(t, be, id, grouped, 1)
+			gs := id.Acquires(1)
 			kit.Equal(t, "granted", len(gs), 1)
 			if gs[0].Epoch <= last {
 				t.Fatalf("epoch %d after %d", gs[0].Epoch, last)
 			}
 			last = gs[0].Epoch
-			kit.OK(t, be.Release(t.Context(), id, grouped.Name, []backend.Ref{gs[0].Ref}))
+			kit.OK(t, be.Release(t.Context(), id.ID, grouped.Name, []backend.Ref{gs[0].Ref}))
 		}
 		server.Kill()
 		server.Start()
@@ -230,16 +229,16 @@ func TestGrantsSurviveACrash(t *testing.T) {
 func TestFrozenTransactionEnds(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
-	id, _ := kit.Member(t, be, 3*time.Second, grouped)
+	id := kit.Join(t, be, grouped, 3*time.Second)
 	kit.OK(t, be.Register(t.Context(), grouped, nil))
-	kit.Acquire(t, be, id, grouped, 1)
+	id.Acquires(1)
 	tx := kit.Must[backend.Tx](t)(be.Begin(t.Context()))
 	_, err := tx.Handle().(pgx.Tx).Exec(t.Context(), "SELECT 1 FROM leasegen.lease FOR NO KEY UPDATE")
 	kit.OK(t, err)
-	expire(t, pool, id)
-	next, _ := kit.Member(t, be, time.Hour, grouped)
-	kit.Eventually(t, "the lease is taken over", func() bool { return len(kit.Acquire(t, be, next, grouped, 1)) == 1 })
-	if err := tx.Commit(t.Context(), id, grouped.Name, backend.Progress{}); err == nil {
+	expire(t, pool, id.ID)
+	next := kit.Join(t, be, grouped, time.Hour)
+	kit.Eventually(t, "the lease is taken over", func() bool { return len(next.Acquires(1)) == 1 })
+	if err := tx.Commit(t.Context(), id.ID, grouped.Name, backend.Progress{}); err == nil {
 		t.Error("the frozen transaction committed")
 	}
 }
@@ -247,14 +246,14 @@ func TestFrozenTransactionEnds(t *testing.T) {
 // TestPoolInUse: handlers that hold every connection do not stop the heartbeat.
 func TestPoolInUse(t *testing.T) {
 	be, pool := migrated(t)
-	_, s := kit.Member(t, be, time.Hour, grouped)
+	s := kit.Join(t, be, grouped, time.Hour)
 	var held []*pgxpool.Conn
 	for range pool.Config().MaxConns {
 		held = append(held, kit.Must[*pgxpool.Conn](t)(pool.Acquire(t.Context())))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	kit.OK(t, s.Heartbeat(ctx))
+	kit.OK(t, s.Session.Heartbeat(ctx))
 	for _, c := range held {
 		c.Release()
 	}

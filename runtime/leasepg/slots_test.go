@@ -27,9 +27,9 @@ var sliced = backend.ConsumerInfo{Name: "sliced", Per: backend.PerPartition, Top
 // all registers a consumer and takes all its resources.
 func all(t testing.TB, be *leasepg.Backend, c backend.ConsumerInfo, resources []string) (session string, grants []backend.Grant) {
 	t.Helper()
-	session, _ = kit.Member(t, be, time.Hour, c)
+	a := kit.Join(t, be, c, time.Hour)
 	kit.OK(t, be.Register(t.Context(), c, resources))
-	return session, kit.Acquire(t, be, session, c, 100_000)
+	return a.ID, a.Acquires(100_000)
 }
 
 // drainAll reads resources together, committing each round, until nothing is left.
@@ -143,7 +143,7 @@ func TestSlotsOfTopics(t *testing.T) {
 		"SELECT count(*) FROM leasegen.lease WHERE consumer = 'some' AND pos < 900000"), 0)
 
 	kit.OK(t, be.Release(t.Context(), session, some.Name, kit.Refs(grants)))
-	grants = kit.Acquire(t, be, session, some, 256)
+	grants = kit.Acting(t, be, session, some).Acquires(256)
 	for _, f := range kit.Must[[]backend.Fetched](t)(be.Fetch(t.Context(), requests(some, grants, 10))) {
 		i := slices.IndexFunc(grants, func(g backend.Grant) bool { return g.Resource == f.Resource })
 		if len(f.Messages) > 0 || f.More || f.Next != grants[i].Cursor {
@@ -176,7 +176,7 @@ func TestSlotsHugeLateTransaction(t *testing.T) {
 			kit.OK(t, tx.Commit(t.Context()))
 			kit.OK(t, be.Publish(t.Context(), keyed("x", 300, 1)))
 			kit.OK(t, be.Release(t.Context(), session, c.Name, kit.Refs(grants)))
-			grants = kit.Acquire(t, be, session, c, 1000)
+			grants = kit.Acting(t, be, session, c).Acquires(1000)
 			read, by := drainAll(t, be, c, session, grants, 10)
 			kit.Equal(t, "read", len(read), 300*61)
 			seen := map[string]bool{}
@@ -306,7 +306,7 @@ func TestMigrateFilledLog(t *testing.T) {
 	kit.Equal(t, "slots per key", query[int](t, pool, "SELECT max(n)::int FROM (SELECT count(DISTINCT slot) AS n FROM leasegen.message GROUP BY key) s"), 1)
 
 	session, g := kit.Sole(t, be, grouped)
-	ids, _ := drain(t, be, grouped, session, g, 1000)
+	ids, _ := drain(t, be, grouped, session.ID, g, 1000)
 	kit.Equal(t, "left for the reader from before", len(ids), 8200)
 	for _, c := range []backend.ConsumerInfo{sliced, keyedStreams} {
 		session, grants := all(t, be, c, nil)
@@ -348,8 +348,8 @@ func TestFromNow(t *testing.T) {
 			kit.OK(t, open.Commit(t.Context()))
 			kit.OK(t, be.Register(t.Context(), c, []string{"x", "z", "key-0"}))
 			kit.OK(t, be.Register(t.Context(), c, nil))
-			session, _ := kit.Member(t, be, time.Hour, c)
-			read, _ := drainAll(t, be, c, session, kit.Acquire(t, be, session, c, 1000), 7)
+			session := kit.Join(t, be, c, time.Hour)
+			read, _ := drainAll(t, be, c, session.ID, session.Acquires(1000), 7)
 			kit.Equal(t, "read", len(read), 20+60)
 		})
 	}
@@ -412,7 +412,7 @@ func TestProgressInOrder(t *testing.T) {
 
 	// The next owner counts from the beginning.
 	kit.OK(t, be.Release(t.Context(), session, topical.Name, []backend.Ref{x.Ref}))
-	x = kit.Acquire(t, be, session, topical, 1)[0]
+	x = kit.Acting(t, be, session, topical).Acquires(1)[0]
 	commit(backend.Progress{Ref: x.Ref, Seq: 1, Cursor: f.Next})
 	if state() == want {
 		t.Error("the next owner's first progress was taken for an old one")
@@ -457,7 +457,7 @@ func TestRetentionOfSlotsAndStreams(t *testing.T) {
 			never("its messages were late for all")
 			kit.OK(t, be.Register(t.Context(), c, nil))
 			kit.OK(t, be.Release(t.Context(), session, c.Name, kit.Refs(grants)))
-			grants = kit.Acquire(t, be, session, c, 1000)
+			grants = kit.Acting(t, be, session, c).Acquires(1000)
 			read, _ = drainAll(t, be, c, session, grants, 100)
 			kit.Equal(t, "late", len(read), 5)
 			kit.Equal(t, "dropped", drop(), 1)
@@ -524,7 +524,7 @@ func TestSetCursor(t *testing.T) {
 				kit.OK(t, err)
 				kit.Equal(t, "fenced", len(fenced), 1)
 				old := grants
-				grants = kit.Acquire(t, be, session, c, 1000)
+				grants = kit.Acting(t, be, session, c).Acquires(1000)
 				kit.Equal(t, "acquired", len(grants), len(old))
 				read, _ = drainAll(t, be, c, session, grants, 50)
 				kit.Equal(t, fmt.Sprintf("read after %+v", step.to), len(read), step.want)
@@ -539,7 +539,7 @@ func TestSetCursor(t *testing.T) {
 			// One resource alone.
 			one := grants[len(grants)-1].Resource
 			kit.Equal(t, "moved", kit.Must[int](t)(be.SetCursor(t.Context(), c.Name, one, operate.CursorTarget{Beginning: true})), 1)
-			got := kit.Acquire(t, be, session, c, 1000)
+			got := kit.Acting(t, be, session, c).Acquires(1000)
 			if len(got) != 1 || got[0].Resource != one {
 				t.Errorf("freed %v, want %s alone", got, one)
 			}
@@ -559,7 +559,7 @@ func BenchmarkSlots256(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
 		kit.Must[int](b)(be.SetCursor(b.Context(), sliced.Name, "", operate.CursorTarget{Beginning: true}))
-		grants := kit.Acquire(b, be, session, sliced, 256)
+		grants := kit.Acting(b, be, session, sliced).Acquires(256)
 		b.StartTimer()
 		read, _ := drainAll(b, be, sliced, session, grants, 1000)
 		kit.Equal(b, "read", len(read), n)

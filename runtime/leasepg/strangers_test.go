@@ -67,7 +67,7 @@ func TestStrangerWaitsForALeader(t *testing.T) {
 			kit.OK(t, be.Register(t.Context(), led, nil))
 			first, _ := leader(t, be, time.Hour)
 			second, _ := leader(t, be, time.Hour)
-			g := kit.Acquire(t, be, first, led, 1)[0]
+			g := kit.Acting(t, be, first, led).Acquires(1)[0]
 			var waiting []<-chan error
 			keys := kit.Must[pgx.Rows](t)(c.stranger.Query(t.Context(), `SELECT format('%s', (classid::bigint << 32) | objid::bigint)
 				FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND pid = $1`,
@@ -105,9 +105,9 @@ func TestStrangerWaitsForALeader(t *testing.T) {
 			}
 			// Others do not lead beside it, and it gives the lease back.
 			third, _ := leader(t, be, time.Hour)
-			kit.Equal(t, "granted to a third", len(kit.Acquire(t, be, third, led, 1)), 0)
+			kit.Equal(t, "granted to a third", len(kit.Acting(t, be, third, led).Acquires(1)), 0)
 			kit.OK(t, be.Release(t.Context(), second, led.Name, []backend.Ref{next[0].Ref}))
-			kit.Equal(t, "granted to a third after the release", len(kit.Acquire(t, be, third, led, 1)), 1)
+			kit.Equal(t, "granted to a third after the release", len(kit.Acting(t, be, third, led).Acquires(1)), 1)
 		})
 	}
 }

@@ -99,7 +99,7 @@ func TestRetireWhilePublishing(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
 	other := leasepg.New(pool)
-	session, _ := kit.Member(t, be, time.Hour, keyedStreams)
+	session := kit.Join(t, be, keyedStreams, time.Hour)
 	kit.OK(t, be.Register(t.Context(), keyedStreams, nil))
 	read, published := 0, 0
 	for round := range 60 {
@@ -122,15 +122,15 @@ func TestRetireWhilePublishing(t *testing.T) {
 				default:
 				}
 			}
-			gs := kit.Acquire(t, be, session, keyedStreams, 10)
+			gs := session.Acquires(10)
 			if len(gs) == 0 && ended {
 				break
 			}
 			for _, g := range gs {
-				ms, _ := drainAll(t, be, keyedStreams, session, []backend.Grant{g}, 10)
+				ms, _ := drainAll(t, be, keyedStreams, session.ID, []backend.Grant{g}, 10)
 				read += len(ms)
 			}
-			kit.OK(t, be.Retire(t.Context(), session, keyedStreams.Name, kit.Refs(gs)))
+			kit.OK(t, be.Retire(t.Context(), session.ID, keyedStreams.Name, kit.Refs(gs)))
 		}
 	}
 	kit.Equal(t, "read", read, published)

@@ -54,10 +54,10 @@ func TestTableCursor(t *testing.T) {
 	move := func(to operate.CursorTarget) []int64 {
 		t.Helper()
 		kit.Equal(t, "moved", kit.Must[int](t)(be.SetCursor(t.Context(), info.Name, "", to)), 1)
-		if f := kit.Must[[]string](t)(be.Commit(t.Context(), session, info.Name, []backend.Progress{{Ref: g.Ref, Seq: 99}})); len(f) != 1 {
+		if f := kit.Must[[]string](t)(be.Commit(t.Context(), session.ID, info.Name, []backend.Progress{{Ref: g.Ref, Seq: 99}})); len(f) != 1 {
 			t.Fatal("the owner was not fenced")
 		}
-		g = kit.Acquire(t, be, session, info, 1)[0]
+		g = session.Acquires(1)[0]
 		return rowsOf(kit.Fetch(t, be, info, backend.Whole, g.Cursor, 5))
 	}
 	if got := move(operate.CursorTarget{After: "6"}); !slices.Equal(got, []int64{7, 8, 9}) {
@@ -116,12 +116,12 @@ func TestTableRestore(t *testing.T) {
 	session, g := kit.Sole(t, be, filtered)
 	f := kit.Fetch(t, be, filtered, backend.Whole, g.Cursor, 10)
 	kit.Equal(t, "read before", len(f.Messages), 2)
-	kit.Must[[]string](t)(be.Commit(t.Context(), session, filtered.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}}))
-	other, _ := kit.Member(t, be, time.Hour, topical)
+	kit.Must[[]string](t)(be.Commit(t.Context(), session.ID, filtered.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}}))
+	other := kit.Join(t, be, topical, time.Hour)
 	kit.OK(t, be.Register(t.Context(), topical, nil))
-	for _, g := range kit.Acquire(t, be, other, topical, 9) {
+	for _, g := range other.Acquires(9) {
 		f := kit.Fetch(t, be, topical, g.Resource, g.Cursor, 10)
-		kit.Must[[]string](t)(be.Commit(t.Context(), other, topical.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}}))
+		kit.Must[[]string](t)(be.Commit(t.Context(), other.ID, topical.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}}))
 	}
 	kit.OK(t, late.Commit(t.Context()))
 	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('eu', 6)")
@@ -146,16 +146,16 @@ func TestTableRestore(t *testing.T) {
 	check := func(info backend.ConsumerInfo, parked, read []int64) {
 		t.Helper()
 		kit.OK(t, be.Register(t.Context(), info, nil))
-		session, _ := kit.Member(t, be, time.Hour, info)
+		session := kit.Join(t, be, info, time.Hour)
 		var got []int64
-		for _, g := range kit.Acquire(t, be, session, info, 9) {
+		for _, g := range session.Acquires(9) {
 			got = append(got, rowsOf(kit.Fetch(t, be, info, g.Resource, g.Cursor, 10))...)
 		}
 		if !slices.Equal(got, read) {
 			t.Errorf("%s: read %v, want %v", info.Name, got, read)
 		}
 		got = nil
-		p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: info, Limit: 9, MaxPayload: 99}))
+		p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session.ID, Consumer: info, Limit: 9, MaxPayload: 99}))
 		for _, m := range p.Messages {
 			got = append(got, m.Value.(leasedb.OutboxRow).N)
 		}

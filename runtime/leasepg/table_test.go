@@ -364,7 +364,7 @@ type tableReader struct {
 
 func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Context) {
 	kit.OK(t, be.Register(t.Context(), r.info, nil))
-	session, _ := kit.Member(t, be, time.Hour, r.info)
+	session := kit.Join(t, be, r.info, time.Hour)
 	at := map[string]backend.Cursor{}
 	held := map[string]backend.Grant{}
 	highest := map[string]int64{}
@@ -373,7 +373,7 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 		if r.info.Per == backend.PerTopic {
 			kit.OK(t, be.Register(t.Context(), r.info, nil))
 		}
-		for _, g := range kit.Acquire(t, be, session, r.info, 100) {
+		for _, g := range session.Acquires(100) {
 			held[g.Resource], at[g.Resource] = g, g.Cursor
 		}
 	}
@@ -388,7 +388,7 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 			for _, g := range held {
 				refs = append(refs, g.Ref)
 			}
-			kit.OK(t, be.Release(t.Context(), session, r.info.Name, refs))
+			kit.OK(t, be.Release(t.Context(), session.ID, r.info.Name, refs))
 			clear(held)
 		}
 		if len(held) == 0 || r.info.Per == backend.PerTopic {
@@ -432,7 +432,7 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 				ps = append(ps, backend.Progress{Ref: held[f.Resource].Ref, Seq: seq, Cursor: next})
 			}
 		}
-		if fenced := kit.Must[[]string](t)(be.Commit(t.Context(), session, r.info.Name, ps)); len(fenced) > 0 {
+		if fenced := kit.Must[[]string](t)(be.Commit(t.Context(), session.ID, r.info.Name, ps)); len(fenced) > 0 {
 			t.Fatalf("fenced: %v", fenced)
 		}
 	}

@@ -43,16 +43,16 @@ func TestARepeatedAttemptGetsNoMoreThanItAskedFor(t *testing.T) {
 	lost := &losing{}
 	c.AddHook(lost)
 	be := on(c, name, leaseredis.WithTags(2), leaseredis.WithLogger(discard))
-	id, _ := kit.Member(t, be, time.Hour, topical)
+	id := kit.Join(t, be, topical, time.Hour)
 	topics := map[int][]string{}
 	for _, topic := range kit.Topics(40) {
 		topics[tagOf(topic, 2)] = append(topics[tagOf(topic, 2)], topic)
 	}
-	req := kit.Request(id, topical, 5)
+	req := id.Request(5)
 	first := tagOf(req.Attempt, 2) // the tag that the attempt begins at
 	kit.OK(t, be.Register(t.Context(), topical, topics[1-first][:9]))
 	kit.OK(t, be.Register(t.Context(), topical, topics[first][:1]))
-	kit.Acquire(t, be, id, topical, 10)
+	id.Acquires(10)
 	held := survey(t, be, topical).Members[0].Owned
 	kit.Equal(t, "held before", held, 10)
 	kit.OK(t, be.Register(t.Context(), topical, topics[1-first][9:14])) // there is something free at the second tag only

@@ -39,19 +39,19 @@ func BenchmarkLeases(b *testing.B) {
 				var gs []backend.Grant
 				take := func(session string) func() {
 					return func() {
-						gs = kit.Acquire(b, be, session, topical, n)
+						gs = kit.Acting(b, be, session, topical).Acquires(n)
 						kit.Equal(b, "granted", len(gs), n)
 					}
 				}
-				dead, _ := kit.Member(b, be, 3*time.Second, topical)
-				timed("acquire", take(dead))
-				next, s := kit.Member(b, be, time.Hour, topical)
+				dead := kit.Join(b, be, topical, 3*time.Second)
+				timed("acquire", take(dead.ID))
+				next := kit.Join(b, be, topical, time.Hour)
 				kit.Eventually(b, "the session expires", func() bool { return survey(b, be, topical).Free == n })
 				timed("survey", func() { survey(b, be, topical) })
-				timed("take-over", take(next))
-				timed("release", func() { kit.OK(b, be.Release(ctx, next, topical.Name, kit.Refs(gs))) })
-				take(next)()
-				timed("close", func() { kit.OK(b, s.Close(ctx)) })
+				timed("take-over", take(next.ID))
+				timed("release", func() { kit.OK(b, be.Release(ctx, next.ID, topical.Name, kit.Refs(gs))) })
+				take(next.ID)()
+				timed("close", func() { kit.OK(b, next.Session.Close(ctx)) })
 			}
 			for what, d := range took {
 				b.ReportMetric(float64(d.Microseconds())/1000/float64(b.N), what+"-ms")

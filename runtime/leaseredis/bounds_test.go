@@ -126,9 +126,9 @@ func TestLagIsCountedInSmallSteps(t *testing.T) {
 	c := s.Client(t)
 	be := on(c, "lg", leaseredis.WithTags(1), leaseredis.WithLogger(discard))
 	info := ofStreams(backend.PerTopic, "large", "many")
-	session, _ := kit.Member(t, be, time.Hour, info)
+	session := kit.Join(t, be, info, time.Hour)
 	kit.OK(t, be.Register(t.Context(), info, nil))
-	gs := kit.Acquire(t, be, session, info, 2)
+	gs := session.Acquires(2)
 	add := func(stream string, n int, body []byte) {
 		pipe := c.Pipeline()
 		for range n {
@@ -140,7 +140,7 @@ func TestLagIsCountedInSmallSteps(t *testing.T) {
 	add("many", 5000, []byte("x"))
 	for _, g := range gs {
 		f := kit.Fetch(t, be, info, g.Resource, nil, 3)
-		kit.Must[[]string](t)(be.Commit(t.Context(), session, info.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Cut(3)}}))
+		kit.Must[[]string](t)(be.Commit(t.Context(), session.ID, info.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Cut(3)}}))
 	}
 	add("many", 500, []byte("x"))
 	var cs []operate.CursorStatus

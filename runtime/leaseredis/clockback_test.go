@@ -22,32 +22,32 @@ func TestNothingWaitsForAClockThatWasSetBack(t *testing.T) {
 	// An hour ahead, as scripts see it.
 	now := kit.Must[time.Time](t)(c.Time(t.Context()).Result())
 	kit.OK(t, c.HSet(t.Context(), meta, "shift", time.Hour.Microseconds(), "shifted", now.UnixMicro()).Err())
-	live, beat := kit.Member(t, be, time.Hour, topical)
-	dies, _ := kit.Member(t, be, 3*time.Second, topical)
-	gs := kit.Acquire(t, be, dies, topical, 1)
+	live := kit.Join(t, be, topical, time.Hour)
+	dies := kit.Join(t, be, topical, 3*time.Second)
+	gs := dies.Acquires(1)
 	kit.Equal(t, "leases of the one that dies", len(gs), 1)
 	kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "k", Kind: "k", Payload: []byte("1")},
 		{Topic: "x", Key: "k", Kind: "later", Payload: []byte("2"), After: 2 * time.Second}}))
 	f := kit.Fetch(t, be, topical, "x", gs[0].Cursor, 9)
 	kit.Equal(t, "messages", len(f.Messages), 1)
-	kit.Must[[]string](t)(be.Commit(t.Context(), dies, topical.Name, []backend.Progress{{Ref: gs[0].Ref, Seq: 1, Cursor: f.Next,
+	kit.Must[[]string](t)(be.Commit(t.Context(), dies.ID, topical.Name, []backend.Progress{{Ref: gs[0].Ref, Seq: 1, Cursor: f.Next,
 		Park: []backend.Park{{ID: f.Messages[0].ID, Lane: "k", Attempt: 1, After: 2 * time.Second}}}}))
-	kit.OK(t, beat.Heartbeat(t.Context()))
+	kit.OK(t, live.Session.Heartbeat(t.Context()))
 	kit.OK(t, c.HDel(t.Context(), meta, "shift", "shifted").Err()) // it is set back
 	began := time.Now()
-	kit.OK(t, beat.Heartbeat(t.Context()))
+	kit.OK(t, live.Session.Heartbeat(t.Context()))
 	kit.Equal(t, "warnings", log.count("clock was set back"), 1)
 
 	var got []backend.Grant
 	kit.Eventually(t, "the dead one's lease is free", func() bool {
-		got = kit.Acquire(t, be, live, topical, 1)
+		got = live.Acquires(1)
 		return len(got) == 1
 	})
 	if got[0].Epoch <= gs[0].Epoch {
 		t.Errorf("epoch %d after %d", got[0].Epoch, gs[0].Epoch)
 	}
 	kit.Eventually(t, "the parked message is due", func() bool {
-		p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: live, Consumer: topical, Limit: 9, MaxPayload: 99}))
+		p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: live.ID, Consumer: topical, Limit: 9, MaxPayload: 99}))
 		return len(p.Messages) == 1
 	})
 	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))

@@ -20,7 +20,7 @@ func TestCloseGivesBackWhatItCan(t *testing.T) {
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(3000)))
 	spec := backend.SessionSpec{ID: kit.ID(), TTL: time.Hour, Consumers: []string{"topical"}}
 	s := kit.Must[backend.Session](t)(be.OpenSession(t.Context(), spec))
-	kit.Equal(t, "acquired", len(kit.Acquire(t, be, spec.ID, topical, 3000)), 3000)
+	kit.Equal(t, "acquired", len(kit.Acting(t, be, spec.ID, topical).Acquires(3000)), 3000)
 	held := c.SCard(t.Context(), "{"+name+"1}:held:topical:"+spec.ID).Val()
 	if held < 1200 {
 		t.Fatalf("only %d leases are under the second tag", held)

@@ -12,7 +12,7 @@ import (
 
 // buries makes n dead letters on each topic, and returns their message ids.
 func (a *actor) buries(n int, topics ...string) (ids []string) {
-	a.t.Helper()
+	a.T.Helper()
 	a.publishes(n, topics...)
 	for _, g := range a.takes(len(topics), topics...) {
 		got := a.reads(g, n)
@@ -21,7 +21,7 @@ func (a *actor) buries(n int, topics ...string) (ids []string) {
 			p.Dead = append(p.Dead, backend.Dead{ID: m.ID, Attempt: 1, Reason: "r"})
 			ids = append(ids, m.ID)
 		}
-		a.commits(p)
+		a.Commits(p)
 	}
 	return ids
 }
@@ -33,17 +33,17 @@ func TestDeadLettersKeptAndDroppedAddUp(t *testing.T) {
 		const each = 1430 // 10,010 in all
 		a.buries(each, topics...)
 		total := each * len(topics)
-		kit.Equal(t, "buried", len(a.dead()), total)
-		first := a.dead()[total-10_000]
-		r, err := a.Maintain(t.Context(), []backend.ConsumerInfo{a.info})
+		kit.Equal(t, "buried", len(a.Dead()), total)
+		first := a.Dead()[total-10_000]
+		r, err := a.Maintain(t.Context(), []backend.ConsumerInfo{a.Info})
 		kit.OK(t, err)
-		kept := a.dead()
+		kept := a.Dead()
 		kit.Equal(t, "kept", len(kept), 10_000)
 		kit.Equal(t, "kept and dropped", len(kept)+r.DeadLettersDropped, total)
 		kit.Equal(t, "the oldest that is kept", kept[0].ID, first.ID)
 		// Without a bound nothing goes.
 		free := New(a.client, WithNamespace(a.namespace), WithMaxDeadLetters(0))
-		r, err = free.Maintain(t.Context(), []backend.ConsumerInfo{a.info})
+		r, err = free.Maintain(t.Context(), []backend.ConsumerInfo{a.Info})
 		kit.OK(t, err)
 		kit.Equal(t, "dropped without a bound", r.DeadLettersDropped, 0)
 		n, err := a.Purge(t.Context(), operate.DeadLetterFilter{Consumer: "c"})
@@ -61,7 +61,7 @@ func TestDeadLettersAreListedAndMovedOverAllTags(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
 		topics := []string{"a", "b", "c", "d", "e"}
 		ids := a.buries(450, topics...) // more than a page under each tag
-		all := a.dead()
+		all := a.Dead()
 		kit.Equal(t, "listed", len(all), len(ids))
 		if !slices.IsSortedFunc(all, func(a, b operate.DeadLetterInfo) int { return a.DeadAt.Compare(b.DeadAt) }) {
 			t.Fatal("the oldest do not come first")
@@ -103,7 +103,7 @@ func TestDeadLettersAreListedAndMovedOverAllTags(t *testing.T) {
 		kit.Equal(t, "purged", n, left)
 		kit.Equal(t, "replies lost", faults.lost, 2)
 		parked := map[string]int{}
-		p, err := a.FetchParked(t.Context(), backend.ParkedRequest{Session: a.id, Consumer: a.info, Limit: 5000, MaxPayload: 1 << 20})
+		p, err := a.FetchParked(t.Context(), backend.ParkedRequest{Session: a.ID, Consumer: a.Info, Limit: 5000, MaxPayload: 1 << 20})
 		kit.OK(t, err)
 		for _, m := range p.Messages {
 			parked[m.ID]++

@@ -17,10 +17,10 @@ func TestFullMemory(t *testing.T) {
 	server := redistest.Start(t, redistest.Config("maxmemory-policy", "noeviction"))
 	c := server.Client(t)
 	be := on(c, "x")
-	id, s := kit.Member(t, be, time.Minute, topical)
+	id := kit.Join(t, be, topical, time.Minute)
 	kit.OK(t, be.Publish(t.Context(), kit.Events("a", 100)))
 	kit.OK(t, be.Register(t.Context(), topical, []string{"a", "b"}))
-	gs := kit.Acquire(t, be, id, topical, 1)
+	gs := id.Acquires(1)
 
 	used := kit.Must[string](t)(c.Info(t.Context(), "memory").Result())
 	_, used, _ = strings.Cut(used, "used_memory:")
@@ -34,21 +34,21 @@ func TestFullMemory(t *testing.T) {
 	if err := be.Publish(t.Context(), kit.Events("a", 1)); err == nil || !strings.Contains(err.Error(), "raise maxmemory") || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("publishing with full memory: %v", err)
 	}
-	kit.OK(t, s.Heartbeat(t.Context()))
+	kit.OK(t, id.Session.Heartbeat(t.Context()))
 	got := kit.Fetch(t, be, topical, "a", gs[0].Cursor, 1000)
 	kit.Equal(t, "messages", len(got.Messages), 100)
-	fenced := kit.Must[[]string](t)(be.Commit(t.Context(), id, topical.Name, []backend.Progress{{Ref: gs[0].Ref, Cursor: got.Next, Seq: 1,
+	fenced := kit.Must[[]string](t)(be.Commit(t.Context(), id.ID, topical.Name, []backend.Progress{{Ref: gs[0].Ref, Cursor: got.Next, Seq: 1,
 		Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1, Error: "e"}}}}))
 	kit.Equal(t, "fenced", len(fenced), 0)
 	kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{topical}))
 	if n := c.XLen(t.Context(), "{x0}:t:a").Val(); n > 1 {
 		t.Errorf("%d messages that everyone has passed are left", n)
 	}
-	kit.OK(t, be.Release(t.Context(), id, topical.Name, kit.Refs(gs)))
-	other, s2 := kit.Member(t, be, time.Minute, topical)
-	kit.Equal(t, "acquired by another", len(kit.Acquire(t, be, other, topical, 2)), 2)
-	kit.OK(t, s2.Close(t.Context()))
-	kit.OK(t, s.Close(t.Context()))
+	kit.OK(t, be.Release(t.Context(), id.ID, topical.Name, kit.Refs(gs)))
+	other := kit.Join(t, be, topical, time.Minute)
+	kit.Equal(t, "acquired by another", len(other.Acquires(2)), 2)
+	kit.OK(t, other.Session.Close(t.Context()))
+	kit.OK(t, id.Session.Close(t.Context()))
 
 	kit.OK(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	kit.OK(t, be.Publish(t.Context(), kit.Events("a", 1)))

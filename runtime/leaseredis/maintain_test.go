@@ -11,7 +11,7 @@ import (
 func TestOneReplicaDoesTheHousekeeping(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
 		a.buries(3, "x")
-		info := a.info
+		info := a.Info
 		info.Max = 1
 		sh, err := a.shape(t.Context())
 		kit.OK(t, err)
@@ -41,13 +41,13 @@ func TestStreamsWithoutWorkAreForgottenAfterADay(t *testing.T) {
 			switch g.Resource {
 			case "owned":
 			case "wanted":
-				kit.OK(t, b.Release(t.Context(), b.id, "s", []backend.Ref{g.Ref}))
+				kit.OK(t, b.Release(t.Context(), b.ID, "s", []backend.Ref{g.Ref}))
 			default:
 				retired[g.Resource] = g.Ref
 			}
 		}
 		for name, ref := range retired {
-			kit.OK(t, b.Retire(t.Context(), b.id, "s", []backend.Ref{ref}))
+			kit.OK(t, b.Retire(t.Context(), b.ID, "s", []backend.Ref{ref}))
 			if name != "fresh" {
 				key := b.prefix(sh.tagOf(name)) + "l:s:" + name
 				kit.OK(t, b.client.HSet(t.Context(), key, "since", time.Now().Add(-25*time.Hour).UnixMicro()).Err())

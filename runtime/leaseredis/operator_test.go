@@ -23,23 +23,20 @@ func TestForgetDeletesAllThatAConsumerHas(t *testing.T) {
 			{Name: "by-stream", Per: backend.PerStream, Topics: []string{"*"}},
 		}
 		for _, info := range infos {
-			b := &actor{Backend: a.Backend, t: t, id: kit.ID(), info: info}
-			s, err := a.OpenSession(t.Context(), backend.SessionSpec{ID: b.id, TTL: time.Hour, Consumers: []string{info.Name}})
-			kit.OK(t, err)
+			b := join(t, a.Backend, info)
 			kit.OK(t, a.Register(t.Context(), info, nil))
 			a.publishes(40, "x", "y")
 			kit.OK(t, a.Register(t.Context(), info, nil))
-			gs, err := b.Acquire(t.Context(), backend.AcquireRequest{Session: b.id, Consumer: info, Max: 100, Attempt: kit.ID()})
-			kit.OK(t, err)
+			gs := b.Acquires(100)
 			for i, g := range gs {
 				got := b.reads(g, 100)
 				p := b.next(g, backend.Progress{Cursor: got.Cut(1), Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "a", Attempt: 1}}})
 				if i == 0 {
 					p.Cursor, p.Dead = got.Cut(2), []backend.Dead{{ID: got.Messages[1].ID, Attempt: 1, Reason: "r"}}
 				}
-				b.starts(g, fmt.Sprint("item", i), "m", backend.OnceNew)
+				b.Starts(g, fmt.Sprint("item", i), "m", backend.OnceNew)
 				p.Once = []backend.OnceResult{{Key: fmt.Sprint("item", i), Done: true}}
-				b.commits(p)
+				b.Commits(p)
 			}
 			refuses := func(why string) {
 				t.Helper()
@@ -49,9 +46,9 @@ func TestForgetDeletesAllThatAConsumerHas(t *testing.T) {
 				kit.Equal(t, "resources left", len(b.leasesNow()), len(gs))
 			}
 			refuses("live members")
-			kit.OK(t, s.Close(t.Context()))
+			kit.OK(t, b.Session.Close(t.Context()))
 			refuses("dead letters")
-			_, err = a.Purge(t.Context(), operate.DeadLetterFilter{Consumer: info.Name})
+			_, err := a.Purge(t.Context(), operate.DeadLetterFilter{Consumer: info.Name})
 			kit.OK(t, err)
 			kit.OK(t, a.Forget(t.Context(), info.Name))
 			kit.OK(t, a.Forget(t.Context(), info.Name)) // its reply was lost
@@ -87,9 +84,9 @@ func TestStatusTellsWhatLeasesHangOn(t *testing.T) {
 }
 
 func (a *actor) leasesNow() []operate.LeaseStatus {
-	a.t.Helper()
-	ls, err := a.Leases(a.t.Context(), a.info.Name, 0)
-	kit.OK(a.t, err)
+	a.T.Helper()
+	ls, err := a.Leases(a.T.Context(), a.Info.Name, 0)
+	kit.OK(a.T, err)
 	return ls
 }
 
@@ -141,16 +138,16 @@ func TestSetCursorDropsManyFailuresStepByStep(t *testing.T) {
 				p.Dead = append(p.Dead, backend.Dead{ID: m.ID, Attempt: 1, Reason: "r"})
 			}
 		}
-		a.commits(p)
-		kit.Equal(t, "dead letters", len(a.dead()), n/3)
+		a.Commits(p)
+		kit.Equal(t, "dead letters", len(a.Dead()), n/3)
 		// After each step but the last, nobody can take the lease.
 		faults := a.breaks()
 		steps := 0
 		b := a.another()
-		kit.OK(t, b.Register(t.Context(), b.info, []string{}))
+		kit.OK(t, b.Register(t.Context(), b.Info, []string{}))
 		faults.onCall(scripts.setcursor, func() error {
 			if steps++; steps > 1 {
-				gs, err := b.Acquire(t.Context(), backend.AcquireRequest{Session: b.id, Consumer: b.info, Max: 1, Attempt: kit.ID()})
+				gs, err := b.Acquire(t.Context(), backend.AcquireRequest{Session: b.ID, Consumer: b.Info, Max: 1, Attempt: kit.ID()})
 				if err != nil || len(gs) > 0 {
 					t.Errorf("acquired %d leases meanwhile, %v", len(gs), err)
 				}
@@ -163,12 +160,12 @@ func TestSetCursorDropsManyFailuresStepByStep(t *testing.T) {
 		if steps < 6 {
 			t.Fatalf("3,000 failures were dropped in %d steps", steps)
 		}
-		fenced, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{a.next(g, backend.Progress{Cursor: got.Next})})
+		fenced, err := a.Commit(t.Context(), a.ID, "c", []backend.Progress{a.next(g, backend.Progress{Cursor: got.Next})})
 		kit.OK(t, err)
 		kit.Equal(t, "fenced", len(fenced), 1)
 		h := b.takesOne("x")
 		kit.Equal(t, "lanes", len(h.Lanes), 0)
-		kit.Equal(t, "dead letters", len(a.dead()), 0)
+		kit.Equal(t, "dead letters", len(a.Dead()), 0)
 		kit.Equal(t, "read again", len(b.reads(h, n).Messages), n)
 		for key := range a.keysOf(t) {
 			for _, kind := range []string{"}:pk:", "}:lane:", "}:due:", "}:pr:", "}:dl:", "}:dx:", "}:dead:"} {
@@ -186,14 +183,14 @@ func TestReplayIntoALaneThatWaitsKeepsItsOrder(t *testing.T) {
 		g := a.takesOne("x")
 		got := a.reads(g, 3)
 		id := a.ids(got.Messages)
-		a.commits(a.next(g, backend.Progress{Cursor: got.Next, Dead: []backend.Dead{{ID: id[0], Attempt: 8, Reason: "r"}},
+		a.Commits(a.next(g, backend.Progress{Cursor: got.Next, Dead: []backend.Dead{{ID: id[0], Attempt: 8, Reason: "r"}},
 			Park: []backend.Park{{ID: id[1], Lane: "k0", Attempt: 1, After: time.Hour}, {ID: id[2], Lane: "k0"}}}))
 		n, err := a.Replay(t.Context(), operate.DeadLetterFilter{})
 		kit.OK(t, err)
 		kit.Equal(t, "replayed", n, 1)
-		kit.Equal(t, "due", len(a.due().Messages), 0)
-		a.commits(a.next(g, backend.Progress{Park: []backend.Park{{ID: id[1], Lane: "k0", Attempt: 2}}}))
-		p := a.due()
+		kit.Equal(t, "due", len(a.Due().Messages), 0)
+		a.Commits(a.next(g, backend.Progress{Park: []backend.Park{{ID: id[1], Lane: "k0", Attempt: 2}}}))
+		p := a.Due()
 		kit.Equal(t, "due", len(p.Messages), 3)
 		for i, want := range []string{id[1], id[2], id[0]} {
 			kit.Equal(t, "order", p.Messages[i].ID, want)

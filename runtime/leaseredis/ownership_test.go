@@ -65,15 +65,15 @@ func TestWorkThatComesWhileAStreamIsRetired(t *testing.T) {
 			namespace := redistest.Namespace(t)
 			be, other := on(c, namespace), on(redistest.Shared(t).Client(t), namespace)
 			kit.OK(t, other.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "a", Kind: "k"}}))
-			id, _ := kit.Member(t, be, time.Hour, info)
+			id := kit.Join(t, be, info, time.Hour)
 			kit.OK(t, be.Register(t.Context(), info, []string{"a"}))
-			g := kit.Acquire(t, be, id, info, 1)[0]
+			g := id.Acquires(1)[0]
 			got := kit.Fetch(t, be, info, "a", g.Cursor, 9)
-			kit.Must[[]string](t)(be.Commit(t.Context(), id, "c", []backend.Progress{{Ref: g.Ref, Cursor: got.Next,
+			kit.Must[[]string](t)(be.Commit(t.Context(), id.ID, "c", []backend.Progress{{Ref: g.Ref, Cursor: got.Next,
 				Dead: []backend.Dead{{ID: got.Messages[0].ID, Attempt: 1, Reason: "r"}}}}))
-			m := &meddler{before: "retire", do: func() { meddle(other, id, g) }}
+			m := &meddler{before: "retire", do: func() { meddle(other, id.ID, g) }}
 			c.AddHook(m)
-			kit.OK(t, be.Retire(t.Context(), id, "c", []backend.Ref{g.Ref}))
+			kit.OK(t, be.Retire(t.Context(), id.ID, "c", []backend.Ref{g.Ref}))
 			if !m.done {
 				t.Fatal("nothing came in between")
 			}
@@ -87,12 +87,12 @@ func TestCloseFreesOnlyWhatTheSessionOwns(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	be := on(c, namespace)
-	one, s := kit.Member(t, be, time.Hour, topical)
-	two, _ := kit.Member(t, be, time.Hour, topical)
+	one := kit.Join(t, be, topical, time.Hour)
+	two := kit.Join(t, be, topical, time.Hour)
 	kit.OK(t, be.Register(t.Context(), topical, []string{"a"}))
-	kit.Equal(t, "granted", len(kit.Acquire(t, be, two, topical, 1)), 1)
-	kit.OK(t, c.SAdd(t.Context(), "{"+namespace+"0}:held:topical:"+one, "a").Err())
-	kit.OK(t, s.Close(t.Context()))
+	kit.Equal(t, "granted", len(two.Acquires(1)), 1)
+	kit.OK(t, c.SAdd(t.Context(), "{"+namespace+"0}:held:topical:"+one.ID, "a").Err())
+	kit.OK(t, one.Session.Close(t.Context()))
 	kit.Equal(t, "free", survey(t, be, topical).Free, 0)
 }
 
@@ -102,14 +102,14 @@ func TestManySessionsDieAtOnce(t *testing.T) {
 	be := fresh(t, leaseredis.WithTags(2))
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(n)))
 	for range n {
-		id, _ := kit.Member(t, be, time.Second, topical)
-		kit.Equal(t, "granted", len(kit.Acquire(t, be, id, topical, 1)), 1)
+		id := kit.Join(t, be, topical, time.Second)
+		kit.Equal(t, "granted", len(id.Acquires(1)), 1)
 	}
-	next, _ := kit.Member(t, be, time.Hour, topical)
+	next := kit.Join(t, be, topical, time.Hour)
 	kit.Eventually(t, "all are free", func() bool { return survey(t, be, topical).Free == n })
 	got := 0
 	kit.Eventually(t, "all are taken over", func() bool {
-		got += len(kit.Acquire(t, be, next, topical, n))
+		got += len(next.Acquires(n))
 		return got == n
 	})
 	s := survey(t, be, topical)
@@ -122,13 +122,13 @@ func TestManySessionsDieAtOnce(t *testing.T) {
 func TestALeaseThatExpiredTwiceIsCountedOnce(t *testing.T) {
 	be := fresh(t)
 	info := backend.ConsumerInfo{Name: "c", Per: backend.PerStream, Announced: true, Lock: backend.LockRow, TTL: 600 * time.Millisecond}
-	id, _ := kit.Member(t, be, 3*time.Second, info)
+	id := kit.Join(t, be, info, 3*time.Second)
 	kit.OK(t, be.Register(t.Context(), info, []string{"a", "b", "c"}))
-	gs := kit.Acquire(t, be, id, info, 2)
+	gs := id.Acquires(2)
 	kit.Equal(t, "granted", len(gs), 2)
 	info.TTL = time.Hour
 	kit.Eventually(t, "the session and one of its leases expire", func() bool {
-		_, err := be.Renew(t.Context(), id, info, kit.Refs(gs[:1]))
+		_, err := be.Renew(t.Context(), id.ID, info, kit.Refs(gs[:1]))
 		kit.OK(t, err)
 		s := survey(t, be, info)
 		if s.Free > 3 {
@@ -137,20 +137,20 @@ func TestALeaseThatExpiredTwiceIsCountedOnce(t *testing.T) {
 		return len(s.Members) == 0
 	})
 	kit.Equal(t, "free", survey(t, be, info).Free, 3)
-	next, _ := kit.Member(t, be, time.Hour, info)
-	kit.Equal(t, "granted", len(kit.Acquire(t, be, next, info, 9)), 3)
+	next := kit.Join(t, be, info, time.Hour)
+	kit.Equal(t, "granted", len(next.Acquires(9)), 3)
 }
 
 // Names of resources and lanes may contain anything; those of consumers must not end early.
 func TestNamesOfResources(t *testing.T) {
 	be := fresh(t, leaseredis.WithTags(3))
 	names := []string{"a", "a:b", "{lg1}", "}{", "*", " ", "\n", "[x]?", `\`, "é", fmt.Sprint("l", string(make([]byte, 900)))}
-	id, _ := kit.Member(t, be, time.Hour, topical)
+	id := kit.Join(t, be, topical, time.Hour)
 	info := topical
 	info.Topics = []string{"*"}
 	kit.OK(t, be.Register(t.Context(), info, names))
 	seen := map[string]bool{}
-	gs := kit.Acquire(t, be, id, info, 99)
+	gs := id.As(info).Acquires(99)
 	for _, g := range gs {
 		seen[g.Resource] = true
 	}
@@ -160,7 +160,7 @@ func TestNamesOfResources(t *testing.T) {
 		}
 	}
 	kit.Equal(t, "granted", len(gs), len(names))
-	kit.OK(t, be.Release(t.Context(), id, info.Name, kit.Refs(gs)))
+	kit.OK(t, be.Release(t.Context(), id.ID, info.Name, kit.Refs(gs)))
 	kit.Equal(t, "free", survey(t, be, info).Free, len(names))
 
 	for _, bad := range []string{"", "a:b", "a\nb"} {

@@ -16,22 +16,22 @@ func TestALeaseThatWasTakenIsNotFreedByTheEndOfItsFormerOwner(t *testing.T) {
 	rows := backend.ConsumerInfo{Name: "rows", Per: backend.PerStream, Announced: true, Lock: backend.LockRow, TTL: 50 * time.Millisecond}
 	kit.OK(t, be.Register(t.Context(), rows, []string{"s"}))
 	for range 20 {
-		kit.Member(t, be, time.Second, rows)
+		kit.Join(t, be, rows, time.Second)
 	}
-	former, _ := kit.Member(t, be, 3*time.Second, rows)
-	kit.Equal(t, "taken by the former owner", len(kit.Acquire(t, be, former, rows, 1)), 1)
+	former := kit.Join(t, be, rows, 3*time.Second)
+	kit.Equal(t, "taken by the former owner", len(former.Acquires(1)), 1)
 	kit.Eventually(t, "all have expired", func() bool {
 		s := survey(t, be, rows)
 		return len(s.Members) == 0 && s.Free == 1
 	})
 	rows.TTL = time.Hour
-	owner, _ := kit.Member(t, be, time.Hour, rows)
-	taken := kit.Acquire(t, be, owner, rows, 1)
+	owner := kit.Join(t, be, rows, time.Hour)
+	taken := owner.Acquires(1)
 	kit.Equal(t, "taken by the next owner", len(taken), 1)
-	other, _ := kit.Member(t, be, time.Hour, rows)
+	other := kit.Join(t, be, rows, time.Hour)
 	for range 3 {
-		kit.Equal(t, "taken by another", len(kit.Acquire(t, be, other, rows, 1)), 0)
+		kit.Equal(t, "taken by another", len(other.Acquires(1)), 0)
 	}
-	lost := kit.Must[[]string](t)(be.Renew(context.Background(), owner, rows, kit.Refs(taken)))
+	lost := kit.Must[[]string](t)(be.Renew(context.Background(), owner.ID, rows, kit.Refs(taken)))
 	kit.Equal(t, "lost", len(lost), 0)
 }

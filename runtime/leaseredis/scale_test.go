@@ -143,19 +143,17 @@ func scaled(t *testing.T, size scale, counting bool) map[string]scriptCost {
 	partitioned := backend.ConsumerInfo{Name: "partitioned", Per: backend.PerPartition, Topics: []string{"*"}}
 	streamed := backend.ConsumerInfo{Name: "streamed", Per: backend.PerStream, Topics: []string{"*"}}
 	all := []backend.ConsumerInfo{topical, partitioned, streamed, grouped}
-	var live string
-	var beat backend.Session
 	var g backend.Grant
 	for _, info := range all {
 		kit.OK(t, be.Register(ctx, info, nil))
 	}
 	kit.OK(t, be.Register(ctx, topical, append(topics, hot)))
-	live, beat = kit.Member(t, be, time.Hour, all...)
+	live := kit.Join(t, be, all[0], time.Hour, all[1:]...)
 	for i := range size.consumers {
 		kit.OK(t, be.Register(ctx, backend.ConsumerInfo{Name: fmt.Sprint("other-", i), Per: backend.PerGroup, Topics: []string{"fan"}}, nil))
 	}
 	for range size.sessions {
-		kit.Member(t, be, time.Hour, topical, partitioned, grouped)
+		kit.Join(t, be, topical, time.Hour, partitioned, grouped)
 	}
 	for i := 0; i < size.topics; i += 500 {
 		var es []backend.Event
@@ -165,23 +163,23 @@ func scaled(t *testing.T, size scale, counting bool) map[string]scriptCost {
 		kit.OK(t, be.Publish(ctx, es))
 	}
 	kit.OK(t, be.Publish(ctx, []backend.Event{{Topic: topics[0], Key: "k", Kind: "k", Payload: []byte("1"), After: time.Hour}}))
-	gs := kit.Acquire(t, be, live, topical, len(topics)+1)
+	gs := live.Acquires(len(topics) + 1)
 	g = gs[slices.IndexFunc(gs, func(g backend.Grant) bool { return g.Resource == hot })]
-	parks(t, be, live, g, bytes.Repeat([]byte("x"), 300), size.parked+size.dead, func(i int) string { return fmt.Sprint("lane", i) })
+	parks(t, be, live.ID, g, bytes.Repeat([]byte("x"), 300), size.parked+size.dead, func(i int) string { return fmt.Sprint("lane", i) })
 	for left := size.dead; left > 0; {
-		p := kit.Must[backend.Parked](t)(be.FetchParked(ctx, backend.ParkedRequest{Session: live, Consumer: topical, Limit: min(left, 500), MaxPayload: mega}))
+		p := kit.Must[backend.Parked](t)(be.FetchParked(ctx, backend.ParkedRequest{Session: live.ID, Consumer: topical, Limit: min(left, 500), MaxPayload: mega}))
 		progress := backend.Progress{Ref: g.Ref, Seq: time.Now().UnixMicro()}
 		for _, d := range p.Messages {
 			progress.Dead = append(progress.Dead, backend.Dead{ID: d.ID, Attempt: 2, Reason: "why"})
 		}
-		kit.Must[[]string](t)(be.Commit(ctx, live, topical.Name, []backend.Progress{progress}))
+		kit.Must[[]string](t)(be.Commit(ctx, live.ID, topical.Name, []backend.Progress{progress}))
 		left -= len(p.Messages)
 	}
-	kit.OK(t, be.Release(ctx, live, topical.Name, kit.Refs(gs)))
+	kit.OK(t, be.Release(ctx, live.ID, topical.Name, kit.Refs(gs)))
 	// Processes that hold all of it die.
 	for left := len(topics); left > 0; {
-		id, _ := kit.Member(t, be, 3*time.Second, topical)
-		got, err := be.Acquire(ctx, kit.Request(id, topical, len(topics)/3+1))
+		id := kit.Join(t, be, topical, 3*time.Second)
+		got, err := be.Acquire(ctx, id.Request(len(topics)/3+1))
 		if err != nil {
 			break // the machine is slow: it has expired
 		}
@@ -192,19 +190,19 @@ func scaled(t *testing.T, size scale, counting bool) map[string]scriptCost {
 	m.during(func() {
 		var gs []backend.Grant
 		kit.Eventually(t, "all is taken over", func() bool {
-			got := kit.Acquire(t, be, live, topical, len(topics)+1)
+			got := live.Acquires(len(topics) + 1)
 			gs = append(gs, got...)
 			return len(gs) >= len(topics)+1
 		})
 		for _, info := range []backend.ConsumerInfo{partitioned, streamed, grouped} {
 			kit.OK(t, be.Register(ctx, info, nil))
-			gs := kit.Acquire(t, be, live, info, 300)
+			gs := live.As(info).Acquires(300)
 			if info.Per == backend.PerStream {
-				kit.OK(t, be.Retire(ctx, live, info.Name, kit.Refs(gs)))
+				kit.OK(t, be.Retire(ctx, live.ID, info.Name, kit.Refs(gs)))
 			}
 		}
-		kit.OK(t, beat.Heartbeat(ctx))
-		kit.Must[[]backend.Ref](t)(be.Owned(ctx, live, topical.Name))
+		kit.OK(t, live.Session.Heartbeat(ctx))
+		kit.Must[[]backend.Ref](t)(be.Owned(ctx, live.ID, topical.Name))
 		feed := kit.Must[backend.Feed](t)(be.OpenFeed(ctx, all))
 		kit.OK(t, be.Publish(ctx, kit.Events("fan", 500))) // which all others take copies of
 		kit.Must[backend.News](t)(feed.Next(ctx))
@@ -217,8 +215,8 @@ func scaled(t *testing.T, size scale, counting bool) map[string]scriptCost {
 		for i, f := range kit.Must[[]backend.Fetched](t)(be.Fetch(ctx, req)) {
 			ps = append(ps, backend.Progress{Ref: gs[i].Ref, Seq: 1, Cursor: f.Next})
 		}
-		kit.Must[[]string](t)(be.Commit(ctx, live, topical.Name, ps))
-		kit.Must[backend.Parked](t)(be.FetchParked(ctx, backend.ParkedRequest{Session: live, Consumer: topical, Limit: 100, PerResource: 100, MaxPayload: mega}))
+		kit.Must[[]string](t)(be.Commit(ctx, live.ID, topical.Name, ps))
+		kit.Must[backend.Parked](t)(be.FetchParked(ctx, backend.ParkedRequest{Session: live.ID, Consumer: topical, Limit: 100, PerResource: 100, MaxPayload: mega}))
 		kit.Must[[]operate.ConsumerStatus](t)(be.Status(ctx))
 		kit.Must[[]operate.MemberStatus](t)(be.Members(ctx, topical.Name))
 		kit.Must[[]operate.CursorStatus](t)(be.Cursors(ctx, topical.Name, "", 10))
@@ -228,8 +226,8 @@ func scaled(t *testing.T, size scale, counting bool) map[string]scriptCost {
 		bounded.Max = 10
 		kit.Must[operate.MaintainReport](t)(be.Maintain(ctx, []backend.ConsumerInfo{bounded, partitioned, streamed, grouped}))
 		kit.Must[int](t)(be.SetCursor(ctx, topical.Name, hot, operate.CursorTarget{Beginning: true}))
-		kit.OK(t, be.Release(ctx, live, topical.Name, kit.Refs(gs)))
-		kit.OK(t, beat.Close(context.WithoutCancel(ctx)))
+		kit.OK(t, be.Release(ctx, live.ID, topical.Name, kit.Refs(gs)))
+		kit.OK(t, live.Session.Close(context.WithoutCancel(ctx)))
 		kit.OK(t, be.Forget(ctx, streamed.Name))
 	})
 	return m.costs

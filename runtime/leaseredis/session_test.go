@@ -62,10 +62,10 @@ func TestLostReplies(t *testing.T) {
 			topics := kit.Topics(5)
 
 			// Once, so that the server knows the scripts: a refused one is sent again whole.
-			_, warm := kit.Member(t, straight, time.Hour, topical)
+			warm := kit.Join(t, straight, topical, time.Hour)
 			kit.OK(t, straight.Register(ctx, topical, nil))
-			kit.OK(t, warm.Heartbeat(ctx))
-			kit.OK(t, warm.Close(ctx))
+			kit.OK(t, warm.Session.Heartbeat(ctx))
+			kit.OK(t, warm.Session.Close(ctx))
 
 			spec := backend.SessionSpec{ID: kit.ID(), TTL: time.Hour, Consumers: []string{topical.Name}}
 			lost := p.DropReply(calling("open"))
@@ -78,8 +78,8 @@ func TestLostReplies(t *testing.T) {
 			kit.OK(t, be.Register(ctx, topical, topics))
 			kit.Equal(t, "resources", survey(t, straight, topical).Resources, 5)
 
-			_ = kit.Acquire(t, be, spec.ID, grouped, 1) // of nobody's: the script is known now
-			req := kit.Request(spec.ID, topical, 4)
+			_ = kit.Acting(t, be, spec.ID, grouped).Acquires(1) // of nobody's: the script is known now
+			req := kit.Acting(t, be, spec.ID, topical).Request(4)
 			unknown(t, p, "acquire", func() error { _, err := be.Acquire(ctx, req); return err })
 			gs := kit.Must[[]backend.Grant](t)(be.Acquire(ctx, req))
 			kit.Equal(t, "granted", len(gs), 4)
@@ -96,8 +96,8 @@ func TestLostReplies(t *testing.T) {
 
 			unknown(t, p, "close", func() error { return s.Close(ctx) })
 			kit.OK(t, s.Close(ctx))
-			id, _ := kit.Member(t, straight, time.Hour, topical)
-			for _, g := range kit.Acquire(t, straight, id, topical, 9) {
+			id := kit.Join(t, straight, topical, time.Hour)
+			for _, g := range id.Acquires(9) {
 				kit.Equal(t, "suspicion of "+g.Resource, g.Suspicion, 0)
 			}
 		})
@@ -112,9 +112,9 @@ func TestAcquireInPartsOverALostReply(t *testing.T) {
 	c := redis.NewClient(&redis.Options{Addr: p.Addr()}) // MaxRetries is 3 by default
 	t.Cleanup(func() { c.Close() })
 	be := on(c, redistest.Namespace(t))
-	id, _ := kit.Member(t, be, time.Hour, topical)
+	id := kit.Join(t, be, topical, time.Hour)
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(n)))
-	_ = kit.Acquire(t, be, id, grouped, 1)
+	_ = id.As(grouped).Acquires(1)
 	parts := 0
 	lost := p.DropReply(func(request []byte) bool {
 		if calling("acquire")(request) {
@@ -122,7 +122,7 @@ func TestAcquireInPartsOverALostReply(t *testing.T) {
 		}
 		return parts == 2
 	})
-	gs := kit.Acquire(t, be, id, topical, n)
+	gs := id.Acquires(n)
 	<-lost
 	seen := map[string]bool{}
 	for _, g := range gs {
@@ -138,22 +138,22 @@ func TestCrashWhileClosing(t *testing.T) {
 	t.Parallel()
 	const n = 2500
 	be, straight, p := proxied(t)
-	id, s := kit.Member(t, be, 6*time.Second, topical)
+	id := kit.Join(t, be, topical, 6*time.Second)
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(n)))
-	kit.Equal(t, "granted", len(kit.Acquire(t, be, id, topical, n)), n)
-	_, other := kit.Member(t, straight, time.Hour, grouped)
-	kit.OK(t, other.Close(t.Context())) // the script is known now
+	kit.Equal(t, "granted", len(id.Acquires(n)), n)
+	other := kit.Join(t, straight, grouped, time.Hour)
+	kit.OK(t, other.Session.Close(t.Context())) // the script is known now
 	p.DropReply(calling("close"))
-	if err := s.Close(t.Context()); err == nil {
+	if err := id.Session.Close(t.Context()); err == nil {
 		t.Fatal("closed though the reply was lost")
 	}
 	if free := survey(t, straight, topical).Free; free == 0 || free == n {
 		t.Fatalf("%d are free, want some of %d", free, n)
 	}
-	next, _ := kit.Member(t, straight, time.Hour, topical)
+	next := kit.Join(t, straight, topical, time.Hour)
 	got, crashed := 0, 0
 	kit.Eventually(t, "all are taken over", func() bool {
-		for _, g := range kit.Acquire(t, straight, next, topical, n) {
+		for _, g := range next.Acquires(n) {
 			got++
 			crashed += g.Suspicion
 		}
@@ -162,7 +162,7 @@ func TestCrashWhileClosing(t *testing.T) {
 	if crashed == 0 || crashed == n {
 		t.Errorf("%d of %d are taken over from a crash, want some", crashed, n)
 	}
-	kit.Lost(t, "heartbeat", s.Heartbeat(t.Context()))
+	kit.Lost(t, "heartbeat", id.Session.Heartbeat(t.Context()))
 }
 
 // Handlers that use up the application's connections keep no heartbeat waiting.
@@ -170,10 +170,10 @@ func TestHeartbeatsHaveAConnectionOfTheirOwn(t *testing.T) {
 	c := redis.NewClient(&redis.Options{Addr: redistest.Shared(t).Addr(), PoolSize: 1, MaxActiveConns: 1, PoolTimeout: time.Hour})
 	t.Cleanup(func() { c.Close() })
 	be := on(c, redistest.Namespace(t))
-	_, s := kit.Member(t, be, time.Minute, topical)
+	s := kit.Join(t, be, topical, time.Minute)
 	conn := c.Conn() // it takes the one there is
 	kit.OK(t, conn.Ping(t.Context()).Err())
-	kit.OK(t, s.Heartbeat(t.Context()))
+	kit.OK(t, s.Session.Heartbeat(t.Context()))
 
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -181,7 +181,7 @@ func TestHeartbeatsHaveAConnectionOfTheirOwn(t *testing.T) {
 		t.Errorf("a survey without a connection ended with %v, want the end of its context", err)
 	}
 	kit.OK(t, conn.Close())
-	kit.OK(t, s.Close(t.Context()))
+	kit.OK(t, s.Session.Close(t.Context()))
 }
 
 func TestAClosedSessionLeavesNoConnection(t *testing.T) {
@@ -194,12 +194,12 @@ func TestAClosedSessionLeavesNoConnection(t *testing.T) {
 	}
 	be := on(c, "x")
 	for range 3 {
-		_, sess := kit.Member(t, be, time.Minute, topical)
-		kit.OK(t, sess.Heartbeat(t.Context()))
+		sess := kit.Join(t, be, topical, time.Minute)
+		kit.OK(t, sess.Session.Heartbeat(t.Context()))
 		if named() < 2 {
 			t.Fatal("the heartbeat has no connection of its own")
 		}
-		kit.OK(t, sess.Close(t.Context()))
+		kit.OK(t, sess.Session.Close(t.Context()))
 	}
 	kit.Eventually(t, "only the application's connections are left", func() bool { return named() <= c.Options().PoolSize && named() == int(c.PoolStats().TotalConns) })
 }
@@ -210,35 +210,35 @@ func TestFlushAll(t *testing.T) {
 	admin := s.Client(t)
 	be := on(s.Client(t), "x", leaseredis.WithTags(3))
 	kit.OK(t, be.Check(t.Context(), nil))
-	id, sess := kit.Member(t, be, time.Hour, topical)
-	_, idle := kit.Member(t, be, time.Hour, topical)
+	id := kit.Join(t, be, topical, time.Hour)
+	idle := kit.Join(t, be, topical, time.Hour)
 	kit.OK(t, be.Register(t.Context(), topical, []string{"a", "b"}))
-	before := kit.Acquire(t, be, id, topical, 2)
+	before := id.Acquires(2)
 
 	kit.OK(t, admin.FlushAll(t.Context()).Err())
 	if _, err := be.Survey(t.Context(), []string{topical.Name}); err == nil {
 		t.Error("a survey did not notice")
 	}
 	select {
-	case <-idle.Alarm():
+	case <-idle.Session.Alarm():
 	default:
 		t.Error("sessions were not alarmed")
 	}
-	kit.Lost(t, "heartbeat", sess.Heartbeat(t.Context()))
-	kit.Lost(t, "heartbeat", idle.Heartbeat(t.Context()))
-	_, err := be.Acquire(t.Context(), kit.Request(id, topical, 1))
+	kit.Lost(t, "heartbeat", id.Session.Heartbeat(t.Context()))
+	kit.Lost(t, "heartbeat", idle.Session.Heartbeat(t.Context()))
+	_, err := be.Acquire(t.Context(), id.Request(1))
 	kit.Lost(t, "acquire", err)
 
-	id, sess = kit.Member(t, be, time.Hour, topical)
+	id = kit.Join(t, be, topical, time.Hour)
 	kit.OK(t, be.Register(t.Context(), topical, []string{"a", "b"}))
-	after := kit.Acquire(t, be, id, topical, 2)
+	after := id.Acquires(2)
 	kit.Equal(t, "granted", len(after), 2)
 	for i := range after {
 		if after[i].Epoch <= before[i].Epoch {
 			t.Errorf("epoch %d after %d", after[i].Epoch, before[i].Epoch)
 		}
 	}
-	kit.OK(t, sess.Heartbeat(t.Context()))
+	kit.OK(t, id.Session.Heartbeat(t.Context()))
 }
 
 // A server may forget its scripts at any time.
@@ -248,39 +248,39 @@ func TestScriptFlush(t *testing.T) {
 	be := on(s.Client(t), "x", leaseredis.WithTags(3))
 	flush := func() { t.Helper(); kit.OK(t, admin.ScriptFlush(t.Context()).Err()) }
 	flush()
-	id, sess := kit.Member(t, be, time.Hour, topical)
+	id := kit.Join(t, be, topical, time.Hour)
 	flush()
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(9)))
 	flush()
-	gs := kit.Acquire(t, be, id, topical, 9)
+	gs := id.Acquires(9)
 	kit.Equal(t, "granted", len(gs), 9)
 	flush()
-	kit.OK(t, sess.Heartbeat(t.Context()))
+	kit.OK(t, id.Session.Heartbeat(t.Context()))
 	flush()
-	kit.OK(t, be.Release(t.Context(), id, topical.Name, kit.Refs(gs)))
+	kit.OK(t, be.Release(t.Context(), id.ID, topical.Name, kit.Refs(gs)))
 	flush()
 	kit.Equal(t, "free", survey(t, be, topical).Free, 9)
 	flush()
-	kit.OK(t, sess.Close(t.Context()))
+	kit.OK(t, id.Session.Close(t.Context()))
 }
 
 // A server that was killed and comes back has lost no session that its append-only file has.
 func TestServerRestart(t *testing.T) {
 	s := redistest.Start(t, redistest.Config("appendfsync", "always"))
 	be := on(s.Client(t), "x")
-	id, sess := kit.Member(t, be, time.Minute, topical)
+	id := kit.Join(t, be, topical, time.Minute)
 	kit.OK(t, be.Register(t.Context(), topical, []string{"a"}))
-	g := kit.Acquire(t, be, id, topical, 1)[0]
+	g := id.Acquires(1)[0]
 	s.Kill()
-	if err := sess.Heartbeat(t.Context()); err == nil || errors.Is(err, backend.ErrSessionLost) {
+	if err := id.Session.Heartbeat(t.Context()); err == nil || errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("heartbeat without a server: %v", err)
 	}
 	s.Start()
-	kit.Eventually(t, "a heartbeat", func() bool { return sess.Heartbeat(t.Context()) == nil })
-	other, _ := kit.Member(t, be, time.Minute, topical)
-	kit.Equal(t, "acquired by another", len(kit.Acquire(t, be, other, topical, 1)), 0)
-	kit.OK(t, be.Release(t.Context(), id, topical.Name, []backend.Ref{g.Ref}))
-	kit.Equal(t, "acquired by another", len(kit.Acquire(t, be, other, topical, 1)), 1)
+	kit.Eventually(t, "a heartbeat", func() bool { return id.Session.Heartbeat(t.Context()) == nil })
+	other := kit.Join(t, be, topical, time.Minute)
+	kit.Equal(t, "acquired by another", len(other.Acquires(1)), 0)
+	kit.OK(t, be.Release(t.Context(), id.ID, topical.Name, []backend.Ref{g.Ref}))
+	kit.Equal(t, "acquired by another", len(other.Acquires(1)), 1)
 }
 
 // Ended sessions are remembered for an hour, so that nothing late brings one back, and then forgotten.
@@ -288,19 +288,19 @@ func TestSessionsAreForgotten(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
 	name := redistest.Namespace(t)
 	be := on(c, name, leaseredis.WithTags(2))
-	id, s := kit.Member(t, be, time.Hour, topical)
-	kit.OK(t, s.Close(t.Context()))
-	_, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: id, TTL: time.Hour, Consumers: []string{topical.Name}})
+	id := kit.Join(t, be, topical, time.Hour)
+	kit.OK(t, id.Session.Close(t.Context()))
+	_, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: id.ID, TTL: time.Hour, Consumers: []string{topical.Name}})
 	kit.Lost(t, "opening a session that has ended", err)
 	r := kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil))
 	kit.Equal(t, "forgotten at once", r.SessionsForgotten, 0)
 	for tag := range 2 {
 		kit.OK(t, c.ZAddXX(t.Context(), fmt.Sprintf("{%s%d}:ended", name, tag),
-			redis.Z{Score: float64(time.Now().Add(-2 * time.Hour).UnixMicro()), Member: id}).Err())
+			redis.Z{Score: float64(time.Now().Add(-2 * time.Hour).UnixMicro()), Member: id.ID}).Err())
 	}
 	r = kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil))
 	kit.Equal(t, "forgotten", r.SessionsForgotten, 1)
-	kit.Equal(t, "keys", c.Exists(t.Context(), "{"+name+"0}:s:"+id, "{"+name+"1}:s:"+id).Val(), 0)
+	kit.Equal(t, "keys", c.Exists(t.Context(), "{"+name+"0}:s:"+id.ID, "{"+name+"1}:s:"+id.ID).Val(), 0)
 }
 
 // When the server's clock is set back, leases do not wait until it has caught up.
@@ -312,12 +312,12 @@ func TestTheServersClockIsSetBack(t *testing.T) {
 	rows := backend.ConsumerInfo{Name: "rows", Per: backend.PerStream, Announced: true, Lock: backend.LockRow, TTL: 3 * time.Second}
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(8)))
 	kit.OK(t, be.Register(t.Context(), rows, kit.Topics(8)))
-	id, sess := kit.Member(t, be, 6*time.Second, topical, rows)
-	lives, kept := kit.Member(t, be, time.Minute, topical)
-	held := kit.Acquire(t, be, id, topical, 8)
+	id := kit.Join(t, be, topical, 6*time.Second, rows)
+	lives := kit.Join(t, be, topical, time.Minute)
+	held := id.Acquires(8)
 	kit.Equal(t, "granted", len(held), 8)
-	kit.Equal(t, "granted", len(kit.Acquire(t, be, id, rows, 8)), 8)
-	kit.OK(t, be.Release(t.Context(), id, topical.Name, kit.Refs(held[:4])))
+	kit.Equal(t, "granted", len(id.As(rows).Acquires(8)), 8)
+	kit.OK(t, be.Release(t.Context(), id.ID, topical.Name, kit.Refs(held[:4])))
 
 	// An hour back is the same as all times an hour later.
 	for tag := range 2 {
@@ -331,12 +331,12 @@ func TestTheServersClockIsSetBack(t *testing.T) {
 	kit.Equal(t, "free, an hour back", survey(t, be, topical).Free, 0)
 	kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil))
 	kit.Equal(t, "free", survey(t, be, topical).Free, 4)
-	kit.OK(t, kept.Heartbeat(t.Context()))
+	kit.OK(t, lives.Session.Heartbeat(t.Context()))
 	got, gotRows := 0, 0
 	kit.Eventually(t, "what it held is taken over", func() bool {
-		got += len(kit.Acquire(t, be, lives, topical, 8))
-		gotRows += len(kit.Acquire(t, be, lives, rows, 8))
+		got += len(lives.Acquires(8))
+		gotRows += len(lives.As(rows).Acquires(8))
 		return got == 8 && gotRows >= 8 // those expire again
 	})
-	kit.Lost(t, "heartbeat", sess.Heartbeat(t.Context()))
+	kit.Lost(t, "heartbeat", id.Session.Heartbeat(t.Context()))
 }

@@ -125,13 +125,13 @@ func TestASessionEntersWhatComesBack(t *testing.T) {
 		id = spec.ID
 		return err == nil
 	})
-	some := len(kit.Acquire(t, be, id, topical, 64))
+	some := len(kit.Acting(t, be, id, topical).Acquires(64))
 	if some == 0 || some == 64 {
 		t.Fatalf("acquired %d leases, want those of the shards that are left", some)
 	}
 	kit.Equal(t, "resources", survey(t, be, topical).Resources, some)
 	sole := backend.ConsumerInfo{Name: soleThere, Per: backend.PerCluster}
-	kit.Equal(t, "acquired of a lost tag", len(kit.Acquire(t, be, id, sole, 1)), 0)
+	kit.Equal(t, "acquired of a lost tag", len(kit.Acting(t, be, id, sole).Acquires(1)), 0)
 	kit.OK(t, s.Heartbeat(t.Context()))
 
 	lost.Start()
@@ -142,15 +142,15 @@ func TestASessionEntersWhatComesBack(t *testing.T) {
 			t.Log(err)
 			return false
 		}
-		some += len(kit.Acquire(t, be, id, topical, 64))
+		some += len(kit.Acting(t, be, id, topical).Acquires(64))
 		return some == 64
 	})
-	other, _ := kit.Member(t, be, time.Minute, topical)
+	other := kit.Join(t, be, topical, time.Minute)
 	kit.Equal(t, "free", survey(t, be, topical).Free, 0)
 	kit.Equal(t, "members", len(survey(t, be, topical).Members), 2)
-	kit.Equal(t, "acquired by another", len(kit.Acquire(t, be, other, topical, 64)), 0)
+	kit.Equal(t, "acquired by another", len(other.Acquires(64)), 0)
 	kit.OK(t, s.Close(t.Context()))
-	kit.Equal(t, "acquired by another", len(kit.Acquire(t, be, other, topical, 64)), 64)
+	kit.Equal(t, "acquired by another", len(other.Acquires(64)), 64)
 }
 
 // The nodes that a client was told at its start may be gone when a session is opened later.

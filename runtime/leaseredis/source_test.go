@@ -50,9 +50,9 @@ func TestStreamsOfOthersAreRead(t *testing.T) {
 		xadd(t, c, a, "order", "7", "cents", "5")
 		info := ofStreams(backend.PerTopic, a, b)
 		info.Source = leaseredis.StreamSource{Names: []string{a, b}, DefaultKind: "row", Key: "order"}
-		session, _ := kit.Member(t, be, time.Hour, info)
+		session := kit.Join(t, be, info, time.Hour)
 		kit.OK(t, be.Register(t.Context(), info, nil))
-		gs := kit.Acquire(t, be, session, info, 9)
+		gs := session.Acquires(9)
 		kit.Equal(t, "leases", len(gs), 2) // the one that is not there yet too
 		f := kit.Fetch(t, be, info, a, nil, 9)
 		kit.Equal(t, "messages", len(f.Messages), 2)
@@ -70,10 +70,10 @@ func TestStreamsOfOthersAreRead(t *testing.T) {
 		kit.Equal(t, "cursor", fmt.Sprint(f.Cut(1)), id)
 		kit.Equal(t, "left after the first", len(kit.Fetch(t, be, info, a, f.Cut(1), 9).Messages), 1)
 		g := gs[slices.IndexFunc(gs, func(g backend.Grant) bool { return g.Resource == a })]
-		fenced := kit.Must[[]string](t)(be.Commit(t.Context(), session, info.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next,
+		fenced := kit.Must[[]string](t)(be.Commit(t.Context(), session.ID, info.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next,
 			Dead: []backend.Dead{{ID: f.Messages[1].ID, Attempt: 1, Reason: "why"}}, Park: []backend.Park{{ID: f.Messages[0].ID, Lane: "k", Attempt: 1, Error: "e"}}}}))
 		kit.Equal(t, "fenced", len(fenced), 0)
-		parked := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: info, Limit: 9, MaxPayload: 99}))
+		parked := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session.ID, Consumer: info, Limit: 9, MaxPayload: 99}))
 		kit.Equal(t, "parked", len(parked.Messages), 1)
 		kit.Equal(t, "payload of the parked one", string(parked.Messages[0].Payload), `{"n":1}`)
 		kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{info}))
@@ -171,13 +171,13 @@ func TestStreamsOfOthersFromNow(t *testing.T) {
 		xadd(t, c, names[0], "i", "1")
 		info := ofStreams(per, names...)
 		info.From = backend.FromNow
-		session, _ := kit.Member(t, be, time.Hour, info)
+		session := kit.Join(t, be, info, time.Hour)
 		kit.OK(t, be.Register(t.Context(), info, nil))
 		xadd(t, c, names[0], "i", "2")
 		xadd(t, c, names[1], "i", "3")
 		kit.OK(t, on(c, ns).Register(t.Context(), info, nil))
 		n := 0
-		for _, g := range kit.Acquire(t, be, session, info, 9) {
+		for _, g := range session.Acquires(9) {
 			n += len(kit.Fetch(t, be, info, g.Resource, g.Cursor, 9).Messages)
 		}
 		kit.Equal(t, per.String(), n, 2)

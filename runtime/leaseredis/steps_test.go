@@ -49,25 +49,25 @@ func TestLeasesOfTheDeadAreSetFreeInParts(t *testing.T) {
 	topics := kit.Topics(sessions * each)
 	kit.OK(t, be.Register(t.Context(), topical, topics))
 	for left := sessions; left > 0; {
-		id, _ := kit.Member(t, be, 700*time.Millisecond, topical)
-		gs, err := be.Acquire(t.Context(), kit.Request(id, topical, each))
+		id := kit.Join(t, be, topical, 700*time.Millisecond)
+		gs, err := be.Acquire(t.Context(), id.Request(each))
 		if err == nil && len(gs) > 0 {
 			left--
 		} else if err != nil && !errors.Is(err, backend.ErrSessionLost) { // else the machine is slow
 			t.Fatal(err)
 		}
 	}
-	id, _ := kit.Member(t, be, time.Hour, topical)
+	id := kit.Join(t, be, topical, time.Hour)
 	kit.Eventually(t, "all are free", func() bool { return survey(t, be, topical).Free == sessions*each })
 	freed := func() int64 { return kit.Must[int64](t)(c.ZCard(t.Context(), "{"+ns+"0}:free:topical").Result()) }
 	before := freed()
-	got := kit.Acquire(t, be, id, topical, 10)
+	got := id.Acquires(10)
 	kit.Equal(t, "acquired", len(got), 10)
 	kit.Equal(t, "free", survey(t, be, topical).Free, sessions*each-10)
 	if n := freed() - before; n > 1000 {
 		t.Errorf("%d leases were set free in the step that took 10", n)
 	}
-	rest := kit.Acquire(t, be, id, topical, sessions*each)
+	rest := id.Acquires(sessions * each)
 	kit.Equal(t, "acquired in all", len(rest)+len(got), sessions*each)
 	for _, g := range rest {
 		if g.Suspicion < 1 {
@@ -112,11 +112,11 @@ func TestLargeParkedMessagesAreLoadedAFewAtATime(t *testing.T) {
 	be := on(c, "lg", leaseredis.WithTags(1), leaseredis.WithLogger(discard))
 	session, g := kit.Sole(t, be, topical, "x")
 	const n = 24
-	parks(t, be, session, g, bytes.Repeat([]byte("x"), mega/2), n, func(int) string { return "one" })
+	parks(t, be, session.ID, g, bytes.Repeat([]byte("x"), mega/2), n, func(int) string { return "one" })
 	var p backend.Parked
 	loaded := 0
 	for _, command := range monitored(t, s, func() {
-		p = kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: topical, Limit: 100, MaxPayload: 2 * mega}))
+		p = kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session.ID, Consumer: topical, Limit: 100, MaxPayload: 2 * mega}))
 	}) {
 		if strings.EqualFold(command[0], "hmget") && strings.Contains(command[1], ":pk:") {
 			loaded += len(command) - 2
@@ -137,10 +137,10 @@ func TestALeaseWithManyParkedLanes(t *testing.T) {
 	be := on(c, "lg", leaseredis.WithTags(1), leaseredis.WithLogger(discard))
 	session, g := kit.Sole(t, be, topical, "x")
 	n := rounds(5000, 200_000)
-	parks(t, be, session, g, []byte("1"), n, func(i int) string { return fmt.Sprint("lane", i) })
-	kit.OK(t, be.Release(t.Context(), session, topical.Name, []backend.Ref{g.Ref}))
+	parks(t, be, session.ID, g, []byte("1"), n, func(i int) string { return fmt.Sprint("lane", i) })
+	kit.OK(t, be.Release(t.Context(), session.ID, topical.Name, []backend.Ref{g.Ref}))
 	var gs []backend.Grant
-	for _, command := range monitored(t, s, func() { gs = kit.Acquire(t, be, session, topical, 1) }) {
+	for _, command := range monitored(t, s, func() { gs = session.Acquires(1) }) {
 		if strings.EqualFold(command[0], "zrange") && strings.Contains(command[1], ":due:") {
 			t.Errorf("all lanes were read at once: %q", command)
 		}

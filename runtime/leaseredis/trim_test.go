@@ -44,18 +44,18 @@ func TestTrimKeepsWhatSomebodyHasNotPassed(t *testing.T) {
 			kit.OK(t, be.Publish(t.Context(), kit.Events("x", 10)))
 			kit.OK(t, be.Publish(t.Context(), kit.Events("nobody's", 5)))
 			session, g := kit.Sole(t, be, x, "x")
-			passUpTo(t, be, session, x, g, 1, 6)
+			passUpTo(t, be, session.ID, x, g, 1, 6)
 			kit.Equal(t, "dropped", trim(), 6)
 			kit.Equal(t, "left of x", count("t:x"), 4)
 			kit.Equal(t, "left of what nobody matches", count("t:nobody's"), 5)
 
 			// One who begins now gets what is left, and holds it.
 			late, lg := kit.Sole(t, be, grouped)
-			passUpTo(t, be, session, x, backend.Grant{Ref: g.Ref}, 2, 99)
+			passUpTo(t, be, session.ID, x, backend.Grant{Ref: g.Ref}, 2, 99)
 			trim()
 			kit.Equal(t, "left of x for the group", count("t:x"), 4)
 			kit.Equal(t, "copies", count("v:grouped:*"), 9)
-			passUpTo(t, be, late, grouped, lg, 1, 99)
+			passUpTo(t, be, late.ID, grouped, lg, 1, 99)
 			trim()
 			kit.Equal(t, "left of x when all have passed it", count("t:x"), 0)
 			kit.Equal(t, "copies when they were passed", count("v:grouped:*"), 0)
@@ -125,7 +125,7 @@ func TestProcessesTrimTogether(t *testing.T) {
 	kit.Eventually(t, "all is handled", func() bool { return a.Load() == 100 && b.Load() == 100 && c.Load() == 100 })
 	kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{held}))
 	kit.Equal(t, "kept for one who has passed nothing", kit.Must[int64](t)(client.XLen(t.Context(), key).Result()), 100)
-	passUpTo(t, be, session, held, g, 1, 99)
+	passUpTo(t, be, session.ID, held, g, 1, 99)
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1))) // so that somebody reads the topic
 	kit.Eventually(t, "what all have passed is gone", func() bool { return kit.Must[int64](t)(client.XLen(t.Context(), key).Result()) <= 2 })
 }

@@ -31,7 +31,7 @@ type verdict struct {
 }
 
 func (v *verdict) Helper()                 {}
-func (v *verdict) patience() time.Duration { return 20 * time.Second }
+func (v *verdict) Patience() time.Duration { return 20 * time.Second }
 
 func (v *verdict) Cleanup(f func()) {
 	v.mu.Lock()

@@ -266,7 +266,7 @@ func (w *ward) run() {
 			guest.stop()
 		}
 		if w.op == "Owned" && i%4 == 0 {
-			patient.link.loseReplies("Next", 1) // after that it compares what it holds
+			patient.link.loseReplies("Feed.Next", 1) // after that it compares what it holds
 		}
 		resources := wardResources
 		if i >= w.rounds/3 {
@@ -549,13 +549,7 @@ func (w *ward) judge() {
 		}
 	}
 	if w.form == formTx {
-		seen := map[string]int{}
-		for _, e := range w.f.Effects(t, w.be) {
-			if seen[e]++; seen[e] == 2 {
-				t.Errorf("the effect of %s was written twice", e)
-			}
-		}
-		kit.Equal(t, "effects", len(seen), len(w.posted))
+		allOnce(t, "effects", counts(w.f.Effects(t, w.be)), len(w.posted))
 	}
 	for _, p := range w.tallies {
 		if rate, op := p.most(5); rate > w.rate {

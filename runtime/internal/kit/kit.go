@@ -1,4 +1,5 @@
-// Package kit is what tests of backends say in one word: what must hold, and what a process does with its session.
+// Package kit is what tests of backends say in one word: what must hold, and what a process does with its session
+// (Actor).
 package kit
 
 import (
@@ -48,12 +49,21 @@ func Lost(t testing.TB, what string, err error) {
 	}
 }
 
-// Eventually polls until done, for a minute at most.
+// Patience is within which everything that is awaited happens.
+func Patience(t testing.TB) time.Duration {
+	if v, ok := t.(interface{ Patience() time.Duration }); ok {
+		return v.Patience() // a mutant is not worth a long wait
+	}
+	return time.Minute
+}
+
+// Eventually polls until done.
 func Eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
+	limit := Patience(t)
+	for end := time.Now().Add(limit); !done(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
+			t.Fatalf("after %v still not: %s", limit, what)
 		}
 	}
 }
@@ -78,52 +88,20 @@ func ID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// Member opens a session for all consumers given, which is closed with the test.
-func Member(t testing.TB, be backend.Backend, ttl time.Duration, consumers ...backend.ConsumerInfo) (string, backend.Session) {
-	t.Helper()
-	spec := backend.SessionSpec{ID: ID(), TTL: ttl, Host: "host", PID: 1}
-	for _, c := range consumers {
-		spec.Consumers = append(spec.Consumers, c.Name)
-	}
-	s := Must[backend.Session](t)(be.OpenSession(context.Background(), spec))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		_ = s.Close(ctx)
-	})
-	return spec.ID, s
-}
-
-// Request asks for up to n leases.
-func Request(session string, c backend.ConsumerInfo, n int) backend.AcquireRequest {
-	return backend.AcquireRequest{Session: session, Consumer: c, Max: n, Attempt: ID()}
-}
-
-// Acquire takes up to n leases.
-func Acquire(t testing.TB, be backend.Backend, session string, c backend.ConsumerInfo, n int) []backend.Grant {
-	t.Helper()
-	return Must[[]backend.Grant](t)(be.Acquire(context.Background(), Request(session, c, n)))
-}
-
-// Sole registers a consumer of one resource and takes it.
-func Sole(t testing.TB, be backend.Backend, c backend.ConsumerInfo, topics ...string) (session string, g backend.Grant) {
-	t.Helper()
-	session, _ = Member(t, be, time.Hour, c)
-	OK(t, be.Register(context.Background(), c, topics))
-	gs := Acquire(t, be, session, c, 1)
-	if len(gs) != 1 {
-		t.Fatalf("acquired %d leases, want 1", len(gs))
-	}
-	return session, gs[0]
-}
-
 // Fetch reads messages of a resource.
 func Fetch(t testing.TB, be backend.Backend, c backend.ConsumerInfo, resource string, at backend.Cursor, limit int) backend.Fetched {
 	t.Helper()
-	return Must[[]backend.Fetched](t)(be.Fetch(context.Background(), backend.FetchRequest{
-		Consumer: c, MaxPayload: 1 << 20, Items: []backend.FetchItem{{Resource: resource, From: at, Limit: limit}},
-	}))[0]
+	fs := Must[[]backend.Fetched](t)(be.Fetch(context.Background(), backend.FetchRequest{
+		Consumer: c, MaxPayload: Roomy, Items: []backend.FetchItem{{Resource: resource, From: at, Limit: limit}},
+	}))
+	if len(fs) != 1 || fs[0].Resource != resource {
+		t.Fatalf("fetch of %s returned %d items", resource, len(fs))
+	}
+	return fs[0]
 }
+
+// Roomy is a MaxPayload that what tests publish keeps to.
+const Roomy = 1 << 20
 
 // Refs are the leases of grants.
 func Refs(gs []backend.Grant) []backend.Ref {

@@ -19,6 +19,7 @@ const leaveTimeout = time.Minute
 // Process is a replica. Its methods are for one goroutine at a time, but for PID.
 type Process struct {
 	Name string
+	Args []string // of the command line
 
 	env    []string
 	told   func(line string)
@@ -45,7 +46,7 @@ func (p *Process) Start() error {
 	if p.stdin != nil {
 		p.stdin.Close()
 	}
-	cmd := exec.Command(self)
+	cmd := exec.Command(self, p.Args...)
 	cmd.Env = append(os.Environ(), p.env...)
 	// In a group of its own a frozen replica, too, hears of the controller's end.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -111,6 +112,9 @@ func (p *Process) Left() error {
 	}
 	return nil
 }
+
+// Orphan lets the process think that the calling program is gone: it closes what the kernel would close then.
+func (p *Process) Orphan() { p.stdin.Close() }
 
 // End ends the process with SIGKILL, if it runs.
 func (p *Process) End() {

@@ -26,60 +26,24 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/leasegen/leasegen/internal/childproc"
 )
 
-// shared is the one server of this test binary. A test process has no other place
-// that outlives its tests.
-var shared struct {
-	sync.Mutex
-	main   bool
-	err    error
-	server *Server
-	dbs    int
-}
+var shared = childproc.Shared{Package: "pgtest"}
 
-// Main runs the tests of a package and then stops the server they shared. Call it
-// from TestMain; the exit code is the tests'.
-func Main(m *testing.M) { Wrap(m).Run() }
+var server = childproc.Once(&shared, func() (*Server, error) { return Launch(Config("max_connections", "500"), Config("fsync", "off")) })
 
-// Runner is what other packages' Main functions take in place of a *testing.M.
-type Runner struct{ m *testing.M }
+// Main runs the tests of a package and then stops the server they shared. Call it from TestMain with its *testing.M, or with
+// what another package's Wrap made of it; the exit code is the tests'.
+func Main(m childproc.Tests) { Wrap(m).Run() }
 
 // Wrap is Main for a TestMain that hands its tests to another package's Main.
-func Wrap(m *testing.M) Runner { return Runner{m} }
-
-// Run runs the tests, stops the server they shared and returns the exit code.
-func (r Runner) Run() int {
-	shared.Lock()
-	shared.main = true
-	shared.Unlock()
-	defer func() {
-		shared.Lock()
-		defer shared.Unlock()
-		if shared.server != nil {
-			shared.server.Close()
-		}
-	}()
-	return r.m.Run()
-}
+func Wrap(m childproc.Tests) childproc.Runner { return shared.Wrap(m) }
 
 // Shared returns the server that the tests of this binary share, starting it first
 // if need be. Do not stop it.
-func Shared(t testing.TB) *Server {
-	t.Helper()
-	shared.Lock()
-	defer shared.Unlock()
-	if !shared.main {
-		t.Fatal("pgtest: this package's TestMain must call pgtest.Main(m)")
-	}
-	if shared.server == nil && shared.err == nil {
-		shared.server, shared.err = Launch(Config("max_connections", "500"), Config("fsync", "off"))
-	}
-	if shared.err != nil {
-		t.Fatal(shared.err)
-	}
-	return shared.server
-}
+func Shared(t testing.TB) *Server { t.Helper(); return server(t) }
 
 // DB creates an empty database on the shared server and returns its DSN. The
 // database is dropped when the test ends; if the test failed, what the server
@@ -102,11 +66,7 @@ func (s *Server) DBLike(t testing.TB, name string, prepare func(dsn string) erro
 func (s *Server) fresh(t testing.TB, template string) string {
 	t.Helper()
 	s.LogOnFailure(t)
-	shared.Lock()
-	shared.dbs++
-	n := shared.dbs
-	shared.Unlock()
-	return s.database(t, fmt.Sprintf("%s_%d", identifier(t.Name()), n), template)
+	return s.database(t, fmt.Sprintf("%s_%d", identifier(t.Name()), shared.Number()), template)
 }
 
 // prepared makes a template once. All connections to it have to be closed when prepare returns.

@@ -361,7 +361,6 @@ func TestHeldBackIsTold(t *testing.T) {
 // TestSlotsWithoutIndex: slots are read in bounded parts while a writer keeps the log from being indexed,
 // and quickly as soon as housekeeping has made up for it.
 func TestSlotsWithoutIndex(t *testing.T) {
-	t.Parallel()
 	const messages = 8_000
 	s := measured(t)
 	be, m := measuredDB(t, s, "plain")

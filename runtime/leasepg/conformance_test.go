@@ -19,7 +19,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasetest"
 )
 
-// Tests that ask for the server's oldest transaction, or for what the whole server does, run alone: they are not parallel.
+// Only tests that wait for long are parallel. Others, such as those of the order of transactions, have the server to themselves.
 func TestMain(m *testing.M) {
 	pace.Parallel(8)
 	pgtest.Main(m)

@@ -304,7 +304,6 @@ func asWritten(s string) string { return s }
 // and nothing waits for transactions that are still open.
 // LEASEGEN_TORTURE=5m makes it run longer than its 8 s.
 func TestCursorTorture(t *testing.T) {
-	t.Parallel()
 	be, pool := tortured(t, asWritten)
 	topics := make([]string, tortureTopics)
 	for i := range topics {
@@ -347,7 +346,6 @@ ALTER TABLE leasegen.message ALTER COLUMN xid SET DEFAULT leasegen.slow_xid();
 `
 
 func TestCursorTortureWidened(t *testing.T) {
-	t.Parallel()
 	be, pool := tortured(t, func(s string) string { return s + widen })
 	v := torture(t, be, pool, 3*time.Second, map[string]func(*reading) func() int{
 		"group": func(r *reading) func() int { return reader(t, be, grouped, []string{backend.Whole}, r) },
@@ -360,7 +358,6 @@ func TestCursorTortureWidened(t *testing.T) {
 // TestCursorMutantIDBeforeXID: with the columns the other way round messages get lost, and
 // the torture notices.
 func TestCursorMutantIDBeforeXID(t *testing.T) {
-	t.Parallel()
 	mutant := func(s string) string {
 		lines := strings.Split(s, "\n")
 		for i, l := range lines {

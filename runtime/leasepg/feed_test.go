@@ -46,7 +46,6 @@ func TestFeedReadsTheLogAmidOwnershipNews(t *testing.T) {
 
 // The end of a session that held leases is told at once, and not found by looking.
 func TestFeedIsToldOfASessionThatCloses(t *testing.T) {
-	t.Parallel()
 	be, _ := migrated(t)
 	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
 	kit.OK(t, be.Register(t.Context(), topical, nil))

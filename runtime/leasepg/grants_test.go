@@ -91,7 +91,6 @@ func TestGrantsReachNoFurther(t *testing.T) {
 // TestNarrowGrants: a role that publishes only, and one that consumes only, do that with what Grants gives them,
 // and nothing of the other's.
 func TestNarrowGrants(t *testing.T) {
-	t.Parallel()
 	c := distrustful(t)
 	role := func(rights leasepg.Rights) (*leasepg.Backend, *pgxpool.Pool) {
 		name := string(rights) + "_" + kit.ID()[:8]

@@ -88,7 +88,6 @@ func statements(t *testing.T, globs ...string) map[string]string {
 // TestNothingResolvesOutsidePgCatalog: no operator and no function that a statement of the runtime, or one that is
 // generated for a table, or the schema itself uses is one that another role has made.
 func TestNothingResolvesOutsidePgCatalog(t *testing.T) {
-	t.Parallel()
 	all := statements(t, "internal/leasedb/*.go", "../../internal/tabletest/leasedb/*.go")
 	if len(all) < 60 {
 		t.Fatalf("%d statements", len(all))

@@ -12,7 +12,6 @@ import (
 
 // TestPrintedStatements: the server runs the statements that are printed for tables whose names need quotes.
 func TestPrintedStatements(t *testing.T) {
-	t.Parallel()
 	conn, err := pgx.Connect(t.Context(), pgtest.DB(t))
 	if err != nil {
 		t.Fatal(err)

@@ -271,7 +271,6 @@ func TestPublishJoinsTheTransaction(t *testing.T) {
 
 // TestQueryModes: every mode of pgx works, those for poolers among them.
 func TestQueryModes(t *testing.T) {
-	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
 	} {

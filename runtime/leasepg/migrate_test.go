@@ -25,7 +25,6 @@ import (
 
 // TestMigrateRaces: ten replicas start at once; one migrates, all end well.
 func TestMigrateRaces(t *testing.T) {
-	t.Parallel()
 	pool := open(t, pgtest.DB(t))
 	var (
 		wg      sync.WaitGroup
@@ -61,7 +60,6 @@ func TestMigrateRaces(t *testing.T) {
 // TestMigrateUnderLoad: applying what is applied already does not wait for, or disturb,
 // a program that holds many leases.
 func TestMigrateUnderLoad(t *testing.T) {
-	t.Parallel()
 	be, pool := migrated(t)
 	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(manyLeases)))
 	tx := kit.Must[pgx.Tx](t)(pool.Begin(t.Context()))
@@ -86,7 +84,6 @@ func TestMigrationsAsScript(t *testing.T) {
 }
 
 func TestSchemaNames(t *testing.T) {
-	t.Parallel()
 	pool := open(t, pgtest.DB(t))
 	for _, name := range []string{"", "a b", `x"; DROP TABLE y; --`, "Upper", "1st", "pg_own", "ä", strings.Repeat("x", 64)} {
 		if _, err := leasepg.Migrate(t.Context(), pool, leasepg.WithSchema(name)); err == nil {

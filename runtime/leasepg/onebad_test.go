@@ -123,7 +123,6 @@ func TestTransactionsThatHandlersSpoil(t *testing.T) {
 // TestConnectionsWithoutTheirStatements: a handler that deallocates what pgx has prepared, and fails or not, costs
 // the messages that come next on that connection nothing.
 func TestConnectionsWithoutTheirStatements(t *testing.T) {
-	t.Parallel()
 	be, pool := migrated(t)
 	exec(t, pool, "CREATE TABLE effect (n int)")
 	var failed atomic.Int32
@@ -159,7 +158,6 @@ func TestConnectionsWithoutTheirStatements(t *testing.T) {
 // TestForeignWriter: what plain inserts of a role with the documented grants let into the log is handled or a dead letter,
 // for each way to own it; the messages beside it are handled, and every command of the operator answers.
 func TestForeignWriter(t *testing.T) {
-	t.Parallel()
 	c := distrustful(t)
 	be := leasepg.New(c.app)
 	seed := rand.Uint64()

@@ -81,7 +81,6 @@ func TestDelayedEventsCostNothingUntilDue(t *testing.T) {
 
 // Processes that move delayed events at the same time move each once, and none out of order.
 func TestDelayedEventsAreMovedByOneAtATime(t *testing.T) {
-	t.Parallel()
 	be, pool := migrated(t)
 	const n = 3500 // more than one transaction moves
 	var es []backend.Event

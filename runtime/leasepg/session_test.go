@@ -227,7 +227,6 @@ func TestGrantsSurviveACrash(t *testing.T) {
 // TestFrozenTransactionEnds: a process that freezes in an effect transaction holds the next
 // owner up for about a TTL, not for ever.
 func TestFrozenTransactionEnds(t *testing.T) {
-	t.Parallel()
 	be, pool := migrated(t)
 	id := kit.Join(t, be, grouped, 3*time.Second)
 	kit.OK(t, be.Register(t.Context(), grouped, nil))

@@ -86,7 +86,6 @@ func keyed(topic string, keys, each int) []backend.Event {
 // TestSlots: a key has one slot, keys and keyless messages are spread, and plain SQL gets
 // slots as the publisher does.
 func TestSlots(t *testing.T) {
-	t.Parallel()
 	be, pool := migrated(t)
 	kit.OK(t, be.Publish(t.Context(), keyed("x", 2000, 3)))
 	exec(t, pool, "INSERT INTO leasegen.message (topic, key, kind, payload) SELECT 'x', 'key-' || g, 'kind', '3' FROM generate_series(0, 1999) g")
@@ -248,7 +247,6 @@ func TestFeedTellsSlotsAndStreams(t *testing.T) {
 // TestIndexLog: the first reader of slots has the log indexed, partition by partition, also
 // when a transaction keeps one of them busy; partitions to come are born with the index.
 func TestIndexLog(t *testing.T) {
-	t.Parallel()
 	be, pool := migrated(t)
 	kit.OK(t, be.Publish(t.Context(), keyed("x", 100, 1)))
 	busy := begin(t, pool)
@@ -282,7 +280,6 @@ func TestIndexLog(t *testing.T) {
 // TestMigrateFilledLog: a log that version 1 filled, with cursors in the middle of it, goes on
 // under the newest version: nothing is lost, nothing comes twice, and keys have slots.
 func TestMigrateFilledLog(t *testing.T) {
-	t.Parallel()
 	pool := open(t, pgtest.DB(t))
 	for _, name := range []string{"0000_schema.sql", "0001_log_and_leases.sql"} {
 		exec(t, pool, string(kit.Must[[]byte](t)(os.ReadFile(filepath.Join("migrations", name)))))
@@ -469,7 +466,6 @@ func TestRetentionOfSlotsAndStreams(t *testing.T) {
 // TestRestampSlots: a copy in another cluster keeps what was late for slots and streams, and
 // for the start of consumers that have not seen their resource yet.
 func TestRestampSlots(t *testing.T) {
-	t.Parallel()
 	be, pool := migrated(t)
 	fresh := backend.ConsumerInfo{Name: "fresh", Per: backend.PerStream, Topics: []string{"*"}, From: backend.FromNow}
 	tx := begin(t, pool)

@@ -96,7 +96,6 @@ func TestAnnouncedStreams(t *testing.T) {
 // TestRetireWhilePublishing: a stream that its owner retires while messages arrive is wanted
 // afterwards, or was read to its end: the owner's feed need not help.
 func TestRetireWhilePublishing(t *testing.T) {
-	t.Parallel()
 	be, pool := migrated(t)
 	other := leasepg.New(pool)
 	session := kit.Join(t, be, keyedStreams, time.Hour)

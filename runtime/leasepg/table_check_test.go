@@ -13,7 +13,6 @@ import (
 // TestTableIndexesThatDoNotServe: rows of a topic are read in the order of an index of both columns; one that has another
 // order is as good as none.
 func TestTableIndexesThatDoNotServe(t *testing.T) {
-	t.Parallel()
 	for columns, serves := range map[string]bool{
 		"channel, id": true, "channel DESC, id DESC": true, "channel, id DESC": false, "channel text_pattern_ops, id": false, `channel COLLATE "POSIX", id`: false,
 	} {

@@ -19,7 +19,6 @@ import (
 // TestTableValuesThatDoNotFit: a later migration allows a NULL that the generated type does not. Its row becomes a dead letter.
 // Consumers of every kind handle the rows beside it, and the row itself after it was mended and replayed.
 func TestTableValuesThatDoNotFit(t *testing.T) {
-	t.Parallel()
 	be, pool := withTable(t)
 	var readers tableReaders
 	readers.run(t, be)
@@ -43,7 +42,6 @@ func TestTableValuesThatDoNotFit(t *testing.T) {
 // TestTableTypeThatIsNotKnown: a column of another type stops the consumer, whose log names the column. No row becomes a dead
 // letter, and the consumer goes on after the column was mended.
 func TestTableTypeThatIsNotKnown(t *testing.T) {
-	t.Parallel()
 	be, pool := withTable(t)
 	exec(t, pool, "ALTER TABLE app.outbox ALTER COLUMN status DROP DEFAULT, ALTER COLUMN status TYPE int[] USING '{}'")
 	exec(t, pool, "INSERT INTO app.outbox (channel, customer_id, event_type, n, status) VALUES ('a', 1, 'x', 1, '{7}')")

@@ -14,7 +14,6 @@ import (
 // TestSkewedTable: a few topics, and slots, have nearly all rows of an application's table, which ANALYZE has seen. Rows of the others
 // are found by the index of their resource: no read walks the primary key through the rows of the large ones.
 func TestSkewedTable(t *testing.T) {
-	t.Parallel()
 	const large, small = 300_000, 500
 	be, m := measuredDB(t, measured(t), "skewed")
 	addTable(t, m.pool)

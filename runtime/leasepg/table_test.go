@@ -84,7 +84,6 @@ func ns(rows []tabletest.Message) []int64 {
 }
 
 func TestTableRowsAreTyped(t *testing.T) {
-	t.Parallel()
 	be, pool := withTable(t)
 	exec(t, pool, `INSERT INTO app.outbox (channel, customer_id, event_type, n, body) VALUES ('eu', 7, 'placed', 1, '{"a": 1}')`)
 	exec(t, pool, `INSERT INTO app.outbox (channel, n) VALUES ('us', 2), ('eu', 3)`)
@@ -141,7 +140,6 @@ func TestTableReadsOnly(t *testing.T) {
 
 // TestTableCheck names what makes a table unfit, and the way out.
 func TestTableCheck(t *testing.T) {
-	t.Parallel()
 	for _, tc := range []struct{ name, change, want string }{
 		{"gone", "DROP TABLE app.outbox", "does not exist in this database"},
 		{"no xid", "ALTER TABLE app.outbox DROP COLUMN xid", "ALTER TABLE app.outbox ADD COLUMN xid xid8"},
@@ -168,7 +166,6 @@ func TestTableCheck(t *testing.T) {
 
 // TestTableFilter: rows that do not match are passed, with the cursor, and never come back.
 func TestTableFilter(t *testing.T) {
-	t.Parallel()
 	be, pool := withTable(t)
 	exec(t, pool, `INSERT INTO app.outbox (channel, n, dawdled) VALUES ('eu', 1, 0)`)
 	h := &tabletest.Ready{}
@@ -195,7 +192,6 @@ func TestTableFilter(t *testing.T) {
 // TestTableParked: failed rows are parked by reference, read again, and given up on with a
 // copy; one that was deleted meanwhile becomes a dead letter.
 func TestTableParked(t *testing.T) {
-	t.Parallel()
 	be, pool := withTable(t)
 	var healed atomic.Bool
 	h := &tabletest.ByGroup{}
@@ -441,7 +437,6 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 // TestTableDrawsXIDFirst: a row has its xid before its position, so that it is found when it
 // commits after rows with higher positions were read. Without the trigger it is lost.
 func TestTableDrawsXIDFirst(t *testing.T) {
-	t.Parallel()
 	const plain = "INSERT INTO app.outbox (channel, n) VALUES ('eu', 1)"
 	for name, insert := range map[string]string{
 		"insert": plain, "copy": "COPY app.outbox (channel, n) FROM STDIN",
@@ -508,7 +503,6 @@ func overtaken(t *testing.T, insert, change string) []int64 {
 // TestTableTorture: 16 writers on the application's table; nothing is lost, nothing comes
 // twice, and causes come before effects.
 func TestTableTorture(t *testing.T) {
-	t.Parallel()
 	be, pool := withTable(t)
 	writing, stop := context.WithTimeout(t.Context(), 4*time.Second)
 	defer stop()

@@ -129,7 +129,6 @@ func TestOperatorRunsNoCode(t *testing.T) {
 
 // TestOperatorReadsTables: as whom a consumer's table is read, and as whom not.
 func TestOperatorReadsTables(t *testing.T) {
-	t.Parallel()
 	c := distrustful(t)
 	exec(t, c.admin, fmt.Sprintf("CREATE SCHEMA own AUTHORIZATION %s; CREATE SCHEMA mine; GRANT USAGE ON SCHEMA mine TO %[1]s", c.appName))
 	exec(t, c.app, "CREATE TABLE own.t (id bigint, xid xid8); INSERT INTO own.t SELECT g FROM generate_series(1, 7) g")

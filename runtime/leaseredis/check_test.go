@@ -178,7 +178,6 @@ func TestRulesAreWhatScriptsUse(t *testing.T) {
 }
 
 func TestCheckWordsWhatAServerSays(t *testing.T) {
-	t.Parallel()
 	for says, want := range map[string]string{
 		"LOADING Redis is loading the dataset in memory":                    "still loading",
 		"CLUSTERDOWN Hash slot not served":                                  "the cluster is down",

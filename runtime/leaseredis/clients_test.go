@@ -117,7 +117,6 @@ func TestClientsOfAllKinds(t *testing.T) {
 // A process whose client was closed under it cannot work: others take what it holds, though its heartbeat has connections
 // of its own.
 func TestAClientThatWasClosed(t *testing.T) {
-	t.Parallel()
 	name := redistest.Namespace(t)
 	c := client(t, func(*redis.Options) {})
 	spec := lease.Spec{Name: "c", Per: backend.PerGroup, Topics: []string{"*"}, TTL: time.Second}
@@ -139,7 +138,6 @@ func TestAClientThatWasClosed(t *testing.T) {
 
 // A failover client copies well: heartbeats follow the master as everything else does.
 func TestAFailoverClient(t *testing.T) {
-	t.Parallel()
 	old, next := redistest.Start(t), redistest.Start(t)
 	var master atomic.Pointer[redistest.Server]
 	master.Store(old)
@@ -172,7 +170,6 @@ func TestAFailoverClient(t *testing.T) {
 
 // An event that is due in thousands of years costs nothing until then.
 func TestAnEventFarAhead(t *testing.T) {
-	t.Parallel()
 	be := fresh(t)
 	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()

@@ -94,7 +94,6 @@ func TestAnIdleProcessAsksLittle(t *testing.T) {
 
 // From publish to handler it takes about a millisecond when nothing else happens.
 func TestAHintWakesAtOnce(t *testing.T) {
-	t.Parallel()
 	be := fresh(t)
 	handled := make(chan time.Time, 1)
 	run(t, be, lease.Spec{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{

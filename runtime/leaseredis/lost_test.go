@@ -53,7 +53,6 @@ func TestANamespaceThatOthersHaveCreatedAgain(t *testing.T) {
 // A server that crashed, or a replica that was promoted, lacks what was stored last: a message is there, the
 // registration of its topic is not.
 func TestARegistrationThatWasLost(t *testing.T) {
-	t.Parallel()
 	c := redistest.Shared(t).Client(t)
 	name := redistest.Namespace(t)
 	be := on(c, name, leaseredis.WithTags(1), leaseredis.WithLogger(discard))
@@ -116,7 +115,6 @@ func TestASessionThatWasLostInPart(t *testing.T) {
 // A lease that was given back and another that was taken were both lost: the process holds as many as the server
 // counts, but not the same.
 func TestOtherLeasesThanTheServerCounts(t *testing.T) {
-	t.Parallel()
 	c := redistest.Shared(t).Client(t)
 	name := redistest.Namespace(t)
 	be := on(c, name, leaseredis.WithTags(1), leaseredis.WithLogger(discard))

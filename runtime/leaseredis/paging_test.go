@@ -13,7 +13,6 @@ import (
 
 // More resources than a page may have one score: those that were copied to a view in one step.
 func TestStreamsThatWereCopiedInOneStepAreAllFound(t *testing.T) {
-	t.Parallel()
 	const streams = 2500
 	open := func(name string) *Backend {
 		return New(redistest.Shared(t).Client(t), WithNamespace(name), WithLogger(slog.New(slog.DiscardHandler)))

@@ -112,7 +112,6 @@ func wantPayloads(t testing.TB, got []backend.Raw, want []backend.Event) {
 // A publication of several steps whose replies are lost, and whose link is cut between any two,
 // is carried out once and in order.
 func TestLostRepliesOfPublishDoNotPublishTwice(t *testing.T) {
-	t.Parallel()
 	for _, tags := range []int{1, 4} {
 		t.Run(fmt.Sprint(tags), func(t *testing.T) {
 			client := redistest.Shared(t).Client(t)
@@ -194,7 +193,6 @@ var oddNames = []string{
 }
 
 func TestNamesMayBeAnything(t *testing.T) {
-	t.Parallel()
 	test := func(t *testing.T, c redis.UniversalClient, opts ...leaseredis.Option) {
 		be := on(c, redistest.Namespace(t), append(opts, leaseredis.WithLogger(discard))...)
 		streams := backend.ConsumerInfo{Name: "streams", Per: backend.PerStream, Topics: []string{"*"}}
@@ -244,7 +242,6 @@ func TestNamesMayBeAnything(t *testing.T) {
 // What others put into a topic's key is told, nothing of the call is published, and it holds
 // up nothing else.
 func TestAForeignKeyIsTold(t *testing.T) {
-	t.Parallel()
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	be := on(client, namespace, leaseredis.WithLogger(discard))
@@ -275,7 +272,6 @@ func TestAForeignKeyIsTold(t *testing.T) {
 
 // The order of one publisher is kept over topics of different tags, by who reads them as one.
 func TestAGroupReadsPublishersInTheirOrder(t *testing.T) {
-	t.Parallel()
 	namespace := redistest.Namespace(t)
 	connect := func() *leaseredis.Backend {
 		return on(redistest.Shared(t).Client(t), namespace, leaseredis.WithTags(5), leaseredis.WithLogger(discard))

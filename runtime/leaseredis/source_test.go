@@ -113,7 +113,6 @@ func TestStreamsOfOthersAreReadAsAGroup(t *testing.T) {
 
 // Entries are handled as they come, by who stands by for them, though nobody tells of them.
 func TestStreamsOfOthersWakeTheirConsumer(t *testing.T) {
-	t.Parallel()
 	eachServer(t, func(t *testing.T, c redis.UniversalClient, ns string) {
 		names := []string{ns + "a", ns + "b"}
 		be := on(c, ns, leaseredis.WithLogger(discard))

@@ -106,7 +106,6 @@ func parks(t testing.TB, be *leaseredis.Backend, session string, g backend.Grant
 
 // Of parked messages no more are loaded than there is room for in the answer.
 func TestLargeParkedMessagesAreLoadedAFewAtATime(t *testing.T) {
-	t.Parallel()
 	s := redistest.Start(t)
 	c := s.Client(t)
 	be := on(c, "lg", leaseredis.WithTags(1), leaseredis.WithLogger(discard))

@@ -104,7 +104,6 @@ func TestHandledMessagesDoNotPileUp(t *testing.T) {
 // Two processes, each with a consumer of its own, trim what both have passed without waiting for
 // housekeeping; what one has not passed stays.
 func TestProcessesTrimTogether(t *testing.T) {
-	t.Parallel()
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	connect := func() *leaseredis.Backend { return on(client, namespace, leaseredis.WithLogger(discard)) }

@@ -169,7 +169,6 @@ func TestAConsumerStaysWhatItIs(t *testing.T) {
 
 // Publishers wait while a view is being filled that they would outrun, and for no other topics.
 func TestPublishersWaitForAViewThatTheyOutrun(t *testing.T) {
-	t.Parallel()
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	be := on(client, namespace, leaseredis.WithLogger(discard))

@@ -54,7 +54,6 @@ const mega = 1 << 20
 // A first read of many streams and topics with large messages is bounded in bytes, and so are those after it: what is not
 // reached is said to be left. All of it comes in the end.
 func TestReadsAreBoundedInBytesFromTheFirstOn(t *testing.T) {
-	t.Parallel()
 	s := redistest.Start(t) // its own: it counts what it sends
 	c := s.Client(t)
 	be := on(c, "lg", leaseredis.WithLogger(discard))

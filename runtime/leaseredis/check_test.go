@@ -247,7 +247,6 @@ func silent(t *testing.T) (net.Listener, error) {
 
 // A client that sees half of a cluster gets an error that says so.
 func TestCheckFindsHalfAClusterMissing(t *testing.T) {
-	t.Parallel()
 	if testing.Short() {
 		t.Skip("it starts six servers")
 	}

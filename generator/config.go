@@ -1,6 +1,11 @@
 package generator
 
-import "time"
+import (
+	"time"
+
+	"github.com/leasegen/leasegen/generator/internal/diag"
+	"github.com/leasegen/leasegen/generator/internal/fsout"
+)
 
 // Config says what to generate.
 type Config struct {
@@ -23,12 +28,12 @@ type Result struct {
 	Root string
 	// Files is everything that should exist, sorted by path. It is empty if Diags has
 	// findings that are not warnings.
-	Files []File
+	Files []fsout.File
 	// Stale are files of leasegen that should not exist any more, sorted. Each has the
 	// suffix and the header of an output and lies in a package that loaded cleanly.
 	Stale []string
 	// Diags are the findings about the source.
-	Diags *Findings
+	Diags *diag.List
 	// Packages is how many packages something was type-checked of: those with directives, and what they need.
 	Packages int
 	// Timings are the steps of the pipeline in order.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -39,7 +38,9 @@ func (b *bench) beside(what string, got float64, unit, theirs string, holds bool
 }
 
 func (b *bench) compared(ctx context.Context, begin time.Time) error {
-	b.conditions(ctx, begin)
+	if err := b.conditions(ctx, begin); err != nil {
+		return err
+	}
 	fmt.Fprintf(b.out, "| what | leasegen | the other | better |\n|---|---:|---:|---|\n")
 	failed := false
 	for _, r := range b.results {
@@ -68,24 +69,27 @@ type process struct {
 	ended          chan error
 }
 
-func startProcess(ctx context.Context, pool *pgxpool.Pool, spec lease.Spec) *process {
+func startProcess(ctx context.Context, pool *pgxpool.Pool, spec lease.Spec) (*process, error) {
 	p := &process{ended: make(chan error, 1)}
-	c := must.Get(lease.NewConsumer(leasepg.New(pool), spec, lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
+	c, err := lease.NewConsumer(leasepg.New(pool), spec, lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
 		switch o.(type) {
 		case operate.ObservedAcquire:
 			p.acquired.Add(1)
 		case operate.ObservedLoss:
 			p.lost.Add(1)
 		}
-	}))))
+	})))
+	if err != nil {
+		return nil, err
+	}
 	ctx, p.cancel = context.WithCancel(ctx)
 	go func() { p.ended <- c.Run(ctx) }()
-	return p
+	return p, nil
 }
 
-func (p *process) stop() {
+func (p *process) stop() error {
 	p.cancel()
-	must.Do(<-p.ended)
+	return <-p.ended
 }
 
 // until polls for a minute.
@@ -99,29 +103,52 @@ func until(what string, cond func() bool) error {
 }
 
 // known makes n topics known, on a server whose own housekeeping does not count.
-func known(ctx context.Context, b *bench, pool *pgxpool.Pool, n int) *leasepg.Backend {
+func known(ctx context.Context, b *bench, pool *pgxpool.Pool, n int) (*leasepg.Backend, error) {
 	for _, sql := range []string{`ALTER SYSTEM SET autovacuum = off`, `SELECT pg_reload_conf()`} {
-		must.Get(pool.Exec(ctx, sql))
+		if _, err := pool.Exec(ctx, sql); err != nil {
+			return nil, err
+		}
 	}
 	be := leasepg.New(pool)
 	b.leases = n
-	register(ctx, b, be)
-	must.Get(pool.Exec(ctx, `CHECKPOINT`))
-	return be
+	_, err := register(ctx, b, be)
+	if err == nil {
+		_, err = pool.Exec(ctx, `CHECKPOINT`)
+	}
+	return be, err
 }
 
 const watched = 20 * time.Second
 
-func secondProcess(ctx context.Context, b *bench, pool *pgxpool.Pool) {
+func secondProcess(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 	const n = 2000
-	be := known(ctx, b, pool, n)
+	be, err := known(ctx, b, pool, n)
+	if err != nil {
+		return err
+	}
 	spec := perTopic("leases", lease.One("", noop))
-	one := startProcess(ctx, pool, spec)
-	owned(ctx, be, "leases", []int{n})
-	alone := idle(ctx, pool, watched)
-	two := startProcess(ctx, pool, spec)
-	owned(ctx, be, "leases", []int{n / 2, n / 2})
-	both := idle(ctx, pool, watched)
+	one, err := startProcess(ctx, pool, spec)
+	if err != nil {
+		return err
+	}
+	if err := owned(ctx, be, "leases", []int{n}); err != nil {
+		return err
+	}
+	alone, err := idle(ctx, pool, watched)
+	if err != nil {
+		return err
+	}
+	two, err := startProcess(ctx, pool, spec)
+	if err != nil {
+		return err
+	}
+	if err := owned(ctx, be, "leases", []int{n / 2, n / 2}); err != nil {
+		return err
+	}
+	both, err := idle(ctx, pool, watched)
+	if err != nil {
+		return err
+	}
 	s := watched.Seconds()
 	xacts, xids, wal := (both.commits-alone.commits)/s, (both.xids-alone.xids)/s, (both.wal-alone.wal)/s/1000
 	b.beside("holding 2,000 topics: transaction ids", alone.xids/s, "/s", "0.2 /s", alone.xids/s <= 0.5)
@@ -129,47 +156,66 @@ func secondProcess(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 	b.beside("a second process for them adds transactions", xacts, "/s", "1,976 /s", xacts <= 19)
 	b.beside("a second process for them adds transaction ids", xids, "/s", "1,976 /s", xids <= 1)
 	b.beside("a second process for them adds WAL", wal, "KB/s", "499 KB/s", wal <= 5)
-	one.stop()
-	two.stop()
+	return errors.Join(one.stop(), two.stop())
 }
 
-func acquireRate(ctx context.Context, b *bench, pool *pgxpool.Pool) {
+func acquireRate(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 	const n = 3000
-	known(ctx, b, pool, n)
+	if _, err := known(ctx, b, pool, n); err != nil {
+		return err
+	}
 	begin := time.Now()
-	p := startProcess(ctx, pool, perTopic("leases", lease.One("", noop)))
-	must.Do(until("all topics are acquired", func() bool { return p.acquired.Load() == n }))
+	p, err := startProcess(ctx, pool, perTopic("leases", lease.One("", noop)))
+	if err != nil {
+		return err
+	}
+	if err := until("all topics are acquired", func() bool { return p.acquired.Load() == n }); err != nil {
+		return err
+	}
 	rate := n / time.Since(begin).Seconds()
 	b.beside("topics acquired, from the start of the process", rate, "/s", "555-777 /s", rate > 777)
-	p.stop()
+	return p.stop()
 }
 
-func idleTopics(ctx context.Context, b *bench, pool *pgxpool.Pool) {
+func idleTopics(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 	const n = 1000
-	be := known(ctx, b, pool, n)
-	p := startProcess(ctx, pool, perTopic("leases", lease.One("", noop)))
-	owned(ctx, be, "leases", []int{n})
-	d := idle(ctx, pool, watched)
+	be, err := known(ctx, b, pool, n)
+	if err != nil {
+		return err
+	}
+	p, err := startProcess(ctx, pool, perTopic("leases", lease.One("", noop)))
+	if err != nil {
+		return err
+	}
+	if err := owned(ctx, be, "leases", []int{n}); err != nil {
+		return err
+	}
+	d, err := idle(ctx, pool, watched)
+	if err != nil {
+		return err
+	}
 	s := watched.Seconds()
 	b.beside("1,000 idle topics: transactions", d.commits/s, "/s", "234 /s", d.commits/s <= 23)
 	b.beside("1,000 idle topics: transaction ids", d.xids/s, "/s", "189 /s", d.xids/s <= 1)
 	b.beside("1,000 idle topics: WAL", d.wal/s/1000, "KB/s", "23 KB/s", d.wal/s/1000 <= 2.3)
-	p.stop()
+	return p.stop()
 }
 
-func publishNumbers(ctx context.Context, be *leasepg.Backend, topic string, from, to int) {
+func publishNumbers(ctx context.Context, be *leasepg.Backend, topic string, from, to int) error {
 	var es []lease.Event
 	for i := from; i < to; i++ {
 		es = append(es, lease.Event{Topic: topic, Kind: "n", Payload: []byte(strconv.Itoa(i))})
 	}
-	must.Do(be.Publish(ctx, es))
+	return be.Publish(ctx, es)
 }
 
 // orderKept does what inverts the order where messages are deleted when they are handled
 // and their space is used again: 1,000 messages, half of them handled, vacuum, 200 more.
-func orderKept(ctx context.Context, b *bench, pool *pgxpool.Pool) {
+func orderKept(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 	be := leasepg.New(pool)
-	publishNumbers(ctx, be, "t.one", 0, 1000)
+	if err := publishNumbers(ctx, be, "t.one", 0, 1000); err != nil {
+		return err
+	}
 	var mu sync.Mutex
 	var seen []int
 	count := func() int {
@@ -194,14 +240,30 @@ func orderKept(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 	})
 	spec := perTopic("order", h)
 	spec.Drain = time.Millisecond
-	first := startProcess(ctx, pool, spec)
-	must.Do(until("half of the messages are handled", func() bool { return count() == 500 }))
-	first.stop()
-	must.Get(pool.Exec(ctx, `VACUUM`))
-	publishNumbers(ctx, be, "t.one", 1000, 1200)
+	first, err := startProcess(ctx, pool, spec)
+	if err != nil {
+		return err
+	}
+	if err := until("half of the messages are handled", func() bool { return count() == 500 }); err != nil {
+		return err
+	}
+	if err := first.stop(); err != nil {
+		return err
+	}
+	if _, err := pool.Exec(ctx, `VACUUM`); err != nil {
+		return err
+	}
+	if err := publishNumbers(ctx, be, "t.one", 1000, 1200); err != nil {
+		return err
+	}
 	close(half)
-	second := startProcess(ctx, pool, spec)
-	must.Do(until("all messages are handled", func() bool { return count() >= 1200 }))
+	second, err := startProcess(ctx, pool, spec)
+	if err != nil {
+		return err
+	}
+	if err := until("all messages are handled", func() bool { return count() >= 1200 }); err != nil {
+		return err
+	}
 	mu.Lock()
 	inverted := 0
 	for i := range seen[1:] {
@@ -211,20 +273,25 @@ func orderKept(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 	}
 	mu.Unlock()
 	b.beside("messages out of order, 500 of 1,000 handled, vacuum, 200 more", float64(inverted), "", "inverted", inverted == 0)
-	second.stop()
+	return second.stop()
 }
 
 // starvedPool lets handlers hold every connection of their process's pool for three ttls,
 // while another process would take what is not held.
-func starvedPool(ctx context.Context, b *bench, pool *pgxpool.Pool) {
+func starvedPool(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 	const ttl, topics = 2 * time.Second, 4
 	cfg := pool.Config()
 	cfg.MaxConns = topics
-	small := must.Get(pgxpool.NewWithConfig(ctx, cfg))
+	small, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
 	defer small.Close()
 	be := leasepg.New(pool)
 	for i := range topics {
-		publishNumbers(ctx, be, fmt.Sprint("t.", i), 0, 1)
+		if err := publishNumbers(ctx, be, fmt.Sprint("t.", i), 0, 1); err != nil {
+			return err
+		}
 	}
 	var busy atomic.Int64
 	begun := make(chan struct{}) // all topics are owned, and handlers may use the pool
@@ -241,23 +308,32 @@ func starvedPool(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 	}))
 	spec.TTL = ttl
 	spec.Drain = time.Second
-	holder := startProcess(ctx, small, spec)
-	owned(ctx, be, "starved", []int{topics})
+	holder, err := startProcess(ctx, small, spec)
+	if err != nil {
+		return err
+	}
+	if err := owned(ctx, be, "starved", []int{topics}); err != nil {
+		return err
+	}
 	close(begun)
-	must.Do(until("the pool is used up", func() bool { return busy.Load() == topics }))
+	if err := until("the pool is used up", func() bool { return busy.Load() == topics }); err != nil {
+		return err
+	}
 	at := time.Now()
 	spec.Handlers = []lease.Handler{lease.One("", noop)}
-	other := startProcess(ctx, pool, spec)
+	other, err := startProcess(ctx, pool, spec)
+	if err != nil {
+		return err
+	}
 	time.Sleep(time.Until(at.Add(5 * ttl / 2)))
 	stolen := float64(holder.lost.Load() + other.acquired.Load())
 	b.beside("leases lost in 2.5 ttls while the pool is used up", stolen, "", "1, after 0.8 ttl", stolen == 0)
-	holder.stop()
-	other.stop()
+	return errors.Join(holder.stop(), other.stop())
 }
 
 // fullSpeed lets publishers commit one event after the other as fast as they can, while a
 // consumer and a reader that asks for id > position, as is often done, follow the log.
-func fullSpeed(ctx context.Context, b *bench, pool *pgxpool.Pool) {
+func fullSpeed(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 	const publishers, total = 16, 100_000
 	var (
 		mu             sync.Mutex
@@ -276,8 +352,13 @@ func fullSpeed(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 		return err
 	}))
 	spec.Per, spec.Batch = lease.PerGroup, batch
-	ours := startProcess(ctx, pool, spec)
-	must.Do(until("the group has an owner", func() bool { return ours.acquired.Load() == 1 }))
+	ours, err := startProcess(ctx, pool, spec)
+	if err != nil {
+		return err
+	}
+	if err := until("the group has an owner", func() bool { return ours.acquired.Load() == 1 }); err != nil {
+		return err
+	}
 	var published atomic.Bool
 	var naive int
 	var naiveErr error
@@ -302,11 +383,15 @@ func fullSpeed(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 	published.Store(true)
 	reading.Wait()
 	close(errs)
-	must.Do(errors.Join(<-errs, naiveErr))
+	if err := errors.Join(<-errs, naiveErr); err != nil {
+		return err
+	}
 	if err := until("all events are handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(handled) == total }); err != nil {
 		fmt.Fprintf(b.out, "   %v; what is left counts as lost\n", err)
 	}
-	ours.stop()
+	if err := ours.stop(); err != nil {
+		return err
+	}
 	fmt.Fprintf(b.out, "   published in %v, %s events/s\n", took.Round(time.Millisecond), thousands(int64(rate(total, took))))
 	lost := total - naive
 	b.beside("events lost of 100,000 from 16 publishers", float64(total-len(handled)), "",
@@ -314,20 +399,28 @@ func fullSpeed(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 		len(handled) == total && lost > 0)
 	b.beside("events handled twice", float64(done-len(handled)), "", "-", done == len(handled))
 	b.beside("events out of their publisher's order", float64(disorder), "", "-", disorder == 0)
+	return nil
 }
 
 // readNaively follows the log by id > position to its end, once all is published, and
 // returns how many events it saw.
 func readNaively(ctx context.Context, pool *pgxpool.Pool, published *atomic.Bool) (n int, err error) {
-	defer must.Catch(&err)
-	conn := must.Get(pool.Acquire(ctx))
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return 0, err
+	}
 	defer conn.Release()
 	for at := int64(0); ; {
 		last := published.Load() // asked before the read
-		rows := must.Get(conn.Query(ctx, `SELECT id FROM leasegen.message WHERE id > $1 ORDER BY id LIMIT 100`, at))
+		rows, err := conn.Query(ctx, `SELECT id FROM leasegen.message WHERE id > $1 ORDER BY id LIMIT 100`, at)
+		if err != nil {
+			return n, err
+		}
 		before := n
 		for rows.Next() {
-			must.Do(rows.Scan(&at))
+			if err := rows.Scan(&at); err != nil {
+				return n, err
+			}
 			n++
 		}
 		switch {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/internal/redistest"
 )
 
@@ -17,7 +16,7 @@ import (
 // round is filled anew.
 func drainAsynq(server *redistest.Server, workers, n int) *contender {
 	c := &contender{family: "asynq", what: fmt.Sprintf("1 queue, concurrency %d (no order)", workers), messages: n}
-	c.fill = func(ctx context.Context, _ int) {
+	c.fill = func(ctx context.Context, _ int) error {
 		conn := client(server)
 		defer conn.Close()
 		tasks := asynq.NewClientFromRedisClient(conn)
@@ -37,25 +36,28 @@ func drainAsynq(server *redistest.Server, workers, n int) *contender {
 		}
 		wg.Wait()
 		close(errs)
-		must.Do(<-errs)
+		return <-errs
 	}
-	c.drain = func(ctx context.Context, _ int) time.Duration {
+	c.drain = func(ctx context.Context, _ int) (time.Duration, error) {
 		conn := client(server)
 		defer conn.Close()
 		var handled, took atomic.Int64
 		done := make(chan struct{})
 		begin := time.Now()
 		srv := asynq.NewServerFromRedisClient(conn, asynq.Config{Concurrency: workers, Logger: silent{}, TaskCheckInterval: 10 * time.Millisecond})
-		must.Do(srv.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		err := srv.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
 			if handled.Add(1) == int64(n) {
 				took.Store(int64(time.Since(begin)))
 				close(done)
 			}
 			return nil
-		})))
-		defer srv.Shutdown()
-		must.Await(ctx, done, nil, handled.Load)
-		return time.Duration(took.Load())
+		}))
+		if err != nil {
+			return 0, err
+		}
+		err = await(ctx, done, nil, handled.Load)
+		srv.Shutdown()
+		return time.Duration(took.Load()), err
 	}
 	return c
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
@@ -56,7 +54,13 @@ func held(ctx context.Context, server *redistest.Server, o options, out io.Write
 // most names the commands that are called most.
 func most(calls map[string]float64) string {
 	names := slices.SortedFunc(maps.Keys(calls), func(a, b string) int {
-		return cmp.Or(cmp.Compare(calls[b], calls[a]), strings.Compare(a, b))
+		if calls[a] != calls[b] {
+			if calls[a] > calls[b] {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a, b)
 	})
 	var s []string
 	for _, n := range names[:min(len(names), 6)] {
@@ -85,7 +89,9 @@ func holdByMessages(ctx context.Context, be *leaseredis.Backend, n int, holding 
 		events[i] = lease.Event{Topic: "work", Key: fmt.Sprintf("stream-%d", i), Kind: "item", Payload: []byte("{}")}
 	}
 	for part := range slices.Chunk(events, 1000) {
-		must.Do(be.Publish(ctx, part))
+		if err := be.Publish(ctx, part); err != nil {
+			return nil, err
+		}
 	}
 	return lease.NewConsumer(be, lease.Spec{
 		Name: "holder", Per: lease.PerStream, Topics: []string{"work"}, Capacity: n, Drain: time.Second,
@@ -115,38 +121,56 @@ func holdByName(_ context.Context, be *leaseredis.Backend, n int, holding func(s
 }
 
 // hold returns how often each command is called in a second.
-func (h holder) hold(ctx context.Context, server *redistest.Server, n int, idle time.Duration) (rates map[string]float64, err error) {
-	defer must.Catch(&err)
+func (h holder) hold(ctx context.Context, server *redistest.Server, n int, idle time.Duration) (map[string]float64, error) {
 	admin, conn := client(server), client(server)
 	defer admin.Close()
 	defer conn.Close()
-	must.Do(admin.FlushAll(ctx).Err())
+	if err := admin.FlushAll(ctx).Err(); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var held atomic.Int64
 	all := make(chan struct{})
-	c := must.Get(h.run(ctx, leaseredis.New(conn), n, func(string) func() {
+	c, err := h.run(ctx, leaseredis.New(conn), n, func(string) func() {
 		if held.Add(1) == int64(n) {
 			close(all)
 		}
 		return func() { held.Add(-1) }
-	}))
+	})
+	if err != nil {
+		return nil, err
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	must.Await(ctx, all, ended, held.Load)
+	if err := await(ctx, all, ended, held.Load); err != nil {
+		return nil, err
+	}
 	// What acquiring them has set going ends first.
-	must.Do(wait(ctx, ended, 5*time.Second))
-	before := commandCalls(ctx, admin)
+	if err := wait(ctx, ended, 5*time.Second); err != nil {
+		return nil, err
+	}
+	before, err := commandCalls(ctx, admin)
+	if err != nil {
+		return nil, err
+	}
 	begin := time.Now()
-	must.Do(wait(ctx, ended, idle))
-	after := commandCalls(ctx, admin)
+	if err := wait(ctx, ended, idle); err != nil {
+		return nil, err
+	}
+	after, err := commandCalls(ctx, admin)
+	if err != nil {
+		return nil, err
+	}
 	took := time.Since(begin).Seconds()
 	if held.Load() != int64(n) {
 		return nil, fmt.Errorf("%d of %d streams were held to the end", held.Load(), n)
 	}
 	cancel()
-	must.Do(<-ended)
-	rates = map[string]float64{}
+	if err := <-ended; err != nil {
+		return nil, err
+	}
+	rates := map[string]float64{}
 	for name, calls := range after {
 		if d := calls - before[name]; d > 0 && name != "info" {
 			rates[name] = float64(d) / took
@@ -168,8 +192,11 @@ func wait(ctx context.Context, ended <-chan error, d time.Duration) error {
 }
 
 // commandCalls is how often each command has been called since the server's start.
-func commandCalls(ctx context.Context, c *redis.Client) map[string]int64 {
-	info := must.Get(c.Info(ctx, "commandstats").Result())
+func commandCalls(ctx context.Context, c *redis.Client) (map[string]int64, error) {
+	info, err := c.Info(ctx, "commandstats").Result()
+	if err != nil {
+		return nil, err
+	}
 	calls := map[string]int64{}
 	for line := range strings.Lines(info) {
 		name, rest, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "cmdstat_"), ":calls=")
@@ -177,7 +204,9 @@ func commandCalls(ctx context.Context, c *redis.Client) map[string]int64 {
 			continue
 		}
 		digits, _, _ := strings.Cut(rest, ",")
-		calls[name] = must.Get(strconv.ParseInt(digits, 10, 64))
+		if calls[name], err = strconv.ParseInt(digits, 10, 64); err != nil {
+			return nil, fmt.Errorf("INFO commandstats: %s: %w", name, err)
+		}
 	}
-	return calls
+	return calls, nil
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/internal/redistest"
 )
 
@@ -20,9 +19,9 @@ import (
 func drainWatermill(server *redistest.Server, what string, topics, subscribers, n int) *contender {
 	topic := func(i int) string { return fmt.Sprintf("watermill-%d-%d-%d", topics, subscribers, i%topics) }
 	c := &contender{family: "watermill", what: what, messages: n}
-	c.fill = func(ctx context.Context, round int) {
+	c.fill = func(ctx context.Context, round int) error {
 		if round > 0 {
-			return
+			return nil
 		}
 		conn := client(server)
 		defer conn.Close()
@@ -31,13 +30,19 @@ func drainWatermill(server *redistest.Server, what string, topics, subscribers, 
 		for at := 0; at < n; at += chunk {
 			pipe := conn.Pipeline()
 			for i := at; i < min(at+chunk, n); i++ {
-				values := must.Get(redisstream.DefaultMarshallerUnmarshaller{}.Marshal(topic(i), message.NewMessage(watermill.NewUUID(), payload(i))))
+				values, err := redisstream.DefaultMarshallerUnmarshaller{}.Marshal(topic(i), message.NewMessage(watermill.NewUUID(), payload(i)))
+				if err != nil {
+					return err
+				}
 				pipe.XAdd(ctx, &redis.XAddArgs{Stream: topic(i), Values: values})
 			}
-			must.Get(pipe.Exec(ctx))
+			if _, err := pipe.Exec(ctx); err != nil {
+				return err
+			}
 		}
+		return nil
 	}
-	c.drain = func(ctx context.Context, round int) time.Duration {
+	c.drain = func(ctx context.Context, round int) (time.Duration, error) {
 		conn := client(server) // closed by the subscribers
 		group := fmt.Sprintf("group-%d", round)
 		ctx, cancel := context.WithCancel(ctx)
@@ -48,11 +53,17 @@ func drainWatermill(server *redistest.Server, what string, topics, subscribers, 
 		var members []*redisstream.Subscriber
 		for i := range topics {
 			for range subscribers {
-				s := must.Get(redisstream.NewSubscriber(redisstream.SubscriberConfig{
+				s, err := redisstream.NewSubscriber(redisstream.SubscriberConfig{
 					Client: conn, ConsumerGroup: group, DisableIndefiniteInitialBlock: true,
-				}, watermill.NopLogger{}))
+				}, watermill.NopLogger{})
+				if err != nil {
+					return 0, err
+				}
 				members = append(members, s)
-				messages := must.Get(s.Subscribe(ctx, topic(i)))
+				messages, err := s.Subscribe(ctx, topic(i))
+				if err != nil {
+					return 0, err
+				}
 				go func() {
 					for m := range messages {
 						m.Ack()
@@ -64,14 +75,16 @@ func drainWatermill(server *redistest.Server, what string, topics, subscribers, 
 				}()
 			}
 		}
-		must.Await(ctx, done, nil, handled.Load)
+		if err := await(ctx, done, nil, handled.Load); err != nil {
+			return 0, err
+		}
 		cancel()
 		for _, s := range members {
-			if err := s.Close(); err != redis.ErrClosed {
-				must.Do(err)
+			if err := s.Close(); err != nil && err != redis.ErrClosed {
+				return 0, err
 			}
 		}
-		return time.Duration(took.Load())
+		return time.Duration(took.Load()), nil
 	}
 	return c
 }

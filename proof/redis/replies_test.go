@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
-	"github.com/leasegen/leasegen/internal/fleet"
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
 )
@@ -59,13 +58,13 @@ func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
 	f := startFleet(t, all...)
 	s.working(t, topicCount)
 	n := rounds(t, short, most)
-	murdered := func(p *fleet.Process) time.Duration {
+	murdered := func(p *process) time.Duration {
 		kills.Add(1)
 		return restarted(f, p, syscall.SIGKILL)
 	}
 	revive := func(i int) {
-		if p := f.Replicas[i]; killed[i].Load() == int64(p.PID()) {
-			f.Restart(p)
+		if p := f.replicas[i]; killed[i].Load() == p.pid.Load() {
+			f.restart(p)
 		}
 	}
 	// Until each step that is known has been hit n times; in make test, as far as one gets.
@@ -73,14 +72,14 @@ func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
 	for tries := 0; steps.left(n) && tries < 60*n && !enough(); tries++ {
 		step := steps.next()
 		i := rand.IntN(len(proxies))
-		p, other := f.Replicas[i], f.Replicas[(i+1)%len(proxies)]
+		p, other := f.replicas[i], f.replicas[(i+1)%len(proxies)]
 		hit := proxies[i].DropReply(func(request []byte) bool {
 			steps.watch(request)
 			if !slices.Contains(steps.in(request), step) {
 				return false
 			}
 			if kill {
-				pid := int64(p.PID())
+				pid := p.pid.Load()
 				_ = syscall.Kill(int(pid), syscall.SIGKILL)
 				killed[i].Store(pid)
 				kills.Add(1)
@@ -102,7 +101,7 @@ func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
 			}
 		}
 	}
-	for i := range f.Replicas {
+	for i := range f.replicas {
 		proxies[i].DropReply(steps.watch)
 		revive(i)
 	}
@@ -135,9 +134,9 @@ func within(c <-chan struct{}, d time.Duration) bool {
 }
 
 // restarted ends a replica, starts it again and returns how long it is given to find its feet.
-func restarted(f *fleet.Fleet, p *fleet.Process, how syscall.Signal) time.Duration {
-	_ = syscall.Kill(p.PID(), how) // it may have been killed just now
-	f.Restart(p)
+func restarted(f *fleet, p *process, how syscall.Signal) time.Duration {
+	_ = syscall.Kill(int(p.pid.Load()), how) // it may have been killed just now
+	f.restart(p)
 	return ttl / 2
 }
 

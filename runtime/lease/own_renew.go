@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -75,7 +76,14 @@ func (n *renewer) renewRows() {
 
 // renew renews leases in one call, and reports whether it succeeded.
 func (n *renewer) renew(hs []*holding, within time.Duration) bool {
-	ctx, refs := ofAll(n.s.ctx, "renew", hs)
+	refs := make([]backend.Ref, len(hs))
+	for i, h := range hs {
+		refs[i] = h.ref
+	}
+	ctx := of(n.s.ctx, "renew")
+	if len(hs) == 1 {
+		ctx = of(ctx, "renew", hs[0].Resource)
+	}
 	sent := now()
 	lost, err := callFor(ctx, within, func(ctx context.Context) ([]string, error) {
 		return n.caps.Rows.Renew(ctx, n.s.id, n.info, refs)

@@ -202,7 +202,18 @@ func (st *storer) step() time.Duration {
 		} else if wait < 0 {
 			break
 		}
-		st.start(together(&st.order, storeItems, func(h *holding) int { return h.stores.strain.among }, st.storable))
+		var hs []*holding
+		among := storeItems
+		for len(st.order) > 0 && len(hs) < among {
+			if n := st.order[0].stores.strain.among; n > 0 {
+				if len(hs) >= n {
+					break
+				}
+				among = min(among, n)
+			}
+			hs = st.storable(hs, pop(&st.order))
+		}
+		st.start(hs)
 	}
 	return time.Hour
 }

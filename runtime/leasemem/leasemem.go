@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
-	"github.com/leasegen/leasegen/runtime/backend/rows"
 )
 
 // Backend is a lease.Backend with all that backends may have: transactions, streams, leases
@@ -57,11 +56,11 @@ func WithClock(now func() time.Time) Option { return func(b *Backend) { b.store.
 // New returns a backend with an empty storage.
 func New(opts ...Option) *Backend {
 	b := &Backend{store: &store{
-		now:   time.Now,
-		Rows:  rows.New(),
-		feeds: map[*feed]struct{}{},
+		now:       time.Now,
+		sessions:  map[string]*session{},
+		consumers: map[string]*consumer{},
+		feeds:     map[*feed]struct{}{},
 	}}
-	b.store.Log = b.store
 	b.store.log.slotCount = defaultSlots
 	b.store.log.restore(nil, 0)
 	for _, o := range opts {
@@ -90,12 +89,14 @@ type store struct {
 	mu  sync.Mutex
 	now func() time.Time
 
-	*rows.Rows
-	feeds  map[*feed]struct{}
-	ledger ledger
-	outbox outbox
+	sessions  map[string]*session
+	consumers map[string]*consumer
+	feeds     map[*feed]struct{}
+	ledger    ledger
+	outbox    outbox
 
-	log log
+	log        log
+	lastDeadID int64
 }
 
 // call runs f as one atomic step, between the two moments at which it may be made to fail.
@@ -120,8 +121,7 @@ func do(ctx context.Context, b *Backend, op string, f func(s *store, now time.Ti
 func locked[T any](s *store, f func(s *store, now time.Time) (T, error)) (T, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.At = s.now()
-	return f(s, s.At)
+	return f(s, s.now())
 }
 
 func (b *Backend) fault(ctx context.Context, op string, phase Phase) error {

@@ -2,6 +2,7 @@ package leasemem
 
 import (
 	"hash/fnv"
+	"strconv"
 
 	"github.com/leasegen/leasegen/runtime/backend"
 )
@@ -25,5 +26,13 @@ func (l *log) slotOf(m *message) int {
 
 // resourceOf names the resource of a consumer that a message belongs to.
 func (l *log) resourceOf(info backend.ConsumerInfo, m *message) string {
-	return info.Per.ResourceOf(m.event.Topic, m.event.Key, l.slotOf(m))
+	switch info.Per {
+	case backend.PerTopic:
+		return m.event.Topic
+	case backend.PerPartition:
+		return strconv.Itoa(l.slotOf(m))
+	case backend.PerStream:
+		return m.event.Key
+	}
+	return backend.Whole
 }

@@ -7,13 +7,12 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
-	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // However often leases change hands, the feed goes on reading the log.
 func TestFeedReadsTheLogAmidOwnershipNews(t *testing.T) {
 	be, pool := migrated(t)
-	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -27,14 +26,14 @@ func TestFeedReadsTheLogAmidOwnershipNews(t *testing.T) {
 	}()
 	told := 0
 	for ; told < 20; told++ {
-		if news := kit.Must[backend.News](t)(feed.Next(t.Context())); !news.Ownership {
+		if news := must[backend.News](t)(feed.Next(t.Context())); !news.Ownership {
 			told = 0 // the notifications are not yet under way
 		}
 	}
 	// As if the notification of it had been lost.
 	exec(t, pool, "INSERT INTO leasegen.message (topic, key, kind, payload) VALUES ('x', '', 'k', '')")
 	for published := time.Now(); ; {
-		news := kit.Must[backend.News](t)(feed.Next(t.Context()))
+		news := must[backend.News](t)(feed.Next(t.Context()))
 		if slices.Contains(news.Topics, "x") {
 			return
 		}
@@ -47,17 +46,17 @@ func TestFeedReadsTheLogAmidOwnershipNews(t *testing.T) {
 // The end of a session that held leases is told at once, and not found by looking.
 func TestFeedIsToldOfASessionThatCloses(t *testing.T) {
 	be, _ := migrated(t)
-	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
-	kit.OK(t, be.Register(t.Context(), topical, nil))
-	id := kit.Join(t, be, topical, time.Minute)
-	kit.Equal(t, "acquired", len(id.Acquires(9)), 1)
-	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	ok(t, be.Publish(t.Context(), events("x", 1)))
+	ok(t, be.Register(t.Context(), topical, nil))
+	id, s := member(t, be, time.Minute, topical)
+	equal(t, "acquired", len(acquire(t, be, id, topical, 9)), 1)
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); { // what was told before
-		kit.Must[backend.News](t)(feed.Next(t.Context()))
+		must[backend.News](t)(feed.Next(t.Context()))
 	}
-	kit.OK(t, id.Session.Close(t.Context()))
-	for closed := time.Now(); !kit.Must[backend.News](t)(feed.Next(t.Context())).Ownership; {
+	ok(t, s.Close(t.Context()))
+	for closed := time.Now(); !must[backend.News](t)(feed.Next(t.Context())).Ownership; {
 		if time.Since(closed) > 8*time.Second { // the feed looks by itself each ten
 			t.Fatal("not told")
 		}

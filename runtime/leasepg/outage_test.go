@@ -10,7 +10,6 @@ import (
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
-	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
@@ -22,20 +21,20 @@ func TestOutageKillsNobody(t *testing.T) {
 	link := faultproxy.Start(t, pgtest.Shared(t).Addr())
 	far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), pgtest.Shared(t).Addr(), link.Addr(), 1)),
 		leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(12)))
+	ok(t, be.Register(t.Context(), topical, topicNames(12)))
 	const ttl = 5 * time.Minute
 	sessions := map[string]backend.Session{}
 	for range 12 {
-		id := kit.Join(t, far, topical, ttl)
-		sessions[id.ID] = id.Session
-		kit.Equal(t, "acquired", len(id.Acquires(1)), 1)
+		id, s := member(t, far, ttl, topical)
+		sessions[id] = s
+		equal(t, "acquired", len(acquire(t, far, id, topical, 1)), 1)
 	}
 	for range 2 {
 		link.Cut()
 		time.Sleep(1500 * time.Millisecond) // much shorter than the TTL, much longer than a look takes
 		link.Heal()
 		for id, s := range sessions {
-			kit.Eventually(t, "it is back", func() bool {
+			eventually(t, "it is back", func() bool {
 				err := s.Heartbeat(t.Context())
 				if errors.Is(err, backend.ErrSessionLost) {
 					t.Fatalf("session %s was taken for dead", id)
@@ -52,14 +51,14 @@ func TestOutageKillsNobody(t *testing.T) {
 	}
 	// Who ends after that is found, and long before its TTL.
 	for _, s := range sessions {
-		kit.OK(t, s.Close(t.Context()))
+		ok(t, s.Close(t.Context()))
 		break
 	}
-	near := kit.Join(t, be, topical, time.Hour)
-	kit.Join(t, be, topical, time.Hour)
+	near, _ := member(t, be, time.Hour, topical)
+	member(t, be, time.Hour, topical)
 	link.Cut()
-	kit.Eventually(t, "their leases are taken over", func() bool {
-		near.Acquires(12)
-		return query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE session = $1", near.ID) == 12
+	eventually(t, "their leases are taken over", func() bool {
+		acquire(t, be, near, topical, 12)
+		return query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE session = $1", near) == 12
 	})
 }

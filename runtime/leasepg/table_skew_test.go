@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/leasegen/leasegen/internal/tabletest"
-	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -26,8 +25,8 @@ func TestSkewedTable(t *testing.T) {
 	var keys tabletest.ByKey
 	consumers := []*lease.Consumer{byTopic(t, be, &topics), byKey(t, be, &keys)}
 	for _, c := range consumers {
-		kit.OK(t, be.Register(t.Context(), c.Info(), nil))
-		kit.Must[int](t)(be.SetCursor(t.Context(), c.Info().Name, "", operate.CursorTarget{Now: true}))
+		ok(t, be.Register(t.Context(), c.Info(), nil))
+		must[int](t)(be.SetCursor(t.Context(), c.Info().Name, "", operate.CursorTarget{Now: true}))
 	}
 	exec(t, m.pool, `INSERT INTO app.outbox (channel, customer_id, event_type, n) SELECT 'small' || i, 1000 + i, 'small', i FROM generate_series(1, $1::int) i`, small)
 	fill()
@@ -50,13 +49,13 @@ func TestSkewedTable(t *testing.T) {
 		defer cancel()
 		g := lease.NewGroup()
 		for _, c := range consumers {
-			kit.OK(t, g.Add(c))
+			ok(t, g.Add(c))
 		}
 		ended := make(chan error, 1)
 		go func() { ended <- g.Run(ctx) }()
-		kit.Eventually(t, "the rows of small topics and slots", func() bool { return smallOf(topics.Rows()) == small && smallOf(keys.Rows()) == slots })
+		eventually(t, "the rows of small topics and slots", func() bool { return smallOf(topics.Rows()) == small && smallOf(keys.Rows()) == slots })
 		cancel()
-		kit.OK(t, <-ended)
+		ok(t, <-ended)
 	})
 	reads := 0
 	for name, cost := range touched {
@@ -67,6 +66,6 @@ func TestSkewedTable(t *testing.T) {
 			t.Errorf("%s touches %d pages", name, cost.pages)
 		}
 	}
-	kit.Equal(t, "kinds of reads", reads, 4)
+	equal(t, "kinds of reads", reads, 4)
 	t.Logf("%v", touched)
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/internal/tabletest/leasedb"
 	"github.com/leasegen/leasegen/runtime/backend"
-	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leasepg/pgtable"
@@ -37,7 +36,7 @@ func withTable(t testing.TB) (*leasepg.Backend, *pgxpool.Pool) {
 
 func addTable(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
-	for _, sql := range kit.Must[[]string](t)(tabletest.Schema()) {
+	for _, sql := range must[[]string](t)(tabletest.Schema()) {
 		exec(t, pool, sql)
 	}
 	exec(t, pool, "CREATE TABLE effect (seq bigint GENERATED ALWAYS AS IDENTITY, n bigint NOT NULL)")
@@ -47,15 +46,15 @@ func quiet() lease.Option { return lease.WithLogger(slog.New(slog.DiscardHandler
 
 // consumers of app.outbox.
 func byGroup(t testing.TB, be *leasepg.Backend, h *tabletest.ByGroup) *lease.Consumer {
-	return kit.Must[*lease.Consumer](t)(tabletest.NewByGroup(be, h, quiet()))
+	return must[*lease.Consumer](t)(tabletest.NewByGroup(be, h, quiet()))
 }
 
 func byTopic(t testing.TB, be *leasepg.Backend, h *tabletest.ByTopic) *lease.Consumer {
-	return kit.Must[*lease.Consumer](t)(tabletest.NewByTopic(be, h, quiet()))
+	return must[*lease.Consumer](t)(tabletest.NewByTopic(be, h, quiet()))
 }
 
 func byKey(t testing.TB, be *leasepg.Backend, h *tabletest.ByKey) *lease.Consumer {
-	return kit.Must[*lease.Consumer](t)(tabletest.NewByKey(be, h, quiet()))
+	return must[*lease.Consumer](t)(tabletest.NewByKey(be, h, quiet()))
 }
 
 // running runs consumers until the test ends.
@@ -66,7 +65,7 @@ func running(t testing.TB, consumers ...*lease.Consumer) {
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	g := lease.NewGroup()
 	for _, c := range consumers {
-		kit.OK(t, g.Add(c))
+		ok(t, g.Add(c))
 	}
 	wg.Go(func() {
 		if err := g.Run(ctx); err != nil {
@@ -89,7 +88,7 @@ func TestTableRowsAreTyped(t *testing.T) {
 	exec(t, pool, `INSERT INTO app.outbox (channel, n) VALUES ('us', 2), ('eu', 3)`)
 	group, topic, key := &tabletest.ByGroup{}, &tabletest.ByTopic{}, &tabletest.ByKey{}
 	running(t, byGroup(t, be, group), byTopic(t, be, topic), byKey(t, be, key))
-	kit.Eventually(t, "three rows, three times", func() bool {
+	eventually(t, "three rows, three times", func() bool {
 		return len(group.Rows()) == 3 && len(topic.Rows()) == 3 && len(key.Rows()) == 3
 	})
 	if got := ns(group.Rows()); !slices.Equal(got, []int64{1, 2, 3}) {
@@ -102,10 +101,10 @@ func TestTableRowsAreTyped(t *testing.T) {
 	}
 	// One that comes while they run, without a notification.
 	exec(t, pool, `INSERT INTO app.outbox (channel, n) VALUES ('apac', 4)`)
-	kit.Eventually(t, "the row of a new topic", func() bool {
+	eventually(t, "the row of a new topic", func() bool {
 		return len(group.Rows()) == 4 && len(topic.Rows()) == 4 && len(key.Rows()) == 4
 	})
-	kit.Eventually(t, "four effects", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect") == 4 })
+	eventually(t, "four effects", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect") == 4 })
 }
 
 // readerOf is a pool of a role that has leasegen's grants and, of app.outbox, none.
@@ -116,7 +115,7 @@ func readerOf(t *testing.T, pool *pgxpool.Pool) *pgxpool.Pool {
 	exec(t, pool, leasepg.Grants("table_reader"))
 	cfg := pool.Config()
 	cfg.ConnConfig.User = "table_reader"
-	reader := kit.Must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
+	reader := must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
 	t.Cleanup(reader.Close)
 	return reader
 }
@@ -135,7 +134,7 @@ func TestTableReadsOnly(t *testing.T) {
 	exec(t, pool, "GRANT USAGE ON SCHEMA app TO table_reader; GRANT SELECT ON app.outbox TO table_reader")
 	exec(t, pool, `INSERT INTO app.outbox (channel, n) VALUES ('eu', 1)`)
 	running(t, c)
-	kit.Eventually(t, "the row", func() bool { return len(h.Rows()) == 1 })
+	eventually(t, "the row", func() bool { return len(h.Rows()) == 1 })
 }
 
 // TestTableCheck names what makes a table unfit, and the way out.
@@ -169,21 +168,21 @@ func TestTableFilter(t *testing.T) {
 	be, pool := withTable(t)
 	exec(t, pool, `INSERT INTO app.outbox (channel, n, dawdled) VALUES ('eu', 1, 0)`)
 	h := &tabletest.Ready{}
-	c := kit.Must[*lease.Consumer](t)(tabletest.NewReady(be, h, quiet()))
-	kit.OK(t, be.Register(t.Context(), c.Info(), nil)) // from=now: the first row is passed over
+	c := must[*lease.Consumer](t)(tabletest.NewReady(be, h, quiet()))
+	ok(t, be.Register(t.Context(), c.Info(), nil)) // from=now: the first row is passed over
 	exec(t, pool, `INSERT INTO app.outbox (channel, n, status, dawdled) SELECT 'eu', g, 'hold', 0 FROM generate_series(2, 60000) g`)
 	exec(t, pool, `INSERT INTO app.outbox (channel, n, dawdled) VALUES ('eu', 60001, 0)`)
 	running(t, c)
-	kit.Eventually(t, "the row behind those that do not match", func() bool { return slices.Equal(ns(h.Rows()), []int64{60001}) })
+	eventually(t, "the row behind those that do not match", func() bool { return slices.Equal(ns(h.Rows()), []int64{60001}) })
 	exec(t, pool, `INSERT INTO app.outbox (channel, n, status, dawdled) VALUES ('eu', 60002, 'hold', 0)`)
-	kit.Eventually(t, "the cursor behind the last row", func() bool {
+	eventually(t, "the cursor behind the last row", func() bool {
 		var pos int64
-		kit.OK(t, pool.QueryRow(t.Context(), "SELECT pos FROM leasegen.lease WHERE consumer = 'ready'").Scan(&pos))
+		ok(t, pool.QueryRow(t.Context(), "SELECT pos FROM leasegen.lease WHERE consumer = 'ready'").Scan(&pos))
 		return pos == 60002
 	})
 	exec(t, pool, `UPDATE app.outbox SET status = 'ready'`)
 	exec(t, pool, `INSERT INTO app.outbox (channel, n, dawdled) VALUES ('eu', 60003, 0)`)
-	kit.Eventually(t, "the next row", func() bool { return len(h.Rows()) > 1 })
+	eventually(t, "the next row", func() bool { return len(h.Rows()) > 1 })
 	if got := ns(h.Rows()); !slices.Equal(got, []int64{60001, 60003}) {
 		t.Errorf("handled %v", got)
 	}
@@ -212,11 +211,11 @@ func TestTableParked(t *testing.T) {
 	}
 	exec(t, pool, `INSERT INTO app.outbox (channel, customer_id, n) VALUES ('eu', 1, 1), ('eu', 2, 2), ('eu', 3, 3), ('eu', 4, 4)`)
 	// A message of the log with the id of a row must not be taken for it.
-	kit.OK(t, be.Publish(t.Context(), kit.Events("log", 5)))
+	ok(t, be.Publish(t.Context(), events("log", 5)))
 	running(t, byGroup(t, be, h))
 	var dead []operate.DeadLetterInfo
-	kit.Eventually(t, "two dead letters and two rows", func() bool {
-		dead = kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "by_group"}))
+	eventually(t, "two dead letters and two rows", func() bool {
+		dead = must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "by_group"}))
 		rows := ns(h.Rows()) // a row is called again when one after it in its transaction has failed
 		slices.Sort(rows)
 		return len(dead) == 2 && slices.Equal(slices.Compact(rows), []int64{1, 4})
@@ -225,13 +224,13 @@ func TestTableParked(t *testing.T) {
 	if !strings.Contains(dead[0].Reason, "its row was deleted") || !strings.Contains(dead[1].Reason, "always") {
 		t.Errorf("reasons: %q, %q", dead[0].Reason, dead[1].Reason)
 	}
-	d := kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{dead[1].ID}}))[0]
+	d := must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{dead[1].ID}}))[0]
 	if !strings.Contains(string(d.Payload), `"n": 3`) || d.Topic != "eu" || d.Key != "3" || d.Kind != "placed" {
 		t.Errorf("the copy: %+v %s", d, d.Payload)
 	}
 	healed.Store(true)
-	kit.Equal(t, "replayed", kit.Must[int](t)(be.Replay(t.Context(), operate.DeadLetterFilter{IDs: []string{dead[1].ID}})), 1)
-	kit.Eventually(t, "the replayed row", func() bool { return slices.Contains(ns(h.Rows()), 3) })
+	equal(t, "replayed", must[int](t)(be.Replay(t.Context(), operate.DeadLetterFilter{IDs: []string{dead[1].ID}})), 1)
+	eventually(t, "the replayed row", func() bool { return slices.Contains(ns(h.Rows()), 3) })
 	for _, m := range h.Rows() {
 		if m.Payload.N == 1 && m.Payload.Status != "mended" {
 			t.Error("a parked row is handled as it was, not as it is")
@@ -243,11 +242,11 @@ func TestTableParked(t *testing.T) {
 func TestTableOtherSource(t *testing.T) {
 	be, pool := withTable(t)
 	info := byKey(t, be, &tabletest.ByKey{}).Info()
-	kit.OK(t, be.Register(t.Context(), info, nil))
-	kit.OK(t, be.Register(t.Context(), info, nil))
+	ok(t, be.Register(t.Context(), info, nil))
+	ok(t, be.Register(t.Context(), info, nil))
 	var leases int
-	kit.OK(t, pool.QueryRow(t.Context(), "SELECT count(*) FROM leasegen.lease WHERE consumer = 'by_key'").Scan(&leases))
-	kit.Equal(t, "slots", leases, 16)
+	ok(t, pool.QueryRow(t.Context(), "SELECT count(*) FROM leasegen.lease WHERE consumer = 'by_key'").Scan(&leases))
+	equal(t, "slots", leases, 16)
 	source := *info.Source.(*pgtable.Source)
 	source.Slots = 32
 	info.Source = &source
@@ -359,17 +358,17 @@ type tableReader struct {
 }
 
 func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Context) {
-	kit.OK(t, be.Register(t.Context(), r.info, nil))
-	session := kit.Join(t, be, r.info, time.Hour)
+	ok(t, be.Register(t.Context(), r.info, nil))
+	session, _ := member(t, be, time.Hour, r.info)
 	at := map[string]backend.Cursor{}
 	held := map[string]backend.Grant{}
 	highest := map[string]int64{}
 	var seq int64
 	take := func() {
 		if r.info.Per == backend.PerTopic {
-			kit.OK(t, be.Register(t.Context(), r.info, nil))
+			ok(t, be.Register(t.Context(), r.info, nil))
 		}
-		for _, g := range session.Acquires(100) {
+		for _, g := range acquire(t, be, session, r.info, 100) {
 			held[g.Resource], at[g.Resource] = g, g.Cursor
 		}
 	}
@@ -384,7 +383,7 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 			for _, g := range held {
 				refs = append(refs, g.Ref)
 			}
-			kit.OK(t, be.Release(t.Context(), session.ID, r.info.Name, refs))
+			ok(t, be.Release(t.Context(), session, r.info.Name, refs))
 			clear(held)
 		}
 		if len(held) == 0 || r.info.Per == backend.PerTopic {
@@ -402,7 +401,7 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 			continue
 		}
 		var ps []backend.Progress
-		for _, f := range kit.Must[[]backend.Fetched](t)(be.Fetch(t.Context(), req)) {
+		for _, f := range must[[]backend.Fetched](t)(be.Fetch(t.Context(), req)) {
 			keep, next := len(f.Messages), f.Next
 			if keep > 0 && rand.IntN(4) == 0 {
 				keep = rand.IntN(keep + 1)
@@ -428,7 +427,7 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 				ps = append(ps, backend.Progress{Ref: held[f.Resource].Ref, Seq: seq, Cursor: next})
 			}
 		}
-		if fenced := kit.Must[[]string](t)(be.Commit(t.Context(), session.ID, r.info.Name, ps)); len(fenced) > 0 {
+		if fenced := must[[]string](t)(be.Commit(t.Context(), session, r.info.Name, ps)); len(fenced) > 0 {
 			t.Fatalf("fenced: %v", fenced)
 		}
 	}
@@ -466,16 +465,16 @@ func overtaken(t *testing.T, insert, change string) []int64 {
 	be, pool := withTable(t)
 	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('eu', 0)")
 	info := byGroup(t, be, &tabletest.ByGroup{}).Info()
-	_, g := kit.Sole(t, be, info)
+	_, g := sole(t, be, info)
 	if change != "" {
 		exec(t, pool, change)
 	}
-	gate := kit.Must[*pgxpool.Conn](t)(pool.Acquire(t.Context()))
+	gate := must[*pgxpool.Conn](t)(pool.Acquire(t.Context()))
 	defer gate.Release()
-	kit.Must[pgconn.CommandTag](t)(gate.Exec(t.Context(), "SELECT pg_advisory_lock(77)"))
-	slow := kit.Must[*pgx.Conn](t)(pgx.Connect(t.Context(), pool.Config().ConnString()))
+	must[pgconn.CommandTag](t)(gate.Exec(t.Context(), "SELECT pg_advisory_lock(77)"))
+	slow := must[*pgx.Conn](t)(pgx.Connect(t.Context(), pool.Config().ConnString()))
 	defer slow.Close(context.Background())
-	kit.Must[pgconn.CommandTag](t)(slow.Exec(t.Context(), "SET app.wait = on"))
+	must[pgconn.CommandTag](t)(slow.Exec(t.Context(), "SET app.wait = on"))
 	done := make(chan error, 1)
 	go func() {
 		var err error
@@ -486,17 +485,17 @@ func overtaken(t *testing.T, insert, change string) []int64 {
 		}
 		done <- err
 	}()
-	kit.Eventually(t, "the first row waits behind its position", func() bool {
+	eventually(t, "the first row waits behind its position", func() bool {
 		var waits bool
-		kit.OK(t, pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 77 AND NOT granted
+		ok(t, pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 77 AND NOT granted
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`).Scan(&waits))
 		return waits
 	})
 	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('eu', 2)")
-	before := kit.Fetch(t, be, info, backend.Whole, g.Cursor, 10)
-	kit.Must[pgconn.CommandTag](t)(gate.Exec(t.Context(), "SELECT pg_advisory_unlock(77)"))
-	kit.OK(t, <-done)
-	after := kit.Fetch(t, be, info, backend.Whole, before.Next, 10)
+	before := fetch(t, be, info, backend.Whole, g.Cursor, 10)
+	must[pgconn.CommandTag](t)(gate.Exec(t.Context(), "SELECT pg_advisory_unlock(77)"))
+	ok(t, <-done)
+	after := fetch(t, be, info, backend.Whole, before.Next, 10)
 	return slices.Concat(rowsOf(before)[1:], rowsOf(after))
 }
 

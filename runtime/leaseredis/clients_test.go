@@ -14,7 +14,6 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
-	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/leasetest"
@@ -93,22 +92,22 @@ func TestClientsOfAllKinds(t *testing.T) {
 				n := &atomic.Int64{}
 				handled[per] = n
 				spec.Name, spec.Handlers = per, []lease.Handler{noop("kind", n)}
-				kit.OK(t, g.Add(kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, spec, lease.WithLogger(discard)))))
+				ok(t, g.Add(must[*lease.Consumer](t)(lease.NewConsumer(be, spec, lease.WithLogger(discard)))))
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- g.Run(ctx) }()
 			const messages = 50
 			for i := range messages {
-				kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: fmt.Sprint("t", i%5), Key: fmt.Sprint("k", i%9), Kind: "kind", Payload: []byte("{}")}}))
-				kit.OK(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: theirs, Values: []any{"payload", "{}"}}).Err())
+				ok(t, be.Publish(t.Context(), []backend.Event{{Topic: fmt.Sprint("t", i%5), Key: fmt.Sprint("k", i%9), Kind: "kind", Payload: []byte("{}")}}))
+				ok(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: theirs, Values: []any{"payload", "{}"}}).Err())
 			}
 			for per, n := range handled {
-				kit.Eventually(t, "all is handled per "+per, func() bool { return n.Load() == messages })
+				eventually(t, "all is handled per "+per, func() bool { return n.Load() == messages })
 			}
 			stop()
-			kit.OK(t, <-done)
-			kit.OK(t, c.Close())
+			ok(t, <-done)
+			ok(t, c.Close())
 			goleak.VerifyNone(t, ignore)
 		})
 	}
@@ -125,15 +124,15 @@ func TestAClientThatWasClosed(t *testing.T) {
 	run(t, on(c, name, leaseredis.WithLogger(discard)), spec)
 	be := on(redistest.Shared(t).Client(t), name, leaseredis.WithLogger(discard))
 	publish := func() {
-		kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+		ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
 	}
 	publish()
-	kit.Eventually(t, "the first message is handled", func() bool { return first.Load() == 1 })
-	kit.OK(t, c.Close())
+	eventually(t, "the first message is handled", func() bool { return first.Load() == 1 })
+	ok(t, c.Close())
 	spec.Handlers = []lease.Handler{noop("kind", &second)}
 	run(t, be, spec)
 	publish()
-	kit.Eventually(t, "another process handles the message after that", func() bool { return second.Load() > 0 })
+	eventually(t, "another process handles the message after that", func() bool { return second.Load() > 0 })
 }
 
 // A failover client copies well: heartbeats follow the master as everything else does.
@@ -149,31 +148,31 @@ func TestAFailoverClient(t *testing.T) {
 	run(t, on(c, "x"), lease.Spec{Name: "c", Per: backend.PerGroup, Topics: []string{"*"}, TTL: 2 * time.Second, Handlers: []lease.Handler{noop("kind", &n)}})
 	be := on(c, "x", leaseredis.WithLogger(slog.New(slog.DiscardHandler)))
 	publish := func() {
-		kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+		ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
 	}
 	publish()
-	kit.Eventually(t, "the first message is handled", func() bool { return n.Load() == 1 })
+	eventually(t, "the first message is handled", func() bool { return n.Load() == 1 })
 	host, port, _ := net.SplitHostPort(old.Addr())
 	admin := next.Client(t)
-	kit.OK(t, admin.ReplicaOf(t.Context(), host, port).Err())
-	before := kit.Must[map[string]string](t)(old.Client(t).HGetAll(t.Context(), "{x0}:consumers").Result())
-	kit.Eventually(t, "the replica has it all", func() bool {
+	ok(t, admin.ReplicaOf(t.Context(), host, port).Err())
+	before := must[map[string]string](t)(old.Client(t).HGetAll(t.Context(), "{x0}:consumers").Result())
+	eventually(t, "the replica has it all", func() bool {
 		return fmt.Sprint(admin.HGetAll(t.Context(), "{x0}:consumers").Val()) == fmt.Sprint(before)
 	})
-	kit.OK(t, admin.ReplicaOf(t.Context(), "no", "one").Err())
+	ok(t, admin.ReplicaOf(t.Context(), "no", "one").Err())
 	master.Store(next)
 	host, port, _ = net.SplitHostPort(next.Addr())
-	kit.OK(t, old.Client(t).ReplicaOf(t.Context(), host, port).Err()) // as a Sentinel does: alive, and read-only
+	ok(t, old.Client(t).ReplicaOf(t.Context(), host, port).Err()) // as a Sentinel does: alive, and read-only
 	publish()
-	kit.Eventually(t, "the message after that is handled", func() bool { return n.Load() == 2 })
+	eventually(t, "the message after that is handled", func() bool { return n.Load() == 2 })
 }
 
 // An event that is due in thousands of years costs nothing until then.
 func TestAnEventFarAhead(t *testing.T) {
 	be := fresh(t)
-	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
-	kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", At: time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)}}))
+	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", At: time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)}}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	looks := 0

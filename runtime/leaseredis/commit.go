@@ -174,7 +174,9 @@ func (c *commit) send(ctx context.Context, entries []*commitEntry) (missing map[
 				if missing == nil {
 					missing = map[*commitEntry][]string{}
 				}
-				missing[e] = texts(r[2])
+				for _, id := range list(r[2]) {
+					missing[e] = append(missing[e], text(id))
+				}
 			case "unusable":
 				err = cmp.Or(err, fmt.Errorf("%s: key %q is a %s that another program put there; rename or delete it, nothing was changed", e.Resource, text(r[2]), text(r[3])))
 			}
@@ -207,7 +209,10 @@ func (c *commit) arguments(tag int, es []*commitEntry) (args []any, n int) {
 		}
 		if len(e.Done) > 0 {
 			what += "d"
-			args = with(append(args, len(e.Done)), e.Done...)
+			args = append(args, len(e.Done))
+			for _, id := range e.Done {
+				args = append(args, id)
+			}
 		}
 		if len(e.Park) > 0 {
 			what += "p"
@@ -237,7 +242,7 @@ const lostReason = "its entry was deleted from the stream by someone else"
 // their entries, into dead letters without payload: they must not hold up their resource. A
 // message that never was is an error.
 func (c *commit) replaceLost(ctx context.Context, missing map[*commitEntry][]string) error {
-	var last []position
+	var last []int64
 	for e, ids := range missing {
 		lost := map[string]bool{}
 		for _, id := range ids {
@@ -254,7 +259,7 @@ func (c *commit) replaceLost(ctx context.Context, missing map[*commitEntry][]str
 				}
 			}
 			ins := c.cat.inputsOf(c.sh, info, e.Resource)
-			if n, at, ok := findMessage(ins, id); !ok || ins[n].tag >= 0 && at.ms > last[ins[n].tag].ms {
+			if n, at, ok := findMessage(ins, id); !ok || ins[n].tag >= 0 && at.ms > uint64(last[ins[n].tag]) {
 				return fmt.Errorf("%s: there is no message %q to set aside or to give up on", e.Resource, id)
 			}
 			lost[id] = true

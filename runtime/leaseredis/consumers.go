@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -74,12 +75,12 @@ func infoOf(name, stored string) (backend.ConsumerInfo, error) {
 		Lock: wordOf(r.Lock, backend.LockSession, backend.LockAdvisory, backend.LockRow),
 		From: wordOf(r.From, backend.FromBeginning, backend.FromNow),
 	}
-	if len(r.Source) > 0 {
-		var s StreamSource
-		if err := json.Unmarshal(r.Source, &s); err != nil {
-			return backend.ConsumerInfo{}, fmt.Errorf("leaseredis: the source that is stored of consumer %q cannot be read: %w", name, err)
-		}
-		info.Source = s
+	source, err := storedSource(r.Source)
+	if err != nil {
+		return backend.ConsumerInfo{}, fmt.Errorf("leaseredis: the source that is stored of consumer %q cannot be read: %w", name, err)
+	}
+	if source != nil {
+		info.Source = source
 	}
 	return info, nil
 }
@@ -91,6 +92,9 @@ func wordOf[T fmt.Stringer](word string, values ...T) (v T) {
 	}
 	return v
 }
+
+// remember notes what the runtime says of a consumer, for calls that tell its name only.
+func (cat *catalog) remember(info backend.ConsumerInfo) { cat.running.Store(info.Name, info) }
 
 // errUnknownConsumer: nobody ever registered the consumer.
 var errUnknownConsumer = errors.New("no such consumer has run")
@@ -106,7 +110,7 @@ func (cat *catalog) info(ctx context.Context, consumer string) (backend.Consumer
 		return backend.ConsumerInfo{}, err
 	}
 	key := cat.prefix(sh.tagOf(consumer)) + "consumers"
-	stored, err := cat.hget(ctx, key+" of "+consumer, key, consumer)
+	stored, err := ask(ctx, cat.shards, key+" of "+consumer, func(ctx context.Context) (string, error) { return cat.client.HGet(ctx, key, consumer).Result() })
 	switch {
 	case err != nil:
 		return backend.ConsumerInfo{}, err
@@ -135,7 +139,7 @@ func (cat *catalog) attach(ctx context.Context, sh *shape, info backend.Consumer
 	if err := checkSource(info); err != nil {
 		return "", err
 	}
-	cat.running.Store(info.Name, info) // for calls that tell its name only
+	cat.remember(info)
 	stored, err := recordOf(info)
 	if err != nil {
 		return "", fmt.Errorf("leaseredis: register consumer %q: %w", info.Name, err)
@@ -172,7 +176,10 @@ func (cat *catalog) attachAll(ctx context.Context, sh *shape, info backend.Consu
 	if err != nil {
 		return "", fmt.Errorf("leaseredis: register consumer %q: %w", info.Name, err)
 	}
-	steps := same(sh.all(), scripts.attach, info.Name, stored, info.Per.String(), source, viewed(info), string(patterns), from)
+	steps := make([]step, sh.tags)
+	for tag := range steps {
+		steps[tag] = step{tag: tag, script: scripts.attach, args: []any{info.Name, stored, info.Per.String(), source, viewed(info), string(patterns), from}}
+	}
 	starts := make([]position, sh.tags)
 	var start cursor
 	for tag, a := range cat.runAll(ctx, steps) {
@@ -206,7 +213,7 @@ func (cat *catalog) attachAll(ctx context.Context, sh *shape, info backend.Consu
 
 // ofTags is the cursor for positions under all tags.
 func ofTags(at []position) cursor {
-	if !slices.ContainsFunc(at, func(p position) bool { return p != position{} }) {
+	if allZero(at) {
 		return ""
 	}
 	all := make([]input, len(at))
@@ -237,6 +244,10 @@ func (cat *catalog) startOf(ctx context.Context, sh *shape, consumer string) (cu
 // otherKind is the word with which a consumer is refused that was registered as another kind.
 const otherKind = "LEASEKIND"
 
+func allZero(at []position) bool {
+	return !slices.ContainsFunc(at, func(p position) bool { return p != position{} })
+}
+
 // discover returns the resources that a consumer's source holds: topics that match, streams
 // with unread messages that are not wanted yet, the streams of an application.
 func (cat *catalog) discover(ctx context.Context, sh *shape, info backend.ConsumerInfo) ([]string, error) {
@@ -262,12 +273,14 @@ func (cat *catalog) discover(ctx context.Context, sh *shape, info backend.Consum
 		// Those that are wanted are registered; held ones are among them, and nobody has to look at these.
 		wanted := map[string]bool{}
 		for tag := range sh.tags {
-			names, err := cat.members(ctx, cat.prefix(tag)+"want:"+info.Name)
+			err := cat.scanSet(ctx, cat.prefix(tag)+"want:"+info.Name, func(names []string) error {
+				for _, n := range names {
+					wanted[n] = true
+				}
+				return nil
+			})
 			if err != nil {
 				return nil, err
-			}
-			for _, n := range names {
-				wanted[n] = true
 			}
 		}
 		keys, err := cat.scores(ctx, sh, "dirty:"+info.Name, func(stream string) bool { return !wanted[stream] })
@@ -291,33 +304,42 @@ const scoresPage = 1000
 
 // scores lists the members of a sorted set of that name under all tags in reach, each once.
 func (cat *catalog) scores(ctx context.Context, sh *shape, name string, keep func(string) bool) ([]string, error) {
-	var all []string
+	seen := map[string]struct{}{}
 	for _, tag := range cat.reach(sh) {
-		for page, err := range cat.pages(ctx, cat.prefix(tag)+name, "-inf") {
-			if err != nil {
-				return nil, err
+		err := cat.pages(ctx, cat.prefix(tag)+name, "-inf", func(page []redis.Z) error {
+			for _, z := range page {
+				if m := z.Member.(string); keep == nil || keep(m) {
+					seen[m] = struct{}{}
+				}
 			}
-			all = append(all, slices.DeleteFunc(page, func(m string) bool { return !keep(m) })...)
+			return nil
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
-	slices.Sort(all)
-	return slices.Compact(all), nil
+	return slices.Sorted(maps.Keys(seen)), nil
 }
 
 // cursors reads the stored cursors of resources. Those that are not known are where the consumer begins.
 func (cat *catalog) cursors(ctx context.Context, sh *shape, consumer string, resources []string) (map[string]cursor, error) {
 	at := make(map[string]cursor, len(resources))
 	for page := range slices.Chunk(resources, scoresPage) {
-		stored, err := askEach(ctx, cat.shards, len(page),
-			func(pipe redis.Pipeliner, i int) *redis.StringCmd {
-				return pipe.HGet(ctx, cat.prefix(sh.leaseTag(consumer, page[i]))+"l:"+consumer+":"+page[i], "c")
-			},
-			func(i int) string { return "leaseredis: read the cursor of " + consumer + "/" + page[i] })
+		cmds := make([]*redis.StringCmd, len(page))
+		err := cat.pipelined(ctx, func(pipe redis.Pipeliner) {
+			for i, r := range page {
+				cmds[i] = pipe.HGet(ctx, cat.prefix(sh.leaseTag(consumer, r))+"l:"+consumer+":"+r, "c")
+			}
+		})
 		if err != nil {
 			return nil, err
 		}
 		for i, r := range page {
-			at[r] = cursor(stored[i])
+			c, err := cmds[i].Result()
+			if err != nil && !errors.Is(err, redis.Nil) {
+				return nil, fmt.Errorf("leaseredis: read the cursor of %s/%s: %w", consumer, r, err)
+			}
+			at[r] = cursor(c)
 		}
 	}
 	return at, nil

@@ -189,7 +189,7 @@ func (f *feed) Next(ctx context.Context) (backend.News, error) {
 			}
 		}
 		if looked || len(missed) > 0 || fromSources {
-			news.Compact()
+			tidy(&news)
 			f.pace(&news)
 			return news, nil
 		}
@@ -404,7 +404,10 @@ func (f *feed) take(tag int, value any, news *backend.News) error {
 		for i, consumer := range f.views {
 			names := list(reply[10+2*i])
 			for _, v := range names {
-				news.Add(consumer, text(v))
+				if news.Resources == nil {
+					news.Resources = map[string][]string{}
+				}
+				news.Resources[consumer] = append(news.Resources[consumer], text(v))
 			}
 			cut := false
 			t.views[i], cut = told(names, number(reply[11+2*i]), last)
@@ -463,4 +466,13 @@ func (f *feed) tellSources(news *backend.News) bool {
 		}
 	}
 	return any
+}
+
+func tidy(news *backend.News) {
+	slices.Sort(news.Topics)
+	news.Topics = slices.Compact(news.Topics)
+	for name, resources := range news.Resources {
+		slices.Sort(resources)
+		news.Resources[name] = slices.Compact(resources)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -30,9 +31,13 @@ func (cat *catalog) consumers(ctx context.Context, sh *shape) ([]string, error) 
 	if err != nil {
 		return nil, err
 	}
-	names := slices.Concat(stored...)
-	slices.Sort(names)
-	return slices.Compact(names), nil
+	names := map[string]struct{}{}
+	for _, some := range stored {
+		for _, n := range some {
+			names[n] = struct{}{}
+		}
+	}
+	return slices.Sorted(maps.Keys(names)), nil
 }
 
 // registered returns the consumers whose first registration has got so far that messages can
@@ -75,12 +80,32 @@ func (cat *catalog) registered(ctx context.Context, sh *shape) ([]string, error)
 	return out, nil
 }
 
+// cards counts the members of a sorted set of that name under each tag.
+func (cat *catalog) cards(ctx context.Context, sh *shape, name string) ([]int, error) {
+	stored, err := askTags(ctx, cat.shards, sh.tags, name, func(pipe redis.Pipeliner, prefix string) *redis.IntCmd {
+		return pipe.ZCard(ctx, prefix+name)
+	})
+	counts := make([]int, len(stored))
+	for tag, n := range stored {
+		counts[tag] = int(n)
+	}
+	return counts, err
+}
+
 // leasePage is how many leases one script call describes.
 const leasePage = 500
 
-// leases describes the leases of a consumer, or the one of a resource.
-func (o *operator) leases(ctx context.Context, sh *shape, info backend.ConsumerInfo, resource string) ([]backend.LeaseView, error) {
-	var views []backend.LeaseView
+// leaseView is a lease as operators see it.
+type leaseView struct {
+	operate.LeaseStatus
+	at     cursor
+	lanes  int
+	oldest time.Duration // age of the oldest unread message
+}
+
+// leases describes the leases of a consumer, or the one of a resource, the furthest behind first.
+func (o *operator) leases(ctx context.Context, sh *shape, info backend.ConsumerInfo, resource string) ([]leaseView, error) {
+	var views []leaseView
 	describe := func(tag int, names []string) error {
 		if len(names) == 0 {
 			return nil
@@ -97,20 +122,13 @@ func (o *operator) leases(ctx context.Context, sh *shape, info backend.ConsumerI
 		first := len(views)
 		for _, v := range list(reply) {
 			v := list(v)
-			l := backend.LeaseView{Lanes: int(number(v[7])), LeaseStatus: operate.LeaseStatus{
+			l := leaseView{at: cursor(text(v[4])), lanes: int(number(v[7])), LeaseStatus: operate.LeaseStatus{
 				Resource: text(v[0]), Session: text(v[1]), Epoch: number(v[2]), Parked: int(number(v[6])), Suspicion: int(number(v[5])),
 			}}
 			if l.Session != "" {
 				l.Since = time.Duration(number(v[3])) * time.Microsecond
 			}
-			at[l.Resource] = cursor(text(v[4]))
-			ins := o.inputsOf(sh, info, l.Resource)
-			var last position
-			for k, p := range at[l.Resource].positions(ins) {
-				if p != (position{}) && p.compare(last) >= 0 {
-					last, l.Position = p, messageID(ins[k], p)
-				}
-			}
+			at[l.Resource] = l.at
 			views = append(views, l)
 		}
 		behind, err := o.lag(ctx, sh, info, at)
@@ -119,7 +137,7 @@ func (o *operator) leases(ctx context.Context, sh *shape, info backend.ConsumerI
 		}
 		for i := range views[first:] {
 			l := &views[first+i]
-			l.Lag, l.OldestUnread = behind[l.Resource].count, behind[l.Resource].oldest
+			l.Lag, l.oldest = behind[l.Resource].count, behind[l.Resource].oldest
 		}
 		return nil
 	}
@@ -129,6 +147,9 @@ func (o *operator) leases(ctx context.Context, sh *shape, info backend.ConsumerI
 			return nil, err
 		}
 	}
+	slices.SortFunc(views, func(a, b leaseView) int {
+		return cmp.Or(cmp.Compare(b.Lag, a.Lag), cmp.Compare(a.Resource, b.Resource))
+	})
 	return views, nil
 }
 
@@ -143,19 +164,21 @@ func (cat *catalog) resources(ctx context.Context, tag int, consumer, only strin
 		}
 		return err
 	}
-	names, err := cat.members(ctx, key)
-	for some := range slices.Chunk(names, leasePage) {
-		if err == nil {
-			err = each(some)
-		}
-	}
-	return err
+	return cat.scanSet(ctx, key, each)
 }
 
 // Status describes every consumer that was registered. One that is registered for the first time
 // just now, so that the log is still being copied for it, follows when that is done.
 func (o *operator) Status(ctx context.Context) ([]operate.ConsumerStatus, error) {
-	return repeated(ctx, o.shards, "status", func() ([]operate.ConsumerStatus, error) { return o.status(ctx) })
+	var out []operate.ConsumerStatus
+	err := o.repeat(ctx, func() (err error) {
+		out, err = o.status(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("leaseredis: status: %w", err)
+	}
+	return out, nil
 }
 
 // heldBy is what leases of a lock hang on here, see Acquire.
@@ -194,6 +217,11 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 				st.Standbys++
 			}
 		}
+		behind := func(count int64, oldest time.Duration) {
+			st.LagTotal += count
+			st.LagMax = max(st.LagMax, count)
+			st.OldestUnread = max(st.OldestUnread, oldest)
+		}
 		views, err := o.leases(ctx, sh, info, "")
 		if err != nil {
 			return nil, err
@@ -201,8 +229,8 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 		known := make(map[string]bool, len(views))
 		for _, l := range views {
 			known[l.Resource] = true
-			st.AddLag(l.Lag, l.OldestUnread)
-			st.ParkedKeys += l.Lanes
+			behind(l.Lag, l.oldest)
+			st.ParkedKeys += l.lanes
 		}
 		if info.Per != backend.PerCluster { // some may not have been registered yet
 			found, err := o.discover(ctx, sh, info)
@@ -224,7 +252,7 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 					return nil, err
 				}
 				for _, l := range lags {
-					st.AddLag(l.count, l.oldest)
+					behind(l.count, l.oldest)
 				}
 			}
 		}
@@ -233,7 +261,7 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 			return nil, err
 		}
 		for _, n := range counts {
-			st.DeadLetters += int(n)
+			st.DeadLetters += n
 		}
 	}
 	return out, nil
@@ -241,12 +269,18 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 
 // Members lists the live sessions of a consumer.
 func (o *operator) Members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
-	return repeated(ctx, o.shards, "members of "+consumer, func() ([]operate.MemberStatus, error) {
-		return o.memberStatus(ctx, consumer)
+	var out []operate.MemberStatus
+	err := o.repeat(ctx, func() (err error) {
+		out, err = o.members(ctx, consumer)
+		return err
 	})
+	if err != nil {
+		return nil, fmt.Errorf("leaseredis: members of %s: %w", consumer, err)
+	}
+	return out, nil
 }
 
-func (o *operator) memberStatus(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
+func (o *operator) members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
 	surveys, err := o.owner.Survey(ctx, []string{consumer})
 	if err != nil {
 		return nil, err
@@ -285,15 +319,19 @@ func micros(reply any) time.Duration { return time.Duration(number(reply)) * tim
 
 // Leases lists leases of a consumer. A limit of 0 means all.
 func (o *operator) Leases(ctx context.Context, consumer string, limit int) ([]operate.LeaseStatus, error) {
-	views, err := o.views(ctx, consumer, "")
+	views, err := o.view(ctx, consumer, "", limit)
 	if err != nil {
 		return nil, fmt.Errorf("leaseredis: leases of %s: %w", consumer, err)
 	}
-	return backend.LeaseStatuses(views, limit), nil
+	out := make([]operate.LeaseStatus, len(views))
+	for i := range views {
+		out[i] = views[i].LeaseStatus
+	}
+	return out, nil
 }
 
-// views is leases for operators: nothing for a consumer that nobody knows.
-func (o *operator) views(ctx context.Context, consumer, resource string) (views []backend.LeaseView, err error) {
+// view is leases for operators: nothing for a consumer that nobody knows.
+func (o *operator) view(ctx context.Context, consumer, resource string, limit int) (views []leaseView, err error) {
 	err = o.repeat(ctx, func() error {
 		sh, err := o.shape(ctx)
 		if err != nil {
@@ -309,6 +347,9 @@ func (o *operator) views(ctx context.Context, consumer, resource string) (views 
 		views, err = o.leases(ctx, sh, info, resource)
 		return err
 	})
+	if limit > 0 && len(views) > limit {
+		views = views[:limit]
+	}
 	return views, err
 }
 

@@ -37,7 +37,9 @@ func (k *keeper) narrow(ctx context.Context, sh *shape, info backend.ConsumerInf
 		if err != nil {
 			return dropped, err
 		}
-		dropped = append(dropped, texts(reply)...)
+		for _, p := range list(reply) {
+			dropped = append(dropped, text(p))
+		}
 	}
 	slices.Sort(dropped)
 	if dropped = slices.Compact(dropped); len(dropped) > 0 {

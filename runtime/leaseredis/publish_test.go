@@ -15,7 +15,6 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
-	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -91,7 +90,7 @@ func all(t testing.TB, be *leaseredis.Backend, c backend.ConsumerInfo, resource 
 	t.Helper()
 	var at backend.Cursor
 	for {
-		f := kit.Fetch(t, be, c, resource, at, 700)
+		f := fetch(t, be, c, resource, at, 700)
 		out = append(out, f.Messages...)
 		if at = f.Next; len(f.Messages) == 0 && !f.More {
 			return out
@@ -101,7 +100,7 @@ func all(t testing.TB, be *leaseredis.Backend, c backend.ConsumerInfo, resource 
 
 func wantPayloads(t testing.TB, got []backend.Raw, want []backend.Event) {
 	t.Helper()
-	kit.Equal(t, "messages", len(got), len(want))
+	equal(t, "messages", len(got), len(want))
 	for i := range got {
 		if string(got[i].Payload) != string(want[i].Payload) {
 			t.Fatalf("message %d is %s, want %s", i, got[i].Payload, want[i].Payload)
@@ -116,8 +115,8 @@ func TestLostRepliesOfPublishDoNotPublishTwice(t *testing.T) {
 		t.Run(fmt.Sprint(tags), func(t *testing.T) {
 			client := redistest.Shared(t).Client(t)
 			be := on(client, redistest.Namespace(t), leaseredis.WithTags(tags), leaseredis.WithLogger(discard))
-			kit.OK(t, be.Register(t.Context(), topical, []string{}))
-			kit.OK(t, be.Publish(t.Context(), kit.Events("other", 1))) // the server knows the script from now on
+			ok(t, be.Register(t.Context(), topical, []string{}))
+			ok(t, be.Publish(t.Context(), events("other", 1))) // the server knows the script from now on
 			hook := &linkHook{}
 			client.AddHook(hook)
 			calls := 0
@@ -133,14 +132,14 @@ func TestLostRepliesOfPublishDoNotPublishTwice(t *testing.T) {
 				}
 				return nil, nil
 			})
-			es := kit.Events("x", 3500)
+			es := events("x", 3500)
 			for i := range es {
 				es[i].Topic = fmt.Sprint("x", i/600%3)
 				if i%100 == 0 {
 					es[i].ID = fmt.Sprint("id", i)
 				}
 			}
-			kit.OK(t, be.Publish(t.Context(), es))
+			ok(t, be.Publish(t.Context(), es))
 			if calls < 5 {
 				t.Fatalf("%d calls", calls)
 			}
@@ -161,7 +160,7 @@ func TestLostRepliesOfPublishDoNotPublishTwice(t *testing.T) {
 func TestACrashWhilePublishingLeavesABeginning(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	be := on(client, redistest.Namespace(t), leaseredis.WithLogger(discard))
-	kit.OK(t, be.Register(t.Context(), topical, []string{}))
+	ok(t, be.Register(t.Context(), topical, []string{}))
 	ctx, crash := context.WithCancel(t.Context())
 	hook := &linkHook{}
 	client.AddHook(hook)
@@ -175,7 +174,7 @@ func TestACrashWhilePublishingLeavesABeginning(t *testing.T) {
 		}
 		return nil, nil
 	})
-	es := kit.Events("x", 3500)
+	es := events("x", 3500)
 	if err := be.Publish(ctx, es); err == nil {
 		t.Fatal("no error")
 	}
@@ -201,14 +200,14 @@ func TestNamesMayBeAnything(t *testing.T) {
 			infos = append(infos, backend.ConsumerInfo{Name: fmt.Sprint("only-", len(infos)), Per: backend.PerGroup, Topics: []string{name}})
 		}
 		for _, info := range infos {
-			kit.OK(t, be.Register(t.Context(), info, []string{}))
+			ok(t, be.Register(t.Context(), info, []string{}))
 		}
 		var es []backend.Event
 		for i, name := range oddNames {
 			es = append(es, backend.Event{Topic: name, Key: oddNames[len(oddNames)-1-i], Kind: name, Payload: []byte(name), Headers: map[string]string{name: name}, ID: name})
 		}
-		kit.OK(t, be.Publish(t.Context(), es))
-		kit.OK(t, be.Publish(t.Context(), es)) // their ids keep them out
+		ok(t, be.Publish(t.Context(), es))
+		ok(t, be.Publish(t.Context(), es)) // their ids keep them out
 		for i, name := range oddNames {
 			got := all(t, be, topical, name)
 			wantPayloads(t, got, es[i:i+1])
@@ -223,11 +222,11 @@ func TestNamesMayBeAnything(t *testing.T) {
 					n++
 				}
 			}
-			kit.Equal(t, fmt.Sprintf("messages that match %q", name), len(all(t, be, infos[3+i], backend.Whole)), n)
+			equal(t, fmt.Sprintf("messages that match %q", name), len(all(t, be, infos[3+i], backend.Whole)), n)
 		}
 		wantPayloads(t, all(t, be, grouped, backend.Whole), es)
-		kit.OK(t, be.Register(t.Context(), topical, nil))
-		kit.Equal(t, "topics found", survey(t, be, topical).Resources, len(oddNames))
+		ok(t, be.Register(t.Context(), topical, nil))
+		equal(t, "topics found", survey(t, be, topical).Resources, len(oddNames))
 	}
 	t.Run("one tag", func(t *testing.T) { test(t, redistest.Shared(t).Client(t)) })
 	t.Run("four tags", func(t *testing.T) { test(t, redistest.Shared(t).Client(t), leaseredis.WithTags(4)) })
@@ -245,27 +244,27 @@ func TestAForeignKeyIsTold(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	be := on(client, namespace, leaseredis.WithLogger(discard))
-	kit.OK(t, be.Register(t.Context(), topical, []string{}))
-	kit.OK(t, client.Set(t.Context(), "{"+namespace+"0}:t:bad", "mine", 0).Err())
-	es := append(kit.Events("good", 3), kit.Events("bad", 1)...)
+	ok(t, be.Register(t.Context(), topical, []string{}))
+	ok(t, client.Set(t.Context(), "{"+namespace+"0}:t:bad", "mine", 0).Err())
+	es := append(events("good", 3), events("bad", 1)...)
 	err := be.Publish(t.Context(), es)
 	refused(t, err, "{"+namespace+"0}:t:bad", "string", "rename or delete")
-	kit.Equal(t, "published", len(all(t, be, topical, "good")), 0)
+	equal(t, "published", len(all(t, be, topical, "good")), 0)
 
 	// A delayed event for it waits, others do not.
-	kit.OK(t, client.Del(t.Context(), "{"+namespace+"0}:t:bad").Err())
+	ok(t, client.Del(t.Context(), "{"+namespace+"0}:t:bad").Err())
 	late := []backend.Event{{Topic: "bad", Payload: []byte("1"), After: 20 * time.Millisecond}, {Topic: "good", Payload: []byte("2"), After: 30 * time.Millisecond}}
-	kit.OK(t, be.Publish(t.Context(), late))
-	kit.OK(t, client.Set(t.Context(), "{"+namespace+"0}:t:bad", "mine", 0).Err())
-	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	ok(t, be.Publish(t.Context(), late))
+	ok(t, client.Set(t.Context(), "{"+namespace+"0}:t:bad", "mine", 0).Err())
+	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
-	kit.Eventually(t, "the other delayed event", func() bool {
-		kit.Must[backend.News](t)(feed.Next(t.Context()))
+	eventually(t, "the other delayed event", func() bool {
+		must[backend.News](t)(feed.Next(t.Context()))
 		return len(all(t, be, topical, "good")) == 1
 	})
-	kit.OK(t, client.Del(t.Context(), "{"+namespace+"0}:t:bad").Err())
-	kit.Eventually(t, "the delayed event, when its key is free", func() bool {
-		kit.Must[backend.News](t)(feed.Next(t.Context()))
+	ok(t, client.Del(t.Context(), "{"+namespace+"0}:t:bad").Err())
+	eventually(t, "the delayed event, when its key is free", func() bool {
+		must[backend.News](t)(feed.Next(t.Context()))
 		return len(all(t, be, topical, "bad")) == 1
 	})
 }
@@ -277,7 +276,7 @@ func TestAGroupReadsPublishersInTheirOrder(t *testing.T) {
 		return on(redistest.Shared(t).Client(t), namespace, leaseredis.WithTags(5), leaseredis.WithLogger(discard))
 	}
 	be := connect()
-	kit.OK(t, be.Register(t.Context(), grouped, nil))
+	ok(t, be.Register(t.Context(), grouped, nil))
 	const publishers, each = 4, 300
 	var wg sync.WaitGroup
 	for p := range publishers {
@@ -302,10 +301,10 @@ func TestAGroupReadsPublishersInTheirOrder(t *testing.T) {
 	var at backend.Cursor
 	last, total := false, 0
 	for {
-		f := kit.Fetch(t, be, grouped, backend.Whole, at, 50)
+		f := fetch(t, be, grouped, backend.Whole, at, 50)
 		at = f.Next
 		for _, m := range f.Messages {
-			kit.Equal(t, "next of publisher "+m.Key, string(m.Payload), fmt.Sprint(next[m.Key]))
+			equal(t, "next of publisher "+m.Key, string(m.Payload), fmt.Sprint(next[m.Key]))
 			next[m.Key]++
 			total++
 		}

@@ -89,6 +89,9 @@ func (ss *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (
 	ss.endSilent()
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
+	if ss.open == nil {
+		ss.open = map[string]*session{}
+	}
 	ss.open[spec.ID] = s
 	return s, nil
 }
@@ -121,15 +124,20 @@ func (ss *sessions) endSilent() {
 func (ss *sessions) reach(sh *shape) []int {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	tags := slices.DeleteFunc(sh.all(), func(tag int) bool {
+	tags := make([]int, 0, sh.tags)
+	for tag := range sh.tags {
 		out := len(ss.open) > 0
 		for _, s := range ss.open {
 			out = out && !s.reaches(tag)
 		}
-		return out
-	})
+		if !out {
+			tags = append(tags, tag)
+		}
+	}
 	if len(tags) == 0 { // it is not a part that is lost
-		return sh.all()
+		for tag := range sh.tags {
+			tags = append(tags, tag)
+		}
 	}
 	return tags
 }
@@ -244,8 +252,12 @@ func (s *session) enter(ctx context.Context, tags []int) (out int, err error) {
 			return len(tags), err
 		}
 	}
-	steps := same(tags, scripts.open, s.spec.ID, s.spec.TTL.Microseconds(), s.spec.Host, s.spec.PID,
-		strings.Join(s.spec.Consumers, "\n"), topics, s.spec.Replaces)
+	steps := make([]step, len(tags))
+	for i, tag := range tags {
+		steps[i] = step{tag: tag, script: scripts.open, args: []any{
+			s.spec.ID, s.spec.TTL.Microseconds(), s.spec.Host, s.spec.PID, strings.Join(s.spec.Consumers, "\n"), topics, s.spec.Replaces,
+		}}
+	}
 	client, _ := s.client()
 	begun := time.Now()
 	for i, a := range s.ss.runOn(ctx, client, steps) {
@@ -292,7 +304,10 @@ func (s *session) Heartbeat(ctx context.Context) error {
 		return backend.ErrSessionLost
 	}
 	in, out := s.split()
-	steps := same(in, scripts.heartbeat, s.spec.ID, s.spec.TTL.Microseconds())
+	steps := make([]step, len(in))
+	for i, tag := range in {
+		steps[i] = step{tag: tag, script: scripts.heartbeat, args: []any{s.spec.ID, s.spec.TTL.Microseconds()}}
+	}
 	var failed error
 	begun := time.Now()
 	for i, a := range s.ss.runOn(ctx, client, steps) {
@@ -347,9 +362,14 @@ func (s *session) join(tags []int) {
 // Close gives the session's leases back and ends it. Closing one that is dead changes nothing.
 func (s *session) Close(ctx context.Context) error {
 	s.end()
-	var failed error // under one tag; what is held under the others is given back nevertheless
-	for again := s.tags(); len(again) > 0; {
-		steps := same(again, scripts.close, s.spec.ID, leaseChunk)
+	in, out := s.split()
+	again := append(in, out...)
+	var failed error // under one tag; what is held under the others is given back all the same
+	for len(again) > 0 {
+		steps := make([]step, len(again))
+		for i, tag := range again {
+			steps[i] = step{tag: tag, script: scripts.close, args: []any{s.spec.ID, leaseChunk}}
+		}
 		again = again[:0]
 		for i, a := range s.ss.runAll(ctx, steps) {
 			switch {
@@ -440,7 +460,10 @@ const sessionsKept = time.Hour
 func (ss *sessions) everyTag(ctx context.Context, sh *shape, s *script, done func(value any) int, args ...any) error {
 	args = append(slices.Clone(args), leaseChunk)
 	for again := ss.reach(sh); len(again) > 0; {
-		steps := same(again, s, args...)
+		steps := make([]step, len(again))
+		for i, tag := range again {
+			steps[i] = step{tag: tag, script: s, args: args}
+		}
 		again = nil
 		for i, a := range ss.runAll(ctx, steps) {
 			if a.err != nil {
@@ -467,8 +490,8 @@ func (ss *sessions) forgetSessions(ctx context.Context, sh *shape) (int, error) 
 	}
 	gone := map[string]bool{}
 	err = ss.everyTag(ctx, sh, scripts.forgetsessions, func(v any) int {
-		for _, id := range texts(v) {
-			gone[id] = true
+		for _, id := range list(v) {
+			gone[text(id)] = true
 		}
 		return len(list(v))
 	}, sessionsKept.Microseconds())

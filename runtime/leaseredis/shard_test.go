@@ -11,7 +11,6 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
-	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -30,7 +29,7 @@ func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) {
 	for tag := range 8 {
 		out[tag] = cluster.MasterOf(t, fmt.Sprint(name, tag)) == lost
 	}
-	topics := kit.Topics(64)
+	topics := topicNames(64)
 	there := map[string]bool{} // topics on it
 	for _, topic := range topics {
 		there[topic] = out[tagOf(topic, 8)]
@@ -52,7 +51,7 @@ func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) {
 		t.Helper()
 		for _, topic := range topics {
 			if is(topic) {
-				kit.OK(t, publisher.Publish(t.Context(), []backend.Event{{Topic: topic, Kind: "kind", Payload: []byte("{}")}}))
+				ok(t, publisher.Publish(t.Context(), []backend.Event{{Topic: topic, Kind: "kind", Payload: []byte("{}")}}))
 			}
 		}
 	}
@@ -71,11 +70,11 @@ func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) {
 		}
 	}
 	publish(all)
-	kit.Eventually(t, "the first is handled everywhere", awaited(1, all))
+	eventually(t, "the first is handled everywhere", awaited(1, all))
 
 	replica.Kill()
 	lost.Kill()
-	kit.Eventually(t, "the others can be written to", func() bool {
+	eventually(t, "the others can be written to", func() bool {
 		for _, topic := range topics {
 			if rest(topic) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -87,13 +86,13 @@ func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) {
 	})
 	publisher = on(cluster.Client(t), name) // one that starts now finds what there is
 	publish(rest)
-	kit.Eventually(t, "the second is handled where it can be", awaited(2, rest))
+	eventually(t, "the second is handled where it can be", awaited(2, rest))
 
 	lost.Start()
 	replica.Start()
 	cluster.WaitHealthy(t)
 	publish(all)
-	kit.Eventually(t, "the last is handled everywhere", awaited(2, all))
+	eventually(t, "the last is handled everywhere", awaited(2, all))
 }
 
 // A session that could not enter a tag says nothing of it, and enters it as soon as it can.
@@ -104,8 +103,8 @@ func TestASessionEntersWhatComesBack(t *testing.T) {
 	}
 	cluster := redistest.StartCluster(t, redistest.Config("cluster-require-full-coverage", "no"))
 	be := on(cluster.Client(t), "lg")
-	topics := kit.Topics(64)
-	kit.OK(t, be.Register(t.Context(), topical, topics))
+	topics := topicNames(64)
+	ok(t, be.Register(t.Context(), topical, topics))
 	lost, replica := cluster.MasterOf(t, "lg0"), cluster.ReplicaOf(t, "lg0")
 	soleThere := "s"
 	for tagOf(soleThere, 8) != 0 {
@@ -116,8 +115,8 @@ func TestASessionEntersWhatComesBack(t *testing.T) {
 
 	var id string
 	var s backend.Session
-	kit.Eventually(t, "a session opens", func() (opened bool) {
-		spec := backend.SessionSpec{ID: kit.ID(), TTL: time.Minute, Consumers: []string{topical.Name}}
+	eventually(t, "a session opens", func() (opened bool) {
+		spec := backend.SessionSpec{ID: newID(), TTL: time.Minute, Consumers: []string{topical.Name}}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		var err error
@@ -125,32 +124,32 @@ func TestASessionEntersWhatComesBack(t *testing.T) {
 		id = spec.ID
 		return err == nil
 	})
-	some := len(kit.Acting(t, be, id, topical).Acquires(64))
+	some := len(acquire(t, be, id, topical, 64))
 	if some == 0 || some == 64 {
 		t.Fatalf("acquired %d leases, want those of the shards that are left", some)
 	}
-	kit.Equal(t, "resources", survey(t, be, topical).Resources, some)
+	equal(t, "resources", survey(t, be, topical).Resources, some)
 	sole := backend.ConsumerInfo{Name: soleThere, Per: backend.PerCluster}
-	kit.Equal(t, "acquired of a lost tag", len(kit.Acting(t, be, id, sole).Acquires(1)), 0)
-	kit.OK(t, s.Heartbeat(t.Context()))
+	equal(t, "acquired of a lost tag", len(acquire(t, be, id, sole, 1)), 0)
+	ok(t, s.Heartbeat(t.Context()))
 
 	lost.Start()
 	replica.Start()
 	cluster.WaitHealthy(t)
-	kit.Eventually(t, "the rest is acquired", func() bool {
+	eventually(t, "the rest is acquired", func() bool {
 		if err := s.Heartbeat(t.Context()); err != nil {
 			t.Log(err)
 			return false
 		}
-		some += len(kit.Acting(t, be, id, topical).Acquires(64))
+		some += len(acquire(t, be, id, topical, 64))
 		return some == 64
 	})
-	other := kit.Join(t, be, topical, time.Minute)
-	kit.Equal(t, "free", survey(t, be, topical).Free, 0)
-	kit.Equal(t, "members", len(survey(t, be, topical).Members), 2)
-	kit.Equal(t, "acquired by another", len(other.Acquires(64)), 0)
-	kit.OK(t, s.Close(t.Context()))
-	kit.Equal(t, "acquired by another", len(other.Acquires(64)), 64)
+	other, _ := member(t, be, time.Minute, topical)
+	equal(t, "free", survey(t, be, topical).Free, 0)
+	equal(t, "members", len(survey(t, be, topical).Members), 2)
+	equal(t, "acquired by another", len(acquire(t, be, other, topical, 64)), 0)
+	ok(t, s.Close(t.Context()))
+	equal(t, "acquired by another", len(acquire(t, be, other, topical, 64)), 64)
 }
 
 // The nodes that a client was told at its start may be gone when a session is opened later.
@@ -163,17 +162,17 @@ func TestASessionOpensWithoutTheFirstNodes(t *testing.T) {
 	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{seed.Addr()}})
 	t.Cleanup(func() { c.Close() })
 	be := on(c, "lg")
-	kit.OK(t, be.Check(t.Context(), nil))
+	ok(t, be.Check(t.Context(), nil))
 	cluster.Failover(t, heir, "TAKEOVER")
 	seed.Kill()
-	kit.Eventually(t, "a session opens under all tags", func() bool {
+	eventually(t, "a session opens under all tags", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		s, err := be.OpenSession(ctx, backend.SessionSpec{ID: kit.ID(), TTL: time.Minute, Consumers: []string{topical.Name}})
+		s, err := be.OpenSession(ctx, backend.SessionSpec{ID: newID(), TTL: time.Minute, Consumers: []string{topical.Name}})
 		if err != nil {
 			return false
 		}
 		defer s.Close(t.Context())
-		return s.Heartbeat(ctx) == nil && kit.Must[int64](t)(c.ZCard(ctx, "{lg0}:sessions").Result()) > 0
+		return s.Heartbeat(ctx) == nil && must[int64](t)(c.ZCard(ctx, "{lg0}:sessions").Result()) > 0
 	})
 }

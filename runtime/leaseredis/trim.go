@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
@@ -39,7 +41,7 @@ type trimmer struct {
 
 // trim drops what all consumers have passed, and returns how many entries. Of a stream that is
 // empty then nothing is left.
-func (tr *trimmer) trim(ctx context.Context, sh *shape) (int, error) {
+func (tr *trimmer) trim(ctx context.Context, sh *shape, _ []backend.ConsumerInfo) (int, error) {
 	total := 0
 	for tag := range sh.tags {
 		readers, err := tr.readersOf(ctx, tag)
@@ -64,14 +66,17 @@ func (tr *trimmer) trim(ctx context.Context, sh *shape) (int, error) {
 			}
 			passed[name] = upto
 		}
-		for topics, err := range tr.pages(ctx, tr.prefix(tag)+"topics", "-inf") {
-			if err != nil {
-				return total, err
+		err = tr.pages(ctx, tr.prefix(tag)+"topics", "-inf", func(page []redis.Z) error {
+			topics := make([]string, len(page))
+			for i, z := range page {
+				topics[i] = z.Member.(string)
 			}
 			n, err := tr.trimTopics(ctx, tag, len(readers), passed, topics)
-			if total += n; err != nil {
-				return total, err
-			}
+			total += n
+			return err
+		})
+		if err != nil {
+			return total, err
 		}
 	}
 	return total, nil
@@ -114,17 +119,12 @@ func (tr *trimmer) trimDue(ctx context.Context, tag int, consumer string) (bool,
 	if err != nil {
 		return false, err
 	}
-	n, err := tr.dirty(ctx, tag, consumer)
+	key := tr.prefix(tag) + "dirty:" + consumer
+	n, err := ask(ctx, tr.shards, key, func(ctx context.Context) (int64, error) { return tr.client.ZCard(ctx, key).Result() })
 	if err != nil {
 		return false, err
 	}
 	return tr.looks.due(viewPart{tag: tag, consumer: consumer}, int64(last.ms), int(n)), nil
-}
-
-// dirty counts the streams of a view that have messages left.
-func (tr *trimmer) dirty(ctx context.Context, tag int, consumer string) (int64, error) {
-	key := tr.prefix(tag) + "dirty:" + consumer
-	return ask(ctx, tr.shards, key, func(ctx context.Context) (int64, error) { return tr.client.ZCard(ctx, key).Result() })
 }
 
 // readersOf returns the consumers that are known under a tag, with the patterns of all their members.
@@ -158,8 +158,9 @@ func (cat *catalog) readersOf(ctx context.Context, tag int) (map[string]backend.
 
 // lastID is the id of the last message of a tag.
 func (st *streams) lastID(ctx context.Context, tag int) (position, error) {
-	key := st.prefix(tag) + "meta"
-	last, err := st.hget(ctx, key, key, "last")
+	last, err := ask(ctx, st.shards, st.prefix(tag)+"meta", func(ctx context.Context) (string, error) {
+		return st.client.HGet(ctx, st.prefix(tag)+"meta", "last").Result()
+	})
 	return parsePosition(last), err
 }
 
@@ -171,19 +172,18 @@ func (tr *trimmer) trimView(ctx context.Context, sh *shape, tag int, consumer st
 		return 0, 0, err
 	}
 	upto = int64(last.ms)
-	for resources, err := range tr.pages(ctx, tr.prefix(tag)+"dirty:"+consumer, "-inf") {
-		if err != nil {
-			return upto, dropped, err
+	err = tr.pages(ctx, tr.prefix(tag)+"dirty:"+consumer, "-inf", func(page []redis.Z) error {
+		resources := make([]string, len(page))
+		for i, z := range page {
+			resources[i] = z.Member.(string)
 		}
 		least, n, err := tr.trimCopies(ctx, sh, tag, consumer, resources)
-		if dropped += n; err != nil {
-			return upto, dropped, err
-		}
-		if least > 0 {
+		if dropped += n; err == nil && least > 0 {
 			upto = min(upto, least-1)
 		}
-	}
-	return upto, dropped, nil
+		return err
+	})
+	return upto, dropped, err
 }
 
 // trimCopies trims streams of a consumer's view under a tag. It returns the least id that is
@@ -226,7 +226,10 @@ func (tr *trimmer) trimTopics(ctx context.Context, tag, readers int, passed map[
 		for name, upto := range passed {
 			args = append(args, name, upto)
 		}
-		reply, err := tr.run(ctx, tag, scripts.trimtopics, with(args, part...)...)
+		for _, t := range part {
+			args = append(args, t)
+		}
+		reply, err := tr.run(ctx, tag, scripts.trimtopics, args...)
 		if err != nil {
 			return dropped, fmt.Errorf("leaseredis: trim topics: %w", err)
 		}
@@ -366,7 +369,9 @@ func (tr *trimmer) trimTag(ctx context.Context, sh *shape, tag int, topics []str
 		if viewed(info) == "" || !slices.ContainsFunc(topics, func(t string) bool { return backend.MatchTopic(info.Topics, t) }) {
 			continue
 		}
-		left, err := tr.dirty(ctx, tag, name)
+		left, err := ask(ctx, tr.shards, "dirty:"+name, func(ctx context.Context) (int64, error) {
+			return tr.client.ZCard(ctx, tr.prefix(tag)+"dirty:"+name).Result()
+		})
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package leaseredis
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,9 +32,11 @@ func (o *operator) UnmatchedTopics(ctx context.Context) ([]UnmatchedTopic, error
 		}
 		out = nil
 		for tag := range sh.tags {
-			if out, err = o.unmatched(ctx, tag, out); err != nil {
+			some, err := o.unmatched(ctx, tag)
+			if err != nil {
 				return err
 			}
+			out = append(out, some...)
 		}
 		return nil
 	})
@@ -46,8 +49,8 @@ func (o *operator) UnmatchedTopics(ctx context.Context) ([]UnmatchedTopic, error
 	return out, nil
 }
 
-// unmatched adds those of one tag to out.
-func (o *operator) unmatched(ctx context.Context, tag int, out []UnmatchedTopic) ([]UnmatchedTopic, error) {
+// unmatched lists those of one tag.
+func (o *operator) unmatched(ctx context.Context, tag int) (out []UnmatchedTopic, err error) {
 	readers, err := o.readersOf(ctx, tag)
 	if err != nil {
 		return nil, err
@@ -58,24 +61,36 @@ func (o *operator) unmatched(ctx context.Context, tag int, out []UnmatchedTopic)
 			patterns = append(patterns, info.Topics...)
 		}
 	}
-	for topics, err := range o.pages(ctx, o.prefix(tag)+"topics", "-inf") {
-		if err != nil {
-			return nil, err
-		}
-		topics = slices.DeleteFunc(topics, func(t string) bool { return backend.MatchTopic(patterns, t) })
-		lens, err := askEach(ctx, o.shards, len(topics),
-			func(pipe redis.Pipeliner, i int) *redis.IntCmd { return pipe.XLen(ctx, o.topicKey(tag, topics[i])) },
-			func(i int) string {
-				return "leaseredis: count the messages of " + strconv.Quote(o.topicKey(tag, topics[i]))
-			})
-		if err != nil {
-			return nil, err
-		}
-		for i, n := range lens {
-			if n > 0 {
-				out = append(out, UnmatchedTopic{Topic: topics[i], Messages: n, Key: o.topicKey(tag, topics[i])})
+	err = o.pages(ctx, o.prefix(tag)+"topics", "-inf", func(page []redis.Z) error {
+		var topics []string
+		for _, z := range page {
+			if topic := z.Member.(string); !backend.MatchTopic(patterns, topic) {
+				topics = append(topics, topic)
 			}
 		}
-	}
-	return out, nil
+		if len(topics) == 0 {
+			return nil
+		}
+		lens := make([]*redis.IntCmd, len(topics))
+		err := o.pipelined(ctx, func(pipe redis.Pipeliner) {
+			for i, t := range topics {
+				lens[i] = pipe.XLen(ctx, o.prefix(tag)+"t:"+t)
+			}
+		})
+		if err != nil {
+			return err
+		}
+		for i, t := range topics {
+			key := o.prefix(tag) + "t:" + t
+			n, err := lens[i].Result()
+			if err != nil {
+				return fmt.Errorf("leaseredis: count the messages of %s: %w", strconv.Quote(key), err)
+			}
+			if n > 0 {
+				out = append(out, UnmatchedTopic{Topic: t, Messages: n, Key: key})
+			}
+		}
+		return nil
+	})
+	return out, err
 }

@@ -5,20 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
-// inEffectsWorld makes a scenario for backends with transactions.
-func inEffectsWorld(run func(t testing.TB, w *world)) func(testing.TB, Factory) {
-	return inWorld(func(t testing.TB, w *world) {
-		needs(t, w.be.Capabilities().Tx != nil && w.f.Effect != nil, "the backend has no transactions")
-		run(t, w)
-	})
+// effectsWorld is a world whose handlers write an effect for each message.
+func effectsWorld(t testing.TB, f Factory) *world {
+	t.Helper()
+	w := newWorld(t, f)
+	if w.be.Capabilities().Tx == nil || f.Effect == nil {
+		t.Skip("the backend has no transactions")
+	}
+	return w
 }
 
 // inTx makes handlers of the transaction form: they write the effect, and then do h.
@@ -45,7 +45,10 @@ func (w *world) effectsAre(topics []string, n int, missing ...int) {
 			w.t.Fatalf("the effect of %s was written twice", e)
 		}
 		seen[e] = true
-		i := strings.LastIndexByte(e, '/')
+		i := len(e) - 1
+		for e[i] != '/' {
+			i--
+		}
 		var num int
 		fmt.Sscan(e[i+1:], &num)
 		if num <= last[e[:i]] {
@@ -56,11 +59,12 @@ func (w *world) effectsAre(topics []string, n int, missing ...int) {
 			w.t.Fatalf("the effect of %s was written although it failed", e)
 		}
 	}
-	kit.Equal(w.t, "effects", len(seen), len(topics)*(n-len(missing)))
+	equal(w.t, "effects", len(seen), len(topics)*(n-len(missing)))
 }
 
 var txScenarios = []check{
-	{"Effects_of_the_transaction_form_happen_exactly_once", inEffectsWorld(func(t testing.TB, w *world) {
+	{"Effects_of_the_transaction_form_happen_exactly_once", func(t testing.TB, f Factory) {
+		w := effectsWorld(t, f)
 		w.publish(events("x", 40, "a", "b", "c")...)
 		w.startWith(spec(), w.inTx(func(_ context.Context, _ *process, m lease.Message[payload]) error {
 			switch {
@@ -74,15 +78,16 @@ var txScenarios = []check{
 			return nil
 		}), lease.WithBatch(15))
 		w.drained()
-		kit.Equal(t, "dead letters", len(w.dead()), 3)
+		equal(t, "dead letters", len(w.dead()), 3)
 		w.effectsAre([]string{"x"}, 40, 9, 12, 20)
-	})},
-	{"Effects_of_the_batch_transaction_form_happen_exactly_once", inEffectsWorld(func(t testing.TB, w *world) {
+	}},
+	{"Effects_of_the_batch_transaction_form_happen_exactly_once", func(t testing.TB, f Factory) {
+		w := effectsWorld(t, f)
 		w.publish(events("x", 40, "a", "b", "c")...)
 		w.startWith(spec(), func(*process) []lease.Handler {
 			return []lease.Handler{lease.BatchTx("order", func(ctx context.Context, tx any, ms []lease.Message[payload]) error {
 				for _, m := range ms {
-					if err := w.f.Effect(ctx, w.be, tx, fmt.Sprintf("%s/%s/%d", m.Topic, m.Key, m.Payload.N)); err != nil {
+					if err := f.Effect(ctx, w.be, tx, fmt.Sprintf("%s/%s/%d", m.Topic, m.Key, m.Payload.N)); err != nil {
 						return err
 					}
 					if m.Payload.N == 9 {
@@ -93,10 +98,11 @@ var txScenarios = []check{
 			})}
 		}, lease.WithBatch(15))
 		w.drained()
-		kit.Equal(t, "dead letters", len(w.dead()), 1)
+		equal(t, "dead letters", len(w.dead()), 1)
 		w.effectsAre([]string{"x"}, 40, 9)
-	})},
-	{"Effects_survive_crashes_zombies_and_lost_replies_exactly_once", inEffectsWorld(func(t testing.TB, w *world) {
+	}},
+	{"Effects_survive_crashes_zombies_and_lost_replies_exactly_once", func(t testing.TB, f Factory) {
+		w := effectsWorld(t, f)
 		topics := []string{"t0", "t1", "t2"}
 		for _, topic := range topics {
 			w.publish(events(topic, 40, "a", "b")...)
@@ -107,41 +113,52 @@ var txScenarios = []check{
 		})
 		// The zombie is cut off in the middle of a transaction and wakes when others are done.
 		entered, wake := make(chan struct{}, 9), w.gate()
-		zombie := w.startWith(mortal(), w.inTx(on(10, func(_ context.Context, p *process, m lease.Message[payload]) error {
-			p.link.cut()
-			entered <- struct{}{}
-			<-wake.opened
+		zombie := w.startWith(mortal(), w.inTx(func(_ context.Context, p *process, m lease.Message[payload]) error {
+			if m.Payload.N == 10 {
+				p.link.cut()
+				entered <- struct{}{}
+				<-wake.opened
+			}
 			return nil
-		})), lease.WithBatch(4))
+		}), lease.WithBatch(4))
 		arrive(t, entered)
 		p := w.startWith(mortal(), slow, lease.WithBatch(4))
-		for _, op := range []string{"Tx.Commit", "Begin", "Acquire", "Release"} {
+		for _, op := range []string{"TxCommit", "Begin", "Acquire", "Release"} {
 			p.link.loseReplies(op, 2)
 		}
 		p.atWork()
 		p.crash()
 		q := w.startWith(mortal(), slow, lease.WithBatch(4))
-		for _, op := range []string{"Tx.Commit", "Begin", "Acquire"} {
+		for _, op := range []string{"TxCommit", "Begin", "Acquire"} {
 			q.link.loseReplies(op, 2)
 		}
 		w.drained()
 		wake.open()
 		zombie.link.mend()
-		kit.Eventually(t, "the zombie is back", func() bool { return len(w.owners()) == 2 })
-		kit.Equal(t, "lost replies of Tx.Commit", q.link.left("Tx.Commit"), 0)
+		eventually(t, "the zombie is back", func() bool { return len(w.owners()) == 2 })
+		equal(t, "lost replies of TxCommit", q.link.left("TxCommit"), 0)
 		for _, topic := range topics {
 			w.publish(event(topic, "a", 41))
 		}
-		w.finished(3 * 41)
+		w.handled(3 * 41)
+		w.drained()
 		w.effectsAre(topics, 41)
-		kit.Equal(t, "dead letters", len(w.dead()), 0)
-	})},
-	{"A_transaction_of_a_handler_that_is_told_to_stop_is_rolled_back", inEffectsWorld(func(t testing.TB, w *world) {
+		equal(t, "dead letters", len(w.dead()), 0)
+	}},
+	{"A_transaction_of_a_handler_that_is_told_to_stop_is_rolled_back", func(t testing.TB, f Factory) {
+		w := effectsWorld(t, f)
 		w.publish(events("x", 2)...)
 		s := spec()
 		s.Drain = time.Millisecond
-		entered := make(chan struct{}, 9)
-		p := w.startWith(s, w.inTx(on(2, stays(entered))))
+		entered := make(chan struct{})
+		p := w.startWith(s, w.inTx(func(ctx context.Context, _ *process, m lease.Message[payload]) error {
+			if m.Payload.N == 2 {
+				close(entered)
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}))
 		arrive(t, entered)
 		p.stop()
 		if n := len(w.f.Effects(t, w.be)); n > 1 {
@@ -151,10 +168,10 @@ var txScenarios = []check{
 		w.drained()
 		w.effectsAre([]string{"x"}, 2)
 		for _, c := range w.of(2) {
-			kit.Equal(t, "attempt", c.attempt, 1)
+			equal(t, "attempt", c.attempt, 1)
 			if c.err != nil && !errors.Is(c.cancelledCause, lease.ErrHandover) {
 				t.Fatalf("cause %v", c.cancelledCause)
 			}
 		}
-	})},
+	}},
 }

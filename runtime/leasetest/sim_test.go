@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
-	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -312,7 +311,7 @@ func (s *simulation) strike() {
 			s.clock.Add(int64(s.dice.upTo(2*time.Minute) - time.Minute))
 		}
 	case 5: // in vain: they fail again
-		kit.Must[int](s.t)(s.operator().Replay(s.t.Context(), operate.DeadLetterFilter{Consumer: "c", Reason: "*" + errHandler.Error() + "*"}))
+		must[int](s.t)(s.operator().Replay(s.t.Context(), operate.DeadLetterFilter{Consumer: "c", Reason: "*" + errHandler.Error() + "*"}))
 	default:
 		if len(s.running) < 5 {
 			s.launch()
@@ -355,10 +354,10 @@ func (s *simulation) judge() {
 		for id := range handled {
 			gone[id] = true
 		}
-		kit.Equal(s.t, "I4, I6: handled or dead", len(gone), total)
+		equal(s.t, "I4, I6: handled or dead", len(gone), total)
 		inOrder(s.t, s.successes(), byKey)
 		if s.calm {
-			kit.Equal(s.t, "I7: handled twice without a fault", twice(s.world), 0)
+			equal(s.t, "I7: handled twice without a fault", twice(s.world), 0)
 		}
 	}
 	if !s.steps { // a clock that jumps takes leases from believers; the fence stands
@@ -376,7 +375,7 @@ func (s *simulation) judge() {
 				s.t.Fatalf("message %s of %s is a dead letter after %d attempts: %s", d.MessageID, d.Topic, d.Attempts, d.Reason)
 			}
 		}
-		kit.Equal(s.t, "dead letters: #7 of each topic", buried, simTopics)
+		equal(s.t, "dead letters: #7 of each topic", buried, simTopics)
 		s.apart()
 	}
 	owner := map[string]string{}
@@ -417,7 +416,7 @@ func (s *simulation) judgeEffects(want int) {
 		}
 		last[key] = e.n
 	}
-	kit.Equal(s.t, "I4, I6: effects", len(s.effects), want)
+	equal(s.t, "I4, I6: effects", len(s.effects), want)
 }
 
 // historyOf tells the calls and the effects of a key in the order of time.

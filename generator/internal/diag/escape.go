@@ -1,7 +1,6 @@
 package diag
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"unicode"
@@ -19,7 +18,11 @@ func Hidden(r rune) bool {
 
 // Escape returns s with hidden characters and bytes that are not UTF-8 as Go escapes.
 func Escape(s string) string {
-	if utf8.ValidString(s) && !strings.ContainsFunc(s, Hidden) {
+	clean := utf8.ValidString(s)
+	for _, r := range s {
+		clean = clean && !Hidden(r)
+	}
+	if clean {
 		return s
 	}
 	var b strings.Builder
@@ -27,7 +30,10 @@ func Escape(s string) string {
 		r, n := utf8.DecodeRuneInString(s[i:])
 		switch {
 		case r == utf8.RuneError && n == 1:
-			fmt.Fprintf(&b, `\x%02x`, s[i])
+			const hex = "0123456789abcdef"
+			b.WriteString(`\x`)
+			b.WriteByte(hex[s[i]>>4])
+			b.WriteByte(hex[s[i]&15])
 		case Hidden(r):
 			q := strconv.QuoteRuneToASCII(r)
 			b.WriteString(q[1 : len(q)-1])
@@ -37,16 +43,4 @@ func Escape(s string) string {
 		i += n
 	}
 	return b.String()
-}
-
-// Wrap breaks text into lines of at most so many bytes, where words allow.
-func Wrap(text string, width int) (lines []string) {
-	for word := range strings.FieldsSeq(text) {
-		if last := len(lines) - 1; last >= 0 && len(lines[last])+1+len(word) <= width {
-			lines[last] += " " + word
-		} else {
-			lines = append(lines, word)
-		}
-	}
-	return lines
 }

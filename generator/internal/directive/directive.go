@@ -69,8 +69,11 @@ func (a Arg) String() string {
 
 // quote returns the token that is read back as s.
 func quote(s string) string {
-	if s != "" && !strings.ContainsAny(s, " \"`") && utf8.ValidString(s) && s[0] != ',' && s[len(s)-1] != ',' &&
-		!strings.ContainsFunc(s, diag.Hidden) {
+	plain := s != "" && !strings.ContainsAny(s, " \"`") && utf8.ValidString(s) && s[0] != ',' && s[len(s)-1] != ','
+	for _, r := range s {
+		plain = plain && !diag.Hidden(r)
+	}
+	if plain {
 		return s
 	}
 	return strconv.Quote(s)

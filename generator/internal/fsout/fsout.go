@@ -131,8 +131,7 @@ func Plan(root string, files []File, stale []string) (*Changes, *diag.List) {
 		if err != nil || !info.Mode().IsRegular() {
 			continue
 		}
-		_, queries := p.owned(path.Join(path.Dir(name), Queries))
-		if content, err := dir.ReadFile(name); err == nil && (Owned(content) || bySQLC(content) && queries) {
+		if content, err := dir.ReadFile(name); err == nil && (Owned(content) || bySQLC(content) && p.beside(path.Join(path.Dir(name), Queries))) {
 			p.changes.dirs = append(p.changes.dirs, path.Dir(name))
 			p.changes.writes = append(p.changes.writes, write{path: name, old: content, mode: info.Mode().Perm()})
 		}
@@ -154,10 +153,8 @@ type planner struct {
 	diags   *diag.List
 }
 
-// refuse reports a file that cannot be written, and returns false.
-func (p *planner) refuse(code, name, message, hint string) bool {
+func (p *planner) refuse(code, name, message, hint string) {
 	p.diags.Add(finding(p.changes.root, code, name, message, hint))
-	return false
 }
 
 func finding(root, code, name, message, hint string) diag.Diagnostic {
@@ -175,7 +172,8 @@ func (p *planner) allowed(name string) bool {
 	}
 	for part := range strings.SplitSeq(name, "/") {
 		if len(part) > 255 {
-			return p.refuse("LG0606", name, fmt.Sprintf("file name is %d bytes long, at most 255 are possible", len(part)), "shorten the name of the source file")
+			p.refuse("LG0606", name, fmt.Sprintf("file name is %d bytes long, at most 255 are possible", len(part)), "shorten the name of the source file")
+			return false
 		}
 	}
 	return true
@@ -190,14 +188,20 @@ func deletable(name string) bool {
 	return strings.HasSuffix(name, Suffix) || base == Queries || slices.Contains(FromQueries(), base)
 }
 
-// owned reports whether a regular file is at name, and whether it is leasegen's own.
-func (p *planner) owned(name string) (there, own bool) {
+// beside reports whether the file of queries at name is there and leasegen's own.
+func (p *planner) beside(name string) bool {
 	info, err := p.dir.Lstat(name)
 	if err != nil || !info.Mode().IsRegular() {
-		return false, false
+		return false
 	}
 	content, err := p.dir.ReadFile(name)
-	return true, err == nil && Owned(content)
+	return err == nil && Owned(content)
+}
+
+// headless reports whether a regular file is at name that is not leasegen's own.
+func (p *planner) headless(name string) bool {
+	info, err := p.dir.Lstat(name)
+	return err == nil && info.Mode().IsRegular() && !p.beside(name)
 }
 
 type onDisk struct {
@@ -214,11 +218,14 @@ func (p *planner) target(f File) (old *onDisk, ok bool) {
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && dir == path.Dir(name) && f.ofTable(): // it will be made
 		case err != nil:
-			return nil, p.refuse("LG0605", dir, "the output directory cannot be reached: "+reason(err), "")
+			p.refuse("LG0605", dir, "the output directory cannot be reached: "+reason(err), "")
+			return nil, false
 		case info.Mode()&fs.ModeSymlink != 0:
-			return nil, p.refuse("LG0603", dir, "the output directory is a symbolic link", "name the real directory instead, or replace the link")
+			p.refuse("LG0603", dir, "the output directory is a symbolic link", "name the real directory instead, or replace the link")
+			return nil, false
 		case !info.IsDir():
-			return nil, p.refuse("LG0604", dir, "is not a directory", "")
+			p.refuse("LG0604", dir, "is not a directory", "")
+			return nil, false
 		}
 	}
 	info, err := p.dir.Lstat(name)
@@ -226,27 +233,27 @@ func (p *planner) target(f File) (old *onDisk, ok bool) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, true
 	case err != nil:
-		return nil, p.refuse("LG0605", name, "cannot be examined: "+reason(err), "")
+		p.refuse("LG0605", name, "cannot be examined: "+reason(err), "")
+		return nil, false
 	case info.Mode()&fs.ModeSymlink != 0:
-		return nil, p.refuse("LG0603", name, "is a symbolic link, which leasegen does not write through", "remove the link")
+		p.refuse("LG0603", name, "is a symbolic link, which leasegen does not write through", "remove the link")
+		return nil, false
 	case !info.Mode().IsRegular():
-		return nil, p.refuse("LG0604", name, "is a "+kind(info.Mode())+", where a generated file goes", "move it away")
+		p.refuse("LG0604", name, "is a "+kind(info.Mode())+", where a generated file goes", "move it away")
+		return nil, false
 	}
 	content, err := p.dir.ReadFile(name)
-	there, own := false, false // the queries that sqlc has made the file of
-	if f.Beside != "" && bySQLC(content) {
-		there, own = p.owned(f.Beside)
-	}
 	switch {
 	case err != nil:
-		return nil, p.refuse("LG0605", name, "cannot be read: "+reason(err), "change its permissions")
-	case Owned(content), same(content, f.Content), own:
+		p.refuse("LG0605", name, "cannot be read: "+reason(err), "change its permissions")
+		return nil, false
+	case Owned(content), same(content, f.Content), f.Beside != "" && bySQLC(content) && p.beside(f.Beside):
 		return &onDisk{content, info.Mode()}, true
-	case there: // reported there
+	case f.Beside != "" && bySQLC(content) && p.headless(f.Beside): // reported there
 	case foreign(content):
-		return nil, p.refuse("LG0602", name, "was generated by another tool", "rename it, or the source file that leasegen reads")
+		p.refuse("LG0602", name, "was generated by another tool", "rename it, or the source file that leasegen reads")
 	default:
-		return nil, p.refuse("LG0601", name, "was not generated by leasegen: its first line is not the header", "rename it; if leasegen did write it, delete it and run again")
+		p.refuse("LG0601", name, "was not generated by leasegen: its first line is not the header", "rename it; if leasegen did write it, delete it and run again")
 	}
 	return nil, false
 }

@@ -158,7 +158,12 @@ func (c *Consumer) Postgres() bool { return c.Tx() || c.Table != nil }
 
 // Tx reports whether any handler joins the backend's transaction.
 func (c *Consumer) Tx() bool {
-	return slices.ContainsFunc(c.Handlers, func(h Handler) bool { return h.Form == OneTx || h.Form == BatchTx })
+	for _, h := range c.Handlers {
+		if h.Form == OneTx || h.Form == BatchTx {
+			return true
+		}
+	}
+	return false
 }
 
 // Form is the shape of a handler's signature.

@@ -7,7 +7,6 @@ import (
 	"go/parser"
 	"go/token"
 	"go/types"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -96,7 +95,7 @@ func (c *compilation) written(dir string, planned map[string]bool, first string)
 	here = map[string]bool{}
 	name := c.outputs[first].Name.Name
 	add := func(path string, compiled bool) {
-		if planned[path] || Ignored(path) {
+		if base := filepath.Base(path); planned[path] || strings.HasPrefix(base, "_") || strings.HasPrefix(base, ".") {
 			return
 		}
 		if s, ok := c.syntax(path, name); ok {
@@ -222,7 +221,11 @@ func (c *compilation) Import(path string) (*types.Package, error) {
 // all are the packages that were checked, and those that they import, by path.
 func (c Checked) all() map[string]*packages.Package {
 	out := map[string]*packages.Package{}
-	packages.Visit(slices.Collect(maps.Values(c)), nil, func(p *packages.Package) { out[p.PkgPath] = p })
+	var roots []*packages.Package
+	for _, p := range c {
+		roots = append(roots, p)
+	}
+	packages.Visit(roots, nil, func(p *packages.Package) { out[p.PkgPath] = p })
 	return out
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"go/token"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -74,10 +75,10 @@ func register(constraint, suffix string, files []*ir.File) *ir.File {
 // at so that names do not depend on the system on which leasegen runs.
 func (r *resolver) elsewhere(pkg *load.Package) (constraints []string) {
 	for _, f := range pkg.Excluded {
-		if f.Src == nil || load.Ignored(f.Path) {
+		if base := filepath.Base(f.Path); f.Src == nil || strings.HasPrefix(base, "_") || strings.HasPrefix(base, ".") {
 			continue
 		}
-		file := parseFile(r.prog.Module.Fset, f, &diag.List{})
+		file := parseFile(r.prog.Module.Fset, f.Path, f.Src, &diag.List{})
 		if file.syntax == nil {
 			continue
 		}

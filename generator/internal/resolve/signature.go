@@ -106,7 +106,10 @@ func isNamed(t types.Type, path, name string) bool {
 
 // looksLikeTx reports whether a type is a transaction of some kind.
 func looksLikeTx(t types.Type) bool {
-	n, ok := pointee(t).(*types.Named)
+	if p, ok := t.(*types.Pointer); ok {
+		t = types.Unalias(p.Elem())
+	}
+	n, ok := t.(*types.Named)
 	return ok && n.Obj().Name() == "Tx"
 }
 

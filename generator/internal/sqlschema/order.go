@@ -99,12 +99,13 @@ func flyway(files []migration) []migration {
 func compareVersions(a, b []string) int {
 	part := func(v []string, i int) string {
 		if i < len(v) {
-			return v[i]
+			return strings.TrimLeft(v[i], "0")
 		}
 		return ""
 	}
 	for i := range max(len(a), len(b)) {
-		if c := compareNumbers(part(a, i), part(b, i)); c != 0 {
+		x, y := part(a, i), part(b, i)
+		if c := cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y)); c != 0 {
 			return c
 		}
 	}

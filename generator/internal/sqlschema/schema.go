@@ -1,7 +1,6 @@
 package sqlschema
 
 import (
-	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,9 +106,6 @@ func (w *words) next() sqltext.Token {
 	return t
 }
 
-// rest is what was not read.
-func (w *words) rest() []sqltext.Token { return w.tokens[min(w.at, len(w.tokens)):] }
-
 // skip passes the words if they come next, all of them.
 func (w *words) skip(texts ...string) bool {
 	for i, text := range texts {
@@ -143,12 +139,12 @@ func (s *Schema) apply(w *words) {
 		case w.skip("sequence"):
 			w.skip("if", "not", "exists")
 			name := w.name()
-			s.sequences[name] = cache(w.rest(), 1)
+			s.sequences[name] = cache(w.tokens[min(w.at, len(w.tokens)):], 1)
 		}
 	case w.skip("alter", "sequence"):
 		w.skip("if", "exists")
 		name := w.name()
-		s.sequences[name] = cache(w.rest(), s.sequences[name])
+		s.sequences[name] = cache(w.tokens[min(w.at, len(w.tokens)):], s.sequences[name])
 	case w.skip("alter", "table"):
 		w.skip("if", "exists")
 		w.skip("only")
@@ -234,29 +230,18 @@ func column(tokens []sqltext.Token) (Column, bool) {
 
 // expression joins the words of a default up to the next clause of the column.
 func expression(tokens []sqltext.Token) string {
-	for i, t := range outside(tokens) {
-		if i > 0 && t.Is("not", "null", "primary", "unique", "check", "references", "constraint", "collate", "generated", "deferrable") {
+	depth := 0
+	for i, t := range tokens {
+		switch {
+		case t.Is("("):
+			depth++
+		case t.Is(")"):
+			depth--
+		case depth == 0 && i > 0 && t.Is("not", "null", "primary", "unique", "check", "references", "constraint", "collate", "generated", "deferrable"):
 			return bare(tokens[:i])
 		}
 	}
 	return bare(tokens)
-}
-
-// outside are the tokens that stand in no round brackets, and their places.
-func outside(tokens []sqltext.Token) iter.Seq2[int, sqltext.Token] {
-	return func(yield func(int, sqltext.Token) bool) {
-		depth := 0
-		for i, t := range tokens {
-			switch {
-			case t.Is("("):
-				depth++
-			case t.Is(")"):
-				depth--
-			case depth == 0 && !yield(i, t):
-				return
-			}
-		}
-	}
 }
 
 // bare is an expression without what changes nothing: brackets and casts around it, and the schema of a function of
@@ -295,8 +280,14 @@ func uncast(tokens []sqltext.Token) []sqltext.Token {
 			}
 		}
 	}
-	for i, t := range outside(tokens) {
-		if i > 0 && t.Is(":") && i+1 < len(tokens) && tokens[i+1].Is(":") {
+	depth := 0
+	for i, t := range tokens {
+		switch {
+		case t.Is("("):
+			depth++
+		case t.Is(")"):
+			depth--
+		case depth == 0 && i > 0 && t.Is(":") && i+1 < len(tokens) && tokens[i+1].Is(":"):
 			if isType(tokens[i+2:]) {
 				return tokens[:i]
 			}
@@ -367,7 +358,7 @@ func (t *Table) alter(w *words) {
 	case w.skip("add"):
 		w.skip("column")
 		exists := w.skip("if", "not", "exists")
-		c, ok := column(w.rest())
+		c, ok := column(w.tokens[min(w.at, len(w.tokens)):])
 		if _, i := t.Column(c.Name); ok && !(exists && i >= 0) {
 			t.Columns = append(t.Columns, c)
 		}

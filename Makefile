@@ -10,7 +10,7 @@ SOAK          ?= 20m
 # Packages whose tests run at once. The long ones mostly wait: for TTLs, servers and elections.
 TEST_PACKAGES ?= 2
 # Those that take longest begin first.
-LONG          := ./runtime/leasepg ./runtime/leaseredis ./runtime/leasetest ./proof ./proof/redis
+LONG          := ./runtime/leasepg ./runtime/leaseredis ./proof ./proof/redis ./runtime/leasetest ./proof/failover
 
 # Logs of servers surround the lines that say what failed; this repeats those.
 FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- FAIL|^FAIL|^panic:|^fatal error:|DATA RACE|^ +[a-z0-9_]+_test\.go:[0-9]+: '

@@ -1,11 +1,6 @@
 package generator
 
-import (
-	"time"
-
-	"github.com/leasegen/leasegen/generator/internal/diag"
-	"github.com/leasegen/leasegen/generator/internal/fsout"
-)
+import "time"
 
 // Config says what to generate.
 type Config struct {
@@ -28,12 +23,12 @@ type Result struct {
 	Root string
 	// Files is everything that should exist, sorted by path. It is empty if Diags has
 	// findings that are not warnings.
-	Files []fsout.File
+	Files []File
 	// Stale are files of leasegen that should not exist any more, sorted. Each has the
 	// suffix and the header of an output and lies in a package that loaded cleanly.
 	Stale []string
 	// Diags are the findings about the source.
-	Diags *diag.List
+	Diags *Findings
 	// Packages is how many packages something was type-checked of: those with directives, and what they need.
 	Packages int
 	// Timings are the steps of the pipeline in order.

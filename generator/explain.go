@@ -28,7 +28,7 @@ func Explain(topic string) (string, error) {
 		return d.Text(), nil
 	}
 	if e, ok := diag.Lookup(strings.ToUpper(topic)); ok {
-		return fmt.Sprintf("%s: %s\n\n%s", e.Code, e.Title, wrap(e.Explain)), nil
+		return fmt.Sprintf("%s: %s\n\n%s", e.Code, e.Title, strings.Join(diag.Wrap(e.Explain, 90), "\n")+"\n"), nil
 	}
 	known := spec.Names()
 	if strings.HasPrefix(strings.ToUpper(topic), "LG") {
@@ -36,25 +36,4 @@ func Explain(topic string) (string, error) {
 	}
 	slices.Sort(known)
 	return "", fmt.Errorf("there is no directive %q: %s", topic, diag.Suggest(topic, known))
-}
-
-// wrap breaks text into lines of at most 90 columns, where words allow.
-func wrap(text string) string {
-	var b strings.Builder
-	column := 0
-	for _, word := range strings.Fields(text) {
-		switch {
-		case column == 0:
-		case column+1+len(word) > 90:
-			b.WriteByte('\n')
-			column = 0
-		default:
-			b.WriteByte(' ')
-			column++
-		}
-		b.WriteString(word)
-		column += len(word)
-	}
-	b.WriteByte('\n')
-	return b.String()
 }

@@ -7,6 +7,8 @@ import (
 
 // What a command needs of a Result beyond this package.
 type (
+	// File is a generated file: where it belongs, and its content.
+	File = fsout.File
 	// Findings are what is wrong with the source, or with the disk.
 	Findings = diag.List
 	// Printer writes Findings as text, json or GitHub workflow commands.

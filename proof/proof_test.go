@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
+	"github.com/leasegen/leasegen/internal/fleet"
 )
 
 const (
@@ -88,7 +89,7 @@ func TestFreezeFenceRemoved(t *testing.T) {
 	stop()
 	s.quiet(t, 2*ttl)
 	v = s.judge(t)
-	printTable(t, row{"SIGSTOP, fence removed", n, f.count(takenOver), f.count(is("fenced")), time.Since(begin), v})
+	printTable(t, row{"SIGSTOP, fence removed", n, f.Count(fleet.TakenOver), f.Count(fleet.Is("fenced")), time.Since(begin), v})
 	if v.twice == 0 && v.stale == 0 {
 		t.Errorf("without the fence %d rounds did no harm: the test cannot see what the fence prevents", n)
 	}
@@ -96,7 +97,7 @@ func TestFreezeFenceRemoved(t *testing.T) {
 
 // mustHold injects n faults under load and checks the history. The three replicas have pools of
 // that many connections, or large ones.
-func mustHold(t *testing.T, fault string, m mode, n int, round func(*fleet), pools ...int) row {
+func mustHold(t *testing.T, fault string, m mode, n int, round func(*fleet.Fleet), pools ...int) row {
 	t.Helper()
 	s := newSite(t, m)
 	begin := time.Now()
@@ -109,7 +110,7 @@ func mustHold(t *testing.T, fault string, m mode, n int, round func(*fleet), poo
 	ready(t, s)
 	// On a busy machine a replica may own nothing yet when a fault hits it: that round is made up for.
 	done := 0
-	for done < n || f.count(takenOver) < n && done < 3*n {
+	for done < n || f.Count(fleet.TakenOver) < n && done < 3*n {
 		round(f)
 		if done++; done%10 == 0 {
 			t.Logf("%s: round %d of %d after %v", fault, done, n, time.Since(begin).Round(time.Second))
@@ -124,12 +125,12 @@ func mustHold(t *testing.T, fault string, m mode, n int, round func(*fleet), poo
 }
 
 // close waits until everything is handled, stops the replicas and checks the history.
-func (s *site) close(t *testing.T, f *fleet, fault string, n int, begin time.Time) row {
+func (s *site) close(t *testing.T, f *fleet.Fleet, fault string, n int, begin time.Time) row {
 	t.Helper()
 	s.drained(t)
-	f.stop()
+	f.Stop()
 	s.nothingInvented(t)
-	r := row{fault, n, f.count(takenOver), f.count(is("fenced")), time.Since(begin), s.judge(t)}
+	r := row{fault, n, f.Count(fleet.TakenOver), f.Count(fleet.Is("fenced")), time.Since(begin), s.judge(t)}
 	printTable(t, r)
 	if r.violations() > 0 {
 		t.Errorf("%s: the history is wrong: %+v", fault, r.verdict)
@@ -154,7 +155,7 @@ func TestPartition(t *testing.T) {
 	ready(t, s)
 	n := max(4, rounds(t)/5)
 	done := 0
-	for ; done < n || f.count(takenOver) < n && done < 3*n; done++ {
+	for ; done < n || f.Count(fleet.TakenOver) < n && done < 3*n; done++ {
 		p := proxies[rand.IntN(len(proxies))]
 		p.BlackHole()
 		time.Sleep(ttl + ttl/2 + rand.N(ttl/2))
@@ -203,17 +204,17 @@ func ready(t *testing.T, s *site) {
 	})
 }
 
-func killRound(f *fleet) {
-	f.kill(f.replicas[rand.IntN(len(f.replicas))])
+func killRound(f *fleet.Fleet) {
+	f.Kill(f.Replicas[rand.IntN(len(f.Replicas))])
 	// Sometimes before the leases are taken over, sometimes after.
 	time.Sleep(ttl/2 + rand.N(ttl))
 }
 
-func freezeRound(f *fleet) {
-	p := f.replicas[rand.IntN(len(f.replicas))]
-	f.freeze(p)
+func freezeRound(f *fleet.Fleet) {
+	p := f.Replicas[rand.IntN(len(f.Replicas))]
+	f.Freeze(p)
 	time.Sleep(ttl + ttl/2 + rand.N(ttl+ttl/2))
-	f.thaw(p)
+	f.Thaw(p)
 	time.Sleep(ttl/4 + rand.N(ttl/4))
 }
 

@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/internal/fleet"
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -34,7 +34,7 @@ type keyed struct {
 }
 
 // timed tells when leases are about to be released, by themselves or with their session:
-// from then on nobody works on them.
+// they rest from then on.
 type timed struct {
 	*leasepg.Backend
 	closing atomic.Int64 // when the session began to close
@@ -76,7 +76,7 @@ func (b *timed) tell(o operate.Observation) {
 			fmt.Printf("releasing %s %d %d\n", o.Resource, o.Epoch, at)
 		}
 	default:
-		tell(o)
+		fleet.Tell(o)
 	}
 }
 
@@ -95,24 +95,22 @@ func TestRebalance(t *testing.T) {
 		{8, 3, 5 * slotCount / 8},
 	} {
 		time.Sleep(2 * time.Second) // between the steps there is peace
-		from, begun := f.marker(), time.Now()
+		from, begun := f.Marker(), time.Now()
 		if step.to > step.from {
 			for range step.to - step.from {
-				p := &process{name: fmt.Sprintf("replica-%d", len(f.replicas)+1), dsn: s.dsn}
-				f.start(p)
-				f.replicas = append(f.replicas, p)
+				f.Add(replicaOf(slots, len(f.Replicas)+1, s.dsn))
 			}
 		} else {
-			f.leave(step.to)
+			f.Leave(f.Replicas[step.to:]...)
 		}
 		s.settled(t, step.to)
 		took := time.Since(begun)
 		// What the replicas told of it may still be on its way.
 		eventually(t, time.Minute, "the replicas have told of their new leases", func() bool {
-			n, _ := f.moves(from)
+			n, _ := moved(t, f, from)
 			return n >= step.least
 		})
-		moves, rests := f.moves(from)
+		moves, rests := moved(t, f, from)
 		waits := s.waits(t, begun, took)
 		t.Logf("%4d → %2d %7s %8d %6d %11v %11v %11v %11v", step.from, step.to, took.Round(100*time.Millisecond), step.least, moves,
 			quantile(rests, 0.5), quantile(rests, 0.99), quantile(waits, 0.5), quantile(waits, 0.99))
@@ -173,47 +171,27 @@ func (s *site) settled(t *testing.T, n int) {
 	})
 }
 
-// leave stops all replicas but n, at once and in good order.
-func (f *fleet) leave(n int) {
-	f.t.Helper()
-	leaving := f.replicas[n:]
-	for _, p := range leaving {
-		f.alive(p)
-		f.signal(p, syscall.SIGTERM)
-	}
-	for _, p := range leaving {
-		<-p.ended
-		if !p.cmd.ProcessState.Success() {
-			f.t.Errorf("%s: %v\n%s", p.name, p.cmd.ProcessState, f.stderr())
-		}
-		p.stdin.Close()
-	}
-	f.replicas = f.replicas[:n]
-}
-
-// moves counts the leases acquired since a marker, and says how long nobody had worked on
-// each.
-func (f *fleet) moves(from int) (n int, rests []time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	at := func(e event) time.Time {
-		ns, err := strconv.ParseInt(e.detail, 10, 64)
+// moved counts the leases acquired since a marker, and says how long each had rested before.
+func moved(t *testing.T, f *fleet.Fleet, from int) (n int, rests []time.Duration) {
+	t.Helper()
+	at := func(e fleet.Event) time.Time {
+		ns, err := strconv.ParseInt(e.Detail, 10, 64)
 		if err != nil {
-			f.t.Errorf("a replica told %+v: %v", e, err)
+			t.Errorf("a replica told %+v: %v", e, err)
 		}
 		return time.Unix(0, ns)
 	}
-	byslot := map[string][]event{}
-	for _, e := range f.events[from:] {
-		if e.what == "releasing" || e.what == "acquired" {
-			byslot[e.resource] = append(byslot[e.resource], e)
+	byslot := map[string][]fleet.Event{}
+	for _, e := range f.Events(from) {
+		if e.What == "releasing" || e.What == "acquired" {
+			byslot[e.Resource] = append(byslot[e.Resource], e)
 		}
 	}
 	for _, es := range byslot {
-		slices.SortFunc(es, func(a, b event) int { return at(a).Compare(at(b)) })
+		slices.SortFunc(es, func(a, b fleet.Event) int { return at(a).Compare(at(b)) })
 		var last time.Time
 		for _, e := range es {
-			if e.what == "releasing" {
+			if e.What == "releasing" {
 				last = at(e)
 				continue
 			}

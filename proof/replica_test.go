@@ -4,18 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/fleet"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
@@ -75,25 +73,16 @@ func fails(m lease.Message[numbered]) error {
 	return nil
 }
 
-// replicaMain is a replica process. It tells on standard output what it observes, one
-// line for each event, and ends when it is told to or its parent is gone.
+// replicaMain is a replica process.
 func replicaMain() int {
-	if mode(os.Getenv(envMode)) == busy {
-		spin()
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	go func() {
-		io.Copy(io.Discard, os.Stdin) // ends with the parent
-		stop()
-		time.Sleep(5 * time.Second)
-		os.Exit(3)
-	}()
-	if err := replica(ctx, mode(os.Getenv(envMode)), os.Getenv(envDSN), os.Getenv(envName)); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
+	return fleet.Main(func(ctx context.Context) error {
+		m := mode(os.Getenv(envMode))
+		if m == busy {
+			fleet.Spin(ctx)
+			return nil
+		}
+		return replica(ctx, m, os.Getenv(envDSN), os.Getenv(envName))
+	})
 }
 
 func replica(ctx context.Context, m mode, dsn, name string) error {
@@ -123,7 +112,7 @@ func replica(ctx context.Context, m mode, dsn, name string) error {
 	if m == fenceOnly || m == unfenced {
 		be = &careless{Backend: pg, fence: m == fenceOnly}
 	}
-	observe := operate.ObserverFunc(tell)
+	observe := operate.ObserverFunc(fleet.Tell)
 	if m == slots {
 		watched := &timed{Backend: pg}
 		be, observe = watched, watched.tell
@@ -169,26 +158,6 @@ func newConsumer(be lease.Backend, name string, m mode, opts ...lease.Option) (*
 			}),
 		},
 	}, opts...)
-}
-
-// tell prints what the controller counts.
-func tell(o operate.Observation) {
-	switch o := o.(type) {
-	case operate.ObservedAcquire:
-		how := "free"
-		if o.Crashed {
-			how = "crashed"
-		}
-		fmt.Printf("acquired %s %d %s\n", o.Resource, o.Epoch, how)
-	case operate.ObservedLoss:
-		fmt.Printf("lost %s %d\n", o.Resource, o.Epoch)
-	case operate.ObservedFenced:
-		fmt.Printf("fenced %s %d\n", o.Resource, o.Epoch)
-	case operate.ObservedSession:
-		if o.Open {
-			fmt.Printf("session %s\n", o.Session)
-		}
-	}
 }
 
 // careless is the backend without what stands beside the fence, and, if fence is

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
+	"github.com/leasegen/leasegen/internal/fleet"
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -26,31 +27,31 @@ func TestFrozenHolder(t *testing.T) {
 	s := newSite(t, fenceOnly)
 	f := startFleet(t, fenceOnly, s.dsn, s.dsn)
 	for i := range 3 {
-		from := f.marker()
+		from := f.Marker()
 		if err := s.publish(t.Context(), "t.one", 1); err != nil {
 			t.Fatal(err)
 		}
-		var frozen *process
+		var frozen *fleet.Process
 		var epoch int64
 		eventually(t, time.Minute, "a replica is about to commit", func() bool {
-			_, e := f.find(from, is("committing"))
-			for _, p := range f.replicas {
-				if p.name == e.replica {
-					f.freeze(p)
-					frozen, epoch = p, e.epoch
+			_, e := f.Find(from, fleet.Is("committing"))
+			for _, p := range f.Replicas {
+				if p.Name == e.Replica {
+					f.Freeze(p)
+					frozen, epoch = p, e.Epoch
 				}
 			}
 			return frozen != nil
 		})
 		eventually(t, time.Minute, "the other replica takes over and handles the message", func() bool {
-			i, _ := f.find(from, func(e event) bool { return takenOver(e) && e.replica != frozen.name && e.epoch > epoch })
+			i, _ := f.Find(from, func(e fleet.Event) bool { return fleet.TakenOver(e) && e.Replica != frozen.Name && e.Epoch > epoch })
 			return i >= 0
 		})
 		s.drained(t)
-		f.thaw(frozen)
+		f.Thaw(frozen)
 		eventually(t, time.Minute, "the frozen replica notices that its lease is gone", func() bool {
-			i, _ := f.find(from, func(e event) bool {
-				return e.replica == frozen.name && e.epoch == epoch && (e.what == "fenced" || e.what == "lost")
+			i, _ := f.Find(from, func(e fleet.Event) bool {
+				return e.Replica == frozen.Name && e.Epoch == epoch && (e.What == "fenced" || e.What == "lost")
 			})
 			return i >= 0
 		})
@@ -59,11 +60,11 @@ func TestFrozenHolder(t *testing.T) {
 		if err := s.pool.QueryRow(t.Context(), `SELECT count(*), min(replica) FROM effect WHERE seq = $1`, i+1).Scan(&rows, &by); err != nil {
 			t.Fatal(err)
 		}
-		if rows != 1 || by == frozen.name {
-			t.Fatalf("message %d has %d effects, one by %s; want one, not by %s, which was frozen", i+1, rows, by, frozen.name)
+		if rows != 1 || by == frozen.Name {
+			t.Fatalf("message %d has %d effects, one by %s; want one, not by %s, which was frozen", i+1, rows, by, frozen.Name)
 		}
 	}
-	f.stop()
+	f.Stop()
 	if v := s.judge(t); v.violations() > 0 {
 		t.Errorf("the history is wrong: %+v", v)
 	}
@@ -145,17 +146,17 @@ func TestServerKilled(t *testing.T) {
 		s.pool.Reset()
 	}
 	s.drained(t)
-	f.stop()
+	f.Stop()
 	seen := map[string]int64{}
 	grants := 0
-	for _, e := range f.events {
-		if e.what != "acquired" {
+	for _, e := range f.Events(0) {
+		if e.What != "acquired" {
 			continue
 		}
 		grants++
-		k := fmt.Sprint(e.resource, " ", e.epoch)
+		k := fmt.Sprint(e.Resource, " ", e.Epoch)
 		if seen[k]++; seen[k] > 1 {
-			t.Errorf("epoch %d of %s was granted twice", e.epoch, e.resource)
+			t.Errorf("epoch %d of %s was granted twice", e.Epoch, e.Resource)
 		}
 	}
 	if grants < 10 {
@@ -248,7 +249,7 @@ func TestPoolOfOne(t *testing.T) {
 }
 
 // calm is the TTL of replicas that are to lose nothing, however busy the machine is.
-const calm = 4 * ttl
+const calm = 5 * ttl
 
 // inProcess runs a replica of this process, whose handler has the one form, until the
 // test ends or stop is called.

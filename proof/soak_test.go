@@ -2,13 +2,10 @@ package proof
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"runtime/metrics"
 	"slices"
 	"strconv"
@@ -18,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/leasegen/leasegen/internal/fleet"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -60,7 +58,7 @@ func TestSoak(t *testing.T) {
 	for killed := time.Now(); time.Since(begin) < w.took; time.Sleep(100 * time.Millisecond) {
 		// The first replica is never killed: its memory is what is looked at. The last kill is long over at the end.
 		if time.Since(killed) >= w.kills && time.Since(begin) < w.took-w.kills {
-			f.kill(f.replicas[1+rand.IntN(2)])
+			f.Kill(f.Replicas[1+rand.IntN(2)])
 			killed = time.Now()
 		}
 		if early.memory == 0 && time.Since(begin) > w.took/4 {
@@ -71,9 +69,9 @@ func TestSoak(t *testing.T) {
 	end := time.Now()
 	stop()
 	s.soaked(t)
-	f.stop()
+	f.Stop()
 
-	t.Logf("%v, %d messages/s on %d topics, %d takeovers after kills", w.took, w.perSecond, w.topics, f.count(takenOver))
+	t.Logf("%v, %d messages/s on %d topics, %d takeovers after kills", w.took, w.perSecond, w.topics, f.Count(fleet.TakenOver))
 	t.Logf("%12s %9s %10s %10s %10s %6s %6s %9s", "consumer", "effects", "waits p50", "waits p99", "longest", "lost", "twice", "disorder")
 	published, _ := s.total()
 	for _, name := range soakers {
@@ -120,7 +118,7 @@ func soakGroup(be lease.Backend, log *slog.Logger) (*lease.Group, error) {
 					SELECT $1, u.topic, u.seq, u.id::bigint FROM unnest($2::text[], $3::bigint[], $4::text[]) u (topic, seq, id)`, name, topics, seqs, ids)
 				return err
 			})},
-		}, lease.WithLogger(log), lease.WithObserver(operate.ObserverFunc(tell)))
+		}, lease.WithLogger(log), lease.WithObserver(operate.ObserverFunc(fleet.Tell)))
 		if err != nil {
 			return nil, err
 		}
@@ -148,34 +146,11 @@ func tellMemory(ctx context.Context) {
 // busyLoop keeps one core busy until the test ends.
 func busyLoop(t *testing.T) {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
+	p := fleet.NewProcess("busy loop", []string{envMode + "=" + string(busy)}, func(string) {}, os.Stderr)
+	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), envMode+"="+string(busy))
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		stdin.Close()
-		_ = cmd.Wait()
-	})
-}
-
-// spin is a busy loop that ends with its parent.
-func spin() {
-	go func() {
-		io.Copy(io.Discard, os.Stdin)
-		os.Exit(0)
-	}()
-	for sum := [sha256.Size]byte{}; ; {
-		sum = sha256.Sum256(sum[:])
-	}
+	t.Cleanup(p.End)
 }
 
 // sprinkle publishes messages to topics chosen at random, each the key of its messages, until the returned function is
@@ -276,17 +251,16 @@ type weighed struct {
 }
 
 // weigh measures memory as the least of the last ten seconds, so that it does not depend on when garbage was collected.
-func (s *site) weigh(t *testing.T, f *fleet) (w weighed) {
+func (s *site) weigh(t *testing.T, f *fleet.Fleet) (w weighed) {
 	t.Helper()
-	f.mu.Lock()
-	for _, e := range slices.Backward(f.events) {
-		if time.Since(e.at) > 10*time.Second {
+	for _, e := range slices.Backward(f.Events(0)) {
+		if time.Since(e.At) > 10*time.Second {
 			break
 		}
-		if e.what != "memory" || e.replica != f.replicas[0].name {
+		if e.What != "memory" || e.Replica != f.Replicas[0].Name {
 			continue
 		}
-		n, err := strconv.ParseInt(e.resource, 10, 64)
+		n, err := strconv.ParseInt(e.Resource, 10, 64)
 		if err != nil {
 			t.Errorf("a replica told %+v: %v", e, err)
 		}
@@ -294,7 +268,6 @@ func (s *site) weigh(t *testing.T, f *fleet) (w weighed) {
 			w.memory = n
 		}
 	}
-	f.mu.Unlock()
 	var seconds float64
 	err := s.pool.QueryRow(t.Context(), `SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8,
 		(SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c

@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/internal/must"
 )
 
 // Two ways for a program without leasegen to read the log, in the order of ids.
@@ -35,46 +37,35 @@ type work func(ctx context.Context, tx pgx.Tx, ids, topics []string, payloads []
 
 // bareLoop reads n messages, works on them and stores its position after each batch,
 // one after the other, in one connection.
-func bareLoop(ctx context.Context, pool *pgxpool.Pool, n int, query string, do work) (time.Duration, error) {
-	conn, err := pool.Acquire(ctx)
-	if err != nil {
-		return 0, err
-	}
+func bareLoop(ctx context.Context, pool *pgxpool.Pool, n int, query string, do work) time.Duration {
+	conn := must.Get(pool.Acquire(ctx))
 	defer conn.Release()
 	for _, sql := range []string{
 		`CREATE TABLE IF NOT EXISTS bare (name text PRIMARY KEY, epoch bigint, pos bigint, snap pg_snapshot, x xid8) WITH (fillfactor = 60)`,
 		`INSERT INTO bare VALUES ('bare', 1, 0) ON CONFLICT (name) DO UPDATE SET pos = 0`,
 	} {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			return 0, err
-		}
+		must.Get(conn.Exec(ctx, sql))
 	}
 	at := position{snap: "1:1:", x: "1"}
 	begin := time.Now()
 	for read := 0; read < n; {
-		b, err := at.next(ctx, conn.Conn(), query, do != nil)
-		if err != nil {
-			return 0, err
-		}
+		b := at.next(ctx, conn.Conn(), query, do != nil)
 		if b.count == 0 {
-			return 0, fmt.Errorf("the log ended after %d of %d messages", read, n)
+			must.Do(fmt.Errorf("the log ended after %d of %d messages", read, n))
 		}
 		read += b.count
 		if do == nil {
-			err = at.store(ctx, conn)
-		} else {
-			err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-				if err := do(ctx, tx, b.ids, b.topics, b.payloads); err != nil {
-					return err
-				}
-				return at.store(ctx, tx)
-			})
+			must.Do(at.store(ctx, conn))
+			continue
 		}
-		if err != nil {
-			return 0, err
-		}
+		must.Do(pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			if err := do(ctx, tx, b.ids, b.topics, b.payloads); err != nil {
+				return err
+			}
+			return at.store(ctx, tx)
+		}))
 	}
-	return time.Since(begin), nil
+	return time.Since(begin)
 }
 
 // position is how far the loop has got, and the snapshot it last read with.
@@ -89,15 +80,12 @@ type batchRead struct {
 	payloads    [][]byte
 }
 
-func (p *position) next(ctx context.Context, conn *pgx.Conn, query string, keep bool) (b batchRead, err error) {
+func (p *position) next(ctx context.Context, conn *pgx.Conn, query string, keep bool) (b batchRead) {
 	args := []any{p.pos, batch}
 	if query == sameReads {
 		args = append(args, p.snap, p.x)
 	}
-	rows, err := conn.Query(ctx, query, args...)
-	if err != nil {
-		return b, err
-	}
+	rows := must.Get(conn.Query(ctx, query, args...))
 	defer rows.Close()
 	var (
 		id               *int64
@@ -106,9 +94,7 @@ func (p *position) next(ctx context.Context, conn *pgx.Conn, query string, keep 
 		published        *time.Time
 	)
 	for rows.Next() {
-		if err := rows.Scan(&id, &topic, &key, &kind, &payload, &headers, &published); err != nil {
-			return b, err
-		}
+		must.Do(rows.Scan(&id, &topic, &key, &kind, &payload, &headers, &published))
 		if id == nil {
 			p.snap, p.x = *topic, *key
 			continue
@@ -120,7 +106,8 @@ func (p *position) next(ctx context.Context, conn *pgx.Conn, query string, keep 
 			payload = nil
 		}
 	}
-	return b, rows.Err()
+	must.Do(rows.Err())
+	return b
 }
 
 type execer interface {

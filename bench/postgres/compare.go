@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -38,9 +39,7 @@ func (b *bench) beside(what string, got float64, unit, theirs string, holds bool
 }
 
 func (b *bench) compared(ctx context.Context, begin time.Time) error {
-	if err := b.conditions(ctx, begin); err != nil {
-		return err
-	}
+	b.conditions(ctx, begin)
 	fmt.Fprintf(b.out, "| what | leasegen | the other | better |\n|---|---:|---:|---|\n")
 	failed := false
 	for _, r := range b.results {
@@ -69,27 +68,24 @@ type process struct {
 	ended          chan error
 }
 
-func startProcess(ctx context.Context, pool *pgxpool.Pool, spec lease.Spec) (*process, error) {
+func startProcess(ctx context.Context, pool *pgxpool.Pool, spec lease.Spec) *process {
 	p := &process{ended: make(chan error, 1)}
-	c, err := lease.NewConsumer(leasepg.New(pool), spec, lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
+	c := must.Get(lease.NewConsumer(leasepg.New(pool), spec, lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
 		switch o.(type) {
 		case operate.ObservedAcquire:
 			p.acquired.Add(1)
 		case operate.ObservedLoss:
 			p.lost.Add(1)
 		}
-	})))
-	if err != nil {
-		return nil, err
-	}
+	}))))
 	ctx, p.cancel = context.WithCancel(ctx)
 	go func() { p.ended <- c.Run(ctx) }()
-	return p, nil
+	return p
 }
 
-func (p *process) stop() error {
+func (p *process) stop() {
 	p.cancel()
-	return <-p.ended
+	must.Do(<-p.ended)
 }
 
 // until polls for a minute.
@@ -103,52 +99,29 @@ func until(what string, cond func() bool) error {
 }
 
 // known makes n topics known, on a server whose own housekeeping does not count.
-func known(ctx context.Context, b *bench, pool *pgxpool.Pool, n int) (*leasepg.Backend, error) {
+func known(ctx context.Context, b *bench, pool *pgxpool.Pool, n int) *leasepg.Backend {
 	for _, sql := range []string{`ALTER SYSTEM SET autovacuum = off`, `SELECT pg_reload_conf()`} {
-		if _, err := pool.Exec(ctx, sql); err != nil {
-			return nil, err
-		}
+		must.Get(pool.Exec(ctx, sql))
 	}
 	be := leasepg.New(pool)
 	b.leases = n
-	_, err := register(ctx, b, be)
-	if err == nil {
-		_, err = pool.Exec(ctx, `CHECKPOINT`)
-	}
-	return be, err
+	register(ctx, b, be)
+	must.Get(pool.Exec(ctx, `CHECKPOINT`))
+	return be
 }
 
 const watched = 20 * time.Second
 
-func secondProcess(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
+func secondProcess(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 	const n = 2000
-	be, err := known(ctx, b, pool, n)
-	if err != nil {
-		return err
-	}
+	be := known(ctx, b, pool, n)
 	spec := perTopic("leases", lease.One("", noop))
-	one, err := startProcess(ctx, pool, spec)
-	if err != nil {
-		return err
-	}
-	if err := owned(ctx, be, "leases", []int{n}); err != nil {
-		return err
-	}
-	alone, err := idle(ctx, pool, watched)
-	if err != nil {
-		return err
-	}
-	two, err := startProcess(ctx, pool, spec)
-	if err != nil {
-		return err
-	}
-	if err := owned(ctx, be, "leases", []int{n / 2, n / 2}); err != nil {
-		return err
-	}
-	both, err := idle(ctx, pool, watched)
-	if err != nil {
-		return err
-	}
+	one := startProcess(ctx, pool, spec)
+	owned(ctx, be, "leases", []int{n})
+	alone := idle(ctx, pool, watched)
+	two := startProcess(ctx, pool, spec)
+	owned(ctx, be, "leases", []int{n / 2, n / 2})
+	both := idle(ctx, pool, watched)
 	s := watched.Seconds()
 	xacts, xids, wal := (both.commits-alone.commits)/s, (both.xids-alone.xids)/s, (both.wal-alone.wal)/s/1000
 	b.beside("holding 2,000 topics: transaction ids", alone.xids/s, "/s", "0.2 /s", alone.xids/s <= 0.5)
@@ -156,66 +129,47 @@ func secondProcess(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 	b.beside("a second process for them adds transactions", xacts, "/s", "1,976 /s", xacts <= 19)
 	b.beside("a second process for them adds transaction ids", xids, "/s", "1,976 /s", xids <= 1)
 	b.beside("a second process for them adds WAL", wal, "KB/s", "499 KB/s", wal <= 5)
-	return errors.Join(one.stop(), two.stop())
+	one.stop()
+	two.stop()
 }
 
-func acquireRate(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
+func acquireRate(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 	const n = 3000
-	if _, err := known(ctx, b, pool, n); err != nil {
-		return err
-	}
+	known(ctx, b, pool, n)
 	begin := time.Now()
-	p, err := startProcess(ctx, pool, perTopic("leases", lease.One("", noop)))
-	if err != nil {
-		return err
-	}
-	if err := until("all topics are acquired", func() bool { return p.acquired.Load() == n }); err != nil {
-		return err
-	}
+	p := startProcess(ctx, pool, perTopic("leases", lease.One("", noop)))
+	must.Do(until("all topics are acquired", func() bool { return p.acquired.Load() == n }))
 	rate := n / time.Since(begin).Seconds()
 	b.beside("topics acquired, from the start of the process", rate, "/s", "555-777 /s", rate > 777)
-	return p.stop()
+	p.stop()
 }
 
-func idleTopics(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
+func idleTopics(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 	const n = 1000
-	be, err := known(ctx, b, pool, n)
-	if err != nil {
-		return err
-	}
-	p, err := startProcess(ctx, pool, perTopic("leases", lease.One("", noop)))
-	if err != nil {
-		return err
-	}
-	if err := owned(ctx, be, "leases", []int{n}); err != nil {
-		return err
-	}
-	d, err := idle(ctx, pool, watched)
-	if err != nil {
-		return err
-	}
+	be := known(ctx, b, pool, n)
+	p := startProcess(ctx, pool, perTopic("leases", lease.One("", noop)))
+	owned(ctx, be, "leases", []int{n})
+	d := idle(ctx, pool, watched)
 	s := watched.Seconds()
 	b.beside("1,000 idle topics: transactions", d.commits/s, "/s", "234 /s", d.commits/s <= 23)
 	b.beside("1,000 idle topics: transaction ids", d.xids/s, "/s", "189 /s", d.xids/s <= 1)
 	b.beside("1,000 idle topics: WAL", d.wal/s/1000, "KB/s", "23 KB/s", d.wal/s/1000 <= 2.3)
-	return p.stop()
+	p.stop()
 }
 
-func publishNumbers(ctx context.Context, be *leasepg.Backend, topic string, from, to int) error {
+func publishNumbers(ctx context.Context, be *leasepg.Backend, topic string, from, to int) {
 	var es []lease.Event
 	for i := from; i < to; i++ {
 		es = append(es, lease.Event{Topic: topic, Kind: "n", Payload: []byte(strconv.Itoa(i))})
 	}
-	return be.Publish(ctx, es)
+	must.Do(be.Publish(ctx, es))
 }
 
 // orderKept does what inverts the order where messages are deleted when they are handled
 // and their space is used again: 1,000 messages, half of them handled, vacuum, 200 more.
-func orderKept(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
+func orderKept(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 	be := leasepg.New(pool)
-	if err := publishNumbers(ctx, be, "t.one", 0, 1000); err != nil {
-		return err
-	}
+	publishNumbers(ctx, be, "t.one", 0, 1000)
 	var mu sync.Mutex
 	var seen []int
 	count := func() int {
@@ -240,30 +194,14 @@ func orderKept(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 	})
 	spec := perTopic("order", h)
 	spec.Drain = time.Millisecond
-	first, err := startProcess(ctx, pool, spec)
-	if err != nil {
-		return err
-	}
-	if err := until("half of the messages are handled", func() bool { return count() == 500 }); err != nil {
-		return err
-	}
-	if err := first.stop(); err != nil {
-		return err
-	}
-	if _, err := pool.Exec(ctx, `VACUUM`); err != nil {
-		return err
-	}
-	if err := publishNumbers(ctx, be, "t.one", 1000, 1200); err != nil {
-		return err
-	}
+	first := startProcess(ctx, pool, spec)
+	must.Do(until("half of the messages are handled", func() bool { return count() == 500 }))
+	first.stop()
+	must.Get(pool.Exec(ctx, `VACUUM`))
+	publishNumbers(ctx, be, "t.one", 1000, 1200)
 	close(half)
-	second, err := startProcess(ctx, pool, spec)
-	if err != nil {
-		return err
-	}
-	if err := until("all messages are handled", func() bool { return count() >= 1200 }); err != nil {
-		return err
-	}
+	second := startProcess(ctx, pool, spec)
+	must.Do(until("all messages are handled", func() bool { return count() >= 1200 }))
 	mu.Lock()
 	inverted := 0
 	for i := range seen[1:] {
@@ -273,25 +211,20 @@ func orderKept(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 	}
 	mu.Unlock()
 	b.beside("messages out of order, 500 of 1,000 handled, vacuum, 200 more", float64(inverted), "", "inverted", inverted == 0)
-	return second.stop()
+	second.stop()
 }
 
 // starvedPool lets handlers hold every connection of their process's pool for three ttls,
 // while another process would take what is not held.
-func starvedPool(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
+func starvedPool(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 	const ttl, topics = 2 * time.Second, 4
 	cfg := pool.Config()
 	cfg.MaxConns = topics
-	small, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		return err
-	}
+	small := must.Get(pgxpool.NewWithConfig(ctx, cfg))
 	defer small.Close()
 	be := leasepg.New(pool)
 	for i := range topics {
-		if err := publishNumbers(ctx, be, fmt.Sprint("t.", i), 0, 1); err != nil {
-			return err
-		}
+		publishNumbers(ctx, be, fmt.Sprint("t.", i), 0, 1)
 	}
 	var busy atomic.Int64
 	begun := make(chan struct{}) // all topics are owned, and handlers may use the pool
@@ -308,32 +241,23 @@ func starvedPool(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 	}))
 	spec.TTL = ttl
 	spec.Drain = time.Second
-	holder, err := startProcess(ctx, small, spec)
-	if err != nil {
-		return err
-	}
-	if err := owned(ctx, be, "starved", []int{topics}); err != nil {
-		return err
-	}
+	holder := startProcess(ctx, small, spec)
+	owned(ctx, be, "starved", []int{topics})
 	close(begun)
-	if err := until("the pool is used up", func() bool { return busy.Load() == topics }); err != nil {
-		return err
-	}
+	must.Do(until("the pool is used up", func() bool { return busy.Load() == topics }))
 	at := time.Now()
 	spec.Handlers = []lease.Handler{lease.One("", noop)}
-	other, err := startProcess(ctx, pool, spec)
-	if err != nil {
-		return err
-	}
+	other := startProcess(ctx, pool, spec)
 	time.Sleep(time.Until(at.Add(5 * ttl / 2)))
 	stolen := float64(holder.lost.Load() + other.acquired.Load())
 	b.beside("leases lost in 2.5 ttls while the pool is used up", stolen, "", "1, after 0.8 ttl", stolen == 0)
-	return errors.Join(holder.stop(), other.stop())
+	holder.stop()
+	other.stop()
 }
 
 // fullSpeed lets publishers commit one event after the other as fast as they can, while a
 // consumer and a reader that asks for id > position, as is often done, follow the log.
-func fullSpeed(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
+func fullSpeed(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 	const publishers, total = 16, 100_000
 	var (
 		mu             sync.Mutex
@@ -352,13 +276,8 @@ func fullSpeed(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 		return err
 	}))
 	spec.Per, spec.Batch = lease.PerGroup, batch
-	ours, err := startProcess(ctx, pool, spec)
-	if err != nil {
-		return err
-	}
-	if err := until("the group has an owner", func() bool { return ours.acquired.Load() == 1 }); err != nil {
-		return err
-	}
+	ours := startProcess(ctx, pool, spec)
+	must.Do(until("the group has an owner", func() bool { return ours.acquired.Load() == 1 }))
 	var published atomic.Bool
 	var naive int
 	var naiveErr error
@@ -383,15 +302,11 @@ func fullSpeed(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 	published.Store(true)
 	reading.Wait()
 	close(errs)
-	if err := errors.Join(<-errs, naiveErr); err != nil {
-		return err
-	}
+	must.Do(errors.Join(<-errs, naiveErr))
 	if err := until("all events are handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(handled) == total }); err != nil {
 		fmt.Fprintf(b.out, "   %v; what is left counts as lost\n", err)
 	}
-	if err := ours.stop(); err != nil {
-		return err
-	}
+	ours.stop()
 	fmt.Fprintf(b.out, "   published in %v, %s events/s\n", took.Round(time.Millisecond), thousands(int64(rate(total, took))))
 	lost := total - naive
 	b.beside("events lost of 100,000 from 16 publishers", float64(total-len(handled)), "",
@@ -399,28 +314,20 @@ func fullSpeed(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 		len(handled) == total && lost > 0)
 	b.beside("events handled twice", float64(done-len(handled)), "", "-", done == len(handled))
 	b.beside("events out of their publisher's order", float64(disorder), "", "-", disorder == 0)
-	return nil
 }
 
 // readNaively follows the log by id > position to its end, once all is published, and
 // returns how many events it saw.
 func readNaively(ctx context.Context, pool *pgxpool.Pool, published *atomic.Bool) (n int, err error) {
-	conn, err := pool.Acquire(ctx)
-	if err != nil {
-		return 0, err
-	}
+	defer must.Catch(&err)
+	conn := must.Get(pool.Acquire(ctx))
 	defer conn.Release()
 	for at := int64(0); ; {
 		last := published.Load() // asked before the read
-		rows, err := conn.Query(ctx, `SELECT id FROM leasegen.message WHERE id > $1 ORDER BY id LIMIT 100`, at)
-		if err != nil {
-			return n, err
-		}
+		rows := must.Get(conn.Query(ctx, `SELECT id FROM leasegen.message WHERE id > $1 ORDER BY id LIMIT 100`, at))
 		before := n
 		for rows.Next() {
-			if err := rows.Scan(&at); err != nil {
-				return n, err
-			}
+			must.Do(rows.Scan(&at))
 			n++
 		}
 		switch {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -19,40 +20,22 @@ const batch = 500
 
 // drain lets one consumer with one lease handle a backlog in order and do nothing
 // with it, beside a loop that reads the same rows and stores its position.
-func drain(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
-	if err := fill(ctx, b, pool, b.messages); err != nil {
-		return err
-	}
-	noop := func(context.Context, lease.Message[[]byte]) error { return nil }
-	ours, err := consume(ctx, pool, b.messages, lease.Spec{
-		Name: "drain", Per: lease.PerGroup, Topics: []string{"bench.*"}, Batch: batch, Handlers: []lease.Handler{lease.One("", noop)}})
-	if err != nil {
-		return err
-	}
-	same, err := bareLoop(ctx, pool, b.messages, sameReads, nil)
-	if err != nil {
-		return err
-	}
-	unsafe, err := bareLoop(ctx, pool, b.messages, idReads, nil)
-	if err != nil {
-		return err
-	}
+func drain(ctx context.Context, b *bench, pool *pgxpool.Pool) {
+	fill(ctx, b, pool, b.messages)
+	ours := consume(ctx, pool, b.messages, "drain", lease.PerGroup, lease.One("", noop))
+	same := bareLoop(ctx, pool, b.messages, sameReads, nil)
+	unsafe := bareLoop(ctx, pool, b.messages, idReads, nil)
 	got, loop := rate(b.messages, ours), rate(b.messages, same)
 	what := fmt.Sprintf("ordered drain, no-op, batch %d, %s messages", batch, thousands(int64(b.messages)))
 	b.report(result{what: what, got: got, unit: "msg/s", bare: loop, want: "0.6 of the bare loop", holds: got >= 0.6*loop})
 	b.report(result{what: "the same beside a loop that only reads id > position", got: got, unit: "msg/s", bare: rate(b.messages, unsafe)})
-	return nil
 }
 
 // effects lets the transaction form write one row for each message.
-func effects(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
+func effects(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 	n := b.messages / 5
-	if err := fill(ctx, b, pool, n); err != nil {
-		return err
-	}
-	if _, err := pool.Exec(ctx, `CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, message_id text, topic text, payload bytea)`); err != nil {
-		return err
-	}
+	fill(ctx, b, pool, n)
+	must.Get(pool.Exec(ctx, `CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, message_id text, topic text, payload bytea)`))
 	insert := func(ctx context.Context, tx pgx.Tx, ids, topics []string, payloads [][]byte) error {
 		_, err := tx.Exec(ctx, `INSERT INTO effect (message_id, topic, payload) SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[])`, ids, topics, payloads)
 		return err
@@ -68,21 +51,10 @@ func effects(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 		_, err := tx.Exec(ctx, `INSERT INTO effect (message_id, topic, payload) VALUES ($1, $2, $3)`, m.ID, m.Topic, m.Payload)
 		return err
 	})
-	ours, err := consume(ctx, pool, n, lease.Spec{
-		Name: "batched", Per: lease.PerGroup, Topics: []string{"bench.*"}, Batch: batch, Handlers: []lease.Handler{batched}})
-	if err != nil {
-		return err
-	}
-	bare, err := bareLoop(ctx, pool, n, sameReads, insert)
-	if err != nil {
-		return err
-	}
-	oneByOne, err := consume(ctx, pool, n, lease.Spec{
-		Name: "single", Per: lease.PerGroup, Topics: []string{"bench.*"}, Batch: batch, Handlers: []lease.Handler{single}})
-	if err != nil {
-		return err
-	}
-	bareSingle, err := bareLoop(ctx, pool, n, sameReads, func(ctx context.Context, tx pgx.Tx, ids, topics []string, payloads [][]byte) error {
+	ours := consume(ctx, pool, n, "batched", lease.PerGroup, batched)
+	bare := bareLoop(ctx, pool, n, sameReads, insert)
+	oneByOne := consume(ctx, pool, n, "single", lease.PerGroup, single)
+	bareSingle := bareLoop(ctx, pool, n, sameReads, func(ctx context.Context, tx pgx.Tx, ids, topics []string, payloads [][]byte) error {
 		for i := range ids {
 			if _, err := tx.Exec(ctx, `INSERT INTO effect (message_id, topic, payload) VALUES ($1, $2, $3)`, ids[i], topics[i], payloads[i]); err != nil {
 				return err
@@ -90,31 +62,24 @@ func effects(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
 	// Every consumer and every loop wrote each message once.
 	var rows int
-	if err := pool.QueryRow(ctx, `SELECT count(*) FROM effect`).Scan(&rows); err != nil {
-		return err
-	}
+	must.Do(pool.QueryRow(ctx, `SELECT count(*) FROM effect`).Scan(&rows))
 	if rows != 4*n {
-		return fmt.Errorf("%d rows were written, want %d", rows, 4*n)
+		must.Do(fmt.Errorf("%d rows were written, want %d", rows, 4*n))
 	}
 	const goal = 3 * 15_448
 	b.report(result{what: "transaction form, batch, one row each", got: rate(n, ours), unit: "msg/s", bare: rate(n, bare),
 		want: "3 x 15,448 msg/s", holds: rate(n, ours) >= goal})
 	b.report(result{what: "transaction form, one by one, one row each", got: rate(n, oneByOne), unit: "msg/s", bare: rate(n, bareSingle)})
-	return nil
 }
 
 // topics publishes to ten topics with a producer each, while a consumer drains them.
-func topics(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
+func topics(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 	const producers, chunk = 10, 100
 	each := b.messages / 2 / producers / chunk * chunk
 	n := each * producers
 	be := leasepg.New(pool)
-	noop := func(context.Context, lease.Message[[]byte]) error { return nil }
 	begin := time.Now()
 	var produced time.Duration
 	var wg sync.WaitGroup
@@ -135,29 +100,19 @@ func topics(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 	}
 	done := make(chan struct{})
 	go func() { wg.Wait(); produced = time.Since(begin); close(done) }()
-	if _, err := consume(ctx, pool, n, lease.Spec{
-		Name: "topics", Per: lease.PerTopic, Topics: []string{"bench.*"}, Batch: batch, Handlers: []lease.Handler{lease.One("", noop)}}); err != nil {
-		return err
-	}
+	consume(ctx, pool, n, "topics", lease.PerTopic, lease.One("", noop))
 	all := time.Since(begin)
 	<-done
 	close(errs)
-	if err := <-errs; err != nil {
-		return err
-	}
+	must.Do(<-errs)
 	const goal = 3 * 39_795
 	b.report(result{what: "10 topics, producer batch 100: published", got: rate(n, produced), unit: "msg/s"})
 	b.report(result{what: "10 topics, producer batch 100: published and handled", got: rate(n, all), unit: "msg/s"})
 
 	// The design's figure is for consuming, as the system it compares with measures it.
-	drained, err := consume(ctx, pool, n, lease.Spec{
-		Name: "again", Per: lease.PerTopic, Topics: []string{"bench.*"}, Batch: batch, Handlers: []lease.Handler{lease.One("", noop)}})
-	if err != nil {
-		return err
-	}
+	drained := consume(ctx, pool, n, "again", lease.PerTopic, lease.One("", noop))
 	b.report(result{what: "10 topics, producer batch 100: handled", got: rate(n, drained), unit: "msg/s",
 		want: "3 x 39,795 msg/s", holds: rate(n, drained) >= goal})
-	return nil
 }
 
 func rate(n int, d time.Duration) float64 { return float64(n) / d.Seconds() }
@@ -168,7 +123,7 @@ func event(topic, i int) lease.Event {
 }
 
 // fill publishes n messages over ten topics.
-func fill(ctx context.Context, b *bench, pool *pgxpool.Pool, n int) error {
+func fill(ctx context.Context, b *bench, pool *pgxpool.Pool, n int) {
 	be := leasepg.New(pool)
 	begin := time.Now()
 	const chunk = 10_000
@@ -177,18 +132,16 @@ func fill(ctx context.Context, b *bench, pool *pgxpool.Pool, n int) error {
 		for i := range events {
 			events[i] = event((at+i)%10, at+i)
 		}
-		if err := be.Publish(ctx, events); err != nil {
-			return err
-		}
+		must.Do(be.Publish(ctx, events))
 	}
 	fmt.Fprintf(b.out, "   published %s messages of 120 bytes in %v\n", thousands(int64(n)), time.Since(begin).Round(time.Millisecond))
-	_, err := pool.Exec(ctx, "VACUUM ANALYZE leasegen.message")
-	return err
+	must.Get(pool.Exec(ctx, "VACUUM ANALYZE leasegen.message"))
 }
 
 // consume runs a consumer until n messages are handled and stored, and returns the
 // time from its first message to its last commit.
-func consume(ctx context.Context, pool *pgxpool.Pool, n int, spec lease.Spec) (time.Duration, error) {
+func consume(ctx context.Context, pool *pgxpool.Pool, n int, name string, per lease.Per, h lease.Handler) time.Duration {
+	spec := lease.Spec{Name: name, Per: per, Topics: []string{"bench.*"}, Batch: batch, Handlers: []lease.Handler{h}}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var handled, bad atomic.Int64
@@ -206,36 +159,14 @@ func consume(ctx context.Context, pool *pgxpool.Pool, n int, spec lease.Spec) (t
 			close(done)
 		}
 	})
-	c, err := lease.NewConsumer(leasepg.New(pool), spec, lease.WithObserver(observe))
-	if err != nil {
-		return 0, err
-	}
+	c := must.Get(lease.NewConsumer(leasepg.New(pool), spec, lease.WithObserver(observe)))
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	const patience = 30 * time.Second
-	seen, quiet := int64(-1), time.NewTicker(patience)
-	defer quiet.Stop()
-wait:
-	for {
-		select {
-		case <-done:
-			break wait
-		case err := <-ended:
-			return 0, fmt.Errorf("the consumer ended: %w", err)
-		case <-quiet.C:
-			now := handled.Load()
-			if now == seen {
-				return 0, fmt.Errorf("nothing happened for %v at %d of %d messages", patience, now, n)
-			}
-			seen = now
-		}
-	}
+	must.Await(ctx, done, ended, handled.Load)
 	cancel()
-	if err := <-ended; err != nil {
-		return 0, err
-	}
+	must.Do(<-ended)
 	if bad.Load() > 0 {
-		return 0, fmt.Errorf("%d messages were not handled", bad.Load())
+		must.Do(fmt.Errorf("%d messages were not handled", bad.Load()))
 	}
-	return time.Duration(last.Load()), nil
+	return time.Duration(last.Load())
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,13 +10,14 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
 // latency publishes now and then to an idle system and measures from the end of the
 // commit to the handler's call.
-func latency(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
+func latency(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 	const n = 400
 	type call struct {
 		seq int
@@ -29,45 +31,32 @@ func latency(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 			calls <- call{seq, at}
 			return err
 		})}}
-	r, err := b.replica(ctx, pool.Config().ConnString(), spec)
-	if err != nil {
-		return err
-	}
+	r := b.replica(ctx, pool.Config().ConnString(), spec)
 	be := leasepg.New(pool)
-	publish := func(seq int) (time.Time, error) {
-		err := be.Publish(ctx, []lease.Event{{Topic: "t." + strconv.Itoa((seq+10)%10), Kind: "tick", Payload: []byte(strconv.Itoa(seq))}})
-		return time.Now(), err
+	publish := func(seq int) time.Time {
+		must.Do(be.Publish(ctx, []lease.Event{{Topic: "t." + strconv.Itoa((seq+10)%10), Kind: "tick", Payload: []byte(strconv.Itoa(seq))}}))
+		return time.Now()
 	}
-	wait := func() (call, error) {
+	wait := func() (c call) {
 		select {
-		case c := <-calls:
-			return c, nil
+		case c = <-calls:
 		case <-time.After(30 * time.Second):
-			return call{}, fmt.Errorf("a message was not handled within 30 s")
+			must.Do(errors.New("a message was not handled within 30 s"))
 		}
+		return c
 	}
 	for seq := range 10 { // the topics become known and owned
-		if _, err := publish(-10 + seq); err != nil {
-			return err
-		}
-		if _, err := wait(); err != nil {
-			return err
-		}
+		publish(-10 + seq)
+		wait()
 	}
 	var took []time.Duration
 	for seq := range n {
 		// From just after the last message to long after it: awake, dozing and asleep.
 		time.Sleep(time.Duration(seq%40) * 5 * time.Millisecond)
-		committed, err := publish(seq)
-		if err != nil {
-			return err
-		}
-		c, err := wait()
-		if err != nil {
-			return err
-		}
+		committed := publish(seq)
+		c := wait()
 		if c.seq != seq {
-			return fmt.Errorf("message %d was handled, want %d", c.seq, seq)
+			must.Do(fmt.Errorf("message %d was handled, want %d", c.seq, seq))
 		}
 		took = append(took, max(0, c.at.Sub(committed)))
 	}
@@ -80,5 +69,5 @@ func latency(ctx context.Context, b *bench, pool *pgxpool.Pool) error {
 		d := took[p.at]
 		b.report(result{what: "commit to handler, " + p.name, got: float64(d.Microseconds()) / 1000, unit: "ms", want: p.limit.String(), holds: d <= p.limit})
 	}
-	return r.stop()
+	r.stop()
 }

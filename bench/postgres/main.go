@@ -18,7 +18,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"runtime"
 	"runtime/pprof"
 	"strings"
@@ -26,18 +25,12 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(must.Main("bench", run)) }
 
 // bench is one run: a server, and what was measured on it.
 type bench struct {
@@ -63,7 +56,7 @@ type result struct {
 type measure struct {
 	name string
 	what string
-	run  func(context.Context, *bench, *pgxpool.Pool) error
+	run  func(context.Context, *bench, *pgxpool.Pool)
 }
 
 func measures() []measure {
@@ -77,7 +70,8 @@ func measures() []measure {
 	}
 }
 
-func run(ctx context.Context, args []string, out io.Writer) error {
+func run(ctx context.Context, args []string, out io.Writer) (err error) {
+	defer must.Catch(&err)
 	b := &bench{out: out}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	compare := fs.Bool("compare", false, "measure what other systems were measured with")
@@ -85,27 +79,17 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	fs.IntVar(&b.messages, "messages", 500_000, "messages of the ordered drain")
 	fs.IntVar(&b.leases, "leases", 40_000, "leases to acquire, hold and take over")
 	profile := fs.String("cpuprofile", "", "write a CPU profile of this process to a file")
-	if err := fs.Parse(args); err != nil {
-		return err
-	}
+	must.Do(fs.Parse(args))
 	if *profile != "" {
-		f, err := os.Create(*profile)
-		if err != nil {
-			return err
-		}
+		f := must.Get(os.Create(*profile))
 		defer f.Close()
-		if err := pprof.StartCPUProfile(f); err != nil {
-			return err
-		}
+		must.Do(pprof.StartCPUProfile(f))
 		defer pprof.StopCPUProfile()
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
-	var err error
 	// The defaults of a server with 2 GB, as the figures of the design were taken.
-	b.server, err = pgtest.Launch(pgtest.Config("max_connections", "200"), pgtest.Config("shared_buffers", "512MB"), pgtest.Config("max_wal_size", "4GB"))
-	if err != nil {
-		return err
-	}
+	b.server = must.Get(pgtest.Launch(
+		pgtest.Config("max_connections", "200"), pgtest.Config("shared_buffers", "512MB"), pgtest.Config("max_wal_size", "4GB")))
 	defer b.server.Close()
 	begin := time.Now()
 	all := measures()
@@ -124,28 +108,23 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if *compare {
 		return b.compared(ctx, begin)
 	}
-	return b.table(ctx, begin)
+	b.table(ctx, begin)
+	return nil
 }
 
-func (b *bench) measure(ctx context.Context, m measure) error {
-	pool, err := b.pool(ctx, b.server.DB(m.name))
-	if err != nil {
-		return err
-	}
+func (b *bench) measure(ctx context.Context, m measure) (err error) {
+	defer must.Catch(&err)
+	pool := b.pool(ctx, b.server.DB(m.name))
 	defer pool.Close()
-	if _, err := leasepg.Migrate(ctx, pool); err != nil {
-		return err
-	}
-	return m.run(ctx, b, pool)
+	must.Get(leasepg.Migrate(ctx, pool))
+	m.run(ctx, b, pool)
+	return nil
 }
 
-func (b *bench) pool(ctx context.Context, dsn string) (*pgxpool.Pool, error) {
-	cfg, err := pgxpool.ParseConfig(dsn)
-	if err != nil {
-		return nil, err
-	}
+func (b *bench) pool(ctx context.Context, dsn string) *pgxpool.Pool {
+	cfg := must.Get(pgxpool.ParseConfig(dsn))
 	cfg.MaxConns = 24
-	return pgxpool.NewWithConfig(ctx, cfg)
+	return must.Get(pgxpool.NewWithConfig(ctx, cfg))
 }
 
 // report adds a line to the table and says it at once.
@@ -177,24 +156,16 @@ func thousands(n int64) string {
 }
 
 // conditions is a line on where the figures were taken.
-func (b *bench) conditions(ctx context.Context, begin time.Time) error {
-	pool, err := b.pool(ctx, b.server.DSN("postgres"))
-	if err != nil {
-		return err
-	}
+func (b *bench) conditions(ctx context.Context, begin time.Time) {
+	pool := b.pool(ctx, b.server.DSN("postgres"))
 	defer pool.Close()
 	var version string
-	if err := pool.QueryRow(ctx, "SHOW server_version").Scan(&version); err != nil {
-		return err
-	}
+	must.Do(pool.QueryRow(ctx, "SHOW server_version").Scan(&version))
 	fmt.Fprintf(b.out, "\nPostgreSQL %s, %d CPUs, %s, fsync on; %v in all\n\n", version, runtime.NumCPU(), runtime.Version(), time.Since(begin).Round(time.Second))
-	return nil
 }
 
-func (b *bench) table(ctx context.Context, begin time.Time) error {
-	if err := b.conditions(ctx, begin); err != nil {
-		return err
-	}
+func (b *bench) table(ctx context.Context, begin time.Time) {
+	b.conditions(ctx, begin)
 	fmt.Fprintf(b.out, "%-67s %15s %15s %6s   %s\n", "what", "leasegen", "bare loop", "ratio", "to reach")
 	for _, r := range b.results {
 		bare, ratio := "-", "-"
@@ -211,5 +182,4 @@ func (b *bench) table(ctx context.Context, begin time.Time) error {
 		}
 		fmt.Fprintf(b.out, "%-67s %15s %15s %6s   %s\n", r.what, amount(r.got, r.unit), bare, ratio, verdict)
 	}
-	return nil
 }

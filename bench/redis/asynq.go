@@ -9,6 +9,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/internal/redistest"
 )
 
@@ -16,7 +17,7 @@ import (
 // round is filled anew.
 func drainAsynq(server *redistest.Server, workers, n int) *contender {
 	c := &contender{family: "asynq", what: fmt.Sprintf("1 queue, concurrency %d (no order)", workers), messages: n}
-	c.fill = func(ctx context.Context, _ int) error {
+	c.fill = func(ctx context.Context, _ int) {
 		conn := client(server)
 		defer conn.Close()
 		tasks := asynq.NewClientFromRedisClient(conn)
@@ -36,28 +37,25 @@ func drainAsynq(server *redistest.Server, workers, n int) *contender {
 		}
 		wg.Wait()
 		close(errs)
-		return <-errs
+		must.Do(<-errs)
 	}
-	c.drain = func(ctx context.Context, _ int) (time.Duration, error) {
+	c.drain = func(ctx context.Context, _ int) time.Duration {
 		conn := client(server)
 		defer conn.Close()
 		var handled, took atomic.Int64
 		done := make(chan struct{})
 		begin := time.Now()
 		srv := asynq.NewServerFromRedisClient(conn, asynq.Config{Concurrency: workers, Logger: silent{}, TaskCheckInterval: 10 * time.Millisecond})
-		err := srv.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		must.Do(srv.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
 			if handled.Add(1) == int64(n) {
 				took.Store(int64(time.Since(begin)))
 				close(done)
 			}
 			return nil
-		}))
-		if err != nil {
-			return 0, err
-		}
-		err = await(ctx, done, nil, handled.Load)
-		srv.Shutdown()
-		return time.Duration(took.Load()), err
+		})))
+		defer srv.Shutdown()
+		must.Await(ctx, done, nil, handled.Load)
+		return time.Duration(took.Load())
 	}
 	return c
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
@@ -54,13 +56,7 @@ func held(ctx context.Context, server *redistest.Server, o options, out io.Write
 // most names the commands that are called most.
 func most(calls map[string]float64) string {
 	names := slices.SortedFunc(maps.Keys(calls), func(a, b string) int {
-		if calls[a] != calls[b] {
-			if calls[a] > calls[b] {
-				return -1
-			}
-			return 1
-		}
-		return strings.Compare(a, b)
+		return cmp.Or(cmp.Compare(calls[b], calls[a]), strings.Compare(a, b))
 	})
 	var s []string
 	for _, n := range names[:min(len(names), 6)] {
@@ -89,9 +85,7 @@ func holdByMessages(ctx context.Context, be *leaseredis.Backend, n int, holding 
 		events[i] = lease.Event{Topic: "work", Key: fmt.Sprintf("stream-%d", i), Kind: "item", Payload: []byte("{}")}
 	}
 	for part := range slices.Chunk(events, 1000) {
-		if err := be.Publish(ctx, part); err != nil {
-			return nil, err
-		}
+		must.Do(be.Publish(ctx, part))
 	}
 	return lease.NewConsumer(be, lease.Spec{
 		Name: "holder", Per: lease.PerStream, Topics: []string{"work"}, Capacity: n, Drain: time.Second,
@@ -121,56 +115,38 @@ func holdByName(_ context.Context, be *leaseredis.Backend, n int, holding func(s
 }
 
 // hold returns how often each command is called in a second.
-func (h holder) hold(ctx context.Context, server *redistest.Server, n int, idle time.Duration) (map[string]float64, error) {
+func (h holder) hold(ctx context.Context, server *redistest.Server, n int, idle time.Duration) (rates map[string]float64, err error) {
+	defer must.Catch(&err)
 	admin, conn := client(server), client(server)
 	defer admin.Close()
 	defer conn.Close()
-	if err := admin.FlushAll(ctx).Err(); err != nil {
-		return nil, err
-	}
+	must.Do(admin.FlushAll(ctx).Err())
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var held atomic.Int64
 	all := make(chan struct{})
-	c, err := h.run(ctx, leaseredis.New(conn), n, func(string) func() {
+	c := must.Get(h.run(ctx, leaseredis.New(conn), n, func(string) func() {
 		if held.Add(1) == int64(n) {
 			close(all)
 		}
 		return func() { held.Add(-1) }
-	})
-	if err != nil {
-		return nil, err
-	}
+	}))
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	if err := await(ctx, all, ended, held.Load); err != nil {
-		return nil, err
-	}
+	must.Await(ctx, all, ended, held.Load)
 	// What acquiring them has set going ends first.
-	if err := wait(ctx, ended, 5*time.Second); err != nil {
-		return nil, err
-	}
-	before, err := commandCalls(ctx, admin)
-	if err != nil {
-		return nil, err
-	}
+	must.Do(wait(ctx, ended, 5*time.Second))
+	before := commandCalls(ctx, admin)
 	begin := time.Now()
-	if err := wait(ctx, ended, idle); err != nil {
-		return nil, err
-	}
-	after, err := commandCalls(ctx, admin)
-	if err != nil {
-		return nil, err
-	}
+	must.Do(wait(ctx, ended, idle))
+	after := commandCalls(ctx, admin)
 	took := time.Since(begin).Seconds()
 	if held.Load() != int64(n) {
 		return nil, fmt.Errorf("%d of %d streams were held to the end", held.Load(), n)
 	}
 	cancel()
-	if err := <-ended; err != nil {
-		return nil, err
-	}
-	rates := map[string]float64{}
+	must.Do(<-ended)
+	rates = map[string]float64{}
 	for name, calls := range after {
 		if d := calls - before[name]; d > 0 && name != "info" {
 			rates[name] = float64(d) / took
@@ -192,11 +168,8 @@ func wait(ctx context.Context, ended <-chan error, d time.Duration) error {
 }
 
 // commandCalls is how often each command has been called since the server's start.
-func commandCalls(ctx context.Context, c *redis.Client) (map[string]int64, error) {
-	info, err := c.Info(ctx, "commandstats").Result()
-	if err != nil {
-		return nil, err
-	}
+func commandCalls(ctx context.Context, c *redis.Client) map[string]int64 {
+	info := must.Get(c.Info(ctx, "commandstats").Result())
 	calls := map[string]int64{}
 	for line := range strings.Lines(info) {
 		name, rest, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "cmdstat_"), ":calls=")
@@ -204,9 +177,7 @@ func commandCalls(ctx context.Context, c *redis.Client) (map[string]int64, error
 			continue
 		}
 		digits, _, _ := strings.Cut(rest, ",")
-		if calls[name], err = strconv.ParseInt(digits, 10, 64); err != nil {
-			return nil, fmt.Errorf("INFO commandstats: %s: %w", name, err)
-		}
+		calls[name] = must.Get(strconv.ParseInt(digits, 10, 64))
 	}
-	return calls, nil
+	return calls
 }

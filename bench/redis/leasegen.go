@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -23,18 +24,16 @@ func drainLeasegen(server *redistest.Server, namespace string, topics, n, rounds
 	if topics > 1 {
 		c.what = fmt.Sprintf("%d topics, batches of 500 (in order)", topics)
 	}
-	c.fill = func(ctx context.Context, round int) error {
+	c.fill = func(ctx context.Context, round int) {
 		if round > 0 {
-			return nil
+			return
 		}
 		conn := client(server)
 		defer conn.Close()
 		be := leaseredis.New(conn, leaseredis.WithNamespace(namespace))
 		// All rounds' consumers are known from the start: what a known one has not read stays.
 		for r := range rounds {
-			if err := be.Register(ctx, backend.ConsumerInfo{Name: consumerOf(r), Per: lease.PerTopic, Topics: patterns}, nil); err != nil {
-				return err
-			}
+			must.Do(be.Register(ctx, backend.ConsumerInfo{Name: consumerOf(r), Per: lease.PerTopic, Topics: patterns}, nil))
 		}
 		const chunk = 5000
 		for at := 0; at < n; at += chunk {
@@ -42,13 +41,10 @@ func drainLeasegen(server *redistest.Server, namespace string, topics, n, rounds
 			for i := range events {
 				events[i] = lease.Event{Topic: fmt.Sprintf("bench.%d", (at+i)%topics), Kind: "bench", Payload: payload(at + i)}
 			}
-			if err := be.Publish(ctx, events); err != nil {
-				return err
-			}
+			must.Do(be.Publish(ctx, events))
 		}
-		return nil
 	}
-	c.drain = func(ctx context.Context, round int) (time.Duration, error) {
+	c.drain = func(ctx context.Context, round int) time.Duration {
 		conn := client(server)
 		defer conn.Close()
 		ctx, cancel := context.WithCancel(ctx)
@@ -68,26 +64,19 @@ func drainLeasegen(server *redistest.Server, namespace string, topics, n, rounds
 				close(done)
 			}
 		})
-		consumer, err := lease.NewConsumer(leaseredis.New(conn, leaseredis.WithNamespace(namespace)), lease.Spec{
+		consumer := must.Get(lease.NewConsumer(leaseredis.New(conn, leaseredis.WithNamespace(namespace)), lease.Spec{
 			Name: consumerOf(round), Per: lease.PerTopic, Topics: patterns, Batch: 500,
 			Handlers: []lease.Handler{lease.Batch("bench", func(context.Context, []lease.Message[[]byte]) error { return nil })},
-		}, lease.WithObserver(observe))
-		if err != nil {
-			return 0, err
-		}
+		}, lease.WithObserver(observe)))
 		ended := make(chan error, 1)
 		go func() { ended <- consumer.Run(ctx) }()
-		if err := await(ctx, done, ended, handled.Load); err != nil {
-			return 0, err
-		}
+		must.Await(ctx, done, ended, handled.Load)
 		cancel()
-		if err := <-ended; err != nil {
-			return 0, err
-		}
+		must.Do(<-ended)
 		if handled.Load() != int64(n) || other.Load() > 0 {
-			return 0, fmt.Errorf("%d of %d messages were handled, %d were not", handled.Load(), n, other.Load())
+			must.Do(fmt.Errorf("%d of %d messages were handled, %d were not", handled.Load(), n, other.Load()))
 		}
-		return time.Duration(took.Load()), nil
+		return time.Duration(took.Load())
 	}
 	return c
 }

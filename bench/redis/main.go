@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"runtime"
 	"slices"
 	"strings"
@@ -27,17 +26,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/internal/redistest"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(must.Main("bench", run)) }
 
 // options are the command's flags.
 type options struct {
@@ -49,7 +42,8 @@ type options struct {
 	idle                    time.Duration
 }
 
-func run(ctx context.Context, args []string, out io.Writer) error {
+func run(ctx context.Context, args []string, out io.Writer) (err error) {
+	defer must.Catch(&err)
 	var o options
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.IntVar(&o.messages, "n", 1_000_000, "messages that leasegen drains in each round")
@@ -60,19 +54,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	fs.BoolVar(&o.held, "held", false, "count the commands that held streams cost, instead")
 	fs.StringVar(&o.streams, "streams", "1000,10000", "with -held: how many streams one process holds")
 	fs.DurationVar(&o.idle, "idle", 30*time.Second, "with -held: how long commands are counted")
-	if err := fs.Parse(args); err != nil {
-		return err
-	}
+	must.Do(fs.Parse(args))
 	if o.messages < 1 || o.rounds < 1 || o.peers < 0 || o.asynqWorkers < 1 || o.idle < time.Second {
 		return errors.New("-n, -rounds and -asynq-concurrency are at least 1, -peers at least 0, -idle at least 1s")
 	}
 	if o.peers == 0 {
 		o.peers = o.messages
 	}
-	server, err := redistest.Launch()
-	if err != nil {
-		return err
-	}
+	server := must.Get(redistest.Launch())
 	defer server.Close()
 	if o.held {
 		return held(ctx, server, o, out)
@@ -85,12 +74,23 @@ type contender struct {
 	family, what string
 	messages     int
 	// fill puts the round's messages there. Its time does not count.
-	fill func(ctx context.Context, round int) error
+	fill func(ctx context.Context, round int)
 	// drain handles them all and returns how long that took.
-	drain func(ctx context.Context, round int) (time.Duration, error)
+	drain func(ctx context.Context, round int) time.Duration
 
 	rates  []float64 // messages per second, one for each round
 	allocs float64   // per message, of the last round
+}
+
+func (c *contender) round(ctx context.Context, round int) (took time.Duration, err error) {
+	defer must.Catch(&err)
+	c.fill(ctx, round)
+	runtime.GC()
+	before := mallocs()
+	took = c.drain(ctx, round)
+	c.allocs = float64(mallocs()-before) / float64(c.messages)
+	c.rates = append(c.rates, float64(c.messages)/took.Seconds())
+	return took, nil
 }
 
 // rate is the median of the rounds.
@@ -105,9 +105,6 @@ func (c *contender) rate() float64 {
 const topics = 8
 
 func drains(ctx context.Context, server *redistest.Server, o options, out io.Writer) error {
-	wanted := func(c *contender) bool {
-		return o.only == "" || slices.Contains(strings.Split(o.only, ","), c.family)
-	}
 	all := []*contender{
 		drainLeasegen(server, "one", 1, o.messages, o.rounds),
 		drainLeasegen(server, "eight", topics, o.messages, o.rounds),
@@ -116,7 +113,9 @@ func drains(ctx context.Context, server *redistest.Server, o options, out io.Wri
 		drainWatermill(server, "1 topic, 16 subscribers (no order)", 1, 16, o.peers),
 		drainAsynq(server, o.asynqWorkers, o.peers),
 	}
-	all = slices.DeleteFunc(all, func(c *contender) bool { return !wanted(c) })
+	all = slices.DeleteFunc(all, func(c *contender) bool {
+		return o.only != "" && !slices.Contains(strings.Split(o.only, ","), c.family)
+	})
 	if len(all) == 0 {
 		return fmt.Errorf("-only %s names none of leasegen, watermill, asynq", o.only)
 	}
@@ -124,17 +123,10 @@ func drains(ctx context.Context, server *redistest.Server, o options, out io.Wri
 		serverVersion(ctx, server), runtime.NumCPU(), o.rounds, len(payload(0)))
 	for round := range o.rounds {
 		for _, c := range all {
-			if err := c.fill(ctx, round); err != nil {
-				return fmt.Errorf("%s, %s: fill: %w", c.family, c.what, err)
-			}
-			runtime.GC()
-			before := mallocs()
-			took, err := c.drain(ctx, round)
+			took, err := c.round(ctx, round)
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", c.family, c.what, err)
 			}
-			c.allocs = float64(mallocs()-before) / float64(c.messages)
-			c.rates = append(c.rates, float64(c.messages)/took.Seconds())
 			fmt.Fprintf(out, "round %d: %-10s %-40s %9d messages in %8v\n", round+1, c.family, c.what, c.messages, took.Round(time.Millisecond))
 		}
 	}
@@ -199,30 +191,4 @@ func mallocs() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.Mallocs
-}
-
-// patience is how long a drain may stand still.
-const patience = 30 * time.Second
-
-// await waits for done, and gives up when the count of handled messages stands still.
-func await(ctx context.Context, done <-chan struct{}, ended <-chan error, count func() int64) error {
-	tick := time.NewTicker(patience)
-	defer tick.Stop()
-	seen := int64(-1)
-	for {
-		select {
-		case <-done:
-			return nil
-		case err := <-ended:
-			return fmt.Errorf("it ended by itself: %w", err)
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-			now := count()
-			if now == seen {
-				return fmt.Errorf("nothing happened for %v at %d messages", patience, now)
-			}
-			seen = now
-		}
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/internal/redistest"
 )
 
@@ -19,9 +20,9 @@ import (
 func drainWatermill(server *redistest.Server, what string, topics, subscribers, n int) *contender {
 	topic := func(i int) string { return fmt.Sprintf("watermill-%d-%d-%d", topics, subscribers, i%topics) }
 	c := &contender{family: "watermill", what: what, messages: n}
-	c.fill = func(ctx context.Context, round int) error {
+	c.fill = func(ctx context.Context, round int) {
 		if round > 0 {
-			return nil
+			return
 		}
 		conn := client(server)
 		defer conn.Close()
@@ -30,19 +31,13 @@ func drainWatermill(server *redistest.Server, what string, topics, subscribers, 
 		for at := 0; at < n; at += chunk {
 			pipe := conn.Pipeline()
 			for i := at; i < min(at+chunk, n); i++ {
-				values, err := redisstream.DefaultMarshallerUnmarshaller{}.Marshal(topic(i), message.NewMessage(watermill.NewUUID(), payload(i)))
-				if err != nil {
-					return err
-				}
+				values := must.Get(redisstream.DefaultMarshallerUnmarshaller{}.Marshal(topic(i), message.NewMessage(watermill.NewUUID(), payload(i))))
 				pipe.XAdd(ctx, &redis.XAddArgs{Stream: topic(i), Values: values})
 			}
-			if _, err := pipe.Exec(ctx); err != nil {
-				return err
-			}
+			must.Get(pipe.Exec(ctx))
 		}
-		return nil
 	}
-	c.drain = func(ctx context.Context, round int) (time.Duration, error) {
+	c.drain = func(ctx context.Context, round int) time.Duration {
 		conn := client(server) // closed by the subscribers
 		group := fmt.Sprintf("group-%d", round)
 		ctx, cancel := context.WithCancel(ctx)
@@ -53,17 +48,11 @@ func drainWatermill(server *redistest.Server, what string, topics, subscribers, 
 		var members []*redisstream.Subscriber
 		for i := range topics {
 			for range subscribers {
-				s, err := redisstream.NewSubscriber(redisstream.SubscriberConfig{
+				s := must.Get(redisstream.NewSubscriber(redisstream.SubscriberConfig{
 					Client: conn, ConsumerGroup: group, DisableIndefiniteInitialBlock: true,
-				}, watermill.NopLogger{})
-				if err != nil {
-					return 0, err
-				}
+				}, watermill.NopLogger{}))
 				members = append(members, s)
-				messages, err := s.Subscribe(ctx, topic(i))
-				if err != nil {
-					return 0, err
-				}
+				messages := must.Get(s.Subscribe(ctx, topic(i)))
 				go func() {
 					for m := range messages {
 						m.Ack()
@@ -75,16 +64,14 @@ func drainWatermill(server *redistest.Server, what string, topics, subscribers, 
 				}()
 			}
 		}
-		if err := await(ctx, done, nil, handled.Load); err != nil {
-			return 0, err
-		}
+		must.Await(ctx, done, nil, handled.Load)
 		cancel()
 		for _, s := range members {
-			if err := s.Close(); err != nil && err != redis.ErrClosed {
-				return 0, err
+			if err := s.Close(); err != redis.ErrClosed {
+				must.Do(err)
 			}
 		}
-		return time.Duration(took.Load()), nil
+		return time.Duration(took.Load())
 	}
 	return c
 }

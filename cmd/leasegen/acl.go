@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"strconv"
@@ -12,35 +11,27 @@ import (
 )
 
 func aclCommand() command {
-	const usage = "acl [flags] user"
-	return command{
-		name: "acl", usage: usage, short: "print the Redis command that gives a user what programs need",
-		run: func(_ context.Context, e *env, args []string) int {
-			var (
-				db      database
-				streams []string
-			)
-			fs := flag.NewFlagSet("acl", flag.ContinueOnError)
-			db.fs = fs
-			fs.StringVar(&db.namespace, "namespace", "lg", "namespace of the keys")
-			fs.Func("stream", "a `stream` that consumers with //leasegen:redis read; may be repeated", func(v string) error {
-				streams = append(streams, v)
-				return nil
-			})
-			return carryOut(e, fs, usage, args, func(rest []string) error {
-				if len(rest) != 1 {
-					return usagef("give the name of one user")
-				}
-				if strings.ContainsAny(rest[0], " \t\r\n\"'\x00") || rest[0] == "" {
-					return usagef("%q cannot be the name of a user", rest[0])
-				}
-				if err := db.validNamespace(); err != nil {
-					return err
-				}
-				return printACL(e.Stdout, rest[0], db.namespace, streams)
-			})
-		},
-	}
+	const short = "print the Redis command that gives a user what programs need"
+	return databaseCommand("acl [flags] user", short, func(d *database) func(context.Context, *env, []string) error {
+		var streams []string
+		d.fs.StringVar(&d.namespace, "namespace", "lg", "namespace of the keys")
+		d.fs.Func("stream", "a `stream` that consumers with //leasegen:redis read; may be repeated", func(v string) error {
+			streams = append(streams, v)
+			return nil
+		})
+		return func(_ context.Context, e *env, rest []string) error {
+			if len(rest) != 1 {
+				return usagef("give the name of one user")
+			}
+			if strings.ContainsAny(rest[0], " \t\r\n\"'\x00") || rest[0] == "" {
+				return usagef("%q cannot be the name of a user", rest[0])
+			}
+			if err := d.validNamespace(); err != nil {
+				return err
+			}
+			return printACL(e.Stdout, rest[0], d.namespace, streams)
+		}
+	})
 }
 
 // printACL prints a command for redis-cli. It sets no password.

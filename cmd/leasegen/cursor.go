@@ -6,36 +6,9 @@ import (
 	"fmt"
 	"io"
 	"regexp"
-	"slices"
 
 	"github.com/leasegen/leasegen/runtime/operate"
 )
-
-func cursorCommand() command {
-	const usage = "cursor show|reset|set [flags] consumer"
-	return command{
-		name: "cursor", usage: usage, short: "show and move how far a consumer has got",
-		run: func(ctx context.Context, e *env, args []string) int {
-			var (
-				db database
-				c  cursor
-			)
-			fs := flag.NewFlagSet("cursor", flag.ContinueOnError)
-			db.flags(fs)
-			fs.StringVar(&c.resource, "resource", "", "only this topic, slot or stream; all without it")
-			fs.StringVar(&c.to, "to", "", "set: beginning, now, or the `id` of the last message to count as handled")
-			fs.IntVar(&c.limit, "limit", 50, "show: how many resources, the furthest behind first")
-			fs.StringVar(&c.format, "format", "text", "show: text or json")
-			fs.BoolVar(&c.yes, "yes", false, "do it: without -yes, reset and set only say what they would do")
-			return carryOut(e, fs, usage, args, func(rest []string) error {
-				if err := c.arguments(rest); err != nil {
-					return err
-				}
-				return db.withOperator(ctx, e, func(op operate.Operator) error { return c.do(ctx, e.Stdout, op) })
-			})
-		},
-	}
-}
 
 // cursor is what leasegen cursor was asked for.
 type cursor struct {
@@ -46,24 +19,26 @@ type cursor struct {
 	yes                      bool
 }
 
+func (c *cursor) flags(fs *flag.FlagSet) {
+	fs.StringVar(&c.resource, "resource", "", "only this topic, slot or stream; all without it")
+	fs.StringVar(&c.to, "to", "", "set: beginning, now, or the `id` of the last message to count as handled")
+	fs.IntVar(&c.limit, "limit", 50, "show: how many resources, the furthest behind first")
+	fs.StringVar(&c.format, "format", "text", "show: text or json")
+	fs.BoolVar(&c.yes, "yes", false, "do it: without -yes, reset and set only say what they would do")
+}
+
 // messageID is a number, on streams of Redis two.
 var messageID = regexp.MustCompile(`^[0-9]+(-[0-9]+)?$`)
 
 func (c *cursor) arguments(rest []string) error {
-	verbs := "show, reset, set"
-	switch {
-	case len(rest) == 0:
-		return usagef("say what to do: %s", verbs)
-	case !slices.Contains([]string{"show", "reset", "set"}, rest[0]):
-		return usagef("%q is unknown; known: %s", rest[0], verbs)
-	case len(rest) == 1:
-		return usagef("%s needs the name of a consumer", rest[0])
-	case len(rest) > 2:
-		return usagef("one consumer at a time, not %q", rest[1:])
-	case c.limit < 1:
+	if err := verbAndConsumer(rest, "show", "reset", "set"); err != nil {
+		return err
+	}
+	if c.limit < 1 {
 		return usagef("-limit %d is below 1", c.limit)
-	case c.format != "text" && c.format != "json":
-		return usagef("-format %q is unknown; known: text, json", c.format)
+	}
+	if err := checkFormat(c.format); err != nil {
+		return err
 	}
 	c.verb, c.consumer = rest[0], rest[1]
 	switch {
@@ -117,8 +92,7 @@ func (c *cursor) show(ctx context.Context, w io.Writer, op operate.Operator) err
 	if err != nil {
 		return err
 	}
-	more := len(list) > c.limit
-	list = list[:min(c.limit, len(list))]
+	list, more := atMost(list, c.limit)
 	if c.format == "json" {
 		out := make([]cursorJSON, len(list))
 		for i, s := range list {
@@ -133,21 +107,12 @@ func (c *cursor) show(ctx context.Context, w io.Writer, op operate.Operator) err
 	if err != nil {
 		return err
 	}
-	who := map[string]string{}
-	for _, m := range members {
-		who[m.Session] = process(m)
-	}
+	owner := ownerAmong(members)
 	t := newTable("resource", "owner", ">epoch", ">position", ">lag", "oldest unread")
 	for _, s := range list {
-		t.add(printable(s.Resource, 80), owner(who, s.Session), fmt.Sprint(s.Epoch), position(s.Position), number(s.Lag), ageOr(s.OldestUnread))
+		t.add(printable(s.Resource, 80), owner(s.Session), fmt.Sprint(s.Epoch), position(s.Position), number(s.Lag), ageOr(s.OldestUnread))
 	}
-	if err := t.print(w); err != nil {
-		return err
-	}
-	if more {
-		_, err = fmt.Fprintln(w, "there are more; -limit n shows n")
-	}
-	return err
+	return t.printMore(w, more)
 }
 
 func position(id string) string {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -16,37 +17,6 @@ import (
 // mostCounted bounds what a dry run reads to count its dead letters.
 const mostCounted = 100_000
 
-func dlqCommand() command {
-	const usage = "dlq list|show|replay|purge [flags] consumer"
-	return command{
-		name: "dlq", usage: usage, short: "list, show, replay and purge dead letters",
-		run: func(ctx context.Context, e *env, args []string) int {
-			var (
-				db database
-				q  = dlq{now: time.Now()}
-			)
-			fs := flag.NewFlagSet("dlq", flag.ContinueOnError)
-			db.flags(fs)
-			fs.Func("id", "only these dead letters; ids with commas between, may be repeated", func(v string) error {
-				q.filter.IDs = append(q.filter.IDs, strings.Split(v, ",")...)
-				return nil
-			})
-			fs.StringVar(&q.filter.Topic, "topic", "", "only those of topics that match; * is any run of characters")
-			fs.StringVar(&q.filter.Key, "key", "", "only those of this key")
-			fs.StringVar(&q.filter.Reason, "reason", "", "only those whose reason matches; * is any run of characters")
-			fs.IntVar(&q.filter.Limit, "limit", 0, "at most so many, the oldest first (default: list 100, else all)")
-			fs.StringVar(&q.format, "format", "text", "text or json, of list and show")
-			fs.BoolVar(&q.yes, "yes", false, "do it: without -yes, replay and purge only say what they would do")
-			return carryOut(e, fs, usage, args, func(rest []string) error {
-				if err := q.arguments(rest); err != nil {
-					return err
-				}
-				return db.withOperator(ctx, e, func(op operate.Operator) error { return q.do(ctx, e.Stdout, op) })
-			})
-		},
-	}
-}
-
 // dlq is what leasegen dlq was asked for.
 type dlq struct {
 	verb   string
@@ -56,21 +26,28 @@ type dlq struct {
 	now    time.Time
 }
 
+func (q *dlq) flags(fs *flag.FlagSet) {
+	fs.Func("id", "only these dead letters; ids with commas between, may be repeated", func(v string) error {
+		q.filter.IDs = append(q.filter.IDs, strings.Split(v, ",")...)
+		return nil
+	})
+	fs.StringVar(&q.filter.Topic, "topic", "", "only those of topics that match; * is any run of characters")
+	fs.StringVar(&q.filter.Key, "key", "", "only those of this key")
+	fs.StringVar(&q.filter.Reason, "reason", "", "only those whose reason matches; * is any run of characters")
+	fs.IntVar(&q.filter.Limit, "limit", 0, "at most so many, the oldest first (default: list 100, else all)")
+	fs.StringVar(&q.format, "format", "text", "text or json, of list and show")
+	fs.BoolVar(&q.yes, "yes", false, "do it: without -yes, replay and purge only say what they would do")
+}
+
 func (q *dlq) arguments(rest []string) error {
-	verbs := []string{"list", "show", "replay", "purge"}
-	switch {
-	case len(rest) == 0:
-		return usagef("say what to do: %s", strings.Join(verbs, ", "))
-	case !slices.Contains(verbs, rest[0]):
-		return usagef("%q is unknown; known: %s", rest[0], strings.Join(verbs, ", "))
-	case len(rest) == 1:
-		return usagef("%s needs the name of a consumer", rest[0])
-	case len(rest) > 2:
-		return usagef("one consumer at a time, not %q", rest[1:])
-	case q.filter.Limit < 0:
+	if err := verbAndConsumer(rest, "list", "show", "replay", "purge"); err != nil {
+		return err
+	}
+	if q.filter.Limit < 0 {
 		return usagef("-limit %d is below 0", q.filter.Limit)
-	case q.format != "text" && q.format != "json":
-		return usagef("-format %q is unknown; known: text, json", q.format)
+	}
+	if err := checkFormat(q.format); err != nil {
+		return err
 	}
 	q.verb, q.filter.Consumer = rest[0], rest[1]
 	switch {
@@ -102,17 +79,13 @@ func (q *dlq) do(ctx context.Context, w io.Writer, op operate.Operator) error {
 
 func (q *dlq) list(ctx context.Context, w io.Writer, op operate.Operator, c operate.ConsumerStatus) error {
 	f := q.filter
-	if f.Limit == 0 {
-		f.Limit = 100
-	}
-	limit := f.Limit
-	f.Limit++ // to see whether there are more
+	limit := cmp.Or(f.Limit, 100)
+	f.Limit = limit + 1 // to see whether there are more
 	letters, err := op.DeadLetters(ctx, f)
 	if err != nil {
 		return err
 	}
-	more := len(letters) > limit
-	letters = letters[:min(limit, len(letters))]
+	letters, more := atMost(letters, limit)
 	if q.format == "json" {
 		out := make([]letterJSON, len(letters))
 		for i, l := range letters {
@@ -128,13 +101,7 @@ func (q *dlq) list(ctx context.Context, w io.Writer, op operate.Operator, c oper
 	for _, l := range letters {
 		t.add(l.ID, printable(l.Topic, 60), printable(l.Key, 40), number(l.Attempts), moment(l.FirstFailed, q.now), printable(l.Reason, 100))
 	}
-	if err := t.print(w); err != nil {
-		return err
-	}
-	if more {
-		_, err = fmt.Fprintln(w, "there are more; -limit n shows n")
-	}
-	return err
+	return t.printMore(w, more)
 }
 
 func none(c operate.ConsumerStatus) string {

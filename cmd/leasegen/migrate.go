@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"slices"
 
@@ -10,56 +9,52 @@ import (
 )
 
 func migrateCommand() command {
-	const usage = "migrate [flags]"
-	return command{
-		name: "migrate", usage: usage, short: "create or upgrade the tables, or print the SQL that does",
-		run: func(ctx context.Context, e *env, args []string) int {
-			var (
-				db     database
-				print  bool
-				grants string
-				slots  int
-				from   int
-				rights string
-			)
-			fs := flag.NewFlagSet("migrate", flag.ContinueOnError)
-			db.flags(fs)
-			fs.BoolVar(&print, "print", false, "print the SQL of the whole schema instead of running it; connects to nothing")
-			fs.StringVar(&grants, "grants", "", "print the SQL that gives an application's `role` what it needs; connects to nothing")
-			fs.IntVar(&from, "from", 0, "with -print: leave out what the schema's `version` has already")
-			fs.StringVar(&rights, "rights", "", "with -grants: publish or consume, for a role that does only that")
-			fs.IntVar(&slots, "slots", 0, "how many slots the log has for per=partition, 1 to 16384; 256 unless changed before the log has messages")
-			return carryOut(e, fs, usage, args, func(rest []string) error {
-				switch {
-				case len(rest) > 0:
-					return usagef("unexpected argument %q", rest[0])
-				case from < 0 || from > 0 && !print:
-					return usagef("-from goes with -print, and is a version")
-				case !slices.Contains([]string{"", "publish", "consume"}, rights) || rights != "" && grants == "":
-					return usagef("-rights goes with -grants, and is publish or consume")
-				case slots < 0 || slots > 16384:
-					return usagef("-slots %d is not within 1 and 16384", slots)
-				}
-				if !print && grants == "" {
-					return db.migrate(ctx, e, leasepg.WithSlots(slots))
-				}
-				if isRedis(db.dsn) {
-					return usagef("%s", noMigration)
-				}
-				if err := db.valid(); err != nil {
-					return err
-				}
-				schema := leasepg.WithSchema(db.schema)
-				if print {
-					fmt.Fprint(e.Stdout, leasepg.Migrations(schema, leasepg.WithSlots(slots), leasepg.WithFrom(from)))
-				}
-				if grants != "" {
-					fmt.Fprint(e.Stdout, leasepg.Grants(grants, schema, leasepg.WithRights(leasepg.Rights(rights))))
-				}
-				return nil
-			})
-		},
+	const short = "create or upgrade the tables, or print the SQL that does"
+	return databaseCommand("migrate [flags]", short, func(d *database) func(context.Context, *env, []string) error {
+		var m migration
+		d.flags()
+		d.fs.BoolVar(&m.print, "print", false, "print the SQL of the whole schema instead of running it; connects to nothing")
+		d.fs.StringVar(&m.grants, "grants", "", "print the SQL that gives an application's `role` what it needs; connects to nothing")
+		d.fs.IntVar(&m.from, "from", 0, "with -print: leave out what the schema's `version` has already")
+		d.fs.StringVar(&m.rights, "rights", "", "with -grants: publish or consume, for a role that does only that")
+		d.fs.IntVar(&m.slots, "slots", 0, "how many slots the log has for per=partition, 1 to 16384; 256 unless changed before the log has messages")
+		return func(ctx context.Context, e *env, rest []string) error { return m.do(ctx, e, d, rest) }
+	})
+}
+
+// migration is what leasegen migrate was asked for.
+type migration struct {
+	print          bool
+	grants, rights string
+	slots, from    int
+}
+
+func (m *migration) do(ctx context.Context, e *env, d *database, rest []string) error {
+	switch {
+	case len(rest) > 0:
+		return usagef("unexpected argument %q", rest[0])
+	case m.from < 0 || m.from > 0 && !m.print:
+		return usagef("-from goes with -print, and is a version")
+	case !slices.Contains([]string{"", "publish", "consume"}, m.rights) || m.rights != "" && m.grants == "":
+		return usagef("-rights goes with -grants, and is publish or consume")
+	case m.slots < 0 || m.slots > 16384:
+		return usagef("-slots %d is not within 1 and 16384", m.slots)
+	case !m.print && m.grants == "":
+		return d.migrate(ctx, e, leasepg.WithSlots(m.slots))
+	case isRedis(d.dsn):
+		return usagef("%s", noMigration)
 	}
+	if err := d.valid(); err != nil {
+		return err
+	}
+	schema := leasepg.WithSchema(d.schema)
+	if m.print {
+		fmt.Fprint(e.Stdout, leasepg.Migrations(schema, leasepg.WithSlots(m.slots), leasepg.WithFrom(m.from)))
+	}
+	if m.grants != "" {
+		fmt.Fprint(e.Stdout, leasepg.Grants(m.grants, schema, leasepg.WithRights(leasepg.Rights(m.rights))))
+	}
+	return nil
 }
 
 // noMigration is all there is to migrating Redis.

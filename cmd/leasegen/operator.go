@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net/url"
 	"regexp"
 	"slices"
@@ -20,7 +21,83 @@ import (
 
 // operatorCommands are the commands that look at a database and fix it.
 func operatorCommands() []command {
-	return []command{migrateCommand(), aclCommand(), statusCommand(), parkedCommand(), dlqCommand(), cursorCommand(), forgetCommand()}
+	now := time.Now()
+	return []command{
+		migrateCommand(), aclCommand(),
+		operation("status [flags] [consumer]", "show who owns what, and how far behind it is", &status{}),
+		operation("parked [flags] consumer", "list the messages that wait for a retry, or behind one", &parked{now: now}),
+		operation("dlq list|show|replay|purge [flags] consumer", "list, show, replay and purge dead letters", &dlq{now: now}),
+		operation("cursor show|reset|set [flags] consumer", "show and move how far a consumer has got", &cursor{}),
+		operation("forget [flags] consumer", "delete what is stored of a consumer that is no more", &forget{}),
+	}
+}
+
+// operation is a command that runs on an Operator.
+func operation(usage, short string, o interface {
+	flags(fs *flag.FlagSet)
+	arguments(rest []string) error // takes and checks them, and the flags
+	do(ctx context.Context, w io.Writer, op operate.Operator) error
+}) command {
+	return databaseCommand(usage, short, func(d *database) func(context.Context, *env, []string) error {
+		d.flags()
+		o.flags(d.fs)
+		return func(ctx context.Context, e *env, rest []string) error {
+			if err := o.arguments(rest); err != nil {
+				return err
+			}
+			return d.withOperator(ctx, e, func(op operate.Operator) error { return o.do(ctx, e.Stdout, op) })
+		}
+	})
+}
+
+// databaseCommand is a command whose flags are declared by set, which returns the work itself: it
+// takes what is no flag. An error of it is printed, and ends in an exit code.
+func databaseCommand(usage, short string, set func(*database) func(context.Context, *env, []string) error) command {
+	name, _, _ := strings.Cut(usage, " ")
+	return command{name: name, usage: usage, short: short, run: func(ctx context.Context, e *env, args []string) int {
+		fs := flag.NewFlagSet(name, flag.ContinueOnError)
+		do := set(&database{fs: fs})
+		fs.SetOutput(e.Stderr)
+		fs.Usage = func() {
+			fmt.Fprintf(e.Stderr, "usage: leasegen %s\n", usage)
+			fs.PrintDefaults()
+		}
+		rest, err := parse(fs, args)
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			return exitOK
+		case err != nil:
+			return exitError // the flag package has said why
+		}
+		if err := do(ctx, e, rest); err != nil {
+			fmt.Fprintf(e.Stderr, "leasegen %s: %s\n", name, printable(oneLine(err), 2000))
+			return exitError
+		}
+		return exitOK
+	}}
+}
+
+// verbAndConsumer checks the arguments of a command that does several things to one consumer.
+func verbAndConsumer(rest []string, verbs ...string) error {
+	known := strings.Join(verbs, ", ")
+	switch {
+	case len(rest) == 0:
+		return usagef("say what to do: %s", known)
+	case !slices.Contains(verbs, rest[0]):
+		return usagef("%q is unknown; known: %s", rest[0], known)
+	case len(rest) == 1:
+		return usagef("%s needs the name of a consumer", rest[0])
+	case len(rest) > 2:
+		return usagef("one consumer at a time, not %q", rest[1:])
+	}
+	return nil
+}
+
+func checkFormat(format string) error {
+	if format != "text" && format != "json" {
+		return usagef("-format %q is unknown; known: text, json", format)
+	}
+	return nil
 }
 
 // database is where an operator command works: PostgreSQL or Redis.
@@ -29,11 +106,10 @@ type database struct {
 	fs                     *flag.FlagSet
 }
 
-func (d *database) flags(fs *flag.FlagSet) {
-	d.fs = fs
-	fs.StringVar(&d.dsn, "dsn", "", "database, Redis if it begins with redis:// or rediss://; default $LEASEGEN_DSN, $DATABASE_URL, the PG* variables or $REDIS_URL")
-	fs.StringVar(&d.schema, "schema", "leasegen", "PostgreSQL: schema of the tables")
-	fs.StringVar(&d.namespace, "namespace", "lg", "Redis: namespace of the keys")
+func (d *database) flags() {
+	d.fs.StringVar(&d.dsn, "dsn", "", "database, Redis if it begins with redis:// or rediss://; default $LEASEGEN_DSN, $DATABASE_URL, the PG* variables or $REDIS_URL")
+	d.fs.StringVar(&d.schema, "schema", "leasegen", "PostgreSQL: schema of the tables")
+	d.fs.StringVar(&d.namespace, "namespace", "lg", "Redis: namespace of the keys")
 }
 
 // given reports whether a flag was given.
@@ -193,27 +269,6 @@ func parse(fs *flag.FlagSet, args []string) (rest []string, err error) {
 		}
 		rest, args = append(rest, fs.Arg(0)), fs.Args()[1:]
 	}
-}
-
-// carryOut parses args, runs do and turns its error into an exit code.
-func carryOut(e *env, fs *flag.FlagSet, usage string, args []string, do func(rest []string) error) int {
-	fs.SetOutput(e.Stderr)
-	fs.Usage = func() {
-		fmt.Fprintf(e.Stderr, "usage: leasegen %s\n", usage)
-		fs.PrintDefaults()
-	}
-	rest, err := parse(fs, args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return exitOK
-	case err != nil:
-		return exitError // the flag package has said why
-	}
-	if err := do(rest); err != nil {
-		fmt.Fprintf(e.Stderr, "leasegen %s: %s\n", fs.Name(), printable(oneLine(err), 2000))
-		return exitError
-	}
-	return exitOK
 }
 
 // known returns the status of a consumer, or an error that names those there are.

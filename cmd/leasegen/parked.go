@@ -10,36 +10,18 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-func parkedCommand() command {
-	const usage = "parked [flags] consumer"
-	return command{
-		name: "parked", usage: usage, short: "list the messages that wait for a retry, or behind one",
-		run: func(ctx context.Context, e *env, args []string) int {
-			var (
-				db database
-				p  = parked{now: time.Now()}
-			)
-			fs := flag.NewFlagSet("parked", flag.ContinueOnError)
-			db.flags(fs)
-			fs.StringVar(&p.filter.Resource, "resource", "", "only those of this topic, slot or stream")
-			fs.StringVar(&p.filter.Key, "key", "", "only those of this key")
-			fs.IntVar(&p.filter.Limit, "limit", 100, "at most so many")
-			fs.StringVar(&p.format, "format", "text", "text or json")
-			return carryOut(e, fs, usage, args, func(rest []string) error {
-				if err := p.arguments(rest); err != nil {
-					return err
-				}
-				return db.withOperator(ctx, e, func(op operate.Operator) error { return p.do(ctx, e.Stdout, op) })
-			})
-		},
-	}
-}
-
 // parked is what leasegen parked was asked for.
 type parked struct {
 	filter operate.ParkedFilter
 	format string
 	now    time.Time
+}
+
+func (p *parked) flags(fs *flag.FlagSet) {
+	fs.StringVar(&p.filter.Resource, "resource", "", "only those of this topic, slot or stream")
+	fs.StringVar(&p.filter.Key, "key", "", "only those of this key")
+	fs.IntVar(&p.filter.Limit, "limit", 100, "at most so many")
+	fs.StringVar(&p.format, "format", "text", "text or json")
 }
 
 func (p *parked) arguments(rest []string) error {
@@ -50,26 +32,24 @@ func (p *parked) arguments(rest []string) error {
 		return usagef("one consumer at a time, not %q", rest)
 	case p.filter.Limit < 1:
 		return usagef("-limit %d is below 1", p.filter.Limit)
-	case p.format != "text" && p.format != "json":
-		return usagef("-format %q is unknown; known: text, json", p.format)
 	}
 	p.filter.Consumer = rest[0]
-	return nil
+	return checkFormat(p.format)
 }
 
 // parkedJSON is a parked message in -format json. Fields are only ever added.
 type parkedJSON struct {
-	Resource    string     `json:"resource"`
-	MessageID   string     `json:"message_id"`
-	Topic       string     `json:"topic"`
-	Key         string     `json:"key"`
-	Kind        string     `json:"kind"`
-	Size        int        `json:"size"`
-	Attempts    int        `json:"attempts"`
-	Due         time.Time  `json:"due"`
-	FirstFailed *time.Time `json:"first_failed,omitempty"`
-	Behind      bool       `json:"behind"`
-	Error       string     `json:"error"`
+	Resource    string    `json:"resource"`
+	MessageID   string    `json:"message_id"`
+	Topic       string    `json:"topic"`
+	Key         string    `json:"key"`
+	Kind        string    `json:"kind"`
+	Size        int       `json:"size"`
+	Attempts    int       `json:"attempts"`
+	Due         time.Time `json:"due"`
+	FirstFailed time.Time `json:"first_failed,omitzero"`
+	Behind      bool      `json:"behind"`
+	Error       string    `json:"error"`
 }
 
 func (p *parked) do(ctx context.Context, w io.Writer, op operate.Operator) error {
@@ -82,10 +62,13 @@ func (p *parked) do(ctx context.Context, w io.Writer, op operate.Operator) error
 	if err != nil {
 		return err
 	}
-	more := len(list) > p.filter.Limit
-	list = list[:min(p.filter.Limit, len(list))]
+	list, more := atMost(list, p.filter.Limit)
 	if p.format == "json" {
-		return p.json(w, list, more)
+		out := make([]parkedJSON, len(list))
+		for i, m := range list {
+			out[i] = parkedJSON(m)
+		}
+		return printJSON(w, map[string]any{"parked": out, "more": more})
 	}
 	if len(list) == 0 {
 		_, err := fmt.Fprintf(w, "%s has no parked messages\n", p.what())
@@ -105,13 +88,7 @@ func (p *parked) do(ctx context.Context, w io.Writer, op operate.Operator) error
 		}
 		t.add(m.MessageID, printable(m.Resource, 60), printable(m.Topic, 60), printable(m.Key, 40), number(m.Attempts), failed, next, printable(m.Error, 100))
 	}
-	if err := t.print(w); err != nil {
-		return err
-	}
-	if more {
-		_, err = fmt.Fprintln(w, "there are more; -limit n shows n")
-	}
-	return err
+	return t.printMore(w, more)
 }
 
 // what is what was asked about.
@@ -124,18 +101,4 @@ func (p *parked) what() string {
 		what += fmt.Sprintf(", key %q,", p.filter.Key)
 	}
 	return what
-}
-
-func (p *parked) json(w io.Writer, list []operate.ParkedInfo, more bool) error {
-	out := make([]parkedJSON, len(list))
-	for i, m := range list {
-		out[i] = parkedJSON{
-			Resource: m.Resource, MessageID: m.MessageID, Topic: m.Topic, Key: m.Key, Kind: m.Kind, Size: m.Size,
-			Attempts: m.Attempts, Due: m.Due, Behind: m.Behind, Error: m.Error,
-		}
-		if !m.FirstFailed.IsZero() {
-			out[i].FirstFailed = &m.FirstFailed
-		}
-	}
-	return printJSON(w, map[string]any{"parked": out, "more": more})
 }

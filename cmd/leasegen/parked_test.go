@@ -93,8 +93,8 @@ func TestParkedList(t *testing.T) {
 		t.Fatalf("%+v, %v", doc, err)
 	}
 	first, second := doc.Parked[0], doc.Parked[1]
-	if first.MessageID != ms[0].ID || first.Attempts != 3 || first.Size != 2 || first.FirstFailed == nil || !first.Due.Equal(w.now.Add(time.Minute)) ||
-		!second.Behind || second.FirstFailed != nil {
+	if first.MessageID != ms[0].ID || first.Attempts != 3 || first.Size != 2 || first.FirstFailed.IsZero() || !first.Due.Equal(w.now.Add(time.Minute)) ||
+		!second.Behind || !second.FirstFailed.IsZero() {
 		t.Errorf("%+v %+v", first, second)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -14,37 +15,19 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-func statusCommand() command {
-	const usage = "status [flags] [consumer]"
-	return command{
-		name: "status", usage: usage, short: "show who owns what, and how far behind it is",
-		run: func(ctx context.Context, e *env, args []string) int {
-			var (
-				db database
-				s  status
-			)
-			fs := flag.NewFlagSet("status", flag.ContinueOnError)
-			db.flags(fs)
-			fs.BoolVar(&s.members, "members", false, "list the live sessions of the consumer")
-			fs.BoolVar(&s.leases, "leases", false, "list the leases of the consumer, the furthest behind first")
-			fs.IntVar(&s.limit, "limit", 50, "how many leases to list")
-			fs.StringVar(&s.format, "format", "text", "text or json")
-			return carryOut(e, fs, usage, args, func(rest []string) error {
-				if err := s.arguments(rest); err != nil {
-					return err
-				}
-				return db.withOperator(ctx, e, func(op operate.Operator) error { return s.show(ctx, e.Stdout, op) })
-			})
-		},
-	}
-}
-
 // status is what leasegen status was asked for.
 type status struct {
 	consumer        string // "" for all
 	members, leases bool
 	limit           int
 	format          string
+}
+
+func (s *status) flags(fs *flag.FlagSet) {
+	fs.BoolVar(&s.members, "members", false, "list the live sessions of the consumer")
+	fs.BoolVar(&s.leases, "leases", false, "list the leases of the consumer, the furthest behind first")
+	fs.IntVar(&s.limit, "limit", 50, "how many leases to list")
+	fs.StringVar(&s.format, "format", "text", "text or json")
 }
 
 func (s *status) arguments(rest []string) error {
@@ -55,13 +38,11 @@ func (s *status) arguments(rest []string) error {
 		return usagef("-members and -leases need the name of a consumer")
 	case s.limit < 1:
 		return usagef("-limit %d is below 1", s.limit)
-	case s.format != "text" && s.format != "json":
-		return usagef("-format %q is unknown; known: text, json", s.format)
 	}
 	if len(rest) == 1 {
 		s.consumer = rest[0]
 	}
-	return nil
+	return checkFormat(s.format)
 }
 
 // consumerJSON, memberJSON, leaseJSON and topicJSON are the output of -format json. Fields are
@@ -112,8 +93,8 @@ type topicJSON struct {
 	Key      string `json:"key"`
 }
 
-// show reads what was asked for and prints it.
-func (s *status) show(ctx context.Context, w io.Writer, op operate.Operator) error {
+// do reads what was asked for and prints it.
+func (s *status) do(ctx context.Context, w io.Writer, op operate.Operator) error {
 	var consumers []operate.ConsumerStatus
 	var err error
 	if s.consumer == "" {
@@ -227,11 +208,7 @@ func printLeader(w io.Writer, members []operate.MemberStatus, leases []operate.L
 		return err
 	}
 	l := leases[0]
-	who := map[string]string{}
-	for _, m := range members {
-		who[m.Session] = process(m)
-	}
-	_, err := fmt.Fprintf(w, "leader %s for %s, epoch %d\n", owner(who, l.Session), age(l.Since), l.Epoch)
+	_, err := fmt.Fprintf(w, "leader %s for %s, epoch %d\n", ownerAmong(members)(l.Session), age(l.Since), l.Epoch)
 	return err
 }
 
@@ -254,15 +231,13 @@ func printUnmatched(w io.Writer, topics []leaseredis.UnmatchedTopic) error {
 	return err
 }
 
-// owner names the process of a session, if it is alive.
-func owner(who map[string]string, session string) string {
-	switch {
-	case session == "":
-		return "-"
-	case who[session] == "":
-		return short(session) + " (dead)"
+// ownerAmong names the process of a session, if it is one of the members, which are alive.
+func ownerAmong(members []operate.MemberStatus) func(session string) string {
+	alive := map[string]string{"": "-"}
+	for _, m := range members {
+		alive[m.Session] = process(m)
 	}
-	return who[session]
+	return func(session string) string { return cmp.Or(alive[session], short(session)+" (dead)") }
 }
 
 // ageOr is for durations of which 0 means that there is nothing.
@@ -282,17 +257,14 @@ func membersTable(members []operate.MemberStatus) *table {
 }
 
 func (s *status) printLeases(w io.Writer, c operate.ConsumerStatus, members []operate.MemberStatus, leases []operate.LeaseStatus) error {
-	who := map[string]string{}
-	for _, m := range members {
-		who[m.Session] = process(m)
-	}
+	owner := ownerAmong(members)
 	t := newTable("resource", "owner", ">epoch", "since", ">lag", ">parked", ">suspicion")
 	for _, l := range leases {
 		since := "-"
 		if l.Session != "" {
 			since = age(l.Since)
 		}
-		t.add(printable(l.Resource, 80), owner(who, l.Session), fmt.Sprint(l.Epoch), since, number(l.Lag), number(l.Parked), number(l.Suspicion))
+		t.add(printable(l.Resource, 80), owner(l.Session), fmt.Sprint(l.Epoch), since, number(l.Lag), number(l.Parked), number(l.Suspicion))
 	}
 	if err := t.print(w); err != nil {
 		return err

@@ -93,7 +93,7 @@ func (w *world) status(t *testing.T, s status) string {
 		s.format = "text"
 	}
 	var out bytes.Buffer
-	if err := s.show(t.Context(), &out, w); err != nil {
+	if err := s.do(t.Context(), &out, w); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -167,16 +167,16 @@ func TestStatusJSON(t *testing.T) {
 
 func TestStatusUnknownConsumer(t *testing.T) {
 	w := newWorld(t)
-	err := (&status{consumer: "shiping", limit: 1, format: "text"}).show(t.Context(), &bytes.Buffer{}, w)
+	err := (&status{consumer: "shiping", limit: 1, format: "text"}).do(t.Context(), &bytes.Buffer{}, w)
 	if err == nil || err.Error() != `there is no consumer "shiping"; known: billing, shipping` {
 		t.Errorf("error: %v", err)
 	}
-	err = (&status{consumer: "x", limit: 1, format: "text"}).show(t.Context(), &bytes.Buffer{}, leasemem.New())
+	err = (&status{consumer: "x", limit: 1, format: "text"}).do(t.Context(), &bytes.Buffer{}, leasemem.New())
 	if err == nil || err.Error() != `there is no consumer "x": none has run on this database yet` {
 		t.Errorf("error: %v", err)
 	}
 	var out bytes.Buffer
-	if err := (&status{limit: 1, format: "text"}).show(context.Background(), &out, leasemem.New()); err != nil {
+	if err := (&status{limit: 1, format: "text"}).do(context.Background(), &out, leasemem.New()); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, out.String(), "no consumer has run on this database yet\n")
@@ -236,7 +236,7 @@ func TestStatusSteersNoTerminal(t *testing.T) {
 	for _, s := range []status{{}, {consumer: "c"}, {consumer: "c", members: true, leases: true}} {
 		s.format, s.limit = "text", 50
 		var out bytes.Buffer
-		if err := s.show(t.Context(), &out, steering{}); err != nil {
+		if err := s.do(t.Context(), &out, steering{}); err != nil {
 			t.Fatal(err)
 		}
 		if i := strings.IndexAny(out.String(), "\x1b\x07\r\u009b\u202e"); i >= 0 {

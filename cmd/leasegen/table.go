@@ -57,6 +57,20 @@ func (t *table) print(w io.Writer) error {
 	return out.Flush()
 }
 
+// printMore prints a list that -limit may have cut.
+func (t *table) printMore(w io.Writer, more bool) error {
+	if err := t.print(w); err != nil || !more {
+		return err
+	}
+	_, err := fmt.Fprintln(w, "there are more; -limit n shows n")
+	return err
+}
+
+// atMost cuts a list, and reports whether there was more.
+func atMost[T any](list []T, limit int) ([]T, bool) {
+	return list[:min(limit, len(list))], len(list) > limit
+}
+
 func printJSON(w io.Writer, v any) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

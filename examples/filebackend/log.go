@@ -2,14 +2,14 @@ package filebackend
 
 import (
 	"context"
-	"fmt"
 	"hash/fnv"
-	"maps"
+	"iter"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/backend/rows"
 )
 
 const (
@@ -18,43 +18,29 @@ const (
 	pollPeriod = 200 * time.Millisecond // in which feeds find the changes that time alone makes
 )
 
-// position is a backend.Cursor: how many messages of the whole log have been passed. The id of a message is its number
-// in the log, so that a cursor holds the id of the last message passed.
-type position int64
-
-func (p position) id() string { return strconv.FormatInt(int64(p), 10) }
-
+// message is one of the log. Its id is its number, so that a cursor holds the id of the last message passed.
 type message struct {
 	backend.Event
-	position
-	published time.Time
+	Due    time.Time     // when it joined the log, or will
+	Number rows.Position `json:"-"` // since then
 }
 
-type delayed struct {
-	event backend.Event
-	due   time.Time
-}
+func (m *message) id() string { return strconv.FormatInt(int64(m.Number), 10) }
+
+// Raw copies the message.
+func (m *message) Raw(maxPayload int) backend.Raw { return m.Event.Raw(m.id(), m.Due, maxPayload) }
 
 type eventID struct{ topic, id string }
 
-// slot spreads messages without a key over all slots.
-func (m *message) slot() int {
-	if m.Key == "" {
-		return int(m.position % slots)
+// resource names the one of a consumer that the message belongs to. Messages without a key are spread over all slots.
+func (m *message) resource(per backend.Per) string {
+	slot := uint32(m.Number)
+	if m.Key != "" {
+		h := fnv.New32a()
+		h.Write([]byte(m.Key))
+		slot = h.Sum32()
 	}
-	h := fnv.New32a()
-	h.Write([]byte(m.Key))
-	return int(h.Sum32() % slots)
-}
-
-// raw copies the message for a caller, which may change what it gets.
-func (m *message) raw(maxPayload int) backend.Raw {
-	r := backend.Raw{ID: m.id(), Topic: m.Topic, Key: m.Key, Kind: m.Kind, Headers: maps.Clone(m.Headers),
-		PublishedAt: m.published, Size: len(m.Payload)}
-	if r.Size <= maxPayload {
-		r.Payload = slices.Clone(m.Payload)
-	}
-	return r
+	return per.ResourceOf(m.Topic, m.Key, int(slot%slots))
 }
 
 // Publish appends all events of a call in one step.
@@ -62,47 +48,46 @@ func (b *Backend) Publish(ctx context.Context, events []backend.Event) error {
 	if err := backend.CheckEvents(events); err != nil {
 		return err
 	}
-	_, err := change[any](ctx, b, "publish", events)
-	return err
+	return do(ctx, b, "publish", func(s *store) error {
+		here := map[eventID]bool{}
+		for _, e := range events {
+			id := eventID{e.Topic, e.ID}
+			if e.ID != "" && (here[id] || s.At.Before(s.ids[id])) {
+				continue
+			}
+			here[id] = true
+			s.line.Messages = append(s.line.Messages, &message{Event: e, Due: e.Due(s.At)})
+		}
+		return nil
+	})
 }
 
-func (s *state) publish(events []backend.Event) (any, error) {
-	for _, e := range events {
-		id := eventID{e.Topic, e.ID}
-		if e.ID != "" && s.now.Before(s.ids[id]) {
-			continue
-		} else if e.ID != "" {
-			s.ids[id] = s.now.Add(keepsOut)
+// join takes over messages that were just published.
+func (s *store) join(messages []*message) {
+	for _, m := range messages {
+		if m.ID != "" {
+			s.ids[eventID{m.Topic, m.ID}] = s.At.Add(keepsOut)
 		}
-		due := s.now.Add(max(e.After, 0))
-		if e.At.After(due) {
-			due = e.At
-		}
-		s.delayed = append(s.delayed, delayed{e, due})
-		s.changed = true
 	}
-	slices.SortStableFunc(s.delayed, func(a, b delayed) int { return a.due.Compare(b.due) })
-	s.advance(s.now) // events without delay join the log at once
-	return nil, nil
+	s.delayed = append(s.delayed, messages...)
+	slices.SortStableFunc(s.delayed, func(a, b *message) int { return a.Due.Compare(b.Due) })
+	s.advance(s.At) // those without delay join the log at once
 }
 
 // advance sets the present and lets events that are due join the log. It depends on the time alone, so that the log is
-// the same whether a read or a later command finds them due.
-func (s *state) advance(now time.Time) {
-	if now.After(s.now) {
-		s.now = now
+// the same whether a read or a later line finds them due.
+func (s *store) advance(now time.Time) {
+	if now.After(s.At) {
+		s.At = now
 	}
-	for len(s.delayed) > 0 && !s.delayed[0].due.After(s.now) {
-		m := &message{s.delayed[0].event, position(len(s.log) + 1), s.delayed[0].due}
-		s.delayed = s.delayed[1:]
-		s.log = append(s.log, m)
-		s.topics[m.Topic] = append(s.topics[m.Topic], m)
-		s.slots[m.slot()] = append(s.slots[m.slot()], m)
+	for len(s.delayed) > 0 && !s.delayed[0].Due.After(s.At) {
+		s.log, s.delayed = append(s.log, s.delayed[0]), s.delayed[1:]
+		s.log[len(s.log)-1].Number = rows.Position(len(s.log))
 	}
 }
 
-// message returns the message with this id, or nil.
-func (s *state) message(id string) *message {
+// Message returns the message with this id, or nil.
+func (s *store) Message(id string) rows.Message {
 	n, err := strconv.Atoi(id)
 	if err != nil || n < 1 || n > len(s.log) || s.log[n-1].id() != id {
 		return nil
@@ -110,65 +95,24 @@ func (s *state) message(id string) *message {
 	return s.log[n-1]
 }
 
-// unread returns the messages of a resource after a position, whether the consumer wants them or not.
-func (s *state) unread(per backend.Per, resource string, from position) []*message {
-	var all []*message
-	switch per {
-	case backend.PerTopic:
-		all = s.topics[resource]
-	case backend.PerPartition:
-		if n, err := strconv.Atoi(resource); err == nil && n >= 0 && n < slots {
-			all = s.slots[n]
+// Unread yields the messages of a resource after a position.
+func (s *store) Unread(c backend.ConsumerInfo, resource string, from rows.Position) iter.Seq2[rows.Position, rows.Message] {
+	return func(yield func(rows.Position, rows.Message) bool) {
+		for _, m := range s.log[min(int(from), len(s.log)):] {
+			if c.Per != backend.PerCluster && m.resource(c.Per) == resource &&
+				(c.Per == backend.PerTopic || backend.MatchTopic(c.Topics, m.Topic)) && !yield(m.Number, m) {
+				return
+			}
 		}
-	case backend.PerGroup:
-		all = s.log
 	}
-	i, _ := slices.BinarySearchFunc(all, from+1, func(m *message, p position) int { return int(m.position - p) })
-	return all[i:]
-}
-
-// wants tells which topics a consumer reads. A topic is read when it matches a pattern of the call, or of any member. Members of
-// another version may read other topics, and no member may pass over a message that another one wants, also while that
-// one restarts: its session counts until it is forgotten.
-func (s *state) wants(info backend.ConsumerInfo) func(topic string) bool {
-	patterns := slices.Clone(info.Topics)
-	for _, m := range s.sessions {
-		patterns = append(patterns, m.spec.Topics[info.Name]...)
-	}
-	slices.Sort(patterns)
-	patterns = slices.Compact(patterns)
-	return func(topic string) bool { return backend.MatchTopic(patterns, topic) }
 }
 
 // Fetch reads the log.
 func (b *Backend) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
-	return read(ctx, b, "fetch", func(s *state) (answer []backend.Fetched, err error) {
-		wants := s.wants(req.Consumer)
-		for _, item := range req.Items {
-			from, ok := item.From.(position) // nil is the beginning
-			if !ok && item.From != nil {
-				return nil, fmt.Errorf("fetch %s: the cursor is a %T; use one of this backend", item.Resource, item.From)
-			}
-			f := backend.Fetched{Resource: item.Resource, Next: item.From}
-			cuts := []backend.Cursor{item.From}
-			for _, m := range s.unread(req.Consumer.Per, item.Resource, from) {
-				if f.More = len(f.Messages) >= item.Limit; f.More {
-					break
-				}
-				f.Next = m.position
-				if req.Consumer.Per == backend.PerTopic || wants(m.Topic) {
-					f.Messages = append(f.Messages, m.raw(req.MaxPayload))
-					cuts = append(cuts, m.position)
-				}
-			}
-			f.Cut = func(n int) backend.Cursor { return cuts[n] }
-			answer = append(answer, f)
-		}
-		return answer, nil
-	})
+	return call(ctx, b, "fetch", func(s *store) ([]backend.Fetched, error) { return s.Fetch(req) })
 }
 
-// feed remembers how much of the state it has told of.
+// feed remembers how much of the store it has told of.
 type feed struct {
 	b         *Backend
 	consumers []backend.ConsumerInfo
@@ -178,10 +122,10 @@ type feed struct {
 // versions tell whether anything that feeds report has changed.
 type versions struct{ messages, ownership, live, replays int }
 
-func (s *state) versions() versions {
-	v := versions{messages: len(s.log), ownership: s.ownership, replays: s.replays}
-	for _, m := range s.sessions {
-		if m.live(s.now) {
+func (s *store) versions() versions {
+	v := versions{messages: len(s.log), ownership: s.Handovers, replays: s.Replays}
+	for _, m := range s.Sessions {
+		if m.Live(s.At) {
 			v.live++
 		}
 	}
@@ -190,20 +134,19 @@ func (s *state) versions() versions {
 
 // OpenFeed starts watching.
 func (b *Backend) OpenFeed(ctx context.Context, consumers []backend.ConsumerInfo) (backend.Feed, error) {
-	told, err := read(ctx, b, "open feed", func(s *state) (versions, error) { return s.versions(), nil })
-	return &feed{b, consumers, told}, err
+	return call(ctx, b, "open feed", func(s *store) (backend.Feed, error) { return &feed{b, consumers, s.versions()}, nil })
 }
 
 func (f *feed) Close() {}
 
-// Next looks after each command, and once more after a period, for delayed events and sessions that expire.
+// Next looks after each change, and once more after a period, for delayed events and sessions that expire.
 func (f *feed) Next(ctx context.Context) (backend.News, error) {
-	poll := time.NewTimer(pollPeriod)
-	defer poll.Stop()
-	for last := false; ; {
+	period, cancel := context.WithTimeout(ctx, pollPeriod)
+	defer cancel()
+	for told := f.told; ; {
+		last := period.Err() != nil
 		var changed <-chan struct{}
-		told := f.told
-		news, err := read(ctx, f.b, "feed", func(s *state) (backend.News, error) {
+		news, err := call(ctx, f.b, "feed", func(s *store) (backend.News, error) {
 			changed = f.b.changed
 			return f.look(s), nil
 		})
@@ -211,33 +154,27 @@ func (f *feed) Next(ctx context.Context) (backend.News, error) {
 			return news, err
 		}
 		select {
-		case <-ctx.Done():
-			return news, ctx.Err()
 		case <-changed:
-		case <-poll.C:
-			last = true
+		case <-period.Done():
 		}
 	}
 }
 
 // look returns what is new since the look before.
-func (f *feed) look(s *state) backend.News {
-	v := s.versions()
-	news := backend.News{Resources: map[string][]string{}, Parked: v.replays != f.told.replays}
-	news.Ownership = v.ownership != f.told.ownership || v.live != f.told.live
-	topics := map[string]bool{}
+func (f *feed) look(s *store) backend.News {
+	v, told := s.versions(), f.told
+	f.told = v
+	news := backend.News{Ownership: v.ownership != told.ownership || v.live != told.live, Parked: v.replays != told.replays}
 	for _, c := range f.consumers {
-		wants, slots := s.wants(c), map[string]bool{}
-		for _, m := range s.log[f.told.messages:] {
-			if wants(m.Topic) {
-				topics[m.Topic], slots[strconv.Itoa(m.slot())] = true, true
+		for _, m := range s.log[told.messages:] {
+			if backend.MatchTopic(c.Topics, m.Topic) {
+				news.Topics = append(news.Topics, m.Topic)
+				if c.Per == backend.PerPartition {
+					news.Add(c.Name, m.resource(c.Per))
+				}
 			}
 		}
-		if c.Per == backend.PerPartition && len(slots) > 0 {
-			news.Resources[c.Name] = slices.Collect(maps.Keys(slots))
-		}
 	}
-	news.Topics = slices.Collect(maps.Keys(topics))
-	f.told = v
+	news.Compact()
 	return news
 }

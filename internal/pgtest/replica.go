@@ -4,13 +4,11 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"strings"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/leasegen/leasegen/internal/childproc"
 )
 
 // Replica starts a streaming standby of s, made by pg_basebackup, and stops it when the test
@@ -21,9 +19,9 @@ func (s *Server) Replica(t testing.TB) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.fail = func(err error) { t.Helper(); t.Fatal(err) }
+	r.Fail = func(err error) { t.Helper(); t.Fatal(err) }
 	t.Cleanup(r.Close)
-	r.logOnFailure(t)
+	r.LogOnFailure(t)
 	return r
 }
 
@@ -34,30 +32,13 @@ func (s *Server) MakeSynchronous() {
 	s.await("SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
 }
 
-func (s *Server) replica() (_ *Server, err error) {
-	r := &Server{bin: s.bin, cred: s.cred, config: append([]string(nil), s.config...), fail: s.fail}
-	if r.dir, r.lock, err = childproc.NewDir("", dirPrefix, r.cred); err != nil {
-		return nil, fmt.Errorf("pgtest: %w", err)
+func (s *Server) replica() (*Server, error) {
+	r := &Server{bin: s.bin, cred: s.cred, config: slices.Clone(s.config)}
+	err := r.launch("", "pg_basebackup", "--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--wal-method=stream", "--dbname="+s.DSN("postgres"))
+	if err != nil {
+		return nil, fmt.Errorf("pgtest: replica: %w", err)
 	}
-	defer func() {
-		if err != nil {
-			r.Close()
-		}
-	}()
-	copied := r.command("pg_basebackup", "--pgdata="+r.data(), "--write-recovery-conf", "--checkpoint=fast", "--no-sync",
-		"--wal-method=stream", "--dbname="+s.DSN("postgres"))
-	if out, err := copied.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("pgtest: pg_basebackup: %w\n%s", err, out)
-	}
-	for try := 1; ; try++ {
-		if r.port, err = childproc.FreePort(); err != nil {
-			return nil, fmt.Errorf("pgtest: %w", err)
-		}
-		err = r.start()
-		if err == nil || try == 5 || !strings.Contains(r.logTail(0), "could not bind") {
-			return r, err
-		}
-	}
+	return r, nil
 }
 
 // Detach cuts a replica off from its primary, once it has all that was written there until
@@ -76,18 +57,18 @@ func (s *Server) Promote() {
 	var done bool
 	s.run(s, "SELECT pg_promote(true, 60)", &done)
 	if !done {
-		s.fail(fmt.Errorf("pgtest: the replica in %s was not promoted", filepath.Base(s.dir)))
+		s.Fail(fmt.Errorf("pgtest: the replica in %s was not promoted", filepath.Base(s.Dir)))
 	}
 }
 
 func (s *Server) await(condition string) {
-	for deadline := time.Now().Add(startTimeout); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(effectTimeout); ; time.Sleep(5 * time.Millisecond) {
 		var met bool
 		if s.run(s, condition, &met); met {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.fail(fmt.Errorf("pgtest: within %v not: %s", startTimeout, condition))
+			s.Fail(fmt.Errorf("pgtest: within %v not: %s", effectTimeout, condition))
 		}
 	}
 }
@@ -102,6 +83,6 @@ func (s *Server) run(on *Server, sql string, into any) {
 		return c.QueryRow(ctx, sql).Scan(into)
 	})
 	if err != nil {
-		s.fail(fmt.Errorf("pgtest: %s: %w", sql, err))
+		s.Fail(fmt.Errorf("pgtest: %s: %w", sql, err))
 	}
 }

@@ -42,7 +42,7 @@ func StartCluster(t testing.TB, opts ...Option) *Cluster {
 	}
 	c.fail = func(err error) { t.Helper(); t.Fatal(err) }
 	for _, n := range c.nodes {
-		n.fail = c.fail
+		n.Fail = c.fail
 	}
 	t.Cleanup(c.Close)
 	c.logOnFailure(t)
@@ -105,7 +105,7 @@ func (c *Cluster) form(ctx context.Context) error {
 			}
 			// All meet all: gossip would take seconds to spread the word.
 			for _, other := range c.nodes[:i] {
-				if err := r.ClusterMeet(ctx, "127.0.0.1", strconv.Itoa(other.port)).Err(); err != nil {
+				if err := r.ClusterMeet(ctx, "127.0.0.1", strconv.Itoa(other.Port)).Err(); err != nil {
 					return err
 				}
 			}
@@ -167,12 +167,12 @@ func (c *Cluster) AddNode(t testing.TB) *Server {
 	if err != nil {
 		t.Fatalf("redistest: add node: %v", err)
 	}
-	n.fail = c.fail
-	n.logOnFailure(t)
+	n.Fail = c.fail
+	n.LogOnFailure(t)
 	err = c.do(func(ctx context.Context) error {
 		return n.admin(ctx, func(r *redis.Client) error {
 			for _, other := range c.running() {
-				if err := r.ClusterMeet(ctx, "127.0.0.1", strconv.Itoa(other.port)).Err(); err != nil {
+				if err := r.ClusterMeet(ctx, "127.0.0.1", strconv.Itoa(other.Port)).Err(); err != nil {
 					return err
 				}
 			}
@@ -251,7 +251,7 @@ func (c *Cluster) RemoveNode(t testing.TB, node *Server) {
 
 // running are the nodes that are neither stopped nor paused.
 func (c *Cluster) running() []*Server {
-	return slices.DeleteFunc(slices.Clone(c.nodes), func(s *Server) bool { return !s.answers() })
+	return slices.DeleteFunc(slices.Clone(c.nodes), func(s *Server) bool { return !s.Answers() })
 }
 
 // do runs a step of a test, or of its cleanup, within the time a cluster is given.
@@ -263,7 +263,7 @@ func (c *Cluster) do(step func(context.Context) error) error {
 
 func (c *Cluster) logOnFailure(t testing.TB) {
 	for _, n := range c.nodes {
-		n.logOnFailure(t)
+		n.LogOnFailure(t)
 	}
 }
 

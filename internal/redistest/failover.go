@@ -67,7 +67,7 @@ var election = regexp.MustCompile(`(?m)^\d+:\w (.*?) # Starting a failover elect
 // the node timeout after it began, Redis counts them for the next one, too: the node makes
 // itself a master under its old epoch, and takes writes that it loses soon after.
 func (s *Server) electable(ctx context.Context) error {
-	log, err := os.ReadFile(s.logPath())
+	log, err := os.ReadFile(s.LogPath())
 	if err != nil {
 		return err
 	}

@@ -20,69 +20,37 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/internal/childproc"
 )
 
-// shared is the one server and the one cluster of this test binary. A test process has
-// no other place that outlives its tests.
-var shared struct {
-	sync.Mutex
-	main       bool
-	server     *Server
-	serverErr  error
-	cluster    *Cluster
-	clusterErr error
-	names      int
-}
+var shared = childproc.Shared{Package: "redistest"}
 
-// Main runs the tests of a package and then stops the servers they shared. Call it
-// from TestMain with its *testing.M, or with what another package's Wrap made of it; the
-// exit code is the tests'.
-func Main(m interface{ Run() int }) { Wrap(m).Run() }
+var (
+	server = childproc.Once(&shared, func() (*Server, error) { return Launch() })
+	// None of its nodes ends: one that does not answer for seconds waits for a busy machine, and a replica in its place
+	// would cost leases and messages.
+	cluster = childproc.Once(&shared, func() (*Cluster, error) { return LaunchCluster(Config("cluster-node-timeout", "60000")) })
+)
 
-// Runner is what other packages' Main functions take in place of a *testing.M.
-type Runner struct{ m interface{ Run() int } }
+// Main runs the tests of a package and then stops the servers they shared. Call it from TestMain with its *testing.M, or
+// with what another package's Wrap made of it; the exit code is the tests'.
+func Main(m childproc.Tests) { Wrap(m).Run() }
 
 // Wrap is Main for a TestMain that hands its tests to another package's Main.
-func Wrap(m interface{ Run() int }) Runner { return Runner{m} }
-
-// Run runs the tests, stops the servers they shared and returns the exit code.
-func (r Runner) Run() int {
-	shared.Lock()
-	shared.main = true
-	shared.Unlock()
-	defer func() {
-		shared.Lock()
-		defer shared.Unlock()
-		if shared.server != nil {
-			shared.server.Close()
-		}
-		if shared.cluster != nil {
-			shared.cluster.Close()
-		}
-	}()
-	return r.m.Run()
-}
+func Wrap(m childproc.Tests) childproc.Runner { return shared.Wrap(m) }
 
 // Shared returns the server that the tests of this binary share, starting it first
 // if need be. Do not stop it, and keep to a Namespace. If the test fails, what the
 // server logged meanwhile is shown.
 func Shared(t testing.TB) *Server {
 	t.Helper()
-	shared.Lock()
-	defer shared.Unlock()
-	needMain(t)
-	if shared.server == nil && shared.serverErr == nil {
-		shared.server, shared.serverErr = Launch()
-	}
-	if shared.serverErr != nil {
-		t.Fatal(shared.serverErr)
-	}
-	shared.server.logOnFailure(t)
-	return shared.server
+	s := server(t)
+	s.LogOnFailure(t)
+	return s
 }
 
 // SharedCluster returns the cluster that the tests of this binary share, starting it
@@ -90,35 +58,14 @@ func Shared(t testing.TB) *Server {
 // slots or fails masters over starts a cluster of its own with StartCluster.
 func SharedCluster(t testing.TB) *Cluster {
 	t.Helper()
-	shared.Lock()
-	defer shared.Unlock()
-	needMain(t)
-	if shared.cluster == nil && shared.clusterErr == nil {
-		// None of its nodes ends: one that does not answer for seconds waits for a busy machine, and
-		// a replica in its place would cost leases and messages.
-		shared.cluster, shared.clusterErr = LaunchCluster(Config("cluster-node-timeout", "60000"))
-	}
-	if shared.clusterErr != nil {
-		t.Fatal(shared.clusterErr)
-	}
-	shared.cluster.logOnFailure(t)
-	return shared.cluster
-}
-
-func needMain(t testing.TB) {
-	t.Helper()
-	if !shared.main {
-		t.Fatal("redistest: this package's TestMain must call redistest.Main(m)")
-	}
+	c := cluster(t)
+	c.logOnFailure(t)
+	return c
 }
 
 // Namespace is a name that no other test of this binary gets: a few lower-case letters
 // of the test's own name, then a number.
 func Namespace(t testing.TB) string {
-	shared.Lock()
-	shared.names++
-	n := shared.names
-	shared.Unlock()
 	letters := strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z':
@@ -128,7 +75,7 @@ func Namespace(t testing.TB) string {
 		}
 		return -1
 	}, strings.TrimPrefix(t.Name(), "Test"))
-	return fmt.Sprintf("t%s%d", letters[:min(len(letters), 12)], n)
+	return fmt.Sprintf("t%s%d", letters[:min(len(letters), 12)], shared.Number())
 }
 
 // Start starts a server of the test's own and stops it when the test ends. If the
@@ -139,9 +86,9 @@ func Start(t testing.TB, opts ...Option) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.fail = func(err error) { t.Helper(); t.Fatal(err) }
+	s.Fail = func(err error) { t.Helper(); t.Fatal(err) }
 	t.Cleanup(s.Close)
-	s.logOnFailure(t)
+	s.LogOnFailure(t)
 	return s
 }
 

@@ -84,7 +84,7 @@ func (m *SlotMove) MoveKeys(t testing.TB, n int) int {
 			if err != nil || len(keys) == 0 {
 				return err
 			}
-			args := []any{"MIGRATE", "127.0.0.1", m.To.port, "", 0, callTimeout.Milliseconds(), "KEYS"}
+			args := []any{"MIGRATE", "127.0.0.1", m.To.Port, "", 0, callTimeout.Milliseconds(), "KEYS"}
 			for _, k := range keys {
 				args = append(args, k)
 			}

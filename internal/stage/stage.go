@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"slices"
 	"sync"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/fleet"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
@@ -72,25 +72,16 @@ type Fleet struct {
 	dsn string
 
 	mu     sync.Mutex
-	procs  map[string]*replica // by name
+	procs  map[string]*fleet.Process // by name
 	closed bool
 }
 
-type replica struct {
-	cmd   *exec.Cmd
-	stdin io.Closer // see Context
-}
-
 // New returns a fleet whose replicas work on the database dsn. Close it.
-func New(dsn string) *Fleet { return &Fleet{dsn: dsn, procs: map[string]*replica{}} }
+func New(dsn string) *Fleet { return &Fleet{dsn: dsn, procs: map[string]*fleet.Process{}} }
 
 // Start runs this program again, with args, as the replica called name. After Close it
 // does nothing.
 func (f *Fleet) Start(name string, args ...string) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
@@ -99,18 +90,13 @@ func (f *Fleet) Start(name string, args ...string) error {
 	if f.procs[name] != nil {
 		return fmt.Errorf("%s is running", name)
 	}
-	cmd := exec.Command(self, args...)
 	// The database is passed by environment: arguments are for all to see.
-	cmd.Env = append(os.Environ(), "DATABASE_URL="+f.dsn)
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
+	p := fleet.NewProcess(name, []string{"DATABASE_URL=" + f.dsn}, func(string) {}, os.Stderr)
+	p.Args = args
+	if err := p.Start(); err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", name, err)
-	}
-	f.procs[name] = &replica{cmd, stdin}
+	f.procs[name] = p
 	return nil
 }
 
@@ -130,8 +116,8 @@ func (f *Fleet) Running() []string {
 func (f *Fleet) Name(pid int) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for name, r := range f.procs {
-		if r.cmd.Process.Pid == pid {
+	for name, p := range f.procs {
+		if p.PID() == pid {
 			return name
 		}
 	}
@@ -140,35 +126,22 @@ func (f *Fleet) Name(pid int) string {
 
 // Kill ends a replica with SIGKILL: it gets no chance to say anything.
 func (f *Fleet) Kill(name string) error {
-	cmd, err := f.take(name)
-	if cmd == nil {
-		return err
+	p, err := f.take(name)
+	if p != nil {
+		p.End()
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		return err
-	}
-	cmd.Wait() // it says "killed", as it should
-	return nil
+	return err
 }
 
 // Stop tells a replica to finish, and waits until it has.
 func (f *Fleet) Stop(name string) error {
-	cmd, err := f.take(name)
-	if cmd == nil {
+	p, err := f.take(name)
+	if p == nil {
 		return err
 	}
-	// One signal, for a second one may come when the replica no longer catches it.
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return wait(name, cmd)
-}
-
-func wait(name string, cmd *exec.Cmd) error {
-	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return nil
+	// One signal, for a second one may come when the replica no longer catches it. One that has ended tells how in Left.
+	_ = p.Signal(syscall.SIGTERM)
+	return p.Left()
 }
 
 // Freeze stops a replica where it stands, as a suspended virtual machine does.
@@ -182,14 +155,14 @@ func (f *Fleet) Close() error {
 	f.mu.Lock()
 	f.closed = true
 	f.mu.Unlock()
-	var errs []error
 	names := f.Running()
-	for _, name := range names { // all at once
-		errs = append(errs, f.signal(name, syscall.SIGTERM), f.Thaw(name))
+	for _, name := range names { // all at once; one that has ended tells how below
+		_, _ = f.signal(name, syscall.SIGTERM), f.Thaw(name)
 	}
+	var errs []error
 	for _, name := range names {
-		if cmd, _ := f.take(name); cmd != nil {
-			errs = append(errs, wait(name, cmd))
+		if p, _ := f.take(name); p != nil {
+			errs = append(errs, p.Left())
 		}
 	}
 	return errors.Join(errs...)
@@ -198,30 +171,24 @@ func (f *Fleet) Close() error {
 func (f *Fleet) signal(name string, sig os.Signal) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	r := f.procs[name]
-	if r == nil {
+	p := f.procs[name]
+	if p == nil {
 		return fmt.Errorf("no replica %s is running", name)
 	}
-	if err := r.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return nil
+	return p.Signal(sig)
 }
 
 // take removes a replica, which is the caller's to end then. It is nil without an error
 // once the fleet is closed.
-func (f *Fleet) take(name string) (*exec.Cmd, error) {
+func (f *Fleet) take(name string) (*fleet.Process, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	r := f.procs[name]
+	p := f.procs[name]
 	delete(f.procs, name)
-	if r != nil {
-		return r.cmd, nil
+	if p == nil && !f.closed {
+		return nil, fmt.Errorf("no replica %s is running", name)
 	}
-	if f.closed {
-		return nil, nil
-	}
-	return nil, fmt.Errorf("no replica %s is running", name)
+	return p, nil
 }
 
 // Until calls done, 100 times a second, until it says so. It gives up after a minute.

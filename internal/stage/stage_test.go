@@ -66,7 +66,7 @@ func TestReplicasAreStoppedKilledAndFrozen(t *testing.T) {
 	if err := f.Start("a"); err == nil {
 		t.Error("a second replica of the same name was started")
 	}
-	pid := f.procs["b"].cmd.Process.Pid
+	pid := f.procs["b"].PID()
 	if f.Name(pid) != "b" || f.Name(0) != "" {
 		t.Errorf("process %d is %q, process 0 is %q", pid, f.Name(pid), f.Name(0))
 	}
@@ -125,7 +125,7 @@ func TestReplicasEndWithTheirParent(t *testing.T) {
 	if err := f.Start("a", "-replica", path); err != nil {
 		t.Fatal(err)
 	}
-	f.procs["a"].stdin.Close() // what the kernel does when the parent is gone
+	f.procs["a"].Orphan()
 	err := Until(t.Context(), "the replica ends", func() (bool, error) {
 		b, _ := os.ReadFile(path)
 		return strings.HasSuffix(string(b), "end"), nil

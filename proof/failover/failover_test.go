@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 func TestFailover(t *testing.T) {
 	for i, k := range locks() {
 		for _, f := range faults() {
-			if i > 0 && f.fleets < 10 && f.name != "SIGKILL" {
+			if i > 0 && f.pairs < 10 && f.name != "SIGKILL" {
 				continue // as with the first
 			}
 			t.Run(k.String()+"/"+f.name, func(t *testing.T) {

@@ -8,15 +8,17 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/leasegen/leasegen/internal/must"
 )
 
 // fault is what happens to an owner.
 type fault struct {
 	name, what string
 	target     time.Duration // for p99; 0 for none
-	fleets     int           // at most so many side by side: they share the machine's cores
-	// once makes one trial of one fleet. Nil for faults of the server, which all fleets share.
-	once func(context.Context, *fleet) (took time.Duration, late int, err error)
+	pairs      int           // at most so many side by side: they share the machine's cores
+	// once makes one trial of one pair. Nil for faults of the server, which all pairs share.
+	once func(context.Context, *pair) (took time.Duration, late int)
 }
 
 func faults() []fault {
@@ -30,10 +32,11 @@ func faults() []fault {
 	}
 }
 
-// trials makes n trials of a fault, shared out over the fleets.
+// trials makes n trials of a fault, shared out over the pairs.
 func (s *site) trials(ctx context.Context, f fault, n int) (took []time.Duration, late int, err error) {
 	if f.once == nil {
-		return s.restarts(ctx, n)
+		took, err := s.restarts(ctx, n)
+		return took, 0, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -43,7 +46,7 @@ func (s *site) trials(ctx context.Context, f fault, n int) (took []time.Duration
 		errs []error
 		left = n
 	)
-	for _, fl := range s.fleets {
+	for _, pr := range s.pairs {
 		wg.Go(func() {
 			for {
 				mu.Lock()
@@ -54,7 +57,7 @@ func (s *site) trials(ctx context.Context, f fault, n int) (took []time.Duration
 					return
 				}
 				settle()
-				d, l, err := f.once(ctx, fl)
+				d, l, err := pr.try(ctx, f)
 				mu.Lock()
 				took, late = append(took, d), late+l
 				if err != nil {
@@ -72,26 +75,21 @@ func (s *site) trials(ctx context.Context, f fault, n int) (took []time.Duration
 	return took, late, errors.Join(errs...)
 }
 
+func (f *pair) try(ctx context.Context, what fault) (took time.Duration, late int, err error) {
+	defer must.Catch(&err)
+	took, late = what.once(ctx, f)
+	return took, late, nil
+}
+
 // settle waits a little, so that faults hit at any time between two polls.
 func settle() { time.Sleep(100*time.Millisecond + rand.N(500*time.Millisecond)) }
 
 // terminate stops the owner in good order: from the end of its last call.
-func terminate(_ context.Context, f *fleet) (time.Duration, int, error) {
-	old, i, err := f.owner()
-	if err != nil {
-		return 0, 0, err
-	}
-	if err := old.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return 0, 0, err
-	}
-	next, err := f.first("the standby at work", func(c call) bool { return c.by == f.replicas[1-i] })
-	if err != nil {
-		return 0, 0, err
-	}
-	<-old.ended // all it told has been read
-	if !old.cmd.ProcessState.Success() {
-		return 0, 0, fmt.Errorf("%s: a replica ended with %v", f.name, old.cmd.ProcessState)
-	}
+func terminate(_ context.Context, f *pair) (time.Duration, int) {
+	old, i := f.owner()
+	must.Do(old.Signal(syscall.SIGTERM))
+	next := f.first("the standby at work", func(c call) bool { return c.by == f.replicas[1-i] })
+	must.Do(old.Left()) // all it told has been read
 	var last time.Time
 	f.mu.Lock()
 	for _, c := range f.calls {
@@ -101,62 +99,49 @@ func terminate(_ context.Context, f *fleet) (time.Duration, int, error) {
 	}
 	f.mu.Unlock()
 	late := f.late(old, next)
-	return next.began.Sub(last), late, f.replace(i)
+	f.replace(i)
+	return next.began.Sub(last), late
 }
 
-func kill(_ context.Context, f *fleet) (time.Duration, int, error) {
-	old, i, err := f.owner()
-	if err != nil {
-		return 0, 0, err
-	}
+func kill(_ context.Context, f *pair) (time.Duration, int) {
+	old, i := f.owner()
 	at := time.Now()
-	if err := old.cmd.Process.Kill(); err != nil {
-		return 0, 0, err
-	}
-	next, err := f.first("the standby at work", func(c call) bool { return c.by == f.replicas[1-i] })
-	if err != nil {
-		return 0, 0, err
-	}
-	return next.began.Sub(at), f.late(old, next), f.replace(i)
+	must.Do(old.Signal(syscall.SIGKILL))
+	next := f.first("the standby at work", func(c call) bool { return c.by == f.replicas[1-i] })
+	late := f.late(old, next)
+	f.replace(i)
+	return next.began.Sub(at), late
 }
 
-func freeze(_ context.Context, f *fleet) (time.Duration, int, error) {
+func freeze(_ context.Context, f *pair) (time.Duration, int) {
 	return f.away(
-		func(p *process) error { return p.cmd.Process.Signal(syscall.SIGSTOP) },
-		func(p *process) error { return p.cmd.Process.Signal(syscall.SIGCONT) })
+		func(p *process) error { return p.Signal(syscall.SIGSTOP) },
+		func(p *process) error { return p.Signal(syscall.SIGCONT) })
 }
 
-func cutOff(_ context.Context, f *fleet) (time.Duration, int, error) {
+func cutOff(_ context.Context, f *pair) (time.Duration, int) {
 	return f.away(
 		func(p *process) error { p.proxy.BlackHole(); return nil },
 		func(p *process) error { p.proxy.Heal(); return nil })
 }
 
 // away takes the owner away for a while, until the standby is at work.
-func (f *fleet) away(begin, end func(*process) error) (time.Duration, int, error) {
-	old, i, err := f.owner()
-	if err != nil {
-		return 0, 0, err
-	}
+func (f *pair) away(begin, end func(*process) error) (time.Duration, int) {
+	old, i := f.owner()
 	f.mu.Lock()
 	losses := old.losses
 	f.mu.Unlock()
 	at := time.Now()
-	if err := begin(old); err != nil {
-		return 0, 0, err
-	}
-	next, err := f.first("the standby at work", func(c call) bool { return c.by == f.replicas[1-i] })
-	err = errors.Join(err, end(old))
-	if err != nil {
-		return 0, 0, err
-	}
+	must.Do(begin(old))
+	next := f.first("the standby at work", func(c call) bool { return c.by == f.replicas[1-i] })
+	must.Do(end(old))
 	// A lease that expires by itself may end before its session, which then lives on.
-	err = f.await("the old owner knows that it has lost its lease", func() bool { return old.losses > losses })
-	return next.began.Sub(at), f.late(old, next), err
+	f.await("the old owner knows that it has lost its lease", func() bool { return old.losses > losses })
+	return next.began.Sub(at), f.late(old, next)
 }
 
 // late counts calls that the old owner began after the new owner's first.
-func (f *fleet) late(old *process, next call) (n int) {
+func (f *pair) late(old *process, next call) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, c := range f.calls {
@@ -169,30 +154,21 @@ func (f *fleet) late(old *process, next call) (n int) {
 
 // terminateBackend ends the connection that the owner's heartbeats use. Nobody need take
 // over: what counts is the longest time without an effect.
-func terminateBackend(ctx context.Context, f *fleet) (time.Duration, int, error) {
-	old, _, err := f.owner()
-	if err != nil {
-		return 0, 0, err
-	}
+func terminateBackend(ctx context.Context, f *pair) (time.Duration, int) {
+	old, _ := f.owner()
 	at := time.Now()
 	var ended bool
-	err = f.site.pool.QueryRow(ctx, `SELECT coalesce(bool_and(pg_terminate_backend(backend_pid)), false)
-		FROM `+f.name+`.session WHERE pid = $1 AND state = 'live'`, old.cmd.Process.Pid).Scan(&ended)
-	if err != nil {
-		return 0, 0, err
-	}
+	must.Do(f.site.pool.QueryRow(ctx, `SELECT coalesce(bool_and(pg_terminate_backend(backend_pid)), false)
+		FROM `+f.name+`.session WHERE pid = $1 AND state = 'live'`, old.PID()).Scan(&ended))
 	if !ended {
-		return 0, 0, fmt.Errorf("%s: no backend of the owner's heartbeat to terminate", f.name)
+		must.Do(fmt.Errorf("%s: no backend of the owner's heartbeat to terminate", f.name))
 	}
-	d, err := f.pause(at)
-	return d, 0, err
+	return f.pause(at), 0
 }
 
 // pause is the longest time without an effect in the two seconds after a fault.
-func (f *fleet) pause(at time.Time) (longest time.Duration, err error) {
-	if _, err := f.first("an effect long after the fault", func(c call) bool { return c.began.Sub(at) > 2*time.Second }); err != nil {
-		return 0, err
-	}
+func (f *pair) pause(at time.Time) (longest time.Duration) {
+	f.first("an effect long after the fault", func(c call) bool { return c.began.Sub(at) > 2*time.Second })
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	last := at
@@ -204,29 +180,24 @@ func (f *fleet) pause(at time.Time) (longest time.Duration, err error) {
 			last = c.ended
 		}
 	}
-	return longest, nil
+	return longest
 }
 
-// restarts restarts the server under all fleets: the longest time without an effect from
+// restarts restarts the server under all pairs: the longest time without an effect from
 // when it is up again.
-func (s *site) restarts(ctx context.Context, n int) (took []time.Duration, late int, err error) {
+func (s *site) restarts(ctx context.Context, n int) (took []time.Duration, err error) {
+	defer must.Catch(&err)
 	for len(took) < n && ctx.Err() == nil {
-		for _, f := range s.fleets {
-			if _, _, err := f.owner(); err != nil {
-				return nil, 0, err
-			}
+		for _, f := range s.pairs {
+			f.owner()
 		}
 		settle()
 		s.server.Restart()
 		up := time.Now()
 		s.pool.Reset()
-		for _, f := range s.fleets[:min(len(s.fleets), n-len(took))] {
-			d, err := f.pause(up)
-			if err != nil {
-				return nil, 0, err
-			}
-			took = append(took, d)
+		for _, f := range s.pairs[:min(len(s.pairs), n-len(took))] {
+			took = append(took, f.pause(up))
 		}
 	}
-	return took, 0, ctx.Err()
+	return took, ctx.Err()
 }

@@ -16,11 +16,11 @@ import (
 	"io"
 	"math"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
@@ -29,12 +29,7 @@ func main() {
 	if os.Getenv(envReplica) != "" {
 		os.Exit(replicaMain())
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "failover:", err)
-		os.Exit(1)
-	}
+	os.Exit(must.Main("failover", run))
 }
 
 const ttl = 2 * time.Second
@@ -65,23 +60,22 @@ type line struct {
 	late  int             // calls that an old owner began after the new owner's first
 }
 
-func run(ctx context.Context, args []string, out io.Writer) error {
+func run(ctx context.Context, args []string, out io.Writer) (err error) {
+	defer must.Catch(&err)
 	fs := flag.NewFlagSet("failover", flag.ContinueOnError)
 	trials := fs.Int("trials", 100, "trials of each fault and lock")
-	fleets := fs.Int("fleets", 10, "pairs of replicas that are tried side by side, where time is mostly waiting")
+	pairs := fs.Int("pairs", 10, "pairs of replicas that are tried side by side, where time is mostly waiting")
 	onlyLocks := fs.String("locks", "", "comma-separated locks or pers; default all")
 	onlyFaults := fs.String("faults", "", "comma-separated faults; default all")
-	if err := fs.Parse(args); err != nil {
-		return err
-	}
-	lines, err := measure(ctx, out, *trials, *fleets, *onlyLocks, *onlyFaults)
+	must.Do(fs.Parse(args))
+	lines, err := measure(ctx, out, *trials, *pairs, *onlyLocks, *onlyFaults)
 	if len(lines) > 0 {
 		table(out, lines)
 	}
 	return err
 }
 
-func measure(ctx context.Context, out io.Writer, trials, fleets int, onlyLocks, onlyFaults string) (lines []line, err error) {
+func measure(ctx context.Context, out io.Writer, trials, pairs int, onlyLocks, onlyFaults string) (lines []line, err error) {
 	wanted := func(list string, names ...string) bool {
 		return list == "" || slices.ContainsFunc(strings.Split(list, ","), func(w string) bool { return slices.Contains(names, w) })
 	}
@@ -94,7 +88,7 @@ func measure(ctx context.Context, out io.Writer, trials, fleets int, onlyLocks, 
 				continue
 			}
 			begun := time.Now()
-			l, err := try(ctx, k, f, trials, min(fleets, f.fleets))
+			l, err := try(ctx, k, f, trials, min(pairs, f.pairs))
 			if err != nil {
 				return lines, fmt.Errorf("%v, %s: %w", k, f.name, err)
 			}
@@ -109,20 +103,15 @@ func measure(ctx context.Context, out io.Writer, trials, fleets int, onlyLocks, 
 }
 
 // try makes the trials of one fault and lock on a fresh server.
-func try(ctx context.Context, k lockKind, f fault, trials, fleets int) (line, error) {
-	server, err := pgtest.Launch(pgtest.Config("max_connections", "400"))
-	if err != nil {
-		return line{}, err
-	}
+func try(ctx context.Context, k lockKind, f fault, trials, pairs int) (l line, err error) {
+	defer must.Catch(&err)
+	server := must.Get(pgtest.Launch(pgtest.Config("max_connections", "400")))
 	defer server.Close()
-	s, err := newSite(ctx, server, k, min(fleets, trials))
-	if err != nil {
-		return line{}, err
-	}
+	s := must.Get(newSite(ctx, server, k, min(pairs, trials)))
 	defer s.close()
-	l := line{kind: k, fault: f}
+	l = line{kind: k, fault: f}
 	if l.took, l.late, err = s.trials(ctx, f, trials); err != nil {
-		return line{}, fmt.Errorf("%w\nreplicas said:\n%s", err, s.said())
+		return line{}, fmt.Errorf("%w\nreplicas said:\n%s", err, s.stderr.Last(40))
 	}
 	slices.Sort(l.took)
 	return l, nil

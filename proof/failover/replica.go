@@ -3,16 +3,15 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/fleet"
+	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -24,37 +23,19 @@ const (
 	envDSN     = "FAILOVER_DSN"
 )
 
-// replicaMain is a replica process. It ends when it is told to or its parent is gone.
+// replicaMain is a replica process.
 func replicaMain() int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	go func() {
-		io.Copy(io.Discard, os.Stdin) // ends with the parent
-		stop()
-		time.Sleep(5 * time.Second)
-		os.Exit(3)
-	}()
-	n, err := strconv.Atoi(os.Getenv(envKind))
-	if err == nil {
-		err = replica(ctx, locks()[n], os.Getenv(envReplica), os.Getenv(envDSN))
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
+	return fleet.Main(func(ctx context.Context) (err error) {
+		defer must.Catch(&err)
+		n := must.Get(strconv.Atoi(os.Getenv(envKind)))
+		return replica(ctx, locks()[n], os.Getenv(envReplica), os.Getenv(envDSN))
+	})
 }
 
 func replica(ctx context.Context, k lockKind, name, dsn string) error {
-	cfg, err := pgxpool.ParseConfig(dsn)
-	if err != nil {
-		return err
-	}
+	cfg := must.Get(pgxpool.ParseConfig(dsn))
 	cfg.MaxConns = 4
-	pool, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		return err
-	}
+	pool := must.Get(pgxpool.NewWithConfig(ctx, cfg))
 	defer pool.Close()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("consumer", name, "pid", os.Getpid())
 	spec := lease.Spec{Name: name, Per: k.asPer, Lock: k.asLock, TTL: ttl, Batch: 20, Drain: 2 * time.Second}
@@ -84,10 +65,8 @@ func replica(ctx context.Context, k lockKind, name, dsn string) error {
 			fmt.Println("loss")
 		}
 	})
-	c, err := lease.NewConsumer(leasepg.New(pool, leasepg.WithSchema(name), leasepg.WithLogger(log)), spec, lease.WithLogger(log), lease.WithObserver(tell))
-	if err != nil {
-		return err
-	}
+	be := leasepg.New(pool, leasepg.WithSchema(name), leasepg.WithLogger(log))
+	c := must.Get(lease.NewConsumer(be, spec, lease.WithLogger(log), lease.WithObserver(tell)))
 	return c.Run(ctx)
 }
 

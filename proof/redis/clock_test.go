@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/internal/fleet"
 	"github.com/leasegen/leasegen/internal/redistest"
 )
 
@@ -110,12 +111,12 @@ func TestClockSteps(t *testing.T) {
 		t.Fatalf("the server's clock was moved from %v to %v: %v", before, after, err)
 	}
 	set(0)
-	mustHold(t, s, "clock by an hour, and back", rounds(t, 1, 20), func(f *fleet) {
-		from := f.marker()
+	mustHold(t, s, "clock by an hour, and back", rounds(t, 1, 20), func(f *fleet.Fleet) {
+		from := f.Marker()
 		set(time.Hour)
 		s.again(t, s.lastOf(), 30*time.Second)
 		eventually(t, time.Minute, "sessions have expired and leases are acquired anew", func() bool {
-			i, _ := f.find(from, is("acquired"))
+			i, _ := f.Find(from, fleet.Is("acquired"))
 			return i >= 0
 		})
 		s.again(t, s.lastOf(), 30*time.Second)

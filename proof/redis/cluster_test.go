@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/leasegen/leasegen/internal/fleet"
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
 )
@@ -44,7 +45,7 @@ func recovery(hangs bool) time.Duration {
 }
 
 // onNodes injects n faults into a cluster under load and checks the history.
-func onNodes(t *testing.T, c *redistest.Cluster, s *site, fault string, n int, round func(i int, f *fleet)) row {
+func onNodes(t *testing.T, c *redistest.Cluster, s *site, fault string, n int, round func(i int, f *fleet.Fleet)) row {
 	t.Helper()
 	begin := time.Now()
 	stop := s.load(t, topicCount)
@@ -117,7 +118,7 @@ func (s *site) back(t *testing.T, c *redistest.Cluster, tag string, begin time.T
 func masterKilled(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, whole)
 	s.losesProgress = true // commits between the look at the replica and the kill
-	onNodes(t, c, s, "CL1 master SIGKILL", rounds(t, 1, 5), func(int, *fleet) {
+	onNodes(t, c, s, "CL1 master SIGKILL", rounds(t, 1, 5), func(int, *fleet.Fleet) {
 		tag := s.anyTag()
 		master := c.MasterOf(t, tag)
 		resume := s.settled(t, master, tag)
@@ -134,7 +135,7 @@ func masterKilled(t *testing.T, c *redistest.Cluster) {
 func masterFrozen(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, whole)
 	s.losesProgress = true
-	onNodes(t, c, s, "CL2 master SIGSTOP", rounds(t, 1, 5), func(i int, _ *fleet) {
+	onNodes(t, c, s, "CL2 master SIGSTOP", rounds(t, 1, 5), func(i int, _ *fleet.Fleet) {
 		s.rest(i)
 		tag := s.anyTag()
 		master := c.MasterOf(t, tag)
@@ -170,7 +171,7 @@ func topologyNotReloaded(t *testing.T, c *redistest.Cluster) {
 	if worked == len(last) {
 		t.Errorf("all topics were worked on again within %v: the mutant does no harm", bound)
 	}
-	f.end()
+	f.End()
 	stop()
 	master.Resume()
 	c.WaitHealthy(t)
@@ -180,7 +181,7 @@ func topologyNotReloaded(t *testing.T, c *redistest.Cluster) {
 func laggingReplica(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, whole)
 	s.losesMessages = true
-	r := onNodes(t, c, s, "CL3 lagging replica promoted", rounds(t, 1, 5), func(i int, f *fleet) {
+	r := onNodes(t, c, s, "CL3 lagging replica promoted", rounds(t, 1, 5), func(i int, f *fleet.Fleet) {
 		tag := s.anyTag()
 		master := c.MasterOf(t, tag)
 		admin := master.Client(t)
@@ -193,7 +194,7 @@ func laggingReplica(t *testing.T, c *redistest.Cluster) {
 			t.Fatalf("%d links to %d replicas were cut: %v", n, len(replicas), err)
 		}
 		// Of what replicas do not get: messages, commits, a member that joins, and leases that are given to it.
-		joined := f.join(names(s.settings, 3)[2])
+		joined := f.Join(names(s.settings, 3)[2].replica())
 		time.Sleep(500 * time.Millisecond)
 		if err := admin.Set(t.Context(), tag+":lag", fmt.Sprint("round ", i), 0).Err(); err != nil {
 			t.Fatal(err)
@@ -208,7 +209,7 @@ func laggingReplica(t *testing.T, c *redistest.Cluster) {
 		if v, err := s.client.Get(t.Context(), tag+":lag").Result(); err != redis.Nil && (err != nil || v == fmt.Sprint("round ", i)) {
 			t.Errorf("a write that was acknowledged last is still there (%q, %v): the replica did not lag, and the test shows nothing", v, err)
 		}
-		f.leave(joined)
+		f.Leave(joined)
 		master.Start()
 	})
 	t.Logf("CL3: of %d acknowledged messages %d are lost, %d were handled again after their commit, as documented", r.published, r.lost, r.undone)
@@ -218,7 +219,7 @@ func laggingReplica(t *testing.T, c *redistest.Cluster) {
 func minorityMaster(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, whole)
 	s.losesMessages = true
-	r := onNodes(t, c, s, "CL4 minority master", rounds(t, 1, 5), func(i int, _ *fleet) {
+	r := onNodes(t, c, s, "CL4 minority master", rounds(t, 1, 5), func(i int, _ *fleet.Fleet) {
 		s.rest(i)
 		tag := s.anyTag()
 		master := c.MasterOf(t, tag)
@@ -246,7 +247,7 @@ func minorityMaster(t *testing.T, c *redistest.Cluster) {
 func resharding(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, whole)
 	n := rounds(t, 3, 20)
-	onNodes(t, c, s, "CL5 slots move", n, func(i int, _ *fleet) {
+	onNodes(t, c, s, "CL5 slots move", n, func(i int, _ *fleet.Fleet) {
 		tag := s.anyTag()
 		from := c.MasterOf(t, tag)
 		var to *redistest.Server
@@ -313,7 +314,7 @@ func isMaster(t *testing.T, n *redistest.Server) bool {
 func requested(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, whole)
 	s.losesProgress = true // TAKEOVER asks nobody
-	onNodes(t, c, s, "CL6 added, removed, failover", rounds(t, 1, 3), func(int, *fleet) {
+	onNodes(t, c, s, "CL6 added, removed, failover", rounds(t, 1, 3), func(int, *fleet.Fleet) {
 		tag := s.anyTag()
 		old := c.MasterOf(t, tag)
 		added := c.AddNode(t)
@@ -339,7 +340,7 @@ func requested(t *testing.T, c *redistest.Cluster) {
 func rollingRestart(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, whole)
 	s.losesProgress = true
-	onNodes(t, c, s, "CL7 restarted one by one", rounds(t, 1, 10), func(int, *fleet) {
+	onNodes(t, c, s, "CL7 restarted one by one", rounds(t, 1, 10), func(int, *fleet.Fleet) {
 		for _, n := range c.Nodes() {
 			n.Restart()
 			c.WaitHealthy(t)
@@ -362,7 +363,7 @@ func lostShard(t *testing.T, c *redistest.Cluster) {
 	s := onCluster(t, c, whole)
 	s.settings.TTL = 2 * ttl
 	s.losesProgress = true
-	onNodes(t, c, s, "CL10 shard lost", rounds(t, 1, 5), func(_ int, f *fleet) {
+	onNodes(t, c, s, "CL10 shard lost", rounds(t, 1, 5), func(_ int, f *fleet.Fleet) {
 		tag := s.anyTag()
 		master := c.MasterOf(t, tag)
 		shard := append(replicasOf(t, c, master), master)
@@ -375,7 +376,7 @@ func lostShard(t *testing.T, c *redistest.Cluster) {
 		if len(elsewhere) == 0 {
 			t.Fatal("all topics are on one node")
 		}
-		from := f.marker()
+		from := f.Marker()
 		for _, n := range shard {
 			n.Kill()
 		}
@@ -390,14 +391,12 @@ func lostShard(t *testing.T, c *redistest.Cluster) {
 		lost := time.Now()
 		eventually(t, 2*time.Minute, "all replicas have another session", func() bool {
 			opened := map[string]bool{}
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			for _, e := range f.events[from:] {
-				if e.what == "session" {
-					opened[e.replica] = true
+			for _, e := range f.Events(from) {
+				if e.What == "session" {
+					opened[e.Replica] = true
 				}
 			}
-			return len(opened) == len(f.replicas)
+			return len(opened) == len(f.Replicas)
 		})
 		s.again(t, now(), 2*time.Minute)
 		t.Logf("the other topics are worked on under new sessions %v after the shard was lost, ttl %v", time.Since(lost).Round(time.Millisecond), s.settings.TTL)
@@ -405,7 +404,7 @@ func lostShard(t *testing.T, c *redistest.Cluster) {
 		for time.Since(began) < s.settings.TTL {
 			s.again(t, now(), time.Minute)
 		}
-		spent := (cpuOf(t, f) - busy).Seconds() / time.Since(began).Seconds() / float64(len(f.replicas))
+		spent := (cpuOf(t, f) - busy).Seconds() / time.Since(began).Seconds() / float64(len(f.Replicas))
 		t.Logf("while a shard is lost each replica uses %.1f %% of a core, with the work that it does", 100*spent)
 		slices.Reverse(shard) // the master first
 		for _, n := range shard {

@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/internal/fleet"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
 // found runs faults on a mutant until the history shows what is wrong with it.
-func found(t *testing.T, s *site, n int, round func(*fleet), wrong func(verdict) bool) {
+func found(t *testing.T, s *site, n int, round func(*fleet.Fleet), wrong func(verdict) bool) {
 	t.Helper()
 	begin := time.Now()
 	stop := s.load(t, topicCount)
@@ -33,7 +34,7 @@ func found(t *testing.T, s *site, n int, round func(*fleet), wrong func(verdict)
 		s.quiet(t, 5*time.Second)
 		v = s.history.verdict(t)
 	}
-	printTable(t, row{"mutant: " + string(s.settings.Mode), done, f.count(takenOver), f.count(is("fenced")), time.Since(begin), v})
+	printTable(t, row{"mutant: " + string(s.settings.Mode), done, f.Count(fleet.TakenOver), f.Count(fleet.Is("fenced")), time.Since(begin), v})
 	if !wrong(v) {
 		t.Errorf("%s: %d rounds did no harm: the checks cannot see what the mechanism prevents", s.settings.Mode, done)
 	}
@@ -56,23 +57,22 @@ func TestMutantCommitInTwoSteps(t *testing.T) {
 	f := startFleet(t, names(s.settings, 3)...)
 	died := 0
 	for died < 10 && time.Since(begin) < time.Minute {
-		for _, p := range f.replicas {
-			if p.gone() {
+		for _, p := range f.Replicas {
+			if p.Gone() {
 				died++
-				f.restart(p)
+				f.Restart(p)
 			}
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 	stop()
 	// What the mutants leave behind is only late, unless it is lost.
-	f.end()
-	f.replicas = nil
+	f.End()
 	s.settings.Mode = failing
 	f = startFleet(t, names(s.settings, 3)...)
 	s.quiet(t, 5*time.Second)
 	v := s.history.verdict(t)
-	printTable(t, row{"mutant: " + string(splits), died, f.count(takenOver), f.count(is("fenced")), time.Since(begin), v})
+	printTable(t, row{"mutant: " + string(splits), died, f.Count(fleet.TakenOver), f.Count(fleet.Is("fenced")), time.Since(begin), v})
 	if v.lost == 0 {
 		t.Errorf("%d crashes between the two steps lost nothing: the checks cannot see what one step prevents", died)
 	}
@@ -140,8 +140,8 @@ func TestMutantSessionNamedAfterConsumer(t *testing.T) {
 	}
 	f := startFleet(t, names(s.settings, 2)...)
 	s.quiet(t, 10*time.Second)
-	for _, p := range f.replicas {
-		f.kill(p)
+	for _, p := range f.Replicas {
+		f.Kill(p)
 	}
 	for i := range topicCount {
 		if err := s.publish(t.Context(), topicName(i), 1); err != nil {
@@ -171,6 +171,6 @@ func TestMutantNotificationsTrusted(t *testing.T) {
 		if ok != (m == whole) {
 			t.Errorf("%s: %d of %d messages were handled without notifications", m, done, topicCount)
 		}
-		f.alive(f.replicas[0])
+		f.Alive(f.Replicas[0])
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/internal/fleet"
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
 )
@@ -52,7 +53,7 @@ func TestKilledConsumerIsRecovered(t *testing.T) {
 }
 
 // takeover kills the owner of a topic and returns how long it took until somebody else worked on it.
-func (s *site) takeover(t *testing.T, f *fleet) time.Duration {
+func (s *site) takeover(t *testing.T, f *fleet.Fleet) time.Duration {
 	t.Helper()
 	const topic = "t.one"
 	// handled publishes a message and returns who handled it, under which epoch.
@@ -85,24 +86,24 @@ func (s *site) takeover(t *testing.T, f *fleet) time.Duration {
 		return len(members) == 2
 	})
 	owner, epoch := handled()
-	i := slices.IndexFunc(f.replicas, func(p *process) bool { return p.settings.Name == owner })
+	i := slices.IndexFunc(f.Replicas, func(p *fleet.Process) bool { return p.Name == owner })
 	begin := time.Now()
-	f.signal(f.replicas[i], syscall.SIGKILL)
+	f.Signal(f.Replicas[i], syscall.SIGKILL)
 	next, later := handled()
 	took := time.Since(begin)
 	if next == owner || later <= epoch {
 		t.Fatalf("after %s with epoch %d was killed, %s handled a message with epoch %d", owner, epoch, next, later)
 	}
-	f.restart(f.replicas[i])
+	f.Restart(f.Replicas[i])
 	return took
 }
 
 // cpuOf is the processor time that all replicas have used.
-func cpuOf(t *testing.T, f *fleet) time.Duration {
+func cpuOf(t *testing.T, f *fleet.Fleet) time.Duration {
 	t.Helper()
 	var ticks int64
-	for _, p := range f.replicas {
-		b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "stat"))
+	for _, p := range f.Replicas {
+		b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.PID()), "stat"))
 		if err != nil {
 			t.Skip("processor time is read from /proc")
 		}

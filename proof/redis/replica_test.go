@@ -5,19 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os"
-	"os/signal"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/leasegen/leasegen/internal/fleet"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
@@ -81,27 +79,15 @@ func fails(m lease.Message[numbered]) error {
 	return nil
 }
 
-// replicaMain is a replica process. It tells on standard output what it observes, one
-// line for each event, and ends when it is told to or its parent is gone.
+// replicaMain is a replica process.
 func replicaMain() int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	go func() {
-		io.Copy(io.Discard, os.Stdin) // ends with the parent
-		stop()
-		time.Sleep(5 * time.Second)
-		os.Exit(3)
-	}()
-	var s settings
-	err := json.Unmarshal([]byte(os.Getenv(envReplica)), &s)
-	if err == nil {
-		err = replica(ctx, s)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
+	return fleet.Main(func(ctx context.Context) error {
+		var s settings
+		if err := json.Unmarshal([]byte(os.Getenv(envReplica)), &s); err != nil {
+			return err
+		}
+		return replica(ctx, s)
+	})
 }
 
 func replica(ctx context.Context, s settings) error {
@@ -113,7 +99,7 @@ func replica(ctx context.Context, s settings) error {
 	be := s.backend(client, sink, log)
 	// A server that is down for a moment is no reason to give up.
 	for {
-		c, err := s.consumer(be, sink, lease.WithLogger(log), lease.WithObserver(operate.ObserverFunc(tell)))
+		c, err := s.consumer(be, sink, lease.WithLogger(log), lease.WithObserver(operate.ObserverFunc(fleet.Tell)))
 		if err != nil {
 			return err
 		}
@@ -270,25 +256,3 @@ func (r *recorder) OpenFeed(ctx context.Context, consumers []backend.ConsumerInf
 
 // line is one line of the history.
 func line(words ...any) string { return strings.TrimSuffix(fmt.Sprintln(words...), "\n") }
-
-// tell prints what the controller counts.
-func tell(o operate.Observation) {
-	switch o := o.(type) {
-	case operate.ObservedAcquire:
-		how := "free"
-		if o.Crashed {
-			how = "crashed"
-		}
-		fmt.Printf("acquired %s %d %s\n", o.Resource, o.Epoch, how)
-	case operate.ObservedLoss:
-		fmt.Printf("lost %s %d\n", o.Resource, o.Epoch)
-	case operate.ObservedFenced:
-		fmt.Printf("fenced %s %d\n", o.Resource, o.Epoch)
-	case operate.ObservedSession:
-		if o.Open {
-			fmt.Printf("session %s\n", o.Session)
-		} else {
-			fmt.Printf("ended %s\n", o.Session)
-		}
-	}
-}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
+	"github.com/leasegen/leasegen/internal/fleet"
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
 )
@@ -58,13 +59,13 @@ func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
 	f := startFleet(t, all...)
 	s.working(t, topicCount)
 	n := rounds(t, short, most)
-	murdered := func(p *process) time.Duration {
+	murdered := func(p *fleet.Process) time.Duration {
 		kills.Add(1)
 		return restarted(f, p, syscall.SIGKILL)
 	}
 	revive := func(i int) {
-		if p := f.replicas[i]; killed[i].Load() == p.pid.Load() {
-			f.restart(p)
+		if p := f.Replicas[i]; killed[i].Load() == int64(p.PID()) {
+			f.Restart(p)
 		}
 	}
 	// Until each step that is known has been hit n times; in make test, as far as one gets.
@@ -72,14 +73,14 @@ func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
 	for tries := 0; steps.left(n) && tries < 60*n && !enough(); tries++ {
 		step := steps.next()
 		i := rand.IntN(len(proxies))
-		p, other := f.replicas[i], f.replicas[(i+1)%len(proxies)]
+		p, other := f.Replicas[i], f.Replicas[(i+1)%len(proxies)]
 		hit := proxies[i].DropReply(func(request []byte) bool {
 			steps.watch(request)
 			if !slices.Contains(steps.in(request), step) {
 				return false
 			}
 			if kill {
-				pid := p.pid.Load()
+				pid := int64(p.PID())
 				_ = syscall.Kill(int(pid), syscall.SIGKILL)
 				killed[i].Store(pid)
 				kills.Add(1)
@@ -101,7 +102,7 @@ func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
 			}
 		}
 	}
-	for i := range f.replicas {
+	for i := range f.Replicas {
 		proxies[i].DropReply(steps.watch)
 		revive(i)
 	}
@@ -134,9 +135,9 @@ func within(c <-chan struct{}, d time.Duration) bool {
 }
 
 // restarted ends a replica, starts it again and returns how long it is given to find its feet.
-func restarted(f *fleet, p *process, how syscall.Signal) time.Duration {
-	_ = syscall.Kill(int(p.pid.Load()), how) // it may have been killed just now
-	f.restart(p)
+func restarted(f *fleet.Fleet, p *fleet.Process, how syscall.Signal) time.Duration {
+	_ = syscall.Kill(p.PID(), how) // it may have been killed just now
+	f.Restart(p)
 	return ttl / 2
 }
 

@@ -7,28 +7,29 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
+	"github.com/leasegen/leasegen/internal/fleet"
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
 )
 
 // mustHold injects n faults under load and checks the history.
-func mustHold(t *testing.T, s *site, fault string, n int, round func(*fleet)) row {
+func mustHold(t *testing.T, s *site, fault string, n int, round func(*fleet.Fleet)) row {
 	t.Helper()
-	return inject(t, s, names(s.settings, 3), fault, n, round, func(*fleet) bool { return true })
+	return inject(t, s, names(s.settings, 3), fault, n, round, func(*fleet.Fleet) bool { return true })
 }
 
 // mustHit is mustHold for faults after which others take over. On a busy machine a replica may own
 // nothing yet when a fault hits it: that round is made up for.
-func mustHit(t *testing.T, s *site, replicas []settings, fault string, n int, round func(*fleet)) {
+func mustHit(t *testing.T, s *site, replicas []settings, fault string, n int, round func(*fleet.Fleet)) {
 	t.Helper()
-	r := inject(t, s, replicas, fault, n, round, func(f *fleet) bool { return f.count(takenOver) >= n })
+	r := inject(t, s, replicas, fault, n, round, func(f *fleet.Fleet) bool { return f.Count(fleet.TakenOver) >= n })
 	if r.takeovers < n {
 		t.Errorf("%s: %d takeovers from crashed owners in %d rounds: the faults did not hit", fault, r.takeovers, r.rounds)
 	}
 }
 
 // inject makes n rounds, and up to three times as many until they are enough.
-func inject(t *testing.T, s *site, replicas []settings, fault string, n int, round func(*fleet), enough func(*fleet) bool) row {
+func inject(t *testing.T, s *site, replicas []settings, fault string, n int, round func(*fleet.Fleet), enough func(*fleet.Fleet) bool) row {
 	t.Helper()
 	begin := time.Now()
 	stop := s.load(t, topicCount)
@@ -45,17 +46,17 @@ func inject(t *testing.T, s *site, replicas []settings, fault string, n int, rou
 	return s.close(t, f, fault, done, begin)
 }
 
-func killRound(f *fleet) {
-	f.kill(f.replicas[rand.IntN(len(f.replicas))])
+func killRound(f *fleet.Fleet) {
+	f.Kill(f.Replicas[rand.IntN(len(f.Replicas))])
 	// Sometimes before the leases are taken over, sometimes after.
 	time.Sleep(ttl/2 + rand.N(ttl))
 }
 
-func freezeRound(f *fleet) {
-	p := f.replicas[rand.IntN(len(f.replicas))]
-	f.freeze(p)
+func freezeRound(f *fleet.Fleet) {
+	p := f.Replicas[rand.IntN(len(f.Replicas))]
+	f.Freeze(p)
 	time.Sleep(ttl + ttl/2 + rand.N(ttl+ttl/2))
-	f.thaw(p)
+	f.Thaw(p)
 	time.Sleep(ttl/4 + rand.N(ttl/4))
 }
 
@@ -110,12 +111,12 @@ func TestSlowHandlers(t *testing.T) {
 		}
 		s.drained(t)
 	}
-	f.stop()
+	f.Stop()
 	s.history.catchUp(t)
-	r := row{"handlers take 10 ttl", n * each, f.count(takenOver), f.count(is("fenced")), time.Since(begin), s.history.verdict(t)}
+	r := row{"handlers take 10 ttl", n * each, f.Count(fleet.TakenOver), f.Count(fleet.Is("fenced")), time.Since(begin), s.history.verdict(t)}
 	printTable(t, r)
-	if r.effects != int64(n*each) || r.violations(s) > 0 || r.takeovers > 0 || f.count(is("lost")) > 0 {
-		t.Errorf("%d effects of %d messages, %d leases lost, %d taken over: %+v", r.effects, n*each, f.count(is("lost")), r.takeovers, r.verdict)
+	if r.effects != int64(n*each) || r.violations(s) > 0 || r.takeovers > 0 || f.Count(fleet.Is("lost")) > 0 {
+		t.Errorf("%d effects of %d messages, %d leases lost, %d taken over: %+v", r.effects, n*each, f.Count(fleet.Is("lost")), r.takeovers, r.verdict)
 	}
 }
 
@@ -134,7 +135,7 @@ func TestStartTogether(t *testing.T) {
 		begin := time.Now()
 		f := startFleet(t, names(s.settings, 8)...)
 		r := s.close(t, f, "eight start at once", 1, begin)
-		lost := f.count(is("lost"))
+		lost := f.Count(fleet.Is("lost"))
 		switch {
 		case r.effects == topics*each:
 		case r.effects > topics*each && lost > 0 && spoilt < 5:
@@ -162,7 +163,7 @@ func TestServerKilled(t *testing.T) {
 			s.losesMessages = true
 		}
 	}
-	mustHold(t, s, "server SIGKILL, AOF everysec", rounds(t, 2, 10), func(*fleet) {
+	mustHold(t, s, "server SIGKILL, AOF everysec", rounds(t, 2, 10), func(*fleet.Fleet) {
 		time.Sleep(rand.N(ttl / 2))
 		delayed()
 		server.Kill()
@@ -178,11 +179,11 @@ func TestServerFrozen(t *testing.T) {
 	server := redistest.Start(t)
 	s := onServer(t, server, whole, 1, "")
 	n := rounds(t, 2, 20)
-	mustHold(t, s, "server SIGSTOP for 2 ttl", n, func(f *fleet) {
-		from := f.marker()
+	mustHold(t, s, "server SIGSTOP for 2 ttl", n, func(f *fleet.Fleet) {
+		from := f.Marker()
 		server.Pause()
 		time.Sleep(2 * ttl)
-		if i, _ := f.find(from, is("lost")); i < 0 {
+		if i, _ := f.Find(from, fleet.Is("lost")); i < 0 {
 			t.Errorf("nobody lost a lease while the server was frozen for %v", 2*ttl)
 		}
 		server.Resume()
@@ -228,7 +229,7 @@ func TestServerRefuses(t *testing.T) {
 		{"CLIENT PAUSE", func() { do("CLIENT", "PAUSE", ttl.Milliseconds()/2, "ALL") }, func() {}},
 	}
 	i := 0
-	mustHold(t, s, "server refuses", len(refusals)*rounds(t, 1, 20), func(*fleet) {
+	mustHold(t, s, "server refuses", len(refusals)*rounds(t, 1, 20), func(*fleet.Fleet) {
 		r := refusals[i%len(refusals)]
 		i++
 		r.begin()
@@ -258,8 +259,8 @@ func TestFreeze(t *testing.T) {
 }
 
 // notRevived freezes a replica until its session has expired, and checks that this session is over.
-func notRevived(t *testing.T, s *site) func(*fleet) {
-	return func(f *fleet) {
+func notRevived(t *testing.T, s *site) func(*fleet.Fleet) {
+	return func(f *fleet.Fleet) {
 		if who := comesBack(t, s, f); who != "" {
 			t.Errorf("session %s had expired and lives again", who)
 		}
@@ -268,9 +269,9 @@ func notRevived(t *testing.T, s *site) func(*fleet) {
 
 // comesBack freezes a replica until its session has expired and others have taken over, lets
 // it go on, and returns its session if that lives again.
-func comesBack(t *testing.T, s *site, f *fleet) string {
+func comesBack(t *testing.T, s *site, f *fleet.Fleet) string {
 	t.Helper()
-	p := f.replicas[rand.IntN(len(f.replicas))]
+	p := f.Replicas[rand.IntN(len(f.Replicas))]
 	live := func() map[string]bool {
 		members, err := s.be.Members(t.Context(), consumerName)
 		if err != nil {
@@ -283,28 +284,26 @@ func comesBack(t *testing.T, s *site, f *fleet) string {
 		return ids
 	}
 	session := func() (last string) { // on a busy machine the replica may lose one and open another at any time
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		for _, e := range f.events {
-			if e.replica == p.settings.Name && e.what == "session" {
-				last = e.resource
+		for _, e := range f.Events(0) {
+			if e.Replica == p.Name && e.What == "session" {
+				last = e.Resource
 			}
 		}
 		return last
 	}
 	eventually(t, time.Minute, "the replica is a member", func() bool { return live()[session()] })
-	f.freeze(p)
+	f.Freeze(p)
 	eventually(t, time.Minute, "the frozen replica's session is over", func() bool { return !live()[session()] })
 	expired := session()
-	from := f.marker()
-	f.thaw(p)
+	from := f.Marker()
+	f.Thaw(p)
 	again := ""
 	eventually(t, time.Minute, "the replica has another session, or its old one", func() bool {
 		if live()[expired] {
 			again = expired
 			return true
 		}
-		i, _ := f.find(from, func(e event) bool { return e.replica == p.settings.Name && e.what == "session" })
+		i, _ := f.Find(from, func(e fleet.Event) bool { return e.Replica == p.Name && e.What == "session" })
 		return i >= 0
 	})
 	return again
@@ -335,7 +334,7 @@ func TestCutOff(t *testing.T) {
 		proxies = append(proxies, p)
 		all[i].Addrs = []string{p.Addr()}
 	}
-	mustHit(t, s, all, "cut off", rounds(t, 2, 20), func(*fleet) {
+	mustHit(t, s, all, "cut off", rounds(t, 2, 20), func(*fleet.Fleet) {
 		p := proxies[rand.IntN(len(proxies))]
 		p.BlackHole()
 		time.Sleep(ttl + ttl/2 + rand.N(ttl/2))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/leasegen/leasegen/internal/fleet"
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -276,16 +277,16 @@ func (s *site) quiet(t *testing.T, patience time.Duration) (done int64, ok bool)
 }
 
 // close waits until everything is handled, stops the replicas and checks the history.
-func (s *site) close(t *testing.T, f *fleet, fault string, n int, begin time.Time) row {
+func (s *site) close(t *testing.T, f *fleet.Fleet, fault string, n int, begin time.Time) row {
 	t.Helper()
 	if s.losesMessages {
 		s.quiet(t, 5*time.Second)
 	} else {
 		s.drained(t)
 	}
-	f.stop()
+	f.Stop()
 	s.history.catchUp(t)
-	r := row{fault, n, f.count(takenOver), f.count(is("fenced")), time.Since(begin), s.history.verdict(t)}
+	r := row{fault, n, f.Count(fleet.TakenOver), f.Count(fleet.Is("fenced")), time.Since(begin), s.history.verdict(t)}
 	printTable(t, r)
 	if n := r.violations(s); n > 0 {
 		t.Errorf("%s: the history is wrong: %+v\n%s", fault, r.verdict, s.history.examples())

@@ -1,6 +1,9 @@
 package backend
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // ConsumerInfo is what a backend needs to know of a consumer.
 type ConsumerInfo struct {
@@ -60,6 +63,22 @@ func (p Per) String() string {
 		return "stream"
 	}
 	return "unknown"
+}
+
+// Whole reports that a consumer has one resource, whose name is Whole.
+func (p Per) Whole() bool { return p == PerGroup || p == PerCluster }
+
+// ResourceOf names the resource that a message belongs to, given its slot.
+func (p Per) ResourceOf(topic, key string, slot int) string {
+	switch p {
+	case PerTopic:
+		return topic
+	case PerPartition:
+		return strconv.Itoa(slot)
+	case PerStream:
+		return key
+	}
+	return Whole
 }
 
 // Lock says how ownership is held.

@@ -1,8 +1,9 @@
 // Package backend is the contract between the runtime and a store of leases and messages. It is for authors of
 // backends; applications use package lease alone.
 //
-// A [Backend] has four roles: [Ownership] of resources by sessions, the [Log] of messages, [Commits] of what became of
-// them, and [Housekeeping]. What a backend can do beyond that it says in its [Capabilities].
+// A [Backend] has five roles: [Publisher] takes messages in, [Ownership] says which session has which resource, [Log] hands
+// messages out, [Commits] stores what became of them, and [Housekeeping] keeps the store usable. Its [Capabilities] name the
+// roles that it has beyond these.
 //
 // # Rules for every call
 //
@@ -21,12 +22,20 @@
 // # Ownership
 //
 // A resource of a consumer has an owner or is free. Its epoch rises with each new owner and never falls, also when a
-// resource is forgotten and comes again. A session is live until it is closed or has expired, and dead from then on:
-// no call brings it back. Only the leases of a live session can change through it, and only under their present epoch.
+// resource is forgotten and comes again. A session is live until it is closed, or until it has expired and a call notices
+// that; it is dead from then on, and no call brings it back. A session can change its own leases alone, and each only under
+// its present epoch. The leases of a dead session stay under its name until another session takes them, or housekeeping
+// sets them free; writes of the dead session to them may be accepted until then, since they harm no other owner.
+//
+// # Writing a backend
+//
+// A store that keeps each session and each lease whole (memory, a file, documents) leaves their rules to package rows, as
+// leasemem does, and examples/filebackend, a backend on one file in 550 lines. Servers that have a language of their own,
+// as leasepg and leaseredis, write them there, and share the small functions of this package.
 //
 // # Checking a backend
 //
 // Package leasetest runs the whole of this contract against a backend, with the runtime on top, and its simulation
-// searches for orders of events that break it. examples/filebackend, a backend on one file, was written from this
-// documentation.
+// searches for orders of events that break it. Package leasemem has all roles in memory: it is the shortest answer to what a
+// method has to do.
 package backend

@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 )
@@ -60,6 +61,24 @@ type News struct {
 	Wanted []string
 	// Parked: an operator replayed dead letters.
 	Parked bool
+}
+
+// Add notes that a resource of a consumer received messages.
+func (n *News) Add(consumer, resource string) {
+	if n.Resources == nil {
+		n.Resources = map[string][]string{}
+	}
+	n.Resources[consumer] = append(n.Resources[consumer], resource)
+}
+
+// Compact sorts topics and resources, and removes those that are named twice.
+func (n *News) Compact() {
+	slices.Sort(n.Topics)
+	n.Topics = slices.Compact(n.Topics)
+	for consumer, resources := range n.Resources {
+		slices.Sort(resources)
+		n.Resources[consumer] = slices.Compact(resources)
+	}
 }
 
 // FetchRequest asks for the next messages of many resources of one consumer.

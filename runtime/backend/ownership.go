@@ -47,9 +47,10 @@ type Ownership interface {
 
 // RowLocker has leases that expire one by one (LockRow).
 type RowLocker interface {
-	// Renew extends leases of a LockRow consumer by ConsumerInfo.TTL from the server's
-	// present, in one step, and returns the resources of those that were not extended,
-	// because they had expired or changed hands. It cannot revive a lease.
+	// Renew extends leases of a LockRow consumer by ConsumerInfo.TTL from the server's present, each lease in one step, and
+	// returns the resources of those that were not extended, because they had expired, were released or changed hands. It
+	// cannot revive a lease. A session that is dead gets all of them back as lost, and no error. A repetition extends
+	// again. leasemem's streams.go is the shortest Renew; leasetest's contract_row.go has the rules as tests.
 	Renew(ctx context.Context, session string, consumer ConsumerInfo, leases []Ref) (lost []string, err error)
 }
 

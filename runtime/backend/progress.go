@@ -11,7 +11,7 @@ type Commits interface {
 	FetchParked(ctx context.Context, req ParkedRequest) (Parked, error)
 
 	// Commit stores the progress of many leases of one consumer: each entry in one step, cursor, parked messages, dead
-	// letters and all. Entries whose epoch is no longer current, or whose session is not live, change nothing; their
+	// letters and all. Entries of leases that the session does not hold under their epoch any more change nothing; their
 	// resources are returned in fenced. Repeating an entry changes nothing more: see Progress.Seq.
 	Commit(ctx context.Context, session, consumer string, progress []Progress) (fenced []string, err error)
 }

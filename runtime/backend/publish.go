@@ -1,8 +1,10 @@
 package backend
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -21,6 +23,24 @@ type Event struct {
 	// At, and After has passed since its publication. Zero values do not delay.
 	At    time.Time
 	After time.Duration
+}
+
+// Due is when the event joins a log that it is published to now: now, or later when At and After delay it.
+func (e *Event) Due(now time.Time) time.Time {
+	due := now.Add(max(e.After, 0))
+	if e.At.After(due) {
+		due = e.At
+	}
+	return due
+}
+
+// Raw is the event as a message, with a payload of at most maxPayload bytes. It shares nothing with the event.
+func (e *Event) Raw(id string, publishedAt time.Time, maxPayload int) Raw {
+	r := Raw{ID: id, Topic: e.Topic, Key: e.Key, Kind: e.Kind, Headers: maps.Clone(e.Headers), PublishedAt: publishedAt, Size: len(e.Payload)}
+	if r.Size <= maxPayload {
+		r.Payload = bytes.Clone(e.Payload)
+	}
+	return r
 }
 
 // problem says why the event cannot be published; empty if it can.

@@ -75,6 +75,18 @@ func of(ctx context.Context, kind ...string) context.Context {
 	return context.WithValue(ctx, callerKey{}, &own)
 }
 
+// ofAll is of for a call for leases, which is of its resource when it is for one alone.
+func ofAll(ctx context.Context, kind string, hs []*holding) (context.Context, []backend.Ref) {
+	refs := make([]backend.Ref, len(hs))
+	for i, h := range hs {
+		refs[i] = h.ref
+	}
+	if len(hs) == 1 {
+		return of(ctx, kind, hs[0].Resource), refs
+	}
+	return of(ctx, kind), refs
+}
+
 // errNothing: what was asked for may have been made, and cannot be given back.
 var errNothing = errors.New("lease: call the backend: it answered with nothing and without an error")
 

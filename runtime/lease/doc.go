@@ -55,4 +55,6 @@
 // What one message, handler, resource or consumer does stops itself alone. A call of the
 // backend that fails for many resources is made for fewer, and in the end for the one at
 // fault by itself, which waits by itself, is given more time and asked for less.
+//
+// Readers of the source begin at type work in work.go: it draws the path of a message.
 package lease

@@ -144,10 +144,10 @@ func (o *owner) lose(h *holding, reason string) {
 	o.c.observe(operate.ObservedLoss{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Reason: reason})
 }
 
-// fenced is called when a write was refused because the lease has a newer epoch.
+// fenced is called when a write was refused because the lease is not held under its epoch any more.
 func (o *owner) fenced(h *holding) {
 	o.c.observe(operate.ObservedFenced{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch})
-	o.lose(h, "a write was refused: the lease has a newer epoch")
+	o.lose(h, "a write was refused: the lease is not held under this epoch any more")
 	o.refusals.add(h.Resource)
 	o.hintSurvey() // it may be free
 	if o.info.Lock != LockAdvisory {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -186,14 +185,7 @@ func (o *owner) releaseNow(give []*holding) {
 
 // releaseAll makes one call for leases of which all or none are streams without more work.
 func (o *owner) releaseAll(hs []*holding, within time.Duration) error {
-	refs := make([]backend.Ref, len(hs))
-	for i, h := range hs {
-		refs[i] = h.ref
-	}
-	ctx := of(o.s.ctx, "release")
-	if len(hs) == 1 {
-		ctx = of(ctx, "release", hs[0].Resource)
-	}
+	ctx, refs := ofAll(o.s.ctx, "release", hs)
 	_, err := callFor(ctx, within, func(ctx context.Context) (struct{}, error) {
 		if hs[0].retire {
 			return struct{}{}, o.caps.Streams.Retire(ctx, o.s.id, o.info.Name, refs)

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -76,14 +75,7 @@ func (n *renewer) renewRows() {
 
 // renew renews leases in one call, and reports whether it succeeded.
 func (n *renewer) renew(hs []*holding, within time.Duration) bool {
-	refs := make([]backend.Ref, len(hs))
-	for i, h := range hs {
-		refs[i] = h.ref
-	}
-	ctx := of(n.s.ctx, "renew")
-	if len(hs) == 1 {
-		ctx = of(ctx, "renew", hs[0].Resource)
-	}
+	ctx, refs := ofAll(n.s.ctx, "renew", hs)
 	sent := now()
 	lost, err := callFor(ctx, within, func(ctx context.Context) ([]string, error) {
 		return n.caps.Rows.Renew(ctx, n.s.id, n.info, refs)

@@ -58,19 +58,7 @@ func (r *runner) stepRead() time.Duration {
 			}
 			return wait
 		}
-		var items []*holding
-		among := fetchItems
-		for len(q.queue) > 0 && len(items) < among {
-			h := q.queue[0]
-			if n := h.reads.strain.among; n > 0 {
-				if len(items) >= n {
-					break
-				}
-				among = min(among, n)
-			}
-			items = r.readable(items, pop(&q.queue))
-		}
-		r.startRead(items)
+		r.startRead(together(&q.queue, fetchItems, func(h *holding) int { return h.reads.strain.among }, r.readable))
 	}
 	return time.Hour
 }

@@ -153,7 +153,7 @@ func (q *sequence) decide(j int) bool {
 			break
 		}
 		if *o = q.unknown(j); o.verdict == parked {
-			q.hold(*o)
+			q.blocked = q.holds(o.lane)
 		}
 	case hd == nil:
 		o.verdict = skipped
@@ -228,19 +228,26 @@ func (q *sequence) judgeAt(i int, f *failure) outcome {
 // setAside notes what becomes of ms[i], which is not handled now, and what waits behind it.
 func (q *sequence) setAside(o outcome) {
 	q.out[q.i] = o
-	if o.verdict == parked {
-		switch {
-		case q.p.parked != nil || q.r.c.spec.Retry.Order == OrderKey:
-			if q.behind == nil {
-				q.behind = map[string]struct{}{}
-			}
-			q.behind[o.lane] = struct{}{}
-		case q.r.c.spec.Retry.Order == OrderBlock:
-			q.failed = true
-			q.halts(q.i)
-		}
+	if o.verdict == parked && q.holds(o.lane) {
+		q.failed = true
 	}
 	q.i++
+}
+
+// holds notes what waits behind ms[i], which is not handled now: its lane, or with OrderBlock all that comes after it, of
+// which it reports true.
+func (q *sequence) holds(lane string) (all bool) {
+	switch {
+	case q.p.parked != nil || q.r.c.spec.Retry.Order == OrderKey:
+		if q.behind == nil {
+			q.behind = map[string]struct{}{}
+		}
+		q.behind[lane] = struct{}{}
+	case q.r.c.spec.Retry.Order == OrderBlock:
+		q.halts(q.i)
+		return true
+	}
+	return false
 }
 
 // halts keeps the other workers from beginning what comes after ms[i].

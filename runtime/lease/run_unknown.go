@@ -74,20 +74,6 @@ func (q *sequence) unknown(i int) outcome {
 	}
 }
 
-// hold notes what waits behind a message of this sequence that is not handled now.
-func (q *sequence) hold(o outcome) {
-	switch {
-	case q.p.parked != nil || q.r.c.spec.Retry.Order == OrderKey:
-		if q.behind == nil {
-			q.behind = map[string]struct{}{}
-		}
-		q.behind[o.lane] = struct{}{}
-	case q.r.c.spec.Retry.Order == OrderBlock:
-		q.blocked = true
-		q.halts(q.i)
-	}
-}
-
 // afterLate reports that the message before in a parked lane became a dead letter because no
 // version took it in time.
 func (q *sequence) afterLate(lane string) bool {

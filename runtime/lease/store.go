@@ -202,18 +202,7 @@ func (st *storer) step() time.Duration {
 		} else if wait < 0 {
 			break
 		}
-		var hs []*holding
-		among := storeItems
-		for len(st.order) > 0 && len(hs) < among {
-			if n := st.order[0].stores.strain.among; n > 0 {
-				if len(hs) >= n {
-					break
-				}
-				among = min(among, n)
-			}
-			hs = st.storable(hs, pop(&st.order))
-		}
-		st.start(hs)
+		st.start(together(&st.order, storeItems, func(h *holding) int { return h.stores.strain.among }, st.storable))
 	}
 	return time.Hour
 }

@@ -77,6 +77,21 @@ func (s *strain) passed(d time.Duration) {
 	}
 }
 
+// together takes what one call is for from the head of a queue: at most so many, and none among more than it is to be
+// asked for with. add appends one, unless there is nothing to ask for.
+func together(queue *[]*holding, most int, among func(*holding) int, add func([]*holding, *holding) []*holding) (hs []*holding) {
+	for len(*queue) > 0 && len(hs) < most {
+		if n := among((*queue)[0]); n > 0 {
+			if len(hs) >= n {
+				break
+			}
+			most = min(most, n)
+		}
+		hs = add(hs, pop(queue))
+	}
+	return hs
+}
+
 // endure logs now and then that a call for several resources failed, and spaces out the tries.
 func endure(ctx context.Context, log logger, what string, failures int, err error) {
 	failed := backoff{failures: failures}

@@ -20,8 +20,12 @@ import (
 //	runner.startRead (run_read.go)     one Fetch for many resources brings it
 //	runner.step      (run.go)          its resource gets a turn
 //	turn.process     (run_turn.go)     the pass that it came with is handled, in the order of its keys
-//	sequence.call    (run_sequence.go) its handler is called
-//	turn.settle      (run_settle.go)   what became of it is made Progress
+//	turn.lanes       (run_crew.go)     with workers: keys are shared out among them
+//	sequence.call    (run_sequence.go) its handler is called, with a batch or alone
+//	sequence.fail    (run_sequence.go) a failed batch is handled one by one; a failed message goes on below
+//	Retry.judge      (retry.go)        again later, or a dead letter
+//	sequence.setAside (run_sequence.go) the verdict, and the messages of its key that wait behind it
+//	turn.settle      (run_settle.go)   the verdicts become Progress
 //	storer.start     (store.go)        the Progress of many resources is committed
 //	runner.stored    (run_settle.go)   its resource is idle, and may have its next turn
 //

@@ -33,10 +33,7 @@ func (s *store) publish(events []backend.Event, now time.Time) {
 		if !s.outbox.admit(&e, now) {
 			continue
 		}
-		due := now.Add(e.After)
-		if e.At.After(due) {
-			due = e.At
-		}
+		due := e.Due(now)
 		e.Payload, e.Headers = bytes.Clone(e.Payload), maps.Clone(e.Headers)
 		if !due.After(now) {
 			s.append(e, now)

@@ -178,12 +178,12 @@ func (f *feed) expiries(s *store) func(yield func(time.Time) bool) {
 		if !f.rowExpiries(s, yield) {
 			return
 		}
-		for _, se := range s.sessions {
-			if !yield(se.expires) {
+		for _, se := range s.Sessions {
+			if !yield(se.Expires) {
 				return
 			}
 			for _, c := range f.consumers {
-				if c.Grace > 0 && !yield(se.expires.Add(c.Grace)) {
+				if c.Grace > 0 && !yield(se.Expires.Add(c.Grace)) {
 					return
 				}
 			}
@@ -194,12 +194,12 @@ func (f *feed) expiries(s *store) func(yield func(time.Time) bool) {
 // rowExpiries yields when leases that expire by themselves become free.
 func (f *feed) rowExpiries(s *store, yield func(time.Time) bool) bool {
 	for _, info := range f.consumers {
-		c := s.consumers[info.Name]
+		c := s.Consumers[info.Name]
 		if info.Lock != backend.LockRow || c == nil {
 			continue
 		}
-		for _, l := range c.leases {
-			if l.owner != "" && !yield(l.expires.Add(info.Grace)) {
+		for _, l := range s.Leases[c.Name] {
+			if l.Session != "" && !yield(l.Expires.Add(info.Grace)) {
 				return false
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/backend/rows"
 )
 
 // Backend is a lease.Backend with all that backends may have: transactions, streams, leases
@@ -56,11 +57,11 @@ func WithClock(now func() time.Time) Option { return func(b *Backend) { b.store.
 // New returns a backend with an empty storage.
 func New(opts ...Option) *Backend {
 	b := &Backend{store: &store{
-		now:       time.Now,
-		sessions:  map[string]*session{},
-		consumers: map[string]*consumer{},
-		feeds:     map[*feed]struct{}{},
+		now:   time.Now,
+		Rows:  rows.New(),
+		feeds: map[*feed]struct{}{},
 	}}
+	b.store.Log = b.store
 	b.store.log.slotCount = defaultSlots
 	b.store.log.restore(nil, 0)
 	for _, o := range opts {
@@ -89,14 +90,12 @@ type store struct {
 	mu  sync.Mutex
 	now func() time.Time
 
-	sessions  map[string]*session
-	consumers map[string]*consumer
-	feeds     map[*feed]struct{}
-	ledger    ledger
-	outbox    outbox
+	*rows.Rows
+	feeds  map[*feed]struct{}
+	ledger ledger
+	outbox outbox
 
-	log        log
-	lastDeadID int64
+	log log
 }
 
 // call runs f as one atomic step, between the two moments at which it may be made to fail.
@@ -121,7 +120,8 @@ func do(ctx context.Context, b *Backend, op string, f func(s *store, now time.Ti
 func locked[T any](s *store, f func(s *store, now time.Time) (T, error)) (T, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return f(s, s.now())
+	s.At = s.now()
+	return f(s, s.At)
 }
 
 func (b *Backend) fault(ctx context.Context, op string, phase Phase) error {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/backend/rows"
 )
 
 // ledger is what consumers have executed, and what transactions are noting.
@@ -45,7 +46,7 @@ func (l *ledger) note(name itemName) *item {
 // StartOnce notes that an execution is about to begin.
 func (b *Backend) StartOnce(ctx context.Context, session, consumer string, ref backend.Ref, key, message string) (backend.OnceState, error) {
 	return call(ctx, b, "StartOnce", func(s *store, now time.Time) (backend.OnceState, error) {
-		if s.held(session, consumer, ref) == nil {
+		if s.Held(session, consumer, ref) == nil {
 			return 0, backend.ErrFenced
 		}
 		name := itemName{consumer, key}
@@ -73,20 +74,20 @@ func (b *Backend) StartOnce(ctx context.Context, session, consumer string, ref b
 
 // executing reports whether the lease under which it was begun has not ended.
 func (s *store) executing(consumer string, it *item, now time.Time) bool {
-	l := s.held(it.session, consumer, it.ref)
+	l := s.Held(it.session, consumer, it.ref)
 	if l == nil {
 		return false
 	}
-	free, _ := s.free(l, s.consumers[consumer].info.Grace, now)
+	free, _ := s.Free(l, s.Consumers[consumer].Grace)
 	return !free
 }
 
 // endItems stores how executions that l's owner began have ended.
-func (s *store) endItems(consumer string, l *leaseState, results []backend.OnceResult, now time.Time) {
+func (s *store) endItems(consumer string, l *rows.Lease, results []backend.OnceResult, now time.Time) {
 	for _, r := range results {
 		name := itemName{consumer, r.Key}
 		it := s.ledger.items[name]
-		if it == nil || it.done || it.session != l.owner || it.ref != (backend.Ref{Resource: l.resource, Epoch: l.epoch}) {
+		if it == nil || it.done || it.session != l.Session || it.ref != (backend.Ref{Resource: l.Resource, Epoch: l.Epoch}) {
 			continue
 		}
 		switch {

@@ -1,15 +1,15 @@
 package leasemem
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"maps"
+	"iter"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/backend/rows"
 )
 
 // message is one event of the log. It does not change.
@@ -20,20 +20,13 @@ type message struct {
 }
 
 // cursor is the id of the last message passed.
-type cursor int64
+type cursor = rows.Position
 
 func (m *message) name() string { return strconv.FormatInt(m.id, 10) }
 
-// raw copies m, without a payload larger than maxPayload.
-func (m *message) raw(maxPayload int) backend.Raw {
-	r := backend.Raw{
-		ID: m.name(), Topic: m.event.Topic, Key: m.event.Key, Kind: m.event.Kind,
-		Headers: maps.Clone(m.event.Headers), PublishedAt: m.publishedAt, Size: len(m.event.Payload),
-	}
-	if r.Size <= maxPayload {
-		r.Payload = bytes.Clone(m.event.Payload)
-	}
-	return r
+// Raw copies m, without a payload larger than maxPayload.
+func (m *message) Raw(maxPayload int) backend.Raw {
+	return m.event.Raw(m.name(), m.publishedAt, maxPayload)
 }
 
 // Publish appends events to the log.
@@ -112,13 +105,13 @@ func after(log []*message, c cursor) []*message {
 	return log[i:]
 }
 
-// find returns the message of that name, or nil.
-func (l *log) find(name string) *message {
+// Message returns the message of that name, or nil.
+func (s *store) Message(name string) rows.Message {
 	id, err := strconv.ParseInt(name, 10, 64)
 	if err != nil {
 		return nil
 	}
-	if rest := after(l.all, cursor(id-1)); len(rest) > 0 && rest[0].id == id {
+	if rest := after(s.log.all, cursor(id-1)); len(rest) > 0 && rest[0].id == id {
 		return rest[0]
 	}
 	return nil
@@ -147,36 +140,25 @@ func matches(info backend.ConsumerInfo, m *message) bool {
 // Fetch reads the next messages of each item.
 func (b *Backend) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
 	return call(ctx, b, "Fetch", func(s *store, now time.Time) ([]backend.Fetched, error) {
-		out := make([]backend.Fetched, len(req.Items))
-		info := s.reading(req.Consumer)
-		for i, item := range req.Items {
+		for _, item := range req.Items {
 			from, _ := item.From.(cursor)
 			if err := s.known(from); err != nil {
 				return nil, err
 			}
-			out[i] = s.fetch(info, item, from, req.MaxPayload)
 		}
-		return out, nil
+		return s.Rows.Fetch(req)
 	})
 }
 
-func (s *store) fetch(info backend.ConsumerInfo, item backend.FetchItem, from cursor, maxPayload int) backend.Fetched {
-	f := backend.Fetched{Resource: item.Resource}
-	cuts := []cursor{from}
-	for _, m := range s.log.pending(info, item.Resource, from) {
-		if !matches(info, m) {
-			continue
+// Unread yields the messages that follow a position on a resource.
+func (s *store) Unread(info backend.ConsumerInfo, resource string, from cursor) iter.Seq2[cursor, rows.Message] {
+	return func(yield func(cursor, rows.Message) bool) {
+		for _, m := range s.log.pending(info, resource, from) {
+			if matches(info, m) && !yield(cursor(m.id), m) {
+				return
+			}
 		}
-		if len(f.Messages) >= item.Limit {
-			f.More = true
-			break
-		}
-		f.Messages = append(f.Messages, m.raw(maxPayload))
-		cuts = append(cuts, cursor(m.id))
 	}
-	f.Next = cuts[len(cuts)-1]
-	f.Cut = func(n int) backend.Cursor { return cuts[n] }
-	return f
 }
 
 // trim drops the messages that consumers match and all of these have passed, and
@@ -184,13 +166,13 @@ func (s *store) fetch(info backend.ConsumerInfo, item backend.FetchItem, from cu
 func (s *store) trim() int {
 	passed := func(m *message) bool {
 		matched := false
-		for _, c := range s.consumers {
-			if !backend.MatchTopic(c.info.Topics, m.event.Topic) {
+		for _, c := range s.Consumers {
+			if !backend.MatchTopic(c.Topics, m.event.Topic) {
 				continue
 			}
-			at := c.start
-			if l := c.leases[s.log.resourceOf(c.info, m)]; l != nil {
-				at = l.cursor
+			at := c.Start
+			if l := s.Leases[c.Name][s.log.resourceOf(c.ConsumerInfo, m)]; l != nil {
+				at = l.Cursor
 			}
 			if at < cursor(m.id) {
 				return false

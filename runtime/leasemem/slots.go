@@ -2,7 +2,6 @@ package leasemem
 
 import (
 	"hash/fnv"
-	"strconv"
 
 	"github.com/leasegen/leasegen/runtime/backend"
 )
@@ -26,13 +25,5 @@ func (l *log) slotOf(m *message) int {
 
 // resourceOf names the resource of a consumer that a message belongs to.
 func (l *log) resourceOf(info backend.ConsumerInfo, m *message) string {
-	switch info.Per {
-	case backend.PerTopic:
-		return m.event.Topic
-	case backend.PerPartition:
-		return strconv.Itoa(l.slotOf(m))
-	case backend.PerStream:
-		return m.event.Key
-	}
-	return backend.Whole
+	return info.Per.ResourceOf(m.event.Topic, m.event.Key, l.slotOf(m))
 }

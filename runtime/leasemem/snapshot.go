@@ -6,15 +6,16 @@ import (
 	"slices"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/backend/rows"
 )
 
 // Snapshot is a storage as it was at one moment, see Backend.Snapshot.
 type Snapshot struct {
-	log                []*message
-	lastID, lastDeadID int64
-	consumers          map[string]*consumer
-	items              map[itemName]*item
-	outbox             outbox
+	log    []*message
+	lastID int64
+	rows   *rows.Rows // without sessions
+	items  map[itemName]*item
+	outbox outbox
 }
 
 // Snapshot copies the storage, so that a test can set it back.
@@ -33,14 +34,12 @@ func (b *Backend) Restore(from *Snapshot) {
 	defer s.mu.Unlock()
 	again := from.copy()
 	s.log.restore(again.log, again.lastID)
-	s.lastDeadID = again.lastDeadID
-	s.consumers, s.ledger.items, s.outbox = again.consumers, again.items, again.outbox
-	s.sessions = map[string]*session{}
-	now := s.now()
-	for _, c := range s.consumers {
-		for _, l := range c.leases {
-			if l.owner != "" {
-				l.vacate(now)
+	s.Rows, s.ledger.items, s.outbox = again.rows, again.items, again.outbox
+	s.At, s.Log = s.now(), s
+	for consumer, leases := range s.Leases {
+		for _, l := range leases {
+			if l.Session != "" {
+				s.Drop(consumer, l)
 			}
 		}
 	}
@@ -51,7 +50,7 @@ func (b *Backend) Restore(from *Snapshot) {
 }
 
 func (s *store) snapshot() *Snapshot {
-	all := &Snapshot{log: s.log.all, lastID: s.log.lastID, lastDeadID: s.lastDeadID, consumers: s.consumers, items: s.ledger.items, outbox: s.outbox}
+	all := &Snapshot{log: s.log.all, lastID: s.log.lastID, rows: s.Rows, items: s.ledger.items, outbox: s.outbox}
 	return all.copy()
 }
 
@@ -59,16 +58,19 @@ func (s *store) snapshot() *Snapshot {
 // copied here, and not shared with what changes them.
 func (p *Snapshot) copy() *Snapshot {
 	out := &Snapshot{
-		log: slices.Clone(p.log), lastID: p.lastID, lastDeadID: p.lastDeadID, consumers: map[string]*consumer{},
+		log: slices.Clone(p.log), lastID: p.lastID, rows: rows.New(),
 		items: map[itemName]*item{}, outbox: outbox{ids: maps.Clone(p.outbox.ids), delayed: slices.Clone(p.outbox.delayed)},
 	}
-	for name, c := range p.consumers {
+	maps.Copy(out.rows.Dead, p.rows.Dead)
+	for name, c := range p.rows.Consumers {
 		k := *c
-		k.dead, k.leases = slices.Clone(c.dead), map[string]*leaseState{}
-		for resource, l := range c.leases {
-			k.leases[resource] = l.copy()
+		k.Wanted = maps.Clone(c.Wanted)
+		out.rows.Consumers[name] = &k
+	}
+	for consumer, leases := range p.rows.Leases {
+		for _, l := range leases {
+			out.rows.Save(consumer, copyLease(l))
 		}
-		out.consumers[name] = &k
 	}
 	for name, it := range p.items {
 		k := *it
@@ -78,14 +80,12 @@ func (p *Snapshot) copy() *Snapshot {
 	return out
 }
 
-func (l *leaseState) copy() *leaseState {
+func copyLease(l *rows.Lease) *rows.Lease {
 	k := *l
-	k.parked, k.parkedByID = map[string][]*parked{}, map[string]*parked{}
-	for _, lane := range l.parked {
-		for _, m := range lane {
-			aside := *m
-			k.setAside(&aside)
-		}
+	k.Parked = nil
+	for _, m := range l.Parked {
+		aside := *m
+		k.Parked = append(k.Parked, &aside)
 	}
 	return &k
 }

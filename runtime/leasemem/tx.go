@@ -55,21 +55,18 @@ func (t *transaction) Commit(ctx context.Context, session, consumer string, p ba
 		if t.ended {
 			return errors.New("leasemem: commit: the transaction has ended")
 		}
-		l := s.held(session, consumer, p.Ref)
-		if l == nil {
-			t.end(s, false, now)
-			return backend.ErrFenced
+		fenced, err := s.commit(session, consumer, []backend.Progress{p}, now)
+		if len(fenced) > 0 {
+			err = backend.ErrFenced
 		}
-		if err := s.validate(consumer, l, p); err != nil {
-			t.end(s, false, now)
+		t.end(s, err == nil, now)
+		if err != nil {
 			return err
 		}
-		t.end(s, true, now)
 		for _, fn := range t.tx.effects {
 			fn()
 		}
 		s.publish(slices.Clone(t.tx.events), now)
-		s.apply(consumer, l, p, now)
 		return nil
 	})
 }

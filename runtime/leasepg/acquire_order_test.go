@@ -6,21 +6,22 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // What has been free longest is granted first, so that under a backlog no stream waits much longer than another.
 func TestLongestFreeIsGrantedFirst(t *testing.T) {
 	be, _ := migrated(t)
 	info := backend.ConsumerInfo{Name: "c", Per: backend.PerStream, Topics: []string{"*"}}
-	session, _ := member(t, be, time.Hour, info)
+	session := kit.Join(t, be, info, time.Hour)
 	const n = 12
 	for i := range n {
-		ok(t, be.Register(t.Context(), info, []string{fmt.Sprint("s", (i*5)%n)}))
+		kit.OK(t, be.Register(t.Context(), info, []string{fmt.Sprint("s", (i*5)%n)}))
 	}
 	for i := range n {
-		gs := acquire(t, be, session, info, 1)
-		equal(t, "granted", len(gs), 1)
-		equal(t, "granted next", gs[0].Resource, fmt.Sprint("s", (i*5)%n))
+		gs := session.Acquires(1)
+		kit.Equal(t, "granted", len(gs), 1)
+		kit.Equal(t, "granted next", gs[0].Resource, fmt.Sprint("s", (i*5)%n))
 	}
 }
 
@@ -33,16 +34,16 @@ func TestGraceHidesNothingFree(t *testing.T) {
 	for i := range topics {
 		topics[i] = fmt.Sprint("t", i)
 	}
-	ok(t, be.Register(t.Context(), info, topics))
-	crashed, _ := member(t, be, time.Hour, info)
-	equal(t, "held by the session that crashes", len(acquire(t, be, crashed, info, n-1)), n-1)
-	b, _ := member(t, be, time.Hour, info)
-	gs := acquire(t, be, b, info, 1)
-	equal(t, "held by another", len(gs), 1)
-	exec(t, pool, "UPDATE leasegen.session SET state = 'dead', expires_at = clock_timestamp() WHERE id = $1", crashed)
-	ok(t, be.Release(t.Context(), b, info.Name, refs(gs)))
-	c, _ := member(t, be, time.Hour, info)
-	got := acquire(t, be, c, info, 1)
-	equal(t, "granted", len(got), 1)
-	equal(t, "granted", got[0].Resource, gs[0].Resource)
+	kit.OK(t, be.Register(t.Context(), info, topics))
+	crashed := kit.Join(t, be, info, time.Hour)
+	kit.Equal(t, "held by the session that crashes", len(crashed.Acquires(n-1)), n-1)
+	b := kit.Join(t, be, info, time.Hour)
+	gs := b.Acquires(1)
+	kit.Equal(t, "held by another", len(gs), 1)
+	exec(t, pool, "UPDATE leasegen.session SET state = 'dead', expires_at = clock_timestamp() WHERE id = $1", crashed.ID)
+	kit.OK(t, be.Release(t.Context(), b.ID, info.Name, kit.Refs(gs)))
+	c := kit.Join(t, be, info, time.Hour)
+	got := c.Acquires(1)
+	kit.Equal(t, "granted", len(got), 1)
+	kit.Equal(t, "granted", got[0].Resource, gs[0].Resource)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -18,15 +19,15 @@ const manyLeases = 40_000
 // session that died. The bar is one second each.
 func BenchmarkAcquire40k(b *testing.B) {
 	be, pool := migrated(b)
-	ok(b, be.Register(b.Context(), topical, topicNames(manyLeases)))
+	kit.OK(b, be.Register(b.Context(), topical, kit.Topics(manyLeases)))
 	b.ResetTimer()
 	for range b.N {
 		b.StopTimer()
-		id, s := member(b, be, time.Hour, topical)
+		id := kit.Join(b, be, topical, time.Hour)
 		b.StartTimer()
-		equal(b, "acquired", len(acquire(b, be, id, topical, manyLeases)), manyLeases)
+		kit.Equal(b, "acquired", len(id.Acquires(manyLeases)), manyLeases)
 		b.StopTimer()
-		ok(b, s.Close(b.Context()))
+		kit.OK(b, id.Session.Close(b.Context()))
 		exec(b, pool, "VACUUM leasegen.lease")
 		b.StartTimer()
 	}
@@ -34,30 +35,30 @@ func BenchmarkAcquire40k(b *testing.B) {
 
 func BenchmarkTakeOver40k(b *testing.B) {
 	be, pool := migrated(b)
-	ok(b, be.Register(b.Context(), topical, topicNames(manyLeases)))
-	owner, _ := member(b, be, time.Hour, topical)
-	acquire(b, be, owner, topical, manyLeases)
+	kit.OK(b, be.Register(b.Context(), topical, kit.Topics(manyLeases)))
+	owner := kit.Join(b, be, topical, time.Hour)
+	owner.Acquires(manyLeases)
 	b.ResetTimer()
 	for range b.N {
 		b.StopTimer()
-		id, _ := member(b, be, time.Hour, topical)
-		expire(b, pool, owner)
+		id := kit.Join(b, be, topical, time.Hour)
+		expire(b, pool, owner.ID)
 		exec(b, pool, "VACUUM leasegen.lease")
 		b.StartTimer()
-		equal(b, "taken over", len(acquire(b, be, id, topical, manyLeases)), manyLeases)
-		owner = id
+		kit.Equal(b, "taken over", len(id.Acquires(manyLeases)), manyLeases)
+		owner.ID = id.ID
 	}
 }
 
 // BenchmarkSurvey40k is what a standby does about once a second.
 func BenchmarkSurvey40k(b *testing.B) {
 	be, _ := migrated(b)
-	ok(b, be.Register(b.Context(), topical, topicNames(manyLeases)))
-	id, _ := member(b, be, time.Hour, topical)
-	acquire(b, be, id, topical, manyLeases)
+	kit.OK(b, be.Register(b.Context(), topical, kit.Topics(manyLeases)))
+	id := kit.Join(b, be, topical, time.Hour)
+	id.Acquires(manyLeases)
 	for b.Loop() {
-		s := must[[]backend.Survey](b)(be.Survey(b.Context(), []string{topical.Name}))
-		equal(b, "owned", s[0].Members[0].Owned, manyLeases)
+		s := kit.Must[[]backend.Survey](b)(be.Survey(b.Context(), []string{topical.Name}))
+		kit.Equal(b, "owned", s[0].Members[0].Owned, manyLeases)
 	}
 }
 
@@ -68,7 +69,7 @@ func BenchmarkDrain(b *testing.B) {
 	const backlog, batch = 500_000, 500
 	be, pool := migrated(b)
 	for range backlog / 10_000 {
-		ok(b, be.Publish(b.Context(), events("orders", 10_000)))
+		kit.OK(b, be.Publish(b.Context(), kit.Events("orders", 10_000)))
 	}
 	exec(b, pool, "CREATE TABLE cursor (name text PRIMARY KEY, pos bigint NOT NULL)")
 	exec(b, pool, "VACUUM ANALYZE leasegen.message")
@@ -78,43 +79,43 @@ func BenchmarkDrain(b *testing.B) {
 		for {
 			rows, err := pool.Query(b.Context(),
 				"SELECT id, topic, key, kind, payload, published_at FROM leasegen.message WHERE id > $1 ORDER BY id LIMIT $2", pos, batch)
-			ok(b, err)
+			kit.OK(b, err)
 			got := 0
 			for rows.Next() {
 				var topic, key, kind string
 				var payload []byte
 				var at time.Time
-				ok(b, rows.Scan(&pos, &topic, &key, &kind, &payload, &at))
+				kit.OK(b, rows.Scan(&pos, &topic, &key, &kind, &payload, &at))
 				got++
 			}
-			ok(b, rows.Err())
+			kit.OK(b, rows.Err())
 			if got == 0 {
 				break
 			}
 			exec(b, pool, "UPDATE cursor SET pos = $1 WHERE name = 'bare'", pos)
 			n += got
 		}
-		equal(b, "read by the bare loop", n, backlog)
+		kit.Equal(b, "read by the bare loop", n, backlog)
 		return backlog / time.Since(start).Seconds()
 	}
 	run := 0
 	ours := func(c backend.ConsumerInfo, resource string) float64 {
 		run++
 		c.Name = fmt.Sprint(c.Name, run)
-		session, g := sole(b, be, c, resource)
+		session, g := kit.Sole(b, be, c, resource)
 		start, n, at := time.Now(), 0, g.Cursor
 		for {
-			f := fetch(b, be, c, resource, at, batch)
+			f := kit.Fetch(b, be, c, resource, at, batch)
 			if len(f.Messages) == 0 {
 				break
 			}
 			n += len(f.Messages)
 			at = f.Next
-			fenced, err := be.Commit(b.Context(), session, c.Name, []backend.Progress{{Ref: g.Ref, Cursor: at}})
-			ok(b, err)
-			equal(b, "fenced", len(fenced), 0)
+			fenced, err := be.Commit(b.Context(), session.ID, c.Name, []backend.Progress{{Ref: g.Ref, Cursor: at}})
+			kit.OK(b, err)
+			kit.Equal(b, "fenced", len(fenced), 0)
 		}
-		equal(b, "read", n, backlog)
+		kit.Equal(b, "read", n, backlog)
 		return backlog / time.Since(start).Seconds()
 	}
 	whole := func() float64 {
@@ -122,7 +123,7 @@ func BenchmarkDrain(b *testing.B) {
 		seen, done := 0, make(chan struct{})
 		start := time.Now()
 		var took time.Duration
-		c := must[*lease.Consumer](b)(lease.NewConsumer(be, lease.Spec{
+		c := kit.Must[*lease.Consumer](b)(lease.NewConsumer(be, lease.Spec{
 			Name: fmt.Sprint("whole", run), Per: backend.PerGroup, Topics: []string{"*"}, Batch: batch,
 			Handlers: []lease.Handler{lease.Batch("kind", func(_ context.Context, ms []lease.Message[[]byte]) error {
 				if seen += len(ms); seen == backlog {
@@ -137,7 +138,7 @@ func BenchmarkDrain(b *testing.B) {
 		go func() { ended <- c.Run(ctx) }()
 		<-done
 		stop()
-		ok(b, <-ended)
+		kit.OK(b, <-ended)
 		return backlog / took.Seconds()
 	}
 	for b.Loop() {
@@ -153,7 +154,7 @@ func BenchmarkDrain(b *testing.B) {
 // feed's report on another handle.
 func BenchmarkFeed(b *testing.B) {
 	be, _ := migrated(b)
-	feed := must[backend.Feed](b)(be.OpenFeed(b.Context(), []backend.ConsumerInfo{topical}))
+	feed := kit.Must[backend.Feed](b)(be.OpenFeed(b.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	heard := make(chan time.Time)
 	go func() {
@@ -170,7 +171,7 @@ func BenchmarkFeed(b *testing.B) {
 	var took []time.Duration
 	for b.Loop() {
 		time.Sleep(20 * time.Millisecond)
-		ok(b, be.Publish(b.Context(), events("x", 1)))
+		kit.OK(b, be.Publish(b.Context(), kit.Events("x", 1)))
 		start := time.Now()
 		took = append(took, max((<-heard).Sub(start), 0))
 	}
@@ -184,18 +185,18 @@ func BenchmarkFeed(b *testing.B) {
 func BenchmarkManyTopics(b *testing.B) {
 	const topics, read, each = 40_000, 1000, 25
 	be, pool := migrated(b)
-	names := topicNames(topics)
+	names := kit.Topics(topics)
 	for range each {
 		es := make([]backend.Event, topics)
 		for i, n := range names {
 			es[i] = backend.Event{Topic: n, Kind: "k", Payload: []byte(`{"n":1}`)}
 		}
-		ok(b, be.Publish(b.Context(), es))
+		kit.OK(b, be.Publish(b.Context(), es))
 	}
 	exec(b, pool, "VACUUM ANALYZE leasegen.message")
-	ok(b, be.Register(b.Context(), topical, names))
-	id, _ := member(b, be, time.Hour, topical)
-	grants := acquire(b, be, id, topical, topics)
+	kit.OK(b, be.Register(b.Context(), topical, names))
+	id := kit.Join(b, be, topical, time.Hour)
+	grants := id.Acquires(topics)
 	exec(b, pool, "VACUUM ANALYZE leasegen.lease")
 	var fetching, committing time.Duration
 	n := 0
@@ -207,18 +208,18 @@ func BenchmarkManyTopics(b *testing.B) {
 			req.Items = append(req.Items, backend.FetchItem{Resource: g.Resource, Limit: each})
 		}
 		start := time.Now()
-		fetched := must[[]backend.Fetched](b)(be.Fetch(b.Context(), req))
+		fetched := kit.Must[[]backend.Fetched](b)(be.Fetch(b.Context(), req))
 		fetching += time.Since(start)
 		ps := make([]backend.Progress, read)
 		for i, f := range fetched {
-			equal(b, "messages", len(f.Messages), each)
+			kit.Equal(b, "messages", len(f.Messages), each)
 			ps[i] = backend.Progress{Ref: part[i].Ref, Cursor: f.Next}
 		}
 		start = time.Now()
-		fenced, err := be.Commit(b.Context(), id, topical.Name, ps)
+		fenced, err := be.Commit(b.Context(), id.ID, topical.Name, ps)
 		committing += time.Since(start)
-		ok(b, err)
-		equal(b, "fenced", len(fenced), 0)
+		kit.OK(b, err)
+		kit.Equal(b, "fenced", len(fenced), 0)
 	}
 	b.ReportMetric(float64(fetching.Microseconds())/1000/float64(n), "fetch-ms")
 	b.ReportMetric(float64(committing.Microseconds())/1000/float64(n), "commit-ms")

@@ -17,6 +17,7 @@ import (
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -66,10 +67,10 @@ func (s *sent) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) 
 // traced opens another backend on a database, which counts what it sends.
 func traced(t testing.TB, dsn string) (*leasepg.Backend, *pgxpool.Pool, *sent) {
 	t.Helper()
-	cfg := must[*pgxpool.Config](t)(pgxpool.ParseConfig(dsn))
+	cfg := kit.Must[*pgxpool.Config](t)(pgxpool.ParseConfig(dsn))
 	s := &sent{calls: map[string]int{}}
 	cfg.ConnConfig.Tracer = s
-	pool := must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(context.Background(), cfg))
+	pool := kit.Must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(context.Background(), cfg))
 	t.Cleanup(pool.Close)
 	return leasepg.New(pool), pool, s
 }
@@ -96,7 +97,7 @@ func fetchAll(t testing.TB, be *leasepg.Backend, c backend.ConsumerInfo, grants 
 		}
 		req.Items = append(req.Items, backend.FetchItem{Resource: g.Resource, From: at[g.Resource], Limit: 10})
 	}
-	for _, f := range must[[]backend.Fetched](t)(be.Fetch(t.Context(), req)) {
+	for _, f := range kit.Must[[]backend.Fetched](t)(be.Fetch(t.Context(), req)) {
 		for _, m := range f.Messages {
 			payloads = append(payloads, string(m.Payload))
 		}
@@ -114,7 +115,7 @@ func TestLateCostsWhatIsLate(t *testing.T) {
 		t.Run(c.Per.String(), func(t *testing.T) {
 			dsn := pgtest.DB(t)
 			be, pool := migratedAt(t, dsn)
-			names := topicNames(topics)
+			names := kit.Topics(topics)
 			event := func(n int, payload string) backend.Event {
 				return backend.Event{Topic: names[n%topics], Key: names[n%topics], Kind: "kind", Payload: []byte(payload)}
 			}
@@ -124,15 +125,15 @@ func TestLateCostsWhatIsLate(t *testing.T) {
 				for n := range topics {
 					es = append(es, event(n, payload))
 				}
-				ok(t, be.Publish(t.Context(), es))
+				kit.OK(t, be.Publish(t.Context(), es))
 			}
 			// Transactions that wrote, and one that wrote much, stay open while all cursors pass their ids.
 			var open []pgx.Tx
 			for n := range late {
-				tx := must[*pgx.Conn](t)(pgx.Connect(t.Context(), dsn))
+				tx := kit.Must[*pgx.Conn](t)(pgx.Connect(t.Context(), dsn))
 				t.Cleanup(func() { tx.Close(context.Background()) })
-				begun := must[pgx.Tx](t)(tx.Begin(t.Context()))
-				ok(t, be.In(begun).Publish(t.Context(), []backend.Event{event(n, "late")}))
+				begun := kit.Must[pgx.Tx](t)(tx.Begin(t.Context()))
+				kit.OK(t, be.In(begun).Publish(t.Context(), []backend.Event{event(n, "late")}))
 				open = append(open, begun)
 			}
 			one("first")
@@ -142,19 +143,18 @@ func TestLateCostsWhatIsLate(t *testing.T) {
 			}
 			session, grants := all(t, be, c, resources)
 			read, _ := drainAll(t, be, c, session, grants, 1000)
-			equal(t, "read beside them", len(read), topics)
+			kit.Equal(t, "read beside them", len(read), topics)
 			burn(t, pool, transactions)
 			// What a read that took long would have stored: a higher x is right, too.
 			exec(t, pool, "UPDATE leasegen.lease SET x = pg_current_xact_id() WHERE x IS NOT NULL")
 			for _, tx := range open {
-				ok(t, tx.Commit(t.Context()))
+				kit.OK(t, tx.Commit(t.Context()))
 			}
 			one("second")
-			ok(t, be.Release(t.Context(), session, c.Name, refs(grants)))
+			kit.OK(t, be.Release(t.Context(), session, c.Name, kit.Refs(grants)))
 
 			again, _, s := traced(t, dsn)
-			session, _ = member(t, again, time.Hour, c)
-			grants = acquire(t, again, session, c, 1000)
+			grants = kit.Join(t, again, c, time.Hour).Acquires(1000)
 			at := map[string]backend.Cursor{}
 			s.reset()
 			got := map[string]int{}
@@ -165,9 +165,9 @@ func TestLateCostsWhatIsLate(t *testing.T) {
 					got[p]++
 				}
 			}
-			equal(t, "late messages", got["late"], late)
-			equal(t, "later messages", got["second"], topics)
-			equal(t, "messages that came again", got["first"], 0)
+			kit.Equal(t, "late messages", got["late"], late)
+			kit.Equal(t, "later messages", got["second"], topics)
+			kit.Equal(t, "messages that came again", got["first"], 0)
 			t.Logf("at most %d array elements in a statement, questions: %d", s.elements, s.calls["Wrote"])
 			// Positions, names, limits and snapshots of what is read, and a few for each late message; and
 			// the transactions of one question.
@@ -179,7 +179,7 @@ func TestLateCostsWhatIsLate(t *testing.T) {
 			}
 			s.reset()
 			_, _ = fetchAll(t, again, c, grants, map[string]backend.Cursor{})
-			equal(t, "questions about transactions that are known", s.calls["Wrote"], 0)
+			kit.Equal(t, "questions about transactions that are known", s.calls["Wrote"], 0)
 		})
 	}
 }
@@ -191,22 +191,22 @@ func TestFarApart(t *testing.T) {
 		t.Run(c.Per.String(), func(t *testing.T) {
 			be, pool := migrated(t)
 			tx := begin(t, pool)
-			ok(t, be.In(tx).Publish(t.Context(), []backend.Event{{Topic: "x", Key: "x", Kind: "k", Payload: []byte("late")}}))
-			ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "x", Kind: "k", Payload: []byte("first")}}))
+			kit.OK(t, be.In(tx).Publish(t.Context(), []backend.Event{{Topic: "x", Key: "x", Kind: "k", Payload: []byte("late")}}))
+			kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "x", Kind: "k", Payload: []byte("first")}}))
 			session, grants := all(t, be, c, []string{"x"})
 			drainAll(t, be, c, session, grants, 10)
 			burn(t, pool, 21_000)
 			exec(t, pool, "UPDATE leasegen.lease SET x = pg_current_xact_id() WHERE x IS NOT NULL")
-			ok(t, tx.Commit(t.Context()))
-			ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "x", Kind: "k", Payload: []byte("second")}}))
-			ok(t, be.Release(t.Context(), session, c.Name, refs(grants)))
-			grants = acquire(t, be, session, c, 1000)
+			kit.OK(t, tx.Commit(t.Context()))
+			kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "x", Kind: "k", Payload: []byte("second")}}))
+			kit.OK(t, be.Release(t.Context(), session, c.Name, kit.Refs(grants)))
+			grants = kit.Acting(t, be, session, c).Acquires(1000)
 			read, _ := drainAll(t, be, c, session, grants, 10)
 			var payloads []string
 			for _, m := range read {
 				payloads = append(payloads, string(m.Payload))
 			}
-			equal(t, "read", strings.Join(payloads, " "), "late second")
+			kit.Equal(t, "read", strings.Join(payloads, " "), "late second")
 		})
 	}
 }
@@ -215,7 +215,7 @@ func TestFarApart(t *testing.T) {
 func TestSegmentsAreSteady(t *testing.T) {
 	_, pool := migrated(t)
 	exec(t, pool, "SELECT leasegen.ensure_segments(9000000)")
-	equal(t, "columns that ANALYZE may misjudge", query[string](t, pool, `SELECT coalesce(string_agg(s.name || '.' || a.attname, ' '), '')
+	kit.Equal(t, "columns that ANALYZE may misjudge", query[string](t, pool, `SELECT coalesce(string_agg(s.name || '.' || a.attname, ' '), '')
 		FROM leasegen.segment s JOIN pg_attribute a ON a.attrelid = to_regclass('leasegen.' || s.name)
 		WHERE a.attname IN ('xid', 'topic', 'key') AND NOT coalesce(a.attoptions @> '{n_distinct=-1}', false)`), "")
 }
@@ -232,20 +232,20 @@ func TestReadsAreNotCompiled(t *testing.T) {
 	exec(t, pool, "ALTER DATABASE compiled SET jit_above_cost = 0")
 	pool = open(t, dsn) // after that
 	be := leasepg.New(pool)
-	ok(t, be.Publish(t.Context(), keyed("x", 20, 2)))
+	kit.OK(t, be.Publish(t.Context(), keyed("x", 20, 2)))
 	for _, c := range []backend.ConsumerInfo{topical, sliced, keyedStreams, grouped} {
 		tx := begin(t, pool)
-		ok(t, be.In(tx).Publish(t.Context(), keyed("x", 20, 1)))
+		kit.OK(t, be.In(tx).Publish(t.Context(), keyed("x", 20, 1)))
 		session, grants := all(t, be, c, nil)
 		drainAll(t, be, c, session, grants, 10)
-		ok(t, tx.Commit(t.Context()))
+		kit.OK(t, tx.Commit(t.Context()))
 		drainAll(t, be, c, session, grants, 10)
-		must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: c, Limit: 9, MaxPayload: 99}))
-		feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{c}))
-		must[backend.News](t)(feed.Next(t.Context()))
+		kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: c, Limit: 9, MaxPayload: 99}))
+		feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{c}))
+		kit.Must[backend.News](t)(feed.Next(t.Context()))
 		feed.Close()
 	}
-	equal(t, "reads that were compiled", query[string](t, pool, `SELECT coalesce(string_agg(DISTINCT substring(query from '-- name: (\w+)'), ' '), '')
+	kit.Equal(t, "reads that were compiled", query[string](t, pool, `SELECT coalesce(string_agg(DISTINCT substring(query from '-- name: (\w+)'), ' '), '')
 		FROM pg_stat_statements WHERE jit_functions > 0 AND query ~ '-- name: (Fetch|Feed|Wrote|Due|Next|Parked|Survey)'`), "")
 	if query[int](t, pool, "SELECT count(*) FROM pg_stat_statements WHERE jit_functions > 0") == 0 {
 		t.Error("nothing was compiled: the test proves nothing")
@@ -256,27 +256,27 @@ func TestReadsAreNotCompiled(t *testing.T) {
 // whose turn has not come, a bounded part of them at a time.
 func TestParkedBehindOthers(t *testing.T) {
 	be, pool := migrated(t)
-	session, g := sole(t, be, topical, "x")
+	session, g := kit.Sole(t, be, topical, "x")
 	exec(t, pool, `INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, published_at, attempt, next_at, error)
 		SELECT 'topical', 'x', 'blocked', g, 'x', 'blocked', 'kind', 'p', clock_timestamp(), 1,
 		       clock_timestamp() + CASE WHEN g = 1 THEN interval '1 hour' ELSE interval '-1 hour' END, 'e' FROM generate_series(1, 9000) g`)
 	exec(t, pool, `INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, published_at, attempt, next_at, error)
 		SELECT 'topical', 'x', 'due', 10000, 'x', 'due', 'kind', 'p', clock_timestamp(), 1, clock_timestamp() - interval '1 minute', 'e'`)
-	req := backend.ParkedRequest{Session: session, Consumer: topical, Limit: 9, MaxPayload: 99}
+	req := backend.ParkedRequest{Session: session.ID, Consumer: topical, Limit: 9, MaxPayload: 99}
 	var found backend.Parked
 	reads := 0
-	for found = must[backend.Parked](t)(be.FetchParked(t.Context(), req)); len(found.Messages) == 0; reads++ {
+	for found = kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), req)); len(found.Messages) == 0; reads++ {
 		if !found.More || reads > 9 {
 			t.Fatalf("the lane that is due was not found in %d reads: %+v", reads, found)
 		}
-		found = must[backend.Parked](t)(be.FetchParked(t.Context(), req))
+		found = kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), req))
 	}
-	equal(t, "lane", found.Messages[0].Lane, "due")
-	_, err := be.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Done: []string{found.Messages[0].ID}}})
-	ok(t, err)
+	kit.Equal(t, "lane", found.Messages[0].Lane, "due")
+	_, err := be.Commit(t.Context(), session.ID, topical.Name, []backend.Progress{{Ref: g.Ref, Done: []string{found.Messages[0].ID}}})
+	kit.OK(t, err)
 	exec(t, pool, "DELETE FROM leasegen.parked WHERE message_id BETWEEN 2 AND 9000")
-	eventually(t, "the time of the blocked lane is told", func() bool {
-		found = must[backend.Parked](t)(be.FetchParked(t.Context(), req))
+	kit.Eventually(t, "the time of the blocked lane is told", func() bool {
+		found = kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), req))
 		return !found.More
 	})
 	if found.Next < 50*time.Minute || found.Next > time.Hour {
@@ -287,18 +287,18 @@ func TestParkedBehindOthers(t *testing.T) {
 // TestRetentionOnePartitionATime: publishers wait for one drop at most.
 func TestRetentionOnePartitionATime(t *testing.T) {
 	be, pool := migrated(t)
-	session, g := sole(t, be, grouped)
+	session, g := kit.Sole(t, be, grouped)
 	for n := range 3 {
 		exec(t, pool, "SELECT setval('leasegen.message_id_seq', $1)", n*1_000_000+500_000)
-		ok(t, be.Publish(t.Context(), events("x", 10)))
+		kit.OK(t, be.Publish(t.Context(), kit.Events("x", 10)))
 	}
 	exec(t, pool, "SELECT setval('leasegen.message_id_seq', 3500000)")
-	ok(t, be.Publish(t.Context(), events("x", 10)))
-	drain(t, be, grouped, session, g, 1000)
-	equal(t, "in the call that closes them", query[int](t, pool, "SELECT leasegen.drop_segments()"), 0)
-	equal(t, "dropped in one call", query[int](t, pool, "SELECT leasegen.drop_segments()"), 1)
-	r := must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{grouped}))
-	equal(t, "dropped by housekeeping", r.SegmentsDropped, 2)
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 10)))
+	drain(t, be, grouped, session.ID, g, 1000)
+	kit.Equal(t, "in the call that closes them", query[int](t, pool, "SELECT leasegen.drop_segments()"), 0)
+	kit.Equal(t, "dropped in one call", query[int](t, pool, "SELECT leasegen.drop_segments()"), 1)
+	r := kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{grouped}))
+	kit.Equal(t, "dropped by housekeeping", r.SegmentsDropped, 2)
 }
 
 // TestHousekeepingOnce: one process of a fleet does it, and another one when that has stopped.
@@ -307,23 +307,23 @@ func TestHousekeepingOnce(t *testing.T) {
 	other := leasepg.New(pool)
 	c := topical
 	c.Keep = time.Hour
-	ok(t, one.Register(t.Context(), c, []string{"x"}))
+	kit.OK(t, one.Register(t.Context(), c, []string{"x"}))
 	n := 0
 	expired := func(be *leasepg.Backend) int {
 		t.Helper()
 		n++
 		exec(t, pool, `INSERT INTO leasegen.dead_letter (consumer, resource, message_id, topic, key, kind, payload, published_at, failed_at, dead_at, attempts, reason)
 			VALUES ('topical', 'x', $1, 'x', '', 'k', '', clock_timestamp(), clock_timestamp(), clock_timestamp() - interval '2 hours', 1, 'r')`, n)
-		return must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{c})).DeadLettersExpired
+		return kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{c})).DeadLettersExpired
 	}
-	equal(t, "expired by the first", expired(one), 1)
-	equal(t, "expired by the other", expired(other), 0)
-	equal(t, "expired by the first, again", expired(one), 2)
+	kit.Equal(t, "expired by the first", expired(one), 1)
+	kit.Equal(t, "expired by the other", expired(other), 0)
+	kit.Equal(t, "expired by the first, again", expired(one), 2)
 	exec(t, pool, "UPDATE leasegen.chore SET at = at - interval '2 minutes'")
-	equal(t, "expired by the other when the first has stopped", expired(other), 1)
-	equal(t, "expired by the first after that", expired(one), 0)
+	kit.Equal(t, "expired by the other when the first has stopped", expired(other), 1)
+	kit.Equal(t, "expired by the first after that", expired(one), 0)
 	exec(t, pool, "UPDATE leasegen.chore SET at = at + interval '1 hour'") // a clock that was set back
-	equal(t, "expired under a time to come", expired(one), 2)
+	kit.Equal(t, "expired under a time to come", expired(one), 2)
 }
 
 // TestHeldBackIsTold: a forgotten prepared transaction, of another database, keeps the log from being
@@ -336,26 +336,26 @@ func TestHeldBackIsTold(t *testing.T) {
 	var text bytes.Buffer
 	be, pool := migratedAt(t, s.DB("app"), leasepg.WithLogger(slog.New(slog.NewTextHandler(&text, nil))))
 	leasepg.TellHeldBackAfter(be, 0)
-	session, g := sole(t, be, grouped)
-	ok(t, be.Publish(t.Context(), events("x", 10)))
+	session, g := kit.Sole(t, be, grouped)
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 10)))
 	exec(t, pool, "SELECT setval('leasegen.message_id_seq', 1500000)")
-	ok(t, be.Publish(t.Context(), events("x", 10)))
-	drain(t, be, grouped, session, g, 1000)
-	r := must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{grouped}))
-	equal(t, "dropped", r.SegmentsDropped, 0)
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 10)))
+	drain(t, be, grouped, session.ID, g, 1000)
+	r := kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{grouped}))
+	kit.Equal(t, "dropped", r.SegmentsDropped, 0)
 	if !strings.Contains(text.String(), "prepared transaction 'forgotten' of database elsewhere") {
 		t.Errorf("the log does not tell what holds it back: %s", text.String())
 	}
 	what, open, err := be.HeldBack(t.Context())
-	ok(t, err)
-	equal(t, "held back by", what, "the prepared transaction 'forgotten' of database elsewhere")
-	equal(t, "open for a while", open >= 0 && open < time.Hour, true)
+	kit.OK(t, err)
+	kit.Equal(t, "held back by", what, "the prepared transaction 'forgotten' of database elsewhere")
+	kit.Equal(t, "open for a while", open >= 0 && open < time.Hour, true)
 	exec(t, elsewhere, "ROLLBACK PREPARED 'forgotten'")
 	what, _, err = be.HeldBack(t.Context())
-	ok(t, err)
-	equal(t, "held back by", what, "")
-	r = must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{grouped}))
-	equal(t, "dropped when it has ended", r.SegmentsDropped, 1)
+	kit.OK(t, err)
+	kit.Equal(t, "held back by", what, "")
+	r = kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{grouped}))
+	kit.Equal(t, "dropped when it has ended", r.SegmentsDropped, 1)
 }
 
 // TestSlotsWithoutIndex: slots are read in bounded parts while a writer keeps the log from being indexed,
@@ -365,7 +365,7 @@ func TestSlotsWithoutIndex(t *testing.T) {
 	s := measured(t)
 	be, m := measuredDB(t, s, "plain")
 	busy := begin(t, m.pool)
-	ok(t, be.In(busy).Publish(t.Context(), keyed("x", 1, 1)))
+	kit.OK(t, be.In(busy).Publish(t.Context(), keyed("x", 1, 1)))
 	exec(t, m.pool, "INSERT INTO leasegen.message (topic, key, kind, payload) SELECT 'x', 'key-' || g % 2000, 'k', 'p' FROM generate_series(1, $1::int) g", messages)
 	session, grants := all(t, be, sliced, nil)
 	n := 0
@@ -373,16 +373,16 @@ func TestSlotsWithoutIndex(t *testing.T) {
 		read, _ := drainAll(t, be, sliced, session, grants, 15)
 		n = len(read)
 	})
-	equal(t, "read", n, messages)
+	kit.Equal(t, "read", n, messages)
 	t.Log(costs)
 	// Each slot looks at a thousand messages, about 100 of which are on a page.
 	if most := 256 * 40; max(costs["FetchSlots"].pages, costs["FetchSlotsLate"].pages) > most {
 		t.Errorf("a read without the index touches %v pages, want at most %d", costs, most)
 	}
-	ok(t, busy.Commit(t.Context()))
+	kit.OK(t, busy.Commit(t.Context()))
 	be = leasepg.New(m.pool) // which has not tried just now
-	must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{sliced}))
-	equal(t, "partitions without the index", query[int](t, m.pool, `SELECT count(*) FROM leasegen.segment s WHERE to_regclass('leasegen.' || s.name || '_slot') IS NULL`), 0)
+	kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{sliced}))
+	kit.Equal(t, "partitions without the index", query[int](t, m.pool, `SELECT count(*) FROM leasegen.segment s WHERE to_regclass('leasegen.' || s.name || '_slot') IS NULL`), 0)
 }
 
 // TestTableLateAmongMany is TestLateCostsWhatIsLate for a table of the application.
@@ -398,31 +398,31 @@ func TestTableLateAmongMany(t *testing.T) {
 	for n := range late {
 		tx := begin(t, pool)
 		_, err := tx.Exec(t.Context(), "INSERT INTO app.outbox (channel, n) VALUES ('c' || $1::int, 1000 + $1::int)", n+1)
-		ok(t, err)
+		kit.OK(t, err)
 		open = append(open, tx)
 	}
 	insert()
 	before, after := &tabletest.ByTopic{}, &tabletest.ByTopic{}
 	t.Run("beside", func(t *testing.T) {
 		running(t, byTopic(t, leasepg.New(pool), before))
-		eventually(t, "the rows beside open transactions", func() bool { return len(before.Rows()) == topics })
+		kit.Eventually(t, "the rows beside open transactions", func() bool { return len(before.Rows()) == topics })
 	})
 	burn(t, pool, 1400)
 	exec(t, pool, "UPDATE leasegen.lease SET x = pg_current_xact_id() WHERE x IS NOT NULL")
 	for _, tx := range open {
-		ok(t, tx.Commit(t.Context()))
+		kit.OK(t, tx.Commit(t.Context()))
 	}
 	insert()
 	t.Run("late", func(t *testing.T) {
 		running(t, byTopic(t, leasepg.New(pool), after))
-		eventually(t, "late rows, and later ones", func() bool { return len(after.Rows()) >= topics+late })
+		kit.Eventually(t, "late rows, and later ones", func() bool { return len(after.Rows()) >= topics+late })
 		n := 0
 		for _, m := range after.Rows() {
 			if m.Payload.N > 1000 {
 				n++
 			}
 		}
-		equal(t, "late rows", n, late)
-		equal(t, "rows", len(after.Rows()), topics+late)
+		kit.Equal(t, "late rows", n, late)
+		kit.Equal(t, "rows", len(after.Rows()), topics+late)
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -18,11 +19,11 @@ import (
 // which it has to be migrated, whatever tables and columns are missing.
 func TestCheckOfEarlierSchemas(t *testing.T) {
 	t.Parallel()
-	files := must[[]string](t)(fs.Glob(os.DirFS("migrations"), "*.sql"))
+	files := kit.Must[[]string](t)(fs.Glob(os.DirFS("migrations"), "*.sql"))
 	pool := open(t, pgtest.DB(t))
 	be := leasepg.New(pool)
 	for version, name := range files[:len(files)-1] {
-		exec(t, pool, string(must[[]byte](t)(os.ReadFile("migrations/"+name))))
+		exec(t, pool, string(kit.Must[[]byte](t)(os.ReadFile("migrations/"+name))))
 		if version == 0 {
 			continue // no table yet
 		}
@@ -32,19 +33,19 @@ func TestCheckOfEarlierSchemas(t *testing.T) {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
 	}
-	must[[]string](t)(leasepg.Migrate(t.Context(), pool))
-	ok(t, be.Check(t.Context(), nil))
+	kit.Must[[]string](t)(leasepg.Migrate(t.Context(), pool))
+	kit.OK(t, be.Check(t.Context(), nil))
 }
 
 // The application's role needs no more than Grants gives it for any kind of ownership.
 func TestRoleOwns(t *testing.T) {
 	t.Parallel()
 	owner, app := roles(t)
-	must[[]string](t)(leasepg.Migrate(t.Context(), owner))
+	kit.Must[[]string](t)(leasepg.Migrate(t.Context(), owner))
 	exec(t, owner, leasepg.Grants("lg_app"))
 	be := leasepg.New(app)
-	ok(t, be.Check(t.Context(), nil))
-	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "s1", Kind: "k"}, {Topic: "x", Key: "s2", Kind: "k"}}))
+	kit.OK(t, be.Check(t.Context(), nil))
+	kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "s1", Kind: "k"}, {Topic: "x", Key: "s2", Kind: "k"}}))
 	info := func(name string, per backend.Per, lock backend.Lock) backend.ConsumerInfo {
 		return backend.ConsumerInfo{Name: name, Per: per, Lock: lock, TTL: time.Hour, Topics: []string{"*"}, From: backend.FromBeginning, OnceKeep: time.Hour}
 	}
@@ -52,30 +53,30 @@ func TestRoleOwns(t *testing.T) {
 	leads := info("leads", backend.PerGroup, backend.LockAdvisory)
 	leads.From = backend.FromNow
 	all := []backend.ConsumerInfo{slots, streams, rows, leads}
-	id, s := member(t, be, time.Hour, all...)
-	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), all))
+	id := kit.Join(t, be, all[0], time.Hour, all[1:]...)
+	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), all))
 	defer feed.Close()
 	owned := map[string][]backend.Grant{}
 	for _, c := range all {
-		ok(t, be.Register(t.Context(), c, nil))
-		owned[c.Name] = acquire(t, be, id, c, 1000)
-		f := fetch(t, be, c, owned[c.Name][0].Resource, owned[c.Name][0].Cursor, 10)
-		_, err := be.Commit(t.Context(), id, c.Name, []backend.Progress{{Ref: owned[c.Name][0].Ref, Seq: 1, Cursor: f.Next}})
-		ok(t, err)
+		kit.OK(t, be.Register(t.Context(), c, nil))
+		owned[c.Name] = id.As(c).Acquires(1000)
+		f := kit.Fetch(t, be, c, owned[c.Name][0].Resource, owned[c.Name][0].Cursor, 10)
+		_, err := be.Commit(t.Context(), id.ID, c.Name, []backend.Progress{{Ref: owned[c.Name][0].Ref, Seq: 1, Cursor: f.Next}})
+		kit.OK(t, err)
 	}
-	equal(t, "streams", len(owned["streams"]), 2)
-	ok(t, be.Register(t.Context(), streams, []string{"s1", "s3"}))
-	must[[]backend.Survey](t)(be.Survey(t.Context(), []string{"slots", "streams", "rows", "leads"}))
-	equal(t, "leases not renewed", len(must[[]string](t)(be.Renew(t.Context(), id, rows, refs(owned["rows"])))), 0)
-	ok(t, be.Retire(t.Context(), id, streams.Name, refs(owned["streams"])))
-	other, _ := member(t, be, time.Hour, all...)
-	equal(t, "leads beside the leader", len(acquire(t, be, other, leads, 1)), 0)
-	expire(t, owner, other)
-	ok(t, be.Release(t.Context(), id, leads.Name, refs(owned["leads"])))
-	must[int](t)(be.SetCursor(t.Context(), slots.Name, "", operate.CursorTarget{Now: true}))
-	must[int](t)(be.SetCursor(t.Context(), slots.Name, "", operate.CursorTarget{Beginning: true}))
-	must[[]operate.CursorStatus](t)(be.Cursors(t.Context(), slots.Name, "", 10))
-	must[operate.MaintainReport](t)(be.Maintain(t.Context(), all))
-	ok(t, s.Heartbeat(t.Context()))
-	ok(t, s.Close(t.Context()))
+	kit.Equal(t, "streams", len(owned["streams"]), 2)
+	kit.OK(t, be.Register(t.Context(), streams, []string{"s1", "s3"}))
+	kit.Must[[]backend.Survey](t)(be.Survey(t.Context(), []string{"slots", "streams", "rows", "leads"}))
+	kit.Equal(t, "leases not renewed", len(kit.Must[[]string](t)(be.Renew(t.Context(), id.ID, rows, kit.Refs(owned["rows"])))), 0)
+	kit.OK(t, be.Retire(t.Context(), id.ID, streams.Name, kit.Refs(owned["streams"])))
+	other := kit.Join(t, be, all[0], time.Hour, all[1:]...)
+	kit.Equal(t, "leads beside the leader", len(other.As(leads).Acquires(1)), 0)
+	expire(t, owner, other.ID)
+	kit.OK(t, be.Release(t.Context(), id.ID, leads.Name, kit.Refs(owned["leads"])))
+	kit.Must[int](t)(be.SetCursor(t.Context(), slots.Name, "", operate.CursorTarget{Now: true}))
+	kit.Must[int](t)(be.SetCursor(t.Context(), slots.Name, "", operate.CursorTarget{Beginning: true}))
+	kit.Must[[]operate.CursorStatus](t)(be.Cursors(t.Context(), slots.Name, "", 10))
+	kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), all))
+	kit.OK(t, id.Session.Heartbeat(t.Context()))
+	kit.OK(t, id.Session.Close(t.Context()))
 }

@@ -14,12 +14,14 @@ import (
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leasetest"
 )
 
+// Only tests that wait for long are parallel. Others, such as those of the order of transactions, have the server to themselves.
 func TestMain(m *testing.M) {
-	pace.Parallel(6)
+	pace.Parallel(8)
 	pgtest.Main(m)
 }
 
@@ -51,26 +53,32 @@ func migrated(t testing.TB, opts ...leasepg.Option) (*leasepg.Backend, *pgxpool.
 	if len(opts) > 0 {
 		return migratedAt(t, pgtest.DB(t), opts...)
 	}
-	return migratedAt(t, copied(t, "leasegen"))
+	return checked(t, open(t, pgtest.Shared(t).DBLike(t, "migrated", func(dsn string) error { return fill(dsn, "") })))
 }
 
-// copied is a database with the schema of that name.
-func copied(t testing.TB, schema string) (dsn string) {
-	t.Helper()
-	return pgtest.DBLike(t, "with_"+schema, func(dsn string) error {
-		pool, err := pgxpool.New(context.Background(), dsn)
-		if err != nil {
-			return err
-		}
-		defer pool.Close()
-		_, err = leasepg.Migrate(context.Background(), pool, leasepg.WithSchema(schema))
+// fill brings the schema into a database and runs one statement more. It leaves no connection.
+func fill(dsn, statement string, opts ...leasepg.Option) error {
+	pool, err := pgxpool.New(context.Background(), dsn)
+	if err != nil {
 		return err
+	}
+	defer pool.Close()
+	if _, err = leasepg.Migrate(context.Background(), pool, opts...); err == nil {
+		_, err = pool.Exec(context.Background(), statement)
+	}
+	return err
+}
+
+// forSuite is a database with the schema of the suite, of another name, so that no query can do without the rewriting, and with
+// a table for the effects of handlers.
+func forSuite(t testing.TB) (dsn string) { t.Helper(); return forSuiteOn(t, pgtest.Shared(t)) }
+
+func forSuiteOn(t testing.TB, s *pgtest.Server) (dsn string) {
+	t.Helper()
+	return s.DBLike(t, "for_suite", func(dsn string) error {
+		return fill(dsn, "CREATE TABLE effect (seq bigint GENERATED ALWAYS AS IDENTITY, value text NOT NULL)", leasepg.WithSchema("own_name"))
 	})
 }
-
-// ownName is a database with the schema of the suite: of another name, so that no query can do
-// without the rewriting.
-func ownName(t testing.TB) (dsn string) { t.Helper(); return copied(t, "own_name") }
 
 func migratedAt(t testing.TB, dsn string, opts ...leasepg.Option) (*leasepg.Backend, *pgxpool.Pool) {
 	t.Helper()
@@ -78,6 +86,11 @@ func migratedAt(t testing.TB, dsn string, opts ...leasepg.Option) (*leasepg.Back
 	if _, err := leasepg.Migrate(t.Context(), pool, opts...); err != nil {
 		t.Fatal(err)
 	}
+	return checked(t, pool, opts...)
+}
+
+func checked(t testing.TB, pool *pgxpool.Pool, opts ...leasepg.Option) (*leasepg.Backend, *pgxpool.Pool) {
+	t.Helper()
 	be := leasepg.New(pool, opts...)
 	if err := be.Check(t.Context(), nil); err != nil {
 		t.Fatal(err)
@@ -122,7 +135,7 @@ func (p *pools) of(be backend.Backend) *pgxpool.Pool {
 	return v.(*pgxpool.Pool)
 }
 
-func TestConformance(t *testing.T) { leasetest.Run(t, factory(ownName)) }
+func TestConformance(t *testing.T) { leasetest.Run(t, factory(forSuite)) }
 
 // factory makes backends on databases that db makes.
 func factory(db func(testing.TB) (dsn string)) leasetest.Factory { return factoryMax(db, 8) }
@@ -138,10 +151,8 @@ func factoryMax(db func(testing.TB) (dsn string), conns int32) leasetest.Factory
 	}
 	return leasetest.Factory{
 		New: func(t testing.TB) backend.Backend {
-			_, app := migratedAt(t, db(t), leasepg.WithSchema("own_name"))
-			exec(t, app, "CREATE TABLE effect (seq bigint GENERATED ALWAYS AS IDENTITY, value text NOT NULL)")
-			be := connect(t, app)
-			ok(t, be.Check(t.Context(), nil))
+			be := connect(t, open(t, db(t)))
+			kit.OK(t, be.Check(t.Context(), nil))
 			return be
 		},
 		Again: func(t testing.TB, be backend.Backend) backend.Backend {

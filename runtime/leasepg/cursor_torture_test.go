@@ -20,6 +20,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
@@ -195,15 +196,15 @@ func (c *chronicle) judge(r *reading) verdict {
 // Now and then it forgets what it knows and goes on from what was stored, as after a
 // crash, or commits only a part of a batch.
 func reader(t *testing.T, be *leasepg.Backend, c backend.ConsumerInfo, resources []string, r *reading) func() int {
-	session, _ := member(t, be, time.Hour, c)
-	ok(t, be.Register(t.Context(), c, resources))
+	session := kit.Join(t, be, c, time.Hour)
+	kit.OK(t, be.Register(t.Context(), c, resources))
 	held := map[string]backend.Grant{}
 	at := map[string]backend.Cursor{}
 	take := func() {
-		for _, g := range acquire(t, be, session, c, len(resources)) {
+		for _, g := range session.Acquires(len(resources)) {
 			held[g.Resource], at[g.Resource] = g, g.Cursor
 		}
-		equal(t, "resources held", len(held), len(resources))
+		kit.Equal(t, "resources held", len(held), len(resources))
 	}
 	take()
 	return func() (n int) {
@@ -212,7 +213,7 @@ func reader(t *testing.T, be *leasepg.Backend, c backend.ConsumerInfo, resources
 			for _, g := range held {
 				refs = append(refs, g.Ref)
 			}
-			ok(t, be.Release(t.Context(), session, c.Name, refs))
+			kit.OK(t, be.Release(t.Context(), session.ID, c.Name, refs))
 			clear(held)
 			take()
 		}
@@ -222,7 +223,7 @@ func reader(t *testing.T, be *leasepg.Backend, c backend.ConsumerInfo, resources
 			req.Items = append(req.Items, backend.FetchItem{Resource: name, From: at[name], Limit: limit})
 		}
 		var ps []backend.Progress
-		for _, f := range must[[]backend.Fetched](t)(be.Fetch(t.Context(), req)) {
+		for _, f := range kit.Must[[]backend.Fetched](t)(be.Fetch(t.Context(), req)) {
 			keep, next := len(f.Messages), f.Next
 			if keep > 0 && rand.IntN(4) == 0 {
 				keep = rand.IntN(keep + 1)
@@ -237,9 +238,9 @@ func reader(t *testing.T, be *leasepg.Backend, c backend.ConsumerInfo, resources
 				ps = append(ps, backend.Progress{Ref: held[f.Resource].Ref, Cursor: next})
 			}
 		}
-		fenced, err := be.Commit(t.Context(), session, c.Name, ps)
-		ok(t, err)
-		equal(t, "fenced", len(fenced), 0)
+		fenced, err := be.Commit(t.Context(), session.ID, c.Name, ps)
+		kit.OK(t, err)
+		kit.Equal(t, "fenced", len(fenced), 0)
 		if n == 0 {
 			time.Sleep(time.Millisecond)
 		}
@@ -282,9 +283,9 @@ func torture(t *testing.T, be *leasepg.Backend, pool *pgxpool.Pool, took time.Du
 // tortured opens a database on which many transactions may run.
 func tortured(t *testing.T, script func(string) string) (*leasepg.Backend, *pgxpool.Pool) {
 	t.Helper()
-	cfg := must[*pgxpool.Config](t)(pgxpool.ParseConfig(pgtest.DB(t)))
+	cfg := kit.Must[*pgxpool.Config](t)(pgxpool.ParseConfig(pgtest.DB(t)))
 	cfg.MaxConns = tortureWriters + 6
-	pool := must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
+	pool := kit.Must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
 	t.Cleanup(pool.Close)
 	exec(t, pool, script(leasepg.Migrations()))
 	return leasepg.New(pool), pool
@@ -398,16 +399,16 @@ func lostByIDOnly(t *testing.T) int {
 			var pos int64
 			return func() (n int) {
 				rows, err := pool.Query(t.Context(), "SELECT id, payload FROM leasegen.message WHERE id > $1 ORDER BY id LIMIT 100", pos)
-				ok(t, err)
+				kit.OK(t, err)
 				defer rows.Close()
 				for rows.Next() {
 					var m backend.Raw
-					ok(t, rows.Scan(&pos, &m.Payload))
+					kit.OK(t, rows.Scan(&pos, &m.Payload))
 					m.ID = fmt.Sprint(pos)
 					r.add(t, m, true)
 					n++
 				}
-				ok(t, rows.Err())
+				kit.OK(t, rows.Err())
 				return n
 			}
 		},

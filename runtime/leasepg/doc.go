@@ -40,4 +40,12 @@
 // The log is a table of partitions of a million messages. Maintain drops a partition when
 // every registered consumer has passed it; messages that no consumer wants do not hold it
 // back. Parked messages and dead letters are copies.
+//
+// # Inside
+//
+// migrations has the schema and its functions, a file for each version. Most statements stand in sqlc/queries of the module, from which sqlc writes package
+// internal/leasedb; those whose shape depends on the call are put together where they run. [Backend] is made of a type for
+// each role, and the file has its name: ownership.go, publish.go, fetch.go, commit.go, once.go, maintain.go, operator.go.
+// They share server.go (the connection pool and the server's history) and known.go (the consumers that this process has registered).
+// A commit is decided on in commit.go, a transaction of a handler in tx.go; both call the schema's function for the fence.
 package leasepg

@@ -343,12 +343,7 @@ func (f *feed) log(ctx context.Context, news *backend.News) (step, error) {
 			}
 		}
 		f.at = &next
-		slices.Sort(news.Topics)
-		news.Topics = slices.Compact(news.Topics)
-		for name, resources := range news.Resources {
-			slices.Sort(resources)
-			news.Resources[name] = slices.Compact(resources)
-		}
+		news.Compact()
 		return nil
 	}, nil
 }
@@ -359,17 +354,11 @@ func (f *feed) tell(news *backend.News, r leasedb.FeedLogRow) {
 	if w.topic {
 		news.Topics = append(news.Topics, r.Topic)
 	}
-	add := func(consumer, resource string) {
-		if news.Resources == nil {
-			news.Resources = map[string][]string{}
-		}
-		news.Resources[consumer] = append(news.Resources[consumer], resource)
-	}
 	for _, c := range w.slots {
-		add(c, strconv.Itoa(int(r.Slot)))
+		news.Add(c, strconv.Itoa(int(r.Slot)))
 	}
 	for _, c := range w.keys {
-		add(c, r.Key)
+		news.Add(c, r.Key)
 	}
 }
 

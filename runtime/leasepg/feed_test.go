@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // However often leases change hands, the feed goes on reading the log.
 func TestFeedReadsTheLogAmidOwnershipNews(t *testing.T) {
 	be, pool := migrated(t)
-	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -26,14 +27,14 @@ func TestFeedReadsTheLogAmidOwnershipNews(t *testing.T) {
 	}()
 	told := 0
 	for ; told < 20; told++ {
-		if news := must[backend.News](t)(feed.Next(t.Context())); !news.Ownership {
+		if news := kit.Must[backend.News](t)(feed.Next(t.Context())); !news.Ownership {
 			told = 0 // the notifications are not yet under way
 		}
 	}
 	// As if the notification of it had been lost.
 	exec(t, pool, "INSERT INTO leasegen.message (topic, key, kind, payload) VALUES ('x', '', 'k', '')")
 	for published := time.Now(); ; {
-		news := must[backend.News](t)(feed.Next(t.Context()))
+		news := kit.Must[backend.News](t)(feed.Next(t.Context()))
 		if slices.Contains(news.Topics, "x") {
 			return
 		}
@@ -46,17 +47,17 @@ func TestFeedReadsTheLogAmidOwnershipNews(t *testing.T) {
 // The end of a session that held leases is told at once, and not found by looking.
 func TestFeedIsToldOfASessionThatCloses(t *testing.T) {
 	be, _ := migrated(t)
-	ok(t, be.Publish(t.Context(), events("x", 1)))
-	ok(t, be.Register(t.Context(), topical, nil))
-	id, s := member(t, be, time.Minute, topical)
-	equal(t, "acquired", len(acquire(t, be, id, topical, 9)), 1)
-	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
+	kit.OK(t, be.Register(t.Context(), topical, nil))
+	id := kit.Join(t, be, topical, time.Minute)
+	kit.Equal(t, "acquired", len(id.Acquires(9)), 1)
+	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); { // what was told before
-		must[backend.News](t)(feed.Next(t.Context()))
+		kit.Must[backend.News](t)(feed.Next(t.Context()))
 	}
-	ok(t, s.Close(t.Context()))
-	for closed := time.Now(); !must[backend.News](t)(feed.Next(t.Context())).Ownership; {
+	kit.OK(t, id.Session.Close(t.Context()))
+	for closed := time.Now(); !kit.Must[backend.News](t)(feed.Next(t.Context())).Ownership; {
 		if time.Since(closed) > 8*time.Second { // the feed looks by itself each ten
 			t.Fatal("not told")
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -26,17 +27,18 @@ func refusedFor(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 // TestGrantsReachNoFurther: with all documented grants a role can fence nobody's successor, delete nothing that is
 // unread, and make no more partitions than are soon used.
 func TestGrantsReachNoFurther(t *testing.T) {
+	t.Parallel()
 	c := distrustful(t)
 	be := leasepg.New(c.app)
-	ok(t, be.Publish(t.Context(), events("x", 20)))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 20)))
 	spec := backend.SessionSpec{TTL: time.Hour, Consumers: []string{grouped.Name, "streams"}, Topics: map[string][]string{grouped.Name: grouped.Topics}}
 	session, _ := memberSpec(t, be, spec)
-	ok(t, be.Register(t.Context(), grouped, nil))
+	kit.OK(t, be.Register(t.Context(), grouped, nil))
 	streams := backend.ConsumerInfo{Name: "streams", Per: backend.PerStream, Announced: true}
-	ok(t, be.Register(t.Context(), streams, []string{"s"}))
+	kit.OK(t, be.Register(t.Context(), streams, []string{"s"}))
 
 	t.Run("epochs", func(t *testing.T) {
-		old := acquire(t, be, session, streams, 1)[0]
+		old := kit.Acting(t, be, session, streams).Acquires(1)[0]
 		exec(t, c.app, "UPDATE leasegen.lease SET session = NULL, wanted = false, rested_at = '2000-01-01' WHERE consumer = 'streams'")
 		exec(t, c.app, "SELECT leasegen.forget_streams('-100 years', '', '')")
 		exec(t, c.admin, "SELECT leasegen.forget_streams('-100 years')") // as programs of version 10 do
@@ -45,7 +47,7 @@ func TestGrantsReachNoFurther(t *testing.T) {
 		refusedFor(t, c.app, "UPDATE leasegen.lease SET epoch = $1, session = $2, wanted = true WHERE consumer = 'streams'", old.Epoch, session)
 		refusedFor(t, c.app, "UPDATE leasegen.lease SET epoch = 9223372036854775807 WHERE consumer = 'streams'")
 		exec(t, c.app, "UPDATE leasegen.lease SET wanted = true WHERE consumer = 'streams'")
-		again := acquire(t, be, session, streams, 1)
+		again := kit.Acting(t, be, session, streams).Acquires(1)
 		if len(again) != 1 || again[0].Epoch <= old.Epoch {
 			t.Errorf("acquired %+v after epoch %d", again, old.Epoch)
 		}
@@ -63,15 +65,15 @@ func TestGrantsReachNoFurther(t *testing.T) {
 		}
 		exec(t, c.app, "INSERT INTO leasegen.consumer (name, per, topics, likes, grace) VALUES ('other', 'group', '{x}', '{x}', '0')")
 		exec(t, c.app, "SELECT leasegen.drop_segments()")
-		equal(t, "messages", query[int](t, c.admin, "SELECT count(*) FROM leasegen.message"), 20)
+		kit.Equal(t, "messages", query[int](t, c.admin, "SELECT count(*) FROM leasegen.message"), 20)
 	})
 	t.Run("sessions", func(t *testing.T) {
 		exec(t, c.app, "SELECT leasegen.forget_sessions('-100 years')")
 		ended, s := memberSpec(t, be, spec)
-		ok(t, s.Close(t.Context()))
+		kit.OK(t, s.Close(t.Context()))
 		exec(t, c.app, "SELECT leasegen.forget_sessions('-100 years')")
 		refusedFor(t, c.app, "UPDATE leasegen.session SET state = 'live', expires_at = 'infinity' WHERE id = $1", ended)
-		equal(t, "sessions", query[int](t, c.admin, "SELECT count(*) FROM leasegen.session"), 2)
+		kit.Equal(t, "sessions", query[int](t, c.admin, "SELECT count(*) FROM leasegen.session"), 2)
 	})
 	t.Run("partitions", func(t *testing.T) {
 		exec(t, c.app, "SELECT leasegen.ensure_segments(9223372036854775807)")
@@ -79,7 +81,7 @@ func TestGrantsReachNoFurther(t *testing.T) {
 			t.Errorf("%d partitions", n)
 		}
 		exec(t, c.admin, "SELECT setval('leasegen.message_id_seq', 1000000000)") // drawn in vain
-		ok(t, be.Publish(t.Context(), events("x", 1000)))
+		kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1000)))
 		if n := query[int](t, c.admin, "SELECT count(*) FROM leasegen.segment"); n > 35 {
 			t.Errorf("%d partitions after ids that nobody used", n)
 		}
@@ -91,33 +93,33 @@ func TestGrantsReachNoFurther(t *testing.T) {
 func TestNarrowGrants(t *testing.T) {
 	c := distrustful(t)
 	role := func(rights leasepg.Rights) (*leasepg.Backend, *pgxpool.Pool) {
-		name := string(rights) + "_" + newID()[:8]
+		name := string(rights) + "_" + kit.ID()[:8]
 		exec(t, c.admin, "CREATE ROLE "+name+" LOGIN")
 		exec(t, c.owner, leasepg.Grants(name, leasepg.WithRights(rights)))
 		cfg := c.admin.Config().Copy()
 		cfg.ConnConfig.User = name
-		pool := must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
+		pool := kit.Must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
 		t.Cleanup(pool.Close)
 		return leasepg.New(pool), pool
 	}
 	from, publisher := role(leasepg.PublishOnly)
 	to, consumer := role(leasepg.ConsumeOnly)
 
-	ok(t, from.Publish(t.Context(), events("x", 3)))
-	ok(t, from.Publish(t.Context(), events("x", 1000))) // by COPY
-	ok(t, from.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", ID: "i"}, {Topic: "x", Kind: "k", After: time.Microsecond}}))
-	ok(t, from.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", ID: "i"}}))
-	ok(t, to.Check(t.Context(), nil))
-	ok(t, leasepg.ReleaseDelayed(t.Context(), to))
-	session, g := sole(t, to, topical, "x")
-	f := fetch(t, to, topical, "x", g.Cursor, 2000)
-	equal(t, "messages", len(f.Messages), 1005)
-	_, err := to.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next, Dead: []backend.Dead{{ID: f.Messages[0].ID, Reason: "r"}}}})
-	ok(t, err)
-	equal(t, "replayed", must[int](t)(to.Replay(t.Context(), operate.DeadLetterFilter{})), 1)
+	kit.OK(t, from.Publish(t.Context(), kit.Events("x", 3)))
+	kit.OK(t, from.Publish(t.Context(), kit.Events("x", 1000))) // by COPY
+	kit.OK(t, from.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", ID: "i"}, {Topic: "x", Kind: "k", After: time.Microsecond}}))
+	kit.OK(t, from.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", ID: "i"}}))
+	kit.OK(t, to.Check(t.Context(), nil))
+	kit.OK(t, leasepg.ReleaseDelayed(t.Context(), to))
+	session, g := kit.Sole(t, to, topical, "x")
+	f := kit.Fetch(t, to, topical, "x", g.Cursor, 2000)
+	kit.Equal(t, "messages", len(f.Messages), 1005)
+	_, err := to.Commit(t.Context(), session.ID, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next, Dead: []backend.Dead{{ID: f.Messages[0].ID, Reason: "r"}}}})
+	kit.OK(t, err)
+	kit.Equal(t, "replayed", kit.Must[int](t)(to.Replay(t.Context(), operate.DeadLetterFilter{})), 1)
 	_, err = to.Maintain(t.Context(), []backend.ConsumerInfo{topical})
-	ok(t, err)
-	_ = must[[]operate.ConsumerStatus](t)(to.Status(t.Context()))
+	kit.OK(t, err)
+	_ = kit.Must[[]operate.ConsumerStatus](t)(to.Status(t.Context()))
 
 	for _, sql := range []string{
 		"SELECT payload FROM leasegen.message", "SELECT FROM leasegen.lease", "SELECT FROM leasegen.session", "SELECT FROM leasegen.dead_letter", "SELECT FROM leasegen.parked",
@@ -133,7 +135,7 @@ func TestNarrowGrants(t *testing.T) {
 	} {
 		refusedFor(t, consumer, sql)
 	}
-	if err := to.Publish(t.Context(), events("x", 1)); err == nil || !strings.Contains(err.Error(), "lacks a privilege") {
+	if err := to.Publish(t.Context(), kit.Events("x", 1)); err == nil || !strings.Contains(err.Error(), "lacks a privilege") {
 		t.Errorf("a consumer published: %v", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -26,20 +27,20 @@ func told(t testing.TB) (be *leasepg.Backend, run func(sql string), observed fun
 func TestAStoredPositionFromTheFuture(t *testing.T) {
 	t.Parallel()
 	be, run, observed := told(t)
-	ok(t, be.Publish(t.Context(), events("t", 5)))
-	id, g := sole(t, be, grouped)
-	read := fetch(t, be, grouped, backend.Whole, g.Cursor, 10)
-	must[[]string](t)(be.Commit(t.Context(), id, grouped.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: read.Next}}))
-	ok(t, be.Release(t.Context(), id, grouped.Name, []backend.Ref{g.Ref}))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("t", 5)))
+	id, g := kit.Sole(t, be, grouped)
+	read := kit.Fetch(t, be, grouped, backend.Whole, g.Cursor, 10)
+	kit.Must[[]string](t)(be.Commit(t.Context(), id.ID, grouped.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: read.Next}}))
+	kit.OK(t, be.Release(t.Context(), id.ID, grouped.Name, []backend.Ref{g.Ref}))
 	run("UPDATE leasegen.lease SET pos = 4000, snap = '9000000000:9000000000:', x = '9000000001'")
-	ok(t, be.Publish(t.Context(), events("t", 2)))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("t", 2)))
 	for range 2 { // the second time it is stored
-		again := acquire(t, be, id, grouped, 1)
-		equal(t, "leases", len(again), 1)
-		equal(t, "messages", len(fetch(t, be, grouped, backend.Whole, again[0].Cursor, 10).Messages), 7)
-		ok(t, be.Release(t.Context(), id, grouped.Name, []backend.Ref{again[0].Ref}))
+		again := id.Acquires(1)
+		kit.Equal(t, "leases", len(again), 1)
+		kit.Equal(t, "messages", len(kit.Fetch(t, be, grouped, backend.Whole, again[0].Cursor, 10).Messages), 7)
+		kit.OK(t, be.Release(t.Context(), id.ID, grouped.Name, []backend.Ref{again[0].Ref}))
 	}
-	equal(t, "observed", fmt.Sprint(len(observed()), " ", observed()[0].Consumer, " ", observed()[0].Resource), "1 grouped *")
+	kit.Equal(t, "observed", fmt.Sprint(len(observed()), " ", observed()[0].Consumer, " ", observed()[0].Resource), "1 grouped *")
 }
 
 // A log whose ids are given out again is read from what a position has not seen.
@@ -47,18 +48,18 @@ func TestALogThatWasSetBack(t *testing.T) {
 	t.Parallel()
 	be, run, observed := told(t)
 	for _, c := range []backend.ConsumerInfo{grouped, topical} {
-		ok(t, be.Publish(t.Context(), events("t", 20)))
-		_, g := sole(t, be, c, "t")
-		at := fetch(t, be, c, g.Resource, g.Cursor, 100).Next
+		kit.OK(t, be.Publish(t.Context(), kit.Events("t", 20)))
+		_, g := kit.Sole(t, be, c, "t")
+		at := kit.Fetch(t, be, c, g.Resource, g.Cursor, 100).Next
 		run("TRUNCATE leasegen.message RESTART IDENTITY")
-		ok(t, be.Publish(t.Context(), events("t", 7)))
+		kit.OK(t, be.Publish(t.Context(), kit.Events("t", 7)))
 		n := 0
 		for range 4 {
-			read := fetch(t, be, c, g.Resource, at, 100)
+			read := kit.Fetch(t, be, c, g.Resource, at, 100)
 			n, at = n+len(read.Messages), read.Next
 		}
-		equal(t, "messages of "+c.Name, n, 7)
+		kit.Equal(t, "messages of "+c.Name, n, 7)
 		run("TRUNCATE leasegen.message RESTART IDENTITY")
 	}
-	equal(t, "observed", len(observed()), 2)
+	kit.Equal(t, "observed", len(observed()), 2)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
@@ -67,15 +68,15 @@ func statements(t *testing.T, globs ...string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for _, g := range globs {
-		for _, file := range must[[]string](t)(filepath.Glob(g)) {
-			f := must[*ast.File](t)(parser.ParseFile(token.NewFileSet(), file, nil, 0))
+		for _, file := range kit.Must[[]string](t)(filepath.Glob(g)) {
+			f := kit.Must[*ast.File](t)(parser.ParseFile(token.NewFileSet(), file, nil, 0))
 			ast.Inspect(f, func(n ast.Node) bool {
 				v, is := n.(*ast.ValueSpec)
 				if !is || len(v.Values) != 1 {
 					return true
 				}
 				if l, is := v.Values[0].(*ast.BasicLit); is && strings.HasPrefix(l.Value, "`-- name: ") {
-					out[filepath.Base(filepath.Dir(filepath.Dir(file)))+"."+v.Names[0].Name] = must[string](t)(strconv.Unquote(l.Value))
+					out[filepath.Base(filepath.Dir(filepath.Dir(file)))+"."+v.Names[0].Name] = kit.Must[string](t)(strconv.Unquote(l.Value))
 				}
 				return true
 			})
@@ -93,7 +94,7 @@ func TestNothingResolvesOutsidePgCatalog(t *testing.T) {
 	}
 	dsn := pgtest.DB(t)
 	public, pool := open(t, dsn), open(t, dsn+"&search_path=pg_catalog") // the test's own statements are not to be caught
-	conn := must[*pgxpool.Conn](t)(public.Acquire(t.Context()))
+	conn := kit.Must[*pgxpool.Conn](t)(public.Acquire(t.Context()))
 	defer conn.Release()
 	// What is called anywhere: every word before a parenthesis.
 	called := map[string]bool{}
@@ -117,8 +118,8 @@ func TestNothingResolvesOutsidePgCatalog(t *testing.T) {
 		t.Fatalf("%d hostile functions and operators", made)
 	}
 	_, err := leasepg.Migrate(t.Context(), conn)
-	ok(t, err)
-	for _, sql := range must[[]string](t)(tabletest.Schema()) {
+	kit.OK(t, err)
+	for _, sql := range kit.Must[[]string](t)(tabletest.Schema()) {
 		exec(t, pool, sql)
 	}
 	exec(t, pool, "CREATE SCHEMA probe")
@@ -132,12 +133,12 @@ func TestNothingResolvesOutsidePgCatalog(t *testing.T) {
 		}
 		var types string
 		_, err = conn.Exec(t.Context(), "SET search_path = pg_catalog")
-		ok(t, err)
-		ok(t, conn.QueryRow(t.Context(), "SELECT array_to_string(parameter_types::text[], ',') FROM pg_prepared_statements WHERE name = 'probed'").Scan(&types))
+		kit.OK(t, err)
+		kit.OK(t, conn.QueryRow(t.Context(), "SELECT array_to_string(parameter_types::text[], ',') FROM pg_prepared_statements WHERE name = 'probed'").Scan(&types))
 		_, err = conn.Exec(t.Context(), "RESET search_path")
-		ok(t, err)
+		kit.OK(t, err)
 		_, err = conn.Exec(t.Context(), "DEALLOCATE probed")
-		ok(t, err)
+		kit.OK(t, err)
 		probe := "p" + strconv.Itoa(len(probes))
 		probes[probe] = name
 		// A body in the SQL standard's form notes in pg_depend what it resolved to.
@@ -145,7 +146,7 @@ func TestNothingResolvesOutsidePgCatalog(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	rows := must[pgx.Rows](t)(pool.Query(t.Context(), `
+	rows := kit.Must[pgx.Rows](t)(pool.Query(t.Context(), `
 		SELECT coalesce(f.proname, pg_describe_object(d.classid, d.objid, d.objsubid)), pg_describe_object(d.refclassid, d.refobjid, 0)
 		FROM pg_depend d LEFT JOIN pg_proc f ON d.classid = 'pg_proc'::regclass AND f.oid = d.objid AND f.pronamespace = 'probe'::regnamespace
 		WHERE (d.refclassid = 'pg_operator'::regclass AND d.refobjid IN (SELECT oid FROM pg_operator WHERE oprnamespace = 'public'::regnamespace)
@@ -153,17 +154,17 @@ func TestNothingResolvesOutsidePgCatalog(t *testing.T) {
 		  AND (f.oid IS NOT NULL OR d.classid <> 'pg_operator'::regclass)`))
 	for rows.Next() {
 		var by, what string
-		ok(t, rows.Scan(&by, &what))
+		kit.OK(t, rows.Scan(&by, &what))
 		if probes[by] != "" {
 			by = probes[by]
 		}
 		t.Errorf("%s uses %s of another role", by, what)
 	}
-	ok(t, rows.Err())
+	kit.OK(t, rows.Err())
 	// Functions of the schema resolve when they run.
-	unpinned := must[pgx.Rows](t)(pool.Query(t.Context(), `SELECT p.oid::regprocedure::text FROM pg_proc p
+	unpinned := kit.Must[pgx.Rows](t)(pool.Query(t.Context(), `SELECT p.oid::regprocedure::text FROM pg_proc p
 		WHERE p.pronamespace = 'leasegen'::regnamespace AND NOT coalesce(p.proconfig @> ARRAY['search_path=pg_catalog, pg_temp'], false)`))
-	for _, f := range must[[]string](t)(pgx.CollectRows(unpinned, pgx.RowTo[string])) {
+	for _, f := range kit.Must[[]string](t)(pgx.CollectRows(unpinned, pgx.RowTo[string])) {
 		t.Errorf("function %s does not fix search_path", f)
 	}
 }
@@ -179,14 +180,14 @@ func TestRetriesAreNotMoved(t *testing.T) {
 			map[string]string{"int4": "2000000000", "interval": "interval '1000 years'"}[types[1]]))
 	}
 	be := leasepg.New(c.app)
-	ok(t, be.Publish(t.Context(), append(events("x", 2), backend.Event{Topic: "x", Kind: "k", After: time.Microsecond})))
-	ok(t, leasepg.ReleaseDelayed(t.Context(), be))
-	session, g := sole(t, be, topical, "x")
-	f := fetch(t, be, topical, "x", g.Cursor, 9)
-	equal(t, "messages, with the one that was delayed", len(f.Messages), 3)
-	_, err := be.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next,
+	kit.OK(t, be.Publish(t.Context(), append(kit.Events("x", 2), backend.Event{Topic: "x", Kind: "k", After: time.Microsecond})))
+	kit.OK(t, leasepg.ReleaseDelayed(t.Context(), be))
+	session, g := kit.Sole(t, be, topical, "x")
+	f := kit.Fetch(t, be, topical, "x", g.Cursor, 9)
+	kit.Equal(t, "messages, with the one that was delayed", len(f.Messages), 3)
+	_, err := be.Commit(t.Context(), session.ID, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next,
 		Park: []backend.Park{{ID: f.Messages[0].ID, Lane: "l", Attempt: 1, After: time.Microsecond}}}})
-	ok(t, err)
-	p := must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: topical, Limit: 9, MaxPayload: 99}))
-	equal(t, "messages due", len(p.Messages), 1)
+	kit.OK(t, err)
+	p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session.ID, Consumer: topical, Limit: 9, MaxPayload: 99}))
+	kit.Equal(t, "messages due", len(p.Messages), 1)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -24,7 +25,7 @@ func TestMovedCursorFreesTheAdvisoryLock(t *testing.T) {
 	var wg sync.WaitGroup
 	defer func() { stop(); wg.Wait() }()
 	join := func() {
-		c := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
+		c := kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
 			Name: "drainer", Per: backend.PerGroup, Lock: backend.LockAdvisory, Topics: []string{"*"}, TTL: time.Minute,
 			Handlers: []lease.Handler{lease.One("fact", func(_ context.Context, m lease.Message[struct{}]) error {
 				mu.Lock()
@@ -35,7 +36,7 @@ func TestMovedCursorFreesTheAdvisoryLock(t *testing.T) {
 		}, lease.WithLogger(slog.New(slog.DiscardHandler))))
 		wg.Go(func() { _ = c.Run(ctx) })
 	}
-	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "fact", Payload: []byte(`{}`)}}))
+	kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "fact", Payload: []byte(`{}`)}}))
 	times := func(n int) func() bool {
 		return func() bool {
 			mu.Lock()
@@ -49,11 +50,11 @@ func TestMovedCursorFreesTheAdvisoryLock(t *testing.T) {
 		}
 	}
 	join()
-	eventually(t, "the message is handled", times(1))
+	kit.Eventually(t, "the message is handled", times(1))
 	for round := range 6 { // who is next is a matter of session ids: most probably another one, some time
 		join()
-		eventually(t, "it has joined", func() bool { return len(surveyed(t, be, drainer).Members) == round+2 })
-		must[int](t)(be.SetCursor(t.Context(), "drainer", "", operate.CursorTarget{Beginning: true}))
-		eventually(t, "the message is handled again", times(round+2))
+		kit.Eventually(t, "it has joined", func() bool { return len(surveyed(t, be, drainer).Members) == round+2 })
+		kit.Must[int](t)(be.SetCursor(t.Context(), "drainer", "", operate.CursorTarget{Beginning: true}))
+		kit.Eventually(t, "the message is handled again", times(round+2))
 	}
 }

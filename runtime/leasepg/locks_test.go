@@ -19,6 +19,7 @@ import (
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -28,8 +29,8 @@ var led = backend.ConsumerInfo{Name: "led", Per: backend.PerCluster, Lock: backe
 // memberSpec opens a session as spec says, with a random id.
 func memberSpec(t testing.TB, be *leasepg.Backend, spec backend.SessionSpec) (string, backend.Session) {
 	t.Helper()
-	spec.ID = newID()
-	s := must[backend.Session](t)(be.OpenSession(context.Background(), spec))
+	spec.ID = kit.ID()
+	s := kit.Must[backend.Session](t)(be.OpenSession(context.Background(), spec))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -55,58 +56,58 @@ func TestAdvisoryLeader(t *testing.T) {
 	t.Parallel()
 	pool := open(t, pgtest.Start(t).DB("led")) // its own server: transaction ids are counted
 	_, err := leasepg.Migrate(t.Context(), pool)
-	ok(t, err)
+	kit.OK(t, err)
 	be := leasepg.New(pool)
-	ok(t, be.Register(t.Context(), led, nil))
+	kit.OK(t, be.Register(t.Context(), led, nil))
 	id, s := leader(t, be, time.Hour)
 	other, _ := leader(t, be, time.Hour)
-	g := acquire(t, be, id, led, 1)[0]
+	g := kit.Acting(t, be, id, led).Acquires(1)[0]
 	survey := func() backend.Survey {
-		return must[[]backend.Survey](t)(be.Survey(t.Context(), []string{led.Name}))[0]
+		return kit.Must[[]backend.Survey](t)(be.Survey(t.Context(), []string{led.Name}))[0]
 	}
-	equal(t, "free while led", survey().Free, 0)
-	equal(t, "members", len(survey().Members), 2)
-	equal(t, "granted to a standby", len(acquire(t, be, other, led, 1)), 0)
-	members := must[[]operate.MemberStatus](t)(be.Members(t.Context(), led.Name))
-	equal(t, "members listed", len(members), 2)
-	equal(t, "time that is left to who lives by its lock", members[0].TTLRemaining, time.Hour)
+	kit.Equal(t, "free while led", survey().Free, 0)
+	kit.Equal(t, "members", len(survey().Members), 2)
+	kit.Equal(t, "granted to a standby", len(kit.Acting(t, be, other, led).Acquires(1)), 0)
+	members := kit.Must[[]operate.MemberStatus](t)(be.Members(t.Context(), led.Name))
+	kit.Equal(t, "members listed", len(members), 2)
+	kit.Equal(t, "time that is left to who lives by its lock", members[0].TTLRemaining, time.Hour)
 	x0 := query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
 	for range 100 {
-		ok(t, s.Heartbeat(t.Context()))
+		kit.OK(t, s.Heartbeat(t.Context()))
 	}
-	equal(t, "transaction ids of 100 heartbeats", query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")-x0, 0)
+	kit.Equal(t, "transaction ids of 100 heartbeats", query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")-x0, 0)
 	for range 20 { // locks pile up: one that was taken twice would stay
-		equal(t, "holders", held(t, pool, led.Name), 1)
-		ok(t, be.Release(t.Context(), id, led.Name, []backend.Ref{g.Ref}))
-		equal(t, "holders after the release", held(t, pool, led.Name), 0)
-		equal(t, "free after the release", survey().Free, 1)
-		next := acquire(t, be, other, led, 1)
-		equal(t, "granted to a standby", len(next), 1)
+		kit.Equal(t, "holders", held(t, pool, led.Name), 1)
+		kit.OK(t, be.Release(t.Context(), id, led.Name, []backend.Ref{g.Ref}))
+		kit.Equal(t, "holders after the release", held(t, pool, led.Name), 0)
+		kit.Equal(t, "free after the release", survey().Free, 1)
+		next := kit.Acting(t, be, other, led).Acquires(1)
+		kit.Equal(t, "granted to a standby", len(next), 1)
 		if next[0].Epoch <= g.Epoch {
 			t.Fatalf("epoch %d after %d", next[0].Epoch, g.Epoch)
 		}
 		id, other, g = other, id, next[0]
 	}
 	// A release of another epoch leaves the leader alone.
-	ok(t, be.Release(t.Context(), id, led.Name, []backend.Ref{{Resource: g.Resource, Epoch: g.Epoch - 1}}))
-	equal(t, "holders after a stale release", held(t, pool, led.Name), 1)
+	kit.OK(t, be.Release(t.Context(), id, led.Name, []backend.Ref{{Resource: g.Resource, Epoch: g.Epoch - 1}}))
+	kit.Equal(t, "holders after a stale release", held(t, pool, led.Name), 1)
 }
 
 // wakes listens as a standby does. fromNow passes over what was notified before, wait returns what comes next.
 func wakes(t testing.TB, pool *pgxpool.Pool) (fromNow func(), wait func() string) {
 	t.Helper()
-	conn := must[*pgx.Conn](t)(pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig))
+	conn := kit.Must[*pgx.Conn](t)(pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig))
 	t.Cleanup(func() { conn.Close(context.Background()) })
 	exec := func(sql string) {
 		_, err := conn.Exec(t.Context(), sql)
-		ok(t, err)
+		kit.OK(t, err)
 	}
 	exec("LISTEN leasegen")
 	wait = func() string {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		n, err := conn.WaitForNotification(ctx)
-		ok(t, err)
+		kit.OK(t, err)
 		return n.Payload
 	}
 	fromNow = func() {
@@ -121,13 +122,13 @@ func wakes(t testing.TB, pool *pgxpool.Pool) (fromNow func(), wait func() string
 func TestStandbyIsWokenInTime(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
-	ok(t, be.Register(t.Context(), led, nil))
+	kit.OK(t, be.Register(t.Context(), led, nil))
 	fromNow, wait := wakes(t, pool)
 	standby, _ := leader(t, be, time.Hour)
 	for i := range 50 {
 		id, s := leader(t, be, time.Hour)
-		g := acquire(t, be, id, led, 1)
-		equal(t, "acquired", len(g), 1)
+		g := kit.Acting(t, be, id, led).Acquires(1)
+		kit.Equal(t, "acquired", len(g), 1)
 		fromNow()
 		done := make(chan error, 1)
 		go func() {
@@ -138,12 +139,12 @@ func TestStandbyIsWokenInTime(t *testing.T) {
 			}
 		}()
 		wait()
-		next := acquire(t, be, standby, led, 1)
-		equal(t, "granted to the standby that was woken", len(next), 1)
-		ok(t, <-done)
-		ok(t, be.Release(t.Context(), standby, led.Name, []backend.Ref{next[0].Ref}))
+		next := kit.Acting(t, be, standby, led).Acquires(1)
+		kit.Equal(t, "granted to the standby that was woken", len(next), 1)
+		kit.OK(t, <-done)
+		kit.OK(t, be.Release(t.Context(), standby, led.Name, []backend.Ref{next[0].Ref}))
 		if i%2 == 1 {
-			ok(t, s.Close(t.Context()))
+			kit.OK(t, s.Close(t.Context()))
 		}
 	}
 }
@@ -161,21 +162,21 @@ func TestLeaderWithoutTheLockStops(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
 	noteWhoCloses(t, pool)
-	ok(t, be.Register(t.Context(), led, nil))
-	squatter := must[*pgx.Conn](t)(pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig))
+	kit.OK(t, be.Register(t.Context(), led, nil))
+	squatter := kit.Must[*pgx.Conn](t)(pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig))
 	defer squatter.Close(context.Background())
-	must[pgconn.CommandTag](t)(squatter.Exec(t.Context(), "SELECT pg_advisory_lock($1)", leasepg.LockKey(led.Name)))
+	kit.Must[pgconn.CommandTag](t)(squatter.Exec(t.Context(), "SELECT pg_advisory_lock($1)", leasepg.LockKey(led.Name)))
 	id, s := leader(t, be, time.Hour)
-	equal(t, "acquired", len(acquire(t, be, id, led, 1)), 1)
+	kit.Equal(t, "acquired", len(kit.Acting(t, be, id, led).Acquires(1)), 1)
 	pid := query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", id)
-	ok(t, s.Close(t.Context()))
-	equal(t, "backend that closed it", query[int](t, pool, "SELECT pid FROM closed"), pid)
-	eventually(t, "its backend has ended", func() bool {
+	kit.OK(t, s.Close(t.Context()))
+	kit.Equal(t, "backend that closed it", query[int](t, pool, "SELECT pid FROM closed"), pid)
+	kit.Eventually(t, "its backend has ended", func() bool {
 		return query[int](t, pool, "SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid) == 0
 	})
-	equal(t, "backends that were ended by force", query[int](t, pool, "SELECT sessions_killed FROM pg_stat_database WHERE datname = current_database()"), 0)
+	kit.Equal(t, "backends that were ended by force", query[int](t, pool, "SELECT sessions_killed FROM pg_stat_database WHERE datname = current_database()"), 0)
 	next, _ := leader(t, be, time.Hour)
-	equal(t, "acquired by the next", len(acquire(t, be, next, led, 1)), 1)
+	kit.Equal(t, "acquired by the next", len(kit.Acting(t, be, next, led).Acquires(1)), 1)
 }
 
 // A leader that stops while it looks after other sessions gives its lock back on the connection that has it: the standby that is
@@ -185,30 +186,30 @@ func TestLeaderStopsWhileItLooks(t *testing.T) {
 	_, pool := migrated(t)
 	var log bytes.Buffer
 	be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	ok(t, be.Register(t.Context(), led, nil))
+	kit.OK(t, be.Register(t.Context(), led, nil))
 	noteWhoCloses(t, pool)
 	fromNow, wait := wakes(t, pool)
 	standby, _ := leader(t, be, time.Hour)
 	for range 5 {
 		id, s := leader(t, be, time.Hour)
-		equal(t, "acquired", len(acquire(t, be, id, led, 1)), 1)
+		kit.Equal(t, "acquired", len(kit.Acting(t, be, id, led).Acquires(1)), 1)
 		pid := query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", id)
-		tx := must[pgx.Tx](t)(pool.Begin(t.Context()))
-		must[pgconn.CommandTag](t)(tx.Exec(t.Context(), "LOCK TABLE leasegen.session IN ACCESS EXCLUSIVE MODE"))
-		eventually(t, "it looks", func() bool {
+		tx := kit.Must[pgx.Tx](t)(pool.Begin(t.Context()))
+		kit.Must[pgconn.CommandTag](t)(tx.Exec(t.Context(), "LOCK TABLE leasegen.session IN ACCESS EXCLUSIVE MODE"))
+		kit.Eventually(t, "it looks", func() bool {
 			return query[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock')", pid)
 		})
 		closed := make(chan error, 1)
 		go func() { closed <- s.Close(context.Background()) }()
-		eventually(t, "it stops", func() bool { return leasepg.Ended(be, id) })
+		kit.Eventually(t, "it stops", func() bool { return leasepg.Ended(be, id) })
 		fromNow()
-		ok(t, tx.Rollback(t.Context()))
+		kit.OK(t, tx.Rollback(t.Context()))
 		wait()
-		next := acquire(t, be, standby, led, 1)
-		equal(t, "granted to the standby that was woken", len(next), 1)
-		ok(t, <-closed)
-		equal(t, "backend that closed it", query[int](t, pool, "DELETE FROM closed RETURNING pid"), pid)
-		ok(t, be.Release(t.Context(), standby, led.Name, refs(next)))
+		next := kit.Acting(t, be, standby, led).Acquires(1)
+		kit.Equal(t, "granted to the standby that was woken", len(next), 1)
+		kit.OK(t, <-closed)
+		kit.Equal(t, "backend that closed it", query[int](t, pool, "DELETE FROM closed RETURNING pid"), pid)
+		kit.OK(t, be.Release(t.Context(), standby, led.Name, kit.Refs(next)))
 	}
 	if strings.Contains(log.String(), "not one of its processes") {
 		t.Errorf("a session is taken for a stranger: %s", log.String())
@@ -219,14 +220,14 @@ func TestLeaderStopsWhileItLooks(t *testing.T) {
 func TestAdvisoryContention(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
-	ok(t, be.Register(t.Context(), led, nil))
+	kit.OK(t, be.Register(t.Context(), led, nil))
 	exec(t, pool, "CREATE TABLE term (epoch bigint PRIMARY KEY, ended timestamptz)")
 	var wg sync.WaitGroup
 	for range 6 {
 		id, _ := leader(t, be, time.Hour)
 		wg.Go(func() {
 			for terms := 0; terms < 15; {
-				gs, err := be.Acquire(context.Background(), backend.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: newID()})
+				gs, err := be.Acquire(context.Background(), backend.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: kit.ID()})
 				if err != nil {
 					t.Error(err)
 					return
@@ -250,8 +251,8 @@ func TestAdvisoryContention(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	equal(t, "terms", query[int](t, pool, "SELECT count(*) FROM term"), 6*15)
-	equal(t, "holders", held(t, pool, led.Name), 0)
+	kit.Equal(t, "terms", query[int](t, pool, "SELECT count(*) FROM term"), 6*15)
+	kit.Equal(t, "holders", held(t, pool, led.Name), 0)
 }
 
 // Forty leaderships, and whatever else the process owns, are one connection.
@@ -263,22 +264,22 @@ func TestFortyLeaderships(t *testing.T) {
 	for i := range 40 {
 		infos = append(infos, backend.ConsumerInfo{Name: fmt.Sprint("leader-", i), Per: backend.PerCluster, Lock: backend.LockAdvisory})
 		spec.Consumers = append(spec.Consumers, infos[i].Name)
-		ok(t, be.Register(t.Context(), infos[i], nil))
+		kit.OK(t, be.Register(t.Context(), infos[i], nil))
 	}
 	before := query[int](t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'leasegen'")
 	id, s := memberSpec(t, be, spec)
 	standby, _ := memberSpec(t, be, spec)
 	for _, c := range infos {
-		equal(t, "acquired", len(acquire(t, be, id, c, 1)), 1)
-		equal(t, "acquired by the standby", len(acquire(t, be, standby, c, 1)), 0)
+		kit.Equal(t, "acquired", len(kit.Acting(t, be, id, c).Acquires(1)), 1)
+		kit.Equal(t, "acquired by the standby", len(kit.Acting(t, be, standby, c).Acquires(1)), 0)
 	}
-	equal(t, "connections of two processes", query[int](t, pool,
+	kit.Equal(t, "connections of two processes", query[int](t, pool,
 		"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'leasegen'")-before, 2)
-	equal(t, "locks held by one of them", query[int](t, pool, `SELECT count(*) FROM pg_locks
+	kit.Equal(t, "locks held by one of them", query[int](t, pool, `SELECT count(*) FROM pg_locks
 		WHERE locktype = 'advisory' AND pid = (SELECT backend_pid FROM leasegen.session WHERE id = $1)`, id), 41)
-	ok(t, s.Close(t.Context()))
+	kit.OK(t, s.Close(t.Context()))
 	for _, c := range infos {
-		equal(t, "acquired by the standby", len(acquire(t, be, standby, c, 1)), 1)
+		kit.Equal(t, "acquired by the standby", len(kit.Acting(t, be, standby, c).Acquires(1)), 1)
 	}
 }
 
@@ -287,35 +288,35 @@ func TestSquattedKey(t *testing.T) {
 	t.Parallel()
 	pool := open(t, pgtest.DB(t))
 	_, err := leasepg.Migrate(t.Context(), pool)
-	ok(t, err)
+	kit.OK(t, err)
 	var log bytes.Buffer
 	be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	ok(t, be.Register(t.Context(), led, nil))
+	kit.OK(t, be.Register(t.Context(), led, nil))
 	cfg := pool.Config().ConnConfig
 	cfg.RuntimeParams["application_name"] = "squat"
-	squatter := must[*pgx.Conn](t)(pgx.ConnectConfig(t.Context(), cfg))
+	squatter := kit.Must[*pgx.Conn](t)(pgx.ConnectConfig(t.Context(), cfg))
 	_, err = squatter.Exec(t.Context(), "SELECT pg_advisory_lock($1)", leasepg.LockKey(led.Name))
-	ok(t, err)
+	kit.OK(t, err)
 	id, _ := leader(t, be, time.Hour)
-	g := acquire(t, be, id, led, 1)
-	equal(t, "acquired beside the squatter", len(g), 1)
+	g := kit.Acting(t, be, id, led).Acquires(1)
+	kit.Equal(t, "acquired beside the squatter", len(g), 1)
 	for range 5 {
-		ok(t, be.Release(t.Context(), id, led.Name, []backend.Ref{g[0].Ref}))
-		g = acquire(t, be, id, led, 1)
+		kit.OK(t, be.Release(t.Context(), id, led.Name, []backend.Ref{g[0].Ref}))
+		g = kit.Acting(t, be, id, led).Acquires(1)
 	}
-	ok(t, be.Release(t.Context(), id, led.Name, []backend.Ref{g[0].Ref}))
+	kit.OK(t, be.Release(t.Context(), id, led.Name, []backend.Ref{g[0].Ref}))
 	told := log.String()
-	equal(t, "lines", strings.Count(told, "\n"), 1)
+	kit.Equal(t, "lines", strings.Count(told, "\n"), 1)
 	for _, want := range []string{fmt.Sprint("pid=", squatter.PgConn().PID()), "application_name=squat", "role=postgres", led.Name} {
 		if !strings.Contains(told, want) {
 			t.Errorf("%q is not told in %s", want, told)
 		}
 	}
-	ok(t, squatter.Close(t.Context()))
-	eventually(t, "it leads", func() bool { return len(acquire(t, be, id, led, 1)) == 1 })
+	kit.OK(t, squatter.Close(t.Context()))
+	kit.Eventually(t, "it leads", func() bool { return len(kit.Acting(t, be, id, led).Acquires(1)) == 1 })
 	other, _ := leader(t, be, time.Hour)
-	acquire(t, be, other, led, 1) // a rightful leader is no squatter
-	equal(t, "lines", strings.Count(log.String(), "\n"), 1)
+	kit.Acting(t, be, other, led).Acquires(1) // a rightful leader is no squatter
+	kit.Equal(t, "lines", strings.Count(log.String(), "\n"), 1)
 }
 
 // Behind a transaction pooler nothing could hold the lock: refused in one line.
@@ -323,16 +324,16 @@ func TestAdvisoryBehindPooler(t *testing.T) {
 	t.Parallel()
 	direct := open(t, pgtest.DB(t))
 	_, err := leasepg.Migrate(t.Context(), direct)
-	ok(t, err)
+	kit.OK(t, err)
 	cfg := direct.Config().Copy()
 	cfg.ConnConfig.Port = uint16(misname(t, fmt.Sprintf("%s:%d", cfg.ConnConfig.Host, cfg.ConnConfig.Port)))
 	cfg.ConnConfig.Fallbacks = nil
 	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-	pool := must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
+	pool := kit.Must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
 	defer pool.Close()
 	be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-	ok(t, be.Register(t.Context(), led, nil))
-	_, err = be.OpenSession(t.Context(), backend.SessionSpec{ID: newID(), TTL: time.Minute, Advisory: true, Consumers: []string{led.Name}})
+	kit.OK(t, be.Register(t.Context(), led, nil))
+	_, err = be.OpenSession(t.Context(), backend.SessionSpec{ID: kit.ID(), TTL: time.Minute, Advisory: true, Consumers: []string{led.Name}})
 	refused := func(err error) {
 		t.Helper()
 		if err == nil || !strings.Contains(err.Error(), "transaction pooler") || !strings.Contains(err.Error(), "lock=session") || strings.Contains(err.Error(), "\n") {
@@ -340,13 +341,13 @@ func TestAdvisoryBehindPooler(t *testing.T) {
 		}
 	}
 	refused(err)
-	id, s := member(t, be, time.Minute, led)
-	_, err = be.Acquire(t.Context(), backend.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: newID()})
+	id := kit.Join(t, be, led, time.Minute)
+	_, err = be.Acquire(t.Context(), backend.AcquireRequest{Session: id.ID, Consumer: led, Max: 1, Attempt: kit.ID()})
 	refused(err)
-	ok(t, s.Heartbeat(t.Context()))
-	equal(t, "locks held through the pooler", query[int](t, direct,
+	kit.OK(t, id.Session.Heartbeat(t.Context()))
+	kit.Equal(t, "locks held through the pooler", query[int](t, direct,
 		"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"), 0)
-	equal(t, "settings left on its connections", query[string](t, pool, "SELECT current_setting('idle_session_timeout')"), "0")
+	kit.Equal(t, "settings left on its connections", query[string](t, pool, "SELECT current_setting('idle_session_timeout')"), "0")
 }
 
 // A leader whose connection is cut leads on if it is back before anyone else; otherwise its
@@ -354,7 +355,7 @@ func TestAdvisoryBehindPooler(t *testing.T) {
 func TestLeaderIsCutOff(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
-	ok(t, be.Register(t.Context(), led, nil))
+	kit.OK(t, be.Register(t.Context(), led, nil))
 	standby, _ := leader(t, be, time.Hour)
 	addr := pgtest.Shared(t).Addr()
 	link := faultproxy.Start(t, addr)
@@ -363,62 +364,62 @@ func TestLeaderIsCutOff(t *testing.T) {
 	for i := range 20 {
 		id, s := leader(t, far, time.Minute)
 		var g []backend.Grant
-		eventually(t, "it leads", func() bool { g = acquire(t, far, id, led, 1); return len(g) == 1 })
+		kit.Eventually(t, "it leads", func() bool { g = kit.Acting(t, far, id, led).Acquires(1); return len(g) == 1 })
 		link.Cut()
 		if i%2 == 1 {
 			var next []backend.Grant
-			eventually(t, "it is replaced", func() bool { next = acquire(t, be, standby, led, 1); return len(next) == 1 })
+			kit.Eventually(t, "it is replaced", func() bool { next = kit.Acting(t, be, standby, led).Acquires(1); return len(next) == 1 })
 			link.Heal()
-			eventually(t, "it learns that it is lost", func() bool { return errors.Is(s.Heartbeat(t.Context()), backend.ErrSessionLost) })
-			fenced := must[[]string](t)(be.Commit(t.Context(), id, led.Name, []backend.Progress{{Ref: g[0].Ref}}))
-			equal(t, "fenced", len(fenced), 1)
-			ok(t, be.Release(t.Context(), standby, led.Name, []backend.Ref{next[0].Ref}))
+			kit.Eventually(t, "it learns that it is lost", func() bool { return errors.Is(s.Heartbeat(t.Context()), backend.ErrSessionLost) })
+			fenced := kit.Must[[]string](t)(be.Commit(t.Context(), id, led.Name, []backend.Progress{{Ref: g[0].Ref}}))
+			kit.Equal(t, "fenced", len(fenced), 1)
+			kit.OK(t, be.Release(t.Context(), standby, led.Name, []backend.Ref{next[0].Ref}))
 			lost++
 			continue
 		}
 		link.Heal()
 		var err error
-		eventually(t, "it is back, or lost", func() bool {
+		kit.Eventually(t, "it is back, or lost", func() bool {
 			err = s.Heartbeat(t.Context())
 			return err == nil || errors.Is(err, backend.ErrSessionLost)
 		})
 		if err == nil {
-			equal(t, "holders", held(t, pool, led.Name), 1)
-			equal(t, "acquired by the standby", len(acquire(t, be, standby, led, 1)), 0)
+			kit.Equal(t, "holders", held(t, pool, led.Name), 1)
+			kit.Equal(t, "acquired by the standby", len(kit.Acting(t, be, standby, led).Acquires(1)), 0)
 			kept++
-			ok(t, s.Close(t.Context()))
+			kit.OK(t, s.Close(t.Context()))
 		}
 	}
 	if kept == 0 || lost == 0 {
 		t.Errorf("%d kept, %d lost: both should happen", kept, lost)
 	}
-	eventually(t, "no lock is left", func() bool { return held(t, pool, led.Name) == 0 })
+	kit.Eventually(t, "no lock is left", func() bool { return held(t, pool, led.Name) == 0 })
 }
 
 // An acquire that its caller gives up leaks no lock: the session knows what it holds.
 func TestCancelledAcquire(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
-	ok(t, be.Register(t.Context(), led, nil))
+	kit.OK(t, be.Register(t.Context(), led, nil))
 	for range 30 {
 		id, s := leader(t, be, time.Minute)
 		ctx, cancel := context.WithTimeout(t.Context(), rand.N(3*time.Millisecond))
-		attempt := newID()
+		attempt := kit.ID()
 		gs, err := be.Acquire(ctx, backend.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: attempt})
 		cancel()
 		if err != nil {
 			// Unknown: the same attempt asks again.
-			gs = must[[]backend.Grant](t)(be.Acquire(t.Context(), backend.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: attempt}))
+			gs = kit.Must[[]backend.Grant](t)(be.Acquire(t.Context(), backend.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: attempt}))
 		}
-		equal(t, "granted", len(gs), 1)
-		equal(t, "holders", held(t, pool, led.Name), 1)
-		ok(t, s.Heartbeat(t.Context()))
+		kit.Equal(t, "granted", len(gs), 1)
+		kit.Equal(t, "holders", held(t, pool, led.Name), 1)
+		kit.OK(t, s.Heartbeat(t.Context()))
 		if rand.N(2) == 0 {
-			ok(t, be.Release(t.Context(), id, led.Name, []backend.Ref{gs[0].Ref}))
-			equal(t, "holders after the release", held(t, pool, led.Name), 0)
+			kit.OK(t, be.Release(t.Context(), id, led.Name, []backend.Ref{gs[0].Ref}))
+			kit.Equal(t, "holders after the release", held(t, pool, led.Name), 0)
 		}
-		ok(t, s.Close(t.Context()))
-		equal(t, "holders after the end", held(t, pool, led.Name), 0)
+		kit.OK(t, s.Close(t.Context()))
+		kit.Equal(t, "holders after the end", held(t, pool, led.Name), 0)
 	}
 }
 
@@ -428,16 +429,16 @@ func TestLockChanges(t *testing.T) {
 	be, pool := migrated(t)
 	plain := led
 	plain.Lock = backend.LockSession
-	ok(t, be.Register(t.Context(), plain, nil))
-	old, olds := member(t, be, time.Hour, plain)
+	kit.OK(t, be.Register(t.Context(), plain, nil))
+	old := kit.Join(t, be, plain, time.Hour)
 	id, s := leader(t, be, time.Hour)
-	equal(t, "acquired", len(acquire(t, be, old, plain, 1)), 1)
-	equal(t, "taken from a session", len(acquire(t, be, id, led, 1)), 0)
-	equal(t, "holders", held(t, pool, led.Name), 0)
-	ok(t, olds.Close(t.Context()))
-	equal(t, "acquired", len(acquire(t, be, id, led, 1)), 1)
-	old, _ = member(t, be, time.Hour, plain)
-	equal(t, "taken from a lock", len(acquire(t, be, old, plain, 1)), 0)
-	ok(t, s.Close(t.Context()))
-	equal(t, "acquired", len(acquire(t, be, old, plain, 1)), 1)
+	kit.Equal(t, "acquired", len(old.Acquires(1)), 1)
+	kit.Equal(t, "taken from a session", len(kit.Acting(t, be, id, led).Acquires(1)), 0)
+	kit.Equal(t, "holders", held(t, pool, led.Name), 0)
+	kit.OK(t, old.Session.Close(t.Context()))
+	kit.Equal(t, "acquired", len(kit.Acting(t, be, id, led).Acquires(1)), 1)
+	old = kit.Join(t, be, plain, time.Hour)
+	kit.Equal(t, "taken from a lock", len(old.Acquires(1)), 0)
+	kit.OK(t, s.Close(t.Context()))
+	kit.Equal(t, "acquired", len(old.Acquires(1)), 1)
 }

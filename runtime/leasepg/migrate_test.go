@@ -18,6 +18,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -48,38 +49,38 @@ func TestMigrateRaces(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	files := must[[]string](t)(filepath.Glob("migrations/*.sql"))
-	equal(t, "migrations applied in all", applied, len(files))
-	ok(t, leasepg.New(pool).Check(t.Context(), nil))
+	files := kit.Must[[]string](t)(filepath.Glob("migrations/*.sql"))
+	kit.Equal(t, "migrations applied in all", applied, len(files))
+	kit.OK(t, leasepg.New(pool).Check(t.Context(), nil))
 	names, err := leasepg.Migrate(t.Context(), pool)
-	ok(t, err)
-	equal(t, "applied again", len(names), 0)
+	kit.OK(t, err)
+	kit.Equal(t, "applied again", len(names), 0)
 }
 
 // TestMigrateUnderLoad: applying what is applied already does not wait for, or disturb,
 // a program that holds many leases.
 func TestMigrateUnderLoad(t *testing.T) {
 	be, pool := migrated(t)
-	ok(t, be.Register(t.Context(), topical, topicNames(manyLeases)))
-	tx := must[pgx.Tx](t)(pool.Begin(t.Context()))
+	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(manyLeases)))
+	tx := kit.Must[pgx.Tx](t)(pool.Begin(t.Context()))
 	defer tx.Rollback(context.Background())
 	_, err := tx.Exec(t.Context(), "UPDATE leasegen.lease SET suspicion = 0")
-	ok(t, err)
+	kit.OK(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the transaction stays open longer
 	defer cancel()
 	_, err = leasepg.Migrate(ctx, pool)
-	ok(t, err)
+	kit.OK(t, err)
 }
 
 func TestMigrationsAsScript(t *testing.T) {
 	pool := open(t, pgtest.DB(t))
 	exec(t, pool, leasepg.Migrations(leasepg.WithSchema("printed")))
 	be := leasepg.New(pool, leasepg.WithSchema("printed"))
-	ok(t, be.Check(t.Context(), nil))
+	kit.OK(t, be.Check(t.Context(), nil))
 	names, err := leasepg.Migrate(t.Context(), pool, leasepg.WithSchema("printed"))
-	ok(t, err)
-	equal(t, "left to apply", len(names), 0)
-	equal(t, "default schema", query[bool](t, pool, "SELECT to_regnamespace('leasegen') IS NULL"), true)
+	kit.OK(t, err)
+	kit.Equal(t, "left to apply", len(names), 0)
+	kit.Equal(t, "default schema", query[bool](t, pool, "SELECT to_regnamespace('leasegen') IS NULL"), true)
 }
 
 func TestSchemaNames(t *testing.T) {
@@ -95,10 +96,10 @@ func TestSchemaNames(t *testing.T) {
 	// Words of SQL are names like others.
 	for _, name := range []string{"user", "table", "_"} {
 		_, err := leasepg.Migrate(t.Context(), pool, leasepg.WithSchema(name))
-		ok(t, err)
+		kit.OK(t, err)
 		be := leasepg.New(pool, leasepg.WithSchema(name))
-		ok(t, be.Check(t.Context(), nil))
-		ok(t, be.Publish(t.Context(), events("x", 1)))
+		kit.OK(t, be.Check(t.Context(), nil))
+		kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
 	}
 }
 
@@ -106,8 +107,8 @@ func TestSchemaNames(t *testing.T) {
 func TestQualified(t *testing.T) {
 	var sql []string
 	for _, dir := range []string{"migrations", "../../sqlc/queries"} {
-		for _, f := range must[[]string](t)(filepath.Glob(dir + "/*.sql")) {
-			sql = append(sql, string(must[[]byte](t)(os.ReadFile(f))))
+		for _, f := range kit.Must[[]string](t)(filepath.Glob(dir + "/*.sql")) {
+			sql = append(sql, string(kit.Must[[]byte](t)(os.ReadFile(f))))
 		}
 	}
 	if len(sql) < 8 {
@@ -137,7 +138,7 @@ func roles(t *testing.T) (owner, app *pgxpool.Pool) {
 	as := func(user string) *pgxpool.Pool {
 		cfg := admin.Config().Copy()
 		cfg.ConnConfig.User = user
-		pool := must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
+		pool := kit.Must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
 		t.Cleanup(pool.Close)
 		return pool
 	}
@@ -150,7 +151,7 @@ func TestRoles(t *testing.T) {
 	t.Parallel()
 	owner, app := roles(t)
 	_, err := leasepg.Migrate(t.Context(), owner)
-	ok(t, err)
+	kit.OK(t, err)
 	be := leasepg.New(app)
 	if err := be.Check(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "privilege") {
 		t.Fatalf("Check without grants: %v", err)
@@ -160,33 +161,33 @@ func TestRoles(t *testing.T) {
 		t.Fatalf("Check with SELECT alone: %v", err)
 	}
 	exec(t, owner, leasepg.Grants("lg_app"))
-	ok(t, be.Check(t.Context(), nil))
+	kit.OK(t, be.Check(t.Context(), nil))
 
 	exec(t, owner, "SELECT setval('leasegen.message_id_seq', 3999990)")
-	ok(t, be.Publish(t.Context(), events("x", 20)))
-	session, g := sole(t, be, topical, "x")
-	f := fetch(t, be, topical, "x", g.Cursor, 5)
-	tx := must[backend.Tx](t)(be.Begin(t.Context()))
-	ok(t, tx.Commit(t.Context(), session, topical.Name, backend.Progress{Ref: g.Ref, Cursor: f.Next,
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 20)))
+	session, g := kit.Sole(t, be, topical, "x")
+	f := kit.Fetch(t, be, topical, "x", g.Cursor, 5)
+	tx := kit.Must[backend.Tx](t)(be.Begin(t.Context()))
+	kit.OK(t, tx.Commit(t.Context(), session.ID, topical.Name, backend.Progress{Ref: g.Ref, Cursor: f.Next,
 		Park: []backend.Park{{ID: f.Messages[0].ID, Lane: "l", Attempt: 1}, {ID: f.Messages[1].ID, Lane: "l"}},
 		Dead: []backend.Dead{{ID: f.Messages[2].ID, Reason: "r"}},
 	}))
-	_, err = be.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Done: []string{f.Messages[0].ID}}})
-	ok(t, err)
-	ok(t, be.Publish(t.Context(), events("x", 1000))) // by COPY
-	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", ID: "i"}, {Topic: "x", Kind: "k", After: time.Microsecond}}))
-	ok(t, leasepg.ReleaseDelayed(t.Context(), be))
-	equal(t, "start", must[backend.OnceState](t)(be.StartOnce(t.Context(), session, topical.Name, g.Ref, "item", "1")), backend.OnceNew)
-	_, err = be.Commit(t.Context(), session, topical.Name, []backend.Progress{{Ref: g.Ref, Once: []backend.OnceResult{{Key: "item", Done: true}}}})
-	ok(t, err)
-	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	_, err = be.Commit(t.Context(), session.ID, topical.Name, []backend.Progress{{Ref: g.Ref, Done: []string{f.Messages[0].ID}}})
+	kit.OK(t, err)
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1000))) // by COPY
+	kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", ID: "i"}, {Topic: "x", Kind: "k", After: time.Microsecond}}))
+	kit.OK(t, leasepg.ReleaseDelayed(t.Context(), be))
+	kit.Equal(t, "start", kit.Must[backend.OnceState](t)(be.StartOnce(t.Context(), session.ID, topical.Name, g.Ref, "item", "1")), backend.OnceNew)
+	_, err = be.Commit(t.Context(), session.ID, topical.Name, []backend.Progress{{Ref: g.Ref, Once: []backend.OnceResult{{Key: "item", Done: true}}}})
+	kit.OK(t, err)
+	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	feed.Close()
-	equal(t, "replayed", must[int](t)(be.Replay(t.Context(), operate.DeadLetterFilter{})), 1)
-	equal(t, "purged", must[int](t)(be.Purge(t.Context(), operate.DeadLetterFilter{})), 0)
+	kit.Equal(t, "replayed", kit.Must[int](t)(be.Replay(t.Context(), operate.DeadLetterFilter{})), 1)
+	kit.Equal(t, "purged", kit.Must[int](t)(be.Purge(t.Context(), operate.DeadLetterFilter{})), 0)
 	_, err = be.Maintain(t.Context(), []backend.ConsumerInfo{topical})
-	ok(t, err)
-	_ = must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
-	ok(t, be.Release(t.Context(), session, topical.Name, []backend.Ref{g.Ref}))
+	kit.OK(t, err)
+	_ = kit.Must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
+	kit.OK(t, be.Release(t.Context(), session.ID, topical.Name, []backend.Ref{g.Ref}))
 
 	for _, forbidden := range []string{
 		"DELETE FROM leasegen.lease",
@@ -228,9 +229,9 @@ func TestNewerSchemaServes(t *testing.T) {
 	if len(applied) > 0 || err != nil {
 		t.Fatal(applied, err)
 	}
-	equal(t, "slots", query[int](t, pool, "SELECT slots FROM leasegen.origin"), 64)
-	ok(t, be.Check(t.Context(), nil))
-	ok(t, be.Publish(t.Context(), events("x", 1)))
+	kit.Equal(t, "slots", query[int](t, pool, "SELECT slots FROM leasegen.origin"), 64)
+	kit.OK(t, be.Check(t.Context(), nil))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
 	exec(t, pool, "UPDATE leasegen.origin SET serves = 99")
 	if _, err := leasepg.Migrate(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "deploy a newer program") {
 		t.Errorf("migrate: %v", err)
@@ -239,8 +240,8 @@ func TestNewerSchemaServes(t *testing.T) {
 
 // TestCheck: what makes a database unusable is told in one line that names the fix.
 func TestCheck(t *testing.T) {
-	files := must[[]string](t)(filepath.Glob("migrations/*.sql"))
-	latest := strconv.Itoa(must[int](t)(strconv.Atoi(filepath.Base(files[len(files)-1])[:4])))
+	files := kit.Must[[]string](t)(filepath.Glob("migrations/*.sql"))
+	latest := strconv.Itoa(kit.Must[int](t)(strconv.Atoi(filepath.Base(files[len(files)-1])[:4])))
 	for _, c := range []struct {
 		name, spoil, mend, want string
 	}{
@@ -263,12 +264,12 @@ func TestCheck(t *testing.T) {
 			}
 			if c.mend != "" {
 				exec(t, pool, c.mend)
-				ok(t, be.Check(t.Context(), nil))
+				kit.OK(t, be.Check(t.Context(), nil))
 			}
 		})
 	}
 	t.Run("unreachable", func(t *testing.T) {
-		pool := must[*pgxpool.Pool](t)(pgxpool.New(t.Context(), "postgres://u:canary@127.0.0.1:1/x?connect_timeout=1"))
+		pool := kit.Must[*pgxpool.Pool](t)(pgxpool.New(t.Context(), "postgres://u:canary@127.0.0.1:1/x?connect_timeout=1"))
 		defer pool.Close()
 		err := leasepg.New(pool).Check(t.Context(), nil)
 		if err == nil || strings.Contains(err.Error(), "canary") {
@@ -301,14 +302,14 @@ func TestCheck(t *testing.T) {
 // nothing and repeats nothing.
 func TestRestamp(t *testing.T) {
 	be, pool := migrated(t)
-	tx := must[pgx.Tx](t)(pool.Begin(t.Context()))
-	ok(t, be.In(tx).Publish(t.Context(), events("x", 3)))
-	ok(t, be.Publish(t.Context(), events("x", 5)))
-	session, g := sole(t, be, topical, "x")
-	ids, _ := drain(t, be, topical, session, g, 9)
-	equal(t, "read before", len(ids), 5)
-	ok(t, tx.Commit(t.Context()))
-	ok(t, be.Publish(t.Context(), events("x", 2)))
+	tx := kit.Must[pgx.Tx](t)(pool.Begin(t.Context()))
+	kit.OK(t, be.In(tx).Publish(t.Context(), kit.Events("x", 3)))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 5)))
+	session, g := kit.Sole(t, be, topical, "x")
+	ids, _ := drain(t, be, topical, session.ID, g, 9)
+	kit.Equal(t, "read before", len(ids), 5)
+	kit.OK(t, tx.Commit(t.Context()))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 2)))
 
 	// As if the dump came from a cluster that was far ahead.
 	exec(t, pool, `
@@ -321,22 +322,22 @@ func TestRestamp(t *testing.T) {
 		t.Fatal("the copy was taken for the original")
 	}
 	exec(t, pool, "SELECT leasegen.restamp()")
-	ok(t, be.Check(t.Context(), nil))
-	session, _ = member(t, be, time.Hour, topical)
-	g = acquire(t, be, session, topical, 1)[0]
-	ids, _ = drain(t, be, topical, session, g, 9)
-	equal(t, "new messages read after", len(ids), 2)
-	p := must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: topical, Limit: 9, MaxPayload: 99}))
-	equal(t, "late messages parked", len(p.Messages), 3)
-	ok(t, be.Publish(t.Context(), events("x", 4)))
+	kit.OK(t, be.Check(t.Context(), nil))
+	session = kit.Join(t, be, topical, time.Hour)
+	g = session.Acquires(1)[0]
+	ids, _ = drain(t, be, topical, session.ID, g, 9)
+	kit.Equal(t, "new messages read after", len(ids), 2)
+	p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session.ID, Consumer: topical, Limit: 9, MaxPayload: 99}))
+	kit.Equal(t, "late messages parked", len(p.Messages), 3)
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 4)))
 	g.Cursor = nil
-	ids, _ = drain(t, be, topical, session, acquireAgain(t, be, session, g), 9)
-	equal(t, "read later", len(ids), 4)
+	ids, _ = drain(t, be, topical, session.ID, acquireAgain(t, be, session.ID, g), 9)
+	kit.Equal(t, "read later", len(ids), 4)
 }
 
 // acquireAgain gives a lease back and takes it, with its stored cursor.
 func acquireAgain(t *testing.T, be *leasepg.Backend, session string, g backend.Grant) backend.Grant {
 	t.Helper()
-	ok(t, be.Release(t.Context(), session, topical.Name, []backend.Ref{g.Ref}))
-	return acquire(t, be, session, topical, 1)[0]
+	kit.OK(t, be.Release(t.Context(), session, topical.Name, []backend.Ref{g.Ref}))
+	return kit.Acting(t, be, session, topical).Acquires(1)[0]
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -30,7 +31,7 @@ var misdeeds = map[string]func(context.Context, pgx.Tx) error{
 	"xcommit":        raw("COMMIT"),
 	"xcommit chain":  raw("COMMIT AND CHAIN"),
 	"xcommit begin":  raw("COMMIT; BEGIN"),
-	"xprepare":       func(ctx context.Context, tx pgx.Tx) error { return raw("PREPARE TRANSACTION '"+newID()+"'")(ctx, tx) },
+	"xprepare":       func(ctx context.Context, tx pgx.Tx) error { return raw("PREPARE TRANSACTION '"+kit.ID()+"'")(ctx, tx) },
 	"xconn":          func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Conn().Exec(ctx, "COMMIT"); return err },
 	"read only":      raw("SET TRANSACTION READ ONLY"),
 	"reads only":     raw("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"),
@@ -57,8 +58,9 @@ func raw(sql string) func(context.Context, pgx.Tx) error {
 // TestTransactionsThatHandlersSpoil: whatever a handler does to its transaction by SQL of its own, returning nil, its message is a dead
 // letter in the end, its neighbours' effects happen exactly once, and nothing that it wrote outlives a transaction that it did not commit.
 func TestTransactionsThatHandlersSpoil(t *testing.T) {
+	t.Parallel()
 	c := distrustful(t)
-	weak, strong := "weak_"+newID()[:8], "strong_"+newID()[:8]
+	weak, strong := "weak_"+kit.ID()[:8], "strong_"+kit.ID()[:8]
 	exec(t, c.admin, fmt.Sprintf(`CREATE ROLE %s; CREATE ROLE %s; GRANT %[1]s, %[2]s TO %[3]s;
 		CREATE TABLE public.effect (id text); GRANT ALL ON public.effect TO PUBLIC`, weak, strong, c.appName))
 	exec(t, c.owner, leasepg.Grants(strong))
@@ -71,7 +73,7 @@ func TestTransactionsThatHandlersSpoil(t *testing.T) {
 	bad, n := 0, 0
 	add := func(topic, name string) {
 		n++
-		all = append(all, backend.Event{Topic: topic, Key: fmt.Sprint(n), Kind: "deed", Payload: must[[]byte](t)(json.Marshal(deed{name, n}))})
+		all = append(all, backend.Event{Topic: topic, Key: fmt.Sprint(n), Kind: "deed", Payload: kit.Must[[]byte](t)(json.Marshal(deed{name, n}))})
 	}
 	for name := range misdeeds { // in random order
 		topic := "mixed"
@@ -85,7 +87,7 @@ func TestTransactionsThatHandlersSpoil(t *testing.T) {
 		bad++
 	}
 	add("mixed", "")
-	ok(t, be.Publish(t.Context(), all))
+	kit.OK(t, be.Publish(t.Context(), all))
 	spec := lease.Spec{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 2, Min: time.Millisecond, Cap: time.Millisecond},
 		Handlers: []lease.Handler{lease.OneTx("deed", func(ctx context.Context, tx pgx.Tx, m lease.Message[deed]) error {
 			_, err := tx.Exec(ctx, "INSERT INTO public.effect (id) VALUES ($1)", m.Payload.Name+"/"+fmt.Sprint(m.Payload.N))
@@ -99,22 +101,22 @@ func TestTransactionsThatHandlersSpoil(t *testing.T) {
 			}
 			return err
 		})}}
-	running(t, must[*lease.Consumer](t)(lease.NewConsumer(be, spec, quiet())))
+	running(t, kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, spec, quiet())))
 	defer func() {
 		if t.Failed() {
-			for _, d := range must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{})) {
+			for _, d := range kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{})) {
 				t.Log(d.Topic, d.Attempts, d.Reason)
 			}
 		}
 	}()
-	eventually(t, "every spoiler is a dead letter and every other message handled", func() bool {
+	kit.Eventually(t, "every spoiler is a dead letter and every other message handled", func() bool {
 		return query[int](t, c.admin, "SELECT count(*) FROM leasegen.dead_letter") == bad &&
 			query[int](t, c.admin, "SELECT count(DISTINCT id) FROM public.effect WHERE id LIKE '/%'") == n-bad
 	})
-	equal(t, "effects of the others", query[int](t, c.admin, "SELECT count(*) FROM public.effect WHERE id LIKE '/%'"), n-bad)
-	equal(t, "effects of spoilers that did not commit", query[int](t, c.admin, "SELECT count(*) FROM public.effect WHERE id NOT LIKE '/%' AND id NOT LIKE 'x%'"), 0)
-	for _, d := range must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{})) {
-		equal(t, "attempts of "+d.Reason, d.Attempts, 2)
+	kit.Equal(t, "effects of the others", query[int](t, c.admin, "SELECT count(*) FROM public.effect WHERE id LIKE '/%'"), n-bad)
+	kit.Equal(t, "effects of spoilers that did not commit", query[int](t, c.admin, "SELECT count(*) FROM public.effect WHERE id NOT LIKE '/%' AND id NOT LIKE 'x%'"), 0)
+	for _, d := range kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{})) {
+		kit.Equal(t, "attempts of "+d.Reason, d.Attempts, 2)
 	}
 }
 
@@ -136,21 +138,21 @@ func TestConnectionsWithoutTheirStatements(t *testing.T) {
 			}
 			return err
 		})}}
-	running(t, must[*lease.Consumer](t)(lease.NewConsumer(be, spec, quiet())))
+	running(t, kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, spec, quiet())))
 	many := func(want int) {
 		t.Helper()
 		for i := range 20 {
-			ok(t, be.Publish(t.Context(), []backend.Event{{Topic: fmt.Sprint("good-", i), Kind: "k", Payload: []byte(`""`)}}))
+			kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: fmt.Sprint("good-", i), Kind: "k", Payload: []byte(`""`)}}))
 		}
-		eventually(t, "the good ones", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect") == want })
+		kit.Eventually(t, "the good ones", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect") == want })
 	}
 	many(20)
 	for i, how := range []string{"passes", "fails"} {
-		ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "bad", Kind: "k", Payload: must[[]byte](t)(json.Marshal(how))}}))
-		eventually(t, "it is a dead letter", func() bool { return query[int](t, pool, "SELECT count(*) FROM leasegen.dead_letter") == i+1 })
+		kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "bad", Kind: "k", Payload: kit.Must[[]byte](t)(json.Marshal(how))}}))
+		kit.Eventually(t, "it is a dead letter", func() bool { return query[int](t, pool, "SELECT count(*) FROM leasegen.dead_letter") == i+1 })
 		many(20 * (i + 2))
 	}
-	equal(t, "good messages that failed", failed.Load(), 0)
+	kit.Equal(t, "good messages that failed", failed.Load(), 0)
 }
 
 // TestForeignWriter: what plain inserts of a role with the documented grants let into the log is handled or a dead letter,
@@ -201,7 +203,7 @@ func TestForeignWriter(t *testing.T) {
 			}
 			continue
 		}
-		ok(t, err)
+		kit.OK(t, err)
 		in++
 	}
 	// What no program does to the tables, with what the grants allow.
@@ -216,7 +218,7 @@ func TestForeignWriter(t *testing.T) {
 		}
 	}
 	const good = 20
-	ok(t, be.Publish(t.Context(), events("t.good", good)))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("t.good", good)))
 	if in < 20 {
 		t.Fatalf("%d foreign messages came in", in)
 	}
@@ -225,12 +227,12 @@ func TestForeignWriter(t *testing.T) {
 			spec := lease.Spec{Name: name, Per: per, Topics: []string{"t.*"}, TTL: time.Minute, Retry: lease.Retry{Max: 1}, UnknownWait: -1, Handlers: []lease.Handler{
 				lease.One("kind", func(context.Context, lease.Message[map[string]int]) error { return nil }),
 			}}
-			running(t, must[*lease.Consumer](t)(lease.NewConsumer(be, spec, quiet())))
+			running(t, kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, spec, quiet())))
 			if per == backend.PerPartition {
 				exec(t, c.app, "INSERT INTO leasegen.lease (consumer, resource) VALUES ($1, 'no slot'), ($1, '99999')", name)
 			}
-			eventually(t, "everything is handled or a dead letter", func() bool {
-				s := must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
+			kit.Eventually(t, "everything is handled or a dead letter", func() bool {
+				s := kit.Must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
 				for _, s := range s {
 					if s.Consumer == name {
 						return s.LagTotal == 0 && s.Unowned == 0 && s.Resources > 0 && s.ParkedKeys == 0
@@ -238,11 +240,11 @@ func TestForeignWriter(t *testing.T) {
 				}
 				return false
 			})
-			for _, d := range must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: name})) {
-				equal(t, "topic of a dead letter is not the good one: "+d.Reason, d.Topic == "t.good", false)
+			for _, d := range kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: name})) {
+				kit.Equal(t, "topic of a dead letter is not the good one: "+d.Reason, d.Topic == "t.good", false)
 			}
 			for _, err := range commands(t, be, name)[:4] {
-				ok(t, err)
+				kit.OK(t, err)
 			}
 		})
 	}

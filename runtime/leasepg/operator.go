@@ -54,9 +54,7 @@ func (op *operator) Status(ctx context.Context) (out []operate.ConsumerStatus, e
 				if l.Session == "" {
 					out[i].Unowned++
 				}
-				out[i].LagTotal += l.Lag
-				out[i].LagMax = max(out[i].LagMax, l.Lag)
-				out[i].OldestUnread = max(out[i].OldestUnread, seconds(l.Oldest))
+				out[i].AddLag(l.Lag, seconds(l.Oldest))
 			}
 		}
 		return nil

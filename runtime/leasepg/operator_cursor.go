@@ -39,8 +39,8 @@ func (op *operator) Cursors(ctx context.Context, consumer, resource string, limi
 // the log still has.
 func (op *operator) SetCursor(ctx context.Context, consumer, resource string, to operate.CursorTarget) (int, error) {
 	p := leasedb.SetCursorsParams{Consumer: consumer, Resource: resource, Beginning: to.Beginning, Now: to.Now}
-	if n := btoi(to.Beginning) + btoi(to.Now) + btoi(to.After != ""); n != 1 {
-		return 0, fmt.Errorf("leasepg: set cursor of %s: %d targets are given, want one", consumer, n)
+	if err := to.Check(); err != nil {
+		return 0, fmt.Errorf("leasepg: set cursor of %s: %w", consumer, err)
 	}
 	if err := op.hasCursors(ctx, consumer); err != nil {
 		return 0, op.fail("set cursor of "+consumer, err)
@@ -101,11 +101,4 @@ func (op *operator) lastMessage(ctx context.Context, consumer string) (int64, er
 	}
 	end, err := q.LogEnd(ctx)
 	return end.LastDrawn, err
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
@@ -21,20 +22,20 @@ func TestOutageKillsNobody(t *testing.T) {
 	link := faultproxy.Start(t, pgtest.Shared(t).Addr())
 	far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), pgtest.Shared(t).Addr(), link.Addr(), 1)),
 		leasepg.WithLogger(slog.New(slog.DiscardHandler)))
-	ok(t, be.Register(t.Context(), topical, topicNames(12)))
+	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(12)))
 	const ttl = 5 * time.Minute
 	sessions := map[string]backend.Session{}
 	for range 12 {
-		id, s := member(t, far, ttl, topical)
-		sessions[id] = s
-		equal(t, "acquired", len(acquire(t, far, id, topical, 1)), 1)
+		id := kit.Join(t, far, topical, ttl)
+		sessions[id.ID] = id.Session
+		kit.Equal(t, "acquired", len(id.Acquires(1)), 1)
 	}
 	for range 2 {
 		link.Cut()
 		time.Sleep(1500 * time.Millisecond) // much shorter than the TTL, much longer than a look takes
 		link.Heal()
 		for id, s := range sessions {
-			eventually(t, "it is back", func() bool {
+			kit.Eventually(t, "it is back", func() bool {
 				err := s.Heartbeat(t.Context())
 				if errors.Is(err, backend.ErrSessionLost) {
 					t.Fatalf("session %s was taken for dead", id)
@@ -51,14 +52,14 @@ func TestOutageKillsNobody(t *testing.T) {
 	}
 	// Who ends after that is found, and long before its TTL.
 	for _, s := range sessions {
-		ok(t, s.Close(t.Context()))
+		kit.OK(t, s.Close(t.Context()))
 		break
 	}
-	near, _ := member(t, be, time.Hour, topical)
-	member(t, be, time.Hour, topical)
+	near := kit.Join(t, be, topical, time.Hour)
+	kit.Join(t, be, topical, time.Hour)
 	link.Cut()
-	eventually(t, "their leases are taken over", func() bool {
-		acquire(t, be, near, topical, 12)
-		return query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE session = $1", near) == 12
+	kit.Eventually(t, "their leases are taken over", func() bool {
+		near.Acquires(12)
+		return query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE session = $1", near.ID) == 12
 	})
 }

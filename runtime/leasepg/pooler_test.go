@@ -11,7 +11,6 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +21,7 @@ import (
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leasetest"
@@ -31,7 +31,7 @@ import (
 // in transaction mode does.
 func misname(t *testing.T, server string) (port int) {
 	t.Helper()
-	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
+	l := kit.Must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
 	var wg sync.WaitGroup
 	t.Cleanup(func() { l.Close(); wg.Wait() })
 	wg.Go(func() {
@@ -76,42 +76,42 @@ func relay(to io.Writer, from io.Reader) error {
 func TestTransactionPooler(t *testing.T) {
 	direct := open(t, pgtest.DB(t))
 	_, err := leasepg.Migrate(t.Context(), direct)
-	ok(t, err)
+	kit.OK(t, err)
 	cfg := direct.Config().Copy()
 	cfg.ConnConfig.Port = uint16(misname(t, fmt.Sprintf("%s:%d", cfg.ConnConfig.Host, cfg.ConnConfig.Port)))
 	cfg.ConnConfig.Fallbacks = nil
 	cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-	pool := must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
+	pool := kit.Must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
 	defer pool.Close()
 	var log bytes.Buffer
 	be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	ok(t, be.Check(t.Context(), nil))
-	ok(t, be.Check(t.Context(), nil))
-	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	kit.OK(t, be.Check(t.Context(), nil))
+	kit.OK(t, be.Check(t.Context(), nil))
+	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
-	equal(t, "warnings", strings.Count(log.String(), "transaction pooler"), 1)
-	equal(t, "listening connections", query[int](t, direct,
+	kit.Equal(t, "warnings", strings.Count(log.String(), "transaction pooler"), 1)
+	kit.Equal(t, "listening connections", query[int](t, direct,
 		"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'listen%'"), 0)
-	ok(t, be.Publish(t.Context(), events("x", 1)))
-	eventually(t, "the feed reports it", func() bool {
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
+	kit.Eventually(t, "the feed reports it", func() bool {
 		news, err := feed.Next(t.Context())
 		return !errors.Is(err, net.ErrClosed) && len(news.Topics) == 1
 	})
-	id, s := member(t, be, 1<<40, topical)
-	ok(t, be.Register(t.Context(), topical, nil))
-	equal(t, "acquired", len(acquire(t, be, id, topical, 9)), 1)
-	ok(t, s.Heartbeat(t.Context()))
+	id := kit.Join(t, be, topical, 1<<40)
+	kit.OK(t, be.Register(t.Context(), topical, nil))
+	kit.Equal(t, "acquired", len(id.Acquires(9)), 1)
+	kit.OK(t, id.Session.Heartbeat(t.Context()))
 }
 
 // TestConformancePooled: everything holds behind PgBouncer in transaction mode. The pooler
 // has enough connections for all: heartbeats, too, wait for one where it has not.
 func TestConformancePooled(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Start(t, pgtest.Config("max_connections", "600"), pgtest.Config("fsync", "off"))
 	p := pgtest.StartPooler(t, server, "default_pool_size = 30")
-	var dbs atomic.Int64
-	f := factory(func(t testing.TB) string {
-		return p.Through(server, server.DB(fmt.Sprint("db", dbs.Add(1)))) + "&default_query_exec_mode=exec"
-	})
+	through := func(dsn string) string { return p.Through(server, dsn) + "&default_query_exec_mode=exec" }
+	kit.Must[[]string](t)(leasepg.Migrate(t.Context(), open(t, through(server.DB("migrated")))))
+	f := factory(func(t testing.TB) string { return through(forSuiteOn(t, server)) })
 	f.Polls = true
 	leasetest.RunVariant(t, f)
 }
@@ -145,7 +145,7 @@ func TestPoolerModes(t *testing.T) {
 			t.Parallel()
 			dsn := pgtest.DB(t)
 			direct := open(t, dsn)
-			must[[]string](t)(leasepg.Migrate(t.Context(), direct))
+			kit.Must[[]string](t)(leasepg.Migrate(t.Context(), direct))
 			exec(t, direct, "CREATE TABLE effect (id text PRIMARY KEY)")
 			// Fewer connections than clients, so that clients meet on them.
 			p := pgtest.StartPooler(t, server, "default_pool_size = 2", c.setting)
@@ -161,16 +161,16 @@ func TestPoolerModes(t *testing.T) {
 				}
 				return
 			}
-			ok(t, be.Publish(t.Context(), events("x", 50)))
-			ok(t, be.Publish(t.Context(), events("y", 50)))
+			kit.OK(t, be.Publish(t.Context(), kit.Events("x", 50)))
+			kit.OK(t, be.Publish(t.Context(), kit.Events("y", 50)))
 			insert := func(ctx context.Context, tx pgx.Tx, m lease.Message[[]byte]) error {
 				_, err := tx.Exec(ctx, "INSERT INTO effect VALUES ($1)", m.ID)
 				return err
 			}
-			c := must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(open(t, dsn)), lease.Spec{
+			c := kit.Must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(open(t, dsn)), lease.Spec{
 				Name: "pooled", Per: backend.PerTopic, Topics: []string{"*"}, Batch: 10, Handlers: []lease.Handler{lease.OneTx("kind", insert)}}))
 			leasetest.Drain(t, be, c)
-			equal(t, "effects", query[int](t, direct, "SELECT count(*) FROM effect"), 100)
+			kit.Equal(t, "effects", query[int](t, direct, "SELECT count(*) FROM effect"), 100)
 		})
 	}
 }
@@ -181,7 +181,7 @@ func TestPoolerRefusesAdvisoryLocks(t *testing.T) {
 	server := pgtest.Shared(t)
 	dsn := pgtest.DB(t)
 	direct := open(t, dsn)
-	must[[]string](t)(leasepg.Migrate(t.Context(), direct))
+	kit.Must[[]string](t)(leasepg.Migrate(t.Context(), direct))
 	dsn = pgtest.StartPooler(t, server).Through(server, dsn) + "&default_query_exec_mode=exec"
 	for _, spec := range []lease.Spec{
 		{Name: "leader", Per: backend.PerCluster, Handlers: []lease.Handler{lease.Run(func(context.Context, lease.Lease) error {
@@ -194,10 +194,10 @@ func TestPoolerRefusesAdvisoryLocks(t *testing.T) {
 		})}},
 	} {
 		be := leasepg.New(open(t, dsn))
-		ok(t, be.Check(t.Context(), []backend.ConsumerInfo{must[*lease.Consumer](t)(lease.NewConsumer(be, spec)).Info()}))
+		kit.OK(t, be.Check(t.Context(), []backend.ConsumerInfo{kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, spec)).Info()}))
 		spec.Lock = backend.LockAdvisory
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		err := must[*lease.Consumer](t)(lease.NewConsumer(be, spec)).Run(ctx)
+		err := kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, spec)).Run(ctx)
 		cancel()
 		if err == nil || strings.Contains(err.Error(), "\n") ||
 			!strings.Contains(err.Error(), "consumer "+spec.Name) || !strings.Contains(err.Error(), "transaction pooler") ||
@@ -210,16 +210,17 @@ func TestPoolerRefusesAdvisoryLocks(t *testing.T) {
 			t.Errorf("%s: OpenSession says: %v", spec.Name, err)
 		}
 	}
-	equal(t, "sessions", query[int](t, direct, "SELECT count(*) FROM leasegen.session"), 0)
+	kit.Equal(t, "sessions", query[int](t, direct, "SELECT count(*) FROM leasegen.session"), 0)
 }
 
 // TestPoolerFailover: behind a pooler a crash is found when the TTL is over, and what the
 // dead process left in the middle of a transaction has no effect.
 func TestPoolerFailover(t *testing.T) {
+	t.Parallel()
 	server := pgtest.Shared(t)
 	dsn := pgtest.DB(t)
 	direct := open(t, dsn)
-	must[[]string](t)(leasepg.Migrate(t.Context(), direct))
+	kit.Must[[]string](t)(leasepg.Migrate(t.Context(), direct))
 	exec(t, direct, "CREATE TABLE effect (id text PRIMARY KEY, by text NOT NULL)")
 	pooler := pgtest.StartPooler(t, server)
 	const ttl = 4 * time.Second
@@ -227,7 +228,7 @@ func TestPoolerFailover(t *testing.T) {
 	start := func(name string, hang bool) *faultproxy.Proxy {
 		at := faultproxy.Start(t, pooler.Addr())
 		through := strings.Replace(pooler.Through(server, dsn), pooler.Addr(), at.Addr(), 1) + "&default_query_exec_mode=exec"
-		c := must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(open(t, through)), lease.Spec{
+		c := kit.Must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(open(t, through)), lease.Spec{
 			Name: "pooled", Per: backend.PerGroup, Topics: []string{"*"}, TTL: ttl,
 			Handlers: []lease.Handler{lease.OneTx("kind", func(ctx context.Context, tx pgx.Tx, m lease.Message[[]byte]) error {
 				_, err := tx.Exec(ctx, "INSERT INTO effect VALUES ($1, $2)", m.ID, name)
@@ -244,18 +245,18 @@ func TestPoolerFailover(t *testing.T) {
 		return at
 	}
 	be := leasepg.New(direct)
-	ok(t, be.Publish(t.Context(), events("x", 1)))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
 	proxy := start("first", true)
-	equal(t, "owner", <-begun, "first")
+	kit.Equal(t, "owner", <-begun, "first")
 	start("second", false)
 	proxy.Cut()
 	cut := time.Now()
-	equal(t, "owner", <-begun, "second")
+	kit.Equal(t, "owner", <-begun, "second")
 	took := time.Since(cut)
 	if took < ttl/2 {
 		t.Errorf("taken over after %v, the TTL is %v", took, ttl)
 	}
 	pace.Within(t, "takeover", took, 4*ttl)
-	eventually(t, "the effect", func() bool { return query[int](t, direct, "SELECT count(*) FROM effect") == 1 })
-	equal(t, "by", query[string](t, direct, "SELECT by FROM effect"), "second")
+	kit.Eventually(t, "the effect", func() bool { return query[int](t, direct, "SELECT count(*) FROM effect") == 1 })
+	kit.Equal(t, "by", query[string](t, direct, "SELECT by FROM effect"), "second")
 }

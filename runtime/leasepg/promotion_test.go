@@ -14,6 +14,7 @@ import (
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leasetest"
@@ -58,7 +59,7 @@ func (s *seen) of(batch string) (handled, twice int) {
 
 // batch is n numbered events.
 func batch(name string, n int) []backend.Event {
-	es := events("t", n)
+	es := kit.Events("t", n)
 	for i := range es {
 		es[i].Topic, es[i].Payload = fmt.Sprint("t", i%5), fmt.Appendf(nil, `{"Batch":%q,"N":%d}`, name, i)
 	}
@@ -81,7 +82,7 @@ func startFleet(t testing.TB, dsn string) *fleet {
 		be := leasepg.New(open(t, dsn))
 		consumers := []*lease.Consumer{byTopic(t, be, f.rows)}
 		for per, s := range f.kinds {
-			consumers = append(consumers, must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
+			consumers = append(consumers, kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
 				Name: per.String(), Per: per, Topics: []string{"*"}, TTL: 6 * time.Second, Handlers: []lease.Handler{lease.One("kind", s.handle)},
 			}, quiet())))
 		}
@@ -124,7 +125,7 @@ func (f *fleet) await(t testing.TB, batch string, n int) {
 
 func publishBatch(t testing.TB, pool *pgxpool.Pool, name string, n int) {
 	t.Helper()
-	ok(t, leasepg.New(pool).Publish(t.Context(), batch(name, n)))
+	kit.OK(t, leasepg.New(pool).Publish(t.Context(), batch(name, n)))
 	exec(t, pool, "INSERT INTO app.outbox (channel, event_type, n) SELECT 'c' || i % 3, $1, i FROM generate_series(1, $2::int) i", name, n)
 }
 
@@ -134,7 +135,7 @@ func TestPromotionOfAnAsynchronousStandby(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.Start(t, pgtest.Config("fsync", "off"))
 	setup := open(t, primary.DB("ha"))
-	must[[]string](t)(leasepg.Migrate(t.Context(), setup))
+	kit.Must[[]string](t)(leasepg.Migrate(t.Context(), setup))
 	addTable(t, setup)
 	standby := primary.Replica(t)
 	dsn := bothOf(primary, standby)
@@ -171,7 +172,7 @@ func TestHistory(t *testing.T) {
 	leasetest.RunHistory(t, leasetest.Factory{
 		New: func(t testing.TB) backend.Backend {
 			primary := pgtest.Start(t, pgtest.Config("fsync", "off"))
-			must[[]string](t)(leasepg.Migrate(t.Context(), open(t, primary.DB("ha"))))
+			kit.Must[[]string](t)(leasepg.Migrate(t.Context(), open(t, primary.DB("ha"))))
 			c := cluster{primary, primary.Replica(t), ""}
 			c.dsn = bothOf(primary, c.standby)
 			be := leasepg.New(open(t, c.dsn))
@@ -190,8 +191,8 @@ func TestHistory(t *testing.T) {
 				c.primary.Kill()
 				c.standby.Promote()
 				pool := open(t, c.dsn) // of the backend under test: its broken connections are replaced
-				ok(t, leasepg.New(pool).Check(t.Context(), nil))
-				eventually(t, "the backend is back", func() bool { return be.Check(t.Context(), nil) == nil })
+				kit.OK(t, leasepg.New(pool).Check(t.Context(), nil))
+				kit.Eventually(t, "the backend is back", func() bool { return be.Check(t.Context(), nil) == nil })
 			}
 		},
 	})
@@ -208,7 +209,7 @@ func TestPromotionOfASynchronousStandby(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.Start(t, pgtest.Config("fsync", "off"))
 	setup := open(t, primary.DB("ha"))
-	must[[]string](t)(leasepg.Migrate(t.Context(), setup))
+	kit.Must[[]string](t)(leasepg.Migrate(t.Context(), setup))
 	addTable(t, setup)
 	standby := primary.Replica(t)
 	primary.MakeSynchronous()

@@ -13,6 +13,7 @@ import (
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -22,7 +23,7 @@ import (
 // it is the least disturbed by what else the machine does.
 func BenchmarkPublish(b *testing.B) {
 	for _, n := range []int{10, 100, 300, 1000, 3000, 10_000, 50_000} {
-		es := events("x", n)
+		es := kit.Events("x", n)
 		for i := range es {
 			es[i].Payload = fmt.Appendf(nil, `{"n":%d,"pad":%0100d}`, i, i)
 		}
@@ -32,7 +33,7 @@ func BenchmarkPublish(b *testing.B) {
 			for b.Loop() {
 				for copies, least := range best {
 					began := time.Now()
-					ok(b, pgx.BeginFunc(b.Context(), pool, func(tx pgx.Tx) error {
+					kit.OK(b, pgx.BeginFunc(b.Context(), pool, func(tx pgx.Tx) error {
 						return leasepg.PublishBy(b.Context(), be, tx, copies, es)
 					}))
 					best[copies] = min(least, time.Since(began))
@@ -50,10 +51,10 @@ func BenchmarkPublish(b *testing.B) {
 func TestDelayedEventsCostNothingUntilDue(t *testing.T) {
 	t.Parallel()
 	be, pool := migratedAt(t, pgtest.Start(t).DB("delayed")) // xids are a whole server's
-	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
-	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", Payload: []byte("1"), After: 15 * time.Second}}))
-	next := func() backend.News { return must[backend.News](t)(feed.Next(t.Context())) }
+	kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", Payload: []byte("1"), After: 15 * time.Second}}))
+	next := func() backend.News { return kit.Must[backend.News](t)(feed.Next(t.Context())) }
 	for began := time.Now(); time.Since(began) < time.Second; { // until it is idle
 		began = time.Now()
 		next()
@@ -65,7 +66,7 @@ func TestDelayedEventsCostNothingUntilDue(t *testing.T) {
 			t.Fatal("it came before its time")
 		}
 	}
-	equal(t, "next xid", xid(), before)
+	kit.Equal(t, "next xid", xid(), before)
 	if reads > 6 {
 		t.Errorf("%d polls in 1.5 s", reads)
 	}
@@ -75,7 +76,7 @@ func TestDelayedEventsCostNothingUntilDue(t *testing.T) {
 	if limit := time.Second + slack(t, pool); late > limit {
 		t.Errorf("told %v after it had joined the log, want at most %v", late, limit)
 	}
-	equal(t, "left", query[int64](t, pool, "SELECT count(*) FROM leasegen.delayed"), 0)
+	kit.Equal(t, "left", query[int64](t, pool, "SELECT count(*) FROM leasegen.delayed"), 0)
 }
 
 // Processes that move delayed events at the same time move each once, and none out of order.
@@ -86,19 +87,19 @@ func TestDelayedEventsAreMovedByOneAtATime(t *testing.T) {
 	for i := range n {
 		es = append(es, backend.Event{Topic: "x", Kind: "k", Payload: []byte(fmt.Sprint(i)), After: time.Hour})
 	}
-	ok(t, be.Publish(t.Context(), es))
-	equal(t, "moved before their time", query[int64](t, pool, "SELECT count(*) FROM leasegen.message"), 0)
+	kit.OK(t, be.Publish(t.Context(), es))
+	kit.Equal(t, "moved before their time", query[int64](t, pool, "SELECT count(*) FROM leasegen.message"), 0)
 	// Their times, in the opposite order of publication but for pairs, come to pass.
 	exec(t, pool, "UPDATE leasegen.delayed SET due_at = now() - interval '1 s' - (seq / 2) * interval '1 ms'")
 	// While one moves them the others do not even wait.
-	tx := must[pgx.Tx](t)(pool.Begin(t.Context()))
+	tx := kit.Must[pgx.Tx](t)(pool.Begin(t.Context()))
 	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	var mine bool
-	ok(t, tx.QueryRow(t.Context(), "SELECT leasegen.take_turn('delayed')").Scan(&mine))
-	equal(t, "the turn is taken", mine, true)
-	ok(t, leasepg.ReleaseDelayed(t.Context(), be))
-	equal(t, "moved by a second one", query[int64](t, pool, "SELECT count(*) FROM leasegen.message"), 0)
-	ok(t, tx.Rollback(t.Context()))
+	kit.OK(t, tx.QueryRow(t.Context(), "SELECT leasegen.take_turn('delayed')").Scan(&mine))
+	kit.Equal(t, "the turn is taken", mine, true)
+	kit.OK(t, leasepg.ReleaseDelayed(t.Context(), be))
+	kit.Equal(t, "moved by a second one", query[int64](t, pool, "SELECT count(*) FROM leasegen.message"), 0)
+	kit.OK(t, tx.Rollback(t.Context()))
 	var wg sync.WaitGroup
 	for range 6 {
 		wg.Go(func() {
@@ -111,9 +112,9 @@ func TestDelayedEventsAreMovedByOneAtATime(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	equal(t, "in the log", query[int64](t, pool, "SELECT count(DISTINCT payload) FROM leasegen.message"), n)
-	equal(t, "rows", query[int64](t, pool, "SELECT count(*) FROM leasegen.message"), n)
-	equal(t, "out of order", query[int64](t, pool, `SELECT count(*) FROM (
+	kit.Equal(t, "in the log", query[int64](t, pool, "SELECT count(DISTINCT payload) FROM leasegen.message"), n)
+	kit.Equal(t, "rows", query[int64](t, pool, "SELECT count(*) FROM leasegen.message"), n)
+	kit.Equal(t, "out of order", query[int64](t, pool, `SELECT count(*) FROM (
 		SELECT convert_from(payload, 'UTF8')::int + 1 AS seq, lag(convert_from(payload, 'UTF8')::int + 1) OVER (ORDER BY id) AS before
 		FROM leasegen.message) m
 		WHERE seq / 2 > before / 2 OR seq / 2 = before / 2 AND seq < before`), 0)
@@ -124,40 +125,40 @@ func TestIDsAreForgotten(t *testing.T) {
 	be, pool := migrated(t)
 	publish := func(want int64) {
 		t.Helper()
-		ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", ID: "i", Payload: []byte("1")}}))
-		equal(t, "published", query[int64](t, pool, "SELECT count(*) FROM leasegen.message"), want)
+		kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "k", ID: "i", Payload: []byte("1")}}))
+		kit.Equal(t, "published", query[int64](t, pool, "SELECT count(*) FROM leasegen.message"), want)
 	}
-	maintain := func() int { return must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil)).IDsForgotten }
+	maintain := func() int { return kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil)).IDsForgotten }
 	age := func(d string) {
 		exec(t, pool, "UPDATE leasegen.published_id SET at = clock_timestamp() - $1::text::interval", d)
 	}
 	publish(1)
 	age("6 days 23 hours")
 	publish(1)
-	equal(t, "forgotten", maintain(), 0)
+	kit.Equal(t, "forgotten", maintain(), 0)
 	age("7 days 1 hour")
 	publish(2) // and the id counts again from now on
 	publish(2)
-	equal(t, "forgotten", maintain(), 0)
+	kit.Equal(t, "forgotten", maintain(), 0)
 	age("7 days 1 hour")
-	equal(t, "forgotten", maintain(), 1)
+	kit.Equal(t, "forgotten", maintain(), 1)
 	publish(3)
 }
 
 // A COPY is all or nothing in the caller's transaction, and alone.
 func TestManyEventsAreAllOrNone(t *testing.T) {
 	be, pool := migrated(t)
-	es := events("x", 2000)
+	es := kit.Events("x", 2000)
 	count := func() int64 { return query[int64](t, pool, "SELECT count(*) FROM leasegen.message") }
 	errUndo := errors.New("undo")
 	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		ok(t, be.In(tx).Publish(t.Context(), es))
+		kit.OK(t, be.In(tx).Publish(t.Context(), es))
 		return errUndo
 	})
 	if !errors.Is(err, errUndo) {
 		t.Fatal(err)
 	}
-	equal(t, "after a rollback", count(), 0)
+	kit.Equal(t, "after a rollback", count(), 0)
 	// The server refuses the last one, in the midst of the COPY.
 	exec(t, pool, "ALTER TABLE leasegen.message ADD CONSTRAINT no_key CHECK (key <> 'bad') NOT VALID")
 	bad := append([]backend.Event(nil), es...)
@@ -165,18 +166,19 @@ func TestManyEventsAreAllOrNone(t *testing.T) {
 	if err := be.Publish(t.Context(), bad); err == nil {
 		t.Fatal("an event that cannot be stored was published")
 	}
-	equal(t, "after an error", count(), 0)
-	ok(t, be.Publish(t.Context(), es))
-	equal(t, "published", count(), 2000)
-	equal(t, "rows whose id was drawn before their xid", query[int64](t, pool, "SELECT count(*) FROM leasegen.message WHERE xid = '0'"), 0)
+	kit.Equal(t, "after an error", count(), 0)
+	kit.OK(t, be.Publish(t.Context(), es))
+	kit.Equal(t, "published", count(), 2000)
+	kit.Equal(t, "rows whose id was drawn before their xid", query[int64](t, pool, "SELECT count(*) FROM leasegen.message WHERE xid = '0'"), 0)
 }
 
 func TestCopyWakesTheFeed(t *testing.T) {
+	t.Parallel()
 	be, _ := migrated(t)
-	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	for range 12 {
-		must[backend.News](t)(feed.Next(t.Context())) // until it is idle
+		kit.Must[backend.News](t)(feed.Next(t.Context())) // until it is idle
 	}
 	heard := make(chan time.Time, 1)
 	go func() {
@@ -188,7 +190,7 @@ func TestCopyWakesTheFeed(t *testing.T) {
 			}
 		}
 	}()
-	ok(t, be.Publish(t.Context(), events("x", 2000)))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 2000)))
 	done := time.Now()
 	pace.Within(t, "waking the feed", (<-heard).Sub(done), 700*time.Millisecond)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -20,9 +21,9 @@ import (
 func TestHandlersDoNotCommit(t *testing.T) {
 	be, pool := migrated(t)
 	exec(t, pool, "CREATE TABLE effect (n int)")
-	ok(t, be.Publish(t.Context(), events("x", 1)))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
 	refused := make(chan error, 1)
-	c := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
+	c := kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
 		Name: "impatient", Per: backend.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 1},
 		Handlers: []lease.Handler{lease.OneTx("kind", func(ctx context.Context, tx pgx.Tx, m lease.Message[struct{ N int }]) error {
 			err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
@@ -43,12 +44,12 @@ func TestHandlersDoNotCommit(t *testing.T) {
 	if err := <-refused; err == nil || !strings.Contains(err.Error(), "do not commit it") {
 		t.Errorf("Commit in a handler: %v", err)
 	}
-	eventually(t, "a dead letter", func() bool {
-		return len(must[[]operate.DeadLetterInfo](t)(be.DeadLetters(ctx, operate.DeadLetterFilter{}))) == 1
+	kit.Eventually(t, "a dead letter", func() bool {
+		return len(kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(ctx, operate.DeadLetterFilter{}))) == 1
 	})
 	cancel()
-	ok(t, <-done)
-	equal(t, "effects", query[int](t, pool, "SELECT count(*) FROM effect"), 0)
+	kit.OK(t, <-done)
+	kit.Equal(t, "effects", query[int](t, pool, "SELECT count(*) FROM effect"), 0)
 }
 
 // What a handler does in its transaction can be refused as late as at the commit. It
@@ -69,13 +70,13 @@ func TestRefusedCommits(t *testing.T) {
 			t.Parallel()
 			be, pool := migrated(t)
 			exec(t, pool, "CREATE TABLE effect (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
-			es := events("x", 20)
+			es := kit.Events("x", 20)
 			for i := range es {
 				es[i].Key = ""
 			}
-			ok(t, be.Publish(t.Context(), es))
+			kit.OK(t, be.Publish(t.Context(), es))
 			var acquired atomic.Int64
-			c := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
+			c := kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
 				Name: "refused", Per: backend.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 2, Min: time.Millisecond},
 				Handlers: []lease.Handler{lease.OneTx("kind", func(ctx context.Context, tx pgx.Tx, m lease.Message[struct{ N int }]) error {
 					if m.Payload.N == 7 {
@@ -92,28 +93,29 @@ func TestRefusedCommits(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- c.Run(ctx) }()
-			eventually(t, "19 effects", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect") == 19 })
-			eventually(t, "a dead letter", func() bool {
-				return len(must[[]operate.DeadLetterInfo](t)(be.DeadLetters(ctx, operate.DeadLetterFilter{}))) == 1
+			kit.Eventually(t, "19 effects", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect") == 19 })
+			kit.Eventually(t, "a dead letter", func() bool {
+				return len(kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(ctx, operate.DeadLetterFilter{}))) == 1
 			})
 			cancel()
-			ok(t, <-done)
-			d := must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{}))[0]
+			kit.OK(t, <-done)
+			d := kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{}))[0]
 			if d.Attempts != 2 || !strings.Contains(d.Reason, "refused and rolled back") {
 				t.Errorf("dead letter after %d attempts: %s", d.Attempts, d.Reason)
 			}
-			equal(t, "leases acquired", acquired.Load(), 1)
+			kit.Equal(t, "leases acquired", acquired.Load(), 1)
 		})
 	}
 }
 
 // A connection that the server ends under a handler costs the message no attempt.
 func TestTerminatedConnections(t *testing.T) {
+	t.Parallel()
 	be, pool := migrated(t)
 	exec(t, pool, "CREATE TABLE effect (n int, attempt int)")
-	ok(t, be.Publish(t.Context(), events("x", 20)))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 20)))
 	left := 3 // connections to end
-	c := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
+	c := kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
 		Name: "cut", Per: backend.PerTopic, Topics: []string{"*"}, Retry: lease.Retry{Max: 1},
 		Handlers: []lease.Handler{lease.OneTx("kind", func(ctx context.Context, tx pgx.Tx, m lease.Message[struct{ N int }]) error {
 			if m.Payload.N == 7 && left > 0 {
@@ -127,9 +129,9 @@ func TestTerminatedConnections(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
-	eventually(t, "20 effects", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect WHERE attempt = 1") == 20 })
+	kit.Eventually(t, "20 effects", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect WHERE attempt = 1") == 20 })
 	cancel()
-	ok(t, <-done)
-	equal(t, "connections left to end", left, 0)
-	equal(t, "effects", query[int](t, pool, "SELECT count(*) FROM effect"), 20)
+	kit.OK(t, <-done)
+	kit.Equal(t, "connections left to end", left, 0)
+	kit.Equal(t, "effects", query[int](t, pool, "SELECT count(*) FROM effect"), 20)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // The cursors and resources of a consumer mean something only for what it reads and what it
@@ -13,32 +14,32 @@ import (
 func TestConsumerOfAnotherKind(t *testing.T) {
 	t.Parallel()
 	be, pool := withTable(t)
-	ok(t, be.Publish(t.Context(), events("x", 10)))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 10)))
 	refused := func(what string, c backend.ConsumerInfo) {
 		t.Helper()
 		before := query[string](t, pool, "SELECT string_agg(l::text, ',' ORDER BY resource) FROM leasegen.lease l WHERE consumer = $1", c.Name)
 		if err := be.Register(t.Context(), c, nil); err == nil || !strings.Contains(err.Error(), "give the consumer another name") {
 			t.Errorf("%s: %v", what, err)
 		}
-		equal(t, "leases after "+what, query[string](t, pool, "SELECT string_agg(l::text, ',' ORDER BY resource) FROM leasegen.lease l WHERE consumer = $1", c.Name), before)
+		kit.Equal(t, "leases after "+what, query[string](t, pool, "SELECT string_agg(l::text, ',' ORDER BY resource) FROM leasegen.lease l WHERE consumer = $1", c.Name), before)
 	}
 	info := byGroup(t, be, &tabletest.ByGroup{}).Info()
-	ok(t, be.Register(t.Context(), info, nil))
+	kit.OK(t, be.Register(t.Context(), info, nil))
 	log := info
 	log.Source, log.Topics = nil, []string{"*"}
 	refused("from a table to the log", log)
-	ok(t, be.Register(t.Context(), info, nil))
+	kit.OK(t, be.Register(t.Context(), info, nil))
 
-	ok(t, be.Register(t.Context(), topical, nil))
+	kit.OK(t, be.Register(t.Context(), topical, nil))
 	slots := topical
 	slots.Per = backend.PerPartition
 	refused("from topics to slots", slots)
-	ok(t, be.Register(t.Context(), topical, nil))
+	kit.OK(t, be.Register(t.Context(), topical, nil))
 	patterns := topical
 	patterns.Topics = []string{"x", "y"}
-	ok(t, be.Register(t.Context(), patterns, nil))
-	ok(t, be.Register(t.Context(), led, nil))
+	kit.OK(t, be.Register(t.Context(), patterns, nil))
+	kit.OK(t, be.Register(t.Context(), led, nil))
 	whole := led
 	whole.Per, whole.Lock, whole.Topics = backend.PerGroup, backend.LockSession, []string{"*"}
-	ok(t, be.Register(t.Context(), whole, nil)) // a leader that reads the log from now on has the same resource
+	kit.OK(t, be.Register(t.Context(), whole, nil)) // a leader that reads the log from now on has the same resource
 }

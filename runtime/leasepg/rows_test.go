@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -32,59 +33,51 @@ func resources(gs []backend.Grant) []string {
 	return out
 }
 
-func refs(gs []backend.Grant) []backend.Ref {
-	var out []backend.Ref
-	for _, g := range gs {
-		out = append(out, g.Ref)
-	}
-	return out
-}
-
 func surveyed(t testing.TB, be *leasepg.Backend, c backend.ConsumerInfo) backend.Survey {
 	t.Helper()
-	return must[[]backend.Survey](t)(be.Survey(t.Context(), []string{c.Name}))[0]
+	return kit.Must[[]backend.Survey](t)(be.Survey(t.Context(), []string{c.Name}))[0]
 }
 
 // Leases with a time of their own expire one by one, while the session lives.
 func TestRowLeasesExpireOneByOne(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
-	ok(t, be.Register(t.Context(), rowed, []string{"a", "b", "c"}))
-	id, s := member(t, be, time.Hour, rowed)
-	other, _ := member(t, be, time.Hour, rowed)
-	gs := acquire(t, be, id, rowed, 9)
-	equal(t, "acquired", len(gs), 3)
+	kit.OK(t, be.Register(t.Context(), rowed, []string{"a", "b", "c"}))
+	id := kit.Join(t, be, rowed, time.Hour)
+	other := kit.Join(t, be, rowed, time.Hour)
+	gs := id.Acquires(9)
+	kit.Equal(t, "acquired", len(gs), 3)
 	lapse := func(resource string) {
 		exec(t, pool, "UPDATE leasegen.lease SET expires_at = clock_timestamp() - interval '1 ms' WHERE resource = $1", resource)
 	}
 	renew := func(gs []backend.Grant) []string {
 		t.Helper()
-		lost := must[[]string](t)(be.Renew(t.Context(), id, rowed, refs(gs)))
+		lost := kit.Must[[]string](t)(be.Renew(t.Context(), id.ID, rowed, kit.Refs(gs)))
 		slices.Sort(lost)
 		return lost
 	}
-	equal(t, "lost", len(renew(gs)), 0)
+	kit.Equal(t, "lost", len(renew(gs)), 0)
 	left := query[float64](t, pool, "SELECT min(extract(epoch FROM expires_at - clock_timestamp()))::float8 FROM leasegen.lease")
 	if left < 50 || left > 60 {
 		t.Errorf("%v s are left of a TTL of a minute", left)
 	}
 	lapse("b")
-	equal(t, "lost", fmt.Sprint(renew(gs)), "[b]") // it cannot be revived
-	equal(t, "free", surveyed(t, be, rowed).Free, 1)
-	ok(t, s.Heartbeat(t.Context()))
-	taken := acquire(t, be, other, rowed, 9)
-	equal(t, "taken", fmt.Sprint(resources(taken)), "[b]")
-	equal(t, "suspicion", taken[0].Suspicion, 0) // its owner lives
-	equal(t, "lost", fmt.Sprint(renew(gs)), "[b]")
+	kit.Equal(t, "lost", fmt.Sprint(renew(gs)), "[b]") // it cannot be revived
+	kit.Equal(t, "free", surveyed(t, be, rowed).Free, 1)
+	kit.OK(t, id.Session.Heartbeat(t.Context()))
+	taken := other.Acquires(9)
+	kit.Equal(t, "taken", fmt.Sprint(resources(taken)), "[b]")
+	kit.Equal(t, "suspicion", taken[0].Suspicion, 0) // its owner lives
+	kit.Equal(t, "lost", fmt.Sprint(renew(gs)), "[b]")
 	stale := slices.Clone(gs)
 	stale[0].Epoch--
-	equal(t, "lost with an older epoch", fmt.Sprint(slices.Contains(renew(stale[:1]), stale[0].Resource)), "true")
+	kit.Equal(t, "lost with an older epoch", fmt.Sprint(slices.Contains(renew(stale[:1]), stale[0].Resource)), "true")
 
 	// With the session all go, renewed or not.
-	expire(t, pool, id)
-	equal(t, "lost with the session", len(renew(gs)), 3)
-	equal(t, "taken", len(acquire(t, be, other, rowed, 9)), 2)
-	equal(t, "free", surveyed(t, be, rowed).Free, 0)
+	expire(t, pool, id.ID)
+	kit.Equal(t, "lost with the session", len(renew(gs)), 3)
+	kit.Equal(t, "taken", len(other.Acquires(9)), 2)
+	kit.Equal(t, "free", surveyed(t, be, rowed).Free, 0)
 }
 
 // A grace counts from the end of a lease's own time.
@@ -93,16 +86,16 @@ func TestRowLeaseGrace(t *testing.T) {
 	be, pool := migrated(t)
 	c := rowed
 	c.Grace = time.Hour
-	ok(t, be.Register(t.Context(), c, []string{"a"}))
-	id, _ := member(t, be, time.Hour, c)
-	other, _ := member(t, be, time.Hour, c)
-	equal(t, "acquired", len(acquire(t, be, id, c, 9)), 1)
+	kit.OK(t, be.Register(t.Context(), c, []string{"a"}))
+	id := kit.Join(t, be, c, time.Hour)
+	other := kit.Join(t, be, c, time.Hour)
+	kit.Equal(t, "acquired", len(id.Acquires(9)), 1)
 	exec(t, pool, "UPDATE leasegen.lease SET expires_at = clock_timestamp() - interval '59 min'")
-	equal(t, "free", surveyed(t, be, c).Free, 0)
-	equal(t, "taken within the grace", len(acquire(t, be, other, c, 9)), 0)
+	kit.Equal(t, "free", surveyed(t, be, c).Free, 0)
+	kit.Equal(t, "taken within the grace", len(other.Acquires(9)), 0)
 	exec(t, pool, "UPDATE leasegen.lease SET expires_at = clock_timestamp() - interval '61 min'")
-	equal(t, "free", surveyed(t, be, c).Free, 1)
-	equal(t, "taken after it", len(acquire(t, be, other, c, 9)), 1)
+	kit.Equal(t, "free", surveyed(t, be, c).Free, 1)
+	kit.Equal(t, "taken after it", len(other.Acquires(9)), 1)
 }
 
 // A renewal that meets the end of the lease's time either holds or loses it, and nobody else
@@ -112,28 +105,28 @@ func TestRenewMeetsExpiry(t *testing.T) {
 	be, _ := migrated(t)
 	c := rowed
 	c.TTL = 100 * time.Millisecond
-	ok(t, be.Register(t.Context(), c, []string{"a"}))
-	id, _ := member(t, be, time.Hour, c)
-	other, _ := member(t, be, time.Hour, c)
+	kit.OK(t, be.Register(t.Context(), c, []string{"a"}))
+	id := kit.Join(t, be, c, time.Hour)
+	other := kit.Join(t, be, c, time.Hour)
 	kept, lost := 0, 0
 	wait := c.TTL - 5*time.Millisecond // it comes to swing about the moment when the lease ends, whatever a call takes
 	for round := 0; round < 60 || (kept == 0 || lost == 0) && round < 400; round++ {
 		var gs []backend.Grant
-		eventually(t, "the lease is free", func() bool { gs = acquire(t, be, id, c, 1); return len(gs) == 1 })
+		kit.Eventually(t, "the lease is free", func() bool { gs = id.Acquires(1); return len(gs) == 1 })
 		time.Sleep(wait)
 		var (
 			wg   sync.WaitGroup
 			gone []string
 		)
 		sent := time.Now()
-		wg.Go(func() { gone = must[[]string](t)(be.Renew(context.Background(), id, c, refs(gs))) })
-		taken := acquire(t, be, other, c, 1)
+		wg.Go(func() { gone = kit.Must[[]string](t)(be.Renew(context.Background(), id.ID, c, kit.Refs(gs))) })
+		taken := other.Acquires(1)
 		came := time.Since(sent)
 		wg.Wait()
 		switch {
 		case len(gone) == 0:
 			if came < c.TTL { // else the renewed lease may have ended, too
-				equal(t, "granted to another while renewed", len(taken), 0)
+				kit.Equal(t, "granted to another while renewed", len(taken), 0)
 			}
 			kept++
 			wait += rand.N(4 * time.Millisecond)
@@ -151,15 +144,15 @@ func TestRenewMeetsExpiry(t *testing.T) {
 func TestRetire(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
-	id, _ := member(t, be, time.Hour, streamed)
-	ok(t, be.Publish(t.Context(), events("x", 7))) // keys k0 to k6
-	ok(t, be.Register(t.Context(), streamed, nil))
-	gs := acquire(t, be, id, streamed, 99)
-	equal(t, "acquired", len(gs), 7)
+	id := kit.Join(t, be, streamed, time.Hour)
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 7))) // keys k0 to k6
+	kit.OK(t, be.Register(t.Context(), streamed, nil))
+	gs := id.Acquires(99)
+	kit.Equal(t, "acquired", len(gs), 7)
 	passed := make([]backend.Progress, len(gs))
 	for i, g := range gs {
-		f := fetch(t, be, streamed, g.Resource, g.Cursor, 9)
-		equal(t, "messages", len(f.Messages), 1)
+		f := kit.Fetch(t, be, streamed, g.Resource, g.Cursor, 9)
+		kit.Equal(t, "messages", len(f.Messages), 1)
 		passed[i] = backend.Progress{Ref: g.Ref, Seq: 1, Cursor: f.Next}
 		switch g.Resource {
 		case "k0": // not passed
@@ -168,56 +161,56 @@ func TestRetire(t *testing.T) {
 			passed[i].Park = []backend.Park{{ID: f.Messages[0].ID, Lane: "l", Attempt: 1, After: time.Hour}}
 		}
 	}
-	tx := must[pgx.Tx](t)(pool.Begin(t.Context()))
-	ok(t, be.In(tx).Publish(t.Context(), []backend.Event{{Topic: "x", Key: "k2", Kind: "kind"}, {Topic: "x", Key: "k4", Kind: "kind"}, {Topic: "x", Key: "k4", Kind: "kind"}}))
+	tx := kit.Must[pgx.Tx](t)(pool.Begin(t.Context()))
+	kit.OK(t, be.In(tx).Publish(t.Context(), []backend.Event{{Topic: "x", Key: "k2", Kind: "kind"}, {Topic: "x", Key: "k4", Kind: "kind"}, {Topic: "x", Key: "k4", Kind: "kind"}}))
 	var k4 *backend.Progress
 	for i := range passed { // behind which the uncommitted ones will be late
 		if key := passed[i].Resource; key == "k2" || key == "k4" {
-			ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: key, Kind: "kind"}}))
-			passed[i].Cursor = fetch(t, be, streamed, key, passed[i].Cursor, 9).Next
+			kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: key, Kind: "kind"}}))
+			passed[i].Cursor = kit.Fetch(t, be, streamed, key, passed[i].Cursor, 9).Next
 			if key == "k4" {
 				k4 = &passed[i]
 			}
 		}
 	}
-	equal(t, "fenced", len(must[[]string](t)(be.Commit(t.Context(), id, streamed.Name, passed))), 0)
-	ok(t, tx.Commit(t.Context()))
-	k4.Seq, k4.Cursor = 2, fetch(t, be, streamed, "k4", k4.Cursor, 1).Next // the first of two late ones
-	equal(t, "fenced", len(must[[]string](t)(be.Commit(t.Context(), id, streamed.Name, []backend.Progress{*k4}))), 0)
-	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "k3", Kind: "kind"}}))
+	kit.Equal(t, "fenced", len(kit.Must[[]string](t)(be.Commit(t.Context(), id.ID, streamed.Name, passed))), 0)
+	kit.OK(t, tx.Commit(t.Context()))
+	k4.Seq, k4.Cursor = 2, kit.Fetch(t, be, streamed, "k4", k4.Cursor, 1).Next // the first of two late ones
+	kit.Equal(t, "fenced", len(kit.Must[[]string](t)(be.Commit(t.Context(), id.ID, streamed.Name, []backend.Progress{*k4}))), 0)
+	kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "k3", Kind: "kind"}}))
 
-	stale := refs(gs)
+	stale := kit.Refs(gs)
 	for i := range stale {
 		stale[i].Epoch--
 	}
-	ok(t, be.Retire(t.Context(), id, streamed.Name, stale)) // nothing: those leases are no more
-	equal(t, "owned", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE session IS NOT NULL"), 7)
+	kit.OK(t, be.Retire(t.Context(), id.ID, streamed.Name, stale)) // nothing: those leases are no more
+	kit.Equal(t, "owned", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE session IS NOT NULL"), 7)
 	for range 2 {
-		ok(t, be.Retire(t.Context(), id, streamed.Name, refs(gs)))
-		equal(t, "owned", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE session IS NOT NULL"), 0)
-		equal(t, "resources", surveyed(t, be, streamed).Resources, 5)
-		equal(t, "free", surveyed(t, be, streamed).Free, 5)
+		kit.OK(t, be.Retire(t.Context(), id.ID, streamed.Name, kit.Refs(gs)))
+		kit.Equal(t, "owned", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE session IS NOT NULL"), 0)
+		kit.Equal(t, "resources", surveyed(t, be, streamed).Resources, 5)
+		kit.Equal(t, "free", surveyed(t, be, streamed).Free, 5)
 	}
 	// Unread, parked, late, new, and in the midst of what was late.
-	equal(t, "acquired", fmt.Sprint(resources(acquire(t, be, id, streamed, 99))), "[k0 k1 k2 k3 k4]")
-	ok(t, be.Register(t.Context(), streamed, []string{"k5"}))
-	equal(t, "acquired", fmt.Sprint(resources(acquire(t, be, id, streamed, 99))), "[k5]")
+	kit.Equal(t, "acquired", fmt.Sprint(resources(id.Acquires(99))), "[k0 k1 k2 k3 k4]")
+	kit.OK(t, be.Register(t.Context(), streamed, []string{"k5"}))
+	kit.Equal(t, "acquired", fmt.Sprint(resources(id.Acquires(99))), "[k5]")
 }
 
 // Streams that the application announces rest until they are announced again.
 func TestRetireAnnounced(t *testing.T) {
 	t.Parallel()
 	be, _ := migrated(t)
-	ok(t, be.Publish(t.Context(), events("x", 3)))
-	id, _ := member(t, be, time.Hour, announced)
-	ok(t, be.Register(t.Context(), announced, []string{"k1", "k2"}))
-	gs := acquire(t, be, id, announced, 9)
-	equal(t, "acquired", len(gs), 2)
-	ok(t, be.Retire(t.Context(), id, announced.Name, refs(gs)[:1]))
-	equal(t, "acquired", len(acquire(t, be, id, announced, 9)), 0)
-	ok(t, be.Register(t.Context(), announced, []string{"k1", "k2"}))
-	again := acquire(t, be, id, announced, 9)
-	equal(t, "acquired", fmt.Sprint(resources(again)), fmt.Sprint(resources(gs[:1])))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 3)))
+	id := kit.Join(t, be, announced, time.Hour)
+	kit.OK(t, be.Register(t.Context(), announced, []string{"k1", "k2"}))
+	gs := id.Acquires(9)
+	kit.Equal(t, "acquired", len(gs), 2)
+	kit.OK(t, be.Retire(t.Context(), id.ID, announced.Name, kit.Refs(gs)[:1]))
+	kit.Equal(t, "acquired", len(id.Acquires(9)), 0)
+	kit.OK(t, be.Register(t.Context(), announced, []string{"k1", "k2"}))
+	again := id.Acquires(9)
+	kit.Equal(t, "acquired", fmt.Sprint(resources(again)), fmt.Sprint(resources(gs[:1])))
 	if again[0].Epoch <= gs[0].Epoch {
 		t.Errorf("epoch %d after %d", again[0].Epoch, gs[0].Epoch)
 	}
@@ -231,22 +224,22 @@ func TestRetireMeetsRegister(t *testing.T) {
 	exec(t, pool, `CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END $$`)
 	exec(t, pool, `CREATE CONSTRAINT TRIGGER linger AFTER UPDATE ON leasegen.lease DEFERRABLE INITIALLY DEFERRED
 		FOR EACH ROW WHEN (OLD.wanted AND NOT NEW.wanted) EXECUTE FUNCTION linger()`)
-	id, _ := member(t, be, time.Hour, streamed)
-	ok(t, be.Register(t.Context(), streamed, []string{"k"}))
-	gs := acquire(t, be, id, streamed, 1)
-	blocker := must[pgx.Tx](t)(pool.Begin(t.Context()))
+	id := kit.Join(t, be, streamed, time.Hour)
+	kit.OK(t, be.Register(t.Context(), streamed, []string{"k"}))
+	gs := id.Acquires(1)
+	blocker := kit.Must[pgx.Tx](t)(pool.Begin(t.Context()))
 	_, err := blocker.Exec(t.Context(), "SELECT pg_advisory_xact_lock(1)")
-	ok(t, err)
+	kit.OK(t, err)
 	retired := make(chan error, 1)
-	go func() { retired <- be.Retire(context.Background(), id, streamed.Name, refs(gs)) }()
-	eventually(t, "the retirement waits in its commit", func() bool {
+	go func() { retired <- be.Retire(context.Background(), id.ID, streamed.Name, kit.Refs(gs)) }()
+	kit.Eventually(t, "the retirement waits in its commit", func() bool {
 		return query[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')")
 	})
-	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "k", Kind: "kind"}}))
-	ok(t, be.Register(t.Context(), streamed, []string{"k"}))
-	ok(t, blocker.Rollback(t.Context()))
-	ok(t, <-retired)
-	equal(t, "acquired", len(acquire(t, be, id, streamed, 1)), 1)
+	kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "k", Kind: "kind"}}))
+	kit.OK(t, be.Register(t.Context(), streamed, []string{"k"}))
+	kit.OK(t, blocker.Rollback(t.Context()))
+	kit.OK(t, <-retired)
+	kit.Equal(t, "acquired", len(id.Acquires(1)), 1)
 }
 
 // Whatever arrives while a stream is being retired is found by who owns it next: nobody
@@ -256,14 +249,14 @@ func TestRetireLosesNothing(t *testing.T) {
 	const publishers, each, streams, workers = 4, 150, 6, 3
 	be, pool := migrated(t)
 	exec(t, pool, "CREATE TABLE seen (id bigint PRIMARY KEY)")
-	ok(t, be.Register(t.Context(), streamed, nil))
+	kit.OK(t, be.Register(t.Context(), streamed, nil))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var wg sync.WaitGroup
 	for range workers {
 		be := leasepg.New(open(t, pool.Config().ConnString()))
-		id, _ := member(t, be, time.Hour, streamed)
-		feed := must[backend.Feed](t)(be.OpenFeed(ctx, []backend.ConsumerInfo{streamed}))
+		id := kit.Join(t, be, streamed, time.Hour)
+		feed := kit.Must[backend.Feed](t)(be.OpenFeed(ctx, []backend.ConsumerInfo{streamed}))
 		fail := func(err error) bool {
 			if err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled) {
 				t.Error(err)
@@ -285,7 +278,7 @@ func TestRetireLosesNothing(t *testing.T) {
 		})
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				gs, err := be.Acquire(ctx, backend.AcquireRequest{Session: id, Consumer: streamed, Max: 2, Attempt: newID()})
+				gs, err := be.Acquire(ctx, backend.AcquireRequest{Session: id.ID, Consumer: streamed, Max: 2, Attempt: kit.ID()})
 				if fail(err) {
 					return
 				}
@@ -305,12 +298,12 @@ func TestRetireLosesNothing(t *testing.T) {
 							}
 						}
 						g.Cursor = fs[0].Next
-						if _, err := be.Commit(ctx, id, streamed.Name, []backend.Progress{{Ref: g.Ref, Seq: seq, Cursor: g.Cursor}}); fail(err) {
+						if _, err := be.Commit(ctx, id.ID, streamed.Name, []backend.Progress{{Ref: g.Ref, Seq: seq, Cursor: g.Cursor}}); fail(err) {
 							return
 						}
 					}
 				}
-				if len(gs) > 0 && fail(be.Retire(ctx, id, streamed.Name, refs(gs))) {
+				if len(gs) > 0 && fail(be.Retire(ctx, id.ID, streamed.Name, kit.Refs(gs))) {
 					return
 				}
 			}
@@ -334,34 +327,34 @@ func TestRetireLosesNothing(t *testing.T) {
 		})
 	}
 	publishing.Wait()
-	eventually(t, "everything was seen", func() bool {
+	kit.Eventually(t, "everything was seen", func() bool {
 		return ctx.Err() != nil || query[int](t, pool, "SELECT count(*) FROM seen") == publishers*each
 	})
-	eventually(t, "all streams rest", func() bool {
+	kit.Eventually(t, "all streams rest", func() bool {
 		return ctx.Err() != nil || query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE wanted") == 0
 	})
 	cancel()
 	wg.Wait()
-	equal(t, "seen", query[int](t, pool, "SELECT count(*) FROM seen"), publishers*each)
+	kit.Equal(t, "seen", query[int](t, pool, "SELECT count(*) FROM seen"), publishers*each)
 }
 
 // The looks for streams to forget go on behind as many as can not be forgotten.
 func TestForgetStreamsBehindOthers(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
-	ok(t, be.Register(t.Context(), announced, nil))
+	kit.OK(t, be.Register(t.Context(), announced, nil))
 	exec(t, pool, `INSERT INTO leasegen.lease (consumer, resource, wanted, rested_at)
 		SELECT $1, 'rests ' || lpad(g::text, 5, '0'), false, clock_timestamp() - CASE WHEN g % 40 = 0 THEN interval '25 h' ELSE interval '0' END
 		FROM generate_series(1, 12000) g`, announced.Name)
 	exec(t, pool, `INSERT INTO leasegen.dead_letter (consumer, resource, message_id, topic, key, kind, payload, published_at, failed_at, attempts, reason)
 		SELECT consumer, resource, 1, 'x', '', '', '', clock_timestamp(), clock_timestamp(), 1, '' FROM leasegen.lease WHERE resource < 'rests 11000'`)
 	forget := func() int {
-		return must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil)).StreamsForgotten
+		return kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil)).StreamsForgotten
 	}
-	equal(t, "forgotten", forget(), 26) // of 300, 10 in a look
+	kit.Equal(t, "forgotten", forget(), 26) // of 300, 10 in a look
 	exec(t, pool, "DELETE FROM leasegen.dead_letter")
-	equal(t, "forgotten then", forget(), 274)
-	equal(t, "left", query[int](t, pool, "SELECT count(*) FROM leasegen.lease"), 11_700)
+	kit.Equal(t, "forgotten then", forget(), 274)
+	kit.Equal(t, "left", query[int](t, pool, "SELECT count(*) FROM leasegen.lease"), 11_700)
 }
 
 // The newest dead letters are kept, as many as the consumer says, however many are counted at once.
@@ -369,46 +362,46 @@ func TestDeadLettersBeyondTheBound(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
 	bounded := backend.ConsumerInfo{Name: "bounded", Per: backend.PerTopic, Topics: []string{"*"}, Max: 25_000}
-	ok(t, be.Register(t.Context(), bounded, nil))
+	kit.OK(t, be.Register(t.Context(), bounded, nil))
 	exec(t, pool, `INSERT INTO leasegen.dead_letter (consumer, resource, message_id, topic, key, kind, payload, published_at, failed_at, attempts, reason)
 		SELECT c, 'x', g, 'x', '', '', '', clock_timestamp(), clock_timestamp(), 1, '' FROM generate_series(1, 46000) g, unnest('{bounded,other}'::text[]) c`)
 	drop := func() int {
-		return must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{bounded})).DeadLettersDropped
+		return kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{bounded})).DeadLettersDropped
 	}
-	equal(t, "dropped", drop(), 20_000)
-	equal(t, "dropped then", drop(), 1000)
-	equal(t, "dropped at last", drop(), 0)
-	equal(t, "oldest", query[int](t, pool, "SELECT min(message_id) FROM leasegen.dead_letter WHERE consumer = 'bounded'"), 21_001)
-	equal(t, "of others", query[int](t, pool, "SELECT count(*) FROM leasegen.dead_letter WHERE consumer = 'other'"), 46_000)
+	kit.Equal(t, "dropped", drop(), 20_000)
+	kit.Equal(t, "dropped then", drop(), 1000)
+	kit.Equal(t, "dropped at last", drop(), 0)
+	kit.Equal(t, "oldest", query[int](t, pool, "SELECT min(message_id) FROM leasegen.dead_letter WHERE consumer = 'bounded'"), 21_001)
+	kit.Equal(t, "of others", query[int](t, pool, "SELECT count(*) FROM leasegen.dead_letter WHERE consumer = 'other'"), 46_000)
 }
 
 // Streams that have rested for long are forgotten, but none that may be asked for.
 func TestForgetStreams(t *testing.T) {
 	t.Parallel()
 	be, pool := migrated(t)
-	id, _ := member(t, be, time.Hour, announced, streamed)
-	ok(t, be.Register(t.Context(), announced, []string{"a", "b", "c"}))
-	ok(t, be.Publish(t.Context(), events("x", 3)))
-	ok(t, be.Register(t.Context(), streamed, nil))
-	gs := acquire(t, be, id, announced, 9)
-	ok(t, be.Retire(t.Context(), id, announced.Name, refs(gs)))
-	ss := acquire(t, be, id, streamed, 9)
+	id := kit.Join(t, be, announced, time.Hour, streamed)
+	kit.OK(t, be.Register(t.Context(), announced, []string{"a", "b", "c"}))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 3)))
+	kit.OK(t, be.Register(t.Context(), streamed, nil))
+	gs := id.Acquires(9)
+	kit.OK(t, be.Retire(t.Context(), id.ID, announced.Name, kit.Refs(gs)))
+	ss := id.As(streamed).Acquires(9)
 	for _, g := range ss {
-		f := fetch(t, be, streamed, g.Resource, g.Cursor, 9)
-		_, err := be.Commit(t.Context(), id, streamed.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}})
-		ok(t, err)
+		f := kit.Fetch(t, be, streamed, g.Resource, g.Cursor, 9)
+		_, err := be.Commit(t.Context(), id.ID, streamed.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}})
+		kit.OK(t, err)
 	}
-	ok(t, be.Retire(t.Context(), id, streamed.Name, refs(ss)))
-	equal(t, "wanted", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE wanted"), 0)
+	kit.OK(t, be.Retire(t.Context(), id.ID, streamed.Name, kit.Refs(ss)))
+	kit.Equal(t, "wanted", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE wanted"), 0)
 	forget := func() int {
-		return must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil)).StreamsForgotten
+		return kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil)).StreamsForgotten
 	}
-	equal(t, "forgotten at once", forget(), 0)
+	kit.Equal(t, "forgotten at once", forget(), 0)
 	exec(t, pool, "UPDATE leasegen.lease SET rested_at = rested_at - interval '25 h'")
-	ok(t, be.Register(t.Context(), announced, []string{"b"}))
-	equal(t, "forgotten", forget(), 2) // not b, and none that has messages
-	ok(t, be.Register(t.Context(), announced, []string{"a"}))
-	for _, g := range acquire(t, be, id, announced, 9) {
+	kit.OK(t, be.Register(t.Context(), announced, []string{"b"}))
+	kit.Equal(t, "forgotten", forget(), 2) // not b, and none that has messages
+	kit.OK(t, be.Register(t.Context(), announced, []string{"a"}))
+	for _, g := range id.Acquires(9) {
 		if i := slices.IndexFunc(gs, func(x backend.Grant) bool { return x.Resource == g.Resource }); g.Epoch <= gs[i].Epoch {
 			t.Errorf("epoch %d of %s after %d", g.Epoch, g.Resource, gs[i].Epoch)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -58,7 +59,7 @@ func (m *meter) costs(what func()) map[string]callCost {
 	what()
 	rows, err := m.pool.Query(context.Background(), `SELECT query, ((shared_blks_hit + shared_blks_read) / calls)::int, max_exec_time
 		FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()`)
-	ok(m.t, err)
+	kit.OK(m.t, err)
 	out := map[string]callCost{}
 	var (
 		text  string
@@ -72,7 +73,7 @@ func (m *meter) costs(what func()) map[string]callCost {
 		}
 		return nil
 	})
-	ok(m.t, err)
+	kit.OK(m.t, err)
 	return out
 }
 
@@ -115,7 +116,7 @@ func fillScale(t testing.TB, be *leasepg.Backend, m *meter, messages int) {
 	exec(t, m.pool, "SELECT setval('leasegen.message_id_seq', (last_value / 1000000 + 1) * 1000000 + 10) FROM leasegen.message_id_seq")
 	exec(t, m.pool, `INSERT INTO leasegen.message (topic, key, kind, payload) SELECT 'topic-' || g % 4, 'key-' || g, 'kind', 'payload' FROM generate_series(1, 1000) g`)
 	for _, c := range []backend.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group, scaled.idle} {
-		ok(t, be.Register(t.Context(), c, nil))
+		kit.OK(t, be.Register(t.Context(), c, nil))
 	}
 	exec(t, m.pool, `INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, published_at, attempt, next_at, error)
 		SELECT 'topics', 'topic-' || g % $2, 'key-' || g, g, 'topic-' || g % $2, 'key-' || g, 'kind', 'payload', clock_timestamp(), 1,
@@ -136,12 +137,12 @@ func crowd(t testing.TB, be *leasepg.Backend, messages int) {
 	all := []backend.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group, scaled.idle}
 	for i := range messages / 20_000 {
 		other := backend.ConsumerInfo{Name: fmt.Sprint("other-", i), Per: backend.PerGroup, Topics: []string{"*"}}
-		ok(t, be.Register(t.Context(), other, nil))
+		kit.OK(t, be.Register(t.Context(), other, nil))
 		all = append(all, other)
 	}
 	for range messages / 100_000 {
-		session, _ := member(t, be, time.Hour, all...)
-		acquire(t, be, session, scaled.idle, 400)
+		session := kit.Join(t, be, all[0], time.Hour, all[1:]...)
+		session.As(scaled.idle).Acquires(400)
 	}
 }
 
@@ -166,13 +167,13 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 		caughtUp(t, m.pool, c.Name)
 	}
 	exec(t, m.pool, "VACUUM leasegen.lease")
-	session, beating := member(t, be, time.Hour, scaled.topics, scaled.slots, scaled.streams, scaled.group)
+	session := kit.Join(t, be, scaled.topics, time.Hour, scaled.slots, scaled.streams, scaled.group)
 	measure("start", func() {
 		for _, c := range []backend.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group} {
-			ok(t, be.Register(ctx, c, nil))
+			kit.OK(t, be.Register(ctx, c, nil))
 		}
 	})
-	feed := must[backend.Feed](t)(be.OpenFeed(ctx, []backend.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group}))
+	feed := kit.Must[backend.Feed](t)(be.OpenFeed(ctx, []backend.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group}))
 	defer feed.Close()
 	const some = 100
 	var names []string
@@ -184,19 +185,19 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 		for i := range some {
 			es = append(es, backend.Event{Topic: names[i], Key: fmt.Sprint("key-", i), Kind: "kind", Payload: []byte("payload")})
 		}
-		ok(t, be.Publish(ctx, es))
+		kit.OK(t, be.Publish(ctx, es))
 	}
 	var grants map[string][]backend.Grant
 	measure("acquire", func() {
 		grants = map[string][]backend.Grant{
-			scaled.topics.Name: acquire(t, be, session, scaled.topics, 20),
-			scaled.slots.Name:  acquire(t, be, session, scaled.slots, 256),
-			scaled.group.Name:  acquire(t, be, session, scaled.group, 1),
+			scaled.topics.Name: session.Acquires(20),
+			scaled.slots.Name:  session.As(scaled.slots).Acquires(256),
+			scaled.group.Name:  session.As(scaled.group).Acquires(1),
 		}
 	})
 	measure("acquire nothing", func() {
 		for _, c := range []backend.ConsumerInfo{scaled.slots, scaled.group} {
-			acquire(t, be, session, c, 256)
+			session.As(c).Acquires(256)
 		}
 	})
 	read := func(c backend.ConsumerInfo, from map[string]backend.Cursor, resources []string) (n int) {
@@ -205,7 +206,7 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 		for _, r := range resources {
 			req.Items = append(req.Items, backend.FetchItem{Resource: r, From: from[r], Limit: min(20, 4000/len(resources))})
 		}
-		for _, f := range must[[]backend.Fetched](t)(be.Fetch(ctx, req)) {
+		for _, f := range kit.Must[[]backend.Fetched](t)(be.Fetch(ctx, req)) {
 			n += len(f.Messages)
 			from[f.Resource] = f.Next
 		}
@@ -226,9 +227,9 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 	stored := func(c backend.ConsumerInfo, resources []string) {
 		t.Helper()
 		exec(t, m.pool, "UPDATE leasegen.lease SET session = NULL, wanted = true WHERE consumer = $1 AND resource = ANY ($2)", c.Name, resources)
-		exec(t, m.pool, "UPDATE leasegen.lease SET session = $3 WHERE consumer = $1 AND resource <> ALL ($2) AND session IS NULL AND wanted", c.Name, resources, session)
+		exec(t, m.pool, "UPDATE leasegen.lease SET session = $3 WHERE consumer = $1 AND resource <> ALL ($2) AND session IS NULL AND wanted", c.Name, resources, session.ID)
 		at[c.Name] = map[string]backend.Cursor{}
-		for _, g := range acquire(t, be, session, c, len(resources)) {
+		for _, g := range session.As(c).Acquires(len(resources)) {
 			at[c.Name][g.Resource] = g.Cursor
 			grants[c.Name] = append(grants[c.Name], g)
 		}
@@ -243,7 +244,7 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 	measure("publish", publish)
 	measure("feed", func() {
 		for range 3 {
-			must[backend.News](t)(feed.Next(ctx))
+			kit.Must[backend.News](t)(feed.Next(ctx))
 		}
 	})
 	for _, a := range all {
@@ -256,7 +257,7 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 	// Beside a transaction that stays open, and then is late.
 	tx := begin(t, m.pool)
 	_, err := tx.Exec(ctx, `INSERT INTO leasegen.message (topic, key, kind, payload) SELECT 'topic-' || g % 20, 'key-' || g % 20, 'kind', 'payload' FROM generate_series(1, 1000) g`)
-	ok(t, err)
+	kit.OK(t, err)
 	publish()
 	for _, a := range all {
 		measure("read "+a.c.Name+" beside a writer", func() { read(a.c, at[a.c.Name], a.resources) })
@@ -265,7 +266,7 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 	for _, a := range all {
 		measure("read "+a.c.Name+" beside a writer, again", func() { read(a.c, at[a.c.Name], a.resources) })
 	}
-	ok(t, tx.Commit(ctx))
+	kit.OK(t, tx.Commit(ctx))
 	for _, a := range all {
 		measure("read "+a.c.Name+" late", func() {
 			if n := read(a.c, at[a.c.Name], a.resources); n < 20 {
@@ -285,25 +286,29 @@ func steadyUse(t testing.TB, be *leasepg.Backend, m *meter) map[string]callCost 
 		for _, g := range grants[scaled.slots.Name][:100] {
 			ps = append(ps, backend.Progress{Ref: g.Ref, Cursor: g.Cursor})
 		}
-		_, err := be.Commit(ctx, session, scaled.slots.Name, ps)
-		ok(t, err)
+		_, err := be.Commit(ctx, session.ID, scaled.slots.Name, ps)
+		kit.OK(t, err)
 	})
 	measure("parked", func() {
-		must[backend.Parked](t)(be.FetchParked(ctx, backend.ParkedRequest{Consumer: scaled.topics, Session: session, Limit: 100, MaxPayload: 1 << 20}))
+		kit.Must[backend.Parked](t)(be.FetchParked(ctx, backend.ParkedRequest{Consumer: scaled.topics, Session: session.ID, Limit: 100, MaxPayload: 1 << 20}))
 	})
 	measure("survey", func() {
-		must[[]backend.Survey](t)(be.Survey(ctx, []string{"topics", "slots", "streams", "group"}))
+		kit.Must[[]backend.Survey](t)(be.Survey(ctx, []string{"topics", "slots", "streams", "group"}))
 	})
-	measure("retire", func() { ok(t, be.Retire(ctx, session, scaled.streams.Name, refs(grants[scaled.streams.Name]))) })
-	measure("wanted again", func() { ok(t, be.Register(ctx, scaled.streams, keys)) })
-	measure("wanted still", func() { ok(t, be.Register(ctx, scaled.streams, keys)) })
-	measure("release", func() { ok(t, be.Release(ctx, session, scaled.slots.Name, refs(grants[scaled.slots.Name])[:100])) })
-	measure("heartbeat", func() { ok(t, beating.Heartbeat(ctx)) })
+	measure("retire", func() {
+		kit.OK(t, be.Retire(ctx, session.ID, scaled.streams.Name, kit.Refs(grants[scaled.streams.Name])))
+	})
+	measure("wanted again", func() { kit.OK(t, be.Register(ctx, scaled.streams, keys)) })
+	measure("wanted still", func() { kit.OK(t, be.Register(ctx, scaled.streams, keys)) })
+	measure("release", func() {
+		kit.OK(t, be.Release(ctx, session.ID, scaled.slots.Name, kit.Refs(grants[scaled.slots.Name])[:100]))
+	})
+	measure("heartbeat", func() { kit.OK(t, session.Session.Heartbeat(ctx)) })
 	measure("maintain", func() {
-		must[operate.MaintainReport](t)(be.Maintain(ctx, []backend.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group}))
+		kit.Must[operate.MaintainReport](t)(be.Maintain(ctx, []backend.ConsumerInfo{scaled.topics, scaled.slots, scaled.streams, scaled.group}))
 	})
-	_, other := member(t, be, time.Hour, scaled.topics, scaled.slots, scaled.streams, scaled.group)
-	measure("close", func() { ok(t, other.Close(ctx)) })
+	other := kit.Join(t, be, scaled.topics, time.Hour, scaled.slots, scaled.streams, scaled.group)
+	measure("close", func() { kit.OK(t, other.Session.Close(ctx)) })
 	return out
 }
 
@@ -350,6 +355,6 @@ func TestScale(t *testing.T) {
 	}
 	t.Logf("pages of 8 kB a call, and the slowest call at the last size\n%s", table.String())
 	if path := os.Getenv("SCALE_TABLE"); path != "" {
-		ok(t, os.WriteFile(path, []byte(table.String()), 0o644))
+		kit.OK(t, os.WriteFile(path, []byte(table.String()), 0o644))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
@@ -14,15 +15,15 @@ func TestLeadersOfTwoSchemas(t *testing.T) {
 	pool := open(t, pgtest.DB(t))
 	for _, schema := range []string{"leasegen", "staging", "canary"} {
 		_, err := leasepg.Migrate(t.Context(), pool, leasepg.WithSchema(schema))
-		ok(t, err)
+		kit.OK(t, err)
 		be := leasepg.New(pool, leasepg.WithSchema(schema))
-		ok(t, be.Check(t.Context(), nil))
-		ok(t, be.Register(t.Context(), led, nil))
+		kit.OK(t, be.Check(t.Context(), nil))
+		kit.OK(t, be.Register(t.Context(), led, nil))
 		id, s := leader(t, be, time.Hour)
-		equal(t, "leads in "+schema, len(acquire(t, be, id, led, 1)), 1)
-		ok(t, s.Heartbeat(t.Context()))
+		kit.Equal(t, "leads in "+schema, len(kit.Acting(t, be, id, led).Acquires(1)), 1)
+		kit.OK(t, s.Heartbeat(t.Context()))
 		other, _ := leader(t, be, time.Hour)
-		equal(t, "leads beside the leader of "+schema, len(acquire(t, be, other, led, 1)), 0)
+		kit.Equal(t, "leads beside the leader of "+schema, len(kit.Acting(t, be, other, led).Acquires(1)), 0)
 	}
-	equal(t, "holders of the default schema's lock", query[int](t, pool, "SELECT count(*) FROM leasegen.lock_holders($1)", leasepg.LockKey(led.Name)), 1)
+	kit.Equal(t, "holders of the default schema's lock", query[int](t, pool, "SELECT count(*) FROM leasegen.lock_holders($1)", leasepg.LockKey(led.Name)), 1)
 }

@@ -13,23 +13,24 @@ import (
 
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
 // TestNoHeartbeatAfterTakeover is the stale join race: heartbeats and takeovers around the
 // moment of expiry. Once a lease was granted to another, no heartbeat succeeds any more.
 func TestNoHeartbeatAfterTakeover(t *testing.T) {
+	t.Parallel()
 	const rounds, ttl = 40, 30 * time.Millisecond
 	be, _ := migrated(t)
-	ok(t, be.Register(t.Context(), grouped, nil))
-	contender, _ := member(t, be, time.Hour, grouped)
+	kit.OK(t, be.Register(t.Context(), grouped, nil))
+	contender := kit.Join(t, be, grouped, time.Hour)
 	var epoch int64
 	for range rounds {
-		var holder string
-		var s backend.Session
-		eventually(t, "the holder gets the lease", func() bool {
-			holder, s = member(t, be, ttl, grouped)
-			gs, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: holder, Consumer: grouped, Max: 1, Attempt: newID()})
+		var holder *kit.Actor
+		kit.Eventually(t, "the holder gets the lease", func() bool {
+			holder = kit.Join(t, be, grouped, ttl)
+			gs, err := be.Acquire(t.Context(), holder.Request(1))
 			return err == nil && len(gs) == 1
 		})
 		var (
@@ -38,14 +39,14 @@ func TestNoHeartbeatAfterTakeover(t *testing.T) {
 		)
 		wg.Go(func() {
 			for {
-				gs := acquire(t, be, contender, grouped, 1)
+				gs := contender.Acquires(1)
 				if len(gs) == 1 {
 					granted <- time.Now()
 					if gs[0].Epoch <= epoch {
 						t.Errorf("epoch %d was granted after %d", gs[0].Epoch, epoch)
 					}
 					epoch = gs[0].Epoch
-					ok(t, be.Release(context.Background(), contender, grouped.Name, []backend.Ref{gs[0].Ref}))
+					kit.OK(t, be.Release(context.Background(), contender.ID, grouped.Name, []backend.Ref{gs[0].Ref}))
 					return
 				}
 			}
@@ -54,11 +55,11 @@ func TestNoHeartbeatAfterTakeover(t *testing.T) {
 		for {
 			time.Sleep(rand.N(2 * ttl))
 			before := time.Now()
-			err := s.Heartbeat(t.Context())
+			err := holder.Session.Heartbeat(t.Context())
 			if errors.Is(err, backend.ErrSessionLost) {
 				break
 			}
-			ok(t, err)
+			kit.OK(t, err)
 			lastSuccess = before
 		}
 		wg.Wait()
@@ -71,18 +72,18 @@ func TestNoHeartbeatAfterTakeover(t *testing.T) {
 // TestHeartbeatCreatesAndRevivesNothing: only a live, unexpired session is extended.
 func TestHeartbeatCreatesAndRevivesNothing(t *testing.T) {
 	be, pool := migrated(t)
-	_, gone := member(t, be, time.Hour, grouped)
+	gone := kit.Join(t, be, grouped, time.Hour)
 	exec(t, pool, "DELETE FROM leasegen.session")
-	expired, late := member(t, be, time.Hour, grouped)
-	expire(t, pool, expired)
-	_, closed := member(t, be, time.Hour, grouped)
-	ok(t, closed.Close(t.Context()))
-	for _, s := range []backend.Session{gone, late, closed} {
+	expired := kit.Join(t, be, grouped, time.Hour)
+	expire(t, pool, expired.ID)
+	closed := kit.Join(t, be, grouped, time.Hour)
+	kit.OK(t, closed.Session.Close(t.Context()))
+	for _, s := range []backend.Session{gone.Session, expired.Session, closed.Session} {
 		if err := s.Heartbeat(t.Context()); !errors.Is(err, backend.ErrSessionLost) {
 			t.Errorf("heartbeat: %v, want ErrSessionLost", err)
 		}
 	}
-	if _, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: expired, Consumer: grouped, Max: 1, Attempt: newID()}); !errors.Is(err, backend.ErrSessionLost) {
+	if _, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: expired.ID, Consumer: grouped, Max: 1, Attempt: kit.ID()}); !errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("acquire: %v, want ErrSessionLost", err)
 	}
 }
@@ -94,16 +95,16 @@ func TestCostOfHolding(t *testing.T) {
 	t.Parallel() // statistics take their time
 	pool := open(t, pgtest.Start(t).DB("cost"))
 	_, err := leasepg.Migrate(t.Context(), pool)
-	ok(t, err)
+	kit.OK(t, err)
 	be := leasepg.New(pool)
-	ok(t, be.Register(t.Context(), topical, topicNames(leases)))
-	holder, s := member(t, be, time.Hour, topical)
-	standby, _ := member(t, be, time.Hour, topical)
-	equal(t, "acquired", len(acquire(t, be, holder, topical, leases)), leases)
-	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(leases)))
+	holder := kit.Join(t, be, topical, time.Hour)
+	standby := kit.Join(t, be, topical, time.Hour)
+	kit.Equal(t, "acquired", len(holder.Acquires(leases)), leases)
+	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	for range 20 { // until it has become idle
-		must[backend.News](t)(feed.Next(t.Context()))
+		kit.Must[backend.News](t)(feed.Next(t.Context()))
 	}
 
 	settled := func() (writes, hot, leaseWrites int64) {
@@ -111,8 +112,8 @@ func TestCostOfHolding(t *testing.T) {
 		const sql = `SELECT n_tup_ins + n_tup_upd + n_tup_del, n_tup_hot_upd FROM pg_stat_user_tables WHERE schemaname = 'leasegen' AND relname = $1`
 		var before [3]int64
 		for range 100 { // connections report within a second of falling idle
-			ok(t, pool.QueryRow(t.Context(), sql, "session").Scan(&writes, &hot))
-			ok(t, pool.QueryRow(t.Context(), sql, "lease").Scan(&leaseWrites, new(int64)))
+			kit.OK(t, pool.QueryRow(t.Context(), sql, "session").Scan(&writes, &hot))
+			kit.OK(t, pool.QueryRow(t.Context(), sql, "lease").Scan(&leaseWrites, new(int64)))
 			now := [3]int64{writes, hot, leaseWrites}
 			if now == before && writes >= 2 && leaseWrites >= 2*leases {
 				return
@@ -126,35 +127,35 @@ func TestCostOfHolding(t *testing.T) {
 	w0, h0, l0 := settled()
 	x0 := query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
 	for range beats {
-		ok(t, s.Heartbeat(t.Context()))
+		kit.OK(t, holder.Session.Heartbeat(t.Context()))
 	}
 	x1 := query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
-	equal(t, "transaction ids of the heartbeats", x1-x0, beats)
+	kit.Equal(t, "transaction ids of the heartbeats", x1-x0, beats)
 	var w1, h1, l1 int64
 	// A connection tells of what it did at most once a second, and of the rest ten seconds after it
 	// fell idle: that two looks agree says nothing yet.
-	eventually(t, "the statistics show the heartbeats", func() bool {
+	kit.Eventually(t, "the statistics show the heartbeats", func() bool {
 		w1, h1, l1 = settled()
 		return w1-w0 >= beats
 	})
-	equal(t, "rows written by the heartbeats", w1-w0, beats)
-	equal(t, "of these in place", h1-h0, beats)
-	equal(t, "lease rows written", l1-l0, 0)
+	kit.Equal(t, "rows written by the heartbeats", w1-w0, beats)
+	kit.Equal(t, "of these in place", h1-h0, beats)
+	kit.Equal(t, "lease rows written", l1-l0, 0)
 
 	// The standby: surveys, an acquire that finds nothing, and the feed.
 	x0 = query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
 	polls := 0
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); polls++ {
-		must[backend.News](t)(feed.Next(t.Context()))
-		must[[]backend.Survey](t)(be.Survey(t.Context(), []string{topical.Name}))
-		ok(t, be.Register(t.Context(), topical, topicNames(3)))
+		kit.Must[backend.News](t)(feed.Next(t.Context()))
+		kit.Must[[]backend.Survey](t)(be.Survey(t.Context(), []string{topical.Name}))
+		kit.OK(t, be.Register(t.Context(), topical, kit.Topics(3)))
 	}
 	if polls > 8 {
 		t.Errorf("an idle feed polled %d times in 3 s", polls)
 	}
 	x1 = query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
-	equal(t, "transaction ids drawn by a standby", x1-x0, 0)
-	_ = standby
+	kit.Equal(t, "transaction ids drawn by a standby", x1-x0, 0)
+	_ = standby.ID
 }
 
 // TestServerRestarts: sessions, feeds and commits go on after the server was killed or
@@ -164,29 +165,29 @@ func TestServerRestarts(t *testing.T) {
 	server := pgtest.Start(t)
 	pool := open(t, server.DB("restarted"))
 	_, err := leasepg.Migrate(t.Context(), pool)
-	ok(t, err)
+	kit.OK(t, err)
 	be := leasepg.New(pool)
-	id, s := member(t, be, time.Minute, topical)
-	ok(t, be.Register(t.Context(), topical, []string{"x"}))
-	g := acquire(t, be, id, topical, 1)[0]
-	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	id := kit.Join(t, be, topical, time.Minute)
+	kit.OK(t, be.Register(t.Context(), topical, []string{"x"}))
+	g := id.Acquires(1)[0]
+	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	for i, restart := range []func(){func() { server.Restart() }, func() { server.Kill(); server.Start() }} {
 		restart()
-		eventually(t, "the heartbeat works again", func() bool { return s.Heartbeat(t.Context()) == nil })
-		eventually(t, "publishing works again", func() bool { return be.Publish(t.Context(), events("x", 1)) == nil })
-		eventually(t, "the feed reports it", func() bool {
+		kit.Eventually(t, "the heartbeat works again", func() bool { return id.Session.Heartbeat(t.Context()) == nil })
+		kit.Eventually(t, "publishing works again", func() bool { return be.Publish(t.Context(), kit.Events("x", 1)) == nil })
+		kit.Eventually(t, "the feed reports it", func() bool {
 			news, err := feed.Next(t.Context())
 			return err == nil && len(news.Topics) == 1
 		})
-		f := fetch(t, be, topical, "x", g.Cursor, 9)
+		f := kit.Fetch(t, be, topical, "x", g.Cursor, 9)
 		if len(f.Messages) == 0 {
 			t.Fatalf("no message after restart %d", i)
 		}
 		g.Cursor = f.Next
-		fenced, err := be.Commit(t.Context(), id, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next}})
-		ok(t, err)
-		equal(t, "fenced", len(fenced), 0)
+		fenced, err := be.Commit(t.Context(), id.ID, topical.Name, []backend.Progress{{Ref: g.Ref, Cursor: f.Next}})
+		kit.OK(t, err)
+		kit.Equal(t, "fenced", len(fenced), 0)
 	}
 }
 
@@ -199,24 +200,24 @@ func TestGrantsSurviveACrash(t *testing.T) {
 	exec(t, pool, "ALTER ROLE CURRENT_USER SET synchronous_commit = off")
 	pool.Reset()
 	_, err := leasepg.Migrate(t.Context(), pool)
-	ok(t, err)
+	kit.OK(t, err)
 	be := leasepg.New(pool)
-	ok(t, be.Register(t.Context(), grouped, nil))
-	id, _ := member(t, be, time.Hour, grouped)
+	kit.OK(t, be.Register(t.Context(), grouped, nil))
+	id := kit.Join(t, be, grouped, time.Hour)
 	var last int64
 	for range 3 {
 		for range 20 {
-			gs := acquire(t, be, id, grouped, 1)
-			equal(t, "granted", len(gs), 1)
+			gs := id.Acquires(1)
+			kit.Equal(t, "granted", len(gs), 1)
 			if gs[0].Epoch <= last {
 				t.Fatalf("epoch %d after %d", gs[0].Epoch, last)
 			}
 			last = gs[0].Epoch
-			ok(t, be.Release(t.Context(), id, grouped.Name, []backend.Ref{gs[0].Ref}))
+			kit.OK(t, be.Release(t.Context(), id.ID, grouped.Name, []backend.Ref{gs[0].Ref}))
 		}
 		server.Kill()
 		server.Start()
-		eventually(t, "the server answers", func() bool { return pool.Ping(t.Context()) == nil })
+		kit.Eventually(t, "the server answers", func() bool { return pool.Ping(t.Context()) == nil })
 		if have := query[int64](t, pool, "SELECT epoch FROM leasegen.lease"); have != last {
 			t.Fatalf("after the crash the epoch is %d, %d was granted", have, last)
 		}
@@ -227,16 +228,16 @@ func TestGrantsSurviveACrash(t *testing.T) {
 // owner up for about a TTL, not for ever.
 func TestFrozenTransactionEnds(t *testing.T) {
 	be, pool := migrated(t)
-	id, _ := member(t, be, 3*time.Second, grouped)
-	ok(t, be.Register(t.Context(), grouped, nil))
-	acquire(t, be, id, grouped, 1)
-	tx := must[backend.Tx](t)(be.Begin(t.Context()))
+	id := kit.Join(t, be, grouped, 3*time.Second)
+	kit.OK(t, be.Register(t.Context(), grouped, nil))
+	id.Acquires(1)
+	tx := kit.Must[backend.Tx](t)(be.Begin(t.Context()))
 	_, err := tx.Handle().(pgx.Tx).Exec(t.Context(), "SELECT 1 FROM leasegen.lease FOR NO KEY UPDATE")
-	ok(t, err)
-	expire(t, pool, id)
-	next, _ := member(t, be, time.Hour, grouped)
-	eventually(t, "the lease is taken over", func() bool { return len(acquire(t, be, next, grouped, 1)) == 1 })
-	if err := tx.Commit(t.Context(), id, grouped.Name, backend.Progress{}); err == nil {
+	kit.OK(t, err)
+	expire(t, pool, id.ID)
+	next := kit.Join(t, be, grouped, time.Hour)
+	kit.Eventually(t, "the lease is taken over", func() bool { return len(next.Acquires(1)) == 1 })
+	if err := tx.Commit(t.Context(), id.ID, grouped.Name, backend.Progress{}); err == nil {
 		t.Error("the frozen transaction committed")
 	}
 }
@@ -244,14 +245,14 @@ func TestFrozenTransactionEnds(t *testing.T) {
 // TestPoolInUse: handlers that hold every connection do not stop the heartbeat.
 func TestPoolInUse(t *testing.T) {
 	be, pool := migrated(t)
-	_, s := member(t, be, time.Hour, grouped)
+	s := kit.Join(t, be, grouped, time.Hour)
 	var held []*pgxpool.Conn
 	for range pool.Config().MaxConns {
-		held = append(held, must[*pgxpool.Conn](t)(pool.Acquire(t.Context())))
+		held = append(held, kit.Must[*pgxpool.Conn](t)(pool.Acquire(t.Context())))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	ok(t, s.Heartbeat(ctx))
+	kit.OK(t, s.Session.Heartbeat(ctx))
 	for _, c := range held {
 		c.Release()
 	}

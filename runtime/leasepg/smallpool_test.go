@@ -14,6 +14,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leasetest"
@@ -23,13 +24,14 @@ import (
 // are smaller than the handlers at work, too. Left out are scenarios that only wait for a TTL, and
 // tests that hold a transaction themselves while they ask for more.
 func TestConformanceOnSmallPools(t *testing.T) {
+	t.Parallel()
 	for _, conns := range []int32{1, 2, 4} {
 		t.Run(fmt.Sprint(conns), func(t *testing.T) {
 			tests := []string{"Pool_", "Once_Effects"}
 			if conns == 1 || pace.Judged() {
 				tests = append(tests, "Effects_", "A_zombie", "Retry_then_succeed", "Backoff_and_attempts", "A_stream_survives", "A_failing_batch", "Partition_keys", "Publish/", "Parked/", "Cursor/")
 			}
-			leasetest.RunSome(t, factoryMax(ownName, conns), tests...)
+			leasetest.RunSome(t, factoryMax(forSuite, conns), tests...)
 		})
 	}
 }
@@ -39,10 +41,10 @@ func TestTransactionsLeaveAConnection(t *testing.T) {
 	t.Parallel()
 	_, app := migrated(t)
 	be := leasepg.New(openMax(t, app.Config().ConnString(), 4))
-	ok(t, be.Check(t.Context(), nil))
+	kit.OK(t, be.Check(t.Context(), nil))
 	var open []backend.Tx
 	for range 3 {
-		open = append(open, must[backend.Tx](t)(be.Begin(t.Context())))
+		open = append(open, kit.Must[backend.Tx](t)(be.Begin(t.Context())))
 	}
 	fourth := make(chan error, 1)
 	waiting, stop := context.WithCancel(t.Context())
@@ -53,10 +55,10 @@ func TestTransactionsLeaveAConnection(t *testing.T) {
 		}
 		fourth <- err
 	}()
-	ok(t, be.Register(t.Context(), topical, []string{"x"}))
+	kit.OK(t, be.Register(t.Context(), topical, []string{"x"}))
 	_, err := be.Survey(t.Context(), []string{"topical"})
-	ok(t, err)
-	ok(t, be.Publish(t.Context(), events("x", 3)))
+	kit.OK(t, err)
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 3)))
 	select {
 	case err := <-fourth:
 		t.Fatalf("a fourth transaction did not wait for a turn: %v", err)
@@ -67,19 +69,19 @@ func TestTransactionsLeaveAConnection(t *testing.T) {
 		t.Fatalf("who gives up waiting is told: %v", err)
 	}
 	// However a transaction ends, its turn goes to the next.
-	ok(t, open[0].Rollback(t.Context()))
-	ok(t, open[0].Rollback(t.Context()))
-	tx := must[backend.Tx](t)(be.Begin(t.Context()))
-	if err := tx.Commit(t.Context(), newID(), "topical", backend.Progress{Ref: backend.Ref{Resource: "x", Epoch: 1}}); err == nil {
+	kit.OK(t, open[0].Rollback(t.Context()))
+	kit.OK(t, open[0].Rollback(t.Context()))
+	tx := kit.Must[backend.Tx](t)(be.Begin(t.Context()))
+	if err := tx.Commit(t.Context(), kit.ID(), "topical", backend.Progress{Ref: backend.Ref{Resource: "x", Epoch: 1}}); err == nil {
 		t.Fatal("a commit without a lease went through")
 	}
-	tx = must[backend.Tx](t)(be.Begin(t.Context()))
+	tx = kit.Must[backend.Tx](t)(be.Begin(t.Context()))
 	tx.Handle().(pgx.Tx).Conn().Close(t.Context())
-	if err := tx.Commit(t.Context(), newID(), "topical", backend.Progress{Ref: backend.Ref{Resource: "x", Epoch: 1}}); err == nil {
+	if err := tx.Commit(t.Context(), kit.ID(), "topical", backend.Progress{Ref: backend.Ref{Resource: "x", Epoch: 1}}); err == nil {
 		t.Fatal("a commit without a connection went through")
 	}
-	for _, tx := range append(open[1:], must[backend.Tx](t)(be.Begin(t.Context()))) {
-		ok(t, tx.Rollback(t.Context()))
+	for _, tx := range append(open[1:], kit.Must[backend.Tx](t)(be.Begin(t.Context()))) {
+		kit.OK(t, tx.Rollback(t.Context()))
 	}
 }
 
@@ -89,8 +91,8 @@ func TestHandlersInTransactionsStarveNobody(t *testing.T) {
 	t.Parallel()
 	_, app := migrated(t)
 	const topics = 24
-	for _, topic := range topicNames(topics) {
-		ok(t, leasepg.New(app).Publish(t.Context(), events(topic, 1)))
+	for _, topic := range kit.Topics(topics) {
+		kit.OK(t, leasepg.New(app).Publish(t.Context(), kit.Events(topic, 1)))
 	}
 	pool := openMax(t, app.Config().ConnString(), 4)
 	ended := make(chan struct{})
@@ -113,7 +115,7 @@ func TestHandlersInTransactionsStarveNobody(t *testing.T) {
 			}
 		}),
 	}}
-	first := must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(pool), spec, quiet(), lease.WithConcurrency(16)))
+	first := kit.Must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(pool), spec, quiet(), lease.WithConcurrency(16)))
 	running(t, first)
 	t.Cleanup(end) // first of all
 	for range 3 {
@@ -124,9 +126,9 @@ func TestHandlersInTransactionsStarveNobody(t *testing.T) {
 	if _, err := pool.Exec(soon, "SELECT 1"); err != nil {
 		t.Fatalf("the application's query: %v", err)
 	}
-	running(t, must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(openMax(t, app.Config().ConnString(), 4)), spec, quiet(), lease.WithConcurrency(16))))
+	running(t, kit.Must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(openMax(t, app.Config().ConnString(), 4)), spec, quiet(), lease.WithConcurrency(16))))
 	t.Cleanup(end)
-	eventually(t, "who joins gets leases", func() bool {
+	kit.Eventually(t, "who joins gets leases", func() bool {
 		return query[int](t, app, "SELECT count(DISTINCT session) FROM leasegen.lease") == 2
 	})
 }
@@ -138,8 +140,8 @@ func TestSmallPoolIsToldOf(t *testing.T) {
 	for conns, want := range map[int32]int{1: 1, 2: 1, 4: 0} {
 		var log bytes.Buffer
 		be := leasepg.New(openMax(t, app.Config().ConnString(), conns), leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-		ok(t, be.Check(t.Context(), nil))
-		ok(t, be.Check(t.Context(), nil))
-		equal(t, fmt.Sprintf("warnings about a pool of %d in %q", conns, log.String()), strings.Count(log.String(), "the pool is small"), want)
+		kit.OK(t, be.Check(t.Context(), nil))
+		kit.OK(t, be.Check(t.Context(), nil))
+		kit.Equal(t, fmt.Sprintf("warnings about a pool of %d in %q", conns, log.String()), strings.Count(log.String(), "the pool is small"), want)
 	}
 }

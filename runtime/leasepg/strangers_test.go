@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
@@ -21,7 +22,7 @@ type squatting struct{ *pgx.Conn }
 
 func (c *cast) squat(t *testing.T) squatting {
 	t.Helper()
-	conn := must[*pgx.Conn](t)(pgx.ConnectConfig(t.Context(), c.stranger.Config().ConnConfig))
+	conn := kit.Must[*pgx.Conn](t)(pgx.ConnectConfig(t.Context(), c.stranger.Config().ConnConfig))
 	t.Cleanup(func() { conn.Close(context.Background()) })
 	return squatting{conn}
 }
@@ -57,36 +58,37 @@ func (l *text) String() string {
 // TestStrangerWaitsForALeader: a role that may only connect reads the keys of locks in pg_locks, waits for them, and has
 // them the moment the leader is killed. The next leader leads all the same, and the log names the stranger.
 func TestStrangerWaitsForALeader(t *testing.T) {
+	t.Parallel()
 	for name, function := range map[string]string{"exclusive": "pg_advisory_lock", "shared": "pg_advisory_lock_shared"} {
 		t.Run(name, func(t *testing.T) {
 			c := distrustful(t)
 			var log text
 			be := leasepg.New(c.app, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-			ok(t, be.Register(t.Context(), led, nil))
+			kit.OK(t, be.Register(t.Context(), led, nil))
 			first, _ := leader(t, be, time.Hour)
 			second, _ := leader(t, be, time.Hour)
-			g := acquire(t, be, first, led, 1)[0]
+			g := kit.Acting(t, be, first, led).Acquires(1)[0]
 			var waiting []<-chan error
-			keys := must[pgx.Rows](t)(c.stranger.Query(t.Context(), `SELECT format('%s', (classid::bigint << 32) | objid::bigint)
+			keys := kit.Must[pgx.Rows](t)(c.stranger.Query(t.Context(), `SELECT format('%s', (classid::bigint << 32) | objid::bigint)
 				FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND pid = $1`,
 				query[int](t, c.owner, "SELECT backend_pid FROM leasegen.session WHERE id = $1", first)))
-			all := must[[]string](t)(pgx.CollectRows(keys, pgx.RowTo[string]))
-			equal(t, "keys seen", len(all), 2)
+			all := kit.Must[[]string](t)(pgx.CollectRows(keys, pgx.RowTo[string]))
+			kit.Equal(t, "keys seen", len(all), 2)
 			for _, key := range all {
 				waiting = append(waiting, c.squat(t).take(t, function, key+"::bigint"))
 			}
-			eventually(t, "the stranger waits", func() bool {
+			kit.Eventually(t, "the stranger waits", func() bool {
 				return query[int](t, c.admin, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") == 2
 			})
 			exec(t, c.admin, "SELECT pg_terminate_backend(backend_pid) FROM leasegen.session WHERE id = $1", first)
 			for _, w := range waiting {
-				ok(t, <-w)
+				kit.OK(t, <-w)
 			}
 			// The first one's process is gone for good, as far as the others can tell.
 			var next []backend.Grant
-			eventually(t, "somebody leads again", func() bool {
+			kit.Eventually(t, "somebody leads again", func() bool {
 				for _, id := range []string{second, first} {
-					grants, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: newID()})
+					grants, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: id, Consumer: led, Max: 1, Attempt: kit.ID()})
 					if err == nil && len(grants) > 0 {
 						next = grants
 						second = id
@@ -103,9 +105,9 @@ func TestStrangerWaitsForALeader(t *testing.T) {
 			}
 			// Others do not lead beside it, and it gives the lease back.
 			third, _ := leader(t, be, time.Hour)
-			equal(t, "granted to a third", len(acquire(t, be, third, led, 1)), 0)
-			ok(t, be.Release(t.Context(), second, led.Name, []backend.Ref{next[0].Ref}))
-			equal(t, "granted to a third after the release", len(acquire(t, be, third, led, 1)), 1)
+			kit.Equal(t, "granted to a third", len(kit.Acting(t, be, third, led).Acquires(1)), 0)
+			kit.OK(t, be.Release(t.Context(), second, led.Name, []backend.Ref{next[0].Ref}))
+			kit.Equal(t, "granted to a third after the release", len(kit.Acting(t, be, third, led).Acquires(1)), 1)
 		})
 	}
 }
@@ -113,27 +115,28 @@ func TestStrangerWaitsForALeader(t *testing.T) {
 // TestStrangerHoldsNames: a role that may only connect holds every lock whose key is calculated from a name.
 // Publishing, delayed events and maintenance go on; what has to wait fails soon, and names the holder.
 func TestStrangerHoldsNames(t *testing.T) {
+	t.Parallel()
 	c := distrustful(t)
 	be := leasepg.New(c.app)
 	streams := backend.ConsumerInfo{Name: "streams", Per: backend.PerStream, Topics: []string{"*"}}
-	ok(t, be.Register(t.Context(), streams, nil))
+	kit.OK(t, be.Register(t.Context(), streams, nil))
 	s := c.squat(t)
 	for _, name := range []string{"leasegen.segment", "leasegen.delayed/leasegen", "leasegen.maintain/leasegen", "leasegen.migrate/leasegen", "leasegen.migrate/other",
 		"leasegen.topics/topical", "leasegen.topics/streams", "leasegen.streams/streams"} {
-		ok(t, <-s.take(t, "pg_advisory_lock", "hashtextextended('"+name+"', 0)"))
+		kit.OK(t, <-s.take(t, "pg_advisory_lock", "hashtextextended('"+name+"', 0)"))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	exec(t, c.admin, "SELECT setval('leasegen.message_id_seq', 3999990)") // partitions are needed
-	ok(t, be.Publish(ctx, events("x", 20)))
-	ok(t, be.Publish(ctx, []backend.Event{{Topic: "x", Kind: "k", After: time.Microsecond}}))
-	ok(t, leasepg.ReleaseDelayed(ctx, be))
-	equal(t, "messages", query[int](t, c.admin, "SELECT count(*) FROM leasegen.message"), 21)
+	kit.OK(t, be.Publish(ctx, kit.Events("x", 20)))
+	kit.OK(t, be.Publish(ctx, []backend.Event{{Topic: "x", Kind: "k", After: time.Microsecond}}))
+	kit.OK(t, leasepg.ReleaseDelayed(ctx, be))
+	kit.Equal(t, "messages", query[int](t, c.admin, "SELECT count(*) FROM leasegen.message"), 21)
 	exec(t, c.admin, "UPDATE leasegen.published_id SET at = at - interval '8 days'")
 	exec(t, c.admin, "INSERT INTO leasegen.published_id (topic, id, at) VALUES ('t', 'i', now() - interval '8 days')")
 	r, err := be.Maintain(ctx, nil)
-	ok(t, err)
-	equal(t, "ids forgotten", r.IDsForgotten, 1)
+	kit.OK(t, err)
+	kit.Equal(t, "ids forgotten", r.IDsForgotten, 1)
 
 	want := fmt.Sprintf("held by pid %d (role %s", s.PgConn().PID(), c.strangerName)
 	var wg sync.WaitGroup
@@ -149,20 +152,20 @@ func TestStrangerHoldsNames(t *testing.T) {
 	}
 	wg.Wait()
 	// A registering process that has its share is not to blame when a stranger waits to have the lock alone.
-	registering := must[pgx.Tx](t)(c.app.Begin(ctx))
+	registering := kit.Must[pgx.Tx](t)(c.app.Begin(ctx))
 	defer registering.Rollback(context.Background())
 	_, err = registering.Exec(ctx, "SELECT pg_advisory_xact_lock_shared(hashtextextended('leasegen.topics/crowded', 0))")
-	ok(t, err)
+	kit.OK(t, err)
 	waits := c.squat(t).take(t, "pg_advisory_lock", "hashtextextended('leasegen.topics/crowded', 0)")
-	eventually(t, "the stranger waits", func() bool {
+	kit.Eventually(t, "the stranger waits", func() bool {
 		return query[bool](t, c.admin, "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)")
 	})
 	crowded := backend.ConsumerInfo{Name: "crowded", Per: backend.PerTopic, Topics: []string{"*"}}
 	if err := be.Register(ctx, crowded, []string{"x"}); err == nil || strings.Contains(err.Error(), "held by") {
 		t.Errorf("registering beside another: %v, want a timeout for which that one is not blamed", err)
 	}
-	ok(t, registering.Rollback(ctx))
-	ok(t, <-waits)
+	kit.OK(t, registering.Rollback(ctx))
+	kit.OK(t, <-waits)
 	// Migrations pass the stranger over, of a schema that is there and of one that is not.
 	exec(t, c.admin, "DELETE FROM leasegen.migration WHERE version = (SELECT max(version) FROM leasegen.migration)")
 	var log text
@@ -172,7 +175,7 @@ func TestStrangerHoldsNames(t *testing.T) {
 		t.Errorf("a migration that is there already was applied again: %v", err)
 	}
 	_, err = leasepg.Migrate(ctx, c.admin, leasepg.WithSchema("other"), logger)
-	ok(t, err)
+	kit.OK(t, err)
 	if strings.Count(log.String(), "role="+c.strangerName) != 2 {
 		t.Errorf("the log does not name the stranger:\n%s", log.String())
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
@@ -17,19 +18,19 @@ var keyedStreams = backend.ConsumerInfo{Name: "keyed", Per: backend.PerStream, T
 func TestSweep(t *testing.T) {
 	c := backend.ConsumerInfo{Name: "swept", Per: backend.PerStream, Topics: []string{"x"}}
 	be, pool := migrated(t)
-	ok(t, be.Publish(t.Context(), append(keyed("x", 20, 2), backend.Event{Topic: "y", Key: "other", Kind: "k"}, backend.Event{Topic: "x", Kind: "keyless"})))
-	ok(t, be.Register(t.Context(), c, nil)) // indexes the log, which an open transaction would put off
+	kit.OK(t, be.Publish(t.Context(), append(keyed("x", 20, 2), backend.Event{Topic: "y", Key: "other", Kind: "k"}, backend.Event{Topic: "x", Kind: "keyless"})))
+	kit.OK(t, be.Register(t.Context(), c, nil)) // indexes the log, which an open transaction would put off
 	late := begin(t, pool)
-	ok(t, be.In(late).Publish(t.Context(), []backend.Event{{Topic: "x", Key: "key-3", Kind: "k"}, {Topic: "x", Key: "unheard", Kind: "k"}}))
+	kit.OK(t, be.In(late).Publish(t.Context(), []backend.Event{{Topic: "x", Key: "key-3", Kind: "k"}, {Topic: "x", Key: "unheard", Kind: "k"}}))
 	session, grants := all(t, be, c, nil)
-	equal(t, "streams", len(grants), 21)
+	kit.Equal(t, "streams", len(grants), 21)
 	_, by := drainAll(t, be, c, session, grants, 10)
-	equal(t, "keyless messages", len(by[""]), 1)
+	kit.Equal(t, "keyless messages", len(by[""]), 1)
 	for _, g := range grants {
 		if g.Resource == "key-7" {
 			_, err := be.Commit(t.Context(), session, c.Name, []backend.Progress{{Ref: g.Ref, Seq: 1,
 				Park: []backend.Park{{ID: by["key-7"][0].ID, Lane: "key-7", Attempt: 1, Error: "e"}}}})
-			ok(t, err)
+			kit.OK(t, err)
 		}
 	}
 	retired := func() {
@@ -38,40 +39,40 @@ func TestSweep(t *testing.T) {
 	}
 	wanted := func(want string) {
 		t.Helper()
-		ok(t, be.Register(t.Context(), c, nil))
-		equal(t, "wanted", query[string](t, pool, "SELECT coalesce(string_agg(resource, ' ' ORDER BY resource), '') FROM leasegen.lease WHERE wanted"), want)
+		kit.OK(t, be.Register(t.Context(), c, nil))
+		kit.Equal(t, "wanted", query[string](t, pool, "SELECT coalesce(string_agg(resource, ' ' ORDER BY resource), '') FROM leasegen.lease WHERE wanted"), want)
 		retired()
 	}
 	retired()
 	wanted("key-7")
 	exec(t, pool, "DELETE FROM leasegen.parked")
 	wanted("")
-	ok(t, late.Commit(t.Context()))
+	kit.OK(t, late.Commit(t.Context()))
 	wanted("key-3 unheard")
-	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "key-5", Kind: "k"}, {Topic: "y", Key: "key-6", Kind: "k"}}))
+	kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Key: "key-5", Kind: "k"}, {Topic: "y", Key: "key-6", Kind: "k"}}))
 	wanted("key-3 key-5 unheard")
 
-	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{c}))
+	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{c}))
 	defer feed.Close()
 	heard := func(why string, register func()) {
 		t.Helper()
 		for quiet := 0; quiet < 2; quiet++ {
-			if n := must[backend.News](t)(feed.Next(t.Context())); n.Ownership || len(n.Wanted) > 0 {
+			if n := kit.Must[backend.News](t)(feed.Next(t.Context())); n.Ownership || len(n.Wanted) > 0 {
 				quiet = 0
 			}
 		}
 		register()
-		eventually(t, "the members hear that "+why, func() bool { return slices.Contains(must[backend.News](t)(feed.Next(t.Context())).Wanted, c.Name) })
+		kit.Eventually(t, "the members hear that "+why, func() bool { return slices.Contains(kit.Must[backend.News](t)(feed.Next(t.Context())).Wanted, c.Name) })
 	}
-	heard("a stream is wanted again", func() { ok(t, be.Register(t.Context(), c, []string{"key-9", "new", "key-9"})) })
-	equal(t, "wanted", query[string](t, pool, "SELECT string_agg(resource, ' ' ORDER BY resource) FROM leasegen.lease WHERE wanted"), "key-9 new")
+	heard("a stream is wanted again", func() { kit.OK(t, be.Register(t.Context(), c, []string{"key-9", "new", "key-9"})) })
+	kit.Equal(t, "wanted", query[string](t, pool, "SELECT string_agg(resource, ' ' ORDER BY resource) FROM leasegen.lease WHERE wanted"), "key-9 new")
 
 	// Streams that are wanted are only looked at.
 	before := query[int64](t, pool, "SELECT pg_current_xact_id()::text::bigint")
 	for range 5 {
-		ok(t, be.Register(t.Context(), c, []string{"key-9", "new"}))
+		kit.OK(t, be.Register(t.Context(), c, []string{"key-9", "new"}))
 	}
-	equal(t, "transactions that wrote", query[int64](t, pool, "SELECT pg_current_xact_id()::text::bigint")-before, 1)
+	kit.Equal(t, "transactions that wrote", query[int64](t, pool, "SELECT pg_current_xact_id()::text::bigint")-before, 1)
 }
 
 // TestAnnouncedStreams: what the application names is wanted when it is named, and the log
@@ -79,17 +80,17 @@ func TestSweep(t *testing.T) {
 func TestAnnouncedStreams(t *testing.T) {
 	c := backend.ConsumerInfo{Name: "announced", Per: backend.PerStream, Announced: true}
 	be, pool := migrated(t)
-	ok(t, be.Publish(t.Context(), keyed("x", 5, 1)))
-	ok(t, be.Register(t.Context(), c, nil))
-	equal(t, "streams", query[int](t, pool, "SELECT count(*) FROM leasegen.lease"), 0)
+	kit.OK(t, be.Publish(t.Context(), keyed("x", 5, 1)))
+	kit.OK(t, be.Register(t.Context(), c, nil))
+	kit.Equal(t, "streams", query[int](t, pool, "SELECT count(*) FROM leasegen.lease"), 0)
 	session, grants := all(t, be, c, []string{"one", "two"})
-	equal(t, "streams", len(grants), 2)
-	ok(t, be.Retire(t.Context(), session, c.Name, refs(grants)))
-	ok(t, be.Register(t.Context(), c, nil))
-	equal(t, "wanted", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE wanted"), 0)
-	ok(t, be.Register(t.Context(), c, []string{"two"}))
-	equal(t, "wanted", query[string](t, pool, "SELECT string_agg(resource, ' ') FROM leasegen.lease WHERE wanted"), "two")
-	equal(t, "indexes", query[int](t, pool, "SELECT count(*) FROM pg_indexes WHERE indexdef LIKE '%(key, id)'"), 0)
+	kit.Equal(t, "streams", len(grants), 2)
+	kit.OK(t, be.Retire(t.Context(), session, c.Name, kit.Refs(grants)))
+	kit.OK(t, be.Register(t.Context(), c, nil))
+	kit.Equal(t, "wanted", query[int](t, pool, "SELECT count(*) FROM leasegen.lease WHERE wanted"), 0)
+	kit.OK(t, be.Register(t.Context(), c, []string{"two"}))
+	kit.Equal(t, "wanted", query[string](t, pool, "SELECT string_agg(resource, ' ') FROM leasegen.lease WHERE wanted"), "two")
+	kit.Equal(t, "indexes", query[int](t, pool, "SELECT count(*) FROM pg_indexes WHERE indexdef LIKE '%(key, id)'"), 0)
 }
 
 // TestRetireWhilePublishing: a stream that its owner retires while messages arrive is wanted
@@ -97,8 +98,8 @@ func TestAnnouncedStreams(t *testing.T) {
 func TestRetireWhilePublishing(t *testing.T) {
 	be, pool := migrated(t)
 	other := leasepg.New(pool)
-	session, _ := member(t, be, time.Hour, keyedStreams)
-	ok(t, be.Register(t.Context(), keyedStreams, nil))
+	session := kit.Join(t, be, keyedStreams, time.Hour)
+	kit.OK(t, be.Register(t.Context(), keyedStreams, nil))
 	read, published := 0, 0
 	for round := range 60 {
 		key := fmt.Sprint("s", round%4)
@@ -115,23 +116,23 @@ func TestRetireWhilePublishing(t *testing.T) {
 			if !ended {
 				select {
 				case err := <-done:
-					ok(t, err)
+					kit.OK(t, err)
 					ended = true
 				default:
 				}
 			}
-			gs := acquire(t, be, session, keyedStreams, 10)
+			gs := session.Acquires(10)
 			if len(gs) == 0 && ended {
 				break
 			}
 			for _, g := range gs {
-				ms, _ := drainAll(t, be, keyedStreams, session, []backend.Grant{g}, 10)
+				ms, _ := drainAll(t, be, keyedStreams, session.ID, []backend.Grant{g}, 10)
 				read += len(ms)
 			}
-			ok(t, be.Retire(t.Context(), session, keyedStreams.Name, refs(gs)))
+			kit.OK(t, be.Retire(t.Context(), session.ID, keyedStreams.Name, kit.Refs(gs)))
 		}
 	}
-	equal(t, "read", read, published)
+	kit.Equal(t, "read", read, published)
 }
 
 // BenchmarkSweep40k is the search for forgotten streams among 40,000 that have no work.
@@ -140,12 +141,12 @@ func BenchmarkSweep40k(b *testing.B) {
 	exec(b, pool, `INSERT INTO leasegen.message (topic, key, kind, payload)
 		SELECT 'x', 'key-' || g % $1, 'kind', 'x' FROM generate_series(1, 4 * $1) g`, manyLeases)
 	session, grants := all(b, be, keyedStreams, nil)
-	equal(b, "streams", len(grants), manyLeases)
+	kit.Equal(b, "streams", len(grants), manyLeases)
 	drainAll(b, be, keyedStreams, session, grants, 10)
-	ok(b, be.Retire(b.Context(), session, keyedStreams.Name, refs(grants)))
-	equal(b, "wanted", query[int](b, pool, "SELECT count(*) FROM leasegen.lease WHERE wanted"), 0)
+	kit.OK(b, be.Retire(b.Context(), session, keyedStreams.Name, kit.Refs(grants)))
+	kit.Equal(b, "wanted", query[int](b, pool, "SELECT count(*) FROM leasegen.lease WHERE wanted"), 0)
 	exec(b, pool, "VACUUM ANALYZE leasegen.message, leasegen.lease")
 	for b.Loop() {
-		ok(b, be.Register(b.Context(), keyedStreams, nil))
+		kit.OK(b, be.Register(b.Context(), keyedStreams, nil))
 	}
 }

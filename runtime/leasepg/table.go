@@ -37,7 +37,7 @@ func (t *tableSource) identity() string {
 	return string(b)
 }
 
-// tables are the sources of consumers, by the consumer's name. A commit names its consumer only.
+// tables reads, checks and copies tables of applications. It keeps the sources of consumers by name: a commit names its consumer only.
 type tables struct {
 	*server
 	names   schema   // of what generated queries call

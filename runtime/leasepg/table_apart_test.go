@@ -14,6 +14,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
@@ -30,6 +31,7 @@ var troubles = []struct{ name, begin, end, says string }{
 // A table that is locked, renamed or gone stops its own consumer until it is fixed, and no other
 // of the group: those of the log go on, on a pool of two connections.
 func TestATableInTroubleStopsItsOwnConsumerAlone(t *testing.T) {
+	t.Parallel()
 	_, pool := withTable(t)
 	exec(t, pool, "CREATE ROLE apart_reader LOGIN")
 	t.Cleanup(func() { exec(t, pool, "DROP OWNED BY apart_reader; DROP ROLE apart_reader") })
@@ -37,13 +39,13 @@ func TestATableInTroubleStopsItsOwnConsumerAlone(t *testing.T) {
 	exec(t, pool, "GRANT USAGE ON SCHEMA app TO apart_reader; GRANT SELECT ON app.outbox TO apart_reader; GRANT SELECT ON SEQUENCE app.outbox_id_seq TO apart_reader")
 	cfg := pool.Config()
 	cfg.ConnConfig.User, cfg.MaxConns = "apart_reader", 2
-	reader := must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
+	reader := kit.Must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
 	t.Cleanup(reader.Close)
 	be := leasepg.New(reader, leasepg.WithLogger(slog.New(slog.DiscardHandler)))
 
 	h := &tabletest.ByTopic{}
 	var logged atomic.Int64
-	listed := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
+	listed := kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{
 		Name: "logged", Per: backend.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{
 			lease.One("kind", func(context.Context, lease.Message[map[string]int]) error { logged.Add(1); return nil }),
 		},
@@ -54,21 +56,21 @@ func TestATableInTroubleStopsItsOwnConsumerAlone(t *testing.T) {
 		t.Helper()
 		exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('eu', 1)")
 		rows++
-		ok(t, be.Publish(t.Context(), events("x", 1)))
+		kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
 		published++
 	}
 	both()
-	eventually(t, "both are at work", func() bool { return len(h.Rows()) == rows && logged.Load() == published })
+	kit.Eventually(t, "both are at work", func() bool { return len(h.Rows()) == rows && logged.Load() == published })
 
 	for _, tr := range troubles {
 		exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('eu', 1)")
 		rows++
 		end := func() { exec(t, pool, tr.end) }
 		if tr.begin == "" {
-			tx := must[pgx.Tx](t)(pool.Begin(t.Context()))
+			tx := kit.Must[pgx.Tx](t)(pool.Begin(t.Context()))
 			_, err := tx.Exec(t.Context(), "LOCK TABLE app.outbox IN ACCESS EXCLUSIVE MODE")
-			ok(t, err)
-			end = func() { ok(t, tx.Rollback(context.Background())) }
+			kit.OK(t, err)
+			end = func() { kit.OK(t, tx.Rollback(context.Background())) }
 		} else {
 			exec(t, pool, tr.begin)
 		}
@@ -88,14 +90,14 @@ func TestATableInTroubleStopsItsOwnConsumerAlone(t *testing.T) {
 			}
 		}
 		for range 5 {
-			ok(t, be.Publish(t.Context(), events("x", 1)))
+			kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
 			published++
-			eventually(t, tr.name+": consumers of the log go on", func() bool { return logged.Load() == published })
+			kit.Eventually(t, tr.name+": consumers of the log go on", func() bool { return logged.Load() == published })
 		}
 		end()
 		both()
-		eventually(t, tr.name+": the table's consumer comes back by itself", func() bool { return len(h.Rows()) >= rows })
-		equal(t, tr.name+": rows handled", len(h.Rows()), rows)
+		kit.Eventually(t, tr.name+": the table's consumer comes back by itself", func() bool { return len(h.Rows()) >= rows })
+		kit.Equal(t, tr.name+": rows handled", len(h.Rows()), rows)
 	}
 }
 
@@ -106,7 +108,7 @@ func TestCheckNamesTheTable(t *testing.T) {
 	exec(t, pool, "ALTER TABLE app.outbox RENAME TO away")
 	var log bytes.Buffer
 	be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	ok(t, be.Check(t.Context(), []backend.ConsumerInfo{byTopic(t, be, &tabletest.ByTopic{}).Info(), grouped}))
+	kit.OK(t, be.Check(t.Context(), []backend.ConsumerInfo{byTopic(t, be, &tabletest.ByTopic{}).Info(), grouped}))
 	if !strings.Contains(log.String(), "consumer=by_topic") || !strings.Contains(log.String(), "table app.outbox does not exist") {
 		t.Errorf("the log does not name consumer and table: %s", log.String())
 	}
@@ -119,12 +121,12 @@ func TestTablesShareOneConnection(t *testing.T) {
 	be := leasepg.New(openMax(t, pool.Config().ConnString(), 2))
 	var feeds []backend.Feed
 	for _, c := range []*lease.Consumer{byTopic(t, be, &tabletest.ByTopic{}), byGroup(t, be, &tabletest.ByGroup{}), byKey(t, be, &tabletest.ByKey{})} {
-		feeds = append(feeds, must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{c.Info()})))
+		feeds = append(feeds, kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{c.Info()})))
 	}
 	listening := func() int {
 		return query[int](t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'leasegen'`)
 	}
-	eventually(t, "one connection listens", func() bool { return listening() == 1 })
+	kit.Eventually(t, "one connection listens", func() bool { return listening() == 1 })
 	told := make(chan backend.News, 1)
 	go func() {
 		for {
@@ -141,13 +143,13 @@ func TestTablesShareOneConnection(t *testing.T) {
 	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('eu', 1)")
 	select {
 	case news := <-told:
-		equal(t, "resource", news.Resources["by_group"][0], backend.Whole)
+		kit.Equal(t, "resource", news.Resources["by_group"][0], backend.Whole)
 	case <-time.After(30 * time.Second):
 		t.Error("the feed does not tell of a row")
 	}
-	equal(t, "connections that listen", listening(), 1)
+	kit.Equal(t, "connections that listen", listening(), 1)
 	for _, f := range feeds {
 		f.Close()
 	}
-	eventually(t, "none listens for nobody", func() bool { return listening() == 0 })
+	kit.Eventually(t, "none listens for nobody", func() bool { return listening() == 0 })
 }

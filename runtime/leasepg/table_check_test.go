@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/leasegen/leasegen/internal/tabletest"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
@@ -19,7 +20,7 @@ func TestTableIndexesThatDoNotServe(t *testing.T) {
 		exec(t, pool, "DROP INDEX app.outbox_channel_id_idx; CREATE INDEX ON app.outbox ("+columns+")")
 		var log text
 		be := leasepg.New(pool, leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-		ok(t, be.Register(t.Context(), byTopic(t, be, &tabletest.ByTopic{}).Info(), nil))
+		kit.OK(t, be.Register(t.Context(), byTopic(t, be, &tabletest.ByTopic{}).Info(), nil))
 		if warned := strings.Contains(log.String(), "an index is missing"); warned == serves {
 			t.Errorf("%s: warned %v\n%s", columns, warned, log.String())
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/internal/tabletest/leasedb"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -29,16 +30,16 @@ func TestTableStatus(t *testing.T) {
 	be, pool := withTable(t)
 	infos := []backend.ConsumerInfo{byGroup(t, be, &tabletest.ByGroup{}).Info(), byTopic(t, be, &tabletest.ByTopic{}).Info(), byKey(t, be, &tabletest.ByKey{}).Info()}
 	exec(t, pool, "INSERT INTO app.outbox (channel, customer_id, n) VALUES ('eu', 1, 1), ('eu', NULL, 2), ('us', 3, 3)")
-	ok(t, be.Publish(t.Context(), events("eu", 7))) // the log's messages are not theirs
+	kit.OK(t, be.Publish(t.Context(), kit.Events("eu", 7))) // the log's messages are not theirs
 	for _, info := range infos {
-		ok(t, be.Register(t.Context(), info, nil))
+		kit.OK(t, be.Register(t.Context(), info, nil))
 	}
-	status := must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
-	equal(t, "consumers", len(status), 3)
+	status := kit.Must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
+	kit.Equal(t, "consumers", len(status), 3)
 	for _, s := range status {
-		equal(t, s.Consumer+": rows behind", s.LagTotal, 3)
+		kit.Equal(t, s.Consumer+": rows behind", s.LagTotal, 3)
 	}
-	topics := must[[]operate.LeaseStatus](t)(be.Leases(t.Context(), "by_topic", 0))
+	topics := kit.Must[[]operate.LeaseStatus](t)(be.Leases(t.Context(), "by_topic", 0))
 	if len(topics) != 2 || topics[0].Resource != "eu" || topics[0].Lag != 2 || topics[1].Lag != 1 {
 		t.Errorf("%+v", topics)
 	}
@@ -49,15 +50,15 @@ func TestTableCursor(t *testing.T) {
 	be, pool := withTable(t)
 	exec(t, pool, "INSERT INTO app.outbox (channel, n, dawdled) SELECT 'eu', g, 0 FROM generate_series(1, 9) g")
 	info := byGroup(t, be, &tabletest.ByGroup{}).Info()
-	session, g := sole(t, be, info)
+	session, g := kit.Sole(t, be, info)
 	move := func(to operate.CursorTarget) []int64 {
 		t.Helper()
-		equal(t, "moved", must[int](t)(be.SetCursor(t.Context(), info.Name, "", to)), 1)
-		if f := must[[]string](t)(be.Commit(t.Context(), session, info.Name, []backend.Progress{{Ref: g.Ref, Seq: 99}})); len(f) != 1 {
+		kit.Equal(t, "moved", kit.Must[int](t)(be.SetCursor(t.Context(), info.Name, "", to)), 1)
+		if f := kit.Must[[]string](t)(be.Commit(t.Context(), session.ID, info.Name, []backend.Progress{{Ref: g.Ref, Seq: 99}})); len(f) != 1 {
 			t.Fatal("the owner was not fenced")
 		}
-		g = acquire(t, be, session, info, 1)[0]
-		return rowsOf(fetch(t, be, info, backend.Whole, g.Cursor, 5))
+		g = session.Acquires(1)[0]
+		return rowsOf(kit.Fetch(t, be, info, backend.Whole, g.Cursor, 5))
 	}
 	if got := move(operate.CursorTarget{After: "6"}); !slices.Equal(got, []int64{7, 8, 9}) {
 		t.Errorf("after 6: %v", got)
@@ -76,6 +77,7 @@ func TestTableCursor(t *testing.T) {
 
 // TestTableNotify: a trigger that notifies, as in docs/tables.md, makes it quicker than the poll.
 func TestTableNotify(t *testing.T) {
+	t.Parallel()
 	be, pool := withTable(t)
 	exec(t, pool, `CREATE FUNCTION app.outbox_notify() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN PERFORM pg_notify('leasegen', 't'); RETURN NULL; END $$;
@@ -83,13 +85,13 @@ func TestTableNotify(t *testing.T) {
 	h := &tabletest.ByTopic{}
 	running(t, byTopic(t, be, h))
 	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('eu', 0)")
-	eventually(t, "the first row", func() bool { return len(h.Rows()) == 1 })
+	kit.Eventually(t, "the first row", func() bool { return len(h.Rows()) == 1 })
 	var took []time.Duration
 	for n := range 5 {
 		time.Sleep(800 * time.Millisecond) // until it is idle
 		began := time.Now()
 		exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('eu', 1)")
-		eventually(t, "the row", func() bool { return len(h.Rows()) == n+2 })
+		kit.Eventually(t, "the row", func() bool { return len(h.Rows()) == n+2 })
 		took = append(took, time.Since(began))
 	}
 	slices.Sort(took)
@@ -105,23 +107,23 @@ func TestTableNotify(t *testing.T) {
 func TestTableRestore(t *testing.T) {
 	be, pool := withTable(t)
 	h := &tabletest.Ready{}
-	filtered := must[*lease.Consumer](t)(tabletest.NewReady(be, h, quiet())).Info()
+	filtered := kit.Must[*lease.Consumer](t)(tabletest.NewReady(be, h, quiet())).Info()
 	filtered.From = backend.FromBeginning
 	topical := byTopic(t, be, &tabletest.ByTopic{}).Info()
-	late := must[pgx.Tx](t)(pool.Begin(t.Context()))
-	must[pgconn.CommandTag](t)(late.Exec(t.Context(), "INSERT INTO app.outbox (channel, n, status) VALUES ('eu', 1, 'ready'), ('eu', 2, 'hold'), ('us', 3, 'ready')"))
+	late := kit.Must[pgx.Tx](t)(pool.Begin(t.Context()))
+	kit.Must[pgconn.CommandTag](t)(late.Exec(t.Context(), "INSERT INTO app.outbox (channel, n, status) VALUES ('eu', 1, 'ready'), ('eu', 2, 'hold'), ('us', 3, 'ready')"))
 	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('eu', 4), ('us', 5)")
-	session, g := sole(t, be, filtered)
-	f := fetch(t, be, filtered, backend.Whole, g.Cursor, 10)
-	equal(t, "read before", len(f.Messages), 2)
-	must[[]string](t)(be.Commit(t.Context(), session, filtered.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}}))
-	other, _ := member(t, be, time.Hour, topical)
-	ok(t, be.Register(t.Context(), topical, nil))
-	for _, g := range acquire(t, be, other, topical, 9) {
-		f := fetch(t, be, topical, g.Resource, g.Cursor, 10)
-		must[[]string](t)(be.Commit(t.Context(), other, topical.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}}))
+	session, g := kit.Sole(t, be, filtered)
+	f := kit.Fetch(t, be, filtered, backend.Whole, g.Cursor, 10)
+	kit.Equal(t, "read before", len(f.Messages), 2)
+	kit.Must[[]string](t)(be.Commit(t.Context(), session.ID, filtered.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}}))
+	other := kit.Join(t, be, topical, time.Hour)
+	kit.OK(t, be.Register(t.Context(), topical, nil))
+	for _, g := range other.Acquires(9) {
+		f := kit.Fetch(t, be, topical, g.Resource, g.Cursor, 10)
+		kit.Must[[]string](t)(be.Commit(t.Context(), other.ID, topical.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next}}))
 	}
-	ok(t, late.Commit(t.Context()))
+	kit.OK(t, late.Commit(t.Context()))
 	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('eu', 6)")
 
 	// As if the dump came from a cluster that was far ahead.
@@ -132,7 +134,7 @@ func TestTableRestore(t *testing.T) {
 				|| ':' || coalesce((SELECT string_agg((v::text::bigint + 900000000)::text, ',') FROM pg_snapshot_xip(snap) v), ''))::pg_snapshot;
 		UPDATE leasegen.origin SET system_identifier = 7;
 		SELECT leasegen.restamp()`)
-	fresh := must[*lease.Consumer](t)(tabletest.NewReady(be, h, quiet())).Info() // of a new process
+	fresh := kit.Must[*lease.Consumer](t)(tabletest.NewReady(be, h, quiet())).Info() // of a new process
 	source := byTopic(t, be, &tabletest.ByTopic{}).Info()
 	for _, info := range []backend.ConsumerInfo{fresh, source} {
 		err := be.Register(t.Context(), info, nil)
@@ -143,17 +145,17 @@ func TestTableRestore(t *testing.T) {
 	exec(t, pool, "UPDATE app.outbox SET xid = '3' WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())")
 	check := func(info backend.ConsumerInfo, parked, read []int64) {
 		t.Helper()
-		ok(t, be.Register(t.Context(), info, nil))
-		session, _ := member(t, be, time.Hour, info)
+		kit.OK(t, be.Register(t.Context(), info, nil))
+		session := kit.Join(t, be, info, time.Hour)
 		var got []int64
-		for _, g := range acquire(t, be, session, info, 9) {
-			got = append(got, rowsOf(fetch(t, be, info, g.Resource, g.Cursor, 10))...)
+		for _, g := range session.Acquires(9) {
+			got = append(got, rowsOf(kit.Fetch(t, be, info, g.Resource, g.Cursor, 10))...)
 		}
 		if !slices.Equal(got, read) {
 			t.Errorf("%s: read %v, want %v", info.Name, got, read)
 		}
 		got = nil
-		p := must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: info, Limit: 9, MaxPayload: 99}))
+		p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session.ID, Consumer: info, Limit: 9, MaxPayload: 99}))
 		for _, m := range p.Messages {
 			got = append(got, m.Value.(leasedb.OutboxRow).N)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/leasegen/leasegen/internal/tabletest"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leasepg/pgtable"
@@ -24,17 +25,17 @@ func TestTableValuesThatDoNotFit(t *testing.T) {
 	exec(t, pool, "ALTER TABLE app.outbox ALTER COLUMN n DROP NOT NULL")
 	exec(t, pool, "INSERT INTO app.outbox (channel, customer_id, event_type, n) SELECT 'a', 1, 'x', nullif(i, 3) FROM generate_series(1, 5) i")
 	readers.await(t, "x", 4)
-	eventually(t, "dead letters", func() bool { return query[int](t, pool, "SELECT count(*) FROM leasegen.dead_letter") == 3 })
-	for _, d := range must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{})) {
-		equal(t, "reason", d.Reason, "column n: is NULL, want int64")
-		equal(t, "message", d.MessageID, "3")
-		shown := must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{d.ID}}))
+	kit.Eventually(t, "dead letters", func() bool { return query[int](t, pool, "SELECT count(*) FROM leasegen.dead_letter") == 3 })
+	for _, d := range kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{})) {
+		kit.Equal(t, "reason", d.Reason, "column n: is NULL, want int64")
+		kit.Equal(t, "message", d.MessageID, "3")
+		shown := kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{d.ID}}))
 		if !strings.Contains(string(shown[0].Payload), `"n": null`) && !strings.Contains(string(shown[0].Payload), `"n":null`) {
 			t.Errorf("the dead letter shows %s", shown[0].Payload)
 		}
 	}
 	exec(t, pool, "UPDATE app.outbox SET n = 3 WHERE n IS NULL")
-	equal(t, "replayed", must[int](t)(be.Replay(t.Context(), operate.DeadLetterFilter{})), 3)
+	kit.Equal(t, "replayed", kit.Must[int](t)(be.Replay(t.Context(), operate.DeadLetterFilter{})), 3)
 	readers.await(t, "x", 5)
 }
 
@@ -46,13 +47,13 @@ func TestTableTypeThatIsNotKnown(t *testing.T) {
 	exec(t, pool, "INSERT INTO app.outbox (channel, customer_id, event_type, n, status) VALUES ('a', 1, 'x', 1, '{7}')")
 	var log text
 	h := &tabletest.ByTopic{}
-	running(t, must[*lease.Consumer](t)(tabletest.NewByTopic(be, h, lease.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))))
-	eventually(t, "the log names the column", func() bool {
+	running(t, kit.Must[*lease.Consumer](t)(tabletest.NewByTopic(be, h, lease.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))))
+	kit.Eventually(t, "the log names the column", func() bool {
 		return strings.Contains(log.String(), "(col: status)") && strings.Contains(log.String(), "generate again")
 	})
-	equal(t, "dead letters", query[int](t, pool, "SELECT count(*) FROM leasegen.dead_letter"), 0)
+	kit.Equal(t, "dead letters", query[int](t, pool, "SELECT count(*) FROM leasegen.dead_letter"), 0)
 	exec(t, pool, "ALTER TABLE app.outbox ALTER COLUMN status TYPE text USING 'ready'")
-	eventually(t, "the row", func() bool { return len(h.Rows()) == 1 })
+	kit.Eventually(t, "the row", func() bool { return len(h.Rows()) == 1 })
 }
 
 // TestTableColumnOfAnotherType: fields that scan by themselves, such as pgtype.UUID, are no exception. A value of the right type
@@ -98,12 +99,12 @@ func TestTableColumnOfAnotherType(t *testing.T) {
 			}
 			continue
 		}
-		ok(t, err)
+		kit.OK(t, err)
 		unfit := ""
 		if e, is := rows[0].Row.(error); is {
 			unfit = e.Error()
 		}
-		equal(t, c.value, unfit, c.unfit)
+		kit.Equal(t, c.value, unfit, c.unfit)
 	}
 }
 
@@ -112,7 +113,7 @@ func TestTableColumnOfAnotherType(t *testing.T) {
 func TestTableRowsStay(t *testing.T) {
 	_, pool := withTable(t)
 	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('a', 1)")
-	page := string(must[[]byte](t)(os.ReadFile("../../docs/tables.md")))
+	page := string(kit.Must[[]byte](t)(os.ReadFile("../../docs/tables.md")))
 	_, guard, found := strings.Cut(page, "```sql\nCREATE FUNCTION app.outbox_stays")
 	guard, _, _ = strings.Cut("CREATE FUNCTION app.outbox_stays"+guard, "```")
 	if !found {

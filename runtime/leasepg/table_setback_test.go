@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/tabletest"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -29,7 +30,7 @@ func (r *tableReaders) run(t testing.TB, be *leasepg.Backend) (stop func()) {
 	t.Helper()
 	g := lease.NewGroup()
 	for _, c := range []*lease.Consumer{byGroup(t, be, &r.group), byTopic(t, be, &r.topic), byKey(t, be, &r.key)} {
-		ok(t, g.Add(c))
+		kit.OK(t, g.Add(c))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -82,7 +83,7 @@ func TestTableSetBack(t *testing.T) {
 	for name, setBack := range map[string]string{
 		"truncated":      "TRUNCATE app.outbox RESTART IDENTITY",
 		"sequence alone": "DELETE FROM app.outbox WHERE id > 10; SELECT setval('app.outbox_id_seq', 10)",
-		"made again":     "DROP SCHEMA app CASCADE; " + strings.Join(must[[]string](t)(tabletest.Schema()), ";\n"),
+		"made again":     "DROP SCHEMA app CASCADE; " + strings.Join(kit.Must[[]string](t)(tabletest.Schema()), ";\n"),
 	} {
 		for _, living := range []bool{true, false} {
 			for _, later := range []int{30, 200} { // fewer than there were, and more
@@ -122,7 +123,7 @@ func TestTableSetBack(t *testing.T) {
 					stop()
 					mu.Lock()
 					defer mu.Unlock()
-					equal(t, "consumers that an observer was told of", len(told), 3)
+					kit.Equal(t, "consumers that an observer was told of", len(told), 3)
 				})
 			}
 		}

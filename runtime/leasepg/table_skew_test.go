@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/leasegen/leasegen/internal/tabletest"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -25,8 +26,8 @@ func TestSkewedTable(t *testing.T) {
 	var keys tabletest.ByKey
 	consumers := []*lease.Consumer{byTopic(t, be, &topics), byKey(t, be, &keys)}
 	for _, c := range consumers {
-		ok(t, be.Register(t.Context(), c.Info(), nil))
-		must[int](t)(be.SetCursor(t.Context(), c.Info().Name, "", operate.CursorTarget{Now: true}))
+		kit.OK(t, be.Register(t.Context(), c.Info(), nil))
+		kit.Must[int](t)(be.SetCursor(t.Context(), c.Info().Name, "", operate.CursorTarget{Now: true}))
 	}
 	exec(t, m.pool, `INSERT INTO app.outbox (channel, customer_id, event_type, n) SELECT 'small' || i, 1000 + i, 'small', i FROM generate_series(1, $1::int) i`, small)
 	fill()
@@ -49,13 +50,13 @@ func TestSkewedTable(t *testing.T) {
 		defer cancel()
 		g := lease.NewGroup()
 		for _, c := range consumers {
-			ok(t, g.Add(c))
+			kit.OK(t, g.Add(c))
 		}
 		ended := make(chan error, 1)
 		go func() { ended <- g.Run(ctx) }()
-		eventually(t, "the rows of small topics and slots", func() bool { return smallOf(topics.Rows()) == small && smallOf(keys.Rows()) == slots })
+		kit.Eventually(t, "the rows of small topics and slots", func() bool { return smallOf(topics.Rows()) == small && smallOf(keys.Rows()) == slots })
 		cancel()
-		ok(t, <-ended)
+		kit.OK(t, <-ended)
 	})
 	reads := 0
 	for name, cost := range touched {
@@ -66,6 +67,6 @@ func TestSkewedTable(t *testing.T) {
 			t.Errorf("%s touches %d pages", name, cost.pages)
 		}
 	}
-	equal(t, "kinds of reads", reads, 4)
+	kit.Equal(t, "kinds of reads", reads, 4)
 	t.Logf("%v", touched)
 }

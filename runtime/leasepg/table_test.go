@@ -20,6 +20,7 @@ import (
 	"github.com/leasegen/leasegen/internal/tabletest"
 	"github.com/leasegen/leasegen/internal/tabletest/leasedb"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leasepg/pgtable"
@@ -36,7 +37,7 @@ func withTable(t testing.TB) (*leasepg.Backend, *pgxpool.Pool) {
 
 func addTable(t testing.TB, pool *pgxpool.Pool) {
 	t.Helper()
-	for _, sql := range must[[]string](t)(tabletest.Schema()) {
+	for _, sql := range kit.Must[[]string](t)(tabletest.Schema()) {
 		exec(t, pool, sql)
 	}
 	exec(t, pool, "CREATE TABLE effect (seq bigint GENERATED ALWAYS AS IDENTITY, n bigint NOT NULL)")
@@ -46,15 +47,15 @@ func quiet() lease.Option { return lease.WithLogger(slog.New(slog.DiscardHandler
 
 // consumers of app.outbox.
 func byGroup(t testing.TB, be *leasepg.Backend, h *tabletest.ByGroup) *lease.Consumer {
-	return must[*lease.Consumer](t)(tabletest.NewByGroup(be, h, quiet()))
+	return kit.Must[*lease.Consumer](t)(tabletest.NewByGroup(be, h, quiet()))
 }
 
 func byTopic(t testing.TB, be *leasepg.Backend, h *tabletest.ByTopic) *lease.Consumer {
-	return must[*lease.Consumer](t)(tabletest.NewByTopic(be, h, quiet()))
+	return kit.Must[*lease.Consumer](t)(tabletest.NewByTopic(be, h, quiet()))
 }
 
 func byKey(t testing.TB, be *leasepg.Backend, h *tabletest.ByKey) *lease.Consumer {
-	return must[*lease.Consumer](t)(tabletest.NewByKey(be, h, quiet()))
+	return kit.Must[*lease.Consumer](t)(tabletest.NewByKey(be, h, quiet()))
 }
 
 // running runs consumers until the test ends.
@@ -65,7 +66,7 @@ func running(t testing.TB, consumers ...*lease.Consumer) {
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	g := lease.NewGroup()
 	for _, c := range consumers {
-		ok(t, g.Add(c))
+		kit.OK(t, g.Add(c))
 	}
 	wg.Go(func() {
 		if err := g.Run(ctx); err != nil {
@@ -88,7 +89,7 @@ func TestTableRowsAreTyped(t *testing.T) {
 	exec(t, pool, `INSERT INTO app.outbox (channel, n) VALUES ('us', 2), ('eu', 3)`)
 	group, topic, key := &tabletest.ByGroup{}, &tabletest.ByTopic{}, &tabletest.ByKey{}
 	running(t, byGroup(t, be, group), byTopic(t, be, topic), byKey(t, be, key))
-	eventually(t, "three rows, three times", func() bool {
+	kit.Eventually(t, "three rows, three times", func() bool {
 		return len(group.Rows()) == 3 && len(topic.Rows()) == 3 && len(key.Rows()) == 3
 	})
 	if got := ns(group.Rows()); !slices.Equal(got, []int64{1, 2, 3}) {
@@ -101,10 +102,10 @@ func TestTableRowsAreTyped(t *testing.T) {
 	}
 	// One that comes while they run, without a notification.
 	exec(t, pool, `INSERT INTO app.outbox (channel, n) VALUES ('apac', 4)`)
-	eventually(t, "the row of a new topic", func() bool {
+	kit.Eventually(t, "the row of a new topic", func() bool {
 		return len(group.Rows()) == 4 && len(topic.Rows()) == 4 && len(key.Rows()) == 4
 	})
-	eventually(t, "four effects", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect") == 4 })
+	kit.Eventually(t, "four effects", func() bool { return query[int](t, pool, "SELECT count(*) FROM effect") == 4 })
 }
 
 // readerOf is a pool of a role that has leasegen's grants and, of app.outbox, none.
@@ -115,7 +116,7 @@ func readerOf(t *testing.T, pool *pgxpool.Pool) *pgxpool.Pool {
 	exec(t, pool, leasepg.Grants("table_reader"))
 	cfg := pool.Config()
 	cfg.ConnConfig.User = "table_reader"
-	reader := must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
+	reader := kit.Must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
 	t.Cleanup(reader.Close)
 	return reader
 }
@@ -134,7 +135,7 @@ func TestTableReadsOnly(t *testing.T) {
 	exec(t, pool, "GRANT USAGE ON SCHEMA app TO table_reader; GRANT SELECT ON app.outbox TO table_reader")
 	exec(t, pool, `INSERT INTO app.outbox (channel, n) VALUES ('eu', 1)`)
 	running(t, c)
-	eventually(t, "the row", func() bool { return len(h.Rows()) == 1 })
+	kit.Eventually(t, "the row", func() bool { return len(h.Rows()) == 1 })
 }
 
 // TestTableCheck names what makes a table unfit, and the way out.
@@ -168,21 +169,21 @@ func TestTableFilter(t *testing.T) {
 	be, pool := withTable(t)
 	exec(t, pool, `INSERT INTO app.outbox (channel, n, dawdled) VALUES ('eu', 1, 0)`)
 	h := &tabletest.Ready{}
-	c := must[*lease.Consumer](t)(tabletest.NewReady(be, h, quiet()))
-	ok(t, be.Register(t.Context(), c.Info(), nil)) // from=now: the first row is passed over
+	c := kit.Must[*lease.Consumer](t)(tabletest.NewReady(be, h, quiet()))
+	kit.OK(t, be.Register(t.Context(), c.Info(), nil)) // from=now: the first row is passed over
 	exec(t, pool, `INSERT INTO app.outbox (channel, n, status, dawdled) SELECT 'eu', g, 'hold', 0 FROM generate_series(2, 60000) g`)
 	exec(t, pool, `INSERT INTO app.outbox (channel, n, dawdled) VALUES ('eu', 60001, 0)`)
 	running(t, c)
-	eventually(t, "the row behind those that do not match", func() bool { return slices.Equal(ns(h.Rows()), []int64{60001}) })
+	kit.Eventually(t, "the row behind those that do not match", func() bool { return slices.Equal(ns(h.Rows()), []int64{60001}) })
 	exec(t, pool, `INSERT INTO app.outbox (channel, n, status, dawdled) VALUES ('eu', 60002, 'hold', 0)`)
-	eventually(t, "the cursor behind the last row", func() bool {
+	kit.Eventually(t, "the cursor behind the last row", func() bool {
 		var pos int64
-		ok(t, pool.QueryRow(t.Context(), "SELECT pos FROM leasegen.lease WHERE consumer = 'ready'").Scan(&pos))
+		kit.OK(t, pool.QueryRow(t.Context(), "SELECT pos FROM leasegen.lease WHERE consumer = 'ready'").Scan(&pos))
 		return pos == 60002
 	})
 	exec(t, pool, `UPDATE app.outbox SET status = 'ready'`)
 	exec(t, pool, `INSERT INTO app.outbox (channel, n, dawdled) VALUES ('eu', 60003, 0)`)
-	eventually(t, "the next row", func() bool { return len(h.Rows()) > 1 })
+	kit.Eventually(t, "the next row", func() bool { return len(h.Rows()) > 1 })
 	if got := ns(h.Rows()); !slices.Equal(got, []int64{60001, 60003}) {
 		t.Errorf("handled %v", got)
 	}
@@ -211,11 +212,11 @@ func TestTableParked(t *testing.T) {
 	}
 	exec(t, pool, `INSERT INTO app.outbox (channel, customer_id, n) VALUES ('eu', 1, 1), ('eu', 2, 2), ('eu', 3, 3), ('eu', 4, 4)`)
 	// A message of the log with the id of a row must not be taken for it.
-	ok(t, be.Publish(t.Context(), events("log", 5)))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("log", 5)))
 	running(t, byGroup(t, be, h))
 	var dead []operate.DeadLetterInfo
-	eventually(t, "two dead letters and two rows", func() bool {
-		dead = must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "by_group"}))
+	kit.Eventually(t, "two dead letters and two rows", func() bool {
+		dead = kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "by_group"}))
 		rows := ns(h.Rows()) // a row is called again when one after it in its transaction has failed
 		slices.Sort(rows)
 		return len(dead) == 2 && slices.Equal(slices.Compact(rows), []int64{1, 4})
@@ -224,13 +225,13 @@ func TestTableParked(t *testing.T) {
 	if !strings.Contains(dead[0].Reason, "its row was deleted") || !strings.Contains(dead[1].Reason, "always") {
 		t.Errorf("reasons: %q, %q", dead[0].Reason, dead[1].Reason)
 	}
-	d := must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{dead[1].ID}}))[0]
+	d := kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{dead[1].ID}}))[0]
 	if !strings.Contains(string(d.Payload), `"n": 3`) || d.Topic != "eu" || d.Key != "3" || d.Kind != "placed" {
 		t.Errorf("the copy: %+v %s", d, d.Payload)
 	}
 	healed.Store(true)
-	equal(t, "replayed", must[int](t)(be.Replay(t.Context(), operate.DeadLetterFilter{IDs: []string{dead[1].ID}})), 1)
-	eventually(t, "the replayed row", func() bool { return slices.Contains(ns(h.Rows()), 3) })
+	kit.Equal(t, "replayed", kit.Must[int](t)(be.Replay(t.Context(), operate.DeadLetterFilter{IDs: []string{dead[1].ID}})), 1)
+	kit.Eventually(t, "the replayed row", func() bool { return slices.Contains(ns(h.Rows()), 3) })
 	for _, m := range h.Rows() {
 		if m.Payload.N == 1 && m.Payload.Status != "mended" {
 			t.Error("a parked row is handled as it was, not as it is")
@@ -242,11 +243,11 @@ func TestTableParked(t *testing.T) {
 func TestTableOtherSource(t *testing.T) {
 	be, pool := withTable(t)
 	info := byKey(t, be, &tabletest.ByKey{}).Info()
-	ok(t, be.Register(t.Context(), info, nil))
-	ok(t, be.Register(t.Context(), info, nil))
+	kit.OK(t, be.Register(t.Context(), info, nil))
+	kit.OK(t, be.Register(t.Context(), info, nil))
 	var leases int
-	ok(t, pool.QueryRow(t.Context(), "SELECT count(*) FROM leasegen.lease WHERE consumer = 'by_key'").Scan(&leases))
-	equal(t, "slots", leases, 16)
+	kit.OK(t, pool.QueryRow(t.Context(), "SELECT count(*) FROM leasegen.lease WHERE consumer = 'by_key'").Scan(&leases))
+	kit.Equal(t, "slots", leases, 16)
 	source := *info.Source.(*pgtable.Source)
 	source.Slots = 32
 	info.Source = &source
@@ -358,17 +359,17 @@ type tableReader struct {
 }
 
 func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Context) {
-	ok(t, be.Register(t.Context(), r.info, nil))
-	session, _ := member(t, be, time.Hour, r.info)
+	kit.OK(t, be.Register(t.Context(), r.info, nil))
+	session := kit.Join(t, be, r.info, time.Hour)
 	at := map[string]backend.Cursor{}
 	held := map[string]backend.Grant{}
 	highest := map[string]int64{}
 	var seq int64
 	take := func() {
 		if r.info.Per == backend.PerTopic {
-			ok(t, be.Register(t.Context(), r.info, nil))
+			kit.OK(t, be.Register(t.Context(), r.info, nil))
 		}
-		for _, g := range acquire(t, be, session, r.info, 100) {
+		for _, g := range session.Acquires(100) {
 			held[g.Resource], at[g.Resource] = g, g.Cursor
 		}
 	}
@@ -383,7 +384,7 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 			for _, g := range held {
 				refs = append(refs, g.Ref)
 			}
-			ok(t, be.Release(t.Context(), session, r.info.Name, refs))
+			kit.OK(t, be.Release(t.Context(), session.ID, r.info.Name, refs))
 			clear(held)
 		}
 		if len(held) == 0 || r.info.Per == backend.PerTopic {
@@ -401,7 +402,7 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 			continue
 		}
 		var ps []backend.Progress
-		for _, f := range must[[]backend.Fetched](t)(be.Fetch(t.Context(), req)) {
+		for _, f := range kit.Must[[]backend.Fetched](t)(be.Fetch(t.Context(), req)) {
 			keep, next := len(f.Messages), f.Next
 			if keep > 0 && rand.IntN(4) == 0 {
 				keep = rand.IntN(keep + 1)
@@ -427,7 +428,7 @@ func (r *tableReader) read(t *testing.T, be *leasepg.Backend, written context.Co
 				ps = append(ps, backend.Progress{Ref: held[f.Resource].Ref, Seq: seq, Cursor: next})
 			}
 		}
-		if fenced := must[[]string](t)(be.Commit(t.Context(), session, r.info.Name, ps)); len(fenced) > 0 {
+		if fenced := kit.Must[[]string](t)(be.Commit(t.Context(), session.ID, r.info.Name, ps)); len(fenced) > 0 {
 			t.Fatalf("fenced: %v", fenced)
 		}
 	}
@@ -465,16 +466,16 @@ func overtaken(t *testing.T, insert, change string) []int64 {
 	be, pool := withTable(t)
 	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('eu', 0)")
 	info := byGroup(t, be, &tabletest.ByGroup{}).Info()
-	_, g := sole(t, be, info)
+	_, g := kit.Sole(t, be, info)
 	if change != "" {
 		exec(t, pool, change)
 	}
-	gate := must[*pgxpool.Conn](t)(pool.Acquire(t.Context()))
+	gate := kit.Must[*pgxpool.Conn](t)(pool.Acquire(t.Context()))
 	defer gate.Release()
-	must[pgconn.CommandTag](t)(gate.Exec(t.Context(), "SELECT pg_advisory_lock(77)"))
-	slow := must[*pgx.Conn](t)(pgx.Connect(t.Context(), pool.Config().ConnString()))
+	kit.Must[pgconn.CommandTag](t)(gate.Exec(t.Context(), "SELECT pg_advisory_lock(77)"))
+	slow := kit.Must[*pgx.Conn](t)(pgx.Connect(t.Context(), pool.Config().ConnString()))
 	defer slow.Close(context.Background())
-	must[pgconn.CommandTag](t)(slow.Exec(t.Context(), "SET app.wait = on"))
+	kit.Must[pgconn.CommandTag](t)(slow.Exec(t.Context(), "SET app.wait = on"))
 	done := make(chan error, 1)
 	go func() {
 		var err error
@@ -485,17 +486,17 @@ func overtaken(t *testing.T, insert, change string) []int64 {
 		}
 		done <- err
 	}()
-	eventually(t, "the first row waits behind its position", func() bool {
+	kit.Eventually(t, "the first row waits behind its position", func() bool {
 		var waits bool
-		ok(t, pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 77 AND NOT granted
+		kit.OK(t, pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 77 AND NOT granted
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`).Scan(&waits))
 		return waits
 	})
 	exec(t, pool, "INSERT INTO app.outbox (channel, n) VALUES ('eu', 2)")
-	before := fetch(t, be, info, backend.Whole, g.Cursor, 10)
-	must[pgconn.CommandTag](t)(gate.Exec(t.Context(), "SELECT pg_advisory_unlock(77)"))
-	ok(t, <-done)
-	after := fetch(t, be, info, backend.Whole, before.Next, 10)
+	before := kit.Fetch(t, be, info, backend.Whole, g.Cursor, 10)
+	kit.Must[pgconn.CommandTag](t)(gate.Exec(t.Context(), "SELECT pg_advisory_unlock(77)"))
+	kit.OK(t, <-done)
+	after := kit.Fetch(t, be, info, backend.Whole, before.Next, 10)
 	return slices.Concat(rowsOf(before)[1:], rowsOf(after))
 }
 

@@ -22,6 +22,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
@@ -36,14 +37,14 @@ type authority struct {
 
 func newAuthority(t *testing.T, name string) *authority {
 	t.Helper()
-	a := &authority{t: t, key: must[*ecdsa.PrivateKey](t)(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))}
-	der := must[[]byte](t)(x509.CreateCertificate(rand.Reader, &x509.Certificate{
+	a := &authority{t: t, key: kit.Must[*ecdsa.PrivateKey](t)(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))}
+	der := kit.Must[[]byte](t)(x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
 	}, &x509.Certificate{Subject: pkix.Name{CommonName: name}}, a.key.Public(), a.key))
-	a.cert = must[*x509.Certificate](t)(x509.ParseCertificate(der))
+	a.cert = kit.Must[*x509.Certificate](t)(x509.ParseCertificate(der))
 	a.file = filepath.Join(t.TempDir(), "ca.pem")
-	ok(t, os.WriteFile(a.file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	kit.OK(t, os.WriteFile(a.file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
 	return a
 }
 
@@ -52,9 +53,9 @@ func (a *authority) server(cert x509.Certificate) *pgtest.Server {
 	a.t.Helper()
 	cert.SerialNumber, cert.Subject = big.NewInt(2), pkix.Name{CommonName: "server"}
 	cert.NotBefore = time.Now().Add(-2 * time.Hour)
-	key := must[*ecdsa.PrivateKey](a.t)(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
-	der := must[[]byte](a.t)(x509.CreateCertificate(rand.Reader, &cert, a.cert, key.Public(), a.key))
-	keyDER := must[[]byte](a.t)(x509.MarshalPKCS8PrivateKey(key))
+	key := kit.Must[*ecdsa.PrivateKey](a.t)(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+	der := kit.Must[[]byte](a.t)(x509.CreateCertificate(rand.Reader, &cert, a.cert, key.Public(), a.key))
+	keyDER := kit.Must[[]byte](a.t)(x509.MarshalPKCS8PrivateKey(key))
 	return pgtest.Start(a.t, pgtest.TLS(
 		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})))
@@ -77,16 +78,16 @@ func TestTLS(t *testing.T) {
 	ca := newAuthority(t, "own CA")
 	s := ca.server(x509.Certificate{NotAfter: time.Now().Add(time.Hour), IPAddresses: here})
 	plain := open(t, s.DB("app"))
-	must[[]string](t)(leasepg.Migrate(t.Context(), plain))
+	kit.Must[[]string](t)(leasepg.Migrate(t.Context(), plain))
 	pool := open(t, verified(s, "app", ca.file)+"&application_name=verified")
 	be := leasepg.New(pool)
 	handled := make(chan string, 10)
-	c := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{Name: "tls", Per: backend.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{
+	c := kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{Name: "tls", Per: backend.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{
 		lease.One("kind", func(_ context.Context, m lease.Message[[]byte]) error { handled <- m.ID; return nil })}}))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	ok(t, be.Publish(t.Context(), events("x", 1)))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
 	select {
 	case <-handled:
 	case err := <-ended:
@@ -95,12 +96,12 @@ func TestTLS(t *testing.T) {
 		t.Fatal("not handled within 30 s")
 	}
 	const all = ` FROM pg_stat_activity a JOIN pg_stat_ssl USING (pid) WHERE a.application_name = 'verified'`
-	equal(t, "connections without TLS", query[int](t, plain, "SELECT count(*)"+all+" AND NOT ssl"), 0)
+	kit.Equal(t, "connections without TLS", query[int](t, plain, "SELECT count(*)"+all+" AND NOT ssl"), 0)
 	if n := query[int](t, plain, "SELECT count(*)"+all); n < 3 {
 		t.Errorf("%d connections, want those of the pool, the heartbeat and the feed", n)
 	}
 	cancel()
-	ok(t, <-ended)
+	kit.OK(t, <-ended)
 }
 
 // TestTLSRefused: a certificate that does not prove the server ends the start, with one line
@@ -122,9 +123,9 @@ func TestTLSRefused(t *testing.T) {
 			t.Parallel()
 			s := (&authority{t, ca.cert, ca.key, ca.file}).server(c.cert)
 			s.DB("app")
-			pool := must[*pgxpool.Pool](t)(pgxpool.New(t.Context(), verified(s, "app", c.rootFile)))
+			pool := kit.Must[*pgxpool.Pool](t)(pgxpool.New(t.Context(), verified(s, "app", c.rootFile)))
 			defer pool.Close()
-			consumer := must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(pool), lease.Spec{Name: "tls", Per: backend.PerTopic, Topics: []string{"*"},
+			consumer := kit.Must[*lease.Consumer](t)(lease.NewConsumer(leasepg.New(pool), lease.Spec{Name: "tls", Per: backend.PerTopic, Topics: []string{"*"},
 				Handlers: []lease.Handler{lease.One("kind", func(context.Context, lease.Message[[]byte]) error { return nil })}}))
 			err := consumer.Run(t.Context())
 			if err == nil {

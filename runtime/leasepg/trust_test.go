@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -25,7 +26,7 @@ type cast struct {
 func distrustful(t *testing.T) *cast {
 	t.Helper()
 	c := &cast{admin: open(t, pgtest.DB(t))}
-	suffix := newID()[:8]
+	suffix := kit.ID()[:8]
 	ownerName := "owner_" + suffix
 	c.appName, c.strangerName = "app_"+suffix, "stranger_"+suffix
 	exec(t, c.admin, fmt.Sprintf(`CREATE ROLE %s LOGIN; CREATE ROLE %s LOGIN; CREATE ROLE %s LOGIN; CREATE SCHEMA leasegen AUTHORIZATION %[1]s`,
@@ -33,13 +34,13 @@ func distrustful(t *testing.T) *cast {
 	as := func(user string) *pgxpool.Pool {
 		cfg := c.admin.Config().Copy()
 		cfg.ConnConfig.User = user
-		pool := must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
+		pool := kit.Must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
 		t.Cleanup(pool.Close)
 		return pool
 	}
 	c.owner, c.app, c.stranger = as(ownerName), as(c.appName), as(c.strangerName)
 	_, err := leasepg.Migrate(t.Context(), c.owner)
-	ok(t, err)
+	kit.OK(t, err)
 	exec(t, c.owner, leasepg.Grants(c.appName))
 	return c
 }
@@ -63,9 +64,9 @@ func commands(t *testing.T, be *leasepg.Backend, consumer string) (errs []error)
 func TestOperatorRunsNoCode(t *testing.T) {
 	c := distrustful(t)
 	exec(t, c.admin, fmt.Sprintf("CREATE SCHEMA own AUTHORIZATION %s", c.appName))
-	mark := query[string](t, c.admin, "SELECT current_setting('data_directory')") + "/ran_" + newID()
+	mark := query[string](t, c.admin, "SELECT current_setting('data_directory')") + "/ran_" + kit.ID()
 	// A connection that stays: its temporary objects are there while the operator works.
-	conn := must[*pgxpool.Conn](t)(c.app.Acquire(t.Context()))
+	conn := kit.Must[*pgxpool.Conn](t)(c.app.Acquire(t.Context()))
 	defer conn.Release()
 	run := func(sql string) {
 		t.Helper()
@@ -87,7 +88,7 @@ func TestOperatorRunsNoCode(t *testing.T) {
 	}
 	run("CREATE TEMP TABLE first ()")
 	var temp string
-	ok(t, conn.QueryRow(t.Context(), "SELECT nspname FROM pg_namespace WHERE oid = pg_my_temp_schema()").Scan(&temp))
+	kit.OK(t, conn.QueryRow(t.Context(), "SELECT nspname FROM pg_namespace WHERE oid = pg_my_temp_schema()").Scan(&temp))
 	made(temp, "temporary")
 	run("CREATE TEMP VIEW v AS SELECT " + temp + ".temporary(1) AS id, 't'::text AS topic")
 	made("own", "viewed")
@@ -119,7 +120,7 @@ func TestOperatorRunsNoCode(t *testing.T) {
 		}
 	}
 	// What could not be counted is said, and no other consumer suffers.
-	for _, s := range must[[]operate.ConsumerStatus](t)(be.Status(t.Context())) {
+	for _, s := range kit.Must[[]operate.ConsumerStatus](t)(be.Status(t.Context())) {
 		if s.Resources != 2 || s.LagTotal != 0 || s.Note == "" {
 			t.Errorf("%+v", s)
 		}
@@ -140,30 +141,30 @@ func TestOperatorReadsTables(t *testing.T) {
 	lags := func(pool *pgxpool.Pool) string {
 		t.Helper()
 		var out []string
-		for _, s := range must[[]operate.ConsumerStatus](t)(leasepg.New(pool).Status(t.Context())) {
+		for _, s := range kit.Must[[]operate.ConsumerStatus](t)(leasepg.New(pool).Status(t.Context())) {
 			out = append(out, fmt.Sprintf("%s %d %v", s.Consumer, s.LagTotal, s.Note == ""))
 		}
 		return strings.Join(out, ", ")
 	}
-	equal(t, "as the role that the consumers run as", lags(c.app), "mine.t 5 true, own.t 7 true")
-	equal(t, "as a superuser", lags(c.admin), "mine.t 5 true, own.t 0 false")
+	kit.Equal(t, "as the role that the consumers run as", lags(c.app), "mine.t 5 true, own.t 7 true")
+	kit.Equal(t, "as a superuser", lags(c.admin), "mine.t 5 true, own.t 0 false")
 	// Moving a cursor by such a table is refused with the reason.
 	_, err := leasepg.New(c.admin).SetCursor(t.Context(), "own.t", "", operate.CursorTarget{Now: true})
 	if err == nil || !strings.Contains(err.Error(), "would run code of role "+c.appName) {
 		t.Errorf("cursor set -to now: %v", err)
 	}
 	_, err = leasepg.New(c.app).SetCursor(t.Context(), "own.t", "", operate.CursorTarget{Now: true})
-	ok(t, err)
+	kit.OK(t, err)
 
 	// A table that is locked is told of, and everything else is answered.
-	tx := must[pgx.Tx](t)(c.app.Begin(t.Context()))
+	tx := kit.Must[pgx.Tx](t)(c.app.Begin(t.Context()))
 	defer tx.Rollback(context.Background())
 	_, err = tx.Exec(t.Context(), "LOCK TABLE own.t")
-	ok(t, err)
-	equal(t, "with a locked table", lags(c.app), "mine.t 5 true, own.t 0 false")
-	ok(t, tx.Rollback(t.Context()))
+	kit.OK(t, err)
+	kit.Equal(t, "with a locked table", lags(c.app), "mine.t 5 true, own.t 0 false")
+	kit.OK(t, tx.Rollback(t.Context()))
 
 	// Row-level security would count some of the rows for all.
 	exec(t, c.admin, "ALTER TABLE mine.t ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON mine.t USING (id = 1)")
-	equal(t, "with hidden rows", lags(c.app), "mine.t 0 false, own.t 0 true")
+	kit.Equal(t, "with hidden rows", lags(c.app), "mine.t 0 false, own.t 0 true")
 }

@@ -108,7 +108,7 @@ func (t handlerTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.Co
 
 var errAbandoned = errors.New("the handler rolled its transaction back; a handler that fails returns an error")
 
-// Commit stores progress and commits, or rolls back when the lease has a newer epoch.
+// Commit stores progress and commits. If the lease is not held under its epoch any more, it rolls back.
 func (t *effects) Commit(ctx context.Context, session, consumer string, p backend.Progress) error {
 	if t.abandoned.Load() {
 		_ = t.Rollback(ctx) // the error that matters is the handler's

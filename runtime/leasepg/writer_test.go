@@ -9,13 +9,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
 func TestSingleWriter(t *testing.T) {
 	_, pool := migrated(t)
 	begin := func() pgx.Tx {
-		tx := must[pgx.Tx](t)(pool.Begin(t.Context()))
+		tx := kit.Must[pgx.Tx](t)(pool.Begin(t.Context()))
 		t.Cleanup(func() { _ = tx.Rollback(t.Context()) })
 		return tx
 	}
@@ -27,12 +28,12 @@ func TestSingleWriter(t *testing.T) {
 		{"rollback", func(tx pgx.Tx) error { return tx.Rollback(t.Context()) }},
 	} {
 		first, second, apart := begin(), begin(), begin()
-		ok(t, leasepg.SingleWriter(t.Context(), first, "account/1"))
-		ok(t, leasepg.SingleWriter(t.Context(), first, "account/1")) // once more is the same
-		ok(t, leasepg.SingleWriter(t.Context(), apart, "account/2")) // does not wait
+		kit.OK(t, leasepg.SingleWriter(t.Context(), first, "account/1"))
+		kit.OK(t, leasepg.SingleWriter(t.Context(), first, "account/1")) // once more is the same
+		kit.OK(t, leasepg.SingleWriter(t.Context(), apart, "account/2")) // does not wait
 		went := make(chan error, 1)
 		go func() { went <- leasepg.SingleWriter(t.Context(), second, "account/1") }()
-		eventually(t, "the second waits", func() bool {
+		kit.Eventually(t, "the second waits", func() bool {
 			return query[int64](t, pool, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") == 1
 		})
 		select {
@@ -40,17 +41,17 @@ func TestSingleWriter(t *testing.T) {
 			t.Fatalf("%s: the second did not wait: %v", end.name, err)
 		default:
 		}
-		ok(t, end.end(first))
-		ok(t, <-went)
-		ok(t, second.Rollback(t.Context()))
-		ok(t, apart.Rollback(t.Context()))
+		kit.OK(t, end.end(first))
+		kit.OK(t, <-went)
+		kit.OK(t, second.Rollback(t.Context()))
+		kit.OK(t, apart.Rollback(t.Context()))
 	}
 }
 
 func TestSingleWriterKeepsToLockTimeout(t *testing.T) {
 	_, pool := migrated(t)
 	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		ok(t, leasepg.SingleWriter(t.Context(), tx, "k"))
+		kit.OK(t, leasepg.SingleWriter(t.Context(), tx, "k"))
 		return pgx.BeginFunc(t.Context(), pool, func(other pgx.Tx) error {
 			if _, err := other.Exec(t.Context(), "SET LOCAL lock_timeout = '50ms'"); err != nil {
 				return err

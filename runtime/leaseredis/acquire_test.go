@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -42,28 +43,28 @@ func TestARepeatedAttemptGetsNoMoreThanItAskedFor(t *testing.T) {
 	lost := &losing{}
 	c.AddHook(lost)
 	be := on(c, name, leaseredis.WithTags(2), leaseredis.WithLogger(discard))
-	id, _ := member(t, be, time.Hour, topical)
+	id := kit.Join(t, be, topical, time.Hour)
 	topics := map[int][]string{}
-	for _, topic := range topicNames(40) {
+	for _, topic := range kit.Topics(40) {
 		topics[tagOf(topic, 2)] = append(topics[tagOf(topic, 2)], topic)
 	}
-	req := request(id, topical, 5)
+	req := id.Request(5)
 	first := tagOf(req.Attempt, 2) // the tag that the attempt begins at
-	ok(t, be.Register(t.Context(), topical, topics[1-first][:9]))
-	ok(t, be.Register(t.Context(), topical, topics[first][:1]))
-	acquire(t, be, id, topical, 10)
+	kit.OK(t, be.Register(t.Context(), topical, topics[1-first][:9]))
+	kit.OK(t, be.Register(t.Context(), topical, topics[first][:1]))
+	id.Acquires(10)
 	held := survey(t, be, topical).Members[0].Owned
-	equal(t, "held before", held, 10)
-	ok(t, be.Register(t.Context(), topical, topics[1-first][9:14])) // there is something free at the second tag only
+	kit.Equal(t, "held before", held, 10)
+	kit.OK(t, be.Register(t.Context(), topical, topics[1-first][9:14])) // there is something free at the second tag only
 	lost.after.Store(2)
 	if _, err := be.Acquire(t.Context(), req); err == nil {
 		t.Fatal("no reply was lost")
 	}
-	ok(t, be.Register(t.Context(), topical, topics[first][1:9])) // and now at the first one, too
-	gs := must[[]backend.Grant](t)(be.Acquire(t.Context(), req))
-	equal(t, "granted", len(gs), 5)
+	kit.OK(t, be.Register(t.Context(), topical, topics[first][1:9])) // and now at the first one, too
+	gs := kit.Must[[]backend.Grant](t)(be.Acquire(t.Context(), req))
+	kit.Equal(t, "granted", len(gs), 5)
 	for _, g := range gs {
-		equal(t, "tag of "+g.Resource, tagOf(g.Resource, 2), 1-first)
+		kit.Equal(t, "tag of "+g.Resource, tagOf(g.Resource, 2), 1-first)
 	}
-	equal(t, "held after", survey(t, be, topical).Members[0].Owned, 15)
+	kit.Equal(t, "held after", survey(t, be, topical).Members[0].Owned, 15)
 }

@@ -3,7 +3,6 @@ package leaseredis
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/sha1"
 	"encoding/hex"
 	"errors"
@@ -19,16 +18,13 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
-	"github.com/leasegen/leasegen/runtime/operate"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
-// actor is a session of a process, driven call by call.
+// actor is a session of a process, with what only this backend has.
 type actor struct {
 	*Backend
-	t    testing.TB
-	id   string
-	info backend.ConsumerInfo
-	seq  int64
+	*kit.Actor
 }
 
 func perTopic() backend.ConsumerInfo {
@@ -53,111 +49,57 @@ func eachSpread(t *testing.T, test func(t *testing.T, a *actor)) {
 	}
 }
 
-func randomID() string {
-	var b [16]byte
-	rand.Read(b[:])
-	return hex.EncodeToString(b[:])
-}
-
 // join opens a session for a consumer.
 func join(t testing.TB, be *Backend, info backend.ConsumerInfo) *actor {
 	t.Helper()
-	a := &actor{Backend: be, t: t, id: randomID(), info: info}
-	s, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: a.id, TTL: time.Hour, Consumers: []string{info.Name}, Host: "h", PID: 1})
-	check(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		s.Close(ctx)
-	})
-	return a
+	return &actor{be, kit.Join(t, be, info, time.Hour)}
 }
 
 // another is a second process of the same consumer.
 func (a *actor) another() *actor {
 	be := New(a.client, WithNamespace(a.namespace), WithLogger(slog.New(slog.DiscardHandler)))
-	return join(a.t, be, a.info)
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func same[T comparable](t testing.TB, what string, got, want T) {
-	t.Helper()
-	if got != want {
-		t.Fatalf("%s: got %v, want %v", what, got, want)
-	}
+	return join(a.T, be, a.Info)
 }
 
 // publishes n messages on each topic, with their number as key.
 func (a *actor) publishes(n int, topics ...string) {
-	a.t.Helper()
+	a.T.Helper()
 	var es []backend.Event
 	for _, topic := range topics {
 		for i := range n {
 			es = append(es, backend.Event{Topic: topic, Key: fmt.Sprint("k", i), Kind: "order", Payload: fmt.Appendf(nil, `{"n":%d}`, i)})
 		}
 	}
-	check(a.t, a.Publish(a.t.Context(), es))
+	kit.OK(a.T, a.Publish(a.T.Context(), es))
 }
 
 // takes acquires up to n resources, once those named are known.
 func (a *actor) takes(n int, resources ...string) []backend.Grant {
-	a.t.Helper()
-	check(a.t, a.Register(a.t.Context(), a.info, append([]string{}, resources...)))
-	gs, err := a.Acquire(a.t.Context(), backend.AcquireRequest{Session: a.id, Consumer: a.info, Max: n, Attempt: randomID()})
-	check(a.t, err)
+	a.T.Helper()
+	kit.OK(a.T, a.Register(a.T.Context(), a.Info, append([]string{}, resources...)))
+	gs := a.Acquires(n)
 	slices.SortFunc(gs, func(a, b backend.Grant) int { return strings.Compare(a.Resource, b.Resource) })
 	return gs
 }
 
 func (a *actor) takesOne(resource string) backend.Grant {
-	a.t.Helper()
+	a.T.Helper()
 	gs := a.takes(1, resource)
 	if len(gs) != 1 {
-		a.t.Fatalf("acquired %d leases, want 1", len(gs))
+		a.T.Fatalf("acquired %d leases, want 1", len(gs))
 	}
 	return gs[0]
 }
 
 func (a *actor) reads(g backend.Grant, n int) backend.Fetched {
-	a.t.Helper()
-	fs, err := a.Fetch(a.t.Context(), backend.FetchRequest{Consumer: a.info, MaxPayload: 1 << 20, Items: []backend.FetchItem{{Resource: g.Resource, From: g.Cursor, Limit: n}}})
-	check(a.t, err)
-	return fs[0]
+	a.T.Helper()
+	return a.Reads(g.Resource, g.Cursor, n)
 }
 
 // next numbers a progress.
 func (a *actor) next(g backend.Grant, p backend.Progress) backend.Progress {
-	a.seq++
-	p.Ref, p.Seq = g.Ref, a.seq
-	return p
-}
-
-func (a *actor) commits(ps ...backend.Progress) {
-	a.t.Helper()
-	fenced, err := a.Commit(a.t.Context(), a.id, a.info.Name, ps)
-	check(a.t, err)
-	if len(fenced) > 0 {
-		a.t.Fatalf("fenced: %v", fenced)
-	}
-}
-
-func (a *actor) dead() []operate.DeadLetterInfo {
-	a.t.Helper()
-	ds, err := a.DeadLetters(a.t.Context(), operate.DeadLetterFilter{Consumer: a.info.Name})
-	check(a.t, err)
-	return ds
-}
-
-func (a *actor) due() backend.Parked {
-	a.t.Helper()
-	p, err := a.FetchParked(a.t.Context(), backend.ParkedRequest{Session: a.id, Consumer: a.info, Limit: 1000, MaxPayload: 1 << 20})
-	check(a.t, err)
+	a.Seq++
+	p.Ref, p.Seq = g.Ref, a.Seq
 	return p
 }
 
@@ -171,9 +113,9 @@ func (a *actor) ids(ms []backend.Raw) []string {
 
 // key is a plain key under the tag of a lease.
 func (a *actor) key(resource, name string) string {
-	sh, err := a.shape(a.t.Context())
-	check(a.t, err)
-	return a.prefix(sh.leaseTag(a.info.Name, resource)) + name
+	sh, err := a.shape(a.T.Context())
+	kit.OK(a.T, err)
+	return a.prefix(sh.leaseTag(a.Info.Name, resource)) + name
 }
 
 var errReplyLost = errors.New("read: connection reset by peer")
@@ -295,7 +237,7 @@ func again(t testing.TB, faults *faulty, f func() error) {
 		}
 		err = f()
 	}
-	check(t, err)
+	kit.OK(t, err)
 	if faults.lost == before {
 		t.Fatal("no reply was lost")
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -31,32 +32,32 @@ func BenchmarkLeases(b *testing.B) {
 			}
 			for range b.N {
 				be := on(c, redistest.Namespace(b), leaseredis.WithTags(tags))
-				topics := topicNames(n)
-				register := func() { ok(b, be.Register(ctx, topical, topics)) }
+				topics := kit.Topics(n)
+				register := func() { kit.OK(b, be.Register(ctx, topical, topics)) }
 				timed("register", register)
 				timed("register-again", register)
 				var gs []backend.Grant
 				take := func(session string) func() {
 					return func() {
-						gs = acquire(b, be, session, topical, n)
-						equal(b, "granted", len(gs), n)
+						gs = kit.Acting(b, be, session, topical).Acquires(n)
+						kit.Equal(b, "granted", len(gs), n)
 					}
 				}
-				dead, _ := member(b, be, 3*time.Second, topical)
-				timed("acquire", take(dead))
-				next, s := member(b, be, time.Hour, topical)
-				eventually(b, "the session expires", func() bool { return survey(b, be, topical).Free == n })
+				dead := kit.Join(b, be, topical, 3*time.Second)
+				timed("acquire", take(dead.ID))
+				next := kit.Join(b, be, topical, time.Hour)
+				kit.Eventually(b, "the session expires", func() bool { return survey(b, be, topical).Free == n })
 				timed("survey", func() { survey(b, be, topical) })
-				timed("take-over", take(next))
-				timed("release", func() { ok(b, be.Release(ctx, next, topical.Name, refs(gs))) })
-				take(next)()
-				timed("close", func() { ok(b, s.Close(ctx)) })
+				timed("take-over", take(next.ID))
+				timed("release", func() { kit.OK(b, be.Release(ctx, next.ID, topical.Name, kit.Refs(gs))) })
+				take(next.ID)()
+				timed("close", func() { kit.OK(b, next.Session.Close(ctx)) })
 			}
 			for what, d := range took {
 				b.ReportMetric(float64(d.Microseconds())/1000/float64(b.N), what+"-ms")
 			}
 			var longest time.Duration
-			for _, l := range must[[]redis.SlowLog](b)(c.SlowLogGet(ctx, 1000).Result()) {
+			for _, l := range kit.Must[[]redis.SlowLog](b)(c.SlowLogGet(ctx, 1000).Result()) {
 				longest = max(longest, l.Duration)
 			}
 			b.ReportMetric(float64(longest.Microseconds())/1000, "longest-script-ms")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -23,9 +24,9 @@ import (
 // infoNumber is a number that the server tells of itself.
 func infoNumber(t testing.TB, c *redis.Client, section, name string) int64 {
 	t.Helper()
-	for line := range strings.Lines(must[string](t)(c.Info(t.Context(), section).Result())) {
+	for line := range strings.Lines(kit.Must[string](t)(c.Info(t.Context(), section).Result())) {
 		if v, found := strings.CutPrefix(strings.TrimSpace(line), name+":"); found {
-			return must[int64](t)(strconv.ParseInt(v, 10, 64))
+			return kit.Must[int64](t)(strconv.ParseInt(v, 10, 64))
 		}
 	}
 	t.Fatalf("the server does not tell its %s", name)
@@ -65,7 +66,7 @@ func TestReadsAreBoundedInBytesFromTheFirstOn(t *testing.T) {
 		if i < n/4 {
 			xadd(t, c, names[i], "payload", body)
 			for range 4 {
-				ok(t, be.Publish(t.Context(), []backend.Event{{Topic: names[i], Kind: "k", Payload: body}}))
+				kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: names[i], Kind: "k", Payload: body}}))
 			}
 		}
 	}
@@ -74,7 +75,7 @@ func TestReadsAreBoundedInBytesFromTheFirstOn(t *testing.T) {
 	group.Name = "group"
 	whole := grouped
 	whole.Name = "whole"
-	ok(t, be.Register(t.Context(), whole, nil))
+	kit.OK(t, be.Register(t.Context(), whole, nil))
 	for _, info := range []backend.ConsumerInfo{streams, group, topical, whole} {
 		resources := names
 		if info.Per == backend.PerGroup {
@@ -92,7 +93,7 @@ func TestReadsAreBoundedInBytesFromTheFirstOn(t *testing.T) {
 				req.Items = append(req.Items, backend.FetchItem{Resource: r, From: at[r], Limit: 100})
 			}
 			var fs []backend.Fetched
-			size := sent(t, c, func() { fs = must[[]backend.Fetched](t)(be.Fetch(t.Context(), req)) })
+			size := sent(t, c, func() { fs = kit.Must[[]backend.Fetched](t)(be.Fetch(t.Context(), req)) })
 			if size > 48*mega {
 				t.Fatalf("%s: one Fetch had the server send %d MB", info.Name, size/mega)
 			}
@@ -110,8 +111,8 @@ func TestReadsAreBoundedInBytesFromTheFirstOn(t *testing.T) {
 		}
 	}
 	size := sent(t, c, func() {
-		must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
-		must[[]operate.CursorStatus](t)(be.Cursors(t.Context(), "whole", "", 0))
+		kit.Must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
+		kit.Must[[]operate.CursorStatus](t)(be.Cursors(t.Context(), "whole", "", 0))
 	})
 	if size > mega {
 		t.Errorf("status and cursors had the server send %d bytes: it counts what it does not read", size)
@@ -124,33 +125,33 @@ func TestLagIsCountedInSmallSteps(t *testing.T) {
 	c := s.Client(t)
 	be := on(c, "lg", leaseredis.WithTags(1), leaseredis.WithLogger(discard))
 	info := ofStreams(backend.PerTopic, "large", "many")
-	session, _ := member(t, be, time.Hour, info)
-	ok(t, be.Register(t.Context(), info, nil))
-	gs := acquire(t, be, session, info, 2)
+	session := kit.Join(t, be, info, time.Hour)
+	kit.OK(t, be.Register(t.Context(), info, nil))
+	gs := session.Acquires(2)
 	add := func(stream string, n int, body []byte) {
 		pipe := c.Pipeline()
 		for range n {
 			pipe.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, Values: []any{"payload", body}})
 		}
-		_ = must[[]redis.Cmder](t)(pipe.Exec(t.Context()))
+		_ = kit.Must[[]redis.Cmder](t)(pipe.Exec(t.Context()))
 	}
 	add("large", 30, bytes.Repeat([]byte("x"), mega))
 	add("many", 5000, []byte("x"))
 	for _, g := range gs {
-		f := fetch(t, be, info, g.Resource, nil, 3)
-		must[[]string](t)(be.Commit(t.Context(), session, info.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Cut(3)}}))
+		f := kit.Fetch(t, be, info, g.Resource, nil, 3)
+		kit.Must[[]string](t)(be.Commit(t.Context(), session.ID, info.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Cut(3)}}))
 	}
 	add("many", 500, []byte("x"))
 	var cs []operate.CursorStatus
-	if size := sent(t, c, func() { cs = must[[]operate.CursorStatus](t)(be.Cursors(t.Context(), info.Name, "", 0)) }); size > mega {
+	if size := sent(t, c, func() { cs = kit.Must[[]operate.CursorStatus](t)(be.Cursors(t.Context(), info.Name, "", 0)) }); size > mega {
 		t.Errorf("the server sent %d bytes to count entries", size)
 	}
 	lag := map[string]int64{}
 	for _, l := range cs {
 		lag[l.Resource] = l.Lag
 	}
-	equal(t, "lag of large", lag["large"], 27)
-	equal(t, "lag of many", lag["many"], 5497)
+	kit.Equal(t, "lag of large", lag["large"], 27)
+	kit.Equal(t, "lag of many", lag["many"], 5497)
 }
 
 // feedRuns is how often the feed's script ran: of what runs here it alone asks for the first of a sorted set.
@@ -162,11 +163,11 @@ func feedRuns(t testing.TB, c *redis.Client) int64 {
 // commandCalls is how often commands were carried out, in scripts too.
 func commandCalls(t testing.TB, c *redis.Client, commands ...string) (calls int64) {
 	t.Helper()
-	for line := range strings.Lines(must[string](t)(c.Info(t.Context(), "commandstats").Result())) {
+	for line := range strings.Lines(kit.Must[string](t)(c.Info(t.Context(), "commandstats").Result())) {
 		for _, name := range commands {
 			if v, found := strings.CutPrefix(line, "cmdstat_"+name+":calls="); found {
 				n, _, _ := strings.Cut(v, ",")
-				calls += must[int64](t)(strconv.ParseInt(n, 10, 64))
+				calls += kit.Must[int64](t)(strconv.ParseInt(n, 10, 64))
 			}
 		}
 	}
@@ -188,14 +189,14 @@ func TestIdleStreamsAndStandbysAskLittle(t *testing.T) {
 		var n atomic.Int64
 		spec := lease.Spec{Name: "c", Per: backend.PerTopic, Source: leaseredis.StreamSource{Names: names, DefaultKind: "k"}, Handlers: []lease.Handler{noop("k", &n)}}
 		run(t, be, spec)
-		eventually(t, "all that was there", func() bool { return n.Load() == 1000 })
+		kit.Eventually(t, "all that was there", func() bool { return n.Load() == 1000 })
 		time.Sleep(3 * time.Second) // the first looks
 		got := asked(t, c, func() { time.Sleep(2 * time.Second) })
 		if got > 2*100 { // 240 each second, before
 			t.Errorf("1,000 idle streams cost %d commands in two seconds", got)
 		}
 		xadd(t, c, names[7], "i", 1)
-		eventually(t, "what came", func() bool { return n.Load() == 1001 })
+		kit.Eventually(t, "what came", func() bool { return n.Load() == 1001 })
 	})
 	t.Run("standbys", func(t *testing.T) {
 		const processes, published = 20, 200
@@ -205,10 +206,12 @@ func TestIdleStreamsAndStandbysAskLittle(t *testing.T) {
 			run(t, be, lease.Spec{Name: "g", Per: backend.PerGroup, Topics: []string{"*"}, Handlers: []lease.Handler{noop("k", &n)}})
 		}
 		be := on(c, "b", leaseredis.WithLogger(discard))
-		publish := func() { ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "t", Kind: "k", Payload: []byte("1")}})) }
+		publish := func() {
+			kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "t", Kind: "k", Payload: []byte("1")}}))
+		}
 		publish()
-		eventually(t, "it is handled", func() bool { return n.Load() == 1 })
-		eventually(t, "all stand by", func() bool {
+		kit.Eventually(t, "it is handled", func() bool { return n.Load() == 1 })
+		kit.Eventually(t, "all stand by", func() bool {
 			return survey(t, be, backend.ConsumerInfo{Name: "g"}).Members != nil && len(survey(t, be, backend.ConsumerInfo{Name: "g"}).Members) == processes
 		})
 		before := feedRuns(t, c)
@@ -218,7 +221,7 @@ func TestIdleStreamsAndStandbysAskLittle(t *testing.T) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		took := time.Since(began)
-		eventually(t, "all are handled", func() bool { return n.Load() == 1+published })
+		kit.Eventually(t, "all are handled", func() bool { return n.Load() == 1+published })
 		runs := feedRuns(t, c) - before
 		// Its owner looks for each, and the others every two seconds. Before: each of them for each.
 		if most := int64(2*published) + processes*(2+int64(took/time.Second)); runs > most {
@@ -236,7 +239,7 @@ func TestPublishingLeavesNoKeyForEach(t *testing.T) {
 		for range 4 {
 			wg.Go(func() {
 				for range 50 {
-					if err := be.Publish(t.Context(), events("x", 1)); err != nil {
+					if err := be.Publish(t.Context(), kit.Events("x", 1)); err != nil {
 						t.Error(err)
 					}
 				}
@@ -244,9 +247,9 @@ func TestPublishingLeavesNoKeyForEach(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	equal(t, "published", c.XLen(t.Context(), "{"+ns+"0}:t:x").Val(), 400)
-	keys := must[[]string](t)(c.Keys(t.Context(), "{"+ns+"0}:pub:*").Result())
-	equal(t, "keys", len(keys), len(publishers))
+	kit.Equal(t, "published", c.XLen(t.Context(), "{"+ns+"0}:t:x").Val(), 400)
+	keys := kit.Must[[]string](t)(c.Keys(t.Context(), "{"+ns+"0}:pub:*").Result())
+	kit.Equal(t, "keys", len(keys), len(publishers))
 	for _, key := range keys {
 		if n := c.HLen(t.Context(), key).Val(); n > 10 { // four at once
 			t.Errorf("%d attempts are kept", n)
@@ -291,7 +294,7 @@ func TestLossesOnStreamsOfOthersAreTold(t *testing.T) {
 			stream := ns + "s"
 			add := func(n int, id string) {
 				for range n {
-					ok(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, ID: id, Values: []any{"payload", "1"}}).Err())
+					kit.OK(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, ID: id, Values: []any{"payload", "1"}}).Err())
 				}
 			}
 			var log logBook
@@ -300,7 +303,7 @@ func TestLossesOnStreamsOfOthersAreTold(t *testing.T) {
 			hold := make(chan struct{})
 			start := func() (stop func()) {
 				be := on(redistest.Shared(t).Client(t), ns, log.option(), leaseredis.WithObserver(&o))
-				consumer := must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{Name: "c", Per: per, Batch: 10, Source: leaseredis.StreamSource{Names: []string{stream, ns + "other"}, DefaultKind: "k"},
+				consumer := kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, lease.Spec{Name: "c", Per: per, Batch: 10, Source: leaseredis.StreamSource{Names: []string{stream, ns + "other"}, DefaultKind: "k"},
 					Handlers: []lease.Handler{lease.Batch("k", func(ctx context.Context, ms []lease.Message[[]byte]) error {
 						handled.Add(int64(len(ms)))
 						select {
@@ -312,25 +315,25 @@ func TestLossesOnStreamsOfOthersAreTold(t *testing.T) {
 				ctx, cancel := context.WithCancel(context.Background())
 				done := make(chan error, 1)
 				go func() { done <- consumer.Run(ctx) }()
-				return func() { cancel(); ok(t, <-done) }
+				return func() { cancel(); kit.OK(t, <-done) }
 			}
 			close(hold)
 			stop := start()
 			add(200, "*")
-			eventually(t, "the first are handled", func() bool { return handled.Load() == 200 })
-			key := must[[]string](t)(c.Keys(t.Context(), "{"+ns+"*}:reads:c").Result())
-			eventually(t, "it is stored what was read", func() bool {
-				key = must[[]string](t)(c.Keys(t.Context(), "{"+ns+"*}:reads:c").Result())
+			kit.Eventually(t, "the first are handled", func() bool { return handled.Load() == 200 })
+			key := kit.Must[[]string](t)(c.Keys(t.Context(), "{"+ns+"*}:reads:c").Result())
+			kit.Eventually(t, "it is stored what was read", func() bool {
+				key = kit.Must[[]string](t)(c.Keys(t.Context(), "{"+ns+"*}:reads:c").Result())
 				return len(key) == 1 && strings.HasSuffix(c.HGet(t.Context(), key[0], stream).Val(), " 200")
 			})
-			ok(t, c.XTrimMaxLen(t.Context(), stream, 5).Err()) // of what was read
+			kit.OK(t, c.XTrimMaxLen(t.Context(), stream, 5).Err()) // of what was read
 			stop()
 			add(300, "*")
-			ok(t, c.XTrimMaxLen(t.Context(), stream, 50).Err())
+			kit.OK(t, c.XTrimMaxLen(t.Context(), stream, 50).Err())
 			stop = start()
-			eventually(t, "what is left is handled", func() bool { return handled.Load() == 250 })
-			eventually(t, "the rest is told", func() bool { return o.missed() == 250 })
-			equal(t, "warnings", log.count("before they were read"), 1)
+			kit.Eventually(t, "what is left is handled", func() bool { return handled.Load() == 250 })
+			kit.Eventually(t, "the rest is told", func() bool { return o.missed() == 250 })
+			kit.Equal(t, "warnings", log.count("before they were read"), 1)
 			// Another one under that name.
 			last := c.XInfoStream(t.Context(), stream).Val().LastGeneratedID
 			ms, _, _ := strings.Cut(last, "-")
@@ -340,8 +343,8 @@ func TestLossesOnStreamsOfOthersAreTold(t *testing.T) {
 				pipe.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, ID: fmt.Sprint("5-", i+1), Values: []any{"payload", "2"}})
 			}
 			pipe.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, ID: ms + "9-0", Values: []any{"payload", "2"}})
-			_ = must[[]redis.Cmder](t)(pipe.Exec(t.Context()))
-			eventually(t, "the new ones are handled", func() bool { return handled.Load() >= 250+21 })
+			_ = kit.Must[[]redis.Cmder](t)(pipe.Exec(t.Context()))
+			kit.Eventually(t, "the new ones are handled", func() bool { return handled.Load() >= 250+21 })
 			stop()
 		})
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -91,7 +92,7 @@ func TestNothingIsLostOverAnUnreliableNetwork(t *testing.T) {
 		var on atomic.Bool
 		status := func() operate.ConsumerStatus {
 			st, err := a.Status(t.Context())
-			check(t, err)
+			kit.OK(t, err)
 			for _, s := range st {
 				if s.Consumer == "orders" {
 					return s
@@ -117,7 +118,7 @@ func TestNothingIsLostOverAnUnreliableNetwork(t *testing.T) {
 			c, err := lease.NewConsumer(be, lease.Spec{Name: "orders", Per: backend.PerTopic, Topics: []string{"*"}, Batch: 10, TTL: time.Minute,
 				Handlers: []lease.Handler{lease.One("k", handle)}, Retry: lease.Retry{Max: 4, Min: time.Millisecond, Cap: 5 * time.Millisecond}},
 				lease.WithLogger(slog.New(slog.DiscardHandler)))
-			check(t, err)
+			kit.OK(t, err)
 			running.Go(func() {
 				if err := c.Run(ctx); err != nil {
 					t.Error(err)
@@ -127,7 +128,7 @@ func TestNothingIsLostOverAnUnreliableNetwork(t *testing.T) {
 		eventually("started", func(s operate.ConsumerStatus) bool { return s.Members == 2 })
 		on.Store(true)
 		for i := range n {
-			check(t, lease.Publish(t.Context(), a, fmt.Sprint("topic", i%3), typ, []numbered{{i}}))
+			kit.OK(t, lease.Publish(t.Context(), a, fmt.Sprint("topic", i%3), typ, []numbered{{i}}))
 		}
 		eventually("drained", func(s operate.ConsumerStatus) bool { return s.LagTotal == 0 && s.ParkedKeys == 0 })
 		on.Store(false)
@@ -135,16 +136,16 @@ func TestNothingIsLostOverAnUnreliableNetwork(t *testing.T) {
 		running.Wait()
 		dead := map[int]int{}
 		ds, err := a.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "orders"})
-		check(t, err)
+		kit.OK(t, err)
 		for _, d := range ds {
 			one, err := a.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "orders", IDs: []string{d.ID}})
-			check(t, err)
+			kit.OK(t, err)
 			var p numbered
 			if _, err := fmt.Sscanf(string(one[0].Payload), `{"N":%d}`, &p.N); err != nil {
 				t.Fatal(err)
 			}
 			dead[p.N]++
-			same(t, fmt.Sprint("attempts of ", p.N), d.Attempts, 4)
+			kit.Equal(t, fmt.Sprint("attempts of ", p.N), d.Attempts, 4)
 		}
 		for i := range n {
 			if handled[i] == 0 && dead[i] == 0 || dead[i] > 1 || dead[i] == 1 && i%20 != 3 {

@@ -320,16 +320,11 @@ func (ch *checker) checkRights(ctx context.Context, consumers []backend.Consumer
 		}
 		return nil
 	}
-	// Where the namespace is not created yet, its first tag is the one that is sure to be used.
-	tags := 1
+	sh := ch.first()
 	if s := ch.shaped.Load(); s != nil {
-		tags = s.tags
-	} else if ch.wanted.tags > 0 {
-		tags = ch.wanted.tags
-	} else if ch.clustered() {
-		tags = defaultTagsNodes
+		sh = *s
 	}
-	for tag := range tags {
+	for tag := range sh.tags {
 		p := ch.prefix(tag)
 		if err := ch.tryCommands(ctx, p+"probe", p+"none", p+"news", func(command string, err error) error {
 			return note(command, p+"*", p+"news", err)
@@ -337,9 +332,8 @@ func (ch *checker) checkRights(ctx context.Context, consumers []backend.Consumer
 			return err
 		}
 	}
-	if err := ch.tryHints(ctx, ch.prefix(0)+"news", func(err error) error {
-		return note("subscribe", "", ch.prefix(0)+"news", err)
-	}); err != nil {
+	news := ch.prefix(0) + "news"
+	if err := note("subscribe", "", news, ch.tryHints(ctx, news)); err != nil {
 		return err
 	}
 	for _, info := range consumers {
@@ -469,12 +463,12 @@ func errOtherKind(now backend.ConsumerInfo, was string) error {
 }
 
 // tryHints subscribes to a channel and leaves it again.
-func (ch *checker) tryHints(ctx context.Context, channel string, each func(error) error) error {
+func (ch *checker) tryHints(ctx context.Context, channel string) error {
 	_, err := within(ctx, func(ctx context.Context) (struct{}, error) {
 		sub := ch.client.Subscribe(ctx, channel)
 		defer sub.Close()
 		_, err := sub.ReceiveTimeout(ctx, nodeTime)
 		return struct{}{}, err
 	})
-	return each(err)
+	return err
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -44,7 +45,7 @@ func TestCheckRefusesMisuse(t *testing.T) {
 		opts = append([]leaseredis.Option{leaseredis.WithNamespace(redistest.Namespace(t))}, opts...)
 		return leaseredis.New(c, opts...).Check(t.Context(), []backend.ConsumerInfo{info})
 	}
-	ok(t, check(topical))
+	kit.OK(t, check(topical))
 	refused(t, check(topical, leaseredis.WithTags(0)), "WithTags(0)", "1 and 256")
 	refused(t, check(topical, leaseredis.WithSlots(1<<20)), "WithSlots(1048576)")
 	refused(t, check(topical, leaseredis.WithNamespace("A{b}")), "WithNamespace", "lower-case")
@@ -57,14 +58,14 @@ func TestCheckRefusesMisuse(t *testing.T) {
 func TestCheckKnowsTheShapeOfTheNamespace(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
 	name := redistest.Namespace(t) + "-"
-	ok(t, on(c, name, leaseredis.WithTags(13), leaseredis.WithSlots(16)).Check(t.Context(), nil))
-	ok(t, on(c, name).Check(t.Context(), nil))
+	kit.OK(t, on(c, name, leaseredis.WithTags(13), leaseredis.WithSlots(16)).Check(t.Context(), nil))
+	kit.OK(t, on(c, name).Check(t.Context(), nil))
 	refused(t, on(c, name, leaseredis.WithTags(3)).Check(t.Context(), nil), name, "13 tags", "WithTags(3)")
 	refused(t, on(c, name, leaseredis.WithSlots(8)).Check(t.Context(), nil), name, "16 slots", "WithSlots(8)")
 	// {x12} is the 13th tag of x and the third of x1.
 	refused(t, on(c, name+"1", leaseredis.WithTags(3)).Check(t.Context(), nil), name+"1", "belongs to namespace")
 
-	ok(t, c.HSet(t.Context(), "{"+name+"0}:meta", "layout", "7").Err())
+	kit.OK(t, c.HSet(t.Context(), "{"+name+"0}:meta", "layout", "7").Err())
 	refused(t, on(c, name).Check(t.Context(), nil), "layout 7", "update leasegen")
 }
 
@@ -74,13 +75,13 @@ func TestCheckKnowsWhatAConsumerWas(t *testing.T) {
 	be := on(redistest.Shared(t).Client(t), redistest.Namespace(t), leaseredis.WithTags(3))
 	streams := backend.ConsumerInfo{Name: "s", Per: backend.PerGroup, Source: leaseredis.StreamSource{Names: []string{"a"}}}
 	for _, info := range []backend.ConsumerInfo{topical, streams} {
-		ok(t, be.Check(t.Context(), []backend.ConsumerInfo{info}))
-		ok(t, be.Register(t.Context(), info, nil))
-		ok(t, be.Check(t.Context(), []backend.ConsumerInfo{info}))
+		kit.OK(t, be.Check(t.Context(), []backend.ConsumerInfo{info}))
+		kit.OK(t, be.Register(t.Context(), info, nil))
+		kit.OK(t, be.Check(t.Context(), []backend.ConsumerInfo{info}))
 	}
 	changed := topical
 	changed.Topics, changed.TTL, changed.From = []string{"other"}, time.Hour, backend.FromNow
-	ok(t, be.Check(t.Context(), []backend.ConsumerInfo{changed, {Name: "new", Per: backend.PerCluster}}))
+	kit.OK(t, be.Check(t.Context(), []backend.ConsumerInfo{changed, {Name: "new", Per: backend.PerCluster}}))
 
 	changed.Per = backend.PerPartition
 	refused(t, be.Check(t.Context(), []backend.ConsumerInfo{streams, changed}), topical.Name, "is per topic", "now it is per partition", "leasegen forget "+topical.Name)
@@ -95,7 +96,7 @@ func logged(t *testing.T, s *redistest.Server) string {
 	var log bytes.Buffer
 	be := on(s.Client(t), redistest.Namespace(t), leaseredis.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	for range 3 {
-		ok(t, be.Check(t.Context(), nil))
+		kit.OK(t, be.Check(t.Context(), nil))
 	}
 	return log.String()
 }
@@ -106,11 +107,11 @@ func TestCheckLooksAtTheServersSettings(t *testing.T) {
 	}
 	s := redistest.Start(t, redistest.Config("maxmemory", "100mb"), redistest.Config("maxmemory-policy", "allkeys-lru"))
 	refused(t, on(s.Client(t), "x").Check(t.Context(), nil), "the server "+s.Addr()+" evicts", "allkeys-lru", "noeviction")
-	equal(t, "keys written before the refusal", s.Client(t).DBSize(t.Context()).Val(), 0)
+	kit.Equal(t, "keys written before the refusal", s.Client(t).DBSize(t.Context()).Val(), 0)
 
-	set := func(name, value string) { ok(t, s.Client(t).ConfigSet(t.Context(), name, value).Err()) }
+	set := func(name, value string) { kit.OK(t, s.Client(t).ConfigSet(t.Context(), name, value).Err()) }
 	set("maxmemory", "0")
-	equal(t, "log with a policy that has no bound to act on", logged(t, s), "")
+	kit.Equal(t, "log with a policy that has no bound to act on", logged(t, s), "")
 	set("maxmemory", "100mb")
 	set("maxmemory-policy", "volatile-ttl")
 	if got := logged(t, s); strings.Count(got, "volatile-ttl") != 1 {
@@ -131,17 +132,17 @@ func TestCheckNamesAllMissingRights(t *testing.T) {
 	without := func(drop ...string) *redis.Client {
 		return s.User(t, name, slices.DeleteFunc(slices.Clone(all), func(r string) bool { return slices.Contains(drop, r) })...)
 	}
-	ok(t, on(without(), name).Check(t.Context(), nil))
+	kit.OK(t, on(without(), name).Check(t.Context(), nil))
 	refused(t, on(without("+zinter", "+publish", "+evalsha"), name).Check(t.Context(), nil), "+evalsha, +publish, +zinter", `ACL("`+name)
 	refused(t, on(without("+subscribe"), name).Check(t.Context(), nil), "+subscribe")
 	refused(t, on(without("~{"+name+"[0-9]}:*"), name).Check(t.Context(), nil), "keys {"+name+"0}:*")
 	refused(t, on(without("&{"+name+"[0-9]}:news"), name).Check(t.Context(), nil), "channel {"+name+"0}:news")
-	ok(t, on(without("+info"), name).Check(t.Context(), nil)) // it then takes no look at the settings
+	kit.OK(t, on(without("+info"), name).Check(t.Context(), nil)) // it then takes no look at the settings
 
 	streams := backend.ConsumerInfo{Name: "c", Per: backend.PerGroup, Source: leaseredis.StreamSource{Names: []string{"input[1]"}}}
 	refused(t, on(without(), name).Check(t.Context(), []backend.ConsumerInfo{streams}), "keys input[1]", `ACL("`+name+`", "input[1]")`)
 	reader := s.User(t, name, leaseredis.ACL(name, "input[1]")...)
-	ok(t, on(reader, name).Check(t.Context(), []backend.ConsumerInfo{streams}))
+	kit.OK(t, on(reader, name).Check(t.Context(), []backend.ConsumerInfo{streams}))
 	if err := reader.Get(t.Context(), "input1").Err(); !redis.HasErrorPrefix(err, "NOPERM") {
 		t.Errorf("the rule for input[1] lets the user read input1: %v", err)
 	}
@@ -150,13 +151,13 @@ func TestCheckNamesAllMissingRights(t *testing.T) {
 // Check tries each command that is sent, and ACL allows no other.
 func TestRulesAreWhatScriptsUse(t *testing.T) {
 	used := map[string]bool{}
-	files := must[[]string](t)(filepath.Glob("scripts/*.lua"))
+	files := kit.Must[[]string](t)(filepath.Glob("scripts/*.lua"))
 	if len(files) < 10 {
 		t.Fatalf("found %d scripts", len(files))
 	}
 	command := regexp.MustCompile(`\bp?call\('([A-Z]+)'`)
 	for _, f := range files {
-		for _, m := range command.FindAllStringSubmatch(string(must[[]byte](t)(os.ReadFile(f))), -1) {
+		for _, m := range command.FindAllStringSubmatch(string(kit.Must[[]byte](t)(os.ReadFile(f))), -1) {
 			used["+"+strings.ToLower(m[1])] = true
 		}
 	}
@@ -194,7 +195,7 @@ func TestCheckWordsWhatAServerSays(t *testing.T) {
 // saying returns a client of a server that always answers the same.
 func saying(t *testing.T, answer string) *redis.Client {
 	t.Helper()
-	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
+	l := kit.Must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -223,7 +224,7 @@ func saying(t *testing.T, answer string) *redis.Client {
 
 func TestCheckDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
-	c := redis.NewClient(&redis.Options{Addr: must[net.Listener](t)(silent(t)).Addr().String()})
+	c := redis.NewClient(&redis.Options{Addr: kit.Must[net.Listener](t)(silent(t)).Addr().String()})
 	defer c.Close()
 	began := time.Now()
 	refused(t, on(c, "x").Check(context.Background(), nil), "did not answer", "address")
@@ -252,7 +253,7 @@ func TestCheckFindsHalfAClusterMissing(t *testing.T) {
 	cluster := redistest.SharedCluster(t)
 	whole := cluster.Client(t)
 	//lint:ignore SA1019 it is what the client itself asks
-	slots := must[[]redis.ClusterSlot](t)(whole.ClusterSlots(t.Context()).Result())
+	slots := kit.Must[[]redis.ClusterSlot](t)(whole.ClusterSlots(t.Context()).Result())
 	seeing := func(change func([]redis.ClusterSlot) []redis.ClusterSlot) *redis.ClusterClient {
 		c := redis.NewClusterClient(&redis.ClusterOptions{
 			Addrs:        cluster.Addrs(),
@@ -263,7 +264,7 @@ func TestCheckFindsHalfAClusterMissing(t *testing.T) {
 		return c
 	}
 	began := time.Now()
-	elsewhere := must[net.Listener](t)(silent(t)).Addr().String()
+	elsewhere := kit.Must[net.Listener](t)(silent(t)).Addr().String()
 	unreachable := seeing(func(s []redis.ClusterSlot) []redis.ClusterSlot {
 		s[0].Nodes = []redis.ClusterNode{{Addr: elsewhere}}
 		return s
@@ -280,5 +281,5 @@ func TestCheckFindsHalfAClusterMissing(t *testing.T) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("it says only that it took too long: %v", err)
 	}
-	ok(t, on(cluster.User(t, name, leaseredis.ACL(name)...), name).Check(t.Context(), nil))
+	kit.OK(t, on(cluster.User(t, name, leaseredis.ACL(name)...), name).Check(t.Context(), nil))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/leasetest"
@@ -92,22 +93,22 @@ func TestClientsOfAllKinds(t *testing.T) {
 				n := &atomic.Int64{}
 				handled[per] = n
 				spec.Name, spec.Handlers = per, []lease.Handler{noop("kind", n)}
-				ok(t, g.Add(must[*lease.Consumer](t)(lease.NewConsumer(be, spec, lease.WithLogger(discard)))))
+				kit.OK(t, g.Add(kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, spec, lease.WithLogger(discard)))))
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- g.Run(ctx) }()
 			const messages = 50
 			for i := range messages {
-				ok(t, be.Publish(t.Context(), []backend.Event{{Topic: fmt.Sprint("t", i%5), Key: fmt.Sprint("k", i%9), Kind: "kind", Payload: []byte("{}")}}))
-				ok(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: theirs, Values: []any{"payload", "{}"}}).Err())
+				kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: fmt.Sprint("t", i%5), Key: fmt.Sprint("k", i%9), Kind: "kind", Payload: []byte("{}")}}))
+				kit.OK(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: theirs, Values: []any{"payload", "{}"}}).Err())
 			}
 			for per, n := range handled {
-				eventually(t, "all is handled per "+per, func() bool { return n.Load() == messages })
+				kit.Eventually(t, "all is handled per "+per, func() bool { return n.Load() == messages })
 			}
 			stop()
-			ok(t, <-done)
-			ok(t, c.Close())
+			kit.OK(t, <-done)
+			kit.OK(t, c.Close())
 			goleak.VerifyNone(t, ignore)
 		})
 	}
@@ -124,15 +125,15 @@ func TestAClientThatWasClosed(t *testing.T) {
 	run(t, on(c, name, leaseredis.WithLogger(discard)), spec)
 	be := on(redistest.Shared(t).Client(t), name, leaseredis.WithLogger(discard))
 	publish := func() {
-		ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+		kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
 	}
 	publish()
-	eventually(t, "the first message is handled", func() bool { return first.Load() == 1 })
-	ok(t, c.Close())
+	kit.Eventually(t, "the first message is handled", func() bool { return first.Load() == 1 })
+	kit.OK(t, c.Close())
 	spec.Handlers = []lease.Handler{noop("kind", &second)}
 	run(t, be, spec)
 	publish()
-	eventually(t, "another process handles the message after that", func() bool { return second.Load() > 0 })
+	kit.Eventually(t, "another process handles the message after that", func() bool { return second.Load() > 0 })
 }
 
 // A failover client copies well: heartbeats follow the master as everything else does.
@@ -148,31 +149,31 @@ func TestAFailoverClient(t *testing.T) {
 	run(t, on(c, "x"), lease.Spec{Name: "c", Per: backend.PerGroup, Topics: []string{"*"}, TTL: 2 * time.Second, Handlers: []lease.Handler{noop("kind", &n)}})
 	be := on(c, "x", leaseredis.WithLogger(slog.New(slog.DiscardHandler)))
 	publish := func() {
-		ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+		kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
 	}
 	publish()
-	eventually(t, "the first message is handled", func() bool { return n.Load() == 1 })
+	kit.Eventually(t, "the first message is handled", func() bool { return n.Load() == 1 })
 	host, port, _ := net.SplitHostPort(old.Addr())
 	admin := next.Client(t)
-	ok(t, admin.ReplicaOf(t.Context(), host, port).Err())
-	before := must[map[string]string](t)(old.Client(t).HGetAll(t.Context(), "{x0}:consumers").Result())
-	eventually(t, "the replica has it all", func() bool {
+	kit.OK(t, admin.ReplicaOf(t.Context(), host, port).Err())
+	before := kit.Must[map[string]string](t)(old.Client(t).HGetAll(t.Context(), "{x0}:consumers").Result())
+	kit.Eventually(t, "the replica has it all", func() bool {
 		return fmt.Sprint(admin.HGetAll(t.Context(), "{x0}:consumers").Val()) == fmt.Sprint(before)
 	})
-	ok(t, admin.ReplicaOf(t.Context(), "no", "one").Err())
+	kit.OK(t, admin.ReplicaOf(t.Context(), "no", "one").Err())
 	master.Store(next)
 	host, port, _ = net.SplitHostPort(next.Addr())
-	ok(t, old.Client(t).ReplicaOf(t.Context(), host, port).Err()) // as a Sentinel does: alive, and read-only
+	kit.OK(t, old.Client(t).ReplicaOf(t.Context(), host, port).Err()) // as a Sentinel does: alive, and read-only
 	publish()
-	eventually(t, "the message after that is handled", func() bool { return n.Load() == 2 })
+	kit.Eventually(t, "the message after that is handled", func() bool { return n.Load() == 2 })
 }
 
 // An event that is due in thousands of years costs nothing until then.
 func TestAnEventFarAhead(t *testing.T) {
 	be := fresh(t)
-	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
-	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", At: time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)}}))
+	kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", At: time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)}}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	looks := 0

@@ -174,9 +174,7 @@ func (c *commit) send(ctx context.Context, entries []*commitEntry) (missing map[
 				if missing == nil {
 					missing = map[*commitEntry][]string{}
 				}
-				for _, id := range list(r[2]) {
-					missing[e] = append(missing[e], text(id))
-				}
+				missing[e] = texts(r[2])
 			case "unusable":
 				err = cmp.Or(err, fmt.Errorf("%s: key %q is a %s that another program put there; rename or delete it, nothing was changed", e.Resource, text(r[2]), text(r[3])))
 			}
@@ -209,10 +207,7 @@ func (c *commit) arguments(tag int, es []*commitEntry) (args []any, n int) {
 		}
 		if len(e.Done) > 0 {
 			what += "d"
-			args = append(args, len(e.Done))
-			for _, id := range e.Done {
-				args = append(args, id)
-			}
+			args = with(append(args, len(e.Done)), e.Done...)
 		}
 		if len(e.Park) > 0 {
 			what += "p"
@@ -242,7 +237,7 @@ const lostReason = "its entry was deleted from the stream by someone else"
 // their entries, into dead letters without payload: they must not hold up their resource. A
 // message that never was is an error.
 func (c *commit) replaceLost(ctx context.Context, missing map[*commitEntry][]string) error {
-	var last []int64
+	var last []position
 	for e, ids := range missing {
 		lost := map[string]bool{}
 		for _, id := range ids {
@@ -259,7 +254,7 @@ func (c *commit) replaceLost(ctx context.Context, missing map[*commitEntry][]str
 				}
 			}
 			ins := c.cat.inputsOf(c.sh, info, e.Resource)
-			if n, at, ok := findMessage(ins, id); !ok || ins[n].tag >= 0 && at.ms > uint64(last[ins[n].tag]) {
+			if n, at, ok := findMessage(ins, id); !ok || ins[n].tag >= 0 && at.ms > last[ins[n].tag].ms {
 				return fmt.Errorf("%s: there is no message %q to set aside or to give up on", e.Resource, id)
 			}
 			lost[id] = true

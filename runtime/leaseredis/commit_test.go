@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 func TestACommitWhoseReplyWasLostIsStoredOnce(t *testing.T) {
@@ -27,16 +28,16 @@ func TestACommitWhoseReplyWasLostIsStoredOnce(t *testing.T) {
 		for _, p := range []backend.Progress{first, second} {
 			faults.loseReply(scripts.commit)
 			again(t, faults, func() error {
-				_, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{p})
+				_, err := a.Commit(t.Context(), a.ID, "c", []backend.Progress{p})
 				return err
 			})
 		}
-		same(t, "dead letters", len(a.dead()), 2)
-		same(t, "parked", len(a.due().Messages), 0)
+		kit.Equal(t, "dead letters", len(a.Dead()), 2)
+		kit.Equal(t, "parked", len(a.Due().Messages), 0)
 		left := []string{a.key("x", "pk:c:x"), a.key("x", "due:c:x"), a.key("x", "pr:c"), a.key("x", "lane:c:1:x:k")}
 		n, err := a.client.Exists(t.Context(), left...).Result()
-		check(t, err)
-		same(t, "keys left of parked messages", n, 0)
+		kit.OK(t, err)
+		kit.Equal(t, "keys left of parked messages", n, 0)
 	})
 }
 
@@ -46,11 +47,11 @@ func TestACommitThatWasOvertakenChangesNothing(t *testing.T) {
 		g := a.takesOne("x")
 		got := a.reads(g, 9)
 		late := a.next(g, backend.Progress{Cursor: got.Cut(1), Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}})
-		a.commits(a.next(g, backend.Progress{Cursor: got.Cut(2)}))
-		a.commits(late)
-		same(t, "parked", len(a.due().Messages), 0)
-		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
-		same(t, "left", len(a.reads(a.takesOne("x"), 9).Messages), 1)
+		a.Commits(a.next(g, backend.Progress{Cursor: got.Cut(2)}))
+		a.Commits(late)
+		kit.Equal(t, "parked", len(a.Due().Messages), 0)
+		kit.OK(t, a.Release(t.Context(), a.ID, "c", []backend.Ref{g.Ref}))
+		kit.Equal(t, "left", len(a.reads(a.takesOne("x"), 9).Messages), 1)
 	})
 }
 
@@ -58,16 +59,16 @@ func TestAMarkCountsOnceForEachOwner(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
 		g := a.takesOne("x")
 		for owner := range 3 {
-			same(t, "counted before", g.MarkCount, owner)
-			a.commits(a.next(g, backend.Progress{Mark: "m"}))
-			a.commits(a.next(g, backend.Progress{Mark: "m"}))
-			check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
+			kit.Equal(t, "counted before", g.MarkCount, owner)
+			a.Commits(a.next(g, backend.Progress{Mark: "m"}))
+			a.Commits(a.next(g, backend.Progress{Mark: "m"}))
+			kit.OK(t, a.Release(t.Context(), a.ID, "c", []backend.Ref{g.Ref}))
 			g = a.takesOne("x")
 		}
-		a.commits(a.next(g, backend.Progress{}))
-		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
+		a.Commits(a.next(g, backend.Progress{}))
+		kit.OK(t, a.Release(t.Context(), a.ID, "c", []backend.Ref{g.Ref}))
 		g = a.takesOne("x")
-		same(t, "after progress", fmt.Sprint(g.Mark, g.MarkCount), "0")
+		kit.Equal(t, "after progress", fmt.Sprint(g.Mark, g.MarkCount), "0")
 	})
 }
 
@@ -80,37 +81,37 @@ func TestAMessageThatSomebodyDeletedBecomesADeadLetterWithoutPayload(t *testing.
 		id := a.ids(got.Messages)
 		topic := a.key("x", "t:x")
 		entries, err := a.client.XRange(t.Context(), topic, "-", "+").Result()
-		check(t, err)
+		kit.OK(t, err)
 		for _, i := range []int{0, 1} {
-			check(t, a.client.XDel(t.Context(), topic, entries[i].ID).Err())
+			kit.OK(t, a.client.XDel(t.Context(), topic, entries[i].ID).Err())
 		}
-		a.commits(a.next(g, backend.Progress{Cursor: got.Next,
+		a.Commits(a.next(g, backend.Progress{Cursor: got.Next,
 			Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "carrier: 503"}, {ID: id[2], Lane: "l", Attempt: 1, Error: "e"}},
 			Dead: []backend.Dead{{ID: id[1], Attempt: 5, Reason: "gave up"}}}))
-		ds := a.dead()
-		same(t, "dead letters", len(ds), 2)
+		ds := a.Dead()
+		kit.Equal(t, "dead letters", len(ds), 2)
 		for _, d := range ds {
 			cause := map[string]string{id[0]: "carrier: 503", id[1]: "gave up"}[d.MessageID]
 			if cause == "" || !strings.Contains(d.Reason, cause) || !strings.Contains(d.Reason, "deleted from the stream") || d.Size != 0 || d.Topic != "x" {
 				t.Fatalf("dead letter %+v", d)
 			}
 		}
-		p := a.due()
-		same(t, "parked", len(p.Messages), 1)
-		same(t, "the message parked", p.Messages[0].ID, id[2])
+		p := a.Due()
+		kit.Equal(t, "parked", len(p.Messages), 1)
+		kit.Equal(t, "the message parked", p.Messages[0].ID, id[2])
 		// What never was is an error that names it, and nothing is stored.
 		for _, p := range []backend.Progress{
 			{Park: []backend.Park{{ID: "9999999999999999-0", Lane: "k", Attempt: 1}}},
 			{Dead: []backend.Dead{{ID: "nonsense", Attempt: 1}}},
 		} {
 			p.Cursor = cursor("")
-			_, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{a.next(g, p)})
+			_, err := a.Commit(t.Context(), a.ID, "c", []backend.Progress{a.next(g, p)})
 			if err == nil || !strings.Contains(err.Error(), "there is no message") || !strings.Contains(err.Error(), "x:") {
 				t.Fatalf("got error %v", err)
 			}
 		}
-		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
-		same(t, "left", len(a.reads(a.takesOne("x"), 9).Messages), 0)
+		kit.OK(t, a.Release(t.Context(), a.ID, "c", []backend.Ref{g.Ref}))
+		kit.Equal(t, "left", len(a.reads(a.takesOne("x"), 9).Messages), 0)
 	})
 }
 
@@ -123,17 +124,17 @@ func TestNothingIsLostBetweenReadingAMessageAndStoringIt(t *testing.T) {
 		faults := a.breaks()
 		died := errors.New("the process died")
 		faults.onCall(scripts.commit, func() error { return died })
-		if _, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{p}); !errors.Is(err, died) {
+		if _, err := a.Commit(t.Context(), a.ID, "c", []backend.Progress{p}); !errors.Is(err, died) {
 			t.Fatalf("got %v", err)
 		}
-		same(t, "parked", len(a.due().Messages), 0)
+		kit.Equal(t, "parked", len(a.Due().Messages), 0)
 		// Now the entries vanish between the two.
 		faults.onCall(scripts.commit, func() error { return a.client.Del(t.Context(), a.key("x", "t:x")).Err() })
-		a.commits(p)
+		a.Commits(p)
 		faults.onCall(scripts.commit, nil)
-		parked := a.due()
-		same(t, "parked", len(parked.Messages), 1)
-		same(t, "its payload", string(parked.Messages[0].Payload), `{"n":0}`)
+		parked := a.Due()
+		kit.Equal(t, "parked", len(parked.Messages), 1)
+		kit.Equal(t, "its payload", string(parked.Messages[0].Payload), `{"n":0}`)
 	})
 }
 
@@ -144,21 +145,21 @@ func TestWithoutUsableDeadLetterKeysTheMessageStays(t *testing.T) {
 		g := a.takesOne("x")
 		got := a.reads(g, 9)
 		id := a.ids(got.Messages)
-		a.commits(a.next(g, backend.Progress{Cursor: got.Cut(1), Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 1}}}))
+		a.Commits(a.next(g, backend.Progress{Cursor: got.Cut(1), Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 1}}}))
 		p := a.next(g, backend.Progress{Cursor: got.Next, Dead: []backend.Dead{{ID: id[0], Attempt: 2, Reason: "r"}, {ID: id[1], Attempt: 1, Reason: "r"}}})
 		for _, name := range []string{"dead:c", "dl:c", "dx:c:x"} {
 			key := a.key("x", name)
-			check(t, a.client.Set(t.Context(), key, "mine", 0).Err())
-			_, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{p})
+			kit.OK(t, a.client.Set(t.Context(), key, "mine", 0).Err())
+			_, err := a.Commit(t.Context(), a.ID, "c", []backend.Progress{p})
 			if err == nil || !strings.Contains(err.Error(), key) {
 				t.Fatalf("got error %v, want one that names %s", err, key)
 			}
-			same(t, "parked", len(a.due().Messages), 1)
-			check(t, a.client.Del(t.Context(), key).Err())
+			kit.Equal(t, "parked", len(a.Due().Messages), 1)
+			kit.OK(t, a.client.Del(t.Context(), key).Err())
 		}
-		a.commits(p)
-		same(t, "dead letters", len(a.dead()), 2)
-		same(t, "parked", len(a.due().Messages), 0)
+		a.Commits(p)
+		kit.Equal(t, "dead letters", len(a.Dead()), 2)
+		kit.Equal(t, "parked", len(a.Due().Messages), 0)
 	})
 }
 
@@ -172,10 +173,10 @@ func TestWithoutMemoryProgressIsStored(t *testing.T) {
 	g := a.takesOne("x")
 	got := a.reads(g, 9)
 	p := a.next(g, backend.Progress{Cursor: got.Next, Dead: []backend.Dead{{ID: got.Messages[0].ID, Attempt: 1, Reason: "r"}}})
-	check(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err())
-	a.commits(p)
-	same(t, "dead letters", len(a.dead()), 1)
-	same(t, "stored cursor", client.HExists(t.Context(), a.key("x", "l:c:x"), "c").Val(), true)
+	kit.OK(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	a.Commits(p)
+	kit.Equal(t, "dead letters", len(a.Dead()), 1)
+	kit.Equal(t, "stored cursor", client.HExists(t.Context(), a.key("x", "l:c:x"), "c").Val(), true)
 }
 
 // However many resources with due messages belong to others, and however many leases the session has besides.
@@ -186,7 +187,7 @@ func TestParkedMessagesOfManyOthersDoNotHideMine(t *testing.T) {
 				const others = 6000 // above what one call looks at under a tag
 				b := a.another()
 				sh, err := a.shape(t.Context())
-				check(t, err)
+				kit.OK(t, err)
 				pipe := a.client.Pipeline()
 				past := float64(time.Now().Add(-time.Minute).UnixMicro())
 				for i := range others { // parked, and owned by others
@@ -195,21 +196,21 @@ func TestParkedMessagesOfManyOthersDoNotHideMine(t *testing.T) {
 				}
 				for i := range owned - 1 {
 					n := fmt.Sprintf("h%05d", i)
-					pipe.SAdd(t.Context(), a.prefix(sh.tagOf(n))+"held:c:"+b.id, n)
+					pipe.SAdd(t.Context(), a.prefix(sh.tagOf(n))+"held:c:"+b.ID, n)
 				}
 				_, err = pipe.Exec(t.Context())
-				check(t, err)
+				kit.OK(t, err)
 				b.publishes(1, "mine")
 				g := b.takesOne("mine")
 				got := b.reads(g, 1)
-				b.commits(b.next(g, backend.Progress{Cursor: got.Next, Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}}))
-				for end := time.Now().Add(time.Minute); len(b.due().Messages) == 0; {
+				b.Commits(b.next(g, backend.Progress{Cursor: got.Next, Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}}))
+				for end := time.Now().Add(time.Minute); len(b.Due().Messages) == 0; {
 					if time.Now().After(end) {
 						t.Fatal("mine was not found")
 					}
 				}
-				b.commits(b.next(g, backend.Progress{Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 2, After: time.Hour}}}))
-				p := b.due()
+				b.Commits(b.next(g, backend.Progress{Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 2, After: time.Hour}}}))
+				p := b.Due()
 				if len(p.Messages) != 0 || p.Next < 0 || p.Next > time.Hour {
 					t.Fatalf("parked: %+v", p)
 				}
@@ -228,11 +229,11 @@ func BenchmarkCommitCursors(b *testing.B) {
 	gs := a.takes(leases, names...)
 	ps := make([]backend.Progress, len(gs))
 	for b.Loop() {
-		a.seq++
+		a.Seq++
 		for i, g := range gs {
-			ps[i] = backend.Progress{Ref: g.Ref, Seq: a.seq, Cursor: cursor(fmt.Sprint(1795248728123456 + a.seq))}
+			ps[i] = backend.Progress{Ref: g.Ref, Seq: a.Seq, Cursor: cursor(fmt.Sprint(1795248728123456 + a.Seq))}
 		}
-		a.commits(ps...)
+		a.Commits(ps...)
 	}
 	b.ReportMetric(float64(b.N)*leases/b.Elapsed().Seconds()/1000, "cursors/ms")
 }

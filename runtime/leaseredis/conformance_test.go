@@ -9,6 +9,7 @@ import (
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/leasetest"
 )
@@ -35,7 +36,7 @@ func factory(connect func(t testing.TB, namespace string) redis.UniversalClient,
 					break
 				}
 			}
-			ok(t, err)
+			kit.OK(t, err)
 			return be
 		},
 		Again: func(t testing.TB, be backend.Backend) backend.Backend {
@@ -71,7 +72,7 @@ func TestConformanceWithLeastRights(t *testing.T) {
 		o := *redistest.Shared(t).User(t, namespace, leaseredis.ACL(namespace)...).Options()
 		o.Protocol = 2
 		c := redis.NewClient(&o)
-		t.Cleanup(func() { ok(t, c.Close()) })
+		t.Cleanup(func() { kit.OK(t, c.Close()) })
 		return c
 	}, leaseredis.WithTags(4)))
 }

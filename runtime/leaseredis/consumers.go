@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,12 +74,12 @@ func infoOf(name, stored string) (backend.ConsumerInfo, error) {
 		Lock: wordOf(r.Lock, backend.LockSession, backend.LockAdvisory, backend.LockRow),
 		From: wordOf(r.From, backend.FromBeginning, backend.FromNow),
 	}
-	source, err := storedSource(r.Source)
-	if err != nil {
-		return backend.ConsumerInfo{}, fmt.Errorf("leaseredis: the source that is stored of consumer %q cannot be read: %w", name, err)
-	}
-	if source != nil {
-		info.Source = source
+	if len(r.Source) > 0 {
+		var s StreamSource
+		if err := json.Unmarshal(r.Source, &s); err != nil {
+			return backend.ConsumerInfo{}, fmt.Errorf("leaseredis: the source that is stored of consumer %q cannot be read: %w", name, err)
+		}
+		info.Source = s
 	}
 	return info, nil
 }
@@ -92,9 +91,6 @@ func wordOf[T fmt.Stringer](word string, values ...T) (v T) {
 	}
 	return v
 }
-
-// remember notes what the runtime says of a consumer, for calls that tell its name only.
-func (cat *catalog) remember(info backend.ConsumerInfo) { cat.running.Store(info.Name, info) }
 
 // errUnknownConsumer: nobody ever registered the consumer.
 var errUnknownConsumer = errors.New("no such consumer has run")
@@ -110,7 +106,7 @@ func (cat *catalog) info(ctx context.Context, consumer string) (backend.Consumer
 		return backend.ConsumerInfo{}, err
 	}
 	key := cat.prefix(sh.tagOf(consumer)) + "consumers"
-	stored, err := ask(ctx, cat.shards, key+" of "+consumer, func(ctx context.Context) (string, error) { return cat.client.HGet(ctx, key, consumer).Result() })
+	stored, err := cat.hget(ctx, key+" of "+consumer, key, consumer)
 	switch {
 	case err != nil:
 		return backend.ConsumerInfo{}, err
@@ -139,7 +135,7 @@ func (cat *catalog) attach(ctx context.Context, sh *shape, info backend.Consumer
 	if err := checkSource(info); err != nil {
 		return "", err
 	}
-	cat.remember(info)
+	cat.running.Store(info.Name, info) // for calls that tell its name only
 	stored, err := recordOf(info)
 	if err != nil {
 		return "", fmt.Errorf("leaseredis: register consumer %q: %w", info.Name, err)
@@ -176,10 +172,7 @@ func (cat *catalog) attachAll(ctx context.Context, sh *shape, info backend.Consu
 	if err != nil {
 		return "", fmt.Errorf("leaseredis: register consumer %q: %w", info.Name, err)
 	}
-	steps := make([]step, sh.tags)
-	for tag := range steps {
-		steps[tag] = step{tag: tag, script: scripts.attach, args: []any{info.Name, stored, info.Per.String(), source, viewed(info), string(patterns), from}}
-	}
+	steps := same(sh.all(), scripts.attach, info.Name, stored, info.Per.String(), source, viewed(info), string(patterns), from)
 	starts := make([]position, sh.tags)
 	var start cursor
 	for tag, a := range cat.runAll(ctx, steps) {
@@ -213,7 +206,7 @@ func (cat *catalog) attachAll(ctx context.Context, sh *shape, info backend.Consu
 
 // ofTags is the cursor for positions under all tags.
 func ofTags(at []position) cursor {
-	if allZero(at) {
+	if !slices.ContainsFunc(at, func(p position) bool { return p != position{} }) {
 		return ""
 	}
 	all := make([]input, len(at))
@@ -244,10 +237,6 @@ func (cat *catalog) startOf(ctx context.Context, sh *shape, consumer string) (cu
 // otherKind is the word with which a consumer is refused that was registered as another kind.
 const otherKind = "LEASEKIND"
 
-func allZero(at []position) bool {
-	return !slices.ContainsFunc(at, func(p position) bool { return p != position{} })
-}
-
 // discover returns the resources that a consumer's source holds: topics that match, streams
 // with unread messages that are not wanted yet, the streams of an application.
 func (cat *catalog) discover(ctx context.Context, sh *shape, info backend.ConsumerInfo) ([]string, error) {
@@ -273,14 +262,12 @@ func (cat *catalog) discover(ctx context.Context, sh *shape, info backend.Consum
 		// Those that are wanted are registered; held ones are among them, and nobody has to look at these.
 		wanted := map[string]bool{}
 		for tag := range sh.tags {
-			err := cat.scanSet(ctx, cat.prefix(tag)+"want:"+info.Name, func(names []string) error {
-				for _, n := range names {
-					wanted[n] = true
-				}
-				return nil
-			})
+			names, err := cat.members(ctx, cat.prefix(tag)+"want:"+info.Name)
 			if err != nil {
 				return nil, err
+			}
+			for _, n := range names {
+				wanted[n] = true
 			}
 		}
 		keys, err := cat.scores(ctx, sh, "dirty:"+info.Name, func(stream string) bool { return !wanted[stream] })
@@ -304,42 +291,33 @@ const scoresPage = 1000
 
 // scores lists the members of a sorted set of that name under all tags in reach, each once.
 func (cat *catalog) scores(ctx context.Context, sh *shape, name string, keep func(string) bool) ([]string, error) {
-	seen := map[string]struct{}{}
+	var all []string
 	for _, tag := range cat.reach(sh) {
-		err := cat.pages(ctx, cat.prefix(tag)+name, "-inf", func(page []redis.Z) error {
-			for _, z := range page {
-				if m := z.Member.(string); keep == nil || keep(m) {
-					seen[m] = struct{}{}
-				}
+		for page, err := range cat.pages(ctx, cat.prefix(tag)+name, "-inf") {
+			if err != nil {
+				return nil, err
 			}
-			return nil
-		})
-		if err != nil {
-			return nil, err
+			all = append(all, slices.DeleteFunc(page, func(m string) bool { return !keep(m) })...)
 		}
 	}
-	return slices.Sorted(maps.Keys(seen)), nil
+	slices.Sort(all)
+	return slices.Compact(all), nil
 }
 
 // cursors reads the stored cursors of resources. Those that are not known are where the consumer begins.
 func (cat *catalog) cursors(ctx context.Context, sh *shape, consumer string, resources []string) (map[string]cursor, error) {
 	at := make(map[string]cursor, len(resources))
 	for page := range slices.Chunk(resources, scoresPage) {
-		cmds := make([]*redis.StringCmd, len(page))
-		err := cat.pipelined(ctx, func(pipe redis.Pipeliner) {
-			for i, r := range page {
-				cmds[i] = pipe.HGet(ctx, cat.prefix(sh.leaseTag(consumer, r))+"l:"+consumer+":"+r, "c")
-			}
-		})
+		stored, err := askEach(ctx, cat.shards, len(page),
+			func(pipe redis.Pipeliner, i int) *redis.StringCmd {
+				return pipe.HGet(ctx, cat.prefix(sh.leaseTag(consumer, page[i]))+"l:"+consumer+":"+page[i], "c")
+			},
+			func(i int) string { return "leaseredis: read the cursor of " + consumer + "/" + page[i] })
 		if err != nil {
 			return nil, err
 		}
 		for i, r := range page {
-			c, err := cmds[i].Result()
-			if err != nil && !errors.Is(err, redis.Nil) {
-				return nil, fmt.Errorf("leaseredis: read the cursor of %s/%s: %w", consumer, r, err)
-			}
-			at[r] = cursor(c)
+			at[r] = cursor(stored[i])
 		}
 	}
 	return at, nil

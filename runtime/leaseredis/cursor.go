@@ -86,11 +86,7 @@ func (st *streams) inputsOf(sh *shape, info backend.ConsumerInfo, resource strin
 		if info.Per == backend.PerTopic {
 			return []input{{key: resource, tag: -1, name: resource}}
 		}
-		ins := make([]input, len(s.Names))
-		for i, n := range s.Names {
-			ins[i] = input{key: n, tag: -1, name: n, shared: true}
-		}
-		return ins
+		return s.inputs()
 	}
 	switch info.Per {
 	case backend.PerTopic:
@@ -107,16 +103,6 @@ func (st *streams) inputsOf(sh *shape, info backend.ConsumerInfo, resource strin
 		ins[tag] = input{key: st.viewKey(tag, info.Name, resource), tag: tag}
 	}
 	return ins
-}
-
-// inputs returns the keys of the streams that a resource's messages come from.
-func (st *streams) inputs(sh *shape, info backend.ConsumerInfo, resource string) []string {
-	ins := st.inputsOf(sh, info, resource)
-	keys := make([]string, len(ins))
-	for i, in := range ins {
-		keys[i] = in.key
-	}
-	return keys
 }
 
 func (st *streams) topicKey(tag int, topic string) string { return st.prefix(tag) + "t:" + topic }

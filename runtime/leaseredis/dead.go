@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -36,17 +38,13 @@ func parseDeadID(id string) (number string, tag int, ok bool) {
 
 // DeadLetters lists dead letters, the oldest first.
 func (o *operator) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) ([]operate.DeadLetterInfo, error) {
-	var out []operate.DeadLetterInfo
-	err := o.repeat(ctx, func() error {
-		found, err := o.deadLetters(ctx, f)
-		out = make([]operate.DeadLetterInfo, len(found))
-		for i := range found {
-			out[i] = found[i].DeadLetterInfo
-		}
-		return err
-	})
+	found, err := repeated(ctx, o.shards, "list dead letters", func() ([]deadLetter, error) { return o.deadLetters(ctx, f) })
 	if err != nil {
-		return nil, fmt.Errorf("leaseredis: list dead letters: %w", err)
+		return nil, err
+	}
+	out := make([]operate.DeadLetterInfo, len(found))
+	for i := range found {
+		out[i] = found[i].DeadLetterInfo
 	}
 	return out, nil
 }
@@ -74,10 +72,7 @@ func (o *operator) deadLetters(ctx context.Context, f operate.DeadLetterFilter) 
 		}
 	}
 	slices.SortStableFunc(found, func(a, b deadLetter) int { return a.DeadAt.Compare(b.DeadAt) })
-	if f.Limit > 0 && len(found) > f.Limit {
-		found = found[:f.Limit]
-	}
-	return found, nil
+	return backend.First(found, f.Limit), nil
 }
 
 // deadLettersOf selects those of one consumer under one tag, at most f.Limit.
@@ -103,7 +98,7 @@ func (o *operator) deadLettersOf(ctx context.Context, consumer string, tag int, 
 		}
 		page := list(reply)
 		for _, v := range list(page[1]) {
-			if d := o.readDead(consumer, tag, list(v), len(f.IDs) == 1); selects(f, d.DeadLetterInfo) {
+			if d := o.readDead(consumer, tag, list(v), len(f.IDs) == 1); backend.Selects(f, &d.DeadLetterInfo) {
 				found = append(found, d)
 			}
 		}
@@ -132,11 +127,6 @@ func (o *operator) readDead(consumer string, tag int, v []any, payload bool) dea
 		d.Payload = m.Payload
 	}
 	return d
-}
-
-func selects(f operate.DeadLetterFilter, d operate.DeadLetterInfo) bool {
-	match := func(pattern, v string) bool { return pattern == "" || backend.MatchTopic([]string{pattern}, v) }
-	return (len(f.IDs) == 0 || slices.Contains(f.IDs, d.ID)) && match(f.Topic, d.Topic) && (f.Key == "" || f.Key == d.Key) && match(f.Reason, d.Reason)
 }
 
 // Replay puts dead letters back, each in the lane of its key, the oldest first.
@@ -232,24 +222,21 @@ func (k *keeper) boundDead(ctx context.Context, sh *shape, consumer string, limi
 		}
 		over := -limit
 		for _, n := range counts {
-			over += n
+			over += int(n)
 		}
 		if over <= 0 {
 			return dropped, nil
 		}
+		key := "dead:" + consumer
+		numbers, err := askTags(ctx, k.shards, sh.tags, key, func(pipe redis.Pipeliner, prefix string) *redis.StringSliceCmd {
+			return pipe.ZRange(ctx, prefix+key, 0, int64(min(over, deadPage))-1)
+		})
+		if err != nil {
+			return dropped, err
+		}
 		var oldest []deadLetter // by number, which tells when
-		for tag, n := range counts {
-			if n == 0 {
-				continue
-			}
-			key := k.prefix(tag) + "dead:" + consumer
-			numbers, err := ask(ctx, k.shards, key, func(ctx context.Context) ([]string, error) {
-				return k.client.ZRange(ctx, key, 0, int64(min(over, deadPage))-1).Result()
-			})
-			if err != nil {
-				return dropped, err
-			}
-			for _, n := range numbers {
+		for tag, some := range numbers {
+			for _, n := range some {
 				oldest = append(oldest, deadLetter{number: n, tag: tag})
 			}
 		}
@@ -279,8 +266,10 @@ func (k *keeper) boundDead(ctx context.Context, sh *shape, consumer string, limi
 }
 
 // deadCounts counts the dead letters of a consumer under each tag.
-func (cat *catalog) deadCounts(ctx context.Context, sh *shape, consumer string) ([]int, error) {
-	return cat.cards(ctx, sh, "dead:"+consumer)
+func (cat *catalog) deadCounts(ctx context.Context, sh *shape, consumer string) ([]int64, error) {
+	return askTags(ctx, cat.shards, sh.tags, "dead:"+consumer, func(pipe redis.Pipeliner, prefix string) *redis.IntCmd {
+		return pipe.ZCard(ctx, prefix+"dead:"+consumer)
+	})
 }
 
 // flag is how scripts are told yes and no.

@@ -6,12 +6,13 @@ import (
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // buries makes n dead letters on each topic, and returns their message ids.
 func (a *actor) buries(n int, topics ...string) (ids []string) {
-	a.t.Helper()
+	a.T.Helper()
 	a.publishes(n, topics...)
 	for _, g := range a.takes(len(topics), topics...) {
 		got := a.reads(g, n)
@@ -20,7 +21,7 @@ func (a *actor) buries(n int, topics ...string) (ids []string) {
 			p.Dead = append(p.Dead, backend.Dead{ID: m.ID, Attempt: 1, Reason: "r"})
 			ids = append(ids, m.ID)
 		}
-		a.commits(p)
+		a.Commits(p)
 	}
 	return ids
 }
@@ -32,25 +33,25 @@ func TestDeadLettersKeptAndDroppedAddUp(t *testing.T) {
 		const each = 1430 // 10,010 in all
 		a.buries(each, topics...)
 		total := each * len(topics)
-		same(t, "buried", len(a.dead()), total)
-		first := a.dead()[total-10_000]
-		r, err := a.Maintain(t.Context(), []backend.ConsumerInfo{a.info})
-		check(t, err)
-		kept := a.dead()
-		same(t, "kept", len(kept), 10_000)
-		same(t, "kept and dropped", len(kept)+r.DeadLettersDropped, total)
-		same(t, "the oldest that is kept", kept[0].ID, first.ID)
+		kit.Equal(t, "buried", len(a.Dead()), total)
+		first := a.Dead()[total-10_000]
+		r, err := a.Maintain(t.Context(), []backend.ConsumerInfo{a.Info})
+		kit.OK(t, err)
+		kept := a.Dead()
+		kit.Equal(t, "kept", len(kept), 10_000)
+		kit.Equal(t, "kept and dropped", len(kept)+r.DeadLettersDropped, total)
+		kit.Equal(t, "the oldest that is kept", kept[0].ID, first.ID)
 		// Without a bound nothing goes.
 		free := New(a.client, WithNamespace(a.namespace), WithMaxDeadLetters(0))
-		r, err = free.Maintain(t.Context(), []backend.ConsumerInfo{a.info})
-		check(t, err)
-		same(t, "dropped without a bound", r.DeadLettersDropped, 0)
+		r, err = free.Maintain(t.Context(), []backend.ConsumerInfo{a.Info})
+		kit.OK(t, err)
+		kit.Equal(t, "dropped without a bound", r.DeadLettersDropped, 0)
 		n, err := a.Purge(t.Context(), operate.DeadLetterFilter{Consumer: "c"})
-		check(t, err)
-		same(t, "purged", n, 10_000)
+		kit.OK(t, err)
+		kit.Equal(t, "purged", n, 10_000)
 		for _, topic := range topics {
 			for _, name := range []string{"dead:c", "dl:c", "dx:c:" + topic} {
-				same(t, name+" is left", a.client.Exists(t.Context(), a.key(topic, name)).Val(), 0)
+				kit.Equal(t, name+" is left", a.client.Exists(t.Context(), a.key(topic, name)).Val(), 0)
 			}
 		}
 	})
@@ -60,21 +61,21 @@ func TestDeadLettersAreListedAndMovedOverAllTags(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
 		topics := []string{"a", "b", "c", "d", "e"}
 		ids := a.buries(450, topics...) // more than a page under each tag
-		all := a.dead()
-		same(t, "listed", len(all), len(ids))
+		all := a.Dead()
+		kit.Equal(t, "listed", len(all), len(ids))
 		if !slices.IsSortedFunc(all, func(a, b operate.DeadLetterInfo) int { return a.DeadAt.Compare(b.DeadAt) }) {
 			t.Fatal("the oldest do not come first")
 		}
-		same(t, "size without payload", all[0].Size, len(`{"n":0}`))
+		kit.Equal(t, "size without payload", all[0].Size, len(`{"n":0}`))
 		some, err := a.DeadLetters(t.Context(), operate.DeadLetterFilter{Limit: 7})
-		check(t, err)
+		kit.OK(t, err)
 		for i, d := range some {
-			same(t, "of the oldest", d.ID, all[i].ID)
+			kit.Equal(t, "of the oldest", d.ID, all[i].ID)
 		}
-		same(t, "of the oldest", len(some), 7)
+		kit.Equal(t, "of the oldest", len(some), 7)
 		one, err := a.DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{all[99].ID, "nonsense"}})
-		check(t, err)
-		same(t, "found by id", fmt.Sprint(len(one), one[0].ID, one[0].Payload == nil), fmt.Sprint(1, all[99].ID, true))
+		kit.OK(t, err)
+		kit.Equal(t, "found by id", fmt.Sprint(len(one), one[0].ID, one[0].Payload == nil), fmt.Sprint(1, all[99].ID, true))
 		// A reply that is lost moves and counts nothing twice.
 		a.Replay(t.Context(), operate.DeadLetterFilter{IDs: []string{all[0].ID}})
 		a.Purge(t.Context(), operate.DeadLetterFilter{IDs: []string{all[1].ID}})
@@ -82,32 +83,32 @@ func TestDeadLettersAreListedAndMovedOverAllTags(t *testing.T) {
 		faults.err = &netError{}
 		faults.loseReply(scripts.replay)
 		n, err := a.Replay(t.Context(), operate.DeadLetterFilter{Topic: "c"})
-		check(t, err)
+		kit.OK(t, err)
 		left := 450
 		for _, d := range all[:2] {
 			if d.Topic == "c" {
 				left--
 			}
 		}
-		same(t, "replayed", n, left)
+		kit.Equal(t, "replayed", n, left)
 		faults.loseReply(scripts.purge)
 		n, err = a.Purge(t.Context(), operate.DeadLetterFilter{Topic: "d"})
-		check(t, err)
+		kit.OK(t, err)
 		left = 450
 		for _, d := range all[:2] {
 			if d.Topic == "d" {
 				left--
 			}
 		}
-		same(t, "purged", n, left)
-		same(t, "replies lost", faults.lost, 2)
+		kit.Equal(t, "purged", n, left)
+		kit.Equal(t, "replies lost", faults.lost, 2)
 		parked := map[string]int{}
-		p, err := a.FetchParked(t.Context(), backend.ParkedRequest{Session: a.id, Consumer: a.info, Limit: 5000, MaxPayload: 1 << 20})
-		check(t, err)
+		p, err := a.FetchParked(t.Context(), backend.ParkedRequest{Session: a.ID, Consumer: a.Info, Limit: 5000, MaxPayload: 1 << 20})
+		kit.OK(t, err)
 		for _, m := range p.Messages {
 			parked[m.ID]++
-			same(t, "attempt", m.Attempt, 0)
-			same(t, "lane", m.Lane, m.Key)
+			kit.Equal(t, "attempt", m.Attempt, 0)
+			kit.Equal(t, "lane", m.Lane, m.Key)
 		}
 		for _, d := range all {
 			if want := flag(d.Topic == "c" || d.ID == all[0].ID); parked[d.MessageID] != want && d.ID != all[1].ID {

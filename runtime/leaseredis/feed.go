@@ -189,7 +189,7 @@ func (f *feed) Next(ctx context.Context) (backend.News, error) {
 			}
 		}
 		if looked || len(missed) > 0 || fromSources {
-			tidy(&news)
+			news.Compact()
 			f.pace(&news)
 			return news, nil
 		}
@@ -404,10 +404,7 @@ func (f *feed) take(tag int, value any, news *backend.News) error {
 		for i, consumer := range f.views {
 			names := list(reply[10+2*i])
 			for _, v := range names {
-				if news.Resources == nil {
-					news.Resources = map[string][]string{}
-				}
-				news.Resources[consumer] = append(news.Resources[consumer], text(v))
+				news.Add(consumer, text(v))
 			}
 			cut := false
 			t.views[i], cut = told(names, number(reply[11+2*i]), last)
@@ -466,13 +463,4 @@ func (f *feed) tellSources(news *backend.News) bool {
 		}
 	}
 	return any
-}
-
-func tidy(news *backend.News) {
-	slices.Sort(news.Topics)
-	news.Topics = slices.Compact(news.Topics)
-	for name, resources := range news.Resources {
-		slices.Sort(resources)
-		news.Resources[name] = slices.Compact(resources)
-	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
@@ -21,10 +22,10 @@ import (
 // commandsRun is how many commands a server has carried out, those in scripts included.
 func commandsRun(t testing.TB, c *redis.Client) (n int) {
 	t.Helper()
-	for _, line := range strings.Split(must[string](t)(c.Info(t.Context(), "commandstats").Result()), "\r\n") {
+	for _, line := range strings.Split(kit.Must[string](t)(c.Info(t.Context(), "commandstats").Result()), "\r\n") {
 		if _, calls, found := strings.Cut(line, ":calls="); found {
 			calls, _, _ = strings.Cut(calls, ",")
-			n += must[int](t)(strconv.Atoi(calls))
+			n += kit.Must[int](t)(strconv.Atoi(calls))
 		}
 	}
 	return n
@@ -33,7 +34,7 @@ func commandsRun(t testing.TB, c *redis.Client) (n int) {
 // run starts a process and stops it when the test ends.
 func run(t testing.TB, be backend.Backend, spec lease.Spec, opts ...lease.Option) {
 	t.Helper()
-	c := must[*lease.Consumer](t)(lease.NewConsumer(be, spec, append(opts, lease.WithLogger(discard))...))
+	c := kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, spec, append(opts, lease.WithLogger(discard))...))
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
@@ -72,10 +73,10 @@ func TestAnIdleProcessAsksLittle(t *testing.T) {
 			var n atomic.Int64
 			spec.Name, spec.Handlers = "c", []lease.Handler{noop("kind", &n)}
 			for i := range 1000 {
-				ok(t, be.Publish(t.Context(), []backend.Event{{Topic: fmt.Sprint("t", i), Key: fmt.Sprint("k", i), Kind: "kind", Payload: []byte("{}")}}))
+				kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: fmt.Sprint("t", i), Key: fmt.Sprint("k", i), Kind: "kind", Payload: []byte("{}")}}))
 			}
 			run(t, be, spec)
-			eventually(t, "all is handled", func() bool { return n.Load() == 1000 })
+			kit.Eventually(t, "all is handled", func() bool { return n.Load() == 1000 })
 			var rate float64
 			for tries := 0; (tries == 0 || rate > 20) && tries < 20; tries++ {
 				time.Sleep(5 * time.Second) // until what was read is trimmed, and the feed is at rest
@@ -99,7 +100,7 @@ func TestAHintWakesAtOnce(t *testing.T) {
 		lease.One("kind", func(context.Context, lease.Message[[]byte]) error { handled <- time.Now(); return nil }),
 	}})
 	publish := func() time.Duration {
-		ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+		kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
 		began := time.Now()
 		select {
 		case at := <-handled:
@@ -128,22 +129,22 @@ func TestIdsDoNotGoBack(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	be := on(client, namespace, leaseredis.WithLogger(discard))
-	ok(t, be.Register(t.Context(), topical, []string{"x"}))
-	ok(t, be.Publish(t.Context(), events("x", 1)))
+	kit.OK(t, be.Register(t.Context(), topical, []string{"x"}))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
 	meta := "{" + namespace + "0}:meta"
 	ahead := time.Now().Add(time.Hour).UnixMicro() // as seen from the clock that is behind
-	ok(t, client.HSet(t.Context(), meta, "last", ahead).Err())
-	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	kit.OK(t, client.HSet(t.Context(), meta, "last", ahead).Err())
+	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer func() { feed.Close() }()
-	ok(t, client.HSet(t.Context(), meta, "last", 1).Err())
-	eventually(t, "the feed has told the server what it knows", func() bool {
+	kit.OK(t, client.HSet(t.Context(), meta, "last", 1).Err())
+	kit.Eventually(t, "the feed has told the server what it knows", func() bool {
 		if _, err := feed.Next(t.Context()); err != nil { // it was set back
 			feed.Close()
-			feed = must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+			feed = kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 		}
-		return must[int64](t)(client.HGet(t.Context(), meta, "last").Int64()) >= ahead
+		return kit.Must[int64](t)(client.HGet(t.Context(), meta, "last").Int64()) >= ahead
 	})
-	ok(t, be.Publish(t.Context(), events("x", 1)))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
 	ms := all(t, be, topical, "x")
 	if at := ms[1].PublishedAt.UnixMicro(); at <= ahead {
 		t.Errorf("an id of %d was given after %d was seen", at, ahead)

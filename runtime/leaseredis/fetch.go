@@ -372,8 +372,8 @@ func (f *fetch) beginsAgain(it *fetchedItem) {
 // anew with smaller ids, or these were set back: its entries would be passed over.
 func (f *fetch) beginAgain(ctx context.Context, it *fetchedItem, n int) error {
 	r := it.reads[n]
-	last, there, err := f.r.lastOf(ctx, r.key)
-	if err != nil || !there || last.compare(it.at[n]) >= 0 {
+	infos, _, err := f.r.describe(ctx, -1, []string{r.key})
+	if err != nil || !infos[0].there || infos[0].last.compare(it.at[n]) >= 0 {
 		return err
 	}
 	again := &read{key: r.key, count: min(it.Limit+1, fetchLeast)}
@@ -385,7 +385,7 @@ func (f *fetch) beginAgain(ctx context.Context, it *fetchedItem, n int) error {
 	}
 	again.cut = len(again.entries) == again.count
 	f.r.warn("again "+f.info.Name+" "+r.key, "a stream was deleted and has begun again with smaller ids; it is read from its beginning",
-		"consumer", f.info.Name, "stream", r.key, "cursor", it.at[n].id(), "last", last.id())
+		"consumer", f.info.Name, "stream", r.key, "cursor", it.at[n].id(), "last", infos[0].last.id())
 	it.at = slices.Clone(it.at)
 	it.at[n] = position{}
 	it.reads[n] = again
@@ -504,9 +504,6 @@ const missedPause = 250 * time.Millisecond
 func (m *missed) add(consumer, topic string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.topics == nil {
-		m.topics = map[[2]string]time.Time{}
-	}
 	m.topics[[2]string{consumer, topic}] = time.Now().Add(missedPause)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -19,11 +20,11 @@ func TestANodeThatHangsHoldsUpNoOtherTopics(t *testing.T) {
 	}
 	cluster := redistest.StartCluster(t, redistest.Config("cluster-require-full-coverage", "no"), redistest.Config("cluster-node-timeout", "60000"))
 	be := on(cluster.Client(t), "lg", leaseredis.WithLogger(discard))
-	ok(t, be.Register(t.Context(), topical, []string{}))
+	kit.OK(t, be.Register(t.Context(), topical, []string{}))
 	req := backend.FetchRequest{Consumer: topical, MaxPayload: 99}
 	for i := range 32 {
 		topic := fmt.Sprint("t", i)
-		ok(t, be.Publish(t.Context(), events(topic, 1)))
+		kit.OK(t, be.Publish(t.Context(), kit.Events(topic, 1)))
 		req.Items = append(req.Items, backend.FetchItem{Resource: topic, Limit: 9})
 	}
 	hung := cluster.MasterOf(t, "lg0")
@@ -33,7 +34,7 @@ func TestANodeThatHangsHoldsUpNoOtherTopics(t *testing.T) {
 	}
 	hung.Pause()
 	began := time.Now()
-	fs := must[[]backend.Fetched](t)(be.Fetch(t.Context(), req))
+	fs := kit.Must[[]backend.Fetched](t)(be.Fetch(t.Context(), req))
 	if took := time.Since(began); took > time.Minute { // it hangs for longer
 		t.Errorf("it took %v", took)
 	}
@@ -42,9 +43,9 @@ func TestANodeThatHangsHoldsUpNoOtherTopics(t *testing.T) {
 		if there[tagOf(req.Items[i].Resource, 8)] {
 			want = 0
 		}
-		equal(t, "messages of "+f.Resource, len(f.Messages), want)
+		kit.Equal(t, "messages of "+f.Resource, len(f.Messages), want)
 	}
-	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
 	hung.Resume()
 	missing := map[string]bool{}
@@ -54,8 +55,8 @@ func TestANodeThatHangsHoldsUpNoOtherTopics(t *testing.T) {
 		}
 	}
 	for len(missing) > 0 {
-		for _, topic := range must[backend.News](t)(feed.Next(t.Context())).Topics {
-			if missing[topic] && len(fetch(t, be, topical, topic, nil, 9).Messages) == 1 {
+		for _, topic := range kit.Must[backend.News](t)(feed.Next(t.Context())).Topics {
+			if missing[topic] && len(kit.Fetch(t, be, topical, topic, nil, 9).Messages) == 1 {
 				delete(missing, topic)
 			}
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -50,29 +51,29 @@ func TestAKeyOfAnotherTypeStopsNoOtherResource(t *testing.T) {
 	var log logBook
 	be := on(client, namespace, log.option())
 	topics := []string{"a", "b", "c"}
-	ok(t, be.Register(t.Context(), topical, topics))
+	kit.OK(t, be.Register(t.Context(), topical, topics))
 	for _, topic := range topics {
-		ok(t, be.Publish(t.Context(), events(topic, 2)))
+		kit.OK(t, be.Publish(t.Context(), kit.Events(topic, 2)))
 	}
 	key := "{" + namespace + "0}:t:b"
-	ok(t, client.Del(t.Context(), key).Err())
-	ok(t, client.Set(t.Context(), key, "mine", 0).Err())
+	kit.OK(t, client.Del(t.Context(), key).Err())
+	kit.OK(t, client.Set(t.Context(), key, "mine", 0).Err())
 	req := backend.FetchRequest{Consumer: topical, MaxPayload: 1 << 20}
 	for _, topic := range topics {
 		req.Items = append(req.Items, backend.FetchItem{Resource: topic, Limit: 9})
 	}
 	for range 5 {
-		fs := must[[]backend.Fetched](t)(be.Fetch(t.Context(), req))
+		fs := kit.Must[[]backend.Fetched](t)(be.Fetch(t.Context(), req))
 		for i, want := range []int{2, 0, 2} {
-			equal(t, "messages of "+topics[i], len(fs[i].Messages), want)
+			kit.Equal(t, "messages of "+topics[i], len(fs[i].Messages), want)
 		}
-		equal(t, "cursor of b", fs[1].Next, nil)
-		equal(t, "more of b", fs[1].More, false)
+		kit.Equal(t, "cursor of b", fs[1].Next, nil)
+		kit.Equal(t, "more of b", fs[1].More, false)
 	}
-	equal(t, "warnings", log.count("holds something else"), 1)
-	ok(t, client.Del(t.Context(), key).Err())
-	ok(t, be.Publish(t.Context(), events("b", 3)))
-	equal(t, "messages when the key is free", len(fetch(t, be, topical, "b", nil, 9).Messages), 3)
+	kit.Equal(t, "warnings", log.count("holds something else"), 1)
+	kit.OK(t, client.Del(t.Context(), key).Err())
+	kit.OK(t, be.Publish(t.Context(), kit.Events("b", 3)))
+	kit.Equal(t, "messages when the key is free", len(kit.Fetch(t, be, topical, "b", nil, 9).Messages), 3)
 }
 
 // Entries that others delete are passed over; the reader neither stops nor spins.
@@ -80,24 +81,24 @@ func TestDeletedEntriesArePassedOver(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	be := on(client, namespace, leaseredis.WithLogger(discard))
-	ok(t, be.Register(t.Context(), topical, []string{"x"}))
-	ok(t, be.Publish(t.Context(), events("x", 10)))
+	kit.OK(t, be.Register(t.Context(), topical, []string{"x"}))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 10)))
 	key := "{" + namespace + "0}:t:x"
-	entries := must[[]redis.XMessage](t)(client.XRange(t.Context(), key, "-", "+").Result())
-	ok(t, client.XDel(t.Context(), key, entries[3].ID, entries[4].ID).Err())
-	first := fetch(t, be, topical, "x", nil, 3)
-	equal(t, "messages", len(first.Messages), 3)
-	equal(t, "after those deleted", string(fetch(t, be, topical, "x", first.Next, 1).Messages[0].Payload), `{"n":5}`)
-	ok(t, client.XTrimMaxLen(t.Context(), key, 2).Err())
-	rest := fetch(t, be, topical, "x", first.Next, 9)
-	equal(t, "left after XTRIM", len(rest.Messages), 2)
-	equal(t, "the last", string(rest.Messages[1].Payload), `{"n":9}`)
-	ok(t, client.Del(t.Context(), key).Err())
-	gone := fetch(t, be, topical, "x", first.Next, 9)
-	equal(t, "left after DEL", len(gone.Messages), 0)
-	equal(t, "more after DEL", gone.More, false)
-	ok(t, be.Publish(t.Context(), events("x", 1)))
-	equal(t, "published since", len(fetch(t, be, topical, "x", rest.Next, 9).Messages), 1)
+	entries := kit.Must[[]redis.XMessage](t)(client.XRange(t.Context(), key, "-", "+").Result())
+	kit.OK(t, client.XDel(t.Context(), key, entries[3].ID, entries[4].ID).Err())
+	first := kit.Fetch(t, be, topical, "x", nil, 3)
+	kit.Equal(t, "messages", len(first.Messages), 3)
+	kit.Equal(t, "after those deleted", string(kit.Fetch(t, be, topical, "x", first.Next, 1).Messages[0].Payload), `{"n":5}`)
+	kit.OK(t, client.XTrimMaxLen(t.Context(), key, 2).Err())
+	rest := kit.Fetch(t, be, topical, "x", first.Next, 9)
+	kit.Equal(t, "left after XTRIM", len(rest.Messages), 2)
+	kit.Equal(t, "the last", string(rest.Messages[1].Payload), `{"n":9}`)
+	kit.OK(t, client.Del(t.Context(), key).Err())
+	gone := kit.Fetch(t, be, topical, "x", first.Next, 9)
+	kit.Equal(t, "left after DEL", len(gone.Messages), 0)
+	kit.Equal(t, "more after DEL", gone.More, false)
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1)))
+	kit.Equal(t, "published since", len(kit.Fetch(t, be, topical, "x", rest.Next, 9).Messages), 1)
 }
 
 // Entries that others write into a topic are read like any other, whatever they hold: the handler's
@@ -106,19 +107,19 @@ func TestPoisonEntriesBecomeDeadLetters(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	be := on(client, namespace, leaseredis.WithLogger(discard))
-	ok(t, be.Register(t.Context(), topical, []string{"x"}))
+	kit.OK(t, be.Register(t.Context(), topical, []string{"x"}))
 	key := "{" + namespace + "0}:t:x"
 	add := func(fields ...any) {
-		ok(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: key, Values: fields}).Err())
+		kit.OK(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: key, Values: fields}).Err())
 	}
 	// First those with ids of their own kind, of which several share a millisecond.
 	const poison = 1000
 	for i := range poison / 2 {
 		add("what", fmt.Sprint(i))
 	}
-	ok(t, be.Publish(t.Context(), events("x", 500)))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 500)))
 	for i := range poison / 2 {
-		last := must[[]redis.XMessage](t)(client.XRevRangeN(t.Context(), key, "+", "-", 1).Result())[0].ID
+		last := kit.Must[[]redis.XMessage](t)(client.XRevRangeN(t.Context(), key, "+", "-", 1).Result())[0].ID
 		ms, _, _ := strings.Cut(last, "-")
 		fields := [][]any{
 			{"what", "no known field"}, {"kind", "kind"}, {"kind", "kind", "payload", "{not json"}, {"payload", "{}"},
@@ -128,9 +129,9 @@ func TestPoisonEntriesBecomeDeadLetters(t *testing.T) {
 		if i%8 == 4 && i > 80 {
 			fields = []any{"kind", "kind"}
 		}
-		ok(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: key, ID: ms + "-*", Values: fields}).Err())
+		kit.OK(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: key, ID: ms + "-*", Values: fields}).Err())
 	}
-	ok(t, be.Publish(t.Context(), events("x", 10)))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 10)))
 	var handled atomic.Int64
 	run(t, be, lease.Spec{Name: topical.Name, Per: backend.PerTopic, Topics: []string{"*"}, Batch: 7,
 		UnknownWait: -1, Retry: lease.Retry{Max: 1, Order: lease.OrderNone},
@@ -141,18 +142,18 @@ func TestPoisonEntriesBecomeDeadLetters(t *testing.T) {
 			handled.Add(1)
 			return nil
 		})}})
-	eventually(t, "all good ones are handled", func() bool { return handled.Load() == 510 })
-	eventually(t, "all others are dead letters", func() bool {
-		st := must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
+	kit.Eventually(t, "all good ones are handled", func() bool { return handled.Load() == 510 })
+	kit.Eventually(t, "all others are dead letters", func() bool {
+		st := kit.Must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
 		return len(st) == 1 && st[0].LagTotal == 0 && st[0].DeadLetters == poison
 	})
-	dead := must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: topical.Name}))
+	dead := kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: topical.Name}))
 	found := false
 	for _, d := range dead {
 		if d.Reason == "" {
 			t.Fatalf("dead letter %s has no reason", d.ID)
 		}
-		found = found || d.Kind == "" && strings.Contains(string(must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{d.ID}}))[0].Payload), `"what":"7"`)
+		found = found || d.Kind == "" && strings.Contains(string(kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{d.ID}}))[0].Payload), `"what":"7"`)
 		if found {
 			break
 		}
@@ -167,21 +168,21 @@ func TestCutsBetweenEntriesOfOneMillisecond(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	be := on(client, namespace, leaseredis.WithLogger(discard))
-	ok(t, be.Register(t.Context(), topical, []string{"x"}))
+	kit.OK(t, be.Register(t.Context(), topical, []string{"x"}))
 	for i := range 7 {
-		ok(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "{" + namespace + "0}:t:x", ID: fmt.Sprintf("5-%d", i), Values: []any{"payload", i}}).Err())
+		kit.OK(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "{" + namespace + "0}:t:x", ID: fmt.Sprintf("5-%d", i), Values: []any{"payload", i}}).Err())
 	}
-	ok(t, be.Publish(t.Context(), events("x", 2)))
-	whole := fetch(t, be, topical, "x", nil, 99)
-	equal(t, "messages", len(whole.Messages), 9)
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 2)))
+	whole := kit.Fetch(t, be, topical, "x", nil, 99)
+	kit.Equal(t, "messages", len(whole.Messages), 9)
 	seen := map[string]bool{}
 	for _, m := range whole.Messages {
 		seen[m.ID] = true
 	}
-	equal(t, "different ids", len(seen), 9)
+	kit.Equal(t, "different ids", len(seen), 9)
 	for n := range 10 {
-		rest := fetch(t, be, topical, "x", whole.Cut(n), 99)
-		equal(t, fmt.Sprint("left after ", n), len(rest.Messages), 9-n)
+		rest := kit.Fetch(t, be, topical, "x", whole.Cut(n), 99)
+		kit.Equal(t, fmt.Sprint("left after ", n), len(rest.Messages), 9-n)
 	}
 }
 
@@ -190,9 +191,9 @@ func TestABrokenLinkIsNotTheEndOfTheLog(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	be := on(client, redistest.Namespace(t), leaseredis.WithTags(3), leaseredis.WithLogger(discard))
 	for _, info := range []backend.ConsumerInfo{topical, grouped} {
-		ok(t, be.Register(t.Context(), info, nil))
+		kit.OK(t, be.Register(t.Context(), info, nil))
 	}
-	ok(t, be.Publish(t.Context(), events("x", 5)))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 5)))
 	hook := &linkHook{}
 	client.AddHook(hook)
 	broken := fmt.Errorf("the link is cut")
@@ -211,8 +212,8 @@ func TestABrokenLinkIsNotTheEndOfTheLog(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	fs, err := be.Fetch(ctx, backend.FetchRequest{Consumer: grouped, MaxPayload: 99, Items: []backend.FetchItem{{Resource: backend.Whole, Limit: 9}}})
-	ok(t, err)
-	equal(t, "messages", len(fs[0].Messages), 5)
+	kit.OK(t, err)
+	kit.Equal(t, "messages", len(fs[0].Messages), 5)
 }
 
 // Large messages are read a few at a time, whatever the limit, and nothing is left out.
@@ -220,12 +221,12 @@ func TestLargeMessagesAreReadAFewAtATime(t *testing.T) {
 	for _, tags := range []int{1, 3} {
 		be := on(redistest.Shared(t).Client(t), redistest.Namespace(t), leaseredis.WithTags(tags), leaseredis.WithLogger(discard))
 		for _, info := range []backend.ConsumerInfo{topical, grouped} {
-			ok(t, be.Register(t.Context(), info, []string{}))
+			kit.OK(t, be.Register(t.Context(), info, []string{}))
 		}
 		const n, size = 120, 600_000
 		for i := range n {
 			payload := append(fmt.Append(nil, i, " "), make([]byte, size)...)
-			ok(t, be.Publish(t.Context(), []backend.Event{{Topic: fmt.Sprint("x", i/60), Payload: payload}}))
+			kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: fmt.Sprint("x", i/60), Payload: payload}}))
 		}
 		for _, info := range []backend.ConsumerInfo{topical, grouped} {
 			resource, want, at := backend.Whole, n, backend.Cursor(nil)
@@ -234,7 +235,7 @@ func TestLargeMessagesAreReadAFewAtATime(t *testing.T) {
 			}
 			got := 0
 			for more := true; more; {
-				f := fetch(t, be, info, resource, at, 1000)
+				f := kit.Fetch(t, be, info, resource, at, 1000)
 				if got > 0 && len(f.Messages) > 60 {
 					t.Fatalf("%d messages at once", len(f.Messages))
 				}
@@ -246,7 +247,7 @@ func TestLargeMessagesAreReadAFewAtATime(t *testing.T) {
 				}
 				at, more = f.Next, f.More
 			}
-			equal(t, "messages of "+info.Name, got, want)
+			kit.Equal(t, "messages of "+info.Name, got, want)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -121,7 +122,7 @@ func foreignStreams(t *testing.T, c redis.UniversalClient, ns string) {
 	odd, different := 0, map[string]bool{}
 	add := func(stream, id string, fields []any) {
 		t.Helper()
-		id = must[string](t)(c.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, ID: id, Values: fields}).Result())
+		id = kit.Must[string](t)(c.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, ID: id, Values: fields}).Result())
 		if stream == names[0] || stream == names[3] {
 			different[stream+id] = true
 		}
@@ -143,10 +144,10 @@ func foreignStreams(t *testing.T, c redis.UniversalClient, ns string) {
 			add(n, greatest, oddity(r, fmt.Sprint("odd", odd)))
 		}
 		for _, per := range []string{"topic", "group"} {
-			eventually(t, per+" has handled what is good", func() bool { return len(seen.missing(per, good)) == 0 })
-			eventually(t, per+" has handled what is odd, or given it up", func() bool {
+			kit.Eventually(t, per+" has handled what is good", func() bool { return len(seen.missing(per, good)) == 0 })
+			kit.Eventually(t, per+" has handled what is odd, or given it up", func() bool {
 				cs, err := be.Cursors(t.Context(), per, "", 0)
-				ok(t, err)
+				kit.OK(t, err)
 				lag := int64(0)
 				for _, c := range cs {
 					lag += c.Lag
@@ -154,22 +155,22 @@ func foreignStreams(t *testing.T, c redis.UniversalClient, ns string) {
 				return lag == 0
 			})
 		}
-		must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
+		kit.Must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
 		// They are read on after they were deleted.
 		for _, n := range []string{names[0], names[3]} {
-			ok(t, c.Del(t.Context(), n).Err())
+			kit.OK(t, c.Del(t.Context(), n).Err())
 			mark := fmt.Sprint("good-later-", n, round)
 			good = append(good, mark)
 			add(n, "*", []any{"kind", "good", "payload", mark})
 		}
 		for _, per := range []string{"topic", "group"} {
-			eventually(t, per+" reads a stream that was deleted", func() bool { return len(seen.missing(per, good)) == 0 })
+			kit.Eventually(t, per+" reads a stream that was deleted", func() bool { return len(seen.missing(per, good)) == 0 })
 		}
 	}
 	for _, per := range []string{"topic", "group"} {
-		eventually(t, per+" has given up all that is odd", func() bool {
+		kit.Eventually(t, per+" has given up all that is odd", func() bool {
 			dead := map[string]bool{}
-			for _, d := range must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: per})) {
+			for _, d := range kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: per})) {
 				dead[d.MessageID] = true
 				if y := d.PublishedAt.Year(); y > 9999 {
 					t.Fatalf("a dead letter was published in %d, which JSON does not know", y)
@@ -221,20 +222,20 @@ func foreignTopics(t *testing.T) {
 			es = append(es, backend.Event{Topic: topic, Kind: "good", Key: fmt.Sprint("k", i%3), Payload: []byte(mark)})
 		}
 		write(i)
-		ok(t, be.Publish(t.Context(), es))
+		kit.OK(t, be.Publish(t.Context(), es))
 		if i%20 == 0 {
-			must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
+			kit.Must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
 		}
 	}
 	for _, per := range pers {
-		eventually(t, per.String()+" has handled what is good", func() bool { return len(seen.missing(per.String(), good)) == 0 })
-		must[[]operate.CursorStatus](t)(be.Cursors(t.Context(), per.String(), "", 0))
+		kit.Eventually(t, per.String()+" has handled what is good", func() bool { return len(seen.missing(per.String(), good)) == 0 })
+		kit.Must[[]operate.CursorStatus](t)(be.Cursors(t.Context(), per.String(), "", 0))
 	}
 	// Every entry was handled, or is a dead letter. Those without the payload field have it among others.
-	eventually(t, "what is odd has ended", func() bool {
+	kit.Eventually(t, "what is odd has ended", func() bool {
 		text := ""
-		for _, d := range must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "topic"})) {
-			one := must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "topic", IDs: []string{d.ID}}))
+		for _, d := range kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "topic"})) {
+			one := kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: "topic", IDs: []string{d.ID}}))
 			text += string(one[0].Payload) + "\n"
 		}
 		for _, mark := range odd {

@@ -76,12 +76,7 @@ func (h *hints) listen(ctx context.Context) {
 		if failures > 2 {
 			h.d.warn("hints", "the subscription that wakes this process fails; it looks for news twice a second instead", "error", err)
 		}
-		timer := time.NewTimer(min(hintPause<<min(failures, 6), hintMost))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		timer.Stop()
+		pause(ctx, min(hintPause<<min(failures, 6), hintMost))
 	}
 }
 

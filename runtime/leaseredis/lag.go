@@ -48,7 +48,7 @@ func (st *streams) eachInput(ctx context.Context, sh *shape, info backend.Consum
 			}
 			for i := range page {
 				if infos[i].other {
-					st.warn("type "+keys[i], "a key that is to be a stream holds something else; it is read when it is one", "consumer", info.Name, "key", keys[i])
+					st.warnOther(info.Name, keys[i])
 					continue
 				}
 				if err := each(page[i], infos[i], now); err != nil {
@@ -58,6 +58,11 @@ func (st *streams) eachInput(ctx context.Context, sh *shape, info backend.Consum
 		}
 	}
 	return nil
+}
+
+// warnOther warns of a key that holds something else than the stream that a consumer reads.
+func (st *streams) warnOther(consumer, key string) {
+	st.warn("type "+key, "a key that is to be a stream holds something else; it is read when it is one", "consumer", consumer, "key", key)
 }
 
 // unread tells of each resource whether messages follow its cursor.

@@ -91,14 +91,16 @@ func WithMaxDeadLetters(n int) Option { return func(b *Backend) { b.keeper.maxDe
 // the client's options, and one subscription on the client.
 func New(client redis.UniversalClient, opts ...Option) *Backend {
 	d := &shards{client: client, namespace: "lg", log: slog.Default()}
-	ss := &sessions{shards: d}
-	d.owner = ss
-	st := &streams{sessions: ss}
+	ss := &sessions{shards: d, open: map[string]*session{}}
+	d.above = ss
+	st := &streams{sessions: ss, reads: streamReads{of: map[[2]string]*streamRead{}}}
 	c := &catalog{streams: st}
 	o, ledger, trimmer := &owner{catalog: c}, &ledger{c}, &trimmer{catalog: c}
+	p := &publisher{streams: st, numbering: numbering{id: newAttempt(), tags: map[int]*attempts{}}}
+	r := &reader{catalog: c, trimmer: trimmer, missed: missed{topics: map[[2]string]time.Time{}}}
 	b := &Backend{
 		shards: d, sessions: ss, streams: st, catalog: c,
-		owner: o, publisher: &publisher{streams: st}, reader: &reader{catalog: c, trimmer: trimmer}, commits: &commits{c}, ledger: ledger,
+		owner: o, publisher: p, reader: r, commits: &commits{c}, ledger: ledger,
 		keeper: &keeper{catalog: c, trimmer: trimmer, ledger: ledger, maxDead: 10_000}, operator: &operator{c, o}, checker: &checker{c},
 	}
 	for _, o := range opts {

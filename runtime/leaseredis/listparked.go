@@ -3,7 +3,6 @@ package leaseredis
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -14,15 +13,9 @@ const parkedPage = 200
 
 // Parked lists parked messages: tag by tag resources, and of these lanes, that are due soonest first.
 func (o *operator) Parked(ctx context.Context, f operate.ParkedFilter) ([]operate.ParkedInfo, error) {
-	var out []operate.ParkedInfo
-	err := o.repeat(ctx, func() (err error) {
-		out, err = o.parked(ctx, f)
-		return err
+	return repeated(ctx, o.shards, "list parked messages of "+f.Consumer, func() ([]operate.ParkedInfo, error) {
+		return o.parked(ctx, f)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("leaseredis: list parked messages of %s: %w", f.Consumer, err)
-	}
-	return out, nil
 }
 
 func (o *operator) parked(ctx context.Context, f operate.ParkedFilter) (out []operate.ParkedInfo, err error) {
@@ -72,10 +65,7 @@ func (o *operator) parkedOf(ctx context.Context, tag int, resource string, f ope
 // parkedIn adds to out what f selects in lanes of a resource, until it has as many as f wants.
 func (o *operator) parkedIn(ctx context.Context, tag int, resource string, lanes []string, f operate.ParkedFilter, out []operate.ParkedInfo) ([]operate.ParkedInfo, error) {
 	for from := int64(0); len(lanes) > 0; {
-		args := []any{f.Consumer, resource, from, parkedPage, parkedBytes}
-		for _, lane := range lanes {
-			args = append(args, lane)
-		}
+		args := with([]any{f.Consumer, resource, from, parkedPage, parkedBytes}, lanes...)
 		reply, err := o.run(ctx, tag, scripts.listparked, args...)
 		if err != nil {
 			return nil, err

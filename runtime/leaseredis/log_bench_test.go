@@ -10,6 +10,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
@@ -22,11 +23,11 @@ func BenchmarkPublish(b *testing.B) {
 			b.Run(fmt.Sprintf("events=%d/copied=%v", n, copied), func(b *testing.B) {
 				be := fresh(b)
 				if copied {
-					ok(b, be.Register(b.Context(), grouped, nil))
+					kit.OK(b, be.Register(b.Context(), grouped, nil))
 				}
-				es := events("orders", n)
+				es := kit.Events("orders", n)
 				for b.Loop() {
-					ok(b, be.Publish(b.Context(), es))
+					kit.OK(b, be.Publish(b.Context(), es))
 				}
 				b.ReportMetric(float64(n)*float64(b.N)/b.Elapsed().Seconds(), "msg/s")
 			})
@@ -45,13 +46,13 @@ func BenchmarkDrain(b *testing.B) {
 				server := redistest.Start(b)
 				be := leaseredis.New(server.Client(b))
 				for i := range backlog / 10_000 {
-					ok(b, be.Publish(b.Context(), events(fmt.Sprint("orders.", i%10), 10_000)))
+					kit.OK(b, be.Publish(b.Context(), kit.Events(fmt.Sprint("orders.", i%10), 10_000)))
 				}
 				info := backend.ConsumerInfo{Name: "drain", Per: per, Topics: []string{"*"}}
-				ok(b, be.Register(b.Context(), info, nil))
+				kit.OK(b, be.Register(b.Context(), info, nil))
 				var seen atomic.Int64
 				done := make(chan struct{})
-				c := must[*lease.Consumer](b)(lease.NewConsumer(be, lease.Spec{
+				c := kit.Must[*lease.Consumer](b)(lease.NewConsumer(be, lease.Spec{
 					Name: "drain", Per: per, Topics: []string{"*"}, Batch: batch,
 					Handlers: []lease.Handler{lease.Batch("kind", func(_ context.Context, ms []lease.Message[[]byte]) error {
 						if n := seen.Add(int64(len(ms))); n >= backlog {
@@ -69,7 +70,7 @@ func BenchmarkDrain(b *testing.B) {
 				b.ReportMetric(backlog/time.Since(start).Seconds(), "msg/s")
 				b.StopTimer()
 				stop()
-				ok(b, <-ended)
+				kit.OK(b, <-ended)
 			}
 		})
 	}

@@ -37,9 +37,6 @@ func (r *streamReads) moved(consumer, stream string, from, to position, n int64)
 	defer r.mu.Unlock()
 	s := r.of[[2]string{consumer, stream}]
 	if s == nil {
-		if r.of == nil {
-			r.of = map[[2]string]*streamRead{}
-		}
 		s = &streamRead{at: from, base: from}
 		r.of[[2]string{consumer, stream}] = s
 	}
@@ -128,7 +125,7 @@ func (f *sourceFeed) verify(ctx context.Context, which []int, infos []streamInfo
 	for k, i := range which {
 		stream := f.ins[i].name
 		lost := cat.reads.verify(name, stream, infos[k], func() (at position, passed int64, ok bool) {
-			stored, err := ask(ctx, cat.shards, key, func(ctx context.Context) (string, error) { return cat.client.HGet(ctx, key, stream).Result() })
+			stored, err := cat.hget(ctx, key, key, stream)
 			var id string
 			if err == nil {
 				_, err = fmt.Sscan(stored, &id, &passed)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -29,20 +30,20 @@ func TestANamespaceThatOthersHaveCreatedAgain(t *testing.T) {
 			spec.Name, spec.Handlers = "c", []lease.Handler{noop("kind", &n)}
 			run(t, be, spec)
 			publish := func() {
-				ok(t, other.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+				kit.OK(t, other.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
 			}
 			publish()
-			eventually(t, "the first message is handled", func() bool { return n.Load() == 1 })
+			kit.Eventually(t, "the first message is handled", func() bool { return n.Load() == 1 })
 
 			// In one step, so that no script of the running process finds nothing.
-			meta := must[map[string]string](t)(server.Client(t).HGetAll(t.Context(), "{x0}:meta").Result())
-			ok(t, server.Client(t).Eval(t.Context(), `redis.call('FLUSHALL')
+			meta := kit.Must[map[string]string](t)(server.Client(t).HGetAll(t.Context(), "{x0}:meta").Result())
+			kit.OK(t, server.Client(t).Eval(t.Context(), `redis.call('FLUSHALL')
 				redis.call('HSET', KEYS[1], 'layout', '1', 'tags', ARGV[1], 'slots', ARGV[2], 'namespace', ARGV[3], 'last', '0')
 				return 1`, []string{"{x0}:meta"}, meta["tags"], meta["slots"], meta["namespace"]).Err())
 			publish()
-			eventually(t, "the message after that is handled", func() bool { return n.Load() == 2 })
-			eventually(t, "the consumer is registered", func() bool { // a read that was under way may have found the message before
-				records := must[[]string](t)(server.Client(t).HKeys(t.Context(), "{x0}:consumers").Result())
+			kit.Eventually(t, "the message after that is handled", func() bool { return n.Load() == 2 })
+			kit.Eventually(t, "the consumer is registered", func() bool { // a read that was under way may have found the message before
+				records := kit.Must[[]string](t)(server.Client(t).HKeys(t.Context(), "{x0}:consumers").Result())
 				return fmt.Sprint(records) == "[c]"
 			})
 		})
@@ -58,25 +59,25 @@ func TestARegistrationThatWasLost(t *testing.T) {
 	var n atomic.Int64
 	run(t, be, lease.Spec{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{noop("kind", &n)}})
 	publish := func() {
-		ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+		kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
 	}
 	tag := "{" + name + "0}:"
 	ownership := func() string { return c.HGet(t.Context(), tag+"meta", "ownership").Val() }
-	eventually(t, "the session is open", func() bool { return ownership() != "" })
+	kit.Eventually(t, "the session is open", func() bool { return ownership() != "" })
 	before := ""
 	for before != ownership() { // until the start is over
 		before = ownership()
 		time.Sleep(500 * time.Millisecond)
 	}
 	publish()
-	eventually(t, "the first message is handled", func() bool { return n.Load() == 1 })
+	kit.Eventually(t, "the first message is handled", func() bool { return n.Load() == 1 })
 
-	ok(t, c.Eval(t.Context(), `
+	kit.OK(t, c.Eval(t.Context(), `
 		for _, key in ipairs({'l:c:x', 'res:c', 'free:c'}) do redis.call('DEL', ARGV[1] .. key) end
 		for _, session in ipairs(redis.call('ZRANGE', ARGV[1] .. 'sessions', 0, -1)) do redis.call('DEL', ARGV[1] .. 'held:c:' .. session) end
 		return redis.call('HSET', ARGV[1] .. 'meta', 'ownership', ARGV[2])`, []string{tag + "meta"}, tag, before).Err())
 	publish()
-	eventually(t, "the second message is handled", func() bool { return n.Load() >= 3 }) // and the first once more
+	kit.Eventually(t, "the second message is handled", func() bool { return n.Load() >= 3 }) // and the first once more
 }
 
 // A replica that was promoted may not know of a session that lives under all other tags: what it holds there
@@ -86,16 +87,16 @@ func TestASessionThatWasLostInPart(t *testing.T) {
 	name := redistest.Namespace(t)
 	be := on(c, name, leaseredis.WithTags(4), leaseredis.WithLogger(discard))
 	var events []backend.Event
-	for _, topic := range topicNames(40) {
+	for _, topic := range kit.Topics(40) {
 		events = append(events, backend.Event{Topic: topic, Kind: "kind", Payload: []byte("{}")})
 	}
 	var n atomic.Int64
 	spec := lease.Spec{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, TTL: 30 * time.Second, Handlers: []lease.Handler{noop("kind", &n)}}
 	run(t, be, spec)
-	ok(t, be.Publish(t.Context(), events))
-	eventually(t, "all are handled", func() bool { return n.Load() == 40 })
+	kit.OK(t, be.Publish(t.Context(), events))
+	kit.Eventually(t, "all are handled", func() bool { return n.Load() == 40 })
 
-	ok(t, c.Eval(t.Context(), `
+	kit.OK(t, c.Eval(t.Context(), `
 		for _, session in ipairs(redis.call('ZRANGE', ARGV[1] .. 'sessions', 0, -1)) do
 			for _, topic in ipairs(redis.call('SMEMBERS', ARGV[1] .. 'held:c:' .. session)) do
 				redis.call('HSET', ARGV[1] .. 'l:c:' .. topic, 'o', '')
@@ -104,8 +105,8 @@ func TestASessionThatWasLostInPart(t *testing.T) {
 			redis.call('DEL', ARGV[1] .. 's:' .. session, ARGV[1] .. 'held:c:' .. session)
 		end
 		return redis.call('DEL', ARGV[1] .. 'sessions', ARGV[1] .. 'members:c')`, []string{"{" + name + "2}:meta"}, "{"+name+"2}:").Err())
-	ok(t, be.Publish(t.Context(), events))
-	eventually(t, "nothing is left to read", func() bool { // the TTL is longer than its patience
+	kit.OK(t, be.Publish(t.Context(), events))
+	kit.Eventually(t, "nothing is left to read", func() bool { // the TTL is longer than its patience
 		leases, err := be.Leases(t.Context(), "c", 99)
 		return err == nil && !slices.ContainsFunc(leases, func(l operate.LeaseStatus) bool { return l.Session == "" || l.Lag > 0 })
 	})
@@ -120,12 +121,12 @@ func TestOtherLeasesThanTheServerCounts(t *testing.T) {
 	tag := "{" + name + "0}:"
 	publish := func(topics ...string) {
 		for _, topic := range topics {
-			ok(t, be.Publish(t.Context(), []backend.Event{{Topic: topic, Kind: "kind", Payload: []byte("{}")}}))
+			kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: topic, Kind: "kind", Payload: []byte("{}")}}))
 		}
 	}
 	leases := func() map[string]operate.LeaseStatus {
 		out := map[string]operate.LeaseStatus{}
-		for _, l := range must[[]operate.LeaseStatus](t)(be.Leases(t.Context(), "c", 9)) {
+		for _, l := range kit.Must[[]operate.LeaseStatus](t)(be.Leases(t.Context(), "c", 9)) {
 			out[l.Resource] = l
 		}
 		return out
@@ -134,13 +135,13 @@ func TestOtherLeasesThanTheServerCounts(t *testing.T) {
 	spec := lease.Spec{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, TTL: time.Minute, Capacity: 1, Handlers: []lease.Handler{noop("kind", &n)}}
 	run(t, be, spec)
 	publish("x", "y")
-	eventually(t, "one is handled", func() bool { return n.Load() == 1 })
+	kit.Eventually(t, "one is handled", func() bool { return n.Load() == 1 })
 	held, free := "x", "y"
 	if leases()["x"].Session == "" {
 		held, free = "y", "x"
 	}
 	time.Sleep(500 * time.Millisecond) // feeds have seen all
-	ok(t, c.Eval(t.Context(), `
+	kit.OK(t, c.Eval(t.Context(), `
 		local T, held, free = ARGV[1], ARGV[2], ARGV[3]
 		local session = redis.call('HGET', T .. 'l:c:' .. held, 'o')
 		redis.call('HSET', T .. 'l:c:' .. held, 'o', '', 'e', 1)
@@ -152,7 +153,7 @@ func TestOtherLeasesThanTheServerCounts(t *testing.T) {
 		return redis.call('HINCRBY', T .. 'meta', 'ownership', -1)`, []string{tag + "meta"}, tag, held, free).Err())
 	run(t, be, spec)
 	publish(free)
-	eventually(t, "both are owned, and nothing is left to read", func() bool {
+	kit.Eventually(t, "both are owned, and nothing is left to read", func() bool {
 		l := leases()
 		return l["x"].Session != "" && l["y"].Session != "" && l["x"].Lag+l["y"].Lag == 0
 	})

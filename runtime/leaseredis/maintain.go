@@ -2,10 +2,9 @@ package leaseredis
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -56,7 +55,7 @@ func (k *keeper) Maintain(ctx context.Context, consumers []backend.ConsumerInfo)
 			}
 		}
 	}
-	add(&r.SegmentsDropped, "trim the log")(k.trimmer.trim(ctx, sh, consumers))
+	add(&r.SegmentsDropped, "trim the log")(k.trimmer.trim(ctx, sh))
 	add(&r.SessionsForgotten, "forget sessions")(k.forgetSessions(ctx, sh))
 	for _, info := range consumers {
 		if _, err := k.narrow(ctx, sh, info); err != nil {
@@ -89,9 +88,7 @@ func (k *keeper) Maintain(ctx context.Context, consumers []backend.ConsumerInfo)
 
 // take takes a token of the namespace, and returns how to give it back; nil when somebody else has it.
 func (k *keeper) take(ctx context.Context, sh *shape, name string, ttl time.Duration) (release func(), err error) {
-	var id [16]byte
-	rand.Read(id[:])
-	holder := hex.EncodeToString(id[:])
+	holder := newAttempt()
 	tag := k.reach(sh)[0]
 	reply, err := k.run(ctx, tag, scripts.token, name, holder, ttl.Milliseconds())
 	if err != nil || number(reply) == 0 {
@@ -106,19 +103,11 @@ func (k *keeper) take(ctx context.Context, sh *shape, name string, ttl time.Dura
 
 // expireDead deletes dead letters that are older than they are kept.
 func (k *keeper) expireDead(ctx context.Context, sh *shape, info backend.ConsumerInfo) (n int, err error) {
-	for _, tag := range k.reach(sh) {
-		for {
-			reply, err := k.run(ctx, tag, scripts.expiredead, info.Name, info.Keep.Microseconds(), maintainStep)
-			if err != nil {
-				return n, err
-			}
-			n += int(number(reply))
-			if number(reply) < maintainStep {
-				break
-			}
-		}
-	}
-	return n, nil
+	err = k.everyTag(ctx, sh, scripts.expiredead, func(v any) int {
+		n += int(number(v))
+		return int(number(v))
+	}, info.Name, info.Keep.Microseconds())
+	return n, err
 }
 
 // forgetItems forgets items that were executed, or given up on, before they are kept.
@@ -184,15 +173,8 @@ func (k *keeper) forgetStreams(ctx context.Context, sh *shape, info backend.Cons
 	for _, tag := range k.reach(sh) {
 		choose := func(forget bool, names []string) ([]string, error) {
 			args := []any{info.Name, forgottenAfter.Microseconds(), flag(forget)}
-			for _, name := range names {
-				args = append(args, name)
-			}
-			reply, err := k.run(ctx, tag, scripts.forgetstreams, args...)
-			var chosen []string
-			for _, v := range list(reply) {
-				chosen = append(chosen, text(v))
-			}
-			return chosen, err
+			reply, err := k.run(ctx, tag, scripts.forgetstreams, with(args, names...)...)
+			return texts(reply), err
 		}
 		err := k.resources(ctx, tag, info.Name, "", func(names []string) error {
 			idle, err := choose(false, names)
@@ -215,30 +197,22 @@ func (k *keeper) forgetStreams(ctx context.Context, sh *shape, info backend.Cons
 
 // withoutMessages returns the streams of which the log holds nothing.
 func (k *keeper) withoutMessages(ctx context.Context, sh *shape, info backend.ConsumerInfo, streams []string) ([]string, error) {
-	lengths := make([][]*redis.IntCmd, len(streams))
-	err := k.pipelined(ctx, func(pipe redis.Pipeliner) {
-		for i, name := range streams {
-			for _, key := range k.inputs(sh, info, name) {
-				lengths[i] = append(lengths[i], pipe.XLen(ctx, key))
-			}
+	type part struct{ stream, key string }
+	var parts []part
+	for _, name := range streams {
+		for _, in := range k.inputsOf(sh, info, name) {
+			parts = append(parts, part{name, in.key})
 		}
-	})
+	}
+	lengths, err := askEach(ctx, k.shards, len(parts),
+		func(pipe redis.Pipeliner, i int) *redis.IntCmd { return pipe.XLen(ctx, parts[i].key) },
+		func(i int) string { return "count the messages of stream " + parts[i].stream })
 	if err != nil {
 		return nil, err
 	}
-	var empty []string
-	for i, name := range streams {
-		total := int64(0)
-		for _, c := range lengths[i] {
-			n, err := c.Result()
-			if err != nil {
-				return nil, fmt.Errorf("count the messages of stream %s: %w", name, err)
-			}
-			total += n
-		}
-		if total == 0 {
-			empty = append(empty, name)
-		}
+	left := map[string]int64{}
+	for i, n := range lengths {
+		left[parts[i].stream] += n
 	}
-	return empty, nil
+	return slices.DeleteFunc(streams, func(name string) bool { return left[name] > 0 }), nil
 }

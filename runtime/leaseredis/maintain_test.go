@@ -5,26 +5,27 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 func TestOneReplicaDoesTheHousekeeping(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
 		a.buries(3, "x")
-		info := a.info
+		info := a.Info
 		info.Max = 1
 		sh, err := a.shape(t.Context())
-		check(t, err)
+		kit.OK(t, err)
 		release, err := a.take(t.Context(), sh, "maintaining", time.Minute)
-		check(t, err)
+		kit.OK(t, err)
 		b := a.another()
 		r, err := b.Maintain(t.Context(), []backend.ConsumerInfo{info})
-		check(t, err)
-		same(t, "dropped by the other", r.DeadLettersDropped, 0)
+		kit.OK(t, err)
+		kit.Equal(t, "dropped by the other", r.DeadLettersDropped, 0)
 		release()
 		release() // gives back nobody else's
 		r, err = b.Maintain(t.Context(), []backend.ConsumerInfo{info})
-		check(t, err)
-		same(t, "dropped", r.DeadLettersDropped, 2)
+		kit.OK(t, err)
+		kit.Equal(t, "dropped", r.DeadLettersDropped, 2)
 	})
 }
 
@@ -34,33 +35,33 @@ func TestStreamsWithoutWorkAreForgottenAfterADay(t *testing.T) {
 		b := join(t, a.Backend, info)
 		gs := b.takes(9, "dead", "fresh", "old", "owned", "parked", "wanted")
 		sh, err := b.shape(t.Context())
-		check(t, err)
+		kit.OK(t, err)
 		retired := map[string]backend.Ref{}
 		for _, g := range gs {
 			switch g.Resource {
 			case "owned":
 			case "wanted":
-				check(t, b.Release(t.Context(), b.id, "s", []backend.Ref{g.Ref}))
+				kit.OK(t, b.Release(t.Context(), b.ID, "s", []backend.Ref{g.Ref}))
 			default:
 				retired[g.Resource] = g.Ref
 			}
 		}
 		for name, ref := range retired {
-			check(t, b.Retire(t.Context(), b.id, "s", []backend.Ref{ref}))
+			kit.OK(t, b.Retire(t.Context(), b.ID, "s", []backend.Ref{ref}))
 			if name != "fresh" {
 				key := b.prefix(sh.tagOf(name)) + "l:s:" + name
-				check(t, b.client.HSet(t.Context(), key, "since", time.Now().Add(-25*time.Hour).UnixMicro()).Err())
+				kit.OK(t, b.client.HSet(t.Context(), key, "since", time.Now().Add(-25*time.Hour).UnixMicro()).Err())
 			}
 		}
 		// Something is left of two of them.
-		check(t, b.client.HSet(t.Context(), b.prefix(sh.tagOf("parked"))+"pk:s:parked", "1-0", "x").Err())
-		check(t, b.client.HSet(t.Context(), b.prefix(sh.tagOf("dead"))+"dx:s:dead", "1-0", "1").Err())
+		kit.OK(t, b.client.HSet(t.Context(), b.prefix(sh.tagOf("parked"))+"pk:s:parked", "1-0", "x").Err())
+		kit.OK(t, b.client.HSet(t.Context(), b.prefix(sh.tagOf("dead"))+"dx:s:dead", "1-0", "1").Err())
 		maintain := func() int {
 			r, err := b.Maintain(t.Context(), []backend.ConsumerInfo{info})
-			check(t, err)
+			kit.OK(t, err)
 			return r.StreamsForgotten
 		}
-		same(t, "forgotten", maintain(), 1)
+		kit.Equal(t, "forgotten", maintain(), 1)
 		known := map[string]bool{}
 		for _, l := range b.leasesNow() {
 			known[l.Resource] = true

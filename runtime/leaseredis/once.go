@@ -1,7 +1,6 @@
 package leaseredis
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -100,16 +99,13 @@ func (l *ledger) executing(ctx context.Context, sh *shape, consumer string, item
 
 // tellEnds stores results of executions, of leases that are held.
 func (c *commit) tellEnds(ctx context.Context) error {
-	if !c.any(func(r backend.OnceResult) bool { return r.Asked == "" }) {
-		return nil
-	}
 	// Leases under other tags than their items are looked at first.
 	var steps []step
 	var asked []*commitEntry
 	for _, e := range c.entries {
 		tag := c.sh.leaseTag(c.consumer, e.Resource)
 		for _, r := range e.Once {
-			if c.sh.tagOf(r.Key) != tag {
+			if r.Asked == "" && c.sh.tagOf(r.Key) != tag {
 				steps = append(steps, step{tag: tag, script: scripts.heldseq, args: []any{c.session, c.consumer, 1, e.Resource, e.Epoch}})
 				asked = append(asked, e)
 				break
@@ -130,17 +126,6 @@ func (c *commit) tellEnds(ctx context.Context) error {
 // tellAsked notes messages that became dead letters because of an unknown outcome.
 func (c *commit) tellAsked(ctx context.Context) error {
 	return c.tell(ctx, func(e *commitEntry, r backend.OnceResult) bool { return r.Asked != "" && !e.fenced })
-}
-
-func (c *commit) any(what func(backend.OnceResult) bool) bool {
-	for _, e := range c.entries {
-		for _, r := range e.Once {
-			if what(r) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // tell stores the results chosen.
@@ -178,9 +163,5 @@ func (c *commit) tell(ctx context.Context, chosen func(*commitEntry, backend.Onc
 	for tag := range args {
 		flush(tag)
 	}
-	var err error
-	for _, a := range c.cat.runAll(ctx, steps) {
-		err = cmp.Or(err, a.err)
-	}
-	return err
+	return firstError(c.cat.runAll(ctx, steps))
 }

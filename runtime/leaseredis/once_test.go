@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // items are some names that lie under all tags of a namespace with four.
@@ -17,30 +18,23 @@ func items() (names []string) {
 	return names
 }
 
-func (a *actor) starts(g backend.Grant, item, message string, want backend.OnceState) {
-	a.t.Helper()
-	got, err := a.StartOnce(a.t.Context(), a.id, a.info.Name, g.Ref, item, message)
-	check(a.t, err)
-	same(a.t, "state of "+item, got, want)
-}
-
 func TestLostRepliesOfTheLedger(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
 		g := a.takesOne("x")
 		sh, err := a.shape(t.Context())
-		check(t, err)
+		kit.OK(t, err)
 		faults := a.breaks()
 		for _, item := range items() {
 			start := func() error {
-				state, err := a.StartOnce(t.Context(), a.id, "c", g.Ref, item, "m")
+				state, err := a.StartOnce(t.Context(), a.ID, "c", g.Ref, item, "m")
 				if err == nil {
-					same(t, "state of "+item, state, backend.OnceNew)
+					kit.Equal(t, "state of "+item, state, backend.OnceNew)
 				}
 				return err
 			}
 			tell := func(p backend.Progress) func() error {
 				return func() error {
-					_, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{p})
+					_, err := a.Commit(t.Context(), a.ID, "c", []backend.Progress{p})
 					return err
 				}
 			}
@@ -53,12 +47,12 @@ func TestLostRepliesOfTheLedger(t *testing.T) {
 			failed := a.next(g, backend.Progress{Once: []backend.OnceResult{{Key: item}}})
 			faults.loseReply(scripts.endonce)
 			again(t, faults, tell(failed))
-			check(t, start())
-			check(t, tell(failed)()) // it was held up on its way
+			kit.OK(t, start())
+			kit.OK(t, tell(failed)()) // it was held up on its way
 			done := a.next(g, backend.Progress{Once: []backend.OnceResult{{Key: item, Done: true}}})
 			faults.loseReply(scripts.commit) // how it ended is stored, the rest is unknown
 			again(t, faults, tell(done))
-			a.starts(g, item, "m", backend.OnceDone)
+			a.Starts(g, item, "m", backend.OnceDone)
 		}
 	})
 }
@@ -71,23 +65,23 @@ func TestAnItemThatWasToldBeforeACrashIsDone(t *testing.T) {
 		faults := a.breaks()
 		died := errors.New("the process died")
 		for _, item := range items() {
-			a.starts(g, item, got.Messages[0].ID, backend.OnceNew)
+			a.Starts(g, item, got.Messages[0].ID, backend.OnceNew)
 		}
 		p := a.next(g, backend.Progress{Cursor: got.Next})
 		for _, item := range items() {
 			p.Once = append(p.Once, backend.OnceResult{Key: item, Done: true})
 		}
 		faults.onCall(scripts.commit, func() error { return died })
-		if _, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{p}); !errors.Is(err, died) {
+		if _, err := a.Commit(t.Context(), a.ID, "c", []backend.Progress{p}); !errors.Is(err, died) {
 			t.Fatalf("got %v", err)
 		}
 		faults.onCall(scripts.commit, nil)
-		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
+		kit.OK(t, a.Release(t.Context(), a.ID, "c", []backend.Ref{g.Ref}))
 		b := a.another()
 		h := b.takesOne("x")
-		same(t, "redelivered", len(b.reads(h, 9).Messages), 1)
+		kit.Equal(t, "redelivered", len(b.reads(h, 9).Messages), 1)
 		for _, item := range items() {
-			b.starts(h, item, got.Messages[0].ID, backend.OnceDone)
+			b.Starts(h, item, got.Messages[0].ID, backend.OnceDone)
 		}
 	})
 }
@@ -99,30 +93,30 @@ func TestNobodyIsAskedBeforeTheDeadLetterIsThere(t *testing.T) {
 		a.publishes(1, "x")
 		g := a.takesOne("x")
 		for _, item := range items() {
-			a.starts(g, item, "other", backend.OnceNew)
+			a.Starts(g, item, "other", backend.OnceNew)
 		}
-		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
+		kit.OK(t, a.Release(t.Context(), a.ID, "c", []backend.Ref{g.Ref}))
 		g = a.takesOne("x")
 		got := a.reads(g, 9)
 		id := got.Messages[0].ID
 		p := a.next(g, backend.Progress{Cursor: got.Next, Dead: []backend.Dead{{ID: id, Attempt: 1, Reason: "unknown"}}})
 		for _, item := range items() {
-			a.starts(g, item, id, backend.OnceUnknown)
+			a.Starts(g, item, id, backend.OnceUnknown)
 			p.Once = append(p.Once, backend.OnceResult{Key: item, Asked: id})
 		}
 		faults := a.breaks()
 		died := errors.New("the process died")
 		faults.onCall(scripts.commit, func() error { return died })
-		if _, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{p}); !errors.Is(err, died) {
+		if _, err := a.Commit(t.Context(), a.ID, "c", []backend.Progress{p}); !errors.Is(err, died) {
 			t.Fatalf("got %v", err)
 		}
 		faults.onCall(scripts.commit, nil)
 		for _, item := range items() {
-			a.starts(g, item, id, backend.OnceUnknown)
+			a.Starts(g, item, id, backend.OnceUnknown)
 		}
-		a.commits(p)
+		a.Commits(p)
 		for _, item := range items() {
-			a.starts(g, item, id, backend.OnceNew)
+			a.Starts(g, item, id, backend.OnceNew)
 		}
 	})
 }
@@ -130,19 +124,19 @@ func TestNobodyIsAskedBeforeTheDeadLetterIsThere(t *testing.T) {
 func TestItemsOfALeaseThatIsHeldAreNotForgotten(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
 		gs := a.takes(2, "x", "y")
-		info := a.info
+		info := a.Info
 		info.OnceKeep = time.Microsecond
 		for _, item := range items() {
-			a.starts(gs[0], item+"x", "m", backend.OnceNew)
-			a.starts(gs[1], item+"y", "m", backend.OnceNew)
+			a.Starts(gs[0], item+"x", "m", backend.OnceNew)
+			a.Starts(gs[1], item+"y", "m", backend.OnceNew)
 		}
-		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{gs[0].Ref}))
+		kit.OK(t, a.Release(t.Context(), a.ID, "c", []backend.Ref{gs[0].Ref}))
 		r, err := a.Maintain(t.Context(), []backend.ConsumerInfo{info})
-		check(t, err)
-		same(t, "forgotten", r.OnceForgotten, len(items()))
+		kit.OK(t, err)
+		kit.Equal(t, "forgotten", r.OnceForgotten, len(items()))
 		for _, item := range items() {
-			a.starts(gs[1], item+"x", "m", backend.OnceNew)
-			a.starts(gs[1], item+"y", "m", backend.OnceNew) // the same lease asks again
+			a.Starts(gs[1], item+"x", "m", backend.OnceNew)
+			a.Starts(gs[1], item+"y", "m", backend.OnceNew) // the same lease asks again
 		}
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -31,13 +30,9 @@ func (cat *catalog) consumers(ctx context.Context, sh *shape) ([]string, error) 
 	if err != nil {
 		return nil, err
 	}
-	names := map[string]struct{}{}
-	for _, some := range stored {
-		for _, n := range some {
-			names[n] = struct{}{}
-		}
-	}
-	return slices.Sorted(maps.Keys(names)), nil
+	names := slices.Concat(stored...)
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }
 
 // registered returns the consumers whose first registration has got so far that messages can
@@ -80,32 +75,12 @@ func (cat *catalog) registered(ctx context.Context, sh *shape) ([]string, error)
 	return out, nil
 }
 
-// cards counts the members of a sorted set of that name under each tag.
-func (cat *catalog) cards(ctx context.Context, sh *shape, name string) ([]int, error) {
-	stored, err := askTags(ctx, cat.shards, sh.tags, name, func(pipe redis.Pipeliner, prefix string) *redis.IntCmd {
-		return pipe.ZCard(ctx, prefix+name)
-	})
-	counts := make([]int, len(stored))
-	for tag, n := range stored {
-		counts[tag] = int(n)
-	}
-	return counts, err
-}
-
 // leasePage is how many leases one script call describes.
 const leasePage = 500
 
-// leaseView is a lease as operators see it.
-type leaseView struct {
-	operate.LeaseStatus
-	at     cursor
-	lanes  int
-	oldest time.Duration // age of the oldest unread message
-}
-
-// leases describes the leases of a consumer, or the one of a resource, the furthest behind first.
-func (o *operator) leases(ctx context.Context, sh *shape, info backend.ConsumerInfo, resource string) ([]leaseView, error) {
-	var views []leaseView
+// leases describes the leases of a consumer, or the one of a resource.
+func (o *operator) leases(ctx context.Context, sh *shape, info backend.ConsumerInfo, resource string) ([]backend.LeaseView, error) {
+	var views []backend.LeaseView
 	describe := func(tag int, names []string) error {
 		if len(names) == 0 {
 			return nil
@@ -122,13 +97,20 @@ func (o *operator) leases(ctx context.Context, sh *shape, info backend.ConsumerI
 		first := len(views)
 		for _, v := range list(reply) {
 			v := list(v)
-			l := leaseView{at: cursor(text(v[4])), lanes: int(number(v[7])), LeaseStatus: operate.LeaseStatus{
+			l := backend.LeaseView{Lanes: int(number(v[7])), LeaseStatus: operate.LeaseStatus{
 				Resource: text(v[0]), Session: text(v[1]), Epoch: number(v[2]), Parked: int(number(v[6])), Suspicion: int(number(v[5])),
 			}}
 			if l.Session != "" {
 				l.Since = time.Duration(number(v[3])) * time.Microsecond
 			}
-			at[l.Resource] = l.at
+			at[l.Resource] = cursor(text(v[4]))
+			ins := o.inputsOf(sh, info, l.Resource)
+			var last position
+			for k, p := range at[l.Resource].positions(ins) {
+				if p != (position{}) && p.compare(last) >= 0 {
+					last, l.Position = p, messageID(ins[k], p)
+				}
+			}
 			views = append(views, l)
 		}
 		behind, err := o.lag(ctx, sh, info, at)
@@ -137,7 +119,7 @@ func (o *operator) leases(ctx context.Context, sh *shape, info backend.ConsumerI
 		}
 		for i := range views[first:] {
 			l := &views[first+i]
-			l.Lag, l.oldest = behind[l.Resource].count, behind[l.Resource].oldest
+			l.Lag, l.OldestUnread = behind[l.Resource].count, behind[l.Resource].oldest
 		}
 		return nil
 	}
@@ -147,9 +129,6 @@ func (o *operator) leases(ctx context.Context, sh *shape, info backend.ConsumerI
 			return nil, err
 		}
 	}
-	slices.SortFunc(views, func(a, b leaseView) int {
-		return cmp.Or(cmp.Compare(b.Lag, a.Lag), cmp.Compare(a.Resource, b.Resource))
-	})
 	return views, nil
 }
 
@@ -164,21 +143,19 @@ func (cat *catalog) resources(ctx context.Context, tag int, consumer, only strin
 		}
 		return err
 	}
-	return cat.scanSet(ctx, key, each)
+	names, err := cat.members(ctx, key)
+	for some := range slices.Chunk(names, leasePage) {
+		if err == nil {
+			err = each(some)
+		}
+	}
+	return err
 }
 
 // Status describes every consumer that was registered. One that is registered for the first time
 // just now, so that the log is still being copied for it, follows when that is done.
 func (o *operator) Status(ctx context.Context) ([]operate.ConsumerStatus, error) {
-	var out []operate.ConsumerStatus
-	err := o.repeat(ctx, func() (err error) {
-		out, err = o.status(ctx)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("leaseredis: status: %w", err)
-	}
-	return out, nil
+	return repeated(ctx, o.shards, "status", func() ([]operate.ConsumerStatus, error) { return o.status(ctx) })
 }
 
 // heldBy is what leases of a lock hang on here, see Acquire.
@@ -217,11 +194,6 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 				st.Standbys++
 			}
 		}
-		behind := func(count int64, oldest time.Duration) {
-			st.LagTotal += count
-			st.LagMax = max(st.LagMax, count)
-			st.OldestUnread = max(st.OldestUnread, oldest)
-		}
 		views, err := o.leases(ctx, sh, info, "")
 		if err != nil {
 			return nil, err
@@ -229,8 +201,8 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 		known := make(map[string]bool, len(views))
 		for _, l := range views {
 			known[l.Resource] = true
-			behind(l.Lag, l.oldest)
-			st.ParkedKeys += l.lanes
+			st.AddLag(l.Lag, l.OldestUnread)
+			st.ParkedKeys += l.Lanes
 		}
 		if info.Per != backend.PerCluster { // some may not have been registered yet
 			found, err := o.discover(ctx, sh, info)
@@ -252,7 +224,7 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 					return nil, err
 				}
 				for _, l := range lags {
-					behind(l.count, l.oldest)
+					st.AddLag(l.count, l.oldest)
 				}
 			}
 		}
@@ -261,7 +233,7 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 			return nil, err
 		}
 		for _, n := range counts {
-			st.DeadLetters += n
+			st.DeadLetters += int(n)
 		}
 	}
 	return out, nil
@@ -269,18 +241,12 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 
 // Members lists the live sessions of a consumer.
 func (o *operator) Members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
-	var out []operate.MemberStatus
-	err := o.repeat(ctx, func() (err error) {
-		out, err = o.members(ctx, consumer)
-		return err
+	return repeated(ctx, o.shards, "members of "+consumer, func() ([]operate.MemberStatus, error) {
+		return o.memberStatus(ctx, consumer)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("leaseredis: members of %s: %w", consumer, err)
-	}
-	return out, nil
 }
 
-func (o *operator) members(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
+func (o *operator) memberStatus(ctx context.Context, consumer string) ([]operate.MemberStatus, error) {
 	surveys, err := o.owner.Survey(ctx, []string{consumer})
 	if err != nil {
 		return nil, err
@@ -319,19 +285,15 @@ func micros(reply any) time.Duration { return time.Duration(number(reply)) * tim
 
 // Leases lists leases of a consumer. A limit of 0 means all.
 func (o *operator) Leases(ctx context.Context, consumer string, limit int) ([]operate.LeaseStatus, error) {
-	views, err := o.view(ctx, consumer, "", limit)
+	views, err := o.views(ctx, consumer, "")
 	if err != nil {
 		return nil, fmt.Errorf("leaseredis: leases of %s: %w", consumer, err)
 	}
-	out := make([]operate.LeaseStatus, len(views))
-	for i := range views {
-		out[i] = views[i].LeaseStatus
-	}
-	return out, nil
+	return backend.LeaseStatuses(views, limit), nil
 }
 
-// view is leases for operators: nothing for a consumer that nobody knows.
-func (o *operator) view(ctx context.Context, consumer, resource string, limit int) (views []leaseView, err error) {
+// views is leases for operators: nothing for a consumer that nobody knows.
+func (o *operator) views(ctx context.Context, consumer, resource string) (views []backend.LeaseView, err error) {
 	err = o.repeat(ctx, func() error {
 		sh, err := o.shape(ctx)
 		if err != nil {
@@ -347,9 +309,6 @@ func (o *operator) view(ctx context.Context, consumer, resource string, limit in
 		views, err = o.leases(ctx, sh, info, resource)
 		return err
 	})
-	if limit > 0 && len(views) > limit {
-		views = views[:limit]
-	}
 	return views, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,16 +18,12 @@ import (
 // Cursors shows how far a consumer has got. A limit of 0 means all.
 func (o *operator) Cursors(ctx context.Context, consumer, resource string, limit int) ([]operate.CursorStatus, error) {
 	fail := func(err error) error { return fmt.Errorf("leaseredis: cursors of %s: %w", consumer, err) }
-	views, err := o.view(ctx, consumer, resource, limit)
+	views, err := o.views(ctx, consumer, resource)
 	if err != nil {
 		return nil, fail(err)
 	}
 	if len(views) == 0 {
 		return nil, nil
-	}
-	sh, err := o.shape(ctx)
-	if err != nil {
-		return nil, fail(err)
 	}
 	info, err := o.info(ctx, consumer)
 	if err == nil && info.ReadsNothing() {
@@ -35,18 +32,7 @@ func (o *operator) Cursors(ctx context.Context, consumer, resource string, limit
 	if err != nil {
 		return nil, fail(err)
 	}
-	out := make([]operate.CursorStatus, len(views))
-	for i, l := range views {
-		out[i] = operate.CursorStatus{Resource: l.Resource, Session: l.Session, Epoch: l.Epoch, Lag: l.Lag, OldestUnread: l.oldest}
-		ins := o.inputsOf(sh, info, l.Resource)
-		var last position
-		for k, p := range l.at.positions(ins) {
-			if p != (position{}) && p.compare(last) >= 0 {
-				last, out[i].Position = p, messageID(ins[k], p)
-			}
-		}
-	}
-	return out, nil
+	return backend.CursorStatuses(views, limit), nil
 }
 
 // setCursorStep is how many parked messages and dead letters one script call drops.
@@ -56,8 +42,8 @@ const setCursorStep = 500
 // retention has dropped do not come back: the beginning is what the log still has.
 func (o *operator) SetCursor(ctx context.Context, consumer, resource string, to operate.CursorTarget) (int, error) {
 	fail := func(err error) error { return fmt.Errorf("leaseredis: set the cursor of %s: %w", consumer, err) }
-	if n := flag(to.Beginning) + flag(to.Now) + flag(to.After != ""); n != 1 {
-		return 0, fail(errors.New("say exactly one of the beginning, now, and after which message"))
+	if err := to.Check(); err != nil {
+		return 0, fail(err)
 	}
 	sh, err := o.shape(ctx)
 	if err != nil {
@@ -145,17 +131,21 @@ func (o *operator) target(ctx context.Context, sh *shape, info backend.ConsumerI
 	if err != nil {
 		return nil, err
 	}
-	if s := sourceOf(info); s != nil {
-		return o.targetInStreams(ctx, s, to)
-	}
-	if to.Now {
-		return func(ins []input) cursor {
-			at := make([]position, len(ins))
-			for i, in := range ins {
-				at[i] = position{ms: uint64(last[in.tag])}
-			}
-			return cursorAt(ins, at)
-		}, nil
+	s := sourceOf(info)
+	switch {
+	case to.Now:
+		present := ofTags(last)
+		if s != nil {
+			present, err = o.present(ctx, s)
+		}
+		return func(ins []input) cursor { return cursorAt(ins, present.positions(ins)) }, err
+	case s != nil:
+		id, _, _ := strings.Cut(to.After, "/")
+		after := parsePosition(id)
+		if after == (position{}) {
+			return nil, fmt.Errorf("%q is not the id of a message", to.After)
+		}
+		return func(ins []input) cursor { return cursorAt(ins, slices.Repeat([]position{after}, len(ins))) }, nil
 	}
 	number, of, found := strings.Cut(to.After, "-")
 	n, err := strconv.ParseInt(number, 10, 64)
@@ -163,8 +153,8 @@ func (o *operator) target(ctx context.Context, sh *shape, info backend.ConsumerI
 	switch {
 	case !found || err != nil || err2 != nil || n < 1 || tag < 0 || tag >= sh.tags:
 		return nil, fmt.Errorf("%q is not the id of a message", to.After)
-	case n > last[tag]:
-		return nil, fmt.Errorf("there is no message %s yet, the last one has id %d-%d", to.After, last[tag], tag)
+	case uint64(n) > last[tag].ms:
+		return nil, fmt.Errorf("there is no message %s yet, the last one has id %d-%d", to.After, last[tag].ms, tag)
 	}
 	return func(ins []input) cursor {
 		at := make([]position, len(ins))
@@ -178,48 +168,14 @@ func (o *operator) target(ctx context.Context, sh *shape, info backend.ConsumerI
 	}, nil
 }
 
-// targetInStreams is target for a consumer of an application's streams.
-func (o *operator) targetInStreams(ctx context.Context, s *StreamSource, to operate.CursorTarget) (func([]input) cursor, error) {
-	var ends map[string]position
-	var after position
-	if to.Now {
-		present, err := o.present(ctx, s)
-		if err != nil {
-			return nil, err
-		}
-		ins := make([]input, len(s.Names))
-		for i, n := range s.Names {
-			ins[i] = input{key: n, tag: -1, name: n}
-		}
-		ends = map[string]position{}
-		for i, p := range present.positions(ins) {
-			ends[ins[i].name] = p
-		}
-	} else {
-		id, _, _ := strings.Cut(to.After, "/")
-		if after = parsePosition(id); after == (position{}) {
-			return nil, fmt.Errorf("%q is not the id of a message", to.After)
-		}
-	}
-	return func(ins []input) cursor {
-		at := make([]position, len(ins))
-		for i, in := range ins {
-			if at[i] = after; to.Now {
-				at[i] = ends[in.name]
-			}
-		}
-		return cursorAt(ins, at)
-	}, nil
-}
-
-// lastIDs returns the number of the last message under each tag.
-func (st *streams) lastIDs(ctx context.Context, sh *shape) ([]int64, error) {
+// lastIDs returns the id of the last message under each tag.
+func (st *streams) lastIDs(ctx context.Context, sh *shape) ([]position, error) {
 	stored, err := askTags(ctx, st.shards, sh.tags, "meta", func(pipe redis.Pipeliner, prefix string) *redis.StringCmd {
 		return pipe.HGet(ctx, prefix+"meta", "last")
 	})
-	last := make([]int64, len(stored))
+	last := make([]position, len(stored))
 	for tag, v := range stored {
-		last[tag] = number(v)
+		last[tag] = parsePosition(v)
 	}
 	return last, err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -22,38 +23,35 @@ func TestForgetDeletesAllThatAConsumerHas(t *testing.T) {
 			{Name: "by-stream", Per: backend.PerStream, Topics: []string{"*"}},
 		}
 		for _, info := range infos {
-			b := &actor{Backend: a.Backend, t: t, id: randomID(), info: info}
-			s, err := a.OpenSession(t.Context(), backend.SessionSpec{ID: b.id, TTL: time.Hour, Consumers: []string{info.Name}})
-			check(t, err)
-			check(t, a.Register(t.Context(), info, nil))
+			b := join(t, a.Backend, info)
+			kit.OK(t, a.Register(t.Context(), info, nil))
 			a.publishes(40, "x", "y")
-			check(t, a.Register(t.Context(), info, nil))
-			gs, err := b.Acquire(t.Context(), backend.AcquireRequest{Session: b.id, Consumer: info, Max: 100, Attempt: randomID()})
-			check(t, err)
+			kit.OK(t, a.Register(t.Context(), info, nil))
+			gs := b.Acquires(100)
 			for i, g := range gs {
 				got := b.reads(g, 100)
 				p := b.next(g, backend.Progress{Cursor: got.Cut(1), Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "a", Attempt: 1}}})
 				if i == 0 {
 					p.Cursor, p.Dead = got.Cut(2), []backend.Dead{{ID: got.Messages[1].ID, Attempt: 1, Reason: "r"}}
 				}
-				b.starts(g, fmt.Sprint("item", i), "m", backend.OnceNew)
+				b.Starts(g, fmt.Sprint("item", i), "m", backend.OnceNew)
 				p.Once = []backend.OnceResult{{Key: fmt.Sprint("item", i), Done: true}}
-				b.commits(p)
+				b.Commits(p)
 			}
 			refuses := func(why string) {
 				t.Helper()
 				if err := a.Forget(t.Context(), info.Name); err == nil || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), info.Name) {
 					t.Fatalf("got error %v, want one about %s", err, why)
 				}
-				same(t, "resources left", len(b.leasesNow()), len(gs))
+				kit.Equal(t, "resources left", len(b.leasesNow()), len(gs))
 			}
 			refuses("live members")
-			check(t, s.Close(t.Context()))
+			kit.OK(t, b.Session.Close(t.Context()))
 			refuses("dead letters")
-			_, err = a.Purge(t.Context(), operate.DeadLetterFilter{Consumer: info.Name})
-			check(t, err)
-			check(t, a.Forget(t.Context(), info.Name))
-			check(t, a.Forget(t.Context(), info.Name)) // its reply was lost
+			_, err := a.Purge(t.Context(), operate.DeadLetterFilter{Consumer: info.Name})
+			kit.OK(t, err)
+			kit.OK(t, a.Forget(t.Context(), info.Name))
+			kit.OK(t, a.Forget(t.Context(), info.Name)) // its reply was lost
 			for key := range a.keysOf(t) {
 				if strings.Contains(key, ":"+info.Name) {
 					t.Errorf("key %s is left", key)
@@ -61,8 +59,8 @@ func TestForgetDeletesAllThatAConsumerHas(t *testing.T) {
 			}
 		}
 		st, err := a.Status(t.Context())
-		check(t, err)
-		same(t, "consumers", len(st), 0)
+		kit.OK(t, err)
+		kit.Equal(t, "consumers", len(st), 0)
 	})
 }
 
@@ -70,25 +68,25 @@ func TestForgetDeletesAllThatAConsumerHas(t *testing.T) {
 func TestStatusTellsWhatLeasesHangOn(t *testing.T) {
 	eachSpread(t, func(t *testing.T, a *actor) {
 		want := map[string]string{"leader": "session", "rows": "row", "topics": "session"}
-		check(t, a.Register(t.Context(), backend.ConsumerInfo{Name: "leader", Per: backend.PerCluster, Lock: backend.LockAdvisory}, nil))
-		check(t, a.Register(t.Context(), backend.ConsumerInfo{Name: "rows", Per: backend.PerStream, Topics: []string{"x"}, Lock: backend.LockRow, TTL: time.Minute}, nil))
-		check(t, a.Register(t.Context(), backend.ConsumerInfo{Name: "topics", Per: backend.PerTopic, Topics: []string{"x"}}, nil))
+		kit.OK(t, a.Register(t.Context(), backend.ConsumerInfo{Name: "leader", Per: backend.PerCluster, Lock: backend.LockAdvisory}, nil))
+		kit.OK(t, a.Register(t.Context(), backend.ConsumerInfo{Name: "rows", Per: backend.PerStream, Topics: []string{"x"}, Lock: backend.LockRow, TTL: time.Minute}, nil))
+		kit.OK(t, a.Register(t.Context(), backend.ConsumerInfo{Name: "topics", Per: backend.PerTopic, Topics: []string{"x"}}, nil))
 		st, err := a.Status(t.Context())
-		check(t, err)
+		kit.OK(t, err)
 		got := map[string]string{}
 		for _, s := range st {
 			got[s.Consumer] = s.Lock
 		}
 		for name, lock := range want {
-			same(t, "lock of "+name, got[name], lock)
+			kit.Equal(t, "lock of "+name, got[name], lock)
 		}
 	})
 }
 
 func (a *actor) leasesNow() []operate.LeaseStatus {
-	a.t.Helper()
-	ls, err := a.Leases(a.t.Context(), a.info.Name, 0)
-	check(a.t, err)
+	a.T.Helper()
+	ls, err := a.Leases(a.T.Context(), a.Info.Name, 0)
+	kit.OK(a.T, err)
 	return ls
 }
 
@@ -100,7 +98,7 @@ func (a *actor) nodes(t *testing.T) (nodes []redis.Cmdable) {
 		return []redis.Cmdable{a.client}
 	}
 	var mu sync.Mutex
-	check(t, cluster.ForEachMaster(t.Context(), func(_ context.Context, c *redis.Client) error {
+	kit.OK(t, cluster.ForEachMaster(t.Context(), func(_ context.Context, c *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
 		nodes = append(nodes, c)
@@ -115,7 +113,7 @@ func (a *actor) keysOf(t *testing.T) map[string]bool {
 	keys := map[string]bool{}
 	for _, node := range a.nodes(t) {
 		found, err := node.Keys(t.Context(), "{"+a.namespace+"[0-9]*}:*").Result()
-		check(t, err)
+		kit.OK(t, err)
 		for _, k := range found {
 			keys[k] = true
 		}
@@ -140,16 +138,16 @@ func TestSetCursorDropsManyFailuresStepByStep(t *testing.T) {
 				p.Dead = append(p.Dead, backend.Dead{ID: m.ID, Attempt: 1, Reason: "r"})
 			}
 		}
-		a.commits(p)
-		same(t, "dead letters", len(a.dead()), n/3)
+		a.Commits(p)
+		kit.Equal(t, "dead letters", len(a.Dead()), n/3)
 		// After each step but the last, nobody can take the lease.
 		faults := a.breaks()
 		steps := 0
 		b := a.another()
-		check(t, b.Register(t.Context(), b.info, []string{}))
+		kit.OK(t, b.Register(t.Context(), b.Info, []string{}))
 		faults.onCall(scripts.setcursor, func() error {
 			if steps++; steps > 1 {
-				gs, err := b.Acquire(t.Context(), backend.AcquireRequest{Session: b.id, Consumer: b.info, Max: 1, Attempt: randomID()})
+				gs, err := b.Acquire(t.Context(), backend.AcquireRequest{Session: b.ID, Consumer: b.Info, Max: 1, Attempt: kit.ID()})
 				if err != nil || len(gs) > 0 {
 					t.Errorf("acquired %d leases meanwhile, %v", len(gs), err)
 				}
@@ -157,18 +155,18 @@ func TestSetCursorDropsManyFailuresStepByStep(t *testing.T) {
 			return nil
 		})
 		moved, err := a.SetCursor(t.Context(), "c", "x", operate.CursorTarget{Beginning: true})
-		check(t, err)
-		same(t, "moved", moved, 1)
+		kit.OK(t, err)
+		kit.Equal(t, "moved", moved, 1)
 		if steps < 6 {
 			t.Fatalf("3,000 failures were dropped in %d steps", steps)
 		}
-		fenced, err := a.Commit(t.Context(), a.id, "c", []backend.Progress{a.next(g, backend.Progress{Cursor: got.Next})})
-		check(t, err)
-		same(t, "fenced", len(fenced), 1)
+		fenced, err := a.Commit(t.Context(), a.ID, "c", []backend.Progress{a.next(g, backend.Progress{Cursor: got.Next})})
+		kit.OK(t, err)
+		kit.Equal(t, "fenced", len(fenced), 1)
 		h := b.takesOne("x")
-		same(t, "lanes", len(h.Lanes), 0)
-		same(t, "dead letters", len(a.dead()), 0)
-		same(t, "read again", len(b.reads(h, n).Messages), n)
+		kit.Equal(t, "lanes", len(h.Lanes), 0)
+		kit.Equal(t, "dead letters", len(a.Dead()), 0)
+		kit.Equal(t, "read again", len(b.reads(h, n).Messages), n)
 		for key := range a.keysOf(t) {
 			for _, kind := range []string{"}:pk:", "}:lane:", "}:due:", "}:pr:", "}:dl:", "}:dx:", "}:dead:"} {
 				if strings.Contains(key, kind) {
@@ -185,17 +183,17 @@ func TestReplayIntoALaneThatWaitsKeepsItsOrder(t *testing.T) {
 		g := a.takesOne("x")
 		got := a.reads(g, 3)
 		id := a.ids(got.Messages)
-		a.commits(a.next(g, backend.Progress{Cursor: got.Next, Dead: []backend.Dead{{ID: id[0], Attempt: 8, Reason: "r"}},
+		a.Commits(a.next(g, backend.Progress{Cursor: got.Next, Dead: []backend.Dead{{ID: id[0], Attempt: 8, Reason: "r"}},
 			Park: []backend.Park{{ID: id[1], Lane: "k0", Attempt: 1, After: time.Hour}, {ID: id[2], Lane: "k0"}}}))
 		n, err := a.Replay(t.Context(), operate.DeadLetterFilter{})
-		check(t, err)
-		same(t, "replayed", n, 1)
-		same(t, "due", len(a.due().Messages), 0)
-		a.commits(a.next(g, backend.Progress{Park: []backend.Park{{ID: id[1], Lane: "k0", Attempt: 2}}}))
-		p := a.due()
-		same(t, "due", len(p.Messages), 3)
+		kit.OK(t, err)
+		kit.Equal(t, "replayed", n, 1)
+		kit.Equal(t, "due", len(a.Due().Messages), 0)
+		a.Commits(a.next(g, backend.Progress{Park: []backend.Park{{ID: id[1], Lane: "k0", Attempt: 2}}}))
+		p := a.Due()
+		kit.Equal(t, "due", len(p.Messages), 3)
 		for i, want := range []string{id[1], id[2], id[0]} {
-			same(t, "order", p.Messages[i].ID, want)
+			kit.Equal(t, "order", p.Messages[i].ID, want)
 		}
 	})
 }

@@ -3,11 +3,12 @@ package leaseredis
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/runtime/backend"
 )
@@ -59,7 +60,7 @@ func (o *owner) Register(ctx context.Context, info backend.ConsumerInfo, resourc
 		}
 	case info.Per == backend.PerTopic && sourceOf(info) == nil:
 		resources = slices.DeleteFunc(slices.Clone(resources), func(t string) bool { return !backend.MatchTopic(info.Topics, t) })
-	case info.Per == backend.PerGroup, info.Per == backend.PerCluster:
+	case info.Per.Whole():
 		resources = []string{backend.Whole}
 	}
 	var steps []step
@@ -70,10 +71,7 @@ func (o *owner) Register(ctx context.Context, info backend.ConsumerInfo, resourc
 			chunks = [][]string{nil}
 		}
 		for i, chunk := range chunks {
-			args := []any{info.Name, rule(info), string(start), sweep && i == 0}
-			for _, r := range chunk {
-				args = append(args, r)
-			}
+			args := with([]any{info.Name, rule(info), string(start), sweep && i == 0}, chunk...)
 			steps = append(steps, step{tag: tag, script: scripts.register, args: args})
 		}
 	}
@@ -105,17 +103,9 @@ func (o *owner) Survey(ctx context.Context, consumers []string) ([]backend.Surve
 	if err != nil {
 		return nil, err
 	}
-	names := make([]any, len(consumers))
-	for i, name := range consumers {
-		names[i] = name
-	}
-	var steps []step
-	for _, tag := range o.reach(sh) {
-		steps = append(steps, step{tag: tag, script: scripts.survey, args: names})
-	}
 	out := make([]backend.Survey, len(consumers))
 	owned := make([]map[string]int, len(consumers))
-	for _, a := range o.runAll(ctx, steps) {
+	for _, a := range o.runAll(ctx, same(o.reach(sh), scripts.survey, with(nil, consumers...)...)) {
 		counts := list(a.value)
 		if a.err != nil || len(counts) != len(consumers) {
 			return nil, fail("survey", unexpected(a))
@@ -197,10 +187,7 @@ func (o *owner) Acquire(ctx context.Context, req backend.AcquireRequest) ([]back
 	// take carries out the next part of the attempt under a tag, and says how many leases it brought.
 	take := func(tag, n int) (int, error) {
 		args := []any{req.Session, name, req.Attempt, parts[tag], n, req.Consumer.Grace.Microseconds(), rowTTL}
-		for _, r := range exclude[tag] {
-			args = append(args, r)
-		}
-		reply, err := o.run(ctx, tag, scripts.acquire, args...)
+		reply, err := o.run(ctx, tag, scripts.acquire, with(args, exclude[tag]...)...)
 		got := list(reply)
 		for _, g := range got {
 			g := list(g)
@@ -244,33 +231,23 @@ func (o *owner) Acquire(ctx context.Context, req backend.AcquireRequest) ([]back
 // it is owned by who asks, so that no others come but by replay.
 func (o *owner) lanes(ctx context.Context, tag int, consumer, resource string) ([]string, error) {
 	key := o.prefix(tag) + "due:" + consumer + ":" + resource
-	seen := map[string]struct{}{}
-	for at := uint64(0); ; {
-		type page struct {
-			pairs []string
-			next  uint64
-		}
-		p, err := ask(ctx, o.shards, key, func(ctx context.Context) (p page, err error) {
-			p.pairs, p.next, err = o.client.ZScan(ctx, key, at, "", leaseChunk).Result()
-			return p, err
-		})
-		if err != nil {
-			return nil, err
-		}
-		for i := 0; i < len(p.pairs); i += 2 {
-			seen[p.pairs[i]] = struct{}{}
-		}
-		if at = p.next; at == 0 {
-			return slices.Sorted(maps.Keys(seen)), nil
-		}
+	pairs, err := o.scan(ctx, key, func(ctx context.Context) *redis.ScanCmd { return o.client.ZScan(ctx, key, 0, "", leaseChunk) })
+	if err != nil {
+		return nil, err
 	}
+	var lanes []string
+	for pair := range slices.Chunk(pairs, 2) { // a lane, and when it is due
+		lanes = append(lanes, pair[0])
+	}
+	slices.Sort(lanes)
+	return slices.Compact(lanes), nil
 }
 
 // acquireFrom lists the tags that have leases of the consumer, in the order of the attempt, without
 // those that the session has not entered.
 func (o *owner) acquireFrom(sh *shape, req backend.AcquireRequest) []int {
 	tags := make([]int, 0, sh.tags)
-	if per := req.Consumer.Per; per == backend.PerGroup || per == backend.PerCluster {
+	if req.Consumer.Per.Whole() {
 		tags = append(tags, sh.leaseTag(req.Consumer.Name, backend.Whole))
 	} else {
 		for tag := range sh.tags {
@@ -292,9 +269,7 @@ func grantOf(l []any) backend.Grant {
 		Ref: backend.Ref{Resource: text(l[0]), Epoch: number(l[1])}, Cursor: cursor(text(l[2])),
 		Suspicion: int(number(l[3])), Mark: text(l[4]), MarkCount: int(number(l[5])),
 	}
-	for _, lane := range list(l[6]) {
-		g.Lanes = append(g.Lanes, text(lane))
-	}
+	g.Lanes = texts(l[6])
 	slices.Sort(g.Lanes)
 	return g
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // More resources than a page may have one score: those that were copied to a view in one step.
@@ -24,24 +25,24 @@ func TestStreamsThatWereCopiedInOneStepAreAllFound(t *testing.T) {
 		es = append(es, backend.Event{Topic: "x", Key: fmt.Sprint("k", i), Kind: "order", Payload: []byte("{}")})
 	}
 	es = append(es, es[0], es[0], es[0]) // so that steps and pages do not end together
-	check(t, be.Publish(t.Context(), es[streams:]))
-	check(t, be.Publish(t.Context(), es[:streams]))
+	kit.OK(t, be.Publish(t.Context(), es[streams:]))
+	kit.OK(t, be.Publish(t.Context(), es[:streams]))
 
 	feed, err := open(name).OpenFeed(t.Context(), []backend.ConsumerInfo{info})
-	check(t, err)
+	kit.OK(t, err)
 	defer feed.Close()
-	check(t, be.Register(t.Context(), info, nil))
+	kit.OK(t, be.Register(t.Context(), info, nil))
 	s, err := be.Survey(t.Context(), []string{"c"})
-	check(t, err)
-	same(t, "streams that are wanted", s[0].Resources, streams)
+	kit.OK(t, err)
+	kit.Equal(t, "streams that are wanted", s[0].Resources, streams)
 
 	told := map[string]bool{}
 	for end := time.Now().Add(time.Minute); len(told) < streams && time.Now().Before(end); {
 		news, err := feed.Next(t.Context())
-		check(t, err)
+		kit.OK(t, err)
 		for _, stream := range news.Resources["c"] {
 			told[stream] = true
 		}
 	}
-	same(t, "streams that a feed tells of", len(told), streams)
+	kit.Equal(t, "streams that a feed tells of", len(told), streams)
 }

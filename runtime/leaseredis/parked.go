@@ -31,14 +31,8 @@ func (cs *commits) FetchParked(ctx context.Context, req backend.ParkedRequest) (
 	if per <= 0 {
 		per = req.Limit
 	}
-	args := []any{req.Consumer.Name, req.Session, req.Limit, parkedBytes, per, len(req.Resources)}
-	for _, r := range req.Resources {
-		args = append(args, r)
-	}
-	args = append(args, len(req.Exclude))
-	for _, r := range req.Exclude {
-		args = append(args, r)
-	}
+	args := with([]any{req.Consumer.Name, req.Session, req.Limit, parkedBytes, per, len(req.Resources)}, req.Resources...)
+	args = with(append(args, len(req.Exclude)), req.Exclude...)
 	steps := cs.leaseSteps(sh, req.Consumer, scripts.fetchparked, args...)
 	steps = slices.DeleteFunc(steps, func(s step) bool { return !slices.Contains(reach, s.tag) })
 	for _, a := range cs.runAll(ctx, steps) {
@@ -80,14 +74,10 @@ func (cs *commits) FetchParked(ctx context.Context, req backend.ParkedRequest) (
 
 // leaseSteps runs a script under every tag that keeps leases of the consumer.
 func (cat *catalog) leaseSteps(sh *shape, info backend.ConsumerInfo, s *script, args ...any) []step {
-	if info.Per == backend.PerGroup || info.Per == backend.PerCluster {
+	if info.Per.Whole() {
 		return []step{{tag: sh.leaseTag(info.Name, backend.Whole), script: s, args: args}}
 	}
-	steps := make([]step, sh.tags)
-	for tag := range steps {
-		steps[tag] = step{tag: tag, script: s, args: args}
-	}
-	return steps
+	return same(sh.all(), s, args...)
 }
 
 // unpackKept reads a message that was kept beside the log. One that cannot be read, because another

@@ -9,6 +9,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // When a shard is lost, parked messages that the others keep are retried, and housekeeping is done there.
@@ -23,7 +24,7 @@ func TestALostShardHoldsUpNoParkedMessagesElsewhere(t *testing.T) {
 	be := New(cluster.Client(t), WithNamespace(name), quiet)
 	a := join(t, be, perTopic())
 	sh, err := a.shape(t.Context())
-	check(t, err)
+	kit.OK(t, err)
 	lost, replica := cluster.MasterOf(t, name+"0"), cluster.ReplicaOf(t, name+"0")
 	topics := []string{}
 	left := map[string]bool{} // topics that are not lost
@@ -40,12 +41,12 @@ func TestALostShardHoldsUpNoParkedMessagesElsewhere(t *testing.T) {
 	a.publishes(1, topics...)
 	for _, g := range a.takes(len(topics), topics...) {
 		got := a.reads(g, 1)
-		a.commits(a.next(g, backend.Progress{Cursor: got.Next, Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}}))
-		check(t, a.Release(t.Context(), a.id, "c", []backend.Ref{g.Ref}))
+		a.Commits(a.next(g, backend.Progress{Cursor: got.Next, Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1}}}))
+		kit.OK(t, a.Release(t.Context(), a.ID, "c", []backend.Ref{g.Ref}))
 	}
 	other := New(cluster.Client(t), WithNamespace(name), quiet)
 	_, err = other.shape(t.Context()) // it runs already
-	check(t, err)
+	kit.OK(t, err)
 	replica.Kill()
 	lost.Kill()
 
@@ -55,11 +56,11 @@ func TestALostShardHoldsUpNoParkedMessagesElsewhere(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("parked messages of %d of %d topics were read: %v", len(parked), len(left), err)
 		}
-		if _, err = b.Acquire(t.Context(), backend.AcquireRequest{Session: b.id, Consumer: b.info, Max: 100, Attempt: randomID()}); err != nil {
+		if _, err = b.Acquire(t.Context(), backend.AcquireRequest{Session: b.ID, Consumer: b.Info, Max: 100, Attempt: kit.ID()}); err != nil {
 			continue
 		}
 		var p backend.Parked
-		p, err = b.FetchParked(t.Context(), backend.ParkedRequest{Session: b.id, Consumer: b.info, Limit: 100, MaxPayload: 1 << 20})
+		p, err = b.FetchParked(t.Context(), backend.ParkedRequest{Session: b.ID, Consumer: b.Info, Limit: 100, MaxPayload: 1 << 20})
 		for _, m := range p.Messages {
 			if !left[m.Topic] {
 				t.Fatalf("%s is lost, and a message of it was read", m.Topic)
@@ -67,7 +68,7 @@ func TestALostShardHoldsUpNoParkedMessagesElsewhere(t *testing.T) {
 			parked[m.Topic] = true
 		}
 	}
-	info := b.info
+	info := b.Info
 	info.Keep = time.Hour
 	if release, err := b.take(t.Context(), sh, "maintaining", time.Minute); err != nil || release == nil {
 		t.Errorf("the housekeeping is not begun: %v", err)

@@ -37,9 +37,7 @@ func (k *keeper) narrow(ctx context.Context, sh *shape, info backend.ConsumerInf
 		if err != nil {
 			return dropped, err
 		}
-		for _, p := range list(reply) {
-			dropped = append(dropped, text(p))
-		}
+		dropped = append(dropped, texts(reply)...)
 	}
 	slices.Sort(dropped)
 	if dropped = slices.Compact(dropped); len(dropped) > 0 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -21,23 +22,23 @@ func TestPatternsAreDropped(t *testing.T) {
 	wide := backend.ConsumerInfo{Name: "c", Per: backend.PerGroup, Topics: []string{"a", "b*"}}
 	open := func(info backend.ConsumerInfo) backend.Session {
 		t.Helper()
-		s := must[backend.Session](t)(be.OpenSession(t.Context(), backend.SessionSpec{
-			ID: newID(), TTL: time.Hour, Consumers: []string{"c"}, Topics: map[string][]string{"c": info.Topics}, Host: "h", PID: 1}))
+		s := kit.Must[backend.Session](t)(be.OpenSession(t.Context(), backend.SessionSpec{
+			ID: kit.ID(), TTL: time.Hour, Consumers: []string{"c"}, Topics: map[string][]string{"c": info.Topics}, Host: "h", PID: 1}))
 		t.Cleanup(func() { s.Close(t.Context()) })
-		ok(t, be.Register(t.Context(), info, nil))
+		kit.OK(t, be.Register(t.Context(), info, nil))
 		return s
 	}
 	maintain := func() {
 		t.Helper()
-		must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{narrow}))
+		kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{narrow}))
 	}
 	// ago makes what waits to be dropped older.
 	ago := func(d time.Duration) {
 		t.Helper()
-		now := must[time.Time](t)(client.Time(t.Context()).Result())
+		now := kit.Must[time.Time](t)(client.Time(t.Context()).Result())
 		for tag := range 2 {
 			record := fmt.Sprintf(`{"p":["a","b*"],"gone":{"b*":"%d"}}`, now.Add(-d).UnixMicro())
-			ok(t, client.HSet(t.Context(), fmt.Sprintf("{%s%d}:patterns", namespace, tag), "c", record).Err())
+			kit.OK(t, client.HSet(t.Context(), fmt.Sprintf("{%s%d}:patterns", namespace, tag), "c", record).Err())
 		}
 	}
 	stored := func(what string) string {
@@ -51,15 +52,15 @@ func TestPatternsAreDropped(t *testing.T) {
 	open(narrow)
 	fresh := open(wide)
 	maintain()
-	ok(t, be.Register(t.Context(), narrow, nil)) // last
-	ok(t, be.Publish(t.Context(), []backend.Event{{Topic: "bc", Kind: "k"}, {Topic: "d", Kind: "k"}}))
-	if got := must[[]leaseredis.UnmatchedTopic](t)(be.UnmatchedTopics(t.Context())); len(got) != 1 || got[0].Topic != "d" {
+	kit.OK(t, be.Register(t.Context(), narrow, nil)) // last
+	kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "bc", Kind: "k"}, {Topic: "d", Kind: "k"}}))
+	if got := kit.Must[[]leaseredis.UnmatchedTopic](t)(be.UnmatchedTopics(t.Context())); len(got) != 1 || got[0].Topic != "d" {
 		t.Errorf("topics that nobody takes: %+v, want d", got)
 	}
 	if got := stored("patterns"); strings.Contains(got, "gone") || strings.Count(got, "b*") != 2 {
 		t.Errorf("stored while a member wants both: %s", got)
 	}
-	ok(t, fresh.Close(t.Context()))
+	kit.OK(t, fresh.Close(t.Context()))
 	maintain()
 	if got := stored("patterns"); strings.Count(got, "gone") != 2 {
 		t.Errorf("stored when no member wants it: %s", got)
@@ -73,7 +74,7 @@ func TestPatternsAreDropped(t *testing.T) {
 	if got := stored("patterns"); strings.Contains(got, "b*\":") {
 		t.Errorf("stored when it is back: %s", got)
 	}
-	ok(t, back.Close(t.Context()))
+	kit.OK(t, back.Close(t.Context()))
 	ago(11 * time.Minute)
 	maintain()
 	if got := stored("patterns") + stored("views"); strings.Contains(got, `"b`) {

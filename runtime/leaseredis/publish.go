@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	mrand "math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,9 +20,6 @@ const (
 	publishEvents = 1000
 	publishBytes  = 1 << 20
 )
-
-// publishPatience is for how long a publication is tried again when the cluster changes.
-const publishPatience = 10 * time.Second
 
 // publisher publishes messages.
 type publisher struct {
@@ -57,31 +52,27 @@ func (p *publisher) Publish(ctx context.Context, events []backend.Event) error {
 
 // publishSome appends the first events, in one step, and returns how many.
 func (p *publisher) publishSome(ctx context.Context, events []backend.Event) (n int, err error) {
-	var failed retrying
 	var a *attempt
 	defer func() { a.over() }()
-	for {
-		var sh *shape
-		if sh, err = p.shape(ctx); err == nil {
-			if tag := sh.tagOf(events[0].Topic); a == nil || a.of.tag != tag { // the namespace was made again with others
-				a.over()
-				a = p.numbering.begin(tag)
-			}
-			s := p.publishStep(sh, a, events)
-			var reply any
-			if reply, err = p.run(ctx, s.tag, s.script, s.args...); err == nil {
-				r := list(reply)
-				if len(r) != 2 || number(r[1]) < 1 {
-					return 0, unexpected(answer{value: reply})
-				}
-				p.saw(number(r[0]))
-				return int(number(r[1])), nil
-			}
+	err = p.repeat(ctx, func() error {
+		sh, err := p.shape(ctx)
+		if err != nil {
+			return err
 		}
-		if !failed.again(ctx, err) {
-			return 0, err
+		if tag := sh.tagOf(events[0].Topic); a == nil || a.of.tag != tag { // the namespace was made again with others
+			a.over()
+			a = p.numbering.begin(tag)
 		}
-	}
+		reply, err := p.run(ctx, a.of.tag, scripts.publish, p.publishArgs(sh, a, events)...)
+		r := list(reply)
+		if err != nil || len(r) != 2 || number(r[1]) < 1 {
+			return unexpected(answer{reply, err})
+		}
+		p.saw(number(r[0]))
+		n = int(number(r[1]))
+		return nil
+	})
+	return n, err
 }
 
 // numbering numbers the attempts to publish of this process, by tag. The server keeps those that are not over, so that
@@ -108,9 +99,6 @@ type attempt struct {
 func (n *numbering) begin(tag int) *attempt {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.id == "" {
-		n.id, n.tags = newAttempt(), map[int]*attempts{}
-	}
 	of := n.tags[tag]
 	if of == nil {
 		of = &attempts{tag: tag, open: map[int64]struct{}{}}
@@ -141,14 +129,13 @@ func (a *attempt) over() {
 	delete(a.of.open, a.number)
 }
 
-// publishStep is the step for the first events that share a tag.
-func (p *publisher) publishStep(sh *shape, a *attempt, events []backend.Event) step {
-	tag := a.of.tag
+// publishArgs are the arguments of the step for the first events that share a tag.
+func (p *publisher) publishArgs(sh *shape, a *attempt, events []backend.Event) []any {
 	args := []any{a.n.id, a.number, a.low(), p.seen.Load()}
 	n, size := 0, 0
 	for ; n < len(events) && n < publishEvents; n++ {
 		e := &events[n]
-		if n > 0 && (size+len(e.Payload) > publishBytes || sh.tagOf(e.Topic) != tag) {
+		if n > 0 && (size+len(e.Payload) > publishBytes || sh.tagOf(e.Topic) != a.of.tag) {
 			break
 		}
 		size += len(e.Payload)
@@ -162,7 +149,7 @@ func (p *publisher) publishStep(sh *shape, a *attempt, events []backend.Event) s
 		}
 		args = append(args, e.Topic, e.Kind, e.Key, slot, headersJSON(e.Headers), e.Payload, e.ID, due, microseconds(e.After))
 	}
-	return step{tag: tag, script: scripts.publish, args: args}
+	return args
 }
 
 // microseconds is a duration as scripts take it; what has begun counts as one.
@@ -183,38 +170,11 @@ func (st *streams) saw(id int64) {
 	}
 }
 
-// newAttempt is an id that a call has to itself.
+// newAttempt is an id that a call, or a process, has to itself.
 func newAttempt() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
-}
-
-// retrying repeats a step that may be repeated, for some time, while the namespace is created
-// again or the cluster changes.
-type retrying struct {
-	began time.Time
-	tries int
-}
-
-// again waits and reports whether to try once more.
-func (r *retrying) again(ctx context.Context, err error) bool {
-	if r.began.IsZero() {
-		r.began = time.Now()
-	}
-	if ctx.Err() != nil || time.Since(r.began) > publishPatience || !errors.Is(err, errShape) && !moved(err) && !strings.Contains(err.Error(), onHold) {
-		return false
-	}
-	r.tries++
-	d := min(10*time.Millisecond<<min(r.tries, 6), 500*time.Millisecond)
-	t := time.NewTimer(d/2 + mrand.N(d/2))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // onHold is the word of a script that waits until a view is filled.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -90,7 +91,7 @@ func all(t testing.TB, be *leaseredis.Backend, c backend.ConsumerInfo, resource 
 	t.Helper()
 	var at backend.Cursor
 	for {
-		f := fetch(t, be, c, resource, at, 700)
+		f := kit.Fetch(t, be, c, resource, at, 700)
 		out = append(out, f.Messages...)
 		if at = f.Next; len(f.Messages) == 0 && !f.More {
 			return out
@@ -100,7 +101,7 @@ func all(t testing.TB, be *leaseredis.Backend, c backend.ConsumerInfo, resource 
 
 func wantPayloads(t testing.TB, got []backend.Raw, want []backend.Event) {
 	t.Helper()
-	equal(t, "messages", len(got), len(want))
+	kit.Equal(t, "messages", len(got), len(want))
 	for i := range got {
 		if string(got[i].Payload) != string(want[i].Payload) {
 			t.Fatalf("message %d is %s, want %s", i, got[i].Payload, want[i].Payload)
@@ -115,8 +116,8 @@ func TestLostRepliesOfPublishDoNotPublishTwice(t *testing.T) {
 		t.Run(fmt.Sprint(tags), func(t *testing.T) {
 			client := redistest.Shared(t).Client(t)
 			be := on(client, redistest.Namespace(t), leaseredis.WithTags(tags), leaseredis.WithLogger(discard))
-			ok(t, be.Register(t.Context(), topical, []string{}))
-			ok(t, be.Publish(t.Context(), events("other", 1))) // the server knows the script from now on
+			kit.OK(t, be.Register(t.Context(), topical, []string{}))
+			kit.OK(t, be.Publish(t.Context(), kit.Events("other", 1))) // the server knows the script from now on
 			hook := &linkHook{}
 			client.AddHook(hook)
 			calls := 0
@@ -132,14 +133,14 @@ func TestLostRepliesOfPublishDoNotPublishTwice(t *testing.T) {
 				}
 				return nil, nil
 			})
-			es := events("x", 3500)
+			es := kit.Events("x", 3500)
 			for i := range es {
 				es[i].Topic = fmt.Sprint("x", i/600%3)
 				if i%100 == 0 {
 					es[i].ID = fmt.Sprint("id", i)
 				}
 			}
-			ok(t, be.Publish(t.Context(), es))
+			kit.OK(t, be.Publish(t.Context(), es))
 			if calls < 5 {
 				t.Fatalf("%d calls", calls)
 			}
@@ -160,7 +161,7 @@ func TestLostRepliesOfPublishDoNotPublishTwice(t *testing.T) {
 func TestACrashWhilePublishingLeavesABeginning(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	be := on(client, redistest.Namespace(t), leaseredis.WithLogger(discard))
-	ok(t, be.Register(t.Context(), topical, []string{}))
+	kit.OK(t, be.Register(t.Context(), topical, []string{}))
 	ctx, crash := context.WithCancel(t.Context())
 	hook := &linkHook{}
 	client.AddHook(hook)
@@ -174,7 +175,7 @@ func TestACrashWhilePublishingLeavesABeginning(t *testing.T) {
 		}
 		return nil, nil
 	})
-	es := events("x", 3500)
+	es := kit.Events("x", 3500)
 	if err := be.Publish(ctx, es); err == nil {
 		t.Fatal("no error")
 	}
@@ -200,14 +201,14 @@ func TestNamesMayBeAnything(t *testing.T) {
 			infos = append(infos, backend.ConsumerInfo{Name: fmt.Sprint("only-", len(infos)), Per: backend.PerGroup, Topics: []string{name}})
 		}
 		for _, info := range infos {
-			ok(t, be.Register(t.Context(), info, []string{}))
+			kit.OK(t, be.Register(t.Context(), info, []string{}))
 		}
 		var es []backend.Event
 		for i, name := range oddNames {
 			es = append(es, backend.Event{Topic: name, Key: oddNames[len(oddNames)-1-i], Kind: name, Payload: []byte(name), Headers: map[string]string{name: name}, ID: name})
 		}
-		ok(t, be.Publish(t.Context(), es))
-		ok(t, be.Publish(t.Context(), es)) // their ids keep them out
+		kit.OK(t, be.Publish(t.Context(), es))
+		kit.OK(t, be.Publish(t.Context(), es)) // their ids keep them out
 		for i, name := range oddNames {
 			got := all(t, be, topical, name)
 			wantPayloads(t, got, es[i:i+1])
@@ -222,11 +223,11 @@ func TestNamesMayBeAnything(t *testing.T) {
 					n++
 				}
 			}
-			equal(t, fmt.Sprintf("messages that match %q", name), len(all(t, be, infos[3+i], backend.Whole)), n)
+			kit.Equal(t, fmt.Sprintf("messages that match %q", name), len(all(t, be, infos[3+i], backend.Whole)), n)
 		}
 		wantPayloads(t, all(t, be, grouped, backend.Whole), es)
-		ok(t, be.Register(t.Context(), topical, nil))
-		equal(t, "topics found", survey(t, be, topical).Resources, len(oddNames))
+		kit.OK(t, be.Register(t.Context(), topical, nil))
+		kit.Equal(t, "topics found", survey(t, be, topical).Resources, len(oddNames))
 	}
 	t.Run("one tag", func(t *testing.T) { test(t, redistest.Shared(t).Client(t)) })
 	t.Run("four tags", func(t *testing.T) { test(t, redistest.Shared(t).Client(t), leaseredis.WithTags(4)) })
@@ -244,27 +245,27 @@ func TestAForeignKeyIsTold(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	be := on(client, namespace, leaseredis.WithLogger(discard))
-	ok(t, be.Register(t.Context(), topical, []string{}))
-	ok(t, client.Set(t.Context(), "{"+namespace+"0}:t:bad", "mine", 0).Err())
-	es := append(events("good", 3), events("bad", 1)...)
+	kit.OK(t, be.Register(t.Context(), topical, []string{}))
+	kit.OK(t, client.Set(t.Context(), "{"+namespace+"0}:t:bad", "mine", 0).Err())
+	es := append(kit.Events("good", 3), kit.Events("bad", 1)...)
 	err := be.Publish(t.Context(), es)
 	refused(t, err, "{"+namespace+"0}:t:bad", "string", "rename or delete")
-	equal(t, "published", len(all(t, be, topical, "good")), 0)
+	kit.Equal(t, "published", len(all(t, be, topical, "good")), 0)
 
 	// A delayed event for it waits, others do not.
-	ok(t, client.Del(t.Context(), "{"+namespace+"0}:t:bad").Err())
+	kit.OK(t, client.Del(t.Context(), "{"+namespace+"0}:t:bad").Err())
 	late := []backend.Event{{Topic: "bad", Payload: []byte("1"), After: 20 * time.Millisecond}, {Topic: "good", Payload: []byte("2"), After: 30 * time.Millisecond}}
-	ok(t, be.Publish(t.Context(), late))
-	ok(t, client.Set(t.Context(), "{"+namespace+"0}:t:bad", "mine", 0).Err())
-	feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
+	kit.OK(t, be.Publish(t.Context(), late))
+	kit.OK(t, client.Set(t.Context(), "{"+namespace+"0}:t:bad", "mine", 0).Err())
+	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{topical}))
 	defer feed.Close()
-	eventually(t, "the other delayed event", func() bool {
-		must[backend.News](t)(feed.Next(t.Context()))
+	kit.Eventually(t, "the other delayed event", func() bool {
+		kit.Must[backend.News](t)(feed.Next(t.Context()))
 		return len(all(t, be, topical, "good")) == 1
 	})
-	ok(t, client.Del(t.Context(), "{"+namespace+"0}:t:bad").Err())
-	eventually(t, "the delayed event, when its key is free", func() bool {
-		must[backend.News](t)(feed.Next(t.Context()))
+	kit.OK(t, client.Del(t.Context(), "{"+namespace+"0}:t:bad").Err())
+	kit.Eventually(t, "the delayed event, when its key is free", func() bool {
+		kit.Must[backend.News](t)(feed.Next(t.Context()))
 		return len(all(t, be, topical, "bad")) == 1
 	})
 }
@@ -276,7 +277,7 @@ func TestAGroupReadsPublishersInTheirOrder(t *testing.T) {
 		return on(redistest.Shared(t).Client(t), namespace, leaseredis.WithTags(5), leaseredis.WithLogger(discard))
 	}
 	be := connect()
-	ok(t, be.Register(t.Context(), grouped, nil))
+	kit.OK(t, be.Register(t.Context(), grouped, nil))
 	const publishers, each = 4, 300
 	var wg sync.WaitGroup
 	for p := range publishers {
@@ -301,10 +302,10 @@ func TestAGroupReadsPublishersInTheirOrder(t *testing.T) {
 	var at backend.Cursor
 	last, total := false, 0
 	for {
-		f := fetch(t, be, grouped, backend.Whole, at, 50)
+		f := kit.Fetch(t, be, grouped, backend.Whole, at, 50)
 		at = f.Next
 		for _, m := range f.Messages {
-			equal(t, "next of publisher "+m.Key, string(m.Payload), fmt.Sprint(next[m.Key]))
+			kit.Equal(t, "next of publisher "+m.Key, string(m.Payload), fmt.Sprint(next[m.Key]))
 			next[m.Key]++
 			total++
 		}

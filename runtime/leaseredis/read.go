@@ -2,6 +2,7 @@ package leaseredis
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -152,72 +153,65 @@ func entriesOf(reply any) ([]entry, error) {
 // parseEntries reads a reply as the server has sent it. The entries point into it.
 func parseEntries(raw []byte) ([]entry, error) {
 	p := reply{rest: raw}
-	n, err := p.array()
-	if err != nil || n <= 0 {
-		return nil, err
+	n := p.array()
+	if n == 0 {
+		return nil, p.err
 	}
 	out := make([]entry, 0, n)
 	fields := make([]field, 0, 4*n)
 	for range n {
-		if two, err := p.array(); err != nil || two != 2 {
+		if p.array() != 2 {
 			return nil, errReply
 		}
-		id, err := p.bulk()
-		if err != nil {
-			return nil, err
-		}
-		values, err := p.array()
-		if err != nil {
-			return nil, err
-		}
-		first := len(fields)
-		for range values / 2 {
-			name, err := p.bulk()
-			if err != nil {
-				return nil, err
+		at, first := parsePosition(string(p.bulk())), len(fields)
+		for range p.array() / 2 {
+			if fields = append(fields, field{p.bulk(), p.bulk()}); p.err != nil {
+				return nil, p.err
 			}
-			value, err := p.bulk()
-			if err != nil {
-				return nil, err
-			}
-			fields = append(fields, field{name, value})
 		}
-		out = append(out, entry{at: parsePosition(string(id)), fields: fields[first:len(fields):len(fields)]})
+		out = append(out, entry{at: at, fields: fields[first:len(fields):len(fields)]})
+	}
+	if p.err != nil {
+		return nil, p.err
 	}
 	return out, nil
 }
 
-// reply is what is left of one.
-type reply struct{ rest []byte }
+// reply is what is left of one. After an error it reads nothing more.
+type reply struct {
+	rest []byte
+	err  error
+}
 
 // number reads a line "<sign>n"; -1 is nothing.
-func (p *reply) number(sign byte) (int, error) {
+func (p *reply) number(sign byte) int {
 	end := bytes.IndexByte(p.rest, '\r')
 	if end < 2 || p.rest[0] != sign || len(p.rest) < end+2 {
-		return 0, errReply
+		return p.fail(errReply)
 	}
 	n, err := strconv.Atoi(string(p.rest[1:end]))
 	if err != nil {
-		return 0, fmt.Errorf("%w: %q", errReply, p.rest[:min(end, 20)])
+		return p.fail(fmt.Errorf("%w: %q", errReply, p.rest[:min(end, 20)]))
 	}
 	p.rest = p.rest[end+2:]
-	return n, nil
+	return n
 }
 
-func (p *reply) array() (int, error) {
-	n, err := p.number('*')
-	return max(n, 0), err
+// fail keeps the first error.
+func (p *reply) fail(err error) int {
+	p.rest, p.err = nil, cmp.Or(p.err, err)
+	return -1
 }
 
-func (p *reply) bulk() ([]byte, error) {
-	n, err := p.number('$')
-	if err != nil {
-		return nil, err
-	}
+func (p *reply) array() int { return max(p.number('*'), 0) }
+
+func (p *reply) bulk() []byte {
+	n := p.number('$')
 	if n < 0 || len(p.rest) < n+2 {
-		return nil, errReply
+		p.fail(errReply)
+		return nil
 	}
 	b := p.rest[:n:n]
 	p.rest = p.rest[n+2:]
-	return b, nil
+	return b
 }

@@ -107,8 +107,8 @@ func (o *owner) Renew(ctx context.Context, session string, info backend.Consumer
 		if a.err != nil {
 			return nil, fail("renew leases of "+info.Name, a.err)
 		}
-		for _, r := range list(a.value) {
-			lost[text(r)] = true
+		for _, r := range texts(a.value) {
+			lost[r] = true
 		}
 	}
 	var out []string

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // More sessions than are declared dead at once expire with leases that have expired by themselves. The end of
@@ -13,24 +14,24 @@ import (
 func TestALeaseThatWasTakenIsNotFreedByTheEndOfItsFormerOwner(t *testing.T) {
 	be := fresh(t)
 	rows := backend.ConsumerInfo{Name: "rows", Per: backend.PerStream, Announced: true, Lock: backend.LockRow, TTL: 50 * time.Millisecond}
-	ok(t, be.Register(t.Context(), rows, []string{"s"}))
+	kit.OK(t, be.Register(t.Context(), rows, []string{"s"}))
 	for range 20 {
-		member(t, be, 50*time.Millisecond, rows)
+		kit.Join(t, be, rows, time.Second)
 	}
-	former, _ := member(t, be, 3*time.Second, rows)
-	equal(t, "taken by the former owner", len(acquire(t, be, former, rows, 1)), 1)
-	eventually(t, "all have expired", func() bool {
+	former := kit.Join(t, be, rows, 3*time.Second)
+	kit.Equal(t, "taken by the former owner", len(former.Acquires(1)), 1)
+	kit.Eventually(t, "all have expired", func() bool {
 		s := survey(t, be, rows)
 		return len(s.Members) == 0 && s.Free == 1
 	})
 	rows.TTL = time.Hour
-	owner, _ := member(t, be, time.Hour, rows)
-	taken := acquire(t, be, owner, rows, 1)
-	equal(t, "taken by the next owner", len(taken), 1)
-	other, _ := member(t, be, time.Hour, rows)
+	owner := kit.Join(t, be, rows, time.Hour)
+	taken := owner.Acquires(1)
+	kit.Equal(t, "taken by the next owner", len(taken), 1)
+	other := kit.Join(t, be, rows, time.Hour)
 	for range 3 {
-		equal(t, "taken by another", len(acquire(t, be, other, rows, 1)), 0)
+		kit.Equal(t, "taken by another", len(other.Acquires(1)), 0)
 	}
-	lost := must[[]string](t)(be.Renew(context.Background(), owner, rows, refs(taken)))
-	equal(t, "lost", len(lost), 0)
+	lost := kit.Must[[]string](t)(be.Renew(context.Background(), owner.ID, rows, kit.Refs(taken)))
+	kit.Equal(t, "lost", len(lost), 0)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -46,20 +47,20 @@ func newMeter(t testing.TB, s *redistest.Server, counting bool) *meter {
 	t.Helper()
 	m := &meter{t: t, c: s.Client(t), names: map[string]string{}, costs: map[string]scriptCost{}, marked: make(chan string, 100)}
 	for name, src := range leaseredis.ScriptSources() {
-		m.names[must[string](t)(m.c.ScriptLoad(t.Context(), src).Result())] = name
+		m.names[kit.Must[string](t)(m.c.ScriptLoad(t.Context(), src).Result())] = name
 	}
-	ok(t, m.c.Do(t.Context(), "slowlog", "reset").Err())
+	kit.OK(t, m.c.Do(t.Context(), "slowlog", "reset").Err())
 	if !counting {
-		ok(t, m.c.ConfigSet(t.Context(), "slowlog-max-len", "20000").Err())
-		ok(t, m.c.ConfigSet(t.Context(), "slowlog-log-slower-than", "1000").Err())
+		kit.OK(t, m.c.ConfigSet(t.Context(), "slowlog-max-len", "20000").Err())
+		kit.OK(t, m.c.ConfigSet(t.Context(), "slowlog-log-slower-than", "1000").Err())
 		return m
 	}
-	ok(t, m.c.ConfigSet(t.Context(), "slowlog-log-slower-than", "-1").Err())
-	m.conn = must[net.Conn](t)(net.Dial("tcp", s.Addr()))
+	kit.OK(t, m.c.ConfigSet(t.Context(), "slowlog-log-slower-than", "-1").Err())
+	m.conn = kit.Must[net.Conn](t)(net.Dial("tcp", s.Addr()))
 	t.Cleanup(func() { m.conn.Close() })
 	fmt.Fprint(m.conn, "MONITOR\r\n")
 	r := bufio.NewReaderSize(m.conn, 1<<20)
-	equal(t, "MONITOR", strings.TrimSpace(must[string](t)(r.ReadString('\n'))), "+OK")
+	kit.Equal(t, "MONITOR", strings.TrimSpace(kit.Must[string](t)(r.ReadString('\n'))), "+OK")
 	go m.follow(r)
 	return m
 }
@@ -107,7 +108,7 @@ func (m *meter) during(f func()) {
 	f()
 	m.sync()
 	type entry = redis.SlowLog
-	for _, e := range must[[]entry](m.t)(m.c.SlowLogGet(m.t.Context(), 20000).Result()) {
+	for _, e := range kit.Must[[]entry](m.t)(m.c.SlowLogGet(m.t.Context(), 20000).Result()) {
 		if len(e.Args) > 1 && strings.EqualFold(e.Args[0], "evalsha") {
 			if name := m.names[e.Args[1]]; name != "" {
 				m.note(name, scriptCost{took: e.Duration})
@@ -120,8 +121,8 @@ func (m *meter) sync() {
 	if m.conn == nil {
 		return
 	}
-	end := newID()
-	ok(m.t, m.c.Echo(m.t.Context(), end).Err())
+	end := kit.ID()
+	kit.OK(m.t, m.c.Echo(m.t.Context(), end).Err())
 	for got := range m.marked {
 		if got == end {
 			return
@@ -137,99 +138,97 @@ func scaled(t *testing.T, size scale, counting bool) map[string]scriptCost {
 	s := redistest.Start(t)
 	be := on(s.Client(t), "lg", leaseredis.WithTags(1), leaseredis.WithLogger(discard))
 	ctx := t.Context()
-	topics := topicNames(size.topics)
+	topics := kit.Topics(size.topics)
 	const hot = "hot" // the one with very many parked keys
 	partitioned := backend.ConsumerInfo{Name: "partitioned", Per: backend.PerPartition, Topics: []string{"*"}}
 	streamed := backend.ConsumerInfo{Name: "streamed", Per: backend.PerStream, Topics: []string{"*"}}
 	all := []backend.ConsumerInfo{topical, partitioned, streamed, grouped}
-	var live string
-	var beat backend.Session
 	var g backend.Grant
 	for _, info := range all {
-		ok(t, be.Register(ctx, info, nil))
+		kit.OK(t, be.Register(ctx, info, nil))
 	}
-	ok(t, be.Register(ctx, topical, append(topics, hot)))
-	live, beat = member(t, be, time.Hour, all...)
+	kit.OK(t, be.Register(ctx, topical, append(topics, hot)))
+	live := kit.Join(t, be, all[0], time.Hour, all[1:]...)
 	for i := range size.consumers {
-		ok(t, be.Register(ctx, backend.ConsumerInfo{Name: fmt.Sprint("other-", i), Per: backend.PerGroup, Topics: []string{"fan"}}, nil))
+		kit.OK(t, be.Register(ctx, backend.ConsumerInfo{Name: fmt.Sprint("other-", i), Per: backend.PerGroup, Topics: []string{"fan"}}, nil))
 	}
 	for range size.sessions {
-		member(t, be, time.Hour, topical, partitioned, grouped)
+		kit.Join(t, be, topical, time.Hour, partitioned, grouped)
 	}
 	for i := 0; i < size.topics; i += 500 {
 		var es []backend.Event
 		for j := i; j < min(i+500, size.topics); j++ {
 			es = append(es, backend.Event{Topic: topics[j], Key: fmt.Sprint("k", j), Kind: "k", Payload: bytes.Repeat([]byte("x"), 300)})
 		}
-		ok(t, be.Publish(ctx, es))
+		kit.OK(t, be.Publish(ctx, es))
 	}
-	ok(t, be.Publish(ctx, []backend.Event{{Topic: topics[0], Key: "k", Kind: "k", Payload: []byte("1"), After: time.Hour}}))
-	gs := acquire(t, be, live, topical, len(topics)+1)
+	kit.OK(t, be.Publish(ctx, []backend.Event{{Topic: topics[0], Key: "k", Kind: "k", Payload: []byte("1"), After: time.Hour}}))
+	gs := live.Acquires(len(topics) + 1)
 	g = gs[slices.IndexFunc(gs, func(g backend.Grant) bool { return g.Resource == hot })]
-	parks(t, be, live, g, bytes.Repeat([]byte("x"), 300), size.parked+size.dead, func(i int) string { return fmt.Sprint("lane", i) })
+	parks(t, be, live.ID, g, bytes.Repeat([]byte("x"), 300), size.parked+size.dead, func(i int) string { return fmt.Sprint("lane", i) })
 	for left := size.dead; left > 0; {
-		p := must[backend.Parked](t)(be.FetchParked(ctx, backend.ParkedRequest{Session: live, Consumer: topical, Limit: min(left, 500), MaxPayload: mega}))
+		p := kit.Must[backend.Parked](t)(be.FetchParked(ctx, backend.ParkedRequest{Session: live.ID, Consumer: topical, Limit: min(left, 500), MaxPayload: mega}))
 		progress := backend.Progress{Ref: g.Ref, Seq: time.Now().UnixMicro()}
 		for _, d := range p.Messages {
 			progress.Dead = append(progress.Dead, backend.Dead{ID: d.ID, Attempt: 2, Reason: "why"})
 		}
-		must[[]string](t)(be.Commit(ctx, live, topical.Name, []backend.Progress{progress}))
+		kit.Must[[]string](t)(be.Commit(ctx, live.ID, topical.Name, []backend.Progress{progress}))
 		left -= len(p.Messages)
 	}
-	ok(t, be.Release(ctx, live, topical.Name, refs(gs)))
+	kit.OK(t, be.Release(ctx, live.ID, topical.Name, kit.Refs(gs)))
 	// Processes that hold all of it die.
 	for left := len(topics); left > 0; {
-		id, _ := member(t, be, 3*time.Second, topical)
-		got, err := be.Acquire(ctx, request(id, topical, len(topics)/3+1))
+		id := kit.Join(t, be, topical, 3*time.Second)
+		got, err := be.Acquire(ctx, id.Request(len(topics)/3+1))
 		if err != nil {
 			break // the machine is slow: it has expired
 		}
 		left -= len(got)
 	}
-	eventually(t, "they are dead", func() bool { return survey(t, be, topical).Free >= len(topics) })
+	kit.Eventually(t, "they are dead", func() bool { return survey(t, be, topical).Free >= len(topics) })
 	m := newMeter(t, s, counting) // watching what fills the server would take longer than that
 	m.during(func() {
 		var gs []backend.Grant
-		eventually(t, "all is taken over", func() bool {
-			got := acquire(t, be, live, topical, len(topics)+1)
+		kit.Eventually(t, "all is taken over", func() bool {
+			got := live.Acquires(len(topics) + 1)
 			gs = append(gs, got...)
 			return len(gs) >= len(topics)+1
 		})
 		for _, info := range []backend.ConsumerInfo{partitioned, streamed, grouped} {
-			ok(t, be.Register(ctx, info, nil))
-			gs := acquire(t, be, live, info, 300)
+			kit.OK(t, be.Register(ctx, info, nil))
+			gs := live.As(info).Acquires(300)
 			if info.Per == backend.PerStream {
-				ok(t, be.Retire(ctx, live, info.Name, refs(gs)))
+				kit.OK(t, be.Retire(ctx, live.ID, info.Name, kit.Refs(gs)))
 			}
 		}
-		ok(t, beat.Heartbeat(ctx))
-		must[[]backend.Ref](t)(be.Owned(ctx, live, topical.Name))
-		feed := must[backend.Feed](t)(be.OpenFeed(ctx, all))
-		ok(t, be.Publish(ctx, events("fan", 500))) // which all others take copies of
-		must[backend.News](t)(feed.Next(ctx))
+		kit.OK(t, live.Session.Heartbeat(ctx))
+		kit.Must[[]backend.Ref](t)(be.Owned(ctx, live.ID, topical.Name))
+		feed := kit.Must[backend.Feed](t)(be.OpenFeed(ctx, all))
+		kit.OK(t, be.Publish(ctx, kit.Events("fan", 500))) // which all others take copies of
+		kit.Must[backend.News](t)(feed.Next(ctx))
 		feed.Close()
 		req := backend.FetchRequest{Consumer: topical, MaxPayload: mega}
 		for _, g := range gs[:min(len(gs), 1000)] {
 			req.Items = append(req.Items, backend.FetchItem{Resource: g.Resource, From: g.Cursor, Limit: 10})
 		}
 		var ps []backend.Progress
-		for i, f := range must[[]backend.Fetched](t)(be.Fetch(ctx, req)) {
+		for i, f := range kit.Must[[]backend.Fetched](t)(be.Fetch(ctx, req)) {
 			ps = append(ps, backend.Progress{Ref: gs[i].Ref, Seq: 1, Cursor: f.Next})
 		}
-		must[[]string](t)(be.Commit(ctx, live, topical.Name, ps))
-		must[backend.Parked](t)(be.FetchParked(ctx, backend.ParkedRequest{Session: live, Consumer: topical, Limit: 100, PerResource: 100, MaxPayload: mega}))
-		must[[]operate.ConsumerStatus](t)(be.Status(ctx))
-		must[[]operate.MemberStatus](t)(be.Members(ctx, topical.Name))
-		must[[]operate.CursorStatus](t)(be.Cursors(ctx, topical.Name, "", 10))
-		must[[]operate.DeadLetterInfo](t)(be.DeadLetters(ctx, operate.DeadLetterFilter{Consumer: topical.Name, Limit: 100}))
-		must[int](t)(be.Replay(ctx, operate.DeadLetterFilter{Consumer: topical.Name, Limit: 100}))
+		kit.Must[[]string](t)(be.Commit(ctx, live.ID, topical.Name, ps))
+		kit.Must[backend.Parked](t)(be.FetchParked(ctx, backend.ParkedRequest{Session: live.ID, Consumer: topical, Limit: 100, PerResource: 100, MaxPayload: mega}))
+		kit.Must[[]operate.ConsumerStatus](t)(be.Status(ctx))
+		kit.Must[[]operate.MemberStatus](t)(be.Members(ctx, topical.Name))
+		kit.Must[[]operate.CursorStatus](t)(be.Cursors(ctx, topical.Name, "", 10))
+		kit.Must[[]operate.DeadLetterInfo](t)(be.DeadLetters(ctx, operate.DeadLetterFilter{Consumer: topical.Name, Limit: 100}))
+		kit.Must[int](t)(be.Replay(ctx, operate.DeadLetterFilter{Consumer: topical.Name, Limit: 100}))
 		bounded := topical
 		bounded.Max = 10
-		must[operate.MaintainReport](t)(be.Maintain(ctx, []backend.ConsumerInfo{bounded, partitioned, streamed, grouped}))
-		must[int](t)(be.SetCursor(ctx, topical.Name, hot, operate.CursorTarget{Beginning: true}))
-		ok(t, be.Release(ctx, live, topical.Name, refs(gs)))
-		ok(t, beat.Close(context.WithoutCancel(ctx)))
-		ok(t, be.Forget(ctx, streamed.Name))
+		kit.Must[operate.MaintainReport](t)(be.Maintain(ctx, []backend.ConsumerInfo{bounded, partitioned, streamed, grouped}))
+		kit.Must[int](t)(be.SetCursor(ctx, topical.Name, hot, operate.CursorTarget{Beginning: true}))
+		kit.OK(t, be.Release(ctx, live.ID, topical.Name, kit.Refs(gs)))
+		kit.OK(t, live.Session.Close(context.WithoutCancel(ctx)))
+		kit.OK(t, be.Forget(ctx, streamed.Name))
 	})
 	return m.costs
 }
@@ -269,7 +268,7 @@ func TestScriptsDoLittleAtATime(t *testing.T) {
 	}
 	t.Logf("commands of one call at most, and the slowest call at the last size\n%s", table.String())
 	if path := os.Getenv("SCALE_TABLE"); path != "" {
-		ok(t, os.WriteFile(path, []byte(table.String()), 0o644))
+		kit.OK(t, os.WriteFile(path, []byte(table.String()), 0o644))
 	}
 	for _, name := range names {
 		if n := max(last[name].commands, counted[name].commands); n > 6000 {

@@ -2,9 +2,7 @@ package leaseredis
 
 import (
 	"context"
-	"crypto/sha1"
 	"embed"
-	"encoding/hex"
 	"errors"
 	"slices"
 	"strconv"
@@ -26,27 +24,23 @@ type script struct {
 func load(name string, libs ...string) *script {
 	src := "local creating = " + strconv.FormatBool(name == "shape")
 	for _, part := range slices.Concat([]string{"lib"}, libs, []string{name}) {
-		body, err := scriptFiles.ReadFile("scripts/" + part + ".lua")
-		if err != nil {
-			panic(err) // it is embedded
-		}
-		src += "\n" + string(body)
+		src += "\n" + source(part)
 	}
-	return scriptOf(src)
+	return &script{src: src, sha: redis.NewScript(src).Hash()}
 }
 
 // loadAlone makes a script of one file. It reads keys that need not be leasegen's.
 func loadAlone(name string) *script {
+	src := source(name)
+	return &script{src: src, sha: redis.NewScript(src).Hash()}
+}
+
+func source(name string) string {
 	body, err := scriptFiles.ReadFile("scripts/" + name + ".lua")
 	if err != nil {
 		panic(err) // it is embedded
 	}
-	return scriptOf(string(body))
-}
-
-func scriptOf(src string) *script {
-	sum := sha1.Sum([]byte(src))
-	return &script{src: src, sha: hex.EncodeToString(sum[:])}
+	return string(body)
 }
 
 // step is a script to be run on a tag, or on keys that lie together.
@@ -55,6 +49,23 @@ type step struct {
 	script *script
 	args   []any
 	keys   []string // nil: those of the tag
+}
+
+// same are the steps that run a script with the same arguments under each of the tags.
+func same(tags []int, s *script, args ...any) []step {
+	steps := make([]step, len(tags))
+	for i, tag := range tags {
+		steps[i] = step{tag: tag, script: s, args: args}
+	}
+	return steps
+}
+
+// with adds names to the arguments of a script.
+func with(args []any, names ...string) []any {
+	for _, n := range names {
+		args = append(args, n)
+	}
+	return args
 }
 
 // answer is what a step returned.
@@ -117,7 +128,7 @@ func (d *shards) runOn(ctx context.Context, client redis.UniversalClient, steps 
 		}
 		d.look(answers[i].err)
 		if errors.Is(answers[i].err, redis.ErrClosed) && client == d.client {
-			d.owner.clientClosed()
+			d.above.clientClosed()
 		}
 		if errors.Is(answers[i].err, errShape) {
 			d.forgetShape()
@@ -130,20 +141,14 @@ func (d *shards) runOn(ctx context.Context, client redis.UniversalClient, steps 
 var errPending = errors.New("leaseredis: no answer yet")
 
 // parts divides steps by what may answer without the others: the tags of a cluster.
-func (d *shards) parts(steps []step) (parts [][]int) {
-	byTag := map[int]int{} // index in parts
+func (d *shards) parts(steps []step) map[int][]int {
+	parts, clustered := map[int][]int{}, d.clustered()
 	for i, s := range steps {
 		tag := 0
-		if d.clustered() {
+		if clustered {
 			tag = s.tag
 		}
-		at, known := byTag[tag]
-		if !known {
-			at = len(parts)
-			byTag[tag] = at
-			parts = append(parts, nil)
-		}
-		parts[at] = append(parts[at], i)
+		parts[tag] = append(parts[tag], i)
 	}
 	return parts
 }
@@ -214,9 +219,8 @@ func (d *shards) pipeline(ctx context.Context, client redis.UniversalClient, ste
 
 // ints reads a reply that is a list of numbers, however the script returned them.
 func ints(reply any) []int64 {
-	list, _ := reply.([]any)
-	out := make([]int64, len(list))
-	for i, v := range list {
+	out := make([]int64, len(list(reply)))
+	for i, v := range list(reply) {
 		out[i] = number(v)
 	}
 	return out
@@ -238,6 +242,14 @@ func number(reply any) int64 {
 func text(reply any) string {
 	s, _ := reply.(string)
 	return s
+}
+
+// texts reads a reply that is a list of strings.
+func texts(reply any) (out []string) {
+	for _, v := range list(reply) {
+		out = append(out, text(v))
+	}
+	return out
 }
 
 // list reads a reply that is a list.

@@ -89,9 +89,6 @@ func (ss *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (
 	ss.endSilent()
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	if ss.open == nil {
-		ss.open = map[string]*session{}
-	}
 	ss.open[spec.ID] = s
 	return s, nil
 }
@@ -124,20 +121,15 @@ func (ss *sessions) endSilent() {
 func (ss *sessions) reach(sh *shape) []int {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	tags := make([]int, 0, sh.tags)
-	for tag := range sh.tags {
+	tags := slices.DeleteFunc(sh.all(), func(tag int) bool {
 		out := len(ss.open) > 0
 		for _, s := range ss.open {
 			out = out && !s.reaches(tag)
 		}
-		if !out {
-			tags = append(tags, tag)
-		}
-	}
+		return out
+	})
 	if len(tags) == 0 { // it is not a part that is lost
-		for tag := range sh.tags {
-			tags = append(tags, tag)
-		}
+		return sh.all()
 	}
 	return tags
 }
@@ -252,12 +244,8 @@ func (s *session) enter(ctx context.Context, tags []int) (out int, err error) {
 			return len(tags), err
 		}
 	}
-	steps := make([]step, len(tags))
-	for i, tag := range tags {
-		steps[i] = step{tag: tag, script: scripts.open, args: []any{
-			s.spec.ID, s.spec.TTL.Microseconds(), s.spec.Host, s.spec.PID, strings.Join(s.spec.Consumers, "\n"), topics, s.spec.Replaces,
-		}}
-	}
+	steps := same(tags, scripts.open, s.spec.ID, s.spec.TTL.Microseconds(), s.spec.Host, s.spec.PID,
+		strings.Join(s.spec.Consumers, "\n"), topics, s.spec.Replaces)
 	client, _ := s.client()
 	begun := time.Now()
 	for i, a := range s.ss.runOn(ctx, client, steps) {
@@ -304,10 +292,7 @@ func (s *session) Heartbeat(ctx context.Context) error {
 		return backend.ErrSessionLost
 	}
 	in, out := s.split()
-	steps := make([]step, len(in))
-	for i, tag := range in {
-		steps[i] = step{tag: tag, script: scripts.heartbeat, args: []any{s.spec.ID, s.spec.TTL.Microseconds()}}
-	}
+	steps := same(in, scripts.heartbeat, s.spec.ID, s.spec.TTL.Microseconds())
 	var failed error
 	begun := time.Now()
 	for i, a := range s.ss.runOn(ctx, client, steps) {
@@ -362,14 +347,9 @@ func (s *session) join(tags []int) {
 // Close gives the session's leases back and ends it. Closing one that is dead changes nothing.
 func (s *session) Close(ctx context.Context) error {
 	s.end()
-	in, out := s.split()
-	again := append(in, out...)
-	var failed error // under one tag; what is held under the others is given back all the same
-	for len(again) > 0 {
-		steps := make([]step, len(again))
-		for i, tag := range again {
-			steps[i] = step{tag: tag, script: scripts.close, args: []any{s.spec.ID, leaseChunk}}
-		}
+	var failed error // under one tag; what is held under the others is given back nevertheless
+	for again := s.tags(); len(again) > 0; {
+		steps := same(again, scripts.close, s.spec.ID, leaseChunk)
 		again = again[:0]
 		for i, a := range s.ss.runAll(ctx, steps) {
 			switch {
@@ -460,10 +440,7 @@ const sessionsKept = time.Hour
 func (ss *sessions) everyTag(ctx context.Context, sh *shape, s *script, done func(value any) int, args ...any) error {
 	args = append(slices.Clone(args), leaseChunk)
 	for again := ss.reach(sh); len(again) > 0; {
-		steps := make([]step, len(again))
-		for i, tag := range again {
-			steps[i] = step{tag: tag, script: s, args: args}
-		}
+		steps := same(again, s, args...)
 		again = nil
 		for i, a := range ss.runAll(ctx, steps) {
 			if a.err != nil {
@@ -490,8 +467,8 @@ func (ss *sessions) forgetSessions(ctx context.Context, sh *shape) (int, error) 
 	}
 	gone := map[string]bool{}
 	err = ss.everyTag(ctx, sh, scripts.forgetsessions, func(v any) int {
-		for _, id := range list(v) {
-			gone[text(id)] = true
+		for _, id := range texts(v) {
+			gone[id] = true
 		}
 		return len(list(v))
 	}, sessionsKept.Microseconds())

@@ -14,6 +14,7 @@ import (
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -58,46 +59,46 @@ func TestLostReplies(t *testing.T) {
 		t.Run(fmt.Sprint("tags=", tags), func(t *testing.T) {
 			ctx := t.Context()
 			be, straight, p := proxied(t, leaseredis.WithTags(tags))
-			topics := topicNames(5)
+			topics := kit.Topics(5)
 
 			// Once, so that the server knows the scripts: a refused one is sent again whole.
-			_, warm := member(t, straight, time.Hour, topical)
-			ok(t, straight.Register(ctx, topical, nil))
-			ok(t, warm.Heartbeat(ctx))
-			ok(t, warm.Close(ctx))
+			warm := kit.Join(t, straight, topical, time.Hour)
+			kit.OK(t, straight.Register(ctx, topical, nil))
+			kit.OK(t, warm.Session.Heartbeat(ctx))
+			kit.OK(t, warm.Session.Close(ctx))
 
-			spec := backend.SessionSpec{ID: newID(), TTL: time.Hour, Consumers: []string{topical.Name}}
+			spec := backend.SessionSpec{ID: kit.ID(), TTL: time.Hour, Consumers: []string{topical.Name}}
 			lost := p.DropReply(calling("open"))
-			s := must[backend.Session](t)(be.OpenSession(ctx, spec)) // it asks again by itself
+			s := kit.Must[backend.Session](t)(be.OpenSession(ctx, spec)) // it asks again by itself
 			<-lost
-			equal(t, "opened twice", must[backend.Session](t)(be.OpenSession(ctx, spec)), s)
-			equal(t, "members", len(survey(t, straight, topical).Members), 1)
+			kit.Equal(t, "opened twice", kit.Must[backend.Session](t)(be.OpenSession(ctx, spec)), s)
+			kit.Equal(t, "members", len(survey(t, straight, topical).Members), 1)
 
 			unknown(t, p, "register", func() error { return be.Register(ctx, topical, topics) })
-			ok(t, be.Register(ctx, topical, topics))
-			equal(t, "resources", survey(t, straight, topical).Resources, 5)
+			kit.OK(t, be.Register(ctx, topical, topics))
+			kit.Equal(t, "resources", survey(t, straight, topical).Resources, 5)
 
-			_ = acquire(t, be, spec.ID, grouped, 1) // of nobody's: the script is known now
-			req := request(spec.ID, topical, 4)
+			_ = kit.Acting(t, be, spec.ID, grouped).Acquires(1) // of nobody's: the script is known now
+			req := kit.Acting(t, be, spec.ID, topical).Request(4)
 			unknown(t, p, "acquire", func() error { _, err := be.Acquire(ctx, req); return err })
-			gs := must[[]backend.Grant](t)(be.Acquire(ctx, req))
-			equal(t, "granted", len(gs), 4)
-			equal(t, "owned", survey(t, straight, topical).Members[0].Owned, 4)
-			equal(t, "free", survey(t, straight, topical).Free, 1)
+			gs := kit.Must[[]backend.Grant](t)(be.Acquire(ctx, req))
+			kit.Equal(t, "granted", len(gs), 4)
+			kit.Equal(t, "owned", survey(t, straight, topical).Members[0].Owned, 4)
+			kit.Equal(t, "free", survey(t, straight, topical).Free, 1)
 
 			unknown(t, p, "heartbeat", func() error { return s.Heartbeat(ctx) })
-			ok(t, s.Heartbeat(ctx))
+			kit.OK(t, s.Heartbeat(ctx))
 
-			ok(t, be.Release(ctx, spec.ID, topical.Name, refs(gs[:1])))
-			unknown(t, p, "release", func() error { return be.Release(ctx, spec.ID, topical.Name, refs(gs[1:2])) })
-			ok(t, be.Release(ctx, spec.ID, topical.Name, refs(gs[1:2])))
-			equal(t, "free", survey(t, straight, topical).Free, 3)
+			kit.OK(t, be.Release(ctx, spec.ID, topical.Name, kit.Refs(gs[:1])))
+			unknown(t, p, "release", func() error { return be.Release(ctx, spec.ID, topical.Name, kit.Refs(gs[1:2])) })
+			kit.OK(t, be.Release(ctx, spec.ID, topical.Name, kit.Refs(gs[1:2])))
+			kit.Equal(t, "free", survey(t, straight, topical).Free, 3)
 
 			unknown(t, p, "close", func() error { return s.Close(ctx) })
-			ok(t, s.Close(ctx))
-			id, _ := member(t, straight, time.Hour, topical)
-			for _, g := range acquire(t, straight, id, topical, 9) {
-				equal(t, "suspicion of "+g.Resource, g.Suspicion, 0)
+			kit.OK(t, s.Close(ctx))
+			id := kit.Join(t, straight, topical, time.Hour)
+			for _, g := range id.Acquires(9) {
+				kit.Equal(t, "suspicion of "+g.Resource, g.Suspicion, 0)
 			}
 		})
 	}
@@ -111,9 +112,9 @@ func TestAcquireInPartsOverALostReply(t *testing.T) {
 	c := redis.NewClient(&redis.Options{Addr: p.Addr()}) // MaxRetries is 3 by default
 	t.Cleanup(func() { c.Close() })
 	be := on(c, redistest.Namespace(t))
-	id, _ := member(t, be, time.Hour, topical)
-	ok(t, be.Register(t.Context(), topical, topicNames(n)))
-	_ = acquire(t, be, id, grouped, 1)
+	id := kit.Join(t, be, topical, time.Hour)
+	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(n)))
+	_ = id.As(grouped).Acquires(1)
 	parts := 0
 	lost := p.DropReply(func(request []byte) bool {
 		if calling("acquire")(request) {
@@ -121,14 +122,14 @@ func TestAcquireInPartsOverALostReply(t *testing.T) {
 		}
 		return parts == 2
 	})
-	gs := acquire(t, be, id, topical, n)
+	gs := id.Acquires(n)
 	<-lost
 	seen := map[string]bool{}
 	for _, g := range gs {
 		seen[g.Resource] = true
 	}
-	equal(t, "granted", len(seen), n)
-	equal(t, "owned", survey(t, be, topical).Members[0].Owned, n)
+	kit.Equal(t, "granted", len(seen), n)
+	kit.Equal(t, "owned", survey(t, be, topical).Members[0].Owned, n)
 }
 
 // A process that dies while it closes its session leaves what it has not given back to be taken
@@ -136,22 +137,22 @@ func TestAcquireInPartsOverALostReply(t *testing.T) {
 func TestCrashWhileClosing(t *testing.T) {
 	const n = 2500
 	be, straight, p := proxied(t)
-	id, s := member(t, be, 6*time.Second, topical)
-	ok(t, be.Register(t.Context(), topical, topicNames(n)))
-	equal(t, "granted", len(acquire(t, be, id, topical, n)), n)
-	_, other := member(t, straight, time.Hour, grouped)
-	ok(t, other.Close(t.Context())) // the script is known now
+	id := kit.Join(t, be, topical, 6*time.Second)
+	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(n)))
+	kit.Equal(t, "granted", len(id.Acquires(n)), n)
+	other := kit.Join(t, straight, grouped, time.Hour)
+	kit.OK(t, other.Session.Close(t.Context())) // the script is known now
 	p.DropReply(calling("close"))
-	if err := s.Close(t.Context()); err == nil {
+	if err := id.Session.Close(t.Context()); err == nil {
 		t.Fatal("closed though the reply was lost")
 	}
 	if free := survey(t, straight, topical).Free; free == 0 || free == n {
 		t.Fatalf("%d are free, want some of %d", free, n)
 	}
-	next, _ := member(t, straight, time.Hour, topical)
+	next := kit.Join(t, straight, topical, time.Hour)
 	got, crashed := 0, 0
-	eventually(t, "all are taken over", func() bool {
-		for _, g := range acquire(t, straight, next, topical, n) {
+	kit.Eventually(t, "all are taken over", func() bool {
+		for _, g := range next.Acquires(n) {
 			got++
 			crashed += g.Suspicion
 		}
@@ -160,7 +161,7 @@ func TestCrashWhileClosing(t *testing.T) {
 	if crashed == 0 || crashed == n {
 		t.Errorf("%d of %d are taken over from a crash, want some", crashed, n)
 	}
-	wantLost(t, "heartbeat", s.Heartbeat(t.Context()))
+	kit.Lost(t, "heartbeat", id.Session.Heartbeat(t.Context()))
 }
 
 // Handlers that use up the application's connections keep no heartbeat waiting.
@@ -168,18 +169,18 @@ func TestHeartbeatsHaveAConnectionOfTheirOwn(t *testing.T) {
 	c := redis.NewClient(&redis.Options{Addr: redistest.Shared(t).Addr(), PoolSize: 1, MaxActiveConns: 1, PoolTimeout: time.Hour})
 	t.Cleanup(func() { c.Close() })
 	be := on(c, redistest.Namespace(t))
-	_, s := member(t, be, time.Minute, topical)
+	s := kit.Join(t, be, topical, time.Minute)
 	conn := c.Conn() // it takes the one there is
-	ok(t, conn.Ping(t.Context()).Err())
-	ok(t, s.Heartbeat(t.Context()))
+	kit.OK(t, conn.Ping(t.Context()).Err())
+	kit.OK(t, s.Session.Heartbeat(t.Context()))
 
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := be.Survey(ctx, []string{topical.Name}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a survey without a connection ended with %v, want the end of its context", err)
 	}
-	ok(t, conn.Close())
-	ok(t, s.Close(t.Context()))
+	kit.OK(t, conn.Close())
+	kit.OK(t, s.Session.Close(t.Context()))
 }
 
 func TestAClosedSessionLeavesNoConnection(t *testing.T) {
@@ -188,18 +189,18 @@ func TestAClosedSessionLeavesNoConnection(t *testing.T) {
 	c := redis.NewClient(&redis.Options{Addr: s.Addr(), ClientName: "app"})
 	t.Cleanup(func() { c.Close() })
 	named := func() int {
-		return strings.Count(must[string](t)(admin.ClientList(t.Context()).Result()), "name=app")
+		return strings.Count(kit.Must[string](t)(admin.ClientList(t.Context()).Result()), "name=app")
 	}
 	be := on(c, "x")
 	for range 3 {
-		_, sess := member(t, be, time.Minute, topical)
-		ok(t, sess.Heartbeat(t.Context()))
+		sess := kit.Join(t, be, topical, time.Minute)
+		kit.OK(t, sess.Session.Heartbeat(t.Context()))
 		if named() < 2 {
 			t.Fatal("the heartbeat has no connection of its own")
 		}
-		ok(t, sess.Close(t.Context()))
+		kit.OK(t, sess.Session.Close(t.Context()))
 	}
-	eventually(t, "only the application's connections are left", func() bool { return named() <= c.Options().PoolSize && named() == int(c.PoolStats().TotalConns) })
+	kit.Eventually(t, "only the application's connections are left", func() bool { return named() <= c.Options().PoolSize && named() == int(c.PoolStats().TotalConns) })
 }
 
 // An emptied server has forgotten everything: sessions end, and it goes on with higher epochs.
@@ -207,36 +208,36 @@ func TestFlushAll(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
 	be := on(s.Client(t), "x", leaseredis.WithTags(3))
-	ok(t, be.Check(t.Context(), nil))
-	id, sess := member(t, be, time.Hour, topical)
-	_, idle := member(t, be, time.Hour, topical)
-	ok(t, be.Register(t.Context(), topical, []string{"a", "b"}))
-	before := acquire(t, be, id, topical, 2)
+	kit.OK(t, be.Check(t.Context(), nil))
+	id := kit.Join(t, be, topical, time.Hour)
+	idle := kit.Join(t, be, topical, time.Hour)
+	kit.OK(t, be.Register(t.Context(), topical, []string{"a", "b"}))
+	before := id.Acquires(2)
 
-	ok(t, admin.FlushAll(t.Context()).Err())
+	kit.OK(t, admin.FlushAll(t.Context()).Err())
 	if _, err := be.Survey(t.Context(), []string{topical.Name}); err == nil {
 		t.Error("a survey did not notice")
 	}
 	select {
-	case <-idle.Alarm():
+	case <-idle.Session.Alarm():
 	default:
 		t.Error("sessions were not alarmed")
 	}
-	wantLost(t, "heartbeat", sess.Heartbeat(t.Context()))
-	wantLost(t, "heartbeat", idle.Heartbeat(t.Context()))
-	_, err := be.Acquire(t.Context(), request(id, topical, 1))
-	wantLost(t, "acquire", err)
+	kit.Lost(t, "heartbeat", id.Session.Heartbeat(t.Context()))
+	kit.Lost(t, "heartbeat", idle.Session.Heartbeat(t.Context()))
+	_, err := be.Acquire(t.Context(), id.Request(1))
+	kit.Lost(t, "acquire", err)
 
-	id, sess = member(t, be, time.Hour, topical)
-	ok(t, be.Register(t.Context(), topical, []string{"a", "b"}))
-	after := acquire(t, be, id, topical, 2)
-	equal(t, "granted", len(after), 2)
+	id = kit.Join(t, be, topical, time.Hour)
+	kit.OK(t, be.Register(t.Context(), topical, []string{"a", "b"}))
+	after := id.Acquires(2)
+	kit.Equal(t, "granted", len(after), 2)
 	for i := range after {
 		if after[i].Epoch <= before[i].Epoch {
 			t.Errorf("epoch %d after %d", after[i].Epoch, before[i].Epoch)
 		}
 	}
-	ok(t, sess.Heartbeat(t.Context()))
+	kit.OK(t, id.Session.Heartbeat(t.Context()))
 }
 
 // A server may forget its scripts at any time.
@@ -244,41 +245,41 @@ func TestScriptFlush(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
 	be := on(s.Client(t), "x", leaseredis.WithTags(3))
-	flush := func() { t.Helper(); ok(t, admin.ScriptFlush(t.Context()).Err()) }
+	flush := func() { t.Helper(); kit.OK(t, admin.ScriptFlush(t.Context()).Err()) }
 	flush()
-	id, sess := member(t, be, time.Hour, topical)
+	id := kit.Join(t, be, topical, time.Hour)
 	flush()
-	ok(t, be.Register(t.Context(), topical, topicNames(9)))
+	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(9)))
 	flush()
-	gs := acquire(t, be, id, topical, 9)
-	equal(t, "granted", len(gs), 9)
+	gs := id.Acquires(9)
+	kit.Equal(t, "granted", len(gs), 9)
 	flush()
-	ok(t, sess.Heartbeat(t.Context()))
+	kit.OK(t, id.Session.Heartbeat(t.Context()))
 	flush()
-	ok(t, be.Release(t.Context(), id, topical.Name, refs(gs)))
+	kit.OK(t, be.Release(t.Context(), id.ID, topical.Name, kit.Refs(gs)))
 	flush()
-	equal(t, "free", survey(t, be, topical).Free, 9)
+	kit.Equal(t, "free", survey(t, be, topical).Free, 9)
 	flush()
-	ok(t, sess.Close(t.Context()))
+	kit.OK(t, id.Session.Close(t.Context()))
 }
 
 // A server that was killed and comes back has lost no session that its append-only file has.
 func TestServerRestart(t *testing.T) {
 	s := redistest.Start(t, redistest.Config("appendfsync", "always"))
 	be := on(s.Client(t), "x")
-	id, sess := member(t, be, time.Minute, topical)
-	ok(t, be.Register(t.Context(), topical, []string{"a"}))
-	g := acquire(t, be, id, topical, 1)[0]
+	id := kit.Join(t, be, topical, time.Minute)
+	kit.OK(t, be.Register(t.Context(), topical, []string{"a"}))
+	g := id.Acquires(1)[0]
 	s.Kill()
-	if err := sess.Heartbeat(t.Context()); err == nil || errors.Is(err, backend.ErrSessionLost) {
+	if err := id.Session.Heartbeat(t.Context()); err == nil || errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("heartbeat without a server: %v", err)
 	}
 	s.Start()
-	eventually(t, "a heartbeat", func() bool { return sess.Heartbeat(t.Context()) == nil })
-	other, _ := member(t, be, time.Minute, topical)
-	equal(t, "acquired by another", len(acquire(t, be, other, topical, 1)), 0)
-	ok(t, be.Release(t.Context(), id, topical.Name, []backend.Ref{g.Ref}))
-	equal(t, "acquired by another", len(acquire(t, be, other, topical, 1)), 1)
+	kit.Eventually(t, "a heartbeat", func() bool { return id.Session.Heartbeat(t.Context()) == nil })
+	other := kit.Join(t, be, topical, time.Minute)
+	kit.Equal(t, "acquired by another", len(other.Acquires(1)), 0)
+	kit.OK(t, be.Release(t.Context(), id.ID, topical.Name, []backend.Ref{g.Ref}))
+	kit.Equal(t, "acquired by another", len(other.Acquires(1)), 1)
 }
 
 // Ended sessions are remembered for an hour, so that nothing late brings one back, and then forgotten.
@@ -286,19 +287,19 @@ func TestSessionsAreForgotten(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
 	name := redistest.Namespace(t)
 	be := on(c, name, leaseredis.WithTags(2))
-	id, s := member(t, be, time.Hour, topical)
-	ok(t, s.Close(t.Context()))
-	_, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: id, TTL: time.Hour, Consumers: []string{topical.Name}})
-	wantLost(t, "opening a session that has ended", err)
-	r := must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil))
-	equal(t, "forgotten at once", r.SessionsForgotten, 0)
+	id := kit.Join(t, be, topical, time.Hour)
+	kit.OK(t, id.Session.Close(t.Context()))
+	_, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: id.ID, TTL: time.Hour, Consumers: []string{topical.Name}})
+	kit.Lost(t, "opening a session that has ended", err)
+	r := kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil))
+	kit.Equal(t, "forgotten at once", r.SessionsForgotten, 0)
 	for tag := range 2 {
-		ok(t, c.ZAddXX(t.Context(), fmt.Sprintf("{%s%d}:ended", name, tag),
-			redis.Z{Score: float64(time.Now().Add(-2 * time.Hour).UnixMicro()), Member: id}).Err())
+		kit.OK(t, c.ZAddXX(t.Context(), fmt.Sprintf("{%s%d}:ended", name, tag),
+			redis.Z{Score: float64(time.Now().Add(-2 * time.Hour).UnixMicro()), Member: id.ID}).Err())
 	}
-	r = must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil))
-	equal(t, "forgotten", r.SessionsForgotten, 1)
-	equal(t, "keys", c.Exists(t.Context(), "{"+name+"0}:s:"+id, "{"+name+"1}:s:"+id).Val(), 0)
+	r = kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil))
+	kit.Equal(t, "forgotten", r.SessionsForgotten, 1)
+	kit.Equal(t, "keys", c.Exists(t.Context(), "{"+name+"0}:s:"+id.ID, "{"+name+"1}:s:"+id.ID).Val(), 0)
 }
 
 // When the server's clock is set back, leases do not wait until it has caught up.
@@ -307,33 +308,33 @@ func TestTheServersClockIsSetBack(t *testing.T) {
 	name := redistest.Namespace(t)
 	be := on(c, name, leaseredis.WithTags(2), leaseredis.WithLogger(discard))
 	rows := backend.ConsumerInfo{Name: "rows", Per: backend.PerStream, Announced: true, Lock: backend.LockRow, TTL: 3 * time.Second}
-	ok(t, be.Register(t.Context(), topical, topicNames(8)))
-	ok(t, be.Register(t.Context(), rows, topicNames(8)))
-	id, sess := member(t, be, 6*time.Second, topical, rows)
-	lives, kept := member(t, be, time.Minute, topical)
-	held := acquire(t, be, id, topical, 8)
-	equal(t, "granted", len(held), 8)
-	equal(t, "granted", len(acquire(t, be, id, rows, 8)), 8)
-	ok(t, be.Release(t.Context(), id, topical.Name, refs(held[:4])))
+	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(8)))
+	kit.OK(t, be.Register(t.Context(), rows, kit.Topics(8)))
+	id := kit.Join(t, be, topical, 6*time.Second, rows)
+	lives := kit.Join(t, be, topical, time.Minute)
+	held := id.Acquires(8)
+	kit.Equal(t, "granted", len(held), 8)
+	kit.Equal(t, "granted", len(id.As(rows).Acquires(8)), 8)
+	kit.OK(t, be.Release(t.Context(), id.ID, topical.Name, kit.Refs(held[:4])))
 
 	// An hour back is the same as all times an hour later.
 	for tag := range 2 {
 		for _, key := range []string{"sessions", "free:topical", "free:rows"} {
 			key = fmt.Sprintf("{%s%d}:%s", name, tag, key)
-			for _, m := range must[[]string](t)(c.ZRange(t.Context(), key, 0, -1).Result()) {
-				ok(t, c.ZIncrBy(t.Context(), key, float64(time.Hour.Microseconds()), m).Err())
+			for _, m := range kit.Must[[]string](t)(c.ZRange(t.Context(), key, 0, -1).Result()) {
+				kit.OK(t, c.ZIncrBy(t.Context(), key, float64(time.Hour.Microseconds()), m).Err())
 			}
 		}
 	}
-	equal(t, "free, an hour back", survey(t, be, topical).Free, 0)
-	must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil))
-	equal(t, "free", survey(t, be, topical).Free, 4)
-	ok(t, kept.Heartbeat(t.Context()))
+	kit.Equal(t, "free, an hour back", survey(t, be, topical).Free, 0)
+	kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), nil))
+	kit.Equal(t, "free", survey(t, be, topical).Free, 4)
+	kit.OK(t, lives.Session.Heartbeat(t.Context()))
 	got, gotRows := 0, 0
-	eventually(t, "what it held is taken over", func() bool {
-		got += len(acquire(t, be, lives, topical, 8))
-		gotRows += len(acquire(t, be, lives, rows, 8))
+	kit.Eventually(t, "what it held is taken over", func() bool {
+		got += len(lives.Acquires(8))
+		gotRows += len(lives.As(rows).Acquires(8))
 		return got == 8 && gotRows >= 8 // those expire again
 	})
-	wantLost(t, "heartbeat", sess.Heartbeat(t.Context()))
+	kit.Lost(t, "heartbeat", id.Session.Heartbeat(t.Context()))
 }

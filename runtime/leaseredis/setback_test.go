@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
@@ -21,7 +22,7 @@ func copied(t testing.TB, c *redis.Client, namespace string) (restore func()) {
 	pattern := "{" + namespace + "0}:*"
 	args := []any{pattern}
 	// In one step: living processes write meanwhile.
-	args = append(args, must[any](t)(c.Eval(t.Context(), `
+	args = append(args, kit.Must[any](t)(c.Eval(t.Context(), `
 		local copy = {}
 		for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
 			copy[#copy + 1] = key
@@ -31,7 +32,7 @@ func copied(t testing.TB, c *redis.Client, namespace string) (restore func()) {
 		return copy`, nil, pattern).Result()).([]any)...)
 	return func() {
 		t.Helper()
-		ok(t, c.Eval(t.Context(), `
+		kit.OK(t, c.Eval(t.Context(), `
 			for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end
 			for i = 2, #ARGV, 3 do redis.call('RESTORE', ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
 			return 1`, nil, args...).Err())
@@ -86,17 +87,17 @@ func TestAServerWithAnOlderClockThatLacksWrites(t *testing.T) {
 			es[i] = backend.Event{Topic: fmt.Sprint("t", i%3), Key: fmt.Sprint("k", i%5), Kind: "kind", Payload: fmt.Appendf(nil, "%q", fmt.Sprint(batch, i))}
 		}
 		// Of a process that has published nothing before.
-		ok(t, on(c, namespace, leaseredis.WithTags(1), leaseredis.WithLogger(discard)).Publish(t.Context(), es))
+		kit.OK(t, on(c, namespace, leaseredis.WithTags(1), leaseredis.WithLogger(discard)).Publish(t.Context(), es))
 	}
 	publish("kept", 30)
-	eventually(t, "what is kept is handled", handled("kept", 30))
+	kit.Eventually(t, "what is kept is handled", handled("kept", 30))
 	restore := copied(t, c, namespace)
-	ok(t, c.HSet(t.Context(), "{"+namespace+"0}:meta", "last", time.Now().Add(time.Hour).UnixMicro()).Err())
+	kit.OK(t, c.HSet(t.Context(), "{"+namespace+"0}:meta", "last", time.Now().Add(time.Hour).UnixMicro()).Err())
 	publish("lost", 60)
-	eventually(t, "what is lost is handled", handled("lost", 60))
+	kit.Eventually(t, "what is lost is handled", handled("lost", 60))
 	restore()
 	publish("later", 30)
-	eventually(t, "what comes right after that is handled", handled("later", 30))
+	kit.Eventually(t, "what comes right after that is handled", handled("later", 30))
 	publish("last", 60)
-	eventually(t, "the rest is handled", handled("last", 60))
+	kit.Eventually(t, "the rest is handled", handled("last", 60))
 }

@@ -1,6 +1,7 @@
 package leaseredis
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -35,16 +36,7 @@ func (d *shards) shape(ctx context.Context) (*shape, error) {
 	if d.misuse != nil {
 		return nil, d.misuse
 	}
-	want := d.wanted
-	if want.tags == 0 {
-		if want.tags = defaultTagsServer; d.clustered() {
-			want.tags = defaultTagsNodes
-		}
-	}
-	if want.slots == 0 {
-		want.slots = defaultSlots
-	}
-	have, err := d.decided(ctx, want)
+	have, err := d.decided(ctx, d.first())
 	if err != nil {
 		return nil, err
 	}
@@ -56,10 +48,7 @@ func (d *shards) shape(ctx context.Context) (*shape, error) {
 		return nil, fmt.Errorf("leaseredis: namespace %q was created with %d slots and cannot be opened with WithSlots(%d): keys would be in two places; leave the option out, or choose another namespace",
 			d.namespace, have.slots, d.wanted.slots)
 	}
-	var steps []step
-	for tag := range have.tags {
-		steps = append(steps, step{tag: tag, script: scripts.shape, args: []any{have.tags, have.slots, d.namespace}})
-	}
+	steps := same(have.all(), scripts.shape, have.tags, have.slots, d.namespace)
 	reached := false
 	for tag, a := range d.runAll(ctx, steps) {
 		if a.err == nil {
@@ -81,10 +70,19 @@ func (d *shards) shape(ctx context.Context) (*shape, error) {
 	return &have, nil
 }
 
+// first is the shape of a namespace that is not created yet.
+func (d *shards) first() shape {
+	tags := defaultTagsServer
+	if d.clustered() {
+		tags = defaultTagsNodes
+	}
+	return shape{tags: cmp.Or(d.wanted.tags, tags), slots: cmp.Or(d.wanted.slots, defaultSlots)}
+}
+
 // forgetShape makes the next call create the namespace again: what was stored is gone.
 func (d *shards) forgetShape() {
 	d.shaped.Store(nil)
-	d.owner.namespaceGone()
+	d.above.namespaceGone()
 }
 
 // decided returns the shape that the first tag has, or is given now. If it cannot be reached, that of
@@ -119,6 +117,15 @@ func (d *shards) shapeIn(tag int, got []any) (shape, error) {
 		return shape{}, fmt.Errorf("leaseredis: namespace %q: key %s holds something else; choose another namespace", d.namespace, d.prefix(tag)+"meta")
 	}
 	return shape{tags: int(number(got[0])), slots: int(number(got[1]))}, nil
+}
+
+// all are the tags of the namespace.
+func (s *shape) all() []int {
+	tags := make([]int, s.tags)
+	for tag := range tags {
+		tags[tag] = tag
+	}
+	return tags
 }
 
 // tagOf says to which tag a topic, a stream or a consumer belongs.

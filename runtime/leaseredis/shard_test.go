@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -29,7 +30,7 @@ func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) {
 	for tag := range 8 {
 		out[tag] = cluster.MasterOf(t, fmt.Sprint(name, tag)) == lost
 	}
-	topics := topicNames(64)
+	topics := kit.Topics(64)
 	there := map[string]bool{} // topics on it
 	for _, topic := range topics {
 		there[topic] = out[tagOf(topic, 8)]
@@ -51,7 +52,7 @@ func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) {
 		t.Helper()
 		for _, topic := range topics {
 			if is(topic) {
-				ok(t, publisher.Publish(t.Context(), []backend.Event{{Topic: topic, Kind: "kind", Payload: []byte("{}")}}))
+				kit.OK(t, publisher.Publish(t.Context(), []backend.Event{{Topic: topic, Kind: "kind", Payload: []byte("{}")}}))
 			}
 		}
 	}
@@ -70,11 +71,11 @@ func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) {
 		}
 	}
 	publish(all)
-	eventually(t, "the first is handled everywhere", awaited(1, all))
+	kit.Eventually(t, "the first is handled everywhere", awaited(1, all))
 
 	replica.Kill()
 	lost.Kill()
-	eventually(t, "the others can be written to", func() bool {
+	kit.Eventually(t, "the others can be written to", func() bool {
 		for _, topic := range topics {
 			if rest(topic) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -86,13 +87,13 @@ func TestALostShardStopsOnlyWhatIsKeptThere(t *testing.T) {
 	})
 	publisher = on(cluster.Client(t), name) // one that starts now finds what there is
 	publish(rest)
-	eventually(t, "the second is handled where it can be", awaited(2, rest))
+	kit.Eventually(t, "the second is handled where it can be", awaited(2, rest))
 
 	lost.Start()
 	replica.Start()
 	cluster.WaitHealthy(t)
 	publish(all)
-	eventually(t, "the last is handled everywhere", awaited(2, all))
+	kit.Eventually(t, "the last is handled everywhere", awaited(2, all))
 }
 
 // A session that could not enter a tag says nothing of it, and enters it as soon as it can.
@@ -103,8 +104,8 @@ func TestASessionEntersWhatComesBack(t *testing.T) {
 	}
 	cluster := redistest.StartCluster(t, redistest.Config("cluster-require-full-coverage", "no"))
 	be := on(cluster.Client(t), "lg")
-	topics := topicNames(64)
-	ok(t, be.Register(t.Context(), topical, topics))
+	topics := kit.Topics(64)
+	kit.OK(t, be.Register(t.Context(), topical, topics))
 	lost, replica := cluster.MasterOf(t, "lg0"), cluster.ReplicaOf(t, "lg0")
 	soleThere := "s"
 	for tagOf(soleThere, 8) != 0 {
@@ -115,8 +116,8 @@ func TestASessionEntersWhatComesBack(t *testing.T) {
 
 	var id string
 	var s backend.Session
-	eventually(t, "a session opens", func() (opened bool) {
-		spec := backend.SessionSpec{ID: newID(), TTL: time.Minute, Consumers: []string{topical.Name}}
+	kit.Eventually(t, "a session opens", func() (opened bool) {
+		spec := backend.SessionSpec{ID: kit.ID(), TTL: time.Minute, Consumers: []string{topical.Name}}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		var err error
@@ -124,32 +125,32 @@ func TestASessionEntersWhatComesBack(t *testing.T) {
 		id = spec.ID
 		return err == nil
 	})
-	some := len(acquire(t, be, id, topical, 64))
+	some := len(kit.Acting(t, be, id, topical).Acquires(64))
 	if some == 0 || some == 64 {
 		t.Fatalf("acquired %d leases, want those of the shards that are left", some)
 	}
-	equal(t, "resources", survey(t, be, topical).Resources, some)
+	kit.Equal(t, "resources", survey(t, be, topical).Resources, some)
 	sole := backend.ConsumerInfo{Name: soleThere, Per: backend.PerCluster}
-	equal(t, "acquired of a lost tag", len(acquire(t, be, id, sole, 1)), 0)
-	ok(t, s.Heartbeat(t.Context()))
+	kit.Equal(t, "acquired of a lost tag", len(kit.Acting(t, be, id, sole).Acquires(1)), 0)
+	kit.OK(t, s.Heartbeat(t.Context()))
 
 	lost.Start()
 	replica.Start()
 	cluster.WaitHealthy(t)
-	eventually(t, "the rest is acquired", func() bool {
+	kit.Eventually(t, "the rest is acquired", func() bool {
 		if err := s.Heartbeat(t.Context()); err != nil {
 			t.Log(err)
 			return false
 		}
-		some += len(acquire(t, be, id, topical, 64))
+		some += len(kit.Acting(t, be, id, topical).Acquires(64))
 		return some == 64
 	})
-	other, _ := member(t, be, time.Minute, topical)
-	equal(t, "free", survey(t, be, topical).Free, 0)
-	equal(t, "members", len(survey(t, be, topical).Members), 2)
-	equal(t, "acquired by another", len(acquire(t, be, other, topical, 64)), 0)
-	ok(t, s.Close(t.Context()))
-	equal(t, "acquired by another", len(acquire(t, be, other, topical, 64)), 64)
+	other := kit.Join(t, be, topical, time.Minute)
+	kit.Equal(t, "free", survey(t, be, topical).Free, 0)
+	kit.Equal(t, "members", len(survey(t, be, topical).Members), 2)
+	kit.Equal(t, "acquired by another", len(other.Acquires(64)), 0)
+	kit.OK(t, s.Close(t.Context()))
+	kit.Equal(t, "acquired by another", len(other.Acquires(64)), 64)
 }
 
 // The nodes that a client was told at its start may be gone when a session is opened later.
@@ -162,17 +163,17 @@ func TestASessionOpensWithoutTheFirstNodes(t *testing.T) {
 	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{seed.Addr()}})
 	t.Cleanup(func() { c.Close() })
 	be := on(c, "lg")
-	ok(t, be.Check(t.Context(), nil))
+	kit.OK(t, be.Check(t.Context(), nil))
 	cluster.Failover(t, heir, "TAKEOVER")
 	seed.Kill()
-	eventually(t, "a session opens under all tags", func() bool {
+	kit.Eventually(t, "a session opens under all tags", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		s, err := be.OpenSession(ctx, backend.SessionSpec{ID: newID(), TTL: time.Minute, Consumers: []string{topical.Name}})
+		s, err := be.OpenSession(ctx, backend.SessionSpec{ID: kit.ID(), TTL: time.Minute, Consumers: []string{topical.Name}})
 		if err != nil {
 			return false
 		}
 		defer s.Close(t.Context())
-		return s.Heartbeat(ctx) == nil && must[int64](t)(c.ZCard(ctx, "{lg0}:sessions").Result()) > 0
+		return s.Heartbeat(ctx) == nil && kit.Must[int64](t)(c.ZCard(ctx, "{lg0}:sessions").Result()) > 0
 	})
 }

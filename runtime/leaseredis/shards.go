@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,7 +29,7 @@ type shards struct {
 	observer  operate.Observer
 	wanted    shape // what the options say; zero fields leave it to what is stored, or to the defaults
 	misuse    error // what is wrong with the client or the options
-	owner     shardsOwner
+	above     shardsUser
 
 	shaping sync.Mutex
 	shaped  atomic.Pointer[shape]
@@ -39,8 +41,8 @@ type shards struct {
 	warned sync.Map // text → time.Time, see warn
 }
 
-// shardsOwner is the layer above, as the shards see it.
-type shardsOwner interface {
+// shardsUser is the layer above, as the shards see it.
+type shardsUser interface {
 	// clientClosed and namespaceGone follow calls that failed.
 	clientClosed()
 	namespaceGone()
@@ -98,24 +100,38 @@ func ask[T any](ctx context.Context, d *shards, what string, f func(context.Cont
 	return zero, fmt.Errorf("leaseredis: %s: %w", what, err)
 }
 
+// hget reads a field of a hash; empty when it is not there.
+func (d *shards) hget(ctx context.Context, what, key, field string) (string, error) {
+	return ask(ctx, d, what, func(ctx context.Context) (string, error) { return d.client.HGet(ctx, key, field).Result() })
+}
+
+// result is a command whose answer is a T.
+type result[T any] interface{ Result() (T, error) }
+
 // askTags asks for something under each tag, in one round trip to each node. What is not there is the zero value.
-func askTags[T any, C interface{ Result() (T, error) }](ctx context.Context, d *shards, tags int, what string, queue func(pipe redis.Pipeliner, prefix string) C) ([]T, error) {
-	cmds := make([]C, tags)
+func askTags[T any, C result[T]](ctx context.Context, d *shards, tags int, what string,
+	queue func(pipe redis.Pipeliner, prefix string) C) ([]T, error) {
+	return askEach(ctx, d, tags, func(pipe redis.Pipeliner, tag int) C { return queue(pipe, d.prefix(tag)) },
+		func(tag int) string { return "leaseredis: read " + d.prefix(tag) + what })
+}
+
+// askEach asks for n things in one round trip to each node. What is not there is the zero value; doing says what failed.
+func askEach[T any, C result[T]](ctx context.Context, d *shards, n int,
+	queue func(pipe redis.Pipeliner, i int) C, doing func(i int) string) ([]T, error) {
+	cmds := make([]C, n)
 	err := d.pipelined(ctx, func(pipe redis.Pipeliner) {
-		for tag := range cmds {
-			cmds[tag] = queue(pipe, d.prefix(tag))
+		for i := range cmds {
+			cmds[i] = queue(pipe, i)
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	out := make([]T, tags)
-	for tag, c := range cmds {
-		v, err := c.Result()
-		if err != nil && !errors.Is(err, redis.Nil) {
-			return nil, fmt.Errorf("leaseredis: read %s%s: %w", d.prefix(tag), what, err)
+	out := make([]T, n)
+	for i, c := range cmds {
+		if out[i], err = c.Result(); err != nil && !errors.Is(err, redis.Nil) {
+			return nil, fmt.Errorf("%s: %w", doing(i), err)
 		}
-		out[tag] = v
 	}
 	return out, nil
 }
@@ -187,7 +203,7 @@ func (d *shards) reload(ctx context.Context, cause error) error {
 	if !ok {
 		return nil
 	}
-	clients := d.owner.ownClients()
+	clients := d.above.ownClients()
 	_, err := within(ctx, func(ctx context.Context) (struct{}, error) {
 		c.ReloadState(ctx)
 		for _, own := range clients {
@@ -204,88 +220,89 @@ func (d *shards) reload(ctx context.Context, cause error) error {
 	return nil
 }
 
-// operatorPatience is for how long what an operator asked for is tried again while the cluster
-// changes.
-const operatorPatience = 10 * time.Second
+// patience is for how long a call is tried again, after its first failure, while the cluster changes.
+const patience = 10 * time.Second
 
 // repeat calls f again while it fails for reasons that pass: the cluster's layout changes, a node
-// fails over, the namespace is created again.
+// fails over, the namespace is created again, a view is filled.
 func (d *shards) repeat(ctx context.Context, f func() error) error {
-	deadline := time.Now().Add(operatorPatience)
-	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+	var began time.Time
+	for tries := 1; ; tries++ {
 		err := f()
-		if err == nil || ctx.Err() != nil || !moved(err) && !errors.Is(err, errShape) || time.Now().Add(wait).After(deadline) {
+		if began.IsZero() {
+			began = time.Now()
+		}
+		if err == nil || ctx.Err() != nil || time.Since(began) > patience ||
+			!moved(err) && !errors.Is(err, errShape) && !strings.Contains(err.Error(), onHold) {
 			return err
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		wait := min(10*time.Millisecond<<min(tries, 6), 500*time.Millisecond)
+		if !pause(ctx, wait/2+rand.N(wait/2)) {
 			return err
 		}
 	}
 }
 
-// pages reads a sorted set by score from min on. Members with one score come together, however many these
-// are. A member whose score rises between two pages may come twice.
-func (d *shards) pages(ctx context.Context, key, min string, each func([]redis.Z) error) error {
+// repeated is repeat for what an operator asks for.
+func repeated[T any](ctx context.Context, d *shards, doing string, f func() (T, error)) (v T, err error) {
+	err = d.repeat(ctx, func() (err error) {
+		v, err = f()
+		return err
+	})
+	if err != nil {
+		var zero T
+		return zero, fmt.Errorf("leaseredis: %s: %w", doing, err)
+	}
+	return v, nil
+}
+
+// pages yields the members of a sorted set by score from min on. Members with one score come together, however many
+// these are. A member whose score rises between two pages may come twice.
+func (d *shards) pages(ctx context.Context, key, min string) iter.Seq2[[]string, error] {
 	read := func(by redis.ZRangeBy) ([]redis.Z, error) {
 		return ask(ctx, d, key, func(ctx context.Context) ([]redis.Z, error) {
 			return d.client.ZRangeByScoreWithScores(ctx, key, &by).Result()
 		})
 	}
-	for {
-		page, err := read(redis.ZRangeBy{Min: min, Max: "+inf", Count: scoresPage})
-		if err != nil || len(page) == 0 {
-			return err
-		}
-		whole := len(page) < scoresPage
-		if !whole { // the next page begins above the last score
-			top := page[len(page)-1].Score
-			at := strconv.FormatFloat(top, 'f', -1, 64)
-			equal, err := read(redis.ZRangeBy{Min: at, Max: at})
-			if err != nil {
-				return err
+	return func(yield func([]string, error) bool) {
+		from := min
+		for whole := false; !whole; {
+			page, err := read(redis.ZRangeBy{Min: from, Max: "+inf", Count: scoresPage})
+			if whole = len(page) < scoresPage; !whole { // the next page begins above the last score
+				top := page[len(page)-1].Score
+				at := strconv.FormatFloat(top, 'f', -1, 64)
+				var equal []redis.Z
+				equal, err = read(redis.ZRangeBy{Min: at, Max: at})
+				page = append(slices.DeleteFunc(page, func(z redis.Z) bool { return z.Score == top }), equal...)
+				from = "(" + at
 			}
-			page = append(slices.DeleteFunc(page, func(z redis.Z) bool { return z.Score == top }), equal...)
-			min = "(" + at
-		}
-		if err := each(page); err != nil || whole {
-			return err
+			names := make([]string, len(page))
+			for i, z := range page {
+				names[i] = z.Member.(string)
+			}
+			if len(names) == 0 && err == nil || !yield(names, err) || err != nil {
+				return
+			}
 		}
 	}
 }
 
-// scanSet passes on the members of a set, page by page, each once.
-func (d *shards) scanSet(ctx context.Context, key string, each func([]string) error) error {
-	seen := map[string]bool{} // a scan may tell of one twice
-	for at := uint64(0); ; {
-		type page struct {
-			names []string
-			next  uint64
+// scan returns all that a scan of a key tells of, in pages of the size that it was begun with. It may tell of one twice.
+func (d *shards) scan(ctx context.Context, key string, begin func(context.Context) *redis.ScanCmd) ([]string, error) {
+	return ask(ctx, d, key, func(ctx context.Context) (all []string, err error) {
+		it := begin(ctx).Iterator()
+		for it.Next(ctx) {
+			all = append(all, it.Val())
 		}
-		p, err := ask(ctx, d, key, func(ctx context.Context) (p page, err error) {
-			p.names, p.next, err = d.client.SScan(ctx, key, at, "", leasePage).Result()
-			return p, err
-		})
-		if err != nil {
-			return err
-		}
-		names := slices.DeleteFunc(p.names, func(n string) bool {
-			was := seen[n]
-			seen[n] = true
-			return was
-		})
-		for some := range slices.Chunk(names, leasePage) {
-			if err := each(some); err != nil {
-				return err
-			}
-		}
-		if at = p.next; at == 0 {
-			return nil
-		}
-	}
+		return all, it.Err()
+	})
+}
+
+// members returns the members of a set.
+func (d *shards) members(ctx context.Context, key string) ([]string, error) {
+	names, err := d.scan(ctx, key, func(ctx context.Context) *redis.ScanCmd { return d.client.SScan(ctx, key, 0, "", leasePage) })
+	slices.Sort(names)
+	return slices.Compact(names), err
 }
 
 // ranked yields the members of a sorted set, page by page, the lowest first.

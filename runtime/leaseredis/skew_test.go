@@ -7,6 +7,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -18,8 +19,8 @@ func TestIdsThatAreAheadOfTheClocks(t *testing.T) {
 			name := redistest.Namespace(t)
 			c := redistest.Shared(t).Client(t)
 			be := on(c, name, leaseredis.WithTags(2), leaseredis.WithLogger(discard))
-			ok(t, be.Register(t.Context(), grouped, nil))
-			ok(t, c.HSet(t.Context(), "{"+name+"1}:meta", "last", fmt.Sprint(time.Now().Add(ahead).UnixMicro())).Err())
+			kit.OK(t, be.Register(t.Context(), grouped, nil))
+			kit.OK(t, c.HSet(t.Context(), "{"+name+"1}:meta", "last", fmt.Sprint(time.Now().Add(ahead).UnixMicro())).Err())
 			var want []backend.Event
 			publish := func(from *leaseredis.Backend, tag int) {
 				topic := "a"
@@ -28,16 +29,16 @@ func TestIdsThatAreAheadOfTheClocks(t *testing.T) {
 				}
 				e := backend.Event{Topic: topic, Key: "k", Kind: "kind", Payload: fmt.Appendf(nil, `{"n":%d}`, len(want))}
 				want = append(want, e)
-				ok(t, from.Publish(t.Context(), []backend.Event{e}))
+				kit.OK(t, from.Publish(t.Context(), []backend.Event{e}))
 			}
 			publish(be, 1)
 			publish(be, 0) // the same publisher: it comes after the first
 			var at backend.Cursor = nil
 			got := 0
-			eventually(t, "both are read", func() bool {
-				f := fetch(t, be, grouped, backend.Whole, at, 10)
+			kit.Eventually(t, "both are read", func() bool {
+				f := kit.Fetch(t, be, grouped, backend.Whole, at, 10)
 				for _, m := range f.Messages {
-					equal(t, "message", string(m.Payload), string(want[got].Payload))
+					kit.Equal(t, "message", string(m.Payload), string(want[got].Payload))
 					got++
 				}
 				at = f.Next
@@ -45,8 +46,8 @@ func TestIdsThatAreAheadOfTheClocks(t *testing.T) {
 			})
 			// Another process that has seen neither.
 			publish(on(c, name, leaseredis.WithLogger(discard)), 0)
-			eventually(t, "the third is read", func() bool {
-				f := fetch(t, be, grouped, backend.Whole, at, 10)
+			kit.Eventually(t, "the third is read", func() bool {
+				f := kit.Fetch(t, be, grouped, backend.Whole, at, 10)
 				at = f.Next
 				return len(f.Messages) == 1 && string(f.Messages[0].Payload) == string(want[2].Payload)
 			})

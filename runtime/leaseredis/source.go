@@ -1,7 +1,7 @@
 package leaseredis
 
 import (
-	"encoding/json"
+	"cmp"
 	"fmt"
 	"unicode/utf8"
 
@@ -28,20 +28,16 @@ type StreamSource struct {
 	DefaultKind string
 }
 
-// withDefaults fills in the names of fields.
-func (s StreamSource) withDefaults() StreamSource {
-	def := func(name *string, v string) {
-		if *name == "" {
-			*name = v
-		}
+// inputs are the streams as those of one resource.
+func (s *StreamSource) inputs() []input {
+	ins := make([]input, len(s.Names))
+	for i, n := range s.Names {
+		ins[i] = input{key: n, tag: -1, name: n, shared: true}
 	}
-	def(&s.Kind, fieldKind)
-	def(&s.Key, fieldKey)
-	def(&s.Payload, fieldPayload)
-	return s
+	return ins
 }
 
-// sourceOf returns the streams that a consumer reads instead of the log, or nil.
+// sourceOf returns the streams that a consumer reads instead of the log, with the names of all fields, or nil.
 func sourceOf(info backend.ConsumerInfo) *StreamSource {
 	var s StreamSource
 	switch v := info.Source.(type) {
@@ -55,7 +51,9 @@ func sourceOf(info backend.ConsumerInfo) *StreamSource {
 	default:
 		return nil
 	}
-	s = s.withDefaults()
+	s.Kind = cmp.Or(s.Kind, fieldKind)
+	s.Key = cmp.Or(s.Key, fieldKey)
+	s.Payload = cmp.Or(s.Payload, fieldPayload)
 	return &s
 }
 
@@ -90,16 +88,4 @@ func checkSource(info backend.ConsumerInfo) error {
 		seen[n] = true
 	}
 	return nil
-}
-
-// storedSource is the StreamSource of a consumer's record; operators read it.
-func storedSource(record json.RawMessage) (any, error) {
-	if len(record) == 0 {
-		return nil, nil
-	}
-	var s StreamSource
-	if err := json.Unmarshal(record, &s); err != nil {
-		return nil, err
-	}
-	return s, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
@@ -27,7 +28,7 @@ func TestAGroupGetsMoreStreams(t *testing.T) {
 		for i, s := range streams {
 			names[i] = name(s)
 		}
-		c := must[*lease.Consumer](t)(lease.NewConsumer(leaseredis.New(client, leaseredis.WithNamespace(namespace), quiet()), lease.Spec{
+		c := kit.Must[*lease.Consumer](t)(lease.NewConsumer(leaseredis.New(client, leaseredis.WithNamespace(namespace), quiet()), lease.Spec{
 			Name: "c", Per: backend.PerGroup, Source: leaseredis.StreamSource{Names: names},
 			Handlers: []lease.Handler{lease.One("", func(_ context.Context, m lease.Message[[]byte]) error {
 				mu.Lock()
@@ -39,22 +40,22 @@ func TestAGroupGetsMoreStreams(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- c.Run(ctx) }()
-		return func() { cancel(); ok(t, <-ended) }
+		return func() { cancel(); kit.OK(t, <-ended) }
 	}
 	add := func(stream, payload string) {
 		t.Helper()
-		ok(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: name(stream), Values: []any{"payload", payload}}).Err())
+		kit.OK(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: name(stream), Values: []any{"payload", payload}}).Err())
 	}
 	saw := func(want ...string) {
 		t.Helper()
-		eventually(t, fmt.Sprint("handled ", want), func() bool {
+		kit.Eventually(t, fmt.Sprint("handled ", want), func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return len(seen) >= len(want)
 		})
 		mu.Lock()
 		defer mu.Unlock()
-		equal(t, "handled", fmt.Sprint(seen), fmt.Sprint(want))
+		kit.Equal(t, "handled", fmt.Sprint(seen), fmt.Sprint(want))
 	}
 	add("new", "1") // older than all of the other's
 	add("old", "2")

@@ -2,6 +2,7 @@ package leaseredis
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -39,13 +40,11 @@ type sourceFeed struct {
 }
 
 func newSourceFeed(cat *catalog, info backend.ConsumerInfo, s *StreamSource) *sourceFeed {
-	f := &sourceFeed{cat: cat, info: info, fresh: map[string]bool{}}
-	for _, n := range s.Names {
-		f.ins = append(f.ins, input{key: n, tag: -1, name: n})
+	n := len(s.Names)
+	return &sourceFeed{
+		cat: cat, info: info, ins: s.inputs(),
+		at: make([]position, n), watched: make([]bool, n), fresh: map[string]bool{},
 	}
-	f.at = make([]position, len(f.ins))
-	f.watched = make([]bool, len(f.ins))
-	return f
 }
 
 // held lists the streams that this process may read: a process that takes one over reads it from its cursor.
@@ -67,23 +66,16 @@ func (f *sourceFeed) held() (which []int) {
 func (f *sourceFeed) take() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []string
-	for n := range f.fresh {
-		out = append(out, n)
-	}
-	clear(f.fresh)
-	return out
+	defer clear(f.fresh)
+	return slices.Collect(maps.Keys(f.fresh))
 }
 
 // add names a stream's resource in news.
 func (f *sourceFeed) add(news *backend.News, stream string) {
-	if news.Resources == nil {
-		news.Resources = map[string][]string{}
-	}
 	if f.info.Per == backend.PerGroup {
 		stream = backend.Whole
 	}
-	news.Resources[f.info.Name] = append(news.Resources[f.info.Name], stream)
+	news.Add(f.info.Name, stream)
 }
 
 // watch looks for news until ctx ends.
@@ -187,8 +179,7 @@ func (f *sourceFeed) follow(ctx context.Context, which []int) (names []int, wait
 	for k, r := range reads {
 		switch {
 		case redis.HasErrorPrefix(r.err, "WRONGTYPE"):
-			f.cat.warn("type "+r.key, "a key that is to be a stream holds something else; it is read when it is one",
-				"consumer", f.info.Name, "key", r.key)
+			f.cat.warnOther(f.info.Name, r.key)
 		case r.err != nil:
 			err = r.err
 		case len(r.entries) > 0:
@@ -246,8 +237,7 @@ func (f *sourceFeed) describe(ctx context.Context, which []int) (news []int, err
 			}
 			f.at[i] = infos[k].last
 		} else if infos[k].other {
-			f.cat.warn("type "+keys[k], "a key that is to be a stream holds something else; it is read when it is one",
-				"consumer", f.info.Name, "key", keys[k])
+			f.cat.warnOther(f.info.Name, keys[k])
 		}
 		f.watched[i] = true
 	}
@@ -264,26 +254,15 @@ func (f *sourceFeed) begunAgain(ctx context.Context, which []int, n int) ([]int,
 	return f.describe(ctx, some) // a smaller id is another one, too
 }
 
-// lastOf is the greatest id that a stream ever gave, and whether there is such a stream.
-func (st *streams) lastOf(ctx context.Context, key string) (last position, there bool, err error) {
-	infos, _, err := st.describe(ctx, -1, []string{key})
-	if err != nil {
-		return position{}, false, err
-	}
-	return infos[0].last, infos[0].there, nil
-}
-
 // present is the cursor behind all that an application's streams hold.
 func (st *streams) present(ctx context.Context, s *StreamSource) (cursor, error) {
-	ins := make([]input, 0, len(s.Names))
-	at := make([]position, 0, len(s.Names))
-	for _, n := range s.Names {
-		last, _, err := st.lastOf(ctx, n)
-		if err != nil {
-			return "", err
-		}
-		// The form with names serves resources of one stream and of all.
-		ins, at = append(ins, input{key: n, tag: -1, name: n, shared: true}), append(at, last)
+	infos, _, err := st.describe(ctx, -1, s.Names)
+	if err != nil {
+		return "", err
 	}
-	return cursorAt(ins, at), nil
+	at := make([]position, len(infos))
+	for i, info := range infos {
+		at[i] = info.last
+	}
+	return cursorAt(s.inputs(), at), nil // the form with names serves resources of one stream and of all
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -26,7 +27,7 @@ func ofStreams(per backend.Per, names ...string) backend.ConsumerInfo {
 // xadd writes as another program does.
 func xadd(t testing.TB, c redis.UniversalClient, stream string, fields ...any) string {
 	t.Helper()
-	return must[string](t)(c.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, Values: fields}).Result())
+	return kit.Must[string](t)(c.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, Values: fields}).Result())
 }
 
 // eachServer runs a test on one server and on a cluster.
@@ -49,12 +50,12 @@ func TestStreamsOfOthersAreRead(t *testing.T) {
 		xadd(t, c, a, "order", "7", "cents", "5")
 		info := ofStreams(backend.PerTopic, a, b)
 		info.Source = leaseredis.StreamSource{Names: []string{a, b}, DefaultKind: "row", Key: "order"}
-		session, _ := member(t, be, time.Hour, info)
-		ok(t, be.Register(t.Context(), info, nil))
-		gs := acquire(t, be, session, info, 9)
-		equal(t, "leases", len(gs), 2) // the one that is not there yet too
-		f := fetch(t, be, info, a, nil, 9)
-		equal(t, "messages", len(f.Messages), 2)
+		session := kit.Join(t, be, info, time.Hour)
+		kit.OK(t, be.Register(t.Context(), info, nil))
+		gs := session.Acquires(9)
+		kit.Equal(t, "leases", len(gs), 2) // the one that is not there yet too
+		f := kit.Fetch(t, be, info, a, nil, 9)
+		kit.Equal(t, "messages", len(f.Messages), 2)
 		m := f.Messages[0]
 		if m.Topic != a || m.Kind != "placed" || m.Key != "" || string(m.Payload) != `{"n":1}` || !strings.HasPrefix(m.ID, id) {
 			t.Errorf("read %+v", m)
@@ -66,17 +67,17 @@ func TestStreamsOfOthersAreRead(t *testing.T) {
 		if m.Kind != "row" || m.Key != "7" || string(m.Payload) != `{"cents":"5","order":"7"}` {
 			t.Errorf("read %+v", m)
 		}
-		equal(t, "cursor", fmt.Sprint(f.Cut(1)), id)
-		equal(t, "left after the first", len(fetch(t, be, info, a, f.Cut(1), 9).Messages), 1)
+		kit.Equal(t, "cursor", fmt.Sprint(f.Cut(1)), id)
+		kit.Equal(t, "left after the first", len(kit.Fetch(t, be, info, a, f.Cut(1), 9).Messages), 1)
 		g := gs[slices.IndexFunc(gs, func(g backend.Grant) bool { return g.Resource == a })]
-		fenced := must[[]string](t)(be.Commit(t.Context(), session, info.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next,
+		fenced := kit.Must[[]string](t)(be.Commit(t.Context(), session.ID, info.Name, []backend.Progress{{Ref: g.Ref, Seq: 1, Cursor: f.Next,
 			Dead: []backend.Dead{{ID: f.Messages[1].ID, Attempt: 1, Reason: "why"}}, Park: []backend.Park{{ID: f.Messages[0].ID, Lane: "k", Attempt: 1, Error: "e"}}}}))
-		equal(t, "fenced", len(fenced), 0)
-		parked := must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session, Consumer: info, Limit: 9, MaxPayload: 99}))
-		equal(t, "parked", len(parked.Messages), 1)
-		equal(t, "payload of the parked one", string(parked.Messages[0].Payload), `{"n":1}`)
-		must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{info}))
-		equal(t, "entries, of which none is trimmed", must[int64](t)(c.XLen(t.Context(), a).Result()), 2)
+		kit.Equal(t, "fenced", len(fenced), 0)
+		parked := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), backend.ParkedRequest{Session: session.ID, Consumer: info, Limit: 9, MaxPayload: 99}))
+		kit.Equal(t, "parked", len(parked.Messages), 1)
+		kit.Equal(t, "payload of the parked one", string(parked.Messages[0].Payload), `{"n":1}`)
+		kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{info}))
+		kit.Equal(t, "entries, of which none is trimmed", kit.Must[int64](t)(c.XLen(t.Context(), a).Result()), 2)
 	})
 }
 
@@ -90,11 +91,11 @@ func TestStreamsOfOthersAreReadAsAGroup(t *testing.T) {
 			time.Sleep(2 * time.Millisecond) // ids are milliseconds
 		}
 		info := ofStreams(backend.PerGroup, names...)
-		ok(t, be.Register(t.Context(), info, nil))
+		kit.OK(t, be.Register(t.Context(), info, nil))
 		var got []string
 		var at backend.Cursor
 		for {
-			f := fetch(t, be, info, backend.Whole, at, 2)
+			f := kit.Fetch(t, be, info, backend.Whole, at, 2)
 			for _, m := range f.Messages {
 				got = append(got, string(m.Payload))
 			}
@@ -102,11 +103,11 @@ func TestStreamsOfOthersAreReadAsAGroup(t *testing.T) {
 				break
 			}
 		}
-		equal(t, "read", strings.Join(got, ""), "012345678")
+		kit.Equal(t, "read", strings.Join(got, ""), "012345678")
 		slices.Reverse(names)
 		xadd(t, c, names[0], "payload", "new")
-		f := fetch(t, be, ofStreams(backend.PerGroup, append(names, ns+"later")...), backend.Whole, at, 9)
-		equal(t, "new messages for a version with the names in another order", len(f.Messages), 1)
+		f := kit.Fetch(t, be, ofStreams(backend.PerGroup, append(names, ns+"later")...), backend.Whole, at, 9)
+		kit.Equal(t, "new messages for a version with the names in another order", len(f.Messages), 1)
 	})
 }
 
@@ -118,13 +119,13 @@ func TestStreamsOfOthersWakeTheirConsumer(t *testing.T) {
 		for _, per := range []backend.Per{backend.PerTopic, backend.PerGroup} {
 			var n atomic.Int64
 			run(t, be, lease.Spec{Name: per.String(), Per: per, Source: leaseredis.StreamSource{Names: names, DefaultKind: "kind"}, Handlers: []lease.Handler{noop("kind", &n)}})
-			before := must[int64](t)(c.XLen(t.Context(), names[0]).Result()) + must[int64](t)(c.XLen(t.Context(), names[1]).Result())
-			eventually(t, "those that were there", func() bool { return n.Load() == before })
+			before := kit.Must[int64](t)(c.XLen(t.Context(), names[0]).Result()) + kit.Must[int64](t)(c.XLen(t.Context(), names[1]).Result())
+			kit.Eventually(t, "those that were there", func() bool { return n.Load() == before })
 			for i := range 5 {
 				for _, name := range names {
 					xadd(t, c, name, "i", i)
 				}
-				eventually(t, "those that came", func() bool { return n.Load() == before+int64(2*i)+2 })
+				kit.Eventually(t, "those that came", func() bool { return n.Load() == before+int64(2*i)+2 })
 			}
 		}
 	})
@@ -140,23 +141,23 @@ func TestAStreamThatBeginsAgainIsReadFromItsBeginning(t *testing.T) {
 	var n atomic.Int64
 	xadd(t, c, stream, "i", "1")
 	run(t, be, lease.Spec{Name: "c", Per: backend.PerTopic, Source: leaseredis.StreamSource{Names: []string{stream}, DefaultKind: "kind"}, Handlers: []lease.Handler{noop("kind", &n)}})
-	eventually(t, "the first", func() bool { return n.Load() == 1 })
-	ok(t, c.Del(t.Context(), stream).Err())
-	ok(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, ID: "5-1", Values: []any{"i", "2"}}).Err())
-	ok(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, ID: "6-0", Values: []any{"i", "3"}}).Err())
-	eventually(t, "those of the new stream", func() bool { return n.Load() == 3 })
-	equal(t, "warnings", log.count("begun again"), 1)
+	kit.Eventually(t, "the first", func() bool { return n.Load() == 1 })
+	kit.OK(t, c.Del(t.Context(), stream).Err())
+	kit.OK(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, ID: "5-1", Values: []any{"i", "2"}}).Err())
+	kit.OK(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, ID: "6-0", Values: []any{"i", "3"}}).Err())
+	kit.Eventually(t, "those of the new stream", func() bool { return n.Load() == 3 })
+	kit.Equal(t, "warnings", log.count("begun again"), 1)
 	// Emptied, it is not a new one.
-	ok(t, c.XTrimMaxLen(t.Context(), stream, 0).Err())
-	ok(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, ID: "7-0", Values: []any{"i", "4"}}).Err())
-	eventually(t, "what came then", func() bool { return n.Load() == 4 })
+	kit.OK(t, c.XTrimMaxLen(t.Context(), stream, 0).Err())
+	kit.OK(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: stream, ID: "7-0", Values: []any{"i", "4"}}).Err())
+	kit.Eventually(t, "what came then", func() bool { return n.Load() == 4 })
 	// Of another type, it is waited for.
-	ok(t, c.Rename(t.Context(), stream, stream+"-old").Err())
-	ok(t, c.Set(t.Context(), stream, "mine", 0).Err())
-	eventually(t, "a warning", func() bool { return log.count("holds something else") > 0 })
-	ok(t, c.Del(t.Context(), stream).Err())
+	kit.OK(t, c.Rename(t.Context(), stream, stream+"-old").Err())
+	kit.OK(t, c.Set(t.Context(), stream, "mine", 0).Err())
+	kit.Eventually(t, "a warning", func() bool { return log.count("holds something else") > 0 })
+	kit.OK(t, c.Del(t.Context(), stream).Err())
 	xadd(t, c, stream, "i", "5")
-	eventually(t, "what came when it was a stream again", func() bool { return n.Load() == 5 })
+	kit.Eventually(t, "what came when it was a stream again", func() bool { return n.Load() == 5 })
 }
 
 // From now passes over what streams hold when the consumer is registered for the first time.
@@ -169,18 +170,18 @@ func TestStreamsOfOthersFromNow(t *testing.T) {
 		xadd(t, c, names[0], "i", "1")
 		info := ofStreams(per, names...)
 		info.From = backend.FromNow
-		session, _ := member(t, be, time.Hour, info)
-		ok(t, be.Register(t.Context(), info, nil))
+		session := kit.Join(t, be, info, time.Hour)
+		kit.OK(t, be.Register(t.Context(), info, nil))
 		xadd(t, c, names[0], "i", "2")
 		xadd(t, c, names[1], "i", "3")
-		ok(t, on(c, ns).Register(t.Context(), info, nil))
+		kit.OK(t, on(c, ns).Register(t.Context(), info, nil))
 		n := 0
-		for _, g := range acquire(t, be, session, info, 9) {
-			n += len(fetch(t, be, info, g.Resource, g.Cursor, 9).Messages)
+		for _, g := range session.Acquires(9) {
+			n += len(kit.Fetch(t, be, info, g.Resource, g.Cursor, 9).Messages)
 		}
-		equal(t, per.String(), n, 2)
-		st := must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
-		equal(t, "lag", st[0].LagTotal, 2)
+		kit.Equal(t, per.String(), n, 2)
+		st := kit.Must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
+		kit.Equal(t, "lag", st[0].LagTotal, 2)
 	}
 }
 
@@ -206,9 +207,9 @@ func TestStreamsOfOthersWithLeastRights(t *testing.T) {
 	var n atomic.Int64
 	spec := lease.Spec{Name: "c", Per: backend.PerTopic, Source: leaseredis.StreamSource{Names: []string{stream}, DefaultKind: "kind"}, Handlers: []lease.Handler{noop("kind", &n)}}
 	run(t, be, spec)
-	eventually(t, "what was there", func() bool { return n.Load() == 1 })
+	kit.Eventually(t, "what was there", func() bool { return n.Load() == 1 })
 	xadd(t, s.Client(t), stream, "i", "2")
-	eventually(t, "what came", func() bool { return n.Load() == 2 })
-	cs := must[[]operate.CursorStatus](t)(be.Cursors(context.Background(), "c", "", 0))
-	equal(t, "lag", cs[0].Lag, 0)
+	kit.Eventually(t, "what came", func() bool { return n.Load() == 2 })
+	cs := kit.Must[[]operate.CursorStatus](t)(be.Cursors(context.Background(), "c", "", 0))
+	kit.Equal(t, "lag", cs[0].Lag, 0)
 }

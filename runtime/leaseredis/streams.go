@@ -89,11 +89,11 @@ const (
 // last of them, and whether that is all.
 func (st *streams) countBetween(ctx context.Context, tag int, key, from, to string, rows int) (n int64, last position, whole bool, err error) {
 	for {
-		reply, err := st.runAll(ctx, []step{{tag: tag, script: scripts.count, keys: []string{key},
-			args: []any{from, to, min(int64(rows)-n, countRows), countBytes}}})[0].result()
-		l := list(reply)
-		if err != nil || len(l) != 3 {
-			return 0, position{}, false, unexpected(answer{reply, err})
+		a := st.runAll(ctx, []step{{tag: tag, script: scripts.count, keys: []string{key},
+			args: []any{from, to, min(int64(rows)-n, countRows), countBytes}}})[0]
+		l := list(a.value)
+		if a.err != nil || len(l) != 3 {
+			return 0, position{}, false, unexpected(a)
 		}
 		n += number(l[0])
 		if number(l[0]) > 0 {
@@ -105,8 +105,6 @@ func (st *streams) countBetween(ctx context.Context, tag int, key, from, to stri
 		from = last.after()
 	}
 }
-
-func (a answer) result() (any, error) { return a.value, a.err }
 
 // behind counts the entries of a stream that follow a position, and tells when the first of them was added, as its id says.
 func (st *streams) behind(ctx context.Context, tag int, key string, s streamInfo, at position) (n int64, first position, err error) {

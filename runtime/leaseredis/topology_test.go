@@ -9,6 +9,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -32,7 +33,7 @@ func TestTopologyIsAskedFor(t *testing.T) {
 	c := redistest.StartCluster(t)
 	client := c.Client(t)
 	be := leaseredis.New(client, quiet(), observer, leaseredis.WithTags(1))
-	ok(t, be.Publish(ctx, []backend.Event{{Topic: "x", Kind: "k"}})) // the client knows the topology
+	kit.OK(t, be.Publish(ctx, []backend.Event{{Topic: "x", Kind: "k"}})) // the client knows the topology
 	slot := redistest.KeySlot("lg0")
 	old, replica := c.MasterOf(t, "lg0"), c.ReplicaOf(t, "lg0")
 	c.Failover(t, replica, "")
@@ -43,8 +44,8 @@ func TestTopologyIsAskedFor(t *testing.T) {
 		t.Errorf("observed %+v, want neither error nor cause", o)
 	}
 	// A node that is asked may not have heard of it yet itself.
-	eventually(t, "the client asks the new master first", func() bool {
-		ok(t, leaseredis.Reload(ctx, be))
+	kit.Eventually(t, "the client asks the new master first", func() bool {
+		kit.OK(t, leaseredis.Reload(ctx, be))
 		shard, err := client.MasterForKey(ctx, "{lg0}:meta")
 		return err == nil && shard.Options().Addr == replica.Addr()
 	})

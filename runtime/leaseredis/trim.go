@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
@@ -41,7 +39,7 @@ type trimmer struct {
 
 // trim drops what all consumers have passed, and returns how many entries. Of a stream that is
 // empty then nothing is left.
-func (tr *trimmer) trim(ctx context.Context, sh *shape, _ []backend.ConsumerInfo) (int, error) {
+func (tr *trimmer) trim(ctx context.Context, sh *shape) (int, error) {
 	total := 0
 	for tag := range sh.tags {
 		readers, err := tr.readersOf(ctx, tag)
@@ -66,17 +64,14 @@ func (tr *trimmer) trim(ctx context.Context, sh *shape, _ []backend.ConsumerInfo
 			}
 			passed[name] = upto
 		}
-		err = tr.pages(ctx, tr.prefix(tag)+"topics", "-inf", func(page []redis.Z) error {
-			topics := make([]string, len(page))
-			for i, z := range page {
-				topics[i] = z.Member.(string)
+		for topics, err := range tr.pages(ctx, tr.prefix(tag)+"topics", "-inf") {
+			if err != nil {
+				return total, err
 			}
 			n, err := tr.trimTopics(ctx, tag, len(readers), passed, topics)
-			total += n
-			return err
-		})
-		if err != nil {
-			return total, err
+			if total += n; err != nil {
+				return total, err
+			}
 		}
 	}
 	return total, nil
@@ -119,12 +114,17 @@ func (tr *trimmer) trimDue(ctx context.Context, tag int, consumer string) (bool,
 	if err != nil {
 		return false, err
 	}
-	key := tr.prefix(tag) + "dirty:" + consumer
-	n, err := ask(ctx, tr.shards, key, func(ctx context.Context) (int64, error) { return tr.client.ZCard(ctx, key).Result() })
+	n, err := tr.dirty(ctx, tag, consumer)
 	if err != nil {
 		return false, err
 	}
 	return tr.looks.due(viewPart{tag: tag, consumer: consumer}, int64(last.ms), int(n)), nil
+}
+
+// dirty counts the streams of a view that have messages left.
+func (tr *trimmer) dirty(ctx context.Context, tag int, consumer string) (int64, error) {
+	key := tr.prefix(tag) + "dirty:" + consumer
+	return ask(ctx, tr.shards, key, func(ctx context.Context) (int64, error) { return tr.client.ZCard(ctx, key).Result() })
 }
 
 // readersOf returns the consumers that are known under a tag, with the patterns of all their members.
@@ -158,9 +158,8 @@ func (cat *catalog) readersOf(ctx context.Context, tag int) (map[string]backend.
 
 // lastID is the id of the last message of a tag.
 func (st *streams) lastID(ctx context.Context, tag int) (position, error) {
-	last, err := ask(ctx, st.shards, st.prefix(tag)+"meta", func(ctx context.Context) (string, error) {
-		return st.client.HGet(ctx, st.prefix(tag)+"meta", "last").Result()
-	})
+	key := st.prefix(tag) + "meta"
+	last, err := st.hget(ctx, key, key, "last")
 	return parsePosition(last), err
 }
 
@@ -172,18 +171,19 @@ func (tr *trimmer) trimView(ctx context.Context, sh *shape, tag int, consumer st
 		return 0, 0, err
 	}
 	upto = int64(last.ms)
-	err = tr.pages(ctx, tr.prefix(tag)+"dirty:"+consumer, "-inf", func(page []redis.Z) error {
-		resources := make([]string, len(page))
-		for i, z := range page {
-			resources[i] = z.Member.(string)
+	for resources, err := range tr.pages(ctx, tr.prefix(tag)+"dirty:"+consumer, "-inf") {
+		if err != nil {
+			return upto, dropped, err
 		}
 		least, n, err := tr.trimCopies(ctx, sh, tag, consumer, resources)
-		if dropped += n; err == nil && least > 0 {
+		if dropped += n; err != nil {
+			return upto, dropped, err
+		}
+		if least > 0 {
 			upto = min(upto, least-1)
 		}
-		return err
-	})
-	return upto, dropped, err
+	}
+	return upto, dropped, nil
 }
 
 // trimCopies trims streams of a consumer's view under a tag. It returns the least id that is
@@ -226,10 +226,7 @@ func (tr *trimmer) trimTopics(ctx context.Context, tag, readers int, passed map[
 		for name, upto := range passed {
 			args = append(args, name, upto)
 		}
-		for _, t := range part {
-			args = append(args, t)
-		}
-		reply, err := tr.run(ctx, tag, scripts.trimtopics, args...)
+		reply, err := tr.run(ctx, tag, scripts.trimtopics, with(args, part...)...)
 		if err != nil {
 			return dropped, fmt.Errorf("leaseredis: trim topics: %w", err)
 		}
@@ -369,9 +366,7 @@ func (tr *trimmer) trimTag(ctx context.Context, sh *shape, tag int, topics []str
 		if viewed(info) == "" || !slices.ContainsFunc(topics, func(t string) bool { return backend.MatchTopic(info.Topics, t) }) {
 			continue
 		}
-		left, err := ask(ctx, tr.shards, "dirty:"+name, func(ctx context.Context) (int64, error) {
-			return tr.client.ZCard(ctx, tr.prefix(tag)+"dirty:"+name).Result()
-		})
+		left, err := tr.dirty(ctx, tag, name)
 		if err != nil {
 			return err
 		}

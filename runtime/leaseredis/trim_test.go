@@ -9,6 +9,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -17,9 +18,9 @@ import (
 // passUpTo reads n messages of a resource from its beginning and stores that.
 func passUpTo(t testing.TB, be *leaseredis.Backend, session string, info backend.ConsumerInfo, g backend.Grant, seq int64, n int) {
 	t.Helper()
-	f := fetch(t, be, info, g.Resource, g.Cursor, n)
-	fenced := must[[]string](t)(be.Commit(t.Context(), session, info.Name, []backend.Progress{{Ref: g.Ref, Seq: seq, Cursor: f.Next}}))
-	equal(t, "fenced", len(fenced), 0)
+	f := kit.Fetch(t, be, info, g.Resource, g.Cursor, n)
+	fenced := kit.Must[[]string](t)(be.Commit(t.Context(), session, info.Name, []backend.Progress{{Ref: g.Ref, Seq: seq, Cursor: f.Next}}))
+	kit.Equal(t, "fenced", len(fenced), 0)
 }
 
 // What every consumer has passed goes, and nothing else; a message that nobody matches stays.
@@ -31,41 +32,41 @@ func TestTrimKeepsWhatSomebodyHasNotPassed(t *testing.T) {
 			namespace := redistest.Namespace(t)
 			be := on(client, namespace, leaseredis.WithTags(tags), leaseredis.WithLogger(discard))
 			count := func(pattern string) (n int64) {
-				for _, key := range must[[]string](t)(client.Keys(t.Context(), "{"+namespace+"?}:"+pattern).Result()) {
-					n += must[int64](t)(client.XLen(t.Context(), key).Result())
+				for _, key := range kit.Must[[]string](t)(client.Keys(t.Context(), "{"+namespace+"?}:"+pattern).Result()) {
+					n += kit.Must[int64](t)(client.XLen(t.Context(), key).Result())
 				}
 				return n
 			}
 			trim := func() int {
-				return must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{topical, grouped})).SegmentsDropped
+				return kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{topical, grouped})).SegmentsDropped
 			}
 			x := backend.ConsumerInfo{Name: "x-only", Per: backend.PerTopic, Topics: []string{"x"}}
-			ok(t, be.Publish(t.Context(), events("x", 10)))
-			ok(t, be.Publish(t.Context(), events("nobody's", 5)))
-			session, g := sole(t, be, x, "x")
-			passUpTo(t, be, session, x, g, 1, 6)
-			equal(t, "dropped", trim(), 6)
-			equal(t, "left of x", count("t:x"), 4)
-			equal(t, "left of what nobody matches", count("t:nobody's"), 5)
+			kit.OK(t, be.Publish(t.Context(), kit.Events("x", 10)))
+			kit.OK(t, be.Publish(t.Context(), kit.Events("nobody's", 5)))
+			session, g := kit.Sole(t, be, x, "x")
+			passUpTo(t, be, session.ID, x, g, 1, 6)
+			kit.Equal(t, "dropped", trim(), 6)
+			kit.Equal(t, "left of x", count("t:x"), 4)
+			kit.Equal(t, "left of what nobody matches", count("t:nobody's"), 5)
 
 			// One who begins now gets what is left, and holds it.
-			late, lg := sole(t, be, grouped)
-			passUpTo(t, be, session, x, backend.Grant{Ref: g.Ref}, 2, 99)
+			late, lg := kit.Sole(t, be, grouped)
+			passUpTo(t, be, session.ID, x, backend.Grant{Ref: g.Ref}, 2, 99)
 			trim()
-			equal(t, "left of x for the group", count("t:x"), 4)
-			equal(t, "copies", count("v:grouped:*"), 9)
-			passUpTo(t, be, late, grouped, lg, 1, 99)
+			kit.Equal(t, "left of x for the group", count("t:x"), 4)
+			kit.Equal(t, "copies", count("v:grouped:*"), 9)
+			passUpTo(t, be, late.ID, grouped, lg, 1, 99)
 			trim()
-			equal(t, "left of x when all have passed it", count("t:x"), 0)
-			equal(t, "copies when they were passed", count("v:grouped:*"), 0)
-			equal(t, "left of what only the group matches", count("t:nobody's"), 0)
+			kit.Equal(t, "left of x when all have passed it", count("t:x"), 0)
+			kit.Equal(t, "copies when they were passed", count("v:grouped:*"), 0)
+			kit.Equal(t, "left of what only the group matches", count("t:nobody's"), 0)
 
 			// Of what is empty no key is left.
 			for _, pattern := range []string{"t:*", "v:*", "topics", "dirty:*"} {
-				equal(t, "keys like "+pattern, len(must[[]string](t)(client.Keys(t.Context(), "{"+namespace+"?}:"+pattern).Result())), 0)
+				kit.Equal(t, "keys like "+pattern, len(kit.Must[[]string](t)(client.Keys(t.Context(), "{"+namespace+"?}:"+pattern).Result())), 0)
 			}
-			ok(t, be.Publish(t.Context(), events("x", 3)))
-			equal(t, "new messages", len(fetch(t, be, x, "x", nil, 9).Messages), 3)
+			kit.OK(t, be.Publish(t.Context(), kit.Events("x", 3)))
+			kit.Equal(t, "new messages", len(kit.Fetch(t, be, x, "x", nil, 9).Messages), 3)
 		})
 	}
 }
@@ -80,21 +81,21 @@ func TestHandledMessagesDoNotPileUp(t *testing.T) {
 			client := redistest.Shared(t).Client(t)
 			namespace := redistest.Namespace(t)
 			be := on(client, namespace, leaseredis.WithLogger(discard))
-			ok(t, be.Register(t.Context(), backend.ConsumerInfo{Name: "c", Per: per, Topics: []string{"*"}}, nil))
+			kit.OK(t, be.Register(t.Context(), backend.ConsumerInfo{Name: "c", Per: per, Topics: []string{"*"}}, nil))
 			var n atomic.Int64
 			run(t, be, lease.Spec{Name: "c", Per: per, Topics: []string{"*"}, Batch: 500, Handlers: []lease.Handler{noop("kind", &n)}})
 			left := func() int64 {
-				return must[int64](t)(client.XLen(t.Context(), "{"+namespace+"0}:t:x").Result()) +
-					must[int64](t)(client.XLen(t.Context(), "{"+namespace+"0}:v:c:*").Result())
+				return kit.Must[int64](t)(client.XLen(t.Context(), "{"+namespace+"0}:t:x").Result()) +
+					kit.Must[int64](t)(client.XLen(t.Context(), "{"+namespace+"0}:v:c:*").Result())
 			}
 			published := int64(0)
-			eventually(t, "less is kept than was published, while that goes on", func() bool {
-				ok(t, be.Publish(t.Context(), events("x", 1000)))
+			kit.Eventually(t, "less is kept than was published, while that goes on", func() bool {
+				kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1000)))
 				published += 1000
 				return published > 20_000 && left() < published/2
 			})
-			eventually(t, "all is handled", func() bool { return n.Load() == published })
-			eventually(t, "the rest is dropped", func() bool { return left() == 0 })
+			kit.Eventually(t, "all is handled", func() bool { return n.Load() == published })
+			kit.Eventually(t, "the rest is dropped", func() bool { return left() == 0 })
 		})
 	}
 }
@@ -107,24 +108,24 @@ func TestProcessesTrimTogether(t *testing.T) {
 	connect := func() *leaseredis.Backend { return on(client, namespace, leaseredis.WithLogger(discard)) }
 	key := "{" + namespace + "0}:t:x"
 	held := backend.ConsumerInfo{Name: "held", Per: backend.PerGroup, Topics: []string{"x"}}
-	session, g := sole(t, connect(), held)
+	session, g := kit.Sole(t, connect(), held)
 	be := connect()
 	var a, b, c atomic.Int64
 	for name, n := range map[string]*atomic.Int64{"a": &a, "b": &b} {
 		run(t, connect(), lease.Spec{Name: name, Per: backend.PerGroup, Topics: []string{"*"}, Handlers: []lease.Handler{noop("kind", n)}})
 	}
 	run(t, connect(), lease.Spec{Name: "c", Per: backend.PerPartition, Topics: []string{"x"}, Handlers: []lease.Handler{noop("kind", &c)}})
-	eventually(t, "all have begun", func() bool {
-		st := must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
+	kit.Eventually(t, "all have begun", func() bool {
+		st := kit.Must[[]operate.ConsumerStatus](t)(be.Status(t.Context()))
 		return len(st) == 4 && st[0].Unowned+st[1].Unowned+st[2].Unowned+st[3].Unowned == 0
 	})
-	ok(t, be.Publish(t.Context(), events("x", 100)))
-	eventually(t, "all is handled", func() bool { return a.Load() == 100 && b.Load() == 100 && c.Load() == 100 })
-	must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{held}))
-	equal(t, "kept for one who has passed nothing", must[int64](t)(client.XLen(t.Context(), key).Result()), 100)
-	passUpTo(t, be, session, held, g, 1, 99)
-	ok(t, be.Publish(t.Context(), events("x", 1))) // so that somebody reads the topic
-	eventually(t, "what all have passed is gone", func() bool { return must[int64](t)(client.XLen(t.Context(), key).Result()) <= 2 })
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 100)))
+	kit.Eventually(t, "all is handled", func() bool { return a.Load() == 100 && b.Load() == 100 && c.Load() == 100 })
+	kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{held}))
+	kit.Equal(t, "kept for one who has passed nothing", kit.Must[int64](t)(client.XLen(t.Context(), key).Result()), 100)
+	passUpTo(t, be, session.ID, held, g, 1, 99)
+	kit.OK(t, be.Publish(t.Context(), kit.Events("x", 1))) // so that somebody reads the topic
+	kit.Eventually(t, "what all have passed is gone", func() bool { return kit.Must[int64](t)(client.XLen(t.Context(), key).Result()) <= 2 })
 }
 
 // Streams that are held while they have unread messages cost housekeeping next to nothing.
@@ -132,15 +133,15 @@ func TestHeldStreamsCostHousekeepingLittle(t *testing.T) {
 	c := redistest.Start(t).Client(t)
 	be := on(c, "held")
 	info := backend.ConsumerInfo{Name: "c", Per: backend.PerStream, Topics: []string{"*"}}
-	ok(t, be.Register(t.Context(), info, nil))
+	kit.OK(t, be.Register(t.Context(), info, nil))
 	var es []backend.Event
-	for _, key := range topicNames(1000) {
+	for _, key := range kit.Topics(1000) {
 		es = append(es, backend.Event{Topic: "x", Key: key, Kind: "k", Payload: []byte("{}")})
 	}
-	ok(t, be.Publish(t.Context(), es))
+	kit.OK(t, be.Publish(t.Context(), es))
 	maintain := func() int {
 		before := commandsRun(t, c)
-		must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{info}))
+		kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{info}))
 		return commandsRun(t, c) - before
 	}
 	for range 3 {

@@ -3,7 +3,6 @@ package leaseredis
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,11 +31,9 @@ func (o *operator) UnmatchedTopics(ctx context.Context) ([]UnmatchedTopic, error
 		}
 		out = nil
 		for tag := range sh.tags {
-			some, err := o.unmatched(ctx, tag)
-			if err != nil {
+			if out, err = o.unmatched(ctx, tag, out); err != nil {
 				return err
 			}
-			out = append(out, some...)
 		}
 		return nil
 	})
@@ -49,8 +46,8 @@ func (o *operator) UnmatchedTopics(ctx context.Context) ([]UnmatchedTopic, error
 	return out, nil
 }
 
-// unmatched lists those of one tag.
-func (o *operator) unmatched(ctx context.Context, tag int) (out []UnmatchedTopic, err error) {
+// unmatched adds those of one tag to out.
+func (o *operator) unmatched(ctx context.Context, tag int, out []UnmatchedTopic) ([]UnmatchedTopic, error) {
 	readers, err := o.readersOf(ctx, tag)
 	if err != nil {
 		return nil, err
@@ -61,36 +58,24 @@ func (o *operator) unmatched(ctx context.Context, tag int) (out []UnmatchedTopic
 			patterns = append(patterns, info.Topics...)
 		}
 	}
-	err = o.pages(ctx, o.prefix(tag)+"topics", "-inf", func(page []redis.Z) error {
-		var topics []string
-		for _, z := range page {
-			if topic := z.Member.(string); !backend.MatchTopic(patterns, topic) {
-				topics = append(topics, topic)
-			}
-		}
-		if len(topics) == 0 {
-			return nil
-		}
-		lens := make([]*redis.IntCmd, len(topics))
-		err := o.pipelined(ctx, func(pipe redis.Pipeliner) {
-			for i, t := range topics {
-				lens[i] = pipe.XLen(ctx, o.prefix(tag)+"t:"+t)
-			}
-		})
+	for topics, err := range o.pages(ctx, o.prefix(tag)+"topics", "-inf") {
 		if err != nil {
-			return err
+			return nil, err
 		}
-		for i, t := range topics {
-			key := o.prefix(tag) + "t:" + t
-			n, err := lens[i].Result()
-			if err != nil {
-				return fmt.Errorf("leaseredis: count the messages of %s: %w", strconv.Quote(key), err)
-			}
+		topics = slices.DeleteFunc(topics, func(t string) bool { return backend.MatchTopic(patterns, t) })
+		lens, err := askEach(ctx, o.shards, len(topics),
+			func(pipe redis.Pipeliner, i int) *redis.IntCmd { return pipe.XLen(ctx, o.topicKey(tag, topics[i])) },
+			func(i int) string {
+				return "leaseredis: count the messages of " + strconv.Quote(o.topicKey(tag, topics[i]))
+			})
+		if err != nil {
+			return nil, err
+		}
+		for i, n := range lens {
 			if n > 0 {
-				out = append(out, UnmatchedTopic{Topic: t, Messages: n, Key: key})
+				out = append(out, UnmatchedTopic{Topic: topics[i], Messages: n, Key: o.topicKey(tag, topics[i])})
 			}
 		}
-		return nil
-	})
-	return out, err
+	}
+	return out, nil
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // What nobody takes is found, and is gone with its key; what somebody takes is not among it.
@@ -14,29 +15,29 @@ func TestUnmatchedTopics(t *testing.T) {
 			{Name: "parts", Per: backend.PerPartition, Topics: []string{"parts"}},
 			{Name: "odd", Per: backend.PerTopic, Topics: []string{"odd:stream"}, Source: StreamSource{Names: []string{"odd:stream"}}},
 		} {
-			check(t, a.Register(t.Context(), info, nil))
+			kit.OK(t, a.Register(t.Context(), info, nil))
 		}
 		a.publishes(3, "orders.eu", "parts", "orders")
 		a.publishes(4, "odd:stream")
 		find := func(want ...UnmatchedTopic) {
 			t.Helper()
 			got, err := a.UnmatchedTopics(t.Context())
-			check(t, err)
-			same(t, "topics without a consumer", len(got), len(want))
+			kit.OK(t, err)
+			kit.Equal(t, "topics without a consumer", len(got), len(want))
 			for i := range got {
 				if n := a.client.XLen(t.Context(), got[i].Key).Val(); n != got[i].Messages {
 					t.Errorf("%+v, but its key has %d messages", got[i], n)
 				}
 				got[i].Key = ""
-				same(t, "a topic", got[i], want[i])
+				kit.Equal(t, "a topic", got[i], want[i])
 			}
 		}
 		find(UnmatchedTopic{Topic: "odd:stream", Messages: 4}, UnmatchedTopic{Topic: "orders", Messages: 3})
 		got, err := a.UnmatchedTopics(t.Context())
-		check(t, err)
-		check(t, a.client.Del(t.Context(), got[0].Key).Err())
+		kit.OK(t, err)
+		kit.OK(t, a.client.Del(t.Context(), got[0].Key).Err())
 		find(UnmatchedTopic{Topic: "orders", Messages: 3})
-		check(t, a.Register(t.Context(), backend.ConsumerInfo{Name: "late", Per: backend.PerGroup, Topics: []string{"ord*"}}, nil))
+		kit.OK(t, a.Register(t.Context(), backend.ConsumerInfo{Name: "late", Per: backend.PerGroup, Topics: []string{"ord*"}}, nil))
 		find()
 	})
 }

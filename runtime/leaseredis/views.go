@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
@@ -69,16 +67,15 @@ func (cat *catalog) backfill(ctx context.Context, sh *shape, tag int, info backe
 		if f.end, err = cat.lastID(ctx, tag); err != nil {
 			return err
 		}
-		err = cat.pages(ctx, cat.prefix(tag)+"topics", "("+f.at.String(), func(page []redis.Z) error {
-			for _, z := range page {
-				if topic := z.Member.(string); backend.MatchTopic(patterns, topic) {
+		for topics, err := range cat.pages(ctx, cat.prefix(tag)+"topics", "("+f.at.String()) {
+			if err != nil {
+				return err
+			}
+			for _, topic := range topics {
+				if backend.MatchTopic(patterns, topic) {
 					f.topics[topic] = &filling{last: f.at, more: true}
 				}
 			}
-			return nil
-		})
-		if err != nil {
-			return err
 		}
 		if at, err = f.run(ctx); err != nil {
 			return err
@@ -89,9 +86,8 @@ func (cat *catalog) backfill(ctx context.Context, sh *shape, tag int, info backe
 
 // viewPatterns are the patterns of a view: those of all versions of its consumer.
 func (cat *catalog) viewPatterns(ctx context.Context, tag int, consumer string) ([]string, error) {
-	stored, err := ask(ctx, cat.shards, cat.prefix(tag)+"views", func(ctx context.Context) (string, error) {
-		return cat.client.HGet(ctx, cat.prefix(tag)+"views", consumer).Result()
-	})
+	key := cat.prefix(tag) + "views"
+	stored, err := cat.hget(ctx, key, key, consumer)
 	if err != nil {
 		return nil, err
 	}

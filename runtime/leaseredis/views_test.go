@@ -10,6 +10,7 @@ import (
 
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
@@ -38,7 +39,7 @@ func TestAViewIsFilledWhileOthersPublish(t *testing.T) {
 				for i := range es {
 					es[i] = backend.Event{Topic: fmt.Sprint("t", topic), Key: fmt.Sprint("k", topic, i%5), Payload: fmt.Append(nil, i)}
 				}
-				ok(t, be.Publish(t.Context(), es))
+				kit.OK(t, be.Publish(t.Context(), es))
 				counts[topic] = n
 			}
 			var wg sync.WaitGroup
@@ -94,7 +95,7 @@ func TestAViewIsFilledWhileOthersPublish(t *testing.T) {
 						}
 						if h := fnv.New64a(); info.Per == backend.PerPartition {
 							h.Write([]byte(m.Key))
-							equal(t, "slot of "+m.Key, resource, fmt.Sprint(h.Sum64()%256))
+							kit.Equal(t, "slot of "+m.Key, resource, fmt.Sprint(h.Sum64()%256))
 						}
 						n := 0
 						fmt.Sscan(string(m.Payload), &n)
@@ -126,7 +127,7 @@ func TestAViewIsFilledWhileOthersPublish(t *testing.T) {
 					if !backend.MatchTopic(info.Topics, name) {
 						n = 0
 					}
-					equal(t, fmt.Sprintf("messages of %s in the view of %s", name, info.Name), next["all of "+name], n)
+					kit.Equal(t, fmt.Sprintf("messages of %s in the view of %s", name, info.Name), next["all of "+name], n)
 				}
 			}
 		})
@@ -139,10 +140,10 @@ func TestPatternsJoinAView(t *testing.T) {
 	be := fresh(t, leaseredis.WithLogger(discard))
 	older := backend.ConsumerInfo{Name: "g", Per: backend.PerGroup, Topics: []string{"a", "b"}}
 	newer := backend.ConsumerInfo{Name: "g", Per: backend.PerGroup, Topics: []string{"b", "c"}}
-	ok(t, be.Register(t.Context(), older, nil))
-	ok(t, be.Register(t.Context(), newer, nil))
+	kit.OK(t, be.Register(t.Context(), older, nil))
+	kit.OK(t, be.Register(t.Context(), newer, nil))
 	for _, topic := range []string{"a", "b", "c", "d"} {
-		ok(t, be.Publish(t.Context(), events(topic, 1)))
+		kit.OK(t, be.Publish(t.Context(), kit.Events(topic, 1)))
 	}
 	topics := func(info backend.ConsumerInfo) (out string) {
 		for _, m := range all(t, be, info, backend.Whole) {
@@ -150,8 +151,8 @@ func TestPatternsJoinAView(t *testing.T) {
 		}
 		return out
 	}
-	equal(t, "read by the older version", topics(older), "abc")
-	equal(t, "read by the newer version", topics(newer), "abc")
+	kit.Equal(t, "read by the older version", topics(older), "abc")
+	kit.Equal(t, "read by the newer version", topics(newer), "abc")
 }
 
 // A name stands for one kind of consumer.
@@ -159,7 +160,7 @@ func TestAConsumerStaysWhatItIs(t *testing.T) {
 	namespace := redistest.Namespace(t)
 	c := redistest.Shared(t).Client(t)
 	be := on(c, namespace)
-	ok(t, be.Register(t.Context(), backend.ConsumerInfo{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}}, nil))
+	kit.OK(t, be.Register(t.Context(), backend.ConsumerInfo{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}}, nil))
 	err := on(c, namespace).Register(t.Context(), backend.ConsumerInfo{Name: "c", Per: backend.PerGroup, Topics: []string{"*"}}, nil)
 	refused(t, err, `"c"`, "per topic", "group", "another name")
 	err = on(c, namespace).Register(t.Context(), backend.ConsumerInfo{Name: "c", Per: backend.PerTopic, Source: leaseredis.StreamSource{Names: []string{"s"}}}, nil)
@@ -171,22 +172,22 @@ func TestPublishersWaitForAViewThatTheyOutrun(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	be := on(client, namespace, leaseredis.WithLogger(discard))
-	ok(t, be.Register(t.Context(), topical, []string{}))
+	kit.OK(t, be.Register(t.Context(), topical, []string{}))
 	hold := func(d time.Duration) {
 		t.Helper()
 		view := fmt.Sprintf(`{"k":"group","p":[["held.",""]],"at":"0","hold":"%d"}`, time.Now().Add(d).UnixMicro())
-		ok(t, client.HSet(t.Context(), "{"+namespace+"0}:views", "filling", view).Err())
+		kit.OK(t, client.HSet(t.Context(), "{"+namespace+"0}:views", "filling", view).Err())
 	}
 	hold(time.Hour)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	ok(t, be.Publish(ctx, events("free", 2)))
+	kit.OK(t, be.Publish(ctx, kit.Events("free", 2)))
 	const held = 700 * time.Millisecond
 	began := time.Now()
 	hold(held)
-	ok(t, be.Publish(t.Context(), events("held.x", 2)))
+	kit.OK(t, be.Publish(t.Context(), kit.Events("held.x", 2)))
 	if took := time.Since(began); took < held-50*time.Millisecond {
 		t.Errorf("events of a held topic waited %v, want %v", took, held)
 	}
-	equal(t, "published", len(all(t, be, topical, "held.x")), 2)
+	kit.Equal(t, "published", len(all(t, be, topical, "held.x")), 2)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -63,11 +64,11 @@ func TestWorkItemsOfOthers(t *testing.T) {
 			}
 		}
 		xadd(t, c, ns+":work", "payload", `{"Stream":5}`)
-		eventually(t, "all items", func() bool { return total.Load() >= streams*each && dead.Load() == 1 })
+		kit.Eventually(t, "all items", func() bool { return total.Load() >= streams*each && dead.Load() == 1 })
 		mu.Lock()
 		defer mu.Unlock()
-		equal(t, "handled", total.Load(), streams*each)
-		equal(t, "published again", repeated.Load(), streams*each/3)
+		kit.Equal(t, "handled", total.Load(), streams*each)
+		kit.Equal(t, "published again", repeated.Load(), streams*each/3)
 		for s, ns := range got {
 			if len(ns) != each || !slices.IsSorted(ns) {
 				t.Errorf("stream %s: %v", s, ns)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -18,11 +19,11 @@ func fromNow(info backend.ConsumerInfo) backend.ConsumerInfo {
 
 // numbersOf reads everything there is for a consumer, whoever owns it, and returns the
 // numbers of the messages by resource.
-func (h *holder) numbersOf() map[string][]string {
-	h.t.Helper()
+func numbersOf(h *kit.Actor) map[string][]string {
+	h.T.Helper()
 	out := map[string][]string{}
-	for _, g := range h.acquire(1 << 20) {
-		for _, m := range h.pass(g) {
+	for _, g := range h.Acquires(1 << 20) {
+		for _, m := range pass(h, g) {
 			out[g.Resource] = append(out[g.Resource], compact(string(m.Payload)))
 		}
 	}
@@ -39,15 +40,15 @@ func total(by map[string][]string) (n int) {
 // cursors skips what a backend without the operator's cursors cannot do. It gives the
 // operator, an owner of topic x that has passed two of its five messages, its lease, and
 // the ids of all.
-func cursors(run func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string)) func(testing.TB, Factory) {
+func cursors(run func(t testing.TB, op operate.Operator, a *kit.Actor, g backend.Grant, all []string)) func(testing.TB, Factory) {
 	return func(t testing.TB, f Factory) {
 		be := f.New(t)
-		op := operator(t, be)
+		op := kit.Operator(t, be)
 		publish(t, be, events("x", 5)...)
-		a := join(t, be, perTopic("x", "y"), long).register("x")
-		g := a.acquireOne()
-		got := a.fetch("x", g.Cursor, 9)
-		a.commit(backend.Progress{Ref: g.Ref, Cursor: got.Cut(2),
+		a := join(t, be, perTopic("x", "y"), long).Registers("x")
+		g := a.Takes()
+		got := a.Reads("x", g.Cursor, 9)
+		a.Commits(backend.Progress{Ref: g.Ref, Cursor: got.Cut(2),
 			Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "k", Attempt: 1, Error: "e"}},
 			Dead: []backend.Dead{{ID: got.Messages[1].ID, Attempt: 1, Reason: "r"}}})
 		run(t, op, a, g, ids(got.Messages))
@@ -56,18 +57,16 @@ func cursors(run func(t testing.TB, op operate.Operator, a *holder, g backend.Gr
 
 // moved checks that a cursor was moved, that its owner is fenced, and that the next owner
 // reads want.
-func moved(t testing.TB, op operate.Operator, a *holder, g backend.Grant, to operate.CursorTarget, want []string) {
+func moved(t testing.TB, op operate.Operator, a *kit.Actor, g backend.Grant, to operate.CursorTarget, want []string) {
 	t.Helper()
-	late := a.fetch("x", g.Cursor, 9)
-	equal(t, "moved", must[int](t)(op.SetCursor(t.Context(), "c", "x", to)), 1)
-	equalSlices(t, "commit of the owner before", a.tryCommit(backend.Progress{Ref: g.Ref, Cursor: late.Next}), []string{"x"})
-	a.release(g.Ref)
-	again := a.acquireOne()
-	if again.Epoch <= g.Epoch {
-		t.Fatalf("epoch %d after %d", again.Epoch, g.Epoch)
-	}
-	equal(t, "suspicion", again.Suspicion, 0)
-	equalSlices(t, "read", ids(a.fetch("x", again.Cursor, 9).Messages), want)
+	late := a.Reads("x", g.Cursor, 9)
+	kit.Equal(t, "moved", kit.Must[int](t)(op.SetCursor(t.Context(), "c", "x", to)), 1)
+	equalSlices(t, "commit of the owner before", a.Fenced(backend.Progress{Ref: g.Ref, Cursor: late.Next}), []string{"x"})
+	a.Releases(g.Ref)
+	again := a.Takes()
+	rises(t, again, g)
+	kit.Equal(t, "suspicion", again.Suspicion, 0)
+	equalSlices(t, "read", ids(a.Reads("x", again.Cursor, 9).Messages), want)
 }
 
 var cursorChecks = []check{
@@ -79,109 +78,108 @@ var cursorChecks = []check{
 			}
 			publish(t, be, event("x", "a", 1), event("x", "a", 2), event("z", "c", 1))
 			a := join(t, be, fromNow(info), long)
-			ok(t, be.Register(t.Context(), a.info, nil))
+			kit.OK(t, be.Register(t.Context(), a.Info, nil))
 			publish(t, be, event("x", "a", 3), event("y", "b", 4))
 			// Another replica that comes later moves nothing; what appeared since is read from its beginning.
 			again := f.Again(t, be)
-			ok(t, again.Register(t.Context(), a.info, nil))
+			kit.OK(t, again.Register(t.Context(), a.Info, nil))
 			publish(t, be, event("x", "a", 5))
-			ok(t, again.Register(t.Context(), a.info, nil))
-			if got := a.numbersOf(); total(got) != 3 {
+			kit.OK(t, again.Register(t.Context(), a.Info, nil))
+			if got := numbersOf(a); total(got) != 3 {
 				t.Fatalf("%s: read %v, want what was published after it began", info.Per, got)
 			}
 		}
 	}},
-	{"From/Now_counts_for_the_first_time_only", func(t testing.TB, f Factory) {
-		be := f.New(t)
+	{"From/Now_counts_for_the_first_time_only", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, events("x", 3)...)
-		ok(t, be.Register(t.Context(), perTopic("x"), nil))
+		kit.OK(t, be.Register(t.Context(), perTopic("x"), nil))
 		a := join(t, be, fromNow(perTopic("x")), long)
-		ok(t, f.Again(t, be).Register(t.Context(), a.info, nil))
-		equal(t, "read", total(a.numbersOf()), 3)
-	}},
+		kit.OK(t, f.Again(t, be).Register(t.Context(), a.Info, nil))
+		kit.Equal(t, "read", total(numbersOf(a)), 3)
+	})},
 	{"From/Beginning_reads_what_is_there", func(t testing.TB, f Factory) {
 		for _, info := range []backend.ConsumerInfo{perTopic(), perGroup("*"), perPartition()} {
 			be := f.New(t)
 			publish(t, be, events("x", 3, "a", "b")...)
 			a := join(t, be, info, long)
-			ok(t, be.Register(t.Context(), a.info, nil))
-			equal(t, info.Per.String(), total(a.numbersOf()), 3)
+			kit.OK(t, be.Register(t.Context(), a.Info, nil))
+			kit.Equal(t, info.Per.String(), total(numbersOf(a)), 3)
 		}
 	}},
 	{"Commit/Older_progress_changes_nothing_and_is_not_fenced", func(t testing.TB, f Factory) { olderProgress(t, f.New(t), false) }},
 	{"Commit/Older_progress_beside_newer_changes_nothing_and_is_not_fenced", func(t testing.TB, f Factory) { olderProgress(t, f.New(t), true) }},
-	{"Cursor/Shows_how_far_consumers_have_got", cursors(func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string) {
-		publish(t, a.be, event("y", "k", 1))
-		a.register("y")
+	{"Cursor/Shows_how_far_consumers_have_got", cursors(func(t testing.TB, op operate.Operator, a *kit.Actor, g backend.Grant, all []string) {
+		publish(t, a.Be, event("y", "k", 1))
+		a.Registers("y")
 		time.Sleep(time.Millisecond) // messages have an age
-		cs := must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "", 9))
-		equal(t, "resources", len(cs), 2)
+		cs := kit.Must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "", 9))
+		kit.Equal(t, "resources", len(cs), 2)
 		for i, want := range []operate.CursorStatus{
-			{Resource: "x", Session: a.id, Epoch: g.Epoch, Position: all[1], Lag: 3}, {Resource: "y", Lag: 1},
+			{Resource: "x", Session: a.ID, Epoch: g.Epoch, Position: all[1], Lag: 3}, {Resource: "y", Lag: 1},
 		} {
 			if cs[i].OldestUnread <= 0 || cs[i].OldestUnread > time.Minute {
 				t.Fatalf("the oldest unread message of %s is %v old", cs[i].Resource, cs[i].OldestUnread)
 			}
 			cs[i].OldestUnread = 0
-			equal(t, "cursor", cs[i], want)
+			kit.Equal(t, "cursor", cs[i], want)
 		}
-		equal(t, "of one resource", len(must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "y", 9))), 1)
-		equal(t, "at most one", must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "", 1))[0].Resource, "x")
+		kit.Equal(t, "of one resource", len(kit.Must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "y", 9))), 1)
+		kit.Equal(t, "at most one", kit.Must[[]operate.CursorStatus](t)(op.Cursors(t.Context(), "c", "", 1))[0].Resource, "x")
 	})},
-	{"Cursor/Set_to_the_beginning_fences_and_forgets_failures", cursors(func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string) {
+	{"Cursor/Set_to_the_beginning_fences_and_forgets_failures", cursors(func(t testing.TB, op operate.Operator, a *kit.Actor, g backend.Grant, all []string) {
 		moved(t, op, a, g, operate.CursorTarget{Beginning: true}, all)
-		equal(t, "parked", len(a.parked().Messages), 0)
-		equal(t, "dead letters", len(a.deadLetters()), 0)
+		kit.Equal(t, "parked", len(a.Due().Messages), 0)
+		kit.Equal(t, "dead letters", len(a.Dead()), 0)
 	})},
-	{"Cursor/Set_to_now_fences_and_keeps_failures", cursors(func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string) {
+	{"Cursor/Set_to_now_fences_and_keeps_failures", cursors(func(t testing.TB, op operate.Operator, a *kit.Actor, g backend.Grant, all []string) {
 		moved(t, op, a, g, operate.CursorTarget{Now: true}, nil)
-		equalSlices(t, "parked", parkedIDs(a.parked().Messages), all[:1])
-		equal(t, "dead letters", len(a.deadLetters()), 1)
+		equalSlices(t, "parked", parkedIDs(a.Due().Messages), all[:1])
+		kit.Equal(t, "dead letters", len(a.Dead()), 1)
 	})},
-	{"Cursor/Set_after_a_message", cursors(func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string) {
+	{"Cursor/Set_after_a_message", cursors(func(t testing.TB, op operate.Operator, a *kit.Actor, g backend.Grant, all []string) {
 		moved(t, op, a, g, operate.CursorTarget{After: all[3]}, all[4:])
-		equalSlices(t, "parked", parkedIDs(a.parked().Messages), all[:1])
+		equalSlices(t, "parked", parkedIDs(a.Due().Messages), all[:1])
 	})},
-	{"Cursor/Set_on_all_resources_or_none", cursors(func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string) {
-		publish(t, a.be, event("y", "k", 1))
-		a.register("y")
-		equal(t, "moved", must[int](t)(op.SetCursor(t.Context(), "c", "", operate.CursorTarget{Now: true})), 2)
-		equal(t, "messages left", total(a.numbersOf()), 0)
-		equal(t, "moved of an unknown resource", must[int](t)(op.SetCursor(t.Context(), "c", "nobody's", operate.CursorTarget{Now: true})), 0)
+	{"Cursor/Set_on_all_resources_or_none", cursors(func(t testing.TB, op operate.Operator, a *kit.Actor, g backend.Grant, all []string) {
+		publish(t, a.Be, event("y", "k", 1))
+		a.Registers("y")
+		kit.Equal(t, "moved", kit.Must[int](t)(op.SetCursor(t.Context(), "c", "", operate.CursorTarget{Now: true})), 2)
+		kit.Equal(t, "messages left", total(numbersOf(a)), 0)
+		kit.Equal(t, "moved of an unknown resource", kit.Must[int](t)(op.SetCursor(t.Context(), "c", "nobody's", operate.CursorTarget{Now: true})), 0)
 	})},
-	{"Cursor/Refuses_a_target_that_is_none", cursors(func(t testing.TB, op operate.Operator, a *holder, g backend.Grant, all []string) {
+	{"Cursor/Refuses_a_target_that_is_none", cursors(func(t testing.TB, op operate.Operator, a *kit.Actor, g backend.Grant, all []string) {
 		for _, to := range []operate.CursorTarget{{}, {Beginning: true, Now: true}, {Now: true, After: all[0]}, {After: "no id"}} {
 			if n, err := op.SetCursor(t.Context(), "c", "x", to); err == nil {
 				t.Fatalf("%+v moved %d cursors", to, n)
 			}
 		}
-		a.commit(backend.Progress{Ref: g.Ref})
+		a.Commits(backend.Progress{Ref: g.Ref})
 	})},
 	{"Cursor/Set_back_makes_a_retired_stream_wanted", streaming(func(t testing.TB, f Factory, be backend.Backend) {
-		op := operator(t, be)
+		op := kit.Operator(t, be)
 		publish(t, be, events("x", 3, "a", "b", "c")...)
-		h := join(t, be, perStream(), long).register("a", "b", "c")
-		gs := h.acquire(9)
+		h := join(t, be, perStream(), long).Registers("a", "b", "c")
+		gs := h.Acquires(9)
 		for _, g := range gs {
-			h.pass(g)
+			pass(h, g)
 		}
-		h.retire(refs(gs)...)
-		equal(t, "moved", must[int](t)(op.SetCursor(t.Context(), "c", "b", operate.CursorTarget{Beginning: true})), 1)
-		ok(t, be.Register(t.Context(), h.info, nil))
-		if got := fmt.Sprint(resources(h.acquire(9))); got != "[b]" {
+		h.Retires(kit.Refs(gs)...)
+		kit.Equal(t, "moved", kit.Must[int](t)(op.SetCursor(t.Context(), "c", "b", operate.CursorTarget{Beginning: true})), 1)
+		kit.OK(t, be.Register(t.Context(), h.Info, nil))
+		if got := fmt.Sprint(resources(h.Acquires(9))); got != "[b]" {
 			t.Fatalf("acquired %s, want [b]", got)
 		}
 	})},
 	{"Cursor/Announced_streams_and_singletons_have_none", streaming(func(t testing.TB, f Factory, be backend.Backend) {
-		op := operator(t, be)
+		op := kit.Operator(t, be)
 		for info, resource := range map[*backend.ConsumerInfo]string{
 			{Name: "imports", Per: backend.PerStream, Announced: true}: "a",
 			{Name: "leader", Per: backend.PerCluster}:                  backend.Whole,
 		} {
-			h := join(t, be, *info, long).register(resource)
-			g := h.acquireOne()
+			h := join(t, be, *info, long).Registers(resource)
+			g := h.Takes()
 			if info.Announced {
-				h.retire(g.Ref) // it has finished
+				h.Retires(g.Ref) // it has finished
 			}
 			for _, to := range []operate.CursorTarget{{Beginning: true}, {Now: true}, {After: "1"}} {
 				if n, err := op.SetCursor(t.Context(), info.Name, "", to); n != 0 || !errors.Is(err, operate.ErrNoCursor) {
@@ -192,10 +190,10 @@ var cursorChecks = []check{
 				t.Errorf("%s: cursors %+v, %v", info.Name, shown, err)
 			}
 			if info.Announced {
-				ok(t, be.Register(t.Context(), h.info, nil))
-				h.streams(0, 0)
+				kit.OK(t, be.Register(t.Context(), h.Info, nil))
+				streams(h, 0, 0)
 			} else {
-				h.commit(backend.Progress{Ref: g.Ref}) // it was not fenced
+				h.Commits(backend.Progress{Ref: g.Ref}) // it was not fenced
 			}
 		}
 	})},
@@ -207,19 +205,18 @@ func olderProgress(t testing.TB, be backend.Backend, beside bool) {
 	t.Helper()
 	publish(t, be, events("x", 6)...)
 	publish(t, be, events("y", 9)...)
-	a := join(t, be, perTopic(), long).register("x")
-	g := a.acquireOne()
-	got := a.fetch("x", g.Cursor, 9)
+	a, g := sole(t, be)
+	got := a.Reads("x", g.Cursor, 9)
 	id := func(i int) string { return got.Messages[i].ID }
-	commit := func(p backend.Progress) { a.commit(p) }
+	commit := func(p backend.Progress) { a.Commits(p) }
 	if beside {
-		a.register("y")
-		y := a.acquireOne()
-		other, n := a.fetch("y", y.Cursor, 9), 0
+		a.Registers("y")
+		y := a.Takes()
+		other, n := a.Reads("y", y.Cursor, 9), 0
 		commit = func(p backend.Progress) {
 			n++
-			a.commit(backend.Progress{Ref: y.Ref, Seq: int64(n), Cursor: other.Cut(n), Dead: []backend.Dead{{ID: other.Messages[n-1].ID, Attempt: 1, Reason: "y"}}}, p)
-			equal(t, "messages left on y", len(a.fetch("y", other.Cut(n), 9).Messages), 9-n)
+			a.Commits(backend.Progress{Ref: y.Ref, Seq: int64(n), Cursor: other.Cut(n), Dead: []backend.Dead{{ID: other.Messages[n-1].ID, Attempt: 1, Reason: "y"}}}, p)
+			kit.Equal(t, "messages left on y", len(a.Reads("y", other.Cut(n), 9).Messages), 9-n)
 		}
 	}
 	newer := backend.Progress{Ref: g.Ref, Seq: 7, Cursor: got.Cut(4), Park: []backend.Park{{ID: id(1), Lane: "k", Attempt: 2, After: time.Hour, Error: "e"}}}
@@ -227,21 +224,21 @@ func olderProgress(t testing.TB, be backend.Backend, beside bool) {
 	commit(newer) // its reply was lost
 	commit(backend.Progress{Ref: g.Ref, Seq: 6, Cursor: got.Cut(1), Done: []string{id(1)},
 		Park: []backend.Park{{ID: id(0), Lane: "k", Attempt: 1, Error: "late"}}, Dead: []backend.Dead{{ID: id(3), Attempt: 1, Reason: "late"}}})
-	for _, d := range a.deadLetters() {
-		equal(t, "topic of a dead letter", d.Topic, "y")
+	for _, d := range a.Dead() {
+		kit.Equal(t, "topic of a dead letter", d.Topic, "y")
 	}
-	a.release(g.Ref)
-	g2 := a.acquireOne()
-	equal(t, "messages left", len(a.fetch("x", g2.Cursor, 9).Messages), 2)
+	a.Releases(g.Ref)
+	g2 := a.Takes()
+	kit.Equal(t, "messages left", len(a.Reads("x", g2.Cursor, 9).Messages), 2)
 	equalSlices(t, "lanes", g2.Lanes, []string{"k"})
-	waiting := a.parked()
+	waiting := a.Due()
 	if len(waiting.Messages) != 0 || waiting.Next < 30*time.Minute {
 		t.Fatalf("parked: %+v", waiting)
 	}
 	commit(backend.Progress{Ref: g2.Ref, Seq: 1, Cursor: got.Cut(6)}) // numbers begin again with the epoch
-	a.release(g2.Ref)
-	equal(t, "messages left", len(a.fetch("x", a.acquireOne().Cursor, 9).Messages), 0)
+	a.Releases(g2.Ref)
+	kit.Equal(t, "messages left", len(a.Reads("x", a.Takes().Cursor, 9).Messages), 0)
 	if beside {
-		equal(t, "dead letters of y", len(a.deadLetters()), 4)
+		kit.Equal(t, "dead letters of y", len(a.Dead()), 4)
 	}
 }

@@ -6,61 +6,58 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // buried makes n dead letters of keys a and b in turn.
-func buried(t testing.TB, be backend.Backend, n int) (*holder, backend.Grant, []string) {
+func buried(t testing.TB, be backend.Backend, n int) (*kit.Actor, backend.Grant, []string) {
 	t.Helper()
 	publish(t, be, events("x", n, "a", "b")...)
-	a := join(t, be, perTopic(), long).register("x")
-	g := a.acquireOne()
-	got := a.fetch("x", g.Cursor, n)
+	a, g := sole(t, be)
+	got := a.Reads("x", g.Cursor, n)
 	p := backend.Progress{Ref: g.Ref, Cursor: got.Next}
 	for i, m := range got.Messages {
 		p.Dead = append(p.Dead, backend.Dead{ID: m.ID, Attempt: i + 1, Reason: fmt.Sprintf("reason %d", i+1)})
 	}
-	a.commit(p)
+	a.Commits(p)
 	return a, g, ids(got.Messages)
 }
 
 var deadChecks = []check{
-	{"Dead/Keeps_what_is_needed_to_understand_it", func(t testing.TB, f Factory) {
-		be := f.New(t)
+	{"Dead/Keeps_what_is_needed_to_understand_it", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		e := event("x", "k", 1)
 		e.Headers = map[string]string{"trace": "7"}
 		publish(t, be, e)
-		a := join(t, be, perTopic(), long).register("x")
-		g := a.acquireOne()
-		got := a.fetch("x", g.Cursor, 1)
+		a, g := sole(t, be)
+		got := a.Reads("x", g.Cursor, 1)
 		m := got.Messages[0]
-		a.commit(backend.Progress{Ref: g.Ref, Cursor: got.Next, Park: []backend.Park{{ID: m.ID, Lane: "k", Attempt: 1, Error: "first"}}})
+		a.Commits(backend.Progress{Ref: g.Ref, Cursor: got.Next, Park: []backend.Park{{ID: m.ID, Lane: "k", Attempt: 1, Error: "first"}}})
 		time.Sleep(10 * time.Millisecond) // FirstFailed and DeadAt differ
-		a.commit(backend.Progress{Ref: g.Ref, Dead: []backend.Dead{{ID: m.ID, Attempt: 3, Reason: "carrier: 503"}}})
-		d := a.deadLetters()
-		equal(t, "dead letters", len(d), 1)
-		equal(t, "consumer", d[0].Consumer, "c")
-		equal(t, "resource", d[0].Resource, "x")
-		equal(t, "message", d[0].MessageID, m.ID)
-		equal(t, "topic key kind", d[0].Topic+d[0].Key+d[0].Kind, "xkorder")
-		equal(t, "attempts", d[0].Attempts, 3)
-		equal(t, "reason", d[0].Reason, "carrier: 503")
-		equal(t, "headers", fmt.Sprint(d[0].Headers), fmt.Sprint(e.Headers))
-		equal(t, "size", d[0].Size, len(e.Payload))
-		equal(t, "published", d[0].PublishedAt.Equal(m.PublishedAt), true)
+		a.Commits(backend.Progress{Ref: g.Ref, Dead: []backend.Dead{{ID: m.ID, Attempt: 3, Reason: "carrier: 503"}}})
+		d := a.Dead()
+		kit.Equal(t, "dead letters", len(d), 1)
+		kit.Equal(t, "consumer", d[0].Consumer, "c")
+		kit.Equal(t, "resource", d[0].Resource, "x")
+		kit.Equal(t, "message", d[0].MessageID, m.ID)
+		kit.Equal(t, "topic key kind", d[0].Topic+d[0].Key+d[0].Kind, "xkorder")
+		kit.Equal(t, "attempts", d[0].Attempts, 3)
+		kit.Equal(t, "reason", d[0].Reason, "carrier: 503")
+		kit.Equal(t, "headers", fmt.Sprint(d[0].Headers), fmt.Sprint(e.Headers))
+		kit.Equal(t, "size", d[0].Size, len(e.Payload))
+		kit.Equal(t, "published", d[0].PublishedAt.Equal(m.PublishedAt), true)
 		if !d[0].FirstFailed.Before(d[0].DeadAt) || d[0].FirstFailed.Before(m.PublishedAt) {
 			t.Fatalf("published %v, first failed %v, dead %v", m.PublishedAt, d[0].FirstFailed, d[0].DeadAt)
 		}
-		one := must[[]operate.DeadLetterInfo](t)(a.operator().DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{d[0].ID}}))
-		equal(t, "payload", string(one[0].Payload), string(e.Payload))
-	}},
-	{"Dead/Is_selected_by_every_field_of_the_filter", func(t testing.TB, f Factory) {
-		be := f.New(t)
+		one := kit.Must[[]operate.DeadLetterInfo](t)(a.Operator().DeadLetters(t.Context(), operate.DeadLetterFilter{IDs: []string{d[0].ID}}))
+		kit.Equal(t, "payload", string(one[0].Payload), string(e.Payload))
+	})},
+	{"Dead/Is_selected_by_every_field_of_the_filter", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		a, _, id := buried(t, be, 4)
-		all := a.deadLetters()
-		equal(t, "all", len(all), 4)
+		all := a.Dead()
+		kit.Equal(t, "all", len(all), 4)
 		for i, d := range all {
-			equal(t, "the oldest first", d.MessageID, id[i])
+			kit.Equal(t, "the oldest first", d.MessageID, id[i])
 			if d.Payload != nil {
 				t.Fatal("a list carries payloads")
 			}
@@ -82,71 +79,66 @@ var deadChecks = []check{
 			{operate.DeadLetterFilter{Reason: "reason *", Key: "b"}, 2},
 			{operate.DeadLetterFilter{Limit: 3}, 3},
 		} {
-			got := must[[]operate.DeadLetterInfo](t)(a.operator().DeadLetters(t.Context(), c.f))
-			equal(t, fmt.Sprintf("selected by %+v", c.f), len(got), c.want)
+			got := kit.Must[[]operate.DeadLetterInfo](t)(a.Operator().DeadLetters(t.Context(), c.f))
+			kit.Equal(t, fmt.Sprintf("selected by %+v", c.f), len(got), c.want)
 		}
-	}},
-	{"Dead/Replay_puts_back_in_order_and_forgets_attempts", func(t testing.TB, f Factory) {
-		be := f.New(t)
+	})},
+	{"Dead/Replay_puts_back_in_order_and_forgets_attempts", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		a, _, id := buried(t, be, 6)
-		feed := must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{a.info}))
+		feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{a.Info}))
 		defer feed.Close()
-		n := must[int](t)(a.operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c", Key: "a"}))
-		equal(t, "replayed", n, 3)
-		eventually(t, "the feed tells", func() bool { return must[backend.News](t)(feed.Next(t.Context())).Parked })
-		p := a.parked()
+		n := kit.Must[int](t)(a.Operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c", Key: "a"}))
+		kit.Equal(t, "replayed", n, 3)
+		kit.Eventually(t, "the feed tells", func() bool { return kit.Must[backend.News](t)(feed.Next(t.Context())).Parked })
+		p := a.Due()
 		equalSlices(t, "parked", parkedIDs(p.Messages), []string{id[0], id[2], id[4]})
 		for _, m := range p.Messages {
-			equal(t, "attempt", m.Attempt, 0)
-			equal(t, "key", m.Key, "a")
+			kit.Equal(t, "attempt", m.Attempt, 0)
+			kit.Equal(t, "key", m.Key, "a")
 		}
-		equal(t, "dead letters left", len(a.deadLetters()), 3)
-		equal(t, "replayed again", must[int](t)(a.operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c", Key: "a"})), 0)
-	}},
-	{"Dead/Can_die_again_after_a_replay", func(t testing.TB, f Factory) {
-		be := f.New(t)
+		kit.Equal(t, "dead letters left", len(a.Dead()), 3)
+		kit.Equal(t, "replayed again", kit.Must[int](t)(a.Operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c", Key: "a"})), 0)
+	})},
+	{"Dead/Can_die_again_after_a_replay", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		a, g, id := buried(t, be, 1)
 		for range 2 {
-			equal(t, "replayed", must[int](t)(a.operator().Replay(t.Context(), operate.DeadLetterFilter{})), 1)
-			a.commit(backend.Progress{Ref: g.Ref, Dead: []backend.Dead{{ID: id[0], Attempt: 1, Reason: "again"}}})
-			d := a.deadLetters()
-			equal(t, "dead letters", len(d), 1)
-			equal(t, "reason", d[0].Reason, "again")
+			kit.Equal(t, "replayed", kit.Must[int](t)(a.Operator().Replay(t.Context(), operate.DeadLetterFilter{})), 1)
+			a.Commits(backend.Progress{Ref: g.Ref, Dead: []backend.Dead{{ID: id[0], Attempt: 1, Reason: "again"}}})
+			d := a.Dead()
+			kit.Equal(t, "dead letters", len(d), 1)
+			kit.Equal(t, "reason", d[0].Reason, "again")
 		}
-	}},
-	{"Dead/Replay_of_an_unowned_resource_waits_for_its_owner", func(t testing.TB, f Factory) {
-		be := f.New(t)
+	})},
+	{"Dead/Replay_of_an_unowned_resource_waits_for_its_owner", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		a, g, id := buried(t, be, 1)
-		a.release(g.Ref)
-		must[int](t)(a.operator().Replay(t.Context(), operate.DeadLetterFilter{}))
-		g = a.acquireOne()
-		equal(t, "lanes", len(g.Lanes), 1)
-		equalSlices(t, "parked", parkedIDs(a.parked().Messages), id)
-	}},
-	{"Dead/Purge_deletes", func(t testing.TB, f Factory) {
-		be := f.New(t)
+		a.Releases(g.Ref)
+		kit.Must[int](t)(a.Operator().Replay(t.Context(), operate.DeadLetterFilter{}))
+		g = a.Takes()
+		kit.Equal(t, "lanes", len(g.Lanes), 1)
+		equalSlices(t, "parked", parkedIDs(a.Due().Messages), id)
+	})},
+	{"Dead/Purge_deletes", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		a, _, _ := buried(t, be, 4)
-		equal(t, "purged", must[int](t)(a.operator().Purge(t.Context(), operate.DeadLetterFilter{Key: "b"})), 2)
-		equal(t, "left", len(a.deadLetters()), 2)
-		equal(t, "replayed", must[int](t)(a.operator().Replay(t.Context(), operate.DeadLetterFilter{Key: "b"})), 0)
-	}},
-	{"Dead/Maintain_keeps_to_the_bounds_and_counts_what_it_drops", func(t testing.TB, f Factory) {
-		be := f.New(t)
+		kit.Equal(t, "purged", kit.Must[int](t)(a.Operator().Purge(t.Context(), operate.DeadLetterFilter{Key: "b"})), 2)
+		kit.Equal(t, "left", len(a.Dead()), 2)
+		kit.Equal(t, "replayed", kit.Must[int](t)(a.Operator().Replay(t.Context(), operate.DeadLetterFilter{Key: "b"})), 0)
+	})},
+	{"Dead/Maintain_keeps_to_the_bounds_and_counts_what_it_drops", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		a, _, id := buried(t, be, 6)
 		maintain := func(keep time.Duration, limit int) operate.MaintainReport {
-			info := a.info
+			info := a.Info
 			info.Keep, info.Max = keep, limit
-			return must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{info}))
+			return kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{info}))
 		}
 		maintain(0, 0)
 		maintain(long, 6)
-		equal(t, "kept without need to drop", len(a.deadLetters()), 6)
-		equal(t, "dropped", maintain(0, 4).DeadLettersDropped, 2)
-		d := a.deadLetters()
-		equal(t, "kept", len(d), 4)
-		equal(t, "the oldest went first", d[0].MessageID, id[2])
+		kit.Equal(t, "kept without need to drop", len(a.Dead()), 6)
+		kit.Equal(t, "dropped", maintain(0, 4).DeadLettersDropped, 2)
+		d := a.Dead()
+		kit.Equal(t, "kept", len(d), 4)
+		kit.Equal(t, "the oldest went first", d[0].MessageID, id[2])
 		time.Sleep(20 * time.Millisecond)
-		equal(t, "expired", maintain(10*time.Millisecond, 0).DeadLettersExpired, 4)
-		equal(t, "left", len(a.deadLetters()), 0)
-	}},
+		kit.Equal(t, "expired", maintain(10*time.Millisecond, 0).DeadLettersExpired, 4)
+		kit.Equal(t, "left", len(a.Dead()), 0)
+	})},
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // watch opens a feed and keeps what it says.
@@ -18,7 +19,7 @@ type watched struct {
 
 func watch(t testing.TB, be backend.Backend, infos ...backend.ConsumerInfo) *watched {
 	t.Helper()
-	f := must[backend.Feed](t)(be.OpenFeed(t.Context(), infos))
+	f := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), infos))
 	t.Cleanup(f.Close)
 	return &watched{t, f}
 }
@@ -26,7 +27,7 @@ func watch(t testing.TB, be backend.Backend, infos ...backend.ConsumerInfo) *wat
 // until reads news until ok.
 func (w *watched) until(what string, ok func(backend.News) bool) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), patience(w.t))
+	ctx, cancel := context.WithTimeout(w.t.Context(), kit.Patience(w.t))
 	defer cancel()
 	for {
 		n, err := w.feed.Next(ctx)
@@ -59,15 +60,14 @@ func (w *watched) ownership(what string) {
 }
 
 var feedChecks = []check{
-	{"Feed/Reports_topics_that_consumers_match", func(t testing.TB, f Factory) {
-		be := f.New(t)
+	{"Feed/Reports_topics_that_consumers_match", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		w := watch(t, be, perTopic("orders.*"), perGroup("mail"))
 		other := f.Again(t, be)
 		publish(t, other, event("noise", "", 1), event("orders.eu", "", 1))
-		ctx, cancel := context.WithTimeout(t.Context(), patience(t))
+		ctx, cancel := context.WithTimeout(t.Context(), kit.Patience(t))
 		defer cancel()
 		for seen := false; !seen; {
-			n := must[backend.News](t)(w.feed.Next(ctx))
+			n := kit.Must[backend.News](t)(w.feed.Next(ctx))
 			for _, topic := range n.Topics {
 				if topic == "noise" {
 					t.Fatal("the feed reports a topic that no consumer matches")
@@ -77,9 +77,8 @@ var feedChecks = []check{
 		}
 		publish(t, other, event("mail", "", 1), event("orders.us", "", 1), event("orders.eu", "", 2))
 		w.topics("mail", "orders.us", "orders.eu")
-	}},
-	{"Feed/Misses_nothing_under_load", func(t testing.TB, f Factory) {
-		be := f.New(t)
+	})},
+	{"Feed/Misses_nothing_under_load", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		w := watch(t, be, perTopic("*"))
 		var wg sync.WaitGroup
 		var want []string
@@ -98,15 +97,14 @@ var feedChecks = []check{
 		}
 		w.topics(want...)
 		wg.Wait()
-	}},
-	{"Feed/Reports_changes_of_ownership", func(t testing.TB, f Factory) {
-		be := f.New(t)
+	})},
+	{"Feed/Reports_changes_of_ownership", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		other := f.Again(t, be)
-		a := join(t, be, perTopic(), long).register("x")
+		a := join(t, be, perTopic(), long).Registers("x")
 		w := watch(t, be, perTopic())
 		quiet := func() { // what is known by now is no news later
-			for deadline := time.Now().Add(patience(t)); ; {
-				if n := must[backend.News](t)(w.feed.Next(t.Context())); !n.Ownership {
+			for deadline := time.Now().Add(kit.Patience(t)); ; {
+				if n := kit.Must[backend.News](t)(w.feed.Next(t.Context())); !n.Ownership {
 					return
 				}
 				if time.Now().After(deadline) {
@@ -118,31 +116,30 @@ var feedChecks = []check{
 		b := join(t, other, perTopic(), long)
 		w.ownership("a session that joined")
 		quiet()
-		g := b.acquireOne()
+		g := b.Takes()
 		if f.Polls { // between two polls it might be as if it had never been taken
 			w.ownership("an acquired lease")
 			quiet()
 		}
-		b.release(g.Ref)
+		b.Releases(g.Ref)
 		w.ownership("a released lease")
 		quiet()
-		ok(t, b.sess.Close(t.Context()))
+		kit.OK(t, b.Session.Close(t.Context()))
 		w.ownership("a session that left")
 		quiet()
 		join(t, other, perTopic(), short)
 		w.ownership("a session that joined")
 		w.ownership("a session that died")
-		a.acquireOne()
-	}},
-	{"Feed/Waits_a_poll_interval_and_no_longer_than_its_context", func(t testing.TB, f Factory) {
-		be := f.New(t)
+		a.Takes()
+	})},
+	{"Feed/Waits_a_poll_interval_and_no_longer_than_its_context", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		w := watch(t, be, perTopic("orders.*"))
-		ctx, cancel := context.WithTimeout(t.Context(), patience(t))
+		ctx, cancel := context.WithTimeout(t.Context(), kit.Patience(t))
 		defer cancel()
 		began := time.Now()
 		calls := 0
 		for time.Since(began) < 2*time.Second {
-			must[backend.News](t)(w.feed.Next(ctx))
+			kit.Must[backend.News](t)(w.feed.Next(ctx))
 			calls++
 		}
 		if calls < 1 || calls > 40 {
@@ -150,7 +147,7 @@ var feedChecks = []check{
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		time.AfterFunc(50*time.Millisecond, stop)
-		for deadline := time.Now().Add(patience(t)); ; {
+		for deadline := time.Now().Add(kit.Patience(t)); ; {
 			if _, err := w.feed.Next(ctx); err != nil {
 				break
 			}
@@ -158,9 +155,8 @@ var feedChecks = []check{
 				t.Fatal("Next goes on after its context ended")
 			}
 		}
-	}},
-	{"Feed/Wakes_soon", func(t testing.TB, f Factory) {
-		be := f.New(t)
+	})},
+	{"Feed/Wakes_soon", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		w := watch(t, be, perTopic())
 		other := f.Again(t, be)
 		best, limit := time.Hour, 200*time.Millisecond+slack(t, be)
@@ -177,5 +173,5 @@ var feedChecks = []check{
 		if best > limit {
 			t.Fatalf("the fastest of %d wakings took %v, want at most %v", tries(t), best, limit)
 		}
-	}},
+	})},
 }

@@ -5,31 +5,29 @@ import (
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // historyChecks are what the contract says of sessions and positions of a history that is gone.
 var historyChecks = []check{
 	{"History/A_session_and_a_position_of_before_change_nothing", func(t testing.TB, f Factory) {
-		if f.SetBack == nil {
-			t.Skip("this backend is not set back here")
-		}
+		needs(t, f.SetBack != nil, "this backend is not set back here")
 		be := f.New(t)
 		publish(t, be, events("x", 5)...)
-		h := join(t, be, perTopic(), long).register("x")
-		g := h.acquireOne()
-		read := h.fetch("x", g.Cursor, 3)
-		h.commit(backend.Progress{Ref: g.Ref, Seq: 1, Cursor: read.Next})
+		h, g := sole(t, be)
+		read := h.Reads("x", g.Cursor, 3)
+		h.Commits(backend.Progress{Ref: g.Ref, Seq: 1, Cursor: read.Next})
 		restore := f.SetBack(t, be)
 		publish(t, be, events("x", 50)...)
-		ahead := h.fetch("x", read.Next, 100)
-		equal(t, "read", len(ahead.Messages), 52)
+		ahead := h.Reads("x", read.Next, 100)
+		kit.Equal(t, "read", len(ahead.Messages), 52)
 		restore()
 		publish(t, be, events("x", 4)...)
 
 		// Each of these may fail for as long as the connections of before are replaced.
 		definite := func(what string, try func() error) {
 			t.Helper()
-			eventually(t, what+" is refused", func() bool {
+			kit.Eventually(t, what+" is refused", func() bool {
 				err := try()
 				if err == nil {
 					t.Fatalf("%s succeeded", what)
@@ -38,7 +36,7 @@ var historyChecks = []check{
 			})
 		}
 		definite("a commit", func() error {
-			fenced, err := be.Commit(t.Context(), h.id, h.info.Name, []backend.Progress{{Ref: g.Ref, Seq: 2, Cursor: ahead.Next}})
+			fenced, err := be.Commit(t.Context(), h.ID, h.Info.Name, []backend.Progress{{Ref: g.Ref, Seq: 2, Cursor: ahead.Next}})
 			if err == nil && len(fenced) == 1 {
 				return backend.ErrFenced
 			}
@@ -46,23 +44,18 @@ var historyChecks = []check{
 		})
 		definite("a fetch", func() error {
 			_, err := be.Fetch(t.Context(), backend.FetchRequest{
-				Consumer: h.info, MaxPayload: roomy, Items: []backend.FetchItem{{Resource: "x", From: ahead.Next, Limit: 9}},
+				Consumer: h.Info, MaxPayload: kit.Roomy, Items: []backend.FetchItem{{Resource: "x", From: ahead.Next, Limit: 9}},
 			})
 			return err
 		})
-		definite("a heartbeat", func() error { return h.sess.Heartbeat(t.Context()) })
+		definite("a heartbeat", func() error { return h.Session.Heartbeat(t.Context()) })
 
 		// The next incarnation goes on where the storage says, and finds all of it.
-		next := &holder{t: t, be: be, id: newID(), info: h.info}
-		sess, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: next.id, TTL: long, Consumers: []string{h.info.Name}, Host: "host", PID: 7, Replaces: h.id})
-		ok(t, err)
-		next.sess = sess
-		again := next.takeOver()
-		if again.Epoch <= g.Epoch {
-			t.Fatalf("epoch %d after %d", again.Epoch, g.Epoch)
-		}
-		rest := next.fetch("x", again.Cursor, 100)
-		equal(t, "messages left", len(rest.Messages), 6) // two of before, four of after
-		ok(t, sess.Close(t.Context()))
+		next := kit.Open(t, be, backend.SessionSpec{TTL: long, Replaces: h.ID}, h.Info)
+		again := next.TakesOver()
+		rises(t, again, g)
+		rest := next.Reads("x", again.Cursor, 100)
+		kit.Equal(t, "messages left", len(rest.Messages), 6) // two of before, four of after
+		kit.OK(t, next.Session.Close(t.Context()))
 	}},
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 func perPartition(patterns ...string) backend.ConsumerInfo {
@@ -16,44 +17,43 @@ func perPartition(patterns ...string) backend.ConsumerInfo {
 	return backend.ConsumerInfo{Name: "c", Per: backend.PerPartition, Topics: patterns}
 }
 
-// slots acquires all slots there are, and returns their grants by number.
-func (h *holder) slots() []backend.Grant {
-	h.t.Helper()
-	ok(h.t, h.be.Register(h.t.Context(), h.info, nil))
-	gs := h.acquire(1 << 20)
+// slotsOf acquires all slots there are, and returns their grants by number.
+func slotsOf(h *kit.Actor) []backend.Grant {
+	h.T.Helper()
+	kit.OK(h.T, h.Be.Register(h.T.Context(), h.Info, nil))
+	gs := h.Acquires(1 << 20)
 	byNumber := make([]backend.Grant, len(gs))
 	for _, g := range gs {
 		n, err := strconv.Atoi(g.Resource)
 		if err != nil || n < 0 || n >= len(gs) || byNumber[n].Resource != "" {
-			h.t.Fatalf("of %d slots one is named %q", len(gs), g.Resource)
+			h.T.Fatalf("of %d slots one is named %q", len(gs), g.Resource)
 		}
 		byNumber[n] = g
 	}
 	if len(gs) < 2 {
-		h.t.Fatalf("the log has %d slots", len(gs))
+		h.T.Fatalf("the log has %d slots", len(gs))
 	}
 	return byNumber
 }
 
-// read reads all slots at once.
-func (h *holder) read(gs []backend.Grant) [][]backend.Raw {
-	h.t.Helper()
-	req := backend.FetchRequest{Consumer: h.info, MaxPayload: roomy}
+// readSlots reads all slots at once.
+func readSlots(h *kit.Actor, gs []backend.Grant) [][]backend.Raw {
+	h.T.Helper()
+	req := backend.FetchRequest{Consumer: h.Info, MaxPayload: kit.Roomy}
 	for _, g := range gs {
 		req.Items = append(req.Items, backend.FetchItem{Resource: g.Resource, From: g.Cursor, Limit: 1000})
 	}
-	fs := must[[]backend.Fetched](h.t)(h.be.Fetch(h.t.Context(), req))
+	fs := kit.Must[[]backend.Fetched](h.T)(h.Be.Fetch(h.T.Context(), req))
 	out := make([][]backend.Raw, len(fs))
 	for i, f := range fs {
-		equal(h.t, "slot", f.Resource, gs[i].Resource)
+		kit.Equal(h.T, "slot", f.Resource, gs[i].Resource)
 		out[i] = f.Messages
 	}
 	return out
 }
 
 var partitionChecks = []check{
-	{"Partition/Slots_have_every_message_once_and_each_key_in_one", func(t testing.TB, f Factory) {
-		be := f.New(t)
+	{"Partition/Slots_have_every_message_once_and_each_key_in_one", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		var es []backend.Event
 		for n := range 600 {
 			key := fmt.Sprint("customer ", n%97)
@@ -66,7 +66,7 @@ var partitionChecks = []check{
 		h := join(t, be, perPartition("t0", "t1"), long)
 		slotOf, last, seen := map[string]int{}, map[string]string{}, map[string]bool{}
 		used := 0
-		for slot, ms := range h.read(h.slots()) {
+		for slot, ms := range readSlots(h, slotsOf(h)) {
 			if len(ms) > 0 {
 				used++
 			}
@@ -88,60 +88,57 @@ var partitionChecks = []check{
 				last[m.Key] = m.ID
 			}
 		}
-		equal(t, "messages", len(seen), 400)
+		kit.Equal(t, "messages", len(seen), 400)
 		if used < 32 {
 			t.Fatalf("all messages are in %d slots", used)
 		}
-	}},
-	{"Partition/Messages_without_a_key_are_spread", func(t testing.TB, f Factory) {
-		be := f.New(t)
+	})},
+	{"Partition/Messages_without_a_key_are_spread", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		h := join(t, be, perPartition(), long)
-		gs := h.slots()
+		gs := slotsOf(h)
 		es := make([]backend.Event, 2*len(gs))
 		for n := range es {
 			es[n] = event("x", "", n)
 		}
 		publish(t, be, es...)
 		most, used := 0, 0
-		for _, ms := range h.read(gs) {
+		for _, ms := range readSlots(h, gs) {
 			most = max(most, len(ms))
 			used += min(len(ms), 1)
 		}
 		if used < len(gs)/2 || most > 20 {
 			t.Fatalf("%d messages are spread over %d of %d slots, %d in one", len(es), used, len(gs), most)
 		}
-	}},
-	{"Partition/Slots_stay_the_same_for_later_messages", func(t testing.TB, f Factory) {
-		be := f.New(t)
+	})},
+	{"Partition/Slots_stay_the_same_for_later_messages", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		h := join(t, be, perPartition(), long)
-		gs := h.slots()
+		gs := slotsOf(h)
 		for range 2 {
 			publish(t, be, event("x", "a", 1), event("y", "a", 2))
 		}
-		slot := slices.IndexFunc(h.read(gs), func(ms []backend.Raw) bool { return len(ms) > 0 })
-		got := h.fetch(gs[slot].Resource, gs[slot].Cursor, 3)
-		equal(t, "messages", len(got.Messages), 3)
-		equal(t, "more", got.More, true)
-		h.commit(backend.Progress{Ref: gs[slot].Ref, Cursor: got.Next})
-		h.release(refs(gs)...)
+		slot := slices.IndexFunc(readSlots(h, gs), func(ms []backend.Raw) bool { return len(ms) > 0 })
+		got := h.Reads(gs[slot].Resource, gs[slot].Cursor, 3)
+		kit.Equal(t, "messages", len(got.Messages), 3)
+		kit.Equal(t, "more", got.More, true)
+		h.Commits(backend.Progress{Ref: gs[slot].Ref, Cursor: got.Next})
+		h.Releases(kit.Refs(gs)...)
 		publish(t, be, event("x", "a", 5))
 		later := join(t, f.Again(t, be), perPartition(), long)
-		for n, ms := range later.read(later.slots()) {
+		for n, ms := range readSlots(later, slotsOf(later)) {
 			want := 0
 			if n == slot {
 				want = 2 // the fourth and the fifth
 			}
-			equal(t, fmt.Sprint("messages of slot ", n), len(ms), want)
+			kit.Equal(t, fmt.Sprint("messages of slot ", n), len(ms), want)
 		}
-	}},
-	{"Partition/The_feed_names_the_slots_that_hold_the_news", func(t testing.TB, f Factory) {
-		be := f.New(t)
+	})},
+	{"Partition/The_feed_names_the_slots_that_hold_the_news", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		h := join(t, be, perPartition("x"), long)
-		gs := h.slots()
-		w := watch(t, be, h.info)
+		gs := slotsOf(h)
+		w := watch(t, be, h.Info)
 		publish(t, f.Again(t, be), event("x", "a", 1), event("x", "b", 1), event("other", "c", 1), event("x", "", 1))
 		missing := map[string]bool{}
-		for n, ms := range h.read(gs) {
+		for n, ms := range readSlots(h, gs) {
 			if len(ms) > 0 {
 				missing[fmt.Sprint(n)] = true
 			}
@@ -152,14 +149,13 @@ var partitionChecks = []check{
 			}
 			return len(missing) == 0
 		})
-	}},
-	{"Partition/All_slots_are_there_whoever_registers", func(t testing.TB, f Factory) {
-		be := f.New(t)
+	})},
+	{"Partition/All_slots_are_there_whoever_registers", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		h := join(t, be, perPartition(), long)
-		ok(t, be.Register(t.Context(), h.info, []string{"no slot"}))
-		all := h.survey().Resources
-		ok(t, f.Again(t, be).Register(t.Context(), h.info, nil))
-		equal(t, "slots", h.survey().Resources, all)
-		equal(t, "acquired", len(h.slots()), all)
-	}},
+		kit.OK(t, be.Register(t.Context(), h.Info, []string{"no slot"}))
+		all := h.Surveys().Resources
+		kit.OK(t, f.Again(t, be).Register(t.Context(), h.Info, nil))
+		kit.Equal(t, "slots", h.Surveys().Resources, all)
+		kit.Equal(t, "acquired", len(slotsOf(h)), all)
+	})},
 }

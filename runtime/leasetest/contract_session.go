@@ -6,97 +6,92 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 var sessionChecks = []check{
-	{"Session/Heartbeat_keeps_it_beyond_its_TTL", func(t testing.TB, f Factory) {
-		be := f.New(t)
-		a := join(t, be, perTopic(), short).register("x")
-		g := a.acquireOne()
+	{"Session/Heartbeat_keeps_it_beyond_its_TTL", fresh(func(t testing.TB, f Factory, be backend.Backend) {
+		a := join(t, be, perTopic(), short).Registers("x")
+		g := a.Takes()
 		b := join(t, f.Again(t, be), perTopic(), long)
 		for end := time.Now().Add(2 * short); time.Now().Before(end); time.Sleep(short / 5) {
-			ok(t, a.sess.Heartbeat(t.Context()))
-			if got := b.acquire(1); len(got) > 0 {
+			kit.OK(t, a.Session.Heartbeat(t.Context()))
+			if got := b.Acquires(1); len(got) > 0 {
 				t.Fatalf("a lease was taken from a session that sends heartbeats: %+v", got)
 			}
 		}
-		a.commit(backend.Progress{Ref: g.Ref})
-	}},
-	{"Session/Ends_terminally_when_it_expires", func(t testing.TB, f Factory) {
-		be := f.New(t)
-		a := join(t, be, perTopic(), short).register("x", "y")
-		a.acquire(1)
+		a.Commits(backend.Progress{Ref: g.Ref})
+	})},
+	{"Session/Ends_terminally_when_it_expires", fresh(func(t testing.TB, f Factory, be backend.Backend) {
+		a := join(t, be, perTopic(), short).Registers("x", "y")
+		a.Acquires(1)
 		b := join(t, f.Again(t, be), perTopic(), long)
-		eventually(t, "the session is no longer counted", func() bool { return len(b.survey().Members) == 1 })
-		wantLost(t, "heartbeat of an expired session", a.sess.Heartbeat(t.Context()))
-		_, err := be.Acquire(t.Context(), a.request(1))
-		wantLost(t, "acquire of an expired session", err)
-		equalSlices(t, "taken over", resources(b.acquire(2)), []string{"x", "y"})
+		kit.Eventually(t, "the session is no longer counted", func() bool { return len(b.Surveys().Members) == 1 })
+		kit.Lost(t, "heartbeat of an expired session", a.Session.Heartbeat(t.Context()))
+		_, err := be.Acquire(t.Context(), a.Request(1))
+		kit.Lost(t, "acquire of an expired session", err)
+		equalSlices(t, "taken over", resources(b.Acquires(2)), []string{"x", "y"})
 		for range 3 {
-			wantLost(t, "heartbeat after takeover", a.sess.Heartbeat(t.Context()))
+			kit.Lost(t, "heartbeat after takeover", a.Session.Heartbeat(t.Context()))
 		}
-		equal(t, "members", len(b.survey().Members), 1)
-	}},
-	{"Session/Close_frees_its_leases_at_once_and_no_others", func(t testing.TB, f Factory) {
-		be := f.New(t)
+		kit.Equal(t, "members", len(b.Surveys().Members), 1)
+	})},
+	{"Session/Close_frees_its_leases_at_once_and_no_others", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		other := f.Again(t, be)
-		a := join(t, be, perTopic(), long).register("1", "2", "3", "4")
+		a := join(t, be, perTopic(), long).Registers("1", "2", "3", "4")
 		of := map[string]int64{}
-		for _, g := range a.acquire(2) {
+		for _, g := range a.Acquires(2) {
 			of[g.Resource] = g.Epoch
 		}
 		b := join(t, other, perTopic(), long)
-		kept := b.acquire(2)
-		ok(t, a.sess.Close(t.Context()))
+		kept := b.Acquires(2)
+		kit.OK(t, a.Session.Close(t.Context()))
 		c := join(t, other, perTopic(), long)
-		got := c.acquire(4)
-		equal(t, "leases freed", len(got), 2)
+		got := c.Acquires(4)
+		kit.Equal(t, "leases freed", len(got), 2)
 		for _, g := range got {
 			if g.Epoch <= of[g.Resource] || of[g.Resource] == 0 {
 				t.Fatalf("%s: epoch %d after %d", g.Resource, g.Epoch, of[g.Resource])
 			}
-			equal(t, "suspicion after a clean end", g.Suspicion, 0)
+			kit.Equal(t, "suspicion after a clean end", g.Suspicion, 0)
 		}
 		for _, g := range kept {
-			b.commit(backend.Progress{Ref: g.Ref})
+			b.Commits(backend.Progress{Ref: g.Ref})
 		}
-		wantLost(t, "heartbeat after close", a.sess.Heartbeat(t.Context()))
-	}},
-	{"Session/Close_can_be_repeated", func(t testing.TB, f Factory) {
-		be := f.New(t)
-		a := join(t, be, perTopic(), long).register("x")
-		a.acquireOne()
-		ok(t, a.sess.Close(t.Context()))
+		kit.Lost(t, "heartbeat after close", a.Session.Heartbeat(t.Context()))
+	})},
+	{"Session/Close_can_be_repeated", fresh(func(t testing.TB, f Factory, be backend.Backend) {
+		a := join(t, be, perTopic(), long).Registers("x")
+		a.Takes()
+		kit.OK(t, a.Session.Close(t.Context()))
 		b := join(t, be, perTopic(), long)
-		g := b.acquireOne()
-		ok(t, a.sess.Close(t.Context()))
-		b.commit(backend.Progress{Ref: g.Ref})
-	}},
-	{"Session/Must_be_open_to_acquire", func(t testing.TB, f Factory) { // nothing revives one
-		be := f.New(t)
-		join(t, be, perTopic(), long).register("x")
-		_, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: newID(), Consumer: perTopic(), Max: 1, Attempt: newID()})
-		wantLost(t, "acquire without a session", err)
-	}},
-	{"Session/Is_a_member_of_its_consumers_only", func(t testing.TB, f Factory) {
-		be := f.New(t)
+		g := b.Takes()
+		kit.OK(t, a.Session.Close(t.Context()))
+		b.Commits(backend.Progress{Ref: g.Ref})
+	})},
+	{"Session/Must_be_open_to_acquire", fresh(func(t testing.TB, f Factory, be backend.Backend) { // nothing revives one
+		join(t, be, perTopic(), long).Registers("x")
+		_, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: kit.ID(), Consumer: perTopic(), Max: 1, Attempt: kit.ID()})
+		kit.Lost(t, "acquire without a session", err)
+	})},
+	{"Session/Is_a_member_of_its_consumers_only", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		var sorted []string
 		for _, consumers := range [][]string{{"c"}, {"c", "g"}, {"g"}} {
-			id := newID()
-			sess := must[backend.Session](t)(be.OpenSession(t.Context(), backend.SessionSpec{ID: id, TTL: long, Consumers: consumers}))
+			id := kit.ID()
+			sess := kit.Must[backend.Session](t)(be.OpenSession(t.Context(), backend.SessionSpec{ID: id, TTL: long, Consumers: consumers}))
 			t.Cleanup(func() { sess.Close(t.Context()) })
 			if slices.Contains(consumers, "c") {
 				sorted = append(sorted, id)
 			}
 		}
 		slices.Sort(sorted)
-		got := must[[]backend.Survey](t)(be.Survey(t.Context(), []string{"c", "nobody"}))
-		equal(t, "surveys", len(got), 2)
+		got := kit.Must[[]backend.Survey](t)(be.Survey(t.Context(), []string{"c", "nobody"}))
+		kit.Equal(t, "surveys", len(got), 2)
 		var members []string
 		for _, m := range got[0].Members {
 			members = append(members, m.Session)
 		}
 		equalSlices(t, "members of c, by id", members, sorted)
-		equal(t, "members of nobody", len(got[1].Members), 0)
-	}},
+		kit.Equal(t, "members of nobody", len(got[1].Members), 0)
+	})},
 }

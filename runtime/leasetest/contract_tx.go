@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // transactional makes a check that applies to backends with transactions.
@@ -12,66 +13,57 @@ func transactional(run func(t testing.TB, f Factory, be backend.Backend, tr back
 	return func(t testing.TB, f Factory) {
 		be := f.New(t)
 		tr := be.Capabilities().Tx
-		if tr == nil || f.Effect == nil {
-			t.Skip("the backend has no transactions")
-		}
+		needs(t, tr != nil && f.Effect != nil, "the backend has no transactions")
 		run(t, f, be, tr)
 	}
 }
 
 func effect(t testing.TB, f Factory, be backend.Backend, tx backend.Tx, value string) {
 	t.Helper()
-	ok(t, f.Effect(t.Context(), be, tx.Handle(), value))
+	kit.OK(t, f.Effect(t.Context(), be, tx.Handle(), value))
 }
 
 var txChecks = []check{
 	{"Tx/Commits_effects_together_with_progress", transactional(func(t testing.TB, f Factory, be backend.Backend, tr backend.Transactor) {
-		publish(t, be, events("x", 3)...)
-		a := join(t, be, perTopic(), long).register("x")
-		g := a.acquireOne()
-		got := a.fetch("x", g.Cursor, 9)
+		a, g, got := reading(t, be, 3)
 		id := ids(got.Messages)
-		tx := must[backend.Tx](t)(tr.Begin(t.Context()))
+		tx := kit.Must[backend.Tx](t)(tr.Begin(t.Context()))
 		effect(t, f, be, tx, "1")
 		effect(t, f, be, tx, "2")
-		equal(t, "effects before commit", len(f.Effects(t, be)), 0)
-		ok(t, tx.Commit(t.Context(), a.id, "c", backend.Progress{Ref: g.Ref, Cursor: got.Cut(2), Dead: []backend.Dead{{ID: id[1], Attempt: 1, Reason: "r"}}}))
-		ok(t, tx.Rollback(t.Context())) // no-op
+		kit.Equal(t, "effects before commit", len(f.Effects(t, be)), 0)
+		kit.OK(t, tx.Commit(t.Context(), a.ID, "c", backend.Progress{Ref: g.Ref, Cursor: got.Cut(2), Dead: []backend.Dead{{ID: id[1], Attempt: 1, Reason: "r"}}}))
+		kit.OK(t, tx.Rollback(t.Context())) // no-op
 		equalSlices(t, "effects", f.Effects(t, be), []string{"1", "2"})
-		equal(t, "dead letters", len(a.deadLetters()), 1)
-		a.release(g.Ref)
-		equalSlices(t, "left", ids(a.fetch("x", a.acquireOne().Cursor, 9).Messages), id[2:])
+		kit.Equal(t, "dead letters", len(a.Dead()), 1)
+		a.Releases(g.Ref)
+		equalSlices(t, "left", ids(a.Reads("x", a.Takes().Cursor, 9).Messages), id[2:])
 	})},
 	{"Tx/Fenced_rolls_back", transactional(func(t testing.TB, f Factory, be backend.Backend, tr backend.Transactor) {
-		publish(t, be, events("x", 3)...)
-		a := join(t, be, perTopic(), long).register("x")
-		old := a.acquireOne()
-		got := a.fetch("x", old.Cursor, 9)
-		tx := must[backend.Tx](t)(tr.Begin(t.Context()))
+		a, old, got := reading(t, be, 3)
+		tx := kit.Must[backend.Tx](t)(tr.Begin(t.Context()))
 		effect(t, f, be, tx, "stale")
-		a.release(old.Ref)
+		a.Releases(old.Ref)
 		b := join(t, f.Again(t, be), perTopic(), long)
-		g := b.acquireOne()
-		err := tx.Commit(t.Context(), a.id, "c", backend.Progress{Ref: old.Ref, Cursor: got.Next, Dead: []backend.Dead{{ID: got.Messages[0].ID, Attempt: 1, Reason: "r"}}})
+		g := b.Takes()
+		err := tx.Commit(t.Context(), a.ID, "c", backend.Progress{Ref: old.Ref, Cursor: got.Next, Dead: []backend.Dead{{ID: got.Messages[0].ID, Attempt: 1, Reason: "r"}}})
 		if !errors.Is(err, backend.ErrFenced) {
 			t.Fatalf("got %v, want ErrFenced", err)
 		}
-		ok(t, tx.Rollback(t.Context()))
-		equal(t, "effects", len(f.Effects(t, be)), 0)
-		equal(t, "dead letters", len(b.deadLetters()), 0)
-		equal(t, "left", len(b.fetch("x", g.Cursor, 9).Messages), 3)
+		kit.OK(t, tx.Rollback(t.Context()))
+		kit.Equal(t, "effects", len(f.Effects(t, be)), 0)
+		kit.Equal(t, "dead letters", len(b.Dead()), 0)
+		kit.Equal(t, "left", len(b.Reads("x", g.Cursor, 9).Messages), 3)
 	})},
 	{"Tx/Rollback_undoes_everything", transactional(func(t testing.TB, f Factory, be backend.Backend, tr backend.Transactor) {
-		a := join(t, be, perTopic(), long).register("x")
-		g := a.acquireOne()
-		tx := must[backend.Tx](t)(tr.Begin(t.Context()))
+		a, g := sole(t, be)
+		tx := kit.Must[backend.Tx](t)(tr.Begin(t.Context()))
 		effect(t, f, be, tx, "undone")
-		ok(t, tx.Rollback(t.Context()))
-		equal(t, "effects", len(f.Effects(t, be)), 0)
-		if err := tx.Commit(t.Context(), a.id, "c", backend.Progress{Ref: g.Ref}); err == nil {
+		kit.OK(t, tx.Rollback(t.Context()))
+		kit.Equal(t, "effects", len(f.Effects(t, be)), 0)
+		if err := tx.Commit(t.Context(), a.ID, "c", backend.Progress{Ref: g.Ref}); err == nil {
 			t.Fatal("a transaction was committed after its rollback")
 		}
-		equal(t, "effects", len(f.Effects(t, be)), 0)
-		a.commit(backend.Progress{Ref: g.Ref})
+		kit.Equal(t, "effects", len(f.Effects(t, be)), 0)
+		a.Commits(backend.Progress{Ref: g.Ref})
 	})},
 }

@@ -61,17 +61,17 @@ func Run(t *testing.T, f Factory) {
 // RunVariant is Run for one more way to storage that Run has tested: over a pooler, on a cluster, with
 // fewer rights. It leaves out the tests in which it is the test that makes calls go wrong.
 func RunVariant(t *testing.T, f Factory) {
-	each(t, f, func(name string) bool { return !strings.HasPrefix(name, "Misbehaving/") })
+	runAll(t, f, func(name string) bool { return !strings.HasPrefix(name, "Misbehaving/") })
 }
 
 // RunSome is Run for those tests whose names begin with one of the prefixes.
 func RunSome(t *testing.T, f Factory, prefixes ...string) {
-	each(t, f, func(name string) bool {
+	runAll(t, f, func(name string) bool {
 		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 	})
 }
 
-func each(t *testing.T, f Factory, wanted func(name string) bool) {
+func runAll(t *testing.T, f Factory, wanted func(name string) bool) {
 	for _, c := range checks() {
 		if !wanted(c.name) {
 			continue

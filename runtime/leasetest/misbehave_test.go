@@ -29,7 +29,7 @@ func TestMisbehaviour(t *testing.T) {
 // simulated is a test in simulated time, which is cheap.
 type simulated struct{ testing.TB }
 
-func (simulated) patience() time.Duration { return 5 * time.Minute }
+func (simulated) Patience() time.Duration { return 5 * time.Minute }
 
 // memory makes backends in memory, with effects.
 func memory() Factory {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -30,7 +31,7 @@ type verdict struct {
 }
 
 func (v *verdict) Helper()                 {}
-func (v *verdict) patience() time.Duration { return 20 * time.Second }
+func (v *verdict) Patience() time.Duration { return 20 * time.Second }
 
 func (v *verdict) Cleanup(f func()) {
 	v.mu.Lock()
@@ -201,7 +202,7 @@ var mutants = []struct {
 	{"no margin: the server's TTL is shorter than the holder's belief", shortTTL, []string{"Acquire/Takes_over_after_the_TTL_and_not_before", "A_partitioned_handler_is_cancelled_before_the_TTL"}},
 	{"a repeated attempt is a new one", mutation{
 		acquire: func(m *mutant, ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
-			req.Attempt = newID()
+			req.Attempt = kit.ID()
 			return m.Backend.Acquire(ctx, req)
 		},
 	}, []string{"Acquire/Repeated_attempt_returns_what_it_was_granted"}},
@@ -320,7 +321,7 @@ var mutants = []struct {
 			n, err := m.Backend.SetCursor(ctx, consumer, resource, to)
 			_, by := m.shared.current(resource)
 			if err == nil && by != "" {
-				_, err = m.Acquire(ctx, backend.AcquireRequest{Session: by, Consumer: m.shared.infos[consumer], Max: 1, Attempt: newID()})
+				_, err = m.Acquire(ctx, backend.AcquireRequest{Session: by, Consumer: m.shared.infos[consumer], Max: 1, Attempt: kit.ID()})
 			}
 			return n, err
 		},

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -16,24 +17,17 @@ import (
 // atWork waits until p has handled something.
 func (p *process) atWork() {
 	p.w.t.Helper()
-	eventually(p.w.t, p.name+" is at work", func() bool {
+	kit.Eventually(p.w.t, p.name+" is at work", func() bool {
 		return len(p.w.history(func(c call) bool { return c.proc == p.name && c.err == nil })) > 0
 	})
 }
 
 var faultScenarios = []check{
-	{"A_crashed_process_is_taken_over_from_after_the_TTL", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	{"A_crashed_process_is_taken_over_from_after_the_TTL", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 20)...)
 		// #6 hangs when the process crashes; #7 to #20 were delivered to it and never started.
-		p := w.start(mortal(), func(ctx context.Context, p *process, m lease.Message[payload]) error {
-			if m.Payload.N == 6 {
-				p.crash()
-				return p.hang(ctx)
-			}
-			return nil
-		})
-		eventually(t, "the crash", p.crashed)
+		p := w.start(mortal(), on(6, dies))
+		kit.Eventually(t, "the crash", p.crashed)
 		crashed := time.Now()
 		q := w.start(mortal(), fine)
 		w.handled(20)
@@ -43,29 +37,19 @@ var faultScenarios = []check{
 			t.Errorf("taken over %v after the crash, want at most %v: TTL %v and a little", took, limit, short)
 		}
 		inOrder(t, w.successes(), byTopic)
-		for _, c := range mine {
-			equal(t, "attempt", c.attempt, 1)
-		}
+		firstAttempts(t, mine)
 		if first := w.history(func(c call) bool { return c.proc == p.name }); mine[0].epoch <= first[0].epoch {
 			t.Fatalf("epoch %d after %d", mine[0].epoch, first[0].epoch)
 		}
 		w.apart()
-	}},
-	{"A_partitioned_handler_is_cancelled_before_the_TTL", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	})},
+	{"A_partitioned_handler_is_cancelled_before_the_TTL", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 3)...)
 		entered := make(chan struct{}, 9)
 		var cut atomic.Bool
 		spec := mortal()
 		spec.Margin = short / 3 // room for a busy machine between the cancellation and the TTL
-		p := w.start(spec, func(ctx context.Context, p *process, m lease.Message[payload]) error {
-			if m.Payload.N == 2 {
-				entered <- struct{}{}
-				<-ctx.Done()
-				return ctx.Err()
-			}
-			return nil
-		})
+		p := w.start(spec, on(2, stays(entered)))
 		arrive(t, entered)
 		q := w.start(mortal(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
 			if !cut.Load() {
@@ -78,7 +62,7 @@ var faultScenarios = []check{
 		at := time.Now()
 		w.handled(3)
 		var hung []call
-		eventually(t, "the call that hung has returned", func() bool {
+		kit.Eventually(t, "the call that hung has returned", func() bool {
 			hung = w.history(func(c call) bool { return c.proc == p.name && c.n == 2 })
 			return len(hung) == 1
 		})
@@ -92,12 +76,11 @@ var faultScenarios = []check{
 		if !next.began.After(hung[0].cancelled) {
 			t.Fatal("the next owner began before the handler was cancelled")
 		}
-		equal(t, "attempt", next.attempt, 1)
+		kit.Equal(t, "attempt", next.attempt, 1)
 		p.link.mend() // it comes back as a new incarnation
-		eventually(t, "it is a member again", func() bool { return len(w.owners()) == 2 })
-	}},
-	{"Loss_is_told_once_for_each_lease", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+		kit.Eventually(t, "it is a member again", func() bool { return len(w.owners()) == 2 })
+	})},
+	{"Loss_is_told_once_for_each_lease", inWorld(func(t testing.TB, w *world) {
 		for i := range 5 {
 			w.publish(events(fmt.Sprint("t", i), 1)...)
 		}
@@ -107,9 +90,9 @@ var faultScenarios = []check{
 		p.link.cut()
 		q := w.start(mortal(), fine)
 		w.owning(5)
-		eventually(t, "losses", func() bool { return len(observations[operate.ObservedLoss](p)) >= 5 })
+		kit.Eventually(t, "losses", func() bool { return len(observations[operate.ObservedLoss](p)) >= 5 })
 		p.link.mend()
-		eventually(t, "both are members", func() bool { return len(w.owners()) == 2 })
+		kit.Eventually(t, "both are members", func() bool { return len(w.owners()) == 2 })
 		q.stop()
 		w.owning(5)
 		lost := map[string]int{}
@@ -122,53 +105,42 @@ var faultScenarios = []check{
 		if len(lost) < 5 { // more if the machine was too slow for a session
 			t.Fatalf("the loss of %d leases was told, want 5", len(lost))
 		}
-		for l, n := range lost {
-			equal(t, "times that the loss of "+l+" was told", n, 1)
-		}
-	}},
-	{"A_zombie_commits_nothing", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+		allOnce(t, "losses told", lost, len(lost))
+	})},
+	{"A_zombie_commits_nothing", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 5)...)
 		entered, wake := make(chan struct{}, 9), w.gate()
-		p := w.start(mortal(), func(ctx context.Context, p *process, m lease.Message[payload]) error {
-			if m.Payload.N == 2 {
-				entered <- struct{}{}
-				<-wake.opened // deaf to its context, as a frozen process is
-				return errHandler
-			}
-			return nil
-		})
+		p := w.start(mortal(), on(2, func(ctx context.Context, p *process, m lease.Message[payload]) error {
+			entered <- struct{}{}
+			<-wake.opened // deaf to its context, as a frozen process is
+			return errHandler
+		}))
 		arrive(t, entered)
 		p.link.cut()
 		w.start(mortal(), fine)
-		w.handled(5)
-		w.drained()
+		w.finished(5)
 		p.link.mend()
 		wake.open() // its verdict on #2 comes far too late
-		eventually(t, "it is a member again", func() bool { return len(w.owners()) == 2 })
+		kit.Eventually(t, "it is a member again", func() bool { return len(w.owners()) == 2 })
 		w.publish(event("x", "k", 6), event("y", "k", 1))
-		w.handled(7)
-		w.drained()
-		equal(t, "dead letters", len(w.dead()), 0)
-		for _, c := range w.successes() {
-			equal(t, "attempt", c.attempt, 1)
-		}
+		w.finished(7)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
+		firstAttempts(t, w.successes())
 		inOrder(t, w.successes(), byTopic)
-	}},
+	})},
 	{"Heartbeats_alone_fail", func(t testing.TB, f Factory) {
 		w := busyWorld(t, f, 4)
 		p := w.start(mortal(), slowly)
 		w.start(mortal(), slowly)
 		w.owning(2, 2)
 		p.link.refuse("Heartbeat", true)
-		eventually(t, "it loses its leases", func() bool { return len(observations[operate.ObservedLoss](p)) >= 2 })
+		kit.Eventually(t, "it loses its leases", func() bool { return len(observations[operate.ObservedLoss](p)) >= 2 })
 		p.link.refuse("Heartbeat", false)
 		w.owning(2, 2)
 		w.apart()
 		inOrder(t, w.successes(), byTopic)
 	}},
-	{"Lost_replies_lose_nothing", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	{"Lost_replies_lose_nothing", inWorld(func(t testing.TB, w *world) {
 		for i := range 4 {
 			w.publish(events(fmt.Sprint("t", i), 25, "a", "b")...)
 		}
@@ -181,7 +153,7 @@ var faultScenarios = []check{
 			}
 			return nil
 		}
-		ops := []string{"OpenSession", "Register", "Survey", "Acquire", "OpenFeed", "Next", "Fetch", "FetchParked", "Commit", "Heartbeat", "Release", "Close"}
+		ops := []string{"OpenSession", "Register", "Survey", "Acquire", "OpenFeed", "Feed.Next", "Fetch", "FetchParked", "Commit", "Heartbeat", "Release", "Close"}
 		var ps []*process
 		for range 2 {
 			p := w.start(mortal(), h, lease.WithBatch(5))
@@ -190,26 +162,24 @@ var faultScenarios = []check{
 			}
 			ps = append(ps, p)
 		}
-		w.handled(4 * 24)
-		w.drained()
-		eventually(t, "heartbeats were lost", func() bool { return ps[0].link.left("Heartbeat")+ps[1].link.left("Heartbeat") == 0 })
+		w.finished(4 * 24)
+		kit.Eventually(t, "heartbeats were lost", func() bool { return ps[0].link.left("Heartbeat")+ps[1].link.left("Heartbeat") == 0 })
 		for _, op := range []string{"Acquire", "Commit"} {
 			if ps[0].link.left(op)+ps[1].link.left(op) == 4 {
 				t.Fatalf("no reply of %s was lost: the scenario tests nothing", op)
 			}
 		}
-		equal(t, "dead letters", len(w.dead()), 4)
+		kit.Equal(t, "dead letters", len(w.dead()), 4)
 		for _, d := range w.dead() {
-			equal(t, "reason", d.Reason, "13")
+			kit.Equal(t, "reason", d.Reason, "13")
 		}
 		inOrder(t, w.successes(), byKey)
 		w.apart()
 		for _, p := range ps {
 			p.stop()
 		}
-	}},
-	{"Failed_acquires_and_releases_strand_nothing", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	})},
+	{"Failed_acquires_and_releases_strand_nothing", inWorld(func(t testing.TB, w *world) {
 		for i := range 4 {
 			w.publish(events(fmt.Sprint("t", i), 5)...)
 		}
@@ -218,7 +188,7 @@ var faultScenarios = []check{
 		p.link.refuse("Release", true)
 		q := w.start(mortal(), fine)
 		q.link.refuse("Acquire", true)
-		eventually(t, "q is a member", func() bool { return len(w.owners()) == 2 })
+		kit.Eventually(t, "q is a member", func() bool { return len(w.owners()) == 2 })
 		time.Sleep(100 * time.Millisecond) // both try in vain
 		p.link.refuse("Release", false)
 		q.link.refuse("Acquire", false)
@@ -227,10 +197,9 @@ var faultScenarios = []check{
 			w.publish(event(fmt.Sprint("t", i), "k", 6))
 		}
 		w.handled(24)
-		equal(t, "handled twice", twice(w), 0)
-	}},
-	{"Stopping_over_a_broken_link_ends_soon_and_loses_nothing", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+		kit.Equal(t, "handled twice", twice(w), 0)
+	})},
+	{"Stopping_over_a_broken_link_ends_soon_and_loses_nothing", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 5)...)
 		s := mortal()
 		s.Drain = long // it ends with the belief in its leases, not with this
@@ -241,9 +210,8 @@ var faultScenarios = []check{
 		w.publish(event("x", "k", 6))
 		w.start(mortal(), fine)
 		w.handled(6)
-	}},
-	{"A_handler_that_ignores_its_context_keeps_only_its_own_process_from_the_resource", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	})},
+	{"A_handler_that_ignores_its_context_keeps_only_its_own_process_from_the_resource", inWorld(func(t testing.TB, w *world) {
 		w.publish(append(events("x", 3), events("y", 3)...)...)
 		entered, wake := make(chan struct{}, 9), w.gate()
 		p := w.start(mortal(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
@@ -255,7 +223,7 @@ var faultScenarios = []check{
 		})
 		arrive(t, entered)
 		p.link.cut()
-		eventually(t, "it lost its leases", func() bool { return len(observations[operate.ObservedLoss](p)) == 2 })
+		kit.Eventually(t, "it lost its leases", func() bool { return len(observations[operate.ObservedLoss](p)) == 2 })
 		w.start(mortal(), fine)
 		w.handled(6)
 		p.link.mend()
@@ -266,24 +234,20 @@ var faultScenarios = []check{
 				t.Fatal("the process handles the resource on which an old handler of its own still runs")
 			}
 		}
-	}},
+	})},
 }
 
 var killScenarios = []check{
-	{"A_message_that_kills_its_process_becomes_a_dead_letter_and_its_neighbours_survive", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	{"A_message_that_kills_its_process_becomes_a_dead_letter_and_its_neighbours_survive", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 20, "a", "b")...)
 		var crashes atomic.Int32
-		killer := func(ctx context.Context, p *process, m lease.Message[payload]) error {
-			if m.Payload.N == 7 {
-				crashes.Add(1)
-				p.crash()
-				return p.hang(ctx)
-			}
-			return nil
-		}
+		killer := on(7, func(ctx context.Context, p *process, m lease.Message[payload]) error {
+			crashes.Add(1)
+			p.crash()
+			return p.hang(ctx)
+		})
 		p := w.start(mortal(), killer)
-		for deadline := time.Now().Add(3 * patience(t)); ; time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(3 * kit.Patience(t)); ; time.Sleep(5 * time.Millisecond) {
 			if p.crashed() {
 				p = w.start(mortal(), killer)
 			}
@@ -300,14 +264,14 @@ var killScenarios = []check{
 		w.handled(19)
 		d := w.dead()
 		bad := w.of(7)
-		equal(t, "its dead letter", d[0].MessageID, bad[len(bad)-1].id)
+		kit.Equal(t, "its dead letter", d[0].MessageID, bad[len(bad)-1].id)
 		seen := numbers(w.successes())
 		slices.Sort(seen)
-		equal(t, "neighbours", len(slices.Compact(seen)), 19)
-		for _, l := range must[[]operate.LeaseStatus](t)(w.operator().Leases(t.Context(), "c", 9)) {
+		kit.Equal(t, "neighbours", len(slices.Compact(seen)), 19)
+		for _, l := range kit.Must[[]operate.LeaseStatus](t)(w.operator().Leases(t.Context(), "c", 9)) {
 			if l.Suspicion > int(crashes.Load()) {
 				t.Fatalf("suspicion %d after %d crashes", l.Suspicion, crashes.Load())
 			}
 		}
-	}},
+	})},
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 )
 
 // RunHistory runs the part of the suite that needs Factory.SetBack, for backends that have it
@@ -24,7 +25,7 @@ func RunHistory(t *testing.T, f Factory) {
 func (w *world) sinceSetBack(calls, topics, first, last int) {
 	w.t.Helper()
 	since := func() []call { return w.successes()[calls:] }
-	eventually(w.t, fmt.Sprintf("messages %d to %d of %d topics are handled", first, last, topics), func() bool {
+	kit.Eventually(w.t, fmt.Sprintf("messages %d to %d of %d topics are handled", first, last, topics), func() bool {
 		seen := map[string]bool{}
 		for _, c := range since() {
 			if c.n >= first && c.n <= last {
@@ -40,9 +41,7 @@ func (w *world) sinceSetBack(calls, topics, first, last int) {
 var historyScenarios = func() (all []check) {
 	for _, per := range []backend.Per{backend.PerTopic, backend.PerGroup, backend.PerPartition, backend.PerStream} {
 		all = append(all, check{"What_is_published_after_the_storage_was_set_back_is_handled_by_" + per.String(), func(t testing.TB, f Factory) {
-			if f.SetBack == nil {
-				t.Skip("this backend is not set back here")
-			}
+			needs(t, f.SetBack != nil, "this backend is not set back here")
 			w := newWorld(t, f)
 			s := spec()
 			s.Per = per
@@ -57,8 +56,7 @@ var historyScenarios = func() (all []check) {
 			each(1, 10)
 			w.start(s, fine)
 			w.start(s, fine)
-			w.handled(topics * 10)
-			w.drained()
+			w.finished(topics * 10)
 			restore := f.SetBack(t, w.be)
 			each(11, 40) // which the storage will not know of
 			w.handled(topics * 40)
@@ -74,7 +72,7 @@ var historyScenarios = func() (all []check) {
 					t.Fatalf("message %d of %s was handled before the storage was copied, and again", c.n, c.topic)
 				}
 			}
-			equal(t, "dead letters", len(w.dead()), 0)
+			kit.Equal(t, "dead letters", len(w.dead()), 0)
 			inOrder(t, w.history(func(c call) bool { return c.err == nil && c.n > 40 }), byTopic)
 		}})
 	}

@@ -9,21 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
-
-// StartOnce is there whatever the backend has, like Retire.
-func (l *link) StartOnce(ctx context.Context, session, consumer string, ref backend.Ref, key, message string) (backend.OnceState, error) {
-	return over(ctx, l, "StartOnce", func() (backend.OnceState, error) {
-		return l.be.Capabilities().Ledger.StartOnce(ctx, session, consumer, ref, key, message)
-	})
-}
-
-func (t *linkTx) Once(ctx context.Context, consumer, key string) (bool, error) {
-	return over(ctx, t.l, "TxOnce", func() (bool, error) { return t.tx.Once(ctx, consumer, key) })
-}
 
 // itemOf is the item of a message of the suite: its number.
 func itemOf(p *payload) string { return fmt.Sprint(p.N) }
@@ -57,18 +46,16 @@ func upTo(n int) []int {
 	return out
 }
 
-func onceWorld(t testing.TB, f Factory) *world {
-	t.Helper()
-	w := newWorld(t, f)
-	if w.be.Capabilities().Ledger == nil {
-		t.Skip("the backend keeps no ledger")
-	}
-	return w
+// inOnceWorld makes a scenario for backends with a ledger.
+func inOnceWorld(run func(t testing.TB, w *world)) func(testing.TB, Factory) {
+	return inWorld(func(t testing.TB, w *world) {
+		needs(t, w.be.Capabilities().Ledger != nil, "the backend keeps no ledger")
+		run(t, w)
+	})
 }
 
 var onceScenarios = []check{
-	{"Once_Items_named_by_several_messages_are_executed_once", func(t testing.TB, f Factory) {
-		w := onceWorld(t, f)
+	{"Once_Items_named_by_several_messages_are_executed_once", inOnceWorld(func(t testing.TB, w *world) {
 		for _, topic := range []string{"x", "y", "z"} {
 			w.publish(events(topic, 12, "a", "b")...)
 			w.publish(events(topic, 12, "b", "c")...)
@@ -101,15 +88,14 @@ var onceScenarios = []check{
 		w.startWith(s, onceEach(lease.OnUnknownPark, h))
 		w.drained()
 		equalSlices(t, "executed", w.executed(), upTo(12))
-		equal(t, "dead letters", len(w.dead()), 0)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
 		for _, c := range w.history(func(call) bool { return true }) {
 			if c.n != 5 {
-				equal(t, "attempt", c.attempt, 1) // waiting is no failure
+				kit.Equal(t, "attempt", c.attempt, 1) // waiting is no failure
 			}
 		}
-	}},
-	{"Once_An_unknown_item_is_executed_again_with_its_idempotency_key", func(t testing.TB, f Factory) {
-		w := onceWorld(t, f)
+	})},
+	{"Once_An_unknown_item_is_executed_again_with_its_idempotency_key", inOnceWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 6)...)
 		var mu sync.Mutex
 		keys := map[int][]string{}
@@ -126,7 +112,7 @@ var onceScenarios = []check{
 			}
 			return nil
 		}))
-		eventually(t, "the crash", p.crashed)
+		kit.Eventually(t, "the crash", p.crashed)
 		w.startWith(patient(), onceEach(lease.OnUnknownRetry, func(_ context.Context, _ *process, m lease.Message[payload]) error {
 			note(m)
 			return nil
@@ -136,47 +122,37 @@ var onceScenarios = []check{
 		defer mu.Unlock()
 		equalSlices(t, "executions of #4", keys[4], []string{"c/4", "c/4"})
 		equalSlices(t, "executed", w.executed()[len(w.executed())-3:], []int{4, 5, 6})
-		equal(t, "dead letters", len(w.dead()), 0)
-	}},
-	{"Once_An_unknown_item_is_parked_until_it_is_replayed", func(t testing.TB, f Factory) {
-		w := onceWorld(t, f)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
+	})},
+	{"Once_An_unknown_item_is_parked_until_it_is_replayed", inOnceWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 6)...)
-		p := w.startWith(mortal(), onceEach(lease.OnUnknownPark, func(ctx context.Context, p *process, m lease.Message[payload]) error {
-			if m.Payload.N == 4 {
-				p.crash()
-				return p.hang(ctx)
-			}
-			return nil
-		}))
-		eventually(t, "the crash", p.crashed)
+		p := w.startWith(mortal(), onceEach(lease.OnUnknownPark, on(4, dies)))
+		kit.Eventually(t, "the crash", p.crashed)
 		var fours atomic.Int32
-		w.startWith(patient(), onceEach(lease.OnUnknownPark, func(_ context.Context, _ *process, m lease.Message[payload]) error {
-			if m.Payload.N == 4 {
-				fours.Add(1)
-			}
+		w.startWith(patient(), onceEach(lease.OnUnknownPark, on(4, func(_ context.Context, _ *process, m lease.Message[payload]) error {
+			fours.Add(1)
 			return nil
-		}))
-		eventually(t, "the dead letter of #4", func() bool {
+		})))
+		kit.Eventually(t, "the dead letter of #4", func() bool {
 			return slices.ContainsFunc(w.dead(), func(d operate.DeadLetterInfo) bool { return len(w.of(4)) > 0 && d.MessageID == w.of(4)[0].id })
 		})
 		w.drained()
 		// Of those executed before the crash some may not have been told; those too are asked about.
 		for _, n := range []int{5, 6} {
-			equal(t, "executions", len(w.of(n)), 1)
+			kit.Equal(t, "executions", len(w.of(n)), 1)
 		}
-		equal(t, "executions of #4 before the replay", fours.Load(), 0)
+		kit.Equal(t, "executions of #4 before the replay", fours.Load(), 0)
 		// A second message of the item does not execute it either.
 		dead := len(w.dead())
 		w.publish(event("x", "k", 4))
-		eventually(t, "a second dead letter of #4", func() bool { return len(w.dead()) == dead+1 })
-		equal(t, "executions of #4 before the replay", fours.Load(), 0)
-		equal(t, "replayed", must[int](t)(w.operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c"})), dead+1)
+		kit.Eventually(t, "a second dead letter of #4", func() bool { return len(w.dead()) == dead+1 })
+		kit.Equal(t, "executions of #4 before the replay", fours.Load(), 0)
+		kit.Equal(t, "replayed", kit.Must[int](t)(w.operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c"})), dead+1)
 		w.drained()
-		equal(t, "executions of #4", fours.Load(), 1)
-		equal(t, "dead letters", len(w.dead()), 0)
-	}},
-	{"Once_Lost_replies_and_cut_links_do_not_execute_twice", func(t testing.TB, f Factory) {
-		w := onceWorld(t, f)
+		kit.Equal(t, "executions of #4", fours.Load(), 1)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
+	})},
+	{"Once_Lost_replies_and_cut_links_do_not_execute_twice", inOnceWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 30, "a", "b", "c")...)
 		var calls [31]atomic.Int32
 		p := w.startWith(patient(), onceEach(lease.OnUnknownPark, func(_ context.Context, p *process, m lease.Message[payload]) error {
@@ -188,14 +164,13 @@ var onceScenarios = []check{
 		}))
 		p.link.loseReplies("StartOnce", 3)
 		w.drained()
-		equal(t, "dead letters", len(w.dead()), 0)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
 		for n := 1; n <= 30; n++ {
-			equal(t, fmt.Sprintf("executions of #%d", n), calls[n].Load(), 1)
+			kit.Equal(t, fmt.Sprintf("executions of #%d", n), calls[n].Load(), 1)
 		}
-		equal(t, "replies left", p.link.left("StartOnce"), 0)
-	}},
-	{"Once_An_item_without_a_key_becomes_a_dead_letter", func(t testing.TB, f Factory) {
-		w := onceWorld(t, f)
+		kit.Equal(t, "replies left", p.link.left("StartOnce"), 0)
+	})},
+	{"Once_An_item_without_a_key_becomes_a_dead_letter", inOnceWorld(func(t testing.TB, w *world) {
 		w.publish(event("x", "", 1), event("x", "other", 2), event("x", "good", 3))
 		w.startWith(spec(), func(p *process) []lease.Handler {
 			return []lease.Handler{lease.Once(lease.One("order", p.wrap(fine)), func(e *payload) string {
@@ -205,16 +180,13 @@ var onceScenarios = []check{
 				return e.Key
 			}, lease.OnUnknownRetry)}
 		})
-		eventually(t, "the dead letters", func() bool { return len(w.dead()) == 2 })
+		kit.Eventually(t, "the dead letters", func() bool { return len(w.dead()) == 2 })
 		w.handled(1)
-		equal(t, "reason", w.dead()[0].Reason, "the key is empty")
+		kit.Equal(t, "reason", w.dead()[0].Reason, "the key is empty")
 		equalSlices(t, "executed", w.executed(), []int{3})
-	}},
-	{"Once_Effects_of_an_item_happen_exactly_once_in_transactions", func(t testing.TB, f Factory) {
-		w := effectsWorld(t, f)
-		if w.be.Capabilities().Ledger == nil {
-			t.Skip("the backend keeps no ledger")
-		}
+	})},
+	{"Once_Effects_of_an_item_happen_exactly_once_in_transactions", inEffectsWorld(func(t testing.TB, w *world) {
+		needs(t, w.be.Capabilities().Ledger != nil, "the backend keeps no ledger")
 		for _, topic := range []string{"x", "y", "z"} {
 			w.publish(events(topic, 20, "a", "b")...)
 			w.publish(events(topic, 20, "b", "c")...)
@@ -224,7 +196,7 @@ var onceScenarios = []check{
 				if p.crashed() {
 					return p.hang(ctx)
 				}
-				if err := f.Effect(ctx, w.be, tx, itemOf(&m.Payload)); err != nil {
+				if err := w.f.Effect(ctx, w.be, tx, itemOf(&m.Payload)); err != nil {
 					return err
 				}
 				if m.Payload.N == 7 && m.Attempt == 1 {
@@ -243,27 +215,19 @@ var onceScenarios = []check{
 			w.startWith(s, handlers, lease.WithBatch(5))
 		}
 		w.drained()
-		got := map[string]int{}
-		for _, e := range w.f.Effects(t, w.be) {
-			got[e]++
-		}
-		equal(t, "items", len(got), 20)
-		for item, n := range got {
-			equal(t, "effects of item "+item, n, 1)
-		}
-		equal(t, "dead letters", len(w.dead()), 0)
-	}},
+		allOnce(t, "effects of items", counts(w.f.Effects(t, w.be)), 20)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
+	})},
 }
 
 var traceScenarios = []check{
-	{"Publish_Trace_context_goes_from_publisher_to_handler", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	{"Publish_Trace_context_goes_from_publisher_to_handler", inWorld(func(t testing.TB, w *world) {
 		const parent, state = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "rojo=00f067aa0ba902b7"
 		ctx := lease.ContextWithTrace(t.Context(), parent, state)
 		typ := lease.EventType[payload]{Kind: "order"}
-		ok(t, lease.Publish(ctx, w.be, "x", typ, []payload{{N: 1}}))
-		ok(t, lease.Publish(t.Context(), w.be, "x", typ, []payload{{N: 2}}))
-		ok(t, lease.Publish(ctx, lease.With(w.be, lease.After(time.Millisecond), lease.Headers(map[string]string{"tenant": "7"})), "x", typ, []payload{{N: 3}}))
+		kit.OK(t, lease.Publish(ctx, w.be, "x", typ, []payload{{N: 1}}))
+		kit.OK(t, lease.Publish(t.Context(), w.be, "x", typ, []payload{{N: 2}}))
+		kit.OK(t, lease.Publish(ctx, lease.With(w.be, lease.After(time.Millisecond), lease.Headers(map[string]string{"tenant": "7"})), "x", typ, []payload{{N: 3}}))
 		var mu sync.Mutex
 		seen := map[int]string{}
 		w.start(spec(), func(ctx context.Context, _ *process, m lease.Message[payload]) error {
@@ -276,8 +240,8 @@ var traceScenarios = []check{
 		w.handled(3)
 		mu.Lock()
 		defer mu.Unlock()
-		equal(t, "trace of #1", seen[1], parent+" "+state+" ")
-		equal(t, "trace of #2", seen[2], "  ")
-		equal(t, "trace of #3", seen[3], parent+" "+state+" 7")
-	}},
+		kit.Equal(t, "trace of #1", seen[1], parent+" "+state+" ")
+		kit.Equal(t, "trace of #2", seen[2], "  ")
+		kit.Equal(t, "trace of #3", seen[3], parent+" "+state+" 7")
+	})},
 }

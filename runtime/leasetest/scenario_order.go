@@ -10,28 +10,24 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
 var orderScenarios = []check{
-	{"Messages_of_a_topic_are_handled_once_and_in_order", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	{"Messages_of_a_topic_are_handled_once_and_in_order", inWorld(func(t testing.TB, w *world) {
 		for _, topic := range []string{"a", "b", "c"} {
 			w.publish(events(topic, 60, "x", "y")...)
 		}
 		w.start(spec(), fine, lease.WithBatch(7))
 		w.handled(180)
 		w.publish(event("d", "x", 1)) // a topic that is new while it runs
-		w.handled(181)
-		w.drained()
+		w.finished(181)
 		inOrder(t, w.successes(), byTopic)
-		equal(t, "calls", len(w.successes()), 181)
-		for _, c := range w.successes() {
-			equal(t, "attempt", c.attempt, 1)
-		}
-	}},
-	{"A_group_has_one_order_over_all_its_topics", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+		kit.Equal(t, "calls", len(w.successes()), 181)
+		firstAttempts(t, w.successes())
+	})},
+	{"A_group_has_one_order_over_all_its_topics", inWorld(func(t testing.TB, w *world) {
 		for n := 1; n <= 60; n++ {
 			w.publish(event(fmt.Sprint("t", n%7), fmt.Sprint(n%3), n), event("noise", "", n))
 		}
@@ -40,19 +36,17 @@ var orderScenarios = []check{
 		for range 2 {
 			w.start(s, fine, lease.WithBatch(9))
 		}
-		w.handled(60)
-		w.drained()
+		w.finished(60)
 		inOrder(t, w.successes(), func(call) string { return "the group" })
-		equal(t, "calls", len(w.successes()), 60)
-	}},
-	{"Concurrent_publishers_while_it_is_consumed", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+		kit.Equal(t, "calls", len(w.successes()), 60)
+	})},
+	{"Concurrent_publishers_while_it_is_consumed", inWorld(func(t testing.TB, w *world) {
 		s := spec()
 		s.Workers = 4
 		w.start(s, fine)
 		var wg sync.WaitGroup
 		for p := range 16 {
-			be := f.Again(t, w.be)
+			be := w.f.Again(t, w.be)
 			wg.Go(func() {
 				for n := 1; n <= 20; n++ {
 					if err := be.Publish(t.Context(), []backend.Event{event(fmt.Sprint("t", n%3), fmt.Sprint(p), n)}); err != nil {
@@ -62,13 +56,11 @@ var orderScenarios = []check{
 			})
 		}
 		wg.Wait()
-		w.handled(320)
-		w.drained()
+		w.finished(320)
 		inOrder(t, w.successes(), byKey)
-		equal(t, "calls", len(w.successes()), 320)
-	}},
-	{"Workers_never_handle_two_messages_of_a_key_at_once", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+		kit.Equal(t, "calls", len(w.successes()), 320)
+	})},
+	{"Workers_never_handle_two_messages_of_a_key_at_once", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 200, "a", "b", "c", "d", "e")...)
 		var mu sync.Mutex
 		active, most, overlap := map[string]int{}, 0, false
@@ -91,14 +83,13 @@ var orderScenarios = []check{
 		w.handled(200)
 		mu.Lock()
 		defer mu.Unlock()
-		equal(t, "a key was handled twice at once", overlap, false)
+		kit.Equal(t, "a key was handled twice at once", overlap, false)
 		if most < 2 || most > 4 {
 			t.Fatalf("%d keys were handled at once, want 2 to 4", most)
 		}
 		inOrder(t, w.successes(), byKey)
-	}},
-	{"A_batch_holds_messages_of_one_kind_in_order", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	})},
+	{"A_batch_holds_messages_of_one_kind_in_order", inWorld(func(t testing.TB, w *world) {
 		for n := 1; n <= 50; n++ {
 			e := event("x", "k", n)
 			e.Kind = []string{"one", "one", "two", "one", "two"}[n%5]
@@ -122,17 +113,16 @@ var orderScenarios = []check{
 			})
 		}
 		w.startWith(spec(), func(*process) []lease.Handler { return []lease.Handler{take("one"), take("two")} }, lease.WithBatch(10))
-		eventually(t, "all are handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(got) >= 50 })
+		kit.Eventually(t, "all are handled", func() bool { mu.Lock(); defer mu.Unlock(); return len(got) >= 50 })
 		mu.Lock()
 		defer mu.Unlock()
-		equal(t, "messages", len(got), 50)
-		equal(t, "in order", slices.IsSorted(got), true)
+		kit.Equal(t, "messages", len(got), 50)
+		kit.Equal(t, "in order", slices.IsSorted(got), true)
 		if largest < 2 || largest > 10 {
 			t.Fatalf("the largest batch had %d messages, want 2 to 10", largest)
 		}
-	}},
-	{"A_stopping_process_finishes_its_call_and_starts_no_other", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	})},
+	{"A_stopping_process_finishes_its_call_and_starts_no_other", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 10)...)
 		entered, leave := make(chan struct{}), w.gate()
 		var late atomic.Int32
@@ -151,43 +141,37 @@ var orderScenarios = []check{
 		p.stopIt()
 		q := w.start(spec(), fine)
 		time.Sleep(200 * time.Millisecond) // enough for q to take the lease, were it free
-		equal(t, "calls of the next owner while the handler runs", len(w.history(func(c call) bool { return c.proc == q.name })), 0)
+		kit.Equal(t, "calls of the next owner while the handler runs", len(w.history(func(c call) bool { return c.proc == q.name })), 0)
 		leave.open()
 		p.stop()
 		w.handled(10)
-		equal(t, "calls after the stop", int(late.Load()), 0)
+		kit.Equal(t, "calls after the stop", int(late.Load()), 0)
 		inOrder(t, w.successes(), byTopic)
-		equal(t, "calls", len(w.history(func(call) bool { return true })), 10)
+		kit.Equal(t, "calls", len(w.history(func(call) bool { return true })), 10)
 		w.apart()
-	}},
-	{"A_group_takes_a_consumer_once", func(t testing.TB, f Factory) {
-		be := f.New(t)
+	})},
+	{"A_group_takes_a_consumer_once", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		s := spec()
 		s.Handlers = []lease.Handler{lease.One("order", func(context.Context, lease.Message[payload]) error { return nil })}
-		a := must[*lease.Consumer](t)(lease.NewConsumer(be, s))
-		b := must[*lease.Consumer](t)(lease.NewConsumer(be, s))
+		a := kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, s))
+		b := kit.Must[*lease.Consumer](t)(lease.NewConsumer(be, s))
 		g := lease.NewGroup()
-		ok(t, g.Add(a))
+		kit.OK(t, g.Add(a))
 		if g.Add(b) == nil {
 			t.Fatal("the group took two consumers of one name")
 		}
-	}},
-	{"Two_subscribers_in_one_process_take_turns", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	})},
+	{"Two_subscribers_in_one_process_take_turns", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 100)...)
-		slow := func(context.Context, *process, lease.Message[payload]) error {
-			time.Sleep(time.Millisecond)
-			return nil
-		}
 		s := spec()
 		s.Per = backend.PerGroup
-		a := w.start(s, slow, lease.WithBatch(5))
-		w.start(s, slow, lease.WithBatch(5))
+		a := w.start(s, slowly, lease.WithBatch(5))
+		w.start(s, slowly, lease.WithBatch(5))
 		w.handled(30)
 		a.stop()
 		w.handled(100)
 		w.apart()
 		inOrder(t, w.successes(), byTopic)
-		equal(t, "calls", len(w.successes()), 100)
-	}},
+		kit.Equal(t, "calls", len(w.successes()), 100)
+	})},
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -61,42 +62,41 @@ var ownershipScenarios = []check{
 		given := func() int {
 			return len(observations[operate.ObservedRelease](a)) + len(observations[operate.ObservedRelease](b))
 		}
-		eventually(t, "the processes know what moved", func() bool { return taken(a) >= 12 && taken(b) >= 6 && taken(c) >= 4 && given() >= 10 })
-		equal(t, "moved to b", taken(b), 6)
-		equal(t, "moved to c", taken(c), 4)
-		equal(t, "taken by a", taken(a), 12)
-		equal(t, "given by a and b", given(), 10)
-		equal(t, "lost", len(observations[operate.ObservedLoss](a))+len(observations[operate.ObservedLoss](b)), 0)
+		kit.Eventually(t, "the processes know what moved", func() bool { return taken(a) >= 12 && taken(b) >= 6 && taken(c) >= 4 && given() >= 10 })
+		kit.Equal(t, "moved to b", taken(b), 6)
+		kit.Equal(t, "moved to c", taken(c), 4)
+		kit.Equal(t, "taken by a", taken(a), 12)
+		kit.Equal(t, "given by a and b", given(), 10)
+		kit.Equal(t, "lost", len(observations[operate.ObservedLoss](a))+len(observations[operate.ObservedLoss](b)), 0)
 		c.stop()
 		w.owning(6, 6)
 		b.stop()
 		w.owning(12)
 		w.apart()
 		inOrder(t, w.successes(), byTopic)
-		equal(t, "failed", len(w.history(func(c call) bool { return c.err != nil })), 0)
-		equal(t, "handled twice", twice(w), 0)
+		kit.Equal(t, "failed", len(w.history(func(c call) bool { return c.err != nil })), 0)
+		kit.Equal(t, "handled twice", twice(w), 0)
 	}},
-	{"A_graceful_stop_hands_over_in_100_ms_uncounted", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	{"A_graceful_stop_hands_over_in_100_ms_uncounted", inWorld(func(t testing.TB, w *world) {
 		s := spec()
 		s.Per = backend.PerGroup
 		s.TTL = long // a takeover would take that long
 		w.publish(events("x", 2000)...)
 		limit := 100*time.Millisecond + slack(t, w.be)
-		if f.Polls {
+		if w.f.Polls {
 			limit += 2 * time.Second
 		}
 		best := time.Hour
 		p := w.start(s, slowly, lease.WithBatch(20))
 		for n := 0; n < 3 || best > limit && n < tries(t); n++ {
 			next := w.start(s, slowly, lease.WithBatch(20))
-			eventually(t, "the standby is a member", func() bool { return len(w.owners()) == 2 })
+			kit.Eventually(t, "the standby is a member", func() bool { return len(w.owners()) == 2 })
 			before := len(w.successes())
-			eventually(t, "the owner is at work", func() bool { return len(w.successes()) > before })
+			kit.Eventually(t, "the owner is at work", func() bool { return len(w.successes()) > before })
 			stopped := time.Now()
 			p.stop()
 			mine := func(c call) bool { return c.proc == next.name }
-			eventually(t, "the standby is at work", func() bool { return len(w.history(mine)) > 0 })
+			kit.Eventually(t, "the standby is at work", func() bool { return len(w.history(mine)) > 0 })
 			last := stopped
 			for _, c := range w.history(func(c call) bool { return c.proc == p.name }) {
 				last = c.ended
@@ -107,14 +107,11 @@ var ownershipScenarios = []check{
 		if best > limit {
 			t.Errorf("the best of %d handovers took %v, want at most %v", tries(t), best, limit)
 		}
-		for _, c := range w.history(func(call) bool { return true }) {
-			equal(t, "attempt", c.attempt, 1)
-		}
-		equal(t, "handled twice", twice(w), 0)
+		firstAttempts(t, w.history(func(call) bool { return true }))
+		kit.Equal(t, "handled twice", twice(w), 0)
 		inOrder(t, w.successes(), byTopic)
-	}},
-	{"Capacity_caps_a_process", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	})},
+	{"Capacity_caps_a_process", inWorld(func(t testing.TB, w *world) {
 		for i := range 6 {
 			w.publish(events(fmt.Sprint("t", i), 1)...)
 		}
@@ -124,42 +121,39 @@ var ownershipScenarios = []check{
 		w.owning(2, 3)
 		a.stop() // its place becomes free, but the other has no room
 		w.owning(3)
-	}},
-	{"A_lease_that_its_owner_does_not_know_of_is_given_back", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	})},
+	{"A_lease_that_its_owner_does_not_know_of_is_given_back", inWorld(func(t testing.TB, w *world) {
 		w.publish(event("x", "k", 1), event("y", "k", 2))
 		a := w.start(spec(), fine, lease.WithCapacity(1))
 		w.owning(1)
 		w.handled(1)
-		eventually(t, "the session is told", func() bool { return len(observations[operate.ObservedSession](a)) > 0 })
+		kit.Eventually(t, "the session is told", func() bool { return len(observations[operate.ObservedSession](a)) > 0 })
 		// As after a failover that lost a release, or when an old request arrives late.
-		req := backend.AcquireRequest{Session: observations[operate.ObservedSession](a)[0].Session, Consumer: perTopic(), Max: 1, Attempt: newID()}
-		equal(t, "granted behind its back", len(must[[]backend.Grant](t)(w.be.Acquire(t.Context(), req))), 1)
+		req := backend.AcquireRequest{Session: observations[operate.ObservedSession](a)[0].Session, Consumer: perTopic(), Max: 1, Attempt: kit.ID()}
+		kit.Equal(t, "granted behind its back", len(kit.Must[[]backend.Grant](t)(w.be.Acquire(t.Context(), req))), 1)
 		w.start(spec(), fine)
 		w.owning(1, 1)
 		w.handled(2)
-		equal(t, "lost", len(observations[operate.ObservedLoss](a)), 0)
-		equal(t, "handled twice", twice(w), 0)
-	}},
-	{"A_stopped_consumer_leaves_nothing_behind", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+		kit.Equal(t, "lost", len(observations[operate.ObservedLoss](a)), 0)
+		kit.Equal(t, "handled twice", twice(w), 0)
+	})},
+	{"A_stopped_consumer_leaves_nothing_behind", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 5)...)
 		p := w.start(spec(), fine)
 		w.handled(5)
 		p.stop()
-		equal(t, "members", len(w.owners()), 0)
-		for _, l := range must[[]operate.LeaseStatus](t)(w.operator().Leases(t.Context(), "c", 9)) {
-			equal(t, "owner of "+l.Resource, l.Session, "")
-			equal(t, "suspicion of "+l.Resource, l.Suspicion, 0)
-			equal(t, "lag of "+l.Resource, l.Lag, 0)
+		kit.Equal(t, "members", len(w.owners()), 0)
+		for _, l := range kit.Must[[]operate.LeaseStatus](t)(w.operator().Leases(t.Context(), "c", 9)) {
+			kit.Equal(t, "owner of "+l.Resource, l.Session, "")
+			kit.Equal(t, "suspicion of "+l.Resource, l.Suspicion, 0)
+			kit.Equal(t, "lag of "+l.Resource, l.Lag, 0)
 		}
 		w.publish(event("x", "k", 6))
 		w.start(spec(), fine)
 		w.handled(6)
-		equal(t, "handled twice", twice(w), 0)
-	}},
-	{"A_cluster_consumer_runs_on_one_process_and_moves", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+		kit.Equal(t, "handled twice", twice(w), 0)
+	})},
+	{"A_cluster_consumer_runs_on_one_process_and_moves", inWorld(func(t testing.TB, w *world) {
 		s := lease.Spec{Name: "c", Per: backend.PerCluster, TTL: short}
 		var running, most atomic.Int32
 		var mu sync.Mutex
@@ -191,13 +185,13 @@ var ownershipScenarios = []check{
 			p := w.startWith(s, run)
 			procs[p.name] = p
 		}
-		eventually(t, "one runs", func() bool { return last() != "" })
+		kit.Eventually(t, "one runs", func() bool { return last() != "" })
 		for range 2 {
 			was := last()
 			procs[was].stop()
-			eventually(t, "another runs", func() bool { return last() != was })
+			kit.Eventually(t, "another runs", func() bool { return last() != was })
 		}
-		equal(t, "most at once", int(most.Load()), 1)
+		kit.Equal(t, "most at once", int(most.Load()), 1)
 		mu.Lock()
 		defer mu.Unlock()
 		for i := range epochs[1:] {
@@ -205,49 +199,43 @@ var ownershipScenarios = []check{
 				t.Fatalf("epochs %v do not rise", epochs)
 			}
 		}
-	}},
-	{"An_observer_sees_what_happened", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	})},
+	{"An_observer_sees_what_happened", inWorld(func(t testing.TB, w *world) {
 		es := events("x", 10, "a", "b")
 		es[2].Kind = "mystery"
 		w.publish(es...)
 		s := spec()
 		s.UnknownWait = -1
 		p := w.start(s, failing(5, 99))
-		w.handled(8)
-		w.drained()
+		w.finished(8)
 		p.stop()
 		var handled, parked, dead, skipped int
 		for _, c := range observations[operate.ObservedCommit](p) {
 			handled, parked, dead, skipped = handled+c.Handled, parked+c.Parked, dead+c.Dead, skipped+c.Skipped
 		}
-		equal(t, "handled", handled, 8)
-		equal(t, "dead", dead, 2)
-		equal(t, "skipped", skipped, 0)
+		kit.Equal(t, "handled", handled, 8)
+		kit.Equal(t, "dead", dead, 2)
+		kit.Equal(t, "skipped", skipped, 0)
 		if parked < 2 {
 			t.Fatalf("parked %d times, want one for each retry", parked)
 		}
-		equal(t, "dead letters", len(observations[operate.ObservedDeadLetter](p)), 2)
-		equal(t, "handler calls", len(observations[operate.ObservedHandle](p)), len(w.history(func(call) bool { return true })))
+		kit.Equal(t, "dead letters", len(observations[operate.ObservedDeadLetter](p)), 2)
+		kit.Equal(t, "handler calls", len(observations[operate.ObservedHandle](p)), len(w.history(func(call) bool { return true })))
 		acquired, released := observations[operate.ObservedAcquire](p), observations[operate.ObservedRelease](p)
-		equal(t, "acquired", len(acquired), 1)
-		equal(t, "released", len(released), 1)
-		equal(t, "epoch", acquired[0].Epoch, released[0].Epoch)
-		equal(t, "lost", len(observations[operate.ObservedLoss](p)), 0)
+		kit.Equal(t, "acquired", len(acquired), 1)
+		kit.Equal(t, "released", len(released), 1)
+		kit.Equal(t, "epoch", acquired[0].Epoch, released[0].Epoch)
+		kit.Equal(t, "lost", len(observations[operate.ObservedLoss](p)), 0)
 		sessions := observations[operate.ObservedSession](p)
-		equal(t, "session events", len(sessions), 2)
-		equal(t, "opened first", sessions[0].Open && !sessions[1].Open, true)
-	}},
+		kit.Equal(t, "session events", len(sessions), 2)
+		kit.Equal(t, "opened first", sessions[0].Open && !sessions[1].Open, true)
+	})},
 }
 
 // twice counts the messages that were handled more than once.
 func twice(w *world) int {
-	seen := map[string]int{}
-	for _, c := range w.successes() {
-		seen[c.id]++
-	}
 	n := 0
-	for _, times := range seen {
+	for _, times := range counts(each(w.successes(), func(c call) string { return c.id })) {
 		if times > 1 {
 			n++
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -62,12 +63,11 @@ func shares(n, members int) []int {
 }
 
 var partitionScenarios = []check{
-	{"Partitions_rebalance_from_1_to_4_to_8_to_3_processes", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	{"Partitions_rebalance_from_1_to_4_to_8_to_3_processes", inWorld(func(t testing.TB, w *world) {
 		stop := w.keysPublished()
 		all := []*process{w.start(partitioned(), fine)}
 		live := slices.Clone(all)
-		eventually(t, "one has all slots", func() bool {
+		kit.Eventually(t, "one has all slots", func() bool {
 			s := w.status()
 			return s.Resources > 0 && s.Unowned == 0
 		})
@@ -79,7 +79,7 @@ var partitionScenarios = []check{
 			return n
 		}
 		had, least := slots, 0
-		eventually(t, "it knows", func() bool { return acquired() == had })
+		kit.Eventually(t, "it knows", func() bool { return acquired() == had })
 		// Who joins one by one gets a share, and gives some of it to the next. Who joins at once
 		// does not, however long the processes take to start: none looks until all are there.
 		to := func(members int) {
@@ -90,7 +90,7 @@ var partitionScenarios = []check{
 				p := w.start(partitioned(), fine)
 				all, live = append(all, p), append(live, p)
 			}
-			eventually(t, "all are members", func() bool { return len(w.owners()) == len(live) })
+			kit.Eventually(t, "all are members", func() bool { return len(w.owners()) == len(live) })
 			for _, p := range live {
 				p.link.refuse("Survey", false)
 			}
@@ -110,35 +110,32 @@ var partitionScenarios = []check{
 		to(4)
 		to(8)
 		to(3)
-		eventually(t, "the processes know what moved", func() bool { return acquired()-had >= least })
+		kit.Eventually(t, "the processes know what moved", func() bool { return acquired()-had >= least })
 		if moved := acquired() - had; moved*10 > least*11 {
 			t.Errorf("%d leases moved, the least is %d", moved, least)
 		}
 		n := stop()
 		w.handled(n)
-		equal(t, "handled", len(w.successes()), n) // nothing twice
+		kit.Equal(t, "handled", len(w.successes()), n) // nothing twice
 		inOrder(t, w.successes(), byKey)
 		w.apart()
 		for _, p := range all {
-			equal(t, "lost", len(observations[operate.ObservedLoss](p)), 0)
+			kit.Equal(t, "lost", len(observations[operate.ObservedLoss](p)), 0)
 		}
-	}},
-	{"Partition_keys_retry_and_wait_in_their_order", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	})},
+	{"Partition_keys_retry_and_wait_in_their_order", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 60, "a", "b", "c")...)
 		s := partitioned()
 		s.Retry.Max = 5
 		for range 2 {
 			w.start(s, failing(7, 3))
 		}
-		w.handled(60)
-		w.drained()
+		w.finished(60)
 		inOrder(t, w.successes(), byKey)
-		equal(t, "calls of the failing one", len(w.of(7)), 4)
-		equal(t, "handled twice", twice(w), 0)
-	}},
-	{"Partitions_of_a_crashed_process_are_taken_over", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+		kit.Equal(t, "calls of the failing one", len(w.of(7)), 4)
+		kit.Equal(t, "handled twice", twice(w), 0)
+	})},
+	{"Partitions_of_a_crashed_process_are_taken_over", inWorld(func(t testing.TB, w *world) {
 		s := partitioned()
 		s.TTL = short
 		stop := w.keysPublished()
@@ -156,5 +153,5 @@ var partitionScenarios = []check{
 		if len(w.history(func(c call) bool { return c.proc == b.name })) == 0 {
 			t.Fatal("the other handled nothing")
 		}
-	}},
+	})},
 }

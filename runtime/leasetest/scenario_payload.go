@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -36,8 +37,7 @@ var badPayloads = []struct {
 }
 
 var payloadScenarios = []check{
-	{"Bad_payloads_become_dead_letters_and_their_neighbours_are_handled", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	{"Bad_payloads_become_dead_letters_and_their_neighbours_are_handled", inWorld(func(t testing.TB, w *world) {
 		good := 0
 		for i, b := range badPayloads {
 			w.publish(event("x", "k", 100+i), backend.Event{Topic: "x", Key: "k", Kind: "order", Payload: b.payload, Headers: b.headers})
@@ -47,14 +47,11 @@ var payloadScenarios = []check{
 			}
 		}
 		w.start(spec(), fine)
-		w.handled(good)
-		w.drained()
+		w.finished(good)
 		d := w.dead()
-		equal(t, "handled", len(w.successes()), good)
-		equal(t, "handled and dead letters", good+len(d), 2*len(badPayloads))
-		for _, c := range w.successes() {
-			equal(t, "attempt", c.attempt, 1)
-		}
+		kit.Equal(t, "handled", len(w.successes()), good)
+		kit.Equal(t, "handled and dead letters", good+len(d), 2*len(badPayloads))
+		firstAttempts(t, w.successes())
 		i := 0
 		for _, b := range badPayloads {
 			if b.decodes {
@@ -65,9 +62,8 @@ var payloadScenarios = []check{
 			}
 			i++
 		}
-	}},
-	{"Bad_payloads_in_a_batch_leave_the_rest_of_it", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	})},
+	{"Bad_payloads_in_a_batch_leave_the_rest_of_it", inWorld(func(t testing.TB, w *world) {
 		es := events("x", 12)
 		es[3].Payload, es[8].Payload = []byte(`{"n":"x"}`), []byte(`{`)
 		w.publish(es...)
@@ -86,21 +82,16 @@ var payloadScenarios = []check{
 			got = append(got, <-seen)
 		}
 		equalSlices(t, "handled", got, []int{1, 2, 3, 5, 6, 7, 8, 10, 11, 12})
-		equal(t, "handled more", len(seen), 0)
-		equal(t, "dead letters", len(w.dead()), 2)
-	}},
-	{"Oversize_payloads_become_dead_letters_unread", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+		kit.Equal(t, "handled more", len(seen), 0)
+		kit.Equal(t, "dead letters", len(w.dead()), 2)
+	})},
+	{"Oversize_payloads_become_dead_letters_unread", inWorld(func(t testing.TB, w *world) {
 		w.publish(event("x", "k", 1), backend.Event{Topic: "x", Key: "k", Kind: "order", Payload: bytes.Repeat([]byte("a"), 101)}, event("x", "k", 3))
 		w.start(spec(), fine, lease.WithMaxPayload(100))
-		w.handled(2)
-		w.drained()
-		d := w.dead()
-		equal(t, "dead letters", len(d), 1)
-		if !strings.Contains(d[0].Reason, "101") || !strings.Contains(d[0].Reason, "100") {
-			t.Fatalf("the reason %q does not name size and limit", d[0].Reason)
-		}
-	}},
+		w.finished(2)
+		d := w.deadLetters(1)
+		says(t, d[0], "101", "100") // size and limit
+	})},
 	{"Unknown_kinds_become_dead_letters_or_are_skipped", func(t testing.TB, f Factory) {
 		for _, unknown := range []lease.Unknown{lease.UnknownDeadLetter, lease.UnknownSkip} {
 			w := newWorld(t, f)
@@ -110,17 +101,14 @@ var payloadScenarios = []check{
 			s := spec()
 			s.Unknown, s.UnknownWait = unknown, -1
 			w.start(s, fine)
-			w.handled(2)
-			w.drained()
+			w.finished(2)
 			d := w.dead()
 			if unknown == lease.UnknownSkip {
-				equal(t, "dead letters", len(d), 0)
+				kit.Equal(t, "dead letters", len(d), 0)
 				continue
 			}
-			equal(t, "dead letters", len(d), 1)
-			if !strings.Contains(d[0].Reason, "mystery") {
-				t.Fatalf("the reason %q does not name the kind", d[0].Reason)
-			}
+			kit.Equal(t, "dead letters", len(d), 1)
+			says(t, d[0], "mystery")
 		}
 	}},
 }

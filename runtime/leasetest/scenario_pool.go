@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // crowded is a consumer with more handlers in transactions at work than a pool has connections:
 // in each of 20 topics one key fails twice, another for good, and others wait behind them.
-func crowded(t testing.TB, f Factory, order lease.Order) {
-	w := effectsWorld(t, f)
+func crowded(t testing.TB, w *world, order lease.Order) {
 	const topics, each = 20, 8
 	var names []string
 	for i := range topics {
@@ -30,38 +30,27 @@ func crowded(t testing.TB, f Factory, order lease.Order) {
 		time.Sleep(time.Millisecond) // so that all are at work at once
 		return nil
 	}), lease.WithBatch(5), lease.WithConcurrency(16))
-	w.handled(topics * (each - 1))
-	w.drained()
-	equal(t, "dead letters", len(w.dead()), topics)
-	seen := map[string]int{}
-	for _, e := range f.Effects(t, w.be) {
-		seen[e]++
-	}
-	equal(t, "effects", len(seen), topics*(each-1))
-	for e, n := range seen {
-		equal(t, "effects of "+e, n, 1)
-	}
+	w.finished(topics * (each - 1))
+	kit.Equal(t, "dead letters", len(w.dead()), topics)
+	allOnce(t, "effects", counts(w.f.Effects(t, w.be)), topics*(each-1))
 	if order == lease.OrderBlock {
 		inOrder(t, w.successes(), byTopic)
 	}
-	equal(t, "leases lost", len(observations[operate.ObservedLoss](p)), 0)
+	kit.Equal(t, "leases lost", len(observations[operate.ObservedLoss](p)), 0)
 }
 
 var poolScenarios = []check{
-	{"Pool_Failing_keys_in_transactions_leave_connections_for_the_rest_order=key", func(t testing.TB, f Factory) {
-		crowded(t, f, lease.OrderKey)
-	}},
-	{"Pool_Failing_keys_in_transactions_leave_connections_for_the_rest_order=block", func(t testing.TB, f Factory) {
-		crowded(t, f, lease.OrderBlock)
-	}},
-	{"Pool_Failing_keys_in_transactions_leave_connections_for_the_rest_order=none", func(t testing.TB, f Factory) {
-		crowded(t, f, lease.OrderNone)
-	}},
-	{"Pool_Once_in_transactions_with_many_at_work", func(t testing.TB, f Factory) {
-		w := effectsWorld(t, f)
-		if w.be.Capabilities().Ledger == nil {
-			t.Skip("the backend keeps no ledger")
-		}
+	{"Pool_Failing_keys_in_transactions_leave_connections_for_the_rest_order=key", inEffectsWorld(func(t testing.TB, w *world) {
+		crowded(t, w, lease.OrderKey)
+	})},
+	{"Pool_Failing_keys_in_transactions_leave_connections_for_the_rest_order=block", inEffectsWorld(func(t testing.TB, w *world) {
+		crowded(t, w, lease.OrderBlock)
+	})},
+	{"Pool_Failing_keys_in_transactions_leave_connections_for_the_rest_order=none", inEffectsWorld(func(t testing.TB, w *world) {
+		crowded(t, w, lease.OrderNone)
+	})},
+	{"Pool_Once_in_transactions_with_many_at_work", inEffectsWorld(func(t testing.TB, w *world) {
+		needs(t, w.be.Capabilities().Ledger != nil, "the backend keeps no ledger")
 		const topics, items = 24, 8
 		for i := range topics {
 			w.publish(events(fmt.Sprintf("t%02d", i), items, "a", "b")...)
@@ -70,7 +59,7 @@ var poolScenarios = []check{
 		s.Retry.Max = 20
 		w.startWith(s, func(*process) []lease.Handler {
 			return []lease.Handler{lease.Once(lease.OneTx("order", func(ctx context.Context, tx any, m lease.Message[payload]) error {
-				if err := f.Effect(ctx, w.be, tx, itemOf(&m.Payload)); err != nil {
+				if err := w.f.Effect(ctx, w.be, tx, itemOf(&m.Payload)); err != nil {
 					return err
 				}
 				if m.Payload.N == 3 && m.Attempt == 1 {
@@ -80,7 +69,7 @@ var poolScenarios = []check{
 			}), itemOf, lease.OnUnknownRetry)}
 		}, lease.WithBatch(1), lease.WithConcurrency(16))
 		w.drained()
-		equal(t, "effects", len(f.Effects(t, w.be)), items) // all topics have the same items
-		equal(t, "dead letters", len(w.dead()), 0)
-	}},
+		kit.Equal(t, "effects", len(w.f.Effects(t, w.be)), items) // all topics have the same items
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
+	})},
 }

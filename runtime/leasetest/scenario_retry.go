@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -36,14 +36,13 @@ func retried(t testing.TB, f Factory, order lease.Order) *world {
 	s.Retry.Order = order
 	s.Retry.Min, s.Retry.Cap = 50*time.Millisecond, 50*time.Millisecond
 	w.start(s, failing(4, 2))
-	w.handled(30)
-	w.drained()
+	w.finished(30)
 	cs := w.of(4)
-	equal(t, "attempts of the failing message", len(cs), 3)
+	kit.Equal(t, "attempts of the failing message", len(cs), 3)
 	for i, c := range cs {
-		equal(t, "attempt", c.attempt, i+1)
+		kit.Equal(t, "attempt", c.attempt, i+1)
 	}
-	equal(t, "calls", len(w.history(func(call) bool { return true })), 32)
+	kit.Equal(t, "calls", len(w.history(func(call) bool { return true })), 32)
 	return w
 }
 
@@ -65,7 +64,7 @@ var retryScenarios = []check{
 	{"Retry_then_succeed_order=key_lets_other_keys_flow", func(t testing.TB, f Factory) {
 		w := retried(t, f, lease.OrderKey)
 		inOrder(t, w.successes(), byKey)
-		equal(t, "other keys handled before it", w.before4(func(c call) bool { return c.key != "a" }), 20)
+		kit.Equal(t, "other keys handled before it", w.before4(func(c call) bool { return c.key != "a" }), 20)
 	}},
 	{"Retry_then_succeed_order=block_holds_the_resource", func(t testing.TB, f Factory) {
 		w := retried(t, f, lease.OrderBlock)
@@ -73,10 +72,9 @@ var retryScenarios = []check{
 	}},
 	{"Retry_then_succeed_order=none_holds_only_the_message", func(t testing.TB, f Factory) {
 		w := retried(t, f, lease.OrderNone)
-		equal(t, "all others handled before it", w.before4(func(call) bool { return true }), 29)
+		kit.Equal(t, "all others handled before it", w.before4(func(call) bool { return true }), 29)
 	}},
-	{"Backoff_and_attempts_survive_a_restart", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	{"Backoff_and_attempts_survive_a_restart", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 3)...)
 		const wait = 1500 * time.Millisecond
 		h := func(_ context.Context, _ *process, m lease.Message[payload]) error {
@@ -86,18 +84,18 @@ var retryScenarios = []check{
 			return nil
 		}
 		p := w.start(spec(), h)
-		eventually(t, "it failed and is parked", func() bool { return w.status().ParkedKeys == 1 && w.status().LagTotal == 0 })
+		kit.Eventually(t, "it failed and is parked", func() bool { return w.status().ParkedKeys == 1 && w.status().LagTotal == 0 })
 		p.stop()
 		w.start(spec(), h)
 		w.handled(3)
 		cs := w.of(1)
-		equal(t, "calls", len(cs), 2)
-		equal(t, "attempt", cs[1].attempt, 2)
+		kit.Equal(t, "calls", len(cs), 2)
+		kit.Equal(t, "attempt", cs[1].attempt, 2)
 		if waited := cs[1].began.Sub(cs[0].ended); waited < wait {
 			t.Fatalf("retried after %v, want %v", waited, wait)
 		}
 		inOrder(t, w.successes(), byKey)
-	}},
+	})},
 	{"Dead_letter_after_exactly_Max_attempts_and_on_with_the_next", func(t testing.TB, f Factory) {
 		for _, order := range []lease.Order{lease.OrderKey, lease.OrderBlock, lease.OrderNone} {
 			w := newWorld(t, f)
@@ -105,15 +103,11 @@ var retryScenarios = []check{
 			s := spec()
 			s.Retry.Order = order
 			w.start(s, failing(4, 99))
-			w.handled(9)
-			w.drained()
-			equal(t, "attempts", len(w.of(4)), 3)
-			d := w.dead()
-			equal(t, "dead letters", len(d), 1)
-			equal(t, "its attempts", d[0].Attempts, 3)
-			if !strings.Contains(d[0].Reason, errHandler.Error()) {
-				t.Fatalf("the reason is %q", d[0].Reason)
-			}
+			w.finished(9)
+			kit.Equal(t, "attempts", len(w.of(4)), 3)
+			d := w.deadLetters(1)
+			kit.Equal(t, "its attempts", d[0].Attempts, 3)
+			says(t, d[0], errHandler.Error())
 			if order != lease.OrderNone {
 				inOrder(t, w.successes(), byKey)
 			}
@@ -123,42 +117,27 @@ var retryScenarios = []check{
 		for name, fall := range map[string]func(){"boom": func() { panic("boom") }, "Goexit": func() { runtime.Goexit() }} {
 			w := newWorld(t, f)
 			w.publish(events("x", 10, "a", "b")...)
-			w.start(spec(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
-				if m.Payload.N == 4 {
-					fall()
-				}
+			w.start(spec(), on(4, func(_ context.Context, _ *process, m lease.Message[payload]) error {
+				fall()
 				return nil
-			})
-			w.handled(9)
-			w.drained()
-			equal(t, "attempts", len(w.of(4)), 3)
-			d := w.dead()
-			equal(t, "dead letters", len(d), 1)
-			if !strings.Contains(d[0].Reason, name) {
-				t.Fatalf("the reason is %q, want it to name %s", d[0].Reason, name)
-			}
+			}))
+			w.finished(9)
+			kit.Equal(t, "attempts", len(w.of(4)), 3)
+			d := w.deadLetters(1)
+			says(t, d[0], name)
 		}
 	}},
-	{"DeadLetter_gives_up_at_once", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+	{"DeadLetter_gives_up_at_once", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 3)...)
-		w.start(spec(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
-			if m.Payload.N == 2 {
-				return fmt.Errorf("wrapped: %w", lease.DeadLetter("no such customer"))
-			}
-			return nil
-		})
-		w.handled(2)
-		w.drained()
-		equal(t, "attempts", len(w.of(2)), 1)
-		d := w.dead()
-		equal(t, "dead letters", len(d), 1)
-		if !strings.Contains(d[0].Reason, "no such customer") {
-			t.Fatalf("the reason is %q", d[0].Reason)
-		}
-	}},
-	{"A_failing_batch_isolates_the_culprit", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+		w.start(spec(), on(2, func(_ context.Context, _ *process, m lease.Message[payload]) error {
+			return fmt.Errorf("wrapped: %w", lease.DeadLetter("no such customer"))
+		}))
+		w.finished(2)
+		kit.Equal(t, "attempts", len(w.of(2)), 1)
+		d := w.deadLetters(1)
+		says(t, d[0], "no such customer")
+	})},
+	{"A_failing_batch_isolates_the_culprit", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 20, "a", "b")...)
 		var mu sync.Mutex
 		done, culprit := map[int]int{}, 0
@@ -181,54 +160,45 @@ var retryScenarios = []check{
 			})}
 		}, lease.WithBatch(10))
 		w.drained()
-		d := w.dead()
-		equal(t, "dead letters", len(d), 1)
-		equal(t, "its attempts", d[0].Attempts, 3)
+		d := w.deadLetters(1)
+		kit.Equal(t, "its attempts", d[0].Attempts, 3)
 		mu.Lock()
 		defer mu.Unlock()
-		equal(t, "calls of the culprit alone", culprit, 3)
-		equal(t, "handled", len(done), 19)
-		for n, times := range done {
-			equal(t, fmt.Sprintf("times that #%d was handled", n), times, 1)
-		}
-	}},
-	{"Restarts_and_handovers_consume_no_attempts", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+		kit.Equal(t, "calls of the culprit alone", culprit, 3)
+		allOnce(t, "handled", done, 19)
+	})},
+	{"Restarts_and_handovers_consume_no_attempts", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 3)...)
 		s := spec()
 		s.Drain = time.Millisecond
-		var stubborn atomic.Bool
-		stubborn.Store(true)
-		entered := make(chan struct{})
-		h := func(ctx context.Context, p *process, m lease.Message[payload]) error {
-			if m.Payload.N == 2 && stubborn.Load() {
-				entered <- struct{}{}
-				<-ctx.Done()
-				return ctx.Err()
+		var tame atomic.Bool
+		entered := make(chan struct{}, 9)
+		h := on(2, func(ctx context.Context, p *process, m lease.Message[payload]) error {
+			if tame.Load() {
+				return nil
 			}
-			return nil
-		}
+			return stays(entered)(ctx, p, m)
+		})
 		for range 5 { // more than Retry.Max
 			p := w.start(s, h)
 			arrive(t, entered)
 			p.stop()
 		}
 		for _, c := range w.of(2) {
-			equal(t, "attempt", c.attempt, 1)
+			kit.Equal(t, "attempt", c.attempt, 1)
 			if !errors.Is(c.cancelledCause, lease.ErrHandover) {
 				t.Fatalf("the cause of the cancellation is %v, want ErrHandover", c.cancelledCause)
 			}
 		}
-		stubborn.Store(false)
+		tame.Store(true)
 		w.start(s, h)
 		w.handled(3)
 		cs := w.of(2)
-		equal(t, "calls", len(cs), 6)
-		equal(t, "attempt at last", cs[5].attempt, 1)
-		equal(t, "dead letters", len(w.dead()), 0)
-	}},
-	{"Replay_brings_a_dead_letter_back_to_a_running_consumer", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+		kit.Equal(t, "calls", len(cs), 6)
+		kit.Equal(t, "attempt at last", cs[5].attempt, 1)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
+	})},
+	{"Replay_brings_a_dead_letter_back_to_a_running_consumer", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 5)...)
 		var mended atomic.Bool
 		w.start(spec(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
@@ -237,22 +207,18 @@ var retryScenarios = []check{
 			}
 			return nil
 		})
-		eventually(t, "two dead letters", func() bool { return len(w.dead()) == 2 })
+		kit.Eventually(t, "two dead letters", func() bool { return len(w.dead()) == 2 })
 		mended.Store(true)
 		replayed := time.Now()
-		equal(t, "replayed", must[int](t)(w.operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c"})), 2)
-		w.handled(5)
-		w.drained()
+		kit.Equal(t, "replayed", kit.Must[int](t)(w.operator().Replay(t.Context(), operate.DeadLetterFilter{Consumer: "c"})), 2)
+		w.finished(5)
 		if took, limit := time.Since(replayed), 4*time.Second+slack(t, w.be); took > limit {
 			t.Errorf("it took %v, more than %v: the consumer was not told", took, limit)
 		}
-		equal(t, "dead letters", len(w.dead()), 0)
-		for _, c := range w.successes() {
-			equal(t, "attempt", c.attempt, 1)
-		}
-	}},
-	{"A_handler_that_runs_too_long_is_reported_once_and_cancelled_if_so_configured", func(t testing.TB, f Factory) {
-		w := newWorld(t, f)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
+		firstAttempts(t, w.successes())
+	})},
+	{"A_handler_that_runs_too_long_is_reported_once_and_cancelled_if_so_configured", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 3)...)
 		p := w.start(spec(), func(ctx context.Context, _ *process, m lease.Message[payload]) error {
 			if m.Payload.N == 2 && m.Attempt == 1 {
@@ -263,11 +229,11 @@ var retryScenarios = []check{
 		}, lease.WithStuckAfter(50*time.Millisecond, true))
 		w.handled(3)
 		cs := w.of(2)
-		equal(t, "calls", len(cs), 2)
-		equal(t, "attempt", cs[1].attempt, 2)
-		eventually(t, "a report", func() bool { return len(observations[operate.ObservedStuck](p)) > 0 })
+		kit.Equal(t, "calls", len(cs), 2)
+		kit.Equal(t, "attempt", cs[1].attempt, 2)
+		kit.Eventually(t, "a report", func() bool { return len(observations[operate.ObservedStuck](p)) > 0 })
 		stuck := observations[operate.ObservedStuck](p)
-		equal(t, "reports", len(stuck), 1)
-		equal(t, "its message", stuck[0].ID, cs[0].id)
-	}},
+		kit.Equal(t, "reports", len(stuck), 1)
+		kit.Equal(t, "its message", stuck[0].ID, cs[0].id)
+	})},
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -22,17 +23,15 @@ type rolling struct {
 // rollingOwns says how many resources the older version owns before the newer one comes.
 func rollingOwns(per backend.Per, t testing.TB, w *world) int {
 	switch per {
-	case backend.PerGroup:
+	case backend.PerGroup, backend.PerTopic: // a.x
 		return 1
-	case backend.PerTopic:
-		return 1 // a.x
 	case backend.PerStream:
 		return len(rollingKeys)
 	}
 	t.Helper()
 	slots := 0
-	eventually(t, "the slots are registered", func() bool {
-		slots = must[[]backend.Survey](t)(w.be.Survey(t.Context(), []string{"c"}))[0].Resources
+	kit.Eventually(t, "the slots are registered", func() bool {
+		slots = kit.Must[[]backend.Survey](t)(w.be.Survey(t.Context(), []string{"c"}))[0].Resources
 		return slots > 0
 	})
 	return slots
@@ -42,7 +41,7 @@ func rollingOwns(per backend.Per, t testing.TB, w *world) int {
 func startRolling(t testing.TB, f Factory, per backend.Per, older, newer func(s *lease.Spec), kinds []string) *rolling {
 	t.Helper()
 	w := newWorld(t, f)
-	needs(t, w.be, per)
+	needsPer(t, w.be, per)
 	s := spec()
 	s.Per, s.Idle = per, long // streams stay where they are
 	s.Topics = []string{"a.*"}
@@ -65,8 +64,8 @@ func startRolling(t testing.TB, f Factory, per backend.Per, older, newer func(s 
 		}
 		return hs
 	})
-	eventually(t, "the newer version is registered", func() bool { return r.fresh.link.answered("Register") > 0 })
-	eventually(t, "it is a member", func() bool { return len(w.owners()) == 2 })
+	kit.Eventually(t, "the newer version is registered", func() bool { return r.fresh.link.answered("Register") > 0 })
+	kit.Eventually(t, "it is a member", func() bool { return len(w.owners()) == 2 })
 	return r
 }
 
@@ -88,17 +87,15 @@ func (r *rolling) replaced(order func(call) string) {
 	r.old.stop()
 	r.handled(len(rollingKeys) + 80)
 	r.drained()
-	equal(r.t, "dead letters", len(r.dead()), 0)
-	for _, c := range r.history(func(call) bool { return true }) {
-		equal(r.t, fmt.Sprintf("attempt of #%d", c.n), c.attempt, 1)
-	}
+	kit.Equal(r.t, "dead letters", len(r.dead()), 0)
+	firstAttempts(r.t, r.history(func(call) bool { return true }))
 	inOrder(r.t, r.successes(), order)
 }
 
 // passed waits until everything published was passed, whether it was handled or not.
 func (r *rolling) passed() {
 	r.t.Helper()
-	eventually(r.t, "everything was passed", func() bool { return r.status().LagTotal == 0 })
+	kit.Eventually(r.t, "everything was passed", func() bool { return r.status().LagTotal == 0 })
 }
 
 var rollingPers = []backend.Per{backend.PerGroup, backend.PerStream, backend.PerPartition, backend.PerTopic}
@@ -114,7 +111,7 @@ var rollingScenarios = func() (all []check) {
 			} else {
 				r.passed()
 				for _, c := range r.history(func(c call) bool { return c.topic == "b.x" }) {
-					equal(t, fmt.Sprintf("#%d was handled by", c.n), c.proc, r.fresh.name)
+					kit.Equal(t, fmt.Sprintf("#%d was handled by", c.n), c.proc, r.fresh.name)
 				}
 			}
 			r.replaced(order)
@@ -130,8 +127,8 @@ var rollingScenarios = func() (all []check) {
 			block := func(s *lease.Spec) { s.Retry.Order = lease.OrderBlock }
 			r := startRolling(t, f, backend.PerGroup, block, block, []string{"order", "refund"})
 			r.publish(interleaved(func(e *backend.Event) { e.Kind = "refund" })...)
-			eventually(t, "the first one waits", func() bool { return r.status().ParkedKeys == 1 })
-			equal(t, "messages handled", len(r.successes()), len(rollingKeys))
+			kit.Eventually(t, "the first one waits", func() bool { return r.status().ParkedKeys == 1 })
+			kit.Equal(t, "messages handled", len(r.successes()), len(rollingKeys))
 			r.replaced(byTopic)
 		}},
 		check{"Rolling_deploy_with_order=none_lets_the_others_pass", func(t testing.TB, f Factory) {
@@ -141,41 +138,39 @@ var rollingScenarios = func() (all []check) {
 			r.handled(len(rollingKeys) + 40)
 			r.replaced(func(c call) string { return fmt.Sprint(c.n) })
 		}},
-		check{"Unknown_kind_becomes_a_dead_letter_when_its_wait_is_over", func(t testing.TB, f Factory) {
-			w := newWorld(t, f)
+		check{"Unknown_kind_becomes_a_dead_letter_when_its_wait_is_over", inWorld(func(t testing.TB, w *world) {
 			es := events("x", 3)
 			es[1].Kind = "mystery"
 			w.publish(es...)
 			s := spec()
 			s.UnknownWait = time.Hour
 			p := w.start(s, fine)
-			eventually(t, "it is set aside", func() bool { return w.status().ParkedKeys == 1 && w.status().LagTotal == 0 })
-			equal(t, "dead letters while it waits", len(w.dead()), 0)
+			kit.Eventually(t, "it is set aside", func() bool { return w.status().ParkedKeys == 1 && w.status().LagTotal == 0 })
+			kit.Equal(t, "dead letters while it waits", len(w.dead()), 0)
 			p.stop()
 			set := time.Now() // at the latest
 			s.UnknownWait = 2 * time.Second
 			w.start(s, fine)
 			w.handled(2)
-			eventually(t, "it is a dead letter", func() bool { return len(w.dead()) == 1 })
+			kit.Eventually(t, "it is a dead letter", func() bool { return len(w.dead()) == 1 })
 			if waited := time.Since(set); waited > s.UnknownWait {
 				w.t.Logf("it waited %v from when it was set aside, at least", waited)
 			}
 			d := w.dead()[0]
-			equal(t, "attempts", d.Attempts, 0)
+			kit.Equal(t, "attempts", d.Attempts, 0)
 			inOrder(t, w.successes(), byKey)
-		}},
-		check{"Unknown_kind_is_told_of_once", func(t testing.TB, f Factory) {
-			w := newWorld(t, f)
+		})},
+		check{"Unknown_kind_is_told_of_once", inWorld(func(t testing.TB, w *world) {
 			es := events("x", 20, rollingKeys...)
 			for i := range es[:10] {
 				es[i].Kind = "mystery"
 			}
 			w.publish(es...)
 			p := w.start(spec(), fine)
-			eventually(t, "all are passed", func() bool { return w.status().LagTotal == 0 })
+			kit.Eventually(t, "all are passed", func() bool { return w.status().LagTotal == 0 })
 			told := observations[operate.ObservedUnknown](p)
-			equal(t, "times told", len(told), 1)
-			equal(t, "kind told", told[0].Kind, "mystery")
-		}},
+			kit.Equal(t, "times told", len(told), 1)
+			kit.Equal(t, "kind told", told[0].Kind, "mystery")
+		})},
 	)
 }()

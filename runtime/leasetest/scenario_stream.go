@@ -4,32 +4,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // streamed skips scenarios that need what a backend may lack, and runs the others with both
 // ways to hold streams, where there are two.
-func streamed(run func(t testing.TB, f Factory, s lease.Spec)) func(testing.TB, Factory) {
-	return func(t testing.TB, f Factory) {
-		be := f.New(t)
-		if be.Capabilities().Streams == nil {
-			t.Skip("the backend has no streams")
-		}
+func streamed(run func(t testing.TB, w *world, s lease.Spec)) func(testing.TB, Factory) {
+	return inWorld(func(t testing.TB, w *world) {
+		needs(t, w.be.Capabilities().Streams != nil, "the backend has no streams")
 		s := spec()
 		s.Per, s.Poll, s.Idle = backend.PerStream, 50*time.Millisecond, 200*time.Millisecond
-		run(t, f, s)
-		if be.Capabilities().Rows != nil {
+		run(t, w, s)
+		if w.be.Capabilities().Rows != nil {
 			s.Lock = backend.LockRow
-			run(t, f, s)
+			run(t, newWorld(t, w.f), s)
 		}
-	}
+	})
 }
 
 // jobs is an application that announces streams, and the runs of them.
@@ -111,11 +110,7 @@ func (j *jobs) finished() map[string]int {
 func (j *jobs) at() map[string]string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	out := map[string]string{}
-	for s, p := range j.running {
-		out[s] = p
-	}
-	return out
+	return maps.Clone(j.running)
 }
 
 func names(prefix string, n int) []string {
@@ -133,8 +128,7 @@ func until(ctx context.Context, _ *process, _ lease.Lease) error {
 }
 
 var streamScenarios = []check{
-	{"Streams_are_owned_while_they_have_messages_and_handled_in_order", streamed(func(t testing.TB, f Factory, s lease.Spec) {
-		w := newWorld(t, f)
+	{"Streams_are_owned_while_they_have_messages_and_handled_in_order", streamed(func(t testing.TB, w *world, s lease.Spec) {
 		for range 3 {
 			w.start(s, slowly)
 		}
@@ -145,25 +139,23 @@ var streamScenarios = []check{
 			}
 			w.publish(es...)
 			w.handled(120 * (round + 1))
-			eventually(t, "they are given up", func() bool { return w.status().Resources == 0 })
+			kit.Eventually(t, "they are given up", func() bool { return w.status().Resources == 0 })
 		}
 		w.apart()
 		inOrder(t, w.successes(), byKey)
-		equal(t, "handled twice", twice(w), 0)
+		kit.Equal(t, "handled twice", twice(w), 0)
 	})},
-	{"A_stream_is_kept_while_there_is_work", streamed(func(t testing.TB, f Factory, s lease.Spec) {
-		w := newWorld(t, f)
+	{"A_stream_is_kept_while_there_is_work", streamed(func(t testing.TB, w *world, s lease.Spec) {
 		s.Idle = 20 * time.Second
 		p := w.start(s, fine)
 		for n := range 20 {
 			w.publish(event("x", "a", n+1))
 			w.handled(n + 1)
 		}
-		eventually(t, "the lease is told", func() bool { return len(observations[operate.ObservedAcquire](p)) > 0 })
-		equal(t, "acquired", len(observations[operate.ObservedAcquire](p)), 1)
+		kit.Eventually(t, "the lease is told", func() bool { return len(observations[operate.ObservedAcquire](p)) > 0 })
+		kit.Equal(t, "acquired", len(observations[operate.ObservedAcquire](p)), 1)
 	})},
-	{"Capacity_caps_streams_and_giving_up_frees_it", streamed(func(t testing.TB, f Factory, s lease.Spec) {
-		w := newWorld(t, f)
+	{"Capacity_caps_streams_and_giving_up_frees_it", streamed(func(t testing.TB, w *world, s lease.Spec) {
 		s.Idle = time.Hour // others wait, so nobody stays idle
 		j := newJobs(t, names("s", 9)...)
 		s.Topics, s.Streams = nil, j.streams
@@ -180,33 +172,30 @@ var streamScenarios = []check{
 		w.owning(2)
 		w.startWith(s, j.handlers(work), lease.WithCapacity(3))
 		w.owning(2, 3)
-		eventually(t, "the other four are wanted", func() bool { st := w.status(); return st.Resources == 9 && st.Unowned == 4 })
-		eventually(t, "five run", func() bool { return len(j.at()) == 5 })
+		kit.Eventually(t, "the other four are wanted", func() bool { st := w.status(); return st.Resources == 9 && st.Unowned == 4 })
+		kit.Eventually(t, "five run", func() bool { return len(j.at()) == 5 })
 		g.open()
-		eventually(t, "all are done", func() bool { return len(j.finished()) == 9 })
-		eventually(t, "all are given up", func() bool { return w.status().Resources == 0 })
+		kit.Eventually(t, "all are done", func() bool { return len(j.finished()) == 9 })
+		kit.Eventually(t, "all are given up", func() bool { return w.status().Resources == 0 })
 	})},
-	{"Idle_streams_make_room_for_those_that_wait", streamed(func(t testing.TB, f Factory, s lease.Spec) {
-		w := newWorld(t, f)
+	{"Idle_streams_make_room_for_those_that_wait", streamed(func(t testing.TB, w *world, s lease.Spec) {
 		s.Idle = time.Hour
 		w.publish(events("x", 60, names("k", 12)...)...)
 		w.start(s, fine, lease.WithCapacity(3))
 		w.handled(60)
 		inOrder(t, w.successes(), byKey)
 	})},
-	{"A_stream_owned_elsewhere_does_not_run", streamed(func(t testing.TB, f Factory, s lease.Spec) {
-		w := newWorld(t, f)
+	{"A_stream_owned_elsewhere_does_not_run", streamed(func(t testing.TB, w *world, s lease.Spec) {
 		j := newJobs(t, "a")
 		s.Topics, s.Streams = nil, j.streams
 		w.startWith(s, j.handlers(until))
-		eventually(t, "it runs", func() bool { return len(j.at()) == 1 })
+		kit.Eventually(t, "it runs", func() bool { return len(j.at()) == 1 })
 		b := w.startWith(s, j.handlers(until))
-		eventually(t, "the other is a member", func() bool { return len(w.owners()) == 2 })
+		kit.Eventually(t, "the other is a member", func() bool { return len(w.owners()) == 2 })
 		time.Sleep(10 * s.Poll) // it announces the same
-		equal(t, "acquired by the other", len(observations[operate.ObservedAcquire](b)), 0)
+		kit.Equal(t, "acquired by the other", len(observations[operate.ObservedAcquire](b)), 0)
 	})},
-	{"Concurrent_announcements_share_one_acquire", streamed(func(t testing.TB, f Factory, s lease.Spec) {
-		w := newWorld(t, f)
+	{"Concurrent_announcements_share_one_acquire", streamed(func(t testing.TB, w *world, s lease.Spec) {
 		all := names("s", 20)
 		j := newJobs(t, append(slices.Clone(all), all...)...) // each twice
 		s.Topics, s.Streams = nil, j.streams
@@ -221,24 +210,23 @@ var streamScenarios = []check{
 				}
 			}))
 		}
-		eventually(t, "all run", func() bool { return len(j.at()) == 20 })
+		kit.Eventually(t, "all run", func() bool { return len(j.at()) == 20 })
 		time.Sleep(10 * s.Poll) // announced again and again
 		st := w.status()
-		equal(t, "wanted", st.Resources, 20)
-		equal(t, "unowned", st.Unowned, 0)
+		kit.Equal(t, "wanted", st.Resources, 20)
+		kit.Equal(t, "unowned", st.Unowned, 0)
 		g.open()
-		eventually(t, "all are done", func() bool { return len(j.finished()) == 20 })
+		kit.Eventually(t, "all are done", func() bool { return len(j.finished()) == 20 })
 	})},
-	{"A_stream_runs_again_when_it_is_announced_again", streamed(func(t testing.TB, f Factory, s lease.Spec) {
-		w := newWorld(t, f)
+	{"A_stream_runs_again_when_it_is_announced_again", streamed(func(t testing.TB, w *world, s lease.Spec) {
 		j := newJobs(t)
 		s.Topics, s.Streams = nil, j.streams
 		s.Poll = time.Second
 		w.startWith(s, j.handlers(func(context.Context, *process, lease.Lease) error { return nil }))
 		for n := 1; n <= 3; n++ {
 			j.announce("a")
-			eventually(t, "it ran", func() bool { return j.finished()["a"] >= n })
-			eventually(t, "it is given up", func() bool { return w.status().Resources == 0 })
+			kit.Eventually(t, "it ran", func() bool { return j.finished()["a"] >= n })
+			kit.Eventually(t, "it is given up", func() bool { return w.status().Resources == 0 })
 		}
 		j.mu.Lock()
 		defer j.mu.Unlock()
@@ -248,17 +236,16 @@ var streamScenarios = []check{
 			}
 		}
 	})},
-	{"Streams_of_a_crashed_process_run_elsewhere", streamed(func(t testing.TB, f Factory, s lease.Spec) {
-		w := newWorld(t, f)
+	{"Streams_of_a_crashed_process_run_elsewhere", streamed(func(t testing.TB, w *world, s lease.Spec) {
 		s.TTL = short
 		j := newJobs(t, names("s", 6)...)
 		s.Topics, s.Streams = nil, j.streams
 		a := w.startWith(s, j.handlers(until))
-		eventually(t, "they run", func() bool { return len(j.at()) == 6 })
+		kit.Eventually(t, "they run", func() bool { return len(j.at()) == 6 })
 		b := w.startWith(s, j.handlers(until))
-		eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
+		kit.Eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
 		a.crash()
-		eventually(t, "they run elsewhere", func() bool {
+		kit.Eventually(t, "they run elsewhere", func() bool {
 			at := j.at()
 			for _, by := range at {
 				if by != b.name {
@@ -275,33 +262,31 @@ var streamScenarios = []check{
 			}
 		}
 	})},
-	{"Streams_of_a_stopping_process_run_elsewhere_at_once", streamed(func(t testing.TB, f Factory, s lease.Spec) {
-		w := newWorld(t, f)
+	{"Streams_of_a_stopping_process_run_elsewhere_at_once", streamed(func(t testing.TB, w *world, s lease.Spec) {
 		s.TTL = long // a takeover would take that long
 		j := newJobs(t, names("s", 6)...)
 		s.Topics, s.Streams = nil, j.streams
 		a := w.startWith(s, j.handlers(until))
-		eventually(t, "they run", func() bool { return len(j.at()) == 6 })
+		kit.Eventually(t, "they run", func() bool { return len(j.at()) == 6 })
 		b := w.startWith(s, j.handlers(until))
-		eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
+		kit.Eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
 		a.stop()
-		eventually(t, "they run elsewhere", func() bool { return len(j.at()) == 6 })
-		equal(t, "lost", len(observations[operate.ObservedLoss](a)), 0)
-		eventually(t, "acquired by the other", func() bool { return len(observations[operate.ObservedAcquire](b)) >= 6 })
-		equal(t, "acquired by the other", len(observations[operate.ObservedAcquire](b)), 6)
+		kit.Eventually(t, "they run elsewhere", func() bool { return len(j.at()) == 6 })
+		kit.Equal(t, "lost", len(observations[operate.ObservedLoss](a)), 0)
+		kit.Eventually(t, "acquired by the other", func() bool { return len(observations[operate.ObservedAcquire](b)) >= 6 })
+		kit.Equal(t, "acquired by the other", len(observations[operate.ObservedAcquire](b)), 6)
 	})},
-	{"Streams_of_a_partitioned_process_end_before_others_run_them", streamed(func(t testing.TB, f Factory, s lease.Spec) {
-		w := newWorld(t, f)
+	{"Streams_of_a_partitioned_process_end_before_others_run_them", streamed(func(t testing.TB, w *world, s lease.Spec) {
 		s.TTL = short
 		j := newJobs(t, names("s", 4)...) // handlers complains of two at once
 		s.Topics, s.Streams = nil, j.streams
 		a := w.startWith(s, j.handlers(until))
-		eventually(t, "they run", func() bool { return len(j.at()) == 4 })
+		kit.Eventually(t, "they run", func() bool { return len(j.at()) == 4 })
 		b := w.startWith(s, j.handlers(until))
-		eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
+		kit.Eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
 		a.link.cut()
-		eventually(t, "they run elsewhere", func() bool { return len(observations[operate.ObservedAcquire](b)) == 4 && len(j.at()) == 4 })
-		eventually(t, "losses are told", func() bool { return len(observations[operate.ObservedLoss](a)) >= 4 })
+		kit.Eventually(t, "they run elsewhere", func() bool { return len(observations[operate.ObservedAcquire](b)) == 4 && len(j.at()) == 4 })
+		kit.Eventually(t, "losses are told", func() bool { return len(observations[operate.ObservedLoss](a)) >= 4 })
 		told := map[string]int{}
 		for _, o := range observations[operate.ObservedLoss](a) {
 			told[fmt.Sprint(o.Resource, o.Epoch)]++
@@ -310,12 +295,11 @@ var streamScenarios = []check{
 			t.Errorf("the loss of %d leases was told, want 4", len(told))
 		}
 		for l, n := range told {
-			equal(t, "times that the loss of "+l+" was told", n, 1)
+			kit.Equal(t, "times that the loss of "+l+" was told", n, 1)
 		}
 		a.link.mend()
 	})},
-	{"A_stream_survives_failures_of_its_messages", streamed(func(t testing.TB, f Factory, s lease.Spec) {
-		w := newWorld(t, f)
+	{"A_stream_survives_failures_of_its_messages", streamed(func(t testing.TB, w *world, s lease.Spec) {
 		w.publish(events("x", 40, "a", "b")...)
 		for range 2 {
 			w.start(s, func(ctx context.Context, p *process, m lease.Message[payload]) error {
@@ -325,11 +309,10 @@ var streamScenarios = []check{
 				return failing(5, 1)(ctx, p, m)
 			})
 		}
-		w.handled(39)
-		w.drained()
-		eventually(t, "they are given up", func() bool { return w.status().Resources == 0 })
-		equal(t, "dead letters", len(w.dead()), 1)
+		w.finished(39)
+		kit.Eventually(t, "they are given up", func() bool { return w.status().Resources == 0 })
+		kit.Equal(t, "dead letters", len(w.dead()), 1)
 		inOrder(t, w.successes(), byKey)
-		equal(t, "handled twice", twice(w), 0)
+		kit.Equal(t, "handled twice", twice(w), 0)
 	})},
 }

@@ -5,20 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
-// effectsWorld is a world whose handlers write an effect for each message.
-func effectsWorld(t testing.TB, f Factory) *world {
-	t.Helper()
-	w := newWorld(t, f)
-	if w.be.Capabilities().Tx == nil || f.Effect == nil {
-		t.Skip("the backend has no transactions")
-	}
-	return w
+// inEffectsWorld makes a scenario for backends with transactions.
+func inEffectsWorld(run func(t testing.TB, w *world)) func(testing.TB, Factory) {
+	return inWorld(func(t testing.TB, w *world) {
+		needs(t, w.be.Capabilities().Tx != nil && w.f.Effect != nil, "the backend has no transactions")
+		run(t, w)
+	})
 }
 
 // inTx makes handlers of the transaction form: they write the effect, and then do h.
@@ -45,10 +45,7 @@ func (w *world) effectsAre(topics []string, n int, missing ...int) {
 			w.t.Fatalf("the effect of %s was written twice", e)
 		}
 		seen[e] = true
-		i := len(e) - 1
-		for e[i] != '/' {
-			i--
-		}
+		i := strings.LastIndexByte(e, '/')
 		var num int
 		fmt.Sscan(e[i+1:], &num)
 		if num <= last[e[:i]] {
@@ -59,12 +56,11 @@ func (w *world) effectsAre(topics []string, n int, missing ...int) {
 			w.t.Fatalf("the effect of %s was written although it failed", e)
 		}
 	}
-	equal(w.t, "effects", len(seen), len(topics)*(n-len(missing)))
+	kit.Equal(w.t, "effects", len(seen), len(topics)*(n-len(missing)))
 }
 
 var txScenarios = []check{
-	{"Effects_of_the_transaction_form_happen_exactly_once", func(t testing.TB, f Factory) {
-		w := effectsWorld(t, f)
+	{"Effects_of_the_transaction_form_happen_exactly_once", inEffectsWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 40, "a", "b", "c")...)
 		w.startWith(spec(), w.inTx(func(_ context.Context, _ *process, m lease.Message[payload]) error {
 			switch {
@@ -78,16 +74,15 @@ var txScenarios = []check{
 			return nil
 		}), lease.WithBatch(15))
 		w.drained()
-		equal(t, "dead letters", len(w.dead()), 3)
+		kit.Equal(t, "dead letters", len(w.dead()), 3)
 		w.effectsAre([]string{"x"}, 40, 9, 12, 20)
-	}},
-	{"Effects_of_the_batch_transaction_form_happen_exactly_once", func(t testing.TB, f Factory) {
-		w := effectsWorld(t, f)
+	})},
+	{"Effects_of_the_batch_transaction_form_happen_exactly_once", inEffectsWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 40, "a", "b", "c")...)
 		w.startWith(spec(), func(*process) []lease.Handler {
 			return []lease.Handler{lease.BatchTx("order", func(ctx context.Context, tx any, ms []lease.Message[payload]) error {
 				for _, m := range ms {
-					if err := f.Effect(ctx, w.be, tx, fmt.Sprintf("%s/%s/%d", m.Topic, m.Key, m.Payload.N)); err != nil {
+					if err := w.f.Effect(ctx, w.be, tx, fmt.Sprintf("%s/%s/%d", m.Topic, m.Key, m.Payload.N)); err != nil {
 						return err
 					}
 					if m.Payload.N == 9 {
@@ -98,11 +93,10 @@ var txScenarios = []check{
 			})}
 		}, lease.WithBatch(15))
 		w.drained()
-		equal(t, "dead letters", len(w.dead()), 1)
+		kit.Equal(t, "dead letters", len(w.dead()), 1)
 		w.effectsAre([]string{"x"}, 40, 9)
-	}},
-	{"Effects_survive_crashes_zombies_and_lost_replies_exactly_once", func(t testing.TB, f Factory) {
-		w := effectsWorld(t, f)
+	})},
+	{"Effects_survive_crashes_zombies_and_lost_replies_exactly_once", inEffectsWorld(func(t testing.TB, w *world) {
 		topics := []string{"t0", "t1", "t2"}
 		for _, topic := range topics {
 			w.publish(events(topic, 40, "a", "b")...)
@@ -113,52 +107,41 @@ var txScenarios = []check{
 		})
 		// The zombie is cut off in the middle of a transaction and wakes when others are done.
 		entered, wake := make(chan struct{}, 9), w.gate()
-		zombie := w.startWith(mortal(), w.inTx(func(_ context.Context, p *process, m lease.Message[payload]) error {
-			if m.Payload.N == 10 {
-				p.link.cut()
-				entered <- struct{}{}
-				<-wake.opened
-			}
+		zombie := w.startWith(mortal(), w.inTx(on(10, func(_ context.Context, p *process, m lease.Message[payload]) error {
+			p.link.cut()
+			entered <- struct{}{}
+			<-wake.opened
 			return nil
-		}), lease.WithBatch(4))
+		})), lease.WithBatch(4))
 		arrive(t, entered)
 		p := w.startWith(mortal(), slow, lease.WithBatch(4))
-		for _, op := range []string{"TxCommit", "Begin", "Acquire", "Release"} {
+		for _, op := range []string{"Tx.Commit", "Begin", "Acquire", "Release"} {
 			p.link.loseReplies(op, 2)
 		}
 		p.atWork()
 		p.crash()
 		q := w.startWith(mortal(), slow, lease.WithBatch(4))
-		for _, op := range []string{"TxCommit", "Begin", "Acquire"} {
+		for _, op := range []string{"Tx.Commit", "Begin", "Acquire"} {
 			q.link.loseReplies(op, 2)
 		}
 		w.drained()
 		wake.open()
 		zombie.link.mend()
-		eventually(t, "the zombie is back", func() bool { return len(w.owners()) == 2 })
-		equal(t, "lost replies of TxCommit", q.link.left("TxCommit"), 0)
+		kit.Eventually(t, "the zombie is back", func() bool { return len(w.owners()) == 2 })
+		kit.Equal(t, "lost replies of Tx.Commit", q.link.left("Tx.Commit"), 0)
 		for _, topic := range topics {
 			w.publish(event(topic, "a", 41))
 		}
-		w.handled(3 * 41)
-		w.drained()
+		w.finished(3 * 41)
 		w.effectsAre(topics, 41)
-		equal(t, "dead letters", len(w.dead()), 0)
-	}},
-	{"A_transaction_of_a_handler_that_is_told_to_stop_is_rolled_back", func(t testing.TB, f Factory) {
-		w := effectsWorld(t, f)
+		kit.Equal(t, "dead letters", len(w.dead()), 0)
+	})},
+	{"A_transaction_of_a_handler_that_is_told_to_stop_is_rolled_back", inEffectsWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 2)...)
 		s := spec()
 		s.Drain = time.Millisecond
-		entered := make(chan struct{})
-		p := w.startWith(s, w.inTx(func(ctx context.Context, _ *process, m lease.Message[payload]) error {
-			if m.Payload.N == 2 {
-				close(entered)
-				<-ctx.Done()
-				return ctx.Err()
-			}
-			return nil
-		}))
+		entered := make(chan struct{}, 9)
+		p := w.startWith(s, w.inTx(on(2, stays(entered))))
 		arrive(t, entered)
 		p.stop()
 		if n := len(w.f.Effects(t, w.be)); n > 1 {
@@ -168,10 +151,10 @@ var txScenarios = []check{
 		w.drained()
 		w.effectsAre([]string{"x"}, 2)
 		for _, c := range w.of(2) {
-			equal(t, "attempt", c.attempt, 1)
+			kit.Equal(t, "attempt", c.attempt, 1)
 			if c.err != nil && !errors.Is(c.cancelledCause, lease.ErrHandover) {
 				t.Fatalf("cause %v", c.cancelledCause)
 			}
 		}
-	}},
+	})},
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -311,7 +312,7 @@ func (s *simulation) strike() {
 			s.clock.Add(int64(s.dice.upTo(2*time.Minute) - time.Minute))
 		}
 	case 5: // in vain: they fail again
-		must[int](s.t)(s.operator().Replay(s.t.Context(), operate.DeadLetterFilter{Consumer: "c", Reason: "*" + errHandler.Error() + "*"}))
+		kit.Must[int](s.t)(s.operator().Replay(s.t.Context(), operate.DeadLetterFilter{Consumer: "c", Reason: "*" + errHandler.Error() + "*"}))
 	default:
 		if len(s.running) < 5 {
 			s.launch()
@@ -354,10 +355,10 @@ func (s *simulation) judge() {
 		for id := range handled {
 			gone[id] = true
 		}
-		equal(s.t, "I4, I6: handled or dead", len(gone), total)
+		kit.Equal(s.t, "I4, I6: handled or dead", len(gone), total)
 		inOrder(s.t, s.successes(), byKey)
 		if s.calm {
-			equal(s.t, "I7: handled twice without a fault", twice(s.world), 0)
+			kit.Equal(s.t, "I7: handled twice without a fault", twice(s.world), 0)
 		}
 	}
 	if !s.steps { // a clock that jumps takes leases from believers; the fence stands
@@ -375,7 +376,7 @@ func (s *simulation) judge() {
 				s.t.Fatalf("message %s of %s is a dead letter after %d attempts: %s", d.MessageID, d.Topic, d.Attempts, d.Reason)
 			}
 		}
-		equal(s.t, "dead letters: #7 of each topic", buried, simTopics)
+		kit.Equal(s.t, "dead letters: #7 of each topic", buried, simTopics)
 		s.apart()
 	}
 	owner := map[string]string{}
@@ -416,7 +417,7 @@ func (s *simulation) judgeEffects(want int) {
 		}
 		last[key] = e.n
 	}
-	equal(s.t, "I4, I6: effects", len(s.effects), want)
+	kit.Equal(s.t, "I4, I6: effects", len(s.effects), want)
 }
 
 // historyOf tells the calls and the effects of a key in the order of time.

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -69,6 +71,11 @@ type payload struct {
 func newWorld(t testing.TB, f Factory) *world {
 	t.Helper()
 	return &world{t: t, f: f, be: f.New(t)}
+}
+
+// inWorld makes a scenario.
+func inWorld(run func(t testing.TB, w *world)) func(testing.TB, Factory) {
+	return func(t testing.TB, f Factory) { run(t, newWorld(t, f)) }
 }
 
 func (w *world) publish(es ...backend.Event) {
@@ -182,22 +189,27 @@ func (p *process) end() {
 	for _, g := range gates {
 		g.open()
 	}
+	if !p.stopped() {
+		p.w.t.Errorf("%s did not stop within %v", p.name, kit.Patience(p.w.t))
+	}
+}
+
+// stopped stops it, and reports whether it has ended in time.
+func (p *process) stopped() bool {
 	p.stopIt()
 	select {
 	case <-p.done:
-	case <-time.After(patience(p.w.t)):
-		p.w.t.Errorf("%s did not stop within %v", p.name, patience(p.w.t))
+		return true
+	case <-time.After(kit.Patience(p.w.t)):
+		return false
 	}
 }
 
 // stop stops it as SIGTERM does, and waits until it has ended.
 func (p *process) stop() {
 	p.w.t.Helper()
-	p.stopIt()
-	select {
-	case <-p.done:
-	case <-time.After(patience(p.w.t)):
-		p.w.t.Fatalf("%s did not stop within %v", p.name, patience(p.w.t))
+	if !p.stopped() {
+		p.w.t.Fatalf("%s did not stop within %v", p.name, kit.Patience(p.w.t))
 	}
 }
 
@@ -258,6 +270,31 @@ func (p *process) wrap(h handler) func(context.Context, lease.Message[payload]) 
 // fine handles everything.
 func fine(context.Context, *process, lease.Message[payload]) error { return nil }
 
+// on does h with message n, and handles all others.
+func on(n int, h handler) handler {
+	return func(ctx context.Context, p *process, m lease.Message[payload]) error {
+		if m.Payload.N == n {
+			return h(ctx, p, m)
+		}
+		return nil
+	}
+}
+
+// dies ends its process.
+func dies(ctx context.Context, p *process, _ lease.Message[payload]) error {
+	p.crash()
+	return p.hang(ctx)
+}
+
+// stays says that it was entered, and returns when its context ends.
+func stays(entered chan<- struct{}) handler {
+	return func(ctx context.Context, _ *process, _ lease.Message[payload]) error {
+		entered <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+}
+
 // history returns the calls so far that pass keep, in the order in which they ended.
 func (w *world) history(keep func(call) bool) []call {
 	w.mu.Lock()
@@ -277,18 +314,12 @@ func (w *world) successes() []call { return w.history(func(c call) bool { return
 // of returns all calls of message n.
 func (w *world) of(n int) []call { return w.history(func(c call) bool { return c.n == n }) }
 
-func numbers(cs []call) []int {
-	out := make([]int, len(cs))
-	for i, c := range cs {
-		out[i] = c.n
-	}
-	return out
-}
+func numbers(cs []call) []int { return each(cs, func(c call) int { return c.n }) }
 
 // handled waits until so many messages were handled.
 func (w *world) handled(n int) {
 	w.t.Helper()
-	eventually(w.t, fmt.Sprintf("%d messages handled", n), func() bool {
+	kit.Eventually(w.t, fmt.Sprintf("%d messages handled", n), func() bool {
 		seen := map[string]bool{}
 		for _, c := range w.successes() {
 			seen[c.id] = true
@@ -297,11 +328,11 @@ func (w *world) handled(n int) {
 	})
 }
 
-func (w *world) operator() operate.Operator { return operator(w.t, w.be) }
+func (w *world) operator() operate.Operator { return kit.Operator(w.t, w.be) }
 
 func (w *world) status() operate.ConsumerStatus {
 	w.t.Helper()
-	for _, s := range must[[]operate.ConsumerStatus](w.t)(w.operator().Status(w.t.Context())) {
+	for _, s := range kit.Must[[]operate.ConsumerStatus](w.t)(w.operator().Status(w.t.Context())) {
 		if s.Consumer == "c" {
 			return s
 		}
@@ -312,22 +343,37 @@ func (w *world) status() operate.ConsumerStatus {
 // drained waits until nothing is left to do.
 func (w *world) drained() {
 	w.t.Helper()
-	eventually(w.t, "the log is drained", func() bool {
+	kit.Eventually(w.t, "the log is drained", func() bool {
 		s := w.status()
 		return s.LagTotal == 0 && s.ParkedKeys == 0
 	})
 }
 
+// finished waits until so many messages were handled and nothing is left to do.
+func (w *world) finished(n int) {
+	w.t.Helper()
+	w.handled(n)
+	w.drained()
+}
+
+// deadLetters returns the dead letters, which must be so many.
+func (w *world) deadLetters(n int) []operate.DeadLetterInfo {
+	w.t.Helper()
+	d := w.dead()
+	kit.Equal(w.t, "dead letters", len(d), n)
+	return d
+}
+
 func (w *world) dead() []operate.DeadLetterInfo {
 	w.t.Helper()
-	return must[[]operate.DeadLetterInfo](w.t)(w.operator().DeadLetters(w.t.Context(), operate.DeadLetterFilter{Consumer: "c"}))
+	return kit.Must[[]operate.DeadLetterInfo](w.t)(w.operator().DeadLetters(w.t.Context(), operate.DeadLetterFilter{Consumer: "c"}))
 }
 
 // owners returns how many resources each live session owns, by session.
 func (w *world) owners() map[string]int {
 	w.t.Helper()
 	out := map[string]int{}
-	for _, m := range must[[]backend.Survey](w.t)(w.be.Survey(w.t.Context(), []string{"c"}))[0].Members {
+	for _, m := range kit.Must[[]backend.Survey](w.t)(w.be.Survey(w.t.Context(), []string{"c"}))[0].Members {
 		out[m.Session] = m.Owned
 	}
 	return out
@@ -343,7 +389,7 @@ func (w *world) owning(want ...int) {
 			w.t.Logf("owned at last: %v", got)
 		}
 	}()
-	eventually(w.t, fmt.Sprintf("members own %v", want), func() bool {
+	kit.Eventually(w.t, fmt.Sprintf("members own %v", want), func() bool {
 		got = got[:0]
 		for _, n := range w.owners() {
 			got = append(got, n)
@@ -377,6 +423,24 @@ func apart(t testing.TB, all []call) {
 		if last, ok := until[c.resource]; !ok || end.After(last.ended) {
 			until[c.resource] = c
 		}
+	}
+}
+
+// says checks that the reason of a dead letter names all that is given.
+func says(t testing.TB, d operate.DeadLetterInfo, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if !strings.Contains(d.Reason, name) {
+			t.Fatalf("the reason is %q, want it to name %s", d.Reason, name)
+		}
+	}
+}
+
+// firstAttempts checks that no call of them was a retry.
+func firstAttempts(t testing.TB, cs []call) {
+	t.Helper()
+	for _, c := range cs {
+		kit.Equal(t, fmt.Sprintf("attempt of #%d", c.n), c.attempt, 1)
 	}
 }
 

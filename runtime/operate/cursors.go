@@ -12,6 +12,14 @@ type CursorTarget struct {
 	After     string // the id of the last message to count as handled
 }
 
+// Check refuses a target that is none, or more than one.
+func (t CursorTarget) Check() error {
+	if t == (CursorTarget{Beginning: true}) || t == (CursorTarget{Now: true}) || t == (CursorTarget{After: t.After}) && t.After != "" {
+		return nil
+	}
+	return errors.New("say exactly one of the beginning, now, and after which message")
+}
+
 // CursorStatus is how far a consumer has got on one resource.
 type CursorStatus struct {
 	Resource string

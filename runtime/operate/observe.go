@@ -99,7 +99,7 @@ type ObservedCommit struct {
 
 func (ObservedCommit) observation() {}
 
-// ObservedFenced: progress was refused because the lease has a newer epoch.
+// ObservedFenced: progress was refused because the lease is not held under this epoch any more.
 type ObservedFenced struct {
 	Consumer, Resource, Session string
 	Epoch                       int64

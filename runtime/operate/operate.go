@@ -61,6 +61,13 @@ type ConsumerStatus struct {
 	Note string
 }
 
+// AddLag counts the unread messages of one more resource.
+func (s *ConsumerStatus) AddLag(lag int64, oldest time.Duration) {
+	s.LagTotal += lag
+	s.LagMax = max(s.LagMax, lag)
+	s.OldestUnread = max(s.OldestUnread, oldest)
+}
+
 // MemberStatus is one live session of a consumer. Durations are by the server's clock.
 type MemberStatus struct {
 	Session      string

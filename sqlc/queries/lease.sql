@@ -62,23 +62,23 @@ WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
     SELECT l.* FROM leasegen.lease l
     WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
       AND l.wanted AND l.attempt = sqlc.arg(attempt)::text
-), free AS (
-    SELECT l.resource
+), free AS ( -- by their places in the table: whatever ANALYZE has seen, there is no other plan
+    SELECT tidlarger(l.ctid, l.ctid) AS place
     FROM leasegen.lease l
-    WHERE l.consumer = sqlc.arg(consumer)::text AND l.wanted
-      AND l.resource = ANY (ARRAY( -- by the index on owners, as far as a lease's own time does not matter; those that changed longest ago
-            SELECT n.resource FROM (
-                SELECT f.resource, age(f.xmin) AS waited FROM leasegen.lease f
+    WHERE l.wanted
+      AND l.ctid = ANY (ARRAY( -- by the index on owners, as far as a lease's own time does not matter; those that changed longest ago
+            SELECT n.place FROM (
+                SELECT tidlarger(f.ctid, f.ctid) AS place, f.resource, age(f.xmin) AS waited FROM leasegen.lease f
                 WHERE f.consumer = sqlc.arg(consumer)::text AND f.wanted AND f.session IS NULL
                 UNION ALL
-                SELECT f.resource, age(f.xmin) AS waited FROM leasegen.lease f
+                SELECT tidlarger(f.ctid, f.ctid) AS place, f.resource, age(f.xmin) AS waited FROM leasegen.lease f
                 WHERE f.consumer = sqlc.arg(consumer)::text AND f.wanted AND f.session = ANY (ARRAY(
                     SELECT s.id FROM leasegen.session s -- one whose grace is not over would hide what is free
                     WHERE s.state = 'closed'
                        OR s.state = 'dead' AND (sqlc.arg(grace)::interval = '0'
                                                 OR s.expires_at + sqlc.arg(grace)::interval < clock_timestamp())))
                 UNION ALL
-                SELECT f.resource, age(f.xmin) AS waited FROM leasegen.lease f
+                SELECT tidlarger(f.ctid, f.ctid) AS place, f.resource, age(f.xmin) AS waited FROM leasegen.lease f
                 WHERE f.consumer = sqlc.arg(consumer)::text AND f.wanted
                   AND (f.expires_at + sqlc.arg(grace)::interval < clock_timestamp() OR sqlc.arg(advisory)::boolean AND f.advisory)
                   AND (SELECT c.lock FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text) <> 'session') n
@@ -106,7 +106,7 @@ WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
         suspicion = l.suspicion + CASE
             WHEN l.session IS NULL OR l.expires_at IS NOT NULL AND EXISTS (
                 SELECT FROM leasegen.session s WHERE s.id = l.session AND s.state = 'live') THEN 0 ELSE 1 END
-    WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT f.resource FROM free f))
+    WHERE l.ctid = ANY (ARRAY(SELECT f.place FROM free f))
     RETURNING l.*
 ), granted AS (
     SELECT t.* FROM taken t
@@ -134,7 +134,9 @@ WITH own AS (
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 )
 UPDATE leasegen.lease l SET session = NULL
-WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o));
+FROM (SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch) i
+WHERE (SELECT count(*) FROM own) > 0 -- all are locked, in their order, before one is changed
+  AND l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text AND l.resource = i.resource AND l.epoch = i.epoch;
 
 -- name: OwnedLeases :many
 SELECT l.resource, l.epoch FROM leasegen.lease l
@@ -150,7 +152,9 @@ WITH own AS (
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 )
 UPDATE leasegen.lease l SET session = NULL, wanted = false, rested_at = clock_timestamp()
-WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o));
+FROM (SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch) i
+WHERE (SELECT count(*) FROM own) > 0 -- all are locked, in their order, before one is changed
+  AND l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text AND l.resource = i.resource AND l.epoch = i.epoch;
 
 -- name: RouseStreams :exec
 -- After the transaction of RetireStreams: a stream is wanted again when messages are there that its cursor
@@ -186,7 +190,9 @@ WITH own AS (
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 )
 UPDATE leasegen.lease l SET expires_at = clock_timestamp() + sqlc.arg(ttl)::interval
-WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o))
+FROM (SELECT unnest(sqlc.arg(resources)::text[]) AS resource, unnest(sqlc.arg(epochs)::bigint[]) AS epoch) i
+WHERE (SELECT count(*) FROM own) > 0 -- all are locked, in their order, before one is changed
+  AND l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text AND l.resource = i.resource AND l.epoch = i.epoch
   AND l.expires_at > clock_timestamp()
 RETURNING l.resource;
 

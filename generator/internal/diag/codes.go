@@ -1,7 +1,5 @@
 package diag
 
-import "slices"
-
 // Entry describes one code. Codes are stable: one that is given up is not used again.
 type Entry struct {
 	Code    string
@@ -9,25 +7,11 @@ type Entry struct {
 	Explain string // what it means and how to fix it; line breaks have no meaning
 }
 
-// Codes returns the catalogue in the order of the codes. LG01 is syntax, LG02 placement,
-// LG03 types and signatures, LG04 names, LG05 values, LG06 output, LG07 loading, LG08 tables.
+// Codes returns the catalogue in the order of the codes, with the packages that report most of a group.
+// A test demands that a golden or a script of testdata shows each code.
 func Codes() []Entry {
-	return slices.Concat(syntaxCodes(), placementCodes(), typeCodes(), nameCodes(),
-		valueCodes(), outputCodes(), loadingCodes(), tableCodes())
-}
-
-// Lookup returns the entry of a code.
-func Lookup(code string) (Entry, bool) {
-	for _, e := range Codes() {
-		if e.Code == code {
-			return e, true
-		}
-	}
-	return Entry{}, false
-}
-
-func syntaxCodes() []Entry {
 	return []Entry{
+		// LG01: syntax, reported by directive; of arguments by spec.
 		{"LG0101", "unknown directive", `There is no directive of that name. leasegen explain lists those that exist.`},
 		{"LG0102", "malformed argument", `An argument is key=value: no spaces around the equals sign, and the value is not empty.
 A value that holds spaces needs quotes around the whole argument: "key=a b".`},
@@ -44,11 +28,8 @@ Bytes that are not UTF-8 are refused with all of the file (LG0701).`},
 		{"LG0108", "duplicate directive", `A directive is given twice for one declaration. Join the two lines.`},
 		{"LG0109", "missing argument", `The directive needs this argument; it has no default.`},
 		{"LG0110", "line too long", `A directive line is at most 64 KiB long.`},
-	}
-}
 
-func placementCodes() []Entry {
-	return []Entry{
+		// LG02: placement, reported by directive.
 		{"LG0201", "directive on the wrong declaration", `Directives stand in the doc comment of a struct type (defaults: of the package clause). Functions,
 methods, variables, constants, imports, interfaces, aliases and fields take none.`},
 		{"LG0202", "detached directive", `A blank line separates the directive from the declaration below it, so Go does not see it as part of
@@ -57,11 +38,8 @@ the doc comment. Remove the blank line.`},
 		{"LG0204", "directive in a block comment", `A directive is a line comment (//leasegen:name). Inside /* */ it has no meaning.`},
 		{"LG0205", "directive on a local type", `Types declared inside a function cannot be named by generated code. Move the type to package level.`},
 		{"LG0206", "directive in the wrong place", `//leasegen:defaults stands above a package clause, all other directives above a struct type.`},
-	}
-}
 
-func typeCodes() []Entry {
-	return []Entry{
+		// LG03: types and signatures, reported by resolve.
 		{"LG0301", "directive without a consumer", `//leasegen:lease, retry, dlq, once, table and redis say more about a consumer; they stand beside //leasegen:consumer on one struct.`},
 		{"LG0302", "wrong signature", `A method whose name begins with Handle is a handler if it takes messages, and has one of four forms:
 func(context.Context, lease.Message[X]) error, the same with []lease.Message[X], and both with a pgx.Tx before
@@ -103,11 +81,8 @@ transaction, but not a slice.`},
 PostgreSQL, those with //leasegen:redis need Redis; give them packages of their own.`},
 		{"LG0320", "name of a function not allowed", `constructor= and publish= name a function that leasegen declares in the package: a Go name that is not a keyword,
 not one of Go's own such as string or error, and not one of the few that generated code uses for its parameters.`},
-	}
-}
 
-func nameCodes() []Entry {
-	return []Entry{
+		// LG04: names, reported by resolve.
 		{"LG0401", "name is taken", `leasegen declares NewX for consumer X, PublishX for event X, and LeasegenHandlers and RegisterLeasegen in every
 package with a consumer (with a suffix for each build constraint, where there are several). It never changes these names by itself:
 write constructor=NAME at the consumer or publish=NAME at the event, or rename what has the name.`},
@@ -125,11 +100,8 @@ its own, named after it: linux && !cgo gives RegisterLeasegenLinuxAndNotCgo. Two
 punctuation only would give one name.`},
 		{"LG0411", "output is the register's", `zz_register_leasegen.go holds RegisterLeasegen, for all consumers of the package. A source named zz_register.go would
 give the same file.`},
-	}
-}
 
-func valueCodes() []Entry {
-	return []Entry{
+		// LG05: values, reported by spec.
 		{"LG0501", "value of the wrong type", `The value cannot be read. Durations are a number with a unit (15s, 200ms, 1m30s), numbers are plain
 decimal digits.`},
 		{"LG0502", "value out of range", `The value can be read, but is below the least or above the greatest that is allowed.`},
@@ -147,11 +119,8 @@ schema= lead from the module's root to folders or files, with slashes, and with 
 		{"LG0508", "name of a stream or field not allowed", `Redis streams are given by their keys, with commas between, each once, and fields by their names in the entries. They
 are UTF-8 text without zero bytes, streams of at most 1,024 bytes; a name with spaces needs quotes around the whole argument:
 "streams=my stream". Braces, colons and wildcards stand for themselves.`},
-	}
-}
 
-func outputCodes() []Entry {
-	return []Entry{
+		// LG06: output, reported by fsout.
 		{"LG0601", "file was written by hand", `leasegen would write to a file that does not begin with its header line. Files without the header are
 never overwritten: rename the file or, if it was generated, restore its first line or delete it.`},
 		{"LG0602", "file of another generator", `leasegen would write to a file that carries the header of another generator. Rename one of the two.`},
@@ -164,11 +133,8 @@ paths may differ in case only.`},
 		{"LG0607", "writing failed", `The system refused a write, for example because the disk is full. All files are as they were before.`},
 		{"LG0608", "generated file out of date", `leasegen -check has found a generated file that is missing, differs from what would be generated, or is
 left over. Run leasegen on the same packages and commit what it writes.`},
-	}
-}
 
-func loadingCodes() []Entry {
-	return []Entry{
+		// LG07: loading, reported by load and verify.
 		{"LG0701", "syntax error", `A file of the package cannot be parsed. leasegen's own outputs do not matter here: they may be broken or missing.`},
 		{"LG0702", "type error", `Something that an annotated declaration is made of does not type-check, so its types cannot be relied upon. Function
 bodies and other declarations are not looked at, and what leasegen is about to declare counts as declared. Where
@@ -192,11 +158,8 @@ handler in a file that other platforms or tags have, or leave out, would be miss
 Declare handlers in files without a build constraint of their own, or give the struct's file the same one.`},
 		{"LG0719", "generated code would not compile", `The generated files were type-checked beside the package's declarations, and something does not fit that leasegen
 has no finding of its own for. Nothing was written. Please report it, with the declaration.`},
-	}
-}
 
-func tableCodes() []Entry {
-	return []Entry{
+		// LG08: tables, reported by table.
 		{"LG0801", "sqlc cannot be run", `Consumers of a table need sqlc, which checks their queries against the migrations and makes Go of them.
 It is the program that -sqlc or LEASEGEN_SQLC names, or the one in PATH, or a tool of the module (go get -tool
 github.com/sqlc-dev/sqlc/cmd/sqlc). The same version everywhere writes the same bytes.`},
@@ -216,4 +179,14 @@ comments or semicolons, no functions over many rows, and no names that begin wit
 and compares what can be compared; columns stand alone, without the table before them, in double quotes if they have capitals.`},
 		{"LG0807", "two rows of one name", `Two tables of one name, of different schemas, would have rows of one type in one package. Write package=NAME at one.`},
 	}
+}
+
+// Lookup returns the entry of a code.
+func Lookup(code string) (Entry, bool) {
+	for _, e := range Codes() {
+		if e.Code == code {
+			return e, true
+		}
+	}
+	return Entry{}, false
 }

@@ -37,6 +37,13 @@ type Related struct {
 	Message string
 }
 
+// After is the position behind a name that stands at pos.
+func After(pos token.Position, name string) token.Position {
+	pos.Column += len(name)
+	pos.Offset += len(name)
+	return pos
+}
+
 // List collects findings. The zero value is empty and ready for use; a nil List reads
 // as empty. A List is not safe for concurrent use.
 type List struct {

@@ -1,6 +1,7 @@
 package diag
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"unicode"
@@ -18,11 +19,7 @@ func Hidden(r rune) bool {
 
 // Escape returns s with hidden characters and bytes that are not UTF-8 as Go escapes.
 func Escape(s string) string {
-	clean := utf8.ValidString(s)
-	for _, r := range s {
-		clean = clean && !Hidden(r)
-	}
-	if clean {
+	if utf8.ValidString(s) && !strings.ContainsFunc(s, Hidden) {
 		return s
 	}
 	var b strings.Builder
@@ -30,10 +27,7 @@ func Escape(s string) string {
 		r, n := utf8.DecodeRuneInString(s[i:])
 		switch {
 		case r == utf8.RuneError && n == 1:
-			const hex = "0123456789abcdef"
-			b.WriteString(`\x`)
-			b.WriteByte(hex[s[i]>>4])
-			b.WriteByte(hex[s[i]&15])
+			fmt.Fprintf(&b, `\x%02x`, s[i])
 		case Hidden(r):
 			q := strconv.QuoteRuneToASCII(r)
 			b.WriteString(q[1 : len(q)-1])
@@ -43,4 +37,16 @@ func Escape(s string) string {
 		i += n
 	}
 	return b.String()
+}
+
+// Wrap breaks text into lines of at most so many bytes, where words allow.
+func Wrap(text string, width int) (lines []string) {
+	for word := range strings.FieldsSeq(text) {
+		if last := len(lines) - 1; last >= 0 && len(lines[last])+1+len(word) <= width {
+			lines[last] += " " + word
+		} else {
+			lines = append(lines, word)
+		}
+	}
+	return lines
 }

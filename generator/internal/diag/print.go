@@ -54,15 +54,23 @@ func (p Printer) text(w io.Writer, ds []Diagnostic) error {
 		} else if hint != "" {
 			fmt.Fprintf(&b, "\t%s\n", hint)
 		}
-		for _, s := range d.Detail {
-			fmt.Fprintf(&b, "\t%s\n", Escape(s))
-		}
-		for _, r := range d.Related {
-			fmt.Fprintf(&b, "\t%s %s\n", Escape(r.Message), Escape(p.at(r.Pos)))
+		for _, line := range p.more(d) {
+			fmt.Fprintf(&b, "\t%s\n", line)
 		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// more are the lines behind a finding's message and hint.
+func (p Printer) more(d Diagnostic) (lines []string) {
+	for _, s := range d.Detail {
+		lines = append(lines, Escape(s))
+	}
+	for _, r := range d.Related {
+		lines = append(lines, Escape(r.Message+" "+p.at(r.Pos)))
+	}
+	return lines
 }
 
 // excerptWidth is how many columns of a source line are shown at most.
@@ -189,17 +197,11 @@ func (p Printer) github(w io.Writer, ds []Diagnostic) error {
 	property := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
 	var b strings.Builder
 	for _, d := range ds {
-		lines := []string{d.Message}
+		lines := []string{Escape(d.Message)}
 		if d.Hint != "" {
-			lines = append(lines, d.Hint)
+			lines = append(lines, Escape(d.Hint))
 		}
-		lines = append(lines, d.Detail...)
-		for _, r := range d.Related {
-			lines = append(lines, r.Message+" "+p.at(r.Pos))
-		}
-		for i := range lines {
-			lines[i] = Escape(lines[i])
-		}
+		lines = append(lines, p.more(d)...)
 		fmt.Fprintf(&b, "::%s ", severity(d))
 		if d.Pos.Filename != "" {
 			fmt.Fprintf(&b, "file=%s,", property.Replace(Escape(filepath.ToSlash(p.rel(d.Pos.Filename)))))

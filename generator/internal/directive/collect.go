@@ -5,12 +5,12 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
-	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
+	"github.com/leasegen/leasegen/generator/internal/syntax"
 )
 
 // File holds the directives of one Go file, with what they belong to.
@@ -35,12 +35,12 @@ type TypeDirectives struct {
 // duplicate directives and what is malformed are added to diags and left out of the
 // result; whether names and values are known is for package spec to say.
 func Collect(fset *token.FileSet, f *ast.File, src []byte, diags *diag.List) File {
-	c := &collector{fset: fset, file: fset.File(f.FileStart), src: src, diags: diags, nearMiss: nearMiss(), colonless: colonless(), short: short()}
+	c := &collector{fset: fset, file: fset.File(f.FileStart), src: src, diags: diags}
 	if c.file == nil || c.file.Size() != len(src) {
 		c.src = nil // not what was parsed; fall back on the comments' own text
 	}
 	carriers := carriers(f)
-	var out File
+	out := File{Doubtful: map[*ast.TypeSpec]bool{}}
 	for _, group := range f.Comments {
 		for i, comment := range group.List {
 			if strings.HasPrefix(comment.Text, "/*") {
@@ -51,9 +51,6 @@ func Collect(fset *token.FileSet, f *ast.File, src []byte, diags *diag.List) Fil
 			d, ok := c.line(comment, wrapped(group, i))
 			if !ok {
 				if spec := carriers[group]; spec != nil && c.diags.Len() > before {
-					if out.Doubtful == nil {
-						out.Doubtful = map[*ast.TypeSpec]bool{}
-					}
 					out.Doubtful[spec] = true
 				}
 				continue
@@ -66,7 +63,7 @@ func Collect(fset *token.FileSet, f *ast.File, src []byte, diags *diag.List) Fil
 					n++
 				}
 				out.Types[n-1].Directives = c.appendOnce(out.Types[n-1].Directives, d)
-			case group == f.Doc && d.Name == Defaults && !c.afterCode(comment):
+			case group == f.Doc && d.Name == Defaults && !c.codeBefore(comment.Slash):
 				out.Package = c.appendOnce(out.Package, d)
 			default:
 				c.misplaced(d)
@@ -77,14 +74,11 @@ func Collect(fset *token.FileSet, f *ast.File, src []byte, diags *diag.List) Fil
 }
 
 type collector struct {
-	fset      *token.FileSet
-	file      *token.File
-	src       []byte
-	diags     *diag.List
-	nearMiss  *regexp.Regexp
-	colonless *regexp.Regexp
-	short     *regexp.Regexp
-	whole     *outline // see place.go; made when first needed
+	fset  *token.FileSet
+	file  *token.File
+	src   []byte
+	diags *diag.List
+	whole *outline // see place.go; made when first needed
 }
 
 // mayBeStruct reports whether a type is declared as a struct, or as another type that may be
@@ -102,20 +96,9 @@ func mayBeStruct(spec *ast.TypeSpec) bool {
 // carriers maps doc comments to the struct types they belong to.
 func carriers(f *ast.File) map[*ast.CommentGroup]*ast.TypeSpec {
 	m := map[*ast.CommentGroup]*ast.TypeSpec{}
-	for _, decl := range f.Decls {
-		gen, ok := decl.(*ast.GenDecl)
-		if !ok || gen.Tok != token.TYPE {
-			continue
-		}
-		for _, s := range gen.Specs {
-			spec := s.(*ast.TypeSpec)
-			doc := spec.Doc
-			if !gen.Lparen.IsValid() {
-				doc = gen.Doc
-			}
-			if mayBeStruct(spec) && doc != nil {
-				m[doc] = spec
-			}
+	for spec, doc := range syntax.Types(f) {
+		if mayBeStruct(spec) && doc != nil {
+			m[doc] = spec
 		}
 	}
 	return m
@@ -156,7 +139,7 @@ func wrapped(group *ast.CommentGroup, i int) bool {
 // line reads a // comment, which may be amid a sentence.
 func (c *collector) line(comment *ast.Comment, amid bool) (Directive, bool) {
 	text := strings.TrimRight(c.text(comment), " \t\r")
-	kind, name, end := c.lookAt(text)
+	kind, name, end := lookAt(text)
 	p := &lineParser{fset: c.fset, diags: c.diags, pos: comment.Slash, text: text}
 	switch kind {
 	case exact:
@@ -185,7 +168,7 @@ func (c *collector) block(comment *ast.Comment) {
 		}
 		indent := len(line) - len(trimmed)
 		trimmed = strings.TrimRight(strings.TrimSuffix(strings.TrimRight(trimmed, "\r"), "*/"), " \t")
-		if kind, name, end := c.lookAt(trimmed); kind != prose {
+		if kind, name, end := lookAt(trimmed); kind != prose {
 			if kind == exact {
 				name, _, _ = strings.Cut(trimmed[len(Prefix):], " ")
 				end = len(Prefix) + len(name)
@@ -214,9 +197,7 @@ func (c *collector) appendOnce(ds []Directive, d Directive) []Directive {
 
 func (d Directive) nameEnd() token.Pos { return d.NamePos + token.Pos(len(d.Name)) }
 
-// afterCode reports whether something but space stands before the comment on its line.
-func (c *collector) afterCode(comment *ast.Comment) bool { return c.codeBefore(comment.Slash) }
-
+// codeBefore reports whether something but space stands before pos on its line.
 func (c *collector) codeBefore(pos token.Pos) bool {
 	if c.src == nil {
 		return false

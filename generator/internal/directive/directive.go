@@ -69,11 +69,8 @@ func (a Arg) String() string {
 
 // quote returns the token that is read back as s.
 func quote(s string) string {
-	plain := s != "" && !strings.ContainsAny(s, " \"`") && utf8.ValidString(s) && s[0] != ',' && s[len(s)-1] != ','
-	for _, r := range s {
-		plain = plain && !diag.Hidden(r)
-	}
-	if plain {
+	if s != "" && !strings.ContainsAny(s, " \"`") && utf8.ValidString(s) && s[0] != ',' && s[len(s)-1] != ',' &&
+		!strings.ContainsFunc(s, diag.Hidden) {
 		return s
 	}
 	return strconv.Quote(s)

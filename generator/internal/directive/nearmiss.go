@@ -22,20 +22,16 @@ const (
 // blank is what may stand between the words of a near miss, seen or not.
 const blank = `[\s\pZ\p{Cf}]*`
 
-func nearMiss() *regexp.Regexp {
-	return regexp.MustCompile(`(?i)^(/*` + blank + `[+@]?)(lease[\p{Cf}_-]*gen)(` + blank + `):(` + blank + `)([^\s\pZ\p{Cf}]*)(.*)$`)
-}
+var nearMiss = regexp.MustCompile(`(?i)^(/*` + blank + `[+@]?)(lease[\p{Cf}_-]*gen)(` + blank + `):(` + blank + `)([^\s\pZ\p{Cf}]*)(.*)$`)
 
 // colonless is a directive whose colon is missing or another sign: the whole line has
 // the form of one.
-func colonless() *regexp.Regexp {
-	return regexp.MustCompile(`(?i)^(/*` + blank + `[+@]?lease[\p{Cf}_-]*gen)([\s\pZ\p{Cf}./-]+)([a-z]+)((?:[\s\pZ]+[a-z_]+=\S*)*)[\s\pZ]*$`)
-}
+var colonless = regexp.MustCompile(`(?i)^(/*` + blank + `[+@]?lease[\p{Cf}_-]*gen)([\s\pZ\p{Cf}./-]+)([a-z]+)((?:[\s\pZ]+[a-z_]+=\S*)*)[\s\pZ]*$`)
 
 // lookAt decides on one line, which begins with // (or is a line of a block comment,
 // without its decoration). For a near miss it returns the word after the colon and
 // how far into the line that reaches.
-func (c *collector) lookAt(line string) (kind look, name string, end int) {
+func lookAt(line string) (kind look, name string, end int) {
 	if rest, ok := strings.CutPrefix(line, Prefix); ok && rest != "" && isLowerOrDigit(rest[0]) {
 		return exact, "", 0
 	}
@@ -43,12 +39,12 @@ func (c *collector) lookAt(line string) (kind look, name string, end int) {
 	if len(line) > 512 {
 		line = line[:512]
 	}
-	m := c.nearMiss.FindStringSubmatchIndex(line)
+	m := nearMiss.FindStringSubmatchIndex(line)
 	if m == nil {
-		if kind, name, end := c.withoutColon(line); kind == near {
+		if kind, name, end := withoutColon(line); kind == near {
 			return kind, name, end
 		}
-		return c.misspelt(line)
+		return misspelt(line)
 	}
 	group := func(i int) string { return line[m[2*i]:m[2*i+1]] }
 	gap, word, rest := group(4), group(5), strings.Fields(group(6))
@@ -73,8 +69,8 @@ func (c *collector) lookAt(line string) (kind look, name string, end int) {
 
 // withoutColon finds a directive without its colon. Two words alone are prose if there
 // is a space after the slashes: "// leasegen retry".
-func (c *collector) withoutColon(line string) (kind look, name string, end int) {
-	m := c.colonless.FindStringSubmatchIndex(line)
+func withoutColon(line string) (kind look, name string, end int) {
+	m := colonless.FindStringSubmatchIndex(line)
 	if m == nil {
 		return prose, "", 0
 	}
@@ -112,14 +108,12 @@ func Known(name string) bool {
 }
 
 // short is a directive under leasegen's first name.
-func short() *regexp.Regexp {
-	return regexp.MustCompile(`(?i)^(/*` + blank + `[+@]?lease:)(` + blank + `)([a-z]+)((?:[\s\pZ]+["` + "`" + `]?[a-z_]+=.*)?)[\s\pZ]*$`)
-}
+var short = regexp.MustCompile(`(?i)^(/*` + blank + `[+@]?lease:)(` + blank + `)([a-z]+)((?:[\s\pZ]+["` + "`" + `]?[a-z_]+=.*)?)[\s\pZ]*$`)
 
 // misspelt finds a line that Go reads as a directive of another tool, whose name is
 // that of leasegen but for a slip or two, or its first word alone.
-func (c *collector) misspelt(line string) (kind look, name string, end int) {
-	if m := c.short.FindStringSubmatchIndex(line); m != nil {
+func misspelt(line string) (kind look, name string, end int) {
+	if m := short.FindStringSubmatchIndex(line); m != nil {
 		name, arguments := strings.ToLower(line[m[6]:m[7]]), m[8] < m[9]
 		if Known(name) && (arguments || !spaced(line) && m[4] == m[5]) {
 			return near, name, m[7]

@@ -82,22 +82,12 @@ func (p *lineParser) hidden(at int, r rune) {
 
 // runeName names a hidden character: "U+00A0 (no-break space)".
 func runeName(r rune) string {
-	name := ""
+	name := map[rune]string{
+		'\t': "tab", 0: "NUL", '\r': "carriage return", '\u00a0': "no-break space", '\u200b': "zero width space",
+		'\u200c': "zero width joiner", '\u200d': "zero width joiner", '\ufeff': "byte order mark",
+	}[r]
 	switch {
-	case r == '\t':
-		name = "tab"
-	case r == 0:
-		name = "NUL"
-	case r == '\r':
-		name = "carriage return"
-	case r == '\u00a0':
-		name = "no-break space"
-	case r == '\u200b':
-		name = "zero width space"
-	case r == '\u200c' || r == '\u200d':
-		name = "zero width joiner"
-	case r == '\ufeff':
-		name = "byte order mark"
+	case name != "":
 	case unicode.Is(unicode.Bidi_Control, r):
 		name = "bidirectional control"
 	case unicode.IsControl(r):
@@ -129,31 +119,26 @@ func (p *lineParser) args(from int) []Arg {
 		case used > 1 && isKey(key):
 			i += used - 1
 			p.report("LG0102", w.start, words[i].end, fmt.Sprintf("argument %q is torn apart by a space", key), "write "+whole)
-			continue
 		case used > 1 && !assigned && strings.Contains(w.text, ":"):
 			i += used - 1
 			p.report("LG0102", w.start, words[i].end, fmt.Sprintf("argument %q has a colon", w.text), "write "+whole)
-			continue
 		case !assigned && colon(w.text) != "":
 			p.report("LG0102", w.start, w.end, fmt.Sprintf("argument %q has a colon", w.text), "write "+colon(w.text))
-			continue
 		case key == "":
 			p.report("LG0102", w.start, w.end, fmt.Sprintf("argument %q has no name", w.text), "arguments are key=value")
-			continue
 		case assigned && value == "":
 			p.report("LG0102", w.start, w.end, fmt.Sprintf("argument %q has no value", key), "write "+key+"=VALUE; an argument that has a default may be left out")
-			continue
+		default:
+			a := Arg{Key: key, Value: value, Flag: !assigned, Pos: p.pos + token.Pos(w.start), End: p.pos + token.Pos(w.end)}
+			a.KeyPos, a.ValuePos = a.Pos, a.Pos
+			if w.quoted {
+				a.KeyPos++
+			}
+			if assigned && strings.HasPrefix(p.text[a.KeyPos-p.pos:], key+"=") {
+				a.ValuePos = a.KeyPos + token.Pos(len(key)+1)
+			}
+			args = append(args, a)
 		}
-		a := Arg{Key: key, Value: value, Flag: !assigned, Pos: p.pos + token.Pos(w.start), End: p.pos + token.Pos(w.end)}
-		a.KeyPos, a.ValuePos = a.Pos, a.Pos
-		if w.quoted {
-			a.KeyPos++
-		}
-		inside := int(a.KeyPos - p.pos)
-		if assigned && strings.HasPrefix(p.text[inside:], key+"=") {
-			a.ValuePos = a.KeyPos + token.Pos(len(key)+1)
-		}
-		args = append(args, a)
 	}
 	return args
 }

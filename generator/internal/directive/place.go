@@ -4,8 +4,10 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"slices"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
+	"github.com/leasegen/leasegen/generator/internal/syntax"
 )
 
 // outline is the file once more with its function bodies, which the loader drops but
@@ -96,7 +98,7 @@ func (o *outline) owner(decl ast.Decl, at int) (what, code, hint string) {
 	switch decl := decl.(type) {
 	case *ast.FuncDecl:
 		name, hint := "func "+decl.Name.Name, ""
-		if t := receiver(decl); t != "" {
+		if t := syntax.Receiver(decl); t != "" {
 			name, hint = "method "+t+"."+decl.Name.Name, "move it to the doc comment of type "+t
 		}
 		if o.in(decl.Doc, at) {
@@ -140,19 +142,17 @@ func (o *outline) owner(decl ast.Decl, at int) (what, code, hint string) {
 	return "", "", ""
 }
 
-func (o *outline) localType(body *ast.BlockStmt, at int) (name string) {
-	ast.Inspect(body, func(n ast.Node) bool {
+func (o *outline) localType(body *ast.BlockStmt, at int) string {
+	for n := range ast.Preorder(body) {
 		if gen, ok := n.(*ast.GenDecl); ok && gen.Tok == token.TYPE {
-			for _, s := range gen.Specs {
-				spec := s.(*ast.TypeSpec)
-				if o.in(spec.Doc, at) || o.in(gen.Doc, at) {
-					name = spec.Name.Name
+			for _, spec := range slices.Backward(gen.Specs) { // of a group's doc comment the last one
+				if spec := spec.(*ast.TypeSpec); o.in(spec.Doc, at) || o.in(gen.Doc, at) {
+					return spec.Name.Name
 				}
 			}
 		}
-		return name == ""
-	})
-	return name
+	}
+	return ""
 }
 
 func isStruct(spec *ast.TypeSpec) bool {
@@ -182,28 +182,4 @@ func article(tok token.Token) string {
 		return "a variable"
 	}
 	return "an import"
-}
-
-// receiver returns the name of a method's receiver type, or "".
-func receiver(decl *ast.FuncDecl) string {
-	if decl.Recv == nil || len(decl.Recv.List) == 0 {
-		return ""
-	}
-	t := decl.Recv.List[0].Type
-	for {
-		switch x := t.(type) {
-		case *ast.StarExpr:
-			t = x.X
-		case *ast.ParenExpr:
-			t = x.X
-		case *ast.IndexExpr:
-			t = x.X
-		case *ast.IndexListExpr:
-			t = x.X
-		case *ast.Ident:
-			return x.Name
-		default:
-			return ""
-		}
-	}
 }

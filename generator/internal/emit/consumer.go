@@ -86,15 +86,15 @@ func describe(c *ir.Consumer) string {
 		}
 		return " that " + match + " " + strings.Join(c.Topics, " or ")
 	}
-	if c.Table != nil {
-		return describeTable(c)
-	}
-	if c.Redis != nil {
-		return describeRedis(c)
-	}
 	order := "in order"
 	if c.Parallel() {
 		order = "in order for each key"
+	}
+	if c.Table != nil {
+		return describeTable(c, order)
+	}
+	if c.Redis != nil {
+		return describeRedis(c, order)
 	}
 	switch c.Per {
 	case ir.PerGroup:
@@ -126,11 +126,7 @@ func spec(c *ir.Consumer) *jen.Statement {
 	s.add("Name", jen.Lit(c.Name))
 	s.add("Per", jen.Qual(names.Lease, per[c.Per]))
 	if len(c.Topics) > 0 {
-		s.add("Topics", jen.Index().String().ValuesFunc(func(g *jen.Group) {
-			for _, t := range c.Topics {
-				g.Lit(t)
-			}
-		}))
+		s.add("Topics", literals(c.Topics))
 	}
 	if c.Table != nil {
 		s.add("Source", source(c))
@@ -172,6 +168,13 @@ func (s *fields) add(name string, value *jen.Statement) {
 	*s = append(*s, jen.Id(name).Op(":").Add(value))
 }
 
+// text adds a field, unless its value is empty.
+func (s *fields) text(name, value string) {
+	if value != "" {
+		s.add(name, jen.Lit(value))
+	}
+}
+
 // settings adds fields of Spec; those of one struct within it share a literal.
 func (s *fields) settings(all []ir.Setting) {
 	for i := 0; i < len(all); {
@@ -187,6 +190,15 @@ func (s *fields) settings(all []ir.Setting) {
 		}
 		s.add(within, jen.Qual(names.Lease, within).Values(inner...))
 	}
+}
+
+// literals is a slice of strings.
+func literals(texts []string) *jen.Statement {
+	return jen.Index().String().ValuesFunc(func(g *jen.Group) {
+		for _, t := range texts {
+			g.Lit(t)
+		}
+	})
 }
 
 func setting(value any) *jen.Statement {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dave/jennifer/jen"
 
+	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/fsout"
 	"github.com/leasegen/leasegen/generator/internal/ir"
 	"github.com/leasegen/leasegen/generator/internal/names"
@@ -95,17 +96,7 @@ func splitImports(src []byte) []byte {
 
 // comment adds text as a comment of lines that fit a page.
 func comment(g *jen.File, text string) {
-	const width = 92
-	var lines []string
-	line := "//"
-	for word := range strings.FieldsSeq(text) {
-		if len(line)+1+len(word) > width && line != "//" {
-			lines = append(lines, line)
-			line = "//"
-		}
-		line += " " + word
-	}
-	g.Comment(strings.Join(append(lines, line), "\n"))
+	g.Comment("// " + strings.Join(diag.Wrap(text, 89), "\n// "))
 }
 
 // lines is a list in the given brackets with one item a line.

@@ -12,11 +12,7 @@ import (
 )
 
 // describeRedis says what has one owner, for a consumer of streams that others write to.
-func describeRedis(c *ir.Consumer) string {
-	order := "in order"
-	if c.Parallel() {
-		order = "in order for each key"
-	}
+func describeRedis(c *ir.Consumer, order string) string {
 	shown := make([]string, len(c.Redis.Streams))
 	for i, s := range c.Redis.Streams {
 		shown[i] = plain(s)
@@ -43,15 +39,9 @@ func plain(s string) string {
 // streamSource tells the runtime which streams to read, and how.
 func streamSource(r *ir.Redis) *jen.Statement {
 	var s fields
-	s.add("Names", jen.Index().String().ValuesFunc(func(g *jen.Group) {
-		for _, n := range r.Streams {
-			g.Lit(n)
-		}
-	}))
-	for _, f := range [][2]string{{"Kind", r.Kind}, {"Key", r.Key}, {"Payload", r.Payload}} {
-		if f[1] != "" {
-			s.add(f[0], jen.Lit(f[1]))
-		}
-	}
+	s.add("Names", literals(r.Streams))
+	s.text("Kind", r.Kind)
+	s.text("Key", r.Key)
+	s.text("Payload", r.Payload)
 	return jen.Qual(names.LeaseRedis, "StreamSource").Add(lines("{", "}", s...))
 }

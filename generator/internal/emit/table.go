@@ -10,11 +10,7 @@ import (
 )
 
 // describeTable says what has one owner, for a consumer of a table.
-func describeTable(c *ir.Consumer) string {
-	order := "in order"
-	if c.Parallel() {
-		order = "in order for each key"
-	}
+func describeTable(c *ir.Consumer, order string) string {
 	switch c.Per {
 	case ir.PerTopic:
 		return fmt.Sprintf("the rows of %s with one %s are worked on by one replica at a time, %s.", c.Table.Name, c.Table.Topic, order)
@@ -29,12 +25,10 @@ func describeTable(c *ir.Consumer) string {
 func source(c *ir.Consumer) *jen.Statement {
 	t := c.Table
 	var s fields
-	s.add("Table", jen.Lit(t.Name))
-	s.add("Position", jen.Lit(t.Position))
-	s.add("XID", jen.Lit(t.XID))
-	if t.Topic != "" {
-		s.add("Topic", jen.Lit(t.Topic))
-	}
+	s.text("Table", t.Name)
+	s.text("Position", t.Position)
+	s.text("XID", t.XID)
+	s.text("Topic", t.Topic)
 	if t.Slots > 0 {
 		s.add("Slots", jen.Lit(t.Slots))
 		s.add("Key", jen.Lit(t.Key))

@@ -131,7 +131,8 @@ func Plan(root string, files []File, stale []string) (*Changes, *diag.List) {
 		if err != nil || !info.Mode().IsRegular() {
 			continue
 		}
-		if content, err := dir.ReadFile(name); err == nil && (Owned(content) || bySQLC(content) && p.beside(path.Join(path.Dir(name), Queries))) {
+		_, queries := p.owned(path.Join(path.Dir(name), Queries))
+		if content, err := dir.ReadFile(name); err == nil && (Owned(content) || bySQLC(content) && queries) {
 			p.changes.dirs = append(p.changes.dirs, path.Dir(name))
 			p.changes.writes = append(p.changes.writes, write{path: name, old: content, mode: info.Mode().Perm()})
 		}
@@ -153,8 +154,10 @@ type planner struct {
 	diags   *diag.List
 }
 
-func (p *planner) refuse(code, name, message, hint string) {
+// refuse reports a file that cannot be written, and returns false.
+func (p *planner) refuse(code, name, message, hint string) bool {
 	p.diags.Add(finding(p.changes.root, code, name, message, hint))
+	return false
 }
 
 func finding(root, code, name, message, hint string) diag.Diagnostic {
@@ -172,8 +175,7 @@ func (p *planner) allowed(name string) bool {
 	}
 	for part := range strings.SplitSeq(name, "/") {
 		if len(part) > 255 {
-			p.refuse("LG0606", name, fmt.Sprintf("file name is %d bytes long, at most 255 are possible", len(part)), "shorten the name of the source file")
-			return false
+			return p.refuse("LG0606", name, fmt.Sprintf("file name is %d bytes long, at most 255 are possible", len(part)), "shorten the name of the source file")
 		}
 	}
 	return true
@@ -188,20 +190,14 @@ func deletable(name string) bool {
 	return strings.HasSuffix(name, Suffix) || base == Queries || slices.Contains(FromQueries(), base)
 }
 
-// beside reports whether the file of queries at name is there and leasegen's own.
-func (p *planner) beside(name string) bool {
+// owned reports whether a regular file is at name, and whether it is leasegen's own.
+func (p *planner) owned(name string) (there, own bool) {
 	info, err := p.dir.Lstat(name)
 	if err != nil || !info.Mode().IsRegular() {
-		return false
+		return false, false
 	}
 	content, err := p.dir.ReadFile(name)
-	return err == nil && Owned(content)
-}
-
-// headless reports whether a regular file is at name that is not leasegen's own.
-func (p *planner) headless(name string) bool {
-	info, err := p.dir.Lstat(name)
-	return err == nil && info.Mode().IsRegular() && !p.beside(name)
+	return true, err == nil && Owned(content)
 }
 
 type onDisk struct {
@@ -218,14 +214,11 @@ func (p *planner) target(f File) (old *onDisk, ok bool) {
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && dir == path.Dir(name) && f.ofTable(): // it will be made
 		case err != nil:
-			p.refuse("LG0605", dir, "the output directory cannot be reached: "+reason(err), "")
-			return nil, false
+			return nil, p.refuse("LG0605", dir, "the output directory cannot be reached: "+reason(err), "")
 		case info.Mode()&fs.ModeSymlink != 0:
-			p.refuse("LG0603", dir, "the output directory is a symbolic link", "name the real directory instead, or replace the link")
-			return nil, false
+			return nil, p.refuse("LG0603", dir, "the output directory is a symbolic link", "name the real directory instead, or replace the link")
 		case !info.IsDir():
-			p.refuse("LG0604", dir, "is not a directory", "")
-			return nil, false
+			return nil, p.refuse("LG0604", dir, "is not a directory", "")
 		}
 	}
 	info, err := p.dir.Lstat(name)
@@ -233,27 +226,27 @@ func (p *planner) target(f File) (old *onDisk, ok bool) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, true
 	case err != nil:
-		p.refuse("LG0605", name, "cannot be examined: "+reason(err), "")
-		return nil, false
+		return nil, p.refuse("LG0605", name, "cannot be examined: "+reason(err), "")
 	case info.Mode()&fs.ModeSymlink != 0:
-		p.refuse("LG0603", name, "is a symbolic link, which leasegen does not write through", "remove the link")
-		return nil, false
+		return nil, p.refuse("LG0603", name, "is a symbolic link, which leasegen does not write through", "remove the link")
 	case !info.Mode().IsRegular():
-		p.refuse("LG0604", name, "is a "+kind(info.Mode())+", where a generated file goes", "move it away")
-		return nil, false
+		return nil, p.refuse("LG0604", name, "is a "+kind(info.Mode())+", where a generated file goes", "move it away")
 	}
 	content, err := p.dir.ReadFile(name)
+	there, own := false, false // the queries that sqlc has made the file of
+	if f.Beside != "" && bySQLC(content) {
+		there, own = p.owned(f.Beside)
+	}
 	switch {
 	case err != nil:
-		p.refuse("LG0605", name, "cannot be read: "+reason(err), "change its permissions")
-		return nil, false
-	case Owned(content), same(content, f.Content), f.Beside != "" && bySQLC(content) && p.beside(f.Beside):
+		return nil, p.refuse("LG0605", name, "cannot be read: "+reason(err), "change its permissions")
+	case Owned(content), same(content, f.Content), own:
 		return &onDisk{content, info.Mode()}, true
-	case f.Beside != "" && bySQLC(content) && p.headless(f.Beside): // reported there
+	case there: // reported there
 	case foreign(content):
-		p.refuse("LG0602", name, "was generated by another tool", "rename it, or the source file that leasegen reads")
+		return nil, p.refuse("LG0602", name, "was generated by another tool", "rename it, or the source file that leasegen reads")
 	default:
-		p.refuse("LG0601", name, "was not generated by leasegen: its first line is not the header", "rename it; if leasegen did write it, delete it and run again")
+		return nil, p.refuse("LG0601", name, "was not generated by leasegen: its first line is not the header", "rename it; if leasegen did write it, delete it and run again")
 	}
 	return nil, false
 }

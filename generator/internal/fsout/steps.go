@@ -8,6 +8,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/leasegen/leasegen/generator/internal/syntax"
 )
 
 // steps are the writes in an order in which what each file refers to is there at every
@@ -95,49 +97,28 @@ func declared(src []byte) map[string]bool {
 	if err != nil {
 		return names // what is broken is not missed
 	}
-	members := func(of string, list *ast.FieldList) {
-		for _, field := range list.List {
+	for t := range syntax.Types(f) {
+		members := &ast.FieldList{}
+		switch t := t.Type.(type) {
+		case *ast.StructType:
+			members = t.Fields
+		case *ast.InterfaceType:
+			members = t.Methods
+		}
+		for _, field := range members.List {
 			for _, name := range field.Names {
-				names[of+"."+name.Name] = true
+				names[t.Name.Name+"."+name.Name] = true
 			}
 		}
 	}
 	for _, d := range f.Decls {
-		switch d := d.(type) {
-		case *ast.FuncDecl:
-			name := d.Name.Name
-			if d.Recv != nil {
-				name = receiver(d.Recv) + "." + name
-			}
-			names[name] = true
-		case *ast.GenDecl:
-			for _, s := range d.Specs {
-				switch s := s.(type) {
-				case *ast.TypeSpec:
-					names[s.Name.Name] = true
-					switch t := s.Type.(type) {
-					case *ast.StructType:
-						members(s.Name.Name, t.Fields)
-					case *ast.InterfaceType:
-						members(s.Name.Name, t.Methods)
-					}
-				case *ast.ValueSpec:
-					for _, name := range s.Names {
-						names[name.Name] = true
-					}
-				}
-			}
+		for _, id := range syntax.Declared(d) {
+			names[id.Name] = true
+		}
+		if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv != nil {
+			names[syntax.Receiver(fn)+"."+fn.Name.Name] = true
 		}
 	}
 	delete(names, "_")
 	return names
-}
-
-func receiver(list *ast.FieldList) string {
-	for n := range ast.Preorder(list) {
-		if id, ok := n.(*ast.Ident); ok && len(list.List[0].Names) > 0 && id != list.List[0].Names[0] {
-			return id.Name
-		}
-	}
-	return ""
 }

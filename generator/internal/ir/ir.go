@@ -158,12 +158,7 @@ func (c *Consumer) Postgres() bool { return c.Tx() || c.Table != nil }
 
 // Tx reports whether any handler joins the backend's transaction.
 func (c *Consumer) Tx() bool {
-	for _, h := range c.Handlers {
-		if h.Form == OneTx || h.Form == BatchTx {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.Handlers, func(h Handler) bool { return h.Form == OneTx || h.Form == BatchTx })
 }
 
 // Form is the shape of a handler's signature.

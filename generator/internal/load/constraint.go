@@ -81,9 +81,14 @@ func matchFile(c *build.Context, name, src string) bool {
 	return ok && err == nil
 }
 
+// Ignored reports whether a file is of no build, by its name.
+func Ignored(path string) bool {
+	return strings.HasPrefix(filepath.Base(path), "_") || strings.HasPrefix(filepath.Base(path), ".")
+}
+
 // Excluder names what keeps a file from being compiled, for a message.
 func Excluder(f *ast.File, path string) string {
-	if strings.HasPrefix(filepath.Base(path), "_") || strings.HasPrefix(filepath.Base(path), ".") {
+	if Ignored(path) {
 		return "its name begins with " + filepath.Base(path)[:1]
 	}
 	if c := Constraint(f, path); c != "" {

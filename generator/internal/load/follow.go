@@ -23,51 +23,60 @@ func (s *shaken) demand(name string, want part) {
 				}
 			}
 		}
-		s.declaration(d, want)
+		follow(d.file).declaration(d, want)
 	}
 	if t, ok := s.decls[name][0].spec.(*ast.TypeSpec); ok && !t.Assign.IsValid() {
 		for _, m := range s.methods[name] {
 			if m.matters(want) {
 				m.file.kept = true
-				m.method(want)
+				follow(m.file).method(m, want)
 			}
 		}
 	}
 }
 
-// declaration returns a declaration without what does not matter, and follows what does.
-func (s *shaken) declaration(d decl, want part) ast.Decl {
+// cutter goes through declarations of a file and follows what matters in them. If cut is set, it leaves out the
+// rest: each declaration is cut once, when all that matters of it is known.
+type cutter struct {
+	*file
+	cut bool
+}
+
+func follow(f *file) cutter { return cutter{file: f} }
+
+// declaration returns a declaration, without what does not matter if that is cut.
+func (c cutter) declaration(d decl, want part) ast.Decl {
 	switch spec := d.spec.(type) {
 	case *ast.TypeSpec:
-		out := *spec
-		out.Doc, out.Comment = nil, nil
-		out.TypeParams = d.file.typeParams(spec.TypeParams, want)
+		c.typeParams(spec.TypeParams, want)
 		switch {
-		case spec.Assign.IsValid():
-			out.Type = d.file.typ(spec.Type, want)
-		case want == asName:
-			out.Type = empty(spec.Type)
-		default:
-			out.Type = d.file.typ(spec.Type, want)
+		case want != asName || spec.Assign.IsValid():
+			c.typ(spec.Type, want)
+		case c.cut:
+			spec.Type = empty(spec.Type)
 		}
-		return &ast.GenDecl{TokPos: d.gen.TokPos, Tok: token.TYPE, Specs: []ast.Spec{&out}}
+		return &ast.GenDecl{TokPos: d.gen.TokPos, Tok: token.TYPE, Specs: []ast.Spec{spec}}
 	case *ast.ValueSpec:
+		if d.gen.Tok == token.VAR && want&(asName|asData) != asName|asData { // its type matters only
+			typ := spec.Type
+			if typ == nil {
+				typ = empty(spec.Names[0])
+			} else {
+				c.typ(typ, asName)
+			}
+			return &ast.GenDecl{TokPos: d.gen.TokPos, Tok: token.VAR, Specs: []ast.Spec{&ast.ValueSpec{Names: spec.Names, Type: typ}}}
+		}
 		specs := []ast.Spec{spec}
 		if d.gen.Tok == token.CONST {
 			specs = d.gen.Specs // they may count, or repeat the one before
 		}
-		if v := spec; d.gen.Tok == token.VAR && want&(asName|asData) != asName|asData { // its type matters only
-			if v.Type == nil {
-				return &ast.GenDecl{TokPos: d.gen.TokPos, Tok: token.VAR, Specs: []ast.Spec{&ast.ValueSpec{Names: v.Names, Type: empty(v.Names[0])}}}
-			}
-			return &ast.GenDecl{TokPos: d.gen.TokPos, Tok: token.VAR, Specs: []ast.Spec{&ast.ValueSpec{Names: v.Names, Type: d.file.typ(v.Type, asName)}}}
-		}
 		for _, spec := range specs {
-			d.file.value(spec)
+			c.value(spec)
 		}
 		return &ast.GenDecl{TokPos: d.gen.TokPos, Tok: d.gen.Tok, Lparen: d.gen.Lparen, Specs: specs, Rparen: d.gen.Rparen}
 	}
-	return &ast.FuncDecl{Recv: d.fn.Recv, Name: d.fn.Name, Type: d.file.signature(d.fn.Type)}
+	c.signature(d.fn.Type)
+	return d.fn
 }
 
 // matters reports whether a method makes a difference to a type.
@@ -75,13 +84,13 @@ func (d decl) matters(want part) bool {
 	return want&(asHandler|asData) != 0 // a method hides a field of its name, or makes it ambiguous
 }
 
-// method returns a method with its signature if it may be a handler or has to do with data.
-func (d decl) method(want part) ast.Decl {
-	out := &ast.FuncDecl{Recv: d.fn.Recv, Name: d.fn.Name, Type: &ast.FuncType{Func: d.fn.Type.Func, Params: &ast.FieldList{}}}
+// method returns a method, with its signature if it may be a handler or has to do with data.
+func (c cutter) method(d decl, want part) ast.Decl {
 	if want&asWritten != 0 || slices.Contains(dataMethods, d.fn.Name.Name) || d.mayHandle() {
-		out.Type = d.file.signature(d.fn.Type)
+		c.signature(d.fn.Type)
+		return d.fn
 	}
-	return out
+	return &ast.FuncDecl{Recv: d.fn.Recv, Name: d.fn.Name, Type: &ast.FuncType{Func: d.fn.Type.Func, Params: &ast.FieldList{}}}
 }
 
 // mayHandle reports whether a method may be a handler, by its name, or by its signature: a
@@ -125,38 +134,33 @@ func (d decl) mayHandle() bool {
 	return false
 }
 
-func (f *file) signature(t *ast.FuncType) *ast.FuncType {
-	return &ast.FuncType{Func: t.Func, TypeParams: f.typeParams(t.TypeParams, asWritten), Params: f.params(t.Params), Results: f.params(t.Results)}
+func (c cutter) signature(t *ast.FuncType) {
+	c.typeParams(t.TypeParams, asWritten)
+	for _, list := range []*ast.FieldList{t.Params, t.Results} {
+		if list == nil {
+			continue
+		}
+		for _, p := range list.List {
+			c.typ(p.Type, asName)
+		}
+	}
 }
 
-func (f *file) params(list *ast.FieldList) *ast.FieldList {
+// typeParams cuts constraints that do not matter.
+func (c cutter) typeParams(list *ast.FieldList, want part) {
 	if list == nil {
-		return nil
+		return
 	}
-	out := &ast.FieldList{Opening: list.Opening, Closing: list.Closing}
 	for _, p := range list.List {
-		out.List = append(out.List, &ast.Field{Names: p.Names, Type: f.typ(p.Type, asName)})
-	}
-	return out
-}
-
-// typeParams drops constraints where they do not matter.
-func (f *file) typeParams(list *ast.FieldList, want part) *ast.FieldList {
-	if list == nil {
-		return nil
-	}
-	out := &ast.FieldList{Opening: list.Opening, Closing: list.Closing}
-	for _, p := range list.List {
-		constraint := ast.Expr(&ast.Ident{NamePos: p.Type.Pos(), Name: "comparable"}) // as the key of a map has to be
 		switch {
 		case want&asWritten != 0: // and with the signatures of its methods
-			constraint = f.typ(p.Type, asName|asHandler)
+			c.typ(p.Type, asName|asHandler)
 		case want&asData != 0:
-			constraint = f.typ(p.Type, asData)
+			c.typ(p.Type, asData)
+		case c.cut:
+			p.Type = &ast.Ident{NamePos: p.Type.Pos(), Name: "comparable"} // as the key of a map has to be
 		}
-		out.List = append(out.List, &ast.Field{Names: p.Names, Type: constraint})
 	}
-	return out
 }
 
 // empty is struct{} where t stands.
@@ -164,99 +168,81 @@ func empty(t ast.Expr) ast.Expr {
 	return &ast.StructType{Struct: t.Pos(), Fields: &ast.FieldList{Opening: t.Pos(), Closing: t.Pos()}}
 }
 
-// typ returns a type without what does not matter, and follows what does.
-func (f *file) typ(e ast.Expr, want part) ast.Expr {
-	switch t := e.(type) {
-	case *ast.Ident:
-		f.local(t.Name, want)
-	case *ast.SelectorExpr:
-		if x, ok := t.X.(*ast.Ident); ok {
-			f.other(x.Name, t.Sel.Name, want)
+// typ follows what matters of a type, and cuts what does not.
+func (c cutter) typ(e ast.Expr, want part) {
+	ast.Inspect(e, func(n ast.Node) bool {
+		switch t := n.(type) {
+		case *ast.Ident:
+			c.local(t.Name, want)
+		case *ast.SelectorExpr:
+			if x, ok := t.X.(*ast.Ident); ok {
+				c.other(x.Name, t.Sel.Name, want)
+			}
+		case *ast.IndexExpr:
+			c.typ(t.X, want)
+			c.typ(t.Index, asName|asData)
+		case *ast.IndexListExpr:
+			c.typ(t.X, want)
+			for _, i := range t.Indices {
+				c.typ(i, asName|asData)
+			}
+		case *ast.ArrayType:
+			if t.Len != nil {
+				c.value(t.Len)
+			}
+			c.typ(t.Elt, want)
+		case *ast.ChanType:
+			c.typ(t.Value, asName)
+		case *ast.FuncType:
+			c.signature(t)
+		case *ast.InterfaceType:
+			c.iface(t, want)
+		case *ast.StructType:
+			c.structure(t, want)
+		case *ast.ParenExpr, *ast.StarExpr, *ast.Ellipsis, *ast.MapType, *ast.BinaryExpr, *ast.UnaryExpr:
+			return true // operators stand in constraints
+		case ast.Expr:
+			c.value(t)
 		}
-	case *ast.ParenExpr:
-		return &ast.ParenExpr{Lparen: t.Lparen, X: f.typ(t.X, want), Rparen: t.Rparen}
-	case *ast.StarExpr:
-		return &ast.StarExpr{Star: t.Star, X: f.typ(t.X, want)}
-	case *ast.Ellipsis:
-		return &ast.Ellipsis{Ellipsis: t.Ellipsis, Elt: f.typ(t.Elt, want)}
-	case *ast.IndexExpr:
-		return &ast.IndexExpr{X: f.typ(t.X, want), Lbrack: t.Lbrack, Index: f.typ(t.Index, asName|asData), Rbrack: t.Rbrack}
-	case *ast.IndexListExpr:
-		out := &ast.IndexListExpr{X: f.typ(t.X, want), Lbrack: t.Lbrack, Rbrack: t.Rbrack}
-		for _, i := range t.Indices {
-			out.Indices = append(out.Indices, f.typ(i, asName|asData))
-		}
-		return out
-	case *ast.ArrayType:
-		if t.Len != nil {
-			f.value(t.Len)
-		}
-		return &ast.ArrayType{Lbrack: t.Lbrack, Len: t.Len, Elt: f.typ(t.Elt, want)}
-	case *ast.MapType:
-		return &ast.MapType{Map: t.Map, Key: f.typ(t.Key, want), Value: f.typ(t.Value, want)}
-	case *ast.ChanType:
-		out := *t
-		out.Value = f.typ(t.Value, asName)
-		return &out
-	case *ast.FuncType:
-		return f.signature(t)
-	case *ast.InterfaceType:
-		return f.iface(t, want)
-	case *ast.StructType:
-		return f.structure(t, want)
-	case *ast.BinaryExpr: // of a constraint
-		return &ast.BinaryExpr{X: f.typ(t.X, want), OpPos: t.OpPos, Op: t.Op, Y: f.typ(t.Y, want)}
-	case *ast.UnaryExpr:
-		return &ast.UnaryExpr{OpPos: t.OpPos, Op: t.Op, X: f.typ(t.X, want)}
-	default:
-		f.value(e)
-	}
-	return e
+		return false
+	})
 }
 
-// iface returns an interface. To data it only matters that it has methods.
-func (f *file) iface(t *ast.InterfaceType, want part) ast.Expr {
-	out := &ast.InterfaceType{Interface: t.Interface, Methods: &ast.FieldList{Opening: t.Methods.Opening, Closing: t.Methods.Closing}}
+// iface goes through an interface. To data it only matters that it has methods.
+func (c cutter) iface(t *ast.InterfaceType, want part) {
 	for _, m := range t.Methods.List {
-		typ := m.Type
-		switch fn, ok := typ.(*ast.FuncType); {
-		case ok && want&asHandler == 0 && want&asData != 0:
-			typ = &ast.FuncType{Func: fn.Func, Params: &ast.FieldList{}}
-		default:
-			typ = f.typ(typ, want)
+		switch fn, ok := m.Type.(*ast.FuncType); {
+		case !ok || want&asHandler != 0 || want&asData == 0:
+			c.typ(m.Type, want)
+		case c.cut:
+			m.Type = &ast.FuncType{Func: fn.Func, Params: &ast.FieldList{}}
 		}
-		out.Methods.List = append(out.Methods.List, &ast.Field{Names: m.Names, Type: typ})
 	}
-	return out
 }
 
-// structure returns a struct. The types of fields that are not exported matter to a
+// structure goes through a struct. The types of fields that are not exported matter to a
 // signature only, those of exported ones to data, those of embedded ones to all.
-func (f *file) structure(t *ast.StructType, want part) ast.Expr {
-	out := &ast.StructType{Struct: t.Struct, Fields: &ast.FieldList{Opening: t.Fields.Opening, Closing: t.Fields.Closing}}
+func (c cutter) structure(t *ast.StructType, want part) {
 	for _, field := range t.Fields.List {
-		typ := field.Type
 		exported := slices.ContainsFunc(field.Names, (*ast.Ident).IsExported)
 		switch {
 		case len(field.Names) == 0 || want == asName:
-			typ = f.typ(typ, want)
+			c.typ(field.Type, want)
 		case want&asData != 0 && exported:
-			typ = f.typ(typ, want&^asHandler)
+			c.typ(field.Type, want&^asHandler)
 		case want&asValue != 0:
-			typ = f.typ(typ, asName|asValue)
+			c.typ(field.Type, asName|asValue)
 		case want&asWritten != 0:
-			typ = f.typ(typ, asName)
-		default:
-			typ = empty(typ)
+			c.typ(field.Type, asName)
+		case c.cut:
+			field.Type = empty(field.Type)
 		}
-		out.Fields.List = append(out.Fields.List, &ast.Field{Names: field.Names, Type: typ, Tag: field.Tag})
 	}
-	return out
 }
 
 // value follows every name in what gives a constant or a variable its value.
 func (f *file) value(n ast.Node) {
-	ast.Inspect(n, func(n ast.Node) bool {
+	for n := range ast.Preorder(n) {
 		switch n := n.(type) {
 		case *ast.Ident:
 			f.local(n.Name, asName|asData|asValue)
@@ -265,8 +251,7 @@ func (f *file) value(n ast.Node) {
 				f.other(x.Name, n.Sel.Name, asName|asData|asValue)
 			}
 		}
-		return true
-	})
+	}
 }
 
 // local follows a name of the package, or of one that the file imports with a dot.

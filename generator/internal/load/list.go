@@ -102,16 +102,14 @@ func List(ctx context.Context, c Config, diags *diag.List) (*Module, error) {
 
 // add takes a package of the main module into m.
 func (m *Module) add(p *packages.Package) error {
-	if p.PkgPath == "command-line-arguments" {
+	switch {
+	case p.PkgPath == "command-line-arguments":
 		return fmt.Errorf("%s: leasegen works on whole packages: name packages, not files", strings.Join(m.config.Patterns, " "))
-	}
-	if p.Module == nil {
+	case p.Module == nil:
 		return fmt.Errorf("%s is not in a Go module: run leasegen where go.mod is, or below", p.PkgPath)
-	}
-	if !p.Module.Main {
+	case !p.Module.Main:
 		return fmt.Errorf("%s belongs to module %s: leasegen writes to the main module only", p.PkgPath, p.Module.Path)
-	}
-	if m.Root != "" && m.Root != p.Module.Dir {
+	case m.Root != "" && m.Root != p.Module.Dir:
 		return fmt.Errorf("the patterns span the modules in %s and %s: run leasegen once in each", m.Root, p.Module.Dir)
 	}
 	m.Root, m.GoMod, m.GoVersion = p.Module.Dir, p.Module.GoMod, p.Module.GoVersion

@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"go/types"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -95,7 +96,7 @@ func (c *compilation) written(dir string, planned map[string]bool, first string)
 	here = map[string]bool{}
 	name := c.outputs[first].Name.Name
 	add := func(path string, compiled bool) {
-		if base := filepath.Base(path); planned[path] || strings.HasPrefix(base, "_") || strings.HasPrefix(base, ".") {
+		if planned[path] || Ignored(path) {
 			return
 		}
 		if s, ok := c.syntax(path, name); ok {
@@ -221,11 +222,7 @@ func (c *compilation) Import(path string) (*types.Package, error) {
 // all are the packages that were checked, and those that they import, by path.
 func (c Checked) all() map[string]*packages.Package {
 	out := map[string]*packages.Package{}
-	var roots []*packages.Package
-	for _, p := range c {
-		roots = append(roots, p)
-	}
-	packages.Visit(roots, nil, func(p *packages.Package) { out[p.PkgPath] = p })
+	packages.Visit(slices.Collect(maps.Values(c)), nil, func(p *packages.Package) { out[p.PkgPath] = p })
 	return out
 }
 

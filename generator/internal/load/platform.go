@@ -7,7 +7,6 @@ import (
 	"go/parser"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -71,7 +70,7 @@ func (m *Module) Platforms(constraints []string) []Platform {
 		return fixed[tag] || slices.Contains([]string{"cgo", "ignore", "gccgo"}, tag) || strings.HasPrefix(tag, "go1.")
 	})
 	asked := slices.DeleteFunc(slices.Clone(custom), func(tag string) bool { return !slices.Contains(here.tags, tag) })
-	combinations := slices.DeleteFunc(subsets(custom), func(tags []string) bool { return sameTags(tags, asked) })
+	combinations := slices.DeleteFunc(subsets(custom), func(tags []string) bool { return slices.Equal(tags, asked) })
 	combinations = slices.Insert(combinations, 0, asked) // that of this run first
 	var out []Platform
 	seen := map[string]bool{}
@@ -108,28 +107,15 @@ func (m *Module) tags() []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// sameTags compares without order.
-func sameTags(a, b []string) bool {
-	return len(a) == len(b) && !slices.ContainsFunc(a, func(tag string) bool { return !slices.Contains(b, tag) })
-}
-
-// tagsOf collects the tags that an expression names.
+// tagsOf collects the tags that an expression names: Eval asks for all of them, whatever the answers.
 func tagsOf(e constraint.Expr, into map[string]bool) {
-	switch e := e.(type) {
-	case *constraint.TagExpr:
-		into[e.Tag] = true
-	case *constraint.NotExpr:
-		tagsOf(e.X, into)
-	case *constraint.AndExpr:
-		tagsOf(e.X, into)
-		tagsOf(e.Y, into)
-	case *constraint.OrExpr:
-		tagsOf(e.X, into)
-		tagsOf(e.Y, into)
-	}
+	e.Eval(func(tag string) bool {
+		into[tag] = true
+		return true
+	})
 }
 
-// subsets are combinations of tags, the empty one first.
+// subsets are combinations of tags, each in their order, the empty one first.
 func subsets(tags []string) [][]string {
 	out := [][]string{nil}
 	if len(tags) > maxTags {
@@ -200,10 +186,8 @@ func (p Platform) String() string {
 	return strings.Join(words, " ")
 }
 
+// expression reads a constraint; it is nil if there is none.
 func expression(c string) constraint.Expr {
-	if c == "" {
-		return nil
-	}
 	e, err := constraint.Parse("//go:build " + c)
 	if err != nil {
 		return nil
@@ -215,9 +199,8 @@ func expression(c string) constraint.Expr {
 func (m *Module) Elsewhere(p *Package) []Syntax {
 	var out []Syntax
 	for _, f := range p.Excluded {
-		base := filepath.Base(f.Path)
-		if strings.HasPrefix(base, "_") || strings.HasPrefix(base, ".") {
-			continue // of no build
+		if Ignored(f.Path) {
+			continue
 		}
 		if s, ok := m.syntax(f.Path, p.clause()); ok && slices.ContainsFunc(m.Platforms([]string{s.Constraint}), func(pl Platform) bool { return pl.Holds(s.Constraint) }) {
 			out = append(out, s)

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/leasegen/leasegen/generator/internal/syntax"
 )
 
 // roots type-checks the annotated declarations of packages, and all that other packages declare.
@@ -53,33 +55,22 @@ func (l *shaker) root(s *shaken, p *Package) {
 		}
 	}
 	for _, f := range l.m.Elsewhere(p) {
-		s.index(&file{pkg: s, syntax: f.File, aside: true})
+		s.index(&file{pkg: s, tree: f.File, aside: true})
 	}
 	sources, tables := map[string]bool{}, map[string]bool{}
 	for _, f := range p.Files {
 		if f.Src == nil {
 			continue
 		}
-		syntax, err := parser.ParseFile(token.NewFileSet(), f.Path, f.Src, parser.ParseComments|parser.SkipObjectResolution)
+		tree, err := parser.ParseFile(token.NewFileSet(), f.Path, f.Src, parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			continue
 		}
-		for _, d := range syntax.Decls {
-			gen, ok := d.(*ast.GenDecl)
-			if !ok || gen.Tok != token.TYPE {
-				continue
-			}
-			for _, spec := range gen.Specs {
-				t := spec.(*ast.TypeSpec)
-				doc := t.Doc
-				if doc == nil {
-					doc = gen.Doc
-				}
-				want := annotated(doc, tables)
-				s.demand(t.Name.Name, want)
-				if want != 0 {
-					sources[filepath.Base(f.Path)] = true
-				}
+		for t, doc := range syntax.Types(tree) {
+			want := annotated(doc, tables)
+			s.demand(t.Name.Name, want)
+			if want != 0 {
+				sources[filepath.Base(f.Path)] = true
 			}
 		}
 	}
@@ -109,12 +100,12 @@ func (p *Package) leaving(sources, tables map[string]bool) map[string]bool {
 		if stays || o.Source == "" && len(sources) > 0 {
 			continue
 		}
-		syntax, _ := parser.ParseFile(token.NewFileSet(), o.Path, nil, parser.SkipObjectResolution) // as far as it can be read
-		if syntax == nil {
+		tree, _ := parser.ParseFile(token.NewFileSet(), o.Path, nil, parser.SkipObjectResolution) // as far as it can be read
+		if tree == nil {
 			continue
 		}
-		for _, d := range syntax.Decls {
-			for _, id := range Declared(d) {
+		for _, d := range tree.Decls {
+			for _, id := range syntax.Declared(d) {
 				leave[id.Name] = true
 			}
 		}
@@ -127,26 +118,6 @@ func (p *Package) leaving(sources, tables map[string]bool) map[string]bool {
 	return leave
 }
 
-// Declared are the names that a declaration gives to its package.
-func Declared(d ast.Decl) (ids []*ast.Ident) {
-	switch d := d.(type) {
-	case *ast.FuncDecl:
-		if d.Recv == nil {
-			ids = append(ids, d.Name)
-		}
-	case *ast.GenDecl:
-		for _, spec := range d.Specs {
-			switch spec := spec.(type) {
-			case *ast.TypeSpec:
-				ids = append(ids, spec.Name)
-			case *ast.ValueSpec:
-				ids = append(ids, spec.Names...)
-			}
-		}
-	}
-	return ids
-}
-
 // names reports whether a declaration refers to one of these names, or may do so.
 func (d decl) names(these map[string]bool) bool {
 	if len(these) == 0 {
@@ -156,13 +127,12 @@ func (d decl) names(these map[string]bool) bool {
 	if d.fn != nil {
 		node = d.fn.Type
 	}
-	found := false
-	ast.Inspect(node, func(n ast.Node) bool {
-		id, ok := n.(*ast.Ident)
-		found = found || ok && these[id.Name]
-		return !found
-	})
-	return found
+	for n := range ast.Preorder(node) {
+		if id, ok := n.(*ast.Ident); ok && these[id.Name] {
+			return true
+		}
+	}
+	return false
 }
 
 // annotated says what the directives above a type make of it. It adds the folder of a table.

@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"golang.org/x/tools/go/packages"
+
+	"github.com/leasegen/leasegen/generator/internal/syntax"
 )
 
 // A shaker type-checks what annotated declarations are made of, and nothing else: it follows
@@ -68,7 +70,7 @@ type shaken struct {
 
 type file struct {
 	pkg     *shaken
-	syntax  *ast.File
+	tree    *ast.File
 	imports []*imported
 	kept    bool
 	aside   bool // of another platform: names are followed in it, and it is not checked
@@ -149,14 +151,14 @@ func (s *shaken) parse() {
 				continue // it may be stale or broken, whatever the patterns are
 			}
 		}
-		syntax, err := parseSignatures(s.l.m.Fset, name, src)
+		tree, err := parseSignatures(s.l.m.Fset, name, src)
 		if list, ok := errors.AsType[scanner.ErrorList](err); ok {
 			for _, e := range list {
 				s.Errors = append(s.Errors, packages.Error{Pos: e.Pos.String(), Msg: e.Msg, Kind: packages.ParseError})
 			}
 		}
-		if syntax != nil {
-			s.index(&file{pkg: s, syntax: syntax})
+		if tree != nil {
+			s.index(&file{pkg: s, tree: tree})
 		}
 	}
 	for name, decls := range s.decls { // a method may name its type by an alias
@@ -170,15 +172,13 @@ func (s *shaken) parse() {
 
 func (s *shaken) index(f *file) {
 	s.files = append(s.files, f)
-	for _, spec := range f.syntax.Imports {
+	for _, spec := range f.tree.Imports {
 		text, err := strconv.Unquote(spec.Path.Value)
 		if err != nil {
 			continue
 		}
-		i := &imported{spec: spec, path: text}
-		if first, _, _ := strings.Cut(text, "/"); s.Module == nil && strings.Contains(first, ".") {
-			i.path = "vendor/" + text // the standard library's own
-		}
+		i := &imported{spec: spec}
+		i.path = s.listed(text)
 		if spec.Name != nil {
 			i.name = spec.Name.Name
 		}
@@ -188,49 +188,20 @@ func (s *shaken) index(f *file) {
 		f.imports = append(f.imports, i)
 	}
 	add := func(name *ast.Ident, d decl) { s.decls[name.Name] = append(s.decls[name.Name], d) }
-	for _, d := range f.syntax.Decls {
+	for _, d := range f.tree.Decls {
 		switch d := d.(type) {
 		case *ast.FuncDecl:
 			if d.Recv == nil {
 				add(d.Name, decl{file: f, fn: d})
-			} else if t := receiver(d); t != "" {
+			} else if t := syntax.Receiver(d); t != "" {
 				s.methods[t] = append(s.methods[t], decl{file: f, fn: d})
 			}
 		case *ast.GenDecl:
 			for _, spec := range d.Specs {
-				switch spec := spec.(type) {
-				case *ast.TypeSpec:
-					add(spec.Name, decl{file: f, gen: d, spec: spec})
-				case *ast.ValueSpec:
-					for _, name := range spec.Names {
-						add(name, decl{file: f, gen: d, spec: spec})
-					}
+				for _, name := range syntax.Names(spec) {
+					add(name, decl{file: f, gen: d, spec: spec})
 				}
 			}
-		}
-	}
-}
-
-// receiver returns the name of a method's receiver type, or "".
-func receiver(d *ast.FuncDecl) string {
-	if len(d.Recv.List) == 0 {
-		return ""
-	}
-	e := d.Recv.List[0].Type
-	for {
-		switch x := e.(type) {
-		case *ast.StarExpr:
-			e = x.X
-		case *ast.ParenExpr:
-			e = x.X
-		case *ast.IndexExpr:
-			e = x.X
-		case *ast.IndexListExpr:
-			e = x.X
-		case *ast.Ident:
-			return x.Name
-		default:
-			return ""
 		}
 	}
 }
@@ -266,7 +237,7 @@ func (s *shaken) check() {
 	}
 	conf := &types.Config{
 		IgnoreFuncBodies: true, FakeImportC: true,
-		Importer: importer(func(path string) (*types.Package, error) { return s.importPackage(path) }),
+		Importer: s,
 		Error: func(err error) {
 			e, ok := err.(types.Error)
 			// Methods that a constraint asks for may have been left out.
@@ -280,7 +251,7 @@ func (s *shaken) check() {
 	}
 	s.Types, _ = conf.Check(s.PkgPath, s.Fset, files, nil)
 	for _, f := range s.files {
-		f.syntax = nil // it is large, and no more needed
+		f.tree = nil // it is large, and no more needed
 	}
 	s.files, s.decls, s.methods = nil, nil, nil
 }
@@ -288,26 +259,27 @@ func (s *shaken) check() {
 // shake returns the file with those of its declarations that matter.
 func (f *file) shake() *ast.File {
 	s := f.pkg
-	out := &ast.File{Package: f.syntax.Package, Name: f.syntax.Name, FileStart: f.syntax.FileStart, FileEnd: f.syntax.FileEnd, GoVersion: f.syntax.GoVersion}
+	out := &ast.File{Package: f.tree.Package, Name: f.tree.Name, FileStart: f.tree.FileStart, FileEnd: f.tree.FileEnd, GoVersion: f.tree.GoVersion}
 	done := map[ast.Node]bool{}
-	for _, d := range f.syntax.Decls {
+	c := cutter{file: f, cut: true}
+	for _, d := range f.tree.Decls {
 		switch d := d.(type) {
 		case *ast.FuncDecl:
 			name := d.Name.Name
 			switch {
 			case d.Recv != nil:
 				m := decl{file: f, fn: d}
-				if t := s.aliased(receiver(d)); t != "" && m.matters(s.parts[t]) {
-					out.Decls = append(out.Decls, m.method(s.parts[t]))
+				if t := s.aliased(syntax.Receiver(d)); t != "" && m.matters(s.parts[t]) {
+					out.Decls = append(out.Decls, c.method(m, s.parts[t]))
 				}
 			case s.parts[name] != 0:
-				out.Decls = append(out.Decls, s.declaration(decl{file: f, fn: d}, s.parts[name]))
+				out.Decls = append(out.Decls, c.declaration(decl{file: f, fn: d}, s.parts[name]))
 			case s.first(d.Name, decl{fn: d}):
 				out.Decls = append(out.Decls, &ast.FuncDecl{Name: d.Name, Type: &ast.FuncType{Func: d.Type.Func, Params: &ast.FieldList{}}})
 			}
 		case *ast.GenDecl:
 			for _, spec := range d.Specs {
-				out.Decls = append(out.Decls, f.keep(d, spec, done)...)
+				out.Decls = append(out.Decls, c.keep(d, spec, done)...)
 			}
 		}
 	}
@@ -335,19 +307,10 @@ func (s *shaken) aliased(t string) string {
 }
 
 // keep returns what is left of one type, constant or variable.
-func (f *file) keep(gen *ast.GenDecl, spec ast.Spec, done map[ast.Node]bool) (out []ast.Decl) {
-	s := f.pkg
-	var ids []*ast.Ident
-	switch spec := spec.(type) {
-	case *ast.TypeSpec:
-		ids = []*ast.Ident{spec.Name}
-	case *ast.ValueSpec:
-		ids = spec.Names
-	default:
-		return nil
-	}
-	for _, id := range ids {
-		d := decl{file: f, gen: gen, spec: spec}
+func (c cutter) keep(gen *ast.GenDecl, spec ast.Spec, done map[ast.Node]bool) (out []ast.Decl) {
+	s := c.pkg
+	for _, id := range syntax.Names(spec) {
+		d := decl{file: c.file, gen: gen, spec: spec}
 		unit := ast.Node(spec)
 		if gen.Tok == token.CONST {
 			unit = gen
@@ -355,11 +318,11 @@ func (f *file) keep(gen *ast.GenDecl, spec ast.Spec, done map[ast.Node]bool) (ou
 		if done[unit] {
 			continue
 		}
-		if gen.Tok == token.CONST && slices.ContainsFunc(gen.Specs, func(c ast.Spec) bool {
-			return slices.ContainsFunc(c.(*ast.ValueSpec).Names, func(id *ast.Ident) bool { return s.parts[id.Name] != 0 })
+		if gen.Tok == token.CONST && slices.ContainsFunc(gen.Specs, func(spec ast.Spec) bool {
+			return slices.ContainsFunc(spec.(*ast.ValueSpec).Names, func(id *ast.Ident) bool { return s.parts[id.Name] != 0 })
 		}) || s.parts[id.Name] != 0 {
 			done[unit] = true
-			out = append(out, s.declaration(d, s.parts[id.Name]))
+			out = append(out, c.declaration(d, s.parts[id.Name]))
 			continue
 		}
 		if s.first(id, d) {
@@ -383,40 +346,40 @@ func (s *shaken) first(id *ast.Ident, d decl) bool {
 	return first.spec == d.spec && first.fn == d.fn
 }
 
-// importPackage returns a package as far as it matters, which may be by its name only.
-func (s *shaken) importPackage(importPath string) (*types.Package, error) {
+// listed is the path by which the go command knows an import: the standard library has some of its own.
+func (s *shaken) listed(importPath string) string {
+	if first, _, _ := strings.Cut(importPath, "/"); s.Module == nil && strings.Contains(first, ".") {
+		return "vendor/" + importPath
+	}
+	return importPath
+}
+
+// Import returns a package as far as it matters, which may be by its name only.
+func (s *shaken) Import(importPath string) (*types.Package, error) {
 	if importPath == "unsafe" {
 		return types.Unsafe, nil
 	}
-	at := importPath
-	if first, _, _ := strings.Cut(at, "/"); s.Module == nil && strings.Contains(first, ".") {
-		at = "vendor/" + at
-	}
+	at := s.listed(importPath)
 	p := s.l.pkgs[at]
 	used := slices.ContainsFunc(s.files, func(f *file) bool {
 		return slices.ContainsFunc(f.imports, func(i *imported) bool { return i.path == at && i.used })
 	})
-	switch {
-	case p == nil || p.failed() && !used:
-		fake := types.NewPackage(importPath, guess(importPath))
-		fake.MarkComplete()
-		return fake, nil
-	case p.failed():
-		s.Imports[importPath] = p.Package
-		return nil, errors.New(p.Errors[0].Msg)
-	case !used && !p.whole:
-		fake := types.NewPackage(importPath, p.Name)
+	if p == nil || !used && (p.failed() || !p.whole) {
+		name := guess(importPath)
+		if p != nil && !p.failed() {
+			name = p.Name
+		}
+		fake := types.NewPackage(importPath, name)
 		fake.MarkComplete()
 		return fake, nil
 	}
 	s.Imports[importPath] = p.Package
-	if p.checked && p.Types == nil {
+	switch {
+	case p.failed():
+		return nil, errors.New(p.Errors[0].Msg)
+	case p.checked && p.Types == nil:
 		return nil, errors.New("import cycle")
 	}
 	p.check()
 	return p.Types, nil
 }
-
-type importer func(path string) (*types.Package, error)
-
-func (f importer) Import(path string) (*types.Package, error) { return f(path) }

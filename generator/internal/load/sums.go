@@ -4,8 +4,10 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"golang.org/x/mod/modfile"
 	"golang.org/x/tools/go/packages"
 )
 
@@ -43,22 +45,6 @@ func (m *Module) summed(other *packages.Module) bool {
 			has[f[0]] = true
 		}
 	}
-	within := false
-	for line := range strings.Lines(string(required)) {
-		line = strings.TrimSpace(line)
-		switch rest, one := strings.CutPrefix(line, "require "); {
-		case line == "require (":
-			within = true
-		case line == ")":
-			within = false
-		case one || within:
-			if !one {
-				rest = line
-			}
-			if name, _, ok := strings.Cut(rest, " "); ok && name != "" && name != "//" && !has[name] {
-				return false
-			}
-		}
-	}
-	return true
+	file, err := modfile.ParseLax(other.GoMod, required, nil)
+	return err == nil && !slices.ContainsFunc(file.Require, func(r *modfile.Require) bool { return !has[r.Mod.Path] })
 }

@@ -21,11 +21,11 @@ import (
 
 // Program is the packages of a Module with their types.
 type Program struct {
-	Module *Module
-	types  map[string]*types.Package
-	clean  map[string]bool
-	// upstream finds what is wrong with the module's packages that a package imports.
-	upstream func(path string) []diag.Diagnostic
+	Module    *Module
+	types     map[string]*types.Package
+	clean     map[string]bool
+	checked   Checked
+	generated map[string]bool // see Module.Types
 }
 
 // Checked is packages that were type-checked, by their paths.
@@ -34,11 +34,11 @@ type Checked map[string]*packages.Package
 // Packages is how many packages something was type-checked of: these, and what they import.
 func (c Checked) Packages() int {
 	n := 0
-	packages.Visit(slices.Collect(maps.Values(c)), nil, func(p *packages.Package) {
+	for _, p := range c.all() {
 		if p.Types != nil {
 			n++
 		}
-	})
+	}
 	return n
 }
 
@@ -62,15 +62,7 @@ func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys
 // that leasegen's outputs declare; code that uses them before they exist is not an error.
 // What keeps a package from being understood is added to diags.
 func (m *Module) Types(checked Checked, pkgs []*Package, generated map[string]bool, diags *diag.List) *Program {
-	prog := &Program{Module: m, types: map[string]*types.Package{}, clean: map[string]bool{}}
-	prog.upstream = func(path string) (found []diag.Diagnostic) {
-		packages.Visit([]*packages.Package{checked[path]}, nil, func(p *packages.Package) {
-			if p.PkgPath != path && p.Module != nil && p.Module.Main {
-				found = append(found, m.problems(p, generated)...)
-			}
-		})
-		return found
-	}
+	prog := &Program{Module: m, types: map[string]*types.Package{}, clean: map[string]bool{}, checked: checked, generated: generated}
 	for _, pkg := range pkgs {
 		p := checked[pkg.Path]
 		if p == nil {
@@ -80,7 +72,7 @@ func (m *Module) Types(checked Checked, pkgs []*Package, generated map[string]bo
 		found := m.problems(p, generated)
 		prog.clean[p.PkgPath] = len(found) == 0
 		if len(found) > 0 {
-			found = append(found, prog.upstream(p.PkgPath)...) // they may be the cause
+			found = append(found, prog.Upstream(p.PkgPath)...) // they may be the cause
 		}
 		diags.Add(found...)
 	}
@@ -262,7 +254,14 @@ func (p *Program) Types(path string) *types.Package { return p.types[path] }
 
 // Upstream returns what is wrong with the packages of the module that a package imports.
 // It only matters where a type is unknown because of it.
-func (p *Program) Upstream(path string) []diag.Diagnostic { return p.upstream(path) }
+func (p *Program) Upstream(path string) (found []diag.Diagnostic) {
+	packages.Visit([]*packages.Package{p.checked[path]}, nil, func(other *packages.Package) {
+		if other.PkgPath != path && other.Module != nil && other.Module.Main {
+			found = append(found, p.Module.problems(other, p.generated)...)
+		}
+	})
+	return found
+}
 
 // Clean reports whether a package was loaded without any error.
 func (p *Program) Clean(path string) bool { return p.clean[path] }

@@ -72,8 +72,7 @@ func Suffix(expr string) string {
 		case *constraint.TagExpr:
 			var b strings.Builder
 			for word := range strings.FieldsFuncSeq(e.Tag, func(r rune) bool { return r == '_' || r == '.' }) {
-				r, n := utf8.DecodeRuneInString(word)
-				b.WriteString(string(unicode.ToUpper(r)) + strings.ToLower(word[n:]))
+				b.WriteString(Title(strings.ToLower(word)))
 			}
 			return b.String()
 		}
@@ -103,8 +102,13 @@ func prefixed(exported, unexported, typ string) string {
 	if token.IsExported(typ) {
 		return exported + typ
 	}
-	r, n := utf8.DecodeRuneInString(typ)
-	return unexported + string(unicode.ToUpper(r)) + typ[n:]
+	return unexported + Title(typ)
+}
+
+// Title is a name with a capital.
+func Title(name string) string {
+	r, n := utf8.DecodeRuneInString(name)
+	return string(unicode.ToUpper(r)) + name[n:]
 }
 
 // File chooses the names of imports, parameters and locals of one output file.
@@ -149,7 +153,7 @@ func register(r *ir.Register, taken map[string]bool) {
 func locals(taken, types map[string]bool, roles ...string) map[string]string {
 	out := make(map[string]string, len(roles))
 	for _, role := range roles {
-		out[role] = unused(role, func(name string) bool { return taken[name] || types[name] })
+		out[role] = Unused(role, func(name string) bool { return taken[name] || types[name] })
 	}
 	return out
 }
@@ -178,15 +182,12 @@ func imports(f *ir.File, scope map[string]bool) []ir.Import {
 		seen[importPath] = true
 		// jennifer renames imports that are reserved words to it; choosing first keeps
 		// its choice and ours the same.
-		local := unused(name, func(n string) bool { return used[n] || scope[n] || jen.IsReservedWord(n) })
+		local := Unused(name, func(n string) bool { return used[n] || scope[n] || jen.IsReservedWord(n) })
 		used[local] = true
 		out = append(out, ir.Import{Path: importPath, Name: local, Alias: local != assumed(importPath)})
 	}
-	for _, t := range []ir.Type{
-		{Path: Lease, PkgName: "lease"}, {Path: LeasePG, PkgName: "leasepg"}, {Path: PGTable, PkgName: "pgtable"}, {Path: LeaseRedis, PkgName: "leaseredis"}, {Path: PGX, PkgName: "pgx"},
-		{Path: "context", PkgName: "context"}, {Path: "time", PkgName: "time"}, {Path: "strconv", PkgName: "strconv"},
-	} {
-		add(t.Path, t.PkgName)
+	for _, p := range []string{Lease, LeasePG, PGTable, LeaseRedis, PGX, "context", "time", "strconv"} {
+		add(p, assumed(p))
 	}
 	if f.Register != nil {
 		add("errors", "errors")
@@ -214,8 +215,8 @@ func assumed(importPath string) string {
 	return base
 }
 
-// unused returns want, or want with the first number that makes it free.
-func unused(want string, taken func(string) bool) string {
+// Unused returns want, or want with the first number that makes it free.
+func Unused(want string, taken func(string) bool) string {
 	name := want
 	for i := 2; taken(name); i++ {
 		name = want + strconv.Itoa(i)

@@ -16,19 +16,12 @@ import (
 
 // consumer resolves an annotated handler struct.
 func (r *resolver) consumer(s *Source, c *Consumer) {
-	obj := r.typeName(s, c.Type)
-	if obj == nil {
+	named := r.declared(s, c.Type, c.Consumer.Source,
+		"a consumer is a plain struct", "declare a struct that embeds the instance you need")
+	if named == nil {
 		return
 	}
-	named, ok := obj.Type().(*types.Named)
-	if !ok || named.TypeParams().Len() > 0 {
-		r.at(c.Type.Name, diag.Diagnostic{Code: "LG0307",
-			Message: obj.Name() + " is generic; a consumer is a plain struct", Hint: "declare a struct that embeds the instance you need"})
-		return
-	}
-	if !r.isStruct(c.Type, obj, c.Consumer.Source) {
-		return
-	}
+	obj := named.Obj()
 	out := ir.Consumer{
 		Type: typeOf(obj), Name: c.Name, Constructor: c.constructor(),
 		Per: map[string]ir.Per{"topic": ir.PerTopic, "group": ir.PerGroup, "partition": ir.PerPartition,
@@ -55,10 +48,9 @@ func (r *resolver) consumer(s *Source, c *Consumer) {
 		out.Redis = h.redis(&out)
 	}
 	if out.Parallel() && out.Tx() {
-		pos, end := c.Consumer.Span("workers")
-		r.add(diag.Diagnostic{Code: "LG0310", Pos: pos, End: end,
-			Message: fmt.Sprintf("workers=%d does not go with transaction handlers of %s", c.Consumer.Workers, obj.Name()),
-			Hint:    "one cursor moves in one transaction: remove workers, or take no pgx.Tx"})
+		r.add(c.Consumer.Finding("LG0310", "workers",
+			fmt.Sprintf("workers=%d does not go with transaction handlers of %s", c.Consumer.Workers, obj.Name()),
+			"one cursor moves in one transaction: remove workers, or take no pgx.Tx"))
 	}
 	r.postgres[c] = out.Postgres() && c.Redis == nil // both is a finding already
 	f := r.file(s)
@@ -205,7 +197,10 @@ func (h *handlers) payload(m *types.Func, sig signature) (kind string, t ir.Type
 		return "", t, true
 	}
 	const mustBe = "the payload must be an event"
-	haveLine := "have " + have(m.Signature(), h.pkg)
+	refuse := func(code, problem string, detail ...string) (string, ir.Type, bool) {
+		h.refuse(m, code, problem, "", append([]string{"have " + have(m.Signature(), h.pkg)}, detail...)...)
+		return "", ir.Type{}, false
+	}
 	text := types.TypeString(sig.payload, relativeTo(h.pkg))
 	named, isNamedType := sig.payload.(*types.Named)
 	if !isNamedType {
@@ -213,46 +208,38 @@ func (h *handlers) payload(m *types.Func, sig signature) (kind string, t ir.Type
 		if p, ok := sig.payload.(*types.Pointer); ok {
 			why = "an event is passed by value: " + types.TypeString(p.Elem(), relativeTo(h.pkg))
 		}
-		h.refuse(m, "LG0305", mustBe, "", haveLine, why+"; json.RawMessage or []byte take what has no handler of its own")
-		return "", t, false
+		return refuse("LG0305", mustBe, why+"; json.RawMessage or []byte take what has no handler of its own")
 	}
 	obj := named.Obj()
-	if _, isStruct := named.Underlying().(*types.Struct); !isStruct {
-		h.refuse(m, "LG0305", mustBe, "", haveLine, text+" is not a struct"+h.candidate(obj.Name(), "; %s is an event"))
-		return "", t, false
-	}
-	if named.TypeArgs().Len() > 0 {
-		h.refuse(m, "LG0307", "the payload must not be generic", "", haveLine, "declare a struct with //leasegen:event that embeds "+text)
-		return "", t, false
-	}
-	if !obj.Exported() && obj.Pkg() != h.pkg {
-		h.refuse(m, "LG0305", "the payload is not exported by its package", "", haveLine, "generated code cannot name "+text+"; export the type")
-		return "", t, false
-	}
-	if !importable(obj.Pkg().Path(), h.pkg.Path()) {
-		h.refuse(m, "LG0305", "the payload is in an internal package of others", "", haveLine,
+	switch _, isStruct := named.Underlying().(*types.Struct); {
+	case !isStruct:
+		return refuse("LG0305", mustBe, text+" is not a struct"+h.candidate(obj.Name(), "; %s is an event"))
+	case named.TypeArgs().Len() > 0:
+		return refuse("LG0307", "the payload must not be generic", "declare a struct with //leasegen:event that embeds "+text)
+	case !obj.Exported() && obj.Pkg() != h.pkg:
+		return refuse("LG0305", "the payload is not exported by its package", "generated code cannot name "+text+"; export the type")
+	case !importable(obj.Pkg().Path(), h.pkg.Path()):
+		return refuse("LG0305", "the payload is in an internal package of others",
 			"generated code cannot import "+obj.Pkg().Path()+"; declare a type of this package, with //leasegen:event, that embeds "+text)
-		return "", t, false
 	}
 	e := h.eventOf(obj)
-	if e == nil && h.doubtful[typeKey(obj)] {
+	switch {
+	case e == nil && h.doubtful[typeKey(obj)]:
 		h.failed = true // reported at the type
 		return "", t, false
+	case e == nil:
+		return refuse("LG0305", mustBe, text+" has no //leasegen:event"+h.candidate(obj.Name(), "; %s has one"))
+	case h.ownEvent(obj):
+		return e.kind, typeOf(obj), true // what is wrong with it is reported there
 	}
-	if e == nil {
-		h.refuse(m, "LG0305", mustBe, "", haveLine, text+" has no //leasegen:event"+h.candidate(obj.Name(), "; %s has one"))
-		return "", t, false
-	}
-	if _, path, why := undecodable(named); why != "" && !h.ownEvent(obj) {
+	if _, path, why := undecodable(named); why != "" {
 		if why == unknownType {
 			h.diags.Add(h.prog.Upstream(h.pkg.Path())...)
 		}
-		h.refuse(m, "LG0306", fmt.Sprintf("%s.%s cannot travel as JSON: %s", text, path, why), "", haveLine)
-		return "", t, false
+		return refuse("LG0306", fmt.Sprintf("%s.%s cannot travel as JSON: %s", text, path, why))
 	}
-	if l := lossOf(named); l != nil && !h.ownEvent(obj) {
-		h.refuse(m, "LG0306", fmt.Sprintf("%s.%s does not come through JSON: %s", text, l.path, l.why), "", haveLine)
-		return "", t, false
+	if l := lossOf(named); l != nil {
+		return refuse("LG0306", fmt.Sprintf("%s.%s does not come through JSON: %s", text, l.path, l.why))
 	}
 	return e.kind, typeOf(obj), true
 }
@@ -299,11 +286,7 @@ func similar(a, b string) int {
 func (h *handlers) guess(m *types.Func) (x string, ours bool) {
 	for p := range m.Signature().Params().Variables() {
 		t := messagePayload(p.Type())
-		bare := types.Unalias(p.Type())
-		if ptr, ok := bare.(*types.Pointer); ok {
-			bare = types.Unalias(ptr.Elem())
-		}
-		if named, ok := bare.(*types.Named); ok && named.Obj().Pkg() != nil && h.events[typeKey(named.Obj())] != nil {
+		if named, ok := pointee(p.Type()).(*types.Named); ok && named.Obj().Pkg() != nil && h.events[typeKey(named.Obj())] != nil {
 			t = named // the event itself, without its message
 		}
 		if t != nil {
@@ -321,11 +304,7 @@ func (h *handlers) guess(m *types.Func) (x string, ours bool) {
 
 // embedded reports whether a method is that of a struct which the consumer embeds.
 func (h *handlers) embedded(m *types.Func) bool {
-	t := types.Unalias(m.Signature().Recv().Type())
-	if p, ok := t.(*types.Pointer); ok {
-		t = types.Unalias(p.Elem())
-	}
-	named, ok := t.(*types.Named)
+	named, ok := pointee(m.Signature().Recv().Type()).(*types.Named)
 	return !ok || named.Obj() != h.typ
 }
 
@@ -417,10 +396,7 @@ func embeddedMethods(t types.Type, names map[string]bool, seen map[types.Type]bo
 		if !f.Embedded() {
 			continue
 		}
-		e := types.Unalias(f.Type())
-		if p, ok := e.(*types.Pointer); ok {
-			e = types.Unalias(p.Elem())
-		}
+		e := pointee(f.Type())
 		all := types.NewMethodSet(types.NewPointer(e))
 		if types.IsInterface(e) {
 			all = types.NewMethodSet(e)

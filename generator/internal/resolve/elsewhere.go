@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"go/ast"
 	"go/types"
+	"strings"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/load"
@@ -20,7 +21,7 @@ func (h *handlers) elsewhere(s *Source, t *types.Named) {
 	for _, f := range h.others[s.Pkg.Path] {
 		for _, d := range f.File.Decls {
 			fn, ok := d.(*ast.FuncDecl)
-			if !ok || fn.Recv == nil || !receivers[receiver(fn)] || !h.couldHandle(fn) {
+			if !ok || fn.Recv == nil || !receivers[strings.TrimPrefix(types.ExprString(fn.Recv.List[0].Type), "*")] || !h.couldHandle(fn) {
 				continue
 			}
 			m, _, _ := types.LookupFieldOrMethod(t, true, h.pkg, fn.Name.Name)
@@ -62,18 +63,6 @@ func (h *handlers) couldHandle(fn *ast.FuncDecl) bool {
 	return false
 }
 
-// receiver is the name of the type that a method is declared on.
-func receiver(fn *ast.FuncDecl) string {
-	t := fn.Recv.List[0].Type
-	if p, ok := t.(*ast.StarExpr); ok {
-		t = p.X
-	}
-	if id, ok := t.(*ast.Ident); ok {
-		return id.Name
-	}
-	return ""
-}
-
 // embeddedNames collects the names of the package's types that t embeds.
 func embeddedNames(t *types.Named, names map[string]bool) {
 	st, ok := t.Underlying().(*types.Struct)
@@ -81,11 +70,7 @@ func embeddedNames(t *types.Named, names map[string]bool) {
 		return
 	}
 	for f := range st.Fields() {
-		e := types.Unalias(f.Type())
-		if p, ok := e.(*types.Pointer); ok {
-			e = types.Unalias(p.Elem())
-		}
-		n, ok := e.(*types.Named)
+		n, ok := pointee(f.Type()).(*types.Named)
 		if f.Embedded() && ok && n.Obj().Pkg() == t.Obj().Pkg() && !names[n.Obj().Name()] {
 			names[n.Obj().Name()] = true
 			embeddedNames(n, names)

@@ -27,19 +27,11 @@ type known struct {
 
 // event resolves an annotated payload struct.
 func (r *resolver) event(s *Source, e *Event) {
-	obj := r.typeName(s, e.Type)
-	if obj == nil {
+	named := r.declared(s, e.Type, e.Spec.Source, "an event is a plain struct", "declare a struct for each event")
+	if named == nil {
 		return
 	}
-	named, ok := obj.Type().(*types.Named)
-	if !ok || named.TypeParams().Len() > 0 {
-		r.at(e.Type.Name, diag.Diagnostic{Code: "LG0307",
-			Message: obj.Name() + " is generic; an event is a plain struct", Hint: "declare a struct for each event"})
-		return
-	}
-	if !r.isStruct(e.Type, obj, e.Spec.Source) {
-		return
-	}
+	obj := named.Obj()
 	r.events[typeKey(obj)] = &known{obj, e.Kind, e.Spec.Has("key"), r.position(e.Type.Name.Pos())}
 	f, path, why := undecodable(named)
 	switch why {
@@ -63,8 +55,7 @@ func (r *resolver) event(s *Source, e *Event) {
 		}
 		f, problem, hint := fieldAt(named, path)
 		if problem != "" {
-			pos, end := e.Spec.Span(key)
-			r.add(diag.Diagnostic{Code: "LG0311", Pos: pos, End: end, Message: key + ": " + problem, Hint: hint})
+			r.add(e.Spec.Finding("LG0311", key, key+": "+problem, hint))
 		}
 		return f
 	}
@@ -73,22 +64,33 @@ func (r *resolver) event(s *Source, e *Event) {
 	file.Events = append(file.Events, out)
 }
 
-// isStruct reports a type that is declared as another one which is no struct.
-func (r *resolver) isStruct(at *ast.TypeSpec, obj *types.TypeName, s spec.Source) bool {
-	switch u := obj.Type().Underlying().(type) {
+// declared finds the type of an annotated struct. One that is generic, or declared as another type which is no
+// struct, is reported; rule and hint say what it should be.
+func (r *resolver) declared(s *Source, t *ast.TypeSpec, from spec.Source, rule, hint string) *types.Named {
+	pkg := r.prog.Types(s.Pkg.Path)
+	if pkg == nil {
+		return nil
+	}
+	obj, _ := pkg.Scope().Lookup(t.Name.Name).(*types.TypeName)
+	if obj == nil {
+		return nil
+	}
+	named, ok := obj.Type().(*types.Named)
+	if !ok || named.TypeParams().Len() > 0 {
+		r.at(t.Name, diag.Diagnostic{Code: "LG0307", Message: obj.Name() + " is generic; " + rule, Hint: hint})
+		return nil
+	}
+	switch u := named.Underlying().(type) {
 	case *types.Struct:
-		return true
+		return named
 	case *types.Basic:
 		if u.Kind() == types.Invalid { // whatever it is declared as has been reported
-			return false
+			return nil
 		}
 	}
-	pos, end := s.Span("")
-	r.add(diag.Diagnostic{Code: "LG0201", Pos: pos, End: end,
-		Message: fmt.Sprintf("//leasegen:%s stands on type %s, which is no struct", s.Directive.Name, obj.Name()),
-		Hint:    "put it into the doc comment of a struct type",
-		Related: []diag.Related{{Pos: r.position(at.Name.Pos()), Message: obj.Name() + " at"}}})
-	return false
+	r.add(from.Finding("LG0201", "", fmt.Sprintf("//leasegen:%s stands on type %s, which is no struct", from.Directive.Name, obj.Name()),
+		"put it into the doc comment of a struct type", diag.Related{Pos: r.position(t.Name.Pos()), Message: obj.Name() + " at"}))
+	return nil
 }
 
 // fieldAt finds the field of an event that a path names, and how it becomes a string.
@@ -151,13 +153,16 @@ func fieldKind(t types.Type) (kind ir.FieldKind, addr bool) {
 		return ir.FieldTime, false
 	}
 	for _, m := range []struct {
-		name string
-		kind ir.FieldKind
-		fits func(*types.Signature) bool
-	}{{"MarshalText", ir.FieldText, marshalsText}, {"String", ir.FieldStringer, isString}} {
+		name    string
+		kind    ir.FieldKind
+		results []types.Type
+	}{
+		{"MarshalText", ir.FieldText, []types.Type{types.NewSlice(types.Typ[types.Byte]), types.Universe.Lookup("error").Type()}},
+		{"String", ir.FieldStringer, []types.Type{types.Typ[types.String]}},
+	} {
 		obj, _, _ := types.LookupFieldOrMethod(t, true, nil, m.name)
 		f, ok := obj.(*types.Func)
-		if !ok || !m.fits(f.Signature()) {
+		if !ok || !returns(f.Signature(), m.results) {
 			continue
 		}
 		byValue := types.NewMethodSet(t).Lookup(nil, m.name) != nil
@@ -173,16 +178,10 @@ func ofTime(t types.Type, name string) bool {
 	return ok && f.Signature().Recv() != nil && isNamed(types.Unalias(f.Signature().Recv().Type()), "time", "Time")
 }
 
-func marshalsText(s *types.Signature) bool {
-	if s.Params().Len() != 0 || s.Results().Len() != 2 || !isError(s.Results().At(1).Type()) {
-		return false
-	}
-	bytes, ok := types.Unalias(s.Results().At(0).Type()).(*types.Slice)
-	return ok && types.Identical(bytes.Elem(), types.Typ[types.Byte])
-}
-
-func isString(s *types.Signature) bool {
-	return s.Params().Len() == 0 && s.Results().Len() == 1 && types.Identical(s.Results().At(0).Type(), types.Typ[types.String])
+// returns reports whether a method takes nothing and returns these types.
+func returns(s *types.Signature, results []types.Type) bool {
+	return s.Params().Len() == 0 && slices.EqualFunc(slices.Collect(s.Results().Variables()), results,
+		func(v *types.Var, t types.Type) bool { return types.Identical(v.Type(), t) })
 }
 
 func fieldNames(s *types.Struct) []string {
@@ -197,20 +196,20 @@ func fieldNames(s *types.Struct) []string {
 
 // undecodable finds the first field of an event that encoding/json cannot decode.
 func undecodable(t *types.Named) (field *types.Var, path, why string) {
-	if unmarshals(t) {
-		return nil, "", ""
-	}
-	seen := map[types.Type]bool{t: true}
 	st, ok := t.Underlying().(*types.Struct)
-	if !ok {
+	if !ok || unmarshals(t) {
 		return nil, "", ""
 	}
+	return undecodableIn(st, "", map[types.Type]bool{t: true})
+}
+
+func undecodableIn(st *types.Struct, prefix string, seen map[types.Type]bool) (field *types.Var, path, why string) {
 	for i := range st.NumFields() {
 		f := st.Field(i)
 		if skipped(f, st.Tag(i)) {
 			continue
 		}
-		if path, why := undecodableType(f.Type(), f.Name(), seen); why != "" {
+		if path, why := undecodableType(f.Type(), prefix+f.Name(), seen); why != "" {
 			return f, path, why
 		}
 	}
@@ -219,16 +218,8 @@ func undecodable(t *types.Named) (field *types.Var, path, why string) {
 
 // skipped reports whether encoding/json passes over a field.
 func skipped(f *types.Var, tag string) bool {
-	if reflect.StructTag(tag).Get("json") == "-" {
-		return true
-	}
-	if f.Exported() {
-		return false
-	}
-	if f.Embedded() { // the exported fields of an embedded struct count
-		return structOf(f.Type()) == nil
-	}
-	return true
+	// The exported fields of an embedded struct count.
+	return reflect.StructTag(tag).Get("json") == "-" || !f.Exported() && (!f.Embedded() || structOf(f.Type()) == nil)
 }
 
 // unknownType is why a field whose declaration does not type-check cannot be decoded.
@@ -277,13 +268,8 @@ func undecodableType(t types.Type, path string, seen map[types.Type]bool) (strin
 		}
 		return undecodableType(u.Elem(), path+"[]", seen)
 	case *types.Struct:
-		for i := range u.NumFields() {
-			if f := u.Field(i); !skipped(f, u.Tag(i)) {
-				if p, why := undecodableType(f.Type(), path+"."+f.Name(), seen); why != "" {
-					return p, why
-				}
-			}
-		}
+		_, path, why := undecodableIn(u, path+".", seen)
+		return path, why
 	}
 	return "", ""
 }
@@ -330,7 +316,7 @@ func (r *resolver) foreignEvent(obj *types.TypeName) *known {
 	// What is wrong over there is reported where leasegen runs for that package.
 	var elsewhere diag.List
 	p := &pkgParser{fset: r.prog.Module.Fset, pkg: &load.Package{}, diags: &elsewhere}
-	s := p.source(p.file(load.File{Path: pos.Filename, Src: src}))
+	s := p.source(parseFile(p.fset, load.File{Path: pos.Filename, Src: src}, &elsewhere))
 	if s == nil {
 		return nil
 	}
@@ -340,16 +326,6 @@ func (r *resolver) foreignEvent(obj *types.TypeName) *known {
 		}
 	}
 	return nil
-}
-
-// typeName finds the object of an annotated struct.
-func (r *resolver) typeName(s *Source, t *ast.TypeSpec) *types.TypeName {
-	pkg := r.prog.Types(s.Pkg.Path)
-	if pkg == nil {
-		return nil
-	}
-	obj, _ := pkg.Scope().Lookup(t.Name.Name).(*types.TypeName)
-	return obj
 }
 
 func typeKey(obj *types.TypeName) string { return obj.Pkg().Path() + "." + obj.Name() }

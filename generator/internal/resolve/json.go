@@ -12,10 +12,10 @@ import (
 
 // jsonField is a field of a struct as encoding/json sees it.
 type jsonField struct {
-	name   string // in the JSON object
-	tagged bool
-	index  []int // as that of reflect.StructField, for promoted fields
-	v      *types.Var
+	name     string // in the JSON object
+	untagged int    // 1 if no tag gives the name
+	index    []int  // as that of reflect.StructField, for promoted fields
+	v        *types.Var
 }
 
 // jsonFields are the fields of a struct that encoding/json writes and reads, by its own rules: of
@@ -41,14 +41,14 @@ func jsonFields(st *types.Struct) (kept []jsonField, clashes []nameClash) {
 			visited[l.st] = true
 			for i := range l.st.NumFields() {
 				f := l.st.Field(i)
-				tag := reflect.StructTag(l.st.Tag(i)).Get("json")
-				inner := structOf(f.Type())
-				if tag == "-" || !f.Exported() && (!f.Embedded() || inner == nil) {
+				if skipped(f, l.st.Tag(i)) {
 					continue
 				}
-				name, _, _ := strings.Cut(tag, ",")
+				inner := structOf(f.Type())
+				name, _, _ := strings.Cut(reflect.StructTag(l.st.Tag(i)).Get("json"), ",")
+				untagged := 0
 				if !validTag(name) {
-					name = ""
+					name, untagged = "", 1
 				}
 				index := append(slices.Clone(l.index), i)
 				if name == "" && f.Embedded() && inner != nil {
@@ -57,7 +57,7 @@ func jsonFields(st *types.Struct) (kept []jsonField, clashes []nameClash) {
 					}
 					continue
 				}
-				x := jsonField{cmp.Or(name, f.Name()), name != "", index, f}
+				x := jsonField{cmp.Or(name, f.Name()), untagged, index, f}
 				all = append(all, x)
 				if count[l.st] > 1 { // embedded twice at this depth: the copies drop one another
 					all = append(all, x)
@@ -66,7 +66,7 @@ func jsonFields(st *types.Struct) (kept []jsonField, clashes []nameClash) {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b jsonField) int {
-		return cmp.Or(strings.Compare(a.name, b.name), cmp.Compare(len(a.index), len(b.index)), -compareBool(a.tagged, b.tagged))
+		return cmp.Or(strings.Compare(a.name, b.name), cmp.Compare(len(a.index), len(b.index)), cmp.Compare(a.untagged, b.untagged))
 	})
 	for len(all) > 0 {
 		n := 1
@@ -74,7 +74,7 @@ func jsonFields(st *types.Struct) (kept []jsonField, clashes []nameClash) {
 			n++
 		}
 		same := 1
-		for same < n && len(all[same].index) == len(all[0].index) && all[same].tagged == all[0].tagged {
+		for same < n && len(all[same].index) == len(all[0].index) && all[same].untagged == all[0].untagged {
 			same++
 		}
 		if same == 1 {
@@ -94,24 +94,19 @@ type nameClash struct {
 	decided bool
 }
 
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return 1
-	}
-	return -1
-}
-
 // structOf is the struct that a type is, or points to.
 func structOf(t types.Type) *types.Struct {
+	st, _ := pointee(t).Underlying().(*types.Struct)
+	return st
+}
+
+// pointee is the type that t points to, or t itself if it is no pointer.
+func pointee(t types.Type) types.Type {
 	t = types.Unalias(t)
 	if p, ok := t.(*types.Pointer); ok {
-		t = p.Elem()
+		return types.Unalias(p.Elem())
 	}
-	st, _ := t.Underlying().(*types.Struct)
-	return st
+	return t
 }
 
 // validTag reports whether encoding/json takes a name from a tag.

@@ -12,24 +12,15 @@ import (
 // lockKeys refuses two consumers whose advisory locks are one, though their names differ.
 func (r *resolver) lockKeys(sources []*Source, key func(name string) int64) {
 	first := map[int64]*Consumer{}
-	for _, s := range sources {
-		for _, c := range s.Consumers {
-			if c.Consumer.EffectiveLock() != "advisory" {
-				continue
-			}
-			f := first[key(c.Name)]
-			if f == nil {
-				first[key(c.Name)] = c
-				continue
-			}
-			if strings.EqualFold(f.Name, c.Name) {
-				continue // a finding of its own
-			}
-			pos, end := c.Consumer.Span("name")
-			r.add(diag.Diagnostic{Code: "LG0406", Pos: pos, End: end,
-				Message: fmt.Sprintf("the advisory locks of the consumers %q and %q have one key, %d", f.Name, c.Name, key(c.Name)),
-				Hint:    "they would shut each other out; write another name= or lock=session",
-				Related: []diag.Related{{Pos: r.position(f.Type.Name.Pos()), Message: "first at"}}})
+	for c := range Consumers(sources) {
+		if c.Consumer.EffectiveLock() != "advisory" {
+			continue
+		}
+		if f := firstOf(first, key(c.Name), c); !strings.EqualFold(f.Name, c.Name) { // one name is a finding of its own
+			r.add(c.Consumer.Finding("LG0406", "name",
+				fmt.Sprintf("the advisory locks of the consumers %q and %q have one key, %d", f.Name, c.Name, key(c.Name)),
+				"they would shut each other out; write another name= or lock=session",
+				diag.Related{Pos: r.position(f.Type.Name.Pos()), Message: "first at"}))
 		}
 	}
 }

@@ -8,13 +8,14 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/ir"
 	"github.com/leasegen/leasegen/generator/internal/load"
 	"github.com/leasegen/leasegen/generator/internal/names"
+	"github.com/leasegen/leasegen/generator/internal/spec"
+	"github.com/leasegen/leasegen/generator/internal/syntax"
 )
 
 // Names chooses the identifiers of all files and refuses those that are taken.
@@ -36,10 +37,10 @@ func Names(prog *load.Program, sources []*Source, files []*ir.File, diags *diag.
 			continue
 		}
 		for _, e := range f.Events {
-			s.add(generated{f, e.Publish, "for event " + e.Type.Name, "publish", "event", at[[2]string{f.PkgPath, e.Type.Name}].publish})
+			s.add(generated{f, e.Publish, "for event " + e.Type.Name, "publish", "event", at[[3]string{f.PkgPath, e.Type.Name, "publish"}]})
 		}
 		for _, c := range f.Consumers {
-			s.add(generated{f, c.Constructor, "for consumer " + c.Type.Name, "constructor", "consumer", at[[2]string{f.PkgPath, c.Type.Name}].constructor})
+			s.add(generated{f, c.Constructor, "for consumer " + c.Type.Name, "constructor", "consumer", at[[3]string{f.PkgPath, c.Type.Name, "constructor"}]})
 		}
 		if f.Register != nil {
 			s.add(generated{file: f, name: f.Register.Handlers, what: "for the consumers of the package"})
@@ -75,21 +76,19 @@ type generated struct {
 	at             [2]token.Position // from, to
 }
 
-// positions of the names that the outputs declare, by package and type.
-func positions(sources []*Source) map[[2]string]struct{ publish, constructor [2]token.Position } {
-	out := map[[2]string]struct{ publish, constructor [2]token.Position }{}
+// positions of the names that the outputs declare, by package, type and the argument that gives them.
+func positions(sources []*Source) map[[3]string][2]token.Position {
+	out := map[[3]string][2]token.Position{}
+	add := func(s *Source, t *ast.TypeSpec, from *spec.Source, key string) {
+		pos, end := from.Span(key)
+		out[[3]string{s.Pkg.Path, t.Name.Name, key}] = [2]token.Position{pos, end}
+	}
 	for _, s := range sources {
 		for _, e := range s.Events {
-			key := [2]string{s.Pkg.Path, e.Type.Name.Name}
-			p := out[key]
-			p.publish[0], p.publish[1] = e.Spec.Span("publish")
-			out[key] = p
+			add(s, e.Type, &e.Spec.Source, "publish")
 		}
 		for _, c := range s.Consumers {
-			key := [2]string{s.Pkg.Path, c.Type.Name.Name}
-			p := out[key]
-			p.constructor[0], p.constructor[1] = c.Consumer.Span("constructor")
-			out[key] = p
+			add(s, c.Type, &c.Consumer.Source, "constructor")
 		}
 	}
 	return out
@@ -121,13 +120,21 @@ func (r *resolver) scope(pkg *load.Package) *scope {
 		s.declared[name] = true
 		s.at[name] = r.position(obj.Pos())
 	}
-	for name, pos := range r.testNames(pkg) {
-		s.declared[name] = true
-		s.at[name] = pos
+	for _, t := range pkg.Tests {
+		f, err := parser.ParseFile(r.prog.Module.Fset, t.Path, nil, parser.SkipObjectResolution)
+		if err != nil || f.Name.Name != pkg.Name { // tests outside the package have a scope of their own
+			continue
+		}
+		for _, d := range f.Decls {
+			for _, id := range syntax.Declared(d) {
+				s.declared[id.Name] = true
+				s.at[id.Name] = r.position(id.Pos())
+			}
+		}
 	}
 	for _, f := range r.prog.Module.Elsewhere(pkg) {
 		for _, d := range f.File.Decls {
-			for _, id := range load.Declared(d) {
+			for _, id := range syntax.Declared(d) {
 				s.declared[id.Name] = true
 				s.elsewhere = append(s.elsewhere, elsewhere{id, f.Constraint})
 			}
@@ -149,26 +156,9 @@ func (r *resolver) hidden(s *scope, name string, pkg *load.Package) {
 			pos = r.position(e.id.Pos())
 		}
 	}
-	r.add(diag.Diagnostic{Code: "LG0402", Pos: pos, End: after(pos, name),
+	r.add(diag.Diagnostic{Code: "LG0402", Pos: pos, End: diag.After(pos, name),
 		Message: fmt.Sprintf("package %s declares %s and hides Go's own, which generated code needs", pkg.Name, name),
 		Hint:    "rename it"})
-}
-
-// testNames are the package-level names that tests inside the package declare.
-func (r *resolver) testNames(pkg *load.Package) map[string]token.Position {
-	out := map[string]token.Position{}
-	for _, t := range pkg.Tests {
-		f, err := parser.ParseFile(r.prog.Module.Fset, t.Path, nil, parser.SkipObjectResolution)
-		if err != nil || f.Name.Name != pkg.Name {
-			continue
-		}
-		for _, d := range f.Decls {
-			for _, id := range load.Declared(d) {
-				out[id.Name] = r.position(id.Pos())
-			}
-		}
-	}
-	return out
 }
 
 // headless reports a file that stands where f goes and declares what f would: an output that has lost its first line.
@@ -211,7 +201,7 @@ func (r *resolver) taken(s *scope) {
 		}
 		switch {
 		case exists:
-			r.add(diag.Diagnostic{Code: "LG0401", Pos: pos, End: after(pos, g.name), Hint: hint,
+			r.add(diag.Diagnostic{Code: "LG0401", Pos: pos, End: diag.After(pos, g.name), Hint: hint,
 				Message: fmt.Sprintf("%s exists already; leasegen declares it %s", g.name, what)})
 		case twice >= 0 && g.key != "":
 			r.add(diag.Diagnostic{Code: "LG0401", Pos: g.at[0], End: g.at[1], Hint: fmt.Sprintf("write %s=%s", g.key, s.free(g)),
@@ -226,15 +216,8 @@ func (s *scope) add(g generated) { s.generated = append(s.generated, g) }
 // free is a name like g's that the package does not have and will not have.
 func (s *scope) free(g generated) string {
 	base := g.name + strings.ToUpper(g.directive[:1]) + g.directive[1:]
-	name := base
-	for i := 2; s.has(name); i++ {
-		name = base + strconv.Itoa(i)
-	}
-	return name
-}
-
-// has reports whether a package has a name, or will have it.
-func (s *scope) has(name string) bool {
-	_, exists := s.at[name]
-	return exists || s.declared[name] || slices.ContainsFunc(s.generated, func(g generated) bool { return g.name == name })
+	return names.Unused(base, func(name string) bool {
+		_, exists := s.at[name]
+		return exists || s.declared[name] || slices.ContainsFunc(s.generated, func(g generated) bool { return g.name == name })
+	})
 }

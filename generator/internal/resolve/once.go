@@ -55,9 +55,8 @@ func (h *handlers) reportOnce() {
 		return
 	}
 	first := h.itemless[0]
-	pos, end := h.consumer.Once.Span("key")
-	d := diag.Diagnostic{Code: "LG0311", Pos: pos, End: end, Hint: first.hint,
-		Message: fmt.Sprintf("key: %s (%s.%s)", first.problem, h.typ.Name(), first.method.Name())}
+	d := h.consumer.Once.Finding("LG0311", "key",
+		fmt.Sprintf("key: %s (%s.%s)", first.problem, h.typ.Name(), first.method.Name()), first.hint)
 	for i, x := range h.itemless {
 		message := x.method.Name() + " at"
 		if i > 0 {

@@ -65,7 +65,7 @@ func Parse(m *load.Module, diags *diag.List) []*Source {
 		var files []parsed
 		for _, f := range pkg.Files {
 			if f.Src != nil {
-				files = append(files, p.file(f))
+				files = append(files, parseFile(m.Fset, f, p.diags))
 			}
 		}
 		for _, f := range files {
@@ -76,8 +76,7 @@ func Parse(m *load.Module, diags *diag.List) []*Source {
 				sources = append(sources, s)
 			}
 		}
-		p.excluded()
-		p.tests()
+		p.ineffective()
 	}
 	return sources
 }
@@ -88,7 +87,7 @@ func Others(m *load.Module, files []load.File) []*Source {
 	var others []*Source
 	for _, f := range files {
 		p := &pkgParser{fset: m.Fset, pkg: &load.Package{}, diags: &diag.List{}}
-		if s := p.source(p.file(f)); s != nil {
+		if s := p.source(parseFile(m.Fset, f, p.diags)); s != nil {
 			others = append(others, s)
 		}
 	}
@@ -125,15 +124,13 @@ type parsed struct {
 	directives directive.File
 }
 
-func (p *pkgParser) file(f load.File) parsed { return parseFile(p.fset, f.Path, f.Src, p.diags) }
-
-func parseFile(fset *token.FileSet, path string, src []byte, diags *diag.List) parsed {
-	syntax, err := parser.ParseFile(fset, path, src, parser.ParseComments|parser.SkipObjectResolution)
+func parseFile(fset *token.FileSet, f load.File, diags *diag.List) parsed {
+	syntax, err := parser.ParseFile(fset, f.Path, f.Src, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		diags.Add(load.SyntaxErrors(err)...)
-		return parsed{path: path}
+		return parsed{path: f.Path}
 	}
-	return parsed{path, syntax, directive.Collect(fset, syntax, src, diags)}
+	return parsed{f.Path, syntax, directive.Collect(fset, syntax, f.Src, diags)}
 }
 
 // packageDefaults takes the one //leasegen:defaults of the package.
@@ -246,44 +243,33 @@ func (p *pkgParser) declaration(s *Source, t directive.TypeDirectives) {
 }
 
 func has(t directive.TypeDirectives, name string) bool {
-	for _, d := range t.Directives {
-		if d.Name == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.Directives, func(d directive.Directive) bool { return d.Name == name })
 }
 
-// excluded warns of directives in files that are not compiled here.
-func (p *pkgParser) excluded() {
-	for _, f := range p.pkg.Excluded {
-		if f.Src == nil {
-			continue
-		}
-		file := parseFile(p.fset, f.Path, f.Src, &diag.List{})
-		if d, ok := first(file); ok {
-			p.diags.Add(diag.Diagnostic{
-				Code: "LG0704", Warning: true, Pos: d.Position(d.Pos), End: d.Position(d.End),
-				Message: fmt.Sprintf("%s is left out here (%s), and its directives with it", filepath.Base(f.Path), load.Excluder(file.syntax, f.Path)),
-				Hint:    "pass -tags, or generate where the file is compiled",
-			})
-		}
-	}
-}
-
-// tests refuses directives in _test.go files.
-func (p *pkgParser) tests() {
-	for _, f := range p.pkg.Tests {
-		if f.Src == nil {
-			continue
-		}
-		if d, ok := first(parseFile(p.fset, f.Path, f.Src, &diag.List{})); ok {
-			p.diags.Add(diag.Diagnostic{
-				Code: "LG0705", Pos: d.Position(d.Pos), End: d.Position(d.End),
-				Message: "a directive in a _test.go file has no effect", Hint: "move the declaration to a file that is not a test",
-			})
+// ineffective reports directives in files that are not compiled here, or not with the package: one for each file.
+func (p *pkgParser) ineffective() {
+	report := func(files []load.File, finding func(path string, f parsed) diag.Diagnostic) {
+		for _, f := range files {
+			if f.Src == nil {
+				continue
+			}
+			file := parseFile(p.fset, f, &diag.List{})
+			if d, ok := first(file); ok {
+				x := finding(f.Path, file)
+				x.Pos, x.End = d.Position(d.Pos), d.Position(d.End)
+				p.diags.Add(x)
+			}
 		}
 	}
+	report(p.pkg.Excluded, func(path string, f parsed) diag.Diagnostic {
+		return diag.Diagnostic{Code: "LG0704", Warning: true,
+			Message: fmt.Sprintf("%s is left out here (%s), and its directives with it", filepath.Base(path), load.Excluder(f.syntax, path)),
+			Hint:    "pass -tags, or generate where the file is compiled"}
+	})
+	report(p.pkg.Tests, func(string, parsed) diag.Diagnostic {
+		return diag.Diagnostic{Code: "LG0705",
+			Message: "a directive in a _test.go file has no effect", Hint: "move the declaration to a file that is not a test"}
+	})
 }
 
 // first is the first directive of a file.

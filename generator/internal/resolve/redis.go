@@ -19,10 +19,9 @@ func (h *handlers) redis(out *ir.Consumer) *ir.Redis {
 			if !c.Consumer.Own(key) {
 				continue
 			}
-			pos, end := c.Consumer.Span(key)
-			h.add(diag.Diagnostic{Code: "LG0505", Pos: pos, End: end,
-				Message: fmt.Sprintf("%s.%s takes every entry, so %s means nothing", h.typ.Name(), out.Handlers[0].Method, key),
-				Hint:    "remove it, or write kind=FIELD at //leasegen:redis"})
+			h.add(c.Consumer.Finding("LG0505", key,
+				fmt.Sprintf("%s.%s takes every entry, so %s means nothing", h.typ.Name(), out.Handlers[0].Method, key),
+				"remove it, or write kind=FIELD at //leasegen:redis"))
 		}
 	}
 	return &ir.Redis{Streams: c.Redis.Streams, Kind: c.Redis.Kind, Key: c.Redis.Key, Payload: c.Redis.Payload}
@@ -32,21 +31,17 @@ func (h *handlers) redis(out *ir.Consumer) *ir.Redis {
 // takes one backend for all.
 func (r *resolver) oneBackend(sources []*Source) {
 	first := map[string]*Consumer{} // that needs PostgreSQL, by package
-	for _, s := range sources {
-		for _, c := range s.Consumers {
-			if r.postgres[c] && first[s.Pkg.Path] == nil {
-				first[s.Pkg.Path] = c
-			}
+	for c, s := range Consumers(sources) {
+		if r.postgres[c] {
+			firstOf(first, s.Pkg.Path, c)
 		}
 	}
-	for _, s := range sources {
-		for _, c := range s.Consumers {
-			if f := first[s.Pkg.Path]; c.Redis != nil && f != nil && f != c {
-				r.at(c.Type.Name, diag.Diagnostic{Code: "LG0317",
-					Message: fmt.Sprintf("%s needs Redis, but %s of the same package needs PostgreSQL", c.Type.Name.Name, f.Type.Name.Name),
-					Hint:    "declare one of the two in a package of its own: RegisterLeasegen takes one backend for all",
-					Related: []diag.Related{{Pos: r.position(f.Type.Name.Pos()), Message: f.Type.Name.Name + " at"}}})
-			}
+	for c, s := range Consumers(sources) {
+		if f := first[s.Pkg.Path]; c.Redis != nil && f != nil && f != c {
+			r.at(c.Type.Name, diag.Diagnostic{Code: "LG0317",
+				Message: fmt.Sprintf("%s needs Redis, but %s of the same package needs PostgreSQL", c.Type.Name.Name, f.Type.Name.Name),
+				Hint:    "declare one of the two in a package of its own: RegisterLeasegen takes one backend for all",
+				Related: []diag.Related{{Pos: r.position(f.Type.Name.Pos()), Message: f.Type.Name.Name + " at"}}})
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"go/token"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -75,10 +74,10 @@ func register(constraint, suffix string, files []*ir.File) *ir.File {
 // at so that names do not depend on the system on which leasegen runs.
 func (r *resolver) elsewhere(pkg *load.Package) (constraints []string) {
 	for _, f := range pkg.Excluded {
-		if base := filepath.Base(f.Path); f.Src == nil || strings.HasPrefix(base, "_") || strings.HasPrefix(base, ".") {
+		if f.Src == nil || load.Ignored(f.Path) {
 			continue
 		}
-		file := parseFile(r.prog.Module.Fset, f.Path, f.Src, &diag.List{})
+		file := parseFile(r.prog.Module.Fset, f, &diag.List{})
 		if file.syntax == nil {
 			continue
 		}

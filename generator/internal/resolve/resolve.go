@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
+	"iter"
 	"maps"
 	"path"
 	"slices"
@@ -32,10 +33,8 @@ func Resolve(prog *load.Program, sources, others []*Source, diags *diag.List) []
 			r.event(s, e)
 		}
 	}
-	for _, s := range loaded {
-		for _, c := range s.Consumers {
-			r.consumer(s, c)
-		}
+	for c, s := range Consumers(loaded) {
+		r.consumer(s, c)
 	}
 	r.uniqueConsumers(others, sources)
 	r.lockKeys(sources, lockKey)
@@ -85,61 +84,60 @@ func (r *resolver) file(s *Source) *ir.File {
 // uniqueConsumers refuses two consumers of one name: they would share leases and cursors.
 func (r *resolver) uniqueConsumers(others, sources []*Source) {
 	first := map[string]*Consumer{}
-	for _, s := range others {
-		for _, c := range s.Consumers {
-			if key := strings.ToLower(c.Name); first[key] == nil {
-				first[key] = c
-			}
-		}
+	// Lower case: names are so already, unless that is a finding of its own.
+	for c := range Consumers(others) {
+		firstOf(first, strings.ToLower(c.Name), c)
 	}
-	for _, s := range sources {
-		for _, c := range s.Consumers {
-			// Lower case: names are so already, unless that is a finding of its own.
-			key := strings.ToLower(c.Name)
-			f := first[key]
-			if f == nil {
-				first[key] = c
-				continue
-			}
-			pos, end := c.Consumer.Span("name")
-			r.add(diag.Diagnostic{Code: "LG0403", Pos: pos, End: end,
-				Message: fmt.Sprintf("there is a consumer named %q already, %s", c.Name, f.Type.Name.Name),
-				Hint:    "consumers of one name share leases and cursors; write another name=",
-				Related: []diag.Related{{Pos: r.position(f.Type.Name.Pos()), Message: "first at"}}})
+	for c := range Consumers(sources) {
+		if f := firstOf(first, strings.ToLower(c.Name), c); f != c {
+			r.add(c.Consumer.Finding("LG0403", "name", fmt.Sprintf("there is a consumer named %q already, %s", c.Name, f.Type.Name.Name),
+				"consumers of one name share leases and cursors; write another name=",
+				diag.Related{Pos: r.position(f.Type.Name.Pos()), Message: "first at"}))
 		}
 	}
 }
 
 // uniqueEvents refuses two types for one kind.
 func (r *resolver) uniqueEvents(others, sources []*Source) {
-	first := map[string]*known{}
+	first := map[string]token.Position{}
 	for _, s := range others {
 		for _, e := range s.Events {
-			if first[e.Kind] == nil {
-				first[e.Kind] = &known{pos: r.position(e.Type.Name.Pos()), kind: e.Kind}
-			}
+			firstOf(first, e.Kind, r.position(e.Type.Name.Pos()))
 		}
 	}
 	for _, e := range r.foreign {
-		if first[e.kind] == nil {
-			first[e.kind] = e
-		}
+		firstOf(first, e.kind, e.pos)
 	}
 	for _, s := range sources {
 		for _, e := range s.Events {
-			f := first[e.Kind]
-			if f == nil {
-				first[e.Kind] = &known{pos: r.position(e.Type.Name.Pos()), kind: e.Kind}
-				continue
+			pos := r.position(e.Type.Name.Pos())
+			if f := firstOf(first, e.Kind, pos); f != pos {
+				r.add(e.Spec.Finding("LG0404", "name", fmt.Sprintf("there is an event named %q already", e.Kind),
+					"messages of one kind have one type; write another name=, or use the type that exists",
+					diag.Related{Pos: f, Message: "first at"}))
 			}
-			if f.pos == r.position(e.Type.Name.Pos()) {
-				continue
+		}
+	}
+}
+
+// firstOf returns the first value that was noted under a key, x itself if there was none before.
+func firstOf[K comparable, T any](noted map[K]T, key K, x T) T {
+	if first, ok := noted[key]; ok {
+		return first
+	}
+	noted[key] = x
+	return x
+}
+
+// Consumers are those of all sources, in their order.
+func Consumers(sources []*Source) iter.Seq2[*Consumer, *Source] {
+	return func(yield func(*Consumer, *Source) bool) {
+		for _, s := range sources {
+			for _, c := range s.Consumers {
+				if !yield(c, s) {
+					return
+				}
 			}
-			pos, end := e.Spec.Span("name")
-			r.add(diag.Diagnostic{Code: "LG0404", Pos: pos, End: end,
-				Message: fmt.Sprintf("there is an event named %q already", e.Kind),
-				Hint:    "messages of one kind have one type; write another name=, or use the type that exists",
-				Related: []diag.Related{{Pos: f.pos, Message: "first at"}}})
 		}
 	}
 }
@@ -152,15 +150,8 @@ func (r *resolver) at(id *ast.Ident, d diag.Diagnostic) { r.named(id.Pos(), id.N
 // named reports d where name stands.
 func (r *resolver) named(p token.Pos, name string, d diag.Diagnostic) {
 	d.Pos = r.position(p)
-	d.End = after(d.Pos, name)
+	d.End = diag.After(d.Pos, name)
 	r.add(d)
-}
-
-// after is the position behind a name.
-func after(pos token.Position, name string) token.Position {
-	pos.Column += len(name)
-	pos.Offset += len(name)
-	return pos
 }
 
 func (r *resolver) position(p token.Pos) token.Position {
@@ -178,9 +169,9 @@ func (h *handlers) place(m *types.Func) token.Position {
 
 func (h *handlers) placeEnd(m *types.Func) token.Position {
 	if m.Pkg() != h.pkg {
-		return after(h.place(m), h.typ.Name())
+		return diag.After(h.place(m), h.typ.Name())
 	}
-	return after(h.place(m), m.Name())
+	return diag.After(h.place(m), m.Name())
 }
 
 // ownEvent reports whether an event was resolved in this run, findings included.

@@ -106,10 +106,7 @@ func isNamed(t types.Type, path, name string) bool {
 
 // looksLikeTx reports whether a type is a transaction of some kind.
 func looksLikeTx(t types.Type) bool {
-	if p, ok := t.(*types.Pointer); ok {
-		t = types.Unalias(p.Elem())
-	}
-	n, ok := t.(*types.Named)
+	n, ok := pointee(t).(*types.Named)
 	return ok && n.Obj().Name() == "Tx"
 }
 

@@ -9,22 +9,14 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/diag"
 )
 
-// Scanner finds files that may hold directives. It is safe for concurrent use.
-type Scanner struct {
-	mark *regexp.Regexp
-}
-
-// New returns a Scanner.
-func New() *Scanner {
-	return &Scanner{regexp.MustCompile(`(?i)lease[\p{Cf}_-]*gen[\s\pZ\p{Cf}]*:|` +
-		`//[\s\pZ\p{Cf}+@]*lease([\p{Cf}_-]*gen[ \t\pZ\p{Cf}./-]+|:[ \t]*)[a-z]`)}
-}
+var mark = regexp.MustCompile(`(?i)lease[\p{Cf}_-]*gen[\s\pZ\p{Cf}]*:|` +
+	`//[\s\pZ\p{Cf}+@]*lease([\p{Cf}_-]*gen[ \t\pZ\p{Cf}./-]+|:[ \t]*)[a-z]`)
 
 // HasDirective reports whether src may hold a directive or a near miss of one: "leasegen"
 // or "lease-gen" in any case, then a colon, or a word behind it in a comment that begins
 // with it, or a directive of a tool whose name is all but that. Comments and string literals are not told apart.
-func (s *Scanner) HasDirective(src []byte) bool {
-	if i := candidate(src); i >= 0 && s.mark.Match(src[lineStart(src, i):]) {
+func HasDirective(src []byte) bool {
+	if i := candidate(src); i >= 0 && mark.Match(src[lineStart(src, i):]) {
 		return true
 	}
 	return misspelt(src)
@@ -69,12 +61,4 @@ func misspelt(src []byte) bool {
 			}
 		}
 	}
-}
-
-// HasDirective is New().HasDirective, for a single file.
-func HasDirective(src []byte) bool {
-	if candidate(src) < 0 {
-		return misspelt(src) // without making the expression
-	}
-	return New().HasDirective(src)
 }

@@ -12,12 +12,6 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/diag"
 )
 
-// bad adds a finding at the value of key.
-func (s *Source) bad(diags *diag.List, code, key, message, hint string, related ...diag.Related) {
-	pos, end := s.Span(key)
-	diags.Add(diag.Diagnostic{Code: code, Pos: pos, End: end, Message: message, Hint: hint, Related: related})
-}
-
 // Runs reports whether the consumer has a Run method instead of messages.
 func (c *Consumer) Runs() bool {
 	// Topics of a stream are a finding of their own, of somebody who has messages in mind.
@@ -53,7 +47,7 @@ func (c *Consumer) CheckSource(table, redis bool, diags *diag.List) bool {
 	ok := true
 	contradiction := func(key, message, hint string) {
 		ok = false
-		c.bad(diags, "LG0505", key, message, hint)
+		diags.Add(c.Finding("LG0505", key, message, hint))
 	}
 	if table || redis {
 		messages, directive := "rows of a table", "table"
@@ -84,9 +78,8 @@ func (c *Consumer) CheckSource(table, redis bool, diags *diag.List) bool {
 			contradiction("input", fmt.Sprintf("per=%s does not take input", c.Per), "write topics=PATTERN[,PATTERN…], or per=stream")
 		} else if !c.Has("topics") {
 			ok = false
-			pos, end := c.Span("")
-			diags.Add(diag.Diagnostic{Code: "LG0109", Pos: pos, End: end,
-				Message: fmt.Sprintf("//leasegen:consumer with per=%s needs the argument topics", c.Per), Hint: "write topics=PATTERN[,PATTERN…]"})
+			diags.Add(c.Finding("LG0109", "", fmt.Sprintf("//leasegen:consumer with per=%s needs the argument topics", c.Per),
+				"write topics=PATTERN[,PATTERN…]"))
 		}
 	}
 	return ok
@@ -180,7 +173,7 @@ func Check(a Annotations, diags *diag.List) bool {
 	ok := true
 	bad := func(s *Source, key, message, hint string, related ...diag.Related) {
 		ok = false
-		s.bad(diags, "LG0505", key, message, hint, related...)
+		diags.Add(s.Finding("LG0505", key, message, hint, related...))
 	}
 	if a.Table != nil && !c.checkTable(a.Table, diags) {
 		return false // what else is wrong may follow from it
@@ -267,7 +260,8 @@ func effectiveName(s *Source, given, typeName, sep string, longest int, diags *d
 	}
 	derived := joinWords(typeName, sep)
 	if p := nameProblem(derived, longest); p != nil {
-		s.bad(diags, p.code, "name", fmt.Sprintf("the name made from type %s is not allowed: %s", typeName, p.message), "write name=NAME")
+		diags.Add(s.Finding(p.code, "name",
+			fmt.Sprintf("the name made from type %s is not allowed: %s", typeName, p.message), "write name=NAME"))
 		return derived, false
 	}
 	return derived, true

@@ -15,7 +15,7 @@ import (
 // struct, when there is one, then holds what could be read.
 func Decode(d directive.Directive, diags *diag.List) (v any, ok bool) {
 	info, known := Lookup(d.Name)
-	dec := &decoder{info: info, d: d, diags: diags, ok: !d.Incomplete}
+	dec := &decoder{info: info, d: d, diags: diags, ok: !d.Incomplete, given: map[string]*directive.Arg{}}
 	if !known {
 		dec.report("LG0101", d.NamePos, d.NamePos+token.Pos(len(d.Name)),
 			fmt.Sprintf("unknown directive %q", directive.Prefix+d.Name), diag.Suggest(d.Name, Names()))
@@ -28,7 +28,7 @@ func Decode(d directive.Directive, diags *diag.List) (v any, ok bool) {
 		dec.arg(arg)
 	}
 	for _, a := range info.Args {
-		if a.Required && !d.Incomplete && !dec.seen(a.Key) {
+		if a.Required && !d.Incomplete && dec.given[a.Key] == nil {
 			dec.report("LG0109", d.Pos, d.NamePos+token.Pos(len(d.Name)),
 				fmt.Sprintf("%s%s needs the argument %s", directive.Prefix, d.Name, a.Key), fmt.Sprintf("write %s=%s", a.Key, sample(a)))
 		}
@@ -51,7 +51,7 @@ type decoder struct {
 	value reflect.Value
 	ok    bool
 	// given are the arguments that were named, rightly or not.
-	given []directive.Arg
+	given map[string]*directive.Arg
 }
 
 func (dec *decoder) report(code string, from, to token.Pos, message, hint string, related ...diag.Related) {
@@ -62,17 +62,6 @@ func (dec *decoder) report(code string, from, to token.Pos, message, hint string
 	})
 }
 
-func (dec *decoder) seen(key string) bool { return dec.first(key) != nil }
-
-func (dec *decoder) first(key string) *directive.Arg {
-	for i := range dec.given {
-		if dec.given[i].Key == key {
-			return &dec.given[i]
-		}
-	}
-	return nil
-}
-
 func (dec *decoder) arg(arg directive.Arg) {
 	keyEnd := arg.KeyPos + token.Pos(len(arg.Key))
 	a, known := dec.info.arg(arg.Key)
@@ -81,12 +70,12 @@ func (dec *decoder) arg(arg directive.Arg) {
 		dec.report("LG0104", arg.KeyPos, min(keyEnd, arg.End), message, dec.info.suggest(arg.Key))
 		return
 	}
-	if first := dec.first(arg.Key); first != nil {
+	if first := dec.given[arg.Key]; first != nil {
 		dec.report("LG0107", arg.KeyPos, keyEnd, fmt.Sprintf("argument %q is given twice", arg.Key), "keep one",
 			diag.Related{Pos: dec.d.Position(first.KeyPos), Message: "first at"})
 		return
 	}
-	dec.given = append(dec.given, arg)
+	dec.given[arg.Key] = &arg
 	if arg.Flag {
 		dec.report("LG0102", arg.KeyPos, keyEnd, fmt.Sprintf("argument %q has no value", arg.Key), fmt.Sprintf("write %s=%s", arg.Key, sample(a)))
 		return

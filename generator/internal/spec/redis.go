@@ -14,7 +14,7 @@ func (c *Consumer) checkRedis(a Annotations, diags *diag.List) bool {
 	ok := true
 	bad := func(s *Source, key, message, hint string) {
 		ok = false
-		s.bad(diags, "LG0505", key, message, hint)
+		diags.Add(s.Finding("LG0505", key, message, hint))
 	}
 	if a.Table != nil {
 		bad(&a.Redis.Source, "", "the messages are the rows of a table already", "remove this line, or //leasegen:table")

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
@@ -51,13 +52,15 @@ func (a ArgInfo) bounds() string {
 }
 
 // Directives returns all directives in the order in which they are taught.
-func Directives() []Info {
+func Directives() []Info { return slices.Clone(directives()) }
+
+var directives = sync.OnceValue(func() []Info {
 	infos := table()
 	for i := range infos {
 		infos[i].Args = argsOf(infos[i].typ, nil, "")
 	}
 	return infos
-}
+})
 
 // table is Directives without their arguments.
 func table() []Info {
@@ -95,7 +98,7 @@ func table() []Info {
 // Names returns the names of all directives.
 func Names() []string {
 	var names []string
-	for _, d := range table() {
+	for _, d := range directives() {
 		names = append(names, d.Name)
 	}
 	return names
@@ -103,21 +106,18 @@ func Names() []string {
 
 // Lookup returns the directive of that name.
 func Lookup(name string) (Info, bool) {
-	for _, d := range table() {
-		if d.Name == name {
-			d.Args = argsOf(d.typ, nil, "")
-			return d, true
-		}
+	i := slices.IndexFunc(directives(), func(d Info) bool { return d.Name == name })
+	if i < 0 {
+		return Info{}, false
 	}
-	return Info{}, false
+	return directives()[i], true
 }
 
 // suggest says what was probably meant by an argument that d does not have: one of
 // another directive, or of d but for a slip.
 func (d Info) suggest(key string) string {
 	known := diag.Suggest(key, d.keys())
-	for _, other := range table() {
-		other.Args = argsOf(other.typ, nil, "")
+	for _, other := range directives() {
 		if _, ok := other.arg(key); !ok || other.Name == d.Name {
 			continue
 		}
@@ -180,14 +180,8 @@ func typeName(a ArgInfo) string {
 	switch {
 	case a.Enum != nil:
 		return strings.Join(a.Enum, " or ")
-	case a.form == "topics", a.form == "files", a.form == "streams":
-		return "list"
-	case a.form == "where":
-		return "SQL condition"
-	case a.form == "path":
-		return "path"
 	case a.form != "":
-		return "name"
+		return formOf(a.form).typ
 	case a.kind == reflect.TypeFor[time.Duration]():
 		return "duration"
 	case a.kind.Kind() == reflect.Float64:

@@ -5,14 +5,16 @@
 // Tags: arg is the key; required marks what has no default; default is shown, never
 // filled in, because defaults belong to the runtime; min, max and enum bound the value;
 // form names the check of a string; nodefault keeps an argument out of
-// //leasegen:defaults; help is one sentence. spec is the field of lease.Spec that the argument sets, consts are the
-// runtime's names for enum, and zero is how the runtime spells 0 where that is not its default.
+// //leasegen:defaults; help is one sentence. spec is the field of lease.Spec that the argument sets, and consts are the
+// runtime's names for enum. zero marks an argument whose 0 is -1 for the runtime, because 0 means the default there; of
+// others 0 sets nothing.
 package spec
 
 import (
 	"go/token"
 	"time"
 
+	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/directive"
 )
 
@@ -158,15 +160,6 @@ func (s *Source) Has(key string) bool {
 // Text returns the value of an argument as it is written, empty if it was not set.
 func (s *Source) Text(key string) string { return s.set[key].arg.Value }
 
-// Pos returns where the value of an argument stands; for one that was not set, where
-// the directive stands.
-func (s *Source) Pos(key string) token.Pos {
-	if o, ok := s.set[key]; ok {
-		return o.arg.ValuePos
-	}
-	return s.Directive.Pos
-}
-
 // Span returns the start and end of an argument's value; for one that was not set,
 // those of the directive's name.
 func (s *Source) Span(key string) (pos, end token.Position) {
@@ -175,4 +168,10 @@ func (s *Source) Span(key string) (pos, end token.Position) {
 	}
 	d := s.Directive
 	return d.Position(d.Pos), d.Position(d.NamePos + token.Pos(len(d.Name)))
+}
+
+// Finding is one about the value of an argument, or, if it was not set, about the directive.
+func (s *Source) Finding(code, key, message, hint string, related ...diag.Related) diag.Diagnostic {
+	pos, end := s.Span(key)
+	return diag.Diagnostic{Code: code, Pos: pos, End: end, Message: message, Hint: hint, Related: related}
 }

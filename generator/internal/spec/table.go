@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"go/token"
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -23,37 +24,24 @@ func (t *Table) Qualified() (schema, name string) {
 
 // Columns returns the columns that t names, by argument, defaults included.
 func (t *Table) Columns() map[string]string {
-	c := map[string]string{"position": "id", "xid": "xid"}
-	for key, name := range map[string]string{"position": t.Position, "xid": t.XID, "topic": t.Topic, "key": t.Key, "kind": t.Kind} {
-		if name != "" {
-			c[key] = name
-		}
-	}
+	c := map[string]string{
+		"position": cmp.Or(t.Position, "id"), "xid": cmp.Or(t.XID, "xid"), "topic": t.Topic, "key": t.Key, "kind": t.Kind}
+	maps.DeleteFunc(c, func(_, name string) bool { return name == "" })
 	return c
 }
 
 // Folder is the name of the package of generated queries.
-func (t *Table) Folder() string {
-	if t.Package != "" {
-		return t.Package
-	}
-	return "leasedb"
-}
+func (t *Table) Folder() string { return cmp.Or(t.Package, "leasedb") }
 
 // Partitions is how many slots a consumer with per=partition has.
-func (t *Table) Partitions() int {
-	if t.Slots != 0 {
-		return t.Slots
-	}
-	return 256
-}
+func (t *Table) Partitions() int { return cmp.Or(t.Slots, 256) }
 
 // checkTable holds //leasegen:table against its consumer.
 func (c *Consumer) checkTable(t *Table, diags *diag.List) bool {
 	ok := true
 	bad := func(s *Source, code, key, message, hint string) {
 		ok = false
-		s.bad(diags, code, key, message, hint)
+		diags.Add(s.Finding(code, key, message, hint))
 	}
 	switch c.Per {
 	case "stream", "cluster":

@@ -27,34 +27,8 @@ func (a ArgInfo) parse(s string) (reflect.Value, *problem) {
 		}
 		return reflect.ValueOf(s), nil
 	}
-	switch a.form {
-	case "consumer":
-		return reflect.ValueOf(s), nameProblem(s, 63)
-	case "event":
-		return reflect.ValueOf(s), nameProblem(s, 100)
-	case "path":
-		return reflect.ValueOf(s), pathProblem(s)
-	case "function":
-		return reflect.ValueOf(s), functionProblem(s)
-	case "table":
-		return reflect.ValueOf(unquoted(s)), tableProblem(unquoted(s))
-	case "column":
-		return reflect.ValueOf(unquoted(s)), columnProblem(unquoted(s))
-	case "package":
-		return reflect.ValueOf(s), packageProblem(s)
-	case "where":
-		return reflect.ValueOf(s), whereProblem(s)
-	case "files":
-		files := strings.Split(s, ",")
-		return reflect.ValueOf(files), filesProblem(files)
-	case "streams":
-		names := strings.Split(s, ",")
-		return reflect.ValueOf(names), streamsProblem(names)
-	case "field":
-		return reflect.ValueOf(s), fieldProblem(s)
-	case "topics":
-		patterns := strings.Split(s, ",")
-		return reflect.ValueOf(patterns), topicsProblem(patterns)
+	if a.form != "" {
+		return formOf(a.form).parse(s)
 	}
 	switch {
 	case a.kind == reflect.TypeFor[time.Duration]():
@@ -66,6 +40,42 @@ func (a ArgInfo) parse(s string) (reflect.Value, *problem) {
 	}
 	n, p := a.integer(s)
 	return reflect.ValueOf(n), p
+}
+
+// form is a kind of string: what it is called, and how one is read and checked.
+type form struct {
+	typ   string
+	parse func(s string) (reflect.Value, *problem)
+}
+
+// formOf returns the form that a tag names.
+func formOf(tag string) form {
+	text := func(typ string, check func(string) *problem) form {
+		return form{typ, func(s string) (reflect.Value, *problem) { return reflect.ValueOf(s), check(s) }}
+	}
+	inSQL := func(check func(string) *problem) form {
+		return form{"name", func(s string) (reflect.Value, *problem) { return reflect.ValueOf(unquoted(s)), check(unquoted(s)) }}
+	}
+	list := func(check func([]string) *problem) form {
+		return form{"list", func(s string) (reflect.Value, *problem) {
+			parts := strings.Split(s, ",")
+			return reflect.ValueOf(parts), check(parts)
+		}}
+	}
+	return map[string]form{
+		"consumer": text("name", func(s string) *problem { return nameProblem(s, 63) }),
+		"event":    text("name", func(s string) *problem { return nameProblem(s, 100) }),
+		"path":     text("path", pathProblem),
+		"function": text("name", functionProblem),
+		"package":  text("name", packageProblem),
+		"field":    text("name", fieldProblem),
+		"where":    text("SQL condition", whereProblem),
+		"table":    inSQL(tableProblem),
+		"column":   inSQL(columnProblem),
+		"files":    list(filesProblem),
+		"streams":  list(streamsProblem),
+		"topics":   list(topicsProblem),
+	}[tag]
 }
 
 func (a ArgInfo) duration(s string) (time.Duration, *problem) {

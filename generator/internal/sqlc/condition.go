@@ -14,7 +14,7 @@ import (
 
 // Node is a node of PostgreSQL's syntax tree, as sqlc prints it: fields, whose values are nodes, lists, texts, numbers
 // and booleans. Its kind shows in its fields only.
-type Node map[string]any
+type Node = map[string]any
 
 // Condition returns what PostgreSQL's grammar makes of a condition. Problems say that it is none.
 func (r *Runner) Condition(ctx context.Context, text string) (Node, error) {

@@ -8,10 +8,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -255,10 +257,4 @@ func ReadCatalog(file []byte) (*Catalog, error) {
 func (c *Catalog) Columns(schema, table string) []Column { return c.tables[schema+"."+table] }
 
 // Tables returns the names of all tables, qualified.
-func (c *Catalog) Tables() []string {
-	var names []string
-	for name := range c.tables {
-		names = append(names, name)
-	}
-	return names
-}
+func (c *Catalog) Tables() []string { return slices.Collect(maps.Keys(c.tables)) }

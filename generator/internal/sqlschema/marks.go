@@ -38,8 +38,7 @@ type badMark struct {
 // The marks as the tools' own parsers know them. What only looks like one of them is refused: the tool would stop
 // at it, or take it for a comment and apply what follows.
 var (
-	dbmateUp       = regexp.MustCompile(`(?m)^--\s*migrate:up(\s*$|\s+\S+)`)
-	dbmateDown     = regexp.MustCompile(`(?m)^--\s*migrate:down(\s*$|\s+\S+)`)
+	dbmateMark     = regexp.MustCompile(`(?m)^--\s*migrate:(up|down)(\s*$|\s+\S+)`)
 	likeDBMate     = regexp.MustCompile(`(?i)^\s*--+\s*migrate\s*:\s*down\b`)
 	likeSQLMigrate = regexp.MustCompile(`(?i)^\s*--+\s*\+\s*migrate\s*down\b`)
 	likeGoose      = regexp.MustCompile(`(?i)^\s*--.*\+\s*goose.*\bdown\b`)
@@ -93,11 +92,8 @@ func unmarked(content []byte) []byte { return sqlcMark.ReplaceAll(content, nil) 
 
 // findMarks returns the marks of a file in their order.
 func findMarks(content []byte) (marks []mark, bad []badMark) {
-	for _, m := range dbmateUp.FindAllIndex(content, -1) {
-		marks = append(marks, mark{m[0], true, dbmate})
-	}
-	for _, m := range dbmateDown.FindAllIndex(content, -1) {
-		marks = append(marks, mark{m[0], false, dbmate})
+	for _, m := range dbmateMark.FindAllSubmatchIndex(content, -1) {
+		marks = append(marks, mark{m[0], string(content[m[2]:m[3]]) == "up", dbmate})
 	}
 	if i := bytes.Index(content, []byte(ternSeparator)); i >= 0 {
 		marks = append(marks, mark{i, false, tern})
@@ -111,10 +107,8 @@ func findMarks(content []byte) (marks []mark, bad []badMark) {
 		line := strings.TrimRight(string(raw), "\r\n")
 		refuse := func(t tool, want string) { bad = append(bad, badMark{at, strings.TrimRight(line, " \t"), t, want}) }
 		switch word, isGoose := gooseWord(line); {
-		case isGoose && word == "up":
-			marks = append(marks, mark{at, true, goose})
-		case isGoose && word == "down":
-			marks = append(marks, mark{at, false, goose})
+		case isGoose && (word == "up" || word == "down"):
+			marks = append(marks, mark{at, word == "up", goose})
 		case isGoose:
 		case likeGoose.MatchString(line):
 			refuse(goose, "-- +goose Down")

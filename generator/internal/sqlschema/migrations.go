@@ -262,8 +262,7 @@ func natural(a, b string) int {
 	for a != "" && b != "" {
 		da, db := digits(a), digits(b)
 		if da > 0 && db > 0 {
-			na, nb := strings.TrimLeft(a[:da], "0"), strings.TrimLeft(b[:db], "0")
-			if c := cmp.Or(cmp.Compare(len(na), len(nb)), cmp.Compare(na, nb)); c != 0 {
+			if c := compareNumbers(a[:da], b[:db]); c != 0 {
 				return c
 			}
 			a, b = a[da:], b[db:]
@@ -277,10 +276,10 @@ func natural(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
-func digits(s string) int {
-	n := 0
-	for n < len(s) && '0' <= s[n] && s[n] <= '9' {
-		n++
-	}
-	return n
+// compareNumbers compares digits as the numbers that they are, however long.
+func compareNumbers(a, b string) int {
+	a, b = strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
+	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }
+
+func digits(s string) int { return len(s) - len(strings.TrimLeft(s, "0123456789")) }

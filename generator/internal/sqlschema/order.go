@@ -99,13 +99,12 @@ func flyway(files []migration) []migration {
 func compareVersions(a, b []string) int {
 	part := func(v []string, i int) string {
 		if i < len(v) {
-			return strings.TrimLeft(v[i], "0")
+			return v[i]
 		}
 		return ""
 	}
 	for i := range max(len(a), len(b)) {
-		x, y := part(a, i), part(b, i)
-		if c := cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y)); c != 0 {
+		if c := compareNumbers(part(a, i), part(b, i)); c != 0 {
 			return c
 		}
 	}

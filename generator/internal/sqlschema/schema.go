@@ -1,6 +1,7 @@
 package sqlschema
 
 import (
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,6 +107,9 @@ func (w *words) next() sqltext.Token {
 	return t
 }
 
+// rest is what was not read.
+func (w *words) rest() []sqltext.Token { return w.tokens[min(w.at, len(w.tokens)):] }
+
 // skip passes the words if they come next, all of them.
 func (w *words) skip(texts ...string) bool {
 	for i, text := range texts {
@@ -139,12 +143,12 @@ func (s *Schema) apply(w *words) {
 		case w.skip("sequence"):
 			w.skip("if", "not", "exists")
 			name := w.name()
-			s.sequences[name] = cache(w.tokens[min(w.at, len(w.tokens)):], 1)
+			s.sequences[name] = cache(w.rest(), 1)
 		}
 	case w.skip("alter", "sequence"):
 		w.skip("if", "exists")
 		name := w.name()
-		s.sequences[name] = cache(w.tokens[min(w.at, len(w.tokens)):], s.sequences[name])
+		s.sequences[name] = cache(w.rest(), s.sequences[name])
 	case w.skip("alter", "table"):
 		w.skip("if", "exists")
 		w.skip("only")
@@ -230,18 +234,29 @@ func column(tokens []sqltext.Token) (Column, bool) {
 
 // expression joins the words of a default up to the next clause of the column.
 func expression(tokens []sqltext.Token) string {
-	depth := 0
-	for i, t := range tokens {
-		switch {
-		case t.Is("("):
-			depth++
-		case t.Is(")"):
-			depth--
-		case depth == 0 && i > 0 && t.Is("not", "null", "primary", "unique", "check", "references", "constraint", "collate", "generated", "deferrable"):
+	for i, t := range outside(tokens) {
+		if i > 0 && t.Is("not", "null", "primary", "unique", "check", "references", "constraint", "collate", "generated", "deferrable") {
 			return bare(tokens[:i])
 		}
 	}
 	return bare(tokens)
+}
+
+// outside are the tokens that stand in no round brackets, and their places.
+func outside(tokens []sqltext.Token) iter.Seq2[int, sqltext.Token] {
+	return func(yield func(int, sqltext.Token) bool) {
+		depth := 0
+		for i, t := range tokens {
+			switch {
+			case t.Is("("):
+				depth++
+			case t.Is(")"):
+				depth--
+			case depth == 0 && !yield(i, t):
+				return
+			}
+		}
+	}
 }
 
 // bare is an expression without what changes nothing: brackets and casts around it, and the schema of a function of
@@ -280,14 +295,8 @@ func uncast(tokens []sqltext.Token) []sqltext.Token {
 			}
 		}
 	}
-	depth := 0
-	for i, t := range tokens {
-		switch {
-		case t.Is("("):
-			depth++
-		case t.Is(")"):
-			depth--
-		case depth == 0 && i > 0 && t.Is(":") && i+1 < len(tokens) && tokens[i+1].Is(":"):
+	for i, t := range outside(tokens) {
+		if i > 0 && t.Is(":") && i+1 < len(tokens) && tokens[i+1].Is(":") {
 			if isType(tokens[i+2:]) {
 				return tokens[:i]
 			}
@@ -358,7 +367,7 @@ func (t *Table) alter(w *words) {
 	case w.skip("add"):
 		w.skip("column")
 		exists := w.skip("if", "not", "exists")
-		c, ok := column(w.tokens[min(w.at, len(w.tokens)):])
+		c, ok := column(w.rest())
 		if _, i := t.Column(c.Name); ok && !(exists && i >= 0) {
 			t.Columns = append(t.Columns, c)
 		}

@@ -70,42 +70,20 @@ func Tokens(text string) []Token {
 				return out
 			}
 			i += n
-		case r == '\'' || (r == 'e' || r == 'E') && strings.HasPrefix(rest[1:], "'"):
+		case r == '\'' || r == '"' || (r == 'e' || r == 'E') && strings.HasPrefix(rest[1:], "'"):
 			t, n := quoted(rest)
 			add(t)
 			i += n
-		case r == '"':
-			n := strings.IndexByte(rest[1:], '"')
-			for n >= 0 && strings.HasPrefix(rest[n+2:], `"`) {
-				m := strings.IndexByte(rest[n+3:], '"')
-				if m < 0 {
-					n = -1
-					break
-				}
-				n += m + 2
-			}
-			if n < 0 {
-				add(Token{Kind: Unterminated, Text: rest})
-				return out
-			}
-			add(Token{Kind: Word, Quoted: true, Text: strings.ReplaceAll(rest[1:n+1], `""`, `"`)})
-			i += n + 2
 		case r == '$':
 			t, n := dollar(rest)
 			add(t)
 			i += n
 		case unicode.IsLetter(r) || r == '_':
-			n := strings.IndexFunc(rest, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' && r != '$' })
-			if n < 0 {
-				n = len(rest)
-			}
+			n := prefix(rest, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' || r == '$' })
 			add(Token{Kind: Word, Text: strings.ToLower(rest[:n])})
 			i += n
 		case '0' <= r && r <= '9':
-			n := strings.IndexFunc(rest, func(r rune) bool { return !unicode.IsDigit(r) && r != '.' && r != '_' })
-			if n < 0 {
-				n = len(rest)
-			}
+			n := prefix(rest, func(r rune) bool { return unicode.IsDigit(r) || r == '.' || r == '_' })
 			add(Token{Kind: Number, Text: rest[:n]})
 			i += n
 		default:
@@ -140,23 +118,34 @@ func blockComment(s string) int {
 	return -1
 }
 
-// quoted reads 'a string', or E'one' with escapes.
+// prefix is how many bytes a text begins with whose characters all belong.
+func prefix(s string, belongs func(rune) bool) int {
+	return len(s) - len(strings.TrimLeftFunc(s, belongs))
+}
+
+// quoted reads 'a string', E'one' with escapes, or "a name".
 func quoted(s string) (Token, int) {
-	escapes := s[0] != '\''
-	start := strings.IndexByte(s, '\'') + 1
+	escapes := s[0] == 'e' || s[0] == 'E'
+	start := strings.IndexAny(s, `'"`) + 1
+	quote := s[start-1]
+	t := Token{Kind: String}
+	if quote == '"' {
+		t = Token{Kind: Word, Quoted: true}
+	}
 	var b strings.Builder
 	for i := start; i < len(s); i++ {
 		switch {
 		case escapes && s[i] == '\\' && i+1 < len(s):
 			i++
 			b.WriteByte(s[i])
-		case s[i] != '\'':
+		case s[i] != quote:
 			b.WriteByte(s[i])
-		case i+1 < len(s) && s[i+1] == '\'':
+		case i+1 < len(s) && s[i+1] == quote:
 			i++
-			b.WriteByte('\'')
+			b.WriteByte(quote)
 		default:
-			return Token{Kind: String, Text: b.String()}, i + 1
+			t.Text = b.String()
+			return t, i + 1
 		}
 	}
 	return Token{Kind: Unterminated, Text: s}, len(s)

@@ -14,13 +14,12 @@ import (
 	"strings"
 	"sync"
 	"text/template"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/leasegen/leasegen/generator/internal/diag"
 	"github.com/leasegen/leasegen/generator/internal/fsout"
 	"github.com/leasegen/leasegen/generator/internal/ir"
 	"github.com/leasegen/leasegen/generator/internal/load"
+	"github.com/leasegen/leasegen/generator/internal/names"
 	"github.com/leasegen/leasegen/generator/internal/resolve"
 	"github.com/leasegen/leasegen/generator/internal/sqlc"
 	"github.com/leasegen/leasegen/generator/internal/sqlschema"
@@ -56,12 +55,17 @@ func Generate(ctx context.Context, module *load.Module, sources []*resolve.Sourc
 		return nil, err
 	}
 	// sqlc takes nearly all the time. Findings and files are put together in the order of folders.
-	shared, templates := &catalogs{of: map[string]*schemaRun{}}, parsed()
+	schemas, templates := map[string]*schemaRun{}, parsed() // the folders of a schema share one run of sqlc over it
 	runs := make([]*generation, len(folders))
 	var group sync.WaitGroup
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
 	for i, f := range folders {
-		g := &generation{ctx: ctx, diags: &diag.List{}, templates: templates, runner: runner, catalogs: shared, sql: map[*resolve.Consumer][]byte{}}
+		g := &generation{ctx: ctx, diags: &diag.List{}, templates: templates, runner: runner, sql: map[*resolve.Consumer][]byte{}}
+		key := strings.Join(f.schema(), ",") // no path has a comma
+		if schemas[key] == nil {
+			schemas[key] = &schemaRun{}
+		}
+		g.schema = schemas[key]
 		runs[i] = g
 		slots <- struct{}{}
 		group.Go(func() {
@@ -94,23 +98,21 @@ type folder struct {
 // foldersOf leaves consumers with findings out, and notes their packages in failed.
 func foldersOf(module *load.Module, sources []*resolve.Source, failed map[*load.Package]bool) []*folder {
 	byDir := map[string]*folder{}
-	for _, s := range sources {
-		for _, c := range s.Consumers {
-			if c.Table == nil {
-				continue
-			}
-			if c.Unsound {
-				failed[s.Pkg] = true
-				continue
-			}
-			dir := path.Join(module.Rel(s.Pkg.Dir), c.Table.Folder())
-			f := byDir[dir]
-			if f == nil {
-				f = &folder{pkg: s.Pkg, dir: dir, name: c.Table.Folder()}
-				byDir[dir] = f
-			}
-			f.consumers = append(f.consumers, c)
+	for c, s := range resolve.Consumers(sources) {
+		if c.Table == nil {
+			continue
 		}
+		if c.Unsound {
+			failed[s.Pkg] = true
+			continue
+		}
+		dir := path.Join(module.Rel(s.Pkg.Dir), c.Table.Folder())
+		f := byDir[dir]
+		if f == nil {
+			f = &folder{pkg: s.Pkg, dir: dir, name: c.Table.Folder()}
+			byDir[dir] = f
+		}
+		f.consumers = append(f.consumers, c)
 	}
 	var out []*folder
 	for _, dir := range slices.Sorted(maps.Keys(byDir)) {
@@ -119,10 +121,23 @@ func foldersOf(module *load.Module, sources []*resolve.Source, failed map[*load.
 	return out
 }
 
+// schema is where the migrations are that its consumers name.
+func (f *folder) schema() (paths []string) {
+	for _, c := range f.consumers {
+		for _, p := range c.Table.Schema {
+			if !slices.Contains(paths, p) {
+				paths = append(paths, p)
+			}
+		}
+	}
+	return paths
+}
+
 // bad adds a finding at the value of an argument of a consumer's //leasegen:table.
 func (f *folder) bad(diags *diag.List, c *resolve.Consumer, code, key, message, hint string, detail ...string) {
-	pos, end := c.Table.Span(key)
-	diags.Add(diag.Diagnostic{Code: code, Pos: pos, End: end, Message: message, Hint: hint, Detail: detail})
+	d := c.Table.Finding(code, key, message, hint)
+	d.Detail = detail
+	diags.Add(d)
 }
 
 // generation is the work on one folder.
@@ -131,18 +146,12 @@ type generation struct {
 	diags     *diag.List
 	templates *template.Template
 	runner    *sqlc.Runner
-	catalogs  *catalogs
+	schema    *schemaRun
 	sql       map[*resolve.Consumer][]byte // each consumer's queries
 
 	files []fsout.File
 	ok    bool
 	err   error
-}
-
-// catalogs holds what sqlc has made out of schemas, so that the folders of a schema share one run.
-type catalogs struct {
-	mu sync.Mutex
-	of map[string]*schemaRun // by paths
 }
 
 // schemaRun is a run of sqlc over a schema. Its fields are set once once is done.
@@ -152,19 +161,6 @@ type schemaRun struct {
 	unreadable error
 	catalog    *sqlc.Catalog
 	err        error // sqlc.Problems, if the schema is why
-}
-
-func (c *catalogs) run(paths []string, do func(*schemaRun)) *schemaRun {
-	key := strings.Join(paths, ",") // no path has a comma
-	c.mu.Lock()
-	r := c.of[key]
-	if r == nil {
-		r = &schemaRun{}
-		c.of[key] = r
-	}
-	c.mu.Unlock()
-	r.once.Do(func() { do(r) })
-	return r
 }
 
 // header is the first line of a file of queries.
@@ -260,16 +256,8 @@ func original(migrations []sqlschema.File, name string) string {
 
 // catalog reads a folder's migrations and has sqlc make out the schema.
 func (g *generation) catalog(root string, f *folder) ([]sqlschema.File, *sqlc.Catalog, error) {
-	var paths []string
-	for _, c := range f.consumers {
-		for _, p := range c.Table.Schema {
-			if !slices.Contains(paths, p) {
-				paths = append(paths, p)
-			}
-		}
-	}
-	first := f.consumers[0]
-	r := g.catalogs.run(paths, func(r *schemaRun) { g.read(root, paths, r) })
+	first, r := f.consumers[0], g.schema
+	r.once.Do(func() { g.read(root, f.schema(), r) })
 	if r.unreadable != nil {
 		f.bad(g.diags, first, "LG0802", "schema", "the schema cannot be read: "+r.unreadable.Error(),
 			"name folders of migrations or .sql files, from the module's root")
@@ -340,20 +328,12 @@ func (g *generation) conditions(f *folder, cfg string, migrations []sqlschema.Fi
 func rowType(table string) string {
 	var b strings.Builder
 	for word := range strings.SplitSeq(table, "_") {
-		r, n := utf8.DecodeRuneInString(word)
-		if n > 0 {
-			b.WriteRune(unicode.ToUpper(r))
-			b.WriteString(word[n:])
+		if word != "" {
+			b.WriteString(names.Title(word))
 		}
 	}
 	b.WriteString("Row")
 	return b.String()
-}
-
-// exported is a type's name as a prefix of queries.
-func exported(typ string) string {
-	r, n := utf8.DecodeRuneInString(typ)
-	return string(unicode.ToUpper(r)) + typ[n:]
 }
 
 // irTable is a consumer's table, without a look at the schema.
@@ -361,7 +341,7 @@ func irTable(f *folder, c *resolve.Consumer) *ir.Table {
 	columns := c.Table.Columns()
 	schema, name := c.Table.Qualified()
 	t := &ir.Table{
-		Query: exported(c.Type.Name.Name), Name: schema + "." + name, Position: columns["position"], XID: columns["xid"],
+		Query: names.Title(c.Type.Name.Name), Name: schema + "." + name, Position: columns["position"], XID: columns["xid"],
 		Filtered: strings.TrimSpace(c.Table.Where) != "",
 		Row:      ir.Type{Path: path.Join(f.pkg.Path, f.name), PkgName: f.name, Name: rowType(name)},
 	}

@@ -84,8 +84,6 @@ func (j *judge) walk(v any) {
 			j.walk(x)
 		}
 	case sqlc.Node:
-		j.walk(map[string]any(v))
-	case map[string]any:
 		switch {
 		case v["Fields"] != nil:
 			j.column(texts(v["Fields"]), len(items(v["Fields"])))
@@ -96,7 +94,7 @@ func (j *judge) walk(v any) {
 		case v["Funcname"] != nil:
 			name := texts(v["Funcname"])
 			own := len(name) == 1 || len(name) == 2 && name[0] == "pg_catalog"
-			if over, _ := v["Over"].(map[string]any); over != nil || own && slices.Contains(manyRows, name[len(name)-1]) {
+			if over, _ := v["Over"].(sqlc.Node); over != nil || own && slices.Contains(manyRows, name[len(name)-1]) {
 				j.bad(strings.Join(name, ".")+" is not about one row", "name columns of "+j.table+", and functions of one row")
 			}
 		}
@@ -129,7 +127,7 @@ func (j *judge) column(name []string, parts int) {
 
 // items is what a list holds, and texts are those of its items that are names.
 func items(list any) []any {
-	m, _ := list.(map[string]any)
+	m, _ := list.(sqlc.Node)
 	out, _ := m["Items"].([]any)
 	return out
 }
@@ -137,7 +135,7 @@ func items(list any) []any {
 func texts(list any) []string {
 	var out []string
 	for _, x := range items(list) {
-		m, _ := x.(map[string]any)
+		m, _ := x.(sqlc.Node)
 		if s, ok := m["Str"].(string); ok {
 			out = append(out, s)
 		}
@@ -151,7 +149,7 @@ const (
 	opLike, opBetween, opNotBetweenSymmetric                         = 8, 11, 14
 )
 
-func kindOf(n map[string]any) int {
+func kindOf(n sqlc.Node) int {
 	k, _ := n["Kind"].(float64)
 	if n["Lexpr"] == nil && n["Rexpr"] == nil {
 		return 0
@@ -164,13 +162,7 @@ var comparisons = []string{"=", "<>", "!=", "<", ">", "<=", ">="}
 // boolean reports an expression that is no condition, and comparisons within one that PostgreSQL refuses or that are
 // never true.
 func (j *judge) boolean(v any) {
-	n, _ := v.(map[string]any)
-	if node, ok := v.(sqlc.Node); ok {
-		n = node
-	}
-	if n == nil {
-		return
-	}
+	n, _ := v.(sqlc.Node)
 	if n["Boolop"] != nil {
 		for _, x := range items(n["Args"]) {
 			j.boolean(x)
@@ -206,15 +198,15 @@ func (j *judge) boolean(v any) {
 
 // isNull reports whether an expression is NULL.
 func isNull(v any) bool {
-	n, _ := v.(map[string]any)
-	value, constant := n["Val"].(map[string]any)
+	n, _ := v.(sqlc.Node)
+	value, constant := n["Val"].(sqlc.Node)
 	_, typed := n["TypeName"]
 	return constant && len(value) == 0 && !typed
 }
 
 // typeOf is the type of an expression as a group of types that compare with each other; "" if it cannot be told.
 func (j *judge) typeOf(v any) string {
-	n, _ := v.(map[string]any)
+	n, _ := v.(sqlc.Node)
 	switch kind := kindOf(n); {
 	case n == nil:
 		return ""
@@ -228,12 +220,12 @@ func (j *judge) typeOf(v any) string {
 	case n["Nulltesttype"] != nil, n["Booltesttype"] != nil, n["Boolop"] != nil:
 		return "bool"
 	case n["TypeName"] != nil && n["Arg"] != nil:
-		name, _ := n["TypeName"].(map[string]any)
+		name, _ := n["TypeName"].(sqlc.Node)
 		if names := texts(name["Names"]); len(names) > 0 && items(name["ArrayBounds"]) == nil {
 			return group(names[len(names)-1])
 		}
 	case n["Val"] != nil:
-		switch value, _ := n["Val"].(map[string]any); {
+		switch value, _ := n["Val"].(sqlc.Node); {
 		case value["Ival"] != nil:
 			return "number"
 		case value["Boolval"] != nil:
@@ -260,21 +252,14 @@ func (j *judge) typeOf(v any) string {
 
 // group is the group of a type; "" for those that others compare with in ways of their own.
 func group(typ string) string {
-	switch {
-	case slices.Contains(integerTypes, typ), slices.Contains([]string{"numeric", "decimal", "float4", "float8", "real"}, typ):
+	if slices.Contains(integerTypes, typ) {
 		return "number"
-	case slices.Contains([]string{"text", "varchar", "bpchar"}, typ):
-		return "text"
-	case typ == "bool" || typ == "boolean":
-		return "bool"
-	case slices.Contains([]string{"timestamp", "timestamptz", "date"}, typ):
-		return "time"
-	case typ == "json" || typ == "jsonb":
-		return "json"
-	case typ == "uuid":
-		return typ
 	}
-	return ""
+	return map[string]string{
+		"numeric": "number", "decimal": "number", "float4": "number", "float8": "number", "real": "number",
+		"text": "text", "varchar": "text", "bpchar": "text", "bool": "bool", "boolean": "bool", "uuid": "uuid",
+		"timestamp": "time", "timestamptz": "time", "date": "time", "json": "json", "jsonb": "json",
+	}[typ]
 }
 
 var uuids = regexp.MustCompile(`(?i)^\{?([0-9a-f]{4}-?){8}\}?$`)
@@ -287,13 +272,13 @@ func (j *judge) compare(a, b any) {
 		return
 	}
 	for _, pair := range [][2]any{{a, b}, {b, a}} {
-		n, _ := pair[1].(map[string]any)
-		value, _ := n["Val"].(map[string]any)
+		n, _ := pair[1].(sqlc.Node)
+		value, _ := n["Val"].(sqlc.Node)
 		s, literal := value["Str"].(string)
 		if !literal {
 			continue
 		}
-		column, _ := pair[0].(map[string]any)
+		column, _ := pair[0].(sqlc.Node)
 		if c := j.columns[strings.Join(texts(column["Fields"]), ".")]; len(c.Values) > 0 && !c.Array && !slices.Contains(c.Values, s) {
 			j.bad(fmt.Sprintf("the condition compares column %s with '%s', which is none of its values", c.Name, s), diag.Suggest(s, c.Values))
 		}

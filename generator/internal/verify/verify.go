@@ -41,20 +41,18 @@ func Imports(sources []*resolve.Source, tables []fsout.File) []string {
 			paths = append(paths, p)
 		}
 	}
-	for _, s := range sources {
-		for _, c := range s.Consumers {
-			if c.Redis != nil {
-				add(names.LeaseRedis)
-			}
-			switch {
-			case c.Table != nil:
-				add(names.LeasePG)
-				add(names.PGTable)
-				add(path.Join(s.Pkg.Path, c.Table.Folder()))
-			case s.Pkg.Imports(names.PGX):
-				add(names.LeasePG)
-				add(names.PGX)
-			}
+	for c, s := range resolve.Consumers(sources) {
+		if c.Redis != nil {
+			add(names.LeaseRedis)
+		}
+		switch {
+		case c.Table != nil:
+			add(names.LeasePG)
+			add(names.PGTable)
+			add(path.Join(s.Pkg.Path, c.Table.Folder()))
+		case s.Pkg.Imports(names.PGX):
+			add(names.LeasePG)
+			add(names.PGX)
 		}
 	}
 	for _, f := range tables {
@@ -244,9 +242,7 @@ func (p *Plan) finding(f load.Fault) diag.Diagnostic {
 	}
 	if m := clash.FindStringSubmatch(f.Message); m != nil && len(f.Others) > 0 {
 		d.Code, d.Pos, d.Hint = "LG0401", f.Others[0], "rename yours"
-		d.End = d.Pos
-		d.End.Column += len(m[1])
-		d.End.Offset += len(m[1])
+		d.End = diag.After(d.Pos, m[1])
 		d.Message = fmt.Sprintf("%s exists already; leasegen declares it in %s%s", m[1], output, where)
 		return d
 	}
@@ -285,12 +281,10 @@ func fieldsOf(f *ast.File, imported string) (lines []string) {
 // owner is the declaration that a fault's place in an output was made for. It sets the position of d.
 func (p *Plan) owner(f load.Fault, d *diag.Diagnostic) (at *ast.TypeSpec, table *resolve.Consumer) {
 	dir := filepath.Dir(f.Output)
-	for _, s := range p.Sources {
-		for _, c := range s.Consumers {
-			if c.Table != nil && c.SQL != nil && filepath.Join(s.Pkg.Dir, c.Table.Folder()) == dir {
-				d.Pos, d.End = c.Table.Span("name")
-				return c.Type, c
-			}
+	for c, s := range resolve.Consumers(p.Sources) {
+		if c.Table != nil && c.SQL != nil && filepath.Join(s.Pkg.Dir, c.Table.Folder()) == dir {
+			d.Pos, d.End = c.Table.Span("name")
+			return c.Type, c
 		}
 	}
 	i := slices.IndexFunc(p.Sources, func(s *resolve.Source) bool {
@@ -321,8 +315,6 @@ func (p *Plan) owner(f load.Fault, d *diag.Diagnostic) (at *ast.TypeSpec, table 
 		}
 	}
 	d.Pos = load.Position(p.Module.Fset, at.Name.Pos())
-	d.End = d.Pos
-	d.End.Column += len(at.Name.Name)
-	d.End.Offset += len(at.Name.Name)
+	d.End = diag.After(d.Pos, at.Name.Name)
 	return at, nil
 }

@@ -16,23 +16,23 @@ WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
     SELECT l.consumer, l.resource, l.session, l.epoch, l.attempt, l.acquired_at, l.pos, l.snap, l.x, l.late_snap, l.late_pos, l.suspicion, l.mark, l.mark_epoch, l.mark_count, l.seq, l.seq_epoch, l.wanted, l.expires_at, l.advisory, l.rested_at FROM leasegen.lease l
     WHERE l.consumer = $1::text AND l.session = $2::text
       AND l.wanted AND l.attempt = $3::text
-), free AS (
-    SELECT l.resource
+), free AS ( -- by their places in the table: whatever ANALYZE has seen, there is no other plan
+    SELECT tidlarger(l.ctid, l.ctid) AS place
     FROM leasegen.lease l
-    WHERE l.consumer = $1::text AND l.wanted
-      AND l.resource = ANY (ARRAY( -- by the index on owners, as far as a lease's own time does not matter; those that changed longest ago
-            SELECT n.resource FROM (
-                SELECT f.resource, age(f.xmin) AS waited FROM leasegen.lease f
+    WHERE l.wanted
+      AND l.ctid = ANY (ARRAY( -- by the index on owners, as far as a lease's own time does not matter; those that changed longest ago
+            SELECT n.place FROM (
+                SELECT tidlarger(f.ctid, f.ctid) AS place, f.resource, age(f.xmin) AS waited FROM leasegen.lease f
                 WHERE f.consumer = $1::text AND f.wanted AND f.session IS NULL
                 UNION ALL
-                SELECT f.resource, age(f.xmin) AS waited FROM leasegen.lease f
+                SELECT tidlarger(f.ctid, f.ctid) AS place, f.resource, age(f.xmin) AS waited FROM leasegen.lease f
                 WHERE f.consumer = $1::text AND f.wanted AND f.session = ANY (ARRAY(
                     SELECT s.id FROM leasegen.session s -- one whose grace is not over would hide what is free
                     WHERE s.state = 'closed'
                        OR s.state = 'dead' AND ($4::interval = '0'
                                                 OR s.expires_at + $4::interval < clock_timestamp())))
                 UNION ALL
-                SELECT f.resource, age(f.xmin) AS waited FROM leasegen.lease f
+                SELECT tidlarger(f.ctid, f.ctid) AS place, f.resource, age(f.xmin) AS waited FROM leasegen.lease f
                 WHERE f.consumer = $1::text AND f.wanted
                   AND (f.expires_at + $4::interval < clock_timestamp() OR $5::boolean AND f.advisory)
                   AND (SELECT c.lock FROM leasegen.consumer c WHERE c.name = $1::text) <> 'session') n
@@ -60,7 +60,7 @@ WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
         suspicion = l.suspicion + CASE
             WHEN l.session IS NULL OR l.expires_at IS NOT NULL AND EXISTS (
                 SELECT FROM leasegen.session s WHERE s.id = l.session AND s.state = 'live') THEN 0 ELSE 1 END
-    WHERE l.consumer = $1::text AND l.resource = ANY (ARRAY(SELECT f.resource FROM free f))
+    WHERE l.ctid = ANY (ARRAY(SELECT f.place FROM free f))
     RETURNING l.consumer, l.resource, l.session, l.epoch, l.attempt, l.acquired_at, l.pos, l.snap, l.x, l.late_snap, l.late_pos, l.suspicion, l.mark, l.mark_epoch, l.mark_count, l.seq, l.seq_epoch, l.wanted, l.expires_at, l.advisory, l.rested_at
 ), granted AS (
     SELECT t.consumer, t.resource, t.session, t.epoch, t.attempt, t.acquired_at, t.pos, t.snap, t.x, t.late_snap, t.late_pos, t.suspicion, t.mark, t.mark_epoch, t.mark_count, t.seq, t.seq_epoch, t.wanted, t.expires_at, t.advisory, t.rested_at FROM taken t
@@ -260,28 +260,30 @@ func (q *Queries) OwnedLeases(ctx context.Context, arg OwnedLeasesParams) ([]Own
 const ReleaseLeases = `-- name: ReleaseLeases :execrows
 WITH own AS (
     SELECT l.resource FROM leasegen.lease l
-    JOIN (SELECT unnest($2::text[]) AS resource, unnest($3::bigint[]) AS epoch) i
+    JOIN (SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch) i
       ON i.resource = l.resource AND i.epoch = l.epoch
-    WHERE l.consumer = $1::text AND l.session = $4::text
+    WHERE l.consumer = $1::text AND l.session = $2::text
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 )
 UPDATE leasegen.lease l SET session = NULL
-WHERE l.consumer = $1::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o))
+FROM (SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch) i
+WHERE (SELECT count(*) FROM own) > 0 -- all are locked, in their order, before one is changed
+  AND l.consumer = $1::text AND l.session = $2::text AND l.resource = i.resource AND l.epoch = i.epoch
 `
 
 type ReleaseLeasesParams struct {
 	Consumer  string
+	Session   string
 	Resources []string
 	Epochs    []int64
-	Session   string
 }
 
 func (q *Queries) ReleaseLeases(ctx context.Context, arg ReleaseLeasesParams) (int64, error) {
 	result, err := q.db.Exec(ctx, ReleaseLeases,
 		arg.Consumer,
+		arg.Session,
 		arg.Resources,
 		arg.Epochs,
-		arg.Session,
 	)
 	if err != nil {
 		return 0, err
@@ -292,15 +294,17 @@ func (q *Queries) ReleaseLeases(ctx context.Context, arg ReleaseLeasesParams) (i
 const RenewLeases = `-- name: RenewLeases :many
 WITH own AS (
     SELECT l.resource FROM leasegen.lease l
-    JOIN (SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch) i
+    JOIN (SELECT unnest($4::text[]) AS resource, unnest($5::bigint[]) AS epoch) i
       ON i.resource = l.resource AND i.epoch = l.epoch
-    WHERE l.consumer = $2::text AND l.session = $5::text
+    WHERE l.consumer = $2::text AND l.session = $3::text
       AND EXISTS (SELECT FROM leasegen.session s
-                  WHERE s.id = $5::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
+                  WHERE s.id = $3::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 )
 UPDATE leasegen.lease l SET expires_at = clock_timestamp() + $1::interval
-WHERE l.consumer = $2::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o))
+FROM (SELECT unnest($4::text[]) AS resource, unnest($5::bigint[]) AS epoch) i
+WHERE (SELECT count(*) FROM own) > 0 -- all are locked, in their order, before one is changed
+  AND l.consumer = $2::text AND l.session = $3::text AND l.resource = i.resource AND l.epoch = i.epoch
   AND l.expires_at > clock_timestamp()
 RETURNING l.resource
 `
@@ -308,9 +312,9 @@ RETURNING l.resource
 type RenewLeasesParams struct {
 	Ttl       time.Duration
 	Consumer  string
+	Session   string
 	Resources []string
 	Epochs    []int64
-	Session   string
 }
 
 // Leases that expire one by one go on from the server's present, unless their time is over.
@@ -318,9 +322,9 @@ func (q *Queries) RenewLeases(ctx context.Context, arg RenewLeasesParams) ([]str
 	rows, err := q.db.Query(ctx, RenewLeases,
 		arg.Ttl,
 		arg.Consumer,
+		arg.Session,
 		arg.Resources,
 		arg.Epochs,
-		arg.Session,
 	)
 	if err != nil {
 		return nil, err
@@ -343,29 +347,31 @@ func (q *Queries) RenewLeases(ctx context.Context, arg RenewLeasesParams) ([]str
 const RetireStreams = `-- name: RetireStreams :exec
 WITH own AS (
     SELECT l.resource FROM leasegen.lease l
-    JOIN (SELECT unnest($2::text[]) AS resource, unnest($3::bigint[]) AS epoch) i
+    JOIN (SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch) i
       ON i.resource = l.resource AND i.epoch = l.epoch
-    WHERE l.consumer = $1::text AND l.session = $4::text
+    WHERE l.consumer = $1::text AND l.session = $2::text
     ORDER BY l.resource FOR NO KEY UPDATE OF l
 )
 UPDATE leasegen.lease l SET session = NULL, wanted = false, rested_at = clock_timestamp()
-WHERE l.consumer = $1::text AND l.resource = ANY (ARRAY(SELECT o.resource FROM own o))
+FROM (SELECT unnest($3::text[]) AS resource, unnest($4::bigint[]) AS epoch) i
+WHERE (SELECT count(*) FROM own) > 0 -- all are locked, in their order, before one is changed
+  AND l.consumer = $1::text AND l.session = $2::text AND l.resource = i.resource AND l.epoch = i.epoch
 `
 
 type RetireStreamsParams struct {
 	Consumer  string
+	Session   string
 	Resources []string
 	Epochs    []int64
-	Session   string
 }
 
 // Streams rest whatever there is of them, until RouseStreams has looked.
 func (q *Queries) RetireStreams(ctx context.Context, arg RetireStreamsParams) error {
 	_, err := q.db.Exec(ctx, RetireStreams,
 		arg.Consumer,
+		arg.Session,
 		arg.Resources,
 		arg.Epochs,
-		arg.Session,
 	)
 	return err
 }

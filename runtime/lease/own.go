@@ -140,6 +140,7 @@ func (o *owner) lose(h *holding, reason string) {
 	}
 	o.mu.Unlock()
 	o.run.cancel(h, fmt.Errorf("%w: %s", ErrLost, reason))
+	o.names.registerLost(h.Resource)
 	o.log.Warn("lease lost", "resource", h.Resource, "epoch", h.Epoch, "reason", reason)
 	o.c.observe(operate.ObservedLoss{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch, Reason: reason})
 }

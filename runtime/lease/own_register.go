@@ -51,6 +51,17 @@ func (g *registrar) registerThese(names []string) {
 	hint(g.wake)
 }
 
+// registerLost makes a resource known again whose lease was lost: a server that lost writes may not know of it.
+func (g *registrar) registerLost(resource string) {
+	switch {
+	case g.info.Announced: // the application names it
+	case g.info.Per == PerTopic || g.info.Per == PerStream:
+		g.registerThese([]string{resource})
+	default:
+		g.registerAll()
+	}
+}
+
 // register tells the backend of resources until the session ends. One that cannot be told is
 // tried again, and stops its own consumer alone.
 func (g *registrar) register() {

@@ -21,6 +21,7 @@ type catalog struct {
 	*streams
 	running  sync.Map // name → backend.ConsumerInfo, of those this process works for
 	attached sync.Map // name → attachment
+	changes  changes
 }
 
 // attachment is a consumer that was attached by this process.

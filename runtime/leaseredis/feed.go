@@ -52,6 +52,7 @@ type tagFeed struct {
 	told      int64   // id up to which topics were told
 	views     []int64 // and resources of views
 	ownership int64
+	least     int64 // changes of ownership that this process knew of when it asked
 	replays   int64
 	setBacks  int64 // how often the server was found to be set back
 	looked    int64 // when, by the server's clock; 0: never
@@ -332,6 +333,7 @@ func (f *feed) takeLate(news *backend.News) (any bool, err error) {
 
 func (f *feed) args(tag int, first bool) []any {
 	t := &f.tags[tag]
+	t.least = max(t.ownership, f.r.changes.known(tag))
 	args := []any{t.told, t.looked, len(f.graces)}
 	args = append(args, f.graces...)
 	args = append(args, len(f.expires))
@@ -368,8 +370,8 @@ func (f *feed) take(tag int, value any, news *backend.News) error {
 	t := &f.tags[tag]
 	now, last := number(reply[0]), number(reply[1])
 	ownership, replays := number(reply[2]), number(reply[3])
-	if ownership < t.ownership || replays < t.replays { // these only rise
-		t.ownership, t.replays = ownership, replays
+	if ownership < t.least || replays < t.replays { // these only rise
+		f.r.changes.lost(tag, t.least, ownership)
 		return errSetBack
 	}
 	expired, setBacks := number(reply[4])%2 != 0, number(reply[4])/2

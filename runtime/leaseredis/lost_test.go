@@ -3,6 +3,7 @@ package leaseredis_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -51,33 +52,72 @@ func TestANamespaceThatOthersHaveCreatedAgain(t *testing.T) {
 }
 
 // A server that crashed, or a replica that was promoted, lacks what was stored last: a message is there, the
-// registration of its topic is not.
+// registration of its resource is not. The count of changes tells it, or else the lease that is lost with it.
 func TestARegistrationThatWasLost(t *testing.T) {
+	for _, per := range []backend.Per{backend.PerTopic, backend.PerStream, backend.PerPartition, backend.PerGroup} {
+		for _, told := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%v/told=%v", per, told), func(t *testing.T) {
+				t.Parallel() // most of it is waiting
+				c := redistest.Shared(t).Client(t)
+				name := redistest.Namespace(t)
+				be := on(c, name, leaseredis.WithTags(1), leaseredis.WithSlots(1), leaseredis.WithLogger(discard))
+				var n atomic.Int64
+				run(t, be, lease.Spec{Name: "c", Per: per, Topics: []string{"*"}, Handlers: []lease.Handler{noop("kind", &n)}})
+				publish := func() {
+					kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Key: "x", Payload: []byte("{}")}}))
+				}
+				tag := "{" + name + "0}:"
+				ownership := func() string { return c.HGet(t.Context(), tag+"meta", "ownership").Val() }
+				kit.Eventually(t, "the session is open", func() bool { return ownership() != "" })
+				before := ""
+				for before != ownership() { // until the start is over
+					before = ownership()
+					time.Sleep(500 * time.Millisecond)
+				}
+				publish()
+				kit.Eventually(t, "the first message is handled", func() bool { return n.Load() == 1 })
+
+				if !told {
+					before = "-"
+				}
+				kit.OK(t, c.Eval(t.Context(), `
+					for _, r in ipairs(redis.call('SMEMBERS', ARGV[1] .. 'res:c')) do redis.call('DEL', ARGV[1] .. 'l:c:' .. r) end
+					for _, key in ipairs({'res:c', 'free:c', 'want:c'}) do redis.call('DEL', ARGV[1] .. key) end
+					for _, session in ipairs(redis.call('ZRANGE', ARGV[1] .. 'sessions', 0, -1)) do redis.call('DEL', ARGV[1] .. 'held:c:' .. session) end
+					return ARGV[2] == '-' or redis.call('HSET', ARGV[1] .. 'meta', 'ownership', ARGV[2])`, []string{tag + "meta"}, tag, before).Err())
+				publish()
+				kit.Eventually(t, "the second message is handled", func() bool { // and the first once more
+					leases, err := be.Leases(t.Context(), "c", 99)
+					return err == nil && n.Load() >= 3 && !slices.ContainsFunc(leases, func(l operate.LeaseStatus) bool { return l.Lag > 0 })
+				})
+			})
+		}
+	}
+}
+
+// The feed has not looked since a registration that the server then loses: the count is as it was.
+func TestALossBeforeTheFeedLooked(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
 	name := redistest.Namespace(t)
 	be := on(c, name, leaseredis.WithTags(1), leaseredis.WithLogger(discard))
-	var n atomic.Int64
-	run(t, be, lease.Spec{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{noop("kind", &n)}})
-	publish := func() {
-		kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "x", Kind: "kind", Payload: []byte("{}")}}))
+	infos := []backend.ConsumerInfo{topical}
+	kit.OK(t, be.Register(t.Context(), topical, []string{"before"}))
+	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), infos))
+	ownership := kit.Must[string](t)(c.HGet(t.Context(), "{"+name+"0}:meta", "ownership").Result())
+	kit.OK(t, be.Register(t.Context(), topical, []string{"x"}))
+	kit.OK(t, c.HSet(t.Context(), "{"+name+"0}:meta", "ownership", ownership).Err())
+	_, err := feed.Next(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "has lost what was stored last") {
+		t.Fatalf("the feed returned %v, want an error that says that the server has lost something", err)
 	}
-	tag := "{" + name + "0}:"
-	ownership := func() string { return c.HGet(t.Context(), tag+"meta", "ownership").Val() }
-	kit.Eventually(t, "the session is open", func() bool { return ownership() != "" })
-	before := ""
-	for before != ownership() { // until the start is over
-		before = ownership()
-		time.Sleep(500 * time.Millisecond)
-	}
-	publish()
-	kit.Eventually(t, "the first message is handled", func() bool { return n.Load() == 1 })
+	feed.Close()
 
-	kit.OK(t, c.Eval(t.Context(), `
-		for _, key in ipairs({'l:c:x', 'res:c', 'free:c'}) do redis.call('DEL', ARGV[1] .. key) end
-		for _, session in ipairs(redis.call('ZRANGE', ARGV[1] .. 'sessions', 0, -1)) do redis.call('DEL', ARGV[1] .. 'held:c:' .. session) end
-		return redis.call('HSET', ARGV[1] .. 'meta', 'ownership', ARGV[2])`, []string{tag + "meta"}, tag, before).Err())
-	publish()
-	kit.Eventually(t, "the second message is handled", func() bool { return n.Load() >= 3 }) // and the first once more
+	feed = kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), infos))
+	defer feed.Close()
+	kit.OK(t, be.Register(t.Context(), topical, []string{"x", "y"}))
+	if news := kit.Must[backend.News](t)(feed.Next(t.Context())); !news.Ownership {
+		t.Fatalf("the feed after that returned %+v, want news of ownership", news)
+	}
 }
 
 // A replica that was promoted may not know of a session that lives under all other tags: what it holds there

@@ -75,7 +75,13 @@ func (o *owner) Register(ctx context.Context, info backend.ConsumerInfo, resourc
 			steps = append(steps, step{tag: tag, script: scripts.register, args: args})
 		}
 	}
-	return fail("register resources of "+info.Name, firstError(o.runAll(ctx, steps)))
+	answers := o.runAll(ctx, steps)
+	for i, a := range answers {
+		if a.err == nil {
+			o.changes.seen(steps[i].tag, number(a.value))
+		}
+	}
+	return fail("register resources of "+info.Name, firstError(answers))
 }
 
 // byTag groups resources by the tags of their leases.

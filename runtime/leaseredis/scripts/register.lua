@@ -1,5 +1,6 @@
 -- Makes resources known to a consumer, and streams wanted. With sweep, streams with parked messages
 -- are wanted too, those that are due first. What is known stays as it is.
+-- Returns how many changes of ownership there were.
 local consumer, rule, start, sweep = arg(), arg(), arg(), arg() == '1'
 local stream = rule:find(' stream', 1, true) ~= nil
 if call('HGET', T .. 'rules', consumer) ~= rule then call('HSET', T .. 'rules', consumer, rule) end
@@ -25,4 +26,4 @@ if sweep then
   end
 end
 if changed then news('o') end
-return 1
+return tonumber(call('HGET', KEYS[1], 'ownership')) or 0

@@ -127,31 +127,6 @@ func (s *Server) Start() {
 	}
 }
 
-// KeepUp starts the server again when it ends by itself, as a supervisor does, until the test ends. Until then no other
-// method may start or end it.
-func (s *Server) KeepUp(t testing.TB) {
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for s.proc != nil {
-			select {
-			case <-s.exited:
-				t.Logf("%s ended by itself and is started again:\n%s", s.spec.Name, Tail(s.LogPath(), 0))
-				s.proc = nil
-				if err := s.start(); err != nil {
-					t.Error(err)
-				}
-			case <-done:
-				return
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		close(done)
-		<-ended
-	})
-}
-
 // Pause freezes all processes of the server with SIGSTOP: connections stay open and no call is answered.
 func (s *Server) Pause() {
 	if s.proc == nil {

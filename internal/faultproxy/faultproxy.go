@@ -21,6 +21,7 @@ type Proxy struct {
 	closed  bool
 	latency time.Duration
 	drop    *drop
+	refuse  func(request []byte) bool
 	links   map[*link]struct{}
 }
 
@@ -111,6 +112,13 @@ func (p *Proxy) DropReply(match func(request []byte) bool) <-chan struct{} {
 	defer p.mu.Unlock()
 	p.drop = d
 	return d.done
+}
+
+// Refuse resets each connection whose client sends a request that match accepts; the target does not get that.
+func (p *Proxy) Refuse(match func(request []byte) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refuse = match
 }
 
 // Close resets all connections and ends the proxy.
@@ -210,7 +218,7 @@ func (p *Proxy) request(l *link, b []byte) bool {
 	if p.drop != nil && p.drop.match(b) {
 		l.lose, p.drop = p.drop, nil
 	}
-	return true
+	return p.refuse == nil || !p.refuse(b)
 }
 
 func (p *Proxy) reply(l *link, _ []byte) bool {

@@ -207,3 +207,17 @@ func TestDropReplyOutlivesAClientThatGivesUp(t *testing.T) {
 	}
 	<-dropped
 }
+
+func TestRefuse(t *testing.T) {
+	addr, received := server(t)
+	p := faultproxy.Start(t, addr)
+	p.Refuse(func(request []byte) bool { return string(request) == "bad\n" })
+	good, bad := dial(t, p.Addr()), dial(t, p.Addr())
+	if answer, err := bad.ask("bad", time.Minute); err == nil || timedOut(err) {
+		t.Errorf("a request that is refused got %q, %v, want a reset", answer, err)
+	}
+	mustAnswer(t, good, "good", "1\n")
+	if n := received.Load(); n != 1 {
+		t.Errorf("the target received %d requests, want 1", n)
+	}
+}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -196,24 +195,5 @@ func TestPooler(t *testing.T) {
 	}
 	if len(pids) != 1 {
 		t.Errorf("three clients were served by %d connections, want 1", len(pids))
-	}
-}
-
-// A pooler that is kept up is there again after it ended by itself.
-func TestPoolerIsKeptUp(t *testing.T) {
-	p := pgtest.StartPooler(t, pgtest.Start(t))
-	if err := syscall.Kill(p.PID(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	p.KeepUp(t)
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		c, err := pgx.Connect(t.Context(), p.DSN("postgres")+"&default_query_exec_mode=exec")
-		if err == nil {
-			c.Close(t.Context())
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
 	}
 }

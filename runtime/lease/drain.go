@@ -19,7 +19,7 @@ func (p *process) drain(s *session, works []*work) {
 	left, rest := works, false
 	for began, late := now(), false; !late && s.alive(); s.awaitSettled() {
 		took := began.since()
-		left = slices.DeleteFunc(slices.Clone(left), func(w *work) bool { return w.own.gone() })
+		left = slices.DeleteFunc(slices.Clone(left), func(w *work) bool { return w.own.empty() })
 		if rest = allRest(left); rest {
 			break
 		}

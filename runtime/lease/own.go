@@ -54,8 +54,8 @@ func (o *owner) owned() int {
 	return len(o.held)
 }
 
-// gone reports that this process holds nothing, and that nothing is on its way to it.
-func (o *owner) gone() bool {
+// empty reports that this process holds nothing, and that nothing is on its way to it.
+func (o *owner) empty() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.held) == 0 && !o.asking
@@ -74,8 +74,8 @@ func (o *owner) has(resource string) bool {
 	return o.held[resource] != nil
 }
 
-// take starts to work on leases just acquired. They are believed in from asked on.
-func (o *owner) take(grants []backend.Grant, asked instant) {
+// accept starts to work on leases just acquired. They are believed in from asked on.
+func (o *owner) accept(grants []backend.Grant, asked instant) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for i := range grants {

@@ -103,7 +103,7 @@ func (o *owner) stepRelease() time.Duration {
 	if o.info.Per == PerStream && !o.runs() {
 		wait = o.streams.stepIdle()
 	}
-	if len(o.gives) == 0 || o.rests() && !o.early {
+	if len(o.gives) == 0 || o.finished() && !o.early {
 		return wait // see process.drain
 	}
 	give := o.gives
@@ -112,9 +112,9 @@ func (o *owner) stepRelease() time.Duration {
 	return wait
 }
 
-// rests reports that all that is left can end with the session, in one step: nothing runs,
+// finished reports that all that is left can end with the session, in one step: nothing runs,
 // nothing is to be stored or retired, and no grant is on its way. The caller holds o.mu.
-func (o *owner) rests() bool {
+func (o *owner) finished() bool {
 	if !o.stopped || o.asking {
 		return false
 	}
@@ -129,7 +129,7 @@ func (o *owner) rests() bool {
 func (o *owner) resting() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.rests()
+	return o.finished()
 }
 
 // releaseEarly releases what rests before the session ends.

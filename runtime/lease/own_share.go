@@ -120,7 +120,7 @@ const settleTime = 200 * time.Millisecond
 // begins to give away what is too much. It returns when it wants to see a survey again.
 func (o *owner) balance(s backend.Survey) time.Duration {
 	if o.info.Per == PerStream {
-		o.streams.take(s)
+		o.streams.takeFree(s)
 		return surveyAny
 	}
 	target := share(s, o.s.id)
@@ -174,7 +174,7 @@ func (o *owner) acquire(n int) (granted int) {
 		grants, err := call(of(o.s.ctx, "acquire"), func(ctx context.Context) ([]backend.Grant, error) { return o.be.Acquire(ctx, ask) })
 		if err == nil {
 			o.course.step(acquiring)
-			o.take(grants, asked)
+			o.accept(grants, asked)
 			if len(grants) > 0 {
 				o.log.Info("acquired leases", "leases", len(grants), "took", time.Since(sent).Round(time.Microsecond))
 			}

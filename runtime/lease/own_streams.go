@@ -72,8 +72,8 @@ func (x *streams) takeWanted() (crowded bool) {
 	return granted == room
 }
 
-// take takes what is free as long as there is room. Who comes first is served first.
-func (x *streams) take(s backend.Survey) {
+// takeFree takes what is free as long as there is room. Who comes first is served first.
+func (x *streams) takeFree(s backend.Survey) {
 	members := make(map[string]bool, len(s.Members))
 	for _, m := range s.Members {
 		members[m.Session] = true
@@ -128,7 +128,7 @@ func (x *streams) stepIdle() time.Duration {
 	x.lookAt = now.Add(max(idle, time.Millisecond))
 	soonest := now.Add(max(idle/10, min(idle, crowdedIdle)/2)) // streams that rest within that time are retired in one call
 	for _, h := range x.own.held {
-		since, quiet := x.own.run.quiet(h)
+		since, quiet := x.own.run.quietSince(h)
 		if !quiet {
 			continue
 		}

@@ -53,7 +53,7 @@ func TestNoRunStartsOnLeasesGrantedWhileStopping(t *testing.T) {
 				w.run.step()
 			}
 		})
-		w.own.take(grants, now())
+		w.own.accept(grants, now())
 		taken.Store(true)
 		wg.Wait()
 		if !w.own.resting() {

@@ -199,7 +199,7 @@ func some(held map[string]*holding, is func(h *holding) bool) string {
 func (w *work) watchProgress() {
 	limit := w.c.stallAfter
 	for pause(w.s.ctx, min(max(limit/8, time.Millisecond), 5*time.Second)) {
-		begun, over := w.course.look(w.pending(), limit)
+		begun, over := w.course.compare(w.pending(), limit)
 		for _, what := range begun {
 			w.log.Error("the consumer stands still; it waits for "+what, "session", w.s.id)
 			w.c.observe(operate.ObservedStalled{Consumer: w.info.Name, Session: w.s.id, Waits: what})
@@ -211,9 +211,9 @@ func (w *work) watchProgress() {
 	}
 }
 
-// look compares what is to be done with the steps that were made, and returns what began to stand
+// compare compares what is to be done with the steps that were made, and returns what began to stand
 // still and what goes on again.
-func (p *progress) look(all [activities]pending, limit time.Duration) (begun, over []string) {
+func (p *progress) compare(all [activities]pending, limit time.Duration) (begun, over []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	stalled := map[string]string{} // text for the log by what is stable of it

@@ -166,8 +166,8 @@ func (r *runner) probe(h *holding) {
 	}
 }
 
-// quiet reports that nothing is left to do for h as far as is known, and since when.
-func (r *runner) quiet(h *holding) (since time.Time, ok bool) {
+// quietSince reports that nothing is left to do for h as far as is known, and since when.
+func (r *runner) quietSince(h *holding) (since time.Time, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return h.activeAt, r.restsOn(h)

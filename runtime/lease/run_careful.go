@@ -47,7 +47,7 @@ func (t *turn) alone(ctx context.Context, i int, tx bool) bool {
 	if tx {
 		ok = t.inTx(ctx, i, i+1)
 	} else {
-		t.lanes(ctx, i, i+1)
+		t.runLanes(ctx, i, i+1)
 		t.settle(i, i+prefix(t.p.out[i:i+1]))
 	}
 	if t.p.out[i].verdict == undecided {

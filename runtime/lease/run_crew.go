@@ -12,10 +12,10 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
-// lanes handles p.ms[from:to] by as many workers as the consumer has, the messages of one key in
+// runLanes handles p.ms[from:to] by as many workers as the consumer has, the messages of one key in
 // order. Beside a slow message the others go on with batches that were read since, which
 // become part of the pass.
-func (t *turn) lanes(ctx context.Context, from, to int) {
+func (t *turn) runLanes(ctx context.Context, from, to int) {
 	if t.r.c.spec.Workers == 1 || to-from == 1 && !t.mayGrow(to) {
 		t.sequence(from, to).run(ctx)
 		return

@@ -80,7 +80,7 @@ func (t *turn) process(ctx context.Context) {
 		case tx:
 			ok = t.inTx(ctx, done, end)
 		default:
-			t.lanes(ctx, done, end) // perhaps beyond end
+			t.runLanes(ctx, done, end) // perhaps beyond end
 			t.settle(done, prefix(t.p.out))
 		}
 		upto := prefix(t.p.out)

@@ -116,7 +116,7 @@ func (f *feed) Next(ctx context.Context) (backend.News, error) {
 	if err := f.backend.fault(ctx, "FeedNext", After); err != nil {
 		return backend.News{}, err // the news stays
 	}
-	return f.take()
+	return f.drain()
 }
 
 // wait says for how long there will be nothing to report: until the next session
@@ -138,7 +138,7 @@ func (f *feed) wait() time.Duration {
 	return wait
 }
 
-func (f *feed) take() (backend.News, error) {
+func (f *feed) drain() (backend.News, error) {
 	s := f.backend.store
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -36,8 +36,8 @@ type ear struct {
 	news backend.News // Ownership and Parked
 }
 
-// take returns what was heard since the last call.
-func (e *ear) take() backend.News {
+// drain returns what was heard since the last call.
+func (e *ear) drain() backend.News {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	news := e.news

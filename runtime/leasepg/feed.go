@@ -188,7 +188,7 @@ func (f *feed) schedule(news *backend.News) {
 	if len(news.Topics)+len(news.Resources) > 0 || news.Parked && !f.rd.pooled.Load() {
 		f.wait = max(pollLeast, f.rest)
 	} else {
-		f.wait = min(2*f.wait, f.idle(pollMost, pollPooled))
+		f.wait = min(2*f.wait, f.idleWait(pollMost, pollPooled))
 		if len(f.tables) > 0 {
 			f.wait = min(f.wait, pollTables)
 		}
@@ -196,7 +196,7 @@ func (f *feed) schedule(news *backend.News) {
 	f.next = time.Now().Add(f.wait)
 }
 
-func (f *feed) idle(notified, pooled time.Duration) time.Duration {
+func (f *feed) idleWait(notified, pooled time.Duration) time.Duration {
 	if f.rd.pooled.Load() {
 		return pooled
 	}
@@ -274,7 +274,7 @@ func (f *feed) poll(ctx context.Context, news *backend.News) error {
 			return err
 		})
 	}
-	if time.Since(f.surveys) >= f.idle(ownerPoll, ownPooled) {
+	if time.Since(f.surveys) >= f.idleWait(ownerPoll, ownPooled) {
 		f.surveys = time.Now()
 		steps = append(steps, func(q *leasedb.Queries) error {
 			w, err := q.WatchOwnership(ctx, f.consumers)

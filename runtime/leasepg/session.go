@@ -229,7 +229,7 @@ func (s *session) raise() {
 // caller's context: pgx closes the connection of a statement that was cancelled, and with it
 // go the locks. It has a time of its own, after which the connection counts as broken.
 func (s *session) use(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
-	if err := s.take(ctx); err != nil {
+	if err := s.await(ctx); err != nil {
 		return err
 	}
 	done := make(chan error, 1)
@@ -262,8 +262,8 @@ func (s *session) patience() time.Duration {
 	return min(max(s.spec.TTL/3, 250*time.Millisecond), longest)
 }
 
-// take waits for the caller's turn.
-func (s *session) take(ctx context.Context) error {
+// await waits for the caller's turn.
+func (s *session) await(ctx context.Context) error {
 	s.wanting.Add(1)
 	defer s.wanting.Add(-1)
 	s.mu.Lock()
@@ -456,7 +456,7 @@ func (s *session) abandon() {
 	s.abandoned.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if s.take(ctx) == nil {
+	if s.await(ctx) == nil {
 		s.drop()
 		<-s.turn
 	}

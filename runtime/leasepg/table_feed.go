@@ -72,7 +72,7 @@ func (f *tablesFeed) Next(ctx context.Context) (backend.News, error) {
 	case <-ctx.Done():
 		return backend.News{}, ctx.Err()
 	}
-	news := f.ear.take()
+	news := f.ear.drain()
 	if err := f.poll(ctx, &news); err != nil {
 		if ctx.Err() != nil {
 			return backend.News{}, ctx.Err()

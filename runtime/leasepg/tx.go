@@ -22,8 +22,8 @@ type turns chan struct{}
 
 func turnsFor(conns int32) turns { return make(turns, max(1, int(conns)-1)) }
 
-// take waits for a turn before the pool is asked for a connection.
-func (t turns) take(ctx context.Context) error {
+// wait waits for a turn before the pool is asked for a connection.
+func (t turns) wait(ctx context.Context) error {
 	select {
 	case t <- struct{}{}:
 		return nil
@@ -46,7 +46,7 @@ type transactor struct {
 // MaxConns-1 of them are open. Should the process freeze in it, the server ends it after
 // about a session's TTL, so that it cannot hold up the next owner.
 func (tr *transactor) Begin(ctx context.Context) (backend.Tx, error) {
-	if err := tr.handlers.take(ctx); err != nil {
+	if err := tr.handlers.wait(ctx); err != nil {
 		return nil, tr.fail("begin", err)
 	}
 	idle := max(time.Duration(tr.ttl.Load()), time.Second)

@@ -36,13 +36,13 @@ func (s *session) watch(ctx context.Context) {
 	for s.rest(ctx, again) {
 		if time.Since(s.born)-time.Duration(s.called.Load()) > s.spec.TTL {
 			// Nobody believes in this session any more: its locks must not live on.
-			if s.take(ctx) == nil {
+			if s.await(ctx) == nil {
 				s.end()
 				<-s.turn
 			}
 			return
 		}
-		buried, err := s.look(ctx)
+		buried, err := s.bury(ctx)
 		switch {
 		case buried > 0:
 			again = 0 // who comes after them in the ring may have died with them
@@ -63,7 +63,7 @@ func (s *session) rest(ctx context.Context, d time.Duration) bool {
 		if ctx.Err() != nil || left <= 0 {
 			return ctx.Err() == nil
 		}
-		if s.take(ctx) != nil {
+		if s.await(ctx) != nil {
 			return false
 		}
 		if s.conn == nil {
@@ -98,10 +98,10 @@ func (s *session) rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// look buries sessions that have ended, and returns how many. Who was cut off itself leaves
+// bury buries sessions that have ended, and returns how many. Who was cut off itself leaves
 // the others the time to come back, too: what broke may have been the network before the
 // server.
-func (s *session) look(ctx context.Context) (buried int, err error) {
+func (s *session) bury(ctx context.Context) (buried int, err error) {
 	var (
 		suspects []string
 		early    bool
@@ -116,7 +116,7 @@ func (s *session) look(ctx context.Context) (buried int, err error) {
 	}
 	for _, id := range suspects {
 		if id == s.spec.ID {
-			if err := s.take(ctx); err != nil {
+			if err := s.await(ctx); err != nil {
 				return 0, err
 			}
 			s.end()

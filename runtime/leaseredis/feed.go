@@ -138,7 +138,7 @@ func (f *feed) start(ctx context.Context) error {
 		t := &f.tags[tag]
 		if a.err == nil {
 			var ignored backend.News
-			a.err = f.take(tag, a.value, &ignored)
+			a.err = f.read(tag, a.value, &ignored)
 		}
 		switch {
 		case errors.Is(a.err, errShape):
@@ -176,7 +176,7 @@ func (f *feed) Next(ctx context.Context) (backend.News, error) {
 		now := time.Now()
 		var news backend.News
 		due, next := f.due(now)
-		missed, again := f.r.missed.take(now)
+		missed, again := f.r.missed.due(now)
 		f.tellMissed(missed, &news)
 		fromSources := f.tellSources(&news)
 		looked, err := f.takeLate(&news)
@@ -185,7 +185,7 @@ func (f *feed) Next(ctx context.Context) (backend.News, error) {
 		}
 		if due = f.lookBeside(due); len(due) > 0 {
 			looked = true
-			if err := f.look(ctx, due, &news); err != nil {
+			if err := f.ask(ctx, due, &news); err != nil {
 				return backend.News{}, err
 			}
 		}
@@ -219,7 +219,7 @@ func (f *feed) due(now time.Time) (due []int, next time.Time) {
 			continue
 		}
 		at := t.next
-		if idle := t.asked.Add(f.idle()); idle.Before(at) {
+		if idle := t.asked.Add(f.idleWait()); idle.Before(at) {
 			at = idle // hints have stopped since
 		}
 		if f.hints.hinted[tag].Load() && t.failures == 0 {
@@ -234,7 +234,7 @@ func (f *feed) due(now time.Time) (due []int, next time.Time) {
 	return due, next
 }
 
-func (f *feed) idle() time.Duration {
+func (f *feed) idleWait() time.Duration {
 	if f.hints.connected.Load() {
 		return f.wait
 	}
@@ -250,8 +250,8 @@ func (f *feed) pace(news *backend.News) {
 	}
 }
 
-// look asks tags for news. A tag that fails is asked again later; others go on.
-func (f *feed) look(ctx context.Context, tags []int, news *backend.News) error {
+// ask asks tags for news. A tag that fails is asked again later; others go on.
+func (f *feed) ask(ctx context.Context, tags []int, news *backend.News) error {
 	steps := make([]step, len(tags))
 	now := time.Now()
 	for i, tag := range tags {
@@ -277,7 +277,7 @@ func (f *feed) look(ctx context.Context, tags []int, news *backend.News) error {
 func (f *feed) heard(tag int, a answer, news *backend.News) error {
 	err := a.err
 	if err == nil {
-		err = f.take(tag, a.value, news)
+		err = f.read(tag, a.value, news)
 	}
 	t := &f.tags[tag]
 	if err == nil {
@@ -361,8 +361,8 @@ func (f *feed) registered() (names []any) {
 	return names
 }
 
-// take adds to news what a tag answered.
-func (f *feed) take(tag int, value any, news *backend.News) error {
+// read adds to news what a tag answered.
+func (f *feed) read(tag int, value any, news *backend.News) error {
 	reply := list(value)
 	if len(reply) < 10 || len(reply)%2 != 0 {
 		return fmt.Errorf("leaseredis: the feed's script answered with %d values", len(reply))
@@ -459,7 +459,7 @@ func (f *feed) tellMissed(missed [][2]string, news *backend.News) {
 func (f *feed) tellSources(news *backend.News) bool {
 	any := false
 	for _, s := range f.sources {
-		for _, name := range s.take() {
+		for _, name := range s.drain() {
 			any = true
 			s.add(news, name)
 		}

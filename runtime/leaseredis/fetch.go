@@ -64,8 +64,8 @@ type fetchedItem struct {
 	bound position // messages from here on may still be preceded by others; zero: none
 }
 
-// take adds what a round has read.
-func (it *fetchedItem) take() {
+// add adds what a round has read.
+func (it *fetchedItem) add() {
 	it.begun = true
 	for n, now := range it.now {
 		if now == nil {
@@ -179,7 +179,7 @@ func (f *fetch) round(ctx context.Context, items []*fetchedItem) error {
 		if !it.begun {
 			it.bound = f.bound // what comes later may lie before what other inputs had by then
 		}
-		it.take()
+		it.add()
 	}
 	return nil
 }
@@ -507,8 +507,8 @@ func (m *missed) add(consumer, topic string) {
 	m.topics[[2]string{consumer, topic}] = time.Now().Add(missedPause)
 }
 
-// take returns the topics to be read again by now, and when to ask for the next; zero: never.
-func (m *missed) take(now time.Time) (due [][2]string, next time.Time) {
+// due returns the topics to be read again by now, and when to ask for the next; zero: never.
+func (m *missed) due(now time.Time) (due [][2]string, next time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for t, at := range m.topics {

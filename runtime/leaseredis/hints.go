@@ -69,7 +69,7 @@ func (h *hints) listen(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		h.d.look(err)
+		h.d.reloadAfter(err)
 		if time.Since(began) > 2*hintMost {
 			failures = 0
 		}

@@ -38,7 +38,7 @@ func (k *keeper) Maintain(ctx context.Context, consumers []backend.ConsumerInfo)
 	if err != nil {
 		return r, fail("prepare", err)
 	}
-	release, err := k.take(ctx, sh, "maintaining", maintainToken)
+	release, err := k.takeToken(ctx, sh, "maintaining", maintainToken)
 	if err != nil {
 		return r, fail("take the token", err)
 	}
@@ -86,8 +86,8 @@ func (k *keeper) Maintain(ctx context.Context, consumers []backend.ConsumerInfo)
 	return r, errors.Join(errs...)
 }
 
-// take takes a token of the namespace, and returns how to give it back; nil when somebody else has it.
-func (k *keeper) take(ctx context.Context, sh *shape, name string, ttl time.Duration) (release func(), err error) {
+// takeToken takes a token of the namespace, and returns how to give it back; nil when somebody else has it.
+func (k *keeper) takeToken(ctx context.Context, sh *shape, name string, ttl time.Duration) (release func(), err error) {
 	holder := newAttempt()
 	tag := k.reach(sh)[0]
 	reply, err := k.run(ctx, tag, scripts.token, name, holder, ttl.Milliseconds())
@@ -167,7 +167,7 @@ func (k *keeper) dropEnded(ctx context.Context, sh *shape, tag int, info backend
 // forgetStreams drops streams that have been without work for long and of which nothing is
 // left. The epoch of one that comes again is higher: it is at least the time.
 func (k *keeper) forgetStreams(ctx context.Context, sh *shape, info backend.ConsumerInfo) (n int, err error) {
-	if release, err := k.take(ctx, sh, "swept:"+info.Name, sweepEvery); err != nil || release == nil {
+	if release, err := k.takeToken(ctx, sh, "swept:"+info.Name, sweepEvery); err != nil || release == nil {
 		return 0, err
 	}
 	for _, tag := range k.reach(sh) {

@@ -199,7 +199,7 @@ func (o *owner) Acquire(ctx context.Context, req backend.AcquireRequest) ([]back
 			g := list(g)
 			grant := grantOf(g)
 			if err == nil && len(g) == 7 && number(g[6]) == 1 {
-				grant.Lanes, err = o.lanes(ctx, tag, name, grant.Resource)
+				grant.Lanes, err = o.parkedLanes(ctx, tag, name, grant.Resource)
 			}
 			grants = append(grants, grant)
 		}
@@ -233,9 +233,9 @@ func (o *owner) Acquire(ctx context.Context, req backend.AcquireRequest) ([]back
 	return grants, nil
 }
 
-// lanes lists the parked lanes of a resource that has very many. All that are there from first to last are among them;
+// parkedLanes lists the parked parkedLanes of a resource that has very many. All that are there from first to last are among them;
 // it is owned by who asks, so that no others come but by replay.
-func (o *owner) lanes(ctx context.Context, tag int, consumer, resource string) ([]string, error) {
+func (o *owner) parkedLanes(ctx context.Context, tag int, consumer, resource string) ([]string, error) {
 	key := o.prefix(tag) + "due:" + consumer + ":" + resource
 	pairs, err := o.scan(ctx, key, func(ctx context.Context) *redis.ScanCmd { return o.client.ZScan(ctx, key, 0, "", leaseChunk) })
 	if err != nil {

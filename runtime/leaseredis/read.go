@@ -68,7 +68,7 @@ func (d *shards) readAfter(ctx context.Context, before func(redis.Pipeliner), re
 			return struct{}{}, nil
 		})
 		if err != nil {
-			d.look(err)
+			d.reloadAfter(err)
 			return err
 		}
 	} else if len(reads) > 0 {
@@ -103,7 +103,7 @@ func (d *shards) readAfter(ctx context.Context, before func(redis.Pipeliner), re
 		}
 	}
 	for _, r := range reads {
-		d.look(r.err)
+		d.reloadAfter(r.err)
 	}
 	return nil
 }

@@ -126,7 +126,7 @@ func (d *shards) runOn(ctx context.Context, client redis.UniversalClient, steps 
 		if answers[i].err == errPending {
 			answers[i].err = ctx.Err()
 		}
-		d.look(answers[i].err)
+		d.reloadAfter(answers[i].err)
 		if errors.Is(answers[i].err, redis.ErrClosed) && client == d.client {
 			d.above.clientClosed()
 		}

@@ -95,7 +95,7 @@ func ask[T any](ctx context.Context, d *shards, what string, f func(context.Cont
 	if err == nil || errors.Is(err, redis.Nil) {
 		return v, nil
 	}
-	d.look(err)
+	d.reloadAfter(err)
 	var zero T
 	return zero, fmt.Errorf("leaseredis: %s: %w", what, err)
 }
@@ -146,11 +146,11 @@ func (d *shards) pipelined(ctx context.Context, queue func(redis.Pipeliner)) err
 		queue(pipe)
 		cmds, _ := pipe.Exec(ctx) // each command has its own error
 		for _, c := range cmds {
-			d.look(c.Err())
+			d.reloadAfter(c.Err())
 		}
 		return struct{}{}, nil
 	})
-	d.look(err)
+	d.reloadAfter(err)
 	return err
 }
 
@@ -171,9 +171,9 @@ const reloadEvery = 500 * time.Millisecond
 // may not have heard of the change, or hang, and requests that wait tell nothing until then.
 const troubleLasts = 3 * time.Second
 
-// look asks for the cluster's topology, again and again for a while, after an error that may come from an
+// reloadAfter asks for the cluster's topology, again and again for a while, after an error that may come from an
 // old one. go-redis by itself goes on asking the node that died until its own timer fires, after a minute.
-func (d *shards) look(err error) {
+func (d *shards) reloadAfter(err error) {
 	if !moved(err) || !d.clustered() {
 		return
 	}

@@ -62,8 +62,8 @@ func (f *sourceFeed) held() (which []int) {
 	return which
 }
 
-// take returns the streams with news since the last call.
-func (f *sourceFeed) take() []string {
+// drain returns the streams with news since the last call.
+func (f *sourceFeed) drain() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer clear(f.fresh)
@@ -108,7 +108,7 @@ func (f *sourceFeed) watch(ctx context.Context, signal func()) {
 			return
 		}
 		if err != nil {
-			f.cat.look(err)
+			f.cat.reloadAfter(err)
 			f.cat.warn("source "+f.info.Name, "looking for entries of streams failed, trying again", "consumer", f.info.Name, "error", err)
 		}
 		if len(names) > 0 {

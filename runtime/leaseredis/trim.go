@@ -281,7 +281,7 @@ func (t *touched) add(consumer string, source *StreamSource, per backend.Per, fe
 	}
 }
 
-func (t *touched) take() reading {
+func (t *touched) drain() reading {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.reading
@@ -301,7 +301,7 @@ func (tr *trimmer) trimTouched(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		now := tr.touched.take()
+		now := tr.touched.drain()
 		if len(now.topics)+len(older.topics) > 0 {
 			err := tr.trimOf(ctx, reading{union(now.topics, older.topics), union(now.views, older.views)})
 			if err != nil && ctx.Err() == nil {

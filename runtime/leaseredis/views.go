@@ -111,7 +111,7 @@ func (f *fill) run(ctx context.Context) (string, error) {
 		if err := f.read(ctx); err != nil {
 			return "", err
 		}
-		at, err := f.copy(ctx, f.take())
+		at, err := f.copy(ctx, f.inOrder())
 		if err != nil || at == "" {
 			return at, err
 		}
@@ -183,8 +183,8 @@ func (f *fill) resource(e *entry) string {
 	return backend.Whole
 }
 
-// take takes what can be copied in order: up to where each topic has been read.
-func (f *fill) take() (out []copied) {
+// inOrder takes what can be copied in order: up to where each topic has been read.
+func (f *fill) inOrder() (out []copied) {
 	horizon, bounded := position{}, false
 	for _, t := range f.topics {
 		if t.more && (!bounded || t.last.compare(horizon) < 0) {

@@ -99,76 +99,62 @@ func (r *run) owner(ctx context.Context) (string, error) {
 func (r *run) publish(ctx context.Context, owner string) (fault time.Time, took time.Duration, err error) {
 	began := time.Now()
 	var published atomic.Int64
-	errs := make(chan error)
-	for p := range publishers {
-		go func() {
-			errs <- func() error {
-				for i := p; i < r.payments; i += publishers {
-					pay := Payment{Account: fmt.Sprintf("acct-%d-%d", p, i/publishers%accounts), N: i, Cents: int64(i % 10_000)}
-					if err := PublishPayment(ctx, r.Backend, "payments", pay); err != nil {
-						return err
-					}
-					switch published.Add(1) {
-					case int64(r.payments / 4):
-						err := PublishPayment(ctx, r.Backend, "payments", Payment{Account: closed, N: 1, Cents: 100})
-						if err != nil {
-							return err
-						}
-					case int64(r.payments / 2):
-						if err := r.Pool.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&fault); err != nil {
-							return err
-						}
-						if err := r.Fleet.Kill(owner); err != nil {
-							return err
-						}
-					}
+	err = stage.AtOnce(publishers, func(p int) error {
+		for i := p; i < r.payments; i += publishers {
+			pay := Payment{Account: fmt.Sprintf("acct-%d-%d", p, i/publishers%accounts), N: i, Cents: int64(i % 10_000)}
+			if err := PublishPayment(ctx, r.Backend, "payments", pay); err != nil {
+				return err
+			}
+			switch published.Add(1) {
+			case int64(r.payments / 4):
+				err := PublishPayment(ctx, r.Backend, "payments", Payment{Account: closed, N: 1, Cents: 100})
+				if err != nil {
+					return err
 				}
-				return nil
-			}()
-		}()
-	}
-	for range publishers {
-		err = errors.Join(err, <-errs)
-	}
+			case int64(r.payments / 2):
+				if err := r.Pool.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&fault); err != nil {
+					return err
+				}
+				if err := r.Fleet.Kill(owner); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
 	return fault, time.Since(began), err
 }
 
 // readNaively reads the log as many do, from the highest id seen so far, and as often as
 // it can. The function it returns stops it and tells how many messages it has seen.
 func (r *run) readNaively(ctx context.Context) (stop func() (int, error)) {
-	type result struct {
-		seen int
-		err  error
+	var highest int64
+	var seen int
+	read := func() error {
+		for n := -1; n != 0; {
+			err := r.Pool.QueryRow(ctx, `SELECT count(*), coalesce(max(id), $1) FROM
+				(SELECT id FROM leasegen.message WHERE id > $1 ORDER BY id LIMIT 500) m`, highest).Scan(&n, &highest)
+			if err != nil {
+				return err
+			}
+			seen += n
+		}
+		return nil
 	}
-	over, done := make(chan struct{}), make(chan result)
+	over, end := context.WithCancel(ctx)
+	done := make(chan error, 1)
 	go func() {
-		var highest int64
-		var res result
-		for {
-			var last bool
-			select {
-			case <-over:
-				last = true
-			default:
-			}
-			n := -1
-			for res.err == nil && n != 0 {
-				res.err = r.Pool.QueryRow(ctx, `SELECT count(*), coalesce(max(id), $1) FROM
-					(SELECT id FROM leasegen.message WHERE id > $1 ORDER BY id LIMIT 500) m`, highest).Scan(&n, &highest)
-				res.seen += n
-			}
-			if last || res.err != nil {
-				<-over
-				done <- res
-				return
-			}
+		var err error
+		for err == nil && over.Err() == nil {
+			err = read()
 			time.Sleep(time.Millisecond)
 		}
+		done <- errors.Join(err, read()) // and what came since
 	}()
 	return func() (int, error) {
-		close(over)
-		res := <-done
-		return res.seen, res.err
+		end()
+		err := <-done
+		return seen, err
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -68,29 +67,21 @@ func order(ctx context.Context, tx pgx.Tx, customer int, address string) error {
 
 // sell places all orders, many transactions at once, and kills a replica halfway.
 func (r *run) sell(ctx context.Context) error {
-	var (
-		next atomic.Int64
-		wg   sync.WaitGroup
-		errs = make([]error, sellers)
-	)
-	for s := range sellers {
-		wg.Go(func() {
-			for n := next.Add(1); n <= int64(r.orders); n = next.Add(1) {
-				// The sellers share the customers out, so that each has its orders in turn.
-				customer := s + sellers*int(n/sellers%(customers/sellers))
-				if errs[s] = pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error { return order(ctx, tx, customer, "1 Main Street") }); errs[s] != nil {
-					return
-				}
-				if n == int64(r.orders/2) {
-					if errs[s] = r.Fleet.Kill("replica-2"); errs[s] != nil {
-						return
-					}
-				}
+	var next atomic.Int64
+	return stage.AtOnce(sellers, func(s int) error {
+		for n := next.Add(1); n <= int64(r.orders); n = next.Add(1) {
+			// The sellers share the customers out, so that each has its orders in turn.
+			customer := s + sellers*int(n/sellers%(customers/sellers))
+			err := pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error { return order(ctx, tx, customer, "1 Main Street") })
+			if err == nil && n == int64(r.orders/2) {
+				err = r.Fleet.Kill("replica-2")
 			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // shipped waits until so many orders are shipped.

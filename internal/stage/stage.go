@@ -209,3 +209,14 @@ func Until(ctx context.Context, what string, done func() (bool, error)) error {
 		}
 	}
 }
+
+// AtOnce calls do from n goroutines, with 0 to n-1, and returns their errors.
+func AtOnce(n int, do func(i int) error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, n)
+	for i := range n {
+		wg.Go(func() { errs[i] = do(i) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}

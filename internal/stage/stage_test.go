@@ -148,6 +148,18 @@ func TestUntilStopsWaiting(t *testing.T) {
 	}
 }
 
+func TestAtOnceReturnsAllErrors(t *testing.T) {
+	err := AtOnce(3, func(i int) error {
+		if i == 1 {
+			return nil
+		}
+		return fmt.Errorf("error %d", i)
+	})
+	if err == nil || err.Error() != "error 0\nerror 2" {
+		t.Errorf("got %v, want the errors 0 and 2", err)
+	}
+}
+
 func TestDatabaseStartsAServerUnlessOneIsGiven(t *testing.T) {
 	dsn, end, err := Database("postgres://given")
 	if err != nil || dsn != "postgres://given" {

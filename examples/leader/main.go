@@ -73,8 +73,3 @@ func (r *run) main(ctx context.Context) error {
 		return r.play(ctx)
 	})
 }
-
-// keys are the advisory locks of the jobs.
-func (r *run) keys() []int64 {
-	return []int64{leasepg.LockKey("mailer"), leasepg.LockKey("sweeper"), leasepg.LockKey("exporter"), leasepg.LockKey("biller"), leasepg.LockKey("indexer")}
-}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,9 +14,9 @@ import (
 
 // play lets the leadership change hands in three ways.
 func (r *run) play(ctx context.Context) error {
-	fmt.Fprintf(r.out, "%-42s %10s   %s\n", "", "nobody led", "who leads how many jobs")
+	fmt.Fprintf(r.Out, "%-42s %10s   %s\n", "", "nobody led", "who leads how many jobs")
 	for _, name := range []string{"replica-1", "replica-2", "replica-3"} {
-		if err := r.Fleet.Replica(name); err != nil {
+		if err := r.Fleet.Start(name); err != nil {
 			return err
 		}
 		if err := r.led(ctx, ""); err != nil { // replica-1 is to be first
@@ -36,13 +35,13 @@ func (r *run) play(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.Fleet.Replica(ended); err != nil {
+	if err := r.Fleet.Start(ended); err != nil {
 		return err
 	}
 	if ended, err = r.pass(ctx, "is killed (SIGKILL)", r.Fleet.Kill); err != nil {
 		return err
 	}
-	if err := r.Fleet.Replica(ended); err != nil {
+	if err := r.Fleet.Start(ended); err != nil {
 		return err
 	}
 	frozen, err := r.pass(ctx, "is frozen (SIGSTOP)", r.Fleet.Freeze)
@@ -66,9 +65,9 @@ func (r *run) play(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(r.out, "\n%s\n\n%d steps = accepted %d + refused %d; accepted of a leader of the past: %d\n", refused, accepted+late, accepted, late, stale)
-	fmt.Fprintf(r.out, "the first leader held its %d leaderships on %d connection\n\n", locks, sessions)
-	fmt.Fprint(r.out, "eskit, by its own documents: a connection for each leadership, on standbys too; nobody leads for 2 ms\n"+
+	fmt.Fprintf(r.Out, "\n%s\n\n%d steps = accepted %d + refused %d; accepted of a leader of the past: %d\n", refused, accepted+late, accepted, late, stale)
+	fmt.Fprintf(r.Out, "the first leader held its %d leaderships on %d connection\n\n", locks, sessions)
+	fmt.Fprint(r.Out, "eskit, by its own documents: a connection for each leadership, on standbys too; nobody leads for 2 ms\n"+
 		"when it is handed over and for about 30 s after a crash; no epoch to refuse late writes by.\n")
 	if late == 0 || stale > 0 || steps != accepted || sessions != 1 || locks != jobs {
 		return fmt.Errorf("that does not add up: %d steps done of %d accepted, %d refused, %d stale; %d leaderships on %d connections",
@@ -164,12 +163,7 @@ func (r *run) tell(ctx context.Context, what, left string) error {
 	if err != nil {
 		return err
 	}
-	var who []string
-	for name, n := range leaders {
-		who = append(who, fmt.Sprintf("%s %d", name, n))
-	}
-	slices.Sort(who)
-	fmt.Fprintf(r.out, "%-42s %10s   %s\n", what, gap, strings.Join(who, ", "))
+	fmt.Fprintf(r.Out, "%-42s %10s   %s\n", what, gap, stage.Shares(leaders))
 	return nil
 }
 

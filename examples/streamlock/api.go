@@ -32,23 +32,23 @@ type stream struct {
 	twice     int    // events processed again, or out of order, under an epoch that was accepted
 }
 
-// open starts the service with streams of so many events and returns its URL.
-func (a *api) open(events []int) (string, func(), error) {
+// open starts the service with streams of so many events and returns its URL. It serves
+// until the program ends, longer than the replicas work.
+func (a *api) open(events []int) (string, error) {
 	a.streams = map[string]*stream{}
 	for i, n := range events {
 		a.streams[fmt.Sprintf("stream-%02d", i+1)] = &stream{events: n}
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return "", nil, err
+		return "", err
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /streams/pending", a.pending)
 	mux.HandleFunc("GET /streams/{id}/next", a.next)
 	mux.HandleFunc("POST /streams/{id}/processed", a.processed)
-	srv := &http.Server{Handler: mux}
-	go srv.Serve(l)
-	return "http://" + l.Addr().String(), func() { srv.Close() }, nil
+	go http.Serve(l, mux)
+	return "http://" + l.Addr().String(), nil
 }
 
 func (a *api) pending(w http.ResponseWriter, _ *http.Request) {

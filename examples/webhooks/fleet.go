@@ -29,7 +29,11 @@ type fleet struct {
 	killed atomic.Int64
 }
 
-func newFleet(r *run) *fleet { return &fleet{Fleet: stage.New(r.dsn), run: r} }
+func newFleet(r *run) *fleet {
+	f := &fleet{Fleet: stage.New(r.dsn), run: r}
+	f.Args = []string{"-handle", r.work.String()}
+	return f
+}
 
 func (f *fleet) start() error {
 	for i := range f.run.replicas {
@@ -41,8 +45,7 @@ func (f *fleet) start() error {
 }
 
 func (f *fleet) spawn(i int) error {
-	name := fmt.Sprintf("replica-%d", i+1)
-	return f.Start(name, "-work", name, "-handle", f.run.work.String())
+	return f.Start(fmt.Sprintf("replica-%d", i+1))
 }
 
 // killEvery kills a replica and starts it again, until ctx ends.

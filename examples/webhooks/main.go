@@ -25,7 +25,7 @@ import (
 func main() {
 	log.SetFlags(0)
 	r := run{out: os.Stdout}
-	work := flag.String("work", "", "be the replica of this name, until SIGTERM")
+	work := flag.String("replica", "", "be the replica of this name, until SIGTERM")
 	flag.StringVar(&r.dsn, "dsn", os.Getenv("DATABASE_URL"), "PostgreSQL database; without one, a private server is started")
 	flag.StringVar(&r.deliveries, "deliveries", "examples/webhooks/sample", "folder of deliveries, one folder per kind, one JSON file each")
 	flag.IntVar(&r.replicas, "replicas", 3, "how many replicas to run, each a process")

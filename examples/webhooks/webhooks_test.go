@@ -10,7 +10,7 @@ import (
 
 // The replicas are this test binary, run again.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "-work" {
+	if len(os.Args) > 1 && os.Args[1] == "-replica" {
 		main()
 		return
 	}

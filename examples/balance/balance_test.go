@@ -20,8 +20,9 @@ func TestMain(m *testing.M) {
 // item ends as a dead letter.
 func TestFeedsAreSharedOutAndGoOnElsewhere(t *testing.T) {
 	var out strings.Builder
-	r := run{out: &out, feeds: 24, readings: 600}
-	err := r.main(t.Context())
+	r := run{feeds: 24, readings: 600}
+	r.Out = &out
+	err := r.Play(t.Context(), r.play)
 	t.Log(out.String())
 	if err != nil {
 		t.Fatal(err)

@@ -18,8 +18,9 @@ func TestMain(m *testing.M) {
 // The example fails by itself when something is lost, handled twice or out of order.
 func TestNothingIsLostAndThePoisonIsRepaired(t *testing.T) {
 	var out strings.Builder
-	r := run{out: &out, payments: 3000}
-	err := r.main(t.Context())
+	r := run{payments: 3000}
+	r.Out = &out
+	err := r.Play(t.Context(), tables, r.play)
 	t.Log(out.String())
 	if err != nil {
 		t.Fatal(err)

@@ -11,26 +11,22 @@ package main
 import (
 	"context"
 	"flag"
-	"io"
-	"os"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/stage"
-	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
 func main() {
-	r := run{out: os.Stdout}
+	var r run
 	flag.IntVar(&r.payments, "payments", 50_000, "how many payments to publish")
-	stage.Main("drain", replica, r.main)
+	r.Main("drain", tables, replica, r.play)
 }
 
 // replica is all that a service does.
 func replica(ctx context.Context, pool *pgxpool.Pool, name string) error {
-	be := leasepg.New(pool, leasepg.WithLogger(stage.Quiet(name)))
-	ledger, err := NewLedger(be, &Ledger{Replica: name}, lease.WithLogger(stage.Quiet(name)))
+	ledger, err := NewLedger(leasepg.New(pool), &Ledger{Replica: name})
 	if err != nil {
 		return err
 	}
@@ -40,7 +36,6 @@ func replica(ctx context.Context, pool *pgxpool.Pool, name string) error {
 // run is one run of the example.
 type run struct {
 	stage.Set
-	out      io.Writer
 	payments int
 }
 
@@ -57,15 +52,3 @@ const tables = `
 		replica   text NOT NULL,
 		booked_at timestamptz NOT NULL DEFAULT clock_timestamp()
 	)`
-
-func (r *run) main(ctx context.Context) error {
-	return stage.Play(ctx, tables, func(set stage.Set) error {
-		r.Set = set
-		for _, name := range []string{"replica-1", "replica-2", "replica-3"} {
-			if err := r.Fleet.Replica(name); err != nil {
-				return err
-			}
-		}
-		return r.play(ctx)
-	})
-}

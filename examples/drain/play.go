@@ -20,6 +20,9 @@ const (
 // play publishes, kills the replica that drains, waits until all is accounted for, and
 // repairs what could not be booked.
 func (r *run) play(ctx context.Context) error {
+	if err := r.Fleet.Start("replica-1", "replica-2", "replica-3"); err != nil {
+		return err
+	}
 	_, err := r.Pool.Exec(ctx, `INSERT INTO account SELECT format('acct-%s-%s', p, a) FROM generate_series(0, $1) p, generate_series(0, $2) a`,
 		publishers-1, accounts-1)
 	if err != nil {
@@ -33,7 +36,7 @@ func (r *run) play(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(r.out, "%d publishers at full speed; 3 replicas, of which %s drains and the others stand by\n", publishers, owner)
+	fmt.Fprintf(r.Out, "%d publishers at full speed; 3 replicas, of which %s drains and the others stand by\n", publishers, owner)
 
 	naive := r.readNaively(ctx)
 	fault, took, err := r.publish(ctx, owner)
@@ -57,11 +60,11 @@ func (r *run) play(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(r.out, "published %d payments in %.1f s; half-way %s was killed with SIGKILL, and %s went on after %d ms\n\n",
+	fmt.Fprintf(r.Out, "published %d payments in %.1f s; half-way %s was killed with SIGKILL, and %s went on after %d ms\n\n",
 		total, took.Seconds(), owner, next, gap.Milliseconds())
-	fmt.Fprintf(r.out, "%-28s %10s %8s %13s %6s %6s %13s\n", "reader", "published", "handled", "dead letters", "lost", "twice", "out of order")
-	fmt.Fprintf(r.out, "%-28s %10d %8d %13d %6d %6d %13d\n", "leasegen, per=group", total, c.booked, c.dead, total-c.booked-c.dead, c.twice, c.disorder)
-	fmt.Fprintf(r.out, "%-28s %10d %8d %13s %6d %6s %13s\n\n", "id > highest id seen so far", total, seen, "-", total-seen, "-", "-")
+	fmt.Fprintf(r.Out, "%-28s %10s %8s %13s %6s %6s %13s\n", "reader", "published", "handled", "dead letters", "lost", "twice", "out of order")
+	fmt.Fprintf(r.Out, "%-28s %10d %8d %13d %6d %6d %13d\n", "leasegen, per=group", total, c.booked, c.dead, total-c.booked-c.dead, c.twice, c.disorder)
+	fmt.Fprintf(r.Out, "%-28s %10d %8d %13s %6d %6s %13s\n\n", "id > highest id seen so far", total, seen, "-", total-seen, "-", "-")
 
 	if err := r.repair(ctx); err != nil {
 		return err
@@ -70,8 +73,8 @@ func (r *run) play(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(r.out, "published %d = booked %d + dead letters %d\n\n", total, after.booked, after.dead)
-	fmt.Fprint(r.out, "pyfly's PostgresEventBus reads as in the second line: what commits late is lost for good, and\n"+
+	fmt.Fprintf(r.Out, "published %d = booked %d + dead letters %d\n\n", total, after.booked, after.dead)
+	fmt.Fprint(r.Out, "pyfly's PostgresEventBus reads as in the second line: what commits late is lost for good, and\n"+
 		"a payment that fails is tried again for ever while all behind it wait.\n")
 	if c.dead != 1 || c.twice+c.disorder > 0 || after != (count{booked: total}) {
 		return fmt.Errorf("that does not add up: before the repair %+v, after it %+v, of %d", c, after, total)
@@ -81,14 +84,10 @@ func (r *run) play(ctx context.Context) error {
 
 // owner is the replica that drains, "" while there is none.
 func (r *run) owner(ctx context.Context) (string, error) {
-	leases, err := r.Backend.Leases(ctx, "ledger", 1)
-	if err != nil || len(leases) == 0 || leases[0].Session == "" {
-		return "", err
-	}
-	members, err := r.Backend.Members(ctx, "ledger")
-	for _, m := range members {
-		if m.Session == leases[0].Session {
-			return r.Fleet.Name(m.PID), err
+	owned, err := r.Owned(ctx, "ledger")
+	for name, n := range owned {
+		if n > 0 {
+			return name, err
 		}
 	}
 	return "", err
@@ -99,76 +98,62 @@ func (r *run) owner(ctx context.Context) (string, error) {
 func (r *run) publish(ctx context.Context, owner string) (fault time.Time, took time.Duration, err error) {
 	began := time.Now()
 	var published atomic.Int64
-	errs := make(chan error)
-	for p := range publishers {
-		go func() {
-			errs <- func() error {
-				for i := p; i < r.payments; i += publishers {
-					pay := Payment{Account: fmt.Sprintf("acct-%d-%d", p, i/publishers%accounts), N: i, Cents: int64(i % 10_000)}
-					if err := PublishPayment(ctx, r.Backend, "payments", pay); err != nil {
-						return err
-					}
-					switch published.Add(1) {
-					case int64(r.payments / 4):
-						err := PublishPayment(ctx, r.Backend, "payments", Payment{Account: closed, N: 1, Cents: 100})
-						if err != nil {
-							return err
-						}
-					case int64(r.payments / 2):
-						if err := r.Pool.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&fault); err != nil {
-							return err
-						}
-						if err := r.Fleet.Kill(owner); err != nil {
-							return err
-						}
-					}
+	err = stage.AtOnce(publishers, func(p int) error {
+		for i := p; i < r.payments; i += publishers {
+			pay := Payment{Account: fmt.Sprintf("acct-%d-%d", p, i/publishers%accounts), N: i, Cents: int64(i % 10_000)}
+			if err := PublishPayment(ctx, r.Backend, "payments", pay); err != nil {
+				return err
+			}
+			switch published.Add(1) {
+			case int64(r.payments / 4):
+				err := PublishPayment(ctx, r.Backend, "payments", Payment{Account: closed, N: 1, Cents: 100})
+				if err != nil {
+					return err
 				}
-				return nil
-			}()
-		}()
-	}
-	for range publishers {
-		err = errors.Join(err, <-errs)
-	}
+			case int64(r.payments / 2):
+				if err := r.Pool.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&fault); err != nil {
+					return err
+				}
+				if err := r.Fleet.Kill(owner); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
 	return fault, time.Since(began), err
 }
 
 // readNaively reads the log as many do, from the highest id seen so far, and as often as
 // it can. The function it returns stops it and tells how many messages it has seen.
 func (r *run) readNaively(ctx context.Context) (stop func() (int, error)) {
-	type result struct {
-		seen int
-		err  error
+	var highest int64
+	var seen int
+	read := func() error {
+		for n := -1; n != 0; {
+			err := r.Pool.QueryRow(ctx, `SELECT count(*), coalesce(max(id), $1) FROM
+				(SELECT id FROM leasegen.message WHERE id > $1 ORDER BY id LIMIT 500) m`, highest).Scan(&n, &highest)
+			if err != nil {
+				return err
+			}
+			seen += n
+		}
+		return nil
 	}
-	over, done := make(chan struct{}), make(chan result)
+	over, end := context.WithCancel(ctx)
+	done := make(chan error, 1)
 	go func() {
-		var highest int64
-		var res result
-		for {
-			var last bool
-			select {
-			case <-over:
-				last = true
-			default:
-			}
-			n := -1
-			for res.err == nil && n != 0 {
-				res.err = r.Pool.QueryRow(ctx, `SELECT count(*), coalesce(max(id), $1) FROM
-					(SELECT id FROM leasegen.message WHERE id > $1 ORDER BY id LIMIT 500) m`, highest).Scan(&n, &highest)
-				res.seen += n
-			}
-			if last || res.err != nil {
-				<-over
-				done <- res
-				return
-			}
+		var err error
+		for err == nil && over.Err() == nil {
+			err = read()
 			time.Sleep(time.Millisecond)
 		}
+		done <- errors.Join(err, read()) // and what came since
 	}()
 	return func() (int, error) {
-		close(over)
-		res := <-done
-		return res.seen, res.err
+		end()
+		err := <-done
+		return seen, err
 	}
 }
 
@@ -208,7 +193,7 @@ func (r *run) repair(ctx context.Context) error {
 		return errors.New("there should be one dead letter")
 	}
 	d := dead[0]
-	fmt.Fprintf(r.out, "dead letter: %s #%s of %s, %d attempts: %s\n", d.Kind, d.MessageID, d.Key, d.Attempts, d.Reason)
+	fmt.Fprintf(r.Out, "dead letter: %s #%s of %s, %d attempts: %s\n", d.Kind, d.MessageID, d.Key, d.Attempts, d.Reason)
 	if _, err := r.Pool.Exec(ctx, `INSERT INTO account VALUES ($1)`, closed); err != nil {
 		return err
 	}
@@ -221,6 +206,6 @@ func (r *run) repair(ctx context.Context) error {
 		c, err := r.count(ctx)
 		return c.booked > r.payments, err
 	})
-	fmt.Fprintf(r.out, "the account was opened, the dead letter replayed (%d), and the payment booked %d ms later\n", n, time.Since(began).Milliseconds())
+	fmt.Fprintf(r.Out, "the account was opened, the dead letter replayed (%d), and the payment booked %d ms later\n", n, time.Since(began).Milliseconds())
 	return err
 }

@@ -20,8 +20,9 @@ func TestMain(m *testing.M) {
 // its leaderships take more than a connection.
 func TestLeadershipPasses(t *testing.T) {
 	var out strings.Builder
-	r := run{out: &out}
-	err := r.main(t.Context())
+	var r run
+	r.Out = &out
+	err := r.Play(t.Context(), tables, r.play)
 	t.Log(out.String())
 	if err != nil {
 		t.Fatal(err)

@@ -10,9 +10,7 @@ package main
 
 import (
 	"context"
-	"io"
 	"log/slog"
-	"os"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -22,22 +20,22 @@ import (
 )
 
 func main() {
-	r := run{out: os.Stdout}
-	stage.Main("leader", replica, r.main)
+	var r run
+	r.Main("leader", tables, replica, r.play)
 }
 
 // replica is all that a service does.
 func replica(ctx context.Context, pool *pgxpool.Pool, name string) error {
-	silent := slog.New(slog.DiscardHandler) // what happens to the replicas here is in the table
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // what happens to the replicas here is in the table
 	job := Job{Replica: name, Pool: pool}
 	g := lease.NewGroup()
-	err := RegisterLeasegen(g, leasepg.New(pool, leasepg.WithLogger(silent)), LeasegenHandlers{
+	err := RegisterLeasegen(g, leasepg.New(pool), LeasegenHandlers{
 		Mailer:   &Mailer{job},
 		Sweeper:  &Sweeper{job},
 		Exporter: &Exporter{job},
 		Biller:   &Biller{job},
 		Indexer:  &Indexer{job},
-	}, lease.WithLogger(silent))
+	})
 	if err != nil {
 		return err
 	}
@@ -45,10 +43,7 @@ func replica(ctx context.Context, pool *pgxpool.Pool, name string) error {
 }
 
 // run is one run of the example.
-type run struct {
-	stage.Set
-	out io.Writer
-}
+type run struct{ stage.Set }
 
 // jobs is how many jobs there are.
 const jobs = 5
@@ -66,15 +61,3 @@ const tables = `
 		at       timestamptz NOT NULL DEFAULT clock_timestamp()
 	);
 	CREATE INDEX ON step (job, at)`
-
-func (r *run) main(ctx context.Context) error {
-	return stage.Play(ctx, tables, func(set stage.Set) error {
-		r.Set = set
-		return r.play(ctx)
-	})
-}
-
-// keys are the advisory locks of the jobs.
-func (r *run) keys() []int64 {
-	return []int64{leasepg.LockKey("mailer"), leasepg.LockKey("sweeper"), leasepg.LockKey("exporter"), leasepg.LockKey("biller"), leasepg.LockKey("indexer")}
-}

@@ -11,28 +11,24 @@ package main
 
 import (
 	"context"
-	"embed"
+	_ "embed"
 	"flag"
-	"io"
-	"os"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/stage"
-	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
 func main() {
-	r := run{out: os.Stdout}
+	var r run
 	flag.IntVar(&r.orders, "orders", 5_000, "how many orders")
-	stage.Main("outbox", replica, r.main)
+	r.Main("outbox", tables+shop+xid, replica, r.play)
 }
 
 // replica is all that a service does.
 func replica(ctx context.Context, pool *pgxpool.Pool, name string) error {
-	be := leasepg.New(pool, leasepg.WithLogger(stage.Quiet(name)))
-	shipping, err := NewShipping(be, &Shipping{Replica: name}, lease.WithLogger(stage.Quiet(name)))
+	shipping, err := NewShipping(leasepg.New(pool), &Shipping{Replica: name})
 	if err != nil {
 		return err
 	}
@@ -42,12 +38,16 @@ func replica(ctx context.Context, pool *pgxpool.Pool, name string) error {
 // run is one run of the example.
 type run struct {
 	stage.Set
-	out    io.Writer
 	orders int
 }
 
-//go:embed migrations/*.sql
-var migrations embed.FS
+// The shop's own migrations, which make its outbox.
+//
+//go:embed migrations/1_shop.sql
+var shop string
+
+//go:embed migrations/2_xid.sql
+var xid string
 
 const tables = `
 	CREATE TABLE shipment (
@@ -55,24 +55,5 @@ const tables = `
 		order_id bigint NOT NULL,
 		customer bigint NOT NULL,
 		replica  text NOT NULL
-	)`
-
-func (r *run) main(ctx context.Context) error {
-	ddl := tables
-	for _, name := range []string{"1_shop", "2_xid"} {
-		sql, err := migrations.ReadFile("migrations/" + name + ".sql")
-		if err != nil {
-			return err
-		}
-		ddl += ";\n" + string(sql)
-	}
-	return stage.Play(ctx, ddl, func(set stage.Set) error {
-		r.Set = set
-		for _, name := range []string{"replica-1", "replica-2", "replica-3"} {
-			if err := r.Fleet.Replica(name); err != nil {
-				return err
-			}
-		}
-		return r.play(ctx)
-	})
-}
+	);
+`

@@ -18,8 +18,9 @@ func TestMain(m *testing.M) {
 // The example fails by itself when the sums differ.
 func TestNothingThatCommitsLateIsLost(t *testing.T) {
 	var out strings.Builder
-	r := run{out: &out, orders: 2000}
-	err := r.main(t.Context())
+	r := run{orders: 2000}
+	r.Out = &out
+	err := r.Play(t.Context(), tables+shop+xid, r.play)
 	t.Log(out.String())
 	if err != nil {
 		t.Fatal(err)

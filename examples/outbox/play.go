@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +20,9 @@ const (
 
 // play sells, holds one sale back, kills a replica, and fixes an order.
 func (r *run) play(ctx context.Context) error {
+	if err := r.Fleet.Start("replica-1", "replica-2", "replica-3"); err != nil {
+		return err
+	}
 	// The first to draw a position is the last to commit.
 	late, err := r.Pool.Begin(ctx)
 	if err != nil {
@@ -30,16 +32,16 @@ func (r *run) play(ctx context.Context) error {
 	if err := order(ctx, late, customers+1, "12 Late Lane"); err != nil {
 		return err
 	}
-	fmt.Fprintf(r.out, "an order is placed, and its transaction stays open\n")
+	fmt.Fprintf(r.Out, "an order is placed, and its transaction stays open\n")
 	began := time.Now()
 	if err := r.sell(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(r.out, "%d more are placed and committed behind it, in %.1f s; replica-2 is killed on the way\n", r.orders, time.Since(began).Seconds())
+	fmt.Fprintf(r.Out, "%d more are placed and committed behind it, in %.1f s; replica-2 is killed on the way\n", r.orders, time.Since(began).Seconds())
 	if err := r.shipped(ctx, r.orders); err != nil {
 		return err
 	}
-	fmt.Fprintf(r.out, "all of them are shipped, %.1f s after the first\n", time.Since(began).Seconds())
+	fmt.Fprintf(r.Out, "all of them are shipped, %.1f s after the first\n", time.Since(began).Seconds())
 	if err := late.Commit(ctx); err != nil {
 		return err
 	}
@@ -47,7 +49,7 @@ func (r *run) play(ctx context.Context) error {
 	if err := r.shipped(ctx, r.orders+1); err != nil {
 		return err
 	}
-	fmt.Fprintf(r.out, "the open transaction commits; its order is shipped %d ms later\n", time.Since(committed).Milliseconds())
+	fmt.Fprintf(r.Out, "the open transaction commits; its order is shipped %d ms later\n", time.Since(committed).Milliseconds())
 	if err := r.fix(ctx); err != nil {
 		return err
 	}
@@ -68,29 +70,21 @@ func order(ctx context.Context, tx pgx.Tx, customer int, address string) error {
 
 // sell places all orders, many transactions at once, and kills a replica halfway.
 func (r *run) sell(ctx context.Context) error {
-	var (
-		next atomic.Int64
-		wg   sync.WaitGroup
-		errs = make([]error, sellers)
-	)
-	for s := range sellers {
-		wg.Go(func() {
-			for n := next.Add(1); n <= int64(r.orders); n = next.Add(1) {
-				// The sellers share the customers out, so that each has its orders in turn.
-				customer := s + sellers*int(n/sellers%(customers/sellers))
-				if errs[s] = pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error { return order(ctx, tx, customer, "1 Main Street") }); errs[s] != nil {
-					return
-				}
-				if n == int64(r.orders/2) {
-					if errs[s] = r.Fleet.Kill("replica-2"); errs[s] != nil {
-						return
-					}
-				}
+	var next atomic.Int64
+	return stage.AtOnce(sellers, func(s int) error {
+		for n := next.Add(1); n <= int64(r.orders); n = next.Add(1) {
+			// The sellers share the customers out, so that each has its orders in turn.
+			customer := s + sellers*int(n/sellers%(customers/sellers))
+			err := pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error { return order(ctx, tx, customer, "1 Main Street") })
+			if err == nil && n == int64(r.orders/2) {
+				err = r.Fleet.Kill("replica-2")
 			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // shipped waits until so many orders are shipped.
@@ -116,7 +110,7 @@ func (r *run) fix(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(r.out, "dead letter: row %s of customer %s, after %d attempts: %s\n", dead[0].MessageID, dead[0].Key, dead[0].Attempts, dead[0].Reason)
+	fmt.Fprintf(r.Out, "dead letter: row %s of customer %s, after %d attempts: %s\n", dead[0].MessageID, dead[0].Key, dead[0].Attempts, dead[0].Reason)
 	if _, err := r.Pool.Exec(ctx, "UPDATE shop.outbox SET address = '7 New Road' WHERE id = $1::text::bigint", dead[0].MessageID); err != nil {
 		return err
 	}
@@ -126,7 +120,7 @@ func (r *run) fix(ctx context.Context) error {
 	if err := r.shipped(ctx, r.orders+2); err != nil {
 		return err
 	}
-	fmt.Fprintln(r.out, "its row gets an address, it is replayed and shipped")
+	fmt.Fprintln(r.Out, "its row gets an address, it is replayed and shipped")
 	return nil
 }
 
@@ -142,7 +136,7 @@ func (r *run) total(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(r.out, "\n%d orders = %d shipped; %d lost, %d twice, %d out of a customer's order\n", ordered, shipped, missing, twice, disorder)
+	fmt.Fprintf(r.Out, "\n%d orders = %d shipped; %d lost, %d twice, %d out of a customer's order\n", ordered, shipped, missing, twice, disorder)
 	if missing+twice+disorder > 0 {
 		return errors.New("the sums differ")
 	}

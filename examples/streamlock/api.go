@@ -26,35 +26,29 @@ type api struct {
 type stream struct {
 	events    int // in all
 	processed int
-	epoch     int64    // the newest seen
-	owners    []string // replicas, in order of their epochs
-	twice     int      // events processed again, or out of order, under an epoch that was accepted
+	epoch     int64  // the newest seen
+	owner     string // the replica that has it
+	owners    int    // so far
+	twice     int    // events processed again, or out of order, under an epoch that was accepted
 }
 
-func (s *stream) latest() string {
-	if len(s.owners) == 0 {
-		return ""
-	}
-	return s.owners[len(s.owners)-1]
-}
-
-// open starts the service with streams of so many events and returns its URL.
-func (a *api) open(events []int) (string, func(), error) {
+// open starts the service with streams of so many events and returns its URL. It serves
+// until the program ends, longer than the replicas work.
+func (a *api) open(events []int) (string, error) {
 	a.streams = map[string]*stream{}
 	for i, n := range events {
 		a.streams[fmt.Sprintf("stream-%02d", i+1)] = &stream{events: n}
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return "", nil, err
+		return "", err
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /streams/pending", a.pending)
 	mux.HandleFunc("GET /streams/{id}/next", a.next)
 	mux.HandleFunc("POST /streams/{id}/processed", a.processed)
-	srv := &http.Server{Handler: mux}
-	go srv.Serve(l)
-	return "http://" + l.Addr().String(), func() { srv.Close() }, nil
+	go http.Serve(l, mux)
+	return "http://" + l.Addr().String(), nil
 }
 
 func (a *api) pending(w http.ResponseWriter, _ *http.Request) {
@@ -87,8 +81,8 @@ func (a *api) from(w http.ResponseWriter, r *http.Request) *stream {
 		http.Error(w, "a newer owner has been here", http.StatusConflict)
 	default:
 		if epoch > s.epoch {
-			s.epoch = epoch
-			s.owners = append(s.owners, replica)
+			s.epoch, s.owner = epoch, replica
+			s.owners++
 		}
 		return s
 	}
@@ -137,7 +131,7 @@ func (a *api) sum() (t sum) {
 		t.events += s.events
 		t.processed += s.processed
 		t.twice += s.twice
-		if len(s.owners) > 1 {
+		if s.owners > 1 {
 			t.moved++
 		}
 	}
@@ -149,7 +143,7 @@ func (a *api) of(replica string) (names []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for name, s := range a.streams {
-		if s.processed < s.events && s.latest() == replica {
+		if s.processed < s.events && s.owner == replica {
 			names = append(names, name)
 		}
 	}
@@ -161,7 +155,7 @@ func (a *api) left(streams []string, replica string) (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, name := range streams {
-		if a.streams[name].latest() != replica {
+		if a.streams[name].owner != replica {
 			n++
 		}
 	}

@@ -20,8 +20,9 @@ func TestMain(m *testing.M) {
 // a former owner is not refused.
 func TestEachStreamIsWorkedOnByOneReplica(t *testing.T) {
 	var out strings.Builder
-	r := run{out: &out, streams: 40, events: 80}
-	err := r.main(t.Context())
+	r := run{streams: 40, events: 80}
+	r.Out = &out
+	err := r.Play(t.Context(), "", r.play)
 	t.Log(out.String())
 	if err != nil {
 		t.Fatal(err)

@@ -11,28 +11,24 @@ package main
 import (
 	"context"
 	"flag"
-	"io"
-	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/stage"
-	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
 func main() {
-	r := run{out: os.Stdout}
+	var r run
 	flag.IntVar(&r.topics, "topics", 4000, "how many topics")
 	flag.DurationVar(&r.idle, "idle", 3*time.Second, "how long to count what idle replicas write")
-	stage.Main("topics", replica, r.main)
+	r.Main("topics", tables, replica, r.play)
 }
 
 // replica is all that a service does.
 func replica(ctx context.Context, pool *pgxpool.Pool, name string) error {
-	be := leasepg.New(pool, leasepg.WithLogger(stage.Quiet(name)))
-	statements, err := NewStatements(be, &Statements{Replica: name}, lease.WithLogger(stage.Quiet(name)))
+	statements, err := NewStatements(leasepg.New(pool), &Statements{Replica: name})
 	if err != nil {
 		return err
 	}
@@ -42,7 +38,6 @@ func replica(ctx context.Context, pool *pgxpool.Pool, name string) error {
 // run is one run of the example.
 type run struct {
 	stage.Set
-	out    io.Writer
 	topics int
 	idle   time.Duration
 }
@@ -56,10 +51,3 @@ const tables = `
 		last     int NOT NULL DEFAULT 0,
 		disorder int NOT NULL DEFAULT 0
 	) WITH (fillfactor = 50)`
-
-func (r *run) main(ctx context.Context) error {
-	return stage.Play(ctx, tables, func(set stage.Set) error {
-		r.Set = set
-		return r.play(ctx)
-	})
-}

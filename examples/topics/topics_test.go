@@ -19,8 +19,9 @@ func TestMain(m *testing.M) {
 // The example fails by itself when the sums differ, or when idle replicas write.
 func TestTopicsAreSharedOutAndNothingIsLost(t *testing.T) {
 	var out strings.Builder
-	r := run{out: &out, topics: 300, idle: 500 * time.Millisecond}
-	err := r.main(t.Context())
+	r := run{topics: 300, idle: 500 * time.Millisecond}
+	r.Out = &out
+	err := r.Play(t.Context(), tables, r.play)
 	t.Log(out.String())
 	if err != nil {
 		t.Fatal(err)

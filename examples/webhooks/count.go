@@ -4,11 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/internal/stage"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -38,38 +35,31 @@ type count struct {
 func (c *count) total() int { return c.typed + c.raw + len(c.dead) }
 
 // await waits until every delivery is accounted for by both consumers.
-func await(ctx context.Context, pool *pgxpool.Pool, be *leasepg.Backend, want int) ([]count, error) {
-	deadline := time.Now().Add(2 * time.Minute)
-	for {
-		var counts []count
+func (r *run) await(ctx context.Context, want int) (counts []count, err error) {
+	err = stage.Until(ctx, fmt.Sprintf("all of %d deliveries are accounted for", want), func() (bool, error) {
+		counts = nil
 		complete := true
 		for _, name := range []string{"activity", "archive"} {
 			c := count{consumer: name}
-			err := pool.QueryRow(ctx, `
+			err := r.Pool.QueryRow(ctx, `
 				SELECT count(*) FILTER (WHERE form = 'typed'), count(*) FILTER (WHERE form = 'raw'),
 				       count(DISTINCT message), count(*) - count(DISTINCT message)
 				FROM effect WHERE consumer = $1`, name).Scan(&c.typed, &c.raw, &c.messages, &c.repeats)
 			if err != nil {
-				return nil, err
+				return false, err
 			}
-			if c.dead, err = be.DeadLetters(ctx, operate.DeadLetterFilter{Consumer: name}); err != nil {
-				return nil, err
+			if c.dead, err = r.Backend.DeadLetters(ctx, operate.DeadLetterFilter{Consumer: name}); err != nil {
+				return false, err
 			}
 			complete = complete && c.messages+len(c.dead) >= want
 			counts = append(counts, c)
 		}
-		if complete {
-			return counts, nil
-		}
-		if time.Now().After(deadline) {
-			return counts, fmt.Errorf("not all of %d deliveries are accounted for: %+v", want, counts)
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+		return complete, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %+v", err, counts)
 	}
+	return counts, nil
 }
 
 // report prints the table and fails when it does not add up.

@@ -7,12 +7,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
 	"log"
-	"log/slog"
+	"math/rand/v2"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -23,100 +25,107 @@ import (
 )
 
 func main() {
-	log.SetFlags(0)
-	r := run{out: os.Stdout}
-	work := flag.String("work", "", "be the replica of this name, until SIGTERM")
-	flag.StringVar(&r.dsn, "dsn", os.Getenv("DATABASE_URL"), "PostgreSQL database; without one, a private server is started")
+	var r run
+	flag.StringVar(&r.DSN, "dsn", os.Getenv("DATABASE_URL"), "PostgreSQL database; without one, a private server is started")
 	flag.StringVar(&r.deliveries, "deliveries", "examples/webhooks/sample", "folder of deliveries, one folder per kind, one JSON file each")
 	flag.IntVar(&r.replicas, "replicas", 3, "how many replicas to run, each a process")
 	flag.DurationVar(&r.kill, "kill", 0, "kill a replica with SIGKILL and start it again so often; 0 = never")
 	flag.DurationVar(&r.pace, "pace", 0, "time between two publications; with -kill 40ms unless given")
 	flag.DurationVar(&r.work, "handle", 0, "how long a delivery takes to handle; with -kill 10ms unless given")
-	flag.Parse()
-
-	ctx, stop := stage.Context(*work != "")
-	defer stop()
-	if *work != "" {
-		if err := replica(ctx, r.dsn, *work, r.work); err != nil {
-			log.Fatal(err)
-		}
-		return
-	}
-	if r.kill > 0 && r.pace == 0 {
-		r.pace = 40 * time.Millisecond
-	}
-	if r.kill > 0 && r.work == 0 {
-		r.work = 10 * time.Millisecond
-	}
-	if err := r.main(ctx); err != nil {
-		log.Fatal("webhooks: ", err)
-	}
+	r.Main("webhooks", tables, func(ctx context.Context, pool *pgxpool.Pool, name string) error {
+		return replica(ctx, pool, name, r.work)
+	}, r.play)
 }
 
-// replica works for both consumers until ctx ends.
-func replica(ctx context.Context, dsn, name string, work time.Duration) error {
-	pool, err := pgxpool.New(ctx, dsn)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})).With("replica", name)
+// replica is all that a service does: it works for both consumers.
+func replica(ctx context.Context, pool *pgxpool.Pool, name string, work time.Duration) error {
 	g := lease.NewGroup()
-	err = RegisterLeasegen(g, leasepg.New(pool), LeasegenHandlers{
+	err := RegisterLeasegen(g, leasepg.New(pool), LeasegenHandlers{
 		Activity: &Activity{Replica: name, Work: work},
 		Archive:  &Archive{Replica: name},
-	}, lease.WithLogger(logger))
+	})
 	if err != nil {
 		return err
 	}
 	return g.Run(ctx)
 }
 
-// main prepares the database, runs the replicas, publishes, and counts.
-func (r *run) main(ctx context.Context) error {
-	dsn, end, err := stage.Database(r.dsn)
-	if err != nil {
-		return err
+// run is one run of the example.
+type run struct {
+	stage.Set
+	deliveries string
+	replicas   int
+	kill       time.Duration
+	pace, work time.Duration
+
+	killed atomic.Int64
+}
+
+// play starts the replicas, publishes, and counts.
+func (r *run) play(ctx context.Context) error {
+	if r.kill > 0 {
+		r.pace, r.work = cmp.Or(r.pace, 40*time.Millisecond), cmp.Or(r.work, 10*time.Millisecond)
 	}
-	defer end()
-	r.dsn = dsn
-	pool, err := stage.Prepare(ctx, dsn, tables)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	be := leasepg.New(pool)
 	deliveries, err := read(r.deliveries)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(r.out, "%d deliveries, %d replicas", len(deliveries), r.replicas)
+	fmt.Fprintf(r.Out, "%d deliveries, %d replicas", len(deliveries), r.replicas)
 	if r.kill > 0 {
-		fmt.Fprintf(r.out, ", one killed with SIGKILL every %v", r.kill)
+		fmt.Fprintf(r.Out, ", one killed with SIGKILL every %v", r.kill)
 	}
-	fmt.Fprintln(r.out)
+	fmt.Fprintln(r.Out)
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	fleet := newFleet(r)
-	defer fleet.stop()
-	if err := fleet.start(); err != nil {
-		return err
+	defer func() {
+		// A replica that was started a moment ago may not end well; that is no fault of the run.
+		if err := r.Fleet.Close(); err != nil {
+			log.Printf("webhooks: %v", err)
+		}
+	}()
+	r.Fleet.Args = []string{"-handle", r.work.String()}
+	for i := range r.replicas {
+		if err := r.Fleet.Start(replicaName(i)); err != nil {
+			return err
+		}
 	}
 	if r.kill > 0 {
-		go fleet.killEvery(ctx, r.kill)
+		go r.killReplicas(ctx)
 	}
 	began := time.Now()
 	for _, d := range deliveries {
-		if err := be.Publish(ctx, []lease.Event{d.event()}); err != nil {
+		if err := r.Backend.Publish(ctx, []lease.Event{d.event()}); err != nil {
 			return fmt.Errorf("publish %s: %w", d.name, err)
 		}
 		time.Sleep(r.pace)
 	}
-	counts, err := await(ctx, pool, be, len(deliveries))
+	counts, err := r.await(ctx, len(deliveries))
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(r.out, "done in %v, %d kills\n\n", time.Since(began).Round(time.Millisecond), fleet.killed.Load())
-	return report(r.out, counts, len(deliveries))
+	fmt.Fprintf(r.Out, "done in %v, %d kills\n\n", time.Since(began).Round(time.Millisecond), r.killed.Load())
+	return report(r.Out, counts, len(deliveries))
+}
+
+func replicaName(i int) string { return fmt.Sprintf("replica-%d", i+1) }
+
+// killReplicas kills a replica and starts it again, over and over, until ctx ends.
+func (r *run) killReplicas(ctx context.Context) {
+	for ticker := time.NewTicker(r.kill); ; {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		name := replicaName(rand.IntN(r.replicas))
+		err := r.Fleet.Kill(name)
+		if err == nil {
+			r.killed.Add(1)
+			err = r.Fleet.Start(name)
+		}
+		if err != nil {
+			log.Printf("webhooks: %v", err)
+		}
+	}
 }

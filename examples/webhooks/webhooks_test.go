@@ -10,7 +10,7 @@ import (
 
 // The replicas are this test binary, run again.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "-work" {
+	if len(os.Args) > 1 && os.Args[1] == "-replica" {
 		main()
 		return
 	}
@@ -37,9 +37,9 @@ func TestEveryDeliveryIsAccountedFor(t *testing.T) {
 			t.Logf("%s: no deliveries in %s", c.name, c.dir)
 			continue
 		}
-		t.Run(c.name, func(t *testing.T) { play(t, run{deliveries: c.dir}, c.want) })
+		t.Run(c.name, func(t *testing.T) { play(t, &run{deliveries: c.dir}, c.want) })
 		t.Run(c.name+" while replicas are killed", func(t *testing.T) {
-			out := play(t, run{deliveries: c.dir, kill: time.Second, pace: c.pace, work: 10 * time.Millisecond}, c.want)
+			out := play(t, &run{deliveries: c.dir, kill: time.Second, pace: c.pace, work: 10 * time.Millisecond}, c.want)
 			if strings.Contains(out, " 0 kills") {
 				t.Error("no replica was killed")
 			}
@@ -47,10 +47,10 @@ func TestEveryDeliveryIsAccountedFor(t *testing.T) {
 	}
 }
 
-func play(t *testing.T, r run, want []string) string {
+func play(t *testing.T, r *run, want []string) string {
 	var out strings.Builder
-	r.out, r.replicas = &out, 3
-	err := r.main(t.Context())
+	r.Out, r.replicas = &out, 3
+	err := r.Play(t.Context(), tables, r.play)
 	t.Log(out.String())
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package stage
 
 import (
 	"context"
-	"errors"
 	"os"
 
 	"github.com/redis/go-redis/v9"
@@ -11,8 +10,15 @@ import (
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 )
 
-// RedisMain is Main for an example on Redis.
-func RedisMain(example string, replica func(ctx context.Context, client *redis.Client, name string) error, play func(ctx context.Context) error) {
+// RedisSet is what an example on Redis plays on. Main and Play fill it in.
+type RedisSet struct {
+	Show
+	Client  *redis.Client
+	Backend *leaseredis.Backend // to publish and to look
+}
+
+// Main is the main function of an example on Redis, as that of Set is on PostgreSQL.
+func (s *RedisSet) Main(example string, replica func(ctx context.Context, client *redis.Client, name string) error, play func(ctx context.Context) error) {
 	start(example, func(ctx context.Context, name string) error {
 		client, err := connect(os.Getenv("DATABASE_URL"))
 		if err != nil {
@@ -20,7 +26,23 @@ func RedisMain(example string, replica func(ctx context.Context, client *redis.C
 		}
 		defer client.Close()
 		return replica(ctx, client, name)
-	}, play)
+	}, func(ctx context.Context) error { return s.Play(ctx, play) })
+}
+
+// Play starts a Redis server and calls play. Then it stops the replicas and the server;
+// how the replicas end counts.
+func (s *RedisSet) Play(ctx context.Context, play func(ctx context.Context) error) error {
+	server, err := redistest.Launch()
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	if s.Client, err = connect(server.URL()); err != nil {
+		return err
+	}
+	defer s.Client.Close()
+	s.Backend = leaseredis.New(s.Client, leaseredis.WithLogger(quiet("example")))
+	return s.play(ctx, server.URL(), s.Backend, play)
 }
 
 func connect(url string) (*redis.Client, error) {
@@ -29,29 +51,4 @@ func connect(url string) (*redis.Client, error) {
 		return nil, err
 	}
 	return redis.NewClient(o), nil
-}
-
-// RedisSet is what an example on Redis plays on.
-type RedisSet struct {
-	Client  *redis.Client
-	Backend *leaseredis.Backend // to publish and to look
-	Fleet   *Fleet              // empty at first
-}
-
-// PlayRedis starts a Redis server and calls play. Then it stops the replicas and the server;
-// how the replicas end counts.
-func PlayRedis(play func(RedisSet) error) (err error) {
-	server, err := redistest.Launch()
-	if err != nil {
-		return err
-	}
-	defer server.Close()
-	client, err := connect(server.URL())
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	fleet := New(server.URL())
-	defer func() { err = errors.Join(err, fleet.Close()) }()
-	return play(RedisSet{client, leaseredis.New(client, leaseredis.WithLogger(Quiet("example"))), fleet})
 }

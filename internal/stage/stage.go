@@ -1,7 +1,7 @@
 // Package stage is what the examples share: a PostgreSQL or Redis server, and replicas that are
 // processes of their own, to be stopped, killed and frozen.
 //
-// A replica is the example's program, run again with other arguments. It finds the
+// A replica is the example's program, run again with the argument -replica. It finds the
 // database in the environment variable DATABASE_URL, and asks Context when to end.
 package stage
 
@@ -40,7 +40,12 @@ func Database(dsn string) (string, func(), error) {
 // Prepare connects to the database dsn, brings the schema leasegen up to date, and runs
 // the example's own ddl.
 func Prepare(ctx context.Context, dsn, ddl string) (*pgxpool.Pool, error) {
-	pool, err := pgxpool.New(ctx, dsn)
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MaxConns = 24 // examples publish from many goroutines
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -69,6 +74,8 @@ func Context(replica bool) (context.Context, context.CancelFunc) {
 
 // Fleet is the replicas of one run. It is safe for concurrent use.
 type Fleet struct {
+	Args []string // of each replica, beside its name; set before Start
+
 	dsn string
 
 	mu     sync.Mutex
@@ -79,24 +86,25 @@ type Fleet struct {
 // New returns a fleet whose replicas work on the database dsn. Close it.
 func New(dsn string) *Fleet { return &Fleet{dsn: dsn, procs: map[string]*fleet.Process{}} }
 
-// Start runs this program again, with args, as the replica called name. After Close it
-// does nothing.
-func (f *Fleet) Start(name string, args ...string) error {
+// Start runs this program again as each of the replicas named. After Close it starts none.
+func (f *Fleet) Start(names ...string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
 		return nil
 	}
-	if f.procs[name] != nil {
-		return fmt.Errorf("%s is running", name)
+	for _, name := range names {
+		if f.procs[name] != nil {
+			return fmt.Errorf("%s is running", name)
+		}
+		// The database is passed by environment: arguments are for all to see.
+		p := fleet.NewProcess(name, []string{"DATABASE_URL=" + f.dsn}, func(string) {}, os.Stderr)
+		p.Args = append([]string{"-replica", name}, f.Args...)
+		if err := p.Start(); err != nil {
+			return err
+		}
+		f.procs[name] = p
 	}
-	// The database is passed by environment: arguments are for all to see.
-	p := fleet.NewProcess(name, []string{"DATABASE_URL=" + f.dsn}, func(string) {}, os.Stderr)
-	p.Args = args
-	if err := p.Start(); err != nil {
-		return err
-	}
-	f.procs[name] = p
 	return nil
 }
 
@@ -191,9 +199,9 @@ func (f *Fleet) take(name string) (*fleet.Process, error) {
 	return p, nil
 }
 
-// Until calls done, 100 times a second, until it says so. It gives up after a minute.
+// Until calls done, 100 times a second, until it says so. It gives up after two minutes.
 func Until(ctx context.Context, what string, done func() (bool, error)) error {
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		ok, err := done()
 		if ok || err != nil {
@@ -208,4 +216,15 @@ func Until(ctx context.Context, what string, done func() (bool, error)) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// AtOnce calls do from n goroutines, with 0 to n-1, and returns their errors.
+func AtOnce(n int, do func(i int) error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, n)
+	for i := range n {
+		wg.Go(func() { errs[i] = do(i) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }

@@ -11,8 +11,8 @@ import (
 
 // The replicas are this test binary, run again: they append to a file until they end.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == "-replica" {
-		if err := count(os.Args[2]); err != nil {
+	if len(os.Args) == 4 && os.Args[1] == "-replica" {
+		if err := count(os.Args[3] + "/" + os.Args[2]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -45,6 +45,7 @@ func TestReplicasAreStoppedKilledAndFrozen(t *testing.T) {
 	f := New("postgres://somewhere")
 	defer f.Close()
 	dir := t.TempDir()
+	f.Args = []string{dir}
 	wrote := func(name string) string {
 		b, _ := os.ReadFile(dir + "/" + name)
 		return string(b)
@@ -57,10 +58,10 @@ func TestReplicasAreStoppedKilledAndFrozen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"a", "b", "c"} {
-		if err := f.Start(name, "-replica", dir+"/"+name); err != nil {
-			t.Fatal(err)
-		}
+	if err := f.Start("a", "b", "c"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range f.Running() {
 		grows(name)
 	}
 	if err := f.Start("a"); err == nil {
@@ -114,20 +115,20 @@ func TestReplicasAreStoppedKilledAndFrozen(t *testing.T) {
 	if !strings.HasSuffix(wrote("c"), "end") {
 		t.Error("the fleet was closed and c did not finish")
 	}
-	if err := f.Start("d", "-replica", dir+"/d"); err != nil || len(f.Running()) > 0 {
+	if err := f.Start("d"); err != nil || len(f.Running()) > 0 {
 		t.Errorf("after Close: %v, running %v; want nothing to happen", err, f.Running())
 	}
 }
 
 func TestReplicasEndWithTheirParent(t *testing.T) {
 	f := New("postgres://somewhere")
-	path := t.TempDir() + "/a"
-	if err := f.Start("a", "-replica", path); err != nil {
+	f.Args = []string{t.TempDir()}
+	if err := f.Start("a"); err != nil {
 		t.Fatal(err)
 	}
 	f.procs["a"].Orphan()
 	err := Until(t.Context(), "the replica ends", func() (bool, error) {
-		b, _ := os.ReadFile(path)
+		b, _ := os.ReadFile(f.Args[0] + "/a")
 		return strings.HasSuffix(string(b), "end"), nil
 	})
 	if err != nil {
@@ -145,6 +146,24 @@ func TestUntilStopsWaiting(t *testing.T) {
 	boom := fmt.Errorf("boom")
 	if err := Until(t.Context(), "boom", func() (bool, error) { return false, boom }); err != boom {
 		t.Errorf("with an error: %v", err)
+	}
+}
+
+func TestAtOnceReturnsAllErrors(t *testing.T) {
+	err := AtOnce(3, func(i int) error {
+		if i == 1 {
+			return nil
+		}
+		return fmt.Errorf("error %d", i)
+	})
+	if err == nil || err.Error() != "error 0\nerror 2" {
+		t.Errorf("got %v, want the errors 0 and 2", err)
+	}
+}
+
+func TestSharesAreInOrder(t *testing.T) {
+	if got := Shares(map[string]int{"b": 2, "a": 1, "c": 0}); got != "a 1, b 2, c 0" {
+		t.Errorf("got %q", got)
 	}
 }
 

@@ -284,7 +284,7 @@ func complete(name, orders, text string) string {
 		"api": "example.com/shop/api", "bank": "example.com/shop/bank", "env": "example.com/shop/env",
 		"orders": "example.com/shop/" + orders, "leasedb": "example.com/shop/" + name + "/leasedb",
 	}
-	for _, runtime := range []string{"lease", "leasepg", "leaseredis", "leasemem", "leasetest"} {
+	for _, runtime := range []string{"lease", "leasepg", "leaseredis", "leasemem", "leasehealth", "leasetest"} {
 		known[runtime] = "github.com/leasegen/leasegen/runtime/" + runtime
 	}
 	code := regexp.MustCompile(`(?m)//.*$|"[^"\n]*"`).ReplaceAllString(text, "")

@@ -11,6 +11,12 @@ type (
 	Publisher = backend.Publisher
 	// Event is what a publisher hands to a backend.
 	Event = backend.Event
+	// PublishMiddleware wraps the calls of Publish: the backends' option WithPublishMiddleware takes it.
+	PublishMiddleware = backend.PublishMiddleware
+	// PublishFunc makes a call of Publish.
+	PublishFunc = backend.PublishFunc
+	// Publication is a call of Publish as middleware sees it.
+	Publication = backend.Publication
 	// Per sets the unit of ownership.
 	Per = backend.Per
 	// Lock says how ownership is held.

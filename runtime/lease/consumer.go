@@ -18,6 +18,7 @@ type Consumer struct {
 	backend  Backend
 	handlers map[string]*Handler // by kind; "" takes the rest
 	hasTx    bool
+	around   CallFunc                     // nil without middleware
 	told     *teller[operate.Observation] // nil without an observer
 	lines    *teller[logLine]
 	left     leftBehind
@@ -27,6 +28,7 @@ type Consumer struct {
 	busy    map[string]int      // resources on which a handler runs, across sessions
 	items   map[string]struct{} // being executed by handlers made with Once
 	running bool                // Run is under way
+	ended   bool                // Run has returned
 	work    *work               // under the present session; nil without one
 	trouble error               // why the session is missing
 
@@ -56,7 +58,11 @@ func NewConsumer(be Backend, spec Spec, opts ...Option) (*Consumer, error) {
 		c.handlers[h.kind] = h
 		c.hasTx = c.hasTx || h.tx
 	}
-	errs := []error{c.spec.validate(), c.settings.validate(), c.checkOnce()}
+	var err error
+	if c.around, err = around(c.middleware); err != nil {
+		err = fmt.Errorf("lease: consumer %q: %w", spec.Name, err)
+	}
+	errs := []error{err, c.spec.validate(), c.settings.validate(), c.checkOnce()}
 	if be == nil {
 		errs = append(errs, fmt.Errorf("lease: consumer %q: the backend is nil", spec.Name))
 	} else if caps := be.Capabilities(); c.hasTx && caps.Tx == nil {
@@ -142,7 +148,12 @@ func (c *Consumer) Ready() error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("lease: consumer %q is not ready: %w", c.Name(), err)
+	return fmt.Errorf("%s%w", c.unready(), err)
+}
+
+// unready is how errors of Ready begin.
+func (c *Consumer) unready() string {
+	return fmt.Sprintf("lease: consumer %q is not ready: ", c.Name())
 }
 
 // begin reports whether the consumer may run: not twice at once. end is its counterpart.
@@ -152,14 +163,14 @@ func (c *Consumer) begin() bool {
 	if c.running {
 		return false
 	}
-	c.running, c.trouble = true, nil
+	c.running, c.ended, c.trouble = true, false, nil
 	return true
 }
 
 func (c *Consumer) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.running, c.work = false, nil
+	c.running, c.ended, c.work = false, true, nil
 }
 
 // with and without note under which session the consumer works, if any.

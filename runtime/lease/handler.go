@@ -37,6 +37,9 @@ func One[T any](kind string, fn func(context.Context, Message[T]) error) Handler
 		if err := decode(&raws[0], d, row, &m); err != nil {
 			return &decodeError{0, err}
 		}
+		if d.by != nil {
+			return wrapOne(ctx, d.by, fn, m)
+		}
 		return fn(ctx, m)
 	}}
 }
@@ -50,6 +53,9 @@ func Batch[T any](kind string, fn func(context.Context, []Message[T]) error) Han
 		ms, err := decodeAll(raws, d, row)
 		if err != nil {
 			return err
+		}
+		if d.by != nil {
+			return wrapOne(ctx, d.by, fn, ms)
 		}
 		return fn(ctx, ms)
 	}}
@@ -69,6 +75,9 @@ func OneTx[X, T any](kind string, fn func(context.Context, X, Message[T]) error)
 		if err != nil {
 			return err
 		}
+		if d.by != nil {
+			return wrapTwo(ctx, d.by, fn, x, m)
+		}
 		return fn(ctx, x, m)
 	}}
 }
@@ -84,6 +93,9 @@ func BatchTx[X, T any](kind string, fn func(context.Context, X, []Message[T]) er
 		x, err := txAs[X](tx)
 		if err != nil {
 			return err
+		}
+		if d.by != nil {
+			return wrapTwo(ctx, d.by, fn, x, ms)
 		}
 		return fn(ctx, x, ms)
 	}}
@@ -106,7 +118,8 @@ func txAs[X any](tx any) (X, error) {
 // delivery is what a call says of its messages beside what a backend stores.
 type delivery struct {
 	epoch int64
-	item  string // the idempotency key of the one message of a handler made with Once; empty: its ID
+	item  string   // the idempotency key of the one message of a handler made with Once; empty: its ID
+	by    *wrapped // nil without middleware
 }
 
 // decodeError marks a message that no retry can help.

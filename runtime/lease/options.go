@@ -23,6 +23,7 @@ type settings struct {
 	stuckAfter  time.Duration
 	stallAfter  time.Duration
 	cancelStuck bool
+	middleware  []Middleware
 }
 
 // WithLogger sets the logger. Default slog.Default(). Lines are written by a goroutine of their
@@ -33,6 +34,11 @@ func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.logger = l
 
 // WithObserver sets the receiver of metrics and traces. Default none.
 func WithObserver(o operate.Observer) Option { return func(s *settings) { s.observer = o } }
+
+// WithMiddleware puts middleware around the calls of handlers, the first outermost; given again, it adds more inside.
+func WithMiddleware(m ...Middleware) Option {
+	return func(s *settings) { s.middleware = append(s.middleware, m...) }
+}
 
 // WithTTL overrides Spec.TTL, and Spec.Margin with its default for that TTL.
 func WithTTL(d time.Duration) Option {

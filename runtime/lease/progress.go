@@ -35,7 +35,8 @@ const (
 // progress is how a consumer gets on under one session. Its methods may be called from many
 // goroutines, with locks held or not.
 type progress struct {
-	steps [activities]atomic.Uint64
+	steps      [activities]atomic.Uint64
+	progressed atomic.Int64 // when progress was last stored, in Unix nanoseconds; 0: not yet
 
 	mu       sync.Mutex
 	waits    map[*wait]struct{}

@@ -297,6 +297,12 @@ func (q *sequence) call(ctx context.Context, hd *Handler, ms []backend.Raw) (fai
 		if q.r.c.observer != nil {
 			o := operate.ObservedHandle{Consumer: q.h.Consumer, Resource: q.h.Resource, Kind: ms[0].Kind, Epoch: q.h.Epoch,
 				Count: len(ms), Duration: time.Since(began)}
+			for i := range ms {
+				o.Attempt = max(o.Attempt, ms[i].Attempt+1)
+				if at := ms[i].PublishedAt; i == 0 || at.Before(o.PublishedAt) {
+					o.PublishedAt = at
+				}
+			}
 			if failed != nil {
 				o.Err = failed.err
 			}
@@ -309,6 +315,9 @@ func (q *sequence) call(ctx context.Context, hd *Handler, ms []backend.Raw) (fai
 	d := delivery{epoch: q.h.Epoch}
 	if hd.once != nil {
 		d.item = q.itemKey
+	}
+	if by := q.r.c.around; by != nil {
+		d.by = &wrapped{by, Call{Consumer: q.h.Consumer, Resource: q.h.Resource, Epoch: q.h.Epoch, Kind: ms[0].Kind, Batch: hd.batch, Tx: hd.tx}, ms}
 	}
 	err := hd.call(ctx, q.tx, ms, d)
 	if err != nil {

@@ -1,6 +1,8 @@
 package lease
 
 import (
+	"time"
+
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -28,6 +30,8 @@ func (t *turn) progress(from, to int) (backend.Progress, counts) {
 			if o.failed {
 				t.r.log.Info("handler failed, trying the message again", "resource", t.h.Resource, "kind", m.Kind, "id", m.ID,
 					"attempt", o.attempt, "after", o.after, "error", o.reason)
+				t.r.c.observe(operate.ObservedRetry{Consumer: t.h.Consumer, Resource: t.h.Resource, Kind: m.Kind, ID: m.ID,
+					Attempt: o.attempt, After: o.after, Reason: o.reason})
 			}
 		case dead:
 			n.dead++
@@ -97,7 +101,7 @@ func (t *turn) settle(from, to int) {
 }
 
 // stored notes that a commit succeeded, but for the leases that it names as fenced.
-func (r *runner) stored(hs []*holding, es []*entry, fenced []string) {
+func (r *runner) stored(hs []*holding, es []*entry, fenced []string, took time.Duration) {
 	refused := make(map[string]bool, len(fenced))
 	for _, r := range fenced {
 		refused[r] = true
@@ -106,7 +110,7 @@ func (r *runner) stored(hs []*holding, es []*entry, fenced []string) {
 		if refused[h.Resource] {
 			r.own.fenced(h)
 		} else {
-			r.committed(h, es[i].n)
+			r.committed(h, es[i].n, took)
 		}
 	}
 	r.mu.Lock()
@@ -122,11 +126,12 @@ func (r *runner) stored(hs []*holding, es []*entry, fenced []string) {
 	}
 }
 
-func (r *runner) committed(h *holding, n counts) {
+func (r *runner) committed(h *holding, n counts, took time.Duration) {
 	r.own.refusals.forget(h.Resource)
 	r.course.step(storing)
 	if n != (counts{}) {
+		r.course.progressed.Store(time.Now().UnixNano())
 		r.c.observe(operate.ObservedCommit{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch,
-			Handled: n.handled, Parked: n.parked, Dead: n.dead, Skipped: n.skipped})
+			Handled: n.handled, Parked: n.parked, Dead: n.dead, Skipped: n.skipped, Duration: took})
 	}
 }

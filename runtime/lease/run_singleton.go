@@ -47,7 +47,7 @@ func (r *runner) runOnce(ctx context.Context, h *holding) {
 			}
 			ended <- err
 		}()
-		err = r.c.spec.Handlers[0].run(ctx, h.Lease)
+		err = r.callRun(ctx, h)
 	}()
 	err := <-ended
 	r.c.observe(operate.ObservedHandle{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch, Duration: time.Since(began), Err: err})
@@ -78,6 +78,14 @@ func (r *runner) runOnce(ctx context.Context, h *holding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	h.runAt = time.Now().Add(again)
+}
+
+func (r *runner) callRun(ctx context.Context, h *holding) error {
+	handler := func(ctx context.Context) error { return r.c.spec.Handlers[0].run(ctx, h.Lease) }
+	if r.c.around == nil {
+		return handler(ctx)
+	}
+	return r.c.around(ctx, Call{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch, handler: handler})
 }
 
 // stopRun asks a Run handler to return because its lease is given away. Handlers of

@@ -1,8 +1,10 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,7 +29,7 @@ type watched struct {
 	calls   atomic.Uint64
 	cancel  atomic.Pointer[context.CancelCauseFunc]
 
-	// These belong to stuckWatch.watch.
+	// These are guarded by stuckWatch.mu.
 	seen     uint64 // the call seen last
 	since    time.Time
 	reported bool
@@ -82,6 +84,22 @@ func (c *watched) stuckFor(d time.Duration) bool {
 	}
 	c.reported = true
 	return true
+}
+
+// calls returns the calls that have taken too long so far.
+func (k *stuckWatch) calls() (all []StuckCall) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for q := range k.watched {
+		w := &q.watch
+		m := w.message.Load()
+		if m == nil || !w.reported || w.calls.Load() != w.seen {
+			continue
+		}
+		all = append(all, StuckCall{Resource: q.h.Resource, Kind: m.Kind, ID: m.ID, Running: time.Since(w.since)})
+	}
+	slices.SortFunc(all, func(a, b StuckCall) int { return cmp.Compare(b.Running, a.Running) })
+	return all
 }
 
 func (k *stuckWatch) reportStuck(q *sequence) {

@@ -72,11 +72,12 @@ func (t *turn) inTx(ctx context.Context, from, to int) bool {
 		}
 		g, n := t.progress(from, upto)
 		g.Seq = t.r.store.nextSeq(t.h)
+		began := time.Now()
 		err = do(of(ctx, "commit", t.h.Resource), func(ctx context.Context) error { return tx.Commit(ctx, t.r.s.id, t.r.info.Name, g) })
 		if err == nil {
 			t.h.interruptions = 0
 			t.noteLanes(from, upto)
-			t.r.committed(t.h, n)
+			t.r.committed(t.h, n, time.Since(began))
 			return true
 		}
 		if !errors.Is(err, backend.ErrRolledBack) {

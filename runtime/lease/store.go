@@ -28,7 +28,7 @@ type storer struct {
 // storeEvents learns what becomes of progress. Its methods are called without locks.
 type storeEvents interface {
 	// stored follows a commit. It calls account.
-	stored(hs []*holding, es []*entry, fenced []string)
+	stored(hs []*holding, es []*entry, fenced []string, took time.Duration)
 	// kick follows every commit, stored or not.
 	kick()
 }
@@ -257,8 +257,9 @@ func (st *storer) start(hs []*holding) {
 		switch {
 		case st.s.ctx.Err() != nil:
 		case err == nil:
-			st.passed(hs, time.Since(began))
-			st.on.stored(hs, es, fenced)
+			took := time.Since(began)
+			st.passed(hs, took)
+			st.on.stored(hs, es, fenced, took)
 		default:
 			st.failed(hs, es, time.Since(began) >= within, err)
 		}

@@ -20,8 +20,10 @@ import (
 // that expire one by one, a ledger, and what operators use. All methods
 // may be called from many goroutines at once.
 type Backend struct {
-	store  *store
-	faults Faults
+	store      *store
+	faults     Faults
+	middleware []backend.PublishMiddleware
+	around     backend.Publishing
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -54,6 +56,12 @@ func WithFaults(f Faults) Option { return func(b *Backend) { b.faults = f } }
 // time.Now. Waits for news use real time whatever the clock.
 func WithClock(now func() time.Time) Option { return func(b *Backend) { b.store.now = now } }
 
+// WithPublishMiddleware puts middleware around publishing, by this handle and in handlers' transactions, the first
+// outermost. Given again, it adds more inside.
+func WithPublishMiddleware(m ...backend.PublishMiddleware) Option {
+	return func(b *Backend) { b.middleware = append(b.middleware, m...) }
+}
+
 // New returns a backend with an empty storage.
 func New(opts ...Option) *Backend {
 	b := &Backend{store: &store{
@@ -64,19 +72,22 @@ func New(opts ...Option) *Backend {
 	b.store.Log = b.store
 	b.store.log.slotCount = defaultSlots
 	b.store.log.restore(nil, 0)
-	for _, o := range opts {
-		o(b)
-	}
+	b.apply(opts)
 	return b
 }
 
 // Share returns another handle on b's storage, without b's faults.
 func (b *Backend) Share(opts ...Option) *Backend {
 	s := &Backend{store: b.store}
-	for _, o := range opts {
-		o(s)
-	}
+	s.apply(opts)
 	return s
+}
+
+func (b *Backend) apply(opts []Option) {
+	for _, o := range opts {
+		o(b)
+	}
+	b.around = backend.NewPublishing(b.middleware...)
 }
 
 // Check reports nothing: memory can always be used.

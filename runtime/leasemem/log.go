@@ -31,6 +31,10 @@ func (m *message) Raw(maxPayload int) backend.Raw {
 
 // Publish appends events to the log.
 func (b *Backend) Publish(ctx context.Context, events []backend.Event) error {
+	return b.around.Publish(ctx, events, false, b.publish)
+}
+
+func (b *Backend) publish(ctx context.Context, events []backend.Event) error {
 	if err := backend.CheckEvents(events); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 type Tx struct {
 	effects []func()
 	events  []backend.Event
+	around  backend.Publishing
 }
 
 // Do adds an effect. It runs at commit, after the epoch was found current and
@@ -23,7 +24,11 @@ type Tx struct {
 func (t *Tx) Do(fn func()) { t.effects = append(t.effects, fn) }
 
 // Publish appends events to the log at commit.
-func (t *Tx) Publish(_ context.Context, events []backend.Event) error {
+func (t *Tx) Publish(ctx context.Context, events []backend.Event) error {
+	return t.around.Publish(ctx, events, true, t.publish)
+}
+
+func (t *Tx) publish(_ context.Context, events []backend.Event) error {
 	if err := backend.CheckEvents(events); err != nil {
 		return err
 	}
@@ -34,7 +39,7 @@ func (t *Tx) Publish(_ context.Context, events []backend.Event) error {
 // Begin starts a transaction.
 func (b *Backend) Begin(ctx context.Context) (backend.Tx, error) {
 	return call(ctx, b, "Begin", func(*store, time.Time) (backend.Tx, error) {
-		return &transaction{backend: b, tx: &Tx{}, over: make(chan struct{})}, nil
+		return &transaction{backend: b, tx: &Tx{around: b.around}, over: make(chan struct{})}, nil
 	})
 }
 

@@ -44,6 +44,7 @@ type options struct {
 	slots    int
 	from     int
 	rights   Rights
+	publish  []backend.PublishMiddleware
 }
 
 // WithSchema sets the schema's name: lower-case letters, digits and underscores.
@@ -56,6 +57,12 @@ func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l 
 // WithObserver sets who is told of what the backend itself does, see operate.ObservedSetBack.
 // Default nobody.
 func WithObserver(o operate.Observer) Option { return func(to *options) { to.observer = o } }
+
+// WithPublishMiddleware puts middleware around publishing, by the backend and in callers' transactions, the first outermost.
+// Given again, it adds more inside.
+func WithPublishMiddleware(m ...backend.PublishMiddleware) Option {
+	return func(o *options) { o.publish = append(o.publish, m...) }
+}
 
 // WithSlots sets how many slots the log has, for [Migrate] and [Migrations]: 1 to 16,384.
 // Default 256. It can be changed until the log has messages or a consumer owns slots.
@@ -84,7 +91,7 @@ func New(pool *pgxpool.Pool, opts ...Option) *Backend {
 	kn := &known{tables: ts, bySlot: logIndex{column: "slot"}, byKey: logIndex{column: "key"}}
 	ss := &sessions{known: kn}
 	ss.ttl.Store(int64(15 * time.Second))
-	p, cs := &publisher{known: kn}, &commits{sessions: ss}
+	p, cs := &publisher{known: kn, around: backend.NewPublishing(o.publish...)}, &commits{sessions: ss}
 	return &Backend{
 		server: sv, tables: ts, known: kn, sessions: ss,
 		owner: &owner{sessions: ss}, publisher: p, reader: &reader{sessions: ss, publisher: p, bell: &bell{server: sv}}, commits: cs,

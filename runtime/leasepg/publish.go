@@ -36,12 +36,17 @@ const (
 // publisher publishes, and keeps partitions of the log ahead of what is published.
 type publisher struct {
 	*known
+	around   backend.Publishing
 	notified throttle // wakes sent by Publish
 	joined   throttle // wakes sent in callers' transactions
 }
 
 // Publish appends events to the log in a transaction of its own.
 func (p *publisher) Publish(ctx context.Context, events []backend.Event) error {
+	return p.around.Publish(ctx, events, false, p.publishAlone)
+}
+
+func (p *publisher) publishAlone(ctx context.Context, events []backend.Event) error {
 	err := p.publish(ctx, p.pool, &p.notified, events)
 	if p.outrun(err) {
 		err = p.publish(ctx, p.pool, &p.notified, events)
@@ -73,6 +78,10 @@ type joined struct {
 }
 
 func (j joined) Publish(ctx context.Context, events []backend.Event) error {
+	return j.p.around.Publish(ctx, events, true, j.publish)
+}
+
+func (j joined) publish(ctx context.Context, events []backend.Event) error {
 	err := j.p.publish(ctx, j.tx, &j.p.joined, events)
 	j.p.outrun(err)
 	return err

@@ -79,6 +79,11 @@ func WithSlots(n int) Option {
 	}
 }
 
+// WithPublishMiddleware puts middleware around publishing, the first outermost. Given again, it adds more inside.
+func WithPublishMiddleware(m ...backend.PublishMiddleware) Option {
+	return func(b *Backend) { b.publisher.middleware = append(b.publisher.middleware, m...) }
+}
+
 // WithMaxDeadLetters bounds the dead letters of consumers that set no bound of their own:
 // the oldest go first, counted and logged. Default 10,000; 0 is no bound.
 func WithMaxDeadLetters(n int) Option { return func(b *Backend) { b.keeper.maxDead = max(n, 0) } }
@@ -106,6 +111,7 @@ func New(client redis.UniversalClient, opts ...Option) *Backend {
 	for _, o := range opts {
 		o(b)
 	}
+	p.around = backend.NewPublishing(p.middleware...)
 	if !namespacePattern.MatchString(b.namespace) {
 		b.misuse = fmt.Errorf("leaseredis: WithNamespace(%q): a namespace is 1 to 32 lower-case letters, digits and dashes", b.namespace)
 	}

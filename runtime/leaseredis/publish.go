@@ -24,7 +24,9 @@ const (
 // publisher publishes messages.
 type publisher struct {
 	*streams
-	numbering numbering
+	numbering  numbering
+	middleware []backend.PublishMiddleware
+	around     backend.Publishing
 }
 
 // Publish appends events to the log, in their order. Events of one topic, or of topics that
@@ -37,6 +39,10 @@ type publisher struct {
 // has published both, or has read the one before it published the other; otherwise the clocks
 // of their servers decide.
 func (p *publisher) Publish(ctx context.Context, events []backend.Event) error {
+	return p.around.Publish(ctx, events, false, p.publish)
+}
+
+func (p *publisher) publish(ctx context.Context, events []backend.Event) error {
 	if err := backend.CheckEvents(events); err != nil {
 		return err
 	}

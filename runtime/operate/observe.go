@@ -78,11 +78,14 @@ type ObservedRenew struct {
 
 func (ObservedRenew) observation() {}
 
-// ObservedHandle: a handler call ended. Count is the number of messages it was given.
+// ObservedHandle: a handler call ended. Count is the number of messages it was given, Attempt the highest of theirs and
+// PublishedAt the earliest, by the backend's clock; all three are zero for Run handlers.
 type ObservedHandle struct {
 	Consumer, Resource, Kind string
 	Epoch                    int64
 	Count                    int
+	Attempt                  int
+	PublishedAt              time.Time
 	Duration                 time.Duration
 	Err                      error // nil on success
 }
@@ -90,11 +93,13 @@ type ObservedHandle struct {
 func (ObservedHandle) observation() {}
 
 // ObservedCommit: progress was stored. Messages counts those handled, parked for
-// retry, dead-lettered and skipped since the commit before.
+// retry, dead-lettered and skipped since the commit before. Duration is that of the call, in which progress of other
+// resources may have been stored, too.
 type ObservedCommit struct {
 	Consumer, Resource             string
 	Epoch                          int64
 	Handled, Parked, Dead, Skipped int
+	Duration                       time.Duration
 }
 
 func (ObservedCommit) observation() {}
@@ -106,6 +111,16 @@ type ObservedFenced struct {
 }
 
 func (ObservedFenced) observation() {}
+
+// ObservedRetry: a handler failed, and gets the message again after a while. Attempt is the one that failed.
+type ObservedRetry struct {
+	Consumer, Resource, Kind, ID string
+	Attempt                      int
+	After                        time.Duration
+	Reason                       string // the error, cut to what is stored of it
+}
+
+func (ObservedRetry) observation() {}
 
 // ObservedDeadLetter: a message was given up on.
 type ObservedDeadLetter struct {

@@ -7,10 +7,12 @@ STATICCHECK   := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PROOF_ROUNDS  ?= 100
 TRIALS        ?= 100
 SOAK          ?= 20m
-# Packages whose tests run at once. The long ones mostly wait: for TTLs, servers and elections.
+# Packages whose tests run at once, those that take longest first. What runs as processes mostly waits: for TTLs, servers and
+# elections. The race detector would see nothing of what these share, and little in simulations that the suite does not
+# show it on each backend.
 TEST_PACKAGES ?= 2
-# Those that take longest begin first.
-LONG          := ./runtime/leasepg ./runtime/leaseredis ./proof ./proof/redis ./runtime/leasetest ./proof/failover
+PLAIN         := ./proof ./proof/redis ./cmd/... ./generator ./proof/failover ./runtime/leasetest ./examples/...
+LONG          := ./runtime/leasepg ./runtime/leaseredis
 
 # Logs of servers surround the lines that say what failed; this repeats those.
 FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- FAIL|^FAIL|^panic:|^fatal error:|DATA RACE|^ +[a-z0-9_]+_test\.go:[0-9]+: '
@@ -18,12 +20,12 @@ FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- 
 # What generates code for tables, and the runtime's own queries; sqlc/go.mod pins it.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 
-.PHONY: help demo check unit suite test generate lint proof proof-redis soak scale failover bench-local bench-redis compare apps clean tools packages
+.PHONY: help demo check unit suite test plain race benches generate lint proof proof-redis soak scale failover bench-local bench-redis compare apps clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
 	@echo "make check        what finds most mistakes soon: lint, unit tests, goldens, the suite once on each backend"
-	@echo "make test         all checks and tests, with the race detector and real PostgreSQL and Redis servers;"
+	@echo "make test         all checks and tests, with real PostgreSQL and Redis servers and the race detector;"
 	@echo "                  what depends on the speed of the machine is measured by the commands below"
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
 	@echo "make lint         gofmt, go vet, staticcheck"
@@ -52,16 +54,24 @@ suite:
 	$(GO) test -vet=off -run 'TestConformance$$' ./runtime/leasemem ./runtime/leasepg ./runtime/leaseredis
 
 test: tools lint
-	@echo "== go test: the generator and its command (one goroutine; where it has more, in generator/internal, the race detector looks)"
-	$(GO) test -vet=off -timeout 30m ./cmd/... ./generator
-	@echo "== go test -race (PostgreSQL and Redis servers are started and stopped by the tests)"
-	@set -o pipefail; mkdir -p bin; $(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m $(LONG) $$($(GO) list ./... | grep -v -e /leasegen/cmd/ -e '/generator$$') \
-	  2>&1 | tee bin/test.log || { $(FAILURES) bin/test.log; exit 1; }
-	@echo "== bench, a module of its own: it compiles and measures"
-	cd bench && $(GO) test -timeout 5m ./...
+	@$(MAKE) --no-print-directory -s -j2 --output-sync=target plain benches
+	@$(MAKE) --no-print-directory -s race
 	@echo "== generated code is up to date"
 	$(GO) run ./cmd/leasegen -check ./...
 	@echo "== all good"
+
+plain:
+	@echo "== go test: the generator, simulations, and what runs as processes (servers are started and stopped by the tests)"
+	@set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p 3 -timeout 30m $(PLAIN) 2>&1 | tee bin/plain.log || { $(FAILURES) bin/plain.log; exit 1; }
+
+race:
+	@echo "== go test -race: everything else"
+	@set -o pipefail; mkdir -p bin; $(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m $(LONG) ./examples/filebackend \
+	  $$($(GO) list ./... | grep -vxF "$$($(GO) list $(PLAIN))") 2>&1 | tee bin/race.log || { $(FAILURES) bin/race.log; exit 1; }
+
+benches:
+	@echo "== bench, a module of its own: it compiles and measures"
+	cd bench && $(GO) test -timeout 5m ./...
 
 generate: $(LEASEGEN_SQLC)
 	@echo "== sqlc"

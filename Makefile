@@ -13,6 +13,8 @@ SOAK          ?= 20m
 TEST_PACKAGES ?= 2
 PLAIN         := ./proof ./proof/redis ./cmd/... ./generator ./proof/failover ./runtime/leasetest ./examples/...
 LONG          := ./runtime/leasepg ./runtime/leaseredis
+# Modules of their own, for what most users need not compile.
+MODULES       := bench runtime/leaseotel
 
 # Logs of servers surround the lines that say what failed; this repeats those.
 FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- FAIL|^FAIL|^panic:|^fatal error:|DATA RACE|^ +[a-z0-9_]+_test\.go:[0-9]+: '
@@ -20,7 +22,7 @@ FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- 
 # What generates code for tables, and the runtime's own queries; sqlc/go.mod pins it.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 
-.PHONY: help demo check unit suite test plain race benches generate lint proof proof-redis soak scale failover bench-local bench-redis compare apps clean tools packages
+.PHONY: help demo check unit suite test plain race modules generate lint proof proof-redis soak scale failover bench-local bench-redis compare apps clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
@@ -54,7 +56,7 @@ suite:
 	$(GO) test -vet=off -run 'TestConformance$$' ./runtime/leasemem ./runtime/leasepg ./runtime/leaseredis
 
 test: tools lint
-	@$(MAKE) --no-print-directory -s -j2 --output-sync=target plain benches
+	@$(MAKE) --no-print-directory -s -j2 --output-sync=target plain modules
 	@$(MAKE) --no-print-directory -s race
 	@echo "== generated code is up to date"
 	$(GO) run ./cmd/leasegen -check ./...
@@ -69,9 +71,9 @@ race:
 	@set -o pipefail; mkdir -p bin; $(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m $(LONG) ./examples/filebackend \
 	  $$($(GO) list ./... | grep -vxF "$$($(GO) list $(PLAIN))") 2>&1 | tee bin/race.log || { $(FAILURES) bin/race.log; exit 1; }
 
-benches:
-	@echo "== bench, a module of its own: it compiles and measures"
-	cd bench && $(GO) test -timeout 5m ./...
+modules:
+	@echo "== modules of their own: benchmarks compile and measure, telemetry is traced and counted"
+	@set -e; for m in $(MODULES); do (set -x; cd $$m; $(GO) test -timeout 5m ./...); done
 
 generate: $(LEASEGEN_SQLC)
 	@echo "== sqlc"
@@ -87,7 +89,7 @@ lint:
 	$(GO) vet ./... && $(GO) vet -tags apps ./cmd/leasegen
 	@echo "== staticcheck"
 	$(GO) run $(STATICCHECK) ./...
-	cd bench && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...
+	@set -e; for m in $(MODULES); do (set -x; cd $$m; $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...); done
 
 proof: tools
 	PROOF_ROUNDS=$(PROOF_ROUNDS) PROOF_HELD=2m $(GO) test -count=1 -v -timeout 60m ./proof

@@ -26,7 +26,10 @@ func TestFrozenHolder(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, fenceOnly)
 	f := startFleet(t, fenceOnly, s.dsn, s.dsn)
-	for i := range 3 {
+	for i, rounds := 0, 0; rounds < 3; i++ {
+		if i == 20 {
+			t.Fatal("of 20 replicas that were frozen most had committed by then")
+		}
 		from := f.Marker()
 		if err := s.publish(t.Context(), "t.one", 1); err != nil {
 			t.Fatal(err)
@@ -43,6 +46,18 @@ func TestFrozenHolder(t *testing.T) {
 			}
 			return frozen != nil
 		})
+		effects := func() (n int, by string) {
+			err := s.pool.QueryRow(t.Context(), `SELECT count(*), coalesce(min(replica), '') FROM effect WHERE seq = $1`, i+1).Scan(&n, &by)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n, by
+		}
+		if n, _ := effects(); n > 0 { // the machine is busy: the commit was quicker
+			f.Thaw(frozen)
+			continue
+		}
+		rounds++
 		eventually(t, time.Minute, "the other replica takes over and handles the message", func() bool {
 			i, _ := f.Find(from, func(e fleet.Event) bool { return fleet.TakenOver(e) && e.Replica != frozen.Name && e.Epoch > epoch })
 			return i >= 0
@@ -55,13 +70,8 @@ func TestFrozenHolder(t *testing.T) {
 			})
 			return i >= 0
 		})
-		var rows int
-		var by string
-		if err := s.pool.QueryRow(t.Context(), `SELECT count(*), min(replica) FROM effect WHERE seq = $1`, i+1).Scan(&rows, &by); err != nil {
-			t.Fatal(err)
-		}
-		if rows != 1 || by == frozen.Name {
-			t.Fatalf("message %d has %d effects, one by %s; want one, not by %s, which was frozen", i+1, rows, by, frozen.Name)
+		if n, by := effects(); n != 1 || by == frozen.Name {
+			t.Fatalf("message %d has %d effects, one by %s; want one, not by %s, which was frozen", i+1, n, by, frozen.Name)
 		}
 	}
 	f.Stop()

@@ -24,6 +24,9 @@ func DeadLetter(reason string) error { return &deadLetterError{reason} }
 
 type deadLetterError struct{ reason string }
 
+// ErrorType names the error in telemetry.
+func (e *deadLetterError) ErrorType() string { return "dead_letter" }
+
 func (e *deadLetterError) Error() string { return e.reason }
 
 // RetryAfter returns an error that makes the runtime retry a message after d

@@ -137,3 +137,6 @@ var errGoexit = errors.New("handler called runtime.Goexit")
 type panicError struct{ value any }
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+
+// ErrorType names the error in telemetry.
+func (e *panicError) ErrorType() string { return "panic" }

@@ -59,15 +59,27 @@ func traceHeaders(ctx context.Context) map[string]string {
 	return map[string]string{traceParent: parent, traceState: state}
 }
 
-var (
-	traceParentForm = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[ -~]*)?$`)
-	traceMemberForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]$`)
-)
+var traceMemberForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]$`)
 
+// validTraceParent is asked for each message, so it is no regular expression:
+// version-trace-parent-flags in lower-case hex digits, which newer versions may go on from after a dash.
 func validTraceParent(s string) bool {
 	const version0 = len("00-0123456789abcdef0123456789abcdef-0123456789abcdef-01")
-	return len(s) <= 256 && traceParentForm.MatchString(s) &&
-		!strings.HasPrefix(s, "ff") && (!strings.HasPrefix(s, "00") || len(s) == version0) &&
+	if len(s) < version0 || len(s) > 256 || s[2] != '-' || s[35] != '-' || s[52] != '-' || len(s) > version0 && s[version0] != '-' {
+		return false
+	}
+	for i := range len(s) {
+		switch c := s[i]; {
+		case i >= version0:
+			if c < ' ' || c > '~' {
+				return false
+			}
+		case i == 2 || i == 35 || i == 52:
+		case (c < '0' || c > '9') && (c < 'a' || c > 'f'):
+			return false
+		}
+	}
+	return !strings.HasPrefix(s, "ff") && (!strings.HasPrefix(s, "00") || len(s) == version0) &&
 		strings.Trim(s[3:35], "0") != "" && strings.Trim(s[36:52], "0") != ""
 }
 

@@ -1,0 +1,486 @@
+package leaseotel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/baggage"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/internal/redistest"
+	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/leaseotel"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
+	"github.com/leasegen/leasegen/runtime/operate"
+)
+
+func TestMain(m *testing.M) { redistest.Main(pgtest.Wrap(m)) }
+
+// traced is a Telemetry whose spans and metrics a test reads.
+type traced struct {
+	*leaseotel.Telemetry
+	spans  *tracetest.SpanRecorder
+	reader *sdkmetric.ManualReader
+}
+
+func newTraced(t testing.TB, opts ...leaseotel.Option) *traced {
+	t.Helper()
+	x := &traced{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
+	both := propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
+	var err error
+	x.Telemetry, err = leaseotel.New(append([]leaseotel.Option{
+		leaseotel.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(x.spans))),
+		leaseotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(x.reader))),
+		leaseotel.WithPropagator(both),
+	}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// named are the ended spans of a name.
+func (x *traced) named(name string) (all []sdktrace.ReadOnlySpan) {
+	for _, s := range x.spans.Ended() {
+		if s.Name() == name {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func attr(s sdktrace.ReadOnlySpan, key string) string {
+	for _, a := range s.Attributes() {
+		if string(a.Key) == key {
+			return a.Value.String()
+		}
+	}
+	return ""
+}
+
+var quiet = lease.WithLogger(slog.New(slog.DiscardHandler))
+
+// run runs a consumer of raw messages until done is called.
+func run(t testing.TB, be lease.Backend, x *traced, h ...lease.Handler) (done func()) {
+	t.Helper()
+	c, err := lease.NewConsumer(be, lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, Batch: 200, Retry: lease.Retry{Min: time.Millisecond}, Handlers: h},
+		append(x.Options(), quiet)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	stop := func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+	once := atomic.Bool{}
+	done = func() {
+		if once.CompareAndSwap(false, true) {
+			stop()
+		}
+	}
+	t.Cleanup(done)
+	return done
+}
+
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func event(kind string, headers map[string]string) []lease.Event {
+	return []lease.Event{{Topic: "x", Kind: kind, Payload: []byte("{}"), Headers: headers}}
+}
+
+// One trace goes from a publisher over a handler and what that publishes to the next handler, on every backend, with the
+// baggage.
+func TestOneTrace(t *testing.T) {
+	for name, open := range map[string]func(*testing.T, *traced) lease.Backend{
+		"memory": func(_ *testing.T, x *traced) lease.Backend {
+			return leasemem.New(leasemem.WithPublishMiddleware(x.Publish))
+		},
+		"postgres": func(t *testing.T, x *traced) lease.Backend {
+			pool, err := pgxpool.New(t.Context(), pgtest.DB(t))
+			ok(t, err)
+			t.Cleanup(pool.Close)
+			_, err = leasepg.Migrate(t.Context(), pool)
+			ok(t, err)
+			return leasepg.New(pool, leasepg.WithPublishMiddleware(x.Publish))
+		},
+		"redis": func(t *testing.T, x *traced) lease.Backend {
+			return leaseredis.New(redistest.Shared(t).Client(t), leaseredis.WithNamespace(redistest.Namespace(t)), leaseredis.WithPublishMiddleware(x.Publish))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newTraced(t, leaseotel.WithParents())
+			be := open(t, x)
+			var second atomic.Bool
+			var said atomic.Value
+			done := run(t, be, x,
+				lease.One("first", func(ctx context.Context, _ lease.Message[[]byte]) error {
+					return lease.Publish(ctx, be, "x", lease.EventType[struct{}]{Kind: "second"}, []struct{}{{}})
+				}),
+				lease.One("second", func(ctx context.Context, _ lease.Message[[]byte]) error {
+					said.Store(baggage.FromContext(ctx).Member("who").Value())
+					second.Store(true)
+					return nil
+				}))
+			member, err := baggage.NewMember("who", "me")
+			ok(t, err)
+			bag, err := baggage.New(member)
+			ok(t, err)
+			ok(t, be.Publish(baggage.ContextWithBaggage(t.Context(), bag), event("first", nil)))
+			eventually(t, "the second message is handled", second.Load)
+			done()
+			if said.Load() != "me" {
+				t.Errorf("the baggage says %q", said.Load())
+			}
+			var before trace.SpanContext
+			for _, name := range []string{"publish first", "process first", "publish second", "process second"} {
+				spans := x.named(name)
+				if len(spans) != 1 {
+					t.Fatalf("%d spans %q, want 1", len(spans), name)
+				}
+				s := spans[0]
+				if before.IsValid() && (s.SpanContext().TraceID() != before.TraceID() || s.Parent().SpanID() != before.SpanID()) {
+					t.Errorf("%s: trace %s, parent %s; want %s and %s", name, s.SpanContext().TraceID(), s.Parent().SpanID(), before.TraceID(), before.SpanID())
+				}
+				want := trace.SpanKindConsumer
+				if strings.HasPrefix(name, "publish") {
+					want = trace.SpanKindProducer
+				}
+				if s.SpanKind() != want || attr(s, "messaging.system") != "leasegen" || attr(s, "messaging.operation.name") != strings.Fields(name)[0] ||
+					s.Status().Code != codes.Unset {
+					t.Errorf("%s: kind %v, attributes %v, status %v", name, s.SpanKind(), s.Attributes(), s.Status())
+				}
+				before = s.SpanContext()
+			}
+		})
+	}
+}
+
+// Without WithParents, and for batches always, a handler's span begins a trace that is linked to those of its messages,
+// each once and at most 128.
+func TestLinks(t *testing.T) {
+	x := newTraced(t)
+	be := leasemem.New(leasemem.WithPublishMiddleware(x.Publish))
+	for range 130 {
+		ok(t, be.Publish(t.Context(), event("many", nil)))
+	}
+	ok(t, be.Publish(t.Context(), []lease.Event{{Topic: "x", Kind: "many", Payload: []byte("{}")}, {Topic: "x", Kind: "many", Payload: []byte("{}")}}))
+	ok(t, be.Publish(t.Context(), event("single", nil)))
+	var single atomic.Bool
+	done := run(t, be, x,
+		lease.Batch("many", func(context.Context, []lease.Message[[]byte]) error { return nil }),
+		lease.One("single", func(context.Context, lease.Message[[]byte]) error { single.Store(true); return nil }))
+	eventually(t, "all is handled", single.Load)
+	done()
+	batch, one, sent := x.named("process many"), x.named("process single"), x.named("publish single")
+	if len(batch) != 1 || len(one) != 1 || len(sent) != 1 {
+		t.Fatalf("%d, %d and %d spans, want 1 of each", len(batch), len(one), len(sent))
+	}
+	if b := batch[0]; b.Parent().IsValid() || len(b.Links()) != 128 || attr(b, "messaging.leasegen.links_left_out") != "3" || attr(b, "messaging.batch.message_count") != "132" {
+		t.Errorf("the batch: parent %v, %d links, %v", b.Parent(), len(b.Links()), b.Attributes())
+	}
+	if s := one[0]; s.Parent().IsValid() || len(s.Links()) != 1 || s.Links()[0].SpanContext.SpanID() != sent[0].SpanContext().SpanID() || attr(s, "messaging.message.id") == "" {
+		t.Errorf("the single message: parent %v, links %v, %v", s.Parent(), s.Links(), s.Attributes())
+	}
+}
+
+// A trace context that the application put into headers stays there.
+func TestHeadersOfTheApplication(t *testing.T) {
+	const own = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+	x := newTraced(t)
+	be := leasemem.New(leasemem.WithPublishMiddleware(x.Publish))
+	headers := map[string]string{"traceparent": own, "h": "v"}
+	ok(t, be.Publish(t.Context(), event("kind", headers)))
+	carried := lease.ContextWithTrace(t.Context(), own, "")
+	ok(t, lease.Publish(carried, be, "x", lease.EventType[struct{}]{Kind: "kind"}, []struct{}{{}}))
+	got := make(chan map[string]string, 2)
+	done := run(t, be, x, lease.One("kind", func(_ context.Context, m lease.Message[[]byte]) error { got <- m.Headers; return nil }))
+	explicit, ambient := <-got, <-got
+	done()
+	if explicit["traceparent"] != own || explicit["h"] != "v" || len(headers) != 2 {
+		t.Errorf("the headers became %v, the caller's are %v", explicit, headers)
+	}
+	if p := ambient["traceparent"]; p == own || p == "" {
+		t.Errorf("the trace context that leasegen carried is %q, want the publication's span", p)
+	}
+}
+
+// A handler's error has its type in span and metrics, and none of its text; a panic is one.
+func TestErrors(t *testing.T) {
+	x := newTraced(t)
+	be := leasemem.New(leasemem.WithPublishMiddleware(x.Publish))
+	for _, kind := range []string{"plain", "dead", "panics", "good"} {
+		ok(t, be.Publish(t.Context(), event(kind, nil)))
+	}
+	var last atomic.Int64
+	first := func(f func() error) func(context.Context, lease.Message[[]byte]) error {
+		return func(_ context.Context, m lease.Message[[]byte]) error {
+			last.Add(1)
+			if m.Attempt > 1 {
+				return nil
+			}
+			return f()
+		}
+	}
+	done := run(t, be, x,
+		lease.One("plain", first(func() error { return fmt.Errorf("wrapped: %w", errors.New("a secret")) })),
+		lease.One("dead", first(func() error { return lease.DeadLetter("a secret") })),
+		lease.One("panics", first(func() error { panic("a secret") })),
+		lease.One("good", first(func() error { return nil })))
+	eventually(t, "all is handled", func() bool { return last.Load() == 6 })
+	done()
+	types := map[string]string{}
+	for _, kind := range []string{"plain", "dead", "panics", "good"} {
+		s := x.named("process " + kind)[0]
+		types[kind] = attr(s, "error.type")
+		if failed := s.Status().Code == codes.Error; failed != (kind != "good") || strings.Contains(fmt.Sprint(s.Status(), s.Attributes(), s.Events()), "secret") {
+			t.Errorf("%s: %v %v %v", kind, s.Status(), s.Attributes(), s.Events())
+		}
+	}
+	want := map[string]string{"plain": "*errors.errorString", "dead": "dead_letter", "panics": "panic", "good": ""}
+	if fmt.Sprint(types) != fmt.Sprint(want) {
+		t.Errorf("error types %v, want %v", types, want)
+	}
+	all := x.collect(t)
+	if n := all.sum("messaging.process.duration", "error.type", "panic"); n != 1 {
+		t.Errorf("%v calls with a panic, want 1", n)
+	}
+	if n := all.sum("leasegen.retries", "", ""); n != 2 {
+		t.Errorf("%v retries, want 2", n)
+	}
+	if n := all.sum("leasegen.dead_letters", "messaging.leasegen.kind", "dead"); n != 1 {
+		t.Errorf("%v dead letters, want 1", n)
+	}
+}
+
+type collected metricdata.ResourceMetrics
+
+func (x *traced) collect(t testing.TB) *collected {
+	t.Helper()
+	var rm metricdata.ResourceMetrics
+	ok(t, x.reader.Collect(context.Background(), &rm))
+	return (*collected)(&rm)
+}
+
+// sum adds up the values of a metric, of a histogram how many there are, that have an attribute; key "" is all.
+func (c *collected) sum(name, key, value string) (n float64) {
+	has := func(s attribute.Set) bool {
+		v, found := s.Value(attribute.Key(key))
+		return key == "" || found && v.String() == value
+	}
+	for _, sm := range c.ScopeMetrics {
+		for _, m := range sm.Metrics {
+			if m.Name != name {
+				continue
+			}
+			switch d := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range d.DataPoints {
+					if has(p.Attributes) {
+						n += float64(p.Value)
+					}
+				}
+			case metricdata.Histogram[float64]:
+				for _, p := range d.DataPoints {
+					if has(p.Attributes) {
+						n += float64(p.Count)
+					}
+				}
+			case metricdata.Gauge[float64]:
+				for _, p := range d.DataPoints {
+					if has(p.Attributes) {
+						n += p.Value
+					}
+				}
+			}
+		}
+	}
+	return n
+}
+
+func (c *collected) keys() (all []string) {
+	for _, sm := range c.ScopeMetrics {
+		for _, m := range sm.Metrics {
+			add := func(s attribute.Set) {
+				for _, kv := range s.ToSlice() {
+					all = append(all, string(kv.Key))
+				}
+			}
+			switch d := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range d.DataPoints {
+					add(p.Attributes)
+				}
+			case metricdata.Histogram[float64]:
+				for _, p := range d.DataPoints {
+					add(p.Attributes)
+				}
+			case metricdata.Gauge[float64]:
+				for _, p := range d.DataPoints {
+					add(p.Attributes)
+				}
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// The metrics count what happens, while the consumer runs and after, and their attributes are few.
+func TestMetrics(t *testing.T) {
+	x := newTraced(t)
+	be := leasemem.New(leasemem.WithPublishMiddleware(x.Publish))
+	var n atomic.Int64
+	c, err := lease.NewConsumer(be, lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"},
+		Handlers: []lease.Handler{lease.One("kind", func(context.Context, lease.Message[[]byte]) error { n.Add(1); return nil })}}, append(x.Options(), quiet)...)
+	ok(t, err)
+	g := lease.NewGroup()
+	ok(t, g.Add(c))
+	health, err := x.WatchHealth(g)
+	ok(t, err)
+	for i := range 20 {
+		ok(t, be.Publish(t.Context(), []lease.Event{{Topic: fmt.Sprint("topic", i), Key: fmt.Sprint("key", i), Kind: "kind", Payload: []byte("{}")}}))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx) }()
+	eventually(t, "all is handled and stored", func() bool { return x.collect(t).sum("leasegen.messages", "outcome", "handled") == 20 })
+	all := x.collect(t)
+	for _, want := range []struct {
+		name, key, value string
+		n                float64
+	}{
+		{"messaging.client.sent.messages", "messaging.leasegen.kind", "kind", 20},
+		{"messaging.client.consumed.messages", "messaging.consumer.group.name", "c", 20},
+		{"messaging.process.duration", "", "", 20},
+		{"messaging.client.operation.duration", "messaging.operation.name", "publish", 20},
+		{"leasegen.delivery.latency", "", "", 20},
+		{"leasegen.lease.owned", "", "", 20},
+		{"leasegen.lease.acquired", "crashed", "false", 20},
+		{"leasegen.lease.fenced", "", "", 0},
+		{"leasegen.consumer.ready", "messaging.consumer.group.name", "c", 1},
+	} {
+		if got := all.sum(want.name, want.key, want.value); got != want.n {
+			t.Errorf("%s{%s=%s} is %v, want %v", want.name, want.key, want.value, got, want.n)
+		}
+	}
+	if b := all.sum("leasegen.session.belief.remaining", "", ""); b <= 0 {
+		t.Errorf("belief remaining is %v", b)
+	}
+	if all.sum("messaging.client.operation.duration", "messaging.operation.name", "commit") == 0 {
+		t.Error("no commit was timed")
+	}
+	cancel()
+	ok(t, <-ended)
+	all = x.collect(t)
+	if owned, released := all.sum("leasegen.lease.owned", "", ""), all.sum("leasegen.lease.released", "", ""); owned != 0 || released != 20 {
+		t.Errorf("after Run %v leases are owned, %v released; want 0 and 20", owned, released)
+	}
+	if r := all.sum("leasegen.consumer.ready", "", ""); r != 0 {
+		t.Errorf("after Run ready is %v", r)
+	}
+	few := []string{"crashed", "error.type", "messaging.consumer.group.name", "messaging.leasegen.kind", "messaging.operation.name", "messaging.operation.type", "messaging.system", "outcome"}
+	for _, k := range all.keys() {
+		if !slices.Contains(few, k) {
+			t.Errorf("a metric has the attribute %s", k)
+		}
+	}
+	ok(t, health.Unregister())
+}
+
+// asked counts how often a status is asked for.
+type asked struct {
+	operate.Operator
+	n int
+}
+
+func (a *asked) Status(context.Context) ([]operate.ConsumerStatus, error) {
+	a.n++
+	return []operate.ConsumerStatus{{Consumer: "c", LagMax: 3, LagTotal: 7, OldestUnread: 90 * time.Second, Resources: 5, Unowned: 1,
+		Members: 4, Standbys: 2, ParkedKeys: 6, DeadLetters: 8}}, nil
+}
+
+// The status is asked for once in a while, however often metrics are collected, and its gauges tell what it says.
+func TestStatus(t *testing.T) {
+	x := newTraced(t)
+	var a asked
+	_, err := x.WatchStatus(&a)
+	ok(t, err)
+	x.collect(t)
+	all := x.collect(t)
+	for name, want := range map[string]float64{"lag.max": 3, "lag": 7, "oldest_unread": 90, "resources": 5, "unowned": 1, "members": 4, "standbys": 2,
+		"parked_keys": 6, "dead_letters": 8} {
+		if got := all.sum("leasegen.consumer."+name, "messaging.consumer.group.name", "c"); got != want {
+			t.Errorf("leasegen.consumer.%s is %v, want %v", name, got, want)
+		}
+	}
+	if a.n != 1 {
+		t.Errorf("the status was asked for %d times, want 1", a.n)
+	}
+	if _, err := x.WatchStatus(nil); err == nil {
+		t.Error("no operator: no error")
+	}
+}
+
+// A message costs less than a microsecond where its trace is not sampled.
+func BenchmarkUnsampled(b *testing.B) {
+	x, err := leaseotel.New(leaseotel.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))),
+		leaseotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))))
+	if err != nil {
+		b.Fatal(err)
+	}
+	ms := make([]lease.CallMessage, 100)
+	for i := range ms {
+		ms[i] = lease.CallMessage{ID: "1", Topic: "x", Attempt: 1, PublishedAt: time.Now(),
+			Headers: map[string]string{"traceparent": "00-0123456789abcdef0123456789abcdef-0123456789abcdef-00"}}
+	}
+	for name, c := range map[string]lease.Call{
+		"one":   {Consumer: "c", Resource: "x", Epoch: 1, Kind: "kind", Messages: ms[:1]},
+		"batch": {Consumer: "c", Resource: "x", Epoch: 1, Kind: "kind", Batch: true, Messages: ms},
+	} {
+		b.Run(name, func(b *testing.B) {
+			call := x.Handle(func(context.Context, lease.Call) error { return nil })
+			b.ReportAllocs()
+			for range b.N {
+				_ = call(b.Context(), c)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(c.Messages)), "ns/message")
+		})
+	}
+}

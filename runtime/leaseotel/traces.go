@@ -1,0 +1,188 @@
+package leaseotel
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/leasegen/leasegen/runtime/lease"
+)
+
+// Publish is middleware around publishing: the backends' option WithPublishMiddleware takes it. Events whose headers
+// carry a trace context of their own, not that of ctx, keep it.
+func (t *Telemetry) Publish(next lease.PublishFunc) lease.PublishFunc {
+	return func(ctx context.Context, p lease.Publication) (err error) {
+		began := time.Now()
+		kind := kindOf(p.Events)
+		attrs := []attribute.KeyValue{system, semconv.MessagingOperationName("publish"), semconv.MessagingOperationTypeSend}
+		if kind != "" {
+			attrs = append(attrs, kindKey.String(kind))
+		}
+		if len(p.Events) > 1 {
+			attrs = append(attrs, semconv.MessagingBatchMessageCount(len(p.Events)))
+		}
+		if p.InTx {
+			attrs = append(attrs, attribute.Bool("messaging.leasegen.in_transaction", true))
+		}
+		own, _ := lease.TraceFromContext(ctx)
+		ctx, span := t.tracer.Start(ctx, name("publish", kind), trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attrs...))
+		defer func() { finish(span, err, recover()) }()
+		p.Events = t.inject(ctx, p.Events, own)
+		err = next(ctx, p)
+		t.published(ctx, kind, len(p.Events), time.Since(began), err)
+		return err
+	}
+}
+
+// inject returns events with the trace context of ctx in their headers. Where they have one, it is replaced if it came
+// from own, the context that leasegen carried.
+func (t *Telemetry) inject(ctx context.Context, events []lease.Event, own string) []lease.Event {
+	carrier := propagation.MapCarrier{}
+	t.propagator.Inject(ctx, carrier)
+	if len(carrier) == 0 {
+		return events
+	}
+	out := slices.Clone(events)
+	for i := range out {
+		h := out[i].Headers
+		if set := h["traceparent"]; set != "" && set != own {
+			continue
+		}
+		h = maps.Clone(h)
+		if h == nil {
+			h = make(map[string]string, len(carrier))
+		}
+		delete(h, "tracestate") // it belongs to the traceparent that is replaced
+		maps.Copy(h, carrier)
+		out[i].Headers = h
+	}
+	return out
+}
+
+const mostLinks = 128 // the SDK's default bound of a span
+
+// calls is what the calls of a consumer for messages of a kind have in common.
+type calls struct {
+	name    string
+	options []trace.SpanStartOption
+	about   metric.MeasurementOption
+}
+
+type callsOf struct{ consumer, kind string }
+
+// common returns what calls like c have in common. There are few kinds of them.
+func (t *Telemetry) common(c *lease.Call) *calls {
+	like := callsOf{c.Consumer, c.Kind}
+	if known, ok := t.known.Load(like); ok {
+		return known.(*calls)
+	}
+	known, _ := t.known.LoadOrStore(like, &calls{
+		name: name("process", c.Kind),
+		options: []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(system,
+			semconv.MessagingOperationName("process"), semconv.MessagingOperationTypeProcess, semconv.MessagingConsumerGroupName(c.Consumer), kindKey.String(c.Kind))},
+		about: of(c.Consumer, kindKey.String(c.Kind)),
+	})
+	return known.(*calls)
+}
+
+// Handle is middleware around handler calls: lease.WithMiddleware takes it.
+func (t *Telemetry) Handle(next lease.CallFunc) lease.CallFunc {
+	return func(ctx context.Context, c lease.Call) (err error) {
+		if len(c.Messages) == 0 {
+			return next(ctx, c)
+		}
+		k := t.common(&c)
+		t.delivered(ctx, k.about, c.Messages)
+		opts := slices.Grow(slices.Clip(k.options), 2)
+		left := 0
+		if c.Batch {
+			var links []trace.Link
+			links, left = t.links(c.Messages)
+			opts = append(opts, trace.WithNewRoot(), trace.WithLinks(links...))
+		} else {
+			ambient := trace.SpanContextFromContext(ctx)
+			ctx = t.propagator.Extract(ctx, propagation.MapCarrier(c.Messages[0].Headers)) // the baggage, too
+			sent := trace.SpanContextFromContext(ctx)
+			switch remote := sent.IsValid() && !sent.Equal(ambient); {
+			case remote && t.parents && ambient.IsValid():
+				opts = append(opts, trace.WithLinks(trace.Link{SpanContext: ambient}))
+			case remote && !t.parents:
+				opts = append(opts, trace.WithNewRoot(), trace.WithLinks(trace.Link{SpanContext: sent}))
+			case !remote:
+				opts = append(opts, trace.WithNewRoot()) // an ambient span would be that of the whole process
+			}
+		}
+		ctx, span := t.tracer.Start(ctx, k.name, opts...)
+		if span.IsRecording() {
+			span.SetAttributes(attribute.Int64("messaging.leasegen.epoch", c.Epoch))
+			if c.Batch {
+				span.SetAttributes(semconv.MessagingBatchMessageCount(len(c.Messages)))
+			} else {
+				span.SetAttributes(semconv.MessagingMessageID(c.Messages[0].ID), attribute.Int("messaging.leasegen.attempt", c.Messages[0].Attempt))
+			}
+			if left > 0 {
+				span.SetAttributes(attribute.Int("messaging.leasegen.links_left_out", left))
+			}
+		}
+		defer func() { finish(span, err, recover()) }()
+		return next(ctx, c)
+	}
+}
+
+// links are those of the messages that carry a trace context, each once.
+func (t *Telemetry) links(ms []lease.CallMessage) (links []trace.Link, left int) {
+	seen := map[trace.SpanID]bool{}
+	for i := range ms {
+		sent := trace.SpanContextFromContext(t.propagator.Extract(context.Background(), propagation.MapCarrier(ms[i].Headers)))
+		switch {
+		case !sent.IsValid() || seen[sent.SpanID()]:
+		case len(links) == mostLinks:
+			left++
+		default:
+			links = append(links, trace.Link{SpanContext: sent})
+		}
+		seen[sent.SpanID()] = true
+	}
+	return links, left
+}
+
+// finish ends a span. The text of an error may have payload in it: the span has its type alone. A panic goes on.
+func finish(span trace.Span, err error, panicked any) {
+	switch {
+	case panicked != nil:
+		span.SetAttributes(semconv.ErrorTypeKey.String("panic"))
+		span.SetStatus(codes.Error, "")
+	case err != nil:
+		span.SetAttributes(semconv.ErrorType(err))
+		span.SetStatus(codes.Error, "")
+	}
+	span.End()
+	if panicked != nil {
+		panic(panicked)
+	}
+}
+
+// kindOf is the kind of all events; empty when they have several.
+func kindOf(events []lease.Event) string {
+	for _, e := range events {
+		if e.Kind != events[0].Kind {
+			return ""
+		}
+	}
+	return events[0].Kind
+}
+
+func name(operation, kind string) string {
+	if kind == "" {
+		return operation
+	}
+	return operation + " " + kind
+}

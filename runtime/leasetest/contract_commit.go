@@ -46,7 +46,7 @@ var commitChecks = []check{
 		equalSlices(t, "left", ids(b.Reads("x", g.Cursor, 9).Messages), id[2:])
 	})},
 	{"Commit/Fences_entry_by_entry", fresh(func(t testing.TB, f Factory, be backend.Backend) {
-		publish(t, be, append(append(events("1", 1), events("2", 1)...), events("3", 1)...)...)
+		publish(t, be, onEach([]string{"1", "2", "3"}, 1)...)
 		a := join(t, be, perTopic(), long).Registers("1", "2", "3")
 		b := join(t, be, perTopic(), long)
 		gs := a.Acquires(3)
@@ -151,9 +151,7 @@ func fencedOrLost(h *kit.Actor, p backend.Progress) []string {
 // laned publishes n messages on x, acquires it and passes them.
 func laned(t testing.TB, be backend.Backend, n int) (*kit.Actor, backend.Grant, []string) {
 	t.Helper()
-	publish(t, be, events("x", n)...)
-	a, g := sole(t, be)
-	got := a.Reads("x", g.Cursor, n)
+	a, g, got := reading(t, be, n)
 	a.Commits(backend.Progress{Ref: g.Ref, Cursor: got.Next})
 	return a, g, ids(got.Messages)
 }
@@ -226,11 +224,7 @@ var parkedChecks = []check{
 	})},
 	{"Parked/Limit_cuts_it_short", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		a, g, id := laned(t, be, 5)
-		var ps []backend.Park
-		for _, i := range id {
-			ps = append(ps, backend.Park{ID: i, Lane: "k"})
-		}
-		a.Commits(backend.Progress{Ref: g.Ref, Park: ps})
+		a.Commits(backend.Progress{Ref: g.Ref, Park: each(id, func(id string) backend.Park { return backend.Park{ID: id, Lane: "k"} })})
 		req := backend.ParkedRequest{Session: a.ID, Consumer: a.Info, Limit: 2, MaxPayload: kit.Roomy}
 		p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), req))
 		equalSlices(t, "first", parkedIDs(p.Messages), id[:2])
@@ -260,11 +254,7 @@ var parkedChecks = []check{
 		read := func(req backend.ParkedRequest) (backend.Parked, string) {
 			req.Session, req.Consumer, req.MaxPayload = a.ID, a.Info, kit.Roomy
 			p := kit.Must[backend.Parked](t)(be.FetchParked(t.Context(), req))
-			n := map[string]int{}
-			for _, m := range p.Messages {
-				n[m.Resource]++
-			}
-			return p, fmt.Sprint(n)
+			return p, fmt.Sprint(counts(each(p.Messages, func(m backend.ParkedMessage) string { return m.Resource })))
 		}
 		_, n := read(backend.ParkedRequest{Limit: 100})
 		kit.Equal(t, "all", n, "map[a:4 b:4 c:4]")

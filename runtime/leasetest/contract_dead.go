@@ -13,9 +13,7 @@ import (
 // buried makes n dead letters of keys a and b in turn.
 func buried(t testing.TB, be backend.Backend, n int) (*kit.Actor, backend.Grant, []string) {
 	t.Helper()
-	publish(t, be, events("x", n, "a", "b")...)
-	a, g := sole(t, be)
-	got := a.Reads("x", g.Cursor, n)
+	a, g, got := reading(t, be, n, "a", "b")
 	p := backend.Progress{Ref: g.Ref, Cursor: got.Next}
 	for i, m := range got.Messages {
 		p.Dead = append(p.Dead, backend.Dead{ID: m.ID, Attempt: i + 1, Reason: fmt.Sprintf("reason %d", i+1)})

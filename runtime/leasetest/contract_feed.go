@@ -1,9 +1,10 @@
 package leasetest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"sync"
+	"slices"
 	"testing"
 	"time"
 
@@ -31,27 +32,30 @@ func (w *watched) until(what string, ok func(backend.News) bool) {
 	defer cancel()
 	for {
 		n, err := w.feed.Next(ctx)
-		if err != nil {
-			w.t.Fatalf("no news of %s: %v", what, err)
-		}
-		if ok(n) {
+		if err == nil && ok(n) {
 			return
+		}
+		if err = cmp.Or(err, ctx.Err()); err != nil {
+			w.t.Fatalf("no news of %s: %v", what, err)
 		}
 	}
 }
 
-func (w *watched) topics(want ...string) {
+// names reads news until all that is wanted was named.
+func (w *watched) names(of func(backend.News) []string, want ...string) {
 	w.t.Helper()
-	missing := map[string]bool{}
-	for _, t := range want {
-		missing[t] = true
-	}
-	w.until(fmt.Sprint("topics ", want), func(n backend.News) bool {
-		for _, t := range n.Topics {
-			delete(missing, t)
+	missing := counts(want)
+	w.until(fmt.Sprint(want), func(n backend.News) bool {
+		for _, name := range of(n) {
+			delete(missing, name)
 		}
 		return len(missing) == 0
 	})
+}
+
+func (w *watched) topics(want ...string) {
+	w.t.Helper()
+	w.names(func(n backend.News) []string { return n.Topics }, want...)
 }
 
 func (w *watched) ownership(what string) {
@@ -64,53 +68,31 @@ var feedChecks = []check{
 		w := watch(t, be, perTopic("orders.*"), perGroup("mail"))
 		other := f.Again(t, be)
 		publish(t, other, event("noise", "", 1), event("orders.eu", "", 1))
-		ctx, cancel := context.WithTimeout(t.Context(), kit.Patience(t))
-		defer cancel()
-		for seen := false; !seen; {
-			n := kit.Must[backend.News](t)(w.feed.Next(ctx))
-			for _, topic := range n.Topics {
-				if topic == "noise" {
-					t.Fatal("the feed reports a topic that no consumer matches")
-				}
-				seen = seen || topic == "orders.eu"
+		w.until("orders.eu", func(n backend.News) bool {
+			if slices.Contains(n.Topics, "noise") {
+				t.Fatal("the feed reports a topic that no consumer matches")
 			}
-		}
+			return slices.Contains(n.Topics, "orders.eu")
+		})
 		publish(t, other, event("mail", "", 1), event("orders.us", "", 1), event("orders.eu", "", 2))
 		w.topics("mail", "orders.us", "orders.eu")
 	})},
 	{"Feed/Misses_nothing_under_load", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		w := watch(t, be, perTopic("*"))
-		var wg sync.WaitGroup
-		var want []string
-		for p := range 4 {
-			from := f.Again(t, be)
-			for i := range 50 {
-				want = append(want, fmt.Sprintf("t%d.%02d", p, i))
-			}
-			wg.Go(func() {
-				for i := range 50 {
-					if err := from.Publish(t.Context(), []backend.Event{event(fmt.Sprintf("t%d.%02d", p, i), "", i)}); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-		w.topics(want...)
-		wg.Wait()
+		topics := names("t", 200)
+		published := publishers(t, f, be, 4, 50, func(p, i int) []backend.Event {
+			return []backend.Event{event(topics[50*p+i], "", i)}
+		})
+		w.topics(topics...)
+		published()
 	})},
 	{"Feed/Reports_changes_of_ownership", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		other := f.Again(t, be)
 		a := join(t, be, perTopic(), long).Registers("x")
 		w := watch(t, be, perTopic())
 		quiet := func() { // what is known by now is no news later
-			for deadline := time.Now().Add(kit.Patience(t)); ; {
-				if n := kit.Must[backend.News](t)(w.feed.Next(t.Context())); !n.Ownership {
-					return
-				}
-				if time.Now().After(deadline) {
-					t.Fatal("the feed reports changes of ownership without end")
-				}
-			}
+			t.Helper()
+			w.until("an end of changes of ownership", func(n backend.News) bool { return !n.Ownership })
 		}
 		quiet()
 		b := join(t, other, perTopic(), long)

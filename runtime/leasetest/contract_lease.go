@@ -2,7 +2,6 @@ package leasetest
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -24,18 +23,13 @@ var leaseChecks = []check{
 		equalSlices(t, "acquired", resources(a.Acquires(9)), []string{"orders.eu", "orders.us"})
 	})},
 	{"Register/Leaves_known_resources_as_they_are", fresh(func(t testing.TB, f Factory, be backend.Backend) {
-		publish(t, be, events("x", 3)...)
-		a, g := sole(t, be)
-		fetched := a.Reads("x", g.Cursor, 2)
-		a.Commits(backend.Progress{Ref: g.Ref, Cursor: fetched.Next})
+		a, g, got := reading(t, be, 3)
+		a.Commits(backend.Progress{Ref: g.Ref, Cursor: got.Cut(2)})
 		a.Registers("x", "y")
 		a.Commits(backend.Progress{Ref: g.Ref})
 		a.Releases(g.Ref)
-		for _, g := range a.Acquires(9) {
-			if g.Resource == "x" {
-				kit.Equal(t, "messages left", len(a.Reads("x", g.Cursor, 9).Messages), 1)
-			}
-		}
+		x := grantOf(a, a.Acquires(9), "x")
+		kit.Equal(t, "messages left", len(a.Reads("x", x.Cursor, 9).Messages), 1)
 		kit.Equal(t, "resources", a.Surveys().Resources, 2)
 	})},
 	{"Register/Group_and_cluster_have_one_resource", fresh(func(t testing.TB, f Factory, be backend.Backend) {
@@ -47,8 +41,7 @@ var leaseChecks = []check{
 		}
 	})},
 	{"Register/Before_there_are_messages", fresh(func(t testing.TB, f Factory, be backend.Backend) {
-		a := join(t, be, perTopic("new.*"), long).Registers("new.1")
-		g := a.Takes()
+		a, g := owner(t, be, perTopic("new.*"), "new.1")
 		publish(t, be, event("new.1", "", 1))
 		kit.Equal(t, "messages", len(a.Reads("new.1", g.Cursor, 9).Messages), 1)
 	})},
@@ -108,16 +101,10 @@ var leaseChecks = []check{
 		req := a.Request(2)
 		first := kit.Must[[]backend.Grant](t)(be.Acquire(t.Context(), req))
 		again := kit.Must[[]backend.Grant](t)(be.Acquire(t.Context(), req))
-		epochs := func(gs []backend.Grant) map[backend.Ref]bool {
-			m := map[backend.Ref]bool{}
-			for _, g := range gs {
-				m[g.Ref] = true
-			}
-			return m
-		}
 		kit.Equal(t, "granted at first", len(first), 2)
-		if got, want := fmt.Sprint(epochs(again)), fmt.Sprint(epochs(first)); got != want {
-			t.Fatalf("the repeated attempt returned %s, first %s", got, want)
+		equalSlices(t, "granted again", slices.Compact(resources(again)), resources(first))
+		for _, g := range again {
+			kit.Equal(t, "granted again", g.Ref, grantOf(a, first, g.Resource).Ref)
 		}
 		kit.Equal(t, "still free", a.Surveys().Free, 2)
 	})},
@@ -146,8 +133,7 @@ var leaseChecks = []check{
 		sent := time.Now()
 		a := join(t, be, info, short).Registers("x", "y")
 		gs := a.Acquires(2)
-		i := slices.IndexFunc(gs, func(g backend.Grant) bool { return g.Resource == "y" })
-		a.Releases(gs[i].Ref)
+		a.Releases(grantOf(a, gs, "y").Ref)
 		equalSlices(t, "free at once", resources(b.Acquires(2)), []string{"y"})
 		kit.Equal(t, "taken over", b.TakesOver().Resource, "x")
 		if took := time.Since(sent); took < 2*short {
@@ -234,13 +220,8 @@ var leaseChecks = []check{
 		owned := func(h *kit.Actor) []string {
 			t.Helper()
 			refs := kit.Must[[]backend.Ref](t)(h.Be.Owned(t.Context(), h.ID, h.Info.Name))
-			var names []string
-			var ps []backend.Progress
-			for _, r := range refs {
-				names, ps = append(names, r.Resource), append(ps, backend.Progress{Ref: r})
-			}
-			kit.Equal(t, "fenced, of those listed", len(h.Fenced(ps...)), 0)
-			slices.Sort(names)
+			names := slices.Sorted(slices.Values(each(refs, func(r backend.Ref) string { return r.Resource })))
+			h.Commits(each(refs, func(r backend.Ref) backend.Progress { return backend.Progress{Ref: r} })...)
 			return slices.Compact(names) // one may be named twice
 		}
 		kit.Equal(t, "before anything", len(owned(a)), 0)

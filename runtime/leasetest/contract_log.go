@@ -3,7 +3,7 @@ package leasetest
 import (
 	"bytes"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,9 +41,7 @@ var logChecks = []check{
 		}
 	})},
 	{"Fetch/Reads_on_from_any_cut", fresh(func(t testing.TB, f Factory, be backend.Backend) {
-		publish(t, be, events("x", 7)...)
-		a := join(t, be, perTopic(), long).Registers("x")
-		all := a.Reads("x", a.Takes().Cursor, 7)
+		a, _, all := reading(t, be, 7)
 		kit.Equal(t, "messages", len(all.Messages), 7)
 		for n := range 8 {
 			rest := a.Reads("x", all.Cut(n), 9)
@@ -66,28 +64,16 @@ var logChecks = []check{
 		}
 	})},
 	{"Fetch/Reads_many_resources_at_once", fresh(func(t testing.TB, f Factory, be backend.Backend) {
-		var topics []string
-		for i := range 50 {
-			topics = append(topics, fmt.Sprintf("t%02d", i))
-			if i%2 == 0 {
-				publish(t, be, events(topics[i], i/2+1)...)
-			}
+		topics, want := names("t", 50), map[string]int{}
+		for i := 0; i < 50; i += 2 {
+			want[topics[i]] = i/2 + 1
+			publish(t, be, events(topics[i], i/2+1)...)
 		}
 		a := join(t, be, perTopic(), long).Registers(topics...)
-		req := backend.FetchRequest{Consumer: a.Info, MaxPayload: kit.Roomy}
-		for _, g := range a.Acquires(50) {
-			req.Items = append(req.Items, backend.FetchItem{Resource: g.Resource, From: g.Cursor, Limit: 100})
-		}
-		got := kit.Must[[]backend.Fetched](t)(be.Fetch(t.Context(), req))
+		got := readAll(a, a.Acquires(50))
 		kit.Equal(t, "items", len(got), 50)
-		for i, g := range got {
-			kit.Equal(t, "resource, in the order asked", g.Resource, req.Items[i].Resource)
-			var i, want int
-			fmt.Sscanf(g.Resource, "t%d", &i)
-			if i%2 == 0 {
-				want = i/2 + 1
-			}
-			kit.Equal(t, "messages of "+g.Resource, len(g.Messages), want)
+		for _, g := range got {
+			kit.Equal(t, "messages of "+g.Resource, len(g.Messages), want[g.Resource])
 			for _, m := range g.Messages {
 				kit.Equal(t, "topic", m.Topic, g.Resource)
 			}
@@ -103,18 +89,8 @@ var logChecks = []check{
 				want = append(want, fmt.Sprintf(`%s{"n":%d,"key":""}`, topic, i))
 			}
 		}
-		at, got := a.Takes().Cursor, []string(nil)
-		for {
-			part := a.Reads(backend.Whole, at, 7)
-			for _, m := range part.Messages {
-				got = append(got, m.Topic+string(m.Payload))
-			}
-			at = part.Next
-			if len(part.Messages) == 0 {
-				break
-			}
-		}
-		equalSlices(t, "messages", got, want)
+		got := readOut(a, backend.Whole, a.Takes().Cursor, 7)
+		equalSlices(t, "messages", each(got, func(m backend.Raw) string { return m.Topic + string(m.Payload) }), want)
 	})},
 	{"Fetch/Does_not_load_what_is_larger_than_MaxPayload", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		for _, n := range []int{99, 100, 101, 70_000} {
@@ -147,23 +123,15 @@ var logChecks = []check{
 	})},
 	{"Concurrent_publishers_lose_nothing_and_keep_their_order", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		a := join(t, be, perTopic(), long).Registers("x")
-		const publishers, each = 16, 40
-		var wg sync.WaitGroup
-		for p := range publishers {
-			from := f.Again(t, be)
-			wg.Go(func() {
-				for n := range each {
-					if err := from.Publish(t.Context(), []backend.Event{event("x", fmt.Sprint(p), n)}); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-		done := make(chan struct{})
-		go func() { wg.Wait(); close(done) }()
+		wait := publishers(t, f, be, 16, 40, func(p, i int) []backend.Event {
+			return []backend.Event{event("x", fmt.Sprint(p), i)}
+		})
+		var published atomic.Bool
+		go func() { wait(); published.Store(true) }()
 		g := a.Takes()
 		next, at, total := map[string]int{}, g.Cursor, 0
-		for last := false; ; {
+		for {
+			all := published.Load() // an empty read is the last one if all was published before it
 			part := a.Reads("x", at, 13)
 			for _, m := range part.Messages {
 				want := fmt.Sprintf(`{"n":%d,"key":%q}`, next[m.Key], m.Key)
@@ -173,19 +141,11 @@ var logChecks = []check{
 			}
 			a.Commits(backend.Progress{Ref: g.Ref, Cursor: part.Next})
 			at = part.Next
-			if len(part.Messages) > 0 {
-				continue
-			}
-			if last {
+			if all && len(part.Messages) == 0 {
 				break
 			}
-			select {
-			case <-done:
-				last = true // read once more, now that all is published
-			default:
-			}
 		}
-		kit.Equal(t, "messages", total, publishers*each)
+		kit.Equal(t, "messages", total, 16*40)
 	})},
 	{"Maintain/Keeps_what_has_not_been_passed_or_is_still_needed", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, events("x", 10)...)
@@ -261,17 +221,7 @@ var lateChecks = []check{
 		a.Commits(backend.Progress{Ref: g.Ref, Cursor: got.Cut(2)})
 		a.Releases(g.Ref)
 		commit()
-		g = a.Takes()
-		seen := map[string]int{}
-		for at := g.Cursor; ; {
-			part := a.Reads(resource, at, 2)
-			for _, m := range part.Messages {
-				seen[m.ID]++
-			}
-			if at = part.Next; len(part.Messages) == 0 {
-				break
-			}
-		}
+		seen := counts(ids(readOut(a, resource, a.Takes().Cursor, 2)))
 		allOnce(t, "messages left", seen, 3)
 		kit.Equal(t, "deliveries of the last", seen[got.Messages[3].ID], 1)
 	})},

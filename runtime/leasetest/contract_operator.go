@@ -54,10 +54,7 @@ var operatorChecks = []check{
 		}
 		list := func(f operate.ParkedFilter) (ids []string, all []operate.ParkedInfo) {
 			all = kit.Must[[]operate.ParkedInfo](t)(op.Parked(t.Context(), f))
-			for _, p := range all {
-				ids = append(ids, p.MessageID)
-			}
-			return ids, all
+			return each(all, func(p operate.ParkedInfo) string { return p.MessageID }), all
 		}
 		_, one := list(operate.ParkedFilter{Consumer: "c", Resource: "1"})
 		kit.Equal(t, "parked of 1", len(one), 4)
@@ -122,11 +119,7 @@ var operatorChecks = []check{
 		}
 		kit.Equal(t, "unowned", ls[1].Session, "")
 		kit.Equal(t, "owner", ls[0].Session, a.ID)
-		for _, g := range gs {
-			if g.Resource == "2" {
-				kit.Equal(t, "epoch", ls[0].Epoch, g.Epoch)
-			}
-		}
+		kit.Equal(t, "epoch", ls[0].Epoch, grantOf(a, gs, "2").Epoch)
 		kit.Equal(t, "limited", len(kit.Must[[]operate.LeaseStatus](t)(op.Leases(t.Context(), "c", 1))), 1)
 	})},
 	{"Check/Accepts_a_backend_that_is_ready", func(t testing.TB, f Factory) {

@@ -39,17 +39,7 @@ func slotsOf(h *kit.Actor) []backend.Grant {
 // readSlots reads all slots at once.
 func readSlots(h *kit.Actor, gs []backend.Grant) [][]backend.Raw {
 	h.T.Helper()
-	req := backend.FetchRequest{Consumer: h.Info, MaxPayload: kit.Roomy}
-	for _, g := range gs {
-		req.Items = append(req.Items, backend.FetchItem{Resource: g.Resource, From: g.Cursor, Limit: 1000})
-	}
-	fs := kit.Must[[]backend.Fetched](h.T)(h.Be.Fetch(h.T.Context(), req))
-	out := make([][]backend.Raw, len(fs))
-	for i, f := range fs {
-		kit.Equal(h.T, "slot", f.Resource, gs[i].Resource)
-		out[i] = f.Messages
-	}
-	return out
+	return each(readAll(h, gs), func(f backend.Fetched) []backend.Raw { return f.Messages })
 }
 
 var partitionChecks = []check{
@@ -137,18 +127,13 @@ var partitionChecks = []check{
 		gs := slotsOf(h)
 		w := watch(t, be, h.Info)
 		publish(t, f.Again(t, be), event("x", "a", 1), event("x", "b", 1), event("other", "c", 1), event("x", "", 1))
-		missing := map[string]bool{}
+		var used []string
 		for n, ms := range readSlots(h, gs) {
 			if len(ms) > 0 {
-				missing[fmt.Sprint(n)] = true
+				used = append(used, fmt.Sprint(n))
 			}
 		}
-		w.until("slots", func(n backend.News) bool {
-			for _, r := range n.Resources["c"] {
-				delete(missing, r)
-			}
-			return len(missing) == 0
-		})
+		w.names(func(n backend.News) []string { return n.Resources["c"] }, used...)
 	})},
 	{"Partition/All_slots_are_there_whoever_registers", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		h := join(t, be, perPartition(), long)

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -112,25 +111,22 @@ var publishChecks = []check{
 		}
 		e := event(longest(), longest(), 1)
 		e.Kind, e.ID = longest(), longest()
-		pers := []backend.Per{backend.PerTopic}
-		if be.Capabilities().Streams != nil {
-			pers = append(pers, backend.PerStream)
+		infos := []backend.ConsumerInfo{perPartition(), perTopic(), perStream()}
+		if be.Capabilities().Streams == nil {
+			infos = infos[:2]
 		}
-		for _, per := range append(pers, backend.PerPartition) {
-			info := backend.ConsumerInfo{Name: strings.Repeat(strconv.Itoa(int(per)), 63), Per: per, Topics: []string{"*"}}
-			kit.OK(t, be.Register(t.Context(), info, nil))
+		for i := range infos {
+			infos[i].Name = strings.Repeat(strconv.Itoa(i), 63)
+			kit.OK(t, be.Register(t.Context(), infos[i], nil))
 		}
 		publish(t, be, e)
 		publish(t, be, e) // kept out
-		for _, per := range pers {
-			info := backend.ConsumerInfo{Name: strings.Repeat(strconv.Itoa(int(per)), 63), Per: per, Topics: []string{"*"}}
-			h := join(t, be, info, long)
+		for _, info := range infos[1:] {
 			resource := e.Topic
-			if per == backend.PerStream {
+			if info.Per == backend.PerStream {
 				resource = e.Key
 			}
-			kit.OK(t, be.Register(t.Context(), info, []string{resource}))
-			g := h.Takes()
+			h, g := owner(t, be, info, resource)
 			got := h.Reads(resource, g.Cursor, 9)
 			kit.Equal(t, "messages", len(got.Messages), 1)
 			m := got.Messages[0]
@@ -179,23 +175,15 @@ var publishChecks = []check{
 		kit.Equal(t, "published after housekeeping", len(r.all()), len(want))
 	})},
 	{"Publish/Of_events_with_one_ID_published_at_once_one_stays", fresh(func(t testing.TB, f Factory, be backend.Backend) {
-		const publishers, ids = 6, 25
-		var wg sync.WaitGroup
-		for p := range publishers {
-			from := f.Again(t, be)
-			wg.Go(func() {
-				for i := range ids {
-					es := []backend.Event{withID(event("x", "k", i), fmt.Sprint("i", i)), withID(event("x", "k", i+1), fmt.Sprint("i", i+1))}
-					if p%2 == 1 {
-						slices.Reverse(es) // claims in another order must not deadlock
-					}
-					if err := from.Publish(t.Context(), es); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-		wg.Wait()
+		const ids = 25
+		wait := publishers(t, f, be, 6, ids, func(p, i int) []backend.Event {
+			es := []backend.Event{withID(event("x", "k", i), fmt.Sprint("i", i)), withID(event("x", "k", i+1), fmt.Sprint("i", i+1))}
+			if p%2 == 1 {
+				slices.Reverse(es) // claims in another order must not deadlock
+			}
+			return es
+		})
+		wait()
 		got := payloads(read(t, be).all())
 		slices.Sort(got)
 		kit.Equal(t, "published", len(got), ids+1)
@@ -247,19 +235,7 @@ var publishChecks = []check{
 		}
 		for range 3 { // replicas that see to it at the same time
 			other := watch(t, f.Again(t, be), perTopic())
-			stop := make(chan struct{})
-			var wg sync.WaitGroup
-			wg.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-						other.feed.Next(t.Context())
-					}
-				}
-			})
-			t.Cleanup(func() { close(stop); wg.Wait() })
+			repeat(t, func() { other.feed.Next(t.Context()) })
 		}
 		publish(t, be, event("x", "k", 0)) // its time is the server's
 		due = r.all()[0].PublishedAt.Add(2 * time.Second)

@@ -1,6 +1,7 @@
 package leasetest
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/leasegen/leasegen/runtime/backend"
@@ -17,31 +18,22 @@ func replacing(t testing.TB, be backend.Backend, info backend.ConsumerInfo, repl
 // it has would be a member that nobody works for until it expires.
 var replacesChecks = []check{
 	{"Replaces/The_session_named_has_ended_when_the_new_one_is_open", func(t testing.TB, f Factory) {
-		for _, info := range []backend.ConsumerInfo{perTopic(), {Name: "p", Per: backend.PerPartition, Topics: []string{"*"}}} {
+		for _, info := range []backend.ConsumerInfo{perTopic(), perPartition()} {
 			be := f.New(t)
 			a := join(t, be, info, long).Registers("x", "y")
 			stranger := join(t, f.Again(t, be), info, long)
 			kept := stranger.Acquires(1)
 			held := a.Acquires(1)
 			b := replacing(t, be, info, a.ID)
-			counted := map[string]bool{}
-			for _, m := range b.Surveys().Members {
-				counted[m.Session] = true
-			}
-			if counted[a.ID] || !counted[b.ID] || !counted[stranger.ID] || len(counted) != 2 {
-				t.Fatalf("%s: members are %v, want %s and %s, without the replaced %s", info.Name, counted, b.ID, stranger.ID, a.ID)
-			}
-			got := map[string]backend.Grant{}
-			for _, g := range b.Acquires(1000) {
-				got[g.Resource] = g
-			}
-			g, ok1 := got[held[0].Resource]
-			if !ok1 || g.Epoch <= held[0].Epoch {
-				t.Fatalf("%s: the lease of the replaced session is not free: held %+v, acquired %+v", info.Name, held[0].Ref, g.Ref)
-			}
+			want := []string{b.ID, stranger.ID}
+			slices.Sort(want)
+			equalSlices(t, "members", sessions(b.Surveys()), want)
+			got := b.Acquires(1000)
+			g := grantOf(b, got, held[0].Resource)
+			rises(t, g, held[0])
 			kit.Equal(t, "suspicion after a session that was replaced", g.Suspicion, 0)
-			if _, taken := got[kept[0].Resource]; taken {
-				t.Fatalf("%s: a lease of a session that was not named was taken", info.Name)
+			if slices.Contains(resources(got), kept[0].Resource) {
+				t.Fatalf("%s: a lease of a session that was not named was taken", info.Per)
 			}
 			stranger.Commits(backend.Progress{Ref: kept[0].Ref})
 			kit.Lost(t, "heartbeat of the replaced session", a.Session.Heartbeat(t.Context()))

@@ -72,8 +72,7 @@ var rowChecks = []check{
 		equalSlices(t, "fenced", a.Fenced(backend.Progress{Ref: left.Ref}, backend.Progress{Ref: kept.Ref}), []string{"left"})
 	})},
 	{"Row/Renew_revives_nothing", rowLocking(func(t testing.TB, f Factory, be backend.Backend) {
-		a := join(t, be, perRow(short), long).Registers("1")
-		g := a.Takes()
+		a, g := owner(t, be, perRow(short), "1")
 		kit.Eventually(t, "it expires", func() bool { return a.Surveys().Free == 1 })
 		equalSlices(t, "lost", renew(a, g.Ref), []string{"1"})
 		kit.Equal(t, "free", a.Surveys().Free, 1)

@@ -39,10 +39,7 @@ var sessionChecks = []check{
 	{"Session/Close_frees_its_leases_at_once_and_no_others", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		other := f.Again(t, be)
 		a := join(t, be, perTopic(), long).Registers("1", "2", "3", "4")
-		of := map[string]int64{}
-		for _, g := range a.Acquires(2) {
-			of[g.Resource] = g.Epoch
-		}
+		held := a.Acquires(2)
 		b := join(t, other, perTopic(), long)
 		kept := b.Acquires(2)
 		kit.OK(t, a.Session.Close(t.Context()))
@@ -50,9 +47,7 @@ var sessionChecks = []check{
 		got := c.Acquires(4)
 		kit.Equal(t, "leases freed", len(got), 2)
 		for _, g := range got {
-			if g.Epoch <= of[g.Resource] || of[g.Resource] == 0 {
-				t.Fatalf("%s: epoch %d after %d", g.Resource, g.Epoch, of[g.Resource])
-			}
+			rises(t, g, grantOf(a, held, g.Resource))
 			kit.Equal(t, "suspicion after a clean end", g.Suspicion, 0)
 		}
 		for _, g := range kept {
@@ -87,11 +82,7 @@ var sessionChecks = []check{
 		slices.Sort(sorted)
 		got := kit.Must[[]backend.Survey](t)(be.Survey(t.Context(), []string{"c", "nobody"}))
 		kit.Equal(t, "surveys", len(got), 2)
-		var members []string
-		for _, m := range got[0].Members {
-			members = append(members, m.Session)
-		}
-		equalSlices(t, "members of c, by id", members, sorted)
+		equalSlices(t, "members of c, by id", sessions(got[0]), sorted)
 		kit.Equal(t, "members of nobody", len(got[1].Members), 0)
 	})},
 }

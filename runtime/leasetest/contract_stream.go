@@ -102,8 +102,7 @@ var streamChecks = []check{
 	})},
 	{"Stream/Retired_without_work_is_gone_until_it_is_registered", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, events("x", 3, "a")...)
-		h := join(t, be, perStream(), long).Registers("a")
-		g := h.Takes()
+		h, g := owner(t, be, perStream(), "a")
 		kit.Equal(t, "messages", len(pass(h, g)), 3)
 		h.Retires(g.Ref)
 		h.Retires(g.Ref) // its reply was lost
@@ -135,8 +134,7 @@ var streamChecks = []check{
 	})},
 	{"Stream/Retired_with_parked_messages_stays_wanted", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, events("x", 1, "a")...)
-		h := join(t, be, perStream(), long).Registers("a")
-		g := h.Takes()
+		h, g := owner(t, be, perStream(), "a")
 		got := h.Reads("a", g.Cursor, 9)
 		h.Commits(backend.Progress{Ref: g.Ref, Cursor: got.Next, Park: []backend.Park{{ID: got.Messages[0].ID, Lane: "a", Attempt: 1, Error: "e"}}})
 		h.Retires(g.Ref)
@@ -182,8 +180,7 @@ var streamChecks = []check{
 	})},
 	{"Stream/Dead_letters_put_back_make_it_wanted", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, events("x", 1, "a")...)
-		h := join(t, be, perStream(), long).Registers("a")
-		g := h.Takes()
+		h, g := owner(t, be, perStream(), "a")
 		got := h.Reads("a", g.Cursor, 9)
 		h.Commits(backend.Progress{Ref: g.Ref, Cursor: got.Next, Dead: []backend.Dead{{ID: got.Messages[0].ID, Attempt: 1, Reason: "r"}}})
 		h.Retires(g.Ref)
@@ -196,10 +193,9 @@ var streamChecks = []check{
 	})},
 	{"Stream/No_message_is_forgotten_between_retiring_and_registering", streaming(func(t testing.TB, f Factory, be backend.Backend) {
 		const publishers, each = 4, 40
-		var wg, owning sync.WaitGroup
+		var wg sync.WaitGroup
 		var mu sync.Mutex
 		read := map[string]int{}
-		stop := make(chan struct{})
 		// Owners take streams, read them and retire them at once.
 		own := func(h *kit.Actor) (busy bool) {
 			gs, err := h.Be.Acquire(t.Context(), h.Request(2))
@@ -230,18 +226,10 @@ var streamChecks = []check{
 			return len(gs) > 0
 		}
 		first := join(t, be, perStream(), long).Registers()
+		var stops []func()
 		for range 2 {
 			h := join(t, f.Again(t, be), perStream(), long)
-			owning.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-						own(h)
-					}
-				}
-			})
+			stops = append(stops, repeat(t, func() { own(h) }))
 		}
 		for range publishers {
 			from := f.Again(t, be)
@@ -259,8 +247,9 @@ var streamChecks = []check{
 			})
 		}
 		wg.Wait()
-		close(stop)
-		owning.Wait()
+		for _, stop := range stops {
+			stop()
+		}
 		for deadline := time.Now().Add(kit.Patience(t)); own(first) && time.Now().Before(deadline); {
 		}
 		streams(first, 0, 0)

@@ -75,7 +75,7 @@ func Drain(t testing.TB, be lease.Backend, consumer *lease.Consumer) {
 	}
 }
 
-// statusOf returns the consumer's line of status.
+// statusOf returns the consumer's line of status. The lag of one that is not there yet is -1: it is not drained.
 func statusOf(ctx context.Context, op operate.Operator, name string) (operate.ConsumerStatus, error) {
 	all, err := op.Status(ctx)
 	for _, st := range all {
@@ -83,5 +83,5 @@ func statusOf(ctx context.Context, op operate.Operator, name string) (operate.Co
 			return st, err
 		}
 	}
-	return operate.ConsumerStatus{}, err
+	return operate.ConsumerStatus{LagTotal: -1}, err
 }

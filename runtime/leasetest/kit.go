@@ -1,8 +1,10 @@
 package leasetest
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -54,11 +56,17 @@ func join(t testing.TB, be backend.Backend, info backend.ConsumerInfo, ttl time.
 	return kit.Open(t, be, backend.SessionSpec{TTL: ttl, Topics: map[string][]string{info.Name: info.Topics}}, info)
 }
 
+// owner is a session that registers a resource of a consumer and owns it.
+func owner(t testing.TB, be backend.Backend, info backend.ConsumerInfo, resource string) (*kit.Actor, backend.Grant) {
+	t.Helper()
+	a := join(t, be, info, long).Registers(resource)
+	return a, a.Takes()
+}
+
 // sole is a session that owns topic x.
 func sole(t testing.TB, be backend.Backend) (*kit.Actor, backend.Grant) {
 	t.Helper()
-	a := join(t, be, perTopic(), long).Registers("x")
-	return a, a.Takes()
+	return owner(t, be, perTopic(), "x")
 }
 
 // fresh makes a check on a backend with an empty storage.
@@ -72,6 +80,32 @@ func reading(t testing.TB, be backend.Backend, n int, keys ...string) (*kit.Acto
 	publish(t, be, events("x", n, keys...)...)
 	a, g := sole(t, be)
 	return a, g, a.Reads("x", g.Cursor, n+1)
+}
+
+// readAll reads messages of several resources in one call.
+func readAll(h *kit.Actor, gs []backend.Grant) []backend.Fetched {
+	h.T.Helper()
+	fs := kit.Must[[]backend.Fetched](h.T)(h.Be.Fetch(h.T.Context(), backend.FetchRequest{
+		Consumer: h.Info, MaxPayload: kit.Roomy,
+		Items: each(gs, func(g backend.Grant) backend.FetchItem {
+			return backend.FetchItem{Resource: g.Resource, From: g.Cursor, Limit: 1000}
+		}),
+	}))
+	equalSlices(h.T, "resources, in the order asked", each(fs, func(f backend.Fetched) string { return f.Resource }),
+		each(gs, func(g backend.Grant) string { return g.Resource }))
+	return fs
+}
+
+// readOut reads a resource to its end, by so many messages.
+func readOut(h *kit.Actor, resource string, at backend.Cursor, limit int) (all []backend.Raw) {
+	h.T.Helper()
+	for {
+		part := h.Reads(resource, at, limit)
+		if len(part.Messages) == 0 {
+			return all
+		}
+		all, at = append(all, part.Messages...), part.Next
+	}
 }
 
 // needs skips what a backend cannot do.
@@ -105,6 +139,14 @@ func events(topic string, n int, keys ...string) []backend.Event {
 	return out
 }
 
+// onEach is events on several topics.
+func onEach(topics []string, n int, keys ...string) (all []backend.Event) {
+	for _, topic := range topics {
+		all = append(all, events(topic, n, keys...)...)
+	}
+	return all
+}
+
 func publish(t testing.TB, be backend.Publisher, es ...backend.Event) {
 	t.Helper()
 	kit.OK(t, be.Publish(t.Context(), es))
@@ -131,6 +173,11 @@ func resources(gs []backend.Grant) []string {
 	return slices.Sorted(slices.Values(each(gs, func(g backend.Grant) string { return g.Resource })))
 }
 
+// sessions are the ids of the members that a survey counts.
+func sessions(s backend.Survey) []string {
+	return each(s.Members, func(m backend.Member) string { return m.Session })
+}
+
 // rises checks that a lease was granted anew since.
 func rises(t testing.TB, later, g backend.Grant) {
 	t.Helper()
@@ -146,6 +193,41 @@ func allOnce[K comparable](t testing.TB, what string, counted map[K]int, want in
 	for k, n := range counted {
 		kit.Equal(t, fmt.Sprintf("times of %v, of %s", k, what), n, 1)
 	}
+}
+
+// repeat calls f again and again until stop is called, at the latest when the test ends.
+func repeat(t testing.TB, f func()) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for ctx.Err() == nil {
+			f()
+		}
+	}()
+	stop = func() {
+		cancel()
+		<-stopped
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// publishers publish from handles of their own at once: each of them makes so many calls.
+func publishers(t testing.TB, f Factory, be backend.Backend, n, calls int, events func(p, i int) []backend.Event) (wait func()) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for p := range n {
+		from := f.Again(t, be)
+		wg.Go(func() {
+			for i := range calls {
+				if err := from.Publish(t.Context(), events(p, i)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	return wg.Wait
 }
 
 // counts how often each is there.

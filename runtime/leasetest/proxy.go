@@ -30,19 +30,11 @@ func about(op, consumer string, resources ...string) request {
 }
 
 func aboutRefs(op, consumer string, refs []backend.Ref) request {
-	r := about(op, consumer)
-	for _, ref := range refs {
-		r.resources = append(r.resources, ref.Resource)
-	}
-	return r
+	return about(op, consumer, each(refs, func(r backend.Ref) string { return r.Resource })...)
 }
 
 func aboutAll(op string, infos []backend.ConsumerInfo) request {
-	r := request{op: op}
-	for _, c := range infos {
-		r.consumers = append(r.consumers, c.Name)
-	}
-	return r
+	return request{op: op, consumers: each(infos, func(c backend.ConsumerInfo) string { return c.Name })}
 }
 
 // proxy is the backend of one simulated process: all its calls go through via, which makes them or lets them go
@@ -137,10 +129,7 @@ func (p *proxy) OpenFeed(ctx context.Context, infos []backend.ConsumerInfo) (bac
 }
 
 func (p *proxy) Fetch(ctx context.Context, req backend.FetchRequest) ([]backend.Fetched, error) {
-	r := about("Fetch", req.Consumer.Name)
-	for _, it := range req.Items {
-		r.resources = append(r.resources, it.Resource)
-	}
+	r := about("Fetch", req.Consumer.Name, each(req.Items, func(it backend.FetchItem) string { return it.Resource })...)
 	return through(ctx, p, r, func(ctx context.Context) ([]backend.Fetched, error) { return p.be.Fetch(ctx, req) })
 }
 
@@ -153,10 +142,7 @@ func (p *proxy) FetchParked(ctx context.Context, req backend.ParkedRequest) (bac
 }
 
 func (p *proxy) Commit(ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
-	r := about("Commit", consumer)
-	for _, progress := range ps {
-		r.resources = append(r.resources, progress.Resource)
-	}
+	r := about("Commit", consumer, each(ps, func(p backend.Progress) string { return p.Resource })...)
 	return through(ctx, p, r, func(ctx context.Context) ([]string, error) { return p.be.Commit(ctx, session, consumer, ps) })
 }
 

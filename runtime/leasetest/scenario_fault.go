@@ -14,12 +14,21 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// atWork waits until p has handled something.
-func (p *process) atWork() {
+// toldLossesOnce checks that the loss of at least so many leases was told: more if the machine was too slow for
+// a session.
+func (p *process) toldLossesOnce(least int) {
 	p.w.t.Helper()
-	kit.Eventually(p.w.t, p.name+" is at work", func() bool {
-		return len(p.w.history(func(c call) bool { return c.proc == p.name && c.err == nil })) > 0
-	})
+	lost := map[string]int{}
+	for _, o := range observations[operate.ObservedLoss](p) {
+		lost[fmt.Sprint(o.Resource, "@", o.Epoch)]++
+		if o.Reason == "" {
+			p.w.t.Fatal("a loss without a reason")
+		}
+	}
+	if len(lost) < least {
+		p.w.t.Fatalf("the loss of %d leases was told, want %d", len(lost), least)
+	}
+	allOnce(p.w.t, "losses told", lost, len(lost))
 }
 
 var faultScenarios = []check{
@@ -31,14 +40,14 @@ var faultScenarios = []check{
 		crashed := time.Now()
 		q := w.start(mortal(), fine)
 		w.handled(20)
-		mine := w.history(func(c call) bool { return c.proc == q.name })
+		mine := q.calls()
 		took := mine[0].began.Sub(crashed)
 		if limit := short + 2*time.Second + slack(t, w.be); took > limit {
 			t.Errorf("taken over %v after the crash, want at most %v: TTL %v and a little", took, limit, short)
 		}
 		inOrder(t, w.successes(), byTopic)
 		firstAttempts(t, mine)
-		if first := w.history(func(c call) bool { return c.proc == p.name }); mine[0].epoch <= first[0].epoch {
+		if first := p.calls(); mine[0].epoch <= first[0].epoch {
 			t.Fatalf("epoch %d after %d", mine[0].epoch, first[0].epoch)
 		}
 		w.apart()
@@ -72,7 +81,7 @@ var faultScenarios = []check{
 		if after := hung[0].cancelled.Sub(at); after >= short {
 			t.Fatalf("cancelled %v after the partition began, want less than the TTL %v", after, short)
 		}
-		next := w.history(func(c call) bool { return c.proc == q.name })[0]
+		next := q.calls()[0]
 		if !next.began.After(hung[0].cancelled) {
 			t.Fatal("the next owner began before the handler was cancelled")
 		}
@@ -81,9 +90,7 @@ var faultScenarios = []check{
 		kit.Eventually(t, "it is a member again", func() bool { return len(w.owners()) == 2 })
 	})},
 	{"Loss_is_told_once_for_each_lease", inWorld(func(t testing.TB, w *world) {
-		for i := range 5 {
-			w.publish(events(fmt.Sprint("t", i), 1)...)
-		}
+		w.publish(onEach(names("t", 5), 1)...)
 		p := w.start(mortal(), fine)
 		w.owning(5)
 		w.handled(5)
@@ -95,24 +102,15 @@ var faultScenarios = []check{
 		kit.Eventually(t, "both are members", func() bool { return len(w.owners()) == 2 })
 		q.stop()
 		w.owning(5)
-		lost := map[string]int{}
-		for _, o := range observations[operate.ObservedLoss](p) {
-			lost[fmt.Sprint(o.Resource, o.Epoch)]++
-			if o.Reason == "" {
-				t.Fatal("a loss without a reason")
-			}
-		}
-		if len(lost) < 5 { // more if the machine was too slow for a session
-			t.Fatalf("the loss of %d leases was told, want 5", len(lost))
-		}
-		allOnce(t, "losses told", lost, len(lost))
+		p.toldLossesOnce(5)
 	})},
 	{"A_zombie_commits_nothing", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 5)...)
-		entered, wake := make(chan struct{}, 9), w.gate()
+		entered := make(chan struct{}, 9)
+		opened, wake := w.gate()
 		p := w.start(mortal(), on(2, func(ctx context.Context, p *process, m lease.Message[payload]) error {
 			entered <- struct{}{}
-			<-wake.opened // deaf to its context, as a frozen process is
+			<-opened // deaf to its context, as a frozen process is
 			return errHandler
 		}))
 		arrive(t, entered)
@@ -120,7 +118,7 @@ var faultScenarios = []check{
 		w.start(mortal(), fine)
 		w.finished(5)
 		p.link.mend()
-		wake.open() // its verdict on #2 comes far too late
+		wake() // its verdict on #2 comes far too late
 		kit.Eventually(t, "it is a member again", func() bool { return len(w.owners()) == 2 })
 		w.publish(event("x", "k", 6), event("y", "k", 1))
 		w.finished(7)
@@ -141,9 +139,7 @@ var faultScenarios = []check{
 		inOrder(t, w.successes(), byTopic)
 	}},
 	{"Lost_replies_lose_nothing", inWorld(func(t testing.TB, w *world) {
-		for i := range 4 {
-			w.publish(events(fmt.Sprint("t", i), 25, "a", "b")...)
-		}
+		w.publish(onEach(names("t", 4), 25, "a", "b")...)
 		h := func(_ context.Context, _ *process, m lease.Message[payload]) error {
 			switch {
 			case m.Payload.N == 7 && m.Attempt < 3:
@@ -180,9 +176,8 @@ var faultScenarios = []check{
 		}
 	})},
 	{"Failed_acquires_and_releases_strand_nothing", inWorld(func(t testing.TB, w *world) {
-		for i := range 4 {
-			w.publish(events(fmt.Sprint("t", i), 5)...)
-		}
+		topics := names("t", 4)
+		w.publish(onEach(topics, 5)...)
 		p := w.start(mortal(), fine)
 		w.handled(20)
 		p.link.refuse("Release", true)
@@ -193,8 +188,8 @@ var faultScenarios = []check{
 		p.link.refuse("Release", false)
 		q.link.refuse("Acquire", false)
 		w.owning(2, 2)
-		for i := range 4 {
-			w.publish(event(fmt.Sprint("t", i), "k", 6))
+		for _, topic := range topics {
+			w.publish(event(topic, "k", 6))
 		}
 		w.handled(24)
 		kit.Equal(t, "handled twice", twice(w), 0)
@@ -213,11 +208,12 @@ var faultScenarios = []check{
 	})},
 	{"A_handler_that_ignores_its_context_keeps_only_its_own_process_from_the_resource", inWorld(func(t testing.TB, w *world) {
 		w.publish(append(events("x", 3), events("y", 3)...)...)
-		entered, wake := make(chan struct{}, 9), w.gate()
+		entered := make(chan struct{}, 9)
+		opened, _ := w.gate()
 		p := w.start(mortal(), func(_ context.Context, _ *process, m lease.Message[payload]) error {
 			if m.Topic == "x" && m.Payload.N == 2 {
 				entered <- struct{}{}
-				<-wake.opened
+				<-opened
 			}
 			return nil
 		})

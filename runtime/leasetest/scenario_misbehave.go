@@ -3,7 +3,6 @@ package leasetest
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -222,16 +221,11 @@ const again = "again"
 
 func runCell(t testing.TB, f Factory, c cell, pc tempo) {
 	w := &ward{world: newWorld(t, f), cell: c, tempo: pc, fault: &fault{kind: c.kind, hits: c.hits, silence: pc.silence}}
-	switch caps := w.be.Capabilities(); {
-	case c.form == formTx && (caps.Tx == nil || f.Effect == nil):
-		t.Skip("the backend has no transactions")
-	case c.form == formOnce && caps.Ledger == nil:
-		t.Skip("the backend keeps no ledger")
-	case (c.form == formStreams || c.form == formRows) && caps.Streams == nil:
-		t.Skip("the backend has no streams")
-	case c.form == formRows && caps.Rows == nil:
-		t.Skip("the backend has no leases that expire one by one")
-	}
+	caps := w.be.Capabilities()
+	needs(t, c.form != formTx || caps.Tx != nil && f.Effect != nil, "the backend has no transactions")
+	needs(t, c.form != formOnce || caps.Ledger != nil, "the backend keeps no ledger")
+	needs(t, !w.streamed() || caps.Streams != nil, "the backend has no streams")
+	needs(t, c.form != formRows || caps.Rows != nil, "the backend has no leases that expire one by one")
 	w.run()
 }
 
@@ -291,7 +285,7 @@ func (w *ward) run() {
 	}
 	patient.stopIt()
 	asked := time.Now()
-	if !w.await(w.stop, func() bool { return ended(patient) }) {
+	if !w.await(w.stop, func() bool { return patient.ran.Err() != nil }) {
 		t.Errorf("while the fault lasts: %s was told to stop and has not after %v", patient.name, w.stop)
 	}
 	t.Logf("stopping took %v", time.Since(asked).Round(time.Millisecond))
@@ -315,15 +309,6 @@ func (w *ward) at(resource string) *process {
 	cs := w.history(func(c call) bool { return c.consumer == victim && c.resource == resource })
 	last := cs[len(cs)-1].proc
 	return w.all[slices.IndexFunc(w.all, func(p *process) bool { return p.name == last })]
-}
-
-func ended(p *process) bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
 }
 
 // round publishes one message for each resource.
@@ -351,31 +336,26 @@ func (w *ward) streamed() bool { return w.form == formStreams || w.form == formR
 // admit starts a process with both consumers. When it cannot start it is started again.
 func (w *ward) admit(name string) *process {
 	w.t.Helper()
-	p := &process{w: w.world, name: name, done: make(chan struct{}), dead: make(chan struct{})}
-	l, linked := connect(w.f.Again(w.t, w.be))
-	p.link = l
-	be, calls := misbehave(linked, p.name, w.fault)
-	w.tallies = append(w.tallies, calls)
-	ctx, cancel := context.WithCancel(context.Background())
-	p.stopIt = cancel
-	go func() {
-		defer close(p.done)
-		for ctx.Err() == nil {
-			err := w.team(p, be).Run(ctx)
-			switch {
-			case err == nil && ctx.Err() == nil:
-				w.t.Errorf("%s: Run returned without being told to", p.name)
-				return
-			case err != nil && w.op != "Check":
-				w.t.Errorf("%s: Run: %v", p.name, err)
-				return
-			case err != nil:
-				time.Sleep(w.gap) // as whatever supervises processes does
+	p := w.world.run(name, func(p *process, linked backend.Backend) func(context.Context) {
+		be, calls := misbehave(linked, name, w.fault)
+		w.tallies = append(w.tallies, calls)
+		return func(ctx context.Context) {
+			for ctx.Err() == nil {
+				err := w.team(p, be).Run(ctx)
+				switch {
+				case err == nil && ctx.Err() == nil:
+					w.t.Errorf("%s: Run returned without being told to", name)
+					return
+				case err != nil && w.op != "Check":
+					w.t.Errorf("%s: Run: %v", name, err)
+					return
+				case err != nil:
+					time.Sleep(w.gap) // as whatever supervises processes does
+				}
 			}
 		}
-	}()
+	})
 	w.all = append(w.all, p)
-	w.t.Cleanup(p.end)
 	return p
 }
 
@@ -412,7 +392,7 @@ func (w *ward) team(p *process, be backend.Backend) *lease.Group {
 	}
 	g := lease.NewGroup()
 	for _, s := range []lease.Spec{mine, theirs} {
-		c, err := lease.NewConsumer(be, s, lease.WithLogger(slog.New(slog.DiscardHandler)), lease.WithObserver(p), lease.WithBatch(2))
+		c, err := lease.NewConsumer(be, s, append(p.options(), lease.WithBatch(2))...)
 		if err == nil {
 			err = g.Add(c)
 		}
@@ -566,11 +546,8 @@ func (w *ward) judge() {
 }
 
 // losses are the leases that ended against their holders' will.
-func (w *ward) losses() (all []operate.ObservedLoss) {
-	for _, p := range w.all {
-		all = append(all, observations[operate.ObservedLoss](p)...)
-	}
-	return all
+func (w *ward) losses() [][]operate.ObservedLoss {
+	return each(w.all, observations[operate.ObservedLoss])
 }
 
 func (w *ward) missed() map[string]int {

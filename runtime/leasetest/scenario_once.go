@@ -56,31 +56,11 @@ func inOnceWorld(run func(t testing.TB, w *world)) func(testing.TB, Factory) {
 
 var onceScenarios = []check{
 	{"Once_Items_named_by_several_messages_are_executed_once", inOnceWorld(func(t testing.TB, w *world) {
-		for _, topic := range []string{"x", "y", "z"} {
-			w.publish(events(topic, 12, "a", "b")...)
-			w.publish(events(topic, 12, "b", "c")...)
-		}
-		var mu sync.Mutex
-		keys, running := map[int]string{}, map[int]bool{}
-		h := func(_ context.Context, _ *process, m lease.Message[payload]) error {
-			mu.Lock()
-			if running[m.Payload.N] {
-				t.Errorf("item %d is executed twice at once", m.Payload.N)
-			}
-			running[m.Payload.N] = true
-			if k, ok := keys[m.Payload.N]; ok && k != m.IdempotencyKey || m.IdempotencyKey != "c/"+itemOf(&m.Payload) {
-				t.Errorf("idempotency key %q after %q", m.IdempotencyKey, k)
-			}
-			keys[m.Payload.N] = m.IdempotencyKey
-			mu.Unlock()
+		w.publish(onEach([]string{"x", "y", "z"}, 12, "a", "b")...)
+		w.publish(onEach([]string{"x", "y", "z"}, 12, "b", "c")...)
+		h := func(ctx context.Context, p *process, m lease.Message[payload]) error {
 			time.Sleep(5 * time.Millisecond)
-			mu.Lock()
-			running[m.Payload.N] = false
-			mu.Unlock()
-			if m.Payload.N == 5 && m.Attempt == 1 {
-				return errHandler // a known failure: it is executed again
-			}
-			return nil
+			return failing(5, 1)(ctx, p, m) // a known failure: it is executed again
 		}
 		s := patient()
 		s.Retry.Max = 9
@@ -89,38 +69,24 @@ var onceScenarios = []check{
 		w.drained()
 		equalSlices(t, "executed", w.executed(), upTo(12))
 		kit.Equal(t, "dead letters", len(w.dead()), 0)
-		for _, c := range w.history(func(call) bool { return true }) {
-			if c.n != 5 {
-				kit.Equal(t, "attempt", c.attempt, 1) // waiting is no failure
+		for _, n := range upTo(12) {
+			kit.Equal(t, "executions of an item at once", atOnce(w.of(n)), 1)
+			for _, c := range w.of(n) {
+				kit.Equal(t, "idempotency key", c.once, fmt.Sprint("c/", n))
+				if n != 5 {
+					kit.Equal(t, "attempt", c.attempt, 1) // waiting is no failure
+				}
 			}
 		}
 	})},
 	{"Once_An_unknown_item_is_executed_again_with_its_idempotency_key", inOnceWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 6)...)
-		var mu sync.Mutex
-		keys := map[int][]string{}
-		note := func(m lease.Message[payload]) {
-			mu.Lock()
-			defer mu.Unlock()
-			keys[m.Payload.N] = append(keys[m.Payload.N], m.IdempotencyKey)
-		}
-		p := w.startWith(mortal(), onceEach(lease.OnUnknownRetry, func(ctx context.Context, p *process, m lease.Message[payload]) error {
-			note(m)
-			if m.Payload.N == 4 {
-				p.crash()
-				return p.hang(ctx)
-			}
-			return nil
-		}))
+		p := w.startWith(mortal(), onceEach(lease.OnUnknownRetry, on(4, dies)))
 		kit.Eventually(t, "the crash", p.crashed)
-		w.startWith(patient(), onceEach(lease.OnUnknownRetry, func(_ context.Context, _ *process, m lease.Message[payload]) error {
-			note(m)
-			return nil
-		}))
+		w.startWith(patient(), onceEach(lease.OnUnknownRetry, fine))
 		w.drained()
-		mu.Lock()
-		defer mu.Unlock()
-		equalSlices(t, "executions of #4", keys[4], []string{"c/4", "c/4"})
+		kit.Eventually(t, "the call that crashed has ended", func() bool { return slices.ContainsFunc(p.calls(), func(c call) bool { return c.n == 4 }) })
+		equalSlices(t, "executions of #4", each(w.of(4), func(c call) string { return c.once }), []string{"c/4", "c/4"})
 		equalSlices(t, "executed", w.executed()[len(w.executed())-3:], []int{4, 5, 6})
 		kit.Equal(t, "dead letters", len(w.dead()), 0)
 	})},
@@ -187,10 +153,8 @@ var onceScenarios = []check{
 	})},
 	{"Once_Effects_of_an_item_happen_exactly_once_in_transactions", inEffectsWorld(func(t testing.TB, w *world) {
 		needs(t, w.be.Capabilities().Ledger != nil, "the backend keeps no ledger")
-		for _, topic := range []string{"x", "y", "z"} {
-			w.publish(events(topic, 20, "a", "b")...)
-			w.publish(events(topic, 20, "b", "c")...)
-		}
+		w.publish(onEach([]string{"x", "y", "z"}, 20, "a", "b")...)
+		w.publish(onEach([]string{"x", "y", "z"}, 20, "b", "c")...)
 		handlers := func(p *process) []lease.Handler {
 			return []lease.Handler{lease.Once(lease.OneTx("order", func(ctx context.Context, tx any, m lease.Message[payload]) error {
 				if p.crashed() {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,9 +15,7 @@ import (
 
 var orderScenarios = []check{
 	{"Messages_of_a_topic_are_handled_once_and_in_order", inWorld(func(t testing.TB, w *world) {
-		for _, topic := range []string{"a", "b", "c"} {
-			w.publish(events(topic, 60, "x", "y")...)
-		}
+		w.publish(onEach([]string{"a", "b", "c"}, 60, "x", "y")...)
 		w.start(spec(), fine, lease.WithBatch(7))
 		w.handled(180)
 		w.publish(event("d", "x", 1)) // a topic that is new while it runs
@@ -44,47 +41,25 @@ var orderScenarios = []check{
 		s := spec()
 		s.Workers = 4
 		w.start(s, fine)
-		var wg sync.WaitGroup
-		for p := range 16 {
-			be := w.f.Again(t, w.be)
-			wg.Go(func() {
-				for n := 1; n <= 20; n++ {
-					if err := be.Publish(t.Context(), []backend.Event{event(fmt.Sprint("t", n%3), fmt.Sprint(p), n)}); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-		wg.Wait()
+		wait := publishers(t, w.f, w.be, 16, 20, func(p, i int) []backend.Event {
+			return []backend.Event{event(fmt.Sprint("t", i%3), fmt.Sprint(p), i+1)}
+		})
+		wait()
 		w.finished(320)
 		inOrder(t, w.successes(), byKey)
 		kit.Equal(t, "calls", len(w.successes()), 320)
 	})},
 	{"Workers_never_handle_two_messages_of_a_key_at_once", inWorld(func(t testing.TB, w *world) {
-		w.publish(events("x", 200, "a", "b", "c", "d", "e")...)
-		var mu sync.Mutex
-		active, most, overlap := map[string]int{}, 0, false
+		keys := []string{"a", "b", "c", "d", "e"}
+		w.publish(events("x", 200, keys...)...)
 		s := spec()
 		s.Workers = 4
-		w.start(s, func(ctx context.Context, p *process, m lease.Message[payload]) error {
-			mu.Lock()
-			active[m.Key]++
-			most = max(most, len(active))
-			overlap = overlap || active[m.Key] > 1
-			mu.Unlock()
-			time.Sleep(time.Millisecond)
-			mu.Lock()
-			if active[m.Key]--; active[m.Key] == 0 {
-				delete(active, m.Key)
-			}
-			mu.Unlock()
-			return nil
-		})
+		w.start(s, slowly)
 		w.handled(200)
-		mu.Lock()
-		defer mu.Unlock()
-		kit.Equal(t, "a key was handled twice at once", overlap, false)
-		if most < 2 || most > 4 {
+		for _, key := range keys {
+			kit.Equal(t, "messages of a key handled at once", atOnce(w.history(func(c call) bool { return c.key == key })), 1)
+		}
+		if most := atOnce(w.successes()); most < 2 || most > 4 {
 			t.Fatalf("%d keys were handled at once, want 2 to 4", most)
 		}
 		inOrder(t, w.successes(), byKey)
@@ -124,28 +99,22 @@ var orderScenarios = []check{
 	})},
 	{"A_stopping_process_finishes_its_call_and_starts_no_other", inWorld(func(t testing.TB, w *world) {
 		w.publish(events("x", 10)...)
-		entered, leave := make(chan struct{}), w.gate()
-		var late atomic.Int32
-		p := w.start(spec(), func(ctx context.Context, p *process, m lease.Message[payload]) error {
-			if m.Payload.N == 3 {
-				close(entered)
-				<-leave.opened
-				return ctx.Err() // not cancelled: the drain time is not over
-			}
-			if m.Payload.N > 3 {
-				late.Add(1)
-			}
-			return nil
-		})
+		entered := make(chan struct{})
+		opened, leave := w.gate()
+		p := w.start(spec(), on(3, func(ctx context.Context, p *process, m lease.Message[payload]) error {
+			close(entered)
+			<-opened
+			return ctx.Err() // not cancelled: the drain time is not over
+		}))
 		arrive(t, entered)
 		p.stopIt()
 		q := w.start(spec(), fine)
 		time.Sleep(200 * time.Millisecond) // enough for q to take the lease, were it free
-		kit.Equal(t, "calls of the next owner while the handler runs", len(w.history(func(c call) bool { return c.proc == q.name })), 0)
-		leave.open()
+		kit.Equal(t, "calls of the next owner while the handler runs", len(q.calls()), 0)
+		leave()
 		p.stop()
 		w.handled(10)
-		kit.Equal(t, "calls after the stop", int(late.Load()), 0)
+		kit.Equal(t, "last call of the process that stopped", p.calls()[len(p.calls())-1].n, 3)
 		inOrder(t, w.successes(), byTopic)
 		kit.Equal(t, "calls", len(w.history(func(call) bool { return true })), 10)
 		w.apart()

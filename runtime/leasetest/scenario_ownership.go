@@ -2,9 +2,6 @@ package leasetest
 
 import (
 	"context"
-	"fmt"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,26 +15,17 @@ import (
 func busyWorld(t testing.TB, f Factory, topics int) *world {
 	t.Helper()
 	w := newWorld(t, f)
-	for i := range topics {
-		w.publish(event(fmt.Sprintf("t%02d", i), "k", 1))
-	}
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for n := 2; ; n++ {
-			for i := range topics {
-				select {
-				case <-stop:
-					return
-				case <-time.After(time.Millisecond):
-				}
-				if err := w.be.Publish(context.Background(), []backend.Event{event(fmt.Sprintf("t%02d", i), "k", n)}); err != nil {
-					t.Error(err)
-				}
+	w.publish(onEach(names("t", topics), 1)...)
+	n := 1
+	repeat(t, func() {
+		n++
+		for _, topic := range names("t", topics) {
+			time.Sleep(time.Millisecond)
+			if err := w.be.Publish(context.Background(), []backend.Event{event(topic, "k", n)}); err != nil {
+				t.Error(err)
 			}
 		}
-	}()
-	t.Cleanup(func() { close(stop); <-stopped })
+	})
 	return w
 }
 
@@ -95,13 +83,12 @@ var ownershipScenarios = []check{
 			kit.Eventually(t, "the owner is at work", func() bool { return len(w.successes()) > before })
 			stopped := time.Now()
 			p.stop()
-			mine := func(c call) bool { return c.proc == next.name }
-			kit.Eventually(t, "the standby is at work", func() bool { return len(w.history(mine)) > 0 })
+			kit.Eventually(t, "the standby is at work", func() bool { return len(next.calls()) > 0 })
 			last := stopped
-			for _, c := range w.history(func(c call) bool { return c.proc == p.name }) {
+			for _, c := range p.calls() {
 				last = c.ended
 			}
-			best = min(best, w.history(mine)[0].began.Sub(last))
+			best = min(best, next.calls()[0].began.Sub(last))
 			p = next
 		}
 		if best > limit {
@@ -112,9 +99,7 @@ var ownershipScenarios = []check{
 		inOrder(t, w.successes(), byTopic)
 	})},
 	{"Capacity_caps_a_process", inWorld(func(t testing.TB, w *world) {
-		for i := range 6 {
-			w.publish(events(fmt.Sprint("t", i), 1)...)
-		}
+		w.publish(onEach(names("t", 6), 1)...)
 		a := w.start(spec(), fine, lease.WithCapacity(2))
 		w.owning(2)
 		w.start(spec(), fine, lease.WithCapacity(3))
@@ -155,50 +140,18 @@ var ownershipScenarios = []check{
 	})},
 	{"A_cluster_consumer_runs_on_one_process_and_moves", inWorld(func(t testing.TB, w *world) {
 		s := lease.Spec{Name: "c", Per: backend.PerCluster, TTL: short}
-		var running, most atomic.Int32
-		var mu sync.Mutex
-		var epochs []int64
-		var by []string
-		run := func(p *process) []lease.Handler {
-			return []lease.Handler{lease.Run(func(ctx context.Context, l lease.Lease) error {
-				if n := running.Add(1); n > most.Load() {
-					most.Store(n)
-				}
-				defer running.Add(-1)
-				mu.Lock()
-				epochs, by = append(epochs, l.Epoch), append(by, p.name)
-				mu.Unlock()
-				<-ctx.Done()
-				return nil
-			})}
-		}
-		last := func() string {
-			mu.Lock()
-			defer mu.Unlock()
-			if len(by) == 0 {
-				return ""
-			}
-			return by[len(by)-1]
-		}
+		j := &jobs{w: w, running: map[string]string{}} // handlers complains of two at once
 		procs := map[string]*process{}
 		for range 3 {
-			p := w.startWith(s, run)
+			p := w.startWith(s, j.handlers(until))
 			procs[p.name] = p
 		}
-		kit.Eventually(t, "one runs", func() bool { return last() != "" })
-		for range 2 {
-			was := last()
-			procs[was].stop()
-			kit.Eventually(t, "another runs", func() bool { return last() != was })
+		for range 3 {
+			by := ""
+			kit.Eventually(t, "one runs", func() bool { by = j.at()[backend.Whole]; return by != "" })
+			procs[by].stop()
 		}
-		kit.Equal(t, "most at once", int(most.Load()), 1)
-		mu.Lock()
-		defer mu.Unlock()
-		for i := range epochs[1:] {
-			if epochs[i+1] <= epochs[i] {
-				t.Fatalf("epochs %v do not rise", epochs)
-			}
-		}
+		j.ranWithRisingEpochs()
 	})},
 	{"An_observer_sees_what_happened", inWorld(func(t testing.TB, w *world) {
 		es := events("x", 10, "a", "b")

@@ -24,33 +24,22 @@ func partitioned() lease.Spec {
 // keysPublished publishes numbered messages with 100 keys until the test ends or stop is
 // called, which returns how many there are.
 func (w *world) keysPublished() (stop func() int) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan int, 1)
-	go func() {
-		n := 0
-		for ctx.Err() == nil {
-			es := make([]backend.Event, 5)
-			for i := range es {
-				n++
-				es[i] = event("x", fmt.Sprint("k", n%100), n)
-			}
-			if err := w.be.Publish(context.Background(), es); err != nil {
-				w.t.Error(err)
-			}
-			time.Sleep(10 * time.Millisecond)
+	n := 0
+	end := repeat(w.t, func() {
+		es := make([]backend.Event, 5)
+		for i := range es {
+			n++
+			es[i] = event("x", fmt.Sprint("k", n%100), n)
 		}
-		done <- n
-	}()
-	total, ended := 0, false
-	stop = func() int {
-		if !ended {
-			cancel()
-			total, ended = <-done, true
+		if err := w.be.Publish(context.Background(), es); err != nil {
+			w.t.Error(err)
 		}
-		return total
+		time.Sleep(10 * time.Millisecond)
+	})
+	return func() int {
+		end()
+		return n
 	}
-	w.t.Cleanup(func() { stop() })
-	return stop
 }
 
 // shares is how n resources are divided among members.
@@ -67,10 +56,7 @@ var partitionScenarios = []check{
 		stop := w.keysPublished()
 		all := []*process{w.start(partitioned(), fine)}
 		live := slices.Clone(all)
-		kit.Eventually(t, "one has all slots", func() bool {
-			s := w.status()
-			return s.Resources > 0 && s.Unowned == 0
-		})
+		w.allOwned()
 		slots := w.status().Resources
 		acquired := func() (n int) {
 			for _, p := range all {
@@ -150,7 +136,7 @@ var partitionScenarios = []check{
 		w.handled(n)
 		inOrder(t, w.successes(), byKey)
 		w.apart()
-		if len(w.history(func(c call) bool { return c.proc == b.name })) == 0 {
+		if len(b.calls()) == 0 {
 			t.Fatal("the other handled nothing")
 		}
 	})},

@@ -2,7 +2,6 @@ package leasetest
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -15,11 +14,7 @@ import (
 // in each of 20 topics one key fails twice, another for good, and others wait behind them.
 func crowded(t testing.TB, w *world, order lease.Order) {
 	const topics, each = 20, 8
-	var names []string
-	for i := range topics {
-		names = append(names, fmt.Sprintf("t%02d", i))
-		w.publish(events(names[i], each, "a", "b", "c")...)
-	}
+	w.publish(onEach(names("t", topics), each, "a", "b", "c")...)
 	s := spec()
 	s.Retry.Order = order
 	p := w.startWith(s, w.inTx(func(_ context.Context, _ *process, m lease.Message[payload]) error {
@@ -52,9 +47,7 @@ var poolScenarios = []check{
 	{"Pool_Once_in_transactions_with_many_at_work", inEffectsWorld(func(t testing.TB, w *world) {
 		needs(t, w.be.Capabilities().Ledger != nil, "the backend keeps no ledger")
 		const topics, items = 24, 8
-		for i := range topics {
-			w.publish(events(fmt.Sprintf("t%02d", i), items, "a", "b")...)
-		}
+		w.publish(onEach(names("t", topics), items, "a", "b")...)
 		s := spec()
 		s.Retry.Max = 20
 		w.startWith(s, func(*process) []lease.Handler {

@@ -20,23 +20,6 @@ type rolling struct {
 	old, fresh *process
 }
 
-// rollingOwns says how many resources the older version owns before the newer one comes.
-func rollingOwns(per backend.Per, t testing.TB, w *world) int {
-	switch per {
-	case backend.PerGroup, backend.PerTopic: // a.x
-		return 1
-	case backend.PerStream:
-		return len(rollingKeys)
-	}
-	t.Helper()
-	slots := 0
-	kit.Eventually(t, "the slots are registered", func() bool {
-		slots = kit.Must[[]backend.Survey](t)(w.be.Survey(t.Context(), []string{"c"}))[0].Resources
-		return slots > 0
-	})
-	return slots
-}
-
 // startRolling starts an older version, which owns everything, and then a newer one beside it.
 func startRolling(t testing.TB, f Factory, per backend.Per, older, newer func(s *lease.Spec), kinds []string) *rolling {
 	t.Helper()
@@ -45,10 +28,7 @@ func startRolling(t testing.TB, f Factory, per backend.Per, older, newer func(s 
 	s := spec()
 	s.Per, s.Idle = per, long // streams stay where they are
 	s.Topics = []string{"a.*"}
-	var first []backend.Event
-	for i, k := range rollingKeys {
-		first = append(first, event("a.x", k, i+1))
-	}
+	first := events("a.x", len(rollingKeys), rollingKeys...)
 	w.publish(first...)
 	was, is := s, s
 	older(&was)
@@ -56,13 +36,9 @@ func startRolling(t testing.TB, f Factory, per backend.Per, older, newer func(s 
 	r := &rolling{world: w}
 	r.old = w.start(was, fine)
 	w.handled(len(first))
-	w.owning(rollingOwns(per, t, w))
+	w.allOwned()
 	r.fresh = w.startWith(is, func(p *process) []lease.Handler {
-		var hs []lease.Handler
-		for _, k := range kinds {
-			hs = append(hs, lease.One(k, p.wrap(fine)))
-		}
-		return hs
+		return each(kinds, func(kind string) lease.Handler { return lease.One(kind, p.wrap(fine)) })
 	})
 	kit.Eventually(t, "the newer version is registered", func() bool { return r.fresh.link.answered("Register") > 0 })
 	kit.Eventually(t, "it is a member", func() bool { return len(w.owners()) == 2 })

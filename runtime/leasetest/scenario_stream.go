@@ -33,7 +33,7 @@ func streamed(run func(t testing.TB, w *world, s lease.Spec)) func(testing.TB, F
 
 // jobs is an application that announces streams, and the runs of them.
 type jobs struct {
-	t  testing.TB
+	w  *world
 	mu sync.Mutex
 
 	named   []string
@@ -47,14 +47,15 @@ type run struct {
 	err          error
 }
 
-func newJobs(t testing.TB, names ...string) *jobs {
-	return &jobs{t: t, named: names, running: map[string]string{}}
-}
-
-func (j *jobs) streams(context.Context) ([]string, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return slices.Clone(j.named), nil
+// announcing makes s a consumer of the streams that an application announces.
+func announcing(w *world, s *lease.Spec, names ...string) *jobs {
+	j := &jobs{w: w, named: names, running: map[string]string{}}
+	s.Topics, s.Streams = nil, func(context.Context) ([]string, error) {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		return slices.Clone(j.named), nil
+	}
+	return j
 }
 
 func (j *jobs) announce(names ...string) {
@@ -70,7 +71,7 @@ func (j *jobs) handlers(work func(ctx context.Context, p *process, l lease.Lease
 		return []lease.Handler{lease.Run(func(ctx context.Context, l lease.Lease) error {
 			j.mu.Lock()
 			if by := j.running[l.Resource]; by != "" {
-				j.t.Errorf("%s runs %s, which runs on %s", p.name, l.Resource, by)
+				j.w.t.Errorf("%s runs %s, which runs on %s", p.name, l.Resource, by)
 			}
 			j.running[l.Resource] = p.name
 			j.mu.Unlock()
@@ -113,6 +114,27 @@ func (j *jobs) at() map[string]string {
 	return maps.Clone(j.running)
 }
 
+// ranWithRisingEpochs checks the runs that have ended, of one resource.
+func (j *jobs) ranWithRisingEpochs() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for i := range j.runs[1:] {
+		if j.runs[i+1].epoch <= j.runs[i].epoch {
+			j.w.t.Fatalf("epochs do not rise: %+v", j.runs)
+		}
+	}
+}
+
+// withStandby starts a process that runs all n streams until they end, and one beside it.
+func (j *jobs) withStandby(s lease.Spec, n int) (a, b *process) {
+	j.w.t.Helper()
+	a = j.w.startWith(s, j.handlers(until))
+	kit.Eventually(j.w.t, "they run", func() bool { return len(j.at()) == n })
+	b = j.w.startWith(s, j.handlers(until))
+	kit.Eventually(j.w.t, "there is a standby", func() bool { return len(j.w.owners()) == 2 })
+	return a, b
+}
+
 func names(prefix string, n int) []string {
 	out := make([]string, n)
 	for i := range out {
@@ -125,6 +147,18 @@ func names(prefix string, n int) []string {
 func until(ctx context.Context, _ *process, _ lease.Lease) error {
 	<-ctx.Done()
 	return ctx.Err()
+}
+
+// untilOpen runs until its context ends, or well until a gate is open.
+func untilOpen(opened <-chan struct{}) func(context.Context, *process, lease.Lease) error {
+	return func(ctx context.Context, _ *process, _ lease.Lease) error {
+		select {
+		case <-opened:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 var streamScenarios = []check{
@@ -157,24 +191,15 @@ var streamScenarios = []check{
 	})},
 	{"Capacity_caps_streams_and_giving_up_frees_it", streamed(func(t testing.TB, w *world, s lease.Spec) {
 		s.Idle = time.Hour // others wait, so nobody stays idle
-		j := newJobs(t, names("s", 9)...)
-		s.Topics, s.Streams = nil, j.streams
-		g := w.gate()
-		work := func(ctx context.Context, _ *process, _ lease.Lease) error {
-			select {
-			case <-g.opened:
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		w.startWith(s, j.handlers(work), lease.WithCapacity(2))
+		j := announcing(w, &s, names("s", 9)...)
+		opened, open := w.gate()
+		w.startWith(s, j.handlers(untilOpen(opened)), lease.WithCapacity(2))
 		w.owning(2)
-		w.startWith(s, j.handlers(work), lease.WithCapacity(3))
+		w.startWith(s, j.handlers(untilOpen(opened)), lease.WithCapacity(3))
 		w.owning(2, 3)
 		kit.Eventually(t, "the other four are wanted", func() bool { st := w.status(); return st.Resources == 9 && st.Unowned == 4 })
 		kit.Eventually(t, "five run", func() bool { return len(j.at()) == 5 })
-		g.open()
+		open()
 		kit.Eventually(t, "all are done", func() bool { return len(j.finished()) == 9 })
 		kit.Eventually(t, "all are given up", func() bool { return w.status().Resources == 0 })
 	})},
@@ -186,41 +211,28 @@ var streamScenarios = []check{
 		inOrder(t, w.successes(), byKey)
 	})},
 	{"A_stream_owned_elsewhere_does_not_run", streamed(func(t testing.TB, w *world, s lease.Spec) {
-		j := newJobs(t, "a")
-		s.Topics, s.Streams = nil, j.streams
-		w.startWith(s, j.handlers(until))
-		kit.Eventually(t, "it runs", func() bool { return len(j.at()) == 1 })
-		b := w.startWith(s, j.handlers(until))
-		kit.Eventually(t, "the other is a member", func() bool { return len(w.owners()) == 2 })
+		j := announcing(w, &s, "a")
+		_, b := j.withStandby(s, 1)
 		time.Sleep(10 * s.Poll) // it announces the same
 		kit.Equal(t, "acquired by the other", len(observations[operate.ObservedAcquire](b)), 0)
 	})},
 	{"Concurrent_announcements_share_one_acquire", streamed(func(t testing.TB, w *world, s lease.Spec) {
 		all := names("s", 20)
-		j := newJobs(t, append(slices.Clone(all), all...)...) // each twice
-		s.Topics, s.Streams = nil, j.streams
-		g := w.gate()
+		j := announcing(w, &s, append(slices.Clone(all), all...)...) // each twice
+		opened, open := w.gate()
 		for range 3 {
-			w.startWith(s, j.handlers(func(ctx context.Context, _ *process, _ lease.Lease) error {
-				select {
-				case <-g.opened:
-					return nil
-				case <-ctx.Done():
-					return ctx.Err()
-				}
-			}))
+			w.startWith(s, j.handlers(untilOpen(opened)))
 		}
 		kit.Eventually(t, "all run", func() bool { return len(j.at()) == 20 })
 		time.Sleep(10 * s.Poll) // announced again and again
 		st := w.status()
 		kit.Equal(t, "wanted", st.Resources, 20)
 		kit.Equal(t, "unowned", st.Unowned, 0)
-		g.open()
+		open()
 		kit.Eventually(t, "all are done", func() bool { return len(j.finished()) == 20 })
 	})},
 	{"A_stream_runs_again_when_it_is_announced_again", streamed(func(t testing.TB, w *world, s lease.Spec) {
-		j := newJobs(t)
-		s.Topics, s.Streams = nil, j.streams
+		j := announcing(w, &s)
 		s.Poll = time.Second
 		w.startWith(s, j.handlers(func(context.Context, *process, lease.Lease) error { return nil }))
 		for n := 1; n <= 3; n++ {
@@ -228,22 +240,12 @@ var streamScenarios = []check{
 			kit.Eventually(t, "it ran", func() bool { return j.finished()["a"] >= n })
 			kit.Eventually(t, "it is given up", func() bool { return w.status().Resources == 0 })
 		}
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		for i := range j.runs[1:] {
-			if j.runs[i+1].epoch <= j.runs[i].epoch {
-				t.Fatalf("epochs do not rise: %+v", j.runs)
-			}
-		}
+		j.ranWithRisingEpochs()
 	})},
 	{"Streams_of_a_crashed_process_run_elsewhere", streamed(func(t testing.TB, w *world, s lease.Spec) {
 		s.TTL = short
-		j := newJobs(t, names("s", 6)...)
-		s.Topics, s.Streams = nil, j.streams
-		a := w.startWith(s, j.handlers(until))
-		kit.Eventually(t, "they run", func() bool { return len(j.at()) == 6 })
-		b := w.startWith(s, j.handlers(until))
-		kit.Eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
+		j := announcing(w, &s, names("s", 6)...)
+		a, b := j.withStandby(s, 6)
 		a.crash()
 		kit.Eventually(t, "they run elsewhere", func() bool {
 			at := j.at()
@@ -264,12 +266,8 @@ var streamScenarios = []check{
 	})},
 	{"Streams_of_a_stopping_process_run_elsewhere_at_once", streamed(func(t testing.TB, w *world, s lease.Spec) {
 		s.TTL = long // a takeover would take that long
-		j := newJobs(t, names("s", 6)...)
-		s.Topics, s.Streams = nil, j.streams
-		a := w.startWith(s, j.handlers(until))
-		kit.Eventually(t, "they run", func() bool { return len(j.at()) == 6 })
-		b := w.startWith(s, j.handlers(until))
-		kit.Eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
+		j := announcing(w, &s, names("s", 6)...)
+		a, b := j.withStandby(s, 6)
 		a.stop()
 		kit.Eventually(t, "they run elsewhere", func() bool { return len(j.at()) == 6 })
 		kit.Equal(t, "lost", len(observations[operate.ObservedLoss](a)), 0)
@@ -278,25 +276,12 @@ var streamScenarios = []check{
 	})},
 	{"Streams_of_a_partitioned_process_end_before_others_run_them", streamed(func(t testing.TB, w *world, s lease.Spec) {
 		s.TTL = short
-		j := newJobs(t, names("s", 4)...) // handlers complains of two at once
-		s.Topics, s.Streams = nil, j.streams
-		a := w.startWith(s, j.handlers(until))
-		kit.Eventually(t, "they run", func() bool { return len(j.at()) == 4 })
-		b := w.startWith(s, j.handlers(until))
-		kit.Eventually(t, "there is a standby", func() bool { return len(w.owners()) == 2 })
+		j := announcing(w, &s, names("s", 4)...) // handlers complains of two at once
+		a, b := j.withStandby(s, 4)
 		a.link.cut()
 		kit.Eventually(t, "they run elsewhere", func() bool { return len(observations[operate.ObservedAcquire](b)) == 4 && len(j.at()) == 4 })
 		kit.Eventually(t, "losses are told", func() bool { return len(observations[operate.ObservedLoss](a)) >= 4 })
-		told := map[string]int{}
-		for _, o := range observations[operate.ObservedLoss](a) {
-			told[fmt.Sprint(o.Resource, o.Epoch)]++
-		}
-		if len(told) < 4 { // more if the machine was too slow for a session
-			t.Errorf("the loss of %d leases was told, want 4", len(told))
-		}
-		for l, n := range told {
-			kit.Equal(t, "times that the loss of "+l+" was told", n, 1)
-		}
+		a.toldLossesOnce(4)
 		a.link.mend()
 	})},
 	{"A_stream_survives_failures_of_its_messages", streamed(func(t testing.TB, w *world, s lease.Spec) {

@@ -97,20 +97,19 @@ var txScenarios = []check{
 		w.effectsAre([]string{"x"}, 40, 9)
 	})},
 	{"Effects_survive_crashes_zombies_and_lost_replies_exactly_once", inEffectsWorld(func(t testing.TB, w *world) {
-		topics := []string{"t0", "t1", "t2"}
-		for _, topic := range topics {
-			w.publish(events(topic, 40, "a", "b")...)
-		}
+		topics := names("t", 3)
+		w.publish(onEach(topics, 40, "a", "b")...)
 		slow := w.inTx(func(ctx context.Context, p *process, m lease.Message[payload]) error {
 			time.Sleep(time.Millisecond)
 			return nil
 		})
 		// The zombie is cut off in the middle of a transaction and wakes when others are done.
-		entered, wake := make(chan struct{}, 9), w.gate()
+		entered := make(chan struct{}, 9)
+		opened, wake := w.gate()
 		zombie := w.startWith(mortal(), w.inTx(on(10, func(_ context.Context, p *process, m lease.Message[payload]) error {
 			p.link.cut()
 			entered <- struct{}{}
-			<-wake.opened
+			<-opened
 			return nil
 		})), lease.WithBatch(4))
 		arrive(t, entered)
@@ -118,14 +117,14 @@ var txScenarios = []check{
 		for _, op := range []string{"Tx.Commit", "Begin", "Acquire", "Release"} {
 			p.link.loseReplies(op, 2)
 		}
-		p.atWork()
+		kit.Eventually(t, "it is at work", func() bool { return slices.ContainsFunc(p.calls(), func(c call) bool { return c.err == nil }) })
 		p.crash()
 		q := w.startWith(mortal(), slow, lease.WithBatch(4))
 		for _, op := range []string{"Tx.Commit", "Begin", "Acquire"} {
 			q.link.loseReplies(op, 2)
 		}
 		w.drained()
-		wake.open()
+		wake()
 		zombie.link.mend()
 		kit.Eventually(t, "the zombie is back", func() bool { return len(w.owners()) == 2 })
 		kit.Equal(t, "lost replies of Tx.Commit", q.link.left("Tx.Commit"), 0)

@@ -268,7 +268,7 @@ func (s *simulation) handle(ctx context.Context, p *process, m lease.Message[pay
 	}
 	select {
 	case <-time.After(s.dice.upTo(30 * time.Millisecond)):
-	case <-p.dead:
+	case <-p.life.Done():
 		return p.hang(ctx)
 	case <-ctx.Done():
 		return ctx.Err()

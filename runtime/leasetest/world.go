@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -27,24 +28,17 @@ type world struct {
 
 	refused string // an operation that processes started from now on cannot do at first
 
+	going context.Context // until the first process is ended with the test
+	over  func()
+
 	mu    sync.Mutex
 	calls []call
-	gates []*gate
 }
 
 // gate holds handlers until it is opened, at the latest when the test ends.
-type gate struct {
-	opened chan struct{}
-	open   func()
-}
-
-func (w *world) gate() *gate {
-	g := &gate{opened: make(chan struct{})}
-	g.open = sync.OnceFunc(func() { close(g.opened) })
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.gates = append(w.gates, g)
-	return g
+func (w *world) gate() (opened <-chan struct{}, open func()) {
+	ctx, open := context.WithCancel(w.going)
+	return ctx.Done(), open
 }
 
 // call is one handler call, of one message.
@@ -55,7 +49,7 @@ type call struct {
 	topic, key     string
 	n, attempt     int
 	epoch          int64
-	id             string
+	id, once       string // of the message, and its idempotency key
 	began, ended   time.Time
 	err            error
 	cancelled      time.Time // when its context was seen to end; zero if not
@@ -70,7 +64,8 @@ type payload struct {
 
 func newWorld(t testing.TB, f Factory) *world {
 	t.Helper()
-	return &world{t: t, f: f, be: f.New(t)}
+	going, over := context.WithCancel(context.Background())
+	return &world{t: t, f: f, be: f.New(t), going: going, over: over}
 }
 
 // inWorld makes a scenario.
@@ -91,10 +86,10 @@ type process struct {
 	w      *world
 	name   string
 	link   *link
-	stopIt context.CancelFunc
-	done   chan struct{}
-	dead   chan struct{} // closed when it crashed
-	once   sync.Once
+	stopIt func()
+	ran    context.Context // until it has ended
+	life   context.Context // until it crashed
+	die    func()
 
 	mu       sync.Mutex
 	observed []operate.Observation
@@ -104,6 +99,11 @@ func (p *process) Observe(o operate.Observation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.observed = append(p.observed, o)
+}
+
+// options are those of all its consumers.
+func (p *process) options() []lease.Option {
+	return []lease.Option{lease.WithLogger(slog.New(slog.DiscardHandler)), lease.WithObserver(p)}
 }
 
 // observations returns those of one type so far.
@@ -146,36 +146,37 @@ func (w *world) start(s lease.Spec, h handler, opts ...lease.Option) *process {
 // startWith is start for other handlers.
 func (w *world) startWith(s lease.Spec, handlers func(p *process) []lease.Handler, opts ...lease.Option) *process {
 	w.t.Helper()
-	w.mu.Lock()
 	w.name++
-	p := &process{w: w, name: fmt.Sprintf("p%d", w.name), done: make(chan struct{}), dead: make(chan struct{})}
-	w.mu.Unlock()
-	l, be := connect(w.f.Again(w.t, w.be))
-	p.link = l
-	if w.refused != "" {
-		l.refuse(w.refused, true)
-	}
-	s.Handlers = handlers(p)
-	quiet := lease.WithLogger(slog.New(slog.DiscardHandler))
-	c, err := lease.NewConsumer(be, s, append([]lease.Option{quiet, lease.WithObserver(p)}, opts...)...)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	p.stopIt = cancel
-	go func() {
-		defer close(p.done)
-		for {
-			err := c.Run(ctx)
-			if err == nil {
-				return
-			}
-			if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
-				w.t.Errorf("%s: %v", p.name, err)
-				return
-			}
-			// It could not reach the backend; what supervises it starts it again.
+	return w.run(fmt.Sprintf("p%d", w.name), func(p *process, be backend.Backend) func(context.Context) {
+		if w.refused != "" {
+			p.link.refuse(w.refused, true)
 		}
+		s.Handlers = handlers(p)
+		c := kit.Must[*lease.Consumer](w.t)(lease.NewConsumer(be, s, append(p.options(), opts...)...))
+		return func(ctx context.Context) {
+			err := c.Run(ctx)
+			for errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+				err = c.Run(ctx) // it could not reach the backend; what supervises it starts it again
+			}
+			if err != nil {
+				w.t.Errorf("%s: %v", p.name, err)
+			}
+		}
+	})
+}
+
+// run starts a process that does what prepare returns until it is stopped.
+func (w *world) run(name string, prepare func(p *process, be backend.Backend) func(context.Context)) *process {
+	w.t.Helper()
+	l, be := connect(w.f.Again(w.t, w.be))
+	ctx, stop := context.WithCancel(context.Background())
+	ran, ended := context.WithCancel(context.Background())
+	life, die := context.WithCancel(context.Background())
+	p := &process{w: w, name: name, link: l, stopIt: stop, ran: ran, life: life, die: die}
+	work := prepare(p, be)
+	go func() {
+		defer ended()
+		work(ctx)
 	}()
 	w.t.Cleanup(p.end)
 	return p
@@ -183,53 +184,29 @@ func (w *world) startWith(s lease.Spec, handlers func(p *process) []lease.Handle
 
 // end stops the process whatever state it is in.
 func (p *process) end() {
-	p.w.mu.Lock()
-	gates := p.w.gates
-	p.w.mu.Unlock()
-	for _, g := range gates {
-		g.open()
-	}
-	if !p.stopped() {
-		p.w.t.Errorf("%s did not stop within %v", p.name, kit.Patience(p.w.t))
-	}
-}
-
-// stopped stops it, and reports whether it has ended in time.
-func (p *process) stopped() bool {
-	p.stopIt()
-	select {
-	case <-p.done:
-		return true
-	case <-time.After(kit.Patience(p.w.t)):
-		return false
-	}
+	p.w.over()
+	p.stop()
 }
 
 // stop stops it as SIGTERM does, and waits until it has ended.
 func (p *process) stop() {
 	p.w.t.Helper()
-	if !p.stopped() {
-		p.w.t.Fatalf("%s did not stop within %v", p.name, kit.Patience(p.w.t))
+	p.stopIt()
+	select {
+	case <-p.ran.Done():
+	case <-time.After(kit.Patience(p.w.t)):
+		p.w.t.Errorf("%s did not stop within %v", p.name, kit.Patience(p.w.t))
 	}
 }
 
 // crash makes it unable to do anything from now on: handlers stand still, the link is
 // cut. What is left of it in this test ends with the test.
 func (p *process) crash() {
-	p.once.Do(func() {
-		p.link.sever()
-		close(p.dead)
-	})
+	p.link.sever()
+	p.die()
 }
 
-func (p *process) crashed() bool {
-	select {
-	case <-p.dead:
-		return true
-	default:
-		return false
-	}
-}
+func (p *process) crashed() bool { return p.life.Err() != nil }
 
 // hang is what a handler of a crashed process does: nothing more.
 func (p *process) hang(ctx context.Context) error {
@@ -240,7 +217,7 @@ func (p *process) hang(ctx context.Context) error {
 // wrap records the calls of h.
 func (p *process) wrap(h handler) func(context.Context, lease.Message[payload]) error {
 	return func(ctx context.Context, m lease.Message[payload]) (err error) {
-		c := call{proc: p.name, topic: m.Topic, key: m.Key, n: m.Payload.N, attempt: m.Attempt, epoch: m.Epoch, id: m.ID, began: time.Now()}
+		c := call{proc: p.name, topic: m.Topic, key: m.Key, n: m.Payload.N, attempt: m.Attempt, epoch: m.Epoch, id: m.ID, once: m.IdempotencyKey, began: time.Now()}
 		if l, ok := lease.FromContext(ctx); ok {
 			c.consumer, c.resource = l.Consumer, l.Resource
 		}
@@ -308,6 +285,9 @@ func (w *world) history(keep func(call) bool) []call {
 	return out
 }
 
+// calls returns those of one process.
+func (p *process) calls() []call { return p.w.history(func(c call) bool { return c.proc == p.name }) }
+
 // successes returns the calls that returned nil.
 func (w *world) successes() []call { return w.history(func(c call) bool { return c.err == nil }) }
 
@@ -320,11 +300,7 @@ func numbers(cs []call) []int { return each(cs, func(c call) int { return c.n })
 func (w *world) handled(n int) {
 	w.t.Helper()
 	kit.Eventually(w.t, fmt.Sprintf("%d messages handled", n), func() bool {
-		seen := map[string]bool{}
-		for _, c := range w.successes() {
-			seen[c.id] = true
-		}
-		return len(seen) >= n
+		return len(counts(each(w.successes(), func(c call) string { return c.id }))) >= n
 	})
 }
 
@@ -332,12 +308,7 @@ func (w *world) operator() operate.Operator { return kit.Operator(w.t, w.be) }
 
 func (w *world) status() operate.ConsumerStatus {
 	w.t.Helper()
-	for _, s := range kit.Must[[]operate.ConsumerStatus](w.t)(w.operator().Status(w.t.Context())) {
-		if s.Consumer == "c" {
-			return s
-		}
-	}
-	return operate.ConsumerStatus{LagTotal: -1}
+	return kit.Must[operate.ConsumerStatus](w.t)(statusOf(w.t.Context(), w.operator(), "c"))
 }
 
 // drained waits until nothing is left to do.
@@ -390,12 +361,17 @@ func (w *world) owning(want ...int) {
 		}
 	}()
 	kit.Eventually(w.t, fmt.Sprintf("members own %v", want), func() bool {
-		got = got[:0]
-		for _, n := range w.owners() {
-			got = append(got, n)
-		}
-		slices.Sort(got)
+		got = slices.Sorted(maps.Values(w.owners()))
 		return slices.Equal(got, want)
+	})
+}
+
+// allOwned waits until there are resources and all of them have an owner.
+func (w *world) allOwned() {
+	w.t.Helper()
+	kit.Eventually(w.t, "all resources have an owner", func() bool {
+		s := w.status()
+		return s.Resources > 0 && s.Unowned == 0
 	})
 }
 
@@ -412,15 +388,14 @@ func apart(t testing.TB, all []call) {
 	slices.SortFunc(all, func(a, b call) int { return a.began.Compare(b.began) })
 	until := map[string]call{}
 	for _, c := range all {
-		end := c.ended
-		if !c.cancelled.IsZero() && c.cancelled.Before(end) {
-			end = c.cancelled
+		if !c.cancelled.IsZero() && c.cancelled.Before(c.ended) {
+			c.ended = c.cancelled
 		}
-		if last, ok := until[c.resource]; ok && last.proc != c.proc && c.began.Before(last.ended) {
+		last := until[c.resource]
+		if last.proc != c.proc && c.began.Before(last.ended) {
 			t.Fatalf("resource %s: %s handled #%d while %s still handled #%d", c.resource, c.proc, c.n, last.proc, last.n)
 		}
-		c.ended = end
-		if last, ok := until[c.resource]; !ok || end.After(last.ended) {
+		if c.ended.After(last.ended) {
 			until[c.resource] = c
 		}
 	}
@@ -434,6 +409,20 @@ func says(t testing.TB, d operate.DeadLetterInfo, names ...string) {
 			t.Fatalf("the reason is %q, want it to name %s", d.Reason, name)
 		}
 	}
+}
+
+// atOnce is how many of the calls were under way at one time, at most.
+func atOnce(cs []call) (most int) {
+	for _, c := range cs {
+		n := 0
+		for _, other := range cs {
+			if !other.began.After(c.began) && other.ended.After(c.began) {
+				n++
+			}
+		}
+		most = max(most, n)
+	}
+	return most
 }
 
 // firstAttempts checks that no call of them was a retry.
@@ -454,11 +443,11 @@ func inOrder(t testing.TB, cs []call, group func(call) string) {
 			continue
 		}
 		seen[c.id] = true
-		if g := group(c); c.n <= last[g] {
+		g := group(c)
+		if c.n <= last[g] {
 			t.Fatalf("%s: #%d was handled after #%d", g, c.n, last[g])
-		} else {
-			last[g] = c.n
 		}
+		last[g] = c.n
 	}
 }
 

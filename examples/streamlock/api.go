@@ -21,7 +21,6 @@ type api struct {
 	mu      sync.Mutex
 	streams map[string]*stream
 	refused []string
-	begin   chan struct{} // closed when events are handed out
 }
 
 type stream struct {
@@ -36,7 +35,7 @@ type stream struct {
 // open starts the service with streams of so many events and returns its URL. It serves
 // until the program ends, longer than the replicas work.
 func (a *api) open(events []int) (string, error) {
-	a.streams, a.begin = map[string]*stream{}, make(chan struct{})
+	a.streams = map[string]*stream{}
 	for i, n := range events {
 		a.streams[fmt.Sprintf("stream-%02d", i+1)] = &stream{events: n}
 	}
@@ -90,18 +89,7 @@ func (a *api) from(w http.ResponseWriter, r *http.Request) *stream {
 	return nil
 }
 
-// knows notes who comes, and reports that it is no former owner.
-func (a *api) knows(w http.ResponseWriter, r *http.Request) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.from(w, r) != nil
-}
-
 func (a *api) next(w http.ResponseWriter, r *http.Request) {
-	if !a.knows(w, r) {
-		return
-	}
-	<-a.begin
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch s := a.from(w, r); {

@@ -43,7 +43,6 @@ func (r *run) play(ctx context.Context) error {
 	if err := until("three replicas have all they can take", full); err != nil {
 		return err
 	}
-	close(r.api.begin) // the work: until here a replica that starts late would find little left
 
 	if err := r.Fleet.Kill("replica-2"); err != nil {
 		return err

@@ -64,7 +64,7 @@ test: tools lint
 
 plain:
 	@echo "== go test: the generator, simulations, and what runs as processes (servers are started and stopped by the tests)"
-	@set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p 3 -timeout 30m $(PLAIN) 2>&1 | tee bin/plain.log || { $(FAILURES) bin/plain.log; exit 1; }
+	@set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m $(PLAIN) 2>&1 | tee bin/plain.log || { $(FAILURES) bin/plain.log; exit 1; }
 
 race:
 	@echo "== go test -race: everything else"

@@ -22,7 +22,7 @@ FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- 
 # What generates code for tables, and the runtime's own queries; sqlc/go.mod pins it.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 
-.PHONY: help demo check unit suite test plain race modules generate lint proof proof-redis soak scale failover bench-local bench-redis compare apps clean tools packages
+.PHONY: help demo check unit suite test plain race benches generate lint proof proof-redis soak scale failover bench-local bench-redis compare apps clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
@@ -56,7 +56,7 @@ suite:
 	$(GO) test -vet=off -run 'TestConformance$$' ./runtime/leasemem ./runtime/leasepg ./runtime/leaseredis
 
 test: tools lint
-	@$(MAKE) --no-print-directory -s -j2 --output-sync=target plain modules
+	@$(MAKE) --no-print-directory -s -j2 plain benches
 	@$(MAKE) --no-print-directory -s race
 	@echo "== generated code is up to date"
 	$(GO) run ./cmd/leasegen -check ./...
@@ -70,10 +70,11 @@ race:
 	@echo "== go test -race: everything else"
 	@set -o pipefail; mkdir -p bin; $(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m $(LONG) ./examples/filebackend \
 	  $$($(GO) list ./... | grep -vxF "$$($(GO) list $(PLAIN))") 2>&1 | tee bin/race.log || { $(FAILURES) bin/race.log; exit 1; }
+	cd runtime/leaseotel && $(GO) test -race -vet=off -timeout 5m ./...
 
-modules:
-	@echo "== modules of their own: benchmarks compile and measure, telemetry is traced and counted"
-	@set -e; for m in $(MODULES); do (set -x; cd $$m; $(GO) test -timeout 5m ./...); done
+benches:
+	@echo "== bench, a module of its own: it compiles and measures"
+	@cd bench && $(GO) test -timeout 5m ./...
 
 generate: $(LEASEGEN_SQLC)
 	@echo "== sqlc"

@@ -21,6 +21,7 @@ type api struct {
 	mu      sync.Mutex
 	streams map[string]*stream
 	refused []string
+	begin   chan struct{} // closed when events are handed out
 }
 
 type stream struct {
@@ -35,7 +36,7 @@ type stream struct {
 // open starts the service with streams of so many events and returns its URL. It serves
 // until the program ends, longer than the replicas work.
 func (a *api) open(events []int) (string, error) {
-	a.streams = map[string]*stream{}
+	a.streams, a.begin = map[string]*stream{}, make(chan struct{})
 	for i, n := range events {
 		a.streams[fmt.Sprintf("stream-%02d", i+1)] = &stream{events: n}
 	}
@@ -89,11 +90,26 @@ func (a *api) from(w http.ResponseWriter, r *http.Request) *stream {
 	return nil
 }
 
+func (a *api) begun() bool {
+	select {
+	case <-a.begin:
+		return true
+	default:
+		return false
+	}
+}
+
 func (a *api) next(w http.ResponseWriter, r *http.Request) {
+	select {
+	case <-a.begin:
+	case <-time.After(50 * time.Millisecond):
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch s := a.from(w, r); {
 	case s == nil:
+	case !a.begun():
+		json.NewEncoder(w).Encode(0) // nothing yet
 	case s.processed == s.events:
 		w.WriteHeader(http.StatusNoContent)
 	default:

@@ -43,6 +43,7 @@ func (r *run) play(ctx context.Context) error {
 	if err := until("three replicas have all they can take", full); err != nil {
 		return err
 	}
+	close(r.api.begin) // the work: a replica that starts late would else find little left
 
 	if err := r.Fleet.Kill("replica-2"); err != nil {
 		return err

@@ -36,6 +36,9 @@ func (w *Worker) Run(ctx context.Context, l lease.Lease) error {
 		if err != nil || !more {
 			return err
 		}
+		if n == 0 {
+			continue // nothing yet
+		}
 		time.Sleep(10 * time.Millisecond) // the work
 		if err := w.API.processed(calls, l.Resource, who, n); err != nil {
 			return err

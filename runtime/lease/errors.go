@@ -40,6 +40,9 @@ type retryAfterError struct {
 	err   error
 }
 
+// ErrorType names the error in telemetry.
+func (e *retryAfterError) ErrorType() string { return "retry_after" }
+
 func (e *retryAfterError) Error() string {
 	if e.err == nil {
 		return fmt.Sprintf("retry after %v", e.after)

@@ -131,6 +131,9 @@ type decodeError struct {
 func (e *decodeError) Error() string { return e.err.Error() }
 func (e *decodeError) Unwrap() error { return e.err }
 
+// ErrorType names the error in telemetry.
+func (e *decodeError) ErrorType() string { return "decode" }
+
 func decodeAll[T any](raws []backend.Raw, d delivery, row func(T) T) ([]Message[T], error) {
 	ms := make([]Message[T], len(raws))
 	for i := range raws {

@@ -21,7 +21,7 @@ type Health struct {
 	Leases int
 	// Progress is when progress was last stored under the session; zero before that.
 	Progress time.Time
-	// Stuck are the calls of handlers that take longer than WithStuckAfter allows.
+	// Stuck are the calls of handlers that take longer than WithStuckAfter allows, the longest first.
 	Stuck []StuckCall
 }
 

@@ -67,8 +67,12 @@ type consumer struct {
 	BeliefMS  int64      `json:"belief_ms"`
 	Leases    int        `json:"leases"`
 	Progress  *time.Time `json:"progress,omitempty"`
-	StuckCall []stuck    `json:"stuck,omitempty"`
+	Stuck     int        `json:"stuck"`
+	StuckCall []stuck    `json:"stuck_calls,omitempty"` // the longest
 }
+
+// mostCalls bounds the calls that an answer has of a consumer.
+const mostCalls = 20
 
 type stuck struct {
 	Resource  string `json:"resource"`
@@ -79,11 +83,11 @@ type stuck struct {
 
 func describe(h lease.Health) consumer {
 	c := consumer{Consumer: h.Consumer, Ended: h.Ended, Trouble: h.Trouble, Session: h.Session,
-		BeliefMS: h.Belief.Milliseconds(), Leases: h.Leases}
+		BeliefMS: h.Belief.Milliseconds(), Leases: h.Leases, Stuck: len(h.Stuck)}
 	if !h.Progress.IsZero() {
 		c.Progress = &h.Progress
 	}
-	for _, s := range h.Stuck {
+	for _, s := range h.Stuck[:min(len(h.Stuck), mostCalls)] {
 		c.StuckCall = append(c.StuckCall, stuck{s.Resource, s.Kind, s.ID, s.Running.Milliseconds()})
 	}
 	return c

@@ -23,7 +23,8 @@ type answer struct {
 		Leases                     int
 		Ended                      bool
 		Progress                   *time.Time
-		Stuck                      []struct{ Resource, Kind, ID string }
+		Stuck                      int
+		StuckCalls                 []struct{ Resource, Kind, ID string } `json:"stuck_calls"`
 	}
 }
 
@@ -91,7 +92,7 @@ func TestTheLifeOfAProcess(t *testing.T) {
 		publish("slow")
 		time.Sleep(10 * time.Second)
 		a = codes("in a call that takes too long", 200, 503).Consumers[0]
-		if len(a.Stuck) != 1 || a.Stuck[0].Resource != "x" || a.Stuck[0].Kind != "note" || !strings.Contains(a.Trouble, "stands still") {
+		if a.Stuck != 1 || len(a.StuckCalls) != 1 || a.StuckCalls[0].Resource != "x" || a.StuckCalls[0].Kind != "note" || !strings.Contains(a.Trouble, "stands still") {
 			t.Errorf("in a call that takes too long: %+v", a)
 		}
 
@@ -115,5 +116,19 @@ func TestOtherRequests(t *testing.T) {
 	}
 	if code, _ := ask(t, h); code != http.StatusServiceUnavailable {
 		t.Errorf("a group without consumers: %d, want 503", code)
+	}
+}
+
+type many struct{}
+
+func (many) Health() []lease.Health {
+	return []lease.Health{{Consumer: "c", Trouble: "stuck", Stuck: make([]lease.StuckCall, 5000)}}
+}
+
+// An answer does not grow with the calls that hang.
+func TestAnswersAreBounded(t *testing.T) {
+	_, a := ask(t, leasehealth.Ready(many{}))
+	if c := a.Consumers[0]; c.Stuck != 5000 || len(c.StuckCalls) != 20 {
+		t.Errorf("the answer counts %d calls and lists %d, want 5000 and 20", c.Stuck, len(c.StuckCalls))
 	}
 }

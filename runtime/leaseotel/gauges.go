@@ -40,8 +40,8 @@ func watch[T any](m metric.Meter, levels []level[T], read func(context.Context) 
 	}, all...)
 }
 
-// WatchHealth adds gauges of this process's consumers: consumer.ready (0 or 1), session.belief.remaining (seconds) and
-// handler.stuck.now. They ask no server. Unregister what it returns to end them.
+// WatchHealth adds gauges of this process's consumers: consumer.ready (0 or 1), lease.owned, session.belief.remaining
+// (seconds) and handler.stuck.now. They ask no server. Unregister what it returns to end them.
 func (t *Telemetry) WatchHealth(g interface{ Health() []lease.Health }) (metric.Registration, error) {
 	return watch(t.meter, []level[lease.Health]{
 		{"consumer.ready", "1", "1 when the consumer is ready, else 0.", func(h lease.Health) float64 {
@@ -50,6 +50,7 @@ func (t *Telemetry) WatchHealth(g interface{ Health() []lease.Health }) (metric.
 			}
 			return 0
 		}},
+		{"lease.owned", "{lease}", "Leases that this process holds.", func(h lease.Health) float64 { return float64(h.Leases) }},
 		{"session.belief.remaining", "s", "For how much longer the process believes in its session if no heartbeat is confirmed.",
 			func(h lease.Health) float64 { return h.Belief.Seconds() }},
 		{"handler.stuck.now", "{call}", "Handler calls that take too long at present.", func(h lease.Health) float64 { return float64(len(h.Stuck)) }},
@@ -84,7 +85,7 @@ func (t *Telemetry) WatchStatus(o operate.Operator) (metric.Registration, error)
 	}, (&cached{o: o}).status, func(s status) string { return s.Consumer })
 }
 
-// cached is a status that is asked for now and then.
+// cached asks for the status once in StatusAge, however often it is read. A failure is not kept.
 type cached struct {
 	o operate.Operator
 
@@ -101,7 +102,7 @@ func (c *cached) status(ctx context.Context) ([]operate.ConsumerStatus, error) {
 	}
 	all, err := c.o.Status(ctx)
 	if err != nil {
-		return nil, err // gauges without a value are told from ones that are zero
+		return nil, err // no value at all: a zero would look like an answer
 	}
 	c.last, c.asked = all, time.Now()
 	return all, nil

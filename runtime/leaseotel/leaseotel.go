@@ -18,23 +18,21 @@
 // Of the conventions: messaging.process.duration, messaging.client.operation.duration (publish, commit),
 // messaging.client.sent.messages and messaging.client.consumed.messages. Of leasegen's own, all below leasegen.:
 //
-//	lease.owned                   leases that this process holds
 //	lease.acquired, .released, .lost, .fenced
-//	session.heartbeat.duration    with error.type when it failed
+//	session.heartbeat.duration    once for each consumer of the session; with error.type when it failed
 //	delivery.latency              from a message's publication to its handler, by this machine's clock
 //	messages                      by outcome: handled, parked, dead, skipped
 //	retries, dead_letters         of handlers that failed
 //	handler.stuck, consumer.stalled, observations.dropped
 //
 // WatchHealth and WatchStatus add gauges. Attributes are the consumer (messaging.consumer.group.name) and the kind
-// (messaging.leasegen.kind), and never a topic, key or id: their number is not bounded.
+// (messaging.leasegen.kind; the first 200 that are seen, _OTHER for more), and never a topic, key or id.
 package leaseotel
 
 import (
 	"sync"
 
 	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
@@ -44,9 +42,6 @@ import (
 )
 
 const scope = "github.com/leasegen/leasegen/runtime/leaseotel"
-
-// kindKey is the attribute of a message's kind. Kinds are declared in code: there are few.
-const kindKey = attribute.Key("messaging.leasegen.kind")
 
 var system = semconv.MessagingSystemKey.String("leasegen")
 

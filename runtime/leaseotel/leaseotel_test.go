@@ -241,6 +241,77 @@ func TestHeadersOfTheApplication(t *testing.T) {
 	}
 }
 
+// fields is a propagator of another form than W3C's.
+type fields struct{}
+
+func (fields) Fields() []string { return []string{"x-span"} }
+
+func (fields) Inject(ctx context.Context, c propagation.TextMapCarrier) {
+	c.Set("x-span", trace.SpanContextFromContext(ctx).SpanID().String())
+}
+
+func (fields) Extract(ctx context.Context, _ propagation.TextMapCarrier) context.Context { return ctx }
+
+// A propagator of another form adds its own headers and touches none that are there.
+func TestAnotherPropagator(t *testing.T) {
+	const own = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+	x := newTraced(t, leaseotel.WithPropagator(fields{}))
+	be := leasemem.New(leasemem.WithPublishMiddleware(x.Publish))
+	ok(t, lease.Publish(lease.ContextWithTrace(t.Context(), own, "a=b"), be, "x", lease.EventType[struct{}]{Kind: "kind"}, []struct{}{{}}))
+	ok(t, be.Publish(t.Context(), event("kind", map[string]string{"x-span": "mine"})))
+	got := make(chan map[string]string, 2)
+	done := run(t, be, x, lease.One("kind", func(_ context.Context, m lease.Message[[]byte]) error { got <- m.Headers; return nil }))
+	carried, explicit := <-got, <-got
+	done()
+	if len(carried) != 3 || carried["traceparent"] != own || carried["tracestate"] != "a=b" || carried["x-span"] == "" {
+		t.Errorf("the headers are %v", carried)
+	}
+	if len(explicit) != 1 || explicit["x-span"] != "mine" {
+		t.Errorf("the application's headers became %v", explicit)
+	}
+}
+
+// A program that may write to the log may make up kinds: neither metrics nor names of spans grow with them.
+func TestManyKinds(t *testing.T) {
+	x := newTraced(t)
+	be := leasemem.New(leasemem.WithPublishMiddleware(x.Publish))
+	var n atomic.Int64
+	done := run(t, be, x, lease.One("", func(context.Context, lease.Message[[]byte]) error { n.Add(1); return nil }))
+	for i := range 1000 {
+		ok(t, be.Publish(t.Context(), event(fmt.Sprint("kind", i), nil)))
+	}
+	eventually(t, "all are handled", func() bool { return n.Load() == 1000 })
+	done()
+	names := map[string]bool{}
+	for _, s := range x.spans.Ended() {
+		names[s.Name()] = true
+	}
+	if len(names) > 402 || !names["process _OTHER"] || !names["publish _OTHER"] {
+		t.Errorf("%d names of spans", len(names))
+	}
+	all := x.collect(t)
+	if others := all.sum("messaging.client.consumed.messages", "messaging.leasegen.kind", "_OTHER"); others != 800 {
+		t.Errorf("%v messages of other kinds, want 800", others)
+	}
+}
+
+// The cause that ended a handler's lease is the type of its error.
+func TestEndsOfLeases(t *testing.T) {
+	x := newTraced(t)
+	for name, cause := range map[string]error{"lease_lost": lease.ErrLost, "handover": lease.ErrHandover, "stuck": lease.ErrStuck} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		call := x.Handle(func(ctx context.Context, _ lease.Call) error {
+			cancel(fmt.Errorf("%w: why", cause))
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		_ = call(ctx, lease.Call{Consumer: "c", Kind: name, Messages: []lease.CallMessage{{ID: "1"}}})
+		if got := attr(x.named("process " + name)[0], "error.type"); got != name {
+			t.Errorf("the error type is %q, want %s", got, name)
+		}
+	}
+}
+
 // A handler's error has its type in span and metrics, and none of its text; a panic is one.
 func TestErrors(t *testing.T) {
 	x := newTraced(t)
@@ -391,7 +462,7 @@ func TestMetrics(t *testing.T) {
 		{"messaging.process.duration", "", "", 20},
 		{"messaging.client.operation.duration", "messaging.operation.name", "publish", 20},
 		{"leasegen.delivery.latency", "", "", 20},
-		{"leasegen.lease.owned", "", "", 20},
+		{"leasegen.lease.owned", "messaging.consumer.group.name", "c", 20},
 		{"leasegen.lease.acquired", "crashed", "false", 20},
 		{"leasegen.lease.fenced", "", "", 0},
 		{"leasegen.consumer.ready", "messaging.consumer.group.name", "c", 1},
@@ -458,7 +529,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// A message costs less than a microsecond where its trace is not sampled.
+// The middleware's cost where a trace is not sampled.
 func BenchmarkUnsampled(b *testing.B) {
 	x, err := leaseotel.New(leaseotel.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))),
 		leaseotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))))

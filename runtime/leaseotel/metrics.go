@@ -15,10 +15,10 @@ import (
 
 // instruments are the metrics that are written as things happen.
 type instruments struct {
-	process, operation, heartbeat, latency metric.Float64Histogram
+	kinds kinds
 
-	owned, stalled                                                                               metric.Int64UpDownCounter
-	sent, consumed, acquired, released, lost, fenced, messages, retries, dead, stuck, notWritten metric.Int64Counter
+	process, operation, heartbeat, latency                                                                metric.Float64Histogram
+	sent, consumed, acquired, released, lost, fenced, messages, retries, dead, stuck, stalled, notWritten metric.Int64Counter
 }
 
 // The boundaries that the conventions advise, in seconds, and two below them: handlers that write a row take less than
@@ -40,11 +40,6 @@ func newInstruments(m metric.Meter) (*instruments, error) {
 		errs = append(errs, err)
 		return c
 	}
-	level := func(name, unit, what string) metric.Int64UpDownCounter {
-		c, err := m.Int64UpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(what))
-		errs = append(errs, err)
-		return c
-	}
 	ins := &instruments{
 		process:    histogram("messaging.process.duration", "Duration of handler calls.", boundaries),
 		operation:  histogram("messaging.client.operation.duration", "Duration of calls of the backend: publish, commit.", boundaries),
@@ -52,7 +47,6 @@ func newInstruments(m metric.Meter) (*instruments, error) {
 		latency:    histogram("leasegen.delivery.latency", "Time from the publication of a call's oldest message to the call.", waits),
 		sent:       counter("messaging.client.sent.messages", "{message}", "Messages published."),
 		consumed:   counter("messaging.client.consumed.messages", "{message}", "Messages given to handlers, once for each attempt."),
-		owned:      level("leasegen.lease.owned", "{lease}", "Leases that this process holds."),
 		acquired:   counter("leasegen.lease.acquired", "{lease}", "Leases acquired; crashed tells those whose former owner did not give them back."),
 		released:   counter("leasegen.lease.released", "{lease}", "Leases given back."),
 		lost:       counter("leasegen.lease.lost", "{lease}", "Leases that ended against their holder's will."),
@@ -61,7 +55,7 @@ func newInstruments(m metric.Meter) (*instruments, error) {
 		retries:    counter("leasegen.retries", "{message}", "Failures of handlers after which the message is tried again."),
 		dead:       counter("leasegen.dead_letters", "{message}", "Messages given up on."),
 		stuck:      counter("leasegen.handler.stuck", "{call}", "Handler calls that took too long."),
-		stalled:    level("leasegen.consumer.stalled", "{activity}", "Kinds of work that a consumer has and makes no step with."),
+		stalled:    counter("leasegen.consumer.stalled", "{activity}", "Times that a consumer had work of a kind and made no step with it for too long."),
 		notWritten: counter("leasegen.observations.dropped", "{observation}", "Observations dropped because they came too fast; counters lack them."),
 	}
 	return ins, errors.Join(errs...)
@@ -73,7 +67,7 @@ func (ins *instruments) published(ctx context.Context, kind string, n int, took 
 		attrs = append(attrs, kindKey.String(kind))
 	}
 	if err != nil {
-		attrs = append(attrs, semconv.ErrorType(err))
+		attrs = append(attrs, errorType(err))
 	}
 	all := metric.WithAttributeSet(attribute.NewSet(attrs...))
 	ins.operation.Record(ctx, took.Seconds(), all)
@@ -105,10 +99,10 @@ func (ins *instruments) Observe(o operate.Observation) {
 		if o.Count == 0 {
 			return // a Run handler
 		}
-		attrs := []attribute.KeyValue{kindKey.String(o.Kind), semconv.MessagingOperationName("process")}
+		attrs := []attribute.KeyValue{ins.kinds.attribute(o.Kind), semconv.MessagingOperationName("process")}
 		ins.consumed.Add(ctx, int64(o.Count), of(o.Consumer, attrs...))
 		if o.Err != nil {
-			attrs = append(attrs, semconv.ErrorType(o.Err))
+			attrs = append(attrs, errorType(o.Err))
 		}
 		ins.process.Record(ctx, o.Duration.Seconds(), of(o.Consumer, attrs...))
 	case operate.ObservedCommit:
@@ -119,34 +113,29 @@ func (ins *instruments) Observe(o operate.Observation) {
 			}
 		}
 	case operate.ObservedRetry:
-		ins.retries.Add(ctx, 1, of(o.Consumer, kindKey.String(o.Kind)))
+		ins.retries.Add(ctx, 1, of(o.Consumer, ins.kinds.attribute(o.Kind)))
 	case operate.ObservedDeadLetter:
-		ins.dead.Add(ctx, 1, of(o.Consumer, kindKey.String(o.Kind)))
+		ins.dead.Add(ctx, 1, of(o.Consumer, ins.kinds.attribute(o.Kind)))
 	case operate.ObservedAcquire:
-		ins.owned.Add(ctx, 1, of(o.Consumer))
 		ins.acquired.Add(ctx, 1, of(o.Consumer, attribute.Bool("crashed", o.Crashed)))
 	case operate.ObservedRelease:
-		ins.owned.Add(ctx, -1, of(o.Consumer))
 		ins.released.Add(ctx, 1, of(o.Consumer))
 	case operate.ObservedLoss:
-		ins.owned.Add(ctx, -1, of(o.Consumer))
 		ins.lost.Add(ctx, 1, of(o.Consumer))
 	case operate.ObservedFenced:
 		ins.fenced.Add(ctx, 1, of(o.Consumer))
 	case operate.ObservedHeartbeat:
 		attrs := []attribute.KeyValue{system}
 		if o.Err != nil {
-			attrs = append(attrs, semconv.ErrorType(o.Err))
+			attrs = append(attrs, errorType(o.Err))
 		}
 		ins.heartbeat.Record(ctx, o.Duration.Seconds(), metric.WithAttributeSet(attribute.NewSet(attrs...)))
 	case operate.ObservedStuck:
-		ins.stuck.Add(ctx, 1, of(o.Consumer, kindKey.String(o.Kind)))
+		ins.stuck.Add(ctx, 1, of(o.Consumer, ins.kinds.attribute(o.Kind)))
 	case operate.ObservedStalled:
-		n := int64(1)
-		if o.Over {
-			n = -1
+		if !o.Over {
+			ins.stalled.Add(ctx, 1, of(o.Consumer))
 		}
-		ins.stalled.Add(ctx, n, of(o.Consumer))
 	case operate.ObservedDropped:
 		ins.notWritten.Add(ctx, int64(o.Dropped), of(o.Consumer))
 	}

@@ -2,6 +2,7 @@ package leaseotel
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -21,7 +22,7 @@ import (
 func (t *Telemetry) Publish(next lease.PublishFunc) lease.PublishFunc {
 	return func(ctx context.Context, p lease.Publication) (err error) {
 		began := time.Now()
-		kind := kindOf(p.Events)
+		kind := t.kindOf(p.Events)
 		attrs := []attribute.KeyValue{system, semconv.MessagingOperationName("publish"), semconv.MessagingOperationTypeSend}
 		if kind != "" {
 			attrs = append(attrs, kindKey.String(kind))
@@ -34,7 +35,7 @@ func (t *Telemetry) Publish(next lease.PublishFunc) lease.PublishFunc {
 		}
 		own, _ := lease.TraceFromContext(ctx)
 		ctx, span := t.tracer.Start(ctx, name("publish", kind), trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attrs...))
-		defer func() { finish(span, err, recover()) }()
+		defer func() { finish(ctx, span, err, recover()) }()
 		p.Events = t.inject(ctx, p.Events, own)
 		err = next(ctx, p)
 		t.published(ctx, kind, len(p.Events), time.Since(began), err)
@@ -42,8 +43,8 @@ func (t *Telemetry) Publish(next lease.PublishFunc) lease.PublishFunc {
 	}
 }
 
-// inject returns events with the trace context of ctx in their headers. Where they have one, it is replaced if it came
-// from own, the context that leasegen carried.
+// inject returns events with the trace context of ctx in their headers. It replaces a traceparent that is own, which
+// leasegen carried there, and leaves all other headers that the application set.
 func (t *Telemetry) inject(ctx context.Context, events []lease.Event, own string) []lease.Event {
 	carrier := propagation.MapCarrier{}
 	t.propagator.Inject(ctx, carrier)
@@ -52,16 +53,16 @@ func (t *Telemetry) inject(ctx context.Context, events []lease.Event, own string
 	}
 	out := slices.Clone(events)
 	for i := range out {
-		h := out[i].Headers
-		if set := h["traceparent"]; set != "" && set != own {
+		set := out[i].Headers
+		if p := set["traceparent"]; p != "" && p != own {
 			continue
 		}
-		h = maps.Clone(h)
-		if h == nil {
-			h = make(map[string]string, len(carrier))
+		h := maps.Clone(map[string]string(carrier))
+		for name, value := range set {
+			if replaced := (name == "traceparent" || name == "tracestate") && carrier["traceparent"] != ""; !replaced {
+				h[name] = value
+			}
 		}
-		delete(h, "tracestate") // it belongs to the traceparent that is replaced
-		maps.Copy(h, carrier)
 		out[i].Headers = h
 	}
 	return out
@@ -76,19 +77,20 @@ type calls struct {
 	about   metric.MeasurementOption
 }
 
+// callsOf has a label of a kind, so that there are few.
 type callsOf struct{ consumer, kind string }
 
-// common returns what calls like c have in common. There are few kinds of them.
+// common returns what calls like c have in common.
 func (t *Telemetry) common(c *lease.Call) *calls {
-	like := callsOf{c.Consumer, c.Kind}
+	like := callsOf{c.Consumer, t.kinds.label(c.Kind)}
 	if known, ok := t.known.Load(like); ok {
 		return known.(*calls)
 	}
 	known, _ := t.known.LoadOrStore(like, &calls{
-		name: name("process", c.Kind),
+		name: name("process", like.kind),
 		options: []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(system,
-			semconv.MessagingOperationName("process"), semconv.MessagingOperationTypeProcess, semconv.MessagingConsumerGroupName(c.Consumer), kindKey.String(c.Kind))},
-		about: of(c.Consumer, kindKey.String(c.Kind)),
+			semconv.MessagingOperationName("process"), semconv.MessagingOperationTypeProcess, semconv.MessagingConsumerGroupName(c.Consumer), kindKey.String(like.kind))},
+		about: of(c.Consumer, kindKey.String(like.kind)),
 	})
 	return known.(*calls)
 }
@@ -132,7 +134,7 @@ func (t *Telemetry) Handle(next lease.CallFunc) lease.CallFunc {
 				span.SetAttributes(attribute.Int("messaging.leasegen.links_left_out", left))
 			}
 		}
-		defer func() { finish(span, err, recover()) }()
+		defer func() { finish(ctx, span, err, recover()) }()
 		return next(ctx, c)
 	}
 }
@@ -155,13 +157,16 @@ func (t *Telemetry) links(ms []lease.CallMessage) (links []trace.Link, left int)
 }
 
 // finish ends a span. The text of an error may have payload in it: the span has its type alone. A panic goes on.
-func finish(span trace.Span, err error, panicked any) {
+func finish(ctx context.Context, span trace.Span, err error, panicked any) {
 	switch {
 	case panicked != nil:
 		span.SetAttributes(semconv.ErrorTypeKey.String("panic"))
 		span.SetStatus(codes.Error, "")
 	case err != nil:
-		span.SetAttributes(semconv.ErrorType(err))
+		if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
+			err = cause // why the lease ended says more than that the context did
+		}
+		span.SetAttributes(errorType(err))
 		span.SetStatus(codes.Error, "")
 	}
 	span.End()
@@ -170,14 +175,27 @@ func finish(span trace.Span, err error, panicked any) {
 	}
 }
 
-// kindOf is the kind of all events; empty when they have several.
-func kindOf(events []lease.Event) string {
+// errorType names what ended a lease or a call, or else the type of err.
+func errorType(err error) attribute.KeyValue {
+	switch {
+	case errors.Is(err, lease.ErrLost):
+		return semconv.ErrorTypeKey.String("lease_lost")
+	case errors.Is(err, lease.ErrHandover):
+		return semconv.ErrorTypeKey.String("handover")
+	case errors.Is(err, lease.ErrStuck):
+		return semconv.ErrorTypeKey.String("stuck")
+	}
+	return semconv.ErrorType(err)
+}
+
+// kindOf labels the kind of all events; empty when they have several.
+func (t *Telemetry) kindOf(events []lease.Event) string {
 	for _, e := range events {
 		if e.Kind != events[0].Kind {
 			return ""
 		}
 	}
-	return events[0].Kind
+	return t.kinds.label(events[0].Kind)
 }
 
 func name(operation, kind string) string {

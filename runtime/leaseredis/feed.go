@@ -53,6 +53,7 @@ type tagFeed struct {
 	views     []int64 // and resources of views
 	ownership int64
 	least     int64 // changes of ownership that this process knew of when it asked
+	losses    int   // of registrations, that it knew of when the feed began
 	replays   int64
 	setBacks  int64 // how often the server was found to be set back
 	looked    int64 // when, by the server's clock; 0: never
@@ -333,7 +334,11 @@ func (f *feed) takeLate(news *backend.News) (any bool, err error) {
 
 func (f *feed) args(tag int, first bool) []any {
 	t := &f.tags[tag]
-	t.least = max(t.ownership, f.r.changes.known(tag))
+	known := f.r.changes.known(tag)
+	t.least = max(t.ownership, known.count)
+	if first {
+		t.losses = known.losses
+	}
 	args := []any{t.told, t.looked, len(f.graces)}
 	args = append(args, f.graces...)
 	args = append(args, len(f.expires))
@@ -372,6 +377,9 @@ func (f *feed) read(tag int, value any, news *backend.News) error {
 	ownership, replays := number(reply[2]), number(reply[3])
 	if ownership < t.least || replays < t.replays { // these only rise
 		f.r.changes.lost(tag, t.least, ownership)
+		return errSetBack
+	}
+	if f.r.changes.known(tag).losses != t.losses { // another feed has found it out, whose consumers are others
 		return errSetBack
 	}
 	expired, setBacks := number(reply[4])%2 != 0, number(reply[4])/2

@@ -99,7 +99,7 @@ func New(client redis.UniversalClient, opts ...Option) *Backend {
 	ss := &sessions{shards: d, open: map[string]*session{}}
 	d.above = ss
 	st := &streams{sessions: ss, reads: streamReads{of: map[[2]string]*streamRead{}}}
-	c := &catalog{streams: st, changes: changes{of: map[int]int64{}}}
+	c := &catalog{streams: st, changes: changes{of: map[int]changed{}}}
 	o, ledger, trimmer := &owner{catalog: c}, &ledger{c}, &trimmer{catalog: c}
 	p := &publisher{streams: st, numbering: numbering{id: newAttempt(), tags: map[int]*attempts{}}}
 	r := &reader{catalog: c, trimmer: trimmer, missed: missed{topics: map[[2]string]time.Time{}}}

@@ -103,6 +103,7 @@ func TestALossBeforeTheFeedLooked(t *testing.T) {
 	infos := []backend.ConsumerInfo{topical}
 	kit.OK(t, be.Register(t.Context(), topical, []string{"before"}))
 	feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), infos))
+	other := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), infos))
 	ownership := kit.Must[string](t)(c.HGet(t.Context(), "{"+name+"0}:meta", "ownership").Result())
 	kit.OK(t, be.Register(t.Context(), topical, []string{"x"}))
 	kit.OK(t, c.HSet(t.Context(), "{"+name+"0}:meta", "ownership", ownership).Err())
@@ -111,6 +112,11 @@ func TestALossBeforeTheFeedLooked(t *testing.T) {
 		t.Fatalf("the feed returned %v, want an error that says that the server has lost something", err)
 	}
 	feed.Close()
+
+	if _, err := other.Next(t.Context()); err == nil || !strings.Contains(err.Error(), "has lost what was stored last") {
+		t.Fatalf("the feed of another session returned %v, want the same error", err)
+	}
+	other.Close()
 
 	feed = kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), infos))
 	defer feed.Close()

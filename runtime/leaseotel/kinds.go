@@ -1,0 +1,47 @@
+package leaseotel
+
+import (
+	"sync"
+
+	"go.opentelemetry.io/otel/attribute"
+)
+
+const (
+	// kindKey is the attribute of a message's kind.
+	kindKey = attribute.Key("messaging.leasegen.kind")
+	// mostKinds is how many kinds have a name of their own: programs that may write to the log may make up more.
+	mostKinds = 200
+	// otherKind stands for all others.
+	otherKind = "_OTHER"
+)
+
+// kinds are the kinds that were seen first. Its zero value has none.
+type kinds struct {
+	mu   sync.RWMutex
+	seen map[string]bool
+}
+
+// label is what kind is called in names of spans and in attributes.
+func (k *kinds) label(kind string) string {
+	k.mu.RLock()
+	known, full := k.seen[kind], len(k.seen) == mostKinds
+	k.mu.RUnlock()
+	switch {
+	case known:
+		return kind
+	case full:
+		return otherKind
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.seen) == mostKinds && !k.seen[kind] {
+		return otherKind
+	}
+	if k.seen == nil {
+		k.seen = map[string]bool{}
+	}
+	k.seen[kind] = true
+	return kind
+}
+
+func (k *kinds) attribute(kind string) attribute.KeyValue { return kindKey.String(k.label(kind)) }

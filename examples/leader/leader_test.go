@@ -29,7 +29,7 @@ func TestLeadershipPasses(t *testing.T) {
 	}
 	for _, line := range []string{
 		`three replicas start .* replica-1 5\n`,
-		`replica-1 is told to stop \(SIGTERM\) +\d+ ms +replica-[23] \d`,
+		`replica-1 gets SIGTERM +\d+ ms +replica-[23] \d`,
 		`replica-\d is killed \(SIGKILL\) +\d+ ms +replica-\d \d`,
 		`replica-\d is frozen \(SIGSTOP\) +\d+ ms +replica-\d \d`,
 		`refused: replica-\d wrote for \w+ with epoch \d+ \(now \d+\)`,

@@ -4,7 +4,7 @@
 //
 // It starts a PostgreSQL server and three replicas, which are processes: one leads, two
 // stand by. It stops the leader, kills the next with SIGKILL and freezes the one after
-// that, prints for how long nobody led, and shows that a write of the frozen one, which
+// that, prints for how long there was no leader, and shows that a write of the frozen one, which
 // arrives when others lead, is refused.
 package main
 

@@ -14,7 +14,7 @@ import (
 
 // play lets the leadership change hands in three ways.
 func (r *run) play(ctx context.Context) error {
-	fmt.Fprintf(r.Out, "%-42s %10s   %s\n", "", "nobody led", "who leads how many jobs")
+	fmt.Fprintf(r.Out, "%-42s %10s   %s\n", "", "no leader", "jobs of each leader")
 	for _, name := range []string{"replica-1", "replica-2", "replica-3"} {
 		if err := r.Fleet.Start(name); err != nil {
 			return err
@@ -31,7 +31,7 @@ func (r *run) play(ctx context.Context) error {
 		return err
 	}
 
-	ended, err := r.pass(ctx, "is told to stop (SIGTERM)", r.Fleet.Stop)
+	ended, err := r.pass(ctx, "gets SIGTERM", r.Fleet.Stop)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (r *run) play(ctx context.Context) error {
 	}
 	fmt.Fprintf(r.Out, "\n%s\n\n%d steps = accepted %d + refused %d; accepted of a leader of the past: %d\n", refused, accepted+late, accepted, late, stale)
 	fmt.Fprintf(r.Out, "the first leader held its %d leaderships on %d connection\n\n", locks, sessions)
-	fmt.Fprint(r.Out, "eskit, by its own documents: a connection for each leadership, on standbys too; nobody leads for 2 ms\n"+
+	fmt.Fprint(r.Out, "eskit, by its own documents: a connection for each leadership, on standbys too; no replica leads for 2 ms\n"+
 		"when it is handed over and for about 30 s after a crash; no epoch to refuse late writes by.\n")
 	if late == 0 || stale > 0 || steps != accepted || sessions != 1 || locks != jobs {
 		return fmt.Errorf("that does not add up: %d steps done of %d accepted, %d refused, %d stale; %d leaderships on %d connections",
@@ -76,7 +76,7 @@ func (r *run) play(ctx context.Context) error {
 	return nil
 }
 
-// leaders is how many jobs each replica leads: those that it made steps of under their
+// leaders is how many jobs each replica leads: jobs that it made steps of under their
 // newest epoch, a few by now, the last of them a moment ago.
 func (r *run) leaders(ctx context.Context) (map[string]int, error) {
 	rows, err := r.Pool.Query(ctx, `

@@ -24,8 +24,8 @@ type Set struct {
 }
 
 // Main is the main function of an example. It parses the command line. With -replica NAME
-// it is the replica of that name: it calls replica with the database of the fleet, until it
-// is told to stop. Without, it plays. An error ends the program.
+// it is the replica of that name: it calls replica with the database of the fleet, until its
+// Context is cancelled. Without, it plays. An error ends the program.
 func (s *Set) Main(example, ddl string, replica func(ctx context.Context, pool *pgxpool.Pool, name string) error, play func(ctx context.Context) error) {
 	start(example,
 		func(ctx context.Context, name string) error { return work(ctx, name, replica) },

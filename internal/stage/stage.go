@@ -59,7 +59,7 @@ func Prepare(ctx context.Context, dsn, ddl string) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// Context is cancelled when the program is told to stop: by an interrupt, SIGTERM or,
+// Context is cancelled when the program has to stop: by an interrupt, SIGTERM or,
 // for a replica, the end of the program that started it.
 func Context(replica bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -11,8 +11,8 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// Owned is how many of a consumer's resources each replica owns. Those that are killed
-// have no name any more.
+// Owned is how many of a consumer's resources each replica owns. A replica
+// that was killed has no name any more.
 func (s *Show) Owned(ctx context.Context, consumer string) (map[string]int, error) {
 	members, err := s.operator.Members(ctx, consumer)
 	owned := map[string]int{}

@@ -25,6 +25,9 @@ func BenchmarkDrain(b *testing.B) {
 		{"one-raw-observed", func(done func(int)) lease.Handler {
 			return lease.One("", func(_ context.Context, m lease.Message[[]byte]) error { done(1); return nil })
 		}, []lease.Option{lease.WithObserver(operate.ObserverFunc(func(operate.Observation) {}))}},
+		{"one-raw-middleware", func(done func(int)) lease.Handler {
+			return lease.One("", func(_ context.Context, m lease.Message[[]byte]) error { done(1); return nil })
+		}, []lease.Option{lease.WithMiddleware(func(next lease.CallFunc) lease.CallFunc { return next })}},
 		{"one-typed", func(done func(int)) lease.Handler {
 			return lease.One("note", func(_ context.Context, m lease.Message[note]) error { done(1); return nil })
 		}, nil},

@@ -89,8 +89,8 @@ func (w *wrapped) make(ctx context.Context, handler func(context.Context) error)
 	return w.by(ctx, c)
 }
 
-// wrapOne and wrapTwo call a handler inside of middleware. They are functions of their own so that messages stay off the
-// heap where there is none.
+// wrapOne and wrapTwo call a handler inside of middleware. They are functions of their own so that messages of a
+// consumer without middleware stay off the heap.
 func wrapOne[A any](ctx context.Context, w *wrapped, fn func(context.Context, A) error, a A) error {
 	return w.make(ctx, func(ctx context.Context) error { return fn(ctx, a) })
 }

@@ -72,7 +72,7 @@ func (x *streams) takeWanted() (crowded bool) {
 	return granted == room
 }
 
-// takeFree takes what is free as long as there is room. Who comes first is served first.
+// takeFree takes what is free as long as there is room: the process that comes first has it.
 func (x *streams) takeFree(s backend.Survey) {
 	members := make(map[string]bool, len(s.Members))
 	for _, m := range s.Members {

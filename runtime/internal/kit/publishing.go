@@ -13,7 +13,7 @@ import (
 )
 
 // PublishMiddleware checks a backend's option of that name: open makes a backend with it, and joined runs f with what
-// publishes in a transaction of the caller's and commits that; nil where there is none.
+// publishes in a transaction of the caller's and commits that; nil for a backend without transactions.
 func PublishMiddleware(t *testing.T, open func(...backend.PublishMiddleware) backend.Backend, joined func(be backend.Backend, f func(backend.Publisher) error) error) {
 	t.Helper()
 	var seen []string

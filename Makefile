@@ -11,8 +11,8 @@ SOAK          ?= 20m
 # elections. The race detector would see nothing of what these share, and little in simulations that the suite does not
 # show it on each backend.
 TEST_PACKAGES ?= 2
-PLAIN         := ./proof ./proof/redis ./cmd/... ./generator ./proof/failover ./runtime/leasetest ./examples/...
-LONG          := ./runtime/leasepg ./runtime/leaseredis
+PLAIN         := ./proof ./proof/redis ./proof/failover ./cmd/... ./generator ./runtime/leasetest ./examples/...
+LONG          := ./runtime/leasepg ./runtime/leaseredis ./runtime/lease ./internal/redistest ./internal/snippets
 # Modules of their own, for what most users need not compile.
 MODULES       := bench runtime/leaseotel
 

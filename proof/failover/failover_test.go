@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/pace"
+	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -20,6 +21,7 @@ func TestMain(m *testing.M) {
 // A few trials of each fault and lock: somebody takes over, and no old owner works on. How long it
 // takes is what make failover measures.
 func TestFailover(t *testing.T) {
+	shared := pgtest.Start(t, pgtest.Config("max_connections", "400"))
 	for i, k := range locks() {
 		for _, f := range faults() {
 			if i > 0 && f.pairs < 10 && f.name != "SIGKILL" {
@@ -27,7 +29,11 @@ func TestFailover(t *testing.T) {
 			}
 			t.Run(k.String()+"/"+f.name, func(t *testing.T) {
 				t.Parallel()
-				l, err := try(t.Context(), k, f, 3, 3)
+				s := shared
+				if f.once == nil { // it restarts its server
+					s = pgtest.Start(t)
+				}
+				l, err := try(t.Context(), s, k, f, 3, 3)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -88,7 +88,7 @@ func measure(ctx context.Context, out io.Writer, trials, pairs int, onlyLocks, o
 				continue
 			}
 			begun := time.Now()
-			l, err := try(ctx, k, f, trials, min(pairs, f.pairs))
+			l, err := alone(ctx, k, f, trials, min(pairs, f.pairs))
 			if err != nil {
 				return lines, fmt.Errorf("%v, %s: %w", k, f.name, err)
 			}
@@ -102,12 +102,20 @@ func measure(ctx context.Context, out io.Writer, trials, pairs int, onlyLocks, o
 	return lines, nil
 }
 
-// try makes the trials of one fault and lock on a fresh server.
-func try(ctx context.Context, k lockKind, f fault, trials, pairs int) (l line, err error) {
+// alone is try on a server of its own.
+func alone(ctx context.Context, k lockKind, f fault, trials, pairs int) (line, error) {
+	s, err := pgtest.Launch(pgtest.Config("max_connections", "400"))
+	if err != nil {
+		return line{}, err
+	}
+	defer s.Close()
+	return try(ctx, s, k, f, trials, pairs)
+}
+
+// try makes the trials of one fault and lock, in a database of their own.
+func try(ctx context.Context, server *pgtest.Server, k lockKind, f fault, trials, pairs int) (l line, err error) {
 	defer must.Catch(&err)
-	server := must.Get(pgtest.Launch(pgtest.Config("max_connections", "400")))
-	defer server.Close()
-	s := must.Get(newSite(ctx, server, k, min(pairs, trials)))
+	s := must.Get(newSite(ctx, server, "failover_"+k.per+"_"+f.name, k, min(pairs, trials)))
 	defer s.close()
 	l = line{kind: k, fault: f}
 	if l.took, l.late, err = s.trials(ctx, f, trials); err != nil {

@@ -63,7 +63,7 @@ type call struct {
 	began, ended time.Time
 }
 
-func newSite(ctx context.Context, server *pgtest.Server, k lockKind, pairs int) (_ *site, err error) {
+func newSite(ctx context.Context, server *pgtest.Server, database string, k lockKind, pairs int) (_ *site, err error) {
 	s := &site{server: server, kind: k}
 	defer func() {
 		if err != nil {
@@ -72,7 +72,7 @@ func newSite(ctx context.Context, server *pgtest.Server, k lockKind, pairs int) 
 		}
 	}()
 	defer must.Catch(&err)
-	s.pool = must.Get(pgxpool.New(ctx, server.DB("failover")))
+	s.pool = must.Get(pgxpool.New(ctx, server.DB(database)))
 	for i := range pairs {
 		f := &pair{site: s, name: fmt.Sprintf("pair_%d", i)}
 		must.Get(leasepg.Migrate(ctx, s.pool, leasepg.WithSchema(f.name)))

@@ -5,7 +5,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -40,7 +39,7 @@ func (q *dlq) flags(fs *flag.FlagSet) {
 }
 
 func (q *dlq) arguments(rest []string) error {
-	if err := verbAndConsumer(rest, "list", "show", "replay", "purge"); err != nil {
+	if err := verbAndConsumer(rest, "list", "show", "replay", "purge"); err != nil && !slices.Equal(rest, []string{"list"}) {
 		return err
 	}
 	if q.filter.Limit < 0 {
@@ -49,7 +48,7 @@ func (q *dlq) arguments(rest []string) error {
 	if err := checkFormat(q.format); err != nil {
 		return err
 	}
-	q.verb, q.filter.Consumer = rest[0], rest[1]
+	q.verb, q.filter.Consumer = rest[0], strings.Join(rest[1:], "")
 	switch {
 	case slices.Contains(q.filter.IDs, ""):
 		return usagef("-id has an empty id")
@@ -61,54 +60,81 @@ func (q *dlq) arguments(rest []string) error {
 	return nil
 }
 
-func (q *dlq) do(ctx context.Context, w io.Writer, op operate.Operator) error {
-	c, err := known(ctx, op, q.filter.Consumer)
+func (q *dlq) do(ctx context.Context, out *output, on target) error {
+	if q.filter.Consumer == "" {
+		return q.list(ctx, out, on)
+	}
+	c, err := known(ctx, on, q.filter.Consumer)
 	if err != nil {
 		return err
 	}
 	switch q.verb {
 	case "list":
-		return q.list(ctx, w, op, c)
+		return q.list(ctx, out, on, c)
 	case "show":
-		return q.show(ctx, w, op)
+		return q.show(ctx, out, on)
 	case "replay":
-		return q.change(ctx, w, op, c, "replay", "replayed", op.Replay)
+		return q.change(ctx, out, on, c, "replay", "replayed", on.Replay)
 	}
-	return q.change(ctx, w, op, c, "purge", "purged", op.Purge)
+	return q.change(ctx, out, on, c, "purge", "purged", on.Purge)
 }
 
-func (q *dlq) list(ctx context.Context, w io.Writer, op operate.Operator, c operate.ConsumerStatus) error {
+// list lists those of one consumer, or of all.
+func (q *dlq) list(ctx context.Context, out *output, on target, of ...operate.ConsumerStatus) error {
 	f := q.filter
 	limit := cmp.Or(f.Limit, 100)
 	f.Limit = limit + 1 // to see whether there are more
-	letters, err := op.DeadLetters(ctx, f)
+	letters, err := on.DeadLetters(ctx, f)
 	if err != nil {
 		return err
 	}
 	letters, more := atMost(letters, limit)
 	if q.format == "json" {
-		out := make([]letterJSON, len(letters))
+		list := make([]letterJSON, len(letters))
 		for i, l := range letters {
-			out[i] = jsonOf(l, false)
+			list[i] = jsonOf(l, false)
 		}
-		return printJSON(w, map[string]any{"dead_letters": out, "more": more})
+		return printJSON(out, map[string]any{"dead_letters": list, "more": more})
 	}
 	if len(letters) == 0 {
-		_, err := fmt.Fprintf(w, "%s\n", none(c))
-		return err
+		return q.none(ctx, out, on, of)
 	}
-	t := newTable("id", "topic", "key", ">attempts", "first failed", "reason")
+	titles := []string{"consumer", "id", "?topic", "key", "?>attempts", "?first failed", "reason"}
+	t := newTable(titles[len(of):]...)
 	for _, l := range letters {
-		t.add(l.ID, printable(l.Topic, 60), printable(l.Key, 40), number(l.Attempts), moment(l.FirstFailed, q.now), printable(l.Reason, 100))
+		row := []string{printable(l.Consumer, 63), l.ID, printable(l.Topic, 60), printable(l.Key, 40), number(l.Attempts), moment(l.FirstFailed, q.now), printable(l.Reason, 100)}
+		t.add(row[len(of):]...)
 	}
-	return t.printMore(w, more)
+	return t.printMore(out, more)
 }
 
-func none(c operate.ConsumerStatus) string {
-	if c.DeadLetters == 0 {
-		return c.Consumer + " has no dead letters"
+// none says that a list is empty.
+func (q *dlq) none(ctx context.Context, out *output, on target, of []operate.ConsumerStatus) (err error) {
+	if len(of) == 0 {
+		if of, err = on.Status(ctx); err != nil {
+			return err
+		}
 	}
-	return fmt.Sprintf("none of the %s dead letters of %s match", number(c.DeadLetters), c.Consumer)
+	_, err = fmt.Fprintln(out, none(of))
+	return err
+}
+
+// none says of consumers that they have no dead letters, or not those that were asked for.
+func none(of []operate.ConsumerStatus) string {
+	n, whose := 0, "all consumers"
+	for _, c := range of {
+		n += c.DeadLetters
+	}
+	switch {
+	case len(of) == 1:
+		whose = of[0].Consumer
+	case n == 0:
+		return "no consumer has dead letters"
+	}
+	if n == 0 {
+		return whose + " has no dead letters"
+	}
+	return fmt.Sprintf("none of the %s dead letters of %s match", number(n), whose)
 }
 
 // letterJSON is a dead letter in -format json. Fields are only ever added.
@@ -120,7 +146,7 @@ type letterJSON struct {
 	Topic       string            `json:"topic"`
 	Key         string            `json:"key"`
 	Kind        string            `json:"kind"`
-	Size        int               `json:"size"`
+	Size        int               `json:"size_bytes"`
 	Headers     map[string]string `json:"headers,omitempty"`
 	PublishedAt time.Time         `json:"published_at"`
 	FirstFailed time.Time         `json:"first_failed"`
@@ -144,8 +170,8 @@ func jsonOf(l operate.DeadLetterInfo, payload bool) letterJSON {
 
 // show prints one dead letter, and its payload as it is, but for bytes that could
 // steer a terminal.
-func (q *dlq) show(ctx context.Context, w io.Writer, op operate.Operator) error {
-	letters, err := op.DeadLetters(ctx, q.filter)
+func (q *dlq) show(ctx context.Context, w *output, on target) error {
+	letters, err := on.DeadLetters(ctx, q.filter)
 	if err != nil {
 		return err
 	}
@@ -181,23 +207,36 @@ func (q *dlq) show(ctx context.Context, w io.Writer, op operate.Operator) error 
 }
 
 // change replays or purges: first it only says how many.
-func (q *dlq) change(ctx context.Context, w io.Writer, op operate.Operator, c operate.ConsumerStatus, verb, done string, do func(context.Context, operate.DeadLetterFilter) (int, error)) error {
+func (q *dlq) change(ctx context.Context, out *output, on target, c operate.ConsumerStatus, verb, done string, do func(context.Context, operate.DeadLetterFilter) (int, error)) error {
 	if q.format != "text" {
 		return usagef("-format goes with list and show only")
 	}
+	of := fmt.Sprintf("dead letters of %s, in %s", c.Consumer, on.where)
 	if q.yes {
-		n, err := do(ctx, q.filter)
-		if err != nil {
-			return err
+		most := c.DeadLetters // what dies again meanwhile is left for another time
+		if q.filter.Limit > 0 {
+			most = min(most, q.filter.Limit)
 		}
-		_, err = fmt.Fprintf(w, "%s %s of %s dead letters of %s\n", done, number(n), number(max(c.DeadLetters, n)), c.Consumer)
+		n, err := out.progress.inSteps(ctx, done, most, func(ctx context.Context, most int) (int, error) {
+			f := q.filter
+			f.Limit = most
+			return do(ctx, f)
+		})
+		so := fmt.Sprintf("%s %s of %s %s", done, number(n), number(c.DeadLetters), of)
+		if ctx.Err() != nil {
+			return fmt.Errorf("interrupted: %s; the same command goes on", so)
+		}
+		if err != nil {
+			return fmt.Errorf("%s; then: %w", so, err)
+		}
+		_, err = fmt.Fprintln(out, so)
 		return err
 	}
 	f, over := q.filter, ""
 	if f.Limit == 0 || f.Limit > mostCounted {
 		f.Limit = mostCounted + 1
 	}
-	letters, err := op.DeadLetters(ctx, f)
+	letters, err := on.DeadLetters(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -206,9 +245,9 @@ func (q *dlq) change(ctx context.Context, w io.Writer, op operate.Operator, c op
 		n, over = mostCounted, "more than "
 	}
 	if n == 0 {
-		_, err = fmt.Fprintf(w, "nothing to %s: %s\n", verb, none(c))
+		_, err = fmt.Fprintf(out, "nothing to %s: %s\n", verb, none([]operate.ConsumerStatus{c}))
 		return err
 	}
-	_, err = fmt.Fprintf(w, "would %s %s%s of %s dead letters of %s; run again with -yes\n", verb, over, number(n), number(c.DeadLetters), c.Consumer)
+	_, err = fmt.Fprintf(out, "would %s %s%s of %s %s; run again with -yes\n", verb, over, number(n), number(c.DeadLetters), of)
 	return err
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ func (w *world) dlq(t *testing.T, q dlq, verb string) string {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := q.do(t.Context(), &out, w); err != nil {
+	if err := q.do(t.Context(), &output{Writer: &out}, target{w, "memory"}); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -78,7 +79,7 @@ func TestDeadLettersShow(t *testing.T) {
 	if err := q.arguments([]string{"show", "shipping"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := q.do(t.Context(), &bytes.Buffer{}, w); err == nil || err.Error() != "shipping has no dead letter 987654: see leasegen dlq list shipping" {
+	if err := q.do(t.Context(), &output{Writer: io.Discard}, target{w, "memory"}); err == nil || err.Error() != "shipping has no dead letter 987654: see leasegen dlq list shipping" {
 		t.Errorf("error: %v", err)
 	}
 }
@@ -87,18 +88,18 @@ func TestDeadLettersShow(t *testing.T) {
 func TestDeadLettersReplayAndPurge(t *testing.T) {
 	w := newWorld(t)
 	carrier := operate.DeadLetterFilter{Reason: "carrier*"}
-	expect(t, w.dlq(t, dlq{filter: carrier}, "replay"), "would replay 9 of 12 dead letters of shipping; run again with -yes\n")
+	expect(t, w.dlq(t, dlq{filter: carrier}, "replay"), "would replay 9 of 12 dead letters of shipping, in memory; run again with -yes\n")
 	if n := w.letters(t); n != 12 {
 		t.Fatalf("after a dry run there are %d dead letters, want 12", n)
 	}
-	expect(t, w.dlq(t, dlq{filter: carrier, yes: true}, "replay"), "replayed 9 of 12 dead letters of shipping\n")
+	expect(t, w.dlq(t, dlq{filter: carrier, yes: true}, "replay"), "replayed 9 of 12 dead letters of shipping, in memory\n")
 	if n := w.letters(t); n != 3 {
 		t.Fatalf("after the replay there are %d dead letters, want 3", n)
 	}
 	expect(t, w.dlq(t, dlq{filter: carrier}, "replay"), "nothing to replay: none of the 3 dead letters of shipping match\n")
-	expect(t, w.dlq(t, dlq{filter: operate.DeadLetterFilter{Limit: 1}}, "purge"), "would purge 1 of 3 dead letters of shipping; run again with -yes\n")
-	expect(t, w.dlq(t, dlq{}, "purge"), "would purge 3 of 3 dead letters of shipping; run again with -yes\n")
-	expect(t, w.dlq(t, dlq{yes: true}, "purge"), "purged 3 of 3 dead letters of shipping\n")
+	expect(t, w.dlq(t, dlq{filter: operate.DeadLetterFilter{Limit: 1}}, "purge"), "would purge 1 of 3 dead letters of shipping, in memory; run again with -yes\n")
+	expect(t, w.dlq(t, dlq{}, "purge"), "would purge 3 of 3 dead letters of shipping, in memory; run again with -yes\n")
+	expect(t, w.dlq(t, dlq{yes: true}, "purge"), "purged 3 of 3 dead letters of shipping, in memory\n")
 	expect(t, w.dlq(t, dlq{}, "list"), "shipping has no dead letters\n")
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -44,7 +43,7 @@ type parkedJSON struct {
 	Topic       string    `json:"topic"`
 	Key         string    `json:"key"`
 	Kind        string    `json:"kind"`
-	Size        int       `json:"size"`
+	Size        int       `json:"size_bytes"`
 	Attempts    int       `json:"attempts"`
 	Due         time.Time `json:"due"`
 	FirstFailed time.Time `json:"first_failed,omitzero"`
@@ -52,7 +51,7 @@ type parkedJSON struct {
 	Error       string    `json:"error"`
 }
 
-func (p *parked) do(ctx context.Context, w io.Writer, op operate.Operator) error {
+func (p *parked) do(ctx context.Context, w *output, op target) error {
 	if _, err := known(ctx, op, p.filter.Consumer); err != nil {
 		return err
 	}
@@ -74,7 +73,7 @@ func (p *parked) do(ctx context.Context, w io.Writer, op operate.Operator) error
 		_, err := fmt.Fprintf(w, "%s has no parked messages\n", p.what())
 		return err
 	}
-	t := newTable("message", "resource", "topic", "key", ">attempts", "first failed", "next attempt", "error")
+	t := newTable("message", "?resource", "?topic", "key", "?>attempts", "?first failed", "next attempt", "error")
 	for _, m := range list {
 		failed, next := "", moment(m.Due, p.now)
 		if !m.FirstFailed.IsZero() {

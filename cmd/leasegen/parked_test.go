@@ -25,7 +25,7 @@ func (w *world) parked(t *testing.T, p parked) string {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := p.do(t.Context(), &out, w); err != nil {
+	if err := p.do(t.Context(), &output{Writer: &out}, target{w, "memory"}); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -93,7 +94,7 @@ func (w *world) status(t *testing.T, s status) string {
 		s.format = "text"
 	}
 	var out bytes.Buffer
-	if err := s.do(t.Context(), &out, w); err != nil {
+	if err := s.do(t.Context(), &output{Writer: &out}, target{w, "memory"}); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -167,16 +168,16 @@ func TestStatusJSON(t *testing.T) {
 
 func TestStatusUnknownConsumer(t *testing.T) {
 	w := newWorld(t)
-	err := (&status{consumer: "shiping", limit: 1, format: "text"}).do(t.Context(), &bytes.Buffer{}, w)
+	err := (&status{consumer: "shiping", limit: 1, format: "text"}).do(t.Context(), &output{Writer: io.Discard}, target{w, "memory"})
 	if err == nil || err.Error() != `there is no consumer "shiping"; known: billing, shipping` {
 		t.Errorf("error: %v", err)
 	}
-	err = (&status{consumer: "x", limit: 1, format: "text"}).do(t.Context(), &bytes.Buffer{}, leasemem.New())
+	err = (&status{consumer: "x", limit: 1, format: "text"}).do(t.Context(), &output{Writer: io.Discard}, target{Operator: leasemem.New()})
 	if err == nil || err.Error() != `there is no consumer "x": none has run on this database yet` {
 		t.Errorf("error: %v", err)
 	}
 	var out bytes.Buffer
-	if err := (&status{limit: 1, format: "text"}).do(context.Background(), &out, leasemem.New()); err != nil {
+	if err := (&status{limit: 1, format: "text"}).do(context.Background(), &output{Writer: &out}, target{Operator: leasemem.New()}); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, out.String(), "no consumer has run on this database yet\n")
@@ -236,7 +237,7 @@ func TestStatusSteersNoTerminal(t *testing.T) {
 	for _, s := range []status{{}, {consumer: "c"}, {consumer: "c", members: true, leases: true}} {
 		s.format, s.limit = "text", 50
 		var out bytes.Buffer
-		if err := s.do(t.Context(), &out, steering{}); err != nil {
+		if err := s.do(t.Context(), &output{Writer: &out}, target{Operator: steering{}}); err != nil {
 			t.Fatal(err)
 		}
 		if i := strings.IndexAny(out.String(), "\x1b\x07\r\u009b\u202e"); i >= 0 {
@@ -267,7 +268,7 @@ func TestJSONSteersNoTerminal(t *testing.T) {
 func TestStatusNotes(t *testing.T) {
 	n := notes{transaction: "the prepared transaction 'a\x1b[2J' of database b", open: 26 * time.Hour}
 	var b bytes.Buffer
-	if err := n.print(&b); err != nil {
+	if err := n.print(&output{Writer: &b}); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, b.String(), "the log cannot be shortened: the prepared transaction 'a\\x1b[2J' of database b is open for "+age(n.open)+"; commit it or roll it back\n")
@@ -278,7 +279,7 @@ func TestStatusNotes(t *testing.T) {
 	var doc struct {
 		Held struct {
 			Transaction string
-			Open        float64
+			Open        float64 `json:"open_seconds"`
 		} `json:"held_back"`
 	}
 	if err := json.Unmarshal(b.Bytes(), &doc); err != nil || doc.Held.Transaction != n.transaction || doc.Held.Open != n.open.Seconds() {

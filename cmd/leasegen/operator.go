@@ -28,6 +28,8 @@ func operatorCommands() []command {
 		operation("parked [flags] consumer", "list the messages that wait for a retry, or behind one", &parked{now: now}),
 		operation("dlq list|show|replay|purge [flags] consumer", "list, show, replay and purge dead letters", &dlq{now: now}),
 		operation("cursor show|reset|set [flags] consumer", "show and move how far a consumer has got", &cursor{}),
+		operation("pause [flags] consumer", "stop a consumer until it is resumed: nothing of it is handled", &pause{}),
+		operation("resume [flags] consumer", "let a consumer that is paused go on", &pause{resume: true}),
 		operation("forget [flags] consumer", "delete what is stored of a consumer that is no more", &forget{}),
 	}
 }
@@ -91,6 +93,17 @@ func verbAndConsumer(rest []string, verbs ...string) error {
 		return usagef("one consumer at a time, not %q", rest[1:])
 	}
 	return nil
+}
+
+// oneConsumer checks the arguments of a command that takes nothing but a consumer.
+func oneConsumer(rest []string) (string, error) {
+	switch len(rest) {
+	case 0:
+		return "", usagef("give the name of a consumer")
+	case 1:
+		return rest[0], nil
+	}
+	return "", usagef("one consumer at a time, not %q", rest)
 }
 
 func checkFormat(format string) error {

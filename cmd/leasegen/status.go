@@ -51,6 +51,8 @@ type consumerJSON struct {
 	Consumer     string       `json:"consumer"`
 	Per          string       `json:"per"`
 	Lock         string       `json:"lock"`
+	Paused       bool         `json:"paused"`
+	PausedFor    float64      `json:"paused_for,omitempty"`
 	Resources    int          `json:"resources"`
 	Members      int          `json:"members"`
 	Standbys     int          `json:"standbys"`
@@ -147,6 +149,9 @@ func (s *status) do(ctx context.Context, w io.Writer, op operate.Operator) error
 		}
 	}
 	for _, c := range consumers {
+		if err == nil && c.Paused {
+			_, err = fmt.Fprintf(w, "%s: PAUSED %s ago, it handles nothing; leasegen resume %[1]s ends that\n", printable(c.Consumer, 63), age(c.PausedFor))
+		}
 		if err == nil && c.Note != "" {
 			_, err = fmt.Fprintf(w, "%s: %s\n", printable(c.Consumer, 63), printable(c.Note, 1000))
 		}
@@ -195,7 +200,11 @@ func consumersTable(consumers []operate.ConsumerStatus) *table {
 	t := newTable("consumer", "per", "lock", ">resources", ">members", ">standbys", ">unowned", ">lag(max)", "oldest unread",
 		">parked keys", ">dead letters")
 	for _, c := range consumers {
-		t.add(printable(c.Consumer, 63), printable(c.Per, 20), printable(c.Lock, 20), number(c.Resources), number(c.Members), number(c.Standbys), number(c.Unowned),
+		name := printable(c.Consumer, 63)
+		if c.Paused {
+			name += " PAUSED"
+		}
+		t.add(name, printable(c.Per, 20), printable(c.Lock, 20), number(c.Resources), number(c.Members), number(c.Standbys), number(c.Unowned),
 			number(c.LagMax), ageOr(c.OldestUnread), number(c.ParkedKeys), number(c.DeadLetters))
 	}
 	return t
@@ -280,7 +289,7 @@ func (s *status) json(w io.Writer, consumers []operate.ConsumerStatus, members [
 	out := make([]consumerJSON, len(consumers))
 	for i, c := range consumers {
 		out[i] = consumerJSON{
-			Consumer: c.Consumer, Per: c.Per, Lock: c.Lock, Resources: c.Resources, Members: c.Members, Standbys: c.Standbys,
+			Consumer: c.Consumer, Per: c.Per, Lock: c.Lock, Paused: c.Paused, PausedFor: c.PausedFor.Seconds(), Resources: c.Resources, Members: c.Members, Standbys: c.Standbys,
 			Unowned: c.Unowned, LagMax: c.LagMax, LagTotal: c.LagTotal, OldestUnread: c.OldestUnread.Seconds(),
 			ParkedKeys: c.ParkedKeys, DeadLetters: c.DeadLetters, Note: c.Note,
 		}

@@ -16,15 +16,9 @@ func (f *forget) flags(fs *flag.FlagSet) {
 	fs.BoolVar(&f.yes, "yes", false, "do it: without -yes it only says what it would do")
 }
 
-func (f *forget) arguments(rest []string) error {
-	switch len(rest) {
-	case 0:
-		return usagef("give the name of a consumer")
-	case 1:
-		f.consumer = rest[0]
-		return nil
-	}
-	return usagef("one consumer at a time, not %q", rest)
+func (f *forget) arguments(rest []string) (err error) {
+	f.consumer, err = oneConsumer(rest)
+	return err
 }
 
 // do deletes a consumer that nothing runs any more: its cursors hold the log.

@@ -34,6 +34,8 @@ func operatorCommands() []command {
 			"dlq replay billing -reason 'carrier: 503*' -yes", "dlq purge billing -id 7,8 -yes"),
 		operation("cursor show|reset|set [flags] consumer", "show and move how far a consumer has got", &cursor{},
 			"cursor show billing", "cursor reset billing", "cursor set billing -to now -yes", "cursor set billing -resource 17 -to 9000"),
+		operation("pause [flags] consumer", "stop a consumer until it is resumed: nothing of it is handled", &pause{}, "pause billing"),
+		operation("resume [flags] consumer", "let a consumer that is paused go on", &pause{resume: true}, "resume billing"),
 		operation("forget [flags] consumer", "delete what is stored of a consumer that is no more", &forget{}, "forget mailing", "forget mailing -yes"),
 	}
 }
@@ -87,6 +89,17 @@ func verbAndConsumer(rest []string, verbs ...string) error {
 		return usagef("one consumer at a time, not %q", rest[1:])
 	}
 	return nil
+}
+
+// oneConsumer checks the arguments of a command that takes nothing but a consumer.
+func oneConsumer(rest []string) (string, error) {
+	switch len(rest) {
+	case 0:
+		return "", usagef("give the name of a consumer")
+	case 1:
+		return rest[0], nil
+	}
+	return "", usagef("one consumer at a time, not %q", rest)
 }
 
 func checkFormat(format string) error {

@@ -84,6 +84,16 @@ func TestOperatorOnPostgres(t *testing.T) {
 		t.Errorf("status as json (%v):\n%s", err, out)
 	}
 
+	if out := mustRun(t, vars, "pause", "mailing"); !strings.HasPrefix(out, "paused mailing"+in+" (0 live members): ") {
+		t.Errorf("pause: %s", out)
+	}
+	if out := mustRun(t, vars, "status"); !strings.Contains(out, "\nmailing PAUSED  topic ") || !strings.Contains(out, "\nmailing: PAUSED ") {
+		t.Errorf("status of a consumer that is paused:\n%s", out)
+	}
+	if out := mustRun(t, vars, "resume", "mailing"); !strings.HasPrefix(out, "resumed mailing"+in+" (0 live members) after ") || strings.Contains(mustRun(t, vars, "status"), "PAUSED") {
+		t.Errorf("resume: %s", out)
+	}
+
 	out = mustRun(t, vars, "dlq", "list", "mailing")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if len(lines) != 3 || !strings.Contains(lines[1], "no such address") || !strings.Contains(lines[2], "mailbox is full") {

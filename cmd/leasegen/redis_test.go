@@ -90,6 +90,8 @@ func TestRedisUsage(t *testing.T) {
 		"status -schema x":                      "leasegen status: -schema goes with PostgreSQL; Redis has -namespace",
 		"status -namespace a_b":                 `leasegen status: -namespace "a_b": use lower-case letters, digits and dashes, at most 32`,
 		"forget":                                "leasegen forget: give the name of a consumer",
+		"pause":                                 "leasegen pause: give the name of a consumer",
+		"resume a b":                            `leasegen resume: one consumer at a time, not ["a" "b"]`,
 		"forget a b":                            `leasegen forget: one consumer at a time, not ["a" "b"]`,
 		"migrate -print -dsn redis://127.0.0.1": "leasegen migrate: " + noMigration,
 	} {

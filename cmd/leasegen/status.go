@@ -57,6 +57,8 @@ type consumerJSON struct {
 	Consumer     string       `json:"consumer"`
 	Per          string       `json:"per"`
 	Lock         string       `json:"lock"`
+	Paused       bool         `json:"paused"`
+	PausedFor    float64      `json:"paused_seconds,omitempty"`
 	Resources    int          `json:"resources"`
 	Members      int          `json:"members"`
 	Standbys     int          `json:"standbys"`
@@ -161,6 +163,9 @@ func (s *status) once(ctx context.Context, w *output, on target) error {
 		}
 	}
 	for _, c := range consumers {
+		if err == nil && c.Paused {
+			err = w.alarm("%s: PAUSED %s ago, it handles nothing; leasegen resume %[1]s ends that", printable(c.Consumer, 63), age(c.PausedFor))
+		}
 		if err == nil && c.Note != "" {
 			err = w.alarm("%s: %s", printable(c.Consumer, 63), printable(c.Note, 1000))
 		}
@@ -208,7 +213,11 @@ func consumersTable(consumers []operate.ConsumerStatus) *table {
 	t := newTable("consumer", "?per", "?lock", "?>resources", "?>members", "?>standbys", ">unowned", ">lag(max)", "oldest unread",
 		">parked keys", ">dead letters")
 	for _, c := range consumers {
-		t.add(printable(c.Consumer, 63), printable(c.Per, 20), printable(c.Lock, 20), number(c.Resources), number(c.Members), number(c.Standbys),
+		name := printable(c.Consumer, 63)
+		if c.Paused {
+			name += " PAUSED"
+		}
+		t.add(mark(name, c.Paused), printable(c.Per, 20), printable(c.Lock, 20), number(c.Resources), number(c.Members), number(c.Standbys),
 			mark(number(c.Unowned), c.Unowned > 0), number(c.LagMax), ageOr(c.OldestUnread),
 			mark(number(c.ParkedKeys), c.ParkedKeys > 0), mark(number(c.DeadLetters), c.DeadLetters > 0))
 	}
@@ -292,7 +301,7 @@ func (s *status) json(w io.Writer, consumers []operate.ConsumerStatus, members [
 	out := make([]consumerJSON, len(consumers))
 	for i, c := range consumers {
 		out[i] = consumerJSON{
-			Consumer: c.Consumer, Per: c.Per, Lock: c.Lock, Resources: c.Resources, Members: c.Members, Standbys: c.Standbys,
+			Consumer: c.Consumer, Per: c.Per, Lock: c.Lock, Paused: c.Paused, PausedFor: c.PausedFor.Seconds(), Resources: c.Resources, Members: c.Members, Standbys: c.Standbys,
 			Unowned: c.Unowned, LagMax: c.LagMax, LagTotal: c.LagTotal, OldestUnread: c.OldestUnread.Seconds(),
 			ParkedKeys: c.ParkedKeys, DeadLetters: c.DeadLetters, Note: c.Note,
 		}

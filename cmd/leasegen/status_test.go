@@ -121,6 +121,47 @@ leader web-1:4122 for 10m00s, epoch 1772625720000000
 `)
 }
 
+func TestStatusOfAConsumerThatIsPaused(t *testing.T) {
+	w := newWorld(t)
+	if err := w.Pause(t.Context(), "billing"); err != nil {
+		t.Fatal(err)
+	}
+	w.now = w.now.Add(2 * time.Hour)
+	expect(t, w.status(t, status{}), `
+consumer        per    lock     resources  members  standbys  unowned  lag(max)  oldest unread  parked keys  dead letters
+billing PAUSED  topic  session          3        2         1        1         4  2h12m                    0             0
+shipping        group  session          1        2         1        0         0  -                        0            12
+billing: PAUSED 2h00m ago, it handles nothing; leasegen resume billing ends that
+`)
+	if out := w.status(t, status{format: "json"}); !strings.Contains(out, `"paused": true,`) || !strings.Contains(out, `"paused_seconds": 7200,`) ||
+		!strings.Contains(out, `"paused": false,`) || strings.Count(out, "paused_seconds") != 1 {
+		t.Errorf("as json:\n%s", out)
+	}
+}
+
+func TestPauseAndResume(t *testing.T) {
+	w := newWorld(t)
+	run := func(p pause) string {
+		t.Helper()
+		p.consumer = "billing"
+		var out bytes.Buffer
+		if err := p.do(t.Context(), &output{Writer: &out}, target{w, "memory"}); err != nil {
+			t.Fatal(err)
+		}
+		w.now = w.now.Add(time.Minute)
+		return out.String()
+	}
+	expect(t, run(pause{resume: true}), "billing, in memory, was not paused\n")
+	expect(t, run(pause{}), "paused billing, in memory (2 live members): owners finish the calls they are in and give back what they have of 3 resources; "+
+		"its log grows until leasegen resume billing\n")
+	expect(t, run(pause{}), "billing, in memory, was paused already, 1m00s ago; leasegen resume billing ends that\n")
+	expect(t, run(pause{resume: true}), "resumed billing, in memory (2 live members) after 2m00s: 12 messages of 3 resources unread\n")
+	p := pause{consumer: "biling"}
+	if err := p.do(t.Context(), &output{Writer: io.Discard}, target{w, "memory"}); err == nil || !strings.Contains(err.Error(), `there is no consumer "biling"; known: billing, shipping`) {
+		t.Errorf("of a consumer that is not known: %v", err)
+	}
+}
+
 func TestStatusMembers(t *testing.T) {
 	w := newWorld(t)
 	expect(t, w.status(t, status{consumer: "billing", members: true}), `

@@ -35,6 +35,14 @@ func (o operator) Leases(ctx context.Context, name string, limit int) ([]operate
 	})
 }
 
+func (o operator) Pause(ctx context.Context, name string) error {
+	return do(ctx, o.b, "pause "+name, func(s *store) error { return s.Operator().Pause(name, true) })
+}
+
+func (o operator) Resume(ctx context.Context, name string) error {
+	return do(ctx, o.b, "resume "+name, func(s *store) error { return s.Operator().Pause(name, false) })
+}
+
 func (o operator) Cursors(ctx context.Context, name, resource string, limit int) ([]operate.CursorStatus, error) {
 	return call(ctx, o.b, "cursors of "+name, func(s *store) ([]operate.CursorStatus, error) {
 		return s.Operator().Cursors(name, resource, limit)

@@ -2,6 +2,8 @@ package leasemem
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
@@ -39,6 +41,26 @@ func (b *Backend) Members(ctx context.Context, name string) ([]operate.MemberSta
 func (b *Backend) Leases(ctx context.Context, name string, limit int) ([]operate.LeaseStatus, error) {
 	return call(ctx, b, "Leases", func(s *store, now time.Time) ([]operate.LeaseStatus, error) {
 		return s.Operator().Leases(name, limit), nil
+	})
+}
+
+// Pause stops the work on a consumer until Resume.
+func (b *Backend) Pause(ctx context.Context, name string) error {
+	return b.pause(ctx, "Pause", name, true)
+}
+
+// Resume ends a pause.
+func (b *Backend) Resume(ctx context.Context, name string) error {
+	return b.pause(ctx, "Resume", name, false)
+}
+
+func (b *Backend) pause(ctx context.Context, op, name string, paused bool) error {
+	return do(ctx, b, op, func(s *store, _ time.Time) error {
+		if err := s.Operator().Pause(name, paused); err != nil {
+			return fmt.Errorf("leasemem: %s consumer %s: %w", strings.ToLower(op), name, err)
+		}
+		s.ownershipChanged()
+		return nil
 	})
 }
 

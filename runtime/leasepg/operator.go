@@ -2,6 +2,7 @@ package leasepg
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -42,7 +43,8 @@ func (op *operator) Status(ctx context.Context) (out []operate.ConsumerStatus, e
 		out = make([]operate.ConsumerStatus, len(consumers))
 		for i, c := range consumers {
 			out[i] = operate.ConsumerStatus{
-				Consumer: c.Name, Per: c.Per, Lock: c.Lock, Members: int(c.Members), Standbys: int(c.Standbys),
+				Consumer: c.Name, Per: c.Per, Lock: c.Lock, Paused: c.Paused, PausedFor: max(seconds(c.PausedFor), 0),
+				Members: int(c.Members), Standbys: int(c.Standbys),
 				ParkedKeys: int(c.Lanes), DeadLetters: int(c.DeadLetters), Note: note(c.Note),
 			}
 			leases, err := q.LeaseLags(ctx, leasedb.LeaseLagsParams{Consumer: c.Name, Bound: lagBoundFor(int(c.Leases)), Counted: c.Note == ""})
@@ -68,6 +70,30 @@ func note(reason string) string {
 		return ""
 	}
 	return "its messages are not counted: " + reason
+}
+
+// Pause stops the work on a consumer until Resume. It waits for acquisitions of leases that are under way, two seconds at most.
+func (op *operator) Pause(ctx context.Context, consumer string) error {
+	return op.fail("pause "+consumer, op.pause(ctx, consumer, true))
+}
+
+// Resume ends a pause, as Pause begins it.
+func (op *operator) Resume(ctx context.Context, consumer string) error {
+	return op.fail("resume "+consumer, op.pause(ctx, consumer, false))
+}
+
+func (op *operator) pause(ctx context.Context, consumer string, paused bool) error {
+	known := false
+	err := op.pipeline(ctx, op.pool, durable(ctx),
+		func(q *leasedb.Queries) (err error) {
+			known, err = q.PauseConsumer(ctx, leasedb.PauseConsumerParams{Consumer: consumer, Paused: paused})
+			return err
+		},
+		op.notify(ctx, wakeOwnership))
+	if err == nil && !known {
+		err = errors.New("there is no such consumer; the status lists those there are")
+	}
+	return err
 }
 
 // Members lists the live sessions of a consumer.

@@ -30,6 +30,7 @@ var scripts = struct {
 	narrow         *script
 	open           *script
 	owned          *script
+	pause          *script
 	publish        *script
 	purge          *script
 	register       *script
@@ -75,6 +76,7 @@ var scripts = struct {
 	narrow:         load("narrow", "lib_log", "lib_patterns"),
 	open:           load("open", "lib_log", "lib_patterns", "lib_lease"),
 	owned:          load("owned"),
+	pause:          load("pause"),
 	publish:        load("publish", "lib_log"),
 	purge:          load("purge", "lib_dead"),
 	register:       load("register", "lib_lease"),

@@ -341,6 +341,45 @@ var mutants = []struct {
 			return s
 		},
 	}, []string{"Survey/Counts_resources_free_and_owned"}},
+	{"leases are granted while the consumer is paused", mutation{
+		acquire: func(m *mutant, ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
+			if m.paused(ctx, req.Consumer.Name) {
+				_ = m.Backend.Resume(ctx, req.Consumer.Name)
+				defer m.Backend.Pause(context.WithoutCancel(ctx), req.Consumer.Name)
+			}
+			return m.Backend.Acquire(ctx, req)
+		},
+	}, []string{
+		"Pause/Nothing_is_granted_until_the_consumer_is_resumed", "Pause/Leases_of_dead_sessions_wait_for_the_end_of_it", "Pause/No_lease_is_granted_after_it_returned",
+	}},
+	{"a repeated attempt is refused while the consumer is paused", mutation{
+		acquire: func(m *mutant, ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
+			if m.paused(ctx, req.Consumer.Name) {
+				return nil, nil
+			}
+			return m.Backend.Acquire(ctx, req)
+		},
+	}, []string{"Pause/A_repeated_attempt_returns_what_it_was_granted"}},
+	{"the survey does not say that a consumer is paused", mutation{
+		survey: func(m *mutant, s []backend.Survey) []backend.Survey {
+			for i := range s {
+				s[i].Paused = false
+			}
+			return s
+		},
+	}, []string{"Pause/Is_of_one_consumer", "Pause_under_load_loses_nothing_per=topic_lock=session", "Pause_stops_a_singleton_and_resume_starts_it"}},
+	{"registering a consumer again ends its pause", mutation{
+		register: func(m *mutant, ctx context.Context, c backend.ConsumerInfo, resources []string) error {
+			_ = m.Backend.Resume(ctx, c.Name) // an error when it is not known yet
+			return m.Backend.Register(ctx, c, resources)
+		},
+	}, []string{"Pause/Nothing_is_granted_until_the_consumer_is_resumed", "Pause_under_load_loses_nothing_per=topic_lock=session"}},
+}
+
+// paused reports whether a consumer is paused.
+func (m *mutant) paused(ctx context.Context, consumer string) bool {
+	s, err := m.Backend.Survey(ctx, []string{consumer})
+	return err == nil && s[0].Paused
 }
 
 func TestMutantsAreCaught(t *testing.T) {

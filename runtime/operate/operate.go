@@ -17,6 +17,14 @@ type Operator interface {
 	Members(ctx context.Context, consumer string) ([]MemberStatus, error)
 	// Leases lists up to limit leases of a consumer, the furthest behind first.
 	Leases(ctx context.Context, consumer string, limit int) ([]LeaseStatus, error)
+	// Pause stops the work on a consumer until Resume: owners finish the calls that they are in and give their leases
+	// back, and no lease of it is granted. Its members stay members, its cursors, parked messages and dead letters stay
+	// as they are, and its log grows. It survives restarts of all there is. Pausing one that is paused changes nothing.
+	// A consumer that is not known is an error. After an error it may have taken effect in part; a repetition does the rest.
+	Pause(ctx context.Context, consumer string) error
+	// Resume lets leases of a consumer be granted again: its members acquire them at once. Resuming one that is not
+	// paused changes nothing. Errors are those of Pause.
+	Resume(ctx context.Context, consumer string) error
 	// DeadLetters lists dead letters, the oldest first.
 	DeadLetters(ctx context.Context, f DeadLetterFilter) ([]DeadLetterInfo, error)
 	// Replay puts dead letters back for their consumer, as parked messages that are
@@ -44,6 +52,8 @@ type ConsumerStatus struct {
 	Consumer  string
 	Per       string
 	Lock      string
+	Paused    bool          // see Operator.Pause
+	PausedFor time.Duration // since when, by the server's clock; 0 when it is not paused
 	Resources int
 	Members   int
 	Standbys  int // members that own nothing

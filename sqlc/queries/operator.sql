@@ -1,12 +1,15 @@
 -- name: ListConsumers :many
 -- note is why the consumer's table is not read.
-SELECT c.name, c.per, c.lock, (CASE WHEN c.source = '' THEN '' ELSE leasegen.distrust(c.source) END)::text AS note,
+SELECT c.name, c.per, c.lock, (p.consumer IS NOT NULL)::boolean AS paused,
+       coalesce(extract(epoch FROM clock_timestamp() - p.paused_at), 0)::float8 AS paused_for,
+       (CASE WHEN c.source = '' THEN '' ELSE leasegen.distrust(c.source) END)::text AS note,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = c.name) AS leases,
        m.members, m.standbys,
        (SELECT count(*) FROM (
             SELECT DISTINCT p.resource, p.lane FROM leasegen.parked p WHERE p.consumer = c.name) k) AS lanes,
        (SELECT count(*) FROM leasegen.dead_letter d WHERE d.consumer = c.name) AS dead_letters
 FROM leasegen.consumer c
+LEFT JOIN leasegen.pause p ON p.consumer = c.name
 CROSS JOIN LATERAL (
     SELECT count(*) AS members,
            count(*) FILTER (WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.session = s.id)) AS standbys
@@ -14,6 +17,9 @@ CROSS JOIN LATERAL (
     WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[c.name]
 ) m
 ORDER BY c.name;
+
+-- name: PauseConsumer :one
+SELECT leasegen.pause_consumer(sqlc.arg(consumer)::text, sqlc.arg(paused)::boolean)::boolean AS known;
 
 -- name: CountLeases :one
 SELECT count(*) AS leases,
@@ -190,6 +196,8 @@ WITH gone AS (
     DELETE FROM leasegen.parked p USING gone g WHERE p.consumer = g.name
 ), executed AS (
     DELETE FROM leasegen.once o USING gone g WHERE o.consumer = g.name
+), paused AS (
+    DELETE FROM leasegen.pause p USING gone g WHERE p.consumer = g.name
 ), leases AS (
     DELETE FROM leasegen.lease l USING gone g WHERE l.consumer = g.name
 )

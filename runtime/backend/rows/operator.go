@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -23,9 +24,32 @@ func (o Operator) Status() []operate.ConsumerStatus {
 	var all []operate.ConsumerStatus
 	for _, name := range slices.Sorted(maps.Keys(o.rows.Consumers)) {
 		all = append(all, o.status(o.rows.Consumers[name].ConsumerInfo))
+		if since := o.rows.Consumers[name].Paused; !since.IsZero() {
+			st := &all[len(all)-1]
+			st.Paused, st.PausedFor = true, max(o.rows.At.Sub(since), 0)
+		}
 	}
 	return all
 }
+
+// Pause is Operator.Pause, or, if it is not to be paused, Operator.Resume.
+func (o Operator) Pause(consumer string, paused bool) error {
+	c := o.rows.Consumers[consumer]
+	switch {
+	case c == nil:
+		return errNoConsumer
+	case paused == !c.Paused.IsZero():
+		return nil
+	}
+	if c.Paused = (time.Time{}); paused {
+		c.Paused = o.rows.At
+	}
+	o.rows.saveConsumer(c)
+	o.rows.Handovers++
+	return nil
+}
+
+var errNoConsumer = errors.New("there is no such consumer; the status lists those there are")
 
 func (o Operator) status(c backend.ConsumerInfo) operate.ConsumerStatus {
 	st := operate.ConsumerStatus{Consumer: c.Name, Per: c.Per.String(), Lock: c.Lock.String(),
@@ -102,7 +126,7 @@ func (o Operator) SetCursor(consumer, resource string, target operate.CursorTarg
 	case err != nil:
 		return nil, err
 	case o.rows.Consumers[consumer] == nil:
-		return nil, errors.New("there is no such consumer; the status lists those there are")
+		return nil, errNoConsumer
 	case c.ReadsNothing():
 		return nil, operate.ErrNoCursor
 	case target.Now:

@@ -59,6 +59,7 @@ type Consumer struct {
 	backend.ConsumerInfo
 	Start  Position             // where new resources begin
 	Wanted map[string]time.Time // the patterns, and when a member was last seen to have them
+	Paused time.Time            `json:",omitzero"` // since when; zero: it is not
 }
 
 // Lease is a resource of a consumer.

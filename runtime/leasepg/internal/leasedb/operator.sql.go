@@ -73,6 +73,8 @@ WITH gone AS (
     DELETE FROM leasegen.parked p USING gone g WHERE p.consumer = g.name
 ), executed AS (
     DELETE FROM leasegen.once o USING gone g WHERE o.consumer = g.name
+), paused AS (
+    DELETE FROM leasegen.pause p USING gone g WHERE p.consumer = g.name
 ), leases AS (
     DELETE FROM leasegen.lease l USING gone g WHERE l.consumer = g.name
 )
@@ -203,13 +205,16 @@ func (q *Queries) LeaseLags(ctx context.Context, arg LeaseLagsParams) ([]LeaseLa
 }
 
 const ListConsumers = `-- name: ListConsumers :many
-SELECT c.name, c.per, c.lock, (CASE WHEN c.source = '' THEN '' ELSE leasegen.distrust(c.source) END)::text AS note,
+SELECT c.name, c.per, c.lock, (p.consumer IS NOT NULL)::boolean AS paused,
+       coalesce(extract(epoch FROM clock_timestamp() - p.paused_at), 0)::float8 AS paused_for,
+       (CASE WHEN c.source = '' THEN '' ELSE leasegen.distrust(c.source) END)::text AS note,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = c.name) AS leases,
        m.members, m.standbys,
        (SELECT count(*) FROM (
             SELECT DISTINCT p.resource, p.lane FROM leasegen.parked p WHERE p.consumer = c.name) k) AS lanes,
        (SELECT count(*) FROM leasegen.dead_letter d WHERE d.consumer = c.name) AS dead_letters
 FROM leasegen.consumer c
+LEFT JOIN leasegen.pause p ON p.consumer = c.name
 CROSS JOIN LATERAL (
     SELECT count(*) AS members,
            count(*) FILTER (WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.session = s.id)) AS standbys
@@ -223,6 +228,8 @@ type ListConsumersRow struct {
 	Name        string
 	Per         string
 	Lock        string
+	Paused      bool
+	PausedFor   float64
 	Note        string
 	Leases      int64
 	Members     int64
@@ -245,6 +252,8 @@ func (q *Queries) ListConsumers(ctx context.Context) ([]ListConsumersRow, error)
 			&i.Name,
 			&i.Per,
 			&i.Lock,
+			&i.Paused,
+			&i.PausedFor,
 			&i.Note,
 			&i.Leases,
 			&i.Members,
@@ -468,6 +477,22 @@ func (q *Queries) ListParked(ctx context.Context, arg ListParkedParams) ([]ListP
 		return nil, err
 	}
 	return items, nil
+}
+
+const PauseConsumer = `-- name: PauseConsumer :one
+SELECT leasegen.pause_consumer($1::text, $2::boolean)::boolean AS known
+`
+
+type PauseConsumerParams struct {
+	Consumer string
+	Paused   bool
+}
+
+func (q *Queries) PauseConsumer(ctx context.Context, arg PauseConsumerParams) (bool, error) {
+	row := q.db.QueryRow(ctx, PauseConsumer, arg.Consumer, arg.Paused)
+	var known bool
+	err := row.Scan(&known)
+	return known, err
 }
 
 const PurgeDeadLetters = `-- name: PurgeDeadLetters :execrows

@@ -11,11 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
-
-// mostCounted bounds what a dry run reads to count its dead letters.
-const mostCounted = 100_000
 
 // dlq is what leasegen dlq was asked for.
 type dlq struct {
@@ -33,14 +31,20 @@ func (q *dlq) flags(fs *flag.FlagSet) {
 	})
 	fs.StringVar(&q.filter.Topic, "topic", "", "only those of topics that match; * is any run of characters")
 	fs.StringVar(&q.filter.Key, "key", "", "only those of this key")
+	fs.StringVar(&q.filter.Kind, "kind", "", "only those of this kind of event")
 	fs.StringVar(&q.filter.Reason, "reason", "", "only those whose reason matches; * is any run of characters")
+	fs.StringVar(&q.filter.Text, "text", "", "only those whose reason or key contains this; A to Z are like a to z")
+	fs.DurationVar(&q.filter.MinAge, "older", 0, "only those that died so long ago, or longer")
+	fs.DurationVar(&q.filter.MaxAge, "newer", 0, "only those that died so long ago at most")
+	fs.StringVar(&q.filter.After, "after", "", "only those listed after this id, the last one of a list before")
+	fs.StringVar(&q.filter.Through, "through", "", "only those listed up to this id, and it: none that died since")
 	fs.IntVar(&q.filter.Limit, "limit", 0, "at most so many, the oldest first (default: list 100, else all)")
-	fs.StringVar(&q.format, "format", "text", "text or json, of list and show")
+	fs.StringVar(&q.format, "format", "text", "text or json, of list, show and groups")
 	fs.BoolVar(&q.yes, "yes", false, "do it: without -yes, replay and purge only say what they would do")
 }
 
 func (q *dlq) arguments(rest []string) error {
-	if err := verbAndConsumer(rest, "list", "show", "replay", "purge"); err != nil {
+	if err := verbAndConsumer(rest, "list", "show", "groups", "replay", "purge"); err != nil {
 		return err
 	}
 	if q.filter.Limit < 0 {
@@ -51,6 +55,8 @@ func (q *dlq) arguments(rest []string) error {
 	}
 	q.verb, q.filter.Consumer = rest[0], rest[1]
 	switch {
+	case q.filter.MinAge < 0 || q.filter.MaxAge < 0:
+		return usagef("-older and -newer say how long ago, from 0 on")
 	case slices.Contains(q.filter.IDs, ""):
 		return usagef("-id has an empty id")
 	case q.verb == "show" && len(q.filter.IDs) != 1:
@@ -71,6 +77,8 @@ func (q *dlq) do(ctx context.Context, w io.Writer, op operate.Operator) error {
 		return q.list(ctx, w, op, c)
 	case "show":
 		return q.show(ctx, w, op)
+	case "groups":
+		return q.groups(ctx, w, op, c)
 	case "replay":
 		return q.change(ctx, w, op, c, "replay", "replayed", op.Replay)
 	}
@@ -101,7 +109,46 @@ func (q *dlq) list(ctx context.Context, w io.Writer, op operate.Operator, c oper
 	for _, l := range letters {
 		t.add(l.ID, printable(l.Topic, 60), printable(l.Key, 40), number(l.Attempts), moment(l.FirstFailed, q.now), printable(l.Reason, 100))
 	}
-	return t.printMore(w, more)
+	return t.printMore(w, more, letters[len(letters)-1].ID)
+}
+
+// groupJSON is a group of dead letters in -format json. Fields are only ever added.
+type groupJSON struct {
+	Consumer string    `json:"consumer"`
+	Kind     string    `json:"kind"`
+	Reason   string    `json:"reason"`
+	Count    int       `json:"count"`
+	Oldest   time.Time `json:"oldest"`
+	Newest   time.Time `json:"newest"`
+	Example  string    `json:"example"`
+}
+
+// groups counts dead letters by reason.
+func (q *dlq) groups(ctx context.Context, w io.Writer, op operate.Operator, c operate.ConsumerStatus) error {
+	all, err := op.DeadLetterGroups(ctx, q.filter)
+	if err != nil {
+		return err
+	}
+	if q.format == "json" {
+		out := make([]groupJSON, len(all.Groups))
+		for i, g := range all.Groups {
+			out[i] = groupJSON(g)
+		}
+		return printJSON(w, map[string]any{"groups": out, "total": all.Total, "more": all.More})
+	}
+	if len(all.Groups) == 0 {
+		_, err := fmt.Fprintf(w, "%s\n", none(c))
+		return err
+	}
+	t := newTable(">count", "kind", "first died", "last died", "example", "reason")
+	for _, g := range all.Groups {
+		t.add(number(g.Count), printable(g.Kind, 40), moment(g.Oldest, q.now), moment(g.Newest, q.now), g.Example, printable(g.Reason, 300))
+	}
+	if err := t.print(w); err != nil || !all.More {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "there are more; these are of the newest %s dead letters\n", number(all.Total))
+	return err
 }
 
 func none(c operate.ConsumerStatus) string {
@@ -183,7 +230,7 @@ func (q *dlq) show(ctx context.Context, w io.Writer, op operate.Operator) error 
 // change replays or purges: first it only says how many.
 func (q *dlq) change(ctx context.Context, w io.Writer, op operate.Operator, c operate.ConsumerStatus, verb, done string, do func(context.Context, operate.DeadLetterFilter) (int, error)) error {
 	if q.format != "text" {
-		return usagef("-format goes with list and show only")
+		return usagef("-format goes with list, show and groups only")
 	}
 	if q.yes {
 		n, err := do(ctx, q.filter)
@@ -193,17 +240,13 @@ func (q *dlq) change(ctx context.Context, w io.Writer, op operate.Operator, c op
 		_, err = fmt.Fprintf(w, "%s %s of %s dead letters of %s\n", done, number(n), number(max(c.DeadLetters, n)), c.Consumer)
 		return err
 	}
-	f, over := q.filter, ""
-	if f.Limit == 0 || f.Limit > mostCounted {
-		f.Limit = mostCounted + 1
-	}
-	letters, err := op.DeadLetters(ctx, f)
+	all, err := op.DeadLetterGroups(ctx, q.filter)
 	if err != nil {
 		return err
 	}
-	n := len(letters)
-	if n > mostCounted {
-		n, over = mostCounted, "more than "
+	n, over := all.Total, ""
+	if all.More && n >= backend.GroupedDeadLetters {
+		over = "more than "
 	}
 	if n == 0 {
 		_, err = fmt.Fprintf(w, "nothing to %s: %s\n", verb, none(c))

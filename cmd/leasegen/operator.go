@@ -25,8 +25,8 @@ func operatorCommands() []command {
 	return []command{
 		migrateCommand(), aclCommand(),
 		operation("status [flags] [consumer]", "show who owns what, and how far behind it is", &status{}),
-		operation("parked [flags] consumer", "list the messages that wait for a retry, or behind one", &parked{now: now}),
-		operation("dlq list|show|replay|purge [flags] consumer", "list, show, replay and purge dead letters", &dlq{now: now}),
+		operation("parked [flags] consumer", "list the messages that wait for a retry, or behind one; retry them now", &parked{now: now}),
+		operation("dlq list|show|groups|replay|purge [flags] consumer", "list, show, group, replay and purge dead letters", &dlq{now: now}),
 		operation("cursor show|reset|set [flags] consumer", "show and move how far a consumer has got", &cursor{}),
 		operation("forget [flags] consumer", "delete what is stored of a consumer that is no more", &forget{}),
 	}

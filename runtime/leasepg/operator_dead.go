@@ -89,7 +89,9 @@ func (s *deadSearch) next(ctx context.Context) (found []leasedb.FindDeadLettersR
 		return nil, 0, err
 	}
 	p.Max = min(s.left, operatorScan)
-	found, err = q.FindDeadLetters(ctx, p)
+	err = s.op.pipeline(ctx, s.op.pool,
+		func(q *leasedb.Queries) error { return q.Uncompiled(ctx) },
+		func(q *leasedb.Queries) (err error) { found, err = q.FindDeadLetters(ctx, p); return err })
 	s.left -= int64(len(found))
 	return found, looked, err
 }
@@ -100,13 +102,18 @@ func (s *deadSearch) turn(ctx context.Context, q *leasedb.Queries, p *leasedb.Fi
 	if !s.narrow {
 		at.Scan = min(at.Scan, s.left)
 	}
+	var r leasedb.DeadLetterRangeRow
+	var err error
 	if s.back {
-		r, err := q.DeadLetterRangeBack(ctx, leasedb.DeadLetterRangeBackParams(at))
-		p.After, s.p.Through = r.Reached-1, r.Reached-1
-		return int(r.Number), err
+		var back leasedb.DeadLetterRangeBackRow
+		back, err = q.DeadLetterRangeBack(ctx, leasedb.DeadLetterRangeBackParams(at))
+		r = leasedb.DeadLetterRangeRow(back)
+		s.p.Through = r.First - 1
+	} else {
+		r, err = q.DeadLetterRange(ctx, at)
+		s.p.After = r.Last
 	}
-	r, err := q.DeadLetterRange(ctx, at)
-	p.Through, s.p.After = r.Reached, r.Reached
+	p.After, p.Through = r.First-1, r.Last
 	return int(r.Number), err
 }
 

@@ -120,8 +120,8 @@ WHERE s.state = 'live' AND s.expires_at > now.at AND s.consumers OPERATOR(pg_cat
 ORDER BY s.opened_at, s.id;
 
 -- name: DeadLetterRange :one
--- The id that a number of dead letters beyond one reach, and how many there were.
-SELECT coalesce(max(r.id), 0)::bigint AS reached, count(*) AS number
+-- Between which ids a number of dead letters beyond one are, and how many there were.
+SELECT coalesce(min(r.id), 0)::bigint AS first, coalesce(max(r.id), 0)::bigint AS last, count(*) AS number
 FROM (
     (SELECT d.id FROM leasegen.dead_letter d
      WHERE d.consumer = sqlc.arg(consumer)::text AND d.id > sqlc.arg(after)::bigint AND d.id <= sqlc.arg(through)::bigint
@@ -134,7 +134,7 @@ FROM (
 
 -- name: DeadLetterRangeBack :one
 -- The same from the newest on.
-SELECT coalesce(min(r.id), 0)::bigint AS reached, count(*) AS number
+SELECT coalesce(min(r.id), 0)::bigint AS first, coalesce(max(r.id), 0)::bigint AS last, count(*) AS number
 FROM (
     (SELECT d.id FROM leasegen.dead_letter d
      WHERE d.consumer = sqlc.arg(consumer)::text AND d.id > sqlc.arg(after)::bigint AND d.id <= sqlc.arg(through)::bigint

@@ -43,7 +43,7 @@ func (q *Queries) DeadLetterEnd(ctx context.Context) (int64, error) {
 }
 
 const DeadLetterRange = `-- name: DeadLetterRange :one
-SELECT coalesce(max(r.id), 0)::bigint AS reached, count(*) AS number
+SELECT coalesce(min(r.id), 0)::bigint AS first, coalesce(max(r.id), 0)::bigint AS last, count(*) AS number
 FROM (
     (SELECT d.id FROM leasegen.dead_letter d
      WHERE d.consumer = $1::text AND d.id > $2::bigint AND d.id <= $3::bigint
@@ -63,11 +63,12 @@ type DeadLetterRangeParams struct {
 }
 
 type DeadLetterRangeRow struct {
-	Reached int64
-	Number  int64
+	First  int64
+	Last   int64
+	Number int64
 }
 
-// The id that a number of dead letters beyond one reach, and how many there were.
+// Between which ids a number of dead letters beyond one are, and how many there were.
 func (q *Queries) DeadLetterRange(ctx context.Context, arg DeadLetterRangeParams) (DeadLetterRangeRow, error) {
 	row := q.db.QueryRow(ctx, DeadLetterRange,
 		arg.Consumer,
@@ -76,12 +77,12 @@ func (q *Queries) DeadLetterRange(ctx context.Context, arg DeadLetterRangeParams
 		arg.Scan,
 	)
 	var i DeadLetterRangeRow
-	err := row.Scan(&i.Reached, &i.Number)
+	err := row.Scan(&i.First, &i.Last, &i.Number)
 	return i, err
 }
 
 const DeadLetterRangeBack = `-- name: DeadLetterRangeBack :one
-SELECT coalesce(min(r.id), 0)::bigint AS reached, count(*) AS number
+SELECT coalesce(min(r.id), 0)::bigint AS first, coalesce(max(r.id), 0)::bigint AS last, count(*) AS number
 FROM (
     (SELECT d.id FROM leasegen.dead_letter d
      WHERE d.consumer = $1::text AND d.id > $2::bigint AND d.id <= $3::bigint
@@ -101,8 +102,9 @@ type DeadLetterRangeBackParams struct {
 }
 
 type DeadLetterRangeBackRow struct {
-	Reached int64
-	Number  int64
+	First  int64
+	Last   int64
+	Number int64
 }
 
 // The same from the newest on.
@@ -114,7 +116,7 @@ func (q *Queries) DeadLetterRangeBack(ctx context.Context, arg DeadLetterRangeBa
 		arg.Scan,
 	)
 	var i DeadLetterRangeBackRow
-	err := row.Scan(&i.Reached, &i.Number)
+	err := row.Scan(&i.First, &i.Last, &i.Number)
 	return i, err
 }
 

@@ -9,6 +9,9 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
+// mostCounted bounds what a dry run reads to count it.
+const mostCounted = 100_000
+
 // cursor is what leasegen cursor was asked for.
 type cursor struct {
 	verb, consumer, resource string
@@ -111,7 +114,7 @@ func (c *cursor) show(ctx context.Context, w *output, op target) error {
 	for _, s := range list {
 		t.add(printable(s.Resource, 80), owner(s.Session), fmt.Sprint(s.Epoch), position(s.Position), number(s.Lag), ageOr(s.OldestUnread))
 	}
-	return t.printMore(w, more)
+	return t.printMore(w, more, "")
 }
 
 func position(id string) string {

@@ -366,7 +366,7 @@ func TestOperatorUsage(t *testing.T) {
 		{"status -members", "leasegen status: -members and -leases need the name of a consumer"},
 		{"status a -format xml", `leasegen status: -format "xml" is unknown; known: text, json`},
 		{"status a -leases -limit 0", "leasegen status: -limit 0 is below 1"},
-		{"dlq", "leasegen dlq: say what to do: list, show, replay, purge"},
+		{"dlq", "leasegen dlq: say what to do: list, show, groups, replay, purge"},
 		{"migrate now", `leasegen migrate: unexpected argument "now"`},
 	} {
 		code, _, errs := leasegen(t, nil, strings.Fields(c.args)...)

@@ -109,12 +109,16 @@ func (t *table) print(o *output) error {
 	return out.Flush()
 }
 
-// printMore prints a list that -limit may have cut.
-func (t *table) printMore(w *output, more bool) error {
+// printMore prints a list that -limit may have cut, behind which -after goes on unless it is empty.
+func (t *table) printMore(w *output, more bool, after string) error {
 	if err := t.print(w); err != nil || !more {
 		return err
 	}
-	_, err := fmt.Fprintln(w, "there are more; -limit n shows n")
+	next := ""
+	if after != "" {
+		next = ", -after " + after + " the next"
+	}
+	_, err := fmt.Fprintf(w, "there are more; -limit n shows n%s\n", next)
 	return err
 }
 

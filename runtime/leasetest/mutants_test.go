@@ -316,6 +316,21 @@ var mutants = []struct {
 			return m.Backend.Commit(ctx, session, consumer, ps)
 		},
 	}, []string{"Commit/Older_progress_changes_nothing_and_is_not_fenced"}},
+	{"pages of dead letters begin anew", mutation{
+		letters: func(f operate.DeadLetterFilter) operate.DeadLetterFilter { f.After = ""; return f },
+	}, []string{"Dead/Pages_have_each_once_whatever_goes_and_comes", "Dead/Is_selected_by_every_field_of_the_filter"}},
+	{"what died after it was listed is replayed, too", mutation{
+		letters: func(f operate.DeadLetterFilter) operate.DeadLetterFilter { f.Through = ""; return f },
+	}, []string{"Dead/Through_moves_what_was_listed_and_no_more"}},
+	{"pages of parked messages begin anew", mutation{
+		parked: func(f operate.ParkedFilter) operate.ParkedFilter { f.After = ""; return f },
+	}, []string{"Operator/Parked_messages_are_listed_page_by_page", "Operator/Pages_of_parked_messages_go_on_where_one_was_handled"}},
+	{"all parked messages of a key are tried again", mutation{
+		parked: func(f operate.ParkedFilter) operate.ParkedFilter { f.IDs = nil; return f },
+	}, []string{"Operator/RetryParked_makes_messages_due"}},
+	{"feeds are not told of messages to be tried again", mutation{
+		next: func(m *mutant, n backend.News) backend.News { n.Parked = false; return n },
+	}, []string{"Operator/RetryParked_makes_messages_due", "Dead/Replay_puts_back_in_order_and_forgets_attempts"}},
 	{"an operator's cursor leaves the owner's lease alone", mutation{
 		setCursor: func(m *mutant, ctx context.Context, consumer, resource string, to operate.CursorTarget) (int, error) {
 			n, err := m.Backend.SetCursor(ctx, consumer, resource, to)

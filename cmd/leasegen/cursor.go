@@ -110,7 +110,7 @@ func (c *cursor) show(ctx context.Context, w *output, op target) error {
 		return err
 	}
 	owner := ownerAmong(members)
-	t := newTable("resource", "owner", "?>epoch", "?>position", ">lag", "oldest unread")
+	t := newTable("=resource", "owner", "?>epoch", "?>position", ">lag", "oldest unread")
 	for _, s := range list {
 		t.add(printable(s.Resource, 80), owner(s.Session), fmt.Sprint(s.Epoch), position(s.Position), number(s.Lag), ageOr(s.OldestUnread))
 	}

@@ -111,7 +111,7 @@ func (q *dlq) list(ctx context.Context, out *output, on target, of ...operate.Co
 	if len(letters) == 0 {
 		return q.none(ctx, out, on, of)
 	}
-	titles := []string{"consumer", "id", "?topic", "key", "?>attempts", "?first failed", "reason"}
+	titles := []string{"=consumer", "=id", "topic", "key", "?>attempts", "?first failed", "reason"}
 	t := newTable(titles[len(of):]...)
 	for _, l := range letters {
 		row := []string{printable(l.Consumer, 63), l.ID, printable(l.Topic, 60), printable(l.Key, 40), number(l.Attempts), moment(l.FirstFailed, q.now), printable(l.Reason, 100)}
@@ -147,7 +147,7 @@ func (q *dlq) groups(ctx context.Context, out *output, on target, of ...operate.
 	if len(all.Groups) == 0 {
 		return q.none(ctx, out, on, of)
 	}
-	titles := []string{"consumer", ">count", "?kind", "?first died", "last died", "example", "reason"}
+	titles := []string{"=consumer", ">count", "?kind", "?first died", "?last died", "=example", "reason"}
 	t := newTable(titles[len(of):]...)
 	for _, g := range all.Groups {
 		row := []string{printable(g.Consumer, 63), number(g.Count), printable(g.Kind, 40), moment(g.Oldest, q.now), moment(g.Newest, q.now), g.Example, printable(g.Reason, 300)}

@@ -96,7 +96,7 @@ func (p *parked) do(ctx context.Context, w *output, on target) error {
 		_, err := fmt.Fprintf(w, "%s has no parked messages\n", p.what())
 		return err
 	}
-	t := newTable("message", "?resource", "?topic", "key", "?>attempts", "?first failed", "next attempt", "error")
+	t := newTable("=message", "?resource", "topic", "key", "?>attempts", "?first failed", "next attempt", "error")
 	for _, m := range list {
 		failed, next := "", moment(m.Due, p.now)
 		if !m.FirstFailed.IsZero() {

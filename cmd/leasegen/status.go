@@ -210,7 +210,7 @@ func single(c operate.ConsumerStatus) bool {
 }
 
 func consumersTable(consumers []operate.ConsumerStatus) *table {
-	t := newTable("consumer", "?per", "?lock", "?>resources", "?>members", "?>standbys", ">unowned", ">lag(max)", "oldest unread",
+	t := newTable("=consumer", "?per", "?lock", "?>resources", "?>members", "?>standbys", ">unowned", ">lag(max)", "oldest unread",
 		">parked keys", ">dead letters")
 	for _, c := range consumers {
 		name := printable(c.Consumer, 63)
@@ -279,7 +279,7 @@ func membersTable(members []operate.MemberStatus) *table {
 
 func (s *status) printLeases(w *output, c operate.ConsumerStatus, members []operate.MemberStatus, leases []operate.LeaseStatus) error {
 	owner := ownerAmong(members)
-	t := newTable("resource", "owner", "?>epoch", "?since", ">lag", ">parked", "?>suspicion")
+	t := newTable("=resource", "owner", "?>epoch", "?since", ">lag", ">parked", "?>suspicion")
 	for _, l := range leases {
 		since := "-"
 		if l.Session != "" {

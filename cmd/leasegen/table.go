@@ -16,7 +16,7 @@ import (
 )
 
 // table prints rows in aligned columns. A title that begins with > is of a column of numbers, aligned right; one
-// that begins with ? is of a column that a narrow terminal does without.
+// that begins with ? is of a column that a narrow terminal does without, and one with = of names that are to be typed again.
 type table struct {
 	titles []string
 	rows   [][]string
@@ -28,9 +28,17 @@ func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
 // column is one column of a table, and how wide it is.
 type column struct {
-	title        string
-	index, width int
-	right, spare bool
+	title              string
+	index, width       int
+	right, spare, name bool
+}
+
+// room is how much of the column can go: numbers and titles stay whole.
+func (c column) room() int {
+	if c.right {
+		return 0
+	}
+	return c.width - max(leastText, cells(c.title))
 }
 
 const (
@@ -39,12 +47,13 @@ const (
 )
 
 // columns returns those that fit into so many cells, 0 for any number, and the titles of those left out: first of all
-// spare columns are left out, then columns of text are cut, the widest first.
+// spare columns are left out, then columns of text are cut, the widest first, and those of names at last.
 func (t *table) columns(room int) (shown []column, left []string) {
 	total := -gap
 	for i, title := range t.titles {
 		c := column{index: i}
 		title, c.spare = strings.CutPrefix(title, "?")
+		title, c.name = strings.CutPrefix(title, "=")
 		c.title, c.right = strings.CutPrefix(title, ">")
 		c.width = cells(c.title)
 		for _, row := range t.rows {
@@ -61,13 +70,13 @@ func (t *table) columns(room int) (shown []column, left []string) {
 			shown = slices.Delete(shown, i, i+1)
 			continue
 		}
-		widest := -1
+		widest := 0
 		for i, c := range shown {
-			if !c.right && c.width > leastText && (widest < 0 || c.width > shown[widest].width) {
+			if w := shown[widest]; c.room() > 0 && (w.room() <= 0 || w.name && !c.name || w.name == c.name && c.width > w.width) {
 				widest = i
 			}
 		}
-		if widest < 0 {
+		if shown[widest].room() <= 0 {
 			break // so narrow a terminal wraps
 		}
 		shown[widest].width--

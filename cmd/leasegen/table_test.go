@@ -6,7 +6,7 @@ import (
 )
 
 func TestTableFits(t *testing.T) {
-	tab := newTable("name", "?spare", ">n", "text")
+	tab := newTable("=name", "?spare", ">n", "text")
 	tab.add("a", "sparse", mark("12", true), strings.Repeat("word ", 8)+"end")
 	tab.add("日本語", "", "3", "é\u0301.")
 	for columns, want := range map[int]string{
@@ -57,6 +57,25 @@ func TestCut(t *testing.T) {
 	} {
 		if got := cut(c.text, c.cells); got != c.want || cells(got) > c.cells {
 			t.Errorf("cut(%q, %d) = %q, want %q", c.text, c.cells, got, c.want)
+		}
+	}
+}
+
+// Names that are to be typed again are cut last.
+func TestTableKeepsNames(t *testing.T) {
+	tab := newTable("=id", "reason")
+	tab.add("1772625720000000000-1-shipping", "carrier: 503 after 8 attempts")
+	for columns, want := range map[int]string{
+		50: "1772625720000000000-1-shipping  carrier: 503 afte…",
+		40: "1772625720000000000-1-shipping  carrier…",
+		30: "1772625720000000000…  carrier…",
+	} {
+		var b strings.Builder
+		if err := tab.print(&output{Writer: &b, width: columns}); err != nil {
+			t.Fatal(err)
+		}
+		if _, row, _ := strings.Cut(b.String(), "\n"); row != want+"\n" {
+			t.Errorf("%d: %q, want %q", columns, row, want)
 		}
 	}
 }

@@ -45,7 +45,7 @@ type tireless struct {
 	operate.Operator
 	left  int
 	steps []int
-	then  func(ctx context.Context) error // after each step
+	then  func() error // after each step
 }
 
 func (o *tireless) Status(context.Context) ([]operate.ConsumerStatus, error) {
@@ -54,36 +54,42 @@ func (o *tireless) Status(context.Context) ([]operate.ConsumerStatus, error) {
 
 func (o *tireless) Purge(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
 	n := min(f.Limit, o.left)
-	o.left -= n
 	o.steps = append(o.steps, n)
-	return n, o.then(ctx)
+	err := o.then()
+	if ctx.Err() != nil { // undone
+		return 0, ctx.Err()
+	}
+	o.left -= n
+	return n, err
 }
 
-// Replay puts back what dies again at once.
+// Replay puts back what dies again at once, at the age of nothing.
 func (o *tireless) Replay(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
+	time.Sleep(time.Millisecond)
+	if len(o.steps) > 0 && f.MinAge < time.Duration(len(o.steps))*time.Millisecond {
+		return 0, errors.New("what has died since is selected")
+	}
 	n := min(f.Limit, o.left)
 	o.steps = append(o.steps, n)
-	return n, o.then(ctx)
+	return n, o.then()
 }
 
 func TestChangeInSteps(t *testing.T) {
 	for name, c := range map[string]struct {
 		verb  string
 		limit int
-		then  func(stop func(), step int, ctx context.Context) error
+		then  func(stop func(), step int) error
 		want  string // output or error
 		left  int
 	}{
 		"whole":       {verb: "purge", want: "purged 3,000 of 3,000 dead letters of billing, in memory\n"},
 		"bound":       {verb: "purge", limit: 700, want: "purged 700 of 3,000 dead letters of billing, in memory\n", left: 2300},
 		"dying again": {verb: "replay", want: "replayed 3,000 of 3,000 dead letters of billing, in memory\n", left: 3000},
-		"interrupted": {verb: "purge", then: func(stop func(), step int, ctx context.Context) error {
-			if stop(); ctx.Err() != nil {
-				return errors.New("the step was cut off")
-			}
+		"interrupted": {verb: "purge", then: func(stop func(), _ int) error {
+			stop()
 			return nil
 		}, want: "interrupted: purged 500 of 3,000 dead letters of billing, in memory; the same command goes on", left: 2500},
-		"failed": {verb: "purge", then: func(_ func(), step int, _ context.Context) error {
+		"failed": {verb: "purge", then: func(_ func(), step int) error {
 			if step == 2 {
 				return errors.New("the server has gone")
 			}
@@ -93,11 +99,11 @@ func TestChangeInSteps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			o := &tireless{left: 3000}
-			o.then = func(ctx context.Context) error {
+			o.then = func() error {
 				if c.then == nil {
 					return nil
 				}
-				return c.then(stop, len(o.steps), ctx)
+				return c.then(stop, len(o.steps))
 			}
 			var out strings.Builder
 			q := dlq{format: "text", yes: true, filter: operate.DeadLetterFilter{Limit: c.limit}}
@@ -113,5 +119,14 @@ func TestChangeInSteps(t *testing.T) {
 			}
 			stop()
 		})
+	}
+}
+
+func TestFilterAsOfAWhileAgo(t *testing.T) {
+	for f, want := range map[[2]time.Duration][2]time.Duration{{}: {time.Second, 0}, {time.Minute, time.Hour}: {time.Minute + time.Second, time.Hour + time.Second}} {
+		got := asOf(operate.DeadLetterFilter{MinAge: f[0], MaxAge: f[1]}, time.Second)
+		if got.MinAge != want[0] || got.MaxAge != want[1] {
+			t.Errorf("%v: %v to %v, want %v", f, got.MinAge, got.MaxAge, want)
+		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -30,23 +29,6 @@ func (o Operator) Status() []operate.ConsumerStatus {
 		}
 	}
 	return all
-}
-
-// Pause is Operator.Pause, or, if it is not to be paused, Operator.Resume.
-func (o Operator) Pause(consumer string, paused bool) error {
-	c := o.rows.Consumers[consumer]
-	switch {
-	case c == nil:
-		return errNoConsumer
-	case paused == !c.Paused.IsZero():
-		return nil
-	}
-	if c.Paused = (time.Time{}); paused {
-		c.Paused = o.rows.At
-	}
-	o.rows.saveConsumer(c)
-	o.rows.Handovers++
-	return nil
 }
 
 var errNoConsumer = errors.New("there is no such consumer; the status lists those there are")

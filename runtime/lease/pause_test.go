@@ -96,8 +96,8 @@ func TestSessionLostWhilePaused(t *testing.T) {
 	})
 }
 
-// A handler that does not return keeps its lease and its process's membership: nobody else works on its resource, and what it
-// does not finish is not counted as handled.
+// A handler that does not return keeps its lease: no other process works on its resource, and its message is not counted as
+// handled until it does.
 func TestHandlerThatOutlastsAPause(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {
@@ -123,5 +123,35 @@ func TestHandlerThatOutlastsAPause(t *testing.T) {
 		kit.OK(t, be.Resume(t.Context(), "a"))
 		pass(time.Second)
 		kit.Equal(t, "calls", len(observed[operate.ObservedHandle](told)), 3)
+	})
+}
+
+// While it is paused, a consumer of streams asks for none, whatever messages come.
+func TestPausedStreamsAreNotAskedFor(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		be, got, f := leasemem.New(), &seen{}, &faults{}
+		asked := 0
+		f.on("Acquire", before(func(context.Context) error { asked++; return nil }))
+		start(t, newConsumer(t, f.share(be), lease.Spec{Per: lease.PerStream, Handlers: one(func(_ context.Context, m lease.Message[note]) error {
+			got.add(m.Topic, m.Payload.N)
+			return nil
+		})}))
+		byNumber := func(n *note) string { return fmt.Sprint(n.N) }
+		publish(t, be, "x", 0, 3, byNumber)
+		pass(time.Second)
+		kit.Equal(t, "handled", got.count(), 3)
+		kit.OK(t, be.Pause(t.Context(), "a"))
+		pass(time.Second)
+		asked = 0
+		for n := range 100 {
+			publish(t, be, "x", 3+n, 4+n, byNumber)
+			pass(50 * time.Millisecond)
+		}
+		kit.Equal(t, "acquisitions while paused", asked, 0)
+		kit.Equal(t, "handled", got.count(), 3)
+		kit.OK(t, be.Resume(t.Context(), "a"))
+		pass(time.Second)
+		kit.Equal(t, "handled", got.count(), 103)
 	})
 }

@@ -108,8 +108,32 @@ func TestPauseOutlivesTheServer(t *testing.T) {
 	a.Takes()
 }
 
-// TestPauseTakesTheRightsOfConsumers: who may consume may pause, who may only publish may not, and a role that had its
-// rights before there was a pause has those of it, too.
+// TestRolesThatConsumedMayPause: a role that had its rights before there was a pause has those of it with the migration, so
+// that its programs can be replaced before the grants are run again.
+func TestRolesThatConsumedMayPause(t *testing.T) {
+	pool := open(t, pgtest.DB(t))
+	before, _, found := strings.Cut(leasepg.Migrations(), "-- 0012_pause.sql")
+	kit.Equal(t, "migration 0012", found, true)
+	exec(t, pool, before+"COMMIT")
+	app, publisher := "app_"+kit.ID()[:8], "publisher_"+kit.ID()[:8]
+	exec(t, pool, "CREATE ROLE "+app+"; CREATE ROLE "+publisher)
+	grants := strings.NewReplacer(", leasegen.pause TO", " TO", ", leasegen.pause_consumer(text, boolean) TO", " TO").Replace(leasepg.Grants(app))
+	for line := range strings.Lines(grants) {
+		if strings.Contains(line, "ON leasegen.pause TO") {
+			grants = strings.Replace(grants, line, "", 1)
+		}
+	}
+	exec(t, pool, grants)
+	exec(t, pool, leasepg.Grants(publisher, leasepg.WithRights(leasepg.PublishOnly)))
+	_, err := leasepg.Migrate(t.Context(), pool)
+	kit.OK(t, err)
+	for role, may := range map[string]bool{app: true, publisher: false} {
+		kit.Equal(t, role+" may", query[bool](t, pool, "SELECT has_function_privilege($1, 'leasegen.pause_consumer(text, boolean)', 'EXECUTE') "+
+			"AND has_table_privilege($1, 'leasegen.pause', 'SELECT') AND has_column_privilege($1, 'leasegen.pause', 'paused_at', 'UPDATE')", role), may)
+	}
+}
+
+// TestPauseTakesTheRightsOfConsumers: a role that consumes may pause by Operator.Pause alone, a role that only publishes may not.
 func TestPauseTakesTheRightsOfConsumers(t *testing.T) {
 	c := distrustful(t)
 	info := backend.ConsumerInfo{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}}

@@ -67,7 +67,7 @@ var pauseChecks = []check{
 			before := a.Surveys()
 			pauses(a)
 			other := f.Again(t, be)
-			b := join(t, other, info, long).Registers("k", "x", "new") // another process begins meanwhile
+			b := join(t, other, info, long).Registers("k", "x", "new") // another process begins
 			for _, h := range []*kit.Actor{a, b} {
 				kit.Equal(t, kind+": acquired while paused", len(h.Acquires(9)), 0)
 			}
@@ -208,7 +208,7 @@ var pauseChecks = []check{
 		kit.OK(t, op.Resume(t.Context(), "c"))
 		w.ownership("its end")
 	})},
-	{"Pause/Cursors_and_dead_letters_can_be_moved_meanwhile", pausing(func(t testing.TB, f Factory, be backend.Backend) {
+	{"Pause/Cursors_and_dead_letters_can_be_moved_while_it_lasts", pausing(func(t testing.TB, f Factory, be backend.Backend) {
 		op := kit.Operator(t, be)
 		a, g, got := reading(t, be, 3)
 		a.Commits(backend.Progress{Ref: g.Ref, Cursor: got.Next, Dead: []backend.Dead{{ID: got.Messages[1].ID, Attempt: 1, Reason: "r"}}})

@@ -90,7 +90,7 @@ func pausedUnderLoad(w *world, s lease.Spec, start func() *process) {
 		t.Fatalf("a process that holds nothing took %v to stop", took)
 	}
 	all[0] = start()
-	all[0].toldPaused(1, 0) // one that begins meanwhile
+	all[0].toldPaused(1, 0) // one that begins while it is paused
 	kit.Equal(t, "members", len(w.owners()), 3)
 	w.rests()
 	published := stop()

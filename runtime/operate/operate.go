@@ -15,8 +15,6 @@ type Operator interface {
 	Status(ctx context.Context) ([]ConsumerStatus, error)
 	// Members lists the live sessions of a consumer, ordered by the time they joined.
 	Members(ctx context.Context, consumer string) ([]MemberStatus, error)
-	// Leases lists up to limit leases of a consumer, the furthest behind first.
-	Leases(ctx context.Context, consumer string, limit int) ([]LeaseStatus, error)
 	// Pause stops the work on a consumer until Resume: owners finish the calls that they are in and give their leases
 	// back, and no lease of it is granted. Its members stay members, its cursors, parked messages and dead letters stay
 	// as they are, and its log grows. It survives restarts of all there is. Pausing one that is paused changes nothing.
@@ -25,6 +23,8 @@ type Operator interface {
 	// Resume lets leases of a consumer be granted again: its members acquire them at once. Resuming one that is not
 	// paused changes nothing. Errors are those of Pause.
 	Resume(ctx context.Context, consumer string) error
+	// Leases lists up to limit leases of a consumer, the furthest behind first.
+	Leases(ctx context.Context, consumer string, limit int) ([]LeaseStatus, error)
 	// DeadLetters lists dead letters, the oldest first. With After and Limit it makes pages: one that dies is listed after
 	// those that were there before.
 	DeadLetters(ctx context.Context, f DeadLetterFilter) ([]DeadLetterInfo, error)

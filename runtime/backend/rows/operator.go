@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -32,23 +31,6 @@ func (o Operator) Status() []operate.ConsumerStatus {
 		}
 	}
 	return all
-}
-
-// Pause is Operator.Pause, or, if it is not to be paused, Operator.Resume.
-func (o Operator) Pause(consumer string, paused bool) error {
-	c := o.rows.Consumers[consumer]
-	switch {
-	case c == nil:
-		return errNoConsumer
-	case paused == !c.Paused.IsZero():
-		return nil
-	}
-	if c.Paused = (time.Time{}); paused {
-		c.Paused = o.rows.At
-	}
-	o.rows.saveConsumer(c)
-	o.rows.Handovers++
-	return nil
 }
 
 var errNoConsumer = errors.New("there is no such consumer; the status lists those there are")

@@ -91,11 +91,6 @@ func (r *Rows) info(consumer string) backend.ConsumerInfo {
 	return backend.ConsumerInfo{Name: consumer}
 }
 
-func (r *Rows) paused(consumer string) bool {
-	c := r.Consumers[consumer]
-	return c != nil && !c.Paused.IsZero()
-}
-
 // Register is Ownership.Register, but for streams, which the backend saves itself. The log holds the topics given, has so
 // many slots, and last is its last message.
 func (r *Rows) Register(c backend.ConsumerInfo, given []string, topics iter.Seq[string], slots int, last Position) error {

@@ -5,10 +5,10 @@ CREATE TABLE leasegen.pause (
     paused_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- pause_consumer pauses a consumer, or resumes it, and returns whether it is known. Who acquires leases looks here with a
--- row lock, and so holds a lock on the table, which writes nothing, until its transaction has ended. The lock taken here
--- waits for those who have looked, and keeps the others out until they see what was changed: when a pause is committed,
--- no lease is granted that was not granted before.
+-- pause_consumer pauses a consumer, or resumes it, and returns whether it is known. An acquisition of leases looks at the
+-- table with a row lock, and so holds a lock on the table, which writes nothing, until its transaction has ended. The lock
+-- taken here waits for acquisitions that have looked, and keeps others out until they see what was changed: when a pause is
+-- committed, no lease is granted that was not granted before.
 CREATE FUNCTION leasegen.pause_consumer(of text, paused boolean) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' AS $$
 BEGIN

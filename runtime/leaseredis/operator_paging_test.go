@@ -35,6 +35,7 @@ var burying = redis.NewScript(`
 		redis.call('ZADD', T .. 'due:topical:x', string.format('%.0f', now + 3700000000), key)
 	end
 	redis.call('ZADD', T .. 'pr:topical', string.format('%.0f', now + 3700000000), 'x')
+	return 1
 `)
 
 // Beside very many dead letters and parked messages operators look at as many as they show, and group quickly.

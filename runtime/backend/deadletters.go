@@ -108,6 +108,7 @@ func (c *DeadLetterGrouping) Answer(more bool) operate.DeadLetterGroups {
 // become *, and words of eight or more hexadecimal digits that have a decimal one among them, whole uuids included.
 func ReasonPattern(reason string) string {
 	var b strings.Builder
+	b.Grow(min(len(reason), patternBytes))
 	for i := 0; i < len(reason); {
 		n, varies := 1, false
 		switch c := reason[i]; {

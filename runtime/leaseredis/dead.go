@@ -81,6 +81,7 @@ type deadSearch struct {
 	room    int
 	sources []*deadSource
 	left    int // to be found
+	looked  int // dead letters that were compared
 }
 
 // search begins a search.
@@ -207,6 +208,7 @@ func (s *deadSearch) next(ctx context.Context) (d deadLetter, ok bool, err error
 		}
 		d = first.page[0]
 		first.page = first.page[1:]
+		s.looked++
 		if backend.Selects(s.f, &d.DeadLetterInfo, time.Time{}) {
 			s.left--
 			return d, true, nil
@@ -250,9 +252,9 @@ func (o *operator) DeadLetterGroups(ctx context.Context, f operate.DeadLetterFil
 
 // count counts what is selected, and tells whether there is more.
 func (s *deadSearch) count(ctx context.Context, groups *backend.DeadLetterGrouping) (more bool, err error) {
-	for n := 0; ; n++ {
+	for {
 		d, ok, err := s.next(ctx)
-		if err != nil || !ok || n == backend.GroupedDeadLetters {
+		if err != nil || !ok || s.looked > backend.GroupedDeadLetters {
 			return ok, err
 		}
 		groups.Add(operate.DeadLetterGroup{Consumer: d.Consumer, Kind: d.Kind, Reason: d.Reason, Count: 1, Oldest: d.DeadAt, Newest: d.DeadAt, Example: d.ID})

@@ -1,13 +1,18 @@
 -- A packed message is six texts, each behind its length, which is written seven bits a byte, and its payload.
 
+local byte_of = string.byte
+
 -- text_at returns where the text at a place begins and ends; the next is at the end + 1.
 local function text_at(packed, at)
-  local length, unit = 0, 1
+  local byte = byte_of(packed, at) or 0
+  if byte < 128 then return at + 1, at + byte end
+  local length, unit = byte - 128, 128
   repeat
-    local byte = packed:byte(at) or 0
-    length, unit, at = length + byte % 128 * unit, unit * 128, at + 1
+    at = at + 1
+    byte = byte_of(packed, at) or 0
+    length, unit = length + byte % 128 * unit, unit * 128
   until byte < 128
-  return at, at + length - 1
+  return at + 1, at + length
 end
 
 -- head_of is the length of a packed message without its payload.

@@ -366,6 +366,8 @@ func TestOperatorUsage(t *testing.T) {
 		{"status -members", "leasegen status: -members and -leases need the name of a consumer"},
 		{"status a -format xml", `leasegen status: -format "xml" is unknown; known: text, json`},
 		{"status a -leases -limit 0", "leasegen status: -limit 0 is below 1"},
+		{"status -interval 1s", "leasegen status: -interval goes with -watch"},
+		{"status -watch -interval 1ms", "leasegen status: -interval 1ms is below 100ms"},
 		{"dlq", "leasegen dlq: say what to do: list, show, groups, replay, purge"},
 		{"migrate now", `leasegen migrate: unexpected argument "now"`},
 	} {

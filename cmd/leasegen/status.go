@@ -31,7 +31,7 @@ func (s *status) flags(fs *flag.FlagSet) {
 	fs.IntVar(&s.limit, "limit", 50, "how many leases to list")
 	fs.StringVar(&s.format, "format", "text", "text or json")
 	fs.BoolVar(&s.watch, "watch", false, "show it again and again, until Ctrl-C: on a terminal in place, elsewhere one below the other")
-	fs.DurationVar(&s.interval, "interval", 2*time.Second, "with -watch: how often")
+	fs.DurationVar(&s.interval, "interval", 0, "with -watch: how often (default 2s)")
 }
 
 func (s *status) arguments(rest []string) error {
@@ -42,12 +42,15 @@ func (s *status) arguments(rest []string) error {
 		return usagef("-members and -leases need the name of a consumer")
 	case s.limit < 1:
 		return usagef("-limit %d is below 1", s.limit)
-	case s.watch && s.interval < leastInterval:
+	case !s.watch && s.interval != 0:
+		return usagef("-interval goes with -watch")
+	case s.watch && s.interval != 0 && s.interval < leastInterval:
 		return usagef("-interval %s is below %s", s.interval, leastInterval)
 	}
 	if len(rest) == 1 {
 		s.consumer = rest[0]
 	}
+	s.interval = cmp.Or(s.interval, 2*time.Second)
 	return checkFormat(s.format)
 }
 

@@ -84,7 +84,8 @@ func TestWatchWaitsForAServer(t *testing.T) {
 
 // On a terminal the last answer stays, with what is amiss above it, and it has no more lines than the terminal.
 func TestWatchInPlace(t *testing.T) {
-	text, err := watched(t, status{format: "text"}, &shaky{from: time.Second, to: 5 * time.Second}, &output{redraws: true, colour: true, height: 24}, 7*time.Second)
+	server, out := &shaky{from: time.Second, to: 5 * time.Second}, &output{redraws: true, colour: true, height: 24}
+	text, err := watched(t, status{format: "text"}, server, out, 7*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +94,9 @@ func TestWatchInPlace(t *testing.T) {
 		t.Fatalf("%d frames:\n%q", len(frames)-1, text)
 	}
 	for i, want := range []string{
-		"00:00:00, every 2s, in memory\x1b[K\n", "\x1b[31mno answer since 00:00:00, asking again in 4.0 s: dial tcp: connection refused \\x1b[2J\x1b[m\x1b[K\n", "00:00:06, every 2s",
+		"00:00:00, every 2s, in memory\x1b[K\n",
+		"\x1b[31mno answer since 00:00:00, asking again in 4.0 s: dial tcp: connection refused \\x1b[2J\x1b[m\x1b[K\n",
+		"00:00:06, every 2s",
 	} {
 		if got := frames[i+1]; !strings.Contains(got, want) || !strings.Contains(got, "\nbilling   topic ") || !strings.HasSuffix(got, "\x1b[K\x1b[J") {
 			t.Errorf("frame %d: %q, want %q", i, got, want)

@@ -216,6 +216,9 @@ func (r *Rows) Acquire(req backend.AcquireRequest) (grants []backend.Grant, err 
 	if len(grants) > 0 {
 		return grants, nil // the reply was lost
 	}
+	if r.paused(req.Consumer.Name) {
+		return nil, nil
+	}
 	slices.SortStableFunc(leases, func(a, b *Lease) int { return a.Since.Compare(b.Since) })
 	for _, l := range leases {
 		free, crashed := r.Free(l, req.Consumer.Grace)
@@ -277,10 +280,10 @@ func (r *Rows) Survey(consumers []string) []backend.Survey {
 }
 
 func (r *Rows) survey(consumer string) backend.Survey {
-	survey, owned := backend.Survey{Consumer: consumer}, map[string]int{}
+	survey, owned := backend.Survey{Consumer: consumer, Paused: r.paused(consumer)}, map[string]int{}
 	for _, l := range r.wanted(consumer) {
 		survey.Resources++
-		if free, _ := r.Free(l, r.info(consumer).Grace); free {
+		if free, _ := r.Free(l, r.info(consumer).Grace); free && !survey.Paused {
 			survey.Free++
 		}
 		owned[l.Session]++

@@ -55,6 +55,8 @@ func snippets() []snippet {
 		{page: "docs/publishing.md", starts: "err := orders.PublishOrderPlaced(ctx, be,", statements: true, before: pool + be + order, after: "return err", verify: published},
 		{page: "docs/publishing.md", starts: "err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {\n\tif _, err := tx.Exec(", statements: true,
 			before: pool + be + order, after: "return err", verify: published},
+		{page: "docs/publishing.md", starts: "db := stdlib.OpenDBFromPool(pool)", statements: true, before: pool + be + order, verify: published},
+		{page: "docs/publishing.md", starts: "err := db.Transaction(", why: "GORM is no dependency; runtime/leasesql/sqltest does the same"},
 		{page: "docs/publishing.md", starts: "to := lease.With(be.In(tx)", statements: true,
 			before: pool + be + "tx, err := pool.Begin(ctx)\nif err != nil {\nreturn err\n}\ntenant, reminder := \"t1\", orders.ReminderDue{Order: 7}\n",
 			after:  "if err != nil {\nreturn err\n}\nreturn tx.Commit(ctx)",

@@ -280,11 +280,12 @@ func Run(outer context.Context) error {
 func complete(name, orders, text string) string {
 	known := map[string]string{
 		"context": "context", "errors": "errors", "http": "net/http", "os": "os", "slog": "log/slog", "atomic": "sync/atomic", "testing": "testing", "time": "time",
-		"pgx": "github.com/jackc/pgx/v5", "pgxpool": "github.com/jackc/pgx/v5/pgxpool", "redis": "github.com/redis/go-redis/v9",
-		"api": "example.com/shop/api", "bank": "example.com/shop/bank", "env": "example.com/shop/env",
+		"pgx": "github.com/jackc/pgx/v5", "pgxpool": "github.com/jackc/pgx/v5/pgxpool", "stdlib": "github.com/jackc/pgx/v5/stdlib",
+		"redis": "github.com/redis/go-redis/v9",
+		"api":   "example.com/shop/api", "bank": "example.com/shop/bank", "env": "example.com/shop/env",
 		"orders": "example.com/shop/" + orders, "leasedb": "example.com/shop/" + name + "/leasedb",
 	}
-	for _, runtime := range []string{"lease", "leasepg", "leaseredis", "leasemem", "leasehealth", "leasetest"} {
+	for _, runtime := range []string{"lease", "leasepg", "leasesql", "leaseredis", "leasemem", "leasehealth", "leasetest"} {
 		known[runtime] = "github.com/leasegen/leasegen/runtime/" + runtime
 	}
 	code := regexp.MustCompile(`(?m)//.*$|"[^"\n]*"`).ReplaceAllString(text, "")

@@ -44,6 +44,9 @@ func snippets() []snippet {
 		{page: "docs/handlers.md", starts: "//leasegen:consumer per=stream poll"},
 		{page: "docs/handlers.md", starts: "archive, err := orders.NewArchive(be", statements: true, before: memory + publish + archived},
 		{page: "docs/handlers.md", starts: "g := lease.NewGroup()", statements: true, before: memory + publish + archived},
+		{page: "docs/kubernetes.md", starts: "ctx, stop := signal.NotifyContext(", statements: true, before: memory + publish + archived +
+			"archive, err := orders.NewArchive(be, &orders.Archive{Log: slog.Default()})\nif err != nil {\nreturn err\n}\n" +
+			"group := lease.NewGroup()\nif err := group.Add(archive); err != nil {\nreturn err\n}\n"},
 		{page: "docs/once.md", starts: "// Charge calls the bank.", with: "\n//leasegen:event name=payment.due\ntype PaymentDue struct {\n\tPaymentID string\n\tCents int64\n}\n"},
 		{page: "docs/postgres.md", starts: "pool, err := pgxpool.New(", statements: true, before: "env.Pool(ctx, \"\").Close()\n",
 			after: `return orders.PublishOrderPlaced(ctx, be, "orders.eu", orders.OrderPlaced{})`},

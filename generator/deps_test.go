@@ -31,6 +31,11 @@ func TestWhatUsersCompile(t *testing.T) {
 		"runtime/leasesql": {"runtime/backend", "runtime/operate", "runtime/leasepg",
 			"github.com/jackc/pgx/v5", "github.com/jackc/pgpassfile", "github.com/jackc/pgservicefile",
 			"github.com/jackc/puddle/v2", "golang.org/x/text", "golang.org/x/sync"},
+		"runtime/leasepgtest": {"runtime/backend", "runtime/operate", "runtime/leasepg",
+			"github.com/jackc/pgx/v5", "github.com/jackc/pgpassfile", "github.com/jackc/pgservicefile",
+			"github.com/jackc/puddle/v2", "golang.org/x/text", "golang.org/x/sync"},
+		"runtime/leaseredistest": {"runtime/backend", "runtime/operate", "runtime/leaseredis",
+			"github.com/redis/go-redis/v9", "github.com/cespare/xxhash/v2", "go.uber.org/atomic", "golang.org/x/sys"},
 		"runtime/leaseredis": {"runtime/backend", "runtime/operate", "runtime/leaseredis",
 			"github.com/redis/go-redis/v9", "github.com/cespare/xxhash/v2", "go.uber.org/atomic", "golang.org/x/sys"},
 	}

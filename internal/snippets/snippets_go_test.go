@@ -87,6 +87,21 @@ type Archive struct{}
 
 func (*Archive) HandleOrderPlaced(ctx context.Context, m lease.Message[OrderPlaced]) error { return nil }
 `},
+		{page: "docs/testing.md", starts: "func TestBilling(", alone: true, with: `
+//leasegen:event
+type OrderPlaced struct {
+	Customer string
+	Cents    int64
+}
+
+//leasegen:consumer per=topic topics=orders.*
+type Billing struct{}
+
+func (*Billing) HandleOrderPlaced(ctx context.Context, tx pgx.Tx, m lease.Message[OrderPlaced]) error {
+	_, err := tx.Exec(ctx, "INSERT INTO charge VALUES ($1, $2)", m.ID, m.Payload.Cents)
+	return err
+}
+`},
 		{page: "docs/testing.md", starts: "var cut atomic.Bool", statements: true, after: publish + "cut.Store(true)\n" +
 			"if err := orders.PublishOrderPlaced(ctx, be, \"orders.eu\", orders.OrderPlaced{}); err == nil {\nreturn errors.New(\"a call arrives\")\n}\nreturn nil"},
 	}

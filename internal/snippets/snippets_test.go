@@ -189,7 +189,7 @@ func TestGo(t *testing.T) {
 	for b := range found {
 		switch {
 		case strings.HasPrefix(b.text, "func Test"):
-			command(t, dir, nil, "go", "test", "-vet=off", "-ldflags=-w", "./"+b.dir())
+			command(t, dir, []string{"TEST_DATABASE_URL=" + pgtest.DB(t)}, "go", "test", "-vet=off", "-ldflags=-w", "./"+b.dir())
 		case b.page == "README.md" && strings.Contains(b.text, "func NewBilling"):
 			excerpt(t, b, filepath.Join(dir, orders["README.md"], "snippet_leasegen.go"))
 		}
@@ -286,7 +286,7 @@ func complete(name, orders, text string) string {
 		"api":   "example.com/shop/api", "bank": "example.com/shop/bank", "env": "example.com/shop/env",
 		"orders": "example.com/shop/" + orders, "leasedb": "example.com/shop/" + name + "/leasedb",
 	}
-	for _, runtime := range []string{"lease", "leasepg", "leasesql", "leaseredis", "leasemem", "leasehealth", "leasetest"} {
+	for _, runtime := range []string{"lease", "leasepg", "leasesql", "leaseredis", "leasemem", "leasehealth", "leasetest", "leasepgtest"} {
 		known[runtime] = "github.com/leasegen/leasegen/runtime/" + runtime
 	}
 	code := regexp.MustCompile(`(?m)//.*$|"[^"\n]*"`).ReplaceAllString(text, "")

@@ -27,7 +27,7 @@ const patience = 10 * time.Second
 
 // New makes two schemas for the test alone in the database of dsn: one with leasegen's tables, which the backend uses, and
 // an empty one for the application's, which is the search_path of the pool. When the test ends the pool is closed and these
-// two schemas are dropped, with all that is in them; nothing else is. They are called leasetest_, a part of the test's name and
+// two schemas are dropped, with all that is in them, and no others. They are called leasetest_, a part of the test's name and
 // a random number, so that any number of tests, processes and machines may use one database at once; a process that is
 // killed leaves its two behind.
 //

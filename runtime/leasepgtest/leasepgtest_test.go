@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// schemas are those that a database has beside the server's own.
+// schemas is how many schemas of tests a database has.
 func schemas(t testing.TB, dsn string) (n int) {
 	t.Helper()
 	c := kit.Must[*pgx.Conn](t)(pgx.Connect(context.Background(), dsn))
@@ -77,7 +77,7 @@ func (t *told) end() {
 	}
 }
 
-// What a test leaves open is told, and holds up the end of the tests for no longer than the helper's patience.
+// A connection that a test leaves open fails the test, and holds up the end of the tests for no longer than the helper's patience.
 func TestAForgottenConnection(t *testing.T) {
 	dsn := pgtest.DB(t)
 	inner := &told{TB: t}
@@ -86,7 +86,7 @@ func TestAForgottenConnection(t *testing.T) {
 	kit.Equal(t, "schemas", schemas(t, dsn), 2)
 	inner.end()
 	if len(inner.errors) != 1 {
-		t.Errorf("the test is told %q, want that a connection is in use", inner.errors)
+		t.Errorf("the test fails with %q, want one error, that a connection is in use", inner.errors)
 	}
 	kit.Equal(t, "schemas left", schemas(t, dsn), 0)
 	kit.OK(t, tx.Rollback(t.Context()))

@@ -24,11 +24,11 @@ import (
 const patience = 20 * time.Second
 
 // New returns a backend on a namespace for the test alone, called lt-, a random number and a dash. When the test ends all
-// keys of that namespace are deleted, and no other: those that begin with {lt-NUMBER- and digits. The client stays the
+// keys of that namespace are deleted, and no others: they begin with {lt-NUMBER- and digits. The client stays the
 // caller's, and is open until then. Any number of tests, processes and machines may use one server at once; a process that
 // is killed leaves its keys behind.
 //
-// Nothing is sent before the backend is used. Deleting goes through all keys of the server, 1,000 in a call that takes a
+// New sends no command. Deleting goes through all keys of the server, 1,000 in a call that takes a
 // millisecond or two, so keep to a server that holds little else. Streams that others write to are not of the
 // namespace: name them after the test. Options are those of leaseredis.New, but for WithNamespace, which is set already.
 func New(t testing.TB, client redis.UniversalClient, opts ...leaseredis.Option) *leaseredis.Backend {

@@ -69,14 +69,14 @@ func masters(t *testing.T, cluster *redis.ClusterClient) (all []*redis.Client) {
 	return all
 }
 
-// What cannot be deleted is told.
+// Keys that cannot be deleted fail the test.
 func TestAClosedClient(t *testing.T) {
 	client := redis.NewClient(redistest.Shared(t).Client(t).Options())
 	inner := &told{TB: t}
 	leaseredistest.New(inner, client)
 	kit.OK(t, client.Close())
 	inner.cleanup()
-	kit.Equal(t, "errors told", inner.errors, 1)
+	kit.Equal(t, "errors", inner.errors, 1)
 }
 
 type told struct {

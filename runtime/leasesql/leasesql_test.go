@@ -87,7 +87,7 @@ func TestPublishMiddleware(t *testing.T) {
 	})
 }
 
-// What commits each statement by itself is no transaction, and the compiler says so.
+// A database or a connection commits each statement by itself: it is no transaction, and the compiler says so.
 func TestOnlyTransactions(t *testing.T) {
 	for _, no := range []any{&sql.DB{}, &sql.Conn{}} {
 		if _, ok := no.(leasesql.Tx); ok {

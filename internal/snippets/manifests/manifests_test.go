@@ -26,7 +26,9 @@ const docs = "../../../docs"
 var fence = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 
 // read decodes the manifests of a page. A field that does not exist, is given twice or has another type is an error.
-func read(t *testing.T, page string) (deployments []apps.Deployment, budgets []policy.PodDisruptionBudget, jobs []batch.Job, text string) {
+func read(t *testing.T, page string) (
+	deployments []apps.Deployment, budgets []policy.PodDisruptionBudget, jobs []batch.Job, text string,
+) {
 	t.Helper()
 	b, err := os.ReadFile(page)
 	if err != nil {

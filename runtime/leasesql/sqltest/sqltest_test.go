@@ -140,7 +140,7 @@ func TestGORMTransaction(t *testing.T) {
 	}
 }
 
-// What commits each statement by itself is no transaction.
+// A pool commits each statement by itself: it is no transaction.
 func TestOnlyTransactions(t *testing.T) {
 	for _, no := range []any{&sqlx.DB{}, &entsql.Driver{}, &gorm.PreparedStmtDB{}} {
 		if _, ok := no.(leasesql.Tx); ok {

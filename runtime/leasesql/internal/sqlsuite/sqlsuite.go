@@ -237,7 +237,7 @@ func refusals(t *testing.T, dsn string, open Open) {
 	if err := leasesql.In(be, tx).Publish(t.Context(), []backend.Event{{Topic: "x"}, {}}); err == nil || !strings.Contains(err.Error(), "event 2 of 2") {
 		t.Errorf("without a topic: %v", err)
 	}
-	kit.OK(t, leasesql.In(be, tx).Publish(t.Context(), one)) // nothing was sent: the transaction goes on
+	kit.OK(t, leasesql.In(be, tx).Publish(t.Context(), one)) // no statement was sent: the transaction goes on
 	kit.OK(t, tx.Commit())
 	if err := leasesql.In(be, tx).Publish(t.Context(), one); !errors.Is(err, sql.ErrTxDone) {
 		t.Errorf("after the commit: %v", err)

@@ -14,7 +14,7 @@ TEST_PACKAGES ?= 2
 PLAIN         := ./proof ./proof/redis ./proof/failover ./cmd/... ./generator ./runtime/leasetest ./examples/...
 LONG          := ./runtime/leasepg ./runtime/leaseredis ./runtime/lease ./internal/redistest ./internal/snippets
 # Modules of their own, for what most users need not compile.
-MODULES       := bench runtime/leaseotel
+MODULES       := bench runtime/leaseotel runtime/leasesql/sqltest internal/snippets/manifests
 
 # Logs of servers surround the lines that say what failed; this repeats those.
 FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- FAIL|^FAIL|^panic:|^fatal error:|DATA RACE|^ +[a-z0-9_]+_test\.go:[0-9]+: '
@@ -71,6 +71,8 @@ race:
 	@set -o pipefail; mkdir -p bin; $(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m $(LONG) ./examples/filebackend \
 	  $$($(GO) list ./... | grep -vxF "$$($(GO) list $(PLAIN))") 2>&1 | tee bin/race.log || { $(FAILURES) bin/race.log; exit 1; }
 	cd runtime/leaseotel && $(GO) test -race -vet=off -timeout 5m ./...
+	cd runtime/leasesql/sqltest && $(GO) test -race -vet=off -timeout 10m ./...
+	cd internal/snippets/manifests && $(GO) test -count=1 -vet=off ./... # of docs, which are not in the module: Go would not see them change
 
 benches:
 	@echo "== bench, a module of its own: it compiles and measures"

@@ -44,6 +44,9 @@ func snippets() []snippet {
 		{page: "docs/handlers.md", starts: "//leasegen:consumer per=stream poll"},
 		{page: "docs/handlers.md", starts: "archive, err := orders.NewArchive(be", statements: true, before: memory + publish + archived},
 		{page: "docs/handlers.md", starts: "g := lease.NewGroup()", statements: true, before: memory + publish + archived},
+		{page: "docs/kubernetes.md", starts: "ctx, stop := signal.NotifyContext(", statements: true, before: memory + publish + archived +
+			"archive, err := orders.NewArchive(be, &orders.Archive{Log: slog.Default()})\nif err != nil {\nreturn err\n}\n" +
+			"group := lease.NewGroup()\nif err := group.Add(archive); err != nil {\nreturn err\n}\n"},
 		{page: "docs/once.md", starts: "// Charge calls the bank.", with: "\n//leasegen:event name=payment.due\ntype PaymentDue struct {\n\tPaymentID string\n\tCents int64\n}\n"},
 		{page: "docs/postgres.md", starts: "pool, err := pgxpool.New(", statements: true, before: "env.Pool(ctx, \"\").Close()\n",
 			after: `return orders.PublishOrderPlaced(ctx, be, "orders.eu", orders.OrderPlaced{})`},
@@ -55,6 +58,8 @@ func snippets() []snippet {
 		{page: "docs/publishing.md", starts: "err := orders.PublishOrderPlaced(ctx, be,", statements: true, before: pool + be + order, after: "return err", verify: published},
 		{page: "docs/publishing.md", starts: "err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {\n\tif _, err := tx.Exec(", statements: true,
 			before: pool + be + order, after: "return err", verify: published},
+		{page: "docs/publishing.md", starts: "db := stdlib.OpenDBFromPool(pool)", statements: true, before: pool + be + order, verify: published},
+		{page: "docs/publishing.md", starts: "err := db.Transaction(", why: "GORM is no dependency; runtime/leasesql/sqltest does the same"},
 		{page: "docs/publishing.md", starts: "to := lease.With(be.In(tx)", statements: true,
 			before: pool + be + "tx, err := pool.Begin(ctx)\nif err != nil {\nreturn err\n}\ntenant, reminder := \"t1\", orders.ReminderDue{Order: 7}\n",
 			after:  "if err != nil {\nreturn err\n}\nreturn tx.Commit(ctx)",
@@ -81,6 +86,21 @@ type OrderPlaced struct {
 type Archive struct{}
 
 func (*Archive) HandleOrderPlaced(ctx context.Context, m lease.Message[OrderPlaced]) error { return nil }
+`},
+		{page: "docs/testing.md", starts: "func TestBilling(", alone: true, with: `
+//leasegen:event
+type OrderPlaced struct {
+	Customer string
+	Cents    int64
+}
+
+//leasegen:consumer per=topic topics=orders.*
+type Billing struct{}
+
+func (*Billing) HandleOrderPlaced(ctx context.Context, tx pgx.Tx, m lease.Message[OrderPlaced]) error {
+	_, err := tx.Exec(ctx, "INSERT INTO charge VALUES ($1, $2)", m.ID, m.Payload.Cents)
+	return err
+}
 `},
 		{page: "docs/testing.md", starts: "var cut atomic.Bool", statements: true, after: publish + "cut.Store(true)\n" +
 			"if err := orders.PublishOrderPlaced(ctx, be, \"orders.eu\", orders.OrderPlaced{}); err == nil {\nreturn errors.New(\"a call arrives\")\n}\nreturn nil"},

@@ -61,7 +61,8 @@ func blocks(t *testing.T, lang string) []block {
 			case is && open == nil:
 				rel, _ := filepath.Rel(root, file)
 				open = &block{page: filepath.ToSlash(rel), line: i + 1, lang: fence}
-				if !slices.Contains([]string{"", "go", "sql"}, fence) {
+				// YAML is tested in manifests, a module of its own.
+				if !slices.Contains([]string{"", "go", "sql", "yaml"}, fence) {
 					t.Errorf("%s is in a language without a test: %s", open, fence)
 				}
 			case is:
@@ -188,7 +189,7 @@ func TestGo(t *testing.T) {
 	for b := range found {
 		switch {
 		case strings.HasPrefix(b.text, "func Test"):
-			command(t, dir, nil, "go", "test", "-vet=off", "-ldflags=-w", "./"+b.dir())
+			command(t, dir, []string{"TEST_DATABASE_URL=" + pgtest.DB(t)}, "go", "test", "-vet=off", "-ldflags=-w", "./"+b.dir())
 		case b.page == "README.md" && strings.Contains(b.text, "func NewBilling"):
 			excerpt(t, b, filepath.Join(dir, orders["README.md"], "snippet_leasegen.go"))
 		}
@@ -279,12 +280,13 @@ func Run(outer context.Context) error {
 // complete puts a package clause, and the imports that are used, before a text.
 func complete(name, orders, text string) string {
 	known := map[string]string{
-		"context": "context", "errors": "errors", "http": "net/http", "os": "os", "slog": "log/slog", "atomic": "sync/atomic", "testing": "testing", "time": "time",
-		"pgx": "github.com/jackc/pgx/v5", "pgxpool": "github.com/jackc/pgx/v5/pgxpool", "redis": "github.com/redis/go-redis/v9",
-		"api": "example.com/shop/api", "bank": "example.com/shop/bank", "env": "example.com/shop/env",
+		"context": "context", "errors": "errors", "http": "net/http", "os": "os", "signal": "os/signal", "slog": "log/slog", "syscall": "syscall", "atomic": "sync/atomic", "testing": "testing", "time": "time",
+		"pgx": "github.com/jackc/pgx/v5", "pgxpool": "github.com/jackc/pgx/v5/pgxpool", "stdlib": "github.com/jackc/pgx/v5/stdlib",
+		"redis": "github.com/redis/go-redis/v9",
+		"api":   "example.com/shop/api", "bank": "example.com/shop/bank", "env": "example.com/shop/env",
 		"orders": "example.com/shop/" + orders, "leasedb": "example.com/shop/" + name + "/leasedb",
 	}
-	for _, runtime := range []string{"lease", "leasepg", "leaseredis", "leasemem", "leasehealth", "leasetest"} {
+	for _, runtime := range []string{"lease", "leasepg", "leasesql", "leaseredis", "leasemem", "leasehealth", "leasetest", "leasepgtest"} {
 		known[runtime] = "github.com/leasegen/leasegen/runtime/" + runtime
 	}
 	code := regexp.MustCompile(`(?m)//.*$|"[^"\n]*"`).ReplaceAllString(text, "")

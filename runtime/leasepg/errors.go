@@ -39,25 +39,34 @@ const noStatement = "26000"
 // noPrepared is the fix for the one thing that a pool must be told behind such a pooler.
 const noPrepared = "a transaction pooler that keeps no prepared statements is in between: add default_query_exec_mode=exec to the DSN"
 
+// code is the SQLSTATE of a refusal by the server, through pgx or another driver; empty for other errors.
+func code(err error) string {
+	if refused, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err); ok {
+		return refused.SQLState()
+	}
+	return ""
+}
+
 func (sv *server) fix(err error) string {
 	if _, ok := errors.AsType[*tableError](err); ok {
 		return "" // it has been said
 	}
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok {
-		return ""
-	}
-	switch pg.Code {
+	switch code(err) {
 	case "3F000", "42P01", "42703", "42883": // schema, table, column, function is missing
 		return "the schema " + sv.schema.name + " is missing or older than this program: run leasegen migrate"
 	case "42501": // insufficient_privilege
 		return "the role lacks a privilege: leasegen migrate -grants ROLE prints what it needs"
 	case "55000": // object_not_in_prerequisite_state, of which recovery is one
-		if strings.Contains(pg.Message, "recovery") {
+		if strings.Contains(err.Error(), "recovery") {
 			return "the server is a standby: connect to the primary (target_session_attrs=read-write)"
 		}
 	case "25006": // read_only_sql_transaction
 		return "the server is read-only: connect to the primary (target_session_attrs=read-write)"
+	case "25P02": // in_failed_sql_transaction
+		return "an earlier statement of the transaction has failed, whose error says why: roll back"
 	case noStatement, "42P05": // exists already
 		return noPrepared
 	case "53300": // too_many_connections

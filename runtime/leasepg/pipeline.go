@@ -45,6 +45,20 @@ func (sv *server) pipeline(ctx context.Context, on sender, steps ...step) (err e
 	return nil
 }
 
+// run is pipeline where there can be one. Steps on a transaction of another library are a round trip each.
+func (sv *server) run(ctx context.Context, on leasedb.DBTX, steps ...step) error {
+	if s, ok := on.(sender); ok {
+		return sv.pipeline(ctx, s, steps...)
+	}
+	q := sv.queries(on)
+	for _, s := range steps {
+		if err := s(q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 var errCollected = errors.New("leasepg: collected")
 
 // collector queues statements instead of running them.

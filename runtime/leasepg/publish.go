@@ -59,8 +59,10 @@ const noPartition = "23514" // check_violation, as PostgreSQL reports a row with
 // outrun tells whether ids were drawn, by plain inserts say, faster than partitions were added. Then nothing was
 // written, and the next one who publishes looks where the log ends.
 func (p *publisher) outrun(err error) bool {
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || pg.Code != noPartition || pg.ConstraintName != "" {
+	if code(err) != noPartition {
+		return false
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.ConstraintName != "" {
 		return false
 	}
 	p.logEnd.Store(0)
@@ -72,9 +74,32 @@ func (p *publisher) outrun(err error) bool {
 // publishing the same one.
 func (p *publisher) In(tx pgx.Tx) backend.Publisher { return joined{p, tx} }
 
+// OtherTx runs statements in a transaction that another library than pgx has begun, one after the other; package leasesql
+// makes one of database/sql's. Arguments are strings, int64s, and slices of string, []byte, int64 and time.Time, which are
+// arrays of text, bytea, bigint and timestamptz; values that are read are int64s. Errors of the server have the method
+// SQLState.
+type OtherTx interface {
+	Exec(ctx context.Context, sql string, args ...any) error
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// InOther is In for a transaction of another library, in the database of the backend's pool. An event costs a little more:
+// there is no COPY, and a publication that wakes consumers is two round trips.
+func (p *publisher) InOther(tx OtherTx) backend.Publisher { return joined{p, otherTx{tx}} }
+
+type otherTx struct{ OtherTx }
+
+func (tx otherTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return pgconn.CommandTag{}, tx.OtherTx.Exec(ctx, sql, args...)
+}
+
+func (otherTx) Query(context.Context, string, ...any) (pgx.Rows, error) {
+	return nil, errors.New("leasepg: publishing reads no rows but single ones") // of leasedb.DBTX; Publish never calls it
+}
+
 type joined struct {
 	p  *publisher
-	tx pgx.Tx
+	tx leasedb.DBTX
 }
 
 func (j joined) Publish(ctx context.Context, events []backend.Event) error {
@@ -87,14 +112,14 @@ func (j joined) publish(ctx context.Context, events []backend.Event) error {
 	return err
 }
 
-// database is a pool or a transaction.
+// database is a pool or a transaction of pgx.
 type database interface {
 	sender
 	leasedb.DBTX
 	CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error)
 }
 
-func (p *publisher) publish(ctx context.Context, on database, wake *throttle, events []backend.Event) error {
+func (p *publisher) publish(ctx context.Context, on leasedb.DBTX, wake *throttle, events []backend.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
@@ -109,8 +134,8 @@ func (p *publisher) publish(ctx context.Context, on database, wake *throttle, ev
 		last     int64
 		err      error
 	)
-	if !selected && len(events) >= copyRows {
-		last, err = p.copyIn(ctx, on, wake, events)
+	if c, ok := on.(database); ok && !selected && len(events) >= copyRows {
+		last, err = p.copyIn(ctx, c, wake, events)
 	} else {
 		last, err = p.insert(ctx, on, wake, events, selected)
 	}
@@ -125,7 +150,7 @@ func (p *publisher) publish(ctx context.Context, on database, wake *throttle, ev
 func isSelected(e backend.Event) bool { return e.ID != "" || e.After > 0 || !e.At.IsZero() }
 
 // insert publishes by statements that take arrays, and returns the last id.
-func (p *publisher) insert(ctx context.Context, on database, wake *throttle, events []backend.Event, selected bool) (last int64, err error) {
+func (p *publisher) insert(ctx context.Context, on leasedb.DBTX, wake *throttle, events []backend.Event, selected bool) (last int64, err error) {
 	var steps []step
 	for len(events) > 0 {
 		n, size := 0, 0
@@ -153,7 +178,7 @@ func (p *publisher) insert(ctx context.Context, on database, wake *throttle, eve
 	if wake.ready(time.Now(), notifyEvery) {
 		steps = append(steps, p.notify(ctx, wakeMessages))
 	}
-	return last, p.pipeline(ctx, on, steps...)
+	return last, p.run(ctx, on, steps...)
 }
 
 // columns turns events into arrays.
@@ -233,7 +258,7 @@ func (p *publisher) keepAhead(ctx context.Context, last int64) {
 }
 
 // makeRoom makes sure that n more ids have partitions when that is in doubt.
-func (p *publisher) makeRoom(ctx context.Context, on database, n int64) error {
+func (p *publisher) makeRoom(ctx context.Context, on leasedb.DBTX, n int64) error {
 	if n <= segmentsAhead/40 && p.logEnd.Load() > 0 {
 		return nil // what others draw meanwhile is covered by the rest
 	}

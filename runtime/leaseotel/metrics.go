@@ -39,9 +39,10 @@ func newInstruments(m metric.Meter) (*instruments, error) {
 	}
 	ins := &instruments{
 		beats:   attrsOf(system),
-		process: histogram(metrics.Process), operation: histogram(metrics.Operation), heartbeat: histogram(metrics.Heartbeat), latency: histogram(metrics.Latency),
-		sent: counter(metrics.Sent), consumed: counter(metrics.Consumed), messages: counter(metrics.Messages), retries: counter(metrics.Retries),
-		dead: counter(metrics.DeadLetters), stuck: counter(metrics.Stuck),
+		process: histogram(metrics.Process), operation: histogram(metrics.Operation),
+		heartbeat: histogram(metrics.Heartbeat), latency: histogram(metrics.Latency),
+		sent: counter(metrics.Sent), consumed: counter(metrics.Consumed), messages: counter(metrics.Messages),
+		retries: counter(metrics.Retries), dead: counter(metrics.DeadLetters), stuck: counter(metrics.Stuck),
 		acquired: counter(metrics.Acquired), released: counter(metrics.Released), lost: counter(metrics.Lost), fenced: counter(metrics.Fenced),
 		stalled: counter(metrics.Stalled), notWritten: counter(metrics.Dropped),
 	}

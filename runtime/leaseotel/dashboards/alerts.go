@@ -75,7 +75,8 @@ func alerts() []alert {
 			"A write of "+name+" was refused.",
 			process+" tried to store progress of "+name+" after its lease had ended, and was refused. It may have been frozen for longer than its TTL."),
 		newAlert("Churn", "warning", "15m",
-			increase(series(metrics.Lost), "10m", consumer)+" > 0\nor\n"+increase(series(metrics.Acquired, crashed+`="true"`), "10m", consumer)+" > 0",
+			increase(series(metrics.Lost), "10m", consumer)+" > 0\nor\n"+
+				increase(series(metrics.Acquired, crashed+`="true"`), "10m", consumer)+" > 0",
 			"Owners of "+name+" keep failing.",
 			"For 25 minutes leases of "+name+" have been lost, or taken over from owners that did not give them back: {{ $value | humanize }} in the last ten minutes."),
 		newAlert("DeadLetters", "warning", "0m",

@@ -102,8 +102,9 @@ var prometheus = source{"prometheus", "${datasource}"}
 // Dashboard returns dashboard.json, in the form in which Grafana reads it from a folder.
 func Dashboard() ([]byte, error) {
 	d := dashboard{
-		UID: "leasegen", Title: "leasegen", Description: "Consumers of leasegen: are they keeping up, is anything failing, who owns what, and is the backend fine?",
-		Tags: []string{"leasegen"}, SchemaVersion: 39, Editable: true, GraphTooltip: 1, Refresh: "30s",
+		UID: "leasegen", Title: "leasegen",
+		Description: "Consumers of leasegen: are they keeping up, is anything failing, who owns what, and is the backend fine?",
+		Tags:        []string{"leasegen"}, SchemaVersion: 39, Editable: true, GraphTooltip: 1, Refresh: "30s",
 		Time:       map[string]any{"from": "now-3h", "to": "now"},
 		Templating: list{variables()}, Annotations: list{[]any{}},
 		Links:  []link{{Title: "What to do", Type: "link", Icon: "doc", URL: Manual + "#dashboard-and-alerts", Tags: []string{}, TargetBlank: true}},
@@ -121,7 +122,8 @@ func variables() []any {
 	all := map[string]any{"text": []string{"All"}, "value": []string{"$__all"}}
 	query := func(name, title, values string) variable {
 		return variable{Name: name, Label: title, Type: "query", Datasource: &prometheus, Definition: values,
-			Query: map[string]any{"qryType": 1, "query": values, "refId": name}, Refresh: 2, Sort: 1, Multi: true, IncludeAll: true, AllValue: ".*", Current: all}
+			Query: map[string]any{"qryType": 1, "query": values, "refId": name}, Refresh: 2, Sort: 1,
+			Multi: true, IncludeAll: true, AllValue: ".*", Current: all}
 	}
 	return []any{
 		variable{Name: "datasource", Label: "Data source", Type: "datasource", Query: "prometheus", Refresh: 1},
@@ -183,13 +185,13 @@ func rows() []row {
 		}},
 		{"Who owns what?", []panel{
 			graph("Leases by process", metrics.Owned.What, "short", line{by("sum", series(metrics.Owned, ofConsumer), consumer, "instance"), at}),
-			graph("Resources", "Those known, and those that no process owns.", "short", line{told(series(metrics.Resources, ofConsumer)), name},
+			graph("Resources", "Resources that are known, and how many have no owner.", "short", line{told(series(metrics.Resources, ofConsumer)), name},
 				line{told(series(metrics.Unowned, ofConsumer)), name + " unowned"}),
-			graph("Processes", "Those with a session, and those of them that own nothing and stand by.", "short",
+			graph("Processes", "Processes with a session, and how many of them own none of the resources.", "short",
 				line{told(series(metrics.Members, ofConsumer)), name}, line{told(series(metrics.Standbys, ofConsumer)), name + " standby"}),
 			graph("Acquired", metrics.Acquired.What, "short",
 				line{by("sum", rise(series(metrics.Acquired, ofConsumer)), consumer, crashed), name + " crashed={{" + crashed + "}}"}),
-			graph("Given back and lost", "Leases given back, and those that ended against their holder's will.", "short",
+			graph("Given back and lost", "Leases given back, and leases that ended against their holder's will.", "short",
 				line{by("sum", rise(series(metrics.Released, ofConsumer)), consumer), name + " given back"},
 				line{by("sum", rise(series(metrics.Lost, ofConsumer)), consumer), name + " lost"}),
 			graph("Refused writes", metrics.Fenced.What, "short", line{by("sum", rise(series(metrics.Fenced, ofConsumer)), consumer, "instance"), at}),
@@ -212,8 +214,8 @@ type line struct{ expr, legend string }
 
 func graph(title, what, unit string, lines ...line) panel {
 	p := panel{Type: "timeseries", Title: title, Description: what, GridPos: grid{H: 8, W: 8}, Datasource: &prometheus,
-		FieldConfig: &fields{Defaults: map[string]any{"unit": unit, "min": 0, "custom": map[string]any{"drawStyle": "line", "lineWidth": 1, "fillOpacity": 8, "showPoints": "auto"}},
-			Overrides: []map[string]any{}},
+		FieldConfig: &fields{Defaults: map[string]any{"unit": unit, "min": 0,
+			"custom": map[string]any{"drawStyle": "line", "lineWidth": 1, "fillOpacity": 8, "showPoints": "auto"}}, Overrides: []map[string]any{}},
 		Options: map[string]any{"legend": map[string]any{"calcs": []string{}, "displayMode": "list", "placement": "bottom", "showLegend": true},
 			"tooltip": map[string]any{"mode": "multi", "sort": "desc"}},
 	}
@@ -230,8 +232,8 @@ func overview() panel {
 		metric metrics.Metric
 		title  string
 	}{
-		{metrics.Resources, "resources"}, {metrics.Members, "members"}, {metrics.Standbys, "standbys"}, {metrics.Unowned, "unowned"}, {metrics.LagMax, "lag (max)"},
-		{metrics.Oldest, "oldest unread"}, {metrics.ParkedKeys, "parked keys"}, {metrics.Stored, "dead letters"},
+		{metrics.Resources, "resources"}, {metrics.Members, "members"}, {metrics.Standbys, "standbys"}, {metrics.Unowned, "unowned"},
+		{metrics.LagMax, "lag (max)"}, {metrics.Oldest, "oldest unread"}, {metrics.ParkedKeys, "parked keys"}, {metrics.Stored, "dead letters"},
 	}
 	titles, order := map[string]string{consumer: "consumer", per: "per"}, map[string]int{consumer: 0, per: 1}
 	p := panel{Type: "table", Title: "Consumers", Description: "What leasegen status prints.", GridPos: grid{H: 8, W: 24}, Datasource: &prometheus,

@@ -102,7 +102,8 @@ func emit(t testing.TB) emitted {
 	message := func(f func(m lease.Message[[]byte]) error) func(context.Context, lease.Message[[]byte]) error {
 		return func(_ context.Context, m lease.Message[[]byte]) error { return f(m) }
 	}
-	c, err := lease.NewConsumer(be, lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, TTL: time.Second, Retry: lease.Retry{Min: time.Millisecond}, Handlers: []lease.Handler{
+	spec := lease.Spec{Name: "c", Per: lease.PerTopic, Topics: []string{"*"}, TTL: time.Second, Retry: lease.Retry{Min: time.Millisecond}}
+	spec.Handlers = []lease.Handler{
 		lease.One("fails", message(func(m lease.Message[[]byte]) error {
 			if m.Attempt == 1 {
 				return errors.New("once")
@@ -118,7 +119,9 @@ func emit(t testing.TB) emitted {
 			}
 			return nil
 		})),
-	}}, append(telemetry.Options(), lease.WithLogger(slog.New(slog.DiscardHandler)), lease.WithStuckAfter(20*time.Millisecond, false), lease.WithStallAfter(20*time.Millisecond))...)
+	}
+	c, err := lease.NewConsumer(be, spec, append(telemetry.Options(), lease.WithLogger(slog.New(slog.DiscardHandler)),
+		lease.WithStuckAfter(20*time.Millisecond, false), lease.WithStallAfter(20*time.Millisecond))...)
 	ok(t, err)
 	g := lease.NewGroup()
 	ok(t, g.Add(c))
@@ -217,7 +220,6 @@ func TestMetricsExist(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		// What is aggregated by a label has it, if one of the metrics below does.
 		parser.Inspect(parsed, func(n parser.Node, _ []parser.Node) error {
 			switch n := n.(type) {
 			case *parser.VectorSelector:

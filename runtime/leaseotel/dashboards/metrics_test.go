@@ -15,6 +15,7 @@ import (
 	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 	exporter "go.opentelemetry.io/otel/exporters/prometheus"
@@ -226,9 +227,9 @@ func TestMetricsExist(t *testing.T) {
 				metric := n.Name
 				for _, m := range n.LabelMatchers {
 					switch {
-					case m.Name != labels.MetricName && !there.labels[metric][m.Name]:
+					case m.Name != model.MetricNameLabel && !there.labels[metric][m.Name]:
 						t.Errorf("%s: %s has no label %s", name, metric, m.Name)
-					case m.Name == labels.MetricName && metric == "":
+					case m.Name == model.MetricNameLabel && metric == "":
 						return nil // a pattern
 					}
 				}
@@ -240,7 +241,7 @@ func TestMetricsExist(t *testing.T) {
 				for _, selector := range parser.ExtractSelectors(n.Expr) {
 					metric := ""
 					for _, m := range selector {
-						if m.Name == labels.MetricName && m.Type == labels.MatchEqual {
+						if m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual {
 							metric = m.Value
 						}
 					}

@@ -14,7 +14,7 @@ TEST_PACKAGES ?= 2
 PLAIN         := ./proof ./proof/redis ./proof/failover ./cmd/... ./generator ./runtime/leasetest ./examples/...
 LONG          := ./runtime/leasepg ./runtime/leaseredis ./runtime/lease ./internal/redistest ./internal/snippets
 # Modules of their own, for what most users need not compile.
-MODULES       := bench runtime/leaseotel runtime/leasesql/sqltest internal/snippets/manifests
+MODULES       := bench runtime/leaseotel runtime/leaseotel/dashboards runtime/leasesql/sqltest internal/snippets/manifests
 
 # Logs of servers surround the lines that say what failed; this repeats those.
 FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- FAIL|^FAIL|^panic:|^fatal error:|DATA RACE|^ +[a-z0-9_]+_test\.go:[0-9]+: '
@@ -65,6 +65,7 @@ test: tools lint
 plain:
 	@echo "== go test: the generator, simulations, and what runs as processes (servers are started and stopped by the tests)"
 	@set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m $(PLAIN) 2>&1 | tee bin/plain.log || { $(FAILURES) bin/plain.log; exit 1; }
+	cd runtime/leaseotel/dashboards && $(GO) test -vet=off -timeout 5m ./...
 
 race:
 	@echo "== go test -race: everything else"
@@ -135,8 +136,8 @@ $(LEASEGEN_SQLC): sqlc/go.mod
 	@echo "== building sqlc (once: two minutes)"
 	@cd sqlc && $(GO) build -o $@ github.com/sqlc-dev/sqlc/cmd/sqlc
 
-# The tests need a C compiler, for the race detector, PostgreSQL 14 or newer, PgBouncer and
-# Redis 6.2 or newer. sqlc is built last: it needs the compiler, too.
+# The tests need a C compiler, for the race detector, PostgreSQL 14 or newer, PgBouncer,
+# Redis 6.2 or newer and Prometheus' promtool. sqlc is built last: it needs the compiler, too.
 tools: packages
 	@$(MAKE) -s --no-print-directory $(LEASEGEN_SQLC)
 
@@ -149,6 +150,7 @@ packages:
 	  command -v initdb >/dev/null || [ -n "$$LEASEGEN_PG_BIN" ] || missing="$$missing postgresql"; \
 	PATH="$$PATH:/usr/sbin" command -v pgbouncer >/dev/null || missing="$$missing pgbouncer"; \
 	command -v redis-server >/dev/null || [ -n "$$LEASEGEN_REDIS_SERVER" ] || missing="$$missing redis-server"; \
+	command -v promtool >/dev/null || missing="$$missing prometheus"; \
 	[ -z "$$missing" ] && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "== installing$$missing"; \

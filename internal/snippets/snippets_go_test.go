@@ -54,6 +54,7 @@ func snippets() []snippet {
 		{page: "docs/operating.md", starts: "timed := func(next lease.CallFunc)", statements: true, before: pool,
 			after: "if err != nil {\nreturn err\n}\n" + publish + "ctx = env.Logged(ctx, \"kind=order.placed messages=1\")\nreturn archive.Run(ctx)"},
 		{page: "docs/operating.md", starts: "telemetry, err := leaseotel.New()", why: "leaseotel is a module of its own; its tests do the same"},
+		{page: "docs/operating.md", starts: "if _, err := telemetry.WatchHealth(group)", why: "leaseotel is a module of its own; its tests do the same"},
 		{page: "docs/operating.md", starts: "mux := http.NewServeMux()", statements: true, before: "group := lease.NewGroup()\n", after: "_ = mux\nreturn nil"},
 		{page: "docs/publishing.md", starts: "err := orders.PublishOrderPlaced(ctx, be,", statements: true, before: pool + be + order, after: "return err", verify: published},
 		{page: "docs/publishing.md", starts: "err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {\n\tif _, err := tx.Exec(", statements: true,

@@ -7,23 +7,25 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseotel/internal/metrics"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // level is a gauge that is read when metrics are collected.
 type level[T any] struct {
-	name, unit, what string
-	of               func(T) float64
+	metrics.Metric
+	of func(T) float64
 }
 
-// watch makes gauges of what read returns, which names the consumer of each.
-func watch[T any](m metric.Meter, levels []level[T], read func(context.Context) ([]T, error), consumer func(T) string) (metric.Registration, error) {
+// watch makes gauges of what read returns; about has the attributes of each.
+func watch[T any](m metric.Meter, levels []level[T], read func(context.Context) ([]T, error), about func(T) attrs) (metric.Registration, error) {
 	gauges := make([]metric.Float64ObservableGauge, len(levels))
 	all := make([]metric.Observable, len(levels))
 	for i, l := range levels {
-		g, err := m.Float64ObservableGauge("leasegen."+l.name, metric.WithUnit(l.unit), metric.WithDescription(l.what))
+		g, err := m.Float64ObservableGauge(l.Name, metric.WithUnit(l.Unit), metric.WithDescription(l.What))
 		if err != nil {
 			return nil, err
 		}
@@ -32,8 +34,9 @@ func watch[T any](m metric.Meter, levels []level[T], read func(context.Context) 
 	return m.RegisterCallback(func(ctx context.Context, to metric.Observer) error {
 		found, err := read(ctx)
 		for _, v := range found {
+			a := about(v)
 			for i, l := range levels {
-				to.ObserveFloat64(gauges[i], l.of(v), of(consumer(v)))
+				to.ObserveFloat64(gauges[i], l.of(v), a.observe...)
 			}
 		}
 		return err
@@ -44,45 +47,47 @@ func watch[T any](m metric.Meter, levels []level[T], read func(context.Context) 
 // (seconds) and handler.stuck.now. They ask no server. Unregister what it returns to end them.
 func (t *Telemetry) WatchHealth(g interface{ Health() []lease.Health }) (metric.Registration, error) {
 	return watch(t.meter, []level[lease.Health]{
-		{"consumer.ready", "1", "1 when the consumer is ready, else 0.", func(h lease.Health) float64 {
+		{metrics.Ready, func(h lease.Health) float64 {
 			if h.Trouble == "" {
 				return 1
 			}
 			return 0
 		}},
-		{"lease.owned", "{lease}", "Leases that this process holds.", func(h lease.Health) float64 { return float64(h.Leases) }},
-		{"session.belief.remaining", "s", "For how much longer the process believes in its session if no heartbeat is confirmed.",
-			func(h lease.Health) float64 { return h.Belief.Seconds() }},
-		{"handler.stuck.now", "{call}", "Handler calls that take too long at present.", func(h lease.Health) float64 { return float64(len(h.Stuck)) }},
-	}, func(context.Context) ([]lease.Health, error) { return g.Health(), nil }, func(h lease.Health) string { return h.Consumer })
+		{metrics.Owned, func(h lease.Health) float64 { return float64(h.Leases) }},
+		{metrics.Belief, func(h lease.Health) float64 { return h.Belief.Seconds() }},
+		{metrics.StuckNow, func(h lease.Health) float64 { return float64(len(h.Stuck)) }},
+	}, func(context.Context) ([]lease.Health, error) { return g.Health(), nil }, func(h lease.Health) attrs { return t.consumer(h.Consumer).about })
 }
 
 // StatusAge is how old a status may be that WatchStatus tells of.
 const StatusAge = 10 * time.Second
 
 // WatchStatus adds gauges of what the backend keeps for all processes: consumer.lag.max, consumer.lag, consumer.oldest_unread
-// (seconds), consumer.resources, .unowned, .members, .standbys, .parked_keys and .dead_letters. The backend is asked when
-// metrics are collected, at most once in StatusAge. Each process that watches tells the same, so take max by consumer over
-// them, not the sum. Unregister what it returns to end them.
+// (seconds), consumer.resources, .unowned, .members, .standbys, .parked_keys and .dead_letters. They have one more attribute,
+// messaging.leasegen.per: what of the consumer has one owner. The backend is asked when metrics are collected, at most
+// once in StatusAge. Each process that watches tells the same, so take max by consumer over them, not the sum. Unregister
+// what it returns to end them.
 func (t *Telemetry) WatchStatus(o operate.Operator) (metric.Registration, error) {
 	if o == nil {
 		return nil, errors.New("leaseotel: watch the status: the backend has no operator; look at its Capabilities")
 	}
 	type status = operate.ConsumerStatus
-	count := func(name, unit, what string, of func(status) int) level[status] {
-		return level[status]{"consumer." + name, unit, what, func(s status) float64 { return float64(of(s)) }}
+	count := func(d metrics.Metric, of func(status) int) level[status] {
+		return level[status]{d, func(s status) float64 { return float64(of(s)) }}
 	}
 	return watch(t.meter, []level[status]{
-		count("lag.max", "{message}", "Unread messages of the resource that is furthest behind.", func(s status) int { return int(s.LagMax) }),
-		count("lag", "{message}", "Unread messages.", func(s status) int { return int(s.LagTotal) }),
-		{"consumer.oldest_unread", "s", "Age of the oldest unread message.", func(s status) float64 { return s.OldestUnread.Seconds() }},
-		count("resources", "{lease}", "Resources known.", func(s status) int { return s.Resources }),
-		count("unowned", "{lease}", "Resources that no process owns.", func(s status) int { return s.Unowned }),
-		count("members", "{process}", "Processes with a session.", func(s status) int { return s.Members }),
-		count("standbys", "{process}", "Processes with a session that own nothing.", func(s status) int { return s.Standbys }),
-		count("parked_keys", "{key}", "Keys with messages that wait for a retry.", func(s status) int { return s.ParkedKeys }),
-		count("dead_letters", "{message}", "Dead letters stored.", func(s status) int { return s.DeadLetters }),
-	}, (&cached{o: o}).status, func(s status) string { return s.Consumer })
+		count(metrics.LagMax, func(s status) int { return int(s.LagMax) }),
+		count(metrics.Lag, func(s status) int { return int(s.LagTotal) }),
+		{metrics.Oldest, func(s status) float64 { return s.OldestUnread.Seconds() }},
+		count(metrics.Resources, func(s status) int { return s.Resources }),
+		count(metrics.Unowned, func(s status) int { return s.Unowned }),
+		count(metrics.Members, func(s status) int { return s.Members }),
+		count(metrics.Standbys, func(s status) int { return s.Standbys }),
+		count(metrics.ParkedKeys, func(s status) int { return s.ParkedKeys }),
+		count(metrics.Stored, func(s status) int { return s.DeadLetters }),
+	}, (&cached{o: o}).status, func(s status) attrs {
+		return attrsOf(system, semconv.MessagingConsumerGroupName(s.Consumer), metrics.Per.String(s.Per))
+	})
 }
 
 // cached asks for the status once in StatusAge, however often it is read. A failure is not kept.

@@ -3,12 +3,12 @@ package leaseotel
 import (
 	"sync"
 
-	"go.opentelemetry.io/otel/attribute"
+	"github.com/leasegen/leasegen/runtime/leaseotel/internal/metrics"
 )
 
 const (
 	// kindKey is the attribute of a message's kind.
-	kindKey = attribute.Key("messaging.leasegen.kind")
+	kindKey = metrics.Kind
 	// mostKinds is how many kinds have a name of their own: programs that may write to the log may make up more.
 	mostKinds = 200
 	// otherKind stands for all others.
@@ -43,5 +43,3 @@ func (k *kinds) label(kind string) string {
 	k.seen[kind] = true
 	return kind
 }
-
-func (k *kinds) attribute(kind string) attribute.KeyValue { return kindKey.String(k.label(kind)) }

@@ -26,12 +26,11 @@
 //	handler.stuck, consumer.stalled, observations.dropped
 //
 // WatchHealth and WatchStatus add gauges. Attributes are the consumer (messaging.consumer.group.name) and the kind
-// (messaging.leasegen.kind; the first 200 that are seen, _OTHER for more), and never a topic, key or id.
+// (messaging.leasegen.kind; the first 200 that are seen, _OTHER for more), and never a topic, key or id. Counters of a consumer
+// begin at zero when it is seen first. Folder dashboards has a Grafana dashboard and Prometheus alerts of them.
 package leaseotel
 
 import (
-	"sync"
-
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
@@ -51,7 +50,6 @@ type Telemetry struct {
 	meter      metric.Meter
 	propagator propagation.TextMapPropagator
 	parents    bool
-	known      sync.Map // callsOf → *calls
 	*instruments
 }
 

@@ -220,6 +220,43 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// A span that is recorded is linked to a publisher's that is not, and begins a trace, whatever span the process has.
+func TestLinkToUnsampled(t *testing.T) {
+	const sent = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-00"
+	x := newTraced(t)
+	ctx := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, TraceFlags: trace.FlagsSampled}))
+	call := x.Handle(func(context.Context, lease.Call) error { return nil })
+	ok(t, call(ctx, lease.Call{Consumer: "c", Kind: "sent", Messages: []lease.CallMessage{{ID: "1", Headers: map[string]string{"traceparent": sent}}}}))
+	ok(t, call(ctx, lease.Call{Consumer: "c", Kind: "alone", Messages: []lease.CallMessage{{ID: "2"}}}))
+	for name, links := range map[string]int{"process sent": 1, "process alone": 0} {
+		s := x.named(name)[0]
+		if s.Parent().IsValid() || s.SpanContext().TraceID() == (trace.TraceID{1}) || len(s.Links()) != links || attr(s, "messaging.operation.type") != "process" {
+			t.Errorf("%s: parent %v, links %v, attributes %v", name, s.Parent(), s.Links(), s.Attributes())
+		}
+		if links > 0 && len(s.Links()) == links && s.Links()[0].SpanContext.TraceID().String() != sent[3:35] {
+			t.Errorf("the link is to %v", s.Links()[0].SpanContext)
+		}
+	}
+}
+
+// Counters begin at zero: Prometheus does not see the event with which a counter appears.
+func TestCountersBeginAtZero(t *testing.T) {
+	x := newTraced(t)
+	be := leasemem.New()
+	ok(t, be.Publish(t.Context(), event("kind", nil)))
+	var n atomic.Int64
+	done := run(t, be, x, lease.One("kind", func(context.Context, lease.Message[[]byte]) error { n.Add(1); return nil }))
+	eventually(t, "the message is handled", func() bool { return n.Load() == 1 })
+	done()
+	all := x.collect(t)
+	for name, points := range map[string]int{"leasegen.lease.fenced": 1, "leasegen.lease.lost": 1, "leasegen.lease.acquired": 2, "leasegen.messages": 4,
+		"leasegen.retries": 1, "leasegen.dead_letters": 1, "leasegen.handler.stuck": 1, "leasegen.consumer.stalled": 1, "leasegen.observations.dropped": 1} {
+		if got := all.points(name); got != points {
+			t.Errorf("%s has %d series, want %d", name, got, points)
+		}
+	}
+}
+
 // A trace context that the application put into headers stays there.
 func TestHeadersOfTheApplication(t *testing.T) {
 	const own = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
@@ -405,6 +442,18 @@ func (c *collected) sum(name, key, value string) (n float64) {
 	return n
 }
 
+// points is how many series a counter has.
+func (c *collected) points(name string) (n int) {
+	for _, sm := range c.ScopeMetrics {
+		for _, m := range sm.Metrics {
+			if d, is := m.Data.(metricdata.Sum[int64]); is && m.Name == name {
+				n += len(d.DataPoints)
+			}
+		}
+	}
+	return n
+}
+
 func (c *collected) keys() (all []string) {
 	for _, sm := range c.ScopeMetrics {
 		for _, m := range sm.Metrics {
@@ -503,7 +552,7 @@ type asked struct {
 
 func (a *asked) Status(context.Context) ([]operate.ConsumerStatus, error) {
 	a.n++
-	return []operate.ConsumerStatus{{Consumer: "c", LagMax: 3, LagTotal: 7, OldestUnread: 90 * time.Second, Resources: 5, Unowned: 1,
+	return []operate.ConsumerStatus{{Consumer: "c", Per: "group", LagMax: 3, LagTotal: 7, OldestUnread: 90 * time.Second, Resources: 5, Unowned: 1,
 		Members: 4, Standbys: 2, ParkedKeys: 6, DeadLetters: 8}}, nil
 }
 
@@ -517,8 +566,10 @@ func TestStatus(t *testing.T) {
 	all := x.collect(t)
 	for name, want := range map[string]float64{"lag.max": 3, "lag": 7, "oldest_unread": 90, "resources": 5, "unowned": 1, "members": 4, "standbys": 2,
 		"parked_keys": 6, "dead_letters": 8} {
-		if got := all.sum("leasegen.consumer."+name, "messaging.consumer.group.name", "c"); got != want {
-			t.Errorf("leasegen.consumer.%s is %v, want %v", name, got, want)
+		for key, value := range map[string]string{"messaging.consumer.group.name": "c", "messaging.leasegen.per": "group"} {
+			if got := all.sum("leasegen.consumer."+name, key, value); got != want {
+				t.Errorf("leasegen.consumer.%s{%s=%s} is %v, want %v", name, key, value, got, want)
+			}
 		}
 	}
 	if a.n != 1 {
@@ -526,6 +577,19 @@ func TestStatus(t *testing.T) {
 	}
 	if _, err := x.WatchStatus(nil); err == nil {
 		t.Error("no operator: no error")
+	}
+}
+
+// What an observation of a handled message costs.
+func BenchmarkObserve(b *testing.B) {
+	x, err := leaseotel.New(leaseotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))))
+	if err != nil {
+		b.Fatal(err)
+	}
+	o := operate.ObservedHandle{Consumer: "c", Resource: "x", Kind: "kind", Epoch: 1, Count: 1, Attempt: 1, Duration: time.Millisecond}
+	b.ReportAllocs()
+	for range b.N {
+		x.Observe(o)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
@@ -70,60 +69,32 @@ func (t *Telemetry) inject(ctx context.Context, events []lease.Event, own string
 
 const mostLinks = 128 // the SDK's default bound of a span
 
-// calls is what the calls of a consumer for messages of a kind have in common.
-type calls struct {
-	name    string
-	options []trace.SpanStartOption
-	about   metric.MeasurementOption
-}
-
-// callsOf has a label of a kind, so that there are few.
-type callsOf struct{ consumer, kind string }
-
-// common returns what calls like c have in common.
-func (t *Telemetry) common(c *lease.Call) *calls {
-	like := callsOf{c.Consumer, t.kinds.label(c.Kind)}
-	if known, ok := t.known.Load(like); ok {
-		return known.(*calls)
-	}
-	known, _ := t.known.LoadOrStore(like, &calls{
-		name: name("process", like.kind),
-		options: []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(system,
-			semconv.MessagingOperationName("process"), semconv.MessagingOperationTypeProcess, semconv.MessagingConsumerGroupName(c.Consumer), kindKey.String(like.kind))},
-		about: of(c.Consumer, kindKey.String(like.kind)),
-	})
-	return known.(*calls)
-}
-
 // Handle is middleware around handler calls: lease.WithMiddleware takes it.
 func (t *Telemetry) Handle(next lease.CallFunc) lease.CallFunc {
 	return func(ctx context.Context, c lease.Call) (err error) {
 		if len(c.Messages) == 0 {
 			return next(ctx, c)
 		}
-		k := t.common(&c)
-		t.delivered(ctx, k.about, c.Messages)
-		opts := slices.Grow(slices.Clip(k.options), 2)
+		k := t.callsOf(c.Consumer, c.Kind)
+		t.delivered(ctx, k, c.Messages)
+		opts := slices.Clip(k.options)
 		left := 0
+		var late trace.SpanContext
 		if c.Batch {
 			var links []trace.Link
 			links, left = t.links(c.Messages)
 			opts = append(opts, trace.WithNewRoot(), trace.WithLinks(links...))
 		} else {
-			ambient := trace.SpanContextFromContext(ctx)
-			ctx = t.propagator.Extract(ctx, propagation.MapCarrier(c.Messages[0].Headers)) // the baggage, too
-			sent := trace.SpanContextFromContext(ctx)
-			switch remote := sent.IsValid() && !sent.Equal(ambient); {
-			case remote && t.parents && ambient.IsValid():
-				opts = append(opts, trace.WithLinks(trace.Link{SpanContext: ambient}))
-			case remote && !t.parents:
-				opts = append(opts, trace.WithNewRoot(), trace.WithLinks(trace.Link{SpanContext: sent}))
-			case !remote:
-				opts = append(opts, trace.WithNewRoot()) // an ambient span would be that of the whole process
+			var link trace.SpanContext
+			if ctx, link = t.continued(ctx, c.Messages[0].Headers); link.IsSampled() {
+				opts = append(opts, trace.WithLinks(trace.Link{SpanContext: link})) // samplers look at it
+			} else {
+				late = link // most that are not sampled have a span that is not, which would drop it
 			}
 		}
 		ctx, span := t.tracer.Start(ctx, k.name, opts...)
 		if span.IsRecording() {
+			span.SetAttributes(k.recorded...)
 			span.SetAttributes(attribute.Int64("messaging.leasegen.epoch", c.Epoch))
 			if c.Batch {
 				span.SetAttributes(semconv.MessagingBatchMessageCount(len(c.Messages)))
@@ -133,10 +104,33 @@ func (t *Telemetry) Handle(next lease.CallFunc) lease.CallFunc {
 			if left > 0 {
 				span.SetAttributes(attribute.Int("messaging.leasegen.links_left_out", left))
 			}
+			if late.IsValid() {
+				span.AddLink(trace.Link{SpanContext: late})
+			}
 		}
 		defer func() { finish(ctx, span, err, recover()) }()
 		return next(ctx, c)
 	}
+}
+
+// noSpan is in the context of a span that begins a trace. It costs less than the option WithNewRoot.
+var noSpan = trace.SpanFromContext(context.Background())
+
+// continued returns ctx with what the headers of a single message carry, the baggage, too, and as its span the parent of the
+// handler's span; and the span to link to, which may be none.
+func (t *Telemetry) continued(ctx context.Context, headers map[string]string) (context.Context, trace.SpanContext) {
+	ambient := trace.SpanContextFromContext(ctx)
+	ctx = t.propagator.Extract(ctx, propagation.MapCarrier(headers))
+	sent := trace.SpanContextFromContext(ctx)
+	switch {
+	case !sent.IsValid():
+		return ctx, sent
+	case sent.Equal(ambient): // that of the whole process
+		return trace.ContextWithSpan(ctx, noSpan), trace.SpanContext{}
+	case t.parents:
+		return ctx, ambient
+	}
+	return trace.ContextWithSpan(ctx, noSpan), sent
 }
 
 // links are those of the messages that carry a trace context, each once.

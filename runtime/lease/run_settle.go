@@ -129,6 +129,7 @@ func (r *runner) stored(hs []*holding, es []*entry, fenced []string, took time.D
 func (r *runner) committed(h *holding, n counts, took time.Duration) {
 	r.own.refusals.forget(h.Resource)
 	r.course.step(storing)
+	r.course.refused.Store(0)
 	if n != (counts{}) {
 		r.course.progressed.Store(time.Now().UnixNano())
 		r.c.observe(operate.ObservedCommit{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch,

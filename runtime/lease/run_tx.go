@@ -129,6 +129,7 @@ func (t *turn) uncertain(ctx context.Context, err error) {
 		t.r.own.fenced(t.h)
 		return
 	}
+	t.r.course.refused.Store(time.Now().UnixNano())
 	t.r.log.Warn("the outcome of a commit is unknown, giving the lease back", "resource", t.h.Resource, "error", err)
 	pause(ctx, jitter(uncertainPause))
 	t.h.advance(leaseGiving)

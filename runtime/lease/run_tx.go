@@ -76,6 +76,7 @@ func (t *turn) inTx(ctx context.Context, from, to int) bool {
 		err = do(of(ctx, "commit", t.h.Resource), func(ctx context.Context) error { return tx.Commit(ctx, t.r.s.id, t.r.info.Name, g) })
 		if err == nil {
 			t.h.interruptions = 0
+			t.tell(from, upto)
 			t.noteLanes(from, upto)
 			t.r.committed(t.h, n, time.Since(began))
 			return true

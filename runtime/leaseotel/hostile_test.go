@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -84,6 +85,22 @@ func TestEachSpanEnds(t *testing.T) {
 				t.Errorf("%d spans, want 2; the first has %v", len(spans), fmt.Sprint(spans[0].Status(), spans[0].Attributes()))
 			}
 		})
+	}
+}
+
+// A kind that is no text, or very long, is an other one.
+func TestKindsThatAreNoNames(t *testing.T) {
+	x := newTraced(t)
+	call := x.Handle(func(context.Context, lease.Call) error { return nil })
+	for _, kind := range []string{"bad\xff", strings.Repeat("k", 5000)} {
+		ok(t, call(t.Context(), lease.Call{Consumer: "c", Kind: kind, Messages: []lease.CallMessage{{ID: "1"}}}))
+		x.Observe(operate.ObservedHandle{Consumer: "c", Kind: kind, Count: 1})
+	}
+	if spans := x.named("process _OTHER"); len(spans) != 2 || attr(spans[0], "messaging.leasegen.kind") != "_OTHER" {
+		t.Errorf("%d spans of other kinds, want 2", len(spans))
+	}
+	if n := x.collect(t).sum("messaging.client.consumed.messages", "messaging.leasegen.kind", "_OTHER"); n != 2 {
+		t.Errorf("%v messages of other kinds, want 2", n)
 	}
 }
 

@@ -205,20 +205,21 @@ func (c *Consumer) leave(resource string, by *owner) {
 	}
 	delete(c.busy, resource)
 	if c.work != nil && c.work.own != by {
+		c.work.course.step(returning)
 		c.work.own.hintSurvey()
 	}
 }
 
-// busyBeside counts the resources on which a handler runs and that are not held.
-func (c *Consumer) busyBeside(held map[string]*holding) (n int) {
+// busyWithout returns the resources on which a handler runs and that are not held.
+func (c *Consumer) busyWithout(held map[string]*holding) (names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for r := range c.busy {
 		if held[r] == nil {
-			n++
+			names = append(names, r)
 		}
 	}
-	return n
+	return names
 }
 
 func (c *Consumer) busyResources() []string {

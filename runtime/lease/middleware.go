@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
@@ -12,8 +13,10 @@ import (
 
 // Middleware wraps the calls of a consumer's handlers, of every form: it may add to the context, time the call, recover
 // from its panic, refuse it, or change its error, which is then judged as if the handler had returned it. It calls next
-// once, with the Call that it was given, in the same goroutine; without that the handler is not called, and nil makes its
-// messages count as handled.
+// once, with the Call that it was given; without that the handler is not called, and nil makes its messages count as
+// handled. A second call, or one after it has returned, gets an error and does not come to the handler. A call in another
+// goroutine is waited for when middleware returns before it: no lease is given back while its handler runs. A panic there ends
+// the process.
 //
 // It is called by many goroutines at once, and again at each attempt. Messages that cannot be decoded, and those whose item
 // was executed already (see Once), do not come to it.
@@ -35,7 +38,7 @@ type Call struct {
 	// Messages are what the handler is given, one unless Batch; nil for Run handlers.
 	Messages []CallMessage
 
-	handler func(context.Context) error
+	within *wrapped
 }
 
 // CallMessage is a message as middleware sees it: all but its payload. See Message for the fields. The headers are a copy.
@@ -46,8 +49,10 @@ type CallMessage struct {
 	PublishedAt    time.Time
 }
 
-// errForeignCall: middleware has made up a Call.
-var errForeignCall = errors.New("lease: middleware called next with a Call that it was not given")
+var (
+	errForeignCall = errors.New("lease: middleware called next with a Call that it was not given")
+	errCalledAgain = errors.New("lease: middleware called next twice, or after it had returned; call it once, and return an error to have the messages again")
+)
 
 // around puts middleware around all calls, the first outermost; nil without middleware.
 func around(all []Middleware) (CallFunc, error) {
@@ -55,10 +60,10 @@ func around(all []Middleware) (CallFunc, error) {
 		return nil, nil
 	}
 	next := func(ctx context.Context, c Call) error {
-		if c.handler == nil {
+		if c.within == nil {
 			return errForeignCall
 		}
-		return c.handler(ctx)
+		return c.within.handle(ctx)
 	}
 	for i := len(all) - 1; i >= 0; i-- {
 		if all[i] == nil {
@@ -71,22 +76,68 @@ func around(all []Middleware) (CallFunc, error) {
 	return next, nil
 }
 
-// wrapped is a call of a handler for messages that has middleware around it.
+// wrapped is a call of a handler that has middleware around it.
 type wrapped struct {
-	by   CallFunc
-	call Call // without messages and handler
-	raws []backend.Raw
+	by      CallFunc
+	call    Call          // without messages
+	raws    []backend.Raw // none for Run handlers
+	handler func(context.Context) error
+
+	mu            sync.Mutex
+	called, ended bool
+	waited        chan struct{} // closed when the handler has returned; nil when that is not waited for
 }
 
 func (w *wrapped) make(ctx context.Context, handler func(context.Context) error) error {
 	c := w.call
-	c.handler = handler
-	c.Messages = make([]CallMessage, len(w.raws))
+	c.within, w.handler = w, handler
+	if w.raws != nil {
+		c.Messages = make([]CallMessage, len(w.raws))
+	}
 	for i := range w.raws {
 		r := &w.raws[i]
 		c.Messages[i] = CallMessage{ID: r.ID, Topic: r.Topic, Key: r.Key, Headers: maps.Clone(r.Headers), Attempt: r.Attempt + 1, PublishedAt: r.PublishedAt}
 	}
+	defer w.over()
 	return w.by(ctx, c)
+}
+
+// handle calls the handler, once and while middleware has not returned.
+func (w *wrapped) handle(ctx context.Context) error {
+	if !w.begin() {
+		return errCalledAgain
+	}
+	defer w.end()
+	return w.handler(ctx)
+}
+
+func (w *wrapped) begin() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	first := !w.called
+	w.called = true
+	return first
+}
+
+func (w *wrapped) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended = true; w.waited != nil {
+		close(w.waited)
+	}
+}
+
+// over allows no call from now on, and waits for one under way in another goroutine.
+func (w *wrapped) over() {
+	w.mu.Lock()
+	if w.called && !w.ended {
+		w.waited = make(chan struct{})
+	}
+	w.called = true
+	w.mu.Unlock()
+	if w.waited != nil {
+		<-w.waited
+	}
 }
 
 // wrapOne and wrapTwo call a handler inside of middleware. They are functions of their own so that messages of a

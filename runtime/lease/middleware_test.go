@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,6 +170,87 @@ func TestMiddlewareDecides(t *testing.T) {
 		}
 		if len(handles) != 9 || attempts != 2 {
 			t.Errorf("%d calls were observed, the highest attempt is %d; want 9 and 2", len(handles), attempts)
+		}
+	})
+}
+
+// Middleware calls next once, while it has not returned; other calls do not come to the handler.
+func TestMiddlewareCallsNextOnce(t *testing.T) {
+	for _, form := range []string{"one", "batch", "tx", "run"} {
+		t.Run(form, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				var late func() error
+				mw := func(next lease.CallFunc) lease.CallFunc {
+					return func(ctx context.Context, c lease.Call) error {
+						late = func() error { return next(context.WithoutCancel(ctx), c) }
+						if err := next(ctx, c); err != nil {
+							return err
+						}
+						if err := next(ctx, c); err == nil || !strings.Contains(err.Error(), "twice") {
+							t.Errorf("the second call of next: %v", err)
+						}
+						return nil
+					}
+				}
+				calls := 0
+				spec := lease.Spec{Handlers: one(func(context.Context, lease.Message[note]) error { calls++; return nil })}
+				switch form {
+				case "batch":
+					spec.Handlers = []lease.Handler{lease.Batch("note", func(context.Context, []lease.Message[note]) error { calls++; return nil })}
+				case "tx":
+					spec.Handlers = oneTx(func(context.Context, *leasemem.Tx, lease.Message[note]) error { calls++; return nil })
+				case "run":
+					spec.Per = lease.PerCluster
+					spec.Handlers = []lease.Handler{lease.Run(func(ctx context.Context, _ lease.Lease) error { calls++; <-ctx.Done(); return nil })}
+				}
+				be := leasemem.New()
+				publish(t, be, "x", 0, 1, nil)
+				stop := start(t, newConsumer(t, be, spec, lease.WithMiddleware(mw)))
+				pass(time.Second)
+				stop()
+				if err := late(); err == nil || !strings.Contains(err.Error(), "had returned") {
+					t.Errorf("the late call of next: %v", err)
+				}
+				if calls != 1 {
+					t.Errorf("the handler was called %d times, want 1", calls)
+				}
+			})
+		})
+	}
+}
+
+// Middleware that returns before a handler that it called in another goroutine: the lease is not given back, nor the message
+// tried again, until that has returned.
+func TestMiddlewareThatDoesNotWait(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		impatient := func(next lease.CallFunc) lease.CallFunc {
+			return func(ctx context.Context, c lease.Call) error {
+				done := make(chan error, 1)
+				go func() { done <- next(ctx, c) }()
+				select {
+				case err := <-done:
+					return err
+				case <-time.After(time.Second):
+					return errors.New("took too long")
+				}
+			}
+		}
+		var running, most, calls atomic.Int64
+		be := leasemem.New()
+		c := newConsumer(t, be, lease.Spec{Drain: time.Minute, Retry: lease.Retry{Min: 100 * time.Millisecond},
+			Handlers: one(func(context.Context, lease.Message[note]) error {
+				most.Store(max(most.Load(), running.Add(1)))
+				defer running.Add(-1)
+				calls.Add(1)
+				time.Sleep(10 * time.Second)
+				return nil
+			})}, lease.WithMiddleware(impatient))
+		publish(t, be, "x", 0, 1, nil)
+		stop := start(t, c)
+		pass(15 * time.Second)
+		stop()
+		if most.Load() != 1 || running.Load() != 0 || calls.Load() < 2 {
+			t.Errorf("%d calls, %d at once, %d when Run had returned; want at least 2, 1 and none", calls.Load(), most.Load(), running.Load())
 		}
 	})
 }

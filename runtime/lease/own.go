@@ -147,6 +147,7 @@ func (o *owner) lose(h *holding, reason string) {
 
 // fenced is called when a write was refused because the lease is not held under its epoch any more.
 func (o *owner) fenced(h *holding) {
+	o.course.refused.Store(time.Now().UnixNano())
 	o.c.observe(operate.ObservedFenced{Consumer: h.Consumer, Resource: h.Resource, Session: h.Session, Epoch: h.Epoch})
 	o.lose(h, "a write was refused: the lease is not held under this epoch any more")
 	o.refusals.add(h.Resource)

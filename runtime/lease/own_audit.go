@@ -109,7 +109,7 @@ func (o *owner) mayOwn() map[string]bool {
 func (o *owner) mayOwnCount() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.held) + len(o.awaited) + o.c.busyBeside(o.held)
+	return len(o.held) + len(o.awaited) + len(o.c.busyWithout(o.held))
 }
 
 // checkHeld asks for each idle lease that is not among owned whether it is still held: its owner

@@ -151,7 +151,7 @@ func (o *owner) balance(s backend.Survey) time.Duration {
 func (o *owner) withheld() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.announced.avoids()) + o.c.busyBeside(o.held)
+	return len(o.announced.avoids()) + len(o.c.busyWithout(o.held))
 }
 
 // acquire takes up to n free resources, and returns how many it got. A lost reply is

@@ -29,6 +29,7 @@ const (
 	surveying                   // a survey came
 	registering                 // a Register returned
 	listening                   // the feed answered
+	returning                   // a handler returned whose lease was lost before
 	activities
 )
 
@@ -37,6 +38,7 @@ const (
 type progress struct {
 	steps      [activities]atomic.Uint64
 	progressed atomic.Int64 // when progress was last stored, in Unix nanoseconds; 0: not yet
+	refused    atomic.Int64 // when a commit was last refused, or of unknown outcome, and none has succeeded since; 0: not
 
 	mu       sync.Mutex
 	waits    map[*wait]struct{}
@@ -148,6 +150,9 @@ func (o *owner) pending(all *[activities]pending) {
 			all[releasing] = pending{what: "leases to be released: " + gives}
 		}
 	}
+	if lost := o.c.busyWithout(o.held); len(lost) > 0 {
+		all[returning] = pending{what: "handlers to return whose leases were lost: " + strings.Join(few(lost), ", ")}
+	}
 	switch free := o.surveys.wants(); {
 	case o.asking:
 		all[acquiring] = pending{what: "leases to be acquired"}
@@ -171,6 +176,8 @@ func (r *runner) pending(all *[activities]pending) {
 	}
 	if stores := some(r.at, func(h *holding) bool { return r.store.uncommitted(h) > 0 }); stores != "" {
 		all[storing] = pending{what: "progress to be stored of " + stores}
+	} else if at := r.course.refused.Load(); at != 0 && time.Since(time.Unix(0, at)) < refusalKept {
+		all[storing] = pending{"progress to be stored: each commit is refused, or its outcome is unknown", often}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -173,4 +174,73 @@ func TestReadyNamesWhyThereIsNoSession(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A handler that ignores that its lease was lost keeps its resource from this process: that stands still, until it returns.
+func TestStandsStillBehindAHandlerThatLostItsLease(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		var f faults
+		release := make(chan struct{})
+		c := newConsumer(t, f.share(be), lease.Spec{TTL: 5 * time.Second, Handlers: one(func(context.Context, lease.Message[note]) error { <-release; return nil })},
+			lease.WithStallAfter(2*time.Second))
+		publish(t, be, "x", 0, 3, nil)
+		stop := start(t, c)
+		pass(time.Second)
+		f.on("SessionHeartbeat", before(func(context.Context) error { return backend.ErrSessionLost }))
+		pass(3 * time.Second)
+		f.on("SessionHeartbeat", nil)
+		pass(time.Minute)
+		if err := c.Ready(); err == nil || !strings.Contains(err.Error(), "whose leases were lost: x") {
+			t.Errorf("while the handler runs on: %v", err)
+		}
+		close(release)
+		pass(10 * time.Second)
+		if err := c.Ready(); err != nil || status(t, be).LagTotal != 0 {
+			t.Errorf("when it has returned: %v, %+v", err, status(t, be))
+		}
+		stop()
+	})
+}
+
+// Commits of transactions that are refused for ever, or of unknown outcome, are no progress, though handlers are called. One
+// that is refused once is no standstill.
+func TestStandsStillWhileCommitsFail(t *testing.T) {
+	for name, broken := range map[string]error{"unknown": errLink, "fenced": backend.ErrFenced} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				be := leasemem.New()
+				var f faults
+				fails := func(context.Context) error { return broken }
+				f.on("TxCommit", before(fails))
+				c := newConsumer(t, f.share(be), lease.Spec{Handlers: oneTx(func(context.Context, *leasemem.Tx, lease.Message[note]) error { return nil })})
+				publish(t, be, "x", 0, 3, nil)
+				stop := start(t, c)
+				pass(2 * time.Minute)
+				if err := c.Ready(); err == nil || !strings.Contains(err.Error(), "progress to be stored") {
+					t.Errorf("while commits fail: %v", err)
+				}
+				f.on("TxCommit", nil)
+				pass(20 * time.Second)
+				if err := c.Ready(); err != nil || status(t, be).LagTotal != 0 {
+					t.Errorf("when they do not any more: %v, %+v", err, status(t, be))
+				}
+				left := 1
+				f.on("TxCommit", before(func(context.Context) error {
+					if left--; left == 0 {
+						return broken
+					}
+					return nil
+				}))
+				publish(t, be, "x", 3, 4, nil)
+				for range 120 {
+					pass(time.Second)
+					if err := c.Ready(); err != nil {
+						t.Fatalf("after one commit that failed: %v", err)
+					}
+				}
+				stop()
+			})
+		})
+	}
 }

@@ -317,7 +317,7 @@ func (q *sequence) call(ctx context.Context, hd *Handler, ms []backend.Raw) (fai
 		d.item = q.itemKey
 	}
 	if by := q.r.c.around; by != nil {
-		d.by = &wrapped{by, Call{Consumer: q.h.Consumer, Resource: q.h.Resource, Epoch: q.h.Epoch, Kind: ms[0].Kind, Batch: hd.batch, Tx: hd.tx}, ms}
+		d.by = &wrapped{by: by, call: Call{Consumer: q.h.Consumer, Resource: q.h.Resource, Epoch: q.h.Epoch, Kind: ms[0].Kind, Batch: hd.batch, Tx: hd.tx}, raws: ms}
 	}
 	err := hd.call(ctx, q.tx, ms, d)
 	if err != nil {

@@ -27,15 +27,9 @@ func (t *turn) progress(from, to int) (backend.Progress, counts) {
 		case parked:
 			n.parked++
 			g.Park = append(g.Park, backend.Park{ID: m.ID, Lane: o.lane, Attempt: o.attempt, After: o.after, Error: o.reason})
-			if o.failed {
-				t.r.log.Info("handler failed, trying the message again", "resource", t.h.Resource, "kind", m.Kind, "id", m.ID,
-					"attempt", o.attempt, "after", o.after, "error", o.reason)
-				t.r.c.observe(operate.ObservedRetry{Consumer: t.h.Consumer, Resource: t.h.Resource, Kind: m.Kind, ID: m.ID,
-					Attempt: o.attempt, After: o.after, Reason: o.reason})
-			}
 		case dead:
 			n.dead++
-			g.Dead = append(g.Dead, t.giveUp(m, o))
+			g.Dead = append(g.Dead, backend.Dead{ID: m.ID, Attempt: o.attempt, Reason: o.reason})
 			g.Once = append(g.Once, o.ask(m.ID)...)
 		}
 		if t.p.parked != nil && (o.verdict == handled || o.verdict == skipped) {
@@ -81,10 +75,20 @@ func (t *turn) noteLateLane(i int) {
 	}
 }
 
-func (t *turn) giveUp(m *backend.Raw, o *outcome) backend.Dead {
-	t.r.log.Warn("dead letter", "resource", t.h.Resource, "kind", m.Kind, "id", m.ID, "attempts", o.attempt, "reason", o.reason)
-	t.r.c.observe(operate.ObservedDeadLetter{Consumer: t.h.Consumer, Resource: t.h.Resource, Kind: m.Kind, ID: m.ID, Reason: o.reason, Attempts: o.attempt})
-	return backend.Dead{ID: m.ID, Attempt: o.attempt, Reason: o.reason}
+// tell says which of p.ms[from:to] failed, once: a transaction that is refused is tried again, and its failures with it.
+func (t *turn) tell(from, to int) {
+	for i := from; i < to; i++ {
+		switch m, o := &t.p.ms[i], &t.p.out[i]; {
+		case o.verdict == parked && o.failed:
+			t.r.log.Info("handler failed, trying the message again", "resource", t.h.Resource, "kind", m.Kind, "id", m.ID,
+				"attempt", o.attempt, "after", o.after, "error", o.reason)
+			t.r.c.observe(operate.ObservedRetry{Consumer: t.h.Consumer, Resource: t.h.Resource, Kind: m.Kind, ID: m.ID,
+				Attempt: o.attempt, After: o.after, Reason: o.reason})
+		case o.verdict == dead:
+			t.r.log.Warn("dead letter", "resource", t.h.Resource, "kind", m.Kind, "id", m.ID, "attempts", o.attempt, "reason", o.reason)
+			t.r.c.observe(operate.ObservedDeadLetter{Consumer: t.h.Consumer, Resource: t.h.Resource, Kind: m.Kind, ID: m.ID, Reason: o.reason, Attempts: o.attempt})
+		}
+	}
 }
 
 // settle hands over the progress made on p.ms[from:to].
@@ -93,6 +97,7 @@ func (t *turn) settle(from, to int) {
 		return
 	}
 	g, n := t.progress(from, to)
+	t.tell(from, to)
 	t.noteLanes(from, to)
 	if t.p.parked != nil && n == (counts{}) && !t.h.careful() {
 		return // all of it stays as it is
@@ -129,6 +134,7 @@ func (r *runner) stored(hs []*holding, es []*entry, fenced []string, took time.D
 func (r *runner) committed(h *holding, n counts, took time.Duration) {
 	r.own.refusals.forget(h.Resource)
 	r.course.step(storing)
+	r.course.refused.Store(0)
 	if n != (counts{}) {
 		r.course.progressed.Store(time.Now().UnixNano())
 		r.c.observe(operate.ObservedCommit{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch,

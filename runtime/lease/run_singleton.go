@@ -85,7 +85,8 @@ func (r *runner) callRun(ctx context.Context, h *holding) error {
 	if r.c.around == nil {
 		return handler(ctx)
 	}
-	return r.c.around(ctx, Call{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch, handler: handler})
+	w := &wrapped{by: r.c.around, call: Call{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch}}
+	return w.make(ctx, handler)
 }
 
 // stopRun asks a Run handler to return because its lease is given away. Handlers of

@@ -76,6 +76,7 @@ func (t *turn) inTx(ctx context.Context, from, to int) bool {
 		err = do(of(ctx, "commit", t.h.Resource), func(ctx context.Context) error { return tx.Commit(ctx, t.r.s.id, t.r.info.Name, g) })
 		if err == nil {
 			t.h.interruptions = 0
+			t.tell(from, upto)
 			t.noteLanes(from, upto)
 			t.r.committed(t.h, n, time.Since(began))
 			return true
@@ -129,6 +130,7 @@ func (t *turn) uncertain(ctx context.Context, err error) {
 		t.r.own.fenced(t.h)
 		return
 	}
+	t.r.course.refused.Store(time.Now().UnixNano())
 	t.r.log.Warn("the outcome of a commit is unknown, giving the lease back", "resource", t.h.Resource, "error", err)
 	pause(ctx, jitter(uncertainPause))
 	t.h.advance(leaseGiving)

@@ -402,3 +402,36 @@ func TestLostConnections(t *testing.T) {
 		})
 	}
 }
+
+// A commit that is refused is tried again: what failed beside it is told once.
+func TestFailuresAreToldOnceWhenACommitIsRefused(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		be := leasemem.New()
+		var f faults
+		left := 1
+		f.on("TxCommit", before(func(context.Context) error {
+			if left--; left == 0 {
+				return fmt.Errorf("%w: a deferred constraint", backend.ErrRolledBack)
+			}
+			return nil
+		}))
+		rec := &recorder{}
+		c := newConsumer(t, f.share(be), lease.Spec{Retry: lease.Retry{Min: time.Hour, Cap: time.Hour, Order: lease.OrderNone},
+			Handlers: oneTx(func(_ context.Context, _ *leasemem.Tx, m lease.Message[note]) error {
+				switch m.Payload.N {
+				case 2:
+					return lease.DeadLetter("bad")
+				case 3:
+					return errors.New("not now")
+				}
+				return nil
+			})}, lease.WithObserver(rec))
+		publish(t, be, "x", 0, 6, nil)
+		stop := start(t, c)
+		pass(time.Minute)
+		stop()
+		if dead, retries := observed[operate.ObservedDeadLetter](rec), observed[operate.ObservedRetry](rec); len(dead) != 1 || len(retries) != 1 || left > 0 {
+			t.Errorf("observed %v and %v, want each once", dead, retries)
+		}
+	})
+}

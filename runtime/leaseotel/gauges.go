@@ -3,9 +3,11 @@ package leaseotel
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/metric"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 
@@ -39,7 +41,10 @@ func watch[T any](m metric.Meter, levels []level[T], read func(context.Context) 
 				to.ObserveFloat64(gauges[i], l.of(v), a.observe...)
 			}
 		}
-		return err
+		if err != nil { // returned, it would make periodic readers export nothing at all
+			otel.Handle(fmt.Errorf("leaseotel: some gauges have no value: %w", err))
+		}
+		return nil
 	}, all...)
 }
 

@@ -2,6 +2,7 @@ package leaseotel
 
 import (
 	"sync"
+	"unicode/utf8"
 
 	"github.com/leasegen/leasegen/runtime/leaseotel/internal/metrics"
 )
@@ -13,6 +14,8 @@ const (
 	mostKinds = 200
 	// otherKind stands for all others.
 	otherKind = "_OTHER"
+	// longestKind is the longest that has a name of its own, in bytes: streams that others write to may have any.
+	longestKind = 256
 )
 
 // kinds are the kinds that were seen first. Its zero value has none.
@@ -21,8 +24,11 @@ type kinds struct {
 	seen map[string]bool
 }
 
-// label is what kind is called in names of spans and in attributes.
+// label is what kind is called in names of spans and in attributes. It is text: exporters refuse all that comes with what is not.
 func (k *kinds) label(kind string) string {
+	if len(kind) > longestKind || !utf8.ValidString(kind) {
+		return otherKind
+	}
 	k.mu.RLock()
 	known, full := k.seen[kind], len(k.seen) == mostKinds
 	k.mu.RUnlock()

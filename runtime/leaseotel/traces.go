@@ -36,6 +36,7 @@ func (t *Telemetry) Publish(next lease.PublishFunc) lease.PublishFunc {
 		ctx, span := t.tracer.Start(ctx, name("publish", kind), trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attrs...))
 		defer func() { finish(ctx, span, err, recover()) }()
 		p.Events = t.inject(ctx, p.Events, own)
+		err = errGoexit
 		err = next(ctx, p)
 		t.published(ctx, kind, len(p.Events), time.Since(began), err)
 		return err
@@ -109,6 +110,7 @@ func (t *Telemetry) Handle(next lease.CallFunc) lease.CallFunc {
 			}
 		}
 		defer func() { finish(ctx, span, err, recover()) }()
+		err = errGoexit
 		return next(ctx, c)
 	}
 }
@@ -150,6 +152,14 @@ func (t *Telemetry) links(ms []lease.CallMessage) (links []trace.Link, left int)
 	return links, left
 }
 
+// errGoexit is the error of a call that ended its goroutine: it returned none.
+var errGoexit = goexit{}
+
+type goexit struct{}
+
+func (goexit) Error() string     { return "runtime.Goexit was called" }
+func (goexit) ErrorType() string { return "goexit" }
+
 // finish ends a span. The text of an error may have payload in it: the span has its type alone. A panic goes on.
 func finish(ctx context.Context, span trace.Span, err error, panicked any) {
 	switch {
@@ -157,10 +167,7 @@ func finish(ctx context.Context, span trace.Span, err error, panicked any) {
 		span.SetAttributes(semconv.ErrorTypeKey.String("panic"))
 		span.SetStatus(codes.Error, "")
 	case err != nil:
-		if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
-			err = cause // why the lease ended says more than that the context did
-		}
-		span.SetAttributes(errorType(err))
+		span.SetAttributes(causeType(ctx, err))
 		span.SetStatus(codes.Error, "")
 	}
 	span.End()
@@ -169,8 +176,25 @@ func finish(ctx context.Context, span trace.Span, err error, panicked any) {
 	}
 }
 
+// causeType is errorType, of what ended ctx where err says that it has ended: that says more.
+func causeType(ctx context.Context, err error) (named attribute.KeyValue) {
+	defer orOther(&named)
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
+		err = cause
+	}
+	return errorType(err)
+}
+
+// orOther names an error whose methods panic: they are the application's.
+func orOther(named *attribute.KeyValue) {
+	if recover() != nil {
+		*named = semconv.ErrorTypeOther
+	}
+}
+
 // errorType names what ended a lease or a call, or else the type of err.
-func errorType(err error) attribute.KeyValue {
+func errorType(err error) (named attribute.KeyValue) {
+	defer orOther(&named)
 	switch {
 	case errors.Is(err, lease.ErrLost):
 		return semconv.ErrorTypeKey.String("lease_lost")
@@ -184,6 +208,9 @@ func errorType(err error) attribute.KeyValue {
 
 // kindOf labels the kind of all events; empty when they have several.
 func (t *Telemetry) kindOf(events []lease.Event) string {
+	if len(events) == 0 { // middleware may leave none
+		return ""
+	}
 	for _, e := range events {
 		if e.Kind != events[0].Kind {
 			return ""

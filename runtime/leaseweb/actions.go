@@ -1,6 +1,7 @@
 package leaseweb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,12 +62,14 @@ type plan struct {
 	Consumer string
 	Question string
 	Effects  []string
-	Count    int    // to how many; 0: there is nothing to do
-	Nothing  string // why there is nothing to do
-	Button   string // what it does, in words
-	Grave    bool   // it cannot be taken back
-	Typed    bool   // the consumer's name has to be typed
+	Count    int                       // to how many; 0: there is nothing to do
+	Nothing  string                    // why there is nothing to do
+	Button   string                    // what it does, in words
+	Grave    bool                      // it cannot be taken back
+	Typed    bool                      // the consumer's name has to be typed
+	Groups   []operate.DeadLetterGroup // the largest
 	Move     *move
+	Selects  []header // what selects, for the eye
 	Fields   []header // of the form: what selects
 	Notice   string   // why it is asked again
 	Back     string
@@ -225,8 +228,7 @@ func (r *request) previewLetters(doing string) (plan, error) {
 		return plan{}, err
 	}
 	if f.Through == "" && len(f.IDs) == 0 && len(groups.Groups) > 0 {
-		newest := slices.MaxFunc(groups.Groups, func(a, b operate.DeadLetterGroup) int { return a.Newest.Compare(b.Newest) })
-		f.Through = newest.Example
+		f.Through = slices.MaxFunc(groups.Groups, func(a, b operate.DeadLetterGroup) int { return compareIDs(a.Example, b.Example) }).Example
 		if groups, err = r.pages.op.DeadLetterGroups(r.Context(), f); err != nil {
 			return plan{}, err
 		}
@@ -236,6 +238,7 @@ func (r *request) previewLetters(doing string) (plan, error) {
 	for _, field := range letterFields {
 		of.carry(field, r.field(field))
 	}
+	of.Selects, of.Groups = of.Fields, groups.Groups[:min(5, len(groups.Groups))]
 	of.carry("id", f.IDs...)
 	of.carry("through", f.Through)
 	many := plural(of.Count, "dead letter")
@@ -245,6 +248,12 @@ func (r *request) previewLetters(doing string) (plan, error) {
 		of.Effects = append(of.Effects, "There are more: these are the oldest.")
 	}
 	return of, nil
+}
+
+// compareIDs orders ids of dead letters as they are listed: numbers within them count as numbers.
+func compareIDs(a, b string) int {
+	as, bs := strings.Split(a, "-"), strings.Split(b, "-")
+	return slices.CompareFunc(as, bs, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
 }
 
 func previewRetry(r *request, c operate.ConsumerStatus) (plan, error) {
@@ -265,6 +274,7 @@ func previewRetry(r *request, c operate.ConsumerStatus) (plan, error) {
 	of.parked.Consumer = c.Consumer
 	of.carry("r", f.Resource)
 	of.carry("key", f.Key)
+	of.Selects = of.Fields
 	of.carry("id", of.parked.IDs...)
 	many := plural(of.Count, "parked message")
 	of.Question, of.Button = "Retry "+many+" now?", "Retry "+many

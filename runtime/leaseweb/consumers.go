@@ -35,6 +35,7 @@ type summary struct {
 	State    string
 	Bad      bool
 	Lag      curve
+	Minutes  int // that its charts show
 }
 
 func (r *request) summarize(c operate.ConsumerStatus) summary {
@@ -45,7 +46,9 @@ func (r *request) summarize(c operate.ConsumerStatus) summary {
 			unowned = time.Since(h.unowned)
 		}
 		s.Concerns = concerns(c, unowned)
-		s.Lag = lagChart(h.samples, time.Now())
+		now := time.Now()
+		span := h.frame(now)
+		s.Lag, s.Minutes = lagChart(h.samples, now, span), int(span.Minutes())
 	})
 	s.State = state(c, s.Concerns)
 	s.Bad = slices.ContainsFunc(s.Concerns, func(about concern) bool { return about.Bad })
@@ -63,6 +66,7 @@ func overview(r *request) (view, error) {
 		Attention []summary
 		Fine      int
 		More      int
+		Minutes   int
 	}{}
 	for _, c := range all {
 		s := r.summarize(c)
@@ -71,7 +75,7 @@ func overview(r *request) (view, error) {
 		} else {
 			body.Attention = append(body.Attention, s)
 		}
-		body.Consumers = append(body.Consumers, s)
+		body.Consumers, body.Minutes = append(body.Consumers, s), max(body.Minutes, s.Minutes)
 	}
 	slices.SortStableFunc(body.Attention, func(a, b summary) int { return rank(a) - rank(b) })
 	if body.More = len(body.Consumers) - listed; body.More > 0 {
@@ -144,7 +148,7 @@ func consumerPage(r *request) (view, error) {
 			}
 			body.Members = append(body.Members, member{m, process(m), h.colours[m.Session], m.SinceBeat > m.TTLRemaining, barOf(m, most)})
 		}
-		body.Shares = sharesChart(h, now)
+		body.Shares = sharesChart(h, now, h.frame(now))
 		body.Map = mapOf(h, d.leases)
 		body.Handovers = slices.Clone(h.handovers)
 		slices.Reverse(body.Handovers)

@@ -68,16 +68,14 @@ func (f *fake) Leases(_ context.Context, _ string, limit int) ([]operate.LeaseSt
 }
 
 func (f *fake) selected(filter operate.DeadLetterFilter) (list []operate.DeadLetterInfo) {
-	begun := filter.After == ""
+	text := strings.ToLower(filter.Text)
 	for _, l := range f.letters {
 		age := f.now.Sub(l.DeadAt)
-		text := strings.ToLower(filter.Text)
-		if begun && backend.Selects(filter, &l) && (filter.MinAge == 0 || age >= filter.MinAge) && (filter.MaxAge == 0 || age <= filter.MaxAge) &&
+		if (filter.After == "" || compareIDs(l.ID, filter.After) > 0) && (filter.Through == "" || compareIDs(l.ID, filter.Through) <= 0) && backend.Selects(filter, &l) && (filter.MinAge == 0 || age >= filter.MinAge) && (filter.MaxAge == 0 || age <= filter.MaxAge) &&
 			(strings.Contains(strings.ToLower(l.Reason), text) || strings.Contains(strings.ToLower(l.Key), text)) {
 			list = append(list, l)
 		}
-		begun = begun || l.ID == filter.After
-		if l.ID == filter.Through || filter.Limit > 0 && len(list) == filter.Limit {
+		if filter.Limit > 0 && len(list) == filter.Limit {
 			break
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -27,7 +28,8 @@ type asset struct {
 	hash    string
 }
 
-func newFiles() *files {
+// embeddedFiles reads and parses what is embedded.
+var embeddedFiles = sync.OnceValue(func() *files {
 	f := &files{assets: map[string]asset{}, pages: map[string]*template.Template{}}
 	each("assets", func(name string, content []byte) {
 		sum := sha256.Sum256(content)
@@ -46,7 +48,7 @@ func newFiles() *files {
 		}
 	})
 	return f
-}
+})
 
 // each visits the embedded files of a folder. That they can be read was seen when the program was built.
 func each(dir string, visit func(name string, content []byte)) {

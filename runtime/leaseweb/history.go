@@ -70,6 +70,14 @@ func (h *history) add(now time.Time, c operate.ConsumerStatus) {
 	}
 }
 
+// frame is the time that charts of it show.
+func (h *history) frame(now time.Time) time.Duration {
+	if len(h.samples) == 0 {
+		return frameOf(now, now)
+	}
+	return frameOf(now, h.samples[0].at)
+}
+
 // recent drops what is too old to be shown.
 func recent[T any](list []T, now time.Time, at func(T) time.Time) []T {
 	i := 0

@@ -87,7 +87,7 @@ func WithTarget(name string) Option { return func(o *options) { o.target = name 
 
 // New returns the pages of an operator: a backend, or what its Capabilities offer as one.
 func New(op operator, opts ...Option) *Pages {
-	p := &Pages{op: op, shared: newShared(op), served: newFiles(), opts: options{
+	p := &Pages{op: op, shared: newShared(op), served: embeddedFiles(), opts: options{
 		access: func(*http.Request) Access { return View },
 		actor:  func(*http.Request) string { return "" },
 		redact: func(_ string, payload []byte) []byte { return payload },

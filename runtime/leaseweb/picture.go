@@ -11,14 +11,29 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// chartWidth and chartHeight are of charts, in units of their own: a second is a unit to the right. They are stretched to the page.
+// chartWidth and chartHeight are of charts, in units of their own: they are stretched to the page.
 const (
-	chartWidth  = int(kept / time.Second)
+	chartWidth  = 900
 	chartHeight = 100
-	step        = 10 * time.Second // of a curve
+	steps       = 90 // of a curve
 )
 
-// curve is a curve over the last fifteen minutes.
+// frameOf is the time that a chart shows: as much as is needed for what was seen since a moment.
+func frameOf(now, since time.Time) time.Duration {
+	for _, span := range []time.Duration{2 * time.Minute, 5 * time.Minute} {
+		if now.Sub(since) <= span {
+			return span
+		}
+	}
+	return kept
+}
+
+// across is where a moment lies in a chart.
+func across(now, at time.Time, span time.Duration) int {
+	return max(0, chartWidth-int(now.Sub(at)*time.Duration(chartWidth)/span))
+}
+
+// curve is a curve over the time that a chart shows.
 type curve struct {
 	Line string // of a polyline, one or more with gaps between
 	Area string
@@ -27,7 +42,7 @@ type curve struct {
 }
 
 // lagChart draws unread messages. Of several looks within a step the highest counts.
-func lagChart(samples []sample, now time.Time) (c curve) {
+func lagChart(samples []sample, now time.Time, span time.Duration) (c curve) {
 	type point struct {
 		x    int
 		lag  int64
@@ -36,12 +51,12 @@ func lagChart(samples []sample, now time.Time) (c curve) {
 	var points []point
 	var before time.Time
 	for _, s := range samples {
-		x := chartWidth - int(now.Sub(s.at)/step)*int(step/time.Second)
-		if x < 0 {
+		if now.Sub(s.at) > span {
 			continue
 		}
+		x := across(now, s.at, span) / (chartWidth / steps) * (chartWidth / steps)
 		c.Max = max(c.Max, s.lag)
-		broken := len(points) == 0 || s.at.Sub(before) > gap+step
+		broken := len(points) == 0 || s.at.Sub(before) > gap+span/steps
 		before = s.at
 		if n := len(points); n > 0 && points[n-1].x == x {
 			points[n-1].lag = max(points[n-1].lag, s.lag)
@@ -78,7 +93,7 @@ func barOf(m operate.MemberStatus, most int) bar {
 
 func percent(n, of int) string { return strconv.Itoa(n*100/max(of, 1)) + "%" }
 
-// sharing is who owned how much over the last fifteen minutes: a band for each process, one upon another.
+// sharing is who owned how much over the time that a chart shows: a band for each process, one upon another.
 type sharing struct {
 	Bands []band
 	Looks int
@@ -91,7 +106,7 @@ type band struct {
 	Path   string
 }
 
-func sharesChart(h *history, now time.Time) sharing {
+func sharesChart(h *history, now time.Time, span time.Duration) sharing {
 	c := sharing{Looks: len(h.shares)}
 	if len(h.shares) == 0 {
 		return c
@@ -124,7 +139,6 @@ func sharesChart(h *history, now time.Time) sharing {
 		}
 		return edges
 	}
-	x := func(t time.Time) int { return max(0, chartWidth-int(now.Sub(t)/time.Second)) }
 	// Looks with equal shares are one rectangle of each band.
 	for i := 0; i < len(h.shares); {
 		edges := at(h.shares[i])
@@ -132,9 +146,9 @@ func sharesChart(h *history, now time.Time) sharing {
 		for j < len(h.shares) && h.shares[j].at.Sub(h.shares[j-1].at) <= gap && slices.Equal(edges, at(h.shares[j])) {
 			j++
 		}
-		from, to := x(h.shares[i].at), x(h.shares[j-1].at)+1
+		from, to := across(now, h.shares[i].at, span), across(now, h.shares[j-1].at, span)+1
 		if j < len(h.shares) && h.shares[j].at.Sub(h.shares[j-1].at) <= gap {
-			to = x(h.shares[j].at)
+			to = across(now, h.shares[j].at, span)
 		} else if j == len(h.shares) {
 			to = chartWidth
 		}

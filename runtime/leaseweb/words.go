@@ -1,9 +1,11 @@
 package leaseweb
 
 import (
+	"cmp"
 	"fmt"
 	"html/template"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,7 +17,7 @@ import (
 func words() template.FuncMap {
 	return template.FuncMap{
 		"age": age, "ago": ago, "count": func(n any) string { return grouped(fmt.Sprint(n)) }, "plural": plural[int], "plural64": plural[int64],
-		"link": link, "size": size, "short": func(s string) string { return s[:min(8, len(s))] }, "unix": func(t time.Time) bool { return !t.IsZero() },
+		"link": link, "label": func(field string) string { return cmp.Or(label(field), field) }, "size": size, "short": func(s string) string { return s[:min(8, len(s))] }, "unix": func(t time.Time) bool { return !t.IsZero() },
 		"moment": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + " UTC" },
 		"stamp":  func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"clock":  func(t time.Time) string { return t.UTC().Format(time.TimeOnly) },
@@ -51,19 +53,40 @@ func age(d time.Duration) string {
 	case d < time.Minute:
 		return fmt.Sprintf("%d s", int(d.Seconds()))
 	case d < time.Hour:
-		return fmt.Sprintf("%d min %d s", int(d.Minutes()), int(d.Seconds())%60)
+		return twoUnits(int(d.Minutes()), "min", int(d.Seconds())%60, "s")
 	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+		return twoUnits(int(d.Hours()), "h", int(d.Minutes())%60, "min")
 	}
 	return fmt.Sprintf("%d days", int(d.Hours())/24)
 }
 
-// ago is how long before now a moment was, or how long after.
-func ago(now, at time.Time) string {
-	if d := at.Sub(now); d > 500*time.Millisecond {
-		return "in " + age(d)
+func twoUnits(large int, unit string, small int, smaller string) string {
+	if small == 0 {
+		return fmt.Sprintf("%d %s", large, unit)
 	}
-	return age(now.Sub(at)) + " ago"
+	return fmt.Sprintf("%d %s %d %s", large, unit, small, smaller)
+}
+
+// ago is how long before now a moment was, or how long after, in one unit.
+func ago(now, at time.Time) string {
+	d := now.Sub(at)
+	if d < -500*time.Millisecond {
+		return "in " + strings.TrimSuffix(ago(at, now), " ago")
+	}
+	switch d = max(d, 0); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s ago", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min ago", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h ago", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d days ago", int(d.Hours())/24)
+}
+
+// label is what the page calls a field of an action.
+func label(field string) string {
+	return map[string]string{"min": "dead for at least", "max": "dead for at most", "text": "text in reason or key", "r": "resource"}[field]
 }
 
 // grouped writes a number with separators.
@@ -134,6 +157,15 @@ func concerns(c operate.ConsumerStatus, unownedFor time.Duration) (all []concern
 	add(c.DeadLetters > 0, false, "dead letters", "dead", "Dead letters",
 		"%s given up on. See why, fix the cause, then replay.", verb(c.DeadLetters, "message", "was", "were"))
 	add(c.Note != "", false, "not counted", "", "", "%s", c.Note)
+	slices.SortStableFunc(all, func(a, b concern) int {
+		switch {
+		case a.Bad == b.Bad:
+			return 0
+		case a.Bad:
+			return -1
+		}
+		return 1
+	})
 	return all
 }
 

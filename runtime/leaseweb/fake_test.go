@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -68,11 +67,8 @@ func (f *fake) Leases(_ context.Context, _ string, limit int) ([]operate.LeaseSt
 }
 
 func (f *fake) selected(filter operate.DeadLetterFilter) (list []operate.DeadLetterInfo) {
-	text := strings.ToLower(filter.Text)
 	for _, l := range f.letters {
-		age := f.now.Sub(l.DeadAt)
-		if (filter.After == "" || compareIDs(l.ID, filter.After) > 0) && (filter.Through == "" || compareIDs(l.ID, filter.Through) <= 0) && backend.Selects(filter, &l) && (filter.MinAge == 0 || age >= filter.MinAge) && (filter.MaxAge == 0 || age <= filter.MaxAge) &&
-			(strings.Contains(strings.ToLower(l.Reason), text) || strings.Contains(strings.ToLower(l.Key), text)) {
+		if (filter.After == "" || compareIDs(l.ID, filter.After) > 0) && (filter.Through == "" || compareIDs(l.ID, filter.Through) <= 0) && backend.Selects(filter, &l, f.now) {
 			list = append(list, l)
 		}
 		if filter.Limit > 0 && len(list) == filter.Limit {

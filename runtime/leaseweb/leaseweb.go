@@ -30,6 +30,8 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // Access is what a request may see and do, as bits. Zero is refused altogether.
@@ -48,7 +50,7 @@ func (a Access) has(want Access) bool { return a&want == want }
 
 // Pages is the handler. All its methods may be called from many goroutines at once.
 type Pages struct {
-	op      operator
+	op      operate.Operator
 	opts    options
 	shared  *shared
 	served  *files
@@ -86,7 +88,7 @@ func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
 func WithTarget(name string) Option { return func(o *options) { o.target = name } }
 
 // New returns the pages of an operator: a backend, or what its Capabilities offer as one.
-func New(op operator, opts ...Option) *Pages {
+func New(op operate.Operator, opts ...Option) *Pages {
 	p := &Pages{op: op, shared: newShared(op), served: embeddedFiles(), opts: options{
 		access: func(*http.Request) Access { return View },
 		actor:  func(*http.Request) string { return "" },

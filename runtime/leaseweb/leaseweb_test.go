@@ -280,7 +280,7 @@ func TestTypedNames(t *testing.T) {
 			t.Errorf("%s is offered:\n%s", target, page)
 		}
 	}
-	path := New(struct{ operator }{f}, allowing(all)) // a backend that forgets no consumers
+	path := New(struct{ operate.Operator }{f}, allowing(all)) // a backend that forgets no consumers
 	if got := ask(path, "GET", "/forget?c=gone", nil); got.Code != 404 {
 		t.Errorf("forget: %d", got.Code)
 	}

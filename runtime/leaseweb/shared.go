@@ -22,7 +22,7 @@ const (
 
 // shared is what all viewers look at: it asks the operator once for all of them.
 type shared struct {
-	op       operator
+	op       operate.Operator
 	statuses cell[[]operate.ConsumerStatus]
 
 	mu      sync.Mutex
@@ -45,7 +45,7 @@ type viewer struct {
 	hint     chan struct{} // holds one: look again
 }
 
-func newShared(op operator) *shared {
+func newShared(op operate.Operator) *shared {
 	return &shared{op: op, details: map[string]*cell[detail]{}, history: map[string]*history{}, viewers: map[*viewer]struct{}{}}
 }
 

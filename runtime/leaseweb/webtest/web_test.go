@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -14,16 +13,22 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseweb"
 )
 
 const everything = leaseweb.View | leaseweb.Payloads | leaseweb.Operate
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	endBrowser()
-	os.Exit(code)
+func TestMain(m *testing.M) { pgtest.Main(redistest.Wrap(closing{m})) }
+
+// closing ends the browser when the tests have run.
+type closing struct{ m *testing.M }
+
+func (c closing) Run() int {
+	defer endBrowser()
+	return c.m.Run()
 }
 
 // onEach runs a test on every backend.

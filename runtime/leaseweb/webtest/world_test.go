@@ -14,8 +14,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/leaseweb"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -73,6 +79,21 @@ var backends = map[string]func(t *testing.T) (share func() server){
 	"memory": func(*testing.T) func() server {
 		be := leasemem.New()
 		return func() server { return be.Share() }
+	},
+	"postgres": func(t *testing.T) func() server {
+		pool, err := pgxpool.New(t.Context(), pgtest.DB(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		if _, err := leasepg.Migrate(t.Context(), pool); err != nil {
+			t.Fatal(err)
+		}
+		return func() server { return leasepg.New(pool) }
+	},
+	"redis": func(t *testing.T) func() server {
+		client, namespace := redistest.Shared(t).Client(t), redistest.Namespace(t)
+		return func() server { return leaseredis.New(client, leaseredis.WithNamespace(namespace)) }
 	},
 }
 

@@ -9,6 +9,15 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/spec"
 )
 
+// Explained returns what Explain knows: the names of the directives, and the codes.
+func Explained() []string {
+	known := spec.Names()
+	for _, e := range diag.Codes() {
+		known = append(known, e.Code)
+	}
+	return known
+}
+
 // Explain returns the help of a directive ("lease") or of a code ("LG0104"); for "" a
 // list of both.
 func Explain(topic string) (string, error) {

@@ -12,7 +12,7 @@ import (
 
 func aclCommand() command {
 	const short = "print the Redis command that gives a user what programs need"
-	return databaseCommand("acl [flags] user", short, func(d *database) func(context.Context, *env, []string) error {
+	return databaseCommand("acl [flags] user", short, func(d *database) work {
 		var streams []string
 		d.fs.StringVar(&d.namespace, "namespace", "lg", "namespace of the keys")
 		d.fs.Func("stream", "a `stream` that consumers with //leasegen:redis read; may be repeated", func(v string) error {
@@ -31,7 +31,7 @@ func aclCommand() command {
 			}
 			return printACL(e.Stdout, rest[0], d.namespace, streams)
 		}
-	})
+	}, "acl shop", "acl shop -namespace orders -stream shop:orders", "acl shop | redis-cli -u redis://admin@host:6379")
 }
 
 // printACL prints a command for redis-cli. It sets no password.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"regexp"
 
 	"github.com/leasegen/leasegen/runtime/operate"
 )
+
+// mostCounted bounds what a dry run reads to count it.
+const mostCounted = 100_000
 
 // cursor is what leasegen cursor was asked for.
 type cursor struct {
@@ -66,15 +68,15 @@ func (c *cursor) target() operate.CursorTarget {
 	return operate.CursorTarget{After: c.to}
 }
 
-func (c *cursor) do(ctx context.Context, w io.Writer, op operate.Operator) error {
-	s, err := known(ctx, op, c.consumer)
+func (c *cursor) do(ctx context.Context, w *output, on target) error {
+	s, err := known(ctx, on, c.consumer)
 	if err != nil {
 		return err
 	}
 	if c.verb == "show" {
-		return c.show(ctx, w, op)
+		return c.show(ctx, w, on)
 	}
-	return c.move(ctx, w, s, op)
+	return c.move(ctx, w, s, on)
 }
 
 type cursorJSON struct {
@@ -83,11 +85,11 @@ type cursorJSON struct {
 	Epoch        int64   `json:"epoch"`
 	Position     string  `json:"position"`
 	Lag          int64   `json:"lag"`
-	OldestUnread float64 `json:"oldest_unread"`
+	OldestUnread float64 `json:"oldest_unread_seconds"`
 }
 
 // show lists cursors, the furthest behind first.
-func (c *cursor) show(ctx context.Context, w io.Writer, op operate.Operator) error {
+func (c *cursor) show(ctx context.Context, w *output, op target) error {
 	list, err := op.Cursors(ctx, c.consumer, c.resource, c.limit+1) // to see whether there are more
 	if err != nil {
 		return err
@@ -108,11 +110,11 @@ func (c *cursor) show(ctx context.Context, w io.Writer, op operate.Operator) err
 		return err
 	}
 	owner := ownerAmong(members)
-	t := newTable("resource", "owner", ">epoch", ">position", ">lag", "oldest unread")
+	t := newTable("resource", "owner", "?>epoch", "?>position", ">lag", "oldest unread")
 	for _, s := range list {
 		t.add(printable(s.Resource, 80), owner(s.Session), fmt.Sprint(s.Epoch), position(s.Position), number(s.Lag), ageOr(s.OldestUnread))
 	}
-	return t.printMore(w, more)
+	return t.printMore(w, more, "")
 }
 
 func position(id string) string {
@@ -130,7 +132,7 @@ func (c *cursor) nothing() error {
 }
 
 // move sets cursors: first it only says what that means.
-func (c *cursor) move(ctx context.Context, w io.Writer, s operate.ConsumerStatus, op operate.Operator) error {
+func (c *cursor) move(ctx context.Context, w *output, s operate.ConsumerStatus, on target) error {
 	to := c.target()
 	place := "behind message " + to.After
 	switch {
@@ -140,17 +142,19 @@ func (c *cursor) move(ctx context.Context, w io.Writer, s operate.ConsumerStatus
 		place = "to the present"
 	}
 	if c.yes {
-		n, err := op.SetCursor(ctx, c.consumer, c.resource, to)
+		stop := w.progress.clock(fmt.Sprintf("moving cursors of %s, in %s", c.consumer, on.where))
+		n, err := on.SetCursor(ctx, c.consumer, c.resource, to)
+		stop()
 		if err != nil {
 			return err
 		}
 		if n == 0 && c.resource != "" {
 			return c.nothing()
 		}
-		_, err = fmt.Fprintf(w, "moved %s of %s %s\n", plural(n, "cursor"), c.consumer, place)
+		_, err = fmt.Fprintf(w, "moved %s of %s %s, in %s\n", plural(n, "cursor"), c.consumer, place, on.where)
 		return err
 	}
-	list, err := op.Cursors(ctx, c.consumer, c.resource, mostCounted)
+	list, err := on.Cursors(ctx, c.consumer, c.resource, mostCounted)
 	if err != nil {
 		return err
 	}
@@ -177,7 +181,7 @@ func (c *cursor) move(ctx context.Context, w io.Writer, s operate.ConsumerStatus
 	case to.Now:
 		effect = fmt.Sprintf("%s unread now would never be handled", plural(lag, "message"))
 	}
-	_, err = fmt.Fprintf(w, "would move %s of %s %s (%s owned now, taken from their owners): %s; run again with -yes\n",
-		plural(len(list), "cursor"), c.consumer, place, number(owned), effect)
+	_, err = fmt.Fprintf(w, "would move %s of %s %s, in %s (%s owned now, taken from their owners): %s; run again with -yes\n",
+		plural(len(list), "cursor"), c.consumer, place, on.where, number(owned), effect)
 	return err
 }

@@ -5,17 +5,14 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
-
-// mostCounted bounds what a dry run reads to count its dead letters.
-const mostCounted = 100_000
 
 // dlq is what leasegen dlq was asked for.
 type dlq struct {
@@ -33,14 +30,21 @@ func (q *dlq) flags(fs *flag.FlagSet) {
 	})
 	fs.StringVar(&q.filter.Topic, "topic", "", "only those of topics that match; * is any run of characters")
 	fs.StringVar(&q.filter.Key, "key", "", "only those of this key")
+	fs.StringVar(&q.filter.Kind, "kind", "", "only those of this kind of event")
 	fs.StringVar(&q.filter.Reason, "reason", "", "only those whose reason matches; * is any run of characters")
+	fs.StringVar(&q.filter.Text, "text", "", "only those whose reason or key contains this; A to Z are like a to z")
+	fs.DurationVar(&q.filter.MinAge, "older", 0, "only those that died so long ago, or longer")
+	fs.DurationVar(&q.filter.MaxAge, "newer", 0, "only those that died so long ago at most")
+	fs.StringVar(&q.filter.After, "after", "", "only those listed after this id, the last one of a list before")
+	fs.StringVar(&q.filter.Through, "through", "", "only those listed up to this id, and it: none that died since")
 	fs.IntVar(&q.filter.Limit, "limit", 0, "at most so many, the oldest first (default: list 100, else all)")
-	fs.StringVar(&q.format, "format", "text", "text or json, of list and show")
+	fs.StringVar(&q.format, "format", "text", "text or json, of list, show and groups")
 	fs.BoolVar(&q.yes, "yes", false, "do it: without -yes, replay and purge only say what they would do")
 }
 
 func (q *dlq) arguments(rest []string) error {
-	if err := verbAndConsumer(rest, "list", "show", "replay", "purge"); err != nil {
+	all := slices.Equal(rest, []string{"list"}) || slices.Equal(rest, []string{"groups"}) // of all consumers
+	if err := verbAndConsumer(rest, "list", "show", "groups", "replay", "purge"); err != nil && !all {
 		return err
 	}
 	if q.filter.Limit < 0 {
@@ -49,8 +53,10 @@ func (q *dlq) arguments(rest []string) error {
 	if err := checkFormat(q.format); err != nil {
 		return err
 	}
-	q.verb, q.filter.Consumer = rest[0], rest[1]
+	q.verb, q.filter.Consumer = rest[0], strings.Join(rest[1:], "")
 	switch {
+	case q.filter.MinAge < 0 || q.filter.MaxAge < 0:
+		return usagef("-older and -newer say how long ago, from 0 on")
 	case slices.Contains(q.filter.IDs, ""):
 		return usagef("-id has an empty id")
 	case q.verb == "show" && len(q.filter.IDs) != 1:
@@ -61,54 +67,126 @@ func (q *dlq) arguments(rest []string) error {
 	return nil
 }
 
-func (q *dlq) do(ctx context.Context, w io.Writer, op operate.Operator) error {
-	c, err := known(ctx, op, q.filter.Consumer)
+func (q *dlq) do(ctx context.Context, out *output, on target) error {
+	switch {
+	case q.filter.Consumer == "" && q.verb == "groups":
+		return q.groups(ctx, out, on)
+	case q.filter.Consumer == "":
+		return q.list(ctx, out, on)
+	}
+	c, err := known(ctx, on, q.filter.Consumer)
 	if err != nil {
 		return err
 	}
 	switch q.verb {
 	case "list":
-		return q.list(ctx, w, op, c)
+		return q.list(ctx, out, on, c)
 	case "show":
-		return q.show(ctx, w, op)
+		return q.show(ctx, out, on)
+	case "groups":
+		return q.groups(ctx, out, on, c)
 	case "replay":
-		return q.change(ctx, w, op, c, "replay", "replayed", op.Replay)
+		return q.change(ctx, out, on, c, "replay", "replayed", on.Replay)
 	}
-	return q.change(ctx, w, op, c, "purge", "purged", op.Purge)
+	return q.change(ctx, out, on, c, "purge", "purged", on.Purge)
 }
 
-func (q *dlq) list(ctx context.Context, w io.Writer, op operate.Operator, c operate.ConsumerStatus) error {
+// list lists those of one consumer, or of all.
+func (q *dlq) list(ctx context.Context, out *output, on target, of ...operate.ConsumerStatus) error {
 	f := q.filter
 	limit := cmp.Or(f.Limit, 100)
 	f.Limit = limit + 1 // to see whether there are more
-	letters, err := op.DeadLetters(ctx, f)
+	letters, err := on.DeadLetters(ctx, f)
 	if err != nil {
 		return err
 	}
 	letters, more := atMost(letters, limit)
 	if q.format == "json" {
-		out := make([]letterJSON, len(letters))
+		list := make([]letterJSON, len(letters))
 		for i, l := range letters {
-			out[i] = jsonOf(l, false)
+			list[i] = jsonOf(l, false)
 		}
-		return printJSON(w, map[string]any{"dead_letters": out, "more": more})
+		return printJSON(out, map[string]any{"dead_letters": list, "more": more})
 	}
 	if len(letters) == 0 {
-		_, err := fmt.Fprintf(w, "%s\n", none(c))
-		return err
+		return q.none(ctx, out, on, of)
 	}
-	t := newTable("id", "topic", "key", ">attempts", "first failed", "reason")
+	titles := []string{"consumer", "id", "?topic", "key", "?>attempts", "?first failed", "reason"}
+	t := newTable(titles[len(of):]...)
 	for _, l := range letters {
-		t.add(l.ID, printable(l.Topic, 60), printable(l.Key, 40), number(l.Attempts), moment(l.FirstFailed, q.now), printable(l.Reason, 100))
+		row := []string{printable(l.Consumer, 63), l.ID, printable(l.Topic, 60), printable(l.Key, 40), number(l.Attempts), moment(l.FirstFailed, q.now), printable(l.Reason, 100)}
+		t.add(row[len(of):]...)
 	}
-	return t.printMore(w, more)
+	return t.printMore(out, more, letters[len(letters)-1].ID)
 }
 
-func none(c operate.ConsumerStatus) string {
-	if c.DeadLetters == 0 {
-		return c.Consumer + " has no dead letters"
+// groupJSON is a group of dead letters in -format json. Fields are only ever added.
+type groupJSON struct {
+	Consumer string    `json:"consumer"`
+	Kind     string    `json:"kind"`
+	Reason   string    `json:"reason"`
+	Count    int       `json:"count"`
+	Oldest   time.Time `json:"oldest"`
+	Newest   time.Time `json:"newest"`
+	Example  string    `json:"example"`
+}
+
+// groups counts dead letters by reason.
+func (q *dlq) groups(ctx context.Context, out *output, on target, of ...operate.ConsumerStatus) error {
+	all, err := on.DeadLetterGroups(ctx, q.filter)
+	if err != nil {
+		return err
 	}
-	return fmt.Sprintf("none of the %s dead letters of %s match", number(c.DeadLetters), c.Consumer)
+	if q.format == "json" {
+		list := make([]groupJSON, len(all.Groups))
+		for i, g := range all.Groups {
+			list[i] = groupJSON(g)
+		}
+		return printJSON(out, map[string]any{"groups": list, "total": all.Total, "more": all.More})
+	}
+	if len(all.Groups) == 0 {
+		return q.none(ctx, out, on, of)
+	}
+	titles := []string{"consumer", ">count", "?kind", "?first died", "last died", "example", "reason"}
+	t := newTable(titles[len(of):]...)
+	for _, g := range all.Groups {
+		row := []string{printable(g.Consumer, 63), number(g.Count), printable(g.Kind, 40), moment(g.Oldest, q.now), moment(g.Newest, q.now), g.Example, printable(g.Reason, 300)}
+		t.add(row[len(of):]...)
+	}
+	if err := t.print(out); err != nil || !all.More {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "there are more; these are of the newest %s dead letters\n", number(all.Total))
+	return err
+}
+
+// none says that a list is empty.
+func (q *dlq) none(ctx context.Context, out *output, on target, of []operate.ConsumerStatus) (err error) {
+	if len(of) == 0 {
+		if of, err = on.Status(ctx); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintln(out, none(of))
+	return err
+}
+
+// none says of consumers that they have no dead letters, or not those that were asked for.
+func none(of []operate.ConsumerStatus) string {
+	n, whose := 0, "all consumers"
+	for _, c := range of {
+		n += c.DeadLetters
+	}
+	switch {
+	case len(of) == 1:
+		whose = of[0].Consumer
+	case n == 0:
+		return "no consumer has dead letters"
+	}
+	if n == 0 {
+		return whose + " has no dead letters"
+	}
+	return fmt.Sprintf("none of the %s dead letters of %s match", number(n), whose)
 }
 
 // letterJSON is a dead letter in -format json. Fields are only ever added.
@@ -120,7 +198,7 @@ type letterJSON struct {
 	Topic       string            `json:"topic"`
 	Key         string            `json:"key"`
 	Kind        string            `json:"kind"`
-	Size        int               `json:"size"`
+	Size        int               `json:"size_bytes"`
 	Headers     map[string]string `json:"headers,omitempty"`
 	PublishedAt time.Time         `json:"published_at"`
 	FirstFailed time.Time         `json:"first_failed"`
@@ -144,8 +222,8 @@ func jsonOf(l operate.DeadLetterInfo, payload bool) letterJSON {
 
 // show prints one dead letter, and its payload as it is, but for bytes that could
 // steer a terminal.
-func (q *dlq) show(ctx context.Context, w io.Writer, op operate.Operator) error {
-	letters, err := op.DeadLetters(ctx, q.filter)
+func (q *dlq) show(ctx context.Context, w *output, on target) error {
+	letters, err := on.DeadLetters(ctx, q.filter)
 	if err != nil {
 		return err
 	}
@@ -181,34 +259,52 @@ func (q *dlq) show(ctx context.Context, w io.Writer, op operate.Operator) error 
 }
 
 // change replays or purges: first it only says how many.
-func (q *dlq) change(ctx context.Context, w io.Writer, op operate.Operator, c operate.ConsumerStatus, verb, done string, do func(context.Context, operate.DeadLetterFilter) (int, error)) error {
+func (q *dlq) change(ctx context.Context, out *output, on target, c operate.ConsumerStatus, verb, done string, do func(context.Context, operate.DeadLetterFilter) (int, error)) error {
 	if q.format != "text" {
-		return usagef("-format goes with list and show only")
+		return usagef("-format goes with list, show and groups only")
 	}
+	of := fmt.Sprintf("dead letters of %s, in %s", c.Consumer, on.where)
 	if q.yes {
-		n, err := do(ctx, q.filter)
-		if err != nil {
-			return err
+		began, most := time.Now(), c.DeadLetters
+		if q.filter.Limit > 0 {
+			most = min(most, q.filter.Limit)
 		}
-		_, err = fmt.Fprintf(w, "%s %s of %s dead letters of %s\n", done, number(n), number(max(c.DeadLetters, n)), c.Consumer)
+		n, err := out.progress.inSteps(ctx, done, most, func(ctx context.Context, most int) (int, error) {
+			f := asOf(q.filter, time.Since(began)) // what is replayed may die again at once
+			f.Limit = most
+			return do(ctx, f)
+		})
+		so := fmt.Sprintf("%s %s of %s %s", done, number(n), number(c.DeadLetters), of)
+		if ctx.Err() != nil {
+			return fmt.Errorf("interrupted: %s; the same command goes on", so)
+		}
+		if err != nil {
+			return fmt.Errorf("%s; then: %w", so, err)
+		}
+		_, err = fmt.Fprintln(out, so)
 		return err
 	}
-	f, over := q.filter, ""
-	if f.Limit == 0 || f.Limit > mostCounted {
-		f.Limit = mostCounted + 1
-	}
-	letters, err := op.DeadLetters(ctx, f)
+	all, err := on.DeadLetterGroups(ctx, q.filter)
 	if err != nil {
 		return err
 	}
-	n := len(letters)
-	if n > mostCounted {
-		n, over = mostCounted, "more than "
+	n, over := all.Total, ""
+	if all.More && n >= backend.GroupedDeadLetters {
+		over = "more than "
 	}
 	if n == 0 {
-		_, err = fmt.Fprintf(w, "nothing to %s: %s\n", verb, none(c))
+		_, err = fmt.Fprintf(out, "nothing to %s: %s\n", verb, none([]operate.ConsumerStatus{c}))
 		return err
 	}
-	_, err = fmt.Fprintf(w, "would %s %s%s of %s dead letters of %s; run again with -yes\n", verb, over, number(n), number(c.DeadLetters), c.Consumer)
+	_, err = fmt.Fprintf(out, "would %s %s%s of %s %s; run again with -yes\n", verb, over, number(n), number(c.DeadLetters), of)
 	return err
+}
+
+// asOf is a filter as it was a while ago: it selects what had died then, and was of the ages asked for.
+func asOf(f operate.DeadLetterFilter, ago time.Duration) operate.DeadLetterFilter {
+	f.MinAge += ago
+	if f.MaxAge > 0 {
+		f.MaxAge += ago
+	}
+	return f
 }

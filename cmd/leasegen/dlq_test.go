@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ func (w *world) dlq(t *testing.T, q dlq, verb string) string {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := q.do(t.Context(), &out, w); err != nil {
+	if err := q.do(t.Context(), &output{Writer: &out}, target{w, "memory"}); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -49,10 +50,46 @@ func TestDeadLettersList(t *testing.T) {
 	if f := strings.Join(strings.Fields(lines[2])[1:], " "); f != "orders.us cust-1 8 12:02:00 carrier: 503 after 8 attempts in 3m20s" {
 		t.Errorf("second row: %s", f)
 	}
-	if lines[3] != "there are more; -limit n shows n" {
+	id := strings.Fields(lines[2])[0]
+	if lines[3] != "there are more; -limit n shows n, -after "+id+" the next" {
 		t.Errorf("note: %s", lines[3])
 	}
+	rest := w.dlq(t, dlq{filter: operate.DeadLetterFilter{After: id}}, "list")
+	if strings.Count(rest, "\n") != 11 || strings.Contains(rest, id) {
+		t.Errorf("after %s:\n%s", id, rest)
+	}
+	if got := w.dlq(t, dlq{filter: operate.DeadLetterFilter{Text: "CARRIER: 503 AFTER"}}, "list"); strings.Count(got, "carrier: 503") != 9 || strings.Count(got, "\n") != 10 {
+		t.Errorf("with a text:\n%s", got)
+	}
+	expect(t, w.dlq(t, dlq{filter: operate.DeadLetterFilter{MinAge: 24 * 365 * time.Hour}}, "list"), "none of the 12 dead letters of shipping match\n")
 	expect(t, w.dlq(t, dlq{filter: operate.DeadLetterFilter{Topic: "none.*"}}, "list"), "none of the 12 dead letters of shipping match\n")
+}
+
+func TestDeadLettersInGroups(t *testing.T) {
+	time.Local = time.UTC // the table shows local time
+	w := newWorld(t)
+	got := strings.Split(w.dlq(t, dlq{}, "groups"), "\n")
+	if f := strings.Join(strings.Fields(got[0]), " "); f != "count kind first died last died example reason" {
+		t.Errorf("titles: %s", f)
+	}
+	if f := strings.Fields(got[1]); f[0] != "9" || !strings.HasSuffix(got[1], "  carrier: * after * attempts in *m*s") {
+		t.Errorf("the largest: %s", got[1])
+	}
+	var doc struct {
+		Groups []groupJSON
+		Total  int
+		More   bool
+	}
+	if err := json.Unmarshal([]byte(w.dlq(t, dlq{format: "json"}, "groups")), &doc); err != nil {
+		t.Fatal(err)
+	}
+	if doc.Total != 12 || doc.More || len(doc.Groups) < 2 || doc.Groups[0].Count != 9 || doc.Groups[0].Newest.Before(doc.Groups[0].Oldest) {
+		t.Errorf("%+v", doc)
+	}
+	// The pattern, and what was shown, are what the other verbs take.
+	g := doc.Groups[0]
+	expect(t, w.dlq(t, dlq{filter: operate.DeadLetterFilter{Kind: g.Kind, Reason: g.Reason, Through: g.Example}}, "purge"), "would purge 9 of 12 dead letters of shipping, in memory; run again with -yes\n")
+	expect(t, w.dlq(t, dlq{filter: operate.DeadLetterFilter{Key: "none"}}, "groups"), "none of the 12 dead letters of shipping match\n")
 }
 
 func TestDeadLettersShow(t *testing.T) {
@@ -78,7 +115,7 @@ func TestDeadLettersShow(t *testing.T) {
 	if err := q.arguments([]string{"show", "shipping"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := q.do(t.Context(), &bytes.Buffer{}, w); err == nil || err.Error() != "shipping has no dead letter 987654: see leasegen dlq list shipping" {
+	if err := q.do(t.Context(), &output{Writer: io.Discard}, target{w, "memory"}); err == nil || err.Error() != "shipping has no dead letter 987654: see leasegen dlq list shipping" {
 		t.Errorf("error: %v", err)
 	}
 }
@@ -87,18 +124,18 @@ func TestDeadLettersShow(t *testing.T) {
 func TestDeadLettersReplayAndPurge(t *testing.T) {
 	w := newWorld(t)
 	carrier := operate.DeadLetterFilter{Reason: "carrier*"}
-	expect(t, w.dlq(t, dlq{filter: carrier}, "replay"), "would replay 9 of 12 dead letters of shipping; run again with -yes\n")
+	expect(t, w.dlq(t, dlq{filter: carrier}, "replay"), "would replay 9 of 12 dead letters of shipping, in memory; run again with -yes\n")
 	if n := w.letters(t); n != 12 {
 		t.Fatalf("after a dry run there are %d dead letters, want 12", n)
 	}
-	expect(t, w.dlq(t, dlq{filter: carrier, yes: true}, "replay"), "replayed 9 of 12 dead letters of shipping\n")
+	expect(t, w.dlq(t, dlq{filter: carrier, yes: true}, "replay"), "replayed 9 of 12 dead letters of shipping, in memory\n")
 	if n := w.letters(t); n != 3 {
 		t.Fatalf("after the replay there are %d dead letters, want 3", n)
 	}
 	expect(t, w.dlq(t, dlq{filter: carrier}, "replay"), "nothing to replay: none of the 3 dead letters of shipping match\n")
-	expect(t, w.dlq(t, dlq{filter: operate.DeadLetterFilter{Limit: 1}}, "purge"), "would purge 1 of 3 dead letters of shipping; run again with -yes\n")
-	expect(t, w.dlq(t, dlq{}, "purge"), "would purge 3 of 3 dead letters of shipping; run again with -yes\n")
-	expect(t, w.dlq(t, dlq{yes: true}, "purge"), "purged 3 of 3 dead letters of shipping\n")
+	expect(t, w.dlq(t, dlq{filter: operate.DeadLetterFilter{Limit: 1}}, "purge"), "would purge 1 of 3 dead letters of shipping, in memory; run again with -yes\n")
+	expect(t, w.dlq(t, dlq{}, "purge"), "would purge 3 of 3 dead letters of shipping, in memory; run again with -yes\n")
+	expect(t, w.dlq(t, dlq{yes: true}, "purge"), "purged 3 of 3 dead letters of shipping, in memory\n")
 	expect(t, w.dlq(t, dlq{}, "list"), "shipping has no dead letters\n")
 }
 
@@ -108,14 +145,15 @@ func TestDeadLetterArguments(t *testing.T) {
 		args string
 		want string
 	}{
-		{dlq{}, "", "say what to do: list, show, replay, purge"},
-		{dlq{}, "lst shipping", `"lst" is unknown; known: list, show, replay, purge`},
+		{dlq{}, "", "say what to do: list, show, groups, replay, purge"},
+		{dlq{}, "lst shipping", `"lst" is unknown; known: list, show, groups, replay, purge`},
 		{dlq{}, "purge", "purge needs the name of a consumer"},
 		{dlq{}, "purge a b", `one consumer at a time, not ["a" "b"]`},
 		{dlq{}, "show a", "show needs one id: leasegen dlq show a -id ID"},
 		{dlq{yes: true}, "list a", "-yes goes with replay and purge only"},
 		{dlq{filter: operate.DeadLetterFilter{IDs: []string{"1", ""}}}, "purge a", "-id has an empty id"},
 		{dlq{filter: operate.DeadLetterFilter{Limit: -1}}, "purge a", "-limit -1 is below 0"},
+		{dlq{filter: operate.DeadLetterFilter{MinAge: -1}}, "list a", "-older and -newer say how long ago, from 0 on"},
 		{dlq{format: "yaml"}, "list a", `-format "yaml" is unknown; known: text, json`},
 	} {
 		if c.q.format == "" {

@@ -1,30 +1,21 @@
 package main
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/leasegen/leasegen/generator"
 )
 
-func explain(_ context.Context, e *env, args []string) int {
-	topic := ""
-	switch {
-	case len(args) > 1:
-		fmt.Fprintln(e.Stderr, "leasegen explain: one directive or code at a time")
-		return exitError
-	case len(args) == 1 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help"):
-		fmt.Fprintln(e.Stdout, "usage: leasegen explain [directive or code]\nWithout an argument it lists the directives and the codes.")
-		return exitOK
-	case len(args) == 1:
-		topic = strings.TrimPrefix(args[0], "//leasegen:")
+func explain(e *env, args []string) error {
+	if len(args) > 1 {
+		return errors.New("one directive or code at a time")
 	}
-	text, err := generator.Explain(topic)
+	text, err := generator.Explain(strings.TrimPrefix(strings.Join(args, ""), "//leasegen:"))
 	if err != nil {
-		fmt.Fprintf(e.Stderr, "leasegen explain: %s\n", err)
-		return exitError
+		return err
 	}
-	fmt.Fprint(e.Stdout, text)
-	return exitOK
+	_, err = fmt.Fprint(e.Stdout, text)
+	return err
 }

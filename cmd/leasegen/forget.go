@@ -4,9 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
-
-	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // forget is what leasegen forget was asked for.
@@ -19,26 +16,20 @@ func (f *forget) flags(fs *flag.FlagSet) {
 	fs.BoolVar(&f.yes, "yes", false, "do it: without -yes it only says what it would do")
 }
 
-func (f *forget) arguments(rest []string) error {
-	switch len(rest) {
-	case 0:
-		return usagef("give the name of a consumer")
-	case 1:
-		f.consumer = rest[0]
-		return nil
-	}
-	return usagef("one consumer at a time, not %q", rest)
+func (f *forget) arguments(rest []string) (err error) {
+	f.consumer, err = oneConsumer(rest)
+	return err
 }
 
 // do deletes a consumer that nothing runs any more: its cursors hold the log.
-func (f *forget) do(ctx context.Context, w io.Writer, op operate.Operator) error {
-	be, ok := op.(interface {
+func (f *forget) do(ctx context.Context, w *output, on target) error {
+	be, ok := on.Operator.(interface {
 		Forget(ctx context.Context, consumer string) error
 	})
 	if !ok {
 		return usagef("this backend forgets no consumers")
 	}
-	c, err := known(ctx, op, f.consumer)
+	c, err := known(ctx, on, f.consumer)
 	switch {
 	case err != nil:
 		return err
@@ -47,13 +38,13 @@ func (f *forget) do(ctx context.Context, w io.Writer, op operate.Operator) error
 	case c.DeadLetters > 0:
 		return usagef("%s has %s; look at them (leasegen dlq list %[1]s), then purge them (leasegen dlq purge %[1]s -yes)", f.consumer, plural(c.DeadLetters, "dead letter"))
 	case !f.yes:
-		_, err := fmt.Fprintf(w, "would forget %s: the cursors of %s, %s unread or being retried; a consumer of that name would begin anew; run again with -yes\n",
-			f.consumer, plural(c.Resources, "resource"), plural(c.LagTotal, "message"))
+		_, err := fmt.Fprintf(w, "would forget %s, in %s: the cursors of %s, %s unread or being retried; a consumer of that name would begin anew; run again with -yes\n",
+			f.consumer, on.where, plural(c.Resources, "resource"), plural(c.LagTotal, "message"))
 		return err
 	}
 	if err := be.Forget(ctx, f.consumer); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "forgot %s\n", f.consumer)
+	_, err = fmt.Fprintf(w, "forgot %s, in %s\n", f.consumer, on.where)
 	return err
 }

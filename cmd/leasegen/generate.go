@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -17,38 +16,33 @@ import (
 type mode struct{ check, diff bool }
 
 func generateCommand(name, short string, m mode) command {
-	usage := name + " [flags] [packages]"
-	return command{name: name, usage: usage, short: short, run: func(ctx context.Context, e *env, args []string) int {
-		g := generation{mode: m}
-		fs := flag.NewFlagSet(name, flag.ContinueOnError)
-		fs.SetOutput(e.Stderr)
-		fs.StringVar(&g.dir, "C", "", "change to this directory first")
-		fs.StringVar(&g.tags, "tags", "", "build tags, with commas between")
-		fs.StringVar(&g.sqlc, "sqlc", e.Getenv("LEASEGEN_SQLC"), "the sqlc to run for tables; default $LEASEGEN_SQLC, or the one in PATH; 'go tool sqlc' runs the one that the module names, which is code of the module")
-		fs.StringVar(&g.format, "format", "text", "how findings are printed: text, json or github")
-		fs.BoolVar(&g.timings, "timings", false, "print how long each step took, and how many packages were type-checked")
-		if m == (mode{}) {
-			fs.BoolVar(&g.check, "check", false, "write nothing; exit 1 if a generated file is out of date")
-			fs.BoolVar(&g.diff, "diff", false, "write nothing; print what would change, and exit 1 if anything would")
-		}
-		fs.Usage = func() {
-			fmt.Fprintf(fs.Output(), "usage: leasegen %s\nPackages are patterns as go build takes them; default is the one in the current directory.\n", usage)
-			fs.PrintDefaults()
-		}
-		err := fs.Parse(args)
-		if errors.Is(err, flag.ErrHelp) {
-			return exitOK
-		}
-		if err != nil {
-			return exitError // the flag package has said why
-		}
-		g.patterns = fs.Args()
-		if err := g.arguments(e); err != nil {
-			fmt.Fprintf(e.Stderr, "leasegen: %s\n", err)
-			return exitError
-		}
-		return g.run(ctx, e)
-	}}
+	examples := []string{name + " ./...", name + " -tags integration ./orders ./billing", name + " -C ../shop ./..."}
+	if m.check {
+		examples = append(examples, name+" -format github ./...")
+	}
+	return command{
+		usage: name + " [flags] [packages]", short: short, examples: examples, flagsFirst: true,
+		notes: "Packages are patterns as go build takes them; default is the one in the current directory.",
+		set: func(e *env, fs *flag.FlagSet) work {
+			g := generation{mode: m}
+			fs.StringVar(&g.dir, "C", "", "change to this directory first")
+			fs.StringVar(&g.tags, "tags", "", "build tags, with commas between")
+			fs.StringVar(&g.sqlc, "sqlc", e.Getenv("LEASEGEN_SQLC"), "the sqlc to run for tables; default $LEASEGEN_SQLC, or the one in PATH; 'go tool sqlc' runs the one that the module names, which is code of the module")
+			fs.StringVar(&g.format, "format", "text", "how findings are printed: text, json or github")
+			fs.BoolVar(&g.timings, "timings", false, "print how long each step took, and how many packages were type-checked")
+			if m == (mode{}) {
+				fs.BoolVar(&g.check, "check", false, "write nothing; exit 1 if a generated file is out of date")
+				fs.BoolVar(&g.diff, "diff", false, "write nothing; print what would change, and exit 1 if anything would")
+			}
+			return func(ctx context.Context, e *env, rest []string) error {
+				g.patterns = rest
+				if err := g.arguments(e); err != nil {
+					return err
+				}
+				return exit(g.run(ctx, e))
+			}
+		},
+	}
 }
 
 // generation is one run of generate, check or diff.

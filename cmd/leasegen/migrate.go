@@ -10,7 +10,7 @@ import (
 
 func migrateCommand() command {
 	const short = "create or upgrade the tables, or print the SQL that does"
-	return databaseCommand("migrate [flags]", short, func(d *database) func(context.Context, *env, []string) error {
+	return databaseCommand("migrate [flags]", short, func(d *database) work {
 		var m migration
 		d.flags()
 		d.fs.BoolVar(&m.print, "print", false, "print the SQL of the whole schema instead of running it; connects to nothing")
@@ -19,7 +19,7 @@ func migrateCommand() command {
 		d.fs.StringVar(&m.rights, "rights", "", "with -grants: publish or consume, for a role that does only that")
 		d.fs.IntVar(&m.slots, "slots", 0, "how many slots the log has for per=partition, 1 to 16384; 256 unless changed before the log has messages")
 		return func(ctx context.Context, e *env, rest []string) error { return m.do(ctx, e, d, rest) }
-	})
+	}, "migrate -dsn postgres://owner@host:5432/shop", "migrate -print -from 9 > upgrade.sql", "migrate -grants shop_app -rights consume | psql shop")
 }
 
 // migration is what leasegen migrate was asked for.
@@ -75,15 +75,16 @@ func (d *database) migrate(ctx context.Context, e *env, slots leasepg.Option) er
 		return err
 	}
 	defer pool.Close()
+	where := d.where(pool)
+	stop := e.progress().clock("migrating " + where)
 	applied, err := leasepg.Migrate(ctx, pool, leasepg.WithSchema(d.schema), slots)
+	stop()
 	for _, name := range applied {
 		fmt.Fprintf(e.Stdout, "applied %s\n", name)
 	}
 	if err != nil {
 		return err
 	}
-	c := pool.Config().ConnConfig
-	where := fmt.Sprintf("schema %s of database %s on %s:%d", d.schema, c.Database, c.Host, c.Port)
 	if len(applied) == 0 {
 		_, err = fmt.Fprintf(e.Stdout, "%s is up to date\n", where)
 		return err

@@ -1,21 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
+	"net"
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/runtime/leasepg"
-	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -24,56 +25,54 @@ func operatorCommands() []command {
 	now := time.Now()
 	return []command{
 		migrateCommand(), aclCommand(),
-		operation("status [flags] [consumer]", "show who owns what, and how far behind it is", &status{}),
-		operation("parked [flags] consumer", "list the messages that wait for a retry, or behind one", &parked{now: now}),
-		operation("dlq list|show|replay|purge [flags] consumer", "list, show, replay and purge dead letters", &dlq{now: now}),
-		operation("cursor show|reset|set [flags] consumer", "show and move how far a consumer has got", &cursor{}),
-		operation("forget [flags] consumer", "delete what is stored of a consumer that is no more", &forget{}),
+		operation("status [flags] [consumer]", "show who owns what, and how far behind it is", &status{},
+			"status", "status billing -leases", "status -watch", "status -format json -dsn redis://host:6379/0"),
+		operation("parked [flags] consumer", "list the messages that wait for a retry, or behind one; retry them now", &parked{now: now},
+			"parked billing", "parked billing -key cust-7", "parked billing -id 9133 -retry -yes"),
+		operation("dlq list|show|groups|replay|purge [flags] [consumer]", "list, show, group, replay and purge dead letters", &dlq{now: now},
+			"dlq list", "dlq groups billing", "dlq list billing -topic 'orders.*' -newer 1h", "dlq show billing -id 7", "dlq replay billing -reason 'carrier: 503*'",
+			"dlq replay billing -reason 'carrier: 503*' -yes", "dlq purge billing -id 7,8 -yes"),
+		operation("cursor show|reset|set [flags] consumer", "show and move how far a consumer has got", &cursor{},
+			"cursor show billing", "cursor reset billing", "cursor set billing -to now -yes", "cursor set billing -resource 17 -to 9000"),
+		operation("pause [flags] consumer", "stop a consumer until it is resumed: nothing of it is handled", &pause{}, "pause billing"),
+		operation("resume [flags] consumer", "let a consumer that is paused go on", &pause{resume: true}, "resume billing"),
+		webCommand(),
+		operation("forget [flags] consumer", "delete what is stored of a consumer that is no more", &forget{}, "forget mailing", "forget mailing -yes"),
 	}
 }
 
-// operation is a command that runs on an Operator.
+// target is what an operation works on, and where that is: for people, without user and password.
+type target struct {
+	operate.Operator
+	where string
+}
+
+// operation is a command that runs on a target.
 func operation(usage, short string, o interface {
 	flags(fs *flag.FlagSet)
 	arguments(rest []string) error // takes and checks them, and the flags
-	do(ctx context.Context, w io.Writer, op operate.Operator) error
-}) command {
-	return databaseCommand(usage, short, func(d *database) func(context.Context, *env, []string) error {
+	do(ctx context.Context, out *output, on target) error
+}, examples ...string) command {
+	return databaseCommand(usage, short, func(d *database) work {
 		d.flags()
 		o.flags(d.fs)
 		return func(ctx context.Context, e *env, rest []string) error {
 			if err := o.arguments(rest); err != nil {
 				return err
 			}
-			return d.withOperator(ctx, e, func(op operate.Operator) error { return o.do(ctx, e.Stdout, op) })
+			return d.withTarget(ctx, e, func(on target) error {
+				out := e.output(e.Stdout)
+				out.progress = e.progress()
+				return o.do(ctx, out, on)
+			})
 		}
-	})
+	}, examples...)
 }
 
-// databaseCommand is a command whose flags are declared by set, which returns the work itself: it
-// takes what is no flag. An error of it is printed, and ends in an exit code.
-func databaseCommand(usage, short string, set func(*database) func(context.Context, *env, []string) error) command {
-	name, _, _ := strings.Cut(usage, " ")
-	return command{name: name, usage: usage, short: short, run: func(ctx context.Context, e *env, args []string) int {
-		fs := flag.NewFlagSet(name, flag.ContinueOnError)
-		do := set(&database{fs: fs})
-		fs.SetOutput(e.Stderr)
-		fs.Usage = func() {
-			fmt.Fprintf(e.Stderr, "usage: leasegen %s\n", usage)
-			fs.PrintDefaults()
-		}
-		rest, err := parse(fs, args)
-		switch {
-		case errors.Is(err, flag.ErrHelp):
-			return exitOK
-		case err != nil:
-			return exitError // the flag package has said why
-		}
-		if err := do(ctx, e, rest); err != nil {
-			fmt.Fprintf(e.Stderr, "leasegen %s: %s\n", name, printable(oneLine(err), 2000))
-			return exitError
-		}
-		return exitOK
+// databaseCommand is a command that works on a database.
+func databaseCommand(usage, short string, set func(*database) work, examples ...string) command {
+	return command{usage: usage, short: short, examples: examples, set: func(_ *env, fs *flag.FlagSet) work {
+		return set(&database{fs: fs})
 	}}
 }
 
@@ -91,6 +90,17 @@ func verbAndConsumer(rest []string, verbs ...string) error {
 		return usagef("one consumer at a time, not %q", rest[1:])
 	}
 	return nil
+}
+
+// oneConsumer checks the arguments of a command that takes nothing but a consumer.
+func oneConsumer(rest []string) (string, error) {
+	switch len(rest) {
+	case 0:
+		return "", usagef("give the name of a consumer")
+	case 1:
+		return rest[0], nil
+	}
+	return "", usagef("one consumer at a time, not %q", rest)
 }
 
 func checkFormat(format string) error {
@@ -233,22 +243,36 @@ func oneLine(err error) string {
 	return strings.Join(lines, " ")
 }
 
-// withOperator runs do on the database.
-func (d *database) withOperator(ctx context.Context, e *env, do func(operate.Operator) error) error {
+// withTarget runs do on the database.
+func (d *database) withTarget(ctx context.Context, e *env, do func(target) error) error {
 	dsn, from, err := d.source(e)
 	if err != nil {
 		return err
 	}
 	if isRedis(dsn) {
-		return d.onRedis(ctx, e, dsn, from, func(be *leaseredis.Backend) error { return do(be) })
+		return d.onRedis(ctx, e, dsn, from, do)
 	}
 	pool, err := d.connect(ctx, e, dsn, from)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	return do(leasepg.New(pool, leasepg.WithSchema(d.schema)))
+	return do(target{leasepg.New(pool, leasepg.WithSchema(d.schema)), d.where(pool)})
 }
+
+// where names a schema, its database and the server.
+func (d *database) where(pool *pgxpool.Pool) string {
+	c := pool.Config().ConnConfig
+	hosts := []string{place(c.Host, c.Port)}
+	for _, f := range c.Fallbacks { // of the ways to one host, and of other hosts
+		if p := place(f.Host, f.Port); !slices.Contains(hosts, p) {
+			hosts = append(hosts, p)
+		}
+	}
+	return fmt.Sprintf("schema %s of database %s on %s", d.schema, printable(cmp.Or(c.Database, c.User), 100), printable(strings.Join(hosts, " or "), 300))
+}
+
+func place(host string, port uint16) string { return net.JoinHostPort(host, strconv.Itoa(int(port))) }
 
 // usageError is a mistake in what the user asked for, not of the database.
 type usageError struct{ text string }
@@ -256,20 +280,6 @@ type usageError struct{ text string }
 func (e usageError) Error() string { return e.text }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Sprintf(format, args...)} }
-
-// parse reads flags that may stand before, between and behind the other arguments,
-// which it returns.
-func parse(fs *flag.FlagSet, args []string) (rest []string, err error) {
-	for {
-		if err := fs.Parse(args); err != nil {
-			return nil, err
-		}
-		if fs.NArg() == 0 {
-			return rest, nil
-		}
-		rest, args = append(rest, fs.Arg(0)), fs.Args()[1:]
-	}
-}
 
 // known returns the status of a consumer, or an error that names those there are.
 func known(ctx context.Context, op operate.Operator, consumer string) (operate.ConsumerStatus, error) {

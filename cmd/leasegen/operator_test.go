@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,15 +41,26 @@ func mustRun(t *testing.T, vars map[string]string, args ...string) string {
 	return out
 }
 
+// schemaOf is how confirmations name the schema of a DSN.
+func schemaOf(t *testing.T, dsn string) string {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "schema leasegen of database " + strings.TrimPrefix(u.Path, "/") + " on " + u.Host
+}
+
 // From an empty database to a replayed dead letter, with the command alone.
 func TestOperatorOnPostgres(t *testing.T) {
 	dsn := pgtest.DB(t)
 	vars := map[string]string{"LEASEGEN_DSN": dsn}
+	in := ", in " + schemaOf(t, dsn)
 
 	if code, _, errs := leasegen(t, vars, "status"); code != exitError || !strings.Contains(errs, "leasegen migrate") || strings.Count(errs, "\n") != 1 {
 		t.Errorf("status of an empty database: exit %d, want one line that names leasegen migrate:\n%s", code, errs)
 	}
-	if out := mustRun(t, vars, "migrate"); !strings.HasPrefix(out, "applied ") || !strings.Contains(out, "is ready") {
+	if out := mustRun(t, vars, "migrate"); !strings.HasPrefix(out, "applied ") || !strings.Contains(out, schemaOf(t, dsn)+" is ready") {
 		t.Errorf("migrate: %s", out)
 	}
 	if out := mustRun(t, nil, "migrate", "-dsn", dsn); !strings.HasSuffix(out, "is up to date\n") || strings.Count(out, "\n") != 1 {
@@ -72,6 +84,16 @@ func TestOperatorOnPostgres(t *testing.T) {
 		t.Errorf("status as json (%v):\n%s", err, out)
 	}
 
+	if out := mustRun(t, vars, "pause", "mailing"); !strings.HasPrefix(out, "paused mailing"+in+" (0 live members): ") {
+		t.Errorf("pause: %s", out)
+	}
+	if out := mustRun(t, vars, "status"); !strings.Contains(out, "\nmailing PAUSED  topic ") || !strings.Contains(out, "\nmailing: PAUSED ") {
+		t.Errorf("status of a consumer that is paused:\n%s", out)
+	}
+	if out := mustRun(t, vars, "resume", "mailing"); !strings.HasPrefix(out, "resumed mailing"+in+" (0 live members) after ") || strings.Contains(mustRun(t, vars, "status"), "PAUSED") {
+		t.Errorf("resume: %s", out)
+	}
+
 	out = mustRun(t, vars, "dlq", "list", "mailing")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if len(lines) != 3 || !strings.Contains(lines[1], "no such address") || !strings.Contains(lines[2], "mailbox is full") {
@@ -81,18 +103,18 @@ func TestOperatorOnPostgres(t *testing.T) {
 	if out := mustRun(t, vars, "dlq", "show", "mailing", "-id", id); !strings.Contains(out, `{"to":"ann"}`) {
 		t.Errorf("dlq show:\n%s", out)
 	}
-	expect(t, mustRun(t, vars, "dlq", "replay", "mailing", "-reason", "*full"), "would replay 1 of 2 dead letters of mailing; run again with -yes\n")
-	expect(t, mustRun(t, vars, "dlq", "replay", "mailing", "-reason", "*full", "-yes"), "replayed 1 of 2 dead letters of mailing\n")
+	expect(t, mustRun(t, vars, "dlq", "replay", "mailing", "-reason", "*full"), "would replay 1 of 2 dead letters of mailing"+in+"; run again with -yes\n")
+	expect(t, mustRun(t, vars, "dlq", "replay", "mailing", "-reason", "*full", "-yes"), "replayed 1 of 2 dead letters of mailing"+in+"\n")
 	if out := mustRun(t, vars, "parked", "mailing"); strings.Count(out, "\n") != 2 || !strings.Contains(out, " due") {
 		t.Errorf("parked:\n%s", out)
 	}
-	expect(t, mustRun(t, vars, "dlq", "purge", "mailing"), "would purge 1 of 1 dead letters of mailing; run again with -yes\n")
-	expect(t, mustRun(t, vars, "dlq", "purge", "mailing", "-yes"), "purged 1 of 1 dead letters of mailing\n")
+	expect(t, mustRun(t, vars, "dlq", "purge", "mailing"), "would purge 1 of 1 dead letters of mailing"+in+"; run again with -yes\n")
+	expect(t, mustRun(t, vars, "dlq", "purge", "mailing", "-yes"), "purged 1 of 1 dead letters of mailing"+in+"\n")
 	expect(t, mustRun(t, vars, "dlq", "list", "mailing"), "mailing has no dead letters\n")
 	if out := mustRun(t, vars, "status"); !strings.HasSuffix(out, "           1             0\n") {
 		t.Errorf("the replayed message is not parked:\n%s", out)
 	}
-	if out := mustRun(t, vars, "forget", "mailing"); !strings.HasPrefix(out, "would forget mailing: the cursors of 1 resource, ") {
+	if out := mustRun(t, vars, "forget", "mailing"); !strings.HasPrefix(out, "would forget mailing"+in+": the cursors of 1 resource, ") {
 		t.Errorf("forget: %s", out)
 	}
 
@@ -102,7 +124,7 @@ func TestOperatorOnPostgres(t *testing.T) {
 		t.Errorf("exit %d, want %d", code, exitError)
 	}
 
-	expect(t, mustRun(t, vars, "forget", "mailing", "-yes"), "forgot mailing\n")
+	expect(t, mustRun(t, vars, "forget", "mailing", "-yes"), "forgot mailing"+in+"\n")
 	expect(t, mustRun(t, vars, "status"), "no consumer has run on this database yet\n")
 	for _, table := range []string{"consumer", "lease", "parked", "dead_letter", "once"} {
 		var n int
@@ -155,7 +177,7 @@ func TestForgetOnPostgres(t *testing.T) {
 	vars["LEASEGEN_DSN"] = strings.Replace(dsn, "postgres@", role+"@", 1)
 	refused("permission denied", "forget", "mailing", "-yes")
 	vars["LEASEGEN_DSN"] = dsn
-	expect(t, mustRun(t, vars, "forget", "mailing", "-yes"), "forgot mailing\n")
+	expect(t, mustRun(t, vars, "forget", "mailing", "-yes"), "forgot mailing, in "+schemaOf(t, dsn)+"\n")
 	refused("there is no consumer", "forget", "mailing", "-yes")
 }
 
@@ -344,7 +366,7 @@ func TestOperatorUsage(t *testing.T) {
 		{"status -members", "leasegen status: -members and -leases need the name of a consumer"},
 		{"status a -format xml", `leasegen status: -format "xml" is unknown; known: text, json`},
 		{"status a -leases -limit 0", "leasegen status: -limit 0 is below 1"},
-		{"dlq", "leasegen dlq: say what to do: list, show, replay, purge"},
+		{"dlq", "leasegen dlq: say what to do: list, show, groups, replay, purge"},
 		{"migrate now", `leasegen migrate: unexpected argument "now"`},
 	} {
 		code, _, errs := leasegen(t, nil, strings.Fields(c.args)...)

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
-	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -14,13 +16,22 @@ import (
 type parked struct {
 	filter operate.ParkedFilter
 	format string
+	retry  bool
+	yes    bool
 	now    time.Time
 }
 
 func (p *parked) flags(fs *flag.FlagSet) {
 	fs.StringVar(&p.filter.Resource, "resource", "", "only those of this topic, slot or stream")
 	fs.StringVar(&p.filter.Key, "key", "", "only those of this key")
-	fs.IntVar(&p.filter.Limit, "limit", 100, "at most so many")
+	fs.Func("id", "only these messages; ids with commas between, may be repeated", func(v string) error {
+		p.filter.IDs = append(p.filter.IDs, strings.Split(v, ",")...)
+		return nil
+	})
+	fs.StringVar(&p.filter.After, "after", "", "only those listed after this place, which -format json and a list that has more tell")
+	fs.IntVar(&p.filter.Limit, "limit", 0, "at most so many (default: list 100, else all)")
+	fs.BoolVar(&p.retry, "retry", false, "make them due now, with their attempts kept")
+	fs.BoolVar(&p.yes, "yes", false, "do it: without -yes, -retry only says what it would do")
 	fs.StringVar(&p.format, "format", "text", "text or json")
 }
 
@@ -30,8 +41,14 @@ func (p *parked) arguments(rest []string) error {
 		return usagef("name a consumer; leasegen status lists them")
 	case len(rest) > 1:
 		return usagef("one consumer at a time, not %q", rest)
-	case p.filter.Limit < 1:
-		return usagef("-limit %d is below 1", p.filter.Limit)
+	case p.filter.Limit < 0:
+		return usagef("-limit %d is below 0", p.filter.Limit)
+	case slices.Contains(p.filter.IDs, ""):
+		return usagef("-id has an empty id")
+	case p.yes && !p.retry:
+		return usagef("-yes goes with -retry only")
+	case p.retry && p.format != "text":
+		return usagef("-format goes with a list, not with -retry")
 	}
 	p.filter.Consumer = rest[0]
 	return checkFormat(p.format)
@@ -39,12 +56,13 @@ func (p *parked) arguments(rest []string) error {
 
 // parkedJSON is a parked message in -format json. Fields are only ever added.
 type parkedJSON struct {
+	Place       string    `json:"place"`
 	Resource    string    `json:"resource"`
 	MessageID   string    `json:"message_id"`
 	Topic       string    `json:"topic"`
 	Key         string    `json:"key"`
 	Kind        string    `json:"kind"`
-	Size        int       `json:"size"`
+	Size        int       `json:"size_bytes"`
 	Attempts    int       `json:"attempts"`
 	Due         time.Time `json:"due"`
 	FirstFailed time.Time `json:"first_failed,omitzero"`
@@ -52,17 +70,21 @@ type parkedJSON struct {
 	Error       string    `json:"error"`
 }
 
-func (p *parked) do(ctx context.Context, w io.Writer, op operate.Operator) error {
-	if _, err := known(ctx, op, p.filter.Consumer); err != nil {
+func (p *parked) do(ctx context.Context, w *output, on target) error {
+	if _, err := known(ctx, on, p.filter.Consumer); err != nil {
 		return err
 	}
+	if p.retry {
+		return p.again(ctx, w, on)
+	}
 	f := p.filter
-	f.Limit++ // to see whether there are more
-	list, err := op.Parked(ctx, f)
+	limit := cmp.Or(f.Limit, 100)
+	f.Limit = limit + 1 // to see whether there are more
+	list, err := on.Parked(ctx, f)
 	if err != nil {
 		return err
 	}
-	list, more := atMost(list, p.filter.Limit)
+	list, more := atMost(list, limit)
 	if p.format == "json" {
 		out := make([]parkedJSON, len(list))
 		for i, m := range list {
@@ -74,7 +96,7 @@ func (p *parked) do(ctx context.Context, w io.Writer, op operate.Operator) error
 		_, err := fmt.Fprintf(w, "%s has no parked messages\n", p.what())
 		return err
 	}
-	t := newTable("message", "resource", "topic", "key", ">attempts", "first failed", "next attempt", "error")
+	t := newTable("message", "?resource", "?topic", "key", "?>attempts", "?first failed", "next attempt", "error")
 	for _, m := range list {
 		failed, next := "", moment(m.Due, p.now)
 		if !m.FirstFailed.IsZero() {
@@ -88,7 +110,46 @@ func (p *parked) do(ctx context.Context, w io.Writer, op operate.Operator) error
 		}
 		t.add(m.MessageID, printable(m.Resource, 60), printable(m.Topic, 60), printable(m.Key, 40), number(m.Attempts), failed, next, printable(m.Error, 100))
 	}
-	return t.printMore(w, more)
+	return t.printMore(w, more, list[len(list)-1].Place)
+}
+
+// countedAtATime is how many messages a dry run of -retry reads at once.
+const countedAtATime = 10_000
+
+// again makes messages due: first it only says how many.
+func (p *parked) again(ctx context.Context, w *output, on target) error {
+	if p.yes {
+		stop := w.progress.clock(fmt.Sprintf("making parked messages of %s due", p.what()))
+		n, err := on.RetryParked(ctx, p.filter)
+		stop()
+		so := fmt.Sprintf("made %s of %s due now, in %s", plural(n, "parked message"), p.what(), on.where)
+		if err != nil {
+			return fmt.Errorf("%s; then: %w", so, err)
+		}
+		_, err = fmt.Fprintln(w, so)
+		return err
+	}
+	n, f, over := 0, p.filter, ""
+	for most := min(cmp.Or(f.Limit, mostCounted+1), mostCounted+1); n < most; {
+		f.Limit = min(most-n, countedAtATime)
+		some, err := on.Parked(ctx, f)
+		if err != nil {
+			return err
+		}
+		if n += len(some); len(some) < f.Limit {
+			break
+		}
+		f.After = some[len(some)-1].Place
+	}
+	if n == 0 {
+		_, err := fmt.Fprintf(w, "nothing to retry: %s has no parked messages\n", p.what())
+		return err
+	}
+	if n > mostCounted {
+		n, over = mostCounted, "more than "
+	}
+	_, err := fmt.Fprintf(w, "would make %s%s of %s due now, in %s; run again with -yes\n", over, plural(n, "parked message"), p.what(), on.where)
+	return err
 }
 
 // what is what was asked about.
@@ -96,6 +157,9 @@ func (p *parked) what() string {
 	what := p.filter.Consumer
 	if p.filter.Resource != "" {
 		what += fmt.Sprintf(", resource %q,", p.filter.Resource)
+	}
+	if len(p.filter.IDs) > 0 {
+		what += fmt.Sprintf(", id %s,", printable(strings.Join(p.filter.IDs, " "), 100))
 	}
 	if p.filter.Key != "" {
 		what += fmt.Sprintf(", key %q,", p.filter.Key)

@@ -18,14 +18,11 @@ func (w *world) parked(t *testing.T, p parked) string {
 	if p.format == "" {
 		p.format = "text"
 	}
-	if p.filter.Limit == 0 {
-		p.filter.Limit = 100
-	}
 	if err := p.arguments([]string{"shipping"}); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := p.do(t.Context(), &out, w); err != nil {
+	if err := p.do(t.Context(), &output{Writer: &out}, target{w, "memory"}); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -81,8 +78,13 @@ func TestParkedList(t *testing.T) {
 	if !strings.HasSuffix(rows[len(rows)-1], " 1 "+at+" due again") {
 		t.Errorf("last row: %s", rows[len(rows)-1])
 	}
-	if got := w.parked(t, parked{filter: operate.ParkedFilter{Limit: 2}}); !strings.HasSuffix(got, "there are more; -limit n shows n\n") || strings.Count(got, "\n") != 4 {
-		t.Errorf("two of three:\n%s", got)
+	cut := w.parked(t, parked{filter: operate.ParkedFilter{Limit: 2}})
+	_, place, more := strings.Cut(strings.TrimSuffix(cut, " the next\n"), "there are more; -limit n shows n, -after ")
+	if !more || strings.Count(cut, "\n") != 4 {
+		t.Errorf("two of three:\n%s", cut)
+	}
+	if rest := w.parked(t, parked{filter: operate.ParkedFilter{After: place}}); strings.Count(rest, "\n") != 2 || !strings.Contains(rest, "bob") {
+		t.Errorf("the third:\n%s", rest)
 	}
 	expect(t, w.parked(t, parked{filter: operate.ParkedFilter{Key: "carl"}}), "shipping, key \"carl\", has no parked messages\n")
 	var doc struct {
@@ -97,6 +99,25 @@ func TestParkedList(t *testing.T) {
 		!second.Behind || !second.FirstFailed.IsZero() {
 		t.Errorf("%+v %+v", first, second)
 	}
+	if first.Place == "" || first.Place == second.Place {
+		t.Errorf("places %q and %q", first.Place, second.Place)
+	}
+
+	one := operate.ParkedFilter{IDs: []string{ms[0].ID}}
+	expect(t, w.parked(t, parked{filter: one, retry: true}), "would make 1 parked message of shipping, id "+ms[0].ID+", due now, in memory; run again with -yes\n")
+	due := func() bool {
+		return strings.Contains(w.parked(t, parked{filter: one}), " due  ")
+	}
+	if due() {
+		t.Error("a dry run has changed it")
+	}
+	expect(t, w.parked(t, parked{filter: one, retry: true, yes: true}), "made 1 parked message of shipping, id "+ms[0].ID+", due now, in memory\n")
+	if !due() {
+		t.Errorf("it is not due:\n%s", w.parked(t, parked{}))
+	}
+	expect(t, w.parked(t, parked{retry: true}), "would make 3 parked messages of shipping due now, in memory; run again with -yes\n")
+	expect(t, w.parked(t, parked{filter: operate.ParkedFilter{Limit: 2}, retry: true}), "would make 2 parked messages of shipping due now, in memory; run again with -yes\n")
+	expect(t, w.parked(t, parked{filter: operate.ParkedFilter{Key: "carl"}, retry: true}), "nothing to retry: shipping, key \"carl\", has no parked messages\n")
 }
 
 func TestParkedArguments(t *testing.T) {
@@ -107,7 +128,10 @@ func TestParkedArguments(t *testing.T) {
 	}{
 		{parked{}, "", "name a consumer; leasegen status lists them"},
 		{parked{}, "a b", `one consumer at a time, not ["a" "b"]`},
-		{parked{filter: operate.ParkedFilter{Limit: -1}}, "a", "-limit -1 is below 1"},
+		{parked{filter: operate.ParkedFilter{Limit: -1}}, "a", "-limit -1 is below 0"},
+		{parked{filter: operate.ParkedFilter{IDs: []string{""}}}, "a", "-id has an empty id"},
+		{parked{yes: true}, "a", "-yes goes with -retry only"},
+		{parked{retry: true, format: "json"}, "a", "-format goes with a list, not with -retry"},
 		{parked{filter: operate.ParkedFilter{Limit: 1}, format: "yaml"}, "a", `-format "yaml" is unknown; known: text, json`},
 	} {
 		if err := c.p.arguments(strings.Fields(c.args)); err == nil || err.Error() != c.want {

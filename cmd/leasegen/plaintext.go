@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"net"
 	"net/url"
 	"strings"
@@ -14,7 +13,7 @@ import (
 // warnPlaintext says that what goes to a host and comes from it, a password among it, can be read on the way.
 func (e *env) warnPlaintext(host, fix string) {
 	if !onMachine(host) {
-		fmt.Fprintf(e.Stderr, "leasegen: warning: the connection to %s is not encrypted; %s\n", printable(host, 200), fix)
+		_ = e.output(e.Stderr).alarm("leasegen: warning: the connection to %s is not encrypted; %s", printable(host, 200), fix)
 	}
 }
 

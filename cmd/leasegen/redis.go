@@ -36,11 +36,11 @@ func (d *database) validNamespace() error {
 
 // onRedis runs do on a namespace that is there. It does not make one: with how many tags, is
 // for the programs to say.
-func (d *database) onRedis(ctx context.Context, e *env, dsn, from string, do func(*leaseredis.Backend) error) error {
+func (d *database) onRedis(ctx context.Context, e *env, dsn, from string, do func(target) error) error {
 	if err := d.validNamespace(); err != nil {
 		return err
 	}
-	client, password, err := dial(ctx, dsn, from)
+	client, server, password, err := dial(ctx, dsn, from)
 	if err != nil {
 		return errors.New(redact(oneLine(err), password))
 	}
@@ -52,19 +52,19 @@ func (d *database) onRedis(ctx context.Context, e *env, dsn, from string, do fun
 	case n == 0:
 		return usagef("there is no namespace %q on this server: no program has run on it yet; another one is named by -namespace", d.namespace)
 	}
-	return do(leaseredis.New(client, leaseredis.WithNamespace(d.namespace)))
+	return do(target{leaseredis.New(client, leaseredis.WithNamespace(d.namespace)), "namespace " + d.namespace + " of " + printable(server, 300)})
 }
 
 // patience is how long a server may take to answer at all.
 const patience = 10 * time.Second
 
-// dial connects to a server, or to the cluster that it is part of. The password is returned
+// dial connects to a server, or to the cluster that it is part of, and names it. The password is returned
 // for the sake of errors, which must not show it.
-func dial(ctx context.Context, dsn, from string) (_ redis.UniversalClient, password string, err error) {
+func dial(ctx context.Context, dsn, from string) (_ redis.UniversalClient, server, password string, err error) {
 	redis.SetLogger(silent{}) // what matters is in the errors
 	single, cluster, err := redisOptions(dsn)
 	if err != nil {
-		return nil, "", fmt.Errorf("%s is not a usable Redis URL: %w", from, err)
+		return nil, "", "", fmt.Errorf("%s is not a usable Redis URL: %w", from, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -73,25 +73,25 @@ func dial(ctx context.Context, dsn, from string) (_ redis.UniversalClient, passw
 		client := redis.NewClient(single)
 		if err := client.Ping(ctx).Err(); err != nil {
 			client.Close()
-			return nil, single.Password, unusable(err)
+			return nil, "", single.Password, unusable(err)
 		}
 		// A user that may not ask says so in the URL.
 		info, _ := client.Info(ctx, "cluster").Result()
 		if !strings.Contains(info, "cluster_enabled:1") {
-			return client, single.Password, nil
+			return client, fmt.Sprintf("database %d on %s", single.DB, single.Addr), single.Password, nil
 		}
 		client.Close()
 		if cluster, err = redis.ParseClusterURL(dsn); err != nil {
-			return nil, single.Password, fmt.Errorf("%s is of a node of a cluster, for which it cannot be used: %s", from, complaint(err))
+			return nil, "", single.Password, fmt.Errorf("%s is of a node of a cluster, for which it cannot be used: %s", from, complaint(err))
 		}
 	}
 	cluster.ContextTimeoutEnabled, cluster.MaxRetries, cluster.DialerRetries = true, 1, 1
 	client := redis.NewClusterClient(cluster)
 	if err := client.Ping(ctx).Err(); err != nil {
 		client.Close()
-		return nil, cluster.Password, unusable(err)
+		return nil, "", cluster.Password, unusable(err)
 	}
-	return client, cluster.Password, nil
+	return client, "the cluster of " + strings.Join(cluster.Addrs, " and "), cluster.Password, nil
 }
 
 // redisOptions reads a URL: of a cluster when it names more nodes by addr=, or says

@@ -90,6 +90,8 @@ func TestRedisUsage(t *testing.T) {
 		"status -schema x":                      "leasegen status: -schema goes with PostgreSQL; Redis has -namespace",
 		"status -namespace a_b":                 `leasegen status: -namespace "a_b": use lower-case letters, digits and dashes, at most 32`,
 		"forget":                                "leasegen forget: give the name of a consumer",
+		"pause":                                 "leasegen pause: give the name of a consumer",
+		"resume a b":                            `leasegen resume: one consumer at a time, not ["a" "b"]`,
 		"forget a b":                            `leasegen forget: one consumer at a time, not ["a" "b"]`,
 		"migrate -print -dsn redis://127.0.0.1": "leasegen migrate: " + noMigration,
 	} {
@@ -135,6 +137,11 @@ func TestOperatorOnRedis(t *testing.T) {
 
 func operateOnRedis(t *testing.T, client redis.UniversalClient, url string) (namespace string) {
 	be, on := onRedis(t, client, url)
+	namespace = on[len(on)-1]
+	in := ", in namespace " + namespace + " of database 0 on " + strings.TrimSuffix(strings.TrimPrefix(url, "redis://"), "/0")
+	if _, isCluster := client.(*redis.ClusterClient); isCluster {
+		in = strings.Replace(in, "database 0 on", "the cluster of", 1)
+	}
 	must := func(args ...string) string { t.Helper(); return mustRun(t, nil, append(args, on...)...) }
 	refused := func(want string, args ...string) {
 		t.Helper()
@@ -165,28 +172,28 @@ func operateOnRedis(t *testing.T, client redis.UniversalClient, url string) (nam
 	if out := must("dlq", "show", "mailing", "-id", strings.Fields(lines[1])[0]); !strings.Contains(out, `{"to":"ann"}`) {
 		t.Errorf("dlq show:\n%s", out)
 	}
-	expect(t, must("dlq", "replay", "mailing", "-reason", "*full"), "would replay 1 of 2 dead letters of mailing; run again with -yes\n")
-	expect(t, must("dlq", "replay", "mailing", "-reason", "*full", "-yes"), "replayed 1 of 2 dead letters of mailing\n")
+	expect(t, must("dlq", "replay", "mailing", "-reason", "*full"), "would replay 1 of 2 dead letters of mailing"+in+"; run again with -yes\n")
+	expect(t, must("dlq", "replay", "mailing", "-reason", "*full", "-yes"), "replayed 1 of 2 dead letters of mailing"+in+"\n")
 	if out := must("parked", "mailing"); strings.Count(out, "\n") != 2 || !strings.Contains(out, " due") {
 		t.Errorf("parked:\n%s", out)
 	}
 	refused("has 1 dead letter; look at them", "forget", "mailing")
-	expect(t, must("dlq", "purge", "mailing", "-yes"), "purged 1 of 1 dead letters of mailing\n")
+	expect(t, must("dlq", "purge", "mailing", "-yes"), "purged 1 of 1 dead letters of mailing"+in+"\n")
 	expect(t, must("dlq", "list", "mailing"), "mailing has no dead letters\n")
 	if out := must("status"); !strings.HasSuffix(out, "           1             0\n") {
 		t.Errorf("the replayed message is not parked:\n%s", out)
 	}
 	refused(`there is no consumer "mailin"; known: mailing`, "dlq", "list", "mailin")
 
-	expect(t, must("cursor", "reset", "mailing", "-yes"), "moved 1 cursor of mailing to the beginning of the log\n")
+	expect(t, must("cursor", "reset", "mailing", "-yes"), "moved 1 cursor of mailing to the beginning of the log"+in+"\n")
 	if out := must("status"); !strings.Contains(out, " 2  ") { // unread again
 		t.Errorf("after the reset:\n%s", out)
 	}
 	out = must("forget", "mailing")
-	if !strings.HasPrefix(out, "would forget mailing: the cursors of 1 resource, 2 messages unread") {
+	if !strings.HasPrefix(out, "would forget mailing"+in+": the cursors of 1 resource, 2 messages unread") {
 		t.Errorf("forget: %s", out)
 	}
-	expect(t, must("forget", "mailing", "-yes"), "forgot mailing\n")
+	expect(t, must("forget", "mailing", "-yes"), "forgot mailing"+in+"\n")
 	// What it has not handled is told of, until somebody takes it.
 	out = must("status")
 	if !strings.HasPrefix(out, "no consumer has run on this database yet\nno consumer takes 2 messages of 1 topic: mail.eu (key {") {
@@ -201,7 +208,7 @@ func operateOnRedis(t *testing.T, client redis.UniversalClient, url string) (nam
 	}
 	expect(t, must("status"), "no consumer has run on this database yet\n")
 	refused("none has run on this database yet", "forget", "mailing")
-	return on[len(on)-1]
+	return namespace
 }
 
 // rediss:// checks the server's certificate, by the system's CAs or those of SSL_CERT_FILE.
@@ -286,7 +293,7 @@ func TestForgetRefusesTheLiving(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	expect(t, mustRun(t, nil, append([]string{"forget", "mailing", "-yes"}, on...)...), "forgot mailing\n")
+	expect(t, mustRun(t, nil, append([]string{"forget", "mailing", "-yes"}, on...)...), "forgot mailing, in namespace "+on[len(on)-1]+" of database 0 on "+s.Addr()+"\n")
 }
 
 // What acl prints, a server takes; its user runs consumers, reads the stream named, and no other.

@@ -21,6 +21,8 @@ type status struct {
 	members, leases bool
 	limit           int
 	format          string
+	watch           bool
+	interval        time.Duration
 }
 
 func (s *status) flags(fs *flag.FlagSet) {
@@ -28,6 +30,8 @@ func (s *status) flags(fs *flag.FlagSet) {
 	fs.BoolVar(&s.leases, "leases", false, "list the leases of the consumer, the furthest behind first")
 	fs.IntVar(&s.limit, "limit", 50, "how many leases to list")
 	fs.StringVar(&s.format, "format", "text", "text or json")
+	fs.BoolVar(&s.watch, "watch", false, "show it again and again, until Ctrl-C: on a terminal in place, elsewhere one below the other")
+	fs.DurationVar(&s.interval, "interval", 2*time.Second, "with -watch: how often")
 }
 
 func (s *status) arguments(rest []string) error {
@@ -38,6 +42,8 @@ func (s *status) arguments(rest []string) error {
 		return usagef("-members and -leases need the name of a consumer")
 	case s.limit < 1:
 		return usagef("-limit %d is below 1", s.limit)
+	case s.watch && s.interval < leastInterval:
+		return usagef("-interval %s is below %s", s.interval, leastInterval)
 	}
 	if len(rest) == 1 {
 		s.consumer = rest[0]
@@ -46,18 +52,20 @@ func (s *status) arguments(rest []string) error {
 }
 
 // consumerJSON, memberJSON, leaseJSON and topicJSON are the output of -format json. Fields are
-// only ever added. Durations are in seconds.
+// only ever added; those of durations say that they are in seconds.
 type consumerJSON struct {
 	Consumer     string       `json:"consumer"`
 	Per          string       `json:"per"`
 	Lock         string       `json:"lock"`
+	Paused       bool         `json:"paused"`
+	PausedFor    float64      `json:"paused_seconds,omitempty"`
 	Resources    int          `json:"resources"`
 	Members      int          `json:"members"`
 	Standbys     int          `json:"standbys"`
 	Unowned      int          `json:"unowned"`
 	LagMax       int64        `json:"lag_max"`
 	LagTotal     int64        `json:"lag_total"`
-	OldestUnread float64      `json:"oldest_unread"`
+	OldestUnread float64      `json:"oldest_unread_seconds"`
 	ParkedKeys   int          `json:"parked_keys"`
 	DeadLetters  int          `json:"dead_letters"`
 	Note         string       `json:"note,omitempty"`
@@ -69,9 +77,9 @@ type memberJSON struct {
 	Session   string  `json:"session"`
 	Host      string  `json:"host"`
 	PID       int     `json:"pid"`
-	Since     float64 `json:"since"`
-	SinceBeat float64 `json:"since_heartbeat"`
-	TTLLeft   float64 `json:"ttl_remaining"`
+	Since     float64 `json:"since_seconds"`
+	SinceBeat float64 `json:"since_heartbeat_seconds"`
+	TTLLeft   float64 `json:"ttl_remaining_seconds"`
 	Owned     int     `json:"owned"`
 	FairShare int     `json:"fair_share"`
 }
@@ -80,7 +88,7 @@ type leaseJSON struct {
 	Resource  string  `json:"resource"`
 	Session   string  `json:"session"`
 	Epoch     int64   `json:"epoch"`
-	Since     float64 `json:"since"`
+	Since     float64 `json:"since_seconds"`
 	Lag       int64   `json:"lag"`
 	Parked    int     `json:"parked"`
 	Suspicion int     `json:"suspicion"`
@@ -93,8 +101,16 @@ type topicJSON struct {
 	Key      string `json:"key"`
 }
 
-// do reads what was asked for and prints it.
-func (s *status) do(ctx context.Context, w io.Writer, op operate.Operator) error {
+func (s *status) do(ctx context.Context, out *output, on target) error {
+	if s.watch {
+		return s.watching(ctx, out, on)
+	}
+	return s.once(ctx, out, on)
+}
+
+// once reads what was asked for and prints it.
+func (s *status) once(ctx context.Context, w *output, on target) error {
+	op := on.Operator
 	var consumers []operate.ConsumerStatus
 	var err error
 	if s.consumer == "" {
@@ -147,8 +163,11 @@ func (s *status) do(ctx context.Context, w io.Writer, op operate.Operator) error
 		}
 	}
 	for _, c := range consumers {
+		if err == nil && c.Paused {
+			err = w.alarm("%s: PAUSED %s ago, it handles nothing; leasegen resume %[1]s ends that", printable(c.Consumer, 63), age(c.PausedFor))
+		}
 		if err == nil && c.Note != "" {
-			_, err = fmt.Fprintf(w, "%s: %s\n", printable(c.Consumer, 63), printable(c.Note, 1000))
+			err = w.alarm("%s: %s", printable(c.Consumer, 63), printable(c.Note, 1000))
 		}
 	}
 	if err == nil {
@@ -175,10 +194,9 @@ func notesOf(ctx context.Context, op operate.Operator) (n notes, err error) {
 	return n, err
 }
 
-func (n notes) print(w io.Writer) error {
+func (n notes) print(w *output) error {
 	if n.transaction != "" {
-		_, err := fmt.Fprintf(w, "the log cannot be shortened: %s is open for %s; commit it or roll it back\n", printable(n.transaction, 300), age(n.open))
-		return err
+		return w.alarm("the log cannot be shortened: %s is open for %s; commit it or roll it back", printable(n.transaction, 300), age(n.open))
 	}
 	if len(n.unmatched) > 0 {
 		return printUnmatched(w, n.unmatched)
@@ -192,28 +210,32 @@ func single(c operate.ConsumerStatus) bool {
 }
 
 func consumersTable(consumers []operate.ConsumerStatus) *table {
-	t := newTable("consumer", "per", "lock", ">resources", ">members", ">standbys", ">unowned", ">lag(max)", "oldest unread",
+	t := newTable("consumer", "?per", "?lock", "?>resources", "?>members", "?>standbys", ">unowned", ">lag(max)", "oldest unread",
 		">parked keys", ">dead letters")
 	for _, c := range consumers {
-		t.add(printable(c.Consumer, 63), printable(c.Per, 20), printable(c.Lock, 20), number(c.Resources), number(c.Members), number(c.Standbys), number(c.Unowned),
-			number(c.LagMax), ageOr(c.OldestUnread), number(c.ParkedKeys), number(c.DeadLetters))
+		name := printable(c.Consumer, 63)
+		if c.Paused {
+			name += " PAUSED"
+		}
+		t.add(mark(name, c.Paused), printable(c.Per, 20), printable(c.Lock, 20), number(c.Resources), number(c.Members), number(c.Standbys),
+			mark(number(c.Unowned), c.Unowned > 0), number(c.LagMax), ageOr(c.OldestUnread),
+			mark(number(c.ParkedKeys), c.ParkedKeys > 0), mark(number(c.DeadLetters), c.DeadLetters > 0))
 	}
 	return t
 }
 
 // printLeader says who leads a consumer that has one owner.
-func printLeader(w io.Writer, members []operate.MemberStatus, leases []operate.LeaseStatus) error {
+func printLeader(w *output, members []operate.MemberStatus, leases []operate.LeaseStatus) error {
 	if len(leases) == 0 || leases[0].Session == "" {
-		_, err := fmt.Fprintln(w, "no leader")
-		return err
+		return w.alarm("no leader")
 	}
 	l := leases[0]
-	_, err := fmt.Fprintf(w, "leader %s for %s, epoch %d\n", ownerAmong(members)(l.Session), age(l.Since), l.Epoch)
+	_, err := fmt.Fprintf(w, "leader %s for %s, epoch %d\n", w.paint(ownerAmong(members)(l.Session)), age(l.Since), l.Epoch)
 	return err
 }
 
 // printUnmatched says what takes memory and waits for a consumer that may never come.
-func printUnmatched(w io.Writer, topics []leaseredis.UnmatchedTopic) error {
+func printUnmatched(w *output, topics []leaseredis.UnmatchedTopic) error {
 	const shown = 3
 	var names []string
 	n := int64(0)
@@ -227,8 +249,7 @@ func printUnmatched(w io.Writer, topics []leaseredis.UnmatchedTopic) error {
 	if len(topics) > shown {
 		more = ", …"
 	}
-	_, err := fmt.Fprintf(w, "no consumer takes %s of %s: %s%s\n", plural(n, "message"), plural(len(topics), "topic"), strings.Join(names, ", "), more)
-	return err
+	return w.alarm("no consumer takes %s of %s: %s%s", plural(n, "message"), plural(len(topics), "topic"), strings.Join(names, ", "), more)
 }
 
 // ownerAmong names the process of a session, if it is one of the members, which are alive.
@@ -237,7 +258,7 @@ func ownerAmong(members []operate.MemberStatus) func(session string) string {
 	for _, m := range members {
 		alive[m.Session] = process(m)
 	}
-	return func(session string) string { return cmp.Or(alive[session], short(session)+" (dead)") }
+	return func(session string) string { return cmp.Or(alive[session], mark(short(session)+" (dead)", true)) }
 }
 
 // ageOr is for durations of which 0 means that there is nothing.
@@ -249,22 +270,22 @@ func ageOr(d time.Duration) string {
 }
 
 func membersTable(members []operate.MemberStatus) *table {
-	t := newTable("session", "host:pid", "since", "heartbeat", ">owns", ">target")
+	t := newTable("session", "host:pid", "?since", "heartbeat", ">owns", "?>target")
 	for _, m := range members {
 		t.add(short(m.Session), process(m), age(m.Since), age(m.SinceBeat)+" ago", number(m.Owned), number(m.FairShare))
 	}
 	return t
 }
 
-func (s *status) printLeases(w io.Writer, c operate.ConsumerStatus, members []operate.MemberStatus, leases []operate.LeaseStatus) error {
+func (s *status) printLeases(w *output, c operate.ConsumerStatus, members []operate.MemberStatus, leases []operate.LeaseStatus) error {
 	owner := ownerAmong(members)
-	t := newTable("resource", "owner", ">epoch", "since", ">lag", ">parked", ">suspicion")
+	t := newTable("resource", "owner", "?>epoch", "?since", ">lag", ">parked", "?>suspicion")
 	for _, l := range leases {
 		since := "-"
 		if l.Session != "" {
 			since = age(l.Since)
 		}
-		t.add(printable(l.Resource, 80), owner(l.Session), fmt.Sprint(l.Epoch), since, number(l.Lag), number(l.Parked), number(l.Suspicion))
+		t.add(printable(l.Resource, 80), owner(l.Session), fmt.Sprint(l.Epoch), since, number(l.Lag), mark(number(l.Parked), l.Parked > 0), mark(number(l.Suspicion), l.Suspicion > 0))
 	}
 	if err := t.print(w); err != nil {
 		return err
@@ -280,7 +301,7 @@ func (s *status) json(w io.Writer, consumers []operate.ConsumerStatus, members [
 	out := make([]consumerJSON, len(consumers))
 	for i, c := range consumers {
 		out[i] = consumerJSON{
-			Consumer: c.Consumer, Per: c.Per, Lock: c.Lock, Resources: c.Resources, Members: c.Members, Standbys: c.Standbys,
+			Consumer: c.Consumer, Per: c.Per, Lock: c.Lock, Paused: c.Paused, PausedFor: c.PausedFor.Seconds(), Resources: c.Resources, Members: c.Members, Standbys: c.Standbys,
 			Unowned: c.Unowned, LagMax: c.LagMax, LagTotal: c.LagTotal, OldestUnread: c.OldestUnread.Seconds(),
 			ParkedKeys: c.ParkedKeys, DeadLetters: c.DeadLetters, Note: c.Note,
 		}
@@ -309,7 +330,7 @@ func (s *status) json(w io.Writer, consumers []operate.ConsumerStatus, members [
 		all["unmatched_topics"] = topics
 	}
 	if n.transaction != "" {
-		all["held_back"] = map[string]any{"transaction": n.transaction, "open": n.open.Seconds()}
+		all["held_back"] = map[string]any{"transaction": n.transaction, "open_seconds": n.open.Seconds()}
 	}
 	return printJSON(w, all)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -93,7 +94,7 @@ func (w *world) status(t *testing.T, s status) string {
 		s.format = "text"
 	}
 	var out bytes.Buffer
-	if err := s.do(t.Context(), &out, w); err != nil {
+	if err := s.do(t.Context(), &output{Writer: &out}, target{w, "memory"}); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -118,6 +119,47 @@ consumer  per    lock     resources  members  standbys  unowned  lag(max)  oldes
 shipping  group  session          1        2         1        0         0  -                        0            12
 leader web-1:4122 for 10m00s, epoch 1772625720000000
 `)
+}
+
+func TestStatusOfAConsumerThatIsPaused(t *testing.T) {
+	w := newWorld(t)
+	if err := w.Pause(t.Context(), "billing"); err != nil {
+		t.Fatal(err)
+	}
+	w.now = w.now.Add(2 * time.Hour)
+	expect(t, w.status(t, status{}), `
+consumer        per    lock     resources  members  standbys  unowned  lag(max)  oldest unread  parked keys  dead letters
+billing PAUSED  topic  session          3        2         1        1         4  2h12m                    0             0
+shipping        group  session          1        2         1        0         0  -                        0            12
+billing: PAUSED 2h00m ago, it handles nothing; leasegen resume billing ends that
+`)
+	if out := w.status(t, status{format: "json"}); !strings.Contains(out, `"paused": true,`) || !strings.Contains(out, `"paused_seconds": 7200,`) ||
+		!strings.Contains(out, `"paused": false,`) || strings.Count(out, "paused_seconds") != 1 {
+		t.Errorf("as json:\n%s", out)
+	}
+}
+
+func TestPauseAndResume(t *testing.T) {
+	w := newWorld(t)
+	run := func(p pause) string {
+		t.Helper()
+		p.consumer = "billing"
+		var out bytes.Buffer
+		if err := p.do(t.Context(), &output{Writer: &out}, target{w, "memory"}); err != nil {
+			t.Fatal(err)
+		}
+		w.now = w.now.Add(time.Minute)
+		return out.String()
+	}
+	expect(t, run(pause{resume: true}), "billing, in memory, was not paused\n")
+	expect(t, run(pause{}), "paused billing, in memory (2 live members): owners finish the calls they are in and give back what they have of 3 resources; "+
+		"its log grows until leasegen resume billing\n")
+	expect(t, run(pause{}), "billing, in memory, was paused already, 1m00s ago; leasegen resume billing ends that\n")
+	expect(t, run(pause{resume: true}), "resumed billing, in memory (2 live members) after 2m00s: 12 messages of 3 resources unread\n")
+	p := pause{consumer: "biling"}
+	if err := p.do(t.Context(), &output{Writer: io.Discard}, target{w, "memory"}); err == nil || !strings.Contains(err.Error(), `there is no consumer "biling"; known: billing, shipping`) {
+		t.Errorf("of a consumer that is not known: %v", err)
+	}
 }
 
 func TestStatusMembers(t *testing.T) {
@@ -167,16 +209,16 @@ func TestStatusJSON(t *testing.T) {
 
 func TestStatusUnknownConsumer(t *testing.T) {
 	w := newWorld(t)
-	err := (&status{consumer: "shiping", limit: 1, format: "text"}).do(t.Context(), &bytes.Buffer{}, w)
+	err := (&status{consumer: "shiping", limit: 1, format: "text"}).do(t.Context(), &output{Writer: io.Discard}, target{w, "memory"})
 	if err == nil || err.Error() != `there is no consumer "shiping"; known: billing, shipping` {
 		t.Errorf("error: %v", err)
 	}
-	err = (&status{consumer: "x", limit: 1, format: "text"}).do(t.Context(), &bytes.Buffer{}, leasemem.New())
+	err = (&status{consumer: "x", limit: 1, format: "text"}).do(t.Context(), &output{Writer: io.Discard}, target{Operator: leasemem.New()})
 	if err == nil || err.Error() != `there is no consumer "x": none has run on this database yet` {
 		t.Errorf("error: %v", err)
 	}
 	var out bytes.Buffer
-	if err := (&status{limit: 1, format: "text"}).do(context.Background(), &out, leasemem.New()); err != nil {
+	if err := (&status{limit: 1, format: "text"}).do(context.Background(), &output{Writer: &out}, target{Operator: leasemem.New()}); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, out.String(), "no consumer has run on this database yet\n")
@@ -236,7 +278,7 @@ func TestStatusSteersNoTerminal(t *testing.T) {
 	for _, s := range []status{{}, {consumer: "c"}, {consumer: "c", members: true, leases: true}} {
 		s.format, s.limit = "text", 50
 		var out bytes.Buffer
-		if err := s.do(t.Context(), &out, steering{}); err != nil {
+		if err := s.do(t.Context(), &output{Writer: &out}, target{Operator: steering{}}); err != nil {
 			t.Fatal(err)
 		}
 		if i := strings.IndexAny(out.String(), "\x1b\x07\r\u009b\u202e"); i >= 0 {
@@ -267,7 +309,7 @@ func TestJSONSteersNoTerminal(t *testing.T) {
 func TestStatusNotes(t *testing.T) {
 	n := notes{transaction: "the prepared transaction 'a\x1b[2J' of database b", open: 26 * time.Hour}
 	var b bytes.Buffer
-	if err := n.print(&b); err != nil {
+	if err := n.print(&output{Writer: &b}); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, b.String(), "the log cannot be shortened: the prepared transaction 'a\\x1b[2J' of database b is open for "+age(n.open)+"; commit it or roll it back\n")
@@ -278,7 +320,7 @@ func TestStatusNotes(t *testing.T) {
 	var doc struct {
 		Held struct {
 			Transaction string
-			Open        float64
+			Open        float64 `json:"open_seconds"`
 		} `json:"held_back"`
 	}
 	if err := json.Unmarshal(b.Bytes(), &doc); err != nil || doc.Held.Transaction != n.transaction || doc.Held.Open != n.open.Seconds() {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,8 +15,8 @@ import (
 	"unicode/utf8"
 )
 
-// table prints rows in aligned columns; a title that begins with > is of a column
-// of numbers, aligned right.
+// table prints rows in aligned columns. A title that begins with > is of a column of numbers, aligned right; one
+// that begins with ? is of a column that a narrow terminal does without.
 type table struct {
 	titles []string
 	rows   [][]string
@@ -25,44 +26,99 @@ func newTable(titles ...string) *table { return &table{titles: titles} }
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-func (t *table) print(w io.Writer) error {
-	titles := make([]string, len(t.titles))
-	right := make([]bool, len(t.titles))
-	width := make([]int, len(t.titles))
+// column is one column of a table, and how wide it is.
+type column struct {
+	title        string
+	index, width int
+	right, spare bool
+}
+
+const (
+	gap       = 2 // cells between columns
+	leastText = 8 // cells that a column of text keeps
+)
+
+// columns returns those that fit into so many cells, 0 for any number, and the titles of those left out: first of all
+// spare columns are left out, then columns of text are cut, the widest first.
+func (t *table) columns(room int) (shown []column, left []string) {
+	total := -gap
 	for i, title := range t.titles {
-		titles[i], right[i] = strings.CutPrefix(title, ">")
-	}
-	lines := append([][]string{titles}, t.rows...)
-	for _, cells := range lines {
-		for i, c := range cells {
-			width[i] = max(width[i], utf8.RuneCountInString(c))
+		c := column{index: i}
+		title, c.spare = strings.CutPrefix(title, "?")
+		c.title, c.right = strings.CutPrefix(title, ">")
+		c.width = cells(c.title)
+		for _, row := range t.rows {
+			c.width = max(c.width, cells(row[i]))
 		}
+		total += c.width + gap
+		shown = append(shown, c)
 	}
-	out := bufio.NewWriter(w)
-	for _, cells := range lines {
+	for room > 0 && total > room {
+		i := slices.IndexFunc(shown, func(c column) bool { return c.spare })
+		if i >= 0 {
+			total -= shown[i].width + gap
+			left = append(left, shown[i].title)
+			shown = slices.Delete(shown, i, i+1)
+			continue
+		}
+		widest := -1
+		for i, c := range shown {
+			if !c.right && c.width > leastText && (widest < 0 || c.width > shown[widest].width) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			break // so narrow a terminal wraps
+		}
+		shown[widest].width--
+		total--
+	}
+	return shown, left
+}
+
+func (t *table) print(o *output) error {
+	columns, left := t.columns(o.width)
+	out := bufio.NewWriter(o)
+	write := func(text func(c column) string) {
 		var line strings.Builder
-		for i, c := range cells {
-			if i > 0 {
-				line.WriteString("  ")
+		for i, c := range columns {
+			text := cut(text(c), c.width)
+			pad := strings.Repeat(" ", c.width-cells(text))
+			last := i == len(columns)-1
+			text = o.paint(text)
+			switch {
+			case c.right:
+				text = pad + text
+			case !last:
+				text += pad
 			}
-			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
-			if right[i] {
-				c, pad = pad, c
+			line.WriteString(text)
+			if !last {
+				line.WriteString(strings.Repeat(" ", gap))
 			}
-			line.WriteString(c)
-			line.WriteString(pad)
 		}
 		fmt.Fprintln(out, strings.TrimRight(line.String(), " "))
+	}
+	write(func(c column) string { return c.title })
+	for _, row := range t.rows {
+		write(func(c column) string { return row[c.index] })
+	}
+	if len(left) > 0 {
+		fmt.Fprintf(out, "not shown on a terminal this narrow: %s\n", strings.Join(left, ", "))
 	}
 	return out.Flush()
 }
 
-// printMore prints a list that -limit may have cut.
-func (t *table) printMore(w io.Writer, more bool) error {
+// printMore prints a list that -limit may have cut, behind which -after goes on unless it is empty.
+func (t *table) printMore(w *output, more bool, after string) error {
 	if err := t.print(w); err != nil || !more {
 		return err
 	}
-	_, err := fmt.Fprintln(w, "there are more; -limit n shows n")
+	next := ""
+	if after != "" {
+		next = ", -after " + after + " the next"
+	}
+	_, err := fmt.Fprintf(w, "there are more; -limit n shows n%s\n", next)
 	return err
 }
 

@@ -144,6 +144,29 @@ func TestOpensWhatWasClosed(t *testing.T) {
 	}
 }
 
+func TestAPauseOutlivesTheProcess(t *testing.T) {
+	ctx, path := t.Context(), filepath.Join(t.TempDir(), "journal")
+	b := must(Open(path))(t)
+	_, granted := fill(t, b)
+	if err := b.Capabilities().Operator.Pause(ctx, "orders"); err != nil {
+		t.Fatal(err)
+	}
+	again := reopen(t, b, path)
+	same(t, b, again)
+	if err := again.Release(ctx, "s", "orders", []backend.Ref{granted.Ref}); err != nil {
+		t.Fatal(err)
+	}
+	acquire := func(attempt string) int {
+		return len(must(again.Acquire(ctx, backend.AcquireRequest{Session: "s", Consumer: orders, Max: 9, Attempt: attempt}))(t))
+	}
+	if n := acquire("b"); n != 0 {
+		t.Errorf("%d leases were granted while the consumer was paused", n)
+	}
+	if err := again.Capabilities().Operator.Resume(ctx, "orders"); err != nil || acquire("c") != 1 {
+		t.Errorf("the lease was not granted after the pause: %v", err)
+	}
+}
+
 func TestCutsOffATornRecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	b := must(Open(path))(t)

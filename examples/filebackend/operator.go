@@ -35,6 +35,14 @@ func (o operator) Leases(ctx context.Context, name string, limit int) ([]operate
 	})
 }
 
+func (o operator) Pause(ctx context.Context, name string) error {
+	return do(ctx, o.b, "pause "+name, func(s *store) error { return s.Operator().Pause(name, true) })
+}
+
+func (o operator) Resume(ctx context.Context, name string) error {
+	return do(ctx, o.b, "resume "+name, func(s *store) error { return s.Operator().Pause(name, false) })
+}
+
 func (o operator) Cursors(ctx context.Context, name, resource string, limit int) ([]operate.CursorStatus, error) {
 	return call(ctx, o.b, "cursors of "+name, func(s *store) ([]operate.CursorStatus, error) {
 		return s.Operator().Cursors(name, resource, limit)
@@ -49,17 +57,28 @@ func (o operator) SetCursor(ctx context.Context, name, resource string, target o
 }
 
 func (o operator) Parked(ctx context.Context, f operate.ParkedFilter) ([]operate.ParkedInfo, error) {
-	return call(ctx, o.b, "parked", func(s *store) ([]operate.ParkedInfo, error) { return s.Operator().Parked(f), nil })
+	return call(ctx, o.b, "parked", func(s *store) ([]operate.ParkedInfo, error) { return s.Operator().Parked(f) })
+}
+
+func (o operator) RetryParked(ctx context.Context, f operate.ParkedFilter) (int, error) {
+	return call(ctx, o.b, "retry parked", func(s *store) (int, error) { return s.Operator().RetryParked(f) })
 }
 
 func (o operator) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) ([]operate.DeadLetterInfo, error) {
-	return call(ctx, o.b, "dead letters", func(s *store) ([]operate.DeadLetterInfo, error) { return s.Operator().DeadLetters(f), nil })
+	return call(ctx, o.b, "dead letters", func(s *store) ([]operate.DeadLetterInfo, error) { return s.Operator().DeadLetters(f) })
+}
+
+func (o operator) DeadLetterGroups(ctx context.Context, f operate.DeadLetterFilter) (operate.DeadLetterGroups, error) {
+	return call(ctx, o.b, "dead letter groups", func(s *store) (operate.DeadLetterGroups, error) { return s.Operator().DeadLetterGroups(f) })
 }
 
 func (o operator) Purge(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
-	return call(ctx, o.b, "purge", func(s *store) (int, error) { return s.Operator().Purge(f), nil })
+	return call(ctx, o.b, "purge", func(s *store) (int, error) { return s.Operator().Purge(f) })
 }
 
 func (o operator) Replay(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
-	return call(ctx, o.b, "replay", func(s *store) (int, error) { return len(s.Operator().Replay(f)), nil })
+	return call(ctx, o.b, "replay", func(s *store) (int, error) {
+		replayed, err := s.Operator().Replay(f)
+		return len(replayed), err
+	})
 }

@@ -24,6 +24,7 @@ func outputs() []output {
 		{"docs/operating.md", "$ leasegen cursor show", "what cursor prints; cmd/leasegen tests it"},
 		{"docs/operating.md", "$ leasegen parked", "what parked prints; cmd/leasegen tests it"},
 		{"docs/operating.md", "$ leasegen dlq list", "what dlq prints; cmd/leasegen tests it"},
+		{"docs/operating.md", "$ leasegen pause", "what pause and resume print; cmd/leasegen tests it"},
 		{"docs/operating.md", "$ leasegen forget", "what forget prints; cmd/leasegen tests it"},
 		{"docs/operating.md", "no consumer takes", "a line of status; cmd/leasegen tests it"},
 		{"docs/redis.md", "$ leasegen acl", "what acl prints, cut short; testdata/script/redis.txtar tests it"},

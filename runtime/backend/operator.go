@@ -2,6 +2,9 @@ package backend
 
 import (
 	"cmp"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
 	"slices"
 	"time"
 
@@ -51,9 +54,28 @@ func First[T any](all []T, limit int) []T {
 	return all
 }
 
-// Selects reports whether a filter selects a dead letter. Limit is for the caller to keep.
-func Selects(f operate.DeadLetterFilter, d *operate.DeadLetterInfo) bool {
-	match := func(pattern, v string) bool { return pattern == "" || matchOne(pattern, v) }
-	return (f.Consumer == "" || f.Consumer == d.Consumer) && (len(f.IDs) == 0 || slices.Contains(f.IDs, d.ID)) &&
-		match(f.Topic, d.Topic) && (f.Key == "" || f.Key == d.Key) && match(f.Reason, d.Reason)
+// EncodePlace makes one text of the parts of a place, for operate.ParkedInfo.Place.
+func EncodePlace(parts ...string) string {
+	var b []byte
+	for _, p := range parts {
+		b = append(binary.AppendUvarint(b, uint64(len(p))), p...)
+	}
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// DecodePlace returns the n parts of a place that EncodePlace made.
+func DecodePlace(place string, n int) ([]string, error) {
+	b, err := base64.RawURLEncoding.DecodeString(place)
+	parts := make([]string, n)
+	for i := range parts {
+		size, used := binary.Uvarint(b)
+		if err != nil || used <= 0 || size > uint64(len(b)-used) {
+			return nil, fmt.Errorf("%q is not the place of a parked message; take one from a list of them", place)
+		}
+		parts[i], b = string(b[used:used+int(size)]), b[used+int(size):]
+	}
+	if len(b) > 0 {
+		return nil, fmt.Errorf("%q is not the place of a parked message; take one from a list of them", place)
+	}
+	return parts, nil
 }

@@ -30,6 +30,8 @@ type Ownership interface {
 	// Acquire takes up to Max free resources, each in one step. A resource is free when
 	// it has no owner or its owner's session is dead; the backend first moves an
 	// expired session from live to dead, terminally, and then takes its leases.
+	// It takes none of a consumer that is paused (operate.Operator.Pause), which it finds in that same step: a grant comes
+	// wholly before a Pause that has not returned, or not at all.
 	// Each grant has a new, higher epoch. Repeating a call with the same Attempt
 	// returns what that attempt was granted, as far as it is still held. It returns ErrSessionLost when the session is not live.
 	Acquire(ctx context.Context, req AcquireRequest) ([]Grant, error)
@@ -68,8 +70,10 @@ type Streamer interface {
 type Survey struct {
 	Consumer  string
 	Resources int
-	// Free counts resources that Acquire would grant now.
+	// Free counts resources that Acquire would grant now: none while the consumer is paused.
 	Free int
+	// Paused says that an operator has paused the consumer: its owners give back what they hold.
+	Paused bool
 	// Members are the live sessions, ordered by session id, with what each owns.
 	Members []Member
 }

@@ -33,6 +33,7 @@ type Consumer struct {
 	trouble error               // why the session is missing
 
 	strangers strangers // what messages wait with for another version
+	pausing   pausing
 }
 
 // NewConsumer binds a consumer to its backend. Generated constructors call it.
@@ -128,7 +129,8 @@ func (c *Consumer) tellRest(until time.Time) {
 }
 
 // Ready returns nil when the consumer has a session and a feed, knows its resources, and gets on
-// with its work; else the error names the consumer and what is amiss. It is meant for readiness
+// with its work; else the error names the consumer and what is amiss. One that an operator has paused has no work: it is
+// ready, and its Health says that it is paused. Ready is meant for readiness
 // probes, and may be called at any time from any goroutine.
 func (c *Consumer) Ready() error {
 	c.mu.Lock()

@@ -13,6 +13,8 @@ type Health struct {
 	Ended bool
 	// Trouble says why the consumer is not ready, see Consumer.Ready; empty when it is.
 	Trouble string
+	// Paused says that an operator has paused the consumer, as far as this process has heard; see operate.Operator.Pause.
+	Paused bool
 	// Session is the present session; empty without one.
 	Session string
 	// Belief is for how much longer the process believes in its session if no heartbeat is confirmed.
@@ -33,7 +35,7 @@ type StuckCall struct {
 
 // Health describes the consumer. It may be called at any time from any goroutine, and takes microseconds.
 func (c *Consumer) Health() Health {
-	h := Health{Consumer: c.Name()}
+	h := Health{Consumer: c.Name(), Paused: c.pausing.is()}
 	if err := c.Ready(); err != nil {
 		h.Trouble = strings.TrimPrefix(err.Error(), c.unready())
 	}

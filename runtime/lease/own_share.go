@@ -119,6 +119,9 @@ const settleTime = 200 * time.Millisecond
 // balance moves the consumer towards its fair share: it takes what is free, or
 // begins to give away what is too much. It returns when it wants to see a survey again.
 func (o *owner) balance(s backend.Survey) time.Duration {
+	if o.pauses(s) {
+		return surveyAny
+	}
 	if o.info.Per == PerStream {
 		o.streams.takeFree(s)
 		return surveyAny

@@ -54,7 +54,7 @@ const crowdedGap = 100 * time.Millisecond
 // takeWanted takes streams that became wanted, without a survey first: an acquisition costs what is free, a survey what
 // there is. It reports that this process may have had no room for all: a survey tells how many wait.
 func (x *streams) takeWanted() (crowded bool) {
-	if x.own.stopping() {
+	if x.own.stopping() || x.c.pausing.is() {
 		return false
 	}
 	gap, room := surveyGap, x.own.room()

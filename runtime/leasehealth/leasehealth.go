@@ -27,7 +27,8 @@ func Live(s Source) http.Handler {
 }
 
 // Ready answers 503 unless every consumer has a session that it believes in and gets on with its work, see
-// lease.Consumer.Ready. It is for rolling updates, which wait for it; a process that is not ready is sent no less work.
+// lease.Consumer.Ready; one that an operator has paused is ready, and its entry says "paused". It is for rolling updates,
+// which wait for it; a process that is not ready is sent no less work.
 func Ready(s Source) http.Handler {
 	return handler(s, func(c lease.Health) bool { return c.Trouble == "" })
 }
@@ -63,6 +64,7 @@ type consumer struct {
 	Consumer  string     `json:"consumer"`
 	Ended     bool       `json:"ended,omitempty"`
 	Trouble   string     `json:"trouble,omitempty"`
+	Paused    bool       `json:"paused,omitempty"`
 	Session   string     `json:"session,omitempty"`
 	BeliefMS  int64      `json:"belief_ms"`
 	Leases    int        `json:"leases"`
@@ -82,7 +84,7 @@ type stuck struct {
 }
 
 func describe(h lease.Health) consumer {
-	c := consumer{Consumer: h.Consumer, Ended: h.Ended, Trouble: h.Trouble, Session: h.Session,
+	c := consumer{Consumer: h.Consumer, Ended: h.Ended, Trouble: h.Trouble, Paused: h.Paused, Session: h.Session,
 		BeliefMS: h.Belief.Milliseconds(), Leases: h.Leases, Stuck: len(h.Stuck)}
 	if !h.Progress.IsZero() {
 		c.Progress = &h.Progress

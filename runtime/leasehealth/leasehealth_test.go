@@ -21,7 +21,7 @@ type answer struct {
 		Consumer, Trouble, Session string
 		BeliefMS                   int64 `json:"belief_ms"`
 		Leases                     int
-		Ended                      bool
+		Ended, Paused              bool
 		Progress                   *time.Time
 		Stuck                      int
 		StuckCalls                 []struct{ Resource, Kind, ID string } `json:"stuck_calls"`
@@ -87,6 +87,22 @@ func TestTheLifeOfAProcess(t *testing.T) {
 		a := codes("at work", 200, 200).Consumers[0]
 		if a.Session == "" || a.BeliefMS <= 0 || a.Leases != 1 || a.Progress == nil || a.Trouble != "" {
 			t.Errorf("at work: %+v", a)
+		}
+
+		if err := be.Pause(t.Context(), "bills"); err != nil {
+			t.Fatal(err)
+		}
+		publish("quick")
+		time.Sleep(time.Hour)
+		if a = codes("paused", 200, 200).Consumers[0]; !a.Paused || a.Leases != 0 || a.Session == "" {
+			t.Errorf("paused: %+v", a)
+		}
+		if err := be.Resume(t.Context(), "bills"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if a = codes("resumed", 200, 200).Consumers[0]; a.Paused || a.Leases != 1 {
+			t.Errorf("resumed: %+v", a)
 		}
 
 		publish("slow")

@@ -2,6 +2,8 @@ package leasemem
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
@@ -42,33 +44,69 @@ func (b *Backend) Leases(ctx context.Context, name string, limit int) ([]operate
 	})
 }
 
+// Pause stops the work on a consumer until Resume.
+func (b *Backend) Pause(ctx context.Context, name string) error {
+	return b.pause(ctx, "Pause", name, true)
+}
+
+// Resume ends a pause.
+func (b *Backend) Resume(ctx context.Context, name string) error {
+	return b.pause(ctx, "Resume", name, false)
+}
+
+func (b *Backend) pause(ctx context.Context, op, name string, paused bool) error {
+	return do(ctx, b, op, func(s *store, _ time.Time) error {
+		if err := s.Operator().Pause(name, paused); err != nil {
+			return fmt.Errorf("leasemem: %s consumer %s: %w", strings.ToLower(op), name, err)
+		}
+		s.ownershipChanged()
+		return nil
+	})
+}
+
 // DeadLetters lists dead letters.
 func (b *Backend) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) ([]operate.DeadLetterInfo, error) {
 	return call(ctx, b, "DeadLetters", func(s *store, now time.Time) ([]operate.DeadLetterInfo, error) {
-		return s.Operator().DeadLetters(f), nil
+		return s.Operator().DeadLetters(f)
+	})
+}
+
+// DeadLetterGroups counts dead letters by reason.
+func (b *Backend) DeadLetterGroups(ctx context.Context, f operate.DeadLetterFilter) (operate.DeadLetterGroups, error) {
+	return call(ctx, b, "DeadLetterGroups", func(s *store, now time.Time) (operate.DeadLetterGroups, error) {
+		return s.Operator().DeadLetterGroups(f)
 	})
 }
 
 // Parked lists parked messages.
 func (b *Backend) Parked(ctx context.Context, f operate.ParkedFilter) ([]operate.ParkedInfo, error) {
-	return call(ctx, b, "Parked", func(s *store, _ time.Time) ([]operate.ParkedInfo, error) {
-		return s.Operator().Parked(f), nil
+	return call(ctx, b, "Parked", func(s *store, _ time.Time) ([]operate.ParkedInfo, error) { return s.Operator().Parked(f) })
+}
+
+// RetryParked makes parked messages due now.
+func (b *Backend) RetryParked(ctx context.Context, f operate.ParkedFilter) (int, error) {
+	return call(ctx, b, "RetryParked", func(s *store, _ time.Time) (int, error) {
+		n, err := s.Operator().RetryParked(f)
+		if n > 0 {
+			s.replayed(f.Consumer)
+		}
+		return n, err
 	})
 }
 
 // Replay parks dead letters again, in the lane of their key, due at once.
 func (b *Backend) Replay(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
 	return call(ctx, b, "Replay", func(s *store, now time.Time) (int, error) {
-		replayed := s.Operator().Replay(f)
+		replayed, err := s.Operator().Replay(f)
 		for _, d := range replayed {
 			s.ownershipChanged() // a stream may be wanted again
 			s.replayed(d.Consumer)
 		}
-		return len(replayed), nil
+		return len(replayed), err
 	})
 }
 
 // Purge deletes dead letters.
 func (b *Backend) Purge(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
-	return call(ctx, b, "Purge", func(s *store, now time.Time) (int, error) { return s.Operator().Purge(f), nil })
+	return call(ctx, b, "Purge", func(s *store, now time.Time) (int, error) { return s.Operator().Purge(f) })
 }

@@ -61,7 +61,7 @@ func (t *Telemetry) WatchHealth(g interface{ Health() []lease.Health }) (metric.
 const StatusAge = 10 * time.Second
 
 // WatchStatus adds gauges of what the backend keeps for all processes: consumer.lag.max, consumer.lag, consumer.oldest_unread
-// (seconds), consumer.resources, .unowned, .members, .standbys, .parked_keys and .dead_letters. The backend is asked when
+// (seconds), consumer.resources, .unowned, .members, .paused, .standbys, .parked_keys and .dead_letters. The backend is asked when
 // metrics are collected, at most once in StatusAge. Each process that watches tells the same, so take max by consumer over
 // them, not the sum. Unregister what it returns to end them.
 func (t *Telemetry) WatchStatus(o operate.Operator) (metric.Registration, error) {
@@ -79,6 +79,12 @@ func (t *Telemetry) WatchStatus(o operate.Operator) (metric.Registration, error)
 		count("resources", "{lease}", "Resources known.", func(s status) int { return s.Resources }),
 		count("unowned", "{lease}", "Resources that no process owns.", func(s status) int { return s.Unowned }),
 		count("members", "{process}", "Processes with a session.", func(s status) int { return s.Members }),
+		count("paused", "{consumer}", "1 while an operator has paused it, else 0.", func(s status) int {
+			if s.Paused {
+				return 1
+			}
+			return 0
+		}),
 		count("standbys", "{process}", "Processes with a session that own nothing.", func(s status) int { return s.Standbys }),
 		count("parked_keys", "{key}", "Keys with messages that wait for a retry.", func(s status) int { return s.ParkedKeys }),
 		count("dead_letters", "{message}", "Dead letters stored.", func(s status) int { return s.DeadLetters }),

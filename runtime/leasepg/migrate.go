@@ -255,13 +255,14 @@ GRANT INSERT (due_at, topic, key, kind, payload, headers) ON leasegen.delayed TO
 GRANT EXECUTE ON FUNCTION leasegen.ensure_segments(bigint) TO :role;
 `
 	grantsConsume = `GRANT SELECT ON leasegen.migration, leasegen.origin, leasegen.segment, leasegen.message,
-    leasegen.session, leasegen.consumer, leasegen.lease, leasegen.parked, leasegen.dead_letter, leasegen.delayed TO :role;
+    leasegen.session, leasegen.consumer, leasegen.lease, leasegen.parked, leasegen.dead_letter, leasegen.delayed, leasegen.pause TO :role;
 GRANT SELECT ON SEQUENCE leasegen.message_id_seq TO :role;
 GRANT INSERT, UPDATE (state, beat_at, expires_at, lock_key, backend_pid, server) ON leasegen.session TO :role;
 GRANT INSERT, UPDATE (per, topics, likes, grace, lock, source, start_pos, start_snap, start_x, foreign_cursors) ON leasegen.consumer TO :role;
 GRANT INSERT (consumer, resource, pos, snap, x, wanted) ON leasegen.lease TO :role;
 GRANT UPDATE (session, epoch, attempt, acquired_at, expires_at, advisory, rested_at, pos, snap, x, late_snap,
     late_pos, suspicion, mark, mark_epoch, mark_count, seq, seq_epoch, wanted) ON leasegen.lease TO :role;
+GRANT UPDATE (paused_at) ON leasegen.pause TO :role; -- no row is written: to acquire takes a lock that asks for it
 GRANT INSERT, DELETE, UPDATE (attempt, next_at, failed_at, error, since) ON leasegen.parked TO :role;
 GRANT INSERT, DELETE, UPDATE (reason) ON leasegen.dead_letter TO :role;
 GRANT SELECT, DELETE ON leasegen.published_id TO :role;
@@ -269,6 +270,6 @@ GRANT SELECT, INSERT, DELETE, UPDATE ON leasegen.once TO :role;
 GRANT SELECT, INSERT, UPDATE ON leasegen.chore TO :role;
 GRANT EXECUTE ON FUNCTION leasegen.ensure_segments(bigint), leasegen.drop_segments(),
     leasegen.forget_sessions(interval), leasegen.forget_streams(interval, text, text), leasegen.index_log(text),
-    leasegen.take_turn(text), leasegen.release_delayed(bigint) TO :role;
+    leasegen.take_turn(text), leasegen.release_delayed(bigint), leasegen.pause_consumer(text, boolean) TO :role;
 `
 )

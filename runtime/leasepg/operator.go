@@ -2,8 +2,7 @@ package leasepg
 
 import (
 	"context"
-	"fmt"
-	"strconv"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -42,7 +41,8 @@ func (op *operator) Status(ctx context.Context) (out []operate.ConsumerStatus, e
 		out = make([]operate.ConsumerStatus, len(consumers))
 		for i, c := range consumers {
 			out[i] = operate.ConsumerStatus{
-				Consumer: c.Name, Per: c.Per, Lock: c.Lock, Members: int(c.Members), Standbys: int(c.Standbys),
+				Consumer: c.Name, Per: c.Per, Lock: c.Lock, Paused: c.Paused, PausedFor: max(seconds(c.PausedFor), 0),
+				Members: int(c.Members), Standbys: int(c.Standbys),
 				ParkedKeys: int(c.Lanes), DeadLetters: int(c.DeadLetters), Note: note(c.Note),
 			}
 			leases, err := q.LeaseLags(ctx, leasedb.LeaseLagsParams{Consumer: c.Name, Bound: lagBoundFor(int(c.Leases)), Counted: c.Note == ""})
@@ -68,6 +68,30 @@ func note(reason string) string {
 		return ""
 	}
 	return "its messages are not counted: " + reason
+}
+
+// Pause stops the work on a consumer until Resume. It waits for acquisitions of leases that are under way, two seconds at most.
+func (op *operator) Pause(ctx context.Context, consumer string) error {
+	return op.fail("pause "+consumer, op.pause(ctx, consumer, true))
+}
+
+// Resume ends a pause, as Pause begins it.
+func (op *operator) Resume(ctx context.Context, consumer string) error {
+	return op.fail("resume "+consumer, op.pause(ctx, consumer, false))
+}
+
+func (op *operator) pause(ctx context.Context, consumer string, paused bool) error {
+	known := false
+	err := op.pipeline(ctx, op.pool, durable(ctx),
+		func(q *leasedb.Queries) (err error) {
+			known, err = q.PauseConsumer(ctx, leasedb.PauseConsumerParams{Consumer: consumer, Paused: paused})
+			return err
+		},
+		op.notify(ctx, wakeOwnership))
+	if err == nil && !known {
+		err = errors.New("there is no such consumer; the status lists those there are")
+	}
+	return err
 }
 
 // Members lists the live sessions of a consumer.
@@ -117,90 +141,4 @@ func (op *operator) lags(ctx context.Context, p leasedb.LeaseLagsParams) ([]leas
 		func(q *leasedb.Queries) error { return q.Uncompiled(ctx) },
 		func(q *leasedb.Queries) (err error) { rows, err = q.LeaseLags(ctx, p); return err })
 	return rows, err
-}
-
-// DeadLetters lists dead letters, the oldest first.
-func (op *operator) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) ([]operate.DeadLetterInfo, error) {
-	ids, err := deadLetterIDs(f.IDs)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := op.queries(op.pool).ListDeadLetters(ctx, leasedb.ListDeadLettersParams{
-		WithPayload: len(ids) == 1, Consumer: f.Consumer, Ids: ids, Topic: like(f.Topic), Key: f.Key,
-		Reason: like(f.Reason), Max: int64(f.Limit),
-	})
-	if err != nil {
-		return nil, op.fail("dead letters", err)
-	}
-	out := make([]operate.DeadLetterInfo, len(rows))
-	for i, r := range rows {
-		d := operate.DeadLetterInfo{
-			ID: strconv.FormatInt(r.ID, 10), Consumer: r.Consumer, Resource: r.Resource,
-			MessageID: strconv.FormatInt(r.MessageID, 10), Topic: r.Topic, Key: r.Key, Kind: r.Kind,
-			Payload: r.Payload, Size: int(r.Size), PublishedAt: r.PublishedAt, FirstFailed: r.FailedAt, DeadAt: r.DeadAt,
-			Attempts: int(r.Attempts), Reason: r.Reason,
-		}
-		d.Headers = decodeHeaders([]byte(r.Headers))
-		out[i] = d
-	}
-	return out, nil
-}
-
-// Parked lists parked messages.
-func (op *operator) Parked(ctx context.Context, f operate.ParkedFilter) ([]operate.ParkedInfo, error) {
-	rows, err := op.queries(op.pool).ListParked(ctx, leasedb.ListParkedParams{
-		Consumer: f.Consumer, Resource: f.Resource, Key: f.Key, Max: int64(f.Limit),
-	})
-	if err != nil {
-		return nil, op.fail("parked messages of "+f.Consumer, err)
-	}
-	out := make([]operate.ParkedInfo, len(rows))
-	for i, r := range rows {
-		out[i] = operate.ParkedInfo{
-			Resource: r.Resource, MessageID: strconv.FormatInt(r.MessageID, 10), Topic: r.Topic, Key: r.Key, Kind: r.Kind,
-			Size: int(r.Size), Attempts: int(r.Attempt), Due: r.NextAt, FirstFailed: r.FailedAt.Time, Behind: r.Behind, Error: r.Error,
-		}
-	}
-	return out, nil
-}
-
-// Replay puts dead letters back for their consumers.
-func (op *operator) Replay(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
-	ids, err := deadLetterIDs(f.IDs)
-	if err != nil {
-		return 0, err
-	}
-	var n int64
-	err = op.pipeline(ctx, op.pool, durable(ctx),
-		func(q *leasedb.Queries) (err error) {
-			n, err = q.ReplayDeadLetters(ctx, leasedb.ReplayDeadLettersParams{
-				Consumer: f.Consumer, Ids: ids, Topic: like(f.Topic), Key: f.Key, Reason: like(f.Reason), Max: int64(f.Limit),
-			})
-			return err
-		},
-		op.notify(ctx, wakeParked))
-	return int(n), op.fail("replay dead letters", err)
-}
-
-// Purge deletes dead letters.
-func (op *operator) Purge(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
-	ids, err := deadLetterIDs(f.IDs)
-	if err != nil {
-		return 0, err
-	}
-	n, err := op.queries(op.pool).PurgeDeadLetters(ctx, leasedb.PurgeDeadLettersParams{
-		Consumer: f.Consumer, Ids: ids, Topic: like(f.Topic), Key: f.Key, Reason: like(f.Reason), Max: int64(f.Limit),
-	})
-	return int(n), op.fail("purge dead letters", err)
-}
-
-func deadLetterIDs(ids []string) ([]int64, error) {
-	out := make([]int64, len(ids))
-	for i, id := range ids {
-		var err error
-		if out[i], err = strconv.ParseInt(id, 10, 64); err != nil {
-			return nil, fmt.Errorf("leasepg: dead letter id %q is not a number", id)
-		}
-	}
-	return out, nil
 }

@@ -37,6 +37,7 @@ func (o *owner) Survey(ctx context.Context, consumers []string) ([]backend.Surve
 		s := &out[slices.Index(consumers, r.Consumer)]
 		s.Resources += int(r.Leases)
 		s.Free += int(r.Free)
+		s.Paused = s.Paused || r.Paused
 		if r.Member {
 			s.Members = append(s.Members, backend.Member{Session: r.Session, Owned: int(r.Leases)})
 		}

@@ -72,6 +72,7 @@
 //	members:<consumer>            set: ids of sessions that are members and not declared dead
 //	consumers                     hash: consumer -> what Register was told, as JSON
 //	starts                        hash: consumer -> cursor where it began
+//	paused                        hash: consumer that an operator has paused -> since when (µs)
 //
 //	rules                         hash: consumer -> grace in µs, " stream" if its leases are of streams, and
 //	                              " row=" with their TTL in µs if they expire by themselves

@@ -175,7 +175,7 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 	if err != nil || len(names) == 0 {
 		return nil, err
 	}
-	surveys, err := o.owner.Survey(ctx, names)
+	surveys, paused, err := o.owner.survey(ctx, names)
 	if err != nil {
 		return nil, err
 	}
@@ -187,6 +187,7 @@ func (o *operator) status(ctx context.Context) ([]operate.ConsumerStatus, error)
 		}
 		st := &out[i]
 		*st = operate.ConsumerStatus{Consumer: name, Per: info.Per.String(), Lock: heldBy(info.Lock).String(),
+			Paused: surveys[i].Paused, PausedFor: paused[i],
 			Resources: surveys[i].Resources, Unowned: surveys[i].Resources, Members: len(surveys[i].Members)}
 		for _, m := range surveys[i].Members {
 			st.Unowned -= m.Owned

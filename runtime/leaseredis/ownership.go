@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -103,23 +104,32 @@ func firstError(answers []answer) error {
 	return nil
 }
 
-// Survey counts members and leases, with one script for each tag.
+// Survey counts members and leases.
 func (o *owner) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {
+	surveys, _, err := o.survey(ctx, consumers)
+	return surveys, err
+}
+
+// survey asks each tag with one script, and also returns for how long the consumers have been paused.
+func (o *owner) survey(ctx context.Context, consumers []string) ([]backend.Survey, []time.Duration, error) {
 	sh, err := o.shape(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	out := make([]backend.Survey, len(consumers))
+	out, paused := make([]backend.Survey, len(consumers)), make([]time.Duration, len(consumers))
 	owned := make([]map[string]int, len(consumers))
 	for _, a := range o.runAll(ctx, same(o.reach(sh), scripts.survey, with(nil, consumers...)...)) {
 		counts := list(a.value)
 		if a.err != nil || len(counts) != len(consumers) {
-			return nil, fail("survey", unexpected(a))
+			return nil, nil, fail("survey", unexpected(a))
 		}
 		for i := range consumers {
 			c := list(counts[i])
-			if len(c) != 3 {
-				return nil, fail("survey", unexpected(a))
+			if len(c) != 4 {
+				return nil, nil, fail("survey", unexpected(a))
+			}
+			if text(c[3]) != "" {
+				out[i].Paused, paused[i] = true, max(paused[i], micros(c[3]))
 			}
 			out[i].Resources += int(number(c[0]))
 			out[i].Free += int(number(c[1]))
@@ -137,8 +147,11 @@ func (o *owner) Survey(ctx context.Context, consumers []string) ([]backend.Surve
 			out[i].Members = append(out[i].Members, backend.Member{Session: id, Owned: n})
 		}
 		slices.SortFunc(out[i].Members, func(x, y backend.Member) int { return strings.Compare(x.Session, y.Session) })
+		if out[i].Paused { // by some tags, while an operator is at it
+			out[i].Free = 0
+		}
 	}
-	return out, nil
+	return out, paused, nil
 }
 
 // Owned lists the leases of a session under the tags that can be reached, some hundreds at a time.

@@ -11,6 +11,7 @@ var scripts = struct {
 	commit         *script
 	count          *script
 	deadletters    *script
+	deadreasons    *script
 	describe       *script
 	droponce       *script
 	endonce        *script
@@ -25,11 +26,14 @@ var scripts = struct {
 	heartbeat      *script
 	heldseq        *script
 	leases         *script
+	findparked     *script
 	listparked     *script
+	retryparked    *script
 	members        *script
 	narrow         *script
 	open           *script
 	owned          *script
+	pause          *script
 	publish        *script
 	purge          *script
 	register       *script
@@ -56,6 +60,7 @@ var scripts = struct {
 	commit:         load("commit", "lib_parked", "lib_dead"),
 	count:          loadAlone("count"),
 	deadletters:    load("deadletters", "lib_dead", "lib_packed"),
+	deadreasons:    load("deadreasons", "lib_dead", "lib_packed"),
 	describe:       loadAlone("describe"),
 	droponce:       load("droponce", "lib_once"),
 	endonce:        load("endonce", "lib_once"),
@@ -71,10 +76,13 @@ var scripts = struct {
 	heldseq:        load("heldseq"),
 	leases:         load("leases"),
 	listparked:     load("listparked", "lib_parked", "lib_packed"),
+	findparked:     load("findparked", "lib_parked", "lib_packed"),
+	retryparked:    load("retryparked", "lib_parked"),
 	members:        load("members"),
 	narrow:         load("narrow", "lib_log", "lib_patterns"),
 	open:           load("open", "lib_log", "lib_patterns", "lib_lease"),
 	owned:          load("owned"),
+	pause:          load("pause"),
 	publish:        load("publish", "lib_log"),
 	purge:          load("purge", "lib_dead"),
 	register:       load("register", "lib_lease"),

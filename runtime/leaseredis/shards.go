@@ -305,16 +305,34 @@ func (d *shards) members(ctx context.Context, key string) ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// ranked yields the members of a sorted set, page by page, the lowest first.
-func (d *shards) ranked(ctx context.Context, key string) iter.Seq2[[]string, error] {
-	return func(yield func([]string, error) bool) {
-		for from := int64(0); ; from += parkedPage {
-			names, err := ask(ctx, d, key, func(ctx context.Context) ([]string, error) {
-				return d.client.ZRange(ctx, key, from, from+parkedPage-1).Result()
-			})
-			if len(names) == 0 && err == nil || !yield(names, err) || err != nil || len(names) < parkedPage {
-				return
-			}
+// scanned calls each with the members of a sorted set, part by part, each with the cursor that it was read with.
+func (d *shards) scanned(ctx context.Context, key string, from uint64, each func(cursor uint64, names []string) (bool, error)) error {
+	for {
+		type page struct {
+			names []string
+			next  uint64
 		}
+		var p page
+		if err := d.repeat(ctx, func() (err error) {
+			p, err = ask(ctx, d, key, func(ctx context.Context) (p page, err error) {
+				p.names, p.next, err = d.client.ZScan(ctx, key, from, "", scanPart).Result()
+				return p, err
+			})
+			return err
+		}); err != nil {
+			return err
+		}
+		var names []string
+		for i := 0; i < len(p.names); i += 2 { // each with its score
+			names = append(names, p.names[i])
+		}
+		slices.Sort(names)
+		if more, err := each(from, slices.Compact(names)); !more || err != nil || p.next == 0 {
+			return err
+		}
+		from = p.next
 	}
 }
+
+// scanPart is about how many members of a sorted set come at once, of one with more than 128.
+const scanPart = 50

@@ -60,6 +60,7 @@ var deadChecks = []check{
 				t.Fatal("a list carries payloads")
 			}
 		}
+		time.Sleep(time.Millisecond) // they have an age
 		for _, c := range []struct {
 			f    operate.DeadLetterFilter
 			want int
@@ -76,10 +77,114 @@ var deadChecks = []check{
 			{operate.DeadLetterFilter{Reason: "reason %"}, 0},
 			{operate.DeadLetterFilter{Reason: "reason *", Key: "b"}, 2},
 			{operate.DeadLetterFilter{Limit: 3}, 3},
+			{operate.DeadLetterFilter{Kind: "order"}, 4},
+			{operate.DeadLetterFilter{Kind: "orde"}, 0},
+			{operate.DeadLetterFilter{Text: "EASON 3"}, 1},
+			{operate.DeadLetterFilter{Text: "A", Key: "a"}, 2}, // within the reasons
+			{operate.DeadLetterFilter{Text: "reason *"}, 0},
+			{operate.DeadLetterFilter{Text: "_"}, 0},
+			{operate.DeadLetterFilter{Text: "%"}, 0},
+			{operate.DeadLetterFilter{Text: "\x00"}, 0},
+			{operate.DeadLetterFilter{Text: "\xff"}, 0},
+			{operate.DeadLetterFilter{MaxAge: long}, 4},
+			{operate.DeadLetterFilter{MinAge: long}, 0},
+			{operate.DeadLetterFilter{MinAge: time.Microsecond, MaxAge: long, Limit: 3}, 3},
+			{operate.DeadLetterFilter{After: all[0].ID}, 3},
+			{operate.DeadLetterFilter{After: all[3].ID}, 0},
+			{operate.DeadLetterFilter{Through: all[0].ID}, 1},
+			{operate.DeadLetterFilter{Through: all[3].ID, MaxAge: long}, 4},
+			{operate.DeadLetterFilter{After: all[0].ID, Through: all[2].ID}, 2},
+			{operate.DeadLetterFilter{After: all[2].ID, Through: all[0].ID}, 0},
+			{operate.DeadLetterFilter{After: all[0].ID, Key: "b", Limit: 1}, 1},
+			{operate.DeadLetterFilter{IDs: []string{all[0].ID, all[2].ID}, After: all[0].ID}, 1},
+			{operate.DeadLetterFilter{IDs: []string{all[0].ID, all[2].ID}, Text: "reason 3"}, 1},
 		} {
 			got := kit.Must[[]operate.DeadLetterInfo](t)(a.Operator().DeadLetters(t.Context(), c.f))
 			kit.Equal(t, fmt.Sprintf("selected by %+v", c.f), len(got), c.want)
+			groups := kit.Must[operate.DeadLetterGroups](t)(a.Operator().DeadLetterGroups(t.Context(), c.f))
+			kit.Equal(t, fmt.Sprintf("counted of %+v", c.f), groups.Total, c.want)
 		}
+		for _, f := range []operate.DeadLetterFilter{{After: "none"}, {Through: "none"}} {
+			if _, err := a.Operator().DeadLetters(t.Context(), f); err == nil {
+				t.Errorf("%+v is no error", f)
+			}
+		}
+	})},
+	{"Dead/Pages_have_each_once_whatever_goes_and_comes", fresh(func(t testing.TB, f Factory, be backend.Backend) {
+		a, g, id := buried(t, be, 7)
+		op, filter := a.Operator(), operate.DeadLetterFilter{Consumer: "c", Limit: 2}
+		var got []string
+		for pages := 1; ; pages++ {
+			page := kit.Must[[]operate.DeadLetterInfo](t)(op.DeadLetters(t.Context(), filter))
+			if len(page) == 0 {
+				break
+			}
+			for _, d := range page {
+				got = append(got, d.MessageID)
+			}
+			filter.After = page[len(page)-1].ID
+			kit.Equal(t, "purged", kit.Must[int](t)(op.Purge(t.Context(), operate.DeadLetterFilter{IDs: []string{filter.After}})), 1)
+			if pages == 2 { // another dies
+				publish(t, be, event("x", "late", 8))
+				late := a.Reads("x", nil, 100).Messages
+				a.Commits(backend.Progress{Ref: g.Ref, Dead: []backend.Dead{{ID: late[len(late)-1].ID, Attempt: 1, Reason: "late"}}})
+				id = append(id, late[len(late)-1].ID)
+			}
+		}
+		equalSlices(t, "messages of all pages", got, id)
+	})},
+	{"Dead/Through_moves_what_was_listed_and_no_more", fresh(func(t testing.TB, f Factory, be backend.Backend) {
+		a, g, id := buried(t, be, 6)
+		op, all := a.Operator(), a.Dead()
+		filter := operate.DeadLetterFilter{Consumer: "c", Reason: "reason *", Through: all[3].ID}
+		publish(t, be, event("x", "late", 7))
+		late := a.Reads("x", nil, 100).Messages
+		a.Commits(backend.Progress{Ref: g.Ref, Dead: []backend.Dead{{ID: late[len(late)-1].ID, Attempt: 1, Reason: "reason 1"}}})
+		kit.Equal(t, "purged beforehand", kit.Must[int](t)(op.Purge(t.Context(), operate.DeadLetterFilter{IDs: []string{all[3].ID}})), 1)
+		kit.Equal(t, "replayed", kit.Must[int](t)(op.Replay(t.Context(), filter)), 3)
+		equalSlices(t, "parked", parkedIDs(a.Due().Messages), []string{id[0], id[2], id[1]}) // lane by lane
+		kit.Equal(t, "purged", kit.Must[int](t)(op.Purge(t.Context(), operate.DeadLetterFilter{Consumer: "c", After: all[3].ID, Through: all[5].ID, Limit: 1})), 1)
+		left := each(a.Dead(), func(d operate.DeadLetterInfo) string { return d.MessageID })
+		equalSlices(t, "left", left, []string{id[5], late[len(late)-1].ID})
+	})},
+	{"Dead/Groups_have_one_pattern_for_reasons_that_differ_in_numbers", fresh(func(t testing.TB, f Factory, be backend.Backend) {
+		a, g, got := reading(t, be, 9, `"`, "é*", "b'")
+		reasons := []string{"carrier: 503", "carrier: 5 ünd", "carrier: 404", "a*b", "a*b", `don't "%_\" 12`, `don't "%_\" 7`, "carrier: 1", "id 3f2b8c1e-0000-4aaa-9bbb-0123456789ab"}
+		p := backend.Progress{Ref: g.Ref, Cursor: got.Next}
+		for i, m := range got.Messages {
+			p.Dead = append(p.Dead, backend.Dead{ID: m.ID, Attempt: 1, Reason: reasons[i]})
+		}
+		a.Commits(p)
+		op, all := a.Operator(), a.Dead()
+		answer := kit.Must[operate.DeadLetterGroups](t)(op.DeadLetterGroups(t.Context(), operate.DeadLetterFilter{}))
+		kit.Equal(t, "counted", fmt.Sprint(answer.Total, answer.More), "9 false")
+		want := map[string]int{"carrier: *": 3, "carrier: * ünd": 1, "a*b": 2, `don't "%_\" *`: 2, "id *": 1}
+		selects := map[string]int{"carrier: *": 4} // and all others just their own
+		kit.Equal(t, "groups", len(answer.Groups), len(want))
+		kit.Equal(t, "the largest", answer.Groups[0].Reason, "carrier: *")
+		for _, group := range answer.Groups {
+			kit.Equal(t, "of "+group.Reason, fmt.Sprint(group.Consumer, " ", group.Kind, " ", group.Count), fmt.Sprint("c order ", want[group.Reason]))
+			var last operate.DeadLetterInfo
+			for _, d := range all {
+				if backend.ReasonPattern(d.Reason) == group.Reason {
+					last = d
+					if d.DeadAt.Before(group.Oldest) || d.DeadAt.After(group.Newest) {
+						t.Errorf("%s died %v, of %v to %v", group.Reason, d.DeadAt, group.Oldest, group.Newest)
+					}
+				}
+			}
+			kit.Equal(t, "the newest of "+group.Reason, group.Example, last.ID)
+			n := len(kit.Must[[]operate.DeadLetterInfo](t)(op.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: group.Consumer, Kind: group.Kind, Reason: group.Reason})))
+			kit.Equal(t, "selected by "+group.Reason, n, max(selects[group.Reason], want[group.Reason]))
+		}
+		keyed := kit.Must[operate.DeadLetterGroups](t)(op.DeadLetterGroups(t.Context(), operate.DeadLetterFilter{Key: "é*", Limit: 2}))
+		kit.Equal(t, "of a key, the first two", keyed.Total, 2)
+		first, last := kit.Must[[]operate.DeadLetterInfo](t)(op.DeadLetters(t.Context(), operate.DeadLetterFilter{Key: "é*"})), ""
+		for _, group := range keyed.Groups {
+			last = max(last, group.Example)
+		}
+		kit.Equal(t, "of a key, the second", last, max(first[0].ID, first[1].ID))
+		kit.Equal(t, "of none", len(kit.Must[operate.DeadLetterGroups](t)(op.DeadLetterGroups(t.Context(), operate.DeadLetterFilter{Consumer: "nobody"})).Groups), 0)
 	})},
 	{"Dead/Replay_puts_back_in_order_and_forgets_attempts", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		a, _, id := buried(t, be, 6)

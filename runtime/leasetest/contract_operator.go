@@ -1,6 +1,8 @@
 package leasetest
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +11,27 @@ import (
 	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
+
+const asideMessages = 14
+
+// aside parks messages of topics 1 and 2, in lanes of two whose names are hostile, for an hour. It returns a session that owns both.
+func aside(t testing.TB, be backend.Backend) (*kit.Actor, map[string]backend.Ref) {
+	t.Helper()
+	keys := []string{"a", "a:1:b", `"'*%_\`, "ünï\x7f"}
+	publish(t, be, append(events("1", 8, keys...), events("2", 6, keys[:3]...)...)...)
+	a := join(t, be, perTopic(), long).Registers("1", "2")
+	refs := map[string]backend.Ref{}
+	for _, g := range a.Acquires(9) {
+		refs[g.Resource] = g.Ref
+		got := a.Reads(g.Resource, g.Cursor, 9)
+		p := backend.Progress{Ref: g.Ref, Seq: 1, Cursor: got.Next}
+		for _, m := range got.Messages {
+			p.Park = append(p.Park, backend.Park{ID: m.ID, Lane: m.Key, Attempt: 2, After: time.Hour, Error: "no"})
+		}
+		a.Commits(p)
+	}
+	return a, refs
+}
 
 var operatorChecks = []check{
 	{"Operator/Status_counts", fresh(func(t testing.TB, f Factory, be backend.Backend) {
@@ -81,6 +104,108 @@ var operatorChecks = []check{
 		kit.Equal(t, "bytes", other[0].Size > 0, true)
 		_, none := list(operate.ParkedFilter{Consumer: "nobody"})
 		kit.Equal(t, "of a consumer that is not there", len(none), 0)
+	})},
+	{"Operator/Parked_messages_are_listed_page_by_page", fresh(func(t testing.TB, f Factory, be backend.Backend) {
+		a, _ := aside(t, be)
+		op := a.Operator()
+		list := func(f operate.ParkedFilter) []operate.ParkedInfo {
+			f.Consumer = "c"
+			return kit.Must[[]operate.ParkedInfo](t)(op.Parked(t.Context(), f))
+		}
+		all := list(operate.ParkedFilter{})
+		kit.Equal(t, "parked", len(all), asideMessages)
+		named := func(ps []operate.ParkedInfo) []string {
+			return each(ps, func(p operate.ParkedInfo) string { return p.Resource + " " + p.MessageID })
+		}
+		for limit := 1; limit <= 4; limit++ {
+			var got []operate.ParkedInfo
+			filter := operate.ParkedFilter{Limit: limit}
+			for page := list(filter); len(page) > 0; page = list(filter) {
+				got, filter.After = append(got, page...), page[len(page)-1].Place
+				if len(got) > asideMessages {
+					t.Fatal("the pages do not end")
+				}
+			}
+			equalSlices(t, fmt.Sprintf("all pages of %d", limit), named(got), named(all))
+		}
+		for _, p := range all { // any place, and any resource and key
+			equalSlices(t, "of one resource", named(list(operate.ParkedFilter{Resource: p.Resource, After: p.Place})),
+				named(slices.DeleteFunc(slices.Clone(all[slices.Index(all, p)+1:]), func(q operate.ParkedInfo) bool { return q.Resource != p.Resource })))
+			equalSlices(t, "of one key", named(list(operate.ParkedFilter{Key: p.Key, After: p.Place})),
+				named(slices.DeleteFunc(slices.Clone(all[slices.Index(all, p)+1:]), func(q operate.ParkedInfo) bool { return q.Key != p.Key })))
+			for _, resource := range []string{"", p.Resource} {
+				one := list(operate.ParkedFilter{Resource: resource, IDs: []string{p.MessageID, "987654321"}})
+				equalSlices(t, "by id", named(one), []string{p.Resource + " " + p.MessageID})
+				kit.Equal(t, "by id, behind another", one[0].Behind, p.Behind)
+			}
+		}
+		kit.Equal(t, "of another resource", len(list(operate.ParkedFilter{Resource: "2", IDs: []string{all[0].MessageID}, Key: "none"})), 0)
+		if _, err := op.Parked(t.Context(), operate.ParkedFilter{Consumer: "c", After: "nowhere"}); err == nil {
+			t.Error("a place that is none is no error")
+		}
+	})},
+	{"Operator/Pages_of_parked_messages_go_on_where_one_was_handled", fresh(func(t testing.TB, f Factory, be backend.Backend) {
+		a, refs := aside(t, be)
+		op, got := a.Operator(), map[string]int{}
+		filter, seq := operate.ParkedFilter{Consumer: "c", Limit: 2}, int64(100)
+		for range 3 * asideMessages {
+			page := kit.Must[[]operate.ParkedInfo](t)(op.Parked(t.Context(), filter))
+			if len(page) == 0 {
+				allOnce(t, "messages of all pages", got, asideMessages)
+				return
+			}
+			for _, p := range page {
+				got[p.MessageID]++
+			}
+			last := page[len(page)-1]
+			filter.After = last.Place
+			seq++
+			a.Commits(backend.Progress{Ref: refs[last.Resource], Seq: seq, Done: []string{last.MessageID}})
+		}
+		t.Fatal("the pages do not end")
+	})},
+	{"Operator/RetryParked_makes_messages_due", fresh(func(t testing.TB, f Factory, be backend.Backend) {
+		a, refs := aside(t, be)
+		op := a.Operator()
+		feed := kit.Must[backend.Feed](t)(be.OpenFeed(t.Context(), []backend.ConsumerInfo{a.Info}))
+		defer feed.Close()
+		retry := func(f operate.ParkedFilter) int {
+			f.Consumer = "c"
+			return kit.Must[int](t)(op.RetryParked(t.Context(), f))
+		}
+		kit.Equal(t, "due before", len(a.Due().Messages), 0)
+		one := kit.Must[[]operate.ParkedInfo](t)(op.Parked(t.Context(), operate.ParkedFilter{Consumer: "c", Resource: "2"}))
+		kit.Equal(t, "of none", retry(operate.ParkedFilter{IDs: []string{"987654321"}})+retry(operate.ParkedFilter{Key: "none"}), 0)
+		kit.Equal(t, "tried again", retry(operate.ParkedFilter{Resource: "2", IDs: []string{one[0].MessageID}}), 1)
+		kit.Eventually(t, "the feed tells", func() bool { return kit.Must[backend.News](t)(feed.Next(t.Context())).Parked })
+		due := a.Due().Messages
+		equalSlices(t, "due", parkedIDs(due), []string{one[0].MessageID}) // the one behind it waits by itself
+		kit.Equal(t, "attempts", due[0].Attempt, 2)
+		kit.Equal(t, "its error", due[0].Error, "no")
+		if !one[1].Behind || one[1].Due.Before(one[0].Due) {
+			t.Fatalf("%+v is not behind %+v", one[1], one[0])
+		}
+		kit.Equal(t, "repeated", retry(operate.ParkedFilter{Resource: "2", IDs: []string{one[0].MessageID}}), 1)
+		listed := kit.Must[[]operate.ParkedInfo](t)(op.Parked(t.Context(), operate.ParkedFilter{Consumer: "c", Resource: "2", IDs: []string{one[0].MessageID}}))[0]
+		if listed.Due.After(one[0].Due.Add(-50*time.Minute)) || !listed.FirstFailed.Equal(one[0].FirstFailed) || listed.Attempts != 2 {
+			t.Errorf("it was %+v, and is %+v", one[0], listed)
+		}
+
+		// What its owner stores, that was handling it, goes on top.
+		a.Commits(backend.Progress{Ref: refs["2"], Seq: 101, Park: []backend.Park{{ID: one[0].MessageID, Lane: one[0].Key, Attempt: 3, After: time.Hour, Error: "still"}}})
+		kit.Equal(t, "due when it failed again", len(a.Due().Messages), 0)
+		kit.Equal(t, "by key", retry(operate.ParkedFilter{Resource: "2", Key: one[0].Key, Limit: 1}), 1)
+		kit.Equal(t, "attempts", a.Due().Messages[0].Attempt, 3)
+		a.Commits(backend.Progress{Ref: refs["2"], Seq: 102, Done: []string{one[0].MessageID}})
+		kit.Equal(t, "when it was handled", retry(operate.ParkedFilter{IDs: []string{one[0].MessageID}}), 0)
+
+		// Those of resources without an owner are due for the next one.
+		a.Releases(refs["1"])
+		kit.Equal(t, "all", retry(operate.ParkedFilter{}), asideMessages-1)
+		kit.Equal(t, "due of the one that is owned", len(a.Due().Messages), len(one)-1)
+		a.Takes()
+		kit.Equal(t, "due of both", len(a.Due().Messages), asideMessages-1)
+		kit.Equal(t, "of a consumer that is not there", kit.Must[int](t)(op.RetryParked(t.Context(), operate.ParkedFilter{Consumer: "nobody"})), 0)
 	})},
 	{"Operator/Members_describes_live_sessions", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		op := kit.Operator(t, be)

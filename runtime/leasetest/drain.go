@@ -51,6 +51,8 @@ func Drain(t testing.TB, be lease.Backend, consumer *lease.Consumer) {
 			t.Fatalf("status of consumer %s: %v", consumer.Name(), err)
 		}
 		switch {
+		case st.Paused:
+			t.Fatalf("drain consumer %s: it is paused; resume it first", consumer.Name())
 		case st.LagTotal > 0 || st.ParkedKeys > 0 || st.Delayed > 0:
 			again = false
 		case again:

@@ -93,6 +93,7 @@ func checks() []check {
 		partitionChecks, streamChecks, rowChecks, cursorChecks,
 		sessionChecks, replacesChecks, leaseChecks, versionChecks, logChecks, lateChecks, commitChecks, parkedChecks, deadChecks, feedChecks, txChecks, operatorChecks, publishChecks, onceChecks,
 		partitionScenarios, streamScenarios, orderScenarios, retryScenarios, payloadScenarios, ownershipScenarios, faultScenarios, killScenarios, txScenarios, poolScenarios, onceScenarios, misbehaveScenarios, traceScenarios, rollingScenarios,
+		pauseChecks, pauseScenarios,
 		historyChecks, historyScenarios,
 	} {
 		all = append(all, part...)

@@ -32,6 +32,8 @@ type mutation struct {
 	renew       func(m *mutant, ctx context.Context, session string, c backend.ConsumerInfo, refs []backend.Ref) ([]string, error)
 	register    func(m *mutant, ctx context.Context, c backend.ConsumerInfo, resources []string) error
 	setCursor   func(m *mutant, ctx context.Context, consumer, resource string, to operate.CursorTarget) (int, error)
+	letters     func(f operate.DeadLetterFilter) operate.DeadLetterFilter // what Replay, DeadLetters and their like see of it
+	parked      func(f operate.ParkedFilter) operate.ParkedFilter         // the same of parked messages
 }
 
 // mutantState is what all handles on one storage know.
@@ -133,6 +135,35 @@ func (m *mutant) SetCursor(ctx context.Context, consumer, resource string, to op
 		return m.setCursor(m, ctx, consumer, resource, to)
 	}
 	return m.Backend.SetCursor(ctx, consumer, resource, to)
+}
+
+func (m *mutant) DeadLetters(ctx context.Context, f operate.DeadLetterFilter) ([]operate.DeadLetterInfo, error) {
+	return m.Backend.DeadLetters(ctx, m.sees(f))
+}
+
+func (m *mutant) Replay(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
+	return m.Backend.Replay(ctx, m.sees(f))
+}
+
+func (m *mutant) sees(f operate.DeadLetterFilter) operate.DeadLetterFilter {
+	if m.letters != nil {
+		f = m.letters(f)
+	}
+	return f
+}
+
+func (m *mutant) Parked(ctx context.Context, f operate.ParkedFilter) ([]operate.ParkedInfo, error) {
+	if m.parked != nil {
+		f = m.parked(f)
+	}
+	return m.Backend.Parked(ctx, f)
+}
+
+func (m *mutant) RetryParked(ctx context.Context, f operate.ParkedFilter) (int, error) {
+	if m.parked != nil {
+		f = m.parked(f)
+	}
+	return m.Backend.RetryParked(ctx, f)
 }
 
 func (m *mutant) Survey(ctx context.Context, consumers []string) ([]backend.Survey, error) {

@@ -316,6 +316,21 @@ var mutants = []struct {
 			return m.Backend.Commit(ctx, session, consumer, ps)
 		},
 	}, []string{"Commit/Older_progress_changes_nothing_and_is_not_fenced"}},
+	{"pages of dead letters begin anew", mutation{
+		letters: func(f operate.DeadLetterFilter) operate.DeadLetterFilter { f.After = ""; return f },
+	}, []string{"Dead/Pages_have_each_once_whatever_goes_and_comes", "Dead/Is_selected_by_every_field_of_the_filter"}},
+	{"what died after it was listed is replayed, too", mutation{
+		letters: func(f operate.DeadLetterFilter) operate.DeadLetterFilter { f.Through = ""; return f },
+	}, []string{"Dead/Through_moves_what_was_listed_and_no_more"}},
+	{"pages of parked messages begin anew", mutation{
+		parked: func(f operate.ParkedFilter) operate.ParkedFilter { f.After = ""; return f },
+	}, []string{"Operator/Parked_messages_are_listed_page_by_page", "Operator/Pages_of_parked_messages_go_on_where_one_was_handled"}},
+	{"all parked messages of a key are tried again", mutation{
+		parked: func(f operate.ParkedFilter) operate.ParkedFilter { f.IDs = nil; return f },
+	}, []string{"Operator/RetryParked_makes_messages_due"}},
+	{"feeds are not told of messages to be tried again", mutation{
+		next: func(m *mutant, n backend.News) backend.News { n.Parked = false; return n },
+	}, []string{"Operator/RetryParked_makes_messages_due", "Dead/Replay_puts_back_in_order_and_forgets_attempts"}},
 	{"an operator's cursor leaves the owner's lease alone", mutation{
 		setCursor: func(m *mutant, ctx context.Context, consumer, resource string, to operate.CursorTarget) (int, error) {
 			n, err := m.Backend.SetCursor(ctx, consumer, resource, to)
@@ -341,6 +356,45 @@ var mutants = []struct {
 			return s
 		},
 	}, []string{"Survey/Counts_resources_free_and_owned"}},
+	{"leases are granted while the consumer is paused", mutation{
+		acquire: func(m *mutant, ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
+			if m.paused(ctx, req.Consumer.Name) {
+				_ = m.Backend.Resume(ctx, req.Consumer.Name)
+				defer m.Backend.Pause(context.WithoutCancel(ctx), req.Consumer.Name)
+			}
+			return m.Backend.Acquire(ctx, req)
+		},
+	}, []string{
+		"Pause/Nothing_is_granted_until_the_consumer_is_resumed", "Pause/Leases_of_dead_sessions_wait_for_the_end_of_it", "Pause/No_lease_is_granted_after_it_returned",
+	}},
+	{"a repeated attempt is refused while the consumer is paused", mutation{
+		acquire: func(m *mutant, ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
+			if m.paused(ctx, req.Consumer.Name) {
+				return nil, nil
+			}
+			return m.Backend.Acquire(ctx, req)
+		},
+	}, []string{"Pause/A_repeated_attempt_returns_what_it_was_granted"}},
+	{"the survey does not say that a consumer is paused", mutation{
+		survey: func(m *mutant, s []backend.Survey) []backend.Survey {
+			for i := range s {
+				s[i].Paused = false
+			}
+			return s
+		},
+	}, []string{"Pause/Is_of_one_consumer", "Pause_under_load_loses_nothing_per=topic_lock=session", "Pause_stops_a_singleton_and_resume_starts_it"}},
+	{"registering a consumer again ends its pause", mutation{
+		register: func(m *mutant, ctx context.Context, c backend.ConsumerInfo, resources []string) error {
+			_ = m.Backend.Resume(ctx, c.Name) // an error when it is not known yet
+			return m.Backend.Register(ctx, c, resources)
+		},
+	}, []string{"Pause/Nothing_is_granted_until_the_consumer_is_resumed", "Pause_under_load_loses_nothing_per=topic_lock=session"}},
+}
+
+// paused reports whether a consumer is paused.
+func (m *mutant) paused(ctx context.Context, consumer string) bool {
+	s, err := m.Backend.Survey(ctx, []string{consumer})
+	return err == nil && s[0].Paused
 }
 
 func TestMutantsAreCaught(t *testing.T) {

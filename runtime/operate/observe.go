@@ -176,6 +176,15 @@ type ObservedStalled struct {
 
 func (ObservedStalled) observation() {}
 
+// ObservedPaused: a consumer was found to be paused, or to be resumed, see Operator.Pause. It is told once for each change
+// that a process notices.
+type ObservedPaused struct {
+	Consumer string
+	Paused   bool
+}
+
+func (ObservedPaused) observation() {}
+
 // ObservedDropped: observations were dropped because the observer is too slow.
 type ObservedDropped struct {
 	Consumer string

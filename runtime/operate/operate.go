@@ -17,17 +17,35 @@ type Operator interface {
 	Members(ctx context.Context, consumer string) ([]MemberStatus, error)
 	// Leases lists up to limit leases of a consumer, the furthest behind first.
 	Leases(ctx context.Context, consumer string, limit int) ([]LeaseStatus, error)
-	// DeadLetters lists dead letters, the oldest first.
+	// Pause stops the work on a consumer until Resume: owners finish the calls that they are in and give their leases
+	// back, and no lease of it is granted. Its members stay members, its cursors, parked messages and dead letters stay
+	// as they are, and its log grows. It survives restarts of all there is. Pausing one that is paused changes nothing.
+	// A consumer that is not known is an error. After an error it may have taken effect in part; a repetition does the rest.
+	Pause(ctx context.Context, consumer string) error
+	// Resume lets leases of a consumer be granted again: its members acquire them at once. Resuming one that is not
+	// paused changes nothing. Errors are those of Pause.
+	Resume(ctx context.Context, consumer string) error
+	// DeadLetters lists dead letters, the oldest first. With After and Limit it makes pages: one that dies is listed after
+	// those that were there before.
 	DeadLetters(ctx context.Context, f DeadLetterFilter) ([]DeadLetterInfo, error)
+	// DeadLetterGroups counts dead letters by consumer, kind and reason. It looks at those that the filter selects, of more
+	// than 100,000 at the newest.
+	DeadLetterGroups(ctx context.Context, f DeadLetterFilter) (DeadLetterGroups, error)
 	// Replay puts dead letters back for their consumer, as parked messages that are
-	// due at once with their attempts forgotten, and returns how many.
+	// due at once with their attempts forgotten, and returns how many. It works in steps: after an error, the number says how
+	// many were put back before. Those that die while it runs are left.
 	Replay(ctx context.Context, f DeadLetterFilter) (int, error)
-	// Purge deletes dead letters and returns how many.
+	// Purge deletes dead letters and returns how many, in steps as Replay does.
 	Purge(ctx context.Context, f DeadLetterFilter) (int, error)
 	// Parked lists the messages that wait for a retry and the messages queued behind those, lane by lane, each lane in
-	// the order in which it is handled. With a Key it looks at every parked message of the consumer until it has
-	// found Limit.
+	// the order in which it is handled. With After and Limit it makes pages; a message that is handled, or tried again,
+	// between two of them may be on none, or on both. With a Key, or with IDs and no Resource, it looks at every parked
+	// message of the consumer until it has found Limit, or all IDs.
 	Parked(ctx context.Context, f ParkedFilter) ([]ParkedInfo, error)
+	// RetryParked makes the parked messages that the filter selects due now, with their attempts kept, and returns how many;
+	// those that were due count. Their owner tries them at once; one behind another in its lane comes when that one has been
+	// handled. What an owner stores of a message that it is handling goes on top. It works in steps, as Replay does.
+	RetryParked(ctx context.Context, f ParkedFilter) (int, error)
 	// Cursors shows how far a consumer has got on the resource given, or on up to limit
 	// of all when it is empty, the furthest behind first. For a consumer that reads no messages it returns ErrNoCursor.
 	Cursors(ctx context.Context, consumer, resource string, limit int) ([]CursorStatus, error)
@@ -44,6 +62,8 @@ type ConsumerStatus struct {
 	Consumer  string
 	Per       string
 	Lock      string
+	Paused    bool          // see Operator.Pause
+	PausedFor time.Duration // since when, by the server's clock; 0 when it is not paused
 	Resources int
 	Members   int
 	Standbys  int // members that own nothing

@@ -7,11 +7,14 @@ type ParkedFilter struct {
 	Consumer string
 	Resource string
 	Key      string
-	Limit    int // 0 = no limit
+	IDs      []string // message ids
+	After    string   // ParkedInfo.Place of a message, which may be gone: only those that are listed after it
+	Limit    int      // 0 = no limit
 }
 
 // ParkedInfo is one parked message. Times are by the server's clock.
 type ParkedInfo struct {
+	Place            string // where it is listed; see ParkedFilter.After
 	Resource         string
 	MessageID        string
 	Topic, Key, Kind string

@@ -53,6 +53,8 @@ FROM (VALUES
     ('EXECUTE on forget_streams', has_function_privilege('leasegen.forget_streams(interval, text, text)', 'EXECUTE')),
     ('EXECUTE on take_turn', has_function_privilege('leasegen.take_turn(text)', 'EXECUTE')),
     ('EXECUTE on release_delayed', has_function_privilege('leasegen.release_delayed(bigint)', 'EXECUTE')),
+    ('SELECT and UPDATE on pause', has_table_privilege('leasegen.pause', 'SELECT')
+        AND has_column_privilege('leasegen.pause', 'paused_at', 'UPDATE')),
     ('EXECUTE on index_log', has_function_privilege('leasegen.index_log(text)', 'EXECUTE'))
 ) AS n (need, held)
 WHERE NOT n.held;

@@ -1,7 +1,7 @@
 -- name: Survey :many
 -- Leases of each consumer counted by owner, and the members that own none. Of streams only
 -- those wanted count. lapsed are those that are free though their owner's session lives: their
--- own time is over, or the lock that they are held by is gone.
+-- own time is over, or the lock that they are held by is gone. A consumer that is paused has a row for that.
 WITH owned AS (
     SELECT l.consumer, l.session, count(*) AS leases, 0::bigint AS lapsed
     FROM leasegen.lease l
@@ -20,6 +20,8 @@ WITH owned AS (
         SELECT c.name FROM leasegen.consumer c
         WHERE c.name = ANY (sqlc.arg(consumers)::text[]) AND c.per NOT IN ('topic', 'partition')))
     GROUP BY l.consumer, l.session
+    UNION ALL
+    SELECT p.consumer, NULL, 0, 0 FROM leasegen.pause p WHERE p.consumer = ANY (sqlc.arg(consumers)::text[])
 ), member AS (
     SELECT n.consumer, n.id
     FROM (SELECT s.id, unnest(s.consumers) AS consumer FROM leasegen.session s
@@ -28,7 +30,8 @@ WITH owned AS (
 )
 SELECT coalesce(o.consumer, m.consumer)::text AS consumer, coalesce(o.session, m.id, '')::text AS session,
        coalesce(o.leases, 0)::bigint AS leases, (m.id IS NOT NULL)::boolean AS member,
-       (CASE WHEN o.consumer IS NULL THEN 0
+       (p.consumer IS NOT NULL)::boolean AS paused,
+       (CASE WHEN o.consumer IS NULL OR p.consumer IS NOT NULL THEN 0
              WHEN o.session IS NULL OR s.state = 'closed' OR s.state = 'dead' AND c.grace = '0'
                  OR s.expires_at + c.grace < clock_timestamp() THEN o.leases
              ELSE o.lapsed END)::bigint AS free
@@ -36,11 +39,12 @@ FROM owned o
 FULL JOIN member m ON m.consumer = o.consumer AND m.id = o.session
 LEFT JOIN leasegen.session s ON s.id = o.session
 LEFT JOIN leasegen.consumer c ON c.name = o.consumer
+LEFT JOIN leasegen.pause p ON p.consumer = coalesce(o.consumer, m.consumer)
 ORDER BY 1, 2;
 
 -- name: WatchOwnership :one
--- A value that changes when a session joins or ends, or leases become free.
-SELECT (SELECT coalesce(md5(string_agg(s.id || '/' || c.name || '/' || s.state
+-- A value that changes when a session joins or ends, leases become free, or a member's consumer is paused or resumed.
+SELECT (SELECT coalesce(md5(string_agg(s.id || '/' || c.name || '/' || s.state || (EXISTS (SELECT FROM leasegen.pause p WHERE p.consumer = c.name))::text
                 || (s.expires_at < clock_timestamp())::text || (s.expires_at + c.grace < clock_timestamp())::text,
                 ',' ORDER BY s.id, c.name)), '')
         FROM leasegen.session s JOIN leasegen.consumer c ON c.name = ANY (s.consumers)
@@ -57,8 +61,11 @@ SELECT pg_advisory_xact_lock(hashtextextended(sqlc.arg(session)::text || '/' || 
 -- What has been free longest comes first: the transaction that freed it, or made it wanted, is the last that wrote the row.
 -- row_ttl is 0 except for leases that expire one by one. advisory: the caller holds the lock of the
 -- consumer, which proves that an owner by that lock no longer is one. A lease that expired
--- under a session that lives was not left by a crash.
-WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
+-- under a session that lives was not left by a crash. The lock on the rows of a pause is for the lock on their table that
+-- goes with it: see pause_consumer.
+WITH paused AS MATERIALIZED (
+    SELECT p.consumer FROM leasegen.pause p WHERE p.consumer = sqlc.arg(consumer)::text FOR KEY SHARE
+), before AS MATERIALIZED ( -- granted when the same attempt was carried out
     SELECT l.* FROM leasegen.lease l
     WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = sqlc.arg(session)::text
       AND l.wanted AND l.attempt = sqlc.arg(attempt)::text
@@ -95,6 +102,7 @@ WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
       AND EXISTS (SELECT FROM leasegen.session s
                   WHERE s.id = sqlc.arg(session)::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
       AND NOT EXISTS (SELECT FROM before)
+      AND NOT EXISTS (SELECT FROM paused)
     ORDER BY age(l.xmin) DESC
     LIMIT sqlc.arg(max)::bigint
     FOR UPDATE OF l SKIP LOCKED

@@ -1,12 +1,15 @@
 -- name: ListConsumers :many
 -- note is why the consumer's table is not read.
-SELECT c.name, c.per, c.lock, (CASE WHEN c.source = '' THEN '' ELSE leasegen.distrust(c.source) END)::text AS note,
+SELECT c.name, c.per, c.lock, (p.consumer IS NOT NULL)::boolean AS paused,
+       coalesce(extract(epoch FROM clock_timestamp() - p.paused_at), 0)::float8 AS paused_for,
+       (CASE WHEN c.source = '' THEN '' ELSE leasegen.distrust(c.source) END)::text AS note,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = c.name) AS leases,
        m.members, m.standbys,
        (SELECT count(*) FROM (
             SELECT DISTINCT p.resource, p.lane FROM leasegen.parked p WHERE p.consumer = c.name) k) AS lanes,
        (SELECT count(*) FROM leasegen.dead_letter d WHERE d.consumer = c.name) AS dead_letters
 FROM leasegen.consumer c
+LEFT JOIN leasegen.pause p ON p.consumer = c.name
 CROSS JOIN LATERAL (
     SELECT count(*) AS members,
            count(*) FILTER (WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.session = s.id)) AS standbys
@@ -14,6 +17,9 @@ CROSS JOIN LATERAL (
     WHERE s.state = 'live' AND s.expires_at > clock_timestamp() AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[c.name]
 ) m
 ORDER BY c.name;
+
+-- name: PauseConsumer :one
+SELECT leasegen.pause_consumer(sqlc.arg(consumer)::text, sqlc.arg(paused)::boolean)::boolean AS known;
 
 -- name: CountLeases :one
 SELECT count(*) AS leases,
@@ -119,43 +125,85 @@ FROM leasegen.session s CROSS JOIN (SELECT clock_timestamp() AS at) now
 WHERE s.state = 'live' AND s.expires_at > now.at AND s.consumers OPERATOR(pg_catalog.@>) ARRAY[sqlc.arg(consumer)::text]
 ORDER BY s.opened_at, s.id;
 
+-- name: DeadLetterRange :one
+-- Between which ids a number of dead letters beyond one are, and how many there were.
+SELECT coalesce(min(r.id), 0)::bigint AS first, coalesce(max(r.id), 0)::bigint AS last, count(*) AS number
+FROM (
+    (SELECT d.id FROM leasegen.dead_letter d
+     WHERE d.consumer = sqlc.arg(consumer)::text AND d.id > sqlc.arg(after)::bigint AND d.id <= sqlc.arg(through)::bigint
+     ORDER BY d.consumer, d.id LIMIT sqlc.arg(scan)::bigint)
+    UNION ALL
+    (SELECT d.id FROM leasegen.dead_letter d
+     WHERE sqlc.arg(consumer)::text = '' AND d.id > sqlc.arg(after)::bigint AND d.id <= sqlc.arg(through)::bigint
+     ORDER BY d.id LIMIT sqlc.arg(scan)::bigint)
+) r;
+
+-- name: DeadLetterRangeBack :one
+-- The same from the newest on.
+SELECT coalesce(min(r.id), 0)::bigint AS first, coalesce(max(r.id), 0)::bigint AS last, count(*) AS number
+FROM (
+    (SELECT d.id FROM leasegen.dead_letter d
+     WHERE d.consumer = sqlc.arg(consumer)::text AND d.id > sqlc.arg(after)::bigint AND d.id <= sqlc.arg(through)::bigint
+     ORDER BY d.consumer DESC, d.id DESC LIMIT sqlc.arg(scan)::bigint)
+    UNION ALL
+    (SELECT d.id FROM leasegen.dead_letter d
+     WHERE sqlc.arg(consumer)::text = '' AND d.id > sqlc.arg(after)::bigint AND d.id <= sqlc.arg(through)::bigint
+     ORDER BY d.id DESC LIMIT sqlc.arg(scan)::bigint)
+) r;
+
+-- name: DeadLetterEnd :one
+SELECT coalesce((SELECT max(d.id) FROM leasegen.dead_letter d), 0)::bigint AS id;
+
+-- name: DeadLettersSince :one
+-- An id below those of a consumer's dead letters that died within an age: the least of the first of them. Ids and times
+-- rise together, unless the clock is set back; what died before that, at times that are yet to come, may be left out.
+SELECT coalesce(min(r.id) - 1, 9223372036854775807)::bigint AS after
+FROM (SELECT d.id FROM leasegen.dead_letter d
+      WHERE d.consumer = sqlc.arg(consumer)::text AND d.dead_at >= (SELECT clock_timestamp() - sqlc.arg(age)::interval)
+      ORDER BY d.consumer, d.dead_at LIMIT sqlc.arg(scan)::bigint) r;
+
+-- name: FindDeadLetters :many
+-- Those that a filter selects, of the ids given or between two, so many at most. A's letters are like a's in texts that are
+-- compared as bytes.
+SELECT d.id, d.consumer, d.kind, left(d.reason, 1024)::text AS reason, d.dead_at, octet_length(d.payload)::bigint AS payload_size,
+       (octet_length(d.reason) + coalesce(pg_column_size(d.headers), 0))::bigint AS size
+FROM (
+    SELECT o.* FROM leasegen.dead_letter o
+    WHERE cardinality(sqlc.arg(ids)::bigint[]) = 0 AND o.consumer = sqlc.arg(consumer)::text
+      AND o.id > sqlc.arg(after)::bigint AND o.id <= sqlc.arg(through)::bigint
+    UNION ALL
+    SELECT a.* FROM leasegen.dead_letter a
+    WHERE cardinality(sqlc.arg(ids)::bigint[]) = 0 AND sqlc.arg(consumer)::text = ''
+      AND a.id > sqlc.arg(after)::bigint AND a.id <= sqlc.arg(through)::bigint
+    UNION ALL
+    SELECT i.* FROM leasegen.dead_letter i
+    WHERE i.id = ANY (sqlc.arg(ids)::bigint[]) AND (sqlc.arg(consumer)::text = '' OR i.consumer = sqlc.arg(consumer)::text)
+      AND i.id > sqlc.arg(after)::bigint AND i.id <= sqlc.arg(through)::bigint
+) d
+WHERE (sqlc.arg(topic)::text = '' OR d.topic LIKE sqlc.arg(topic)::text)
+  AND (sqlc.arg(key)::text = '' OR d.key = sqlc.arg(key)::text)
+  AND (sqlc.arg(kind)::text = '' OR d.kind = sqlc.arg(kind)::text)
+  AND (sqlc.arg(reason)::text = '' OR d.reason LIKE sqlc.arg(reason)::text)
+  AND (sqlc.arg(within)::text = '' OR strpos(lower(d.reason COLLATE "C"), lower(sqlc.arg(within)::text COLLATE "C")) > 0
+       OR strpos(lower(d.key COLLATE "C"), lower(sqlc.arg(within)::text COLLATE "C")) > 0)
+  AND (sqlc.arg(min_age)::interval = '0' OR d.dead_at <= clock_timestamp() - sqlc.arg(min_age)::interval)
+  AND (sqlc.arg(max_age)::interval = '0' OR d.dead_at >= clock_timestamp() - sqlc.arg(max_age)::interval)
+ORDER BY d.id LIMIT sqlc.arg(max)::bigint;
+
 -- name: ListDeadLetters :many
 SELECT d.id, d.consumer, d.resource, d.message_id, d.topic, d.key, d.kind,
        (CASE WHEN sqlc.arg(with_payload)::boolean THEN d.payload END)::bytea AS payload,
        octet_length(d.payload)::int AS size, coalesce(d.headers::text, '')::text AS headers,
        d.published_at, d.failed_at, d.dead_at, d.attempts, d.reason
 FROM leasegen.dead_letter d
-WHERE (sqlc.arg(consumer)::text = '' OR d.consumer = sqlc.arg(consumer)::text)
-  AND (cardinality(sqlc.arg(ids)::bigint[]) = 0 OR d.id = ANY (sqlc.arg(ids)::bigint[]))
-  AND (sqlc.arg(topic)::text = '' OR d.topic LIKE sqlc.arg(topic)::text)
-  AND (sqlc.arg(key)::text = '' OR d.key = sqlc.arg(key)::text)
-  AND (sqlc.arg(reason)::text = '' OR d.reason LIKE sqlc.arg(reason)::text)
-ORDER BY d.id LIMIT nullif(sqlc.arg(max)::bigint, 0);
-
--- name: ListParked :many
--- In the order of the index.
-SELECT p.resource, p.message_id, p.topic, p.key, p.kind, octet_length(p.payload)::int AS size, p.attempt, p.next_at,
-       p.failed_at, p.error,
-       EXISTS (SELECT FROM leasegen.parked e
-               WHERE e.consumer = p.consumer AND e.resource = p.resource AND e.lane = p.lane AND e.seq < p.seq)::boolean AS behind
-FROM leasegen.parked p
-WHERE p.consumer = sqlc.arg(consumer)::text
-  AND (sqlc.arg(resource)::text = '' OR p.resource = sqlc.arg(resource)::text)
-  AND (sqlc.arg(key)::text = '' OR p.key = sqlc.arg(key)::text)
-ORDER BY p.resource, p.lane, p.seq LIMIT nullif(sqlc.arg(max)::bigint, 0);
+WHERE d.id = ANY (sqlc.arg(ids)::bigint[])
+ORDER BY d.id;
 
 -- name: ReplayDeadLetters :execrows
-WITH picked AS (
-    SELECT d.id FROM leasegen.dead_letter d
-    WHERE (sqlc.arg(consumer)::text = '' OR d.consumer = sqlc.arg(consumer)::text)
-      AND (cardinality(sqlc.arg(ids)::bigint[]) = 0 OR d.id = ANY (sqlc.arg(ids)::bigint[]))
-      AND (sqlc.arg(topic)::text = '' OR d.topic LIKE sqlc.arg(topic)::text)
-      AND (sqlc.arg(key)::text = '' OR d.key = sqlc.arg(key)::text)
-      AND (sqlc.arg(reason)::text = '' OR d.reason LIKE sqlc.arg(reason)::text)
-    ORDER BY d.id LIMIT nullif(sqlc.arg(max)::bigint, 0)
-    FOR UPDATE
+WITH locked AS (
+    SELECT d.id FROM leasegen.dead_letter d WHERE d.id = ANY (sqlc.arg(ids)::bigint[]) ORDER BY d.id FOR UPDATE
 ), gone AS (
-    DELETE FROM leasegen.dead_letter d USING picked p WHERE d.id = p.id RETURNING d.*
+    DELETE FROM leasegen.dead_letter d USING locked k WHERE d.id = k.id RETURNING d.*
 )
 INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, headers, published_at,
                              attempt, next_at, error)
@@ -165,17 +213,60 @@ FROM gone g ORDER BY g.id
 ON CONFLICT (consumer, resource, message_id) DO UPDATE SET attempt = 0, next_at = excluded.next_at, error = '';
 
 -- name: PurgeDeadLetters :execrows
-WITH picked AS (
-    SELECT d.id FROM leasegen.dead_letter d
-    WHERE (sqlc.arg(consumer)::text = '' OR d.consumer = sqlc.arg(consumer)::text)
-      AND (cardinality(sqlc.arg(ids)::bigint[]) = 0 OR d.id = ANY (sqlc.arg(ids)::bigint[]))
-      AND (sqlc.arg(topic)::text = '' OR d.topic LIKE sqlc.arg(topic)::text)
-      AND (sqlc.arg(key)::text = '' OR d.key = sqlc.arg(key)::text)
-      AND (sqlc.arg(reason)::text = '' OR d.reason LIKE sqlc.arg(reason)::text)
-    ORDER BY d.id LIMIT nullif(sqlc.arg(max)::bigint, 0)
-    FOR UPDATE
+WITH locked AS (
+    SELECT d.id FROM leasegen.dead_letter d WHERE d.id = ANY (sqlc.arg(ids)::bigint[]) ORDER BY d.id FOR UPDATE
 )
-DELETE FROM leasegen.dead_letter d USING picked p WHERE d.id = p.id;
+DELETE FROM leasegen.dead_letter d USING locked k WHERE d.id = k.id;
+
+-- name: FindParked :many
+-- Parked messages that a filter selects, of so many beyond a place in the order of the index; with ids and a resource
+-- those alone are looked at. The last row is how far it looked, and at how many.
+WITH looked AS MATERIALIZED (
+    (SELECT p.seq, p.resource, p.lane, p.key, p.message_id FROM leasegen.parked p
+     WHERE sqlc.arg(resource)::text = '' AND p.consumer = sqlc.arg(consumer)::text
+       AND (p.resource, p.lane, p.seq) > (sqlc.arg(after_resource)::text, sqlc.arg(after_lane)::text, sqlc.arg(after_seq)::bigint)
+     ORDER BY p.resource, p.lane, p.seq LIMIT sqlc.arg(scan)::bigint)
+    UNION ALL
+    (SELECT p.seq, p.resource, p.lane, p.key, p.message_id FROM leasegen.parked p
+     WHERE sqlc.arg(resource)::text <> '' AND cardinality(sqlc.arg(ids)::bigint[]) = 0
+       AND p.consumer = sqlc.arg(consumer)::text AND p.resource = sqlc.arg(resource)::text
+       AND (p.lane, p.seq) > (sqlc.arg(after_lane)::text, sqlc.arg(after_seq)::bigint)
+     ORDER BY p.lane, p.seq LIMIT sqlc.arg(scan)::bigint)
+    UNION ALL
+    SELECT p.seq, p.resource, p.lane, p.key, p.message_id FROM leasegen.parked p
+    WHERE sqlc.arg(resource)::text <> '' AND p.consumer = sqlc.arg(consumer)::text AND p.resource = sqlc.arg(resource)::text
+      AND p.message_id = ANY (sqlc.arg(ids)::bigint[]) AND (p.lane, p.seq) > (sqlc.arg(after_lane)::text, sqlc.arg(after_seq)::bigint)
+)
+SELECT f.seq, f.resource, f.lane, f.looked FROM (
+    (SELECT k.seq, k.resource, k.lane, 0::bigint AS looked FROM looked k
+     WHERE (sqlc.arg(key)::text = '' OR k.key = sqlc.arg(key)::text)
+       AND (cardinality(sqlc.arg(ids)::bigint[]) = 0 OR k.message_id = ANY (sqlc.arg(ids)::bigint[]))
+     ORDER BY k.resource, k.lane, k.seq LIMIT sqlc.arg(max)::bigint)
+    UNION ALL
+    (SELECT k.seq, k.resource, k.lane, (SELECT count(*) FROM looked) FROM looked k
+     ORDER BY k.resource DESC, k.lane DESC, k.seq DESC LIMIT 1)
+) f
+ORDER BY f.looked, f.resource, f.lane, f.seq;
+
+-- name: ListParked :many
+SELECT p.seq, p.resource, p.lane, p.message_id, p.topic, p.key, p.kind, octet_length(p.payload)::int AS size, p.attempt, p.next_at,
+       p.failed_at, left(p.error, 1024)::text AS error,
+       EXISTS (SELECT FROM leasegen.parked e
+               WHERE e.consumer = p.consumer AND e.resource = p.resource AND e.lane = p.lane AND e.seq < p.seq)::boolean AS behind
+FROM leasegen.parked p
+WHERE p.seq = ANY (sqlc.arg(seqs)::bigint[])
+ORDER BY p.resource, p.lane, p.seq;
+
+-- name: RetryParked :execrows
+-- The leases first, in the order in which commits lock them: so an owner's commit comes wholly before or after.
+WITH held AS (
+    SELECT l.resource FROM leasegen.lease l
+    WHERE l.consumer = sqlc.arg(consumer)::text AND l.resource = ANY (sqlc.arg(resources)::text[])
+    ORDER BY l.resource FOR NO KEY UPDATE
+)
+UPDATE leasegen.parked p SET next_at = least(p.next_at, clock_timestamp())
+FROM held h
+WHERE p.consumer = sqlc.arg(consumer)::text AND p.resource = h.resource AND p.seq = ANY (sqlc.arg(seqs)::bigint[]);
 
 -- name: ForgetConsumer :execrows
 -- Nothing is deleted while the consumer has live members or dead letters.
@@ -190,6 +281,8 @@ WITH gone AS (
     DELETE FROM leasegen.parked p USING gone g WHERE p.consumer = g.name
 ), executed AS (
     DELETE FROM leasegen.once o USING gone g WHERE o.consumer = g.name
+), paused AS (
+    DELETE FROM leasegen.pause p USING gone g WHERE p.consumer = g.name
 ), leases AS (
     DELETE FROM leasegen.lease l USING gone g WHERE l.consumer = g.name
 )

@@ -91,7 +91,7 @@ func (r *Rows) valid(consumer string, l *Lease, p backend.Progress) error {
 		ids = append(ids, d.ID)
 	}
 	for _, id := range ids {
-		if l.find(id) < 0 && r.Dead[deadID(consumer, id)] == nil && r.Log.Message(id) == nil {
+		if l.find(id) < 0 && r.Dead[deadName(consumer, id)] == nil && r.Log.Message(id) == nil {
 			return fmt.Errorf("commit %s/%s: there is no message %q; use ids that Fetch returned", consumer, p.Resource, id)
 		}
 	}
@@ -112,7 +112,7 @@ func (r *Rows) apply(l *Lease, p backend.Progress) {
 				continue // a repeated call: it is a dead letter by now
 			}
 			i = len(l.Parked)
-			l.Parked = append(l.Parked, &Parked{Since: r.At, Message: m})
+			l.park(&Parked{Since: r.At, Message: m})
 		}
 		m := l.Parked[i]
 		if park.Attempt > m.Attempt || park.Error != m.Error {
@@ -144,21 +144,22 @@ func (r *Rows) bury(consumer string, l *Lease, dead backend.Dead) {
 	if p := l.unpark(dead.ID); p != nil {
 		first, message = cmp.Or(p.FirstFailed, r.At), p.Message
 	}
-	id := deadID(consumer, dead.ID)
-	if r.Dead[id] != nil {
+	name := deadName(consumer, dead.ID)
+	if r.Dead[name] != nil {
 		return
 	}
 	if message = r.message(message, dead.ID); message == nil {
 		return // the same progress says that it was handled
 	}
 	m := message.Raw(0)
-	r.saveDead(id, &Dead{Message: message, DeadLetterInfo: operate.DeadLetterInfo{ID: id, Consumer: consumer, Resource: l.Resource,
+	id := deadPlace{r.At.UnixNano(), dead.ID, consumer}.id()
+	r.saveDead(name, &Dead{Message: message, DeadLetterInfo: operate.DeadLetterInfo{ID: id, Consumer: consumer, Resource: l.Resource,
 		MessageID: dead.ID, Topic: m.Topic, Key: m.Key, Kind: m.Kind, Size: m.Size, PublishedAt: m.PublishedAt,
 		FirstFailed: first, DeadAt: r.At, Attempts: dead.Attempt, Reason: dead.Reason}})
 }
 
-// deadID names the dead letter of a message: each consumer has one at most.
-func deadID(consumer, message string) string { return message + "-" + consumer }
+// deadName names the dead letter of a message: each consumer has one at most.
+func deadName(consumer, message string) string { return message + "-" + consumer }
 
 // message is the one that was kept with a row, or else that of the log.
 func (r *Rows) message(kept Message, id string) Message {
@@ -166,6 +167,13 @@ func (r *Rows) message(kept Message, id string) Message {
 		kept = r.Log.Message(id)
 	}
 	return kept
+}
+
+// park appends a message that is not parked yet.
+func (l *Lease) park(m *Parked) {
+	l.LastParked++
+	m.Number = l.LastParked
+	l.Parked = append(l.Parked, m)
 }
 
 func (l *Lease) find(id string) int {

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -23,13 +26,40 @@ func (o Operator) Status() []operate.ConsumerStatus {
 	var all []operate.ConsumerStatus
 	for _, name := range slices.Sorted(maps.Keys(o.rows.Consumers)) {
 		all = append(all, o.status(o.rows.Consumers[name].ConsumerInfo))
+		if since := o.rows.Consumers[name].Paused; !since.IsZero() {
+			st := &all[len(all)-1]
+			st.Paused, st.PausedFor = true, max(o.rows.At.Sub(since), 0)
+		}
 	}
 	return all
 }
 
+// Pause is Operator.Pause, or, if it is not to be paused, Operator.Resume.
+func (o Operator) Pause(consumer string, paused bool) error {
+	c := o.rows.Consumers[consumer]
+	switch {
+	case c == nil:
+		return errNoConsumer
+	case paused == !c.Paused.IsZero():
+		return nil
+	}
+	if c.Paused = (time.Time{}); paused {
+		c.Paused = o.rows.At
+	}
+	o.rows.saveConsumer(c)
+	o.rows.Handovers++
+	return nil
+}
+
+var errNoConsumer = errors.New("there is no such consumer; the status lists those there are")
+
 func (o Operator) status(c backend.ConsumerInfo) operate.ConsumerStatus {
-	st := operate.ConsumerStatus{Consumer: c.Name, Per: c.Per.String(), Lock: c.Lock.String(),
-		DeadLetters: len(o.letters(operate.DeadLetterFilter{Consumer: c.Name}))}
+	st := operate.ConsumerStatus{Consumer: c.Name, Per: c.Per.String(), Lock: c.Lock.String()}
+	for _, d := range o.rows.Dead {
+		if d.Consumer == c.Name {
+			st.DeadLetters++
+		}
+	}
 	for _, v := range o.views(c, "") {
 		st.AddLag(v.Lag, v.OldestUnread)
 		st.ParkedKeys += v.Lanes
@@ -102,7 +132,7 @@ func (o Operator) SetCursor(consumer, resource string, target operate.CursorTarg
 	case err != nil:
 		return nil, err
 	case o.rows.Consumers[consumer] == nil:
-		return nil, errors.New("there is no such consumer; the status lists those there are")
+		return nil, errNoConsumer
 	case c.ReadsNothing():
 		return nil, operate.ErrNoCursor
 	case target.Now:
@@ -133,39 +163,140 @@ func (o Operator) SetCursor(consumer, resource string, target operate.CursorTarg
 	return moved, nil
 }
 
+// RetryParked is Operator.RetryParked.
+func (o Operator) RetryParked(f operate.ParkedFilter) (int, error) {
+	all, err := o.parked(f)
+	for _, at := range all {
+		if at.parked.Due.After(o.rows.At) {
+			at.parked.Due = o.rows.At
+		}
+		o.rows.Save(f.Consumer, at.lease)
+		o.rows.Replays++
+	}
+	return len(all), err
+}
+
 // Parked is Operator.Parked.
-func (o Operator) Parked(f operate.ParkedFilter) (all []operate.ParkedInfo) {
+func (o Operator) Parked(f operate.ParkedFilter) (all []operate.ParkedInfo, err error) {
+	found, err := o.parked(f)
+	for _, at := range found {
+		p, m := at.parked, at.message
+		all = append(all, operate.ParkedInfo{Place: at.place.encode(), Resource: at.lease.Resource, MessageID: p.ID, Topic: m.Topic, Key: m.Key,
+			Kind: m.Kind, Size: m.Size, Attempts: p.Attempt, Due: p.Due, FirstFailed: p.FirstFailed, Behind: at.behind, Error: p.Error})
+	}
+	return all, err
+}
+
+// parkedAt is a parked message, and where it is.
+type parkedAt struct {
+	lease   *Lease
+	parked  *Parked
+	message backend.Raw
+	behind  bool // another of its lane
+	place   place
+}
+
+// place is where a parked message is listed.
+type place struct {
+	resource, lane string
+	number         int64
+}
+
+func (p place) encode() string {
+	return backend.EncodePlace(p.resource, p.lane, strconv.FormatInt(p.number, 10))
+}
+
+func (p place) compare(q place) int {
+	return cmp.Or(cmp.Compare(p.resource, q.resource), cmp.Compare(p.lane, q.lane), cmp.Compare(p.number, q.number))
+}
+
+func decodePlace(text string) (place, error) {
+	parts, err := backend.DecodePlace(text, 3)
+	if err != nil {
+		return place{}, err
+	}
+	number, err := strconv.ParseInt(parts[2], 10, 64)
+	return place{parts[0], parts[1], number}, err
+}
+
+// parked returns what a filter selects, lane by lane.
+func (o Operator) parked(f operate.ParkedFilter) (all []parkedAt, err error) {
+	var after place
+	if f.After != "" {
+		if after, err = decodePlace(f.After); err != nil {
+			return nil, err
+		}
+	}
 	for _, l := range o.rows.Of(f.Consumer) {
+		if f.Resource != "" && f.Resource != l.Resource {
+			continue
+		}
 		for _, lane := range l.Lanes() {
 			for i, p := range lane {
-				m := o.rows.message(p.Message, p.ID).Raw(0)
-				if (f.Resource == "" || f.Resource == l.Resource) && (f.Key == "" || f.Key == m.Key) {
-					all = append(all, operate.ParkedInfo{Resource: l.Resource, MessageID: p.ID, Topic: m.Topic, Key: m.Key, Kind: m.Kind,
-						Size: m.Size, Attempts: p.Attempt, Due: p.Due, FirstFailed: p.FirstFailed, Behind: i > 0, Error: p.Error})
+				at := parkedAt{l, p, o.rows.message(p.Message, p.ID).Raw(0), i > 0, place{l.Resource, p.Lane, p.Number}}
+				if (f.Key == "" || f.Key == at.message.Key) && (len(f.IDs) == 0 || slices.Contains(f.IDs, p.ID)) && at.place.compare(after) > 0 {
+					all = append(all, at)
 				}
 			}
 		}
 	}
-	return backend.First(all, f.Limit)
+	return backend.First(all, f.Limit), nil
+}
+
+// deadPlace is where a dead letter is listed. Its id tells it.
+type deadPlace struct {
+	at                int64 // when it died, Unix time in ns
+	message, consumer string
+}
+
+func (p deadPlace) id() string {
+	return strconv.FormatInt(p.at, 10) + "-" + p.message + "-" + p.consumer
+}
+
+func (p deadPlace) compare(q deadPlace) int {
+	return cmp.Or(cmp.Compare(p.at, q.at), cmp.Compare(len(p.message), len(q.message)), cmp.Compare(p.message, q.message), cmp.Compare(p.consumer, q.consumer))
+}
+
+// parseDeadID returns the place of a dead letter.
+func parseDeadID(id string) (p deadPlace, err error) {
+	at, rest, _ := strings.Cut(id, "-")
+	message, consumer, ok := strings.Cut(rest, "-")
+	n, err := strconv.ParseInt(at, 10, 64)
+	if !ok || err != nil {
+		return p, fmt.Errorf("%q is not the id of a dead letter; take one from a list of them", id)
+	}
+	return deadPlace{n, message, consumer}, nil
 }
 
 // letters returns the dead letters that a filter selects, the oldest first.
-func (o Operator) letters(f operate.DeadLetterFilter) []*Dead {
+func (o Operator) letters(f operate.DeadLetterFilter) ([]*Dead, error) {
+	after, through := deadPlace{at: math.MinInt64}, deadPlace{at: math.MaxInt64}
+	var err error
+	if f.After != "" {
+		after, err = parseDeadID(f.After)
+	}
+	if f.Through != "" && err == nil {
+		through, err = parseDeadID(f.Through)
+	}
+	if err != nil {
+		return nil, err
+	}
 	var letters []*Dead
 	for _, d := range o.rows.Dead {
-		if backend.Selects(f, &d.DeadLetterInfo) {
+		if backend.Selects(f, &d.DeadLetterInfo, o.rows.At) && d.place().compare(after) > 0 && d.place().compare(through) <= 0 {
 			letters = append(letters, d)
 		}
 	}
-	slices.SortFunc(letters, func(a, b *Dead) int {
-		return cmp.Or(a.DeadAt.Compare(b.DeadAt), cmp.Compare(len(a.MessageID), len(b.MessageID)), cmp.Compare(a.MessageID, b.MessageID))
-	})
-	return backend.First(letters, f.Limit)
+	slices.SortFunc(letters, func(a, b *Dead) int { return a.place().compare(b.place()) })
+	return backend.First(letters, f.Limit), nil
 }
 
+func (d *Dead) place() deadPlace { return deadPlace{d.DeadAt.UnixNano(), d.MessageID, d.Consumer} }
+
 // DeadLetters is Operator.DeadLetters.
-func (o Operator) DeadLetters(f operate.DeadLetterFilter) (all []operate.DeadLetterInfo) {
-	for _, d := range o.letters(f) {
+func (o Operator) DeadLetters(f operate.DeadLetterFilter) (all []operate.DeadLetterInfo, err error) {
+	letters, err := o.letters(f)
+	for _, d := range letters {
 		m, info := o.rows.message(d.Message, d.MessageID), d.DeadLetterInfo
 		info.Headers = m.Raw(0).Headers
 		if len(f.IDs) == 1 {
@@ -173,36 +304,47 @@ func (o Operator) DeadLetters(f operate.DeadLetterFilter) (all []operate.DeadLet
 		}
 		all = append(all, info)
 	}
-	return all
+	return all, err
+}
+
+// DeadLetterGroups is Operator.DeadLetterGroups.
+func (o Operator) DeadLetterGroups(f operate.DeadLetterFilter) (operate.DeadLetterGroups, error) {
+	letters, err := o.letters(f)
+	over := max(len(letters)-backend.GroupedDeadLetters, 0)
+	var groups backend.DeadLetterGrouping
+	for _, d := range slices.Backward(letters[over:]) {
+		groups.Add(operate.DeadLetterGroup{Consumer: d.Consumer, Kind: d.Kind, Reason: d.Reason, Count: 1, Oldest: d.DeadAt, Newest: d.DeadAt, Example: d.ID})
+	}
+	return groups.Answer(over > 0), err
 }
 
 // Purge is Operator.Purge.
-func (o Operator) Purge(f operate.DeadLetterFilter) int {
-	letters := o.letters(f)
+func (o Operator) Purge(f operate.DeadLetterFilter) (int, error) {
+	letters, err := o.letters(f)
 	for _, d := range letters {
-		o.rows.saveDead(d.ID, nil)
+		o.rows.saveDead(deadName(d.Consumer, d.MessageID), nil)
 	}
-	return len(letters)
+	return len(letters), err
 }
 
 // Replay is Operator.Replay, each message in the lane of its key. It returns the dead letters that there were.
-func (o Operator) Replay(f operate.DeadLetterFilter) []*Dead {
-	letters := o.letters(f)
+func (o Operator) Replay(f operate.DeadLetterFilter) ([]*Dead, error) {
+	letters, err := o.letters(f)
 	for _, d := range letters {
 		l := o.rows.Leases[d.Consumer][d.Resource]
 		l.unpark(d.MessageID)
-		l.Parked = append(l.Parked, &Parked{Park: backend.Park{ID: d.MessageID, Lane: d.Key}, Due: o.rows.At, Since: o.rows.At, Message: d.Message})
+		l.park(&Parked{Park: backend.Park{ID: d.MessageID, Lane: d.Key}, Due: o.rows.At, Since: o.rows.At, Message: d.Message})
 		l.Idle = false
 		o.rows.Save(d.Consumer, l)
-		o.rows.saveDead(d.ID, nil)
+		o.rows.saveDead(deadName(d.Consumer, d.MessageID), nil)
 		o.rows.Replays++
 	}
-	return letters
+	return letters, err
 }
 
 // retain drops the dead letters of a consumer that are older than Keep, and the oldest of those over Max.
 func (o Operator) retain(c backend.ConsumerInfo, report *operate.MaintainReport) {
-	letters := o.letters(operate.DeadLetterFilter{Consumer: c.Name})
+	letters, _ := o.letters(operate.DeadLetterFilter{Consumer: c.Name}) // without ids nothing fails
 	for i, d := range letters {
 		switch {
 		case c.Keep > 0 && o.rows.At.Sub(d.DeadAt) > c.Keep:
@@ -212,6 +354,6 @@ func (o Operator) retain(c backend.ConsumerInfo, report *operate.MaintainReport)
 		default:
 			continue
 		}
-		o.rows.saveDead(d.ID, nil)
+		o.rows.saveDead(deadName(c.Name, d.MessageID), nil)
 	}
 }

@@ -91,6 +91,11 @@ func (r *Rows) info(consumer string) backend.ConsumerInfo {
 	return backend.ConsumerInfo{Name: consumer}
 }
 
+func (r *Rows) paused(consumer string) bool {
+	c := r.Consumers[consumer]
+	return c != nil && !c.Paused.IsZero()
+}
+
 // Register is Ownership.Register, but for streams, which the backend saves itself. The log holds the topics given, has so
 // many slots, and last is its last message.
 func (r *Rows) Register(c backend.ConsumerInfo, given []string, topics iter.Seq[string], slots int, last Position) error {
@@ -216,6 +221,9 @@ func (r *Rows) Acquire(req backend.AcquireRequest) (grants []backend.Grant, err 
 	if len(grants) > 0 {
 		return grants, nil // the reply was lost
 	}
+	if r.paused(req.Consumer.Name) {
+		return nil, nil
+	}
 	slices.SortStableFunc(leases, func(a, b *Lease) int { return a.Since.Compare(b.Since) })
 	for _, l := range leases {
 		free, crashed := r.Free(l, req.Consumer.Grace)
@@ -277,10 +285,10 @@ func (r *Rows) Survey(consumers []string) []backend.Survey {
 }
 
 func (r *Rows) survey(consumer string) backend.Survey {
-	survey, owned := backend.Survey{Consumer: consumer}, map[string]int{}
+	survey, owned := backend.Survey{Consumer: consumer, Paused: r.paused(consumer)}, map[string]int{}
 	for _, l := range r.wanted(consumer) {
 		survey.Resources++
-		if free, _ := r.Free(l, r.info(consumer).Grace); free {
+		if free, _ := r.Free(l, r.info(consumer).Grace); free && !survey.Paused {
 			survey.Free++
 		}
 		owned[l.Session]++

@@ -23,7 +23,7 @@ type Rows struct {
 	Sessions  map[string]*Session          `json:",omitempty"` // by id; the dead too, until they are forgotten
 	Consumers map[string]*Consumer         `json:",omitempty"` // by name
 	Leases    map[string]map[string]*Lease `json:",omitempty"` // by consumer and resource
-	Dead      map[string]*Dead             `json:",omitempty"` // by id
+	Dead      map[string]*Dead             `json:",omitempty"` // by consumer and message
 	Changed   *Rows                        `json:"-"`          // if not nil, it gets the rows that methods change
 	Log       Messages                     `json:"-"`          // the backend's
 
@@ -59,6 +59,7 @@ type Consumer struct {
 	backend.ConsumerInfo
 	Start  Position             // where new resources begin
 	Wanted map[string]time.Time // the patterns, and when a member was last seen to have them
+	Paused time.Time            `json:",omitzero"` // since when; zero: it is not
 }
 
 // Lease is a resource of a consumer.
@@ -71,6 +72,7 @@ type Lease struct {
 	Expires          time.Time // of a lease with LockRow; else zero
 	Seq              int64     // of the last progress in this epoch
 	Parked           []*Parked // in the order in which they were parked first
+	LastParked       int64     // the greatest Number so far
 	Suspicion        int
 	Mark             string
 	MarkCount        int
@@ -83,6 +85,7 @@ type Position int64
 // Parked is a parked message.
 type Parked struct {
 	backend.Park
+	Number      int64 // rises in the order in which messages of the lease are parked first
 	Due         time.Time
 	FirstFailed time.Time // zero until it failed
 	Since       time.Time // when it was set aside, or its Attempt or Error last changed

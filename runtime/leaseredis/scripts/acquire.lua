@@ -40,6 +40,7 @@ if before == attempt and tonumber(n) >= part then
   end
   return grants
 end
+if call('HEXISTS', T .. 'paused', consumer) == 1 then return grants end
 
 local excluded, without = {}, #ARGV - argi
 for i = argi + 1, #ARGV do excluded[ARGV[i]] = true end

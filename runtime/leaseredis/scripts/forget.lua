@@ -33,6 +33,6 @@ end
 for _, key in ipairs({'res:', 'want:', 'free:', 'freeing:', 'members:', 'pr:', 'dead:', 'dl:', 'once:', 'onceat:', 'dirty:', 'swept:', 'reads:'}) do
   call('UNLINK', T .. key .. consumer)
 end
-for _, key in ipairs({'rules', 'starts'}) do call('HDEL', T .. key, consumer) end
+for _, key in ipairs({'rules', 'starts', 'paused'}) do call('HDEL', T .. key, consumer) end
 call('HDEL', T .. 'consumers', consumer)
 return 0

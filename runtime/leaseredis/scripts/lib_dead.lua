@@ -35,3 +35,10 @@ local function drop_dead(consumer, number)
   call('ZREM', T .. 'dead:' .. consumer, number)
   return resource, id, attempts, reason, failed, died, body
 end
+
+-- dead_numbers lists numbers of dead letters between two, the oldest first, or the newest.
+local function dead_numbers(consumer, back, after, through, limit)
+  local key, lo, hi = T .. 'dead:' .. consumer, '(' .. int(after), int(through)
+  if back then return call('ZREVRANGEBYSCORE', key, hi, lo, 'LIMIT', 0, limit) end
+  return call('ZRANGEBYSCORE', key, lo, hi, 'LIMIT', 0, limit)
+end

@@ -1,5 +1,5 @@
--- Counts the resources of consumers, those that are free, and what the live members own of them. It
--- writes nothing, so leases of expired sessions are counted where they are.
+-- Counts the resources of consumers, those that are free, and what the live members own of them, and says for how long (µs)
+-- each has been paused, or ''. It writes nothing, so leases of expired sessions are counted where they are.
 local out = {}
 for i, consumer in ipairs(ARGV) do
   local grace, stream, row = rules(consumer)
@@ -37,6 +37,7 @@ for i, consumer in ipairs(ARGV) do
     local held = T .. 'held:' .. consumer .. ':' .. id
     ended(held, call('SCARD', held))
   end
-  out[i] = {resources, free, members}
+  local since = call('HGET', T .. 'paused', consumer)
+  out[i] = {resources, since and 0 or free, members, since and int(math.max(now - since, 0)) or ''}
 end
 return out

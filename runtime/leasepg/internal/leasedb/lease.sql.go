@@ -12,7 +12,9 @@ import (
 )
 
 const AcquireLeases = `-- name: AcquireLeases :many
-WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
+WITH paused AS MATERIALIZED (
+    SELECT p.consumer FROM leasegen.pause p WHERE p.consumer = $1::text FOR KEY SHARE
+), before AS MATERIALIZED ( -- granted when the same attempt was carried out
     SELECT l.consumer, l.resource, l.session, l.epoch, l.attempt, l.acquired_at, l.pos, l.snap, l.x, l.late_snap, l.late_pos, l.suspicion, l.mark, l.mark_epoch, l.mark_count, l.seq, l.seq_epoch, l.wanted, l.expires_at, l.advisory, l.rested_at FROM leasegen.lease l
     WHERE l.consumer = $1::text AND l.session = $2::text
       AND l.wanted AND l.attempt = $3::text
@@ -49,6 +51,7 @@ WITH before AS MATERIALIZED ( -- granted when the same attempt was carried out
       AND EXISTS (SELECT FROM leasegen.session s
                   WHERE s.id = $2::text AND s.state = 'live' AND s.expires_at > clock_timestamp())
       AND NOT EXISTS (SELECT FROM before)
+      AND NOT EXISTS (SELECT FROM paused)
     ORDER BY age(l.xmin) DESC
     LIMIT $7::bigint
     FOR UPDATE OF l SKIP LOCKED
@@ -100,7 +103,8 @@ type AcquireLeasesRow struct {
 // What has been free longest comes first: the transaction that freed it, or made it wanted, is the last that wrote the row.
 // row_ttl is 0 except for leases that expire one by one. advisory: the caller holds the lock of the
 // consumer, which proves that an owner by that lock no longer is one. A lease that expired
-// under a session that lives was not left by a crash.
+// under a session that lives was not left by a crash. The lock on the rows of a pause is for the lock on their table that
+// goes with it: see pause_consumer.
 func (q *Queries) AcquireLeases(ctx context.Context, arg AcquireLeasesParams) ([]AcquireLeasesRow, error) {
 	rows, err := q.db.Query(ctx, AcquireLeases,
 		arg.Consumer,
@@ -435,6 +439,8 @@ WITH owned AS (
         SELECT c.name FROM leasegen.consumer c
         WHERE c.name = ANY ($1::text[]) AND c.per NOT IN ('topic', 'partition')))
     GROUP BY l.consumer, l.session
+    UNION ALL
+    SELECT p.consumer, NULL, 0, 0 FROM leasegen.pause p WHERE p.consumer = ANY ($1::text[])
 ), member AS (
     SELECT n.consumer, n.id
     FROM (SELECT s.id, unnest(s.consumers) AS consumer FROM leasegen.session s
@@ -443,7 +449,8 @@ WITH owned AS (
 )
 SELECT coalesce(o.consumer, m.consumer)::text AS consumer, coalesce(o.session, m.id, '')::text AS session,
        coalesce(o.leases, 0)::bigint AS leases, (m.id IS NOT NULL)::boolean AS member,
-       (CASE WHEN o.consumer IS NULL THEN 0
+       (p.consumer IS NOT NULL)::boolean AS paused,
+       (CASE WHEN o.consumer IS NULL OR p.consumer IS NOT NULL THEN 0
              WHEN o.session IS NULL OR s.state = 'closed' OR s.state = 'dead' AND c.grace = '0'
                  OR s.expires_at + c.grace < clock_timestamp() THEN o.leases
              ELSE o.lapsed END)::bigint AS free
@@ -451,6 +458,7 @@ FROM owned o
 FULL JOIN member m ON m.consumer = o.consumer AND m.id = o.session
 LEFT JOIN leasegen.session s ON s.id = o.session
 LEFT JOIN leasegen.consumer c ON c.name = o.consumer
+LEFT JOIN leasegen.pause p ON p.consumer = coalesce(o.consumer, m.consumer)
 ORDER BY 1, 2
 `
 
@@ -459,12 +467,13 @@ type SurveyRow struct {
 	Session  string
 	Leases   int64
 	Member   bool
+	Paused   bool
 	Free     int64
 }
 
 // Leases of each consumer counted by owner, and the members that own none. Of streams only
 // those wanted count. lapsed are those that are free though their owner's session lives: their
-// own time is over, or the lock that they are held by is gone.
+// own time is over, or the lock that they are held by is gone. A consumer that is paused has a row for that.
 func (q *Queries) Survey(ctx context.Context, consumers []string) ([]SurveyRow, error) {
 	rows, err := q.db.Query(ctx, Survey, consumers)
 	if err != nil {
@@ -479,6 +488,7 @@ func (q *Queries) Survey(ctx context.Context, consumers []string) ([]SurveyRow, 
 			&i.Session,
 			&i.Leases,
 			&i.Member,
+			&i.Paused,
 			&i.Free,
 		); err != nil {
 			return nil, err
@@ -492,7 +502,7 @@ func (q *Queries) Survey(ctx context.Context, consumers []string) ([]SurveyRow, 
 }
 
 const WatchOwnership = `-- name: WatchOwnership :one
-SELECT (SELECT coalesce(md5(string_agg(s.id || '/' || c.name || '/' || s.state
+SELECT (SELECT coalesce(md5(string_agg(s.id || '/' || c.name || '/' || s.state || (EXISTS (SELECT FROM leasegen.pause p WHERE p.consumer = c.name))::text
                 || (s.expires_at < clock_timestamp())::text || (s.expires_at + c.grace < clock_timestamp())::text,
                 ',' ORDER BY s.id, c.name)), '')
         FROM leasegen.session s JOIN leasegen.consumer c ON c.name = ANY (s.consumers)
@@ -506,7 +516,7 @@ type WatchOwnershipRow struct {
 	Free    int64
 }
 
-// A value that changes when a session joins or ends, or leases become free.
+// A value that changes when a session joins or ends, leases become free, or a member's consumer is paused or resumed.
 func (q *Queries) WatchOwnership(ctx context.Context, consumers []string) (WatchOwnershipRow, error) {
 	row := q.db.QueryRow(ctx, WatchOwnership, consumers)
 	var i WatchOwnershipRow

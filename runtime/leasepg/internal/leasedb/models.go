@@ -141,6 +141,11 @@ type LeasegenParked struct {
 	Since       time.Time
 }
 
+type LeasegenPause struct {
+	Consumer string
+	PausedAt time.Time
+}
+
 type LeasegenPublishedID struct {
 	Topic string
 	ID    string

@@ -31,6 +31,117 @@ func (q *Queries) CountLeases(ctx context.Context, consumer string) (CountLeases
 	return i, err
 }
 
+const DeadLetterEnd = `-- name: DeadLetterEnd :one
+SELECT coalesce((SELECT max(d.id) FROM leasegen.dead_letter d), 0)::bigint AS id
+`
+
+func (q *Queries) DeadLetterEnd(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, DeadLetterEnd)
+	var id int64
+	err := row.Scan(&id)
+	return id, err
+}
+
+const DeadLetterRange = `-- name: DeadLetterRange :one
+SELECT coalesce(min(r.id), 0)::bigint AS first, coalesce(max(r.id), 0)::bigint AS last, count(*) AS number
+FROM (
+    (SELECT d.id FROM leasegen.dead_letter d
+     WHERE d.consumer = $1::text AND d.id > $2::bigint AND d.id <= $3::bigint
+     ORDER BY d.consumer, d.id LIMIT $4::bigint)
+    UNION ALL
+    (SELECT d.id FROM leasegen.dead_letter d
+     WHERE $1::text = '' AND d.id > $2::bigint AND d.id <= $3::bigint
+     ORDER BY d.id LIMIT $4::bigint)
+) r
+`
+
+type DeadLetterRangeParams struct {
+	Consumer string
+	After    int64
+	Through  int64
+	Scan     int64
+}
+
+type DeadLetterRangeRow struct {
+	First  int64
+	Last   int64
+	Number int64
+}
+
+// Between which ids a number of dead letters beyond one are, and how many there were.
+func (q *Queries) DeadLetterRange(ctx context.Context, arg DeadLetterRangeParams) (DeadLetterRangeRow, error) {
+	row := q.db.QueryRow(ctx, DeadLetterRange,
+		arg.Consumer,
+		arg.After,
+		arg.Through,
+		arg.Scan,
+	)
+	var i DeadLetterRangeRow
+	err := row.Scan(&i.First, &i.Last, &i.Number)
+	return i, err
+}
+
+const DeadLetterRangeBack = `-- name: DeadLetterRangeBack :one
+SELECT coalesce(min(r.id), 0)::bigint AS first, coalesce(max(r.id), 0)::bigint AS last, count(*) AS number
+FROM (
+    (SELECT d.id FROM leasegen.dead_letter d
+     WHERE d.consumer = $1::text AND d.id > $2::bigint AND d.id <= $3::bigint
+     ORDER BY d.consumer DESC, d.id DESC LIMIT $4::bigint)
+    UNION ALL
+    (SELECT d.id FROM leasegen.dead_letter d
+     WHERE $1::text = '' AND d.id > $2::bigint AND d.id <= $3::bigint
+     ORDER BY d.id DESC LIMIT $4::bigint)
+) r
+`
+
+type DeadLetterRangeBackParams struct {
+	Consumer string
+	After    int64
+	Through  int64
+	Scan     int64
+}
+
+type DeadLetterRangeBackRow struct {
+	First  int64
+	Last   int64
+	Number int64
+}
+
+// The same from the newest on.
+func (q *Queries) DeadLetterRangeBack(ctx context.Context, arg DeadLetterRangeBackParams) (DeadLetterRangeBackRow, error) {
+	row := q.db.QueryRow(ctx, DeadLetterRangeBack,
+		arg.Consumer,
+		arg.After,
+		arg.Through,
+		arg.Scan,
+	)
+	var i DeadLetterRangeBackRow
+	err := row.Scan(&i.First, &i.Last, &i.Number)
+	return i, err
+}
+
+const DeadLettersSince = `-- name: DeadLettersSince :one
+SELECT coalesce(min(r.id) - 1, 9223372036854775807)::bigint AS after
+FROM (SELECT d.id FROM leasegen.dead_letter d
+      WHERE d.consumer = $1::text AND d.dead_at >= (SELECT clock_timestamp() - $2::interval)
+      ORDER BY d.consumer, d.dead_at LIMIT $3::bigint) r
+`
+
+type DeadLettersSinceParams struct {
+	Consumer string
+	Age      time.Duration
+	Scan     int64
+}
+
+// An id below those of a consumer's dead letters that died within an age: the least of the first of them. Ids and times
+// rise together, unless the clock is set back; what died before that, at times that are yet to come, may be left out.
+func (q *Queries) DeadLettersSince(ctx context.Context, arg DeadLettersSinceParams) (int64, error) {
+	row := q.db.QueryRow(ctx, DeadLettersSince, arg.Consumer, arg.Age, arg.Scan)
+	var after int64
+	err := row.Scan(&after)
+	return after, err
+}
+
 const DropDeadLetters = `-- name: DropDeadLetters :exec
 DELETE FROM leasegen.dead_letter d
 WHERE d.consumer = $1::text AND ($2::text = '' OR d.resource = $2::text)
@@ -61,6 +172,186 @@ func (q *Queries) DropParked(ctx context.Context, arg DropParkedParams) error {
 	return err
 }
 
+const FindDeadLetters = `-- name: FindDeadLetters :many
+SELECT d.id, d.consumer, d.kind, left(d.reason, 1024)::text AS reason, d.dead_at, octet_length(d.payload)::bigint AS payload_size,
+       (octet_length(d.reason) + coalesce(pg_column_size(d.headers), 0))::bigint AS size
+FROM (
+    SELECT o.id, o.consumer, o.resource, o.message_id, o.topic, o.key, o.kind, o.payload, o.headers, o.published_at, o.failed_at, o.dead_at, o.attempts, o.reason FROM leasegen.dead_letter o
+    WHERE cardinality($1::bigint[]) = 0 AND o.consumer = $2::text
+      AND o.id > $3::bigint AND o.id <= $4::bigint
+    UNION ALL
+    SELECT a.id, a.consumer, a.resource, a.message_id, a.topic, a.key, a.kind, a.payload, a.headers, a.published_at, a.failed_at, a.dead_at, a.attempts, a.reason FROM leasegen.dead_letter a
+    WHERE cardinality($1::bigint[]) = 0 AND $2::text = ''
+      AND a.id > $3::bigint AND a.id <= $4::bigint
+    UNION ALL
+    SELECT i.id, i.consumer, i.resource, i.message_id, i.topic, i.key, i.kind, i.payload, i.headers, i.published_at, i.failed_at, i.dead_at, i.attempts, i.reason FROM leasegen.dead_letter i
+    WHERE i.id = ANY ($1::bigint[]) AND ($2::text = '' OR i.consumer = $2::text)
+      AND i.id > $3::bigint AND i.id <= $4::bigint
+) d
+WHERE ($5::text = '' OR d.topic LIKE $5::text)
+  AND ($6::text = '' OR d.key = $6::text)
+  AND ($7::text = '' OR d.kind = $7::text)
+  AND ($8::text = '' OR d.reason LIKE $8::text)
+  AND ($9::text = '' OR strpos(lower(d.reason COLLATE "C"), lower($9::text COLLATE "C")) > 0
+       OR strpos(lower(d.key COLLATE "C"), lower($9::text COLLATE "C")) > 0)
+  AND ($10::interval = '0' OR d.dead_at <= clock_timestamp() - $10::interval)
+  AND ($11::interval = '0' OR d.dead_at >= clock_timestamp() - $11::interval)
+ORDER BY d.id LIMIT $12::bigint
+`
+
+type FindDeadLettersParams struct {
+	Ids      []int64
+	Consumer string
+	After    int64
+	Through  int64
+	Topic    string
+	Key      string
+	Kind     string
+	Reason   string
+	Within   string
+	MinAge   time.Duration
+	MaxAge   time.Duration
+	Max      int64
+}
+
+type FindDeadLettersRow struct {
+	ID          int64
+	Consumer    string
+	Kind        string
+	Reason      string
+	DeadAt      time.Time
+	PayloadSize int64
+	Size        int64
+}
+
+// Those that a filter selects, of the ids given or between two, so many at most. A's letters are like a's in texts that are
+// compared as bytes.
+func (q *Queries) FindDeadLetters(ctx context.Context, arg FindDeadLettersParams) ([]FindDeadLettersRow, error) {
+	rows, err := q.db.Query(ctx, FindDeadLetters,
+		arg.Ids,
+		arg.Consumer,
+		arg.After,
+		arg.Through,
+		arg.Topic,
+		arg.Key,
+		arg.Kind,
+		arg.Reason,
+		arg.Within,
+		arg.MinAge,
+		arg.MaxAge,
+		arg.Max,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FindDeadLettersRow
+	for rows.Next() {
+		var i FindDeadLettersRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Consumer,
+			&i.Kind,
+			&i.Reason,
+			&i.DeadAt,
+			&i.PayloadSize,
+			&i.Size,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const FindParked = `-- name: FindParked :many
+WITH looked AS MATERIALIZED (
+    (SELECT p.seq, p.resource, p.lane, p.key, p.message_id FROM leasegen.parked p
+     WHERE $4::text = '' AND p.consumer = $5::text
+       AND (p.resource, p.lane, p.seq) > ($6::text, $7::text, $8::bigint)
+     ORDER BY p.resource, p.lane, p.seq LIMIT $9::bigint)
+    UNION ALL
+    (SELECT p.seq, p.resource, p.lane, p.key, p.message_id FROM leasegen.parked p
+     WHERE $4::text <> '' AND cardinality($2::bigint[]) = 0
+       AND p.consumer = $5::text AND p.resource = $4::text
+       AND (p.lane, p.seq) > ($7::text, $8::bigint)
+     ORDER BY p.lane, p.seq LIMIT $9::bigint)
+    UNION ALL
+    SELECT p.seq, p.resource, p.lane, p.key, p.message_id FROM leasegen.parked p
+    WHERE $4::text <> '' AND p.consumer = $5::text AND p.resource = $4::text
+      AND p.message_id = ANY ($2::bigint[]) AND (p.lane, p.seq) > ($7::text, $8::bigint)
+)
+SELECT f.seq, f.resource, f.lane, f.looked FROM (
+    (SELECT k.seq, k.resource, k.lane, 0::bigint AS looked FROM looked k
+     WHERE ($1::text = '' OR k.key = $1::text)
+       AND (cardinality($2::bigint[]) = 0 OR k.message_id = ANY ($2::bigint[]))
+     ORDER BY k.resource, k.lane, k.seq LIMIT $3::bigint)
+    UNION ALL
+    (SELECT k.seq, k.resource, k.lane, (SELECT count(*) FROM looked) FROM looked k
+     ORDER BY k.resource DESC, k.lane DESC, k.seq DESC LIMIT 1)
+) f
+ORDER BY f.looked, f.resource, f.lane, f.seq
+`
+
+type FindParkedParams struct {
+	Key           string
+	Ids           []int64
+	Max           int64
+	Resource      string
+	Consumer      string
+	AfterResource string
+	AfterLane     string
+	AfterSeq      int64
+	Scan          int64
+}
+
+type FindParkedRow struct {
+	Seq      int64
+	Resource string
+	Lane     string
+	Looked   int64
+}
+
+// Parked messages that a filter selects, of so many beyond a place in the order of the index; with ids and a resource
+// those alone are looked at. The last row is how far it looked, and at how many.
+func (q *Queries) FindParked(ctx context.Context, arg FindParkedParams) ([]FindParkedRow, error) {
+	rows, err := q.db.Query(ctx, FindParked,
+		arg.Key,
+		arg.Ids,
+		arg.Max,
+		arg.Resource,
+		arg.Consumer,
+		arg.AfterResource,
+		arg.AfterLane,
+		arg.AfterSeq,
+		arg.Scan,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []FindParkedRow
+	for rows.Next() {
+		var i FindParkedRow
+		if err := rows.Scan(
+			&i.Seq,
+			&i.Resource,
+			&i.Lane,
+			&i.Looked,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ForgetConsumer = `-- name: ForgetConsumer :execrows
 WITH gone AS (
     SELECT c.name FROM leasegen.consumer c
@@ -73,6 +364,8 @@ WITH gone AS (
     DELETE FROM leasegen.parked p USING gone g WHERE p.consumer = g.name
 ), executed AS (
     DELETE FROM leasegen.once o USING gone g WHERE o.consumer = g.name
+), paused AS (
+    DELETE FROM leasegen.pause p USING gone g WHERE p.consumer = g.name
 ), leases AS (
     DELETE FROM leasegen.lease l USING gone g WHERE l.consumer = g.name
 )
@@ -203,13 +496,16 @@ func (q *Queries) LeaseLags(ctx context.Context, arg LeaseLagsParams) ([]LeaseLa
 }
 
 const ListConsumers = `-- name: ListConsumers :many
-SELECT c.name, c.per, c.lock, (CASE WHEN c.source = '' THEN '' ELSE leasegen.distrust(c.source) END)::text AS note,
+SELECT c.name, c.per, c.lock, (p.consumer IS NOT NULL)::boolean AS paused,
+       coalesce(extract(epoch FROM clock_timestamp() - p.paused_at), 0)::float8 AS paused_for,
+       (CASE WHEN c.source = '' THEN '' ELSE leasegen.distrust(c.source) END)::text AS note,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = c.name) AS leases,
        m.members, m.standbys,
        (SELECT count(*) FROM (
             SELECT DISTINCT p.resource, p.lane FROM leasegen.parked p WHERE p.consumer = c.name) k) AS lanes,
        (SELECT count(*) FROM leasegen.dead_letter d WHERE d.consumer = c.name) AS dead_letters
 FROM leasegen.consumer c
+LEFT JOIN leasegen.pause p ON p.consumer = c.name
 CROSS JOIN LATERAL (
     SELECT count(*) AS members,
            count(*) FILTER (WHERE NOT EXISTS (SELECT FROM leasegen.lease l WHERE l.consumer = c.name AND l.session = s.id)) AS standbys
@@ -223,6 +519,8 @@ type ListConsumersRow struct {
 	Name        string
 	Per         string
 	Lock        string
+	Paused      bool
+	PausedFor   float64
 	Note        string
 	Leases      int64
 	Members     int64
@@ -245,6 +543,8 @@ func (q *Queries) ListConsumers(ctx context.Context) ([]ListConsumersRow, error)
 			&i.Name,
 			&i.Per,
 			&i.Lock,
+			&i.Paused,
+			&i.PausedFor,
 			&i.Note,
 			&i.Leases,
 			&i.Members,
@@ -268,22 +568,13 @@ SELECT d.id, d.consumer, d.resource, d.message_id, d.topic, d.key, d.kind,
        octet_length(d.payload)::int AS size, coalesce(d.headers::text, '')::text AS headers,
        d.published_at, d.failed_at, d.dead_at, d.attempts, d.reason
 FROM leasegen.dead_letter d
-WHERE ($2::text = '' OR d.consumer = $2::text)
-  AND (cardinality($3::bigint[]) = 0 OR d.id = ANY ($3::bigint[]))
-  AND ($4::text = '' OR d.topic LIKE $4::text)
-  AND ($5::text = '' OR d.key = $5::text)
-  AND ($6::text = '' OR d.reason LIKE $6::text)
-ORDER BY d.id LIMIT nullif($7::bigint, 0)
+WHERE d.id = ANY ($2::bigint[])
+ORDER BY d.id
 `
 
 type ListDeadLettersParams struct {
 	WithPayload bool
-	Consumer    string
 	Ids         []int64
-	Topic       string
-	Key         string
-	Reason      string
-	Max         int64
 }
 
 type ListDeadLettersRow struct {
@@ -305,15 +596,7 @@ type ListDeadLettersRow struct {
 }
 
 func (q *Queries) ListDeadLetters(ctx context.Context, arg ListDeadLettersParams) ([]ListDeadLettersRow, error) {
-	rows, err := q.db.Query(ctx, ListDeadLetters,
-		arg.WithPayload,
-		arg.Consumer,
-		arg.Ids,
-		arg.Topic,
-		arg.Key,
-		arg.Reason,
-		arg.Max,
-	)
+	rows, err := q.db.Query(ctx, ListDeadLetters, arg.WithPayload, arg.Ids)
 	if err != nil {
 		return nil, err
 	}
@@ -400,26 +683,19 @@ func (q *Queries) ListMembers(ctx context.Context, consumer string) ([]ListMembe
 }
 
 const ListParked = `-- name: ListParked :many
-SELECT p.resource, p.message_id, p.topic, p.key, p.kind, octet_length(p.payload)::int AS size, p.attempt, p.next_at,
-       p.failed_at, p.error,
+SELECT p.seq, p.resource, p.lane, p.message_id, p.topic, p.key, p.kind, octet_length(p.payload)::int AS size, p.attempt, p.next_at,
+       p.failed_at, left(p.error, 1024)::text AS error,
        EXISTS (SELECT FROM leasegen.parked e
                WHERE e.consumer = p.consumer AND e.resource = p.resource AND e.lane = p.lane AND e.seq < p.seq)::boolean AS behind
 FROM leasegen.parked p
-WHERE p.consumer = $1::text
-  AND ($2::text = '' OR p.resource = $2::text)
-  AND ($3::text = '' OR p.key = $3::text)
-ORDER BY p.resource, p.lane, p.seq LIMIT nullif($4::bigint, 0)
+WHERE p.seq = ANY ($1::bigint[])
+ORDER BY p.resource, p.lane, p.seq
 `
 
-type ListParkedParams struct {
-	Consumer string
-	Resource string
-	Key      string
-	Max      int64
-}
-
 type ListParkedRow struct {
+	Seq       int64
 	Resource  string
+	Lane      string
 	MessageID int64
 	Topic     string
 	Key       string
@@ -432,14 +708,8 @@ type ListParkedRow struct {
 	Behind    bool
 }
 
-// In the order of the index.
-func (q *Queries) ListParked(ctx context.Context, arg ListParkedParams) ([]ListParkedRow, error) {
-	rows, err := q.db.Query(ctx, ListParked,
-		arg.Consumer,
-		arg.Resource,
-		arg.Key,
-		arg.Max,
-	)
+func (q *Queries) ListParked(ctx context.Context, seqs []int64) ([]ListParkedRow, error) {
+	rows, err := q.db.Query(ctx, ListParked, seqs)
 	if err != nil {
 		return nil, err
 	}
@@ -448,7 +718,9 @@ func (q *Queries) ListParked(ctx context.Context, arg ListParkedParams) ([]ListP
 	for rows.Next() {
 		var i ListParkedRow
 		if err := rows.Scan(
+			&i.Seq,
 			&i.Resource,
+			&i.Lane,
 			&i.MessageID,
 			&i.Topic,
 			&i.Key,
@@ -470,38 +742,31 @@ func (q *Queries) ListParked(ctx context.Context, arg ListParkedParams) ([]ListP
 	return items, nil
 }
 
-const PurgeDeadLetters = `-- name: PurgeDeadLetters :execrows
-WITH picked AS (
-    SELECT d.id FROM leasegen.dead_letter d
-    WHERE ($1::text = '' OR d.consumer = $1::text)
-      AND (cardinality($2::bigint[]) = 0 OR d.id = ANY ($2::bigint[]))
-      AND ($3::text = '' OR d.topic LIKE $3::text)
-      AND ($4::text = '' OR d.key = $4::text)
-      AND ($5::text = '' OR d.reason LIKE $5::text)
-    ORDER BY d.id LIMIT nullif($6::bigint, 0)
-    FOR UPDATE
-)
-DELETE FROM leasegen.dead_letter d USING picked p WHERE d.id = p.id
+const PauseConsumer = `-- name: PauseConsumer :one
+SELECT leasegen.pause_consumer($1::text, $2::boolean)::boolean AS known
 `
 
-type PurgeDeadLettersParams struct {
+type PauseConsumerParams struct {
 	Consumer string
-	Ids      []int64
-	Topic    string
-	Key      string
-	Reason   string
-	Max      int64
+	Paused   bool
 }
 
-func (q *Queries) PurgeDeadLetters(ctx context.Context, arg PurgeDeadLettersParams) (int64, error) {
-	result, err := q.db.Exec(ctx, PurgeDeadLetters,
-		arg.Consumer,
-		arg.Ids,
-		arg.Topic,
-		arg.Key,
-		arg.Reason,
-		arg.Max,
-	)
+func (q *Queries) PauseConsumer(ctx context.Context, arg PauseConsumerParams) (bool, error) {
+	row := q.db.QueryRow(ctx, PauseConsumer, arg.Consumer, arg.Paused)
+	var known bool
+	err := row.Scan(&known)
+	return known, err
+}
+
+const PurgeDeadLetters = `-- name: PurgeDeadLetters :execrows
+WITH locked AS (
+    SELECT d.id FROM leasegen.dead_letter d WHERE d.id = ANY ($1::bigint[]) ORDER BY d.id FOR UPDATE
+)
+DELETE FROM leasegen.dead_letter d USING locked k WHERE d.id = k.id
+`
+
+func (q *Queries) PurgeDeadLetters(ctx context.Context, ids []int64) (int64, error) {
+	result, err := q.db.Exec(ctx, PurgeDeadLetters, ids)
 	if err != nil {
 		return 0, err
 	}
@@ -509,17 +774,10 @@ func (q *Queries) PurgeDeadLetters(ctx context.Context, arg PurgeDeadLettersPara
 }
 
 const ReplayDeadLetters = `-- name: ReplayDeadLetters :execrows
-WITH picked AS (
-    SELECT d.id FROM leasegen.dead_letter d
-    WHERE ($1::text = '' OR d.consumer = $1::text)
-      AND (cardinality($2::bigint[]) = 0 OR d.id = ANY ($2::bigint[]))
-      AND ($3::text = '' OR d.topic LIKE $3::text)
-      AND ($4::text = '' OR d.key = $4::text)
-      AND ($5::text = '' OR d.reason LIKE $5::text)
-    ORDER BY d.id LIMIT nullif($6::bigint, 0)
-    FOR UPDATE
+WITH locked AS (
+    SELECT d.id FROM leasegen.dead_letter d WHERE d.id = ANY ($1::bigint[]) ORDER BY d.id FOR UPDATE
 ), gone AS (
-    DELETE FROM leasegen.dead_letter d USING picked p WHERE d.id = p.id RETURNING d.id, d.consumer, d.resource, d.message_id, d.topic, d.key, d.kind, d.payload, d.headers, d.published_at, d.failed_at, d.dead_at, d.attempts, d.reason
+    DELETE FROM leasegen.dead_letter d USING locked k WHERE d.id = k.id RETURNING d.id, d.consumer, d.resource, d.message_id, d.topic, d.key, d.kind, d.payload, d.headers, d.published_at, d.failed_at, d.dead_at, d.attempts, d.reason
 )
 INSERT INTO leasegen.parked (consumer, resource, lane, message_id, topic, key, kind, payload, headers, published_at,
                              attempt, next_at, error)
@@ -529,24 +787,34 @@ FROM gone g ORDER BY g.id
 ON CONFLICT (consumer, resource, message_id) DO UPDATE SET attempt = 0, next_at = excluded.next_at, error = ''
 `
 
-type ReplayDeadLettersParams struct {
-	Consumer string
-	Ids      []int64
-	Topic    string
-	Key      string
-	Reason   string
-	Max      int64
+func (q *Queries) ReplayDeadLetters(ctx context.Context, ids []int64) (int64, error) {
+	result, err := q.db.Exec(ctx, ReplayDeadLetters, ids)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
-func (q *Queries) ReplayDeadLetters(ctx context.Context, arg ReplayDeadLettersParams) (int64, error) {
-	result, err := q.db.Exec(ctx, ReplayDeadLetters,
-		arg.Consumer,
-		arg.Ids,
-		arg.Topic,
-		arg.Key,
-		arg.Reason,
-		arg.Max,
-	)
+const RetryParked = `-- name: RetryParked :execrows
+WITH held AS (
+    SELECT l.resource FROM leasegen.lease l
+    WHERE l.consumer = $1::text AND l.resource = ANY ($3::text[])
+    ORDER BY l.resource FOR NO KEY UPDATE
+)
+UPDATE leasegen.parked p SET next_at = least(p.next_at, clock_timestamp())
+FROM held h
+WHERE p.consumer = $1::text AND p.resource = h.resource AND p.seq = ANY ($2::bigint[])
+`
+
+type RetryParkedParams struct {
+	Consumer  string
+	Seqs      []int64
+	Resources []string
+}
+
+// The leases first, in the order in which commits lock them: so an owner's commit comes wholly before or after.
+func (q *Queries) RetryParked(ctx context.Context, arg RetryParkedParams) (int64, error) {
+	result, err := q.db.Exec(ctx, RetryParked, arg.Consumer, arg.Seqs, arg.Resources)
 	if err != nil {
 		return 0, err
 	}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+)
+
+// pause is what leasegen pause, or leasegen resume, was asked for.
+type pause struct {
+	consumer string
+	resume   bool
+}
+
+func (p *pause) flags(*flag.FlagSet) {}
+
+func (p *pause) arguments(rest []string) (err error) {
+	p.consumer, err = oneConsumer(rest)
+	return err
+}
+
+// do stops a consumer, or lets it go on. It asks for no -yes: the one takes back the other.
+func (p *pause) do(ctx context.Context, w *output, on target) error {
+	c, err := known(ctx, on, p.consumer)
+	if err != nil {
+		return err
+	}
+	if p.resume {
+		err = on.Resume(ctx, p.consumer)
+	} else {
+		err = on.Pause(ctx, p.consumer)
+	}
+	if err != nil {
+		return err
+	}
+	members := plural(c.Members, "live member")
+	switch {
+	case !p.resume && c.Paused:
+		_, err = fmt.Fprintf(w, "%s, in %s, was paused already, %s ago; leasegen resume %[1]s ends that\n", p.consumer, on.where, age(c.PausedFor))
+	case !p.resume:
+		_, err = fmt.Fprintf(w, "paused %s, in %s (%s): owners finish the calls they are in and give back what they have of %s; its log grows until leasegen resume %[1]s\n",
+			p.consumer, on.where, members, plural(c.Resources, "resource"))
+	case !c.Paused:
+		_, err = fmt.Fprintf(w, "%s, in %s, was not paused\n", p.consumer, on.where)
+	default:
+		_, err = fmt.Fprintf(w, "resumed %s, in %s (%s) after %s: %s of %s unread\n",
+			p.consumer, on.where, members, age(c.PausedFor), plural(c.LagTotal, "message"), plural(c.Resources, "resource"))
+	}
+	return err
+}

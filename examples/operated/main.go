@@ -39,7 +39,7 @@ func main() {
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: o.level})).With("replica", *name))
 	var err error
 	if *name != "" {
-		err = replica(ctx, o.addr(*name))
+		err = replica(ctx, o, *name)
 	} else {
 		err = play(ctx, o, os.Stdout)
 	}

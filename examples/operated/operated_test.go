@@ -70,7 +70,7 @@ func open(t *testing.T, on string) *visitor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &visitor{T: t, options: options{on: on, port: port}, client: http.Client{Timeout: time.Second}}
+	s := &visitor{T: t, options: options{on: on, port: port}, client: http.Client{Timeout: 10 * time.Second}}
 	s.cmd = exec.Command(os.Args[0], "-on", on, "-port", strconv.Itoa(port))
 	s.cmd.Env = append(os.Environ(), "OPERATED_EXAMPLE=1")
 	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.out
@@ -94,9 +94,9 @@ func open(t *testing.T, on string) *visitor {
 	s.be = be
 	s.shared(3)
 	for _, name := range names() {
-		for _, path := range []string{"/livez", "/readyz", "/metrics"} {
-			if code, _ := s.get(name, path); code != http.StatusOK {
-				t.Errorf("%s%s answers %d", name, path, code)
+		for _, path := range []string{"/livez", "/readyz", "/metrics", "/leasegen/"} {
+			if code, body := s.get(name, path); code != http.StatusOK || !strings.Contains(body, "billing") {
+				t.Errorf("%s%s answers %d %s", name, path, code, body)
 			}
 		}
 		if s.metric(name, "leasegen_lease_owned") == 0 {
@@ -258,9 +258,11 @@ const crashed = `crashed="true"`
 func (s *visitor) freeze() {
 	before := s.total("replica-1", "leasegen_lease_acquired_total", crashed)
 	s.pressed("freeze", "replica-1")
+	s.client.Timeout = time.Second
 	if code := s.code("replica-1", "/readyz"); code != 0 {
 		s.Errorf("a frozen replica answers %d", code)
 	}
+	s.client.Timeout = 10 * time.Second
 	s.shared(2)
 	s.until("the others have counted it", func() bool {
 		return s.total("replica-1", "leasegen_lease_acquired_total", crashed) > before
@@ -296,6 +298,9 @@ func (s *visitor) poison() {
 		letters, err := s.be.DeadLetters(s.Context(), operate.DeadLetterFilter{Consumer: "billing"})
 		return err == nil && len(letters) == 1 && letters[0].Attempts == 3 && strings.Contains(letters[0].Reason, "stolen")
 	})
+	if _, body := s.get("replica-1", "/leasegen/dead?c=billing"); !strings.Contains(body, "stolen") {
+		s.Errorf("the page of dead letters does not say why: %s", body)
+	}
 	s.until("it is counted", func() bool { return s.total("", "leasegen_dead_letters_total", `="billing"`) == 1 })
 }
 

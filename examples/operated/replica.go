@@ -14,10 +14,11 @@ import (
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasehealth"
 	"github.com/leasegen/leasegen/runtime/leaseotel"
+	"github.com/leasegen/leasegen/runtime/leaseweb"
 )
 
 // replica is all that a service does: its consumers, and what those need who run it.
-func replica(ctx context.Context, addr string) error {
+func replica(ctx context.Context, o options, name string) error {
 	exporter, err := prometheus.New(prometheus.WithoutScopeInfo())
 	if err != nil {
 		return err
@@ -45,7 +46,11 @@ func replica(ctx context.Context, addr string) error {
 		return err
 	}
 
+	// All who reach this address may do everything: elsewhere a login stands before it, and says who may do what.
+	everything := func(*http.Request) leaseweb.Access { return leaseweb.View | leaseweb.Payloads | leaseweb.Operate }
+	pages := leaseweb.New(be, leaseweb.WithAccess(everything), leaseweb.WithTarget("the shop, seen by "+name))
 	mux := http.NewServeMux()
+	mux.Handle("/leasegen/", http.StripPrefix("/leasegen", pages))
 	mux.Handle("/livez", leasehealth.Live(g))
 	mux.Handle("/readyz", leasehealth.Ready(g))
 	mux.Handle("/metrics", promhttp.Handler())
@@ -56,7 +61,7 @@ func replica(ctx context.Context, addr string) error {
 	ended := make(chan error, 1)
 	go func() {
 		defer fail()
-		ended <- serve(answering, addr, mux)
+		ended <- serve(answering, o.addr(name), mux, pages.Close)
 	}()
 	err = g.Run(ctx)
 	stop()

@@ -58,9 +58,9 @@ func newControl(o options, fleet *stage.Fleet, db *database, to lease.Publisher)
 			"and the others had its leases at once. Then start it."},
 		{Name: "start", one: func(name string) error { return fleet.Start(name) }, Hint: "It joins, and its share of topics and " +
 			"partitions moves to it: see a consumer's page."},
-		{Name: "poison", all: c.pay(stolenCard), Hint: "An order in rome with a stolen card. It is tried three times; " +
+		{Name: "poison", all: c.pay("oslo", stolenCard), Hint: "An order in oslo with a stolen card. It is tried three times; " +
 			"then it is a dead letter of billing, with the reason: see the page of billing, and replay or purge it there."},
-		{Name: "slow", all: c.pay(slowCard), Hint: "An order in rome whose bank takes 12 s. After 2 s the call counts as stuck: see /readyz " +
+		{Name: "slow", all: c.pay("rome", slowCard), Hint: "An order in rome whose bank takes 12 s. After 2 s the call counts as stuck: see /readyz " +
 			"of its replica, and leasegen_handler_stuck_now; billing of rome is late, of the others not."},
 		{Name: "pause", all: func(context.Context) error { return db.pause(pauseLasts) }, Hint: "The server answers no call for 5 s. " +
 			"All /readyz turn to 503, and /livez stays at 200, so that no replica is restarted. Afterwards all go on."},
@@ -76,25 +76,28 @@ func (c *control) stop(name string) error {
 	return c.fleet.Stop(name)
 }
 
-func (c *control) pay(card string) func(context.Context) error {
+func (c *control) pay(shop, card string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		return place(ctx, c.to, OrderPlaced{Order: rand.Text(), Shop: "rome", Customer: card, Cents: 1995, Card: card})
+		return place(ctx, c.to, OrderPlaced{Order: rand.Text(), Shop: shop, Customer: card, Cents: 1995, Card: card})
 	}
 }
 
-// seat is a replica as the page shows it.
-type seat struct{ Name, URL, State string }
+// seat is a replica as the page shows it. Other pages name it by its process.
+type seat struct {
+	Name, URL, State string
+	PID              int
+}
 
 // seats asks each replica how it is.
 func (c *control) seats(ctx context.Context) []seat {
-	all, running := names(), c.fleet.Running()
+	all := names()
 	seats := make([]seat, len(all))
 	_ = stage.AtOnce(len(seats), func(i int) error {
 		s := &seats[i]
-		*s = seat{Name: all[i], URL: "http://" + c.addr(all[i]), State: "not running"}
-		if !slices.Contains(running, s.Name) {
+		*s = seat{Name: all[i], URL: "http://" + c.addr(all[i]), State: "not running", PID: c.fleet.PID(all[i])}
+		if s.PID == 0 {
 			return nil
 		}
 		s.State = "no answer"

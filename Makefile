@@ -48,7 +48,7 @@ demo:
 	@$(GO) run ./examples/quickstart
 
 operated:
-	@$(GO) -C examples/operated run . -on $(or $(ON),postgres)
+	@$(GO) -C examples/operated build -o $(CURDIR)/bin/operated . && bin/operated -on $(or $(ON),postgres)
 
 check: tools
 	@$(MAKE) --no-print-directory -s -j3 --output-sync=target lint unit suite

@@ -14,7 +14,7 @@ TEST_PACKAGES ?= 2
 PLAIN         := ./proof ./proof/redis ./proof/failover ./cmd/... ./generator ./runtime/leasetest ./examples/...
 LONG          := ./runtime/leasepg ./runtime/leaseredis ./runtime/lease ./internal/redistest ./internal/snippets
 # Modules of their own, for what most users need not compile.
-MODULES       := bench runtime/leaseotel runtime/leaseotel/dashboards runtime/leasesql/sqltest internal/snippets/manifests
+MODULES       := bench runtime/leaseotel runtime/leaseotel/dashboards runtime/leasesql/sqltest internal/snippets/manifests examples/operated
 
 # Logs of servers surround the lines that say what failed; this repeats those.
 FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- FAIL|^FAIL|^panic:|^fatal error:|DATA RACE|^ +[a-z0-9_]+_test\.go:[0-9]+: '
@@ -22,10 +22,11 @@ FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- 
 # What generates code for tables, and the runtime's own queries; sqlc/go.mod pins it.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 
-.PHONY: help demo check unit suite test plain race benches generate lint proof proof-redis soak scale failover bench-local bench-redis compare apps clean tools packages
+.PHONY: help demo operated check unit suite test plain race benches generate lint proof proof-redis soak scale failover bench-local bench-redis compare apps clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
+	@echo "make operated     three replicas with probes, metrics and pages, and buttons for what can go wrong, until Ctrl-C (ON=redis)"
 	@echo "make check        what finds most mistakes soon: lint, unit tests, goldens, the suite once on each backend"
 	@echo "make test         all checks and tests, with real PostgreSQL and Redis servers and the race detector;"
 	@echo "                  what depends on the speed of the machine is measured by the commands below"
@@ -46,6 +47,9 @@ demo:
 	@$(GO) run ./cmd/leasegen ./examples/quickstart
 	@$(GO) run ./examples/quickstart
 
+operated:
+	@$(GO) -C examples/operated build -o $(CURDIR)/bin/operated . && bin/operated -on $(or $(ON),postgres)
+
 check: tools
 	@$(MAKE) --no-print-directory -s -j3 --output-sync=target lint unit suite
 
@@ -60,6 +64,7 @@ test: tools lint
 	@$(MAKE) --no-print-directory -s race
 	@echo "== generated code is up to date"
 	$(GO) run ./cmd/leasegen -check ./...
+	cd examples/operated && $(GO) tool leasegen -check ./...
 	@echo "== all good"
 
 plain:
@@ -78,12 +83,15 @@ race:
 benches:
 	@echo "== bench, a module of its own: it compiles and measures"
 	@cd bench && $(GO) test -timeout 5m ./...
+	@echo "== examples/operated, a module of its own"
+	@cd examples/operated && $(GO) test -vet=off -timeout 5m ./...
 
 generate: $(LEASEGEN_SQLC)
 	@echo "== sqlc"
 	cd sqlc && $(LEASEGEN_SQLC) generate
 	@echo "== leasegen"
 	$(GO) run ./cmd/leasegen ./...
+	cd examples/operated && $(GO) tool leasegen ./...
 
 lint:
 	@echo "== gofmt"

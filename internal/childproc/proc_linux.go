@@ -8,8 +8,9 @@ import (
 	"syscall"
 )
 
-// endWithParent sends a signal to the child when this process ends, however it ends.
-func endWithParent(a *syscall.SysProcAttr, sig syscall.Signal) { a.Pdeathsig = sig }
+// endWithParent sends a signal to the child when this process ends, however it ends. In a group of its own the child does not get
+// the terminal's Ctrl-C, which would end it before those that work with it; frozen it goes on at the parent's end, and gets the signal.
+func endWithParent(a *syscall.SysProcAttr, sig syscall.Signal) { a.Pdeathsig, a.Setpgid = sig, true }
 
 const (
 	memory     = "/dev/shm" // a file system in memory, on most machines

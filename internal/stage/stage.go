@@ -132,6 +132,16 @@ func (f *Fleet) Name(pid int) string {
 	return ""
 }
 
+// PID is the process id of a replica, 0 if it does not run.
+func (f *Fleet) PID(name string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p := f.procs[name]; p != nil {
+		return p.PID()
+	}
+	return 0
+}
+
 // Kill ends a replica with SIGKILL: it gets no chance to say anything.
 func (f *Fleet) Kill(name string) error {
 	p, err := f.take(name)

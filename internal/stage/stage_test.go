@@ -67,8 +67,8 @@ func TestReplicasAreStoppedKilledAndFrozen(t *testing.T) {
 	if err := f.Start("a"); err == nil {
 		t.Error("a second replica of the same name was started")
 	}
-	pid := f.procs["b"].PID()
-	if f.Name(pid) != "b" || f.Name(0) != "" {
+	pid := f.PID("b")
+	if pid == 0 || f.PID("z") != 0 || f.Name(pid) != "b" || f.Name(0) != "" {
 		t.Errorf("process %d is %q, process 0 is %q", pid, f.Name(pid), f.Name(0))
 	}
 

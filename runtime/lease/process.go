@@ -81,9 +81,10 @@ func (p *process) keep(ctx context.Context) {
 	lost := "" // the session before, when nobody has to wait for what it held
 	var next attempt
 	var ended instant
+	answered := false // before the attempts that fail
 	for ctx.Err() == nil {
 		if next.id != "" && next.asked.since() > p.ttl/3 { // it may live, but not for long enough
-			p.spare(ctx)
+			answered = p.spare(ctx, answered)
 			next = next.another()
 		} else if next.id == "" {
 			next = next.another()
@@ -100,6 +101,7 @@ func (p *process) keep(ctx context.Context) {
 			continue
 		}
 		opened := now()
+		answered = false
 		p.live(ctx, s)
 		if errors.Is(context.Cause(s.ctx), ErrHandover) {
 			return // drained
@@ -146,18 +148,20 @@ func (c *Consumer) returned(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// spare waits a while if the backend answers, and yet a session could not be opened for long: each
-// attempt may have added a member, whose share nobody works on.
-func (p *process) spare(ctx context.Context) {
+// spare waits a while if the backend answers, and yet a session could not be opened for long since it answered before: each
+// attempt may have added a member, whose share nobody works on. It reports whether the backend answers; the first
+// answer may be the end of an outage.
+func (p *process) spare(ctx context.Context, answered bool) bool {
 	names := make([]string, len(p.consumers))
 	for i, c := range p.consumers {
 		names[i] = c.Name()
 	}
 	_, err := call(of(p.calling(ctx), "survey"), func(ctx context.Context) ([]backend.Survey, error) { return p.be.Survey(ctx, names) })
-	if err == nil {
+	if err == nil && answered {
 		p.log.Warn("the backend answers, but opens no session; trying again later", "after", min(2*p.ttl, time.Minute))
 		pause(ctx, min(2*p.ttl, time.Minute))
 	}
+	return err == nil
 }
 
 // open opens a session for all consumers.

@@ -95,6 +95,10 @@ func (t *Telemetry) WatchStatus(o operate.Operator) (metric.Registration, error)
 	})
 }
 
+// statusWithin bounds the time that the backend is given, so that its outage does not keep back the other metrics: most who
+// collect wait ten seconds.
+const statusWithin = 5 * time.Second
+
 // cached asks for the status once in StatusAge, however often it is read. A failure is not kept.
 type cached struct {
 	o operate.Operator
@@ -110,6 +114,8 @@ func (c *cached) status(ctx context.Context) ([]operate.ConsumerStatus, error) {
 	if !c.asked.IsZero() && time.Since(c.asked) < StatusAge {
 		return c.last, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, statusWithin)
+	defer cancel()
 	all, err := c.o.Status(ctx)
 	if err != nil {
 		return nil, err // no value at all: a zero would look like an answer

@@ -268,15 +268,24 @@ func (cs *commits) dueLanes(ctx context.Context, req backend.ParkedRequest, per 
 	}
 	began := from
 	of := map[string]int{} // lanes by resource
+	micros := int64(-1)    // until the next one is due
 	for range parkedScans {
 		var rows []leasedb.DueLanesRow
-		err := cs.pipeline(ctx, cs.pool, steady(ctx), func(q *leasedb.Queries) (err error) {
+		steps := []step{steady(ctx), func(q *leasedb.Queries) (err error) {
 			rows, err = q.DueLanes(ctx, leasedb.DueLanesParams{
 				Consumer: req.Consumer.Name, Session: req.Session, Exclude: notNil(req.Exclude), AfterAt: from.at, AfterSeq: from.seq, Scan: parkedScan,
 			})
 			return err
-		})
-		if err != nil {
+		}}
+		if from == (place{}) {
+			steps = append(steps, func(q *leasedb.Queries) (err error) {
+				micros, err = q.NextLane(ctx, leasedb.NextLaneParams{
+					Consumer: req.Consumer.Name, Session: req.Session, Exclude: notNil(req.Exclude), Scan: parkedScan,
+				})
+				return err
+			})
+		}
+		if err := cs.pipeline(ctx, cs.pool, steps...); err != nil {
 			return nil, nil, err
 		}
 		looked := int64(0)
@@ -292,17 +301,10 @@ func (cs *commits) dueLanes(ctx context.Context, req backend.ParkedRequest, per 
 		case len(names) > req.Limit:
 			return resources, names, nil // begins at the beginning again: what was found is gone by then
 		case looked < parkedScan && began == place{}:
-			var micros int64
-			err := cs.pipeline(ctx, cs.pool, steady(ctx), func(q *leasedb.Queries) (err error) {
-				micros, err = q.NextLane(ctx, leasedb.NextLaneParams{
-					Consumer: req.Consumer.Name, Session: req.Session, Exclude: notNil(req.Exclude), Scan: parkedScan,
-				})
-				return err
-			})
 			if micros >= 0 {
 				out.Next = time.Duration(micros) * time.Microsecond
 			}
-			return resources, names, err
+			return resources, names, nil
 		case looked < parkedScan:
 			out.More = true // at the beginning, where this read did not look
 			return resources, names, nil

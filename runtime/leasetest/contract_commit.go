@@ -211,6 +211,19 @@ var parkedChecks = []check{
 			t.Fatalf("Next is %v, want the far lane's", p.Next)
 		}
 	})},
+	{"Parked/Is_due_or_announced_at_every_moment", fresh(func(t testing.TB, f Factory, be backend.Backend) {
+		a, g, id := laned(t, be, 1)
+		for range 50 {
+			a.Commits(backend.Progress{Ref: g.Ref, Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 1, After: 3 * time.Millisecond, Error: "e"}}})
+			kit.Eventually(t, "it is due", func() bool {
+				p := a.Due()
+				if len(p.Messages) == 0 && p.Next < 0 {
+					t.Fatal("a message that waits is neither due nor announced: the runtime would look for it in seconds")
+				}
+				return len(p.Messages) == 1
+			})
+		}
+	})},
 	{"Parked/Is_updated_in_its_place", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		a, g, id := laned(t, be, 2)
 		a.Commits(backend.Progress{Ref: g.Ref, Park: []backend.Park{{ID: id[0], Lane: "k", Attempt: 1, Error: "e"}, {ID: id[1], Lane: "k"}}})

@@ -148,9 +148,11 @@ ON CONFLICT (consumer, resource, message_id) DO NOTHING;
 -- Parked messages whose wait is over, the longest over first, from a place on, so many at most. Of
 -- them the heads of lanes that the session owns come back, and as the last row how far this looked
 -- and at how many. Which of the messages of a lane is its head one index descent tells.
+-- In a pipeline with NextLane both go by the time at which it began: what becomes due between the two is
+-- told of by the second.
 WITH looked AS MATERIALIZED (
     SELECT p.next_at, p.seq, p.resource, p.lane FROM leasegen.parked p
-    WHERE p.consumer = sqlc.arg(consumer)::text AND p.next_at <= (SELECT clock_timestamp())
+    WHERE p.consumer = sqlc.arg(consumer)::text AND p.next_at <= now()
       AND (p.next_at, p.seq) > (sqlc.arg(after_at)::timestamptz, sqlc.arg(after_seq)::bigint)
     ORDER BY p.next_at, p.seq LIMIT sqlc.arg(scan)::bigint
 )
@@ -168,7 +170,7 @@ UNION ALL
 -- that are none's head, at least; -1 when none waits.
 WITH waiting AS MATERIALIZED (
     SELECT p.next_at, p.seq, p.resource, p.lane FROM leasegen.parked p
-    WHERE p.consumer = sqlc.arg(consumer)::text AND p.next_at > (SELECT clock_timestamp())
+    WHERE p.consumer = sqlc.arg(consumer)::text AND p.next_at > now()
     ORDER BY p.next_at, p.seq LIMIT sqlc.arg(scan)::bigint
 )
 SELECT (CASE WHEN n.at IS NULL THEN -1 ELSE greatest(extract(epoch FROM n.at - clock_timestamp()) * 1000000.0, 0) END)::bigint AS micros

@@ -160,7 +160,7 @@ func (q *Queries) CommitLeases(ctx context.Context, arg CommitLeasesParams) ([]s
 const DueLanes = `-- name: DueLanes :many
 WITH looked AS MATERIALIZED (
     SELECT p.next_at, p.seq, p.resource, p.lane FROM leasegen.parked p
-    WHERE p.consumer = $1::text AND p.next_at <= (SELECT clock_timestamp())
+    WHERE p.consumer = $1::text AND p.next_at <= now()
       AND (p.next_at, p.seq) > ($2::timestamptz, $3::bigint)
     ORDER BY p.next_at, p.seq LIMIT $4::bigint
 )
@@ -194,6 +194,8 @@ type DueLanesRow struct {
 // Parked messages whose wait is over, the longest over first, from a place on, so many at most. Of
 // them the heads of lanes that the session owns come back, and as the last row how far this looked
 // and at how many. Which of the messages of a lane is its head one index descent tells.
+// In a pipeline with NextLane both go by the time at which it began: what becomes due between the two is
+// told of by the second.
 func (q *Queries) DueLanes(ctx context.Context, arg DueLanesParams) ([]DueLanesRow, error) {
 	rows, err := q.db.Query(ctx, DueLanes,
 		arg.Consumer,
@@ -401,7 +403,7 @@ func (q *Queries) HoldsLease(ctx context.Context, arg HoldsLeaseParams) (bool, e
 const NextLane = `-- name: NextLane :one
 WITH waiting AS MATERIALIZED (
     SELECT p.next_at, p.seq, p.resource, p.lane FROM leasegen.parked p
-    WHERE p.consumer = $2::text AND p.next_at > (SELECT clock_timestamp())
+    WHERE p.consumer = $2::text AND p.next_at > now()
     ORDER BY p.next_at, p.seq LIMIT $4::bigint
 )
 SELECT (CASE WHEN n.at IS NULL THEN -1 ELSE greatest(extract(epoch FROM n.at - clock_timestamp()) * 1000000.0, 0) END)::bigint AS micros

@@ -1,0 +1,822 @@
+package leaseweb
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasegen/leasegen/runtime/operate"
+)
+
+const all = View | Payloads | Operate
+
+// allowing is an option that gives every request the same rights.
+func allowing(a Access) Option { return WithAccess(func(*http.Request) Access { return a }) }
+
+// world is a consumer in all kinds of trouble.
+func world() *fake {
+	now := time.Now()
+	f := &fake{now: now, all: []operate.ConsumerStatus{
+		{Consumer: "billing", Per: "partition", Lock: "session", Resources: 4, Members: 2, Unowned: 1, LagMax: 12, LagTotal: 14, OldestUnread: 70 * time.Second,
+			ParkedKeys: 2, DeadLetters: 5},
+		{Consumer: "quiet", Per: "group", Lock: "advisory", Resources: 1, Members: 1},
+	}}
+	for i, host := range []string{"web-1", "web-2"} {
+		f.members = append(f.members, operate.MemberStatus{Session: strings.Repeat(fmt.Sprint(i+1), 32), Host: host, PID: 4077 + i, Since: time.Hour, Owned: 1 + i, FairShare: 2})
+	}
+	for i, session := range []string{f.members[0].Session, f.members[1].Session, f.members[1].Session, ""} {
+		resource := fmt.Sprint(i)
+		f.leases = append(f.leases, operate.LeaseStatus{Resource: resource, Session: session, Epoch: 1772625720000000, Since: time.Hour, Lag: int64(12 - 5*i), Parked: 1})
+		f.cursors = append(f.cursors, operate.CursorStatus{Resource: resource, Session: session, Epoch: 1772625720000000, Position: "9133", Lag: 12})
+	}
+	for i := range 5 {
+		f.letters = append(f.letters, operate.DeadLetterInfo{ID: fmt.Sprint(98 + i), Consumer: "billing", Resource: "1", MessageID: fmt.Sprint(9000 + i), Topic: "orders.eu",
+			Key: fmt.Sprintf("cust-%d", i%2), Kind: "order.placed", Payload: []byte(`{"cents":12345678901234567890,"a":1.10}`), Size: 39,
+			Headers: map[string]string{"tenant": "t1"}, DeadAt: now.Add(time.Duration(i-10) * time.Minute), Attempts: 8, Reason: fmt.Sprintf("carrier: %d", 500+i%3)})
+	}
+	for i := range 3 {
+		f.parked = append(f.parked, operate.ParkedInfo{Resource: "1", MessageID: fmt.Sprint(9100 + i), Place: fmt.Sprint("place", i), Topic: "orders.eu",
+			Key: fmt.Sprintf("cust-%d", i), Attempts: 3, Due: now.Add(time.Hour), Error: "carrier: 503"})
+	}
+	return f
+}
+
+func quietLog() Option { return WithLogger(slog.New(slog.DiscardHandler)) }
+
+// ask answers a request as a browser on the page itself sends it.
+func ask(h http.Handler, method, target string, form url.Values) *httptest.ResponseRecorder {
+	var body io.Reader
+	if form != nil {
+		body = strings.NewReader(form.Encode())
+	}
+	r := httptest.NewRequest(method, target, body)
+	if form != nil {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// hidden are the fields of the form that a preview shows.
+func hidden(page string) url.Values {
+	form := url.Values{}
+	for _, m := range regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`).FindAllStringSubmatch(page, -1) {
+		form.Add(m[1], strings.NewReplacer("&#34;", `"`, "&#39;", "'", "&lt;", "<", "&gt;", ">", "&#43;", "+", "&amp;", "&").Replace(m[2]))
+	}
+	return form
+}
+
+// previews are addresses of each action that has something to do.
+var previews = map[string]string{
+	"replay": "/replay?c=billing", "purge": "/purge?c=billing&key=cust-1", "retry": "/retry?c=billing&id=9101", "move": "/move?c=billing&r=1&to=now",
+	"pause": "/pause?c=billing", "resume": "/resume?c=asleep", "forget": "/forget?c=gone",
+}
+
+// troubled is a world in which every action has something to do.
+func troubled() *fake {
+	f := world()
+	f.all = append(f.all, operate.ConsumerStatus{Consumer: "asleep", Per: "topic", Resources: 1, Paused: true, PausedFor: time.Minute},
+		operate.ConsumerStatus{Consumer: "gone", Per: "topic", Resources: 1})
+	return f
+}
+
+// The matrix of rights: role by route by method. What is not allowed changes nothing.
+func TestAccess(t *testing.T) {
+	routes := New(world()).routes()
+	names := []string{}
+	for _, rt := range routes {
+		names = append(names, rt.path)
+	}
+	if len(names) != 6+len(previews) {
+		t.Fatalf("the test knows other routes: %q", names)
+	}
+	for _, role := range []Access{0, View, View | Payloads, View | Operate, all, Operate, Payloads} {
+		for _, rt := range routes {
+			for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"} {
+				f := troubled()
+				p := New(f, allowing(role), quietLog())
+				target := map[string]string{"": "/", "letter": "/letter?c=billing&id=98"}[rt.path]
+				if preview := previews[rt.path]; preview != "" {
+					target = preview
+				}
+				if target == "" {
+					target = "/" + rt.path + "?c=billing"
+				}
+				var form url.Values
+				changes := rt.post != nil
+				if method == "POST" && changes {
+					form = hidden(ask(New(f, allowing(all), quietLog()), "GET", target, nil).Body.String())
+					form.Set("name", "gone")
+				}
+				want := http.StatusOK
+				switch {
+				case !role.has(View):
+					want = http.StatusForbidden
+				case method == "POST" && changes:
+					want = http.StatusSeeOther
+				case method != "GET" && method != "HEAD":
+					want = http.StatusMethodNotAllowed
+				}
+				if want != http.StatusMethodNotAllowed && changes && !role.has(Operate) {
+					want = http.StatusForbidden
+				}
+				got := ask(p, method, target, form)
+				if got.Code != want {
+					t.Errorf("role %03b: %s %s: %d, want %d\n%s", role, method, target, got.Code, want, got.Body)
+				}
+				if did := len(f.changed) > 0; did != (want == http.StatusSeeOther) {
+					t.Errorf("role %03b: %s %s has changed %q", role, method, target, f.changed)
+				}
+				if method == "HEAD" && got.Body.Len() > 0 {
+					t.Errorf("HEAD %s has a body", target)
+				}
+			}
+		}
+	}
+}
+
+// Payloads are shown to those alone who may see them, and as they were written.
+func TestPayloads(t *testing.T) {
+	const target = "/letter?c=billing&id=98"
+	for role, want := range map[Access]int{View: 403, View | Operate: 403, View | Payloads: 200} {
+		var log bytes.Buffer
+		p := New(world(), allowing(role), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		if body := ask(p, "GET", target, nil).Body.String(); strings.Contains(body, "12345678901234567890") || strings.Contains(body, "payload=1") != (want == 200) {
+			t.Errorf("role %03b: before it is asked for:\n%s", role, body)
+		}
+		got := ask(p, "GET", target+"&payload=1", nil)
+		if got.Code != want || strings.Contains(got.Body.String(), "cents") != (want == 200) {
+			t.Errorf("role %03b: %d\n%s", role, got.Code, got.Body)
+		}
+		if want == 200 && (!strings.Contains(got.Body.String(), "&#34;cents&#34;: 12345678901234567890,\n  &#34;a&#34;: 1.10") || !strings.Contains(log.String(), "payload shown")) {
+			t.Errorf("%s\n%s", got.Body, &log)
+		}
+		if strings.Contains(log.String(), "12345678901234567890") {
+			t.Errorf("the log has the payload: %s", &log)
+		}
+	}
+	p := New(world(), allowing(all), quietLog(), WithRedact(func(kind string, payload []byte) []byte {
+		return []byte(kind + ": " + fmt.Sprint(len(payload)) + " bytes")
+	}))
+	if body := ask(p, "GET", target+"&payload=1", nil).Body.String(); !strings.Contains(body, "order.placed: 39 bytes") || strings.Contains(body, "cents") {
+		t.Errorf("not redacted:\n%s", body)
+	}
+	for payload, want := range map[string]string{"\xff\x00\x01": "ff 00 01", "plain\u202e\x1b[2J": `plain\u202e\x1b[2J`, "é": "é", `[1e400,01]`: "[1e400,01]"} {
+		if text, _, _ := readable([]byte(payload)); !strings.Contains(text, want) {
+			t.Errorf("%q is shown as %q", payload, text)
+		}
+	}
+	if text, form, cut := readable(bytes.Repeat([]byte("é"), mostShown)); !cut || form != "text" || len(text) > mostShown || !strings.HasSuffix(text, "é") {
+		t.Errorf("%d bytes of %s, cut %v", len(text), form, cut)
+	}
+}
+
+// What is done is what was previewed: no more when more came, and nothing when it is not the same any more.
+func TestWhatWasPreviewed(t *testing.T) {
+	f := world()
+	p := New(f, allowing(all), quietLog())
+	for _, name := range []string{"replay", "purge"} {
+		f.changed, f.letters = nil, world().letters
+		preview := ask(p, "GET", "/"+name+"?c=billing", nil).Body.String()
+		form := hidden(preview)
+		if form.Get("expected") != "5" || form.Get("through") != "102" || !strings.Contains(preview, "5 dead letters?") {
+			t.Fatalf("%s: %v\n%s", name, form, preview)
+		}
+		// Two more die before the button is pressed.
+		for i := range 2 {
+			late := f.letters[0]
+			late.ID, late.DeadAt = fmt.Sprint(200+i), f.now
+			f.letters = append(f.letters, late)
+		}
+		got := ask(p, "POST", "/"+name, form)
+		if goes := got.Header().Get("Location"); got.Code != 303 || goes != "dead?c=billing&done="+name+"&n=5" {
+			t.Errorf("%s: %d to %q\n%s", name, got.Code, goes, got.Body)
+		}
+		if want := []string{name + " 98", name + " 99", name + " 100", name + " 101", name + " 102"}; !slices.Equal(f.changed, want) {
+			t.Errorf("%s: did %q", name, f.changed)
+		}
+		if page := ask(p, "GET", "/dead?c=billing&done="+name+"&n=5", nil).Body.String(); !strings.Contains(page, "5 dead letters "+map[string]string{"replay": "replayed", "purge": "purged"}[name]) {
+			t.Errorf("%s: not said afterwards:\n%s", name, page)
+		}
+
+		// The same form again: it finds none, asks again and does nothing.
+		f.changed = nil
+		if got := ask(p, "POST", "/"+name, form); got.Code != 409 || !strings.Contains(got.Body.String(), "is 0 now") || len(f.changed) > 0 {
+			t.Errorf("%s again: %d, did %q\n%s", name, got.Code, f.changed, got.Body)
+		}
+	}
+
+	// Some are gone meanwhile, as another operator replayed them.
+	f.letters = world().letters
+	form := hidden(ask(p, "GET", "/purge?c=billing&reason=carrier:*&key=cust-0", nil).Body.String())
+	f.letters = f.letters[1:]
+	f.changed = nil
+	got := ask(p, "POST", "/purge", form)
+	if got.Code != 409 || len(f.changed) > 0 || hidden(got.Body.String()).Get("expected") != "2" || hidden(got.Body.String()).Get("reason") != "carrier:*" {
+		t.Errorf("%d, did %q\n%s", got.Code, f.changed, got.Body)
+	}
+	if got := ask(p, "POST", "/purge", hidden(got.Body.String())); got.Code != 303 || !slices.Equal(f.changed, []string{"purge 100", "purge 102"}) {
+		t.Errorf("%d, did %q\n%s", got.Code, f.changed, got.Body)
+	}
+
+	// Ticked ones, and none.
+	f.letters, f.changed = world().letters, nil
+	form = hidden(ask(p, "GET", "/replay?c=billing&picked=1&id=99&id=101", nil).Body.String())
+	if got := ask(p, "POST", "/replay", form); got.Code != 303 || !slices.Equal(f.changed, []string{"replay 99", "replay 101"}) {
+		t.Errorf("%d, did %q\n%s", got.Code, f.changed, got.Body)
+	}
+	for _, target := range []string{"/replay?c=billing&picked=1", "/retry?c=billing&picked=1"} {
+		if got := ask(p, "GET", target, nil); got.Code != 400 {
+			t.Errorf("%s: none is ticked: %d\n%s", target, got.Code, got.Body)
+		}
+	}
+
+	// All that are parked are named in the form, so that those that come later stay.
+	f.changed = nil
+	form = hidden(ask(p, "GET", "/retry?c=billing", nil).Body.String())
+	f.parked = append(f.parked, operate.ParkedInfo{MessageID: "9999"})
+	if got := ask(p, "POST", "/retry", form); got.Code != 303 || !slices.Equal(f.changed, []string{"retry 9100", "retry 9101", "retry 9102"}) {
+		t.Errorf("%d, did %q\n%s", got.Code, f.changed, got.Body)
+	}
+}
+
+// Moving all cursors, and forgetting, take the consumer's name; forgetting takes that nothing runs.
+func TestTypedNames(t *testing.T) {
+	f := troubled()
+	p := New(f, allowing(all), quietLog())
+	for target, name := range map[string]string{"/move?c=billing&to=beginning": "billing", "/forget?c=gone": "gone"} {
+		page := ask(p, "GET", target, nil).Body.String()
+		form := hidden(page)
+		path, _, _ := strings.Cut(target, "?")
+		for _, typed := range []string{"", "billin", "BILLING"} {
+			form.Set("name", typed)
+			if got := ask(p, "POST", path, form); got.Code != 409 || len(f.changed) > 0 {
+				t.Errorf("%s with %q: %d, did %q", target, typed, got.Code, f.changed)
+			}
+		}
+		form.Set("name", name)
+		if got := ask(p, "POST", path, form); got.Code != 303 || len(f.changed) != 1 {
+			t.Errorf("%s: %d, did %q\n%s\n%s", target, got.Code, f.changed, got.Body, page)
+		}
+		f.changed = nil
+	}
+	for _, target := range []string{"/forget?c=billing", "/resume?c=billing", "/pause?c=asleep"} {
+		if page := ask(p, "GET", target, nil).Body.String(); strings.Contains(page, "<form") {
+			t.Errorf("%s is offered:\n%s", target, page)
+		}
+	}
+	path := New(struct{ operate.Operator }{f}, allowing(all)) // a backend that forgets no consumers
+	if got := ask(path, "GET", "/forget?c=gone", nil); got.Code != 404 {
+		t.Errorf("forget: %d", got.Code)
+	}
+	if page := ask(path, "GET", "/consumer?c=billing", nil).Body.String(); strings.Contains(page, "Forget") {
+		t.Error("forget is offered")
+	}
+}
+
+func TestMove(t *testing.T) {
+	f := world()
+	p := New(f, allowing(all), quietLog())
+	if page := ask(p, "GET", "/move?c=billing&r=1", nil).Body.String(); !strings.Contains(page, `type="radio"`) || strings.Contains(page, `method="post"`) {
+		t.Errorf("it does not ask where to:\n%s", page)
+	}
+	page := ask(p, "GET", "/move?c=billing&r=1&to=after&message=9000", nil).Body.String()
+	if !strings.Contains(page, "Move 1 cursor behind 9000") {
+		t.Errorf("%s", page)
+	}
+	if got := ask(p, "POST", "/move", hidden(page)); got.Code != 303 || !slices.Equal(f.changed, []string{"move billing 1"}) {
+		t.Errorf("%d, %q", got.Code, f.changed)
+	}
+	if page := ask(p, "GET", "/move?c=billing&r=none&to=now", nil).Body.String(); strings.Contains(page, "<form") {
+		t.Errorf("a resource that is not there:\n%s", page)
+	}
+	if got := ask(p, "POST", "/move", url.Values{"c": {"billing"}, "expected": {"4"}, "name": {"billing"}}); got.Code != 400 {
+		t.Errorf("without a target: %d", got.Code)
+	}
+}
+
+// Every action leaves a line with who did what to which and how many, and no payload.
+func TestAudit(t *testing.T) {
+	for name, target := range previews {
+		f := troubled()
+		var log bytes.Buffer
+		p := New(f, allowing(all), WithActor(func(*http.Request) string { return "ann" }), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		form := hidden(ask(p, "GET", target, nil).Body.String())
+		if log.Len() > 0 {
+			t.Errorf("%s: a preview is logged: %s", name, &log)
+		}
+		form.Set("name", "gone")
+		f.err = nil
+		if got := ask(p, "POST", "/"+name, form); got.Code != 303 {
+			t.Fatalf("%s: %d\n%s", name, got.Code, got.Body)
+		}
+		line := log.String()
+		for _, want := range []string{"level=INFO", "action=" + name, "actor=ann", "consumer=" + form.Get("c"), "expected=" + form.Get("expected"), "count="} {
+			if !strings.Contains(line, want) {
+				t.Errorf("%s: no %s in %s", name, want, line)
+			}
+		}
+		if strings.Contains(line, "12345678901234567890") || strings.Count(line, "\n") != 1 {
+			t.Errorf("%s: %s", name, line)
+		}
+		for field := range form {
+			if value := form.Get(field); slices.Contains([]string{"key", "r", "to", "through"}, field) && !strings.Contains(line, "filter."+field+"="+value) {
+				t.Errorf("%s: no %s in %s", name, field, line)
+			}
+		}
+	}
+}
+
+// A page of another origin cannot change anything; a program that is no browser can.
+func TestCrossOrigin(t *testing.T) {
+	for _, c := range []struct {
+		header, value string
+		want          int
+	}{
+		{"Sec-Fetch-Site", "cross-site", 403}, {"Sec-Fetch-Site", "same-site", 403}, {"Sec-Fetch-Site", "same-origin", 303}, {"Sec-Fetch-Site", "none", 303},
+		{"Origin", "http://evil.example", 403}, {"Origin", "null", 403}, {"Origin", "http://example.com", 303}, {"X-Other", "1", 303},
+	} {
+		f := troubled()
+		p := New(f, allowing(all), quietLog())
+		form := hidden(ask(p, "GET", "/pause?c=billing", nil).Body.String())
+		r := httptest.NewRequest("POST", "/pause", strings.NewReader(form.Encode()))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set(c.header, c.value)
+		w := httptest.NewRecorder()
+		p.ServeHTTP(w, r)
+		if w.Code != c.want || (len(f.changed) > 0) != (c.want == 303) {
+			t.Errorf("%s: %s: %d, did %q", c.header, c.value, w.Code, f.changed)
+		}
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	p := New(world(), quietLog())
+	for _, target := range []string{"/", "/consumer?c=billing", "/nope", "/style.css", "/dead?c=nobody"} {
+		h := ask(p, "GET", target, nil).Header()
+		for name, want := range map[string]string{"Content-Security-Policy": "default-src 'none'; ", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
+			"Referrer-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin"} {
+			if !strings.HasPrefix(h.Get(name), want) {
+				t.Errorf("%s: %s: %q", target, name, h.Get(name))
+			}
+		}
+		if got := h.Get("Cache-Control"); target != "/style.css" && got != "no-store" {
+			t.Errorf("%s: %q", target, got)
+		}
+	}
+	if strings.Contains(policy, "unsafe") {
+		t.Error(policy)
+	}
+	asset := regexp.MustCompile(`href="(style\.css\?[0-9a-f]+)"`).FindStringSubmatch(ask(p, "GET", "/", nil).Body.String())[1]
+	got := ask(p, "GET", "/"+asset, nil)
+	if got.Code != 200 || !strings.Contains(got.Header().Get("Cache-Control"), "immutable") {
+		t.Errorf("%d %v", got.Code, got.Header())
+	}
+	r := httptest.NewRequest("GET", "/style.css", nil)
+	r.Header.Set("If-None-Match", got.Header().Get("ETag"))
+	w := httptest.NewRecorder()
+	p.ServeHTTP(w, r)
+	if w.Code != 304 {
+		t.Errorf("the same file again: %d", w.Code)
+	}
+}
+
+// What is served is small, and no page has a script or style within.
+func TestServedFiles(t *testing.T) {
+	total := 0
+	if err := fs.WalkDir(embedded, ".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			content, errRead := fs.ReadFile(embedded, path)
+			total, err = total+len(content), errRead
+			if strings.HasSuffix(path, ".html") && regexp.MustCompile(`(?i) style=|<style| on[a-z]+=|<script>|javascript:`).Match(content) {
+				t.Errorf("%s has a style or script within", path)
+			}
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d bytes", total)
+	if total > 60_000 {
+		t.Errorf("%d bytes are served, more than 60,000", total)
+	}
+}
+
+// The pages work below a prefix, behind a proxy that takes a prefix away, and without the slash behind it.
+func TestPrefix(t *testing.T) {
+	p := New(world(), allowing(all), quietLog())
+	mux := http.NewServeMux()
+	mux.Handle("/ops/", http.StripPrefix("/ops", p))
+	mux.Handle("/bare", http.StripPrefix("/bare", p))
+	mux.Handle("/bare/", http.StripPrefix("/bare", p))
+	app := httptest.NewServer(mux)
+	defer app.Close()
+	origin := httptest.NewServer(p)
+	defer origin.Close()
+	to, err := url.Parse(origin.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httptest.NewServer(http.StripPrefix("/deep/er", &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}))
+	defer proxy.Close()
+	links := regexp.MustCompile(`(?:href|src|data-follow)="([^"#]+)"`)
+	for _, base := range []string{app.URL + "/ops/", app.URL + "/ops", app.URL + "/bare", proxy.URL + "/deep/er/"} {
+		seen, queue := map[string]bool{}, []string{base}
+		for len(queue) > 0 && len(seen) < 60 {
+			at := queue[0]
+			queue = queue[1:]
+			if seen[at] {
+				continue
+			}
+			seen[at] = true
+			resp, err := http.Get(at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(at, "/events?") {
+				resp.Body.Close()
+				continue
+			}
+			body, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if resp.StatusCode != 200 {
+				t.Errorf("%s: %s", at, resp.Status)
+			}
+			if !strings.HasPrefix(resp.Request.URL.Path, strings.TrimSuffix(strings.TrimPrefix(base, "http://"+resp.Request.URL.Host), "/")+"/") {
+				t.Errorf("%s leads out of the prefix, to %s", at, resp.Request.URL)
+			}
+			for _, m := range links.FindAllStringSubmatch(string(body), -1) {
+				next, err := resp.Request.URL.Parse(strings.ReplaceAll(m[1], "&amp;", "&"))
+				if err != nil {
+					t.Errorf("%s: link %q: %v", at, m[1], err)
+					continue
+				}
+				queue = append(queue, next.String())
+			}
+		}
+		if len(seen) < 20 {
+			t.Errorf("%s: only %d pages are reached", base, len(seen))
+		}
+	}
+}
+
+// Looking changes nothing, whatever is looked at.
+func TestGetChangesNothing(t *testing.T) {
+	f := troubled()
+	p := New(f, allowing(all), quietLog())
+	for _, target := range previews {
+		preview := ask(p, "GET", target, nil)
+		form := hidden(preview.Body.String())
+		form.Set("name", "gone")
+		path, _, _ := strings.Cut(target, "?")
+		ask(p, "GET", path+"?"+form.Encode(), nil)
+		ask(p, "HEAD", path+"?"+form.Encode(), nil)
+	}
+	for _, rt := range p.routes() {
+		ask(p, "GET", "/"+rt.path+"?c=billing&id=98&expected=1", nil)
+	}
+	if len(f.changed) > 0 {
+		t.Errorf("did %q", f.changed)
+	}
+}
+
+// Ten viewers cost what one costs; without viewers the backend is left alone.
+func TestTenViewersCostOnePoll(t *testing.T) {
+	polls := func(viewers int) (calls map[string]int) {
+		synctest.Test(t, func(t *testing.T) {
+			f := world()
+			s := newShared(f)
+			time.Sleep(10 * time.Minute)
+			if n := f.called(""); n != 0 {
+				t.Errorf("%d calls without a viewer", n)
+			}
+			var open []*viewer
+			for range viewers {
+				v, ok := s.follow("billing", true)
+				if !ok {
+					t.Fatal("refused")
+				}
+				open = append(open, v)
+				go func() { // a page fetches itself again after each hint
+					for range v.hint {
+						_, _ = s.status(t.Context(), pace)
+						_, _ = s.detail(t.Context(), "billing", pace)
+					}
+				}()
+			}
+			time.Sleep(time.Minute)
+			for _, v := range open {
+				s.leave(v)
+				close(v.hint)
+			}
+			time.Sleep(2 * pace)
+			f.mu.Lock()
+			calls = map[string]int{"Status": f.calls["Status"], "Members": f.calls["Members"], "Leases": f.calls["Leases"]}
+			f.mu.Unlock()
+			time.Sleep(time.Hour)
+			if n := f.called("Status"); n != calls["Status"] {
+				t.Errorf("%d calls after the last viewer", n-calls["Status"])
+			}
+			if v, ok := s.follow("", false); !ok {
+				t.Error("a viewer that comes later is refused")
+			} else {
+				time.Sleep(time.Minute)
+				s.leave(v)
+				time.Sleep(2 * pace)
+				if n := f.called("Status") - calls["Status"]; n < 20 {
+					t.Errorf("%d calls for a viewer that came later", n)
+				}
+			}
+		})
+		return calls
+	}
+	one, ten := polls(1), polls(10)
+	if one["Status"] < 25 || one["Status"] > 35 || ten["Status"] > one["Status"]+1 || ten["Members"] > one["Members"]+1 || ten["Leases"] > one["Leases"]+1 {
+		t.Errorf("in a minute one viewer costs %v, ten cost %v", one, ten)
+	}
+}
+
+// Viewers are told soon of what has changed, and seldom when nothing has.
+func TestHints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := world()
+		s := newShared(f)
+		hints := func(consumer string, detail bool) (*viewer, *int) {
+			v, _ := s.follow(consumer, detail)
+			n := new(int)
+			go func() {
+				for range v.hint {
+					*n++
+				}
+			}()
+			return v, n
+		}
+		quietOne, quietHints := hints("quiet", false)
+		billing, billingHints := hints("billing", true)
+		overview, overviewHints := hints("", false)
+		defer func() {
+			for _, v := range []*viewer{quietOne, billing, overview} {
+				s.leave(v)
+				close(v.hint)
+			}
+			time.Sleep(2 * pace)
+		}()
+		time.Sleep(3 * pace)
+		synctest.Wait()
+		before := [3]int{*quietHints, *billingHints, *overviewHints}
+		f.mu.Lock()
+		f.leases[0].Session = f.leases[1].Session
+		f.mu.Unlock()
+		time.Sleep(pace)
+		synctest.Wait()
+		if *billingHints != before[1]+1 || *quietHints != before[0] || *overviewHints != before[2] {
+			t.Errorf("a lease changes hands: %d %d %d after %v", *quietHints, *billingHints, *overviewHints, before)
+		}
+		s.past("billing", func(h *history) {
+			if len(h.handovers) != 1 || h.handovers[0].From != "web-1:4077" || h.handovers[0].To != "web-2:4078" || h.handovers[0].Resource != "0" {
+				t.Errorf("handovers %+v", h.handovers)
+			}
+		})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := *quietHints - before[0]; n < 4 || n > 7 {
+			t.Errorf("%d hints in a minute in which nothing changed", n)
+		}
+	})
+}
+
+// An answer that takes long is asked for more rarely, and once by all who wait.
+func TestSlowBackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := world()
+		f.slowness = time.Second
+		s := newShared(f)
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() { _, _ = s.status(t.Context(), pace) })
+		}
+		wg.Wait()
+		for range 8 {
+			time.Sleep(time.Second)
+			_, _ = s.status(t.Context(), pace)
+		}
+		if n := f.called("Status"); n != 1 {
+			t.Errorf("%d calls", n)
+		}
+		time.Sleep(10 * time.Second)
+		_, _ = s.status(t.Context(), pace)
+		if n := f.called("Status"); n != 2 {
+			t.Errorf("%d calls", n)
+		}
+	})
+}
+
+// Each page asks the operator three times at most, however much there is.
+func TestPagesCostThreeCalls(t *testing.T) {
+	for _, target := range []string{"/", "/consumer?c=billing", "/dead?c=billing", "/dead?c=billing&text=carrier&after=99", "/letter?c=billing&id=98", "/parked?c=billing", "/cursors?c=billing",
+		"/replay?c=billing", "/purge?c=billing&reason=*", "/retry?c=billing", "/move?c=billing", "/move?c=billing&r=1&to=now", "/pause?c=billing"} {
+		f := world()
+		if got := ask(New(f, allowing(all), quietLog()), "GET", target, nil); got.Code != 200 {
+			t.Errorf("%s: %d", target, got.Code)
+		}
+		if n := f.called(""); n > 3 {
+			t.Errorf("%s: %d calls: %v", target, n, f.calls)
+		}
+	}
+}
+
+// With 40,000 resources and 100,000 dead letters pages stay small.
+func TestManyRows(t *testing.T) {
+	f := world()
+	for i := range 40_000 {
+		f.leases = append(f.leases, operate.LeaseStatus{Resource: fmt.Sprint("topic-", i), Session: f.members[i%2].Session, Lag: 1})
+		f.cursors = append(f.cursors, operate.CursorStatus{Resource: fmt.Sprint("topic-", i), Lag: 1})
+	}
+	f.all[0].Resources = len(f.leases)
+	letter, parked := f.letters[0], f.parked[0]
+	for i := range 100_000 {
+		letter.ID, parked.MessageID, parked.Place = fmt.Sprint(1000+i), fmt.Sprint(1000+i), fmt.Sprint("p", i)
+		f.letters, f.parked = append(f.letters, letter), append(f.parked, parked)
+	}
+	p := New(f, allowing(all), quietLog())
+	for _, target := range []string{"/", "/consumer?c=billing", "/dead?c=billing", "/parked?c=billing", "/cursors?c=billing", "/replay?c=billing", "/retry?c=billing"} {
+		got := ask(p, "GET", target, nil)
+		if got.Code != 200 || got.Body.Len() > 120_000 {
+			t.Errorf("%s: %d, %d bytes", target, got.Code, got.Body.Len())
+		}
+		rows := strings.Count(got.Body.String(), "<tr")
+		if target != "/" && rows > 2*listed+10 {
+			t.Errorf("%s: %d rows", target, rows)
+		}
+	}
+	// All pages of them, by their links, each letter once.
+	seen, next := map[string]bool{}, "/dead?c=billing&key=cust-0"
+	ids, link := regexp.MustCompile(`name="id" value="(\d+)"`), regexp.MustCompile(`rel="next" href="([^"]*)"`)
+	for pages := 0; next != "" && pages < 5; pages++ {
+		body := ask(p, "GET", next, nil).Body.String()
+		for _, m := range ids.FindAllStringSubmatch(body, -1) {
+			if seen[m[1]] {
+				t.Fatalf("%s is listed twice", m[1])
+			}
+			seen[m[1]] = true
+		}
+		m := link.FindStringSubmatch(body)
+		if m == nil {
+			break
+		}
+		next = "/" + strings.ReplaceAll(m[1], "&amp;", "&")
+	}
+	if len(seen) != 500 {
+		t.Errorf("five pages have %d", len(seen))
+	}
+}
+
+func TestBounds(t *testing.T) {
+	f := world()
+	p := New(f, allowing(all), quietLog())
+	for _, c := range []struct {
+		method, target string
+		form           url.Values
+		want           int
+	}{
+		{"GET", "/dead?c=billing&key=" + strings.Repeat("k", maxQuery), nil, 414},
+		{"GET", "/dead?c=billing&key=" + strings.Repeat("k", maxField+1), nil, 400},
+		{"GET", "/dead?c=billing&key=%00", nil, 400},
+		{"GET", "/dead?c=billing&key=%zz", nil, 400},
+		{"GET", "/dead?c=billing&min=soon", nil, 400},
+		{"GET", "/dead?c=billing&min=-5m", nil, 400},
+		{"GET", "/replay?c=billing" + strings.Repeat("&id=1", listed+1), nil, 400},
+		{"GET", "/dead?c=nobody", nil, 404},
+		{"GET", "/letter?c=billing&id=1", nil, 404},
+		{"GET", "/letter?c=billing", nil, 404},
+		{"GET", "/nowhere", nil, 404},
+		{"POST", "/replay", url.Values{"c": {"billing"}}, 400},
+		{"POST", "/replay", url.Values{"c": {"billing"}, "expected": {"many"}}, 400},
+		{"POST", "/replay", url.Values{"c": {"billing"}, "id": {strings.Repeat("i", maxForm)}}, 413},
+		{"POST", "/events", url.Values{}, 405},
+	} {
+		if got := ask(p, c.method, c.target, c.form); got.Code != c.want {
+			t.Errorf("%s %.60s: %d, want %d", c.method, c.target, got.Code, c.want)
+		}
+	}
+	f.err = fmt.Errorf("status: <b>refused</b>")
+	f.all = nil
+	if got := ask(New(f, quietLog()), "GET", "/", nil); got.Code != 502 || !strings.Contains(got.Body.String(), "status: &lt;b&gt;refused&lt;/b&gt;") {
+		t.Errorf("%d\n%s", got.Code, got.Body)
+	}
+}
+
+// Streams of hints end with the handler, so that a server can be shut down.
+func TestStream(t *testing.T) {
+	p := New(world(), quietLog())
+	server := httptest.NewServer(p)
+	defer server.Close()
+	resp, err := http.Get(server.URL + "/events?c=billing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.Header.Get("Content-Type") != "text/event-stream" || resp.Header.Get("X-Accel-Buffering") != "no" {
+		t.Errorf("%v", resp.Header)
+	}
+	p.shared.changed("billing")
+	buffer := make([]byte, 1000)
+	for text := ""; !strings.Contains(text, "event: changed\ndata: \"billing\"\n\n"); {
+		n, err := resp.Body.Read(buffer)
+		if err != nil {
+			t.Fatalf("%v after %q", err, text)
+		}
+		text += string(buffer[:n])
+	}
+	p.Close()
+	if _, err := io.ReadAll(resp.Body); err != nil {
+		t.Error(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		p.shared.mu.Lock()
+		n := len(p.shared.viewers)
+		p.shared.mu.Unlock()
+		if n == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the viewer is still there")
+		}
+	}
+}
+
+// Whatever is in names, keys, reasons and payloads, no page has markup of it.
+func FuzzEscaping(f *testing.F) {
+	for _, s := range []string{`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `javascript:alert(1)`, `' onmouseover='x`, "a\x00b", "\xff\xfe", `{{.}}`, "</pre><h1>", "\u202e", `\"`, "%3Cb%3E", "&lt;", "../../x?y#z", "*"} {
+		f.Add(s)
+	}
+	tags := regexp.MustCompile(`<[a-zA-Z!/][^>]*`)
+	f.Fuzz(func(t *testing.T, s string) {
+		shape := func(s string) (pages []string) {
+			w := world()
+			w.all[0].Consumer, w.all[0].Note = "billing", s+"."
+			for i := range w.letters {
+				l := &w.letters[i]
+				l.Topic, l.Key, l.Kind, l.Reason, l.Resource, l.MessageID, l.Payload, l.Headers = s, s, s, s, s, s, []byte(s), map[string]string{s: s}
+			}
+			for i := range w.parked {
+				m := &w.parked[i]
+				m.Resource, m.Topic, m.Key, m.Error, m.Place, m.Kind = s, s, s, s, s, s
+			}
+			for i := range w.leases {
+				w.leases[i].Resource, w.cursors[i].Resource, w.cursors[i].Position = s+fmt.Sprint(i), s+fmt.Sprint(i), s
+			}
+			for i := range w.members {
+				w.members[i].Host = s
+			}
+			p := New(w, allowing(all), quietLog(), WithTarget(s), WithActor(func(*http.Request) string { return s }))
+			q := url.QueryEscape(s)
+			for _, target := range []string{"/", "/consumer?c=billing", "/dead?c=billing", "/dead?c=billing&topic=" + q + "&key=" + q, "/letter?c=billing&id=98&payload=1", "/parked?c=billing",
+				"/cursors?c=billing", "/purge?c=billing&key=" + q, "/retry?c=billing&key=" + q, "/move?c=billing&r=" + q + "0&to=after&message=" + q, "/dead?c=" + q} {
+				r := ask(p, "GET", target, nil)
+				if r.Code == 500 {
+					t.Errorf("%s: 500", target)
+				}
+				pages = append(pages, r.Body.String())
+			}
+			return pages
+		}
+		names := regexp.MustCompile(`^<[a-zA-Z!/][^ >]*`)
+		elements := func(page string) (list []string) {
+			for _, tag := range tags.FindAllString(page, -1) {
+				if regexp.MustCompile(`(?i)[\s"'](on[a-z]+|style)\s*=`).MatchString(regexp.MustCompile(`"[^"]*"`).ReplaceAllString(tag, `""`)) {
+					t.Errorf("%q: %s", s, tag)
+				}
+				if regexp.MustCompile(`(?i)(href|src|action)="\s*(javascript|data):`).MatchString(tag) {
+					t.Errorf("%q: %s", s, tag)
+				}
+				list = append(list, names.FindString(tag))
+			}
+			return list
+		}
+		if len(s) > maxField/4 || s == "" || strings.ContainsRune(s, 0) || strings.TrimSpace(s) == "" {
+			return
+		}
+		harmless, hostile := shape("x"), shape(s)
+		for i := range hostile {
+			if got, want := elements(hostile[i]), elements(harmless[i]); strings.Contains(harmless[i], "<table") && !slices.Equal(got, want) && !strings.Contains(s, "*") {
+				t.Errorf("%q makes other elements on page %d:\n%q\n%q", s, i, got, want)
+			}
+		}
+	})
+}

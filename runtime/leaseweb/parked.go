@@ -1,0 +1,63 @@
+package leaseweb
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/leasegen/leasegen/runtime/operate"
+)
+
+// mostRetried bounds the messages that one retry takes: the form names each.
+const mostRetried = 1000
+
+// waiting is the filter of a request.
+func (r *request) waiting() (operate.ParkedFilter, error) {
+	if r.field("picked") != "" && len(r.form["id"]) == 0 {
+		return operate.ParkedFilter{}, problem{http.StatusBadRequest, "None is selected: go back, and tick what it is to be done to."}
+	}
+	f := operate.ParkedFilter{Consumer: r.field("c"), Resource: r.field("r"), Key: r.field("key"), IDs: r.form["id"], After: r.field("after")}
+	if len(f.IDs) > mostRetried {
+		return f, problem{http.StatusBadRequest, fmt.Sprintf("Select at most %d messages at once.", mostRetried)}
+	}
+	return f, nil
+}
+
+// parkedPage lists the messages that wait for a retry, lane by lane.
+func parkedPage(r *request) (view, error) {
+	c, err := r.known()
+	if err != nil {
+		return view{}, err
+	}
+	f, err := r.waiting()
+	if err != nil {
+		return view{}, err
+	}
+	q := url.Values{"c": {c.Consumer}}
+	for name, v := range map[string]string{"r": f.Resource, "key": f.Key} {
+		if v != "" {
+			q.Set(name, v)
+		}
+	}
+	body := struct {
+		summary
+		Filter      operate.ParkedFilter
+		Filtered    bool
+		Parked      []operate.ParkedInfo
+		Next, Start string
+		Retry       string
+		First       bool
+	}{summary: r.summarize(c), Filter: f, Filtered: len(q) > 1, Start: address("parked", q), Retry: address("retry", q), First: f.After == ""}
+	f.IDs, f.Limit = nil, listed+1
+	list, err := r.pages.op.Parked(r.Context(), f)
+	if err != nil {
+		return view{}, err
+	}
+	list, more := atMost(list, listed)
+	body.Parked = list
+	if more {
+		body.Next = address("parked", with(q, "after", list[len(list)-1].Place))
+	}
+	return view{name: "parked", Title: "Parked messages", Consumer: c.Consumer, Body: body, watched: true,
+		follow: url.Values{"c": {c.Consumer}}.Encode()}, nil
+}

@@ -229,9 +229,6 @@ func (r *request) previewLetters(doing string) (plan, error) {
 	}
 	if f.Through == "" && len(f.IDs) == 0 && len(groups.Groups) > 0 {
 		f.Through = slices.MaxFunc(groups.Groups, func(a, b operate.DeadLetterGroup) int { return compareIDs(a.Example, b.Example) }).Example
-		if groups, err = r.pages.op.DeadLetterGroups(r.Context(), f); err != nil {
-			return plan{}, err
-		}
 	}
 	of.Count, f.Limit = groups.Total, groups.Total
 	of.letters = f

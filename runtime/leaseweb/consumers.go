@@ -180,7 +180,9 @@ func cursorsPage(r *request) (view, error) {
 		More     bool
 		None     string
 	}{summary: r.summarize(c), Resource: r.field("r")}
-	list, err := r.pages.op.Cursors(r.Context(), c.Consumer, body.Resource, listed+1)
+	list, err := ask(r.Context(), r.pages.shared, "cursors", [2]string{c.Consumer, body.Resource}, func(ctx context.Context) ([]operate.CursorStatus, error) {
+		return r.pages.op.Cursors(ctx, c.Consumer, body.Resource, listed+1)
+	})
 	switch {
 	case isNoCursor(err):
 		body.None = "It reads no messages and has no cursor: " + noCursorHelp
@@ -212,7 +214,9 @@ func (r *request) owners(ctx context.Context, consumer string, needed bool) (fun
 	if !needed {
 		return nil, nil
 	}
-	members, err := r.pages.op.Members(ctx, consumer)
+	members, err := ask(ctx, r.pages.shared, "members", consumer, func(ctx context.Context) ([]operate.MemberStatus, error) {
+		return r.pages.op.Members(ctx, consumer)
+	})
 	if err != nil {
 		return nil, err
 	}

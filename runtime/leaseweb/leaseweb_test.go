@@ -56,8 +56,8 @@ func world() *fake {
 
 func quietLog() Option { return WithLogger(slog.New(slog.DiscardHandler)) }
 
-// ask answers a request as a browser on the page itself sends it.
-func ask(h http.Handler, method, target string, form url.Values) *httptest.ResponseRecorder {
+// send answers a request as a browser on the page itself sends it.
+func send(h http.Handler, method, target string, form url.Values) *httptest.ResponseRecorder {
 	var body io.Reader
 	if form != nil {
 		body = strings.NewReader(form.Encode())
@@ -120,7 +120,7 @@ func TestAccess(t *testing.T) {
 				var form url.Values
 				changes := rt.post != nil
 				if method == "POST" && changes {
-					form = hidden(ask(New(f, allowing(all), quietLog()), "GET", target, nil).Body.String())
+					form = hidden(send(New(f, allowing(all), quietLog()), "GET", target, nil).Body.String())
 					form.Set("name", "gone")
 				}
 				want := http.StatusOK
@@ -135,7 +135,7 @@ func TestAccess(t *testing.T) {
 				if want != http.StatusMethodNotAllowed && changes && !role.has(Operate) {
 					want = http.StatusForbidden
 				}
-				got := ask(p, method, target, form)
+				got := send(p, method, target, form)
 				if got.Code != want {
 					t.Errorf("role %03b: %s %s: %d, want %d\n%s", role, method, target, got.Code, want, got.Body)
 				}
@@ -156,10 +156,10 @@ func TestPayloads(t *testing.T) {
 	for role, want := range map[Access]int{View: 403, View | Operate: 403, View | Payloads: 200} {
 		var log bytes.Buffer
 		p := New(world(), allowing(role), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-		if body := ask(p, "GET", target, nil).Body.String(); strings.Contains(body, "12345678901234567890") || strings.Contains(body, "payload=1") != (want == 200) {
+		if body := send(p, "GET", target, nil).Body.String(); strings.Contains(body, "12345678901234567890") || strings.Contains(body, "payload=1") != (want == 200) {
 			t.Errorf("role %03b: before it is asked for:\n%s", role, body)
 		}
-		got := ask(p, "GET", target+"&payload=1", nil)
+		got := send(p, "GET", target+"&payload=1", nil)
 		if got.Code != want || strings.Contains(got.Body.String(), "cents") != (want == 200) {
 			t.Errorf("role %03b: %d\n%s", role, got.Code, got.Body)
 		}
@@ -173,7 +173,7 @@ func TestPayloads(t *testing.T) {
 	p := New(world(), allowing(all), quietLog(), WithRedact(func(kind string, payload []byte) []byte {
 		return []byte(kind + ": " + fmt.Sprint(len(payload)) + " bytes")
 	}))
-	if body := ask(p, "GET", target+"&payload=1", nil).Body.String(); !strings.Contains(body, "order.placed: 39 bytes") || strings.Contains(body, "cents") {
+	if body := send(p, "GET", target+"&payload=1", nil).Body.String(); !strings.Contains(body, "order.placed: 39 bytes") || strings.Contains(body, "cents") {
 		t.Errorf("not redacted:\n%s", body)
 	}
 	for payload, want := range map[string]string{"\xff\x00\x01": "ff 00 01", "plain\u202e\x1b[2J": `plain\u202e\x1b[2J`, "é": "é", `[1e400,01]`: "[1e400,01]"} {
@@ -192,7 +192,7 @@ func TestWhatWasPreviewed(t *testing.T) {
 	p := New(f, allowing(all), quietLog())
 	for _, name := range []string{"replay", "purge"} {
 		f.changed, f.letters = nil, world().letters
-		preview := ask(p, "GET", "/"+name+"?c=billing", nil).Body.String()
+		preview := send(p, "GET", "/"+name+"?c=billing", nil).Body.String()
 		form := hidden(preview)
 		if form.Get("expected") != "5" || form.Get("through") != "102" || !strings.Contains(preview, "5 dead letters?") {
 			t.Fatalf("%s: %v\n%s", name, form, preview)
@@ -203,54 +203,54 @@ func TestWhatWasPreviewed(t *testing.T) {
 			late.ID, late.DeadAt = fmt.Sprint(200+i), f.now
 			f.letters = append(f.letters, late)
 		}
-		got := ask(p, "POST", "/"+name, form)
+		got := send(p, "POST", "/"+name, form)
 		if goes := got.Header().Get("Location"); got.Code != 303 || goes != "dead?c=billing&done="+name+"&n=5" {
 			t.Errorf("%s: %d to %q\n%s", name, got.Code, goes, got.Body)
 		}
 		if want := []string{name + " 98", name + " 99", name + " 100", name + " 101", name + " 102"}; !slices.Equal(f.changed, want) {
 			t.Errorf("%s: did %q", name, f.changed)
 		}
-		if page := ask(p, "GET", "/dead?c=billing&done="+name+"&n=5", nil).Body.String(); !strings.Contains(page, "5 dead letters "+map[string]string{"replay": "replayed", "purge": "purged"}[name]) {
+		if page := send(p, "GET", "/dead?c=billing&done="+name+"&n=5", nil).Body.String(); !strings.Contains(page, "5 dead letters "+map[string]string{"replay": "replayed", "purge": "purged"}[name]) {
 			t.Errorf("%s: not said afterwards:\n%s", name, page)
 		}
 
 		// The same form again: it finds none, asks again and does nothing.
 		f.changed = nil
-		if got := ask(p, "POST", "/"+name, form); got.Code != 409 || !strings.Contains(got.Body.String(), "is 0 now") || len(f.changed) > 0 {
+		if got := send(p, "POST", "/"+name, form); got.Code != 409 || !strings.Contains(got.Body.String(), "is 0 now") || len(f.changed) > 0 {
 			t.Errorf("%s again: %d, did %q\n%s", name, got.Code, f.changed, got.Body)
 		}
 	}
 
 	// Some are gone meanwhile, as another operator replayed them.
 	f.letters = world().letters
-	form := hidden(ask(p, "GET", "/purge?c=billing&reason=carrier:*&key=cust-0", nil).Body.String())
+	form := hidden(send(p, "GET", "/purge?c=billing&reason=carrier:*&key=cust-0", nil).Body.String())
 	f.letters = f.letters[1:]
 	f.changed = nil
-	got := ask(p, "POST", "/purge", form)
+	got := send(p, "POST", "/purge", form)
 	if got.Code != 409 || len(f.changed) > 0 || hidden(got.Body.String()).Get("expected") != "2" || hidden(got.Body.String()).Get("reason") != "carrier:*" {
 		t.Errorf("%d, did %q\n%s", got.Code, f.changed, got.Body)
 	}
-	if got := ask(p, "POST", "/purge", hidden(got.Body.String())); got.Code != 303 || !slices.Equal(f.changed, []string{"purge 100", "purge 102"}) {
+	if got := send(p, "POST", "/purge", hidden(got.Body.String())); got.Code != 303 || !slices.Equal(f.changed, []string{"purge 100", "purge 102"}) {
 		t.Errorf("%d, did %q\n%s", got.Code, f.changed, got.Body)
 	}
 
 	// Ticked ones, and none.
 	f.letters, f.changed = world().letters, nil
-	form = hidden(ask(p, "GET", "/replay?c=billing&picked=1&id=99&id=101", nil).Body.String())
-	if got := ask(p, "POST", "/replay", form); got.Code != 303 || !slices.Equal(f.changed, []string{"replay 99", "replay 101"}) {
+	form = hidden(send(p, "GET", "/replay?c=billing&picked=1&id=99&id=101", nil).Body.String())
+	if got := send(p, "POST", "/replay", form); got.Code != 303 || !slices.Equal(f.changed, []string{"replay 99", "replay 101"}) {
 		t.Errorf("%d, did %q\n%s", got.Code, f.changed, got.Body)
 	}
 	for _, target := range []string{"/replay?c=billing&picked=1", "/retry?c=billing&picked=1"} {
-		if got := ask(p, "GET", target, nil); got.Code != 400 {
+		if got := send(p, "GET", target, nil); got.Code != 400 {
 			t.Errorf("%s: none is ticked: %d\n%s", target, got.Code, got.Body)
 		}
 	}
 
 	// All that are parked are named in the form, so that those that come later stay.
 	f.changed = nil
-	form = hidden(ask(p, "GET", "/retry?c=billing", nil).Body.String())
+	form = hidden(send(p, "GET", "/retry?c=billing", nil).Body.String())
 	f.parked = append(f.parked, operate.ParkedInfo{MessageID: "9999"})
-	if got := ask(p, "POST", "/retry", form); got.Code != 303 || !slices.Equal(f.changed, []string{"retry 9100", "retry 9101", "retry 9102"}) {
+	if got := send(p, "POST", "/retry", form); got.Code != 303 || !slices.Equal(f.changed, []string{"retry 9100", "retry 9101", "retry 9102"}) {
 		t.Errorf("%d, did %q\n%s", got.Code, f.changed, got.Body)
 	}
 }
@@ -260,31 +260,31 @@ func TestTypedNames(t *testing.T) {
 	f := troubled()
 	p := New(f, allowing(all), quietLog())
 	for target, name := range map[string]string{"/move?c=billing&to=beginning": "billing", "/forget?c=gone": "gone"} {
-		page := ask(p, "GET", target, nil).Body.String()
+		page := send(p, "GET", target, nil).Body.String()
 		form := hidden(page)
 		path, _, _ := strings.Cut(target, "?")
 		for _, typed := range []string{"", "billin", "BILLING"} {
 			form.Set("name", typed)
-			if got := ask(p, "POST", path, form); got.Code != 409 || len(f.changed) > 0 {
+			if got := send(p, "POST", path, form); got.Code != 409 || len(f.changed) > 0 {
 				t.Errorf("%s with %q: %d, did %q", target, typed, got.Code, f.changed)
 			}
 		}
 		form.Set("name", name)
-		if got := ask(p, "POST", path, form); got.Code != 303 || len(f.changed) != 1 {
+		if got := send(p, "POST", path, form); got.Code != 303 || len(f.changed) != 1 {
 			t.Errorf("%s: %d, did %q\n%s\n%s", target, got.Code, f.changed, got.Body, page)
 		}
 		f.changed = nil
 	}
 	for _, target := range []string{"/forget?c=billing", "/resume?c=billing", "/pause?c=asleep"} {
-		if page := ask(p, "GET", target, nil).Body.String(); strings.Contains(page, "<form") {
+		if page := send(p, "GET", target, nil).Body.String(); strings.Contains(page, "<form") {
 			t.Errorf("%s is offered:\n%s", target, page)
 		}
 	}
 	path := New(struct{ operate.Operator }{f}, allowing(all)) // a backend that forgets no consumers
-	if got := ask(path, "GET", "/forget?c=gone", nil); got.Code != 404 {
+	if got := send(path, "GET", "/forget?c=gone", nil); got.Code != 404 {
 		t.Errorf("forget: %d", got.Code)
 	}
-	if page := ask(path, "GET", "/consumer?c=billing", nil).Body.String(); strings.Contains(page, "Forget") {
+	if page := send(path, "GET", "/consumer?c=billing", nil).Body.String(); strings.Contains(page, "Forget") {
 		t.Error("forget is offered")
 	}
 }
@@ -292,20 +292,20 @@ func TestTypedNames(t *testing.T) {
 func TestMove(t *testing.T) {
 	f := world()
 	p := New(f, allowing(all), quietLog())
-	if page := ask(p, "GET", "/move?c=billing&r=1", nil).Body.String(); !strings.Contains(page, `type="radio"`) || strings.Contains(page, `method="post"`) {
+	if page := send(p, "GET", "/move?c=billing&r=1", nil).Body.String(); !strings.Contains(page, `type="radio"`) || strings.Contains(page, `method="post"`) {
 		t.Errorf("it does not ask where to:\n%s", page)
 	}
-	page := ask(p, "GET", "/move?c=billing&r=1&to=after&message=9000", nil).Body.String()
+	page := send(p, "GET", "/move?c=billing&r=1&to=after&message=9000", nil).Body.String()
 	if !strings.Contains(page, "Move 1 cursor behind 9000") {
 		t.Errorf("%s", page)
 	}
-	if got := ask(p, "POST", "/move", hidden(page)); got.Code != 303 || !slices.Equal(f.changed, []string{"move billing 1"}) {
+	if got := send(p, "POST", "/move", hidden(page)); got.Code != 303 || !slices.Equal(f.changed, []string{"move billing 1"}) {
 		t.Errorf("%d, %q", got.Code, f.changed)
 	}
-	if page := ask(p, "GET", "/move?c=billing&r=none&to=now", nil).Body.String(); strings.Contains(page, "<form") {
+	if page := send(p, "GET", "/move?c=billing&r=none&to=now", nil).Body.String(); strings.Contains(page, "<form") {
 		t.Errorf("a resource that is not there:\n%s", page)
 	}
-	if got := ask(p, "POST", "/move", url.Values{"c": {"billing"}, "expected": {"4"}, "name": {"billing"}}); got.Code != 400 {
+	if got := send(p, "POST", "/move", url.Values{"c": {"billing"}, "expected": {"4"}, "name": {"billing"}}); got.Code != 400 {
 		t.Errorf("without a target: %d", got.Code)
 	}
 }
@@ -316,13 +316,13 @@ func TestAudit(t *testing.T) {
 		f := troubled()
 		var log bytes.Buffer
 		p := New(f, allowing(all), WithActor(func(*http.Request) string { return "ann" }), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-		form := hidden(ask(p, "GET", target, nil).Body.String())
+		form := hidden(send(p, "GET", target, nil).Body.String())
 		if log.Len() > 0 {
 			t.Errorf("%s: a preview is logged: %s", name, &log)
 		}
 		form.Set("name", "gone")
 		f.err = nil
-		if got := ask(p, "POST", "/"+name, form); got.Code != 303 {
+		if got := send(p, "POST", "/"+name, form); got.Code != 303 {
 			t.Fatalf("%s: %d\n%s", name, got.Code, got.Body)
 		}
 		line := log.String()
@@ -353,7 +353,7 @@ func TestCrossOrigin(t *testing.T) {
 	} {
 		f := troubled()
 		p := New(f, allowing(all), quietLog())
-		form := hidden(ask(p, "GET", "/pause?c=billing", nil).Body.String())
+		form := hidden(send(p, "GET", "/pause?c=billing", nil).Body.String())
 		r := httptest.NewRequest("POST", "/pause", strings.NewReader(form.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		r.Header.Set(c.header, c.value)
@@ -368,7 +368,7 @@ func TestCrossOrigin(t *testing.T) {
 func TestHeaders(t *testing.T) {
 	p := New(world(), quietLog())
 	for _, target := range []string{"/", "/consumer?c=billing", "/nope", "/style.css", "/dead?c=nobody"} {
-		h := ask(p, "GET", target, nil).Header()
+		h := send(p, "GET", target, nil).Header()
 		for name, want := range map[string]string{"Content-Security-Policy": "default-src 'none'; ", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
 			"Referrer-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin"} {
 			if !strings.HasPrefix(h.Get(name), want) {
@@ -382,8 +382,8 @@ func TestHeaders(t *testing.T) {
 	if strings.Contains(policy, "unsafe") {
 		t.Error(policy)
 	}
-	asset := regexp.MustCompile(`href="(style\.css\?[0-9a-f]+)"`).FindStringSubmatch(ask(p, "GET", "/", nil).Body.String())[1]
-	got := ask(p, "GET", "/"+asset, nil)
+	asset := regexp.MustCompile(`href="(style\.css\?[0-9a-f]+)"`).FindStringSubmatch(send(p, "GET", "/", nil).Body.String())[1]
+	got := send(p, "GET", "/"+asset, nil)
 	if got.Code != 200 || !strings.Contains(got.Header().Get("Cache-Control"), "immutable") {
 		t.Errorf("%d %v", got.Code, got.Header())
 	}
@@ -480,15 +480,15 @@ func TestGetChangesNothing(t *testing.T) {
 	f := troubled()
 	p := New(f, allowing(all), quietLog())
 	for _, target := range previews {
-		preview := ask(p, "GET", target, nil)
+		preview := send(p, "GET", target, nil)
 		form := hidden(preview.Body.String())
 		form.Set("name", "gone")
 		path, _, _ := strings.Cut(target, "?")
-		ask(p, "GET", path+"?"+form.Encode(), nil)
-		ask(p, "HEAD", path+"?"+form.Encode(), nil)
+		send(p, "GET", path+"?"+form.Encode(), nil)
+		send(p, "HEAD", path+"?"+form.Encode(), nil)
 	}
 	for _, rt := range p.routes() {
-		ask(p, "GET", "/"+rt.path+"?c=billing&id=98&expected=1", nil)
+		send(p, "GET", "/"+rt.path+"?c=billing&id=98&expected=1", nil)
 	}
 	if len(f.changed) > 0 {
 		t.Errorf("did %q", f.changed)
@@ -548,6 +548,40 @@ func TestTenViewersCostOnePoll(t *testing.T) {
 	one, ten := polls(1), polls(10)
 	if one["Status"] < 25 || one["Status"] > 35 || ten["Status"] > one["Status"]+1 || ten["Members"] > one["Members"]+1 || ten["Leases"] > one["Leases"]+1 {
 		t.Errorf("in a minute one viewer costs %v, ten cost %v", one, ten)
+	}
+}
+
+// Viewers of one list share its answers, each filter has its own, and an action makes them fresh.
+func TestSharedLists(t *testing.T) {
+	f := world()
+	p := New(f, allowing(all), quietLog())
+	for range 10 {
+		for _, target := range []string{"/dead?c=billing", "/parked?c=billing", "/cursors?c=billing"} {
+			send(p, "GET", target, nil)
+		}
+	}
+	for _, name := range []string{"DeadLetters", "DeadLetterGroups", "Parked", "Cursors", "Members", "Status"} {
+		if n := f.called(name); n != 1 {
+			t.Errorf("%d calls of %s", n, name)
+		}
+	}
+	if page := send(p, "GET", "/dead?c=billing&key=cust-1", nil).Body.String(); !strings.Contains(page, "2 dead letters") {
+		t.Errorf("another filter has the same answer:\n%s", page)
+	}
+	for age, want := range map[string]string{"1m": "5 dead letters", "8m": "3 dead letters", "1h": "None match"} {
+		if page := send(p, "GET", "/dead?c=billing&min="+age, nil).Body.String(); !strings.Contains(page, want) {
+			t.Errorf("dead for %s: want %s in\n%s", age, want, page)
+		}
+	}
+	send(p, "POST", "/purge", hidden(send(p, "GET", "/purge?c=billing&key=cust-1", nil).Body.String()))
+	if page := send(p, "GET", "/dead?c=billing", nil).Body.String(); !strings.Contains(page, "3 dead letters") {
+		t.Errorf("the page after a purge:\n%s", page)
+	}
+	for i := range 1000 {
+		send(p, "GET", fmt.Sprintf("/dead?c=billing&key=%d", i), nil)
+	}
+	if n := len(p.shared.lists); n > mostLists {
+		t.Errorf("%d answers are kept", n)
 	}
 }
 
@@ -631,7 +665,7 @@ func TestPagesCostThreeCalls(t *testing.T) {
 	for _, target := range []string{"/", "/consumer?c=billing", "/dead?c=billing", "/dead?c=billing&text=carrier&after=99", "/letter?c=billing&id=98", "/parked?c=billing", "/cursors?c=billing",
 		"/replay?c=billing", "/purge?c=billing&reason=*", "/retry?c=billing", "/move?c=billing", "/move?c=billing&r=1&to=now", "/pause?c=billing"} {
 		f := world()
-		if got := ask(New(f, allowing(all), quietLog()), "GET", target, nil); got.Code != 200 {
+		if got := send(New(f, allowing(all), quietLog()), "GET", target, nil); got.Code != 200 {
 			t.Errorf("%s: %d", target, got.Code)
 		}
 		if n := f.called(""); n > 3 {
@@ -655,7 +689,7 @@ func TestManyRows(t *testing.T) {
 	}
 	p := New(f, allowing(all), quietLog())
 	for _, target := range []string{"/", "/consumer?c=billing", "/dead?c=billing", "/parked?c=billing", "/cursors?c=billing", "/replay?c=billing", "/retry?c=billing"} {
-		got := ask(p, "GET", target, nil)
+		got := send(p, "GET", target, nil)
 		if got.Code != 200 || got.Body.Len() > 120_000 {
 			t.Errorf("%s: %d, %d bytes", target, got.Code, got.Body.Len())
 		}
@@ -668,7 +702,7 @@ func TestManyRows(t *testing.T) {
 	seen, next := map[string]bool{}, "/dead?c=billing&key=cust-0"
 	ids, link := regexp.MustCompile(`name="id" value="(\d+)"`), regexp.MustCompile(`rel="next" href="([^"]*)"`)
 	for pages := 0; next != "" && pages < 5; pages++ {
-		body := ask(p, "GET", next, nil).Body.String()
+		body := send(p, "GET", next, nil).Body.String()
 		for _, m := range ids.FindAllStringSubmatch(body, -1) {
 			if seen[m[1]] {
 				t.Fatalf("%s is listed twice", m[1])
@@ -710,13 +744,13 @@ func TestBounds(t *testing.T) {
 		{"POST", "/replay", url.Values{"c": {"billing"}, "id": {strings.Repeat("i", maxForm)}}, 413},
 		{"POST", "/events", url.Values{}, 405},
 	} {
-		if got := ask(p, c.method, c.target, c.form); got.Code != c.want {
+		if got := send(p, c.method, c.target, c.form); got.Code != c.want {
 			t.Errorf("%s %.60s: %d, want %d", c.method, c.target, got.Code, c.want)
 		}
 	}
 	f.err = fmt.Errorf("status: <b>refused</b>")
 	f.all = nil
-	if got := ask(New(f, quietLog()), "GET", "/", nil); got.Code != 502 || !strings.Contains(got.Body.String(), "status: &lt;b&gt;refused&lt;/b&gt;") {
+	if got := send(New(f, quietLog()), "GET", "/", nil); got.Code != 502 || !strings.Contains(got.Body.String(), "status: &lt;b&gt;refused&lt;/b&gt;") {
 		t.Errorf("%d\n%s", got.Code, got.Body)
 	}
 }
@@ -788,7 +822,7 @@ func FuzzEscaping(f *testing.F) {
 			q := url.QueryEscape(s)
 			for _, target := range []string{"/", "/consumer?c=billing", "/dead?c=billing", "/dead?c=billing&topic=" + q + "&key=" + q, "/letter?c=billing&id=98&payload=1", "/parked?c=billing",
 				"/cursors?c=billing", "/purge?c=billing&key=" + q, "/retry?c=billing&key=" + q, "/move?c=billing&r=" + q + "0&to=after&message=" + q, "/dead?c=" + q} {
-				r := ask(p, "GET", target, nil)
+				r := send(p, "GET", target, nil)
 				if r.Code == 500 {
 					t.Errorf("%s: 500", target)
 				}

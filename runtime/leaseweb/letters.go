@@ -2,6 +2,7 @@ package leaseweb
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -122,7 +123,9 @@ func deadPage(r *request) (view, error) {
 	}{summary: r.summarize(c), Filter: f, Min: choices(r.field("min")), Max: choices(r.field("max")), Filtered: len(q) > 1,
 		First: f.After == "", Start: address("dead", q), Replay: address("replay", q), Purge: address("purge", q)}
 	if body.First {
-		groups, err := r.pages.op.DeadLetterGroups(r.Context(), f)
+		groups, err := ask(r.Context(), r.pages.shared, "groups", f, func(ctx context.Context) (operate.DeadLetterGroups, error) {
+			return r.pages.op.DeadLetterGroups(ctx, f)
+		})
 		if err != nil {
 			return view{}, err
 		}
@@ -132,7 +135,9 @@ func deadPage(r *request) (view, error) {
 		body.Total, body.More = groups.Total, groups.More
 	}
 	f.Limit = listed + 1
-	list, err := r.pages.op.DeadLetters(r.Context(), f)
+	list, err := ask(r.Context(), r.pages.shared, "dead", f, func(ctx context.Context) ([]operate.DeadLetterInfo, error) {
+		return r.pages.op.DeadLetters(ctx, f)
+	})
 	if err != nil {
 		return view{}, err
 	}

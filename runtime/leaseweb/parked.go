@@ -1,6 +1,7 @@
 package leaseweb
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -49,7 +50,9 @@ func parkedPage(r *request) (view, error) {
 		First       bool
 	}{summary: r.summarize(c), Filter: f, Filtered: len(q) > 1, Start: address("parked", q), Retry: address("retry", q), First: f.After == ""}
 	f.IDs, f.Limit = nil, listed+1
-	list, err := r.pages.op.Parked(r.Context(), f)
+	list, err := ask(r.Context(), r.pages.shared, "parked", f, func(ctx context.Context) ([]operate.ParkedInfo, error) {
+		return r.pages.op.Parked(ctx, f)
+	})
 	if err != nil {
 		return view{}, err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -28,6 +29,7 @@ type shared struct {
 	mu      sync.Mutex
 	details map[string]*cell[detail]
 	history map[string]*history
+	lists   map[string]list // by what was asked
 	viewers map[*viewer]struct{}
 	polling bool
 }
@@ -46,7 +48,7 @@ type viewer struct {
 }
 
 func newShared(op operate.Operator) *shared {
-	return &shared{op: op, details: map[string]*cell[detail]{}, history: map[string]*history{}, viewers: map[*viewer]struct{}{}}
+	return &shared{op: op, details: map[string]*cell[detail]{}, history: map[string]*history{}, lists: map[string]list{}, viewers: map[*viewer]struct{}{}}
 }
 
 // cell keeps the latest answer to a question. Requests that come while it is asked wait for that answer.
@@ -134,6 +136,33 @@ func (s *shared) detail(ctx context.Context, consumer string, age time.Duration)
 	})
 }
 
+// list is an answer that a page of rows was made of.
+type list struct {
+	cell  any // *cell[T]
+	since time.Time
+}
+
+// mostLists bounds the answers that are kept, each of at most a hundred rows or groups.
+const mostLists = 100
+
+// ask returns an answer that viewers of the same page share. What tells it from others.
+func ask[T any](ctx context.Context, s *shared, what string, of any, question func(context.Context) (T, error)) (T, error) {
+	key := fmt.Sprintf("%s %#v", what, of)
+	s.mu.Lock()
+	kept, ok := s.lists[key].cell.(*cell[T])
+	if !ok {
+		kept = &cell[T]{}
+		if len(s.lists) >= mostLists {
+			maps.DeleteFunc(s.lists, func(_ string, l list) bool { return time.Since(l.since) > quiet })
+		}
+		if len(s.lists) < mostLists {
+			s.lists[key] = list{kept, time.Now()}
+		}
+	}
+	s.mu.Unlock()
+	return kept.get(ctx, pace, question)
+}
+
 // of is the history of a consumer. The lock is held.
 func (s *shared) of(consumer string) *history {
 	h := s.history[consumer]
@@ -175,6 +204,7 @@ func (s *shared) changed(consumer string) {
 	if c := s.details[consumer]; c != nil {
 		c.drop()
 	}
+	clear(s.lists)
 	s.hint(func(v *viewer) bool { return true })
 }
 

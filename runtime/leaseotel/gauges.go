@@ -52,23 +52,25 @@ func watch[T any](m metric.Meter, levels []level[T], read func(context.Context) 
 // (seconds) and handler.stuck.now. They ask no server. Unregister what it returns to end them.
 func (t *Telemetry) WatchHealth(g interface{ Health() []lease.Health }) (metric.Registration, error) {
 	return watch(t.meter, []level[lease.Health]{
-		{metrics.Ready, func(h lease.Health) float64 {
-			if h.Trouble == "" {
-				return 1
-			}
-			return 0
-		}},
+		{metrics.Ready, func(h lease.Health) float64 { return one(h.Trouble == "") }},
 		{metrics.Owned, func(h lease.Health) float64 { return float64(h.Leases) }},
 		{metrics.Belief, func(h lease.Health) float64 { return h.Belief.Seconds() }},
 		{metrics.StuckNow, func(h lease.Health) float64 { return float64(len(h.Stuck)) }},
 	}, func(context.Context) ([]lease.Health, error) { return g.Health(), nil }, func(h lease.Health) attrs { return t.consumer(h.Consumer).about })
 }
 
+func one(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
 // StatusAge is how old a status may be that WatchStatus tells of.
 const StatusAge = 10 * time.Second
 
 // WatchStatus adds gauges of what the backend keeps for all processes: consumer.lag.max, consumer.lag, consumer.oldest_unread
-// (seconds), consumer.resources, .unowned, .members, .standbys, .parked_keys and .dead_letters. They have one more attribute,
+// (seconds), consumer.resources, .unowned, .members, .standbys, .parked_keys, .dead_letters and .paused (0 or 1). They have one more attribute,
 // messaging.leasegen.per: what of the consumer has one owner. The backend is asked when metrics are collected, at most
 // once in StatusAge. Each process that watches tells the same, so take max by consumer over them, not the sum. Unregister
 // what it returns to end them.
@@ -90,6 +92,7 @@ func (t *Telemetry) WatchStatus(o operate.Operator) (metric.Registration, error)
 		count(metrics.Standbys, func(s status) int { return s.Standbys }),
 		count(metrics.ParkedKeys, func(s status) int { return s.ParkedKeys }),
 		count(metrics.Stored, func(s status) int { return s.DeadLetters }),
+		{metrics.Paused, func(s status) float64 { return one(s.Paused) }},
 	}, (&cached{o: o}).status, func(s status) attrs {
 		return attrsOf(system, semconv.MessagingConsumerGroupName(s.Consumer), metrics.Per.String(s.Per))
 	})
@@ -99,27 +102,28 @@ func (t *Telemetry) WatchStatus(o operate.Operator) (metric.Registration, error)
 // collect wait ten seconds.
 const statusWithin = 5 * time.Second
 
-// cached asks for the status once in StatusAge, however often it is read. A failure is not kept.
+// cached asks for the status once in StatusAge, however often it is read, and whether or not there was an answer.
 type cached struct {
 	o operate.Operator
 
 	mu    sync.Mutex
-	last  []operate.ConsumerStatus
-	asked time.Time
+	last  []operate.ConsumerStatus // none after a failure: a zero would look like an answer
+	err   error
+	asked time.Time // when the last attempt ended
 }
 
 func (c *cached) status(ctx context.Context) ([]operate.ConsumerStatus, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.asked.IsZero() && time.Since(c.asked) < StatusAge {
-		return c.last, nil
+		return c.last, c.err
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusWithin)
 	defer cancel()
-	all, err := c.o.Status(ctx)
-	if err != nil {
-		return nil, err // no value at all: a zero would look like an answer
+	c.last, c.err = c.o.Status(ctx)
+	if c.err != nil {
+		c.last = nil
 	}
-	c.last, c.asked = all, time.Now()
-	return all, nil
+	c.asked = time.Now()
+	return c.last, c.err
 }

@@ -553,7 +553,7 @@ type asked struct {
 func (a *asked) Status(context.Context) ([]operate.ConsumerStatus, error) {
 	a.n++
 	return []operate.ConsumerStatus{{Consumer: "c", Per: "group", LagMax: 3, LagTotal: 7, OldestUnread: 90 * time.Second, Resources: 5, Unowned: 1,
-		Members: 4, Standbys: 2, ParkedKeys: 6, DeadLetters: 8}}, nil
+		Members: 4, Standbys: 2, ParkedKeys: 6, DeadLetters: 8, Paused: true}}, nil
 }
 
 // The status is asked for once in a while, however often metrics are collected, and its gauges tell what it says.
@@ -565,7 +565,7 @@ func TestStatus(t *testing.T) {
 	x.collect(t)
 	all := x.collect(t)
 	for name, want := range map[string]float64{"lag.max": 3, "lag": 7, "oldest_unread": 90, "resources": 5, "unowned": 1, "members": 4, "standbys": 2,
-		"parked_keys": 6, "dead_letters": 8} {
+		"parked_keys": 6, "dead_letters": 8, "paused": 1} {
 		for key, value := range map[string]string{"messaging.consumer.group.name": "c", "messaging.leasegen.per": "group"} {
 			if got := all.sum("leasegen.consumer."+name, key, value); got != want {
 				t.Errorf("leasegen.consumer.%s{%s=%s} is %v, want %v", name, key, value, got, want)

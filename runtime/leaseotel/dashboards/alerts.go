@@ -53,19 +53,24 @@ func alerts() []alert {
 	beats := func(selectors ...string) string {
 		return by("sum", over("rate", count(metrics.Heartbeat, selectors...), "5m"), "job", "instance")
 	}
+	notPaused := "\nunless\n" + told(series(metrics.Paused)) + " > 0"
 	return []alert{
 		newAlert("ConsumerBehind", "warning", "5m",
-			told(series(metrics.Oldest))+" > 300",
+			told(series(metrics.Oldest))+" > 300"+notPaused,
 			"Consumer "+name+" is behind.",
 			"The oldest message that "+name+" has not passed is {{ $value | humanizeDuration }} old."),
 		newAlert("ConsumerStopped", "critical", "5m",
-			told(series(metrics.Oldest))+" > 60\nunless\n"+increase(series(metrics.Messages, outcome+`!="parked"`), "5m", consumer)+" > 0",
+			told(series(metrics.Oldest))+" > 60\nunless\n"+increase(series(metrics.Messages, outcome+`!="parked"`), "5m", consumer)+" > 0"+notPaused,
 			"Consumer "+name+" has work and gets on with none of it.",
 			"Messages have waited for "+name+" for {{ $value | humanizeDuration }}, and none was handled, skipped or given up on in five minutes."),
 		newAlert("Unowned", "critical", "2m",
-			told(series(metrics.Unowned))+" > 0",
+			told(series(metrics.Unowned))+" > 0"+notPaused,
 			"Resources of "+name+" have no owner.",
 			"{{ $value }} topics, slots or streams of "+name+", or its only one, are worked on by no process: no replica runs, or all are at their capacity."),
+		newAlert("Paused", "info", "1h",
+			told(series(metrics.Paused))+" > 0",
+			"Consumer "+name+" is paused.",
+			"An operator paused "+name+" more than an hour ago. Its messages wait until it is resumed."),
 		newAlert("NoStandby", "info", "15m",
 			told(series(metrics.Members, per+`=~"group|cluster"`))+" < 2",
 			"Consumer "+name+" has no standby.",

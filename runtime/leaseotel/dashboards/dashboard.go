@@ -234,6 +234,7 @@ func overview() panel {
 	}{
 		{metrics.Resources, "resources"}, {metrics.Members, "members"}, {metrics.Standbys, "standbys"}, {metrics.Unowned, "unowned"},
 		{metrics.LagMax, "lag (max)"}, {metrics.Oldest, "oldest unread"}, {metrics.ParkedKeys, "parked keys"}, {metrics.Stored, "dead letters"},
+		{metrics.Paused, "paused"},
 	}
 	titles, order := map[string]string{consumer: "consumer", per: "per"}, map[string]int{consumer: 0, per: 1}
 	p := panel{Type: "table", Title: "Consumers", Description: "What leasegen status prints.", GridPos: grid{H: 8, W: 24}, Datasource: &prometheus,

@@ -80,4 +80,5 @@ var (
 	Standbys   = Metric{Gauge, "leasegen.consumer.standbys", "{process}", "Processes with a session that own nothing.", nil}
 	ParkedKeys = Metric{Gauge, "leasegen.consumer.parked_keys", "{key}", "Keys with messages that wait for a retry.", nil}
 	Stored     = Metric{Gauge, "leasegen.consumer.dead_letters", "{message}", "Dead letters stored.", nil}
+	Paused     = Metric{Gauge, "leasegen.consumer.paused", "{pause}", "1 while an operator has paused the consumer, else 0.", nil}
 )

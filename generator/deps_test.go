@@ -23,6 +23,7 @@ func TestWhatUsersCompile(t *testing.T) {
 		"runtime/operate":   {},
 		"runtime/backend":   {"runtime/operate"},
 		"runtime/lease":     {"runtime/backend", "runtime/operate"},
+		"runtime/leaseweb":  {"runtime/operate"},
 		"runtime/leasemem":  {"runtime/backend", "runtime/operate"},
 		"runtime/leasetest": {"runtime/lease", "runtime/backend", "runtime/operate", "runtime/internal/kit"},
 		"runtime/leasepg": {"runtime/backend", "runtime/operate", "runtime/leasepg",

@@ -40,7 +40,7 @@ func webCommand() command {
 			}
 			return d.withTarget(ctx, e, func(on target) error { return p.serve(ctx, e, on) })
 		}
-	}, "web", "web -operate -payloads", "web -dsn redis://host:6379/0", "web -listen :8077")
+	}, "web", "web -operate -payloads", "web -dsn redis://host:6379/0")
 }
 
 func (p *web) flags(fs *flag.FlagSet) {

@@ -56,6 +56,9 @@ func snippets() []snippet {
 		{page: "docs/operating.md", starts: "telemetry, err := leaseotel.New()", why: "leaseotel is a module of its own; its tests do the same"},
 		{page: "docs/operating.md", starts: "if _, err := telemetry.WatchHealth(group)", why: "leaseotel is a module of its own; its tests do the same"},
 		{page: "docs/operating.md", starts: "mux := http.NewServeMux()", statements: true, before: "group := lease.NewGroup()\n", after: "_ = mux\nreturn nil"},
+		{page: "docs/page.md", starts: "pages := leaseweb.New(be,", statements: true, before: memory,
+			after: "page := httptest.NewRecorder()\nmux.ServeHTTP(page, httptest.NewRequest(\"GET\", \"/ops/\", nil))\n" +
+				"if page.Code != 200 || server.Addr == \"\" {\nreturn errors.New(page.Body.String())\n}\nreturn nil"},
 		{page: "docs/publishing.md", starts: "err := orders.PublishOrderPlaced(ctx, be,", statements: true, before: pool + be + order, after: "return err", verify: published},
 		{page: "docs/publishing.md", starts: "err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {\n\tif _, err := tx.Exec(", statements: true,
 			before: pool + be + order, after: "return err", verify: published},

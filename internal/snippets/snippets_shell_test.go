@@ -30,6 +30,7 @@ func outputs() []output {
 		{"docs/operating.md", "# prometheus.yml", "configuration of Prometheus"},
 		{"docs/operating.md", "# /etc/grafana", "configuration of Grafana"},
 		{"docs/operating.md", "(printf 'apiVersion: monitoring.coreos.com", "a cluster has to be there"},
+		{"docs/page.md", "$ leasegen web", "what web prints; cmd/leasegen tests it"},
 		{"docs/redis.md", "$ leasegen acl", "what acl prints, cut short; testdata/script/redis.txtar tests it"},
 		{"docs/tables.md", "go install github.com/sqlc-dev/sqlc", "it downloads and builds sqlc for two minutes, as the Makefile does"},
 	}

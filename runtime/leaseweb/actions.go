@@ -131,7 +131,8 @@ func (a action) perform(r *request) (goes string, err error) {
 	}
 	switch {
 	case of.Count != expected:
-		of.Notice = fmt.Sprintf("It would have been done to %s, and is %s now. Look again.", grouped(strconv.Itoa(expected)), grouped(strconv.Itoa(of.Count)))
+		of.Notice = fmt.Sprintf("It would have been done to %s, and is %s now. Look again.",
+			grouped(strconv.Itoa(expected)), grouped(strconv.Itoa(of.Count)))
 		return "", askAgain{of.view()}
 	case of.Typed && r.field("name") != of.Consumer:
 		of.Notice = "Type the name of the consumer to confirm."
@@ -336,7 +337,8 @@ func previewMove(r *request, c operate.ConsumerStatus) (plan, error) {
 		return of, nil
 	}
 	m.Chosen = true
-	of.Effects = append(of.Effects, fmt.Sprintf("%s owned now: taken from the owners, whose work under way is not committed.", verb(owned, "resource", "is", "are")))
+	of.Effects = append(of.Effects, fmt.Sprintf("%s owned now: taken from the owners, whose work under way is not committed.",
+		verb(owned, "resource", "is", "are")))
 	of.carry("r", m.Resource)
 	of.carry("to", m.To)
 	of.carry("message", m.After)
@@ -347,7 +349,7 @@ func previewPause(_ *request, c operate.ConsumerStatus) (plan, error) {
 	of := plan{Question: "Pause " + c.Consumer + "?", Button: "Pause " + c.Consumer, Count: 1, Effects: []string{
 		fmt.Sprintf("%s and give back %s. No lease is granted until it is resumed, whatever restarts.",
 			verb(c.Members, "replica", "finishes its call", "finish the calls they are in"), plural(c.Resources-c.Unowned, "lease")),
-		"Messages wait meanwhile, and the log grows.",
+		"Messages wait, and the log grows.",
 	}}
 	if c.Paused {
 		of.Count, of.Nothing = 0, "It is paused already."
@@ -357,7 +359,8 @@ func previewPause(_ *request, c operate.ConsumerStatus) (plan, error) {
 
 func previewResume(_ *request, c operate.ConsumerStatus) (plan, error) {
 	of := plan{Question: "Resume " + c.Consumer + "?", Button: "Resume " + c.Consumer, Count: 1, Effects: []string{
-		fmt.Sprintf("%s leases again at once. %s to be handled.", verb(c.Members, "replica", "acquires", "acquire"), verb(int(c.LagTotal), "message", "waits", "wait")),
+		fmt.Sprintf("%s leases again at once. %s to be handled.", verb(c.Members, "replica", "acquires", "acquire"),
+			verb(int(c.LagTotal), "message", "waits", "wait")),
 	}}
 	if !c.Paused {
 		of.Count, of.Nothing = 0, "It is not paused."
@@ -367,7 +370,8 @@ func previewResume(_ *request, c operate.ConsumerStatus) (plan, error) {
 
 func previewForget(_ *request, c operate.ConsumerStatus) (plan, error) {
 	of := plan{Question: "Forget " + c.Consumer + "?", Button: "Forget " + c.Consumer, Count: 1, Grave: true, Typed: true, Back: "./", Effects: []string{
-		fmt.Sprintf("The cursors of %s are deleted, with %s unread or being retried. That cannot be taken back.", plural(c.Resources, "resource"), plural(c.LagTotal, "message")),
+		fmt.Sprintf("The cursors of %s are deleted, with %s unread or being retried. That cannot be taken back.",
+			plural(c.Resources, "resource"), plural(c.LagTotal, "message")),
 		"A consumer of this name would begin anew. Start none while it is being forgotten.",
 	}}
 	switch {

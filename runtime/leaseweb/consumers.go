@@ -180,7 +180,8 @@ func cursorsPage(r *request) (view, error) {
 		More     bool
 		None     string
 	}{summary: r.summarize(c), Resource: r.field("r")}
-	list, err := ask(r.Context(), r.pages.shared, "cursors", [2]string{c.Consumer, body.Resource}, func(ctx context.Context) ([]operate.CursorStatus, error) {
+	asked := [2]string{c.Consumer, body.Resource}
+	list, err := ask(r.Context(), r.pages.shared, "cursors", asked, func(ctx context.Context) ([]operate.CursorStatus, error) {
 		return r.pages.op.Cursors(ctx, c.Consumer, body.Resource, listed+1)
 	})
 	switch {

@@ -17,7 +17,7 @@ const (
 	mostHandover = 30
 )
 
-// history is what was seen of a consumer while somebody looked. It is guarded by the lock of shared.
+// history is what was seen of a consumer while a page was open. It is guarded by the lock of shared.
 type history struct {
 	samples   []sample
 	shares    []shares

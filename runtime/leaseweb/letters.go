@@ -146,7 +146,8 @@ func deadPage(r *request) (view, error) {
 	if more {
 		body.Next = address("dead", with(q, "after", list[len(list)-1].ID))
 	}
-	return view{name: "dead", Title: "Dead letters", Consumer: c.Consumer, Body: body, watched: true, follow: url.Values{"c": {c.Consumer}}.Encode()}, nil
+	return view{name: "dead", Title: "Dead letters", Consumer: c.Consumer, Body: body, watched: true,
+		follow: url.Values{"c": {c.Consumer}}.Encode()}, nil
 }
 
 // mostShown bounds the part of a payload that a page shows.
@@ -177,7 +178,8 @@ func letterPage(r *request) (view, error) {
 		if !r.access.has(Payloads) {
 			return view{}, problem{http.StatusForbidden, "You may not look at payloads."}
 		}
-		r.pages.opts.log.LogAttrs(r.Context(), levelInfo, "leaseweb: payload shown", append(r.pages.who(r.Request, "payload"), attr("consumer", c.Consumer), attr("id", letter.ID))...)
+		about := append(r.pages.who(r.Request, "payload"), attr("consumer", c.Consumer), attr("id", letter.ID))
+		r.pages.opts.log.LogAttrs(r.Context(), levelInfo, "leaseweb: payload shown", about...)
 		body.Shown = true
 		body.Payload, body.Form, body.Cut = readable(r.pages.opts.redact(letter.Kind, bytes.Clone(letter.Payload)))
 	}

@@ -20,7 +20,7 @@ const (
 	actWithin  = 2 * time.Minute
 )
 
-// policy lets a page load its own style, script and icon, and nothing else.
+// policy lets a page load its own style, script and icon only.
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; " +
 	"base-uri 'none'; frame-ancestors 'none'"
 

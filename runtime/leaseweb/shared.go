@@ -17,7 +17,7 @@ const (
 	pace       = 2 * time.Second  // between two polls, for all viewers together
 	restFactor = 10               // a poll that took long is followed by so many times as long without one
 	askWithin  = 15 * time.Second // for one answer of the operator
-	quiet      = 10 * time.Second // a viewer is told to look again after this, though all is as it was
+	quiet      = 10 * time.Second // viewers look again after this, though all is as it was
 	mapped     = 400              // leases that a consumer's picture shows
 )
 
@@ -48,7 +48,8 @@ type viewer struct {
 }
 
 func newShared(op operate.Operator) *shared {
-	return &shared{op: op, details: map[string]*cell[detail]{}, history: map[string]*history{}, lists: map[string]list{}, viewers: map[*viewer]struct{}{}}
+	return &shared{op: op, details: map[string]*cell[detail]{}, history: map[string]*history{}, lists: map[string]list{},
+		viewers: map[*viewer]struct{}{}}
 }
 
 // cell keeps the latest answer to a question. Requests that come while it is asked wait for that answer.
@@ -246,7 +247,7 @@ func (s *shared) leave(v *viewer) {
 	delete(s.viewers, v)
 }
 
-// poll asks while somebody looks.
+// poll asks while there are viewers.
 func (s *shared) poll() {
 	var (
 		seen  = map[string]uint64{} // of a consumer's line, and with a / in front of its detail

@@ -17,7 +17,8 @@ import (
 func words() template.FuncMap {
 	return template.FuncMap{
 		"age": age, "ago": ago, "count": func(n any) string { return grouped(fmt.Sprint(n)) }, "plural": plural[int], "plural64": plural[int64],
-		"link": link, "label": func(field string) string { return cmp.Or(label(field), field) }, "size": size, "short": func(s string) string { return s[:min(8, len(s))] }, "unix": func(t time.Time) bool { return !t.IsZero() },
+		"link": link, "label": func(field string) string { return cmp.Or(label(field), field) }, "size": size,
+		"short": func(s string) string { return s[:min(8, len(s))] }, "unix": func(t time.Time) bool { return !t.IsZero() },
 		"moment": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + " UTC" },
 		"stamp":  func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"clock":  func(t time.Time) string { return t.UTC().Format(time.TimeOnly) },
@@ -139,7 +140,8 @@ func concerns(c operate.ConsumerStatus, unownedFor time.Duration) (all []concern
 			all = append(all, concern{Bad: bad, State: state, Text: fmt.Sprintf(format, args...), Go: page, To: to})
 		}
 	}
-	add(c.Paused, false, "paused", "resume", "Resume…", "It is paused, for %s: no lease is granted, and its messages wait, until it is resumed.", age(c.PausedFor))
+	add(c.Paused, false, "paused", "resume", "Resume…",
+		"It is paused, for %s: no lease is granted, and its messages wait, until it is resumed.", age(c.PausedFor))
 	if !c.Paused {
 		add(c.Members == 0 && c.Resources > 0, true, "no replica", "", "",
 			"No replica runs. Start one; or forget the consumer if it is no more, since it holds the log back.")
@@ -150,7 +152,8 @@ func concerns(c operate.ConsumerStatus, unownedFor time.Duration) (all []concern
 			"%s no owner, for %s. Too few replicas run, or WithCapacity is too low.", has(c.Unowned, "resource"), age(unownedFor))
 	}
 	add(c.OldestUnread >= lateAfter && !c.Paused, true, "late", "cursors", "The furthest behind",
-		"The oldest unread message has waited for %s. See who owns the resource that is furthest behind, and whether the log there says “handler is stuck”.",
+		"The oldest unread message has waited for %s. See who owns the resource that is furthest behind, "+
+			"and whether the log there says “handler is stuck”.",
 		age(c.OldestUnread))
 	add(c.ParkedKeys > 0, false, "retrying", "parked", "Parked messages",
 		"%s for a retry, and later messages behind them. The errors say why.", verb(c.ParkedKeys, "key", "waits", "wait"))

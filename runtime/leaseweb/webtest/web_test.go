@@ -40,6 +40,7 @@ func onEach(t *testing.T, test func(t *testing.T, w *world)) {
 
 // A message is stuck: it is found, understood, and replayed when the cause is fixed, by one who sees the page for the first time.
 func TestStuckMessage(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, w *world) {
 		b := newTab(t, w.serve(everything))
 		began, clicks := time.Now(), 0
@@ -80,6 +81,7 @@ func TestStuckMessage(t *testing.T) {
 
 // Every action does what its preview says, and is in the log.
 func TestActions(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, w *world) {
 		b := newTab(t, w.serve(everything))
 
@@ -187,6 +189,7 @@ type look struct {
 
 // Every page is accessible, in light and dark, on a telephone and a desk, and says nothing on the console.
 func TestPages(t *testing.T) {
+	t.Parallel()
 	onEach(t, func(t *testing.T, w *world) {
 		b := newTab(t, w.serve(everything))
 		main, more := pages(b)
@@ -220,6 +223,7 @@ func TestPages(t *testing.T) {
 
 // Looking at all pages, with what is hostile on them, runs no script of others.
 func TestHostile(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "memory")
 	if err := w.be.Publish(t.Context(), []lease.Event{{Topic: hostile, Kind: "order.placed", Key: "raw", Payload: []byte("</pre>" + hostile)},
 		{Topic: "orders.eu", Kind: "order.placed", Key: "raw", Payload: []byte("</pre>" + hostile)}}); err != nil {
@@ -251,6 +255,7 @@ func TestHostile(t *testing.T) {
 
 // The keys are enough: from the first page to a replay.
 func TestKeyboard(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "memory")
 	b := newTab(t, w.serve(everything))
 	// tab goes on to an element by its text, and checks that each stop can be seen.
@@ -295,6 +300,7 @@ func TestKeyboard(t *testing.T) {
 
 // Without scripts all can be done.
 func TestWithoutScripts(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "memory")
 	b := newTab(t, w.serve(everything))
 	b.scripts(false)
@@ -321,6 +327,7 @@ func TestWithoutScripts(t *testing.T) {
 
 // A page that is open shows what changes, and stays as it is while it is used.
 func TestLive(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "memory")
 	b := newTab(t, w.serve(everything))
 	b.size(400, "light")
@@ -375,6 +382,7 @@ func TestLive(t *testing.T) {
 
 // Without rights there is nothing to press, and another origin can press nothing.
 func TestRights(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "memory")
 	b := newTab(t, w.serve(leaseweb.View))
 	for _, page := range []string{"", "consumer?c=billing", "dead?c=billing", "parked?c=billing", "cursors?c=billing"} {

@@ -14,7 +14,8 @@ TEST_PACKAGES ?= 2
 PLAIN         := ./proof ./proof/redis ./proof/failover ./cmd/... ./generator ./runtime/leasetest ./examples/...
 LONG          := ./runtime/leasepg ./runtime/leaseredis ./runtime/lease ./internal/redistest ./internal/snippets
 # Modules of their own, for what most users need not compile.
-MODULES       := bench runtime/leaseotel runtime/leaseotel/dashboards runtime/leasesql/sqltest internal/snippets/manifests examples/operated
+MODULES       := bench examples/operated internal/snippets/manifests runtime/leaseotel/dashboards runtime/leaseweb/webtest $(RACED)
+RACED         := runtime/leaseotel runtime/leasesql/sqltest
 
 # Logs of servers surround the lines that say what failed; this repeats those.
 FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- FAIL|^FAIL|^panic:|^fatal error:|DATA RACE|^ +[a-z0-9_]+_test\.go:[0-9]+: '
@@ -22,7 +23,7 @@ FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- 
 # What generates code for tables, and the runtime's own queries; sqlc/go.mod pins it.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 
-.PHONY: help demo operated check unit suite test plain race benches generate lint proof proof-redis soak scale failover bench-local bench-redis compare apps clean tools packages
+.PHONY: help demo operated check unit suite test plain race modules generate lint proof proof-redis soak scale failover bench-local bench-redis compare apps clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
@@ -60,7 +61,7 @@ suite:
 	$(GO) test -vet=off -run 'TestConformance$$' ./runtime/leasemem ./runtime/leasepg ./runtime/leaseredis
 
 test: tools lint
-	@$(MAKE) --no-print-directory -s -j2 plain benches
+	@$(MAKE) --no-print-directory -s -j2 plain modules
 	@$(MAKE) --no-print-directory -s race
 	@echo "== generated code is up to date"
 	$(GO) run ./cmd/leasegen -check ./...
@@ -70,21 +71,17 @@ test: tools lint
 plain:
 	@echo "== go test: the generator, simulations, and what runs as processes (servers are started and stopped by the tests)"
 	@set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m $(PLAIN) 2>&1 | tee bin/plain.log || { $(FAILURES) bin/plain.log; exit 1; }
-	cd runtime/leaseotel/dashboards && $(GO) test -vet=off -timeout 5m ./...
 
 race:
 	@echo "== go test -race: everything else"
 	@set -o pipefail; mkdir -p bin; $(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m $(LONG) ./examples/filebackend \
 	  $$($(GO) list ./... | grep -vxF "$$($(GO) list $(PLAIN))") 2>&1 | tee bin/race.log || { $(FAILURES) bin/race.log; exit 1; }
-	cd runtime/leaseotel && $(GO) test -race -vet=off -timeout 5m ./...
-	cd runtime/leasesql/sqltest && $(GO) test -race -vet=off -timeout 10m ./...
-	cd internal/snippets/manifests && $(GO) test -count=1 -vet=off ./... # of docs, which are not in the module: Go would not see them change
+	@set -e; for m in $(RACED); do (set -x; cd $$m; $(GO) test -race -vet=off -timeout 10m ./...); done
 
-benches:
-	@echo "== bench, a module of its own: it compiles and measures"
-	@cd bench && $(GO) test -timeout 5m ./...
-	@echo "== examples/operated, a module of its own"
-	@cd examples/operated && $(GO) test -vet=off -timeout 5m ./...
+# Not from the cache: some tests read docs, which are outside of their module, so that Go would not see them change.
+modules:
+	@echo "== go test: modules of their own, the page in a browser among them"
+	@set -e; for m in $(filter-out $(RACED),$(MODULES)); do (set -x; cd $$m; $(GO) test -count=1 -vet=off -timeout 10m ./...); done
 
 generate: $(LEASEGEN_SQLC)
 	@echo "== sqlc"
@@ -145,7 +142,7 @@ $(LEASEGEN_SQLC): sqlc/go.mod
 	@cd sqlc && $(GO) build -o $@ github.com/sqlc-dev/sqlc/cmd/sqlc
 
 # The tests need a C compiler, for the race detector, PostgreSQL 14 or newer, PgBouncer,
-# Redis 6.2 or newer and Prometheus' promtool. sqlc is built last: it needs the compiler, too.
+# Redis 6.2 or newer, Prometheus' promtool and Chromium. sqlc is built last: it needs the compiler, too.
 tools: packages
 	@$(MAKE) -s --no-print-directory $(LEASEGEN_SQLC)
 
@@ -159,6 +156,7 @@ packages:
 	PATH="$$PATH:/usr/sbin" command -v pgbouncer >/dev/null || missing="$$missing pgbouncer"; \
 	command -v redis-server >/dev/null || [ -n "$$LEASEGEN_REDIS_SERVER" ] || missing="$$missing redis-server"; \
 	command -v promtool >/dev/null || missing="$$missing prometheus"; \
+	command -v chromium >/dev/null || command -v google-chrome >/dev/null || [ -n "$$LEASEGEN_CHROMIUM" ] || missing="$$missing chromium"; \
 	[ -z "$$missing" ] && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "== installing$$missing"; \

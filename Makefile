@@ -156,7 +156,7 @@ packages:
 	PATH="$$PATH:/usr/sbin" command -v pgbouncer >/dev/null || missing="$$missing pgbouncer"; \
 	command -v redis-server >/dev/null || [ -n "$$LEASEGEN_REDIS_SERVER" ] || missing="$$missing redis-server"; \
 	command -v promtool >/dev/null || missing="$$missing prometheus"; \
-	command -v chromium >/dev/null || command -v google-chrome >/dev/null || [ -n "$$LEASEGEN_CHROMIUM" ] || missing="$$missing chromium"; \
+	command -v chromium >/dev/null || command -v google-chrome >/dev/null || [ -n "$$LEASEGEN_CHROMIUM" ] || missing="$$missing chromium fonts-dejavu-core"; \
 	[ -z "$$missing" ] && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "== installing$$missing"; \

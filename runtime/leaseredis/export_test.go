@@ -8,7 +8,7 @@ import (
 )
 
 // SentByGo are the commands that are sent outside of scripts.
-var SentByGo = slices.Concat(connecting, []string{"eval", "evalsha", "hget", "hkeys", "hset", "set", "sismember", "sscan", "unlink", "xinfo", "xlen", "xrange", "xread", "xrevrange", "zcard", "zrange", "zrangebyscore", "zscan"})
+var SentByGo = slices.Concat(connecting, []string{"eval", "evalsha", "hget", "hkeys", "hset", "lpos", "set", "sismember", "sscan", "unlink", "xinfo", "xlen", "xrange", "xread", "xrevrange", "zcard", "zrange", "zrangebyscore", "zscan"})
 
 // ShaOf is what the script of that name is called by.
 func ShaOf(name string) string {

@@ -32,13 +32,13 @@ func TestTheBackendDoesNotAnswer(t *testing.T) {
 		ok(t, err)
 		_, err = x.WatchHealth(healthy{})
 		ok(t, err)
-		began := time.Now()
 		var got metricdata.ResourceMetrics
-		if x.reader.Collect(t.Context(), &got) == nil {
-			t.Error("that the status is missing is not told")
-		}
-		if took := time.Since(began); took > 9*time.Second {
-			t.Errorf("collecting took %v", took)
+		for _, within := range []time.Duration{9 * time.Second, 0} { // the second takes the first one's word
+			began := time.Now()
+			ok(t, x.reader.Collect(t.Context(), &got))
+			if took := time.Since(began); took > within {
+				t.Errorf("collecting took %v", took)
+			}
 		}
 		for _, scope := range got.ScopeMetrics {
 			for _, m := range scope.Metrics {

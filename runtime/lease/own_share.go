@@ -82,7 +82,8 @@ func (o *owner) keepShare() {
 		case x := <-o.surveys.latest:
 			o.course.step(surveying)
 			came = time.Now()
-			if o.surveys.outdated(x) {
+			// A pause holds whatever was acquired since; a consumer of streams that acquires all the time would hear of it late.
+			if o.surveys.outdated(x) && !x.Paused {
 				sooner(time.Now().Add(againIn(late)))
 				late++
 				break

@@ -126,6 +126,29 @@ func TestHandlerThatOutlastsAPause(t *testing.T) {
 	})
 }
 
+// A consumer of streams hears of a pause though it acquires all the time, so that each survey is out of date when it comes.
+func TestPauseIsHeardBesideAcquisitions(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T) {
+		be, got, f := leasemem.New(), &seen{}, &faults{}
+		f.on("Survey", before(func(context.Context) error { time.Sleep(300 * time.Millisecond); return nil }))
+		s := streamSpec(byKey(got))
+		s.Idle = 10 * time.Millisecond
+		c := newConsumer(t, f.share(be), s)
+		start(t, c)
+		pass(5 * time.Second)
+		for i := range 2000 {
+			if i == 500 {
+				kit.OK(t, be.Pause(t.Context(), "a"))
+			}
+			keyed(t, be, i, i+1, 1000)
+			pass(10 * time.Millisecond)
+		}
+		kit.Equal(t, "paused", c.Health().Paused, true)
+		kit.Equal(t, "leases", c.Health().Leases, 0)
+	})
+}
+
 // While it is paused, a consumer of streams asks for none, whatever messages come.
 func TestPausedStreamsAreNotAskedFor(t *testing.T) {
 	t.Parallel()

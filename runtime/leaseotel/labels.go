@@ -12,40 +12,44 @@ const (
 	kindKey = metrics.Kind
 	// mostKinds is how many kinds have a name of their own: programs that may write to the log may make up more.
 	mostKinds = 200
-	// otherKind stands for all others.
-	otherKind = "_OTHER"
-	// longestKind is the longest that has a name of its own, in bytes: streams that others write to may have any.
-	longestKind = 256
+	// mostErrors is how many types of errors have one: an error may make up its type.
+	mostErrors = 50
+	// other stands for all others.
+	other = "_OTHER"
+	// longest is the longest that has a name of its own, in bytes: streams that others write to may have any kind.
+	longest = 256
 )
 
-// kinds are the kinds that were seen first. Its zero value has none.
-type kinds struct {
+// labels are the names that were seen first, most of them at most.
+type labels struct {
+	most int
+
 	mu   sync.RWMutex
 	seen map[string]bool
 }
 
-// label is what kind is called in names of spans and in attributes. It is text: exporters refuse all that comes with what is not.
-func (k *kinds) label(kind string) string {
-	if len(kind) > longestKind || !utf8.ValidString(kind) {
-		return otherKind
+// label is what name is called in names of spans and in attributes. It is text: exporters refuse all that comes with what is not.
+func (l *labels) label(name string) string {
+	if len(name) > longest || !utf8.ValidString(name) {
+		return other
 	}
-	k.mu.RLock()
-	known, full := k.seen[kind], len(k.seen) == mostKinds
-	k.mu.RUnlock()
+	l.mu.RLock()
+	known, full := l.seen[name], len(l.seen) == l.most
+	l.mu.RUnlock()
 	switch {
 	case known:
-		return kind
+		return name
 	case full:
-		return otherKind
+		return other
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if len(k.seen) == mostKinds && !k.seen[kind] {
-		return otherKind
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.seen) == l.most && !l.seen[name] {
+		return other
 	}
-	if k.seen == nil {
-		k.seen = map[string]bool{}
+	if l.seen == nil {
+		l.seen = map[string]bool{}
 	}
-	k.seen[kind] = true
-	return kind
+	l.seen[name] = true
+	return name
 }

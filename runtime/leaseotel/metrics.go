@@ -22,8 +22,8 @@ type instruments struct {
 	calls     made[callsOf, calls]
 	beats     attrs
 
-	process, operation, heartbeat, latency                                                                metric.Float64Histogram
-	sent, consumed, acquired, released, lost, fenced, messages, retries, dead, stuck, stalled, notWritten metric.Int64Counter
+	process, operation, heartbeat, latency                                                      metric.Float64Histogram
+	sent, acquired, released, lost, fenced, messages, retries, dead, stuck, stalled, notWritten metric.Int64Counter
 }
 
 func newInstruments(m metric.Meter) (*instruments, error) {
@@ -43,12 +43,20 @@ func newInstruments(m metric.Meter) (*instruments, error) {
 		beats:   attrsOf(system),
 		process: histogram(metrics.Process), operation: histogram(metrics.Operation),
 		heartbeat: histogram(metrics.Heartbeat), latency: histogram(metrics.Latency),
-		sent: counter(metrics.Sent), consumed: counter(metrics.Consumed), messages: counter(metrics.Messages),
+		sent: counter(metrics.Sent), messages: counter(metrics.Messages),
 		retries: counter(metrics.Retries), dead: counter(metrics.DeadLetters), stuck: counter(metrics.Stuck),
 		acquired: counter(metrics.Acquired), released: counter(metrics.Released), lost: counter(metrics.Lost), fenced: counter(metrics.Fenced),
 		stalled: counter(metrics.Stalled), notWritten: counter(metrics.Dropped),
 	}
-	return ins, errors.Join(errs...)
+	_, err := m.Int64ObservableCounter(metrics.Consumed.Name, metric.WithUnit(metrics.Consumed.Unit), metric.WithDescription(metrics.Consumed.What),
+		metric.WithInt64Callback(ins.consumed))
+	return ins, errors.Join(append(errs, err)...)
+}
+
+// consumed tells how many messages handlers were given. It is counted for each, so in a way that costs little.
+func (ins *instruments) consumed(_ context.Context, to metric.Int64Observer) error {
+	ins.calls.each(func(c *calls) { to.Observe(c.given.Load(), c.process.observe...) })
+	return nil
 }
 
 func (ins *instruments) published(ctx context.Context, kind string, n int, took time.Duration, failed attribute.KeyValue) {
@@ -78,7 +86,7 @@ func (ins *instruments) delivered(ctx context.Context, c *calls, ms []lease.Call
 }
 
 func (ins *instruments) handled(ctx context.Context, c *calls, n int, took time.Duration, failed attribute.KeyValue) {
-	ins.consumed.Add(ctx, int64(n), c.process.add...)
+	c.given.Add(int64(n))
 	ended := c.process
 	if failed.Valid() {
 		ended = ended.and(failed)

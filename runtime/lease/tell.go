@@ -15,13 +15,15 @@ import (
 
 const (
 	tellAtMost  = 16 << 10        // what waits to be told; what comes on top is dropped and counted
+	tellReserve = tellAtMost / 4  // of it, what is kept for what is not frequent
 	tellPatient = 2 * time.Second // how long Run waits at its end for what is still to be told
 )
 
 // teller tells things in order, one at a time, in a goroutine that lives while there are some.
 type teller[T any] struct {
-	tell  func(T)
-	lossy func(dropped int) // tells of what was dropped
+	tell     func(T)
+	frequent func(T) bool      // what is dropped first; nil: all is alike
+	lossy    func(dropped int) // tells of what was dropped
 
 	mu      sync.Mutex
 	waiting []T
@@ -30,9 +32,13 @@ type teller[T any] struct {
 }
 
 func (t *teller[T]) add(x T) {
+	most := tellAtMost
+	if t.frequent != nil && t.frequent(x) {
+		most -= tellReserve
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.waiting) >= tellAtMost {
+	if len(t.waiting) >= most {
 		t.dropped++
 		return
 	}
@@ -72,7 +78,7 @@ func (t *teller[T]) tellAll(batch []T, dropped int) {
 			return
 		}
 		t.waiting, batch, n = batch[:0], next, 0
-		dropped, t.dropped = t.dropped, 0 // they came when next was full, so after it
+		dropped, t.dropped = t.dropped, 0 // they came while next filled
 		t.mu.Unlock()
 	}
 }
@@ -107,10 +113,19 @@ func newObserverTeller(consumer string, observer operate.Observer, log *slog.Log
 		observer.Observe(o)
 		returned = true
 	}
-	return &teller[operate.Observation]{tell: tell, lossy: func(n int) {
+	return &teller[operate.Observation]{tell: tell, frequent: ofEachCall, lossy: func(n int) {
 		log.Warn("observations were dropped because the observer is too slow", "consumer", consumer, "dropped", n)
 		tell(operate.ObservedDropped{Consumer: consumer, Dropped: n})
 	}}
+}
+
+// ofEachCall says that there are as many of an observation as calls of handlers: a flood of them leaves room for all others.
+func ofEachCall(o operate.Observation) bool {
+	switch o.(type) {
+	case operate.ObservedHandle, operate.ObservedCommit:
+		return true
+	}
+	return false
 }
 
 // logLine is a record on its way to a handler.

@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"strings"
@@ -127,4 +128,50 @@ func TestAllIsToldBeforeRunReturns(t *testing.T) {
 	if !log.has("acquired leases", "consumer=a") || strings.Contains(log.buf.String(), "dropped") {
 		t.Errorf("log %s", log.buf.String())
 	}
+}
+
+// A flood of calls pushes out no other observation; what it loses is counted.
+func TestAFloodOfCallsLeavesRoom(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const topics, each = 20, 1000
+		be := leasemem.New()
+		for i := range topics {
+			publish(t, be, fmt.Sprint("x", i), 0, each, nil)
+		}
+		publish(t, be, "dead", 0, 1, nil)
+		blocked, unblock := context.WithCancel(t.Context())
+		var got seen
+		var rec recorder
+		handle := one(func(_ context.Context, m lease.Message[note]) error {
+			got.add(m.Topic, m.Payload.N)
+			if m.Topic == "dead" {
+				for got.count() < topics*each { // the flood comes first
+					time.Sleep(time.Second)
+				}
+				return lease.DeadLetter("bad")
+			}
+			return nil
+		})
+		stop := start(t, newConsumer(t, be, lease.Spec{Batch: 10, Handlers: handle}, lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
+			<-blocked.Done()
+			rec.Observe(o)
+		}))))
+		pass(10 * time.Minute)
+		stop()
+		unblock()
+		time.Sleep(time.Second)
+		calls, dropped := len(observed[operate.ObservedHandle](&rec)), 0
+		for _, d := range observed[operate.ObservedDropped](&rec) {
+			dropped += d.Dropped
+		}
+		if calls == 0 || calls+dropped <= topics*each {
+			t.Errorf("%d calls were told and %d observations dropped of %d calls and their commits", calls, dropped, topics*each+1)
+		}
+		if n := len(observed[operate.ObservedRelease](&rec)); n != topics+1 {
+			t.Errorf("%d leases given back were told, want %d", n, topics+1)
+		}
+		if n := len(observed[operate.ObservedDeadLetter](&rec)); n != 1 {
+			t.Errorf("%d dead letters were told, want 1", n)
+		}
+	})
 }

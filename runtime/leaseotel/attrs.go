@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -56,6 +57,14 @@ func (m *made[K, V]) put(k K, v *V) (kept *V, first bool) {
 	return v, true
 }
 
+func (m *made[K, V]) each(f func(*V)) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for _, v := range m.all {
+		f(v)
+	}
+}
+
 // consumer is what measurements of a consumer have in common.
 type consumer struct {
 	about, commit, crashed, free attrs
@@ -98,6 +107,7 @@ type calls struct {
 	options        []trace.SpanStartOption
 	recorded       []attribute.KeyValue
 	about, process attrs
+	given          atomic.Int64 // messages
 }
 
 // callsOf has a label of a kind, so that there are few.

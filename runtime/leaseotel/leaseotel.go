@@ -10,8 +10,8 @@
 //
 // A call of Publish is a span "publish KIND", and a handler call a span "process KIND", named as OpenTelemetry's messaging
 // conventions say. The publisher's trace context travels in the headers of events, as the propagator writes it. A handler's
-// span is linked to those of its messages; with WithParents the span of a single message continues the publisher's trace. What
-// a handler publishes with its context belongs to the handler's span. Run handlers have no span, for they do not end.
+// span is linked to those of its messages, and to a span that the application began around it; with WithParents the span of a
+// single message continues the publisher's trace. What a handler publishes with its context belongs to the handler's span. Run handlers have no span, for they do not end.
 //
 // # Metrics
 //
@@ -20,14 +20,17 @@
 //
 //	lease.acquired, .released, .lost, .fenced
 //	session.heartbeat.duration    once for each consumer of the session; with error.type when it failed
-//	delivery.latency              from a message's publication to its handler, by this machine's clock
+//	delivery.latency              from a message's publication to its handler's first attempt, by this machine's clock
 //	messages                      by outcome: handled, parked, dead, skipped
 //	retries, dead_letters         of handlers that failed
 //	handler.stuck, consumer.stalled, observations.dropped
 //
 // WatchHealth and WatchStatus add gauges. Attributes are the consumer (messaging.consumer.group.name) and the kind
-// (messaging.leasegen.kind; the first 200 that are seen, _OTHER for more), and never a topic, key or id. Counters of a consumer
-// begin at zero when it is seen first. Folder dashboards has a Grafana dashboard and Prometheus alerts of them.
+// (messaging.leasegen.kind; the first 200 that are seen, _OTHER for more), and never a topic, key or id. What failed has an error.type,
+// the same as its span; there are 50 at most, and _OTHER. Counters of a consumer begin at zero when it is seen first.
+//
+// Calls of handlers and of Publish are measured where they are made. All else comes from the consumer's observer, which loses some
+// observations when they come too fast, and counts them. Folder dashboards has a Grafana dashboard and Prometheus alerts of these metrics.
 package leaseotel
 
 import (
@@ -100,7 +103,8 @@ func New(opts ...Option) (*Telemetry, error) {
 	}, nil
 }
 
-// Options are what a consumer is made with: Handle as middleware, and the Telemetry as observer.
+// Options are what a consumer is made with: Handle as middleware, for spans and metrics of calls, and the Telemetry as observer,
+// for all other metrics.
 func (t *Telemetry) Options() []lease.Option {
 	return []lease.Option{lease.WithMiddleware(t.Handle), lease.WithObserver(t)}
 }

@@ -220,7 +220,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// A span that is recorded is linked to a publisher's that is not, and begins a trace, whatever span the process has.
+// A span that is recorded is linked to a publisher's that is not, and begins a trace; a span around it is linked, too.
 func TestLinkToUnsampled(t *testing.T) {
 	const sent = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-00"
 	x := newTraced(t)
@@ -228,13 +228,13 @@ func TestLinkToUnsampled(t *testing.T) {
 	call := x.Handle(func(context.Context, lease.Call) error { return nil })
 	ok(t, call(ctx, lease.Call{Consumer: "c", Kind: "sent", Messages: []lease.CallMessage{{ID: "1", Headers: map[string]string{"traceparent": sent}}}}))
 	ok(t, call(ctx, lease.Call{Consumer: "c", Kind: "alone", Messages: []lease.CallMessage{{ID: "2"}}}))
-	for name, links := range map[string]int{"process sent": 1, "process alone": 0} {
+	for name, links := range map[string]int{"process sent": 2, "process alone": 1} {
 		s := x.named(name)[0]
 		if s.Parent().IsValid() || s.SpanContext().TraceID() == (trace.TraceID{1}) || len(s.Links()) != links || attr(s, "messaging.operation.type") != "process" {
 			t.Errorf("%s: parent %v, links %v, attributes %v", name, s.Parent(), s.Links(), s.Attributes())
 		}
-		if links > 0 && len(s.Links()) == links && s.Links()[0].SpanContext.TraceID().String() != sent[3:35] {
-			t.Errorf("the link is to %v", s.Links()[0].SpanContext)
+		if links == 2 && len(s.Links()) == links && s.Links()[1].SpanContext.TraceID().String() != sent[3:35] {
+			t.Errorf("the link is to %v", s.Links()[1].SpanContext)
 		}
 	}
 }
@@ -580,13 +580,13 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// What an observation of a handled message costs.
+// What an observation of stored progress costs.
 func BenchmarkObserve(b *testing.B) {
 	x, err := leaseotel.New(leaseotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))))
 	if err != nil {
 		b.Fatal(err)
 	}
-	o := operate.ObservedHandle{Consumer: "c", Resource: "x", Kind: "kind", Epoch: 1, Count: 1, Attempt: 1, Duration: time.Millisecond}
+	o := operate.ObservedCommit{Consumer: "c", Resource: "x", Epoch: 1, Handled: 1, Duration: time.Millisecond}
 	b.ReportAllocs()
 	for range b.N {
 		x.Observe(o)

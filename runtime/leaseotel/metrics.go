@@ -16,13 +16,14 @@ import (
 
 // instruments are the metrics that are written as things happen.
 type instruments struct {
-	kinds     kinds
+	kinds     labels
+	errors    labels
 	consumers made[string, consumer]
 	calls     made[callsOf, calls]
 	beats     attrs
 
-	process, operation, heartbeat, latency                                                                metric.Float64Histogram
-	sent, consumed, acquired, released, lost, fenced, messages, retries, dead, stuck, stalled, notWritten metric.Int64Counter
+	process, operation, heartbeat, latency                                                      metric.Float64Histogram
+	sent, acquired, released, lost, fenced, messages, retries, dead, stuck, stalled, notWritten metric.Int64Counter
 }
 
 func newInstruments(m metric.Meter) (*instruments, error) {
@@ -38,57 +39,65 @@ func newInstruments(m metric.Meter) (*instruments, error) {
 		return c
 	}
 	ins := &instruments{
+		kinds: labels{most: mostKinds}, errors: labels{most: mostErrors, seen: ownErrors()},
 		beats:   attrsOf(system),
 		process: histogram(metrics.Process), operation: histogram(metrics.Operation),
 		heartbeat: histogram(metrics.Heartbeat), latency: histogram(metrics.Latency),
-		sent: counter(metrics.Sent), consumed: counter(metrics.Consumed), messages: counter(metrics.Messages),
+		sent: counter(metrics.Sent), messages: counter(metrics.Messages),
 		retries: counter(metrics.Retries), dead: counter(metrics.DeadLetters), stuck: counter(metrics.Stuck),
 		acquired: counter(metrics.Acquired), released: counter(metrics.Released), lost: counter(metrics.Lost), fenced: counter(metrics.Fenced),
 		stalled: counter(metrics.Stalled), notWritten: counter(metrics.Dropped),
 	}
-	return ins, errors.Join(errs...)
+	_, err := m.Int64ObservableCounter(metrics.Consumed.Name, metric.WithUnit(metrics.Consumed.Unit), metric.WithDescription(metrics.Consumed.What),
+		metric.WithInt64Callback(ins.consumed))
+	return ins, errors.Join(append(errs, err)...)
 }
 
-func (ins *instruments) published(ctx context.Context, kind string, n int, took time.Duration, err error) {
+// consumed tells how many messages handlers were given. It is counted for each, so in a way that costs little.
+func (ins *instruments) consumed(_ context.Context, to metric.Int64Observer) error {
+	ins.calls.each(func(c *calls) { to.Observe(c.given.Load(), c.process.observe...) })
+	return nil
+}
+
+func (ins *instruments) published(ctx context.Context, kind string, n int, took time.Duration, failed attribute.KeyValue) {
 	all := []attribute.KeyValue{system, semconv.MessagingOperationName("publish"), semconv.MessagingOperationTypeSend}
 	if kind != "" {
 		all = append(all, kindKey.String(kind))
 	}
-	if err != nil {
-		all = append(all, errorType(err))
+	if failed.Valid() {
+		all = append(all, failed)
 	}
 	a := attrsOf(all...)
 	ins.operation.Record(ctx, took.Seconds(), a.record...)
 	ins.sent.Add(ctx, int64(n), a.add...)
 }
 
-func (ins *instruments) delivered(ctx context.Context, c *calls, ms []lease.CallMessage) {
-	oldest := ms[0].PublishedAt
+// delivered times how long the oldest message waited that a handler gets for the first time.
+func (ins *instruments) delivered(ctx context.Context, c *calls, ms []lease.CallMessage, at time.Time) {
+	var oldest time.Time
 	for i := range ms {
-		if at := ms[i].PublishedAt; at.Before(oldest) {
-			oldest = at
+		if m := &ms[i]; m.Attempt <= 1 && !m.PublishedAt.IsZero() && (oldest.IsZero() || m.PublishedAt.Before(oldest)) {
+			oldest = m.PublishedAt
 		}
 	}
 	if !oldest.IsZero() {
-		ins.latency.Record(ctx, max(time.Since(oldest), 0).Seconds(), c.about.record...)
+		ins.latency.Record(ctx, max(at.Sub(oldest), 0).Seconds(), c.about.record...)
 	}
 }
 
-// Observe writes metrics of what a consumer does: Telemetry is an operate.Observer.
+func (ins *instruments) handled(ctx context.Context, c *calls, n int, took time.Duration, failed attribute.KeyValue) {
+	c.given.Add(int64(n))
+	ended := c.process
+	if failed.Valid() {
+		ended = ended.and(failed)
+	}
+	ins.process.Record(ctx, took.Seconds(), ended.record...)
+}
+
+// Observe writes metrics of what a consumer does: Telemetry is an operate.Observer. Handle writes those of calls of handlers.
 func (ins *instruments) Observe(o operate.Observation) {
 	ctx := context.Background()
 	switch o := o.(type) {
-	case operate.ObservedHandle:
-		if o.Count == 0 {
-			return // a Run handler
-		}
-		c := ins.callsOf(o.Consumer, o.Kind)
-		ins.consumed.Add(ctx, int64(o.Count), c.process.add...)
-		ended := c.process
-		if o.Err != nil {
-			ended = ended.and(errorType(o.Err))
-		}
-		ins.process.Record(ctx, o.Duration.Seconds(), ended.record...)
 	case operate.ObservedCommit:
 		c := ins.consumer(o.Consumer)
 		ins.operation.Record(ctx, o.Duration.Seconds(), c.commit.record...)
@@ -117,7 +126,7 @@ func (ins *instruments) Observe(o operate.Observation) {
 	case operate.ObservedHeartbeat:
 		ended := ins.beats
 		if o.Err != nil {
-			ended = ended.and(errorType(o.Err))
+			ended = ended.and(ins.errorType(ctx, o.Err))
 		}
 		ins.heartbeat.Record(ctx, o.Duration.Seconds(), ended.record...)
 	case operate.ObservedStuck:

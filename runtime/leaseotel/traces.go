@@ -2,7 +2,6 @@ package leaseotel
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -34,12 +33,15 @@ func (t *Telemetry) Publish(next lease.PublishFunc) lease.PublishFunc {
 		}
 		own, _ := lease.TraceFromContext(ctx)
 		ctx, span := t.tracer.Start(ctx, name("publish", kind), trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attrs...))
-		defer func() { finish(ctx, span, err, recover()) }()
+		defer func() {
+			panicked := recover()
+			failed := t.failure(ctx, err, panicked)
+			t.published(ctx, kind, len(p.Events), time.Since(began), failed)
+			finish(span, failed, panicked)
+		}()
 		p.Events = t.inject(ctx, p.Events, own)
 		err = errGoexit
-		err = next(ctx, p)
-		t.published(ctx, kind, len(p.Events), time.Since(began), err)
-		return err
+		return next(ctx, p)
 	}
 }
 
@@ -70,27 +72,29 @@ func (t *Telemetry) inject(ctx context.Context, events []lease.Event, own string
 
 const mostLinks = 128 // the SDK's default bound of a span
 
-// Handle is middleware around handler calls: lease.WithMiddleware takes it.
+// Handle is middleware around handler calls: lease.WithMiddleware takes it. It makes their spans and counts their messages: a
+// consumer's observer may miss some.
 func (t *Telemetry) Handle(next lease.CallFunc) lease.CallFunc {
 	return func(ctx context.Context, c lease.Call) (err error) {
 		if len(c.Messages) == 0 {
 			return next(ctx, c)
 		}
+		began := time.Now()
 		k := t.callsOf(c.Consumer, c.Kind)
-		t.delivered(ctx, k, c.Messages)
+		t.delivered(ctx, k, c.Messages, began)
 		opts := slices.Clip(k.options)
 		left := 0
-		var late trace.SpanContext
+		var single [2]trace.SpanContext
 		if c.Batch {
 			var links []trace.Link
-			links, left = t.links(c.Messages)
+			links, left = t.links(trace.SpanContextFromContext(ctx), c.Messages)
 			opts = append(opts, trace.WithNewRoot(), trace.WithLinks(links...))
 		} else {
-			var link trace.SpanContext
-			if ctx, link = t.continued(ctx, c.Messages[0].Headers); link.IsSampled() {
-				opts = append(opts, trace.WithLinks(trace.Link{SpanContext: link})) // samplers look at it
-			} else {
-				late = link // most that are not sampled have a span that is not, which would drop it
+			ctx, single = t.continued(ctx, c.Messages[0].Headers)
+			for _, link := range single {
+				if link.IsSampled() { // samplers look at it
+					opts = append(opts, trace.WithLinks(trace.Link{SpanContext: link}))
+				}
 			}
 		}
 		ctx, span := t.tracer.Start(ctx, k.name, opts...)
@@ -105,11 +109,18 @@ func (t *Telemetry) Handle(next lease.CallFunc) lease.CallFunc {
 			if left > 0 {
 				span.SetAttributes(attribute.Int("messaging.leasegen.links_left_out", left))
 			}
-			if late.IsValid() {
-				span.AddLink(trace.Link{SpanContext: late})
+			for _, link := range single {
+				if link.IsValid() && !link.IsSampled() { // most calls with such links have a span that would drop them
+					span.AddLink(trace.Link{SpanContext: link})
+				}
 			}
 		}
-		defer func() { finish(ctx, span, err, recover()) }()
+		defer func() {
+			panicked := recover()
+			failed := t.failure(ctx, err, panicked)
+			t.handled(ctx, k, len(c.Messages), time.Since(began), failed)
+			finish(span, failed, panicked)
+		}()
 		err = errGoexit
 		return next(ctx, c)
 	}
@@ -119,91 +130,54 @@ func (t *Telemetry) Handle(next lease.CallFunc) lease.CallFunc {
 var noSpan = trace.SpanFromContext(context.Background())
 
 // continued returns ctx with what the headers of a single message carry, the baggage, too, and as its span the parent of the
-// handler's span; and the span to link to, which may be none.
-func (t *Telemetry) continued(ctx context.Context, headers map[string]string) (context.Context, trace.SpanContext) {
-	ambient := trace.SpanContextFromContext(ctx)
+// handler's span; and the spans to link to: the publisher's, and what the application began around the call, unless it is the parent.
+func (t *Telemetry) continued(ctx context.Context, headers map[string]string) (_ context.Context, links [2]trace.SpanContext) {
+	around := trace.SpanContextFromContext(ctx)
 	ctx = t.propagator.Extract(ctx, propagation.MapCarrier(headers))
 	sent := trace.SpanContextFromContext(ctx)
-	switch {
-	case !sent.IsValid():
-		return ctx, sent
-	case sent.Equal(ambient): // that of the whole process
-		return trace.ContextWithSpan(ctx, noSpan), trace.SpanContext{}
-	case t.parents:
-		return ctx, ambient
+	if sent.Equal(around) { // the message carries none
+		sent = trace.SpanContext{}
 	}
-	return trace.ContextWithSpan(ctx, noSpan), sent
+	if sent.IsValid() && t.parents {
+		return ctx, [2]trace.SpanContext{around}
+	}
+	if sent.IsValid() || around.IsValid() {
+		ctx = trace.ContextWithSpan(ctx, noSpan)
+	}
+	return ctx, [2]trace.SpanContext{sent, around}
 }
 
-// links are those of the messages that carry a trace context, each once.
-func (t *Telemetry) links(ms []lease.CallMessage) (links []trace.Link, left int) {
+// links are around, the span that the application began around the call, and those of the messages that carry a trace context,
+// each once.
+func (t *Telemetry) links(around trace.SpanContext, ms []lease.CallMessage) (links []trace.Link, left int) {
 	seen := map[trace.SpanID]bool{}
-	for i := range ms {
-		sent := trace.SpanContextFromContext(t.propagator.Extract(context.Background(), propagation.MapCarrier(ms[i].Headers)))
+	add := func(span trace.SpanContext) {
 		switch {
-		case !sent.IsValid() || seen[sent.SpanID()]:
+		case !span.IsValid() || seen[span.SpanID()]:
 		case len(links) == mostLinks:
 			left++
 		default:
-			links = append(links, trace.Link{SpanContext: sent})
+			links = append(links, trace.Link{SpanContext: span})
 		}
-		seen[sent.SpanID()] = true
+		seen[span.SpanID()] = true
+	}
+	add(around)
+	for i := range ms {
+		add(trace.SpanContextFromContext(t.propagator.Extract(context.Background(), propagation.MapCarrier(ms[i].Headers))))
 	}
 	return links, left
 }
 
-// errGoexit is the error of a call that ended its goroutine: it returned none.
-var errGoexit = goexit{}
-
-type goexit struct{}
-
-func (goexit) Error() string     { return "runtime.Goexit was called" }
-func (goexit) ErrorType() string { return "goexit" }
-
 // finish ends a span. The text of an error may have payload in it: the span has its type alone. A panic goes on.
-func finish(ctx context.Context, span trace.Span, err error, panicked any) {
-	switch {
-	case panicked != nil:
-		span.SetAttributes(semconv.ErrorTypeKey.String("panic"))
-		span.SetStatus(codes.Error, "")
-	case err != nil:
-		span.SetAttributes(causeType(ctx, err))
+func finish(span trace.Span, failed attribute.KeyValue, panicked any) {
+	if failed.Valid() {
+		span.SetAttributes(failed)
 		span.SetStatus(codes.Error, "")
 	}
 	span.End()
 	if panicked != nil {
 		panic(panicked)
 	}
-}
-
-// causeType is errorType, of what ended ctx where err says that it has ended: that says more.
-func causeType(ctx context.Context, err error) (named attribute.KeyValue) {
-	defer orOther(&named)
-	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
-		err = cause
-	}
-	return errorType(err)
-}
-
-// orOther names an error whose methods panic: they are the application's.
-func orOther(named *attribute.KeyValue) {
-	if recover() != nil {
-		*named = semconv.ErrorTypeOther
-	}
-}
-
-// errorType names what ended a lease or a call, or else the type of err.
-func errorType(err error) (named attribute.KeyValue) {
-	defer orOther(&named)
-	switch {
-	case errors.Is(err, lease.ErrLost):
-		return semconv.ErrorTypeKey.String("lease_lost")
-	case errors.Is(err, lease.ErrHandover):
-		return semconv.ErrorTypeKey.String("handover")
-	case errors.Is(err, lease.ErrStuck):
-		return semconv.ErrorTypeKey.String("stuck")
-	}
-	return semconv.ErrorType(err)
 }
 
 // kindOf labels the kind of all events; empty when they have several.

@@ -41,7 +41,7 @@ var (
 var (
 	Process     = Metric{Histogram, "messaging.process.duration", "s", "Duration of handler calls.", calls}
 	Operation   = Metric{Histogram, "messaging.client.operation.duration", "s", "Duration of calls of the backend: publish, commit.", calls}
-	Latency     = Metric{Histogram, "leasegen.delivery.latency", "s", "Time from the publication of a call's oldest message to the call.", waits}
+	Latency     = Metric{Histogram, "leasegen.delivery.latency", "s", "Time from the publication of a call's oldest message to the call, of first attempts.", waits}
 	Sent        = Metric{Counter, "messaging.client.sent.messages", "{message}", "Messages published.", nil}
 	Consumed    = Metric{Counter, "messaging.client.consumed.messages", "{message}", "Messages given to handlers, once for each attempt.", nil}
 	Messages    = Metric{Counter, "leasegen.messages", "{message}", "Messages by outcome, as progress is stored.", nil}

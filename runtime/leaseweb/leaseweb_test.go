@@ -255,6 +255,25 @@ func TestWhatWasPreviewed(t *testing.T) {
 	}
 }
 
+// An action begins with the oldest. So does its preview, where not all are counted: these would be the newest otherwise.
+func TestPreviewOfMoreThanIsCounted(t *testing.T) {
+	for _, name := range []string{"replay", "purge"} {
+		f := world()
+		f.counts = 2
+		p := New(f, allowing(all), quietLog())
+		preview := send(p, "GET", "/"+name+"?c=billing", nil).Body.String()
+		if !strings.Contains(preview, "these are the oldest") {
+			t.Errorf("%s: not said:\n%s", name, preview)
+		}
+		form := hidden(preview)
+		got := send(p, "POST", "/"+name, form)
+		if want := []string{name + " 98", name + " 99", name + " 100", name + " 101", name + " 102"}; got.Code != 303 ||
+			form.Get("expected") != fmt.Sprint(len(f.changed)) || !slices.Equal(f.changed, want) {
+			t.Errorf("%s: %d, expected %s, did %q", name, got.Code, form.Get("expected"), f.changed)
+		}
+	}
+}
+
 // Moving all cursors, and forgetting, take the consumer's name; forgetting takes that nothing runs.
 func TestTypedNames(t *testing.T) {
 	f := troubled()

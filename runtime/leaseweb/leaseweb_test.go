@@ -2,6 +2,7 @@ package leaseweb
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"io/fs"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -676,6 +678,66 @@ func TestSlowBackend(t *testing.T) {
 		if n := f.called("Status"); n != 2 {
 			t.Errorf("%d calls", n)
 		}
+	})
+}
+
+// A backend that answers again is seen at once, however long it was frozen.
+func TestFailureIsNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := world()
+		f.slowness, f.err = 14*time.Second, context.DeadlineExceeded
+		s := newShared(f)
+		if _, err := s.status(t.Context(), pace); err == nil {
+			t.Error("no error")
+		}
+		f.slowness, f.err = 0, nil
+		time.Sleep(pace)
+		if _, err := s.status(t.Context(), pace); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// changing is an operator whose consumers change.
+type changing struct {
+	*fake
+	status func() operate.ConsumerStatus
+}
+
+func (c *changing) Status(ctx context.Context) ([]operate.ConsumerStatus, error) {
+	all := []operate.ConsumerStatus{c.status()}
+	_, err := c.fake.Status(ctx)
+	return all, err
+}
+
+// What was asked before an action is not shown after it.
+func TestAnswerFromBeforeAnAction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var paused atomic.Bool
+		f := world()
+		f.slowness = 3 * time.Second
+		s := newShared(&changing{f, func() operate.ConsumerStatus {
+			return operate.ConsumerStatus{Consumer: "billing", Paused: paused.Load()}
+		}})
+		go func() { _, _ = s.status(t.Context(), pace) }()
+		time.Sleep(time.Second)
+		paused.Store(true)
+		s.changed("billing")
+		if all, err := s.status(t.Context(), pace); err != nil || !all[0].Paused {
+			t.Errorf("%+v, %v", all, err)
+		}
+	})
+}
+
+// Others may write to a backend: a consumer without a name does not end the process that shows it.
+func TestConsumerWithoutName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lag atomic.Int64
+		s := newShared(&changing{world(), func() operate.ConsumerStatus { return operate.ConsumerStatus{LagTotal: lag.Add(1)} }})
+		v, _ := s.follow("billing", true)
+		time.Sleep(pace + time.Second)
+		s.leave(v)
+		time.Sleep(pace)
 	})
 }
 

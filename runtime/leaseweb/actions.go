@@ -198,10 +198,10 @@ func doneSentence(form url.Values) string {
 
 func previewReplay(r *request, c operate.ConsumerStatus) (plan, error) {
 	of, err := r.previewLetters("Replay")
-	of.Effects = []string{
+	of.Effects = append([]string{
 		"They are put back for " + c.Consumer + ", due at once, with their attempts forgotten.",
 		"One that fails again becomes a dead letter again.",
-	}
+	}, of.Effects...)
 	if c.Paused {
 		of.Effects = append(of.Effects, "It is paused: they wait until it is resumed.")
 	}
@@ -211,11 +211,15 @@ func previewReplay(r *request, c operate.ConsumerStatus) (plan, error) {
 func previewPurge(r *request, _ operate.ConsumerStatus) (plan, error) {
 	of, err := r.previewLetters("Purge")
 	of.Grave = true
-	of.Effects = []string{"They are deleted, payload and all. That cannot be taken back."}
+	of.Effects = append([]string{"They are deleted, payload and all. That cannot be taken back."}, of.Effects...)
 	return of, err
 }
 
-// previewLetters counts the dead letters that are selected, up to the last one there is now: later ones are not touched.
+// mostMoved bounds the dead letters that one action takes: a preview has counted each.
+const mostMoved = 100_000
+
+// previewLetters counts the dead letters that are selected, up to the last one there is now: later ones are not touched. An
+// action begins with the oldest. Where not all can be counted, the preview is of these, too.
 func (r *request) previewLetters(doing string) (plan, error) {
 	f, err := r.letters()
 	if err != nil {
@@ -225,6 +229,11 @@ func (r *request) previewLetters(doing string) (plan, error) {
 	q := selecting(r.form)
 	of := plan{Back: address("dead", q)}
 	groups, err := r.pages.op.DeadLetterGroups(r.Context(), f)
+	more := groups.More
+	if more && err == nil {
+		f.Limit = mostMoved
+		groups, err = r.pages.op.DeadLetterGroups(r.Context(), f)
+	}
 	if err != nil {
 		return plan{}, err
 	}
@@ -242,8 +251,8 @@ func (r *request) previewLetters(doing string) (plan, error) {
 	many := plural(of.Count, "dead letter")
 	of.Question, of.Button = fmt.Sprintf("%s %s?", doing, many), fmt.Sprintf("%s %s", doing, many)
 	of.Nothing = "None match any more."
-	if groups.More {
-		of.Effects = append(of.Effects, "There are more: these are the oldest.")
+	if more {
+		of.Effects = append(of.Effects, "There may be more: these are the oldest.")
 	}
 	return of, nil
 }

@@ -25,6 +25,7 @@ type fake struct {
 	err      error
 	now      time.Time
 	changed  []string // what was done
+	counts   int      // dead letters that are grouped at most, the newest; 0 for all
 	slowness time.Duration
 }
 
@@ -89,7 +90,11 @@ func (f *fake) DeadLetters(_ context.Context, filter operate.DeadLetterFilter) (
 }
 
 func (f *fake) DeadLetterGroups(_ context.Context, filter operate.DeadLetterFilter) (all operate.DeadLetterGroups, err error) {
-	for _, l := range f.selected(filter) {
+	list := f.selected(filter)
+	if over := len(list) - f.counts; f.counts > 0 && filter.Limit == 0 && over > 0 {
+		list, all.More = list[over:], true
+	}
+	for _, l := range list {
 		all.Total++
 		i := slices.IndexFunc(all.Groups, func(g operate.DeadLetterGroup) bool { return g.Reason == l.Reason && g.Kind == l.Kind })
 		if i < 0 {

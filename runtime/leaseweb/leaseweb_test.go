@@ -2,6 +2,7 @@ package leaseweb
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"io/fs"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -252,6 +254,25 @@ func TestWhatWasPreviewed(t *testing.T) {
 	f.parked = append(f.parked, operate.ParkedInfo{MessageID: "9999"})
 	if got := send(p, "POST", "/retry", form); got.Code != 303 || !slices.Equal(f.changed, []string{"retry 9100", "retry 9101", "retry 9102"}) {
 		t.Errorf("%d, did %q\n%s", got.Code, f.changed, got.Body)
+	}
+}
+
+// An action begins with the oldest. So does its preview, where not all are counted: these would be the newest otherwise.
+func TestPreviewOfMoreThanIsCounted(t *testing.T) {
+	for _, name := range []string{"replay", "purge"} {
+		f := world()
+		f.counts = 2
+		p := New(f, allowing(all), quietLog())
+		preview := send(p, "GET", "/"+name+"?c=billing", nil).Body.String()
+		if !strings.Contains(preview, "these are the oldest") {
+			t.Errorf("%s: not said:\n%s", name, preview)
+		}
+		form := hidden(preview)
+		got := send(p, "POST", "/"+name, form)
+		if want := []string{name + " 98", name + " 99", name + " 100", name + " 101", name + " 102"}; got.Code != 303 ||
+			form.Get("expected") != fmt.Sprint(len(f.changed)) || !slices.Equal(f.changed, want) {
+			t.Errorf("%s: %d, expected %s, did %q", name, got.Code, form.Get("expected"), f.changed)
+		}
 	}
 }
 
@@ -657,6 +678,66 @@ func TestSlowBackend(t *testing.T) {
 		if n := f.called("Status"); n != 2 {
 			t.Errorf("%d calls", n)
 		}
+	})
+}
+
+// A backend that answers again is seen at once, however long it was frozen.
+func TestFailureIsNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := world()
+		f.slowness, f.err = 14*time.Second, context.DeadlineExceeded
+		s := newShared(f)
+		if _, err := s.status(t.Context(), pace); err == nil {
+			t.Error("no error")
+		}
+		f.slowness, f.err = 0, nil
+		time.Sleep(pace)
+		if _, err := s.status(t.Context(), pace); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// changing is an operator whose consumers change.
+type changing struct {
+	*fake
+	status func() operate.ConsumerStatus
+}
+
+func (c *changing) Status(ctx context.Context) ([]operate.ConsumerStatus, error) {
+	all := []operate.ConsumerStatus{c.status()}
+	_, err := c.fake.Status(ctx)
+	return all, err
+}
+
+// What was asked before an action is not shown after it.
+func TestAnswerFromBeforeAnAction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var paused atomic.Bool
+		f := world()
+		f.slowness = 3 * time.Second
+		s := newShared(&changing{f, func() operate.ConsumerStatus {
+			return operate.ConsumerStatus{Consumer: "billing", Paused: paused.Load()}
+		}})
+		go func() { _, _ = s.status(t.Context(), pace) }()
+		time.Sleep(time.Second)
+		paused.Store(true)
+		s.changed("billing")
+		if all, err := s.status(t.Context(), pace); err != nil || !all[0].Paused {
+			t.Errorf("%+v, %v", all, err)
+		}
+	})
+}
+
+// Others may write to a backend: a consumer without a name does not end the process that shows it.
+func TestConsumerWithoutName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lag atomic.Int64
+		s := newShared(&changing{world(), func() operate.ConsumerStatus { return operate.ConsumerStatus{LagTotal: lag.Add(1)} }})
+		v, _ := s.follow("billing", true)
+		time.Sleep(pace + time.Second)
+		s.leave(v)
+		time.Sleep(pace)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -57,31 +58,35 @@ type cell[T any] struct {
 	mu     sync.Mutex
 	value  T
 	err    error
-	at     time.Time     // of the answer, zero if it is not to be used any more
-	took   time.Duration // to get it
+	at     time.Time     // of the answer, zero if it is not to be used
+	took   time.Duration // to get it, 0 of a failure, which is not kept for longer
 	asking chan struct{} // closed when the answer is there
+	late   bool          // the answer that is asked for will be too old to be used
 }
 
 // get returns an answer that is at most as old as given, or older if the backend is slow to answer.
 func (c *cell[T]) get(ctx context.Context, age time.Duration, ask func(context.Context) (T, error)) (T, error) {
 	c.mu.Lock()
-	if c.asking == nil && (c.at.IsZero() || time.Since(c.at) >= max(age, restFactor*c.took)) {
-		c.asking = make(chan struct{})
-		go c.refresh(ask)
-	}
-	asking := c.asking
-	c.mu.Unlock()
-	if asking != nil {
+	defer c.mu.Unlock()
+	for waited := false; ; waited = true {
+		if c.asking == nil && (c.at.IsZero() || !waited && time.Since(c.at) >= max(age, restFactor*c.took)) {
+			c.asking, c.late = make(chan struct{}), false
+			go c.refresh(ask)
+		}
+		if c.asking == nil {
+			return c.value, c.err
+		}
+		asking := c.asking
+		c.mu.Unlock()
 		select {
 		case <-asking:
+			c.mu.Lock()
 		case <-ctx.Done():
+			c.mu.Lock()
 			var zero T
 			return zero, ctx.Err()
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.value, c.err
 }
 
 func (c *cell[T]) refresh(ask func(context.Context) (T, error)) {
@@ -92,15 +97,21 @@ func (c *cell[T]) refresh(ask func(context.Context) (T, error)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.value, c.err, c.at, c.took = value, err, time.Now(), time.Since(began)
+	if c.late {
+		c.at = time.Time{}
+	}
+	if err != nil {
+		c.took = 0
+	}
 	close(c.asking)
 	c.asking = nil
 }
 
-// drop makes the next request ask.
+// drop makes the next request ask, and those that wait ask again.
 func (c *cell[T]) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at = time.Time{}
+	c.at, c.late = time.Time{}, true
 }
 
 // status returns every consumer.
@@ -264,7 +275,7 @@ func (s *shared) poll() {
 		changed := map[string]bool{}
 		for name, print := range all {
 			if old, known := seen[name]; !known || old != print {
-				changed[name], changed[""] = known, changed[""] || known && name[0] != '/'
+				changed[name], changed[""] = known, changed[""] || known && !strings.HasPrefix(name, "/")
 			}
 		}
 		seen = all

@@ -30,7 +30,7 @@
 // # Writing a backend
 //
 // A store that keeps each session and each lease whole (memory, a file, documents) leaves their rules to package rows, as
-// leasemem does, and examples/filebackend, a backend on one file in 560 lines. Servers that have a language of their own,
+// leasemem does, and examples/filebackend, a backend on one file in 570 lines. Servers that have a language of their own,
 // as leasepg and leaseredis, write them there, and share the small functions of this package.
 //
 // # Checking a backend

@@ -307,14 +307,14 @@ func previewMove(r *request, c operate.ConsumerStatus) (plan, error) {
 	of := plan{Move: &m, Back: link("cursors", "c", c.Consumer, "r", m.Resource), Grave: true, Typed: m.Resource == "",
 		Question: "Move the cursors of all resources?", Count: c.Resources}
 	var owned, unread = c.Resources - c.Unowned, c.LagTotal
+	list, err := r.pages.op.Cursors(r.Context(), c.Consumer, m.Resource, 1)
+	if isNoCursor(err) {
+		return of, problem{http.StatusBadRequest, "It reads no messages and has no cursor: " + noCursorHelp}
+	}
+	if err != nil {
+		return of, err
+	}
 	if m.Resource != "" {
-		list, err := r.pages.op.Cursors(r.Context(), c.Consumer, m.Resource, 1)
-		if isNoCursor(err) {
-			return of, problem{http.StatusBadRequest, "It reads no messages and has no cursor: " + noCursorHelp}
-		}
-		if err != nil {
-			return of, err
-		}
 		of.Question, of.Nothing, of.Count, owned = fmt.Sprintf("Move the cursor of %s?", visible(m.Resource)), "There is no such resource.", len(list), 0
 		if len(list) > 0 {
 			unread = list[0].Lag

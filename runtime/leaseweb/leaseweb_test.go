@@ -331,6 +331,31 @@ func TestMove(t *testing.T) {
 	}
 }
 
+// cursorless is a backend of consumers that read no messages.
+type cursorless struct{ *fake }
+
+func (cursorless) Cursors(context.Context, string, string, int) ([]operate.CursorStatus, error) {
+	return nil, operate.ErrNoCursor
+}
+
+// A consumer without cursors has none to move, one or all.
+func TestMoveOfNone(t *testing.T) {
+	f := world()
+	p := New(cursorless{f}, allowing(all), quietLog())
+	for _, resource := range []string{"", "1"} {
+		q := url.Values{"c": {"billing"}, "r": {resource}, "to": {"beginning"}, "expected": {"4"}, "name": {"billing"}}
+		for _, method := range []string{"GET", "POST"} {
+			target, form := "/move", q
+			if method == "GET" {
+				target, form = target+"?"+q.Encode(), nil
+			}
+			if got := send(p, method, target, form); got.Code != 400 || !strings.Contains(got.Body.String(), "reads no messages") || len(f.changed) > 0 {
+				t.Errorf("%s of %q: %d, did %q", method, resource, got.Code, f.changed)
+			}
+		}
+	}
+}
+
 // Every action leaves a line with who did what to which and how many, and no payload.
 func TestAudit(t *testing.T) {
 	for name, target := range previews {

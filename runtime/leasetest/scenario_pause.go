@@ -200,7 +200,7 @@ var pauseScenarios = func() (all []check) {
 					w.startWith(s, j.handlers(until))
 				}
 				runs := func() bool { return len(j.at()) == 1 }
-				kit.Eventually(t, "one runs", runs)
+				kit.Eventually(t, "one runs, the other one stands by", func() bool { return runs() && len(w.owners()) == 2 })
 				for range 2 {
 					w.pause()
 					kit.Equal(t, "running while paused", len(j.at()), 0)

@@ -166,15 +166,21 @@ func (op *operator) DeadLetterGroups(ctx context.Context, f operate.DeadLetterFi
 		return operate.DeadLetterGroups{}, op.fail("groups of dead letters", err)
 	}
 	var groups backend.DeadLetterGrouping
+	last := int64(-1)
 	for all := 0; ; {
 		found, looked, err := s.next(ctx)
 		if err != nil {
 			return operate.DeadLetterGroups{}, op.fail("groups of dead letters", err)
 		}
 		if all += looked; looked == 0 || all > backend.GroupedDeadLetters {
-			return groups.Answer(looked > 0), nil
+			out := groups.Answer(looked > 0)
+			if last >= 0 {
+				out.Last = strconv.FormatInt(last, 10)
+			}
+			return out, nil
 		}
 		for _, r := range slices.Backward(found) {
+			last = max(last, r.ID)
 			groups.Add(operate.DeadLetterGroup{Consumer: r.Consumer, Kind: r.Kind, Reason: r.Reason, Count: 1, Oldest: r.DeadAt, Newest: r.DeadAt,
 				Example: strconv.FormatInt(r.ID, 10)})
 		}

@@ -80,8 +80,9 @@ type deadSearch struct {
 	page    int  // of one source
 	room    int
 	sources []*deadSource
-	left    int // to be found
-	looked  int // dead letters that were compared
+	left    int       // to be found
+	looked  int       // dead letters that were compared
+	counted deadPlace // the last one that was counted
 }
 
 // search begins a search.
@@ -247,7 +248,11 @@ func (o *operator) DeadLetterGroups(ctx context.Context, f operate.DeadLetterFil
 	if err != nil {
 		return operate.DeadLetterGroups{}, fmt.Errorf("leaseredis: groups of dead letters: %w", err)
 	}
-	return groups.Answer(more), nil
+	out := groups.Answer(more)
+	if out.Total > 0 {
+		out.Last = s.counted.id()
+	}
+	return out, nil
 }
 
 // count counts what is selected, and tells whether there is more.
@@ -257,7 +262,14 @@ func (s *deadSearch) count(ctx context.Context, groups *backend.DeadLetterGroupi
 		if err != nil || !ok || s.looked > backend.GroupedDeadLetters {
 			return ok, err
 		}
+		s.note(d.deadPlace)
 		groups.Add(operate.DeadLetterGroup{Consumer: d.Consumer, Kind: d.Kind, Reason: d.Reason, Count: 1, Oldest: d.DeadAt, Newest: d.DeadAt, Example: d.ID})
+	}
+}
+
+func (s *deadSearch) note(at deadPlace) {
+	if at.compare(s.counted) > 0 {
+		s.counted = at
 	}
 }
 
@@ -275,6 +287,7 @@ func (s *deadSearch) reasons(ctx context.Context, groups *backend.DeadLetterGrou
 			for _, v := range list(page[2]) {
 				v := list(v)
 				oldest, newest := number(v[3]), deadPlace{number(v[4]), src.tag}
+				s.note(newest)
 				groups.Add(operate.DeadLetterGroup{Consumer: src.consumer, Kind: text(v[0]), Reason: text(v[1]), Count: int(number(v[2])),
 					Oldest: time.UnixMicro(oldest), Newest: time.UnixMicro(newest.number), Example: newest.id()})
 			}

@@ -1,7 +1,6 @@
 package leaseweb
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -237,8 +236,8 @@ func (r *request) previewLetters(doing string) (plan, error) {
 	if err != nil {
 		return plan{}, err
 	}
-	if f.Through == "" && len(f.IDs) == 0 && len(groups.Groups) > 0 {
-		f.Through = slices.MaxFunc(groups.Groups, func(a, b operate.DeadLetterGroup) int { return compareIDs(a.Example, b.Example) }).Example
+	if f.Through == "" && len(f.IDs) == 0 {
+		f.Through = groups.Last
 	}
 	of.Count, f.Limit = groups.Total, groups.Total
 	of.letters = f
@@ -255,12 +254,6 @@ func (r *request) previewLetters(doing string) (plan, error) {
 		of.Effects = append(of.Effects, "There may be more: these are the oldest.")
 	}
 	return of, nil
-}
-
-// compareIDs orders ids of dead letters as they are listed: numbers within them count as numbers.
-func compareIDs(a, b string) int {
-	as, bs := strings.Split(a, "-"), strings.Split(b, "-")
-	return slices.CompareFunc(as, bs, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
 }
 
 func previewRetry(r *request, c operate.ConsumerStatus) (plan, error) {

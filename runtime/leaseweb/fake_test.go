@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -96,6 +97,7 @@ func (f *fake) DeadLetterGroups(_ context.Context, filter operate.DeadLetterFilt
 	}
 	for _, l := range list {
 		all.Total++
+		all.Last = l.ID
 		i := slices.IndexFunc(all.Groups, func(g operate.DeadLetterGroup) bool { return g.Reason == l.Reason && g.Kind == l.Kind })
 		if i < 0 {
 			all.Groups = append(all.Groups, operate.DeadLetterGroup{Consumer: l.Consumer, Kind: l.Kind, Reason: l.Reason, Oldest: l.DeadAt})
@@ -185,4 +187,10 @@ func (f *fake) Resume(_ context.Context, consumer string) error {
 func (f *fake) Forget(_ context.Context, consumer string) error {
 	f.did("forget " + consumer)
 	return f.call("Forget")
+}
+
+// compareIDs orders ids of dead letters as they are listed: numbers within them count as numbers.
+func compareIDs(a, b string) int {
+	as, bs := strings.Split(a, "-"), strings.Split(b, "-")
+	return slices.CompareFunc(as, bs, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
 }

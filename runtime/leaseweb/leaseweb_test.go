@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -273,6 +274,23 @@ func TestPreviewOfMoreThanIsCounted(t *testing.T) {
 			form.Get("expected") != fmt.Sprint(len(f.changed)) || !slices.Equal(f.changed, want) {
 			t.Errorf("%s: %d, expected %s, did %q", name, got.Code, form.Get("expected"), f.changed)
 		}
+	}
+}
+
+// A preview counts all, though it names a hundred reasons at most; the last one may have another reason.
+func TestPreviewOfManyReasons(t *testing.T) {
+	f := world()
+	first := f.letters[0]
+	f.letters = nil
+	for i := range 301 {
+		l := first
+		l.ID, l.Reason = strconv.Itoa(1000+i), fmt.Sprint("reason ", string(rune('a'+i/2%26)), i/2)
+		f.letters = append(f.letters, l)
+	}
+	p := New(f, allowing(all), quietLog())
+	form := hidden(send(p, "GET", "/purge?c=billing", nil).Body.String())
+	if got := send(p, "POST", "/purge", form); got.Code != 303 || len(f.changed) != 301 {
+		t.Errorf("%d, expected %s, did %d", got.Code, form.Get("expected"), len(f.changed))
 	}
 }
 

@@ -53,4 +53,7 @@ type DeadLetterGroups struct {
 	Groups []DeadLetterGroup // the largest first, at most 100
 	Total  int               // dead letters that were counted
 	More   bool              // there are more dead letters than the newest 100,000, which were looked at; or more groups
+	// Last is the id of the last one that was counted, in the order of lists: DeadLetterFilter.Through with it selects none
+	// that died later. Empty when none was counted.
+	Last string
 }

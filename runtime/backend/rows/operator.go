@@ -297,7 +297,11 @@ func (o Operator) DeadLetterGroups(f operate.DeadLetterFilter) (operate.DeadLett
 	for _, d := range slices.Backward(letters[over:]) {
 		groups.Add(operate.DeadLetterGroup{Consumer: d.Consumer, Kind: d.Kind, Reason: d.Reason, Count: 1, Oldest: d.DeadAt, Newest: d.DeadAt, Example: d.ID})
 	}
-	return groups.Answer(over > 0), err
+	out := groups.Answer(over > 0)
+	if len(letters) > 0 {
+		out.Last = letters[len(letters)-1].ID
+	}
+	return out, err
 }
 
 // Purge is Operator.Purge.

@@ -142,7 +142,7 @@ $(LEASEGEN_SQLC): sqlc/go.mod
 	@cd sqlc && $(GO) build -o $@ github.com/sqlc-dev/sqlc/cmd/sqlc
 
 # The tests need a C compiler, for the race detector, PostgreSQL 14 or newer, PgBouncer,
-# Redis 6.2 or newer, Prometheus' promtool and Chromium. sqlc is built last: it needs the compiler, too.
+# Redis 6.2 or newer, Prometheus' promtool, Chromium, zsh and fish. sqlc is built last: it needs the compiler, too.
 tools: packages
 	@$(MAKE) -s --no-print-directory $(LEASEGEN_SQLC)
 
@@ -155,6 +155,7 @@ packages:
 	  command -v initdb >/dev/null || [ -n "$$LEASEGEN_PG_BIN" ] || missing="$$missing postgresql"; \
 	PATH="$$PATH:/usr/sbin" command -v pgbouncer >/dev/null || missing="$$missing pgbouncer"; \
 	command -v redis-server >/dev/null || [ -n "$$LEASEGEN_REDIS_SERVER" ] || missing="$$missing redis-server"; \
+	for s in zsh fish; do command -v $$s >/dev/null || missing="$$missing $$s"; done; \
 	command -v promtool >/dev/null || missing="$$missing prometheus"; \
 	command -v chromium >/dev/null || command -v google-chrome >/dev/null || [ -n "$$LEASEGEN_CHROMIUM" ] || missing="$$missing chromium fonts-dejavu-core"; \
 	[ -z "$$missing" ] && exit 0; \

@@ -136,7 +136,7 @@ func (c command) run(ctx context.Context, e *env, args []string) int {
 	return exitOK
 }
 
-// flags returns the flags of a command as nobody has set them yet, and its work.
+// flags returns the flags of a command with their defaults, and its work.
 func (c command) flags(e *env) (*flag.FlagSet, work) {
 	fs := flag.NewFlagSet(c.name(), flag.ContinueOnError)
 	fs.SetOutput(io.Discard)

@@ -17,7 +17,7 @@ func shellWords(line string) (words []string) {
 	return words
 }
 
-// Each command has examples, and they are commands: what stops those that need a database is that there is none.
+// Each command has examples, and they are commands: only a missing database may stop them.
 func TestExamples(t *testing.T) {
 	for _, c := range commands() {
 		if len(c.examples) == 0 && c.name() != "version" {

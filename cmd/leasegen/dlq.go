@@ -33,8 +33,8 @@ func (q *dlq) flags(fs *flag.FlagSet) {
 	fs.StringVar(&q.filter.Kind, "kind", "", "only those of this kind of event")
 	fs.StringVar(&q.filter.Reason, "reason", "", "only those whose reason matches; * is any run of characters")
 	fs.StringVar(&q.filter.Text, "text", "", "only those whose reason or key contains this; A to Z are like a to z")
-	fs.DurationVar(&q.filter.MinAge, "older", 0, "only those that died so long ago, or longer")
-	fs.DurationVar(&q.filter.MaxAge, "newer", 0, "only those that died so long ago at most")
+	fs.DurationVar(&q.filter.MinAge, "older", 0, "only dead letters at least so old")
+	fs.DurationVar(&q.filter.MaxAge, "newer", 0, "only dead letters at most so old")
 	fs.StringVar(&q.filter.After, "after", "", "only those listed after this id, the last one of a list before")
 	fs.StringVar(&q.filter.Through, "through", "", "only those listed up to this id, and it: none that died since")
 	fs.IntVar(&q.filter.Limit, "limit", 0, "at most so many, the oldest first (default: list 100, else all)")
@@ -171,7 +171,7 @@ func (q *dlq) none(ctx context.Context, out *output, on target, of []operate.Con
 	return err
 }
 
-// none says of consumers that they have no dead letters, or not those that were asked for.
+// none says that consumers have no dead letters, or none that the filter selects.
 func none(of []operate.ConsumerStatus) string {
 	n, whose := 0, "all consumers"
 	for _, c := range of {

@@ -37,7 +37,7 @@ func operatorCommands() []command {
 		operation("pause [flags] consumer", "stop a consumer until it is resumed: nothing of it is handled", &pause{}, "pause billing"),
 		operation("resume [flags] consumer", "let a consumer that is paused go on", &pause{resume: true}, "resume billing"),
 		webCommand(),
-		operation("forget [flags] consumer", "delete what is stored of a consumer that is no more", &forget{}, "forget mailing", "forget mailing -yes"),
+		operation("forget [flags] consumer", "delete what is stored of a removed consumer", &forget{}, "forget mailing", "forget mailing -yes"),
 	}
 }
 

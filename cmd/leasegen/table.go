@@ -46,7 +46,7 @@ const (
 	leastText = 8 // cells that a column of text keeps
 )
 
-// columns returns those that fit into so many cells, 0 for any number, and the titles of those left out: first of all
+// columns returns the columns that fit into so many cells, 0 for any number, and the titles of the others: first of all
 // spare columns are left out, then columns of text are cut, the widest first, and those of names at last.
 func (t *table) columns(room int) (shown []column, left []string) {
 	total := -gap

@@ -142,7 +142,7 @@ func TestShellsComplete(t *testing.T) {
 		t.Run(shell.name, func(t *testing.T) {
 			path, err := exec.LookPath(shell.name)
 			if err != nil {
-				t.Skip(err)
+				t.Fatalf("%v; install %s: make tools does", err, shell.name)
 			}
 			p := onTerminal(t, 400, 24, inPath(t, "TERM=dumb", "PS1=$ ", "LEASEGEN_DSN="+dsn, "INPUTRC=/dev/null"), path, shell.args...)
 			p.keys("mkdir orders; " + shell.load + "; echo lo''aded\n")
@@ -168,7 +168,7 @@ func TestShellsComplete(t *testing.T) {
 	t.Run("fish", func(t *testing.T) {
 		path, err := exec.LookPath("fish")
 		if err != nil {
-			t.Skip(err)
+			t.Fatalf("%v; install fish: make tools does", err)
 		}
 		for i, c := range cases {
 			env := inPath(t, "LEASEGEN_DSN="+dsn)

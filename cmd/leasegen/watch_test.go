@@ -108,7 +108,7 @@ func TestWatchInPlace(t *testing.T) {
 	}
 }
 
-// What cannot come right by itself ends a watch: a first answer that does not come, and a consumer that is no more.
+// A watch ends when waiting does not help: without a first answer, or when its consumer was forgotten.
 func TestWatchEnds(t *testing.T) {
 	for _, c := range []struct {
 		server *shaky

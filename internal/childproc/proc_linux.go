@@ -9,7 +9,7 @@ import (
 )
 
 // endWithParent sends a signal to the child when this process ends, however it ends. In a group of its own the child does not get
-// the terminal's Ctrl-C, which would end it before those that work with it; frozen it goes on at the parent's end, and gets the signal.
+// the terminal's Ctrl-C, which would end it before its clients; frozen it goes on at the parent's end, and gets the signal.
 func endWithParent(a *syscall.SysProcAttr, sig syscall.Signal) { a.Pdeathsig, a.Setpgid = sig, true }
 
 const (

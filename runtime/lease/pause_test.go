@@ -63,7 +63,7 @@ func TestPausedConsumerIsReadyAndSaysSo(t *testing.T) {
 }
 
 // A session that is lost while its consumer is paused is followed by another one, which gets no leases either. That it is
-// paused is told once.
+// paused is observed once.
 func TestSessionLostWhilePaused(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T) {

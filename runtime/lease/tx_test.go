@@ -403,7 +403,7 @@ func TestLostConnections(t *testing.T) {
 	}
 }
 
-// A commit that is refused is tried again: what failed beside it is told once.
+// A commit that is refused is tried again: failures beside it are observed once.
 func TestFailuresAreToldOnceWhenACommitIsRefused(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		be := leasemem.New()

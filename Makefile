@@ -7,12 +7,14 @@ STATICCHECK   := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PROOF_ROUNDS  ?= 100
 TRIALS        ?= 100
 SOAK          ?= 20m
-# Packages whose tests run at once, those that take longest first. What runs as processes mostly waits: for TTLs, servers and
-# elections. The race detector would see nothing of what these share, and little in simulations that the suite does not
-# show it on each backend.
+# Packages whose tests run at once. Most of these mostly wait: for TTLs, servers and elections.
 TEST_PACKAGES ?= 2
-PLAIN         := ./proof ./proof/redis ./proof/failover ./cmd/... ./generator ./runtime/leasetest ./examples/...
-LONG          := ./runtime/leasepg ./runtime/leaseredis ./runtime/lease ./internal/redistest ./internal/snippets
+# With the race detector run what users' processes share, and what leads and follows in time: longest first. It would see
+# nothing of what processes share, nor in the generator, and little in simulations that the suite does not show it.
+RACE          := ./runtime/leaseredis ./runtime/leasepg ./runtime/lease ./runtime/leasemem ./runtime/leasehealth ./runtime/leasesql/... \
+                 ./runtime/leaseweb ./runtime/backend/... ./internal/faultproxy ./internal/streamtest ./examples/filebackend
+# Without it all others, longest first.
+PLAIN         := ./proof ./proof/redis ./proof/failover ./cmd/... ./generator ./runtime/leasetest ./internal/snippets
 # Modules of their own, for what most users need not compile.
 MODULES       := bench examples/operated internal/snippets/manifests runtime/leaseotel/dashboards runtime/leaseweb/webtest $(RACED)
 RACED         := runtime/leaseotel runtime/leasesql/sqltest
@@ -23,7 +25,7 @@ FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- 
 # What generates code for tables, and the runtime's own queries; sqlc/go.mod pins it.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 
-.PHONY: help demo operated check unit suite test plain race modules generate lint proof proof-redis soak scale failover bench-local bench-redis compare apps clean tools packages
+.PHONY: help demo operated check unit suite test plain race modules generated generate lint proof proof-redis soak scale failover bench-local bench-redis compare apps clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
@@ -60,23 +62,25 @@ unit:
 suite:
 	$(GO) test -vet=off -run 'TestConformance$$' ./runtime/leasemem ./runtime/leasepg ./runtime/leaseredis
 
-test: tools lint
-	@$(MAKE) --no-print-directory -s -j2 plain modules
-	@$(MAKE) --no-print-directory -s race
-	@echo "== generated code is up to date"
-	$(GO) run ./cmd/leasegen -check ./...
-	cd examples/operated && $(GO) tool leasegen -check ./...
+test: tools
+	@$(MAKE) --no-print-directory -s -j3 lint plain modules
+	@$(MAKE) --no-print-directory -s -j2 race generated
 	@echo "== all good"
 
 plain:
 	@echo "== go test: the generator, simulations, and what runs as processes (servers are started and stopped by the tests)"
-	@set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m $(PLAIN) 2>&1 | tee bin/plain.log || { $(FAILURES) bin/plain.log; exit 1; }
+	@set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m $(PLAIN) \
+	  $$($(GO) list ./... | grep -vxF "$$($(GO) list $(RACE))") 2>&1 | tee bin/plain.log || { $(FAILURES) bin/plain.log; exit 1; }
 
 race:
-	@echo "== go test -race: everything else"
-	@set -o pipefail; mkdir -p bin; $(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m $(LONG) ./examples/filebackend \
-	  $$($(GO) list ./... | grep -vxF "$$($(GO) list $(PLAIN))") 2>&1 | tee bin/race.log || { $(FAILURES) bin/race.log; exit 1; }
+	@echo "== go test -race: what users' processes share"
+	@set -o pipefail; mkdir -p bin; $(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m $(RACE) 2>&1 | tee bin/race.log || { $(FAILURES) bin/race.log; exit 1; }
 	@set -e; for m in $(RACED); do (set -x; cd $$m; $(GO) test -race -vet=off -timeout 10m ./...); done
+
+generated:
+	@echo "== generated code is up to date"
+	$(GO) run ./cmd/leasegen -check ./...
+	cd examples/operated && $(GO) tool leasegen -check ./...
 
 # Not from the cache: some tests read docs, which are outside of their module, so that Go would not see them change.
 modules:

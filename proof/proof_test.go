@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	shortRounds = 6 // in make test
+	shortRounds = 4 // in make test
 	topicCount  = 30
 )
 
@@ -44,14 +44,14 @@ func TestKill(t *testing.T) {
 // dead letters.
 func TestKillWhileHandlersFail(t *testing.T) {
 	t.Parallel()
-	mustHold(t, "SIGKILL, handlers fail", failing, max(6, rounds(t)/5), killRound)
+	mustHold(t, "SIGKILL, handlers fail", failing, max(shortRounds, rounds(t)/5), killRound)
 }
 
 // The same with pools of 1, 2 and 4 connections, fewer than handlers at work: a transaction waits for no
 // connection while it holds one, so that all is handled, and leases are given and taken as ever.
 func TestKillOnSmallPools(t *testing.T) {
 	t.Parallel()
-	mustHold(t, "SIGKILL, handlers fail, pools of 1, 2 and 4", failing, max(6, rounds(t)/5), killRound, 1, 2, 4)
+	mustHold(t, "SIGKILL, handlers fail, pools of 1, 2 and 4", failing, max(shortRounds, rounds(t)/5), killRound, 1, 2, 4)
 }
 
 // Replicas that are frozen for longer than their leases last and then go on change

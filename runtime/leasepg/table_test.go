@@ -140,6 +140,7 @@ func TestTableReadsOnly(t *testing.T) {
 
 // TestTableCheck names what makes a table unfit, and the way out.
 func TestTableCheck(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct{ name, change, want string }{
 		{"gone", "DROP TABLE app.outbox", "does not exist in this database"},
 		{"no xid", "ALTER TABLE app.outbox DROP COLUMN xid", "ALTER TABLE app.outbox ADD COLUMN xid xid8"},
@@ -166,6 +167,7 @@ func TestTableCheck(t *testing.T) {
 
 // TestTableFilter: rows that do not match are passed, with the cursor, and never come back.
 func TestTableFilter(t *testing.T) {
+	t.Parallel()
 	be, pool := withTable(t)
 	exec(t, pool, `INSERT INTO app.outbox (channel, n, dawdled) VALUES ('eu', 1, 0)`)
 	h := &tabletest.Ready{}

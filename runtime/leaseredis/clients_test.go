@@ -17,13 +17,12 @@ import (
 	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
-	"github.com/leasegen/leasegen/runtime/leasetest"
 )
 
 // The older protocol returns other types.
 func TestConformanceOverRESP2(t *testing.T) {
 	inProof(t)
-	leasetest.RunVariant(t, factory(func(t testing.TB, _ string) redis.UniversalClient {
+	variant(t, factory(func(t testing.TB, _ string) redis.UniversalClient {
 		return client(t, func(o *redis.Options) { o.Protocol = 2 })
 	}, leaseredis.WithTags(2)))
 }

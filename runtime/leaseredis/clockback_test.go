@@ -13,6 +13,7 @@ import (
 // The server's clock was an hour ahead and is set back. What was to happen within moments then happens within moments now: a
 // dead session ends, a parked message is retried, a delayed event joins the log, and leases are granted.
 func TestNothingWaitsForAClockThatWasSetBack(t *testing.T) {
+	t.Parallel()
 	c, ns := redistest.Shared(t).Client(t), redistest.Namespace(t)
 	log := &logBook{}
 	be := on(c, ns, leaseredis.WithTags(1), log.option())

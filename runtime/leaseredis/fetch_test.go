@@ -104,6 +104,7 @@ func TestDeletedEntriesArePassedOver(t *testing.T) {
 // Entries that others write into a topic are read like any other, whatever they hold: the handler's
 // failure ends as a dead letter with all their fields, and what stands around them is handled.
 func TestPoisonEntriesBecomeDeadLetters(t *testing.T) {
+	t.Parallel()
 	client := redistest.Shared(t).Client(t)
 	namespace := redistest.Namespace(t)
 	be := on(client, namespace, leaseredis.WithLogger(discard))

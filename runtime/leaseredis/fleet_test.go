@@ -285,6 +285,7 @@ func TestARestartDoesWhatWasLeft(t *testing.T) {
 // Of the items that a lost process had, those that it had not done, and no
 // others, are handled by another one, wherever they lie between the others.
 func TestWhatALostProcessHadNotDone(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, redistest.Shared(t))
 	all := names(9)
 	f.publish(1, all...)
@@ -317,6 +318,7 @@ func TestWhatALostProcessHadNotDone(t *testing.T) {
 // What wakes processes up is no keyspace notification, and nothing of the
 // server's configuration is changed.
 func TestNoKeyspaceNotifications(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	f := newFleet(t, server)
 	client := server.Client(t)
@@ -342,6 +344,7 @@ func TestNoKeyspaceNotifications(t *testing.T) {
 
 // 2,000 streams over 10 processes, of which 2 are lost: all go on elsewhere.
 func TestStreamsOfLostProcessesGoOn(t *testing.T) {
+	t.Parallel()
 	const streams, processes, room = 2000, 10, 250
 	f := newFleet(t, redistest.Shared(t))
 	f.publish(1, names(streams)...)
@@ -412,6 +415,7 @@ func TestDoneIsGone(t *testing.T) {
 // A lost process's stream is taken over and its handler told so; a normal end is
 // no loss, and hands over at once.
 func TestLossAndNormalEnd(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, redistest.Shared(t))
 	causes := make(chan error, 2)
 	told := func(ctx context.Context, _ lease.Message[item]) error {

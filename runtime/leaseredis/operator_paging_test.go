@@ -40,6 +40,7 @@ var burying = redis.NewScript(`
 
 // Beside very many dead letters and parked messages operators look at as many as they show, and group quickly.
 func TestOperatorsPageThroughManyKeys(t *testing.T) {
+	t.Parallel()
 	n := rounds(30_000, 100_000)
 	s := redistest.Start(t)
 	c := s.Client(t)

@@ -120,6 +120,7 @@ func TestManySessionsDieAtOnce(t *testing.T) {
 
 // A lease that expires by itself is counted once, also when its owner's session has expired too.
 func TestALeaseThatExpiredTwiceIsCountedOnce(t *testing.T) {
+	t.Parallel()
 	be := fresh(t)
 	info := backend.ConsumerInfo{Name: "c", Per: backend.PerStream, Announced: true, Lock: backend.LockRow, TTL: 600 * time.Millisecond}
 	id := kit.Join(t, be, info, 3*time.Second)

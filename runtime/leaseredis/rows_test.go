@@ -12,6 +12,7 @@ import (
 // More sessions than are declared dead at once expire with leases that have expired by themselves. The end of
 // one that is noted later must not set free what another has taken by then.
 func TestALeaseThatWasTakenIsNotFreedByTheEndOfItsFormerOwner(t *testing.T) {
+	t.Parallel()
 	be := fresh(t)
 	rows := backend.ConsumerInfo{Name: "rows", Per: backend.PerStream, Announced: true, Lock: backend.LockRow, TTL: 50 * time.Millisecond}
 	kit.OK(t, be.Register(t.Context(), rows, []string{"s"}))

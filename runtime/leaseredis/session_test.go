@@ -135,6 +135,7 @@ func TestAcquireInPartsOverALostReply(t *testing.T) {
 // A process that dies while it closes its session leaves what it has not given back to be taken
 // over.
 func TestCrashWhileClosing(t *testing.T) {
+	t.Parallel()
 	const n = 2500
 	be, straight, p := proxied(t)
 	id := kit.Join(t, be, topical, 6*time.Second)
@@ -304,6 +305,7 @@ func TestSessionsAreForgotten(t *testing.T) {
 
 // When the server's clock is set back, leases do not wait until it has caught up.
 func TestTheServersClockIsSetBack(t *testing.T) {
+	t.Parallel()
 	c := redistest.Shared(t).Client(t)
 	name := redistest.Namespace(t)
 	be := on(c, name, leaseredis.WithTags(2), leaseredis.WithLogger(discard))

@@ -155,6 +155,7 @@ func TestASessionEntersWhatComesBack(t *testing.T) {
 
 // The nodes that a client was told at its start may be gone when a session is opened later.
 func TestASessionOpensWithoutTheFirstNodes(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it starts six servers")
 	}

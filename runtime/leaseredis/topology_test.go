@@ -16,6 +16,7 @@ import (
 
 // A client that asks for the topology knows it then, and an observer hears of that. Without a cluster there is nothing to do.
 func TestTopologyIsAskedFor(t *testing.T) {
+	t.Parallel()
 	seen := make(chan operate.ObservedTopology, 100)
 	observer := leaseredis.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
 		if o, is := o.(operate.ObservedTopology); is {

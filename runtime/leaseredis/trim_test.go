@@ -73,6 +73,7 @@ func TestTrimKeepsWhatSomebodyHasNotPassed(t *testing.T) {
 
 // While much is published, little is kept: what was handled is dropped about every second.
 func TestHandledMessagesDoNotPileUp(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it publishes for seconds")
 	}

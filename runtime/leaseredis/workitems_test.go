@@ -26,6 +26,7 @@ type workItem struct {
 // TestWorkItemsOfOthers: a consumer of a stream that others write to publishes its entries under their ids, and streams are owned by
 // key. Each item is worked on once and in order, though the first try of each third one fails after it has published.
 func TestWorkItemsOfOthers(t *testing.T) {
+	t.Parallel()
 	eachServer(t, func(t *testing.T, c redis.UniversalClient, ns string) {
 		be := on(c, ns, leaseredis.WithLogger(discard))
 		const streams, each = 4, 15

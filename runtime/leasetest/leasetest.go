@@ -59,9 +59,22 @@ func Run(t *testing.T, f Factory) {
 }
 
 // RunVariant is Run for one more way to storage that Run has tested: over a pooler, on a cluster, with
-// fewer rights. It leaves out the tests in which it is the test that makes calls go wrong.
+// fewer rights. It has every rule of the contract, which calls each method over that way, and one scenario
+// for each way in which a runtime uses them. Run on the variant shows the rest.
 func RunVariant(t *testing.T, f Factory) {
-	runAll(t, f, func(name string) bool { return !strings.HasPrefix(name, "Misbehaving/") })
+	runAll(t, f, func(name string) bool {
+		rule := strings.Contains(name, "/") && !strings.HasPrefix(name, "Misbehaving/")
+		return rule || slices.ContainsFunc(ofVariants(), func(p string) bool { return strings.HasPrefix(name, p) })
+	})
+}
+
+// ofVariants are the beginnings of the names of scenarios: crashes, handovers, transactions, streams, slots, small pools.
+func ofVariants() []string {
+	return []string{
+		"A_crashed_process", "A_graceful_stop", "A_zombie", "A_stream_survives", "Concurrent_publishers_while", "Effects_of_the_transaction_form",
+		"Lost_replies_lose_nothing", "Once_Effects", "Partitions_of_a_crashed_process", "Pause_under_load_loses_nothing_per=topic",
+		"Pool_", "Rolling_deploy_that_widens_topics", "Streams_of_a_crashed_process",
+	}
 }
 
 // RunSome is Run for those tests whose names begin with one of the prefixes.

@@ -62,6 +62,9 @@ func newSite(t *testing.T, m mode, opts ...pgtest.Option) *site {
 	return s
 }
 
+// ping is a bare request of the server.
+func (s *site) ping(ctx context.Context) error { return s.pool.Ping(ctx) }
+
 func (s *site) exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
 	if _, err := s.pool.Exec(t.Context(), sql, args...); err != nil {
@@ -98,7 +101,7 @@ func (s *site) load(t *testing.T, topics int) (stop func()) {
 	t.Helper()
 	const publishers = 5
 	pause := 60 * time.Millisecond
-	if !pace.Judged() && (s.mode == whole || s.mode == failing) {
+	if !pace.Long() && (s.mode == whole || s.mode == failing) {
 		pause *= 3 // other tests need the machine, too; what has to go wrong needs the load
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -134,11 +137,11 @@ func (s *site) total() (n, poison int64) {
 	return n, poison
 }
 
-// drained waits until every message has an effect or is a dead letter; that nothing happens for half a
-// minute fails the test.
+// drained waits until every message has an effect or is a dead letter; that nothing happens for two
+// minutes fails the test.
 func (s *site) drained(t *testing.T) {
 	t.Helper()
-	const patience = 30 * time.Second
+	const patience = 2 * time.Minute
 	if done, ok := s.quiet(t, patience); !ok {
 		all, _ := s.total()
 		t.Errorf("nothing happened for %v at %d of %d messages", patience, done, all)
@@ -248,6 +251,16 @@ type row struct {
 	takeovers, fence int
 	took             time.Duration
 	verdict
+}
+
+// and is both rows in one.
+func (r row) and(other row) row {
+	r.fault, r.rounds, r.took = other.fault, r.rounds+other.rounds, max(r.took, other.took)
+	r.takeovers, r.fence = r.takeovers+other.takeovers, r.fence+other.fence
+	v, o := &r.verdict, other.verdict
+	v.published, v.effects, v.dead, v.lost = v.published+o.published, v.effects+o.effects, v.dead+o.dead, v.lost+o.lost
+	v.twice, v.stale, v.disorder = v.twice+o.twice, v.stale+o.stale, v.disorder+o.disorder
+	return r
 }
 
 func printTable(t *testing.T, rows ...row) {

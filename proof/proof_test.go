@@ -6,15 +6,18 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/fleet"
+	"github.com/leasegen/leasegen/internal/pace"
 )
 
 const (
-	shortRounds = 6 // in make test
+	shortRounds = 6  // in make test
+	roundsEach  = 25 // of one fleet: several of them share the rounds, which are mostly waiting
 	topicCount  = 30
 )
 
@@ -97,7 +100,23 @@ func TestFreezeFenceRemoved(t *testing.T) {
 
 // mustHold injects n faults under load and checks the history. The three replicas have pools of
 // that many connections, or large ones.
-func mustHold(t *testing.T, fault string, m mode, n int, round func(*fleet.Fleet), pools ...int) row {
+func mustHold(t *testing.T, fault string, m mode, n int, round func(*fleet.Fleet), pools ...int) (all row) {
+	t.Helper()
+	var mu sync.Mutex
+	pace.Shares(t, n, roundsEach, func(t *testing.T, n int) {
+		r := holds(t, fault, m, n, round, pools...)
+		mu.Lock()
+		defer mu.Unlock()
+		all = all.and(r)
+	})
+	if n > roundsEach {
+		printTable(t, all)
+	}
+	return all
+}
+
+// holds is one fleet's share of mustHold.
+func holds(t *testing.T, fault string, m mode, n int, round func(*fleet.Fleet), pools ...int) row {
 	t.Helper()
 	s := newSite(t, m)
 	begin := time.Now()

@@ -58,7 +58,7 @@ func TestConformanceOverManyTags(t *testing.T) {
 // inProof is for what the suite shows of a variant by itself; in make test they are tested together.
 func inProof(t *testing.T) {
 	t.Helper()
-	if !pace.Judged() {
+	if !pace.Long() {
 		t.Skip("make proof-redis runs it")
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// handovers are those of a bare row, by UPDATE and NOTIFY: what is left of how a slot moves without leasegen. All of several
-// connections hear of each release, and the first of them has the row. As replicas do, they share the machine with the rest.
+// handovers are those of a bare row by UPDATE and NOTIFY, which is how slots move, without leasegen. All of several connections
+// hear of each release, and the first of them has the row.
 type handovers struct {
 	released atomic.Int64 // when the owner let go of it
 
@@ -80,7 +80,7 @@ func (h *handovers) own(ctx context.Context, conn *pgx.Conn, owner int) error {
 	}
 }
 
-// since says how long the row rested in the handovers since a moment, in their order.
+// since says how long the row rested in the handovers since a moment, sorted.
 func (h *handovers) since(begun time.Time) (took []time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

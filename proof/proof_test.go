@@ -191,6 +191,10 @@ func TestPartition(t *testing.T) {
 // or not at all: the request was carried out, and the replica cannot know.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
+	pace.Shares(t, 10*rounds(t), 10*roundsEach, lostReplies)
+}
+
+func lostReplies(t *testing.T, n int) {
 	s := newSite(t, whole)
 	s.faulty = true
 	proxy := faultproxy.Start(t, s.server.Addr())
@@ -198,7 +202,6 @@ func TestLostReplies(t *testing.T) {
 	stop := s.load(t, topicCount)
 	f := startFleet(t, whole, s.through(proxy), s.through(proxy), s.through(proxy))
 	ready(t, s)
-	n := rounds(t) * 10
 	for i := range n {
 		// Every other time the end of a transaction, else anything at all.
 		lost := proxy.DropReply(func(request []byte) bool {

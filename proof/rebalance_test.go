@@ -116,7 +116,11 @@ func TestRebalance(t *testing.T) {
 		})
 		moves, rests := moved(t, f, from)
 		waits := s.waits(t, begun, took)
-		bares := bare.since(begun)
+		var bares []time.Duration
+		eventually(t, time.Minute, "a bare row is handed over", func() bool {
+			bares = bare.since(begun)
+			return len(bares) > 0
+		})
 		t.Logf("%4d → %2d %7s %8d %6d %11v %11v %11v %11v %11v", step.from, step.to, took.Round(100*time.Millisecond), step.least, moves,
 			quantile(rests, 0.5), quantile(rests, 0.99), quantile(bares, 0.99), quantile(waits, 0.5), quantile(waits, 0.99))
 		// On a busy machine replicas may come and go one after the other.

@@ -19,7 +19,7 @@ func Long() bool { return os.Getenv("PROOF_ROUNDS") != "" }
 // requests one after the other, in processes that each wait for their turn.
 const turns = 10
 
-// stalled is how long a bare request takes where timeouts and leases end, whatever is tested: there time is not judged.
+// stalled is how long a bare request takes where time is not judged.
 const stalled = time.Second
 
 // Bare is a small request that is made all the time beside what a test judges.
@@ -62,13 +62,21 @@ func Beside(t testing.TB, request func(context.Context) error) *Bare {
 // Stop ends the requests.
 func (b *Bare) Stop() { b.stop() }
 
+// Longest is how long a bare request took, at most.
+func (b *Bare) Longest() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return max(b.longest, time.Since(b.began)) // it may be waiting now
+}
+
+// Stalled reports whether a bare request took so long that timeouts pass and leases end, whatever is tested.
+func (b *Bare) Stalled() bool { return b.Longest() > stalled }
+
 // Within fails a test where something took longer than limit, and ten times the longest bare request beyond it. If that took
 // a second, it only logs.
 func (b *Bare) Within(t testing.TB, what string, took, limit time.Duration) {
 	t.Helper()
-	b.mu.Lock()
-	longest := max(b.longest, time.Since(b.began)) // it may be waiting now
-	b.mu.Unlock()
+	longest := b.Longest()
 	switch allowed := limit + turns*longest; {
 	case took <= limit:
 	case longest > stalled:

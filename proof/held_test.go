@@ -77,7 +77,7 @@ func TestHeldTransaction(t *testing.T) {
 		}
 		return n
 	}
-	eventually(t, time.Minute, "messages are handled", func() bool { return effects() > perSecond })
+	eventually(t, "messages are handled", func() bool { return effects() > perSecond })
 	before, waitsBefore := handled(5 * time.Second)
 
 	other, err := s.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
@@ -97,7 +97,7 @@ func TestHeldTransaction(t *testing.T) {
 	bare.Within(t, "half of the messages' wait while a transaction is open elsewhere", quantile(waitsDuring, 0.5), 50*time.Millisecond)
 	bare.Stop()
 	published, _ := s.total()
-	eventually(t, time.Minute, "all that was published is handled while a transaction is open elsewhere", func() bool { return effects() >= published })
+	eventually(t, "all that was published is handled while a transaction is open elsewhere", func() bool { return effects() >= published })
 	log, leases := s.deadTuples(t)
 	if err := other.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -127,7 +127,7 @@ func TestHeldTransaction(t *testing.T) {
 func (s *site) deadTuples(t *testing.T) (log, leases int64) {
 	t.Helper()
 	// The counts are up to a second behind.
-	eventually(t, time.Minute, "the server has counted dead leases", func() bool {
+	eventually(t, "the server has counted dead leases", func() bool {
 		err := s.pool.QueryRow(t.Context(), `SELECT
 			(SELECT coalesce(sum(pg_stat_get_dead_tuples(relid)), 0)::bigint FROM pg_partition_tree('leasegen.message')),
 			(SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'leasegen.lease'::regclass)`).Scan(&log, &leases)

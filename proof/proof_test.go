@@ -217,7 +217,7 @@ func lostReplies(t *testing.T, n int) {
 // ready waits until the first effects are there.
 func ready(t *testing.T, s *site) {
 	t.Helper()
-	eventually(t, time.Minute, "the replicas begin to work", func() bool {
+	eventually(t, "the replicas begin to work", func() bool {
 		var topics int
 		if err := s.pool.QueryRow(t.Context(), `SELECT count(DISTINCT topic) FROM effect`).Scan(&topics); err != nil {
 			t.Fatal(err)
@@ -240,12 +240,15 @@ func freezeRound(f *fleet.Fleet) {
 	time.Sleep(ttl/4 + rand.N(ttl/4))
 }
 
+// patience is how long a test waits for anything: on a machine that stalls, sessions end again and again before it happens.
+const patience = 5 * time.Minute
+
 // eventually polls until cond holds.
-func eventually(t *testing.T, within time.Duration, what string, cond func() bool) {
+func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(within); !cond(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !cond(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", within, what)
+			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }

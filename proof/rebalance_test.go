@@ -110,14 +110,14 @@ func TestRebalance(t *testing.T) {
 		s.settled(t, step.to)
 		took := time.Since(begun)
 		// What the replicas told of it may still be on its way.
-		eventually(t, time.Minute, "the replicas have told of their new leases", func() bool {
+		eventually(t, "the replicas have told of their new leases", func() bool {
 			n, _ := moved(t, f, from)
 			return n >= step.least
 		})
 		moves, rests := moved(t, f, from)
 		waits := s.waits(t, begun, took)
 		var bares []time.Duration
-		eventually(t, time.Minute, "a bare row is handed over", func() bool {
+		eventually(t, "a bare row is handed over", func() bool {
 			bares = bare.since(begun)
 			return len(bares) > 0
 		})
@@ -178,7 +178,7 @@ func (s *site) keyedLoad(t *testing.T) (stop func()) {
 // settled waits until n replicas share the slots evenly.
 func (s *site) settled(t *testing.T, n int) {
 	t.Helper()
-	eventually(t, time.Minute, fmt.Sprintf("%d replicas share the slots", n), func() bool {
+	eventually(t, fmt.Sprintf("%d replicas share the slots", n), func() bool {
 		var owners, least, most, owned int
 		err := s.pool.QueryRow(t.Context(), `SELECT count(*), coalesce(min(n), 0), coalesce(max(n), 0), coalesce(sum(n), 0)
 			FROM (SELECT count(*) AS n FROM leasegen.lease WHERE session IS NOT NULL GROUP BY session) o`).Scan(&owners, &least, &most, &owned)

@@ -197,7 +197,6 @@ func (s *site) soaked(t *testing.T) {
 	t.Helper()
 	published, _ := s.total()
 	all, last := published*int64(len(soakers)), int64(-1)
-	const patience = 2 * time.Minute
 	for since := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		var done int64
 		if err := s.pool.QueryRow(t.Context(), `SELECT count(*) FROM soaked`).Scan(&done); err != nil {

@@ -20,7 +20,7 @@ func Long() bool { return os.Getenv("PROOF_ROUNDS") != "" }
 const turns = 10
 
 // stalled is how long a bare request takes where time is not judged.
-const stalled = time.Second
+const stalled = 500 * time.Millisecond
 
 // Bare is a small request that is made all the time beside what a test judges.
 type Bare struct {
@@ -73,7 +73,7 @@ func (b *Bare) Longest() time.Duration {
 func (b *Bare) Stalled() bool { return b.Longest() > stalled }
 
 // Within fails a test where something took longer than limit, and ten times the longest bare request beyond it. If that took
-// a second, it only logs.
+// half a second, it only logs.
 func (b *Bare) Within(t testing.TB, what string, took, limit time.Duration) {
 	t.Helper()
 	longest := b.Longest()

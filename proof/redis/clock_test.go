@@ -115,7 +115,7 @@ func TestClockSteps(t *testing.T) {
 		from := f.Marker()
 		set(time.Hour)
 		s.again(t, s.lastOf())
-		eventually(t, time.Minute, "sessions have expired and leases are acquired anew", func() bool {
+		eventually(t, "sessions have expired and leases are acquired anew", func() bool {
 			i, _ := f.Find(from, fleet.Is("acquired"))
 			return i >= 0
 		})

@@ -103,6 +103,7 @@ func (s *site) settled(t *testing.T, master *redistest.Server, tag string) (resu
 // back checks that everything is worked on again soon after a replica has become the master of a tag.
 func (s *site) back(t *testing.T, c *redistest.Cluster, tag string, begin time.Time, last map[string]int64, hangs bool) {
 	t.Helper()
+	bare := pace.Beside(t, s.sink.ping)
 	published := make(chan time.Time, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -114,7 +115,6 @@ func (s *site) back(t *testing.T, c *redistest.Cluster, tag string, begin time.T
 	}()
 	c.MasterOf(t, tag)
 	elected := time.Now()
-	bare := pace.Beside(t, s.sink.ping)
 	again := s.again(t, last)
 	bare.Stop()
 	cancel()
@@ -398,7 +398,7 @@ func lostShard(t *testing.T, c *redistest.Cluster) {
 		}
 		// Sessions end with the shard; new ones leave it out, and take over from the old ones.
 		lost := time.Now()
-		eventually(t, 2*time.Minute, "all replicas have another session", func() bool {
+		eventually(t, "all replicas have another session", func() bool {
 			opened := map[string]bool{}
 			for _, e := range f.Events(from) {
 				if e.What == "session" {

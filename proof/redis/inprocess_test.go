@@ -62,8 +62,8 @@ func waitFor[T any](t *testing.T, c <-chan T, what string) T {
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(time.Minute):
-		t.Fatalf("not within a minute: %s", what)
+	case <-time.After(patience):
+		t.Fatalf("not within %v: %s", patience, what)
 		panic("unreachable")
 	}
 }
@@ -197,7 +197,7 @@ func poisoned(t *testing.T, wrap func(*leaseredis.Backend) lease.Backend, patien
 		time.Sleep(2 * ttl) // nothing is to happen
 		return handled.Load()
 	}
-	eventually(t, time.Minute, "poison is set aside, and all else handled", func() bool {
+	eventually(t, "poison is set aside, and all else handled", func() bool {
 		letters, err := s.be.DeadLetters(t.Context(), operate.DeadLetterFilter{Consumer: consumerName})
 		return err == nil && len(letters) == 10 && handled.Load() == 10
 	})

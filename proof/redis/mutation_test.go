@@ -119,7 +119,7 @@ func extendExpired(t *testing.T, m mode) (n, extended int) {
 		}
 		return len(all)
 	}
-	eventually(t, time.Minute, "all sessions have expired", func() bool { return members() == 0 })
+	eventually(t, "all sessions have expired", func() bool { return members() == 0 })
 	for _, session := range sessions {
 		if err := session.Heartbeat(t.Context()); !errors.Is(err, backend.ErrSessionLost) && m == whole {
 			t.Errorf("heartbeat of an expired session: %v, want backend.ErrSessionLost", err)

@@ -62,7 +62,7 @@ func (s *site) takeover(t *testing.T, f *fleet.Fleet) time.Duration {
 			t.Fatal(err)
 		}
 		seq := fmt.Sprint(s.lastOf()[topic])
-		eventually(t, time.Minute, "a message is handled", func() bool {
+		eventually(t, "a message is handled", func() bool {
 			lines, err := s.sink.read(t.Context(), s.history.read)
 			if err != nil {
 				t.Fatal(err)
@@ -77,7 +77,7 @@ func (s *site) takeover(t *testing.T, f *fleet.Fleet) time.Duration {
 		})
 		return by, epoch
 	}
-	eventually(t, time.Minute, "both replicas are members", func() bool {
+	eventually(t, "both replicas are members", func() bool {
 		members, err := s.be.Members(t.Context(), consumerName)
 		if err != nil {
 			t.Fatal(err)

@@ -184,7 +184,7 @@ func TestServerFrozen(t *testing.T) {
 			from := f.Marker()
 			server.Pause()
 			time.Sleep(2 * ttl)
-			eventually(t, time.Minute, "a lease is lost while the server is frozen", func() bool {
+			eventually(t, "a lease is lost while the server is frozen", func() bool {
 				i, _ := f.Find(from, fleet.Is("lost"))
 				return i >= 0
 			})
@@ -305,14 +305,14 @@ func comesBack(t *testing.T, s *site, f *fleet.Fleet) string {
 		}
 		return last
 	}
-	eventually(t, time.Minute, "the replica is a member", func() bool { return live()[session()] })
+	eventually(t, "the replica is a member", func() bool { return live()[session()] })
 	f.Freeze(p)
-	eventually(t, time.Minute, "the frozen replica's session is over", func() bool { return !live()[session()] })
+	eventually(t, "the frozen replica's session is over", func() bool { return !live()[session()] })
 	expired := session()
 	from := f.Marker()
 	f.Thaw(p)
 	again := ""
-	eventually(t, time.Minute, "the replica has another session, or its old one", func() bool {
+	eventually(t, "the replica has another session, or its old one", func() bool {
 		if live()[expired] {
 			again = expired
 			return true

@@ -79,8 +79,8 @@ func (b *timed) tell(o operate.Observation) {
 	}
 }
 
-// restRatio is how many times as long as a bare row a slot may rest at p99: one to five times on machines that were quiet or
-// busy, and twenty to seventy where nobody was notified of releases.
+// restRatio is how many times as long as a bare row a slot may rest at p99: one to five times on a machine that was
+// busy to overloaded, and twenty to seventy where no process was notified of releases.
 const restRatio = 10
 
 // Replicas that join and leave under load move as few slots as possible, each of which

@@ -24,4 +24,7 @@
 // Two more of its tests look at what moves and what waits: TestRebalance lets replicas with
 // 1,024 slots join and leave under load, TestHeldTransaction keeps a write transaction open
 // elsewhere, for 10 s in make test and for two minutes in make proof.
+//
+// How long something may take is judged beside bare requests of the same run (package pace, handover_test.go), so that
+// a machine that is slow or busy does not fail a test.
 package proof

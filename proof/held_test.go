@@ -20,6 +20,7 @@ import (
 // messages that come meanwhile are handled as fast as they come, and the log has no dead
 // tuples. PROOF_HELD says for how long it is open.
 func TestHeldTransaction(t *testing.T) {
+	t.Parallel()
 	const (
 		perSecond = 2000
 		topics    = 10
@@ -63,20 +64,20 @@ func TestHeldTransaction(t *testing.T) {
 			}
 		}
 	})
-	// handled is what was handled in d, and how long its messages had waited.
+	// handled is what was published and handled in d, and how long it had waited.
 	handled := func(d time.Duration) (n int, waits []time.Duration) {
 		begun := time.Now()
 		time.Sleep(d)
 		waits = s.waits(t, begun, d)
 		return len(waits), waits
 	}
-	eventually(t, time.Minute, "messages are handled", func() bool {
-		var n int
+	effects := func() (n int64) {
 		if err := s.pool.QueryRow(t.Context(), `SELECT count(*) FROM effect`).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
-		return n > perSecond
-	})
+		return n
+	}
+	eventually(t, "messages are handled", func() bool { return effects() > perSecond })
 	before, waitsBefore := handled(5 * time.Second)
 
 	other, err := s.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
@@ -91,7 +92,12 @@ func TestHeldTransaction(t *testing.T) {
 		time.Sleep(held - 5*time.Second)
 	}
 	// The last seconds are the worst: what the transaction keeps from being cleaned up has piled up.
+	bare := pace.Beside(t, s.ping)
 	during, waitsDuring := handled(min(held, 5*time.Second))
+	bare.Within(t, "half of the messages' wait while a transaction is open elsewhere", quantile(waitsDuring, 0.5), 50*time.Millisecond)
+	bare.Stop()
+	published, _ := s.total()
+	eventually(t, "all that was published is handled while a transaction is open elsewhere", func() bool { return effects() >= published })
 	log, leases := s.deadTuples(t)
 	if err := other.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -99,10 +105,6 @@ func TestHeldTransaction(t *testing.T) {
 	t.Logf("%12s %9s %10s %10s %17s %13s", "", "handled/s", "waits p50", "waits p99", "dead in the log", "dead leases")
 	t.Logf("%12s %9d %10v %10v", "before", before/5, quantile(waitsBefore, 0.5), quantile(waitsBefore, 0.99))
 	t.Logf("%12s %9d %10v %10v %17d %13d", fmt.Sprint("held ", held), during/5, quantile(waitsDuring, 0.5), quantile(waitsDuring, 0.99), log, leases)
-	// How fast other work lets it be is measured where there is none: in make proof.
-	if pace.Judged() && float64(during) < 0.95*float64(before) {
-		t.Errorf("%d messages were handled in 5 s while a transaction was open elsewhere, %d before: want 95 %% of it", during, before)
-	}
 	if log != 0 {
 		t.Errorf("%d dead tuples in the log, want 0", log)
 	}
@@ -125,7 +127,7 @@ func TestHeldTransaction(t *testing.T) {
 func (s *site) deadTuples(t *testing.T) (log, leases int64) {
 	t.Helper()
 	// The counts are up to a second behind.
-	eventually(t, time.Minute, "the server has counted dead leases", func() bool {
+	eventually(t, "the server has counted dead leases", func() bool {
 		err := s.pool.QueryRow(t.Context(), `SELECT
 			(SELECT coalesce(sum(pg_stat_get_dead_tuples(relid)), 0)::bigint FROM pg_partition_tree('leasegen.message')),
 			(SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'leasegen.lease'::regclass)`).Scan(&log, &leases)

@@ -4,6 +4,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
 )
 
@@ -12,5 +13,6 @@ func TestMain(m *testing.M) {
 	if os.Getenv(envMode) != "" {
 		os.Exit(replicaMain())
 	}
+	pace.Parallel(6) // they wait more than they work
 	pgtest.Main(m)
 }

@@ -20,6 +20,7 @@ import (
 // TestPromotions fails over again and again, each time to a standby that lacks the last writes,
 // under consumers that live through all of it: what is published after a promotion is handled.
 func TestPromotions(t *testing.T) {
+	t.Parallel()
 	primary := pgtest.Start(t, pgtest.Config("fsync", "off"))
 	var addr atomic.Value // of the primary
 	addr.Store(primary.Addr())

@@ -6,15 +6,18 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/fleet"
+	"github.com/leasegen/leasegen/internal/pace"
 )
 
 const (
-	shortRounds = 4 // in make test
+	shortRounds = 4  // in make test
+	roundsEach  = 25 // of one fleet: several of them share the rounds, which are mostly waiting
 	topicCount  = 30
 )
 
@@ -97,7 +100,23 @@ func TestFreezeFenceRemoved(t *testing.T) {
 
 // mustHold injects n faults under load and checks the history. The three replicas have pools of
 // that many connections, or large ones.
-func mustHold(t *testing.T, fault string, m mode, n int, round func(*fleet.Fleet), pools ...int) row {
+func mustHold(t *testing.T, fault string, m mode, n int, round func(*fleet.Fleet), pools ...int) (all row) {
+	t.Helper()
+	var mu sync.Mutex
+	pace.Shares(t, n, roundsEach, func(t *testing.T, n int) {
+		r := holds(t, fault, m, n, round, pools...)
+		mu.Lock()
+		defer mu.Unlock()
+		all = all.and(r)
+	})
+	if n > roundsEach {
+		printTable(t, all)
+	}
+	return all
+}
+
+// holds is one fleet's share of mustHold.
+func holds(t *testing.T, fault string, m mode, n int, round func(*fleet.Fleet), pools ...int) row {
 	t.Helper()
 	s := newSite(t, m)
 	begin := time.Now()
@@ -172,6 +191,10 @@ func TestPartition(t *testing.T) {
 // or not at all: the request was carried out, and the replica cannot know.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
+	pace.Shares(t, 10*rounds(t), 10*roundsEach, lostReplies)
+}
+
+func lostReplies(t *testing.T, n int) {
 	s := newSite(t, whole)
 	s.faulty = true
 	proxy := faultproxy.Start(t, s.server.Addr())
@@ -179,7 +202,6 @@ func TestLostReplies(t *testing.T) {
 	stop := s.load(t, topicCount)
 	f := startFleet(t, whole, s.through(proxy), s.through(proxy), s.through(proxy))
 	ready(t, s)
-	n := rounds(t) * 10
 	for i := range n {
 		// Every other time the end of a transaction, else anything at all.
 		lost := proxy.DropReply(func(request []byte) bool {
@@ -195,7 +217,7 @@ func TestLostReplies(t *testing.T) {
 // ready waits until the first effects are there.
 func ready(t *testing.T, s *site) {
 	t.Helper()
-	eventually(t, time.Minute, "the replicas begin to work", func() bool {
+	eventually(t, "the replicas begin to work", func() bool {
 		var topics int
 		if err := s.pool.QueryRow(t.Context(), `SELECT count(DISTINCT topic) FROM effect`).Scan(&topics); err != nil {
 			t.Fatal(err)
@@ -218,12 +240,15 @@ func freezeRound(f *fleet.Fleet) {
 	time.Sleep(ttl/4 + rand.N(ttl/4))
 }
 
+// patience is how long a test waits for anything: on a machine that stalls, sessions end again and again before it happens.
+const patience = 5 * time.Minute
+
 // eventually polls until cond holds.
-func eventually(t *testing.T, within time.Duration, what string, cond func() bool) {
+func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(within); !cond(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !cond(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", within, what)
+			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/fleet"
-	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasepg"
@@ -80,6 +79,10 @@ func (b *timed) tell(o operate.Observation) {
 	}
 }
 
+// restRatio is how many times as long as a bare row a slot may rest at p99: one to five times on a machine that was
+// busy to overloaded, and twenty to seventy where no process was notified of releases.
+const restRatio = 10
+
 // Replicas that join and leave under load move as few slots as possible, each of which
 // rests for a moment only; nothing is lost, handled twice, or out of its key's order.
 func TestRebalance(t *testing.T) {
@@ -88,7 +91,8 @@ func TestRebalance(t *testing.T) {
 	stop := s.keyedLoad(t)
 	f := startFleet(t, slots, s.dsn)
 	s.settled(t, 1)
-	t.Logf("%9s %7s %8s %6s %11s %11s %11s %11s", "replicas", "settled", "minimum", "moves", "rests p50", "rests p99", "waits p50", "waits p99")
+	bare := s.handOver(t)
+	t.Logf("%9s %7s %8s %6s %11s %11s %11s %11s %11s", "replicas", "settled", "minimum", "moves", "rests p50", "rests p99", "a bare row", "waits p50", "waits p99")
 	for _, step := range []struct{ from, to, least int }{
 		{1, 4, slotCount - slotCount/4},
 		{4, 8, slotCount / 2},
@@ -106,23 +110,37 @@ func TestRebalance(t *testing.T) {
 		s.settled(t, step.to)
 		took := time.Since(begun)
 		// What the replicas told of it may still be on its way.
-		eventually(t, time.Minute, "the replicas have told of their new leases", func() bool {
+		eventually(t, "the replicas have told of their new leases", func() bool {
 			n, _ := moved(t, f, from)
 			return n >= step.least
 		})
 		moves, rests := moved(t, f, from)
 		waits := s.waits(t, begun, took)
-		t.Logf("%4d → %2d %7s %8d %6d %11v %11v %11v %11v", step.from, step.to, took.Round(100*time.Millisecond), step.least, moves,
-			quantile(rests, 0.5), quantile(rests, 0.99), quantile(waits, 0.5), quantile(waits, 0.99))
-		// Replicas join at once and slots rest briefly where nothing else keeps the machine busy:
-		// both are judged in make proof. leasetest judges the moves on any machine.
-		if limit := step.least + step.least/10; pace.Judged() && moves > limit {
-			t.Errorf("%d → %d replicas moved %d slots, want at most %d", step.from, step.to, moves, limit)
+		var bares []time.Duration
+		eventually(t, "a bare row is handed over", func() bool {
+			bares = bare.since(begun)
+			return len(bares) > 0
+		})
+		t.Logf("%4d → %2d %7s %8d %6d %11v %11v %11v %11v %11v", step.from, step.to, took.Round(100*time.Millisecond), step.least, moves,
+			quantile(rests, 0.5), quantile(rests, 0.99), quantile(bares, 0.99), quantile(waits, 0.5), quantile(waits, 0.99))
+		// On a busy machine replicas may come and go one after the other.
+		if limit := oneByOne(step.from, step.to); moves > limit+limit/10 {
+			t.Errorf("%d → %d replicas moved %d slots, want at most %d and a tenth", step.from, step.to, moves, limit)
 		}
-		pace.Within(t, fmt.Sprintf("%d → %d replicas: the rest of slots that moved (p99)", step.from, step.to), quantile(rests, 0.99), 100*time.Millisecond)
+		if rest, bare := quantile(rests, 0.99), quantile(bares, 0.99); rest > restRatio*bare {
+			t.Errorf("%d → %d replicas: slots that moved rested %v at p99, want at most %d times what a bare row did, %v", step.from, step.to, rest, restRatio, bare)
+		}
 	}
 	stop()
 	s.close(t, f, "rebalanced", 3, began)
+}
+
+// oneByOne is how many slots move if replicas come or go one after the other. leasetest judges the least, on simulated time.
+func oneByOne(from, to int) (moves int) {
+	for n := min(from, to) + 1; n <= max(from, to); n++ {
+		moves += slotCount / n
+	}
+	return moves
 }
 
 // keyedLoad publishes to many keys until the returned function is called.
@@ -160,7 +178,7 @@ func (s *site) keyedLoad(t *testing.T) (stop func()) {
 // settled waits until n replicas share the slots evenly.
 func (s *site) settled(t *testing.T, n int) {
 	t.Helper()
-	eventually(t, time.Minute, fmt.Sprintf("%d replicas share the slots", n), func() bool {
+	eventually(t, fmt.Sprintf("%d replicas share the slots", n), func() bool {
 		var owners, least, most, owned int
 		err := s.pool.QueryRow(t.Context(), `SELECT count(*), coalesce(min(n), 0), coalesce(max(n), 0), coalesce(sum(n), 0)
 			FROM (SELECT count(*) AS n FROM leasegen.lease WHERE session IS NOT NULL GROUP BY session) o`).Scan(&owners, &least, &most, &owned)

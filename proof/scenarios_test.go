@@ -36,7 +36,7 @@ func TestFrozenHolder(t *testing.T) {
 		}
 		var frozen *fleet.Process
 		var epoch int64
-		eventually(t, time.Minute, "a replica is about to commit", func() bool {
+		eventually(t, "a replica is about to commit", func() bool {
 			_, e := f.Find(from, fleet.Is("committing"))
 			for _, p := range f.Replicas {
 				if p.Name == e.Replica {
@@ -58,13 +58,14 @@ func TestFrozenHolder(t *testing.T) {
 			continue
 		}
 		rounds++
-		eventually(t, time.Minute, "the other replica takes over and handles the message", func() bool {
-			i, _ := f.Find(from, func(e fleet.Event) bool { return fleet.TakenOver(e) && e.Replica != frozen.Name && e.Epoch > epoch })
+		eventually(t, "the other replica takes over and handles the message", func() bool {
+			// On a busy machine the holder may have given its lease back just before.
+			i, _ := f.Find(from, func(e fleet.Event) bool { return e.What == "acquired" && e.Replica != frozen.Name && e.Epoch > epoch })
 			return i >= 0
 		})
 		s.drained(t)
 		f.Thaw(frozen)
-		eventually(t, time.Minute, "the frozen replica notices that its lease is gone", func() bool {
+		eventually(t, "the frozen replica notices that its lease is gone", func() bool {
 			i, _ := f.Find(from, func(e fleet.Event) bool {
 				return e.Replica == frozen.Name && e.Epoch == epoch && (e.What == "fenced" || e.What == "lost")
 			})
@@ -113,6 +114,7 @@ func TestHolderIsCutOff(t *testing.T) {
 		}
 		return nil
 	})
+	bare := pace.Beside(t, s.ping)
 	proxy.BlackHole()
 	cut := time.Now()
 
@@ -120,12 +122,12 @@ func TestHolderIsCutOff(t *testing.T) {
 	if !errors.Is(a.cause, lease.ErrLost) {
 		t.Errorf("cause %v, want lease.ErrLost", a.cause)
 	}
-	pace.Within(t, "cancelling the handler that was cut off", a.ended.Sub(cut), ttl)
+	bare.Within(t, "cancelling the handler that was cut off", a.ended.Sub(cut), ttl)
 	b := waitFor(t, second, "the second replica takes over")
 	if !b.began.After(a.ended) {
 		t.Errorf("the second handler began %v before the first was cancelled", a.ended.Sub(b.began))
 	}
-	pace.Within(t, "takeover after the cut", b.began.Sub(cut), ttl+time.Second)
+	bare.Within(t, "takeover after the cut", b.began.Sub(cut), ttl+time.Second)
 	if b.epoch <= a.epoch {
 		t.Errorf("epoch %d after %d", b.epoch, a.epoch)
 	}
@@ -205,7 +207,7 @@ func TestHeartbeatConnectionKilled(t *testing.T) {
 			t.Fatalf("message %d was handled under epoch %d, before it was %d: the lease was lost", i, epoch, first)
 		}
 		// The heartbeat's connection is the one whose last statement was on the session.
-		eventually(t, time.Minute, "a heartbeat's connection to kill", func() bool {
+		eventually(t, "a heartbeat's connection to kill", func() bool {
 			var n int
 			err := s.pool.QueryRow(t.Context(), `
 				SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -301,7 +303,7 @@ func start(t *testing.T, dsn string, conns int32, ttl time.Duration, h lease.Han
 				t.Errorf("the consumer ended with %v", err)
 			}
 		case <-time.After(time.Minute):
-			t.Error("the consumer did not end within 20 s")
+			t.Error("the consumer did not end within a minute")
 		}
 		pool.Close()
 	}
@@ -314,8 +316,8 @@ func waitFor[T any](t *testing.T, c <-chan T, what string) T {
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(time.Minute):
-		t.Fatalf("not within a minute: %s", what)
+	case <-time.After(patience):
+		t.Fatalf("not within %v: %s", patience, what)
 		panic("unreachable")
 	}
 }

@@ -11,6 +11,9 @@ import (
 	"time"
 )
 
+// patience is how long replicas are given to begin.
+const patience = 5 * time.Minute
+
 // Fleet is the replicas of a test. Its methods are for one goroutine at a time, but for those that look at events.
 // An error in them ends the test.
 type Fleet struct {
@@ -53,9 +56,9 @@ func Start(t testing.TB, replicas ...Replica) *Fleet {
 	for _, r := range replicas {
 		f.Add(r)
 	}
-	for deadline := time.Now().Add(time.Minute); f.Count(Is("session")) < len(replicas); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); f.Count(Is("session")) < len(replicas); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not all replicas had a session within a minute; replicas said:\n%s", f.said())
+			t.Fatalf("not all replicas had a session within %v; replicas said:\n%s", patience, f.said())
 		}
 	}
 	return f
@@ -76,12 +79,12 @@ func (f *Fleet) Join(r Replica) *Process {
 	from := f.Marker()
 	p := f.Add(r)
 	acquired := func(e Event) bool { return e.Replica == r.Name && e.What == "acquired" }
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		if i, _ := f.Find(from, acquired); i >= 0 {
 			return p
 		}
 		if time.Now().After(deadline) {
-			f.t.Fatalf("%s acquired nothing within a minute; replicas said:\n%s", r.Name, f.said())
+			f.t.Fatalf("%s acquired nothing within %v; replicas said:\n%s", r.Name, patience, f.said())
 		}
 	}
 }

@@ -1,27 +1,88 @@
-// Package pace says how many tests run at once, and judges how long something took, where that can be judged: in make
-// proof, which has the machine to itself. In make test other tests, and whatever else runs, share it.
+// Package pace says how many tests run at once and how long they go on, and judges how long something took beside a bare
+// request of the same machine at the same time: a machine that is slow or busy proves nothing.
 package pace
 
 import (
+	"context"
 	"flag"
 	"os"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 )
 
-// Judged reports whether bounds on time count.
-func Judged() bool { return os.Getenv("PROOF_ROUNDS") != "" }
+// Long reports whether tests go on for long: in make proof and make proof-redis, but not in make test.
+func Long() bool { return os.Getenv("PROOF_ROUNDS") != "" }
 
-// Within fails a test where bounds count and what took longer than limit; elsewhere it logs that.
-func Within(t testing.TB, what string, took, limit time.Duration) {
+// turns is how many of the longest bare requests fit into what a test allows beyond its limit. What is judged makes several
+// requests one after the other, in processes that each wait for their turn.
+const turns = 10
+
+// stalled is how long a bare request takes where time is not judged.
+const stalled = 500 * time.Millisecond
+
+// Bare is a small request that is made all the time beside what a test judges.
+type Bare struct {
+	stop func()
+
+	mu      sync.Mutex
+	began   time.Time // of the present one
+	longest time.Duration
+}
+
+// Beside makes a bare request every few milliseconds until Stop, at the latest until the test ends.
+func Beside(t testing.TB, request func(context.Context) error) *Bare {
 	t.Helper()
-	switch {
+	const pause = 5 * time.Millisecond
+	ctx, cancel := context.WithCancel(context.Background())
+	var loop sync.WaitGroup
+	b := &Bare{began: time.Now()}
+	b.stop = sync.OnceFunc(func() { cancel(); loop.Wait() })
+	t.Cleanup(b.stop)
+	loop.Go(func() {
+		for {
+			time.Sleep(pause)
+			err := request(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				t.Errorf("a bare request: %v", err)
+				return
+			}
+			b.mu.Lock()
+			b.longest, b.began = max(b.longest, time.Since(b.began)-pause), time.Now()
+			b.mu.Unlock()
+		}
+	})
+	return b
+}
+
+// Stop ends the requests.
+func (b *Bare) Stop() { b.stop() }
+
+// Longest is how long a bare request took, at most.
+func (b *Bare) Longest() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return max(b.longest, time.Since(b.began)) // it may be waiting now
+}
+
+// Stalled reports whether a bare request took so long that timeouts pass and leases end, whatever is tested.
+func (b *Bare) Stalled() bool { return b.Longest() > stalled }
+
+// Within fails a test where something took longer than limit, and ten times the longest bare request beyond it. If that took
+// half a second, it only logs.
+func (b *Bare) Within(t testing.TB, what string, took, limit time.Duration) {
+	t.Helper()
+	longest := b.Longest()
+	switch allowed := limit + turns*longest; {
 	case took <= limit:
-	case Judged():
-		t.Errorf("%s took %v, want at most %v", what, took, limit)
-	default:
-		t.Logf("%s took %v; make proof wants at most %v", what, took, limit)
+	case longest > stalled:
+		t.Logf("%s took %v, want at most %v: not judged, the machine took %v for a bare request", what, took, limit, longest)
+	case took > allowed:
+		t.Errorf("%s took %v, want at most %v: %v, and %d times the longest bare request, %v", what, took, allowed, limit, turns, longest)
 	}
 }
 
@@ -36,4 +97,22 @@ func Parallel(n int) {
 	if !chosen {
 		flag.Set("test.parallel", strconv.Itoa(n))
 	}
+}
+
+// Shares makes n rounds in shares of at most so many, as subtests that run at once, and returns when all have ended.
+func Shares(t *testing.T, n, most int, share func(t *testing.T, n int)) {
+	t.Helper()
+	parts := (n + most - 1) / most
+	if parts == 1 {
+		share(t, n)
+		return
+	}
+	t.Run("shares", func(t *testing.T) {
+		for i := range parts {
+			t.Run(strconv.Itoa(i), func(t *testing.T) {
+				t.Parallel()
+				share(t, n*(i+1)/parts-n*i/parts)
+			})
+		}
+	})
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/lease"
@@ -33,6 +35,15 @@ func TestFailover(t *testing.T) {
 				if f.once == nil { // it restarts its server
 					s = pgtest.Start(t)
 				}
+				var bare *pace.Bare
+				if f.target > 0 {
+					pool, err := pgxpool.New(t.Context(), s.DSN("postgres"))
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(pool.Close)
+					bare = pace.Beside(t, pool.Ping)
+				}
 				l, err := try(t.Context(), s, k, f, 3, 3)
 				if err != nil {
 					t.Fatal(err)
@@ -45,7 +56,7 @@ func TestFailover(t *testing.T) {
 				if f.target == 0 {
 					return
 				}
-				pace.Within(t, "the best of the takeovers", l.took[0], f.target+time.Second)
+				bare.Within(t, "the best of the takeovers", l.took[0], f.target+time.Second)
 			})
 		}
 	}

@@ -21,7 +21,7 @@ import (
 )
 
 // patience is how long anything may take before the measurement is given up.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // site is a server, and the pairs that work on it.
 type site struct {

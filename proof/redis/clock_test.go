@@ -114,15 +114,15 @@ func TestClockSteps(t *testing.T) {
 	mustHold(t, s, "clock by an hour, and back", rounds(t, 1, 20), func(f *fleet.Fleet) {
 		from := f.Marker()
 		set(time.Hour)
-		s.again(t, s.lastOf(), 30*time.Second)
-		eventually(t, time.Minute, "sessions have expired and leases are acquired anew", func() bool {
+		s.again(t, s.lastOf())
+		eventually(t, "sessions have expired and leases are acquired anew", func() bool {
 			i, _ := f.Find(from, fleet.Is("acquired"))
 			return i >= 0
 		})
-		s.again(t, s.lastOf(), 30*time.Second)
+		s.again(t, s.lastOf())
 		set(0)
-		s.again(t, s.lastOf(), 30*time.Second)
+		s.again(t, s.lastOf())
 		time.Sleep(ttl)
-		s.again(t, s.lastOf(), 30*time.Second)
+		s.again(t, s.lastOf())
 	})
 }

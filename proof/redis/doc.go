@@ -26,7 +26,9 @@
 // lags, say, are allowed to lose and to undo: how much is counted and printed. Epochs must not fall then, either.
 //
 // On a cluster everything is to be worked on again 2 s after the cluster's own failover, without a
-// call by anybody; of a master that hangs, plus the clients' ReadTimeout, 1 s here.
+// call by anybody; of a master that hangs, plus the clients' ReadTimeout, 1 s here; where acknowledged writes are lost, which may be
+// heartbeats, plus the TTL. To this, and to ttl + 1 s for takeovers, comes
+// what the machine takes: ten of the longest bare requests made beside it (package pace).
 //
 // # Mutants
 //

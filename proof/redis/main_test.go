@@ -1,10 +1,10 @@
 package redisproof
 
 import (
-	"flag"
 	"os"
 	"testing"
 
+	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
 )
 
@@ -13,12 +13,6 @@ func TestMain(m *testing.M) {
 	if os.Getenv(envReplica) != "" {
 		os.Exit(replicaMain())
 	}
-	// They wait more than they work.
-	flag.Parse()
-	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
-		if err := f.Value.Set("6"); err != nil {
-			panic(err)
-		}
-	}
+	pace.Parallel(8) // they wait more than they work
 	redistest.Main(m)
 }

@@ -28,16 +28,17 @@ import (
 // this is every window there is between any two steps.
 func TestKilledBetweenSteps(t *testing.T) {
 	t.Parallel()
-	atEachStep(t, "SIGKILL at each step", 1, 100, true)
+	pace.Shares(t, rounds(t, 1, 100), roundsEach, func(t *testing.T, n int) { atEachStep(t, "SIGKILL at each step", n, true) })
 }
 
 // Replies are lost, at each kind of request; those to publishers, too.
 func TestRepliesLost(t *testing.T) {
 	t.Parallel()
-	atEachStep(t, "reply lost at each step", 1, 100, false)
+	pace.Shares(t, rounds(t, 1, 100), roundsEach, func(t *testing.T, n int) { atEachStep(t, "reply lost at each step", n, false) })
 }
 
-func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
+// atEachStep hits each kind of request n times.
+func atEachStep(t *testing.T, fault string, n int, kill bool) {
 	t.Helper()
 	server := redistest.Shared(t)
 	publisher := faultproxy.Start(t, server.Addr())
@@ -58,7 +59,6 @@ func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
 	stop := s.load(t, topicCount)
 	f := startFleet(t, all...)
 	s.working(t, topicCount)
-	n := rounds(t, short, most)
 	murdered := func(p *fleet.Process) time.Duration {
 		kills.Add(1)
 		return restarted(f, p, syscall.SIGKILL)
@@ -69,7 +69,7 @@ func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
 		}
 	}
 	// Until each step that is known has been hit n times; in make test, as far as one gets.
-	enough := func() bool { return !pace.Judged() && time.Since(begin) > 40*time.Second }
+	enough := func() bool { return !pace.Long() && time.Since(begin) > 40*time.Second }
 	for tries := 0; steps.left(n) && tries < 60*n && !enough(); tries++ {
 		step := steps.next()
 		i := rand.IntN(len(proxies))
@@ -112,7 +112,7 @@ func atEachStep(t *testing.T, fault string, short, most int, kill bool) {
 	if steps.total() == 0 {
 		t.Errorf("%s: no step was hit", fault)
 	}
-	if lacks := steps.short(n); lacks > 0 && pace.Judged() {
+	if lacks := steps.short(n); lacks > 0 && pace.Long() {
 		t.Errorf("%s: of a kind of request that is made often, %d of %d were hit: %s", fault, n-lacks, n, steps)
 	}
 	// A message is blamed after it was marked by three owners that were killed, one after the other; an owner of all topics marks one of each.

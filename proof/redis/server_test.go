@@ -1,6 +1,7 @@
 package redisproof
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -11,6 +12,9 @@ import (
 	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
 )
+
+// roundsEach is how many rounds one site makes: several share what is mostly waiting.
+const roundsEach = 25
 
 // mustHold injects n faults under load and checks the history.
 func mustHold(t *testing.T, s *site, fault string, n int, round func(*fleet.Fleet)) row {
@@ -63,16 +67,20 @@ func freezeRound(f *fleet.Fleet) {
 // Replicas that are killed lose nothing, and undo nothing that was committed.
 func TestKill(t *testing.T) {
 	t.Parallel()
-	s := onServer(t, redistest.Shared(t), whole, 1, "")
-	mustHit(t, s, names(s.settings, 3), "SIGKILL", rounds(t, 4, 100), killRound)
+	pace.Shares(t, rounds(t, 4, 100), roundsEach, func(t *testing.T, n int) {
+		s := onServer(t, redistest.Shared(t), whole, 1, "")
+		mustHit(t, s, names(s.settings, 3), "SIGKILL", n, killRound)
+	})
 }
 
 // Over several hash tags and while handlers fail: retries are not forgotten, nothing jumps the
 // queue of its key, and exactly the messages that cannot be handled become dead letters.
 func TestKillWhileHandlersFail(t *testing.T) {
 	t.Parallel()
-	s := onServer(t, redistest.Shared(t), failing, 4, "")
-	mustHit(t, s, names(s.settings, 3), "SIGKILL, handlers fail, 4 tags", rounds(t, 4, 100), killRound)
+	pace.Shares(t, rounds(t, 4, 100), roundsEach, func(t *testing.T, n int) {
+		s := onServer(t, redistest.Shared(t), failing, 4, "")
+		mustHit(t, s, names(s.settings, 3), "SIGKILL, handlers fail, 4 tags", n, killRound)
+	})
 }
 
 // Clients with pools of 1, 2 and 4 connections, fewer than topics at work, starve none of them.
@@ -90,33 +98,25 @@ func TestKillOnSmallPools(t *testing.T) {
 func TestSlowHandlers(t *testing.T) {
 	t.Parallel()
 	const each = 100 // topics, with one message each, all handled at once
-	n := rounds(t, 1, 2)
 	s := onServer(t, redistest.Shared(t), whole, 4, "")
-	if s.settings.Slow = 10 * ttl; !pace.Judged() {
-		s.settings.TTL, s.settings.Slow = 5*ttl, 8*ttl // no heartbeat comes so late
+	s.settings.TTL, s.settings.Slow = 5*ttl, 8*ttl // no heartbeat comes so late
+	if pace.Long() {
+		s.settings.Slow = 50 * ttl
 	}
 	begin := time.Now()
-	publish := func(round int) {
-		for i := range each {
-			if err := s.publish(t.Context(), topicName(round*each+i), 1); err != nil {
-				t.Fatal(err)
-			}
+	for i := range each {
+		if err := s.publish(t.Context(), topicName(i), 1); err != nil {
+			t.Fatal(err)
 		}
 	}
-	publish(0)
 	f := startFleet(t, names(s.settings, 3)...)
-	for round := range n {
-		if round > 0 {
-			publish(round)
-		}
-		s.drained(t)
-	}
+	s.drained(t)
 	f.Stop()
 	s.history.catchUp(t)
-	r := row{"handlers take 10 ttl", n * each, f.Count(fleet.TakenOver), f.Count(fleet.Is("fenced")), time.Since(begin), s.history.verdict(t)}
+	r := row{fmt.Sprintf("handlers take %v, ttl %v", s.settings.Slow, s.settings.TTL), each, f.Count(fleet.TakenOver), f.Count(fleet.Is("fenced")), time.Since(begin), s.history.verdict(t)}
 	printTable(t, r)
-	if r.effects != int64(n*each) || r.violations(s) > 0 || r.takeovers > 0 || f.Count(fleet.Is("lost")) > 0 {
-		t.Errorf("%d effects of %d messages, %d leases lost, %d taken over: %+v", r.effects, n*each, f.Count(fleet.Is("lost")), r.takeovers, r.verdict)
+	if r.effects != each || r.violations(s) > 0 || r.takeovers > 0 || f.Count(fleet.Is("lost")) > 0 {
+		t.Errorf("%d effects of %d messages, %d leases lost, %d taken over: %+v", r.effects, each, f.Count(fleet.Is("lost")), r.takeovers, r.verdict)
 	}
 }
 
@@ -126,6 +126,7 @@ func TestStartTogether(t *testing.T) {
 	t.Parallel()
 	for round, spoilt := 0, 0; round < rounds(t, 2, 20); round++ {
 		s := onServer(t, redistest.Shared(t), whole, 1+3*(round%2), "")
+		s.settings.TTL = 5 * ttl
 		const topics, each = 40, 25
 		for i := range topics {
 			if err := s.publish(t.Context(), topicName(i), each); err != nil {
@@ -169,25 +170,27 @@ func TestServerKilled(t *testing.T) {
 		server.Kill()
 		time.Sleep(rand.N(ttl))
 		server.Start()
-		s.again(t, s.lastOf(), 30*time.Second)
+		s.again(t, s.lastOf())
 	})
 }
 
 // The server is frozen for longer than leases last: owners stop believing, and start again.
 func TestServerFrozen(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
-	s := onServer(t, server, whole, 1, "")
-	n := rounds(t, 2, 20)
-	mustHold(t, s, "server SIGSTOP for 2 ttl", n, func(f *fleet.Fleet) {
-		from := f.Marker()
-		server.Pause()
-		time.Sleep(2 * ttl)
-		if i, _ := f.Find(from, fleet.Is("lost")); i < 0 {
-			t.Errorf("nobody lost a lease while the server was frozen for %v", 2*ttl)
-		}
-		server.Resume()
-		s.again(t, s.lastOf(), 30*time.Second)
+	pace.Shares(t, rounds(t, 2, 20), roundsEach/5, func(t *testing.T, n int) {
+		server := redistest.Start(t)
+		s := onServer(t, server, whole, 1, "")
+		mustHold(t, s, "server SIGSTOP for 2 ttl", n, func(f *fleet.Fleet) {
+			from := f.Marker()
+			server.Pause()
+			time.Sleep(2 * ttl)
+			eventually(t, "a lease is lost while the server is frozen", func() bool {
+				i, _ := f.Find(from, fleet.Is("lost"))
+				return i >= 0
+			})
+			server.Resume()
+			s.again(t, s.lastOf())
+		})
 	})
 }
 
@@ -197,16 +200,23 @@ var mute = []string{"~*", "&*", "+@all", "-config"}
 // When every notification is lost, and with CONFIG forbidden, everything works all the same.
 func TestWithoutNotifications(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
-	s := onServer(t, server, whole, 4, "")
-	opts := server.User(t, "mute", mute...).Options()
-	s.settings.User, s.settings.Password, s.settings.Deaf = opts.Username, opts.Password, true
-	mustHit(t, s, names(s.settings, 3), "no notifications, SIGKILL", rounds(t, 2, 100), killRound)
+	pace.Shares(t, rounds(t, 2, 100), roundsEach, func(t *testing.T, n int) {
+		server := redistest.Start(t)
+		s := onServer(t, server, whole, 4, "")
+		opts := server.User(t, "mute", mute...).Options()
+		s.settings.User, s.settings.Password, s.settings.Deaf = opts.Username, opts.Password, true
+		mustHit(t, s, names(s.settings, 3), "no notifications, SIGKILL", n, killRound)
+	})
 }
 
 // Requests that the server refuses for a while are tried again.
 func TestServerRefuses(t *testing.T) {
 	t.Parallel()
+	pace.Shares(t, rounds(t, 1, 20), roundsEach/5, serverRefuses)
+}
+
+// serverRefuses makes rounds of all refusals.
+func serverRefuses(t *testing.T, rounds int) {
 	server := redistest.Start(t)
 	s := onServer(t, server, whole, 4, "")
 	admin := server.Client(t)
@@ -229,15 +239,15 @@ func TestServerRefuses(t *testing.T) {
 		{"CLIENT PAUSE", func() { do("CLIENT", "PAUSE", ttl.Milliseconds()/2, "ALL") }, func() {}},
 	}
 	i := 0
-	mustHold(t, s, "server refuses", len(refusals)*rounds(t, 1, 20), func(*fleet.Fleet) {
+	mustHold(t, s, "server refuses", len(refusals)*rounds, func(*fleet.Fleet) {
 		r := refusals[i%len(refusals)]
 		i++
 		r.begin()
 		time.Sleep(rand.N(ttl))
 		r.end()
-		last := s.lastOf()
-		if took := time.Until(s.again(t, last, 30*time.Second)); took > 0 {
-			t.Logf("%s: %v", r.what, took)
+		ended := time.Now()
+		if took := s.again(t, s.lastOf()).Sub(ended); took > time.Second {
+			t.Logf("%s: everything is worked on again %v after it", r.what, took)
 		}
 	})
 }
@@ -245,17 +255,21 @@ func TestServerRefuses(t *testing.T) {
 // Replicas that are all called the same do not take each other's leases.
 func TestSameName(t *testing.T) {
 	t.Parallel()
-	s := onServer(t, redistest.Shared(t), whole, 1, "")
-	s.settings.Name = "pod"
-	mustHit(t, s, []settings{s.settings, s.settings}, "replicas of one name, SIGKILL", rounds(t, 2, 50), killRound)
+	pace.Shares(t, rounds(t, 2, 50), roundsEach, func(t *testing.T, n int) {
+		s := onServer(t, redistest.Shared(t), whole, 1, "")
+		s.settings.Name = "pod"
+		mustHit(t, s, []settings{s.settings, s.settings}, "replicas of one name, SIGKILL", n, killRound)
+	})
 }
 
 // Replicas that are frozen until their sessions have expired do not extend them, and
 // change nothing any more.
 func TestFreeze(t *testing.T) {
 	t.Parallel()
-	s := onServer(t, redistest.Shared(t), whole, 4, "")
-	mustHit(t, s, names(s.settings, 3), "SIGSTOP", rounds(t, 2, 200), notRevived(t, s))
+	pace.Shares(t, rounds(t, 2, 200), roundsEach, func(t *testing.T, n int) {
+		s := onServer(t, redistest.Shared(t), whole, 4, "")
+		mustHit(t, s, names(s.settings, 3), "SIGSTOP", n, notRevived(t, s))
+	})
 }
 
 // notRevived freezes a replica until its session has expired, and checks that this session is over.
@@ -291,14 +305,14 @@ func comesBack(t *testing.T, s *site, f *fleet.Fleet) string {
 		}
 		return last
 	}
-	eventually(t, time.Minute, "the replica is a member", func() bool { return live()[session()] })
+	eventually(t, "the replica is a member", func() bool { return live()[session()] })
 	f.Freeze(p)
-	eventually(t, time.Minute, "the frozen replica's session is over", func() bool { return !live()[session()] })
+	eventually(t, "the frozen replica's session is over", func() bool { return !live()[session()] })
 	expired := session()
 	from := f.Marker()
 	f.Thaw(p)
 	again := ""
-	eventually(t, time.Minute, "the replica has another session, or its old one", func() bool {
+	eventually(t, "the replica has another session, or its old one", func() bool {
 		if live()[expired] {
 			again = expired
 			return true

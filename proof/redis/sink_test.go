@@ -50,6 +50,9 @@ func (s *sink) append(lines ...any) error {
 	return s.client.RPush(context.Background(), s.history(), lines...).Err()
 }
 
+// ping is a bare request.
+func (s *sink) ping(ctx context.Context) error { return s.client.Ping(ctx).Err() }
+
 // read returns the lines from an index on.
 func (s *sink) read(ctx context.Context, from int) ([]string, error) {
 	return s.client.LRange(ctx, s.history(), int64(from), int64(from)+49_999).Result()

@@ -145,7 +145,7 @@ func (s *site) load(t *testing.T, topics int) (stop func()) {
 	var stopped atomic.Bool
 	var told atomic.Int64
 	pause := 30 * time.Millisecond
-	if !pace.Judged() && (s.settings.Mode == whole || s.settings.Mode == failing) {
+	if !pace.Long() && (s.settings.Mode == whole || s.settings.Mode == failing) {
 		pause *= 3 // other tests need the machine, too; what has to go wrong needs the load
 	}
 	var wg sync.WaitGroup
@@ -214,7 +214,7 @@ func (s *site) isUnsure(topic string, seq int64) bool {
 // working waits until every topic has been worked on.
 func (s *site) working(t *testing.T, topics int) {
 	t.Helper()
-	eventually(t, time.Minute, "the replicas work on all topics", func() bool {
+	eventually(t, "the replicas work on all topics", func() bool {
 		s.history.catchUp(t)
 		return len(s.history.topics) >= topics
 	})
@@ -222,10 +222,10 @@ func (s *site) working(t *testing.T, topics int) {
 
 // again waits until a message newer than those given has been handled in every topic, and
 // returns when that was seen.
-func (s *site) again(t *testing.T, after map[string]int64, within time.Duration) time.Time {
+func (s *site) again(t *testing.T, after map[string]int64) time.Time {
 	t.Helper()
-	if n := s.worked(t, after, within); n < len(after) {
-		t.Fatalf("not within %v: every topic is worked on again; %d of %d are not: newer than %v", within, len(after)-n, len(after), after)
+	if n := s.worked(t, after, patience); n < len(after) {
+		t.Fatalf("not within %v: every topic is worked on again; %d of %d are not: newer than %v", patience, len(after)-n, len(after), after)
 	}
 	return time.Now()
 }
@@ -251,7 +251,7 @@ func (s *site) worked(t *testing.T, after map[string]int64, within time.Duration
 // for too long fails the test.
 func (s *site) drained(t *testing.T) {
 	t.Helper()
-	const patience = 40 * time.Second
+	patience := patience + s.settings.Slow
 	if done, ok := s.quiet(t, patience); !ok {
 		sure, _ := s.totals()
 		t.Errorf("nothing happened for %v at %d of %d messages", patience, done, sure)
@@ -294,12 +294,15 @@ func (s *site) close(t *testing.T, f *fleet.Fleet, fault string, n int, begin ti
 	return r
 }
 
+// patience is how long a test waits for anything: on a machine that stalls, sessions end again and again before it happens.
+const patience = 5 * time.Minute
+
 // eventually polls until cond holds.
-func eventually(t *testing.T, within time.Duration, what string, cond func() bool) {
+func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(within); !cond(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !cond(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", within, what)
+			t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }

@@ -5,7 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasegen/leasegen/internal/pace"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -86,11 +87,31 @@ func TestOperatorsPageThroughManyRows(t *testing.T) {
 		t.Logf("%s: %d pages, %v", name, cost.pages, cost.took)
 	}
 	for _, f := range []operate.DeadLetterFilter{{Consumer: "topics"}, {}} {
-		began := time.Now()
-		got := kit.Must[operate.DeadLetterGroups](t)(be.DeadLetterGroups(t.Context(), f))
-		took := time.Since(began)
-		kit.Equal(t, "groups", fmt.Sprint(len(got.Groups), got.Total, got.More), fmt.Sprint(map[bool]int{true: 6, false: 3}[f.Consumer == ""], n, f.Consumer == ""))
-		t.Logf("%d dead letters in groups in %v", got.Total, took)
-		pace.Within(t, "grouping", took, 200*time.Millisecond)
+		grouping, reading := time.Hour, time.Hour // the best of a few
+		for range 5 {
+			began := time.Now()
+			got := kit.Must[operate.DeadLetterGroups](t)(be.DeadLetterGroups(t.Context(), f))
+			grouping = min(grouping, time.Since(began))
+			kit.Equal(t, "groups", fmt.Sprint(len(got.Groups), got.Total, got.More), fmt.Sprint(map[bool]int{true: 6, false: 3}[f.Consumer == ""], n, f.Consumer == ""))
+			began = time.Now()
+			kit.Equal(t, "read", read(t, m.pool, "SELECT id, consumer, kind, reason, dead_at FROM leasegen.dead_letter ORDER BY id LIMIT $1", n), n)
+			reading = min(reading, time.Since(began))
+		}
+		t.Logf("%d dead letters in groups in %v; to read as many takes %v", n, grouping, reading)
+		if grouping > 8*reading {
+			t.Errorf("to group %d dead letters takes %v, want no more than 8 times what it takes to read them, %v", n, grouping, reading)
+		}
 	}
+}
+
+// read counts the rows of a query, having read them.
+func read(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int) {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), sql, args...)
+	kit.OK(t, err)
+	for ; rows.Next(); n++ {
+		kit.Must[[]any](t)(rows.Values())
+	}
+	kit.OK(t, rows.Err())
+	return n
 }

@@ -126,7 +126,7 @@ func TestConformancePooled(t *testing.T) {
 
 // variant runs the whole suite in make proof, and in make test as much of it as shows that the variant works.
 func variant(t *testing.T, f leasetest.Factory) {
-	if pace.Judged() {
+	if pace.Long() {
 		leasetest.Run(t, f)
 		return
 	}
@@ -266,6 +266,7 @@ func TestPoolerFailover(t *testing.T) {
 	proxy := start("first", true)
 	kit.Equal(t, "owner", <-begun, "first")
 	start("second", false)
+	bare := pace.Beside(t, direct.Ping)
 	proxy.Cut()
 	cut := time.Now()
 	kit.Equal(t, "owner", <-begun, "second")
@@ -273,7 +274,7 @@ func TestPoolerFailover(t *testing.T) {
 	if took < ttl/2 {
 		t.Errorf("taken over after %v, the TTL is %v", took, ttl)
 	}
-	pace.Within(t, "takeover", took, 4*ttl)
+	bare.Within(t, "takeover", took, 4*ttl)
 	kit.Eventually(t, "the effect", func() bool { return query[int](t, direct, "SELECT count(*) FROM effect") == 1 })
 	kit.Equal(t, "by", query[string](t, direct, "SELECT by FROM effect"), "second")
 }

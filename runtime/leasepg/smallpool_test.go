@@ -28,7 +28,7 @@ func TestConformanceOnSmallPools(t *testing.T) {
 	for _, conns := range []int32{1, 2, 4} {
 		t.Run(fmt.Sprint(conns), func(t *testing.T) {
 			tests := []string{"Pool_", "Once_Effects"}
-			if conns == 1 || pace.Judged() {
+			if conns == 1 || pace.Long() {
 				tests = append(tests, "Effects_", "A_zombie", "Retry_then_succeed", "Backoff_and_attempts", "A_stream_survives", "A_failing_batch", "Partition_keys", "Publish/", "Parked/", "Cursor/")
 			}
 			leasetest.RunSome(t, factoryMax(forSuite, conns), tests...)

@@ -57,7 +57,7 @@ func TestConformanceOverManyTags(t *testing.T) {
 
 // variant runs the whole suite in make proof-redis, and in make test as much of it as shows that the variant works.
 func variant(t *testing.T, f leasetest.Factory) {
-	if pace.Judged() {
+	if pace.Long() {
 		leasetest.Run(t, f)
 		return
 	}
@@ -67,7 +67,7 @@ func variant(t *testing.T, f leasetest.Factory) {
 // inProof is for what the suite shows of a variant by itself; in make test they are tested together.
 func inProof(t *testing.T) {
 	t.Helper()
-	if !pace.Judged() {
+	if !pace.Long() {
 		t.Skip("make proof-redis runs it")
 	}
 }

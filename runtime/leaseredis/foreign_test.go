@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
@@ -93,7 +93,7 @@ func oddity(r *rand.Rand, mark string) []any {
 
 // rounds are few in make test.
 func rounds(few, many int) int {
-	if os.Getenv("PROOF_ROUNDS") != "" {
+	if pace.Long() {
 		return many
 	}
 	return few

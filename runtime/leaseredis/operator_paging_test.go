@@ -7,7 +7,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/leasegen/leasegen/internal/pace"
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
@@ -82,13 +81,21 @@ func TestOperatorsPageThroughManyKeys(t *testing.T) {
 		kit.Equal(t, "by id", len(kit.Must[[]operate.ParkedInfo](t)(be.Parked(t.Context(), operate.ParkedFilter{Consumer: topical.Name, Resource: "x", IDs: []string{"77-0"}}))), 1)
 	})
 	kit.Equal(t, "retried", kit.Must[int](t)(be.RetryParked(t.Context(), operate.ParkedFilter{Consumer: topical.Name, Limit: 1000})), 1000)
+	grouping, reading := time.Hour, time.Hour // the best of a few
+	for range 5 {
+		began := time.Now()
+		groups := kit.Must[operate.DeadLetterGroups](t)(be.DeadLetterGroups(t.Context(), operate.DeadLetterFilter{Consumer: topical.Name}))
+		grouping = min(grouping, time.Since(began))
+		kit.Equal(t, "groups", fmt.Sprint(len(groups.Groups), groups.Total, groups.More), fmt.Sprint(3, min(n, backend.GroupedDeadLetters), false))
+		began = time.Now()
+		kit.Equal(t, "read", len(kit.Must[[]string](t)(c.HVals(t.Context(), "{lg0}:dl:topical").Result())), n)
+		reading = min(reading, time.Since(began))
+	}
+	t.Logf("%d dead letters in groups in %v; to read as many takes %v", n, grouping, reading)
+	if grouping > 20*reading {
+		t.Errorf("to group %d dead letters takes %v, want no more than 20 times what it takes to read them, %v", n, grouping, reading)
+	}
 	began := time.Now()
-	groups := kit.Must[operate.DeadLetterGroups](t)(be.DeadLetterGroups(t.Context(), operate.DeadLetterFilter{Consumer: topical.Name}))
-	took := time.Since(began)
-	kit.Equal(t, "groups", fmt.Sprint(len(groups.Groups), groups.Total, groups.More), fmt.Sprint(3, min(n, backend.GroupedDeadLetters), false))
-	t.Logf("%d dead letters in groups in %v", groups.Total, took)
-	pace.Within(t, "grouping", took, 300*time.Millisecond)
-	began = time.Now()
 	kit.Equal(t, "of a text", kit.Must[operate.DeadLetterGroups](t)(be.DeadLetterGroups(t.Context(), operate.DeadLetterFilter{Consumer: topical.Name, Text: "ROOM"})).Total, n/3)
 	t.Logf("those with a text in %v", time.Since(began))
 }

@@ -70,6 +70,12 @@ func plainCommand(usage, short string, do func(e *env, args []string) error, exa
 	}}
 }
 
+// noting adds what help says below the usage.
+func (c command) noting(notes string) command {
+	c.notes = notes
+	return c
+}
+
 func (c command) name() string {
 	name, _, _ := strings.Cut(c.usage, " ")
 	return name
@@ -196,7 +202,8 @@ func help(e *env, args []string) error {
 	for _, c := range commands() {
 		fmt.Fprintf(&b, "  %-10s %s\n", c.name(), c.short)
 	}
-	b.WriteString("\nleasegen help COMMAND shows the flags of a command, and examples; leasegen explain shows the annotations.\n" +
+	b.WriteString("\nIs a message stuck? Begin with leasegen status: each answer ends with the command that goes on.\n" +
+		"leasegen help COMMAND shows the flags of a command, and examples; leasegen explain shows the annotations.\n" +
 		"In a program: //go:generate go tool leasegen ./...   In CI: go tool leasegen -check ./...\n")
 	_, err := io.WriteString(e.Stdout, b.String())
 	return err

@@ -28,23 +28,19 @@ func operatorCommands() []command {
 		operation("status [flags] [consumer]", "show who owns what, and how far behind it is", &status{},
 			"status", "status billing -leases", "status -watch", "status -format json -dsn redis://host:6379/0"),
 		operation("parked [flags] consumer", "list the messages that wait for a retry, or behind one; retry them now", &parked{now: now},
-			"parked billing", "parked billing -key cust-7", "parked billing -id 9133 -retry -yes"),
+			"parked billing", "parked billing -key cust-7", "parked billing -id 9133", "parked billing -id 9133 -retry -yes"),
 		operation("dlq list|show|groups|replay|purge [flags] [consumer]", "list, show, group, replay and purge dead letters", &dlq{now: now},
 			"dlq list", "dlq groups billing", "dlq list billing -topic 'orders.*' -newer 1h", "dlq show billing -id 7", "dlq replay billing -reason 'carrier: 503*'",
 			"dlq replay billing -reason 'carrier: 503*' -yes", "dlq purge billing -id 7,8 -yes"),
 		operation("cursor show|reset|set [flags] consumer", "show and move how far a consumer has got", &cursor{},
-			"cursor show billing", "cursor reset billing", "cursor set billing -to now -yes", "cursor set billing -resource 17 -to 9000"),
+			"cursor show billing", "cursor reset billing", "cursor set billing -to now -yes", "cursor set billing -resource 17 -to 9000").noting(
+			"reset first drops dead letters, step by step. Then cursors move: on PostgreSQL all in one transaction, so that a move that is\n" +
+				"interrupted has moved none; on Redis one after the other. Interrupted, it says how far it is; the same command goes on."),
 		operation("pause [flags] consumer", "stop a consumer until it is resumed: nothing of it is handled", &pause{}, "pause billing"),
 		operation("resume [flags] consumer", "let a consumer that is paused go on", &pause{resume: true}, "resume billing"),
 		webCommand(),
 		operation("forget [flags] consumer", "delete what is stored of a removed consumer", &forget{}, "forget mailing", "forget mailing -yes"),
 	}
-}
-
-// target is what an operation works on, and where that is: for people, without user and password.
-type target struct {
-	operate.Operator
-	where string
 }
 
 // operation is a command that runs on a target.
@@ -131,7 +127,9 @@ func (d *database) given(name string) (given bool) {
 // source returns the DSN and says where it comes from. It is empty if the PG* variables name
 // the database.
 func (d *database) source(e *env) (dsn, from string, err error) {
-	dsn, from = d.dsn, "-dsn"
+	if dsn, from = d.dsn, "-dsn"; dsn == "" && d.given("dsn") { // a variable that is not set: no other database is meant
+		return "", "", usagef("-dsn is empty")
+	}
 	for _, name := range []string{"LEASEGEN_DSN", "DATABASE_URL"} {
 		if dsn == "" {
 			dsn, from = e.Getenv(name), "$"+name
@@ -185,7 +183,7 @@ func (d *database) connect(ctx context.Context, e *env, dsn, from string) (*pgxp
 	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
 		cfg.ConnConfig.RuntimeParams["application_name"] = "leasegen"
 	}
-	cfg.MaxConns = 2
+	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = min(cfg.MaxConns, 2), 0, 0
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -257,7 +255,7 @@ func (d *database) withTarget(ctx context.Context, e *env, do func(target) error
 		return err
 	}
 	defer pool.Close()
-	return do(target{leasepg.New(pool, leasepg.WithSchema(d.schema)), d.where(pool)})
+	return do(target{leasepg.New(pool, leasepg.WithSchema(d.schema)), d.where(pool), d.flagsAgain(from)})
 }
 
 // where names a schema, its database and the server.

@@ -52,7 +52,7 @@ func (d *database) onRedis(ctx context.Context, e *env, dsn, from string, do fun
 	case n == 0:
 		return usagef("there is no namespace %q on this server: no program has run on it yet; another one is named by -namespace", d.namespace)
 	}
-	return do(target{leaseredis.New(client, leaseredis.WithNamespace(d.namespace)), "namespace " + d.namespace + " of " + printable(server, 300)})
+	return do(target{leaseredis.New(client, leaseredis.WithNamespace(d.namespace)), "namespace " + d.namespace + " of " + printable(server, 300), d.flagsAgain(from)})
 }
 
 // patience is how long a server may take to answer at all.

@@ -135,11 +135,15 @@ func (c command) run(ctx context.Context, e *env, args []string) int {
 	if code, ok := errors.AsType[exit](err); ok {
 		return int(code)
 	}
-	if err != nil {
-		fmt.Fprintf(e.Stderr, "leasegen %s: %s\n", c.name(), printable(oneLine(err), 2000))
-		return exitError
+	if err == nil {
+		return exitOK
 	}
-	return exitOK
+	text := printable(oneLine(err), 2000)
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		text = "interrupted"
+	}
+	fmt.Fprintf(e.Stderr, "leasegen %s: %s\n", c.name(), text)
+	return exitError
 }
 
 // flags returns the flags of a command with their defaults, and its work.

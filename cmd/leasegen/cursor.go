@@ -32,6 +32,8 @@ func (c *cursor) flags(fs *flag.FlagSet) {
 // messageID is a number, on streams of Redis two.
 var messageID = regexp.MustCompile(`^[0-9]+(-[0-9]+)?$`)
 
+func (c *cursor) lasts() bool { return c.yes }
+
 func (c *cursor) arguments(rest []string) error {
 	if err := verbAndConsumer(rest, "show", "reset", "set"); err != nil {
 		return err
@@ -190,8 +192,10 @@ func (c *cursor) moveNow(ctx context.Context, w *output, s operate.ConsumerStatu
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return fmt.Errorf("interrupted: %s; the same command goes on", so)
-		case err != nil:
+		case err != nil && n > 0:
 			return fmt.Errorf("%s; then: %w", so, err)
+		case err != nil:
+			return err
 		}
 	}
 	stop := w.progress.clock(fmt.Sprintf("moving cursors of %s, in %s", named(c.consumer), on.where))

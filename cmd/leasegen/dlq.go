@@ -44,6 +44,8 @@ func (q *dlq) flags(fs *flag.FlagSet) {
 	fs.BoolVar(&q.yes, "yes", false, "do it: without -yes, replay and purge only say what they would do")
 }
 
+func (q *dlq) lasts() bool { return q.yes }
+
 func (q *dlq) arguments(rest []string) error {
 	all := slices.Equal(rest, []string{"list"}) || slices.Equal(rest, []string{"groups"}) // of all consumers
 	if err := verbAndConsumer(rest, "list", "show", "groups", "replay", "purge"); err != nil && !all {
@@ -325,8 +327,11 @@ func (q *dlq) change(ctx context.Context, out *output, on target, c operate.Cons
 		if ctx.Err() != nil {
 			return fmt.Errorf("interrupted: %s; the same command goes on", so)
 		}
-		if err != nil {
+		if err != nil && n > 0 {
 			return fmt.Errorf("%s; then: %w", so, err)
+		}
+		if err != nil {
+			return err
 		}
 		if _, err := fmt.Fprintln(out, so); err != nil || verb != "replay" || n == 0 {
 			return err

@@ -16,6 +16,8 @@ func (f *forget) flags(fs *flag.FlagSet) {
 	fs.BoolVar(&f.yes, "yes", false, "do it: without -yes it only says what it would do")
 }
 
+func (f *forget) lasts() bool { return f.yes }
+
 func (f *forget) arguments(rest []string) (err error) {
 	f.consumer, err = oneConsumer(rest)
 	return err

@@ -75,7 +75,7 @@ func (d *database) migrate(ctx context.Context, e *env, slots leasepg.Option) er
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
+	defer closeSoon(pool)
 	where := d.where(pool)
 	stop := e.progress().clock("migrating " + where)
 	applied, err := leasepg.Migrate(ctx, pool, leasepg.WithSchema(d.schema), slots)

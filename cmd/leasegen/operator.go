@@ -43,10 +43,14 @@ func operatorCommands() []command {
 	}
 }
 
+// answered is how long an operation may take that does not say how far it is.
+const answered = time.Minute
+
 // operation is a command that runs on a target.
 func operation(usage, short string, o interface {
 	flags(fs *flag.FlagSet)
 	arguments(rest []string) error // takes and checks them, and the flags
+	lasts() bool                   // it may take as long as there is much to do; it says how far it is, or watches
 	do(ctx context.Context, out *output, on target) error
 }, examples ...string) command {
 	return databaseCommand(usage, short, func(d *database) work {
@@ -59,7 +63,16 @@ func operation(usage, short string, o interface {
 			return d.withTarget(ctx, e, func(on target) error {
 				out := e.output(e.Stdout)
 				out.progress = e.progress()
-				return o.do(ctx, out, on)
+				if o.lasts() {
+					return o.do(ctx, out, on)
+				}
+				within, cancel := context.WithTimeout(ctx, answered)
+				defer cancel()
+				err := o.do(within, out, on)
+				if err != nil && within.Err() != nil && ctx.Err() == nil {
+					err = fmt.Errorf("no answer within %s, in %s; see whether the server is overloaded, or stands still", age(answered), on.where)
+				}
+				return err
 			})
 		}
 	}, examples...)
@@ -189,7 +202,10 @@ func (d *database) connect(ctx context.Context, e *env, dsn, from string) (*pgxp
 		return nil, err
 	}
 	if err := e.warnPool(ctx, pool); err != nil {
-		pool.Close()
+		closeSoon(pool)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		return nil, errors.New(redact(oneLine(err), cfg.ConnConfig.Password))
 	}
 	return pool, nil
@@ -254,8 +270,22 @@ func (d *database) withTarget(ctx context.Context, e *env, do func(target) error
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
-	return do(target{leasepg.New(pool, leasepg.WithSchema(d.schema)), d.where(pool), d.flagsAgain(from)})
+	defer closeSoon(pool)
+	be := leasepg.New(pool, leasepg.WithSchema(d.schema))
+	if err := be.CheckVersion(ctx); err != nil {
+		return err
+	}
+	return do(target{be, d.where(pool), d.flagsAgain(from)})
+}
+
+// closeSoon closes a pool. It does not wait long for a server that does not answer.
+func closeSoon(pool *pgxpool.Pool) {
+	closed := make(chan struct{})
+	go func() { pool.Close(); close(closed) }()
+	select {
+	case <-closed:
+	case <-time.After(time.Second):
+	}
 }
 
 // where names a schema, its database and the server.

@@ -36,6 +36,8 @@ func (p *parked) flags(fs *flag.FlagSet) {
 	fs.StringVar(&p.format, "format", "text", "text or json")
 }
 
+func (p *parked) lasts() bool { return p.retry && p.yes }
+
 func (p *parked) arguments(rest []string) error {
 	switch {
 	case len(rest) == 0:
@@ -184,8 +186,10 @@ func (p *parked) again(ctx context.Context, w *output, on target, c operate.Cons
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return fmt.Errorf("interrupted: %s; the same command makes the others due, too", so)
-		case err != nil:
+		case err != nil && n > 0:
 			return fmt.Errorf("%s; then: %w", so, err)
+		case err != nil:
+			return err
 		}
 		if _, err = fmt.Fprintln(w, so); err != nil || n == 0 {
 			return err

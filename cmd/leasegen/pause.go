@@ -14,6 +14,8 @@ type pause struct {
 
 func (p *pause) flags(*flag.FlagSet) {}
 
+func (p *pause) lasts() bool { return false }
+
 func (p *pause) arguments(rest []string) (err error) {
 	p.consumer, err = oneConsumer(rest)
 	return err

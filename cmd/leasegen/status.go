@@ -34,6 +34,8 @@ func (s *status) flags(fs *flag.FlagSet) {
 	fs.DurationVar(&s.interval, "interval", 0, "with -watch: how often (default 2s)")
 }
 
+func (s *status) lasts() bool { return s.watch }
+
 func (s *status) arguments(rest []string) error {
 	switch {
 	case len(rest) > 1:

@@ -56,6 +56,26 @@ func inPath(t *testing.T, vars ...string) []string {
 	return append([]string{"PATH=" + dir + ":" + os.Getenv("PATH"), "HOME=" + dir, "LANG=C.UTF-8"}, vars...)
 }
 
+// attentive is a database with a consumer that has two dead letters.
+func attentive(t *testing.T) (be *leasepg.Backend, dsn string) {
+	t.Helper()
+	dsn = pgtest.DB(t)
+	mustRun(t, nil, "migrate", "-dsn", dsn)
+	be = leasepg.New(poolOf(t, dsn))
+	deadLetter(t, be)
+	return be, dsn
+}
+
+func poolOf(t *testing.T, dsn string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
 // schemaOf is how confirmations name the schema of a DSN.
 func schemaOf(t *testing.T, dsn string) string {
 	t.Helper()

@@ -9,25 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/leasegen/leasegen/internal/pgtest"
-	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
-
-// attentive is a database with a consumer that has two dead letters.
-func attentive(t *testing.T) (be *leasepg.Backend, dsn string) {
-	t.Helper()
-	dsn = pgtest.DB(t)
-	mustRun(t, nil, "migrate", "-dsn", dsn)
-	pool, err := pgxpool.New(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	be = leasepg.New(pool)
-	deadLetter(t, be)
-	return be, dsn
-}
 
 // What a terminal shows fits it, and is coloured only where colours are wanted.
 func TestTerminal(t *testing.T) {

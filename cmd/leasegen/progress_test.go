@@ -128,7 +128,6 @@ func TestChangeInSteps(t *testing.T) {
 type sprawling struct {
 	tireless
 	places  []string // where those that were made due were listed
-	retried []int
 	moved   bool
 }
 

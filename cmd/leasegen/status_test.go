@@ -157,8 +157,8 @@ func TestPauseAndResume(t *testing.T) {
 	}
 	expect(t, run(pause{resume: true}), "billing, in memory, was not paused\n")
 	expect(t, run(pause{}), "paused billing, in memory (2 live members): owners finish the calls they are in and give back what they have of 3 resources; "+
-		"its log grows until leasegen resume billing\n")
-	expect(t, run(pause{}), "billing, in memory, was paused already, 1m00s ago; leasegen resume billing ends that\n")
+		"its log grows; let it go on: leasegen resume billing\n")
+	expect(t, run(pause{}), "billing, in memory, was paused already, 1m00s ago; let it go on: leasegen resume billing\n")
 	expect(t, run(pause{resume: true}), "resumed billing, in memory (2 live members) after 2m00s: 12 messages of 3 resources unread\n")
 	p := pause{consumer: "biling"}
 	if err := p.do(t.Context(), &output{Writer: io.Discard}, target{Operator: w, where: "memory"}); err == nil || !strings.Contains(err.Error(), `there is no consumer "biling"; known: billing, shipping`) {

@@ -127,8 +127,8 @@ func TestChangeInSteps(t *testing.T) {
 // sprawling is an operator with many parked messages and dead letters, that are interrupted after some steps.
 type sprawling struct {
 	tireless
-	places  []string // where those that were made due were listed
-	moved   bool
+	places []string // where those that were made due were listed
+	moved  bool
 }
 
 func (o *sprawling) Parked(_ context.Context, f operate.ParkedFilter) (list []operate.ParkedInfo, err error) {

@@ -70,6 +70,12 @@ func plainCommand(usage, short string, do func(e *env, args []string) error, exa
 	}}
 }
 
+// noting adds what help says below the usage.
+func (c command) noting(notes string) command {
+	c.notes = notes
+	return c
+}
+
 func (c command) name() string {
 	name, _, _ := strings.Cut(c.usage, " ")
 	return name
@@ -129,11 +135,15 @@ func (c command) run(ctx context.Context, e *env, args []string) int {
 	if code, ok := errors.AsType[exit](err); ok {
 		return int(code)
 	}
-	if err != nil {
-		fmt.Fprintf(e.Stderr, "leasegen %s: %s\n", c.name(), printable(oneLine(err), 2000))
-		return exitError
+	if err == nil {
+		return exitOK
 	}
-	return exitOK
+	text := printable(oneLine(err), 2000)
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		text = "interrupted"
+	}
+	fmt.Fprintf(e.Stderr, "leasegen %s: %s\n", c.name(), text)
+	return exitError
 }
 
 // flags returns the flags of a command with their defaults, and its work.
@@ -196,7 +206,8 @@ func help(e *env, args []string) error {
 	for _, c := range commands() {
 		fmt.Fprintf(&b, "  %-10s %s\n", c.name(), c.short)
 	}
-	b.WriteString("\nleasegen help COMMAND shows the flags of a command, and examples; leasegen explain shows the annotations.\n" +
+	b.WriteString("\nIs a message stuck? Begin with leasegen status: each answer ends with the command that goes on.\n" +
+		"leasegen help COMMAND shows the flags of a command, and examples; leasegen explain shows the annotations.\n" +
 		"In a program: //go:generate go tool leasegen ./...   In CI: go tool leasegen -check ./...\n")
 	_, err := io.WriteString(e.Stdout, b.String())
 	return err

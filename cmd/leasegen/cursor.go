@@ -32,6 +32,8 @@ func (c *cursor) flags(fs *flag.FlagSet) {
 // messageID is a number, on streams of Redis two.
 var messageID = regexp.MustCompile(`^[0-9]+(-[0-9]+)?$`)
 
+func (c *cursor) lasts() bool { return c.yes }
+
 func (c *cursor) arguments(rest []string) error {
 	if err := verbAndConsumer(rest, "show", "reset", "set"); err != nil {
 		return err
@@ -89,8 +91,8 @@ type cursorJSON struct {
 }
 
 // show lists cursors, the furthest behind first.
-func (c *cursor) show(ctx context.Context, w *output, op target) error {
-	list, err := op.Cursors(ctx, c.consumer, c.resource, c.limit+1) // to see whether there are more
+func (c *cursor) show(ctx context.Context, w *output, on target) error {
+	list, err := on.Cursors(ctx, c.consumer, c.resource, c.limit+1) // to see whether there are more
 	if err != nil {
 		return err
 	}
@@ -103,9 +105,9 @@ func (c *cursor) show(ctx context.Context, w *output, op target) error {
 		return printJSON(w, map[string]any{"cursors": out, "more": more})
 	}
 	if len(list) == 0 {
-		return c.nothing()
+		return c.nothing(on)
 	}
-	members, err := op.Members(ctx, c.consumer)
+	members, err := on.Members(ctx, c.consumer)
 	if err != nil {
 		return err
 	}
@@ -124,9 +126,9 @@ func position(id string) string {
 	return printable(id, 40)
 }
 
-func (c *cursor) nothing() error {
+func (c *cursor) nothing(on target) error {
 	if c.resource != "" {
-		return usagef("%s has no resource %q: leasegen cursor show %[1]s lists them", c.consumer, c.resource)
+		return usagef("%s has no resource %q; %s", c.consumer, c.resource, hint("see those there are", on.command("cursor show %s", c.consumer)))
 	}
 	return usagef("%s has no resources yet", c.consumer)
 }
@@ -142,24 +144,14 @@ func (c *cursor) move(ctx context.Context, w *output, s operate.ConsumerStatus, 
 		place = "to the present"
 	}
 	if c.yes {
-		stop := w.progress.clock(fmt.Sprintf("moving cursors of %s, in %s", c.consumer, on.where))
-		n, err := on.SetCursor(ctx, c.consumer, c.resource, to)
-		stop()
-		if err != nil {
-			return err
-		}
-		if n == 0 && c.resource != "" {
-			return c.nothing()
-		}
-		_, err = fmt.Fprintf(w, "moved %s of %s %s, in %s\n", plural(n, "cursor"), c.consumer, place, on.where)
-		return err
+		return c.moveNow(ctx, w, s, on, to, place)
 	}
 	list, err := on.Cursors(ctx, c.consumer, c.resource, mostCounted)
 	if err != nil {
 		return err
 	}
 	if len(list) == 0 && c.resource != "" {
-		return c.nothing()
+		return c.nothing(on)
 	}
 	var (
 		owned int
@@ -182,6 +174,48 @@ func (c *cursor) move(ctx context.Context, w *output, s operate.ConsumerStatus, 
 		effect = fmt.Sprintf("%s unread now would never be handled", plural(lag, "message"))
 	}
 	_, err = fmt.Fprintf(w, "would move %s of %s %s, in %s (%s owned now, taken from their owners): %s; run again with -yes\n",
-		plural(len(list), "cursor"), c.consumer, place, on.where, number(owned), effect)
+		plural(len(list), "cursor"), named(c.consumer), place, on.where, number(owned), effect)
+	return err
+}
+
+// moveNow moves cursors. Dead letters that go with them are dropped before, step by step: there may be many.
+func (c *cursor) moveNow(ctx context.Context, w *output, s operate.ConsumerStatus, on target, to operate.CursorTarget, place string) error {
+	if to.Beginning && c.resource == "" && s.DeadLetters > 0 {
+		if _, err := on.Cursors(ctx, c.consumer, "", 1); err != nil { // without a cursor none is dropped
+			return err
+		}
+		n, err := w.progress.inSteps(ctx, "dropped", s.DeadLetters, func(ctx context.Context, most int) (int, bool, error) {
+			n, err := on.Purge(ctx, operate.DeadLetterFilter{Consumer: c.consumer, Limit: most})
+			return n, n == most, err
+		})
+		so := fmt.Sprintf("dropped %s of %s of %s, in %s, and moved no cursor", number(n), plural(s.DeadLetters, "dead letter"), named(c.consumer), on.where)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return fmt.Errorf("interrupted: %s; the same command goes on", so)
+		case err != nil && n > 0:
+			return fmt.Errorf("%s; then: %w", so, err)
+		case err != nil:
+			return err
+		}
+	}
+	stop := w.progress.clock(fmt.Sprintf("moving cursors of %s, in %s", named(c.consumer), on.where))
+	var n int
+	err := lasting(ctx, func(ctx context.Context) (err error) {
+		n, err = on.SetCursor(ctx, c.consumer, c.resource, to)
+		return err
+	})
+	stop()
+	so := fmt.Sprintf("moved %s of %s %s, in %s", plural(n, "cursor"), named(c.consumer), place, on.where)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("interrupted: %s; the same command moves all of them", so)
+	case err != nil && n > 0:
+		return fmt.Errorf("%s; then: %w", so, err)
+	case err != nil:
+		return err
+	case n == 0 && c.resource != "":
+		return c.nothing(on)
+	}
+	_, err = fmt.Fprintln(w, so)
 	return err
 }

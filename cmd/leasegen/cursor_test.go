@@ -82,8 +82,8 @@ func TestCursorOnPostgres(t *testing.T) {
 	for args, want := range map[string]string{
 		"set mailing -to 99 -yes":        "leasegen cursor: leasepg: set cursor of mailing: there is no message 99 yet, the last one has id 2\n",
 		"set mailing -to soon -yes":      "leasegen cursor: -to \"soon\" is neither beginning, now, nor the id of a message\n",
-		"reset mailing -resource x -yes": "leasegen cursor: mailing has no resource \"x\": leasegen cursor show mailing lists them\n",
-		"reset mailing -resource x":      "leasegen cursor: mailing has no resource \"x\": leasegen cursor show mailing lists them\n",
+		"reset mailing -resource x -yes": "leasegen cursor: mailing has no resource \"x\"; see those there are: leasegen cursor show mailing\n",
+		"reset mailing -resource x":      "leasegen cursor: mailing has no resource \"x\"; see those there are: leasegen cursor show mailing\n",
 		"reset maling":                   "leasegen cursor: there is no consumer \"maling\"; known: counting, mailing\n",
 	} {
 		code, _, errs := leasegen(t, vars, append([]string{"cursor"}, strings.Fields(args)...)...)

@@ -5,7 +5,9 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -41,6 +43,8 @@ func (q *dlq) flags(fs *flag.FlagSet) {
 	fs.StringVar(&q.format, "format", "text", "text or json, of list, show and groups")
 	fs.BoolVar(&q.yes, "yes", false, "do it: without -yes, replay and purge only say what they would do")
 }
+
+func (q *dlq) lasts() bool { return q.yes }
 
 func (q *dlq) arguments(rest []string) error {
 	all := slices.Equal(rest, []string{"list"}) || slices.Equal(rest, []string{"groups"}) // of all consumers
@@ -114,10 +118,28 @@ func (q *dlq) list(ctx context.Context, out *output, on target, of ...operate.Co
 	titles := []string{"=consumer", "=id", "topic", "key", "?>attempts", "?first failed", "reason"}
 	t := newTable(titles[len(of):]...)
 	for _, l := range letters {
-		row := []string{printable(l.Consumer, 63), l.ID, printable(l.Topic, 60), printable(l.Key, 40), number(l.Attempts), moment(l.FirstFailed, q.now), printable(l.Reason, 100)}
+		row := []string{named(l.Consumer), printable(l.ID, 60), printable(l.Topic, 60), printable(l.Key, 40), number(l.Attempts), moment(l.FirstFailed, q.now), printable(l.Reason, 100)}
 		t.add(row[len(of):]...)
 	}
-	return t.printMore(out, more, letters[len(letters)-1].ID)
+	if err := t.printMore(out, more, letters[len(letters)-1].ID); err != nil {
+		return err
+	}
+	hints := []string{hint("see one whole", on.command("dlq show %s -id %s", letters[0].Consumer, letters[0].ID))}
+	if len(of) == 1 {
+		again := "handle them again, when the cause is gone"
+		if q.selects() {
+			again = "handle all of it again, when the cause is gone, or these with the same filter"
+		}
+		hints = append(hints, hint(again, on.command("dlq replay %s", q.filter.Consumer)))
+	}
+	return on.next(out, hints...)
+}
+
+// selects reports whether the filter leaves out any of a consumer's.
+func (q *dlq) selects() bool {
+	f := q.filter
+	f.Consumer, f.Limit = "", 0
+	return !reflect.DeepEqual(f, operate.DeadLetterFilter{})
 }
 
 // groupJSON is a group of dead letters in -format json. Fields are only ever added.
@@ -150,14 +172,18 @@ func (q *dlq) groups(ctx context.Context, out *output, on target, of ...operate.
 	titles := []string{"=consumer", ">count", "?kind", "?first died", "?last died", "=example", "reason"}
 	t := newTable(titles[len(of):]...)
 	for _, g := range all.Groups {
-		row := []string{printable(g.Consumer, 63), number(g.Count), printable(g.Kind, 40), moment(g.Oldest, q.now), moment(g.Newest, q.now), g.Example, printable(g.Reason, 300)}
+		row := []string{named(g.Consumer), number(g.Count), printable(g.Kind, 40), moment(g.Oldest, q.now), moment(g.Newest, q.now), printable(g.Example, 60), printable(g.Reason, 300)}
 		t.add(row[len(of):]...)
 	}
-	if err := t.print(out); err != nil || !all.More {
+	if err := t.print(out); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "there are more; these are of the newest %s dead letters\n", number(all.Total))
-	return err
+	if all.More {
+		fmt.Fprintf(out, "there are more; these are of the newest %s dead letters\n", number(all.Total))
+	}
+	first := all.Groups[0]
+	return on.next(out, hint("see one whole", on.command("dlq show %s -id %s", first.Consumer, first.Example)),
+		hint("handle the first group again, when its cause is gone", on.command("dlq replay %s -reason %s", first.Consumer, first.Reason)))
 }
 
 // none says that a list is empty.
@@ -179,7 +205,7 @@ func none(of []operate.ConsumerStatus) string {
 	}
 	switch {
 	case len(of) == 1:
-		whose = of[0].Consumer
+		whose = named(of[0].Consumer)
 	case n == 0:
 		return "no consumer has dead letters"
 	}
@@ -228,15 +254,15 @@ func (q *dlq) show(ctx context.Context, w *output, on target) error {
 		return err
 	}
 	if len(letters) == 0 {
-		return usagef("%s has no dead letter %s: see leasegen dlq list %[1]s", q.filter.Consumer, q.filter.IDs[0])
+		return usagef("%s has no dead letter %s; %s", q.filter.Consumer, q.filter.IDs[0], hint("see those there are", on.command("dlq list %s", q.filter.Consumer)))
 	}
 	l := letters[0]
 	if q.format == "json" {
 		return printJSON(w, jsonOf(l, true))
 	}
-	line := func(name, value string) { fmt.Fprintf(w, "%-14s%s\n", name, value) }
-	line("id", l.ID)
-	line("message", l.MessageID)
+	line := func(name, value string) { printField(w, name, value) }
+	line("id", printable(l.ID, 200))
+	line("message", printable(l.MessageID, 200))
 	line("topic", printable(l.Topic, 500))
 	line("key", printable(l.Key, 500))
 	line("kind", printable(l.Kind, 500))
@@ -249,6 +275,12 @@ func (q *dlq) show(ctx context.Context, w *output, on target) error {
 		line("header", printable(name, 200)+": "+printable(l.Headers[name], 1000))
 	}
 	line("payload", number(l.Size)+" bytes")
+	if again := on.command("dlq replay %s -id %s -yes", l.Consumer, l.ID); again != "" {
+		fmt.Fprintln(w)
+		if err := on.next(w, "handle it again, when the cause is gone: "+again); err != nil {
+			return err
+		}
+	}
 	fmt.Fprintln(w)
 	text := strings.Split(string(l.Payload), "\n")
 	for i := range text {
@@ -258,31 +290,53 @@ func (q *dlq) show(ctx context.Context, w *output, on target) error {
 	return err
 }
 
+// printField prints a line of what is shown whole.
+func printField(w io.Writer, name, value string) { fmt.Fprintf(w, "%-14s%s\n", name, value) }
+
+// whatBecomes says how to see what becomes of messages that are tried again.
+func (on target) whatBecomes(w io.Writer, c operate.ConsumerStatus) error {
+	when := "see what becomes of them"
+	switch {
+	case c.Paused:
+		when = "they wait until it is resumed"
+		return on.next(w, hint(when, on.command("resume %s", c.Consumer)))
+	case c.Members == 0:
+		when = "they wait until a process runs it; see what becomes of them"
+	}
+	return on.next(w, hint(when, on.command("status %s", c.Consumer)))
+}
+
 // change replays or purges: first it only says how many.
 func (q *dlq) change(ctx context.Context, out *output, on target, c operate.ConsumerStatus, verb, done string, do func(context.Context, operate.DeadLetterFilter) (int, error)) error {
 	if q.format != "text" {
 		return usagef("-format goes with list, show and groups only")
 	}
-	of := fmt.Sprintf("dead letters of %s, in %s", c.Consumer, on.where)
+	of := fmt.Sprintf("dead letters of %s, in %s", named(c.Consumer), on.where)
 	if q.yes {
 		began, most := time.Now(), c.DeadLetters
 		if q.filter.Limit > 0 {
 			most = min(most, q.filter.Limit)
 		}
-		n, err := out.progress.inSteps(ctx, done, most, func(ctx context.Context, most int) (int, error) {
+		n, err := out.progress.inSteps(ctx, done, most, func(ctx context.Context, most int) (int, bool, error) {
 			f := asOf(q.filter, time.Since(began)) // what is replayed may die again at once
 			f.Limit = most
-			return do(ctx, f)
+			n, err := do(ctx, f)
+			return n, n == most, err
 		})
 		so := fmt.Sprintf("%s %s of %s %s", done, number(n), number(c.DeadLetters), of)
 		if ctx.Err() != nil {
 			return fmt.Errorf("interrupted: %s; the same command goes on", so)
 		}
-		if err != nil {
+		if err != nil && n > 0 {
 			return fmt.Errorf("%s; then: %w", so, err)
 		}
-		_, err = fmt.Fprintln(out, so)
-		return err
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintln(out, so); err != nil || verb != "replay" || n == 0 {
+			return err
+		}
+		return on.whatBecomes(out, c)
 	}
 	all, err := on.DeadLetterGroups(ctx, q.filter)
 	if err != nil {

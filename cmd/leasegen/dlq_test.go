@@ -21,7 +21,7 @@ func (w *world) dlq(t *testing.T, q dlq, verb string) string {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := q.do(t.Context(), &output{Writer: &out}, target{w, "memory"}); err != nil {
+	if err := q.do(t.Context(), &output{Writer: &out}, target{Operator: w, where: "memory"}); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -41,7 +41,7 @@ func TestDeadLettersList(t *testing.T) {
 	w := newWorld(t)
 	got := w.dlq(t, dlq{filter: operate.DeadLetterFilter{Limit: 2}}, "list")
 	lines := strings.Split(got, "\n")
-	if len(lines) != 5 {
+	if len(lines) != 7 {
 		t.Fatalf("got:\n%s", got)
 	}
 	if f := strings.Fields(lines[0]); strings.Join(f, " ") != "id topic key attempts first failed reason" {
@@ -54,11 +54,16 @@ func TestDeadLettersList(t *testing.T) {
 	if lines[3] != "there are more; -limit n shows n, -after "+id+" the next" {
 		t.Errorf("note: %s", lines[3])
 	}
+	first := strings.Fields(lines[1])[0]
+	if lines[4] != "see one whole: leasegen dlq show shipping -id "+first || lines[5] != "handle them again, when the cause is gone: leasegen dlq replay shipping" {
+		t.Errorf("hints:\n%s\n%s", lines[4], lines[5])
+	}
 	rest := w.dlq(t, dlq{filter: operate.DeadLetterFilter{After: id}}, "list")
-	if strings.Count(rest, "\n") != 11 || strings.Contains(rest, id) {
+	if strings.Count(rest, "\n") != 13 || strings.Contains(rest, id) {
 		t.Errorf("after %s:\n%s", id, rest)
 	}
-	if got := w.dlq(t, dlq{filter: operate.DeadLetterFilter{Text: "CARRIER: 503 AFTER"}}, "list"); strings.Count(got, "carrier: 503") != 9 || strings.Count(got, "\n") != 10 {
+	if got := w.dlq(t, dlq{filter: operate.DeadLetterFilter{Text: "CARRIER: 503 AFTER"}}, "list"); strings.Count(got, "carrier: 503") != 9 || strings.Count(got, "\n") != 12 ||
+		!strings.HasSuffix(got, "or these with the same filter: leasegen dlq replay shipping\n") {
 		t.Errorf("with a text:\n%s", got)
 	}
 	expect(t, w.dlq(t, dlq{filter: operate.DeadLetterFilter{MinAge: 24 * 365 * time.Hour}}, "list"), "none of the 12 dead letters of shipping match\n")
@@ -99,7 +104,7 @@ func TestDeadLettersShow(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := w.dlq(t, dlq{filter: operate.DeadLetterFilter{IDs: []string{all[5].ID}}}, "show")
-	for _, want := range []string{"topic         orders.apac\n", "key           cust-1\n", "attempts      8\n", "header        trace: t1\n", "payload       7 bytes\n\n{\"n\":5}\n"} {
+	for _, want := range []string{"topic         orders.apac\n", "key           cust-1\n", "attempts      8\n", "header        trace: t1\n", "payload       7 bytes\n\nhandle it again, when the cause is gone: leasegen dlq replay shipping -id " + all[5].ID + " -yes\n\n{\"n\":5}\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in:\n%s", want, got)
 		}
@@ -115,7 +120,7 @@ func TestDeadLettersShow(t *testing.T) {
 	if err := q.arguments([]string{"show", "shipping"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := q.do(t.Context(), &output{Writer: io.Discard}, target{w, "memory"}); err == nil || err.Error() != "shipping has no dead letter 987654: see leasegen dlq list shipping" {
+	if err := q.do(t.Context(), &output{Writer: io.Discard}, target{Operator: w, where: "memory"}); err == nil || err.Error() != "shipping has no dead letter 987654; see those there are: leasegen dlq list shipping" {
 		t.Errorf("error: %v", err)
 	}
 }
@@ -128,7 +133,7 @@ func TestDeadLettersReplayAndPurge(t *testing.T) {
 	if n := w.letters(t); n != 12 {
 		t.Fatalf("after a dry run there are %d dead letters, want 12", n)
 	}
-	expect(t, w.dlq(t, dlq{filter: carrier, yes: true}, "replay"), "replayed 9 of 12 dead letters of shipping, in memory\n")
+	expect(t, w.dlq(t, dlq{filter: carrier, yes: true}, "replay"), "replayed 9 of 12 dead letters of shipping, in memory\nsee what becomes of them: leasegen status shipping\n")
 	if n := w.letters(t); n != 3 {
 		t.Fatalf("after the replay there are %d dead letters, want 3", n)
 	}

@@ -19,7 +19,8 @@ func migrateCommand() command {
 		d.fs.StringVar(&m.rights, "rights", "", "with -grants: publish or consume, for a role that does only that")
 		d.fs.IntVar(&m.slots, "slots", 0, "how many slots the log has for per=partition, 1 to 16384; 256 unless changed before the log has messages")
 		return func(ctx context.Context, e *env, rest []string) error { return m.do(ctx, e, d, rest) }
-	}, "migrate -dsn postgres://owner@host:5432/shop", "migrate -print -from 9 > upgrade.sql", "migrate -grants shop_app -rights consume | psql shop")
+	}, "migrate -dsn postgres://owner@host:5432/shop", "migrate -print -from 9 > upgrade.sql", "migrate -grants shop_app -rights consume | psql shop").noting(
+		"It is one transaction, so that programs never see half of it: interrupted, all of it is done or nothing, and it can be repeated.")
 }
 
 // migration is what leasegen migrate was asked for.
@@ -74,7 +75,7 @@ func (d *database) migrate(ctx context.Context, e *env, slots leasepg.Option) er
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
+	defer closeSoon(pool)
 	where := d.where(pool)
 	stop := e.progress().clock("migrating " + where)
 	applied, err := leasepg.Migrate(ctx, pool, leasepg.WithSchema(d.schema), slots)
@@ -82,7 +83,10 @@ func (d *database) migrate(ctx context.Context, e *env, slots leasepg.Option) er
 	for _, name := range applied {
 		fmt.Fprintf(e.Stdout, "applied %s\n", name)
 	}
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("interrupted: all of it is done or nothing, in %s; the same command says which", where)
+	case err != nil:
 		return err
 	}
 	if len(applied) == 0 {

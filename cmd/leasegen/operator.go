@@ -28,12 +28,14 @@ func operatorCommands() []command {
 		operation("status [flags] [consumer]", "show who owns what, and how far behind it is", &status{},
 			"status", "status billing -leases", "status -watch", "status -format json -dsn redis://host:6379/0"),
 		operation("parked [flags] consumer", "list the messages that wait for a retry, or behind one; retry them now", &parked{now: now},
-			"parked billing", "parked billing -key cust-7", "parked billing -id 9133 -retry -yes"),
+			"parked billing", "parked billing -key cust-7", "parked billing -id 9133", "parked billing -id 9133 -retry -yes"),
 		operation("dlq list|show|groups|replay|purge [flags] [consumer]", "list, show, group, replay and purge dead letters", &dlq{now: now},
 			"dlq list", "dlq groups billing", "dlq list billing -topic 'orders.*' -newer 1h", "dlq show billing -id 7", "dlq replay billing -reason 'carrier: 503*'",
 			"dlq replay billing -reason 'carrier: 503*' -yes", "dlq purge billing -id 7,8 -yes"),
 		operation("cursor show|reset|set [flags] consumer", "show and move how far a consumer has got", &cursor{},
-			"cursor show billing", "cursor reset billing", "cursor set billing -to now -yes", "cursor set billing -resource 17 -to 9000"),
+			"cursor show billing", "cursor reset billing", "cursor set billing -to now -yes", "cursor set billing -resource 17 -to 9000").noting(
+			"reset first drops dead letters, step by step. Then cursors move: on PostgreSQL all in one transaction, so that a move that is\n" +
+				"interrupted has moved none; on Redis one after the other. Interrupted, it says how far it is; the same command goes on."),
 		operation("pause [flags] consumer", "stop a consumer until it is resumed: nothing of it is handled", &pause{}, "pause billing"),
 		operation("resume [flags] consumer", "let a consumer that is paused go on", &pause{resume: true}, "resume billing"),
 		webCommand(),
@@ -41,16 +43,14 @@ func operatorCommands() []command {
 	}
 }
 
-// target is what an operation works on, and where that is: for people, without user and password.
-type target struct {
-	operate.Operator
-	where string
-}
+// answered is how long an operation may take that does not say how far it is.
+const answered = time.Minute
 
 // operation is a command that runs on a target.
 func operation(usage, short string, o interface {
 	flags(fs *flag.FlagSet)
 	arguments(rest []string) error // takes and checks them, and the flags
+	lasts() bool                   // it may take as long as there is much to do; it says how far it is, or watches
 	do(ctx context.Context, out *output, on target) error
 }, examples ...string) command {
 	return databaseCommand(usage, short, func(d *database) work {
@@ -63,7 +63,16 @@ func operation(usage, short string, o interface {
 			return d.withTarget(ctx, e, func(on target) error {
 				out := e.output(e.Stdout)
 				out.progress = e.progress()
-				return o.do(ctx, out, on)
+				if o.lasts() {
+					return o.do(ctx, out, on)
+				}
+				within, cancel := context.WithTimeout(ctx, answered)
+				defer cancel()
+				err := o.do(within, out, on)
+				if err != nil && within.Err() != nil && ctx.Err() == nil {
+					err = fmt.Errorf("no answer within %s, in %s; see whether the server is overloaded, or stands still", age(answered), on.where)
+				}
+				return err
 			})
 		}
 	}, examples...)
@@ -131,7 +140,9 @@ func (d *database) given(name string) (given bool) {
 // source returns the DSN and says where it comes from. It is empty if the PG* variables name
 // the database.
 func (d *database) source(e *env) (dsn, from string, err error) {
-	dsn, from = d.dsn, "-dsn"
+	if dsn, from = d.dsn, "-dsn"; dsn == "" && d.given("dsn") { // a variable that is not set: no other database is meant
+		return "", "", usagef("-dsn is empty")
+	}
 	for _, name := range []string{"LEASEGEN_DSN", "DATABASE_URL"} {
 		if dsn == "" {
 			dsn, from = e.Getenv(name), "$"+name
@@ -185,13 +196,16 @@ func (d *database) connect(ctx context.Context, e *env, dsn, from string) (*pgxp
 	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
 		cfg.ConnConfig.RuntimeParams["application_name"] = "leasegen"
 	}
-	cfg.MaxConns = 2
+	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = min(cfg.MaxConns, 2), 0, 0
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
 	if err := e.warnPool(ctx, pool); err != nil {
-		pool.Close()
+		closeSoon(pool)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		return nil, errors.New(redact(oneLine(err), cfg.ConnConfig.Password))
 	}
 	return pool, nil
@@ -256,8 +270,22 @@ func (d *database) withTarget(ctx context.Context, e *env, do func(target) error
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
-	return do(target{leasepg.New(pool, leasepg.WithSchema(d.schema)), d.where(pool)})
+	defer closeSoon(pool)
+	be := leasepg.New(pool, leasepg.WithSchema(d.schema))
+	if err := be.CheckVersion(ctx); err != nil {
+		return err
+	}
+	return do(target{be, d.where(pool), d.flagsAgain(from)})
+}
+
+// closeSoon closes a pool. It does not wait long for a server that does not answer.
+func closeSoon(pool *pgxpool.Pool) {
+	closed := make(chan struct{})
+	go func() { pool.Close(); close(closed) }()
+	select {
+	case <-closed:
+	case <-time.After(time.Second):
+	}
 }
 
 // where names a schema, its database and the server.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +35,8 @@ func (p *parked) flags(fs *flag.FlagSet) {
 	fs.BoolVar(&p.yes, "yes", false, "do it: without -yes, -retry only says what it would do")
 	fs.StringVar(&p.format, "format", "text", "text or json")
 }
+
+func (p *parked) lasts() bool { return p.retry && p.yes }
 
 func (p *parked) arguments(rest []string) error {
 	switch {
@@ -71,11 +74,12 @@ type parkedJSON struct {
 }
 
 func (p *parked) do(ctx context.Context, w *output, on target) error {
-	if _, err := known(ctx, on, p.filter.Consumer); err != nil {
+	c, err := known(ctx, on, p.filter.Consumer)
+	if err != nil {
 		return err
 	}
 	if p.retry {
-		return p.again(ctx, w, on)
+		return p.again(ctx, w, on, c)
 	}
 	f := p.filter
 	limit := cmp.Or(f.Limit, 100)
@@ -96,38 +100,101 @@ func (p *parked) do(ctx context.Context, w *output, on target) error {
 		_, err := fmt.Fprintf(w, "%s has no parked messages\n", p.what())
 		return err
 	}
+	if len(p.filter.IDs) == 1 && len(list) == 1 {
+		return p.show(w, on, list[0])
+	}
 	t := newTable("=message", "?resource", "topic", "key", "?>attempts", "?first failed", "next attempt", "error")
 	for _, m := range list {
-		failed, next := "", moment(m.Due, p.now)
-		if !m.FirstFailed.IsZero() {
-			failed = moment(m.FirstFailed, p.now)
-		}
-		switch {
-		case m.Behind:
-			next = "behind another"
-		case !m.Due.After(p.now):
-			next = "due"
-		}
-		t.add(m.MessageID, printable(m.Resource, 60), printable(m.Topic, 60), printable(m.Key, 40), number(m.Attempts), failed, next, printable(m.Error, 100))
+		t.add(printable(m.MessageID, 60), printable(m.Resource, 60), printable(m.Topic, 60), printable(m.Key, 40), number(m.Attempts),
+			p.moment(m.FirstFailed), p.next(m), printable(m.Error, 100))
 	}
-	return t.printMore(w, more, list[len(list)-1].Place)
+	if err := t.printMore(w, more, list[len(list)-1].Place); err != nil {
+		return err
+	}
+	first := list[0]
+	return on.next(w, hint("see one whole", on.command("parked %s -id %s", p.filter.Consumer, first.MessageID)),
+		hint("try it now, when the cause is gone", on.command("parked %s -id %s -retry -yes", p.filter.Consumer, first.MessageID)))
 }
 
-// countedAtATime is how many messages a dry run of -retry reads at once.
+func (p *parked) moment(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return moment(at, p.now)
+}
+
+// next is when a message is tried next.
+func (p *parked) next(m operate.ParkedInfo) string {
+	switch {
+	case m.Behind:
+		return "behind another"
+	case !m.Due.After(p.now):
+		return "due"
+	}
+	return moment(m.Due, p.now)
+}
+
+// show prints one message with all of its error.
+func (p *parked) show(w *output, on target, m operate.ParkedInfo) error {
+	for _, field := range [][2]string{
+		{"message", printable(m.MessageID, 200)}, {"resource", printable(m.Resource, 500)}, {"topic", printable(m.Topic, 500)},
+		{"key", printable(m.Key, 500)}, {"kind", printable(m.Kind, 500)}, {"payload", number(m.Size) + " bytes"},
+		{"attempts", number(m.Attempts)}, {"first failed", p.moment(m.FirstFailed)}, {"next attempt", p.next(m)}, {"error", printable(m.Error, 2000)},
+	} {
+		printField(w, field[0], field[1])
+	}
+	fmt.Fprintln(w)
+	if m.Behind {
+		return on.next(w, hint("the one before it in its lane comes first; see all of this key", on.command("parked %s -key %s", p.filter.Consumer, m.Key)))
+	}
+	return on.next(w, hint("try it now, when the cause is gone", on.command("parked %s -id %s -retry -yes", p.filter.Consumer, m.MessageID)))
+}
+
+// countedAtATime is how many messages -retry reads at once.
 const countedAtATime = 10_000
 
-// again makes messages due: first it only says how many.
-func (p *parked) again(ctx context.Context, w *output, on target) error {
-	if p.yes {
-		stop := w.progress.clock(fmt.Sprintf("making parked messages of %s due", p.what()))
-		n, err := on.RetryParked(ctx, p.filter)
-		stop()
-		so := fmt.Sprintf("made %s of %s due now, in %s", plural(n, "parked message"), p.what(), on.where)
-		if err != nil {
-			return fmt.Errorf("%s; then: %w", so, err)
+// retryNow makes messages due, step by step. Ids on a command line are few.
+func (p *parked) retryNow(ctx context.Context, w *output, on target) (int, error) {
+	f := p.filter
+	if len(f.IDs) > 0 {
+		var n int
+		err := lasting(ctx, func(ctx context.Context) (err error) {
+			n, err = on.RetryParked(ctx, f)
+			return err
+		})
+		return n, err
+	}
+	return w.progress.inSteps(ctx, "made due", cmp.Or(p.filter.Limit, math.MaxInt), func(ctx context.Context, most int) (int, bool, error) {
+		f.Limit = min(most, countedAtATime)
+		some, err := on.Parked(ctx, f)
+		if err != nil || len(some) == 0 {
+			return 0, false, err
 		}
-		_, err = fmt.Fprintln(w, so)
-		return err
+		more := len(some) == f.Limit
+		f.Limit = len(some)
+		n, err := on.RetryParked(ctx, f)
+		f.After = some[len(some)-1].Place
+		return n, more, err
+	})
+}
+
+// again makes messages due: first it only says how many.
+func (p *parked) again(ctx context.Context, w *output, on target, c operate.ConsumerStatus) error {
+	if p.yes {
+		n, err := p.retryNow(ctx, w, on)
+		so := fmt.Sprintf("made %s of %s due now, in %s", plural(n, "parked message"), p.what(), on.where)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return fmt.Errorf("interrupted: %s; the same command makes the others due, too", so)
+		case err != nil && n > 0:
+			return fmt.Errorf("%s; then: %w", so, err)
+		case err != nil:
+			return err
+		}
+		if _, err = fmt.Fprintln(w, so); err != nil || n == 0 {
+			return err
+		}
+		return on.whatBecomes(w, c)
 	}
 	n, f, over := 0, p.filter, ""
 	for most := min(cmp.Or(f.Limit, mostCounted+1), mostCounted+1); n < most; {
@@ -154,7 +221,7 @@ func (p *parked) again(ctx context.Context, w *output, on target) error {
 
 // what is what was asked about.
 func (p *parked) what() string {
-	what := p.filter.Consumer
+	what := named(p.filter.Consumer)
 	if p.filter.Resource != "" {
 		what += fmt.Sprintf(", resource %q,", p.filter.Resource)
 	}

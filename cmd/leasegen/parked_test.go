@@ -22,7 +22,7 @@ func (w *world) parked(t *testing.T, p parked) string {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := p.do(t.Context(), &output{Writer: &out}, target{w, "memory"}); err != nil {
+	if err := p.do(t.Context(), &output{Writer: &out}, target{Operator: w, where: "memory"}); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -75,15 +75,19 @@ func TestParkedList(t *testing.T) {
 			t.Errorf("row %d: want %q in\n%s", i, want, got)
 		}
 	}
-	if !strings.HasSuffix(rows[len(rows)-1], " 1 "+at+" due again") {
-		t.Errorf("last row: %s", rows[len(rows)-1])
+	if len(rows) != 6 || !strings.HasSuffix(rows[3], " 1 "+at+" due again") {
+		t.Errorf("last row: %s", rows[3])
+	}
+	if rows[4] != "see one whole: leasegen parked shipping -id "+ms[0].ID || rows[5] != "try it now, when the cause is gone: leasegen parked shipping -id "+ms[0].ID+" -retry -yes" {
+		t.Errorf("hints: %q", rows[4:])
 	}
 	cut := w.parked(t, parked{filter: operate.ParkedFilter{Limit: 2}})
-	_, place, more := strings.Cut(strings.TrimSuffix(cut, " the next\n"), "there are more; -limit n shows n, -after ")
-	if !more || strings.Count(cut, "\n") != 4 {
+	_, place, more := strings.Cut(cut, "there are more; -limit n shows n, -after ")
+	place, _, _ = strings.Cut(place, " the next\n")
+	if !more || strings.Count(cut, "\n") != 6 {
 		t.Errorf("two of three:\n%s", cut)
 	}
-	if rest := w.parked(t, parked{filter: operate.ParkedFilter{After: place}}); strings.Count(rest, "\n") != 2 || !strings.Contains(rest, "bob") {
+	if rest := w.parked(t, parked{filter: operate.ParkedFilter{After: place}}); strings.Count(rest, "\n") != 4 || !strings.Contains(rest, "bob") {
 		t.Errorf("the third:\n%s", rest)
 	}
 	expect(t, w.parked(t, parked{filter: operate.ParkedFilter{Key: "carl"}}), "shipping, key \"carl\", has no parked messages\n")
@@ -106,12 +110,12 @@ func TestParkedList(t *testing.T) {
 	one := operate.ParkedFilter{IDs: []string{ms[0].ID}}
 	expect(t, w.parked(t, parked{filter: one, retry: true}), "would make 1 parked message of shipping, id "+ms[0].ID+", due now, in memory; run again with -yes\n")
 	due := func() bool {
-		return strings.Contains(w.parked(t, parked{filter: one}), " due  ")
+		return strings.Contains(w.parked(t, parked{filter: one}), "next attempt  due\n")
 	}
 	if due() {
 		t.Error("a dry run has changed it")
 	}
-	expect(t, w.parked(t, parked{filter: one, retry: true, yes: true}), "made 1 parked message of shipping, id "+ms[0].ID+", due now, in memory\n")
+	expect(t, w.parked(t, parked{filter: one, retry: true, yes: true}), "made 1 parked message of shipping, id "+ms[0].ID+", due now, in memory\nsee what becomes of them: leasegen status shipping\n")
 	if !due() {
 		t.Errorf("it is not due:\n%s", w.parked(t, parked{}))
 	}

@@ -14,6 +14,8 @@ type pause struct {
 
 func (p *pause) flags(*flag.FlagSet) {}
 
+func (p *pause) lasts() bool { return false }
+
 func (p *pause) arguments(rest []string) (err error) {
 	p.consumer, err = oneConsumer(rest)
 	return err
@@ -25,26 +27,26 @@ func (p *pause) do(ctx context.Context, w *output, on target) error {
 	if err != nil {
 		return err
 	}
+	change := on.Pause
 	if p.resume {
-		err = on.Resume(ctx, p.consumer)
-	} else {
-		err = on.Pause(ctx, p.consumer)
+		change = on.Resume
 	}
-	if err != nil {
+	if err := lasting(ctx, func(ctx context.Context) error { return change(ctx, p.consumer) }); err != nil {
 		return err
 	}
-	members := plural(c.Members, "live member")
+	name, members := named(p.consumer), plural(c.Members, "live member")
+	resume := on.command("resume %s", p.consumer)
 	switch {
 	case !p.resume && c.Paused:
-		_, err = fmt.Fprintf(w, "%s, in %s, was paused already, %s ago; leasegen resume %[1]s ends that\n", p.consumer, on.where, age(c.PausedFor))
+		_, err = fmt.Fprintf(w, "%s, in %s, was paused already, %s ago; %s\n", name, on.where, age(c.PausedFor), hint("let it go on", resume))
 	case !p.resume:
-		_, err = fmt.Fprintf(w, "paused %s, in %s (%s): owners finish the calls they are in and give back what they have of %s; its log grows until leasegen resume %[1]s\n",
-			p.consumer, on.where, members, plural(c.Resources, "resource"))
+		_, err = fmt.Fprintf(w, "paused %s, in %s (%s): owners finish the calls they are in and give back what they have of %s; its log grows; %s\n",
+			name, on.where, members, plural(c.Resources, "resource"), hint("let it go on", resume))
 	case !c.Paused:
-		_, err = fmt.Fprintf(w, "%s, in %s, was not paused\n", p.consumer, on.where)
+		_, err = fmt.Fprintf(w, "%s, in %s, was not paused\n", name, on.where)
 	default:
 		_, err = fmt.Fprintf(w, "resumed %s, in %s (%s) after %s: %s of %s unread\n",
-			p.consumer, on.where, members, age(c.PausedFor), plural(c.LagTotal, "message"), plural(c.Resources, "resource"))
+			name, on.where, members, age(c.PausedFor), plural(c.LagTotal, "message"), plural(c.Resources, "resource"))
 	}
 	return err
 }

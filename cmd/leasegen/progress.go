@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 )
@@ -29,10 +30,13 @@ func (p progress) show(text string) {
 	fmt.Fprintf(p.term, "\r%s\x1b[K", text)
 }
 
-// count shows how many of all are done since a moment.
+// count shows how many are done since a moment, of all if that is known.
 func (p progress) count(done string, n, all int, since time.Time) {
-	rate := float64(n) / max(time.Since(since).Seconds(), 0.001)
-	p.show(fmt.Sprintf("%s %s of %s, %s a second", done, number(n), number(all), number(int(rate))))
+	rate, of := float64(n)/max(time.Since(since).Seconds(), 0.001), ""
+	if all < math.MaxInt {
+		of = " of " + number(all)
+	}
+	p.show(fmt.Sprintf("%s %s%s, %s a second", done, number(n), of, number(int(rate))))
 }
 
 // clock shows for how long something has been going on, from its first second, until stop.
@@ -58,7 +62,7 @@ func (p progress) clock(what string) (stop func()) {
 	return func() { close(done); wg.Wait() }
 }
 
-// A step of a change takes so many dead letters: the first one firstStep, the next one twice as many while they take less than
+// A step of a change takes so many messages: the first one firstStep, the next one twice as many while they take less than
 // stepTime. No statement grows with all there is, and a user who interrupts waits for one step.
 const (
 	firstStep = 500
@@ -66,20 +70,22 @@ const (
 	stepTime  = 250 * time.Millisecond
 )
 
-// inSteps calls do for at most so many, until it finds fewer than it may take. It returns how many it has done. When ctx
-// ends, it does so between two steps.
-func (p progress) inSteps(ctx context.Context, verb string, most int, do func(ctx context.Context, most int) (int, error)) (done int, err error) {
+// inSteps calls do for at most so many, math.MaxInt if it is not known how many there are, until it says that there are no more. It
+// returns how many it has done. When ctx ends, it does so between two steps.
+func (p progress) inSteps(ctx context.Context, verb string, most int, do func(ctx context.Context, most int) (n int, more bool, err error)) (done int, err error) {
 	defer p.show("")
 	began, size := time.Now(), firstStep
-	for done < most {
+	for more := true; more && done < most; {
 		if ctx.Err() != nil {
 			return done, ctx.Err()
 		}
 		step := time.Now()
-		asked := min(size, most-done)
-		n, err := lasting(ctx, func(ctx context.Context) (int, error) { return do(ctx, asked) })
-		done += n
-		if err != nil || n < asked {
+		var n int
+		err := lasting(ctx, func(ctx context.Context) (err error) {
+			n, more, err = do(ctx, min(size, most-done))
+			return err
+		})
+		if done += n; err != nil {
 			return done, err
 		}
 		p.count(verb, done, most, began)
@@ -92,7 +98,7 @@ func (p progress) inSteps(ctx context.Context, verb string, most int, do func(ct
 
 // lasting calls do with a context that ends some time after ctx: what is under way comes to its end, so that it can be
 // said how far that is.
-func lasting(ctx context.Context, do func(context.Context) (int, error)) (int, error) {
+func lasting(ctx context.Context, do func(context.Context) error) error {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {

@@ -41,6 +41,9 @@ func (d *database) onRedis(ctx context.Context, e *env, dsn, from string, do fun
 		return err
 	}
 	client, server, password, err := dial(ctx, dsn, from)
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
 	if err != nil {
 		return errors.New(redact(oneLine(err), password))
 	}
@@ -52,7 +55,7 @@ func (d *database) onRedis(ctx context.Context, e *env, dsn, from string, do fun
 	case n == 0:
 		return usagef("there is no namespace %q on this server: no program has run on it yet; another one is named by -namespace", d.namespace)
 	}
-	return do(target{leaseredis.New(client, leaseredis.WithNamespace(d.namespace)), "namespace " + d.namespace + " of " + printable(server, 300)})
+	return do(target{leaseredis.New(client, leaseredis.WithNamespace(d.namespace)), "namespace " + d.namespace + " of " + printable(server, 300), d.flagsAgain(from)})
 }
 
 // patience is how long a server may take to answer at all.
@@ -68,12 +71,14 @@ func dial(ctx context.Context, dsn, from string) (_ redis.UniversalClient, serve
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	unusable := func(err error) error { return fmt.Errorf("the server of %s cannot be used: %w", from, err) }
+	unusable := func(addr string, err error) error {
+		return fmt.Errorf("the server of %s at %s cannot be used: %w", from, addr, err)
+	}
 	if single != nil {
 		client := redis.NewClient(single)
 		if err := client.Ping(ctx).Err(); err != nil {
 			client.Close()
-			return nil, "", single.Password, unusable(err)
+			return nil, "", single.Password, unusable(single.Addr, err)
 		}
 		// A user that may not ask says so in the URL.
 		info, _ := client.Info(ctx, "cluster").Result()
@@ -89,7 +94,7 @@ func dial(ctx context.Context, dsn, from string) (_ redis.UniversalClient, serve
 	client := redis.NewClusterClient(cluster)
 	if err := client.Ping(ctx).Err(); err != nil {
 		client.Close()
-		return nil, "", cluster.Password, unusable(err)
+		return nil, "", cluster.Password, unusable(strings.Join(cluster.Addrs, " and "), err)
 	}
 	return client, "the cluster of " + strings.Join(cluster.Addrs, " and "), cluster.Password, nil
 }

@@ -166,21 +166,22 @@ func operateOnRedis(t *testing.T, client redis.UniversalClient, url string) (nam
 
 	out = must("dlq", "list", "mailing")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	if len(lines) != 3 || !strings.Contains(lines[1], "no such address") || !strings.Contains(lines[2], "mailbox is full") {
+	if len(lines) != 5 || !strings.Contains(lines[1], "no such address") || !strings.Contains(lines[2], "mailbox is full") {
 		t.Fatalf("dlq list:\n%s", out)
 	}
 	if out := must("dlq", "show", "mailing", "-id", strings.Fields(lines[1])[0]); !strings.Contains(out, `{"to":"ann"}`) {
 		t.Errorf("dlq show:\n%s", out)
 	}
 	expect(t, must("dlq", "replay", "mailing", "-reason", "*full"), "would replay 1 of 2 dead letters of mailing"+in+"; run again with -yes\n")
-	expect(t, must("dlq", "replay", "mailing", "-reason", "*full", "-yes"), "replayed 1 of 2 dead letters of mailing"+in+"\n")
-	if out := must("parked", "mailing"); strings.Count(out, "\n") != 2 || !strings.Contains(out, " due") {
+	expect(t, must("dlq", "replay", "mailing", "-reason", "*full", "-yes"), "replayed 1 of 2 dead letters of mailing"+in+"\n"+
+		"they wait until a process runs it; see what becomes of them: leasegen status mailing -dsn "+url+" -namespace "+namespace+"\n")
+	if out := must("parked", "mailing"); strings.Count(out, "\n") != 4 || !strings.Contains(out, " due") {
 		t.Errorf("parked:\n%s", out)
 	}
 	refused("has 1 dead letter; look at them", "forget", "mailing")
 	expect(t, must("dlq", "purge", "mailing", "-yes"), "purged 1 of 1 dead letters of mailing"+in+"\n")
 	expect(t, must("dlq", "list", "mailing"), "mailing has no dead letters\n")
-	if out := must("status"); !strings.HasSuffix(out, "           1             0\n") {
+	if out := must("status"); !strings.Contains(out, "           1             0\n") {
 		t.Errorf("the replayed message is not parked:\n%s", out)
 	}
 	refused(`there is no consumer "mailin"; known: mailing`, "dlq", "list", "mailin")

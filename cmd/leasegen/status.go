@@ -34,6 +34,8 @@ func (s *status) flags(fs *flag.FlagSet) {
 	fs.DurationVar(&s.interval, "interval", 0, "with -watch: how often (default 2s)")
 }
 
+func (s *status) lasts() bool { return s.watch }
+
 func (s *status) arguments(rest []string) error {
 	switch {
 	case len(rest) > 1:
@@ -167,11 +169,15 @@ func (s *status) once(ctx context.Context, w *output, on target) error {
 	}
 	for _, c := range consumers {
 		if err == nil && c.Paused {
-			err = w.alarm("%s: PAUSED %s ago, it handles nothing; leasegen resume %[1]s ends that", printable(c.Consumer, 63), age(c.PausedFor))
+			resume := on.command("resume %s", c.Consumer)
+			err = w.alarm("%s: %s", named(c.Consumer), hint("PAUSED "+age(c.PausedFor)+" ago, it handles nothing; let it go on", resume))
 		}
 		if err == nil && c.Note != "" {
-			err = w.alarm("%s: %s", printable(c.Consumer, 63), printable(c.Note, 1000))
+			err = w.alarm("%s: %s", named(c.Consumer), printable(c.Note, 1000))
 		}
+	}
+	if err == nil && !s.members && !s.leases {
+		err = on.printNeeds(w, consumers)
 	}
 	if err == nil {
 		err = n.print(w)
@@ -216,7 +222,7 @@ func consumersTable(consumers []operate.ConsumerStatus) *table {
 	t := newTable("=consumer", "?per", "?lock", "?>resources", "?>members", "?>standbys", ">unowned", ">lag(max)", "oldest unread",
 		">parked keys", ">dead letters")
 	for _, c := range consumers {
-		name := printable(c.Consumer, 63)
+		name := named(c.Consumer)
 		if c.Paused {
 			name += " PAUSED"
 		}

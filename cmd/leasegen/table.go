@@ -211,6 +211,9 @@ func moment(at, now time.Time) string {
 	return at.Format("2006-01-02 15:04")
 }
 
+// named is the name of a consumer, as it is shown: roles that write to the tables can store any.
+func named(consumer string) string { return printable(consumer, 63) }
+
 // printable makes s safe for a terminal and a line: what others wrote into it can
 // move no cursor. It is cut to at most n runes.
 func printable(s string, n int) string {

@@ -45,7 +45,7 @@ func watched(t *testing.T, s status, server *shaky, out *output, d time.Duration
 		server.began = time.Now()
 		out.Writer = &text
 		s.watch, s.interval, s.limit = true, 2*time.Second, 50
-		err = s.do(ctx, out, target{server, "memory"})
+		err = s.do(ctx, out, target{Operator: server, where: "memory"})
 	})
 	return text.String(), err
 }
@@ -103,7 +103,7 @@ func TestWatchInPlace(t *testing.T) {
 		}
 	}
 	text, err = watched(t, status{format: "text"}, &shaky{}, &output{redraws: true, height: 3}, time.Second)
-	if err != nil || strings.Count(text, "\n") != 2 || !strings.Contains(text, "\n… 2 more lines\x1b[K\x1b[J") {
+	if err != nil || strings.Count(text, "\n") != 2 || !strings.Contains(text, "\n… 3 more lines\x1b[K\x1b[J") {
 		t.Errorf("on three rows (%v): %q", err, text)
 	}
 }

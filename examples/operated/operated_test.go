@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -255,9 +256,65 @@ func (s *visitor) strangers() {
 
 const crashed = `crashed="true"`
 
+// quick is how soon others have what a replica owned that froze or, on Redis, was killed: the TTL is over, and they find that out.
+const quick = 3 * time.Second
+
+// takenOver presses a button that ends a replica's work, and holds the others to the time in which they have what it owned. Where
+// something else kept the machine busy meanwhile, it brings the replica back and tries again: once they are that quick.
+func (s *visitor) takenOver(button, name, back string, within time.Duration) {
+	s.Helper()
+	for began := time.Now(); ; {
+		var owned map[string]string
+		s.until(name+" owns topics", func() bool { owned = s.owned(name); return len(owned) > 0 })
+		pressed := time.Now()
+		s.pressed(button, name)
+		var took time.Duration
+		s.until(fmt.Sprintf("others have the %d topics that %s owned", len(owned), name), func() bool {
+			leases, err := s.be.Leases(s.Context(), "billing", 100)
+			for _, l := range leases {
+				if session, was := owned[l.Resource]; was && l.Session != "" && l.Session != session {
+					delete(owned, l.Resource)
+					took = max(took, time.Since(pressed)-l.Since)
+				}
+			}
+			return err == nil && len(owned) == 0
+		})
+		s.Logf("%5d ms after %s was pressed all were taken over", took.Milliseconds(), button)
+		if took <= within {
+			return
+		}
+		if time.Since(began) > time.Minute {
+			s.Fatalf("after %s of %s it took others %v, and never less than %v, to have what it owned", button, name, took, within)
+		}
+		s.pressed(back, name)
+		s.shared(3)
+	}
+}
+
+// owned are the topics of billing that a replica owns, and its session.
+func (s *visitor) owned(name string) map[string]string {
+	s.Helper()
+	_, page := s.get("", "/")
+	pid := regexp.MustCompile(`<th scope="row">` + name + `\s*<td>(\d+)`).FindStringSubmatch(page)
+	members, err := s.be.Members(s.Context(), "billing")
+	leases, err2 := s.be.Leases(s.Context(), "billing", 100)
+	if err := errors.Join(err, err2); err != nil || pid == nil {
+		s.Fatal(err, pid)
+	}
+	owned := map[string]string{}
+	for _, m := range members {
+		for _, l := range leases {
+			if strconv.Itoa(m.PID) == pid[1] && l.Session == m.Session {
+				owned[l.Resource] = l.Session
+			}
+		}
+	}
+	return owned
+}
+
 func (s *visitor) freeze() {
 	before := s.total("replica-1", "leasegen_lease_acquired_total", crashed)
-	s.pressed("freeze", "replica-1")
+	s.takenOver("freeze", "replica-1", "thaw", quick)
 	s.client.Timeout = time.Second
 	if code := s.code("replica-1", "/readyz"); code != 0 {
 		s.Errorf("a frozen replica answers %d", code)
@@ -276,7 +333,11 @@ func (s *visitor) freeze() {
 
 func (s *visitor) kill() {
 	before := s.total("replica-2", "leasegen_lease_acquired_total", crashed)
-	s.pressed("kill", "replica-2")
+	within := quick
+	if s.on == "postgres" { // the end of its connection tells, before the TTL is over
+		within = time.Second
+	}
+	s.takenOver("kill", "replica-2", "start", within)
 	if code, _ := s.press("kill", "replica-2"); code != http.StatusConflict {
 		s.Errorf("killing a replica that does not run: %d", code)
 	}

@@ -102,17 +102,12 @@ func (ch *checker) check(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("leasepg: the database has no schema %s: run leasegen migrate -dsn … to bring it from version 0 to %d", name, latestVersion())
 	}
 	// First the version: an older schema lacks what the grants are about.
-	have, err := q.SchemaVersion(ctx)
-	switch want := int32(latestVersion()); {
-	case err != nil:
-		return ch.fail("look at the schema's version", err)
-	case have < want:
-		return fmt.Errorf("leasepg: schema %s has version %d: run leasegen migrate -dsn … to bring it from %d to %d", name, have, have, want)
-	case have > want:
-		if err := serves(ctx, q, have); err != nil {
-			return fmt.Errorf("leasepg: schema %s: %w", name, err)
-		}
-		ch.log.Info("leasepg: the schema is newer than this program, and serves it", "schema", name, "version", have, "known", want)
+	have, err := ch.version(ctx, q)
+	if err != nil {
+		return err
+	}
+	if known := int32(latestVersion()); have > known {
+		ch.log.Info("leasepg: the schema is newer than this program, and serves it", "schema", name, "version", have, "known", known)
 	}
 	missing, err := q.MissingGrants(ctx)
 	if err != nil {
@@ -130,6 +125,30 @@ func (ch *checker) check(ctx context.Context, conn *pgx.Conn) error {
 			"mean nothing here: stop its users and run SELECT %s.restamp() as its owner", name, o.Recorded, o.Actual, ch.schema.ident())
 	}
 	return ch.detectPooler(ctx, conn)
+}
+
+// CheckVersion reports why programs of this version cannot work on the schema. Unlike Check it takes no rights but to look, on
+// any server: it is for those who only operate.
+func (ch *checker) CheckVersion(ctx context.Context) error {
+	_, err := ch.version(ctx, ch.queries(ch.pool))
+	return err
+}
+
+// version is that of the schema, if it serves this program.
+func (ch *checker) version(ctx context.Context, q *leasedb.Queries) (int32, error) {
+	name := ch.schema.name
+	have, err := q.SchemaVersion(ctx)
+	switch want := int32(latestVersion()); {
+	case err != nil:
+		return 0, ch.fail("look at the schema's version", err)
+	case have < want:
+		return have, fmt.Errorf("leasepg: schema %s has version %d: run leasegen migrate -dsn … to bring it from %d to %d", name, have, have, want)
+	case have > want:
+		if err := serves(ctx, q, have); err != nil {
+			return have, fmt.Errorf("leasepg: schema %s: %w", name, err)
+		}
+	}
+	return have, nil
 }
 
 // serves reports that a schema of a newer version does not serve programs of this one.

@@ -15,7 +15,9 @@ package leasesql
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/jackc/pgx/v5"
 
@@ -50,8 +52,16 @@ func In(be *leasepg.Backend, tx Tx) backend.Publisher { return be.InOther(statem
 // statements runs leasepg's statements through database/sql.
 type statements struct{ tx Tx }
 
+// arguments are those of a statement, if there is a transaction to send it in.
+func (s statements) arguments(args []any) ([]any, error) {
+	if v := reflect.ValueOf(s.tx); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, errors.New("there is no transaction; begin one first")
+	}
+	return texts(args)
+}
+
 func (s statements) Exec(ctx context.Context, query string, args ...any) error {
-	args, err := texts(args)
+	args, err := s.arguments(args)
 	if err == nil {
 		_, err = s.tx.ExecContext(ctx, query, args...)
 	}
@@ -59,7 +69,7 @@ func (s statements) Exec(ctx context.Context, query string, args ...any) error {
 }
 
 func (s statements) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
-	args, err := texts(args)
+	args, err := s.arguments(args)
 	if err != nil {
 		return row{nil, err}
 	}

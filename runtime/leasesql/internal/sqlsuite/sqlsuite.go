@@ -37,6 +37,7 @@ func Run(t *testing.T, db func(testing.TB) (dsn string), open Open) {
 	t.Run("As_pgx_does", func(t *testing.T) { same(t, db(t), open) })
 	t.Run("Rollback", func(t *testing.T) { rollback(t, db(t), open) })
 	t.Run("Refusals", func(t *testing.T) { refusals(t, db(t), open) })
+	t.Run("Undone", func(t *testing.T) { undone(t, db(t), open) })
 	t.Run("Outrun", func(t *testing.T) { outrun(t, db(t), open) })
 }
 
@@ -245,6 +246,44 @@ func refusals(t *testing.T, dsn string, open Open) {
 	var n int
 	kit.OK(t, pool.QueryRow(t.Context(), "SELECT count(*) FROM own_name.message").Scan(&n))
 	kit.Equal(t, "published", n, 1)
+}
+
+// undone checks what a transaction leaves behind that is rolled back, by its user or by the end of its context: neither an id that
+// is taken, nor a delayed event, and a publisher that goes on.
+func undone(t *testing.T, dsn string, open Open) {
+	be, begin, pool := Migrated(t, dsn, open)
+	events := []backend.Event{{Topic: "x", ID: "i"}, {Topic: "x", ID: "i"}, {Topic: "y", ID: "i", After: time.Hour}, {Topic: "x", At: time.Now().Add(time.Hour)}}
+	ctx, cancel := context.WithCancel(t.Context())
+	tx := kit.Must[leasesql.Tx](t)(begin(ctx))
+	kit.OK(t, leasesql.In(be, tx).Publish(ctx, events))
+	cancel()
+	if err := leasesql.In(be, tx).Publish(ctx, events); err == nil {
+		t.Error("published with a context that has ended")
+	}
+	_ = tx.Rollback() // it may be over
+	for _, commit := range []bool{false, true} {
+		tx := kit.Must[leasesql.Tx](t)(begin(t.Context()))
+		done := make(chan error, 1)
+		go func() { // waits for the transaction that is publishing the same id
+			done <- InTx(t.Context(), begin, func(tx leasesql.Tx) error { return leasesql.In(be, tx).Publish(t.Context(), events[:1]) })
+		}()
+		kit.OK(t, leasesql.In(be, tx).Publish(t.Context(), events))
+		if commit {
+			kit.OK(t, tx.Commit())
+		} else {
+			kit.OK(t, tx.Rollback())
+		}
+		kit.OK(t, <-done)
+	}
+	var n string
+	kit.OK(t, pool.QueryRow(t.Context(), "SELECT concat((SELECT count(*) FROM own_name.message), ' ', (SELECT count(*) FROM own_name.delayed))").Scan(&n))
+	kit.Equal(t, "published and delayed", n, "1 2")
+	var none *sql.Tx
+	for _, tx := range []leasesql.Tx{nil, none} {
+		if err := leasesql.In(be, tx).Publish(t.Context(), events); err == nil || !strings.Contains(err.Error(), "there is no transaction; begin one first") {
+			t.Errorf("without a transaction: %v", err)
+		}
+	}
 }
 
 // outrun checks that a publisher recovers when the log has run out of partitions, by plain inserts of others say.

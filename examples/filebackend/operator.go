@@ -43,6 +43,10 @@ func (o operator) Resume(ctx context.Context, name string) error {
 	return do(ctx, o.b, "resume "+name, func(s *store) error { return s.Operator().Pause(name, false) })
 }
 
+func (o operator) Forget(ctx context.Context, name string) error {
+	return do(ctx, o.b, "forget "+name, func(s *store) error { return s.Operator().Forget(name) })
+}
+
 func (o operator) Cursors(ctx context.Context, name, resource string, limit int) ([]operate.CursorStatus, error) {
 	return call(ctx, o.b, "cursors of "+name, func(s *store) ([]operate.CursorStatus, error) {
 		return s.Operator().Cursors(name, resource, limit)

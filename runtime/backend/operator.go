@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/binary"
-	"fmt"
 	"slices"
 	"time"
 
@@ -63,6 +62,11 @@ func EncodePlace(parts ...string) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
+// NoPlace is the error that a text is no place.
+func NoPlace(text string) error {
+	return operate.Invalid("%q is not the place of a parked message; take one from a list of them", text)
+}
+
 // DecodePlace returns the n parts of a place that EncodePlace made.
 func DecodePlace(place string, n int) ([]string, error) {
 	b, err := base64.RawURLEncoding.DecodeString(place)
@@ -70,12 +74,12 @@ func DecodePlace(place string, n int) ([]string, error) {
 	for i := range parts {
 		size, used := binary.Uvarint(b)
 		if err != nil || used <= 0 || size > uint64(len(b)-used) {
-			return nil, fmt.Errorf("%q is not the place of a parked message; take one from a list of them", place)
+			return nil, NoPlace(place)
 		}
 		parts[i], b = string(b[used:used+int(size)]), b[used+int(size):]
 	}
 	if len(b) > 0 {
-		return nil, fmt.Errorf("%q is not the place of a parked message; take one from a list of them", place)
+		return nil, NoPlace(place)
 	}
 	return parts, nil
 }

@@ -3,6 +3,7 @@ package leasemem
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -59,6 +60,19 @@ func (b *Backend) pause(ctx context.Context, op, name string, paused bool) error
 		if err := s.Operator().Pause(name, paused); err != nil {
 			return fmt.Errorf("leasemem: %s consumer %s: %w", strings.ToLower(op), name, err)
 		}
+		s.ownershipChanged()
+		return nil
+	})
+}
+
+// Forget deletes a consumer that no live handle is a member of, with its leases, cursors, parked messages and executed items, so
+// that the log need not be kept for it any longer. It refuses while there are dead letters. One that runs later begins anew.
+func (b *Backend) Forget(ctx context.Context, consumer string) error {
+	return do(ctx, b, "Forget", func(s *store, _ time.Time) error {
+		if err := s.Operator().Forget(consumer); err != nil {
+			return fmt.Errorf("leasemem: forget consumer %q: %w", consumer, err)
+		}
+		maps.DeleteFunc(s.ledger.items, func(name itemName, _ *item) bool { return name.consumer == consumer })
 		s.ownershipChanged()
 		return nil
 	})

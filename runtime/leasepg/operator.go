@@ -30,7 +30,7 @@ func (op *operator) Status(ctx context.Context) (out []operate.ConsumerStatus, e
 	oneMoment := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, op.pool, oneMoment, func(tx pgx.Tx) error {
 		q := op.queries(tx)
-		if err := q.Uncompiled(ctx); err != nil {
+		if err := q.AsAsked(ctx); err != nil {
 			return err
 		}
 		consumers, err := q.ListConsumers(ctx)
@@ -44,7 +44,8 @@ func (op *operator) Status(ctx context.Context) (out []operate.ConsumerStatus, e
 				Members: int(c.Members), Standbys: int(c.Standbys),
 				ParkedKeys: int(c.Lanes), DeadLetters: int(c.DeadLetters), Note: note(c.Note),
 			}
-			leases, err := q.LeaseLags(ctx, leasedb.LeaseLagsParams{Consumer: c.Name, Bound: lagBoundFor(int(c.Leases)), Counted: c.Note == ""})
+			leases, err := q.LeaseLags(ctx, leasedb.LeaseLagsParams{Consumer: c.Name, Of: c.Of,
+				Bound: lagBoundFor(int(c.Leases)), Counted: c.Note == "", Max: -1})
 			if err != nil {
 				return err
 			}
@@ -110,10 +111,10 @@ func (op *operator) lags(ctx context.Context, p leasedb.LeaseLagsParams) ([]leas
 	if err != nil {
 		return nil, err
 	}
-	p.Bound, p.Counted = lagBoundFor(int(of.Leases)), of.Note == ""
+	p.Of, p.Bound, p.Counted = of.Of, lagBoundFor(int(of.Leases)), of.Note == ""
 	var rows []leasedb.LeaseLagsRow
 	err = op.pipeline(ctx, op.pool,
-		func(q *leasedb.Queries) error { return q.Uncompiled(ctx) },
+		func(q *leasedb.Queries) error { return q.AsAsked(ctx) },
 		func(q *leasedb.Queries) (err error) { rows, err = q.LeaseLags(ctx, p); return err })
 	return rows, err
 }

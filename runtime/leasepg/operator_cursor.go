@@ -18,6 +18,9 @@ func (op *operator) Cursors(ctx context.Context, consumer, resource string, limi
 	if err := op.hasCursors(ctx, consumer); err != nil {
 		return nil, op.fail("cursors of "+consumer, err)
 	}
+	if !storable(resource) {
+		return nil, nil
+	}
 	rows, err := op.lags(ctx, leasedb.LeaseLagsParams{Consumer: consumer, Resource: resource, Idle: true, Max: int64(limit)})
 	if err != nil {
 		return nil, op.fail("cursors of "+consumer, err)
@@ -45,17 +48,20 @@ func (op *operator) SetCursor(ctx context.Context, consumer, resource string, to
 	if err := op.hasCursors(ctx, consumer); err != nil {
 		return 0, op.fail("set cursor of "+consumer, err)
 	}
+	if !storable(resource) {
+		return 0, nil
+	}
 	if to.After != "" {
 		id, err := strconv.ParseInt(to.After, 10, 64)
 		if err != nil || id <= 0 {
-			return 0, fmt.Errorf("leasepg: set cursor of %s: %q is not the id of a message", consumer, to.After)
+			return 0, op.fail("set cursor of "+consumer, operate.Invalid("%q is not the id of a message, which is a number", to.After))
 		}
 		last, err := op.lastMessage(ctx, consumer)
 		if err != nil {
 			return 0, op.fail("set cursor of "+consumer, err)
 		}
 		if id > last {
-			return 0, fmt.Errorf("leasepg: set cursor of %s: there is no message %d yet, the last one has id %d", consumer, id, last)
+			return 0, op.fail("set cursor of "+consumer, operate.Invalid("there is no message %d yet, the last one has id %d", id, last))
 		}
 		p.After = id
 	}

@@ -2,7 +2,6 @@ package leasepg
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -233,7 +232,7 @@ func numbers(of string, ids []string) ([]int64, error) {
 	for i, id := range ids {
 		var err error
 		if out[i], err = strconv.ParseInt(id, 10, 64); err != nil {
-			return nil, fmt.Errorf("leasepg: %s id %q is not a number", of, id)
+			return nil, operate.Invalid("%q is not the id of a %s, which is a number", id, of)
 		}
 	}
 	return out, nil

@@ -24,7 +24,7 @@ func (op *operator) eachParked(ctx context.Context, f operate.ParkedFilter, do f
 				return nil
 			}
 		} else if p.AfterSeq, err = strconv.ParseInt(after[2], 10, 64); err != nil {
-			return err
+			return backend.NoPlace(f.After)
 		}
 	}
 	ids, err := numbers("message", f.IDs)

@@ -92,7 +92,7 @@ func (o *operator) search(ctx context.Context, f operate.DeadLetterFilter, back 
 		if p, ok := parseDeadID(id); ok {
 			*to = p
 		} else if id != "" {
-			return nil, fmt.Errorf("%q is not the id of a dead letter; take one from a list of them", id)
+			return nil, operate.Invalid("%q is not the id of a dead letter; take one from a list of them", id)
 		}
 	}
 	sh, err := o.shape(ctx)

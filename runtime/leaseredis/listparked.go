@@ -48,7 +48,10 @@ func decodePlace(text string) (p parkedPlace, err error) {
 	p.tag, errs[0] = strconv.Atoi(parts[0])
 	p.resources, errs[1] = strconv.ParseUint(parts[1], 10, 64)
 	p.lanes, errs[2] = strconv.ParseUint(parts[3], 10, 64)
-	return p, errors.Join(errs[:]...)
+	if errors.Join(errs[:]...) != nil {
+		return p, backend.NoPlace(text)
+	}
+	return p, nil
 }
 
 // parkedSearch lists what a filter selects.

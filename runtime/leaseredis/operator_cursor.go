@@ -143,7 +143,7 @@ func (o *operator) target(ctx context.Context, sh *shape, info backend.ConsumerI
 		id, _, _ := strings.Cut(to.After, "/")
 		after := parsePosition(id)
 		if after == (position{}) {
-			return nil, fmt.Errorf("%q is not the id of a message", to.After)
+			return nil, operate.Invalid("%q is not the id of a message", to.After)
 		}
 		return func(ins []input) cursor { return cursorAt(ins, slices.Repeat([]position{after}, len(ins))) }, nil
 	}
@@ -152,9 +152,9 @@ func (o *operator) target(ctx context.Context, sh *shape, info backend.ConsumerI
 	tag, err2 := strconv.Atoi(of)
 	switch {
 	case !found || err != nil || err2 != nil || n < 1 || tag < 0 || tag >= sh.tags:
-		return nil, fmt.Errorf("%q is not the id of a message", to.After)
+		return nil, operate.Invalid("%q is not the id of a message", to.After)
 	case uint64(n) > last[tag].ms:
-		return nil, fmt.Errorf("there is no message %s yet, the last one has id %d-%d", to.After, last[tag].ms, tag)
+		return nil, operate.Invalid("there is no message %s yet, the last one has id %d-%d", to.After, last[tag].ms, tag)
 	}
 	return func(ins []input) cursor {
 		at := make([]position, len(ins))

@@ -1,6 +1,8 @@
 package leasetest
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -246,6 +248,103 @@ var operatorChecks = []check{
 		kit.Equal(t, "owner", ls[0].Session, a.ID)
 		kit.Equal(t, "epoch", ls[0].Epoch, grantOf(a, gs, "2").Epoch)
 		kit.Equal(t, "limited", len(kit.Must[[]operate.LeaseStatus](t)(op.Leases(t.Context(), "c", 1))), 1)
+	})},
+	{"Operator/Names_what_cannot_be", fresh(func(t testing.TB, f Factory, be backend.Backend) {
+		op := kit.Operator(t, be)
+		join(t, be, perTopic(), long).Registers("x")
+		ctx, id := t.Context(), "no-id \xff"
+		for what, call := range map[string]func() (int, error){
+			"the id of a dead letter": func() (int, error) {
+				list, err := op.DeadLetters(ctx, operate.DeadLetterFilter{Consumer: "c", IDs: []string{id}})
+				return len(list), err
+			},
+			"ids to replay": func() (int, error) { return op.Replay(ctx, operate.DeadLetterFilter{Consumer: "c", IDs: []string{id}}) },
+			"ids to purge":  func() (int, error) { return op.Purge(ctx, operate.DeadLetterFilter{Consumer: "c", IDs: []string{id}}) },
+			"the id of a message": func() (int, error) {
+				return op.RetryParked(ctx, operate.ParkedFilter{Consumer: "c", IDs: []string{id}})
+			},
+		} {
+			n, err := call()
+			if _, invalid := errors.AsType[*operate.InvalidError](err); n > 0 || err != nil && !invalid {
+				t.Errorf("%s: %d, %v", what, n, err)
+			}
+		}
+		for what, call := range map[string]func() error{
+			"after a dead letter": func() error {
+				_, err := op.DeadLetters(ctx, operate.DeadLetterFilter{Consumer: "c", After: id})
+				return err
+			},
+			"through a dead letter": func() error {
+				_, err := op.DeadLetterGroups(ctx, operate.DeadLetterFilter{Consumer: "c", Through: id})
+				return err
+			},
+			"after a parked message": func() error {
+				_, err := op.Parked(ctx, operate.ParkedFilter{Consumer: "c", After: id})
+				return err
+			},
+			"after a place that none has": func() error {
+				_, err := op.Parked(ctx, operate.ParkedFilter{Consumer: "c", After: backend.EncodePlace("a", "b", "c", "d", "e", "f", "g")})
+				return err
+			},
+			"a cursor behind no message": func() error {
+				_, err := op.SetCursor(ctx, "c", "x", operate.CursorTarget{After: id})
+				return err
+			},
+			"a cursor behind what is to come": func() error {
+				_, err := op.SetCursor(ctx, "c", "x", operate.CursorTarget{After: "99999999999"})
+				return err
+			},
+			"a cursor to nowhere": func() error {
+				_, err := op.SetCursor(ctx, "c", "x", operate.CursorTarget{})
+				return err
+			},
+		} {
+			err := call()
+			if _, invalid := errors.AsType[*operate.InvalidError](err); !invalid {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		for what, call := range map[string]func() (int, error){
+			"cursors": func() (int, error) {
+				list, err := op.Cursors(ctx, "c", id, 9)
+				return len(list), err
+			},
+			"a cursor": func() (int, error) { return op.SetCursor(ctx, "c", id, operate.CursorTarget{Now: true}) },
+			"letters": func() (int, error) {
+				list, err := op.DeadLetters(ctx, operate.DeadLetterFilter{Consumer: "c", Topic: id, Key: id, Kind: id, Reason: id + `\`, Text: id})
+				return len(list), err
+			},
+			"parked": func() (int, error) {
+				list, err := op.Parked(ctx, operate.ParkedFilter{Consumer: "c", Resource: id, Key: id})
+				return len(list), err
+			},
+		} {
+			if n, err := call(); n > 0 || err != nil {
+				t.Errorf("%s of what is no text: %d, %v", what, n, err)
+			}
+		}
+	})},
+	{"Operator/Forgets_a_consumer_that_is_no_more", fresh(func(t testing.TB, f Factory, be backend.Backend) {
+		can, ok := kit.Operator(t, be).(interface {
+			Forget(ctx context.Context, consumer string) error
+		})
+		needs(t, ok, "the backend forgets no consumers")
+		a, g, _ := buried(t, be, 2)
+		if err := can.Forget(t.Context(), "c"); err == nil {
+			t.Fatal("it is forgotten while it runs")
+		}
+		a.Releases(g.Ref)
+		kit.OK(t, a.Session.Close(t.Context()))
+		if err := can.Forget(t.Context(), "c"); err == nil {
+			t.Fatal("it is forgotten with its dead letters")
+		}
+		kit.Equal(t, "purged", kit.Must[int](t)(a.Operator().Purge(t.Context(), operate.DeadLetterFilter{Consumer: "c"})), 2)
+		kit.OK(t, can.Forget(t.Context(), "c"))
+		kit.Equal(t, "consumers", len(kit.Must[[]operate.ConsumerStatus](t)(a.Operator().Status(t.Context()))), 0)
+		b := join(t, f.Again(t, be), perTopic(), long).Registers("x")
+		if again := b.Takes(); len(b.Reads("x", again.Cursor, 9).Messages) == 0 {
+			t.Error("one of its name does not begin anew")
+		}
 	})},
 	{"Check/Accepts_a_backend_that_is_ready", func(t testing.TB, f Factory) {
 		kit.OK(t, f.New(t).Check(t.Context(), nil))

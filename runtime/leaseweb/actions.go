@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -34,23 +35,26 @@ type forgetter interface {
 // action changes something. A preview says what it would do, and how many it would do it to; it is done to exactly these.
 type action struct {
 	name    string
+	within  time.Duration
 	preview func(*request, operate.ConsumerStatus) (plan, error)
-	do      func(*request, plan) (int, error)
+	do      func(context.Context, *request, plan) (int, error)
 }
 
 func (p *Pages) actions() []action {
 	all := []action{
-		{"replay", previewReplay, func(r *request, of plan) (int, error) { return r.pages.op.Replay(r.Context(), of.letters) }},
-		{"purge", previewPurge, func(r *request, of plan) (int, error) { return r.pages.op.Purge(r.Context(), of.letters) }},
-		{"retry", previewRetry, func(r *request, of plan) (int, error) { return r.pages.op.RetryParked(r.Context(), of.parked) }},
-		{"move", previewMove, func(r *request, of plan) (int, error) {
-			return r.pages.op.SetCursor(r.Context(), of.Consumer, r.field("r"), of.target)
+		{"replay", actWithin, previewReplay, func(ctx context.Context, _ *request, of plan) (int, error) { return p.op.Replay(ctx, of.letters) }},
+		{"purge", actWithin, previewPurge, func(ctx context.Context, _ *request, of plan) (int, error) { return p.op.Purge(ctx, of.letters) }},
+		{"retry", actWithin, previewRetry, func(ctx context.Context, _ *request, of plan) (int, error) { return p.op.RetryParked(ctx, of.parked) }},
+		{"move", actWithin, previewMove, func(ctx context.Context, r *request, of plan) (int, error) {
+			return p.op.SetCursor(ctx, of.Consumer, r.field("r"), of.target)
 		}},
-		{"pause", previewPause, func(r *request, of plan) (int, error) { return 1, r.pages.op.Pause(r.Context(), of.Consumer) }},
-		{"resume", previewResume, func(r *request, of plan) (int, error) { return 1, r.pages.op.Resume(r.Context(), of.Consumer) }},
+		{"pause", lookWithin, previewPause, func(ctx context.Context, _ *request, of plan) (int, error) { return 1, p.op.Pause(ctx, of.Consumer) }},
+		{"resume", lookWithin, previewResume, func(ctx context.Context, _ *request, of plan) (int, error) { return 1, p.op.Resume(ctx, of.Consumer) }},
 	}
 	if be, ok := p.op.(forgetter); ok {
-		all = append(all, action{"forget", previewForget, func(r *request, of plan) (int, error) { return 1, be.Forget(r.Context(), of.Consumer) }})
+		all = append(all, action{"forget", actWithin, previewForget, func(ctx context.Context, _ *request, of plan) (int, error) {
+			return 1, be.Forget(ctx, of.Consumer)
+		}})
 	}
 	return all
 }
@@ -69,7 +73,7 @@ type plan struct {
 	Groups   []operate.DeadLetterGroup // the largest
 	Move     *move
 	Selects  []header // what selects, for the eye
-	Fields   []header // of the form: what selects
+	Fields   []header // what selects, for the form
 	Notice   string   // why it is asked again
 	Back     string
 	letters  operate.DeadLetterFilter
@@ -95,10 +99,14 @@ func (of plan) view() view {
 	return view{name: "action", Title: of.Question, Consumer: of.Consumer, Body: of}
 }
 
-// askAgain is an answer to an action: what was previewed is not what would be done now.
-type askAgain struct{ view }
-
-func (askAgain) Error() string { return "ask again" }
+// Carried are the fields of the form, as one.
+func (of plan) Carried() string {
+	q := url.Values{}
+	for _, f := range of.Fields {
+		q.Add(f.Name, f.Value)
+	}
+	return q.Encode()
+}
 
 // ask shows the preview.
 func (a action) ask(r *request) (view, error) {
@@ -112,6 +120,9 @@ func (a action) plan(r *request) (plan, error) {
 		return plan{}, err
 	}
 	of, err := a.preview(r, c)
+	if err == nil {
+		err = r.old
+	}
 	if of.Action, of.Consumer = a.name, c.Consumer; of.Back == "" {
 		of.Back = link("consumer", "c", c.Consumer)
 	}
@@ -124,6 +135,9 @@ func (a action) perform(r *request) (goes string, err error) {
 	if err != nil {
 		return "", err
 	}
+	if r.field("picked") != "" { // on a list, whose ids may be too many for an address
+		return "", shown{of.view(), http.StatusOK}
+	}
 	expected, err := strconv.Atoi(r.field("expected"))
 	if err != nil {
 		return "", problem{http.StatusBadRequest, "The form does not say how many are expected."}
@@ -132,24 +146,29 @@ func (a action) perform(r *request) (goes string, err error) {
 	case of.Count != expected:
 		of.Notice = fmt.Sprintf("It would have been done to %s, and is %s now. Look again.",
 			grouped(strconv.Itoa(expected)), grouped(strconv.Itoa(of.Count)))
-		return "", askAgain{of.view()}
+		return "", shown{of.view(), http.StatusConflict}
 	case of.Typed && r.field("name") != of.Consumer:
 		of.Notice = "Type the name of the consumer to confirm."
-		return "", askAgain{of.view()}
+		return "", shown{of.view(), http.StatusConflict}
 	case of.Count == 0:
 		return of.Back, nil
 	}
-	n, err := a.do(r, of)
+	ctx, cancel := context.WithTimeout(r.Context(), a.within)
+	defer cancel()
+	n, err := a.do(ctx, r, of)
 	r.audit(a.name, of, n, err)
 	r.pages.shared.changed(of.Consumer)
-	if err != nil {
+	switch {
+	case err != nil && !answered(err):
+		return "", fmt.Errorf("%w; a part of it may have been done: look before you repeat it", err)
+	case err != nil:
 		return "", err
 	}
 	mark := "?"
 	if strings.Contains(of.Back, "?") {
 		mark = "&"
 	}
-	return of.Back + mark + url.Values{"done": {a.name}, "n": {strconv.Itoa(n)}}.Encode(), nil
+	return of.Back + mark + "done=" + r.pages.outcomes.add(outcome(a.name, n)), nil
 }
 
 // audit logs what was done, to what and by whom. It never has a payload.
@@ -170,13 +189,9 @@ func (r *request) audit(name string, of plan, n int, err error) {
 	r.pages.opts.log.LogAttrs(r.Context(), level, "leaseweb: operator action", attrs...)
 }
 
-// doneSentence says what the action before has done.
-func doneSentence(form url.Values) string {
-	n, err := strconv.Atoi(form.Get("n"))
-	if err != nil || n < 0 {
-		return ""
-	}
-	switch form.Get("done") {
+// outcome says what an action has done.
+func outcome(name string, n int) string {
+	switch name {
 	case "replay":
 		return plural(n, "dead letter") + " replayed. The consumer gets them now; what fails again comes back here."
 	case "purge":
@@ -189,10 +204,8 @@ func doneSentence(form url.Values) string {
 		return "Paused. Owners finish the calls they are in and give their leases back."
 	case "resume":
 		return "Resumed. Replicas acquire the leases again."
-	case "forget":
-		return "Forgotten."
 	}
-	return ""
+	return "Forgotten."
 }
 
 func previewReplay(r *request, c operate.ConsumerStatus) (plan, error) {
@@ -227,11 +240,11 @@ func (r *request) previewLetters(doing string) (plan, error) {
 	f.After = ""
 	q := selecting(r.form)
 	of := plan{Back: address("dead", q)}
-	groups, err := r.pages.op.DeadLetterGroups(r.Context(), f)
+	groups, err := r.groups(f)
 	more := groups.More
 	if more && err == nil {
 		f.Limit = mostMoved
-		groups, err = r.pages.op.DeadLetterGroups(r.Context(), f)
+		groups, err = r.groups(f)
 	}
 	if err != nil {
 		return plan{}, err
@@ -262,11 +275,11 @@ func previewRetry(r *request, c operate.ConsumerStatus) (plan, error) {
 		return plan{}, err
 	}
 	f.After, f.Limit = "", mostRetried+1
-	list, err := r.pages.op.Parked(r.Context(), f)
+	list, err := r.parked(f)
 	if err != nil {
 		return plan{}, err
 	}
-	list, more := atMost(list, mostRetried)
+	list, more := retried(list)
 	of := plan{Count: len(list), Nothing: "None of them is parked any more.", Back: link("parked", "c", c.Consumer, "r", f.Resource, "key", f.Key)}
 	for _, m := range list {
 		of.parked.IDs = append(of.parked.IDs, m.MessageID)
@@ -280,7 +293,7 @@ func previewRetry(r *request, c operate.ConsumerStatus) (plan, error) {
 	of.Question, of.Button = "Retry "+many+" now?", "Retry "+many
 	of.Effects = []string{"Each is due now, with its attempts kept. A message behind another of its key comes when that one has been handled."}
 	if more {
-		of.Effects = append(of.Effects, fmt.Sprintf("There are more: these are the first %s.", grouped(strconv.Itoa(mostRetried))))
+		of.Effects = append(of.Effects, fmt.Sprintf("There are more: these are the first %s.", grouped(strconv.Itoa(of.Count))))
 	}
 	if c.Paused {
 		of.Effects = append(of.Effects, "It is paused: they wait until it is resumed.")
@@ -300,7 +313,7 @@ func previewMove(r *request, c operate.ConsumerStatus) (plan, error) {
 	of := plan{Move: &m, Back: link("cursors", "c", c.Consumer, "r", m.Resource), Grave: true, Typed: m.Resource == "",
 		Question: "Move the cursors of all resources?", Count: c.Resources}
 	var owned, unread = c.Resources - c.Unowned, c.LagTotal
-	list, err := r.pages.op.Cursors(r.Context(), c.Consumer, m.Resource, 1)
+	list, err := r.cursors(c.Consumer, m.Resource)
 	if isNoCursor(err) {
 		return of, problem{http.StatusBadRequest, "It reads no messages and has no cursor: " + noCursorHelp}
 	}
@@ -308,7 +321,7 @@ func previewMove(r *request, c operate.ConsumerStatus) (plan, error) {
 		return of, err
 	}
 	if m.Resource != "" {
-		of.Question, of.Nothing, of.Count, owned = fmt.Sprintf("Move the cursor of %s?", visible(m.Resource)), "There is no such resource.", len(list), 0
+		of.Question, of.Nothing, of.Count, owned = fmt.Sprintf("Move the cursor of %s?", m.Resource), "There is no such resource.", len(list), 0
 		if len(list) > 0 {
 			unread = list[0].Lag
 			if list[0].Session != "" {
@@ -331,10 +344,10 @@ func previewMove(r *request, c operate.ConsumerStatus) (plan, error) {
 		of.Button = "Move " + plural(of.Count, "cursor") + " to the present"
 	case m.To == toAfter && m.After != "":
 		of.target = operate.CursorTarget{After: m.After}
-		of.Effects = []string{"Messages up to " + visible(m.After) + " count as handled, later ones are handled, again if they were before."}
-		of.Button = "Move " + plural(of.Count, "cursor") + " behind " + visible(m.After)
-	case r.Method == http.MethodPost:
-		return of, problem{http.StatusBadRequest, "Say where to: to the beginning, to the present, or behind a message."}
+		of.Effects = []string{"Messages up to " + m.After + " count as handled, later ones are handled, again if they were before."}
+		of.Button = "Move " + plural(of.Count, "cursor") + " behind " + m.After
+	case r.posted || m.To != "":
+		return of, problem{http.StatusBadRequest, "Say where to: to the beginning, to the present, or behind a message, by its id."}
 	default:
 		return of, nil
 	}

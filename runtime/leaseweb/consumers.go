@@ -16,7 +16,7 @@ const listed = 100
 
 // known returns the status of the consumer that a request names.
 func (r *request) known() (operate.ConsumerStatus, error) {
-	all, err := r.pages.shared.status(r.Context(), pace)
+	all, err := see(r, r.pages.shared.statuses)
 	if err != nil {
 		return operate.ConsumerStatus{}, err
 	}
@@ -57,7 +57,7 @@ func (r *request) summarize(c operate.ConsumerStatus) summary {
 
 // overview lists the consumers, with what needs attention above.
 func overview(r *request) (view, error) {
-	all, err := r.pages.shared.status(r.Context(), pace)
+	all, err := see(r, r.pages.shared.statuses)
 	if err != nil {
 		return view{}, err
 	}
@@ -117,7 +117,7 @@ func consumerPage(r *request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	d, err := r.pages.shared.detail(r.Context(), c.Consumer, pace)
+	d, err := see(r, r.pages.shared.detail(c.Consumer))
 	if err != nil {
 		return view{}, err
 	}
@@ -180,10 +180,7 @@ func cursorsPage(r *request) (view, error) {
 		More     bool
 		None     string
 	}{summary: r.summarize(c), Resource: r.field("r")}
-	asked := [2]string{c.Consumer, body.Resource}
-	list, err := ask(r.Context(), r.pages.shared, "cursors", asked, func(ctx context.Context) ([]operate.CursorStatus, error) {
-		return r.pages.op.Cursors(ctx, c.Consumer, body.Resource, listed+1)
-	})
+	list, err := r.cursors(c.Consumer, body.Resource)
 	switch {
 	case isNoCursor(err):
 		body.None = "It reads no messages and has no cursor: " + noCursorHelp
@@ -195,7 +192,7 @@ func cursorsPage(r *request) (view, error) {
 		body.None = "It has no resources yet."
 	}
 	list, body.More = atMost(list, listed)
-	owner, err := r.owners(r.Context(), c.Consumer, len(list) > 0)
+	owner, err := r.owners(c.Consumer, len(list) > 0)
 	if err != nil {
 		return view{}, err
 	}
@@ -210,13 +207,22 @@ type cursor struct {
 	Owner string
 }
 
+// cursors are that of a resource, or those furthest behind, one more than a page lists.
+func (r *request) cursors(consumer, resource string) ([]operate.CursorStatus, error) {
+	op := r.pages.op
+	return ask(r, "cursors", [2]string{consumer, resource}, func(ctx context.Context) ([]operate.CursorStatus, error) {
+		return op.Cursors(ctx, consumer, resource, listed+1)
+	})
+}
+
 // owners returns what names the process of a session.
-func (r *request) owners(ctx context.Context, consumer string, needed bool) (func(session string) string, error) {
+func (r *request) owners(consumer string, needed bool) (func(session string) string, error) {
 	if !needed {
 		return nil, nil
 	}
-	members, err := ask(ctx, r.pages.shared, "members", consumer, func(ctx context.Context) ([]operate.MemberStatus, error) {
-		return r.pages.op.Members(ctx, consumer)
+	op := r.pages.op
+	members, err := ask(r, "members", consumer, func(ctx context.Context) ([]operate.MemberStatus, error) {
+		return op.Members(ctx, consumer)
 	})
 	if err != nil {
 		return nil, err

@@ -28,9 +28,30 @@ type fake struct {
 	changed  []string // what was done
 	counts   int      // dead letters that are grouped at most, the newest; 0 for all
 	slowness time.Duration
+	frozen   chan struct{} // if not nil, calls wait until it is closed, whatever their context
+}
+
+// freeze makes calls wait until the function that it returns is called.
+func (f *fake) freeze() (thaw func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	frozen := make(chan struct{})
+	f.frozen = frozen
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.frozen = nil
+		close(frozen)
+	}
 }
 
 func (f *fake) call(name string) error {
+	f.mu.Lock()
+	frozen := f.frozen
+	f.mu.Unlock()
+	if frozen != nil {
+		<-frozen
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.calls == nil {

@@ -11,6 +11,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"text/template/parse"
 	"time"
 )
 
@@ -44,11 +45,42 @@ var embeddedFiles = sync.OnceValue(func() *files {
 	each("pages", func(name string, content []byte) {
 		if name != "base.html" {
 			t := template.Must(template.Must(base.Clone()).Parse(string(content)))
+			for _, part := range t.Templates() {
+				makeVisible(part.Tree.Root)
+			}
 			f.pages[strings.TrimSuffix(name, ".html")] = t
 		}
 	})
 	return f
 })
+
+// makeVisible lets all values that a template writes pass through visible, but for those that it calls raw: what goes into the
+// fields of forms comes back, and has to be what it was.
+func makeVisible(n parse.Node) {
+	branches := func(list, other *parse.ListNode) {
+		makeVisible(list)
+		if other != nil {
+			makeVisible(other)
+		}
+	}
+	switch n := n.(type) {
+	case *parse.ListNode:
+		for _, child := range n.Nodes {
+			makeVisible(child)
+		}
+	case *parse.IfNode:
+		branches(n.List, n.ElseList)
+	case *parse.RangeNode:
+		branches(n.List, n.ElseList)
+	case *parse.WithNode:
+		branches(n.List, n.ElseList)
+	case *parse.ActionNode:
+		if len(n.Pipe.Decl) == 0 && !strings.HasPrefix(n.Pipe.String(), "raw ") {
+			call := &parse.CommandNode{NodeType: parse.NodeCommand, Pos: n.Pos, Args: []parse.Node{parse.NewIdentifier("visible").SetPos(n.Pos)}}
+			n.Pipe.Cmds = append(n.Pipe.Cmds, call)
+		}
+	}
+}
 
 // each visits the embedded files of a folder. That they can be read was seen when the program was built.
 func each(dir string, visit func(name string, content []byte)) {
@@ -89,6 +121,7 @@ type view struct {
 	follow   string // query of the stream of hints; "" if the page stays as it is
 	watched  bool   // it follows
 	refresh  bool   // without a script it is loaded again by itself
+	again    bool   // it is loaded again by itself: there was no answer
 }
 
 // frame is what the base template has of every page.
@@ -98,7 +131,9 @@ type frame struct {
 	Target, Actor       string
 	Style, Script, Icon string
 	Follow, Done        string
-	Now                 time.Time
+	Now, AsOf           time.Time
+	Old                 string // why it is of then
+	Again               bool
 	Live, Refresh       bool
 	Section             string
 }
@@ -109,7 +144,16 @@ type may struct{ Payloads, Operate bool }
 func (p *Pages) render(w http.ResponseWriter, r *request, status int, v view) {
 	f := frame{view: v, May: may{r.access.has(Payloads), r.access.has(Operate)}, Target: p.opts.target, Actor: p.opts.actor(r.Request), Now: r.now,
 		Style: p.served.url("style.css"), Script: p.served.url("script.js"), Icon: p.served.url("icon.svg"),
-		Live: v.watched, Follow: "events?" + v.follow, Refresh: v.refresh, Section: v.name, Done: doneSentence(r.form)}
+		Live: v.watched, Follow: "events?" + v.follow, Refresh: v.refresh, Section: v.name, AsOf: r.asOf, Again: v.again}
+	if f.AsOf.IsZero() || f.AsOf.After(r.now) {
+		f.AsOf = r.now
+	}
+	if r.old != nil {
+		f.Old = r.old.Error()
+	}
+	if id := r.field("done"); id != "" && r.Method == http.MethodGet {
+		f.Done = p.outcomes.take(id)
+	}
 	var b bytes.Buffer
 	if err := p.served.pages[v.name].Execute(&b, f); err != nil {
 		p.opts.log.LogAttrs(r.Context(), levelWarn, "leaseweb: "+err.Error(), p.who(r.Request, v.name)...)

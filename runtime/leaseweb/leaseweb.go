@@ -50,13 +50,14 @@ func (a Access) has(want Access) bool { return a&want == want }
 
 // Pages is the handler. All its methods may be called from many goroutines at once.
 type Pages struct {
-	op      operate.Operator
-	opts    options
-	shared  *shared
-	served  *files
-	handler http.Handler
-	ended   context.Context
-	end     context.CancelFunc
+	op       operate.Operator
+	opts     options
+	shared   *shared
+	outcomes outcomes
+	served   *files
+	handler  http.Handler
+	ended    context.Context
+	end      context.CancelFunc
 }
 
 type options struct {

@@ -2,8 +2,10 @@ package leaseweb
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
+	"html"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -20,6 +22,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -79,9 +83,28 @@ func send(h http.Handler, method, target string, form url.Values) *httptest.Resp
 func hidden(page string) url.Values {
 	form := url.Values{}
 	for _, m := range regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`).FindAllStringSubmatch(page, -1) {
-		form.Add(m[1], strings.NewReplacer("&#34;", `"`, "&#39;", "'", "&lt;", "<", "&gt;", ">", "&#43;", "+", "&amp;", "&").Replace(m[2]))
+		form.Add(m[1], html.UnescapeString(m[2]))
 	}
 	return form
+}
+
+// selects are the fields that select, of those of a form.
+func selects(form url.Values) url.Values {
+	q, err := url.ParseQuery(form.Get(selection))
+	if err != nil {
+		panic(err)
+	}
+	return q
+}
+
+// follow is the page that an action leads to.
+func follow(t *testing.T, p *Pages, got *httptest.ResponseRecorder) string {
+	t.Helper()
+	goes := strings.TrimPrefix(got.Header().Get("Location"), "./")
+	if got.Code != http.StatusSeeOther || !strings.Contains(goes, "done=") {
+		t.Fatalf("%d to %q\n%s", got.Code, goes, got.Body)
+	}
+	return send(p, "GET", "/"+goes, nil).Body.String()
 }
 
 // previews are addresses of each action that has something to do.
@@ -195,9 +218,10 @@ func TestWhatWasPreviewed(t *testing.T) {
 	p := New(f, allowing(all), quietLog())
 	for _, name := range []string{"replay", "purge"} {
 		f.changed, f.letters = nil, world().letters
+		p.shared.changed("billing")
 		preview := send(p, "GET", "/"+name+"?c=billing", nil).Body.String()
 		form := hidden(preview)
-		if form.Get("expected") != "5" || form.Get("through") != "102" || !strings.Contains(preview, "5 dead letters?") {
+		if form.Get("expected") != "5" || selects(form).Get("through") != "102" || !strings.Contains(preview, "5 dead letters?") {
 			t.Fatalf("%s: %v\n%s", name, form, preview)
 		}
 		// Two more die before the button is pressed.
@@ -206,14 +230,11 @@ func TestWhatWasPreviewed(t *testing.T) {
 			late.ID, late.DeadAt = fmt.Sprint(200+i), f.now
 			f.letters = append(f.letters, late)
 		}
-		got := send(p, "POST", "/"+name, form)
-		if goes := got.Header().Get("Location"); got.Code != 303 || goes != "dead?c=billing&done="+name+"&n=5" {
-			t.Errorf("%s: %d to %q\n%s", name, got.Code, goes, got.Body)
-		}
+		page := follow(t, p, send(p, "POST", "/"+name, form))
 		if want := []string{name + " 98", name + " 99", name + " 100", name + " 101", name + " 102"}; !slices.Equal(f.changed, want) {
 			t.Errorf("%s: did %q", name, f.changed)
 		}
-		if page := send(p, "GET", "/dead?c=billing&done="+name+"&n=5", nil).Body.String(); !strings.Contains(page, "5 dead letters "+map[string]string{"replay": "replayed", "purge": "purged"}[name]) {
+		if !strings.Contains(page, "5 dead letters "+map[string]string{"replay": "replayed", "purge": "purged"}[name]) {
 			t.Errorf("%s: not said afterwards:\n%s", name, page)
 		}
 
@@ -226,11 +247,12 @@ func TestWhatWasPreviewed(t *testing.T) {
 
 	// Some are gone meanwhile, as another operator replayed them.
 	f.letters = world().letters
+	p.shared.changed("billing")
 	form := hidden(send(p, "GET", "/purge?c=billing&reason=carrier:*&key=cust-0", nil).Body.String())
 	f.letters = f.letters[1:]
 	f.changed = nil
 	got := send(p, "POST", "/purge", form)
-	if got.Code != 409 || len(f.changed) > 0 || hidden(got.Body.String()).Get("expected") != "2" || hidden(got.Body.String()).Get("reason") != "carrier:*" {
+	if got.Code != 409 || len(f.changed) > 0 || hidden(got.Body.String()).Get("expected") != "2" || selects(hidden(got.Body.String())).Get("reason") != "carrier:*" {
 		t.Errorf("%d, did %q\n%s", got.Code, f.changed, got.Body)
 	}
 	if got := send(p, "POST", "/purge", hidden(got.Body.String())); got.Code != 303 || !slices.Equal(f.changed, []string{"purge 100", "purge 102"}) {
@@ -239,12 +261,17 @@ func TestWhatWasPreviewed(t *testing.T) {
 
 	// Ticked ones, and none.
 	f.letters, f.changed = world().letters, nil
-	form = hidden(send(p, "GET", "/replay?c=billing&picked=1&id=99&id=101", nil).Body.String())
+	p.shared.changed("billing")
+	ticked := url.Values{"c": {"billing"}, "picked": {"1"}, "id": {"99", "101"}}
+	form = hidden(send(p, "POST", "/replay", ticked).Body.String())
+	if len(f.changed) > 0 {
+		t.Fatalf("the preview did %q", f.changed)
+	}
 	if got := send(p, "POST", "/replay", form); got.Code != 303 || !slices.Equal(f.changed, []string{"replay 99", "replay 101"}) {
 		t.Errorf("%d, did %q\n%s", got.Code, f.changed, got.Body)
 	}
-	for _, target := range []string{"/replay?c=billing&picked=1", "/retry?c=billing&picked=1"} {
-		if got := send(p, "GET", target, nil); got.Code != 400 {
+	for _, target := range []string{"/replay", "/retry"} {
+		if got := send(p, "POST", target, url.Values{"c": {"billing"}, "picked": {"1"}}); got.Code != 400 {
 			t.Errorf("%s: none is ticked: %d\n%s", target, got.Code, got.Body)
 		}
 	}
@@ -291,6 +318,158 @@ func TestPreviewOfManyReasons(t *testing.T) {
 	form := hidden(send(p, "GET", "/purge?c=billing", nil).Body.String())
 	if got := send(p, "POST", "/purge", form); got.Code != 303 || len(f.changed) != 301 {
 		t.Errorf("%d, expected %s, did %d", got.Code, form.Get("expected"), len(f.changed))
+	}
+}
+
+// What a page claims to have been done, this process has done; it is said once.
+func TestOutcomes(t *testing.T) {
+	f := world()
+	p := New(f, allowing(all), quietLog())
+	claims := func(target string) bool {
+		return strings.Contains(send(p, "GET", target, nil).Body.String(), `class="done"`)
+	}
+	for _, forged := range []string{"done=purge&n=5", "done=purge", "done=" + strings.Repeat("A", 26), "done="} {
+		if claims("/dead?c=billing&" + forged) {
+			t.Errorf("%s is believed", forged)
+		}
+	}
+	goes := "/" + send(p, "POST", "/purge", hidden(send(p, "GET", "/purge?c=billing", nil).Body.String())).Header().Get("Location")
+	send(p, "HEAD", goes, nil)
+	if !claims(goes) || claims(goes) {
+		t.Errorf("%s is not said once", goes)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var o outcomes
+		first := o.add("first")
+		for range 3 * mostOutcomes {
+			o.add("more")
+		}
+		if len(o.all) > mostOutcomes || o.take(first) != "" {
+			t.Errorf("%d are kept", len(o.all))
+		}
+		late := o.add("late")
+		time.Sleep(outcomeKept + time.Second)
+		if o.take(late) != "" || o.take("") != "" {
+			t.Error("it is kept for too long")
+		}
+		if o.add("new"); len(o.all) != 1 {
+			t.Errorf("%d are kept", len(o.all))
+		}
+	})
+}
+
+// What is ticked or parked is done to, however long its ids are; keys with line ends select what they did.
+func TestLongNames(t *testing.T) {
+	f := world()
+	long := strings.Repeat("é", maxField/2-8) // two bytes each, six in a form
+	letter, parked := f.letters[0], f.parked[0]
+	f.letters, f.parked = nil, nil
+	for i := range 1200 {
+		letter.ID, parked.MessageID, parked.Place = fmt.Sprint(long, 1000+i), fmt.Sprint(long, 1000+i), fmt.Sprint(i)
+		if letter.Key = "plain"; i < listed {
+			letter.Key = "line\r\nand \n\r line"
+		}
+		f.letters, f.parked = append(f.letters, letter), append(f.parked, parked)
+	}
+	p := New(f, allowing(all), quietLog())
+	ticked := url.Values{"c": {"billing"}, "picked": {"1"}}
+	for _, l := range f.letters[:listed] {
+		ticked.Add("id", l.ID)
+	}
+	page := send(p, "POST", "/replay", ticked).Body.String()
+	if !strings.Contains(page, "Replay 100 dead letters?") {
+		t.Fatalf("%.2000s", page)
+	}
+	if got := send(p, "POST", "/replay", hidden(page)); got.Code != 303 || len(f.changed) != listed {
+		t.Errorf("%d, did %d\n%.2000s", got.Code, len(f.changed), got.Body)
+	}
+
+	f.changed = nil
+	page = send(p, "GET", "/retry?c=billing", nil).Body.String()
+	form := hidden(page)
+	if n, _ := strconv.Atoi(form.Get("expected")); n < listed || n >= mostRetried || !strings.Contains(page, "There are more: these are the first "+form.Get("expected")+".") {
+		t.Errorf("%d messages are retried", n)
+	}
+	if got := send(p, "POST", "/retry", form); got.Code != 303 || fmt.Sprint(len(f.changed)) != form.Get("expected") {
+		t.Errorf("%d, did %d of %s\n%.2000s", got.Code, len(f.changed), form.Get("expected"), got.Body)
+	}
+
+	f.letters = world().letters
+	f.letters[2].Key = "line\r\nand \n\r line"
+	p.shared.changed("billing")
+	f.changed = nil
+	form = hidden(send(p, "GET", "/purge?c=billing&key="+url.QueryEscape(f.letters[2].Key), nil).Body.String())
+	for name, values := range form { // as a browser sends it
+		for i, v := range values {
+			form[name][i] = regexp.MustCompile("\r\n|\r|\n").ReplaceAllString(v, "\r\n")
+		}
+	}
+	if got := send(p, "POST", "/purge", form); got.Code != 303 || !slices.Equal(f.changed, []string{"purge 100"}) {
+		t.Errorf("%d, did %q\n%s", got.Code, f.changed, got.Body)
+	}
+}
+
+// No page has a character that steers how others are shown, but within the fields of forms, which give back what they got.
+func TestVisible(t *testing.T) {
+	const hostile = "a\u202eb\u2066c\u200bd\x1be\u00adf\xffg\u2028"
+	shown := `a\u202eb\u2066c\u200bd\x1be\u00adf\xffg\u2028`
+	world := func() *fake {
+		f := troubled()
+		for i := range f.all {
+			f.all[i].Consumer += hostile
+			f.all[i].Note, f.all[i].Per, f.all[i].Lock = hostile, hostile, hostile
+		}
+		for i := range f.members {
+			f.members[i].Host = hostile
+		}
+		for i := range f.leases {
+			f.leases[i].Resource, f.cursors[i].Resource, f.cursors[i].Position = fmt.Sprint(hostile, i), fmt.Sprint(hostile, i), hostile
+		}
+		for i := range f.letters {
+			l := &f.letters[i]
+			l.ID, l.Topic, l.Key, l.Kind, l.Reason, l.Resource, l.MessageID, l.Consumer = fmt.Sprint(hostile, i), hostile, hostile, hostile, hostile, hostile, hostile, "billing"+hostile
+			l.Payload, l.Headers = []byte(hostile), map[string]string{hostile: hostile}
+		}
+		for i := range f.parked {
+			m := &f.parked[i]
+			m.Resource, m.Topic, m.Key, m.Error, m.Place, m.Kind, m.MessageID = hostile, hostile, hostile, hostile, hostile, hostile, hostile
+		}
+		return f
+	}
+	pages := func() *Pages {
+		return New(world(), allowing(all), quietLog(), WithTarget(hostile), WithActor(func(*http.Request) string { return hostile }))
+	}
+	p := pages()
+	q := url.QueryEscape(hostile)
+	check := func(what, page string) {
+		t.Helper()
+		for i, r := range regexp.MustCompile(` value="[^"]*"`).ReplaceAllString(page, "") {
+			if r != '\n' && (!unicode.IsPrint(r) || r == utf8.RuneError) {
+				t.Errorf("%s has %q: %.300s", what, r, page[max(0, i-100):])
+				return
+			}
+		}
+		if !strings.Contains(page, shown) {
+			t.Errorf("%s does not show what there is:\n%s", what, page)
+		}
+	}
+	for _, rt := range p.routes() {
+		for _, more := range []string{"", "&id=" + q + "0&payload=1&r=" + q + "0&key=" + q + "&topic=" + q + "&text=" + q + "&to=after&message=" + q} {
+			for _, c := range []string{"billing", "asleep", "gone", "nobody"} {
+				target := "/" + rt.path + "?c=" + c + q + more
+				check(target, send(p, "GET", target, nil).Body.String())
+			}
+		}
+	}
+	for name, target := range previews {
+		p := pages()
+		c := map[string]string{"resume": "asleep", "forget": "gone"}[name]
+		form := hidden(send(p, "GET", "/"+name+"?c="+cmp.Or(c, "billing")+q+map[string]string{"move": "&r=" + q + "0&to=now"}[name], nil).Body.String())
+		form.Set("name", "gone"+hostile)
+		check(target, follow(t, p, send(p, "POST", "/"+name, form)))
+	}
+	if form := hidden(send(p, "GET", "/purge?c=billing"+q+"&key="+q, nil).Body.String()); form.Get("c") != "billing"+hostile {
+		t.Errorf("a form gives back %q", form)
 	}
 }
 
@@ -398,8 +577,8 @@ func TestAudit(t *testing.T) {
 		if strings.Contains(line, "12345678901234567890") || strings.Count(line, "\n") != 1 {
 			t.Errorf("%s: %s", name, line)
 		}
-		for field := range form {
-			if value := form.Get(field); slices.Contains([]string{"key", "r", "to", "through"}, field) && !strings.Contains(line, "filter."+field+"="+value) {
+		for field := range selects(form) {
+			if value := selects(form).Get(field); slices.Contains([]string{"key", "r", "to", "through"}, field) && !strings.Contains(line, "filter."+field+"="+value) {
 				t.Errorf("%s: no %s in %s", name, field, line)
 			}
 		}
@@ -578,8 +757,8 @@ func TestTenViewersCostOnePoll(t *testing.T) {
 				open = append(open, v)
 				go func() { // a page fetches itself again after each hint
 					for range v.hint {
-						_, _ = s.status(t.Context(), pace)
-						_, _ = s.detail(t.Context(), "billing", pace)
+						_, _ = s.statuses.get(t.Context(), pace)
+						_, _ = s.detail("billing").get(t.Context(), pace)
 					}
 				}()
 			}
@@ -706,18 +885,18 @@ func TestSlowBackend(t *testing.T) {
 		s := newShared(f)
 		var wg sync.WaitGroup
 		for range 10 {
-			wg.Go(func() { _, _ = s.status(t.Context(), pace) })
+			wg.Go(func() { _, _ = s.statuses.get(t.Context(), pace) })
 		}
 		wg.Wait()
 		for range 8 {
 			time.Sleep(time.Second)
-			_, _ = s.status(t.Context(), pace)
+			_, _ = s.statuses.get(t.Context(), pace)
 		}
 		if n := f.called("Status"); n != 1 {
 			t.Errorf("%d calls", n)
 		}
 		time.Sleep(10 * time.Second)
-		_, _ = s.status(t.Context(), pace)
+		_, _ = s.statuses.get(t.Context(), pace)
 		if n := f.called("Status"); n != 2 {
 			t.Errorf("%d calls", n)
 		}
@@ -730,13 +909,105 @@ func TestFailureIsNotKept(t *testing.T) {
 		f := world()
 		f.slowness, f.err = 14*time.Second, context.DeadlineExceeded
 		s := newShared(f)
-		if _, err := s.status(t.Context(), pace); err == nil {
+		if _, err := s.statuses.get(t.Context(), pace); err == nil {
 			t.Error("no error")
 		}
+		time.Sleep(12 * time.Second)
 		f.slowness, f.err = 0, nil
 		time.Sleep(pace)
-		if _, err := s.status(t.Context(), pace); err != nil {
+		if _, err := s.statuses.get(t.Context(), pace); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// A backend that does not answer costs a page three seconds, once. Then there is what was known, with its age.
+func TestSilentBackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := world()
+		p := New(f, allowing(all), quietLog())
+		took := func(method, target string, form url.Values) (int, string, time.Duration) {
+			began := time.Now()
+			got := send(p, method, target, form)
+			return got.Code, got.Body.String(), time.Since(began)
+		}
+		for _, target := range []string{"/", "/consumer?c=billing", "/dead?c=billing", "/parked?c=billing", "/cursors?c=billing", "/letter?c=billing&id=98"} {
+			if code, page, _ := took("GET", target, nil); code != 200 || strings.Contains(page, "does not answer") {
+				t.Fatalf("%s: %d\n%s", target, code, page)
+			}
+		}
+		form := hidden(send(p, "GET", "/pause?c=billing", nil).Body.String())
+		v, _ := p.shared.follow("quiet", false)
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		select {
+		case <-v.hint: // as now and then
+		default:
+		}
+		calls := f.called("Status")
+		thaw := f.freeze()
+		time.Sleep(pace + patience)
+		synctest.Wait()
+		select {
+		case <-v.hint:
+		default:
+			t.Error("viewers are not told that there is no answer")
+		}
+		for _, target := range []string{"/", "/consumer?c=billing", "/dead?c=billing", "/parked?c=billing", "/cursors?c=billing", "/letter?c=billing&id=98"} {
+			code, page, after := took("GET", target, nil)
+			if code != 200 || after > 3*time.Second || !regexp.MustCompile(`As of \d+ s ago, since the backend does not answer: it was asked `).MatchString(page) {
+				t.Errorf("%s: %d after %v\n%s", target, code, after, page)
+			}
+		}
+		for _, target := range []string{"/dead?c=billing&key=unknown", "/letter?c=billing&id=99", "/letter?c=billing&id=98&payload=1", "/replay?c=billing", "/pause?c=billing"} {
+			code, page, after := took("GET", target, nil)
+			if code != 504 || after > 3*time.Second || !strings.Contains(page, "The backend does not answer: it was asked ") || !strings.Contains(page, `http-equiv="refresh"`) {
+				t.Errorf("%s: %d after %v\n%s", target, code, after, page)
+			}
+		}
+		if code, page, after := took("POST", "/pause", form); code != 504 || after > 3*time.Second || strings.Contains(page, `http-equiv="refresh"`) || len(f.changed) > 0 {
+			t.Errorf("pause: %d after %v, did %q\n%s", code, after, f.changed, page)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := f.called("Status"); n > calls+1 {
+			t.Errorf("%d calls of a backend that does not answer", n-calls)
+		}
+		select {
+		case <-v.hint:
+		default:
+		}
+		thaw()
+		time.Sleep(2 * pace)
+		synctest.Wait()
+		select {
+		case <-v.hint:
+		default:
+			t.Error("viewers are not told that there are answers again")
+		}
+		if code, page, _ := took("GET", "/", nil); code != 200 || strings.Contains(page, "does not answer") {
+			t.Errorf("%d\n%s", code, page)
+		}
+		p.shared.leave(v)
+		time.Sleep(2 * pace)
+	})
+}
+
+// Before the first answer there is nothing to show.
+func TestSilentFromTheBeginning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := world()
+		thaw := f.freeze()
+		p := New(f, quietLog())
+		began := time.Now()
+		got := send(p, "GET", "/", nil)
+		if took := time.Since(began); got.Code != 504 || took > 3*time.Second || got.Header().Get("Retry-After") == "" || !strings.Contains(got.Body.String(), "does not answer") {
+			t.Errorf("%d after %v\n%s", got.Code, took, got.Body)
+		}
+		thaw() // it was slow: the answer is there when the page is loaded again
+		synctest.Wait()
+		if got := send(p, "GET", "/", nil); got.Code != 200 || f.called("Status") != 1 {
+			t.Errorf("%d after %d calls", got.Code, f.called("Status"))
 		}
 	})
 }
@@ -758,15 +1029,15 @@ func TestAnswerFromBeforeAnAction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var paused atomic.Bool
 		f := world()
-		f.slowness = 3 * time.Second
+		f.slowness = 2 * time.Second
 		s := newShared(&changing{f, func() operate.ConsumerStatus {
 			return operate.ConsumerStatus{Consumer: "billing", Paused: paused.Load()}
 		}})
-		go func() { _, _ = s.status(t.Context(), pace) }()
+		go func() { _, _ = s.statuses.get(t.Context(), pace) }()
 		time.Sleep(time.Second)
 		paused.Store(true)
 		s.changed("billing")
-		if all, err := s.status(t.Context(), pace); err != nil || !all[0].Paused {
+		if all, err := s.statuses.get(t.Context(), pace); err != nil || all.old != nil || !all.value[0].Paused {
 			t.Errorf("%+v, %v", all, err)
 		}
 	})
@@ -866,6 +1137,12 @@ func TestBounds(t *testing.T) {
 		{"POST", "/replay", url.Values{"c": {"billing"}}, 400},
 		{"POST", "/replay", url.Values{"c": {"billing"}, "expected": {"many"}}, 400},
 		{"POST", "/replay", url.Values{"c": {"billing"}, "id": {strings.Repeat("i", maxForm)}}, 413},
+		{"POST", "/replay", url.Values{"c": {"billing"}, "of": {"%zz"}}, 400},
+		{"POST", "/replay", url.Values{"c": {"billing"}, "of": {"key=" + strings.Repeat("k", maxField+1)}}, 400},
+		{"GET", "/events?c=" + strings.Repeat("k", maxField+1), nil, 400},
+		{"GET", "/events?c=%00", nil, 400},
+		{"GET", "/move?c=billing&r=1&to=elsewhere", nil, 400},
+		{"GET", "/move?c=billing&r=1&to=after", nil, 400},
 		{"POST", "/events", url.Values{}, 405},
 	} {
 		if got := send(p, c.method, c.target, c.form); got.Code != c.want {
@@ -874,7 +1151,7 @@ func TestBounds(t *testing.T) {
 	}
 	f.err = fmt.Errorf("status: <b>refused</b>")
 	f.all = nil
-	if got := send(New(f, quietLog()), "GET", "/", nil); got.Code != 502 || !strings.Contains(got.Body.String(), "status: &lt;b&gt;refused&lt;/b&gt;") {
+	if got := send(New(f, quietLog()), "GET", "/", nil); got.Code != 503 || !strings.Contains(got.Body.String(), "status: &lt;b&gt;refused&lt;/b&gt;") {
 		t.Errorf("%d\n%s", got.Code, got.Body)
 	}
 }

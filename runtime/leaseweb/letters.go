@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -38,6 +37,9 @@ func (r *request) letters() (f operate.DeadLetterFilter, err error) {
 	return f, err
 }
 
+// oldest is the greatest age that makes a difference.
+const oldest = 100 * 365 * 24 * time.Hour
+
 var durations = regexp.MustCompile(`^([0-9]{1,6})(s|m|h|d)$`)
 
 // duration reads what the form offers, and what is like it: 90s, 10m, 6h, 7d.
@@ -50,7 +52,8 @@ func duration(s string) (time.Duration, error) {
 		return 0, problem{http.StatusBadRequest, fmt.Sprintf("%.20q is no age: use a number with s, m, h or d.", s)}
 	}
 	n, _ := strconv.Atoi(m[1])
-	return time.Duration(n) * map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}[m[2]], nil
+	unit := map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}[m[2]]
+	return time.Duration(min(n, int(oldest/unit))) * unit, nil
 }
 
 // selecting are the fields that select, without those that make pages.
@@ -123,9 +126,7 @@ func deadPage(r *request) (view, error) {
 	}{summary: r.summarize(c), Filter: f, Min: choices(r.field("min")), Max: choices(r.field("max")), Filtered: len(q) > 1,
 		First: f.After == "", Start: address("dead", q), Replay: address("replay", q), Purge: address("purge", q)}
 	if body.First {
-		groups, err := ask(r.Context(), r.pages.shared, "groups", f, func(ctx context.Context) (operate.DeadLetterGroups, error) {
-			return r.pages.op.DeadLetterGroups(ctx, f)
-		})
+		groups, err := r.groups(f)
 		if err != nil {
 			return view{}, err
 		}
@@ -135,9 +136,8 @@ func deadPage(r *request) (view, error) {
 		body.Total, body.More = groups.Total, groups.More
 	}
 	f.Limit = listed + 1
-	list, err := ask(r.Context(), r.pages.shared, "dead", f, func(ctx context.Context) ([]operate.DeadLetterInfo, error) {
-		return r.pages.op.DeadLetters(ctx, f)
-	})
+	op := r.pages.op
+	list, err := ask(r, "dead", f, func(ctx context.Context) ([]operate.DeadLetterInfo, error) { return op.DeadLetters(ctx, f) })
 	if err != nil {
 		return view{}, err
 	}
@@ -150,6 +150,11 @@ func deadPage(r *request) (view, error) {
 		follow: url.Values{"c": {c.Consumer}}.Encode()}, nil
 }
 
+func (r *request) groups(f operate.DeadLetterFilter) (operate.DeadLetterGroups, error) {
+	op := r.pages.op
+	return ask(r, "groups", f, func(ctx context.Context) (operate.DeadLetterGroups, error) { return op.DeadLetterGroups(ctx, f) })
+}
+
 // mostShown bounds the part of a payload that a page shows.
 const mostShown = 64 << 10
 
@@ -159,7 +164,11 @@ func letterPage(r *request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	letter, err := r.letter(c.Consumer, r.field("id"))
+	reveal := r.field("payload") != ""
+	if reveal && !r.access.has(Payloads) {
+		return view{}, problem{http.StatusForbidden, "You may not look at payloads."}
+	}
+	letter, err := r.letter(c.Consumer, r.field("id"), reveal)
 	if err != nil {
 		return view{}, err
 	}
@@ -174,10 +183,7 @@ func letterPage(r *request) (view, error) {
 	}{Letter: letter, Headers: headers(letter.Headers), Reveal: link("letter", "c", c.Consumer, "id", letter.ID, "payload", "1"),
 		Replay: link("replay", "c", c.Consumer, "id", letter.ID), Purge: link("purge", "c", c.Consumer, "id", letter.ID),
 		Alike: link("dead", "c", c.Consumer, "key", letter.Key)}
-	if r.field("payload") != "" {
-		if !r.access.has(Payloads) {
-			return view{}, problem{http.StatusForbidden, "You may not look at payloads."}
-		}
+	if reveal {
 		about := append(r.pages.who(r.Request, "payload"), attr("consumer", c.Consumer), attr("id", letter.ID))
 		r.pages.opts.log.LogAttrs(r.Context(), levelInfo, "leaseweb: payload shown", about...)
 		body.Shown = true
@@ -186,9 +192,22 @@ func letterPage(r *request) (view, error) {
 	return view{name: "letter", Title: "Dead letter " + letter.ID, Consumer: c.Consumer, Body: body}, nil
 }
 
-func (r *request) letter(consumer, id string) (operate.DeadLetterInfo, error) {
+// letter is a dead letter. Of what viewers share the payload is no part.
+func (r *request) letter(consumer, id string, payload bool) (operate.DeadLetterInfo, error) {
 	if id != "" {
-		list, err := r.pages.op.DeadLetters(r.Context(), operate.DeadLetterFilter{Consumer: consumer, IDs: []string{id}})
+		op, f := r.pages.op, operate.DeadLetterFilter{Consumer: consumer, IDs: []string{id}}
+		question := func(ctx context.Context) ([]operate.DeadLetterInfo, error) { return op.DeadLetters(ctx, f) }
+		of := newCell(question)
+		if !payload {
+			of = listOf(r.pages.shared, "letter", f, func(ctx context.Context) ([]operate.DeadLetterInfo, error) {
+				list, err := question(ctx)
+				for i := range list {
+					list[i].Payload = nil
+				}
+				return list, err
+			})
+		}
+		list, err := see(r, of)
 		if err != nil {
 			return operate.DeadLetterInfo{}, err
 		}
@@ -225,18 +244,4 @@ func readable(payload []byte) (text, form string, cut bool) {
 	}
 	shown = shown[:min(len(shown), mostShown/8)]
 	return hex.Dump(shown), "bytes", len(shown) < len(payload)
-}
-
-// visible writes runes that would steer how text is shown, such as those that turn its direction, as escapes.
-func visible(s string) string {
-	var b bytes.Buffer
-	for _, r := range s {
-		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
-			b.WriteRune(r)
-		} else {
-			q := strconv.QuoteRuneToASCII(r)
-			b.WriteString(q[1 : len(q)-1])
-		}
-	}
-	return b.String()
 }

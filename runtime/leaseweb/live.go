@@ -20,8 +20,13 @@ func (p *Pages) events(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, r, problem{http.StatusMethodNotAllowed, "This page takes no " + r.Method + "."})
 		return
 	}
-	q := r.URL.Query()
-	v, ok := p.shared.follow(q.Get("c"), q.Get("c") != "" && q.Has("detail"))
+	q := &request{Request: r}
+	if err := q.parse(); err != nil {
+		p.fail(w, r, err)
+		return
+	}
+	c := q.field("c")
+	v, ok := p.shared.follow(c, c != "" && q.form.Has("detail"))
 	if !ok {
 		w.Header().Set("Retry-After", "30")
 		p.fail(w, r, problem{http.StatusServiceUnavailable, "Too many pages are open."})

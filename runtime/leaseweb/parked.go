@@ -9,8 +9,22 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// mostRetried bounds the messages that one retry takes: the form names each.
-const mostRetried = 1000
+// mostRetried and retriedBytes bound the messages that one retry takes: the form names each.
+const (
+	mostRetried  = 1000
+	retriedBytes = maxForm / 6 // of their ids, each byte of which may take five
+)
+
+// retried are the first messages of a list, as many as a form has room for.
+func retried(list []operate.ParkedInfo) (first []operate.ParkedInfo, more bool) {
+	room := retriedBytes
+	for i, m := range list {
+		if room -= len(m.MessageID) + len("&id="); i == mostRetried || room < 0 {
+			return list[:i], true
+		}
+	}
+	return list, false
+}
 
 // waiting is the filter of a request.
 func (r *request) waiting() (operate.ParkedFilter, error) {
@@ -22,6 +36,11 @@ func (r *request) waiting() (operate.ParkedFilter, error) {
 		return f, problem{http.StatusBadRequest, fmt.Sprintf("Select at most %d messages at once.", mostRetried)}
 	}
 	return f, nil
+}
+
+func (r *request) parked(f operate.ParkedFilter) ([]operate.ParkedInfo, error) {
+	op := r.pages.op
+	return ask(r, "parked", f, func(ctx context.Context) ([]operate.ParkedInfo, error) { return op.Parked(ctx, f) })
 }
 
 // parkedPage lists the messages that wait for a retry, lane by lane.
@@ -50,9 +69,7 @@ func parkedPage(r *request) (view, error) {
 		First       bool
 	}{summary: r.summarize(c), Filter: f, Filtered: len(q) > 1, Start: address("parked", q), Retry: address("retry", q), First: f.After == ""}
 	f.IDs, f.Limit = nil, listed+1
-	list, err := ask(r.Context(), r.pages.shared, "parked", f, func(ctx context.Context) ([]operate.ParkedInfo, error) {
-		return r.pages.op.Parked(ctx, f)
-	})
+	list, err := r.parked(f)
 	if err != nil {
 		return view{}, err
 	}

@@ -1,6 +1,7 @@
 package leaseweb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,14 +10,17 @@ import (
 	"path"
 	"strings"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // Bounds of what a request may bring, and of how long its answer may take.
 const (
 	maxQuery   = 16 << 10
-	maxForm    = 128 << 10
+	maxForm    = 3 << 20 // a hundred ids as long as fields may be, each byte written as five
 	maxField   = 4 << 10
-	lookWithin = 15 * time.Second
+	lookWithin = 5 * time.Second
+	askAnew    = 15 * time.Second // before an action: what it would do now
 	actWithin  = 2 * time.Minute
 )
 
@@ -113,6 +117,33 @@ type request struct {
 	access Access
 	form   url.Values // of the query, or of the body
 	now    time.Time
+	posted bool
+	asOf   time.Time // of the oldest answer that the page is made of
+	old    error     // why there is none that is newer
+}
+
+// see returns an answer that viewers share. After one that is old no other is waited for.
+func see[T any](r *request, c *cell[T]) (T, error) {
+	k, err := c.last(r.old)
+	if r.old == nil {
+		k, err = c.get(r.Context(), pace)
+	}
+	if err == nil && (r.asOf.IsZero() || k.at.Before(r.asOf)) {
+		r.asOf = k.at
+	}
+	r.old = cmp.Or(r.old, k.old)
+	return k.value, err
+}
+
+// ask returns an answer of the operator: a shared one to look at, a fresh one before an action. What tells it from others, and
+// question holds no request.
+func ask[T any](r *request, what string, of any, question func(context.Context) (T, error)) (T, error) {
+	if r.posted {
+		ctx, cancel := context.WithTimeout(r.Context(), askAnew)
+		defer cancel()
+		return question(ctx)
+	}
+	return see(r, listOf(r.pages.shared, what, of, question))
 }
 
 func (r *request) field(name string) string { return r.form.Get(name) }
@@ -139,17 +170,17 @@ func (p *Pages) route(w http.ResponseWriter, hr *http.Request, rt route) {
 	}
 	ctx, cancel := context.WithTimeout(hr.Context(), limit)
 	defer cancel()
-	r.Request = hr.WithContext(ctx)
-	if err := r.parse(post); err != nil {
+	r.Request, r.posted = hr.WithContext(ctx), post
+	if err := r.parse(); err != nil {
 		p.fail(w, hr, err)
 		return
 	}
 	if post {
 		goes, err := rt.post(r)
-		var again askAgain
+		page, isPage := errors.AsType[shown](err)
 		switch {
-		case errors.As(err, &again):
-			p.render(w, r, http.StatusConflict, again.view)
+		case isPage:
+			p.render(w, r, page.status, page.view)
 		case err != nil:
 			p.fail(w, hr, err)
 		default:
@@ -166,20 +197,30 @@ func (p *Pages) route(w http.ResponseWriter, hr *http.Request, rt route) {
 	p.render(w, r, http.StatusOK, v)
 }
 
+// selection is the field of a form that has others, as a query: browsers change line ends in fields.
+const selection = "of"
+
 // parse reads the fields of the query, or of the body of a POST, which alone counts then.
-func (r *request) parse(post bool) (err error) {
+func (r *request) parse() (err error) {
 	if r.form, err = url.ParseQuery(r.URL.RawQuery); err != nil {
 		return problem{http.StatusBadRequest, "The address cannot be read."}
 	}
-	if post {
+	if r.posted {
 		if err := r.ParseForm(); err != nil {
-			var large *http.MaxBytesError
-			if errors.As(err, &large) {
+			if _, large := errors.AsType[*http.MaxBytesError](err); large {
 				return problem{http.StatusRequestEntityTooLarge, "The form is too large: select fewer at once."}
 			}
 			return problem{http.StatusBadRequest, "The form cannot be read."}
 		}
 		r.form = r.PostForm
+		selects, err := url.ParseQuery(r.form.Get(selection))
+		if err != nil {
+			return problem{http.StatusBadRequest, "The form cannot be read."}
+		}
+		delete(r.form, selection)
+		for name, values := range selects {
+			r.form[name] = append(r.form[name], values...)
+		}
 	}
 	for name, values := range r.form {
 		for _, v := range values {
@@ -199,16 +240,30 @@ type problem struct {
 
 func (p problem) Error() string { return p.text }
 
+// shown is a page that answers a POST in place of doing something.
+type shown struct {
+	view
+	status int
+}
+
+func (shown) Error() string { return "a page" }
+
 // fail shows an error. That of a backend is logged, too.
 func (p *Pages) fail(w http.ResponseWriter, r *http.Request, err error) {
-	var known problem
-	if !errors.As(err, &known) {
-		p.opts.log.LogAttrs(r.Context(), levelWarn, "leaseweb: "+err.Error(), p.who(r, strings.TrimPrefix(r.URL.Path, "/"))...)
-		known = problem{http.StatusBadGateway, "The backend says: " + err.Error()}
-		if errors.Is(err, context.DeadlineExceeded) {
-			known = problem{http.StatusGatewayTimeout, "The backend did not answer in time: " + err.Error()}
-		}
+	v := view{name: "problem"}
+	known, isProblem := errors.AsType[problem](err)
+	if invalid, is := errors.AsType[*operate.InvalidError](err); is {
+		known, isProblem = problem{http.StatusBadRequest, "That cannot be: " + invalid.Error() + "."}, true
 	}
-	v := view{name: "problem", Title: http.StatusText(known.status), Body: known.text}
+	if !isProblem {
+		p.opts.log.LogAttrs(r.Context(), levelWarn, "leaseweb: "+err.Error(), p.who(r, strings.TrimPrefix(r.URL.Path, "/"))...)
+		known = problem{http.StatusServiceUnavailable, "The backend says: " + err.Error()}
+		if _, silent := errors.AsType[unanswered](err); silent || errors.Is(err, context.DeadlineExceeded) {
+			known = problem{http.StatusGatewayTimeout, "The backend does not answer: " + err.Error() + "."}
+		}
+		w.Header().Set("Retry-After", "5")
+		v.again = r.Method == http.MethodGet
+	}
+	v.Title, v.Body = http.StatusText(known.status), known.text
 	p.render(w, &request{Request: r, pages: p, access: p.opts.access(r), now: time.Now()}, known.status, v)
 }

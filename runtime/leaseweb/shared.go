@@ -2,6 +2,7 @@ package leaseweb
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
@@ -17,6 +18,7 @@ import (
 const (
 	pace       = 2 * time.Second  // between two polls, for all viewers together
 	restFactor = 10               // a poll that took long is followed by so many times as long without one
+	patience   = 3 * time.Second  // from when it is asked: then pages show what is known, and say how old it is
 	askWithin  = 15 * time.Second // for one answer of the operator
 	quiet      = 10 * time.Second // viewers look again after this, though all is as it was
 	mapped     = 400              // leases that a consumer's picture shows
@@ -25,7 +27,7 @@ const (
 // shared is what all viewers look at: it asks the operator once for all of them.
 type shared struct {
 	op       operate.Operator
-	statuses cell[[]operate.ConsumerStatus]
+	statuses *cell[[]operate.ConsumerStatus]
 
 	mu      sync.Mutex
 	details map[string]*cell[detail]
@@ -49,103 +51,157 @@ type viewer struct {
 }
 
 func newShared(op operate.Operator) *shared {
-	return &shared{op: op, details: map[string]*cell[detail]{}, history: map[string]*history{}, lists: map[string]list{},
+	s := &shared{op: op, details: map[string]*cell[detail]{}, history: map[string]*history{}, lists: map[string]list{},
 		viewers: map[*viewer]struct{}{}}
+	s.statuses = newCell(func(ctx context.Context) ([]operate.ConsumerStatus, error) {
+		all, err := op.Status(ctx)
+		if err == nil {
+			s.remember(all)
+		}
+		return all, err
+	})
+	return s
 }
 
-// cell keeps the latest answer to a question. Requests that come while it is asked wait for that answer.
+// known is an answer of the operator.
+type known[T any] struct {
+	value T
+	at    time.Time // when it came
+	old   error     // why there is none that is newer; nil if it is new
+}
+
+// unanswered is how long ago a backend was asked that has not answered.
+type unanswered time.Duration
+
+func (u unanswered) Error() string {
+	return fmt.Sprintf("it was asked %s ago, and is silent", age(time.Duration(u)))
+}
+
+// cell keeps the latest answer to a question. Requests that come while it is asked wait for that answer, though not for long.
 type cell[T any] struct {
+	ask func(context.Context) (T, error)
+
 	mu     sync.Mutex
 	value  T
-	err    error
-	at     time.Time     // of the answer, zero if it is not to be used
+	at     time.Time     // of the value, zero if there is none
+	err    error         // of the latest attempt
+	tried  time.Time     // when that ended, zero if its answer is not to be used
 	took   time.Duration // to get it, 0 of a failure, which is not kept for longer
 	asking chan struct{} // closed when the answer is there
+	began  time.Time     // when it was asked for
 	late   bool          // the answer that is asked for will be too old to be used
 }
 
-// get returns an answer that is at most as old as given, or older if the backend is slow to answer.
-func (c *cell[T]) get(ctx context.Context, age time.Duration, ask func(context.Context) (T, error)) (T, error) {
+func newCell[T any](ask func(context.Context) (T, error)) *cell[T] { return &cell[T]{ask: ask} }
+
+// get returns an answer that is at most as old as given, or older if the backend is slow to answer. When the backend does not
+// answer at all, the last answer is returned, with the cause, or else the cause as an error.
+func (c *cell[T]) get(ctx context.Context, age time.Duration) (known[T], error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for waited := false; ; waited = true {
-		if c.asking == nil && (c.at.IsZero() || !waited && time.Since(c.at) >= max(age, restFactor*c.took)) {
-			c.asking, c.late = make(chan struct{}), false
-			go c.refresh(ask)
+		if c.asking == nil && (c.tried.IsZero() || !waited && time.Since(c.tried) >= max(age, restFactor*c.took)) {
+			c.asking, c.began, c.late = make(chan struct{}), time.Now(), false
+			go c.refresh()
 		}
 		if c.asking == nil {
-			return c.value, c.err
+			return c.latest(c.err)
 		}
-		asking := c.asking
+		asking, began := c.asking, c.began
 		c.mu.Unlock()
-		select {
-		case <-asking:
-			c.mu.Lock()
-		case <-ctx.Done():
-			c.mu.Lock()
-			var zero T
-			return zero, ctx.Err()
+		silent := await(ctx, asking, patience-time.Since(began))
+		c.mu.Lock()
+		if silent && c.asking == asking {
+			return c.latest(unanswered(time.Since(began)))
 		}
 	}
 }
 
-func (c *cell[T]) refresh(ask func(context.Context) (T, error)) {
-	ctx, cancel := context.WithTimeout(context.Background(), askWithin) // one viewer may go, others wait
-	defer cancel()
-	began := time.Now()
-	value, err := ask(ctx)
+// await reports whether all waiting was in vain.
+func await(ctx context.Context, done <-chan struct{}, most time.Duration) (silent bool) {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return false
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return true
+}
+
+// latest returns the last answer, which is old if there is a cause. The lock is held.
+func (c *cell[T]) latest(cause error) (known[T], error) {
+	if c.at.IsZero() && cause != nil {
+		return known[T]{}, cause
+	}
+	return known[T]{c.value, c.at, cause}, nil
+}
+
+// last is latest for one that does not ask.
+func (c *cell[T]) last(cause error) (known[T], error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.value, c.err, c.at, c.took = value, err, time.Now(), time.Since(began)
-	if c.late {
+	return c.latest(cause)
+}
+
+func (c *cell[T]) refresh() {
+	ctx, cancel := context.WithTimeout(context.Background(), askWithin) // one viewer may go, others wait
+	defer cancel()
+	value, err := c.ask(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err, c.tried, c.took = err, time.Now(), time.Since(c.began)
+	switch {
+	case err == nil:
+		c.value, c.at = value, c.tried
+	case answered(err):
 		c.at = time.Time{}
-	}
-	if err != nil {
+		fallthrough
+	default:
 		c.took = 0
+	}
+	if c.late {
+		c.tried = time.Time{}
 	}
 	close(c.asking)
 	c.asking = nil
+}
+
+// answered reports whether an error is an answer, and not the lack of one.
+func answered(err error) bool {
+	_, invalid := errors.AsType[*operate.InvalidError](err)
+	return invalid || isNoCursor(err)
 }
 
 // drop makes the next request ask, and those that wait ask again.
 func (c *cell[T]) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at, c.late = time.Time{}, true
+	c.tried, c.late = time.Time{}, true
 }
 
-// status returns every consumer.
-func (s *shared) status(ctx context.Context, age time.Duration) ([]operate.ConsumerStatus, error) {
-	return s.statuses.get(ctx, age, func(ctx context.Context) ([]operate.ConsumerStatus, error) {
-		all, err := s.op.Status(ctx)
-		if err == nil {
-			s.remember(all)
-		}
-		return all, err
-	})
-}
-
-// detail returns who works on a consumer that is known.
-func (s *shared) detail(ctx context.Context, consumer string, age time.Duration) (detail, error) {
+// detail has who works on a consumer that is known.
+func (s *shared) detail(consumer string) *cell[detail] {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	c := s.details[consumer]
 	if c == nil {
-		c = &cell[detail]{}
+		c = newCell(func(ctx context.Context) (d detail, err error) {
+			if d.members, err = s.op.Members(ctx, consumer); err != nil {
+				return d, err
+			}
+			if d.leases, err = s.op.Leases(ctx, consumer, mapped); err != nil {
+				return d, err
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.of(consumer).observe(time.Now(), d)
+			return d, nil
+		})
 		s.details[consumer] = c
 	}
-	s.mu.Unlock()
-	return c.get(ctx, age, func(ctx context.Context) (d detail, err error) {
-		if d.members, err = s.op.Members(ctx, consumer); err != nil {
-			return d, err
-		}
-		if d.leases, err = s.op.Leases(ctx, consumer, mapped); err != nil {
-			return d, err
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.of(consumer).observe(time.Now(), d)
-		return d, nil
-	})
+	return c
 }
 
 // list is an answer that a page of rows was made of.
@@ -157,13 +213,14 @@ type list struct {
 // mostLists bounds the answers that are kept, each of at most a hundred rows or groups.
 const mostLists = 100
 
-// ask returns an answer that viewers of the same page share. What tells it from others.
-func ask[T any](ctx context.Context, s *shared, what string, of any, question func(context.Context) (T, error)) (T, error) {
+// listOf has an answer that viewers of the same page share. What tells it from others, and ask holds no request.
+func listOf[T any](s *shared, what string, of any, ask func(context.Context) (T, error)) *cell[T] {
 	key := fmt.Sprintf("%s %#v", what, of)
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	kept, ok := s.lists[key].cell.(*cell[T])
 	if !ok {
-		kept = &cell[T]{}
+		kept = newCell(ask)
 		if len(s.lists) >= mostLists {
 			maps.DeleteFunc(s.lists, func(_ string, l list) bool { return time.Since(l.since) > quiet })
 		}
@@ -171,8 +228,7 @@ func ask[T any](ctx context.Context, s *shared, what string, of any, question fu
 			s.lists[key] = list{kept, time.Now()}
 		}
 	}
-	s.mu.Unlock()
-	return kept.get(ctx, pace, question)
+	return kept
 }
 
 // of is the history of a consumer. The lock is held.
@@ -261,13 +317,14 @@ func (s *shared) leave(v *viewer) {
 // poll asks while there are viewers.
 func (s *shared) poll() {
 	var (
-		seen  = map[string]uint64{} // of a consumer's line, and with a / in front of its detail
-		told  = map[*viewer]time.Time{}
-		ticks = time.NewTicker(pace)
+		seen   = map[string]uint64{} // of a consumer's line, and with a / in front of its detail
+		told   = map[*viewer]time.Time{}
+		silent bool
+		ticks  = time.NewTicker(pace)
 	)
 	defer ticks.Stop()
 	for ; ; <-ticks.C {
-		all, watched := s.look()
+		all, failed, watched := s.look()
 		if !watched {
 			return
 		}
@@ -278,13 +335,14 @@ func (s *shared) poll() {
 				changed[name], changed[""] = known, changed[""] || known && !strings.HasPrefix(name, "/")
 			}
 		}
-		seen = all
+		turned := failed != silent // from answers to silence, or back: that concerns all
+		seen, silent = all, failed
 		s.mu.Lock()
 		s.hint(func(v *viewer) bool {
 			if told[v].IsZero() {
 				told[v] = now // its page is fresh
 			}
-			if !changed[v.consumer] && !(v.detail && changed["/"+v.consumer]) && now.Sub(told[v]) < quiet {
+			if !turned && !changed[v.consumer] && !(v.detail && changed["/"+v.consumer]) && now.Sub(told[v]) < quiet {
 				return false
 			}
 			told[v] = now
@@ -299,8 +357,9 @@ func (s *shared) poll() {
 	}
 }
 
-// look asks for what is looked at, and returns a fingerprint of each part; false when there are no viewers.
-func (s *shared) look() (prints map[string]uint64, watched bool) {
+// look asks for what is looked at, and returns a fingerprint of each part, whether there was no answer, and false when there are no
+// viewers.
+func (s *shared) look() (prints map[string]uint64, failed, watched bool) {
 	s.mu.Lock()
 	details := map[string]bool{}
 	for v := range s.viewers {
@@ -312,14 +371,13 @@ func (s *shared) look() (prints map[string]uint64, watched bool) {
 	s.polling = watched
 	s.mu.Unlock()
 	if !watched {
-		return nil, false
+		return nil, false, false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), askWithin)
-	defer cancel()
 	prints = map[string]uint64{}
-	all, err := s.status(ctx, pace/2)
-	prints["/"] = fingerprint(func(w io.Writer) { fmt.Fprint(w, err, len(all)) })
-	for _, c := range all {
+	all, err := s.statuses.get(context.Background(), pace/2)
+	failed = err != nil || all.old != nil
+	prints["/"] = fingerprint(func(w io.Writer) { fmt.Fprint(w, len(all.value)) })
+	for _, c := range all.value {
 		prints[c.Consumer] = fingerprint(func(w io.Writer) {
 			c.OldestUnread, c.PausedFor = c.OldestUnread.Truncate(time.Second), c.PausedFor.Truncate(time.Minute)
 			fmt.Fprintf(w, "%+v", c)
@@ -327,18 +385,22 @@ func (s *shared) look() (prints map[string]uint64, watched bool) {
 		if !details[c.Consumer] {
 			continue
 		}
-		d, err := s.detail(ctx, c.Consumer, pace/2)
+		one := s.detail(c.Consumer)
+		d, _ := one.last(nil)
+		if !failed {
+			d, err = one.get(context.Background(), pace/2)
+			failed = err != nil || d.old != nil
+		}
 		prints["/"+c.Consumer] = fingerprint(func(w io.Writer) {
-			fmt.Fprint(w, err)
-			for _, m := range d.members {
+			for _, m := range d.value.members {
 				fmt.Fprintln(w, m.Session, m.Owned, m.FairShare, m.SinceBeat.Truncate(5*time.Second))
 			}
-			for _, l := range d.leases {
+			for _, l := range d.value.leases {
 				fmt.Fprintln(w, l.Resource, l.Session, l.Epoch, l.Lag, l.Parked, l.Suspicion)
 			}
 		})
 	}
-	return prints, true
+	return prints, failed, true
 }
 
 func fingerprint(of func(io.Writer)) uint64 {

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -18,11 +20,40 @@ func words() template.FuncMap {
 	return template.FuncMap{
 		"age": age, "ago": ago, "count": func(n any) string { return grouped(fmt.Sprint(n)) }, "plural": plural[int], "plural64": plural[int64],
 		"link": link, "label": func(field string) string { return cmp.Or(label(field), field) }, "size": size,
+		"raw": func(v any) any { return v }, "visible": func(v any) any {
+			if s, ok := v.(string); ok {
+				return visible(s)
+			}
+			return v
+		},
 		"short": func(s string) string { return s[:min(8, len(s))] }, "unix": func(t time.Time) bool { return !t.IsZero() },
 		"moment": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + " UTC" },
 		"stamp":  func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"clock":  func(t time.Time) string { return t.UTC().Format(time.TimeOnly) },
 	}
+}
+
+// visible writes what would steer how text is shown as escapes: controls, what turns its direction, what takes no room. It
+// changes no escape that it has written.
+func visible(s string) string {
+	shown := func(r rune) bool { return r == '\n' || r == '\t' || unicode.IsPrint(r) }
+	if utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !shown(r) }) {
+		return s
+	}
+	var b strings.Builder
+	for i, r := range s {
+		_, n := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case shown(r):
+			b.WriteRune(r)
+		default:
+			q := strconv.QuoteRuneToASCII(r)
+			b.WriteString(q[1 : len(q)-1])
+		}
+	}
+	return b.String()
 }
 
 // link is the address of a page with fields, given by name and value. Empty values are left out.

@@ -17,7 +17,7 @@ func (t CursorTarget) Check() error {
 	if t == (CursorTarget{Beginning: true}) || t == (CursorTarget{Now: true}) || t == (CursorTarget{After: t.After}) && t.After != "" {
 		return nil
 	}
-	return errors.New("say exactly one of the beginning, now, and after which message")
+	return Invalid("say exactly one of the beginning, now, and after which message")
 }
 
 // CursorStatus is how far a consumer has got on one resource.

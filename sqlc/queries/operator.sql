@@ -1,6 +1,6 @@
 -- name: ListConsumers :many
 -- note is why the consumer's table is not read.
-SELECT c.name, c.per, c.lock, (p.consumer IS NOT NULL)::boolean AS paused,
+SELECT c.name, c.per, (CASE WHEN c.source = '' THEN c.per ELSE 'table' END)::text AS of, c.lock, (p.consumer IS NOT NULL)::boolean AS paused,
        coalesce(extract(epoch FROM clock_timestamp() - p.paused_at), 0)::float8 AS paused_for,
        (CASE WHEN c.source = '' THEN '' ELSE leasegen.distrust(c.source) END)::text AS note,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = c.name) AS leases,
@@ -22,7 +22,10 @@ ORDER BY c.name;
 SELECT leasegen.pause_consumer(sqlc.arg(consumer)::text, sqlc.arg(paused)::boolean)::boolean AS known;
 
 -- name: CountLeases :one
+-- of is by what the consumer's messages are found, see LeaseLags; empty of a consumer that has not run yet.
 SELECT count(*) AS leases,
+       coalesce((SELECT CASE WHEN c.source = '' THEN c.per ELSE 'table' END
+                 FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS of,
        coalesce((SELECT CASE WHEN c.source = '' THEN '' ELSE leasegen.distrust(c.source) END
                  FROM leasegen.consumer c WHERE c.name = sqlc.arg(consumer)::text), '')::text AS note
 FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text;
@@ -30,44 +33,48 @@ FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text;
 -- name: LeaseLags :many
 -- Leases with how many messages each is behind, counted up to a bound, and how long the first
 -- of them has been there. Streams without work are left out unless idle is set, rows of tables
--- unless counted is.
-SELECT l.resource, (CASE WHEN s.state = 'live' AND s.expires_at > now.at AND coalesce(l.expires_at > now.at, true) THEN l.session ELSE '' END)::text AS session,
-       l.epoch, coalesce(extract(epoch FROM now.at - l.acquired_at), 0)::float8 AS since, l.pos,
-       (b.lag + CASE WHEN c.source = '' OR NOT sqlc.arg(counted)::boolean THEN 0
-                     ELSE leasegen.table_lag(c.source, l.resource, l.pos, sqlc.arg(bound)::bigint) END)::bigint AS lag,
-       coalesce(extract(epoch FROM now.at - b.oldest), 0)::float8 AS oldest,
-       coalesce(p.parked, 0)::bigint AS parked, l.suspicion
-FROM leasegen.lease l
-JOIN leasegen.consumer c ON c.name = l.consumer
-CROSS JOIN (SELECT clock_timestamp() AS at) now
-LEFT JOIN leasegen.session s ON s.id = l.session
-LEFT JOIN (SELECT k.resource, count(*) AS parked FROM leasegen.parked k
-           WHERE k.consumer = sqlc.arg(consumer)::text GROUP BY k.resource) p ON p.resource = l.resource
-CROSS JOIN LATERAL (
-    SELECT count(*) AS lag, min(u.published_at) AS oldest
-    FROM (
-        (SELECT m.published_at FROM leasegen.message m
-         WHERE c.source = '' AND c.per = 'topic' AND m.topic = l.resource AND m.id > l.pos
-         ORDER BY m.id LIMIT sqlc.arg(bound)::bigint)
-        UNION ALL
-        (SELECT m.published_at FROM leasegen.message m
-         WHERE c.source = '' AND c.per = 'partition' AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
-           AND m.slot = CASE WHEN c.per = 'partition' AND l.resource ~ '^([0-9]{1,4}|[12][0-9]{4})$' THEN l.resource::smallint END
-         ORDER BY m.id LIMIT sqlc.arg(bound)::bigint)
-        UNION ALL
-        (SELECT m.published_at FROM leasegen.message m
-         WHERE c.source = '' AND c.per = 'stream' AND m.key = l.resource AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
-         ORDER BY m.id LIMIT sqlc.arg(bound)::bigint)
-        UNION ALL
-        (SELECT m.published_at FROM leasegen.message m
-         WHERE c.source = '' AND c.per = 'group' AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
-         ORDER BY m.id LIMIT sqlc.arg(bound)::bigint)
-    ) u
-) b
-WHERE l.consumer = sqlc.arg(consumer)::text AND (l.wanted OR sqlc.arg(idle)::boolean)
-  AND (sqlc.arg(resource)::text = '' OR l.resource = sqlc.arg(resource)::text)
-ORDER BY lag DESC, l.resource
-LIMIT nullif(sqlc.arg(max)::bigint, 0);
+-- unless counted is. The furthest behind come first, up to max of them; 0 is for all, and -1 for all in any order.
+-- of is the consumer's per, or table.
+SELECT v.resource, v.session, v.epoch, v.since, v.pos, v.lag, v.oldest, v.parked, v.suspicion
+FROM (
+    SELECT l.resource, (CASE WHEN s.state = 'live' AND s.expires_at > now.at AND coalesce(l.expires_at > now.at, true) THEN l.session ELSE '' END)::text AS session,
+           l.epoch, coalesce(extract(epoch FROM now.at - l.acquired_at), 0)::float8 AS since, l.pos,
+           (b.lag + CASE WHEN sqlc.arg(of)::text <> 'table' OR NOT sqlc.arg(counted)::boolean THEN 0
+                         ELSE leasegen.table_lag(c.source, l.resource, l.pos, sqlc.arg(bound)::bigint) END)::bigint AS lag,
+           coalesce(extract(epoch FROM now.at - b.oldest), 0)::float8 AS oldest,
+           coalesce(p.parked, 0)::bigint AS parked, l.suspicion
+    FROM leasegen.lease l
+    JOIN leasegen.consumer c ON c.name = l.consumer
+    CROSS JOIN (SELECT clock_timestamp() AS at) now
+    LEFT JOIN leasegen.session s ON s.id = l.session
+    LEFT JOIN (SELECT k.resource, count(*) AS parked FROM leasegen.parked k
+               WHERE k.consumer = sqlc.arg(consumer)::text GROUP BY k.resource) p ON p.resource = l.resource
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS lag, min(u.published_at) AS oldest
+        FROM (
+            (SELECT m.published_at FROM leasegen.message m
+             WHERE sqlc.arg(of)::text = 'topic' AND m.topic = l.resource AND m.id > l.pos
+             ORDER BY m.id LIMIT sqlc.arg(bound)::bigint)
+            UNION ALL
+            (SELECT m.published_at FROM leasegen.message m
+             WHERE sqlc.arg(of)::text = 'partition' AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
+               AND m.slot = CASE WHEN sqlc.arg(of)::text = 'partition' AND l.resource ~ '^([0-9]{1,4}|[12][0-9]{4})$' THEN l.resource::smallint END
+             ORDER BY m.id LIMIT sqlc.arg(bound)::bigint)
+            UNION ALL
+            (SELECT m.published_at FROM leasegen.message m
+             WHERE sqlc.arg(of)::text = 'stream' AND m.key = l.resource AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
+             ORDER BY m.id LIMIT sqlc.arg(bound)::bigint)
+            UNION ALL
+            (SELECT m.published_at FROM leasegen.message m
+             WHERE sqlc.arg(of)::text = 'group' AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
+             ORDER BY m.id LIMIT sqlc.arg(bound)::bigint)
+        ) u
+    ) b
+    WHERE l.consumer = sqlc.arg(consumer)::text AND (l.wanted OR sqlc.arg(idle)::boolean)
+      AND (sqlc.arg(resource)::text = '' OR l.resource = sqlc.arg(resource)::text)
+) v
+ORDER BY CASE WHEN sqlc.arg(max)::bigint >= 0 THEN v.lag END DESC, CASE WHEN sqlc.arg(max)::bigint >= 0 THEN v.resource END
+LIMIT nullif(greatest(sqlc.arg(max)::bigint, 0), 0);
 
 -- name: HasCursors :one
 -- Whether the consumer reads messages: singletons and streams that the application announces do not.

@@ -4,6 +4,10 @@
 -- They are not compiled (jit): that would take longer than they do, whatever their estimates say.
 SELECT set_config('jit', 'off', true);
 
+-- name: AsAsked :exec
+-- Nor is there one plan for all that may be asked for: what an argument rules out is no part of the plan.
+SELECT set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true);
+
 -- name: Steady :exec
 -- Nor do they walk or sort tables where an index gives the rows in their order, and there is one
 -- plan, whatever is asked for.

@@ -3,7 +3,6 @@ package rows
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -121,7 +120,7 @@ func (o Operator) SetCursor(consumer, resource string, target operate.CursorTarg
 		to = int64(last)
 	case target.After != "":
 		if to, err = strconv.ParseInt(target.After, 10, 64); err != nil || to < 1 || to > int64(last) {
-			return nil, fmt.Errorf("%q is not the id of a message; the last one has id %d", target.After, last)
+			return nil, operate.Invalid("%q is not the id of a message; the last one has id %d", target.After, last)
 		}
 	}
 	var moved []*Lease
@@ -198,7 +197,10 @@ func decodePlace(text string) (place, error) {
 		return place{}, err
 	}
 	number, err := strconv.ParseInt(parts[2], 10, 64)
-	return place{parts[0], parts[1], number}, err
+	if err != nil {
+		return place{}, backend.NoPlace(text)
+	}
+	return place{parts[0], parts[1], number}, nil
 }
 
 // parked returns what a filter selects, lane by lane.
@@ -245,7 +247,7 @@ func parseDeadID(id string) (p deadPlace, err error) {
 	message, consumer, ok := strings.Cut(rest, "-")
 	n, err := strconv.ParseInt(at, 10, 64)
 	if !ok || err != nil {
-		return p, fmt.Errorf("%q is not the id of a dead letter; take one from a list of them", id)
+		return p, operate.Invalid("%q is not the id of a dead letter; take one from a list of them", id)
 	}
 	return deadPlace{n, message, consumer}, nil
 }

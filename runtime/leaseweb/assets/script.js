@@ -17,7 +17,6 @@
   const here = new URL(location.href);
   if (here.searchParams.has("done")) {
     here.searchParams.delete("done");
-    here.searchParams.delete("n");
     history.replaceState(null, "", here);
   }
   // An action is sent once.

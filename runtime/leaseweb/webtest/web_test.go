@@ -1,7 +1,6 @@
 package webtest
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -148,12 +147,7 @@ func TestActions(t *testing.T) {
 		w.eventually("its dead letters are dropped", func() bool { return w.status("billing").DeadLetters == 0 })
 		w.logged("action=move", "filter.to=beginning")
 
-		// Forget, which waits until nothing runs. The memory backend forgets no consumers.
-		if _, forgets := w.be.(interface {
-			Forget(ctx context.Context, consumer string) error
-		}); !forgets {
-			return
-		}
+		// Forget, which waits until nothing runs.
 		b.follow("Owners")
 		b.follow("Forget…")
 		b.sees("stop its programs first")

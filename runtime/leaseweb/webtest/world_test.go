@@ -81,15 +81,7 @@ var backends = map[string]func(t *testing.T) (share func() server){
 		return func() server { return be.Share() }
 	},
 	"postgres": func(t *testing.T) func() server {
-		pool, err := pgxpool.New(t.Context(), pgtest.DB(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(pool.Close)
-		if _, err := leasepg.Migrate(t.Context(), pool); err != nil {
-			t.Fatal(err)
-		}
-		return func() server { return leasepg.New(pool) }
+		return onPostgres(t, pgtest.DB(t))
 	},
 	"redis": func(t *testing.T) func() server {
 		client, namespace := redistest.Shared(t).Client(t), redistest.Namespace(t)
@@ -97,10 +89,27 @@ var backends = map[string]func(t *testing.T) (share func() server){
 	},
 }
 
+func onPostgres(t *testing.T, dsn string) func() server {
+	pool, err := pgxpool.New(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if _, err := leasepg.Migrate(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	return func() server { return leasepg.New(pool) }
+}
+
 // newWorld has two replicas that run, orders of which some failed, and pages below a prefix.
 func newWorld(t *testing.T, name string) *world {
 	t.Helper()
-	w := &world{t: t, share: backends[name](t)}
+	return worldOn(t, backends[name](t))
+}
+
+func worldOn(t *testing.T, share func() server) *world {
+	t.Helper()
+	w := &world{t: t, share: share}
 	w.be = w.share()
 	w.run(2)
 	ok := order{Customer: "ann", Cents: 100, Do: "charge"}

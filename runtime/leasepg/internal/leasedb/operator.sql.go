@@ -14,6 +14,8 @@ import (
 
 const CountLeases = `-- name: CountLeases :one
 SELECT count(*) AS leases,
+       coalesce((SELECT CASE WHEN c.source = '' THEN c.per ELSE 'table' END
+                 FROM leasegen.consumer c WHERE c.name = $1::text), '')::text AS of,
        coalesce((SELECT CASE WHEN c.source = '' THEN '' ELSE leasegen.distrust(c.source) END
                  FROM leasegen.consumer c WHERE c.name = $1::text), '')::text AS note
 FROM leasegen.lease l WHERE l.consumer = $1::text
@@ -21,13 +23,15 @@ FROM leasegen.lease l WHERE l.consumer = $1::text
 
 type CountLeasesRow struct {
 	Leases int64
+	Of     string
 	Note   string
 }
 
+// of is by what the consumer's messages are found, see LeaseLags; empty of a consumer that has not run yet.
 func (q *Queries) CountLeases(ctx context.Context, consumer string) (CountLeasesRow, error) {
 	row := q.db.QueryRow(ctx, CountLeases, consumer)
 	var i CountLeasesRow
-	err := row.Scan(&i.Leases, &i.Note)
+	err := row.Scan(&i.Leases, &i.Of, &i.Note)
 	return i, err
 }
 
@@ -395,46 +399,50 @@ func (q *Queries) HasCursors(ctx context.Context, consumer string) (bool, error)
 }
 
 const LeaseLags = `-- name: LeaseLags :many
-SELECT l.resource, (CASE WHEN s.state = 'live' AND s.expires_at > now.at AND coalesce(l.expires_at > now.at, true) THEN l.session ELSE '' END)::text AS session,
-       l.epoch, coalesce(extract(epoch FROM now.at - l.acquired_at), 0)::float8 AS since, l.pos,
-       (b.lag + CASE WHEN c.source = '' OR NOT $1::boolean THEN 0
-                     ELSE leasegen.table_lag(c.source, l.resource, l.pos, $2::bigint) END)::bigint AS lag,
-       coalesce(extract(epoch FROM now.at - b.oldest), 0)::float8 AS oldest,
-       coalesce(p.parked, 0)::bigint AS parked, l.suspicion
-FROM leasegen.lease l
-JOIN leasegen.consumer c ON c.name = l.consumer
-CROSS JOIN (SELECT clock_timestamp() AS at) now
-LEFT JOIN leasegen.session s ON s.id = l.session
-LEFT JOIN (SELECT k.resource, count(*) AS parked FROM leasegen.parked k
-           WHERE k.consumer = $3::text GROUP BY k.resource) p ON p.resource = l.resource
-CROSS JOIN LATERAL (
-    SELECT count(*) AS lag, min(u.published_at) AS oldest
-    FROM (
-        (SELECT m.published_at FROM leasegen.message m
-         WHERE c.source = '' AND c.per = 'topic' AND m.topic = l.resource AND m.id > l.pos
-         ORDER BY m.id LIMIT $2::bigint)
-        UNION ALL
-        (SELECT m.published_at FROM leasegen.message m
-         WHERE c.source = '' AND c.per = 'partition' AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
-           AND m.slot = CASE WHEN c.per = 'partition' AND l.resource ~ '^([0-9]{1,4}|[12][0-9]{4})$' THEN l.resource::smallint END
-         ORDER BY m.id LIMIT $2::bigint)
-        UNION ALL
-        (SELECT m.published_at FROM leasegen.message m
-         WHERE c.source = '' AND c.per = 'stream' AND m.key = l.resource AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
-         ORDER BY m.id LIMIT $2::bigint)
-        UNION ALL
-        (SELECT m.published_at FROM leasegen.message m
-         WHERE c.source = '' AND c.per = 'group' AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
-         ORDER BY m.id LIMIT $2::bigint)
-    ) u
-) b
-WHERE l.consumer = $3::text AND (l.wanted OR $4::boolean)
-  AND ($5::text = '' OR l.resource = $5::text)
-ORDER BY lag DESC, l.resource
-LIMIT nullif($6::bigint, 0)
+SELECT v.resource, v.session, v.epoch, v.since, v.pos, v.lag, v.oldest, v.parked, v.suspicion
+FROM (
+    SELECT l.resource, (CASE WHEN s.state = 'live' AND s.expires_at > now.at AND coalesce(l.expires_at > now.at, true) THEN l.session ELSE '' END)::text AS session,
+           l.epoch, coalesce(extract(epoch FROM now.at - l.acquired_at), 0)::float8 AS since, l.pos,
+           (b.lag + CASE WHEN $1::text <> 'table' OR NOT $2::boolean THEN 0
+                         ELSE leasegen.table_lag(c.source, l.resource, l.pos, $3::bigint) END)::bigint AS lag,
+           coalesce(extract(epoch FROM now.at - b.oldest), 0)::float8 AS oldest,
+           coalesce(p.parked, 0)::bigint AS parked, l.suspicion
+    FROM leasegen.lease l
+    JOIN leasegen.consumer c ON c.name = l.consumer
+    CROSS JOIN (SELECT clock_timestamp() AS at) now
+    LEFT JOIN leasegen.session s ON s.id = l.session
+    LEFT JOIN (SELECT k.resource, count(*) AS parked FROM leasegen.parked k
+               WHERE k.consumer = $4::text GROUP BY k.resource) p ON p.resource = l.resource
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS lag, min(u.published_at) AS oldest
+        FROM (
+            (SELECT m.published_at FROM leasegen.message m
+             WHERE $1::text = 'topic' AND m.topic = l.resource AND m.id > l.pos
+             ORDER BY m.id LIMIT $3::bigint)
+            UNION ALL
+            (SELECT m.published_at FROM leasegen.message m
+             WHERE $1::text = 'partition' AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
+               AND m.slot = CASE WHEN $1::text = 'partition' AND l.resource ~ '^([0-9]{1,4}|[12][0-9]{4})$' THEN l.resource::smallint END
+             ORDER BY m.id LIMIT $3::bigint)
+            UNION ALL
+            (SELECT m.published_at FROM leasegen.message m
+             WHERE $1::text = 'stream' AND m.key = l.resource AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
+             ORDER BY m.id LIMIT $3::bigint)
+            UNION ALL
+            (SELECT m.published_at FROM leasegen.message m
+             WHERE $1::text = 'group' AND m.id > l.pos AND m.topic LIKE ANY (c.likes)
+             ORDER BY m.id LIMIT $3::bigint)
+        ) u
+    ) b
+    WHERE l.consumer = $4::text AND (l.wanted OR $5::boolean)
+      AND ($6::text = '' OR l.resource = $6::text)
+) v
+ORDER BY CASE WHEN $7::bigint >= 0 THEN v.lag END DESC, CASE WHEN $7::bigint >= 0 THEN v.resource END
+LIMIT nullif(greatest($7::bigint, 0), 0)
 `
 
 type LeaseLagsParams struct {
+	Of       string
 	Counted  bool
 	Bound    int64
 	Consumer string
@@ -457,9 +465,11 @@ type LeaseLagsRow struct {
 
 // Leases with how many messages each is behind, counted up to a bound, and how long the first
 // of them has been there. Streams without work are left out unless idle is set, rows of tables
-// unless counted is.
+// unless counted is. The furthest behind come first, up to max of them; 0 is for all, and -1 for all in any order.
+// of is the consumer's per, or table.
 func (q *Queries) LeaseLags(ctx context.Context, arg LeaseLagsParams) ([]LeaseLagsRow, error) {
 	rows, err := q.db.Query(ctx, LeaseLags,
+		arg.Of,
 		arg.Counted,
 		arg.Bound,
 		arg.Consumer,
@@ -496,7 +506,7 @@ func (q *Queries) LeaseLags(ctx context.Context, arg LeaseLagsParams) ([]LeaseLa
 }
 
 const ListConsumers = `-- name: ListConsumers :many
-SELECT c.name, c.per, c.lock, (p.consumer IS NOT NULL)::boolean AS paused,
+SELECT c.name, c.per, (CASE WHEN c.source = '' THEN c.per ELSE 'table' END)::text AS of, c.lock, (p.consumer IS NOT NULL)::boolean AS paused,
        coalesce(extract(epoch FROM clock_timestamp() - p.paused_at), 0)::float8 AS paused_for,
        (CASE WHEN c.source = '' THEN '' ELSE leasegen.distrust(c.source) END)::text AS note,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = c.name) AS leases,
@@ -518,6 +528,7 @@ ORDER BY c.name
 type ListConsumersRow struct {
 	Name        string
 	Per         string
+	Of          string
 	Lock        string
 	Paused      bool
 	PausedFor   float64
@@ -542,6 +553,7 @@ func (q *Queries) ListConsumers(ctx context.Context) ([]ListConsumersRow, error)
 		if err := rows.Scan(
 			&i.Name,
 			&i.Per,
+			&i.Of,
 			&i.Lock,
 			&i.Paused,
 			&i.PausedFor,

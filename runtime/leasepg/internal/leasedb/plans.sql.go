@@ -9,6 +9,16 @@ import (
 	"context"
 )
 
+const AsAsked = `-- name: AsAsked :exec
+SELECT set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)
+`
+
+// Nor is there one plan for all that may be asked for: what an argument rules out is no part of the plan.
+func (q *Queries) AsAsked(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, AsAsked)
+	return err
+}
+
 const Steady = `-- name: Steady :exec
 SELECT set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('enable_sort', 'off', true), set_config('enable_incremental_sort', 'off', true),

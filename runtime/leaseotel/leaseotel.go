@@ -11,7 +11,8 @@
 // A call of Publish is a span "publish KIND", and a handler call a span "process KIND", named as OpenTelemetry's messaging
 // conventions say. The publisher's trace context travels in the headers of events, as the propagator writes it. A handler's
 // span is linked to those of its messages, and to a span that the application began around it; with WithParents the span of a
-// single message continues the publisher's trace. What a handler publishes with its context belongs to the handler's span. Run handlers have no span, for they do not end.
+// single message continues the publisher's trace. What a handler publishes with its context belongs to the handler's span,
+// also where it hands on the headers of its message. Run handlers have no span, for they do not end.
 //
 // # Metrics
 //
@@ -34,6 +35,8 @@
 package leaseotel
 
 import (
+	"slices"
+
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
@@ -49,10 +52,12 @@ var system = semconv.MessagingSystemKey.String("leasegen")
 
 // Telemetry makes traces and metrics. It may be used by many goroutines, backends and consumers at once.
 type Telemetry struct {
-	tracer     trace.Tracer
-	meter      metric.Meter
-	propagator propagation.TextMapPropagator
-	parents    bool
+	tracer      trace.Tracer
+	meter       metric.Meter
+	propagator  propagation.TextMapPropagator
+	fields      []string // of the propagator
+	traceFields []string // of these, all but the baggage
+	parents     bool
 	*instruments
 }
 
@@ -97,9 +102,11 @@ func New(opts ...Option) (*Telemetry, error) {
 	if err != nil {
 		return nil, err
 	}
+	fields := o.propagator.Fields()
 	return &Telemetry{
 		tracer: o.tracers.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL)),
-		meter:  meter, propagator: o.propagator, parents: o.parents, instruments: ins,
+		meter:  meter, propagator: o.propagator, parents: o.parents, instruments: ins, fields: fields,
+		traceFields: slices.DeleteFunc(slices.Clone(fields), func(f string) bool { return f == baggageField }),
 	}, nil
 }
 

@@ -308,6 +308,89 @@ func TestAnotherPropagator(t *testing.T) {
 	}
 }
 
+// b3 is Zipkin's propagator, in one header.
+type b3 struct{}
+
+func (b3) Fields() []string { return []string{"b3"} }
+
+func (b3) Inject(ctx context.Context, c propagation.TextMapCarrier) {
+	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
+		c.Set("b3", sc.TraceID().String()+"-"+sc.SpanID().String()+"-1")
+	}
+}
+
+func (b3) Extract(ctx context.Context, c propagation.TextMapCarrier) context.Context {
+	part := strings.Split(c.Get("b3")+"--", "-")
+	traceID, err := trace.TraceIDFromHex(part[0])
+	spanID, err2 := trace.SpanIDFromHex(part[1])
+	if err != nil || err2 != nil {
+		return ctx
+	}
+	return trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: traceID, SpanID: spanID, TraceFlags: trace.FlagsSampled, Remote: true}))
+}
+
+// A handler that hands on the headers of its message publishes in its own name, whatever the propagator: what it hands on of
+// the trace is replaced, and all else stays.
+func TestHeadersThatAreHandedOn(t *testing.T) {
+	const others = "0123456789abcdef0123456789abcdef-0123456789abcdef-1"
+	both := func(p propagation.TextMapPropagator) propagation.TextMapPropagator {
+		return propagation.NewCompositeTextMapPropagator(p, propagation.Baggage{})
+	}
+	for name, p := range map[string]propagation.TextMapPropagator{
+		"w3c": both(propagation.TraceContext{}), "b3": both(b3{}), "w3c and b3": both(propagation.NewCompositeTextMapPropagator(b3{}, propagation.TraceContext{})),
+	} {
+		for _, form := range []string{"one", "batch"} {
+			t.Run(name+" "+form, func(t *testing.T) {
+				x := newTraced(t, leaseotel.WithPropagator(p))
+				be := leasemem.New(leasemem.WithPublishMiddleware(x.Publish))
+				handOn := func(ctx context.Context, headers map[string]string) error {
+					return be.Publish(ctx, append(event("second", headers), event("theirs", map[string]string{"b3": others, "h": "own"})...))
+				}
+				h := lease.One("first", func(ctx context.Context, m lease.Message[[]byte]) error { return handOn(ctx, m.Headers) })
+				if form == "batch" {
+					h = lease.Batch("first", func(ctx context.Context, ms []lease.Message[[]byte]) error { return handOn(ctx, ms[1].Headers) })
+				}
+				bag, err := baggage.Parse("who=me")
+				ok(t, err)
+				ctx := baggage.ContextWithBaggage(t.Context(), bag)
+				if form == "batch" {
+					ok(t, be.Publish(t.Context(), event("first", map[string]string{"h": "another"})))
+				}
+				ok(t, be.Publish(ctx, event("first", map[string]string{"h": "v"})))
+				got := make(chan map[string]string, 2)
+				take := func(_ context.Context, m lease.Message[[]byte]) error { got <- m.Headers; return nil }
+				done := run(t, be, x, h, lease.One("second", take), lease.One("theirs", take))
+				second, theirs := <-got, <-got
+				done()
+				sent := trace.SpanContextFromContext(p.Extract(context.Background(), propagation.MapCarrier(second)))
+				var published, process sdktrace.ReadOnlySpan
+				for _, s := range x.spans.Ended() {
+					switch {
+					case s.Name() == "process first":
+						process = s
+					case s.Parent().IsValid():
+						published = s
+					}
+				}
+				if published == nil || process == nil || published.Parent().SpanID() != process.SpanContext().SpanID() || sent.SpanID() != published.SpanContext().SpanID() {
+					t.Fatalf("the headers are %v, of span %v", second, sent.SpanID())
+				}
+				if second["h"] != "v" || second["baggage"] != "who=me" {
+					t.Errorf("the headers are %v", second)
+				}
+				for _, f := range p.Fields() {
+					if strings.Contains(second[f], sent.TraceID().String()) != (second[f] != "" && f != "baggage") {
+						t.Errorf("header %s is %q", f, second[f])
+					}
+				}
+				if strings.Contains(name, "b3") && theirs["b3"] != others || theirs["h"] != "own" {
+					t.Errorf("the application's headers became %v", theirs)
+				}
+			})
+		}
+	}
+}
+
 // A program that may write to the log may make up kinds: neither metrics nor names of spans grow with them.
 func TestManyKinds(t *testing.T) {
 	x := newTraced(t)

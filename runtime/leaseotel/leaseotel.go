@@ -3,7 +3,7 @@
 //
 //	telemetry, err := leaseotel.New()
 //	…
-//	be := leasepg.New(pool, leasepg.WithPublishMiddleware(telemetry.Publish))
+//	be := leasepg.New(pool, leasepg.WithPublishMiddleware(telemetry.Publish), leasepg.WithObserver(telemetry))
 //	billing, err := orders.NewBilling(be, &orders.Billing{}, telemetry.Options()...)
 //
 // # Traces
@@ -22,8 +22,10 @@
 //	lease.acquired, .released, .lost, .fenced
 //	session.heartbeat.duration    once for each consumer of the session; with error.type when it failed
 //	delivery.latency              from a message's publication to its handler's first attempt, by this machine's clock
+//	lease.renew.duration          of leases that expire one by one
 //	messages                      by outcome: handled, parked, dead, skipped
 //	retries, dead_letters         of handlers that failed
+//	stream.missed                 deleted by others before they were read; cursor.set_back: taken back after the server was
 //	handler.stuck, consumer.stalled, observations.dropped
 //
 // WatchHealth and WatchStatus add gauges. Attributes are the consumer (messaging.consumer.group.name) and the kind
@@ -31,7 +33,8 @@
 // the same as its span; there are 50 at most, and _OTHER. Counters of a consumer begin at zero when it is seen first.
 //
 // Calls of handlers and of Publish are measured where they are made. All else comes from the consumer's observer, which loses some
-// observations when they come too fast, and counts them. Folder dashboards has a Grafana dashboard and Prometheus alerts of these metrics.
+// observations when they come too fast, and counts them; the sum of messages is exact. What a backend itself finds, stream.missed and
+// cursor.set_back, comes from its own observer: give it the Telemetry, with leasepg.WithObserver or leaseredis.WithObserver. Folder dashboards has a Grafana dashboard and Prometheus alerts of these metrics.
 package leaseotel
 
 import (

@@ -250,10 +250,52 @@ func TestCountersBeginAtZero(t *testing.T) {
 	done()
 	all := x.collect(t)
 	for name, points := range map[string]int{"leasegen.lease.fenced": 1, "leasegen.lease.lost": 1, "leasegen.lease.acquired": 2, "leasegen.messages": 4,
-		"leasegen.retries": 1, "leasegen.dead_letters": 1, "leasegen.handler.stuck": 1, "leasegen.consumer.stalled": 1, "leasegen.observations.dropped": 1} {
+		"leasegen.retries": 1, "leasegen.dead_letters": 1, "leasegen.handler.stuck": 1, "leasegen.consumer.stalled": 1, "leasegen.observations.dropped": 1,
+		"leasegen.stream.missed": 1, "leasegen.cursor.set_back": 1} {
 		if got := all.points(name); got != points {
 			t.Errorf("%s has %d series, want %d", name, got, points)
 		}
+	}
+}
+
+// Outcomes are counted by kind, also those that observations told of which were dropped: the sum is exact.
+func TestOutcomesByKind(t *testing.T) {
+	x := newTraced(t)
+	kinds := func(n int) []operate.KindOutcomes {
+		return []operate.KindOutcomes{{Kind: "a", Outcomes: operate.Outcomes{Handled: n, Parked: 1}}, {Kind: "b", Outcomes: operate.Outcomes{Handled: 1, Dead: 2}}}
+	}
+	x.Observe(operate.ObservedCommit{Consumer: "c", Outcomes: operate.Outcomes{Handled: 5, Parked: 1, Dead: 2}, Kinds: kinds(4)})
+	x.Observe(operate.ObservedDropped{Consumer: "c", Dropped: 3, Outcomes: operate.Outcomes{Handled: 11, Parked: 1, Dead: 2, Skipped: 6}, Kinds: kinds(7)})
+	all := x.collect(t)
+	for of, want := range map[[2]string]float64{
+		{"outcome", "handled"}: 16, {"outcome", "parked"}: 2, {"outcome", "dead"}: 4, {"outcome", "skipped"}: 6,
+		{"messaging.leasegen.kind", "a"}: 13, {"messaging.leasegen.kind", "b"}: 6, {"messaging.leasegen.kind", "_OTHER"}: 9,
+	} {
+		if got := all.sum("leasegen.messages", of[0], of[1]); got != want {
+			t.Errorf("messages with %s %s: %v, want %v", of[0], of[1], got, want)
+		}
+	}
+	if got := all.sum("leasegen.observations.dropped", "messaging.consumer.group.name", "c"); got != 3 {
+		t.Errorf("%v observations dropped, want 3", got)
+	}
+}
+
+// What backends find and tell their observer of is counted.
+func TestWhatBackendsTell(t *testing.T) {
+	x := newTraced(t)
+	x.Observe(operate.ObservedMissed{Consumer: "c", Resource: "s", Messages: 7})
+	x.Observe(operate.ObservedMissed{Consumer: "c", Resource: "s"}) // it is not known how many
+	x.Observe(operate.ObservedSetBack{Consumer: "c", Resource: "x", Reason: "r"})
+	x.Observe(operate.ObservedRenew{Consumer: "c", Leases: 3, Duration: time.Millisecond})
+	x.Observe(operate.ObservedRenew{Consumer: "c", Leases: 3, Duration: time.Millisecond, Err: errors.New("no answer")})
+	all := x.collect(t)
+	for name, want := range map[string]float64{"leasegen.stream.missed": 8, "leasegen.cursor.set_back": 1} {
+		if got := all.sum(name, "messaging.consumer.group.name", "c"); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	if got := all.points("leasegen.lease.renew.duration"); got != 2 {
+		t.Errorf("renewals have %d series, want one that succeeded and one that failed", got)
 	}
 }
 
@@ -529,8 +571,15 @@ func (c *collected) sum(name, key, value string) (n float64) {
 func (c *collected) points(name string) (n int) {
 	for _, sm := range c.ScopeMetrics {
 		for _, m := range sm.Metrics {
-			if d, is := m.Data.(metricdata.Sum[int64]); is && m.Name == name {
-				n += len(d.DataPoints)
+			switch d := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				if m.Name == name {
+					n += len(d.DataPoints)
+				}
+			case metricdata.Histogram[float64]:
+				if m.Name == name {
+					n += len(d.DataPoints)
+				}
 			}
 		}
 	}
@@ -669,7 +718,8 @@ func BenchmarkObserve(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	o := operate.ObservedCommit{Consumer: "c", Resource: "x", Epoch: 1, Handled: 1, Duration: time.Millisecond}
+	o := operate.ObservedCommit{Consumer: "c", Resource: "x", Epoch: 1, Outcomes: operate.Outcomes{Handled: 1},
+		Kinds: []operate.KindOutcomes{{Kind: "kind", Outcomes: operate.Outcomes{Handled: 1}}}, Duration: time.Millisecond}
 	b.ReportAllocs()
 	for range b.N {
 		x.Observe(o)

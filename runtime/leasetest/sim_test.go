@@ -142,8 +142,8 @@ type simulation struct {
 	faulty  atomic.Bool
 	running []*process
 	all     []*process
-	paused  map[backend.Ref]bool // what was owned when the pause began; nil when there is none
-	granted []backend.Ref        // while the consumer was paused
+	paused  map[string]int64 // the epochs by resource when the pause began; nil when there is none
+	granted []backend.Ref    // while the consumer was paused
 
 	mu      sync.Mutex
 	effects []effectOf // in the order of their commits
@@ -327,7 +327,10 @@ func (s *simulation) strike() {
 			s.resume()
 			s.paused = nil
 		case s.operator().Pause(s.t.Context(), "c") == nil: // else no process has come to register it
-			s.paused = s.owned()
+			s.paused = map[string]int64{}
+			for _, l := range s.leases() {
+				s.paused[l.Resource] = l.Epoch
+			}
 		}
 	default:
 		if len(s.running) < 5 {
@@ -336,25 +339,19 @@ func (s *simulation) strike() {
 	}
 }
 
-// owned are the leases that have an owner.
-func (s *simulation) owned() map[backend.Ref]bool {
-	all := map[backend.Ref]bool{}
-	for _, l := range kit.Must[[]operate.LeaseStatus](s.t)(s.operator().Leases(s.t.Context(), "c", 0)) {
-		if l.Session != "" {
-			all[backend.Ref{Resource: l.Resource, Epoch: l.Epoch}] = true
-		}
-	}
-	return all
+func (s *simulation) leases() []operate.LeaseStatus {
+	return kit.Must[[]operate.LeaseStatus](s.t)(s.operator().Leases(s.t.Context(), "c", 0))
 }
 
-// grantsNothingPaused notes what is owned during a pause and was not when it began.
+// grantsNothingPaused notes epochs that have risen since the pause began. A lease may have an owner that it had not: the
+// server's clock was set back to before the end of that session.
 func (s *simulation) grantsNothingPaused() {
 	if s.paused == nil {
 		return
 	}
-	for ref := range s.owned() {
-		if !s.paused[ref] {
-			s.granted = append(s.granted, ref) // judged at the end, when nothing runs
+	for _, l := range s.leases() {
+		if l.Session != "" && l.Epoch > s.paused[l.Resource] {
+			s.granted = append(s.granted, backend.Ref{Resource: l.Resource, Epoch: l.Epoch}) // judged at the end, when nothing runs
 		}
 	}
 }

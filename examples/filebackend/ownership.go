@@ -31,23 +31,23 @@ func (h session) Close(ctx context.Context) error {
 	return do(ctx, h.b, "close session", func(s *store) error { s.Close(h.id); return nil })
 }
 
-// supported refuses consumers that need more than a log.
+// supported refuses consumers that need more than a log, and names that no backend takes.
 func supported(c backend.ConsumerInfo) error {
 	switch {
 	case c.Source != nil:
-		return errors.New("this backend has no source but its log; leave the source out")
+		return errors.New("filebackend: this backend has no source but its log; leave the source out")
 	case c.Per < backend.PerTopic || c.Per > backend.PerPartition:
-		return fmt.Errorf("this backend has no leases per %s; use topic, group, cluster or partition", c.Per)
+		return fmt.Errorf("filebackend: this backend has no leases per %s; use topic, group, cluster or partition", c.Per)
 	}
-	return nil
+	return backend.CheckNames(c.Name)
 }
 
 // Register makes resources known.
 func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resources []string) error {
+	if err := supported(info); err != nil {
+		return err
+	}
 	return do(ctx, b, "register "+info.Name, func(s *store) error {
-		if err := supported(info); err != nil {
-			return err
-		}
 		topics := map[string]bool{}
 		for _, m := range s.log {
 			topics[m.Topic] = true

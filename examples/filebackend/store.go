@@ -193,12 +193,10 @@ func (b *Backend) Capabilities() backend.Capabilities {
 
 // Check reports why the file cannot be used, or not by these consumers.
 func (b *Backend) Check(ctx context.Context, consumers []backend.ConsumerInfo) error {
-	return do(ctx, b, "check", func(*store) error {
-		for _, c := range consumers {
-			if err := supported(c); err != nil {
-				return err
-			}
+	for _, c := range consumers {
+		if err := supported(c); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return do(ctx, b, "check", func(*store) error { return nil })
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/internal/stage"
 	"github.com/leasegen/leasegen/runtime/lease"
+	"github.com/leasegen/leasegen/runtime/leaseotel"
 	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/operate"
@@ -112,8 +113,8 @@ type backend interface {
 	operate.Operator
 }
 
-// connect opens the backend that a URL means. Call the function that it returns at the end.
-func connect(ctx context.Context, url string, around ...lease.PublishMiddleware) (backend, func(), error) {
+// connect opens the backend that a URL means, watched by these. Call the function that it returns at the end.
+func connect(ctx context.Context, url string, by ...*leaseotel.Telemetry) (backend, func(), error) {
 	if isRedis(url) {
 		o, err := redis.ParseURL(url)
 		if err != nil {
@@ -121,11 +122,19 @@ func connect(ctx context.Context, url string, around ...lease.PublishMiddleware)
 		}
 		logging.Disable() // the runtime's log has what fails
 		client := redis.NewClient(o)
-		return leaseredis.New(client, leaseredis.WithPublishMiddleware(around...)), func() { client.Close() }, nil
+		var opts []leaseredis.Option
+		for _, t := range by {
+			opts = append(opts, leaseredis.WithPublishMiddleware(t.Publish), leaseredis.WithObserver(t))
+		}
+		return leaseredis.New(client, opts...), func() { client.Close() }, nil
 	}
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
 		return nil, nil, err
 	}
-	return leasepg.New(pool, leasepg.WithPublishMiddleware(around...)), pool.Close, nil
+	var opts []leasepg.Option
+	for _, t := range by {
+		opts = append(opts, leasepg.WithPublishMiddleware(t.Publish), leasepg.WithObserver(t))
+	}
+	return leasepg.New(pool, opts...), pool.Close, nil
 }

@@ -27,7 +27,7 @@ func replica(ctx context.Context, o options, name string) error {
 	if err != nil {
 		return err
 	}
-	be, end, err := connect(ctx, os.Getenv("DATABASE_URL"), telemetry.Publish)
+	be, end, err := connect(ctx, os.Getenv("DATABASE_URL"), telemetry)
 	if err != nil {
 		return err
 	}

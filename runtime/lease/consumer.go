@@ -23,6 +23,7 @@ type Consumer struct {
 	lines    *teller[logLine]
 	left     leftBehind
 	asking   chan struct{} // holds a token while Streams is being asked
+	calls    underWay
 
 	mu      sync.Mutex
 	busy    map[string]int      // resources on which a handler runs, across sessions

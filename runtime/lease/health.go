@@ -23,7 +23,8 @@ type Health struct {
 	Leases int
 	// Progress is when progress was last stored under the session; zero before that.
 	Progress time.Time
-	// Stuck are the calls of handlers that take longer than WithStuckAfter allows, the longest first.
+	// Stuck are the calls of handlers that take longer than WithStuckAfter allows, the longest first: also those that a
+	// session began which has ended since, as long as they go on.
 	Stuck []StuckCall
 }
 
@@ -35,7 +36,7 @@ type StuckCall struct {
 
 // Health describes the consumer. It may be called at any time from any goroutine, and takes microseconds.
 func (c *Consumer) Health() Health {
-	h := Health{Consumer: c.Name(), Paused: c.pausing.is()}
+	h := Health{Consumer: c.Name(), Paused: c.pausing.is(), Stuck: c.calls.stuck(c.stuckAfter)}
 	if err := c.Ready(); err != nil {
 		h.Trouble = strings.TrimPrefix(err.Error(), c.unready())
 	}
@@ -50,7 +51,6 @@ func (c *Consumer) Health() Health {
 	if at := w.course.progressed.Load(); at != 0 {
 		h.Progress = time.Unix(0, at)
 	}
-	h.Stuck = w.run.stuck.calls()
 	return h
 }
 

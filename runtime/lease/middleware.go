@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"sync"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/guard"
 )
 
 // Middleware wraps the calls of a consumer's handlers, of every form: it may add to the context, time the call, recover
@@ -82,10 +82,7 @@ type wrapped struct {
 	call    Call          // without messages
 	raws    []backend.Raw // none for Run handlers
 	handler func(context.Context) error
-
-	mu            sync.Mutex
-	called, ended bool
-	waited        chan struct{} // closed when the handler has returned; nil when that is not waited for
+	once    guard.Call
 }
 
 func (w *wrapped) make(ctx context.Context, handler func(context.Context) error) error {
@@ -98,46 +95,17 @@ func (w *wrapped) make(ctx context.Context, handler func(context.Context) error)
 		r := &w.raws[i]
 		c.Messages[i] = CallMessage{ID: r.ID, Topic: r.Topic, Key: r.Key, Headers: maps.Clone(r.Headers), Attempt: r.Attempt + 1, PublishedAt: r.PublishedAt}
 	}
-	defer w.over()
+	defer w.once.Over()
 	return w.by(ctx, c)
 }
 
 // handle calls the handler, once and while middleware has not returned.
 func (w *wrapped) handle(ctx context.Context) error {
-	if !w.begin() {
+	if !w.once.Begin() {
 		return errCalledAgain
 	}
-	defer w.end()
+	defer w.once.End()
 	return w.handler(ctx)
-}
-
-func (w *wrapped) begin() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	first := !w.called
-	w.called = true
-	return first
-}
-
-func (w *wrapped) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.ended = true; w.waited != nil {
-		close(w.waited)
-	}
-}
-
-// over allows no call from now on, and waits for one under way in another goroutine.
-func (w *wrapped) over() {
-	w.mu.Lock()
-	if w.called && !w.ended {
-		w.waited = make(chan struct{})
-	}
-	w.called = true
-	w.mu.Unlock()
-	if w.waited != nil {
-		<-w.waited
-	}
 }
 
 // wrapOne and wrapTwo call a handler inside of middleware. They are functions of their own so that messages of a

@@ -31,7 +31,7 @@ func TestNewConsumerRefuses(t *testing.T) {
 		opts []lease.Option
 		want []string // all of them in one error
 	}{
-		{lease.Spec{}, nil, []string{"Name is empty", "Per 0 is unknown", "Topics are empty", "there are no handlers"}},
+		{lease.Spec{}, nil, []string{"the name is empty", "Per 0 is unknown", "Topics are empty", "there are no handlers"}},
 		{with(func(s *lease.Spec) { s.Name = strings.Repeat("x", 64) }), nil, []string{"64 bytes long"}},
 		{good, []lease.Option{lease.WithTTL(time.Millisecond)}, []string{"TTL 1ms is below 1s"}},
 		{good, []lease.Option{lease.WithTTL(25 * time.Hour)}, []string{"above 24h"}},

@@ -27,7 +27,8 @@ type runner struct {
 }
 
 func newRunner(x *scope) *runner {
-	r := &runner{scope: x, stuck: &stuckWatch{scope: x, watched: map[*sequence]struct{}{}}, wake: make(chan struct{}, 1), at: map[string]*holding{}}
+	r := &runner{scope: x, wake: make(chan struct{}, 1), at: map[string]*holding{}}
+	r.stuck = &stuckWatch{x, r}
 	r.parked = &parkedReader{r: r, due: time.Now().Add(parkedAtLeast), laned: map[*holding]struct{}{}, yielding: map[*holding]struct{}{}, strains: map[*holding]*strain{}}
 	return r
 }

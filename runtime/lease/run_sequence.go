@@ -65,8 +65,8 @@ func (q *sequence) run(ctx context.Context) {
 	if !q.alive() {
 		return
 	}
-	q.r.stuck.watching(q, true)
-	defer q.r.stuck.watching(q, false)
+	q.r.c.calls.watching(q, true)
+	defer q.r.c.calls.watching(q, false)
 	for {
 		ended := make(chan bool, 1)
 		go func() {

@@ -8,7 +8,40 @@ import (
 )
 
 // counts says what became of messages, for the observer.
-type counts struct{ handled, parked, dead, skipped int }
+type counts struct {
+	operate.Outcomes
+	kinds []operate.KindOutcomes // kept only where there is an observer
+}
+
+// kindsAtMost is of how many kinds an observation tells.
+const kindsAtMost = 200
+
+// none reports that there is nothing to tell.
+func (n *counts) none() bool { return n.Outcomes == operate.Outcomes{} }
+
+// merge adds other counts.
+func (n *counts) merge(more counts) {
+	n.Add(more.Outcomes)
+	for _, k := range more.kinds {
+		if of := n.of(k.Kind); of != nil {
+			of.Add(k.Outcomes)
+		}
+	}
+}
+
+// of returns what is counted of a kind; nil when there are too many kinds.
+func (n *counts) of(kind string) *operate.Outcomes {
+	for i := len(n.kinds) - 1; i >= 0; i-- { // mostly the last one
+		if k := &n.kinds[i]; k.Kind == kind {
+			return &k.Outcomes
+		}
+	}
+	if len(n.kinds) == kindsAtMost {
+		return nil
+	}
+	n.kinds = append(n.kinds, operate.KindOutcomes{Kind: kind})
+	return &n.kinds[len(n.kinds)-1].Outcomes
+}
 
 // progress turns the decisions on p.ms[from:to] into what is to be stored.
 func (t *turn) progress(from, to int) (backend.Progress, counts) {
@@ -19,18 +52,25 @@ func (t *turn) progress(from, to int) (backend.Progress, counts) {
 	var n counts
 	for i := from; i < to; i++ {
 		m, o := &t.p.ms[i], &t.p.out[i]
+		var became operate.Outcomes
 		switch o.verdict {
 		case handled:
-			n.handled++
+			became.Handled = 1
 		case skipped:
-			n.skipped++
+			became.Skipped = 1
 		case parked:
-			n.parked++
+			became.Parked = 1
 			g.Park = append(g.Park, backend.Park{ID: m.ID, Lane: o.lane, Attempt: o.attempt, After: o.after, Error: o.reason})
 		case dead:
-			n.dead++
+			became.Dead = 1
 			g.Dead = append(g.Dead, backend.Dead{ID: m.ID, Attempt: o.attempt, Reason: o.reason})
 			g.Once = append(g.Once, o.ask(m.ID)...)
+		}
+		n.Add(became)
+		if t.r.c.told != nil && became != (operate.Outcomes{}) {
+			if of := n.of(m.Kind); of != nil {
+				of.Add(became)
+			}
 		}
 		if t.p.parked != nil && (o.verdict == handled || o.verdict == skipped) {
 			g.Done = append(g.Done, m.ID)
@@ -99,7 +139,7 @@ func (t *turn) settle(from, to int) {
 	g, n := t.progress(from, to)
 	t.tell(from, to)
 	t.noteLanes(from, to)
-	if t.p.parked != nil && n == (counts{}) && !t.h.careful() {
+	if t.p.parked != nil && n.none() && !t.h.careful() {
 		return // all of it stays as it is
 	}
 	t.r.store.submit(t.h, g, n)
@@ -135,9 +175,8 @@ func (r *runner) committed(h *holding, n counts, took time.Duration) {
 	r.own.refusals.forget(h.Resource)
 	r.course.step(storing)
 	r.course.refused.Store(0)
-	if n != (counts{}) {
+	if !n.none() {
 		r.course.progressed.Store(time.Now().UnixNano())
-		r.c.observe(operate.ObservedCommit{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch,
-			Handled: n.handled, Parked: n.parked, Dead: n.dead, Skipped: n.skipped, Duration: took})
+		r.c.observe(operate.ObservedCommit{Consumer: h.Consumer, Resource: h.Resource, Epoch: h.Epoch, Outcomes: n.Outcomes, Kinds: n.kinds, Duration: took})
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/leasegen/leasegen/runtime/backend"
 )
 
 // ABI1 is named by generated code. When the runtime changes so that code generated
@@ -173,8 +175,9 @@ func (s *Spec) validate() error {
 			errs = append(errs, fmt.Errorf("lease: consumer %q: "+format, append([]any{s.Name}, args...)...))
 		}
 	}
-	bad(s.Name == "", "Name is empty")
-	bad(len(s.Name) > 63, "Name is %d bytes long, at most 63 are allowed", len(s.Name))
+	if err := backend.CheckNames(s.Name); err != nil {
+		errs = append(errs, err)
+	}
 	bad(s.Per < PerTopic || s.Per > PerStream, "Per %d is unknown", s.Per)
 	bad(s.Lock < LockSession || s.Lock > LockRow, "Lock %d is unknown", s.Lock)
 	bad(s.Lock == LockAdvisory && s.Per != PerCluster && s.Per != PerGroup, "LockAdvisory goes with PerCluster and PerGroup only")

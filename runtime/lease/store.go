@@ -149,7 +149,7 @@ func (st *storer) merge(h *holding, add *entry) {
 	e.p.Done = append(e.p.Done, add.p.Done...)
 	e.p.Dead = append(e.p.Dead, add.p.Dead...)
 	e.p.Once = append(e.p.Once, add.p.Once...)
-	e.n = counts{e.n.handled + add.n.handled, e.n.parked + add.n.parked, e.n.dead + add.n.dead, e.n.skipped + add.n.skipped}
+	e.n.merge(add.n)
 }
 
 // queue queues h if it has progress and none of its is under way.

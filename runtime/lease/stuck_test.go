@@ -84,3 +84,61 @@ func TestStuckIsCancelled(t *testing.T) {
 		})
 	}
 }
+
+// A call that outlives its session, or Run, is among those that are stuck until it returns, however early the session ended.
+func TestStuckCallsOutliveTheirSession(t *testing.T) {
+	for name, early := range map[string]bool{"was stuck before": true, "began just before": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				var link faults
+				be := leasemem.New()
+				hang := make(chan struct{})
+				c := newConsumer(t, link.share(be), lease.Spec{Handlers: one(func(_ context.Context, m lease.Message[note]) error {
+					if m.Topic == "x" && m.Attempt == 1 {
+						<-hang
+					}
+					return nil
+				})}, lease.WithStuckAfter(20*time.Second, false))
+				stuck := func(when string, want int) {
+					t.Helper()
+					all := c.Health().Stuck
+					if len(all) != want || want > 0 && (all[0].Resource != "x" || all[0].Kind != "note" || all[0].ID == "" || all[0].Running < 20*time.Second) {
+						t.Errorf("%s: stuck are %+v, want %d", when, all, want)
+					}
+				}
+				stop := start(t, c)
+				pass(time.Second)
+				fail := func(context.Context, leasemem.Phase) error { return errLink }
+				link.on("OpenSession", fail)
+				if early {
+					publish(t, be, "x", 0, 1, nil)
+					pass(time.Minute)
+				}
+				link.on("SessionHeartbeat", fail)
+				pass(12 * time.Second) // of the 13.5 of the belief
+				if !early {
+					publish(t, be, "x", 0, 1, nil)
+				}
+				pass(time.Minute)
+				if h := c.Health(); h.Session != "" {
+					t.Fatalf("there is session %s", h.Session)
+				}
+				stuck("without a session", 1)
+				link.on("SessionHeartbeat", nil)
+				link.on("OpenSession", nil)
+				pass(time.Minute)
+				publish(t, be, "y", 0, 1, nil)
+				pass(time.Minute)
+				if h := c.Health(); h.Session == "" {
+					t.Fatal("there is no session")
+				}
+				stuck("under the next session", 1)
+				stop()
+				stuck("when Run has returned", 1)
+				close(hang)
+				pass(time.Second)
+				stuck("when it has returned", 0)
+			})
+		})
+	}
+}

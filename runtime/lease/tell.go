@@ -15,31 +15,34 @@ import (
 
 const (
 	tellAtMost  = 16 << 10        // what waits to be told; what comes on top is dropped and counted
-	tellReserve = tellAtMost / 4  // of it, what is kept for what is not frequent
 	tellPatient = 2 * time.Second // how long Run waits at its end for what is still to be told
 )
 
 // teller tells things in order, one at a time, in a goroutine that lives while there are some.
 type teller[T any] struct {
-	tell     func(T)
-	frequent func(T) bool      // what is dropped first; nil: all is alike
-	lossy    func(dropped int) // tells of what was dropped
+	tell   func(T)
+	room   func(T) int       // how many may wait, it included
+	counts func(T) counts    // what it counts, which is told though it is dropped
+	lossy  func(what losses) // tells of what was dropped
 
 	mu      sync.Mutex
 	waiting []T
-	dropped int
+	dropped losses
 	idle    chan struct{} // closed when all is told; nil when nothing is being told
 }
 
+// losses are what was dropped: how many, and what these counted.
+type losses struct {
+	n int
+	counts
+}
+
 func (t *teller[T]) add(x T) {
-	most := tellAtMost
-	if t.frequent != nil && t.frequent(x) {
-		most -= tellReserve
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.waiting) >= most {
-		t.dropped++
+	if len(t.waiting) >= t.room(x) {
+		t.dropped.n++
+		t.dropped.merge(t.counts(x))
 		return
 	}
 	t.waiting = append(t.waiting, x)
@@ -49,10 +52,10 @@ func (t *teller[T]) add(x T) {
 	}
 }
 
-func (t *teller[T]) run() { t.tellAll(nil, 0) }
+func (t *teller[T]) run() { t.tellAll(nil, losses{}) }
 
 // tellAll tells a batch, of which dropped things were lost at the end, and all that has come since.
-func (t *teller[T]) tellAll(batch []T, dropped int) {
+func (t *teller[T]) tellAll(batch []T, dropped losses) {
 	n, ended := 0, false
 	defer func() {
 		if !ended { // whom it told ended this goroutine
@@ -64,8 +67,8 @@ func (t *teller[T]) tellAll(batch []T, dropped int) {
 			n++
 			t.tell(batch[n-1])
 		}
-		if lost := dropped; lost > 0 {
-			dropped = 0
+		if lost := dropped; lost.n > 0 {
+			dropped = losses{}
 			t.lossy(lost)
 		}
 		clear(batch)
@@ -78,7 +81,7 @@ func (t *teller[T]) tellAll(batch []T, dropped int) {
 			return
 		}
 		t.waiting, batch, n = batch[:0], next, 0
-		dropped, t.dropped = t.dropped, 0 // they came while next filled
+		dropped, t.dropped = t.dropped, losses{} // they came while next filled
 		t.mu.Unlock()
 	}
 }
@@ -113,19 +116,29 @@ func newObserverTeller(consumer string, observer operate.Observer, log *slog.Log
 		observer.Observe(o)
 		returned = true
 	}
-	return &teller[operate.Observation]{tell: tell, frequent: ofEachCall, lossy: func(n int) {
-		log.Warn("observations were dropped because the observer is too slow", "consumer", consumer, "dropped", n)
-		tell(operate.ObservedDropped{Consumer: consumer, Dropped: n})
+	return &teller[operate.Observation]{tell: tell, room: roomFor, counts: countsOf, lossy: func(what losses) {
+		log.Warn("observations were dropped because the observer is too slow", "consumer", consumer, "dropped", what.n)
+		tell(operate.ObservedDropped{Consumer: consumer, Dropped: what.n, Outcomes: what.Outcomes, Kinds: what.kinds})
 	}}
 }
 
-// ofEachCall says that there are as many of an observation as calls of handlers: a flood of them leaves room for all others.
-func ofEachCall(o operate.Observation) bool {
+// roomFor says how many observations may wait: the fewer, the more there are of its type, so that a flood of it leaves room
+// for what is rarer.
+func roomFor(o operate.Observation) int {
 	switch o.(type) {
-	case operate.ObservedHandle, operate.ObservedCommit:
-		return true
+	case operate.ObservedHandle, operate.ObservedCommit: // for each call
+		return tellAtMost * 3 / 4
+	case operate.ObservedRetry: // for each call that fails
+		return tellAtMost * 7 / 8
+	case operate.ObservedDeadLetter: // for each message at most
+		return tellAtMost * 15 / 16
 	}
-	return false
+	return tellAtMost
+}
+
+func countsOf(o operate.Observation) counts {
+	c, _ := o.(operate.ObservedCommit)
+	return counts{c.Outcomes, c.Kinds}
 }
 
 // logLine is a record on its way to a handler.
@@ -140,9 +153,10 @@ func newLogger(to *slog.Logger) (*slog.Logger, *teller[logLine]) {
 		defer func() { _ = recover() }() // there is nothing left to tell it to
 		_ = l.to.Handle(context.Background(), l.record)
 	}
-	t := &teller[logLine]{tell: write, lossy: func(n int) {
+	all := func(logLine) int { return tellAtMost }
+	t := &teller[logLine]{tell: write, room: all, counts: func(logLine) counts { return counts{} }, lossy: func(what losses) {
 		r := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines were dropped because the logger is too slow", 0)
-		r.AddAttrs(slog.Int("dropped", n))
+		r.AddAttrs(slog.Int("dropped", what.n))
 		write(logLine{to.Handler(), r})
 	}}
 	return slog.New(&logHandler{to: to.Handler(), lines: t}), t

@@ -2,10 +2,12 @@ package lease_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -161,8 +163,23 @@ func TestAFloodOfCallsLeavesRoom(t *testing.T) {
 		unblock()
 		time.Sleep(time.Second)
 		calls, dropped := len(observed[operate.ObservedHandle](&rec)), 0
+		var became operate.Outcomes
+		kinds := map[string]int{}
+		for _, c := range observed[operate.ObservedCommit](&rec) {
+			became.Add(c.Outcomes)
+			for _, k := range c.Kinds {
+				kinds[k.Kind] += k.Handled + k.Dead
+			}
+		}
 		for _, d := range observed[operate.ObservedDropped](&rec) {
 			dropped += d.Dropped
+			became.Add(d.Outcomes)
+			for _, k := range d.Kinds {
+				kinds[k.Kind] += k.Handled + k.Dead
+			}
+		}
+		if want := (operate.Outcomes{Handled: topics * each, Dead: 1}); became != want || len(kinds) != 1 || kinds["note"] != topics*each+1 {
+			t.Errorf("the outcomes are %+v, by kind %v; want %+v", became, kinds, want)
 		}
 		if calls == 0 || calls+dropped <= topics*each {
 			t.Errorf("%d calls were told and %d observations dropped of %d calls and their commits", calls, dropped, topics*each+1)
@@ -172,6 +189,54 @@ func TestAFloodOfCallsLeavesRoom(t *testing.T) {
 		}
 		if n := len(observed[operate.ObservedDeadLetter](&rec)); n != 1 {
 			t.Errorf("%d dead letters were told, want 1", n)
+		}
+	})
+}
+
+// A flood of failures leaves room for what becomes of messages in the end, and for leases.
+func TestAFloodOfFailuresLeavesRoom(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const topics, each = 4, 4000
+		be := leasemem.New()
+		for i := range topics {
+			publish(t, be, fmt.Sprint("x", i), 0, each, func(n *note) string { return fmt.Sprint(n.N) })
+		}
+		publish(t, be, "last", 0, 2000, nil)
+		blocked, unblock := context.WithCancel(t.Context())
+		var failed atomic.Int64
+		var rec recorder
+		handle := one(func(_ context.Context, m lease.Message[note]) error {
+			if m.Topic != "last" {
+				failed.Add(1)
+				return errors.New("not yet")
+			}
+			for failed.Load() < topics*each { // the flood comes first
+				time.Sleep(time.Second)
+			}
+			return lease.DeadLetter("bad")
+		})
+		stop := start(t, newConsumer(t, be, lease.Spec{Retry: lease.Retry{Min: time.Hour, Cap: time.Hour}, Handlers: handle},
+			lease.WithObserver(operate.ObserverFunc(func(o operate.Observation) {
+				<-blocked.Done()
+				rec.Observe(o)
+			}))))
+		pass(20 * time.Second)
+		if n, err := be.SetCursor(t.Context(), "a", "last", operate.CursorTarget{Now: true}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		pass(2 * time.Second)
+		stop()
+		unblock()
+		time.Sleep(time.Second)
+		for what, n := range map[string][2]int{
+			"retries":      {len(observed[operate.ObservedRetry](&rec)), 2048},
+			"dead letters": {len(observed[operate.ObservedDeadLetter](&rec)), 1000},
+			"lost leases":  {len(observed[operate.ObservedLoss](&rec)) - 1, 0},
+			"given back":   {len(observed[operate.ObservedRelease](&rec)), topics + 1},
+		} {
+			if n[0] < n[1] {
+				t.Errorf("%d %s were told, want at least %d", n[0], what, n[1])
+			}
 		}
 	})
 }

@@ -11,6 +11,9 @@ import (
 
 // Register makes resources known. Topics that the consumer's patterns do not match are passed over.
 func (b *Backend) Register(ctx context.Context, info backend.ConsumerInfo, resources []string) error {
+	if err := backend.CheckNames(info.Name); err != nil {
+		return err
+	}
 	return do(ctx, b, "Register", func(s *store, now time.Time) error {
 		if info.Source != nil {
 			return fmt.Errorf("leasemem: consumer %q has a source of its own, a %T, which is read by another backend", info.Name, info.Source)

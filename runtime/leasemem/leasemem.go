@@ -91,7 +91,12 @@ func (b *Backend) apply(opts []Option) {
 }
 
 // Check reports nothing: memory can always be used.
-func (b *Backend) Check(ctx context.Context, _ []backend.ConsumerInfo) error {
+func (b *Backend) Check(ctx context.Context, consumers []backend.ConsumerInfo) error {
+	for _, c := range consumers {
+		if err := backend.CheckNames(c.Name); err != nil {
+			return err
+		}
+	}
 	_, err := call(ctx, b, "Check", func(*store, time.Time) (struct{}, error) { return struct{}{}, nil })
 	return err
 }

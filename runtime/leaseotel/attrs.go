@@ -68,7 +68,6 @@ func (m *made[K, V]) each(f func(*V)) {
 // consumer is what measurements of a consumer have in common.
 type consumer struct {
 	about, commit, crashed, free attrs
-	outcomes                     [4]attrs // handled, parked, dead, skipped
 }
 
 // consumer returns what is kept of a consumer. Its counters begin at zero when it is seen first: of a counter that appears
@@ -82,20 +81,14 @@ func (ins *instruments) consumer(name string) *consumer {
 		about: about, commit: about.and(semconv.MessagingOperationName("commit"), semconv.MessagingOperationTypeSettle),
 		crashed: about.and(metrics.Crashed.Bool(true)), free: about.and(metrics.Crashed.Bool(false)),
 	}
-	for i, outcome := range [...]string{"handled", "parked", "dead", "skipped"} {
-		c.outcomes[i] = about.and(metrics.Outcome.String(outcome))
-	}
 	c, first := ins.consumers.put(name, c)
 	if first {
 		ctx := context.Background()
-		for _, counter := range []metric.Int64Counter{ins.released, ins.lost, ins.fenced, ins.stalled, ins.notWritten} {
+		for _, counter := range []metric.Int64Counter{ins.released, ins.lost, ins.fenced, ins.stalled, ins.notWritten, ins.missed, ins.setBack} {
 			counter.Add(ctx, 0, c.about.add...)
 		}
 		ins.acquired.Add(ctx, 0, c.crashed.add...)
 		ins.acquired.Add(ctx, 0, c.free.add...)
-		for _, o := range c.outcomes {
-			ins.messages.Add(ctx, 0, o.add...)
-		}
 	}
 	return c
 }
@@ -107,6 +100,7 @@ type calls struct {
 	options        []trace.SpanStartOption
 	recorded       []attribute.KeyValue
 	about, process attrs
+	outcomes       [4]attrs     // handled, parked, dead, skipped
 	given          atomic.Int64 // messages
 }
 
@@ -123,15 +117,22 @@ func (ins *instruments) callsOf(consumer, kind string) *calls {
 		return c
 	}
 	about := attrsOf(system, semconv.MessagingConsumerGroupName(consumer), kindKey.String(of.kind))
-	c, first := ins.calls.put(of, &calls{
+	fresh := &calls{
 		name:     name("process", of.kind),
 		options:  []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(about.all[1:]...)},
 		recorded: []attribute.KeyValue{system, semconv.MessagingOperationName("process"), semconv.MessagingOperationTypeProcess},
 		about:    about, process: about.and(semconv.MessagingOperationName("process")),
-	})
+	}
+	for i, outcome := range [...]string{"handled", "parked", "dead", "skipped"} {
+		fresh.outcomes[i] = about.and(metrics.Outcome.String(outcome))
+	}
+	c, first := ins.calls.put(of, fresh)
 	if first {
 		for _, counter := range []metric.Int64Counter{ins.retries, ins.dead, ins.stuck} {
 			counter.Add(context.Background(), 0, c.about.add...)
+		}
+		for _, o := range c.outcomes {
+			ins.messages.Add(context.Background(), 0, o.add...)
 		}
 	}
 	return c

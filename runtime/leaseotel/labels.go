@@ -30,7 +30,7 @@ type labels struct {
 
 // label is what name is called in names of spans and in attributes. It is text: exporters refuse all that comes with what is not.
 func (l *labels) label(name string) string {
-	if len(name) > longest || !utf8.ValidString(name) {
+	if name == other || len(name) > longest || !utf8.ValidString(name) {
 		return other
 	}
 	l.mu.RLock()

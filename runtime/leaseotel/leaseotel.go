@@ -3,7 +3,7 @@
 //
 //	telemetry, err := leaseotel.New()
 //	…
-//	be := leasepg.New(pool, leasepg.WithPublishMiddleware(telemetry.Publish))
+//	be := leasepg.New(pool, leasepg.WithPublishMiddleware(telemetry.Publish), leasepg.WithObserver(telemetry))
 //	billing, err := orders.NewBilling(be, &orders.Billing{}, telemetry.Options()...)
 //
 // # Traces
@@ -11,7 +11,8 @@
 // A call of Publish is a span "publish KIND", and a handler call a span "process KIND", named as OpenTelemetry's messaging
 // conventions say. The publisher's trace context travels in the headers of events, as the propagator writes it. A handler's
 // span is linked to those of its messages, and to a span that the application began around it; with WithParents the span of a
-// single message continues the publisher's trace. What a handler publishes with its context belongs to the handler's span. Run handlers have no span, for they do not end.
+// single message continues the publisher's trace. What a handler publishes with its context belongs to the handler's span,
+// also where it hands on the headers of its message. Run handlers have no span, for they do not end.
 //
 // # Metrics
 //
@@ -21,8 +22,10 @@
 //	lease.acquired, .released, .lost, .fenced
 //	session.heartbeat.duration    once for each consumer of the session; with error.type when it failed
 //	delivery.latency              from a message's publication to its handler's first attempt, by this machine's clock
+//	lease.renew.duration          of leases that expire one by one
 //	messages                      by outcome: handled, parked, dead, skipped
 //	retries, dead_letters         of handlers that failed
+//	stream.missed                 deleted by others before they were read; cursor.set_back: taken back after the server was
 //	handler.stuck, consumer.stalled, observations.dropped
 //
 // WatchHealth and WatchStatus add gauges. Attributes are the consumer (messaging.consumer.group.name) and the kind
@@ -30,10 +33,13 @@
 // the same as its span; there are 50 at most, and _OTHER. Counters of a consumer begin at zero when it is seen first.
 //
 // Calls of handlers and of Publish are measured where they are made. All else comes from the consumer's observer, which loses some
-// observations when they come too fast, and counts them. Folder dashboards has a Grafana dashboard and Prometheus alerts of these metrics.
+// observations when they come too fast, and counts them; the sum of messages is exact. What a backend itself finds, stream.missed and
+// cursor.set_back, comes from its own observer: give it the Telemetry, with leasepg.WithObserver or leaseredis.WithObserver. Folder dashboards has a Grafana dashboard and Prometheus alerts of these metrics.
 package leaseotel
 
 import (
+	"slices"
+
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
@@ -49,10 +55,12 @@ var system = semconv.MessagingSystemKey.String("leasegen")
 
 // Telemetry makes traces and metrics. It may be used by many goroutines, backends and consumers at once.
 type Telemetry struct {
-	tracer     trace.Tracer
-	meter      metric.Meter
-	propagator propagation.TextMapPropagator
-	parents    bool
+	tracer      trace.Tracer
+	meter       metric.Meter
+	propagator  propagation.TextMapPropagator
+	fields      []string // of the propagator
+	traceFields []string // of these, all but the baggage
+	parents     bool
 	*instruments
 }
 
@@ -97,9 +105,11 @@ func New(opts ...Option) (*Telemetry, error) {
 	if err != nil {
 		return nil, err
 	}
+	fields := o.propagator.Fields()
 	return &Telemetry{
 		tracer: o.tracers.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL)),
-		meter:  meter, propagator: o.propagator, parents: o.parents, instruments: ins,
+		meter:  meter, propagator: o.propagator, parents: o.parents, instruments: ins, fields: fields,
+		traceFields: slices.DeleteFunc(slices.Clone(fields), func(f string) bool { return f == baggageField }),
 	}, nil
 }
 

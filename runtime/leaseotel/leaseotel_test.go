@@ -250,10 +250,52 @@ func TestCountersBeginAtZero(t *testing.T) {
 	done()
 	all := x.collect(t)
 	for name, points := range map[string]int{"leasegen.lease.fenced": 1, "leasegen.lease.lost": 1, "leasegen.lease.acquired": 2, "leasegen.messages": 4,
-		"leasegen.retries": 1, "leasegen.dead_letters": 1, "leasegen.handler.stuck": 1, "leasegen.consumer.stalled": 1, "leasegen.observations.dropped": 1} {
+		"leasegen.retries": 1, "leasegen.dead_letters": 1, "leasegen.handler.stuck": 1, "leasegen.consumer.stalled": 1, "leasegen.observations.dropped": 1,
+		"leasegen.stream.missed": 1, "leasegen.cursor.set_back": 1} {
 		if got := all.points(name); got != points {
 			t.Errorf("%s has %d series, want %d", name, got, points)
 		}
+	}
+}
+
+// Outcomes are counted by kind, also those that observations told of which were dropped: the sum is exact.
+func TestOutcomesByKind(t *testing.T) {
+	x := newTraced(t)
+	kinds := func(n int) []operate.KindOutcomes {
+		return []operate.KindOutcomes{{Kind: "a", Outcomes: operate.Outcomes{Handled: n, Parked: 1}}, {Kind: "b", Outcomes: operate.Outcomes{Handled: 1, Dead: 2}}}
+	}
+	x.Observe(operate.ObservedCommit{Consumer: "c", Outcomes: operate.Outcomes{Handled: 5, Parked: 1, Dead: 2}, Kinds: kinds(4)})
+	x.Observe(operate.ObservedDropped{Consumer: "c", Dropped: 3, Outcomes: operate.Outcomes{Handled: 11, Parked: 1, Dead: 2, Skipped: 6}, Kinds: kinds(7)})
+	all := x.collect(t)
+	for of, want := range map[[2]string]float64{
+		{"outcome", "handled"}: 16, {"outcome", "parked"}: 2, {"outcome", "dead"}: 4, {"outcome", "skipped"}: 6,
+		{"messaging.leasegen.kind", "a"}: 13, {"messaging.leasegen.kind", "b"}: 6, {"messaging.leasegen.kind", "_OTHER"}: 9,
+	} {
+		if got := all.sum("leasegen.messages", of[0], of[1]); got != want {
+			t.Errorf("messages with %s %s: %v, want %v", of[0], of[1], got, want)
+		}
+	}
+	if got := all.sum("leasegen.observations.dropped", "messaging.consumer.group.name", "c"); got != 3 {
+		t.Errorf("%v observations dropped, want 3", got)
+	}
+}
+
+// What backends find and tell their observer of is counted.
+func TestWhatBackendsTell(t *testing.T) {
+	x := newTraced(t)
+	x.Observe(operate.ObservedMissed{Consumer: "c", Resource: "s", Messages: 7})
+	x.Observe(operate.ObservedMissed{Consumer: "c", Resource: "s"}) // it is not known how many
+	x.Observe(operate.ObservedSetBack{Consumer: "c", Resource: "x", Reason: "r"})
+	x.Observe(operate.ObservedRenew{Consumer: "c", Leases: 3, Duration: time.Millisecond})
+	x.Observe(operate.ObservedRenew{Consumer: "c", Leases: 3, Duration: time.Millisecond, Err: errors.New("no answer")})
+	all := x.collect(t)
+	for name, want := range map[string]float64{"leasegen.stream.missed": 8, "leasegen.cursor.set_back": 1} {
+		if got := all.sum(name, "messaging.consumer.group.name", "c"); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	if got := all.points("leasegen.lease.renew.duration"); got != 2 {
+		t.Errorf("renewals have %d series, want one that succeeded and one that failed", got)
 	}
 }
 
@@ -305,6 +347,89 @@ func TestAnotherPropagator(t *testing.T) {
 	}
 	if len(explicit) != 1 || explicit["x-span"] != "mine" {
 		t.Errorf("the application's headers became %v", explicit)
+	}
+}
+
+// b3 is Zipkin's propagator, in one header.
+type b3 struct{}
+
+func (b3) Fields() []string { return []string{"b3"} }
+
+func (b3) Inject(ctx context.Context, c propagation.TextMapCarrier) {
+	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
+		c.Set("b3", sc.TraceID().String()+"-"+sc.SpanID().String()+"-1")
+	}
+}
+
+func (b3) Extract(ctx context.Context, c propagation.TextMapCarrier) context.Context {
+	part := strings.Split(c.Get("b3")+"--", "-")
+	traceID, err := trace.TraceIDFromHex(part[0])
+	spanID, err2 := trace.SpanIDFromHex(part[1])
+	if err != nil || err2 != nil {
+		return ctx
+	}
+	return trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: traceID, SpanID: spanID, TraceFlags: trace.FlagsSampled, Remote: true}))
+}
+
+// A handler that hands on the headers of its message publishes in its own name, whatever the propagator: what it hands on of
+// the trace is replaced, and all else stays.
+func TestHeadersThatAreHandedOn(t *testing.T) {
+	const others = "0123456789abcdef0123456789abcdef-0123456789abcdef-1"
+	both := func(p propagation.TextMapPropagator) propagation.TextMapPropagator {
+		return propagation.NewCompositeTextMapPropagator(p, propagation.Baggage{})
+	}
+	for name, p := range map[string]propagation.TextMapPropagator{
+		"w3c": both(propagation.TraceContext{}), "b3": both(b3{}), "w3c and b3": both(propagation.NewCompositeTextMapPropagator(b3{}, propagation.TraceContext{})),
+	} {
+		for _, form := range []string{"one", "batch"} {
+			t.Run(name+" "+form, func(t *testing.T) {
+				x := newTraced(t, leaseotel.WithPropagator(p))
+				be := leasemem.New(leasemem.WithPublishMiddleware(x.Publish))
+				handOn := func(ctx context.Context, headers map[string]string) error {
+					return be.Publish(ctx, append(event("second", headers), event("theirs", map[string]string{"b3": others, "h": "own"})...))
+				}
+				h := lease.One("first", func(ctx context.Context, m lease.Message[[]byte]) error { return handOn(ctx, m.Headers) })
+				if form == "batch" {
+					h = lease.Batch("first", func(ctx context.Context, ms []lease.Message[[]byte]) error { return handOn(ctx, ms[1].Headers) })
+				}
+				bag, err := baggage.Parse("who=me")
+				ok(t, err)
+				ctx := baggage.ContextWithBaggage(t.Context(), bag)
+				if form == "batch" {
+					ok(t, be.Publish(t.Context(), event("first", map[string]string{"h": "another"})))
+				}
+				ok(t, be.Publish(ctx, event("first", map[string]string{"h": "v"})))
+				got := make(chan map[string]string, 2)
+				take := func(_ context.Context, m lease.Message[[]byte]) error { got <- m.Headers; return nil }
+				done := run(t, be, x, h, lease.One("second", take), lease.One("theirs", take))
+				second, theirs := <-got, <-got
+				done()
+				sent := trace.SpanContextFromContext(p.Extract(context.Background(), propagation.MapCarrier(second)))
+				var published, process sdktrace.ReadOnlySpan
+				for _, s := range x.spans.Ended() {
+					switch {
+					case s.Name() == "process first":
+						process = s
+					case s.Parent().IsValid():
+						published = s
+					}
+				}
+				if published == nil || process == nil || published.Parent().SpanID() != process.SpanContext().SpanID() || sent.SpanID() != published.SpanContext().SpanID() {
+					t.Fatalf("the headers are %v, of span %v", second, sent.SpanID())
+				}
+				if second["h"] != "v" || second["baggage"] != "who=me" {
+					t.Errorf("the headers are %v", second)
+				}
+				for _, f := range p.Fields() {
+					if strings.Contains(second[f], sent.TraceID().String()) != (second[f] != "" && f != "baggage") {
+						t.Errorf("header %s is %q", f, second[f])
+					}
+				}
+				if strings.Contains(name, "b3") && theirs["b3"] != others || theirs["h"] != "own" {
+					t.Errorf("the application's headers became %v", theirs)
+				}
+			})
+		}
 	}
 }
 
@@ -446,8 +571,15 @@ func (c *collected) sum(name, key, value string) (n float64) {
 func (c *collected) points(name string) (n int) {
 	for _, sm := range c.ScopeMetrics {
 		for _, m := range sm.Metrics {
-			if d, is := m.Data.(metricdata.Sum[int64]); is && m.Name == name {
-				n += len(d.DataPoints)
+			switch d := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				if m.Name == name {
+					n += len(d.DataPoints)
+				}
+			case metricdata.Histogram[float64]:
+				if m.Name == name {
+					n += len(d.DataPoints)
+				}
 			}
 		}
 	}
@@ -586,7 +718,8 @@ func BenchmarkObserve(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	o := operate.ObservedCommit{Consumer: "c", Resource: "x", Epoch: 1, Handled: 1, Duration: time.Millisecond}
+	o := operate.ObservedCommit{Consumer: "c", Resource: "x", Epoch: 1, Outcomes: operate.Outcomes{Handled: 1},
+		Kinds: []operate.KindOutcomes{{Kind: "kind", Outcomes: operate.Outcomes{Handled: 1}}}, Duration: time.Millisecond}
 	b.ReportAllocs()
 	for range b.N {
 		x.Observe(o)

@@ -22,8 +22,8 @@ type instruments struct {
 	calls     made[callsOf, calls]
 	beats     attrs
 
-	process, operation, heartbeat, latency                                                      metric.Float64Histogram
-	sent, acquired, released, lost, fenced, messages, retries, dead, stuck, stalled, notWritten metric.Int64Counter
+	process, operation, heartbeat, latency, renew                                                                metric.Float64Histogram
+	sent, acquired, released, lost, fenced, messages, retries, dead, stuck, stalled, notWritten, missed, setBack metric.Int64Counter
 }
 
 func newInstruments(m metric.Meter) (*instruments, error) {
@@ -42,11 +42,11 @@ func newInstruments(m metric.Meter) (*instruments, error) {
 		kinds: labels{most: mostKinds}, errors: labels{most: mostErrors, seen: ownErrors()},
 		beats:   attrsOf(system),
 		process: histogram(metrics.Process), operation: histogram(metrics.Operation),
-		heartbeat: histogram(metrics.Heartbeat), latency: histogram(metrics.Latency),
+		heartbeat: histogram(metrics.Heartbeat), latency: histogram(metrics.Latency), renew: histogram(metrics.Renew),
 		sent: counter(metrics.Sent), messages: counter(metrics.Messages),
 		retries: counter(metrics.Retries), dead: counter(metrics.DeadLetters), stuck: counter(metrics.Stuck),
 		acquired: counter(metrics.Acquired), released: counter(metrics.Released), lost: counter(metrics.Lost), fenced: counter(metrics.Fenced),
-		stalled: counter(metrics.Stalled), notWritten: counter(metrics.Dropped),
+		stalled: counter(metrics.Stalled), notWritten: counter(metrics.Dropped), missed: counter(metrics.Missed), setBack: counter(metrics.SetBack),
 	}
 	_, err := m.Int64ObservableCounter(metrics.Consumed.Name, metric.WithUnit(metrics.Consumed.Unit), metric.WithDescription(metrics.Consumed.What),
 		metric.WithInt64Callback(ins.consumed))
@@ -101,11 +101,7 @@ func (ins *instruments) Observe(o operate.Observation) {
 	case operate.ObservedCommit:
 		c := ins.consumer(o.Consumer)
 		ins.operation.Record(ctx, o.Duration.Seconds(), c.commit.record...)
-		for i, n := range [...]int{o.Handled, o.Parked, o.Dead, o.Skipped} {
-			if n > 0 {
-				ins.messages.Add(ctx, int64(n), c.outcomes[i].add...)
-			}
-		}
+		ins.became(ctx, o.Consumer, o.Outcomes, o.Kinds)
 	case operate.ObservedRetry:
 		ins.retries.Add(ctx, 1, ins.callsOf(o.Consumer, o.Kind).about.add...)
 	case operate.ObservedDeadLetter:
@@ -137,5 +133,36 @@ func (ins *instruments) Observe(o operate.Observation) {
 		}
 	case operate.ObservedDropped:
 		ins.notWritten.Add(ctx, int64(o.Dropped), ins.consumer(o.Consumer).about.add...)
+		ins.became(ctx, o.Consumer, o.Outcomes, o.Kinds)
+	case operate.ObservedRenew:
+		ended := ins.consumer(o.Consumer).about
+		if o.Err != nil {
+			ended = ended.and(ins.errorType(ctx, o.Err))
+		}
+		ins.renew.Record(ctx, o.Duration.Seconds(), ended.record...)
+	case operate.ObservedMissed:
+		ins.missed.Add(ctx, int64(max(o.Messages, 1)), ins.consumer(o.Consumer).about.add...)
+	case operate.ObservedSetBack:
+		ins.setBack.Add(ctx, 1, ins.consumer(o.Consumer).about.add...)
+	}
+}
+
+// became counts messages by outcome and kind; those that no kind is told of are of another.
+func (ins *instruments) became(ctx context.Context, consumer string, all operate.Outcomes, kinds []operate.KindOutcomes) {
+	count := func(kind string, of operate.Outcomes) {
+		c := ins.callsOf(consumer, kind)
+		for i, n := range [...]int{of.Handled, of.Parked, of.Dead, of.Skipped} {
+			if n > 0 {
+				ins.messages.Add(ctx, int64(n), c.outcomes[i].add...)
+			}
+		}
+	}
+	rest := all
+	for _, k := range kinds {
+		count(k.Kind, k.Outcomes)
+		rest.Add(operate.Outcomes{Handled: -k.Handled, Parked: -k.Parked, Dead: -k.Dead, Skipped: -k.Skipped})
+	}
+	if rest != (operate.Outcomes{}) {
+		count(other, rest)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -16,7 +17,7 @@ import (
 )
 
 // Publish is middleware around publishing: the backends' option WithPublishMiddleware takes it. Events whose headers
-// carry a trace context of their own, not that of ctx, keep it.
+// carry a trace context of their own keep it; that of ctx, or of the messages that a handler hands on the headers of, is none.
 func (t *Telemetry) Publish(next lease.PublishFunc) lease.PublishFunc {
 	return func(ctx context.Context, p lease.Publication) (err error) {
 		began := time.Now()
@@ -45,29 +46,69 @@ func (t *Telemetry) Publish(next lease.PublishFunc) lease.PublishFunc {
 	}
 }
 
-// inject returns events with the trace context of ctx in their headers. It replaces a traceparent that is own, which
-// leasegen carried there, and leaves all other headers that the application set.
+// inject returns events with the trace context and the baggage of ctx in their headers. What is there of another trace or
+// baggage stays, unless it is own, which leasegen carried there, or of the messages that ctx's handler was given: a handler
+// that hands on their headers would publish in its publisher's name.
 func (t *Telemetry) inject(ctx context.Context, events []lease.Event, own string) []lease.Event {
 	carrier := propagation.MapCarrier{}
 	t.propagator.Inject(ctx, carrier)
+	traced := slices.ContainsFunc(t.traceFields, func(f string) bool { return carrier[f] != "" })
 	if len(carrier) == 0 {
 		return events
 	}
+	came, _ := ctx.Value(givenKey{}).(*given)
 	out := slices.Clone(events)
 	for i := range out {
 		set := out[i].Headers
-		if p := set["traceparent"]; p != "" && p != own {
-			continue
+		carried := own != "" && set["traceparent"] == own
+		if slices.ContainsFunc(t.traceFields, func(f string) bool {
+			return set[f] != "" && !(carried && (f == "traceparent" || f == "tracestate")) && !came.with(f, set[f])
+		}) {
+			continue // the application's
 		}
 		h := maps.Clone(map[string]string(carrier))
 		for name, value := range set {
-			if replaced := (name == "traceparent" || name == "tracestate") && carrier["traceparent"] != ""; !replaced {
+			replaced := traced && slices.Contains(t.traceFields, name) || name == baggageField && h[name] != "" && came.with(name, value)
+			if !replaced {
 				h[name] = value
 			}
 		}
 		out[i].Headers = h
 	}
 	return out
+}
+
+const baggageField = "baggage"
+
+// given are the messages that a handler was given, in its context.
+type given struct {
+	messages []lease.CallMessage
+	fields   []string // of the propagator
+
+	once   sync.Once
+	values map[[2]string]struct{} // by field; of several messages
+}
+
+type givenKey struct{}
+
+// with reports whether one of the messages has a field with this value in its headers.
+func (g *given) with(field, value string) bool {
+	switch {
+	case g == nil:
+		return false
+	case len(g.messages) == 1:
+		return g.messages[0].Headers[field] == value
+	}
+	g.once.Do(func() {
+		g.values = map[[2]string]struct{}{}
+		for i := range g.messages {
+			for _, f := range g.fields {
+				g.values[[2]string{f, g.messages[i].Headers[f]}] = struct{}{}
+			}
+		}
+	})
+	_, has := g.values[[2]string{field, value}]
+	return has
 }
 
 const mostLinks = 128 // the SDK's default bound of a span
@@ -82,6 +123,9 @@ func (t *Telemetry) Handle(next lease.CallFunc) lease.CallFunc {
 		began := time.Now()
 		k := t.callsOf(c.Consumer, c.Kind)
 		t.delivered(ctx, k, c.Messages, began)
+		if slices.ContainsFunc(c.Messages, func(m lease.CallMessage) bool { return len(m.Headers) > 0 }) {
+			ctx = context.WithValue(ctx, givenKey{}, &given{messages: c.Messages, fields: t.fields})
+		}
 		opts := slices.Clip(k.options)
 		left := 0
 		var single [2]trace.SpanContext

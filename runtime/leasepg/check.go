@@ -27,6 +27,11 @@ func (ch *checker) Check(ctx context.Context, consumers []backend.ConsumerInfo) 
 	if err := ch.schema.valid(); err != nil {
 		return err
 	}
+	for _, c := range consumers {
+		if err := backend.CheckNames(c.Name); err != nil {
+			return err
+		}
+	}
 	ch.tellSmall()
 	if err := ch.checkServer(ctx); err != nil {
 		return err

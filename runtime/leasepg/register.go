@@ -28,6 +28,9 @@ func like(pattern string) string { return likeEscapes.Replace(pattern) }
 
 // Register makes resources known. When they are known already it only reads.
 func (o *owner) Register(ctx context.Context, c backend.ConsumerInfo, resources []string) error {
+	if err := backend.CheckNames(c.Name); err != nil {
+		return err
+	}
 	if t := o.tables.of(c); t != nil {
 		return o.fail("register resources of "+c.Name, o.registerTable(ctx, t, c, resources))
 	}

@@ -76,6 +76,9 @@ func (ss *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (
 	if spec.ID == "" || spec.TTL <= 0 {
 		return nil, fmt.Errorf("leasepg: open session: id %q with ttl %v: both must be set", spec.ID, spec.TTL)
 	}
+	if err := backend.CheckNames(spec.Consumers...); err != nil {
+		return nil, err
+	}
 	spec.Consumers = append([]string{}, spec.Consumers...)
 	s := &session{
 		ss: ss, spec: spec, turn: make(chan struct{}, 1), locked: map[string]bool{}, led: map[string]leadership{},

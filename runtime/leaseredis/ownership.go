@@ -14,12 +14,12 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
-// checkName refuses names of consumers that keys cannot be made of: a colon ends the name there.
+// checkName refuses names that no consumer may have, and those that keys cannot be made of: a colon ends the name there.
 func checkName(consumer string) error {
-	if consumer == "" || strings.ContainsAny(consumer, ":\n") {
-		return fmt.Errorf("leaseredis: consumer %q: on Redis the name of a consumer is not empty and has no colon or line break; give it another name", consumer)
+	if strings.Contains(consumer, ":") {
+		return fmt.Errorf("leaseredis: consumer %q: on Redis the name of a consumer has no colon; give it another name", consumer)
 	}
-	return nil
+	return backend.CheckNames(consumer)
 }
 
 // rule is what the scripts know of a consumer's leases.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -208,6 +209,54 @@ var operatorChecks = []check{
 		a.Takes()
 		kit.Equal(t, "due of both", len(a.Due().Messages), asideMessages-1)
 		kit.Equal(t, "of a consumer that is not there", kit.Must[int](t)(op.RetryParked(t.Context(), operate.ParkedFilter{Consumer: "nobody"})), 0)
+	})},
+	{"Operator/RetryParked_loses_nothing_that_an_owner_stores_beside_it", fresh(func(t testing.TB, f Factory, be backend.Backend) {
+		kinds := map[string]backend.ConsumerInfo{"x": perTopic(), backend.Whole: perGroup("*")}
+		if be.Capabilities().Streams != nil {
+			kinds["k"] = backend.ConsumerInfo{Name: "s", Per: backend.PerStream, Topics: []string{"*"}}
+		}
+		publish(t, be, events("x", 3, "k")...)
+		for resource, info := range kinds {
+			a, g := owner(t, be, info, resource)
+			ms := a.Reads(resource, g.Cursor, 9)
+			park := func(attempt int) []backend.Park {
+				return each(ms.Messages, func(m backend.Raw) backend.Park {
+					return backend.Park{ID: m.ID, Lane: m.Key, Attempt: attempt, After: time.Hour, Error: "no"}
+				})
+			}
+			a.Commits(backend.Progress{Ref: g.Ref, Seq: 1, Cursor: ms.Next, Park: park(1)})
+			op := kit.Operator(t, f.Again(t, be))
+			filter := operate.ParkedFilter{Consumer: info.Name}
+			var retried atomic.Int64
+			stop := repeat(t, func() {
+				time.Sleep(time.Millisecond)
+				retried.Add(1)
+				if n, err := op.RetryParked(context.Background(), filter); n != 3 || err != nil {
+					t.Errorf("%d messages of %s tried again: %v", n, info.Name, err)
+				}
+			})
+			const last = 10
+			for n := 2; n <= last; n++ {
+				a.Commits(backend.Progress{Ref: g.Ref, Seq: int64(n), Park: park(n)})
+				before := retried.Load()
+				kit.Eventually(t, "they are tried again", func() bool { return retried.Load() > before+1 })
+				for _, p := range kit.Must[[]operate.ParkedInfo](t)(op.Parked(t.Context(), filter)) {
+					kit.Equal(t, "attempts of "+info.Name, p.Attempts, n)
+				}
+			}
+			stop()
+			for _, p := range kit.Must[[]operate.ParkedInfo](t)(op.Parked(t.Context(), filter)) {
+				kit.Equal(t, "attempts of "+info.Name, p.Attempts, last)
+			}
+			a.Commits(backend.Progress{Ref: g.Ref, Seq: last + 1, Park: park(last + 1)})
+			kit.Equal(t, "tried again", kit.Must[int](t)(op.RetryParked(t.Context(), filter)), 3)
+			due := a.Due().Messages
+			if len(due) == 0 || due[0].Attempt != last+1 || due[0].Lane != "k" {
+				t.Fatalf("due of %s are %+v", info.Name, due)
+			}
+			a.Commits(backend.Progress{Ref: g.Ref, Seq: last + 2, Done: ids(ms.Messages)})
+			kit.Equal(t, "left", len(kit.Must[[]operate.ParkedInfo](t)(op.Parked(t.Context(), filter))), 0)
+		}
 	})},
 	{"Operator/Members_describes_live_sessions", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		op := kit.Operator(t, be)

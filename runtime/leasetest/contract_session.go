@@ -2,14 +2,46 @@ package leasetest
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 var sessionChecks = []check{
+	{"Names/Of_consumers_that_mislead_are_refused", fresh(func(t testing.TB, f Factory, be backend.Backend) {
+		for name, why := range map[string]string{
+			"": "is empty", "a\x00b": "U+0000", "a\nb": "U+000A", "a\tb": "U+0009", "a\x1b[2Jb": "U+001B", "a\u202eb": "U+202E", "a\u200bb": "U+200B",
+			"a\u00a0b": "U+00A0", "a\ufeffb": "U+FEFF", "a\u3164b": "U+3164", "a\ufe0fb": "U+FE0F", "a\xffb": "not UTF-8", strings.Repeat("n", 64): "64 bytes",
+			strings.Repeat("\u202e", 1<<20): "bytes long",
+		} {
+			info := perTopic()
+			info.Name = name
+			_, err := be.OpenSession(t.Context(), backend.SessionSpec{ID: kit.ID(), TTL: long, Consumers: []string{"c", name}})
+			for call, err := range map[string]error{
+				"Check": be.Check(t.Context(), []backend.ConsumerInfo{perTopic(), info}), "OpenSession": err, "Register": be.Register(t.Context(), info, []string{"x"}),
+			} {
+				if err == nil || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), "give the consumer") || len(err.Error()) > 1000 {
+					t.Errorf("%s of a consumer %.20q: %v", call, name, err)
+				}
+			}
+			kit.Equal(t, "members", len(kit.Must[[]backend.Survey](t)(be.Survey(t.Context(), []string{"c"}))[0].Members), 0)
+		}
+		if op := be.Capabilities().Operator; op != nil {
+			kit.Equal(t, "consumers", len(kit.Must[[]operate.ConsumerStatus](t)(op.Status(t.Context()))), 0)
+		}
+	})},
+	{"Names/Of_consumers_may_be_any_text_that_is_seen", fresh(func(t testing.TB, f Factory, be backend.Backend) {
+		for _, name := range []string{"billing", "Billing v2.1_x-y", "a/b*c%d?e=f&g#h", `'";--\`, "größe", "注文", strings.Repeat("n", 63)} {
+			info := perTopic()
+			info.Name = name
+			kit.OK(t, be.Check(t.Context(), []backend.ConsumerInfo{info}))
+			kit.Equal(t, "resource of "+name, join(t, be, info, long).Registers("x").Takes().Resource, "x")
+		}
+	})},
 	{"Session/Heartbeat_keeps_it_beyond_its_TTL", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		a := join(t, be, perTopic(), short).Registers("x")
 		g := a.Takes()

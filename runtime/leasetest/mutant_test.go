@@ -33,7 +33,8 @@ type mutation struct {
 	register    func(m *mutant, ctx context.Context, c backend.ConsumerInfo, resources []string) error
 	setCursor   func(m *mutant, ctx context.Context, consumer, resource string, to operate.CursorTarget) (int, error)
 	letters     func(f operate.DeadLetterFilter) operate.DeadLetterFilter // what Replay, DeadLetters and their like see of it
-	parked      func(f operate.ParkedFilter) operate.ParkedFilter         // the same of parked messages
+	retry       func(m *mutant, ctx context.Context, f operate.ParkedFilter) (int, error)
+	parked      func(f operate.ParkedFilter) operate.ParkedFilter // the same of parked messages
 }
 
 // mutantState is what all handles on one storage know.
@@ -162,6 +163,9 @@ func (m *mutant) Parked(ctx context.Context, f operate.ParkedFilter) ([]operate.
 func (m *mutant) RetryParked(ctx context.Context, f operate.ParkedFilter) (int, error) {
 	if m.parked != nil {
 		f = m.parked(f)
+	}
+	if m.retry != nil {
+		return m.retry(m, ctx, f)
 	}
 	return m.Backend.RetryParked(ctx, f)
 }

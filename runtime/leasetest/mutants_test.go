@@ -328,6 +328,29 @@ var mutants = []struct {
 	{"all parked messages of a key are tried again", mutation{
 		parked: func(f operate.ParkedFilter) operate.ParkedFilter { f.IDs = nil; return f },
 	}, []string{"Operator/RetryParked_makes_messages_due"}},
+	{"an operator that has messages tried again takes the lease from its owner", mutation{
+		retry: func(m *mutant, ctx context.Context, f operate.ParkedFilter) (int, error) {
+			n, err := m.Backend.RetryParked(ctx, f)
+			leases, _ := m.Backend.Leases(ctx, f.Consumer, 0)
+			for _, l := range leases {
+				if ref, by := m.shared.current(l.Resource); by != "" && l.Parked > 0 {
+					_ = m.Backend.Release(ctx, by, f.Consumer, []backend.Ref{ref})
+				}
+			}
+			return n, err
+		},
+	}, []string{"Operator/RetryParked_makes_messages_due", "Operator/RetryParked_loses_nothing_that_an_owner_stores_beside_it"}},
+	{"an operator that has messages tried again writes back what it read", mutation{
+		retry: func(m *mutant, ctx context.Context, f operate.ParkedFilter) (int, error) {
+			read, err := m.Backend.Parked(ctx, f)
+			time.Sleep(time.Millisecond)
+			for _, p := range read {
+				ref, by := m.shared.current(p.Resource)
+				_, _ = m.Backend.Commit(ctx, by, f.Consumer, []backend.Progress{{Ref: ref, Park: []backend.Park{{ID: p.MessageID, Lane: p.Key, Attempt: p.Attempts}}}})
+			}
+			return len(read), err
+		},
+	}, []string{"Operator/RetryParked_loses_nothing_that_an_owner_stores_beside_it"}},
 	{"feeds are not told of messages to be tried again", mutation{
 		next: func(m *mutant, n backend.News) backend.News { n.Parked = false; return n },
 	}, []string{"Operator/RetryParked_makes_messages_due", "Dead/Replay_puts_back_in_order_and_forgets_attempts"}},
@@ -356,15 +379,7 @@ var mutants = []struct {
 			return s
 		},
 	}, []string{"Survey/Counts_resources_free_and_owned"}},
-	{"leases are granted while the consumer is paused", mutation{
-		acquire: func(m *mutant, ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
-			if m.paused(ctx, req.Consumer.Name) {
-				_ = m.Backend.Resume(ctx, req.Consumer.Name)
-				defer m.Backend.Pause(context.WithoutCancel(ctx), req.Consumer.Name)
-			}
-			return m.Backend.Acquire(ctx, req)
-		},
-	}, []string{
+	{"leases are granted while the consumer is paused", grantPaused, []string{
 		"Pause/Nothing_is_granted_until_the_consumer_is_resumed", "Pause/Leases_of_dead_sessions_wait_for_the_end_of_it", "Pause/No_lease_is_granted_after_it_returned",
 	}},
 	{"a repeated attempt is refused while the consumer is paused", mutation{
@@ -389,6 +404,16 @@ var mutants = []struct {
 			return m.Backend.Register(ctx, c, resources)
 		},
 	}, []string{"Pause/Nothing_is_granted_until_the_consumer_is_resumed", "Pause_under_load_loses_nothing_per=topic_lock=session"}},
+}
+
+var grantPaused = mutation{
+	acquire: func(m *mutant, ctx context.Context, req backend.AcquireRequest) ([]backend.Grant, error) {
+		if m.paused(ctx, req.Consumer.Name) {
+			_ = m.Backend.Resume(ctx, req.Consumer.Name)
+			defer m.Backend.Pause(context.WithoutCancel(ctx), req.Consumer.Name)
+		}
+		return m.Backend.Acquire(ctx, req)
+	},
 }
 
 // paused reports whether a consumer is paused.

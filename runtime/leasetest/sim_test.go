@@ -27,7 +27,7 @@ var (
 
 // TestSimulation runs several simulated processes on one storage under faults that a
 // seed chooses: crashes, partitions, lost requests and replies, delays, restarts,
-// steps of the server's clock. Time is simulated, so minutes pass in milliseconds. A
+// steps of the server's clock, pauses. Time is simulated, so minutes pass in milliseconds. A
 // seed fixes the faults; how goroutines interleave within an instant is up to Go.
 func TestSimulation(t *testing.T) {
 	first, n := uint64(1), *seeds
@@ -62,6 +62,7 @@ func TestSimulationCatchesMutants(t *testing.T) {
 		"streams are retired without looking for unread messages":         sleepless(retireBlindly),
 		"the feed names other slots than those that hold the messages":    shiftSlots,
 		"registering a known stream does nothing":                         registerOnce,
+		"leases are granted while the consumer is paused":                 grantPaused,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -141,6 +142,8 @@ type simulation struct {
 	faulty  atomic.Bool
 	running []*process
 	all     []*process
+	paused  map[string]int64 // the epochs by resource when the pause began; nil when there is none
+	granted []backend.Ref    // while the consumer was paused
 
 	mu      sync.Mutex
 	effects []effectOf // in the order of their commits
@@ -196,8 +199,12 @@ func simulate(t testing.TB, seed uint64, mu mutation) {
 		if !s.calm {
 			s.strike()
 		}
+		s.grantsNothingPaused()
 	}
 	publishing.Wait()
+	if s.paused != nil {
+		s.resume()
+	}
 	s.faulty.Store(false)
 	for _, p := range s.running {
 		p.link.mend()
@@ -297,7 +304,7 @@ func (s *simulation) strike() {
 	i := s.dice.below(len(s.running))
 	p := s.running[i]
 	remove := func() { s.running = append(s.running[:i], s.running[i+1:]...) }
-	switch s.dice.below(8) {
+	switch s.dice.below(9) {
 	case 0, 1:
 		p.link.cut()
 		time.AfterFunc(s.dice.upTo(4*time.Second), p.link.mend)
@@ -313,9 +320,38 @@ func (s *simulation) strike() {
 		}
 	case 5: // in vain: they fail again
 		kit.Must[int](s.t)(s.operator().Replay(s.t.Context(), operate.DeadLetterFilter{Consumer: "c", Reason: "*" + errHandler.Error() + "*"}))
+	case 6:
+		switch {
+		case s.paused != nil:
+			s.grantsNothingPaused()
+			s.resume()
+			s.paused = nil
+		case s.operator().Pause(s.t.Context(), "c") == nil: // else no process has come to register it
+			s.paused = map[string]int64{}
+			for _, l := range s.leases() {
+				s.paused[l.Resource] = l.Epoch
+			}
+		}
 	default:
 		if len(s.running) < 5 {
 			s.launch()
+		}
+	}
+}
+
+func (s *simulation) leases() []operate.LeaseStatus {
+	return kit.Must[[]operate.LeaseStatus](s.t)(s.operator().Leases(s.t.Context(), "c", 0))
+}
+
+// grantsNothingPaused notes epochs that have risen since the pause began. A lease may have an owner that it had not: the
+// server's clock was set back to before the end of that session.
+func (s *simulation) grantsNothingPaused() {
+	if s.paused == nil {
+		return
+	}
+	for _, l := range s.leases() {
+		if l.Session != "" && l.Epoch > s.paused[l.Resource] {
+			s.granted = append(s.granted, backend.Ref{Resource: l.Resource, Epoch: l.Epoch}) // judged at the end, when nothing runs
 		}
 	}
 }
@@ -336,6 +372,9 @@ func (s *simulation) settle() {
 }
 
 func (s *simulation) judge() {
+	if len(s.granted) > 0 {
+		s.t.Fatalf("I11: granted while the consumer was paused: %v", s.granted)
+	}
 	total := simTopics * simMessages
 	dead := s.dead()
 	handled := map[string]int{}

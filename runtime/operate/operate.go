@@ -8,7 +8,8 @@ import (
 )
 
 // Operator looks at a backend and repairs it: the leasegen command, pages and exporters use it. A backend offers it in
-// its Capabilities. Its answers are of one moment for each consumer, not for all. Of a consumer that is not known lists are
+// its Capabilities. Its actions are no observations, for most are made by other processes than those that work; a program
+// that keeps a log of them wraps it. Its answers are of one moment for each consumer, not for all. Of a consumer that is not known lists are
 // empty, without an error.
 type Operator interface {
 	// Status describes every consumer known to the backend, ordered by name.

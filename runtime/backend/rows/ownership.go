@@ -18,6 +18,9 @@ func (s *Session) Live(now time.Time) bool { return s != nil && !s.Ended && now.
 
 // Open is OpenSession.
 func (r *Rows) Open(spec backend.SessionSpec) error {
+	if err := backend.CheckNames(spec.Consumers...); err != nil {
+		return err
+	}
 	if r.Sessions[spec.ID] != nil {
 		return r.lost(spec.ID)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,5 +78,53 @@ func PublishMiddleware(t *testing.T, open func(...backend.PublishMiddleware) bac
 		if err := open(m).Publish(t.Context(), event("alone", "k")); err == nil {
 			t.Errorf("with middleware that is or does this, publishing succeeds: %s", name)
 		}
+	}
+
+	callsNextOnce(t, open, joined)
+}
+
+// callsNextOnce checks that one call of next counts, while middleware has not returned, also in a caller's transaction.
+func callsNextOnce(t *testing.T, open func(...backend.PublishMiddleware) backend.Backend, joined func(be backend.Backend, f func(backend.Publisher) error) error) {
+	t.Helper()
+	const calls = 20
+	var errs []error // of the calls beyond one
+	var late func() error
+	be := open(func(next backend.PublishFunc) backend.PublishFunc {
+		return func(ctx context.Context, p backend.Publication) error {
+			ended := make(chan error, calls)
+			for range calls {
+				go func() { ended <- next(ctx, p) }()
+			}
+			errs = nil
+			for range calls {
+				if err := <-ended; err != nil {
+					errs = append(errs, err)
+				}
+			}
+			late = func() error { return next(context.WithoutCancel(ctx), p) }
+			return nil
+		}
+	})
+	event := []backend.Event{{Topic: "once", Kind: "kind", Payload: []byte("{}")}}
+	ways := []func() error{func() error { return be.Publish(t.Context(), event) }}
+	if joined != nil {
+		ways = append(ways, func() error {
+			return joined(be, func(p backend.Publisher) error {
+				defer func() { errs = append(errs, late()) }() // the transaction is open still
+				return p.Publish(t.Context(), event)
+			})
+		})
+	}
+	a := Join(t, be, backend.ConsumerInfo{Name: "once", Per: backend.PerTopic, Topics: []string{"once"}}, time.Minute).Registers("once")
+	for i, publish := range ways {
+		OK(t, publish())
+		errs = append(errs, late())
+		Equal(t, "calls that were refused", len(errs), calls+i)
+		for _, err := range errs {
+			if err == nil || !strings.Contains(err.Error(), "twice, or after it had returned") {
+				t.Errorf("a call beyond one: %v", err)
+			}
+		}
+		Equal(t, "messages", len(a.Reads("once", nil, 100).Messages), i+1)
 	}
 }

@@ -44,9 +44,11 @@ var (
 	Latency     = Metric{Histogram, "leasegen.delivery.latency", "s", "Time from the publication of a call's oldest message to the call, of first attempts.", waits}
 	Sent        = Metric{Counter, "messaging.client.sent.messages", "{message}", "Messages published.", nil}
 	Consumed    = Metric{Counter, "messaging.client.consumed.messages", "{message}", "Messages given to handlers, once for each attempt.", nil}
-	Messages    = Metric{Counter, "leasegen.messages", "{message}", "Messages by outcome, as progress is stored.", nil}
+	Messages    = Metric{Counter, "leasegen.messages", "{message}", "Messages by outcome, as progress is stored. The sum is exact, also when observations are dropped.", nil}
 	Retries     = Metric{Counter, "leasegen.retries", "{message}", "Failures of handlers after which the message is tried again.", nil}
 	DeadLetters = Metric{Counter, "leasegen.dead_letters", "{message}", "Messages given up on.", nil}
+	Missed      = Metric{Counter, "leasegen.stream.missed", "{message}", "Messages of streams that others write to, deleted before they were read; 1 where it is not known how many.", nil}
+	SetBack     = Metric{Counter, "leasegen.cursor.set_back", "{cursor}", "Cursors that lay beyond the log, because the server or a table was set back, and were taken back.", nil}
 	Stuck       = Metric{Counter, "leasegen.handler.stuck", "{call}", "Handler calls that took too long.", nil}
 )
 
@@ -57,8 +59,9 @@ var (
 	Lost      = Metric{Counter, "leasegen.lease.lost", "{lease}", "Leases that ended against their holder's will.", nil}
 	Fenced    = Metric{Counter, "leasegen.lease.fenced", "{write}", "Writes refused because the lease is not held under its epoch any more.", nil}
 	Heartbeat = Metric{Histogram, "leasegen.session.heartbeat.duration", "s", "Duration of heartbeats.", calls}
+	Renew     = Metric{Histogram, "leasegen.lease.renew.duration", "s", "Duration of renewals of leases that expire one by one.", calls}
 	Stalled   = Metric{Counter, "leasegen.consumer.stalled", "{activity}", "Times that a consumer had work of a kind and made no step with it for too long.", nil}
-	Dropped   = Metric{Counter, "leasegen.observations.dropped", "{observation}", "Observations dropped because they came too fast; counters lack them.", nil}
+	Dropped   = Metric{Counter, "leasegen.observations.dropped", "{observation}", "Observations dropped because they came too fast; counters lack them, but for leasegen.messages.", nil}
 )
 
 // Of this process's consumers, at present.

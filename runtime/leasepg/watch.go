@@ -151,8 +151,15 @@ type watcher struct {
 	s   *session
 	use func(context.Context, func(context.Context, *pgx.Conn) error) error // runs a function with a connection
 
-	answered map[string]bool // sessions around that were seen to hold their second lock
-	nudged   int             // looks in a row at sessions that had lost their lock and held the second
+	seen   map[string]sighting // of the sessions around
+	nudged int                 // looks in a row at sessions that had lost their lock and held the second
+}
+
+// sighting is what was seen of a session.
+type sighting struct {
+	key      int64
+	answered bool      // it has held its second lock
+	gone     time.Time // since when the lock with the key has been free; zero: it is held
 }
 
 // aim is what to wait for before looking: the lock with a key, or nothing but the time.
@@ -197,16 +204,29 @@ func (w *watcher) look(ctx context.Context, at aim) (next aim, again time.Durati
 	slices.SortFunc(around, func(a, b leasedb.LookAroundRow) int { // in the order of the ring
 		return cmp.Or(cmp.Compare(rank(a.ID, id), rank(b.ID, id)), cmp.Compare(a.ID, b.ID))
 	})
-	answered := map[string]bool{}
-	for _, r := range around {
-		answered[r.ID] = r.Answers || w.answered[r.ID]
-	}
-	w.answered = answered
+	w.note(around)
 	if again, err = w.judge(ctx, around); again > 0 || err != nil {
 		return aim{}, again, err
 	}
 	w.nudged = 0
 	return aimAt(around), 0, nil
+}
+
+// note keeps what is seen of the sessions around, and forgets the others.
+func (w *watcher) note(around []leasedb.LookAroundRow) {
+	seen := make(map[string]sighting, len(around))
+	for _, r := range around {
+		was := w.seen[r.ID]
+		is := sighting{key: r.Key, answered: r.Answers || was.answered}
+		switch {
+		case r.Gone && r.Key == was.key && !was.gone.IsZero():
+			is.gone = was.gone
+		case r.Gone:
+			is.gone = time.Now()
+		}
+		seen[r.ID] = is
+	}
+	w.seen = seen
 }
 
 // rank is 0 for ids that follow one before the ring begins again.
@@ -246,17 +266,21 @@ func aimAt(around []leasedb.LookAroundRow) aim {
 func (w *watcher) judge(ctx context.Context, around []leasedb.LookAroundRow) (again time.Duration, err error) {
 	var suspects leasedb.BuryGoneParams
 	var answering []string
-	grace, expired := graceLeast, false
+	var last time.Time // when a suspect lost its lock
+	grace := time.Duration(0)
 	for _, r := range around {
 		switch {
 		case r.Remaining < 0:
-			expired = true
 			suspects.Ids, suspects.Keys = append(suspects.Ids, r.ID), append(suspects.Keys, 0)
 		case r.Gone && r.Answers:
 			answering = append(answering, r.ID)
 		case r.Gone:
 			suspects.Ids, suspects.Keys = append(suspects.Ids, r.ID), append(suspects.Keys, r.Key)
-			if !w.answered[r.ID] {
+			was := w.seen[r.ID]
+			if was.gone.After(last) {
+				last = was.gone
+			}
+			if grace = max(grace, graceLeast); !was.answered {
 				grace = graceAlone
 			}
 		}
@@ -267,24 +291,28 @@ func (w *watcher) judge(ctx context.Context, around []leasedb.LookAroundRow) (ag
 	if early := w.s.early(); early > 0 {
 		return min(early, watchEvery/4), nil
 	}
-	if len(suspects.Ids) > 0 {
-		if expired && len(suspects.Ids) == 1 {
-			grace = 0
-		}
-		found, err := w.bury(ctx, suspects, grace)
-		if found > 0 || err != nil {
-			return time.Nanosecond, err // who comes after them in the ring may have died with them
-		}
-	}
 	if len(answering) > 0 {
 		err = w.use(ctx, func(ctx context.Context, c *pgx.Conn) error { return w.s.ss.queries(c).Nudge(ctx, answering) })
+		if err != nil {
+			return 0, err
+		}
+	}
+	if len(suspects.Ids) > 0 {
+		found, err := w.bury(ctx, suspects, grace, last)
+		if err != nil {
+			return 0, err
+		}
+		if found > 0 {
+			return time.Nanosecond, nil // who comes after them in the ring may have died with them
+		}
 	}
 	w.nudged++
-	return min(time.Millisecond<<min(w.nudged, 10), watchEvery/4), err
+	return min(time.Millisecond<<min(w.nudged, 10), watchEvery), nil
 }
 
-// bury buries those of the suspects that have not come back, and returns how many.
-func (w *watcher) bury(ctx context.Context, suspects leasedb.BuryGoneParams, grace time.Duration) (found int, err error) {
+// bury buries those of the suspects that have expired or have not come back within a grace, and returns how many. The grace
+// counts from when the last of them lost its lock; 0: all have expired.
+func (w *watcher) bury(ctx context.Context, suspects leasedb.BuryGoneParams, grace time.Duration, gone time.Time) (found int, err error) {
 	use := w.use
 	if grace > 0 {
 		var cancel context.CancelFunc
@@ -300,7 +328,7 @@ func (w *watcher) bury(ctx context.Context, suspects leasedb.BuryGoneParams, gra
 			grace = max(grace, graceAlone) // they could not come back either
 		}
 		select {
-		case <-time.After(grace - time.Since(began)):
+		case <-time.After(grace - time.Since(gone)):
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		}

@@ -30,7 +30,8 @@ func TestCostOfIdling(t *testing.T) {
 		out = map[string]int{}
 		var text string
 		var n int
-		rows, err := m.pool.Query(t.Context(), `SELECT query, calls FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()`)
+		rows, err := m.pool.Query(t.Context(), `SELECT query, calls
+			FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()`)
 		kit.OK(t, err)
 		_, err = pgx.ForEachRow(rows, []any{&text, &n}, func() error {
 			if name := queryName.FindStringSubmatch(text); name != nil {

@@ -29,23 +29,25 @@ import (
 //     long as it takes to come back; the connection of one that died ends as the server finds that it cannot answer, and that of a
 //     frozen one after waitIdle. So no time that somebody chose separates the two.
 //   - All connections of a process that lives may end at once. It needs to connect again then. Who would bury it connects, too,
-//     and gives it several times what that takes on the server as it is now: on a busy server it takes longer for both.
+//     and gives it several times what that takes on the server as it is now: on a busy server it takes longer for both. Where the
+//     connection that waits has ended without being asked it was not its process that died, mostly: a server process that waits for a lock does
+//     not notice. Then the grace is graceAlone.
 //   - Who was cut off itself leaves the others the time to come back (see early): what broke may have been the network before the
 //     server. It does so before it looks and again before it buries.
 //   - Who was frozen judges by nothing from before: what is buried is looked at again in the same statement, under the lock of
 //     the session's row, and must still have the key whose lock was found free. Keys are never used again.
 //
 // Where there is no connection to wait on, because the application has chosen so or the server is full, a session looks at
-// the ring every watchEvery on its heartbeat connection. Whoever was declared dead by mistake is fenced and opens a new session.
+// the ring every watchEvery on its heartbeat connection. A process that was declared dead by mistake is fenced and opens a new session.
 const (
 	watchEvery = 400 * time.Millisecond
 	// A connection that broke under a process that lives is back within this time, mostly.
 	watchAgain = 30 * time.Millisecond
 
-	// What a session has to come back that had a second lock, and has lost both: graceTimes what connecting takes, and at least graceLeast.
+	// What a session has to come back that was asked in vain: graceTimes what connecting takes, and at least graceLeast.
 	graceLeast = 15 * time.Millisecond
 	graceTimes = 3
-	// Of one that was not known to have a second lock.
+	// The least for one that has lost its lock and had no second one when that was seen.
 	graceAlone = 250 * time.Millisecond
 )
 
@@ -158,7 +160,7 @@ type watcher struct {
 // sighting is what was seen of a session.
 type sighting struct {
 	key      int64
-	answered bool      // it has held its second lock
+	answered bool      // the second lock was held when the first was gone: if it is free by now, it was asked in vain
 	gone     time.Time // since when the lock with the key has been free; zero: it is held
 }
 
@@ -217,9 +219,12 @@ func (w *watcher) note(around []leasedb.LookAroundRow) {
 	seen := make(map[string]sighting, len(around))
 	for _, r := range around {
 		was := w.seen[r.ID]
-		is := sighting{key: r.Key, answered: r.Answers || was.answered}
+		if r.Key != was.key {
+			was = sighting{}
+		}
+		is := sighting{key: r.Key, answered: r.Gone && (r.Answers || was.answered)}
 		switch {
-		case r.Gone && r.Key == was.key && !was.gone.IsZero():
+		case r.Gone && !was.gone.IsZero():
 			is.gone = was.gone
 		case r.Gone:
 			is.gone = time.Now()

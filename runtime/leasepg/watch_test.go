@@ -134,8 +134,8 @@ func TestFrozenWatcherForgets(t *testing.T) {
 	be := leasepg.New(through(far), logger, leasepg.WithoutWaiting()) // it has the longest grace
 	aimed := func(id string) func() bool {
 		return func() bool {
-			return query[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_locks l, leasegen.session s WHERE s.id = $2 AND NOT l.granted AND l.locktype = 'advisory'
-				AND l.pid = (`+secondHolder+`) AND l.objid::bigint = s.lock_key & 4294967295)`, watching.ID, id)
+			return query[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_locks l, leasegen.session s
+				WHERE s.id = $2 AND NOT l.granted AND l.locktype = 'advisory' AND l.pid = (`+secondHolder+`) AND l.objid::bigint = s.lock_key & 4294967295)`, watching.ID, id)
 		}
 	}
 	for tries, frozen := 0, 0; frozen < 3; tries++ {
@@ -189,12 +189,14 @@ func TestWhoWasCutOffWaits(t *testing.T) {
 // A statement that waits holds no snapshot for longer than a wait lasts, and the server logs no error when it is over.
 func TestWaitingIsQuiet(t *testing.T) {
 	t.Parallel()
-	server := pgtest.Start(t, pgtest.Config("logging_collector", "on"), pgtest.Config("log_directory", "told"), pgtest.Config("log_min_messages", "warning"))
+	server := pgtest.Start(t, pgtest.Config("logging_collector", "on"), pgtest.Config("log_directory", "told"),
+		pgtest.Config("log_min_messages", "warning"))
 	be, pool := migratedAt(t, server.DB("quiet"))
 	for range 3 {
 		kit.Join(t, be, grouped, time.Hour)
 	}
-	const waiting = `FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%WaitForLock%' AND state = 'active' AND pid <> pg_backend_pid()`
+	const waiting = `FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%WaitForLock%' AND state = 'active'
+		AND pid <> pg_backend_pid()`
 	kit.Eventually(t, "all wait", func() bool {
 		return query[int](t, pool, "SELECT count(*) "+waiting+" AND wait_event = 'advisory'") == 3
 	})

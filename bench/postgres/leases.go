@@ -120,7 +120,7 @@ func writes(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 			want: perInterval, holds: d.xids <= limit})
 		b.report(result{what: what + ": other rows written", got: d.others, unit: "rows", want: "0", holds: d.others == 0})
 		reads := (d.commits - d.sessions) / (beats * ttl / 3).Seconds() / n
-		b.report(result{what: what + ": reads of each process", got: round(reads), unit: "/s", want: "2 /s", holds: reads <= 2.2})
+		b.report(result{what: what + ": reads of each process", got: round(reads), unit: "/s", want: "1 /s", holds: reads <= 1})
 	}
 	n := thousands(int64(b.leases))
 

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -87,6 +88,7 @@ type memberJSON struct {
 	TTLLeft   float64 `json:"ttl_remaining_seconds"`
 	Owned     int     `json:"owned"`
 	FairShare int     `json:"fair_share"`
+	Detection string  `json:"detection,omitempty"`
 }
 
 type leaseJSON struct {
@@ -280,8 +282,16 @@ func ageOr(d time.Duration) string {
 
 func membersTable(members []operate.MemberStatus) *table {
 	t := newTable("session", "host:pid", "?since", "heartbeat", ">owns", "?>target")
+	tells := slices.ContainsFunc(members, func(m operate.MemberStatus) bool { return m.Detection != "" })
+	if tells {
+		t.titles = append(t.titles, "?end found by")
+	}
 	for _, m := range members {
-		t.add(short(m.Session), process(m), age(m.Since), age(m.SinceBeat)+" ago", number(m.Owned), number(m.FairShare))
+		cells := []string{short(m.Session), process(m), age(m.Since), age(m.SinceBeat) + " ago", number(m.Owned), number(m.FairShare)}
+		if tells {
+			cells = append(cells, cmp.Or(m.Detection, "-"))
+		}
+		t.add(cells...)
 	}
 	return t
 }
@@ -326,7 +336,7 @@ func (s *status) json(w io.Writer, consumers []operate.ConsumerStatus, members [
 		for _, m := range members {
 			out[i].Sessions = append(out[i].Sessions, memberJSON{
 				Session: m.Session, Host: m.Host, PID: m.PID, Since: m.Since.Seconds(), SinceBeat: m.SinceBeat.Seconds(),
-				TTLLeft: m.TTLRemaining.Seconds(), Owned: m.Owned, FairShare: m.FairShare,
+				TTLLeft: m.TTLRemaining.Seconds(), Owned: m.Owned, FairShare: m.FairShare, Detection: m.Detection,
 			})
 		}
 	}

@@ -175,6 +175,21 @@ b92e0000…  web-1:4122  11m00s  11m00s ago     0       2
 `)
 }
 
+// The table says how the end of each process is found, where the backend tells.
+func TestMembersTableTellsOfDetection(t *testing.T) {
+	var b strings.Builder
+	members := []operate.MemberStatus{{Session: "a81f0000", Host: "web-1", PID: 1, Detection: "lock"}, {Session: "b92e0000", Host: "web-1", PID: 2}}
+	if err := membersTable(members).print(&output{Writer: &b}); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+	for i, want := range []string{"end found by", "lock", "-"} {
+		if !strings.HasSuffix(lines[i], want) {
+			t.Errorf("line %d: %q does not end with %q", i, lines[i], want)
+		}
+	}
+}
+
 func TestStatusLeases(t *testing.T) {
 	w := newWorld(t)
 	got := w.status(t, status{consumer: "billing", leases: true, limit: 2})

@@ -37,7 +37,7 @@ func surveyEvery(s *session, works []*work) time.Duration {
 	case s.alarm == nil || slices.ContainsFunc(works, func(w *work) bool { return w.info.Grace > 0 || w.info.Lock == LockRow }):
 		return time.Second
 	}
-	return 3 * time.Second
+	return 6 * time.Second
 }
 
 // surveyed is a survey of one consumer, with what its process held before.

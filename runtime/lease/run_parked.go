@@ -10,7 +10,7 @@ import (
 
 // parkedAtLeast is how often parked messages are looked for without a reason, in case
 // a hint was lost.
-const parkedAtLeast = 5 * time.Second
+const parkedAtLeast = 10 * time.Second
 
 const (
 	parkedLimit    = 500  // messages in one FetchParked

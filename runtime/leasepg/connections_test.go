@@ -21,9 +21,9 @@ func TestConnectionsOfAProcess(t *testing.T) {
 		want int
 	}
 	for _, g := range []group{
-		{"one consumer", []time.Duration{time.Minute}, 2},
-		{"nine of one TTL", []time.Duration{8: 0}, 2},
-		{"four of three TTLs", []time.Duration{time.Minute, time.Minute, time.Hour, 2 * time.Hour}, 6},
+		{"one consumer", []time.Duration{time.Minute}, 3},
+		{"nine of one TTL", []time.Duration{8: 0}, 3},
+		{"four of three TTLs", []time.Duration{time.Minute, time.Minute, time.Hour, 2 * time.Hour}, 9},
 	} {
 		t.Run(g.name, func(t *testing.T) {
 			be, pool := migrated(t)

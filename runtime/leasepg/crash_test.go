@@ -165,6 +165,7 @@ func TestTerminatedHeartbeat(t *testing.T) {
 		id := kit.Join(t, be, grouped, time.Minute)
 		var gs []backend.Grant
 		kit.Eventually(t, "the lease is free", func() bool { gs = id.Acquires(1); return len(gs) == 1 })
+		kit.Eventually(t, "it waits for another", func() bool { return waits(t, pool, id.ID) })
 		pid := query[int](t, pool, "SELECT backend_pid FROM leasegen.session WHERE id = $1", id.ID)
 		exec(t, pool, "SELECT pg_terminate_backend($1, 5000)", pid)
 		kit.Eventually(t, "it is back, or lost", func() bool {
@@ -189,10 +190,7 @@ func TestTerminatedHeartbeat(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Mostly all do; on a busy machine others may look before a session is back.
-	if t.Logf("%d of %d sessions survived the end of their connection", survived, rounds); survived == 0 {
-		t.Error("no session survives the end of its connection")
-	}
+	kit.Equal(t, "sessions that survived the end of their connection", survived, rounds)
 }
 
 // After a restart of the server, or a crash of one of its processes, no lock is held by
@@ -358,16 +356,17 @@ func TestCostOfWatching(t *testing.T) {
 		return
 	}
 	x0 := query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+	exec(t, pool, "SELECT pg_sleep(12)") // a connection tells of the last that it did ten seconds after it fell idle
 	counts()
 	n0, at := counts(), time.Now()
 	own := int64(0) // statements of this test
 	n1 := n0
-	// So many that it makes no difference that statistics come up to two seconds late.
-	kit.Eventually(t, "the sessions look", func() bool { n1, own = counts(), own+2; return n1-n0-own > 90 })
+	// So many that it makes little difference that statistics come late.
+	kit.Eventually(t, "the sessions look", func() bool { n1, own = counts(), own+2; return n1-n0-own > 12 })
 	rate := float64(n1-n0-own) / time.Since(at).Seconds() / 3
 	t.Logf("%.2f reads a second and session", rate)
-	if rate > 3 {
-		t.Errorf("%.2f reads a second and session, want at most about 2.5", rate)
+	if rate > 0.5 {
+		t.Errorf("%.2f reads a second and session, want at most about 0.2", rate)
 	}
 	kit.Equal(t, "transaction ids", query[int64](t, pool, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")-x0, 0)
 }

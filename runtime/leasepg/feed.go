@@ -15,15 +15,16 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
 )
 
-// As long as notifications reach it the feed of an idle process polls less than once a second.
-// With the runtime's survey, and with looking after other sessions, which is most of it (see
-// watchEvery), an idle process reads 4.2 to 4.5 times a second.
+// As long as notifications reach it the feed of an idle process polls every pollMost. Polls find what no notification told of: a
+// message that was published within notifyEvery of another one, in a transaction that was committed long after that. Until
+// pollMost it is found in about the time between the two commits. With the runtime's surveys, its looks for parked messages and the
+// waiting for other sessions (see wait.go) an idle process reads less than once a second.
 const (
-	pollLeast  = 2 * time.Millisecond    // between polls right after news
-	pollRest   = 100 * time.Millisecond  // at most, while a server that is late gets time: a poll has a third of it
-	pollMost   = 1200 * time.Millisecond // when idle
-	ownerPoll  = 10 * time.Second        // of sessions that died: nobody notifies of that
-	pollPooled = 500 * time.Millisecond  // when idle behind a pooler, where no notification arrives
+	pollLeast  = 2 * time.Millisecond   // between polls right after news
+	pollRest   = 100 * time.Millisecond // at most, while a server that is late gets time: a poll has a third of it
+	pollMost   = 3 * time.Second        // when idle
+	ownerPoll  = 10 * time.Second       // of sessions that died: nobody notifies of that
+	pollPooled = 500 * time.Millisecond // when idle behind a pooler, where no notification arrives
 	ownPooled  = time.Second
 
 	feedRows    = 10_000 // messages looked at in one poll

@@ -81,6 +81,7 @@ func (op *operator) Members(ctx context.Context, consumer string) ([]operate.Mem
 		out[i] = operate.MemberStatus{
 			Session: r.ID, Host: r.Host, PID: int(r.Pid), Since: seconds(r.Since), SinceBeat: seconds(r.SinceBeat),
 			Owned: int(r.Owned), FairShare: (int(r.Resources) + len(rows) - 1) / len(rows), TTLRemaining: seconds(r.Remaining),
+			Detection: r.Detection,
 		}
 	}
 	return out, nil

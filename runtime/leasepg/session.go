@@ -35,6 +35,8 @@ type sessions struct {
 	*known
 	open sync.Map     // id → *session
 	ttl  atomic.Int64 // of the session last opened, in ns
+
+	polls bool // no session waits for others on a connection of its own
 }
 
 // session is one incarnation of this process. It has a connection of its own, so that no
@@ -50,7 +52,6 @@ type session struct {
 	opened  bool          // the row is there
 	history string        // of the server that it was opened on
 	links   int           // connections so far
-	back    time.Time     // when a broken connection was replaced last
 	key     int64         // of the lock that conn holds; 0 without
 	pid     uint32        // of conn's backend
 	locked  map[string]bool
@@ -62,13 +63,17 @@ type session struct {
 	wanting   atomic.Int32 // callers that wait for their turn
 	called    atomic.Int64 // when the runtime asked for a heartbeat last, since born
 	born      time.Time
+	returned  atomic.Int64 // when a broken connection was replaced last, since born; 0: none was
+	apart     atomic.Bool  // the connection broke and was not yet replaced
+	waits     atomic.Bool  // something waits for the locks of others
 	ended     atomic.Bool
 	closing   atomic.Bool // ended by Close, which still needs the connection: it has the locks
 	estranged atomic.Bool // the server has another history by now
 	abandoned atomic.Bool
 	alarm     chan struct{}
-	stop      context.CancelFunc // of watch
+	stop      context.CancelFunc // of watch and of a waiter
 	watched   chan struct{}      // closed when watch has returned
+	waited    chan struct{}      // and when the waiter has
 }
 
 // OpenSession starts a new incarnation of this process.
@@ -82,7 +87,7 @@ func (ss *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (
 	spec.Consumers = append([]string{}, spec.Consumers...)
 	s := &session{
 		ss: ss, spec: spec, turn: make(chan struct{}, 1), locked: map[string]bool{}, led: map[string]leadership{},
-		born: time.Now(), alarm: make(chan struct{}, 1), watched: make(chan struct{}),
+		born: time.Now(), alarm: make(chan struct{}, 1), watched: make(chan struct{}), waited: make(chan struct{}),
 	}
 	ss.ttl.Store(int64(spec.TTL))
 	if before := ss.session(spec.Replaces); before != nil {
@@ -95,12 +100,18 @@ func (ss *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (
 	if err := s.use(ctx, func(context.Context, *pgx.Conn) error { return nil }); err != nil {
 		s.abandon()
 		close(s.watched)
+		close(s.waited)
 		return nil, ss.fail("open session", err)
 	}
 	if ss.pooled.Load() {
 		close(s.watched)
 	} else {
 		go s.watch(watching)
+	}
+	if ss.pooled.Load() || ss.polls {
+		close(s.waited)
+	} else {
+		go (&waiter{s: s}).wait(watching)
 	}
 	return s, nil
 }
@@ -184,6 +195,10 @@ func (s *session) Close(ctx context.Context) error {
 		s.ended.Store(false) // may be tried again
 	}
 	s.abandon()
+	select { // so that a process that ends now leaves no connection behind
+	case <-s.waited:
+	case <-ctx.Done():
+	}
 	return s.ss.fail("close session", err)
 }
 
@@ -323,6 +338,7 @@ func (s *session) link(ctx context.Context) error {
 		return err
 	}
 	s.conn = c
+	s.apart.Store(false)
 	return nil
 }
 
@@ -397,7 +413,7 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) (err error) {
 	if !live {
 		return backend.ErrSessionLost
 	}
-	s.back = time.Now()
+	s.comeBack()
 	return s.leadAgain(ctx, c, before, pid)
 }
 
@@ -437,6 +453,7 @@ func (s *session) drop() {
 	if s.conn != nil {
 		closeConn(s.conn)
 		s.conn = nil
+		s.apart.Store(true)
 		s.locked = map[string]bool{}
 		s.raise()
 	}

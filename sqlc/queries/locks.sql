@@ -43,3 +43,50 @@ LIMIT 1;
 -- name: BoundLocks :exec
 -- No statement of the transaction waits longer for a lock.
 SELECT set_config('lock_timeout', '5s', true);
+
+-- name: PrepareWaiting :exec
+-- A connection whose statements wait. The server ends it when its process does not go on soon after one.
+SELECT set_config('idle_session_timeout', sqlc.arg(idle_ms)::bigint::text, false), set_config('statement_timeout', '0', false),
+       set_config('lock_timeout', sqlc.arg(lock_ms)::bigint::text, false),
+       CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL THEN set_config('transaction_timeout', '0', false) END;
+
+-- name: HoldSecond :exec
+-- The second lock of a session. Others only try to take it, alone, for the time of a statement.
+SELECT pg_advisory_lock_shared(hashtextextended('leasegen.second/' || sqlc.arg(id)::text, 0));
+
+-- name: Aim :exec
+-- What the transaction waits for, and for how long: see leasepg's waitForLock.
+SELECT set_config('lock_timeout', sqlc.arg(ms)::bigint::text, true), set_config('lease.watched', sqlc.arg(key)::bigint::text, true);
+
+-- name: Nudge :exec
+-- Ends the statements with which sessions wait: one whose process lives waits again, the connection of one that has died ends.
+SELECT pg_cancel_backend(h.pid)
+FROM (SELECT unnest(sqlc.arg(ids)::text[]) AS id) i
+CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended('leasegen.second/' || i.id, 0)) h
+WHERE h.role = current_user AND h.pid <> pg_backend_pid();
+
+-- name: NudgeBefore :exec
+-- Nudge for the session before one in the ring, which is to wait for that one from now on.
+SELECT pg_cancel_backend(h.pid)
+FROM (
+    (SELECT s.id FROM leasegen.session s WHERE s.state = 'live' AND s.id < sqlc.arg(id)::text ORDER BY s.id DESC LIMIT 1)
+    UNION ALL
+    (SELECT s.id FROM leasegen.session s WHERE s.state = 'live' AND s.id > sqlc.arg(id)::text ORDER BY s.id DESC LIMIT 1)
+    LIMIT 1
+) i
+CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended('leasegen.second/' || i.id, 0)) h
+WHERE h.role = current_user AND h.pid <> pg_backend_pid();
+
+-- name: WaitForLock :exec
+-- Waits until the lock with the key lease.watched is free, at most for lock_timeout; without a key, for that time. That it is
+-- over, or that it was nudged, is no error: the server would log it.
+DO $$
+BEGIN
+    IF current_setting('lease.watched') = '0' THEN
+        PERFORM pg_sleep_for(current_setting('lock_timeout')::interval);
+    ELSE
+        PERFORM pg_advisory_xact_lock_shared(current_setting('lease.watched')::bigint);
+    END IF;
+EXCEPTION WHEN lock_not_available OR query_canceled THEN
+    NULL;
+END $$;

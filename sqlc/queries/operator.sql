@@ -126,6 +126,8 @@ WHERE d.consumer = sqlc.arg(consumer)::text AND (sqlc.arg(resource)::text = '' O
 SELECT s.id, s.host, s.pid, extract(epoch FROM now.at - s.opened_at)::float8 AS since,
        extract(epoch FROM now.at - s.beat_at)::float8 AS since_beat,
        extract(epoch FROM CASE WHEN s.advisory THEN s.ttl ELSE s.expires_at - now.at END)::float8 AS remaining,
+       CASE WHEN s.lock_key IS NULL THEN 'ttl' WHEN pg_try_advisory_xact_lock(hashtextextended('leasegen.second/' || s.id, 0)) THEN 'polling'
+            ELSE 'lock' END AS detection,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text AND l.session = s.id) AS owned,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = sqlc.arg(consumer)::text) AS resources
 FROM leasegen.session s CROSS JOIN (SELECT clock_timestamp() AS at) now

@@ -100,22 +100,32 @@ UPDATE leasegen.session s SET state = 'dead' FROM expired e WHERE s.id = e.id;
 SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text)
 WHERE EXISTS (SELECT FROM leasegen.session s WHERE s.state = 'dead' AND s.xmin = pg_current_xact_id()::xid);
 
--- name: WatchSessions :many
--- Of the session itself and the two that follow it in the ring of live ones, those that have
--- ended. Each session is watched by two others, whatever their number; no rows when all is well.
-SELECT n.id FROM (
-    (SELECT s.id, s.expires_at, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
-     WHERE s.state = 'live' AND s.id > sqlc.arg(id)::text ORDER BY s.id LIMIT 2)
+-- name: LookAround :many
+-- The eight live sessions that follow one in the ring, and itself while it lives. key is 0 where there is no lock.
+-- proves: when the lock is free, that is for the end of the connection that held it. gone: it is free. answers: the second
+-- lock is held, by another connection of the same process. left: seconds until the session expires.
+SELECT n.id, coalesce(n.lock_key, 0)::bigint AS key,
+       (n.lock_key IS NOT NULL AND (n.advisory OR n.server = leasegen.incarnation()))::boolean AS proves,
+       leasegen.lock_gone(n.lock_key, n.server, n.advisory, n.backend_pid, n.role)::boolean AS gone,
+       (NOT pg_try_advisory_xact_lock(hashtextextended('leasegen.second/' || n.id, 0)))::boolean AS answers,
+       extract(epoch FROM CASE WHEN n.advisory THEN n.ttl ELSE n.expires_at - clock_timestamp() END)::float8 AS remaining
+FROM (
+    (SELECT s.id, s.expires_at, s.ttl, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
+     WHERE s.state = 'live' AND s.id > sqlc.arg(id)::text ORDER BY s.id LIMIT 8)
     UNION ALL
-    (SELECT s.id, s.expires_at, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
-     WHERE s.state = 'live' AND s.id < sqlc.arg(id)::text ORDER BY s.id LIMIT 2)
-    LIMIT 2
+    (SELECT s.id, s.expires_at, s.ttl, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
+     WHERE s.state = 'live' AND s.id < sqlc.arg(id)::text ORDER BY s.id LIMIT 8)
+    LIMIT 8
 ) n
-WHERE n.expires_at < clock_timestamp() OR leasegen.lock_gone(n.lock_key, n.server, n.advisory, n.backend_pid, n.role)
 UNION ALL
-SELECT sqlc.arg(id)::text
-WHERE NOT EXISTS (SELECT FROM leasegen.session s WHERE s.id = sqlc.arg(id)::text AND s.state = 'live');
+SELECT s.id, 0, false, false, false, 0 FROM leasegen.session s WHERE s.id = sqlc.arg(id)::text AND s.state = 'live';
 
--- name: BurySessions :many
+-- name: BuryGone :many
+-- Buries sessions that have expired, and those whose connection with the key given has ended, and with it the one that
+-- holds their second lock. One that has come back has another key.
 SELECT b.id::text AS id, b.host::text AS host, b.pid::int AS pid, b.expired::boolean AS expired
-FROM leasegen.bury_sessions(sqlc.arg(ids)::text[]) b;
+FROM (SELECT unnest(sqlc.arg(ids)::text[]) AS id, unnest(sqlc.arg(keys)::bigint[]) AS key) k
+JOIN leasegen.session s ON s.id = k.id AND s.state = 'live'
+    AND (s.expires_at < clock_timestamp()
+         OR s.lock_key = k.key AND pg_try_advisory_xact_lock(hashtextextended('leasegen.second/' || s.id, 0)))
+CROSS JOIN LATERAL leasegen.bury_sessions(ARRAY[s.id]) b;

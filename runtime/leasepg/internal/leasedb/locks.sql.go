@@ -9,6 +9,21 @@ import (
 	"context"
 )
 
+const Aim = `-- name: Aim :exec
+SELECT set_config('lock_timeout', $1::bigint::text, true), set_config('lease.watched', $2::bigint::text, true)
+`
+
+type AimParams struct {
+	Ms  int64
+	Key int64
+}
+
+// What the transaction waits for, and for how long: see leasepg's waitForLock.
+func (q *Queries) Aim(ctx context.Context, arg AimParams) error {
+	_, err := q.db.Exec(ctx, Aim, arg.Ms, arg.Key)
+	return err
+}
+
 const BoundLocks = `-- name: BoundLocks :exec
 SELECT set_config('lock_timeout', '5s', true)
 `
@@ -81,6 +96,16 @@ func (q *Queries) EndHolders(ctx context.Context, arg EndHoldersParams) error {
 	return err
 }
 
+const HoldSecond = `-- name: HoldSecond :exec
+SELECT pg_advisory_lock_shared(hashtextextended('leasegen.second/' || $1::text, 0))
+`
+
+// The second lock of a session. Others only try to take it, alone, for the time of a statement.
+func (q *Queries) HoldSecond(ctx context.Context, id string) error {
+	_, err := q.db.Exec(ctx, HoldSecond, id)
+	return err
+}
+
 const LeasesUnchanged = `-- name: LeasesUnchanged :one
 SELECT (count(*) = cardinality($1::text[]))::boolean AS unchanged
 FROM (SELECT unnest($1::text[]) AS consumer, unnest($2::bigint[]) AS epoch) i
@@ -137,6 +162,54 @@ func (q *Queries) NamedHolders(ctx context.Context, name string) ([]NamedHolders
 	return items, nil
 }
 
+const Nudge = `-- name: Nudge :exec
+SELECT pg_cancel_backend(h.pid)
+FROM (SELECT unnest($1::text[]) AS id) i
+CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended('leasegen.second/' || i.id, 0)) h
+WHERE h.role = current_user AND h.pid <> pg_backend_pid()
+`
+
+// Ends the statements with which sessions wait: one whose process lives waits again, the connection of one that has died ends.
+func (q *Queries) Nudge(ctx context.Context, ids []string) error {
+	_, err := q.db.Exec(ctx, Nudge, ids)
+	return err
+}
+
+const NudgeBefore = `-- name: NudgeBefore :exec
+SELECT pg_cancel_backend(h.pid)
+FROM (
+    (SELECT s.id FROM leasegen.session s WHERE s.state = 'live' AND s.id < $1::text ORDER BY s.id DESC LIMIT 1)
+    UNION ALL
+    (SELECT s.id FROM leasegen.session s WHERE s.state = 'live' AND s.id > $1::text ORDER BY s.id DESC LIMIT 1)
+    LIMIT 1
+) i
+CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended('leasegen.second/' || i.id, 0)) h
+WHERE h.role = current_user AND h.pid <> pg_backend_pid()
+`
+
+// Nudge for the session before one in the ring, which is to wait for that one from now on.
+func (q *Queries) NudgeBefore(ctx context.Context, id string) error {
+	_, err := q.db.Exec(ctx, NudgeBefore, id)
+	return err
+}
+
+const PrepareWaiting = `-- name: PrepareWaiting :exec
+SELECT set_config('idle_session_timeout', $1::bigint::text, false), set_config('statement_timeout', '0', false),
+       set_config('lock_timeout', $2::bigint::text, false),
+       CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL THEN set_config('transaction_timeout', '0', false) END
+`
+
+type PrepareWaitingParams struct {
+	IdleMs int64
+	LockMs int64
+}
+
+// A connection whose statements wait. The server ends it when its process does not go on soon after one.
+func (q *Queries) PrepareWaiting(ctx context.Context, arg PrepareWaitingParams) error {
+	_, err := q.db.Exec(ctx, PrepareWaiting, arg.IdleMs, arg.LockMs)
+	return err
+}
+
 const TryLock = `-- name: TryLock :one
 
 SELECT pg_try_advisory_lock($1::bigint)::boolean AS held
@@ -170,5 +243,25 @@ SELECT pg_advisory_unlock(k.key) FROM (SELECT unnest($1::bigint[]) AS key) k
 
 func (q *Queries) Unlock(ctx context.Context, keys []int64) error {
 	_, err := q.db.Exec(ctx, Unlock, keys)
+	return err
+}
+
+const WaitForLock = `-- name: WaitForLock :exec
+DO $$
+BEGIN
+    IF current_setting('lease.watched') = '0' THEN
+        PERFORM pg_sleep_for(current_setting('lock_timeout')::interval);
+    ELSE
+        PERFORM pg_advisory_xact_lock_shared(current_setting('lease.watched')::bigint);
+    END IF;
+EXCEPTION WHEN lock_not_available OR query_canceled THEN
+    NULL;
+END $$
+`
+
+// Waits until the lock with the key lease.watched is free, at most for lock_timeout; without a key, for that time. That it is
+// over, or that it was nudged, is no error: the server would log it.
+func (q *Queries) WaitForLock(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, WaitForLock)
 	return err
 }

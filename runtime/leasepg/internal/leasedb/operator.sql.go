@@ -647,6 +647,8 @@ const ListMembers = `-- name: ListMembers :many
 SELECT s.id, s.host, s.pid, extract(epoch FROM now.at - s.opened_at)::float8 AS since,
        extract(epoch FROM now.at - s.beat_at)::float8 AS since_beat,
        extract(epoch FROM CASE WHEN s.advisory THEN s.ttl ELSE s.expires_at - now.at END)::float8 AS remaining,
+       CASE WHEN s.lock_key IS NULL THEN 'ttl' WHEN pg_try_advisory_xact_lock(hashtextextended('leasegen.second/' || s.id, 0)) THEN 'polling'
+            ELSE 'lock' END AS detection,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = $1::text AND l.session = s.id) AS owned,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = $1::text) AS resources
 FROM leasegen.session s CROSS JOIN (SELECT clock_timestamp() AS at) now
@@ -661,6 +663,7 @@ type ListMembersRow struct {
 	Since     float64
 	SinceBeat float64
 	Remaining float64
+	Detection string
 	Owned     int64
 	Resources int64
 }
@@ -681,6 +684,7 @@ func (q *Queries) ListMembers(ctx context.Context, consumer string) ([]ListMembe
 			&i.Since,
 			&i.SinceBeat,
 			&i.Remaining,
+			&i.Detection,
 			&i.Owned,
 			&i.Resources,
 		); err != nil {

@@ -30,27 +30,38 @@ func (q *Queries) BuryExpired(ctx context.Context) (int64, error) {
 	return result.RowsAffected(), nil
 }
 
-const BurySessions = `-- name: BurySessions :many
+const BuryGone = `-- name: BuryGone :many
 SELECT b.id::text AS id, b.host::text AS host, b.pid::int AS pid, b.expired::boolean AS expired
-FROM leasegen.bury_sessions($1::text[]) b
+FROM (SELECT unnest($1::text[]) AS id, unnest($2::bigint[]) AS key) k
+JOIN leasegen.session s ON s.id = k.id AND s.state = 'live'
+    AND (s.expires_at < clock_timestamp()
+         OR s.lock_key = k.key AND pg_try_advisory_xact_lock(hashtextextended('leasegen.second/' || s.id, 0)))
+CROSS JOIN LATERAL leasegen.bury_sessions(ARRAY[s.id]) b
 `
 
-type BurySessionsRow struct {
+type BuryGoneParams struct {
+	Ids  []string
+	Keys []int64
+}
+
+type BuryGoneRow struct {
 	ID      string
 	Host    string
 	Pid     int32
 	Expired bool
 }
 
-func (q *Queries) BurySessions(ctx context.Context, ids []string) ([]BurySessionsRow, error) {
-	rows, err := q.db.Query(ctx, BurySessions, ids)
+// Buries sessions that have expired, and those whose connection with the key given has ended, and with it the one that
+// holds their second lock. One that has come back has another key.
+func (q *Queries) BuryGone(ctx context.Context, arg BuryGoneParams) ([]BuryGoneRow, error) {
+	rows, err := q.db.Query(ctx, BuryGone, arg.Ids, arg.Keys)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []BurySessionsRow
+	var items []BuryGoneRow
 	for rows.Next() {
-		var i BurySessionsRow
+		var i BuryGoneRow
 		if err := rows.Scan(
 			&i.ID,
 			&i.Host,
@@ -234,6 +245,63 @@ func (q *Queries) LockSessionLeases(ctx context.Context, arg LockSessionLeasesPa
 	return leases, err
 }
 
+const LookAround = `-- name: LookAround :many
+SELECT n.id, coalesce(n.lock_key, 0)::bigint AS key,
+       (n.lock_key IS NOT NULL AND (n.advisory OR n.server = leasegen.incarnation()))::boolean AS proves,
+       leasegen.lock_gone(n.lock_key, n.server, n.advisory, n.backend_pid, n.role)::boolean AS gone,
+       (NOT pg_try_advisory_xact_lock(hashtextextended('leasegen.second/' || n.id, 0)))::boolean AS answers,
+       extract(epoch FROM CASE WHEN n.advisory THEN n.ttl ELSE n.expires_at - clock_timestamp() END)::float8 AS remaining
+FROM (
+    (SELECT s.id, s.expires_at, s.ttl, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
+     WHERE s.state = 'live' AND s.id > $1::text ORDER BY s.id LIMIT 8)
+    UNION ALL
+    (SELECT s.id, s.expires_at, s.ttl, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
+     WHERE s.state = 'live' AND s.id < $1::text ORDER BY s.id LIMIT 8)
+    LIMIT 8
+) n
+UNION ALL
+SELECT s.id, 0, false, false, false, 0 FROM leasegen.session s WHERE s.id = $1::text AND s.state = 'live'
+`
+
+type LookAroundRow struct {
+	ID        string
+	Key       int64
+	Proves    bool
+	Gone      bool
+	Answers   bool
+	Remaining float64
+}
+
+// The eight live sessions that follow one in the ring, and itself while it lives. key is 0 where there is no lock.
+// proves: when the lock is free, that is for the end of the connection that held it. gone: it is free. answers: the second
+// lock is held, by another connection of the same process. left: seconds until the session expires.
+func (q *Queries) LookAround(ctx context.Context, id string) ([]LookAroundRow, error) {
+	rows, err := q.db.Query(ctx, LookAround, id)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LookAroundRow
+	for rows.Next() {
+		var i LookAroundRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Key,
+			&i.Proves,
+			&i.Gone,
+			&i.Answers,
+			&i.Remaining,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const Notify = `-- name: Notify :exec
 SELECT pg_notify($1::text, $2::text)
 `
@@ -337,41 +405,4 @@ func (q *Queries) SessionHeld(ctx context.Context, id string) (bool, error) {
 	var held bool
 	err := row.Scan(&held)
 	return held, err
-}
-
-const WatchSessions = `-- name: WatchSessions :many
-SELECT n.id FROM (
-    (SELECT s.id, s.expires_at, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
-     WHERE s.state = 'live' AND s.id > $1::text ORDER BY s.id LIMIT 2)
-    UNION ALL
-    (SELECT s.id, s.expires_at, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
-     WHERE s.state = 'live' AND s.id < $1::text ORDER BY s.id LIMIT 2)
-    LIMIT 2
-) n
-WHERE n.expires_at < clock_timestamp() OR leasegen.lock_gone(n.lock_key, n.server, n.advisory, n.backend_pid, n.role)
-UNION ALL
-SELECT $1::text
-WHERE NOT EXISTS (SELECT FROM leasegen.session s WHERE s.id = $1::text AND s.state = 'live')
-`
-
-// Of the session itself and the two that follow it in the ring of live ones, those that have
-// ended. Each session is watched by two others, whatever their number; no rows when all is well.
-func (q *Queries) WatchSessions(ctx context.Context, id string) ([]string, error) {
-	rows, err := q.db.Query(ctx, WatchSessions, id)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []string
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		items = append(items, id)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }

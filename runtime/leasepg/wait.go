@@ -1,0 +1,115 @@
+package leasepg
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/leasepg/internal/leasedb"
+)
+
+// waiter waits, on a connection of its own, for the lock of the session that follows one in the ring. While it has that connection
+// it holds the session's second lock on it.
+type waiter struct {
+	s    *session
+	conn *pgx.Conn
+	met  bool // it has had a connection
+}
+
+const (
+	// waitIdle is how long a process has to go on after a statement with which it waits has ended.
+	waitIdle = time.Second
+	// waitAgain is the longest time between tries to connect.
+	waitAgain = 10 * time.Second
+)
+
+// wait waits for others until ctx ends or the session has ended. While it has no connection the session polls.
+func (w *waiter) wait(ctx context.Context) {
+	defer close(w.s.waited)
+	defer w.drop()
+	ring := watcher{s: w.s, use: w.use}
+	var next aim
+	var again, failed time.Duration
+	for ctx.Err() == nil {
+		err := w.link(ctx)
+		if err == nil {
+			next, again, err = ring.look(ctx, next)
+		}
+		switch {
+		case err == nil:
+			failed = 0
+		case ctx.Err() != nil || errors.Is(err, backend.ErrSessionLost):
+			return
+		case w.conn != nil && !w.conn.IsClosed() && code(err) == canceled:
+			next, again = aim{}, 0 // nudged between two statements
+		default:
+			w.drop()
+			failed = min(max(2*failed, watchAgain), waitAgain)
+			next, again = aim{}, failed
+		}
+		if again > 0 {
+			select {
+			case <-time.After(again):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+const canceled = "57014" // query_canceled
+
+// use runs f on the connection, for as long as a wait lasts and the server may then take.
+func (w *waiter) use(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(ctx, waitMost+w.s.patience())
+	defer cancel()
+	return f(ctx, w.conn)
+}
+
+// link opens the connection where there is none. The session before this one in the ring then waits for this one.
+func (w *waiter) link(ctx context.Context) error {
+	if w.conn != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	c, err := w.s.ss.connect(ctx)
+	if err != nil {
+		return err
+	}
+	id := w.s.spec.ID
+	steps := []step{w.s.guard(ctx),
+		func(q *leasedb.Queries) error {
+			return q.PrepareWaiting(ctx, leasedb.PrepareWaitingParams{IdleMs: waitIdle.Milliseconds(), LockMs: waitMost.Milliseconds()})
+		},
+		func(q *leasedb.Queries) error { return q.HoldSecond(ctx, id) }}
+	if !w.met {
+		steps = append(steps, func(q *leasedb.Queries) error { return q.NudgeBefore(ctx, id) })
+	}
+	if err := w.s.ss.pipeline(ctx, c, steps...); err != nil {
+		closeConn(c)
+		return err
+	}
+	if w.met {
+		w.s.comeBack()
+	}
+	w.conn, w.met = c, true
+	w.s.waits.Store(true)
+	return nil
+}
+
+// drop gives the connection up.
+func (w *waiter) drop() {
+	w.s.waits.Store(false)
+	if w.conn == nil {
+		return
+	}
+	closeConn(w.conn)
+	select { // a statement that waits is cancelled at the server
+	case <-w.conn.PgConn().CleanupDone():
+	case <-time.After(time.Second):
+	}
+	w.conn = nil
+}

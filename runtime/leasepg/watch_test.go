@@ -1,0 +1,236 @@
+package leasepg_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/leasegen/leasegen/internal/faultproxy"
+	"github.com/leasegen/leasegen/internal/pace"
+	"github.com/leasegen/leasegen/internal/pgtest"
+	"github.com/leasegen/leasegen/runtime/backend"
+	"github.com/leasegen/leasegen/runtime/internal/kit"
+	"github.com/leasegen/leasegen/runtime/leasepg"
+	"github.com/leasegen/leasegen/runtime/operate"
+)
+
+// holders of a session's first lock, and of its second one.
+const (
+	firstHolder  = "SELECT backend_pid FROM leasegen.session WHERE id = $1"
+	secondHolder = "SELECT coalesce((SELECT max(pid) FROM leasegen.lock_holders(hashtextextended('leasegen.second/' || $1, 0))), 0)"
+)
+
+// waits reports whether a session has a connection on which it waits.
+func waits(t testing.TB, pool *pgxpool.Pool, id string) bool {
+	t.Helper()
+	return query[int](t, pool, secondHolder, id) != 0
+}
+
+// Sessions that lose a connection come back, and no other takes them for dead: 10,000 times in make proof.
+func TestReconnectsKillNobody(t *testing.T) {
+	t.Parallel()
+	be, pool := migratedAt(t, pgtest.Start(t, pgtest.Config("fsync", "off")).DB("reconnects"), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+	const sessions = 16
+	rounds := 15 * sessions
+	if pace.Judged() {
+		rounds = 10_000
+	}
+	var left, dead atomic.Int64
+	left.Store(int64(rounds))
+	var wg sync.WaitGroup
+	for n := range sessions {
+		id := kit.Join(t, be, grouped, time.Hour)
+		kit.Eventually(t, "it waits", func() bool { return waits(t, pool, id.ID) })
+		wg.Go(func() {
+			for i := n; left.Add(-1) >= 0; i++ {
+				pid := query[int](t, pool, firstHolder, id.ID)
+				kinds := []string{firstHolder, secondHolder, firstHolder}
+				exec(t, pool, "SELECT pg_terminate_backend(pid) FROM ("+kinds[i%3]+") h (pid) WHERE pid <> 0", id.ID)
+				for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+					if state(t, pool, id.ID) != "live" {
+						dead.Add(1)
+						return
+					}
+					if query[int](t, pool, firstHolder, id.ID) != pid && waits(t, pool, id.ID) || i%3 == 1 && waits(t, pool, id.ID) {
+						break
+					}
+					if time.Now().After(end) {
+						t.Errorf("session %d does not come back", n)
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	kit.Equal(t, fmt.Sprintf("sessions taken for dead in %d reconnects", rounds), dead.Load(), 0)
+}
+
+// A process whose connections all end at once, and that lives, has as long as it takes to connect several times.
+func TestAllConnectionsEndAtOnce(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	watching := kit.Join(t, be, grouped, time.Hour)
+	survived := 0
+	const rounds = 20
+	for range rounds {
+		id := kit.Join(t, be, grouped, time.Hour)
+		kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, watching.ID) })
+		pid := query[int](t, pool, firstHolder, id.ID)
+		exec(t, pool, "SELECT pg_terminate_backend(pid) FROM (SELECT ("+firstHolder+") UNION ALL "+secondHolder+") h (pid)", id.ID)
+		kit.Eventually(t, "it is back, or lost", func() bool {
+			return state(t, pool, id.ID) == "dead" || query[int](t, pool, firstHolder, id.ID) != pid
+		})
+		time.Sleep(300 * time.Millisecond)
+		if id.Session.Heartbeat(t.Context()) == nil {
+			survived++
+			kit.OK(t, id.Session.Close(t.Context()))
+		}
+	}
+	if t.Logf("%d of %d sessions survived", survived, rounds); survived < rounds/2 {
+		t.Error("sessions do not survive the end of all their connections")
+	}
+}
+
+// A session that could not come back for a while, and whose process waits on, is not dead: that it waits is what tells it from one that died.
+func TestWaitingTellsOfLife(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	link := faultproxy.Start(t, pgtest.Shared(t).Addr())
+	far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), pgtest.Shared(t).Addr(), link.Addr(), 1)),
+		leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+	near := kit.Join(t, be, grouped, time.Hour)
+	id := kit.Join(t, far, grouped, time.Hour)
+	kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, near.ID) })
+	// New connections are refused, and those that are there stay.
+	link.Refuse(func(request []byte) bool { return strings.Contains(string(request), "user\x00") })
+	exec(t, pool, "SELECT pg_terminate_backend(backend_pid) FROM leasegen.session WHERE id = $1", id.ID)
+	time.Sleep(3 * time.Second)
+	kit.Equal(t, "state of a session that waits", state(t, pool, id.ID), "live")
+	link.Refuse(nil)
+	kit.Eventually(t, "it is back", func() bool { return id.Session.Heartbeat(t.Context()) == nil })
+	// One that cannot come back, and does not wait either, is.
+	link.Cut()
+	kit.Eventually(t, "it is found dead", func() bool { return state(t, pool, id.ID) == "dead" })
+}
+
+// A watcher that freezes when it is about to bury a session, and goes on, does not judge by what it saw before.
+func TestFrozenWatcherForgets(t *testing.T) {
+	t.Parallel()
+	_, pool := migrated(t)
+	direct, logger := pool.Config().ConnString(), leasepg.WithLogger(slog.New(slog.DiscardHandler))
+	through := func(link *faultproxy.Proxy) *pgxpool.Pool {
+		return open(t, strings.Replace(direct, pgtest.Shared(t).Addr(), link.Addr(), 1))
+	}
+	near, far := faultproxy.Start(t, pgtest.Shared(t).Addr()), faultproxy.Start(t, pgtest.Shared(t).Addr())
+	watching := kit.Join(t, leasepg.New(through(near), logger), grouped, time.Hour)
+	be := leasepg.New(through(far), logger, leasepg.WithoutWaiting()) // it has the longest grace
+	aimed := func(id string) func() bool {
+		return func() bool {
+			return query[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_locks l, leasegen.session s
+				WHERE s.id = $2 AND NOT l.granted AND l.locktype = 'advisory' AND l.pid = (`+secondHolder+`) AND l.objid::bigint = s.lock_key & 4294967295)`, watching.ID, id)
+		}
+	}
+	for tries, frozen := 0, 0; frozen < 3; tries++ {
+		if tries == 50 {
+			t.Fatal("the watcher is always too quick")
+		}
+		id := kit.Join(t, be, grouped, time.Hour)
+		kit.Eventually(t, "the other waits for it", aimed(id.ID))
+		pid := query[int](t, pool, firstHolder, id.ID)
+		far.Cut()
+		time.Sleep(100 * time.Millisecond)
+		near.BlackHole()
+		time.Sleep(300 * time.Millisecond)
+		was := state(t, pool, id.ID)
+		far.Heal()
+		if was == "live" {
+			kit.Eventually(t, "the session is back", func() bool { return query[int](t, pool, firstHolder, id.ID) != pid })
+			frozen++
+		}
+		near.Heal()
+		time.Sleep(300 * time.Millisecond)
+		if was == "live" {
+			kit.OK(t, id.Session.Heartbeat(t.Context()))
+		}
+		kit.OK(t, id.Session.Close(t.Context()))
+	}
+}
+
+// Who was cut off gives the others the time that it had itself, and judges then.
+func TestWhoWasCutOffWaits(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	link := faultproxy.Start(t, pgtest.Shared(t).Addr())
+	far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), pgtest.Shared(t).Addr(), link.Addr(), 1)),
+		leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+	const ttl = 9 * time.Second
+	watching := kit.Join(t, be, grouped, ttl)
+	id := kit.Join(t, far, grouped, time.Hour)
+	kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, watching.ID) })
+	pid := query[int](t, pool, firstHolder, watching.ID)
+	link.Cut()
+	exec(t, pool, "SELECT pg_terminate_backend(pid) FROM (SELECT ("+firstHolder+") UNION ALL "+secondHolder+") h (pid)", watching.ID)
+	kit.Eventually(t, "the watcher is back", func() bool { return query[int](t, pool, firstHolder, watching.ID) != pid })
+	back := time.Now()
+	kit.Eventually(t, "the other is found dead", func() bool { return state(t, pool, id.ID) == "dead" })
+	if took := time.Since(back); took < ttl/3-time.Second {
+		t.Errorf("who was cut off itself judges after %v, a third of the TTL is %v", took, ttl/3)
+	}
+}
+
+// A statement that waits holds no snapshot for longer than a wait lasts, and the server logs no error when it is over.
+func TestWaitingIsQuiet(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t, pgtest.Config("logging_collector", "on"), pgtest.Config("log_directory", "told"),
+		pgtest.Config("log_min_messages", "warning"))
+	be, pool := migratedAt(t, server.DB("quiet"))
+	for range 3 {
+		kit.Join(t, be, grouped, time.Hour)
+	}
+	const waiting = `FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%WaitForLock%' AND state = 'active'
+		AND pid <> pg_backend_pid()`
+	kit.Eventually(t, "all wait", func() bool {
+		return query[int](t, pool, "SELECT count(*) "+waiting+" AND wait_event = 'advisory'") == 3
+	})
+	oldest := 0.0
+	for end := time.Now().Add(13 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		oldest = max(oldest, query[float64](t, pool, "SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8 "+waiting))
+	}
+	if t.Logf("the oldest statement that waited was %.1f s old", oldest); oldest < 3 || oldest > 6 {
+		t.Errorf("the oldest statement that waited was %.1f s old, want about 5", oldest)
+	}
+	told := query[string](t, pool, "SELECT string_agg(pg_read_file('told/' || f), '') FROM pg_ls_dir('told') f")
+	if strings.Contains(told, "ERROR") || strings.Contains(told, "deadlock") {
+		t.Errorf("the server logs:\n%s", told)
+	}
+}
+
+// Without a connection to wait on a session polls.
+func TestWithoutWaiting(t *testing.T) {
+	t.Parallel()
+	be, pool := migratedAt(t, pgtest.DB(t), leasepg.WithoutWaiting())
+	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
+	id := kit.Join(t, be, topical, time.Hour)
+	other := kit.Join(t, be, topical, time.Hour)
+	kit.Equal(t, "waits", waits(t, pool, id.ID), false)
+	detection := func(be *leasepg.Backend) string {
+		return kit.Must[[]operate.MemberStatus](t)(be.Members(t.Context(), topical.Name))[0].Detection
+	}
+	kit.Equal(t, "how the end of one is found", detection(be), "polling")
+	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 1}.start(t)
+	kit.OK(t, process.Kill())
+	kit.Eventually(t, "it is found", func() bool { return state(t, pool, dead) == "dead" })
+	for _, s := range []*kit.Actor{id, other} {
+		if err := s.Session.Heartbeat(t.Context()); errors.Is(err, backend.ErrSessionLost) {
+			t.Error("a session that lives was taken for dead")
+		}
+	}
+}

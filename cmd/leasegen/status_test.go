@@ -16,6 +16,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leasemem"
+	"github.com/leasegen/leasegen/runtime/operate"
 )
 
 // world is a storage with two consumers, made by hand at a fixed time: billing owns

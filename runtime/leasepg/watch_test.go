@@ -39,7 +39,7 @@ func TestReconnectsKillNobody(t *testing.T) {
 	be, pool := migratedAt(t, pgtest.Start(t, pgtest.Config("fsync", "off")).DB("reconnects"), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
 	const sessions = 16
 	rounds := 15 * sessions
-	if pace.Judged() {
+	if pace.Long() {
 		rounds = 10_000
 	}
 	var left, dead atomic.Int64

@@ -85,6 +85,7 @@ type memberJSON struct {
 	TTLLeft   float64 `json:"ttl_remaining_seconds"`
 	Owned     int     `json:"owned"`
 	FairShare int     `json:"fair_share"`
+	Detection string  `json:"detection,omitempty"`
 }
 
 type leaseJSON struct {
@@ -273,9 +274,9 @@ func ageOr(d time.Duration) string {
 }
 
 func membersTable(members []operate.MemberStatus) *table {
-	t := newTable("session", "host:pid", "?since", "heartbeat", ">owns", "?>target")
+	t := newTable("session", "host:pid", "?since", "heartbeat", ">owns", "?>target", "?detection")
 	for _, m := range members {
-		t.add(short(m.Session), process(m), age(m.Since), age(m.SinceBeat)+" ago", number(m.Owned), number(m.FairShare))
+		t.add(short(m.Session), process(m), age(m.Since), age(m.SinceBeat)+" ago", number(m.Owned), number(m.FairShare), cmp.Or(m.Detection, "-"))
 	}
 	return t
 }
@@ -320,7 +321,7 @@ func (s *status) json(w io.Writer, consumers []operate.ConsumerStatus, members [
 		for _, m := range members {
 			out[i].Sessions = append(out[i].Sessions, memberJSON{
 				Session: m.Session, Host: m.Host, PID: m.PID, Since: m.Since.Seconds(), SinceBeat: m.SinceBeat.Seconds(),
-				TTLLeft: m.TTLRemaining.Seconds(), Owned: m.Owned, FairShare: m.FairShare,
+				TTLLeft: m.TTLRemaining.Seconds(), Owned: m.Owned, FairShare: m.FairShare, Detection: m.Detection,
 			})
 		}
 	}

@@ -165,9 +165,9 @@ func TestPauseAndResume(t *testing.T) {
 func TestStatusMembers(t *testing.T) {
 	w := newWorld(t)
 	expect(t, w.status(t, status{consumer: "billing", members: true}), `
-session    host:pid    since   heartbeat   owns  target
-a81f0000…  web-1:4121  12m00s  12m00s ago     2       2
-b92e0000…  web-1:4122  11m00s  11m00s ago     0       2
+session    host:pid    since   heartbeat   owns  target  detection
+a81f0000…  web-1:4121  12m00s  12m00s ago     2       2  -
+b92e0000…  web-1:4122  11m00s  11m00s ago     0       2  -
 `)
 }
 

@@ -23,9 +23,9 @@ import (
 // whose connection alone broke says so at once over that of its heartbeats, and then has a new one; a process that lost a connection
 // itself, or was slow, does not judge. Who was ended by mistake is fenced, and opens a new session.
 const (
-	watchEvery = 280 * time.Millisecond
+	watchEvery = 310 * time.Millisecond
 	// A connection that broke under a process that lives is replaced within this time, or three times as long as it takes.
-	watchAgain = 150 * time.Millisecond
+	watchAgain = 120 * time.Millisecond
 	// ringEvery is how often a session reads who comes after it, when none is known to have come or gone; of more than five tags
 	// of one server a second each.
 	ringEvery = 5 * time.Second
@@ -228,7 +228,7 @@ func (p *post) watch(ctx context.Context, l *link, back time.Time) (noted bool, 
 		}
 		early := !back.IsZero() && time.Since(back) < p.patience()
 		if len(gone) > 0 && !early {
-			buried, err := p.judge(ctx, l, gone)
+			buried, err := p.judge(ctx, l, gone, &back)
 			if err != nil {
 				return noted, err
 			}
@@ -310,15 +310,27 @@ func (l *link) gone(ctx context.Context, of map[neighbour][]int) (map[neighbour]
 	return gone, nil
 }
 
-// judge looks once more, after the time in which a process that lives is back, and ends the sessions that are not.
-func (p *post) judge(ctx context.Context, l *link, suspects map[neighbour][]int) (buried int, err error) {
-	began, again := time.Now(), max(watchAgain, 3*l.took)
-	if !pause(ctx, again) {
-		return 0, ctx.Err()
-	}
-	gone, err := l.gone(ctx, suspects)
-	if err != nil || len(gone) == 0 || since(began) > 2*again { // who is slow itself leaves others more time
-		return 0, err
+// judge looks once more, after the time in which a process that lives is back, and ends the sessions that are not. It notes in back that this
+// process was frozen meanwhile.
+func (p *post) judge(ctx context.Context, l *link, suspects map[neighbour][]int, back *time.Time) (buried int, err error) {
+	again := max(watchAgain, 3*l.took)
+	gone := suspects
+	for {
+		began := time.Now()
+		if !pause(ctx, again) {
+			return 0, ctx.Err()
+		}
+		if gone, err = l.gone(ctx, gone); err != nil || len(gone) == 0 {
+			return 0, err
+		}
+		took := since(began)
+		if took > again+watchLate {
+			*back = time.Now()
+			return 0, nil
+		}
+		if took <= 2*again { // who is slow itself leaves others more time
+			break
+		}
 	}
 	var steps []step
 	for n, tags := range gone {

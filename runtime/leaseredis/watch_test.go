@@ -3,6 +3,7 @@ package leaseredis_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,6 +27,7 @@ import (
 	"github.com/leasegen/leasegen/internal/redistest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
+	"github.com/leasegen/leasegen/runtime/lease"
 	"github.com/leasegen/leasegen/runtime/leaseredis"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
@@ -471,7 +473,7 @@ func TestAProcessThatWasFrozenDoesNotJudge(t *testing.T) {
 }
 
 const (
-	watchEvery = 280 * time.Millisecond // a session looks at its neighbours
+	watchEvery = 310 * time.Millisecond // a session looks at its neighbours
 	ringEvery  = 5 * time.Second        // and at the latest which these are
 )
 
@@ -643,5 +645,65 @@ func TestCostOfWatching(t *testing.T) {
 	t.Logf("alone %.1f commands a second, of %d sessions each %.1f", alone, others+1, many)
 	if alone > 4 || many > 7 { // those of scripts and of this test are counted
 		t.Errorf("watching costs %.1f commands a second alone, and %.1f beside others", alone, many)
+	}
+}
+
+// sentCommands counts what clients send to a server in that time, by command or script, without what scripts do.
+func sentCommands(t testing.TB, s *redistest.Server, during time.Duration) map[string]int {
+	t.Helper()
+	names := map[string]string{}
+	for name := range leaseredis.ScriptSources() {
+		names[leaseredis.ShaOf(name)] = name
+	}
+	admin := s.Client(t)
+	const unseen = "client|list" // of commands for administrators MONITOR tells nothing
+	before := commandCalls(t, admin, unseen)
+	c := kit.Must[net.Conn](t)(net.Dial("tcp", s.Addr()))
+	defer c.Close()
+	kit.Must[int](t)(c.Write([]byte("MONITOR\r\n")))
+	sent := map[string]int{}
+	kit.OK(t, c.SetReadDeadline(time.Now().Add(during)))
+	for lines := bufio.NewScanner(c); lines.Scan(); {
+		if _, command, ok := strings.Cut(lines.Text(), "] \""); ok && !strings.Contains(lines.Text(), " lua] ") {
+			command, rest, _ := strings.Cut(strings.ToLower(command), "\" \"")
+			sha, _, _ := strings.Cut(rest, "\"")
+			sent[cmp.Or(names[sha], strings.Trim(command, "\""))]++
+		}
+	}
+	sent[unseen] = int(commandCalls(t, admin, unseen) - before)
+	return sent
+}
+
+// A process at rest sends five commands a second at most, however many stand beside it and whatever they hold.
+func TestProcessesAtRestSendLittle(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("it watches for seconds")
+	}
+	const processes, topics, during = 4, 1000, 12 * time.Second
+	s := redistest.Start(t)
+	var n atomic.Int64
+	for range processes {
+		be := on(s.Client(t), "x", leaseredis.WithLogger(discard))
+		run(t, be, lease.Spec{Name: "c", Per: backend.PerTopic, Topics: []string{"*"}, Handlers: []lease.Handler{noop("kind", &n)}})
+	}
+	be := on(s.Client(t), "x", leaseredis.WithLogger(discard))
+	for i := range topics {
+		kit.OK(t, be.Publish(t.Context(), []backend.Event{{Topic: "t" + strconv.Itoa(i), Kind: "kind", Payload: []byte("{}")}}))
+	}
+	kit.Eventually(t, "all is handled", func() bool { return n.Load() == topics })
+	var rate float64
+	for tries := 0; (tries == 0 || rate > 5) && tries < 10; tries++ {
+		time.Sleep(3 * time.Second) // until what was read is trimmed, and leases are shared out
+		sent := sentCommands(t, s, during)
+		all := 0
+		for _, calls := range sent {
+			all += calls
+		}
+		rate = float64(all) / processes / during.Seconds()
+		t.Logf("%.2f commands a second and process: %v", rate, sent)
+	}
+	if rate > 5 {
+		t.Errorf("a process at rest sends %.2f commands a second, want at most 5", rate)
 	}
 }

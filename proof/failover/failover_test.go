@@ -1,14 +1,13 @@
 package main
 
 import (
+	"context"
 	"os"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
+	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/internal/pace"
-	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -23,26 +22,30 @@ func TestMain(m *testing.M) {
 // A few trials of each fault and lock: somebody takes over, and no old owner works on. How long it
 // takes is what make failover measures.
 func TestFailover(t *testing.T) {
-	shared := pgtest.Start(t, pgtest.Config("max_connections", "400"))
-	for i, k := range locks() {
+	shared := map[string]store{}
+	start := func(t *testing.T, on string) store {
+		s := must.Get(launch(context.Background(), on))
+		t.Cleanup(s.Close)
+		return s
+	}
+	for _, k := range locks() {
+		first := shared[k.on] == nil
+		if first {
+			shared[k.on] = start(t, k.on)
+		}
 		for _, f := range faults() {
-			if i > 0 && f.pairs < 10 && f.name != "SIGKILL" {
+			if !first && f.pairs < 10 && f.name != "SIGKILL" {
 				continue // as with the first
 			}
 			t.Run(k.String()+"/"+f.name, func(t *testing.T) {
 				t.Parallel()
-				s := shared
+				s := shared[k.on]
 				if f.once == nil { // it restarts its server
-					s = pgtest.Start(t)
+					s = start(t, k.on)
 				}
 				var bare *pace.Bare
 				if f.target > 0 {
-					pool, err := pgxpool.New(t.Context(), s.DSN("postgres"))
-					if err != nil {
-						t.Fatal(err)
-					}
-					t.Cleanup(pool.Close)
-					bare = pace.Beside(t, pool.Ping)
+					bare = pace.Beside(t, s.ping)
 				}
 				l, err := try(t.Context(), s, k, f, 3, 3)
 				if err != nil {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"syscall"
@@ -27,7 +26,7 @@ func faults() []fault {
 		{"SIGKILL", "SIGKILL", 60 * time.Millisecond, 2, kill},
 		{"SIGSTOP", "SIGSTOP", ttl + time.Second, 10, freeze},
 		{"cut", "cut off, no connection breaks", ttl + time.Second, 10, cutOff},
-		{"backend", "backend of the heartbeat terminated", 500 * time.Millisecond, 4, terminateBackend},
+		{"backend", "connection of the heartbeat ended by the server", 500 * time.Millisecond, 4, endConnection},
 		{"restart", "server restarted, from when it is up", 0, 10, nil},
 	}
 }
@@ -152,17 +151,12 @@ func (f *pair) late(old *process, next call) (n int) {
 	return n
 }
 
-// terminateBackend ends the connection that the owner's heartbeats use. Nobody need take
+// endConnection ends the connection by which the others know that the owner lives. Nobody need take
 // over: what counts is the longest time without an effect.
-func terminateBackend(ctx context.Context, f *pair) (time.Duration, int) {
+func endConnection(ctx context.Context, f *pair) (time.Duration, int) {
 	old, _ := f.owner()
 	at := time.Now()
-	var ended bool
-	must.Do(f.site.pool.QueryRow(ctx, `SELECT coalesce(bool_and(pg_terminate_backend(backend_pid)), false)
-		FROM `+f.name+`.session WHERE pid = $1 AND state = 'live'`, old.PID()).Scan(&ended))
-	if !ended {
-		must.Do(fmt.Errorf("%s: no backend of the owner's heartbeat to terminate", f.name))
-	}
+	must.Do(f.site.store.endHeartbeat(ctx, f.name, old.PID()))
 	return f.pause(at), 0
 }
 
@@ -192,9 +186,8 @@ func (s *site) restarts(ctx context.Context, n int) (took []time.Duration, err e
 			f.owner()
 		}
 		settle()
-		s.server.Restart()
+		s.store.Restart()
 		up := time.Now()
-		s.pool.Reset()
 		for _, f := range s.pairs[:min(len(s.pairs), n-len(took))] {
 			took = append(took, f.pause(up))
 		}

@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/leasegen/leasegen/internal/must"
-	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/lease"
 )
 
@@ -37,20 +36,29 @@ const ttl = 2 * time.Second
 // locks are the ways to own that are measured.
 func locks() []lockKind {
 	return []lockKind{
-		{"session", "topic", lease.PerTopic, lease.LockSession},
-		{"row", "stream", lease.PerStream, lease.LockRow},
-		{"advisory", "group", lease.PerGroup, lease.LockAdvisory},
-		{"advisory", "cluster", lease.PerCluster, lease.LockAdvisory},
+		{onPostgres, "session", "topic", lease.PerTopic, lease.LockSession},
+		{onPostgres, "row", "stream", lease.PerStream, lease.LockRow},
+		{onPostgres, "advisory", "group", lease.PerGroup, lease.LockAdvisory},
+		{onPostgres, "advisory", "cluster", lease.PerCluster, lease.LockAdvisory},
+		{onRedis, "session", "topic", lease.PerTopic, lease.LockSession},
+		{onRedis, "row", "stream", lease.PerStream, lease.LockRow},
+		{onRedis, "session", "cluster", lease.PerCluster, lease.LockSession},
 	}
 }
 
+const (
+	onPostgres = "postgres"
+	onRedis    = "redis"
+)
+
 type lockKind struct {
+	on        string
 	lock, per string
 	asPer     lease.Per
 	asLock    lease.Lock
 }
 
-func (k lockKind) String() string { return k.lock + ", per=" + k.per }
+func (k lockKind) String() string { return k.on + ", " + k.lock + ", per=" + k.per }
 
 // line is one line of the table.
 type line struct {
@@ -65,7 +73,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	fs := flag.NewFlagSet("failover", flag.ContinueOnError)
 	trials := fs.Int("trials", 100, "trials of each fault and lock")
 	pairs := fs.Int("pairs", 10, "pairs of replicas that are tried side by side, where time is mostly waiting")
-	onlyLocks := fs.String("locks", "", "comma-separated locks or pers; default all")
+	onlyLocks := fs.String("locks", "", "comma-separated stores (postgres, redis), locks or pers; default all")
 	onlyFaults := fs.String("faults", "", "comma-separated faults; default all")
 	must.Do(fs.Parse(args))
 	lines, err := measure(ctx, out, *trials, *pairs, *onlyLocks, *onlyFaults)
@@ -80,7 +88,7 @@ func measure(ctx context.Context, out io.Writer, trials, pairs int, onlyLocks, o
 		return list == "" || slices.ContainsFunc(strings.Split(list, ","), func(w string) bool { return slices.Contains(names, w) })
 	}
 	for _, k := range locks() {
-		if !wanted(onlyLocks, k.lock, k.per) {
+		if !wanted(onlyLocks, k.on, k.lock, k.per) {
 			continue
 		}
 		for _, f := range faults() {
@@ -104,7 +112,7 @@ func measure(ctx context.Context, out io.Writer, trials, pairs int, onlyLocks, o
 
 // alone is try on a server of its own.
 func alone(ctx context.Context, k lockKind, f fault, trials, pairs int) (line, error) {
-	s, err := pgtest.Launch(pgtest.Config("max_connections", "400"))
+	s, err := launch(ctx, k.on)
 	if err != nil {
 		return line{}, err
 	}
@@ -112,10 +120,10 @@ func alone(ctx context.Context, k lockKind, f fault, trials, pairs int) (line, e
 	return try(ctx, s, k, f, trials, pairs)
 }
 
-// try makes the trials of one fault and lock, in a database of their own.
-func try(ctx context.Context, server *pgtest.Server, k lockKind, f fault, trials, pairs int) (l line, err error) {
+// try makes the trials of one fault and lock, in schemas or namespaces of their own.
+func try(ctx context.Context, st store, k lockKind, f fault, trials, pairs int) (l line, err error) {
 	defer must.Catch(&err)
-	s := must.Get(newSite(ctx, server, "failover_"+k.per+"_"+f.name, k, min(pairs, trials)))
+	s := must.Get(newSite(ctx, st, strings.ToLower(k.per+"_"+f.name), k, min(pairs, trials)))
 	defer s.close()
 	l = line{kind: k, fault: f}
 	if l.took, l.late, err = s.trials(ctx, f, trials); err != nil {

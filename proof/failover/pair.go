@@ -3,21 +3,15 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/leasegen/leasegen/internal/faultproxy"
 	"github.com/leasegen/leasegen/internal/fleet"
 	"github.com/leasegen/leasegen/internal/must"
-	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/lease"
-	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
 // patience is how long anything may take before the measurement is given up.
@@ -25,10 +19,9 @@ const patience = 2 * time.Minute
 
 // site is a server, and the pairs that work on it.
 type site struct {
-	server *pgtest.Server
-	kind   lockKind
-	pool   *pgxpool.Pool
-	pairs  []*pair
+	store store
+	kind  lockKind
+	pairs []*pair
 
 	publishing sync.WaitGroup
 	cancel     context.CancelFunc
@@ -63,8 +56,8 @@ type call struct {
 	began, ended time.Time
 }
 
-func newSite(ctx context.Context, server *pgtest.Server, database string, k lockKind, pairs int) (_ *site, err error) {
-	s := &site{server: server, kind: k}
+func newSite(ctx context.Context, st store, name string, k lockKind, pairs int) (_ *site, err error) {
+	s := &site{store: st, kind: k}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%w\nreplicas said:\n%s", err, s.stderr.Last(40))
@@ -72,10 +65,9 @@ func newSite(ctx context.Context, server *pgtest.Server, database string, k lock
 		}
 	}()
 	defer must.Catch(&err)
-	s.pool = must.Get(pgxpool.New(ctx, server.DB(database)))
 	for i := range pairs {
-		f := &pair{site: s, name: fmt.Sprintf("pair_%d", i)}
-		must.Get(leasepg.Migrate(ctx, s.pool, leasepg.WithSchema(f.name)))
+		f := &pair{site: s, name: fmt.Sprintf("%s_%d", name, i)}
+		must.Do(st.prepare(ctx, f.name))
 		s.pairs = append(s.pairs, f)
 	}
 	ctx, s.cancel = context.WithCancel(ctx)
@@ -100,7 +92,7 @@ func newSite(ctx context.Context, server *pgtest.Server, database string, k lock
 // publish keeps a backlog for each pair: more comes than can be handled.
 func (f *pair) publish(ctx context.Context) {
 	// It is cut off in the middle, at the end.
-	be := leasepg.New(f.site.pool, leasepg.WithSchema(f.name), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+	be := f.site.store.publisher(f.name)
 	events := make([]lease.Event, 120)
 	for i := range events {
 		events[i] = lease.Event{Topic: f.name, Key: "one", Kind: "tick", Payload: []byte("{}")}
@@ -115,11 +107,11 @@ func (f *pair) publish(ctx context.Context) {
 }
 
 func (f *pair) start() *process {
-	p := &process{proxy: must.Get(faultproxy.Listen(f.site.server.Addr()))}
+	p := &process{proxy: must.Get(faultproxy.Listen(f.site.store.Addr()))}
 	kind := slices.Index(locks(), f.site.kind)
 	p.Process = fleet.NewProcess(f.name, []string{
 		envReplica + "=" + f.name, envKind + "=" + strconv.Itoa(kind),
-		envDSN + "=" + strings.Replace(f.site.pool.Config().ConnString(), f.site.server.Addr(), p.proxy.Addr(), 1),
+		envDSN + "=" + f.site.store.url(p.proxy.Addr()),
 	}, func(line string) { f.record(p, line) }, &f.site.stderr)
 	must.Do(p.Start())
 	return p
@@ -202,7 +194,4 @@ func (s *site) close() {
 		}
 	}
 	s.publishing.Wait()
-	if s.pool != nil {
-		s.pool.Close()
-	}
 }

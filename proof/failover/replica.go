@@ -8,12 +8,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/leasegen/leasegen/internal/fleet"
 	"github.com/leasegen/leasegen/internal/must"
 	"github.com/leasegen/leasegen/runtime/lease"
-	"github.com/leasegen/leasegen/runtime/leasepg"
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
@@ -33,10 +30,6 @@ func replicaMain() int {
 }
 
 func replica(ctx context.Context, k lockKind, name, dsn string) error {
-	cfg := must.Get(pgxpool.ParseConfig(dsn))
-	cfg.MaxConns = 4
-	pool := must.Get(pgxpool.NewWithConfig(ctx, cfg))
-	defer pool.Close()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("consumer", name, "pid", os.Getpid())
 	spec := lease.Spec{Name: name, Per: k.asPer, Lock: k.asLock, TTL: ttl, Batch: 20, Drain: 2 * time.Second}
 	if k.asPer == lease.PerCluster {
@@ -65,7 +58,9 @@ func replica(ctx context.Context, k lockKind, name, dsn string) error {
 			fmt.Println("loss")
 		}
 	})
-	be := leasepg.New(pool, leasepg.WithSchema(name), leasepg.WithLogger(log))
+	be, end, err := connect(ctx, dsn, name, log)
+	must.Do(err)
+	defer end()
 	c := must.Get(lease.NewConsumer(be, spec, lease.WithLogger(log), lease.WithObserver(tell)))
 	return c.Run(ctx)
 }

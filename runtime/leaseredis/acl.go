@@ -70,7 +70,8 @@ var commands = map[string][]string{
 }
 
 // connecting are the commands that the client itself sends, and what Check looks at.
-var connecting = []string{"hello", "ping", "info", "subscribe", "unsubscribe", "cluster|slots", "command", "asking", "readonly"}
+var connecting = []string{"hello", "ping", "info", "subscribe", "unsubscribe", "cluster|slots", "command", "asking", "readonly",
+	"client|id", "client|list", "client|setname"}
 
 // globless writes a name as a pattern that matches nothing else, but that any character may
 // be where a space is: rules have none.

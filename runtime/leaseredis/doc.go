@@ -26,7 +26,8 @@
 // the one resource of a group or cluster consumer), wherever its messages are. A process has one
 // entry per tag and one heartbeat for it, whatever it owns.
 //
-// The heartbeats go over connections of their own. When the nodes of a shard are lost and nobody takes
+// The heartbeats go over connections of their own, and each process has one more to each server: when that is gone, and the process has noted
+// no other, others end its session, long before its TTL (see watch.go). When the nodes of a shard are lost and nobody takes
 // their place, processes go on with the tags that are left (a group, a partition and a stream read
 // from all tags, and wait), and enter the others when they are back. When a server's memory is full,
 // publishing fails, and leases, progress and trimming go on. LockAdvisory is held as LockSession is:
@@ -65,8 +66,10 @@
 //	                              was set back, and when)
 //	none                          never exists, see script.go
 //	sessions                      zset: session id by expiry, of those not declared dead
+//	ring                          zset: sessions that have noted a connection, each with the score 0
 //	s:<session>                   hash: ttl, opened, beat (µs), host, pid, consumers (joined by newlines), topics
-//	                              (patterns by consumer, as JSON), ended,
+//	                              (patterns by consumer, as JSON), conn (run of the server and id of the connection by which
+//	                              others see that it lives), ended,
 //	                              a:<consumer> the last part of an attempt to acquire that was granted something
 //	ended                         zset: sessions declared dead or closed, by when
 //	members:<consumer>            set: ids of sessions that are members and not declared dead

@@ -113,6 +113,9 @@ func (h *hints) follow(ctx context.Context, channels []string, tags map[string]i
 				h.all() // what was published before was not heard
 			}
 		case *redis.Message:
+			if m.Payload == "s" {
+				h.d.above.sessionsChanged()
+			}
 			if tag, ok := tags[m.Channel]; ok && !h.ignores(m.Payload) {
 				h.hinted[tag].Store(true)
 				h.signal()

@@ -92,8 +92,8 @@ func WithMaxDeadLetters(n int) Option { return func(b *Backend) { b.keeper.maxDe
 // Sentinel, or a *redis.ClusterClient that reads from masters. It does not connect; what is
 // wrong with the client or the options is reported by every call, what is wrong with the
 // server by Check, with which a consumer's Run begins. The client stays the caller's. Beside
-// it a running process keeps a connection of its own to each node for heartbeats, made from
-// the client's options, and one subscription on the client.
+// it a running process keeps two connections of its own to each node, made from the client's options: one for heartbeats,
+// and one by which others notice that the process has ended; and one subscription on the client.
 func New(client redis.UniversalClient, opts ...Option) *Backend {
 	d := &shards{client: client, namespace: "lg", log: slog.Default()}
 	ss := &sessions{shards: d, open: map[string]*session{}}

@@ -256,20 +256,36 @@ func (o *operator) memberStatus(ctx context.Context, consumer string) ([]operate
 	for _, m := range surveys[0].Members {
 		owned[m.Session] = m.Owned
 	}
-	// A session is the same under all tags, but for when its heartbeats arrived.
-	reply, err := o.run(ctx, 0, scripts.members, consumer)
+	sh, err := o.shape(ctx)
 	if err != nil {
 		return nil, err
 	}
+	// A session is the same under all tags, but for when its heartbeats arrived, and for its connections.
+	answers := o.runAll(ctx, same(o.reach(sh), scripts.members, consumer))
+	if err := firstError(answers); err != nil {
+		return nil, err
+	}
+	noted := map[string]int{}
+	for _, a := range answers {
+		for _, v := range list(a.value) {
+			if v := list(v); text(v[6]) != "" {
+				noted[text(v[0])]++
+			}
+		}
+	}
 	var out []operate.MemberStatus
-	for _, v := range list(reply) {
+	for _, v := range list(answers[0].value) {
 		v := list(v)
 		n, live := owned[text(v[0])]
 		if !live {
 			continue // it ended between the two questions
 		}
+		detection := "ttl"
+		if noted[text(v[0])] == len(answers) {
+			detection = "connection"
+		}
 		pid, _ := strconv.Atoi(text(v[2]))
-		out = append(out, operate.MemberStatus{Session: text(v[0]), Host: text(v[1]), PID: pid, Owned: n,
+		out = append(out, operate.MemberStatus{Session: text(v[0]), Host: text(v[1]), PID: pid, Owned: n, Detection: detection,
 			Since: micros(v[3]), SinceBeat: micros(v[4]), TTLRemaining: micros(v[5])})
 	}
 	for i := range out {

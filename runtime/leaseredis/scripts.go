@@ -6,6 +6,7 @@ var scripts = struct {
 	adopt          *script
 	attach         *script
 	build          *script
+	bury           *script
 	clock          *script
 	close          *script
 	commit         *script
@@ -44,17 +45,20 @@ var scripts = struct {
 	retiring       *script
 	setcursor      *script
 	rewind         *script
+	ring           *script
 	shape          *script
 	startonce      *script
 	survey         *script
 	token          *script
 	trimtopics     *script
 	trimviews      *script
+	withdraw       *script
 }{
 	acquire:        load("acquire", "lib_lease"),
 	adopt:          load("adopt", "lib_log"),
 	attach:         load("attach", "lib_log", "lib_patterns"),
 	build:          load("build", "lib_log"),
+	bury:           load("bury", "lib_lease"),
 	clock:          load("clock"),
 	close:          load("close", "lib_lease"),
 	commit:         load("commit", "lib_parked", "lib_dead"),
@@ -93,10 +97,12 @@ var scripts = struct {
 	retiring:       load("retiring"),
 	setcursor:      load("setcursor", "lib_parked", "lib_dead"),
 	rewind:         load("rewind", "lib_lease"),
+	ring:           load("ring"),
 	shape:          load("shape"),
 	startonce:      load("startonce", "lib_once"),
 	survey:         load("survey", "lib_lease"),
 	token:          load("token"),
 	trimtopics:     load("trimtopics", "lib_log", "lib_patterns"),
 	trimviews:      load("trimviews"),
+	withdraw:       load("withdraw"),
 }

@@ -30,12 +30,16 @@ type session struct {
 	spec  backend.SessionSpec
 	alarm chan struct{}
 
+	stop    context.CancelFunc // of watch
+	watched chan struct{}      // closed when watch has returned
+
 	mu      sync.Mutex
 	own     redis.UniversalClient // nil when it is over, or the client cannot be copied
 	entered []bool                // by tag
 	heard   []time.Time           // by tag: when a request was begun that succeeded
 	over    bool                  // closed, or found dead
 	joining bool                  // a goroutine tries to enter the tags that were left out
+	posts   []*post               // where it watches others from
 }
 
 // sessions are those that this process has open.
@@ -68,16 +72,23 @@ func (ss *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (
 	if s := ss.session(spec.ID); s != nil {
 		return s, s.Heartbeat(ctx)
 	}
-	s := &session{ss: ss, spec: spec, alarm: make(chan struct{}, 1), own: ss.ownClient(spec.TTL), entered: make([]bool, sh.tags), heard: make([]time.Time, sh.tags)}
-	if before := ss.session(spec.Replaces); before != nil {
-		before.end()
+	s := &session{ss: ss, spec: spec, alarm: make(chan struct{}, 1), own: ss.ownClient(spec.TTL), entered: make([]bool, sh.tags), heard: make([]time.Time, sh.tags), watched: make(chan struct{})}
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.stop = stop
+	before := ss.session(spec.Replaces)
+	if before != nil {
+		before.leave()
 	}
 	out, err := s.enterAll(ctx)
+	if before != nil {
+		before.stop() // not sooner: others would take it for dead
+	}
 	if err == nil && out > 0 {
 		ss.warn("session "+spec.ID, "a part of the cluster cannot be reached: what is kept there waits, the rest goes on", "tags", out)
 		s.sound() // try again soon
 	}
 	if err != nil {
+		close(s.watched)
 		s.end()
 		if ctx.Err() != nil { // it may have been opened: nobody would know of a member that owns nothing
 			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -90,6 +101,7 @@ func (ss *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	ss.open[spec.ID] = s
+	go s.watch(watching)
 	return s, nil
 }
 
@@ -346,7 +358,7 @@ func (s *session) join(tags []int) {
 
 // Close gives the session's leases back and ends it. Closing one that is dead changes nothing.
 func (s *session) Close(ctx context.Context) error {
-	s.end()
+	s.leave()
 	var failed error // under one tag; what is held under the others is given back nevertheless
 	for again := s.tags(); len(again) > 0; {
 		steps := same(again, scripts.close, s.spec.ID, leaseChunk)
@@ -362,11 +374,22 @@ func (s *session) Close(ctx context.Context) error {
 			}
 		}
 	}
+	s.stop()
+	select {
+	case <-s.watched:
+	case <-ctx.Done():
+	}
 	return fail("close the session", failed)
 }
 
 // end notes that the session is over and gives up its connections. It does not tell the server.
 func (s *session) end() {
+	s.leave()
+	s.stop()
+}
+
+// leave is end, but for the connections by which others see that the session lives: without them they end it.
+func (s *session) leave() {
 	s.mu.Lock()
 	own := s.own
 	s.own, s.over = nil, true
@@ -393,7 +416,8 @@ func (ss *sessions) ownClient(ttl time.Duration) redis.UniversalClient {
 		o.ContextTimeoutEnabled = true
 		o.MaxRetries, o.DialerRetries = -1, 1
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = patience, patience, patience, patience
-		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns, o.PipelinePoolSize = 2, 0, 0, 0, 0
+		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns, o.PipelinePoolSize = 2, 0, 0, 0, -1 // no further pool for pipelines
+		o.PushNotificationProcessor = nil                                                                 // has handlers of the application's client
 		o.ClientSideCache, o.ClientSideCacheConfig = nil, nil
 		return redis.NewClient(&o)
 	case *redis.ClusterClient:
@@ -405,7 +429,7 @@ func (ss *sessions) ownClient(ttl time.Duration) redis.UniversalClient {
 		// nobody learns who has taken its place. And it must not use up what asking takes.
 		patience = min(max(ttl/12, 250*time.Millisecond), time.Second)
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = patience, patience, patience, patience
-		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns, o.PipelinePoolSize = 16, 0, 0, 0, 0
+		o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns, o.PipelinePoolSize = 16, 0, 0, 0, -1
 		return redis.NewClusterClient(&o)
 	}
 	return nil

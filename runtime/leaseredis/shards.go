@@ -46,6 +46,8 @@ type shardsUser interface {
 	// clientClosed and namespaceGone follow calls that failed.
 	clientClosed()
 	namespaceGone()
+	// sessionsChanged follows the hint that a session came or went.
+	sessionsChanged()
 	// ownClients are the cluster's clients that the application has not made.
 	ownClients() []*redis.ClusterClient
 }

@@ -19,5 +19,5 @@ for consumer in names_of(session) do
   end
 end
 end_session(session)
-news('o')
+news('s')
 return 0

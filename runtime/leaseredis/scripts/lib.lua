@@ -27,9 +27,9 @@ local now = math.max(of_wall(clock), reached)
 -- int writes a number without an exponent: ids and times are above 1e15.
 local function int(n) return string.format('%.0f', n) end
 
--- news wakes feeds: m = messages, o = ownership, p = parked messages. What cannot be found
+-- news wakes feeds: m = messages, o = ownership, s = ownership, because a session came or went, p = parked messages. What cannot be found
 -- by looking is counted, for feeds that the hint does not reach.
-local counted = {o = 'ownership', p = 'replays'}
+local counted = {o = 'ownership', s = 'ownership', p = 'replays'}
 local function news(what)
   if counted[what] then call('HINCRBY', KEYS[1], counted[what], 1) end
   call('PUBLISH', T .. 'news', what)

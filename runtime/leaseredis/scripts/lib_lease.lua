@@ -13,6 +13,7 @@ end
 -- end_session ends a session for good. Its leases are another matter.
 local function end_session(session)
   call('ZREM', T .. 'sessions', session)
+  call('ZREM', T .. 'ring', session)
   call('ZADD', T .. 'ended', int(now), session)
   call('HSET', T .. 's:' .. session, 'ended', int(now))
   for consumer in names_of(session) do
@@ -57,7 +58,7 @@ local function reap(limit)
     end_session(session)
     for consumer in names_of(session) do free_later(consumer, session, expires + rules(consumer)) end
   end
-  if #expired > 0 then news('o') end
+  if #expired > 0 then news('s') end
   return #expired / 2
 end
 

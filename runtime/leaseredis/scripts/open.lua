@@ -6,7 +6,7 @@ if replaced ~= '' and call('HEXISTS', T .. 's:' .. replaced, 'ended') == 0 then
   end_session(replaced)
   call('HSET', T .. 's:' .. replaced, 'replaced', 1)
   for consumer in names_of(replaced) do free_later(consumer, replaced, now) end
-  news('o')
+  news('s')
 end
 local key = T .. 's:' .. session
 if call('EXISTS', key) == 1 then return must_live(session) or 1 end
@@ -21,5 +21,5 @@ for consumer, patterns in pairs(cjson.decode(topics)) do
   local w = patterns_of(consumer)
   if w then want_topics(consumer, w, view_of(consumer), patterns) end
 end
-news('o')
+news('s')
 return 1

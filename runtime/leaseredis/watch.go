@@ -1,0 +1,351 @@
+package leaseredis
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/leasegen/leasegen/runtime/backend"
+)
+
+// How a process that died is found within half a second, whatever the TTL: every session has a connection to each server that has
+// tags of it, and notes the connection's id under those tags. The sessions of a tag are a ring, and each looks whether the server
+// still has the connections of the next two. Looking is one command, and writes nothing.
+//
+// A connection that is gone twice in a row proves death, within the run of the server that gave the id; after a restart or a
+// failover the TTL decides. The script that ends a session does so only while that has noted no other connection. A process
+// whose connection alone broke says so at once over that of its heartbeats, and then has a new one; a process that lost a connection
+// itself, or was slow, does not judge. Who was ended by mistake is fenced, and opens a new session.
+const (
+	watchEvery = 310 * time.Millisecond
+	// A connection that broke under a process that lives is replaced within this time, or three times as long as it takes.
+	watchAgain = 120 * time.Millisecond
+	// ringEvery is how often a session reads who comes after it, when none is known to have come or gone; of more than five tags
+	// of one server a second each.
+	ringEvery = 5 * time.Second
+	// watchLate is by how much a look is late, at least, of a process that was frozen.
+	watchLate = time.Second
+	// postsEvery is how often it is looked where the tags are.
+	postsEvery = time.Second
+	// proveEvery is how often a server is asked again whose connections proved nothing.
+	proveEvery = time.Minute
+)
+
+// post is where a session watches others from: one server.
+type post struct {
+	s       *session
+	addr    string
+	options redis.Options
+	stop    context.CancelFunc
+	stirred chan struct{} // a session has come or gone, or other tags are here
+
+	mu   sync.Mutex
+	tags []int
+}
+
+// neighbour is a session that is watched, and the tags under which it has noted that connection.
+type neighbour struct {
+	session, conn string
+	id            int64
+}
+
+// watch keeps a post at each server that has tags which the session has entered, until ctx ends.
+func (s *session) watch(ctx context.Context) {
+	posts := map[string]*post{}
+	var running sync.WaitGroup
+	defer close(s.watched)
+	defer running.Wait()
+	for {
+		at := s.nodes(ctx)
+		for addr, p := range posts {
+			if at[addr] == nil {
+				p.stop()
+				delete(posts, addr)
+			}
+		}
+		for addr, p := range at {
+			if there := posts[addr]; there != nil {
+				there.assign(p.tags)
+				continue
+			}
+			posts[addr] = p
+			watching, stop := context.WithCancel(ctx)
+			p.stop = stop
+			running.Go(func() { p.keep(watching) })
+		}
+		s.mu.Lock()
+		s.posts = slices.Collect(maps.Values(posts))
+		s.mu.Unlock()
+		if !pause(ctx, postsEvery) {
+			return
+		}
+	}
+}
+
+// nodes are posts for where the tags are now.
+func (s *session) nodes(ctx context.Context) map[string]*post {
+	tags, _ := s.split()
+	client, _ := s.client()
+	at := map[string]*post{}
+	add := func(addr string, c *redis.Client, tags ...int) {
+		if at[addr] == nil {
+			at[addr] = &post{s: s, addr: addr, options: *c.Options(), stirred: make(chan struct{}, 1)}
+		}
+		at[addr].tags = append(at[addr].tags, tags...)
+	}
+	switch c := client.(type) {
+	case *redis.Client:
+		add(addressOf(c), c, tags...)
+	case *redis.ClusterClient:
+		ctx, cancel := context.WithTimeout(ctx, postsEvery)
+		defer cancel()
+		for _, tag := range tags {
+			node, err := within(ctx, func(ctx context.Context) (*redis.Client, error) {
+				return c.MasterForKey(ctx, s.ss.prefix(tag)+"meta")
+			})
+			if err == nil {
+				add(node.Options().Addr, node, tag)
+			}
+		}
+	}
+	return at
+}
+
+// assign says which tags are here.
+func (p *post) assign(tags []int) {
+	p.mu.Lock()
+	same := slices.Equal(p.tags, tags)
+	p.tags = tags
+	p.mu.Unlock()
+	if !same {
+		p.stir()
+	}
+}
+
+func (p *post) here() []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.tags
+}
+
+func (p *post) stir() {
+	select {
+	case p.stirred <- struct{}{}:
+	default:
+	}
+}
+
+// sessionsChanged makes all sessions look who comes after them.
+func (ss *sessions) sessionsChanged() {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for _, s := range ss.open {
+		s.mu.Lock()
+		for _, p := range s.posts {
+			p.stir()
+		}
+		s.mu.Unlock()
+	}
+}
+
+// keep keeps a link, and looks after others over it, until ctx ends or the session has.
+func (p *post) keep(ctx context.Context) {
+	var back time.Time // when a broken link was replaced last
+	for failures := 0; ctx.Err() == nil; failures++ {
+		l, err := dial(ctx, p.options)
+		if err == nil {
+			noted := false
+			noted, err = p.watch(ctx, l, back)
+			l.client.Close()
+			if noted {
+				failures, back = -1, time.Now()
+				if ctx.Err() == nil {
+					p.s.sound() // the runtime asks what is left
+					go p.withdraw(l.conn())
+				}
+			}
+		}
+		wait := min(5*time.Millisecond<<min(failures+1, 7), 500*time.Millisecond)
+		switch {
+		case errors.Is(err, backend.ErrSessionLost), errors.Is(err, errShape):
+			p.s.sound()
+			return
+		case errors.Is(err, errUnprovable):
+			p.s.ss.warn("detection "+p.addr, "that a process was killed is noticed when its TTL is over; give the user what leasegen acl prints, and connect without a proxy, to notice it by the end of its connection",
+				"server", p.addr, "cause", err)
+			wait = proveEvery
+		case failures < 0:
+			continue
+		}
+		pause(ctx, wait)
+	}
+}
+
+// withdraw notes that a connection proves nothing any more, over that of the heartbeats.
+func (p *post) withdraw(conn string) {
+	ctx, cancel := context.WithTimeout(context.Background(), p.s.spec.TTL/3)
+	defer cancel()
+	client, over := p.s.client()
+	if !over {
+		p.s.ss.runOn(ctx, client, same(p.here(), scripts.withdraw, p.s.spec.ID, conn)) // else the others see what there is
+	}
+}
+
+// watch looks after the session's neighbours until ctx ends or the link breaks. It returns whether it noted the link.
+func (p *post) watch(ctx context.Context, l *link, back time.Time) (noted bool, err error) {
+	if !back.IsZero() {
+		back = time.Now()
+	}
+	var of map[neighbour][]int
+	var read time.Time // when of was
+	due := time.Now()  // the next look
+	for {
+		stirred := false
+		select {
+		case <-p.stirred:
+			stirred = true
+		default:
+		}
+		if stirred || time.Since(read) >= max(ringEvery, time.Duration(len(p.here()))*time.Second) {
+			read = time.Now()
+			if of, err = p.ring(ctx, l); err != nil {
+				return noted, err
+			}
+			noted = true
+		}
+		gone, err := l.gone(ctx, of)
+		if err != nil {
+			return noted, err
+		}
+		if since(due) > watchLate {
+			back = time.Now()
+		}
+		early := !back.IsZero() && time.Since(back) < p.patience()
+		if len(gone) > 0 && !early {
+			buried, err := p.judge(ctx, l, gone, &back)
+			if err != nil {
+				return noted, err
+			}
+			read = time.Time{}
+			if buried > 0 {
+				continue // who comes after them in the ring may have died with them
+			}
+		}
+		wait, woken := watchEvery-watchEvery/20+rand.N(watchEvery/10), p.stirred
+		if len(of) == 0 {
+			wait = ringEvery
+		} else {
+			woken = nil
+		}
+		due = time.Now().Add(wait)
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-woken:
+			p.stir()
+		case <-l.broken:
+			err = errLinkBroken
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		timer.Stop()
+		if err != nil {
+			return noted, err
+		}
+	}
+}
+
+// since is the time that has passed, also while the machine slept.
+func since(at time.Time) time.Duration {
+	now := time.Now()
+	return max(now.Sub(at), now.Round(0).Sub(at.Round(0)))
+}
+
+// patience is for how long a process that was cut off or frozen leaves the others the time to come back, too.
+func (p *post) patience() time.Duration { return min(max(p.s.spec.TTL/3, time.Second), 10*time.Second) }
+
+// ring notes the link under the tags, and returns which sessions come after this one.
+func (p *post) ring(ctx context.Context, l *link) (map[neighbour][]int, error) {
+	tags := p.here()
+	of := map[neighbour][]int{}
+	for i, a := range p.s.ss.runOn(ctx, l.client, same(tags, scripts.ring, p.s.spec.ID, l.conn())) {
+		switch {
+		case a.err == nil:
+		case redis.HasErrorPrefix(a.err, "MOVED"), redis.HasErrorPrefix(a.err, "ASK"), redis.HasErrorPrefix(a.err, "TRYAGAIN"):
+			continue // another post will note one there
+		default:
+			return nil, a.err
+		}
+		for next := texts(a.value); len(next) > 1; next = next[2:] {
+			if id, ok := l.given(next[1]); ok && next[0] != p.s.spec.ID {
+				n := neighbour{next[0], next[1], id}
+				of[n] = append(of[n], tags[i])
+			}
+		}
+	}
+	return of, nil
+}
+
+// gone returns those whose connection the server does not have.
+func (l *link) gone(ctx context.Context, of map[neighbour][]int) (map[neighbour][]int, error) {
+	if len(of) == 0 {
+		return nil, nil
+	}
+	var ids []int64
+	for n := range of {
+		ids = append(ids, n.id)
+	}
+	there, err := l.there(ctx, ids...)
+	if err != nil {
+		return nil, err
+	}
+	gone := maps.Clone(of)
+	maps.DeleteFunc(gone, func(n neighbour, _ []int) bool { return there[n.id] })
+	return gone, nil
+}
+
+// judge looks once more, after the time in which a process that lives is back, and ends the sessions that are not. It notes in back that this
+// process was frozen meanwhile.
+func (p *post) judge(ctx context.Context, l *link, suspects map[neighbour][]int, back *time.Time) (buried int, err error) {
+	again := max(watchAgain, 3*l.took)
+	gone := suspects
+	for {
+		began := time.Now()
+		if !pause(ctx, again) {
+			return 0, ctx.Err()
+		}
+		if gone, err = l.gone(ctx, gone); err != nil || len(gone) == 0 {
+			return 0, err
+		}
+		took := since(began)
+		if took > again+watchLate {
+			*back = time.Now()
+			return 0, nil
+		}
+		if took <= 2*again { // who is slow itself leaves others more time
+			break
+		}
+	}
+	var steps []step
+	for n, tags := range gone {
+		steps = append(steps, same(tags, scripts.bury, p.s.spec.ID, n.session, n.conn)...)
+	}
+	told := map[string]bool{}
+	for _, a := range p.s.ss.runOn(ctx, l.client, steps) {
+		if a.err != nil {
+			return buried, a.err
+		}
+		if of := texts(a.value); len(of) == 3 && !told[of[0]] {
+			told[of[0]] = true
+			buried++
+			p.s.ss.log.Warn("leaseredis: a session has died, its leases are free", "session", of[0], "host", of[1], "pid", of[2], "reason", "its connection ended")
+		}
+	}
+	return buried, nil
+}

@@ -25,7 +25,7 @@ FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- 
 # What generates code for tables, and the runtime's own queries; sqlc/go.mod pins it.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 
-.PHONY: help demo operated check unit suite test plain race modules generated generate lint proof proof-redis soak scale failover bench-local bench-redis compare apps clean tools packages
+.PHONY: help demo operated check unit suite test plain race modules generated generate lint proof proof-redis soak scale failover bench bench-quick bench-held compare apps clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
@@ -41,8 +41,9 @@ help:
 	@echo "make soak         four kinds of consumers for $(SOAK), with kills and busy loops: not late, no growth (SOAK=d)"
 	@echo "make scale        what statements touch on PostgreSQL, and scripts do on Redis, at a hundredth, a tenth and full size"
 	@echo "make failover     $(TRIALS) trials of each fault on each kind of lock: how long nobody works (TRIALS=n)"
-	@echo "make bench-local  measure against a bare pgx loop on a server of its own"
-	@echo "make bench-redis  drain a million messages on Redis beside watermill-redisstream and asynq"
+	@echo "make bench        measure beside bare loops, River, watermill, asynq, pgoutbox's algorithm and JetStream; writes docs/bench.md"
+	@echo "make bench-quick  the same in 10 minutes, into bin/bench-quick"
+	@echo "make bench-held   what processes do that hold 40,000 topics, or 10,000 streams on Redis, and have nothing to do"
 	@echo "make compare      measure what pgoutbox and pyfly were measured with, beside their figures"
 	@echo "make apps         generate for applications of others, fetched as modules and annotated as they are"
 	@echo "make clean        remove build and test caches of this tree"
@@ -128,15 +129,17 @@ scale: tools
 failover: tools
 	$(GO) run ./proof/failover -trials $(TRIALS)
 
-bench-local: tools
-	cd bench && $(GO) run ./postgres
+bench: packages
+	cd bench && $(GO) run .
 
-bench-redis: tools
-	cd bench && $(GO) run ./redis
-	cd bench && $(GO) run ./redis -held
+bench-quick: packages
+	cd bench && $(GO) run . -quick -docs ../bin/bench-quick -raw ../bin/bench-quick/results.json
 
-compare: tools
-	cd bench && $(GO) run ./postgres -compare
+bench-held: packages
+	cd bench && $(GO) run . held
+
+compare: packages
+	cd bench && $(GO) run . compare
 
 # Only what is generated for is compiled, the first time with what it imports.
 apps:

@@ -1,4 +1,4 @@
-package main
+package compare
 
 import (
 	"context"
@@ -275,7 +275,7 @@ func fullSpeed(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 		last[m.Key] = n
 		return err
 	}))
-	spec.Per, spec.Batch = lease.PerGroup, batch
+	spec.Per, spec.Batch = lease.PerGroup, 500
 	ours := startProcess(ctx, pool, spec)
 	must.Do(until("the group has an owner", func() bool { return ours.acquired.Load() == 1 }))
 	var published atomic.Bool
@@ -307,7 +307,7 @@ func fullSpeed(ctx context.Context, b *bench, pool *pgxpool.Pool) {
 		fmt.Fprintf(b.out, "   %v; what is left counts as lost\n", err)
 	}
 	ours.stop()
-	fmt.Fprintf(b.out, "   published in %v, %s events/s\n", took.Round(time.Millisecond), thousands(int64(rate(total, took))))
+	fmt.Fprintf(b.out, "   published in %v, %s events/s\n", took.Round(time.Millisecond), thousands(int64(total/took.Seconds())))
 	lost := total - naive
 	b.beside("events lost of 100,000 from 16 publishers", float64(total-len(handled)), "",
 		fmt.Sprintf("%s (%.1f %%), by id > position in this run; 9.6-22 %% measured", thousands(int64(lost)), 100*float64(lost)/total),

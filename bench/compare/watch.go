@@ -1,9 +1,7 @@
-package main
+package compare
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"time"
@@ -16,45 +14,6 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
-// leases acquires many leases at once, and takes them over from a dead owner, beside
-// one bare UPDATE of as many rows.
-func leases(ctx context.Context, b *bench, pool *pgxpool.Pool) {
-	be := leasepg.New(pool)
-	info := register(ctx, b, be)
-	const ttl = time.Second
-	grab := func(ses string) time.Duration {
-		begin := time.Now()
-		grants := must.Get(be.Acquire(ctx, backend.AcquireRequest{Session: ses, Consumer: info, Max: b.leases, Attempt: id()}))
-		if len(grants) != b.leases {
-			must.Do(fmt.Errorf("%d leases granted, want %d", len(grants), b.leases))
-		}
-		return time.Since(begin)
-	}
-	open := func(ttl time.Duration) string {
-		spec := backend.SessionSpec{ID: id(), TTL: ttl, Consumers: []string{info.Name}, Host: "bench", PID: 1}
-		must.Get(be.OpenSession(ctx, spec))
-		return spec.ID
-	}
-	first := open(ttl)
-	acquired := grab(first)
-	time.Sleep(ttl + 100*time.Millisecond) // the first session is silent, and dies of it
-	second := open(time.Minute)
-	taken := grab(second)
-	bare := bareUpdate(ctx, pool)
-	n := thousands(int64(b.leases))
-	b.report(result{what: "acquire " + n + " leases", got: acquired.Seconds(), unit: "s", bare: bare.Seconds(), want: "1 s", holds: acquired <= time.Second})
-	b.report(result{what: "take over " + n + " leases after detection", got: taken.Seconds(), unit: "s", bare: bare.Seconds(), want: "1 s", holds: taken <= time.Second})
-}
-
-// bareUpdate changes as many rows in one statement as there are leases.
-func bareUpdate(ctx context.Context, pool *pgxpool.Pool) time.Duration {
-	must.Get(pool.Exec(ctx, `CREATE TABLE bare_lease WITH (fillfactor = 60) AS SELECT consumer, resource, epoch, session, acquired_at FROM leasegen.lease`))
-	must.Get(pool.Exec(ctx, `ALTER TABLE bare_lease ADD PRIMARY KEY (consumer, resource)`))
-	begin := time.Now()
-	must.Get(pool.Exec(ctx, `UPDATE bare_lease SET epoch = epoch + 1, session = $1, acquired_at = clock_timestamp()`, id()))
-	return time.Since(begin)
-}
-
 // register makes the resources known.
 func register(ctx context.Context, b *bench, be *leasepg.Backend) backend.ConsumerInfo {
 	info := backend.ConsumerInfo{Name: "leases", Per: lease.PerTopic, Topics: []string{"t.*"}}
@@ -66,12 +25,6 @@ func register(ctx context.Context, b *bench, be *leasepg.Backend) backend.Consum
 	must.Do(be.Register(ctx, info, names))
 	fmt.Fprintf(b.out, "   registered %s topics in %v\n", thousands(int64(b.leases)), time.Since(begin).Round(time.Millisecond))
 	return info
-}
-
-func id() string {
-	var b [16]byte
-	rand.Read(b[:])
-	return hex.EncodeToString(b[:])
 }
 
 // replica is a process's consumers with a pool of its own.

@@ -1,4 +1,4 @@
-package main
+package compare
 
 import (
 	"cmp"
@@ -180,4 +180,27 @@ func commandCalls(ctx context.Context, c *redis.Client) map[string]int64 {
 		calls[name] = must.Get(strconv.ParseInt(digits, 10, 64))
 	}
 	return calls
+}
+
+// options of what is held on Redis.
+type options struct {
+	streams string
+	idle    time.Duration
+}
+
+// client is a client as an application has it.
+func client(server *redistest.Server) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: server.Addr(), PoolSize: 128})
+}
+
+func serverVersion(ctx context.Context, server *redistest.Server) string {
+	c := client(server)
+	defer c.Close()
+	info, err := c.Info(ctx, "server").Result()
+	for line := range strings.Lines(info) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "redis_version:"); ok && err == nil {
+			return "Redis " + v
+		}
+	}
+	return "Redis"
 }

@@ -1,0 +1,62 @@
+package report
+
+import (
+	"fmt"
+	"math"
+)
+
+// Goal is what a ratio is to reach, with the figure that this run measured.
+type Goal struct {
+	What, Want string
+	Got        Spread
+	Met        bool
+	Why        string // beside one that is not met
+}
+
+// The contenders that goals name.
+const (
+	Ours      = "leasegen"
+	OursRedis = "leasegen-redis"
+	Bare      = "pgx"
+	BareRedis = "go-redis"
+	River     = "river"
+	JetStream = "jetstream-queue"
+)
+
+type goal struct {
+	what, workload, metric, of, by string
+	limit                          float64
+	most                           bool // limit is the most, not the least
+	why                            string
+}
+
+func goals() []goal {
+	drain := func(topics, what string) goal {
+		return goal{"ordered drain of " + what + ", beside the bare loop", "drain-" + topics, "rate", Ours, Bare, 0.8, false, ""}
+	}
+	return []goal{
+		drain("1", "1 topic"), drain("100", "100 topics"), drain("10000", "10,000 topics"),
+		{"ordered drain, beside River at its best", "drain-1", "rate", Ours, River, 20, false, ""},
+		{"one row for each message, in batches, beside the bare loop that loses nothing", "rows-batch", "rate", Ours, Bare, 0.9, false, ""},
+		{"one row for each message, one by one, beside the bare loop", "rows-one", "rate", Ours, Bare, 1, false, ""},
+		{"publish in the caller's transaction: the time of its INSERT alone, times", "publish-tx", "rate", Bare, Ours, 1.3, true, ""},
+		{"Redis: ordered drain beside a bare XRANGE loop", "drain-1", "rate", OursRedis, BareRedis, 0.6, false, ""},
+		{"ordered drain, beside JetStream's work-queue consumer at its best", "drain-1", "rate", Ours, JetStream, 3, false, ""},
+	}
+}
+
+// Goals are those that this run has figures for.
+func (r *Report) Goals() (all []Goal) {
+	for _, g := range goals() {
+		got := r.workload(g.workload).Ratio(g.metric, g.of, g.by)
+		if math.IsNaN(got.Median) {
+			continue
+		}
+		met, sign := got.Median >= g.limit, "≥"
+		if g.most {
+			met, sign = got.Median <= g.limit, "≤"
+		}
+		all = append(all, Goal{g.what, fmt.Sprintf("%s %s", sign, number(g.limit)), got, met, g.why})
+	}
+	return all
+}

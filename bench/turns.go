@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/leasegen/leasegen/bench/report"
+	"github.com/leasegen/leasegen/internal/must"
+)
+
+// sample is one turn's figures, by metric.
+type sample map[string]float64
+
+// workload is what all contenders do.
+type workload struct {
+	report.Workload
+	// cannot says why a contender does not take part. Empty: it does.
+	cannot func(contender) string
+	// slow: a turn takes seconds on any machine.
+	slow bool
+	// telling: settings make a difference.
+	telling bool
+	run     func(context.Context, *turn) sample
+}
+
+func (w workload) named(name string) bool { return w.ID == name || strings.HasPrefix(w.ID, name+"-") }
+
+// turn is one contender in one round of a workload. Its errors end it by panics of package must.
+type turn struct {
+	contender contender
+	site      *site
+	size      size
+	round     int
+}
+
+// turns runs one workload.
+type turns struct {
+	workload   workload
+	contenders []contender
+	size       size
+	servers    *servers
+	out        io.Writer
+}
+
+// patience is how long a turn may take beyond its window: it fills, starts, settles and stops.
+const patience = 2 * time.Minute
+
+func (ts turns) run(ctx context.Context) report.Workload {
+	w := ts.workload.Workload
+	fmt.Fprintf(ts.out, "== %s\n", w.Title)
+	w.Cells = make([]report.Cell, len(ts.contenders))
+	for i, c := range ts.contenders {
+		w.Cells[i] = report.Cell{Contender: c.ID, Words: ts.refusal(c), Samples: map[string][]float64{}}
+	}
+	takesPart := make([]bool, len(w.Cells))
+	for i := range w.Cells {
+		takesPart[i] = w.Cells[i].Words == ""
+	}
+	for round := range ts.rounds() {
+		for i, c := range ts.contenders {
+			cell := &w.Cells[i]
+			if !takesPart[i] || cell.Failed || ctx.Err() != nil {
+				continue
+			}
+			begin := time.Now()
+			got, err := ts.once(ctx, c, round)
+			if err != nil { // it stops only itself
+				cell.Failed, cell.Words = true, "failed: "+strings.ReplaceAll(err.Error(), "\n", " ")
+			}
+			if main := w.Metrics[0].ID; err == nil && !isFigure(got[main]) {
+				cell.Failed, cell.Words = true, "failed: too little was done to measure it"
+			}
+			line := fmt.Sprintf("   %d %-22s", round+1, c.ID)
+			for _, m := range w.Metrics {
+				if v, ok := got[m.ID]; ok && isFigure(v) {
+					cell.Samples[m.ID] = append(cell.Samples[m.ID], v)
+					line += fmt.Sprintf(" %s %.4g", m.ID, v)
+				}
+			}
+			fmt.Fprintf(ts.out, "%s %s (%v)\n", line, cell.Words, time.Since(begin).Round(10*time.Millisecond))
+		}
+	}
+	return w
+}
+
+func isFigure(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+
+// refusal says why a contender does not take part, in this tier.
+func (ts turns) refusal(c contender) string {
+	if words := ts.workload.cannot(c); words != "" || !ts.size.lean || !c.variant || ts.workload.telling {
+		return words
+	}
+	return "in the full tier only"
+}
+
+func (ts turns) rounds() int {
+	if ts.size.lean && ts.workload.slow {
+		return 1
+	}
+	return ts.size.rounds
+}
+
+func (ts turns) once(ctx context.Context, c contender, round int) (s sample, err error) {
+	defer must.Catch(&err)
+	ctx, cancel := context.WithTimeout(ctx, patience+ts.size.window)
+	defer cancel()
+	t := &turn{contender: c, size: ts.size, round: round, site: must.Get(ts.servers.site(ctx))}
+	defer t.site.close()
+	runtime.GC()
+	return ts.workload.run(ctx, t), nil
+}

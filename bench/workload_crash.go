@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/leasegen/leasegen/bench/report"
+	"github.com/leasegen/leasegen/internal/fleet"
+	"github.com/leasegen/leasegen/internal/must"
+)
+
+func gapMetrics() []report.Metric {
+	return []report.Metric{{ID: "p50", Name: "p50", Unit: "ms"}, {ID: "max", Name: "slowest", Unit: "ms"}}
+}
+
+func crash() workload {
+	return workload{
+		Workload: report.Workload{ID: "crash", Title: "When is a killed process's message worked on again?",
+			What: "Two processes. One gets a message and is killed with SIGKILL a second after it, or a little more. " +
+				"From the signal to the moment when the other begins with that message.",
+			Metrics: gapMetrics()},
+		slow: true,
+		run: func(ctx context.Context, t *turn) sample {
+			sys := must.Get(t.contender.open(ctx, t.site))
+			defer sys.Close()
+			must.Do(sys.Fill(ctx, 1, 1))
+			r := t.replicas()
+			defer r.end()
+			must.Do(r.start(ctx))
+			must.Do(sys.Publish(ctx, 0, payloads(held, held+1)))
+			holder := must.Get(r.first(ctx, "a replica has the message", func(b begin) bool { return b.n == held })).by
+			var took []float64
+			for range t.size.trials {
+				must.Do(r.start(ctx)) // it takes over
+				time.Sleep(time.Second)
+				at := time.Now()
+				must.Do(holder.Signal(syscall.SIGKILL))
+				next := must.Get(r.first(ctx, "another replica has the message", func(b begin) bool {
+					return b.n == held && b.by != holder && !b.by.Gone() && b.at.After(at)
+				}))
+				took = append(took, next.at.Sub(at).Seconds()*1000)
+				holder = next.by
+			}
+			return gaps(took)
+		},
+	}
+}
+
+func gaps(took []float64) sample {
+	slices.Sort(took)
+	return sample{"p50": took[len(took)/2], "max": took[len(took)-1]}
+}
+
+func handover() workload {
+	return workload{
+		Workload: report.Workload{ID: "handover", Title: "For how long does no process work when one stops in good order?",
+			What: "Two processes, a message each 2 ms on one topic. The one at work gets SIGTERM. " +
+				"The longest time without a handler's call in the two seconds after. Where both work at once, the other goes on.",
+			Metrics: gapMetrics()},
+		slow: true,
+		run: func(ctx context.Context, t *turn) sample {
+			sys := must.Get(t.contender.open(ctx, t.site))
+			defer sys.Close()
+			must.Do(sys.Fill(ctx, 1, 1))
+			r := t.replicas()
+			defer r.end()
+			stop := background(ctx, func(ctx context.Context) error {
+				for n := 1; ctx.Err() == nil; n++ {
+					if err := sys.Publish(ctx, 0, payloads(n, n+1)); err != nil {
+						return err
+					}
+					time.Sleep(2 * time.Millisecond)
+				}
+				return nil
+			})
+			defer func() { _ = stop() }()
+			must.Do(r.start(ctx))
+			must.Get(r.first(ctx, "a replica works", func(b begin) bool { return b.n > 0 }))
+			var took []float64
+			for range t.size.trials {
+				must.Do(r.start(ctx))
+				time.Sleep(1500 * time.Millisecond) // the standby is a member
+				old := must.Get(r.atWork())
+				at := time.Now()
+				must.Do(old.Signal(syscall.SIGTERM))
+				time.Sleep(2 * time.Second)
+				took = append(took, r.longest(at, at.Add(2*time.Second)).Seconds()*1000)
+				must.Do(old.Left())
+			}
+			must.Do(stop()) // a publisher that failed is no gap of a consumer
+			return gaps(took)
+		},
+	}
+}
+
+// atWork is the replica that began last.
+func (r *replicas) atWork() (*fleet.Process, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, b := range slices.Backward(r.begun) {
+		if !b.by.Gone() {
+			return b.by, nil
+		}
+	}
+	return nil, errIdle
+}
+
+// longest is the longest time without a beginning.
+func (r *replicas) longest(from, to time.Time) (gap time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	times := []time.Time{from, to}
+	for _, b := range r.begun {
+		if b.at.After(from) && b.at.Before(to) {
+			times = append(times, b.at)
+		}
+	}
+	slices.SortFunc(times, time.Time.Compare)
+	for i := range times[1:] {
+		gap = max(gap, times[i+1].Sub(times[i]))
+	}
+	return gap
+}

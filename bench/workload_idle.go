@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/leasegen/leasegen/bench/report"
+	"github.com/leasegen/leasegen/internal/must"
+)
+
+func idle(z size) workload {
+	return workload{
+		Workload: report.Workload{ID: "idle", Title: "What does a process cost that has nothing to do?",
+			What: fmt.Sprintf("One process, %d topics with a message each that has been handled, where a system has topics. Then %v pass.", z.held, z.idle),
+			Metrics: []report.Metric{
+				{ID: "queries", Name: "transactions or commands", Unit: "/s"},
+				{ID: "wal", Name: "WAL", Unit: "kB/s"},
+				{ID: "server-cpu", Name: "server CPU", Unit: "ms/s"},
+				{ID: "client-cpu", Name: "client CPU", Unit: "ms/s"},
+			}},
+		slow: true,
+		run: func(ctx context.Context, t *turn) sample {
+			sys := must.Get(t.contender.open(ctx, t.site))
+			defer sys.Close()
+			n := t.size.held
+			must.Do(sys.Fill(ctx, n, n))
+			p := newProgress(n)
+			stop := must.Get(sys.Consume(ctx, job{topics: n, done: p.done}))
+			t.await(ctx, p)
+			time.Sleep(min(t.size.idle, 5*time.Second)) // what handling them has set going ends
+			before := t.counters(ctx)
+			time.Sleep(t.size.idle)
+			after := t.counters(ctx)
+			must.Do(stop())
+			took := after.at.Sub(before.at).Seconds()
+			s := sample{
+				"server-cpu": (after.serverSeconds - before.serverSeconds) / took * 1000,
+				"client-cpu": (after.ownSeconds - before.ownSeconds) / took * 1000,
+			}
+			switch t.contender.Backend {
+			case "PostgreSQL":
+				s["queries"], s["wal"] = (after.commits-before.commits)/took, (after.wal-before.wal)/took/1000
+			case "Redis":
+				s["queries"] = (after.commands - before.commands) / took
+			}
+			return s
+		},
+	}
+}

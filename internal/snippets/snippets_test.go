@@ -1,4 +1,4 @@
-// Package snippets holds README.md and docs to their word: all Go code in them compiles and
+// Package snippets holds README.md, its neighbours and docs to their word: all Go code in them compiles and
 // runs, the SQL runs as printed, and the commands exist. A snippet that needs something
 // around it has that in snippets_go_test.go; README.md says what readers may expect there.
 package snippets
@@ -38,18 +38,27 @@ func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
 
 // dir is the package of a block in the module that TestGo makes.
 func (b block) dir() string {
-	return fmt.Sprintf("%s_%d", strings.ToLower(strings.TrimSuffix(filepath.Base(b.page), ".md")), b.line)
+	name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(b.page), ".md"), "-", "_")
+	return fmt.Sprintf("%s_%d", strings.ToLower(name), b.line)
 }
 
-// blocks are all fenced blocks of README.md and docs in a language.
+// blocks are all fenced blocks of the pages in a language: of README.md and its neighbours, docs, and docs/from.
 func blocks(t *testing.T, lang string) []block {
 	t.Helper()
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil || len(pages) < 10 {
 		t.Fatal(err, pages)
 	}
+	from, err := filepath.Glob(filepath.Join(root, "docs", "from", "*.md"))
+	if err != nil || len(from) < 8 {
+		t.Fatal(err, from)
+	}
+	pages = append(pages, from...)
+	for _, name := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md"} {
+		pages = append(pages, filepath.Join(root, name))
+	}
 	var found []block
-	for _, file := range append(pages, filepath.Join(root, "README.md")) {
+	for _, file := range pages {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -61,8 +70,8 @@ func blocks(t *testing.T, lang string) []block {
 			case is && open == nil:
 				rel, _ := filepath.Rel(root, file)
 				open = &block{page: filepath.ToSlash(rel), line: i + 1, lang: fence}
-				// YAML is tested in manifests, a module of its own.
-				if !slices.Contains([]string{"", "go", "sql", "yaml"}, fence) {
+				// YAML is tested in manifests, a module of its own. Text is code of other projects.
+				if !slices.Contains([]string{"", "go", "sql", "yaml", "text"}, fence) {
 					t.Errorf("%s is in a language without a test: %s", open, fence)
 				}
 			case is:

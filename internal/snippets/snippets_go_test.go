@@ -87,7 +87,6 @@ func snippets() []snippet {
 		{page: "docs/redis.md", starts: "// Orders takes what the shop writes.", with: "\ntype OrderPlaced = orders.OrderPlaced\n"},
 		{page: "docs/redis.md", starts: "// Desk publishes", alone: true,
 			with: "\n//leasegen:event key=Stream\ntype StreamAdded struct{ Stream string }\n"},
-		{page: "docs/redis.md", starts: "//leasegen:event key=Stream"},
 		{page: "docs/tables.md", starts: "// Shipping ships what is ready."},
 		{page: "docs/testing.md", starts: "func TestArchive(", alone: true, with: `
 //leasegen:event

@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,6 +63,9 @@ BEGIN
 		END LOOP;
 	END LOOP;
 END $do$`
+
+// performs finds what the DO block of a statement does.
+var performs = regexp.MustCompile(`(?s)BEGIN\s+PERFORM (.*?);\s+EXCEPTION WHEN [a-zA-Z_ ]+ THEN\s+NULL;\s+END \$\$`)
 
 // statements are the constants of SQL in Go files, by name.
 func statements(t *testing.T, globs ...string) map[string]string {
@@ -126,6 +130,9 @@ func TestNothingResolvesOutsidePgCatalog(t *testing.T) {
 	probes := map[string]string{}
 	for name, sql := range all {
 		sql := leasepg.Sent(sql)
+		if block := performs.FindAllStringSubmatch(sql, -1); strings.Contains(sql, "DO $$") && len(block) == 1 {
+			sql = "SELECT " + block[0][1] // it cannot be prepared, and does nothing else
+		}
 		_, err := conn.Exec(t.Context(), "PREPARE probed AS "+sql)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -65,7 +65,7 @@ func TestCostOfIdling(t *testing.T) {
 // besides are statements that share a transaction with one that is counted, the heartbeat, and what one process of a fleet does
 // to keep house.
 var besides = map[string]bool{
-	"Aim": true, "WaitForLock": true, "Durable": true, "Expect": true, "Steady": true, "Uncompiled": true, "NextDelayed": true, "NextLane": true,
+	"Aim": true, "WaitForLock": true, "WaitForNudge": true, "Durable": true, "Expect": true, "Steady": true, "Uncompiled": true, "NextDelayed": true, "NextLane": true,
 	"WatchOwnership": true, "Heartbeat": true,
 	"BuryExpired": true, "Chore": true, "DropSegments": true, "EnsureSegments": true, "ForgetIDs": true, "ForgetSessions": true, "ForgetStreams": true,
 	"HeldBack": true, "LogEnd": true, "TryMaintain": true, "UnwantedTopics": true,

@@ -182,7 +182,12 @@ func (w *watcher) look(ctx context.Context, at aim) (next aim, again time.Durati
 				func(q *leasedb.Queries) error {
 					return q.Aim(ctx, leasedb.AimParams{Ms: max(at.most.Milliseconds(), 1), Key: at.key})
 				},
-				func(q *leasedb.Queries) error { return q.WaitForLock(ctx) })
+				func(q *leasedb.Queries) error {
+					if at.key == 0 {
+						return q.WaitForNudge(ctx)
+					}
+					return q.WaitForLock(ctx)
+				})
 		}
 		var found []leasedb.LookAroundRow // f may still run when use has returned
 		err := w.s.ss.pipeline(ctx, c, append(steps, func(q *leasedb.Queries) (err error) {

@@ -195,7 +195,7 @@ func TestWaitingIsQuiet(t *testing.T) {
 	for range 3 {
 		kit.Join(t, be, grouped, time.Hour)
 	}
-	const waiting = `FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%WaitForLock%' AND state = 'active'
+	const waiting = `FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%WaitFor%' AND state = 'active'
 		AND pid <> pg_backend_pid()`
 	kit.Eventually(t, "all wait", func() bool {
 		return query[int](t, pool, "SELECT count(*) "+waiting+" AND wait_event = 'advisory'") == 3

@@ -177,7 +177,6 @@ func commandCalls(t testing.TB, c *redis.Client, commands ...string) (calls int6
 // Many streams of others in which nothing happens cost little, and those who stand by cost nothing for messages that
 // others work on.
 func TestIdleStreamsAndStandbysAskLittle(t *testing.T) {
-	t.Parallel()
 	s := redistest.Start(t)
 	c := s.Client(t)
 	t.Run("streams", func(t *testing.T) {

@@ -913,7 +913,9 @@ func TestFailureIsNotKept(t *testing.T) {
 			t.Error("no error")
 		}
 		time.Sleep(12 * time.Second)
+		f.mu.Lock()
 		f.slowness, f.err = 0, nil
+		f.mu.Unlock()
 		time.Sleep(pace)
 		if _, err := s.statuses.get(t.Context(), pace); err != nil {
 			t.Error(err)

@@ -55,7 +55,7 @@ SELECT set_config('idle_session_timeout', sqlc.arg(idle_ms)::bigint::text, false
 SELECT pg_advisory_lock_shared(hashtextextended('leasegen.second/' || sqlc.arg(id)::text, 0));
 
 -- name: Aim :exec
--- What the transaction waits for, and for how long: see leasepg's waitForLock.
+-- What the transaction waits for, and for how long: see WaitForLock and WaitForNudge.
 SELECT set_config('lock_timeout', sqlc.arg(ms)::bigint::text, true), set_config('lease.watched', sqlc.arg(key)::bigint::text, true);
 
 -- name: Nudge :exec
@@ -78,15 +78,20 @@ CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended('leasegen.second/' || 
 WHERE h.role = current_user AND h.pid <> pg_backend_pid();
 
 -- name: WaitForLock :exec
--- Waits until the lock with the key lease.watched is free, at most for lock_timeout; without a key, for that time. That it is
--- over, or that it was nudged, is no error: the server would log it.
+-- Waits until the lock with the key lease.watched is free, at most for lock_timeout. That this is over, or that it was nudged,
+-- is no error: the server would log it.
 DO $$
 BEGIN
-    IF current_setting('lease.watched') = '0' THEN
-        PERFORM pg_sleep_for(current_setting('lock_timeout')::interval);
-    ELSE
-        PERFORM pg_advisory_xact_lock_shared(current_setting('lease.watched')::bigint);
-    END IF;
+    PERFORM pg_advisory_xact_lock_shared(current_setting('lease.watched')::bigint);
 EXCEPTION WHEN lock_not_available OR query_canceled THEN
+    NULL;
+END $$;
+
+-- name: WaitForNudge :exec
+-- Waits for lock_timeout, or until it is nudged.
+DO $$
+BEGIN
+    PERFORM pg_sleep_for(current_setting('lock_timeout')::interval);
+EXCEPTION WHEN query_canceled THEN
     NULL;
 END $$;

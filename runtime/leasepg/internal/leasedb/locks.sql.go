@@ -18,7 +18,7 @@ type AimParams struct {
 	Key int64
 }
 
-// What the transaction waits for, and for how long: see leasepg's waitForLock.
+// What the transaction waits for, and for how long: see WaitForLock and WaitForNudge.
 func (q *Queries) Aim(ctx context.Context, arg AimParams) error {
 	_, err := q.db.Exec(ctx, Aim, arg.Ms, arg.Key)
 	return err
@@ -249,19 +249,30 @@ func (q *Queries) Unlock(ctx context.Context, keys []int64) error {
 const WaitForLock = `-- name: WaitForLock :exec
 DO $$
 BEGIN
-    IF current_setting('lease.watched') = '0' THEN
-        PERFORM pg_sleep_for(current_setting('lock_timeout')::interval);
-    ELSE
-        PERFORM pg_advisory_xact_lock_shared(current_setting('lease.watched')::bigint);
-    END IF;
+    PERFORM pg_advisory_xact_lock_shared(current_setting('lease.watched')::bigint);
 EXCEPTION WHEN lock_not_available OR query_canceled THEN
     NULL;
 END $$
 `
 
-// Waits until the lock with the key lease.watched is free, at most for lock_timeout; without a key, for that time. That it is
-// over, or that it was nudged, is no error: the server would log it.
+// Waits until the lock with the key lease.watched is free, at most for lock_timeout. That this is over, or that it was nudged,
+// is no error: the server would log it.
 func (q *Queries) WaitForLock(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, WaitForLock)
+	return err
+}
+
+const WaitForNudge = `-- name: WaitForNudge :exec
+DO $$
+BEGIN
+    PERFORM pg_sleep_for(current_setting('lock_timeout')::interval);
+EXCEPTION WHEN query_canceled THEN
+    NULL;
+END $$
+`
+
+// Waits for lock_timeout, or until it is nudged.
+func (q *Queries) WaitForNudge(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, WaitForNudge)
 	return err
 }

@@ -422,7 +422,6 @@ func TestProgressInOrder(t *testing.T) {
 // TestRetentionOfSlotsAndStreams: a partition goes when all slots, or all streams, have been
 // read, also those that nobody has come for yet.
 func TestRetentionOfSlotsAndStreams(t *testing.T) {
-	t.Parallel()
 	for _, c := range []backend.ConsumerInfo{
 		{Name: "slots", Per: backend.PerPartition, Topics: []string{"x*"}},
 		{Name: "streams", Per: backend.PerStream, Topics: []string{"x*"}},

@@ -78,7 +78,7 @@ func TestStrangerWaitsForALeader(t *testing.T) {
 				waiting = append(waiting, c.squat(t).take(t, function, key+"::bigint"))
 			}
 			kit.Eventually(t, "the stranger waits", func() bool {
-				return query[int](t, c.admin, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") == 2
+				return query[int](t, c.admin, "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND NOT granted AND usename = $1", c.strangerName) == 2
 			})
 			exec(t, c.admin, "SELECT pg_terminate_backend(backend_pid) FROM leasegen.session WHERE id = $1", first)
 			for _, w := range waiting {

@@ -63,7 +63,7 @@ func TestSkewedTable(t *testing.T) {
 		if strings.HasSuffix(name, "Read") || strings.HasSuffix(name, "Heads") {
 			reads++
 		}
-		if cost.pages > scaleBuffers {
+		if cost.pages > scaleBuffers && name != "FreeSessionLeases" { // of which it frees all that the process has
 			t.Errorf("%s touches %d pages", name, cost.pages)
 		}
 	}

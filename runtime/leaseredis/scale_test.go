@@ -102,6 +102,13 @@ func (m *meter) note(script string, cost scriptCost) {
 	m.costs[script] = scriptCost{max(was.commands, cost.commands), max(was.took, cost.took)}
 }
 
+// found is what calls have cost so far: processes at rest go on to call scripts.
+func (m *meter) found() map[string]scriptCost {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.costs)
+}
+
 // during runs f and takes what it cost.
 func (m *meter) during(f func()) {
 	m.t.Helper()
@@ -230,7 +237,7 @@ func scaled(t *testing.T, size scale, counting bool) map[string]scriptCost {
 		kit.OK(t, live.Session.Close(context.WithoutCancel(ctx)))
 		kit.OK(t, be.Forget(ctx, streamed.Name))
 	})
-	return m.costs
+	return m.found()
 }
 
 // What a script does at a time does not grow with what there is: leases, sessions, messages, parked ones, dead letters. In make

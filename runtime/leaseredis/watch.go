@@ -228,7 +228,7 @@ func (p *post) watch(ctx context.Context, l *link, back time.Time) (noted bool, 
 		}
 		early := !back.IsZero() && time.Since(back) < p.patience()
 		if len(gone) > 0 && !early {
-			buried, err := p.judge(ctx, l, gone, &back)
+			buried, err := p.judge(ctx, l, gone, &back, &due)
 			if err != nil {
 				return noted, err
 			}
@@ -311,8 +311,8 @@ func (l *link) gone(ctx context.Context, of map[neighbour][]int) (map[neighbour]
 }
 
 // judge looks once more, after the time in which a process that lives is back, and ends the sessions that are not. It notes in back that this
-// process was frozen meanwhile.
-func (p *post) judge(ctx context.Context, l *link, suspects map[neighbour][]int, back *time.Time) (buried int, err error) {
+// process was frozen in that time, and in due when it looked last: what it waited by itself is no sign that it was frozen.
+func (p *post) judge(ctx context.Context, l *link, suspects map[neighbour][]int, back, due *time.Time) (buried int, err error) {
 	again := max(watchAgain, 3*l.took)
 	gone := suspects
 	for {
@@ -324,6 +324,7 @@ func (p *post) judge(ctx context.Context, l *link, suspects map[neighbour][]int,
 			return 0, err
 		}
 		took := since(began)
+		*due = time.Now()
 		if took > again+watchLate {
 			*back = time.Now()
 			return 0, nil

@@ -624,6 +624,31 @@ func TestManyDeaths(t *testing.T) {
 	kit.Equal(t, "members of the ring", w.c.ZCard(t.Context(), w.key(0, "ring")).Val(), int64(len(alive)))
 }
 
+// One process alone finds the deaths of many, one after the other, without taking the time that this needs for one in which it was frozen.
+func TestOneFindsManyDeaths(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	w := watchedOn(t, s)
+	p := faultproxy.Start(t, s.Addr())
+	c := redis.NewClient(&redis.Options{Addr: p.Addr()})
+	t.Cleanup(func() { c.Close() })
+	near, far := on(w.c, w.namespace, leaseredis.WithLogger(discard)), on(c, w.namespace, leaseredis.WithLogger(discard))
+	hinted(t, near)
+	alive := w.join(near, grouped, time.Hour).ID
+	var doomed []string
+	for range 20 {
+		doomed = append(doomed, w.join(far, grouped, time.Hour).ID)
+	}
+	time.Sleep(2 * watchEvery) // they are watched
+	bare := pace.Beside(t, func(ctx context.Context) error { return w.c.Exists(ctx, w.key(0, "meta")).Err() })
+	p.Cut()
+	cut := time.Now()
+	kit.Eventually(t, "all deaths are found", func() bool { return !slices.ContainsFunc(doomed, func(id string) bool { return !w.dead(id) }) })
+	bare.Within(t, "finding 20 deaths", time.Since(cut), 5*time.Second)
+	t.Logf("20 sessions were found dead within %v", time.Since(cut).Round(time.Millisecond))
+	kit.Equal(t, "the living one is dead", w.dead(alive), false)
+}
+
 // Looking writes nothing, and is one command however much is held; who is alone hardly looks.
 func TestCostOfWatching(t *testing.T) {
 	t.Parallel()

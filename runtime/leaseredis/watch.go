@@ -35,6 +35,8 @@ const (
 	postsEvery = time.Second
 	// proveEvery is how often a server is asked again whose connections proved nothing.
 	proveEvery = time.Minute
+	// After so many refusals in a row a link is tried less often, and the log says so.
+	refusals, refusedEvery = 20, 5 * time.Second
 )
 
 // post is where a session watches others from: one server.
@@ -44,6 +46,7 @@ type post struct {
 	options redis.Options
 	stop    context.CancelFunc
 	stirred chan struct{} // a session has come or gone, or other tags are here
+	missed  int           // for how many passes in a row no tag was here
 
 	mu   sync.Mutex
 	tags []int
@@ -57,35 +60,52 @@ type neighbour struct {
 
 // watch keeps a post at each server that has tags which the session has entered, until ctx ends.
 func (s *session) watch(ctx context.Context) {
-	posts := map[string]*post{}
+	all := posts{}
 	var running sync.WaitGroup
 	defer close(s.watched)
 	defer running.Wait()
 	for {
-		at := s.nodes(ctx)
-		for addr, p := range posts {
-			if at[addr] == nil {
-				p.stop()
-				delete(posts, addr)
-			}
+		begun, left := all.follow(s.nodes(ctx))
+		for _, p := range left {
+			p.stop()
 		}
-		for addr, p := range at {
-			if there := posts[addr]; there != nil {
-				there.assign(p.tags)
-				continue
-			}
-			posts[addr] = p
+		for _, p := range begun {
 			watching, stop := context.WithCancel(ctx)
 			p.stop = stop
 			running.Go(func() { p.keep(watching) })
 		}
 		s.mu.Lock()
-		s.posts = slices.Collect(maps.Values(posts))
+		s.posts = slices.Collect(maps.Values(all))
 		s.mu.Unlock()
 		if !pause(ctx, postsEvery) {
 			return
 		}
 	}
+}
+
+// posts are those of a session, by address.
+type posts map[string]*post
+
+// follow takes over where the tags are now, and returns which posts are new, and which are left. One is left when no tag was there
+// twice in a row: a client that lacks a slot for a moment names any node.
+func (all posts) follow(at map[string]*post) (begun, left []*post) {
+	for addr, p := range all {
+		if at[addr] != nil {
+			p.missed = 0
+		} else if p.missed++; p.missed > 1 {
+			left = append(left, p)
+			delete(all, addr)
+		}
+	}
+	for addr, p := range at {
+		if there := all[addr]; there != nil {
+			there.assign(p.tags)
+			continue
+		}
+		all[addr] = p
+		begun = append(begun, p)
+	}
+	return begun, left
 }
 
 // nodes are posts for where the tags are now.
@@ -160,16 +180,15 @@ func (p *post) keep(ctx context.Context) {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		l, err := dial(ctx, p.options)
 		if err == nil {
-			noted := false
-			noted, err = p.watch(ctx, l, back)
-			l.client.Close()
-			if noted {
-				failures, back = -1, time.Now()
-				if ctx.Err() == nil {
-					p.s.sound() // the runtime asks what is left
-					go p.withdraw(l.conn())
-				}
+			settled := false
+			settled, err = p.watch(ctx, l, back)
+			if len(l.noted) > 0 {
+				back = time.Now()
 			}
+			if settled {
+				failures = -1
+			}
+			p.drop(l)
 		}
 		wait := min(5*time.Millisecond<<min(failures+1, 7), 500*time.Millisecond)
 		switch {
@@ -180,6 +199,10 @@ func (p *post) keep(ctx context.Context) {
 			p.s.ss.warn("detection "+p.addr, "that a process was killed is noticed when its TTL is over; give the user what leasegen acl prints, and connect without a proxy, to notice it by the end of its connection",
 				"server", p.addr, "cause", err)
 			wait = proveEvery
+		case failures > refusals && passing(err):
+			p.s.ss.warn("detection "+p.addr, "that this process was killed is noticed when its TTL is over, until the server accepts one more connection of it",
+				"server", p.addr, "cause", err)
+			wait = refusedEvery
 		case failures < 0:
 			continue
 		}
@@ -187,18 +210,44 @@ func (p *post) keep(ctx context.Context) {
 	}
 }
 
-// withdraw notes that a connection proves nothing any more, over that of the heartbeats.
-func (p *post) withdraw(conn string) {
-	ctx, cancel := context.WithTimeout(context.Background(), p.s.spec.TTL/3)
-	defer cancel()
-	client, over := p.s.client()
-	if !over {
-		p.s.ss.runOn(ctx, client, same(p.here(), scripts.withdraw, p.s.spec.ID, conn)) // else the others see what there is
+// drop closes a link. While the session lives, what was noted of the link is taken back first.
+func (p *post) drop(l *link) {
+	if _, over := p.s.client(); over || len(l.noted) == 0 {
+		l.client.Close()
+		return
+	}
+	p.s.sound() // the runtime asks what is left
+	go func() {
+		defer l.client.Close()
+		p.s.withdraw(l.conn(), slices.Collect(maps.Keys(l.noted)))
+	}()
+}
+
+// withdraw notes that a connection proves nothing any more, over that of the heartbeats, as long as the session lives: another
+// would end it when the server is back, and has not heard of this.
+func (s *session) withdraw(conn string, tags []int) {
+	for wait := 20 * time.Millisecond; len(tags) > 0; wait = min(2*wait, time.Second) {
+		client, over := s.client()
+		if over {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), s.spec.TTL/3)
+		var again []int
+		for i, a := range s.ss.runOn(ctx, client, same(tags, scripts.withdraw, s.spec.ID, conn)) {
+			if a.err != nil && !errors.Is(a.err, errShape) {
+				again = append(again, tags[i])
+			}
+		}
+		cancel()
+		if tags = again; len(tags) > 0 {
+			time.Sleep(wait)
+		}
 	}
 }
 
-// watch looks after the session's neighbours until ctx ends or the link breaks. It returns whether it noted the link.
-func (p *post) watch(ctx context.Context, l *link, back time.Time) (noted bool, err error) {
+// watch looks after the session's neighbours until ctx ends or the link breaks. It returns whether the link could be noted.
+// A server that refuses for a while what it is asked, because it runs a script of others, changes nothing about the link.
+func (p *post) watch(ctx context.Context, l *link, back time.Time) (settled bool, err error) {
 	if !back.IsZero() {
 		back = time.Now()
 	}
@@ -214,23 +263,27 @@ func (p *post) watch(ctx context.Context, l *link, back time.Time) (noted bool, 
 		}
 		if stirred || time.Since(read) >= max(ringEvery, time.Duration(len(p.here()))*time.Second) {
 			read = time.Now()
-			if of, err = p.ring(ctx, l); err != nil {
-				return noted, err
+			if of, err = p.ring(ctx, l); passing(err) {
+				read = time.Time{}
+			} else if err != nil {
+				return settled, err
 			}
-			noted = true
+			settled = settled || len(l.noted) > 0
 		}
 		gone, err := l.gone(ctx, of)
-		if err != nil {
-			return noted, err
+		if err != nil && !passing(err) {
+			return settled, err
 		}
-		if since(due) > watchLate {
+		if err != nil || since(due) > watchLate {
 			back = time.Now()
 		}
 		early := !back.IsZero() && time.Since(back) < p.patience()
 		if len(gone) > 0 && !early {
 			buried, err := p.judge(ctx, l, gone, &back, &due)
-			if err != nil {
-				return noted, err
+			if passing(err) {
+				back = time.Now()
+			} else if err != nil {
+				return settled, err
 			}
 			read = time.Time{}
 			if buried > 0 {
@@ -238,7 +291,7 @@ func (p *post) watch(ctx context.Context, l *link, back time.Time) (noted bool, 
 			}
 		}
 		wait, woken := watchEvery-watchEvery/20+rand.N(watchEvery/10), p.stirred
-		if len(of) == 0 {
+		if len(of) == 0 && !read.IsZero() {
 			wait = ringEvery
 		} else {
 			woken = nil
@@ -255,8 +308,8 @@ func (p *post) watch(ctx context.Context, l *link, back time.Time) (noted bool, 
 			err = ctx.Err()
 		}
 		timer.Stop()
-		if err != nil {
-			return noted, err
+		if err != nil && !passing(err) {
+			return settled, err
 		}
 	}
 }
@@ -270,18 +323,23 @@ func since(at time.Time) time.Duration {
 // patience is for how long a process that was cut off or frozen leaves the others the time to come back, too.
 func (p *post) patience() time.Duration { return min(max(p.s.spec.TTL/3, time.Second), 10*time.Second) }
 
-// ring notes the link under the tags, and returns which sessions come after this one.
-func (p *post) ring(ctx context.Context, l *link) (map[neighbour][]int, error) {
+// ring notes the link under the tags, and returns which sessions come after this one. A server that refuses that under some tags
+// for now says so by the error; the others count.
+func (p *post) ring(ctx context.Context, l *link) (of map[neighbour][]int, err error) {
 	tags := p.here()
-	of := map[neighbour][]int{}
+	of = map[neighbour][]int{}
+	var broken error
 	for i, a := range p.s.ss.runOn(ctx, l.client, same(tags, scripts.ring, p.s.spec.ID, l.conn())) {
 		switch {
-		case a.err == nil:
 		case redis.HasErrorPrefix(a.err, "MOVED"), redis.HasErrorPrefix(a.err, "ASK"), redis.HasErrorPrefix(a.err, "TRYAGAIN"):
 			continue // another post will note one there
-		default:
-			return nil, a.err
+		case passing(a.err):
+			err = a.err
+			continue
+		case a.err != nil:
+			broken = a.err
 		}
+		l.noted[tags[i]] = true // or it may be
 		for next := texts(a.value); len(next) > 1; next = next[2:] {
 			if id, ok := l.given(next[1]); ok && next[0] != p.s.spec.ID {
 				n := neighbour{next[0], next[1], id}
@@ -289,7 +347,10 @@ func (p *post) ring(ctx context.Context, l *link) (map[neighbour][]int, error) {
 			}
 		}
 	}
-	return of, nil
+	if broken != nil {
+		return nil, broken
+	}
+	return of, err
 }
 
 // gone returns those whose connection the server does not have.
@@ -340,7 +401,7 @@ func (p *post) judge(ctx context.Context, l *link, suspects map[neighbour][]int,
 	told := map[string]bool{}
 	for _, a := range p.s.ss.runOn(ctx, l.client, steps) {
 		if a.err != nil {
-			return buried, a.err
+			err = a.err
 		}
 		if of := texts(a.value); len(of) == 3 && !told[of[0]] {
 			told[of[0]] = true
@@ -348,5 +409,5 @@ func (p *post) judge(ctx context.Context, l *link, suspects map[neighbour][]int,
 			p.s.ss.log.Warn("leaseredis: a session has died, its leases are free", "session", of[0], "host", of[1], "pid", of[2], "reason", "its connection ended")
 		}
 	}
-	return buried, nil
+	return buried, err
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -571,12 +572,7 @@ func TestWhereTheTTLDecides(t *testing.T) {
 
 // behind is a client whose connections replace what is sent.
 func behind(t testing.TB, s *redistest.Server, from, to string) redis.UniversalClient {
-	c := redis.NewClient(&redis.Options{Addr: s.Addr(), Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-		return rewriting{c, []byte(from), []byte(to)}, err
-	}})
-	t.Cleanup(func() { c.Close() })
-	return c
+	return through(t, s.Addr(), func(c net.Conn) net.Conn { return rewriting{c, []byte(from), []byte(to)} })
 }
 
 // When the right is taken away, what was noted proves nothing any more.
@@ -596,6 +592,126 @@ func TestARightThatIsTakenAway(t *testing.T) {
 	time.Sleep(time.Second)
 	kit.Equal(t, "it is dead", w.dead(a.ID), false)
 	kit.OK(t, a.Session.Heartbeat(t.Context()))
+}
+
+// refusing is a connection to a server that answers BUSY to some commands while it is to.
+type refusing struct {
+	net.Conn              // to the server
+	replies, far net.Conn // ends of the pipe that replies go through
+	busy         *atomic.Bool
+}
+
+func refuses(c net.Conn, busy *atomic.Bool) net.Conn {
+	near, far := net.Pipe()
+	go func() { _, _ = io.Copy(far, c); far.Close() }()
+	return refusing{c, near, far, busy}
+}
+
+func (r refusing) Write(b []byte) (int, error) {
+	if word := bytes.ToLower(b); !r.busy.Load() || !bytes.Contains(word, []byte("client")) && !bytes.Contains(word, []byte("eval")) {
+		return r.Conn.Write(b)
+	}
+	go func() {
+		for range bytes.Count(b, []byte("\r\n*")) + 1 {
+			_, _ = r.far.Write([]byte("-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n"))
+		}
+	}()
+	return len(b), nil
+}
+
+func (r refusing) Read(b []byte) (int, error)         { return r.replies.Read(b) }
+func (r refusing) SetReadDeadline(at time.Time) error { return r.replies.SetReadDeadline(at) }
+func (r refusing) SetDeadline(at time.Time) error {
+	return errors.Join(r.replies.SetReadDeadline(at), r.Conn.SetWriteDeadline(at))
+}
+func (r refusing) Close() error { r.replies.Close(); return r.Conn.Close() }
+
+// through is a client whose connections are changed.
+func through(t testing.TB, addr string, change func(net.Conn) net.Conn) *redis.Client {
+	c := redis.NewClient(&redis.Options{Addr: addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return change(c), nil
+	}})
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// A server that answers BUSY for a while has not said that its connections prove nothing: who is refused keeps the one that it noted,
+// and finds deaths soon after.
+func TestABusyServerEndsNobody(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	w := watchedOn(t, s)
+	be := on(w.c, w.namespace, leaseredis.WithLogger(discard))
+	var busy atomic.Bool
+	var log logBook
+	refused := on(through(t, s.Addr(), func(c net.Conn) net.Conn { return refuses(c, &busy) }), w.namespace, log.option())
+	hinted(t, be)
+	hinted(t, refused)
+	const ttl = 6 * time.Second
+	witness := w.join(be, grouped, time.Hour)
+	a := w.join(refused, grouped, ttl)
+	alive(t, a, ttl)
+	p := faultproxy.Start(t, s.Addr())
+	c := redis.NewClient(&redis.Options{Addr: p.Addr()})
+	t.Cleanup(func() { c.Close() })
+	doomed := w.join(on(c, w.namespace, leaseredis.WithLogger(discard)), grouped, time.Hour)
+	time.Sleep(2 * watchEvery) // they are watched
+	busy.Store(true)
+	time.Sleep(2 * time.Second)
+	kit.Equal(t, "it was ended", w.dead(a.ID), false)
+	busy.Store(false)
+	kit.OK(t, witness.Session.Close(t.Context()))
+	kit.OK(t, a.Session.Heartbeat(t.Context()))
+	bare := pace.Beside(t, func(ctx context.Context) error { return w.c.Exists(ctx, w.key(0, "meta")).Err() })
+	p.Cut()
+	cut := time.Now()
+	kit.Eventually(t, "it finds another", func() bool { return w.dead(doomed.ID) })
+	bare.Within(t, "finding it", time.Since(cut), 5*time.Second)
+	kit.Equal(t, "it was ended", w.dead(a.ID), false)
+	kit.Equal(t, "warnings", log.count("when its TTL is over"), 0)
+}
+
+// When a part of a cluster refuses, under one tag of two, the connection stands under the other, and is not replaced all the time.
+func TestATagThatIsDown(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	w := watchedOn(t, s)
+	w.tags = 2
+	down := kit.Must[string](t)(w.c.ScriptLoad(t.Context(), "return redis.error_reply('CLUSTERDOWN Hash slot not served')").Result())
+	second := w.key(1, "")
+	command := func(sha string) []byte {
+		return []byte(sha + "\r\n$1\r\n2\r\n$" + strconv.Itoa(len(second+"meta")) + "\r\n" + second)
+	}
+	var refused atomic.Bool
+	c := through(t, s.Addr(), func(c net.Conn) net.Conn {
+		if refused.Load() {
+			return rewriting{c, command(leaseredis.ShaOf("ring")), command(down)}
+		}
+		return c
+	})
+	be := on(w.c, w.namespace, leaseredis.WithLogger(discard), leaseredis.WithTags(2))
+	hinted(t, be)
+	w.join(be, grouped, time.Minute)
+	a := w.join(on(c, w.namespace, leaseredis.WithLogger(discard), leaseredis.WithTags(2)), grouped, time.Minute)
+	alive(t, a, time.Minute)
+	time.Sleep(2 * watchEvery) // it is watched
+	before := w.conn(0, a.ID)
+	refused.Store(true)
+	killConn(t, s.Client(t), before)
+	kit.Eventually(t, "it has another connection", func() bool { c := w.conn(0, a.ID); return c != "" && c != before })
+	noted := w.conn(0, a.ID)
+	time.Sleep(1500 * time.Millisecond)
+	kit.Equal(t, "connection", w.conn(0, a.ID), noted)
+	kit.Equal(t, "connection under the tag that is down", w.conn(1, a.ID), "")
+	kit.Equal(t, "it was ended", w.dead(a.ID), false)
+	refused.Store(false)
+	killConn(t, s.Client(t), noted)
+	w.linked(a.ID, noted)
+	kit.Equal(t, "it was ended", w.dead(a.ID), false)
 }
 
 // Each death is found, also of neighbours in the ring, and sessions that end leave nothing.

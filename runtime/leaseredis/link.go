@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -26,6 +27,41 @@ type link struct {
 	run    string        // of the server
 	took   time.Duration // to make it
 	noted  map[int]bool  // the tags under which it is noted, or may be
+	known  map[int64]sight
+}
+
+// sight is what a link has shown of a connection that another process has noted.
+type sight struct {
+	seen bool
+	// Until then: when it was looked for first, and the last heartbeat under a tag by then.
+	since time.Time
+	tag   int
+	beat  string
+}
+
+// gone returns those whose connection the server does not have any more. It looks at more, too: that these are gone proves nothing until
+// they have been seen.
+func (l *link) gone(ctx context.Context, of map[neighbour][]int, more ...int64) (map[neighbour][]int, error) {
+	if len(of) == 0 {
+		return nil, nil
+	}
+	ids := more
+	for n := range of {
+		ids = append(ids, n.id)
+	}
+	there, err := l.there(ctx, ids...)
+	if err != nil {
+		return nil, err
+	}
+	for id := range there {
+		if k, is := l.known[id]; is {
+			k.seen = true
+			l.known[id] = k
+		}
+	}
+	gone := maps.Clone(of)
+	maps.DeleteFunc(gone, func(n neighbour, _ []int) bool { return there[n.id] || !l.known[n.id].seen })
+	return gone, nil
 }
 
 // errUnprovable: on this server the id of a connection proves nothing.

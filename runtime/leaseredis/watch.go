@@ -3,6 +3,7 @@ package leaseredis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -19,7 +20,11 @@ import (
 // still has the connections of the next two. Looking is one command, and writes nothing.
 //
 // A connection that is gone twice in a row proves death, within the run of the server that gave the id; after a restart or a
-// failover the TTL decides. The script that ends a session does so only while that has noted no other connection. A process
+// failover the TTL decides. And only if the one who looks has seen it over the link that it has now: behind several proxies each may
+// show its own clients alone. So each also looks once at those of the next twenty that it has not seen, when it reads who they are: the dead
+// may stand side by side. The TTL decides about a process that dies in its first moment, until others have looked at it (a third of a second, or
+// ringEvery if they did not hear of it), about one whose watchers have all died or lost their links with it, and beyond twenty dead
+// side by side. The script that ends a session does so only while that has noted no other connection. A process
 // whose connection alone broke says so at once over that of its heartbeats, and then has a new one; a process that lost a connection
 // itself, or was slow, does not judge. Who was ended by mistake is fenced, and opens a new session.
 const (
@@ -35,6 +40,8 @@ const (
 	postsEvery = time.Second
 	// proveEvery is how often a server is asked again whose connections proved nothing.
 	proveEvery = time.Minute
+	// A session that lives for so long after its connection was looked for in vain is behind another proxy.
+	hiddenFor = ringEvery - time.Second
 	// After so many refusals in a row a link is tried less often, and the log says so.
 	refusals, refusedEvery = 20, 5 * time.Second
 )
@@ -52,7 +59,7 @@ type post struct {
 	tags []int
 }
 
-// neighbour is a session that is watched, and the tags under which it has noted that connection.
+// neighbour is a session that comes after this one, and the connection that it has noted.
 type neighbour struct {
 	session, conn string
 	id            int64
@@ -251,9 +258,10 @@ func (p *post) watch(ctx context.Context, l *link, back time.Time) (settled bool
 	if !back.IsZero() {
 		back = time.Now()
 	}
-	var of map[neighbour][]int
-	var read time.Time // when of was
-	due := time.Now()  // the next look
+	var of map[neighbour][]int // the tags of those to be watched
+	var more []int64           // further connections that were not seen yet
+	var read time.Time         // when they were
+	due := time.Now()          // the next look
 	for {
 		stirred := false
 		select {
@@ -263,14 +271,15 @@ func (p *post) watch(ctx context.Context, l *link, back time.Time) (settled bool
 		}
 		if stirred || time.Since(read) >= max(ringEvery, time.Duration(len(p.here()))*time.Second) {
 			read = time.Now()
-			if of, err = p.ring(ctx, l); passing(err) {
+			if of, more, err = p.ring(ctx, l); passing(err) {
 				read = time.Time{}
 			} else if err != nil {
 				return settled, err
 			}
 			settled = settled || len(l.noted) > 0
 		}
-		gone, err := l.gone(ctx, of)
+		gone, err := l.gone(ctx, of, more...)
+		more = nil
 		if err != nil && !passing(err) {
 			return settled, err
 		}
@@ -278,7 +287,9 @@ func (p *post) watch(ctx context.Context, l *link, back time.Time) (settled bool
 			back = time.Now()
 		}
 		early := !back.IsZero() && time.Since(back) < p.patience()
-		if len(gone) > 0 && !early {
+		if len(gone) > 0 && early {
+			read = time.Time{} // who has come back is to be seen
+		} else if len(gone) > 0 {
 			buried, err := p.judge(ctx, l, gone, &back, &due)
 			if passing(err) {
 				back = time.Now()
@@ -323,11 +334,12 @@ func since(at time.Time) time.Duration {
 // patience is for how long a process that was cut off or frozen leaves the others the time to come back, too.
 func (p *post) patience() time.Duration { return min(max(p.s.spec.TTL/3, time.Second), 10*time.Second) }
 
-// ring notes the link under the tags, and returns which sessions come after this one. A server that refuses that under some tags
-// for now says so by the error; the others count.
-func (p *post) ring(ctx context.Context, l *link) (of map[neighbour][]int, err error) {
+// ring notes the link under the tags, and returns which two sessions come after this one under each, and the connections of the next
+// ones that the link has not shown yet. A server that refuses that under some tags for now says so by the error; the others count.
+func (p *post) ring(ctx context.Context, l *link) (of map[neighbour][]int, more []int64, err error) {
 	tags := p.here()
 	of = map[neighbour][]int{}
+	known := map[int64]sight{}
 	var broken error
 	for i, a := range p.s.ss.runOn(ctx, l.client, same(tags, scripts.ring, p.s.spec.ID, l.conn())) {
 		switch {
@@ -340,35 +352,37 @@ func (p *post) ring(ctx context.Context, l *link) (of map[neighbour][]int, err e
 			broken = a.err
 		}
 		l.noted[tags[i]] = true // or it may be
-		for next := texts(a.value); len(next) > 1; next = next[2:] {
-			if id, ok := l.given(next[1]); ok && next[0] != p.s.spec.ID {
-				n := neighbour{next[0], next[1], id}
+		for at, all := 0, texts(a.value); len(all) >= 3*(at+1); at++ {
+			session, conn, beat := all[3*at], all[3*at+1], all[3*at+2]
+			id, ok := l.given(conn)
+			if !ok || session == p.s.spec.ID {
+				continue
+			}
+			if at < 2 {
+				n := neighbour{session, conn, id}
 				of[n] = append(of[n], tags[i])
+			}
+			if _, is := known[id]; is {
+				continue
+			}
+			before, is := l.known[id]
+			switch {
+			case !is:
+				before = sight{tag: tags[i], since: time.Now(), beat: beat}
+			case !before.seen && before.tag == tags[i] && before.beat != beat && time.Since(before.since) > hiddenFor:
+				broken = fmt.Errorf("%w: the server does not show the connection of a process that lives, as behind several proxies", errUnprovable)
+			}
+			known[id] = before
+			if !before.seen && at >= 2 {
+				more = append(more, id)
 			}
 		}
 	}
 	if broken != nil {
-		return nil, broken
+		return nil, nil, broken
 	}
-	return of, err
-}
-
-// gone returns those whose connection the server does not have.
-func (l *link) gone(ctx context.Context, of map[neighbour][]int) (map[neighbour][]int, error) {
-	if len(of) == 0 {
-		return nil, nil
-	}
-	var ids []int64
-	for n := range of {
-		ids = append(ids, n.id)
-	}
-	there, err := l.there(ctx, ids...)
-	if err != nil {
-		return nil, err
-	}
-	gone := maps.Clone(of)
-	maps.DeleteFunc(gone, func(n neighbour, _ []int) bool { return there[n.id] })
-	return gone, nil
+	l.known = known
+	return of, more, err
 }
 
 // judge looks once more, after the time in which a process that lives is back, and ends the sessions that are not. It notes in back that this

@@ -238,6 +238,7 @@ func TestKilledProcessOnCluster(t *testing.T) {
 	for round := range 2 {
 		process, dead := p.start(t)
 		w.linked(dead)
+		time.Sleep(time.Second) // it is not only killed in its first moment
 		if round == 1 {
 			// What was noted on the server before proves nothing on the one that took its place, until it is noted there.
 			before := map[int]string{}
@@ -383,6 +384,7 @@ func TestAProcessIsGivenTheTimeToReconnect(t *testing.T) {
 		time.Sleep(watchEvery)
 	}
 	// One that does not come back is ended.
+	time.Sleep(ringEvery + 2*watchEvery) // it is watched again
 	p.Cut()
 	kit.Eventually(t, "it is found", func() bool { return w.dead(a.ID) })
 }
@@ -445,6 +447,7 @@ func TestAProcessThatWasCutOffDoesNotJudge(t *testing.T) {
 	kit.OK(t, far.Session.Heartbeat(t.Context()))
 	// One that was not finds it by its connection.
 	w.join(on(s.Client(t), w.namespace, leaseredis.WithLogger(discard)), grouped, ttl)
+	time.Sleep(2 * watchEvery) // it has seen the other
 	p.Cut()
 	kit.Eventually(t, "it is dead", func() bool { return w.dead(far.ID) })
 	p.Heal()
@@ -568,6 +571,76 @@ func TestWhereTheTTLDecides(t *testing.T) {
 			}
 		})
 	}
+}
+
+// listing is a connection through one of several proxies, each of which shows its own clients alone.
+type listing struct {
+	net.Conn
+	admin *redis.Client
+	own   *sync.Map // addresses of the proxy's connections
+}
+
+func (l listing) Write(b []byte) (int, error) {
+	words := strings.Fields(string(b))
+	if len(words) < 9 || words[2] != "CLIENT" || words[4] != "LIST" {
+		return l.Conn.Write(b)
+	}
+	shown := map[string]bool{}
+	for line := range strings.Lines(l.admin.ClientList(context.Background()).Val()) {
+		f := strings.Fields(line)
+		_, own := l.own.Load(strings.TrimPrefix(f[1], "addr="))
+		shown[strings.TrimPrefix(f[0], "id=")] = own
+	}
+	args := []string{"CLIENT", "LIST", "ID"}
+	for i := 8; i < len(words); i += 2 {
+		if shown[words[i]] {
+			args = append(args, words[i])
+		}
+	}
+	request := "*" + strconv.Itoa(len(args)) + "\r\n"
+	for _, a := range args {
+		request += "$" + strconv.Itoa(len(a)) + "\r\n" + a + "\r\n"
+	}
+	if _, err := l.Conn.Write([]byte(request)); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// Of a process behind another proxy, which does not show its connection to this one, the TTL decides. The log says so.
+func TestSeveralProxiesEndNobody(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	w := watchedOn(t, s)
+	const ttl = 3 * time.Second
+	var log logBook
+	var all []*kit.Actor
+	for range 2 {
+		admin, own := s.Client(t), &sync.Map{}
+		be := on(through(t, s.Addr(), func(c net.Conn) net.Conn {
+			own.Store(c.LocalAddr().String(), true)
+			return listing{c, admin, own}
+		}), w.namespace, log.option())
+		hinted(t, be)
+		for range 2 {
+			a := w.join(be, grouped, ttl)
+			alive(t, a, ttl)
+			all = append(all, a)
+		}
+	}
+	status := on(w.c, w.namespace, leaseredis.WithLogger(discard))
+	kit.Eventually(t, "the log and the status say so, for all behind one of the two", func() bool {
+		by := map[string]string{}
+		for _, m := range kit.Must[[]operate.MemberStatus](t)(status.Members(t.Context(), grouped.Name)) {
+			by[m.Session] = m.Detection
+		}
+		ttl := func(a *kit.Actor) bool { return by[a.ID] == "ttl" }
+		return log.count("as behind several proxies") > 0 && (ttl(all[0]) && ttl(all[1]) || ttl(all[2]) && ttl(all[3]))
+	})
+	for _, a := range all {
+		kit.Equal(t, "it was ended", w.dead(a.ID), false)
+	}
+	kit.Equal(t, "deaths", log.count("a session has died"), 0)
 }
 
 // behind is a client whose connections replace what is sent.
@@ -732,6 +805,7 @@ func TestManyDeaths(t *testing.T) {
 			doomed = append(doomed, w.join(far, grouped, time.Hour).ID)
 		}
 	}
+	time.Sleep(2 * watchEvery) // they are watched
 	p.Cut()
 	cut := time.Now()
 	kit.Eventually(t, "all deaths are found", func() bool { return !slices.ContainsFunc(doomed, func(id string) bool { return !w.dead(id) }) })

@@ -667,21 +667,22 @@ func TestARightThatIsTakenAway(t *testing.T) {
 	kit.OK(t, a.Session.Heartbeat(t.Context()))
 }
 
-// refusing is a connection to a server that answers BUSY to some commands while it is to.
+// refusing is a connection to a server that answers BUSY to CLIENT, or to scripts, while it is to.
 type refusing struct {
 	net.Conn              // to the server
 	replies, far net.Conn // ends of the pipe that replies go through
-	busy         *atomic.Bool
+	client, eval *atomic.Bool
 }
 
-func refuses(c net.Conn, busy *atomic.Bool) net.Conn {
+func refuses(c net.Conn, client, eval *atomic.Bool) net.Conn {
 	near, far := net.Pipe()
 	go func() { _, _ = io.Copy(far, c); far.Close() }()
-	return refusing{c, near, far, busy}
+	return refusing{c, near, far, client, eval}
 }
 
 func (r refusing) Write(b []byte) (int, error) {
-	if word := bytes.ToLower(b); !r.busy.Load() || !bytes.Contains(word, []byte("client")) && !bytes.Contains(word, []byte("eval")) {
+	words := bytes.ToLower(b)
+	if !(r.client.Load() && bytes.Contains(words, []byte("client"))) && !(r.eval.Load() && bytes.Contains(words, []byte("eval"))) {
 		return r.Conn.Write(b)
 	}
 	go func() {
@@ -721,7 +722,7 @@ func TestABusyServerEndsNobody(t *testing.T) {
 	be := on(w.c, w.namespace, leaseredis.WithLogger(discard))
 	var busy atomic.Bool
 	var log logBook
-	refused := on(through(t, s.Addr(), func(c net.Conn) net.Conn { return refuses(c, &busy) }), w.namespace, log.option())
+	refused := on(through(t, s.Addr(), func(c net.Conn) net.Conn { return refuses(c, &busy, &busy) }), w.namespace, log.option())
 	hinted(t, be)
 	hinted(t, refused)
 	const ttl = 6 * time.Second
@@ -746,6 +747,26 @@ func TestABusyServerEndsNobody(t *testing.T) {
 	bare.Within(t, "finding it", time.Since(cut), 5*time.Second)
 	kit.Equal(t, "it was ended", w.dead(a.ID), false)
 	kit.Equal(t, "warnings", log.count("when its TTL is over"), 0)
+}
+
+// What was noted of a connection that has ended is taken back as soon as the server lets that, also when no other can be made.
+func TestAConnectionIsTakenBackWhenTheServerIs(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	w := watchedOn(t, s)
+	var client, eval atomic.Bool
+	a := w.join(on(through(t, s.Addr(), func(c net.Conn) net.Conn { return refuses(c, &client, &eval) }), w.namespace,
+		leaseredis.WithLogger(discard)), grouped, time.Minute)
+	before := w.conn(0, a.ID)
+	client.Store(true)
+	eval.Store(true)
+	killConn(t, s.Client(t), before)
+	time.Sleep(time.Second)
+	kit.Equal(t, "connection noted while scripts are refused", w.conn(0, a.ID), before)
+	eval.Store(false)
+	kit.Eventually(t, "it is taken back", func() bool { return w.conn(0, a.ID) == "" })
+	client.Store(false)
+	w.linked(a.ID, before)
 }
 
 // When a part of a cluster refuses, under one tag of two, the connection stands under the other, and is not replaced all the time.

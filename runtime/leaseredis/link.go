@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -25,6 +26,42 @@ type link struct {
 	id     int64
 	run    string        // of the server
 	took   time.Duration // to make it
+	noted  map[int]bool  // the tags under which it is noted, or may be
+	known  map[int64]sight
+}
+
+// sight is what a link has shown of a connection that another process has noted.
+type sight struct {
+	seen bool
+	// Until then: when it was looked for first, and the last heartbeat under a tag by then.
+	since time.Time
+	tag   int
+	beat  string
+}
+
+// gone returns those whose connection the server does not have any more. It looks at more, too: that these are gone proves nothing until
+// they have been seen.
+func (l *link) gone(ctx context.Context, of map[neighbour][]int, more ...int64) (map[neighbour][]int, error) {
+	if len(of) == 0 {
+		return nil, nil
+	}
+	ids := more
+	for n := range of {
+		ids = append(ids, n.id)
+	}
+	there, err := l.there(ctx, ids...)
+	if err != nil {
+		return nil, err
+	}
+	for id := range there {
+		if k, is := l.known[id]; is {
+			k.seen = true
+			l.known[id] = k
+		}
+	}
+	gone := maps.Clone(of)
+	maps.DeleteFunc(gone, func(n neighbour, _ []int) bool { return there[n.id] || !l.known[n.id].seen })
+	return gone, nil
 }
 
 // errUnprovable: on this server the id of a connection proves nothing.
@@ -36,7 +73,7 @@ var errLinkBroken = errors.New("leaseredis: the connection by which others see t
 // or shows under the connection's id another one, as behind a proxy that has connections of its own.
 func dial(ctx context.Context, o redis.Options) (_ *link, err error) {
 	began := time.Now()
-	l := &link{broken: make(chan struct{}), name: "leasegen-" + rand.Text()}
+	l := &link{broken: make(chan struct{}), name: "leasegen-" + rand.Text(), noted: map[int]bool{}}
 	ended := sync.OnceFunc(func() { close(l.broken) })
 	dialer, dialed := o.Dialer, atomic.Bool{}
 	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -82,13 +119,26 @@ func dial(ctx context.Context, o redis.Options) (_ *link, err error) {
 	return l, nil
 }
 
-// unprovable is the error of a server that answered, but refuses; another error stays what it is.
+// unprovable is the error of a server that does not have, or does not allow, what is needed; another error stays what it is.
 func unprovable(err error) error {
 	var said redis.Error
-	if errors.As(err, &said) && !moved(err) {
-		return fmt.Errorf("%w: %w", errUnprovable, err)
+	if !errors.As(err, &said) {
+		return err
+	}
+	words := strings.ToLower(said.Error())
+	for _, lack := range []string{"noperm", "err unknown", "err syntax", "wrong number of arg", "not supported", "unsupported",
+		"not allowed", "not available", "not permitted", "disabled"} {
+		if strings.Contains(words, lack) {
+			return fmt.Errorf("%w: %w", errUnprovable, err)
+		}
 	}
 	return err
+}
+
+// passing reports that a server has answered, and refuses for now: BUSY or LOADING, say.
+func passing(err error) bool {
+	var said redis.Error
+	return errors.As(err, &said) && !errors.Is(err, errUnprovable)
 }
 
 // conn is what is stored of the link.

@@ -3,6 +3,7 @@ package leaseredis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -19,7 +20,11 @@ import (
 // still has the connections of the next two. Looking is one command, and writes nothing.
 //
 // A connection that is gone twice in a row proves death, within the run of the server that gave the id; after a restart or a
-// failover the TTL decides. The script that ends a session does so only while that has noted no other connection. A process
+// failover the TTL decides. And only if the one who looks has seen it over the link that it has now: behind several proxies each may
+// show its own clients alone. So each also looks once at those of the next twenty that it has not seen, when it reads who they are: the dead
+// may stand side by side. The TTL decides about a process that dies in its first moment, until others have looked at it (a third of a second, or
+// ringEvery if they did not hear of it), about one whose watchers have all died or lost their links with it, and beyond twenty dead
+// side by side. The script that ends a session does so only while that has noted no other connection. A process
 // whose connection alone broke says so at once over that of its heartbeats, and then has a new one; a process that lost a connection
 // itself, or was slow, does not judge. Who was ended by mistake is fenced, and opens a new session.
 const (
@@ -35,6 +40,10 @@ const (
 	postsEvery = time.Second
 	// proveEvery is how often a server is asked again whose connections proved nothing.
 	proveEvery = time.Minute
+	// A session that lives for so long after its connection was looked for in vain is behind another proxy.
+	hiddenFor = ringEvery - time.Second
+	// After so many refusals in a row a link is tried less often, and the log says so.
+	refusals, refusedEvery = 20, 5 * time.Second
 )
 
 // post is where a session watches others from: one server.
@@ -44,12 +53,13 @@ type post struct {
 	options redis.Options
 	stop    context.CancelFunc
 	stirred chan struct{} // a session has come or gone, or other tags are here
+	missed  int           // for how many passes in a row no tag was here
 
 	mu   sync.Mutex
 	tags []int
 }
 
-// neighbour is a session that is watched, and the tags under which it has noted that connection.
+// neighbour is a session that comes after this one, and the connection that it has noted.
 type neighbour struct {
 	session, conn string
 	id            int64
@@ -57,35 +67,52 @@ type neighbour struct {
 
 // watch keeps a post at each server that has tags which the session has entered, until ctx ends.
 func (s *session) watch(ctx context.Context) {
-	posts := map[string]*post{}
+	all := posts{}
 	var running sync.WaitGroup
 	defer close(s.watched)
 	defer running.Wait()
 	for {
-		at := s.nodes(ctx)
-		for addr, p := range posts {
-			if at[addr] == nil {
-				p.stop()
-				delete(posts, addr)
-			}
+		begun, left := all.follow(s.nodes(ctx))
+		for _, p := range left {
+			p.stop()
 		}
-		for addr, p := range at {
-			if there := posts[addr]; there != nil {
-				there.assign(p.tags)
-				continue
-			}
-			posts[addr] = p
+		for _, p := range begun {
 			watching, stop := context.WithCancel(ctx)
 			p.stop = stop
 			running.Go(func() { p.keep(watching) })
 		}
 		s.mu.Lock()
-		s.posts = slices.Collect(maps.Values(posts))
+		s.posts = slices.Collect(maps.Values(all))
 		s.mu.Unlock()
 		if !pause(ctx, postsEvery) {
 			return
 		}
 	}
+}
+
+// posts are those of a session, by address.
+type posts map[string]*post
+
+// follow takes over where the tags are now, and returns which posts are new, and which are left. One is left when no tag was there
+// twice in a row: a client that lacks a slot for a moment names any node.
+func (all posts) follow(at map[string]*post) (begun, left []*post) {
+	for addr, p := range all {
+		if at[addr] != nil {
+			p.missed = 0
+		} else if p.missed++; p.missed > 1 {
+			left = append(left, p)
+			delete(all, addr)
+		}
+	}
+	for addr, p := range at {
+		if there := all[addr]; there != nil {
+			there.assign(p.tags)
+			continue
+		}
+		all[addr] = p
+		begun = append(begun, p)
+	}
+	return begun, left
 }
 
 // nodes are posts for where the tags are now.
@@ -160,16 +187,15 @@ func (p *post) keep(ctx context.Context) {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		l, err := dial(ctx, p.options)
 		if err == nil {
-			noted := false
-			noted, err = p.watch(ctx, l, back)
-			l.client.Close()
-			if noted {
-				failures, back = -1, time.Now()
-				if ctx.Err() == nil {
-					p.s.sound() // the runtime asks what is left
-					go p.withdraw(l.conn())
-				}
+			settled := false
+			settled, err = p.watch(ctx, l, back)
+			if len(l.noted) > 0 {
+				back = time.Now()
 			}
+			if settled {
+				failures = -1
+			}
+			p.drop(l)
 		}
 		wait := min(5*time.Millisecond<<min(failures+1, 7), 500*time.Millisecond)
 		switch {
@@ -180,6 +206,10 @@ func (p *post) keep(ctx context.Context) {
 			p.s.ss.warn("detection "+p.addr, "that a process was killed is noticed when its TTL is over; give the user what leasegen acl prints, and connect without a proxy, to notice it by the end of its connection",
 				"server", p.addr, "cause", err)
 			wait = proveEvery
+		case failures > refusals && passing(err):
+			p.s.ss.warn("detection "+p.addr, "that this process was killed is noticed when its TTL is over, until the server accepts one more connection of it",
+				"server", p.addr, "cause", err)
+			wait = refusedEvery
 		case failures < 0:
 			continue
 		}
@@ -187,24 +217,51 @@ func (p *post) keep(ctx context.Context) {
 	}
 }
 
-// withdraw notes that a connection proves nothing any more, over that of the heartbeats.
-func (p *post) withdraw(conn string) {
-	ctx, cancel := context.WithTimeout(context.Background(), p.s.spec.TTL/3)
-	defer cancel()
-	client, over := p.s.client()
-	if !over {
-		p.s.ss.runOn(ctx, client, same(p.here(), scripts.withdraw, p.s.spec.ID, conn)) // else the others see what there is
+// drop closes a link. While the session lives, what was noted of the link is taken back first.
+func (p *post) drop(l *link) {
+	if _, over := p.s.client(); over || len(l.noted) == 0 {
+		l.client.Close()
+		return
+	}
+	p.s.sound() // the runtime asks what is left
+	go func() {
+		defer l.client.Close()
+		p.s.withdraw(l.conn(), slices.Collect(maps.Keys(l.noted)))
+	}()
+}
+
+// withdraw notes that a connection proves nothing any more, over that of the heartbeats, as long as the session lives: another
+// would end it when the server is back, and has not heard of this.
+func (s *session) withdraw(conn string, tags []int) {
+	for wait := 20 * time.Millisecond; len(tags) > 0; wait = min(2*wait, time.Second) {
+		client, over := s.client()
+		if over {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), s.spec.TTL/3)
+		var again []int
+		for i, a := range s.ss.runOn(ctx, client, same(tags, scripts.withdraw, s.spec.ID, conn)) {
+			if a.err != nil && !errors.Is(a.err, errShape) {
+				again = append(again, tags[i])
+			}
+		}
+		cancel()
+		if tags = again; len(tags) > 0 {
+			time.Sleep(wait)
+		}
 	}
 }
 
-// watch looks after the session's neighbours until ctx ends or the link breaks. It returns whether it noted the link.
-func (p *post) watch(ctx context.Context, l *link, back time.Time) (noted bool, err error) {
+// watch looks after the session's neighbours until ctx ends or the link breaks. It returns whether the link could be noted.
+// A server that refuses for a while what it is asked, because it runs a script of others, changes nothing about the link.
+func (p *post) watch(ctx context.Context, l *link, back time.Time) (settled bool, err error) {
 	if !back.IsZero() {
 		back = time.Now()
 	}
-	var of map[neighbour][]int
-	var read time.Time // when of was
-	due := time.Now()  // the next look
+	var of map[neighbour][]int // the tags of those to be watched
+	var more []int64           // further connections that were not seen yet
+	var read time.Time         // when they were
+	due := time.Now()          // the next look
 	for {
 		stirred := false
 		select {
@@ -214,23 +271,30 @@ func (p *post) watch(ctx context.Context, l *link, back time.Time) (noted bool, 
 		}
 		if stirred || time.Since(read) >= max(ringEvery, time.Duration(len(p.here()))*time.Second) {
 			read = time.Now()
-			if of, err = p.ring(ctx, l); err != nil {
-				return noted, err
+			if of, more, err = p.ring(ctx, l); passing(err) {
+				read = time.Time{}
+			} else if err != nil {
+				return settled, err
 			}
-			noted = true
+			settled = settled || len(l.noted) > 0
 		}
-		gone, err := l.gone(ctx, of)
-		if err != nil {
-			return noted, err
+		gone, err := l.gone(ctx, of, more...)
+		more = nil
+		if err != nil && !passing(err) {
+			return settled, err
 		}
-		if since(due) > watchLate {
+		if err != nil || since(due) > watchLate {
 			back = time.Now()
 		}
 		early := !back.IsZero() && time.Since(back) < p.patience()
-		if len(gone) > 0 && !early {
-			buried, err := p.judge(ctx, l, gone, &back)
-			if err != nil {
-				return noted, err
+		if len(gone) > 0 && early {
+			read = time.Time{} // who has come back is to be seen
+		} else if len(gone) > 0 {
+			buried, err := p.judge(ctx, l, gone, &back, &due)
+			if passing(err) {
+				back = time.Now()
+			} else if err != nil {
+				return settled, err
 			}
 			read = time.Time{}
 			if buried > 0 {
@@ -238,7 +302,7 @@ func (p *post) watch(ctx context.Context, l *link, back time.Time) (noted bool, 
 			}
 		}
 		wait, woken := watchEvery-watchEvery/20+rand.N(watchEvery/10), p.stirred
-		if len(of) == 0 {
+		if len(of) == 0 && !read.IsZero() {
 			wait = ringEvery
 		} else {
 			woken = nil
@@ -255,8 +319,8 @@ func (p *post) watch(ctx context.Context, l *link, back time.Time) (noted bool, 
 			err = ctx.Err()
 		}
 		timer.Stop()
-		if err != nil {
-			return noted, err
+		if err != nil && !passing(err) {
+			return settled, err
 		}
 	}
 }
@@ -270,49 +334,60 @@ func since(at time.Time) time.Duration {
 // patience is for how long a process that was cut off or frozen leaves the others the time to come back, too.
 func (p *post) patience() time.Duration { return min(max(p.s.spec.TTL/3, time.Second), 10*time.Second) }
 
-// ring notes the link under the tags, and returns which sessions come after this one.
-func (p *post) ring(ctx context.Context, l *link) (map[neighbour][]int, error) {
+// ring notes the link under the tags, and returns which two sessions come after this one under each, and the connections of the next
+// ones that the link has not shown yet. A server that refuses that under some tags for now says so by the error; the others count.
+func (p *post) ring(ctx context.Context, l *link) (of map[neighbour][]int, more []int64, err error) {
 	tags := p.here()
-	of := map[neighbour][]int{}
+	of = map[neighbour][]int{}
+	known := map[int64]sight{}
+	var broken error
 	for i, a := range p.s.ss.runOn(ctx, l.client, same(tags, scripts.ring, p.s.spec.ID, l.conn())) {
 		switch {
-		case a.err == nil:
 		case redis.HasErrorPrefix(a.err, "MOVED"), redis.HasErrorPrefix(a.err, "ASK"), redis.HasErrorPrefix(a.err, "TRYAGAIN"):
 			continue // another post will note one there
-		default:
-			return nil, a.err
+		case passing(a.err):
+			err = a.err
+			continue
+		case a.err != nil:
+			broken = a.err
 		}
-		for next := texts(a.value); len(next) > 1; next = next[2:] {
-			if id, ok := l.given(next[1]); ok && next[0] != p.s.spec.ID {
-				n := neighbour{next[0], next[1], id}
+		l.noted[tags[i]] = true // or it may be
+		for at, all := 0, texts(a.value); len(all) >= 3*(at+1); at++ {
+			session, conn, beat := all[3*at], all[3*at+1], all[3*at+2]
+			id, ok := l.given(conn)
+			if !ok || session == p.s.spec.ID {
+				continue
+			}
+			if at < 2 {
+				n := neighbour{session, conn, id}
 				of[n] = append(of[n], tags[i])
+			}
+			if _, is := known[id]; is {
+				continue
+			}
+			before, is := l.known[id]
+			switch {
+			case !is:
+				before = sight{tag: tags[i], since: time.Now(), beat: beat}
+			case !before.seen && before.tag == tags[i] && before.beat != beat && time.Since(before.since) > hiddenFor:
+				broken = fmt.Errorf("%w: the server does not show the connection of a process that lives, as behind several proxies", errUnprovable)
+			}
+			known[id] = before
+			if !before.seen && at >= 2 {
+				more = append(more, id)
 			}
 		}
 	}
-	return of, nil
-}
-
-// gone returns those whose connection the server does not have.
-func (l *link) gone(ctx context.Context, of map[neighbour][]int) (map[neighbour][]int, error) {
-	if len(of) == 0 {
-		return nil, nil
+	if broken != nil {
+		return nil, nil, broken
 	}
-	var ids []int64
-	for n := range of {
-		ids = append(ids, n.id)
-	}
-	there, err := l.there(ctx, ids...)
-	if err != nil {
-		return nil, err
-	}
-	gone := maps.Clone(of)
-	maps.DeleteFunc(gone, func(n neighbour, _ []int) bool { return there[n.id] })
-	return gone, nil
+	l.known = known
+	return of, more, err
 }
 
 // judge looks once more, after the time in which a process that lives is back, and ends the sessions that are not. It notes in back that this
-// process was frozen meanwhile.
-func (p *post) judge(ctx context.Context, l *link, suspects map[neighbour][]int, back *time.Time) (buried int, err error) {
+// process was frozen in that time, and in due when it looked last: what it waited by itself is no sign that it was frozen.
+func (p *post) judge(ctx context.Context, l *link, suspects map[neighbour][]int, back, due *time.Time) (buried int, err error) {
 	again := max(watchAgain, 3*l.took)
 	gone := suspects
 	for {
@@ -324,6 +399,7 @@ func (p *post) judge(ctx context.Context, l *link, suspects map[neighbour][]int,
 			return 0, err
 		}
 		took := since(began)
+		*due = time.Now()
 		if took > again+watchLate {
 			*back = time.Now()
 			return 0, nil
@@ -339,7 +415,7 @@ func (p *post) judge(ctx context.Context, l *link, suspects map[neighbour][]int,
 	told := map[string]bool{}
 	for _, a := range p.s.ss.runOn(ctx, l.client, steps) {
 		if a.err != nil {
-			return buried, a.err
+			err = a.err
 		}
 		if of := texts(a.value); len(of) == 3 && !told[of[0]] {
 			told[of[0]] = true
@@ -347,5 +423,5 @@ func (p *post) judge(ctx context.Context, l *link, suspects map[neighbour][]int,
 			p.s.ss.log.Warn("leaseredis: a session has died, its leases are free", "session", of[0], "host", of[1], "pid", of[2], "reason", "its connection ended")
 		}
 	}
-	return buried, nil
+	return buried, err
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -237,6 +238,7 @@ func TestKilledProcessOnCluster(t *testing.T) {
 	for round := range 2 {
 		process, dead := p.start(t)
 		w.linked(dead)
+		time.Sleep(time.Second) // it is not only killed in its first moment
 		if round == 1 {
 			// What was noted on the server before proves nothing on the one that took its place, until it is noted there.
 			before := map[int]string{}
@@ -382,6 +384,7 @@ func TestAProcessIsGivenTheTimeToReconnect(t *testing.T) {
 		time.Sleep(watchEvery)
 	}
 	// One that does not come back is ended.
+	time.Sleep(ringEvery + 2*watchEvery) // it is watched again
 	p.Cut()
 	kit.Eventually(t, "it is found", func() bool { return w.dead(a.ID) })
 }
@@ -444,6 +447,7 @@ func TestAProcessThatWasCutOffDoesNotJudge(t *testing.T) {
 	kit.OK(t, far.Session.Heartbeat(t.Context()))
 	// One that was not finds it by its connection.
 	w.join(on(s.Client(t), w.namespace, leaseredis.WithLogger(discard)), grouped, ttl)
+	time.Sleep(2 * watchEvery) // it has seen the other
 	p.Cut()
 	kit.Eventually(t, "it is dead", func() bool { return w.dead(far.ID) })
 	p.Heal()
@@ -569,14 +573,79 @@ func TestWhereTheTTLDecides(t *testing.T) {
 	}
 }
 
+// listing is a connection through one of several proxies, each of which shows its own clients alone.
+type listing struct {
+	net.Conn
+	admin *redis.Client
+	own   *sync.Map // addresses of the proxy's connections
+}
+
+func (l listing) Write(b []byte) (int, error) {
+	words := strings.Fields(string(b))
+	if len(words) < 9 || words[2] != "CLIENT" || words[4] != "LIST" {
+		return l.Conn.Write(b)
+	}
+	shown := map[string]bool{}
+	for line := range strings.Lines(l.admin.ClientList(context.Background()).Val()) {
+		f := strings.Fields(line)
+		_, own := l.own.Load(strings.TrimPrefix(f[1], "addr="))
+		shown[strings.TrimPrefix(f[0], "id=")] = own
+	}
+	args := []string{"CLIENT", "LIST", "ID"}
+	for i := 8; i < len(words); i += 2 {
+		if shown[words[i]] {
+			args = append(args, words[i])
+		}
+	}
+	request := "*" + strconv.Itoa(len(args)) + "\r\n"
+	for _, a := range args {
+		request += "$" + strconv.Itoa(len(a)) + "\r\n" + a + "\r\n"
+	}
+	if _, err := l.Conn.Write([]byte(request)); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// Of a process behind another proxy, which does not show its connection to this one, the TTL decides. The log says so.
+func TestSeveralProxiesEndNobody(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	w := watchedOn(t, s)
+	const ttl = 3 * time.Second
+	var log logBook
+	var all []*kit.Actor
+	for range 2 {
+		admin, own := s.Client(t), &sync.Map{}
+		be := on(through(t, s.Addr(), func(c net.Conn) net.Conn {
+			own.Store(c.LocalAddr().String(), true)
+			return listing{c, admin, own}
+		}), w.namespace, log.option())
+		hinted(t, be)
+		for range 2 {
+			a := w.join(be, grouped, ttl)
+			alive(t, a, ttl)
+			all = append(all, a)
+		}
+	}
+	status := on(w.c, w.namespace, leaseredis.WithLogger(discard))
+	kit.Eventually(t, "the log and the status say so, for all behind one of the two", func() bool {
+		by := map[string]string{}
+		for _, m := range kit.Must[[]operate.MemberStatus](t)(status.Members(t.Context(), grouped.Name)) {
+			by[m.Session] = m.Detection
+		}
+		ttl := func(a *kit.Actor) bool { return by[a.ID] == "ttl" }
+		return log.count("as behind several proxies") > 0 && (ttl(all[0]) && ttl(all[1]) || ttl(all[2]) && ttl(all[3]))
+	})
+	for _, a := range all {
+		kit.Equal(t, "it was ended", w.dead(a.ID), false)
+	}
+	kit.Equal(t, "deaths", log.count("a session has died"), 0)
+}
+
 // behind is a client whose connections replace what is sent.
 func behind(t testing.TB, s *redistest.Server, from, to string) redis.UniversalClient {
-	c := redis.NewClient(&redis.Options{Addr: s.Addr(), Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-		return rewriting{c, []byte(from), []byte(to)}, err
-	}})
-	t.Cleanup(func() { c.Close() })
-	return c
+	return through(t, s.Addr(), func(c net.Conn) net.Conn { return rewriting{c, []byte(from), []byte(to)} })
 }
 
 // When the right is taken away, what was noted proves nothing any more.
@@ -598,6 +667,147 @@ func TestARightThatIsTakenAway(t *testing.T) {
 	kit.OK(t, a.Session.Heartbeat(t.Context()))
 }
 
+// refusing is a connection to a server that answers BUSY to CLIENT, or to scripts, while it is to.
+type refusing struct {
+	net.Conn              // to the server
+	replies, far net.Conn // ends of the pipe that replies go through
+	client, eval *atomic.Bool
+}
+
+func refuses(c net.Conn, client, eval *atomic.Bool) net.Conn {
+	near, far := net.Pipe()
+	go func() { _, _ = io.Copy(far, c); far.Close() }()
+	return refusing{c, near, far, client, eval}
+}
+
+func (r refusing) Write(b []byte) (int, error) {
+	words := bytes.ToLower(b)
+	if !(r.client.Load() && bytes.Contains(words, []byte("client"))) && !(r.eval.Load() && bytes.Contains(words, []byte("eval"))) {
+		return r.Conn.Write(b)
+	}
+	go func() {
+		for range bytes.Count(b, []byte("\r\n*")) + 1 {
+			_, _ = r.far.Write([]byte("-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n"))
+		}
+	}()
+	return len(b), nil
+}
+
+func (r refusing) Read(b []byte) (int, error)         { return r.replies.Read(b) }
+func (r refusing) SetReadDeadline(at time.Time) error { return r.replies.SetReadDeadline(at) }
+func (r refusing) SetDeadline(at time.Time) error {
+	return errors.Join(r.replies.SetReadDeadline(at), r.Conn.SetWriteDeadline(at))
+}
+func (r refusing) Close() error { r.replies.Close(); return r.Conn.Close() }
+
+// through is a client whose connections are changed.
+func through(t testing.TB, addr string, change func(net.Conn) net.Conn) *redis.Client {
+	c := redis.NewClient(&redis.Options{Addr: addr, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return change(c), nil
+	}})
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// A server that answers BUSY for a while has not said that its connections prove nothing: who is refused keeps the one that it noted,
+// and finds deaths soon after.
+func TestABusyServerEndsNobody(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	w := watchedOn(t, s)
+	be := on(w.c, w.namespace, leaseredis.WithLogger(discard))
+	var busy atomic.Bool
+	var log logBook
+	refused := on(through(t, s.Addr(), func(c net.Conn) net.Conn { return refuses(c, &busy, &busy) }), w.namespace, log.option())
+	hinted(t, be)
+	hinted(t, refused)
+	const ttl = 6 * time.Second
+	witness := w.join(be, grouped, time.Hour)
+	a := w.join(refused, grouped, ttl)
+	alive(t, a, ttl)
+	p := faultproxy.Start(t, s.Addr())
+	c := redis.NewClient(&redis.Options{Addr: p.Addr()})
+	t.Cleanup(func() { c.Close() })
+	doomed := w.join(on(c, w.namespace, leaseredis.WithLogger(discard)), grouped, time.Hour)
+	time.Sleep(2 * watchEvery) // they are watched
+	busy.Store(true)
+	time.Sleep(2 * time.Second)
+	kit.Equal(t, "it was ended", w.dead(a.ID), false)
+	busy.Store(false)
+	kit.OK(t, witness.Session.Close(t.Context()))
+	kit.OK(t, a.Session.Heartbeat(t.Context()))
+	bare := pace.Beside(t, func(ctx context.Context) error { return w.c.Exists(ctx, w.key(0, "meta")).Err() })
+	p.Cut()
+	cut := time.Now()
+	kit.Eventually(t, "it finds another", func() bool { return w.dead(doomed.ID) })
+	bare.Within(t, "finding it", time.Since(cut), 5*time.Second)
+	kit.Equal(t, "it was ended", w.dead(a.ID), false)
+	kit.Equal(t, "warnings", log.count("when its TTL is over"), 0)
+}
+
+// What was noted of a connection that has ended is taken back as soon as the server lets that, also when no other can be made.
+func TestAConnectionIsTakenBackWhenTheServerIs(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	w := watchedOn(t, s)
+	var client, eval atomic.Bool
+	a := w.join(on(through(t, s.Addr(), func(c net.Conn) net.Conn { return refuses(c, &client, &eval) }), w.namespace,
+		leaseredis.WithLogger(discard)), grouped, time.Minute)
+	before := w.conn(0, a.ID)
+	client.Store(true)
+	eval.Store(true)
+	killConn(t, s.Client(t), before)
+	time.Sleep(time.Second)
+	kit.Equal(t, "connection noted while scripts are refused", w.conn(0, a.ID), before)
+	eval.Store(false)
+	kit.Eventually(t, "it is taken back", func() bool { return w.conn(0, a.ID) == "" })
+	client.Store(false)
+	w.linked(a.ID, before)
+}
+
+// When a part of a cluster refuses, under one tag of two, the connection stands under the other, and is not replaced all the time.
+func TestATagThatIsDown(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	w := watchedOn(t, s)
+	w.tags = 2
+	down := kit.Must[string](t)(w.c.ScriptLoad(t.Context(), "return redis.error_reply('CLUSTERDOWN Hash slot not served')").Result())
+	second := w.key(1, "")
+	command := func(sha string) []byte {
+		return []byte(sha + "\r\n$1\r\n2\r\n$" + strconv.Itoa(len(second+"meta")) + "\r\n" + second)
+	}
+	var refused atomic.Bool
+	c := through(t, s.Addr(), func(c net.Conn) net.Conn {
+		if refused.Load() {
+			return rewriting{c, command(leaseredis.ShaOf("ring")), command(down)}
+		}
+		return c
+	})
+	be := on(w.c, w.namespace, leaseredis.WithLogger(discard), leaseredis.WithTags(2))
+	hinted(t, be)
+	w.join(be, grouped, time.Minute)
+	a := w.join(on(c, w.namespace, leaseredis.WithLogger(discard), leaseredis.WithTags(2)), grouped, time.Minute)
+	alive(t, a, time.Minute)
+	time.Sleep(2 * watchEvery) // it is watched
+	before := w.conn(0, a.ID)
+	refused.Store(true)
+	killConn(t, s.Client(t), before)
+	kit.Eventually(t, "it has another connection", func() bool { c := w.conn(0, a.ID); return c != "" && c != before })
+	noted := w.conn(0, a.ID)
+	time.Sleep(1500 * time.Millisecond)
+	kit.Equal(t, "connection", w.conn(0, a.ID), noted)
+	kit.Equal(t, "connection under the tag that is down", w.conn(1, a.ID), "")
+	kit.Equal(t, "it was ended", w.dead(a.ID), false)
+	refused.Store(false)
+	killConn(t, s.Client(t), noted)
+	w.linked(a.ID, noted)
+	kit.Equal(t, "it was ended", w.dead(a.ID), false)
+}
+
 // Each death is found, also of neighbours in the ring, and sessions that end leave nothing.
 func TestManyDeaths(t *testing.T) {
 	t.Parallel()
@@ -616,12 +826,38 @@ func TestManyDeaths(t *testing.T) {
 			doomed = append(doomed, w.join(far, grouped, time.Hour).ID)
 		}
 	}
+	time.Sleep(2 * watchEvery) // they are watched
 	p.Cut()
 	cut := time.Now()
 	kit.Eventually(t, "all deaths are found", func() bool { return !slices.ContainsFunc(doomed, func(id string) bool { return !w.dead(id) }) })
 	t.Logf("10 of 15 sessions were found dead within %v", time.Since(cut).Round(time.Millisecond))
 	kit.Equal(t, "the living are dead", slices.ContainsFunc(alive, w.dead), false)
 	kit.Equal(t, "members of the ring", w.c.ZCard(t.Context(), w.key(0, "ring")).Val(), int64(len(alive)))
+}
+
+// One process alone finds the deaths of many, one after the other, without taking the time that this needs for one in which it was frozen.
+func TestOneFindsManyDeaths(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	w := watchedOn(t, s)
+	p := faultproxy.Start(t, s.Addr())
+	c := redis.NewClient(&redis.Options{Addr: p.Addr()})
+	t.Cleanup(func() { c.Close() })
+	near, far := on(w.c, w.namespace, leaseredis.WithLogger(discard)), on(c, w.namespace, leaseredis.WithLogger(discard))
+	hinted(t, near)
+	alive := w.join(near, grouped, time.Hour).ID
+	var doomed []string
+	for range 20 {
+		doomed = append(doomed, w.join(far, grouped, time.Hour).ID)
+	}
+	time.Sleep(2 * watchEvery) // they are watched
+	bare := pace.Beside(t, func(ctx context.Context) error { return w.c.Exists(ctx, w.key(0, "meta")).Err() })
+	p.Cut()
+	cut := time.Now()
+	kit.Eventually(t, "all deaths are found", func() bool { return !slices.ContainsFunc(doomed, func(id string) bool { return !w.dead(id) }) })
+	bare.Within(t, "finding 20 deaths", time.Since(cut), 5*time.Second)
+	t.Logf("20 sessions were found dead within %v", time.Since(cut).Round(time.Millisecond))
+	kit.Equal(t, "the living one is dead", w.dead(alive), false)
 }
 
 // Looking writes nothing, and is one command however much is held; who is alone hardly looks.

@@ -1,6 +1,6 @@
 -- ring
--- Notes the connection by which others see that a session lives, and returns the next two in the ring of those that have noted
--- one: session and connection of each.
+-- Notes the connection by which others see that a session lives, and returns the next twenty in the ring of those that have noted
+-- one: session, connection and last heartbeat of each.
 local session, conn = arg(), arg()
 local dead = must_live(session)
 if dead then return dead end
@@ -11,11 +11,12 @@ if call('ZADD', ring, 0, session) == 1 then call('PUBLISH', T .. 'news', 's') en
 local out = {}
 for _, from in ipairs({'(' .. session, '-'}) do
   for _, id in ipairs(call('ZRANGE', ring, from, '+', 'BYLEX', 'LIMIT', 0, 20)) do
-    if #out == 4 or id == session then break end
-    local its = alive(id) and call('HGET', T .. 's:' .. id, 'conn')
-    if its then
+    if #out == 60 or id == session then break end
+    local its = alive(id) and call('HMGET', T .. 's:' .. id, 'conn', 'beat')
+    if its and its[1] then
       out[#out + 1] = id
-      out[#out + 1] = its
+      out[#out + 1] = its[1]
+      out[#out + 1] = its[2] or ''
     else
       call('ZREM', ring, id)
     end

@@ -112,6 +112,21 @@ func TestStrangerWaitsForALeader(t *testing.T) {
 	}
 }
 
+// TestStrangerHoldsASecondLock: a role that may only connect holds the lock by which a process that waits is known. The leader
+// is found dead.
+func TestStrangerHoldsASecondLock(t *testing.T) {
+	t.Parallel()
+	c := distrustful(t)
+	be := leasepg.New(c.app)
+	kit.OK(t, be.Register(t.Context(), led, nil))
+	leader(t, be, time.Hour)
+	dsn := strings.Replace(c.admin.Config().ConnString(), "postgres@", c.appName+"@", 1)
+	process, first := part{dsn, 10 * time.Minute, led, 1}.start(t)
+	kit.OK(t, <-c.squat(t).take(t, "pg_advisory_lock_shared", "hashtextextended('leasegen.second/"+first+"', 0)"))
+	kit.OK(t, process.Kill())
+	kit.Eventually(t, "the leader is found dead", func() bool { return state(t, c.admin, first) == "dead" })
+}
+
 // TestStrangerHoldsNames: a role that may only connect holds every lock whose key is calculated from a name.
 // Publishing, delayed events and maintenance go on; what has to wait fails soon, and names the holder.
 func TestStrangerHoldsNames(t *testing.T) {

@@ -78,7 +78,8 @@ func TestStrangerWaitsForALeader(t *testing.T) {
 				waiting = append(waiting, c.squat(t).take(t, function, key+"::bigint"))
 			}
 			kit.Eventually(t, "the stranger waits", func() bool {
-				return query[int](t, c.admin, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") == 2
+				return query[int](t, c.admin, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+					WHERE l.locktype = 'advisory' AND NOT l.granted AND a.usename = $1`, c.strangerName) == 2
 			})
 			exec(t, c.admin, "SELECT pg_terminate_backend(backend_pid) FROM leasegen.session WHERE id = $1", first)
 			for _, w := range waiting {

@@ -44,7 +44,7 @@ const (
 	watchEvery = 400 * time.Millisecond
 	watchAgain = 10 * time.Millisecond // after the first try to connect; then after twice as long each time
 
-	// What a session has to come back that was asked in vain: graceTimes what connecting takes, or what it took the one that judges
+	// What a session has to come back that was asked in vain: graceTimes what connecting takes and what it took the one that judges
 	// to join the others, of which joinMost counts; and at least graceLeast. One try may fail.
 	graceLeast = 15 * time.Millisecond
 	graceTimes = 3
@@ -176,7 +176,7 @@ type sighting struct {
 
 // grace is how long the session has to come back, from when it was alone.
 func (s sighting) grace(took, joined time.Duration) time.Duration {
-	grace := max(graceTimes*max(took, min(joined, joinMost)), graceLeast) + watchAgain
+	grace := max(graceTimes*(took+min(joined, joinMost)), graceLeast) + watchAgain
 	if !s.answered {
 		grace = max(grace, graceAlone)
 	}
@@ -367,7 +367,7 @@ func (w *watcher) connecting(ctx context.Context, wanted bool) (took time.Durati
 	if !wanted {
 		return 0, false
 	}
-	if !w.probed.IsZero() && time.Since(w.probed) < max(probeAgain, graceTimes*w.took+2*watchEvery) {
+	if !w.probed.IsZero() && time.Since(w.probed) < max(probeAgain, graceTimes*w.took)+watchEvery {
 		return w.took, true
 	}
 	probing := make(chan time.Duration, 1)

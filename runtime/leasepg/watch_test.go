@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -172,6 +173,31 @@ func TestLeaderThatCannotComeBackEnds(t *testing.T) {
 		_ = session.Heartbeat(ctx)
 		return len(kit.Acting(t, be, next, careful).Acquires(1)) == 1
 	})
+}
+
+// A connection that has the second lock alone is none that waits for others: it does not answer for a session, and is not asked.
+func TestOnlyASharedLockAnswers(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	polling := leasepg.New(pool, leasepg.WithoutWaiting())
+	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
+	kit.Join(t, be, topical, time.Hour)
+	id := kit.Join(t, polling, topical, time.Hour)
+	looker := kit.Must[*pgxpool.Conn](t)(pool.Acquire(t.Context()))
+	defer looker.Release()
+	_, err := looker.Exec(t.Context(), "SELECT pg_advisory_lock(hashtextextended('leasegen.second/' || $1, 0))", id.ID)
+	kit.OK(t, err)
+	busy := make(chan error, 1)
+	go func() {
+		_, err := looker.Exec(t.Context(), "SELECT pg_sleep(4)")
+		busy <- err
+	}()
+	kit.Equal(t, "how the end of one is found", slices.ContainsFunc(kit.Must[[]operate.MemberStatus](t)(be.Members(t.Context(), topical.Name)),
+		func(m operate.MemberStatus) bool { return m.Session == id.ID && m.Detection == "polling" }), true)
+	leasepg.Abandon(polling, id.ID)
+	kit.Eventually(t, "it is found dead", func() bool { return state(t, pool, id.ID) == "dead" })
+	kit.Equal(t, "what has the lock is still busy", len(busy), 0)
+	kit.OK(t, <-busy)
 }
 
 // redirected opens a pool whose connections are made by dial.

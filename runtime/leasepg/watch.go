@@ -58,7 +58,7 @@ const (
 func (s *session) watch(ctx context.Context) {
 	defer close(s.watched)
 	every := min(watchEvery, s.spec.TTL/4)
-	again := time.Duration(0)
+	var again, failed time.Duration
 	ring := watcher{s: s, use: s.use}
 	defer ring.settle()
 	for s.rest(ctx, again) {
@@ -76,6 +76,9 @@ func (s *session) watch(ctx context.Context) {
 		} else {
 			_, look, err = ring.look(ctx, aim{})
 		}
+		if err == nil {
+			failed = 0
+		}
 		switch {
 		case err == nil && look > 0:
 			again = look
@@ -84,7 +87,8 @@ func (s *session) watch(ctx context.Context) {
 		case ctx.Err() != nil || errors.Is(err, backend.ErrSessionLost):
 			return
 		default: // the runtime tells of it when it asks for a heartbeat
-			again = min(max(2*again, watchAgain), every)
+			failed = min(max(2*failed, watchAgain), every)
+			again = failed
 		}
 	}
 }

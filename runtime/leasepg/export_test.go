@@ -48,3 +48,6 @@ func Ended(b *Backend, id string) bool {
 	s := b.session(id)
 	return s == nil || s.ended.Load()
 }
+
+// Abandon has a session of this process lose its connections for good, as when the process died.
+func Abandon(b *Backend, id string) { b.session(id).abandon() }

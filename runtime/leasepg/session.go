@@ -64,7 +64,8 @@ type session struct {
 	called    atomic.Int64 // when the runtime asked for a heartbeat last, since born
 	born      time.Time
 	returned  atomic.Int64 // when a broken connection was replaced last, since born; 0: none was
-	apart     atomic.Bool  // the connection broke and was not yet replaced
+	apart     atomic.Int64 // when the connection broke, since born; 0: it has been replaced
+	joined    atomic.Int64 // what it took to connect last and to take the place among the others, in ns
 	waits     atomic.Bool  // something waits for the locks of others
 	ended     atomic.Bool
 	closing   atomic.Bool // ended by Close, which still needs the connection: it has the locks
@@ -325,6 +326,7 @@ func (s *session) run(ctx context.Context, f func(context.Context, *pgx.Conn) er
 // session's row. Each connection has a lock of its own: the server may still hold that of
 // the one before, which was cut off.
 func (s *session) link(ctx context.Context) error {
+	began := time.Now()
 	c, err := s.ss.connect(ctx)
 	if err != nil {
 		return err
@@ -338,7 +340,8 @@ func (s *session) link(ctx context.Context) error {
 		return err
 	}
 	s.conn = c
-	s.apart.Store(false)
+	s.joined.Store(int64(time.Since(began)))
+	s.apart.Store(0)
 	return nil
 }
 
@@ -453,7 +456,7 @@ func (s *session) drop() {
 	if s.conn != nil {
 		closeConn(s.conn)
 		s.conn = nil
-		s.apart.Store(true)
+		s.apart.CompareAndSwap(0, int64(time.Since(s.born)))
 		s.locked = map[string]bool{}
 		s.raise()
 	}

@@ -78,7 +78,8 @@ func TestStrangerWaitsForALeader(t *testing.T) {
 				waiting = append(waiting, c.squat(t).take(t, function, key+"::bigint"))
 			}
 			kit.Eventually(t, "the stranger waits", func() bool {
-				return query[int](t, c.admin, "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND NOT granted AND usename = $1", c.strangerName) == 2
+				return query[int](t, c.admin, `SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+					WHERE l.locktype = 'advisory' AND NOT l.granted AND a.usename = $1`, c.strangerName) == 2
 			})
 			exec(t, c.admin, "SELECT pg_terminate_backend(backend_pid) FROM leasegen.session WHERE id = $1", first)
 			for _, w := range waiting {
@@ -110,6 +111,21 @@ func TestStrangerWaitsForALeader(t *testing.T) {
 			kit.Equal(t, "granted to a third after the release", len(kit.Acting(t, be, third, led).Acquires(1)), 1)
 		})
 	}
+}
+
+// TestStrangerHoldsASecondLock: a role that may only connect holds the lock by which a process that waits is known. The leader
+// is found dead.
+func TestStrangerHoldsASecondLock(t *testing.T) {
+	t.Parallel()
+	c := distrustful(t)
+	be := leasepg.New(c.app)
+	kit.OK(t, be.Register(t.Context(), led, nil))
+	leader(t, be, time.Hour)
+	dsn := strings.Replace(c.admin.Config().ConnString(), "postgres@", c.appName+"@", 1)
+	process, first := part{dsn, 10 * time.Minute, led, 1}.start(t)
+	kit.OK(t, <-c.squat(t).take(t, "pg_advisory_lock_shared", "hashtextextended('leasegen.second/"+first+"', 0)"))
+	kit.OK(t, process.Kill())
+	kit.Eventually(t, "the leader is found dead", func() bool { return state(t, c.admin, first) == "dead" })
 }
 
 // TestStrangerHoldsNames: a role that may only connect holds every lock whose key is calculated from a name.

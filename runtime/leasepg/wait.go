@@ -17,13 +17,17 @@ type waiter struct {
 	s    *session
 	conn *pgx.Conn
 	met  bool // it has had a connection
+	told throttle
 }
 
 const (
 	// waitIdle is how long a process has to go on after a statement with which it waits has ended.
 	waitIdle = time.Second
-	// waitAgain is the longest time between tries to connect.
+	// waitAgain is the longest time between tries to connect, and waitTold between two log lines about these.
 	waitAgain = 10 * time.Second
+	waitTold  = time.Minute
+	// A wait that lasts less was none.
+	waitLeast = 5 * time.Millisecond
 )
 
 // wait waits for others until ctx ends or the session has ended. While it has no connection the session polls.
@@ -31,12 +35,15 @@ func (w *waiter) wait(ctx context.Context) {
 	defer close(w.s.waited)
 	defer w.drop()
 	ring := watcher{s: w.s, use: w.use}
+	defer ring.settle()
 	var next aim
 	var again, failed time.Duration
+	quick := 0 // waits in a row that were over at once
 	for ctx.Err() == nil {
 		err := w.link(ctx)
+		began, at := time.Now(), next
 		if err == nil {
-			next, again, err = ring.look(ctx, next)
+			next, again, err = ring.look(ctx, at)
 		}
 		switch {
 		case err == nil:
@@ -49,6 +56,17 @@ func (w *waiter) wait(ctx context.Context) {
 			w.drop()
 			failed = min(max(2*failed, watchAgain), waitAgain)
 			next, again = aim{}, failed
+			if failed > watchEvery && w.told.ready(time.Now(), waitTold) {
+				w.s.ss.log.Warn("leasepg: no connection waits for the end of other processes: this one looks for them twice a second until one does",
+					"session", w.s.spec.ID, "reason", err)
+			}
+		}
+		switch {
+		case time.Since(began) >= waitLeast:
+			quick = 0
+		case again == 0 && (at.most > 0 || err != nil): // what it waits for is no reason to look: without a pause it would be busy with that
+			quick++
+			again = min(time.Millisecond<<min(quick, 10), watchEvery)
 		}
 		if again > 0 {
 			select {
@@ -80,7 +98,7 @@ func (w *waiter) link(ctx context.Context) error {
 		return err
 	}
 	id := w.s.spec.ID
-	steps := []step{w.s.guard(ctx),
+	steps := []step{w.s.ss.expect(ctx, id), w.s.guard(ctx), // a standby, whose locks tell of no session, has no history
 		func(q *leasedb.Queries) error {
 			return q.PrepareWaiting(ctx, leasedb.PrepareWaitingParams{IdleMs: waitIdle.Milliseconds(), LockMs: waitMost.Milliseconds()})
 		},
@@ -90,6 +108,9 @@ func (w *waiter) link(ctx context.Context) error {
 	}
 	if err := w.s.ss.pipeline(ctx, c, steps...); err != nil {
 		closeConn(c)
+		if errors.Is(err, backend.ErrSessionLost) { // the heartbeat connection tells whether it is
+			return errors.New("the connection leads to a server with another history than the session's")
+		}
 		return err
 	}
 	if w.met {

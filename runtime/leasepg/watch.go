@@ -28,12 +28,13 @@ import (
 //     statement with which it waits is cancelled (Nudge). A process that lives waits again and keeps its second lock, and has as
 //     long as it takes to come back; the connection of one that died ends as the server finds that it cannot answer, and that of a
 //     frozen one after waitIdle. So no time that somebody chose separates the two.
-//   - All connections of a process that lives may end at once. It needs to connect again then. Who would bury it connects, too,
-//     and gives it several times what that takes on the server as it is now: on a busy server it takes longer for both. Where the
-//     connection that waits has ended without being asked it was not its process that died, mostly: a server process that waits for a lock does
-//     not notice. Then the grace is graceAlone.
+//   - All connections of a process that lives may end at once. It needs to come back then: to connect, to take its lock, and to say so
+//     durably. Who would bury it connects, too, and gives it several times what that takes on the server as it is now, and what all of it
+//     took when its own session opened or came back. Where the connection that waits has ended without being asked it was not its process
+//     that died, mostly: a server process that waits for a lock does not notice. Then the grace is graceAlone. Where it has answered
+//     for a while its process had tried to connect in vain, and rests between two tries: for as long it has more time.
 //   - Who was cut off itself leaves the others the time to come back (see early): what broke may have been the network before the
-//     server. It does so before it looks and again before it buries.
+//     server. It judges by what a look has shown just now: between two looks its connection is watched, or too short a time idle to be ended.
 //   - Who was frozen judges by nothing from before: what is buried is looked at again in the same statement, under the lock of
 //     the session's row, and must still have the key whose lock was found free. Keys are never used again.
 //
@@ -41,14 +42,15 @@ import (
 // the ring every watchEvery on its heartbeat connection. A process that was declared dead by mistake is fenced and opens a new session.
 const (
 	watchEvery = 400 * time.Millisecond
-	// A connection that broke under a process that lives is back within this time, mostly.
-	watchAgain = 30 * time.Millisecond
+	watchAgain = 10 * time.Millisecond // after the first try to connect; then after twice as long each time
 
-	// What a session has to come back that was asked in vain: graceTimes what connecting takes, and at least graceLeast.
+	// What a session has to come back that was asked in vain: graceTimes what connecting takes and what it took the one that judges
+	// to join the others, of which joinMost counts; and at least graceLeast. One try may fail.
 	graceLeast = 15 * time.Millisecond
 	graceTimes = 3
-	// The least for one that has lost its lock and had no second one when that was seen.
-	graceAlone = 250 * time.Millisecond
+	joinMost   = time.Second
+	// The least for one that has lost its lock and had no second one when that was seen: its next try to connect, and some time for it.
+	graceAlone = watchEvery + 100*time.Millisecond
 )
 
 // watch looks after the session's connection until ctx ends or the runtime has stopped asking for heartbeats, and after the
@@ -56,11 +58,14 @@ const (
 func (s *session) watch(ctx context.Context) {
 	defer close(s.watched)
 	every := min(watchEvery, s.spec.TTL/4)
-	again := time.Duration(0)
+	var again, failed time.Duration
 	ring := watcher{s: s, use: s.use}
+	defer ring.settle()
 	for s.rest(ctx, again) {
-		if time.Since(s.born)-time.Duration(s.called.Load()) > s.spec.TTL {
-			// Nobody believes in this session any more: its locks must not live on.
+		apart := s.apart.Load()
+		if since := time.Since(s.born); since-time.Duration(s.called.Load()) > s.spec.TTL ||
+			apart > 0 && since-time.Duration(apart) > s.spec.TTL {
+			// Nobody believes in this session any more, or its lock has been gone for long: what else it holds must not live on.
 			s.endFor(ctx)
 			return
 		}
@@ -71,6 +76,9 @@ func (s *session) watch(ctx context.Context) {
 		} else {
 			_, look, err = ring.look(ctx, aim{})
 		}
+		if err == nil {
+			failed = 0
+		}
 		switch {
 		case err == nil && look > 0:
 			again = look
@@ -79,7 +87,8 @@ func (s *session) watch(ctx context.Context) {
 		case ctx.Err() != nil || errors.Is(err, backend.ErrSessionLost):
 			return
 		default: // the runtime tells of it when it asks for a heartbeat
-			again = min(max(2*again, watchAgain), every)
+			failed = min(max(2*failed, watchAgain), every)
+			again = failed
 		}
 	}
 }
@@ -136,7 +145,7 @@ func (s *session) rest(ctx context.Context, d time.Duration) bool {
 
 // early is how much longer the session must not judge others, because it has been cut off lately, or is so now.
 func (s *session) early() time.Duration {
-	if s.apart.Load() {
+	if s.apart.Load() > 0 {
 		return s.patience()
 	}
 	if back := s.returned.Load(); back > 0 {
@@ -154,14 +163,28 @@ type watcher struct {
 	use func(context.Context, func(context.Context, *pgx.Conn) error) error // runs a function with a connection
 
 	seen   map[string]sighting // of the sessions around
-	nudged int                 // looks in a row at sessions that had lost their lock and held the second
+	nudged int                 // looks in a row at sessions that had lost their lock or had expired
+
+	probing chan time.Duration // what connecting takes; nil: it is not being measured
+	took    time.Duration      // when it was measured last, with probed
+	probed  time.Time
 }
 
 // sighting is what was seen of a session.
 type sighting struct {
 	key      int64
 	answered bool      // the second lock was held when the first was gone: if it is free by now, it was asked in vain
-	gone     time.Time // since when the lock with the key has been free; zero: it is held
+	lost     time.Time // since when the lock with the key has been free; zero: it is held
+	alone    time.Time // since when the second one has been, too
+}
+
+// grace is how long the session has to come back, from when it was alone.
+func (s sighting) grace(took, joined time.Duration) time.Duration {
+	grace := max(graceTimes*(took+min(joined, joinMost)), graceLeast) + watchAgain
+	if !s.answered {
+		grace = max(grace, graceAlone)
+	}
+	return grace + min(s.alone.Sub(s.lost), watchEvery) // it tries again after as long as it has tried at most
 }
 
 // aim is what to wait for before looking: the lock with a key, or nothing but the time.
@@ -221,18 +244,22 @@ func (w *watcher) look(ctx context.Context, at aim) (next aim, again time.Durati
 
 // note keeps what is seen of the sessions around, and forgets the others.
 func (w *watcher) note(around []leasedb.LookAroundRow) {
-	seen := make(map[string]sighting, len(around))
+	now, seen := time.Now(), make(map[string]sighting, len(around))
 	for _, r := range around {
 		was := w.seen[r.ID]
 		if r.Key != was.key {
 			was = sighting{}
 		}
-		is := sighting{key: r.Key, answered: r.Gone && (r.Answers || was.answered)}
-		switch {
-		case r.Gone && !was.gone.IsZero():
-			is.gone = was.gone
-		case r.Gone:
-			is.gone = time.Now()
+		is := sighting{key: r.Key}
+		if r.Gone {
+			is = was
+			is.key, is.answered = r.Key, was.answered || r.Answers
+			if is.lost.IsZero() {
+				is.lost, is.alone = now, now
+			}
+			if r.Answers {
+				is.alone = now
+			}
 		}
 		seen[r.ID] = is
 	}
@@ -274,80 +301,108 @@ func aimAt(around []leasedb.LookAroundRow) aim {
 // judge does what is to be done about sessions around that have lost their lock or have expired, and returns how soon to look
 // again: 0 when there are none.
 func (w *watcher) judge(ctx context.Context, around []leasedb.LookAroundRow) (again time.Duration, err error) {
-	var suspects leasedb.BuryGoneParams
-	var answering []string
-	var last time.Time // when a suspect lost its lock
-	grace := time.Duration(0)
+	var expired, alone, answering []leasedb.LookAroundRow
 	for _, r := range around {
 		switch {
 		case r.Remaining < 0:
-			suspects.Ids, suspects.Keys = append(suspects.Ids, r.ID), append(suspects.Keys, 0)
+			expired = append(expired, r)
 		case r.Gone && r.Answers:
-			answering = append(answering, r.ID)
+			answering = append(answering, r)
 		case r.Gone:
-			suspects.Ids, suspects.Keys = append(suspects.Ids, r.ID), append(suspects.Keys, r.Key)
-			was := w.seen[r.ID]
-			if was.gone.After(last) {
-				last = was.gone
-			}
-			if grace = max(grace, graceLeast); !was.answered {
-				grace = graceAlone
-			}
+			alone = append(alone, r)
 		}
 	}
-	if len(suspects.Ids) == 0 && len(answering) == 0 {
+	if len(expired)+len(alone)+len(answering) == 0 {
 		return 0, nil
 	}
 	if early := w.s.early(); early > 0 {
 		return min(early, watchEvery/4), nil
 	}
-	if len(answering) > 0 {
-		err = w.use(ctx, func(ctx context.Context, c *pgx.Conn) error { return w.s.ss.queries(c).Nudge(ctx, answering) })
-		if err != nil {
-			return 0, err
+	w.nudged++
+	again = min(time.Millisecond<<min(w.nudged, 10), watchEvery)
+	var dead leasedb.BuryGoneParams
+	for _, r := range expired {
+		dead.Ids, dead.Keys = append(dead.Ids, r.ID), append(dead.Keys, 0)
+	}
+	if took, known := w.connecting(ctx, len(alone) > 0); known {
+		for _, r := range alone {
+			is := w.seen[r.ID]
+			if left := is.grace(took, time.Duration(w.s.joined.Load())) - time.Since(is.alone); left > 0 {
+				again = min(again, left)
+				continue
+			}
+			dead.Ids, dead.Keys = append(dead.Ids, r.ID), append(dead.Keys, r.Key)
 		}
 	}
-	if len(suspects.Ids) > 0 {
-		found, err := w.bury(ctx, suspects, grace, last)
+	if len(dead.Ids) > 0 {
+		found, err := w.bury(ctx, dead)
 		if err != nil {
 			return 0, err
 		}
 		if found > 0 {
+			w.nudged = 0
 			return time.Nanosecond, nil // who comes after them in the ring may have died with them
 		}
 	}
-	w.nudged++
-	return min(time.Millisecond<<min(w.nudged, 10), watchEvery), nil
+	if len(answering) > 0 {
+		var ids []string
+		for _, r := range answering {
+			ids = append(ids, r.ID)
+		}
+		err = w.use(ctx, func(ctx context.Context, c *pgx.Conn) error { return w.s.ss.queries(c).Nudge(ctx, ids) })
+	}
+	return again, err
 }
 
-// bury buries those of the suspects that have expired or have not come back within a grace, and returns how many. The grace
-// counts from when the last of them lost its lock; 0: all have expired.
-func (w *watcher) bury(ctx context.Context, suspects leasedb.BuryGoneParams, grace time.Duration, gone time.Time) (found int, err error) {
-	use := w.use
-	if grace > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, longest)
+// probeAgain is how long it is believed what connecting takes.
+const probeAgain = time.Second
+
+// connecting tells what it takes to connect to the server now, if that is known; where it is wanted it is found out. That
+// goes on beside the looks, so that the connection with which these are made is neither idle nor unwatched for long.
+func (w *watcher) connecting(ctx context.Context, wanted bool) (took time.Duration, known bool) {
+	if w.probing != nil {
+		select {
+		case w.took = <-w.probing:
+			w.probing, w.probed = nil, time.Now()
+		default:
+			return 0, false
+		}
+	}
+	if !wanted {
+		return 0, false
+	}
+	if !w.probed.IsZero() && time.Since(w.probed) < max(probeAgain, graceTimes*w.took)+watchEvery {
+		return w.took, true
+	}
+	probing := make(chan time.Duration, 1)
+	w.probing = probing
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, longest)
 		defer cancel()
 		began := time.Now()
 		c, err := w.s.ss.connect(ctx)
-		if took := time.Since(began); err == nil {
-			defer closeConn(c)
-			grace = max(grace, graceTimes*took)
-			use = func(ctx context.Context, f func(context.Context, *pgx.Conn) error) error { return f(ctx, c) }
+		took := time.Since(began)
+		if err == nil {
+			closeConn(c)
 		} else {
-			grace = max(grace, graceAlone) // they could not come back either
+			took = max(took, graceAlone) // they could not come back either
 		}
-		select {
-		case <-time.After(grace - time.Since(gone)):
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		}
-		if w.s.early() > 0 {
-			return 0, nil
-		}
+		probing <- took
+	}()
+	return 0, false
+}
+
+// settle waits for what connecting leaves behind. The context has ended.
+func (w *watcher) settle() {
+	if w.probing != nil {
+		<-w.probing
 	}
+}
+
+// bury buries those of the sessions that have expired or have not come back, and returns how many.
+func (w *watcher) bury(ctx context.Context, suspects leasedb.BuryGoneParams) (found int, err error) {
 	var buried int // f may still run when use has returned
-	err = use(ctx, func(ctx context.Context, c *pgx.Conn) error {
+	err = w.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		var dead []leasedb.BuryGoneRow
 		err := w.s.ss.pipeline(ctx, c, durable(ctx),
 			func(q *leasedb.Queries) (err error) {

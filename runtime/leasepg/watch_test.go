@@ -1,9 +1,12 @@
 package leasepg_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -94,9 +97,35 @@ func TestAllConnectionsEndAtOnce(t *testing.T) {
 			kit.OK(t, id.Session.Close(t.Context()))
 		}
 	}
-	if t.Logf("%d of %d sessions survived", survived, rounds); survived < rounds/2 {
-		t.Error("sessions do not survive the end of all their connections")
+	kit.Equal(t, "sessions that survived the end of all their connections", survived, rounds)
+}
+
+// The same where the network resets them, which the server notices late of the one that waits, and each commit takes long:
+// what coming back costs counts, and not connecting alone.
+func TestNetworkResetsKillNobody(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t, pgtest.Config("commit_delay", "20000"), pgtest.Config("commit_siblings", "0"))
+	be, pool := migratedAt(t, server.DB("resets"))
+	link := faultproxy.Start(t, server.Addr())
+	far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), server.Addr(), link.Addr(), 1)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+	watching := kit.Join(t, be, grouped, time.Hour)
+	dead := 0
+	const rounds = 30
+	for range rounds {
+		id := kit.Join(t, far, grouped, time.Hour)
+		kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, watching.ID) })
+		pid := query[int](t, pool, firstHolder, id.ID)
+		link.Cut()
+		link.Heal()
+		kit.Eventually(t, "it is back, or lost", func() bool {
+			return state(t, pool, id.ID) == "dead" || query[int](t, pool, firstHolder, id.ID) != pid
+		})
+		if state(t, pool, id.ID) == "dead" {
+			dead++
+		}
+		kit.OK(t, id.Session.Close(t.Context()))
 	}
+	kit.Equal(t, "sessions taken for dead whose connections the network reset", dead, 0)
 }
 
 // A session that could not come back for a while, and whose process waits on, is not dead: that it waits is what tells it from one that died.
@@ -119,6 +148,166 @@ func TestWaitingTellsOfLife(t *testing.T) {
 	// One that cannot come back, and does not wait either, is.
 	link.Cut()
 	kit.Eventually(t, "it is found dead", func() bool { return state(t, pool, id.ID) == "dead" })
+}
+
+// A leader whose lock is gone, and that cannot take another, ends its session by itself after its TTL, however often it is asked
+// for heartbeats: it waits on, and so no other finds it dead.
+func TestLeaderThatCannotComeBackEnds(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	careful := led
+	careful.Grace = time.Second
+	kit.OK(t, be.Register(t.Context(), careful, nil))
+	link := faultproxy.Start(t, pgtest.Shared(t).Addr())
+	far := leasepg.New(open(t, strings.Replace(pool.Config().ConnString(), pgtest.Shared(t).Addr(), link.Addr(), 1)),
+		leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+	id, session := leader(t, far, 2*time.Second)
+	kit.Equal(t, "acquired", len(kit.Acting(t, far, id, careful).Acquires(1)), 1)
+	next, _ := leader(t, be, time.Hour)
+	kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id) && waits(t, pool, next) })
+	link.Refuse(func(request []byte) bool { return strings.Contains(string(request), "user\x00") })
+	exec(t, pool, "SELECT pg_terminate_backend(backend_pid) FROM leasegen.session WHERE id = $1", id)
+	kit.Eventually(t, "another leads", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_ = session.Heartbeat(ctx)
+		return len(kit.Acting(t, be, next, careful).Acquires(1)) == 1
+	})
+}
+
+// A connection that has the second lock alone is none that waits for others: it does not answer for a session, and is not asked.
+func TestOnlyASharedLockAnswers(t *testing.T) {
+	t.Parallel()
+	be, pool := migrated(t)
+	polling := leasepg.New(pool, leasepg.WithoutWaiting())
+	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
+	kit.Join(t, be, topical, time.Hour)
+	id := kit.Join(t, polling, topical, time.Hour)
+	looker := kit.Must[*pgxpool.Conn](t)(pool.Acquire(t.Context()))
+	defer looker.Release()
+	_, err := looker.Exec(t.Context(), "SELECT pg_advisory_lock(hashtextextended('leasegen.second/' || $1, 0))", id.ID)
+	kit.OK(t, err)
+	busy := make(chan error, 1)
+	go func() {
+		_, err := looker.Exec(t.Context(), "SELECT pg_sleep(7)")
+		busy <- err
+	}()
+	kit.Equal(t, "how the end of one is found", slices.ContainsFunc(kit.Must[[]operate.MemberStatus](t)(be.Members(t.Context(), topical.Name)),
+		func(m operate.MemberStatus) bool { return m.Session == id.ID && m.Detection == "polling" }), true)
+	leasepg.Abandon(polling, id.ID)
+	kit.Eventually(t, "it is found dead", func() bool { return state(t, pool, id.ID) == "dead" })
+	kit.OK(t, <-busy) // it was not cancelled
+}
+
+// redirected opens a pool whose connections are made by dial.
+func redirected(t testing.TB, pool *pgxpool.Pool, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *pgxpool.Pool {
+	t.Helper()
+	cfg := pool.Config()
+	cfg.ConnConfig.DialFunc = dial
+	p := kit.Must[*pgxpool.Pool](t)(pgxpool.NewWithConfig(t.Context(), cfg))
+	t.Cleanup(p.Close)
+	return p
+}
+
+// slowly connects some time later while slow.
+func slowly(slow *atomic.Bool) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if slow.Load() {
+			time.Sleep(1500 * time.Millisecond)
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+}
+
+// Who takes long to connect gives the others long to come back. The server does not end its connection for that, and it does not
+// count as cut off itself.
+func TestSlowWatcher(t *testing.T) {
+	t.Parallel()
+	_, pool := migrated(t)
+	var slow atomic.Bool
+	be := leasepg.New(redirected(t, pool, slowly(&slow)), leasepg.WithLogger(slog.New(slog.DiscardHandler)))
+	id := kit.Join(t, be, topical, time.Hour)
+	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
+	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 1}.start(t)
+	kit.Eventually(t, "both wait", func() bool { return waits(t, pool, id.ID) && waits(t, pool, dead) })
+	pid := query[int](t, pool, secondHolder, id.ID)
+	slow.Store(true)
+	kit.OK(t, process.Kill())
+	killed := time.Now()
+	kit.Eventually(t, "it is found", func() bool { return state(t, pool, dead) == "dead" })
+	if took := time.Since(killed); took < 4*time.Second || took > 9*time.Second {
+		t.Errorf("found after %v, want a little more than three times what connecting takes", took)
+	}
+	kit.Equal(t, "the pid of the connection that waits", query[int](t, pool, secondHolder, id.ID), pid)
+}
+
+// A session that polls notices that its connection has ended while it gives another one time to come back.
+func TestPollingNoticesABreak(t *testing.T) {
+	t.Parallel()
+	_, pool := migrated(t)
+	var slow atomic.Bool
+	be := leasepg.New(redirected(t, pool, slowly(&slow)), leasepg.WithLogger(slog.New(slog.DiscardHandler)), leasepg.WithoutWaiting())
+	kit.OK(t, be.Register(t.Context(), topical, kit.Topics(1)))
+	id := kit.Join(t, be, topical, time.Hour)
+	process, dead := part{pool.Config().ConnString(), 10 * time.Minute, topical, 1}.start(t)
+	pid := query[int](t, pool, firstHolder, id.ID)
+	slow.Store(true)
+	kit.OK(t, process.Kill())
+	time.Sleep(time.Second)
+	slow.Store(false)
+	kit.Equal(t, "state of the other", state(t, pool, dead), "live")
+	exec(t, pool, "SELECT pg_terminate_backend($1)", pid)
+	began := time.Now()
+	kit.Eventually(t, "it is back", func() bool { return query[int](t, pool, firstHolder, id.ID) != pid })
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("it is back after %v", took)
+	}
+}
+
+// A connection to a standby, or to a server with another history, waits for no session: locks there tell of none. The log
+// says that the session polls, once.
+func TestWaitsOnNoOtherServer(t *testing.T) {
+	t.Parallel()
+	primary := pgtest.Start(t, pgtest.Config("fsync", "off"))
+	_, pool := migratedAt(t, primary.DB("astray"))
+	standby := primary.Replica(t)
+	var astray atomic.Bool
+	var dialed atomic.Int64
+	var log text
+	be := leasepg.New(redirected(t, pool, func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if astray.Load() {
+			addr = standby.Addr()
+			dialed.Add(1)
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}), leasepg.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	id, _ := leader(t, be, time.Hour)
+	kit.Eventually(t, "it waits", func() bool { return waits(t, pool, id) })
+	other := open(t, standby.DSN("astray"))
+	for _, server := range []string{"a standby", "another history"} {
+		astray.Store(true)
+		exec(t, pool, "SELECT pg_terminate_backend(("+secondHolder+"))", id)
+		for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			if waits(t, other, id) && dialed.Load() > 0 {
+				time.Sleep(50 * time.Millisecond) // it is there for a moment
+				kit.Equal(t, "waits on "+server, waits(t, other, id), false)
+			}
+		}
+		kit.Equal(t, "waits", waits(t, pool, id), false)
+		if n := dialed.Swap(0); n == 0 || n > 20 {
+			t.Errorf("%d connections to %s", n, server)
+		}
+		astray.Store(false)
+		kit.Eventually(t, "it waits again", func() bool { return waits(t, pool, id) })
+		if server == "a standby" {
+			standby.Detach(primary)
+			standby.Promote()
+		}
+	}
+	kit.Equal(t, "state", state(t, pool, id), "live")
+	if n := strings.Count(log.String(), "no connection waits"); n != 1 || !strings.Contains(log.String(), "recovery is in progress") {
+		t.Errorf("the log does not say once that the session polls, and why:\n%s", log.String())
+	}
 }
 
 // A watcher that freezes when it is about to bury a session, and goes on, does not judge by what it saw before.

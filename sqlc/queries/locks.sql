@@ -51,7 +51,7 @@ SELECT set_config('idle_session_timeout', sqlc.arg(idle_ms)::bigint::text, false
        CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL THEN set_config('transaction_timeout', '0', false) END;
 
 -- name: HoldSecond :exec
--- The second lock of a session. Others only try to take it, alone, for the time of a statement.
+-- The second lock of a session, shared: only its waiting connection has it so. Others read who holds it, and do not take it.
 SELECT pg_advisory_lock_shared(hashtextextended('leasegen.second/' || sqlc.arg(id)::text, 0));
 
 -- name: Aim :exec
@@ -63,7 +63,7 @@ SELECT set_config('lock_timeout', sqlc.arg(ms)::bigint::text, true), set_config(
 SELECT pg_cancel_backend(h.pid)
 FROM (SELECT unnest(sqlc.arg(ids)::text[]) AS id) i
 CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended('leasegen.second/' || i.id, 0)) h
-WHERE h.role = current_user AND h.pid <> pg_backend_pid();
+WHERE NOT h.exclusive AND h.role = current_user AND h.pid <> pg_backend_pid();
 
 -- name: NudgeBefore :exec
 -- Nudge for the session before one in the ring, which is to wait for that one from now on.
@@ -75,7 +75,7 @@ FROM (
     LIMIT 1
 ) i
 CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended('leasegen.second/' || i.id, 0)) h
-WHERE h.role = current_user AND h.pid <> pg_backend_pid();
+WHERE NOT h.exclusive AND h.role = current_user AND h.pid <> pg_backend_pid();
 
 -- name: WaitForLock :exec
 -- Waits until the lock with the key lease.watched is free, at most for lock_timeout. That this is over, or that it was nudged,

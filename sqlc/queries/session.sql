@@ -102,21 +102,26 @@ WHERE EXISTS (SELECT FROM leasegen.session s WHERE s.state = 'dead' AND s.xmin =
 
 -- name: LookAround :many
 -- The eight live sessions that follow one in the ring, and itself while it lives. key is 0 where there is no lock.
--- proves: when the lock is free, that is for the end of the connection that held it. gone: it is free. answers: the second
--- lock is held, by another connection of the same process. left: seconds until the session expires.
-SELECT n.id, coalesce(n.lock_key, 0)::bigint AS key,
-       (n.lock_key IS NOT NULL AND (n.advisory OR n.server = leasegen.incarnation()))::boolean AS proves,
-       leasegen.lock_gone(n.lock_key, n.server, n.advisory, n.backend_pid, n.role)::boolean AS gone,
-       (NOT pg_try_advisory_xact_lock(hashtextextended('leasegen.second/' || n.id, 0)))::boolean AS answers,
-       extract(epoch FROM CASE WHEN n.advisory THEN n.ttl ELSE n.expires_at - clock_timestamp() END)::float8 AS remaining
+-- proves: when the lock is free, that is for the end of the connection that held it. gone: it is free. answers: it is, and the
+-- second lock is held by another connection of the same role. remaining: seconds until the session expires.
+SELECT g.id, coalesce(g.lock_key, 0)::bigint AS key,
+       (g.lock_key IS NOT NULL AND (g.advisory OR g.server = leasegen.incarnation()))::boolean AS proves,
+       g.gone::boolean AS gone,
+       CASE WHEN g.gone THEN EXISTS (
+           SELECT FROM leasegen.lock_holders(hashtextextended('leasegen.second/' || g.id, 0)) h
+           WHERE NOT h.exclusive AND coalesce(h.role = g.role, true)) ELSE false END::boolean AS answers,
+       extract(epoch FROM CASE WHEN g.advisory THEN g.ttl ELSE g.expires_at - clock_timestamp() END)::float8 AS remaining
 FROM (
-    (SELECT s.id, s.expires_at, s.ttl, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
-     WHERE s.state = 'live' AND s.id > sqlc.arg(id)::text ORDER BY s.id LIMIT 8)
-    UNION ALL
-    (SELECT s.id, s.expires_at, s.ttl, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
-     WHERE s.state = 'live' AND s.id < sqlc.arg(id)::text ORDER BY s.id LIMIT 8)
-    LIMIT 8
-) n
+    SELECT n.*, leasegen.lock_gone(n.lock_key, n.server, n.advisory, n.backend_pid, n.role) AS gone FROM (
+        (SELECT s.id, s.expires_at, s.ttl, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
+         WHERE s.state = 'live' AND s.id > sqlc.arg(id)::text ORDER BY s.id LIMIT 8)
+        UNION ALL
+        (SELECT s.id, s.expires_at, s.ttl, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
+         WHERE s.state = 'live' AND s.id < sqlc.arg(id)::text ORDER BY s.id LIMIT 8)
+        LIMIT 8
+    ) n
+    OFFSET 0 -- lock_gone is asked once
+) g
 UNION ALL
 SELECT s.id, 0, false, false, false, 0 FROM leasegen.session s WHERE s.id = sqlc.arg(id)::text AND s.state = 'live';
 
@@ -127,5 +132,7 @@ SELECT b.id::text AS id, b.host::text AS host, b.pid::int AS pid, b.expired::boo
 FROM (SELECT unnest(sqlc.arg(ids)::text[]) AS id, unnest(sqlc.arg(keys)::bigint[]) AS key) k
 JOIN leasegen.session s ON s.id = k.id AND s.state = 'live'
     AND (s.expires_at < clock_timestamp()
-         OR s.lock_key = k.key AND pg_try_advisory_xact_lock(hashtextextended('leasegen.second/' || s.id, 0)))
+         OR s.lock_key = k.key AND NOT EXISTS (
+             SELECT FROM leasegen.lock_holders(hashtextextended('leasegen.second/' || s.id, 0)) h
+             WHERE NOT h.exclusive AND coalesce(h.role = s.role, true)))
 CROSS JOIN LATERAL leasegen.bury_sessions(ARRAY[s.id]) b;

@@ -100,7 +100,7 @@ const HoldSecond = `-- name: HoldSecond :exec
 SELECT pg_advisory_lock_shared(hashtextextended('leasegen.second/' || $1::text, 0))
 `
 
-// The second lock of a session. Others only try to take it, alone, for the time of a statement.
+// The second lock of a session, shared: only its waiting connection has it so. Others read who holds it, and do not take it.
 func (q *Queries) HoldSecond(ctx context.Context, id string) error {
 	_, err := q.db.Exec(ctx, HoldSecond, id)
 	return err
@@ -166,7 +166,7 @@ const Nudge = `-- name: Nudge :exec
 SELECT pg_cancel_backend(h.pid)
 FROM (SELECT unnest($1::text[]) AS id) i
 CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended('leasegen.second/' || i.id, 0)) h
-WHERE h.role = current_user AND h.pid <> pg_backend_pid()
+WHERE NOT h.exclusive AND h.role = current_user AND h.pid <> pg_backend_pid()
 `
 
 // Ends the statements with which sessions wait: one whose process lives waits again, the connection of one that has died ends.
@@ -184,7 +184,7 @@ FROM (
     LIMIT 1
 ) i
 CROSS JOIN LATERAL leasegen.lock_holders(hashtextextended('leasegen.second/' || i.id, 0)) h
-WHERE h.role = current_user AND h.pid <> pg_backend_pid()
+WHERE NOT h.exclusive AND h.role = current_user AND h.pid <> pg_backend_pid()
 `
 
 // Nudge for the session before one in the ring, which is to wait for that one from now on.

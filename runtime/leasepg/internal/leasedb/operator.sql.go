@@ -644,11 +644,18 @@ func (q *Queries) ListDeadLetters(ctx context.Context, arg ListDeadLettersParams
 }
 
 const ListMembers = `-- name: ListMembers :many
+WITH waiting AS MATERIALIZED (
+    SELECT (l.classid::bigint << 32) | l.objid::bigint AS key, a.usename::text AS role
+    FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+    WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.mode = 'ShareLock'
+      AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
+)
 SELECT s.id, s.host, s.pid, extract(epoch FROM now.at - s.opened_at)::float8 AS since,
        extract(epoch FROM now.at - s.beat_at)::float8 AS since_beat,
        extract(epoch FROM CASE WHEN s.advisory THEN s.ttl ELSE s.expires_at - now.at END)::float8 AS remaining,
-       CASE WHEN s.lock_key IS NULL THEN 'ttl' WHEN pg_try_advisory_xact_lock(hashtextextended('leasegen.second/' || s.id, 0)) THEN 'polling'
-            ELSE 'lock' END AS detection,
+       CASE WHEN s.lock_key IS NULL THEN 'ttl'
+            WHEN EXISTS (SELECT FROM waiting w WHERE w.key = hashtextextended('leasegen.second/' || s.id, 0) AND coalesce(w.role = s.role, true))
+            THEN 'lock' ELSE 'polling' END AS detection,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = $1::text AND l.session = s.id) AS owned,
        (SELECT count(*) FROM leasegen.lease l WHERE l.consumer = $1::text) AS resources
 FROM leasegen.session s CROSS JOIN (SELECT clock_timestamp() AS at) now
@@ -668,6 +675,7 @@ type ListMembersRow struct {
 	Resources int64
 }
 
+// The locks are read once, whatever the number of members.
 func (q *Queries) ListMembers(ctx context.Context, consumer string) ([]ListMembersRow, error) {
 	rows, err := q.db.Query(ctx, ListMembers, consumer)
 	if err != nil {

@@ -35,7 +35,9 @@ SELECT b.id::text AS id, b.host::text AS host, b.pid::int AS pid, b.expired::boo
 FROM (SELECT unnest($1::text[]) AS id, unnest($2::bigint[]) AS key) k
 JOIN leasegen.session s ON s.id = k.id AND s.state = 'live'
     AND (s.expires_at < clock_timestamp()
-         OR s.lock_key = k.key AND pg_try_advisory_xact_lock(hashtextextended('leasegen.second/' || s.id, 0)))
+         OR s.lock_key = k.key AND NOT EXISTS (
+             SELECT FROM leasegen.lock_holders(hashtextextended('leasegen.second/' || s.id, 0)) h
+             WHERE NOT h.exclusive AND coalesce(h.role = s.role, true)))
 CROSS JOIN LATERAL leasegen.bury_sessions(ARRAY[s.id]) b
 `
 
@@ -246,19 +248,24 @@ func (q *Queries) LockSessionLeases(ctx context.Context, arg LockSessionLeasesPa
 }
 
 const LookAround = `-- name: LookAround :many
-SELECT n.id, coalesce(n.lock_key, 0)::bigint AS key,
-       (n.lock_key IS NOT NULL AND (n.advisory OR n.server = leasegen.incarnation()))::boolean AS proves,
-       leasegen.lock_gone(n.lock_key, n.server, n.advisory, n.backend_pid, n.role)::boolean AS gone,
-       (NOT pg_try_advisory_xact_lock(hashtextextended('leasegen.second/' || n.id, 0)))::boolean AS answers,
-       extract(epoch FROM CASE WHEN n.advisory THEN n.ttl ELSE n.expires_at - clock_timestamp() END)::float8 AS remaining
+SELECT g.id, coalesce(g.lock_key, 0)::bigint AS key,
+       (g.lock_key IS NOT NULL AND (g.advisory OR g.server = leasegen.incarnation()))::boolean AS proves,
+       g.gone::boolean AS gone,
+       CASE WHEN g.gone THEN EXISTS (
+           SELECT FROM leasegen.lock_holders(hashtextextended('leasegen.second/' || g.id, 0)) h
+           WHERE NOT h.exclusive AND coalesce(h.role = g.role, true)) ELSE false END::boolean AS answers,
+       extract(epoch FROM CASE WHEN g.advisory THEN g.ttl ELSE g.expires_at - clock_timestamp() END)::float8 AS remaining
 FROM (
-    (SELECT s.id, s.expires_at, s.ttl, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
-     WHERE s.state = 'live' AND s.id > $1::text ORDER BY s.id LIMIT 8)
-    UNION ALL
-    (SELECT s.id, s.expires_at, s.ttl, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
-     WHERE s.state = 'live' AND s.id < $1::text ORDER BY s.id LIMIT 8)
-    LIMIT 8
-) n
+    SELECT n.id, n.expires_at, n.ttl, n.lock_key, n.server, n.advisory, n.backend_pid, n.role, leasegen.lock_gone(n.lock_key, n.server, n.advisory, n.backend_pid, n.role) AS gone FROM (
+        (SELECT s.id, s.expires_at, s.ttl, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
+         WHERE s.state = 'live' AND s.id > $1::text ORDER BY s.id LIMIT 8)
+        UNION ALL
+        (SELECT s.id, s.expires_at, s.ttl, s.lock_key, s.server, s.advisory, s.backend_pid, s.role FROM leasegen.session s
+         WHERE s.state = 'live' AND s.id < $1::text ORDER BY s.id LIMIT 8)
+        LIMIT 8
+    ) n
+    OFFSET 0 -- lock_gone is asked once
+) g
 UNION ALL
 SELECT s.id, 0, false, false, false, 0 FROM leasegen.session s WHERE s.id = $1::text AND s.state = 'live'
 `
@@ -273,8 +280,8 @@ type LookAroundRow struct {
 }
 
 // The eight live sessions that follow one in the ring, and itself while it lives. key is 0 where there is no lock.
-// proves: when the lock is free, that is for the end of the connection that held it. gone: it is free. answers: the second
-// lock is held, by another connection of the same process. left: seconds until the session expires.
+// proves: when the lock is free, that is for the end of the connection that held it. gone: it is free. answers: it is, and the
+// second lock is held by another connection of the same role. remaining: seconds until the session expires.
 func (q *Queries) LookAround(ctx context.Context, id string) ([]LookAroundRow, error) {
 	rows, err := q.db.Query(ctx, LookAround, id)
 	if err != nil {

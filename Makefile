@@ -42,7 +42,7 @@ help:
 	@echo "make scale        what statements touch on PostgreSQL, and scripts do on Redis, at a hundredth, a tenth and full size"
 	@echo "make failover     $(TRIALS) trials of each fault on each kind of lock: how long nobody works (TRIALS=n)"
 	@echo "make bench        measure beside bare loops, River, watermill, asynq, pgoutbox's algorithm and JetStream; writes docs/bench.md"
-	@echo "make bench-quick  the same in 10 minutes, into bin/bench-quick"
+	@echo "make bench-quick  the same with smaller turns, into bin/bench-quick"
 	@echo "make bench-held   what processes do that hold 40,000 topics, or 10,000 streams on Redis, and have nothing to do"
 	@echo "make compare      measure what pgoutbox and pyfly were measured with, beside their figures"
 	@echo "make apps         generate for applications of others, fetched as modules and annotated as they are"

@@ -93,7 +93,7 @@ func quick() size {
 func parse(args []string) (o options, err error) {
 	defer must.Catch(&err)
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
-	fs.BoolVar(&o.quick, "quick", false, "smaller turns: all in 10 minutes")
+	fs.BoolVar(&o.quick, "quick", false, "smaller turns")
 	fs.BoolVar(&o.render, "render", false, "write the page again from the raw results, without measuring")
 	fs.StringVar(&o.docs, "docs", "../docs", "the directory of bench.md and images/bench")
 	fs.StringVar(&o.raw, "raw", "results.json", "the file of raw results")

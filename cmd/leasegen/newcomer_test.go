@@ -57,11 +57,11 @@ func TestNewcomer(t *testing.T) {
 // newcomer returns all that was answered.
 func newcomer(t *testing.T, be lease.Backend, first string, vars ...string) string {
 	const key = "o'hara; touch owned \x1b[2J\u202e"
-	var mended atomic.Bool
+	var repaired atomic.Bool
 	c, err := lease.NewConsumer(be, lease.Spec{
 		Name: "billing", Per: lease.PerTopic, Topics: []string{"orders.*"}, Retry: lease.Retry{Max: 2, Min: time.Hour, Cap: time.Hour},
 		Handlers: []lease.Handler{lease.One("order.placed", func(_ context.Context, m lease.Message[[]byte]) error {
-			if m.Key == key && !mended.Load() {
+			if m.Key == key && !repaired.Load() {
 				return errors.New("the bank says 503\x1b]0;owned\a" + strings.Repeat(" and on", 150_000))
 			}
 			return nil
@@ -104,7 +104,7 @@ func newcomer(t *testing.T, be lease.Backend, first string, vars ...string) stri
 	n.follows("see why")
 	n.follows("see one whole")
 	n.reads("attempts      2\n", "reason        the bank says 503", `{"card":"tok\x1b[2J"}`)
-	mended.Store(true)
+	repaired.Store(true)
 	n.follows("handle it again, when the cause is gone")
 	n.reads("replayed 1 of 1 dead letters of billing")
 	n.follows("see what becomes of them")

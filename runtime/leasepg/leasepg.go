@@ -66,7 +66,7 @@ func WithPublishMiddleware(m ...backend.PublishMiddleware) Option {
 }
 
 // WithoutWaiting keeps sessions from waiting for the end of others on a connection of their own: each process has a connection
-// fewer, and finds one that died within a second, not in milliseconds, by asking 2.5 times a second. Default is to wait.
+// fewer, and finds one that died within a second, not in a tenth of one, by asking 2.5 times a second. Default is to wait.
 func WithoutWaiting() Option { return func(o *options) { o.polls = true } }
 
 // WithSlots sets how many slots the log has, for [Migrate] and [Migrations]: 1 to 16,384.

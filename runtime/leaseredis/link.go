@@ -135,7 +135,7 @@ func unprovable(err error) error {
 	return err
 }
 
-// passing reports that a server has answered, and refuses for now: BUSY or LOADING, say.
+// passing reports that a server has answered, and refuses for the moment, with BUSY or LOADING for example.
 func passing(err error) bool {
 	var said redis.Error
 	return errors.As(err, &said) && !errors.Is(err, errUnprovable)

@@ -335,7 +335,7 @@ func since(at time.Time) time.Duration {
 func (p *post) patience() time.Duration { return min(max(p.s.spec.TTL/3, time.Second), 10*time.Second) }
 
 // ring notes the link under the tags, and returns which two sessions come after this one under each, and the connections of the next
-// ones that the link has not shown yet. A server that refuses that under some tags for now says so by the error; the others count.
+// ones that the link has not shown yet. If the server refuses that under some tags, the error says so, and the other tags count.
 func (p *post) ring(ctx context.Context, l *link) (of map[neighbour][]int, more []int64, err error) {
 	tags := p.here()
 	of = map[neighbour][]int{}

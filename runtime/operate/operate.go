@@ -99,7 +99,7 @@ type MemberStatus struct {
 	Owned        int
 	FairShare    int // resources divided by members, rounded up
 	TTLRemaining time.Duration
-	// Detection says by what the others find out that it has died: "lock" in milliseconds, by the end of its connections; "polling" within
+	// Detection says by what the others find out that it has died: "lock" in about 0.1 s, by the end of its connections; "polling" within
 	// a second, likewise; "connection" in half a second, by the end of its connections to Redis; "ttl" when its TTL is over. Empty
 	// where the backend does not tell.
 	Detection string

@@ -121,9 +121,14 @@ func extendExpired(t *testing.T, m mode) (n, extended int) {
 	}
 	eventually(t, "all sessions have expired", func() bool { return members() == 0 })
 	for _, session := range sessions {
-		if err := session.Heartbeat(t.Context()); !errors.Is(err, backend.ErrSessionLost) && m == whole {
-			t.Errorf("heartbeat of an expired session: %v, want backend.ErrSessionLost", err)
-		}
+		// A server that other work keeps busy may answer one heartbeat too late.
+		eventually(t, "the session's heartbeat is answered", func() bool {
+			err := session.Heartbeat(t.Context())
+			if err == nil && m == whole {
+				t.Error("the heartbeat of an expired session succeeded, want backend.ErrSessionLost")
+			}
+			return err == nil || errors.Is(err, backend.ErrSessionLost)
+		})
 	}
 	return n, members()
 }

@@ -42,50 +42,45 @@ func (b block) dir() string {
 	return fmt.Sprintf("%s_%d", strings.ToLower(name), b.line)
 }
 
-// blocks are all fenced blocks of the pages in a language: of README.md and its neighbours, docs, and docs/from.
-func blocks(t *testing.T, lang string) []block {
+// blocks are all fenced blocks of the pages in a language.
+func blocks(t *testing.T, lang string) (found []block) {
 	t.Helper()
-	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil || len(pages) < 10 {
-		t.Fatal(err, pages)
-	}
-	from, err := filepath.Glob(filepath.Join(root, "docs", "from", "*.md"))
-	if err != nil || len(from) < 8 {
-		t.Fatal(err, from)
-	}
-	pages = append(pages, from...)
-	for _, name := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md"} {
-		pages = append(pages, filepath.Join(root, name))
-	}
-	var found []block
-	for _, file := range pages {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var open *block
-		for i, line := range strings.Split(string(text), "\n") {
-			fence, is := strings.CutPrefix(strings.TrimLeft(line, " \t"), "```")
-			switch {
-			case is && open == nil:
-				rel, _ := filepath.Rel(root, file)
-				open = &block{page: filepath.ToSlash(rel), line: i + 1, lang: fence}
-				// YAML is tested in manifests, a module of its own. Text is code of other projects.
-				if !slices.Contains([]string{"", "go", "sql", "yaml", "text"}, fence) {
-					t.Errorf("%s is in a language without a test: %s", open, fence)
-				}
-			case is:
-				if open.lang == lang {
-					found = append(found, *open)
-				}
-				open = nil
-			case open != nil:
-				open.text += line + "\n"
+	for _, name := range pages(t) {
+		for _, b := range page(t, name) {
+			// YAML is tested in manifests, a module of its own. Text is code of other projects.
+			if !slices.Contains([]string{"", "go", "sql", "yaml", "text"}, b.lang) {
+				t.Errorf("%s is in a language without a test: %s", b, b.lang)
+			}
+			if b.lang == lang {
+				found = append(found, b)
 			}
 		}
 	}
 	if len(found) == 0 {
 		t.Fatalf("no block of %q", lang)
+	}
+	return found
+}
+
+// page is a page's fenced blocks.
+func page(t *testing.T, name string) (found []block) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var open *block
+	for i, line := range strings.Split(string(text), "\n") {
+		fence, is := strings.CutPrefix(strings.TrimLeft(line, " \t"), "```")
+		switch {
+		case is && open == nil:
+			open = &block{page: name, line: i + 1, lang: fence}
+		case is:
+			found = append(found, *open)
+			open = nil
+		case open != nil:
+			open.text += line + "\n"
+		}
 	}
 	return found
 }
@@ -199,8 +194,8 @@ func TestGo(t *testing.T) {
 		switch {
 		case strings.HasPrefix(b.text, "func Test"):
 			command(t, dir, []string{"TEST_DATABASE_URL=" + pgtest.DB(t)}, "go", "test", "-vet=off", "-ldflags=-w", "./"+b.dir())
-		case b.page == "README.md" && strings.Contains(b.text, "func NewBilling"):
-			excerpt(t, b, filepath.Join(dir, orders["README.md"], "snippet_leasegen.go"))
+		case b.page == "docs/generating.md" && strings.Contains(b.text, "func NewBilling"):
+			excerpt(t, b, filepath.Join(dir, orders["docs/generating.md"], "snippet_leasegen.go"))
 		}
 	}
 }

@@ -1,5 +1,5 @@
 // Package dashboards makes a Grafana dashboard and Prometheus alerts of the metrics of package leaseotel. dashboard.json and
-// alerts.yaml are what it makes; docs/operating.md says how to use them. It is a module of its own: programs compile none of it.
+// alerts.yaml are what it makes; docs/alerts.md says how to use them. It is a module of its own: programs compile none of it.
 package dashboards
 
 //go:generate go test -run TestFiles -update
@@ -16,7 +16,7 @@ import (
 )
 
 // Manual is the page that explains the dashboard and has a section for each alert.
-const Manual = "https://github.com/leasegen/leasegen/blob/main/docs/operating.md"
+const Manual = "https://github.com/leasegen/leasegen/blob/main/docs/alerts.md"
 
 // Labels, as Prometheus has them.
 var (

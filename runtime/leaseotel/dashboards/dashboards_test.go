@@ -87,7 +87,7 @@ func TestDashboardIsWhole(t *testing.T) {
 
 // Each alert has a section in the manual, and the dashboard's link leads to one.
 func TestRunbook(t *testing.T) {
-	manual, err := os.ReadFile("../../../docs/operating.md")
+	manual, err := os.ReadFile("../../../docs/alerts.md")
 	ok(t, err)
 	anchors := map[string]bool{}
 	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(manual), -1) {
@@ -103,7 +103,7 @@ func TestRunbook(t *testing.T) {
 	}
 	for _, link := range links {
 		page, anchor, _ := strings.Cut(link, "#")
-		if page != Manual || !strings.HasSuffix(page, "/docs/operating.md") || !anchors[anchor] {
+		if page != Manual || !strings.HasSuffix(page, "/docs/alerts.md") || !anchors[anchor] {
 			t.Errorf("%s leads nowhere", link)
 		}
 	}

@@ -24,7 +24,7 @@ func manyHandlers(tb testing.TB) string {
 
 // BenchmarkGenerate500 generates 500 handlers. vs-load is the whole time over that of
 // finding and loading the packages. "cold" is the same with an empty build cache each time;
-// nothing is compiled, so it is close to warm. Run it with
+// no package is compiled, so it is close to warm. Run it with
 //
 //	go test ./generator -run '^$' -bench Generate500 -benchtime 5x
 func BenchmarkGenerate500(b *testing.B) {

@@ -17,8 +17,8 @@ const modulePath = "github.com/leasegen/leasegen"
 
 // TestWhatUsersCompile: a user's binary holds what its imports need and no more.
 func TestWhatUsersCompile(t *testing.T) {
-	// What each package may use beside the standard library. A package that does not
-	// exist (yet) has nothing to hold.
+	// Imports that each package may use beside the standard library. A package that does not
+	// exist (yet) has no rule.
 	const guard = "runtime/internal/guard" // all may use it
 	allowed := map[string][]string{
 		guard:               {},
@@ -131,7 +131,7 @@ func TestImportRules(t *testing.T) {
 			return true
 		})
 	})
-	// A rule that nothing meets any more proves nothing.
+	// A rule without a package that it applies to is dead.
 	for _, rule := range []string{"github.com/dave/jennifer/jen", "golang.org/x/tools", "os.Exit"} {
 		if !seen[rule] {
 			t.Errorf("nothing uses %s; is the rule still right?", rule)
@@ -176,7 +176,7 @@ func sources(t *testing.T, visit func(dir string, fset *token.FileSet, f *ast.Fi
 	}
 }
 
-// TestTypesStaySmall: a type that does everything is one that nobody reads to its end.
+// TestTypesStaySmall: a type that does everything is too long to be read to its end.
 func TestTypesStaySmall(t *testing.T) {
 	const most = 40 // methods
 	count := map[string]int{}

@@ -17,5 +17,5 @@
 //
 // All but the last step are a pure function of the source: they write no file, print
 // nothing and run nothing of the user's code; sqlc works in a scratch directory. Every step goes on after a finding, so
-// that one run reports all of them; nothing is emitted if there are any.
+// that one run reports all of them; no file is emitted if there are any.
 package generator

@@ -22,7 +22,7 @@ import (
 )
 
 // TestWhatIsAcceptedBuilds generates for odd packages, of names, types, keys, tags and files of other
-// platforms drawn at random. What is reported as done has to build, here and with other systems and tags,
+// platforms drawn at random. A run that reports success has to leave a module that builds, here and with other systems and tags,
 // and each event that is published has to reach its handler as it was. PROOF_ROUNDS has it try more.
 func TestWhatIsAcceptedBuilds(t *testing.T) {
 	n := 60
@@ -153,7 +153,7 @@ func platformFaults(t *testing.T, imports types.Importer, dir string) (faults []
 		cfg := types.Config{Importer: imports, FakeImportC: true, Error: func(err error) {
 			faults = append(faults, fmt.Sprintf("%s/%s %v: %v", c.GOOS, c.GOARCH, c.BuildTags, err))
 		}}
-		// What people wrote may not build there in any case.
+		// Hand-written code may not build there in any case.
 		written := slices.DeleteFunc(slices.Clone(files), func(f *ast.File) bool { return strings.HasSuffix(fset.File(f.Pos()).Name(), fsout.Suffix) })
 		alone := types.Config{Importer: imports, FakeImportC: true}
 		if len(written) == 0 || len(written) == len(files) {

@@ -21,7 +21,7 @@ import (
 )
 
 // Generate computes the files that belong to the annotated packages of a module. It
-// writes and prints nothing. What is wrong with the source is in Result.Diags; an error
+// writes and prints no file. Errors of the source are in Result.Diags; an error
 // means that the source could not be looked at.
 func Generate(ctx context.Context, cfg Config) (*Result, error) {
 	res := &Result{Diags: &diag.List{}}

@@ -96,7 +96,7 @@ func (*C) HandleE(context.Context, lease.Message[E]) error { return nil }
 		writeFile(t, filepath.Join(root, fmt.Sprint("event", i), "p.go"), fmt.Appendf(nil, source, v, i+100, "a"))
 		patterns = append(patterns, fmt.Sprint("./topic", i), fmt.Sprint("./event", i))
 	}
-	// What is refused is refused; it is what is accepted that could do harm.
+	// A refusal does no harm; a source that is accepted could.
 	refused := map[string]bool{}
 	for _, d := range generate(t, root, patterns...).Diags.All() {
 		refused["./"+filepath.Base(filepath.Dir(d.Pos.Filename))] = true

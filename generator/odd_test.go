@@ -224,7 +224,7 @@ func (o *odd) generate() {
 	}, topic)
 }
 
-// noise adds declarations that have nothing to do with the annotations, but for their names.
+// noise adds declarations that are unrelated to the annotations, but for their names.
 func (o *odd) noise(head func(string) string) {
 	decl := func() string {
 		name := o.pick("lease", "context", "strconv", "time", "lease2", "be", "h", "err", "ctx", "NewOrder", "PublishOrder", "newX", "publishE", "RegisterLeasegen", "NewBilling", "byte", "nop")

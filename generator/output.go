@@ -5,7 +5,7 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/fsout"
 )
 
-// What a command needs of a Result beyond this package.
+// Functions that a command needs of a Result beyond this package.
 type (
 	// File is a generated file: where it belongs, and its content.
 	File = fsout.File
@@ -23,14 +23,14 @@ func Formats() []string { return diag.Formats() }
 // Closest returns the known word that word was probably meant to be.
 func Closest(word string, known []string) (string, bool) { return diag.Closest(word, known) }
 
-// Failure is an error of Generate as Findings, for readers that take nothing else.
+// Failure is an error of Generate as Findings, for readers that take no other form.
 func Failure(err error) *Findings {
 	l := &Findings{}
 	l.Add(diag.Diagnostic{Code: "LG0703", Message: err.Error()})
 	return l
 }
 
-// Plan compares a result with the disk. It writes nothing; Changes.Apply does.
+// Plan compares a result with the disk. It writes no file; Changes.Apply does.
 func Plan(r *Result) (*Changes, *Findings) {
 	if len(r.Files)+len(r.Stale) == 0 {
 		return &Changes{}, &Findings{}

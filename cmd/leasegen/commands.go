@@ -51,8 +51,8 @@ func (c exit) Error() string { return fmt.Sprintf("exit %d", int(c)) }
 func commands() []command {
 	return slices.Concat([]command{
 		generateCommand("generate", "write the generated files; what leasegen does without a command", mode{}),
-		generateCommand("check", "exit 1 if a generated file is out of date; write nothing", mode{check: true}),
-		generateCommand("diff", "print what would change; write nothing", mode{diff: true}),
+		generateCommand("check", "exit 1 if a generated file is out of date; write no file", mode{check: true}),
+		generateCommand("diff", "print what would change; write no file", mode{diff: true}),
 		plainCommand("explain [directive or code]", "explain an annotation or a code such as LG0104", explain,
 			"explain", "explain consumer", "explain LG0104"),
 		plainCommand("completion bash|zsh|fish", "print the script that lets a shell complete commands, flags and consumers", completion,

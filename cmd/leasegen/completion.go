@@ -40,7 +40,7 @@ const (
 	answerTime = 2 * time.Second
 )
 
-// complete prints candidates. Whatever goes wrong is silent: the user is typing.
+// complete prints candidates. Errors are silent: the user is typing.
 func complete(ctx context.Context, e *env, words []string) int {
 	if len(words) == 0 {
 		return exitOK

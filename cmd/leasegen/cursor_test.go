@@ -15,7 +15,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
-// Cursors are shown, and moved only with -yes; who owned them is told to let go.
+// Cursors are shown, and moved only with -yes; their owners are notified to let go.
 func TestCursorOnPostgres(t *testing.T) {
 	dsn := pgtest.DB(t)
 	vars := map[string]string{"LEASEGEN_DSN": dsn}

@@ -347,7 +347,7 @@ func (q *dlq) change(ctx context.Context, out *output, on target, c operate.Cons
 		over = "more than "
 	}
 	if n == 0 {
-		_, err = fmt.Fprintf(out, "nothing to %s: %s\n", verb, none([]operate.ConsumerStatus{c}))
+		_, err = fmt.Fprintf(out, "no dead letter to %s: %s\n", verb, none([]operate.ConsumerStatus{c}))
 		return err
 	}
 	_, err = fmt.Fprintf(out, "would %s %s%s of %s %s; run again with -yes\n", verb, over, number(n), number(c.DeadLetters), of)

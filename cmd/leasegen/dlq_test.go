@@ -125,7 +125,7 @@ func TestDeadLettersShow(t *testing.T) {
 	}
 }
 
-// Replay and purge do nothing until told so.
+// Replay and purge have no effect without -yes.
 func TestDeadLettersReplayAndPurge(t *testing.T) {
 	w := newWorld(t)
 	carrier := operate.DeadLetterFilter{Reason: "carrier*"}
@@ -137,7 +137,7 @@ func TestDeadLettersReplayAndPurge(t *testing.T) {
 	if n := w.letters(t); n != 3 {
 		t.Fatalf("after the replay there are %d dead letters, want 3", n)
 	}
-	expect(t, w.dlq(t, dlq{filter: carrier}, "replay"), "nothing to replay: none of the 3 dead letters of shipping match\n")
+	expect(t, w.dlq(t, dlq{filter: carrier}, "replay"), "no dead letter to replay: none of the 3 dead letters of shipping match\n")
 	expect(t, w.dlq(t, dlq{filter: operate.DeadLetterFilter{Limit: 1}}, "purge"), "would purge 1 of 3 dead letters of shipping, in memory; run again with -yes\n")
 	expect(t, w.dlq(t, dlq{}, "purge"), "would purge 3 of 3 dead letters of shipping, in memory; run again with -yes\n")
 	expect(t, w.dlq(t, dlq{yes: true}, "purge"), "purged 3 of 3 dead letters of shipping, in memory\n")

@@ -23,7 +23,7 @@ func (f *forget) arguments(rest []string) (err error) {
 	return err
 }
 
-// do deletes a consumer that nothing runs any more: its cursors hold the log.
+// do deletes a consumer that no process runs any more: its cursors hold the log.
 func (f *forget) do(ctx context.Context, w *output, on target) error {
 	be, ok := on.Operator.(interface {
 		Forget(ctx context.Context, consumer string) error
@@ -40,7 +40,7 @@ func (f *forget) do(ctx context.Context, w *output, on target) error {
 	case c.DeadLetters > 0:
 		return usagef("%s has %s; look at them, and replay or purge them first: %s", f.consumer, plural(c.DeadLetters, "dead letter"), on.command("dlq list %s", f.consumer))
 	case !f.yes:
-		_, err := fmt.Fprintf(w, "would forget %s, in %s: the cursors of %s, %s unread or being retried; a consumer of that name would begin anew; run again with -yes\n",
+		_, err := fmt.Fprintf(w, "would forget %s, in %s: the cursors of %s, %s unread or being retried; a consumer of that name would start as a new one; run again with -yes\n",
 			named(f.consumer), on.where, plural(c.Resources, "resource"), plural(c.LagTotal, "message"))
 		return err
 	}

@@ -31,8 +31,8 @@ func generateCommand(name, short string, m mode) command {
 			fs.StringVar(&g.format, "format", "text", "how findings are printed: text, json or github")
 			fs.BoolVar(&g.timings, "timings", false, "print how long each step took, and how many packages were type-checked")
 			if m == (mode{}) {
-				fs.BoolVar(&g.check, "check", false, "write nothing; exit 1 if a generated file is out of date")
-				fs.BoolVar(&g.diff, "diff", false, "write nothing; print what would change, and exit 1 if anything would")
+				fs.BoolVar(&g.check, "check", false, "write no file; exit 1 if a generated file is out of date")
+				fs.BoolVar(&g.diff, "diff", false, "write no file; print what would change, and exit 1 if anything would")
 			}
 			return func(ctx context.Context, e *env, rest []string) error {
 				g.patterns = rest
@@ -122,7 +122,7 @@ func (g *generation) run(ctx context.Context, e *env) int {
 			findings.Add(changes.Findings().All()...)
 		}
 	case !g.check && !g.diff:
-		// What is written is told only once it is.
+		// A file is reported as written only once it is.
 		failed := changes.Apply(ctx)
 		findings.Add(failed.All()...)
 		if ctx.Err() != nil {
@@ -176,7 +176,7 @@ func (g *generation) conclude(e *env, code int, root string, findings *generator
 	case code == exitError && (g.check || g.diff):
 		fmt.Fprintln(e.Stderr, findings.Summary())
 	case code == exitError:
-		fmt.Fprintf(e.Stderr, "%s; nothing written\n", findings.Summary())
+		fmt.Fprintf(e.Stderr, "%s; no file written\n", findings.Summary())
 	case code == exitDiffers && g.check:
 		fmt.Fprintf(e.Stderr, "%s; to fix: %s\n", findings.Summary(), g.fix(e, root))
 	case g.check || g.diff:

@@ -68,7 +68,7 @@ func TestEmptyDSN(t *testing.T) {
 	}
 }
 
-// An interrupt ends a command soon, though the server stands still and answers nothing more.
+// An interrupt ends a command soon, though the server stands still and answers no longer.
 func TestInterruptWhileTheServerStandsStill(t *testing.T) {
 	server := pgtest.Start(t)
 	dsn := server.DB("still")

@@ -13,14 +13,14 @@ func migrateCommand() command {
 	return databaseCommand("migrate [flags]", short, func(d *database) work {
 		var m migration
 		d.flags()
-		d.fs.BoolVar(&m.print, "print", false, "print the SQL of the whole schema instead of running it; connects to nothing")
-		d.fs.StringVar(&m.grants, "grants", "", "print the SQL that gives an application's `role` what it needs; connects to nothing")
+		d.fs.BoolVar(&m.print, "print", false, "print the SQL of the whole schema instead of running it; needs no connection")
+		d.fs.StringVar(&m.grants, "grants", "", "print the SQL that gives an application's `role` what it needs; needs no connection")
 		d.fs.IntVar(&m.from, "from", 0, "with -print: leave out what the schema's `version` has already")
 		d.fs.StringVar(&m.rights, "rights", "", "with -grants: publish or consume, for a role that does only that")
 		d.fs.IntVar(&m.slots, "slots", 0, "how many slots the log has for per=partition, 1 to 16384; 256 unless changed before the log has messages")
 		return func(ctx context.Context, e *env, rest []string) error { return m.do(ctx, e, d, rest) }
 	}, "migrate -dsn postgres://owner@host:5432/shop", "migrate -print -from 9 > upgrade.sql", "migrate -grants shop_app -rights consume | psql shop").noting(
-		"It is one transaction, so that programs never see half of it: interrupted, all of it is done or nothing, and it can be repeated.")
+		"It is one transaction, so that programs never see half of it: interrupted, all of it is done or none, and it can be repeated.")
 }
 
 // migration is what leasegen migrate was asked for.
@@ -59,7 +59,7 @@ func (m *migration) do(ctx context.Context, e *env, d *database, rest []string) 
 }
 
 // noMigration is all there is to migrating Redis.
-const noMigration = "nothing to migrate on Redis: the first program that runs makes its namespace; leasegen acl USER prints what its user needs"
+const noMigration = "Redis needs no migration: the first program that runs makes its namespace; leasegen acl USER prints what its user needs"
 
 // migrate brings the database's schema to the version of this program.
 func (d *database) migrate(ctx context.Context, e *env, slots leasepg.Option) error {
@@ -85,7 +85,7 @@ func (d *database) migrate(ctx context.Context, e *env, slots leasepg.Option) er
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return fmt.Errorf("interrupted: all of it is done or nothing, in %s; the same command says which", where)
+		return fmt.Errorf("interrupted: all of it is done or none, in %s; the same command says which", where)
 	case err != nil:
 		return err
 	}

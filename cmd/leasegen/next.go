@@ -112,7 +112,7 @@ func (on target) needs(c operate.ConsumerStatus) (lines []string) {
 		}
 	}
 	running := c.Members > 0
-	say(!running && c.Resources > 0 && !c.Paused, on.command("forget %s", c.Consumer), "no process runs it; start one or, if it is no more")
+	say(!running && c.Resources > 0 && !c.Paused, on.command("forget %s", c.Consumer), "no process runs it; start one or, if it was removed")
 	say(running && c.Unowned > 0 && !c.Paused, on.command("status %s -members", c.Consumer),
 		"%s no owner, which is normal for a moment; if it stays, see which processes are full", verb(c.Unowned, "resource", "has", "have"))
 	say(c.OldestUnread >= lateAfter && !c.Paused, on.command("status %s -leases", c.Consumer),

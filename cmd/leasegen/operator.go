@@ -36,7 +36,7 @@ func operatorCommands() []command {
 			"cursor show billing", "cursor reset billing", "cursor set billing -to now -yes", "cursor set billing -resource 17 -to 9000").noting(
 			"reset first drops dead letters, step by step. Then cursors move: on PostgreSQL all in one transaction, so that a move that is\n" +
 				"interrupted has moved none; on Redis one after the other. Interrupted, it says how far it is; the same command goes on."),
-		operation("pause [flags] consumer", "stop a consumer until it is resumed: nothing of it is handled", &pause{}, "pause billing"),
+		operation("pause [flags] consumer", "stop a consumer until it is resumed: its messages wait", &pause{}, "pause billing"),
 		operation("resume [flags] consumer", "let a consumer that is paused go on", &pause{resume: true}, "resume billing"),
 		webCommand(),
 		operation("forget [flags] consumer", "delete what is stored of a removed consumer", &forget{}, "forget mailing", "forget mailing -yes"),
@@ -101,7 +101,7 @@ func verbAndConsumer(rest []string, verbs ...string) error {
 	return nil
 }
 
-// oneConsumer checks the arguments of a command that takes nothing but a consumer.
+// oneConsumer checks the arguments of a command that takes a consumer alone.
 func oneConsumer(rest []string) (string, error) {
 	switch len(rest) {
 	case 0:

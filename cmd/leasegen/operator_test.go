@@ -170,7 +170,7 @@ func TestOperatorOnPostgres(t *testing.T) {
 	}
 }
 
-// What a consumer has is kept while anything speaks against forgetting it, whoever asks.
+// A consumer's data is kept while a reason stands against forgetting it, for any caller.
 func TestForgetOnPostgres(t *testing.T) {
 	dsn := pgtest.DB(t)
 	vars := map[string]string{"LEASEGEN_DSN": dsn}
@@ -263,7 +263,7 @@ func deadLetter(t *testing.T, be lease.Backend) {
 	}
 }
 
-// What -print shows is what migrate does: a database made by hand from it works.
+// migrate does what -print shows: a database made by hand from it works.
 func TestMigratePrint(t *testing.T) {
 	dsn := pgtest.DB(t)
 	sql := mustRun(t, nil, "migrate", "-print")

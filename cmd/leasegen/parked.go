@@ -209,7 +209,7 @@ func (p *parked) again(ctx context.Context, w *output, on target, c operate.Cons
 		f.After = some[len(some)-1].Place
 	}
 	if n == 0 {
-		_, err := fmt.Fprintf(w, "nothing to retry: %s has no parked messages\n", p.what())
+		_, err := fmt.Fprintf(w, "no message to retry: %s has no parked messages\n", p.what())
 		return err
 	}
 	if n > mostCounted {

@@ -121,7 +121,7 @@ func TestParkedList(t *testing.T) {
 	}
 	expect(t, w.parked(t, parked{retry: true}), "would make 3 parked messages of shipping due now, in memory; run again with -yes\n")
 	expect(t, w.parked(t, parked{filter: operate.ParkedFilter{Limit: 2}, retry: true}), "would make 2 parked messages of shipping due now, in memory; run again with -yes\n")
-	expect(t, w.parked(t, parked{filter: operate.ParkedFilter{Key: "carl"}, retry: true}), "nothing to retry: shipping, key \"carl\", has no parked messages\n")
+	expect(t, w.parked(t, parked{filter: operate.ParkedFilter{Key: "carl"}, retry: true}), "no message to retry: shipping, key \"carl\", has no parked messages\n")
 }
 
 func TestParkedArguments(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/leasepg"
 )
 
-// A pause lasts over all that is done meanwhile but forgetting: moved cursors, replays, retries, and processes that come and go.
+// A pause outlasts all actions but forgetting: moved cursors, replays, retries, and processes that come and go.
 func TestPauseBesideOthers(t *testing.T) {
 	t.Run("PostgreSQL", func(t *testing.T) {
 		be, dsn := attentive(t)
@@ -89,7 +89,7 @@ func pauseBesideOthers(t *testing.T, be lease.Backend, on []string, again func()
 	must("forget mailing -yes")
 	handled.Store(0)
 	defer start()()
-	// One of that name begins anew, and nothing has paused it.
+	// A new consumer of that name begins again, and is not paused.
 	until("a new one handles", func() bool {
 		return handled.Load() > 0 || be.Publish(t.Context(), []lease.Event{{Topic: "mail.eu", Kind: "mail", Payload: fmt.Append(nil, 1)}}) != nil
 	})

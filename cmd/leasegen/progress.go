@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// progress says on a terminal, on standard error, how far a command has got. Its zero value says nothing.
+// progress says on a terminal, on standard error, how far a command has got. Its zero value is silent.
 type progress struct{ term *output }
 
 func (e *env) progress() progress {

@@ -195,7 +195,7 @@ func operateOnRedis(t *testing.T, client redis.UniversalClient, url string) (nam
 		t.Errorf("forget: %s", out)
 	}
 	expect(t, must("forget", "mailing", "-yes"), "forgot mailing"+in+"\n")
-	// What it has not handled is told of, until somebody takes it.
+	// Messages that it has not handled are reported until a consumer takes them.
 	out = must("status")
 	if !strings.HasPrefix(out, "no consumer has run on this database yet\nno consumer takes 2 messages of 1 topic: mail.eu (key {") {
 		t.Errorf("status:\n%s", out)
@@ -297,7 +297,7 @@ func TestForgetRefusesTheLiving(t *testing.T) {
 	expect(t, mustRun(t, nil, append([]string{"forget", "mailing", "-yes"}, on...)...), "forgot mailing, in namespace "+on[len(on)-1]+" of database 0 on "+s.Addr()+"\n")
 }
 
-// What acl prints, a server takes; its user runs consumers, reads the stream named, and no other.
+// A server takes the output of acl; its user runs consumers, reads the stream named, and no other.
 func TestACLCommand(t *testing.T) {
 	s := redistest.Shared(t)
 	admin := s.Client(t)

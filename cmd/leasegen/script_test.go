@@ -71,7 +71,7 @@ func scriptEnv(t *testing.T) (repo string, vars []string) {
 		"GOPROXY=off", "GOTOOLCHAIN=local", "GOWORK=off"}
 }
 
-// module gives dir a go.mod with all that the runtime requires, so that nothing has to
+// module gives dir a go.mod with all that the runtime requires, so that no module has to
 // be looked up.
 func module(dir, repo string) error {
 	if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {

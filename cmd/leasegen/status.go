@@ -172,7 +172,7 @@ func (s *status) once(ctx context.Context, w *output, on target) error {
 	for _, c := range consumers {
 		if err == nil && c.Paused {
 			resume := on.command("resume %s", c.Consumer)
-			err = w.alarm("%s: %s", named(c.Consumer), hint("PAUSED "+age(c.PausedFor)+" ago, it handles nothing; let it go on", resume))
+			err = w.alarm("%s: %s", named(c.Consumer), hint("PAUSED "+age(c.PausedFor)+" ago, its messages wait; let it go on", resume))
 		}
 		if err == nil && c.Note != "" {
 			err = w.alarm("%s: %s", named(c.Consumer), printable(c.Note, 1000))

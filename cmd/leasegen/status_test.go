@@ -135,7 +135,7 @@ func TestStatusOfAConsumerThatIsPaused(t *testing.T) {
 consumer        per    lock     resources  members  standbys  unowned  lag(max)  oldest unread  parked keys  dead letters
 billing PAUSED  topic  session          3        2         1        1         4  2h12m                    0             0
 shipping        group  session          1        2         1        0         0  -                        0            12
-billing: PAUSED 2h00m ago, it handles nothing; let it go on: leasegen resume billing
+billing: PAUSED 2h00m ago, its messages wait; let it go on: leasegen resume billing
 shipping: 12 messages were given up on; see why: leasegen dlq list shipping
 `)
 	if out := w.status(t, status{format: "json"}); !strings.Contains(out, `"paused": true,`) || !strings.Contains(out, `"paused_seconds": 7200,`) ||
@@ -276,7 +276,7 @@ func TestNumberAndAge(t *testing.T) {
 	}
 }
 
-// What -format json prints is safe for a terminal as well, and the same text when it is read.
+// The output of -format json is safe for a terminal as well, and the same text when it is read.
 func TestJSONSteersNoTerminal(t *testing.T) {
 	const text = "\x1b[2J\u009b1A\u0085\x7f\u202e\u2066\u200f\U000e0041 é 日本 😀\ttab"
 	var b bytes.Buffer

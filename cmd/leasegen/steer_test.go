@@ -70,7 +70,7 @@ func (steering) SetCursor(context.Context, string, string, operate.CursorTarget)
 	return 1, nil
 }
 
-// What roles that write to the tables have put there is printed as text by every operation, and offered in no command.
+// Every operation prints text that other roles wrote to the tables as text, and offers it in no command.
 func TestNothingStoredSteersATerminal(t *testing.T) {
 	for _, c := range []struct {
 		args string

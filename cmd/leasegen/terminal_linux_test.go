@@ -12,7 +12,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// What a terminal shows fits it, and is coloured only where colours are wanted.
+// Output on a terminal fits it, and is coloured only where colours are wanted.
 func TestTerminal(t *testing.T) {
 	_, dsn := attentive(t)
 	self, err := os.Executable()
@@ -118,7 +118,7 @@ func TestShellsComplete(t *testing.T) {
 				if i == len(cases)-1 {
 					p.keys("unset LEASEGEN_DSN\n")
 				}
-				// What stands on the line then is printed, in place of run: words are put before it and behind it.
+				// The line as it stands then is printed, in place of run: words are put before it and behind it.
 				p.keys(fmt.Sprintf("%s\t\x01echo \"%d[\x05]\"\n", c.typed, i))
 				p.until(fmt.Sprintf("\n%d[", i))
 				p.until("]\n")

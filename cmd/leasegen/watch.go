@@ -14,7 +14,7 @@ const (
 	mostBackoff   = 30 * time.Second // between two tries while the server is away, unless the interval is longer
 )
 
-// What steers a terminal: its other screen, on which lines are cut in place of wrapped, and back.
+// Sequences that steer a terminal: its other screen, on which lines are cut in place of wrapped, and back.
 const (
 	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 	leaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"

@@ -73,7 +73,7 @@ func (r *run) play(ctx context.Context) error {
 		r.total, t.readings-t.disorder, r.feeds, r.feeds-dead, dead, t.owners)
 	fmt.Fprint(r.Out, "redis-stream-client-go, by its code: a replica that stops acknowledges and deletes what it has not\n"+
 		"finished; a killed one's feeds go on 2 s later if the expiry event arrives, and else wait for the next\n"+
-		"start of a replica; nothing tells the archive which of two owners is the newer.\n")
+		"start of a replica; the archive cannot tell which of two owners is the newer.\n")
 	if t.disorder > 0 || dead > 0 {
 		return fmt.Errorf("%d readings were added again or out of order, %d work items are dead letters", t.disorder, dead)
 	}

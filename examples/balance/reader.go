@@ -59,7 +59,7 @@ func (r *Reader) HandleFeedOpened(ctx context.Context, m lease.Message[FeedOpene
 	return context.Cause(ctx)
 }
 
-// complete checks that nothing of a feed is missing.
+// complete checks that no reading of a feed is missing.
 func (r *Reader) complete(ctx context.Context, f FeedOpened) error {
 	n, err := r.Archive.readings(ctx, f.Feed)
 	if err == nil && n != f.Readings {

@@ -39,7 +39,7 @@ type run struct {
 	payments int
 }
 
-// tables is what the handler writes. Nothing in it keeps out a payment that is booked twice.
+// tables is what the handler writes. It does not dedupe a payment that is booked twice.
 const tables = `
 	CREATE TABLE account (name text PRIMARY KEY);
 	CREATE TABLE booking (

@@ -131,7 +131,7 @@ func TestOpensWhatWasClosed(t *testing.T) {
 	if dead := must(op.DeadLetters(ctx, operate.DeadLetterFilter{}))(t); len(dead) != 1 || dead[0].Key != "l" || dead[0].Reason != "no price" {
 		t.Errorf("dead letters: %+v", dead)
 	}
-	// The next epoch is higher, and events are still kept out by their ID.
+	// The next epoch is higher, and events are still deduped by their ID.
 	if err := again.Release(ctx, "s", "orders", []backend.Ref{granted.Ref}); err != nil {
 		t.Fatal(err)
 	}

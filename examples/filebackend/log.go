@@ -14,7 +14,7 @@ import (
 
 const (
 	slots      = 64                     // of PerPartition; another number would change the order of keys
-	keepsOut   = 7 * 24 * time.Hour     // how long an event's ID keeps out a second one
+	keepsOut   = 7 * 24 * time.Hour     // how long an event's ID dedupes
 	pollPeriod = 200 * time.Millisecond // in which feeds find the changes that time alone makes
 )
 

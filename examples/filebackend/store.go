@@ -51,7 +51,7 @@ type store struct {
 	line       line                  // what the present call changes
 	log        []*message            // in the order in which they became visible
 	delayed    []*message            // those that will join the log, in that order
-	ids        map[eventID]time.Time // until when they keep out a second event
+	ids        map[eventID]time.Time // until when they dedupe
 }
 
 // apply takes over what a line holds.
@@ -161,7 +161,7 @@ func do(ctx context.Context, b *Backend, operation string, fn func(*store) error
 	return err
 }
 
-// write appends a line to the file. The store gets what will be read back, and shares nothing with the caller's arguments.
+// write appends a line to the file. The store gets what will be read back, and shares no memory with the caller's arguments.
 func (b *Backend) write(l line) error {
 	if len(l.Messages)+len(l.Sessions)+len(l.Consumers)+len(l.Leases)+len(l.Dead) == 0 {
 		return nil

@@ -62,7 +62,7 @@ func (j *Job) Run(ctx context.Context, l lease.Lease) error {
 
 const step = 5 * time.Millisecond
 
-// step writes to a system that knows nothing of leases, but refuses epochs that are older
+// step writes to a system that has no notion of leases, but refuses epochs that are older
 // than one it has seen: that is all it takes to be safe from leaders of the past.
 func (j *Job) step(ctx context.Context, l lease.Lease) error {
 	_, err := j.Pool.Exec(ctx, `

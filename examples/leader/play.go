@@ -144,7 +144,7 @@ func (r *run) refused(ctx context.Context, name string) (string, error) {
 	return strings.Join(lines, "\n"), err
 }
 
-// tell prints who leads, and for how long nobody did after the last step of the replica
+// tell prints who leads, and for how long no replica led after the last step of the replica
 // that left: the longest of its jobs.
 func (r *run) tell(ctx context.Context, what, left string) error {
 	gap := ""

@@ -260,7 +260,7 @@ const crashed = `crashed="true"`
 const quick = 3 * time.Second
 
 // takenOver presses a button that ends a replica's work, and holds the others to the time in which they have what it owned. Where
-// something else kept the machine busy meanwhile, it brings the replica back and tries again: once they are that quick.
+// something else kept the machine busy in between, it brings the replica back and tries again: once they are that quick.
 func (s *visitor) takenOver(button, name, back string, within time.Duration) {
 	s.Helper()
 	for began := time.Now(); ; {

@@ -1,5 +1,5 @@
 // Quickstart: three replicas of one service share the topics orders.*, one of them
-// dies, and nothing is lost. Everything runs in this process, on the memory backend.
+// dies, and no message is lost. Everything runs in this process, on the memory backend.
 package main
 
 import (

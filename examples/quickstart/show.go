@@ -103,7 +103,7 @@ func (h *heart) Heartbeat(ctx context.Context) error {
 	return h.Session.Heartbeat(ctx)
 }
 
-// Commit reaches the backend late when the replica was frozen meanwhile, as a packet
+// Commit reaches the backend late when the replica was frozen in between, as a packet
 // on its way would: it no longer knows that its sender gave up.
 func (r *replica) Commit(ctx context.Context, session, consumer string, ps []backend.Progress) ([]string, error) {
 	r.wait()

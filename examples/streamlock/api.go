@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// api is the service whose streams are processed. It knows nothing of leases; it hands
-// out a stream's next event to whoever asks, and refuses an epoch that is older than one
+// api is the service whose streams are processed. It has no notion of leases; it hands
+// out a stream's next event to each caller, and refuses an epoch that is older than one
 // it has seen of that stream.
 type api struct {
 	mu      sync.Mutex

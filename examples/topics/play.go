@@ -35,7 +35,7 @@ func (r *run) play(ctx context.Context) error {
 		return err
 	}
 
-	// Under load, one dies. What it owned goes to the others.
+	// Under load, one dies. Its topics go to the others.
 	load := make(chan error, 1)
 	go func() { load <- r.invoice(ctx, 2, rounds) }()
 	if err := r.Fleet.Kill("replica-2"); err != nil {

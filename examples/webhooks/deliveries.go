@@ -46,7 +46,7 @@ func (d delivery) event() lease.Event {
 		Organization account    `json:"organization"`
 		Sender       account    `json:"sender"`
 	}
-	// A delivery that cannot be read is published all the same: the consumer's dead
+	// A delivery that cannot be read is published anyway: the consumer's dead
 	// letters are where it is seen.
 	if err := json.Unmarshal(d.payload, &route); err != nil {
 		route.Repository.FullName = "unreadable"

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 func TestEveryDeliveryIsAccountedFor(t *testing.T) {
 	for _, c := range []struct {
 		name, dir string
-		pace      time.Duration // between publications, so that some replica dies meanwhile
+		pace      time.Duration // between publications, so that some replica dies in between
 		want      []string
 	}{
 		// The oddities of real deliveries in small: one without a repository, one without a

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// endWithParent does nothing here: only Linux can tie a process to its parent.
+// endWithParent has no effect here: only Linux can tie a process to its parent.
 func endWithParent(*syscall.SysProcAttr, syscall.Signal) {}
 
 const memory = "/nowhere"

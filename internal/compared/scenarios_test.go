@@ -182,7 +182,7 @@ func TestOrderOverDeleteAndVacuum(t *testing.T) {
 			if len(first.ns) >= 1000 {
 				t.Fatal("all was handled before the vacuum")
 			}
-			// What there is to delete is deleted, and its room is free for what comes.
+			// Dead rows are deleted, and its room is free for what comes.
 			if _, err := be.Maintain(t.Context(), []backend.ConsumerInfo{c.Info()}); err != nil {
 				t.Fatal(err)
 			}

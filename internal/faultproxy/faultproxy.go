@@ -76,7 +76,7 @@ func (p *Proxy) Cut() {
 }
 
 // BlackHole keeps connections open but lets nothing through, in either direction,
-// until Heal; what was sent meanwhile then arrives.
+// until Heal; what was sent in between then arrives.
 func (p *Proxy) BlackHole() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -190,7 +190,7 @@ func (f *Fleet) Count(match func(Event) bool) (n int) {
 // Marker is the index of the next event.
 func (f *Fleet) Marker() int { return len(f.Events(0)) }
 
-// Events are those from an index on, in the order in which they were told. They are not to be changed.
+// Events are those from an index on, in the order in which they were reported. They are not to be changed.
 func (f *Fleet) Events(from int) []Event {
 	f.events.mu.Lock()
 	defer f.events.mu.Unlock()

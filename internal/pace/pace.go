@@ -1,5 +1,5 @@
 // Package pace says how many tests run at once and how long they go on, and judges how long something took beside a bare
-// request of the same machine at the same time: a machine that is slow or busy proves nothing.
+// request of the same machine at the same time: a machine that is slow or busy proves no defect.
 package pace
 
 import (
@@ -15,7 +15,7 @@ import (
 // Long reports whether tests go on for long: in make proof and make proof-redis, but not in make test.
 func Long() bool { return os.Getenv("PROOF_ROUNDS") != "" }
 
-// turns is how many of the longest bare requests fit into what a test allows beyond its limit. What is judged makes several
+// turns is how many of the longest bare requests fit into what a test allows beyond its limit. The code under judgment makes several
 // requests one after the other, in processes that each wait for their turn.
 const turns = 10
 

@@ -47,7 +47,7 @@ func Shared(t testing.TB) *Server { t.Helper(); return server(t) }
 
 // DB creates an empty database on the shared server and returns its DSN. The
 // database is dropped when the test ends; if the test failed, what the server
-// logged meanwhile is shown.
+// logged in between is shown.
 func DB(t testing.TB) string {
 	t.Helper()
 	return Shared(t).fresh(t, emptyTemplate)

@@ -111,7 +111,7 @@ func TestClusterFailover(t *testing.T) {
 		t.Errorf("the replica is %s, want the old master %s", got.Addr(), old.Addr())
 	}
 
-	// FORCE is tried on a shard that has just elected nobody: see electable.
+	// FORCE is tried on a shard that has just elected no master: see electable.
 	other := "l"
 	for i := 0; c.MasterOf(t, other) == replica; i++ {
 		other = fmt.Sprint("l", i)

@@ -16,7 +16,7 @@ import (
 
 // Failover makes a replica the master and returns when it is. Mode "" asks the master
 // to hand over without loss; FORCE, for a master that does not answer, has the other
-// masters vote; TAKEOVER asks nobody. Other nodes learn of it a little later: WaitHealthy.
+// masters vote; TAKEOVER asks no master. Other nodes learn of it a little later: WaitHealthy.
 func (c *Cluster) Failover(t testing.TB, replica *Server, mode string) {
 	t.Helper()
 	if err := c.do(func(ctx context.Context) error { return c.failover(ctx, replica, mode) }); err != nil {

@@ -45,7 +45,7 @@ func Wrap(m childproc.Tests) childproc.Runner { return shared.Wrap(m) }
 
 // Shared returns the server that the tests of this binary share, starting it first
 // if need be. Do not stop it, and keep to a Namespace. If the test fails, what the
-// server logged meanwhile is shown.
+// server logged in between is shown.
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	s := server(t)

@@ -180,7 +180,7 @@ func TestServerEndsWithProcess(t *testing.T) {
 	}
 }
 
-// What is missing or wrong is said in one line that names the way out.
+// One line names a missing or wrong setting, and the way out.
 func TestNoBinary(t *testing.T) {
 	oneLine := func(want string) {
 		t.Helper()

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// member is one node as a line of CLUSTER NODES tells of it.
+// member is one node as a line of CLUSTER NODES reports it.
 type member struct {
 	id, addr, master string // master: id of a replica's master
 	flags            []string

@@ -72,7 +72,7 @@ func TestCommands(t *testing.T) {
 			write(t, filepath.Join(dir, "generate.go"), "package shop\n\n"+b.text)
 		}
 	}
-	// What it needs is in the module cache, as the tests of this repository need it too.
+	// The module cache has its dependencies, because the tests of this repository need them too.
 	env := []string{"GOPROXY=off", "GONOSUMDB=*", "GOFLAGS=-mod=mod -ldflags=-w", "GOWORK=off"}
 	command(t, dir, env, "go", "mod", "init", "example.com/shop")
 	setUp := 0

@@ -1,6 +1,6 @@
 // Package streamtest has consumers of Redis streams that others write to, for tests of the
 // generated code: of streams with names that mean something elsewhere, with fields of other
-// names, and with entries that say nothing of their kind.
+// names, and with entries that do not name their kind.
 package streamtest
 
 import (

@@ -75,7 +75,7 @@ func (w *world) eventually(what string, ok func() bool) {
 	}
 }
 
-// quiet logs nothing.
+// quiet logs no line.
 func quiet() lease.Option { return lease.WithLogger(slog.New(slog.DiscardHandler)) }
 
 // run runs a consumer until the function returned is called.

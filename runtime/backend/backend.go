@@ -32,7 +32,7 @@ type Capabilities struct {
 type Housekeeping interface {
 	// Check reports, in one line that names cause and fix, why this backend cannot
 	// be used now (unmigrated, read-only, missing grants, ...), or not by these consumers
-	// (locks that do not go through a pooler, ...). Run calls it first. It writes nothing.
+	// (locks that do not go through a pooler, ...). Run calls it first. It writes no rows.
 	Check(ctx context.Context, consumers []ConsumerInfo) error
 
 	// Maintain does what is due (retention, bounds on dead letters, forgotten sessions), a bounded part of it in a

@@ -55,7 +55,7 @@ type DeadLetterGrouping struct {
 type groupName struct{ consumer, kind, reason string }
 
 // Add counts dead letters: g has their consumer, kind and reason, when they died, and an example. It is called for the newest
-// first: of several calls for one group the example of the first stays, unless a later one is newer. What is in a group that
+// first: of several calls for one group the example of the first stays, unless a later one is newer. The entry of a group that
 // comes when there are very many counts in the total alone.
 func (c *DeadLetterGrouping) Add(g operate.DeadLetterGroup) {
 	pattern, known := c.patterns[g.Reason]

@@ -11,12 +11,12 @@
 //     of a [Tx], which one goroutine calls at a time.
 //   - Time is the store's own: a backend compares its server's clock with itself, never with the caller's. Durations
 //     go to the store, times do not.
-//   - A call returns when its context ends. What it sent may then have been carried out, or be carried out later.
-//   - [ErrSessionLost], [ErrFenced] and [ErrRolledBack] are definite: the call changed nothing. After any other error it
+//   - A call returns when its context ends. Its request may then have been carried out, or be carried out later.
+//   - [ErrSessionLost], [ErrFenced] and [ErrRolledBack] are definite: the call had no effect. After any other error it
 //     may have taken effect, wholly or not at all within the scope that each method names, and the runtime repeats it.
 //     A method says what a repetition does where it is not the same as one call.
 //   - A request for leases that the session does not hold any more, or for a consumer that is not registered, is no
-//     error: it changes nothing and says so in its answer.
+//     error: it has no effect and says so in its answer.
 //   - Bounds are in rows and in bytes: an answer holds as much as was asked for, and no call reads all there is.
 //
 // # Ownership

@@ -5,7 +5,7 @@ import "errors"
 // ErrSessionLost: the session is dead; all its leases are lost with it.
 var ErrSessionLost = errors.New("lease: session lost")
 
-// ErrFenced: the session does not hold the lease under this epoch any more; the call wrote nothing.
+// ErrFenced: the session does not hold the lease under this epoch any more; the call wrote no row.
 var ErrFenced = errors.New("lease: fenced: the lease is not held under this epoch any more")
 
 // ErrRolledBack: the backend refused a transaction for what a handler did in it, and

@@ -13,7 +13,7 @@ type Log interface {
 	// OpenFeed starts watching the log and the ownership tables on behalf of one process.
 	OpenFeed(ctx context.Context, consumers []ConsumerInfo) (Feed, error)
 
-	// Fetch reads the next messages of each item, in order, in one round trip to each server. It writes nothing.
+	// Fetch reads the next messages of each item, in order, in one round trip to each server. It writes no rows.
 	// Items without news come back without messages. Messages that match no pattern are passed over in Next. It answers for no resource that it was not asked for.
 	Fetch(ctx context.Context, req FetchRequest) ([]Fetched, error)
 }
@@ -100,7 +100,7 @@ type Fetched struct {
 	Resource string
 	Messages []Raw
 	// Next is the cursor after all messages; the very same as FetchItem.From (by ==)
-	// when nothing was passed over, so that nothing has to be stored.
+	// when no message was passed over, so that no module has to be stored.
 	Next Cursor
 	// Cut returns the cursor after the first n messages, 0 <= n <= len(Messages).
 	Cut func(n int) Cursor

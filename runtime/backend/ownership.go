@@ -18,13 +18,13 @@ type Ownership interface {
 	// Of the log a consumer reads what matches the patterns of any of its members: from when
 	// Register returned to one of them on, or its session was opened with them, until housekeeping forgets that session,
 	// no Fetch and no housekeeping passes over a message that its patterns match, whichever
-	// patterns the call itself has. What the caller does not take is for the caller to set aside.
+	// patterns the call itself has. The caller parks those that it does not take.
 	// With FromNow, what the source holds when the consumer is registered for the first
 	// time is passed over; resources that appear later begin at their beginning.
 	// It is atomic for each resource; a repetition adds what is missing.
 	Register(ctx context.Context, consumer ConsumerInfo, resources []string) error
 
-	// Survey counts members and leases. It writes nothing, and costs a count of each consumer's leases.
+	// Survey counts members and leases. It writes no rows, and costs a count of each consumer's leases.
 	Survey(ctx context.Context, consumers []string) ([]Survey, error)
 
 	// Acquire takes up to Max free resources, each in one step. A resource is free when
@@ -37,12 +37,12 @@ type Ownership interface {
 	Acquire(ctx context.Context, req AcquireRequest) ([]Grant, error)
 
 	// Release gives leases back while their session lives, each in one step. Epochs survive.
-	// Leases that are no longer held are passed over, so that a repetition does nothing. For a session that is not live
+	// Leases that are no longer held are passed over, so that a repetition has no effect. For a session that is not live
 	// it may return ErrSessionLost.
 	Release(ctx context.Context, session, consumer string, leases []Ref) error
 
 	// Owned lists the leases of the consumer that the session owns, as far as the backend
-	// knows; it may name one twice. It writes nothing. After a failover that lost writes, or when a request comes
+	// knows; it may name one twice. It writes no rows. After a failover that lost writes, or when a request comes
 	// late, these are not those that the process holds; the runtime compares them.
 	Owned(ctx context.Context, session, consumer string) ([]Ref, error)
 }

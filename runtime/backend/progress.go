@@ -7,12 +7,12 @@ import (
 
 // Commits stores what became of messages.
 type Commits interface {
-	// FetchParked reads parked messages whose wait is over, of resources that the session owns. It writes nothing.
+	// FetchParked reads parked messages whose wait is over, of resources that the session owns. It writes no rows.
 	FetchParked(ctx context.Context, req ParkedRequest) (Parked, error)
 
 	// Commit stores the progress of many leases of one consumer: each entry in one step, cursor, parked messages, dead
-	// letters and all. Entries of leases that the session does not hold under their epoch any more change nothing; their
-	// resources are returned in fenced. Repeating an entry changes nothing more: see Progress.Seq.
+	// letters and all. Entries of leases that the session does not hold under their epoch any more have no effect; their
+	// resources are returned in fenced. Repeating an entry has no further effect: see Progress.Seq.
 	Commit(ctx context.Context, session, consumer string, progress []Progress) (fenced []string, err error)
 }
 
@@ -21,7 +21,7 @@ type Commits interface {
 type Progress struct {
 	Ref
 	// Seq rises from one progress of a lease to the next; a repeated one keeps its Seq. One
-	// that arrives when a higher Seq of the same epoch is stored changes nothing and is not
+	// that arrives when a higher Seq of the same epoch is stored has no effect and is not
 	// fenced: it is an old request that was held up on its way. A repetition of the stored Seq may be ignored or applied
 	// again. Seq 0 is not numbered: it is applied each time, and does not change the stored one.
 	Seq int64
@@ -88,7 +88,7 @@ type Parked struct {
 	Messages []ParkedMessage
 	// More is true when the limit cut the read short.
 	More bool
-	// Next is the time until the next lane is due; negative when nothing waits.
+	// Next is the time until the next lane is due; negative when no work waits.
 	Next time.Duration
 }
 

@@ -16,7 +16,7 @@ type Event struct {
 	Topic, Key, Kind string
 	Payload          []byte
 	Headers          map[string]string
-	// ID, when set, keeps out a second event with the same ID on the same topic, for 7
+	// ID, when set, excludes a second event with the same ID on the same topic, for 7
 	// days: it is left out without an error.
 	ID string
 	// At and After delay the event: it joins the log when the backend's clock has reached
@@ -34,7 +34,7 @@ func (e *Event) Due(now time.Time) time.Time {
 	return due
 }
 
-// Raw is the event as a message, with a payload of at most maxPayload bytes. It shares nothing with the event.
+// Raw is the event as a message, with a payload of at most maxPayload bytes. It shares no memory with the event.
 func (e *Event) Raw(id string, publishedAt time.Time, maxPayload int) Raw {
 	r := Raw{ID: id, Topic: e.Topic, Key: e.Key, Kind: e.Kind, Headers: maps.Clone(e.Headers), PublishedAt: publishedAt, Size: len(e.Payload)}
 	if r.Size <= maxPayload {

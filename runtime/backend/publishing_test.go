@@ -9,7 +9,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/backend"
 )
 
-// Middleware that returns before a call of next that it made in another goroutine: Publish waits, so that nothing is written
+// Middleware that returns before a call of next that it made in another goroutine: Publish waits, so that no row is written
 // in a transaction that its caller has gone on with.
 func TestPublishWaitsForCallsInOtherGoroutines(t *testing.T) {
 	began := make(chan struct{})

@@ -16,7 +16,7 @@ type SessionSpec struct {
 	// any more and none of its consumers has a Grace, or one that it tried to open and had no
 	// answer about. The backend ends it in the step that opens the new one and frees all it
 	// holds, not as after a crash; one that it does not know it keeps from being opened later.
-	// So nobody has to wait until it expires, and no share is kept for it.
+	// So no process has to wait until it expires, and no share is kept for it.
 	Replaces string
 	// Advisory says that all its consumers use LockAdvisory: the session lives as long as
 	// its connection, and its heartbeats need not write.
@@ -34,6 +34,6 @@ type Session interface {
 	// Alarm is ready when the session notices by itself that its connection broke, or that it was declared dead. The
 	// runtime then sends a heartbeat at once, to learn what is left. Nil: this session notices nothing by itself.
 	Alarm() <-chan struct{}
-	// Close ends the session and frees its leases at once. A repetition does nothing.
+	// Close ends the session and frees its leases at once. A repetition has no effect.
 	Close(ctx context.Context) error
 }

@@ -66,7 +66,7 @@ func one(yes bool) float64 {
 	return 0
 }
 
-// StatusAge is how old a status may be that WatchStatus tells of.
+// StatusAge is how old a status may be that WatchStatus reports.
 const StatusAge = 10 * time.Second
 
 // WatchStatus adds gauges of what the backend keeps for all processes: consumer.lag.max, consumer.lag, consumer.oldest_unread

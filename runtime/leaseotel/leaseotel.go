@@ -11,7 +11,7 @@
 // A call of Publish is a span "publish KIND", and a handler call a span "process KIND", named as OpenTelemetry's messaging
 // conventions say. The publisher's trace context travels in the headers of events, as the propagator writes it. A handler's
 // span is linked to those of its messages, and to a span that the application began around it; with WithParents the span of a
-// single message continues the publisher's trace. What a handler publishes with its context belongs to the handler's span,
+// single message continues the publisher's trace. Events that a handler publishes with its context belong to the handler's span,
 // also where it hands on the headers of its message. Run handlers have no span, for they do not end.
 //
 // # Metrics
@@ -29,11 +29,11 @@
 //	handler.stuck, consumer.stalled, observations.dropped
 //
 // WatchHealth and WatchStatus add gauges. Attributes are the consumer (messaging.consumer.group.name) and the kind
-// (messaging.leasegen.kind; the first 200 that are seen, _OTHER for more), and never a topic, key or id. What failed has an error.type,
+// (messaging.leasegen.kind; the first 200 that are seen, _OTHER for more), and never a topic, key or id. Failures have an error.type,
 // the same as its span; there are 50 at most, and _OTHER. Counters of a consumer begin at zero when it is seen first.
 //
 // Calls of handlers and of Publish are measured where they are made. All else comes from the consumer's observer, which loses some
-// observations when they come too fast, and counts them; the sum of messages is exact. What a backend itself finds, stream.missed and
+// observations when they come too fast, and counts them; the sum of messages is exact. Counts of the backend itself, stream.missed and
 // cursor.set_back, comes from its own observer: give it the Telemetry, with leasepg.WithObserver or leaseredis.WithObserver. Folder dashboards has a Grafana dashboard and Prometheus alerts of these metrics.
 package leaseotel
 

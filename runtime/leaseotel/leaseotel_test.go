@@ -280,7 +280,7 @@ func TestOutcomesByKind(t *testing.T) {
 	}
 }
 
-// What backends find and tell their observer of is counted.
+// Findings that backends report to their observer are counted.
 func TestWhatBackendsTell(t *testing.T) {
 	x := newTraced(t)
 	x.Observe(operate.ObservedMissed{Consumer: "c", Resource: "s", Messages: 7})
@@ -712,7 +712,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// What an observation of stored progress costs.
+// The cost of an observation of stored progress.
 func BenchmarkObserve(b *testing.B) {
 	x, err := leaseotel.New(leaseotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))))
 	if err != nil {

@@ -147,7 +147,7 @@ func (ins *instruments) Observe(o operate.Observation) {
 	}
 }
 
-// became counts messages by outcome and kind; those that no kind is told of are of another.
+// became counts messages by outcome and kind; those without a reported kind are of another.
 func (ins *instruments) became(ctx context.Context, consumer string, all operate.Outcomes, kinds []operate.KindOutcomes) {
 	count := func(kind string, of operate.Outcomes) {
 		c := ins.callsOf(consumer, kind)

@@ -12,7 +12,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// silent is a backend that answers nothing.
+// silent is a backend that never answers.
 type silent struct{ operate.Operator }
 
 func (silent) Status(ctx context.Context) ([]operate.ConsumerStatus, error) {

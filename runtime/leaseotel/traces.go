@@ -46,7 +46,7 @@ func (t *Telemetry) Publish(next lease.PublishFunc) lease.PublishFunc {
 	}
 }
 
-// inject returns events with the trace context and the baggage of ctx in their headers. What is there of another trace or
+// inject returns events with the trace context and the baggage of ctx in their headers. Headers of another trace or
 // baggage stays, unless it is own, which leasegen carried there, or of the messages that ctx's handler was given: a handler
 // that hands on their headers would publish in its publisher's name.
 func (t *Telemetry) inject(ctx context.Context, events []lease.Event, own string) []lease.Event {

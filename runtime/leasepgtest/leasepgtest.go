@@ -35,7 +35,7 @@ const patience = 10 * time.Second
 // and the server one or more connections: pgx's default for a pool is 4 or the number of CPUs, which pool_max_conns
 // in the DSN changes. Options are those of leasepg.New and of leasepg.Migrate, but for WithSchema, which is set already.
 //
-// Apart are tables that the application names without their schema. What is of a whole database is shared: tables named with
+// Apart are tables that the application names without their schema. Objects of a whole database are shared: tables named with
 // their schema, as in //leasegen:table, roles, and the keys of advisory locks. So two tests that run a consumer of one name
 // with lock=advisory at once may find the other's lock, and its lease's row decides.
 func New(t testing.TB, dsn string, opts ...leasepg.Option) (*leasepg.Backend, *pgxpool.Pool) {

@@ -69,7 +69,7 @@ var cursorChecks = []check{
 			a := join(t, be, fromNow(info), long)
 			kit.OK(t, be.Register(t.Context(), a.Info, nil))
 			publish(t, be, event("x", "a", 3), event("y", "b", 4))
-			// Another replica that comes later moves nothing; what appeared since is read from its beginning.
+			// Another replica that comes later moves no cursor; what appeared since is read from its beginning.
 			again := f.Again(t, be)
 			kit.OK(t, again.Register(t.Context(), a.Info, nil))
 			publish(t, be, event("x", "a", 5))

@@ -194,7 +194,7 @@ var operatorChecks = []check{
 			t.Errorf("it was %+v, and is %+v", one[0], listed)
 		}
 
-		// What its owner stores, that was handling it, goes on top.
+		// Progress that its owner stores, which was handling it, goes on top.
 		a.Commits(backend.Progress{Ref: refs["2"], Seq: 101, Park: []backend.Park{{ID: one[0].MessageID, Lane: one[0].Key, Attempt: 3, After: time.Hour, Error: "still"}}})
 		kit.Equal(t, "due when it failed again", len(a.Due().Messages), 0)
 		kit.Equal(t, "by key", retry(operate.ParkedFilter{Resource: "2", Key: one[0].Key, Limit: 1}), 1)

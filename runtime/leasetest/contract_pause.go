@@ -28,7 +28,7 @@ func pausable(be backend.Backend) map[string]backend.ConsumerInfo {
 	return all
 }
 
-// pauses pauses the consumer of an actor, twice: the second time changes nothing.
+// pauses pauses the consumer of an actor, twice: the second time has no effect.
 func pauses(h *kit.Actor) {
 	h.T.Helper()
 	for range 2 {
@@ -232,7 +232,7 @@ var pauseChecks = []check{
 		pauses(a)
 		kit.OK(t, a.Session.Close(t.Context()))
 		kit.OK(t, op.Forget(t.Context(), "c"))
-		b, _ := sole(t, f.Again(t, be)) // it begins anew
+		b, _ := sole(t, f.Again(t, be)) // it begins again
 		kit.Equal(t, "paused", b.Surveys().Paused, false)
 	})},
 	{"Pause/No_lease_is_granted_after_it_returned", pausing(func(t testing.TB, f Factory, be backend.Backend) {

@@ -120,7 +120,7 @@ var publishChecks = []check{
 			kit.OK(t, be.Register(t.Context(), infos[i], nil))
 		}
 		publish(t, be, e)
-		publish(t, be, e) // kept out
+		publish(t, be, e) // deduped
 		for _, info := range infos[1:] {
 			resource := e.Topic
 			if info.Per == backend.PerStream {
@@ -267,7 +267,7 @@ var publishChecks = []check{
 	})},
 	{"Publish/Delayed_events_wait_for_someone_to_look", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		publish(t, be, withID(after(event("x", "k", 1), 50*time.Millisecond), "i"), withID(after(event("x", "k", 2), 0), "i"))
-		time.Sleep(100 * time.Millisecond) // nobody watches
+		time.Sleep(100 * time.Millisecond) // no process watches
 		got := read(t, f.Again(t, be)).await(1)
 		kit.Equal(t, "payload", string(got[0].Payload), string(event("x", "k", 1).Payload))
 	})},

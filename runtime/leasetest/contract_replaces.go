@@ -15,7 +15,7 @@ func replacing(t testing.TB, be backend.Backend, info backend.ConsumerInfo, repl
 }
 
 // A process that had no answer to OpenSession does not know whether it has a session: one that
-// it has would be a member that nobody works for until it expires.
+// it has would be a member without a process until it expires.
 var replacesChecks = []check{
 	{"Replaces/The_session_named_has_ended_when_the_new_one_is_open", func(t testing.TB, f Factory) {
 		for _, info := range []backend.ConsumerInfo{perTopic(), perPartition()} {
@@ -58,7 +58,7 @@ var replacesChecks = []check{
 		a.Takes()
 		b := replacing(t, be, perTopic(), a.ID)
 		g := b.Takes()
-		// A second copy of the request changes nothing any more, whether or not it is refused.
+		// A second copy of the request has no further effect, whether or not it is refused.
 		spec := backend.SessionSpec{ID: b.ID, TTL: long, Consumers: []string{"c"}, Replaces: a.ID, Host: "host", PID: 7}
 		if again, err := f.Again(t, be).OpenSession(t.Context(), spec); err == nil {
 			kit.OK(t, again.Heartbeat(t.Context()))

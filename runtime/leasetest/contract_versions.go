@@ -65,7 +65,7 @@ var versionChecks = func() (all []check) {
 			kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{narrow}))
 			publish(t, be, event("b", "k", 6), event("a", "k", 7))
 			reads(old, at, "b", "a")
-			// A process that crashes and comes back has missed nothing.
+			// A process that crashes and comes back has missed no message.
 			kit.OK(t, fresh.Session.Close(t.Context()))
 			kit.Must[operate.MaintainReport](t)(be.Maintain(t.Context(), []backend.ConsumerInfo{narrow}))
 			publish(t, be, event("b", "k", 8), event("a", "k", 9))

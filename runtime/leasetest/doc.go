@@ -4,7 +4,7 @@
 // # For users
 //
 // [Drain] runs a consumer until everything published before is dealt with. With the
-// memory backend, a test of a consumer needs nothing else.
+// memory backend, a test of a consumer needs no server.
 //
 // # For backends
 //
@@ -16,7 +16,7 @@
 //     its own handle on the backend, that fail, retry, crash, are cut off, join and
 //     leave. Their names are sentences.
 //
-// What needs a role that the backend's Capabilities lack, or a function that the [Factory] lacks, is skipped. Most scenarios, and [Drain],
+// Checks that need a role that the backend's Capabilities lack, or a function that the [Factory] lacks, are skipped. Most scenarios, and [Drain],
 // need Capabilities.Operator. The backend's log has 64 slots or more.
 //
 // Most of the time the tests wait, so run many at once: go test -parallel 32.

@@ -57,7 +57,7 @@ func Drain(t testing.TB, be lease.Backend, consumer *lease.Consumer) {
 			again = false
 		case again:
 			return
-		default: // what was published for later may be on topics that nobody knows yet
+		default: // what was published for later may be on topics that no process knows yet
 			if err := be.Register(ctx, consumer.Info(), nil); err != nil {
 				t.Fatalf("register consumer %s: %v", consumer.Name(), err)
 			}

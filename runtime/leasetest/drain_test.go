@@ -48,7 +48,7 @@ func TestDrainHandlesAllThatWasPublishedBefore(t *testing.T) {
 	leasetest.Drain(t, be, consumer)
 	publish("orders.us", 3) // a topic that is new by the second time
 	leasetest.Drain(t, be, consumer)
-	leasetest.Drain(t, be, consumer) // nothing to do
+	leasetest.Drain(t, be, consumer) // no work
 	if want := []int{1, 2, 3}; !slices.Equal(got, want) {
 		t.Fatalf("handled %v, want %v", got, want)
 	}

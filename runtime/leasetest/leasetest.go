@@ -12,11 +12,11 @@ import (
 
 // Factory makes backends for the suite.
 type Factory struct {
-	// New returns a backend with an empty storage of its own. What it opens is closed
+	// New returns a backend with an empty storage of its own. Its connections are closed
 	// with t.Cleanup.
 	New func(t testing.TB) backend.Backend
 	// Again returns another handle on the storage of be, as another process would have. It may be be itself when a
-	// backend keeps nothing of its caller.
+	// backend keeps no memory of its caller.
 	Again func(t testing.TB, be backend.Backend) backend.Backend
 
 	// Effect writes value through the transaction that handlers of the transaction form
@@ -26,7 +26,7 @@ type Factory struct {
 	Effects func(t testing.TB, be backend.Backend) []string
 
 	// Polls says that New's backends are not notified of changes (behind a transaction
-	// pooler, say) and find them by polling, which makes handovers up to a second slower.
+	// pooler, for example) and find them by polling, which makes handovers up to a second slower.
 	Polls bool
 
 	// Simulated runs each test in simulated time (testing/synctest): at once, and exact on any machine. It is

@@ -10,7 +10,7 @@ import (
 
 // link is the connection of one simulated process to a backend. Cut, it swallows
 // requests and replies as a broken network does: callers wait until their context
-// ends or the link is mended.
+// ends or the link is fixed.
 type link struct {
 	mu     sync.Mutex
 	mended chan struct{}  // nil while the link is whole

@@ -163,7 +163,7 @@ func foreign(op string, nth int) error {
 	return []error{backend.ErrFenced, backend.ErrRolledBack}[nth%2]
 }
 
-// ghost is a consumer and a resource of which the call says nothing.
+// ghost is a consumer and a resource that the call does not mention.
 const ghost = "ghost"
 
 // Ways to make a wrong list of a right one.

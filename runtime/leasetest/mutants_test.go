@@ -64,7 +64,7 @@ func (v *verdict) Log(...any)          {}
 func (v *verdict) Logf(string, ...any) {}
 
 // judge runs a check of the suite against a backend and returns what it complained of. Its time
-// is a bubble's: patience costs nothing, and the speed of the machine decides nothing.
+// is a bubble's: patience is free, and the speed of the machine does not matter.
 func judge(t *testing.T, name string, f Factory) (said []string) {
 	t.Helper()
 	all := checks()

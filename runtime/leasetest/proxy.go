@@ -17,7 +17,7 @@ type request struct {
 	consumers []string
 	resources []string
 	feed      *proxyFeed // of Feed.Next
-	told      bool       // it returns nothing but an error
+	told      bool       // it returns an error alone
 }
 
 func (r request) names(consumer, resource string) bool {
@@ -52,7 +52,7 @@ func through[T any](ctx context.Context, p *proxy, r request, call func(context.
 	return answer, err
 }
 
-// told is through for a call that returns nothing but an error.
+// told is through for a call that returns an error alone.
 func (p *proxy) told(ctx context.Context, r request, call func(context.Context) error) error {
 	r.told = true
 	_, err := p.via(ctx, r, func(ctx context.Context) (any, error) { return nil, call(ctx) })
@@ -219,7 +219,7 @@ type proxyFeed struct {
 	p     *proxy
 	f     backend.Feed
 	infos []backend.ConsumerInfo
-	again *backend.News // to be told twice
+	again *backend.News // to be reported twice
 	once  sync.Once
 }
 

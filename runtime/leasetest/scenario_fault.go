@@ -14,7 +14,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// toldLossesOnce checks that the loss of at least so many leases was told: more if the machine was too slow for
+// toldLossesOnce checks that the loss of at least so many leases was reported: more if the machine was too slow for
 // a session.
 func (p *process) toldLossesOnce(least int) {
 	p.w.t.Helper()

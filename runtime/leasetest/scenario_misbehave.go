@@ -16,7 +16,7 @@ import (
 
 // Each kind of call of a backend misbehaves in each way, in a cell of its own: a fault that
 // lasts concerns one resource, one consumer or one process, and everything else goes on
-// meanwhile. Two consumers share each process: the victim, which the fault is about if it is
+// in between. Two consumers share each process: the victim, which the fault is about if it is
 // about one, and its neighbour.
 const (
 	victim    = "c"
@@ -168,7 +168,7 @@ func (c cell) mayWait(m posted, consumer string, had map[string]bool) bool {
 	case c.retries:
 		return m.fails()
 	case c.op == "Acquire":
-		return true // nobody but the backend knows what the process has
+		return true // only the backend knows what the process has
 	}
 	return c.stops && had[m.resource]
 }

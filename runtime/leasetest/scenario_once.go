@@ -103,7 +103,7 @@ var onceScenarios = []check{
 			return slices.ContainsFunc(w.dead(), func(d operate.DeadLetterInfo) bool { return len(w.of(4)) > 0 && d.MessageID == w.of(4)[0].id })
 		})
 		w.drained()
-		// Of those executed before the crash some may not have been told; those too are asked about.
+		// Of those executed before the crash some may not have been reported; those too are asked about.
 		for _, n := range []int{5, 6} {
 			kit.Equal(t, "executions", len(w.of(n)), 1)
 		}

@@ -66,7 +66,7 @@ var partitionScenarios = []check{
 		}
 		had, least := slots, 0
 		kit.Eventually(t, "it knows", func() bool { return acquired() == had })
-		// Who joins one by one gets a share, and gives some of it to the next. Who joins at once
+		// A process that joins one by one gets a share, and gives some of it to the next. A process that joins at once
 		// does not, however long the processes take to start: none looks until all are there.
 		to := func(members int) {
 			was := len(live)

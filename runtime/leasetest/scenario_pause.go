@@ -29,7 +29,7 @@ func (w *world) resume() {
 	kit.OK(w.t, w.operator().Resume(w.t.Context(), "c"))
 }
 
-// rests checks that nothing is handled for a while.
+// rests checks that no message is handled for a while.
 func (w *world) rests() {
 	w.t.Helper()
 	all := func() int { return len(w.history(func(call) bool { return true })) }

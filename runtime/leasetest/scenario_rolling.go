@@ -57,7 +57,7 @@ func interleaved(change func(e *backend.Event)) []backend.Event {
 	return es
 }
 
-// replaced stops the older version and checks that the newer one has missed nothing.
+// replaced stops the older version and checks that the newer one has missed no message.
 func (r *rolling) replaced(order func(call) string) {
 	r.t.Helper()
 	r.old.stop()

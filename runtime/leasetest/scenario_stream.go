@@ -190,7 +190,7 @@ var streamScenarios = []check{
 		kit.Equal(t, "acquired", len(observations[operate.ObservedAcquire](p)), 1)
 	})},
 	{"Capacity_caps_streams_and_giving_up_frees_it", streamed(func(t testing.TB, w *world, s lease.Spec) {
-		s.Idle = time.Hour // others wait, so nobody stays idle
+		s.Idle = time.Hour // others wait, so no process stays idle
 		j := announcing(w, &s, names("s", 9)...)
 		opened, open := w.gate()
 		w.startWith(s, j.handlers(untilOpen(opened)), lease.WithCapacity(2))

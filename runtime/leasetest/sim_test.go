@@ -93,7 +93,7 @@ func sleepless(mu mutation) mutation {
 	return mu
 }
 
-// unfenced is a transaction that commits for whoever owns the lease now.
+// unfenced is a transaction that commits for the present owner of the lease.
 type unfenced struct {
 	backend.Tx
 	m *mutant
@@ -351,7 +351,7 @@ func (s *simulation) grantsNothingPaused() {
 	}
 	for _, l := range s.leases() {
 		if l.Session != "" && l.Epoch > s.paused[l.Resource] {
-			s.granted = append(s.granted, backend.Ref{Resource: l.Resource, Epoch: l.Epoch}) // judged at the end, when nothing runs
+			s.granted = append(s.granted, backend.Ref{Resource: l.Resource, Epoch: l.Epoch}) // judged at the end, when no work runs
 		}
 	}
 }

@@ -200,7 +200,7 @@ func (p *process) stop() {
 }
 
 // crash makes it unable to do anything from now on: handlers stand still, the link is
-// cut. What is left of it in this test ends with the test.
+// cut. The rest of it in this test ends with the test.
 func (p *process) crash() {
 	p.link.sever()
 	p.die()
@@ -208,7 +208,7 @@ func (p *process) crash() {
 
 func (p *process) crashed() bool { return p.life.Err() != nil }
 
-// hang is what a handler of a crashed process does: nothing more.
+// hang is what a handler of a crashed process does: it waits.
 func (p *process) hang(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()
@@ -311,7 +311,7 @@ func (w *world) status() operate.ConsumerStatus {
 	return kit.Must[operate.ConsumerStatus](w.t)(statusOf(w.t.Context(), w.operator(), "c"))
 }
 
-// drained waits until nothing is left to do.
+// drained waits until no work is left.
 func (w *world) drained() {
 	w.t.Helper()
 	kit.Eventually(w.t, "the log is drained", func() bool {
@@ -320,7 +320,7 @@ func (w *world) drained() {
 	})
 }
 
-// finished waits until so many messages were handled and nothing is left to do.
+// finished waits until so many messages were handled and no work is left.
 func (w *world) finished(n int) {
 	w.t.Helper()
 	w.handled(n)

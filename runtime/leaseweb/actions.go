@@ -65,8 +65,8 @@ type plan struct {
 	Consumer string
 	Question string
 	Effects  []string
-	Count    int                       // to how many; 0: there is nothing to do
-	Nothing  string                    // why there is nothing to do
+	Count    int                       // to how many; 0: there is no work
+	Nothing  string                    // why there is no work
 	Button   string                    // what it does, in words
 	Grave    bool                      // it cannot be taken back
 	Typed    bool                      // the consumer's name has to be typed
@@ -387,7 +387,7 @@ func previewForget(_ *request, c operate.ConsumerStatus) (plan, error) {
 	of := plan{Question: "Forget " + c.Consumer + "?", Button: "Forget " + c.Consumer, Count: 1, Grave: true, Typed: true, Back: "./", Effects: []string{
 		fmt.Sprintf("The cursors of %s are deleted, with %s unread or being retried. That cannot be taken back.",
 			plural(c.Resources, "resource"), plural(c.LagTotal, "message")),
-		"A consumer of this name would begin anew. Start none while it is being forgotten.",
+		"A consumer of this name would start as a new one. Start none while it is being forgotten.",
 	}}
 	switch {
 	case c.Members > 0:

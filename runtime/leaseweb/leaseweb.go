@@ -22,7 +22,7 @@
 // # Cost
 //
 // While pages are open the backend is asked every two seconds, more rarely if it takes long to answer, whatever the number of
-// viewers. Without viewers it is not asked at all. A page costs three calls of the operator at most. What the charts show is kept
+// viewers. Without viewers it is not asked at all. A page costs three calls of the operator at most. The data of the charts is kept
 // in memory for fifteen minutes, and is of the time in which a page was open.
 package leaseweb
 

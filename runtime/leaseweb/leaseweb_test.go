@@ -121,7 +121,7 @@ func troubled() *fake {
 	return f
 }
 
-// The matrix of rights: role by route by method. What is not allowed changes nothing.
+// The matrix of rights: role by route by method. An action that is not allowed has no effect.
 func TestAccess(t *testing.T) {
 	routes := New(world()).routes()
 	names := []string{}
@@ -212,7 +212,7 @@ func TestPayloads(t *testing.T) {
 	}
 }
 
-// What is done is what was previewed: no more when more came, and nothing when it is not the same any more.
+// The action does what was previewed: no more if more came, and none if the selection has changed.
 func TestWhatWasPreviewed(t *testing.T) {
 	f := world()
 	p := New(f, allowing(all), quietLog())
@@ -238,14 +238,14 @@ func TestWhatWasPreviewed(t *testing.T) {
 			t.Errorf("%s: not said afterwards:\n%s", name, page)
 		}
 
-		// The same form again: it finds none, asks again and does nothing.
+		// The same form again: it finds none, asks again and has no effect.
 		f.changed = nil
 		if got := send(p, "POST", "/"+name, form); got.Code != 409 || !strings.Contains(got.Body.String(), "is 0 now") || len(f.changed) > 0 {
 			t.Errorf("%s again: %d, did %q\n%s", name, got.Code, f.changed, got.Body)
 		}
 	}
 
-	// Some are gone meanwhile, as another operator replayed them.
+	// Some are gone in between, as another operator replayed them.
 	f.letters = world().letters
 	p.shared.changed("billing")
 	form := hidden(send(p, "GET", "/purge?c=billing&reason=carrier:*&key=cust-0", nil).Body.String())
@@ -321,7 +321,7 @@ func TestPreviewOfManyReasons(t *testing.T) {
 	}
 }
 
-// What a page claims to have been done, this process has done; it is said once.
+// A page claims only what this process has done, and claims it once.
 func TestOutcomes(t *testing.T) {
 	f := world()
 	p := New(f, allowing(all), quietLog())
@@ -358,7 +358,7 @@ func TestOutcomes(t *testing.T) {
 	})
 }
 
-// What is ticked or parked is done to, however long its ids are; keys with line ends select what they did.
+// Ticked and parked messages are acted upon, however long their ids are; keys with line ends select what they did.
 func TestLongNames(t *testing.T) {
 	f := world()
 	long := strings.Repeat("é", maxField/2-8) // two bytes each, six in a form
@@ -473,7 +473,7 @@ func TestVisible(t *testing.T) {
 	}
 }
 
-// Moving all cursors, and forgetting, take the consumer's name; forgetting takes that nothing runs.
+// Moving all cursors, and forgetting, take the consumer's name; forgetting takes that no work runs.
 func TestTypedNames(t *testing.T) {
 	f := troubled()
 	p := New(f, allowing(all), quietLog())
@@ -639,7 +639,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// What is served is small, and no page has a script or style within.
+// Each response is small, and no page has a script or style within.
 func TestServedFiles(t *testing.T) {
 	total := 0
 	if err := fs.WalkDir(embedded, ".", func(path string, d fs.DirEntry, err error) error {
@@ -718,7 +718,7 @@ func TestPrefix(t *testing.T) {
 	}
 }
 
-// Looking changes nothing, whatever is looked at.
+// Looking has no effect, whatever is looked at.
 func TestGetChangesNothing(t *testing.T) {
 	f := troubled()
 	p := New(f, allowing(all), quietLog())
@@ -828,7 +828,7 @@ func TestSharedLists(t *testing.T) {
 	}
 }
 
-// Viewers are told soon of what has changed, and seldom when nothing has.
+// Viewers are notified soon of changes, and seldom without one.
 func TestHints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := world()
@@ -995,7 +995,7 @@ func TestSilentBackend(t *testing.T) {
 	})
 }
 
-// Before the first answer there is nothing to show.
+// Before the first answer the page is empty.
 func TestSilentFromTheBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := world()
@@ -1026,7 +1026,7 @@ func (c *changing) Status(ctx context.Context) ([]operate.ConsumerStatus, error)
 	return all, err
 }
 
-// What was asked before an action is not shown after it.
+// An answer from before an action is not shown after it.
 func TestAnswerFromBeforeAnAction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var paused atomic.Bool
@@ -1197,7 +1197,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// Whatever is in names, keys, reasons and payloads, no page has markup of it.
+// No page has markup from names, keys, reasons or payloads.
 func FuzzEscaping(f *testing.F) {
 	for _, s := range []string{`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `javascript:alert(1)`, `' onmouseover='x`, "a\x00b", "\xff\xfe", `{{.}}`, "</pre><h1>", "\u202e", `\"`, "%3Cb%3E", "&lt;", "../../x?y#z", "*"} {
 		f.Add(s)

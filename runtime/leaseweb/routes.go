@@ -135,7 +135,7 @@ func see[T any](r *request, c *cell[T]) (T, error) {
 	return k.value, err
 }
 
-// ask returns an answer of the operator: a shared one to look at, a fresh one before an action. What tells it from others, and
+// ask returns an answer of the operator: a shared one to look at, a fresh one before an action. The key that tells it from others, and
 // question holds no request.
 func ask[T any](r *request, what string, of any, question func(context.Context) (T, error)) (T, error) {
 	if r.posted {

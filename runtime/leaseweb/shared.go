@@ -213,7 +213,7 @@ type list struct {
 // mostLists bounds the answers that are kept, each of at most a hundred rows or groups.
 const mostLists = 100
 
-// listOf has an answer that viewers of the same page share. What tells it from others, and ask holds no request.
+// listOf has an answer that viewers of the same page share. The key that tells it from others, and ask holds no request.
 func listOf[T any](s *shared, what string, of any, ask func(context.Context) (T, error)) *cell[T] {
 	key := fmt.Sprintf("%s %#v", what, of)
 	s.mu.Lock()

@@ -175,11 +175,11 @@ func concerns(c operate.ConsumerStatus, unownedFor time.Duration) (all []concern
 		"It is paused, for %s: no lease is granted, and its messages wait, until it is resumed.", age(c.PausedFor))
 	if !c.Paused {
 		add(c.Members == 0 && c.Resources > 0, true, "no replica", "", "",
-			"No replica runs. Start one; or forget the consumer if it is no more, since it holds the log back.")
+			"No replica runs. Start one; or forget the consumer if it was removed, since it holds the log back.")
 		lasting := unownedFor >= unownedAfter
-		add(c.Members > 0 && c.Unowned > 0 && !lasting, false, "handing over", "consumer", "Who owns what",
+		add(c.Members > 0 && c.Unowned > 0 && !lasting, false, "handing over", "consumer", "See the owners",
 			"%s no owner. For a moment that is normal.", has(c.Unowned, "resource"))
-		add(c.Members > 0 && c.Unowned > 0 && lasting, true, "no owner", "consumer", "Who owns what",
+		add(c.Members > 0 && c.Unowned > 0 && lasting, true, "no owner", "consumer", "See the owners",
 			"%s no owner, for %s. Too few replicas run, or WithCapacity is too low.", has(c.Unowned, "resource"), age(unownedFor))
 	}
 	add(c.OldestUnread >= lateAfter && !c.Paused, true, "late", "cursors", "The furthest behind",

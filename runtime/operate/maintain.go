@@ -8,5 +8,5 @@ type MaintainReport struct {
 	SegmentsDropped    int // parts of the log that every consumer has passed
 	OnceForgotten      int // executed items older than OnceKeep
 	StreamsForgotten   int // streams without work whose messages are gone
-	IDsForgotten       int // message ids that no longer keep out a second message
+	IDsForgotten       int // message ids that no longer dedupe
 }

@@ -5,9 +5,9 @@ import "time"
 // Observer receives what the runtime does, for metrics and traces. Each consumer calls its
 // observer from one goroutine at a time, in the order in which things happened and a moment
 // after they did. No work waits for it: one that is slow loses what comes on top of 16,384
-// observations that wait, and is told how many in ObservedDropped; a panic is logged. A flood of those
+// observations that wait, and gets their number in ObservedDropped; a panic is logged. A flood of those
 // that come by the message leaves room for what is rarer: ObservedHandle and ObservedCommit fill three quarters
-// at most, ObservedRetry seven eighths, ObservedDeadLetter fifteen sixteenths. Outcomes of messages are told
+// at most, ObservedRetry seven eighths, ObservedDeadLetter fifteen sixteenths. Outcomes of messages are reported
 // exactly, see ObservedDropped; to see each call, use lease.WithMiddleware. All is
 // told before Run returns, unless that takes more than two seconds. Consumers may share an
 // observer, which is then called by several at once. Use names of consumers and kinds as
@@ -180,7 +180,7 @@ type ObservedMaintain struct {
 func (ObservedMaintain) observation() {}
 
 // ObservedTopology: a backend asked its cluster for the present topology, after the error
-// Cause, or because it was told to.
+// Cause, or because it was stopped.
 type ObservedTopology struct {
 	Cause error
 	Err   error
@@ -189,7 +189,7 @@ type ObservedTopology struct {
 func (ObservedTopology) observation() {}
 
 // ObservedStalled: a consumer has work of one kind and has not got on with it for too long.
-// It is told once, and once more with Over when it goes on.
+// It is reported once, and once more with Over when it goes on.
 type ObservedStalled struct {
 	Consumer, Session string
 	Waits             string // for what, and since when
@@ -198,7 +198,7 @@ type ObservedStalled struct {
 
 func (ObservedStalled) observation() {}
 
-// ObservedPaused: a consumer was found to be paused, or to be resumed, see Operator.Pause. It is told once for each change
+// ObservedPaused: a consumer was found to be paused, or to be resumed, see Operator.Pause. It is reported once for each change
 // that a process notices.
 type ObservedPaused struct {
 	Consumer string
@@ -207,7 +207,7 @@ type ObservedPaused struct {
 
 func (ObservedPaused) observation() {}
 
-// ObservedDropped: observations were dropped because the observer is too slow. What the ObservedCommit among them counted
+// ObservedDropped: observations were dropped because the observer is too slow. The counts of the ObservedCommit among them
 // is counted here, so that the sum over both is exact.
 type ObservedDropped struct {
 	Consumer string
@@ -219,7 +219,7 @@ type ObservedDropped struct {
 func (ObservedDropped) observation() {}
 
 // ObservedSetBack: a position lay beyond what the server has given out, because the server, its log or a
-// table was set back, and was taken back to where nothing is passed over.
+// table was set back, and was taken back to where no message is passed over.
 type ObservedSetBack struct {
 	Consumer string
 	Resource string // empty: all of them

@@ -1,5 +1,5 @@
-// Package operate is for those who run consumers: what a backend tells of them and what can be repaired there
-// ([Operator]), and what the runtime tells of its work as it happens ([Observer]), for metrics and traces.
+// Package operate is for those who run consumers: what a backend reports of them and what can be repaired there
+// ([Operator]), and what the runtime reports of its work as it happens ([Observer]), for metrics and traces.
 package operate
 
 import (
@@ -18,11 +18,11 @@ type Operator interface {
 	Members(ctx context.Context, consumer string) ([]MemberStatus, error)
 	// Pause stops the work on a consumer until Resume: owners finish the calls that they are in and give their leases
 	// back, and no lease of it is granted. Its members stay members, its cursors, parked messages and dead letters stay
-	// as they are, and its log grows. It survives restarts of all there is. Pausing one that is paused changes nothing.
+	// as they are, and its log grows. It survives restarts of all there is. Pausing one that is paused has no effect.
 	// A consumer that is not known is an error. After an error it may have taken effect in part; a repetition does the rest.
 	Pause(ctx context.Context, consumer string) error
 	// Resume lets leases of a consumer be granted again: its members acquire them at once. Resuming one that is not
-	// paused changes nothing. Errors are those of Pause.
+	// paused has no effect. Errors are those of Pause.
 	Resume(ctx context.Context, consumer string) error
 	// Leases lists up to limit leases of a consumer, the furthest behind first.
 	Leases(ctx context.Context, consumer string, limit int) ([]LeaseStatus, error)
@@ -45,7 +45,7 @@ type Operator interface {
 	Parked(ctx context.Context, f ParkedFilter) ([]ParkedInfo, error)
 	// RetryParked makes the parked messages that the filter selects due now, with their attempts kept, and returns how many;
 	// those that were due count. Their owner tries them at once; one behind another in its lane comes when that one has been
-	// handled. What an owner stores of a message that it is handling goes on top. It works in steps, as Replay does.
+	// handled. Progress that an owner stores of a message that it is handling goes on top. It works in steps, as Replay does.
 	RetryParked(ctx context.Context, f ParkedFilter) (int, error)
 	// Cursors shows how far a consumer has got on the resource given, or on up to limit
 	// of all when it is empty, the furthest behind first. For a consumer that reads no messages it returns ErrNoCursor.
@@ -67,7 +67,7 @@ type ConsumerStatus struct {
 	PausedFor time.Duration // since when, by the server's clock; 0 when it is not paused
 	Resources int
 	Members   int
-	Standbys  int // members that own nothing
+	Standbys  int // members that own no lease
 	Unowned   int
 	// OldestUnread is the age of the oldest message not yet passed; 0 when there is none.
 	OldestUnread time.Duration

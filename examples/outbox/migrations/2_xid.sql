@@ -1,4 +1,4 @@
--- What leasegen asked for, so that no order that commits late is lost.
+-- The migration that leasegen asked for, so that no order that commits late is lost.
 ALTER TABLE shop.outbox ADD COLUMN xid xid8;
 ALTER TABLE shop.outbox ALTER COLUMN xid SET DEFAULT pg_current_xact_id();
 CREATE FUNCTION shop.outbox_xid_first() RETURNS trigger LANGUAGE plpgsql AS

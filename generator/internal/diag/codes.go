@@ -141,10 +141,10 @@ bodies and other declarations are not looked at, and what leasegen is about to d
 outputs are about to be deleted, every declaration of the package has to do without them.`},
 		{"LG0703", "package cannot be loaded", `The go command reports a problem with the package, such as an import that no module provides.
 go list -e -deps PACKAGE shows it as well.`},
-		{"LG0704", "directives in an excluded file", `Build constraints keep the file from being compiled here, so nothing is generated for it. Pass -tags, or run
-leasegen on the system that the file is for. What was generated for it before is left alone.`},
+		{"LG0704", "directives in an excluded file", `Build constraints keep the file from being compiled here, so it gets no generated file. Pass -tags, or run
+leasegen on the system that the file is for. A file that was generated for it before is left alone.`},
 		{"LG0705", "directives in a test file", `Generated code is part of the package, which cannot refer to what its tests declare.`},
-		{"LG0706", "no directives", `No package that matches the patterns has a //leasegen: directive, so there is nothing to do.`},
+		{"LG0706", "no directives", `No package that matches the patterns has a //leasegen: directive, so there is no work to do.`},
 		{"LG0710", "runtime not required", `Generated code imports the runtime, github.com/leasegen/leasegen/runtime/lease and, where it is needed, leasepg or
 leaseredis. go.mod has to require the module, or vendor has to hold the packages: go get says which.`},
 		{"LG0711", "another runtime", `Generated code names a constant of the runtime that it was generated for, lease.ABI1, and functions of it. The
@@ -157,16 +157,16 @@ is compiled.`},
 handler in a file that other platforms or tags have, or leave out, would be missing there or never be called.
 Declare handlers in files without a build constraint of their own, or give the struct's file the same one.`},
 		{"LG0719", "generated code would not compile", `The generated files were type-checked beside the package's declarations, and something does not fit that leasegen
-has no finding of its own for. Nothing was written. Please report it, with the declaration.`},
+has no finding of its own for. No file was written. Please report it, with the declaration.`},
 
 		// LG08: tables, reported by table.
 		{"LG0801", "sqlc cannot be run", `Consumers of a table need sqlc, which checks their queries against the migrations and makes Go of them.
 It is the program that -sqlc or LEASEGEN_SQLC names, or the one in PATH, or a tool of the module (go get -tool
 github.com/sqlc-dev/sqlc/cmd/sqlc). The same version everywhere writes the same bytes.`},
 		{"LG0802", "schema cannot be made out", `The folders and files that schema= names are read in the order in which the tool applies them that their names and
-marks tell of, by default by the numbers in their names, without what rolls back, and sqlc builds the schema from them. The
+marks show, by default by the numbers in their names, without what rolls back, and sqlc builds the schema from them. The
 first line of the details says where it could not. A line that only looks like the mark of a rollback is refused: its tool
-would apply what follows. What is read lies in the module, or with .. in the repository around it (the folder with .git, or else go.work).`},
+would apply what follows. Files are read in the module, or with .. in the repository around it (the folder with .git, or else go.work).`},
 		{"LG0803", "no such table or column", `The migrations make no table or column of that name, or one whose type does not fit its use: a topic is never NULL,
 and a topic, or a key with per=partition, is a text, an integer or a uuid.`},
 		{"LG0804", "table without a usable xid", `Rows that commit late are found by the transaction that wrote them. The table needs a column of type xid8 with

@@ -7,7 +7,7 @@ import (
 )
 
 // Suggest says what was allowed instead of word: `did you mean "ttl"? known: grace,
-// margin, ttl`. The question is left out when nothing known is within two edits.
+// margin, ttl`. The question is left out when no known name is within two edits.
 func Suggest(word string, known []string) string {
 	sorted := slices.Sorted(slices.Values(known))
 	if len(sorted) == 0 {

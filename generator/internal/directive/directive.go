@@ -1,5 +1,5 @@
 // Package directive finds the //leasegen: lines of a Go file and takes them apart,
-// keeping the position of every word. What would be read as an ordinary comment
+// keeping the position of every word. A line that would be read as an ordinary comment
 // although it was meant as a directive is a finding, never silence.
 package directive
 

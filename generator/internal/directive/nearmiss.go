@@ -50,7 +50,7 @@ func lookAt(line string) (kind look, name string, end int) {
 	gap, word, rest := group(4), group(5), strings.Fields(group(6))
 	switch {
 	case strings.HasPrefix(line, Prefix):
-		// Without a space after the slashes nobody writes prose.
+		// Prose has a space after the slashes.
 	case word == "" || !isLetter(word[0]):
 		return prose, "", 0
 	case gap != "" && (!isName(word) || len(rest) > 0 && !strings.Contains(rest[0], "=")):

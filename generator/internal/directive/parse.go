@@ -152,7 +152,7 @@ func colon(text string) string {
 	return key + "=" + value
 }
 
-// mend joins an argument that spaces have torn apart (ttl = 15s, ttl= 15s, ttl 15s, ttl: 15s, topics=a, b) and
+// fix joins an argument that spaces have torn apart (ttl = 15s, ttl= 15s, ttl 15s, ttl: 15s, topics=a, b) and
 // returns how many words it was; 1 means that it was whole.
 func mend(words []word) (text string, used int) {
 	text = words[0].text

@@ -22,7 +22,7 @@ const (
 // Apply makes the disk as generated: all new contents are first written to temporary
 // files, then renamed over their targets. A failure on the way, or ctx ending before the
 // first rename, leaves the old files; a file is never seen half written, and the order of
-// steps is one in which a killed run leaves what builds, if it did before. What was left
+// steps is one in which a killed run leaves what builds, if it did before. The files left
 // over by such a run is removed. Runs at the same time all end well.
 func (c *Changes) Apply(ctx context.Context) *diag.List {
 	diags := &diag.List{}

@@ -80,7 +80,7 @@ type Changes struct {
 type write struct {
 	path, from   string
 	old, content []byte
-	mode         fs.FileMode // permissions of what is there; 0 if nothing
+	mode         fs.FileMode // permissions of the file that is there; 0 if none
 }
 
 // Plan compares files with what is on disk below root, the module's directory. stale
@@ -205,7 +205,7 @@ type onDisk struct {
 	mode    fs.FileMode
 }
 
-// target returns what is on disk at name, nil if nothing. ok is false if it must not be
+// target returns what is on disk at name, nil if none. ok is false if it must not be
 // written to.
 func (p *planner) target(f File) (old *onDisk, ok bool) {
 	name := f.Path

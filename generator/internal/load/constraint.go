@@ -11,7 +11,7 @@ import (
 )
 
 // Constraint returns what has to hold for a file to be compiled, by its //go:build line,
-// by its name, and by its use of cgo, as one expression; empty if nothing has to.
+// by its name, and by its use of cgo, as one expression; empty if none is needed.
 func Constraint(f *ast.File, path string) string {
 	var line constraint.Expr
 	for _, group := range f.Comments {

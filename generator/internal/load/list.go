@@ -1,5 +1,5 @@
 // Package load finds packages, reads their files, and type-checks those that matter,
-// once and from source. It runs the go command and nothing of the user's code.
+// once and from source. It runs the go command and none of the user's code.
 package load
 
 import (

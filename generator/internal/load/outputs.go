@@ -37,7 +37,7 @@ type Fault struct {
 
 // Compile type-checks planned outputs of one directory, with their function bodies, beside what people
 // wrote there, whose bodies do not matter: on this platform, and on each other one that takes other files.
-// What is wrong with hand-written files alone is not reported.
+// Errors of hand-written files alone are not reported.
 func (m *Module) Compile(checked Checked, dir string, outputs []Source) []Fault {
 	c := &compilation{Module: m, checked: checked.all(), outputs: map[string]*ast.File{}}
 	var constraints []string

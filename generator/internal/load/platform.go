@@ -33,7 +33,7 @@ openbsd/riscv64 plan9/386 plan9/arm solaris/amd64 wasip1/wasm windows/386 window
 const maxTags = 6
 
 // Platforms returns ways to build that differ in which of the constraints hold, that of this
-// run first. What no build is meant to have, such as the tag ignore, holds in none.
+// run first. A tag that no build is meant to have, such as ignore, holds in none.
 func (m *Module) Platforms(constraints []string) []Platform {
 	here := Platform{goos: build.Default.GOOS, goarch: build.Default.GOARCH, cgo: build.Default.CgoEnabled, here: true,
 		tags: m.tags()}

@@ -74,7 +74,7 @@ func (l *shaker) root(s *shaken, p *Package) {
 			}
 		}
 	}
-	// What is about to be deleted may be in use: declarations that name it have to do without it.
+	// A file about to be deleted may be in use: declarations that name it have to do without it.
 	leave := p.leaving(sources, tables)
 	for _, name := range sortedKeys(s.decls) {
 		if slices.ContainsFunc(slices.Concat(s.decls[name], s.methods[name]), func(d decl) bool { return d.names(leave) }) {

@@ -20,9 +20,9 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/syntax"
 )
 
-// A shaker type-checks what annotated declarations are made of, and nothing else: it follows
+// A shaker type-checks what annotated declarations are made of, and no more: it follows
 // names from them, through as many packages as that takes, and leaves out every declaration,
-// field, method and import that makes no difference. What is wrong elsewhere is not seen.
+// field, method and import that makes no difference. Errors elsewhere are not seen.
 type shaker struct {
 	m       *Module
 	ctx     context.Context

@@ -60,7 +60,7 @@ func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys
 
 // Types makes a program of those of pkgs that were checked. generated holds the identifiers
 // that leasegen's outputs declare; code that uses them before they exist is not an error.
-// What keeps a package from being understood is added to diags.
+// Errors that keep a package from being understood are added to diags.
 func (m *Module) Types(checked Checked, pkgs []*Package, generated map[string]bool, diags *diag.List) *Program {
 	prog := &Program{Module: m, types: map[string]*types.Package{}, clean: map[string]bool{}, checked: checked, generated: generated}
 	for _, pkg := range pkgs {

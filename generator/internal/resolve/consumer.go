@@ -110,7 +110,7 @@ func (h *handlers) method(m *types.Func) {
 	case m.Name() == "Run" && h.runs:
 		h.run(m, sig)
 	case h.embedded(m) && (m.Name() == "Run" && sig.form == ir.Run || isHandlerName(m.Name()) && h.runs):
-		// What it embeds is a consumer of another kind.
+		// The type that it embeds is a consumer of another kind.
 	case m.Name() == "Run" && sig.form == ir.Run:
 		hint := "write a Handle method, or per=cluster"
 		if h.per == ir.PerStream {

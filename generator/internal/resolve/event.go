@@ -178,7 +178,7 @@ func ofTime(t types.Type, name string) bool {
 	return ok && f.Signature().Recv() != nil && isNamed(types.Unalias(f.Signature().Recv().Type()), "time", "Time")
 }
 
-// returns reports whether a method takes nothing and returns these types.
+// returns reports whether a method has no parameters and returns these types.
 func returns(s *types.Signature, results []types.Type) bool {
 	return s.Params().Len() == 0 && slices.EqualFunc(slices.Collect(s.Results().Variables()), results,
 		func(v *types.Var, t types.Type) bool { return types.Identical(v.Type(), t) })
@@ -313,7 +313,7 @@ func (r *resolver) foreignEvent(obj *types.TypeName) *known {
 	if err != nil || !scan.HasDirective(src) {
 		return nil
 	}
-	// What is wrong over there is reported where leasegen runs for that package.
+	// Errors over there are reported where leasegen runs for that package.
 	var elsewhere diag.List
 	p := &pkgParser{fset: r.prog.Module.Fset, pkg: &load.Package{}, diags: &elsewhere}
 	s := p.source(parseFile(p.fset, load.File{Path: pos.Filename, Src: src}, &elsewhere))

@@ -81,7 +81,7 @@ func Parse(m *load.Module, diags *diag.List) []*Source {
 	return sources
 }
 
-// Others reads the directives of files that this run leaves alone. What is wrong with them is
+// Others reads the directives of files that this run leaves alone. Their errors are
 // reported where leasegen runs for their package.
 func Others(m *load.Module, files []load.File) []*Source {
 	var others []*Source
@@ -229,7 +229,7 @@ func (p *pkgParser) declaration(s *Source, t directive.TypeDirectives) {
 		return
 	}
 	// A declaration with a finding stays known by its name, so that what refers to it
-	// is not reported as well; nothing is written in any case.
+	// is not reported as well; no file is written in any case.
 	if event != nil {
 		kind, _ := event.EffectiveName(name, p.diags)
 		s.Events = append(s.Events, &Event{Type: t.Spec, Spec: event, Kind: kind})

@@ -20,7 +20,7 @@ func (h *handlers) redis(out *ir.Consumer) *ir.Redis {
 				continue
 			}
 			h.add(c.Consumer.Finding("LG0505", key,
-				fmt.Sprintf("%s.%s takes every entry, so %s means nothing", h.typ.Name(), out.Handlers[0].Method, key),
+				fmt.Sprintf("%s.%s takes every entry, so %s has no effect", h.typ.Name(), out.Handlers[0].Method, key),
 				"remove it, or write kind=FIELD at //leasegen:redis"))
 		}
 	}

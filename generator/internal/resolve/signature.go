@@ -31,7 +31,7 @@ func classify(sig *types.Signature) signature {
 	case sig.Variadic():
 		return signature{problem: "the parameters must not be variadic"}
 	case sig.Results().Len() != 1 || !isError(sig.Results().At(0).Type()):
-		return signature{problem: "the result must be error, and nothing else"}
+		return signature{problem: "the result must be error alone"}
 	}
 	rest := params[1:]
 	if len(rest) == 1 && isNamed(rest[0], names.Lease, "Lease") {

@@ -85,7 +85,7 @@ func (c *Consumer) CheckSource(table, redis bool, diags *diag.List) bool {
 	return ok
 }
 
-// meaningless says why an argument of //leasegen:consumer means nothing to c; "" if it does mean something.
+// meaningless says why an argument of //leasegen:consumer has no effect on c; "" if it does mean something.
 func (c *Consumer) meaningless(key string) string {
 	per := "per=" + c.Per
 	switch key {
@@ -134,7 +134,7 @@ func (c *Consumer) withInput() string {
 	return ""
 }
 
-// Fill copies from d what a leaves open, and what means something to it. A nil d has nothing.
+// Fill copies from d what a leaves open, and what means something to it. A nil d is empty.
 func (d *Defaults) Fill(a Annotations) {
 	if d == nil {
 		return
@@ -207,13 +207,13 @@ func Check(a Annotations, diags *diag.List) bool {
 	}
 	for _, key := range sortedKeys(c.set) {
 		if why := c.meaningless(key); why != "" {
-			bad(&c.Source, key, fmt.Sprintf("%s, so %s means nothing", why, key), "remove it")
+			bad(&c.Source, key, fmt.Sprintf("%s, so %s has no effect", why, key), "remove it")
 		}
 	}
 	if c.Runs() {
 		for _, s := range []*Source{&a.DLQ.Source, &a.Once.Source} {
 			if s.Given() {
-				bad(s, "", fmt.Sprintf("%s, so //leasegen:%s means nothing", c.noMessages(), s.Directive.Name), "remove the line")
+				bad(s, "", fmt.Sprintf("%s, so //leasegen:%s has no effect", c.noMessages(), s.Directive.Name), "remove the line")
 			}
 		}
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // Decode turns d into the struct of its name: *Consumer, *Event, *Lease, *Retry, *DLQ,
-// *Once, *Table, *Redis or *Defaults. Whatever is wrong is added to diags. ok is false if anything was; the
+// *Once, *Table, *Redis or *Defaults. Errors are added to diags. ok is false if anything was; the
 // struct, when there is one, then holds what could be read.
 func Decode(d directive.Directive, diags *diag.List) (v any, ok bool) {
 	info, known := Lookup(d.Name)

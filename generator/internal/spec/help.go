@@ -44,7 +44,7 @@ A directive is a line of its own in a doc comment:
     //leasegen:name key=value key=value
 
 No space after the slashes, none around the colon or the equals sign. An argument that holds
-spaces is quoted as a whole: ` + "`\"key=a b\"`" + `. Whatever is misspelt, misplaced or given twice is an
+spaces is quoted as a whole: ` + "`\"key=a b\"`" + `. A name that is misspelt, misplaced or given twice is an
 error with its position, never ignored. ` + "`leasegen explain NAME`" + ` prints what stands here.
 
 Everything but names and sources is a default that a runtime option may override without

@@ -18,14 +18,14 @@ import (
 	"github.com/leasegen/leasegen/generator/internal/directive"
 )
 
-// Consumer makes a struct a consumer. What is not set is zero.
+// Consumer makes a struct a consumer. A field that is not set is zero.
 type Consumer struct {
 	Source
 	Name        string        `arg:"name" default:"the type's name, words joined by _" form:"consumer" nodefault:"true" help:"Shared by all replicas of the consumer; changing it starts a new consumer."`
-	Per         string        `arg:"per" required:"true" enum:"topic,group,partition,stream,cluster" nodefault:"true" help:"What has exactly one owner: a topic, the group, a partition of the keys, a stream with work, the singleton."`
+	Per         string        `arg:"per" required:"true" enum:"topic,group,partition,stream,cluster" nodefault:"true" help:"The unit with exactly one owner: a topic, the group, a partition of the keys, a stream with work, the singleton."`
 	Topics      []string      `arg:"topics" form:"topics" default:"none; required with per=topic, group and partition" nodefault:"true" help:"Patterns of the topics consumed, separated by commas; * stands for any run of characters."`
 	Input       []string      `arg:"input" form:"topics" default:"none: the method Streams names the streams" nodefault:"true" help:"With per=stream: patterns of the topics consumed; the keys of their messages are the streams."`
-	Lock        string        `arg:"lock" spec:"Lock" consts:"LockSession,LockAdvisory,LockRow" default:"session; with per=cluster advisory" enum:"session,advisory,row" help:"What ownership hangs on: the heartbeat of the process, a lock of its connection, or an expiry of each stream's."`
+	Lock        string        `arg:"lock" spec:"Lock" consts:"LockSession,LockAdvisory,LockRow" default:"session; with per=cluster advisory" enum:"session,advisory,row" help:"The tie of ownership: the heartbeat of the process, a lock of its connection, or an expiry of each stream's."`
 	From        string        `arg:"from" spec:"From" consts:"FromBeginning,FromNow" default:"beginning" enum:"beginning,now" help:"Where the consumer begins when it first runs: at the oldest message, or at those published from then on."`
 	Capacity    int           `arg:"capacity" spec:"Capacity" default:"no bound; with per=stream 32" min:"1" max:"2147483647" help:"Topics, partitions or streams that a process owns at most; what no process has room for waits."`
 	Poll        time.Duration `arg:"poll" spec:"Poll" default:"5s" min:"1ms" help:"With per=stream: how often the method Streams is asked."`
@@ -33,7 +33,7 @@ type Consumer struct {
 	Workers     int           `arg:"workers" spec:"Workers" default:"1" min:"1" max:"1024" help:"Messages of one resource handled at once; messages with one key never are. Not with transaction handlers."`
 	Batch       int           `arg:"batch" spec:"Batch" default:"100" min:"1" max:"10000" help:"Messages read, handled and committed together."`
 	Drain       time.Duration `arg:"drain" spec:"Drain" default:"10s" min:"1ms" help:"How long a stopping process lets running handlers finish."`
-	Unknown     string        `arg:"unknown" spec:"Unknown" consts:"UnknownDeadLetter,UnknownSkip" default:"deadletter" enum:"deadletter,skip" help:"What becomes of messages of a kind without a handler."`
+	Unknown     string        `arg:"unknown" spec:"Unknown" consts:"UnknownDeadLetter,UnknownSkip" default:"deadletter" enum:"deadletter,skip" help:"The fate of messages of a kind without a handler."`
 	UnknownWait time.Duration `arg:"unknown_wait" spec:"UnknownWait" zero:"-1" default:"10m" min:"0s" help:"How long a message that only another version of the consumer takes waits for it; then it is a dead letter."`
 	// Constructor, and Event.Publish, are for packages that have a function of the name already.
 	Constructor string `arg:"constructor" default:"New and the type's name" form:"function" nodefault:"true" help:"Name of the generated function; for a package that has a function of the default name."`
@@ -64,7 +64,7 @@ type Retry struct {
 	Min    time.Duration `arg:"min" spec:"Retry.Min" default:"200ms" min:"1ns" help:"Wait before the second attempt; it doubles from attempt to attempt."`
 	Cap    time.Duration `arg:"cap" spec:"Retry.Cap" default:"1m, or min if that is longer" min:"1ns" help:"Longest wait between attempts; at least min."`
 	Jitter float64       `arg:"jitter" spec:"Retry.Jitter" zero:"-1" default:"0.2" min:"0" max:"1" help:"Fraction of the wait that is random."`
-	Order  string        `arg:"order" spec:"Retry.Order" consts:"OrderKey,OrderBlock,OrderNone" default:"key" enum:"key,block,none" help:"What waits with a failed message: later messages of its key, the whole resource, or nothing."`
+	Order  string        `arg:"order" spec:"Retry.Order" consts:"OrderKey,OrderBlock,OrderNone" default:"key" enum:"key,block,none" help:"Messages that wait with a failed one: later ones of its key, the whole resource, or none."`
 }
 
 // DLQ bounds the dead letters that are kept.
@@ -78,7 +78,7 @@ type DLQ struct {
 type Once struct {
 	Source
 	Key       string        `arg:"key" required:"true" form:"path" nodefault:"true" help:"Field, or path of fields, of every event handled, whose value names the item."`
-	OnUnknown string        `arg:"on_unknown" default:"retry" enum:"retry,park" help:"What becomes of an item whose execution a crash cut off: executed again, or set aside as a dead letter."`
+	OnUnknown string        `arg:"on_unknown" default:"retry" enum:"retry,park" help:"The fate of an item whose execution a crash cut off: executed again, or made a dead letter."`
 	Keep      time.Duration `arg:"keep" spec:"OnceKeep" default:"0s, for ever" min:"0s" help:"How long executed items are remembered."`
 }
 

@@ -341,9 +341,9 @@ func TestCheck(t *testing.T) {
 		{"", "//leasegen:retry min=2s cap=1s", "4:29-31 LG0505 cap=1s is below min=2s | the longest wait is at least the shortest | min at 4:22"},
 		{"", "//leasegen:retry cap=100ms", "4:22-27 LG0505 cap=100ms is below the default min of 200ms | the longest wait is at least the shortest"},
 		{"", "//leasegen:retry min=2h", ""},
-		{"", "//leasegen:consumer per=cluster workers=2", "4:41-42 LG0505 per=cluster has no messages, so workers means nothing | remove it"},
+		{"", "//leasegen:consumer per=cluster workers=2", "4:41-42 LG0505 per=cluster has no messages, so workers has no effect | remove it"},
 		{"//leasegen:defaults consumer_batch=5 dlq_keep=1h", "//leasegen:consumer per=cluster", ""},
-		{"", "//leasegen:consumer per=cluster\n//leasegen:dlq keep=1h", "5:1-15 LG0505 per=cluster has no messages, so //leasegen:dlq means nothing | remove the line"},
+		{"", "//leasegen:consumer per=cluster\n//leasegen:dlq keep=1h", "5:1-15 LG0505 per=cluster has no messages, so //leasegen:dlq has no effect | remove the line"},
 		{"", "//leasegen:consumer per=topic", "4:1-20 LG0109 //leasegen:consumer with per=topic needs the argument topics | write topics=PATTERN[,PATTERN…]"},
 		{"", "//leasegen:consumer per=partition", "4:1-20 LG0109 //leasegen:consumer with per=partition needs the argument topics | write topics=PATTERN[,PATTERN…]"},
 		{"", "//leasegen:consumer per=cluster topics=a", "4:40-41 LG0505 per=cluster has no message source, but topics are given | remove topics, or write per=topic or per=group"},
@@ -366,18 +366,18 @@ func TestCheck(t *testing.T) {
 		{"", "//leasegen:consumer per=cluster lock=row", "4:38-41 LG0505 lock=row does not go with per=cluster | per=cluster takes lock=advisory or lock=session"},
 		{"//leasegen:defaults consumer_lock=row", "//leasegen:consumer per=cluster", ""}, // passed over
 
-		// what means nothing to some consumers
+		// what has no effect to some consumers
 		{"", "//leasegen:consumer per=stream input=a idle=1m capacity=5 batch=5 from=now unknown=skip", ""},
 		{"", "//leasegen:consumer per=stream poll=1s capacity=5 drain=1s", ""},
 		{"", "//leasegen:consumer per=partition topics=a capacity=5 workers=2", ""},
-		{"", "//leasegen:consumer per=stream input=a poll=1s", "4:45-47 LG0505 per=stream with input has no method Streams to ask, so poll means nothing | remove it"},
-		{"", "//leasegen:consumer per=topic topics=a poll=1s", "4:45-47 LG0505 per=topic has no method Streams to ask, so poll means nothing | remove it"},
-		{"", "//leasegen:consumer per=stream idle=1s", "4:37-39 LG0505 a stream is given back when Run returns, so idle means nothing | remove it"},
-		{"", "//leasegen:consumer per=group topics=a idle=1s", "4:45-47 LG0505 per=group keeps what it owns while it is idle, so idle means nothing | remove it"},
-		{"", "//leasegen:consumer per=group topics=a capacity=2", "4:49-50 LG0505 per=group has one resource, so capacity means nothing | remove it"},
-		{"", "//leasegen:consumer per=stream input=a workers=2", "4:48-49 LG0505 per=stream handles the messages of a stream one after the other, so workers means nothing | remove it"},
-		{"", "//leasegen:consumer per=stream from=now", "4:37-40 LG0505 per=stream without input has no messages, so from means nothing | remove it"},
-		{"", "//leasegen:consumer per=stream\n//leasegen:once key=ID", "5:1-16 LG0505 per=stream without input has no messages, so //leasegen:once means nothing | remove the line"},
+		{"", "//leasegen:consumer per=stream input=a poll=1s", "4:45-47 LG0505 per=stream with input has no method Streams to ask, so poll has no effect | remove it"},
+		{"", "//leasegen:consumer per=topic topics=a poll=1s", "4:45-47 LG0505 per=topic has no method Streams to ask, so poll has no effect | remove it"},
+		{"", "//leasegen:consumer per=stream idle=1s", "4:37-39 LG0505 a stream is given back when Run returns, so idle has no effect | remove it"},
+		{"", "//leasegen:consumer per=group topics=a idle=1s", "4:45-47 LG0505 per=group keeps what it owns while it is idle, so idle has no effect | remove it"},
+		{"", "//leasegen:consumer per=group topics=a capacity=2", "4:49-50 LG0505 per=group has one resource, so capacity has no effect | remove it"},
+		{"", "//leasegen:consumer per=stream input=a workers=2", "4:48-49 LG0505 per=stream handles the messages of a stream one after the other, so workers has no effect | remove it"},
+		{"", "//leasegen:consumer per=stream from=now", "4:37-40 LG0505 per=stream without input has no messages, so from has no effect | remove it"},
+		{"", "//leasegen:consumer per=stream\n//leasegen:once key=ID", "5:1-16 LG0505 per=stream without input has no messages, so //leasegen:once has no effect | remove the line"},
 		{"//leasegen:defaults consumer_poll=1s consumer_idle=1s consumer_capacity=2 consumer_from=now consumer_workers=2 once_keep=1h", "//leasegen:consumer per=stream input=a", ""},
 	} {
 		values, findings, diags := decode(t, tc.above, tc.on)

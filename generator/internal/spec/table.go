@@ -56,11 +56,11 @@ func (c *Consumer) checkTable(t *Table, diags *diag.List) bool {
 		}
 	}
 	if t.Has("slots") && c.Per != "partition" {
-		bad(&t.Source, "LG0505", "slots", fmt.Sprintf("per=%s has no partitions, so slots means nothing", c.Per), "remove it")
+		bad(&t.Source, "LG0505", "slots", fmt.Sprintf("per=%s has no partitions, so slots has no effect", c.Per), "remove it")
 	}
 	for _, key := range []string{"unknown", "unknown_wait"} {
 		if c.Has(key) {
-			bad(&c.Source, "LG0505", key, "rows of a table all have one handler, so "+key+" means nothing", "remove it")
+			bad(&c.Source, "LG0505", key, "rows of a table all have one handler, so "+key+" has no effect", "remove it")
 		}
 	}
 	return ok

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// A repository that is checked may hold anything: what is outside of it is not read, and nothing is waited for.
+// A repository that is checked may hold anything: files outside of it are not read, and no pipe is waited for.
 func TestReadStaysInside(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "secret.sql")
 	if err := os.WriteFile(outside, []byte("CREATE TABLE secret ();"), 0o600); err != nil {

@@ -35,7 +35,7 @@ type badMark struct {
 	want string
 }
 
-// The marks as the tools' own parsers know them. What only looks like one of them is refused: the tool would stop
+// The marks as the tools' own parsers know them. A line that only looks like one of them is refused: the tool would stop
 // at it, or take it for a comment and apply what follows.
 var (
 	dbmateMark     = regexp.MustCompile(`(?m)^--\s*migrate:(up|down)(\s*$|\s+\S+)`)

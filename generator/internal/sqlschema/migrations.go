@@ -23,7 +23,7 @@ type File struct {
 
 // Read returns the .sql files at paths, which are folders or files, in the order in which they are applied. Paths are
 // relative to root, the module's directory, and lie below it, or begin with .. and lie in the repository around it.
-// What rolls back is left out, whole files and parts of files. Only regular files are read, and none outside, wherever
+// Parts that roll back are left out, whole files and parts of files. Only regular files are read, and none outside, wherever
 // links lead: a repository that is checked may hold anything.
 func Read(root string, paths []string) ([]File, error) {
 	var files []File

@@ -10,7 +10,7 @@ import (
 )
 
 // Schema is what the statements of migrations leave behind, of what leasegen asks for.
-// Statements that it does not understand change nothing; the server has the last word.
+// Statements that it does not understand have no effect; the server has the last word.
 type Schema struct {
 	tables    map[string]*Table // by schema.name
 	sequences map[string]int    // CACHE by schema.name
@@ -121,7 +121,7 @@ func (w *words) skip(texts ...string) bool {
 	return true
 }
 
-// name reads a name, qualified by public if by nothing else.
+// name reads a name, qualified by public if by no other schema.
 func (w *words) name() string {
 	name := w.next().Text
 	if w.skip(".") {
@@ -259,7 +259,7 @@ func outside(tokens []sqltext.Token) iter.Seq2[int, sqltext.Token] {
 	}
 }
 
-// bare is an expression without what changes nothing: brackets and casts around it, and the schema of a function of
+// bare is an expression without parts that have no effect: brackets and casts around it, and the schema of a function of
 // PostgreSQL's own.
 func bare(tokens []sqltext.Token) string {
 	for {

@@ -60,7 +60,7 @@ func apply(content string) string {
 	return strings.ReplaceAll(string(kept), "\n", "|")
 }
 
-// TestMarks: what rolls back is never applied, in any spelling that a tool knows. What the tool itself would not take
+// TestMarks: what rolls back is never applied, in any spelling that a tool knows. A spelling that the tool itself would not take
 // for a mark is refused.
 func TestMarks(t *testing.T) {
 	for content, want := range map[string]string{
@@ -213,7 +213,7 @@ CREATE FUNCTION f() RETURNS int LANGUAGE sql AS $$ ALTER TABLE app.outbox DROP C
 	}
 }
 
-// TestDefaults: what stands around the expression of a default changes nothing.
+// TestDefaults: what stands around the expression of a default has no effect.
 func TestDefaults(t *testing.T) {
 	for text, want := range map[string]string{
 		"pg_current_xact_id()":                               "pg_current_xact_id ( )",

@@ -1,5 +1,5 @@
 // Package sqltext takes SQL apart as far as is needed to look at migrations: into
-// statements and words. What PostgreSQL makes of them is left to sqlc and to the server.
+// statements and words. Their meaning is left to sqlc and to the server.
 package sqltext
 
 import (
@@ -39,7 +39,7 @@ func (t Token) Is(texts ...string) bool {
 	return (t.Kind == Word && !t.Quoted || t.Kind == Punct) && slices.Contains(texts, t.Text)
 }
 
-// Tokens takes text apart. Comments are left out; one at the end is told by a last token
+// Tokens takes text apart. Comments are left out; a last token stands for one at the end
 // without text.
 func Tokens(text string) []Token {
 	var out []Token
@@ -166,7 +166,7 @@ func dollar(s string) (Token, int) {
 }
 
 // ConditionProblem says why text cannot stand in parentheses behind WHERE; "" if it can, as
-// far as can be told without PostgreSQL's grammar, which judges the rest.
+// far as can be determined without PostgreSQL's grammar, which judges the rest.
 func ConditionProblem(text string) string {
 	tokens := Tokens(text)
 	if len(tokens) == 0 {

@@ -153,7 +153,7 @@ func (g *generation) cast(t *ir.Table, c *resolve.Consumer, catalog *sqlc.Catalo
 	return "::text"
 }
 
-// migration is what gives the table its xid, in an order in which nothing is lost.
+// migration is what gives the table its xid, in an order in which no message is lost.
 func (g *generation) migration(t *ir.Table, c *resolve.Consumer, add bool) []string {
 	table, position, xid := sqltext.Qualified(t.Name), ident(t.Position), ident(t.XID)
 	var lines []string

@@ -34,7 +34,7 @@ type Result struct {
 }
 
 // Generate makes the folders of all consumers with a table, and notes at each of them what
-// there is. sqlcPath names the sqlc to run; empty: see sqlc.Find. What is wrong with a
+// there is. sqlcPath names the sqlc to run; empty: see sqlc.Find. Errors of a
 // directive or a migration is added to diags.
 func Generate(ctx context.Context, module *load.Module, sources []*resolve.Source, sqlcPath string, diags *diag.List) (*Result, error) {
 	result := &Result{Failed: map[*load.Package]bool{}}

@@ -15,7 +15,7 @@ import (
 )
 
 // condition holds the condition of a directive against the columns of its table, and reports whether it may stand.
-// What it means is PostgreSQL's to say: the grammar is PostgreSQL's own, and what types cannot be told of is left to the server.
+// PostgreSQL decides on its meaning: the grammar is PostgreSQL's own, and conditions whose types are not known are left to the server.
 func (g *generation) condition(f *folder, c *resolve.Consumer, table string, columns []sqlc.Column) bool {
 	text := strings.TrimSpace(c.Table.Where)
 	if text == "" {
@@ -204,7 +204,7 @@ func isNull(v any) bool {
 	return constant && len(value) == 0 && !typed
 }
 
-// typeOf is the type of an expression as a group of types that compare with each other; "" if it cannot be told.
+// typeOf is the type of an expression as a group of types that compare with each other; "" if it cannot be determined.
 func (j *judge) typeOf(v any) string {
 	n, _ := v.(sqlc.Node)
 	switch kind := kindOf(n); {

@@ -1,7 +1,7 @@
 CREATE SCHEMA app;
 
 -- A row takes its time between drawing its position and the rest; with app.wait on, until
--- nobody holds the advisory lock 77.
+-- no session holds the advisory lock 77.
 CREATE FUNCTION app.dawdle() RETURNS double precision LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     took double precision := random() * 0.003;

@@ -241,7 +241,7 @@ func (r *Rows) FetchParked(req backend.ParkedRequest) backend.Parked {
 	return out
 }
 
-// Maintain forgets what is due: dead letters, patterns, and dead sessions that hold nothing.
+// Maintain forgets what is due: dead letters, patterns, and dead sessions that hold no lease.
 func (r *Rows) Maintain(consumers []backend.ConsumerInfo) (report operate.MaintainReport) {
 	for _, c := range consumers {
 		r.Operator().retain(c, &report)

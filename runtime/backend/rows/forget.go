@@ -3,7 +3,7 @@ package rows
 import "errors"
 
 // Forget deletes a consumer that no live session is a member of and that has no dead letters, with its leases, cursors and parked
-// messages. One of that name begins anew.
+// messages. A consumer of that name begins again.
 func (o Operator) Forget(consumer string) error {
 	r := o.rows
 	if r.Consumers[consumer] == nil {

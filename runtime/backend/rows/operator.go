@@ -332,7 +332,7 @@ func (o Operator) Replay(f operate.DeadLetterFilter) ([]*Dead, error) {
 
 // retain drops the dead letters of a consumer that are older than Keep, and the oldest of those over Max.
 func (o Operator) retain(c backend.ConsumerInfo, report *operate.MaintainReport) {
-	letters, _ := o.letters(operate.DeadLetterFilter{Consumer: c.Name}) // without ids nothing fails
+	letters, _ := o.letters(operate.DeadLetterFilter{Consumer: c.Name}) // without ids it cannot fail
 	for i, d := range letters {
 		switch {
 		case c.Keep > 0 && o.rows.At.Sub(d.DeadAt) > c.Keep:

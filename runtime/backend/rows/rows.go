@@ -14,7 +14,7 @@ import (
 // Rows are the sessions, consumers, leases and dead letters of a backend that keeps each of them whole: in memory, in a
 // file, as documents. Their methods are those of Ownership, Log and Commits that bear the same names, and do what the
 // contract says of them at the time At. The backend has the clock, the messages, and the step in which rows change
-// together: a method that returns an error may have noted in the rows that a session has expired, and nothing else.
+// together: a method that returns an error may have noted in the rows that a session has expired, and no other change.
 //
 // Rows go through JSON. They are not for concurrent use, and what they return is the caller's. Of their arguments they
 // keep slices and maps.
@@ -27,7 +27,7 @@ type Rows struct {
 	Changed   *Rows                        `json:"-"`          // if not nil, it gets the rows that methods change
 	Log       Messages                     `json:"-"`          // the backend's
 
-	// Handovers and Replays rise with each change that a feed reports as News.Ownership and News.Parked. What time alone
+	// Handovers and Replays rise with each change that a feed reports as News.Ownership and News.Parked. Changes that time alone
 	// changes is not among it.
 	Handovers, Replays int `json:"-"`
 }

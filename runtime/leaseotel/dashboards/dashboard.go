@@ -107,7 +107,7 @@ func Dashboard() ([]byte, error) {
 		Tags:        []string{"leasegen"}, SchemaVersion: 39, Editable: true, GraphTooltip: 1, Refresh: "30s",
 		Time:       map[string]any{"from": "now-3h", "to": "now"},
 		Templating: list{variables()}, Annotations: list{[]any{}},
-		Links:  []link{{Title: "What to do", Type: "link", Icon: "doc", URL: Manual + "#dashboard-and-alerts", Tags: []string{}, TargetBlank: true}},
+		Links:  []link{{Title: "Runbook", Type: "link", Icon: "doc", URL: Manual + "#dashboard-and-alerts", Tags: []string{}, TargetBlank: true}},
 		Panels: laid(rows()),
 	}
 	var b bytes.Buffer
@@ -132,7 +132,7 @@ func variables() []any {
 	}
 }
 
-// What the variables choose.
+// The values that the variables choose.
 var (
 	ofConsumer = consumer + `=~"$consumer"`
 	ofKind     = kind + `=~"$kind"`
@@ -241,7 +241,7 @@ func overview() panel {
 		{metrics.Paused, "paused"},
 	}
 	titles, order := map[string]string{consumer: "consumer", per: "per"}, map[string]int{consumer: 0, per: 1}
-	p := panel{Type: "table", Title: "Consumers", Description: "What leasegen status prints.", GridPos: grid{H: 8, W: 24}, Datasource: &prometheus,
+	p := panel{Type: "table", Title: "Consumers", Description: "The columns of leasegen status.", GridPos: grid{H: 8, W: 24}, Datasource: &prometheus,
 		FieldConfig: &fields{Defaults: map[string]any{"unit": "short"}, Overrides: []map[string]any{{
 			"matcher":    map[string]any{"id": "byName", "options": "oldest unread"},
 			"properties": []map[string]any{{"id": "unit", "value": "s"}},

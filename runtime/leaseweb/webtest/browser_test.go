@@ -42,7 +42,7 @@ var started = sync.OnceValues(func() (context.Context, error) {
 
 var endBrowser = func() {}
 
-// tab is a page in a browser without cookies and history. What the console says fails the test at its end.
+// tab is a page in a browser without cookies and history. A message on the console fails the test at its end.
 type tab struct {
 	*testing.T
 	ctx  context.Context

@@ -120,7 +120,7 @@ func TestFrozenServer(t *testing.T) {
 	}
 }
 
-// Whatever is in an address or a form, the answer says what is wrong with it, and is no failure of the backend.
+// The answer says what is wrong with an address or a form, and counts as no failure of the backend.
 func TestBadAddresses(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, w *world) {

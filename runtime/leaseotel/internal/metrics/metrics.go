@@ -80,7 +80,7 @@ var (
 	Resources  = Metric{Gauge, "leasegen.consumer.resources", "{lease}", "Resources known.", nil}
 	Unowned    = Metric{Gauge, "leasegen.consumer.unowned", "{lease}", "Resources that no process owns.", nil}
 	Members    = Metric{Gauge, "leasegen.consumer.members", "{process}", "Processes with a session.", nil}
-	Standbys   = Metric{Gauge, "leasegen.consumer.standbys", "{process}", "Processes with a session that own nothing.", nil}
+	Standbys   = Metric{Gauge, "leasegen.consumer.standbys", "{process}", "Processes with a session that own no lease.", nil}
 	ParkedKeys = Metric{Gauge, "leasegen.consumer.parked_keys", "{key}", "Keys with messages that wait for a retry.", nil}
 	Stored     = Metric{Gauge, "leasegen.consumer.dead_letters", "{message}", "Dead letters stored.", nil}
 	Paused     = Metric{Gauge, "leasegen.consumer.paused", "{pause}", "1 while an operator has paused the consumer, else 0.", nil}

@@ -162,7 +162,7 @@ func same(t *testing.T, dsn string, open Open) {
 	if got := stored(); got != want {
 		t.Errorf("stored:\n%s\nwant:\n%s", got, want)
 	}
-	// What has neither ids nor delays goes by another statement, and many go by several.
+	// Events without ids and delays go by another statement, and many go by several.
 	many := make([]backend.Event, 12_000)
 	for i := range many {
 		many[i] = backend.Event{Topic: "many", Key: fmt.Sprint(i % 7), Kind: "kind", Payload: fmt.Append(nil, i)}

@@ -10,7 +10,7 @@ SOAK          ?= 20m
 # Packages whose tests run at once. Most of these mostly wait: for TTLs, servers and elections.
 TEST_PACKAGES ?= 2
 # With the race detector run what users' processes share, and what leads and follows in time: longest first. It would see
-# nothing of what processes share, nor in the generator, and little in simulations that the suite does not show it.
+# no race in what processes share, nor in the generator, and little in simulations that the suite does not show it.
 RACE          := ./runtime/leaseredis ./runtime/leasepg ./runtime/lease ./runtime/leasemem ./runtime/leasehealth ./runtime/leasesql/... \
                  ./runtime/leaseweb ./runtime/backend/... ./internal/faultproxy ./internal/streamtest ./examples/filebackend
 # Without it all others, longest first.
@@ -22,28 +22,28 @@ RACED         := runtime/leaseotel runtime/leasesql/sqltest
 # Logs of servers surround the lines that say what failed; this repeats those.
 FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- FAIL|^FAIL|^panic:|^fatal error:|DATA RACE|^ +[a-z0-9_]+_test\.go:[0-9]+: '
 
-# What generates code for tables, and the runtime's own queries; sqlc/go.mod pins it.
+# The program that generates code for tables, and the runtime's own queries; sqlc/go.mod pins it.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 
 .PHONY: help demo operated check unit suite test plain race modules generated generate lint proof proof-redis soak scale failover bench bench-quick bench-held compare apps clean tools packages
 
 help:
-	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
+	@echo "make demo         three replicas in one process, one freezes; needs Go alone"
 	@echo "make operated     three replicas with probes, metrics and pages, and buttons for what can go wrong, until Ctrl-C (ON=redis)"
 	@echo "make check        what finds most mistakes soon: lint, unit tests, goldens, the suite once on each backend"
 	@echo "make test         all checks and tests, with real PostgreSQL and Redis servers and the race detector;"
 	@echo "                  how fast it is is measured by the commands below"
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
-	@echo "make lint         gofmt, go vet, staticcheck"
+	@echo "make lint         gofmt, go vet, staticcheck, and words that texts do without (internal/words)"
 	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP, rebalancing, a held transaction (PROOF_ROUNDS=n);"
 	@echo "                  no absolute speed is judged: other work on the machine makes it take longer, and does not make it fail"
 	@echo "make proof-redis  the same on Redis and on a cluster of six nodes; PROOF_ROUNDS is a percentage there"
 	@echo "make soak         four kinds of consumers for $(SOAK), with kills and busy loops: not late, no growth (SOAK=d)"
 	@echo "make scale        what statements touch on PostgreSQL, and scripts do on Redis, at a hundredth, a tenth and full size"
-	@echo "make failover     $(TRIALS) trials of each fault on each kind of lock: how long nobody works (TRIALS=n)"
+	@echo "make failover     $(TRIALS) trials of each fault on each kind of lock: how long a resource has no owner (TRIALS=n)"
 	@echo "make bench        measure beside bare loops, River, watermill, asynq, pgoutbox's algorithm and JetStream; writes docs/bench.md"
 	@echo "make bench-quick  the same with smaller turns, into bin/bench-quick"
-	@echo "make bench-held   what processes do that hold 40,000 topics, or 10,000 streams on Redis, and have nothing to do"
+	@echo "make bench-held   what processes do that hold 40,000 topics, or 10,000 streams on Redis, and have no work"
 	@echo "make compare      measure what pgoutbox and pyfly were measured with, beside their figures"
 	@echo "make apps         generate for applications of others, fetched as modules and annotated as they are"
 	@echo "make clean        remove build and test caches of this tree"
@@ -105,6 +105,8 @@ lint:
 	@echo "== staticcheck"
 	$(GO) run $(STATICCHECK) ./...
 	@set -e; for m in $(MODULES); do (set -x; cd $$m; $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...); done
+	@echo "== words"
+	$(GO) test -count=1 -vet=off ./internal/words
 
 proof: tools
 	@SECONDS=0; set -ex; export PROOF_ROUNDS=$(PROOF_ROUNDS) PROOF_HELD=2m; \

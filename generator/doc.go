@@ -16,6 +16,6 @@
 // struct in package spec. A finding is a code in package diag and a call of Findings.Add in the step that finds it.
 //
 // All but the last step are a pure function of the source: they write no file, print
-// nothing and run nothing of the user's code; sqlc works in a scratch directory. Every step goes on after a finding, so
+// no line and run none of the user's code; sqlc works in a scratch directory. Every step goes on after a finding, so
 // that one run reports all of them; no file is emitted if there are any.
 package generator

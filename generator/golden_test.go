@@ -71,7 +71,7 @@ func TestGolden(t *testing.T) {
 	if *update {
 		return
 	}
-	t.Run("again", func(t *testing.T) { // nothing that was written makes a difference
+	t.Run("again", func(t *testing.T) { // written files make no difference
 		written := slices.DeleteFunc(slices.Clone(goldens), func(g *golden) bool { return g.err != nil || len(g.res.Files) == 0 })
 		generateAll(t, root, written, func(g *golden, res *Result, err error) {
 			if err != nil {

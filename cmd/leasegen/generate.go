@@ -93,7 +93,7 @@ func (g *generation) run(ctx context.Context, e *env) int {
 	}
 	if err != nil {
 		fmt.Fprintf(e.Stderr, "leasegen: %s\n", err)
-		if g.format != "text" { // whoever reads stdout has to see it too
+		if g.format != "text" { // readers of stdout have to see it too
 			_ = g.print(e, generator.Failure(err))
 		}
 		return exitError

@@ -326,7 +326,7 @@ func TestBrokenDSN(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dsn := range []string{
-		"postgres://u:" + secret + "@127.0.0.1:1/db",                          // nobody listens
+		"postgres://u:" + secret + "@127.0.0.1:1/db",                          // a port without a listener
 		"postgres://u:" + secret + "@127.0.0.1:99999/db",                      // no port
 		"postgres://u:" + secret + "@127.0.0.1:abc/db",                        // no number
 		"postgres://u:" + secret + "@[::1/db",                                 // no host

@@ -20,7 +20,7 @@ func (e *env) warnPlaintext(host, fix string) {
 // onMachine reports whether a connection to a host stays on this machine.
 func onMachine(host string) bool {
 	if host == "" || host == "localhost" || strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") {
-		return true // nothing named, or a socket
+		return true // no host, or a socket
 	}
 	ip := net.ParseIP(strings.Trim(host, "[]"))
 	return ip != nil && ip.IsLoopback()

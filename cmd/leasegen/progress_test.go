@@ -64,7 +64,7 @@ func (o *tireless) Purge(ctx context.Context, f operate.DeadLetterFilter) (int, 
 	return n, err
 }
 
-// Replay puts back what dies again at once, at the age of nothing.
+// Replay puts back what dies again at once, at the age of zero.
 func (o *tireless) Replay(ctx context.Context, f operate.DeadLetterFilter) (int, error) {
 	time.Sleep(time.Millisecond)
 	if len(o.steps) > 0 && f.MinAge < time.Duration(len(o.steps))*time.Millisecond {

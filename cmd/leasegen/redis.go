@@ -100,7 +100,7 @@ func dial(ctx context.Context, dsn, from string) (_ redis.UniversalClient, serve
 }
 
 // redisOptions reads a URL: of a cluster when it names more nodes by addr=, or says
-// cluster=true; of a server otherwise. Its errors show nothing that stands before the
+// cluster=true; of a server otherwise. Its errors show no text that stands before the
 // question mark: a password that is not escaped may be in any part of that.
 func redisOptions(dsn string) (*redis.Options, *redis.ClusterOptions, error) {
 	const form = "want redis://user:password@host:port/0, or rediss:// for TLS, with what is special in the password percent-encoded; " +

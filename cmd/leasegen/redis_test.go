@@ -32,9 +32,9 @@ import (
 func TestBrokenRedisURL(t *testing.T) {
 	const secret = "s3cr3t-pass"
 	for _, dsn := range []string{
-		"redis://u:" + secret + "@127.0.0.1:1/0",                                   // nobody listens
-		"redis://u:" + secret + "@127.0.0.1:1/0?cluster=true",                      // nobody listens
-		"rediss://u:" + secret + "@127.0.0.1:1?addr=127.0.0.1:2",                   // nobody listens
+		"redis://u:" + secret + "@127.0.0.1:1/0",                                   // a port without a listener
+		"redis://u:" + secret + "@127.0.0.1:1/0?cluster=true",                      // a port without a listener
+		"rediss://u:" + secret + "@127.0.0.1:1?addr=127.0.0.1:2",                   // a port without a listener
 		"redis://u:" + secret + "@127.0.0.1:99999",                                 // no port
 		"redis://u:" + secret + "@127.0.0.1:abc/0",                                 // no number
 		"redis://u:" + secret + "@[::1/0",                                          // no host

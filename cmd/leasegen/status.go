@@ -272,7 +272,7 @@ func ownerAmong(members []operate.MemberStatus) func(session string) string {
 	return func(session string) string { return cmp.Or(alive[session], mark(short(session)+" (dead)", true)) }
 }
 
-// ageOr is for durations of which 0 means that there is nothing.
+// ageOr is for durations of which 0 means none.
 func ageOr(d time.Duration) string {
 	if d <= 0 {
 		return "-"

@@ -11,7 +11,7 @@ import (
 )
 
 // archive is the service's own data in Redis: the feeds, and what was read of them. It knows
-// nothing of leases but the epoch, by which it refuses former owners.
+// no part of leases but the epoch, by which it refuses former owners.
 type archive struct{ client *redis.Client }
 
 var errFormerOwner = errors.New("a newer owner has been here")

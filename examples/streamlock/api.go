@@ -109,7 +109,7 @@ func (a *api) next(w http.ResponseWriter, r *http.Request) {
 	switch s := a.from(w, r); {
 	case s == nil:
 	case !a.begun():
-		json.NewEncoder(w).Encode(0) // nothing yet
+		json.NewEncoder(w).Encode(0) // none yet
 	case s.processed == s.events:
 		w.WriteHeader(http.StatusNoContent)
 	default:

@@ -37,7 +37,7 @@ func (w *Worker) Run(ctx context.Context, l lease.Lease) error {
 			return err
 		}
 		if n == 0 {
-			continue // nothing yet
+			continue // none yet
 		}
 		time.Sleep(10 * time.Millisecond) // the work
 		if err := w.API.processed(calls, l.Resource, who, n); err != nil {

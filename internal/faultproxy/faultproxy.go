@@ -75,7 +75,7 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// BlackHole keeps connections open but lets nothing through, in either direction,
+// BlackHole keeps connections open but lets no data through, in either direction,
 // until Heal; what was sent in between then arrives.
 func (p *Proxy) BlackHole() {
 	p.mu.Lock()

@@ -84,7 +84,7 @@ func (f *Fleet) Join(r Replica) *Process {
 			return p
 		}
 		if time.Now().After(deadline) {
-			f.t.Fatalf("%s acquired nothing within %v; replicas said:\n%s", r.Name, patience, f.said())
+			f.t.Fatalf("%s acquired no lease within %v; replicas said:\n%s", r.Name, patience, f.said())
 		}
 	}
 }

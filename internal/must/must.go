@@ -66,7 +66,7 @@ func Await(ctx context.Context, done <-chan struct{}, ended <-chan error, count 
 		case <-tick.C:
 			now := count()
 			if now == seen {
-				Do(fmt.Errorf("nothing happened for %v at %d messages", patience, now))
+				Do(fmt.Errorf("no progress for %v at %d messages", patience, now))
 			}
 			seen = now
 		}

@@ -1,5 +1,5 @@
 // Package pgtest gives tests private PostgreSQL servers: their own data directory and
-// their own port on 127.0.0.1. Nothing on the machine is shared with them, and they end
+// their own port on 127.0.0.1. They share no server or directory of the machine, and they end
 // with the test process, even when that is killed.
 //
 // Most tests want a fresh database on the server that the test binary shares. That one

@@ -1,6 +1,6 @@
 // Package redistest gives tests private Redis servers and clusters: their own
-// directory, their own port on 127.0.0.1, an append-only file. Nothing on the machine is
-// shared with them, and they end with the test process, even when that is killed.
+// directory, their own port on 127.0.0.1, an append-only file. They share no server or
+// directory of the machine, and they end with the test process, even when that is killed.
 //
 // Most tests want a namespace of their own on the server that the test binary shares:
 //

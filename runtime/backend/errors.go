@@ -9,5 +9,5 @@ var ErrSessionLost = errors.New("lease: session lost")
 var ErrFenced = errors.New("lease: fenced: the lease is not held under this epoch any more")
 
 // ErrRolledBack: the backend refused a transaction for what a handler did in it, and
-// nothing of it was written. It counts as a failure of the messages in it.
+// no part of it was written. It counts as a failure of the messages in it.
 var ErrRolledBack = errors.New("lease: transaction refused and rolled back")

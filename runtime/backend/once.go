@@ -6,7 +6,7 @@ import "context"
 type Ledger interface {
 	// StartOnce notes durably that the execution of key is about to begin under the
 	// lease, for a message, and returns how the one before it ended; repeated under the
-	// same lease it returns the same. OnceDone and OnceBusy note nothing. It returns
+	// same lease it returns the same. OnceDone and OnceBusy store no note. It returns
 	// ErrFenced when the lease's epoch is no longer current. Progress.Once
 	// reports the end; without it, the end is unknown as soon as the lease has ended.
 	StartOnce(ctx context.Context, session, consumer string, ref Ref, key, message string) (OnceState, error)

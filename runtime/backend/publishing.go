@@ -10,7 +10,7 @@ import (
 // PublishMiddleware wraps the calls of Publish, of a backend and of what joins a caller's transaction: it may add to the
 // context and to the events, time the call, or refuse it. It calls next once, with the Publication that it was given or a
 // changed copy of it; without that no event is appended. A second call, or one after it has returned, gets an error and
-// appends nothing. A call in another goroutine is waited for when middleware returns before it, so that no transaction is
+// appends no event. A call in another goroutine is waited for when middleware returns before it, so that no transaction is
 // used after Publish has returned; a panic there ends the process. Middleware is called by many goroutines at once.
 type PublishMiddleware func(next PublishFunc) PublishFunc
 

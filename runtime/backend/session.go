@@ -32,7 +32,7 @@ type Session interface {
 	// revive one. It uses a connection of its own that no handler can starve.
 	Heartbeat(ctx context.Context) error
 	// Alarm is ready when the session notices by itself that its connection broke, or that it was declared dead. The
-	// runtime then sends a heartbeat at once, to learn what is left. Nil: this session notices nothing by itself.
+	// runtime then sends a heartbeat at once, to learn what is left. Nil: this session notices no loss by itself.
 	Alarm() <-chan struct{}
 	// Close ends the session and frees its leases at once. A repetition has no effect.
 	Close(ctx context.Context) error

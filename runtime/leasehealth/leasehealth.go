@@ -21,7 +21,7 @@ import (
 type Source interface{ Health() []lease.Health }
 
 // Live answers 503 when a consumer's Run has returned, so that the process works no more. It answers 200 before Run and
-// while the process drains: restarting it then would help nothing.
+// while the process drains: restarting it then would not help.
 func Live(s Source) http.Handler {
 	return handler(s, func(c lease.Health) bool { return !c.Ended })
 }

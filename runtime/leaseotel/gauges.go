@@ -41,7 +41,7 @@ func watch[T any](m metric.Meter, levels []level[T], read func(context.Context) 
 				to.ObserveFloat64(gauges[i], l.of(v), a.observe...)
 			}
 		}
-		if err != nil { // returned, it would make periodic readers export nothing at all
+		if err != nil { // returned, it would keep periodic readers from exporting
 			otel.Handle(fmt.Errorf("leaseotel: some gauges have no value: %w", err))
 		}
 		return nil

@@ -20,7 +20,7 @@ import (
 	"github.com/leasegen/leasegen/runtime/operate"
 )
 
-// Middleware outside that leaves no event is published as nothing.
+// Middleware outside that leaves no event makes no span.
 func TestNoEventIsLeft(t *testing.T) {
 	x := newTraced(t)
 	none := func(next lease.PublishFunc) lease.PublishFunc {

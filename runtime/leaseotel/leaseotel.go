@@ -81,7 +81,7 @@ func WithTracerProvider(p trace.TracerProvider) Option { return func(o *options)
 func WithMeterProvider(p metric.MeterProvider) Option { return func(o *options) { o.meters = p } }
 
 // WithPropagator sets how trace context and baggage travel in headers. Default the global propagator; where that carries
-// nothing, W3C Trace Context.
+// no propagator, W3C Trace Context.
 func WithPropagator(p propagation.TextMapPropagator) Option {
 	return func(o *options) { o.propagator = p }
 }

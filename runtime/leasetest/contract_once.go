@@ -203,7 +203,7 @@ var onceChecks = []check{
 		kit.Equal(t, "of another consumer", kit.Must[bool](t)(tx.Once(t.Context(), "other", "i")), true)
 		kit.OK(t, tx.Rollback(t.Context()))
 		a.Starts(g, "j", "1", backend.OnceDone)
-		// One that is fenced notes nothing.
+		// One that is fenced stores no note.
 		tx = begin()
 		notes(tx, "k", true)
 		if err := tx.Commit(t.Context(), a.ID, "c", backend.Progress{Ref: backend.Ref{Resource: "x", Epoch: g.Epoch - 1}}); !errors.Is(err, backend.ErrFenced) {

@@ -278,7 +278,7 @@ var operatorChecks = []check{
 		}
 		kit.OK(t, b.Session.Close(t.Context()))
 		kit.Equal(t, "members", len(kit.Must[[]operate.MemberStatus](t)(op.Members(t.Context(), "c"))), 1)
-		kit.Equal(t, "members of nobody", len(kit.Must[[]operate.MemberStatus](t)(op.Members(t.Context(), "nobody"))), 0)
+		kit.Equal(t, "members of an unknown consumer", len(kit.Must[[]operate.MemberStatus](t)(op.Members(t.Context(), "nobody"))), 0)
 	})},
 	{"Operator/Leases_lists_the_furthest_behind_first", fresh(func(t testing.TB, f Factory, be backend.Backend) {
 		op := kit.Operator(t, be)
@@ -392,7 +392,7 @@ var operatorChecks = []check{
 		kit.Equal(t, "consumers", len(kit.Must[[]operate.ConsumerStatus](t)(a.Operator().Status(t.Context()))), 0)
 		b := join(t, f.Again(t, be), perTopic(), long).Registers("x")
 		if again := b.Takes(); len(b.Reads("x", again.Cursor, 9).Messages) == 0 {
-			t.Error("one of its name does not begin anew")
+			t.Error("a consumer of its name does not begin again")
 		}
 	})},
 	{"Check/Accepts_a_backend_that_is_ready", func(t testing.TB, f Factory) {

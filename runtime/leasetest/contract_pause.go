@@ -77,10 +77,10 @@ var pauseChecks = []check{
 			}
 			resumes(a)
 			if free := b.Surveys().Free; free == 0 {
-				t.Fatalf("%s: nothing is free", kind)
+				t.Fatalf("%s: no lease is free", kind)
 			}
 			if len(b.Acquires(1)) != 1 {
-				t.Fatalf("%s: nothing was granted after the pause", kind)
+				t.Fatalf("%s: no lease was granted after the pause", kind)
 			}
 		}
 	})},

@@ -96,7 +96,7 @@ var sessionChecks = []check{
 		kit.OK(t, a.Session.Close(t.Context()))
 		b.Commits(backend.Progress{Ref: g.Ref})
 	})},
-	{"Session/Must_be_open_to_acquire", fresh(func(t testing.TB, f Factory, be backend.Backend) { // nothing revives one
+	{"Session/Must_be_open_to_acquire", fresh(func(t testing.TB, f Factory, be backend.Backend) { // no call revives one
 		join(t, be, perTopic(), long).Registers("x")
 		_, err := be.Acquire(t.Context(), backend.AcquireRequest{Session: kit.ID(), Consumer: perTopic(), Max: 1, Attempt: kit.ID()})
 		kit.Lost(t, "acquire without a session", err)
@@ -115,6 +115,6 @@ var sessionChecks = []check{
 		got := kit.Must[[]backend.Survey](t)(be.Survey(t.Context(), []string{"c", "nobody"}))
 		kit.Equal(t, "surveys", len(got), 2)
 		equalSlices(t, "members of c, by id", sessions(got[0]), sorted)
-		kit.Equal(t, "members of nobody", len(got[1].Members), 0)
+		kit.Equal(t, "members of an unknown consumer", len(got[1].Members), 0)
 	})},
 }

@@ -274,7 +274,7 @@ var streamChecks = []check{
 		})
 		for _, r := range []string{"c/z", "d/z", "c/b", "d/a", "d/"} {
 			if seen[r] {
-				t.Fatalf("the feed names %s, of whose topics nothing was published there", r)
+				t.Fatalf("the feed names %s, without a message on its topics there", r)
 			}
 		}
 	})},

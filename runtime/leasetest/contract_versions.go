@@ -47,7 +47,7 @@ var versionChecks = func() (all []check) {
 			narrow := backend.ConsumerInfo{Name: "c", Per: per, Topics: []string{"a"}}
 			wide := narrow
 			wide.Topics = []string{"b", "a"}
-			publish(t, be, event("b", "k", 1), event("a", "k", 2)) // nobody wants b yet
+			publish(t, be, event("b", "k", 1), event("a", "k", 2)) // no member wants b yet
 			old := join(t, be, narrow, long)
 			kit.OK(t, be.Register(t.Context(), narrow, nil))
 			at := map[string]backend.Cursor{}

@@ -256,7 +256,7 @@ func newTally() *tally {
 	return &tally{began: time.Now(), calls: map[string]map[int]int{}, loaned: map[string]int{}}
 }
 
-// tooMany is how many calls of one kind within a second nothing explains but a loop without
+// tooMany is how many calls of one kind within a second can only come from a loop without
 // a pause. Each further one takes a while, so that simulated time passes.
 const tooMany = 1000
 

@@ -26,7 +26,7 @@ func (p *process) toldLossesOnce(least int) {
 		}
 	}
 	if len(lost) < least {
-		p.w.t.Fatalf("the loss of %d leases was told, want %d", len(lost), least)
+		p.w.t.Fatalf("the loss of %d leases was reported, want %d", len(lost), least)
 	}
 	allOnce(p.w.t, "losses told", lost, len(lost))
 }
@@ -162,7 +162,7 @@ var faultScenarios = []check{
 		kit.Eventually(t, "heartbeats were lost", func() bool { return ps[0].link.left("Heartbeat")+ps[1].link.left("Heartbeat") == 0 })
 		for _, op := range []string{"Acquire", "Commit"} {
 			if ps[0].link.left(op)+ps[1].link.left(op) == 4 {
-				t.Fatalf("no reply of %s was lost: the scenario tests nothing", op)
+				t.Fatalf("no reply of %s was lost: the scenario tests no loss", op)
 			}
 		}
 		kit.Equal(t, "dead letters", len(w.dead()), 4)

@@ -286,7 +286,7 @@ func (w *ward) run() {
 	patient.stopIt()
 	asked := time.Now()
 	if !w.await(w.stop, func() bool { return patient.ran.Err() != nil }) {
-		t.Errorf("while the fault lasts: %s was told to stop and has not after %v", patient.name, w.stop)
+		t.Errorf("while the fault lasts: %s has to stop and has not after %v", patient.name, w.stop)
 	}
 	t.Logf("stopping took %v", time.Since(asked).Round(time.Millisecond))
 	at := len(w.posted)
@@ -318,7 +318,7 @@ func (w *ward) round(resources int) {
 		m := posted{fmt.Sprint("r", i), w.n, time.Now()}
 		key := m.resource
 		if m.fails() && !w.streamed() {
-			key = fmt.Sprint(m.resource, "/", m.n) // nothing waits behind it
+			key = fmt.Sprint(m.resource, "/", m.n) // no message waits behind it
 		}
 		es := []backend.Event{event(m.resource, key, m.n)}
 		if w.form == formOnce { // names the item a second time
@@ -344,7 +344,7 @@ func (w *ward) admit(name string) *process {
 				err := w.team(p, be).Run(ctx)
 				switch {
 				case err == nil && ctx.Err() == nil:
-					w.t.Errorf("%s: Run returned without being told to", name)
+					w.t.Errorf("%s: Run returned though its context lives", name)
 					return
 				case err != nil && w.op != "Check":
 					w.t.Errorf("%s: Run: %v", name, err)
@@ -494,7 +494,7 @@ func (w *ward) judge() {
 	switch {
 	case w.fault.strikes() > 0:
 	case w.tempo == simulatedPace:
-		t.Errorf("no call of %s was hit: the cell tests nothing", w.op)
+		t.Errorf("no call of %s was hit: the cell tests no fault", w.op)
 	default: // in real time the machine decides whether the call is made while the fault lasts
 		t.Logf("no call of %s was hit", w.op)
 	}

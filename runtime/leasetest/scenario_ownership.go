@@ -112,7 +112,7 @@ var ownershipScenarios = []check{
 		a := w.start(spec(), fine, lease.WithCapacity(1))
 		w.owning(1)
 		w.handled(1)
-		kit.Eventually(t, "the session is told", func() bool { return len(observations[operate.ObservedSession](a)) > 0 })
+		kit.Eventually(t, "the session is reported", func() bool { return len(observations[operate.ObservedSession](a)) > 0 })
 		// As after a failover that lost a release, or when an old request arrives late.
 		req := backend.AcquireRequest{Session: observations[operate.ObservedSession](a)[0].Session, Consumer: perTopic(), Max: 1, Attempt: kit.ID()}
 		kit.Equal(t, "granted behind its back", len(kit.Must[[]backend.Grant](t)(w.be.Acquire(t.Context(), req))), 1)

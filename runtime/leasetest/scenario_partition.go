@@ -102,7 +102,7 @@ var partitionScenarios = []check{
 		}
 		n := stop()
 		w.handled(n)
-		kit.Equal(t, "handled", len(w.successes()), n) // nothing twice
+		kit.Equal(t, "handled", len(w.successes()), n) // none twice
 		inOrder(t, w.successes(), byKey)
 		w.apart()
 		for _, p := range all {
@@ -137,7 +137,7 @@ var partitionScenarios = []check{
 		inOrder(t, w.successes(), byKey)
 		w.apart()
 		if len(b.calls()) == 0 {
-			t.Fatal("the other handled nothing")
+			t.Fatal("the other handled no message")
 		}
 	})},
 }

@@ -87,7 +87,7 @@ func pausedUnderLoad(w *world, s lease.Spec, start func() *process) {
 	stopping := time.Now()
 	all[0].stop()
 	if took := time.Since(stopping); took > s.Drain {
-		t.Fatalf("a process that holds nothing took %v to stop", took)
+		t.Fatalf("a process without leases took %v to stop", took)
 	}
 	all[0] = start()
 	all[0].toldPaused(1, 0) // one that begins while it is paused

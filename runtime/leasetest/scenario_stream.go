@@ -186,7 +186,7 @@ var streamScenarios = []check{
 			w.publish(event("x", "a", n+1))
 			w.handled(n + 1)
 		}
-		kit.Eventually(t, "the lease is told", func() bool { return len(observations[operate.ObservedAcquire](p)) > 0 })
+		kit.Eventually(t, "the lease is reported", func() bool { return len(observations[operate.ObservedAcquire](p)) > 0 })
 		kit.Equal(t, "acquired", len(observations[operate.ObservedAcquire](p)), 1)
 	})},
 	{"Capacity_caps_streams_and_giving_up_frees_it", streamed(func(t testing.TB, w *world, s lease.Spec) {
@@ -280,7 +280,7 @@ var streamScenarios = []check{
 		a, b := j.withStandby(s, 4)
 		a.link.cut()
 		kit.Eventually(t, "they run elsewhere", func() bool { return len(observations[operate.ObservedAcquire](b)) == 4 && len(j.at()) == 4 })
-		kit.Eventually(t, "losses are told", func() bool { return len(observations[operate.ObservedLoss](a)) >= 4 })
+		kit.Eventually(t, "losses are reported", func() bool { return len(observations[operate.ObservedLoss](a)) >= 4 })
 		a.toldLossesOnce(4)
 		a.link.mend()
 	})},

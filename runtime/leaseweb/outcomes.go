@@ -12,7 +12,7 @@ const (
 	outcomeKept  = 5 * time.Minute
 )
 
-// outcomes are what actions of this process have done, until the page after each has said it: an address alone claims nothing.
+// outcomes are what actions of this process have done, until the page after each has said it: an address alone makes no claim.
 type outcomes struct {
 	mu  sync.Mutex
 	all []done // the oldest first

@@ -9,7 +9,7 @@ import "time"
 // that come by the message leaves room for what is rarer: ObservedHandle and ObservedCommit fill three quarters
 // at most, ObservedRetry seven eighths, ObservedDeadLetter fifteen sixteenths. Outcomes of messages are reported
 // exactly, see ObservedDropped; to see each call, use lease.WithMiddleware. All is
-// told before Run returns, unless that takes more than two seconds. Consumers may share an
+// reported before Run returns, unless that takes more than two seconds. Consumers may share an
 // observer, which is then called by several at once. Use names of consumers and kinds as
 // metric labels; resources and ids are unbounded.
 type Observer interface {

@@ -9,7 +9,7 @@ import (
 func TestConstraint(t *testing.T) {
 	for _, c := range []struct{ name, head, want string }{
 		{"orders.go", "", ""},
-		{"linux.go", "", ""}, // a name without a word before it demands nothing
+		{"linux.go", "", ""}, // a name without a word before it demands no system
 		{"orders_linux.go", "", "linux"},
 		{"orders_amd64.go", "", "amd64"},
 		{"orders_linux_amd64.go", "", "linux && amd64"},

@@ -182,7 +182,7 @@ func (c *compilation) check(p Platform, files []*ast.File) []Fault {
 		name, undefined := strings.CutPrefix(e.Msg, "undefined: ")
 		switch {
 		case p.Here():
-		case undefined && strings.Contains(name, "."): // it may have been left out: nothing here needs it
+		case undefined && strings.Contains(name, "."): // it may have been left out: no declaration here needs it
 			blind = true
 		case undefined && !token.IsExported(name) && c.unnamed(files, e.Pos): // of an import that was not loaded
 		case undefined || strings.Contains(e.Msg, "redeclared"):

@@ -149,7 +149,7 @@ func register(r *ir.Register, taken map[string]bool) {
 	r.Locals = locals(taken, nil, roles...)
 }
 
-// locals gives each role a name that hides nothing the function's body refers to.
+// locals gives each role a name that hides no identifier of the function's body.
 func locals(taken, types map[string]bool, roles ...string) map[string]string {
 	out := make(map[string]string, len(roles))
 	for _, role := range roles {

@@ -40,7 +40,7 @@ func namesStreams(sig *types.Signature) bool {
 		types.Identical(list.Elem(), types.Typ[types.String]) && isError(out.At(1).Type())
 }
 
-// source reports a consumer whose streams nothing names.
+// source reports a consumer without a source of stream names.
 func (h *handlers) source() {
 	if len(h.found) == 0 || !h.runs || h.failed || h.consumer.Consumer.Per != "stream" || h.streams != nil {
 		return

@@ -7,7 +7,7 @@
 // form names the check of a string; nodefault keeps an argument out of
 // //leasegen:defaults; help is one sentence. spec is the field of lease.Spec that the argument sets, and consts are the
 // runtime's names for enum. zero marks an argument whose 0 is -1 for the runtime, because 0 means the default there; of
-// others 0 sets nothing.
+// others 0 leaves the field alone.
 package spec
 
 import (

@@ -285,7 +285,7 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// TestForeignWildcards: what stands for many topics elsewhere would stand for itself here, and match nothing.
+// TestForeignWildcards: what stands for many topics elsewhere would stand for itself here, and match no topic.
 func TestForeignWildcards(t *testing.T) {
 	const star = "* is the only wildcard, for any run of characters, dots and slashes included"
 	for list, want := range map[string]string{

@@ -52,7 +52,7 @@ const ternSeparator = "---- create above / drop below ----"
 // gooseWords are the annotations of goose.
 var gooseWords = []string{"up", "down", "statementbegin", "statementend", "no transaction", "envsub on", "envsub off"}
 
-// up keeps of a migration what is applied, and of the rest nothing but the ends of its lines, so that those that
+// up keeps of a migration what is applied, and of the rest the ends of its lines alone, so that those that
 // follow keep their numbers. It returns the tools whose marks the file has.
 func up(content []byte) (kept []byte, tools []tool, err error) {
 	marks, bad := findMarks(content)

@@ -71,7 +71,7 @@ func TestConditions(t *testing.T) {
 		"state::text = 'a'":       "table app.outbox has no column state",
 		"OrderID = 'x'":           "table app.outbox has no column orderid",
 		"flag = any (array[nay])": "table app.outbox has no column nay",
-		// Nothing leaves the condition.
+		// No text leaves the condition.
 		"status = = 'a'":                        `syntax error at or near "="`,
 		"true) or (true":                        `syntax error at or near ")"`,
 		"flag])[1] or (array[flag":              "the condition is not one expression",

@@ -83,7 +83,7 @@ type Plan struct {
 }
 
 // Check adds to diags what would not compile. Missing names imports that were not among the packages
-// checked; then nothing was looked at.
+// checked; then no file was looked at.
 func (p *Plan) Check(ctx context.Context, checked load.Checked, diags *diag.List) (missing []string) {
 	if len(p.Files) == 0 {
 		return nil

@@ -191,7 +191,7 @@ func (a *Actor) Tells(g backend.Grant, results ...backend.OnceResult) {
 	a.Commits(backend.Progress{Ref: g.Ref, Seq: a.Seq, Once: results})
 }
 
-// Retires streams that have nothing left.
+// Retires streams without messages.
 func (a *Actor) Retires(refs ...backend.Ref) {
 	a.T.Helper()
 	OK(a.T, a.Be.Capabilities().Streams.Retire(context.Background(), a.ID, a.Info.Name, refs))

@@ -136,7 +136,7 @@ func emit(t testing.TB) emitted {
 	publish := func(topic, kind string) {
 		ok(t, be.Publish(t.Context(), []lease.Event{{Topic: topic, Kind: kind, Payload: []byte("{}")}}))
 	}
-	telemetry.Observe(operate.ObservedMissed{Consumer: "c", Messages: 1}) // as backends tell of it that memory is none of
+	telemetry.Observe(operate.ObservedMissed{Consumer: "c", Messages: 1}) // as backends report it, of which memory is none
 	telemetry.Observe(operate.ObservedSetBack{Consumer: "c"})
 	telemetry.Observe(operate.ObservedRenew{Consumer: "c", Leases: 1, Duration: time.Millisecond})
 	publish("x", "fails")

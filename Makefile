@@ -25,7 +25,7 @@ FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- 
 # What generates code for tables, and the runtime's own queries; sqlc/go.mod pins it.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 
-.PHONY: help demo operated check unit suite test plain race modules generated generate lint proof proof-redis soak scale failover bench bench-quick bench-held compare apps clean tools packages
+.PHONY: help demo operated check unit suite test plain race modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-held compare apps clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
@@ -41,6 +41,7 @@ help:
 	@echo "make soak         four kinds of consumers for $(SOAK), with kills and busy loops: not late, no growth (SOAK=d)"
 	@echo "make scale        what statements touch on PostgreSQL, and scripts do on Redis, at a hundredth, a tenth and full size"
 	@echo "make failover     $(TRIALS) trials of each fault on each kind of lock: how long nobody works (TRIALS=n)"
+	@echo "make pictures     draw docs/images again from real runs: a fence, a rebalance, a message's life, takeovers; two minutes"
 	@echo "make bench        measure beside bare loops, River, watermill, asynq, pgoutbox's algorithm and JetStream; writes docs/bench.md"
 	@echo "make bench-quick  the same with smaller turns, into bin/bench-quick"
 	@echo "make bench-held   what processes do that hold 40,000 topics, or 10,000 streams on Redis, and have nothing to do"
@@ -128,6 +129,11 @@ scale: tools
 
 failover: tools
 	$(GO) run ./proof/failover -trials $(TRIALS)
+
+# A machine that does nothing else: the pictures show times. `go run ./proof/pictures -render` draws without running.
+pictures: packages
+	$(GO) run ./proof/failover -locks topic -faults SIGTERM,SIGKILL,SIGSTOP -trials 40 -raw proof/pictures/raw/failover.json
+	$(GO) run ./proof/pictures
 
 bench: packages
 	cd bench && $(GO) run .

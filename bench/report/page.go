@@ -3,25 +3,23 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/leasegen/leasegen/internal/svg"
 )
 
 // Write makes the page docs/bench.md below a directory, and its charts.
 func (r *Report) Write(docs string) error {
 	images := filepath.Join(docs, "images", "bench")
-	if err := os.MkdirAll(images, 0o755); err != nil {
-		return err
-	}
 	page, charts := r.Page()
-	for name, svg := range charts {
-		if err := os.WriteFile(filepath.Join(images, name), svg, 0o644); err != nil {
-			return err
-		}
+	if err := svg.Write(images, charts); err != nil {
+		return err
 	}
 	return os.WriteFile(filepath.Join(docs, "bench.md"), []byte(page), 0o644)
 }
@@ -63,10 +61,9 @@ func (r *Report) goals(p *strings.Builder) {
 
 func (r *Report) section(p *strings.Builder, w *Workload, charts map[string][]byte) {
 	fmt.Fprintf(p, "## %s\n\n%s\n\n", w.Title, w.What)
-	if svg := r.chartOf(w); svg != nil {
-		name := w.ID + ".svg"
-		charts[name] = svg
-		fmt.Fprintf(p, "![%s](images/bench/%s)\n\n", w.Title, name)
+	if chart := r.chartOf(w); chart != nil {
+		maps.Copy(charts, chart.Files(w.ID))
+		p.WriteString(svg.Embed("images/bench/"+w.ID, w.Title) + "\n\n")
 	}
 	heads, rules := "| contender |", "|---|"
 	for _, m := range w.Metrics {
@@ -141,7 +138,7 @@ func rank(w *Workload, c Cell) float64 {
 	return s.Median
 }
 
-func (r *Report) chartOf(w *Workload) []byte {
+func (r *Report) chartOf(w *Workload) *svg.Drawing {
 	if len(w.Metrics) == 0 {
 		return nil
 	}

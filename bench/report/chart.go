@@ -18,7 +18,7 @@ type bar struct {
 // chart draws bars on a logarithmic scale: contenders differ by powers of ten.
 func chart(title, axis string, bars []bar) *svg.Drawing {
 	const (
-		width, left, right   = 640.0, 24.0, 616.0
+		width, left, right   = 640.0, 32.0, 548.0
 		top, row, foot       = 56.0, 46.0, 56.0
 		underName, lineInRow = 20.0, 32.0
 	)
@@ -44,14 +44,14 @@ func chart(title, axis string, bars []bar) *svg.Drawing {
 		d.Line(x(v), top, x(v), bottom, svg.Stroke(svg.Grid, 1))
 		d.Text(x(v), bottom+18, number(v), svg.Middle, svg.Size(14), svg.Fill(svg.Muted))
 	}
-	d.Text(width/2, bottom+42, axis, svg.Middle, svg.Fill(svg.Muted))
+	d.Text((left+right)/2, bottom+42, axis, svg.Middle, svg.Fill(svg.Muted))
 	for i, b := range bars {
 		y, color, weight := top+float64(i)*row, svg.Muted, []svg.Attr(nil)
 		if b.accent {
 			color, weight = svg.Blue, []svg.Attr{svg.Bold}
 		}
 		d.Text(16, y+underName, b.name, append(weight, svg.Fill(svg.Ink))...)
-		d.Text(width-16, y+underName, b.text, append(weight, svg.End, svg.Fill(svg.Ink))...)
+		d.Text(width-16, y+lineInRow+6, b.text, append(weight, svg.End, svg.Fill(svg.Ink))...)
 		if b.value.Least > 0 {
 			d.Line(x(b.value.Least), y+lineInRow, x(b.value.Most), y+lineInRow, svg.Stroke(color, 3))
 			d.Circle(x(b.value.Median), y+lineInRow, 6, svg.Fill(color))

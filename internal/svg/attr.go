@@ -39,7 +39,8 @@ func Size(height float64) Attr { return num("font-size", height) }
 // Color is a colour of the palette. Each theme has its own shade of it.
 type Color string
 
-// The hues are near those of Okabe and Ito, which stay apart for the colour-blind, and far enough from OnHue for text.
+// The hues begin with blue and orange of Okabe and Ito. They differ in lightness, too, so that the colour-blind tell them
+// apart; text of OnHue can be read on each.
 const (
 	None   Color = "none"
 	Paper  Color = "paper"
@@ -79,11 +80,11 @@ func (t Theme) hex(c Color) string {
 	case Blue:
 		return [...]string{"#0072b2", "#56b4e9"}[t]
 	case Orange:
-		return [...]string{"#c07000", "#f0b429"}[t]
+		return [...]string{"#b06600", "#f0b429"}[t]
 	case Green:
-		return [...]string{"#00805d", "#2fc79b"}[t]
+		return [...]string{"#2f8068", "#8ff0d4"}[t]
 	case Purple:
-		return [...]string{"#9b4a87", "#dd8fb9"}[t]
+		return [...]string{"#5c1a5a", "#c05a9c"}[t]
 	case Red:
 		return [...]string{"#c1121f", "#ff7b72"}[t]
 	case OnHue:

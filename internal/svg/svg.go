@@ -72,8 +72,8 @@ func (d *Drawing) add(element, text string, attrs []Attr, place ...Attr) {
 // SVG is the picture in a theme. The same drawing gives the same bytes.
 func (d *Drawing) SVG(t Theme) []byte {
 	var out bytes.Buffer
-	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" width="%s" height="%s" viewBox="0 0 %[1]s %[2]s" role="img" aria-labelledby="title desc" `+
-		`font-family="system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif" font-size="16">`+"\n", Num(d.width), Num(d.height))
+	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" width="%s" height="%s" viewBox="0 0 %[1]s %[2]s" role="img" `+
+		`aria-labelledby="title desc" font-family="system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif" font-size="16">`+"\n", Num(d.width), Num(d.height))
 	fmt.Fprintf(&out, "<title id=\"title\">%s</title>\n<desc id=\"desc\">%s</desc>\n", escape(d.title), escape(d.desc))
 	for _, s := range d.shapes {
 		out.WriteString("<" + s.element)

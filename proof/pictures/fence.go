@@ -47,7 +47,9 @@ func freeze(ctx context.Context, q quality) (f fence, err error) {
 	s.first(ctx, "b stands by", func(e event) bool { return e.by == "b" && e.what == "session" })
 	time.Sleep(q.pause) // some commits are seen
 	began := time.Now()
-	caught := s.first(ctx, "a is about to commit", func(e event) bool { return e.by == "a" && e.what == "committing" && e.at.After(began) })
+	caught := s.first(ctx, "a is about to commit", func(e event) bool {
+		return e.by == "a" && e.what == "committing" && e.at.After(began)
+	})
 	must.Do(a.Signal(syscall.SIGSTOP))
 	frozen := time.Now()
 	next := s.first(ctx, "b takes over", func(e event) bool { return e.by == "b" && e.what == "acquired" })
@@ -65,7 +67,8 @@ func freeze(ctx context.Context, q quality) (f fence, err error) {
 	}
 	time.Sleep(q.pause / 2)
 	f = fence{TTL: float64(ttl.Milliseconds()), Begin: -float64(q.pause.Milliseconds()) / 2, End: since(frozen, time.Now()),
-		Epochs: [2]int64{caught.epoch, next.epoch}, Taken: since(frozen, next.at), Thawed: since(frozen, thawed), Refused: since(frozen, late.at)}
+		Epochs: [2]int64{caught.epoch, next.epoch},
+		Taken:  since(frozen, next.at), Thawed: since(frozen, thawed), Refused: since(frozen, late.at)}
 	for _, e := range s.events() {
 		if at := since(frozen, e.at); e.what == "committed" && at >= f.Begin {
 			i := map[string]int{"a": 0, "b": 1}[e.by]
@@ -83,8 +86,8 @@ func drawFence(f fence) *svg.Drawing {
 		tall, bottom, inLane = 48.0, 306.0, 24.0
 	)
 	d := svg.New(width, height, "A frozen replica is fenced", fmt.Sprintf(
-		"Replica A holds the lease under epoch %d and freezes just before a commit. The TTL of %s passes without a heartbeat. Replica B takes the lease over under epoch %d, "+
-			"%s after the freeze, and goes on. A goes on after %s; the store refuses its commit, because its epoch is old.",
+		"Replica A holds the lease under epoch %d and freezes just before a commit. The TTL of %s passes without a heartbeat. "+
+			"Replica B takes the lease over under epoch %d, %s after the freeze, and goes on. A goes on after %s; the store refuses its commit, because its epoch is old.",
 		f.Epochs[0], seconds(f.TTL), f.Epochs[1], seconds(f.Taken), seconds(f.Thawed)))
 	x := func(ms float64) float64 { return left + (ms-f.Begin)/(f.End-f.Begin)*(right-left) }
 	d.Text(16, 30, "A frozen replica is fenced", svg.Size(20), svg.Bold, svg.Fill(svg.Ink))

@@ -30,7 +30,8 @@ func drawLife(l life) *svg.Drawing {
 		}
 	}
 	d := svg.New(width, height, "The life of a message", fmt.Sprintf(
-		"A message is published, fetched, handled and committed in %s. One that fails is parked and tried again; after %d attempts it is a dead letter, until an operator replays it. One that failed: %s.",
+		"A message is published, fetched, handled and committed in %s. One that fails is parked and tried again; "+
+			"after %d attempts it is a dead letter, until an operator replays it. One that failed: %s.",
 		good(published, committed), l.Max, strings.Join(said, ", ")))
 	d.Text(16, 30, "The life of a message", svg.Size(20), svg.Bold, svg.Fill(svg.Ink))
 	box := func(x, y float64, text string, color svg.Color) {

@@ -97,7 +97,8 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 		must.Do(svg.Write(*to, files))
-		fmt.Fprintf(out, "%s: %s in %v\n", p.name, strings.Join(slices.Sorted(maps.Keys(files)), ", "), time.Since(begun).Round(100*time.Millisecond))
+		names := strings.Join(slices.Sorted(maps.Keys(files)), ", ")
+		fmt.Fprintf(out, "%s: %s in %v\n", p.name, names, time.Since(begun).Round(100*time.Millisecond))
 	}
 	return nil
 }

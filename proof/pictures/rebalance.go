@@ -180,13 +180,14 @@ func drawRebalance(r rebalance) *svg.Drawing {
 		top, bottom   = 112.0, 416.0
 	)
 	rests := r.rests()
+	rested := fmt.Sprintf("%s at the median, %s at most", millis(rests[len(rests)/2]), millis(rests[len(rests)-1]))
 	var said []string
 	for _, st := range r.Steps {
 		said = append(said, fmt.Sprintf("%s: %d slots move, and A, B, C and D have %v", st.What, st.Moved, st.Each))
 	}
 	d := svg.New(width, height, fmt.Sprintf("%d slots move as replicas come and go", len(r.Slots)),
-		fmt.Sprintf("Each row is a slot, each colour a replica. %s. A slot was without an owner for %s at the median, %s at most.",
-			strings.Join(said, "; "), millis(rests[len(rests)/2]), millis(rests[len(rests)-1])))
+		fmt.Sprintf("Each row is a slot, each colour a replica. %s. A slot was without an owner for %s.",
+			strings.Join(said, "; "), rested))
 	d.Text(16, 30, fmt.Sprintf("%d slots, shared out as replicas come and go", len(r.Slots)), svg.Size(20), svg.Bold, svg.Fill(svg.Ink))
 	d.Text(16, 54, "each row is a slot, each colour the replica that owns it", svg.Fill(svg.Muted))
 	x := func(ms float64) float64 { return left + ms/r.End*(right-left) }
@@ -219,7 +220,7 @@ func drawRebalance(r rebalance) *svg.Drawing {
 	for ms := 0.0; x(ms) < right-24; ms += 2000 {
 		d.Text(x(ms), bottom+20, fmt.Sprintf("%.0f s", ms/1000), svg.Fill(svg.Muted))
 	}
-	d.Text(right, bottom+42, fmt.Sprintf("without an owner: %s at the median, %s at most", millis(rests[len(rests)/2]), millis(rests[len(rests)-1])), svg.End, svg.Fill(svg.Muted))
+	d.Text(right, bottom+42, "without an owner: "+rested, svg.End, svg.Fill(svg.Muted))
 	return d
 }
 

@@ -26,7 +26,7 @@ type life struct {
 	Bad  []spot `json:"bad"`
 }
 
-// spot is one moment of a message, in milliseconds from when it was published.
+// spot is one moment of a message, in milliseconds from the call that published it.
 type spot struct {
 	What string  `json:"what"`
 	At   float64 `json:"at"`
@@ -53,11 +53,11 @@ type tracing struct {
 	spots []spot
 }
 
-// begin forgets the message before.
+// begin forgets the message before. The next may be fetched before the call that publishes it has returned.
 func (b *tracing) begin() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.began, b.spots = time.Now(), nil
+	b.began, b.spots = time.Now(), []spot{{published, 0}}
 }
 
 func (b *tracing) add(what string) {
@@ -140,7 +140,6 @@ func recordLife(ctx context.Context, q quality) (l life, err error) {
 	publish := func() {
 		b.begin()
 		must.Do(b.Publish(ctx, []lease.Event{{Topic: "orders", Key: "one", Kind: kind, Payload: []byte("{}")}}))
-		b.add(published)
 	}
 	publish() // the first makes the topic known
 	<-ready

@@ -243,8 +243,11 @@ func (r *rebalance) largest(by int, at float64) (middle float64, ok bool) {
 }
 
 func millis(ms float64) string {
-	if ms >= 10 {
+	switch {
+	case ms >= 10:
 		return fmt.Sprintf("%.0f ms", ms)
+	case ms >= 0.1:
+		return fmt.Sprintf("%.1f ms", ms)
 	}
-	return fmt.Sprintf("%.1f ms", ms)
+	return fmt.Sprintf("%.0f µs", 1000*ms)
 }

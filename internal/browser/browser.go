@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
@@ -166,6 +167,19 @@ func (b *Tab) Picture() []byte {
 		b.Fatal(err)
 	}
 	return png
+}
+
+// Press presses a key that types a character, as a person does: a page that takes it keeps it out of its fields.
+func (b *Tab) Press(key string) {
+	b.Helper()
+	ctx, cancel := b.within()
+	defer cancel()
+	for _, event := range []input.DispatchKeyEventParams{
+		{Type: input.DispatchKeyEventTypeKeyDown, Key: key, Text: key}, {Type: input.DispatchKeyEventTypeKeyUp, Key: key}} {
+		if _, err := chromedp.Call(ctx, input.DispatchKeyEvent, event); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
 
 // Eval returns what a script says of the page.

@@ -128,7 +128,8 @@
     line("strong", s.heading);
     const first = Math.max(0, Math.min(...words.map((w) => s.text.toLowerCase().indexOf(w)).filter((n) => n >= 0), s.text.length) - 40);
     const from = first === 0 || first >= s.text.length - 40 ? 0 : s.text.indexOf(" ", first) + 1;
-    line("span", (from ? "… " : "") + s.text.slice(from, from + 160));
+    const to = s.text.indexOf(" ", from + 150);
+    line("span", (from ? "… " : "") + s.text.slice(from, to < 0 ? undefined : to) + (to < 0 ? "" : " …"));
     li.append(a);
     return li;
   }

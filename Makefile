@@ -7,6 +7,7 @@ STATICCHECK   := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PROOF_ROUNDS  ?= 100
 TRIALS        ?= 100
 SOAK          ?= 20m
+SITE          ?= localhost:8000
 # Packages whose tests run at once. Most of these mostly wait: for TTLs, servers and elections.
 TEST_PACKAGES ?= 2
 # With the race detector run what users' processes share, and what leads and follows in time: longest first. It would see
@@ -16,7 +17,7 @@ RACE          := ./runtime/leaseredis ./runtime/leasepg ./runtime/lease ./runtim
 # Without it all others, longest first.
 PLAIN         := ./proof ./proof/redis ./proof/failover ./cmd/... ./generator ./runtime/leasetest ./internal/snippets
 # Modules of their own, for what most users need not compile.
-MODULES       := bench examples/operated internal/snippets/manifests runtime/leaseotel/dashboards runtime/leaseweb/webtest $(RACED)
+MODULES       := bench examples/operated internal/browser internal/site internal/snippets/manifests runtime/leaseotel/dashboards runtime/leaseweb/webtest $(RACED)
 RACED         := runtime/leaseotel runtime/leasesql/sqltest
 
 # Logs of servers surround the lines that say what failed; this repeats those.
@@ -25,7 +26,7 @@ FAILURES      := echo "== what failed, from all of the above:"; grep -E '^ *--- 
 # What generates code for tables, and the runtime's own queries; sqlc/go.mod pins it.
 export LEASEGEN_SQLC := $(CURDIR)/bin/sqlc
 
-.PHONY: help demo operated check unit suite test plain race modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-held compare apps clean tools packages
+.PHONY: help demo operated check unit suite test plain race modules generated generate lint proof proof-redis soak scale failover pictures bench bench-quick bench-held compare apps site site-serve clean tools packages
 
 help:
 	@echo "make demo         three replicas in one process, one freezes; needs Go and nothing else"
@@ -47,6 +48,8 @@ help:
 	@echo "make bench-held   what processes do that hold 40,000 topics, or 10,000 streams on Redis, and have nothing to do"
 	@echo "make compare      measure what pgoutbox and pyfly were measured with, beside their figures"
 	@echo "make apps         generate for applications of others, fetched as modules and annotated as they are"
+	@echo "make site         the site of README.md and docs, in bin/site; open bin/site/index.html"
+	@echo "make site-serve   the same at http://$(SITE), built anew at each look, while you write (SITE=host:port)"
 	@echo "make clean        remove build and test caches of this tree"
 
 demo:
@@ -150,6 +153,12 @@ compare: packages
 # Only what is generated for is compiled, the first time with what it imports.
 apps:
 	$(GO) test -tags apps -count=1 -v -timeout 60m -run 'TestApps$$' ./cmd/leasegen
+
+site:
+	@$(GO) -C internal/site run . -root $(CURDIR) -out $(CURDIR)/bin/site
+
+site-serve:
+	@$(GO) -C internal/site run . -root $(CURDIR) -serve $(SITE)
 
 clean:
 	$(GO) clean -testcache

@@ -127,7 +127,7 @@ const emptyTemplate = "template0"
 
 func (s *Server) createDatabase(name, template string) error {
 	err := s.admin(func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, `CREATE DATABASE `+pgx.Identifier{name}.Sanitize()+` TEMPLATE `+pgx.Identifier{template}.Sanitize())
+		_, err := c.Exec(ctx, `CREATE DATABASE `+pgx.Identifier{name}.Sanitize()+` TEMPLATE `+pgx.Identifier{template}.Sanitize()+s.copying)
 		return err
 	})
 	if err != nil {

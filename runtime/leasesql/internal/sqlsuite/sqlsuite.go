@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
@@ -42,8 +43,8 @@ func Run(t *testing.T, db func(testing.TB) (dsn string), open Open) {
 }
 
 // Conformance runs the suite's rules of publishing and reading.
-func Conformance(t *testing.T, db func(testing.TB) (dsn string), open Open) {
-	leasetest.RunSome(t, factory(db, open), "Publish/", "Fetch/", "Concurrent_publishers")
+func Conformance(t *testing.T, open Open) {
+	leasetest.RunSome(t, factory(open), "Publish/", "Fetch/", "Concurrent_publishers")
 }
 
 // through publishes in transactions of database/sql.
@@ -86,11 +87,18 @@ func Migrated(t testing.TB, dsn string, open Open, opts ...leasepg.Option) (*lea
 	return b.Backend, b.begin, b.pool
 }
 
-func factory(db func(testing.TB) string, open Open) leasetest.Factory {
+func factory(open Open) leasetest.Factory {
 	return leasetest.Factory{
 		New: func(t testing.TB) backend.Backend {
-			be, begin, pool := Migrated(t, db(t), open)
-			return &through{be, pool, begin}
+			return connect(t, pgtest.Shared(t).DBLike(t, "for_suite", func(dsn string) error {
+				pool, err := pgxpool.New(context.Background(), dsn)
+				if err != nil {
+					return err
+				}
+				defer pool.Close()
+				_, err = leasepg.Migrate(context.Background(), pool, leasepg.WithSchema(schema))
+				return err
+			}), open)
 		},
 		Again: func(t testing.TB, be backend.Backend) backend.Backend {
 			return connect(t, be.(*through).pool.Config().ConnString(), open)

@@ -15,7 +15,7 @@ RACE          := ./runtime/leaseredis ./runtime/leasepg ./runtime/lease ./runtim
                  ./runtime/leaseweb ./runtime/backend/... ./internal/faultproxy ./internal/streamtest ./examples/filebackend
 # Without it all others, longest first.
 PLAIN         := ./proof ./proof/redis ./proof/failover ./cmd/... ./generator ./runtime/leasetest ./internal/snippets
-# Nor would it in the same rules once more, on a cluster, with fewer rights, over a pooler: they run without it.
+# Nor in the same rules once more, on a cluster, with fewer rights, over a pooler: these run without it.
 VARIANTS      := 'TestConformance(OnCluster|WithLeastRights|Pooled|OnSmallPools)$$'
 # Modules of their own, for what most users need not compile.
 MODULES       := bench examples/operated internal/snippets/manifests runtime/leaseotel/dashboards runtime/leaseweb/webtest $(RACED)
@@ -38,6 +38,7 @@ help:
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
 	@echo "make lint         gofmt, go vet, staticcheck"
 	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP, rebalancing, a held transaction (PROOF_ROUNDS=n);"
+	@echo "                  kills while handlers fail, with pools of any size, are here only; make test has them with small ones;"
 	@echo "                  no absolute speed is judged: other work on the machine makes it take longer, and does not make it fail"
 	@echo "make proof-redis  the same on Redis and on a cluster of six nodes; PROOF_ROUNDS is a percentage there"
 	@echo "make soak         four kinds of consumers for $(SOAK), with kills and busy loops: not late, no growth (SOAK=d)"

@@ -17,7 +17,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/leasegen/leasegen/internal/pgtest"
 	"github.com/leasegen/leasegen/runtime/backend"
 	"github.com/leasegen/leasegen/runtime/internal/kit"
 	"github.com/leasegen/leasegen/runtime/leasepg"
@@ -42,9 +41,12 @@ func Run(t *testing.T, db func(testing.TB) (dsn string), open Open) {
 	t.Run("Outrun", func(t *testing.T) { outrun(t, db(t), open) })
 }
 
+// Copy makes a copy of the database of a name, which prepare fills for the first who asks.
+type Copy func(t testing.TB, name string, prepare func(dsn string) error) (dsn string)
+
 // Conformance runs the suite's rules of publishing and reading.
-func Conformance(t *testing.T, open Open) {
-	leasetest.RunSome(t, factory(open), "Publish/", "Fetch/", "Concurrent_publishers")
+func Conformance(t *testing.T, db Copy, open Open) {
+	leasetest.RunSome(t, factory(db, open), "Publish/", "Fetch/", "Concurrent_publishers")
 }
 
 // through publishes in transactions of database/sql.
@@ -87,10 +89,10 @@ func Migrated(t testing.TB, dsn string, open Open, opts ...leasepg.Option) (*lea
 	return b.Backend, b.begin, b.pool
 }
 
-func factory(open Open) leasetest.Factory {
+func factory(db Copy, open Open) leasetest.Factory {
 	return leasetest.Factory{
 		New: func(t testing.TB) backend.Backend {
-			return connect(t, pgtest.Shared(t).DBLike(t, "for_suite", func(dsn string) error {
+			return connect(t, db(t, "for_suite", func(dsn string) error {
 				pool, err := pgxpool.New(context.Background(), dsn)
 				if err != nil {
 					return err

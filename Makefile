@@ -16,6 +16,8 @@ RACE          := ./runtime/leaseredis ./runtime/leasepg ./runtime/lease ./runtim
                  ./runtime/leaseweb ./runtime/backend/... ./internal/faultproxy ./internal/streamtest ./examples/filebackend
 # Without it all others, longest first.
 PLAIN         := ./proof ./proof/redis ./proof/failover ./cmd/... ./generator ./runtime/leasetest ./internal/snippets
+# Nor in the same rules once more, on a cluster, with fewer rights, over a pooler: these run without it.
+VARIANTS      := 'TestConformance(OnCluster|WithLeastRights|Pooled|OnSmallPools)$$'
 # Modules of their own, for what most users need not compile.
 MODULES       := bench examples/operated internal/browser internal/site internal/snippets/manifests runtime/leaseotel/dashboards runtime/leaseweb/webtest $(RACED)
 RACED         := runtime/leaseotel runtime/leasesql/sqltest
@@ -37,6 +39,7 @@ help:
 	@echo "make generate     write generated code again: sqlc's and leasegen's own"
 	@echo "make lint         gofmt, go vet, staticcheck"
 	@echo "make proof        $(PROOF_ROUNDS) rounds each of SIGKILL and SIGSTOP, rebalancing, a held transaction (PROOF_ROUNDS=n);"
+	@echo "                  kills while handlers fail, with pools of any size, are here only; make test has them with small ones;"
 	@echo "                  no absolute speed is judged: other work on the machine makes it take longer, and does not make it fail"
 	@echo "make proof-redis  the same on Redis and on a cluster of six nodes; PROOF_ROUNDS is a percentage there"
 	@echo "make soak         four kinds of consumers for $(SOAK), with kills and busy loops: not late, no growth (SOAK=d)"
@@ -77,10 +80,12 @@ plain:
 	@echo "== go test: the generator, simulations, and what runs as processes (servers are started and stopped by the tests)"
 	@set -o pipefail; mkdir -p bin; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m $(PLAIN) \
 	  $$($(GO) list ./... | grep -vxF "$$($(GO) list $(RACE))") 2>&1 | tee bin/plain.log || { $(FAILURES) bin/plain.log; exit 1; }
+	@set -o pipefail; $(GO) test -vet=off -p $(TEST_PACKAGES) -timeout 30m -run $(VARIANTS) ./runtime/leaseredis ./runtime/leasepg \
+	  2>&1 | tee bin/variants.log || { $(FAILURES) bin/variants.log; exit 1; }
 
 race:
 	@echo "== go test -race: what users' processes share"
-	@set -o pipefail; mkdir -p bin; $(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m $(RACE) 2>&1 | tee bin/race.log || { $(FAILURES) bin/race.log; exit 1; }
+	@set -o pipefail; mkdir -p bin; $(GO) test -race -vet=off -p $(TEST_PACKAGES) -timeout 30m -skip $(VARIANTS) $(RACE) 2>&1 | tee bin/race.log || { $(FAILURES) bin/race.log; exit 1; }
 	@set -e; for m in $(RACED); do (set -x; cd $$m; $(GO) test -race -vet=off -timeout 10m ./...); done
 
 generated:

@@ -167,7 +167,7 @@ func (o *owner) Release(ctx context.Context, session, consumer string, leases []
 	if s := o.session(session); s != nil && s.leads(consumer) {
 		return o.fail("release the lease of "+consumer, s.releaseAdvisory(ctx, p))
 	}
-	return o.fail("release leases of "+consumer, o.pipeline(ctx, o.pool, durable(ctx),
+	return o.fail("release leases of "+consumer, o.pipeline(ctx, o.pool, hasty(ctx),
 		func(q *leasedb.Queries) error { _, err := q.ReleaseLeases(ctx, p); return err },
 		o.notify(ctx, wakeOwnership)))
 }

@@ -2,6 +2,10 @@
 -- The rest of the transaction is on disk before it is answered, whatever the role's default.
 SELECT set_config('synchronous_commit', 'on', true);
 
+-- name: Hasty :exec
+-- The transaction is answered, and what it notifies of is told, before it is on disk.
+SELECT set_config('synchronous_commit', 'off', true);
+
 -- name: Notify :exec
 SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text);
 

@@ -182,6 +182,16 @@ func (q *Queries) GuardConnection(ctx context.Context, arg GuardConnectionParams
 	return err
 }
 
+const Hasty = `-- name: Hasty :exec
+SELECT set_config('synchronous_commit', 'off', true)
+`
+
+// The transaction is answered, and what it notifies of is told, before it is on disk.
+func (q *Queries) Hasty(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, Hasty)
+	return err
+}
+
 const Heartbeat = `-- name: Heartbeat :execrows
 UPDATE leasegen.session SET beat_at = clock_timestamp(), expires_at = clock_timestamp() + ttl
 WHERE id = $1 AND state = 'live' AND expires_at > clock_timestamp()

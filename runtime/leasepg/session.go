@@ -116,6 +116,7 @@ func (ss *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (
 	} else {
 		go s.watch(watching)
 	}
+	go s.rehearse(watching)
 	if ss.pooled.Load() || ss.polls {
 		close(s.waited)
 	} else {

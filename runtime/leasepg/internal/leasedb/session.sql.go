@@ -335,7 +335,7 @@ func (q *Queries) Notify(ctx context.Context, arg NotifyParams) error {
 
 const NotifyIfBuried = `-- name: NotifyIfBuried :exec
 SELECT pg_notify($1::text, $2::text)
-WHERE EXISTS (SELECT FROM leasegen.session s WHERE s.state = 'dead' AND s.xmin = pg_current_xact_id()::xid)
+WHERE EXISTS (SELECT FROM leasegen.session s WHERE s.state = 'dead' AND s.xmin = pg_current_xact_id_if_assigned()::xid)
 `
 
 type NotifyIfBuriedParams struct {

@@ -25,6 +25,13 @@ func durable(ctx context.Context) step {
 	return func(q *leasedb.Queries) error { return q.Durable(ctx) }
 }
 
+// hasty lets a transaction that gives leases away be seen before it is on disk: the next owner's, which is durable, comes after
+// it in the server's log, and so takes it there. If the server crashes before that happens, the lease is still its former owner's:
+// that is gone, as after a crash of its own, or finds a lease that only the server knows of, and gives it back again.
+func hasty(ctx context.Context) step {
+	return func(q *leasedb.Queries) error { return q.Hasty(ctx) }
+}
+
 // steady makes the plans of what follows in the transaction independent of statistics.
 func steady(ctx context.Context) step {
 	return func(q *leasedb.Queries) error { return q.Steady(ctx) }
@@ -109,6 +116,7 @@ func (ss *sessions) OpenSession(ctx context.Context, spec backend.SessionSpec) (
 	} else {
 		go s.watch(watching)
 	}
+	go s.rehearse(watching)
 	if ss.pooled.Load() || ss.polls {
 		close(s.waited)
 	} else {
@@ -159,8 +167,8 @@ func (s *session) Heartbeat(ctx context.Context) error {
 	return s.ss.fail("heartbeat", err)
 }
 
-// Close ends the session and frees its leases. Locks go after the leases that they hold, and
-// only then the others are told: who comes at once finds both free.
+// Close ends the session and frees its leases, and the locks with them: the others are told when both are free. A lock is gone
+// a moment before the transaction ends. Who takes it then finds the row of the lease locked, and gives it back.
 func (s *session) Close(ctx context.Context) error {
 	s.stop()
 	select {
@@ -170,15 +178,11 @@ func (s *session) Close(ctx context.Context) error {
 	s.closing.Store(true)
 	ended := s.ended.Swap(true)
 	err := s.use(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		steps := append([]step{durable(ctx)}, s.ss.closing(ctx, s.spec.ID, s.spec.Consumers)...)
-		elsewhere := s.pid != c.PgConn().PID() && s.leadsByLock() // its locks are the former connection's, which the server may still have
-		if len(s.locked) == 0 && !elsewhere {
-			return s.ss.pipeline(ctx, c, append(steps, s.ss.notify(ctx, wakeOwnership))...)
-		}
-		if err := s.ss.pipeline(ctx, c, steps...); err != nil {
-			return err
-		}
-		if elsewhere {
+		steps := append([]step{hasty(ctx)}, s.ss.closing(ctx, s.spec.ID, s.spec.Consumers)...)
+		if s.pid != c.PgConn().PID() && s.leadsByLock() { // its locks are the former connection's, which the server may still have
+			if err := s.ss.pipeline(ctx, c, steps...); err != nil {
+				return err
+			}
 			if err := s.ss.queries(c).EndHolders(ctx, leasedb.EndHoldersParams{Key: s.key, Pid: int32(s.pid)}); err != nil {
 				return err
 			}
@@ -188,9 +192,10 @@ func (s *session) Close(ctx context.Context) error {
 		for consumer := range s.locked {
 			keys = append(keys, s.ss.lockKey(consumer))
 		}
-		return s.ss.pipeline(ctx, c,
-			func(q *leasedb.Queries) error { return q.Unlock(ctx, keys) },
-			s.ss.notify(ctx, wakeOwnership))
+		if len(keys) > 0 {
+			steps = append(steps, func(q *leasedb.Queries) error { return q.Unlock(ctx, keys) })
+		}
+		return s.ss.pipeline(ctx, c, append(steps, s.ss.notify(ctx, wakeOwnership))...)
 	})
 	if err != nil && !ended {
 		s.ended.Store(false) // may be tried again

@@ -2,6 +2,10 @@
 -- The rest of the transaction is on disk before it is answered, whatever the role's default.
 SELECT set_config('synchronous_commit', 'on', true);
 
+-- name: Hasty :exec
+-- The transaction is answered, and what it notifies of is told, before it is on disk.
+SELECT set_config('synchronous_commit', 'off', true);
+
 -- name: Notify :exec
 SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text);
 
@@ -98,7 +102,7 @@ UPDATE leasegen.session s SET state = 'dead' FROM expired e WHERE s.id = e.id;
 -- name: NotifyIfBuried :exec
 -- Tells the other members when this transaction moved a session.
 SELECT pg_notify(sqlc.arg(channel)::text, sqlc.arg(payload)::text)
-WHERE EXISTS (SELECT FROM leasegen.session s WHERE s.state = 'dead' AND s.xmin = pg_current_xact_id()::xid);
+WHERE EXISTS (SELECT FROM leasegen.session s WHERE s.state = 'dead' AND s.xmin = pg_current_xact_id_if_assigned()::xid);
 
 -- name: LookAround :many
 -- The eight live sessions that follow one in the ring, and itself while it lives. key is 0 where there is no lock.

@@ -182,6 +182,16 @@ func (q *Queries) GuardConnection(ctx context.Context, arg GuardConnectionParams
 	return err
 }
 
+const Hasty = `-- name: Hasty :exec
+SELECT set_config('synchronous_commit', 'off', true)
+`
+
+// The transaction is answered, and what it notifies of is told, before it is on disk.
+func (q *Queries) Hasty(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, Hasty)
+	return err
+}
+
 const Heartbeat = `-- name: Heartbeat :execrows
 UPDATE leasegen.session SET beat_at = clock_timestamp(), expires_at = clock_timestamp() + ttl
 WHERE id = $1 AND state = 'live' AND expires_at > clock_timestamp()
@@ -325,7 +335,7 @@ func (q *Queries) Notify(ctx context.Context, arg NotifyParams) error {
 
 const NotifyIfBuried = `-- name: NotifyIfBuried :exec
 SELECT pg_notify($1::text, $2::text)
-WHERE EXISTS (SELECT FROM leasegen.session s WHERE s.state = 'dead' AND s.xmin = pg_current_xact_id()::xid)
+WHERE EXISTS (SELECT FROM leasegen.session s WHERE s.state = 'dead' AND s.xmin = pg_current_xact_id_if_assigned()::xid)
 `
 
 type NotifyIfBuriedParams struct {

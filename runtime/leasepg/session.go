@@ -25,6 +25,11 @@ func durable(ctx context.Context) step {
 	return func(q *leasedb.Queries) error { return q.Durable(ctx) }
 }
 
+// hasty makes the transaction wait for no disk.
+func hasty(ctx context.Context) step {
+	return func(q *leasedb.Queries) error { return q.Hasty(ctx) }
+}
+
 // steady makes the plans of what follows in the transaction independent of statistics.
 func steady(ctx context.Context) step {
 	return func(q *leasedb.Queries) error { return q.Steady(ctx) }
@@ -65,7 +70,6 @@ type session struct {
 	born      time.Time
 	returned  atomic.Int64 // when a broken connection was replaced last, since born; 0: none was
 	apart     atomic.Int64 // when the connection broke, since born; 0: it has been replaced
-	joined    atomic.Int64 // what it took to connect last and to take the place among the others, in ns
 	waits     atomic.Bool  // something waits for the locks of others
 	ended     atomic.Bool
 	closing   atomic.Bool // ended by Close, which still needs the connection: it has the locks
@@ -326,7 +330,6 @@ func (s *session) run(ctx context.Context, f func(context.Context, *pgx.Conn) er
 // session's row. Each connection has a lock of its own: the server may still hold that of
 // the one before, which was cut off.
 func (s *session) link(ctx context.Context) error {
-	began := time.Now()
 	c, err := s.ss.connect(ctx)
 	if err != nil {
 		return err
@@ -340,7 +343,6 @@ func (s *session) link(ctx context.Context) error {
 		return err
 	}
 	s.conn = c
-	s.joined.Store(int64(time.Since(began)))
 	s.apart.Store(0)
 	return nil
 }
@@ -360,11 +362,7 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) (err error) {
 		}
 	} else {
 		key = sessionKey(s.spec.ID, s.links)
-		var held bool
-		err := s.ss.pipeline(ctx, c, s.guard(ctx), func(q *leasedb.Queries) (err error) {
-			held, err = q.TryLock(ctx, key)
-			return err
-		})
+		held, err := s.appear(ctx, c, key)
 		if err != nil {
 			return err
 		}
@@ -418,6 +416,14 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) (err error) {
 	}
 	s.comeBack()
 	return s.leadAgain(ctx, c, before, pid)
+}
+
+// appear takes the lock with a key if it is to be had, and shows before all else that the session's process lives.
+func (s *session) appear(ctx context.Context, c *pgx.Conn, key int64) (held bool, err error) {
+	err = s.ss.pipeline(ctx, c, s.guard(ctx),
+		func(q *leasedb.Queries) error { return q.ShowSign(ctx, s.spec.ID) },
+		func(q *leasedb.Queries) (err error) { held, err = q.TryLock(ctx, key); return err })
+	return held, err
 }
 
 // replace ends the session that this one stands in for, and frees what it held.

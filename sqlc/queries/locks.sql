@@ -4,6 +4,11 @@
 -- name: TryLock :one
 SELECT pg_try_advisory_lock(sqlc.arg(key)::bigint)::boolean AS held;
 
+-- name: ShowSign :exec
+-- The sign of a session whose heartbeat connection is there, shared: others read who has it before they find a session dead.
+-- It waits for none who has taken it to disturb.
+SELECT pg_try_advisory_lock_shared(hashtextextended('leasegen.back/' || sqlc.arg(id)::text, 0));
+
 -- name: TryLocks :one
 -- Whether all of the locks were to be had.
 SELECT coalesce(bool_and(pg_try_advisory_lock(k.key)), true)::boolean AS held

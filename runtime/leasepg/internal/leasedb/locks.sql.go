@@ -210,6 +210,17 @@ func (q *Queries) PrepareWaiting(ctx context.Context, arg PrepareWaitingParams) 
 	return err
 }
 
+const ShowSign = `-- name: ShowSign :exec
+SELECT pg_try_advisory_lock_shared(hashtextextended('leasegen.back/' || $1::text, 0))
+`
+
+// The sign of a session whose heartbeat connection is there, shared: others read who has it before they find a session dead.
+// It waits for none who has taken it to disturb.
+func (q *Queries) ShowSign(ctx context.Context, id string) error {
+	_, err := q.db.Exec(ctx, ShowSign, id)
+	return err
+}
+
 const TryLock = `-- name: TryLock :one
 
 SELECT pg_try_advisory_lock($1::bigint)::boolean AS held

@@ -355,15 +355,15 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) (err error) {
 		return err
 	}
 	s.links++
-	before, pid, key := s.key, s.pid, int64(0)
+	before, pid, key, shown := s.key, s.pid, int64(0), false
 	if s.ss.pooled.Load() {
 		if s.spec.Advisory {
 			return errPooledLock
 		}
 	} else {
 		key = sessionKey(s.spec.ID, s.links)
-		held, err := s.appear(ctx, c, key)
-		if err != nil {
+		var held bool
+		if held, shown, err = s.appear(ctx, c, key, s.opened); err != nil {
 			return err
 		}
 		if !held {
@@ -404,6 +404,8 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) (err error) {
 		n, err := q.RejoinSession(ctx, leasedb.RejoinSessionParams{ID: s.spec.ID, LockKey: key})
 		live = n == 1
 		return err
+	}, func(q *leasedb.Queries) error {
+		return q.HideSign(ctx, leasedb.HideSignParams{ID: s.spec.ID, Shown: shown}) // until this is committed the row is locked
 	})
 	if errors.Is(err, backend.ErrSessionLost) {
 		s.ss.estrangeNamed(err, s.spec.ID)
@@ -418,12 +420,15 @@ func (s *session) join(ctx context.Context, c *pgx.Conn) (err error) {
 	return s.leadAgain(ctx, c, before, pid)
 }
 
-// appear takes the lock with a key if it is to be had, and shows before all else that the session's process lives.
-func (s *session) appear(ctx context.Context, c *pgx.Conn, key int64) (held bool, err error) {
-	err = s.ss.pipeline(ctx, c, s.guard(ctx),
-		func(q *leasedb.Queries) error { return q.ShowSign(ctx, s.spec.ID) },
-		func(q *leasedb.Queries) (err error) { held, err = q.TryLock(ctx, key); return err })
-	return held, err
+// appear takes the lock with a key if it is to be had. A session that comes back shows before all else that its process lives.
+func (s *session) appear(ctx context.Context, c *pgx.Conn, key int64, back bool) (held, shown bool, err error) {
+	steps := []step{s.guard(ctx)}
+	if back {
+		steps = append(steps, func(q *leasedb.Queries) (err error) { shown, err = q.ShowSign(ctx, s.spec.ID); return err })
+	}
+	steps = append(steps, func(q *leasedb.Queries) (err error) { held, err = q.TryLock(ctx, key); return err })
+	err = s.ss.pipeline(ctx, c, steps...)
+	return held, shown, err
 }
 
 // replace ends the session that this one stands in for, and frees what it held.

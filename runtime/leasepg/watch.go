@@ -30,7 +30,7 @@ import (
 //     frozen one after waitIdle. So no time that somebody chose separates the two.
 //   - All connections of a process that lives may end at once. It needs to come back then: to connect and to show its sign, a shared lock
 //     that its new connection takes before all else. What it then needs to join the others, durably, is its own time. Who would bury it
-//     does the same, and gives it several times what that takes on the server as it is now. Where the connection that waits has ended without being asked it was not its process
+//     does the same several times in a row, and gives it as long as that takes on the server as it is now. Where the connection that waits has ended without being asked it was not its process
 //     that died, mostly: a server process that waits for a lock does not notice. Then the grace is graceAlone. Where it has answered
 //     for a while its process had tried to connect in vain, and rests between two tries: for as long it has more time.
 //   - Who was cut off itself leaves the others the time to come back (see early): what broke may have been the network before the
@@ -44,7 +44,8 @@ const (
 	watchEvery = 400 * time.Millisecond
 	watchAgain = 10 * time.Millisecond // after the first try to connect; then after twice as long each time
 
-	// What a session has to show its sign that was asked in vain: graceTimes what that takes, and at least graceLeast. One try may fail.
+	// What a session has to show its sign that was asked in vain: what it takes to do that graceTimes in a row, and at least graceLeast.
+	// One try may fail.
 	graceLeast = 15 * time.Millisecond
 	graceTimes = 3
 	// The least for one that has lost its lock and had no second one when that was seen: its next try to connect, and some time for it.
@@ -166,7 +167,7 @@ type watcher struct {
 	doomed leasedb.BuryGoneParams // who is to be buried at a time if they have not come back
 	doom   time.Time
 
-	probing chan time.Duration // what coming back takes; nil: it is not being measured
+	probing chan time.Duration // what coming back takes graceTimes; nil: it is not being measured
 	took    time.Duration      // when it was measured last, with probed
 	probed  time.Time
 }
@@ -182,7 +183,7 @@ type sighting struct {
 
 // grace is how long the session has to come back, from when it was alone.
 func (s sighting) grace(took time.Duration) time.Duration {
-	grace := max(graceTimes*took, graceLeast) + watchAgain
+	grace := max(took, graceLeast) + watchAgain
 	if !s.answered {
 		grace = max(grace, graceAlone)
 	}
@@ -398,8 +399,9 @@ func (w *watcher) passOn(ctx context.Context, suspects []leasedb.LookAroundRow) 
 // probeAgain is how long it is believed what coming back takes.
 const probeAgain = time.Second
 
-// returning tells what it takes to connect to the server now and to show a sign, if that is known; where it is wanted it is found out. That
-// goes on beside the looks, so that the connection with which these are made is neither idle nor unwatched for long.
+// returning tells what it takes now to connect to the server and to show a sign, graceTimes in a row, if that is known; where it is
+// wanted it is found out. One time that was quick by chance does not decide. It goes on beside the looks, so that the connection
+// with which these are made is neither idle nor unwatched for long.
 func (w *watcher) returning(ctx context.Context, wanted bool) (took time.Duration, known bool) {
 	if w.probing != nil {
 		select {
@@ -412,7 +414,7 @@ func (w *watcher) returning(ctx context.Context, wanted bool) (took time.Duratio
 	if !wanted {
 		return 0, false
 	}
-	if !w.probed.IsZero() && time.Since(w.probed) < max(probeAgain, graceTimes*w.took)+watchEvery {
+	if !w.probed.IsZero() && time.Since(w.probed) < max(probeAgain, w.took)+watchEvery {
 		return w.took, true
 	}
 	probing := make(chan time.Duration, 1)
@@ -421,22 +423,31 @@ func (w *watcher) returning(ctx context.Context, wanted bool) (took time.Duratio
 		ctx, cancel := context.WithTimeout(ctx, longest)
 		defer cancel()
 		began := time.Now()
-		c, err := w.s.ss.connect(ctx)
-		if err == nil {
-			if err = w.s.ss.detectPooler(ctx, c); err == nil {
-				_, err = w.s.appear(ctx, c, sessionKey(w.s.spec.ID, 0)) // no connection's
-			}
+		var err error
+		for n := 0; n < graceTimes && err == nil; n++ {
+			err = w.s.tryOut(ctx)
 		}
 		took := time.Since(began)
 		if err != nil {
-			took = max(took, graceAlone) // they could not come back either
-		}
-		if c != nil {
-			closeConn(c)
+			took = max(took, graceTimes*graceAlone) // they could not come back either
 		}
 		probing <- took
 	}()
 	return 0, false
+}
+
+// tryOut does what a session does first that comes back.
+func (s *session) tryOut(ctx context.Context) error {
+	c, err := s.ss.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(c)
+	if err := s.ss.detectPooler(ctx, c); err != nil {
+		return err
+	}
+	_, _, err = s.appear(ctx, c, sessionKey(s.spec.ID, 0), true) // the lock of no connection
+	return err
 }
 
 // settle waits for what returning leaves behind. The context has ended.

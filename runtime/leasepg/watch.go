@@ -47,7 +47,7 @@ const (
 	// What a session has to show its sign that was asked in vain: what it takes to do that graceTimes in a row, and at least graceLeast.
 	// One try may fail.
 	graceLeast = 15 * time.Millisecond
-	graceTimes = 3
+	graceTimes = 5
 	// The least for one that has lost its lock and had no second one when that was seen: its next try to connect, and some time for it.
 	graceAlone = watchEvery + 100*time.Millisecond
 )

@@ -75,11 +75,11 @@ type size struct {
 	slow     int // rounds of what takes seconds whatever the machine; 0: as of all
 }
 
-// full takes a quarter of an hour on 2 cores: 140 contenders in workloads, three turns of 2 seconds each.
+// full is made for a quarter of an hour on 2 cores: 124 contenders in workloads, three turns of 2 to 3 seconds each.
 func full() size {
 	return size{
-		rounds: 3, messages: 100_000, window: 1500 * time.Millisecond, calls: 700 * time.Millisecond, probes: 40, trials: 3,
-		leases: 40_000, held: 100, idle: 3 * time.Second,
+		rounds: 3, messages: 100_000, window: 1500 * time.Millisecond, calls: 700 * time.Millisecond, probes: 40, trials: 2,
+		leases: 40_000, held: 100, idle: 2 * time.Second,
 	}
 }
 
@@ -168,7 +168,7 @@ func measure(ctx context.Context, o options, out io.Writer) (_ *report.Report, e
 	for _, c := range cs {
 		r.Contenders = append(r.Contenders, c.Contender)
 	}
-	fmt.Fprintf(out, "%d workloads, %d turns; at 2 seconds each, as on 2 cores with nothing else to do, %v\n",
+	fmt.Fprintf(out, "%d workloads, %d turns; at 2 to 3 seconds each, %v and half as much again\n",
 		len(ws), planned(ws, cs, o.size), time.Duration(planned(ws, cs, o.size))*2*time.Second)
 	for _, w := range ws {
 		from := time.Now()
